@@ -1,0 +1,187 @@
+//! The log: one line per event that a user may have to act on, on standard error.
+//!
+//! `FI_LOG_LEVEL` (warn, trace, info, debug; warn when unset, `none` silences), `FI_LOG_PROV` and
+//! `FI_LOG_SUBSYS` (comma lists, a leading `^` excludes). An application can take the lines over
+//! with `fi_import_log`; `abi` then installs a [`Sink`]. The data path never comes here.
+
+use crate::types::*;
+use std::sync::{OnceLock, RwLock};
+
+/// Where log lines go instead of standard error. `abi` implements it for an imported C logger.
+pub trait Sink: Send + Sync {
+    /// Whether a line of this level and subsystem is wanted.
+    fn enabled(&self, level: fi_log_level, subsys: fi_log_subsys) -> bool;
+    /// Takes one line, without a newline at its end.
+    fn line(&self, level: fi_log_level, subsys: fi_log_subsys, func: &str, line: u32, text: &str);
+}
+
+struct Filter {
+    names: Vec<String>,
+    exclude: bool,
+}
+
+impl Filter {
+    fn from_env(var: &str) -> Filter {
+        let value = std::env::var(var).unwrap_or_default();
+        let exclude = value.starts_with('^');
+        let names = value
+            .trim_start_matches('^')
+            .split(',')
+            .filter(|s| !s.is_empty())
+            .map(str::to_ascii_lowercase)
+            .collect();
+        Filter { names, exclude }
+    }
+
+    fn allows(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|n| n == name) != self.exclude
+    }
+}
+
+struct Config {
+    /// Highest level printed, or `None` for silence.
+    level: Option<fi_log_level>,
+    prov: Filter,
+    subsys: Filter,
+}
+
+static CONFIG: OnceLock<Config> = OnceLock::new();
+static SINK: RwLock<Option<Box<dyn Sink>>> = RwLock::new(None);
+
+fn config() -> &'static Config {
+    CONFIG.get_or_init(|| Config {
+        level: match std::env::var("FI_LOG_LEVEL").unwrap_or_default().to_ascii_lowercase().as_str() {
+            "none" | "off" => None,
+            "trace" => Some(FI_LOG_TRACE),
+            "info" => Some(FI_LOG_INFO),
+            "debug" => Some(FI_LOG_DEBUG),
+            _ => Some(FI_LOG_WARN),
+        },
+        prov: Filter::from_env("FI_LOG_PROV"),
+        subsys: Filter::from_env("FI_LOG_SUBSYS"),
+    })
+}
+
+/// Lower-case name of a subsystem, as `FI_LOG_SUBSYS` spells it.
+pub fn subsys_name(s: fi_log_subsys) -> &'static str {
+    match s {
+        FI_LOG_CORE => "core",
+        FI_LOG_FABRIC => "fabric",
+        FI_LOG_DOMAIN => "domain",
+        FI_LOG_EP_CTRL => "ep_ctrl",
+        FI_LOG_EP_DATA => "ep_data",
+        FI_LOG_AV => "av",
+        FI_LOG_CQ => "cq",
+        FI_LOG_EQ => "eq",
+        FI_LOG_MR => "mr",
+        FI_LOG_CNTR => "cntr",
+        _ => "unknown",
+    }
+}
+
+/// Lower-case name of a level, as `FI_LOG_LEVEL` spells it.
+pub fn level_name(l: fi_log_level) -> &'static str {
+    match l {
+        FI_LOG_WARN => "warn",
+        FI_LOG_TRACE => "trace",
+        FI_LOG_INFO => "info",
+        FI_LOG_DEBUG => "debug",
+        _ => "unknown",
+    }
+}
+
+/// Whether a line would be printed; ask before building an expensive one.
+pub fn enabled(prov: &str, level: fi_log_level, subsys: fi_log_subsys) -> bool {
+    if let Ok(sink) = SINK.read() {
+        if let Some(s) = sink.as_ref() {
+            return s.enabled(level, subsys);
+        }
+    }
+    let c = config();
+    c.level.is_some_and(|max| level <= max)
+        && c.prov.allows(prov)
+        && c.subsys.allows(subsys_name(subsys))
+}
+
+/// Prints one line unconditionally; callers ask [`enabled`] first (the macros do).
+pub fn line(
+    prov: &str,
+    level: fi_log_level,
+    subsys: fi_log_subsys,
+    func: &str,
+    line_no: u32,
+    text: &str,
+) {
+    if let Ok(sink) = SINK.read() {
+        if let Some(s) = sink.as_ref() {
+            s.line(level, subsys, func, line_no, text);
+            return;
+        }
+    }
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs());
+    eprintln!(
+        "libfabric:{}:{}:{}:{}:{}():{}<{}> {}",
+        std::process::id(),
+        now,
+        prov,
+        subsys_name(subsys),
+        func,
+        line_no,
+        level_name(level),
+        text
+    );
+}
+
+/// Sends all further lines to `sink`, or back to standard error with `None`. Thread safe.
+pub fn set_sink(sink: Option<Box<dyn Sink>>) {
+    if let Ok(mut s) = SINK.write() {
+        *s = sink;
+    }
+}
+
+/// Last path segment of `module_path!()`, which stands for the function in a line.
+pub fn place(module: &'static str) -> &'static str {
+    module.rsplit("::").next().unwrap_or(module)
+}
+
+/// `log_at!(FI_LOG_WARN, FI_LOG_CQ, "text {}", x)`: one line in the name of provider efa.
+#[macro_export]
+macro_rules! log_at {
+    ($level:expr, $subsys:expr, $($arg:tt)*) => {
+        if $crate::core::log::enabled("efa", $level, $subsys) {
+            $crate::core::log::line(
+                "efa",
+                $level,
+                $subsys,
+                $crate::core::log::place(module_path!()),
+                line!(),
+                &format!($($arg)*),
+            );
+        }
+    };
+}
+
+/// A line at level warn: something failed, and why.
+#[macro_export]
+macro_rules! warn_log { ($subsys:expr, $($arg:tt)*) => { $crate::log_at!($crate::types::FI_LOG_WARN, $subsys, $($arg)*) }; }
+
+/// A line at level info: a choice was made, or a candidate was rejected.
+#[macro_export]
+macro_rules! info_log { ($subsys:expr, $($arg:tt)*) => { $crate::log_at!($crate::types::FI_LOG_INFO, $subsys, $($arg)*) }; }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_include_and_exclude() {
+        let none = Filter { names: vec![], exclude: false };
+        assert!(none.allows("efa"));
+        let only = Filter { names: vec!["efa".into()], exclude: false };
+        assert!(only.allows("efa") && !only.allows("tcp"));
+        let but = Filter { names: vec!["efa".into()], exclude: true };
+        assert!(!but.allows("efa") && but.allows("tcp"));
+    }
+}

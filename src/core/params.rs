@@ -1,0 +1,181 @@
+//! Run-time parameters: environment variables that a provider defines before it reads them
+//! (fi_param_define(3), fi_getparams(3)).
+//!
+//! The registry keeps what was defined, for `fi_getparams` and `fi_info -e`. A parameter of
+//! provider `efa` called `tx_size` is the variable `FI_EFA_TX_SIZE`; one of the core `FI_TX_SIZE`.
+//! `FI_PREFER_SYSCONFIG` and configuration files are not supported: the environment is the source.
+
+use super::errno::Result;
+use crate::types::*;
+use std::sync::Mutex;
+
+/// One defined parameter.
+#[derive(Clone, Debug)]
+pub struct Param {
+    /// Name of the environment variable.
+    pub env: String,
+    /// How its text is read.
+    pub kind: fi_param_type,
+    /// What it does, for people.
+    pub help: String,
+}
+
+/// A parameter known at compile time, defined by [`define_all`].
+pub struct Def {
+    /// Name without the `FI_` or `FI_EFA_` prefix, lower case.
+    pub name: &'static str,
+    /// How its text is read.
+    pub kind: fi_param_type,
+    /// What it does, its unit and default.
+    pub help: &'static str,
+}
+
+static DEFINED: Mutex<Vec<Param>> = Mutex::new(Vec::new());
+
+/// Name of the environment variable of `name` of provider `prov` (`None`: the core's).
+pub fn env_name(prov: Option<&str>, name: &str) -> String {
+    let full = match prov {
+        Some(p) => format!("FI_{p}_{name}"),
+        None => format!("FI_{name}"),
+    };
+    full.to_ascii_uppercase()
+}
+
+fn defined() -> std::sync::MutexGuard<'static, Vec<Param>> {
+    DEFINED.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Defines a parameter; a second definition of the same name replaces the first.
+pub fn define(prov: Option<&str>, name: &str, kind: fi_param_type, help: &str) {
+    let env = env_name(prov, name);
+    let mut all = defined();
+    all.retain(|p| p.env != env);
+    all.push(Param { env, kind, help: help.to_string() });
+}
+
+/// Defines a whole table.
+pub fn define_all(prov: Option<&str>, table: &[Def]) {
+    for d in table {
+        define(prov, d.name, d.kind, d.help);
+    }
+}
+
+/// Everything defined so far, in order of definition.
+pub fn all() -> Vec<Param> {
+    defined().clone()
+}
+
+/// A parameter's value, read as its definition says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// `FI_PARAM_STRING`
+    Str(String),
+    /// `FI_PARAM_INT`
+    Int(i32),
+    /// `FI_PARAM_BOOL`
+    Bool(bool),
+    /// `FI_PARAM_SIZE_T`
+    Size(usize),
+}
+
+/// Value of a defined parameter: `FI_ENOENT` when it was never defined, `FI_ENODATA` when the
+/// environment does not set it, `FI_EINVAL` (with a log line) when its text cannot be read.
+pub fn get(prov: Option<&str>, name: &str) -> Result<Value> {
+    let env = env_name(prov, name);
+    let kind = defined().iter().find(|p| p.env == env).map(|p| p.kind).ok_or(FI_ENOENT)?;
+    let text = std::env::var(&env).map_err(|_| FI_ENODATA)?;
+    parse(kind, &text).ok_or_else(|| {
+        crate::warn_log!(FI_LOG_CORE, "{env}=\"{text}\" is ignored: wanted {}", type_name(kind));
+        FI_EINVAL
+    })
+}
+
+/// What a value of this type looks like, for people.
+pub fn type_name(kind: fi_param_type) -> &'static str {
+    match kind {
+        FI_PARAM_STRING => "String",
+        FI_PARAM_INT => "Integer",
+        FI_PARAM_BOOL => "Boolean (0/1, on/off, true/false, yes/no)",
+        FI_PARAM_SIZE_T => "size_t",
+        _ => "Unknown",
+    }
+}
+
+fn parse(kind: fi_param_type, text: &str) -> Option<Value> {
+    match kind {
+        FI_PARAM_STRING => Some(Value::Str(text.to_string())),
+        FI_PARAM_INT => i32::try_from(integer(text)?).ok().map(Value::Int),
+        FI_PARAM_SIZE_T => usize::try_from(integer(text)?).ok().map(Value::Size),
+        FI_PARAM_BOOL => match text.trim().to_ascii_lowercase().as_str() {
+            "0" | "off" | "false" | "no" => Some(Value::Bool(false)),
+            "1" | "on" | "true" | "yes" => Some(Value::Bool(true)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Decimal, 0x hexadecimal or 0 octal, as strtol(3) with base 0 reads it.
+fn integer(text: &str) -> Option<i128> {
+    let t = text.trim();
+    let (neg, t) = match t.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, t.strip_prefix('+').unwrap_or(t)),
+    };
+    let v = if let Some(hex) = t.strip_prefix("0x").or(t.strip_prefix("0X")) {
+        i128::from_str_radix(hex, 16).ok()?
+    } else if t.len() > 1 && t.starts_with('0') {
+        i128::from_str_radix(&t[1..], 8).ok()?
+    } else {
+        t.parse().ok()?
+    };
+    Some(if neg { -v } else { v })
+}
+
+/// Value of an efa parameter as a number, or `default` when unset or unreadable.
+pub fn efa_size(name: &str, default: usize) -> usize {
+    match get(Some("efa"), name) {
+        Ok(Value::Size(v)) => v,
+        Ok(Value::Int(v)) => usize::try_from(v).unwrap_or(default),
+        _ => default,
+    }
+}
+
+/// Value of an efa parameter as a truth value, or `default`.
+pub fn efa_bool(name: &str, default: bool) -> bool {
+    match get(Some("efa"), name) {
+        Ok(Value::Bool(v)) => v,
+        Ok(Value::Int(v)) => v != 0,
+        _ => default,
+    }
+}
+
+/// Value of an efa parameter as text, if set.
+pub fn efa_str(name: &str) -> Option<String> {
+    match get(Some("efa"), name) {
+        Ok(Value::Str(v)) => Some(v),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read_as_their_type_says() {
+        assert_eq!(parse(FI_PARAM_INT, "0x10"), Some(Value::Int(16)));
+        assert_eq!(parse(FI_PARAM_INT, "-3"), Some(Value::Int(-3)));
+        assert_eq!(parse(FI_PARAM_SIZE_T, "-3"), None);
+        assert_eq!(parse(FI_PARAM_SIZE_T, "010"), Some(Value::Size(8)));
+        assert_eq!(parse(FI_PARAM_BOOL, "YES"), Some(Value::Bool(true)));
+        assert_eq!(parse(FI_PARAM_BOOL, "maybe"), None);
+    }
+
+    #[test]
+    fn an_undefined_parameter_is_not_an_unset_one() {
+        assert_eq!(get(Some("test_a"), "never_defined"), Err(FI_ENOENT));
+        define(Some("test_a"), "known", FI_PARAM_INT, "a number");
+        assert_eq!(get(Some("test_a"), "known"), Err(FI_ENODATA));
+    }
+}

@@ -1,0 +1,130 @@
+//! A table of values with stable small indices: the state of endpoints, queues and operations.
+//!
+//! Insertion and removal are constant time and reuse slots, last freed first, so that the slots in
+//! use stay in cache. Lookups are checked: a stale or hostile index finds nothing.
+
+/// See the module text.
+#[derive(Debug)]
+pub struct Slab<T> {
+    slots: Vec<Slot<T>>,
+    free: u32,
+    len: u32,
+}
+
+#[derive(Debug)]
+enum Slot<T> {
+    Used(T),
+    Free(u32),
+}
+
+const END: u32 = u32::MAX;
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Slab { slots: Vec::new(), free: END, len: 0 }
+    }
+}
+
+impl<T> Slab<T> {
+    /// An empty table with room for `n` values before it allocates again.
+    pub fn with_capacity(n: usize) -> Self {
+        Slab { slots: Vec::with_capacity(n), free: END, len: 0 }
+    }
+
+    /// Stores `value` and returns its index.
+    pub fn insert(&mut self, value: T) -> u32 {
+        self.len += 1;
+        match self.slots.get_mut(self.free as usize) {
+            Some(slot) => {
+                let at = self.free;
+                if let Slot::Free(next) = slot {
+                    self.free = *next;
+                }
+                *slot = Slot::Used(value);
+                at
+            }
+            None => {
+                self.slots.push(Slot::Used(value));
+                (self.slots.len() - 1) as u32
+            }
+        }
+    }
+
+    /// Takes the value at `at` out, if there is one.
+    pub fn remove(&mut self, at: u32) -> Option<T> {
+        let slot = self.slots.get_mut(at as usize)?;
+        if matches!(slot, Slot::Free(_)) {
+            return None;
+        }
+        let old = core::mem::replace(slot, Slot::Free(self.free));
+        self.free = at;
+        self.len -= 1;
+        match old {
+            Slot::Used(v) => Some(v),
+            Slot::Free(_) => None,
+        }
+    }
+
+    /// The value at `at`.
+    #[inline]
+    pub fn get(&self, at: u32) -> Option<&T> {
+        match self.slots.get(at as usize) {
+            Some(Slot::Used(v)) => Some(v),
+            _ => None,
+        }
+    }
+
+    /// The value at `at`, to change.
+    #[inline]
+    pub fn get_mut(&mut self, at: u32) -> Option<&mut T> {
+        match self.slots.get_mut(at as usize) {
+            Some(Slot::Used(v)) => Some(v),
+            _ => None,
+        }
+    }
+
+    /// How many values are stored.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether nothing is stored.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// All values with their indices, in index order.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.slots.iter().enumerate().filter_map(|(i, s)| match s {
+            Slot::Used(v) => Some((i as u32, v)),
+            Slot::Free(_) => None,
+        })
+    }
+
+    /// All values with their indices, to change, in index order.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        self.slots.iter_mut().enumerate().filter_map(|(i, s)| match s {
+            Slot::Used(v) => Some((i as u32, v)),
+            Slot::Free(_) => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_reused_and_stale_indices_find_nothing() {
+        let mut s = Slab::default();
+        let a = s.insert("a");
+        let b = s.insert("b");
+        assert_eq!(s.remove(a), Some("a"));
+        assert_eq!(s.remove(a), None);
+        assert_eq!(s.get(a), None);
+        assert_eq!(s.insert("c"), a);
+        assert_eq!((s.get(a), s.get(b), s.len()), (Some(&"c"), Some(&"b"), 2));
+        assert_eq!(s.get(99), None);
+        assert_eq!(s.iter().count(), 2);
+    }
+}

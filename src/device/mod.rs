@@ -1,0 +1,217 @@
+//! Adapters: queue pairs that move packets and remote memory, and the memory they may touch.
+//!
+//! The provider sees an adapter through [`Device`], [`QueuePair`] and the types below, as generics
+//! or as the [`Qp`] enum: no dynamic dispatch on the data path. A queue pair is a reliable
+//! datagram (SRD) endpoint: what is posted arrives once, complete and in no particular order.
+//! `soft` implements it over UDP; `verbs`, later, over a real EFA adapter. `fault` sits below
+//! `soft`'s reliability and loses, doubles, reorders and delays datagrams on purpose.
+//!
+//! One operation, as data: `post_*` takes a work request with the caller's `wr_id`; `ring` lets
+//! everything posted so far go; `poll` fills an [`Events`] with what arrived and what completed.
+
+pub mod fault;
+pub mod soft;
+
+use crate::core::Result;
+use crate::hmem::UserMem;
+
+/// Where a queue pair is found: the raw EFA address without padding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct QpAddr {
+    /// Adapter: an IPv6 address, or an IPv4 one mapped into it.
+    pub gid: [u8; 16],
+    /// Queue pair number; the UDP port on the software adapter.
+    pub qpn: u16,
+    /// Key a sender has to present; also tells apart queue pairs that reuse a number.
+    pub qkey: u32,
+}
+
+impl std::fmt::Display for QpAddr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let gid = std::net::Ipv6Addr::from(self.gid);
+        write!(f, "[{gid}]:{}:{:#x}", self.qpn, self.qkey)
+    }
+}
+
+/// What an adapter can do and how large things may be.
+#[derive(Clone, Debug)]
+pub struct DeviceAttr {
+    /// Device name; domains append `-rdm` or `-dgrm`.
+    pub name: String,
+    /// Largest message of one send, bytes.
+    pub mtu: usize,
+    /// Largest RDMA read or write, bytes.
+    pub max_rdma: usize,
+    /// Send queue depth: operations under way at once.
+    pub sq_depth: usize,
+    /// Receive queue depth.
+    pub rq_depth: usize,
+    /// Address of the adapter.
+    pub gid: [u8; 16],
+    /// Link speed, bits per second; 0 when unknown.
+    pub speed: u64,
+    /// Whether the link is up.
+    pub up: bool,
+    /// MTU of the link below, bytes.
+    pub link_mtu: usize,
+    /// Name of the network interface below.
+    pub netdev: String,
+}
+
+/// How an operation ended, in the terms of the device.
+/// The numbers are those of an EFA completion, so that `fi_cq_strerror` explains either adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    Ok = 0,
+    Flushed = 1,
+    LocalQpError = 2,
+    LocalUnsupported = 3,
+    LocalBadLength = 6,
+    RemoteBadAddress = 7,
+    RemoteAbort = 8,
+    RemoteBadQpn = 9,
+    RemoteNotReady = 10,
+    RemoteBadLength = 11,
+    RemoteUnresponsive = 13,
+    RemoteBadKey = 14,
+}
+
+impl Status {
+    /// The status a peer put on the wire.
+    pub fn from_wire(v: u32) -> Status {
+        match v {
+            0 => Status::Ok,
+            7 => Status::RemoteBadAddress,
+            9 => Status::RemoteBadQpn,
+            10 => Status::RemoteNotReady,
+            11 => Status::RemoteBadLength,
+            14 => Status::RemoteBadKey,
+            _ => Status::RemoteAbort,
+        }
+    }
+
+    /// What it means and what to look at, for `fi_cq_strerror`.
+    pub fn text(self) -> &'static str {
+        match self {
+            Status::Ok => "success",
+            Status::Flushed => "flushed: the queue pair was closed with this operation under way",
+            Status::LocalQpError => "the local queue pair is in error state",
+            Status::LocalUnsupported => "the adapter does not support this operation",
+            Status::LocalBadLength => "the local buffer is shorter than the data",
+            Status::RemoteBadAddress => {
+                "the remote address range is outside the memory region of the key presented"
+            }
+            Status::RemoteAbort => "the peer aborted the operation",
+            Status::RemoteBadQpn => {
+                "no such queue pair: the peer has closed its endpoint or was restarted"
+            }
+            Status::RemoteNotReady => "receiver not ready: the peer has no receive buffer left",
+            Status::RemoteBadLength => "the message is longer than the peer can take",
+            Status::RemoteUnresponsive => {
+                "no answer from the peer: process gone, host down or network cut"
+            }
+            Status::RemoteBadKey => {
+                "the remote key is unknown to the peer, or does not permit this access"
+            }
+        }
+    }
+}
+
+/// What an arriving message or a finished operation looks like.
+#[derive(Debug)]
+pub enum Event {
+    /// A message has arrived; the bytes are in the [`Events`] that holds this.
+    Recv { from: QpAddr, data: Data },
+    /// A peer's RDMA write with immediate data is complete in our memory.
+    WriteImm { from: QpAddr, imm: u32, len: u32 },
+    /// An operation posted here has ended.
+    Done { wr_id: u64, status: Status },
+    /// A peer does not answer, or is not who it was: nothing posted to it is left, and nothing
+    /// that was expected of it will come.
+    PeerDown { peer: QpAddr, status: Status },
+}
+
+/// Where the bytes of a message are.
+#[derive(Debug)]
+pub enum Data {
+    /// In the arena, from, to.
+    Arena(u32, u32),
+    /// In memory of their own.
+    Own(Vec<u8>),
+}
+
+/// What one `poll` found. Lent to the queue pair, read afterwards, used again: no allocation.
+#[derive(Default)]
+pub struct Events {
+    /// In order of arrival.
+    pub list: Vec<Event>,
+    /// Received bytes that events refer to.
+    pub arena: Vec<u8>,
+}
+
+impl Events {
+    /// Bytes of a message.
+    #[inline]
+    pub fn bytes<'a>(arena: &'a [u8], data: &'a Data) -> &'a [u8] {
+        match data {
+            Data::Arena(a, b) => arena.get(*a as usize..*b as usize).unwrap_or(&[]),
+            Data::Own(v) => v,
+        }
+    }
+}
+
+/// An RDMA operation's far end.
+#[derive(Clone, Copy, Debug)]
+pub struct Remote {
+    pub to: QpAddr,
+    pub addr: u64,
+    pub key: u64,
+}
+
+/// Payload of a send.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// Copied now; the caller may reuse it at once.
+    Copy(&'a [u8]),
+    /// Read from application memory until the operation is done.
+    User(UserMem),
+}
+
+/// A reliable datagram queue pair. Not thread safe by itself: the owner serialises the calls.
+pub trait QueuePair {
+    /// Its address, for peers.
+    fn addr(&self) -> QpAddr;
+    /// Sends `header` and `payload` as one message of at most `mtu` bytes.
+    /// `FI_EAGAIN` when the send queue is full, `FI_EMSGSIZE` when it is too long.
+    fn post_send(&mut self, wr_id: u64, to: &QpAddr, header: &[u8], payload: Payload) -> Result<()>;
+    /// Writes `local` into the peer's memory; with `imm` the peer gets a [`Event::WriteImm`].
+    fn post_write(&mut self, wr_id: u64, local: Payload, remote: &Remote, imm: Option<u32>) -> Result<()>;
+    /// Reads the peer's memory into `local`.
+    fn post_read(&mut self, wr_id: u64, local: UserMem, remote: &Remote) -> Result<()>;
+    /// Lets everything posted so far go.
+    fn ring(&mut self);
+    /// Moves the adapter along and collects what happened.
+    fn poll(&mut self, into: &mut Events);
+    /// Says that an answer of this peer is (`on`) or is no longer awaited, so that its silence is
+    /// noticed although nothing is under way.
+    fn expect(&mut self, peer: &QpAddr, on: bool);
+    /// File descriptor that becomes readable after [`QueuePair::arm`] once `poll` has something.
+    fn wait_fd(&self) -> i32;
+    /// Asks for a signal on the descriptor; `false` when `poll` has something already.
+    fn arm(&mut self) -> bool;
+}
+
+/// Access a memory region grants, as bits of `fi_mr_reg`'s `access`.
+pub trait Device {
+    /// Its queue pairs.
+    type Qp: QueuePair;
+    /// What it is and can do.
+    fn attr(&self) -> &DeviceAttr;
+    /// Opens a queue pair; `qpn` 0 lets the adapter choose.
+    fn open_qp(&self, qpn: u16) -> Result<Self::Qp>;
+    /// Registers memory for remote access and returns its key, never 0.
+    fn reg_mr(&self, mem: UserMem, access: u64) -> Result<u64>;
+    /// Withdraws a registration; no access is under way when it returns.
+    fn dereg_mr(&self, key: u64) -> Result<()>;
+}

@@ -1,0 +1,395 @@
+//! The software adapter: reliable, unordered datagrams and RDMA over UDP.
+//!
+//! A queue pair is a UDP socket; its address is the socket's IP address and port plus a random key.
+//! No daemon: RDMA is executed inside the target's process, by whichever of its threads drives the
+//! engine. It stands in for an EFA adapter where there is none, and appears as `efasoft0`.
+//!
+//! `adapter` (here) opens queue pairs; `engine` runs one; `flow` makes it reliable; `packet` is the
+//! wire format; `mem` what peers may touch; `sock` the system calls; `thread` serves the idle.
+
+mod engine;
+mod flow;
+mod mem;
+pub mod packet;
+mod sock;
+mod thread;
+
+use super::{Device, DeviceAttr, Events, Payload, QpAddr, QueuePair, Remote};
+use crate::core::params;
+use crate::core::Result;
+use crate::hmem::UserMem;
+use crate::types::*;
+use engine::{Config, Engine};
+use mem::MemTable;
+use sock::Sock;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+use thread::Shared;
+
+pub use thread::now;
+
+/// A software adapter, opened by one domain.
+pub struct SoftDevice {
+    attr: DeviceAttr,
+    ip: IpAddr,
+    mem: Arc<MemTable>,
+    cfg: Config,
+}
+
+/// One of its queue pairs.
+pub struct SoftQp {
+    shared: Arc<Shared>,
+    addr: QpAddr,
+    /// Nothing was posted since the last `ring`.
+    rung: bool,
+}
+
+/// A random number from the system, for keys; the clock where the system has none.
+fn random() -> u64 {
+    let mut v = 0u64;
+    // SAFETY: at most eight bytes are written into a variable of eight bytes.
+    let n = unsafe { libc::getrandom((&raw mut v).cast(), 8, 0) };
+    if n == 8 {
+        v
+    } else {
+        now() ^ u64::from(std::process::id()) << 32
+    }
+}
+
+fn interface_mtu(name: &str) -> Option<usize> {
+    let text = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?;
+    text.trim().parse().ok()
+}
+
+/// Address of the named interface, IPv4 before IPv6.
+fn interface_addr(name: &str) -> Option<IpAddr> {
+    let mut found: Option<IpAddr> = None;
+    let mut list: *mut libc::ifaddrs = core::ptr::null_mut();
+    // SAFETY: on success `list` is a list that we walk read-only and free once; every address is
+    // read according to its family.
+    unsafe {
+        if libc::getifaddrs(&mut list) != 0 {
+            return None;
+        }
+        let mut at = list;
+        while !at.is_null() {
+            let a = &*at;
+            at = a.ifa_next;
+            if a.ifa_addr.is_null() || core::ffi::CStr::from_ptr(a.ifa_name).to_bytes() != name.as_bytes() {
+                continue;
+            }
+            match i32::from((*a.ifa_addr).sa_family) {
+                libc::AF_INET => {
+                    let s = a.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned();
+                    found = Some(IpAddr::V4(Ipv4Addr::from(s.sin_addr.s_addr.to_ne_bytes())));
+                    break;
+                }
+                libc::AF_INET6 if found.is_none() => {
+                    let s = a.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned();
+                    let ip = std::net::Ipv6Addr::from(s.sin6_addr.s6_addr);
+                    // Link-local addresses need a scope that a GID cannot carry.
+                    if ip.segments()[0] & 0xffc0 != 0xfe80 {
+                        found = Some(IpAddr::V6(ip));
+                    }
+                }
+                _ => {}
+            }
+        }
+        libc::freeifaddrs(list);
+    }
+    found
+}
+
+fn link_of(netdev: &str) -> (usize, u64, bool) {
+    let mtu = interface_mtu(netdev).unwrap_or(1500);
+    let read = |f: &str| std::fs::read_to_string(format!("/sys/class/net/{netdev}/{f}")).ok();
+    let speed = read("speed").and_then(|s| s.trim().parse::<i64>().ok()).filter(|s| *s > 0);
+    let up = read("operstate").is_none_or(|s| s.trim() != "down");
+    (mtu, speed.map_or(0, |s| s as u64 * 1_000_000), up)
+}
+
+impl SoftDevice {
+    /// What the adapter would be, without opening anything: loopback, or the interface that
+    /// `FI_EFA_SOFT_IFACE` names. `FI_ENODEV` (with a log line) when that has no address.
+    pub fn discover() -> Result<(DeviceAttr, IpAddr)> {
+        let (netdev, ip) = match params::efa_str("soft_iface") {
+            None => ("lo".to_string(), IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            Some(name) => {
+                let ip = name.parse().ok().or_else(|| interface_addr(&name)).ok_or_else(|| {
+                    crate::warn_log!(
+                        FI_LOG_FABRIC,
+                        "FI_EFA_SOFT_IFACE={name}: no such interface, or it has no address"
+                    );
+                    FI_ENODEV
+                })?;
+                (name, ip)
+            }
+        };
+        let (link_mtu, speed, up) = link_of(&netdev);
+        let gid = match ip {
+            IpAddr::V4(v) => v.to_ipv6_mapped().octets(),
+            IpAddr::V6(v) => v.octets(),
+        };
+        let attr = DeviceAttr {
+            name: "efasoft0".into(),
+            mtu: engine::segment_for(link_mtu, ip.is_ipv6()),
+            max_rdma: 1 << 30,
+            sq_depth: params::efa_size("tx_queue_size", 0).clamp(0, 65536).max(2048),
+            rq_depth: 4096,
+            gid,
+            speed,
+            up,
+            link_mtu,
+            netdev,
+        };
+        Ok((attr, ip))
+    }
+
+    /// Opens the adapter for a domain.
+    pub fn open() -> Result<SoftDevice> {
+        let (attr, ip) = Self::discover()?;
+        let cfg = Config {
+            segment: attr.mtu,
+            depth: attr.sq_depth,
+            timeout: params::efa_size("soft_timeout_ms", 5000).clamp(50, 3_600_000) as u64 * 1_000_000,
+            gso: !ip.is_loopback(),
+            fault: params::efa_str("soft_fault"),
+        };
+        if !ip.is_loopback() {
+            crate::warn_log!(
+                FI_LOG_FABRIC,
+                "the software adapter listens on {ip}: its packets are not authenticated, use a trusted network"
+            );
+        }
+        Ok(SoftDevice { attr, ip, mem: Arc::new(MemTable::new(random())), cfg })
+    }
+}
+
+impl Device for SoftDevice {
+    type Qp = SoftQp;
+
+    fn attr(&self) -> &DeviceAttr {
+        &self.attr
+    }
+
+    fn open_qp(&self, qpn: u16) -> Result<SoftQp> {
+        let sock = Sock::bind(self.ip, qpn, 16 << 20)?;
+        let r = random();
+        let addr = QpAddr { gid: self.attr.gid, qpn: sock.port(), qkey: (r as u32).max(1) };
+        let seed = (r >> 32) as u32 & 0x7fff_ffff;
+        let engine = Engine::new(addr, sock, Arc::clone(&self.mem), self.cfg.clone(), seed);
+        let shared = Shared::start(engine)?;
+        Ok(SoftQp { shared, addr, rung: true })
+    }
+
+    fn reg_mr(&self, mem: UserMem, access: u64) -> Result<u64> {
+        self.mem.insert(mem, access)
+    }
+
+    fn dereg_mr(&self, key: u64) -> Result<()> {
+        self.mem.remove(key)
+    }
+}
+
+impl QueuePair for SoftQp {
+    fn addr(&self) -> QpAddr {
+        self.addr
+    }
+
+    fn post_send(&mut self, wr_id: u64, to: &QpAddr, header: &[u8], payload: Payload) -> Result<()> {
+        self.rung = false;
+        self.shared.lock().send(wr_id, to, header, payload, now())
+    }
+
+    fn post_write(&mut self, wr_id: u64, local: Payload, remote: &Remote, imm: Option<u32>) -> Result<()> {
+        self.rung = false;
+        self.shared.lock().write(wr_id, local, remote, imm, now())
+    }
+
+    fn post_read(&mut self, wr_id: u64, local: UserMem, remote: &Remote) -> Result<()> {
+        self.rung = false;
+        self.shared.lock().read(wr_id, local, remote, now())
+    }
+
+    fn ring(&mut self) {
+        if !self.rung {
+            self.rung = true;
+            self.shared.lock().ring(now());
+        }
+    }
+
+    fn poll(&mut self, into: &mut Events) {
+        self.shared.polled();
+        self.rung = true;
+        self.shared.lock().poll(into, now());
+    }
+
+    fn expect(&mut self, peer: &QpAddr, on: bool) {
+        self.shared.lock().expect(peer, on, now());
+    }
+
+    fn wait_fd(&self) -> i32 {
+        self.shared.event_fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.shared.arm()
+    }
+}
+
+impl Drop for SoftQp {
+    /// What was posted still goes out: closing waits for its acknowledgement, a second at most.
+    fn drop(&mut self) {
+        let mut events = Events::default();
+        thread::wait_for(Duration::from_secs(1), || {
+            let mut e = self.shared.lock();
+            e.poll(&mut events, now());
+            e.drained()
+        });
+        self.shared.lock().farewell(now());
+        self.shared.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{Data, Event, Status};
+
+    fn device(fault: Option<&str>) -> SoftDevice {
+        let (attr, ip) = SoftDevice::discover().unwrap();
+        let cfg = Config {
+            segment: attr.mtu,
+            depth: 256,
+            timeout: 2_000_000_000,
+            gso: false,
+            fault: fault.map(str::to_string),
+        };
+        SoftDevice { attr, ip, mem: Arc::new(MemTable::new(random())), cfg }
+    }
+
+    fn mem(b: &mut [u8]) -> UserMem {
+        // SAFETY: the tests keep their buffers alive until their operations are done.
+        unsafe { UserMem::new([(b.as_mut_ptr() as *const core::ffi::c_void, b.len())]) }.unwrap()
+    }
+
+    /// Polls until `want` operations are done; messages are appended to `msgs`.
+    fn drive(qp: &mut SoftQp, want: usize, msgs: &mut Vec<Vec<u8>>) -> Vec<(u64, Status)> {
+        let mut done = Vec::new();
+        let mut ev = Events::default();
+        let t0 = now();
+        while done.len() < want {
+            assert!(now() - t0 < 60_000_000_000, "stuck with {done:?}");
+            qp.poll(&mut ev);
+            let Events { list, arena } = &mut ev;
+            for e in list.drain(..) {
+                match e {
+                    Event::Done { wr_id, status } => done.push((wr_id, status)),
+                    Event::Recv { data, .. } => msgs.push(Events::bytes(arena, &data).to_vec()),
+                    Event::WriteImm { imm, .. } => msgs.push(imm.to_le_bytes().to_vec()),
+                    Event::PeerDown { .. } => {}
+                }
+            }
+        }
+        done
+    }
+
+    #[test]
+    fn messages_and_rdma_reach_a_target_that_never_polls() {
+        for fault in [None, Some("loss=5,dup=5,reorder=40,delay=500,seed=9")] {
+            let (a_dev, b_dev) = (device(fault), device(fault));
+            let mut a = a_dev.open_qp(0).unwrap();
+            let mut b = b_dev.open_qp(0).unwrap();
+            let mut far: Vec<u8> = vec![0; 3 << 20];
+            let mut near: Vec<u8> = (0..3 << 20).map(|i| (i % 251) as u8).collect();
+            let key = b_dev.reg_mr(mem(&mut far), FI_REMOTE_READ | FI_REMOTE_WRITE).unwrap();
+            let remote = Remote { to: b.addr(), addr: far.as_ptr() as u64, key };
+            a.post_send(7, &b.addr(), b"head", Payload::Copy(b"body")).unwrap();
+            a.post_write(1, Payload::User(mem(&mut near)), &remote, Some(77)).unwrap();
+            a.ring();
+            let mut none = Vec::new();
+            let mut got = drive(&mut a, 2, &mut none);
+            got.sort_unstable_by_key(|g| g.0);
+            assert_eq!(got, [(1, Status::Ok), (7, Status::Ok)]);
+            assert_eq!(far, near);
+            let mut back = vec![0u8; 3 << 20];
+            a.post_read(2, mem(&mut back), &remote).unwrap();
+            a.ring();
+            assert_eq!(drive(&mut a, 1, &mut none), [(2, Status::Ok)]);
+            assert_eq!(back, near);
+            let mut msgs = Vec::new();
+            b.post_send(3, &a.addr(), b"x", Payload::Copy(b"")).unwrap();
+            b.ring();
+            drive(&mut b, 1, &mut msgs);
+            msgs.sort();
+            assert_eq!(msgs, [77u32.to_le_bytes().to_vec(), b"headbody".to_vec()]);
+        }
+    }
+
+    #[test]
+    fn bad_keys_and_vanished_peers_end_in_errors() {
+        let (a_dev, b_dev) = (device(None), device(None));
+        let mut a = a_dev.open_qp(0).unwrap();
+        let b = b_dev.open_qp(0).unwrap();
+        let mut far = vec![0u8; 64];
+        let mut near = vec![1u8; 65];
+        let key = b_dev.reg_mr(mem(&mut far), FI_REMOTE_WRITE).unwrap();
+        let at = far.as_ptr() as u64;
+        let mut none = Vec::new();
+        let cases = [
+            (Remote { to: b.addr(), addr: at, key: key ^ 1 << 30 }, Status::RemoteBadKey),
+            (Remote { to: b.addr(), addr: at, key }, Status::RemoteBadAddress),
+        ];
+        for (r, want) in cases {
+            a.post_write(1, Payload::User(mem(&mut near)), &r, None).unwrap();
+            a.ring();
+            assert_eq!(drive(&mut a, 1, &mut none), [(1, want)]);
+        }
+        a.post_read(2, mem(&mut near).part(0, 8), &cases[1].0).unwrap();
+        a.ring();
+        assert_eq!(drive(&mut a, 1, &mut none), [(2, Status::RemoteBadKey)]);
+        assert_eq!(far, [0u8; 64]);
+        // Same port, other key: the peer was restarted.
+        let mut ghost = b.addr();
+        ghost.qkey ^= 1;
+        a.post_send(3, &ghost, b"hello?", Payload::Copy(b"")).unwrap();
+        a.ring();
+        assert_eq!(drive(&mut a, 1, &mut none), [(3, Status::RemoteBadQpn)]);
+        let gone = b.addr();
+        drop(b);
+        a.post_send(4, &gone, b"hello?", Payload::Copy(b"")).unwrap();
+        a.ring();
+        assert_eq!(drive(&mut a, 1, &mut none), [(4, Status::RemoteUnresponsive)]);
+    }
+
+    #[test]
+    fn messages_wait_for_a_receiver_that_sleeps() {
+        let (a_dev, b_dev) = (device(None), device(None));
+        let mut a = a_dev.open_qp(0).unwrap();
+        let mut b = b_dev.open_qp(0).unwrap();
+        let mut none = Vec::new();
+        for i in 0..200u64 {
+            a.post_send(i, &b.addr(), &i.to_le_bytes(), Payload::Copy(&[0; 1000])).unwrap();
+        }
+        a.ring();
+        assert_eq!(drive(&mut a, 200, &mut none).len(), 200);
+        let mut msgs = Vec::new();
+        b.post_send(1, &a.addr(), b"", Payload::Copy(b"")).unwrap();
+        b.ring();
+        while msgs.len() < 200 {
+            drive(&mut b, 0, &mut msgs);
+            let mut ev = Events::default();
+            b.poll(&mut ev);
+            let Events { list, arena } = &mut ev;
+            for e in list.drain(..) {
+                if let Event::Recv { data: d @ (Data::Own(_) | Data::Arena(..)), .. } = e {
+                    msgs.push(Events::bytes(arena, &d).to_vec());
+                }
+            }
+        }
+        let mut seen: Vec<u8> = msgs.iter().filter_map(|m| m.first().copied()).collect();
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(0..200));
+    }
+}

@@ -1,0 +1,344 @@
+//! The UDP socket of a queue pair, in batches: `sendmmsg`, `recvmmsg` and segmentation offload.
+//!
+//! Headers and payload leave from where they are, by scatter lists; runs of equal datagrams to one
+//! receiver leave as one (`UDP_SEGMENT`), and arrive as one (`UDP_GRO`) to be cut apart here.
+
+use crate::core::Result;
+use crate::hmem::{UserMem, MAX_SEGS};
+use crate::types::*;
+use core::ffi::{c_int, c_void};
+use core::mem::{size_of, zeroed};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Datagrams per system call.
+pub const BATCH: usize = 32;
+/// Receive slots per system call, each for one datagram or one run of them.
+pub const SLOTS: usize = 16;
+/// Bytes of a receive slot.
+pub const SLOT: usize = 65536;
+
+/// One datagram on its way out.
+pub struct Datagram {
+    pub to: SocketAddr,
+    /// Header, copied.
+    pub head: [u8; super::packet::HEAD_MAX],
+    pub head_len: usize,
+    /// Payload, by reference.
+    pub body: UserMem,
+}
+
+impl Datagram {
+    /// Header and payload in one piece, for a datagram that is held back.
+    pub fn flatten(&self) -> Vec<u8> {
+        let mut v = self.head.get(..self.head_len).unwrap_or(&[]).to_vec();
+        let at = v.len();
+        v.resize(at + self.body.len(), 0);
+        if let Some(to) = v.get_mut(at..) {
+            self.body.load(0, to);
+        }
+        v
+    }
+}
+
+/// Where a received datagram lies in the arena.
+#[derive(Clone, Copy)]
+pub struct Got {
+    pub from: SocketAddr,
+    pub at: usize,
+    pub len: usize,
+}
+
+/// A bound, non-blocking UDP socket.
+pub struct Sock {
+    fd: c_int,
+    port: u16,
+    rcvbuf: usize,
+}
+
+fn errno() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(FI_EIO)
+}
+
+fn to_sys(a: &SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
+    // SAFETY: all-zero is a valid sockaddr_storage.
+    let mut s: libc::sockaddr_storage = unsafe { zeroed() };
+    match a {
+        SocketAddr::V4(v) => {
+            let sin = libc::sockaddr_in {
+                sin_family: libc::AF_INET as u16,
+                sin_port: v.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: a sockaddr_in fits into a sockaddr_storage, which is aligned for it.
+            unsafe { (&raw mut s).cast::<libc::sockaddr_in>().write(sin) };
+            (s, size_of::<libc::sockaddr_in>() as u32)
+        }
+        SocketAddr::V6(v) => {
+            let sin = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as u16,
+                sin6_port: v.port().to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr { s6_addr: v.ip().octets() },
+                sin6_scope_id: v.scope_id(),
+            };
+            // SAFETY: as above, for sockaddr_in6.
+            unsafe { (&raw mut s).cast::<libc::sockaddr_in6>().write(sin) };
+            (s, size_of::<libc::sockaddr_in6>() as u32)
+        }
+    }
+}
+
+fn from_sys(s: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    match i32::from(s.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that this storage holds a sockaddr_in.
+            let v = unsafe { (&raw const *s).cast::<libc::sockaddr_in>().read() };
+            let ip = Ipv4Addr::from(v.sin_addr.s_addr.to_ne_bytes());
+            Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(v.sin_port)))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above, for sockaddr_in6.
+            let v = unsafe { (&raw const *s).cast::<libc::sockaddr_in6>().read() };
+            let ip = Ipv6Addr::from(v.sin6_addr.s6_addr);
+            Some(SocketAddr::new(IpAddr::V6(ip), u16::from_be(v.sin6_port)))
+        }
+        _ => None,
+    }
+}
+
+impl Sock {
+    fn opt(&self, level: c_int, name: c_int, value: c_int) -> bool {
+        // SAFETY: the option value is a c_int that outlives the call.
+        unsafe {
+            libc::setsockopt(
+                self.fd,
+                level,
+                name,
+                (&raw const value).cast(),
+                size_of::<c_int>() as u32,
+            ) == 0
+        }
+    }
+
+    /// Opens a socket bound to `ip` and `port` (0: any). Fails with the system's errno,
+    /// `FI_EADDRINUSE` for a port that is taken.
+    pub fn bind(ip: IpAddr, port: u16, want_rcvbuf: usize) -> Result<Sock> {
+        let family = if ip.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+        let flags = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: no pointers are passed.
+        let fd = unsafe { libc::socket(family, flags, 0) };
+        if fd < 0 {
+            return Err(errno());
+        }
+        let mut s = Sock { fd, port: 0, rcvbuf: 0 };
+        let want = c_int::try_from(want_rcvbuf).unwrap_or(c_int::MAX);
+        for (force, plain) in
+            [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
+        {
+            if !s.opt(libc::SOL_SOCKET, force, want) {
+                s.opt(libc::SOL_SOCKET, plain, want);
+            }
+        }
+        s.opt(libc::SOL_UDP, libc::UDP_GRO, 1);
+        let (sys, len) = to_sys(&SocketAddr::new(ip, port));
+        // SAFETY: `sys` is a socket address of `len` bytes.
+        if unsafe { libc::bind(fd, (&raw const sys).cast(), len) } != 0 {
+            return Err(errno());
+        }
+        // SAFETY: all-zero is a valid sockaddr_storage.
+        let mut name: libc::sockaddr_storage = unsafe { zeroed() };
+        let mut len = size_of::<libc::sockaddr_storage>() as u32;
+        let mut size: c_int = 0;
+        let mut size_len = size_of::<c_int>() as u32;
+        // SAFETY: both calls write at most the lengths given into variables of those lengths.
+        let ok = unsafe {
+            libc::getsockname(fd, (&raw mut name).cast(), &mut len) == 0
+                && libc::getsockopt(
+                    fd,
+                    libc::SOL_SOCKET,
+                    libc::SO_RCVBUF,
+                    (&raw mut size).cast(),
+                    &mut size_len,
+                ) == 0
+        };
+        if !ok {
+            return Err(errno());
+        }
+        s.port = from_sys(&name).map_or(0, |a| a.port());
+        s.rcvbuf = usize::try_from(size).unwrap_or(0);
+        Ok(s)
+    }
+
+    /// The descriptor, for epoll.
+    pub fn fd(&self) -> c_int {
+        self.fd
+    }
+
+    /// The port it is bound to.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Receive buffer granted, as the kernel counts it (bookkeeping included).
+    pub fn rcvbuf(&self) -> usize {
+        self.rcvbuf
+    }
+
+    /// Sends a batch. What the kernel does not take is lost, as on any network.
+    pub fn send(&self, batch: &[Datagram]) {
+        for part in batch.chunks(BATCH) {
+            self.send_some(part);
+        }
+    }
+
+    fn send_some(&self, batch: &[Datagram]) {
+        // SAFETY: all-zero is valid for these plain C structs; NULL pointers with zero lengths.
+        let mut msgs: [libc::mmsghdr; BATCH] = unsafe { zeroed() };
+        // SAFETY: as above.
+        let mut names: [libc::sockaddr_storage; BATCH] = unsafe { zeroed() };
+        let mut iovs = [[libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; MAX_SEGS + 1]; BATCH];
+        let n = batch.len().min(BATCH);
+        for (((d, m), name), iov) in
+            batch.iter().zip(msgs.iter_mut()).zip(names.iter_mut()).zip(iovs.iter_mut())
+        {
+            let (sys, len) = to_sys(&d.to);
+            *name = sys;
+            let mut used = 1;
+            iov[0] = libc::iovec { iov_base: d.head.as_ptr() as *mut c_void, iov_len: d.head_len };
+            for ((addr, len), v) in d.body.pieces().zip(iov.iter_mut().skip(1)) {
+                *v = libc::iovec { iov_base: addr as *mut c_void, iov_len: len };
+                used += 1;
+            }
+            m.msg_hdr.msg_name = (name as *mut libc::sockaddr_storage).cast();
+            m.msg_hdr.msg_namelen = len;
+            m.msg_hdr.msg_iov = iov.as_mut_ptr();
+            m.msg_hdr.msg_iovlen = used;
+        }
+        let mut at = 0;
+        while at < n {
+            let Some(rest) = msgs.get_mut(at..n) else { return };
+            // SAFETY: `rest` describes that many messages; names, headers and lists live on this
+            // frame, and bodies are application memory lent until the operation completes.
+            let sent = unsafe {
+                libc::sendmmsg(self.fd, rest.as_mut_ptr(), rest.len() as u32, libc::MSG_DONTWAIT)
+            };
+            // One datagram that cannot go must not hold up the others.
+            at += if sent > 0 { sent as usize } else { 1 };
+            if sent < 0 && errno() == libc::EAGAIN {
+                return;
+            }
+        }
+    }
+
+    /// Sends equal-sized datagrams to one receiver as one system call and one trip through the
+    /// stack, cut apart by the network card or just before it. `false` where that is not possible.
+    pub fn send_run(&self, run: &[Datagram], segment: usize) -> bool {
+        let Some(first) = run.first() else { return true };
+        let mut iovs = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; BATCH * 2];
+        let mut used = 0;
+        for d in run {
+            let pieces = core::iter::once((d.head.as_ptr() as usize, d.head_len)).chain(d.body.pieces());
+            for (addr, len) in pieces {
+                let Some(v) = iovs.get_mut(used) else { return false };
+                *v = libc::iovec { iov_base: addr as *mut c_void, iov_len: len };
+                used += 1;
+            }
+        }
+        let (mut name, namelen) = to_sys(&first.to);
+        let mut control = [0u64; 4];
+        // SAFETY: all-zero is a valid msghdr.
+        let mut m: libc::msghdr = unsafe { zeroed() };
+        m.msg_name = (&raw mut name).cast();
+        m.msg_namelen = namelen;
+        m.msg_iov = iovs.as_mut_ptr();
+        m.msg_iovlen = used;
+        m.msg_control = control.as_mut_ptr().cast();
+        // SAFETY: plain arithmetic on a length.
+        m.msg_controllen = unsafe { libc::CMSG_SPACE(2) } as usize;
+        // SAFETY: `control` is aligned and large enough for one header with two bytes of data.
+        unsafe {
+            let c = libc::CMSG_FIRSTHDR(&m);
+            if c.is_null() {
+                return false;
+            }
+            (*c).cmsg_level = libc::SOL_UDP;
+            (*c).cmsg_type = libc::UDP_SEGMENT;
+            (*c).cmsg_len = libc::CMSG_LEN(2) as usize;
+            libc::CMSG_DATA(c).cast::<u16>().write_unaligned(segment as u16);
+        }
+        // SAFETY: everything `m` points to lives on this frame or is lent application memory.
+        let r = unsafe { libc::sendmsg(self.fd, &m, libc::MSG_DONTWAIT) };
+        r >= 0 || errno() == libc::EAGAIN
+    }
+
+    /// Receives what is there into `arena`, which holds `SLOTS * SLOT` bytes, and lists it.
+    pub fn recv(&self, arena: &mut [u8], out: &mut Vec<Got>) -> usize {
+        // SAFETY: all-zero is valid for these plain C structs.
+        let mut msgs: [libc::mmsghdr; SLOTS] = unsafe { zeroed() };
+        // SAFETY: as above.
+        let mut names: [libc::sockaddr_storage; SLOTS] = unsafe { zeroed() };
+        let mut control = [[0u64; 4]; SLOTS];
+        let mut iovs = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; SLOTS];
+        let mut n = 0;
+        for ((((m, name), iov), ctl), slot) in msgs
+            .iter_mut()
+            .zip(names.iter_mut())
+            .zip(iovs.iter_mut())
+            .zip(control.iter_mut())
+            .zip(arena.chunks_exact_mut(SLOT))
+        {
+            *iov = libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: SLOT };
+            m.msg_hdr.msg_name = (name as *mut libc::sockaddr_storage).cast();
+            m.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
+            m.msg_hdr.msg_iov = iov;
+            m.msg_hdr.msg_iovlen = 1;
+            m.msg_hdr.msg_control = ctl.as_mut_ptr().cast();
+            m.msg_hdr.msg_controllen = size_of::<[u64; 4]>();
+            n += 1;
+        }
+        // SAFETY: each of the `n` messages names memory of the lengths given, exclusively ours.
+        let got = unsafe {
+            libc::recvmmsg(self.fd, msgs.as_mut_ptr(), n, libc::MSG_DONTWAIT, core::ptr::null_mut())
+        };
+        let got = usize::try_from(got).unwrap_or(0);
+        for (i, (m, name)) in msgs.iter().zip(names.iter()).take(got).enumerate() {
+            let Some(from) = from_sys(name) else { continue };
+            let len = (m.msg_len as usize).min(SLOT);
+            let step = gro_size(&m.msg_hdr).filter(|s| *s > 0).unwrap_or(len.max(1));
+            let mut at = 0;
+            while at < len {
+                let part = step.min(len - at);
+                out.push(Got { from, at: i * SLOT + at, len: part });
+                at += part;
+            }
+        }
+        got
+    }
+}
+
+/// Size of the datagrams that the kernel has merged into one message, if it has.
+fn gro_size(m: &libc::msghdr) -> Option<usize> {
+    if m.msg_controllen == 0 {
+        return None;
+    }
+    // SAFETY: the kernel filled the control buffer that `m` names, which is still in place.
+    unsafe {
+        let mut c = libc::CMSG_FIRSTHDR(m);
+        while !c.is_null() {
+            if (*c).cmsg_level == libc::SOL_UDP && (*c).cmsg_type == libc::UDP_GRO {
+                let size = libc::CMSG_DATA(c).cast::<c_int>().read_unaligned();
+                return usize::try_from(size).ok();
+            }
+            c = libc::CMSG_NXTHDR(m, c);
+        }
+    }
+    None
+}
+
+impl Drop for Sock {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours and closed once.
+        unsafe { libc::close(self.fd) };
+    }
+}

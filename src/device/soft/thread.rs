@@ -1,0 +1,283 @@
+//! The adapter's thread: serves queue pairs whose application is not polling.
+//!
+//! RDMA must not wait for the target's application, acknowledgements and repetitions must not wait
+//! for anyone. While an application polls, its own calls drive the engine and the thread only looks
+//! in once per [`TICK`] whether it still does. When it stops, or waits on a descriptor, the thread
+//! takes the socket into its epoll set and drives the engine itself; events wait in the backlog and
+//! an armed queue pair's descriptor becomes readable. One thread per process, started with the
+//! first queue pair; it sleeps for good while there is nothing to do.
+
+use super::engine::Engine;
+use super::sock::{SLOT, SLOTS};
+use crate::core::Result;
+use crate::types::*;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+/// How often the thread looks after applications that poll by themselves, milliseconds.
+const TICK: i32 = 2;
+
+/// A queue pair as the application and the thread share it.
+pub struct Shared {
+    engine: Mutex<Engine>,
+    /// Counts the application's polls, so that the thread sees whether it still does.
+    polls: AtomicU32,
+    /// The thread drives the engine: the socket is in its epoll set.
+    owned: AtomicBool,
+    /// The application waits on `event_fd`.
+    armed: AtomicBool,
+    socket: i32,
+    event_fd: i32,
+}
+
+impl Shared {
+    /// The engine, waiting for the thread if it is at it.
+    pub fn lock(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Notes a poll by the application.
+    pub fn polled(&self) {
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        if self.armed.load(Ordering::Relaxed) {
+            self.armed.store(false, Ordering::Relaxed);
+            let mut n = 0u64;
+            // SAFETY: reads eight bytes into a variable of eight bytes.
+            unsafe { libc::read(self.event_fd, (&raw mut n).cast(), 8) };
+        }
+    }
+
+    /// Descriptor that is readable when something happened after [`Shared::arm`].
+    pub fn event_fd(&self) -> i32 {
+        self.event_fd
+    }
+
+    /// Hands the queue pair to the thread and asks for a signal. `false` when events wait already.
+    pub fn arm(&self) -> bool {
+        let e = self.lock();
+        if e.has_events() {
+            return false;
+        }
+        self.armed.store(true, Ordering::SeqCst);
+        if !self.owned.swap(true, Ordering::SeqCst) {
+            if let Ok(r) = Reactor::get() {
+                r.watch(self.socket);
+            }
+        }
+        // Wakes the thread too, when it should look after time (repetitions).
+        if e.busy() {
+            if let Ok(r) = Reactor::get() {
+                r.wake();
+            }
+        }
+        true
+    }
+
+    fn signal(&self) {
+        if self.armed.load(Ordering::SeqCst) {
+            let one = 1u64;
+            // SAFETY: writes eight bytes from a variable of eight bytes.
+            unsafe { libc::write(self.event_fd, (&raw const one).cast(), 8) };
+        }
+    }
+
+    /// Shares an engine with the thread.
+    pub fn start(engine: Engine) -> Result<Arc<Shared>> {
+        // SAFETY: no pointers are passed.
+        let event_fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        if event_fd < 0 {
+            return Err(FI_EMFILE);
+        }
+        let socket = engine.fd();
+        let s = Arc::new(Shared {
+            engine: Mutex::new(engine),
+            polls: AtomicU32::new(0),
+            owned: AtomicBool::new(false),
+            armed: AtomicBool::new(false),
+            socket,
+            event_fd,
+        });
+        let r = Reactor::get()?;
+        r.list().push(Arc::downgrade(&s));
+        r.wake();
+        Ok(s)
+    }
+
+    /// Takes the queue pair away from the thread.
+    pub fn stop(&self) {
+        if let Ok(r) = Reactor::get() {
+            r.forget(self.socket);
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours and closed once.
+        unsafe { libc::close(self.event_fd) };
+    }
+}
+
+/// Nanoseconds since this library first asked.
+pub fn now() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    // A second's head start keeps differences to "long ago" positive.
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1_000_000_000
+}
+
+struct Reactor {
+    epoll: i32,
+    wake_fd: i32,
+    list: Mutex<Vec<Weak<Shared>>>,
+}
+
+static REACTOR: OnceLock<Result<Reactor>> = OnceLock::new();
+
+impl Reactor {
+    fn get() -> Result<&'static Reactor> {
+        let r = REACTOR.get_or_init(|| {
+            // SAFETY: no pointers are passed.
+            let (epoll, wake_fd) = unsafe {
+                (
+                    libc::epoll_create1(libc::EPOLL_CLOEXEC),
+                    libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC),
+                )
+            };
+            if epoll < 0 || wake_fd < 0 {
+                return Err(FI_EMFILE);
+            }
+            let r = Reactor { epoll, wake_fd, list: Mutex::default() };
+            r.watch(wake_fd);
+            Ok(r)
+        });
+        match r {
+            Ok(r) => {
+                static STARTED: AtomicBool = AtomicBool::new(false);
+                if !STARTED.swap(true, Ordering::SeqCst) {
+                    let t = std::thread::Builder::new().name("efasoft".into());
+                    if t.stack_size(256 << 10).spawn(|| r.run()).is_err() {
+                        STARTED.store(false, Ordering::SeqCst);
+                        return Err(FI_EAGAIN);
+                    }
+                }
+                Ok(r)
+            }
+            Err(e) => Err(*e),
+        }
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<Weak<Shared>>> {
+        self.list.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn watch(&self, fd: i32) {
+        let mut e = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
+        // SAFETY: `e` outlives the call.
+        unsafe { libc::epoll_ctl(self.epoll, libc::EPOLL_CTL_ADD, fd, &mut e) };
+    }
+
+    fn forget(&self, fd: i32) {
+        // SAFETY: removal reads no event.
+        unsafe { libc::epoll_ctl(self.epoll, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut()) };
+    }
+
+    fn wake(&self) {
+        let one = 1u64;
+        // SAFETY: writes eight bytes from a variable of eight bytes.
+        unsafe { libc::write(self.wake_fd, (&raw const one).cast(), 8) };
+    }
+
+    fn wait(&self, timeout_ms: i32) {
+        let mut e = [libc::epoll_event { events: 0, u64: 0 }; 16];
+        // SAFETY: `e` has room for the sixteen events asked for.
+        let n = unsafe { libc::epoll_wait(self.epoll, e.as_mut_ptr(), 16, timeout_ms) };
+        for ev in e.iter().take(usize::try_from(n).unwrap_or(0)) {
+            if ev.u64 == self.wake_fd as u64 {
+                let mut n = 0u64;
+                // SAFETY: reads eight bytes into a variable of eight bytes.
+                unsafe { libc::read(self.wake_fd, (&raw mut n).cast(), 8) };
+            }
+        }
+    }
+
+    /// Body of the thread.
+    fn run(&'static self) {
+        block_signals();
+        let mut arena = vec![0u8; SLOTS * SLOT];
+        let mut seen: Vec<(usize, u32)> = Vec::new();
+        let mut live: Vec<Arc<Shared>> = Vec::new();
+        loop {
+            live.clear();
+            self.list().retain(|w| match w.upgrade() {
+                Some(s) => {
+                    live.push(s);
+                    true
+                }
+                None => false,
+            });
+            let mut polling = false;
+            let mut timers = false;
+            for s in &live {
+                let key = Arc::as_ptr(s) as usize;
+                let polls = s.polls.load(Ordering::Relaxed);
+                let before = seen.iter().find(|(k, _)| *k == key).map(|(_, n)| *n);
+                let armed = s.armed.load(Ordering::SeqCst);
+                if before != Some(polls) && !armed {
+                    // The application is at it. A new queue pair counts as polling, too.
+                    seen.retain(|(k, _)| *k != key);
+                    seen.push((key, polls));
+                    polling = true;
+                    if s.owned.swap(false, Ordering::SeqCst) {
+                        self.forget(s.socket);
+                    }
+                    continue;
+                }
+                if !s.owned.swap(true, Ordering::SeqCst) {
+                    self.watch(s.socket);
+                }
+                let Ok(mut e) = s.engine.try_lock() else {
+                    polling = true;
+                    continue;
+                };
+                let events = e.poll_for_thread(&mut arena, now());
+                timers |= e.busy();
+                drop(e);
+                if events {
+                    s.signal();
+                }
+            }
+            seen.retain(|(k, _)| live.iter().any(|s| Arc::as_ptr(s) as usize == *k));
+            live.clear();
+            self.wait(if polling {
+                TICK
+            } else if timers {
+                1
+            } else {
+                -1
+            });
+        }
+    }
+}
+
+/// Signals are the application's: none is delivered to this thread.
+fn block_signals() {
+    // SAFETY: the set is initialised by sigfillset before it is used; no handler is touched.
+    unsafe {
+        let mut set: libc::sigset_t = core::mem::zeroed();
+        libc::sigfillset(&mut set);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, core::ptr::null_mut());
+    }
+}
+
+/// Waits for `f` to hold, looking once a millisecond, at most `limit`; for closing only.
+pub fn wait_for(limit: Duration, mut f: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + limit;
+    while !f() {
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    true
+}
