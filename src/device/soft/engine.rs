@@ -685,7 +685,6 @@ impl Engine {
                 if h.ack_flow == p.tx.id {
                     p.tx.window(bytes, packets);
                     let refused = self.selective(pi, &h, payload, words, errs, now);
-                    self.finish_acked(sink.list);
                     for (part, status) in refused {
                         self.refused(part, status, sink.list);
                     }
