@@ -7,4 +7,6 @@
 pub mod core;
 pub mod device;
 pub mod hmem;
+pub mod proto;
 pub mod types;
+pub mod wire;

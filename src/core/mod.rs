@@ -11,6 +11,7 @@ pub mod info;
 pub mod log;
 pub mod params;
 pub mod registry;
+pub mod rng;
 pub mod slab;
 pub mod tostr;
 

@@ -529,7 +529,7 @@ mod tests {
     #[test]
     fn everything_arrives_once_over_a_bad_network() {
         for seed in 0..200u64 {
-            let mut rng = crate::device::fault::Rng::new(seed);
+            let mut rng = crate::core::rng::Rng::new(seed);
             let mut tx: TxFlow<u32> = TxFlow::new(7, u32::MAX - 20, 1 << 20);
             let mut rx = RxFlow::new(7, u32::MAX - 20);
             let (mut now, mut sent, mut got, mut done) = (0u64, 0u32, Vec::new(), Vec::new());

@@ -6,7 +6,7 @@
 
 use crate::core::slab::Slab;
 use crate::core::Result;
-use crate::device::fault::Rng;
+use crate::core::rng::Rng;
 use crate::device::Status;
 use crate::hmem::UserMem;
 use crate::types::*;

@@ -1,0 +1,63 @@
+//! Packet headers of the EFA RDM wire protocol, version 4: parsed and emitted, nothing more.
+//!
+//! A [`Repr`] is a packet's header as a Rust value; `parse` reads it from bytes that nobody has
+//! checked and returns it with the payload behind it, `emit` writes it in front of a payload. Both
+//! are total: no input makes them panic. All integers are little-endian. Field names are those of
+//! the protocol document (`efa_rdm_protocol_v4.md` of libfabric), chapters 2 to 4.
+#![forbid(unsafe_code)]
+
+mod fields;
+mod handshake;
+mod repr;
+
+pub use handshake::Handshake;
+pub use repr::{Opt, Repr, Rtm};
+
+/// Version every base header carries.
+pub const VERSION: u8 = 4;
+/// Longest header this library emits: a tagged long-CTS message with every optional header.
+pub const HEADER_MAX: usize = 32 + 4 + RAW_ADDR_LEN + 8 + 4 + 8;
+/// Length of a raw address.
+pub const RAW_ADDR_LEN: usize = 32;
+
+/// Packet types (protocol, table 1.3 and 3.x).
+pub mod pkt {
+    pub const CTS: u8 = 3;
+    pub const CTSDATA: u8 = 4;
+    pub const HANDSHAKE: u8 = 9;
+    pub const RECEIPT: u8 = 10;
+    pub const PEER_ERROR: u8 = 12;
+    pub const EAGER_MSGRTM: u8 = 64;
+    pub const EAGER_TAGRTM: u8 = 65;
+    pub const LONGCTS_MSGRTM: u8 = 68;
+    pub const LONGCTS_TAGRTM: u8 = 69;
+    pub const DC_EAGER_MSGRTM: u8 = 133;
+    pub const DC_EAGER_TAGRTM: u8 = 134;
+    pub const DC_LONGCTS_MSGRTM: u8 = 137;
+    pub const DC_LONGCTS_TAGRTM: u8 = 138;
+}
+
+/// Flags of the base header of a request (REQ) packet.
+pub mod req {
+    pub const RAW_ADDR: u16 = 1;
+    pub const CQ_DATA: u16 = 2;
+    pub const MSG: u16 = 4;
+    pub const TAGGED: u16 = 8;
+    pub const CONNID: u16 = 0x8000;
+}
+
+/// Extra features and requests, bits of the handshake.
+pub mod extra {
+    pub const RDMA_READ: u64 = 1;
+    pub const DELIVERY_COMPLETE: u64 = 2;
+    pub const CONSTANT_HEADER: u64 = 4;
+    pub const CONNID_HEADER: u64 = 8;
+    pub const RUNT: u64 = 16;
+    pub const RDMA_WRITE: u64 = 32;
+    pub const READ_NACK: u64 = 64;
+    pub const USER_RECV_QP: u64 = 128;
+    pub const UNSOLICITED_WRITE_RECV: u64 = 256;
+    pub const PEER_ERROR: u64 = 512;
+    /// How many of them this version of the protocol defines.
+    pub const COUNT: u32 = 10;
+}
