@@ -8,5 +8,6 @@ pub mod core;
 pub mod device;
 pub mod hmem;
 pub mod proto;
+pub mod prov;
 pub mod types;
 pub mod wire;

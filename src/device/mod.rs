@@ -11,6 +11,7 @@
 
 pub mod fault;
 pub mod soft;
+pub mod wait;
 
 use crate::core::Result;
 use crate::hmem::UserMem;
@@ -74,7 +75,8 @@ pub enum Status {
     RemoteNotReady = 10,
     RemoteBadLength = 11,
     RemoteUnresponsive = 13,
-    RemoteBadKey = 14,
+    /// Only the software adapter tells this from a bad address.
+    RemoteBadKey = 64,
 }
 
 impl Status {
@@ -86,8 +88,35 @@ impl Status {
             9 => Status::RemoteBadQpn,
             10 => Status::RemoteNotReady,
             11 => Status::RemoteBadLength,
-            14 => Status::RemoteBadKey,
+            64 => Status::RemoteBadKey,
             _ => Status::RemoteAbort,
+        }
+    }
+
+    /// The status of this number, as it comes back through `prov_errno`.
+    pub fn from_code(v: i32) -> Option<Status> {
+        use Status::*;
+        [
+            Ok, Flushed, LocalQpError, LocalUnsupported, LocalBadLength, RemoteBadAddress,
+            RemoteAbort, RemoteBadQpn, RemoteNotReady, RemoteBadLength, RemoteUnresponsive,
+            RemoteBadKey,
+        ]
+        .into_iter()
+        .find(|s| *s as i32 == v)
+    }
+
+    /// The errno of a completion that ends with this status.
+    pub fn errno(self) -> crate::core::Errno {
+        use crate::types::*;
+        match self {
+            Status::Ok => FI_SUCCESS,
+            Status::Flushed => FI_ECANCELED,
+            Status::LocalQpError | Status::LocalUnsupported | Status::RemoteBadAddress => FI_EINVAL,
+            Status::LocalBadLength | Status::RemoteBadLength => FI_EMSGSIZE,
+            Status::RemoteAbort | Status::RemoteUnresponsive => FI_ECONNABORTED,
+            Status::RemoteBadQpn => FI_ENOTCONN,
+            Status::RemoteNotReady => FI_ENORX,
+            Status::RemoteBadKey => FI_EKEYREJECTED,
         }
     }
 
@@ -182,6 +211,8 @@ pub enum Payload<'a> {
 pub trait QueuePair {
     /// Its address, for peers.
     fn addr(&self) -> QpAddr;
+    /// Whether one more operation can be posted.
+    fn room(&self) -> bool;
     /// Sends `header` and `payload` as one message of at most `mtu` bytes.
     /// `FI_EAGAIN` when the send queue is full, `FI_EMSGSIZE` when it is too long.
     fn post_send(&mut self, wr_id: u64, to: &QpAddr, header: &[u8], payload: Payload) -> Result<()>;

@@ -14,7 +14,7 @@ pub mod packet;
 mod sock;
 mod thread;
 
-use super::{Device, DeviceAttr, Events, Payload, QpAddr, QueuePair, Remote};
+use super::{Device, DeviceAttr, Event, Events, Payload, QpAddr, QueuePair, Remote};
 use crate::core::params;
 use crate::core::Result;
 use crate::hmem::UserMem;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use thread::Shared;
 
-pub use thread::now;
+pub use thread::{block_signals, now};
 
 /// A software adapter, opened by one domain.
 pub struct SoftDevice {
@@ -43,6 +43,9 @@ pub struct SoftQp {
     addr: QpAddr,
     /// Nothing was posted since the last `ring`.
     rung: bool,
+    depth: usize,
+    /// Operations posted whose end `poll` has not reported.
+    outstanding: usize,
 }
 
 /// A random number from the system, for keys; the clock where the system has none.
@@ -180,7 +183,7 @@ impl Device for SoftDevice {
         let seed = (r >> 32) as u32 & 0x7fff_ffff;
         let engine = Engine::new(addr, sock, Arc::clone(&self.mem), self.cfg.clone(), seed);
         let shared = Shared::start(engine)?;
-        Ok(SoftQp { shared, addr, rung: true })
+        Ok(SoftQp { shared, addr, rung: true, depth: self.cfg.depth, outstanding: 0 })
     }
 
     fn reg_mr(&self, mem: UserMem, access: u64) -> Result<u64> {
@@ -198,18 +201,24 @@ impl QueuePair for SoftQp {
     }
 
     fn post_send(&mut self, wr_id: u64, to: &QpAddr, header: &[u8], payload: Payload) -> Result<()> {
+        self.shared.lock().send(wr_id, to, header, payload, now())?;
         self.rung = false;
-        self.shared.lock().send(wr_id, to, header, payload, now())
+        self.outstanding += 1;
+        Ok(())
     }
 
     fn post_write(&mut self, wr_id: u64, local: Payload, remote: &Remote, imm: Option<u32>) -> Result<()> {
+        self.shared.lock().write(wr_id, local, remote, imm, now())?;
         self.rung = false;
-        self.shared.lock().write(wr_id, local, remote, imm, now())
+        self.outstanding += 1;
+        Ok(())
     }
 
     fn post_read(&mut self, wr_id: u64, local: UserMem, remote: &Remote) -> Result<()> {
+        self.shared.lock().read(wr_id, local, remote, now())?;
         self.rung = false;
-        self.shared.lock().read(wr_id, local, remote, now())
+        self.outstanding += 1;
+        Ok(())
     }
 
     fn ring(&mut self) {
@@ -223,6 +232,12 @@ impl QueuePair for SoftQp {
         self.shared.polled();
         self.rung = true;
         self.shared.lock().poll(into, now());
+        let done = into.list.iter().filter(|e| matches!(e, Event::Done { .. })).count();
+        self.outstanding -= done.min(self.outstanding);
+    }
+
+    fn room(&self) -> bool {
+        self.outstanding < self.depth
     }
 
     fn expect(&mut self, peer: &QpAddr, on: bool) {
@@ -255,7 +270,7 @@ impl Drop for SoftQp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{Data, Event, Status};
+    use crate::device::{Data, Status};
 
     fn device(fault: Option<&str>) -> SoftDevice {
         let (attr, ip) = SoftDevice::discover().unwrap();

@@ -261,7 +261,7 @@ impl Reactor {
 }
 
 /// Signals are the application's: none is delivered to this thread.
-fn block_signals() {
+pub fn block_signals() {
     // SAFETY: the set is initialised by sigfillset before it is used; no handler is touched.
     unsafe {
         let mut set: libc::sigset_t = core::mem::zeroed();

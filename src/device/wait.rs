@@ -1,0 +1,84 @@
+//! Waiting without burning a processor: descriptors that become readable, and a set of them.
+//!
+//! A [`WaitSet`] is an epoll descriptor that an application may hand to poll(2) or epoll(7)
+//! (FI_WAIT_FD), with one event descriptor of its own for signals from inside the library.
+
+use crate::core::Result;
+use crate::types::*;
+
+/// See the module text.
+#[derive(Debug)]
+pub struct WaitSet {
+    epoll: i32,
+    event: i32,
+}
+
+impl WaitSet {
+    /// A set with nothing but its own signal in it. `FI_EMFILE` when descriptors are used up.
+    pub fn new() -> Result<WaitSet> {
+        // SAFETY: no pointers are passed.
+        let (epoll, event) = unsafe {
+            (
+                libc::epoll_create1(libc::EPOLL_CLOEXEC),
+                libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC),
+            )
+        };
+        let w = WaitSet { epoll, event };
+        if epoll < 0 || event < 0 {
+            crate::warn_log!(FI_LOG_CORE, "no file descriptor left for a wait object (ulimit -n)");
+            return Err(FI_EMFILE);
+        }
+        w.add(event);
+        Ok(w)
+    }
+
+    /// The descriptor to wait on.
+    pub fn fd(&self) -> i32 {
+        self.epoll
+    }
+
+    /// Adds a descriptor; adding twice is harmless.
+    pub fn add(&self, fd: i32) {
+        let mut e = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
+        // SAFETY: `e` outlives the call.
+        unsafe { libc::epoll_ctl(self.epoll, libc::EPOLL_CTL_ADD, fd, &mut e) };
+    }
+
+    /// Removes a descriptor.
+    pub fn remove(&self, fd: i32) {
+        // SAFETY: removal reads no event.
+        unsafe { libc::epoll_ctl(self.epoll, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut()) };
+    }
+
+    /// Makes the set readable.
+    pub fn signal(&self) {
+        let one = 1u64;
+        // SAFETY: writes eight bytes from a variable of eight bytes.
+        unsafe { libc::write(self.event, (&raw const one).cast(), 8) };
+    }
+
+    /// Takes the signal back.
+    pub fn clear(&self) {
+        let mut n = 0u64;
+        // SAFETY: reads eight bytes into a variable of eight bytes.
+        unsafe { libc::read(self.event, (&raw mut n).cast(), 8) };
+    }
+}
+
+/// Waits until `fd` is readable, at most `timeout_ms` (negative: without limit).
+pub fn wait_readable(fd: i32, timeout_ms: i32) {
+    let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: `p` is one pollfd and outlives the call.
+    unsafe { libc::poll(&mut p, 1, timeout_ms) };
+}
+
+impl Drop for WaitSet {
+    fn drop(&mut self) {
+        for fd in [self.epoll, self.event] {
+            if fd >= 0 {
+                // SAFETY: the descriptor is ours and closed once.
+                unsafe { libc::close(fd) };
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Counters (fi_cntr(3)): how many operations succeeded and how many failed.
+
+use crate::core::Result;
+use crate::device::wait::WaitSet;
+use crate::types::*;
+use std::sync::Arc;
+
+/// One counter.
+pub struct Cntr {
+    pub value: u64,
+    pub errors: u64,
+    pub wait_obj: fi_wait_obj,
+    /// Counts bytes instead of operations.
+    pub bytes: bool,
+    pub wait: Option<Arc<WaitSet>>,
+    pub armed: bool,
+    pub eps: Vec<u32>,
+}
+
+impl Cntr {
+    /// A counter at zero.
+    pub fn new(events: fi_cntr_events, wait_obj: fi_wait_obj) -> Result<Cntr> {
+        let wait = match wait_obj {
+            FI_WAIT_NONE => None,
+            _ => Some(Arc::new(WaitSet::new()?)),
+        };
+        Ok(Cntr {
+            value: 0,
+            errors: 0,
+            wait_obj,
+            bytes: events == FI_CNTR_EVENTS_BYTES,
+            wait,
+            armed: false,
+            eps: Vec::new(),
+        })
+    }
+
+    fn wake(&mut self) {
+        if self.armed {
+            self.armed = false;
+            if let Some(w) = &self.wait {
+                w.signal();
+            }
+        }
+    }
+
+    /// An operation of `len` bytes has succeeded.
+    #[inline]
+    pub fn count(&mut self, len: usize) {
+        self.add(if self.bytes { len as u64 } else { 1 });
+    }
+
+    /// Adds to the value.
+    pub fn add(&mut self, n: u64) {
+        self.value = self.value.wrapping_add(n);
+        self.wake();
+    }
+
+    /// Adds to the errors.
+    pub fn add_error(&mut self, n: u64) {
+        self.errors = self.errors.wrapping_add(n);
+        self.wake();
+    }
+
+    /// Sets the value.
+    pub fn set(&mut self, n: u64) {
+        self.value = n;
+        self.wake();
+    }
+
+    /// Sets the errors.
+    pub fn set_errors(&mut self, n: u64) {
+        self.errors = n;
+        self.wake();
+    }
+
+    /// An endpoint reports here from now on.
+    pub fn attach(&mut self, ep: u32, fd: i32) {
+        if !self.eps.contains(&ep) {
+            self.eps.push(ep);
+            if let Some(w) = &self.wait {
+                w.add(fd);
+            }
+        }
+    }
+
+    /// An endpoint is closed.
+    pub fn detach(&mut self, ep: u32, fd: i32) {
+        self.eps.retain(|e| *e != ep);
+        if let Some(w) = &self.wait {
+            w.remove(fd);
+        }
+    }
+}

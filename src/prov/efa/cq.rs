@@ -1,0 +1,193 @@
+//! Completion queues (fi_cq(3)).
+//!
+//! Completions and errors come out in the order they went in. A queue that is full grows: nothing
+//! is overwritten and nothing is lost (FI_RM_ENABLED). Entries are written into the caller's buffer
+//! by `abi`, which knows the format; an error keeps its text until the next one is read.
+
+use crate::core::Result;
+use crate::device::wait::WaitSet;
+use crate::types::*;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// One completion, with everything any format wants.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Entry {
+    pub context: usize,
+    pub flags: u64,
+    pub len: usize,
+    pub buf: usize,
+    pub data: u64,
+    pub tag: u64,
+    /// Index in the endpoint's address vector, or `FI_ADDR_NOTAVAIL`.
+    pub src: fi_addr_t,
+}
+
+/// An error completion.
+#[derive(Clone, Debug, Default)]
+pub struct ErrEntry {
+    pub entry: Entry,
+    /// Bytes that had no room.
+    pub olen: usize,
+    /// Positive `FI_E*`.
+    pub err: i32,
+    /// Device status for fi_cq_strerror(3).
+    pub prov_errno: i32,
+    /// What happened, to whom, why.
+    pub text: String,
+}
+
+/// One completion queue.
+pub struct Cq {
+    pub format: fi_cq_format,
+    pub size: usize,
+    pub wait_obj: fi_wait_obj,
+    /// What blocked readers wait on; `None` with FI_WAIT_NONE.
+    pub wait: Option<Arc<WaitSet>>,
+    /// Someone waits: a completion must signal.
+    pub armed: bool,
+    /// fi_cq_signal(3) was called and no reader has noticed yet.
+    pub signaled: bool,
+    /// Endpoints that report here.
+    pub eps: Vec<u32>,
+    entries: VecDeque<Entry>,
+    /// Errors with the number of completions that come before each.
+    errors: VecDeque<(u64, ErrEntry)>,
+    put: u64,
+    taken: u64,
+}
+
+/// Size of a queue whose size was left open.
+pub const DEFAULT_SIZE: usize = 8192;
+
+impl Cq {
+    /// An empty queue.
+    pub fn new(format: fi_cq_format, size: usize, wait_obj: fi_wait_obj) -> Result<Cq> {
+        let wait = match wait_obj {
+            FI_WAIT_NONE => None,
+            _ => Some(Arc::new(WaitSet::new()?)),
+        };
+        let size = if size == 0 { DEFAULT_SIZE } else { size };
+        Ok(Cq {
+            format,
+            size,
+            wait_obj,
+            wait,
+            armed: false,
+            signaled: false,
+            eps: Vec::new(),
+            entries: VecDeque::with_capacity(size.min(1024)),
+            errors: VecDeque::new(),
+            put: 0,
+            taken: 0,
+        })
+    }
+
+    fn wake(&mut self) {
+        if self.armed {
+            self.armed = false;
+            if let Some(w) = &self.wait {
+                w.signal();
+            }
+        }
+    }
+
+    /// Adds a completion.
+    #[inline]
+    pub fn push(&mut self, e: Entry) {
+        self.entries.push_back(e);
+        self.put += 1;
+        self.wake();
+    }
+
+    /// Adds an error.
+    pub fn push_error(&mut self, e: ErrEntry) {
+        crate::info_log!(FI_LOG_CQ, "error completion: {}", e.text);
+        self.errors.push_back((self.put, e));
+        self.wake();
+    }
+
+    /// Completions that can be read before the next error.
+    pub fn ready(&self) -> usize {
+        match self.errors.front() {
+            Some((before, _)) => (before - self.taken.min(*before)) as usize,
+            None => self.entries.len(),
+        }
+    }
+
+    /// Whether the next thing to read is an error.
+    pub fn error_next(&self) -> bool {
+        self.errors.front().is_some_and(|(before, _)| *before <= self.taken)
+    }
+
+    /// Whether anything can be read.
+    pub fn has_any(&self) -> bool {
+        !self.entries.is_empty() || !self.errors.is_empty()
+    }
+
+    /// Takes up to `count` completions out, in order.
+    #[inline]
+    pub fn take(&mut self, count: usize, mut each: impl FnMut(usize, &Entry)) -> usize {
+        let n = self.ready().min(count);
+        for i in 0..n {
+            if let Some(e) = self.entries.pop_front() {
+                each(i, &e);
+                self.taken += 1;
+            }
+        }
+        n
+    }
+
+    /// Takes the next error out, if it is its turn.
+    pub fn take_error(&mut self) -> Option<ErrEntry> {
+        if self.error_next() {
+            self.errors.pop_front().map(|(_, e)| e)
+        } else {
+            None
+        }
+    }
+
+    /// An endpoint reports here from now on.
+    pub fn attach(&mut self, ep: u32, fd: i32) {
+        if !self.eps.contains(&ep) {
+            self.eps.push(ep);
+            if let Some(w) = &self.wait {
+                w.add(fd);
+            }
+        }
+    }
+
+    /// An endpoint is closed.
+    pub fn detach(&mut self, ep: u32, fd: i32) {
+        self.eps.retain(|e| *e != ep);
+        if let Some(w) = &self.wait {
+            w.remove(fd);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_keep_their_place_and_nothing_is_lost() {
+        let mut q = Cq::new(FI_CQ_FORMAT_CONTEXT, 2, FI_WAIT_NONE).unwrap();
+        for i in 0..5 {
+            if i == 3 {
+                q.push_error(ErrEntry { err: FI_EIO, ..ErrEntry::default() });
+            }
+            q.push(Entry { context: i, ..Entry::default() });
+        }
+        let mut seen = Vec::new();
+        assert_eq!(q.take(10, |_, e| seen.push(e.context)), 3);
+        assert!(q.error_next());
+        assert_eq!(q.take(10, |_, _| ()), 0);
+        assert_eq!(q.take_error().unwrap().err, FI_EIO);
+        assert!(q.take_error().is_none());
+        assert_eq!(q.take(1, |_, e| seen.push(e.context)), 1);
+        assert_eq!(q.take(9, |_, e| seen.push(e.context)), 1);
+        assert_eq!(seen, [0, 1, 2, 3, 4]);
+        assert!(!q.has_any());
+    }
+}

@@ -1,0 +1,463 @@
+//! Fabrics and domains (fi_fabric(3), fi_domain(3)): who owns what, and one lock per domain.
+//!
+//! [`State`] holds everything the data path touches. Objects are numbers in its tables; a parent
+//! counts its children and refuses to close before them (`FI_EBUSY`).
+
+use super::av::Av;
+use super::cntr::Cntr;
+use super::cq::{Cq, Entry, ErrEntry};
+use super::eq::{deadline, remaining};
+use super::rdm::Ep;
+use crate::core::slab::Slab;
+use crate::core::{Info, Result};
+use crate::device::soft::SoftDevice;
+use crate::device::wait::{wait_readable, WaitSet};
+use crate::device::{Device, QueuePair};
+use crate::hmem::UserMem;
+use crate::types::*;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+/// A fabric: a name, an API version, children.
+pub struct Fabric {
+    pub api: u32,
+    pub name: String,
+    children: AtomicU32,
+}
+
+impl Fabric {
+    /// Opens a fabric of this name for an application of API version `api`.
+    /// `FI_ENODATA` when the provider has no such fabric.
+    pub fn open(name: Option<&str>, api: u32) -> Result<Arc<Fabric>> {
+        let name = name.unwrap_or(super::info::FABRIC);
+        if name != super::info::FABRIC {
+            crate::warn_log!(
+                FI_LOG_FABRIC,
+                "fi_fabric: name: wanted {name}, had {}",
+                super::info::FABRIC
+            );
+            return Err(FI_ENODATA);
+        }
+        Ok(Arc::new(Fabric { api, name: name.to_string(), children: AtomicU32::new(0) }))
+    }
+
+    /// A child was opened.
+    pub fn hold(&self) {
+        self.children.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A child was closed.
+    pub fn release(&self) {
+        self.children.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether it may be closed; `FI_EBUSY` while it has children.
+    pub fn may_close(&self) -> Result<()> {
+        busy_unless(self.children.load(Ordering::Relaxed) == 0, "fabric", "domains or event queues")
+    }
+}
+
+/// `FI_EBUSY`, with a line that says why, unless `free`.
+fn busy_unless(free: bool, what: &str, users: &str) -> Result<()> {
+    if free {
+        return Ok(());
+    }
+    crate::warn_log!(FI_LOG_DOMAIN, "fi_close: this {what} still has open {users}");
+    Err(FI_EBUSY)
+}
+
+/// Everything of a domain that the data path touches.
+pub struct State {
+    pub dev: SoftDevice,
+    pub eps: Slab<Ep>,
+    pub cqs: Slab<Cq>,
+    pub cntrs: Slab<Cntr>,
+    pub avs: Slab<Av>,
+}
+
+/// A domain. Thread safe: its state is behind one lock.
+pub struct Domain {
+    pub fabric: Arc<Fabric>,
+    /// The info it was opened with.
+    pub info: Info,
+    state: Mutex<State>,
+    mrs: AtomicU32,
+    /// Some wait object needs completions to be found without a call (see `progress_thread`).
+    thread: AtomicBool,
+    closing: AtomicBool,
+    /// Wakes the progress thread.
+    wake: WaitSet,
+}
+
+/// A registered region, as the caller's `fid_mr` remembers it.
+#[derive(Debug)]
+pub struct Mr {
+    pub key: u64,
+}
+
+impl Domain {
+    /// Opens a domain on the adapter that `info` names. `FI_EINVAL` when it names another one.
+    pub fn open(fabric: Arc<Fabric>, info: Info) -> Result<Arc<Domain>> {
+        super::params::define();
+        let dev = SoftDevice::open()?;
+        let name = format!("{}-rdm", dev.attr().name);
+        let asked = info.domain.as_ref().and_then(|d| d.name.as_deref());
+        if asked.is_some_and(|n| n != name) {
+            crate::warn_log!(
+                FI_LOG_DOMAIN,
+                "fi_domain: name: wanted {}, had {name}",
+                asked.unwrap_or("")
+            );
+            return Err(FI_EINVAL);
+        }
+        let auto = info.domain.as_ref().is_some_and(|d| d.progress == FI_PROGRESS_AUTO);
+        fabric.hold();
+        let d = Arc::new(Domain {
+            fabric,
+            info,
+            state: Mutex::new(State {
+                dev,
+                eps: Slab::default(),
+                cqs: Slab::default(),
+                cntrs: Slab::default(),
+                avs: Slab::default(),
+            }),
+            mrs: AtomicU32::new(0),
+            thread: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            wake: WaitSet::new()?,
+        });
+        if auto {
+            d.progress_thread()?;
+        }
+        Ok(d)
+    }
+
+    /// The state, exclusively.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Closes the domain; `FI_EBUSY` while objects are open.
+    pub fn close(&self) -> Result<()> {
+        {
+            let s = self.lock();
+            let empty = s.eps.is_empty() && s.cqs.is_empty() && s.cntrs.is_empty() && s.avs.is_empty();
+            let free = empty && self.mrs.load(Ordering::Relaxed) == 0;
+            busy_unless(free, "domain", "endpoints, queues, counters, address vectors or memory regions")?;
+        }
+        self.closing.store(true, Ordering::SeqCst);
+        self.wake.signal();
+        self.fabric.release();
+        Ok(())
+    }
+
+    // ---- memory --------------------------------------------------------------------------
+
+    /// Registers memory (fi_mr(3)). `FI_ENOMR` when the adapter's table is full.
+    pub fn reg_mr(&self, mem: UserMem, access: u64) -> Result<Mr> {
+        let key = self.lock().dev.reg_mr(mem, access)?;
+        self.mrs.fetch_add(1, Ordering::Relaxed);
+        Ok(Mr { key })
+    }
+
+    /// Withdraws a registration.
+    pub fn close_mr(&self, mr: &Mr) -> Result<()> {
+        self.lock().dev.dereg_mr(mr.key)?;
+        self.mrs.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    // ---- queues --------------------------------------------------------------------------
+
+    /// Opens a completion queue and returns its number.
+    pub fn open_cq(self: &Arc<Self>, cq: Cq) -> Result<u32> {
+        if cq.wait_obj == FI_WAIT_MUTEX_COND {
+            self.progress_thread()?;
+        }
+        Ok(self.lock().cqs.insert(cq))
+    }
+
+    /// Closes a completion queue; `FI_EBUSY` while an endpoint reports there.
+    pub fn close_cq(&self, id: u32) -> Result<()> {
+        let mut s = self.lock();
+        let used = s.eps.iter().any(|(_, e)| e.uses_cq(id));
+        busy_unless(!used, "completion queue", "endpoints bound to it")?;
+        s.cqs.remove(id).map(|_| ()).ok_or(FI_EBADF)
+    }
+
+    /// fi_cq_read(3): moves the endpoints along and takes up to `count` completions out.
+    /// `FI_EAGAIN` when there are none, `FI_EAVAIL` when an error is next.
+    #[inline]
+    pub fn read_cq(&self, id: u32, count: usize, each: impl FnMut(usize, &Entry)) -> Result<usize> {
+        let mut s = self.lock();
+        let s = &mut *s;
+        let cq = s.cqs.get(id).ok_or(FI_EBADF)?;
+        if cq.ready() < count || count == 0 {
+            progress_cq(s, id);
+        }
+        let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
+        let n = cq.take(count, each);
+        if n > 0 {
+            Ok(n)
+        } else if cq.error_next() {
+            Err(FI_EAVAIL)
+        } else {
+            Err(FI_EAGAIN)
+        }
+    }
+
+    /// fi_cq_readerr(3).
+    pub fn read_cq_error(&self, id: u32) -> Result<ErrEntry> {
+        let mut s = self.lock();
+        let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
+        if !cq.error_next() {
+            progress_cq(&mut s, id);
+        }
+        s.cqs.get_mut(id).and_then(Cq::take_error).ok_or(FI_EAGAIN)
+    }
+
+    /// Prepares to wait for a completion queue: `FI_EAGAIN` when there is something to read.
+    pub fn arm_cq(&self, id: u32) -> Result<Arc<WaitSet>> {
+        let mut s = self.lock();
+        let s = &mut *s;
+        progress_cq(s, id);
+        let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
+        let wait = cq.wait.clone().ok_or(FI_ENOSYS)?;
+        if cq.has_any() || cq.signaled {
+            return Err(FI_EAGAIN);
+        }
+        wait.clear();
+        cq.armed = true;
+        if arm_eps(&mut s.eps, &cq.eps) {
+            Ok(wait)
+        } else {
+            cq.armed = false;
+            Err(FI_EAGAIN)
+        }
+    }
+
+    /// fi_cq_sread(3): waits up to `timeout_ms` (negative: without limit) for `threshold`
+    /// completions and takes them out. `FI_EAGAIN` after the time-out or fi_cq_signal(3).
+    pub fn sread_cq(
+        &self,
+        id: u32,
+        count: usize,
+        threshold: usize,
+        timeout_ms: i32,
+        mut each: impl FnMut(usize, &Entry),
+    ) -> Result<usize> {
+        let until = deadline(timeout_ms);
+        let mut done = 0;
+        loop {
+            match self.read_cq(id, count - done, |i, e| each(done + i, e)) {
+                Ok(n) => done += n,
+                Err(FI_EAGAIN) => {}
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => return Ok(done),
+            }
+            if done >= threshold.clamp(1, count.max(1)) || (count == 0 && done == 0) {
+                return if done > 0 { Ok(done) } else { Err(FI_EAGAIN) };
+            }
+            {
+                let mut s = self.lock();
+                let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
+                if core::mem::take(&mut cq.signaled) {
+                    return if done > 0 { Ok(done) } else { Err(FI_EAGAIN) };
+                }
+            }
+            let left = remaining(until);
+            if left == 0 {
+                return if done > 0 { Ok(done) } else { Err(FI_EAGAIN) };
+            }
+            match self.arm_cq(id) {
+                Ok(w) => wait_readable(w.fd(), left),
+                Err(FI_EAGAIN) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// fi_cq_signal(3): one blocked or coming reader returns. `FI_ENOSYS` without a wait object.
+    pub fn signal_cq(&self, id: u32) -> Result<()> {
+        let mut s = self.lock();
+        let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
+        let w = cq.wait.clone().ok_or(FI_ENOSYS)?;
+        cq.signaled = true;
+        w.signal();
+        Ok(())
+    }
+
+    // ---- counters ------------------------------------------------------------------------
+
+    /// Opens a counter and returns its number.
+    pub fn open_cntr(self: &Arc<Self>, c: Cntr) -> Result<u32> {
+        if c.wait_obj == FI_WAIT_MUTEX_COND {
+            self.progress_thread()?;
+        }
+        Ok(self.lock().cntrs.insert(c))
+    }
+
+    /// Closes a counter; `FI_EBUSY` while an endpoint reports there.
+    pub fn close_cntr(&self, id: u32) -> Result<()> {
+        let mut s = self.lock();
+        let used = s.eps.iter().any(|(_, e)| e.uses_cntr(id));
+        busy_unless(!used, "counter", "endpoints bound to it")?;
+        s.cntrs.remove(id).map(|_| ()).ok_or(FI_EBADF)
+    }
+
+    /// Runs `f` on a counter after moving its endpoints along.
+    pub fn with_cntr<R>(&self, id: u32, f: impl FnOnce(&mut Cntr) -> R) -> Result<R> {
+        let mut s = self.lock();
+        let s = &mut *s;
+        progress_cntr(s, id);
+        s.cntrs.get_mut(id).map(f).ok_or(FI_EBADF)
+    }
+
+    /// Prepares to wait for a change of a counter.
+    pub fn arm_cntr(&self, id: u32) -> Result<Arc<WaitSet>> {
+        let mut s = self.lock();
+        let s = &mut *s;
+        progress_cntr(s, id);
+        let c = s.cntrs.get_mut(id).ok_or(FI_EBADF)?;
+        let wait = c.wait.clone().ok_or(FI_ENOSYS)?;
+        wait.clear();
+        c.armed = true;
+        if arm_eps(&mut s.eps, &c.eps) {
+            Ok(wait)
+        } else {
+            Err(FI_EAGAIN)
+        }
+    }
+
+    /// fi_cntr_wait(3): until the value is at least `threshold`. `FI_ETIMEDOUT` after
+    /// `timeout_ms`, `FI_EAVAIL` when an operation failed meanwhile, `FI_ENOSYS` without a
+    /// wait object.
+    pub fn wait_cntr(&self, id: u32, threshold: u64, timeout_ms: i32) -> Result<()> {
+        let until = deadline(timeout_ms);
+        let errors = self.with_cntr(id, |c| c.errors)?;
+        loop {
+            let (value, now) = self.with_cntr(id, |c| (c.value, c.errors))?;
+            if value >= threshold {
+                return Ok(());
+            }
+            if now != errors {
+                return Err(FI_EAVAIL);
+            }
+            let left = remaining(until);
+            if left == 0 {
+                return Err(FI_ETIMEDOUT);
+            }
+            match self.arm_cntr(id) {
+                // What came between the look and the arming has signalled or is seen now.
+                Ok(w) => {
+                    if self.with_cntr(id, |c| c.value < threshold && c.errors == errors)? {
+                        wait_readable(w.fd(), left);
+                    }
+                }
+                Err(FI_EAGAIN) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    // ---- address vectors -----------------------------------------------------------------
+
+    /// Closes an address vector; `FI_EBUSY` while an endpoint uses it.
+    pub fn close_av(&self, id: u32) -> Result<()> {
+        let mut s = self.lock();
+        let used = s.avs.get(id).is_some_and(|a| a.users > 0);
+        busy_unless(!used, "address vector", "endpoints bound to it")?;
+        s.avs.remove(id).map(|_| ()).ok_or(FI_EBADF)
+    }
+
+    /// Removes a peer from a vector, and from what its endpoints remember of it.
+    pub fn remove_addr(&self, id: u32, fi_addr: fi_addr_t) -> Result<()> {
+        let mut s = self.lock();
+        let s = &mut *s;
+        if s.avs.get_mut(id).ok_or(FI_EBADF)?.remove(fi_addr)? {
+            for (_, ep) in s.eps.iter_mut().filter(|(_, e)| e.av() == Some(id)) {
+                ep.forget(fi_addr);
+            }
+        }
+        Ok(())
+    }
+
+    // ---- progress without calls ----------------------------------------------------------
+
+    /// Starts the thread that moves this domain's endpoints along when nobody calls
+    /// (FI_PROGRESS_AUTO, FI_WAIT_MUTEX_COND). It sleeps while nothing arrives.
+    pub fn progress_thread(self: &Arc<Self>) -> Result<()> {
+        if self.thread.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        let me = Arc::downgrade(self);
+        let t = std::thread::Builder::new().name("fi-progress".into()).stack_size(256 << 10);
+        t.spawn(move || run_progress(&me)).map(|_| ()).map_err(|_| FI_EAGAIN)
+    }
+
+    /// Descriptor of a new endpoint, for the progress thread.
+    pub fn watch(&self, fd: i32) {
+        self.wake.add(fd);
+        self.wake.signal();
+    }
+
+    /// An endpoint is closed.
+    pub fn unwatch(&self, fd: i32) {
+        self.wake.remove(fd);
+    }
+}
+
+fn run_progress(domain: &Weak<Domain>) {
+    crate::device::soft::block_signals();
+    loop {
+        let Some(d) = domain.upgrade() else { return };
+        if d.closing.load(Ordering::SeqCst) {
+            return;
+        }
+        d.wake.clear();
+        let quiet = {
+            let mut s = d.lock();
+            let s = &mut *s;
+            let all: Vec<u32> = s.eps.iter().map(|(i, _)| i).collect();
+            for id in &all {
+                super::rdm::progress(s, *id);
+            }
+            arm_eps(&mut s.eps, &all)
+        };
+        if quiet {
+            // Looks around now and then: the domain may be gone without a signal.
+            wait_readable(d.wake.fd(), 100);
+        }
+    }
+}
+
+/// Moves every endpoint that reports to a queue along.
+#[inline]
+pub fn progress_cq(s: &mut State, id: u32) {
+    let mut i = 0;
+    while let Some(ep) = s.cqs.get(id).and_then(|c| c.eps.get(i).copied()) {
+        super::rdm::progress(s, ep);
+        i += 1;
+    }
+}
+
+fn progress_cntr(s: &mut State, id: u32) {
+    let mut i = 0;
+    while let Some(ep) = s.cntrs.get(id).and_then(|c| c.eps.get(i).copied()) {
+        super::rdm::progress(s, ep);
+        i += 1;
+    }
+}
+
+/// Arms the queue pairs of these endpoints; `false` when one of them has something already.
+fn arm_eps(eps: &mut Slab<Ep>, list: &[u32]) -> bool {
+    let mut quiet = true;
+    for id in list {
+        if let Some(qp) = eps.get_mut(*id).and_then(Ep::qp_mut) {
+            quiet &= qp.arm();
+        }
+    }
+    quiet
+}

@@ -1,0 +1,131 @@
+//! Event queues (fi_eq(3)): control events, and whatever applications write themselves.
+
+use crate::core::Result;
+use crate::device::wait::{wait_readable, WaitSet};
+use crate::types::*;
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// An event as it was written: its number and its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub event: u32,
+    pub bytes: Vec<u8>,
+}
+
+/// One event queue. Thread safe.
+pub struct Eq {
+    pub wait_obj: fi_wait_obj,
+    /// The application may write events (FI_WRITE).
+    pub writable: bool,
+    events: Mutex<VecDeque<Event>>,
+    wait: Option<WaitSet>,
+}
+
+impl Eq {
+    /// An empty queue. Its size is a hint: it grows.
+    pub fn new(flags: u64, wait_obj: fi_wait_obj) -> Result<Eq> {
+        let wait = match wait_obj {
+            FI_WAIT_NONE => None,
+            _ => Some(WaitSet::new()?),
+        };
+        Ok(Eq { wait_obj, writable: flags & FI_WRITE != 0, events: Mutex::default(), wait })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Event>> {
+        self.events.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Appends an event.
+    pub fn push(&self, e: Event) {
+        self.lock().push_back(e);
+        if let Some(w) = &self.wait {
+            w.signal();
+        }
+    }
+
+    /// Reads the next event, leaving it there with `peek`. `FI_EAGAIN` when there is none,
+    /// `FI_ETOOSMALL` when it is longer than `room` bytes.
+    pub fn read(&self, room: usize, peek: bool) -> Result<Event> {
+        let mut q = self.lock();
+        let e = q.front().ok_or(FI_EAGAIN)?;
+        if e.bytes.len() > room {
+            return Err(FI_ETOOSMALL);
+        }
+        let out = e.clone();
+        if !peek {
+            q.pop_front();
+            if q.is_empty() {
+                if let Some(w) = &self.wait {
+                    w.clear();
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// As [`Eq::read`], waiting up to `timeout_ms` (negative: without limit).
+    /// `FI_ENOSYS` without a wait object.
+    pub fn sread(&self, room: usize, timeout_ms: i32, peek: bool) -> Result<Event> {
+        let w = self.wait.as_ref().ok_or(FI_ENOSYS)?;
+        let until = deadline(timeout_ms);
+        loop {
+            match self.read(room, peek) {
+                Err(FI_EAGAIN) => {}
+                other => return other,
+            }
+            let left = remaining(until);
+            if left == 0 {
+                return Err(FI_EAGAIN);
+            }
+            wait_readable(w.fd(), left);
+        }
+    }
+
+    /// Descriptor for FI_GETWAIT; `FI_ENOSYS` without one.
+    pub fn fd(&self) -> Result<i32> {
+        self.wait.as_ref().map(WaitSet::fd).ok_or(FI_ENOSYS)
+    }
+
+    /// Whether a read would find something.
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+}
+
+/// When a time-out of so many milliseconds ends; `None`: never.
+pub fn deadline(timeout_ms: i32) -> Option<Instant> {
+    u64::try_from(timeout_ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms))
+}
+
+/// Milliseconds left, rounded up; -1 without limit.
+pub fn remaining(until: Option<Instant>) -> i32 {
+    match until {
+        None => -1,
+        Some(t) => {
+            let left = t.saturating_duration_since(Instant::now());
+            i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_out_in_order_and_peeking_leaves_them() {
+        let q = Eq::new(FI_WRITE, FI_WAIT_FD).unwrap();
+        assert_eq!(q.read(8, false), Err(FI_EAGAIN));
+        for event in 0..3 {
+            q.push(Event { event, bytes: vec![event as u8; 8] });
+        }
+        assert_eq!(q.read(4, false), Err(FI_ETOOSMALL));
+        assert_eq!(q.read(8, true).unwrap().event, 0);
+        for event in 0..3 {
+            assert_eq!(q.sread(8, 1000, false).unwrap().event, event);
+        }
+        assert_eq!(q.sread(8, 1, false), Err(FI_EAGAIN));
+    }
+}

@@ -1,0 +1,302 @@
+//! What fi_getinfo(3) offers: one RDM candidate per adapter, shaped by hints, node and service.
+
+use super::addr;
+use crate::core::info::{
+    BusAttr, DeviceAttr as DeviceNames, DomainAttr, EpAttr, FabricAttr, LinkAttr, Nic, RxAttr, TxAttr,
+};
+use crate::core::registry::Query;
+use crate::core::{alter, check, Info, Result};
+use crate::device::soft::SoftDevice;
+use crate::device::{DeviceAttr, QpAddr};
+use crate::types::*;
+use std::net::{IpAddr, ToSocketAddrs};
+
+const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_SEND | FI_READ | FI_WRITE;
+const RX_CAPS: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_RMA
+    | FI_RECV
+    | FI_REMOTE_READ
+    | FI_REMOTE_WRITE
+    | FI_SOURCE
+    | FI_DIRECTED_RECV;
+const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+const MR_MODE: i32 = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_BASIC;
+const INJECT_MAX: usize = 4096;
+/// Name of the fabric of RDM endpoints that speak the wire protocol.
+pub const FABRIC: &str = "efa";
+
+fn nic(d: &DeviceAttr) -> Nic {
+    let ip = QpAddr { gid: d.gid, ..QpAddr::default() };
+    Nic {
+        device: Some(DeviceNames {
+            name: Some(d.name.clone()),
+            device_id: Some("0x0".into()),
+            device_version: Some("1".into()),
+            vendor_id: Some("0x0".into()),
+            driver: Some("udp".into()),
+            firmware: Some(env!("CARGO_PKG_VERSION").into()),
+        }),
+        bus: Some(BusAttr { bus_type: FI_BUS_UNKNOWN, ..BusAttr::default() }),
+        link: Some(LinkAttr {
+            address: Some(format!("EFA-{}", std::net::Ipv6Addr::from(ip.gid))),
+            mtu: d.link_mtu,
+            speed: d.speed as usize,
+            state: if d.up { FI_LINK_UP } else { FI_LINK_DOWN },
+            network_type: Some("Ethernet".into()),
+        }),
+    }
+}
+
+/// The RDM candidate of an adapter, before hints.
+fn rdm(d: &DeviceAttr) -> Info {
+    let tx = TxAttr {
+        caps: TX_CAPS,
+        op_flags: FI_INJECT
+            | FI_COMPLETION
+            | FI_INJECT_COMPLETE
+            | FI_TRANSMIT_COMPLETE
+            | FI_DELIVERY_COMPLETE,
+        msg_order: FI_ORDER_SAS,
+        inject_size: INJECT_MAX.min(d.mtu / 2),
+        size: d.sq_depth,
+        iov_limit: crate::hmem::MAX_SEGS,
+        rma_iov_limit: 1,
+        ..TxAttr::default()
+    };
+    let rx = RxAttr {
+        caps: RX_CAPS,
+        op_flags: FI_COMPLETION,
+        msg_order: FI_ORDER_SAS,
+        size: d.rq_depth,
+        iov_limit: crate::hmem::MAX_SEGS,
+        ..RxAttr::default()
+    };
+    let ep = EpAttr {
+        type_: FI_EP_RDM,
+        protocol: FI_PROTO_EFA,
+        protocol_version: 4,
+        max_msg_size: usize::MAX,
+        mem_tag_format: 0xaaaa_aaaa_aaaa_aaaa,
+        tx_ctx_cnt: 1,
+        rx_ctx_cnt: 1,
+        ..EpAttr::default()
+    };
+    let domain = DomainAttr {
+        name: Some(format!("{}-rdm", d.name)),
+        threading: FI_THREAD_SAFE,
+        control_progress: FI_PROGRESS_AUTO,
+        progress: FI_PROGRESS_AUTO,
+        resource_mgmt: FI_RM_ENABLED,
+        av_type: FI_AV_UNSPEC,
+        mr_mode: MR_MODE,
+        mr_key_size: 4,
+        cq_data_size: 4,
+        cq_cnt: 256,
+        ep_cnt: 1024,
+        tx_ctx_cnt: 1024,
+        rx_ctx_cnt: 1024,
+        max_ep_tx_ctx: 1,
+        max_ep_rx_ctx: 1,
+        cntr_cnt: 256,
+        mr_iov_limit: 1,
+        caps: DOMAIN_CAPS,
+        mr_cnt: 1 << 20,
+        max_err_data: 256,
+        max_cntr_value: u64::MAX,
+        max_err_cntr_value: u64::MAX,
+        ..DomainAttr::default()
+    };
+    Info {
+        caps: TX_CAPS | RX_CAPS | DOMAIN_CAPS,
+        addr_format: FI_ADDR_EFA,
+        src_addr: Some(addr::to_raw(&QpAddr { gid: d.gid, ..QpAddr::default() }).to_vec()),
+        tx: Some(tx),
+        rx: Some(rx),
+        ep: Some(ep),
+        domain: Some(domain),
+        fabric: Some(FabricAttr { name: Some(FABRIC.into()), ..FabricAttr::default() }),
+        nic: Some(nic(d)),
+        ..Info::default()
+    }
+}
+
+fn gid_of(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v) => v.to_ipv6_mapped().octets(),
+        IpAddr::V6(v) => v.octets(),
+    }
+}
+
+/// Addresses a node name stands for, as GIDs. With FI_NUMERICHOST only numbers are read.
+fn resolve(node: &str, flags: u64) -> Result<Vec<[u8; 16]>> {
+    if let Ok(ip) = node.parse::<IpAddr>() {
+        return Ok(vec![gid_of(ip)]);
+    }
+    if flags & FI_NUMERICHOST != 0 {
+        crate::info_log!(FI_LOG_FABRIC, "node {node} is not a numeric address (FI_NUMERICHOST)");
+        return Err(FI_ENODATA);
+    }
+    let list = (node, 0).to_socket_addrs().map_err(|e| {
+        crate::info_log!(FI_LOG_FABRIC, "node {node}: {e}");
+        FI_ENODATA
+    })?;
+    Ok(list.map(|a| gid_of(a.ip())).collect())
+}
+
+fn port_of(service: Option<&str>) -> Result<u16> {
+    let Some(s) = service else { return Ok(0) };
+    s.parse().map_err(|_| {
+        crate::info_log!(FI_LOG_FABRIC, "service {s}: wanted a queue pair number, 0 to 65535");
+        FI_ENODATA
+    })
+}
+
+/// Whether an address of the hints can be used with this adapter; a zero one can.
+fn usable(raw: &[u8], gid: &[u8; 16]) -> bool {
+    addr::from_raw(raw).is_some_and(|a| a.gid == *gid || a.gid == [0; 16])
+}
+
+/// Puts source and destination into a candidate, or says why it cannot serve them.
+fn addresses(i: &mut Info, q: &Query, gid: &[u8; 16]) -> core::result::Result<(), check::Mismatch> {
+    let no = |attr, wanted: &str| check::Mismatch {
+        attr,
+        wanted: wanted.to_string(),
+        had: std::net::Ipv6Addr::from(*gid).to_string(),
+    };
+    if let Some(h) = q.hints {
+        if let Some(s) = &h.src_addr {
+            if !usable(s, gid) {
+                return Err(no("src_addr", "an address of another adapter"));
+            }
+            i.src_addr = Some(s.clone());
+        }
+        if let Some(d) = &h.dest_addr {
+            if d.len() < addr::LEN {
+                return Err(no("dest_addr", "an address of another format"));
+            }
+            i.dest_addr = Some(d.clone());
+        }
+    }
+    let source = q.flags & FI_SOURCE != 0;
+    let port = match port_of(q.service) {
+        Ok(p) => p,
+        Err(_) => return Err(no("service", q.service.unwrap_or(""))),
+    };
+    let Some(node) = q.node else {
+        if source && port != 0 {
+            let src = QpAddr { gid: *gid, qpn: port, qkey: 0 };
+            i.src_addr = Some(addr::to_raw(&src).to_vec());
+        }
+        return Ok(());
+    };
+    let Ok(gids) = resolve(node, q.flags) else { return Err(no("node", node)) };
+    if source {
+        if !gids.contains(gid) {
+            return Err(no("node", node));
+        }
+        let src = QpAddr { gid: *gid, qpn: port, qkey: 0 };
+        i.src_addr = Some(addr::to_raw(&src).to_vec());
+    } else {
+        // The address of the adapter's own family first.
+        let v4 = |g: &[u8; 16]| std::net::Ipv6Addr::from(*g).to_ipv4_mapped().is_some();
+        let Some(dest) = gids.iter().find(|g| v4(g) == v4(gid)).or(gids.first()) else {
+            return Err(no("node", node));
+        };
+        let dest = QpAddr { gid: *dest, qpn: port, qkey: 0 };
+        i.dest_addr = Some(addr::to_raw(&dest).to_vec());
+    }
+    Ok(())
+}
+
+/// Candidates of all adapters that satisfy the query. `FI_ENODATA` when none does.
+pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
+    super::params::define();
+    match crate::core::params::efa_str("soft").as_deref() {
+        Some("off" | "0" | "no" | "false") => {
+            crate::info_log!(FI_LOG_FABRIC, "no EFA adapter, and FI_EFA_SOFT=off");
+            return Err(FI_ENODATA);
+        }
+        _ => crate::info_log!(FI_LOG_FABRIC, "no EFA adapter found: using the software adapter"),
+    }
+    let (dev, _) = SoftDevice::discover()?;
+    if let Some(only) = crate::core::params::efa_str("iface").filter(|s| !s.starts_with("all")) {
+        if !only.split(',').any(|n| n == dev.name) {
+            crate::info_log!(FI_LOG_FABRIC, "rejected {}: FI_EFA_IFACE: wanted {only}", dev.name);
+            return Err(FI_ENODATA);
+        }
+    }
+    let mut i = rdm(&dev);
+    if let Err(m) = candidate(&mut i, q, &dev.gid) {
+        let name = i.domain.as_ref().and_then(|d| d.name.as_deref()).unwrap_or("?");
+        crate::info_log!(FI_LOG_FABRIC, "rejected {name} (fabric {FABRIC}, FI_EP_RDM): {m}");
+        return Err(FI_ENODATA);
+    }
+    Ok(vec![i])
+}
+
+fn candidate(i: &mut Info, q: &Query, gid: &[u8; 16]) -> check::Check {
+    if let Some(h) = q.hints {
+        check::check(q.api, i, h)?;
+    }
+    addresses(i, q, gid)?;
+    alter::alter(q.api, i, q.hints);
+    // What the provider decides where the application left it open.
+    let asked = q.hints.and_then(|h| h.domain.as_ref());
+    if let Some(d) = &mut i.domain {
+        if asked.is_none_or(|h| h.av_type == FI_AV_UNSPEC) {
+            d.av_type = FI_AV_TABLE;
+        }
+        if asked.is_none_or(|h| h.progress == FI_PROGRESS_UNSPEC) {
+            d.progress = FI_PROGRESS_MANUAL;
+            d.control_progress = FI_PROGRESS_MANUAL;
+        }
+        if let Some(h) = asked {
+            d.domain = h.domain;
+            d.tclass = h.tclass;
+        }
+    }
+    if let (Some(t), Some(h)) = (&mut i.tx, q.hints.and_then(|h| h.tx.as_ref())) {
+        t.tclass = h.tclass;
+    }
+    if let (Some(f), Some(h)) = (&mut i.fabric, q.hints.and_then(|h| h.fabric.as_ref())) {
+        f.fabric = h.fabric;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::version;
+
+    fn ask(h: Option<&Info>, node: Option<&str>, service: Option<&str>, flags: u64) -> Result<Vec<Info>> {
+        getinfo(&Query { api: version(1, 21), node, service, flags, hints: h })
+    }
+
+    #[test]
+    fn addresses_are_filled_in() {
+        let src = |r: &Result<Vec<Info>>| {
+            let i = &r.as_ref().unwrap()[0];
+            addr::from_raw(i.src_addr.as_ref().unwrap()).unwrap()
+        };
+        let r = ask(None, None, None, 0);
+        assert_eq!(src(&r).qpn, 0);
+        assert!(r.unwrap()[0].dest_addr.is_none());
+        let r = ask(None, Some("127.0.0.1"), Some("9228"), FI_SOURCE);
+        assert_eq!(src(&r).qpn, 9228);
+        let r = ask(None, Some("127.0.0.1"), Some("9228"), 0).unwrap();
+        assert_eq!(addr::from_raw(r[0].dest_addr.as_ref().unwrap()).unwrap().qpn, 9228);
+        assert_eq!(ask(None, Some("10.1.2.3"), None, FI_SOURCE).unwrap_err(), FI_ENODATA);
+        assert_eq!(ask(None, Some("localhost"), None, FI_NUMERICHOST).unwrap_err(), FI_ENODATA);
+    }
+
+    #[test]
+    fn tx_and_rx_caps_stay_on_their_side() {
+        let i = &ask(None, None, None, 0).unwrap()[0];
+        let (t, r) = (i.tx.as_ref().unwrap().caps, i.rx.as_ref().unwrap().caps);
+        assert_eq!(t & (FI_RECV | FI_REMOTE_READ | FI_LOCAL_COMM), 0);
+        assert_eq!(r & (FI_SEND | FI_READ | FI_LOCAL_COMM), 0);
+        assert_eq!(i.domain.as_ref().unwrap().progress, FI_PROGRESS_MANUAL);
+    }
+}

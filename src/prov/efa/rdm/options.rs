@@ -1,0 +1,194 @@
+//! Endpoint options (fi_endpoint(3), fi_efa(7)): `fi_getopt` and `fi_setopt`.
+
+use super::Ep;
+use crate::core::Result;
+use crate::types::*;
+
+/// An option's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    Size(usize),
+    Int(i32),
+    Bool(bool),
+}
+
+/// What can be set, with the adapter's answers as defaults.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub min_multi_recv: usize,
+    pub max_msg_size: usize,
+    pub max_tagged_size: usize,
+    pub max_rma_size: usize,
+    pub inject_msg_size: usize,
+    pub inject_tagged_size: usize,
+    pub inject_rma_size: usize,
+    limit: usize,
+    rnr_retry: usize,
+    p2p: i32,
+    shared_memory: bool,
+    cuda_api: bool,
+    homogeneous: bool,
+    unsolicited: bool,
+}
+
+impl Options {
+    /// Options of an endpoint whose injected messages are at most `inject` bytes long.
+    pub fn new(inject: usize) -> Options {
+        Options {
+            min_multi_recv: 64,
+            max_msg_size: usize::MAX,
+            max_tagged_size: usize::MAX,
+            max_rma_size: usize::MAX,
+            inject_msg_size: inject,
+            inject_tagged_size: inject,
+            inject_rma_size: inject,
+            limit: inject,
+            rnr_retry: 7,
+            p2p: FI_HMEM_P2P_DISABLED,
+            shared_memory: true,
+            cuda_api: true,
+            homogeneous: false,
+            unsolicited: true,
+        }
+    }
+}
+
+fn refuse(name: i32, v: Value, accepted: &str, e: i32) -> Result<()> {
+    crate::warn_log!(FI_LOG_EP_CTRL, "fi_setopt: option {name}: value {v:?}, accepted {accepted}");
+    Err(e)
+}
+
+/// What type an option has, by number; `None` for an unknown one.
+pub fn kind(name: i32) -> Option<Value> {
+    match name {
+        FI_OPT_MIN_MULTI_RECV
+        | FI_OPT_CM_DATA_SIZE
+        | FI_OPT_MAX_MSG_SIZE
+        | FI_OPT_MAX_TAGGED_SIZE
+        | FI_OPT_MAX_RMA_SIZE
+        | FI_OPT_MAX_ATOMIC_SIZE
+        | FI_OPT_INJECT_MSG_SIZE
+        | FI_OPT_INJECT_TAGGED_SIZE
+        | FI_OPT_INJECT_RMA_SIZE
+        | FI_OPT_INJECT_ATOMIC_SIZE
+        | FI_OPT_EFA_RNR_RETRY => Some(Value::Size(0)),
+        FI_OPT_FI_HMEM_P2P => Some(Value::Int(0)),
+        FI_OPT_CUDA_API_PERMITTED
+        | FI_OPT_SHARED_MEMORY_PERMITTED
+        | FI_OPT_EFA_EMULATED_READ
+        | FI_OPT_EFA_EMULATED_WRITE
+        | FI_OPT_EFA_EMULATED_ATOMICS
+        | FI_OPT_EFA_USE_DEVICE_RDMA
+        | FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES
+        | FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES
+        | FI_OPT_EFA_HOMOGENEOUS_PEERS
+        | FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV => Some(Value::Bool(false)),
+        _ => None,
+    }
+}
+
+impl Ep {
+    /// Value of an option; `FI_ENOPROTOOPT` for an unknown one.
+    pub fn getopt(&self, name: i32) -> Result<Value> {
+        let o = &self.opts;
+        Ok(match name {
+            FI_OPT_MIN_MULTI_RECV => Value::Size(o.min_multi_recv),
+            FI_OPT_CM_DATA_SIZE | FI_OPT_MAX_ATOMIC_SIZE | FI_OPT_INJECT_ATOMIC_SIZE => Value::Size(0),
+            FI_OPT_MAX_MSG_SIZE => Value::Size(o.max_msg_size),
+            FI_OPT_MAX_TAGGED_SIZE => Value::Size(o.max_tagged_size),
+            FI_OPT_MAX_RMA_SIZE => Value::Size(o.max_rma_size),
+            FI_OPT_INJECT_MSG_SIZE => Value::Size(o.inject_msg_size),
+            FI_OPT_INJECT_TAGGED_SIZE => Value::Size(o.inject_tagged_size),
+            FI_OPT_INJECT_RMA_SIZE => Value::Size(o.inject_rma_size),
+            FI_OPT_EFA_RNR_RETRY => Value::Size(o.rnr_retry),
+            FI_OPT_FI_HMEM_P2P => Value::Int(o.p2p),
+            FI_OPT_CUDA_API_PERMITTED => Value::Bool(o.cuda_api),
+            FI_OPT_SHARED_MEMORY_PERMITTED => Value::Bool(o.shared_memory),
+            FI_OPT_EFA_EMULATED_READ | FI_OPT_EFA_EMULATED_WRITE => Value::Bool(false),
+            FI_OPT_EFA_EMULATED_ATOMICS | FI_OPT_EFA_USE_DEVICE_RDMA => Value::Bool(true),
+            FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES
+            | FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES => Value::Bool(false),
+            FI_OPT_EFA_HOMOGENEOUS_PEERS => Value::Bool(o.homogeneous),
+            FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV => Value::Bool(o.unsolicited),
+            _ => return Err(FI_ENOPROTOOPT),
+        })
+    }
+
+    /// Sets an option. `FI_ENOPROTOOPT` for an unknown one, `FI_EINVAL` for a value out of range,
+    /// `FI_EOPNOTSUPP` for one this adapter cannot grant, `FI_EOPBADSTATE` where it is too late.
+    pub fn setopt(&mut self, name: i32, v: Value) -> Result<()> {
+        let enabled = self.enabled();
+        let o = &mut self.opts;
+        let early = || if enabled { Err(FI_EOPBADSTATE) } else { Ok(()) };
+        match (name, v) {
+            (FI_OPT_MIN_MULTI_RECV, Value::Size(n)) => o.min_multi_recv = n,
+            (FI_OPT_MAX_MSG_SIZE, Value::Size(n)) => o.max_msg_size = n,
+            (FI_OPT_MAX_TAGGED_SIZE, Value::Size(n)) => o.max_tagged_size = n,
+            (FI_OPT_MAX_RMA_SIZE, Value::Size(n)) => o.max_rma_size = n,
+            (
+                FI_OPT_INJECT_MSG_SIZE | FI_OPT_INJECT_TAGGED_SIZE | FI_OPT_INJECT_RMA_SIZE,
+                Value::Size(n),
+            ) => {
+                if n > o.limit {
+                    return refuse(name, v, &format!("at most {}", o.limit), FI_EINVAL);
+                }
+                match name {
+                    FI_OPT_INJECT_MSG_SIZE => o.inject_msg_size = n,
+                    FI_OPT_INJECT_TAGGED_SIZE => o.inject_tagged_size = n,
+                    _ => o.inject_rma_size = n,
+                }
+            }
+            (FI_OPT_EFA_RNR_RETRY, Value::Size(n)) => {
+                early()?;
+                if n > 7 {
+                    return refuse(name, v, "0 to 7", FI_EINVAL);
+                }
+                o.rnr_retry = n;
+            }
+            (FI_OPT_FI_HMEM_P2P, Value::Int(n)) => match n {
+                FI_HMEM_P2P_ENABLED | FI_HMEM_P2P_PREFERRED | FI_HMEM_P2P_DISABLED => o.p2p = n,
+                FI_HMEM_P2P_REQUIRED => {
+                    return refuse(name, v, "not required: no device memory here", FI_EOPNOTSUPP)
+                }
+                _ => return refuse(name, v, "0 to 3", FI_EINVAL),
+            },
+            (FI_OPT_CUDA_API_PERMITTED, Value::Bool(b)) => o.cuda_api = b,
+            (FI_OPT_SHARED_MEMORY_PERMITTED, Value::Bool(b)) => {
+                early()?;
+                o.shared_memory = b;
+            }
+            (
+                FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES
+                | FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES,
+                Value::Bool(b),
+            ) => {
+                early()?;
+                if b {
+                    return refuse(name, v, "false: datagrams arrive in any order", FI_EOPNOTSUPP);
+                }
+            }
+            (FI_OPT_EFA_USE_DEVICE_RDMA, Value::Bool(b)) => {
+                early()?;
+                if !b {
+                    return refuse(name, v, "true: RMA needs the adapter's RDMA", FI_EOPNOTSUPP);
+                }
+            }
+            (FI_OPT_EFA_HOMOGENEOUS_PEERS, Value::Bool(b)) => {
+                early()?;
+                o.homogeneous = b;
+            }
+            (FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, Value::Bool(b)) => {
+                early()?;
+                if !b {
+                    return refuse(name, v, "true: a write consumes no receive here", FI_EOPNOTSUPP);
+                }
+                o.unsolicited = b;
+            }
+            (FI_OPT_EFA_EMULATED_READ | FI_OPT_EFA_EMULATED_WRITE | FI_OPT_EFA_EMULATED_ATOMICS, _) => {
+                return refuse(name, v, "nothing: read only", FI_EINVAL)
+            }
+            _ => return Err(FI_ENOPROTOOPT),
+        }
+        Ok(())
+    }
+}

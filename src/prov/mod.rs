@@ -1,0 +1,2 @@
+//! Providers. There is one: `efa`.
+pub mod efa;
