@@ -6,6 +6,7 @@
 
 pub mod alter;
 pub mod check;
+pub mod describe;
 pub mod errno;
 pub mod info;
 pub mod log;

@@ -5,13 +5,25 @@
 
 use crate::core::Result;
 use crate::types::*;
+use core::cell::UnsafeCell;
 
 /// See the module text.
-#[derive(Debug)]
 pub struct WaitSet {
     epoll: i32,
     event: i32,
+    pair: Box<Pair>,
 }
+
+/// What waiters of FI_WAIT_MUTEX_COND wait on.
+struct Pair {
+    mutex: UnsafeCell<libc::pthread_mutex_t>,
+    cond: UnsafeCell<libc::pthread_cond_t>,
+}
+
+// SAFETY: both are only handed to pthread functions, which are made for sharing.
+unsafe impl Sync for Pair {}
+// SAFETY: as above; nothing refers to the creating thread.
+unsafe impl Send for Pair {}
 
 impl WaitSet {
     /// A set with nothing but its own signal in it. `FI_EMFILE` when descriptors are used up.
@@ -23,7 +35,11 @@ impl WaitSet {
                 libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC),
             )
         };
-        let w = WaitSet { epoll, event };
+        let pair = Pair {
+            mutex: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
+            cond: UnsafeCell::new(libc::PTHREAD_COND_INITIALIZER),
+        };
+        let w = WaitSet { epoll, event, pair: Box::new(pair) };
         if epoll < 0 || event < 0 {
             crate::warn_log!(FI_LOG_CORE, "no file descriptor left for a wait object (ulimit -n)");
             return Err(FI_EMFILE);
@@ -55,6 +71,22 @@ impl WaitSet {
         let one = 1u64;
         // SAFETY: writes eight bytes from a variable of eight bytes.
         unsafe { libc::write(self.event, (&raw const one).cast(), 8) };
+    }
+
+    /// The mutex and the condition of FI_WAIT_MUTEX_COND, valid as long as the set.
+    pub fn mutex_cond(&self) -> (*mut libc::pthread_mutex_t, *mut libc::pthread_cond_t) {
+        (self.pair.mutex.get(), self.pair.cond.get())
+    }
+
+    /// Wakes everyone who waits on the condition.
+    pub fn broadcast(&self) {
+        let (mutex, cond) = self.mutex_cond();
+        // SAFETY: both are initialised and live as long as `self`.
+        unsafe {
+            libc::pthread_mutex_lock(mutex);
+            libc::pthread_cond_broadcast(cond);
+            libc::pthread_mutex_unlock(mutex);
+        }
     }
 
     /// Takes the signal back.

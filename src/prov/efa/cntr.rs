@@ -36,6 +36,11 @@ impl Cntr {
     }
 
     fn wake(&mut self) {
+        if self.wait_obj == FI_WAIT_MUTEX_COND {
+            if let Some(w) = &self.wait {
+                w.broadcast();
+            }
+        }
         if self.armed {
             self.armed = false;
             if let Some(w) = &self.wait {

@@ -382,3 +382,19 @@ pub fn progress(s: &mut State, id: u32) {
     proto.progress(&mut port);
     port.qp.ring();
 }
+
+/// fi_setname(3): the queue pair number to ask for. `FI_EOPBADSTATE` after enabling,
+/// `FI_EADDRNOTAVAIL` for an address of another adapter.
+pub fn set_name(s: &mut State, id: u32, raw: &[u8]) -> Result<()> {
+    let gid = s.dev.attr().gid;
+    let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
+    if ep.enabled() {
+        return Err(FI_EOPBADSTATE);
+    }
+    let a = addr::from_raw(raw).ok_or(FI_EINVAL)?;
+    if a.gid != gid && a.gid != [0; 16] {
+        return Err(FI_EADDRNOTAVAIL);
+    }
+    ep.qpn = a.qpn;
+    Ok(())
+}

@@ -1,0 +1,351 @@
+//! `fid_ep`: life of an endpoint, its options and names. Data transfer is in `transfer`.
+
+use super::domain::{self as dom, give_address, AvBody};
+use super::info;
+use super::layout::V1_10;
+use super::object::*;
+use super::queues::{CntrBody, CqBody};
+use super::{absent, transfer};
+use crate::core::Result;
+use crate::prov::efa::domain::Domain;
+use crate::prov::efa::eq::Eq;
+use crate::prov::efa::rdm::{self, option_kind, OptionValue};
+use crate::types::*;
+use core::ffi::{c_int, c_void};
+use core::mem::size_of;
+use std::sync::Arc;
+
+/// Body of a `fid_ep`.
+pub struct EpBody {
+    pub domain: Arc<Domain>,
+    pub id: u32,
+    eq: Option<Arc<Eq>>,
+    /// Descriptor the progress thread watches.
+    watched: Option<i32>,
+}
+
+/// # Safety
+/// `e` is NULL or an endpoint of ours.
+#[inline]
+pub unsafe fn ep<'a>(e: *mut fid_ep) -> Result<&'a mut EpBody> {
+    // SAFETY: as promised by the caller.
+    unsafe { body::<fid_ep, EpBody>(e) }
+}
+
+pub unsafe extern "C" fn endpoint(
+    d: *mut fid_domain,
+    i: *mut fi_info,
+    out: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    guard_int("fi_endpoint", || {
+        if out.is_null() || i.is_null() {
+            return Err(FI_EINVAL);
+        }
+        // SAFETY: `d` is a domain of ours, `i` an info of ours.
+        let (domain, i) = unsafe { (dom::of(d)?, info::read(i, &V1_10).ok_or(FI_EINVAL)?) };
+        let e = rdm::Ep::new(&i, dom::max_rdma(domain))?;
+        let id = domain.lock().eps.insert(e);
+        let f = fid_ep {
+            fid: new_fid(FI_CLASS_EP, context, &EP_FI_OPS),
+            ops: table(&EP_OPS),
+            cm: table(&CM_OPS),
+            msg: table(&transfer::MSG_OPS),
+            rma: table(&transfer::RMA_OPS),
+            tagged: table(&transfer::TAGGED_OPS),
+            atomic: table(&absent::ATOMIC_OPS),
+            collective: table(&absent::COLLECTIVE_OPS),
+        };
+        let b = EpBody { domain: Arc::clone(domain), id, eq: None, watched: None };
+        // SAFETY: `out` is a place for a pointer.
+        unsafe { *out = hand_out(f, b) };
+        Ok(())
+    })
+}
+
+pub unsafe extern "C" fn endpoint2(
+    d: *mut fid_domain,
+    i: *mut fi_info,
+    out: *mut *mut fid_ep,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    if flags != 0 {
+        return if flags & FI_PEER_TRANSFER != 0 { -FI_ENOSYS } else { -FI_EBADFLAGS };
+    }
+    // SAFETY: as promised by our caller.
+    unsafe { endpoint(d, i, out, context) }
+}
+
+unsafe extern "C" fn ep_close(f: *mut fid) -> c_int {
+    guard_int("fi_close", || {
+        // SAFETY: only endpoints have this table.
+        let b = unsafe { take::<fid_ep, EpBody>(f.cast())? };
+        let (closed, fd) = rdm::close(&mut b.domain.lock(), b.id)?;
+        if let Some(fd) = b.watched.or(fd) {
+            b.domain.unwatch(fd);
+        }
+        // Outside the lock: what was sent last is waited for here.
+        drop(closed);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn ep_bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
+    guard_int("fi_ep_bind", || {
+        if with.is_null() {
+            return Err(FI_EINVAL);
+        }
+        // SAFETY: only endpoints have this table; `with` is an open object of its class.
+        unsafe {
+            let b = ep(f.cast())?;
+            let same = |d: &Arc<Domain>| {
+                if Arc::ptr_eq(d, &b.domain) {
+                    return Ok(());
+                }
+                crate::warn_log!(FI_LOG_EP_CTRL, "fi_ep_bind: the object belongs to another domain");
+                Err(FI_EINVAL)
+            };
+            match (*with).fclass {
+                FI_CLASS_EQ => {
+                    if b.eq.is_some() {
+                        return Err(FI_EINVAL);
+                    }
+                    b.eq = Some(super::fabric::eq_of(with.cast())?);
+                    Ok(())
+                }
+                FI_CLASS_AV => {
+                    let v = body::<fid_av, AvBody>(with.cast())?;
+                    same(&v.domain)?;
+                    b.domain.lock().eps.get_mut(b.id).ok_or(FI_EBADF)?.bind_av(v.id)
+                }
+                FI_CLASS_CQ => {
+                    let q = body::<fid_cq, CqBody>(with.cast())?;
+                    same(&q.domain)?;
+                    b.domain.lock().eps.get_mut(b.id).ok_or(FI_EBADF)?.bind_cq(q.id, flags)
+                }
+                FI_CLASS_CNTR => {
+                    let c = body::<fid_cntr, CntrBody>(with.cast())?;
+                    same(&c.domain)?;
+                    b.domain.lock().eps.get_mut(b.id).ok_or(FI_EBADF)?.bind_cntr(c.id, flags)
+                }
+                FI_CLASS_SRX_CTX | FI_CLASS_STX_CTX => Err(FI_ENOSYS),
+                class => {
+                    crate::warn_log!(FI_LOG_EP_CTRL, "fi_ep_bind: class {class} cannot be bound to an endpoint");
+                    Err(FI_EINVAL)
+                }
+            }
+        }
+    })
+}
+
+unsafe extern "C" fn ep_control(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    guard_int("fi_control", || {
+        // SAFETY: only endpoints have this table.
+        let b = unsafe { ep(f.cast())? };
+        match command {
+            FI_ENABLE => {
+                let fd = rdm::enable(&mut b.domain.lock(), b.id)?;
+                b.watched = Some(fd);
+                b.domain.watch(fd);
+                Ok(())
+            }
+            FI_GET_FD if !arg.is_null() => Err(FI_ENOSYS),
+            _ => Err(FI_ENOSYS),
+        }
+    })
+}
+
+static EP_FI_OPS: fi_ops = ops(ep_close, ep_bind, ep_control);
+
+unsafe extern "C" fn cancel(f: fid_t, context: *mut c_void) -> isize {
+    guard("fi_cancel", || {
+        // SAFETY: only endpoints have this table.
+        let b = unsafe { ep(f.cast())? };
+        rdm::cancel(&mut b.domain.lock(), b.id, context as usize)?;
+        Ok(0)
+    })
+}
+
+unsafe extern "C" fn getopt(
+    f: fid_t,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    guard_int("fi_getopt", || {
+        // SAFETY: only endpoints have this table; `len` says how long `value` is.
+        unsafe {
+            let b = ep(f.cast())?;
+            if level != FI_OPT_ENDPOINT {
+                return Err(FI_ENOPROTOOPT);
+            }
+            if value.is_null() || len.is_null() {
+                return Err(FI_EINVAL);
+            }
+            let v = b.domain.lock().eps.get(b.id).ok_or(FI_EBADF)?.getopt(name)?;
+            let put = |bytes: &[u8]| {
+                let room = core::mem::replace(&mut *len, bytes.len());
+                if room < bytes.len() {
+                    return Err(FI_ETOOSMALL);
+                }
+                core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), bytes.len());
+                Ok(())
+            };
+            match v {
+                OptionValue::Size(n) => put(&n.to_ne_bytes()),
+                OptionValue::Int(n) => put(&n.to_ne_bytes()),
+                OptionValue::Bool(n) => put(&[u8::from(n)]),
+            }
+        }
+    })
+}
+
+unsafe extern "C" fn setopt(
+    f: fid_t,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: usize,
+) -> c_int {
+    guard_int("fi_setopt", || {
+        // SAFETY: only endpoints have this table; `value` has `len` bytes.
+        unsafe {
+            let b = ep(f.cast())?;
+            if level != FI_OPT_ENDPOINT {
+                return Err(FI_ENOPROTOOPT);
+            }
+            let Some(kind) = option_kind(name) else {
+                crate::warn_log!(FI_LOG_EP_CTRL, "fi_setopt: unknown option {name}");
+                return Err(FI_ENOPROTOOPT);
+            };
+            let want = match kind {
+                OptionValue::Size(_) => size_of::<usize>(),
+                OptionValue::Int(_) => size_of::<c_int>(),
+                OptionValue::Bool(_) => 1,
+            };
+            if value.is_null() || len != want {
+                crate::warn_log!(FI_LOG_EP_CTRL, "fi_setopt: option {name}: length {len}, wanted {want}");
+                return Err(FI_EINVAL);
+            }
+            let v = match kind {
+                OptionValue::Size(_) => OptionValue::Size(value.cast::<usize>().read_unaligned()),
+                OptionValue::Int(_) => OptionValue::Int(value.cast::<c_int>().read_unaligned()),
+                OptionValue::Bool(_) => OptionValue::Bool(value.cast::<u8>().read() != 0),
+            };
+            let mut s = b.domain.lock();
+            s.eps.get_mut(b.id).ok_or(FI_EBADF)?.setopt(name, v)
+        }
+    })
+}
+
+unsafe extern "C" fn tx_ctx(
+    _: *mut fid_ep,
+    _: c_int,
+    _: *mut fi_tx_attr,
+    _: *mut *mut fid_ep,
+    _: *mut c_void,
+) -> c_int {
+    -FI_ENOSYS
+}
+unsafe extern "C" fn rx_ctx(
+    _: *mut fid_ep,
+    _: c_int,
+    _: *mut fi_rx_attr,
+    _: *mut *mut fid_ep,
+    _: *mut c_void,
+) -> c_int {
+    -FI_ENOSYS
+}
+unsafe extern "C" fn size_left(_: *mut fid_ep) -> isize {
+    -(FI_ENOSYS as isize)
+}
+
+static EP_OPS: fi_ops_ep = fi_ops_ep {
+    size: size_of::<fi_ops_ep>(),
+    cancel: Some(cancel),
+    getopt: Some(getopt),
+    setopt: Some(setopt),
+    tx_ctx: Some(tx_ctx),
+    rx_ctx: Some(rx_ctx),
+    rx_size_left: Some(size_left),
+    tx_size_left: Some(size_left),
+    export_xpu: None,
+};
+
+unsafe extern "C" fn getname(f: fid_t, addr: *mut c_void, len: *mut usize) -> c_int {
+    guard_int("fi_getname", || {
+        // SAFETY: only endpoints have this table; `len` says how long `addr` is.
+        unsafe {
+            let b = ep(f.cast())?;
+            let len = len.as_mut().ok_or(FI_EINVAL)?;
+            let raw = rdm::name(&b.domain.lock(), b.id)?;
+            if give_address(&raw, addr, len) {
+                Ok(())
+            } else {
+                Err(FI_ETOOSMALL)
+            }
+        }
+    })
+}
+
+unsafe extern "C" fn setname(f: fid_t, addr: *mut c_void, len: usize) -> c_int {
+    guard_int("fi_setname", || {
+        // SAFETY: only endpoints have this table; `addr` has `len` bytes.
+        unsafe {
+            let b = ep(f.cast())?;
+            if addr.is_null() || len < crate::prov::efa::addr::LEN {
+                return Err(FI_EINVAL);
+            }
+            let raw = addr.cast::<[u8; crate::prov::efa::addr::LEN]>().read_unaligned();
+            rdm::set_name(&mut b.domain.lock(), b.id, &raw)
+        }
+    })
+}
+
+unsafe extern "C" fn getpeer(_: *mut fid_ep, _: *mut c_void, _: *mut usize) -> c_int {
+    -FI_ENOSYS
+}
+unsafe extern "C" fn connect(
+    _: *mut fid_ep,
+    _: *const c_void,
+    _: *const c_void,
+    _: usize,
+) -> c_int {
+    -FI_ENOSYS
+}
+unsafe extern "C" fn listen(_: *mut fid_pep) -> c_int {
+    -FI_ENOSYS
+}
+unsafe extern "C" fn accept(_: *mut fid_ep, _: *const c_void, _: usize) -> c_int {
+    -FI_ENOSYS
+}
+unsafe extern "C" fn reject(_: *mut fid_pep, _: fid_t, _: *const c_void, _: usize) -> c_int {
+    -FI_ENOSYS
+}
+unsafe extern "C" fn shutdown(_: *mut fid_ep, _: u64) -> c_int {
+    -FI_ENOSYS
+}
+unsafe extern "C" fn join(
+    _: *mut fid_ep,
+    _: *const c_void,
+    _: u64,
+    _: *mut *mut fid_mc,
+    _: *mut c_void,
+) -> c_int {
+    -FI_ENOSYS
+}
+
+static CM_OPS: fi_ops_cm = fi_ops_cm {
+    size: size_of::<fi_ops_cm>(),
+    setname: Some(setname),
+    getname: Some(getname),
+    getpeer: Some(getpeer),
+    connect: Some(connect),
+    listen: Some(listen),
+    accept: Some(accept),
+    reject: Some(reject),
+    shutdown: Some(shutdown),
+    join: Some(join),
+};

@@ -1,0 +1,122 @@
+//! External providers: `lib*-fi.so` from the directories of `FI_PROVIDER_PATH` (fi_provider(3)).
+//!
+//! Each exports `fi_prov_ini`, which returns a `struct fi_provider`. Directories are separated by
+//! colons; nothing is loaded when the variable is unset.
+
+use super::info;
+use super::layout::V1_10;
+use crate::core::registry::{self, Provider, Query};
+use crate::core::{version, Info, Result};
+use crate::types::*;
+use core::ffi::c_void;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+/// A loaded provider.
+pub struct External {
+    name: String,
+    raw: *const fi_provider,
+}
+
+// SAFETY: a provider's functions may be called from any thread (fi_provider(3)); the struct they
+// come from lives as long as its library, which is never unloaded.
+unsafe impl Send for External {}
+// SAFETY: as above.
+unsafe impl Sync for External {}
+
+static LOADED: Mutex<Vec<(String, usize)>> = Mutex::new(Vec::new());
+
+impl Provider for External {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn version(&self) -> u32 {
+        // SAFETY: see the type.
+        unsafe { (*self.raw).version }
+    }
+
+    fn getinfo(&self, q: &Query) -> Result<Vec<Info>> {
+        let c = |s: Option<&str>| s.and_then(|s| CString::new(s).ok());
+        let (node, service) = (c(q.node), c(q.service));
+        let ptr = |s: &Option<CString>| s.as_ref().map_or(core::ptr::null(), |s| s.as_ptr());
+        let hints = q.hints.map_or(core::ptr::null_mut(), |h| info::write(h, &V1_10));
+        let mut list: *mut fi_info = core::ptr::null_mut();
+        // SAFETY: the function is called as its header declares; both lists are freed here.
+        unsafe {
+            let f = (*self.raw).getinfo.ok_or(FI_ENOSYS)?;
+            let r = f(q.api, ptr(&node), ptr(&service), q.flags, hints, &mut list);
+            info::free_list(hints, &V1_10);
+            if r != 0 {
+                return Err(r.wrapping_neg());
+            }
+            let mut out = Vec::new();
+            let mut at = list;
+            while let Some(i) = info::read(at, &V1_10) {
+                out.push(i);
+                at = (*at).next;
+            }
+            info::free_list(list, &V1_10);
+            Ok(out)
+        }
+    }
+}
+
+/// The C struct of an external provider, for fi_fabric(3).
+pub fn raw(name: &str) -> Option<*const fi_provider> {
+    let all = LOADED.lock().unwrap_or_else(|e| e.into_inner());
+    all.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, p)| *p as *const fi_provider)
+}
+
+/// Loads what `FI_PROVIDER_PATH` names.
+pub fn load_all() {
+    let Ok(path) = std::env::var("FI_PROVIDER_PATH") else { return };
+    for dir in path.split(':').filter(|d| !d.is_empty()) {
+        let Ok(entries) = std::fs::read_dir(dir) else {
+            crate::warn_log!(FI_LOG_CORE, "FI_PROVIDER_PATH: {dir} is no readable directory");
+            continue;
+        };
+        let mut files: Vec<PathBuf> = entries
+            .filter_map(|e| e.ok().map(|e| e.path()))
+            .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().ends_with("-fi.so")))
+            .collect();
+        files.sort();
+        for f in files {
+            if let Err(why) = load(&f) {
+                crate::warn_log!(FI_LOG_CORE, "external provider {}: {why}", f.display());
+            }
+        }
+    }
+}
+
+fn load(file: &Path) -> core::result::Result<(), String> {
+    let path = CString::new(file.as_os_str().as_bytes()).map_err(|e| e.to_string())?;
+    // SAFETY: loading a library that the administrator named runs its initialisers; the entry
+    // point is called as fi_prov.h declares it. The library stays loaded for good.
+    unsafe {
+        let lib = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+        if lib.is_null() {
+            return Err(super::info::string(libc::dlerror()).unwrap_or_default());
+        }
+        let ini: *mut c_void = libc::dlsym(lib, c"fi_prov_ini".as_ptr());
+        if ini.is_null() {
+            return Err("no fi_prov_ini in it".into());
+        }
+        let ini: unsafe extern "C" fn() -> *mut fi_provider = core::mem::transmute(ini);
+        let p = ini().as_ref().ok_or("fi_prov_ini returned nothing")?;
+        let name = super::info::string(p.name).ok_or("it has no name")?;
+        if p.fi_version < version(1, 3) {
+            return Err(format!("it was built for libfabric {}", p.fi_version >> 16));
+        }
+        if p.getinfo.is_none() || p.fabric.is_none() {
+            return Err("it has no getinfo or no fabric function".into());
+        }
+        crate::info_log!(FI_LOG_CORE, "external provider {name} loaded from {}", file.display());
+        let mut all = LOADED.lock().unwrap_or_else(|e| e.into_inner());
+        all.push((name.clone(), p as *const fi_provider as usize));
+        registry::register(Arc::new(External { name, raw: p }));
+    }
+    Ok(())
+}

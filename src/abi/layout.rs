@@ -1,0 +1,66 @@
+//! Layouts of `struct fi_info` and its parts, by symbol version.
+//!
+//! A binary that was linked against an old libfabric asks by an old node (`fi_getinfo@FABRIC_1.3`)
+//! and has the structs of that time. Every later layout only appends members, so a layout is a set
+//! of sizes: a hint is read no further than its struct reached, an answer is written whole (an old
+//! reader looks at its prefix) except for members that the node's struct does not have.
+
+use crate::types::*;
+use core::mem::size_of;
+
+/// Bytes of each struct at one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub info: usize,
+    pub tx: usize,
+    pub ep: usize,
+    pub domain: usize,
+    pub fabric: usize,
+}
+
+const INFO_OLD: usize = 112;
+const TX_OLD: usize = 72;
+/// `fi_fabric_attr` before `api_version`.
+const FABRIC_OLD: usize = 28;
+
+const fn layout(info: usize, tx: usize, ep: usize, domain: usize) -> Layout {
+    Layout { info, tx, ep, domain, fabric: size_of::<fi_fabric_attr>() }
+}
+
+const INFO: usize = size_of::<fi_info>();
+const TX: usize = size_of::<fi_tx_attr>();
+
+/// FABRIC_1.0
+pub const V1_0: Layout = Layout { fabric: FABRIC_OLD, ..layout(INFO_OLD, TX_OLD, 80, 120) };
+/// FABRIC_1.1
+pub const V1_1: Layout = layout(INFO_OLD, TX_OLD, 96, 184);
+/// FABRIC_1.2
+pub const V1_2: Layout = layout(INFO, TX_OLD, 96, 184);
+/// FABRIC_1.3
+pub const V1_3: Layout = layout(INFO, TX, 96, 192);
+/// FABRIC_1.7
+pub const V1_7: Layout = layout(INFO, TX, 96, 200);
+/// FABRIC_1.8
+pub const V1_8: Layout = layout(INFO, TX, 96, 208);
+/// FABRIC_1.9
+pub const V1_9: Layout = layout(INFO, TX, 96, 224);
+/// FABRIC_1.10, the default
+pub const V1_10: Layout = layout(INFO, TX, size_of::<fi_ep_attr>(), size_of::<fi_domain_attr>());
+
+/// Copies a struct of `len` bytes into its current form, zero where it was shorter.
+///
+/// # Safety
+/// `p` points to `len` readable bytes laid out as the beginning of a `T`; all-zero is a valid `T`.
+pub unsafe fn grow<T: Copy>(p: *const T, len: usize) -> T {
+    let mut v = core::mem::MaybeUninit::<T>::zeroed();
+    // SAFETY: at most size_of::<T>() bytes are copied from readable memory into `v`, which is a
+    // valid T when zero and stays one with the caller's prefix.
+    unsafe {
+        core::ptr::copy_nonoverlapping(
+            p.cast::<u8>(),
+            v.as_mut_ptr().cast::<u8>(),
+            len.min(size_of::<T>()),
+        );
+        v.assume_init()
+    }
+}

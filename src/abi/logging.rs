@@ -1,0 +1,103 @@
+//! `fi_import_log`: an application takes the log lines over.
+
+use super::object::*;
+use crate::core::log::{self, Sink};
+use crate::types::*;
+use core::ffi::{c_int, c_void};
+use std::ffi::CString;
+
+/// The provider that lines are logged for, as the C logger sees it.
+struct ProvBox(fi_provider);
+// SAFETY: the struct is read-only and refers to static strings.
+unsafe impl Sync for ProvBox {}
+
+static PROV: ProvBox = ProvBox(fi_provider {
+    version: crate::core::PROV_VERSION,
+    fi_version: crate::core::API_VERSION,
+    context: fi_context { internal: [core::ptr::null_mut(); 4] },
+    name: c"efa".as_ptr(),
+    getinfo: None,
+    fabric: None,
+    cleanup: None,
+});
+
+struct CLogger(fi_ops_log);
+// SAFETY: fi_import_log(3) demands that the functions may be called from any thread.
+unsafe impl Send for CLogger {}
+// SAFETY: as above.
+unsafe impl Sync for CLogger {}
+
+impl Sink for CLogger {
+    fn enabled(&self, level: fi_log_level, subsys: fi_log_subsys) -> bool {
+        // SAFETY: the function is the application's, called as its header declares.
+        self.0.enabled.is_some_and(|f| unsafe { f(&PROV.0, level, subsys, 0) } != 0)
+    }
+
+    fn line(&self, level: fi_log_level, subsys: fi_log_subsys, func: &str, line: u32, text: &str) {
+        let (Ok(func), Ok(text)) = (CString::new(func), CString::new(text)) else { return };
+        if let Some(f) = self.0.log {
+            // SAFETY: as above; the strings live until the call returns.
+            unsafe { f(&PROV.0, level, subsys, func.as_ptr(), line as c_int, text.as_ptr()) };
+        }
+    }
+}
+
+/// Which importer a `fid` from fi_open(3) is.
+pub enum Import {
+    Logging,
+    /// The registration cache. There is none yet: a monitor is accepted and never asked.
+    MrCache,
+}
+
+unsafe extern "C" fn close(f: *mut fid) -> c_int {
+    guard_int("fi_close", || {
+        // SAFETY: only importers have this table.
+        unsafe { take::<fid_logging, Import>(f.cast()) }.map(|_| ())
+    })
+}
+
+unsafe extern "C" fn bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
+    guard_int("fi_import_fid", || {
+        // SAFETY: only importers have this table; `with` is the object to import.
+        unsafe {
+            let kind = body::<fid_logging, Import>(f.cast())?;
+            if with.is_null() || flags != 0 {
+                return Err(FI_EINVAL);
+            }
+            match (kind, (*with).fclass) {
+                (Import::Logging, FI_CLASS_LOG) => {
+                    let ops = (*with.cast::<fid_logging>()).ops.as_ref().ok_or(FI_EINVAL)?;
+                    if ops.size < core::mem::size_of::<fi_ops_log>() {
+                        return Err(FI_EINVAL);
+                    }
+                    log::set_sink(Some(Box::new(CLogger(*ops))));
+                    Ok(())
+                }
+                (Import::MrCache, FI_CLASS_MEM_MONITOR) => {
+                    let m = &mut *with.cast::<fid_mem_monitor>();
+                    m.import_ops = table(&NOTIFY);
+                    Ok(())
+                }
+                _ => Err(FI_EINVAL),
+            }
+        }
+    })
+}
+
+unsafe extern "C" fn notify(_: *mut fid_mem_monitor, _: *const c_void, _: usize) {}
+
+static NOTIFY: fi_ops_mem_notify =
+    fi_ops_mem_notify { size: core::mem::size_of::<fi_ops_mem_notify>(), notify: Some(notify) };
+
+static OPS: fi_ops = ops(close, bind, no_control);
+
+/// Opens an importer by name; `None` for a name nobody knows.
+pub fn open(name: &str, context: *mut c_void) -> Option<*mut fid> {
+    let (kind, class) = match name {
+        "logging" => (Import::Logging, FI_CLASS_LOG),
+        "mr_cache" => (Import::MrCache, FI_CLASS_MR_CACHE),
+        _ => return None,
+    };
+    let f = fid_logging { fid: new_fid(class, context, &OPS), ops: core::ptr::null_mut() };
+    Some(hand_out(f, kind).cast())
+}

@@ -1,0 +1,22 @@
+//! The C caller's side: entry points, symbol versions, struct layouts, handles.
+//!
+//! The only room that sees the caller's pointers. A call arrives at a function of an operations
+//! table or an export, is checked for NULL and closed objects, turned into Rust values and passed
+//! to `prov`; an error goes back as a negative errno, a panic as `-FI_EOTHER`.
+//! Pointer rules, once: a `fid_*` is NULL or was handed out by us; a string is NULL or terminated;
+//! a struct is NULL or laid out as its header says; a buffer is as long as the caller says and,
+//! for data transfer, lent until the operation completes.
+
+mod absent;
+mod domain;
+mod ep;
+mod exports;
+mod external;
+mod fabric;
+mod info;
+mod layout;
+mod logging;
+mod object;
+mod queues;
+mod text;
+mod transfer;

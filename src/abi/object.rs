@@ -1,0 +1,206 @@
+//! Handles: Rust objects whose first field is the C caller's `fid`.
+//!
+//! An open call boxes an [`Obj`] and hands out the pointer; a call comes back with it. Closing takes
+//! the body out, points the operations at a table that answers `FI_EBADF`, and keeps the empty
+//! shell for a while, so that a second close or a late call finds no freed memory.
+
+use crate::core::Errno;
+use crate::types::*;
+use core::ffi::{c_char, c_int, c_void};
+use core::mem::size_of;
+use core::ptr::null_mut;
+use std::collections::VecDeque;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Mutex;
+
+/// Shells of closed objects kept before they are freed.
+const KEPT: usize = 4096;
+
+/// An object as the C caller holds it; `F` is its `struct fid_*`.
+#[repr(C)]
+pub struct Obj<F, B> {
+    pub f: F,
+    pub body: Option<B>,
+}
+
+/// A fid of a class with its table; `ops` must be the table of that class.
+pub fn new_fid(fclass: usize, context: *mut c_void, ops: &'static fi_ops) -> fid {
+    fid { fclass, context, ops: (ops as *const fi_ops).cast_mut() }
+}
+
+/// A static table as the C structs want it.
+pub const fn table<T>(t: &'static T) -> *mut T {
+    (t as *const T).cast_mut()
+}
+
+/// Boxes an object and returns the pointer for the caller.
+pub fn hand_out<F, B>(f: F, body: B) -> *mut F {
+    Box::into_raw(Box::new(Obj { f, body: Some(body) })).cast()
+}
+
+/// The body of an object; `FI_EINVAL` for NULL, `FI_EBADF` for a closed one.
+///
+/// # Safety
+/// `p` is NULL or was handed out as an object of these types.
+#[inline]
+pub unsafe fn body<'a, F, B>(p: *mut F) -> Result<&'a mut B, Errno> {
+    if p.is_null() {
+        return Err(FI_EINVAL);
+    }
+    // SAFETY: a handed-out pointer stays valid while the object is open and long after.
+    unsafe { (*p.cast::<Obj<F, B>>()).body.as_mut() }.ok_or(FI_EBADF)
+}
+
+struct Shell(*mut c_void, unsafe fn(*mut c_void));
+// SAFETY: a shell is only freed, by whichever thread pushes it out of the list.
+unsafe impl Send for Shell {}
+
+static SHELLS: Mutex<VecDeque<Shell>> = Mutex::new(VecDeque::new());
+
+/// Closes an object: its body, for the caller to take down.
+///
+/// # Safety
+/// As [`body`]; no other call on the object is under way.
+pub unsafe fn take<F, B>(p: *mut F) -> Result<B, Errno> {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        body::<F, B>(p)?;
+        let o = p.cast::<Obj<F, B>>();
+        let b = (*o).body.take().ok_or(FI_EBADF)?;
+        // `F` begins with a fid, whatever its class.
+        let head = p.cast::<fid>();
+        (*head).ops = table(&DEAD);
+        let mut q = SHELLS.lock().unwrap_or_else(|e| e.into_inner());
+        q.push_back(Shell(o.cast(), free_shell::<F, B>));
+        if q.len() > KEPT {
+            if let Some(Shell(old, free)) = q.pop_front() {
+                free(old);
+            }
+        }
+        Ok(b)
+    }
+}
+
+/// # Safety
+/// `p` came from `hand_out` with these types and is freed once.
+unsafe fn free_shell<F, B>(p: *mut c_void) {
+    // SAFETY: as promised by the caller.
+    drop(unsafe { Box::from_raw(p.cast::<Obj<F, B>>()) });
+}
+
+/// Runs a call: an errno becomes negative, a panic a log line and `-FI_EOTHER`.
+#[inline]
+pub fn guard(call: &str, f: impl FnOnce() -> Result<isize, Errno>) -> isize {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(Ok(v)) => v,
+        Ok(Err(e)) => -(e as isize),
+        Err(_) => {
+            crate::warn_log!(FI_LOG_CORE, "{call}: internal error (a panic was caught): please report it");
+            -(FI_EOTHER as isize)
+        }
+    }
+}
+
+/// [`guard`] for calls that return an `int`.
+#[inline]
+pub fn guard_int(call: &str, f: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    guard(call, || f().map(|()| 0)) as c_int
+}
+
+// ---- tables of what an object does not do ----------------------------------------------------
+
+unsafe extern "C" fn dead_close(_: *mut fid) -> c_int {
+    crate::warn_log!(FI_LOG_CORE, "fi_close: the object is closed already");
+    -FI_EBADF
+}
+unsafe extern "C" fn dead_bind(_: *mut fid, _: *mut fid, _: u64) -> c_int {
+    -FI_EBADF
+}
+unsafe extern "C" fn dead_control(_: *mut fid, _: c_int, _: *mut c_void) -> c_int {
+    -FI_EBADF
+}
+unsafe extern "C" fn dead_open(
+    _: *mut fid,
+    _: *const c_char,
+    _: u64,
+    _: *mut *mut c_void,
+    _: *mut c_void,
+) -> c_int {
+    -FI_EBADF
+}
+
+static DEAD: fi_ops = fi_ops {
+    size: size_of::<fi_ops>(),
+    close: Some(dead_close),
+    bind: Some(dead_bind),
+    control: Some(dead_control),
+    ops_open: Some(dead_open),
+    tostr: None,
+    ops_set: None,
+};
+
+/// `bind` of objects that nothing can be bound to.
+pub unsafe extern "C" fn no_bind(_: *mut fid, _: *mut fid, _: u64) -> c_int {
+    -FI_ENOSYS
+}
+/// `control` of objects without commands.
+pub unsafe extern "C" fn no_control(_: *mut fid, _: c_int, _: *mut c_void) -> c_int {
+    -FI_ENOSYS
+}
+/// `ops_open` of objects without extensions.
+pub unsafe extern "C" fn no_ops_open(
+    _: *mut fid,
+    _: *const c_char,
+    _: u64,
+    ops: *mut *mut c_void,
+    _: *mut c_void,
+) -> c_int {
+    if !ops.is_null() {
+        // SAFETY: the caller passed a place for the table.
+        unsafe { *ops = null_mut() };
+    }
+    -FI_ENOSYS
+}
+
+/// A table of common operations with what most objects do not have.
+pub const fn ops(
+    close: unsafe extern "C" fn(*mut fid) -> c_int,
+    bind: unsafe extern "C" fn(*mut fid, *mut fid, u64) -> c_int,
+    control: unsafe extern "C" fn(*mut fid, c_int, *mut c_void) -> c_int,
+) -> fi_ops {
+    fi_ops {
+        size: size_of::<fi_ops>(),
+        close: Some(close),
+        bind: Some(bind),
+        control: Some(control),
+        ops_open: Some(no_ops_open),
+        tostr: None,
+        ops_set: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_object_is_noticed() {
+        static OPS: fi_ops = ops(dead_close, no_bind, no_control);
+        let p = hand_out(fid_stx { fid: new_fid(FI_CLASS_STX_CTX, null_mut(), &OPS), ops: null_mut() }, 5u32);
+        // SAFETY: `p` was just handed out with these types.
+        unsafe {
+            assert_eq!(body::<fid_stx, u32>(p).copied(), Ok(5));
+            assert_eq!(take::<fid_stx, u32>(p), Ok(5));
+            assert_eq!(take::<fid_stx, u32>(p), Err(FI_EBADF));
+            assert_eq!(body::<fid_stx, u32>(p).copied(), Err(FI_EBADF));
+            assert_eq!(((*(*p).fid.ops).close.unwrap())(p.cast()), -FI_EBADF);
+            assert_eq!(body::<fid_stx, u32>(null_mut()).copied(), Err(FI_EINVAL));
+        }
+    }
+
+    #[test]
+    fn panics_do_not_reach_c() {
+        assert_eq!(guard("test", || panic!("on purpose")), -(FI_EOTHER as isize));
+        assert_eq!(guard_int("test", || Err(FI_EINVAL)), -FI_EINVAL);
+    }
+}

@@ -1,0 +1,532 @@
+//! `fid_cq` and `fid_cntr`: formats, waiting, errors.
+
+use super::domain as dom;
+use super::fabric::wait_obj;
+use super::object::*;
+use crate::core::{version, Result};
+use crate::device::wait::WaitSet;
+use crate::device::Status;
+use crate::prov::efa::cntr::Cntr;
+use crate::prov::efa::cq::{Cq, Entry, ErrEntry};
+use crate::prov::efa::domain::Domain;
+use crate::types::*;
+use core::ffi::{c_char, c_int, c_void};
+use core::mem::size_of;
+use core::ptr::null_mut;
+use std::sync::Arc;
+
+/// Body of a `fid_cq`.
+pub struct CqBody {
+    pub domain: Arc<Domain>,
+    pub id: u32,
+    format: fi_cq_format,
+    threshold: bool,
+    /// Text of the last error read; `err_data` points into it.
+    last_error: Vec<u8>,
+}
+
+/// Gives out the mutex and condition of FI_WAIT_MUTEX_COND, or the descriptor.
+///
+/// # Safety
+/// `arg` is what FI_GETWAIT wants for this kind of wait object.
+unsafe fn get_wait(w: Option<&Arc<WaitSet>>, obj: fi_wait_obj, arg: *mut c_void) -> Result<()> {
+    let w = w.ok_or(FI_ENODATA)?;
+    // SAFETY: as promised by the caller.
+    unsafe {
+        if obj == FI_WAIT_MUTEX_COND {
+            let (mutex, cond) = w.mutex_cond();
+            *arg.cast::<fi_mutex_cond>() = fi_mutex_cond { mutex, cond };
+        } else {
+            *arg.cast::<c_int>() = w.fd();
+        }
+    }
+    Ok(())
+}
+
+const WAITS: [fi_wait_obj; 5] =
+    [FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_MUTEX_COND, FI_WAIT_YIELD];
+
+/// # Safety
+/// `q` is NULL or a completion queue of ours.
+#[inline]
+unsafe fn cq<'a>(q: *mut fid_cq) -> Result<&'a mut CqBody> {
+    // SAFETY: as promised by the caller.
+    unsafe { body::<fid_cq, CqBody>(q) }
+}
+
+pub unsafe extern "C" fn cq_open(
+    d: *mut fid_domain,
+    attr: *mut fi_cq_attr,
+    out: *mut *mut fid_cq,
+    context: *mut c_void,
+) -> c_int {
+    guard_int("fi_cq_open", || {
+        if out.is_null() {
+            return Err(FI_EINVAL);
+        }
+        // SAFETY: `d` is a domain of ours; the attributes are NULL or valid.
+        let (domain, attr) = unsafe { (dom::of(d)?, attr.as_mut()) };
+        let attr = attr.ok_or(FI_EINVAL)?;
+        let format = match attr.format {
+            FI_CQ_FORMAT_UNSPEC => FI_CQ_FORMAT_CONTEXT,
+            f @ FI_CQ_FORMAT_CONTEXT..=FI_CQ_FORMAT_TAGGED => f,
+            f => {
+                crate::warn_log!(FI_LOG_CQ, "fi_cq_open: format {f}: wanted FI_CQ_FORMAT_CONTEXT to _TAGGED");
+                return Err(FI_EINVAL);
+            }
+        };
+        if attr.flags & !FI_AFFINITY != 0 {
+            crate::warn_log!(FI_LOG_CQ, "fi_cq_open: flags {:#x}: wanted none", attr.flags);
+            return Err(FI_EBADFLAGS);
+        }
+        wait_obj("fi_cq_open", attr.wait_obj, &WAITS)?;
+        if attr.wait_cond > FI_CQ_COND_THRESHOLD {
+            return Err(FI_EINVAL);
+        }
+        if attr.size > 1 << 30 {
+            crate::warn_log!(FI_LOG_CQ, "fi_cq_open: size: wanted {}, at most {}", attr.size, 1 << 30);
+            return Err(FI_EINVAL);
+        }
+        let q = Cq::new(format, attr.size, attr.wait_obj)?;
+        attr.size = q.size;
+        attr.format = format;
+        let id = domain.open_cq(q)?;
+        let f = fid_cq { fid: new_fid(FI_CLASS_CQ, context, &CQ_FI_OPS), ops: table(&CQ_OPS) };
+        let b = CqBody {
+            domain: Arc::clone(domain),
+            id,
+            format,
+            threshold: attr.wait_cond == FI_CQ_COND_THRESHOLD,
+            last_error: Vec::new(),
+        };
+        // SAFETY: `out` is a place for a pointer.
+        unsafe { *out = hand_out(f, b) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cq_close(f: *mut fid) -> c_int {
+    guard_int("fi_close", || {
+        // SAFETY: only completion queues have this table.
+        unsafe {
+            let b = cq(f.cast())?;
+            b.domain.close_cq(b.id)?;
+            take::<fid_cq, CqBody>(f.cast())?;
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cq_control(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    guard_int("fi_control", || {
+        // SAFETY: only completion queues have this table; `arg` is what the command wants.
+        unsafe {
+            let b = cq(f.cast())?;
+            let arg = if arg.is_null() { return Err(FI_EINVAL) } else { arg };
+            let s = b.domain.lock();
+            let q = s.cqs.get(b.id).ok_or(FI_EBADF)?;
+            match command {
+                FI_GETWAIT => get_wait(q.wait.as_ref(), q.wait_obj, arg)?,
+                FI_GETWAITOBJ => *arg.cast::<fi_wait_obj>() = q.wait_obj,
+                _ => return Err(FI_ENOSYS),
+            }
+        }
+        Ok(())
+    })
+}
+
+static CQ_FI_OPS: fi_ops = ops(cq_close, no_bind, cq_control);
+
+/// Bytes of an entry of a format.
+fn entry_size(format: fi_cq_format) -> usize {
+    match format {
+        FI_CQ_FORMAT_MSG => size_of::<fi_cq_msg_entry>(),
+        FI_CQ_FORMAT_DATA => size_of::<fi_cq_data_entry>(),
+        FI_CQ_FORMAT_TAGGED => size_of::<fi_cq_tagged_entry>(),
+        _ => size_of::<fi_cq_entry>(),
+    }
+}
+
+/// Writes the first members of a tagged entry, as many as the format has.
+///
+/// # Safety
+/// `at` points to an entry of `format`.
+#[inline]
+unsafe fn put_entry(at: *mut u8, format: fi_cq_format, e: &Entry) {
+    let full = fi_cq_tagged_entry {
+        op_context: e.context as *mut c_void,
+        flags: e.flags,
+        len: e.len,
+        buf: e.buf as *mut c_void,
+        data: e.data,
+        tag: e.tag,
+    };
+    // SAFETY: every format is a prefix of the tagged one; the caller's entry is as long as that.
+    unsafe {
+        match format {
+            FI_CQ_FORMAT_CONTEXT => at.cast::<*mut c_void>().write_unaligned(full.op_context),
+            FI_CQ_FORMAT_TAGGED => at.cast::<fi_cq_tagged_entry>().write_unaligned(full),
+            _ => core::ptr::copy_nonoverlapping(
+                (&raw const full).cast::<u8>(),
+                at,
+                entry_size(format),
+            ),
+        }
+    }
+}
+
+/// # Safety
+/// `buf` has room for `count` entries of the queue's format, `src` is NULL or has `count` places.
+#[inline]
+unsafe fn read_into(
+    b: &CqBody,
+    buf: *mut c_void,
+    count: usize,
+    src: *mut fi_addr_t,
+) -> Result<usize> {
+    let (format, step) = (b.format, entry_size(b.format));
+    b.domain.read_cq(b.id, count, |i, e| {
+        // SAFETY: `i < count`.
+        unsafe {
+            put_entry(buf.cast::<u8>().add(i * step), format, e);
+            if !src.is_null() {
+                *src.add(i) = e.src;
+            }
+        }
+    })
+}
+
+unsafe extern "C" fn cq_read(q: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {
+    // SAFETY: as promised by our caller.
+    unsafe { cq_readfrom(q, buf, count, null_mut()) }
+}
+
+unsafe extern "C" fn cq_readfrom(
+    q: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    src: *mut fi_addr_t,
+) -> isize {
+    guard("fi_cq_read", || {
+        if buf.is_null() && count > 0 {
+            return Err(FI_EINVAL);
+        }
+        // SAFETY: `q` is ours; the buffers are as long as the caller says.
+        unsafe { read_into(cq(q)?, buf, count, src) }.map(|n| n as isize)
+    })
+}
+
+unsafe extern "C" fn cq_sread(
+    q: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    cond: *const c_void,
+    timeout: c_int,
+) -> isize {
+    // SAFETY: as promised by our caller.
+    unsafe { cq_sreadfrom(q, buf, count, null_mut(), cond, timeout) }
+}
+
+unsafe extern "C" fn cq_sreadfrom(
+    q: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    src: *mut fi_addr_t,
+    cond: *const c_void,
+    timeout: c_int,
+) -> isize {
+    guard("fi_cq_sread", || {
+        if buf.is_null() && count > 0 {
+            return Err(FI_EINVAL);
+        }
+        // SAFETY: `q` is ours.
+        let b = unsafe { cq(q)? };
+        // With FI_CQ_COND_THRESHOLD the condition is the number itself (fi_cq(3)).
+        let threshold = if b.threshold { cond as usize } else { 1 };
+        let (format, step) = (b.format, entry_size(b.format));
+        let n = b.domain.sread_cq(b.id, count, threshold, timeout, |i, e| {
+            // SAFETY: `i < count`, and the buffers have room for `count` entries.
+            unsafe {
+                put_entry(buf.cast::<u8>().add(i * step), format, e);
+                if !src.is_null() {
+                    *src.add(i) = e.src;
+                }
+            }
+        })?;
+        Ok(n as isize)
+    })
+}
+
+/// Length of `struct fi_cq_err_entry` as an application of this API version knows it.
+fn err_entry_size(api: u32) -> usize {
+    if api < version(1, 5) {
+        72
+    } else if api < version(1, 20) {
+        80
+    } else {
+        size_of::<fi_cq_err_entry>()
+    }
+}
+
+unsafe extern "C" fn cq_readerr(q: *mut fid_cq, out: *mut fi_cq_err_entry, _flags: u64) -> isize {
+    guard("fi_cq_readerr", || {
+        if out.is_null() {
+            return Err(FI_EINVAL);
+        }
+        // SAFETY: `q` is ours; `out` is an entry of the application's API version.
+        unsafe {
+            let b = cq(q)?;
+            let ErrEntry { entry, olen, err, prov_errno, text } = b.domain.read_cq_error(b.id)?;
+            let api = b.domain.fabric.api;
+            let len = err_entry_size(api);
+            // A buffer offered by the application (since 1.5) is filled; else ours is lent.
+            let (theirs, room) = if api >= version(1, 5) {
+                ((*out).err_data, (*out).err_data_size)
+            } else {
+                (null_mut(), 0)
+            };
+            b.last_error = text.into_bytes();
+            b.last_error.push(0);
+            let mut size = b.last_error.len();
+            let data = if theirs.is_null() || room == 0 {
+                b.last_error.as_mut_ptr().cast()
+            } else {
+                size = size.min(room);
+                core::ptr::copy_nonoverlapping(b.last_error.as_ptr(), theirs.cast(), size);
+                theirs
+            };
+            let full = fi_cq_err_entry {
+                op_context: entry.context as *mut c_void,
+                flags: entry.flags,
+                len: entry.len,
+                buf: entry.buf as *mut c_void,
+                data: entry.data,
+                tag: entry.tag,
+                olen,
+                err,
+                prov_errno,
+                err_data: data,
+                err_data_size: size,
+                src_addr: entry.src,
+            };
+            core::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), out.cast::<u8>(), len);
+        }
+        Ok(1)
+    })
+}
+
+unsafe extern "C" fn cq_signal(q: *mut fid_cq) -> c_int {
+    guard_int("fi_cq_signal", || {
+        // SAFETY: `q` is ours.
+        let b = unsafe { cq(q)? };
+        b.domain.signal_cq(b.id)
+    })
+}
+
+unsafe extern "C" fn cq_strerror(
+    q: *mut fid_cq,
+    prov_errno: c_int,
+    err_data: *const c_void,
+    buf: *mut c_char,
+    len: usize,
+) -> *const c_char {
+    // SAFETY: `q` is ours; `err_data` is NULL or from our fi_cq_readerr; `buf` has `len` bytes.
+    unsafe {
+        let Ok(b) = cq(q) else { return c"closed completion queue".as_ptr() };
+        if err_data.is_null() {
+            let text = Status::from_code(prov_errno).map_or("unknown error", Status::text);
+            b.last_error = text.as_bytes().to_vec();
+            b.last_error.push(0);
+        } else if !core::ptr::eq(err_data.cast(), b.last_error.as_ptr()) {
+            // A copy the application made: it is a terminated string.
+            let text = super::info::string(err_data.cast()).unwrap_or_default();
+            b.last_error = text.into_bytes();
+            b.last_error.push(0);
+        }
+        if !buf.is_null() && len > 0 {
+            let text = String::from_utf8_lossy(&b.last_error).into_owned();
+            super::text::put(buf, len, text.trim_end_matches('\0'));
+            return buf;
+        }
+        b.last_error.as_ptr().cast()
+    }
+}
+
+static CQ_OPS: fi_ops_cq = fi_ops_cq {
+    size: size_of::<fi_ops_cq>(),
+    read: Some(cq_read),
+    readfrom: Some(cq_readfrom),
+    readerr: Some(cq_readerr),
+    sread: Some(cq_sread),
+    sreadfrom: Some(cq_sreadfrom),
+    signal: Some(cq_signal),
+    strerror: Some(cq_strerror),
+    export_xpu: None,
+};
+
+/// fi_trywait(3) on a completion queue: `FI_EAGAIN` when it must be read first.
+///
+/// # Safety
+/// `q` is a completion queue of ours.
+pub unsafe fn trywait_cq(q: *mut fid_cq) -> Result<()> {
+    // SAFETY: as promised by the caller.
+    let b = unsafe { cq(q)? };
+    b.domain.arm_cq(b.id).map(|_| ())
+}
+
+// ---- counters --------------------------------------------------------------------------------
+
+/// Body of a `fid_cntr`.
+pub struct CntrBody {
+    pub domain: Arc<Domain>,
+    pub id: u32,
+}
+
+/// # Safety
+/// `c` is NULL or a counter of ours.
+unsafe fn cntr<'a>(c: *mut fid_cntr) -> Result<&'a mut CntrBody> {
+    // SAFETY: as promised by the caller.
+    unsafe { body::<fid_cntr, CntrBody>(c) }
+}
+
+pub unsafe extern "C" fn cntr_open(
+    d: *mut fid_domain,
+    attr: *mut fi_cntr_attr,
+    out: *mut *mut fid_cntr,
+    context: *mut c_void,
+) -> c_int {
+    guard_int("fi_cntr_open", || {
+        if out.is_null() {
+            return Err(FI_EINVAL);
+        }
+        // SAFETY: `d` is a domain of ours; the attributes are NULL or valid.
+        let (domain, attr) = unsafe { (dom::of(d)?, attr.as_ref()) };
+        let (events, wait, flags) =
+            attr.map_or((FI_CNTR_EVENTS_COMP, FI_WAIT_NONE, 0), |a| (a.events, a.wait_obj, a.flags));
+        if events > FI_CNTR_EVENTS_BYTES {
+            crate::warn_log!(FI_LOG_CNTR, "fi_cntr_open: events {events}: wanted FI_CNTR_EVENTS_COMP or _BYTES");
+            return Err(FI_EINVAL);
+        }
+        if flags != 0 {
+            return Err(FI_EBADFLAGS);
+        }
+        wait_obj("fi_cntr_open", wait, &WAITS)?;
+        let id = domain.open_cntr(Cntr::new(events, wait)?)?;
+        let f = fid_cntr {
+            fid: new_fid(FI_CLASS_CNTR, context, &CNTR_FI_OPS),
+            ops: table(&CNTR_OPS),
+        };
+        // SAFETY: `out` is a place for a pointer.
+        unsafe { *out = hand_out(f, CntrBody { domain: Arc::clone(domain), id }) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cntr_close(f: *mut fid) -> c_int {
+    guard_int("fi_close", || {
+        // SAFETY: only counters have this table.
+        unsafe {
+            let b = cntr(f.cast())?;
+            b.domain.close_cntr(b.id)?;
+            take::<fid_cntr, CntrBody>(f.cast())?;
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cntr_control(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    guard_int("fi_control", || {
+        // SAFETY: only counters have this table; `arg` is what the command wants.
+        unsafe {
+            let b = cntr(f.cast())?;
+            let arg = if arg.is_null() { return Err(FI_EINVAL) } else { arg };
+            let s = b.domain.lock();
+            let c = s.cntrs.get(b.id).ok_or(FI_EBADF)?;
+            match command {
+                FI_GETWAIT => get_wait(c.wait.as_ref(), c.wait_obj, arg)?,
+                FI_GETWAITOBJ => *arg.cast::<fi_wait_obj>() = c.wait_obj,
+                _ => return Err(FI_ENOSYS),
+            }
+        }
+        Ok(())
+    })
+}
+
+static CNTR_FI_OPS: fi_ops = ops(cntr_close, no_bind, cntr_control);
+
+/// # Safety
+/// `c` is NULL or a counter of ours.
+unsafe fn change(call: &str, c: *mut fid_cntr, f: impl FnOnce(&mut Cntr)) -> c_int {
+    guard_int(call, || {
+        // SAFETY: as promised by the caller.
+        let b = unsafe { cntr(c)? };
+        b.domain.with_cntr(b.id, f)
+    })
+}
+
+/// # Safety
+/// `c` is NULL or a counter of ours.
+unsafe fn value(c: *mut fid_cntr, f: impl FnOnce(&mut Cntr) -> u64) -> u64 {
+    let mut v = 0;
+    guard_int("fi_cntr_read", || {
+        // SAFETY: as promised by the caller.
+        let b = unsafe { cntr(c)? };
+        v = b.domain.with_cntr(b.id, f)?;
+        Ok(())
+    });
+    v
+}
+
+unsafe extern "C" fn cntr_read(c: *mut fid_cntr) -> u64 {
+    // SAFETY: as promised by our caller.
+    unsafe { value(c, |c| c.value) }
+}
+unsafe extern "C" fn cntr_readerr(c: *mut fid_cntr) -> u64 {
+    // SAFETY: as promised by our caller.
+    unsafe { value(c, |c| c.errors) }
+}
+unsafe extern "C" fn cntr_add(c: *mut fid_cntr, n: u64) -> c_int {
+    // SAFETY: as promised by our caller.
+    unsafe { change("fi_cntr_add", c, |c| c.add(n)) }
+}
+unsafe extern "C" fn cntr_set(c: *mut fid_cntr, n: u64) -> c_int {
+    // SAFETY: as promised by our caller.
+    unsafe { change("fi_cntr_set", c, |c| c.set(n)) }
+}
+unsafe extern "C" fn cntr_adderr(c: *mut fid_cntr, n: u64) -> c_int {
+    // SAFETY: as promised by our caller.
+    unsafe { change("fi_cntr_adderr", c, |c| c.add_error(n)) }
+}
+unsafe extern "C" fn cntr_seterr(c: *mut fid_cntr, n: u64) -> c_int {
+    // SAFETY: as promised by our caller.
+    unsafe { change("fi_cntr_seterr", c, |c| c.set_errors(n)) }
+}
+unsafe extern "C" fn cntr_wait(c: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int {
+    guard_int("fi_cntr_wait", || {
+        // SAFETY: as promised by our caller.
+        let b = unsafe { cntr(c)? };
+        b.domain.wait_cntr(b.id, threshold, timeout)
+    })
+}
+
+static CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
+    size: size_of::<fi_ops_cntr>(),
+    read: Some(cntr_read),
+    readerr: Some(cntr_readerr),
+    add: Some(cntr_add),
+    set: Some(cntr_set),
+    wait: Some(cntr_wait),
+    adderr: Some(cntr_adderr),
+    seterr: Some(cntr_seterr),
+    export_xpu: None,
+};
+
+/// fi_trywait(3) on a counter.
+///
+/// # Safety
+/// `c` is a counter of ours.
+pub unsafe fn trywait_cntr(c: *mut fid_cntr) -> Result<()> {
+    // SAFETY: as promised by the caller.
+    let b = unsafe { cntr(c)? };
+    b.domain.arm_cntr(b.id).map(|_| ())
+}
