@@ -34,7 +34,13 @@ $(LIB): $(SOURCES)
 	mv $@.new $@
 	ln -sf $(SONAME) $(BUILD)/lib/libfabric.so
 
-$(BUILD)/bin/%: src/bin/%.c src/bin/util.h $(LIB) $(HEADERS)
+$(UTILS:%=$(BUILD)/bin/%): $(BUILD)/bin/%: src/bin/%.c $(LIB) $(HEADERS)
 	mkdir -p $(BUILD)/bin
-	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -Iinclude -Isrc/bin -o $@ $< \
+	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -Iinclude -o $@ $< \
+		-L$(BUILD)/lib -lfabric -Wl,-rpath,'$$ORIGIN/../lib'
+
+$(TESTS:%=$(BUILD)/bin/%): $(BUILD)/bin/%: fabtests-compat/c/%.c fabtests-compat/c/bench.c \
+		fabtests-compat/c/bench.h fabtests-compat/c/loops.h $(LIB) $(HEADERS)
+	mkdir -p $(BUILD)/bin
+	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -Iinclude -o $@ $< fabtests-compat/c/bench.c \
 		-L$(BUILD)/lib -lfabric -Wl,-rpath,'$$ORIGIN/../lib'

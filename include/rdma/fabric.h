@@ -148,6 +148,16 @@ extern "C" {
 #define FI_VARIABLE_MSG              0
 #define FI_EP_SOCK_STREAM            0
 
+uint32_t fi_version(void);
+int fi_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags,
+		const struct fi_info *hints, struct fi_info **info);
+void fi_freeinfo(struct fi_info *info);
+int fi_fabric(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *context);
+int fi_fabric2(struct fi_info *info, struct fid_fabric **fabric, uint64_t flags, void *context);
+char *fi_tostr(const void *data, enum fi_type datatype);
+char *fi_tostr_r(char *buf, size_t len, const void *data, enum fi_type datatype);
+int fi_getparams(struct fi_param **params, int *count);
+void fi_freeparams(struct fi_param *params);
 struct fi_info *fi_dupinfo(const struct fi_info *info);
 int fi_open(uint32_t version, const char *name, void *attr, size_t attr_len, uint64_t flags,
 		struct fid **fid, void *context);

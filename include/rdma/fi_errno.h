@@ -75,6 +75,8 @@ enum {
 	FI_ERRNO_MAX = 272,
 };
 
+const char *fi_strerror(int errnum);
+
 #ifdef __cplusplus
 }
 #endif

@@ -152,15 +152,15 @@ unsafe extern "C" fn av_open(
             crate::warn_log!(FI_LOG_AV, "fi_av_open: name: shared address vectors are not supported");
             return Err(FI_ENOSYS);
         }
-        let type_ = match attr.type_ {
+        let type_ = match attr.r#type {
             FI_AV_UNSPEC => FI_AV_TABLE,
-            FI_AV_TABLE | FI_AV_MAP => attr.type_,
+            FI_AV_TABLE | FI_AV_MAP => attr.r#type,
             t => {
                 crate::warn_log!(FI_LOG_AV, "fi_av_open: type {t}: wanted FI_AV_TABLE or FI_AV_MAP");
                 return Err(FI_EINVAL);
             }
         };
-        attr.type_ = type_;
+        attr.r#type = type_;
         let id = domain.lock().avs.insert(Av::new(type_, attr.count));
         let f = fid_av { fid: new_fid(FI_CLASS_AV, context, &AV_FI_OPS), ops: table(&AV_OPS) };
         // SAFETY: `out` is a place for a pointer.

@@ -328,7 +328,7 @@ unsafe extern "C" fn getparams(out: *mut *mut fi_param, count: *mut c_int) -> c_
             for (i, a) in all.iter().enumerate() {
                 p.add(i).write(fi_param {
                     name: info::dup_string(Some(&a.env)),
-                    type_: a.kind,
+                    r#type: a.kind,
                     help_string: info::dup_string(Some(&a.help)),
                     value: info::dup_string(std::env::var(&a.env).ok().as_deref()),
                 });

@@ -104,7 +104,7 @@ fn read_rx(a: &fi_rx_attr) -> RxAttr {
 /// `a.auth_key` is NULL or points to `a.auth_key_size` bytes.
 unsafe fn read_ep(a: &fi_ep_attr) -> EpAttr {
     EpAttr {
-        type_: a.type_,
+        type_: a.r#type,
         protocol: a.protocol,
         protocol_version: a.protocol_version,
         max_msg_size: a.max_msg_size,
@@ -321,7 +321,7 @@ fn write_domain(a: &DomainAttr) -> *mut fi_domain_attr {
 
 fn write_ep(a: &EpAttr) -> *mut fi_ep_attr {
     boxed(fi_ep_attr {
-        type_: a.type_,
+        r#type: a.type_,
         protocol: a.protocol,
         protocol_version: a.protocol_version,
         max_msg_size: a.max_msg_size,

@@ -91,7 +91,7 @@ fn av_attr(a: &fi_av_attr) -> String {
     let name = unsafe { super::info::string(a.name) };
     format!(
         "fi_av_attr:\n    type: {}\n    count: {}\n    ep_per_node: {}\n    name: {}\n    flags: [ {} ]\n",
-        t::av_type(a.type_),
+        t::av_type(a.r#type),
         a.count,
         a.ep_per_node,
         d::text(&name),

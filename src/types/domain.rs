@@ -97,7 +97,7 @@ pub const FI_GATHER: fi_collective_op = 8;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_av_attr {
-    pub type_: fi_av_type,
+    pub r#type: fi_av_type,
     pub rx_ctx_bits: c_int,
     pub count: usize,
     pub ep_per_node: usize,

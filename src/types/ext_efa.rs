@@ -85,7 +85,7 @@ pub struct fi_efa_memory_location_dmabuf {
 pub struct fi_efa_memory_location {
     pub ptr: *mut u8,
     pub dmabuf: fi_efa_memory_location_dmabuf,
-    pub type_: u8,
+    pub r#type: u8,
     pub reserved: [u8; 7],
 }
 

@@ -380,7 +380,7 @@ pub struct fi_rx_attr {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ep_attr {
-    pub type_: fi_ep_type,
+    pub r#type: fi_ep_type,
     pub protocol: u32,
     pub protocol_version: u32,
     pub max_msg_size: usize,
@@ -619,7 +619,7 @@ pub struct fi_mr_map_raw {
 #[derive(Clone, Copy)]
 pub struct fi_param {
     pub name: *const c_char,
-    pub type_: fi_param_type,
+    pub r#type: fi_param_type,
     pub help_string: *const c_char,
     pub value: *const c_char,
 }

@@ -73,7 +73,7 @@ struct fid_xpu_ctx {
 
 // `struct fi_ep_attr` of the public headers; see fi_fabric(3), fi_getinfo(3).
 struct fi_ep_attr {
-  enum fi_ep_type type_;
+  enum fi_ep_type type;
   uint32_t protocol;
   uint32_t protocol_version;
   size_t max_msg_size;
@@ -156,7 +156,7 @@ struct fi_info {
 
 // `struct fi_av_attr` of the public headers; see fi_domain(3), fi_mr(3), fi_av(3).
 struct fi_av_attr {
-  enum fi_av_type type_;
+  enum fi_av_type type;
   int rx_ctx_bits;
   size_t count;
   size_t ep_per_node;
@@ -1145,7 +1145,7 @@ struct fi_mr_map_raw {
 // `struct fi_param` of the public headers; see fi_fabric(3), fi_getinfo(3).
 struct fi_param {
   const char *name;
-  enum fi_param_type type_;
+  enum fi_param_type type;
   const char *help_string;
   const char *value;
 };
@@ -1521,7 +1521,7 @@ struct fi_efa_memory_location_dmabuf {
 struct fi_efa_memory_location {
   uint8_t *ptr;
   struct fi_efa_memory_location_dmabuf dmabuf;
-  uint8_t type_;
+  uint8_t type;
   uint8_t reserved[7];
 };
 

@@ -11,6 +11,13 @@
 extern "C" {
 #endif
 
+int fi_log_enabled(const struct fi_provider *prov, enum fi_log_level level,
+		enum fi_log_subsys subsys);
+int fi_log_ready(const struct fi_provider *prov, enum fi_log_level level,
+		enum fi_log_subsys subsys, uint64_t *showtime);
+void fi_log(const struct fi_provider *prov, enum fi_log_level level, enum fi_log_subsys subsys,
+		const char *func, int line, const char *fmt, ...) FI_FORMAT_PRINTF(6, 7);
+
 #define FI_LOG(prov, level, subsystem, ...) \
 	do { \
 		if (fi_log_enabled(prov, level, subsystem)) { \

@@ -12,6 +12,8 @@ extern "C" {
 #define FI_LIB_EXTENSION "fi"
 #define FI_LIB_SUFFIX                FI_LIB_EXTENSION ".so"
 
+int fi_param_define(const struct fi_provider *provider, const char *param_name,
+		enum fi_param_type type, const char *help_string_fmt, ...) FI_FORMAT_PRINTF(4, 5);
 int fi_param_get(struct fi_provider *provider, const char *param_name, void *value);
 
 /* The entry point every external provider (lib*-fi.so) exports. */

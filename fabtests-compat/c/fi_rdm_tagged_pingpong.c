@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include "loops.h"
+
+int main(int argc, char **argv)
+{
+	return program(OP_TAGGED, false, 2, loop_pingpong, argc, argv);
+}
