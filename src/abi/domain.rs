@@ -4,7 +4,6 @@ use super::fabric::FabricBody;
 use super::object::*;
 use super::{ep, queues};
 use crate::core::{Info, Result};
-use crate::device::soft::SoftDevice;
 use crate::hmem::UserMem;
 use crate::prov::efa::addr;
 use crate::prov::efa::av::Av;
@@ -90,7 +89,9 @@ unsafe extern "C" fn feature(name: *const c_char) -> bool {
     unsafe { super::info::string(name) }.as_deref() == Some("mixed_hmem_iov")
 }
 
-static FEATURE_OPS: fi_efa_feature_ops = fi_efa_feature_ops { query: Some(feature) };
+static FEATURE_OPS: fi_efa_feature_ops = fi_efa_feature_ops {
+    query: Some(feature),
+};
 
 unsafe extern "C" fn domain_ops_open(
     f: *mut fid,
@@ -149,22 +150,39 @@ unsafe extern "C" fn av_open(
             return Err(FI_EBADFLAGS);
         }
         if !attr.name.is_null() {
-            crate::warn_log!(FI_LOG_AV, "fi_av_open: name: shared address vectors are not supported");
+            crate::warn_log!(
+                FI_LOG_AV,
+                "fi_av_open: name: shared address vectors are not supported"
+            );
             return Err(FI_ENOSYS);
         }
         let type_ = match attr.r#type {
             FI_AV_UNSPEC => FI_AV_TABLE,
             FI_AV_TABLE | FI_AV_MAP => attr.r#type,
             t => {
-                crate::warn_log!(FI_LOG_AV, "fi_av_open: type {t}: wanted FI_AV_TABLE or FI_AV_MAP");
+                crate::warn_log!(
+                    FI_LOG_AV,
+                    "fi_av_open: type {t}: wanted FI_AV_TABLE or FI_AV_MAP"
+                );
                 return Err(FI_EINVAL);
             }
         };
         attr.r#type = type_;
         let id = domain.lock().avs.insert(Av::new(type_, attr.count));
-        let f = fid_av { fid: new_fid(FI_CLASS_AV, context, &AV_FI_OPS), ops: table(&AV_OPS) };
+        let f = fid_av {
+            fid: new_fid(FI_CLASS_AV, context, &AV_FI_OPS),
+            ops: table(&AV_OPS),
+        };
         // SAFETY: `out` is a place for a pointer.
-        unsafe { *out = hand_out(f, AvBody { domain: Arc::clone(domain), id }) };
+        unsafe {
+            *out = hand_out(
+                f,
+                AvBody {
+                    domain: Arc::clone(domain),
+                    id,
+                },
+            )
+        };
         Ok(())
     })
 }
@@ -276,7 +294,10 @@ unsafe fn register(
     // SAFETY: its class says that it is a domain.
     let domain = unsafe { of(d.cast())? };
     if count > 1 {
-        crate::warn_log!(FI_LOG_MR, "fi_mr_reg: iov_count: wanted {count}, at most 1 (mr_iov_limit)");
+        crate::warn_log!(
+            FI_LOG_MR,
+            "fi_mr_reg: iov_count: wanted {count}, at most 1 (mr_iov_limit)"
+        );
         return Err(FI_EINVAL);
     }
     if access & !ACCESS != 0 {
@@ -308,7 +329,13 @@ unsafe fn register(
         mem_desc: null_mut(),
         key,
     };
-    let p = hand_out(f, MrBody { domain: Arc::clone(domain), mr });
+    let p = hand_out(
+        f,
+        MrBody {
+            domain: Arc::clone(domain),
+            mr,
+        },
+    );
     // SAFETY: `p` was just made; `out` is a place for a pointer. A descriptor is never NULL, so
     // that clients can tell a registered buffer by it.
     unsafe {
@@ -329,9 +356,14 @@ unsafe extern "C" fn mr_reg(
     out: *mut *mut fid_mr,
     context: *mut c_void,
 ) -> c_int {
-    let iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
+    let iov = iovec {
+        iov_base: buf.cast_mut(),
+        iov_len: len,
+    };
     // SAFETY: as promised by our caller.
-    guard_int("fi_mr_reg", || unsafe { register(d, &iov, 1, access, offset, flags, out, context) })
+    guard_int("fi_mr_reg", || unsafe {
+        register(d, &iov, 1, access, offset, flags, out, context)
+    })
 }
 
 unsafe extern "C" fn mr_regv(
@@ -346,7 +378,9 @@ unsafe extern "C" fn mr_regv(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: as promised by our caller.
-    guard_int("fi_mr_regv", || unsafe { register(d, iov, count, access, offset, flags, out, context) })
+    guard_int("fi_mr_regv", || unsafe {
+        register(d, iov, count, access, offset, flags, out, context)
+    })
 }
 
 unsafe extern "C" fn mr_regattr(
@@ -367,12 +401,24 @@ unsafe extern "C" fn mr_regattr(
             return Err(FI_ENOSYS);
         }
         if flags & FI_MR_DMABUF != 0 {
-            crate::warn_log!(FI_LOG_MR, "fi_mr_regattr: FI_MR_DMABUF is not supported by the software adapter");
+            crate::warn_log!(
+                FI_LOG_MR,
+                "fi_mr_regattr: FI_MR_DMABUF is not supported by the software adapter"
+            );
             return Err(FI_EOPNOTSUPP);
         }
         // SAFETY: as promised by our caller; the union holds host memory.
         unsafe {
-            register(d, a.src.mr_iov, a.iov_count, a.access, a.offset, flags, out, a.context)
+            register(
+                d,
+                a.src.mr_iov,
+                a.iov_count,
+                a.access,
+                a.offset,
+                flags,
+                out,
+                a.context,
+            )
         }
     })
 }
@@ -501,17 +547,27 @@ unsafe fn insert_all(
     // SAFETY: `v` is NULL or an address vector of ours.
     let b = unsafe { av(v)? };
     if flags & !INSERT_FLAGS != 0 {
-        crate::warn_log!(FI_LOG_AV, "fi_av_insert: flags {flags:#x}: wanted FI_MORE or FI_SYNC_ERR");
+        crate::warn_log!(
+            FI_LOG_AV,
+            "fi_av_insert: flags {flags:#x}: wanted FI_MORE or FI_SYNC_ERR"
+        );
         return Err(FI_EBADFLAGS);
     }
-    let errors = if flags & FI_SYNC_ERR != 0 { context.cast::<c_int>() } else { null_mut() };
+    let errors = if flags & FI_SYNC_ERR != 0 {
+        context.cast::<c_int>()
+    } else {
+        null_mut()
+    };
     if flags & FI_SYNC_ERR != 0 && errors.is_null() {
         return Err(FI_EINVAL);
     }
     let mut s = b.domain.lock();
     let table = s.avs.get_mut(b.id).ok_or(FI_EBADF)?;
     if fi_addr.is_null() && table.type_ == FI_AV_MAP && count > 0 {
-        crate::warn_log!(FI_LOG_AV, "fi_av_insert: fi_addr is NULL: FI_AV_MAP needs it");
+        crate::warn_log!(
+            FI_LOG_AV,
+            "fi_av_insert: fi_addr is NULL: FI_AV_MAP needs it"
+        );
         return Err(FI_EINVAL);
     }
     let mut good = 0;
@@ -569,8 +625,13 @@ fn resolve(node: Option<&str>, service: Option<&str>) -> Result<[u8; addr::LEN]>
         hints: None,
     };
     let list = crate::prov::efa::info::getinfo(&q)?;
-    let dest = list.first().and_then(|i| i.dest_addr.as_deref()).ok_or(FI_EADDRNOTAVAIL)?;
-    dest.first_chunk::<{ addr::LEN }>().copied().ok_or(FI_EADDRNOTAVAIL)
+    let dest = list
+        .first()
+        .and_then(|i| i.dest_addr.as_deref())
+        .ok_or(FI_EADDRNOTAVAIL)?;
+    dest.first_chunk::<{ addr::LEN }>()
+        .copied()
+        .ok_or(FI_EADDRNOTAVAIL)
 }
 
 unsafe extern "C" fn av_insertsvc(
@@ -588,7 +649,9 @@ unsafe extern "C" fn av_insertsvc(
             if n.is_none() {
                 return Err(FI_EINVAL);
             }
-            insert_all(v, 1, fi_addr, flags, context, |_| resolve(n.as_deref(), s.as_deref()))
+            insert_all(v, 1, fi_addr, flags, context, |_| {
+                resolve(n.as_deref(), s.as_deref())
+            })
         }
     }) as c_int
 }
@@ -617,9 +680,15 @@ unsafe extern "C" fn av_insertsym(
         unsafe {
             let n = super::info::string(node).ok_or(FI_EINVAL)?;
             let s = super::info::string(service).ok_or(FI_EINVAL)?;
-            let count = nodecnt.checked_mul(svccnt).filter(|c| *c > 0).ok_or(FI_EINVAL)?;
+            let count = nodecnt
+                .checked_mul(svccnt)
+                .filter(|c| *c > 0)
+                .ok_or(FI_EINVAL)?;
             insert_all(v, count, fi_addr, flags, context, |i| {
-                resolve(Some(&counted(&n, i / svccnt)), Some(&counted(&s, i % svccnt)))
+                resolve(
+                    Some(&counted(&n, i / svccnt)),
+                    Some(&counted(&s, i % svccnt)),
+                )
             })
         }
     }) as c_int
@@ -661,7 +730,13 @@ unsafe extern "C" fn av_lookup(
         unsafe {
             let b = av(v)?;
             let len = len.as_mut().ok_or(FI_EINVAL)?;
-            let a = b.domain.lock().avs.get(b.id).ok_or(FI_EBADF)?.lookup(fi_addr)?;
+            let a = b
+                .domain
+                .lock()
+                .avs
+                .get(b.id)
+                .ok_or(FI_EBADF)?
+                .lookup(fi_addr)?;
             give_address(&addr::to_raw(&a), out, len);
         }
         Ok(())
@@ -674,7 +749,11 @@ unsafe extern "C" fn av_lookup(
 /// `out` is NULL or `len` bytes long.
 pub unsafe fn give_address(raw: &[u8], out: *mut c_void, len: &mut usize) -> bool {
     let room = core::mem::replace(len, raw.len());
-    let n = if out.is_null() { 0 } else { room.min(raw.len()) };
+    let n = if out.is_null() {
+        0
+    } else {
+        room.min(raw.len())
+    };
     // SAFETY: `n` bytes fit, as promised by the caller.
     unsafe { core::ptr::copy_nonoverlapping(raw.as_ptr(), out.cast(), n) };
     n == raw.len()
@@ -722,14 +801,6 @@ static AV_OPS: fi_ops_av = fi_ops_av {
     set_user_id: None,
     lookup2: None,
 };
-
-/// Largest single RDMA operation of the adapter.
-pub fn max_rdma(d: &Domain) -> usize {
-    use crate::device::Device;
-    let s = d.lock();
-    let dev: &SoftDevice = &s.dev;
-    dev.attr().max_rdma
-}
 
 #[cfg(test)]
 mod tests {

@@ -44,7 +44,7 @@ pub unsafe extern "C" fn endpoint(
         }
         // SAFETY: `d` is a domain of ours, `i` an info of ours.
         let (domain, i) = unsafe { (dom::of(d)?, info::read(i, &V1_10).ok_or(FI_EINVAL)?) };
-        let e = rdm::Ep::new(&i, dom::max_rdma(domain))?;
+        let e = rdm::Ep::new(&i, domain.max_rdma())?;
         let id = domain.lock().eps.insert(e);
         let f = fid_ep {
             fid: new_fid(FI_CLASS_EP, context, &EP_FI_OPS),
@@ -56,7 +56,12 @@ pub unsafe extern "C" fn endpoint(
             atomic: table(&absent::ATOMIC_OPS),
             collective: table(&absent::COLLECTIVE_OPS),
         };
-        let b = EpBody { domain: Arc::clone(domain), id, eq: None, watched: None };
+        let b = EpBody {
+            domain: Arc::clone(domain),
+            id,
+            eq: None,
+            watched: None,
+        };
         // SAFETY: `out` is a place for a pointer.
         unsafe { *out = hand_out(f, b) };
         Ok(())
@@ -71,7 +76,11 @@ pub unsafe extern "C" fn endpoint2(
     context: *mut c_void,
 ) -> c_int {
     if flags != 0 {
-        return if flags & FI_PEER_TRANSFER != 0 { -FI_ENOSYS } else { -FI_EBADFLAGS };
+        return if flags & FI_PEER_TRANSFER != 0 {
+            -FI_ENOSYS
+        } else {
+            -FI_EBADFLAGS
+        };
     }
     // SAFETY: as promised by our caller.
     unsafe { endpoint(d, i, out, context) }
@@ -103,7 +112,10 @@ unsafe extern "C" fn ep_bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
                 if Arc::ptr_eq(d, &b.domain) {
                     return Ok(());
                 }
-                crate::warn_log!(FI_LOG_EP_CTRL, "fi_ep_bind: the object belongs to another domain");
+                crate::warn_log!(
+                    FI_LOG_EP_CTRL,
+                    "fi_ep_bind: the object belongs to another domain"
+                );
                 Err(FI_EINVAL)
             };
             match (*with).fclass {
@@ -117,21 +129,39 @@ unsafe extern "C" fn ep_bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
                 FI_CLASS_AV => {
                     let v = body::<fid_av, AvBody>(with.cast())?;
                     same(&v.domain)?;
-                    b.domain.lock().eps.get_mut(b.id).ok_or(FI_EBADF)?.bind_av(v.id)
+                    b.domain
+                        .lock()
+                        .eps
+                        .get_mut(b.id)
+                        .ok_or(FI_EBADF)?
+                        .bind_av(v.id)
                 }
                 FI_CLASS_CQ => {
                     let q = body::<fid_cq, CqBody>(with.cast())?;
                     same(&q.domain)?;
-                    b.domain.lock().eps.get_mut(b.id).ok_or(FI_EBADF)?.bind_cq(q.id, flags)
+                    b.domain
+                        .lock()
+                        .eps
+                        .get_mut(b.id)
+                        .ok_or(FI_EBADF)?
+                        .bind_cq(q.id, flags)
                 }
                 FI_CLASS_CNTR => {
                     let c = body::<fid_cntr, CntrBody>(with.cast())?;
                     same(&c.domain)?;
-                    b.domain.lock().eps.get_mut(b.id).ok_or(FI_EBADF)?.bind_cntr(c.id, flags)
+                    b.domain
+                        .lock()
+                        .eps
+                        .get_mut(b.id)
+                        .ok_or(FI_EBADF)?
+                        .bind_cntr(c.id, flags)
                 }
                 FI_CLASS_SRX_CTX | FI_CLASS_STX_CTX => Err(FI_ENOSYS),
                 class => {
-                    crate::warn_log!(FI_LOG_EP_CTRL, "fi_ep_bind: class {class} cannot be bound to an endpoint");
+                    crate::warn_log!(
+                        FI_LOG_EP_CTRL,
+                        "fi_ep_bind: class {class} cannot be bound to an endpoint"
+                    );
                     Err(FI_EINVAL)
                 }
             }
@@ -184,7 +214,13 @@ unsafe extern "C" fn getopt(
             if value.is_null() || len.is_null() {
                 return Err(FI_EINVAL);
             }
-            let v = b.domain.lock().eps.get(b.id).ok_or(FI_EBADF)?.getopt(name)?;
+            let v = b
+                .domain
+                .lock()
+                .eps
+                .get(b.id)
+                .ok_or(FI_EBADF)?
+                .getopt(name)?;
             let put = |bytes: &[u8]| {
                 let room = core::mem::replace(&mut *len, bytes.len());
                 if room < bytes.len() {
@@ -226,7 +262,10 @@ unsafe extern "C" fn setopt(
                 OptionValue::Bool(_) => 1,
             };
             if value.is_null() || len != want {
-                crate::warn_log!(FI_LOG_EP_CTRL, "fi_setopt: option {name}: length {len}, wanted {want}");
+                crate::warn_log!(
+                    FI_LOG_EP_CTRL,
+                    "fi_setopt: option {name}: length {len}, wanted {want}"
+                );
                 return Err(FI_EINVAL);
             }
             let v = match kind {
@@ -298,7 +337,9 @@ unsafe extern "C" fn setname(f: fid_t, addr: *mut c_void, len: usize) -> c_int {
             if addr.is_null() || len < crate::prov::efa::addr::LEN {
                 return Err(FI_EINVAL);
             }
-            let raw = addr.cast::<[u8; crate::prov::efa::addr::LEN]>().read_unaligned();
+            let raw = addr
+                .cast::<[u8; crate::prov::efa::addr::LEN]>()
+                .read_unaligned();
             rdm::set_name(&mut b.domain.lock(), b.id, &raw)
         }
     })

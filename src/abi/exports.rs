@@ -141,11 +141,17 @@ unsafe fn open_fabric(
     }
     init();
     let (Some(prov), Some(_)) = (attr.prov_name.as_deref(), attr.name.as_deref()) else {
-        crate::warn_log!(FI_LOG_FABRIC, "fi_fabric: attr->prov_name and attr->name must be set");
+        crate::warn_log!(
+            FI_LOG_FABRIC,
+            "fi_fabric: attr->prov_name and attr->name must be set"
+        );
         return Err(FI_EINVAL);
     };
     let Some(p) = registry::by_name(prov) else {
-        crate::warn_log!(FI_LOG_FABRIC, "fi_fabric: prov_name: wanted {prov}, had efa");
+        crate::warn_log!(
+            FI_LOG_FABRIC,
+            "fi_fabric: prov_name: wanted {prov}, had efa"
+        );
         return Err(FI_ENODEV);
     };
     match super::external::raw(p.name()) {
@@ -250,7 +256,10 @@ unsafe extern "C" fn open(
             *out = null_mut();
             let name = info::string(name).unwrap_or_default();
             *out = super::logging::open(&name, context).ok_or_else(|| {
-                crate::info_log!(FI_LOG_CORE, "fi_open: name: wanted {name}, had logging, mr_cache");
+                crate::info_log!(
+                    FI_LOG_CORE,
+                    "fi_open: name: wanted {name}, had logging, mr_cache"
+                );
                 FI_ENOSYS
             })?;
         }
@@ -273,7 +282,9 @@ pub fn strerror(errnum: c_int) -> *const c_char {
     let all = all.get_or_insert_with(HashMap::new);
     // A table that only grows by error numbers the system knows, and one entry for the others.
     let e = if e > 4096 { -1 } else { e };
-    all.entry(e).or_insert_with(|| CString::new(errno::text(e)).unwrap_or_default()).as_ptr()
+    all.entry(e)
+        .or_insert_with(|| CString::new(errno::text(e)).unwrap_or_default())
+        .as_ptr()
 }
 
 unsafe extern "C" fn strerror_c(errnum: c_int) -> *const c_char {
@@ -401,6 +412,7 @@ unsafe extern "C" fn param_get(
 /// # Safety
 /// As fi_param_define(3).
 #[cfg_attr(feature = "exports", no_mangle)]
+#[cfg_attr(not(feature = "exports"), allow(dead_code))]
 pub unsafe extern "C" fn fi_rs_param_define(
     prov: *const fi_provider,
     name: *const c_char,
@@ -409,7 +421,8 @@ pub unsafe extern "C" fn fi_rs_param_define(
 ) -> c_int {
     guard_int("fi_param_define", || {
         // SAFETY: as promised by the caller.
-        let (prov, name, help) = unsafe { (prov_name(prov), info::string(name), info::string(help)) };
+        let (prov, name, help) =
+            unsafe { (prov_name(prov), info::string(name), info::string(help)) };
         let (Some(name), Ok(kind)) = (name.filter(|n| !n.is_empty()), u32::try_from(kind)) else {
             return Err(FI_EINVAL);
         };
@@ -426,6 +439,7 @@ pub unsafe extern "C" fn fi_rs_param_define(
 /// # Safety
 /// As fi_log in fi_log.h.
 #[cfg_attr(feature = "exports", no_mangle)]
+#[cfg_attr(not(feature = "exports"), allow(dead_code))]
 pub unsafe extern "C" fn fi_rs_log_line(
     prov: *const fi_provider,
     level: c_int,
@@ -436,7 +450,8 @@ pub unsafe extern "C" fn fi_rs_log_line(
 ) -> c_int {
     guard_int("fi_log", || {
         // SAFETY: as promised by the caller.
-        let (prov, func, text) = unsafe { (prov_name(prov), info::string(func), info::string(text)) };
+        let (prov, func, text) =
+            unsafe { (prov_name(prov), info::string(func), info::string(text)) };
         log::line(
             prov.as_deref().unwrap_or("core"),
             level as u32,
@@ -456,7 +471,11 @@ unsafe extern "C" fn log_enabled(
 ) -> c_int {
     // SAFETY: the provider is NULL or valid.
     let name = unsafe { prov_name(prov) };
-    c_int::from(log::enabled(name.as_deref().unwrap_or("core"), level, subsys))
+    c_int::from(log::enabled(
+        name.as_deref().unwrap_or("core"),
+        level,
+        subsys,
+    ))
 }
 
 unsafe extern "C" fn log_ready(
@@ -471,7 +490,7 @@ unsafe extern "C" fn log_ready(
         if log_enabled(prov, level, subsys) == 0 {
             return 0;
         }
-        let now = crate::device::soft::now() / 1_000_000;
+        let now = log::milliseconds();
         if showtime.is_null() {
             return 1;
         }

@@ -42,7 +42,9 @@ impl Provider for External {
         let c = |s: Option<&str>| s.and_then(|s| CString::new(s).ok());
         let (node, service) = (c(q.node), c(q.service));
         let ptr = |s: &Option<CString>| s.as_ref().map_or(core::ptr::null(), |s| s.as_ptr());
-        let hints = q.hints.map_or(core::ptr::null_mut(), |h| info::write(h, &V1_10));
+        let hints = q
+            .hints
+            .map_or(core::ptr::null_mut(), |h| info::write(h, &V1_10));
         let mut list: *mut fi_info = core::ptr::null_mut();
         // SAFETY: the function is called as its header declares; both lists are freed here.
         unsafe {
@@ -67,20 +69,30 @@ impl Provider for External {
 /// The C struct of an external provider, for fi_fabric(3).
 pub fn raw(name: &str) -> Option<*const fi_provider> {
     let all = LOADED.lock().unwrap_or_else(|e| e.into_inner());
-    all.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, p)| *p as *const fi_provider)
+    all.iter()
+        .find(|(n, _)| n.eq_ignore_ascii_case(name))
+        .map(|(_, p)| *p as *const fi_provider)
 }
 
 /// Loads what `FI_PROVIDER_PATH` names.
 pub fn load_all() {
-    let Ok(path) = std::env::var("FI_PROVIDER_PATH") else { return };
+    let Ok(path) = std::env::var("FI_PROVIDER_PATH") else {
+        return;
+    };
     for dir in path.split(':').filter(|d| !d.is_empty()) {
         let Ok(entries) = std::fs::read_dir(dir) else {
-            crate::warn_log!(FI_LOG_CORE, "FI_PROVIDER_PATH: {dir} is no readable directory");
+            crate::warn_log!(
+                FI_LOG_CORE,
+                "FI_PROVIDER_PATH: {dir} is no readable directory"
+            );
             continue;
         };
         let mut files: Vec<PathBuf> = entries
             .filter_map(|e| e.ok().map(|e| e.path()))
-            .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().ends_with("-fi.so")))
+            .filter(|p| {
+                p.file_name()
+                    .is_some_and(|n| n.to_string_lossy().ends_with("-fi.so"))
+            })
             .collect();
         files.sort();
         for f in files {
@@ -113,7 +125,11 @@ fn load(file: &Path) -> core::result::Result<(), String> {
         if p.getinfo.is_none() || p.fabric.is_none() {
             return Err("it has no getinfo or no fabric function".into());
         }
-        crate::info_log!(FI_LOG_CORE, "external provider {name} loaded from {}", file.display());
+        crate::info_log!(
+            FI_LOG_CORE,
+            "external provider {name} loaded from {}",
+            file.display()
+        );
         let mut all = LOADED.lock().unwrap_or_else(|e| e.into_inner());
         all.push((name.clone(), p as *const fi_provider as usize));
         registry::register(Arc::new(External { name, raw: p }));

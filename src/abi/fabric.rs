@@ -10,7 +10,6 @@ use crate::prov::efa::eq::{Eq, Event};
 use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::size_of;
-use core::ptr::null_mut;
 use std::sync::Arc;
 
 /// Body of a `fid_fabric`.
@@ -110,10 +109,17 @@ unsafe extern "C" fn eq_open(
             crate::warn_log!(FI_LOG_EQ, "fi_eq_open: flags {flags:#x}: wanted FI_WRITE");
             return Err(FI_EBADFLAGS);
         }
-        wait_obj("fi_eq_open", wait, &[FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_YIELD])?;
+        wait_obj(
+            "fi_eq_open",
+            wait,
+            &[FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_YIELD],
+        )?;
         let eq = Arc::new(Eq::new(flags, wait)?);
         fabric.hold();
-        let b = EqBody { eq, fabric: Arc::clone(fabric) };
+        let b = EqBody {
+            eq,
+            fabric: Arc::clone(fabric),
+        };
         let f = fid_eq {
             fid: new_fid(FI_CLASS_EQ, context, &EQ_FI_OPS),
             ops: table(&EQ_OPS),
@@ -129,7 +135,10 @@ pub fn wait_obj(call: &str, obj: fi_wait_obj, known: &[fi_wait_obj]) -> Result<(
     if known.contains(&obj) {
         return Ok(());
     }
-    let names: Vec<String> = known.iter().map(|w| crate::core::tostr::wait_obj(*w)).collect();
+    let names: Vec<String> = known
+        .iter()
+        .map(|w| crate::core::tostr::wait_obj(*w))
+        .collect();
     crate::warn_log!(
         FI_LOG_CORE,
         "{call}: wait_obj: wanted {}, accepted {}",
@@ -192,7 +201,10 @@ unsafe extern "C" fn eq_close(f: *mut fid) -> c_int {
         // SAFETY: only event queues have this table.
         let b = unsafe { body::<fid_eq, EqBody>(f.cast())? };
         if Arc::strong_count(&b.eq) > 1 {
-            crate::warn_log!(FI_LOG_EQ, "fi_close: this event queue is still bound to a domain or endpoint");
+            crate::warn_log!(
+                FI_LOG_EQ,
+                "fi_close: this event queue is still bound to a domain or endpoint"
+            );
             return Err(FI_EBUSY);
         }
         // SAFETY: as above.
@@ -267,7 +279,11 @@ unsafe extern "C" fn eq_sread(
         unsafe {
             let b = body::<fid_eq, EqBody>(q)?;
             let room = if buf.is_null() { 0 } else { len };
-            Ok(give(b.eq.sread(room, timeout, flags & FI_PEEK != 0)?, event, buf))
+            Ok(give(
+                b.eq.sread(room, timeout, flags & FI_PEEK != 0)?,
+                event,
+                buf,
+            ))
         }
     })
 }
@@ -292,15 +308,24 @@ unsafe extern "C" fn eq_write(
         unsafe {
             let b = body::<fid_eq, EqBody>(q)?;
             if !b.eq.writable {
-                crate::warn_log!(FI_LOG_EQ, "fi_eq_write: the queue was opened without FI_WRITE");
+                crate::warn_log!(
+                    FI_LOG_EQ,
+                    "fi_eq_write: the queue was opened without FI_WRITE"
+                );
                 return Err(FI_EINVAL);
             }
             if (buf.is_null() && len > 0) || len > 1 << 16 {
                 return Err(FI_EINVAL);
             }
-            let bytes =
-                if len == 0 { &[][..] } else { core::slice::from_raw_parts(buf.cast::<u8>(), len) };
-            b.eq.push(Event { event, bytes: bytes.to_vec() });
+            let bytes = if len == 0 {
+                &[][..]
+            } else {
+                core::slice::from_raw_parts(buf.cast::<u8>(), len)
+            };
+            b.eq.push(Event {
+                event,
+                bytes: bytes.to_vec(),
+            });
         }
         Ok(len as isize)
     })
@@ -339,9 +364,4 @@ static EQ_OPS: fi_ops_eq = fi_ops_eq {
 pub unsafe fn eq_of(q: *mut fid_eq) -> Result<Arc<Eq>> {
     // SAFETY: as promised by the caller.
     unsafe { body::<fid_eq, EqBody>(q) }.map(|b| Arc::clone(&b.eq))
-}
-
-/// A pointer that stands for nothing, where a C struct wants one.
-pub const fn none<T>() -> *mut T {
-    null_mut()
 }

@@ -453,7 +453,11 @@ fn write_nic(n: &Nic) -> *mut fid_nic {
     });
     let ops = (&raw const NIC_OPS).cast_mut();
     boxed(fid_nic {
-        fid: fid { fclass: FI_CLASS_NIC, context: null_mut(), ops },
+        fid: fid {
+            fclass: FI_CLASS_NIC,
+            context: null_mut(),
+            ops,
+        },
         device_attr,
         bus_attr,
         link_attr,
@@ -479,7 +483,11 @@ pub fn write(i: &Info, l: &Layout) -> *mut fi_info {
         ep_attr: i.ep.as_ref().map_or(null_mut(), write_ep),
         domain_attr: i.domain.as_ref().map_or(null_mut(), write_domain),
         fabric_attr: i.fabric.as_ref().map_or(null_mut(), write_fabric),
-        nic: i.nic.as_ref().filter(|_| has_nic).map_or(null_mut(), write_nic),
+        nic: i
+            .nic
+            .as_ref()
+            .filter(|_| has_nic)
+            .map_or(null_mut(), write_nic),
     })
 }
 
@@ -506,7 +514,14 @@ unsafe fn free_nic(n: *mut fid_nic) {
     unsafe {
         let n0 = &*n;
         if let Some(d) = n0.device_attr.as_ref() {
-            for s in [d.name, d.device_id, d.device_version, d.vendor_id, d.driver, d.firmware] {
+            for s in [
+                d.name,
+                d.device_id,
+                d.device_version,
+                d.vendor_id,
+                d.driver,
+                d.firmware,
+            ] {
                 libc::free(s.cast());
             }
         }
@@ -551,7 +566,12 @@ pub unsafe fn free_list(mut p: *mut fi_info, l: &Layout) {
                 libc::free(f.prov_name.cast());
                 libc::free(i.fabric_attr.cast());
             }
-            if let Some(close) = i.nic.as_ref().and_then(|n| n.fid.ops.as_ref()).and_then(|o| o.close) {
+            if let Some(close) = i
+                .nic
+                .as_ref()
+                .and_then(|n| n.fid.ops.as_ref())
+                .and_then(|o| o.close)
+            {
                 close(i.nic.cast());
             }
             libc::free(p.cast());
@@ -576,7 +596,13 @@ mod tests {
         d.max_ep_srx_ctx = 8;
         d.auth_key = Some(vec![5; 4]);
         d.auth_key_size = 4;
-        i.nic = Some(Nic { device: Some(DeviceAttr { name: Some("n".into()), ..DeviceAttr::default() }), ..Nic::default() });
+        i.nic = Some(Nic {
+            device: Some(DeviceAttr {
+                name: Some("n".into()),
+                ..DeviceAttr::default()
+            }),
+            ..Nic::default()
+        });
         i
     }
 

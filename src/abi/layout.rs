@@ -24,14 +24,23 @@ const TX_OLD: usize = 72;
 const FABRIC_OLD: usize = 28;
 
 const fn layout(info: usize, tx: usize, ep: usize, domain: usize) -> Layout {
-    Layout { info, tx, ep, domain, fabric: size_of::<fi_fabric_attr>() }
+    Layout {
+        info,
+        tx,
+        ep,
+        domain,
+        fabric: size_of::<fi_fabric_attr>(),
+    }
 }
 
 const INFO: usize = size_of::<fi_info>();
 const TX: usize = size_of::<fi_tx_attr>();
 
 /// FABRIC_1.0
-pub const V1_0: Layout = Layout { fabric: FABRIC_OLD, ..layout(INFO_OLD, TX_OLD, 80, 120) };
+pub const V1_0: Layout = Layout {
+    fabric: FABRIC_OLD,
+    ..layout(INFO_OLD, TX_OLD, 80, 120)
+};
 /// FABRIC_1.1
 pub const V1_1: Layout = layout(INFO_OLD, TX_OLD, 96, 184);
 /// FABRIC_1.2
@@ -45,7 +54,12 @@ pub const V1_8: Layout = layout(INFO, TX, 96, 208);
 /// FABRIC_1.9
 pub const V1_9: Layout = layout(INFO, TX, 96, 224);
 /// FABRIC_1.10, the default
-pub const V1_10: Layout = layout(INFO, TX, size_of::<fi_ep_attr>(), size_of::<fi_domain_attr>());
+pub const V1_10: Layout = layout(
+    INFO,
+    TX,
+    size_of::<fi_ep_attr>(),
+    size_of::<fi_domain_attr>(),
+);
 
 /// Copies a struct of `len` bytes into its current form, zero where it was shorter.
 ///

@@ -14,7 +14,9 @@ unsafe impl Sync for ProvBox {}
 static PROV: ProvBox = ProvBox(fi_provider {
     version: crate::core::PROV_VERSION,
     fi_version: crate::core::API_VERSION,
-    context: fi_context { internal: [core::ptr::null_mut(); 4] },
+    context: fi_context {
+        internal: [core::ptr::null_mut(); 4],
+    },
     name: c"efa".as_ptr(),
     getinfo: None,
     fabric: None,
@@ -30,14 +32,27 @@ unsafe impl Sync for CLogger {}
 impl Sink for CLogger {
     fn enabled(&self, level: fi_log_level, subsys: fi_log_subsys) -> bool {
         // SAFETY: the function is the application's, called as its header declares.
-        self.0.enabled.is_some_and(|f| unsafe { f(&PROV.0, level, subsys, 0) } != 0)
+        self.0
+            .enabled
+            .is_some_and(|f| unsafe { f(&PROV.0, level, subsys, 0) } != 0)
     }
 
     fn line(&self, level: fi_log_level, subsys: fi_log_subsys, func: &str, line: u32, text: &str) {
-        let (Ok(func), Ok(text)) = (CString::new(func), CString::new(text)) else { return };
+        let (Ok(func), Ok(text)) = (CString::new(func), CString::new(text)) else {
+            return;
+        };
         if let Some(f) = self.0.log {
             // SAFETY: as above; the strings live until the call returns.
-            unsafe { f(&PROV.0, level, subsys, func.as_ptr(), line as c_int, text.as_ptr()) };
+            unsafe {
+                f(
+                    &PROV.0,
+                    level,
+                    subsys,
+                    func.as_ptr(),
+                    line as c_int,
+                    text.as_ptr(),
+                )
+            };
         }
     }
 }
@@ -66,7 +81,10 @@ unsafe extern "C" fn bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
             }
             match (kind, (*with).fclass) {
                 (Import::Logging, FI_CLASS_LOG) => {
-                    let ops = (*with.cast::<fid_logging>()).ops.as_ref().ok_or(FI_EINVAL)?;
+                    let ops = (*with.cast::<fid_logging>())
+                        .ops
+                        .as_ref()
+                        .ok_or(FI_EINVAL)?;
                     if ops.size < core::mem::size_of::<fi_ops_log>() {
                         return Err(FI_EINVAL);
                     }
@@ -86,8 +104,10 @@ unsafe extern "C" fn bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
 
 unsafe extern "C" fn notify(_: *mut fid_mem_monitor, _: *const c_void, _: usize) {}
 
-static NOTIFY: fi_ops_mem_notify =
-    fi_ops_mem_notify { size: core::mem::size_of::<fi_ops_mem_notify>(), notify: Some(notify) };
+static NOTIFY: fi_ops_mem_notify = fi_ops_mem_notify {
+    size: core::mem::size_of::<fi_ops_mem_notify>(),
+    notify: Some(notify),
+};
 
 static OPS: fi_ops = ops(close, bind, no_control);
 
@@ -98,6 +118,9 @@ pub fn open(name: &str, context: *mut c_void) -> Option<*mut fid> {
         "mr_cache" => (Import::MrCache, FI_CLASS_MR_CACHE),
         _ => return None,
     };
-    let f = fid_logging { fid: new_fid(class, context, &OPS), ops: core::ptr::null_mut() };
+    let f = fid_logging {
+        fid: new_fid(class, context, &OPS),
+        ops: core::ptr::null_mut(),
+    };
     Some(hand_out(f, kind).cast())
 }

@@ -25,7 +25,11 @@ pub struct Obj<F, B> {
 
 /// A fid of a class with its table; `ops` must be the table of that class.
 pub fn new_fid(fclass: usize, context: *mut c_void, ops: &'static fi_ops) -> fid {
-    fid { fclass, context, ops: (ops as *const fi_ops).cast_mut() }
+    fid {
+        fclass,
+        context,
+        ops: (ops as *const fi_ops).cast_mut(),
+    }
 }
 
 /// A static table as the C structs want it.
@@ -35,7 +39,11 @@ pub const fn table<T>(t: &'static T) -> *mut T {
 
 /// Boxes an object and returns the pointer for the caller.
 pub fn hand_out<F, B>(f: F, body: B) -> *mut F {
-    Box::into_raw(Box::new(Obj { f, body: Some(body) })).cast()
+    Box::into_raw(Box::new(Obj {
+        f,
+        body: Some(body),
+    }))
+    .cast()
 }
 
 /// The body of an object; `FI_EINVAL` for NULL, `FI_EBADF` for a closed one.
@@ -95,7 +103,10 @@ pub fn guard(call: &str, f: impl FnOnce() -> Result<isize, Errno>) -> isize {
         Ok(Ok(v)) => v,
         Ok(Err(e)) => -(e as isize),
         Err(_) => {
-            crate::warn_log!(FI_LOG_CORE, "{call}: internal error (a panic was caught): please report it");
+            crate::warn_log!(
+                FI_LOG_CORE,
+                "{call}: internal error (a panic was caught): please report it"
+            );
             -(FI_EOTHER as isize)
         }
     }
@@ -186,7 +197,13 @@ mod tests {
     #[test]
     fn a_closed_object_is_noticed() {
         static OPS: fi_ops = ops(dead_close, no_bind, no_control);
-        let p = hand_out(fid_stx { fid: new_fid(FI_CLASS_STX_CTX, null_mut(), &OPS), ops: null_mut() }, 5u32);
+        let p = hand_out(
+            fid_stx {
+                fid: new_fid(FI_CLASS_STX_CTX, null_mut(), &OPS),
+                ops: null_mut(),
+            },
+            5u32,
+        );
         // SAFETY: `p` was just handed out with these types.
         unsafe {
             assert_eq!(body::<fid_stx, u32>(p).copied(), Ok(5));
@@ -200,7 +217,10 @@ mod tests {
 
     #[test]
     fn panics_do_not_reach_c() {
-        assert_eq!(guard("test", || panic!("on purpose")), -(FI_EOTHER as isize));
+        assert_eq!(
+            guard("test", || panic!("on purpose")),
+            -(FI_EOTHER as isize)
+        );
         assert_eq!(guard_int("test", || Err(FI_EINVAL)), -FI_EINVAL);
     }
 }

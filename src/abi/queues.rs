@@ -4,11 +4,10 @@ use super::domain as dom;
 use super::fabric::wait_obj;
 use super::object::*;
 use crate::core::{version, Result};
-use crate::device::wait::WaitSet;
-use crate::device::Status;
 use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::cq::{Cq, Entry, ErrEntry};
 use crate::prov::efa::domain::Domain;
+use crate::prov::efa::{Status, WaitSet};
 use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::size_of;
@@ -43,8 +42,13 @@ unsafe fn get_wait(w: Option<&Arc<WaitSet>>, obj: fi_wait_obj, arg: *mut c_void)
     Ok(())
 }
 
-const WAITS: [fi_wait_obj; 5] =
-    [FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_MUTEX_COND, FI_WAIT_YIELD];
+const WAITS: [fi_wait_obj; 5] = [
+    FI_WAIT_NONE,
+    FI_WAIT_UNSPEC,
+    FI_WAIT_FD,
+    FI_WAIT_MUTEX_COND,
+    FI_WAIT_YIELD,
+];
 
 /// # Safety
 /// `q` is NULL or a completion queue of ours.
@@ -71,12 +75,19 @@ pub unsafe extern "C" fn cq_open(
             FI_CQ_FORMAT_UNSPEC => FI_CQ_FORMAT_CONTEXT,
             f @ FI_CQ_FORMAT_CONTEXT..=FI_CQ_FORMAT_TAGGED => f,
             f => {
-                crate::warn_log!(FI_LOG_CQ, "fi_cq_open: format {f}: wanted FI_CQ_FORMAT_CONTEXT to _TAGGED");
+                crate::warn_log!(
+                    FI_LOG_CQ,
+                    "fi_cq_open: format {f}: wanted FI_CQ_FORMAT_CONTEXT to _TAGGED"
+                );
                 return Err(FI_EINVAL);
             }
         };
         if attr.flags & !FI_AFFINITY != 0 {
-            crate::warn_log!(FI_LOG_CQ, "fi_cq_open: flags {:#x}: wanted none", attr.flags);
+            crate::warn_log!(
+                FI_LOG_CQ,
+                "fi_cq_open: flags {:#x}: wanted none",
+                attr.flags
+            );
             return Err(FI_EBADFLAGS);
         }
         wait_obj("fi_cq_open", attr.wait_obj, &WAITS)?;
@@ -84,14 +95,22 @@ pub unsafe extern "C" fn cq_open(
             return Err(FI_EINVAL);
         }
         if attr.size > 1 << 30 {
-            crate::warn_log!(FI_LOG_CQ, "fi_cq_open: size: wanted {}, at most {}", attr.size, 1 << 30);
+            crate::warn_log!(
+                FI_LOG_CQ,
+                "fi_cq_open: size: wanted {}, at most {}",
+                attr.size,
+                1 << 30
+            );
             return Err(FI_EINVAL);
         }
         let q = Cq::new(format, attr.size, attr.wait_obj)?;
         attr.size = q.size;
         attr.format = format;
         let id = domain.open_cq(q)?;
-        let f = fid_cq { fid: new_fid(FI_CLASS_CQ, context, &CQ_FI_OPS), ops: table(&CQ_OPS) };
+        let f = fid_cq {
+            fid: new_fid(FI_CLASS_CQ, context, &CQ_FI_OPS),
+            ops: table(&CQ_OPS),
+        };
         let b = CqBody {
             domain: Arc::clone(domain),
             id,
@@ -122,7 +141,11 @@ unsafe extern "C" fn cq_control(f: *mut fid, command: c_int, arg: *mut c_void) -
         // SAFETY: only completion queues have this table; `arg` is what the command wants.
         unsafe {
             let b = cq(f.cast())?;
-            let arg = if arg.is_null() { return Err(FI_EINVAL) } else { arg };
+            let arg = if arg.is_null() {
+                return Err(FI_EINVAL);
+            } else {
+                arg
+            };
             let s = b.domain.lock();
             let q = s.cqs.get(b.id).ok_or(FI_EBADF)?;
             match command {
@@ -276,7 +299,13 @@ unsafe extern "C" fn cq_readerr(q: *mut fid_cq, out: *mut fi_cq_err_entry, _flag
         // SAFETY: `q` is ours; `out` is an entry of the application's API version.
         unsafe {
             let b = cq(q)?;
-            let ErrEntry { entry, olen, err, prov_errno, text } = b.domain.read_cq_error(b.id)?;
+            let ErrEntry {
+                entry,
+                olen,
+                err,
+                prov_errno,
+                text,
+            } = b.domain.read_cq_error(b.id)?;
             let api = b.domain.fabric.api;
             let len = err_entry_size(api);
             // A buffer offered by the application (since 1.5) is filled; else ours is lent.
@@ -332,7 +361,9 @@ unsafe extern "C" fn cq_strerror(
 ) -> *const c_char {
     // SAFETY: `q` is ours; `err_data` is NULL or from our fi_cq_readerr; `buf` has `len` bytes.
     unsafe {
-        let Ok(b) = cq(q) else { return c"closed completion queue".as_ptr() };
+        let Ok(b) = cq(q) else {
+            return c"closed completion queue".as_ptr();
+        };
         if err_data.is_null() {
             let text = Status::from_code(prov_errno).map_or("unknown error", Status::text);
             b.last_error = text.as_bytes().to_vec();
@@ -401,10 +432,14 @@ pub unsafe extern "C" fn cntr_open(
         }
         // SAFETY: `d` is a domain of ours; the attributes are NULL or valid.
         let (domain, attr) = unsafe { (dom::of(d)?, attr.as_ref()) };
-        let (events, wait, flags) =
-            attr.map_or((FI_CNTR_EVENTS_COMP, FI_WAIT_NONE, 0), |a| (a.events, a.wait_obj, a.flags));
+        let (events, wait, flags) = attr.map_or((FI_CNTR_EVENTS_COMP, FI_WAIT_NONE, 0), |a| {
+            (a.events, a.wait_obj, a.flags)
+        });
         if events > FI_CNTR_EVENTS_BYTES {
-            crate::warn_log!(FI_LOG_CNTR, "fi_cntr_open: events {events}: wanted FI_CNTR_EVENTS_COMP or _BYTES");
+            crate::warn_log!(
+                FI_LOG_CNTR,
+                "fi_cntr_open: events {events}: wanted FI_CNTR_EVENTS_COMP or _BYTES"
+            );
             return Err(FI_EINVAL);
         }
         if flags != 0 {
@@ -417,7 +452,15 @@ pub unsafe extern "C" fn cntr_open(
             ops: table(&CNTR_OPS),
         };
         // SAFETY: `out` is a place for a pointer.
-        unsafe { *out = hand_out(f, CntrBody { domain: Arc::clone(domain), id }) };
+        unsafe {
+            *out = hand_out(
+                f,
+                CntrBody {
+                    domain: Arc::clone(domain),
+                    id,
+                },
+            )
+        };
         Ok(())
     })
 }
@@ -439,7 +482,11 @@ unsafe extern "C" fn cntr_control(f: *mut fid, command: c_int, arg: *mut c_void)
         // SAFETY: only counters have this table; `arg` is what the command wants.
         unsafe {
             let b = cntr(f.cast())?;
-            let arg = if arg.is_null() { return Err(FI_EINVAL) } else { arg };
+            let arg = if arg.is_null() {
+                return Err(FI_EINVAL);
+            } else {
+                arg
+            };
             let s = b.domain.lock();
             let c = s.cntrs.get(b.id).ok_or(FI_EBADF)?;
             match command {

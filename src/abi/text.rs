@@ -33,7 +33,9 @@ pub unsafe fn describe(data: *const c_void, kind: fi_type) -> String {
         let e = || data.cast::<u32>().read_unaligned();
         let f = || data.cast::<u64>().read_unaligned();
         match kind {
-            FI_TYPE_INFO => super::info::read(data.cast(), &V1_10).map_or(String::new(), |i| d::info(&i)),
+            FI_TYPE_INFO => {
+                super::info::read(data.cast(), &V1_10).map_or(String::new(), |i| d::info(&i))
+            }
             FI_TYPE_EP_TYPE => t::ep_type(e()),
             FI_TYPE_CAPS => t::caps(f()),
             FI_TYPE_OP_FLAGS => t::op_flags(f()),
@@ -42,7 +44,9 @@ pub unsafe fn describe(data: *const c_void, kind: fi_type) -> String {
             FI_TYPE_RX_ATTR => d::rx_attr(Some(&parts::rx(data.cast())), ""),
             FI_TYPE_EP_ATTR => d::ep_attr(Some(&parts::ep(data.cast())), ""),
             FI_TYPE_DOMAIN_ATTR => d::domain_attr(Some(&parts::domain(data.cast())), ""),
-            FI_TYPE_FABRIC_ATTR => d::fabric_attr(Some(&parts::fabric(data.cast(), V1_10.fabric)), ""),
+            FI_TYPE_FABRIC_ATTR => {
+                d::fabric_attr(Some(&parts::fabric(data.cast(), V1_10.fabric)), "")
+            }
             FI_TYPE_THREADING => t::threading(e()),
             FI_TYPE_PROGRESS => t::progress(e()),
             FI_TYPE_PROTOCOL => t::protocol(e()),

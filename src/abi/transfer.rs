@@ -106,7 +106,11 @@ unsafe fn send_flags(
     data: u64,
 ) -> Result<isize> {
     let cq_data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(data);
-    let r = MsgReq { flags: Some(flags), cq_data, ..r };
+    let r = MsgReq {
+        flags: Some(flags),
+        cq_data,
+        ..r
+    };
     if flags & FI_INJECT == 0 {
         // SAFETY: as promised by the caller.
         return unsafe { do_send(e, &r) };
@@ -114,27 +118,74 @@ unsafe fn send_flags(
     let mut copy = vec![0u8; mem.len()];
     mem.load(0, &mut copy);
     // SAFETY: as promised by the caller.
-    unsafe { do_send(e, &MsgReq { data: Data::Inject(&copy), ..r }) }
+    unsafe {
+        do_send(
+            e,
+            &MsgReq {
+                data: Data::Inject(&copy),
+                ..r
+            },
+        )
+    }
 }
 
 fn msg(data: Data<'_>, to: fi_addr_t, tag: Option<u64>, context: *mut c_void) -> MsgReq<'_> {
-    MsgReq { data, to, tag, cq_data: None, context: context as usize, flags: None }
+    MsgReq {
+        data,
+        to,
+        tag,
+        cq_data: None,
+        context: context as usize,
+        flags: None,
+    }
 }
 
 // ---- messages --------------------------------------------------------------------------------
 
-unsafe extern "C" fn recv(e: *mut fid_ep, buf: *mut c_void, len: usize, _: *mut c_void, src: fi_addr_t, context: *mut c_void) -> isize {
+unsafe extern "C" fn recv(
+    e: *mut fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    _: *mut c_void,
+    src: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_recv", || unsafe {
         let mem = one(buf, len)?;
-        do_recv(e, &RecvReq { mem, src, tag: None, context: context as usize, flags: None })
+        do_recv(
+            e,
+            &RecvReq {
+                mem,
+                src,
+                tag: None,
+                context: context as usize,
+                flags: None,
+            },
+        )
     })
 }
-unsafe extern "C" fn recvv(e: *mut fid_ep, iov: *const iovec, _: Desc, count: usize, src: fi_addr_t, context: *mut c_void) -> isize {
+unsafe extern "C" fn recvv(
+    e: *mut fid_ep,
+    iov: *const iovec,
+    _: Desc,
+    count: usize,
+    src: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_recvv", || unsafe {
         let mem = many(iov, count)?;
-        do_recv(e, &RecvReq { mem, src, tag: None, context: context as usize, flags: None })
+        do_recv(
+            e,
+            &RecvReq {
+                mem,
+                src,
+                tag: None,
+                context: context as usize,
+                flags: None,
+            },
+        )
     })
 }
 unsafe extern "C" fn recvmsg(e: *mut fid_ep, m: *const fi_msg, flags: u64) -> isize {
@@ -142,42 +193,119 @@ unsafe extern "C" fn recvmsg(e: *mut fid_ep, m: *const fi_msg, flags: u64) -> is
     guard("fi_recvmsg", || unsafe {
         let m = m.as_ref().ok_or(FI_EINVAL)?;
         let mem = many(m.msg_iov, m.iov_count)?;
-        do_recv(e, &RecvReq { mem, src: m.addr, tag: None, context: m.context as usize, flags: Some(flags) })
+        do_recv(
+            e,
+            &RecvReq {
+                mem,
+                src: m.addr,
+                tag: None,
+                context: m.context as usize,
+                flags: Some(flags),
+            },
+        )
     })
 }
-unsafe extern "C" fn send(e: *mut fid_ep, buf: *const c_void, len: usize, _: *mut c_void, to: fi_addr_t, context: *mut c_void) -> isize {
+unsafe extern "C" fn send(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _: *mut c_void,
+    to: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
     // SAFETY: the caller lends the buffer until completion.
-    guard("fi_send", || unsafe { do_send(e, &msg(Data::User(one(buf, len)?), to, None, context)) })
+    guard("fi_send", || unsafe {
+        do_send(e, &msg(Data::User(one(buf, len)?), to, None, context))
+    })
 }
-unsafe extern "C" fn sendv(e: *mut fid_ep, iov: *const iovec, _: Desc, count: usize, to: fi_addr_t, context: *mut c_void) -> isize {
+unsafe extern "C" fn sendv(
+    e: *mut fid_ep,
+    iov: *const iovec,
+    _: Desc,
+    count: usize,
+    to: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
     // SAFETY: the caller lends the buffers until completion.
-    guard("fi_sendv", || unsafe { do_send(e, &msg(Data::User(many(iov, count)?), to, None, context)) })
+    guard("fi_sendv", || unsafe {
+        do_send(e, &msg(Data::User(many(iov, count)?), to, None, context))
+    })
 }
 unsafe extern "C" fn sendmsg(e: *mut fid_ep, m: *const fi_msg, flags: u64) -> isize {
     // SAFETY: the message is NULL or valid; its buffers are lent until completion.
     guard("fi_sendmsg", || unsafe {
         let m = m.as_ref().ok_or(FI_EINVAL)?;
         let mem = many(m.msg_iov, m.iov_count)?;
-        send_flags(e, mem, msg(Data::User(mem), m.addr, None, m.context), flags, m.data)
+        send_flags(
+            e,
+            mem,
+            msg(Data::User(mem), m.addr, None, m.context),
+            flags,
+            m.data,
+        )
     })
 }
-unsafe extern "C" fn inject(e: *mut fid_ep, buf: *const c_void, len: usize, to: fi_addr_t) -> isize {
+unsafe extern "C" fn inject(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    to: fi_addr_t,
+) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard("fi_inject", || unsafe {
-        do_send(e, &msg(Data::Inject(inject_bytes(buf, len)?), to, None, core::ptr::null_mut()))
+        do_send(
+            e,
+            &msg(
+                Data::Inject(inject_bytes(buf, len)?),
+                to,
+                None,
+                core::ptr::null_mut(),
+            ),
+        )
     })
 }
-unsafe extern "C" fn senddata(e: *mut fid_ep, buf: *const c_void, len: usize, _: *mut c_void, data: u64, to: fi_addr_t, context: *mut c_void) -> isize {
+unsafe extern "C" fn senddata(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _: *mut c_void,
+    data: u64,
+    to: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_senddata", || unsafe {
-        do_send(e, &MsgReq { cq_data: Some(data), ..msg(Data::User(one(buf, len)?), to, None, context) })
+        do_send(
+            e,
+            &MsgReq {
+                cq_data: Some(data),
+                ..msg(Data::User(one(buf, len)?), to, None, context)
+            },
+        )
     })
 }
-unsafe extern "C" fn injectdata(e: *mut fid_ep, buf: *const c_void, len: usize, data: u64, to: fi_addr_t) -> isize {
+unsafe extern "C" fn injectdata(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    data: u64,
+    to: fi_addr_t,
+) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard("fi_injectdata", || unsafe {
-        let m = msg(Data::Inject(inject_bytes(buf, len)?), to, None, core::ptr::null_mut());
-        do_send(e, &MsgReq { cq_data: Some(data), ..m })
+        let m = msg(
+            Data::Inject(inject_bytes(buf, len)?),
+            to,
+            None,
+            core::ptr::null_mut(),
+        );
+        do_send(
+            e,
+            &MsgReq {
+                cq_data: Some(data),
+                ..m
+            },
+        )
     })
 }
 
@@ -197,18 +325,54 @@ pub static MSG_OPS: fi_ops_msg = fi_ops_msg {
 
 // ---- tagged messages -------------------------------------------------------------------------
 
-unsafe extern "C" fn trecv(e: *mut fid_ep, buf: *mut c_void, len: usize, _: *mut c_void, src: fi_addr_t, tag: u64, ignore: u64, context: *mut c_void) -> isize {
+unsafe extern "C" fn trecv(
+    e: *mut fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    _: *mut c_void,
+    src: fi_addr_t,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_trecv", || unsafe {
         let mem = one(buf, len)?;
-        do_recv(e, &RecvReq { mem, src, tag: Some((tag, ignore)), context: context as usize, flags: None })
+        do_recv(
+            e,
+            &RecvReq {
+                mem,
+                src,
+                tag: Some((tag, ignore)),
+                context: context as usize,
+                flags: None,
+            },
+        )
     })
 }
-unsafe extern "C" fn trecvv(e: *mut fid_ep, iov: *const iovec, _: Desc, count: usize, src: fi_addr_t, tag: u64, ignore: u64, context: *mut c_void) -> isize {
+unsafe extern "C" fn trecvv(
+    e: *mut fid_ep,
+    iov: *const iovec,
+    _: Desc,
+    count: usize,
+    src: fi_addr_t,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_trecvv", || unsafe {
         let mem = many(iov, count)?;
-        do_recv(e, &RecvReq { mem, src, tag: Some((tag, ignore)), context: context as usize, flags: None })
+        do_recv(
+            e,
+            &RecvReq {
+                mem,
+                src,
+                tag: Some((tag, ignore)),
+                context: context as usize,
+                flags: None,
+            },
+        )
     })
 }
 unsafe extern "C" fn trecvmsg(e: *mut fid_ep, m: *const fi_msg_tagged, flags: u64) -> isize {
@@ -217,19 +381,47 @@ unsafe extern "C" fn trecvmsg(e: *mut fid_ep, m: *const fi_msg_tagged, flags: u6
         let m = m.as_ref().ok_or(FI_EINVAL)?;
         let mem = many(m.msg_iov, m.iov_count)?;
         let tag = Some((m.tag, m.ignore));
-        do_recv(e, &RecvReq { mem, src: m.addr, tag, context: m.context as usize, flags: Some(flags) })
+        do_recv(
+            e,
+            &RecvReq {
+                mem,
+                src: m.addr,
+                tag,
+                context: m.context as usize,
+                flags: Some(flags),
+            },
+        )
     })
 }
-unsafe extern "C" fn tsend(e: *mut fid_ep, buf: *const c_void, len: usize, _: *mut c_void, to: fi_addr_t, tag: u64, context: *mut c_void) -> isize {
+unsafe extern "C" fn tsend(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _: *mut c_void,
+    to: fi_addr_t,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_tsend", || unsafe {
         do_send(e, &msg(Data::User(one(buf, len)?), to, Some(tag), context))
     })
 }
-unsafe extern "C" fn tsendv(e: *mut fid_ep, iov: *const iovec, _: Desc, count: usize, to: fi_addr_t, tag: u64, context: *mut c_void) -> isize {
+unsafe extern "C" fn tsendv(
+    e: *mut fid_ep,
+    iov: *const iovec,
+    _: Desc,
+    count: usize,
+    to: fi_addr_t,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_tsendv", || unsafe {
-        do_send(e, &msg(Data::User(many(iov, count)?), to, Some(tag), context))
+        do_send(
+            e,
+            &msg(Data::User(many(iov, count)?), to, Some(tag), context),
+        )
     })
 }
 unsafe extern "C" fn tsendmsg(e: *mut fid_ep, m: *const fi_msg_tagged, flags: u64) -> isize {
@@ -237,27 +429,80 @@ unsafe extern "C" fn tsendmsg(e: *mut fid_ep, m: *const fi_msg_tagged, flags: u6
     guard("fi_tsendmsg", || unsafe {
         let m = m.as_ref().ok_or(FI_EINVAL)?;
         let mem = many(m.msg_iov, m.iov_count)?;
-        send_flags(e, mem, msg(Data::User(mem), m.addr, Some(m.tag), m.context), flags, m.data)
+        send_flags(
+            e,
+            mem,
+            msg(Data::User(mem), m.addr, Some(m.tag), m.context),
+            flags,
+            m.data,
+        )
     })
 }
-unsafe extern "C" fn tinject(e: *mut fid_ep, buf: *const c_void, len: usize, to: fi_addr_t, tag: u64) -> isize {
+unsafe extern "C" fn tinject(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    to: fi_addr_t,
+    tag: u64,
+) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard("fi_tinject", || unsafe {
-        do_send(e, &msg(Data::Inject(inject_bytes(buf, len)?), to, Some(tag), core::ptr::null_mut()))
+        do_send(
+            e,
+            &msg(
+                Data::Inject(inject_bytes(buf, len)?),
+                to,
+                Some(tag),
+                core::ptr::null_mut(),
+            ),
+        )
     })
 }
-unsafe extern "C" fn tsenddata(e: *mut fid_ep, buf: *const c_void, len: usize, _: *mut c_void, data: u64, to: fi_addr_t, tag: u64, context: *mut c_void) -> isize {
+unsafe extern "C" fn tsenddata(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _: *mut c_void,
+    data: u64,
+    to: fi_addr_t,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_tsenddata", || unsafe {
         let m = msg(Data::User(one(buf, len)?), to, Some(tag), context);
-        do_send(e, &MsgReq { cq_data: Some(data), ..m })
+        do_send(
+            e,
+            &MsgReq {
+                cq_data: Some(data),
+                ..m
+            },
+        )
     })
 }
-unsafe extern "C" fn tinjectdata(e: *mut fid_ep, buf: *const c_void, len: usize, data: u64, to: fi_addr_t, tag: u64) -> isize {
+unsafe extern "C" fn tinjectdata(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    data: u64,
+    to: fi_addr_t,
+    tag: u64,
+) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard("fi_tinjectdata", || unsafe {
-        let m = msg(Data::Inject(inject_bytes(buf, len)?), to, Some(tag), core::ptr::null_mut());
-        do_send(e, &MsgReq { cq_data: Some(data), ..m })
+        let m = msg(
+            Data::Inject(inject_bytes(buf, len)?),
+            to,
+            Some(tag),
+            core::ptr::null_mut(),
+        );
+        do_send(
+            e,
+            &MsgReq {
+                cq_data: Some(data),
+                ..m
+            },
+        )
     })
 }
 
@@ -277,8 +522,24 @@ pub static TAGGED_OPS: fi_ops_tagged = fi_ops_tagged {
 
 // ---- remote memory ---------------------------------------------------------------------------
 
-fn rma(data: Data<'_>, write: bool, peer: fi_addr_t, addr: u64, key: u64, context: *mut c_void) -> RmaReq<'_> {
-    RmaReq { data, peer, addr, key, write, cq_data: None, context: context as usize, flags: None }
+fn rma(
+    data: Data<'_>,
+    write: bool,
+    peer: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> RmaReq<'_> {
+    RmaReq {
+        data,
+        peer,
+        addr,
+        key,
+        write,
+        cq_data: None,
+        context: context as usize,
+        flags: None,
+    }
 }
 
 /// # Safety
@@ -308,62 +569,160 @@ unsafe fn rma_msg(e: *mut fid_ep, m: *const fi_msg_rma, flags: u64, write: bool)
         }
         let mut copy = vec![0u8; mem.len()];
         mem.load(0, &mut copy);
-        do_rma(e, &RmaReq { data: Data::Inject(&copy), ..r })
+        do_rma(
+            e,
+            &RmaReq {
+                data: Data::Inject(&copy),
+                ..r
+            },
+        )
     }
 }
 
-unsafe extern "C" fn read(e: *mut fid_ep, buf: *mut c_void, len: usize, _: *mut c_void, src: fi_addr_t, addr: u64, key: u64, context: *mut c_void) -> isize {
+unsafe extern "C" fn read(
+    e: *mut fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    _: *mut c_void,
+    src: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_read", || unsafe {
-        do_rma(e, &rma(Data::User(one(buf, len)?), false, src, addr, key, context))
+        do_rma(
+            e,
+            &rma(Data::User(one(buf, len)?), false, src, addr, key, context),
+        )
     })
 }
-unsafe extern "C" fn readv(e: *mut fid_ep, iov: *const iovec, _: Desc, count: usize, src: fi_addr_t, addr: u64, key: u64, context: *mut c_void) -> isize {
+unsafe extern "C" fn readv(
+    e: *mut fid_ep,
+    iov: *const iovec,
+    _: Desc,
+    count: usize,
+    src: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_readv", || unsafe {
-        do_rma(e, &rma(Data::User(many(iov, count)?), false, src, addr, key, context))
+        do_rma(
+            e,
+            &rma(
+                Data::User(many(iov, count)?),
+                false,
+                src,
+                addr,
+                key,
+                context,
+            ),
+        )
     })
 }
 unsafe extern "C" fn readmsg(e: *mut fid_ep, m: *const fi_msg_rma, flags: u64) -> isize {
     // SAFETY: as promised by our caller.
     guard("fi_readmsg", || unsafe { rma_msg(e, m, flags, false) })
 }
-unsafe extern "C" fn write(e: *mut fid_ep, buf: *const c_void, len: usize, _: *mut c_void, to: fi_addr_t, addr: u64, key: u64, context: *mut c_void) -> isize {
+unsafe extern "C" fn write(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _: *mut c_void,
+    to: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_write", || unsafe {
-        do_rma(e, &rma(Data::User(one(buf, len)?), true, to, addr, key, context))
+        do_rma(
+            e,
+            &rma(Data::User(one(buf, len)?), true, to, addr, key, context),
+        )
     })
 }
-unsafe extern "C" fn writev(e: *mut fid_ep, iov: *const iovec, _: Desc, count: usize, to: fi_addr_t, addr: u64, key: u64, context: *mut c_void) -> isize {
+unsafe extern "C" fn writev(
+    e: *mut fid_ep,
+    iov: *const iovec,
+    _: Desc,
+    count: usize,
+    to: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_writev", || unsafe {
-        do_rma(e, &rma(Data::User(many(iov, count)?), true, to, addr, key, context))
+        do_rma(
+            e,
+            &rma(Data::User(many(iov, count)?), true, to, addr, key, context),
+        )
     })
 }
 unsafe extern "C" fn writemsg(e: *mut fid_ep, m: *const fi_msg_rma, flags: u64) -> isize {
     // SAFETY: as promised by our caller.
     guard("fi_writemsg", || unsafe { rma_msg(e, m, flags, true) })
 }
-unsafe extern "C" fn inject_write(e: *mut fid_ep, buf: *const c_void, len: usize, to: fi_addr_t, addr: u64, key: u64) -> isize {
+unsafe extern "C" fn inject_write(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    to: fi_addr_t,
+    addr: u64,
+    key: u64,
+) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard("fi_inject_write", || unsafe {
         let data = Data::Inject(inject_bytes(buf, len)?);
         do_rma(e, &rma(data, true, to, addr, key, core::ptr::null_mut()))
     })
 }
-unsafe extern "C" fn writedata(e: *mut fid_ep, buf: *const c_void, len: usize, _: *mut c_void, data: u64, to: fi_addr_t, addr: u64, key: u64, context: *mut c_void) -> isize {
+unsafe extern "C" fn writedata(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _: *mut c_void,
+    data: u64,
+    to: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_writedata", || unsafe {
         let r = rma(Data::User(one(buf, len)?), true, to, addr, key, context);
-        do_rma(e, &RmaReq { cq_data: Some(data), ..r })
+        do_rma(
+            e,
+            &RmaReq {
+                cq_data: Some(data),
+                ..r
+            },
+        )
     })
 }
-unsafe extern "C" fn inject_writedata(e: *mut fid_ep, buf: *const c_void, len: usize, data: u64, to: fi_addr_t, addr: u64, key: u64) -> isize {
+unsafe extern "C" fn inject_writedata(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    data: u64,
+    to: fi_addr_t,
+    addr: u64,
+    key: u64,
+) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard("fi_inject_writedata", || unsafe {
         let d = Data::Inject(inject_bytes(buf, len)?);
         let r = rma(d, true, to, addr, key, core::ptr::null_mut());
-        do_rma(e, &RmaReq { cq_data: Some(data), ..r })
+        do_rma(
+            e,
+            &RmaReq {
+                cq_data: Some(data),
+                ..r
+            },
+        )
     })
 }
 

@@ -68,7 +68,11 @@ fn set<T: Copy + PartialEq + Default>(to: &mut T, hint: T) {
 pub fn alter(api: u32, info: &mut Info, hints: Option<&Info>) {
     let Some(hints) = hints else {
         if let Some(d) = &mut info.domain {
-            d.mr_mode = if api < version(1, 5) { FI_MR_BASIC } else { d.mr_mode & !MR_OLD };
+            d.mr_mode = if api < version(1, 5) {
+                FI_MR_BASIC
+            } else {
+                d.mr_mode & !MR_OLD
+            };
         }
         return;
     };
@@ -167,7 +171,10 @@ mod tests {
     #[test]
     fn primary_caps_are_only_those_asked_for() {
         let all = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_LOCAL_COMM | FI_SOURCE;
-        assert_eq!(caps(all, FI_MSG, all), FI_MSG | FI_SEND | FI_RECV | FI_LOCAL_COMM);
+        assert_eq!(
+            caps(all, FI_MSG, all),
+            FI_MSG | FI_SEND | FI_RECV | FI_LOCAL_COMM
+        );
         assert_eq!(caps(all, 0, all), all);
     }
 }

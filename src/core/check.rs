@@ -46,7 +46,11 @@ const NOT_TX: u64 = FI_REMOTE_READ
 const NOT_RX: u64 = FI_READ | FI_WRITE | FI_SEND | FI_FENCE | FI_MULTICAST | FI_NAMED_RX_CTX;
 
 fn no(attr: &'static str, wanted: impl Into<String>, had: impl Into<String>) -> Check {
-    Err(Mismatch { attr, wanted: wanted.into(), had: had.into() })
+    Err(Mismatch {
+        attr,
+        wanted: wanted.into(),
+        had: had.into(),
+    })
 }
 
 /// `hint` must not ask for bits that `have` lacks.
@@ -140,8 +144,14 @@ pub fn check(api: u32, have: &Info, hints: &Info) -> Check {
     }
     subset("caps", hints.caps, have.caps, t::caps)?;
     let mut needed = have.mode;
-    let asks_mr_local = hints.domain.as_ref().is_some_and(|d| d.mr_mode & FI_MR_LOCAL != 0);
-    let has_mr_local = have.domain.as_ref().is_some_and(|d| d.mr_mode & FI_MR_LOCAL != 0);
+    let asks_mr_local = hints
+        .domain
+        .as_ref()
+        .is_some_and(|d| d.mr_mode & FI_MR_LOCAL != 0);
+    let has_mr_local = have
+        .domain
+        .as_ref()
+        .is_some_and(|d| d.mr_mode & FI_MR_LOCAL != 0);
     if has_mr_local && (api < version(1, 5) || (hints.domain.is_some() && !asks_mr_local)) {
         needed |= FI_LOCAL_MR;
     }
@@ -153,7 +163,11 @@ pub fn check(api: u32, have: &Info, hints: &Info) -> Check {
         );
     }
     if hints.addr_format != FI_FORMAT_UNSPEC && hints.addr_format != have.addr_format {
-        return no("addr_format", t::addr_format(hints.addr_format), t::addr_format(have.addr_format));
+        return no(
+            "addr_format",
+            t::addr_format(hints.addr_format),
+            t::addr_format(have.addr_format),
+        );
     }
     if let (Some(h), Some(p)) = (&hints.fabric, &have.fabric) {
         check_fabric(h, p)?;
@@ -180,7 +194,11 @@ fn check_fabric(h: &FabricAttr, p: &FabricAttr) -> Check {
         }
     }
     if h.prov_version > p.prov_version {
-        return no("fabric_attr->prov_version", h.prov_version.to_string(), p.prov_version.to_string());
+        return no(
+            "fabric_attr->prov_version",
+            h.prov_version.to_string(),
+            p.prov_version.to_string(),
+        );
     }
     Ok(())
 }
@@ -197,11 +215,13 @@ fn check_mr_mode(api: u32, h: &DomainAttr, p: &DomainAttr, caps: u64, hint_mode:
     }
     if h.mr_mode & MR_OLD != 0 {
         let alone = h.mr_mode == FI_MR_BASIC || h.mr_mode == FI_MR_SCALABLE;
-        return if alone && p.mr_mode & h.mr_mode != 0 { Ok(()) } else { refuse() };
+        return if alone && p.mr_mode & h.mr_mode != 0 {
+            Ok(())
+        } else {
+            refuse()
+        };
     }
-    if p.mr_mode & FI_MR_LOCAL != 0
-        && h.mr_mode & FI_MR_LOCAL == 0
-        && hint_mode & FI_LOCAL_MR == 0
+    if p.mr_mode & FI_MR_LOCAL != 0 && h.mr_mode & FI_MR_LOCAL == 0 && hint_mode & FI_LOCAL_MR == 0
     {
         return refuse();
     }
@@ -213,24 +233,40 @@ fn check_mr_mode(api: u32, h: &DomainAttr, p: &DomainAttr, caps: u64, hint_mode:
     Ok(())
 }
 
-fn check_domain(
-    api: u32,
-    h: &DomainAttr,
-    p: &DomainAttr,
-    caps: u64,
-    hint_mode: u64,
-) -> Check {
+fn check_domain(api: u32, h: &DomainAttr, p: &DomainAttr, caps: u64, hint_mode: u64) -> Check {
     use super::tostr as t;
     if let (Some(want), Some(got)) = (&h.name, &p.name) {
         if want != got {
             return no("domain_attr->name", want.clone(), got.clone());
         }
     }
-    ranked("domain_attr->threading", h.threading, p.threading, threading_rank, t::threading)?;
-    ranked("domain_attr->progress", h.progress, p.progress, progress_rank, t::progress)?;
-    ranked("domain_attr->resource_mgmt", h.resource_mgmt, p.resource_mgmt, rm_rank, t::resource_mgmt)?;
+    ranked(
+        "domain_attr->threading",
+        h.threading,
+        p.threading,
+        threading_rank,
+        t::threading,
+    )?;
+    ranked(
+        "domain_attr->progress",
+        h.progress,
+        p.progress,
+        progress_rank,
+        t::progress,
+    )?;
+    ranked(
+        "domain_attr->resource_mgmt",
+        h.resource_mgmt,
+        p.resource_mgmt,
+        rm_rank,
+        t::resource_mgmt,
+    )?;
     if h.av_type != FI_AV_UNSPEC && p.av_type != FI_AV_UNSPEC && h.av_type != p.av_type {
-        return no("domain_attr->av_type", t::av_type(h.av_type), t::av_type(p.av_type));
+        return no(
+            "domain_attr->av_type",
+            t::av_type(h.av_type),
+            t::av_type(p.av_type),
+        );
     }
     at_most("domain_attr->cq_data_size", h.cq_data_size, p.cq_data_size)?;
     check_mr_mode(api, h, p, caps, hint_mode)?;
@@ -243,13 +279,25 @@ fn check_domain(
     at_most("domain_attr->mr_cnt", h.mr_cnt, p.mr_cnt)?;
     subset("domain_attr->caps", h.caps, p.caps, t::caps)?;
     if p.mode & !h.mode != 0 {
-        return no("domain_attr->mode", t::mode(h.mode), format!("a domain that needs {}", t::mode(p.mode)));
+        return no(
+            "domain_attr->mode",
+            t::mode(h.mode),
+            format!("a domain that needs {}", t::mode(p.mode)),
+        );
     }
     if h.auth_key_size != 0 && h.auth_key_size != p.auth_key_size {
-        return no("domain_attr->auth_key_size", h.auth_key_size.to_string(), p.auth_key_size.to_string());
+        return no(
+            "domain_attr->auth_key_size",
+            h.auth_key_size.to_string(),
+            p.auth_key_size.to_string(),
+        );
     }
     if api >= version(1, 20) {
-        at_most("domain_attr->max_ep_auth_key", h.max_ep_auth_key, p.max_ep_auth_key)?;
+        at_most(
+            "domain_attr->max_ep_auth_key",
+            h.max_ep_auth_key,
+            p.max_ep_auth_key,
+        )?;
     }
     Ok(())
 }
@@ -257,24 +305,52 @@ fn check_domain(
 fn check_ep(h: &EpAttr, p: &EpAttr, caps: u64, domain: Option<&DomainAttr>) -> Check {
     use super::tostr as t;
     if h.protocol != 0 && h.protocol != p.protocol {
-        return no("ep_attr->protocol", t::protocol(h.protocol), t::protocol(p.protocol));
+        return no(
+            "ep_attr->protocol",
+            t::protocol(h.protocol),
+            t::protocol(p.protocol),
+        );
     }
-    at_most("ep_attr->protocol_version", h.protocol_version as usize, p.protocol_version as usize)?;
+    at_most(
+        "ep_attr->protocol_version",
+        h.protocol_version as usize,
+        p.protocol_version as usize,
+    )?;
     at_most("ep_attr->max_msg_size", h.max_msg_size, p.max_msg_size)?;
     let (max_tx, max_rx) = domain.map_or((1, 1), |d| (d.max_ep_tx_ctx, d.max_ep_rx_ctx));
     at_most("ep_attr->tx_ctx_cnt", h.tx_ctx_cnt, max_tx)?;
     at_most("ep_attr->rx_ctx_cnt", h.rx_ctx_cnt, max_rx)?;
     if caps & (FI_RMA | FI_ATOMIC) != 0 {
-        at_most("ep_attr->max_order_raw_size", h.max_order_raw_size, p.max_order_raw_size)?;
-        at_most("ep_attr->max_order_war_size", h.max_order_war_size, p.max_order_war_size)?;
-        at_most("ep_attr->max_order_waw_size", h.max_order_waw_size, p.max_order_waw_size)?;
+        at_most(
+            "ep_attr->max_order_raw_size",
+            h.max_order_raw_size,
+            p.max_order_raw_size,
+        )?;
+        at_most(
+            "ep_attr->max_order_war_size",
+            h.max_order_war_size,
+            p.max_order_war_size,
+        )?;
+        at_most(
+            "ep_attr->max_order_waw_size",
+            h.max_order_waw_size,
+            p.max_order_waw_size,
+        )?;
     }
     if h.auth_key_size != 0 && h.auth_key_size != p.auth_key_size {
-        return no("ep_attr->auth_key_size", h.auth_key_size.to_string(), p.auth_key_size.to_string());
+        return no(
+            "ep_attr->auth_key_size",
+            h.auth_key_size.to_string(),
+            p.auth_key_size.to_string(),
+        );
     }
     let top = |f: u64| 64 - f.leading_zeros();
     if caps & FI_TAGGED != 0 && top(h.mem_tag_format) > top(p.mem_tag_format) {
-        return no("ep_attr->mem_tag_format", format!("{:#x}", h.mem_tag_format), format!("{:#x}", p.mem_tag_format));
+        return no(
+            "ep_attr->mem_tag_format",
+            format!("{:#x}", h.mem_tag_format),
+            format!("{:#x}", p.mem_tag_format),
+        );
     }
     Ok(())
 }
@@ -294,8 +370,17 @@ fn check_rx(h: &RxAttr, p: &RxAttr, mode: u64) -> Check {
     side_mode("rx_attr->mode", h.mode, mode, p.mode)?;
     subset("rx_attr->op_flags", h.op_flags, p.op_flags, t::op_flags)?;
     subset("rx_attr->msg_order", h.msg_order, p.msg_order, t::msg_order)?;
-    subset("rx_attr->comp_order", h.comp_order, p.comp_order, t::msg_order)?;
-    at_most("rx_attr->total_buffered_recv", h.total_buffered_recv, p.total_buffered_recv)?;
+    subset(
+        "rx_attr->comp_order",
+        h.comp_order,
+        p.comp_order,
+        t::msg_order,
+    )?;
+    at_most(
+        "rx_attr->total_buffered_recv",
+        h.total_buffered_recv,
+        p.total_buffered_recv,
+    )?;
     at_most("rx_attr->size", h.size, p.size)?;
     at_most("rx_attr->iov_limit", h.iov_limit, p.iov_limit)
 }
@@ -306,7 +391,12 @@ fn check_tx(h: &TxAttr, p: &TxAttr, mode: u64) -> Check {
     side_mode("tx_attr->mode", h.mode, mode, p.mode)?;
     subset("tx_attr->op_flags", h.op_flags, p.op_flags, t::op_flags)?;
     subset("tx_attr->msg_order", h.msg_order, p.msg_order, t::msg_order)?;
-    subset("tx_attr->comp_order", h.comp_order, p.comp_order, t::msg_order)?;
+    subset(
+        "tx_attr->comp_order",
+        h.comp_order,
+        p.comp_order,
+        t::msg_order,
+    )?;
     at_most("tx_attr->inject_size", h.inject_size, p.inject_size)?;
     at_most("tx_attr->size", h.size, p.size)?;
     at_most("tx_attr->iov_limit", h.iov_limit, p.iov_limit)?;
@@ -368,9 +458,15 @@ mod tests {
         };
         let all = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
         assert_eq!(rejected(version(1, 4), &with(FI_MR_BASIC)), None);
-        assert_eq!(rejected(version(1, 4), &with(FI_MR_SCALABLE)), Some("domain_attr->mr_mode"));
+        assert_eq!(
+            rejected(version(1, 4), &with(FI_MR_SCALABLE)),
+            Some("domain_attr->mr_mode")
+        );
         assert_eq!(rejected(version(1, 18), &with(all)), None);
-        assert_eq!(rejected(version(1, 18), &with(FI_MR_ALLOCATED)), Some("domain_attr->mr_mode"));
+        assert_eq!(
+            rejected(version(1, 18), &with(FI_MR_ALLOCATED)),
+            Some("domain_attr->mr_mode")
+        );
         assert_eq!(rejected(version(1, 18), &with(0)), None);
         assert_eq!(rejected(version(1, 18), &with(FI_MR_BASIC)), None);
     }

@@ -54,7 +54,9 @@ pub fn address(format: u32, raw: Option<&[u8]>) -> String {
 
 /// `struct fi_tx_attr`, every line behind `pre`.
 pub fn tx_attr(a: Option<&TxAttr>, pre: &str) -> String {
-    let Some(a) = a else { return format!("{pre}fi_tx_attr: (null)\n") };
+    let Some(a) = a else {
+        return format!("{pre}fi_tx_attr: (null)\n");
+    };
     let mut o = format!("{pre}fi_tx_attr:\n");
     lines!(o, format!("{pre}{TAB}");
         "caps": bits(t::caps(a.caps));
@@ -72,7 +74,9 @@ pub fn tx_attr(a: Option<&TxAttr>, pre: &str) -> String {
 
 /// `struct fi_rx_attr`, every line behind `pre`.
 pub fn rx_attr(a: Option<&RxAttr>, pre: &str) -> String {
-    let Some(a) = a else { return format!("{pre}fi_rx_attr: (null)\n") };
+    let Some(a) = a else {
+        return format!("{pre}fi_rx_attr: (null)\n");
+    };
     let mut o = format!("{pre}fi_rx_attr:\n");
     lines!(o, format!("{pre}{TAB}");
         "caps": bits(t::caps(a.caps));
@@ -95,7 +99,9 @@ fn contexts(n: usize) -> String {
 
 /// `struct fi_ep_attr`, every line behind `pre`.
 pub fn ep_attr(a: Option<&EpAttr>, pre: &str) -> String {
-    let Some(a) = a else { return format!("{pre}fi_ep_attr: (null)\n") };
+    let Some(a) = a else {
+        return format!("{pre}fi_ep_attr: (null)\n");
+    };
     let mut o = format!("{pre}fi_ep_attr:\n");
     lines!(o, format!("{pre}{TAB}");
         "type": t::ep_type(a.type_);
@@ -117,7 +123,9 @@ pub fn ep_attr(a: Option<&EpAttr>, pre: &str) -> String {
 
 /// `struct fi_domain_attr`, every line behind `pre`.
 pub fn domain_attr(a: Option<&DomainAttr>, pre: &str) -> String {
-    let Some(a) = a else { return format!("{pre}fi_domain_attr: (null)\n") };
+    let Some(a) = a else {
+        return format!("{pre}fi_domain_attr: (null)\n");
+    };
     let mut o = format!("{pre}fi_domain_attr:\n");
     lines!(o, format!("{pre}{TAB}");
         "domain": pointer(a.domain);
@@ -156,7 +164,9 @@ pub fn domain_attr(a: Option<&DomainAttr>, pre: &str) -> String {
 
 /// `struct fi_fabric_attr`, every line behind `pre`.
 pub fn fabric_attr(a: Option<&FabricAttr>, pre: &str) -> String {
-    let Some(a) = a else { return format!("{pre}fi_fabric_attr: (null)\n") };
+    let Some(a) = a else {
+        return format!("{pre}fi_fabric_attr: (null)\n");
+    };
     let mut o = format!("{pre}fi_fabric_attr:\n");
     let v = |x: u32| format!("{}.{}", major(x), minor(x));
     lines!(o, format!("{pre}{TAB}");

@@ -50,7 +50,11 @@ static SINK: RwLock<Option<Box<dyn Sink>>> = RwLock::new(None);
 
 fn config() -> &'static Config {
     CONFIG.get_or_init(|| Config {
-        level: match std::env::var("FI_LOG_LEVEL").unwrap_or_default().to_ascii_lowercase().as_str() {
+        level: match std::env::var("FI_LOG_LEVEL")
+            .unwrap_or_default()
+            .to_ascii_lowercase()
+            .as_str()
+        {
             "none" | "off" => None,
             "trace" => Some(FI_LOG_TRACE),
             "info" => Some(FI_LOG_INFO),
@@ -134,6 +138,16 @@ pub fn line(
     );
 }
 
+/// Milliseconds since the first question, for lines that are limited in rate; never 0.
+pub fn milliseconds() -> u64 {
+    static START: OnceLock<std::time::Instant> = OnceLock::new();
+    START
+        .get_or_init(std::time::Instant::now)
+        .elapsed()
+        .as_millis() as u64
+        + 1
+}
+
 /// Sends all further lines to `sink`, or back to standard error with `None`. Thread safe.
 pub fn set_sink(sink: Option<Box<dyn Sink>>) {
     if let Ok(mut s) = SINK.write() {
@@ -177,11 +191,20 @@ mod tests {
 
     #[test]
     fn filters_include_and_exclude() {
-        let none = Filter { names: vec![], exclude: false };
+        let none = Filter {
+            names: vec![],
+            exclude: false,
+        };
         assert!(none.allows("efa"));
-        let only = Filter { names: vec!["efa".into()], exclude: false };
+        let only = Filter {
+            names: vec!["efa".into()],
+            exclude: false,
+        };
         assert!(only.allows("efa") && !only.allows("tcp"));
-        let but = Filter { names: vec!["efa".into()], exclude: true };
+        let but = Filter {
+            names: vec!["efa".into()],
+            exclude: true,
+        };
         assert!(!but.allows("efa") && but.allows("tcp"));
     }
 }

@@ -50,7 +50,11 @@ pub fn define(prov: Option<&str>, name: &str, kind: fi_param_type, help: &str) {
     let env = env_name(prov, name);
     let mut all = defined();
     all.retain(|p| p.env != env);
-    all.push(Param { env, kind, help: help.to_string() });
+    all.push(Param {
+        env,
+        kind,
+        help: help.to_string(),
+    });
 }
 
 /// Defines a whole table.
@@ -82,10 +86,18 @@ pub enum Value {
 /// environment does not set it, `FI_EINVAL` (with a log line) when its text cannot be read.
 pub fn get(prov: Option<&str>, name: &str) -> Result<Value> {
     let env = env_name(prov, name);
-    let kind = defined().iter().find(|p| p.env == env).map(|p| p.kind).ok_or(FI_ENOENT)?;
+    let kind = defined()
+        .iter()
+        .find(|p| p.env == env)
+        .map(|p| p.kind)
+        .ok_or(FI_ENOENT)?;
     let text = std::env::var(&env).map_err(|_| FI_ENODATA)?;
     parse(kind, &text).ok_or_else(|| {
-        crate::warn_log!(FI_LOG_CORE, "{env}=\"{text}\" is ignored: wanted {}", type_name(kind));
+        crate::warn_log!(
+            FI_LOG_CORE,
+            "{env}=\"{text}\" is ignored: wanted {}",
+            type_name(kind)
+        );
         FI_EINVAL
     })
 }

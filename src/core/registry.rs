@@ -38,7 +38,10 @@ static PROVIDERS: RwLock<Vec<Arc<dyn Provider>>> = RwLock::new(Vec::new());
 /// Adds a provider; of two with one name the one of the higher version stays.
 pub fn register(p: Arc<dyn Provider>) {
     let mut all = PROVIDERS.write().unwrap_or_else(|e| e.into_inner());
-    match all.iter_mut().find(|o| o.name().eq_ignore_ascii_case(p.name())) {
+    match all
+        .iter_mut()
+        .find(|o| o.name().eq_ignore_ascii_case(p.name()))
+    {
         Some(old) if old.version() >= p.version() => {}
         Some(old) => *old = p,
         None => all.push(p),
@@ -54,17 +57,25 @@ pub fn providers() -> Vec<Arc<dyn Provider>> {
 /// Of a layered name `core;utility` the part after the last `;` counts.
 pub fn by_name(name: &str) -> Option<Arc<dyn Provider>> {
     let last = name.rsplit(';').next().unwrap_or(name);
-    providers().into_iter().find(|p| p.name().eq_ignore_ascii_case(last))
+    providers()
+        .into_iter()
+        .find(|p| p.name().eq_ignore_ascii_case(last))
 }
 
 /// `FI_PROVIDER`: a comma list of names, or of names to leave out after a leading `^`.
 fn env_allows(filter: Option<&str>, name: &str) -> bool {
-    let Some(f) = filter.filter(|f| !f.is_empty()) else { return true };
+    let Some(f) = filter.filter(|f| !f.is_empty()) else {
+        return true;
+    };
     let (exclude, list) = match f.strip_prefix('^') {
         Some(rest) => (true, rest),
         None => (false, f),
     };
-    let mut names = list.split(',').flat_map(|s| s.split(';')).map(str::trim).filter(|s| !s.is_empty());
+    let mut names = list
+        .split(',')
+        .flat_map(|s| s.split(';'))
+        .map(str::trim)
+        .filter(|s| !s.is_empty());
     names.any(|n| n.eq_ignore_ascii_case(name)) != exclude
 }
 
@@ -133,13 +144,18 @@ pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
 }
 
 fn reject(name: &str, attr: &str, wanted: &str) {
-    crate::info_log!(FI_LOG_CORE, "rejected {name}: {attr}: wanted {wanted}, had {name}");
+    crate::info_log!(
+        FI_LOG_CORE,
+        "rejected {name}: {attr}: wanted {wanted}, had {name}"
+    );
 }
 
 /// One bare info for every provider, as `FI_PROV_ATTR_ONLY` asks.
 fn attributes_only() -> Result<Vec<Info>> {
-    let all: Vec<Info> =
-        providers().iter().map(|p| sign(Info::empty(), super::API_VERSION, &**p)).collect();
+    let all: Vec<Info> = providers()
+        .iter()
+        .map(|p| sign(Info::empty(), super::API_VERSION, &**p))
+        .collect();
     if all.is_empty() {
         Err(FI_ENODATA)
     } else {

@@ -21,14 +21,22 @@ const END: u32 = u32::MAX;
 
 impl<T> Default for Slab<T> {
     fn default() -> Self {
-        Slab { slots: Vec::new(), free: END, len: 0 }
+        Slab {
+            slots: Vec::new(),
+            free: END,
+            len: 0,
+        }
     }
 }
 
 impl<T> Slab<T> {
     /// An empty table with room for `n` values before it allocates again.
     pub fn with_capacity(n: usize) -> Self {
-        Slab { slots: Vec::with_capacity(n), free: END, len: 0 }
+        Slab {
+            slots: Vec::with_capacity(n),
+            free: END,
+            len: 0,
+        }
     }
 
     /// Stores `value` and returns its index.
@@ -103,10 +111,13 @@ impl<T> Slab<T> {
 
     /// All values with their indices, to change, in index order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
-        self.slots.iter_mut().enumerate().filter_map(|(i, s)| match s {
-            Slot::Used(v) => Some((i as u32, v)),
-            Slot::Free(_) => None,
-        })
+        self.slots
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(i, s)| match s {
+                Slot::Used(v) => Some((i as u32, v)),
+                Slot::Free(_) => None,
+            })
     }
 }
 

@@ -97,8 +97,17 @@ impl Status {
     pub fn from_code(v: i32) -> Option<Status> {
         use Status::*;
         [
-            Ok, Flushed, LocalQpError, LocalUnsupported, LocalBadLength, RemoteBadAddress,
-            RemoteAbort, RemoteBadQpn, RemoteNotReady, RemoteBadLength, RemoteUnresponsive,
+            Ok,
+            Flushed,
+            LocalQpError,
+            LocalUnsupported,
+            LocalBadLength,
+            RemoteBadAddress,
+            RemoteAbort,
+            RemoteBadQpn,
+            RemoteNotReady,
+            RemoteBadLength,
+            RemoteUnresponsive,
             RemoteBadKey,
         ]
         .into_iter()
@@ -215,9 +224,16 @@ pub trait QueuePair {
     fn room(&self) -> bool;
     /// Sends `header` and `payload` as one message of at most `mtu` bytes.
     /// `FI_EAGAIN` when the send queue is full, `FI_EMSGSIZE` when it is too long.
-    fn post_send(&mut self, wr_id: u64, to: &QpAddr, header: &[u8], payload: Payload) -> Result<()>;
+    fn post_send(&mut self, wr_id: u64, to: &QpAddr, header: &[u8], payload: Payload)
+        -> Result<()>;
     /// Writes `local` into the peer's memory; with `imm` the peer gets a [`Event::WriteImm`].
-    fn post_write(&mut self, wr_id: u64, local: Payload, remote: &Remote, imm: Option<u32>) -> Result<()>;
+    fn post_write(
+        &mut self,
+        wr_id: u64,
+        local: Payload,
+        remote: &Remote,
+        imm: Option<u32>,
+    ) -> Result<()>;
     /// Reads the peer's memory into `local`.
     fn post_read(&mut self, wr_id: u64, local: UserMem, remote: &Remote) -> Result<()>;
     /// Lets everything posted so far go.

@@ -39,9 +39,16 @@ impl WaitSet {
             mutex: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
             cond: UnsafeCell::new(libc::PTHREAD_COND_INITIALIZER),
         };
-        let w = WaitSet { epoll, event, pair: Box::new(pair) };
+        let w = WaitSet {
+            epoll,
+            event,
+            pair: Box::new(pair),
+        };
         if epoll < 0 || event < 0 {
-            crate::warn_log!(FI_LOG_CORE, "no file descriptor left for a wait object (ulimit -n)");
+            crate::warn_log!(
+                FI_LOG_CORE,
+                "no file descriptor left for a wait object (ulimit -n)"
+            );
             return Err(FI_EMFILE);
         }
         w.add(event);
@@ -55,7 +62,10 @@ impl WaitSet {
 
     /// Adds a descriptor; adding twice is harmless.
     pub fn add(&self, fd: i32) {
-        let mut e = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
+        let mut e = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: fd as u64,
+        };
         // SAFETY: `e` outlives the call.
         unsafe { libc::epoll_ctl(self.epoll, libc::EPOLL_CTL_ADD, fd, &mut e) };
     }
@@ -99,7 +109,11 @@ impl WaitSet {
 
 /// Waits until `fd` is readable, at most `timeout_ms` (negative: without limit).
 pub fn wait_readable(fd: i32, timeout_ms: i32) {
-    let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut p = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
     // SAFETY: `p` is one pollfd and outlives the call.
     unsafe { libc::poll(&mut p, 1, timeout_ms) };
 }

@@ -26,8 +26,11 @@ pub struct UserMem {
 
 impl UserMem {
     /// No memory at all.
-    pub const EMPTY: UserMem =
-        UserMem { segs: [Seg { addr: 0, len: 0 }; MAX_SEGS], count: 0, len: 0 };
+    pub const EMPTY: UserMem = UserMem {
+        segs: [Seg { addr: 0, len: 0 }; MAX_SEGS],
+        count: 0,
+        len: 0,
+    };
 
     /// Takes note of pieces of memory. `None` when there are more than [`MAX_SEGS`], when their
     /// lengths overflow, or when a piece of non-zero length is NULL.
@@ -45,7 +48,10 @@ impl UserMem {
                 return None;
             }
             let seg = m.segs.get_mut(m.count as usize)?;
-            *seg = Seg { addr: addr as usize, len };
+            *seg = Seg {
+                addr: addr as usize,
+                len,
+            };
             m.count += 1;
             m.len = m.len.checked_add(len)?;
         }
@@ -82,7 +88,10 @@ impl UserMem {
                 break;
             }
             if let Some(to) = m.segs.get_mut(m.count as usize) {
-                *to = Seg { addr: s.addr + off, len: n };
+                *to = Seg {
+                    addr: s.addr + off,
+                    len: n,
+                };
                 m.count += 1;
                 m.len += n;
             }
@@ -94,7 +103,10 @@ impl UserMem {
 
     /// The pieces as (address, length), for a system call or a device.
     pub fn pieces(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        self.segs.iter().take(self.count as usize).map(|s| (s.addr, s.len))
+        self.segs
+            .iter()
+            .take(self.count as usize)
+            .map(|s| (s.addr, s.len))
     }
 
     /// Copies `src` into the memory from byte `off` on and returns how many bytes had room.

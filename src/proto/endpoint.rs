@@ -103,7 +103,12 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// An endpoint of this address over an adapter that carries packets of `mtu` bytes.
-    pub fn new(mtu: usize, raw_addr: [u8; RAW_ADDR_LEN], features: u64, host_id: Option<u64>) -> Self {
+    pub fn new(
+        mtu: usize,
+        raw_addr: [u8; RAW_ADDR_LEN],
+        features: u64,
+        host_id: Option<u64>,
+    ) -> Self {
         Endpoint {
             mtu,
             raw_addr,
@@ -131,8 +136,18 @@ impl Endpoint {
         }
         let p = self.peers.get_mut(a.peer).ok_or(FI_EINVAL)?;
         let raw_addr = p.features.is_none().then_some(self.raw_addr);
-        let opt = Opt { raw_addr, cq_data: a.cq_data, connid: None };
-        let mut rtm = Rtm { msg_id: p.next_msg_id, tag: a.tag, opt, long: None, receipt: None };
+        let opt = Opt {
+            raw_addr,
+            cq_data: a.cq_data,
+            connid: None,
+        };
+        let mut rtm = Rtm {
+            msg_id: p.next_msg_id,
+            tag: a.tag,
+            opt,
+            long: None,
+            receipt: None,
+        };
         let id = self.txs.insert(Tx {
             ctx: a.ctx,
             peer: a.peer,
@@ -157,7 +172,11 @@ impl Endpoint {
             n = Repr::Rtm(rtm).emit(&mut head);
         }
         let first = a.len.min((self.mtu - n) as u64);
-        let body = (first > 0).then_some(Body { ctx: a.ctx, off: 0, len: first as usize });
+        let body = (first > 0).then_some(Body {
+            ctx: a.ctx,
+            off: 0,
+            len: first as usize,
+        });
         if !port.send(a.peer, head.get(..n).unwrap_or(&[]), body, Token::Tx(id)) {
             self.txs.remove(id);
             return Err(FI_EAGAIN);
@@ -176,11 +195,23 @@ impl Endpoint {
 
     /// Posts a receive; it may complete at once.
     pub fn recv(&mut self, a: &RecvArgs, port: &mut impl Port) {
-        let m = if a.tagged { &mut self.tagged } else { &mut self.untagged };
-        let slot = Slot { ctx: a.ctx, len: a.len };
+        let m = if a.tagged {
+            &mut self.tagged
+        } else {
+            &mut self.untagged
+        };
+        let slot = Slot {
+            ctx: a.ctx,
+            len: a.len,
+        };
         match m.match_receive(a.src, a.tag, a.ignore) {
             Some(u) => self.start(slot, u.from, &u.rtm, &u.payload, port),
-            None => m.post(Posted { src: a.src, tag: a.tag, ignore: a.ignore, what: slot }),
+            None => m.post(Posted {
+                src: a.src,
+                tag: a.tag,
+                ignore: a.ignore,
+                what: slot,
+            }),
         }
     }
 
@@ -215,19 +246,34 @@ impl Endpoint {
 
     /// Takes a packet in. Nonsense is dropped.
     pub fn packet(&mut self, from: PeerId, bytes: &[u8], port: &mut impl Port) {
-        let Some((repr, payload)) = Repr::parse(bytes) else { return };
+        let Some((repr, payload)) = Repr::parse(bytes) else {
+            return;
+        };
         self.greet(from, port);
         match repr {
             Repr::Rtm(rtm) => {
-                let Some(p) = self.peers.get_mut(from) else { return };
+                let Some(p) = self.peers.get_mut(from) else {
+                    return;
+                };
                 if p.turn(rtm.msg_id, bytes) == Turn::Now {
                     self.request(from, &rtm, payload, port);
                     self.requests_in_turn(from, port);
                 }
             }
-            Repr::Cts { send_id, recv_id, length } => self.cts(from, send_id, recv_id, length, port),
-            Repr::CtsData { recv_id, offset, length, .. } => {
-                let n = usize::try_from(length).unwrap_or(usize::MAX).min(payload.len());
+            Repr::Cts {
+                send_id,
+                recv_id,
+                length,
+            } => self.cts(from, send_id, recv_id, length, port),
+            Repr::CtsData {
+                recv_id,
+                offset,
+                length,
+                ..
+            } => {
+                let n = usize::try_from(length)
+                    .unwrap_or(usize::MAX)
+                    .min(payload.len());
                 self.data(from, recv_id, offset, payload.get(..n).unwrap_or(&[]), port);
             }
             Repr::Receipt { tx_id, .. } => {
@@ -239,7 +285,10 @@ impl Endpoint {
             Repr::PeerError { op_id, errno, .. } => {
                 let status = errno as u8;
                 if let Some(t) = self.txs.get_mut(op_id).filter(|t| t.peer == from) {
-                    t.failed = Some(Failure { errno: FI_EIO, status });
+                    t.failed = Some(Failure {
+                        errno: FI_EIO,
+                        status,
+                    });
                     t.receipt = false;
                     t.window = t.sent;
                     self.finish_tx(op_id, port);
@@ -264,29 +313,54 @@ impl Endpoint {
 
     /// Answers the first sign of a peer with our handshake.
     fn greet(&mut self, peer: PeerId, port: &mut impl Port) {
-        let Some(p) = self.peers.get_mut(peer).filter(|p| !p.handshake_sent) else { return };
+        let Some(p) = self.peers.get_mut(peer).filter(|p| !p.handshake_sent) else {
+            return;
+        };
         p.handshake_sent = true;
         let mut buf = [0u8; 64];
-        let h = Handshake { extra: self.features, host_id: self.host_id, ..Handshake::default() };
+        let h = Handshake {
+            extra: self.features,
+            host_id: self.host_id,
+            ..Handshake::default()
+        };
         let n = h.emit(&mut buf);
         self.control(peer, buf.get(..n).unwrap_or(&[]), port);
     }
 
     fn request(&mut self, from: PeerId, rtm: &Rtm, payload: &[u8], port: &mut impl Port) {
-        let m = if rtm.tag.is_some() { &mut self.tagged } else { &mut self.untagged };
+        let m = if rtm.tag.is_some() {
+            &mut self.tagged
+        } else {
+            &mut self.untagged
+        };
         let tag = rtm.tag.unwrap_or(0);
         match m.match_message(from, tag) {
             Some(p) => self.start(p.what, from, rtm, payload, port),
-            None => m.keep(from, tag, Unexpected { from, rtm: *rtm, payload: payload.into() }),
+            None => m.keep(
+                from,
+                tag,
+                Unexpected {
+                    from,
+                    rtm: *rtm,
+                    payload: payload.into(),
+                },
+            ),
         }
     }
 
     /// A request has found its receive.
     fn start(&mut self, slot: Slot, from: PeerId, rtm: &Rtm, payload: &[u8], port: &mut impl Port) {
         let total = rtm.long.map_or(payload.len() as u64, |l| l.0);
-        let payload = payload.get(..payload.len().min(total as usize)).unwrap_or(payload);
+        let payload = payload
+            .get(..payload.len().min(total as usize))
+            .unwrap_or(payload);
         port.store(slot.ctx, 0, payload);
-        let msg = Received { from, len: total, tag: rtm.tag.unwrap_or(0), cq_data: rtm.opt.cq_data };
+        let msg = Received {
+            from,
+            len: total,
+            tag: rtm.tag.unwrap_or(0),
+            cq_data: rtm.opt.cq_data,
+        };
         let rx = Rx {
             ctx: slot.ctx,
             from,
@@ -304,11 +378,21 @@ impl Endpoint {
         let recv_id = self.rxs.insert(rx);
         port.expect(from, true);
         // The whole rest at once: the adapter's own window keeps the sender from flooding us.
-        self.control_repr(from, &Repr::Cts { send_id, recv_id, length }, port);
+        self.control_repr(
+            from,
+            &Repr::Cts {
+                send_id,
+                recv_id,
+                length,
+            },
+            port,
+        );
     }
 
     fn data(&mut self, from: PeerId, recv_id: u32, off: u64, bytes: &[u8], port: &mut impl Port) {
-        let Some(rx) = self.rxs.get_mut(recv_id).filter(|r| r.from == from) else { return };
+        let Some(rx) = self.rxs.get_mut(recv_id).filter(|r| r.from == from) else {
+            return;
+        };
         if off.saturating_add(bytes.len() as u64) > rx.msg.len {
             return;
         }
@@ -324,7 +408,10 @@ impl Endpoint {
 
     fn finish_rx(&mut self, rx: Rx, port: &mut impl Port) {
         let result = if rx.msg.len > rx.room {
-            Err(Failure { errno: FI_ETRUNC, status: 0 })
+            Err(Failure {
+                errno: FI_ETRUNC,
+                status: 0,
+            })
         } else {
             Ok(())
         };
@@ -335,7 +422,9 @@ impl Endpoint {
     }
 
     fn cts(&mut self, from: PeerId, send_id: u32, recv_id: u32, length: u64, port: &mut impl Port) {
-        let Some(t) = self.txs.get_mut(send_id).filter(|t| t.peer == from) else { return };
+        let Some(t) = self.txs.get_mut(send_id).filter(|t| t.peer == from) else {
+            return;
+        };
         t.recv_id = recv_id;
         t.window = t.sent.saturating_add(length).min(t.len);
         if !t.ready {
@@ -350,7 +439,9 @@ impl Endpoint {
     /// Sends what had to wait: control packets, then data of long messages in turn.
     pub fn progress(&mut self, port: &mut impl Port) {
         while port.room() {
-            let Some((peer, head)) = self.deferred.pop_front() else { break };
+            let Some((peer, head)) = self.deferred.pop_front() else {
+                break;
+            };
             port.send(peer, &head, None, Token::Control);
         }
         self.push_data(port);
@@ -368,11 +459,25 @@ impl Endpoint {
                     return;
                 }
                 let len = (t.window - t.sent).min(segment);
-                let head = Repr::CtsData { recv_id: t.recv_id, length: len, offset: t.sent, connid: None };
+                let head = Repr::CtsData {
+                    recv_id: t.recv_id,
+                    length: len,
+                    offset: t.sent,
+                    connid: None,
+                };
                 let mut buf = [0u8; DATA_HEADER];
                 let n = head.emit(&mut buf);
-                let body = Body { ctx: t.ctx, off: t.sent, len: len as usize };
-                if !port.send(t.peer, buf.get(..n).unwrap_or(&[]), Some(body), Token::Tx(id)) {
+                let body = Body {
+                    ctx: t.ctx,
+                    off: t.sent,
+                    len: len as usize,
+                };
+                if !port.send(
+                    t.peer,
+                    buf.get(..n).unwrap_or(&[]),
+                    Some(body),
+                    Token::Tx(id),
+                ) {
                     return;
                 }
                 t.sent += len;
@@ -398,7 +503,9 @@ impl Endpoint {
 
     /// The adapter is done with a packet of `Token::Tx(id)`.
     pub fn packet_done(&mut self, id: u32, failure: Option<Failure>, port: &mut impl Port) {
-        let Some(t) = self.txs.get_mut(id) else { return };
+        let Some(t) = self.txs.get_mut(id) else {
+            return;
+        };
         t.packets = t.packets.saturating_sub(1);
         if let Some(f) = failure {
             t.failed.get_or_insert(f);
@@ -429,8 +536,12 @@ impl Endpoint {
     /// A peer is gone: what it owed ends with `failure`.
     pub fn peer_down(&mut self, peer: PeerId, failure: Failure, port: &mut impl Port) {
         self.deferred.retain(|(to, _)| *to != peer);
-        let txs: Vec<u32> =
-            self.txs.iter().filter(|(_, t)| t.peer == peer).map(|(i, _)| i).collect();
+        let txs: Vec<u32> = self
+            .txs
+            .iter()
+            .filter(|(_, t)| t.peer == peer)
+            .map(|(i, _)| i)
+            .collect();
         for id in txs {
             if let Some(t) = self.txs.get_mut(id) {
                 t.failed.get_or_insert(failure);
@@ -439,8 +550,12 @@ impl Endpoint {
             }
             self.finish_tx(id, port);
         }
-        let rxs: Vec<u32> =
-            self.rxs.iter().filter(|(_, r)| r.from == peer).map(|(i, _)| i).collect();
+        let rxs: Vec<u32> = self
+            .rxs
+            .iter()
+            .filter(|(_, r)| r.from == peer)
+            .map(|(i, _)| i)
+            .collect();
         for id in rxs {
             if let Some(rx) = self.rxs.remove(id) {
                 port.expect(peer, false);

@@ -131,7 +131,10 @@ impl<R, U> Matcher<R, U> {
         if masked {
             self.masked.push_back(pack(seq, slot));
         } else {
-            self.exact.entry(key).or_default().push_back(pack(seq, slot));
+            self.exact
+                .entry(key)
+                .or_default()
+                .push_back(pack(seq, slot));
         }
     }
 
@@ -148,7 +151,10 @@ impl<R, U> Matcher<R, U> {
                     && (p.tag ^ tag) & !p.ignore == 0
             })
         });
-        let best = [a, b, c].into_iter().flatten().min_by_key(|id| seq_of(*id).wrapping_sub(self.seq.wrapping_add(1)))?;
+        let best = [a, b, c]
+            .into_iter()
+            .flatten()
+            .min_by_key(|id| seq_of(*id).wrapping_sub(self.seq.wrapping_add(1)))?;
         if Some(best) == c {
             self.masked.retain(|id| *id != best);
         }
@@ -172,9 +178,11 @@ impl<R, U> Matcher<R, U> {
 
     /// Takes a posted receive back, the first that `pick` accepts.
     pub fn cancel(&mut self, mut pick: impl FnMut(&R) -> bool) -> Option<Posted<R>> {
-        let slot = self.posted.iter().filter(|(_, e)| pick(&e.value.what)).min_by_key(|(_, e)| {
-            e.seq.wrapping_sub(self.seq.wrapping_add(1))
-        })?;
+        let slot = self
+            .posted
+            .iter()
+            .filter(|(_, e)| pick(&e.value.what))
+            .min_by_key(|(_, e)| e.seq.wrapping_sub(self.seq.wrapping_add(1)))?;
         let slot = slot.0;
         self.posted.remove(slot).map(|e| e.value)
     }
@@ -182,7 +190,10 @@ impl<R, U> Matcher<R, U> {
     /// Keeps a message for which no receive is posted.
     pub fn keep(&mut self, src: PeerId, tag: u64, what: U) {
         let seq = self.stamp();
-        let slot = self.messages.insert(Stamped { seq, value: Waiting { src, tag, what } });
+        let slot = self.messages.insert(Stamped {
+            seq,
+            value: Waiting { src, tag, what },
+        });
         let id = pack(seq, slot);
         self.by_source.entry((src, tag)).or_default().push_back(id);
         self.by_tag.entry((ANY, tag)).or_default().push_back(id);
@@ -211,9 +222,10 @@ impl<R, U> Matcher<R, U> {
     pub fn match_receive(&mut self, src: PeerId, tag: u64, ignore: u64) -> Option<U> {
         let id = self.find(src, tag, ignore)?;
         let m = self.messages.remove(slot_of(id))?.value;
-        for (map, key) in
-            [(&mut self.by_source, (m.src, m.tag)), (&mut self.by_tag, (ANY, m.tag))]
-        {
+        for (map, key) in [
+            (&mut self.by_source, (m.src, m.tag)),
+            (&mut self.by_tag, (ANY, m.tag)),
+        ] {
             if let Some(l) = map.get_mut(&key) {
                 if l.front() == Some(&id) {
                     l.pop_front();
@@ -232,7 +244,10 @@ impl<R, U> Matcher<R, U> {
         let all: Vec<u32> = self.posted.iter().map(|(i, _)| i).collect();
         self.exact.clear();
         self.masked.clear();
-        all.into_iter().filter_map(|i| self.posted.remove(i)).map(|e| e.value.what).collect()
+        all.into_iter()
+            .filter_map(|i| self.posted.remove(i))
+            .map(|e| e.value.what)
+            .collect()
     }
 
     /// Posted receives.
@@ -280,10 +295,19 @@ mod tests {
                             .iter()
                             .position(|m| fits(src, tag, ignore, (m.0, m.1)))
                             .map(|i| plain.messages.remove(i).2);
-                        assert_eq!(fast.match_receive(src, tag, ignore), want, "seed {seed} step {n}");
+                        assert_eq!(
+                            fast.match_receive(src, tag, ignore),
+                            want,
+                            "seed {seed} step {n}"
+                        );
                         if want.is_none() {
                             plain.posted.push((src, tag, ignore, n));
-                            fast.post(Posted { src, tag, ignore, what: n });
+                            fast.post(Posted {
+                                src,
+                                tag,
+                                ignore,
+                                what: n,
+                            });
                         }
                     }
                     2 | 3 => {
@@ -292,7 +316,11 @@ mod tests {
                             .iter()
                             .position(|p| fits(p.0, p.1, p.2, (src, tag)))
                             .map(|i| plain.posted.remove(i).3);
-                        assert_eq!(fast.match_message(src, tag).map(|p| p.what), want, "seed {seed} step {n}");
+                        assert_eq!(
+                            fast.match_message(src, tag).map(|p| p.what),
+                            want,
+                            "seed {seed} step {n}"
+                        );
                         if want.is_none() {
                             plain.messages.push((src, tag, n));
                             fast.keep(src, tag, n);
@@ -307,7 +335,10 @@ mod tests {
                         }
                     }
                 }
-                assert_eq!((fast.posted(), fast.waiting()), (plain.posted.len(), plain.messages.len()));
+                assert_eq!(
+                    (fast.posted(), fast.waiting()),
+                    (plain.posted.len(), plain.messages.len())
+                );
             }
         }
     }

@@ -68,7 +68,13 @@ struct Side {
 fn side(mtu: usize) -> Side {
     let mut ep = Endpoint::new(mtu, [3; 32], 0, None);
     assert_eq!(ep.add_peer(), 0);
-    Side { ep, world: World { depth: 40, ..World::default() } }
+    Side {
+        ep,
+        world: World {
+            depth: 40,
+            ..World::default()
+        },
+    }
 }
 
 /// Hands packets that are due to the other side, and their completions back.
@@ -104,8 +110,9 @@ fn every_message_arrives_once_in_order_and_whole() {
         let lens: Vec<usize> = (0..count)
             .map(|_| if rng.below(3) == 0 { rng.below(20_000) } else { rng.below(300) } as usize)
             .collect();
-        let tags: Vec<Option<u64>> =
-            (0..count).map(|_| (rng.below(2) == 0).then(|| rng.below(3))).collect();
+        let tags: Vec<Option<u64>> = (0..count)
+            .map(|_| (rng.below(2) == 0).then(|| rng.below(3)))
+            .collect();
         let (mut next_send, mut next_recv, mut now) = (0u32, 0u32, 0u64);
         while a.world.sent.len() < count as usize || b.world.received.len() < count as usize {
             now += 1;
@@ -151,7 +158,11 @@ fn every_message_arrives_once_in_order_and_whole() {
             assert_eq!(*result, Ok(()), "seed {seed} message {n}");
             assert_eq!(msg.len as usize, lens[n]);
             assert_eq!(msg.cq_data, (n % 3 == 0).then_some(n as u64));
-            assert_eq!(b.world.memory[ctx], pattern(*ctx as u64, lens[n]), "seed {seed} message {n}");
+            assert_eq!(
+                b.world.memory[ctx],
+                pattern(*ctx as u64, lens[n]),
+                "seed {seed} message {n}"
+            );
         }
         for _ in 0..100 {
             now += 1;
@@ -169,16 +180,39 @@ fn a_short_buffer_truncates_and_says_so() {
         let (mut a, mut b) = (side(300), side(300));
         a.world.memory.insert(0, pattern(0, len));
         b.world.memory.insert(0, vec![0; 60]);
-        let args = SendArgs { peer: 0, ctx: 0, len: len as u64, tag: None, cq_data: None, receipt: true };
+        let args = SendArgs {
+            peer: 0,
+            ctx: 0,
+            len: len as u64,
+            tag: None,
+            cq_data: None,
+            receipt: true,
+        };
         a.ep.send(&args, &mut a.world).unwrap();
-        let args = RecvArgs { src: ANY, ctx: 0, len: 60, tagged: false, tag: 0, ignore: 0 };
+        let args = RecvArgs {
+            src: ANY,
+            ctx: 0,
+            len: 60,
+            tagged: false,
+            tag: 0,
+            ignore: 0,
+        };
         b.ep.recv(&args, &mut b.world);
         for now in 1..200 {
             deliver(&mut a, &mut b, now);
             deliver(&mut b, &mut a, now);
         }
         let (_, msg, result) = b.world.received[0];
-        assert_eq!((msg.len as usize, result), (len, Err(Failure { errno: FI_ETRUNC, status: 0 })));
+        assert_eq!(
+            (msg.len as usize, result),
+            (
+                len,
+                Err(Failure {
+                    errno: FI_ETRUNC,
+                    status: 0
+                })
+            )
+        );
         assert_eq!(b.world.memory[&0], pattern(0, len)[..60]);
         assert_eq!(a.world.sent, [(0, Ok(()))]);
     }
@@ -189,12 +223,29 @@ fn a_peer_that_dies_fails_what_it_owed() {
     let (mut a, mut b) = (side(300), side(300));
     a.world.memory.insert(0, pattern(0, 5000));
     b.world.memory.insert(0, vec![0; 5000]);
-    let args = SendArgs { peer: 0, ctx: 0, len: 5000, tag: Some(1), cq_data: None, receipt: false };
+    let args = SendArgs {
+        peer: 0,
+        ctx: 0,
+        len: 5000,
+        tag: Some(1),
+        cq_data: None,
+        receipt: false,
+    };
     a.ep.send(&args, &mut a.world).unwrap();
-    let args = RecvArgs { src: ANY, ctx: 0, len: 5000, tagged: true, tag: 1, ignore: 0 };
+    let args = RecvArgs {
+        src: ANY,
+        ctx: 0,
+        len: 5000,
+        tagged: true,
+        tag: 1,
+        ignore: 0,
+    };
     b.ep.recv(&args, &mut b.world);
     deliver(&mut a, &mut b, 1);
-    let dead = Failure { errno: FI_EHOSTDOWN, status: 13 };
+    let dead = Failure {
+        errno: FI_EHOSTDOWN,
+        status: 13,
+    };
     b.ep.peer_down(0, dead, &mut b.world);
     a.ep.peer_down(0, dead, &mut a.world);
     assert_eq!(a.world.sent, [(0, Err(dead))]);

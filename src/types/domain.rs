@@ -1,6 +1,6 @@
 //! Mirror of `<rdma/fi_domain.h>`: values and layouts only. Behaviour is documented in fi_domain(3), fi_mr(3), fi_av(3).
 
-use core::ffi::{c_int, c_uint, c_char, c_void};
+use core::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{iovec, ssize_t};
 
 #[allow(unused_imports)]
@@ -124,17 +124,105 @@ pub struct fi_av_set_attr {
 #[derive(Clone, Copy)]
 pub struct fi_ops_av {
     pub size: usize,
-    pub insert: Option<unsafe extern "C" fn(av: *mut fid_av, addr: *const c_void, count: usize, fi_addr: *mut fi_addr_t, flags: u64, context: *mut c_void) -> c_int>,
-    pub insertsvc: Option<unsafe extern "C" fn(av: *mut fid_av, node: *const c_char, service: *const c_char, fi_addr: *mut fi_addr_t, flags: u64, context: *mut c_void) -> c_int>,
-    pub insertsym: Option<unsafe extern "C" fn(av: *mut fid_av, node: *const c_char, nodecnt: usize, service: *const c_char, svccnt: usize, fi_addr: *mut fi_addr_t, flags: u64, context: *mut c_void) -> c_int>,
-    pub remove: Option<unsafe extern "C" fn(av: *mut fid_av, fi_addr: *mut fi_addr_t, count: usize, flags: u64) -> c_int>,
-    pub lookup: Option<unsafe extern "C" fn(av: *mut fid_av, fi_addr: fi_addr_t, addr: *mut c_void, addrlen: *mut usize) -> c_int>,
-    pub straddr: Option<unsafe extern "C" fn(av: *mut fid_av, addr: *const c_void, buf: *mut c_char, len: *mut usize) -> *const c_char>,
-    pub av_set: Option<unsafe extern "C" fn(av: *mut fid_av, attr: *mut fi_av_set_attr, set: *mut *mut fid_av_set, context: *mut c_void) -> c_int>,
-    pub insert_auth_key: Option<unsafe extern "C" fn(av: *mut fid_av, auth_key: *const c_void, auth_key_size: usize, fi_addr: *mut fi_addr_t, flags: u64) -> c_int>,
-    pub lookup_auth_key: Option<unsafe extern "C" fn(av: *mut fid_av, addr: fi_addr_t, auth_key: *mut c_void, auth_key_size: *mut usize) -> c_int>,
-    pub set_user_id: Option<unsafe extern "C" fn(av: *mut fid_av, fi_addr: fi_addr_t, user_id: fi_addr_t, flags: u64) -> c_int>,
-    pub lookup2: Option<unsafe extern "C" fn(av: *mut fid_av, fi_addr: fi_addr_t, buf: *mut c_void, len: *mut usize, flags: u64, ctx: *mut fid_xpu_ctx) -> c_int>,
+    pub insert: Option<
+        unsafe extern "C" fn(
+            av: *mut fid_av,
+            addr: *const c_void,
+            count: usize,
+            fi_addr: *mut fi_addr_t,
+            flags: u64,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub insertsvc: Option<
+        unsafe extern "C" fn(
+            av: *mut fid_av,
+            node: *const c_char,
+            service: *const c_char,
+            fi_addr: *mut fi_addr_t,
+            flags: u64,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub insertsym: Option<
+        unsafe extern "C" fn(
+            av: *mut fid_av,
+            node: *const c_char,
+            nodecnt: usize,
+            service: *const c_char,
+            svccnt: usize,
+            fi_addr: *mut fi_addr_t,
+            flags: u64,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub remove: Option<
+        unsafe extern "C" fn(
+            av: *mut fid_av,
+            fi_addr: *mut fi_addr_t,
+            count: usize,
+            flags: u64,
+        ) -> c_int,
+    >,
+    pub lookup: Option<
+        unsafe extern "C" fn(
+            av: *mut fid_av,
+            fi_addr: fi_addr_t,
+            addr: *mut c_void,
+            addrlen: *mut usize,
+        ) -> c_int,
+    >,
+    pub straddr: Option<
+        unsafe extern "C" fn(
+            av: *mut fid_av,
+            addr: *const c_void,
+            buf: *mut c_char,
+            len: *mut usize,
+        ) -> *const c_char,
+    >,
+    pub av_set: Option<
+        unsafe extern "C" fn(
+            av: *mut fid_av,
+            attr: *mut fi_av_set_attr,
+            set: *mut *mut fid_av_set,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub insert_auth_key: Option<
+        unsafe extern "C" fn(
+            av: *mut fid_av,
+            auth_key: *const c_void,
+            auth_key_size: usize,
+            fi_addr: *mut fi_addr_t,
+            flags: u64,
+        ) -> c_int,
+    >,
+    pub lookup_auth_key: Option<
+        unsafe extern "C" fn(
+            av: *mut fid_av,
+            addr: fi_addr_t,
+            auth_key: *mut c_void,
+            auth_key_size: *mut usize,
+        ) -> c_int,
+    >,
+    pub set_user_id: Option<
+        unsafe extern "C" fn(
+            av: *mut fid_av,
+            fi_addr: fi_addr_t,
+            user_id: fi_addr_t,
+            flags: u64,
+        ) -> c_int,
+    >,
+    pub lookup2: Option<
+        unsafe extern "C" fn(
+            av: *mut fid_av,
+            fi_addr: fi_addr_t,
+            buf: *mut c_void,
+            len: *mut usize,
+            flags: u64,
+            ctx: *mut fid_xpu_ctx,
+        ) -> c_int,
+    >,
 }
 
 /// `struct fid_av` of the public headers; see fi_domain(3), fi_mr(3), fi_av(3).
@@ -221,8 +309,28 @@ pub struct fi_mr_modify {
 #[derive(Clone, Copy)]
 pub struct fi_hmem_override_ops {
     pub size: usize,
-    pub copy_from_hmem_iov: Option<unsafe extern "C" fn(buf: *mut c_void, len: usize, iface: fi_hmem_iface, flags: u64, iov: *const iovec, len2: usize, flags2: u64) -> ssize_t>,
-    pub copy_to_hmem_iov: Option<unsafe extern "C" fn(iface: fi_hmem_iface, flags: u64, iov: *const iovec, len: usize, flags2: u64, buf: *const c_void, len2: usize) -> ssize_t>,
+    pub copy_from_hmem_iov: Option<
+        unsafe extern "C" fn(
+            buf: *mut c_void,
+            len: usize,
+            iface: fi_hmem_iface,
+            flags: u64,
+            iov: *const iovec,
+            len2: usize,
+            flags2: u64,
+        ) -> ssize_t,
+    >,
+    pub copy_to_hmem_iov: Option<
+        unsafe extern "C" fn(
+            iface: fi_hmem_iface,
+            flags: u64,
+            iov: *const iovec,
+            len: usize,
+            flags2: u64,
+            buf: *const c_void,
+            len2: usize,
+        ) -> ssize_t,
+    >,
 }
 
 /// Operations table; `size` is its size in bytes as the provider knows it. See fi_domain(3), fi_mr(3), fi_av(3).
@@ -230,18 +338,103 @@ pub struct fi_hmem_override_ops {
 #[derive(Clone, Copy)]
 pub struct fi_ops_domain {
     pub size: usize,
-    pub av_open: Option<unsafe extern "C" fn(domain: *mut fid_domain, attr: *mut fi_av_attr, av: *mut *mut fid_av, context: *mut c_void) -> c_int>,
-    pub cq_open: Option<unsafe extern "C" fn(domain: *mut fid_domain, attr: *mut fi_cq_attr, cq: *mut *mut fid_cq, context: *mut c_void) -> c_int>,
-    pub endpoint: Option<unsafe extern "C" fn(domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, context: *mut c_void) -> c_int>,
-    pub scalable_ep: Option<unsafe extern "C" fn(domain: *mut fid_domain, info: *mut fi_info, sep: *mut *mut fid_ep, context: *mut c_void) -> c_int>,
-    pub cntr_open: Option<unsafe extern "C" fn(domain: *mut fid_domain, attr: *mut fi_cntr_attr, cntr: *mut *mut fid_cntr, context: *mut c_void) -> c_int>,
-    pub poll_open: Option<unsafe extern "C" fn(domain: *mut fid_domain, attr: *mut fi_poll_attr, pollset: *mut *mut fid_poll) -> c_int>,
-    pub stx_ctx: Option<unsafe extern "C" fn(domain: *mut fid_domain, attr: *mut fi_tx_attr, stx: *mut *mut fid_stx, context: *mut c_void) -> c_int>,
-    pub srx_ctx: Option<unsafe extern "C" fn(domain: *mut fid_domain, attr: *mut fi_rx_attr, rx_ep: *mut *mut fid_ep, context: *mut c_void) -> c_int>,
-    pub query_atomic: Option<unsafe extern "C" fn(domain: *mut fid_domain, datatype: fi_datatype, op: fi_op, attr: *mut fi_atomic_attr, flags: u64) -> c_int>,
-    pub query_collective: Option<unsafe extern "C" fn(domain: *mut fid_domain, coll: fi_collective_op, attr: *mut fi_collective_attr, flags: u64) -> c_int>,
-    pub endpoint2: Option<unsafe extern "C" fn(domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, flags: u64, context: *mut c_void) -> c_int>,
-    pub xpu_ctx: Option<unsafe extern "C" fn(domain: *mut fid_domain, attr: *mut fi_xpu_attr, ctx: *mut *mut fid_xpu_ctx, context: *mut c_void) -> c_int>,
+    pub av_open: Option<
+        unsafe extern "C" fn(
+            domain: *mut fid_domain,
+            attr: *mut fi_av_attr,
+            av: *mut *mut fid_av,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub cq_open: Option<
+        unsafe extern "C" fn(
+            domain: *mut fid_domain,
+            attr: *mut fi_cq_attr,
+            cq: *mut *mut fid_cq,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub endpoint: Option<
+        unsafe extern "C" fn(
+            domain: *mut fid_domain,
+            info: *mut fi_info,
+            ep: *mut *mut fid_ep,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub scalable_ep: Option<
+        unsafe extern "C" fn(
+            domain: *mut fid_domain,
+            info: *mut fi_info,
+            sep: *mut *mut fid_ep,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub cntr_open: Option<
+        unsafe extern "C" fn(
+            domain: *mut fid_domain,
+            attr: *mut fi_cntr_attr,
+            cntr: *mut *mut fid_cntr,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub poll_open: Option<
+        unsafe extern "C" fn(
+            domain: *mut fid_domain,
+            attr: *mut fi_poll_attr,
+            pollset: *mut *mut fid_poll,
+        ) -> c_int,
+    >,
+    pub stx_ctx: Option<
+        unsafe extern "C" fn(
+            domain: *mut fid_domain,
+            attr: *mut fi_tx_attr,
+            stx: *mut *mut fid_stx,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub srx_ctx: Option<
+        unsafe extern "C" fn(
+            domain: *mut fid_domain,
+            attr: *mut fi_rx_attr,
+            rx_ep: *mut *mut fid_ep,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub query_atomic: Option<
+        unsafe extern "C" fn(
+            domain: *mut fid_domain,
+            datatype: fi_datatype,
+            op: fi_op,
+            attr: *mut fi_atomic_attr,
+            flags: u64,
+        ) -> c_int,
+    >,
+    pub query_collective: Option<
+        unsafe extern "C" fn(
+            domain: *mut fid_domain,
+            coll: fi_collective_op,
+            attr: *mut fi_collective_attr,
+            flags: u64,
+        ) -> c_int,
+    >,
+    pub endpoint2: Option<
+        unsafe extern "C" fn(
+            domain: *mut fid_domain,
+            info: *mut fi_info,
+            ep: *mut *mut fid_ep,
+            flags: u64,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub xpu_ctx: Option<
+        unsafe extern "C" fn(
+            domain: *mut fid_domain,
+            attr: *mut fi_xpu_attr,
+            ctx: *mut *mut fid_xpu_ctx,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
 }
 
 /// Operations table; `size` is its size in bytes as the provider knows it. See fi_domain(3), fi_mr(3), fi_av(3).
@@ -249,9 +442,40 @@ pub struct fi_ops_domain {
 #[derive(Clone, Copy)]
 pub struct fi_ops_mr {
     pub size: usize,
-    pub reg: Option<unsafe extern "C" fn(domain: *mut fid, buf: *const c_void, len: usize, acs: u64, offset: u64, requested_key: u64, flags: u64, mr: *mut *mut fid_mr, context: *mut c_void) -> c_int>,
-    pub regv: Option<unsafe extern "C" fn(domain: *mut fid, iov: *const iovec, count: usize, acs: u64, offset: u64, requested_key: u64, flags: u64, mr: *mut *mut fid_mr, context: *mut c_void) -> c_int>,
-    pub regattr: Option<unsafe extern "C" fn(domain: *mut fid, attr: *const fi_mr_attr, flags: u64, mr: *mut *mut fid_mr) -> c_int>,
+    pub reg: Option<
+        unsafe extern "C" fn(
+            domain: *mut fid,
+            buf: *const c_void,
+            len: usize,
+            acs: u64,
+            offset: u64,
+            requested_key: u64,
+            flags: u64,
+            mr: *mut *mut fid_mr,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub regv: Option<
+        unsafe extern "C" fn(
+            domain: *mut fid,
+            iov: *const iovec,
+            count: usize,
+            acs: u64,
+            offset: u64,
+            requested_key: u64,
+            flags: u64,
+            mr: *mut *mut fid_mr,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub regattr: Option<
+        unsafe extern "C" fn(
+            domain: *mut fid,
+            attr: *const fi_mr_attr,
+            flags: u64,
+            mr: *mut *mut fid_mr,
+        ) -> c_int,
+    >,
 }
 
 /// `struct fid_domain` of the public headers; see fi_domain(3), fi_mr(3), fi_av(3).

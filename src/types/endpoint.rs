@@ -6,7 +6,6 @@ use libc::{iovec, ssize_t};
 #[allow(unused_imports)]
 use super::*;
 
-
 pub const FI_OPT_ENDPOINT: c_int = 0;
 
 pub const FI_OPT_MIN_MULTI_RECV: c_int = 0;
@@ -54,13 +53,46 @@ pub struct fi_msg {
 pub struct fi_ops_ep {
     pub size: usize,
     pub cancel: Option<unsafe extern "C" fn(fid: fid_t, context: *mut c_void) -> ssize_t>,
-    pub getopt: Option<unsafe extern "C" fn(fid: fid_t, level: c_int, optname: c_int, optval: *mut c_void, optlen: *mut usize) -> c_int>,
-    pub setopt: Option<unsafe extern "C" fn(fid: fid_t, level: c_int, optname: c_int, optval: *const c_void, optlen: usize) -> c_int>,
-    pub tx_ctx: Option<unsafe extern "C" fn(ep: *mut fid_ep, idx: c_int, attr: *mut fi_tx_attr, tx_ep: *mut *mut fid_ep, context: *mut c_void) -> c_int>,
-    pub rx_ctx: Option<unsafe extern "C" fn(ep: *mut fid_ep, idx: c_int, attr: *mut fi_rx_attr, rx_ep: *mut *mut fid_ep, context: *mut c_void) -> c_int>,
+    pub getopt: Option<
+        unsafe extern "C" fn(
+            fid: fid_t,
+            level: c_int,
+            optname: c_int,
+            optval: *mut c_void,
+            optlen: *mut usize,
+        ) -> c_int,
+    >,
+    pub setopt: Option<
+        unsafe extern "C" fn(
+            fid: fid_t,
+            level: c_int,
+            optname: c_int,
+            optval: *const c_void,
+            optlen: usize,
+        ) -> c_int,
+    >,
+    pub tx_ctx: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            idx: c_int,
+            attr: *mut fi_tx_attr,
+            tx_ep: *mut *mut fid_ep,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub rx_ctx: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            idx: c_int,
+            attr: *mut fi_rx_attr,
+            rx_ep: *mut *mut fid_ep,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
     pub rx_size_left: Option<unsafe extern "C" fn(ep: *mut fid_ep) -> ssize_t>,
     pub tx_size_left: Option<unsafe extern "C" fn(ep: *mut fid_ep) -> ssize_t>,
-    pub export_xpu: Option<unsafe extern "C" fn(ep: *mut fid_ep, flags: u64, xpu_ep: *mut fid_xpu_ep) -> c_int>,
+    pub export_xpu:
+        Option<unsafe extern "C" fn(ep: *mut fid_ep, flags: u64, xpu_ep: *mut fid_xpu_ep) -> c_int>,
 }
 
 /// Operations table; `size` is its size in bytes as the provider knows it. See fi_endpoint(3), fi_msg(3).
@@ -68,15 +100,78 @@ pub struct fi_ops_ep {
 #[derive(Clone, Copy)]
 pub struct fi_ops_msg {
     pub size: usize,
-    pub recv: Option<unsafe extern "C" fn(ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, src_addr: fi_addr_t, context: *mut c_void) -> ssize_t>,
-    pub recvv: Option<unsafe extern "C" fn(ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize, src_addr: fi_addr_t, context: *mut c_void) -> ssize_t>,
-    pub recvmsg: Option<unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t>,
-    pub send: Option<unsafe extern "C" fn(ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, dest_addr: fi_addr_t, context: *mut c_void) -> ssize_t>,
-    pub sendv: Option<unsafe extern "C" fn(ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize, dest_addr: fi_addr_t, context: *mut c_void) -> ssize_t>,
-    pub sendmsg: Option<unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t>,
-    pub inject: Option<unsafe extern "C" fn(ep: *mut fid_ep, buf: *const c_void, len: usize, dest_addr: fi_addr_t) -> ssize_t>,
-    pub senddata: Option<unsafe extern "C" fn(ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64, dest_addr: fi_addr_t, context: *mut c_void) -> ssize_t>,
-    pub injectdata: Option<unsafe extern "C" fn(ep: *mut fid_ep, buf: *const c_void, len: usize, data: u64, dest_addr: fi_addr_t) -> ssize_t>,
+    pub recv: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            buf: *mut c_void,
+            len: usize,
+            desc: *mut c_void,
+            src_addr: fi_addr_t,
+            context: *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub recvv: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            iov: *const iovec,
+            desc: *mut *mut c_void,
+            count: usize,
+            src_addr: fi_addr_t,
+            context: *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub recvmsg:
+        Option<unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t>,
+    pub send: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            buf: *const c_void,
+            len: usize,
+            desc: *mut c_void,
+            dest_addr: fi_addr_t,
+            context: *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub sendv: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            iov: *const iovec,
+            desc: *mut *mut c_void,
+            count: usize,
+            dest_addr: fi_addr_t,
+            context: *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub sendmsg:
+        Option<unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t>,
+    pub inject: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            buf: *const c_void,
+            len: usize,
+            dest_addr: fi_addr_t,
+        ) -> ssize_t,
+    >,
+    pub senddata: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            buf: *const c_void,
+            len: usize,
+            desc: *mut c_void,
+            data: u64,
+            dest_addr: fi_addr_t,
+            context: *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub injectdata: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            buf: *const c_void,
+            len: usize,
+            data: u64,
+            dest_addr: fi_addr_t,
+        ) -> ssize_t,
+    >,
 }
 
 /// `struct fid_ep` of the public headers; see fi_endpoint(3), fi_msg(3).

@@ -1,11 +1,10 @@
 //! Mirror of `<rdma/fi_eq.h>`: values and layouts only. Behaviour is documented in fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).
 
-use core::ffi::{c_int, c_uint, c_char, c_void};
-use libc::{pollfd, pthread_mutex_t, pthread_cond_t, ssize_t};
+use core::ffi::{c_char, c_int, c_uint, c_void};
+use libc::{pollfd, pthread_cond_t, pthread_mutex_t, ssize_t};
 
 #[allow(unused_imports)]
 use super::*;
-
 
 /// `enum fi_wait_obj`; see fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).
 pub type fi_wait_obj = c_uint;
@@ -96,9 +95,19 @@ pub struct fi_poll_attr {
 #[derive(Clone, Copy)]
 pub struct fi_ops_poll {
     pub size: usize,
-    pub poll: Option<unsafe extern "C" fn(pollset: *mut fid_poll, context: *mut *mut c_void, count: c_int) -> c_int>,
-    pub poll_add: Option<unsafe extern "C" fn(pollset: *mut fid_poll, event_fid: *mut fid, flags: u64) -> c_int>,
-    pub poll_del: Option<unsafe extern "C" fn(pollset: *mut fid_poll, event_fid: *mut fid, flags: u64) -> c_int>,
+    pub poll: Option<
+        unsafe extern "C" fn(
+            pollset: *mut fid_poll,
+            context: *mut *mut c_void,
+            count: c_int,
+        ) -> c_int,
+    >,
+    pub poll_add: Option<
+        unsafe extern "C" fn(pollset: *mut fid_poll, event_fid: *mut fid, flags: u64) -> c_int,
+    >,
+    pub poll_del: Option<
+        unsafe extern "C" fn(pollset: *mut fid_poll, event_fid: *mut fid, flags: u64) -> c_int,
+    >,
 }
 
 /// `struct fid_poll` of the public headers; see fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).
@@ -156,11 +165,46 @@ pub struct fi_eq_cm_entry {
 #[derive(Clone, Copy)]
 pub struct fi_ops_eq {
     pub size: usize,
-    pub read: Option<unsafe extern "C" fn(eq: *mut fid_eq, event: *mut u32, buf: *mut c_void, len: usize, flags: u64) -> ssize_t>,
-    pub readerr: Option<unsafe extern "C" fn(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: u64) -> ssize_t>,
-    pub write: Option<unsafe extern "C" fn(eq: *mut fid_eq, event: u32, buf: *const c_void, len: usize, flags: u64) -> ssize_t>,
-    pub sread: Option<unsafe extern "C" fn(eq: *mut fid_eq, event: *mut u32, buf: *mut c_void, len: usize, timeout: c_int, flags: u64) -> ssize_t>,
-    pub strerror: Option<unsafe extern "C" fn(eq: *mut fid_eq, prov_errno: c_int, err_data: *const c_void, buf: *mut c_char, len: usize) -> *const c_char>,
+    pub read: Option<
+        unsafe extern "C" fn(
+            eq: *mut fid_eq,
+            event: *mut u32,
+            buf: *mut c_void,
+            len: usize,
+            flags: u64,
+        ) -> ssize_t,
+    >,
+    pub readerr: Option<
+        unsafe extern "C" fn(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: u64) -> ssize_t,
+    >,
+    pub write: Option<
+        unsafe extern "C" fn(
+            eq: *mut fid_eq,
+            event: u32,
+            buf: *const c_void,
+            len: usize,
+            flags: u64,
+        ) -> ssize_t,
+    >,
+    pub sread: Option<
+        unsafe extern "C" fn(
+            eq: *mut fid_eq,
+            event: *mut u32,
+            buf: *mut c_void,
+            len: usize,
+            timeout: c_int,
+            flags: u64,
+        ) -> ssize_t,
+    >,
+    pub strerror: Option<
+        unsafe extern "C" fn(
+            eq: *mut fid_eq,
+            prov_errno: c_int,
+            err_data: *const c_void,
+            buf: *mut c_char,
+            len: usize,
+        ) -> *const c_char,
+    >,
 }
 
 /// `struct fid_eq` of the public headers; see fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).
@@ -247,14 +291,50 @@ pub struct fi_cq_attr {
 #[derive(Clone, Copy)]
 pub struct fi_ops_cq {
     pub size: usize,
-    pub read: Option<unsafe extern "C" fn(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> ssize_t>,
-    pub readfrom: Option<unsafe extern "C" fn(cq: *mut fid_cq, buf: *mut c_void, count: usize, src_addr: *mut fi_addr_t) -> ssize_t>,
-    pub readerr: Option<unsafe extern "C" fn(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, flags: u64) -> ssize_t>,
-    pub sread: Option<unsafe extern "C" fn(cq: *mut fid_cq, buf: *mut c_void, count: usize, cond: *const c_void, timeout: c_int) -> ssize_t>,
-    pub sreadfrom: Option<unsafe extern "C" fn(cq: *mut fid_cq, buf: *mut c_void, count: usize, src_addr: *mut fi_addr_t, cond: *const c_void, timeout: c_int) -> ssize_t>,
+    pub read:
+        Option<unsafe extern "C" fn(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> ssize_t>,
+    pub readfrom: Option<
+        unsafe extern "C" fn(
+            cq: *mut fid_cq,
+            buf: *mut c_void,
+            count: usize,
+            src_addr: *mut fi_addr_t,
+        ) -> ssize_t,
+    >,
+    pub readerr: Option<
+        unsafe extern "C" fn(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, flags: u64) -> ssize_t,
+    >,
+    pub sread: Option<
+        unsafe extern "C" fn(
+            cq: *mut fid_cq,
+            buf: *mut c_void,
+            count: usize,
+            cond: *const c_void,
+            timeout: c_int,
+        ) -> ssize_t,
+    >,
+    pub sreadfrom: Option<
+        unsafe extern "C" fn(
+            cq: *mut fid_cq,
+            buf: *mut c_void,
+            count: usize,
+            src_addr: *mut fi_addr_t,
+            cond: *const c_void,
+            timeout: c_int,
+        ) -> ssize_t,
+    >,
     pub signal: Option<unsafe extern "C" fn(cq: *mut fid_cq) -> c_int>,
-    pub strerror: Option<unsafe extern "C" fn(cq: *mut fid_cq, prov_errno: c_int, err_data: *const c_void, buf: *mut c_char, len: usize) -> *const c_char>,
-    pub export_xpu: Option<unsafe extern "C" fn(cq: *mut fid_cq, flags: u64, xpu_cq: *mut fid_xpu_cq) -> c_int>,
+    pub strerror: Option<
+        unsafe extern "C" fn(
+            cq: *mut fid_cq,
+            prov_errno: c_int,
+            err_data: *const c_void,
+            buf: *mut c_char,
+            len: usize,
+        ) -> *const c_char,
+    >,
+    pub export_xpu:
+        Option<unsafe extern "C" fn(cq: *mut fid_cq, flags: u64, xpu_cq: *mut fid_xpu_cq) -> c_int>,
 }
 
 /// `struct fid_cq` of the public headers; see fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).
@@ -285,10 +365,13 @@ pub struct fi_ops_cntr {
     pub readerr: Option<unsafe extern "C" fn(cntr: *mut fid_cntr) -> u64>,
     pub add: Option<unsafe extern "C" fn(cntr: *mut fid_cntr, value: u64) -> c_int>,
     pub set: Option<unsafe extern "C" fn(cntr: *mut fid_cntr, value: u64) -> c_int>,
-    pub wait: Option<unsafe extern "C" fn(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int>,
+    pub wait:
+        Option<unsafe extern "C" fn(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int>,
     pub adderr: Option<unsafe extern "C" fn(cntr: *mut fid_cntr, value: u64) -> c_int>,
     pub seterr: Option<unsafe extern "C" fn(cntr: *mut fid_cntr, value: u64) -> c_int>,
-    pub export_xpu: Option<unsafe extern "C" fn(cntr: *mut fid_cntr, flags: u64, xpu_cntr: *mut fid_xpu_cntr) -> c_int>,
+    pub export_xpu: Option<
+        unsafe extern "C" fn(cntr: *mut fid_cntr, flags: u64, xpu_cntr: *mut fid_xpu_cntr) -> c_int,
+    >,
 }
 
 /// `struct fid_cntr` of the public headers; see fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).

@@ -1,6 +1,6 @@
 //! Mirror of `<rdma/fi_errno.h>`: values and layouts only. Behaviour is documented in fi_errno(3).
 
-use core::ffi::{c_int};
+use core::ffi::c_int;
 
 #[allow(unused_imports)]
 use super::*;
@@ -68,4 +68,3 @@ pub const FI_ENORX: c_int = 269;
 pub const FI_ENOMR: c_int = 270;
 pub const FI_EFIREWALLADDR: c_int = 271;
 pub const FI_ERRNO_MAX: c_int = 272;
-

@@ -1,6 +1,6 @@
 //! Mirror of `<rdma/fi_ext.h>`: values and layouts only. Behaviour is documented in fi_provider(7), fi_mr(3).
 
-use core::ffi::{c_int, c_char, c_void};
+use core::ffi::{c_char, c_int, c_void};
 
 #[allow(unused_imports)]
 use super::*;
@@ -35,9 +35,23 @@ pub struct fi_ops_mem_monitor {
     pub size: usize,
     pub start: Option<unsafe extern "C" fn(mem_monitor: *mut fid_mem_monitor) -> c_int>,
     pub stop: Option<unsafe extern "C" fn(mem_monitor: *mut fid_mem_monitor)>,
-    pub subscribe: Option<unsafe extern "C" fn(mem_monitor: *mut fid_mem_monitor, buf: *const c_void, len: usize) -> c_int>,
-    pub unsubscribe: Option<unsafe extern "C" fn(mem_monitor: *mut fid_mem_monitor, buf: *const c_void, len: usize)>,
-    pub valid: Option<unsafe extern "C" fn(mem_monitor: *mut fid_mem_monitor, buf: *const c_void, len: usize) -> bool>,
+    pub subscribe: Option<
+        unsafe extern "C" fn(
+            mem_monitor: *mut fid_mem_monitor,
+            buf: *const c_void,
+            len: usize,
+        ) -> c_int,
+    >,
+    pub unsubscribe: Option<
+        unsafe extern "C" fn(mem_monitor: *mut fid_mem_monitor, buf: *const c_void, len: usize),
+    >,
+    pub valid: Option<
+        unsafe extern "C" fn(
+            mem_monitor: *mut fid_mem_monitor,
+            buf: *const c_void,
+            len: usize,
+        ) -> bool,
+    >,
 }
 
 /// Operations table; `size` is its size in bytes as the provider knows it. See fi_provider(7), fi_mr(3).
@@ -45,7 +59,9 @@ pub struct fi_ops_mem_monitor {
 #[derive(Clone, Copy)]
 pub struct fi_ops_mem_notify {
     pub size: usize,
-    pub notify: Option<unsafe extern "C" fn(mem_monitor: *mut fid_mem_monitor, buf: *const c_void, len: usize)>,
+    pub notify: Option<
+        unsafe extern "C" fn(mem_monitor: *mut fid_mem_monitor, buf: *const c_void, len: usize),
+    >,
 }
 
 /// `struct fid_mem_monitor` of the public headers; see fi_provider(7), fi_mr(3).
@@ -62,9 +78,33 @@ pub struct fid_mem_monitor {
 #[derive(Clone, Copy)]
 pub struct fi_ops_log {
     pub size: usize,
-    pub enabled: Option<unsafe extern "C" fn(prov: *const fi_provider, level: fi_log_level, subsys: fi_log_subsys, flags: u64) -> c_int>,
-    pub ready: Option<unsafe extern "C" fn(prov: *const fi_provider, level: fi_log_level, subsys: fi_log_subsys, flags: u64, flags2: *mut u64) -> c_int>,
-    pub log: Option<unsafe extern "C" fn(prov: *const fi_provider, level: fi_log_level, subsys: fi_log_subsys, name: *const c_char, index: c_int, name2: *const c_char)>,
+    pub enabled: Option<
+        unsafe extern "C" fn(
+            prov: *const fi_provider,
+            level: fi_log_level,
+            subsys: fi_log_subsys,
+            flags: u64,
+        ) -> c_int,
+    >,
+    pub ready: Option<
+        unsafe extern "C" fn(
+            prov: *const fi_provider,
+            level: fi_log_level,
+            subsys: fi_log_subsys,
+            flags: u64,
+            flags2: *mut u64,
+        ) -> c_int,
+    >,
+    pub log: Option<
+        unsafe extern "C" fn(
+            prov: *const fi_provider,
+            level: fi_log_level,
+            subsys: fi_log_subsys,
+            name: *const c_char,
+            index: c_int,
+            name2: *const c_char,
+        ),
+    >,
 }
 
 /// `struct fid_logging` of the public headers; see fi_provider(7), fi_mr(3).

@@ -1,6 +1,6 @@
 //! Mirror of `<rdma/fi_ext_efa.h>`: values and layouts only. Behaviour is documented in fi_efa(7).
 
-use core::ffi::{c_int, c_uint, c_char, c_void};
+use core::ffi::{c_char, c_int, c_uint, c_void};
 
 #[allow(unused_imports)]
 use super::*;
@@ -104,19 +104,51 @@ pub struct fi_efa_comp_cntr_init_attr {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_efa_ops_domain {
-    pub query_mr: Option<unsafe extern "C" fn(mr: *mut fid_mr, efa_mr_attr: *mut fi_efa_mr_attr) -> c_int>,
+    pub query_mr:
+        Option<unsafe extern "C" fn(mr: *mut fid_mr, efa_mr_attr: *mut fi_efa_mr_attr) -> c_int>,
 }
 
 /// Operations table; `size` is its size in bytes as the provider knows it. See fi_efa(7).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_efa_ops_gda {
-    pub query_addr: Option<unsafe extern "C" fn(ep: *mut fid_ep, addr: fi_addr_t, half: *mut u16, half2: *mut u16, word: *mut u32) -> c_int>,
-    pub query_qp_wqs: Option<unsafe extern "C" fn(ep: *mut fid_ep, efa_wq_attr: *mut fi_efa_wq_attr, efa_wq_attr2: *mut fi_efa_wq_attr) -> c_int>,
-    pub query_cq: Option<unsafe extern "C" fn(cq: *mut fid_cq, efa_cq_attr: *mut fi_efa_cq_attr) -> c_int>,
-    pub cq_open_ext: Option<unsafe extern "C" fn(domain: *mut fid_domain, cq_attr: *mut fi_cq_attr, efa_cq_init_attr: *mut fi_efa_cq_init_attr, cq: *mut *mut fid_cq, buf: *mut c_void) -> c_int>,
+    pub query_addr: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            addr: fi_addr_t,
+            half: *mut u16,
+            half2: *mut u16,
+            word: *mut u32,
+        ) -> c_int,
+    >,
+    pub query_qp_wqs: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            efa_wq_attr: *mut fi_efa_wq_attr,
+            efa_wq_attr2: *mut fi_efa_wq_attr,
+        ) -> c_int,
+    >,
+    pub query_cq:
+        Option<unsafe extern "C" fn(cq: *mut fid_cq, efa_cq_attr: *mut fi_efa_cq_attr) -> c_int>,
+    pub cq_open_ext: Option<
+        unsafe extern "C" fn(
+            domain: *mut fid_domain,
+            cq_attr: *mut fi_cq_attr,
+            efa_cq_init_attr: *mut fi_efa_cq_init_attr,
+            cq: *mut *mut fid_cq,
+            buf: *mut c_void,
+        ) -> c_int,
+    >,
     pub get_mr_lkey: Option<unsafe extern "C" fn(mr: *mut fid_mr) -> u64>,
-    pub cntr_open_ext: Option<unsafe extern "C" fn(domain: *mut fid_domain, cntr_attr: *mut fi_cntr_attr, cntr: *mut *mut fid_cntr, buf: *mut c_void, efa_comp_cntr_init_attr: *mut fi_efa_comp_cntr_init_attr) -> c_int>,
+    pub cntr_open_ext: Option<
+        unsafe extern "C" fn(
+            domain: *mut fid_domain,
+            cntr_attr: *mut fi_cntr_attr,
+            cntr: *mut *mut fid_cntr,
+            buf: *mut c_void,
+            efa_comp_cntr_init_attr: *mut fi_efa_comp_cntr_init_attr,
+        ) -> c_int,
+    >,
 }
 
 /// Operations table; `size` is its size in bytes as the provider knows it. See fi_efa(7).

@@ -1,6 +1,6 @@
 //! Mirror of `<rdma/fabric.h>`: values and layouts only. Behaviour is documented in fi_fabric(3), fi_getinfo(3).
 
-use core::ffi::{c_int, c_uint, c_char, c_void};
+use core::ffi::{c_char, c_int, c_uint, c_void};
 
 #[allow(unused_imports)]
 use super::*;
@@ -519,10 +519,28 @@ pub struct fi_ops {
     pub size: usize,
     pub close: Option<unsafe extern "C" fn(fid: *mut fid) -> c_int>,
     pub bind: Option<unsafe extern "C" fn(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int>,
-    pub control: Option<unsafe extern "C" fn(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int>,
-    pub ops_open: Option<unsafe extern "C" fn(fid: *mut fid, name: *const c_char, flags: u64, ops: *mut *mut c_void, context: *mut c_void) -> c_int>,
-    pub tostr: Option<unsafe extern "C" fn(fid: *const fid, name: *mut c_char, len: usize) -> c_int>,
-    pub ops_set: Option<unsafe extern "C" fn(fid: *mut fid, name: *const c_char, flags: u64, ops: *mut c_void, context: *mut c_void) -> c_int>,
+    pub control:
+        Option<unsafe extern "C" fn(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int>,
+    pub ops_open: Option<
+        unsafe extern "C" fn(
+            fid: *mut fid,
+            name: *const c_char,
+            flags: u64,
+            ops: *mut *mut c_void,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub tostr:
+        Option<unsafe extern "C" fn(fid: *const fid, name: *mut c_char, len: usize) -> c_int>,
+    pub ops_set: Option<
+        unsafe extern "C" fn(
+            fid: *mut fid,
+            name: *const c_char,
+            flags: u64,
+            ops: *mut c_void,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
 }
 
 /// Head of every object the library hands out: its class (`FI_CLASS_*`), the user context and the common operations.
@@ -539,12 +557,49 @@ pub struct fid {
 #[derive(Clone, Copy)]
 pub struct fi_ops_fabric {
     pub size: usize,
-    pub domain: Option<unsafe extern "C" fn(fabric: *mut fid_fabric, info: *mut fi_info, domain: *mut *mut fid_domain, context: *mut c_void) -> c_int>,
-    pub passive_ep: Option<unsafe extern "C" fn(fabric: *mut fid_fabric, info: *mut fi_info, pep: *mut *mut fid_pep, context: *mut c_void) -> c_int>,
-    pub eq_open: Option<unsafe extern "C" fn(fabric: *mut fid_fabric, attr: *mut fi_eq_attr, eq: *mut *mut fid_eq, context: *mut c_void) -> c_int>,
-    pub wait_open: Option<unsafe extern "C" fn(fabric: *mut fid_fabric, attr: *mut fi_wait_attr, waitset: *mut *mut fid_wait) -> c_int>,
-    pub trywait: Option<unsafe extern "C" fn(fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int>,
-    pub domain2: Option<unsafe extern "C" fn(fabric: *mut fid_fabric, info: *mut fi_info, domain: *mut *mut fid_domain, flags: u64, context: *mut c_void) -> c_int>,
+    pub domain: Option<
+        unsafe extern "C" fn(
+            fabric: *mut fid_fabric,
+            info: *mut fi_info,
+            domain: *mut *mut fid_domain,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub passive_ep: Option<
+        unsafe extern "C" fn(
+            fabric: *mut fid_fabric,
+            info: *mut fi_info,
+            pep: *mut *mut fid_pep,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub eq_open: Option<
+        unsafe extern "C" fn(
+            fabric: *mut fid_fabric,
+            attr: *mut fi_eq_attr,
+            eq: *mut *mut fid_eq,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
+    pub wait_open: Option<
+        unsafe extern "C" fn(
+            fabric: *mut fid_fabric,
+            attr: *mut fi_wait_attr,
+            waitset: *mut *mut fid_wait,
+        ) -> c_int,
+    >,
+    pub trywait: Option<
+        unsafe extern "C" fn(fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int,
+    >,
+    pub domain2: Option<
+        unsafe extern "C" fn(
+            fabric: *mut fid_fabric,
+            info: *mut fi_info,
+            domain: *mut *mut fid_domain,
+            flags: u64,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
 }
 
 /// `struct fid_fabric` of the public headers; see fi_fabric(3), fi_getinfo(3).

@@ -1,10 +1,9 @@
 //! Mirror of `<rdma/providers/fi_log.h>`: values and layouts only. Behaviour is documented in fi_provider(3).
 
-use core::ffi::{c_uint};
+use core::ffi::c_uint;
 
 #[allow(unused_imports)]
 use super::*;
-
 
 /// `enum fi_log_subsys`; see fi_provider(3).
 pub type fi_log_subsys = c_uint;
@@ -25,4 +24,3 @@ pub const FI_LOG_WARN: fi_log_level = 0;
 pub const FI_LOG_TRACE: fi_log_level = 1;
 pub const FI_LOG_INFO: fi_log_level = 2;
 pub const FI_LOG_DEBUG: fi_log_level = 3;
-

@@ -12,15 +12,15 @@ pub struct fi_peer_av_set {
     _opaque: [u8; 0],
 }
 
-
-
 /// Operations table; `size` is its size in bytes as the provider knows it. See fi_peer(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_av_owner {
     pub size: usize,
-    pub query: Option<unsafe extern "C" fn(peer_av: *mut fid_peer_av, av_attr: *mut fi_av_attr) -> c_int>,
-    pub ep_addr: Option<unsafe extern "C" fn(peer_av: *mut fid_peer_av, ep: *mut fid_ep) -> fi_addr_t>,
+    pub query:
+        Option<unsafe extern "C" fn(peer_av: *mut fid_peer_av, av_attr: *mut fi_av_attr) -> c_int>,
+    pub ep_addr:
+        Option<unsafe extern "C" fn(peer_av: *mut fid_peer_av, ep: *mut fid_ep) -> fi_addr_t>,
 }
 
 /// `struct fid_peer_av` of the public headers; see fi_peer(3).
@@ -44,7 +44,13 @@ pub struct fi_peer_av_context {
 #[derive(Clone, Copy)]
 pub struct fi_ops_av_set_owner {
     pub size: usize,
-    pub members: Option<unsafe extern "C" fn(peer_av_set: *mut fid_peer_av_set, addr: *mut fi_addr_t, len: *mut usize) -> c_int>,
+    pub members: Option<
+        unsafe extern "C" fn(
+            peer_av_set: *mut fid_peer_av_set,
+            addr: *mut fi_addr_t,
+            len: *mut usize,
+        ) -> c_int,
+    >,
 }
 
 /// `struct fid_peer_av_set` of the public headers; see fi_peer(3).
@@ -68,8 +74,24 @@ pub struct fi_peer_av_set_context {
 #[derive(Clone, Copy)]
 pub struct fi_ops_cq_owner {
     pub size: usize,
-    pub write: Option<unsafe extern "C" fn(peer_cq: *mut fid_peer_cq, buf: *mut c_void, flags: u64, len: usize, buf2: *mut c_void, flags2: u64, flags3: u64, addr: fi_addr_t) -> ssize_t>,
-    pub writeerr: Option<unsafe extern "C" fn(peer_cq: *mut fid_peer_cq, cq_err_entry: *const fi_cq_err_entry) -> ssize_t>,
+    pub write: Option<
+        unsafe extern "C" fn(
+            peer_cq: *mut fid_peer_cq,
+            buf: *mut c_void,
+            flags: u64,
+            len: usize,
+            buf2: *mut c_void,
+            flags2: u64,
+            flags3: u64,
+            addr: fi_addr_t,
+        ) -> ssize_t,
+    >,
+    pub writeerr: Option<
+        unsafe extern "C" fn(
+            peer_cq: *mut fid_peer_cq,
+            cq_err_entry: *const fi_cq_err_entry,
+        ) -> ssize_t,
+    >,
 }
 
 /// `struct fid_peer_cq` of the public headers; see fi_peer(3).
@@ -161,11 +183,30 @@ pub struct fi_peer_match_attr {
 #[derive(Clone, Copy)]
 pub struct fi_ops_srx_owner {
     pub size: usize,
-    pub get_msg: Option<unsafe extern "C" fn(peer_srx: *mut fid_peer_srx, peer_match_attr: *mut fi_peer_match_attr, peer_rx_entry: *mut *mut fi_peer_rx_entry) -> c_int>,
-    pub get_tag: Option<unsafe extern "C" fn(peer_srx: *mut fid_peer_srx, peer_match_attr: *mut fi_peer_match_attr, peer_rx_entry: *mut *mut fi_peer_rx_entry) -> c_int>,
+    pub get_msg: Option<
+        unsafe extern "C" fn(
+            peer_srx: *mut fid_peer_srx,
+            peer_match_attr: *mut fi_peer_match_attr,
+            peer_rx_entry: *mut *mut fi_peer_rx_entry,
+        ) -> c_int,
+    >,
+    pub get_tag: Option<
+        unsafe extern "C" fn(
+            peer_srx: *mut fid_peer_srx,
+            peer_match_attr: *mut fi_peer_match_attr,
+            peer_rx_entry: *mut *mut fi_peer_rx_entry,
+        ) -> c_int,
+    >,
     pub queue_msg: Option<unsafe extern "C" fn(peer_rx_entry: *mut fi_peer_rx_entry) -> c_int>,
     pub queue_tag: Option<unsafe extern "C" fn(peer_rx_entry: *mut fi_peer_rx_entry) -> c_int>,
-    pub foreach_unspec_addr: Option<unsafe extern "C" fn(peer_srx: *mut fid_peer_srx, get_addr: Option<unsafe extern "C" fn(peer_rx_entry: *mut fi_peer_rx_entry) -> fi_addr_t>)>,
+    pub foreach_unspec_addr: Option<
+        unsafe extern "C" fn(
+            peer_srx: *mut fid_peer_srx,
+            get_addr: Option<
+                unsafe extern "C" fn(peer_rx_entry: *mut fi_peer_rx_entry) -> fi_addr_t,
+            >,
+        ),
+    >,
     pub free_entry: Option<unsafe extern "C" fn(peer_rx_entry: *mut fi_peer_rx_entry)>,
 }
 
@@ -202,8 +243,16 @@ pub struct fi_peer_srx_context {
 #[derive(Clone, Copy)]
 pub struct fi_ops_transfer_peer {
     pub size: usize,
-    pub complete: Option<unsafe extern "C" fn(ep: *mut fid_ep, cq_tagged_entry: *mut fi_cq_tagged_entry, addr: fi_addr_t) -> ssize_t>,
-    pub comperr: Option<unsafe extern "C" fn(ep: *mut fid_ep, cq_err_entry: *mut fi_cq_err_entry) -> ssize_t>,
+    pub complete: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            cq_tagged_entry: *mut fi_cq_tagged_entry,
+            addr: fi_addr_t,
+        ) -> ssize_t,
+    >,
+    pub comperr: Option<
+        unsafe extern "C" fn(ep: *mut fid_ep, cq_err_entry: *mut fi_cq_err_entry) -> ssize_t,
+    >,
 }
 
 /// `struct fi_peer_transfer_context` of the public headers; see fi_peer(3).

@@ -1,11 +1,10 @@
 //! Mirror of `<rdma/fi_profile.h>`: values and layouts only. Behaviour is documented in fi_profile(3).
 
-use core::ffi::{c_int, c_uint, c_char, c_void};
-use libc::{ssize_t};
+use core::ffi::{c_char, c_int, c_uint, c_void};
+use libc::ssize_t;
 
 #[allow(unused_imports)]
 use super::*;
-
 
 pub const FI_VAR_UNEXP_MSG_CNT: c_int = 0;
 pub const FI_VAR_UNEXP_MSG_QUEUE: c_int = 1;
@@ -49,10 +48,44 @@ pub struct fi_profile_desc {
 pub struct fi_profile_ops {
     pub size: usize,
     pub reset: Option<unsafe extern "C" fn(prof_fid: *mut fid_profile, flags: u64)>,
-    pub query_vars: Option<unsafe extern "C" fn(prof_fid: *mut fid_profile, varlist: *mut fi_profile_desc, count: *mut usize) -> ssize_t>,
-    pub query_events: Option<unsafe extern "C" fn(prof_fid: *mut fid_profile, eventlist: *mut fi_profile_desc, count: *mut usize) -> ssize_t>,
-    pub read_var: Option<unsafe extern "C" fn(profile: *mut fid_profile, word: u32, buf: *mut c_void, len: *mut usize) -> ssize_t>,
-    pub reg_callback: Option<unsafe extern "C" fn(prof_fid: *mut fid_profile, event_id: u32, callback: Option<unsafe extern "C" fn(profile: *mut fid_profile, profile_desc: *mut fi_profile_desc, buf: *mut c_void, len: usize, buf2: *mut c_void) -> c_int>, context: *mut c_void) -> c_int>,
+    pub query_vars: Option<
+        unsafe extern "C" fn(
+            prof_fid: *mut fid_profile,
+            varlist: *mut fi_profile_desc,
+            count: *mut usize,
+        ) -> ssize_t,
+    >,
+    pub query_events: Option<
+        unsafe extern "C" fn(
+            prof_fid: *mut fid_profile,
+            eventlist: *mut fi_profile_desc,
+            count: *mut usize,
+        ) -> ssize_t,
+    >,
+    pub read_var: Option<
+        unsafe extern "C" fn(
+            profile: *mut fid_profile,
+            word: u32,
+            buf: *mut c_void,
+            len: *mut usize,
+        ) -> ssize_t,
+    >,
+    pub reg_callback: Option<
+        unsafe extern "C" fn(
+            prof_fid: *mut fid_profile,
+            event_id: u32,
+            callback: Option<
+                unsafe extern "C" fn(
+                    profile: *mut fid_profile,
+                    profile_desc: *mut fi_profile_desc,
+                    buf: *mut c_void,
+                    len: usize,
+                    buf2: *mut c_void,
+                ) -> c_int,
+            >,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
     pub start_reads: Option<unsafe extern "C" fn(prof_fid: *mut fid_profile, flags: u64)>,
     pub end_reads: Option<unsafe extern "C" fn(prof_fid: *mut fid_profile, flags: u64)>,
 }

@@ -1,12 +1,10 @@
 //! Mirror of `<rdma/fi_rma.h>`: values and layouts only. Behaviour is documented in fi_rma(3).
 
-use core::ffi::{c_void};
+use core::ffi::c_void;
 use libc::{iovec, ssize_t};
 
 #[allow(unused_imports)]
 use super::*;
-
-
 
 /// `struct fi_rma_iov` of the public headers; see fi_rma(3).
 #[repr(C)]
@@ -45,13 +43,92 @@ pub struct fi_msg_rma {
 #[derive(Clone, Copy)]
 pub struct fi_ops_rma {
     pub size: usize,
-    pub read: Option<unsafe extern "C" fn(ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, src_addr: fi_addr_t, addr: u64, key: u64, context: *mut c_void) -> ssize_t>,
-    pub readv: Option<unsafe extern "C" fn(ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize, src_addr: fi_addr_t, addr: u64, key: u64, context: *mut c_void) -> ssize_t>,
-    pub readmsg: Option<unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> ssize_t>,
-    pub write: Option<unsafe extern "C" fn(ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, dest_addr: fi_addr_t, addr: u64, key: u64, context: *mut c_void) -> ssize_t>,
-    pub writev: Option<unsafe extern "C" fn(ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize, dest_addr: fi_addr_t, addr: u64, key: u64, context: *mut c_void) -> ssize_t>,
-    pub writemsg: Option<unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> ssize_t>,
-    pub inject: Option<unsafe extern "C" fn(ep: *mut fid_ep, buf: *const c_void, len: usize, dest_addr: fi_addr_t, addr: u64, key: u64) -> ssize_t>,
-    pub writedata: Option<unsafe extern "C" fn(ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64, dest_addr: fi_addr_t, addr: u64, key: u64, context: *mut c_void) -> ssize_t>,
-    pub injectdata: Option<unsafe extern "C" fn(ep: *mut fid_ep, buf: *const c_void, len: usize, data: u64, dest_addr: fi_addr_t, addr: u64, key: u64) -> ssize_t>,
+    pub read: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            buf: *mut c_void,
+            len: usize,
+            desc: *mut c_void,
+            src_addr: fi_addr_t,
+            addr: u64,
+            key: u64,
+            context: *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub readv: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            iov: *const iovec,
+            desc: *mut *mut c_void,
+            count: usize,
+            src_addr: fi_addr_t,
+            addr: u64,
+            key: u64,
+            context: *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub readmsg: Option<
+        unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> ssize_t,
+    >,
+    pub write: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            buf: *const c_void,
+            len: usize,
+            desc: *mut c_void,
+            dest_addr: fi_addr_t,
+            addr: u64,
+            key: u64,
+            context: *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub writev: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            iov: *const iovec,
+            desc: *mut *mut c_void,
+            count: usize,
+            dest_addr: fi_addr_t,
+            addr: u64,
+            key: u64,
+            context: *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub writemsg: Option<
+        unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> ssize_t,
+    >,
+    pub inject: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            buf: *const c_void,
+            len: usize,
+            dest_addr: fi_addr_t,
+            addr: u64,
+            key: u64,
+        ) -> ssize_t,
+    >,
+    pub writedata: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            buf: *const c_void,
+            len: usize,
+            desc: *mut c_void,
+            data: u64,
+            dest_addr: fi_addr_t,
+            addr: u64,
+            key: u64,
+            context: *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub injectdata: Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            buf: *const c_void,
+            len: usize,
+            data: u64,
+            dest_addr: fi_addr_t,
+            addr: u64,
+            key: u64,
+        ) -> ssize_t,
+    >,
 }

@@ -5,7 +5,6 @@ use core::ffi::{c_int, c_uint, c_void};
 #[allow(unused_imports)]
 use super::*;
 
-
 /// `enum fi_trigger_event`; see fi_trigger(3).
 pub type fi_trigger_event = c_uint;
 pub const FI_TRIGGER_THRESHOLD: fi_trigger_event = 0;

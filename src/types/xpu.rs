@@ -26,8 +26,26 @@ pub const FI_XPU_PROV_EFA: fi_xpu_provider = 1;
 #[derive(Clone, Copy)]
 pub struct fi_xpu_ops {
     pub size: usize,
-    pub alloc: Option<unsafe extern "C" fn(flags: u64, flags2: u64, flags3: u64, flags4: u64, buf: *mut *mut c_void, index: *mut c_int, flags5: *mut u64) -> c_int>,
-    pub import: Option<unsafe extern "C" fn(flags: u64, buf: *mut c_void, flags2: u64, flags3: u64, buf2: *mut *mut c_void) -> c_int>,
+    pub alloc: Option<
+        unsafe extern "C" fn(
+            flags: u64,
+            flags2: u64,
+            flags3: u64,
+            flags4: u64,
+            buf: *mut *mut c_void,
+            index: *mut c_int,
+            flags5: *mut u64,
+        ) -> c_int,
+    >,
+    pub import: Option<
+        unsafe extern "C" fn(
+            flags: u64,
+            buf: *mut c_void,
+            flags2: u64,
+            flags3: u64,
+            buf2: *mut *mut c_void,
+        ) -> c_int,
+    >,
     pub free: Option<unsafe extern "C" fn(flags: u64, buf: *mut c_void)>,
 }
 
@@ -54,7 +72,8 @@ pub struct fi_xpu_ctx_attr {
 #[derive(Clone, Copy)]
 pub struct fi_ops_xpu_ctx {
     pub size: usize,
-    pub query: Option<unsafe extern "C" fn(ctx: *mut fid_xpu_ctx, attr: *mut fi_xpu_ctx_attr) -> c_int>,
+    pub query:
+        Option<unsafe extern "C" fn(ctx: *mut fid_xpu_ctx, attr: *mut fi_xpu_ctx_attr) -> c_int>,
 }
 
 /// `struct fid_xpu_ctx` of the public headers; see the fi_xpu calls of 2.7.

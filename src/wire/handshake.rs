@@ -64,7 +64,10 @@ impl Handshake {
         let words = r.u32()?.checked_sub(3).filter(|n| (1..=16).contains(n))?;
         let extra = r.u64()?;
         r.bytes((words as usize - 1) * 8)?;
-        let mut h = Handshake { extra, ..Handshake::default() };
+        let mut h = Handshake {
+            extra,
+            ..Handshake::default()
+        };
         if flags & req::CONNID != 0 {
             h.connid = Some(r.u64()? as u32);
         }
@@ -94,7 +97,14 @@ mod tests {
             device_version: Some(0xefa2),
             user_recv_qp: Some((9, 10)),
         };
-        for h in [all, Handshake { connid: None, ..all }, Handshake::default()] {
+        for h in [
+            all,
+            Handshake {
+                connid: None,
+                ..all
+            },
+            Handshake::default(),
+        ] {
             let mut buf = [0u8; 64];
             let n = h.emit(&mut buf);
             assert_eq!(Handshake::parse(&buf[..n]), Some(h));
@@ -107,7 +117,10 @@ mod tests {
     #[test]
     fn later_versions_may_say_more() {
         let mut buf = [0u8; 64];
-        let h = Handshake { extra: 5, ..Handshake::default() };
+        let h = Handshake {
+            extra: 5,
+            ..Handshake::default()
+        };
         let n = h.emit(&mut buf);
         buf[4] += 2;
         assert_eq!(Handshake::parse(&buf[..n]), None);

@@ -32,13 +32,29 @@ pub struct Rtm {
 pub enum Repr {
     Rtm(Rtm),
     /// Clear to send: the receiver wants `length` more bytes of `send_id`, for its `recv_id`.
-    Cts { send_id: u32, recv_id: u32, length: u64 },
+    Cts {
+        send_id: u32,
+        recv_id: u32,
+        length: u64,
+    },
     /// A segment of a long message.
-    CtsData { recv_id: u32, length: u64, offset: u64, connid: Option<u32> },
+    CtsData {
+        recv_id: u32,
+        length: u64,
+        offset: u64,
+        connid: Option<u32>,
+    },
     /// All of message `msg_id` is in the receiver's buffer.
-    Receipt { tx_id: u32, msg_id: u32 },
+    Receipt {
+        tx_id: u32,
+        msg_id: u32,
+    },
     /// The peer gave an operation up.
-    PeerError { op_id: u32, kind: u32, errno: u32 },
+    PeerError {
+        op_id: u32,
+        kind: u32,
+        errno: u32,
+    },
     /// A handshake; its contents are read by [`super::Handshake`].
     Handshake,
     /// A packet of a type this version of the library does not speak.
@@ -47,7 +63,11 @@ pub enum Repr {
 
 impl Rtm {
     fn code(&self) -> u8 {
-        match (self.long.is_some(), self.receipt.is_some(), self.tag.is_some()) {
+        match (
+            self.long.is_some(),
+            self.receipt.is_some(),
+            self.tag.is_some(),
+        ) {
             (false, false, false) => pkt::EAGER_MSGRTM,
             (false, false, true) => pkt::EAGER_TAGRTM,
             (true, false, false) => pkt::LONGCTS_MSGRTM,
@@ -103,7 +123,9 @@ impl Rtm {
     fn parse(code: u8, flags: u16, r: &mut Reader) -> Option<Rtm> {
         let msg_id = r.u32()?;
         let long = match code {
-            pkt::LONGCTS_MSGRTM | pkt::LONGCTS_TAGRTM | pkt::DC_LONGCTS_MSGRTM
+            pkt::LONGCTS_MSGRTM
+            | pkt::LONGCTS_TAGRTM
+            | pkt::DC_LONGCTS_MSGRTM
             | pkt::DC_LONGCTS_TAGRTM => Some((r.u64()?, r.u32()?, r.u32()?)),
             _ => None,
         };
@@ -117,7 +139,9 @@ impl Rtm {
             _ => None,
         };
         let tag = match code {
-            pkt::EAGER_TAGRTM | pkt::LONGCTS_TAGRTM | pkt::DC_EAGER_TAGRTM
+            pkt::EAGER_TAGRTM
+            | pkt::LONGCTS_TAGRTM
+            | pkt::DC_EAGER_TAGRTM
             | pkt::DC_LONGCTS_TAGRTM => Some(r.u64()?),
             _ => None,
         };
@@ -133,7 +157,13 @@ impl Rtm {
         if flags & req::CONNID != 0 {
             opt.connid = Some(r.u32()?);
         }
-        Some(Rtm { msg_id, tag, opt, long, receipt })
+        Some(Rtm {
+            msg_id,
+            tag,
+            opt,
+            long,
+            receipt,
+        })
     }
 }
 
@@ -149,15 +179,28 @@ impl Repr {
         };
         match *self {
             Repr::Rtm(r) => r.emit(&mut w),
-            Repr::Cts { send_id, recv_id, length } => {
+            Repr::Cts {
+                send_id,
+                recv_id,
+                length,
+            } => {
                 base(&mut w, pkt::CTS, 0);
                 w.u32(0);
                 w.u32(send_id);
                 w.u32(recv_id);
                 w.u64(length);
             }
-            Repr::CtsData { recv_id, length, offset, connid } => {
-                base(&mut w, pkt::CTSDATA, if connid.is_some() { req::CONNID } else { 0 });
+            Repr::CtsData {
+                recv_id,
+                length,
+                offset,
+                connid,
+            } => {
+                base(
+                    &mut w,
+                    pkt::CTSDATA,
+                    if connid.is_some() { req::CONNID } else { 0 },
+                );
                 w.u32(recv_id);
                 w.u64(length);
                 w.u64(offset);
@@ -204,7 +247,11 @@ impl Repr {
             | pkt::DC_LONGCTS_TAGRTM => Repr::Rtm(Rtm::parse(code, flags, &mut r)?),
             pkt::CTS => {
                 r.u32()?;
-                Repr::Cts { send_id: r.u32()?, recv_id: r.u32()?, length: r.u64()? }
+                Repr::Cts {
+                    send_id: r.u32()?,
+                    recv_id: r.u32()?,
+                    length: r.u64()?,
+                }
             }
             pkt::CTSDATA => {
                 let (recv_id, length, offset) = (r.u32()?, r.u64()?, r.u64()?);
@@ -213,15 +260,27 @@ impl Repr {
                     connid = Some(r.u32()?);
                     r.u32()?;
                 }
-                Repr::CtsData { recv_id, length, offset, connid }
+                Repr::CtsData {
+                    recv_id,
+                    length,
+                    offset,
+                    connid,
+                }
             }
             pkt::RECEIPT => {
-                let p = Repr::Receipt { tx_id: r.u32()?, msg_id: r.u32()? };
+                let p = Repr::Receipt {
+                    tx_id: r.u32()?,
+                    msg_id: r.u32()?,
+                };
                 r.u32()?;
                 p
             }
             pkt::PEER_ERROR => {
-                let p = Repr::PeerError { op_id: r.u32()?, kind: r.u32()?, errno: r.u32()? };
+                let p = Repr::PeerError {
+                    op_id: r.u32()?,
+                    kind: r.u32()?,
+                    errno: r.u32()?,
+                };
                 r.u32()?;
                 p
             }
@@ -239,11 +298,32 @@ mod tests {
 
     fn samples() -> Vec<Repr> {
         let mut v = vec![
-            Repr::Cts { send_id: 1, recv_id: 2, length: 3 },
-            Repr::CtsData { recv_id: 1, length: 2, offset: 3, connid: None },
-            Repr::CtsData { recv_id: 1, length: 2, offset: 3, connid: Some(4) },
-            Repr::Receipt { tx_id: 1, msg_id: 2 },
-            Repr::PeerError { op_id: 1, kind: 2, errno: 3 },
+            Repr::Cts {
+                send_id: 1,
+                recv_id: 2,
+                length: 3,
+            },
+            Repr::CtsData {
+                recv_id: 1,
+                length: 2,
+                offset: 3,
+                connid: None,
+            },
+            Repr::CtsData {
+                recv_id: 1,
+                length: 2,
+                offset: 3,
+                connid: Some(4),
+            },
+            Repr::Receipt {
+                tx_id: 1,
+                msg_id: 2,
+            },
+            Repr::PeerError {
+                op_id: 1,
+                kind: 2,
+                errno: 3,
+            },
         ];
         for bits in 0..64u32 {
             let on = |b: u32| bits >> b & 1 == 1;
@@ -285,7 +365,10 @@ mod tests {
         let rtm = Rtm {
             msg_id: 0x0403_0201,
             tag: Some(0x1122),
-            opt: Opt { cq_data: Some(0x55), ..Opt::default() },
+            opt: Opt {
+                cq_data: Some(0x55),
+                ..Opt::default()
+            },
             long: None,
             receipt: None,
         };
@@ -293,7 +376,12 @@ mod tests {
         assert_eq!(n, 24);
         assert_eq!(buf[..9], [65, 4, 2 | 4 | 8, 0, 1, 2, 3, 4, 0x22]);
         assert_eq!(buf[16], 0x55);
-        let n = Repr::Cts { send_id: 1, recv_id: 2, length: 3 }.emit(&mut buf);
+        let n = Repr::Cts {
+            send_id: 1,
+            recv_id: 2,
+            length: 3,
+        }
+        .emit(&mut buf);
         assert_eq!((n, buf[8], buf[12], buf[16]), (24, 1, 2, 3));
     }
 }

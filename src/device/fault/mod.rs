@@ -31,7 +31,14 @@ pub enum Fate {
 impl<D> Faults<D> {
     /// Reads the list of the module text; `None` when it says nothing or nonsense.
     pub fn parse(text: &str) -> Option<Faults<D>> {
-        let mut f = Faults { loss: 0, dup: 0, reorder: 0, delay_ns: 1_000_000, rng: Rng::new(1), held: Vec::new() };
+        let mut f = Faults {
+            loss: 0,
+            dup: 0,
+            reorder: 0,
+            delay_ns: 1_000_000,
+            rng: Rng::new(1),
+            held: Vec::new(),
+        };
         for part in text.split(',').filter(|p| !p.trim().is_empty()) {
             let (name, value) = part.split_once('=')?;
             let v: u64 = value.trim().parse().ok()?;

@@ -50,10 +50,25 @@ pub struct Config {
 
 #[derive(Debug)]
 enum OpKind {
-    Send { head_len: usize },
-    Write { key: u32, addr: u64, imm: Option<u32> },
-    ReadReq { id: u32, key: u32, addr: u64, len: u32 },
-    ReadResp { id: u32, key: u32, addr: u64 },
+    Send {
+        head_len: usize,
+    },
+    Write {
+        key: u32,
+        addr: u64,
+        imm: Option<u32>,
+    },
+    ReadReq {
+        id: u32,
+        key: u32,
+        addr: u64,
+        len: u32,
+    },
+    ReadResp {
+        id: u32,
+        key: u32,
+        addr: u64,
+    },
     Ping,
 }
 
@@ -239,7 +254,14 @@ impl Engine {
     }
 
     /// Posts a send; see `QueuePair::post_send`.
-    pub fn send(&mut self, wr_id: u64, to: &QpAddr, head: &[u8], payload: Payload, now: u64) -> Result<()> {
+    pub fn send(
+        &mut self,
+        wr_id: u64,
+        to: &QpAddr,
+        head: &[u8],
+        payload: Payload,
+        now: u64,
+    ) -> Result<()> {
         let len = match payload {
             Payload::Copy(b) => b.len(),
             Payload::User(m) => m.len(),
@@ -259,13 +281,25 @@ impl Engine {
             }
             Payload::User(m) => m,
         };
-        let kind = OpKind::Send { head_len: head.len() };
+        let kind = OpKind::Send {
+            head_len: head.len(),
+        };
         self.add(to, Self::op(Some(wr_id), kind, copy, user, len as u64), now);
         Ok(())
     }
 
     fn op(wr_id: Option<u64>, kind: OpKind, copy: Vec<u8>, user: UserMem, total: u64) -> Op {
-        Op { wr_id, kind, copy, user, total, next: 0, unacked: 0, cut: false, status: Status::Ok }
+        Op {
+            wr_id,
+            kind,
+            copy,
+            user,
+            total,
+            next: 0,
+            unacked: 0,
+            cut: false,
+            status: Status::Ok,
+        }
     }
 
     /// Posts an RDMA write; see `QueuePair::post_write`.
@@ -289,7 +323,11 @@ impl Engine {
             Payload::User(m) => m,
         };
         let total = (copy.len() + user.len()) as u64;
-        let kind = OpKind::Write { key: r.key as u32, addr: r.addr, imm };
+        let kind = OpKind::Write {
+            key: r.key as u32,
+            addr: r.addr,
+            imm,
+        };
         self.add(&r.to, Self::op(Some(wr_id), kind, copy, user, total), now);
         Ok(())
     }
@@ -302,9 +340,20 @@ impl Engine {
         let pi = self.peer(&r.to, now);
         self.generation = self.generation.wrapping_add(1) & 0xfff;
         let generation = self.generation;
-        let slot = self.reads.insert(Read { wr_id, peer: pi, generation, local, got: 0 });
+        let slot = self.reads.insert(Read {
+            wr_id,
+            peer: pi,
+            generation,
+            local,
+            got: 0,
+        });
         let id = slot | generation << GEN_SHIFT;
-        let kind = OpKind::ReadReq { id, key: r.key as u32, addr: r.addr, len: local.len() as u32 };
+        let kind = OpKind::ReadReq {
+            id,
+            key: r.key as u32,
+            addr: r.addr,
+            len: local.len() as u32,
+        };
         let copy = self.buffer();
         self.add(&r.to, Self::op(None, kind, copy, UserMem::EMPTY, 0), now);
         self.expect(&r.to, true, now);
@@ -334,9 +383,10 @@ impl Engine {
         let mut i = 0;
         while let Some(pi) = self.active.get(i).copied() {
             self.pump(pi, now);
-            let busy = self.peers.get(pi).is_some_and(|p| {
-                !p.tx.idle() || !p.pending.is_empty() || p.expect > 0
-            });
+            let busy = self
+                .peers
+                .get(pi)
+                .is_some_and(|p| !p.tx.idle() || !p.pending.is_empty() || p.expect > 0);
             if busy {
                 i += 1;
             } else {
@@ -355,7 +405,9 @@ impl Engine {
             if self.out.len() >= BATCH {
                 self.flush(now);
             }
-            let Some(p) = self.peers.get_mut(pi) else { return };
+            let Some(p) = self.peers.get_mut(pi) else {
+                return;
+            };
             if let Some((psn, part)) = p.tx.resend(now) {
                 let part = *part;
                 self.build(pi, psn, part);
@@ -374,7 +426,11 @@ impl Engine {
             if !p.tx.may_send(len) {
                 return;
             }
-            let part = Part { op: oi, off: op.next, len };
+            let part = Part {
+                op: oi,
+                off: op.next,
+                len,
+            };
             let psn = p.tx.push(part, len, now);
             op.next += u64::from(len);
             op.unacked += 1;
@@ -388,7 +444,9 @@ impl Engine {
 
     /// Builds a packet and puts it into the batch.
     fn build(&mut self, pi: u32, psn: u32, part: Part) {
-        let (Some(p), Some(op)) = (self.peers.get_mut(pi), self.ops.get(part.op)) else { return };
+        let (Some(p), Some(op)) = (self.peers.get_mut(pi), self.ops.get(part.op)) else {
+            return;
+        };
         let mut body = UserMem::EMPTY;
         let kind = match op.kind {
             OpKind::Send { .. } => Kind::Send,
@@ -404,7 +462,11 @@ impl Engine {
                 // The region may be gone by the time of a repetition: then nothing is sent, and
                 // the reader gives up by its own clock.
                 let at = addr.wrapping_add(part.off);
-                match self.mem.access().find(key, at, u64::from(part.len), FI_REMOTE_READ) {
+                match self
+                    .mem
+                    .access()
+                    .find(key, at, u64::from(part.len), FI_REMOTE_READ)
+                {
                     Ok(m) => body = m,
                     Err(_) => return,
                 }
@@ -413,7 +475,9 @@ impl Engine {
             OpKind::Ping => Kind::Ping,
         };
         let (ack_flow, ack_cum) =
-            p.rx.as_ref().filter(|r| !r.has_refused()).map_or((0, 0), |r| (r.id, r.cum()));
+            p.rx.as_ref()
+                .filter(|r| !r.has_refused())
+                .map_or((0, 0), |r| (r.id, r.cum()));
         let head = Head {
             dst_qkey: p.addr.qkey,
             src_qkey: self.me.qkey,
@@ -424,13 +488,19 @@ impl Engine {
             ack_cum,
             kind,
         };
-        let mut d = Datagram { to: p.to, head: [0; HEAD_MAX], head_len: 0, body };
+        let mut d = Datagram {
+            to: p.to,
+            head: [0; HEAD_MAX],
+            head_len: 0,
+            body,
+        };
         d.head_len = head.emit(&mut d.head);
         let mut payload_at = 0;
         if let OpKind::Send { head_len } = op.kind {
-            if let (Some(to), Some(from)) =
-                (d.head.get_mut(d.head_len..d.head_len + head_len), op.copy.get(..head_len))
-            {
+            if let (Some(to), Some(from)) = (
+                d.head.get_mut(d.head_len..d.head_len + head_len),
+                op.copy.get(..head_len),
+            ) {
                 to.copy_from_slice(from);
                 d.head_len += head_len;
             }
@@ -438,7 +508,11 @@ impl Engine {
         }
         if !op.user.is_empty() {
             d.body = op.user.part(part.off as usize, part.len as usize);
-        } else if let Some(b) = op.copy.get(payload_at + part.off as usize..).filter(|b| !b.is_empty()) {
+        } else if let Some(b) = op
+            .copy
+            .get(payload_at + part.off as usize..)
+            .filter(|b| !b.is_empty())
+        {
             let n = b.len().min(part.len as usize);
             // SAFETY: the buffer belongs to the operation, which outlives the batch: `flush` runs
             // before anything can finish the operation.
@@ -474,7 +548,11 @@ impl Engine {
         while let Some(first) = rest.first() {
             let len = size(first);
             let most = (65_000 / len.max(1)).clamp(1, BATCH);
-            let n = rest.iter().take(most).take_while(|d| d.to == first.to && size(d) == len).count();
+            let n = rest
+                .iter()
+                .take(most)
+                .take_while(|d| d.to == first.to && size(d) == len)
+                .count();
             let (run, tail) = rest.split_at(n.max(1));
             if run.len() < 2 || !self.sock.send_run(run, len) {
                 self.sock.send(run);
@@ -484,7 +562,9 @@ impl Engine {
     }
 
     fn flush_with_faults(&mut self, now: u64) {
-        let Some(f) = self.faults.as_mut() else { return };
+        let Some(f) = self.faults.as_mut() else {
+            return;
+        };
         for d in &self.out {
             match f.fate(now) {
                 Fate::Lose => {}
@@ -499,11 +579,18 @@ impl Engine {
     }
 
     fn release_held(&mut self, now: u64) {
-        let Some(f) = self.faults.as_mut() else { return };
+        let Some(f) = self.faults.as_mut() else {
+            return;
+        };
         for (to, bytes) in f.due(now) {
             // SAFETY: `bytes` lives until the end of this iteration, after the system call.
             let m = unsafe { UserMem::new([(bytes.as_ptr().cast::<c_void>(), bytes.len())]) };
-            let d = Datagram { to, head: [0; HEAD_MAX], head_len: 0, body: m.unwrap_or(UserMem::EMPTY) };
+            let d = Datagram {
+                to,
+                head: [0; HEAD_MAX],
+                head_len: 0,
+                body: m.unwrap_or(UserMem::EMPTY),
+            };
             self.sock.send(&[d]);
         }
     }
@@ -557,7 +644,9 @@ impl Engine {
 
     fn push_ack(&mut self, pi: u32) {
         let rcvbuf = self.sock.rcvbuf();
-        let Some(p) = self.peers.get_mut(pi) else { return };
+        let Some(p) = self.peers.get_mut(pi) else {
+            return;
+        };
         let Some(r) = p.rx.as_mut() else { return };
         let mut words = [0u64; MAX_WORDS];
         let n = r.words(&mut words);
@@ -577,7 +666,12 @@ impl Engine {
                 errs: errs.len() as u8,
             },
         };
-        let mut d = Datagram { to: p.to, head: [0; HEAD_MAX], head_len: 0, body: UserMem::EMPTY };
+        let mut d = Datagram {
+            to: p.to,
+            head: [0; HEAD_MAX],
+            head_len: 0,
+            body: UserMem::EMPTY,
+        };
         let mut at = head.emit(&mut d.head);
         let mut put = |bytes: &[u8]| {
             if let Some(to) = d.head.get_mut(at..at + bytes.len()) {
@@ -604,7 +698,10 @@ impl Engine {
     pub fn poll(&mut self, into: &mut Events, now: u64) {
         into.list.clear();
         while let Some(e) = self.backlog.pop_front() {
-            if let Event::Recv { data: Data::Own(v), .. } = &e {
+            if let Event::Recv {
+                data: Data::Own(v), ..
+            } = &e
+            {
                 self.backlog_bytes = self.backlog_bytes.saturating_sub(v.len());
             }
             into.list.push(e);
@@ -615,7 +712,10 @@ impl Engine {
         if into.arena.is_empty() {
             into.arena.resize(SLOTS * SLOT, 0);
         }
-        let mut sink = Sink { list: &mut into.list, app: true };
+        let mut sink = Sink {
+            list: &mut into.list,
+            app: true,
+        };
         self.receive(&mut into.arena, &mut sink, now);
         self.service(&mut into.list, now);
         self.ack(now, false);
@@ -626,7 +726,10 @@ impl Engine {
     pub fn poll_for_thread(&mut self, arena: &mut [u8], now: u64) -> bool {
         let mut list = Vec::new();
         loop {
-            let mut sink = Sink { list: &mut list, app: false };
+            let mut sink = Sink {
+                list: &mut list,
+                app: false,
+            };
             let n = self.receive(arena, &mut sink, now);
             self.ack(now, true);
             if n < SLOTS {
@@ -660,9 +763,17 @@ impl Engine {
     }
 
     fn input(&mut self, g: &Got, arena: &[u8], sink: &mut Sink, access: &Access, now: u64) {
-        let Some(bytes) = arena.get(g.at..g.at + g.len) else { return };
-        let Some((h, payload)) = Head::parse(bytes) else { return };
-        let from = QpAddr { gid: gid_of(g.from.ip()), qpn: g.from.port(), qkey: h.src_qkey };
+        let Some(bytes) = arena.get(g.at..g.at + g.len) else {
+            return;
+        };
+        let Some((h, payload)) = Head::parse(bytes) else {
+            return;
+        };
+        let from = QpAddr {
+            gid: gid_of(g.from.ip()),
+            qpn: g.from.port(),
+            qkey: h.src_qkey,
+        };
         if h.dst_qkey != self.me.qkey {
             if h.kind.reliable() {
                 self.reset(g.from, &h);
@@ -674,14 +785,21 @@ impl Engine {
             None if h.kind.reliable() => self.peer(&from, now),
             None => return,
         };
-        let Some(p) = self.peers.get_mut(pi) else { return };
+        let Some(p) = self.peers.get_mut(pi) else {
+            return;
+        };
         p.heard_at = now;
         // A separate acknowledgement may name refused packets: those come first, in `selective`.
         if h.ack_flow == p.tx.id && h.kind.reliable() {
             p.tx.ack_below(h.ack_cum, now, &mut self.acked);
         }
         match h.kind {
-            Kind::Ack { bytes, packets, words, errs } => {
+            Kind::Ack {
+                bytes,
+                packets,
+                words,
+                errs,
+            } => {
                 if h.ack_flow == p.tx.id {
                     p.tx.window(bytes, packets);
                     let refused = self.selective(pi, &h, payload, words, errs, now);
@@ -714,7 +832,9 @@ impl Engine {
         now: u64,
     ) -> Vec<(Part, Status)> {
         let mut refused = Vec::new();
-        let Some(p) = self.peers.get_mut(pi) else { return refused };
+        let Some(p) = self.peers.get_mut(pi) else {
+            return refused;
+        };
         let errs_at = words as usize * 8;
         for i in 0..errs as usize {
             let (Some(psn), Some(code)) = (
@@ -734,7 +854,9 @@ impl Engine {
         }
         p.tx.ack_below(h.ack_cum, now, &mut self.acked);
         for i in 0..words as usize {
-            let Some(w) = packet::u64_at(payload, 8 * i) else { break };
+            let Some(w) = packet::u64_at(payload, 8 * i) else {
+                break;
+            };
             for b in (0..64u32).filter(|b| w >> b & 1 == 1) {
                 let psn = h.ack_cum.wrapping_add(i as u32 * 64 + b);
                 p.tx.ack_sel(psn, now, &mut self.acked);
@@ -760,7 +882,9 @@ impl Engine {
             || (self.backlog.len() + sink.list.len() < BACKLOG_MSGS
                 && self.backlog_bytes < BACKLOG_BYTES);
         self.owe(pi);
-        let Some(p) = self.peers.get_mut(pi) else { return };
+        let Some(p) = self.peers.get_mut(pi) else {
+            return;
+        };
         let renew = match &p.rx {
             None => true,
             Some(r) => match dist(h.flow, r.id) {
@@ -798,7 +922,13 @@ impl Engine {
                 };
                 sink.list.push(Event::Recv { from, data });
             }
-            Kind::Write { op, key, addr, total, imm } => {
+            Kind::Write {
+                op,
+                key,
+                addr,
+                total,
+                imm,
+            } => {
                 p.ack_now = true;
                 match access.find(key, addr, len, FI_REMOTE_WRITE) {
                     Ok(m) => {
@@ -806,7 +936,11 @@ impl Engine {
                         r.take(h.psn, now);
                         if let Some(imm) = imm {
                             if r.write_part(op, len as u32, total) {
-                                sink.list.push(Event::WriteImm { from, imm, len: total });
+                                sink.list.push(Event::WriteImm {
+                                    from,
+                                    imm,
+                                    len: total,
+                                });
                             }
                         }
                     }
@@ -843,9 +977,19 @@ impl Engine {
         }
     }
 
-    fn read_data(&mut self, pi: u32, id: u32, off: u64, data: &[u8], list: &mut Vec<Event>, now: u64) {
+    fn read_data(
+        &mut self,
+        pi: u32,
+        id: u32,
+        off: u64,
+        data: &[u8],
+        list: &mut Vec<Event>,
+        now: u64,
+    ) {
         let slot = id & ((1 << GEN_SHIFT) - 1);
-        let Some(r) = self.reads.get_mut(slot) else { return };
+        let Some(r) = self.reads.get_mut(slot) else {
+            return;
+        };
         let total = r.local.len() as u64;
         let end = off.saturating_add(data.len() as u64);
         if r.generation != id >> GEN_SHIFT || r.peer != pi || end > total {
@@ -856,7 +1000,10 @@ impl Engine {
         if r.got >= total {
             let wr_id = r.wr_id;
             self.end_read(slot, now);
-            list.push(Event::Done { wr_id, status: Status::Ok });
+            list.push(Event::Done {
+                wr_id,
+                status: Status::Ok,
+            });
         }
     }
 
@@ -880,7 +1027,12 @@ impl Engine {
             ack_cum: 0,
             kind: Kind::Reset,
         };
-        let mut d = Datagram { to, head: [0; HEAD_MAX], head_len: 0, body: UserMem::EMPTY };
+        let mut d = Datagram {
+            to,
+            head: [0; HEAD_MAX],
+            head_len: 0,
+            body: UserMem::EMPTY,
+        };
         d.head_len = head.emit(&mut d.head);
         self.out.push(d);
     }
@@ -889,7 +1041,9 @@ impl Engine {
 
     fn finish_acked(&mut self, list: &mut Vec<Event>) {
         while let Some(part) = self.acked.pop() {
-            let Some(op) = self.ops.get_mut(part.op) else { continue };
+            let Some(op) = self.ops.get_mut(part.op) else {
+                continue;
+            };
             op.unacked = op.unacked.saturating_sub(1);
             if op.cut && op.unacked == 0 {
                 self.finish(part.op, list);
@@ -898,10 +1052,15 @@ impl Engine {
     }
 
     fn finish(&mut self, oi: u32, list: &mut Vec<Event>) {
-        let Some(mut op) = self.ops.remove(oi) else { return };
+        let Some(mut op) = self.ops.remove(oi) else {
+            return;
+        };
         if let Some(wr_id) = op.wr_id {
             self.user_ops -= 1;
-            list.push(Event::Done { wr_id, status: op.status });
+            list.push(Event::Done {
+                wr_id,
+                status: op.status,
+            });
         }
         op.copy.clear();
         if self.spare.len() < 64 && op.copy.capacity() <= 4096 {
@@ -911,7 +1070,9 @@ impl Engine {
 
     /// The peer refused a packet: its operation ends with that status.
     fn refused(&mut self, part: Part, status: Status, list: &mut Vec<Event>) {
-        let Some(op) = self.ops.get_mut(part.op) else { return };
+        let Some(op) = self.ops.get_mut(part.op) else {
+            return;
+        };
         op.status = status;
         if let OpKind::ReadReq { id, .. } = op.kind {
             let slot = id & ((1 << GEN_SHIFT) - 1);
@@ -928,7 +1089,9 @@ impl Engine {
     }
 
     fn fail_peer(&mut self, pi: u32, status: Status, list: &mut Vec<Event>, now: u64) {
-        let Some(p) = self.peers.get_mut(pi) else { return };
+        let Some(p) = self.peers.get_mut(pi) else {
+            return;
+        };
         let mut dead: Vec<u32> = p.tx.drain().map(|part| part.op).collect();
         dead.extend(p.pending.drain(..));
         p.tx = Self::new_flow(&mut self.next_flow);
@@ -945,11 +1108,18 @@ impl Engine {
             }
             self.finish(oi, list);
         }
-        let reads: Vec<u32> =
-            self.reads.iter().filter(|(_, r)| r.peer == pi).map(|(i, _)| i).collect();
+        let reads: Vec<u32> = self
+            .reads
+            .iter()
+            .filter(|(_, r)| r.peer == pi)
+            .map(|(i, _)| i)
+            .collect();
         for slot in reads {
             if let Some(r) = self.reads.remove(slot) {
-                list.push(Event::Done { wr_id: r.wr_id, status });
+                list.push(Event::Done {
+                    wr_id: r.wr_id,
+                    status,
+                });
             }
         }
         list.push(Event::PeerDown { peer: addr, status });
@@ -966,7 +1136,9 @@ impl Engine {
         let mut i = 0;
         while let Some(pi) = self.active.get(i).copied() {
             i += 1;
-            let Some(p) = self.peers.get_mut(pi) else { continue };
+            let Some(p) = self.peers.get_mut(pi) else {
+                continue;
+            };
             p.tx.tick(now);
             if p.tx.silence(now) > timeout {
                 self.fail_peer(pi, Status::RemoteUnresponsive, list, now);
@@ -976,7 +1148,11 @@ impl Engine {
             if p.expect > 0 && quiet && p.tx.idle() && p.pending.is_empty() {
                 let to = p.addr;
                 let copy = self.buffer();
-                self.add(&to, Self::op(None, OpKind::Ping, copy, UserMem::EMPTY, 0), now);
+                self.add(
+                    &to,
+                    Self::op(None, OpKind::Ping, copy, UserMem::EMPTY, 0),
+                    now,
+                );
             }
         }
     }
@@ -996,8 +1172,12 @@ impl Engine {
     /// Says good-bye: repeats the last acknowledgements, for the peers may wait for them.
     pub fn farewell(&mut self, now: u64) {
         for _ in 0..3 {
-            let all: Vec<u32> =
-                self.peers.iter().filter(|(_, p)| p.rx.is_some()).map(|(i, _)| i).collect();
+            let all: Vec<u32> = self
+                .peers
+                .iter()
+                .filter(|(_, p)| p.rx.is_some())
+                .map(|(i, _)| i)
+                .collect();
             for pi in all {
                 self.push_ack(pi);
                 if self.out.len() >= BATCH {
@@ -1012,5 +1192,7 @@ impl Engine {
 /// Payload bytes that fit into a packet on a link of this MTU.
 pub fn segment_for(link_mtu: usize, v6: bool) -> usize {
     let below = if v6 { 48 } else { 28 };
-    link_mtu.saturating_sub(below + DATA_HEAD).clamp(512, 61_440)
+    link_mtu
+        .saturating_sub(below + DATA_HEAD)
+        .clamp(512, 61_440)
 }

@@ -134,7 +134,11 @@ impl<T> TxFlow<T> {
     }
 
     fn rto(&self) -> u64 {
-        let base = if self.srtt == 0 { 40 * MS } else { self.srtt + 4 * self.rttvar };
+        let base = if self.srtt == 0 {
+            40 * MS
+        } else {
+            self.srtt + 4 * self.rttvar
+        };
         (base.max(RTO_MIN) << self.backoff.min(8)).min(RTO_MAX)
     }
 
@@ -153,7 +157,9 @@ impl<T> TxFlow<T> {
     where
         T: Clone,
     {
-        let Some(p) = self.win.get_mut(at) else { return };
+        let Some(p) = self.win.get_mut(at) else {
+            return;
+        };
         if p.acked {
             return;
         }
@@ -276,7 +282,10 @@ impl<T> TxFlow<T> {
         if live >= cwnd {
             return None;
         }
-        let at = self.win.iter().position(|p| p.lost && !p.acked && p.not_before <= now)?;
+        let at = self
+            .win
+            .iter()
+            .position(|p| p.lost && !p.acked && p.not_before <= now)?;
         let p = self.win.get_mut(at)?;
         p.lost = false;
         p.not_before = 0;
@@ -306,7 +315,11 @@ impl<T> TxFlow<T> {
         }
         if oldest != u64::MAX && now >= oldest + rto {
             let limit = now - rto;
-            for p in self.win.iter_mut().filter(|p| !p.acked && !p.lost && p.sent_at <= limit) {
+            for p in self
+                .win
+                .iter_mut()
+                .filter(|p| !p.acked && !p.lost && p.sent_at <= limit)
+            {
                 p.lost = true;
                 self.lost += 1;
                 self.live -= 1;
@@ -483,7 +496,11 @@ impl RxFlow {
         let mut v = self.refused.clone();
         let room = MAX_ERRS - v.len();
         let n = self.not_ready.len().min(room);
-        v.extend(self.not_ready.drain(..n).map(|p| (p, Status::RemoteNotReady)));
+        v.extend(
+            self.not_ready
+                .drain(..n)
+                .map(|p| (p, Status::RemoteNotReady)),
+        );
         v
     }
 

@@ -4,9 +4,9 @@
 //! before a byte moves, under a lock that `remove` waits for. Keys are 32 bits: a slot and random
 //! bits that make a stale or guessed key miss.
 
+use crate::core::rng::Rng;
 use crate::core::slab::Slab;
 use crate::core::Result;
-use crate::core::rng::Rng;
 use crate::device::Status;
 use crate::hmem::UserMem;
 use crate::types::*;
@@ -33,13 +33,19 @@ pub struct MemTable {
 pub struct Access<'a>(RwLockReadGuard<'a, Slab<Region>>);
 
 fn split(key: u32) -> (u32, u32) {
-    ((key & ((1 << SLOT_BITS) - 1)).wrapping_sub(1), key >> SLOT_BITS)
+    (
+        (key & ((1 << SLOT_BITS) - 1)).wrapping_sub(1),
+        key >> SLOT_BITS,
+    )
 }
 
 impl MemTable {
     /// An empty table whose keys depend on `seed`.
     pub fn new(seed: u64) -> Self {
-        MemTable { regions: RwLock::default(), rng: Mutex::new(Rng::new(seed)) }
+        MemTable {
+            regions: RwLock::default(),
+            rng: Mutex::new(Rng::new(seed)),
+        }
     }
 
     /// Adds a region that remote peers address by its virtual addresses, and returns its key.
@@ -52,7 +58,13 @@ impl MemTable {
         }
         let base = mem.addr() as u64;
         let len = mem.len() as u64;
-        let slot = r.insert(Region { mem, base, len, access, salt });
+        let slot = r.insert(Region {
+            mem,
+            base,
+            len,
+            access,
+            salt,
+        });
         Ok(u64::from((slot + 1) | salt << SLOT_BITS))
     }
 
@@ -85,7 +97,11 @@ impl Access<'_> {
         need: u64,
     ) -> core::result::Result<UserMem, Status> {
         let (slot, salt) = split(key);
-        let r = self.0.get(slot).filter(|r| r.salt == salt).ok_or(Status::RemoteBadKey)?;
+        let r = self
+            .0
+            .get(slot)
+            .filter(|r| r.salt == salt)
+            .ok_or(Status::RemoteBadKey)?;
         if r.access & need != need {
             return Err(Status::RemoteBadKey);
         }
@@ -114,11 +130,23 @@ mod tests {
         let find = |k, a, l, n| t.access().find(k, a, l, n).map(|m| m.len());
         assert_eq!(find(k, at, 64, FI_REMOTE_WRITE), Ok(64));
         assert_eq!(find(k, at + 64, 0, FI_REMOTE_WRITE), Ok(0));
-        assert_eq!(find(k, at + 1, 64, FI_REMOTE_WRITE), Err(Status::RemoteBadAddress));
-        assert_eq!(find(k, at - 1, 1, FI_REMOTE_WRITE), Err(Status::RemoteBadAddress));
-        assert_eq!(find(k, at, u64::MAX, FI_REMOTE_WRITE), Err(Status::RemoteBadAddress));
+        assert_eq!(
+            find(k, at + 1, 64, FI_REMOTE_WRITE),
+            Err(Status::RemoteBadAddress)
+        );
+        assert_eq!(
+            find(k, at - 1, 1, FI_REMOTE_WRITE),
+            Err(Status::RemoteBadAddress)
+        );
+        assert_eq!(
+            find(k, at, u64::MAX, FI_REMOTE_WRITE),
+            Err(Status::RemoteBadAddress)
+        );
         assert_eq!(find(k, at, 1, FI_REMOTE_READ), Err(Status::RemoteBadKey));
-        assert_eq!(find(k ^ 1 << 25, at, 1, FI_REMOTE_WRITE), Err(Status::RemoteBadKey));
+        assert_eq!(
+            find(k ^ 1 << 25, at, 1, FI_REMOTE_WRITE),
+            Err(Status::RemoteBadKey)
+        );
         assert_eq!(find(0, at, 1, FI_REMOTE_WRITE), Err(Status::RemoteBadKey));
         t.remove(key).unwrap();
         assert_eq!(t.remove(key), Err(FI_ENOKEY));

@@ -79,7 +79,9 @@ fn interface_addr(name: &str) -> Option<IpAddr> {
         while !at.is_null() {
             let a = &*at;
             at = a.ifa_next;
-            if a.ifa_addr.is_null() || core::ffi::CStr::from_ptr(a.ifa_name).to_bytes() != name.as_bytes() {
+            if a.ifa_addr.is_null()
+                || core::ffi::CStr::from_ptr(a.ifa_name).to_bytes() != name.as_bytes()
+            {
                 continue;
             }
             match i32::from((*a.ifa_addr).sa_family) {
@@ -107,7 +109,9 @@ fn interface_addr(name: &str) -> Option<IpAddr> {
 fn link_of(netdev: &str) -> (usize, u64, bool) {
     let mtu = interface_mtu(netdev).unwrap_or(1500);
     let read = |f: &str| std::fs::read_to_string(format!("/sys/class/net/{netdev}/{f}")).ok();
-    let speed = read("speed").and_then(|s| s.trim().parse::<i64>().ok()).filter(|s| *s > 0);
+    let speed = read("speed")
+        .and_then(|s| s.trim().parse::<i64>().ok())
+        .filter(|s| *s > 0);
     let up = read("operstate").is_none_or(|s| s.trim() != "down");
     (mtu, speed.map_or(0, |s| s as u64 * 1_000_000), up)
 }
@@ -119,13 +123,17 @@ impl SoftDevice {
         let (netdev, ip) = match params::efa_str("soft_iface") {
             None => ("lo".to_string(), IpAddr::V4(Ipv4Addr::LOCALHOST)),
             Some(name) => {
-                let ip = name.parse().ok().or_else(|| interface_addr(&name)).ok_or_else(|| {
-                    crate::warn_log!(
-                        FI_LOG_FABRIC,
-                        "FI_EFA_SOFT_IFACE={name}: no such interface, or it has no address"
-                    );
-                    FI_ENODEV
-                })?;
+                let ip = name
+                    .parse()
+                    .ok()
+                    .or_else(|| interface_addr(&name))
+                    .ok_or_else(|| {
+                        crate::warn_log!(
+                            FI_LOG_FABRIC,
+                            "FI_EFA_SOFT_IFACE={name}: no such interface, or it has no address"
+                        );
+                        FI_ENODEV
+                    })?;
                 (name, ip)
             }
         };
@@ -138,7 +146,9 @@ impl SoftDevice {
             name: "efasoft0".into(),
             mtu: engine::segment_for(link_mtu, ip.is_ipv6()),
             max_rdma: 1 << 30,
-            sq_depth: params::efa_size("tx_queue_size", 0).clamp(0, 65536).max(2048),
+            sq_depth: params::efa_size("tx_queue_size", 0)
+                .clamp(0, 65536)
+                .max(2048),
             rq_depth: 4096,
             gid,
             speed,
@@ -155,7 +165,8 @@ impl SoftDevice {
         let cfg = Config {
             segment: attr.mtu,
             depth: attr.sq_depth,
-            timeout: params::efa_size("soft_timeout_ms", 5000).clamp(50, 3_600_000) as u64 * 1_000_000,
+            timeout: params::efa_size("soft_timeout_ms", 5000).clamp(50, 3_600_000) as u64
+                * 1_000_000,
             gso: !ip.is_loopback(),
             fault: params::efa_str("soft_fault"),
         };
@@ -165,7 +176,12 @@ impl SoftDevice {
                 "the software adapter listens on {ip}: its packets are not authenticated, use a trusted network"
             );
         }
-        Ok(SoftDevice { attr, ip, mem: Arc::new(MemTable::new(random())), cfg })
+        Ok(SoftDevice {
+            attr,
+            ip,
+            mem: Arc::new(MemTable::new(random())),
+            cfg,
+        })
     }
 }
 
@@ -179,11 +195,21 @@ impl Device for SoftDevice {
     fn open_qp(&self, qpn: u16) -> Result<SoftQp> {
         let sock = Sock::bind(self.ip, qpn, 16 << 20)?;
         let r = random();
-        let addr = QpAddr { gid: self.attr.gid, qpn: sock.port(), qkey: (r as u32).max(1) };
+        let addr = QpAddr {
+            gid: self.attr.gid,
+            qpn: sock.port(),
+            qkey: (r as u32).max(1),
+        };
         let seed = (r >> 32) as u32 & 0x7fff_ffff;
         let engine = Engine::new(addr, sock, Arc::clone(&self.mem), self.cfg.clone(), seed);
         let shared = Shared::start(engine)?;
-        Ok(SoftQp { shared, addr, rung: true, depth: self.cfg.depth, outstanding: 0 })
+        Ok(SoftQp {
+            shared,
+            addr,
+            rung: true,
+            depth: self.cfg.depth,
+            outstanding: 0,
+        })
     }
 
     fn reg_mr(&self, mem: UserMem, access: u64) -> Result<u64> {
@@ -200,14 +226,26 @@ impl QueuePair for SoftQp {
         self.addr
     }
 
-    fn post_send(&mut self, wr_id: u64, to: &QpAddr, header: &[u8], payload: Payload) -> Result<()> {
+    fn post_send(
+        &mut self,
+        wr_id: u64,
+        to: &QpAddr,
+        header: &[u8],
+        payload: Payload,
+    ) -> Result<()> {
         self.shared.lock().send(wr_id, to, header, payload, now())?;
         self.rung = false;
         self.outstanding += 1;
         Ok(())
     }
 
-    fn post_write(&mut self, wr_id: u64, local: Payload, remote: &Remote, imm: Option<u32>) -> Result<()> {
+    fn post_write(
+        &mut self,
+        wr_id: u64,
+        local: Payload,
+        remote: &Remote,
+        imm: Option<u32>,
+    ) -> Result<()> {
         self.shared.lock().write(wr_id, local, remote, imm, now())?;
         self.rung = false;
         self.outstanding += 1;
@@ -232,7 +270,11 @@ impl QueuePair for SoftQp {
         self.shared.polled();
         self.rung = true;
         self.shared.lock().poll(into, now());
-        let done = into.list.iter().filter(|e| matches!(e, Event::Done { .. })).count();
+        let done = into
+            .list
+            .iter()
+            .filter(|e| matches!(e, Event::Done { .. }))
+            .count();
         self.outstanding -= done.min(self.outstanding);
     }
 
@@ -281,7 +323,12 @@ mod tests {
             gso: false,
             fault: fault.map(str::to_string),
         };
-        SoftDevice { attr, ip, mem: Arc::new(MemTable::new(random())), cfg }
+        SoftDevice {
+            attr,
+            ip,
+            mem: Arc::new(MemTable::new(random())),
+            cfg,
+        }
     }
 
     fn mem(b: &mut [u8]) -> UserMem {
@@ -318,10 +365,18 @@ mod tests {
             let mut b = b_dev.open_qp(0).unwrap();
             let mut far: Vec<u8> = vec![0; 3 << 20];
             let mut near: Vec<u8> = (0..3 << 20).map(|i| (i % 251) as u8).collect();
-            let key = b_dev.reg_mr(mem(&mut far), FI_REMOTE_READ | FI_REMOTE_WRITE).unwrap();
-            let remote = Remote { to: b.addr(), addr: far.as_ptr() as u64, key };
-            a.post_send(7, &b.addr(), b"head", Payload::Copy(b"body")).unwrap();
-            a.post_write(1, Payload::User(mem(&mut near)), &remote, Some(77)).unwrap();
+            let key = b_dev
+                .reg_mr(mem(&mut far), FI_REMOTE_READ | FI_REMOTE_WRITE)
+                .unwrap();
+            let remote = Remote {
+                to: b.addr(),
+                addr: far.as_ptr() as u64,
+                key,
+            };
+            a.post_send(7, &b.addr(), b"head", Payload::Copy(b"body"))
+                .unwrap();
+            a.post_write(1, Payload::User(mem(&mut near)), &remote, Some(77))
+                .unwrap();
             a.ring();
             let mut none = Vec::new();
             let mut got = drive(&mut a, 2, &mut none);
@@ -353,29 +408,50 @@ mod tests {
         let at = far.as_ptr() as u64;
         let mut none = Vec::new();
         let cases = [
-            (Remote { to: b.addr(), addr: at, key: key ^ 1 << 30 }, Status::RemoteBadKey),
-            (Remote { to: b.addr(), addr: at, key }, Status::RemoteBadAddress),
+            (
+                Remote {
+                    to: b.addr(),
+                    addr: at,
+                    key: key ^ 1 << 30,
+                },
+                Status::RemoteBadKey,
+            ),
+            (
+                Remote {
+                    to: b.addr(),
+                    addr: at,
+                    key,
+                },
+                Status::RemoteBadAddress,
+            ),
         ];
         for (r, want) in cases {
-            a.post_write(1, Payload::User(mem(&mut near)), &r, None).unwrap();
+            a.post_write(1, Payload::User(mem(&mut near)), &r, None)
+                .unwrap();
             a.ring();
             assert_eq!(drive(&mut a, 1, &mut none), [(1, want)]);
         }
-        a.post_read(2, mem(&mut near).part(0, 8), &cases[1].0).unwrap();
+        a.post_read(2, mem(&mut near).part(0, 8), &cases[1].0)
+            .unwrap();
         a.ring();
         assert_eq!(drive(&mut a, 1, &mut none), [(2, Status::RemoteBadKey)]);
         assert_eq!(far, [0u8; 64]);
         // Same port, other key: the peer was restarted.
         let mut ghost = b.addr();
         ghost.qkey ^= 1;
-        a.post_send(3, &ghost, b"hello?", Payload::Copy(b"")).unwrap();
+        a.post_send(3, &ghost, b"hello?", Payload::Copy(b""))
+            .unwrap();
         a.ring();
         assert_eq!(drive(&mut a, 1, &mut none), [(3, Status::RemoteBadQpn)]);
         let gone = b.addr();
         drop(b);
-        a.post_send(4, &gone, b"hello?", Payload::Copy(b"")).unwrap();
+        a.post_send(4, &gone, b"hello?", Payload::Copy(b""))
+            .unwrap();
         a.ring();
-        assert_eq!(drive(&mut a, 1, &mut none), [(4, Status::RemoteUnresponsive)]);
+        assert_eq!(
+            drive(&mut a, 1, &mut none),
+            [(4, Status::RemoteUnresponsive)]
+        );
     }
 
     #[test]
@@ -385,7 +461,8 @@ mod tests {
         let mut b = b_dev.open_qp(0).unwrap();
         let mut none = Vec::new();
         for i in 0..200u64 {
-            a.post_send(i, &b.addr(), &i.to_le_bytes(), Payload::Copy(&[0; 1000])).unwrap();
+            a.post_send(i, &b.addr(), &i.to_le_bytes(), Payload::Copy(&[0; 1000]))
+                .unwrap();
         }
         a.ring();
         assert_eq!(drive(&mut a, 200, &mut none).len(), 200);
@@ -398,7 +475,11 @@ mod tests {
             b.poll(&mut ev);
             let Events { list, arena } = &mut ev;
             for e in list.drain(..) {
-                if let Event::Recv { data: d @ (Data::Own(_) | Data::Arena(..)), .. } = e {
+                if let Event::Recv {
+                    data: d @ (Data::Own(_) | Data::Arena(..)),
+                    ..
+                } = e
+                {
                     msgs.push(Events::bytes(arena, &d).to_vec());
                 }
             }

@@ -30,10 +30,29 @@ pub const MAX_ERRS: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Send,
-    Write { op: u32, key: u32, addr: u64, total: u32, imm: Option<u32> },
-    ReadReq { id: u32, key: u32, addr: u64, len: u32 },
-    ReadResp { id: u32, off: u64 },
-    Ack { bytes: u32, packets: u16, words: u8, errs: u8 },
+    Write {
+        op: u32,
+        key: u32,
+        addr: u64,
+        total: u32,
+        imm: Option<u32>,
+    },
+    ReadReq {
+        id: u32,
+        key: u32,
+        addr: u64,
+        len: u32,
+    },
+    ReadResp {
+        id: u32,
+        off: u64,
+    },
+    Ack {
+        bytes: u32,
+        packets: u16,
+        words: u8,
+        errs: u8,
+    },
     /// The receiver has no such queue pair or key: whoever sends there should give up.
     Reset,
     /// Nothing but a wish to be acknowledged.
@@ -104,14 +123,27 @@ impl Head {
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         put(buf, 0, MAGIC.to_le_bytes());
         put(buf, 2, [VERSION, self.kind.code()]);
-        let words =
-            [self.dst_qkey, self.src_qkey, self.flow, self.psn, self.una, self.ack_flow, self.ack_cum];
+        let words = [
+            self.dst_qkey,
+            self.src_qkey,
+            self.flow,
+            self.psn,
+            self.una,
+            self.ack_flow,
+            self.ack_cum,
+        ];
         for (i, w) in words.into_iter().enumerate() {
             put(buf, 4 + 4 * i, w.to_le_bytes());
         }
         match self.kind {
             Kind::Send | Kind::Reset | Kind::Ping => BASE,
-            Kind::Write { op, key, addr, total, imm } => {
+            Kind::Write {
+                op,
+                key,
+                addr,
+                total,
+                imm,
+            } => {
                 put(buf, 32, op.to_le_bytes());
                 put(buf, 36, key.to_le_bytes());
                 put(buf, 40, addr.to_le_bytes());
@@ -133,7 +165,12 @@ impl Head {
                 put(buf, 40, off.to_le_bytes());
                 BASE + 16
             }
-            Kind::Ack { bytes, packets, words, errs } => {
+            Kind::Ack {
+                bytes,
+                packets,
+                words,
+                errs,
+            } => {
                 put(buf, 32, bytes.to_le_bytes());
                 put(buf, 36, packets.to_le_bytes());
                 put(buf, 38, [words, errs]);
@@ -169,14 +206,28 @@ impl Head {
                 };
                 (k, BASE + 24)
             }
-            5 => (Kind::ReadResp { id: u32_at(buf, 32)?, off: u64_at(buf, 40)? }, BASE + 16),
+            5 => (
+                Kind::ReadResp {
+                    id: u32_at(buf, 32)?,
+                    off: u64_at(buf, 40)?,
+                },
+                BASE + 16,
+            ),
             6 => {
                 let (words, errs) = (*buf.get(38)?, *buf.get(39)?);
                 if words as usize > MAX_WORDS || errs as usize > MAX_ERRS {
                     return None;
                 }
                 let packets = get(buf, 36).map(u16::from_le_bytes)?;
-                (Kind::Ack { bytes: u32_at(buf, 32)?, packets, words, errs }, BASE + 8)
+                (
+                    Kind::Ack {
+                        bytes: u32_at(buf, 32)?,
+                        packets,
+                        words,
+                        errs,
+                    },
+                    BASE + 8,
+                )
             }
             7 => (Kind::Reset, BASE),
             8 => (Kind::Ping, BASE),
@@ -204,16 +255,50 @@ mod tests {
     fn what_is_emitted_is_parsed() {
         let kinds = [
             Kind::Send,
-            Kind::Write { op: 1, key: 2, addr: 3, total: 4, imm: None },
-            Kind::Write { op: 1, key: 2, addr: u64::MAX, total: 4, imm: Some(9) },
-            Kind::ReadReq { id: 5, key: 6, addr: 7, len: 8 },
-            Kind::ReadResp { id: 5, off: 1 << 40 },
-            Kind::Ack { bytes: 1, packets: 2, words: 16, errs: 3 },
+            Kind::Write {
+                op: 1,
+                key: 2,
+                addr: 3,
+                total: 4,
+                imm: None,
+            },
+            Kind::Write {
+                op: 1,
+                key: 2,
+                addr: u64::MAX,
+                total: 4,
+                imm: Some(9),
+            },
+            Kind::ReadReq {
+                id: 5,
+                key: 6,
+                addr: 7,
+                len: 8,
+            },
+            Kind::ReadResp {
+                id: 5,
+                off: 1 << 40,
+            },
+            Kind::Ack {
+                bytes: 1,
+                packets: 2,
+                words: 16,
+                errs: 3,
+            },
             Kind::Reset,
             Kind::Ping,
         ];
         for kind in kinds {
-            let h = Head { dst_qkey: 1, src_qkey: 2, flow: 3, psn: 4, una: 5, ack_flow: 6, ack_cum: 7, kind };
+            let h = Head {
+                dst_qkey: 1,
+                src_qkey: 2,
+                flow: 3,
+                psn: 4,
+                una: 5,
+                ack_flow: 6,
+                ack_cum: 7,
+                kind,
+            };
             let mut buf = vec![0u8; HEAD_MAX];
             let n = h.emit(&mut buf);
             buf.truncate(n);

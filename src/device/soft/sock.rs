@@ -56,7 +56,9 @@ pub struct Sock {
 }
 
 fn errno() -> c_int {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(FI_EIO)
+    std::io::Error::last_os_error()
+        .raw_os_error()
+        .unwrap_or(FI_EIO)
 }
 
 fn to_sys(a: &SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
@@ -67,7 +69,9 @@ fn to_sys(a: &SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
             let sin = libc::sockaddr_in {
                 sin_family: libc::AF_INET as u16,
                 sin_port: v.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v.ip().octets()) },
+                sin_addr: libc::in_addr {
+                    s_addr: u32::from_ne_bytes(v.ip().octets()),
+                },
                 sin_zero: [0; 8],
             };
             // SAFETY: a sockaddr_in fits into a sockaddr_storage, which is aligned for it.
@@ -79,7 +83,9 @@ fn to_sys(a: &SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
                 sin6_family: libc::AF_INET6 as u16,
                 sin6_port: v.port().to_be(),
                 sin6_flowinfo: 0,
-                sin6_addr: libc::in6_addr { s6_addr: v.ip().octets() },
+                sin6_addr: libc::in6_addr {
+                    s6_addr: v.ip().octets(),
+                },
                 sin6_scope_id: v.scope_id(),
             };
             // SAFETY: as above, for sockaddr_in6.
@@ -124,18 +130,27 @@ impl Sock {
     /// Opens a socket bound to `ip` and `port` (0: any). Fails with the system's errno,
     /// `FI_EADDRINUSE` for a port that is taken.
     pub fn bind(ip: IpAddr, port: u16, want_rcvbuf: usize) -> Result<Sock> {
-        let family = if ip.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+        let family = if ip.is_ipv6() {
+            libc::AF_INET6
+        } else {
+            libc::AF_INET
+        };
         let flags = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: no pointers are passed.
         let fd = unsafe { libc::socket(family, flags, 0) };
         if fd < 0 {
             return Err(errno());
         }
-        let mut s = Sock { fd, port: 0, rcvbuf: 0 };
+        let mut s = Sock {
+            fd,
+            port: 0,
+            rcvbuf: 0,
+        };
         let want = c_int::try_from(want_rcvbuf).unwrap_or(c_int::MAX);
-        for (force, plain) in
-            [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
-        {
+        for (force, plain) in [
+            (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+            (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+        ] {
             if !s.opt(libc::SOL_SOCKET, force, want) {
                 s.opt(libc::SOL_SOCKET, plain, want);
             }
@@ -197,17 +212,29 @@ impl Sock {
         let mut msgs: [libc::mmsghdr; BATCH] = unsafe { zeroed() };
         // SAFETY: as above.
         let mut names: [libc::sockaddr_storage; BATCH] = unsafe { zeroed() };
-        let mut iovs = [[libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; MAX_SEGS + 1]; BATCH];
+        let mut iovs = [[libc::iovec {
+            iov_base: core::ptr::null_mut(),
+            iov_len: 0,
+        }; MAX_SEGS + 1]; BATCH];
         let n = batch.len().min(BATCH);
-        for (((d, m), name), iov) in
-            batch.iter().zip(msgs.iter_mut()).zip(names.iter_mut()).zip(iovs.iter_mut())
+        for (((d, m), name), iov) in batch
+            .iter()
+            .zip(msgs.iter_mut())
+            .zip(names.iter_mut())
+            .zip(iovs.iter_mut())
         {
             let (sys, len) = to_sys(&d.to);
             *name = sys;
             let mut used = 1;
-            iov[0] = libc::iovec { iov_base: d.head.as_ptr() as *mut c_void, iov_len: d.head_len };
+            iov[0] = libc::iovec {
+                iov_base: d.head.as_ptr() as *mut c_void,
+                iov_len: d.head_len,
+            };
             for ((addr, len), v) in d.body.pieces().zip(iov.iter_mut().skip(1)) {
-                *v = libc::iovec { iov_base: addr as *mut c_void, iov_len: len };
+                *v = libc::iovec {
+                    iov_base: addr as *mut c_void,
+                    iov_len: len,
+                };
                 used += 1;
             }
             m.msg_hdr.msg_name = (name as *mut libc::sockaddr_storage).cast();
@@ -217,11 +244,18 @@ impl Sock {
         }
         let mut at = 0;
         while at < n {
-            let Some(rest) = msgs.get_mut(at..n) else { return };
+            let Some(rest) = msgs.get_mut(at..n) else {
+                return;
+            };
             // SAFETY: `rest` describes that many messages; names, headers and lists live on this
             // frame, and bodies are application memory lent until the operation completes.
             let sent = unsafe {
-                libc::sendmmsg(self.fd, rest.as_mut_ptr(), rest.len() as u32, libc::MSG_DONTWAIT)
+                libc::sendmmsg(
+                    self.fd,
+                    rest.as_mut_ptr(),
+                    rest.len() as u32,
+                    libc::MSG_DONTWAIT,
+                )
             };
             // One datagram that cannot go must not hold up the others.
             at += if sent > 0 { sent as usize } else { 1 };
@@ -234,14 +268,25 @@ impl Sock {
     /// Sends equal-sized datagrams to one receiver as one system call and one trip through the
     /// stack, cut apart by the network card or just before it. `false` where that is not possible.
     pub fn send_run(&self, run: &[Datagram], segment: usize) -> bool {
-        let Some(first) = run.first() else { return true };
-        let mut iovs = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; BATCH * 2];
+        let Some(first) = run.first() else {
+            return true;
+        };
+        let mut iovs = [libc::iovec {
+            iov_base: core::ptr::null_mut(),
+            iov_len: 0,
+        }; BATCH * 2];
         let mut used = 0;
         for d in run {
-            let pieces = core::iter::once((d.head.as_ptr() as usize, d.head_len)).chain(d.body.pieces());
+            let pieces =
+                core::iter::once((d.head.as_ptr() as usize, d.head_len)).chain(d.body.pieces());
             for (addr, len) in pieces {
-                let Some(v) = iovs.get_mut(used) else { return false };
-                *v = libc::iovec { iov_base: addr as *mut c_void, iov_len: len };
+                let Some(v) = iovs.get_mut(used) else {
+                    return false;
+                };
+                *v = libc::iovec {
+                    iov_base: addr as *mut c_void,
+                    iov_len: len,
+                };
                 used += 1;
             }
         }
@@ -265,7 +310,9 @@ impl Sock {
             (*c).cmsg_level = libc::SOL_UDP;
             (*c).cmsg_type = libc::UDP_SEGMENT;
             (*c).cmsg_len = libc::CMSG_LEN(2) as usize;
-            libc::CMSG_DATA(c).cast::<u16>().write_unaligned(segment as u16);
+            libc::CMSG_DATA(c)
+                .cast::<u16>()
+                .write_unaligned(segment as u16);
         }
         // SAFETY: everything `m` points to lives on this frame or is lent application memory.
         let r = unsafe { libc::sendmsg(self.fd, &m, libc::MSG_DONTWAIT) };
@@ -279,7 +326,10 @@ impl Sock {
         // SAFETY: as above.
         let mut names: [libc::sockaddr_storage; SLOTS] = unsafe { zeroed() };
         let mut control = [[0u64; 4]; SLOTS];
-        let mut iovs = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; SLOTS];
+        let mut iovs = [libc::iovec {
+            iov_base: core::ptr::null_mut(),
+            iov_len: 0,
+        }; SLOTS];
         let mut n = 0;
         for ((((m, name), iov), ctl), slot) in msgs
             .iter_mut()
@@ -288,7 +338,10 @@ impl Sock {
             .zip(control.iter_mut())
             .zip(arena.chunks_exact_mut(SLOT))
         {
-            *iov = libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: SLOT };
+            *iov = libc::iovec {
+                iov_base: slot.as_mut_ptr().cast(),
+                iov_len: SLOT,
+            };
             m.msg_hdr.msg_name = (name as *mut libc::sockaddr_storage).cast();
             m.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
             m.msg_hdr.msg_iov = iov;
@@ -299,17 +352,29 @@ impl Sock {
         }
         // SAFETY: each of the `n` messages names memory of the lengths given, exclusively ours.
         let got = unsafe {
-            libc::recvmmsg(self.fd, msgs.as_mut_ptr(), n, libc::MSG_DONTWAIT, core::ptr::null_mut())
+            libc::recvmmsg(
+                self.fd,
+                msgs.as_mut_ptr(),
+                n,
+                libc::MSG_DONTWAIT,
+                core::ptr::null_mut(),
+            )
         };
         let got = usize::try_from(got).unwrap_or(0);
         for (i, (m, name)) in msgs.iter().zip(names.iter()).take(got).enumerate() {
             let Some(from) = from_sys(name) else { continue };
             let len = (m.msg_len as usize).min(SLOT);
-            let step = gro_size(&m.msg_hdr).filter(|s| *s > 0).unwrap_or(len.max(1));
+            let step = gro_size(&m.msg_hdr)
+                .filter(|s| *s > 0)
+                .unwrap_or(len.max(1));
             let mut at = 0;
             while at < len {
                 let part = step.min(len - at);
-                out.push(Got { from, at: i * SLOT + at, len: part });
+                out.push(Got {
+                    from,
+                    at: i * SLOT + at,
+                    len: part,
+                });
                 at += part;
             }
         }

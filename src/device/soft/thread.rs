@@ -39,7 +39,10 @@ impl Shared {
 
     /// Notes a poll by the application.
     pub fn polled(&self) {
-        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.polls.store(
+            self.polls.load(Ordering::Relaxed).wrapping_add(1),
+            Ordering::Relaxed,
+        );
         if self.armed.load(Ordering::Relaxed) {
             self.armed.store(false, Ordering::Relaxed);
             let mut n = 0u64;
@@ -147,7 +150,11 @@ impl Reactor {
             if epoll < 0 || wake_fd < 0 {
                 return Err(FI_EMFILE);
             }
-            let r = Reactor { epoll, wake_fd, list: Mutex::default() };
+            let r = Reactor {
+                epoll,
+                wake_fd,
+                list: Mutex::default(),
+            };
             r.watch(wake_fd);
             Ok(r)
         });
@@ -172,7 +179,10 @@ impl Reactor {
     }
 
     fn watch(&self, fd: i32) {
-        let mut e = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
+        let mut e = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: fd as u64,
+        };
         // SAFETY: `e` outlives the call.
         unsafe { libc::epoll_ctl(self.epoll, libc::EPOLL_CTL_ADD, fd, &mut e) };
     }

@@ -12,7 +12,12 @@ pub fn to_raw(a: &QpAddr) -> [u8; LEN] {
     let mut raw = [0u8; LEN];
     let [g @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = &mut raw;
     g.copy_from_slice(&a.gid);
-    let tail = a.qpn.to_le_bytes().into_iter().chain([0, 0]).chain(a.qkey.to_le_bytes());
+    let tail = a
+        .qpn
+        .to_le_bytes()
+        .into_iter()
+        .chain([0, 0])
+        .chain(a.qkey.to_le_bytes());
     for (to, from) in raw.iter_mut().skip(16).zip(tail) {
         *to = from;
     }
@@ -30,7 +35,12 @@ pub fn from_raw(raw: &[u8]) -> Option<QpAddr> {
 
 /// Text form: `fi_addr_efa://[gid]:qpn:qkey`.
 pub fn to_text(a: &QpAddr) -> String {
-    format!("fi_addr_efa://[{}]:{}:{}", std::net::Ipv6Addr::from(a.gid), a.qpn, a.qkey)
+    format!(
+        "fi_addr_efa://[{}]:{}:{}",
+        std::net::Ipv6Addr::from(a.gid),
+        a.qpn,
+        a.qkey
+    )
 }
 
 #[cfg(test)]
@@ -40,7 +50,11 @@ mod tests {
     #[test]
     fn raw_addresses_go_there_and_back() {
         let gid = core::array::from_fn(|i| i as u8);
-        let a = QpAddr { gid, qpn: 0x1234, qkey: 0xdead_beef };
+        let a = QpAddr {
+            gid,
+            qpn: 0x1234,
+            qkey: 0xdead_beef,
+        };
         let raw = to_raw(&a);
         assert_eq!(raw[16..24], [0x34, 0x12, 0, 0, 0xef, 0xbe, 0xad, 0xde]);
         assert_eq!(from_raw(&raw), Some(a));

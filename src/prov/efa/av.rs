@@ -30,7 +30,12 @@ impl Av {
     /// An empty vector, sized for `count` peers.
     pub fn new(type_: fi_av_type, count: usize) -> Av {
         let n = count.min(1 << 16);
-        Av { type_, table: Slab::with_capacity(n), by_addr: HashMap::with_capacity(n), users: 0 }
+        Av {
+            type_,
+            table: Slab::with_capacity(n),
+            by_addr: HashMap::with_capacity(n),
+            users: 0,
+        }
     }
 
     /// Inserts a raw address and returns its index; `FI_EADDRNOTAVAIL` for one that is no address
@@ -46,7 +51,10 @@ impl Av {
             }
             return Ok(u64::from(*at));
         }
-        let at = self.table.insert(Entry { addr: a, inserted: 1 });
+        let at = self.table.insert(Entry {
+            addr: a,
+            inserted: 1,
+        });
         self.by_addr.insert(a, at);
         Ok(u64::from(at))
     }
@@ -74,7 +82,9 @@ impl Av {
 
     /// Index of an address, `FI_ADDR_NOTAVAIL` when it was not inserted.
     pub fn reverse(&self, a: &QpAddr) -> fi_addr_t {
-        self.by_addr.get(a).map_or(FI_ADDR_NOTAVAIL, |at| u64::from(*at))
+        self.by_addr
+            .get(a)
+            .map_or(FI_ADDR_NOTAVAIL, |at| u64::from(*at))
     }
 
     /// Entries.
@@ -93,7 +103,11 @@ mod tests {
     use super::*;
 
     fn raw(n: u8) -> [u8; 32] {
-        addr::to_raw(&QpAddr { gid: [n; 16], qpn: 1, qkey: 2 })
+        addr::to_raw(&QpAddr {
+            gid: [n; 16],
+            qpn: 1,
+            qkey: 2,
+        })
     }
 
     #[test]

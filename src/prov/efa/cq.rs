@@ -122,7 +122,9 @@ impl Cq {
 
     /// Whether the next thing to read is an error.
     pub fn error_next(&self) -> bool {
-        self.errors.front().is_some_and(|(before, _)| *before <= self.taken)
+        self.errors
+            .front()
+            .is_some_and(|(before, _)| *before <= self.taken)
     }
 
     /// Whether anything can be read.
@@ -180,9 +182,15 @@ mod tests {
         let mut q = Cq::new(FI_CQ_FORMAT_CONTEXT, 2, FI_WAIT_NONE).unwrap();
         for i in 0..5 {
             if i == 3 {
-                q.push_error(ErrEntry { err: FI_EIO, ..ErrEntry::default() });
+                q.push_error(ErrEntry {
+                    err: FI_EIO,
+                    ..ErrEntry::default()
+                });
             }
-            q.push(Entry { context: i, ..Entry::default() });
+            q.push(Entry {
+                context: i,
+                ..Entry::default()
+            });
         }
         let mut seen = Vec::new();
         assert_eq!(q.take(10, |_, e| seen.push(e.context)), 3);

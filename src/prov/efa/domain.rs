@@ -38,7 +38,11 @@ impl Fabric {
             );
             return Err(FI_ENODATA);
         }
-        Ok(Arc::new(Fabric { api, name: name.to_string(), children: AtomicU32::new(0) }))
+        Ok(Arc::new(Fabric {
+            api,
+            name: name.to_string(),
+            children: AtomicU32::new(0),
+        }))
     }
 
     /// A child was opened.
@@ -53,7 +57,11 @@ impl Fabric {
 
     /// Whether it may be closed; `FI_EBUSY` while it has children.
     pub fn may_close(&self) -> Result<()> {
-        busy_unless(self.children.load(Ordering::Relaxed) == 0, "fabric", "domains or event queues")
+        busy_unless(
+            self.children.load(Ordering::Relaxed) == 0,
+            "fabric",
+            "domains or event queues",
+        )
     }
 }
 
@@ -62,7 +70,10 @@ fn busy_unless(free: bool, what: &str, users: &str) -> Result<()> {
     if free {
         return Ok(());
     }
-    crate::warn_log!(FI_LOG_DOMAIN, "fi_close: this {what} still has open {users}");
+    crate::warn_log!(
+        FI_LOG_DOMAIN,
+        "fi_close: this {what} still has open {users}"
+    );
     Err(FI_EBUSY)
 }
 
@@ -110,7 +121,10 @@ impl Domain {
             );
             return Err(FI_EINVAL);
         }
-        let auto = info.domain.as_ref().is_some_and(|d| d.progress == FI_PROGRESS_AUTO);
+        let auto = info
+            .domain
+            .as_ref()
+            .is_some_and(|d| d.progress == FI_PROGRESS_AUTO);
         fabric.hold();
         let d = Arc::new(Domain {
             fabric,
@@ -133,6 +147,11 @@ impl Domain {
         Ok(d)
     }
 
+    /// Largest single RDMA operation of the adapter, bytes.
+    pub fn max_rdma(&self) -> usize {
+        self.lock().dev.attr().max_rdma
+    }
+
     /// The state, exclusively.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, State> {
@@ -143,9 +162,14 @@ impl Domain {
     pub fn close(&self) -> Result<()> {
         {
             let s = self.lock();
-            let empty = s.eps.is_empty() && s.cqs.is_empty() && s.cntrs.is_empty() && s.avs.is_empty();
+            let empty =
+                s.eps.is_empty() && s.cqs.is_empty() && s.cntrs.is_empty() && s.avs.is_empty();
             let free = empty && self.mrs.load(Ordering::Relaxed) == 0;
-            busy_unless(free, "domain", "endpoints, queues, counters, address vectors or memory regions")?;
+            busy_unless(
+                free,
+                "domain",
+                "endpoints, queues, counters, address vectors or memory regions",
+            )?;
         }
         self.closing.store(true, Ordering::SeqCst);
         self.wake.signal();
@@ -393,8 +417,12 @@ impl Domain {
             return Ok(());
         }
         let me = Arc::downgrade(self);
-        let t = std::thread::Builder::new().name("fi-progress".into()).stack_size(256 << 10);
-        t.spawn(move || run_progress(&me)).map(|_| ()).map_err(|_| FI_EAGAIN)
+        let t = std::thread::Builder::new()
+            .name("fi-progress".into())
+            .stack_size(256 << 10);
+        t.spawn(move || run_progress(&me))
+            .map(|_| ())
+            .map_err(|_| FI_EAGAIN)
     }
 
     /// Descriptor of a new endpoint, for the progress thread.

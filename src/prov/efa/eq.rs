@@ -30,7 +30,12 @@ impl Eq {
             FI_WAIT_NONE => None,
             _ => Some(WaitSet::new()?),
         };
-        Ok(Eq { wait_obj, writable: flags & FI_WRITE != 0, events: Mutex::default(), wait })
+        Ok(Eq {
+            wait_obj,
+            writable: flags & FI_WRITE != 0,
+            events: Mutex::default(),
+            wait,
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Event>> {
@@ -96,7 +101,9 @@ impl Eq {
 
 /// When a time-out of so many milliseconds ends; `None`: never.
 pub fn deadline(timeout_ms: i32) -> Option<Instant> {
-    u64::try_from(timeout_ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms))
+    u64::try_from(timeout_ms)
+        .ok()
+        .map(|ms| Instant::now() + Duration::from_millis(ms))
 }
 
 /// Milliseconds left, rounded up; -1 without limit.
@@ -119,7 +126,10 @@ mod tests {
         let q = Eq::new(FI_WRITE, FI_WAIT_FD).unwrap();
         assert_eq!(q.read(8, false), Err(FI_EAGAIN));
         for event in 0..3 {
-            q.push(Event { event, bytes: vec![event as u8; 8] });
+            q.push(Event {
+                event,
+                bytes: vec![event as u8; 8],
+            });
         }
         assert_eq!(q.read(4, false), Err(FI_ETOOSMALL));
         assert_eq!(q.read(8, true).unwrap().event, 0);

@@ -2,7 +2,8 @@
 
 use super::addr;
 use crate::core::info::{
-    BusAttr, DeviceAttr as DeviceNames, DomainAttr, EpAttr, FabricAttr, LinkAttr, Nic, RxAttr, TxAttr,
+    BusAttr, DeviceAttr as DeviceNames, DomainAttr, EpAttr, FabricAttr, LinkAttr, Nic, RxAttr,
+    TxAttr,
 };
 use crate::core::registry::Query;
 use crate::core::{alter, check, Info, Result};
@@ -27,7 +28,10 @@ const INJECT_MAX: usize = 4096;
 pub const FABRIC: &str = "efa";
 
 fn nic(d: &DeviceAttr) -> Nic {
-    let ip = QpAddr { gid: d.gid, ..QpAddr::default() };
+    let ip = QpAddr {
+        gid: d.gid,
+        ..QpAddr::default()
+    };
     Nic {
         device: Some(DeviceNames {
             name: Some(d.name.clone()),
@@ -37,7 +41,10 @@ fn nic(d: &DeviceAttr) -> Nic {
             driver: Some("udp".into()),
             firmware: Some(env!("CARGO_PKG_VERSION").into()),
         }),
-        bus: Some(BusAttr { bus_type: FI_BUS_UNKNOWN, ..BusAttr::default() }),
+        bus: Some(BusAttr {
+            bus_type: FI_BUS_UNKNOWN,
+            ..BusAttr::default()
+        }),
         link: Some(LinkAttr {
             address: Some(format!("EFA-{}", std::net::Ipv6Addr::from(ip.gid))),
             mtu: d.link_mtu,
@@ -110,12 +117,21 @@ fn rdm(d: &DeviceAttr) -> Info {
     Info {
         caps: TX_CAPS | RX_CAPS | DOMAIN_CAPS,
         addr_format: FI_ADDR_EFA,
-        src_addr: Some(addr::to_raw(&QpAddr { gid: d.gid, ..QpAddr::default() }).to_vec()),
+        src_addr: Some(
+            addr::to_raw(&QpAddr {
+                gid: d.gid,
+                ..QpAddr::default()
+            })
+            .to_vec(),
+        ),
         tx: Some(tx),
         rx: Some(rx),
         ep: Some(ep),
         domain: Some(domain),
-        fabric: Some(FabricAttr { name: Some(FABRIC.into()), ..FabricAttr::default() }),
+        fabric: Some(FabricAttr {
+            name: Some(FABRIC.into()),
+            ..FabricAttr::default()
+        }),
         nic: Some(nic(d)),
         ..Info::default()
     }
@@ -134,7 +150,10 @@ fn resolve(node: &str, flags: u64) -> Result<Vec<[u8; 16]>> {
         return Ok(vec![gid_of(ip)]);
     }
     if flags & FI_NUMERICHOST != 0 {
-        crate::info_log!(FI_LOG_FABRIC, "node {node} is not a numeric address (FI_NUMERICHOST)");
+        crate::info_log!(
+            FI_LOG_FABRIC,
+            "node {node} is not a numeric address (FI_NUMERICHOST)"
+        );
         return Err(FI_ENODATA);
     }
     let list = (node, 0).to_socket_addrs().map_err(|e| {
@@ -147,7 +166,10 @@ fn resolve(node: &str, flags: u64) -> Result<Vec<[u8; 16]>> {
 fn port_of(service: Option<&str>) -> Result<u16> {
     let Some(s) = service else { return Ok(0) };
     s.parse().map_err(|_| {
-        crate::info_log!(FI_LOG_FABRIC, "service {s}: wanted a queue pair number, 0 to 65535");
+        crate::info_log!(
+            FI_LOG_FABRIC,
+            "service {s}: wanted a queue pair number, 0 to 65535"
+        );
         FI_ENODATA
     })
 }
@@ -185,17 +207,27 @@ fn addresses(i: &mut Info, q: &Query, gid: &[u8; 16]) -> core::result::Result<()
     };
     let Some(node) = q.node else {
         if source && port != 0 {
-            let src = QpAddr { gid: *gid, qpn: port, qkey: 0 };
+            let src = QpAddr {
+                gid: *gid,
+                qpn: port,
+                qkey: 0,
+            };
             i.src_addr = Some(addr::to_raw(&src).to_vec());
         }
         return Ok(());
     };
-    let Ok(gids) = resolve(node, q.flags) else { return Err(no("node", node)) };
+    let Ok(gids) = resolve(node, q.flags) else {
+        return Err(no("node", node));
+    };
     if source {
         if !gids.contains(gid) {
             return Err(no("node", node));
         }
-        let src = QpAddr { gid: *gid, qpn: port, qkey: 0 };
+        let src = QpAddr {
+            gid: *gid,
+            qpn: port,
+            qkey: 0,
+        };
         i.src_addr = Some(addr::to_raw(&src).to_vec());
     } else {
         // The address of the adapter's own family first.
@@ -203,7 +235,11 @@ fn addresses(i: &mut Info, q: &Query, gid: &[u8; 16]) -> core::result::Result<()
         let Some(dest) = gids.iter().find(|g| v4(g) == v4(gid)).or(gids.first()) else {
             return Err(no("node", node));
         };
-        let dest = QpAddr { gid: *dest, qpn: port, qkey: 0 };
+        let dest = QpAddr {
+            gid: *dest,
+            qpn: port,
+            qkey: 0,
+        };
         i.dest_addr = Some(addr::to_raw(&dest).to_vec());
     }
     Ok(())
@@ -217,19 +253,33 @@ pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
             crate::info_log!(FI_LOG_FABRIC, "no EFA adapter, and FI_EFA_SOFT=off");
             return Err(FI_ENODATA);
         }
-        _ => crate::info_log!(FI_LOG_FABRIC, "no EFA adapter found: using the software adapter"),
+        _ => crate::info_log!(
+            FI_LOG_FABRIC,
+            "no EFA adapter found: using the software adapter"
+        ),
     }
     let (dev, _) = SoftDevice::discover()?;
     if let Some(only) = crate::core::params::efa_str("iface").filter(|s| !s.starts_with("all")) {
         if !only.split(',').any(|n| n == dev.name) {
-            crate::info_log!(FI_LOG_FABRIC, "rejected {}: FI_EFA_IFACE: wanted {only}", dev.name);
+            crate::info_log!(
+                FI_LOG_FABRIC,
+                "rejected {}: FI_EFA_IFACE: wanted {only}",
+                dev.name
+            );
             return Err(FI_ENODATA);
         }
     }
     let mut i = rdm(&dev);
     if let Err(m) = candidate(&mut i, q, &dev.gid) {
-        let name = i.domain.as_ref().and_then(|d| d.name.as_deref()).unwrap_or("?");
-        crate::info_log!(FI_LOG_FABRIC, "rejected {name} (fabric {FABRIC}, FI_EP_RDM): {m}");
+        let name = i
+            .domain
+            .as_ref()
+            .and_then(|d| d.name.as_deref())
+            .unwrap_or("?");
+        crate::info_log!(
+            FI_LOG_FABRIC,
+            "rejected {name} (fabric {FABRIC}, FI_EP_RDM): {m}"
+        );
         return Err(FI_ENODATA);
     }
     Ok(vec![i])
@@ -270,8 +320,19 @@ mod tests {
     use super::*;
     use crate::core::version;
 
-    fn ask(h: Option<&Info>, node: Option<&str>, service: Option<&str>, flags: u64) -> Result<Vec<Info>> {
-        getinfo(&Query { api: version(1, 21), node, service, flags, hints: h })
+    fn ask(
+        h: Option<&Info>,
+        node: Option<&str>,
+        service: Option<&str>,
+        flags: u64,
+    ) -> Result<Vec<Info>> {
+        getinfo(&Query {
+            api: version(1, 21),
+            node,
+            service,
+            flags,
+            hints: h,
+        })
     }
 
     #[test]
@@ -286,9 +347,20 @@ mod tests {
         let r = ask(None, Some("127.0.0.1"), Some("9228"), FI_SOURCE);
         assert_eq!(src(&r).qpn, 9228);
         let r = ask(None, Some("127.0.0.1"), Some("9228"), 0).unwrap();
-        assert_eq!(addr::from_raw(r[0].dest_addr.as_ref().unwrap()).unwrap().qpn, 9228);
-        assert_eq!(ask(None, Some("10.1.2.3"), None, FI_SOURCE).unwrap_err(), FI_ENODATA);
-        assert_eq!(ask(None, Some("localhost"), None, FI_NUMERICHOST).unwrap_err(), FI_ENODATA);
+        assert_eq!(
+            addr::from_raw(r[0].dest_addr.as_ref().unwrap())
+                .unwrap()
+                .qpn,
+            9228
+        );
+        assert_eq!(
+            ask(None, Some("10.1.2.3"), None, FI_SOURCE).unwrap_err(),
+            FI_ENODATA
+        );
+        assert_eq!(
+            ask(None, Some("localhost"), None, FI_NUMERICHOST).unwrap_err(),
+            FI_ENODATA
+        );
     }
 
     #[test]

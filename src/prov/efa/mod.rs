@@ -15,6 +15,9 @@ pub mod info;
 pub mod params;
 pub mod rdm;
 
+pub use crate::device::wait::WaitSet;
+pub use crate::device::Status;
+
 use crate::core::registry::{Provider, Query};
 use crate::core::{Info, Result};
 

@@ -29,8 +29,14 @@ use peers::Peers;
 use port::EpPort;
 
 /// Kinds of operations a counter can count, in the order of [`Ep::cntrs`].
-pub const CNTR_EVENTS: [u64; 6] =
-    [FI_SEND, FI_RECV, FI_WRITE, FI_READ, FI_REMOTE_WRITE, FI_REMOTE_READ];
+pub const CNTR_EVENTS: [u64; 6] = [
+    FI_SEND,
+    FI_RECV,
+    FI_WRITE,
+    FI_READ,
+    FI_REMOTE_WRITE,
+    FI_REMOTE_READ,
+];
 
 /// A posted operation.
 #[derive(Debug)]
@@ -97,7 +103,10 @@ const WR_CONTROL: u64 = 2 << 32;
 const WR_RMA: u64 = 3 << 32;
 
 fn failure(status: Status) -> Failure {
-    Failure { errno: status.errno(), status: status as u8 }
+    Failure {
+        errno: status.errno(),
+        status: status as u8,
+    }
 }
 
 impl Ep {
@@ -114,7 +123,11 @@ impl Ep {
             return Err(FI_EINVAL);
         }
         let inject_size = info.tx.as_ref().map_or(0, |t| t.inject_size);
-        let qpn = info.src_addr.as_deref().and_then(addr::from_raw).map_or(0, |a| a.qpn);
+        let qpn = info
+            .src_addr
+            .as_deref()
+            .and_then(addr::from_raw)
+            .map_or(0, |a| a.qpn);
         Ok(Ep {
             caps: info.caps,
             tx_flags: info.tx.as_ref().map_or(0, |t| t.op_flags),
@@ -179,7 +192,10 @@ impl Ep {
             );
             return Err(FI_EBADFLAGS);
         }
-        let b = Bound { cq, selective: flags & FI_SELECTIVE_COMPLETION != 0 };
+        let b = Bound {
+            cq,
+            selective: flags & FI_SELECTIVE_COMPLETION != 0,
+        };
         for (bit, side) in [(FI_TRANSMIT, &mut self.tx), (FI_RECV, &mut self.rx)] {
             if flags & bit != 0 {
                 if side.is_some() {
@@ -196,7 +212,10 @@ impl Ep {
         self.must_be_new("a counter")?;
         let known: u64 = CNTR_EVENTS.iter().sum();
         if flags & !known != 0 || flags == 0 {
-            crate::warn_log!(FI_LOG_EP_CTRL, "fi_ep_bind: counter flags {flags:#x}: wanted bits of {known:#x}");
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_ep_bind: counter flags {flags:#x}: wanted bits of {known:#x}"
+            );
             return Err(FI_EBADFLAGS);
         }
         for (slot, bit) in self.cntrs.iter_mut().zip(CNTR_EVENTS) {
@@ -209,7 +228,10 @@ impl Ep {
 
     fn must_be_new(&self, what: &str) -> Result<()> {
         if self.enabled() {
-            crate::warn_log!(FI_LOG_EP_CTRL, "fi_ep_bind: {what} must be bound before fi_enable");
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_ep_bind: {what} must be bound before fi_enable"
+            );
             return Err(FI_EOPBADSTATE);
         }
         Ok(())
@@ -219,8 +241,12 @@ impl Ep {
     fn cancel(&mut self, context: usize, cqs: &mut Slab<Cq>, cntrs: &mut Slab<Cntr>) -> Result<()> {
         let live = self.live.as_mut().ok_or(FI_EOPBADSTATE)?;
         let ops = &live.ops;
-        let hit = live.proto.cancel(|ctx| ops.get(ctx).is_some_and(|o| o.context == context));
-        let Some(op) = hit.and_then(|ctx| live.ops.remove(ctx)) else { return Err(FI_ENOENT) };
+        let hit = live
+            .proto
+            .cancel(|ctx| ops.get(ctx).is_some_and(|o| o.context == context));
+        let Some(op) = hit.and_then(|ctx| live.ops.remove(ctx)) else {
+            return Err(FI_ENOENT);
+        };
         if let Some(c) = self.cntrs[1].and_then(|c| cntrs.get_mut(c)) {
             c.add_error(1);
         }
@@ -233,7 +259,12 @@ impl Ep {
                 ..Entry::default()
             };
             let text = "the receive was cancelled by fi_cancel".to_string();
-            cq.push_error(ErrEntry { entry, err: FI_ECANCELED, text, ..ErrEntry::default() });
+            cq.push_error(ErrEntry {
+                entry,
+                err: FI_ECANCELED,
+                text,
+                ..ErrEntry::default()
+            });
         }
         Ok(())
     }
@@ -325,7 +356,11 @@ pub fn name(s: &State, id: u32) -> Result<[u8; addr::LEN]> {
     Ok(match &ep.live {
         Some(l) => addr::to_raw(&l.qp.addr()),
         None => {
-            let a = crate::device::QpAddr { gid: s.dev.attr().gid, qpn: ep.qpn, qkey: 0 };
+            let a = crate::device::QpAddr {
+                gid: s.dev.attr().gid,
+                qpn: ep.qpn,
+                qkey: 0,
+            };
             addr::to_raw(&a)
         }
     })
@@ -341,7 +376,14 @@ pub fn cancel(s: &mut State, id: u32, context: usize) -> Result<()> {
 pub fn progress(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get_mut(id) else { return };
     let Some(live) = &mut ep.live else { return };
-    let Live { qp, proto, peers, ops, events, waiting } = live;
+    let Live {
+        qp,
+        proto,
+        peers,
+        ops,
+        events,
+        waiting,
+    } = live;
     qp.poll(events);
     let Events { list, arena } = events;
     let mut port = EpPort {

@@ -82,18 +82,27 @@ fn known(flags: Option<u64>, all: u64, call: &str) -> Result<()> {
         "{call}: flags {bad:#x} ({}) are not supported",
         crate::core::tostr::op_flags(bad)
     );
-    Err(if bad & (FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | FI_TRIGGER | FI_FENCE) != 0 {
-        FI_EOPNOTSUPP
-    } else {
-        FI_EBADFLAGS
-    })
+    Err(
+        if bad & (FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | FI_TRIGGER | FI_FENCE) != 0 {
+            FI_EOPNOTSUPP
+        } else {
+            FI_EBADFLAGS
+        },
+    )
 }
 
 /// Splits the state into an enabled endpoint and a port for it.
 macro_rules! live_port {
     ($s:expr, $id:expr, $inject:expr => $ep:ident, $proto:ident, $port:ident, $waiting:ident) => {
         let $ep = $s.eps.get_mut($id).ok_or(FI_EBADF)?;
-        let Some(Live { qp, proto: $proto, peers, ops, events: _, waiting: $waiting }) = &mut $ep.live
+        let Some(Live {
+            qp,
+            proto: $proto,
+            peers,
+            ops,
+            events: _,
+            waiting: $waiting,
+        }) = &mut $ep.live
         else {
             return Err(FI_EOPBADSTATE);
         };
@@ -135,8 +144,11 @@ pub fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     };
     live_port!(s, id, inject => ep, proto, port, _waiting);
     if let Some(b) = inject {
-        let limit =
-            if r.tag.is_some() { ep.opts.inject_tagged_size } else { ep.opts.inject_msg_size };
+        let limit = if r.tag.is_some() {
+            ep.opts.inject_tagged_size
+        } else {
+            ep.opts.inject_msg_size
+        };
         inject_fits(b.len(), limit)?;
     }
     let flags = r.flags.unwrap_or(ep.tx_flags);
@@ -209,7 +221,17 @@ pub fn recv(s: &mut State, id: u32, r: &RecvReq) -> Result<()> {
         late_imm: None,
     });
     let len = r.mem.len() as u64;
-    proto.recv(&RecvArgs { src, ctx, len, tagged: r.tag.is_some(), tag, ignore }, &mut port);
+    proto.recv(
+        &RecvArgs {
+            src,
+            ctx,
+            len,
+            tagged: r.tag.is_some(),
+            tag,
+            ignore,
+        },
+        &mut port,
+    );
     port.qp.ring();
     Ok(())
 }
@@ -217,7 +239,11 @@ pub fn recv(s: &mut State, id: u32, r: &RecvReq) -> Result<()> {
 /// Reads or writes remote memory. `FI_EAGAIN` when the send queue is full, `FI_EINVAL` for an
 /// unknown peer, `FI_EMSGSIZE` when injected data is longer than the limit.
 pub fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
-    known(r.flags, TX_FLAGS, if r.write { "fi_writemsg" } else { "fi_readmsg" })?;
+    known(
+        r.flags,
+        TX_FLAGS,
+        if r.write { "fi_writemsg" } else { "fi_readmsg" },
+    )?;
     live_port!(s, id, None => ep, proto, port, waiting);
     if let Data::Inject(b) = r.data {
         inject_fits(b.len(), ep.opts.inject_rma_size)?;
@@ -251,12 +277,18 @@ pub fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
         late_imm: imm.filter(|_| many),
     });
     let wr_id = WR_RMA | u64::from(ctx);
-    let remote = Remote { to, addr: r.addr, key: r.key };
+    let remote = Remote {
+        to,
+        addr: r.addr,
+        key: r.key,
+    };
     let posted = match (r.write, inject, many) {
         (true, Some(b), _) => port.qp.post_write(wr_id, Payload::Copy(b), &remote, imm),
         (true, None, false) => port.qp.post_write(wr_id, Payload::User(mem), &remote, imm),
         (false, _, false) => port.qp.post_read(wr_id, mem, &remote),
-        (_, None, true) | (false, _, true) => post_parts(port.qp, wr_id, &mem, &remote, r.write, max, port.ops),
+        (_, None, true) | (false, _, true) => {
+            post_parts(port.qp, wr_id, &mem, &remote, r.write, max, port.ops)
+        }
     };
     if let Err(e) = posted {
         port.ops.remove(ctx);
@@ -284,7 +316,10 @@ fn post_parts(
     let mut parts = 0;
     while off < mem.len() {
         let part = mem.part(off, max);
-        let r = Remote { addr: remote.addr.wrapping_add(off as u64), ..*remote };
+        let r = Remote {
+            addr: remote.addr.wrapping_add(off as u64),
+            ..*remote
+        };
         let posted = if write {
             qp.post_write(wr_id, Payload::User(part), &r, None)
         } else {
@@ -296,7 +331,10 @@ fn post_parts(
             // The queue ran full in the middle: the parts posted so far end with the error below.
             Err(e) => {
                 if let Some(op) = ops.get_mut(wr_id as u32) {
-                    op.failed = Some(crate::proto::Failure { errno: e, status: 0 });
+                    op.failed = Some(crate::proto::Failure {
+                        errno: e,
+                        status: 0,
+                    });
                 }
                 break;
             }

@@ -54,7 +54,10 @@ impl Options {
 }
 
 fn refuse(name: i32, v: Value, accepted: &str, e: i32) -> Result<()> {
-    crate::warn_log!(FI_LOG_EP_CTRL, "fi_setopt: option {name}: value {v:?}, accepted {accepted}");
+    crate::warn_log!(
+        FI_LOG_EP_CTRL,
+        "fi_setopt: option {name}: value {v:?}, accepted {accepted}"
+    );
     Err(e)
 }
 
@@ -93,7 +96,9 @@ impl Ep {
         let o = &self.opts;
         Ok(match name {
             FI_OPT_MIN_MULTI_RECV => Value::Size(o.min_multi_recv),
-            FI_OPT_CM_DATA_SIZE | FI_OPT_MAX_ATOMIC_SIZE | FI_OPT_INJECT_ATOMIC_SIZE => Value::Size(0),
+            FI_OPT_CM_DATA_SIZE | FI_OPT_MAX_ATOMIC_SIZE | FI_OPT_INJECT_ATOMIC_SIZE => {
+                Value::Size(0)
+            }
             FI_OPT_MAX_MSG_SIZE => Value::Size(o.max_msg_size),
             FI_OPT_MAX_TAGGED_SIZE => Value::Size(o.max_tagged_size),
             FI_OPT_MAX_RMA_SIZE => Value::Size(o.max_rma_size),
@@ -148,7 +153,12 @@ impl Ep {
             (FI_OPT_FI_HMEM_P2P, Value::Int(n)) => match n {
                 FI_HMEM_P2P_ENABLED | FI_HMEM_P2P_PREFERRED | FI_HMEM_P2P_DISABLED => o.p2p = n,
                 FI_HMEM_P2P_REQUIRED => {
-                    return refuse(name, v, "not required: no device memory here", FI_EOPNOTSUPP)
+                    return refuse(
+                        name,
+                        v,
+                        "not required: no device memory here",
+                        FI_EOPNOTSUPP,
+                    )
                 }
                 _ => return refuse(name, v, "0 to 3", FI_EINVAL),
             },
@@ -164,7 +174,12 @@ impl Ep {
             ) => {
                 early()?;
                 if b {
-                    return refuse(name, v, "false: datagrams arrive in any order", FI_EOPNOTSUPP);
+                    return refuse(
+                        name,
+                        v,
+                        "false: datagrams arrive in any order",
+                        FI_EOPNOTSUPP,
+                    );
                 }
             }
             (FI_OPT_EFA_USE_DEVICE_RDMA, Value::Bool(b)) => {
@@ -180,13 +195,19 @@ impl Ep {
             (FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, Value::Bool(b)) => {
                 early()?;
                 if !b {
-                    return refuse(name, v, "true: a write consumes no receive here", FI_EOPNOTSUPP);
+                    return refuse(
+                        name,
+                        v,
+                        "true: a write consumes no receive here",
+                        FI_EOPNOTSUPP,
+                    );
                 }
                 o.unsolicited = b;
             }
-            (FI_OPT_EFA_EMULATED_READ | FI_OPT_EFA_EMULATED_WRITE | FI_OPT_EFA_EMULATED_ATOMICS, _) => {
-                return refuse(name, v, "nothing: read only", FI_EINVAL)
-            }
+            (
+                FI_OPT_EFA_EMULATED_READ | FI_OPT_EFA_EMULATED_WRITE | FI_OPT_EFA_EMULATED_ATOMICS,
+                _,
+            ) => return refuse(name, v, "nothing: read only", FI_EINVAL),
             _ => return Err(FI_ENOPROTOOPT),
         }
         Ok(())

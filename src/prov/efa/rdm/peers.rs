@@ -2,8 +2,8 @@
 
 use crate::core::Result;
 use crate::device::QpAddr;
-use crate::prov::efa::av::Av;
 use crate::proto::{self, PeerId};
+use crate::prov::efa::av::Av;
 use crate::types::*;
 use std::collections::HashMap;
 
@@ -33,7 +33,12 @@ impl Peers {
 
     /// Number of the peer of this `fi_addr_t`; `FI_EINVAL` when it is not in the vector.
     #[inline]
-    pub fn resolve(&mut self, f: fi_addr_t, av: Option<&Av>, proto: &mut proto::Endpoint) -> Result<PeerId> {
+    pub fn resolve(
+        &mut self,
+        f: fi_addr_t,
+        av: Option<&Av>,
+        proto: &mut proto::Endpoint,
+    ) -> Result<PeerId> {
         if let Some(p) = self.by_fi_addr.get(f as usize).filter(|p| **p != NONE) {
             return Ok(*p);
         }

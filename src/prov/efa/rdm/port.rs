@@ -62,7 +62,10 @@ impl EpPort<'_> {
 
     /// What went wrong, for people: operation, peer, memory, likely cause.
     fn explain(&self, op: &UserOp, peer: PeerId, f: &Failure) -> String {
-        let what = match (op.flags & (FI_RECV | FI_READ | FI_WRITE), op.flags & FI_TAGGED != 0) {
+        let what = match (
+            op.flags & (FI_RECV | FI_READ | FI_WRITE),
+            op.flags & FI_TAGGED != 0,
+        ) {
             (FI_RECV, true) => "tagged receive",
             (FI_RECV, false) => "receive",
             (FI_READ, _) => "RMA read",
@@ -70,7 +73,10 @@ impl EpPort<'_> {
             (_, true) => "tagged send",
             (_, false) => "send",
         };
-        let who = self.peers.addr(peer).map_or("an unknown peer".into(), |a| a.to_string());
+        let who = self
+            .peers
+            .addr(peer)
+            .map_or("an unknown peer".into(), |a| a.to_string());
         let cause = match Status::from_code(i32::from(f.status)) {
             Some(s) if s != Status::Ok => s.text().to_string(),
             _ => crate::core::errno::text(f.errno),
@@ -83,7 +89,10 @@ impl EpPort<'_> {
                 op.key
             )
         } else {
-            format!("{what} of {} bytes, peer {who}: {cause}", op.mem.len() + op.copy.len())
+            format!(
+                "{what} of {} bytes, peer {who}: {cause}",
+                op.mem.len() + op.copy.len()
+            )
         }
     }
 
@@ -91,7 +100,9 @@ impl EpPort<'_> {
     pub fn end(&mut self, op: UserOp, result: Result<(), Failure>) {
         let len = op.mem.len() + op.copy.len();
         self.count(cntr_index(op.flags), len, result.is_ok());
-        let Some(cq) = self.tx.map(|b| b.cq) else { return };
+        let Some(cq) = self.tx.map(|b| b.cq) else {
+            return;
+        };
         let entry = Entry {
             context: op.context,
             flags: op.flags,
@@ -141,7 +152,9 @@ impl EpPort<'_> {
 
     /// One adapter request of an RMA operation is done.
     pub fn rma_done(&mut self, ctx: u32, failed: Option<Failure>, waiting: &mut Vec<u32>) {
-        let Some(op) = self.ops.get_mut(ctx) else { return };
+        let Some(op) = self.ops.get_mut(ctx) else {
+            return;
+        };
         op.parts -= 1;
         if op.failed.is_none() {
             op.failed = failed;
@@ -161,10 +174,23 @@ impl EpPort<'_> {
 
     /// Posts the immediate data of a write that needed several requests.
     pub fn post_late_imm(&mut self, ctx: u32) -> bool {
-        let Some(op) = self.ops.get_mut(ctx) else { return true };
-        let (Some(imm), Some(to)) = (op.late_imm, self.peers.addr(op.peer)) else { return true };
-        let remote = Remote { to: *to, addr: op.raddr, key: op.key };
-        let r = self.qp.post_write(WR_RMA | u64::from(ctx), Payload::Copy(&[]), &remote, Some(imm));
+        let Some(op) = self.ops.get_mut(ctx) else {
+            return true;
+        };
+        let (Some(imm), Some(to)) = (op.late_imm, self.peers.addr(op.peer)) else {
+            return true;
+        };
+        let remote = Remote {
+            to: *to,
+            addr: op.raddr,
+            key: op.key,
+        };
+        let r = self.qp.post_write(
+            WR_RMA | u64::from(ctx),
+            Payload::Copy(&[]),
+            &remote,
+            Some(imm),
+        );
         if r.is_err() {
             return false;
         }
@@ -182,7 +208,9 @@ impl Port for EpPort<'_> {
 
     #[inline]
     fn send(&mut self, to: PeerId, head: &[u8], body: Option<Body>, token: Token) -> bool {
-        let Some(addr) = self.peers.addr(to) else { return false };
+        let Some(addr) = self.peers.addr(to) else {
+            return false;
+        };
         let wr_id = match token {
             Token::Tx(id) => WR_TX | u64::from(id),
             Token::Control => WR_CONTROL,
@@ -215,21 +243,34 @@ impl Port for EpPort<'_> {
     }
 
     fn received(&mut self, ctx: u32, msg: Received, result: Result<(), Failure>) {
-        let Some(op) = self.ops.remove(ctx) else { return };
+        let Some(op) = self.ops.remove(ctx) else {
+            return;
+        };
         let room = op.mem.len();
         let len = usize::try_from(msg.len).unwrap_or(usize::MAX).min(room);
         self.count(1, len, result.is_ok());
-        let src = if self.source { self.fi_addr(msg.from) } else { FI_ADDR_NOTAVAIL };
+        let src = if self.source {
+            self.fi_addr(msg.from)
+        } else {
+            FI_ADDR_NOTAVAIL
+        };
         let entry = Entry {
             context: op.context,
-            flags: op.flags | if msg.cq_data.is_some() { FI_REMOTE_CQ_DATA } else { 0 },
+            flags: op.flags
+                | if msg.cq_data.is_some() {
+                    FI_REMOTE_CQ_DATA
+                } else {
+                    0
+                },
             len,
             buf: op.mem.addr(),
             data: msg.cq_data.unwrap_or(0),
             tag: msg.tag,
             src,
         };
-        let Some(cq) = self.rx.map(|b| b.cq) else { return };
+        let Some(cq) = self.rx.map(|b| b.cq) else {
+            return;
+        };
         match result {
             Ok(()) => {
                 if let Some(q) = self.cqs.get_mut(cq).filter(|_| op.report) {
@@ -237,10 +278,15 @@ impl Port for EpPort<'_> {
                 }
             }
             Err(f) => {
-                let olen = usize::try_from(msg.len).unwrap_or(usize::MAX).saturating_sub(room);
+                let olen = usize::try_from(msg.len)
+                    .unwrap_or(usize::MAX)
+                    .saturating_sub(room);
                 let mut text = self.explain(&op, msg.from, &f);
                 if f.errno == FI_ETRUNC {
-                    text = format!("{text}: the message has {} bytes, the buffer {room}", msg.len);
+                    text = format!(
+                        "{text}: the message has {} bytes, the buffer {room}",
+                        msg.len
+                    );
                 }
                 if let Some(q) = self.cqs.get_mut(cq) {
                     q.push_error(ErrEntry {

@@ -1,0 +1,102 @@
+//! Who may call whom (docs/architecture.md, section 1): names every import against the direction.
+
+use std::path::{Path, PathBuf};
+
+/// Each room and the rooms it may use.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("types", &[]),
+    ("core", &["types"]),
+    ("wire", &["types", "core"]),
+    ("proto", &["wire", "types", "core"]),
+    ("hmem", &["types", "core"]),
+    ("device", &["hmem", "types", "core"]),
+    (
+        "prov",
+        &[
+            "proto", "wire", "device", "shm", "hmem", "mr_cache", "types", "core",
+        ],
+    ),
+    // `hmem` because what a caller lends becomes a `UserMem` at the door.
+    ("abi", &["prov", "hmem", "types", "core"]),
+];
+/// Rooms whose code may be unsafe.
+const UNSAFE: &[&str] = &["abi", "device", "hmem", "shm"];
+
+fn files(dir: &Path, out: &mut Vec<PathBuf>) {
+    for e in std::fs::read_dir(dir).unwrap() {
+        let p = e.unwrap().path();
+        if p.is_dir() {
+            files(&p, out);
+        } else if p.extension().is_some_and(|e| e == "rs") {
+            out.push(p);
+        }
+    }
+}
+
+fn each(mut f: impl FnMut(&str, &Path, usize, &str)) {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .join("src");
+    for (room, _) in ROOMS {
+        let mut list = Vec::new();
+        files(&src.join(room), &mut list);
+        assert!(!list.is_empty(), "no files in {room}");
+        for p in list {
+            for (n, line) in std::fs::read_to_string(&p).unwrap().lines().enumerate() {
+                f(room, &p, n + 1, line);
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_go_down_only() {
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    each(|room, p, n, line| {
+        let allowed = ROOMS.iter().find(|r| r.0 == room).unwrap().1;
+        for (at, _) in line.match_indices("crate::") {
+            let rest = &line[at + 7..];
+            let end = rest
+                .find(|c: char| !(c.is_alphanumeric() || c == '_'))
+                .unwrap_or(rest.len());
+            let to = &rest[..end];
+            seen += 1;
+            if ROOMS.iter().any(|r| r.0 == to) && to != room && !allowed.contains(&to) {
+                wrong.push(format!(
+                    "{}:{n}: {room} uses {to}: {}",
+                    p.display(),
+                    line.trim()
+                ));
+            }
+        }
+    });
+    assert!(seen > 100, "the scan found only {seen} imports");
+    assert!(
+        wrong.is_empty(),
+        "against the call direction:\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn unsafe_code_stays_in_its_rooms() {
+    let mut wrong = Vec::new();
+    each(|room, p, n, line| {
+        let code = line.split("//").next().unwrap_or("");
+        let word = code
+            .split(|c: char| !(c.is_alphanumeric() || c == '_'))
+            .any(|w| w == "unsafe");
+        // Mirrors declare function pointers, which are unsafe to call.
+        if word && !UNSAFE.contains(&room) && !(room == "types" && code.contains("extern \"C\" fn"))
+        {
+            wrong.push(format!("{}:{n}: {}", p.display(), line.trim()));
+        }
+    });
+    assert!(
+        wrong.is_empty(),
+        "unsafe code outside its rooms:\n{}",
+        wrong.join("\n")
+    );
+}
