@@ -23,6 +23,10 @@ WARN := -Wall -Wextra -Werror
 .PHONY: all demo check bench install headers headers-check clean
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
+CHECKS := bad_input old_nodes peer_death
+.PHONY: checks
+checks: $(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/asan/bad_input $(BUILD)/bin/asan/peer_death
+
 # A static library first, then the linker with our version script: GNU ld takes only one, and
 # rustc would bring its own.
 $(LIB): $(SOURCES)
@@ -51,12 +55,24 @@ $(TESTS:%=$(BUILD)/bin/%): $(BUILD)/bin/%: fabtests-compat/c/%.c fabtests-compat
 	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -Iinclude -o $@ $< fabtests-compat/c/bench.c \
 		-L$(BUILD)/lib -lfabric -Wl,-rpath,'$$ORIGIN/../lib'
 
+vpath %.c abi-tests/c fabtests-compat/c
+$(CHECKS:%=$(BUILD)/bin/%): $(BUILD)/bin/%: %.c $(LIB) $(HEADERS)
+	mkdir -p $(BUILD)/bin
+	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -Iinclude -o $@ $< \
+		-L$(BUILD)/lib -lfabric -ldl -Wl,-rpath,'$$ORIGIN/../lib'
+
+# The address sanitizer watches the program and every malloc, free and copy of the library.
+$(BUILD)/bin/asan/%: %.c $(LIB) $(HEADERS)
+	mkdir -p $(BUILD)/bin/asan
+	$(CC) -std=c11 -D_GNU_SOURCE -O1 -g -fsanitize=address $(WARN) -Iinclude -o $@ $< \
+		-L$(BUILD)/lib -lfabric -ldl -Wl,-rpath,'$$ORIGIN/../../lib'
+
 demo: all
 	$(CARGO) run --quiet --release -p fabtests-compat -- demo --lib $(BUILD)/lib --bin $(BUILD)/bin
 
 # Unit, property and simulator tests; the ABI; every benchmark program on every path; faults;
 # bad input; then the same bad input and a transfer under the address sanitizer.
-check: all headers-check
+check: all checks headers-check
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 	$(CARGO) test --workspace --quiet

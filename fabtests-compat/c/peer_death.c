@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * A peer is killed by SIGKILL in the middle of everything: a long receive it had begun to fill, a
+ * long send it had begun to take, writes and a read. The survivor must get an error completion for
+ * each within the time-out (FI_EFA_SOFT_TIMEOUT_MS), say who and why, and close everything.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+#define SIZE ((size_t) 64 << 20)
+#define WRITES 8
+#define DO(call) \
+	do { \
+		long r_ = (long) (call); \
+		if (r_ < 0) { \
+			printf("%s: %ld (%s)\n", #call, r_, fi_strerror((int) -r_)); \
+			exit(EXIT_FAILURE); \
+		} \
+	} while (0)
+
+static struct fi_info *info;
+static struct fid_fabric *fabric;
+static struct fid_domain *domain;
+static struct fid_av *av;
+static struct fid_cq *cq;
+static struct fid_ep *ep;
+static struct fid_mr *mr;
+static char *buf;
+
+struct hello {
+	char addr[32];
+	uint64_t at, key;
+};
+
+static struct hello open_all(void)
+{
+	struct fi_info *hints = fi_allocinfo();
+	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
+	struct fi_av_attr aa = { .type = FI_AV_TABLE };
+	struct hello me;
+	size_t len = sizeof(me.addr);
+
+	hints->caps = FI_MSG | FI_RMA;
+	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+	hints->fabric_attr->prov_name = strdup("efa");
+	DO(fi_getinfo(FI_VERSION(1, 21), NULL, NULL, 0, hints, &info));
+	fi_freeinfo(hints);
+	DO(fi_fabric(info->fabric_attr, &fabric, NULL));
+	DO(fi_domain(fabric, info, &domain, NULL));
+	DO(fi_av_open(domain, &aa, &av, NULL));
+	DO(fi_cq_open(domain, &ca, &cq, NULL));
+	DO(fi_endpoint(domain, info, &ep, NULL));
+	DO(fi_ep_bind(ep, &av->fid, 0));
+	DO(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
+	DO(fi_enable(ep));
+	buf = calloc(2, SIZE);
+	DO(fi_mr_reg(domain, buf, 2 * SIZE, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
+	DO(fi_getname(&ep->fid, me.addr, &len));
+	me.at = (uintptr_t) buf;
+	me.key = fi_mr_key(mr);
+	return me;
+}
+
+/* The victim sends and takes as fast as it can until it is killed. */
+static void victim(int fd)
+{
+	struct hello me = open_all(), other;
+	struct fi_cq_data_entry e[8];
+	fi_addr_t to;
+
+	if (write(fd, &me, sizeof(me)) != sizeof(me) || read(fd, &other, sizeof(other)) != sizeof(other))
+		exit(EXIT_FAILURE);
+	DO(fi_av_insert(av, other.addr, 1, &to, 0, NULL));
+	DO(fi_send(ep, buf, SIZE, NULL, to, NULL));
+	DO(fi_recv(ep, buf + SIZE, SIZE, NULL, to, NULL));
+	for (;;)
+		fi_cq_read(cq, e, 8);
+}
+
+static double now_s(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double) t.tv_sec + (double) t.tv_nsec * 1e-9;
+}
+
+int main(int argc, char **argv)
+{
+	int pair[2], errors = 0, done = 0, status, want = 3 + WRITES;
+	double limit = 20, t;
+	struct hello me, other;
+	fi_addr_t to;
+	pid_t child;
+
+	if (argc == 3 && strcmp(argv[1], "victim") == 0) {
+		victim(atoi(argv[2]));
+		return EXIT_FAILURE;
+	}
+	setenv("FI_EFA_SOFT_TIMEOUT_MS", "1000", 0);
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		return EXIT_FAILURE;
+	child = fork();
+	if (child == 0) {
+		char fd[16];
+
+		snprintf(fd, sizeof(fd), "%d", pair[1]);
+		execl("/proc/self/exe", argv[0], "victim", fd, (char *) NULL);
+		_exit(127);
+	}
+	close(pair[1]);
+	me = open_all();
+	if (read(pair[0], &other, sizeof(other)) != sizeof(other) || write(pair[0], &me, sizeof(me)) != sizeof(me))
+		return EXIT_FAILURE;
+	DO(fi_av_insert(av, other.addr, 1, &to, 0, NULL));
+	DO(fi_recv(ep, buf, SIZE, NULL, to, (void *) 1));
+	DO(fi_send(ep, buf + SIZE, SIZE, NULL, to, (void *) 2));
+	for (int i = 0; i < WRITES; i++)
+		DO(fi_write(ep, buf + SIZE, SIZE, NULL, to, other.at, other.key, (void *) 3));
+	DO(fi_read(ep, buf + SIZE, SIZE, NULL, to, other.at, other.key, (void *) 4));
+
+	/* Mid-transfer: as soon as bytes of the incoming message are here, and long before its end. */
+	volatile char *last = buf + SIZE - 1;
+	struct fi_cq_data_entry e;
+	struct fi_cq_err_entry err;
+
+	buf[0] = 1;
+	*last = 1;
+	while (buf[0] == 1) {
+		ssize_t r = fi_cq_read(cq, &e, 1);
+
+		done += r == 1;
+		if (r == -FI_EAVAIL)
+			return EXIT_FAILURE;
+	}
+	kill(child, SIGKILL);
+	waitpid(child, &status, 0);
+	t = now_s();
+	while (done + errors < want && now_s() - t < limit) {
+		ssize_t r = fi_cq_read(cq, &e, 1);
+
+		if (r == 1) {
+			done++;
+		} else if (r == -FI_EAVAIL) {
+			memset(&err, 0, sizeof(err));
+			DO(fi_cq_readerr(cq, &err, 0));
+			if (errors++ == 0)
+				printf("first error after %.2f s: %s\n", now_s() - t,
+				       fi_cq_strerror(cq, err.prov_errno, err.err_data, NULL, 0));
+		}
+	}
+	t = now_s() - t;
+	printf("%d completed, %d ended in error, of %d, in %.2f s\n", done, errors, want, t);
+	if (done + errors != want || errors == 0)
+		return EXIT_FAILURE;
+	t = now_s();
+	DO(fi_close(&ep->fid));
+	DO(fi_close(&mr->fid));
+	DO(fi_close(&cq->fid));
+	DO(fi_close(&av->fid));
+	DO(fi_close(&domain->fid));
+	DO(fi_close(&fabric->fid));
+	fi_freeinfo(info);
+	free(buf);
+	printf("everything closed in %.2f s\n", now_s() - t);
+	return EXIT_SUCCESS;
+}

@@ -1,0 +1,121 @@
+//! The table of cases.
+
+use std::path::Path;
+
+/// One case: a program, run alone or as server and client.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub name: String,
+    pub program: String,
+    pub args: Vec<String>,
+    pub env: Vec<(String, String)>,
+    /// Two processes; else one.
+    pub pair: bool,
+}
+
+/// Bad networks, by seed: 5 % lost, 5 % doubled, a good half out of order.
+const FAULTS: [&str; 3] = [
+    "loss=5,dup=5,reorder=60,delay=500,seed=1",
+    "loss=5,dup=5,reorder=60,delay=500,seed=2",
+    "reorder=95,delay=2000,seed=3",
+];
+
+/// Programs and options that are measured.
+pub const BENCH: &[(&str, &str)] = &[
+    ("fi_rdm_pingpong", ""),
+    ("fi_rdm_tagged_pingpong", ""),
+    ("fi_rdm_bw", ""),
+    ("fi_rma_bw", "-o write"),
+    ("fi_rma_bw", "-o read"),
+];
+
+fn words(s: &str) -> Vec<String> {
+    s.split_whitespace().map(str::to_string).collect()
+}
+
+impl Case {
+    fn pair(program: &str, args: &str) -> Case {
+        Case {
+            name: format!("{program} {args}").trim().to_string(),
+            program: program.into(),
+            args: words(args),
+            env: Vec::new(),
+            pair: true,
+        }
+    }
+
+    fn single(program: &str) -> Case {
+        Case {
+            pair: false,
+            ..Case::pair(program, "")
+        }
+    }
+
+    fn with_env(mut self, name: &str, value: &str) -> Case {
+        self.name = format!("{} {name}={value}", self.name);
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// The main job.
+    pub fn demo() -> Case {
+        Case::pair("fi_rma_bw", "-o write -S all -I 200 -w 20")
+    }
+
+    /// One measurement.
+    pub fn bench(program: &str, args: &str, size: &str) -> Case {
+        Case::pair(program, &format!("{args} -S {size}"))
+    }
+}
+
+/// Every case for a folder of binaries. Programs that are not there have no case.
+pub fn all(bin: &Path) -> Vec<Case> {
+    let mut v = Vec::new();
+    for p in [
+        "fi_rdm_pingpong",
+        "fi_rdm_tagged_pingpong",
+        "fi_rdm_bw",
+        "fi_rdm_tagged_bw",
+        "fi_rma_bw -o write",
+        "fi_rma_bw -o writedata",
+        "fi_rma_bw -o read",
+        "fi_rma_pingpong -o writedata",
+    ] {
+        let (program, args) = p.split_once(' ').unwrap_or((p, ""));
+        v.push(Case::pair(program, &format!("{args} -v -S all -I 20 -W 8")));
+        for f in FAULTS {
+            let c = Case::pair(
+                program,
+                &format!("{args} -v -S 1,64,4096,100000,1048576 -I 20 -W 8"),
+            );
+            v.push(c.with_env("FI_EFA_SOFT_FAULT", f));
+        }
+    }
+    for wait in ["sread", "fd"] {
+        v.push(Case::pair(
+            "fi_rdm_tagged_pingpong",
+            &format!("-c {wait} -v -S 8,100000 -I 50"),
+        ));
+        v.push(Case::pair(
+            "fi_rma_bw",
+            &format!("-o write -c {wait} -v -S 8,100000 -I 50 -W 8"),
+        ));
+    }
+    // Two processes' worth of work on the defaults, unverified and with injection.
+    v.push(Case::pair(
+        "fi_rma_pingpong",
+        "-o write -S 8,4096,65536 -I 100",
+    ));
+    v.push(Case::pair("fi_rdm_bw", "-S 8,4096,65536 -I 2000"));
+    for p in [
+        "old_nodes",
+        "bad_input",
+        "peer_death",
+        "asan/bad_input",
+        "asan/peer_death",
+    ] {
+        v.push(Case::single(p));
+    }
+    v.retain(|c| bin.join(&c.program).exists());
+    v
+}

@@ -1,0 +1,156 @@
+//! One case: processes, a port, a time limit, and what they printed.
+
+use crate::cases::Case;
+use crate::Where;
+use std::io::Read;
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A port nobody uses now, for the out-of-band connection.
+fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|l| l.local_addr())
+        .map_or(0, |a| a.port())
+}
+
+/// Whether someone listens on this port (without connecting: the server accepts only once).
+fn listening(port: u16) -> bool {
+    let text = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    let six = std::fs::read_to_string("/proc/net/tcp6").unwrap_or_default();
+    let want = format!(":{port:04X} ");
+    text.lines().chain(six.lines()).any(|l| {
+        let mut f = l.split_whitespace();
+        let local = f.nth(1).unwrap_or("");
+        let state = f.nth(1).unwrap_or("");
+        format!("{local} ").ends_with(&want) && state == "0A"
+    })
+}
+
+struct Proc {
+    child: Child,
+}
+
+impl Proc {
+    fn start(at: &Where, c: &Case, extra: &[String]) -> Result<Proc, String> {
+        let child = Command::new(at.bin.join(&c.program))
+            .args(&c.args)
+            .args(extra)
+            .env("LD_LIBRARY_PATH", &at.lib)
+            .envs(c.env.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("{}: {e}", c.program))?;
+        Ok(Proc { child })
+    }
+
+    fn ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Exit status and everything printed.
+    fn finish(mut self) -> (bool, String) {
+        let ok = self.child.wait().is_ok_and(|s| s.success());
+        let mut text = String::new();
+        if let Some(mut o) = self.child.stdout.take() {
+            let _ = o.read_to_string(&mut text);
+        }
+        if let Some(mut e) = self.child.stderr.take() {
+            let _ = e.read_to_string(&mut text);
+        }
+        (ok, text)
+    }
+}
+
+fn wait(procs: &mut [&mut Proc], limit: Duration) -> bool {
+    let until = Instant::now() + limit;
+    while !procs.iter_mut().all(|p| p.ended()) {
+        if Instant::now() > until {
+            for p in procs {
+                let _ = p.child.kill();
+            }
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// Runs a case; what the client printed, or why it failed.
+pub fn run(at: &Where, c: &Case) -> Result<String, String> {
+    let limit = Duration::from_secs(at.limit);
+    if !c.pair {
+        let mut p = Proc::start(at, c, &[])?;
+        let in_time = wait(&mut [&mut p], limit);
+        let (ok, text) = p.finish();
+        return if ok && in_time {
+            Ok(text)
+        } else {
+            Err(format!("{text}\nfailed"))
+        };
+    }
+    let port = free_port();
+    let mut extra = vec!["-p".to_string(), at.provider.clone(), format!("-E={port}")];
+    let mut server = Proc::start(at, c, &extra)?;
+    let until = Instant::now() + limit;
+    while !listening(port) {
+        if server.ended() || Instant::now() > until {
+            let _ = server.child.kill();
+            return Err(format!("{}\nthe server did not start", server.finish().1));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    extra.push("127.0.0.1".into());
+    let mut client = Proc::start(at, c, &extra)?;
+    let in_time = wait(&mut [&mut server, &mut client], limit);
+    let (s_ok, s_text) = server.finish();
+    let (c_ok, c_text) = client.finish();
+    if s_ok && c_ok && in_time {
+        return Ok(c_text);
+    }
+    let why = match (in_time, s_ok, c_ok) {
+        (false, _, _) => "time limit",
+        (_, false, false) => "both failed",
+        (_, false, _) => "server failed",
+        _ => "client failed",
+    };
+    Err(format!("server:\n{s_text}\nclient:\n{c_text}\n{why}"))
+}
+
+/// Microseconds per transfer and MB/s of the last row of a table.
+pub fn row(text: &str) -> Option<(f64, f64)> {
+    let f: Vec<&str> = text
+        .lines()
+        .rev()
+        .find(|l| !l.trim().is_empty())?
+        .split_whitespace()
+        .collect();
+    let n = f.len();
+    Some((
+        f.get(n.checked_sub(2)?)?.parse().ok()?,
+        f.get(n.checked_sub(3)?)?.parse().ok()?,
+    ))
+}
+
+/// The run in the middle, by time.
+pub fn median(mut v: Vec<(f64, f64)>) -> Option<(f64, f64)> {
+    v.sort_by(|a, b| a.0.total_cmp(&b.0));
+    v.get(v.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn rows_are_read_from_the_end() {
+        let t = "bytes   iters   total       time     MB/sec    usec/xfer   Mxfers/sec\n\
+                 64k     1k      62m         0.07s   1841.49      35.59       0.03\n";
+        assert_eq!(super::row(t), Some((35.59, 1841.49)));
+        assert_eq!(super::row(""), None);
+        assert_eq!(
+            super::median(vec![(3.0, 1.0), (1.0, 3.0), (2.0, 2.0)]),
+            Some((2.0, 2.0))
+        );
+    }
+}
