@@ -20,7 +20,8 @@ TESTS := fi_rma_bw fi_rma_pingpong fi_rdm_bw fi_rdm_tagged_bw fi_rdm_pingpong fi
 UTILS := fi_info fi_pingpong fi_strerror
 WARN := -Wall -Wextra -Werror
 
-.PHONY: all demo check bench install headers headers-check clean
+FUZZ_SECONDS ?= 600
+.PHONY: all demo fuzz check bench install headers headers-check clean
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
 CHECKS := bad_input old_nodes peer_death
@@ -103,6 +104,11 @@ install: all
 	install -m 644 include/rdma/providers/*.h $(DESTDIR)$(PREFIX)/include/rdma/providers
 	printf 'prefix=%s\nlibdir=$${prefix}/lib\nincludedir=$${prefix}/include\n\nName: libfabric\nDescription: libfabric in Rust\nVersion: 2.7.0\nLibs: -L$${libdir} -lfabric\nCflags: -I$${includedir}\n' \
 		'$(PREFIX)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/libfabric.pc
+
+# cargo-fuzz wants a nightly compiler for coverage; RUSTC_BOOTSTRAP lends the stable one that ability.
+fuzz:
+	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none wire -- -max_total_time=$(FUZZ_SECONDS)
+	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none soft_packet -- -max_total_time=$(FUZZ_SECONDS)
 
 clean:
 	rm -rf $(BUILD)

@@ -93,8 +93,8 @@ unsafe fn dupinfo(l: &Layout, i: *const fi_info) -> *mut fi_info {
 /// # Safety
 /// As fi_freeinfo(3), in the layout of the node.
 unsafe fn freeinfo(l: &Layout, i: *mut fi_info) {
-    // SAFETY: as promised by the caller.
     guard_int("fi_freeinfo", || {
+        // SAFETY: as promised by the caller.
         unsafe { info::free_list(i, l) };
         Ok(())
     });

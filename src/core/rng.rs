@@ -11,7 +11,7 @@ impl Rng {
     }
 
     /// Next 64 random bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -23,7 +23,7 @@ impl Rng {
         if n == 0 {
             0
         } else {
-            (self.next() >> 11) % n
+            (self.bits() >> 11) % n
         }
     }
 }

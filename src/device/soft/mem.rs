@@ -51,7 +51,7 @@ impl MemTable {
     /// Adds a region that remote peers address by its virtual addresses, and returns its key.
     /// `FI_ENOMR` when the table is full.
     pub fn insert(&self, mem: UserMem, access: u64) -> Result<u64> {
-        let salt = (self.rng.lock().unwrap_or_else(|e| e.into_inner()).next() >> 40) as u32 & 0xfff;
+        let salt = (self.rng.lock().unwrap_or_else(|e| e.into_inner()).bits() >> 40) as u32 & 0xfff;
         let mut r = self.regions.write().unwrap_or_else(|e| e.into_inner());
         if r.len() >= (1 << SLOT_BITS) - 2 {
             return Err(FI_ENOMR);
