@@ -15,6 +15,8 @@ use std::collections::VecDeque;
 
 /// Data packets of one long message under way at once.
 const DATA_WINDOW: u32 = 64;
+/// What a handshake names as device: RDMA read and write, as the second generation has them.
+const DEVICE_VERSION: u32 = 0xefa2;
 /// Length of a CTSDATA header.
 const DATA_HEADER: usize = 24;
 
@@ -318,9 +320,14 @@ impl Endpoint {
         };
         p.handshake_sent = true;
         let mut buf = [0u8; 64];
+        // A C peer reads the device version without looking whether it is there, and takes our
+        // connection id from here: it is the queue key, as in the raw address.
+        let [.., a, b, c, d, _, _, _, _, _, _, _, _] = self.raw_addr;
         let h = Handshake {
             extra: self.features,
+            connid: Some(u32::from_le_bytes([a, b, c, d])),
             host_id: self.host_id,
+            device_version: Some(DEVICE_VERSION),
             ..Handshake::default()
         };
         let n = h.emit(&mut buf);

@@ -127,8 +127,8 @@ fn every_message_arrives_once_in_order_and_whole() {
                     ctx: next_send,
                     len: lens[n] as u64,
                     tag: tags[n],
-                    cq_data: (n % 3 == 0).then_some(n as u64),
-                    receipt: n % 4 == 0,
+                    cq_data: n.is_multiple_of(3).then_some(n as u64),
+                    receipt: n.is_multiple_of(4),
                 };
                 if a.ep.send(&args, &mut a.world).is_ok() {
                     next_send += 1;
@@ -157,7 +157,7 @@ fn every_message_arrives_once_in_order_and_whole() {
             let n = *ctx as usize;
             assert_eq!(*result, Ok(()), "seed {seed} message {n}");
             assert_eq!(msg.len as usize, lens[n]);
-            assert_eq!(msg.cq_data, (n % 3 == 0).then_some(n as u64));
+            assert_eq!(msg.cq_data, n.is_multiple_of(3).then_some(n as u64));
             assert_eq!(
                 b.world.memory[ctx],
                 pattern(*ctx as u64, lens[n]),
