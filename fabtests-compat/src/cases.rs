@@ -11,6 +11,8 @@ pub struct Case {
     pub env: Vec<(String, String)>,
     /// Two processes; else one.
     pub pair: bool,
+    /// Port options are those of fi_pingpong (-B, -P) instead of -E.
+    pub pingpong_ports: bool,
 }
 
 /// Bad networks, by seed: 5 % lost, 5 % doubled, a good half out of order.
@@ -41,6 +43,7 @@ impl Case {
             args: words(args),
             env: Vec::new(),
             pair: true,
+            pingpong_ports: false,
         }
     }
 
@@ -116,6 +119,11 @@ pub fn all(bin: &Path) -> Vec<Case> {
     ] {
         v.push(Case::single(p));
     }
+    // Debian's own binaries, linked to libfabric 1.17 (package libfabric-bin).
+    let mut debian = Case::pair("/usr/bin/fi_pingpong", "-e rdm -c");
+    debian.pingpong_ports = true;
+    v.push(debian);
+    v.push(Case::single("/usr/bin/fi_info"));
     v.retain(|c| bin.join(&c.program).exists());
     v
 }

@@ -92,8 +92,15 @@ pub fn run(at: &Where, c: &Case) -> Result<String, String> {
         };
     }
     let port = free_port();
-    let mut extra = vec!["-p".to_string(), at.provider.clone(), format!("-E={port}")];
-    let mut server = Proc::start(at, c, &extra)?;
+    let options = |letter: &str| {
+        let port = if c.pingpong_ports {
+            vec![format!("-{letter}"), port.to_string()]
+        } else {
+            vec![format!("-E={port}")]
+        };
+        [vec!["-p".to_string(), at.provider.clone()], port].concat()
+    };
+    let mut server = Proc::start(at, c, &options("B"))?;
     let until = Instant::now() + limit;
     while !listening(port) {
         if server.ended() || Instant::now() > until {
@@ -102,8 +109,9 @@ pub fn run(at: &Where, c: &Case) -> Result<String, String> {
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    extra.push("127.0.0.1".into());
-    let mut client = Proc::start(at, c, &extra)?;
+    let mut args = options("P");
+    args.push("127.0.0.1".into());
+    let mut client = Proc::start(at, c, &args)?;
     let in_time = wait(&mut [&mut server, &mut client], limit);
     let (s_ok, s_text) = server.finish();
     let (c_ok, c_text) = client.finish();

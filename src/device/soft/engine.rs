@@ -112,6 +112,9 @@ struct Peer {
     rx: Option<RxFlow>,
     rx_bytes: u32,
     ack_now: bool,
+    /// Something went to the peer since its last message: it converses, and an acknowledgement may
+    /// wait for the next reply to ride on.
+    replied: bool,
     owed: bool,
     /// Answers the layer above waits for without having anything under way here.
     expect: u32,
@@ -218,6 +221,7 @@ impl Engine {
             rx: None,
             rx_bytes: 0,
             ack_now: false,
+            replied: false,
             owed: false,
             expect: 0,
             heard_at: now,
@@ -496,6 +500,7 @@ impl Engine {
         };
         d.head_len = head.emit(&mut d.head);
         let mut payload_at = 0;
+        p.replied |= matches!(op.kind, OpKind::Send { .. } | OpKind::Write { .. });
         if let OpKind::Send { head_len } = op.kind {
             if let (Some(to), Some(from)) = (
                 d.head.get_mut(d.head_len..d.head_len + head_len),
@@ -908,6 +913,7 @@ impl Engine {
         let len = payload.len() as u64;
         match h.kind {
             Kind::Send => {
+                p.ack_now |= !core::mem::take(&mut p.replied);
                 if !room {
                     r.not_ready(h.psn, now);
                     return;

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// How often the thread looks after applications that poll by themselves, milliseconds.
-const TICK: i32 = 2;
+const TICK: i32 = 1;
 
 /// A queue pair as the application and the thread share it.
 pub struct Shared {
