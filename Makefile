@@ -24,7 +24,7 @@ FUZZ_SECONDS ?= 600
 .PHONY: all demo fuzz check bench install headers headers-check clean
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
-CHECKS := bad_input old_nodes peer_death
+CHECKS := bad_input old_nodes counters peer_death
 .PHONY: checks
 checks: $(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/asan/bad_input $(BUILD)/bin/asan/peer_death
 

@@ -575,5 +575,6 @@ static CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
 pub unsafe fn trywait_cntr(c: *mut fid_cntr) -> Result<()> {
     // SAFETY: as promised by the caller.
     let b = unsafe { cntr(c)? };
-    b.domain.arm_cntr(b.id).map(|_| ())
+    let errors = b.domain.with_cntr(b.id, |c| c.errors)?;
+    b.domain.arm_cntr(b.id, u64::MAX, errors).map(|_| ())
 }

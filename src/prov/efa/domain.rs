@@ -339,13 +339,17 @@ impl Domain {
         s.cntrs.get_mut(id).map(f).ok_or(FI_EBADF)
     }
 
-    /// Prepares to wait for a change of a counter.
-    pub fn arm_cntr(&self, id: u32) -> Result<Arc<WaitSet>> {
+    /// Prepares to wait for a counter: `FI_EAGAIN` when it has reached `threshold` or counts more
+    /// errors than `errors` already. Between this and the wait nothing may poll, which would disarm.
+    pub fn arm_cntr(&self, id: u32, threshold: u64, errors: u64) -> Result<Arc<WaitSet>> {
         let mut s = self.lock();
         let s = &mut *s;
         progress_cntr(s, id);
         let c = s.cntrs.get_mut(id).ok_or(FI_EBADF)?;
         let wait = c.wait.clone().ok_or(FI_ENOSYS)?;
+        if c.value >= threshold || c.errors != errors {
+            return Err(FI_EAGAIN);
+        }
         wait.clear();
         c.armed = true;
         if arm_eps(&mut s.eps, &c.eps) {
@@ -373,13 +377,8 @@ impl Domain {
             if left == 0 {
                 return Err(FI_ETIMEDOUT);
             }
-            match self.arm_cntr(id) {
-                // What came between the look and the arming has signalled or is seen now.
-                Ok(w) => {
-                    if self.with_cntr(id, |c| c.value < threshold && c.errors == errors)? {
-                        wait_readable(w.fd(), left);
-                    }
-                }
+            match self.arm_cntr(id, threshold, errors) {
+                Ok(w) => wait_readable(w.fd(), left),
                 Err(FI_EAGAIN) => {}
                 Err(e) => return Err(e),
             }
