@@ -112,6 +112,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
     v.push(Case::pair("fi_rdm_bw", "-S 8,4096,65536 -I 2000"));
     for p in [
         "old_nodes",
+        "counters",
         "bad_input",
         "peer_death",
         "asan/bad_input",

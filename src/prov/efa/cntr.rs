@@ -14,6 +14,11 @@ pub struct Cntr {
     pub bytes: bool,
     pub wait: Option<Arc<WaitSet>>,
     pub armed: bool,
+    /// With FI_WAIT_MUTEX_COND: wakes the domain's progress thread, which alone takes the mutex,
+    /// and not under the domain's lock, for a caller may hold the mutex while it calls in.
+    pub poke: Option<Arc<WaitSet>>,
+    /// Something has come since the thread last signalled the condition.
+    pub news: bool,
     pub eps: Vec<u32>,
 }
 
@@ -31,15 +36,16 @@ impl Cntr {
             bytes: events == FI_CNTR_EVENTS_BYTES,
             wait,
             armed: false,
+            poke: None,
+            news: false,
             eps: Vec::new(),
         })
     }
 
     fn wake(&mut self) {
-        if self.wait_obj == FI_WAIT_MUTEX_COND {
-            if let Some(w) = &self.wait {
-                w.broadcast();
-            }
+        if let Some(p) = &self.poke {
+            self.news = true;
+            p.signal();
         }
         if self.armed {
             self.armed = false;

@@ -46,6 +46,11 @@ pub struct Cq {
     pub wait: Option<Arc<WaitSet>>,
     /// Someone waits: a completion must signal.
     pub armed: bool,
+    /// With FI_WAIT_MUTEX_COND: wakes the domain's progress thread, which alone takes the mutex,
+    /// and not under the domain's lock, for a caller may hold the mutex while it calls in.
+    pub poke: Option<Arc<WaitSet>>,
+    /// Something has come since the thread last signalled the condition.
+    pub news: bool,
     /// fi_cq_signal(3) was called and no reader has noticed yet.
     pub signaled: bool,
     /// Endpoints that report here.
@@ -74,6 +79,8 @@ impl Cq {
             wait_obj,
             wait,
             armed: false,
+            poke: None,
+            news: false,
             signaled: false,
             eps: Vec::new(),
             entries: VecDeque::with_capacity(size.min(1024)),
@@ -84,10 +91,9 @@ impl Cq {
     }
 
     fn wake(&mut self) {
-        if self.wait_obj == FI_WAIT_MUTEX_COND {
-            if let Some(w) = &self.wait {
-                w.broadcast();
-            }
+        if let Some(p) = &self.poke {
+            self.news = true;
+            p.signal();
         }
         if self.armed {
             self.armed = false;

@@ -97,7 +97,7 @@ pub struct Domain {
     thread: AtomicBool,
     closing: AtomicBool,
     /// Wakes the progress thread.
-    wake: WaitSet,
+    wake: Arc<WaitSet>,
 }
 
 /// A registered region, as the caller's `fid_mr` remembers it.
@@ -139,7 +139,7 @@ impl Domain {
             mrs: AtomicU32::new(0),
             thread: AtomicBool::new(false),
             closing: AtomicBool::new(false),
-            wake: WaitSet::new()?,
+            wake: Arc::new(WaitSet::new()?),
         });
         if auto {
             d.progress_thread()?;
@@ -196,8 +196,9 @@ impl Domain {
     // ---- queues --------------------------------------------------------------------------
 
     /// Opens a completion queue and returns its number.
-    pub fn open_cq(self: &Arc<Self>, cq: Cq) -> Result<u32> {
+    pub fn open_cq(self: &Arc<Self>, mut cq: Cq) -> Result<u32> {
         if cq.wait_obj == FI_WAIT_MUTEX_COND {
+            cq.poke = Some(Arc::clone(&self.wake));
             self.progress_thread()?;
         }
         Ok(self.lock().cqs.insert(cq))
@@ -316,8 +317,9 @@ impl Domain {
     // ---- counters ------------------------------------------------------------------------
 
     /// Opens a counter and returns its number.
-    pub fn open_cntr(self: &Arc<Self>, c: Cntr) -> Result<u32> {
+    pub fn open_cntr(self: &Arc<Self>, mut c: Cntr) -> Result<u32> {
         if c.wait_obj == FI_WAIT_MUTEX_COND {
+            c.poke = Some(Arc::clone(&self.wake));
             self.progress_thread()?;
         }
         Ok(self.lock().cntrs.insert(c))
@@ -444,6 +446,7 @@ fn run_progress(domain: &Weak<Domain>) {
             return;
         }
         d.wake.clear();
+        let mut tell: Vec<Arc<WaitSet>> = Vec::new();
         let quiet = {
             let mut s = d.lock();
             let s = &mut *s;
@@ -451,8 +454,18 @@ fn run_progress(domain: &Weak<Domain>) {
             for id in &all {
                 super::rdm::progress(s, *id);
             }
+            let cqs = s.cqs.iter_mut().map(|(_, q)| (&mut q.news, &q.wait));
+            let cntrs = s.cntrs.iter_mut().map(|(_, c)| (&mut c.news, &c.wait));
+            for (news, wait) in cqs.chain(cntrs) {
+                if core::mem::take(news) {
+                    tell.extend(wait.clone());
+                }
+            }
             arm_eps(&mut s.eps, &all)
         };
+        for w in tell {
+            w.broadcast();
+        }
         if quiet {
             // Looks around now and then: the domain may be gone without a signal.
             wait_readable(d.wake.fd(), 100);
