@@ -32,6 +32,8 @@ const ACK_BYTES: u32 = 192 << 10;
 /// Polls that found nothing before an owed acknowledgement stops waiting for a reply to ride on.
 const ACK_IDLE: u32 = 2;
 const GEN_SHIFT: u32 = 20;
+/// Offset in a read response that says: the region was closed before it was read.
+const READ_GONE: u64 = u64::MAX;
 
 /// Settings shared by the queue pairs of an adapter.
 #[derive(Clone, Debug)]
@@ -463,18 +465,20 @@ impl Engine {
             },
             OpKind::ReadReq { id, key, addr, len } => Kind::ReadReq { id, key, addr, len },
             OpKind::ReadResp { id, key, addr } => {
-                // The region may be gone by the time of a repetition: then nothing is sent, and
-                // the reader gives up by its own clock.
+                // The region may be gone by now, closed while the answer was on its way: then the
+                // reader is told so in place of the data.
                 let at = addr.wrapping_add(part.off);
                 match self
                     .mem
                     .access()
                     .find(key, at, u64::from(part.len), FI_REMOTE_READ)
                 {
-                    Ok(m) => body = m,
-                    Err(_) => return,
+                    Ok(m) => {
+                        body = m;
+                        Kind::ReadResp { id, off: part.off }
+                    }
+                    Err(_) => Kind::ReadResp { id, off: READ_GONE },
                 }
-                Kind::ReadResp { id, off: part.off }
             }
             OpKind::Ping => Kind::Ping,
         };
@@ -996,6 +1000,15 @@ impl Engine {
         let Some(r) = self.reads.get_mut(slot) else {
             return;
         };
+        if off == READ_GONE && r.generation == id >> GEN_SHIFT && r.peer == pi {
+            let wr_id = r.wr_id;
+            self.end_read(slot, now);
+            list.push(Event::Done {
+                wr_id,
+                status: Status::RemoteAbort,
+            });
+            return;
+        }
         let total = r.local.len() as u64;
         let end = off.saturating_add(data.len() as u64);
         if r.generation != id >> GEN_SHIFT || r.peer != pi || end > total {

@@ -455,6 +455,33 @@ mod tests {
     }
 
     #[test]
+    fn a_region_closed_during_a_read_ends_the_read_and_nothing_else() {
+        let (a_dev, b_dev) = (device(None), device(None));
+        let mut a = a_dev.open_qp(0).unwrap();
+        let mut b = b_dev.open_qp(0).unwrap();
+        // So long that it cannot be over before the region is closed.
+        let mut far = vec![0u8; 256 << 20];
+        let mut near = vec![0u8; 256 << 20];
+        let key = b_dev.reg_mr(mem(&mut far), FI_REMOTE_READ).unwrap();
+        let remote = Remote {
+            to: b.addr(),
+            addr: far.as_ptr() as u64,
+            key,
+        };
+        a.post_read(1, mem(&mut near), &remote).unwrap();
+        a.ring();
+        let mut events = Events::default();
+        b.poll(&mut events);
+        b_dev.dereg_mr(key).unwrap();
+        let mut none = Vec::new();
+        assert_eq!(drive(&mut a, 1, &mut none), [(1, Status::RemoteAbort)]);
+        a.post_send(2, &b.addr(), b"still here", Payload::Copy(b""))
+            .unwrap();
+        a.ring();
+        assert_eq!(drive(&mut a, 1, &mut none), [(2, Status::Ok)]);
+    }
+
+    #[test]
     fn messages_wait_for_a_receiver_that_sleeps() {
         let (a_dev, b_dev) = (device(None), device(None));
         let mut a = a_dev.open_qp(0).unwrap();
