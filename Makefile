@@ -26,7 +26,8 @@ all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
 CHECKS := bad_input old_nodes counters peer_death
 .PHONY: checks
-checks: $(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/asan/bad_input $(BUILD)/bin/asan/peer_death
+checks: $(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/asan/bad_input $(BUILD)/bin/asan/peer_death \
+	$(BUILD)/ext/libext-fi.so
 
 # A static library first, then the linker with our version script: GNU ld takes only one, and
 # rustc would bring its own.
@@ -61,6 +62,10 @@ $(CHECKS:%=$(BUILD)/bin/%): $(BUILD)/bin/%: %.c $(LIB) $(HEADERS)
 	mkdir -p $(BUILD)/bin
 	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -Iinclude -o $@ $< \
 		-L$(BUILD)/lib -lfabric -ldl -Wl,-rpath,'$$ORIGIN/../lib'
+
+$(BUILD)/ext/libext-fi.so: abi-tests/c/ext_provider.c $(LIB) $(HEADERS)
+	mkdir -p $(BUILD)/ext
+	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -shared -fPIC -Iinclude -o $@ $< -L$(BUILD)/lib -lfabric
 
 # The address sanitizer watches the program and every malloc, free and copy of the library.
 $(BUILD)/bin/asan/%: %.c $(LIB) $(HEADERS)

@@ -120,6 +120,13 @@ pub fn all(bin: &Path) -> Vec<Case> {
     ] {
         v.push(Case::single(p));
     }
+    // An external provider is found, and nothing else answers to its name.
+    let mut outside = Case::single("fi_info");
+    outside.args = words("-p outside");
+    let ext = bin.join("../ext");
+    if ext.exists() {
+        v.push(outside.with_env("FI_PROVIDER_PATH", &ext.display().to_string()));
+    }
     // Debian's own binaries, linked to libfabric 1.17 (package libfabric-bin).
     let mut debian = Case::pair("/usr/bin/fi_pingpong", "-e rdm -c");
     debian.pingpong_ports = true;
