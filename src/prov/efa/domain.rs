@@ -111,13 +111,15 @@ impl Domain {
     pub fn open(fabric: Arc<Fabric>, info: Info) -> Result<Arc<Domain>> {
         super::params::define();
         let dev = SoftDevice::open()?;
-        let name = format!("{}-rdm", dev.attr().name);
+        let device = dev.attr().name.as_str();
         let asked = info.domain.as_ref().and_then(|d| d.name.as_deref());
-        if asked.is_some_and(|n| n != name) {
+        let known = ["rdm", "dgrm"].map(|kind| format!("{device}-{kind}"));
+        if asked.is_some_and(|n| !known.iter().any(|k| k == n)) {
             crate::warn_log!(
                 FI_LOG_DOMAIN,
-                "fi_domain: name: wanted {}, had {name}",
-                asked.unwrap_or("")
+                "fi_domain: name: wanted {}, had {}",
+                asked.unwrap_or(""),
+                known.join(", ")
             );
             return Err(FI_EINVAL);
         }

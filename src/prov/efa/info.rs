@@ -137,6 +137,35 @@ fn rdm(d: &DeviceAttr) -> Info {
     }
 }
 
+/// Bytes in front of every datagram that the application leaves to the adapter (FI_MSG_PREFIX).
+pub const DGRAM_PREFIX: usize = 40;
+
+/// The DGRAM candidate of an adapter, before hints.
+fn dgram(d: &DeviceAttr) -> Info {
+    let mut i = rdm(d);
+    i.caps = FI_MSG | FI_SEND | FI_RECV | FI_SOURCE | DOMAIN_CAPS;
+    i.mode = FI_MSG_PREFIX;
+    if let (Some(t), Some(r)) = (&mut i.tx, &mut i.rx) {
+        (t.caps, r.caps) = (FI_MSG | FI_SEND, FI_MSG | FI_RECV | FI_SOURCE);
+        (t.mode, r.mode) = (FI_MSG_PREFIX, FI_MSG_PREFIX);
+        (t.msg_order, r.msg_order) = (0, 0);
+        t.op_flags = FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE;
+        t.rma_iov_limit = 0;
+    }
+    if let Some(e) = &mut i.ep {
+        e.type_ = FI_EP_DGRAM;
+        e.protocol_version = 1;
+        e.max_msg_size = d.mtu;
+        e.msg_prefix_size = DGRAM_PREFIX;
+        e.mem_tag_format = 0;
+    }
+    if let Some(x) = &mut i.domain {
+        x.name = Some(format!("{}-dgrm", d.name));
+        x.mr_mode |= FI_MR_LOCAL;
+    }
+    i
+}
+
 fn gid_of(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(v) => v.to_ipv6_mapped().octets(),
@@ -269,20 +298,25 @@ pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
             return Err(FI_ENODATA);
         }
     }
-    let mut i = rdm(&dev);
-    if let Err(m) = candidate(&mut i, q, &dev.gid) {
-        let name = i
-            .domain
-            .as_ref()
-            .and_then(|d| d.name.as_deref())
-            .unwrap_or("?");
-        crate::info_log!(
-            FI_LOG_FABRIC,
-            "rejected {name} (fabric {FABRIC}, FI_EP_RDM): {m}"
-        );
-        return Err(FI_ENODATA);
+    let mut list = Vec::new();
+    for mut i in [rdm(&dev), dgram(&dev)] {
+        match candidate(&mut i, q, &dev.gid) {
+            Ok(()) => list.push(i),
+            Err(m) => {
+                let name = i
+                    .domain
+                    .as_ref()
+                    .and_then(|d| d.name.as_deref())
+                    .unwrap_or("?");
+                crate::info_log!(FI_LOG_FABRIC, "rejected {name} (fabric {FABRIC}): {m}");
+            }
+        }
     }
-    Ok(vec![i])
+    if list.is_empty() {
+        Err(FI_ENODATA)
+    } else {
+        Ok(list)
+    }
 }
 
 fn candidate(i: &mut Info, q: &Query, gid: &[u8; 16]) -> check::Check {

@@ -5,6 +5,7 @@
 //! is a [`UserOp`] until its completion; its number travels as `ctx` through the protocol and in
 //! the work request id through the adapter.
 
+mod dgram;
 mod ops;
 mod options;
 mod peers;
@@ -79,6 +80,8 @@ struct Live {
     events: Events,
     /// RMA parts that found no room.
     waiting: Vec<u32>,
+    /// Receives of a datagram endpoint, in order.
+    posted: std::collections::VecDeque<u32>,
 }
 
 /// One endpoint.
@@ -96,6 +99,8 @@ pub struct Ep {
     live: Option<Live>,
     /// Domain-wide settings the data path needs.
     max_rdma: usize,
+    /// A datagram endpoint: no protocol, see `dgram`.
+    dgram: bool,
 }
 
 const WR_TX: u64 = 1 << 32;
@@ -114,10 +119,10 @@ impl Ep {
     /// endpoint type.
     pub fn new(info: &Info, dev_max_rdma: usize) -> Result<Ep> {
         let type_ = info.ep.as_ref().map_or(FI_EP_RDM, |e| e.type_);
-        if type_ != FI_EP_RDM {
+        if type_ != FI_EP_RDM && type_ != FI_EP_DGRAM {
             crate::warn_log!(
                 FI_LOG_EP_CTRL,
-                "fi_endpoint: ep_attr->type: wanted {}, had FI_EP_RDM",
+                "fi_endpoint: ep_attr->type: wanted {}, had FI_EP_RDM, FI_EP_DGRAM",
                 crate::core::tostr::ep_type(type_)
             );
             return Err(FI_EINVAL);
@@ -141,6 +146,7 @@ impl Ep {
             opts: options::Options::new(inject_size),
             live: None,
             max_rdma: dev_max_rdma,
+            dgram: type_ == FI_EP_DGRAM,
         })
     }
 
@@ -310,6 +316,7 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         ops: Slab::with_capacity(256),
         events: Events::default(),
         waiting: Vec::new(),
+        posted: Default::default(),
     });
     if let Some(a) = s.avs.get_mut(av) {
         a.users += 1;
@@ -383,6 +390,7 @@ pub fn progress(s: &mut State, id: u32) {
         ops,
         events,
         waiting,
+        posted,
     } = live;
     qp.poll(events);
     let Events { list, arena } = events;
@@ -401,6 +409,10 @@ pub fn progress(s: &mut State, id: u32) {
     };
     for e in list.drain(..) {
         match e {
+            Event::Recv { from, data } if ep.dgram => {
+                let peer = port.peers.of(&from, proto);
+                dgram::arrived(&mut port, posted, peer, Events::bytes(arena, &data));
+            }
             Event::Recv { from, data } => {
                 let peer = port.peers.of(&from, proto);
                 proto.packet(peer, Events::bytes(arena, &data), &mut port);
@@ -410,6 +422,7 @@ pub fn progress(s: &mut State, id: u32) {
                 let fail = (status != Status::Ok).then(|| failure(status));
                 match wr_id & !0xffff_ffff {
                     WR_TX => proto.packet_done(wr_id as u32, fail, &mut port),
+                    dgram::WR => dgram::sent(&mut port, wr_id as u32, fail),
                     WR_RMA => port.rma_done(wr_id as u32, fail, waiting),
                     _ => {}
                 }

@@ -93,7 +93,7 @@ fn known(flags: Option<u64>, all: u64, call: &str) -> Result<()> {
 
 /// Splits the state into an enabled endpoint and a port for it.
 macro_rules! live_port {
-    ($s:expr, $id:expr, $inject:expr => $ep:ident, $proto:ident, $port:ident, $waiting:ident) => {
+    ($s:expr, $id:expr, $inject:expr => $ep:ident, $proto:ident, $port:ident, $waiting:ident, $posted:ident) => {
         let $ep = $s.eps.get_mut($id).ok_or(FI_EBADF)?;
         let Some(Live {
             qp,
@@ -102,6 +102,7 @@ macro_rules! live_port {
             ops,
             events: _,
             waiting: $waiting,
+            posted: $posted,
         }) = &mut $ep.live
         else {
             return Err(FI_EOPBADSTATE);
@@ -142,7 +143,7 @@ pub fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
         Data::Inject(b) => Some(b),
         Data::User(_) => None,
     };
-    live_port!(s, id, inject => ep, proto, port, _waiting);
+    live_port!(s, id, inject => ep, proto, port, _waiting, _posted);
     if let Some(b) = inject {
         let limit = if r.tag.is_some() {
             ep.opts.inject_tagged_size
@@ -180,7 +181,12 @@ pub fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
         cq_data: r.cq_data,
         receipt: flags & FI_DELIVERY_COMPLETE != 0,
     };
-    if let Err(e) = proto.send(&args, &mut port) {
+    let posted = if ep.dgram {
+        super::dgram::send(&mut port, ctx, peer, r)
+    } else {
+        proto.send(&args, &mut port)
+    };
+    if let Err(e) = posted {
         port.ops.remove(ctx);
         return Err(e);
     }
@@ -197,7 +203,7 @@ fn reports(bound: Option<super::Bound>, flags: u64) -> bool {
 /// Posts a receive.
 pub fn recv(s: &mut State, id: u32, r: &RecvReq) -> Result<()> {
     known(r.flags, RX_FLAGS, "fi_recvmsg")?;
-    live_port!(s, id, None => ep, proto, port, _waiting);
+    live_port!(s, id, None => ep, proto, port, _waiting, posted);
     let flags = r.flags.unwrap_or(ep.rx_flags);
     // Without FI_DIRECTED_RECV the source is not looked at (fi_msg(3)).
     let src = if r.src == FI_ADDR_UNSPEC || ep.caps & FI_DIRECTED_RECV == 0 {
@@ -220,6 +226,10 @@ pub fn recv(s: &mut State, id: u32, r: &RecvReq) -> Result<()> {
         failed: None,
         late_imm: None,
     });
+    if ep.dgram {
+        posted.push_back(ctx);
+        return Ok(());
+    }
     let len = r.mem.len() as u64;
     proto.recv(
         &RecvArgs {
@@ -244,7 +254,10 @@ pub fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
         TX_FLAGS,
         if r.write { "fi_writemsg" } else { "fi_readmsg" },
     )?;
-    live_port!(s, id, None => ep, proto, port, waiting);
+    live_port!(s, id, None => ep, proto, port, waiting, _posted);
+    if ep.dgram {
+        return Err(FI_EOPNOTSUPP);
+    }
     if let Data::Inject(b) = r.data {
         inject_fits(b.len(), ep.opts.inject_rma_size)?;
     }
