@@ -4,7 +4,7 @@
 //! request, waits for the receiver's CTS and sends the rest as CTSDATA. The receiver puts requests
 //! back in order per peer, matches them (see `matching`), and keeps those nobody waits for.
 
-use super::matching::{Matcher, Posted, ANY};
+use super::matching::{Matcher, Posted};
 use super::peer::{Peer, Turn};
 use super::{Body, Failure, PeerId, Port, Received, Token};
 use crate::core::slab::Slab;
@@ -36,7 +36,7 @@ pub struct SendArgs {
 /// What a receive is.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvArgs {
-    /// Source, or [`ANY`].
+    /// Source, or [`super::ANY`].
     pub src: PeerId,
     pub ctx: u32,
     pub len: u64,
@@ -225,13 +225,6 @@ impl Endpoint {
             Some(p) => Some(p.what.ctx),
             None => self.tagged.cancel(&mut by).map(|p| p.what.ctx),
         }
-    }
-
-    /// Takes back everything posted, for closing.
-    pub fn drain_posted(&mut self) -> Vec<u32> {
-        let mut all = self.untagged.drain_posted();
-        all.extend(self.tagged.drain_posted());
-        all.into_iter().map(|s| s.ctx).collect()
     }
 
     /// Transmit operations that have not completed.
@@ -570,7 +563,4 @@ impl Endpoint {
             }
         }
     }
-
-    /// No source in particular, for [`RecvArgs::src`].
-    pub const ANY_SOURCE: PeerId = ANY;
 }

@@ -239,17 +239,6 @@ impl<R, U> Matcher<R, U> {
         Some(m.what)
     }
 
-    /// Takes every posted receive out, for an endpoint that closes.
-    pub fn drain_posted(&mut self) -> Vec<R> {
-        let all: Vec<u32> = self.posted.iter().map(|(i, _)| i).collect();
-        self.exact.clear();
-        self.masked.clear();
-        all.into_iter()
-            .filter_map(|i| self.posted.remove(i))
-            .map(|e| e.value.what)
-            .collect()
-    }
-
     /// Posted receives.
     pub fn posted(&self) -> usize {
         self.posted.len()

@@ -823,7 +823,7 @@ impl Engine {
                 }
             }
             _ => {
-                p.tx.after_acks(now);
+                p.tx.after_acks();
                 self.data(pi, &h, g, payload, sink, access, now);
             }
         }
@@ -871,7 +871,7 @@ impl Engine {
                 p.tx.ack_sel(psn, now, &mut self.acked);
             }
         }
-        p.tx.after_acks(now);
+        p.tx.after_acks();
         refused
     }
 
@@ -977,7 +977,7 @@ impl Engine {
             Kind::ReadResp { id, off } => {
                 p.ack_now = true;
                 r.take(h.psn, now);
-                self.read_data(pi, id, off, payload, sink.list, now);
+                self.read_data(pi, id, off, payload, sink.list);
             }
             Kind::Ping => {
                 p.ack_now = true;
@@ -987,22 +987,14 @@ impl Engine {
         }
     }
 
-    fn read_data(
-        &mut self,
-        pi: u32,
-        id: u32,
-        off: u64,
-        data: &[u8],
-        list: &mut Vec<Event>,
-        now: u64,
-    ) {
+    fn read_data(&mut self, pi: u32, id: u32, off: u64, data: &[u8], list: &mut Vec<Event>) {
         let slot = id & ((1 << GEN_SHIFT) - 1);
         let Some(r) = self.reads.get_mut(slot) else {
             return;
         };
         if off == READ_GONE && r.generation == id >> GEN_SHIFT && r.peer == pi {
             let wr_id = r.wr_id;
-            self.end_read(slot, now);
+            self.end_read(slot);
             list.push(Event::Done {
                 wr_id,
                 status: Status::RemoteAbort,
@@ -1018,7 +1010,7 @@ impl Engine {
         r.got += data.len() as u64;
         if r.got >= total {
             let wr_id = r.wr_id;
-            self.end_read(slot, now);
+            self.end_read(slot);
             list.push(Event::Done {
                 wr_id,
                 status: Status::Ok,
@@ -1026,7 +1018,7 @@ impl Engine {
         }
     }
 
-    fn end_read(&mut self, slot: u32, _now: u64) {
+    fn end_read(&mut self, slot: u32) {
         if let Some(r) = self.reads.remove(slot) {
             if let Some(p) = self.peers.get_mut(r.peer) {
                 p.expect = p.expect.saturating_sub(1);
@@ -1096,7 +1088,7 @@ impl Engine {
         if let OpKind::ReadReq { id, .. } = op.kind {
             let slot = id & ((1 << GEN_SHIFT) - 1);
             if let Some(wr_id) = self.reads.get(slot).map(|r| r.wr_id) {
-                self.end_read(slot, 0);
+                self.end_read(slot);
                 list.push(Event::Done { wr_id, status });
             }
         }

@@ -223,7 +223,7 @@ impl<T> TxFlow<T> {
     }
 
     /// Ends the processing of one acknowledgement: gaps that are old enough count as lost.
-    pub fn after_acks(&mut self, now: u64) {
+    pub fn after_acks(&mut self) {
         self.retire();
         let slack = (self.srtt / 4).max(REORDER_MIN);
         let newest = self.newest_acked;
@@ -238,12 +238,12 @@ impl<T> TxFlow<T> {
             }
         }
         if found {
-            self.cut(now);
+            self.cut();
         }
     }
 
     /// Halves the window, once per window of packets.
-    fn cut(&mut self, _now: u64) {
+    fn cut(&mut self) {
         if dist(self.una, self.cut_until) >= 0 {
             self.ssthresh = (self.cwnd / 2).max(8);
             self.cwnd = self.ssthresh;
@@ -327,7 +327,7 @@ impl<T> TxFlow<T> {
             }
             self.backoff += 1;
             self.cut_until = self.una;
-            self.cut(now);
+            self.cut();
             return Some(now);
         }
         Some(waiting.min(oldest.saturating_add(rto)))
@@ -596,7 +596,7 @@ mod tests {
                                 tx.ack_sel(cum.wrapping_add(i as u32 * 64 + b), now, &mut done);
                             }
                         }
-                        tx.after_acks(now);
+                        tx.after_acks();
                     }
                     false
                 });

@@ -28,11 +28,19 @@ pub fn send(port: &mut EpPort, ctx: u32, peer: PeerId, r: &MsgReq) -> Result<()>
         super::Data::User(m) => Payload::User(m.part(DGRAM_PREFIX, usize::MAX)),
     };
     // Data for the receiver travels in front; nothing stands for "none".
-    let head = match r.cq_data {
-        Some(d) => [&[1u8][..], &d.to_le_bytes()].concat(),
-        None => vec![0u8],
-    };
-    port.qp.post_send(WR | u64::from(ctx), &to, &head, payload)
+    let mut head = [0u8; 9];
+    let mut used = 1;
+    if let (Some(d), [mark, rest @ ..]) = (r.cq_data, &mut head) {
+        *mark = 1;
+        rest.copy_from_slice(&d.to_le_bytes());
+        used = 9;
+    }
+    port.qp.post_send(
+        WR | u64::from(ctx),
+        &to,
+        head.get(..used).unwrap_or(&[]),
+        payload,
+    )
 }
 
 /// A send is done.

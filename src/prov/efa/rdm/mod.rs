@@ -46,12 +46,10 @@ pub struct UserOp {
     /// Flags of its completion entry.
     pub flags: u64,
     pub mem: UserMem,
-    /// A copy of the data, for injected operations.
-    pub copy: Vec<u8>,
+    /// Bytes to move: those of `mem`, or of data that was copied when the operation was posted.
+    pub len: usize,
     /// Whether success is worth a completion entry.
     pub report: bool,
-    /// Whether failure is.
-    pub inject: bool,
     pub peer: u32,
     /// Remote address and key of RMA, tag of tagged messages: for error texts and entries.
     pub raddr: u64,
@@ -89,7 +87,6 @@ pub struct Ep {
     pub caps: u64,
     tx_flags: u64,
     rx_flags: u64,
-    inject_size: usize,
     qpn: u16,
     av: Option<u32>,
     tx: Option<Bound>,
@@ -137,7 +134,6 @@ impl Ep {
             caps: info.caps,
             tx_flags: info.tx.as_ref().map_or(0, |t| t.op_flags),
             rx_flags: info.rx.as_ref().map_or(0, |r| r.op_flags),
-            inject_size,
             qpn,
             av: None,
             tx: None,
@@ -433,7 +429,7 @@ pub fn progress(s: &mut State, id: u32) {
             }
         }
     }
-    ops::push_waiting(&mut port, waiting, ep.max_rdma);
+    waiting.retain(|ctx| !port.post_late_imm(*ctx));
     proto.progress(&mut port);
     port.qp.ring();
 }

@@ -1,7 +1,7 @@
 //! Starting operations: sends, receives, reads and writes (fi_msg(3), fi_tagged(3), fi_rma(3)).
 
 use super::port::EpPort;
-use super::{Ep, Live, UserOp, WR_RMA};
+use super::{Live, UserOp, WR_RMA};
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::{Payload, QueuePair, Remote};
@@ -93,7 +93,7 @@ fn known(flags: Option<u64>, all: u64, call: &str) -> Result<()> {
 
 /// Splits the state into an enabled endpoint and a port for it.
 macro_rules! live_port {
-    ($s:expr, $id:expr, $inject:expr => $ep:ident, $proto:ident, $port:ident, $waiting:ident, $posted:ident) => {
+    ($s:expr, $id:expr, $inject:expr => $ep:ident, $proto:ident, $port:ident, $posted:ident) => {
         let $ep = $s.eps.get_mut($id).ok_or(FI_EBADF)?;
         let Some(Live {
             qp,
@@ -101,7 +101,7 @@ macro_rules! live_port {
             peers,
             ops,
             events: _,
-            waiting: $waiting,
+            waiting: _,
             posted: $posted,
         }) = &mut $ep.live
         else {
@@ -143,7 +143,7 @@ pub fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
         Data::Inject(b) => Some(b),
         Data::User(_) => None,
     };
-    live_port!(s, id, inject => ep, proto, port, _waiting, _posted);
+    live_port!(s, id, inject => ep, proto, port, _posted);
     if let Some(b) = inject {
         let limit = if r.tag.is_some() {
             ep.opts.inject_tagged_size
@@ -162,9 +162,8 @@ pub fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
             Data::User(m) => m,
             Data::Inject(_) => UserMem::EMPTY,
         },
-        copy: Vec::new(),
+        len: r.data.len(),
         report: !plain_inject && reports(ep.tx, flags),
-        inject: inject.is_some(),
         peer,
         raddr: 0,
         key: r.tag.unwrap_or(0),
@@ -203,7 +202,7 @@ fn reports(bound: Option<super::Bound>, flags: u64) -> bool {
 /// Posts a receive.
 pub fn recv(s: &mut State, id: u32, r: &RecvReq) -> Result<()> {
     known(r.flags, RX_FLAGS, "fi_recvmsg")?;
-    live_port!(s, id, None => ep, proto, port, _waiting, posted);
+    live_port!(s, id, None => ep, proto, port, posted);
     let flags = r.flags.unwrap_or(ep.rx_flags);
     // Without FI_DIRECTED_RECV the source is not looked at (fi_msg(3)).
     let src = if r.src == FI_ADDR_UNSPEC || ep.caps & FI_DIRECTED_RECV == 0 {
@@ -216,9 +215,8 @@ pub fn recv(s: &mut State, id: u32, r: &RecvReq) -> Result<()> {
         context: r.context,
         flags: FI_RECV | if r.tag.is_some() { FI_TAGGED } else { FI_MSG },
         mem: r.mem,
-        copy: Vec::new(),
+        len: r.mem.len(),
         report: reports(ep.rx, flags),
-        inject: false,
         peer: src,
         raddr: 0,
         key: tag,
@@ -254,7 +252,7 @@ pub fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
         TX_FLAGS,
         if r.write { "fi_writemsg" } else { "fi_readmsg" },
     )?;
-    live_port!(s, id, None => ep, proto, port, waiting, _posted);
+    live_port!(s, id, None => ep, proto, port, _posted);
     if ep.dgram {
         return Err(FI_EOPNOTSUPP);
     }
@@ -279,9 +277,8 @@ pub fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
         context: r.context,
         flags: FI_RMA | if r.write { FI_WRITE } else { FI_READ },
         mem,
-        copy: Vec::new(),
+        len: r.data.len(),
         report: !plain_inject && reports(ep.tx, flags),
-        inject: inject.is_some(),
         peer,
         raddr: r.addr,
         key: r.key,
@@ -307,7 +304,6 @@ pub fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
         port.ops.remove(ctx);
         return Err(e);
     }
-    let _ = waiting;
     if flags & FI_MORE == 0 || r.flags.is_none() {
         port.qp.ring();
     }
@@ -358,16 +354,4 @@ fn post_parts(
         op.parts = parts;
     }
     Ok(())
-}
-
-/// Posts immediate data that had to wait, now that there may be room.
-pub fn push_waiting(port: &mut EpPort, waiting: &mut Vec<u32>, _max: usize) {
-    waiting.retain(|ctx| !port.post_late_imm(*ctx));
-}
-
-impl Ep {
-    /// Largest injected message without option calls.
-    pub fn inject_size(&self) -> usize {
-        self.inject_size
-    }
 }

@@ -84,21 +84,16 @@ impl EpPort<'_> {
         if op.flags & FI_RMA != 0 {
             format!(
                 "{what} of {} bytes, peer {who}, remote address {:#x}, key {:#x}: {cause}",
-                op.mem.len() + op.copy.len(),
-                op.raddr,
-                op.key
+                op.len, op.raddr, op.key
             )
         } else {
-            format!(
-                "{what} of {} bytes, peer {who}: {cause}",
-                op.mem.len() + op.copy.len()
-            )
+            format!("{what} of {} bytes, peer {who}: {cause}", op.len)
         }
     }
 
     /// Ends a transmit-side operation.
     pub fn end(&mut self, op: UserOp, result: Result<(), Failure>) {
-        let len = op.mem.len() + op.copy.len();
+        let len = op.len;
         self.count(cntr_index(op.flags), len, result.is_ok());
         let Some(cq) = self.tx.map(|b| b.cq) else {
             return;
