@@ -205,64 +205,153 @@ fn headers_match_as_cxx17() {
     compile("c++", "c++17", "cc");
 }
 
-/// Offsets that `src/wire` writes, against the protocol's headers.
+/// Lengths that `src/wire` writes, against the protocol's headers.
 #[test]
 fn wire_headers_have_the_recorded_size() {
-    use fabric::wire::{Opt, Repr, Rtm};
+    use fabric::wire::*;
     let f = facts("efa-rdm-protocol-v4.json");
-    let rtm = |tag, long, receipt| {
+    let none = Iovs::default();
+    let (length, send_id, recv_id, offset) = (1, 2, 3, 4);
+    let opt = Opt::default();
+    let rtm = |tag, kind, receipt| {
         Repr::Rtm(Rtm {
             msg_id: 0,
             tag,
-            opt: Opt::default(),
-            long,
+            opt,
+            kind,
             receipt,
+            after_nack: false,
         })
     };
-    let l = Some((1, 2, 3));
-    for (name, p) in [
-        ("efa_rdm_eager_msgrtm_hdr", rtm(None, None, None)),
-        ("efa_rdm_eager_tagrtm_hdr", rtm(Some(1), None, None)),
-        ("efa_rdm_longcts_msgrtm_hdr", rtm(None, l, None)),
-        ("efa_rdm_longcts_tagrtm_hdr", rtm(Some(1), l, None)),
-        ("efa_rdm_dc_eager_msgrtm_hdr", rtm(None, None, Some(1))),
-        ("efa_rdm_dc_eager_tagrtm_hdr", rtm(Some(1), None, Some(1))),
-        ("efa_rdm_dc_longcts_tagrtm_hdr", rtm(Some(1), l, Some(2))),
+    let rtw = |kind, receipt| {
+        Repr::Rtw(Rtw {
+            opt,
+            to: none,
+            kind,
+            receipt,
+            after_nack: false,
+        })
+    };
+    let credits = 5;
+    let eager = RtmKind::Eager;
+    let medium = RtmKind::Medium { length, offset };
+    let long = RtmKind::LongCts {
+        length,
+        send_id,
+        credits,
+    };
+    let read = RtmKind::LongRead {
+        length,
+        send_id,
+        from: none,
+    };
+    let runt = RtmKind::RuntRead {
+        length,
+        send_id,
+        offset,
+        runt: 6,
+        from: none,
+    };
+    let rtw_long = RtwKind::LongCts {
+        length,
+        send_id,
+        credits,
+    };
+    let rtw_read = RtwKind::LongRead {
+        length,
+        send_id,
+        from: none,
+    };
+    let rtr = |window| {
+        Repr::Rtr(Rtr {
+            opt,
+            from: none,
+            length,
+            recv_id,
+            window,
+        })
+    };
+    let rta = Repr::Rta(Rta {
+        msg_id: 0,
+        opt,
+        to: none,
+        datatype: 0,
+        op: 0,
+        kind: RtaKind::Write,
+    });
+    let (one, id) = (Some(1), Some(send_id));
+    let all = [
+        ("eager_msgrtm", rtm(None, eager, None)),
+        ("eager_tagrtm", rtm(one, eager, None)),
+        ("medium_msgrtm", rtm(None, medium, None)),
+        ("medium_tagrtm", rtm(one, medium, None)),
+        ("longcts_msgrtm", rtm(None, long, None)),
+        ("longcts_tagrtm", rtm(one, long, None)),
+        ("longread_msgrtm", rtm(None, read, None)),
+        ("longread_tagrtm", rtm(one, read, None)),
+        ("runtread_msgrtm", rtm(None, runt, None)),
+        ("runtread_tagrtm", rtm(one, runt, None)),
+        ("dc_eager_msgrtm", rtm(None, eager, id)),
+        ("dc_eager_tagrtm", rtm(one, eager, id)),
+        ("dc_medium_msgrtm", rtm(None, medium, id)),
+        ("dc_medium_tagrtm", rtm(one, medium, id)),
+        ("dc_longcts_msgrtm", rtm(None, long, id)),
+        ("dc_longcts_tagrtm", rtm(one, long, id)),
+        ("eager_rtw", rtw(RtwKind::Eager, None)),
+        ("dc_eager_rtw", rtw(RtwKind::Eager, id)),
+        ("longcts_rtw", rtw(rtw_long, None)),
+        ("dc_longcts_rtw", rtw(rtw_long, id)),
+        ("longread_rtw", rtw(rtw_read, None)),
+        ("rtr", rtr(None)),
+        ("rtr", rtr(Some(7))),
+        ("rta", rta),
         (
-            "efa_rdm_cts_hdr",
+            "cts",
             Repr::Cts {
-                send_id: 0,
-                recv_id: 0,
-                length: 0,
+                send_id,
+                recv_id,
+                length,
+                read: false,
             },
         ),
         (
-            "efa_rdm_ctsdata_hdr",
+            "ctsdata",
             Repr::CtsData {
-                recv_id: 0,
-                length: 0,
-                offset: 0,
-                connid: None,
+                recv_id,
+                length,
+                offset,
             },
         ),
         (
-            "efa_rdm_receipt_hdr",
+            "readrsp",
+            Repr::ReadRsp {
+                recv_id,
+                send_id,
+                length,
+            },
+        ),
+        ("atomrsp", Repr::AtomRsp { recv_id, length }),
+        ("eor", Repr::Eor { send_id, recv_id }),
+        ("read_nack", Repr::ReadNack { send_id, recv_id }),
+        (
+            "receipt",
             Repr::Receipt {
-                tx_id: 0,
+                tx_id: send_id,
                 msg_id: 0,
             },
         ),
         (
-            "efa_rdm_peer_error_hdr",
+            "peer_error",
             Repr::PeerError {
                 op_id: 0,
                 kind: 0,
                 errno: 0,
             },
         ),
-    ] {
-        let mut buf = [0u8; 128];
-        let n = p.emit(&mut buf) as u64;
-        assert_eq!(n, f["structs"][name]["size"].as_u64().unwrap(), "{name}");
+    ];
+    for (name, p) in all {
+        let n = p.emit(None, &mut [0u8; HEADER_MAX]) as u64;
+        let recorded = &f["structs"][format!("efa_rdm_{name}_hdr")];
+        assert_eq!(n, recorded["size"].as_u64().unwrap(), "{name}");
     }
 }

@@ -7,7 +7,7 @@ fuzz_target!(|bytes: &[u8]| {
     if let Some((repr, payload)) = Repr::parse(bytes) {
         assert!(payload.len() <= bytes.len());
         let mut buf = [0u8; HEADER_MAX];
-        let n = repr.emit(&mut buf);
+        let n = repr.emit(None, &mut buf);
         if n > 0 {
             assert_eq!(Repr::parse(&buf[..n]).map(|p| p.0), Some(repr));
         }

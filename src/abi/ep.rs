@@ -1,24 +1,29 @@
 //! `fid_ep`: life of an endpoint, its options and names. Data transfer is in `transfer`.
 
-use super::domain::{self as dom, give_address, AvBody};
+use super::av::{give_address, AvBody};
+use super::domain as dom;
 use super::info;
 use super::layout::V1_10;
 use super::object::*;
 use super::queues::{CntrBody, CqBody};
-use super::{absent, transfer};
+use super::shared::StxBody;
+use super::{absent, atomic, message, rma};
 use crate::core::Result;
 use crate::prov::efa::domain::Domain;
 use crate::prov::efa::eq::Eq;
-use crate::prov::efa::rdm::{self, option_kind, OptionValue};
+use crate::prov::efa::rdm::{self, option_kind, OptionValue, Poster};
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
 use std::sync::Arc;
 
-/// Body of a `fid_ep`.
+/// Body of a `fid_ep`: an endpoint, an alias of one, or a shared receive context.
 pub struct EpBody {
     pub domain: Arc<Domain>,
-    pub id: u32,
+    pub who: Poster,
+    /// Default flags of an alias; `None` for the endpoint itself.
+    pub tx_flags: Option<u64>,
+    pub rx_flags: Option<u64>,
     eq: Option<Arc<Eq>>,
     /// Descriptor the progress thread watches.
     watched: Option<i32>,
@@ -30,6 +35,42 @@ pub struct EpBody {
 pub unsafe fn ep<'a>(e: *mut fid_ep) -> Result<&'a mut EpBody> {
     // SAFETY: as promised by the caller.
     unsafe { body::<fid_ep, EpBody>(e) }
+}
+
+impl EpBody {
+    /// A handle of this domain.
+    pub fn new(domain: &Arc<Domain>, who: Poster) -> EpBody {
+        EpBody {
+            domain: Arc::clone(domain),
+            who,
+            tx_flags: None,
+            rx_flags: None,
+            eq: None,
+            watched: None,
+        }
+    }
+
+    /// The endpoint's number; `FI_EOPNOTSUPP` for a shared receive context.
+    pub fn id(&self) -> Result<u32> {
+        match self.who {
+            Poster::Ep(id) => Ok(id),
+            Poster::Srx(_) => Err(FI_EOPNOTSUPP),
+        }
+    }
+}
+
+/// The C side of an endpoint of this class.
+pub fn new_ep(class: usize, context: *mut c_void, fi_ops: &'static fi_ops) -> fid_ep {
+    fid_ep {
+        fid: new_fid(class, context, fi_ops),
+        ops: table(&EP_OPS),
+        cm: table(&CM_OPS),
+        msg: table(&message::MSG_OPS),
+        rma: table(&rma::RMA_OPS),
+        tagged: table(&message::TAGGED_OPS),
+        atomic: table(&atomic::ATOMIC_OPS),
+        collective: table(&absent::COLLECTIVE_OPS),
+    }
 }
 
 pub unsafe extern "C" fn endpoint(
@@ -44,24 +85,10 @@ pub unsafe extern "C" fn endpoint(
         }
         // SAFETY: `d` is a domain of ours, `i` an info of ours.
         let (domain, i) = unsafe { (dom::of(d)?, info::read(i, &V1_10).ok_or(FI_EINVAL)?) };
-        let e = rdm::Ep::new(&i, domain.max_rdma())?;
+        let e = rdm::Ep::new(&i, domain.max_rdma(), domain.mtu())?;
         let id = domain.lock().eps.insert(e);
-        let f = fid_ep {
-            fid: new_fid(FI_CLASS_EP, context, &EP_FI_OPS),
-            ops: table(&EP_OPS),
-            cm: table(&CM_OPS),
-            msg: table(&transfer::MSG_OPS),
-            rma: table(&transfer::RMA_OPS),
-            tagged: table(&transfer::TAGGED_OPS),
-            atomic: table(&absent::ATOMIC_OPS),
-            collective: table(&absent::COLLECTIVE_OPS),
-        };
-        let b = EpBody {
-            domain: Arc::clone(domain),
-            id,
-            eq: None,
-            watched: None,
-        };
+        let f = new_ep(FI_CLASS_EP, context, &EP_FI_OPS);
+        let b = EpBody::new(domain, Poster::Ep(id));
         // SAFETY: `out` is a place for a pointer.
         unsafe { *out = hand_out(f, b) };
         Ok(())
@@ -89,8 +116,19 @@ pub unsafe extern "C" fn endpoint2(
 unsafe extern "C" fn ep_close(f: *mut fid) -> c_int {
     guard_int("fi_close", || {
         // SAFETY: only endpoints have this table.
-        let b = unsafe { take::<fid_ep, EpBody>(f.cast())? };
-        let (closed, fd) = rdm::close(&mut b.domain.lock(), b.id)?;
+        let b = unsafe {
+            let b = ep(f.cast())?;
+            let busy = {
+                let s = b.domain.lock();
+                s.eps.get(b.id()?).is_some_and(|e| e.aliases > 0)
+            };
+            if busy {
+                crate::warn_log!(FI_LOG_EP_CTRL, "fi_close: this endpoint still has aliases");
+                return Err(FI_EBUSY);
+            }
+            take::<fid_ep, EpBody>(f.cast())?
+        };
+        let (closed, fd) = rdm::close(&mut b.domain.lock(), b.id()?)?;
         if let Some(fd) = b.watched.or(fd) {
             b.domain.unwatch(fd);
         }
@@ -132,7 +170,7 @@ unsafe extern "C" fn ep_bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
                     b.domain
                         .lock()
                         .eps
-                        .get_mut(b.id)
+                        .get_mut(b.id()?)
                         .ok_or(FI_EBADF)?
                         .bind_av(v.id)
                 }
@@ -142,7 +180,7 @@ unsafe extern "C" fn ep_bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
                     b.domain
                         .lock()
                         .eps
-                        .get_mut(b.id)
+                        .get_mut(b.id()?)
                         .ok_or(FI_EBADF)?
                         .bind_cq(q.id, flags)
                 }
@@ -152,11 +190,21 @@ unsafe extern "C" fn ep_bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
                     b.domain
                         .lock()
                         .eps
-                        .get_mut(b.id)
+                        .get_mut(b.id()?)
                         .ok_or(FI_EBADF)?
                         .bind_cntr(c.id, flags)
                 }
-                FI_CLASS_SRX_CTX | FI_CLASS_STX_CTX => Err(FI_ENOSYS),
+                FI_CLASS_SRX_CTX => {
+                    let x = body::<fid_ep, EpBody>(with.cast())?;
+                    same(&x.domain)?;
+                    let Poster::Srx(srx) = x.who else {
+                        return Err(FI_EINVAL);
+                    };
+                    let mut s = b.domain.lock();
+                    s.eps.get_mut(b.id()?).ok_or(FI_EBADF)?.bind_srx(srx)
+                }
+                // Every endpoint sends through its own queue pair: sharing is in name only.
+                FI_CLASS_STX_CTX => body::<fid_stx, StxBody>(with.cast()).map(|_| ()),
                 class => {
                     crate::warn_log!(
                         FI_LOG_EP_CTRL,
@@ -175,12 +223,25 @@ unsafe extern "C" fn ep_control(f: *mut fid, command: c_int, arg: *mut c_void) -
         let b = unsafe { ep(f.cast())? };
         match command {
             FI_ENABLE => {
-                let fd = rdm::enable(&mut b.domain.lock(), b.id)?;
+                let fd = rdm::enable(&mut b.domain.lock(), b.id()?)?;
                 b.watched = Some(fd);
                 b.domain.watch(fd);
                 Ok(())
             }
-            FI_GET_FD if !arg.is_null() => Err(FI_ENOSYS),
+            // SAFETY: the argument of this command is a `struct fi_alias`.
+            FI_ALIAS => unsafe { alias(b, arg.cast()) },
+            FI_GETOPSFLAG | FI_SETOPSFLAG => {
+                let mut s = b.domain.lock();
+                let e = s.eps.get_mut(b.id()?).ok_or(FI_EBADF)?;
+                // SAFETY: the argument of these commands is a place for flags.
+                let flags = unsafe { arg.cast::<u64>().as_mut() }.ok_or(FI_EINVAL)?;
+                if command == FI_GETOPSFLAG {
+                    *flags = e.op_flags(*flags & FI_RECV != 0);
+                    Ok(())
+                } else {
+                    e.set_op_flags(*flags)
+                }
+            }
             _ => Err(FI_ENOSYS),
         }
     })
@@ -188,11 +249,70 @@ unsafe extern "C" fn ep_control(f: *mut fid, command: c_int, arg: *mut c_void) -
 
 static EP_FI_OPS: fi_ops = ops(ep_close, ep_bind, ep_control);
 
+// ---- aliases ---------------------------------------------------------------------------------
+
+/// fi_ep_alias(3): another handle of the same endpoint, with its own default flags for one direction.
+///
+/// # Safety
+/// `arg` is NULL or a valid `struct fi_alias`.
+unsafe fn alias(b: &EpBody, arg: *mut fi_alias) -> Result<()> {
+    // SAFETY: as promised by the caller.
+    let a = unsafe { arg.as_ref() }.ok_or(FI_EINVAL)?;
+    if a.fid.is_null() {
+        return Err(FI_EINVAL);
+    }
+    let (tx, rx) = (a.flags & FI_TRANSMIT != 0, a.flags & FI_RECV != 0);
+    if tx && rx {
+        crate::warn_log!(
+            FI_LOG_EP_CTRL,
+            "fi_ep_alias: flags: wanted FI_TRANSMIT or FI_RECV, not both"
+        );
+        return Err(FI_EINVAL);
+    }
+    let flags = a.flags & !(FI_TRANSMIT | FI_RECV);
+    let id = b.id()?;
+    b.domain.lock().eps.get_mut(id).ok_or(FI_EBADF)?.aliases += 1;
+    let mut copy = EpBody::new(&b.domain, b.who);
+    copy.tx_flags = if rx { b.tx_flags } else { Some(flags) };
+    copy.rx_flags = if rx { Some(flags) } else { b.rx_flags };
+    let f = new_ep(FI_CLASS_EP, core::ptr::null_mut(), &ALIAS_FI_OPS);
+    // SAFETY: the place for the handle was checked above.
+    unsafe { *a.fid = hand_out(f, copy).cast() };
+    Ok(())
+}
+
+unsafe extern "C" fn alias_close(f: *mut fid) -> c_int {
+    guard_int("fi_close", || {
+        // SAFETY: only aliases have this table.
+        let b = unsafe { take::<fid_ep, EpBody>(f.cast())? };
+        let id = b.id()?;
+        if let Some(e) = b.domain.lock().eps.get_mut(id) {
+            e.aliases -= 1;
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn alias_bind(_: *mut fid, _: *mut fid, _: u64) -> c_int {
+    // What an alias is bound to is what its endpoint is bound to.
+    -FI_EINVAL
+}
+
+unsafe extern "C" fn alias_control(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    if command == FI_ENABLE {
+        return -FI_EOPBADSTATE;
+    }
+    // SAFETY: as promised by our caller.
+    unsafe { ep_control(f, command, arg) }
+}
+
+static ALIAS_FI_OPS: fi_ops = ops(alias_close, alias_bind, alias_control);
+
 unsafe extern "C" fn cancel(f: fid_t, context: *mut c_void) -> isize {
     guard("fi_cancel", || {
         // SAFETY: only endpoints have this table.
         let b = unsafe { ep(f.cast())? };
-        rdm::cancel(&mut b.domain.lock(), b.id, context as usize)?;
+        rdm::cancel(&mut b.domain.lock(), b.who, context as usize)?;
         Ok(0)
     })
 }
@@ -218,7 +338,7 @@ unsafe extern "C" fn getopt(
                 .domain
                 .lock()
                 .eps
-                .get(b.id)
+                .get(b.id()?)
                 .ok_or(FI_EBADF)?
                 .getopt(name)?;
             let put = |bytes: &[u8]| {
@@ -274,7 +394,7 @@ unsafe extern "C" fn setopt(
                 OptionValue::Bool(_) => OptionValue::Bool(value.cast::<u8>().read() != 0),
             };
             let mut s = b.domain.lock();
-            s.eps.get_mut(b.id).ok_or(FI_EBADF)?.setopt(name, v)
+            s.eps.get_mut(b.id()?).ok_or(FI_EBADF)?.setopt(name, v)
         }
     })
 }
@@ -301,6 +421,15 @@ unsafe extern "C" fn size_left(_: *mut fid_ep) -> isize {
     -(FI_ENOSYS as isize)
 }
 
+pub unsafe extern "C" fn no_scalable_ep(
+    _: *mut fid_domain,
+    _: *mut fi_info,
+    _: *mut *mut fid_ep,
+    _: *mut c_void,
+) -> c_int {
+    -FI_ENOSYS
+}
+
 static EP_OPS: fi_ops_ep = fi_ops_ep {
     size: size_of::<fi_ops_ep>(),
     cancel: Some(cancel),
@@ -319,7 +448,7 @@ unsafe extern "C" fn getname(f: fid_t, addr: *mut c_void, len: *mut usize) -> c_
         unsafe {
             let b = ep(f.cast())?;
             let len = len.as_mut().ok_or(FI_EINVAL)?;
-            let raw = rdm::name(&b.domain.lock(), b.id)?;
+            let raw = rdm::name(&b.domain.lock(), b.id()?)?;
             if give_address(&raw, addr, len) {
                 Ok(())
             } else {
@@ -340,7 +469,7 @@ unsafe extern "C" fn setname(f: fid_t, addr: *mut c_void, len: usize) -> c_int {
             let raw = addr
                 .cast::<[u8; crate::prov::efa::addr::LEN]>()
                 .read_unaligned();
-            rdm::set_name(&mut b.domain.lock(), b.id, &raw)
+            rdm::set_name(&mut b.domain.lock(), b.id()?, &raw)
         }
     })
 }
@@ -376,6 +505,11 @@ unsafe extern "C" fn join(
     _: *mut c_void,
 ) -> c_int {
     -FI_ENOSYS
+}
+
+/// The table of endpoint operations, for a shared transmit context.
+pub fn ep_ops() -> *mut fi_ops_ep {
+    table(&EP_OPS)
 }
 
 static CM_OPS: fi_ops_cm = fi_ops_cm {

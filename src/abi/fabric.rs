@@ -148,14 +148,6 @@ pub fn wait_obj(call: &str, obj: fi_wait_obj, known: &[fi_wait_obj]) -> Result<(
     Err(FI_ENOSYS)
 }
 
-unsafe extern "C" fn wait_open(
-    _: *mut fid_fabric,
-    _: *mut fi_wait_attr,
-    _: *mut *mut fid_wait,
-) -> c_int {
-    -FI_ENOSYS
-}
-
 unsafe extern "C" fn trywait(_: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
     guard_int("fi_trywait", || {
         if fids.is_null() || count < 0 {
@@ -189,7 +181,7 @@ static FABRIC_OPS: fi_ops_fabric = fi_ops_fabric {
     domain: Some(domain),
     passive_ep: Some(passive_ep),
     eq_open: Some(eq_open),
-    wait_open: Some(wait_open),
+    wait_open: Some(super::sets::wait_open),
     trywait: Some(trywait),
     domain2: Some(domain2),
 };

@@ -8,6 +8,8 @@
 //! for data transfer, lent until the operation completes.
 
 mod absent;
+mod atomic;
+mod av;
 mod domain;
 mod ep;
 mod exports;
@@ -16,7 +18,13 @@ mod fabric;
 mod info;
 mod layout;
 mod logging;
+mod message;
+mod mr;
 mod object;
 mod queues;
+mod rma;
+mod sets;
+mod shared;
 mod text;
 mod transfer;
+mod work;

@@ -3,6 +3,7 @@
 use super::domain as dom;
 use super::fabric::wait_obj;
 use super::object::*;
+use super::sets::{wait_set, Member, WaitBody};
 use crate::core::{version, Result};
 use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::cq::{Cq, Entry, ErrEntry};
@@ -20,6 +21,7 @@ pub struct CqBody {
     pub id: u32,
     format: fi_cq_format,
     threshold: bool,
+    set: Option<(Arc<WaitBody>, i32)>,
     /// Text of the last error read; `err_data` points into it.
     last_error: Vec<u8>,
 }
@@ -42,18 +44,36 @@ unsafe fn get_wait(w: Option<&Arc<WaitSet>>, obj: fi_wait_obj, arg: *mut c_void)
     Ok(())
 }
 
-const WAITS: [fi_wait_obj; 5] = [
+const WAITS: [fi_wait_obj; 6] = [
     FI_WAIT_NONE,
     FI_WAIT_UNSPEC,
+    FI_WAIT_SET,
     FI_WAIT_FD,
     FI_WAIT_MUTEX_COND,
     FI_WAIT_YIELD,
 ];
 
+/// The wait set an object opened with FI_WAIT_SET belongs to, and the descriptor it is known by.
+///
+/// # Safety
+/// `set` is NULL or a wait set of ours.
+unsafe fn wait_member(
+    obj: fi_wait_obj,
+    set: *mut fid_wait,
+    own: Option<&Arc<WaitSet>>,
+) -> Result<Option<(Arc<WaitBody>, i32)>> {
+    if obj != FI_WAIT_SET {
+        return Ok(None);
+    }
+    // SAFETY: as promised by the caller.
+    let set = unsafe { wait_set(set)? };
+    Ok(own.map(|w| (Arc::clone(set), w.fd())))
+}
+
 /// # Safety
 /// `q` is NULL or a completion queue of ours.
 #[inline]
-unsafe fn cq<'a>(q: *mut fid_cq) -> Result<&'a mut CqBody> {
+pub unsafe fn cq<'a>(q: *mut fid_cq) -> Result<&'a mut CqBody> {
     // SAFETY: as promised by the caller.
     unsafe { body::<fid_cq, CqBody>(q) }
 }
@@ -106,7 +126,12 @@ pub unsafe extern "C" fn cq_open(
         let q = Cq::new(format, attr.size, attr.wait_obj)?;
         attr.size = q.size;
         attr.format = format;
+        // SAFETY: with FI_WAIT_SET the attributes name an open wait set.
+        let watch = unsafe { wait_member(attr.wait_obj, attr.wait_set, q.wait.as_ref())? };
         let id = domain.open_cq(q)?;
+        if let Some((set, fd)) = &watch {
+            set.add(*fd, Member::Cq(Arc::clone(domain), id));
+        }
         let f = fid_cq {
             fid: new_fid(FI_CLASS_CQ, context, &CQ_FI_OPS),
             ops: table(&CQ_OPS),
@@ -116,6 +141,7 @@ pub unsafe extern "C" fn cq_open(
             id,
             format,
             threshold: attr.wait_cond == FI_CQ_COND_THRESHOLD,
+            set: watch,
             last_error: Vec::new(),
         };
         // SAFETY: `out` is a place for a pointer.
@@ -130,6 +156,9 @@ unsafe extern "C" fn cq_close(f: *mut fid) -> c_int {
         unsafe {
             let b = cq(f.cast())?;
             b.domain.close_cq(b.id)?;
+            if let Some((set, fd)) = &b.set {
+                set.remove(*fd);
+            }
             take::<fid_cq, CqBody>(f.cast())?;
         }
         Ok(())
@@ -411,11 +440,12 @@ pub unsafe fn trywait_cq(q: *mut fid_cq) -> Result<()> {
 pub struct CntrBody {
     pub domain: Arc<Domain>,
     pub id: u32,
+    set: Option<(Arc<WaitBody>, i32)>,
 }
 
 /// # Safety
 /// `c` is NULL or a counter of ours.
-unsafe fn cntr<'a>(c: *mut fid_cntr) -> Result<&'a mut CntrBody> {
+pub unsafe fn cntr<'a>(c: *mut fid_cntr) -> Result<&'a mut CntrBody> {
     // SAFETY: as promised by the caller.
     unsafe { body::<fid_cntr, CntrBody>(c) }
 }
@@ -446,7 +476,14 @@ pub unsafe extern "C" fn cntr_open(
             return Err(FI_EBADFLAGS);
         }
         wait_obj("fi_cntr_open", wait, &WAITS)?;
-        let id = domain.open_cntr(Cntr::new(events, wait)?)?;
+        let c = Cntr::new(events, wait)?;
+        let set = attr.map_or(null_mut(), |a| a.wait_set);
+        // SAFETY: with FI_WAIT_SET the attributes name an open wait set.
+        let watch = unsafe { wait_member(wait, set, c.wait.as_ref())? };
+        let id = domain.open_cntr(c)?;
+        if let Some((set, fd)) = &watch {
+            set.add(*fd, Member::Cntr(Arc::clone(domain), id));
+        }
         let f = fid_cntr {
             fid: new_fid(FI_CLASS_CNTR, context, &CNTR_FI_OPS),
             ops: table(&CNTR_OPS),
@@ -458,6 +495,7 @@ pub unsafe extern "C" fn cntr_open(
                 CntrBody {
                     domain: Arc::clone(domain),
                     id,
+                    set: watch,
                 },
             )
         };
@@ -471,6 +509,9 @@ unsafe extern "C" fn cntr_close(f: *mut fid) -> c_int {
         unsafe {
             let b = cntr(f.cast())?;
             b.domain.close_cntr(b.id)?;
+            if let Some((set, fd)) = &b.set {
+                set.remove(*fd);
+            }
             take::<fid_cntr, CntrBody>(f.cast())?;
         }
         Ok(())

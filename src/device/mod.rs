@@ -163,6 +163,13 @@ pub enum Event {
     Recv { from: QpAddr, data: Data },
     /// A peer's RDMA write with immediate data is complete in our memory.
     WriteImm { from: QpAddr, imm: u32, len: u32 },
+    /// A peer has read or written our memory; only after [`QueuePair::report_remote`].
+    Remote {
+        from: QpAddr,
+        key: u64,
+        len: u32,
+        write: bool,
+    },
     /// An operation posted here has ended.
     Done { wr_id: u64, status: Status },
     /// A peer does not answer, or is not who it was: nothing posted to it is left, and nothing
@@ -243,6 +250,11 @@ pub trait QueuePair {
     /// Says that an answer of this peer is (`on`) or is no longer awaited, so that its silence is
     /// noticed although nothing is under way.
     fn expect(&mut self, peer: &QpAddr, on: bool);
+    /// Messages for which `held` says true are answered with "receiver not ready" from now on, and
+    /// come again later; `None` lets all in.
+    fn hold(&mut self, held: Option<fn(&[u8]) -> bool>);
+    /// Asks for [`Event::Remote`].
+    fn report_remote(&mut self);
     /// File descriptor that becomes readable after [`QueuePair::arm`] once `poll` has something.
     fn wait_fd(&self) -> i32;
     /// Asks for a signal on the descriptor; `false` when `poll` has something already.
@@ -261,4 +273,13 @@ pub trait Device {
     fn reg_mr(&self, mem: UserMem, access: u64) -> Result<u64>;
     /// Withdraws a registration; no access is under way when it returns.
     fn dereg_mr(&self, key: u64) -> Result<()>;
+    /// The memory a peer names, if `access` (FI_REMOTE_READ, FI_REMOTE_WRITE) permits it; for what
+    /// is done in software in place of the adapter. It is the application's until the key is withdrawn.
+    fn target(
+        &self,
+        key: u64,
+        addr: u64,
+        len: u64,
+        access: u64,
+    ) -> core::result::Result<UserMem, Status>;
 }

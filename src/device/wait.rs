@@ -55,6 +55,17 @@ impl WaitSet {
         Ok(w)
     }
 
+    /// Waits until the set is readable, at most `timeout_ms` (negative: without limit); whether it is.
+    pub fn wait(&self, timeout_ms: i32) -> bool {
+        let mut p = libc::pollfd {
+            fd: self.epoll,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one entry is passed, which outlives the call.
+        unsafe { libc::poll(&mut p, 1, timeout_ms) > 0 }
+    }
+
     /// The descriptor to wait on.
     pub fn fd(&self) -> i32 {
         self.epoll

@@ -3,7 +3,11 @@
 //! The layers above never hold a pointer: they hold a [`UserMem`], up to four pieces of memory that
 //! the application lent for the life of one operation, and copy in and out of it by offset.
 //! This room trusts one thing, stated at [`UserMem::new`]: that what the application said to be its
-//! buffer is its buffer until the operation completes. Everything else is checked.
+//! buffer is its buffer until the operation completes. Everything else is checked. `atomic` changes
+//! elements in place, `arith` knows what each operation does to each type.
+
+pub mod arith;
+pub mod atomic;
 
 use core::ffi::c_void;
 
@@ -99,6 +103,16 @@ impl UserMem {
             len -= n;
         }
         m
+    }
+
+    /// This memory followed by `more`; `None` when that is too many pieces.
+    pub fn join(mut self, more: &UserMem) -> Option<UserMem> {
+        for s in more.segs.iter().take(more.count as usize) {
+            *self.segs.get_mut(self.count as usize)? = *s;
+            self.count += 1;
+            self.len += s.len;
+        }
+        Some(self)
     }
 
     /// The pieces as (address, length), for a system call or a device.

@@ -1,10 +1,11 @@
 //! Which receive takes which message (fi_msg(3), fi_tagged(3)).
 //!
-//! Posted receives and unexpected messages are each kept by exact (source, tag), by tag with any
-//! source, and, for receives with ignored tag bits, in one list. A sequence number per entry
-//! decides between the lists, so that the oldest candidate wins wherever it stands. An exact
-//! search costs a hash look-up, however many entries wait; entries taken through one list are
-//! dropped from the others when they come to their front.
+//! Posted receives and unexpected messages are each kept in lists by (source, tag), once per mask of
+//! ignored tag bits in use; a receive of any source is its own source. A search costs one or two
+//! hash look-ups per mask in use, however many entries wait. A sequence number per entry decides
+//! between the lists, so that the oldest candidate wins wherever it stands. Entries taken through one
+//! list are dropped from the others when they come to their front, or when a list holds more
+//! dead entries than there are live ones.
 
 use super::PeerId;
 use crate::core::slab::Slab;
@@ -13,6 +14,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// Any source.
 pub const ANY: PeerId = PeerId::MAX;
+/// Masks for which lists are kept; receives of further ones are searched for one by one.
+const MASKS_MAX: usize = 24;
 
 /// A multiplicative hash: keys are a peer and a tag, not an attacker's strings, and the maps are
 /// bounded by what the application posted and what memory for unexpected messages allows.
@@ -39,7 +42,7 @@ impl Hasher for TagHasher {
     }
 }
 
-type Lists = HashMap<(PeerId, u64), VecDeque<u64>, BuildHasherDefault<TagHasher>>;
+type Lists = HashMap<(PeerId, u64), VecDeque<Id>, BuildHasherDefault<TagHasher>>;
 
 /// A receive that waits for its message.
 #[derive(Debug, Clone)]
@@ -65,23 +68,22 @@ struct Stamped<T> {
     value: T,
 }
 
-fn pack(seq: u32, slot: u32) -> u64 {
-    u64::from(seq) << 32 | u64::from(slot)
+/// Names an entry: when it came and where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Id {
+    seq: u32,
+    slot: u32,
 }
 
-fn slot_of(id: u64) -> u32 {
-    id as u32
-}
-
-fn seq_of(id: u64) -> u32 {
-    (id >> 32) as u32
+fn alive<T>(id: Id, live: &Slab<Stamped<T>>) -> bool {
+    live.get(id.slot).is_some_and(|e| e.seq == id.seq)
 }
 
 /// First entry of a list that still exists; dead ones before it are dropped.
-fn front<T>(list: Option<&mut VecDeque<u64>>, live: &Slab<Stamped<T>>) -> Option<u64> {
+fn front<T>(list: Option<&mut VecDeque<Id>>, live: &Slab<Stamped<T>>) -> Option<Id> {
     let list = list?;
     while let Some(id) = list.front().copied() {
-        if live.get(slot_of(id)).is_some_and(|e| e.seq == seq_of(id)) {
+        if alive(id, live) {
             return Some(id);
         }
         list.pop_front();
@@ -89,17 +91,58 @@ fn front<T>(list: Option<&mut VecDeque<u64>>, live: &Slab<Stamped<T>>) -> Option
     None
 }
 
+/// Appends to a list, which loses its dead entries when they are too many.
+fn append<T>(list: &mut VecDeque<Id>, id: Id, live: &Slab<Stamped<T>>) {
+    if list.len() > 64 + 2 * live.len() {
+        list.retain(|id| alive(*id, live));
+    }
+    list.push_back(id);
+}
+
+/// Lists of one mask of ignored tag bits.
+#[derive(Debug)]
+struct Index {
+    ignore: u64,
+    lists: Lists,
+    /// Receives here with, and without, a source of their own.
+    directed: usize,
+    any: usize,
+}
+
+impl Index {
+    fn new(ignore: u64) -> Index {
+        Index {
+            ignore,
+            lists: Lists::default(),
+            directed: 0,
+            any: 0,
+        }
+    }
+
+    fn drop_front(&mut self, key: (PeerId, u64), id: Id) {
+        if let Some(l) = self.lists.get_mut(&key) {
+            if l.front() == Some(&id) {
+                l.pop_front();
+            }
+            if l.is_empty() && self.lists.len() > 64 {
+                self.lists.remove(&key);
+            }
+        }
+    }
+}
+
 /// Posted receives and unexpected messages of one kind (tagged or not) of one endpoint.
 /// `R` is what a receive carries, `U` what a message carries.
 #[derive(Debug)]
 pub struct Matcher<R, U> {
     posted: Slab<Stamped<Posted<R>>>,
-    exact: Lists,
-    masked: VecDeque<u64>,
+    /// By mask; the first is the one that ignores nothing.
+    receives: Vec<Index>,
+    /// Receives of masks that have no lists, in order.
+    rare: VecDeque<Id>,
     messages: Slab<Stamped<Waiting<U>>>,
-    by_source: Lists,
-    by_tag: Lists,
-    in_order: VecDeque<u64>,
+    by_mask: Vec<Index>,
+    in_order: VecDeque<Id>,
     seq: u32,
 }
 
@@ -107,11 +150,10 @@ impl<R, U> Default for Matcher<R, U> {
     fn default() -> Self {
         Matcher {
             posted: Slab::default(),
-            exact: Lists::default(),
-            masked: VecDeque::new(),
+            receives: vec![Index::new(0)],
+            rare: VecDeque::new(),
             messages: Slab::default(),
-            by_source: Lists::default(),
-            by_tag: Lists::default(),
+            by_mask: vec![Index::new(0)],
             in_order: VecDeque::new(),
             seq: 0,
         }
@@ -124,68 +166,118 @@ impl<R, U> Matcher<R, U> {
         self.seq
     }
 
+    /// How long ago an entry came, as a number that is smaller for older ones.
+    fn order(&self, id: Id) -> u32 {
+        id.seq.wrapping_sub(self.seq.wrapping_add(1))
+    }
+
+    // ---- receives ------------------------------------------------------------------------
+
     /// Posts a receive that found no message.
-    pub fn post(&mut self, p: Posted<R>) {
-        let (seq, key, masked) = (self.stamp(), (p.src, p.tag), p.ignore != 0);
+    pub fn post(&mut self, p: Posted<R>) -> Id {
+        let (seq, src, ignore) = (self.stamp(), p.src, p.ignore);
+        let key = (src, p.tag & !ignore);
         let slot = self.posted.insert(Stamped { seq, value: p });
-        if masked {
-            self.masked.push_back(pack(seq, slot));
-        } else {
-            self.exact
-                .entry(key)
-                .or_default()
-                .push_back(pack(seq, slot));
+        let id = Id { seq, slot };
+        let at = match self.receives.iter().position(|i| i.ignore == ignore) {
+            Some(at) => at,
+            None if self.receives.len() < MASKS_MAX => {
+                self.receives.push(Index::new(ignore));
+                self.receives.len() - 1
+            }
+            None => {
+                append(&mut self.rare, id, &self.posted);
+                return id;
+            }
+        };
+        if let Some(i) = self.receives.get_mut(at) {
+            *(if src == ANY {
+                &mut i.any
+            } else {
+                &mut i.directed
+            }) += 1;
+            append(i.lists.entry(key).or_default(), id, &self.posted);
         }
+        id
     }
 
     /// The oldest receive that takes a message of this source and tag.
-    pub fn match_message(&mut self, src: PeerId, tag: u64) -> Option<Posted<R>> {
-        let a = front(self.exact.get_mut(&(src, tag)), &self.posted);
-        let b = front(self.exact.get_mut(&(ANY, tag)), &self.posted);
-        while front(Some(&mut self.masked), &self.posted).is_none() && !self.masked.is_empty() {}
-        let c = self.masked.iter().copied().find(|id| {
-            self.posted.get(slot_of(*id)).is_some_and(|e| {
-                let p = &e.value;
-                e.seq == seq_of(*id)
-                    && (p.src == ANY || p.src == src)
-                    && (p.tag ^ tag) & !p.ignore == 0
-            })
-        });
-        let best = [a, b, c]
-            .into_iter()
-            .flatten()
-            .min_by_key(|id| seq_of(*id).wrapping_sub(self.seq.wrapping_add(1)))?;
-        if Some(best) == c {
-            self.masked.retain(|id| *id != best);
-        }
-        self.tidy(best == a.unwrap_or(0), (src, tag));
-        self.tidy(best == b.unwrap_or(0), (ANY, tag));
-        self.posted.remove(slot_of(best)).map(|e| e.value)
-    }
-
-    /// Takes the front of an exact list off, and the list away when it is empty.
-    fn tidy(&mut self, taken: bool, key: (PeerId, u64)) {
-        if !taken {
-            return;
-        }
-        if let Some(l) = self.exact.get_mut(&key) {
-            l.pop_front();
-            if l.is_empty() && self.exact.len() > 64 {
-                self.exact.remove(&key);
+    pub fn find_receive(&mut self, src: PeerId, tag: u64) -> Option<Id> {
+        let mut best: Option<Id> = None;
+        let newest = self.seq.wrapping_add(1);
+        let order = |id: Id| id.seq.wrapping_sub(newest);
+        let mut consider = |c: Option<Id>| {
+            if let Some(c) = c {
+                if best.is_none_or(|b| order(c) < order(b)) {
+                    best = Some(c);
+                }
+            }
+        };
+        for i in &mut self.receives {
+            let t = tag & !i.ignore;
+            if i.directed > 0 {
+                consider(front(i.lists.get_mut(&(src, t)), &self.posted));
+            }
+            if i.any > 0 {
+                consider(front(i.lists.get_mut(&(ANY, t)), &self.posted));
             }
         }
+        if !self.rare.is_empty() {
+            front(Some(&mut self.rare), &self.posted);
+            consider(self.rare.iter().copied().find(|id| {
+                self.posted.get(id.slot).is_some_and(|e| {
+                    let p = &e.value;
+                    e.seq == id.seq
+                        && (p.src == ANY || p.src == src)
+                        && (p.tag ^ tag) & !p.ignore == 0
+                })
+            }));
+        }
+        best
+    }
+
+    /// What a posted receive carries, to change.
+    pub fn receive_mut(&mut self, id: Id) -> Option<&mut R> {
+        let e = self.posted.get_mut(id.slot).filter(|e| e.seq == id.seq)?;
+        Some(&mut e.value.what)
+    }
+
+    /// Takes a posted receive out.
+    pub fn take_receive(&mut self, id: Id) -> Option<Posted<R>> {
+        if !alive(id, &self.posted) {
+            return None;
+        }
+        let p = self.posted.remove(id.slot)?.value;
+        if let Some(i) = self.receives.iter_mut().find(|i| i.ignore == p.ignore) {
+            // Rare masks are in no list here, and this one may have become a list since.
+            let n = if p.src == ANY {
+                &mut i.any
+            } else {
+                &mut i.directed
+            };
+            *n = n.saturating_sub(1);
+            i.drop_front((p.src, p.tag & !p.ignore), id);
+        }
+        Some(p)
     }
 
     /// Takes a posted receive back, the first that `pick` accepts.
     pub fn cancel(&mut self, mut pick: impl FnMut(&R) -> bool) -> Option<Posted<R>> {
-        let slot = self
+        let (slot, seq) = self
             .posted
             .iter()
             .filter(|(_, e)| pick(&e.value.what))
-            .min_by_key(|(_, e)| e.seq.wrapping_sub(self.seq.wrapping_add(1)))?;
-        let slot = slot.0;
-        self.posted.remove(slot).map(|e| e.value)
+            .map(|(slot, e)| (slot, e.seq))
+            .min_by_key(|(slot, seq)| {
+                self.order(Id {
+                    seq: *seq,
+                    slot: *slot,
+                })
+            })?;
+        self.take_receive(Id { seq, slot })
     }
+
+    // ---- messages ------------------------------------------------------------------------
 
     /// Keeps a message for which no receive is posted.
     pub fn keep(&mut self, src: PeerId, tag: u64, what: U) {
@@ -194,49 +286,88 @@ impl<R, U> Matcher<R, U> {
             seq,
             value: Waiting { src, tag, what },
         });
-        let id = pack(seq, slot);
-        self.by_source.entry((src, tag)).or_default().push_back(id);
-        self.by_tag.entry((ANY, tag)).or_default().push_back(id);
-        self.in_order.push_back(id);
+        let id = Id { seq, slot };
+        for i in &mut self.by_mask {
+            let t = tag & !i.ignore;
+            append(i.lists.entry((src, t)).or_default(), id, &self.messages);
+            append(i.lists.entry((ANY, t)).or_default(), id, &self.messages);
+        }
+        append(&mut self.in_order, id, &self.messages);
     }
 
-    fn find(&mut self, src: PeerId, tag: u64, ignore: u64) -> Option<u64> {
-        if ignore == 0 {
-            let list = if src == ANY {
-                self.by_tag.get_mut(&(ANY, tag))
-            } else {
-                self.by_source.get_mut(&(src, tag))
-            };
-            return front(list, &self.messages);
+    /// Lists of unexpected messages for a mask; made from all messages when it is first used.
+    fn index(&mut self, ignore: u64) -> Option<&mut Index> {
+        if let Some(at) = self.by_mask.iter().position(|i| i.ignore == ignore) {
+            return self.by_mask.get_mut(at);
         }
-        front(Some(&mut self.in_order), &self.messages)?;
+        if self.by_mask.len() >= MASKS_MAX {
+            return None;
+        }
+        let mut i = Index::new(ignore);
+        for id in self
+            .in_order
+            .iter()
+            .filter(|id| alive(**id, &self.messages))
+        {
+            if let Some(e) = self.messages.get(id.slot) {
+                let t = e.value.tag & !ignore;
+                i.lists.entry((e.value.src, t)).or_default().push_back(*id);
+                i.lists.entry((ANY, t)).or_default().push_back(*id);
+            }
+        }
+        self.by_mask.push(i);
+        self.by_mask.last_mut()
+    }
+
+    /// The oldest message for a receive of this source and tag.
+    pub fn find_message(&mut self, src: PeerId, tag: u64, ignore: u64) -> Option<Id> {
+        if self.messages.is_empty() {
+            return None;
+        }
+        if self.index(ignore).is_some() {
+            let i = self.by_mask.iter_mut().find(|i| i.ignore == ignore)?;
+            return front(i.lists.get_mut(&(src, tag & !ignore)), &self.messages);
+        }
         self.in_order.iter().copied().find(|id| {
-            self.messages.get(slot_of(*id)).is_some_and(|e| {
+            self.messages.get(id.slot).is_some_and(|e| {
                 let m = &e.value;
-                e.seq == seq_of(*id) && (src == ANY || m.src == src) && (m.tag ^ tag) & !ignore == 0
+                e.seq == id.seq && (src == ANY || m.src == src) && (m.tag ^ tag) & !ignore == 0
             })
         })
     }
 
-    /// The oldest message for a receive of this source and tag, taken out.
-    pub fn match_receive(&mut self, src: PeerId, tag: u64, ignore: u64) -> Option<U> {
-        let id = self.find(src, tag, ignore)?;
-        let m = self.messages.remove(slot_of(id))?.value;
-        for (map, key) in [
-            (&mut self.by_source, (m.src, m.tag)),
-            (&mut self.by_tag, (ANY, m.tag)),
-        ] {
-            if let Some(l) = map.get_mut(&key) {
-                if l.front() == Some(&id) {
-                    l.pop_front();
-                }
-                if l.is_empty() && map.len() > 64 {
-                    map.remove(&key);
-                }
-            }
+    /// What a waiting message carries.
+    pub fn message(&self, id: Id) -> Option<&U> {
+        let e = self.messages.get(id.slot).filter(|e| e.seq == id.seq)?;
+        Some(&e.value.what)
+    }
+
+    /// Takes a waiting message out.
+    pub fn take_message(&mut self, id: Id) -> Option<U> {
+        if !alive(id, &self.messages) {
+            return None;
+        }
+        let m = self.messages.remove(id.slot)?.value;
+        for i in &mut self.by_mask {
+            let t = m.tag & !i.ignore;
+            i.drop_front((m.src, t), id);
+            i.drop_front((ANY, t), id);
         }
         front(Some(&mut self.in_order), &self.messages);
         Some(m.what)
+    }
+
+    /// Drops the waiting messages for which `keep` says no.
+    pub fn retain_messages(&mut self, mut keep: impl FnMut(&U) -> bool) {
+        let gone: Vec<Id> = self
+            .messages
+            .iter()
+            .filter(|(_, e)| !keep(&e.value.what))
+            .map(|(slot, e)| Id { seq: e.seq, slot })
+            .collect();
+        for id in gone {
+            self.take_message(id);
+        }
     }
 
     /// Posted receives.
@@ -284,8 +415,9 @@ mod tests {
                             .iter()
                             .position(|m| fits(src, tag, ignore, (m.0, m.1)))
                             .map(|i| plain.messages.remove(i).2);
+                        let got = fast.find_message(src, tag, ignore);
                         assert_eq!(
-                            fast.match_receive(src, tag, ignore),
+                            got.and_then(|id| fast.take_message(id)),
                             want,
                             "seed {seed} step {n}"
                         );
@@ -305,8 +437,9 @@ mod tests {
                             .iter()
                             .position(|p| fits(p.0, p.1, p.2, (src, tag)))
                             .map(|i| plain.posted.remove(i).3);
+                        let got = fast.find_receive(src, tag);
                         assert_eq!(
-                            fast.match_message(src, tag).map(|p| p.what),
+                            got.and_then(|id| fast.take_receive(id)).map(|p| p.what),
                             want,
                             "seed {seed} step {n}"
                         );

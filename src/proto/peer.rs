@@ -5,6 +5,17 @@ use std::collections::HashMap;
 /// Messages may arrive at most so far ahead of the one that is due.
 const AHEAD_MAX: u32 = 1 << 20;
 
+type Packet = Box<[u8]>;
+
+/// Where the further packets of a message of several requests go.
+#[derive(Debug)]
+pub enum Parts {
+    /// Its receive is not known yet.
+    Waiting(Vec<Packet>),
+    /// To this receive operation.
+    Rx(u32),
+}
+
 /// See the module text.
 #[derive(Debug, Default)]
 pub struct Peer {
@@ -14,9 +25,11 @@ pub struct Peer {
     pub handshake_sent: bool,
     /// Extra features of the peer, once its handshake is here.
     pub features: Option<u64>,
+    /// Messages of several requests that have begun to arrive.
+    pub parts: HashMap<u32, Parts>,
     /// Number of the message that is due from this peer.
     due: u32,
-    early: HashMap<u32, Box<[u8]>>,
+    early: HashMap<u32, Vec<Packet>>,
 }
 
 /// When a message's turn is.
@@ -25,6 +38,8 @@ pub enum Turn {
     Now,
     /// Kept until its turn.
     Early,
+    /// A further packet of a message that has begun.
+    Part,
     /// A number that was there before, or is beyond reason.
     Never,
 }
@@ -37,29 +52,45 @@ impl Peer {
         id
     }
 
-    /// Whose turn a message is; an early one is copied and kept.
-    pub fn turn(&mut self, msg_id: u32, packet: &[u8]) -> Turn {
+    /// Whose turn a message is; an early one is copied and kept. `several` says that the message
+    /// may have further requests of this number.
+    pub fn turn(&mut self, msg_id: u32, several: bool, packet: &[u8]) -> Turn {
         match msg_id.wrapping_sub(self.due) {
             0 => {
                 self.due = self.due.wrapping_add(1);
                 Turn::Now
             }
             d if d <= AHEAD_MAX => {
-                self.early.entry(msg_id).or_insert_with(|| packet.into());
+                let kept = self.early.entry(msg_id).or_default();
+                if kept.is_empty() || several {
+                    kept.push(packet.into());
+                }
                 Turn::Early
             }
+            _ if several && self.parts.contains_key(&msg_id) => Turn::Part,
             _ => Turn::Never,
         }
     }
 
-    /// The next kept message whose turn has come.
-    pub fn next_early(&mut self) -> Option<Box<[u8]>> {
+    /// The packets of the next kept message whose turn has come; none for one to skip.
+    pub fn next_early(&mut self) -> Option<Vec<Packet>> {
         if self.early.is_empty() {
             return None;
         }
         let p = self.early.remove(&self.due)?;
         self.due = self.due.wrapping_add(1);
         Some(p)
+    }
+
+    /// Message `msg_id` will never arrive.
+    pub fn skip(&mut self, msg_id: u32) {
+        match msg_id.wrapping_sub(self.due) {
+            0 => self.due = self.due.wrapping_add(1),
+            d if d <= AHEAD_MAX => {
+                self.early.insert(msg_id, Vec::new());
+            }
+            _ => {}
+        }
     }
 }
 
@@ -73,13 +104,21 @@ mod tests {
             due: u32::MAX,
             ..Peer::default()
         };
-        assert_eq!(p.turn(0, b"b"), Turn::Early);
-        assert_eq!(p.turn(1, b"c"), Turn::Early);
+        assert_eq!(p.turn(0, false, b"b"), Turn::Early);
+        assert_eq!(p.turn(1, false, b"c"), Turn::Early);
+        assert_eq!(p.turn(2, true, b"d1"), Turn::Early);
+        assert_eq!(p.turn(2, true, b"d2"), Turn::Early);
         assert_eq!(p.next_early(), None);
-        assert_eq!(p.turn(u32::MAX, b"a"), Turn::Now);
-        assert_eq!(p.next_early().as_deref(), Some(&b"b"[..]));
-        assert_eq!(p.next_early().as_deref(), Some(&b"c"[..]));
-        assert_eq!(p.turn(1, b"c"), Turn::Never);
+        assert_eq!(p.turn(u32::MAX, false, b"a"), Turn::Now);
+        let mut next = || p.next_early().map(|v| v.concat());
+        assert_eq!(next().as_deref(), Some(&b"b"[..]));
+        assert_eq!(next().as_deref(), Some(&b"c"[..]));
+        assert_eq!(next().as_deref(), Some(&b"d1d2"[..]));
+        assert_eq!(p.turn(1, false, b"c"), Turn::Never);
+        p.skip(4);
+        p.skip(3);
+        assert_eq!(p.next_early(), Some(Vec::new()));
+        assert_eq!(p.turn(5, false, b"e"), Turn::Now);
         assert!(p.early.is_empty());
     }
 }

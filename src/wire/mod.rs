@@ -9,14 +9,16 @@
 mod fields;
 mod handshake;
 mod repr;
+mod request;
 
 pub use handshake::Handshake;
-pub use repr::{Opt, Repr, Rtm};
+pub use repr::{Repr, REF_MESSAGE, REF_OPERATION, REF_SKIP};
+pub use request::{Iovs, Opt, RmaIov, Rta, RtaKind, Rtm, RtmKind, Rtr, Rtw, RtwKind, MAX_IOV};
 
 /// Version every base header carries.
 pub const VERSION: u8 = 4;
-/// Longest header this library emits: a tagged long-CTS message with every optional header.
-pub const HEADER_MAX: usize = 32 + 4 + RAW_ADDR_LEN + 8 + 4 + 8;
+/// Longest header: a tagged runting read with every optional header and all its `read_iov`.
+pub const HEADER_MAX: usize = 48 + 4 + RAW_ADDR_LEN + 8 + 4 + 24 * MAX_IOV + 24 * MAX_IOV;
 /// Length of a raw address.
 pub const RAW_ADDR_LEN: usize = 32;
 
@@ -24,17 +26,42 @@ pub const RAW_ADDR_LEN: usize = 32;
 pub mod pkt {
     pub const CTS: u8 = 3;
     pub const CTSDATA: u8 = 4;
+    pub const READRSP: u8 = 5;
+    pub const EOR: u8 = 7;
+    pub const ATOMRSP: u8 = 8;
     pub const HANDSHAKE: u8 = 9;
     pub const RECEIPT: u8 = 10;
+    pub const READ_NACK: u8 = 11;
     pub const PEER_ERROR: u8 = 12;
+    /// Requests have this number or a greater one.
+    pub const REQ_FIRST: u8 = 64;
     pub const EAGER_MSGRTM: u8 = 64;
     pub const EAGER_TAGRTM: u8 = 65;
+    pub const MEDIUM_MSGRTM: u8 = 66;
+    pub const MEDIUM_TAGRTM: u8 = 67;
     pub const LONGCTS_MSGRTM: u8 = 68;
     pub const LONGCTS_TAGRTM: u8 = 69;
+    pub const EAGER_RTW: u8 = 70;
+    pub const LONGCTS_RTW: u8 = 71;
+    pub const SHORT_RTR: u8 = 72;
+    pub const LONGCTS_RTR: u8 = 73;
+    pub const WRITE_RTA: u8 = 74;
+    pub const FETCH_RTA: u8 = 75;
+    pub const COMPARE_RTA: u8 = 76;
+    pub const LONGREAD_MSGRTM: u8 = 128;
+    pub const LONGREAD_TAGRTM: u8 = 129;
+    pub const LONGREAD_RTW: u8 = 130;
     pub const DC_EAGER_MSGRTM: u8 = 133;
     pub const DC_EAGER_TAGRTM: u8 = 134;
+    pub const DC_MEDIUM_MSGRTM: u8 = 135;
+    pub const DC_MEDIUM_TAGRTM: u8 = 136;
     pub const DC_LONGCTS_MSGRTM: u8 = 137;
     pub const DC_LONGCTS_TAGRTM: u8 = 138;
+    pub const DC_EAGER_RTW: u8 = 139;
+    pub const DC_LONGCTS_RTW: u8 = 140;
+    pub const DC_WRITE_RTA: u8 = 141;
+    pub const RUNTREAD_MSGRTM: u8 = 145;
+    pub const RUNTREAD_TAGRTM: u8 = 146;
 }
 
 /// Flags of the base header of a request (REQ) packet.
@@ -43,8 +70,14 @@ pub mod req {
     pub const CQ_DATA: u16 = 2;
     pub const MSG: u16 = 4;
     pub const TAGGED: u16 = 8;
+    pub const RMA: u16 = 0x10;
+    pub const ATOMIC: u16 = 0x20;
+    pub const READ_NACK: u16 = 0x2000;
     pub const CONNID: u16 = 0x8000;
 }
+
+/// Flag of a CTS that answers a long emulated read.
+pub const CTS_EMULATED_READ: u16 = 0x80;
 
 /// Extra features and requests, bits of the handshake.
 pub mod extra {

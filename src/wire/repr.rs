@@ -1,48 +1,51 @@
-//! Headers of messages and of what controls them (protocol, chapters 2 and 3).
+//! All packets: requests (see `req`) and what controls and answers them (protocol, chapters 2 to 4).
 
 use super::fields::{Reader, Writer};
-use super::{pkt, req, RAW_ADDR_LEN, VERSION};
+use super::request::{Rta, Rtm, Rtr, Rtw};
+use super::{pkt, req, CTS_EMULATED_READ, VERSION};
 
-/// Optional headers of a request, in wire order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Opt {
-    /// The sender's address, until it knows that the receiver knows it.
-    pub raw_addr: Option<[u8; RAW_ADDR_LEN]>,
-    /// Remote CQ data.
-    pub cq_data: Option<u64>,
-    /// The sender's connection id.
-    pub connid: Option<u32>,
-}
-
-/// A "request to message": the first packet of every message.
+/// A packet header; see the module text of `wire`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rtm {
-    /// Consecutive number of the message between these two endpoints.
-    pub msg_id: u32,
-    pub tag: Option<u64>,
-    pub opt: Opt,
-    /// `(msg_length, send_id, credit_request)` of a long-CTS message; `None` for an eager one.
-    pub long: Option<(u64, u32, u32)>,
-    /// `send_id` of a message whose sender wants a receipt.
-    pub receipt: Option<u32>,
-}
-
-/// A packet header; see the module text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant)]
 pub enum Repr {
     Rtm(Rtm),
+    Rtw(Rtw),
+    Rtr(Rtr),
+    Rta(Rta),
     /// Clear to send: the receiver wants `length` more bytes of `send_id`, for its `recv_id`.
     Cts {
         send_id: u32,
         recv_id: u32,
         length: u64,
+        /// It belongs to an emulated read.
+        read: bool,
     },
     /// A segment of a long message.
     CtsData {
         recv_id: u32,
         length: u64,
         offset: u64,
-        connid: Option<u32>,
+    },
+    /// The answer to a short emulated read, or the first of a long one.
+    ReadRsp {
+        recv_id: u32,
+        send_id: u32,
+        length: u64,
+    },
+    /// The answer to a fetching atomic.
+    AtomRsp {
+        recv_id: u32,
+        length: u64,
+    },
+    /// The sender's memory has been read.
+    Eor {
+        send_id: u32,
+        recv_id: u32,
+    },
+    /// The sender's memory cannot be read: send it another way.
+    ReadNack {
+        send_id: u32,
+        recv_id: u32,
     },
     /// All of message `msg_id` is in the receiver's buffer.
     Receipt {
@@ -61,131 +64,38 @@ pub enum Repr {
     Unknown(u8),
 }
 
-impl Rtm {
-    fn code(&self) -> u8 {
-        match (
-            self.long.is_some(),
-            self.receipt.is_some(),
-            self.tag.is_some(),
-        ) {
-            (false, false, false) => pkt::EAGER_MSGRTM,
-            (false, false, true) => pkt::EAGER_TAGRTM,
-            (true, false, false) => pkt::LONGCTS_MSGRTM,
-            (true, false, true) => pkt::LONGCTS_TAGRTM,
-            (false, true, false) => pkt::DC_EAGER_MSGRTM,
-            (false, true, true) => pkt::DC_EAGER_TAGRTM,
-            (true, true, false) => pkt::DC_LONGCTS_MSGRTM,
-            (true, true, true) => pkt::DC_LONGCTS_TAGRTM,
-        }
-    }
-
-    fn emit(&self, w: &mut Writer) {
-        let mut flags = req::MSG;
-        for (set, flag) in [
-            (self.tag.is_some(), req::TAGGED),
-            (self.opt.raw_addr.is_some(), req::RAW_ADDR),
-            (self.opt.cq_data.is_some(), req::CQ_DATA),
-            (self.opt.connid.is_some(), req::CONNID),
-        ] {
-            flags |= if set { flag } else { 0 };
-        }
-        w.u8(self.code());
-        w.u8(VERSION);
-        w.u16(flags);
-        w.u32(self.msg_id);
-        match (self.long, self.receipt) {
-            (Some((length, send_id, credits)), _) => {
-                w.u64(length);
-                w.u32(send_id);
-                w.u32(credits);
-            }
-            (None, Some(send_id)) => {
-                w.u32(send_id);
-                w.u32(0);
-            }
-            (None, None) => {}
-        }
-        if let Some(t) = self.tag {
-            w.u64(t);
-        }
-        if let Some(a) = &self.opt.raw_addr {
-            w.u32(RAW_ADDR_LEN as u32);
-            w.bytes(a);
-        }
-        if let Some(d) = self.opt.cq_data {
-            w.u64(d);
-        }
-        if let Some(c) = self.opt.connid {
-            w.u32(c);
-        }
-    }
-
-    fn parse(code: u8, flags: u16, r: &mut Reader) -> Option<Rtm> {
-        let msg_id = r.u32()?;
-        let long = match code {
-            pkt::LONGCTS_MSGRTM
-            | pkt::LONGCTS_TAGRTM
-            | pkt::DC_LONGCTS_MSGRTM
-            | pkt::DC_LONGCTS_TAGRTM => Some((r.u64()?, r.u32()?, r.u32()?)),
-            _ => None,
-        };
-        let receipt = match code {
-            pkt::DC_EAGER_MSGRTM | pkt::DC_EAGER_TAGRTM => {
-                let id = r.u32()?;
-                r.u32()?;
-                Some(id)
-            }
-            pkt::DC_LONGCTS_MSGRTM | pkt::DC_LONGCTS_TAGRTM => long.map(|l| l.1),
-            _ => None,
-        };
-        let tag = match code {
-            pkt::EAGER_TAGRTM
-            | pkt::LONGCTS_TAGRTM
-            | pkt::DC_EAGER_TAGRTM
-            | pkt::DC_LONGCTS_TAGRTM => Some(r.u64()?),
-            _ => None,
-        };
-        let mut opt = Opt::default();
-        if flags & req::RAW_ADDR != 0 {
-            let len = r.u32()? as usize;
-            let raw = r.bytes(len)?;
-            opt.raw_addr = raw.first_chunk::<RAW_ADDR_LEN>().copied();
-        }
-        if flags & req::CQ_DATA != 0 {
-            opt.cq_data = Some(r.u64()?);
-        }
-        if flags & req::CONNID != 0 {
-            opt.connid = Some(r.u32()?);
-        }
-        Some(Rtm {
-            msg_id,
-            tag,
-            opt,
-            long,
-            receipt,
-        })
-    }
-}
+/// `kind` of a [`Repr::PeerError`]: `op_id` is an operation of the packet's receiver.
+pub const REF_OPERATION: u32 = 0;
+/// `op_id` is the number of a message whose first packets have arrived.
+pub const REF_MESSAGE: u32 = 1;
+/// `op_id` is the number of a message that will never arrive.
+pub const REF_SKIP: u32 = 2;
 
 impl Repr {
-    /// Writes the header and returns its length; `buf` holds [`super::HEADER_MAX`] bytes.
+    /// Writes the header and returns its length; `buf` holds [`super::HEADER_MAX`] bytes. Packets
+    /// other than requests, which carry it in their options, take the sender's `connid` along.
     /// Handshakes and unknown packets write nothing.
-    pub fn emit(&self, buf: &mut [u8]) -> usize {
+    pub fn emit(&self, connid: Option<u32>, buf: &mut [u8]) -> usize {
         let mut w = Writer::new(buf);
-        let base = |w: &mut Writer, code: u8, flags: u16| {
+        let id = connid.unwrap_or(0);
+        let base = |w: &mut Writer, code: u8, more: u16| {
             w.u8(code);
             w.u8(VERSION);
-            w.u16(flags);
+            w.u16(more | if connid.is_some() { req::CONNID } else { 0 });
         };
         match *self {
             Repr::Rtm(r) => r.emit(&mut w),
+            Repr::Rtw(r) => r.emit(&mut w),
+            Repr::Rtr(r) => r.emit(&mut w),
+            Repr::Rta(r) => r.emit(&mut w),
             Repr::Cts {
                 send_id,
                 recv_id,
                 length,
+                read,
             } => {
-                base(&mut w, pkt::CTS, 0);
-                w.u32(0);
+                base(&mut w, pkt::CTS, if read { CTS_EMULATED_READ } else { 0 });
+                w.u32(id);
                 w.u32(send_id);
                 w.u32(recv_id);
                 w.u64(length);
@@ -194,13 +104,8 @@ impl Repr {
                 recv_id,
                 length,
                 offset,
-                connid,
             } => {
-                base(
-                    &mut w,
-                    pkt::CTSDATA,
-                    if connid.is_some() { req::CONNID } else { 0 },
-                );
+                base(&mut w, pkt::CTSDATA, 0);
                 w.u32(recv_id);
                 w.u64(length);
                 w.u64(offset);
@@ -209,18 +114,48 @@ impl Repr {
                     w.u32(0);
                 }
             }
+            Repr::ReadRsp {
+                recv_id,
+                send_id,
+                length,
+            } => {
+                base(&mut w, pkt::READRSP, 0);
+                w.u32(id);
+                w.u32(recv_id);
+                w.u32(send_id);
+                w.u64(length);
+            }
+            Repr::AtomRsp { recv_id, length } => {
+                base(&mut w, pkt::ATOMRSP, 0);
+                w.u32(id);
+                w.u32(0);
+                w.u32(recv_id);
+                w.u64(length);
+            }
+            Repr::Eor { send_id, recv_id } => {
+                base(&mut w, pkt::EOR, 0);
+                w.u32(send_id);
+                w.u32(recv_id);
+                w.u32(id);
+            }
+            Repr::ReadNack { send_id, recv_id } => {
+                base(&mut w, pkt::READ_NACK, 0);
+                w.u32(send_id);
+                w.u32(recv_id);
+                w.u32(id);
+            }
             Repr::Receipt { tx_id, msg_id } => {
                 base(&mut w, pkt::RECEIPT, 0);
                 w.u32(tx_id);
                 w.u32(msg_id);
-                w.u32(0);
+                w.u32(id);
             }
             Repr::PeerError { op_id, kind, errno } => {
                 base(&mut w, pkt::PEER_ERROR, 0);
                 w.u32(op_id);
                 w.u32(kind);
                 w.u32(errno);
-                w.u32(0);
+                w.u32(id);
             }
             Repr::Handshake | Repr::Unknown(_) => {}
         }
@@ -237,52 +172,69 @@ impl Repr {
         }
         let flags = r.u16()?;
         let repr = match code {
-            pkt::EAGER_MSGRTM
-            | pkt::EAGER_TAGRTM
-            | pkt::LONGCTS_MSGRTM
-            | pkt::LONGCTS_TAGRTM
-            | pkt::DC_EAGER_MSGRTM
-            | pkt::DC_EAGER_TAGRTM
-            | pkt::DC_LONGCTS_MSGRTM
-            | pkt::DC_LONGCTS_TAGRTM => Repr::Rtm(Rtm::parse(code, flags, &mut r)?),
+            _ if Rtm::is(code) => Repr::Rtm(Rtm::parse(code, flags, &mut r)?),
+            pkt::EAGER_RTW
+            | pkt::LONGCTS_RTW
+            | pkt::LONGREAD_RTW
+            | pkt::DC_EAGER_RTW
+            | pkt::DC_LONGCTS_RTW => Repr::Rtw(Rtw::parse(code, flags, &mut r)?),
+            pkt::SHORT_RTR | pkt::LONGCTS_RTR => Repr::Rtr(Rtr::parse(code, flags, &mut r)?),
+            pkt::WRITE_RTA | pkt::FETCH_RTA | pkt::COMPARE_RTA | pkt::DC_WRITE_RTA => {
+                Repr::Rta(Rta::parse(code, flags, &mut r)?)
+            }
             pkt::CTS => {
                 r.u32()?;
                 Repr::Cts {
                     send_id: r.u32()?,
                     recv_id: r.u32()?,
                     length: r.u64()?,
+                    read: flags & CTS_EMULATED_READ != 0,
                 }
             }
             pkt::CTSDATA => {
                 let (recv_id, length, offset) = (r.u32()?, r.u64()?, r.u64()?);
-                let mut connid = None;
                 if flags & req::CONNID != 0 {
-                    connid = Some(r.u32()?);
-                    r.u32()?;
+                    r.u64()?;
                 }
                 Repr::CtsData {
                     recv_id,
                     length,
                     offset,
-                    connid,
+                }
+            }
+            pkt::READRSP => {
+                r.u32()?;
+                Repr::ReadRsp {
+                    recv_id: r.u32()?,
+                    send_id: r.u32()?,
+                    length: r.u64()?,
+                }
+            }
+            pkt::ATOMRSP => {
+                r.u64()?;
+                Repr::AtomRsp {
+                    recv_id: r.u32()?,
+                    length: r.u64()?,
+                }
+            }
+            pkt::EOR | pkt::READ_NACK => {
+                let (send_id, recv_id) = (r.u32()?, r.u32()?);
+                r.u32()?;
+                if code == pkt::EOR {
+                    Repr::Eor { send_id, recv_id }
+                } else {
+                    Repr::ReadNack { send_id, recv_id }
                 }
             }
             pkt::RECEIPT => {
-                let p = Repr::Receipt {
-                    tx_id: r.u32()?,
-                    msg_id: r.u32()?,
-                };
+                let (tx_id, msg_id) = (r.u32()?, r.u32()?);
                 r.u32()?;
-                p
+                Repr::Receipt { tx_id, msg_id }
             }
             pkt::PEER_ERROR => {
-                let p = Repr::PeerError {
-                    op_id: r.u32()?,
-                    kind: r.u32()?,
-                    errno: r.u32()?,
-                };
+                let (op_id, kind, errno) = (r.u32()?, r.u32()?, r.u32()?);
                 r.u32()?;
-                p
+                Repr::PeerError { op_id, kind, errno }
             }
             pkt::HANDSHAKE => Repr::Handshake,
             other => Repr::Unknown(other),
@@ -293,27 +245,57 @@ impl Repr {
 
 #[cfg(test)]
 mod tests {
-    use super::super::HEADER_MAX;
+    use super::super::{
+        Iovs, Opt, RmaIov, RtaKind, RtmKind, RtwKind, HEADER_MAX, MAX_IOV, RAW_ADDR_LEN,
+    };
     use super::*;
 
-    fn samples() -> Vec<Repr> {
-        let mut v = vec![
+    fn iovs(n: usize) -> Iovs {
+        let v: Vec<RmaIov> = (0..n as u64)
+            .map(|i| RmaIov {
+                addr: i << 40,
+                len: 7 + i,
+                key: 9 * i,
+            })
+            .collect();
+        Iovs::new(&v).unwrap()
+    }
+
+    fn controls() -> Vec<Repr> {
+        vec![
             Repr::Cts {
                 send_id: 1,
                 recv_id: 2,
                 length: 3,
+                read: false,
+            },
+            Repr::Cts {
+                send_id: 1,
+                recv_id: 2,
+                length: 3,
+                read: true,
             },
             Repr::CtsData {
                 recv_id: 1,
                 length: 2,
                 offset: 3,
-                connid: None,
             },
-            Repr::CtsData {
+            Repr::ReadRsp {
+                recv_id: 1,
+                send_id: 2,
+                length: 3,
+            },
+            Repr::AtomRsp {
                 recv_id: 1,
                 length: 2,
-                offset: 3,
-                connid: Some(4),
+            },
+            Repr::Eor {
+                send_id: 1,
+                recv_id: 2,
+            },
+            Repr::ReadNack {
+                send_id: 1,
+                recv_id: 2,
             },
             Repr::Receipt {
                 tx_id: 1,
@@ -324,30 +306,105 @@ mod tests {
                 kind: 2,
                 errno: 3,
             },
-        ];
+        ]
+    }
+
+    fn requests() -> Vec<Repr> {
+        let mut v = Vec::new();
         for bits in 0..64u32 {
             let on = |b: u32| bits >> b & 1 == 1;
-            let long = on(0).then_some((1 << 40, 5, 6));
-            v.push(Repr::Rtm(Rtm {
-                msg_id: 9,
-                tag: on(1).then_some(u64::MAX),
-                opt: Opt {
-                    raw_addr: on(2).then_some([7; RAW_ADDR_LEN]),
-                    cq_data: on(3).then_some(8),
-                    connid: on(4).then_some(11),
-                },
-                long,
-                receipt: on(5).then_some(5),
+            let opt = Opt {
+                raw_addr: on(0).then_some([7; RAW_ADDR_LEN]),
+                cq_data: on(1).then_some(8),
+                connid: on(2).then_some(11),
+            };
+            let from = iovs(1 + bits as usize % MAX_IOV);
+            let receipt = on(3).then_some(5);
+            let long = RtmKind::LongCts {
+                length: 1 << 40,
+                send_id: 5,
+                credits: 6,
+            };
+            let medium = RtmKind::Medium {
+                length: 9,
+                offset: 4,
+            };
+            let read = RtmKind::LongRead {
+                length: 9,
+                send_id: 5,
+                from,
+            };
+            let runt = RtmKind::RuntRead {
+                length: 9,
+                send_id: 5,
+                offset: 2,
+                runt: 4,
+                from,
+            };
+            for kind in [RtmKind::Eager, medium, long, read, runt] {
+                let reads = matches!(kind, RtmKind::LongRead { .. } | RtmKind::RuntRead { .. });
+                v.push(Repr::Rtm(Rtm {
+                    msg_id: 9,
+                    tag: on(4).then_some(u64::MAX),
+                    opt,
+                    kind,
+                    receipt: receipt.filter(|_| !reads),
+                    after_nack: on(5),
+                }));
+            }
+            let long = RtwKind::LongCts {
+                length: 1 << 40,
+                send_id: 5,
+                credits: 6,
+            };
+            let read = RtwKind::LongRead {
+                length: 9,
+                send_id: 5,
+                from,
+            };
+            for kind in [RtwKind::Eager, long, read] {
+                let reads = matches!(kind, RtwKind::LongRead { .. });
+                v.push(Repr::Rtw(Rtw {
+                    opt,
+                    to: from,
+                    kind,
+                    receipt: receipt.filter(|_| !reads),
+                    after_nack: on(5),
+                }));
+            }
+            v.push(Repr::Rtr(Rtr {
+                opt,
+                from,
+                length: 77,
+                recv_id: 3,
+                window: on(3).then_some(66),
             }));
+            for kind in [
+                RtaKind::Write,
+                RtaKind::WriteReceipt(1),
+                RtaKind::Fetch(2),
+                RtaKind::Compare(3),
+            ] {
+                v.push(Repr::Rta(Rta {
+                    msg_id: 1,
+                    opt,
+                    to: from,
+                    datatype: 7,
+                    op: 12,
+                    kind,
+                }));
+            }
         }
         v
     }
 
     #[test]
     fn what_is_emitted_is_parsed_and_nothing_shorter_is() {
-        for p in samples() {
+        let both = controls().into_iter().map(|p| (p, Some(4)));
+        let none = controls().into_iter().chain(requests()).map(|p| (p, None));
+        for (p, connid) in both.chain(none) {
             let mut buf = vec![0u8; HEADER_MAX];
-            let n = p.emit(&mut buf);
+            let n = p.emit(connid, &mut buf);
             assert!(n > 0);
             buf.truncate(n);
             for cut in 0..n {
@@ -369,19 +426,48 @@ mod tests {
                 cq_data: Some(0x55),
                 ..Opt::default()
             },
-            long: None,
+            kind: RtmKind::Eager,
             receipt: None,
+            after_nack: false,
         };
-        let n = Repr::Rtm(rtm).emit(&mut buf);
+        let n = Repr::Rtm(rtm).emit(None, &mut buf);
         assert_eq!(n, 24);
         assert_eq!(buf[..9], [65, 4, 2 | 4 | 8, 0, 1, 2, 3, 4, 0x22]);
         assert_eq!(buf[16], 0x55);
-        let n = Repr::Cts {
+        let cts = Repr::Cts {
             send_id: 1,
             recv_id: 2,
             length: 3,
-        }
-        .emit(&mut buf);
+            read: false,
+        };
+        let n = cts.emit(None, &mut buf);
         assert_eq!((n, buf[8], buf[12], buf[16]), (24, 1, 2, 3));
+        // Lengths of the mandatory headers, from the facts (efa-rdm-protocol-v4.json).
+        let len = |kind, receipt, tag| {
+            let r = Rtm {
+                kind,
+                receipt,
+                tag,
+                opt: Opt::default(),
+                ..rtm
+            };
+            Repr::Rtm(r).emit(None, &mut [0u8; HEADER_MAX])
+        };
+        let medium = RtmKind::Medium {
+            length: 1,
+            offset: 0,
+        };
+        let runt = RtmKind::RuntRead {
+            length: 1,
+            send_id: 1,
+            offset: 0,
+            runt: 1,
+            from: iovs(0),
+        };
+        assert_eq!(len(RtmKind::Eager, None, None), 8);
+        assert_eq!(len(RtmKind::Eager, Some(1), Some(1)), 24);
+        assert_eq!(len(medium, None, None), 24);
+        assert_eq!(len(medium, Some(1), Some(1)), 40);
+        assert_eq!(len(runt, None, Some(1)), 48);
     }
 }

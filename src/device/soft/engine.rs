@@ -144,6 +144,10 @@ pub struct Engine {
     backlog_bytes: usize,
     got: Vec<Got>,
     faults: Option<Faults<(SocketAddr, Vec<u8>)>>,
+    /// Messages that are not let in now; see `QueuePair::hold`.
+    pub hold: Option<fn(&[u8]) -> bool>,
+    /// Whether peers' reads and writes are events.
+    pub remote_events: bool,
     next_flow: u32,
     generation: u32,
     last_service: u64,
@@ -195,6 +199,8 @@ impl Engine {
             backlog_bytes: 0,
             got: Vec::with_capacity(SLOTS),
             faults,
+            hold: None,
+            remote_events: false,
             next_flow: seed | 1,
             generation: 0,
             last_service: 0,
@@ -918,7 +924,7 @@ impl Engine {
         match h.kind {
             Kind::Send => {
                 p.ack_now |= !core::mem::take(&mut p.replied);
-                if !room {
+                if !room || self.hold.is_some_and(|held| held(payload)) {
                     r.not_ready(h.psn, now);
                     return;
                 }
@@ -944,12 +950,21 @@ impl Engine {
                     Ok(m) => {
                         m.store(0, payload);
                         r.take(h.psn, now);
-                        if let Some(imm) = imm {
-                            if r.write_part(op, len as u32, total) {
+                        let counted = imm.is_some() || self.remote_events;
+                        if counted && r.write_part(op, len as u32, total) {
+                            if let Some(imm) = imm {
                                 sink.list.push(Event::WriteImm {
                                     from,
                                     imm,
                                     len: total,
+                                });
+                            }
+                            if self.remote_events {
+                                sink.list.push(Event::Remote {
+                                    from,
+                                    key: u64::from(key),
+                                    len: total,
+                                    write: true,
                                 });
                             }
                         }
@@ -968,6 +983,14 @@ impl Engine {
                         let kind = OpKind::ReadResp { id, key, addr };
                         let op = Self::op(None, kind, copy, UserMem::EMPTY, u64::from(len));
                         self.add(&from, op, now);
+                        if self.remote_events {
+                            sink.list.push(Event::Remote {
+                                from,
+                                key: u64::from(key),
+                                len,
+                                write: false,
+                            });
+                        }
                     }
                     Err(s) => {
                         r.refuse(h.psn, s, now);

@@ -219,6 +219,17 @@ impl Device for SoftDevice {
     fn dereg_mr(&self, key: u64) -> Result<()> {
         self.mem.remove(key)
     }
+
+    fn target(
+        &self,
+        key: u64,
+        addr: u64,
+        len: u64,
+        access: u64,
+    ) -> core::result::Result<UserMem, super::Status> {
+        let key = u32::try_from(key).map_err(|_| super::Status::RemoteBadKey)?;
+        self.mem.access().find(key, addr, len, access)
+    }
 }
 
 impl QueuePair for SoftQp {
@@ -286,6 +297,14 @@ impl QueuePair for SoftQp {
         self.shared.lock().expect(peer, on, now());
     }
 
+    fn hold(&mut self, held: Option<fn(&[u8]) -> bool>) {
+        self.shared.lock().hold = held;
+    }
+
+    fn report_remote(&mut self) {
+        self.shared.lock().remote_events = true;
+    }
+
     fn wait_fd(&self) -> i32 {
         self.shared.event_fd()
     }
@@ -350,7 +369,7 @@ mod tests {
                     Event::Done { wr_id, status } => done.push((wr_id, status)),
                     Event::Recv { data, .. } => msgs.push(Events::bytes(arena, &data).to_vec()),
                     Event::WriteImm { imm, .. } => msgs.push(imm.to_le_bytes().to_vec()),
-                    Event::PeerDown { .. } => {}
+                    Event::PeerDown { .. } | Event::Remote { .. } => {}
                 }
             }
         }

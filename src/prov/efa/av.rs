@@ -4,15 +4,18 @@
 //! has to be removed twice.
 
 use super::addr;
+use super::rdm::Peers;
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::QpAddr;
+use crate::proto::PeerId;
 use crate::types::*;
-use std::collections::HashMap;
 
 #[derive(Debug)]
 struct Entry {
     addr: QpAddr,
+    /// The domain's number of the peer.
+    peer: PeerId,
     inserted: u32,
 }
 
@@ -21,10 +24,13 @@ struct Entry {
 pub struct Av {
     pub type_: fi_av_type,
     table: Slab<Entry>,
-    by_addr: HashMap<QpAddr, u32>,
+    /// Index of an entry by the number of its peer; `NONE` where there is no entry.
+    by_peer: Vec<u32>,
     /// Endpoints bound to it; it cannot be closed before them.
     pub users: u32,
 }
+
+const NONE: u32 = u32::MAX;
 
 impl Av {
     /// An empty vector, sized for `count` peers.
@@ -33,19 +39,24 @@ impl Av {
         Av {
             type_,
             table: Slab::with_capacity(n),
-            by_addr: HashMap::with_capacity(n),
+            by_peer: Vec::new(),
             users: 0,
         }
     }
 
     /// Inserts a raw address and returns its index; `FI_EADDRNOTAVAIL` for one that is no address
     /// (too short, or all zero).
-    pub fn insert(&mut self, raw: &[u8]) -> Result<fi_addr_t> {
+    pub fn insert(&mut self, raw: &[u8], peers: &mut Peers) -> Result<fi_addr_t> {
         let a = addr::from_raw(raw).ok_or(FI_EINVAL)?;
         if a.gid == [0; 16] {
             return Err(FI_EADDRNOTAVAIL);
         }
-        if let Some(at) = self.by_addr.get(&a) {
+        let peer = peers.of(&a);
+        let slot = peer as usize;
+        if self.by_peer.len() <= slot {
+            self.by_peer.resize(slot + 1, NONE);
+        }
+        if let Some(at) = self.by_peer.get(slot).filter(|at| **at != NONE) {
             if let Some(e) = self.table.get_mut(*at) {
                 e.inserted += 1;
             }
@@ -53,9 +64,12 @@ impl Av {
         }
         let at = self.table.insert(Entry {
             addr: a,
+            peer,
             inserted: 1,
         });
-        self.by_addr.insert(a, at);
+        if let Some(to) = self.by_peer.get_mut(slot) {
+            *to = at;
+        }
         Ok(u64::from(at))
     }
 
@@ -68,7 +82,9 @@ impl Av {
             return Ok(false);
         }
         if let Some(e) = self.table.remove(at) {
-            self.by_addr.remove(&e.addr);
+            if let Some(to) = self.by_peer.get_mut(e.peer as usize) {
+                *to = NONE;
+            }
         }
         Ok(true)
     }
@@ -80,11 +96,20 @@ impl Av {
         self.table.get(at).map(|e| e.addr).ok_or(FI_EINVAL)
     }
 
-    /// Index of an address, `FI_ADDR_NOTAVAIL` when it was not inserted.
-    pub fn reverse(&self, a: &QpAddr) -> fi_addr_t {
-        self.by_addr
-            .get(a)
-            .map_or(FI_ADDR_NOTAVAIL, |at| u64::from(*at))
+    /// The peer an entry stands for; `FI_EINVAL` when there is none.
+    #[inline]
+    pub fn peer(&self, fi_addr: fi_addr_t) -> Result<PeerId> {
+        let at = u32::try_from(fi_addr).map_err(|_| FI_EINVAL)?;
+        self.table.get(at).map(|e| e.peer).ok_or(FI_EINVAL)
+    }
+
+    /// Index of a peer's entry, `FI_ADDR_NOTAVAIL` when it was not inserted.
+    #[inline]
+    pub fn reverse(&self, peer: PeerId) -> fi_addr_t {
+        match self.by_peer.get(peer as usize) {
+            Some(at) if *at != NONE => u64::from(*at),
+            _ => FI_ADDR_NOTAVAIL,
+        }
     }
 
     /// Entries.
@@ -113,18 +138,19 @@ mod tests {
     #[test]
     fn insert_lookup_remove() {
         let mut v = Av::new(FI_AV_TABLE, 4);
-        let a = v.insert(&raw(1)).unwrap();
-        let b = v.insert(&raw(2)).unwrap();
+        let p = &mut Peers::default();
+        let a = v.insert(&raw(1), p).unwrap();
+        let b = v.insert(&raw(2), p).unwrap();
         assert_eq!((a, b), (0, 1));
-        assert_eq!(v.insert(&raw(1)), Ok(a));
-        assert_eq!(v.insert(&raw(0)), Err(FI_EADDRNOTAVAIL));
+        assert_eq!(v.insert(&raw(1), p), Ok(a));
+        assert_eq!(v.insert(&raw(0), p), Err(FI_EADDRNOTAVAIL));
         assert_eq!(v.lookup(a).unwrap().gid, [1; 16]);
-        assert_eq!(v.reverse(&v.lookup(b).unwrap()), b);
+        assert_eq!(v.reverse(v.peer(b).unwrap()), b);
         assert_eq!(v.remove(a), Ok(false));
         assert_eq!(v.remove(a), Ok(true));
         assert_eq!(v.remove(a), Err(FI_EINVAL));
         assert_eq!(v.lookup(a), Err(FI_EINVAL));
         assert_eq!(v.lookup(FI_ADDR_NOTAVAIL), Err(FI_EINVAL));
-        assert_eq!(v.insert(&raw(3)), Ok(a));
+        assert_eq!(v.insert(&raw(3), p), Ok(a));
     }
 }

@@ -7,13 +7,15 @@ use super::av::Av;
 use super::cntr::Cntr;
 use super::cq::{Cq, Entry, ErrEntry};
 use super::eq::{deadline, remaining};
-use super::rdm::Ep;
+use super::rdm::work::{self, Trigger};
+use super::rdm::{Ep, OpKind, Peers, Srx, UserOp};
 use crate::core::slab::Slab;
 use crate::core::{Info, Result};
 use crate::device::soft::SoftDevice;
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::device::{Device, QueuePair};
 use crate::hmem::UserMem;
+use crate::proto::RecvQueue;
 use crate::types::*;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -84,6 +86,18 @@ pub struct State {
     pub cqs: Slab<Cq>,
     pub cntrs: Slab<Cntr>,
     pub avs: Slab<Av>,
+    pub srxs: Slab<Srx>,
+    /// Receive queues of endpoints and shared receive contexts.
+    pub rxqs: Slab<RecvQueue>,
+    /// Operations of all endpoints.
+    pub ops: Slab<UserOp>,
+    pub peers: Peers,
+    /// Operations that wait for a counter.
+    pub triggers: Vec<Trigger>,
+    /// Counters bound to memory regions: key, counter, kinds of access (fi_mr_bind(3)).
+    pub mr_cntrs: Vec<(u64, u32, u64)>,
+    /// Bytes of unexpected messages per receive queue before senders wait.
+    pub budget: usize,
 }
 
 /// A domain. Thread safe: its state is behind one lock.
@@ -137,6 +151,13 @@ impl Domain {
                 cqs: Slab::default(),
                 cntrs: Slab::default(),
                 avs: Slab::default(),
+                srxs: Slab::default(),
+                rxqs: Slab::default(),
+                ops: Slab::with_capacity(256),
+                peers: Peers::default(),
+                triggers: Vec::new(),
+                mr_cntrs: Vec::new(),
+                budget: crate::core::params::efa_size("unexpected_size", 64 << 20),
             }),
             mrs: AtomicU32::new(0),
             thread: AtomicBool::new(false),
@@ -147,6 +168,11 @@ impl Domain {
             d.progress_thread()?;
         }
         Ok(d)
+    }
+
+    /// Largest packet of the adapter, bytes.
+    pub fn mtu(&self) -> usize {
+        self.lock().dev.attr().mtu
     }
 
     /// Largest single RDMA operation of the adapter, bytes.
@@ -164,8 +190,11 @@ impl Domain {
     pub fn close(&self) -> Result<()> {
         {
             let s = self.lock();
-            let empty =
-                s.eps.is_empty() && s.cqs.is_empty() && s.cntrs.is_empty() && s.avs.is_empty();
+            let empty = s.eps.is_empty()
+                && s.cqs.is_empty()
+                && s.cntrs.is_empty()
+                && s.avs.is_empty()
+                && s.srxs.is_empty();
             let free = empty && self.mrs.load(Ordering::Relaxed) == 0;
             busy_unless(
                 free,
@@ -190,8 +219,27 @@ impl Domain {
 
     /// Withdraws a registration.
     pub fn close_mr(&self, mr: &Mr) -> Result<()> {
-        self.lock().dev.dereg_mr(mr.key)?;
+        let mut s = self.lock();
+        s.dev.dereg_mr(mr.key)?;
+        // What peers were doing to it in software stops here.
+        for (_, op) in s.ops.iter_mut() {
+            if op.kind != OpKind::User && op.keys.contains(&mr.key) {
+                op.mem = UserMem::EMPTY;
+            }
+        }
+        s.mr_cntrs.retain(|(key, _, _)| *key != mr.key);
         self.mrs.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// fi_mr_bind(3) with a counter: `kinds` are FI_REMOTE_READ and FI_REMOTE_WRITE.
+    pub fn bind_mr(&self, mr: &Mr, cntr: u32, kinds: u64) -> Result<()> {
+        if kinds == 0 || kinds & !(FI_REMOTE_READ | FI_REMOTE_WRITE) != 0 {
+            return Err(FI_EBADFLAGS);
+        }
+        let mut s = self.lock();
+        s.cntrs.get(cntr).ok_or(FI_EBADF)?;
+        s.mr_cntrs.push((mr.key, cntr, kinds));
         Ok(())
     }
 
@@ -233,6 +281,13 @@ impl Domain {
         } else {
             Err(FI_EAGAIN)
         }
+    }
+
+    /// Whether a completion or an error can be read.
+    pub fn cq_has_any(&self, id: u32) -> Result<bool> {
+        let mut s = self.lock();
+        progress_cq(&mut s, id);
+        s.cqs.get(id).map(Cq::has_any).ok_or(FI_EBADF)
     }
 
     /// fi_cq_readerr(3).
@@ -330,8 +385,9 @@ impl Domain {
     /// Closes a counter; `FI_EBUSY` while an endpoint reports there.
     pub fn close_cntr(&self, id: u32) -> Result<()> {
         let mut s = self.lock();
-        let used = s.eps.iter().any(|(_, e)| e.uses_cntr(id));
-        busy_unless(!used, "counter", "endpoints bound to it")?;
+        let used = s.eps.iter().any(|(_, e)| e.uses_cntr(id))
+            || s.mr_cntrs.iter().any(|(_, c, _)| *c == id);
+        busy_unless(!used, "counter", "endpoints or memory regions bound to it")?;
         s.cntrs.remove(id).map(|_| ()).ok_or(FI_EBADF)
     }
 
@@ -340,7 +396,11 @@ impl Domain {
         let mut s = self.lock();
         let s = &mut *s;
         progress_cntr(s, id);
-        s.cntrs.get_mut(id).map(f).ok_or(FI_EBADF)
+        let r = s.cntrs.get_mut(id).map(f).ok_or(FI_EBADF);
+        if !s.triggers.is_empty() {
+            work::fire(s);
+        }
+        r
     }
 
     /// Prepares to wait for a counter: `FI_EAGAIN` when it has reached `threshold` or counts more
@@ -399,15 +459,10 @@ impl Domain {
         s.avs.remove(id).map(|_| ()).ok_or(FI_EBADF)
     }
 
-    /// Removes a peer from a vector, and from what its endpoints remember of it.
+    /// Removes a peer from a vector.
     pub fn remove_addr(&self, id: u32, fi_addr: fi_addr_t) -> Result<()> {
         let mut s = self.lock();
-        let s = &mut *s;
-        if s.avs.get_mut(id).ok_or(FI_EBADF)?.remove(fi_addr)? {
-            for (_, ep) in s.eps.iter_mut().filter(|(_, e)| e.av() == Some(id)) {
-                ep.forget(fi_addr);
-            }
-        }
+        s.avs.get_mut(id).ok_or(FI_EBADF)?.remove(fi_addr)?;
         Ok(())
     }
 

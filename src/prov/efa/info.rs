@@ -12,15 +12,26 @@ use crate::device::{DeviceAttr, QpAddr};
 use crate::types::*;
 use std::net::{IpAddr, ToSocketAddrs};
 
-const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_SEND | FI_READ | FI_WRITE;
+const TX_CAPS: u64 =
+    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_TRIGGER;
 const RX_CAPS: u64 = FI_MSG
     | FI_TAGGED
     | FI_RMA
+    | FI_ATOMIC
     | FI_RECV
     | FI_REMOTE_READ
     | FI_REMOTE_WRITE
+    | FI_MULTI_RECV
+    | FI_RMA_EVENT
     | FI_SOURCE
-    | FI_DIRECTED_RECV;
+    | FI_DIRECTED_RECV
+    | FI_TRIGGER;
+/// Messages are in order, and atomics among themselves and with them.
+const ORDER: u64 = FI_ORDER_SAS
+    | FI_ORDER_ATOMIC_RAR
+    | FI_ORDER_ATOMIC_RAW
+    | FI_ORDER_ATOMIC_WAR
+    | FI_ORDER_ATOMIC_WAW;
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const MR_MODE: i32 = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_BASIC;
 const INJECT_MAX: usize = 4096;
@@ -64,7 +75,7 @@ fn rdm(d: &DeviceAttr) -> Info {
             | FI_INJECT_COMPLETE
             | FI_TRANSMIT_COMPLETE
             | FI_DELIVERY_COMPLETE,
-        msg_order: FI_ORDER_SAS,
+        msg_order: ORDER,
         inject_size: INJECT_MAX.min(d.mtu / 2),
         size: d.sq_depth,
         iov_limit: crate::hmem::MAX_SEGS,
@@ -73,17 +84,21 @@ fn rdm(d: &DeviceAttr) -> Info {
     };
     let rx = RxAttr {
         caps: RX_CAPS,
-        op_flags: FI_COMPLETION,
-        msg_order: FI_ORDER_SAS,
+        op_flags: FI_COMPLETION | FI_MULTI_RECV,
+        msg_order: ORDER,
         size: d.rq_depth,
         iov_limit: crate::hmem::MAX_SEGS,
         ..RxAttr::default()
     };
+    let atomic = super::rdm::atomic_max(d.mtu);
     let ep = EpAttr {
         type_: FI_EP_RDM,
         protocol: FI_PROTO_EFA,
         protocol_version: 4,
         max_msg_size: usize::MAX,
+        max_order_raw_size: atomic,
+        max_order_war_size: atomic,
+        max_order_waw_size: atomic,
         mem_tag_format: 0xaaaa_aaaa_aaaa_aaaa,
         tx_ctx_cnt: 1,
         rx_ctx_cnt: 1,
@@ -157,6 +172,11 @@ fn dgram(d: &DeviceAttr) -> Info {
         e.protocol_version = 1;
         e.max_msg_size = d.mtu;
         e.msg_prefix_size = DGRAM_PREFIX;
+        (
+            e.max_order_raw_size,
+            e.max_order_war_size,
+            e.max_order_waw_size,
+        ) = (0, 0, 0);
         e.mem_tag_format = 0;
     }
     if let Some(x) = &mut i.domain {

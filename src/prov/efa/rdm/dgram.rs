@@ -79,6 +79,9 @@ pub fn arrived(port: &mut EpPort, posted: &mut VecDeque<u32>, from: PeerId, byte
             len,
             tag: 0,
             cq_data,
+            base: 0,
+            room,
+            stays: false,
         },
         result,
     );

@@ -10,24 +10,31 @@ mod ops;
 mod options;
 mod peers;
 mod port;
+mod srx;
+pub mod work;
 
-pub use ops::{recv, rma, send, Data, MsgReq, RecvReq, RmaReq};
+pub use crate::proto::AtomicKind;
+pub use ops::{
+    atomic, atomic_count, atomic_max, recv, rma, send, AtomicReq, Common, Data, Fetch, MsgReq,
+    Poster, RecvReq, RmaReq,
+};
 pub use options::{kind as option_kind, Value as OptionValue};
+pub use peers::Peers;
+pub use srx::Srx;
 
 use super::addr;
-use super::cntr::Cntr;
-use super::cq::{Cq, Entry, ErrEntry};
+use super::cq::{Entry, ErrEntry};
 use super::domain::State;
-use crate::core::slab::Slab;
 use crate::core::{Info, Result};
 use crate::device::soft::SoftQp;
 use crate::device::{Device, Event, Events, QueuePair, Status};
 use crate::hmem::UserMem;
-use crate::proto::{self, Failure};
+use crate::proto::{self, Cancelled, Failure, Policy, RecvQueue};
 use crate::types::*;
-use crate::wire::extra;
-use peers::Peers;
+use crate::wire::{extra, pkt};
 use port::EpPort;
+use std::collections::VecDeque;
+use work::Work;
 
 /// Kinds of operations a counter can count, in the order of [`Ep::cntrs`].
 pub const CNTR_EVENTS: [u64; 6] = [
@@ -39,9 +46,30 @@ pub const CNTR_EVENTS: [u64; 6] = [
     FI_REMOTE_READ,
 ];
 
+/// Whose an operation's memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpKind {
+    /// The application's, lent with a call.
+    User,
+    /// A registered region's, named by a peer.
+    Target { write: bool },
+}
+
+/// Marks operations of a shared receive context in [`UserOp::owner`].
+pub const SRX_OWNER: u32 = 1 << 31;
+
 /// A posted operation.
 #[derive(Debug)]
 pub struct UserOp {
+    /// The endpoint, or the shared receive context with [`SRX_OWNER`].
+    pub owner: u32,
+    pub kind: OpKind,
+    /// A receive for several messages (FI_MULTI_RECV).
+    pub multi: bool,
+    /// A counter that hears of its end, beside the endpoint's.
+    pub done: Option<u32>,
+    /// Keys made to let peers read `mem`, or keys the peer named to get it.
+    pub keys: Vec<u64>,
     pub context: usize,
     /// Flags of its completion entry.
     pub flags: u64,
@@ -61,25 +89,57 @@ pub struct UserOp {
     pub late_imm: Option<u32>,
 }
 
+impl UserOp {
+    /// An operation on this memory, otherwise blank.
+    pub fn new(owner: u32, mem: UserMem) -> UserOp {
+        UserOp {
+            owner,
+            kind: OpKind::User,
+            multi: false,
+            done: None,
+            keys: Vec::new(),
+            context: 0,
+            flags: 0,
+            len: mem.len(),
+            mem,
+            report: true,
+            peer: 0,
+            raddr: 0,
+            key: 0,
+            parts: 0,
+            failed: None,
+            late_imm: None,
+        }
+    }
+}
+
 /// A queue an endpoint reports to.
 #[derive(Clone, Copy, Debug)]
-struct Bound {
+pub(super) struct Bound {
     cq: u32,
     /// Only operations that ask for it report success (FI_SELECTIVE_COMPLETION).
     selective: bool,
+}
+
+impl Bound {
+    /// Stands for the queues of all endpoints of a shared receive context.
+    fn everything() -> Bound {
+        Bound {
+            cq: u32::MAX,
+            selective: false,
+        }
+    }
 }
 
 /// What exists from fi_enable(3) on.
 struct Live {
     qp: SoftQp,
     proto: proto::Endpoint,
-    peers: Peers,
-    ops: Slab<UserOp>,
     events: Events,
     /// RMA parts that found no room.
     waiting: Vec<u32>,
     /// Receives of a datagram endpoint, in order.
-    posted: std::collections::VecDeque<u32>,
+    posted: VecDeque<u32>,
 }
 
 /// One endpoint.
@@ -94,6 +154,19 @@ pub struct Ep {
     cntrs: [Option<u32>; 6],
     opts: options::Options,
     live: Option<Live>,
+    /// Its receives and unexpected messages: its own queue, or that of a shared receive context.
+    rxq: u32,
+    srx: Option<u32>,
+    /// Operations that wait behind a fence, or found no room when their time came.
+    fenced: VecDeque<Work>,
+    /// Scratch for operands of atomics.
+    operands: Vec<u8>,
+    /// Whether RDMA reads and writes are used (FI_OPT_EFA_USE_DEVICE_RDMA, FI_EFA_USE_DEVICE_RDMA).
+    rdma: bool,
+    /// Aliases that are open (fi_ep_alias(3)).
+    pub aliases: u32,
+    /// Messages are being held off: too many are unexpected.
+    holding: bool,
     /// Domain-wide settings the data path needs.
     max_rdma: usize,
     /// A datagram endpoint: no protocol, see `dgram`.
@@ -103,6 +176,7 @@ pub struct Ep {
 const WR_TX: u64 = 1 << 32;
 const WR_CONTROL: u64 = 2 << 32;
 const WR_RMA: u64 = 3 << 32;
+const WR_READ: u64 = 5 << 32;
 
 fn failure(status: Status) -> Failure {
     Failure {
@@ -114,7 +188,7 @@ fn failure(status: Status) -> Failure {
 impl Ep {
     /// An endpoint as `info` describes it, not yet enabled. `FI_EINVAL` for an info of another
     /// endpoint type.
-    pub fn new(info: &Info, dev_max_rdma: usize) -> Result<Ep> {
+    pub fn new(info: &Info, dev_max_rdma: usize, mtu: usize) -> Result<Ep> {
         let type_ = info.ep.as_ref().map_or(FI_EP_RDM, |e| e.type_);
         if type_ != FI_EP_RDM && type_ != FI_EP_DGRAM {
             crate::warn_log!(
@@ -139,8 +213,15 @@ impl Ep {
             tx: None,
             rx: None,
             cntrs: [None; 6],
-            opts: options::Options::new(inject_size),
+            opts: options::Options::new(inject_size, atomic_max(mtu)),
             live: None,
+            rxq: u32::MAX,
+            srx: None,
+            fenced: VecDeque::new(),
+            operands: Vec::new(),
+            rdma: true,
+            aliases: 0,
+            holding: false,
             max_rdma: dev_max_rdma,
             dgram: type_ == FI_EP_DGRAM,
         })
@@ -228,6 +309,27 @@ impl Ep {
         Ok(())
     }
 
+    /// Default flags of one direction (FI_GETOPSFLAG).
+    pub fn op_flags(&self, recv: bool) -> u64 {
+        if recv {
+            self.rx_flags
+        } else {
+            self.tx_flags
+        }
+    }
+
+    /// FI_SETOPSFLAG: default flags of the direction that FI_TRANSMIT or FI_RECV names.
+    /// `FI_EINVAL` for both or neither.
+    pub fn set_op_flags(&mut self, flags: u64) -> Result<()> {
+        let plain = flags & !(FI_TRANSMIT | FI_RECV);
+        match flags & (FI_TRANSMIT | FI_RECV) {
+            FI_TRANSMIT => self.tx_flags = plain,
+            FI_RECV => self.rx_flags = plain,
+            _ => return Err(FI_EINVAL),
+        }
+        Ok(())
+    }
+
     fn must_be_new(&self, what: &str) -> Result<()> {
         if self.enabled() {
             crate::warn_log!(
@@ -239,43 +341,19 @@ impl Ep {
         Ok(())
     }
 
-    /// fi_cancel(3): the first posted receive of this context ends with FI_ECANCELED.
-    fn cancel(&mut self, context: usize, cqs: &mut Slab<Cq>, cntrs: &mut Slab<Cntr>) -> Result<()> {
-        let live = self.live.as_mut().ok_or(FI_EOPBADSTATE)?;
-        let ops = &live.ops;
-        let hit = live
-            .proto
-            .cancel(|ctx| ops.get(ctx).is_some_and(|o| o.context == context));
-        let Some(op) = hit.and_then(|ctx| live.ops.remove(ctx)) else {
-            return Err(FI_ENOENT);
-        };
-        if let Some(c) = self.cntrs[1].and_then(|c| cntrs.get_mut(c)) {
-            c.add_error(1);
+    /// Binds a shared receive context. `FI_EINVAL` for a second one.
+    pub fn bind_srx(&mut self, srx: u32) -> Result<()> {
+        self.must_be_new("a shared receive context")?;
+        if self.srx.is_some() {
+            return Err(FI_EINVAL);
         }
-        if let Some(cq) = self.rx.and_then(|b| cqs.get_mut(b.cq)) {
-            let entry = Entry {
-                context: op.context,
-                flags: op.flags,
-                tag: op.key,
-                src: FI_ADDR_NOTAVAIL,
-                ..Entry::default()
-            };
-            let text = "the receive was cancelled by fi_cancel".to_string();
-            cq.push_error(ErrEntry {
-                entry,
-                err: FI_ECANCELED,
-                text,
-                ..ErrEntry::default()
-            });
-        }
+        self.srx = Some(srx);
         Ok(())
     }
 
-    /// A peer was removed from the address vector.
-    pub fn forget(&mut self, fi_addr: fi_addr_t) {
-        if let Some(l) = &mut self.live {
-            l.peers.forget(fi_addr);
-        }
+    /// Whether it takes its messages from this shared receive context.
+    pub fn uses_srx(&self, id: u32) -> bool {
+        self.srx == Some(id)
     }
 }
 
@@ -300,16 +378,32 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         );
         return Err(FI_ENOCQ);
     }
-    let qp = s.dev.open_qp(ep.qpn)?;
+    let mut qp = s.dev.open_qp(ep.qpn)?;
     let fd = qp.wait_fd();
-    let raw = addr::to_raw(&qp.addr());
-    let features = extra::RDMA_READ | extra::RDMA_WRITE | extra::UNSOLICITED_WRITE_RECV;
-    let proto = proto::Endpoint::new(s.dev.attr().mtu, raw, features, None);
+    ep.rdma = ep.opts.device_rdma && crate::core::params::efa_bool("use_device_rdma", true);
+    let mut features = extra::UNSOLICITED_WRITE_RECV;
+    if ep.rdma {
+        features |= extra::RDMA_READ | extra::RDMA_WRITE;
+    }
+    let proto = proto::Endpoint::new(proto::Config {
+        id,
+        mtu: s.dev.attr().mtu,
+        raw_addr: addr::to_raw(&qp.addr()),
+        connid: qp.addr().qkey,
+        features,
+        host_id: None,
+        policy: Policy::from_params(),
+    });
+    if ep.caps & FI_RMA_EVENT != 0 || ep.cntrs[4].is_some() || ep.cntrs[5].is_some() {
+        qp.report_remote();
+    }
+    ep.rxq = match ep.srx {
+        Some(x) => s.srxs.get(x).ok_or(FI_EBADF)?.rxq,
+        None => s.rxqs.insert(RecvQueue::default()),
+    };
     ep.live = Some(Live {
         qp,
         proto,
-        peers: Peers::default(),
-        ops: Slab::with_capacity(256),
         events: Events::default(),
         waiting: Vec::new(),
         posted: Default::default(),
@@ -330,9 +424,43 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
     Ok(fd)
 }
 
-/// Closes an endpoint. Posted operations vanish without completion, as fi_close(3) allows; what was
+/// Drops what a closing endpoint has posted, and messages that came to it.
+fn forget_ops(s: &mut State, id: u32, ep: &Ep) {
+    let mine: Vec<u32> = s
+        .ops
+        .iter()
+        .filter(|(_, o)| o.owner == id)
+        .map(|(i, _)| i)
+        .collect();
+    for ctx in mine {
+        if let Some(op) = s.ops.remove(ctx).filter(|o| o.kind == OpKind::User) {
+            for key in op.keys {
+                let _ = s.dev.dereg_mr(key);
+            }
+        }
+    }
+    match ep.srx {
+        None => {
+            s.rxqs.remove(ep.rxq);
+        }
+        Some(_) => {
+            if let Some(q) = s.rxqs.get_mut(ep.rxq) {
+                q.forget(id);
+            }
+        }
+    }
+    if let Some(l) = &ep.live {
+        crate::info_log!(FI_LOG_EP_CTRL, "endpoint closed: {}", l.proto.counts());
+    }
+}
+
+/// Closes an endpoint. `FI_EBUSY` while it has aliases. Posted operations vanish without completion, as fi_close(3) allows; what was
 /// handed to the adapter still goes out. Returns the descriptor of [`enable`].
 pub fn close(s: &mut State, id: u32) -> Result<(Ep, Option<i32>)> {
+    if s.eps.get(id).ok_or(FI_EBADF)?.aliases > 0 {
+        crate::warn_log!(FI_LOG_EP_CTRL, "fi_close: this endpoint still has aliases");
+        return Err(FI_EBUSY);
+    }
     let mut ep = s.eps.remove(id).ok_or(FI_EBADF)?;
     let fd = ep.qp_mut().map(|q| q.wait_fd());
     if let Some(fd) = fd {
@@ -349,7 +477,9 @@ pub fn close(s: &mut State, id: u32) -> Result<(Ep, Option<i32>)> {
         if let Some(a) = ep.av.and_then(|a| s.avs.get_mut(a)) {
             a.users -= 1;
         }
+        forget_ops(s, id, &ep);
     }
+    s.triggers.retain(|t| t.ep != id);
     Ok((ep, fd))
 }
 
@@ -369,21 +499,70 @@ pub fn name(s: &State, id: u32) -> Result<[u8; addr::LEN]> {
     })
 }
 
-/// fi_cancel(3).
-pub fn cancel(s: &mut State, id: u32, context: usize) -> Result<()> {
-    let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
-    ep.cancel(context, &mut s.cqs, &mut s.cntrs)
+/// fi_cancel(3): the first posted receive of this context ends with FI_ECANCELED. `FI_ENOENT` when
+/// there is none.
+pub fn cancel(s: &mut State, by: Poster, context: usize) -> Result<()> {
+    let rxq = match by {
+        Poster::Ep(id) => {
+            let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
+            if !ep.enabled() {
+                return Err(FI_EOPBADSTATE);
+            }
+            ep.rxq
+        }
+        Poster::Srx(id) => s.srxs.get(id).ok_or(FI_EBADF)?.rxq,
+    };
+    let ops = &s.ops;
+    let q = s.rxqs.get_mut(rxq).ok_or(FI_EBADF)?;
+    let hit = q.cancel(|ctx| ops.get(ctx).is_some_and(|o| o.context == context));
+    let ctx = match hit {
+        Some(Cancelled::Now(ctx)) => ctx,
+        Some(Cancelled::Later) => return Ok(()),
+        None => return Err(FI_ENOENT),
+    };
+    let op = s.ops.remove(ctx).ok_or(FI_ENOENT)?;
+    let (cq, cntr) = match by {
+        Poster::Ep(id) => {
+            let ep = s.eps.get(id).ok_or(FI_EBADF)?;
+            (ep.rx, ep.cntrs[1])
+        }
+        // A shared context has no queue of its own: the first endpoint's hears of it.
+        Poster::Srx(id) => {
+            let user = s.eps.iter().find(|(_, e)| e.uses_srx(id));
+            user.map_or((None, None), |(_, e)| (e.rx, e.cntrs[1]))
+        }
+    };
+    if let Some(c) = cntr.and_then(|c| s.cntrs.get_mut(c)) {
+        c.add_error(1);
+    }
+    if let Some(cq) = cq.and_then(|b| s.cqs.get_mut(b.cq)) {
+        let entry = Entry {
+            context: op.context,
+            flags: op.flags | if op.multi { FI_MULTI_RECV } else { 0 },
+            tag: op.key,
+            src: FI_ADDR_NOTAVAIL,
+            ..Entry::default()
+        };
+        cq.push_error(ErrEntry {
+            entry,
+            err: FI_ECANCELED,
+            text: "the receive was cancelled by fi_cancel".to_string(),
+            ..ErrEntry::default()
+        });
+    }
+    Ok(())
 }
 
 /// Takes in what the adapter found for an endpoint, and sends what had to wait.
 pub fn progress(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get_mut(id) else { return };
     let Some(live) = &mut ep.live else { return };
+    let Some(rq) = s.rxqs.get_mut(ep.rxq) else {
+        return;
+    };
     let Live {
         qp,
         proto,
-        peers,
-        ops,
         events,
         waiting,
         posted,
@@ -391,47 +570,96 @@ pub fn progress(s: &mut State, id: u32) {
     qp.poll(events);
     let Events { list, arena } = events;
     let mut port = EpPort {
+        id,
+        dev: &s.dev,
         qp,
-        peers,
-        ops,
+        peers: &mut s.peers,
+        ops: &mut s.ops,
         cqs: &mut s.cqs,
         cntrs: &mut s.cntrs,
+        mr_cntrs: &s.mr_cntrs,
         av: ep.av.and_then(|a| s.avs.get(a)),
         tx: ep.tx,
         rx: ep.rx,
         to_cntrs: ep.cntrs,
         inject: None,
         source: ep.caps & FI_SOURCE != 0,
+        rdma_read: ep.rdma,
     };
     for e in list.drain(..) {
         match e {
             Event::Recv { from, data } if ep.dgram => {
-                let peer = port.peers.of(&from, proto);
+                let peer = port.peers.of(&from);
                 dgram::arrived(&mut port, posted, peer, Events::bytes(arena, &data));
             }
             Event::Recv { from, data } => {
-                let peer = port.peers.of(&from, proto);
-                proto.packet(peer, Events::bytes(arena, &data), &mut port);
+                let peer = port.peers.of(&from);
+                proto.packet(peer, Events::bytes(arena, &data), rq, &mut port);
             }
             Event::WriteImm { from, imm, len } => port.remote_write(&from, imm, len),
+            Event::Remote {
+                key, len, write, ..
+            } => port.remote_access(key, len as usize, write),
             Event::Done { wr_id, status } => {
                 let fail = (status != Status::Ok).then(|| failure(status));
                 match wr_id & !0xffff_ffff {
                     WR_TX => proto.packet_done(wr_id as u32, fail, &mut port),
                     dgram::WR => dgram::sent(&mut port, wr_id as u32, fail),
                     WR_RMA => port.rma_done(wr_id as u32, fail, waiting),
+                    WR_READ => proto.read_done(wr_id as u32, fail, rq, &mut port),
                     _ => {}
                 }
             }
             Event::PeerDown { peer, status } => {
-                let p = port.peers.of(&peer, proto);
-                proto.peer_down(p, failure(status), &mut port);
+                let p = port.peers.of(&peer);
+                proto.peer_down(p, failure(status), rq, &mut port);
             }
         }
     }
     waiting.retain(|ctx| !port.post_late_imm(*ctx));
     proto.progress(&mut port);
     port.qp.ring();
+    if rq.bytes() > s.budget || ep.holding {
+        watch_budget(s, id);
+    }
+    if s.eps.get(id).is_some_and(|e| !e.fenced.is_empty()) {
+        work::run_fenced(s, id);
+    }
+    if !s.triggers.is_empty() {
+        work::fire(s);
+    }
+}
+
+/// Whether a packet brings a message, which may have to be kept; what belongs to messages that have
+/// begun, and answers, are always let in.
+fn is_message(packet: &[u8]) -> bool {
+    packet.first().is_some_and(|t| *t >= pkt::REQ_FIRST)
+}
+
+/// Unexpected messages take memory: beyond the budget (`FI_EFA_UNEXPECTED_SIZE`) senders are told
+/// to wait, unless receives are posted, which they may be for; and in any case beyond four times as
+/// much. They come in again when half of the budget is free.
+fn watch_budget(s: &mut State, id: u32) {
+    let Some(ep) = s.eps.get_mut(id) else { return };
+    let Some(q) = s.rxqs.get(ep.rxq) else { return };
+    let (bytes, budget) = (q.bytes(), s.budget);
+    let hold = if ep.holding {
+        bytes > budget / 2 && (q.posted() == 0 || bytes > budget.saturating_mul(4))
+    } else {
+        bytes > budget && (q.posted() == 0 || bytes > budget.saturating_mul(4))
+    };
+    if hold != ep.holding {
+        ep.holding = hold;
+        if let Some(l) = &mut ep.live {
+            l.qp.hold(hold.then_some(is_message));
+        }
+        if hold {
+            crate::info_log!(
+                FI_LOG_EP_DATA,
+                "{bytes} bytes of unexpected messages: senders wait (FI_EFA_UNEXPECTED_SIZE {budget})"
+            );
+        }
+    }
 }
 
 /// fi_setname(3): the queue pair number to ask for. `FI_EOPBADSTATE` after enabling,

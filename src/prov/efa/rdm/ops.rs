@@ -1,14 +1,21 @@
-//! Starting operations: sends, receives, reads and writes (fi_msg(3), fi_tagged(3), fi_rma(3)).
+//! Starting operations: sends, receives, reads, writes and atomics (fi_msg(3), fi_tagged(3),
+//! fi_rma(3), fi_atomic(3)).
+//!
+//! A request is borrowed from the caller for the length of the call. One that must wait, for a
+//! fence, a trigger or a counter, is kept as `work` (sibling module) and comes here again.
 
 use super::port::EpPort;
-use super::{Live, UserOp, WR_RMA};
+use super::work::Work;
+use super::{Live, OpKind, UserOp, WR_RMA};
 use crate::core::slab::Slab;
 use crate::core::Result;
-use crate::device::{Payload, QueuePair, Remote};
-use crate::hmem::UserMem;
-use crate::proto::{RecvArgs, SendArgs, ANY};
+use crate::device::{Device, Payload, QueuePair, Remote};
+use crate::hmem::{arith, UserMem};
+use crate::proto::{self, AtomicArgs, AtomicKind, Place, RecvArgs, SendArgs, ANY};
+use crate::prov::efa::cq::{Entry, ErrEntry};
 use crate::prov::efa::domain::State;
 use crate::types::*;
+use crate::wire::{extra, Iovs, RmaIov};
 
 /// Where an operation's data is.
 #[derive(Clone, Copy)]
@@ -20,36 +27,61 @@ pub enum Data<'a> {
 }
 
 impl Data<'_> {
-    fn len(&self) -> usize {
+    /// Bytes.
+    pub fn len(&self) -> usize {
         match self {
             Data::User(m) => m.len(),
             Data::Inject(b) => b.len(),
         }
     }
+
+    /// Whether there is not one byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn injected(&self) -> Option<&[u8]> {
+        match self {
+            Data::Inject(b) => Some(b),
+            Data::User(_) => None,
+        }
+    }
+}
+
+/// What every request has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Common {
+    pub context: usize,
+    /// Flags of a `*msg` call: FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MORE, ...
+    pub flags: Option<u64>,
+    /// Default flags where the call has none: those of an alias in place of the endpoint's.
+    pub alias: Option<u64>,
+    /// A counter that hears of the end, beside the endpoint's (FI_QUEUE_WORK).
+    pub done: Option<u32>,
 }
 
 /// A send, tagged when `tag` is there.
+#[derive(Clone, Copy)]
 pub struct MsgReq<'a> {
     pub data: Data<'a>,
     pub to: fi_addr_t,
     pub tag: Option<u64>,
     pub cq_data: Option<u64>,
-    pub context: usize,
-    /// FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MORE, FI_INJECT, ...; `None`: the endpoint's.
-    pub flags: Option<u64>,
+    pub common: Common,
 }
 
 /// A receive, tagged when `tag` is there.
+#[derive(Clone, Copy)]
 pub struct RecvReq {
     pub mem: UserMem,
     pub src: fi_addr_t,
     /// Tag and the bits of it that do not matter.
     pub tag: Option<(u64, u64)>,
-    pub context: usize,
-    pub flags: Option<u64>,
+    pub common: Common,
 }
 
 /// A read or write of remote memory.
+#[derive(Clone, Copy)]
 pub struct RmaReq<'a> {
     pub data: Data<'a>,
     pub peer: fi_addr_t,
@@ -57,11 +89,32 @@ pub struct RmaReq<'a> {
     pub key: u64,
     pub write: bool,
     pub cq_data: Option<u64>,
-    pub context: usize,
-    pub flags: Option<u64>,
+    pub common: Common,
 }
 
-/// Flags that `fi_sendmsg`, `fi_tsendmsg`, `fi_writemsg` and `fi_readmsg` may carry.
+/// What an atomic brings back, and where.
+#[derive(Clone, Copy)]
+pub enum Fetch {
+    No,
+    /// The former values.
+    Former(UserMem),
+    /// The former values; the second are values to compare with.
+    Compare(UserMem, UserMem),
+}
+
+/// An atomic on remote memory.
+#[derive(Clone, Copy)]
+pub struct AtomicReq<'a> {
+    pub data: Data<'a>,
+    pub fetch: Fetch,
+    pub peer: fi_addr_t,
+    pub to: Iovs,
+    pub datatype: fi_datatype,
+    pub op: fi_op,
+    pub common: Common,
+}
+
+/// Flags that `fi_sendmsg`, `fi_tsendmsg`, `fi_writemsg`, `fi_readmsg` and `fi_atomicmsg` may carry.
 const TX_FLAGS: u64 = FI_COMPLETION
     | FI_MORE
     | FI_INJECT
@@ -69,8 +122,9 @@ const TX_FLAGS: u64 = FI_COMPLETION
     | FI_TRANSMIT_COMPLETE
     | FI_DELIVERY_COMPLETE
     | FI_REMOTE_CQ_DATA
+    | FI_FENCE
     | FI_EFA_WR_HIGH_PPS;
-const RX_FLAGS: u64 = FI_COMPLETION | FI_MORE;
+const RX_FLAGS: u64 = FI_COMPLETION | FI_MORE | FI_MULTI_RECV | FI_PEEK | FI_CLAIM | FI_DISCARD;
 
 fn known(flags: Option<u64>, all: u64, call: &str) -> Result<()> {
     let bad = flags.unwrap_or(0) & !all;
@@ -82,13 +136,7 @@ fn known(flags: Option<u64>, all: u64, call: &str) -> Result<()> {
         "{call}: flags {bad:#x} ({}) are not supported",
         crate::core::tostr::op_flags(bad)
     );
-    Err(
-        if bad & (FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | FI_TRIGGER | FI_FENCE) != 0 {
-            FI_EOPNOTSUPP
-        } else {
-            FI_EBADFLAGS
-        },
-    )
+    Err(FI_EBADFLAGS)
 }
 
 /// Splits the state into an enabled endpoint and a port for it.
@@ -98,8 +146,6 @@ macro_rules! live_port {
         let Some(Live {
             qp,
             proto: $proto,
-            peers,
-            ops,
             events: _,
             waiting: _,
             posted: $posted,
@@ -109,17 +155,21 @@ macro_rules! live_port {
         };
         #[allow(unused_mut)]
         let mut $port = EpPort {
+            id: $id,
+            dev: &$s.dev,
             qp,
-            peers,
-            ops,
+            peers: &mut $s.peers,
+            ops: &mut $s.ops,
             cqs: &mut $s.cqs,
             cntrs: &mut $s.cntrs,
+            mr_cntrs: &$s.mr_cntrs,
             av: $ep.av.and_then(|a| $s.avs.get(a)),
             tx: $ep.tx,
             rx: $ep.rx,
             to_cntrs: $ep.cntrs,
             inject: $inject,
             source: $ep.caps & FI_SOURCE != 0,
+            rdma_read: $ep.rdma,
         };
     };
 }
@@ -135,42 +185,78 @@ fn inject_fits(len: usize, limit: usize) -> Result<()> {
     Ok(())
 }
 
+fn too_long(what: &str, len: usize, limit: usize) -> Result<()> {
+    if len > limit {
+        crate::warn_log!(FI_LOG_EP_DATA, "{what} of {len} bytes: at most {limit}");
+        return Err(FI_EMSGSIZE);
+    }
+    Ok(())
+}
+
+fn reports(bound: Option<super::Bound>, flags: u64) -> bool {
+    bound.is_some_and(|b| !b.selective || flags & FI_COMPLETION != 0)
+}
+
+/// Whether a request has to wait behind a fence, or is one that earlier operations hold up.
+fn fenced(s: &State, id: u32, peer: fi_addr_t, flags: Option<u64>) -> Result<bool> {
+    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
+    if !ep.fenced.is_empty() {
+        return Ok(true);
+    }
+    if flags.unwrap_or(0) & FI_FENCE == 0 {
+        return Ok(false);
+    }
+    let av = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
+    Ok(super::work::under_way(s, id, av.peer(peer)?))
+}
+
+fn park(s: &mut State, id: u32, work: Work) -> Result<()> {
+    let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
+    if !ep.enabled() {
+        return Err(FI_EOPBADSTATE);
+    }
+    ep.fenced.push_back(work);
+    Ok(())
+}
+
 /// Sends a message. `FI_EAGAIN` when the send queue is full, `FI_EINVAL` for an unknown
 /// destination, `FI_EMSGSIZE` when an injected message is longer than the limit.
 pub fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
-    known(r.flags, TX_FLAGS, "fi_sendmsg")?;
-    let inject = match r.data {
-        Data::Inject(b) => Some(b),
-        Data::User(_) => None,
-    };
+    known(r.common.flags, TX_FLAGS, "fi_sendmsg")?;
+    if fenced(s, id, r.to, r.common.flags)? {
+        return park(s, id, Work::from(r));
+    }
+    send_now(s, id, r)
+}
+
+/// As [`send`], past any fence.
+pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
+    let inject = r.data.injected();
     live_port!(s, id, inject => ep, proto, port, _posted);
+    let (limit, max) = if r.tag.is_some() {
+        (ep.opts.inject_tagged_size, ep.opts.max_tagged_size)
+    } else {
+        (ep.opts.inject_msg_size, ep.opts.max_msg_size)
+    };
     if let Some(b) = inject {
-        let limit = if r.tag.is_some() {
-            ep.opts.inject_tagged_size
-        } else {
-            ep.opts.inject_msg_size
-        };
         inject_fits(b.len(), limit)?;
     }
-    let flags = r.flags.unwrap_or(ep.tx_flags);
-    let peer = port.peers.resolve(r.to, port.av, proto)?;
-    let plain_inject = inject.is_some() && r.flags.is_none();
-    let op = UserOp {
-        context: r.context,
-        flags: FI_SEND | if r.tag.is_some() { FI_TAGGED } else { FI_MSG },
-        mem: match r.data {
-            Data::User(m) => m,
-            Data::Inject(_) => UserMem::EMPTY,
-        },
-        len: r.data.len(),
-        report: !plain_inject && reports(ep.tx, flags),
-        peer,
-        raddr: 0,
-        key: r.tag.unwrap_or(0),
-        parts: 0,
-        failed: None,
-        late_imm: None,
+    too_long("message", r.data.len(), max)?;
+    let flags = r.common.flags.or(r.common.alias).unwrap_or(ep.tx_flags);
+    let peer = port.av.ok_or(FI_ENOAV)?.peer(r.to)?;
+    let plain_inject = inject.is_some() && r.common.flags.is_none();
+    let mem = match r.data {
+        Data::User(m) => m,
+        Data::Inject(_) => UserMem::EMPTY,
     };
+    let mut op = UserOp::new(id, mem);
+    op.context = r.common.context;
+    op.flags = FI_SEND | if r.tag.is_some() { FI_TAGGED } else { FI_MSG };
+    op.len = r.data.len();
+    op.report = !plain_inject && reports(ep.tx, flags);
+    op.peer = peer;
+    op.key = r.tag.unwrap_or(0);
+    op.done = r.common.done;
     let ctx = port.ops.insert(op);
     let args = SendArgs {
         peer,
@@ -179,6 +265,7 @@ pub fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
         tag: r.tag,
         cq_data: r.cq_data,
         receipt: flags & FI_DELIVERY_COMPLETE != 0,
+        inject: inject.is_some(),
     };
     let posted = if ep.dgram {
         super::dgram::send(&mut port, ctx, peer, r)
@@ -189,122 +276,303 @@ pub fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
         port.ops.remove(ctx);
         return Err(e);
     }
-    if flags & FI_MORE == 0 || r.flags.is_none() {
+    if flags & FI_MORE == 0 || r.common.flags.is_none() {
         port.qp.ring();
     }
     Ok(())
 }
 
-fn reports(bound: Option<super::Bound>, flags: u64) -> bool {
-    bound.is_some_and(|b| !b.selective || flags & FI_COMPLETION != 0)
+/// Who posts a receive: an endpoint, or a shared receive context.
+#[derive(Clone, Copy, Debug)]
+pub enum Poster {
+    Ep(u32),
+    Srx(u32),
 }
 
-/// Posts a receive.
-pub fn recv(s: &mut State, id: u32, r: &RecvReq) -> Result<()> {
-    known(r.flags, RX_FLAGS, "fi_recvmsg")?;
-    live_port!(s, id, None => ep, proto, port, posted);
-    let flags = r.flags.unwrap_or(ep.rx_flags);
-    // Without FI_DIRECTED_RECV the source is not looked at (fi_msg(3)).
-    let src = if r.src == FI_ADDR_UNSPEC || ep.caps & FI_DIRECTED_RECV == 0 {
-        ANY
-    } else {
-        port.peers.resolve(r.src, port.av, proto)?
+/// Posts a receive, or peeks, claims or discards. `FI_EOPNOTSUPP` for peeks at a shared receive
+/// context, which has no completion queue to answer through.
+pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
+    known(r.common.flags, RX_FLAGS, "fi_recvmsg")?;
+    let (rxq, src, report, default, min_multi) = match by {
+        Poster::Ep(id) => {
+            let ep = s.eps.get(id).ok_or(FI_EBADF)?;
+            if !ep.enabled() {
+                return Err(FI_EOPBADSTATE);
+            }
+            // Without FI_DIRECTED_RECV the source is not looked at (fi_msg(3)).
+            let src = if r.src == FI_ADDR_UNSPEC || ep.caps & FI_DIRECTED_RECV == 0 {
+                ANY
+            } else {
+                let av = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
+                av.peer(r.src)?
+            };
+            let default = r.common.alias.unwrap_or(ep.rx_flags);
+            (ep.rxq, src, ep.rx, default, ep.opts.min_multi_recv)
+        }
+        Poster::Srx(id) => {
+            let x = s.srxs.get(id).ok_or(FI_EBADF)?;
+            let src = if r.src == FI_ADDR_UNSPEC || x.caps & FI_DIRECTED_RECV == 0 {
+                ANY
+            } else {
+                let av = s.avs.iter().next().ok_or(FI_ENOAV)?.1;
+                av.peer(r.src)?
+            };
+            let all = super::Bound::everything();
+            (x.rxq, src, Some(all), x.rx_flags, x.min_multi_recv)
+        }
     };
+    let flags = r.common.flags.unwrap_or(default);
     let (tag, ignore) = r.tag.unwrap_or((0, 0));
-    let ctx = port.ops.insert(UserOp {
-        context: r.context,
-        flags: FI_RECV | if r.tag.is_some() { FI_TAGGED } else { FI_MSG },
-        mem: r.mem,
-        len: r.mem.len(),
-        report: reports(ep.rx, flags),
-        peer: src,
-        raddr: 0,
-        key: tag,
-        parts: 0,
-        failed: None,
-        late_imm: None,
-    });
-    if ep.dgram {
-        posted.push_back(ctx);
+    let mut args = RecvArgs {
+        src,
+        ctx: proto::NO_CTX,
+        len: r.mem.len() as u64,
+        tagged: r.tag.is_some(),
+        tag,
+        ignore,
+        multi: (flags & FI_MULTI_RECV != 0).then_some(min_multi as u64),
+    };
+    let asked = r.common.flags.unwrap_or(0) & (FI_PEEK | FI_CLAIM | FI_DISCARD);
+    if asked & FI_DISCARD != 0 && asked & (FI_PEEK | FI_CLAIM) == 0 {
+        crate::warn_log!(
+            FI_LOG_EP_DATA,
+            "fi_recvmsg: FI_DISCARD: wanted together with FI_PEEK or FI_CLAIM"
+        );
+        return Err(FI_EBADFLAGS);
+    }
+    if asked & FI_PEEK != 0 {
+        let Poster::Ep(id) = by else {
+            return Err(FI_EOPNOTSUPP);
+        };
+        return peek(s, id, rxq, &args, r, asked);
+    }
+    let claimed = match asked & FI_CLAIM {
+        0 => None,
+        _ => {
+            let q = s.rxqs.get_mut(rxq).ok_or(FI_EBADF)?;
+            match q.claimed(r.common.context) {
+                Some(u) => Some(u),
+                None => {
+                    crate::warn_log!(
+                        FI_LOG_EP_DATA,
+                        "fi_recvmsg: FI_CLAIM: no message was claimed with this context"
+                    );
+                    return Err(FI_EINVAL);
+                }
+            }
+        }
+    };
+    if asked & FI_DISCARD != 0 {
+        if let Some(u) = claimed {
+            start(s, Place::nowhere(), &u);
+        }
         return Ok(());
     }
-    let len = r.mem.len() as u64;
-    proto.recv(
-        &RecvArgs {
-            src,
-            ctx,
-            len,
-            tagged: r.tag.is_some(),
-            tag,
-            ignore,
-        },
-        &mut port,
-    );
-    port.qp.ring();
+    let owner = match by {
+        Poster::Ep(id) => id,
+        Poster::Srx(id) => super::SRX_OWNER | id,
+    };
+    let mut op = UserOp::new(owner, r.mem);
+    op.context = r.common.context;
+    op.flags = FI_RECV | if r.tag.is_some() { FI_TAGGED } else { FI_MSG };
+    op.report = reports(report, flags);
+    op.multi = args.multi.is_some();
+    op.peer = src;
+    op.key = tag;
+    op.done = r.common.done;
+    args.ctx = s.ops.insert(op);
+    if let Poster::Ep(id) = by {
+        let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
+        if let Some(live) = ep.live.as_mut().filter(|_| ep.dgram) {
+            live.posted.push_back(args.ctx);
+            return Ok(());
+        }
+    }
+    let whole = Place::whole(args.ctx, args.len);
+    if let Some(u) = claimed {
+        start(s, whole, &u);
+        return Ok(());
+    }
+    let q = s.rxqs.get_mut(rxq).ok_or(FI_EBADF)?;
+    if let Some(u) = q.post(&args) {
+        start(s, whole, &u);
+    } else if args.multi.is_some() {
+        while let Some((u, place)) = s.rxqs.get_mut(rxq).and_then(|q| q.fill(&args)) {
+            start(s, place, &u);
+        }
+    }
+    Ok(())
+}
+
+/// Gives an unexpected message, at whichever endpoint it came in, to a receive.
+fn start(s: &mut State, place: Place, u: &proto::Unexpected) {
+    let id = u.ep;
+    let go = |s: &mut State| -> Result<()> {
+        live_port!(s, id, None => ep, proto, port, _posted);
+        let q = s.rxqs.get_mut(ep.rxq).ok_or(FI_EBADF)?;
+        proto.start_unexpected(place, u, q, &mut port);
+        port.qp.ring();
+        Ok(())
+    };
+    // An endpoint that is gone has taken its messages along.
+    let _ = go(s);
+    super::watch_budget(s, id);
+}
+
+/// FI_PEEK, with FI_CLAIM or FI_DISCARD (fi_msg(3), fi_tagged(3)): answers through the completion
+/// queue, with `FI_ENOMSG` when there is no such message.
+fn peek(s: &mut State, id: u32, rxq: u32, args: &RecvArgs, r: &RecvReq, asked: u64) -> Result<()> {
+    super::progress(s, id);
+    let q = s.rxqs.get_mut(rxq).ok_or(FI_EBADF)?;
+    let found = q.peek(args);
+    let mut dropped = None;
+    if found.is_some() {
+        if asked & FI_CLAIM != 0 {
+            q.claim(args, r.common.context);
+        } else if asked & FI_DISCARD != 0 {
+            dropped = q.take(args);
+        }
+    }
+    if let Some(u) = dropped {
+        start(s, Place::nowhere(), &u);
+    }
+    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
+    let av = ep.av.and_then(|a| s.avs.get(a));
+    let source = ep.caps & FI_SOURCE != 0;
+    let Some(cq) = ep.rx.and_then(|b| s.cqs.get_mut(b.cq)) else {
+        return Ok(());
+    };
+    let kind = if args.tagged { FI_TAGGED } else { FI_MSG };
+    let mut entry = Entry {
+        context: r.common.context,
+        flags: FI_RECV | kind,
+        tag: args.tag,
+        src: FI_ADDR_NOTAVAIL,
+        ..Entry::default()
+    };
+    match found {
+        Some(p) => {
+            entry.len = usize::try_from(p.len).unwrap_or(usize::MAX);
+            entry.tag = p.tag;
+            entry.data = p.cq_data.unwrap_or(0);
+            if p.cq_data.is_some() {
+                entry.flags |= FI_REMOTE_CQ_DATA;
+            }
+            if let Some(av) = av.filter(|_| source) {
+                entry.src = av.reverse(p.from);
+            }
+            cq.push(entry);
+        }
+        None => cq.push_error(ErrEntry {
+            entry,
+            err: FI_ENOMSG,
+            text: "no message was found that matches the peek".to_string(),
+            ..ErrEntry::default()
+        }),
+    }
     Ok(())
 }
 
 /// Reads or writes remote memory. `FI_EAGAIN` when the send queue is full, `FI_EINVAL` for an
 /// unknown peer, `FI_EMSGSIZE` when injected data is longer than the limit.
 pub fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
-    known(
-        r.flags,
-        TX_FLAGS,
-        if r.write { "fi_writemsg" } else { "fi_readmsg" },
-    )?;
-    live_port!(s, id, None => ep, proto, port, _posted);
+    let call = if r.write { "fi_writemsg" } else { "fi_readmsg" };
+    known(r.common.flags, TX_FLAGS, call)?;
+    if fenced(s, id, r.peer, r.common.flags)? {
+        return park(s, id, Work::from(r));
+    }
+    rma_now(s, id, r)
+}
+
+/// As [`rma`], past any fence.
+pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
+    let inject = r.data.injected();
+    live_port!(s, id, inject => ep, proto, port, _posted);
     if ep.dgram {
         return Err(FI_EOPNOTSUPP);
     }
-    if let Data::Inject(b) = r.data {
+    if let Some(b) = inject {
         inject_fits(b.len(), ep.opts.inject_rma_size)?;
     }
-    let flags = r.flags.unwrap_or(ep.tx_flags);
-    let peer = port.peers.resolve(r.peer, port.av, proto)?;
+    too_long("RMA operation", r.data.len(), ep.opts.max_rma_size)?;
+    let flags = r.common.flags.or(r.common.alias).unwrap_or(ep.tx_flags);
+    let peer = port.av.ok_or(FI_ENOAV)?.peer(r.peer)?;
     let to = *port.peers.addr(peer).ok_or(FI_EINVAL)?;
     if !port.qp.room() {
         return Err(FI_EAGAIN);
     }
-    let plain_inject = matches!(r.data, Data::Inject(_)) && r.flags.is_none();
-    let (mem, inject) = match r.data {
-        Data::User(m) => (m, None),
-        Data::Inject(b) => (UserMem::EMPTY, Some(b)),
+    let plain_inject = inject.is_some() && r.common.flags.is_none();
+    let mem = match r.data {
+        Data::User(m) => m,
+        Data::Inject(_) => UserMem::EMPTY,
     };
+    // A peer that has said so cannot be read or written by the adapter.
+    let need = if r.write {
+        extra::RDMA_WRITE
+    } else {
+        extra::RDMA_READ
+    };
+    let able = proto.features_of(peer).is_none_or(|f| f & need != 0);
+    let native = ep.rdma && able;
     let imm = r.cq_data.map(|d| d as u32);
     let max = ep.max_rdma;
-    let many = mem.len() > max;
-    let ctx = port.ops.insert(UserOp {
-        context: r.context,
-        flags: FI_RMA | if r.write { FI_WRITE } else { FI_READ },
-        mem,
-        len: r.data.len(),
-        report: !plain_inject && reports(ep.tx, flags),
-        peer,
-        raddr: r.addr,
-        key: r.key,
-        parts: 1,
-        failed: None,
-        late_imm: imm.filter(|_| many),
-    });
+    let many = native && mem.len() > max;
+    let mut op = UserOp::new(id, mem);
+    op.context = r.common.context;
+    op.flags = FI_RMA | if r.write { FI_WRITE } else { FI_READ };
+    op.len = r.data.len();
+    op.report = !plain_inject && reports(ep.tx, flags);
+    op.peer = peer;
+    (op.raddr, op.key) = (r.addr, r.key);
+    op.parts = 1;
+    op.late_imm = imm.filter(|_| many);
+    op.done = r.common.done;
+    let ctx = port.ops.insert(op);
     let wr_id = WR_RMA | u64::from(ctx);
     let remote = Remote {
         to,
         addr: r.addr,
         key: r.key,
     };
-    let posted = match (r.write, inject, many) {
-        (true, Some(b), _) => port.qp.post_write(wr_id, Payload::Copy(b), &remote, imm),
-        (true, None, false) => port.qp.post_write(wr_id, Payload::User(mem), &remote, imm),
-        (false, _, false) => port.qp.post_read(wr_id, mem, &remote),
-        (_, None, true) | (false, _, true) => {
-            post_parts(port.qp, wr_id, &mem, &remote, r.write, max, port.ops)
+    let len = r.data.len() as u64;
+    let posted = match (native, r.write, inject) {
+        (true, true, Some(b)) => port.qp.post_write(wr_id, Payload::Copy(b), &remote, imm),
+        (true, _, _) if many => post_parts(port.qp, wr_id, &mem, &remote, r.write, max, port.ops),
+        (true, true, None) => port.qp.post_write(wr_id, Payload::User(mem), &remote, imm),
+        (true, false, _) => port.qp.post_read(wr_id, mem, &remote),
+        (false, write, _) => {
+            let far = RmaIov {
+                addr: r.addr,
+                len,
+                key: r.key,
+            };
+            let far = Iovs::new(&[far]).ok_or(FI_EINVAL)?;
+            if write {
+                let a = proto::WriteArgs {
+                    peer,
+                    ctx,
+                    len,
+                    to: far,
+                    cq_data: r.cq_data,
+                    inject: inject.is_some(),
+                };
+                proto.write(&a, &mut port)
+            } else {
+                let a = proto::ReadArgs {
+                    peer,
+                    ctx,
+                    len,
+                    from: far,
+                };
+                proto.read(&a, &mut port)
+            }
         }
     };
     if let Err(e) = posted {
         port.ops.remove(ctx);
         return Err(e);
     }
-    if flags & FI_MORE == 0 || r.flags.is_none() {
+    if flags & FI_MORE == 0 || r.common.flags.is_none() {
         port.qp.ring();
     }
     Ok(())
@@ -354,4 +622,128 @@ fn post_parts(
         op.parts = parts;
     }
     Ok(())
+}
+
+/// Largest atomic, bytes of operands: what fits into one packet beside the longest header.
+pub fn atomic_max(mtu: usize) -> usize {
+    (mtu - crate::wire::HEADER_MAX.min(mtu)) & !63
+}
+
+/// Elements that one atomic of this kind may have; `FI_EOPNOTSUPP` where the operation does not exist
+/// for the datatype or kind (fi_atomicvalid(3)).
+pub fn atomic_count(mtu: usize, dt: fi_datatype, op: fi_op, kind: AtomicKind) -> Result<usize> {
+    let size = arith::size_of(dt).ok_or(FI_EOPNOTSUPP)?;
+    arith::element(dt, op).ok_or(FI_EOPNOTSUPP)?;
+    let swap = (FI_CSWAP..=FI_MSWAP).contains(&op);
+    let fits = match kind {
+        AtomicKind::Compare => swap,
+        AtomicKind::Fetch => !swap,
+        AtomicKind::Write { .. } => !swap && op != FI_ATOMIC_READ,
+    };
+    if !fits {
+        return Err(FI_EOPNOTSUPP);
+    }
+    let room = atomic_max(mtu) / if kind == AtomicKind::Compare { 2 } else { 1 };
+    Ok(room / size)
+}
+
+/// Starts an atomic. Errors as [`rma`], and `FI_EOPNOTSUPP` for an operation that the datatype does
+/// not have.
+pub fn atomic(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
+    known(r.common.flags, TX_FLAGS, "fi_atomicmsg")?;
+    if fenced(s, id, r.peer, r.common.flags)? {
+        return park(s, id, Work::from(r));
+    }
+    atomic_now(s, id, r)
+}
+
+/// As [`atomic`], past any fence.
+pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
+    let mtu = s.dev.attr().mtu;
+    live_port!(s, id, None => ep, proto, port, _posted);
+    if ep.dgram {
+        return Err(FI_EOPNOTSUPP);
+    }
+    let flags = r.common.flags.or(r.common.alias).unwrap_or(ep.tx_flags);
+    let plain_inject = r.data.injected().is_some() && r.common.flags.is_none();
+    let kind = match r.fetch {
+        Fetch::No => AtomicKind::Write {
+            receipt: r.data.injected().is_none() || flags & FI_DELIVERY_COMPLETE != 0,
+        },
+        Fetch::Former(_) => AtomicKind::Fetch,
+        Fetch::Compare(..) => AtomicKind::Compare,
+    };
+    let count = atomic_count(mtu, r.datatype, r.op, kind)?;
+    let size = arith::size_of(r.datatype).ok_or(FI_EOPNOTSUPP)?;
+    let bytes = r.to.total().ok_or(FI_EINVAL)? as usize;
+    if r.data.injected().is_some() {
+        inject_fits(r.data.len(), ep.opts.inject_rma_size)?;
+    }
+    too_long("atomic", bytes, (count * size).min(ep.opts.max_atomic_size))?;
+    let reads = r.op == FI_ATOMIC_READ;
+    let (result, compare) = match r.fetch {
+        Fetch::No => (UserMem::EMPTY, UserMem::EMPTY),
+        Fetch::Former(m) => (m, UserMem::EMPTY),
+        Fetch::Compare(m, c) => (m, c),
+    };
+    let short = (!reads && r.data.len() < bytes)
+        || (kind == AtomicKind::Compare && compare.len() < bytes)
+        || (!matches!(r.fetch, Fetch::No) && result.len() < bytes);
+    if short || bytes == 0 || !bytes.is_multiple_of(size) {
+        crate::warn_log!(
+            FI_LOG_EP_DATA,
+            "fi_atomic: {bytes} bytes of remote memory: operands, compare values and results must have as many"
+        );
+        return Err(FI_EINVAL);
+    }
+    let peer = port.av.ok_or(FI_ENOAV)?.peer(r.peer)?;
+    // Atomics are short: their operands are copied, so that one packet is all there is to keep.
+    let mut data = core::mem::take(&mut ep.operands);
+    data.clear();
+    if !reads {
+        data.resize(bytes, 0);
+        match r.data {
+            Data::User(m) => {
+                m.load(0, &mut data);
+            }
+            Data::Inject(b) => data.copy_from_slice(b.get(..bytes).unwrap_or(&[])),
+        }
+    }
+    if kind == AtomicKind::Compare {
+        data.resize(2 * bytes, 0);
+        compare.load(0, data.get_mut(bytes..).unwrap_or(&mut []));
+    }
+    let first = r.to.as_slice().first().copied().unwrap_or_default();
+    let mut op = UserOp::new(id, result.part(0, bytes));
+    op.context = r.common.context;
+    op.flags = FI_ATOMIC
+        | if matches!(r.fetch, Fetch::No) {
+            FI_WRITE
+        } else {
+            FI_READ
+        };
+    op.len = bytes;
+    op.report = !plain_inject && reports(ep.tx, flags);
+    op.peer = peer;
+    (op.raddr, op.key) = (first.addr, first.key);
+    op.done = r.common.done;
+    debug_assert_eq!(op.kind, OpKind::User);
+    let ctx = port.ops.insert(op);
+    let a = AtomicArgs {
+        peer,
+        ctx,
+        to: r.to,
+        datatype: r.datatype,
+        op: r.op,
+        kind,
+        data: &data,
+    };
+    let posted = proto.atomic(&a, &mut port);
+    if posted.is_err() {
+        port.ops.remove(ctx);
+    } else if flags & FI_MORE == 0 || r.common.flags.is_none() {
+        port.qp.ring();
+    }
+    ep.operands = data;
+    posted
 }

@@ -12,6 +12,9 @@ pub enum Value {
     Bool(bool),
 }
 
+/// Bytes that must be left in a multi-receive buffer for it to stay posted, unless set.
+pub const MIN_MULTI_RECV: usize = 64;
+
 /// What can be set, with the adapter's answers as defaults.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -22,7 +25,10 @@ pub struct Options {
     pub inject_msg_size: usize,
     pub inject_tagged_size: usize,
     pub inject_rma_size: usize,
+    pub max_atomic_size: usize,
+    pub device_rdma: bool,
     limit: usize,
+    atomic_limit: usize,
     rnr_retry: usize,
     p2p: i32,
     shared_memory: bool,
@@ -33,16 +39,19 @@ pub struct Options {
 
 impl Options {
     /// Options of an endpoint whose injected messages are at most `inject` bytes long.
-    pub fn new(inject: usize) -> Options {
+    pub fn new(inject: usize, atomic: usize) -> Options {
         Options {
-            min_multi_recv: 64,
+            min_multi_recv: MIN_MULTI_RECV,
             max_msg_size: usize::MAX,
             max_tagged_size: usize::MAX,
             max_rma_size: usize::MAX,
             inject_msg_size: inject,
             inject_tagged_size: inject,
             inject_rma_size: inject,
+            max_atomic_size: atomic,
+            device_rdma: true,
             limit: inject,
+            atomic_limit: atomic,
             rnr_retry: 7,
             p2p: FI_HMEM_P2P_DISABLED,
             shared_memory: true,
@@ -91,14 +100,19 @@ pub fn kind(name: i32) -> Option<Value> {
 }
 
 impl Ep {
+    /// Whether reads and writes are, or will be, the adapter's.
+    fn uses_rdma(&self) -> bool {
+        self.opts.device_rdma && crate::core::params::efa_bool("use_device_rdma", true)
+    }
+
     /// Value of an option; `FI_ENOPROTOOPT` for an unknown one.
     pub fn getopt(&self, name: i32) -> Result<Value> {
         let o = &self.opts;
         Ok(match name {
             FI_OPT_MIN_MULTI_RECV => Value::Size(o.min_multi_recv),
-            FI_OPT_CM_DATA_SIZE | FI_OPT_MAX_ATOMIC_SIZE | FI_OPT_INJECT_ATOMIC_SIZE => {
-                Value::Size(0)
-            }
+            FI_OPT_CM_DATA_SIZE => Value::Size(0),
+            FI_OPT_MAX_ATOMIC_SIZE => Value::Size(o.max_atomic_size),
+            FI_OPT_INJECT_ATOMIC_SIZE => Value::Size(o.inject_rma_size),
             FI_OPT_MAX_MSG_SIZE => Value::Size(o.max_msg_size),
             FI_OPT_MAX_TAGGED_SIZE => Value::Size(o.max_tagged_size),
             FI_OPT_MAX_RMA_SIZE => Value::Size(o.max_rma_size),
@@ -109,8 +123,9 @@ impl Ep {
             FI_OPT_FI_HMEM_P2P => Value::Int(o.p2p),
             FI_OPT_CUDA_API_PERMITTED => Value::Bool(o.cuda_api),
             FI_OPT_SHARED_MEMORY_PERMITTED => Value::Bool(o.shared_memory),
-            FI_OPT_EFA_EMULATED_READ | FI_OPT_EFA_EMULATED_WRITE => Value::Bool(false),
-            FI_OPT_EFA_EMULATED_ATOMICS | FI_OPT_EFA_USE_DEVICE_RDMA => Value::Bool(true),
+            FI_OPT_EFA_EMULATED_READ | FI_OPT_EFA_EMULATED_WRITE => Value::Bool(!self.uses_rdma()),
+            FI_OPT_EFA_USE_DEVICE_RDMA => Value::Bool(self.uses_rdma()),
+            FI_OPT_EFA_EMULATED_ATOMICS => Value::Bool(true),
             FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES
             | FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES => Value::Bool(false),
             FI_OPT_EFA_HOMOGENEOUS_PEERS => Value::Bool(o.homogeneous),
@@ -130,8 +145,18 @@ impl Ep {
             (FI_OPT_MAX_MSG_SIZE, Value::Size(n)) => o.max_msg_size = n,
             (FI_OPT_MAX_TAGGED_SIZE, Value::Size(n)) => o.max_tagged_size = n,
             (FI_OPT_MAX_RMA_SIZE, Value::Size(n)) => o.max_rma_size = n,
+            (FI_OPT_MAX_ATOMIC_SIZE, Value::Size(n)) => {
+                let most = o.atomic_limit;
+                if n > most {
+                    return refuse(name, v, &format!("at most {most}"), FI_EINVAL);
+                }
+                o.max_atomic_size = n;
+            }
             (
-                FI_OPT_INJECT_MSG_SIZE | FI_OPT_INJECT_TAGGED_SIZE | FI_OPT_INJECT_RMA_SIZE,
+                FI_OPT_INJECT_MSG_SIZE
+                | FI_OPT_INJECT_TAGGED_SIZE
+                | FI_OPT_INJECT_RMA_SIZE
+                | FI_OPT_INJECT_ATOMIC_SIZE,
                 Value::Size(n),
             ) => {
                 if n > o.limit {
@@ -184,9 +209,7 @@ impl Ep {
             }
             (FI_OPT_EFA_USE_DEVICE_RDMA, Value::Bool(b)) => {
                 early()?;
-                if !b {
-                    return refuse(name, v, "true: RMA needs the adapter's RDMA", FI_EOPNOTSUPP);
-                }
+                o.device_rdma = b;
             }
             (FI_OPT_EFA_HOMOGENEOUS_PEERS, Value::Bool(b)) => {
                 early()?;

@@ -1,23 +1,28 @@
 //! What the protocol sees of the world: this endpoint's queue pair, buffers and completion queues.
 
 use super::peers::Peers;
-use super::{Bound, UserOp, WR_CONTROL, WR_RMA, WR_TX};
+use super::{Bound, OpKind, UserOp, WR_CONTROL, WR_READ, WR_RMA, WR_TX};
 use crate::core::slab::Slab;
-use crate::device::soft::SoftQp;
-use crate::device::{Payload, QpAddr, QueuePair, Remote, Status};
-use crate::proto::{Body, Failure, PeerId, Port, Received, Token};
+use crate::device::soft::{SoftDevice, SoftQp};
+use crate::device::{Device, Payload, QpAddr, QueuePair, Remote, Status};
+use crate::hmem::{arith, atomic, UserMem};
+use crate::proto::{Body, Failure, Load, PeerId, Port, ReadPost, Received, Token};
 use crate::prov::efa::av::Av;
 use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::cq::{Cq, Entry, ErrEntry};
 use crate::types::*;
+use crate::wire::{Iovs, RmaIov, Rta, RtaKind};
 
 /// Borrowed parts of an endpoint and its domain, for the length of one call.
 pub struct EpPort<'a> {
+    pub id: u32,
+    pub dev: &'a SoftDevice,
     pub qp: &'a mut SoftQp,
     pub peers: &'a mut Peers,
     pub ops: &'a mut Slab<UserOp>,
     pub cqs: &'a mut Slab<Cq>,
     pub cntrs: &'a mut Slab<Cntr>,
+    pub mr_cntrs: &'a [(u64, u32, u64)],
     pub av: Option<&'a Av>,
     pub tx: Option<Bound>,
     pub rx: Option<Bound>,
@@ -26,6 +31,8 @@ pub struct EpPort<'a> {
     pub inject: Option<&'a [u8]>,
     /// The application asked for sources (FI_SOURCE).
     pub source: bool,
+    /// Whether memory of messages can be read by peers, and filled by reading.
+    pub rdma_read: bool,
 }
 
 /// Index into the endpoint's counters for the operation that a completion's flags describe.
@@ -41,9 +48,20 @@ fn cntr_index(flags: u64) -> usize {
     }
 }
 
+fn failure(s: Status) -> Failure {
+    Failure {
+        errno: s.errno(),
+        status: s as u8,
+    }
+}
+
 impl EpPort<'_> {
     fn count(&mut self, at: usize, len: usize, ok: bool) {
         let id = self.to_cntrs.get(at).copied().flatten();
+        self.count_at(id, len, ok);
+    }
+
+    fn count_at(&mut self, id: Option<u32>, len: usize, ok: bool) {
         if let Some(c) = id.and_then(|c| self.cntrs.get_mut(c)) {
             if ok {
                 c.count(len);
@@ -54,9 +72,14 @@ impl EpPort<'_> {
     }
 
     fn fi_addr(&self, p: PeerId) -> fi_addr_t {
-        match (self.av, self.peers.addr(p)) {
-            (Some(av), Some(a)) => av.reverse(a),
-            _ => FI_ADDR_NOTAVAIL,
+        self.av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(p))
+    }
+
+    fn source_of(&self, p: PeerId) -> fi_addr_t {
+        if self.source {
+            self.fi_addr(p)
+        } else {
+            FI_ADDR_NOTAVAIL
         }
     }
 
@@ -65,13 +88,16 @@ impl EpPort<'_> {
         let what = match (
             op.flags & (FI_RECV | FI_READ | FI_WRITE),
             op.flags & FI_TAGGED != 0,
+            op.flags & FI_ATOMIC != 0,
         ) {
-            (FI_RECV, true) => "tagged receive",
-            (FI_RECV, false) => "receive",
-            (FI_READ, _) => "RMA read",
-            (FI_WRITE, _) => "RMA write",
-            (_, true) => "tagged send",
-            (_, false) => "send",
+            (FI_RECV, true, _) => "tagged receive",
+            (FI_RECV, false, _) => "receive",
+            (FI_READ, _, true) => "fetching atomic",
+            (_, _, true) => "atomic",
+            (FI_READ, _, _) => "RMA read",
+            (FI_WRITE, _, _) => "RMA write",
+            (_, true, _) => "tagged send",
+            (_, false, _) => "send",
         };
         let who = self
             .peers
@@ -81,7 +107,7 @@ impl EpPort<'_> {
             Some(s) if s != Status::Ok => s.text().to_string(),
             _ => crate::core::errno::text(f.errno),
         };
-        if op.flags & FI_RMA != 0 {
+        if op.flags & (FI_RMA | FI_ATOMIC) != 0 {
             format!(
                 "{what} of {} bytes, peer {who}, remote address {:#x}, key {:#x}: {cause}",
                 op.len, op.raddr, op.key
@@ -91,10 +117,22 @@ impl EpPort<'_> {
         }
     }
 
+    /// Takes an operation out, with what was made for it.
+    fn take_op(&mut self, ctx: u32) -> Option<UserOp> {
+        let op = self.ops.remove(ctx)?;
+        if op.kind == OpKind::User {
+            for key in &op.keys {
+                let _ = self.dev.dereg_mr(*key);
+            }
+        }
+        Some(op)
+    }
+
     /// Ends a transmit-side operation.
     pub fn end(&mut self, op: UserOp, result: Result<(), Failure>) {
         let len = op.len;
         self.count(cntr_index(op.flags), len, result.is_ok());
+        self.count_at(op.done, len, result.is_ok());
         let Some(cq) = self.tx.map(|b| b.cq) else {
             return;
         };
@@ -129,19 +167,40 @@ impl EpPort<'_> {
 
     /// A peer has written with immediate data.
     pub fn remote_write(&mut self, from: &QpAddr, imm: u32, len: u32) {
-        self.count(4, len as usize, true);
-        let src = match self.av {
-            Some(av) if self.source => av.reverse(from),
-            _ => FI_ADDR_NOTAVAIL,
-        };
+        let peer = self.peers.of(from);
+        self.report_write(peer, u64::from(imm), len as usize);
+    }
+
+    fn report_write(&mut self, peer: PeerId, data: u64, len: usize) {
+        let src = self.source_of(peer);
         if let Some(q) = self.rx.and_then(|b| self.cqs.get_mut(b.cq)) {
             q.push(Entry {
                 flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
-                len: len as usize,
-                data: u64::from(imm),
+                len,
+                data,
                 src,
                 ..Entry::default()
             });
+        }
+    }
+
+    /// A peer's access to our memory is complete: counters of the endpoint and of the region, and,
+    /// for a write whose region asks for it, nothing more: RMA events are counted (fi_mr(3)).
+    pub fn remote_access(&mut self, key: u64, len: usize, write: bool) {
+        self.count(if write { 4 } else { 5 }, len, true);
+        let kind = if write {
+            FI_REMOTE_WRITE
+        } else {
+            FI_REMOTE_READ
+        };
+        for i in 0..self.mr_cntrs.len() {
+            if let Some((_, cntr, _)) = self
+                .mr_cntrs
+                .get(i)
+                .filter(|(k, _, flags)| *k == key && flags & kind != 0)
+            {
+                self.count_at(Some(*cntr), len, true);
+            }
         }
     }
 
@@ -150,7 +209,7 @@ impl EpPort<'_> {
         let Some(op) = self.ops.get_mut(ctx) else {
             return;
         };
-        op.parts -= 1;
+        op.parts = op.parts.saturating_sub(1);
         if op.failed.is_none() {
             op.failed = failed;
         }
@@ -161,7 +220,7 @@ impl EpPort<'_> {
             waiting.push(ctx);
             return;
         }
-        if let Some(op) = self.ops.remove(ctx) {
+        if let Some(op) = self.take_op(ctx) {
             let result = op.failed.map_or(Ok(()), Err);
             self.end(op, result);
         }
@@ -193,6 +252,19 @@ impl EpPort<'_> {
         op.parts = 1;
         true
     }
+
+    /// All of the memory that a request names; `Err` for the first piece that may not be used so.
+    fn find(&self, at: &Iovs, access: u64) -> Result<UserMem, Failure> {
+        let mut all = UserMem::EMPTY;
+        for v in at.as_slice() {
+            let m = self
+                .dev
+                .target(v.key, v.addr, v.len, access)
+                .map_err(failure)?;
+            all = all.join(&m).ok_or(failure(Status::RemoteBadLength))?;
+        }
+        Ok(all)
+    }
 }
 
 impl Port for EpPort<'_> {
@@ -202,7 +274,7 @@ impl Port for EpPort<'_> {
     }
 
     #[inline]
-    fn send(&mut self, to: PeerId, head: &[u8], body: Option<Body>, token: Token) -> bool {
+    fn send(&mut self, to: PeerId, head: &[u8], load: Load, token: Token) -> bool {
         let Some(addr) = self.peers.addr(to) else {
             return false;
         };
@@ -210,14 +282,24 @@ impl Port for EpPort<'_> {
             Token::Tx(id) => WR_TX | u64::from(id),
             Token::Control => WR_CONTROL,
         };
-        let payload = match (body, self.inject) {
-            (None, _) => Payload::Copy(&[]),
-            (Some(b), Some(data)) => {
+        let mut copy = Vec::new();
+        let payload = match (load, self.inject) {
+            (Load::None, _) => Payload::Copy(&[]),
+            (Load::Bytes(b), _) => Payload::Copy(b),
+            (Load::Body(b), Some(data)) => {
                 let at = b.off as usize;
                 Payload::Copy(data.get(at..at + b.len).unwrap_or(&[]))
             }
-            (Some(b), None) => match self.ops.get(b.ctx) {
-                Some(op) => Payload::User(op.mem.part(b.off as usize, b.len)),
+            (Load::Body(b), None) => match self.ops.get(b.ctx) {
+                Some(op) if op.kind == OpKind::User => {
+                    Payload::User(op.mem.part(b.off as usize, b.len))
+                }
+                // The region may be closed before the packet is out: it carries a copy.
+                Some(op) => {
+                    copy.resize(b.len, 0);
+                    op.mem.load(b.off as usize, &mut copy);
+                    Payload::Copy(&copy)
+                }
                 None => return false,
             },
         };
@@ -232,43 +314,56 @@ impl Port for EpPort<'_> {
     }
 
     fn sent(&mut self, ctx: u32, result: Result<(), Failure>) {
-        if let Some(op) = self.ops.remove(ctx) {
+        if let Some(op) = self.take_op(ctx) {
             self.end(op, result);
         }
     }
 
     fn received(&mut self, ctx: u32, msg: Received, result: Result<(), Failure>) {
-        let Some(op) = self.ops.remove(ctx) else {
-            return;
-        };
-        let room = op.mem.len();
+        let room = msg.room as usize;
         let len = usize::try_from(msg.len).unwrap_or(usize::MAX).min(room);
-        self.count(1, len, result.is_ok());
-        let src = if self.source {
-            self.fi_addr(msg.from)
+        let Some(op) = self.ops.get(ctx) else { return };
+        let cq_data = if msg.cq_data.is_some() {
+            FI_REMOTE_CQ_DATA
         } else {
-            FI_ADDR_NOTAVAIL
+            0
         };
-        let entry = Entry {
+        let released = if op.multi && !msg.stays {
+            FI_MULTI_RECV
+        } else {
+            0
+        };
+        let mut entry = Entry {
             context: op.context,
-            flags: op.flags
-                | if msg.cq_data.is_some() {
-                    FI_REMOTE_CQ_DATA
-                } else {
-                    0
-                },
+            flags: op.flags | cq_data | released,
             len,
-            buf: op.mem.addr(),
+            buf: op.mem.addr().wrapping_add(msg.base as usize),
             data: msg.cq_data.unwrap_or(0),
             tag: msg.tag,
-            src,
+            src: FI_ADDR_NOTAVAIL,
         };
+        let (report, done) = (op.report, op.done);
+        let text = match &result {
+            Ok(()) => String::new(),
+            Err(f) if f.errno == FI_ETRUNC => format!(
+                "{}: the message has {} bytes, the buffer {room}",
+                self.explain(op, msg.from, f),
+                msg.len
+            ),
+            Err(f) => self.explain(op, msg.from, f),
+        };
+        if !msg.stays {
+            self.ops.remove(ctx);
+        }
+        self.count(1, len, result.is_ok());
+        self.count_at(done, len, result.is_ok());
+        entry.src = self.source_of(msg.from);
         let Some(cq) = self.rx.map(|b| b.cq) else {
             return;
         };
         match result {
             Ok(()) => {
-                if let Some(q) = self.cqs.get_mut(cq).filter(|_| op.report) {
+                if let Some(q) = self.cqs.get_mut(cq).filter(|_| report || released != 0) {
                     q.push(entry);
                 }
             }
@@ -276,13 +371,6 @@ impl Port for EpPort<'_> {
                 let olen = usize::try_from(msg.len)
                     .unwrap_or(usize::MAX)
                     .saturating_sub(room);
-                let mut text = self.explain(&op, msg.from, &f);
-                if f.errno == FI_ETRUNC {
-                    text = format!(
-                        "{text}: the message has {} bytes, the buffer {room}",
-                        msg.len
-                    );
-                }
                 if let Some(q) = self.cqs.get_mut(cq) {
                     q.push_error(ErrEntry {
                         entry,
@@ -300,5 +388,116 @@ impl Port for EpPort<'_> {
         if let Some(a) = self.peers.addr(peer) {
             self.qp.expect(a, on);
         }
+    }
+
+    fn expose(&mut self, ctx: u32) -> Option<Iovs> {
+        if !self.rdma_read {
+            return None;
+        }
+        let op = self.ops.get_mut(ctx)?;
+        let mut list = [RmaIov::default(); crate::wire::MAX_IOV];
+        let mut n = 0;
+        let mut off = 0;
+        for (addr, len) in op.mem.pieces() {
+            let part = op.mem.part(off, len);
+            off += len;
+            let key = self.dev.reg_mr(part, FI_REMOTE_READ);
+            let (Ok(key), Some(to)) = (key, list.get_mut(n)) else {
+                for key in op.keys.drain(..) {
+                    let _ = self.dev.dereg_mr(key);
+                }
+                return None;
+            };
+            op.keys.push(key);
+            *to = RmaIov {
+                addr: addr as u64,
+                len: len as u64,
+                key,
+            };
+            n += 1;
+        }
+        Iovs::new(list.get(..n)?)
+    }
+
+    fn read(&mut self, from: PeerId, piece: RmaIov, into: Body, id: u32) -> ReadPost {
+        let (Some(op), Some(to)) = (self.ops.get(into.ctx), self.peers.addr(from)) else {
+            return ReadPost::Refused;
+        };
+        if !self.rdma_read {
+            return ReadPost::Refused;
+        }
+        let local = op.mem.part(into.off as usize, into.len);
+        let remote = Remote {
+            to: *to,
+            addr: piece.addr,
+            key: piece.key,
+        };
+        match self.qp.post_read(WR_READ | u64::from(id), local, &remote) {
+            Ok(()) => ReadPost::Posted,
+            Err(FI_EAGAIN) => ReadPost::Busy,
+            Err(_) => ReadPost::Refused,
+        }
+    }
+
+    fn open_target(&mut self, at: &Iovs, write: bool) -> Result<u32, Failure> {
+        let access = if write {
+            FI_REMOTE_WRITE
+        } else {
+            FI_REMOTE_READ
+        };
+        let mem = self.find(at, access)?;
+        let mut op = UserOp::new(self.id, mem);
+        op.kind = OpKind::Target { write };
+        op.keys = at.as_slice().iter().map(|v| v.key).collect();
+        Ok(self.ops.insert(op))
+    }
+
+    fn close_target(&mut self, ctx: u32) {
+        if let Some(op) = self.ops.remove(ctx) {
+            let write = op.kind == OpKind::Target { write: true };
+            for (i, key) in op.keys.iter().enumerate() {
+                // One operation, whatever number of pieces; a region is counted once for each.
+                if i == 0 {
+                    self.remote_access(*key, op.mem.len(), write);
+                }
+            }
+        }
+    }
+
+    fn written(&mut self, from: PeerId, cq_data: Option<u64>, len: u64) {
+        if let Some(data) = cq_data {
+            self.report_write(from, data, len as usize);
+        }
+    }
+
+    fn atomic(&mut self, rta: &Rta, data: &[u8], former: &mut Vec<u8>) -> Result<(), Failure> {
+        let (dt, op) = (rta.datatype as fi_datatype, rta.op as fi_op);
+        let refused = failure(Status::LocalUnsupported);
+        let size = arith::size_of(dt).ok_or(refused)?;
+        let f = arith::element(dt, op).ok_or(refused)?;
+        let reads = op == FI_ATOMIC_READ;
+        let fetches = matches!(rta.kind, RtaKind::Fetch(_) | RtaKind::Compare(_));
+        let mut access = if fetches { FI_REMOTE_READ } else { 0 };
+        access |= if reads { 0 } else { FI_REMOTE_WRITE };
+        let mem = self.find(&rta.to, access)?;
+        let (src, cmp) = match rta.kind {
+            RtaKind::Compare(_) => data.split_at_checked(mem.len()),
+            _ => Some((data, &[][..])),
+        }
+        .ok_or(failure(Status::RemoteBadLength))?;
+        let compares = matches!(rta.kind, RtaKind::Compare(_));
+        let short = (!reads && src.len() < mem.len()) || (compares && cmp.len() < mem.len());
+        let beyond = fetches && mem.len() > self.dev.attr().mtu;
+        if mem.len() % size != 0 || short || beyond {
+            return Err(failure(Status::RemoteBadLength));
+        }
+        if reads {
+            atomic::fetch(&mem, size, former);
+        } else {
+            atomic::apply(&mem, size, f, src, cmp, former);
+        }
+        let key = rta.to.as_slice().first().map_or(0, |v| v.key);
+        self.remote_access(key, mem.len(), !reads);
+        Ok(())
     }
 }

@@ -1,0 +1,490 @@
+//! Entry points of atomics, fi_atomic(3).
+
+use super::ep::ep;
+use super::object::{guard, guard_int};
+use super::transfer::*;
+use crate::core::Result;
+use crate::hmem::{arith, UserMem};
+use crate::prov::efa::rdm::{atomic_count, AtomicKind, AtomicReq, Data, Fetch};
+use crate::types::*;
+use crate::wire::{Iovs, RmaIov};
+use core::ffi::{c_int, c_void};
+use core::mem::size_of;
+use core::ptr::null_mut;
+
+/// Bytes of `count` elements.
+fn bytes(count: usize, dt: fi_datatype) -> Result<usize> {
+    let size = arith::size_of(dt).ok_or(FI_EOPNOTSUPP)?;
+    count.checked_mul(size).ok_or(FI_EINVAL)
+}
+
+/// Several pieces of application memory, in elements.
+///
+/// # Safety
+/// `iov` is NULL or has `count` elements; their memory as `UserMem::new` wants it.
+unsafe fn pieces(iov: *const fi_ioc, count: usize, dt: fi_datatype) -> Result<UserMem> {
+    if count == 0 {
+        return Ok(UserMem::EMPTY);
+    }
+    if iov.is_null() || count > crate::hmem::MAX_SEGS {
+        crate::warn_log!(
+            FI_LOG_EP_DATA,
+            "iov_count: wanted {count}, at most {} (iov_limit)",
+            crate::hmem::MAX_SEGS
+        );
+        return Err(FI_EINVAL);
+    }
+    let size = arith::size_of(dt).ok_or(FI_EOPNOTSUPP)?;
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let v = core::slice::from_raw_parts(iov, count);
+        let v = v
+            .iter()
+            .map(|v| (v.addr.cast_const(), v.count.saturating_mul(size)));
+        UserMem::new(v).ok_or(FI_EINVAL)
+    }
+}
+
+/// What an atomic does, and to whom.
+#[derive(Clone, Copy)]
+struct What {
+    peer: fi_addr_t,
+    addr: u64,
+    key: u64,
+    dt: fi_datatype,
+    op: fi_op,
+}
+
+/// A request for as many elements as there are bytes of data, or of results when it only reads.
+fn req<'a>(data: Data<'a>, fetch: Fetch, w: What, context: *mut c_void) -> Result<AtomicReq<'a>> {
+    let len = match fetch {
+        Fetch::Former(m) if w.op == FI_ATOMIC_READ => m.len(),
+        _ => data.len(),
+    };
+    let far = RmaIov {
+        addr: w.addr,
+        len: len as u64,
+        key: w.key,
+    };
+    Ok(AtomicReq {
+        data,
+        fetch,
+        peer: w.peer,
+        to: Iovs::new(&[far]).ok_or(FI_EINVAL)?,
+        datatype: w.dt,
+        op: w.op,
+        common: plain(context),
+    })
+}
+
+/// The request of a `*atomicmsg` call, given to `f`.
+///
+/// # Safety
+/// The message is valid; its buffers are lent until completion.
+pub unsafe fn atomic_request<T>(
+    m: &fi_msg_atomic,
+    fetch: Fetch,
+    flags: u64,
+    f: impl FnOnce(AtomicReq) -> Result<T>,
+) -> Result<T> {
+    // SAFETY: as promised by the caller.
+    let (mem, far) = unsafe {
+        let mem = pieces(m.msg_iov, m.iov_count, m.datatype)?;
+        if m.rma_iov.is_null() {
+            return Err(FI_EINVAL);
+        }
+        (
+            mem,
+            core::slice::from_raw_parts(m.rma_iov, m.rma_iov_count.min(16)),
+        )
+    };
+    let mut list = [RmaIov::default(); crate::wire::MAX_IOV];
+    for (to, v) in list.iter_mut().zip(far) {
+        *to = RmaIov {
+            addr: v.addr,
+            len: bytes(v.count, m.datatype)? as u64,
+            key: v.key,
+        };
+    }
+    let to = list.get(..far.len()).and_then(Iovs::new).ok_or(FI_EINVAL)?;
+    with_data(mem, flags, |data| {
+        f(AtomicReq {
+            data,
+            fetch,
+            peer: m.addr,
+            to,
+            datatype: m.datatype,
+            op: m.op,
+            common: flagged(m.context, flags),
+        })
+    })
+}
+
+/// Where a fetching atomic's results go.
+///
+/// # Safety
+/// As [`pieces`].
+pub unsafe fn former(iov: *const fi_ioc, count: usize, dt: fi_datatype) -> Result<Fetch> {
+    // SAFETY: as promised by the caller.
+    Ok(Fetch::Former(unsafe { pieces(iov, count, dt)? }))
+}
+
+/// Where a comparing atomic's results go, and what it compares with.
+///
+/// # Safety
+/// As [`pieces`].
+pub unsafe fn compare(
+    result: (*const fi_ioc, usize),
+    with: (*const fi_ioc, usize),
+    dt: fi_datatype,
+) -> Result<Fetch> {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let r = pieces(result.0, result.1, dt)?;
+        Ok(Fetch::Compare(r, pieces(with.0, with.1, dt)?))
+    }
+}
+
+unsafe extern "C" fn write(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    count: usize,
+    _: *mut c_void,
+    peer: fi_addr_t,
+    addr: u64,
+    key: u64,
+    dt: fi_datatype,
+    op: fi_op,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffer until completion.
+    guard("fi_atomic", || unsafe {
+        let w = What {
+            peer,
+            addr,
+            key,
+            dt,
+            op,
+        };
+        let data = Data::User(one(buf, bytes(count, dt)?)?);
+        go(e, req(data, Fetch::No, w, context)?)
+    })
+}
+unsafe extern "C" fn writev(
+    e: *mut fid_ep,
+    iov: *const fi_ioc,
+    _: Desc,
+    count: usize,
+    peer: fi_addr_t,
+    addr: u64,
+    key: u64,
+    dt: fi_datatype,
+    op: fi_op,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffers until completion.
+    guard("fi_atomicv", || unsafe {
+        let w = What {
+            peer,
+            addr,
+            key,
+            dt,
+            op,
+        };
+        let data = Data::User(pieces(iov, count, dt)?);
+        go(e, req(data, Fetch::No, w, context)?)
+    })
+}
+unsafe extern "C" fn writemsg(e: *mut fid_ep, m: *const fi_msg_atomic, flags: u64) -> isize {
+    // SAFETY: the message is NULL or valid; its buffers are lent until completion.
+    guard("fi_atomicmsg", || unsafe {
+        let m = m.as_ref().ok_or(FI_EINVAL)?;
+        atomic_request(m, Fetch::No, flags, |r| go(e, r))
+    })
+}
+unsafe extern "C" fn inject(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    count: usize,
+    peer: fi_addr_t,
+    addr: u64,
+    key: u64,
+    dt: fi_datatype,
+    op: fi_op,
+) -> isize {
+    // SAFETY: the buffer is readable during the call.
+    guard("fi_inject_atomic", || unsafe {
+        let w = What {
+            peer,
+            addr,
+            key,
+            dt,
+            op,
+        };
+        let data = Data::Inject(inject_bytes(buf, bytes(count, dt)?)?);
+        go(e, req(data, Fetch::No, w, null_mut())?)
+    })
+}
+unsafe extern "C" fn readwrite(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    count: usize,
+    _: *mut c_void,
+    result: *mut c_void,
+    _: *mut c_void,
+    peer: fi_addr_t,
+    addr: u64,
+    key: u64,
+    dt: fi_datatype,
+    op: fi_op,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffers until completion.
+    guard("fi_fetch_atomic", || unsafe {
+        let w = What {
+            peer,
+            addr,
+            key,
+            dt,
+            op,
+        };
+        let len = bytes(count, dt)?;
+        // A read needs no operands.
+        let mem = if op == FI_ATOMIC_READ {
+            UserMem::EMPTY
+        } else {
+            one(buf, len)?
+        };
+        let fetch = Fetch::Former(one(result, len)?);
+        go(e, req(Data::User(mem), fetch, w, context)?)
+    })
+}
+unsafe extern "C" fn readwritev(
+    e: *mut fid_ep,
+    iov: *const fi_ioc,
+    _: Desc,
+    count: usize,
+    resultv: *mut fi_ioc,
+    _: Desc,
+    result_count: usize,
+    peer: fi_addr_t,
+    addr: u64,
+    key: u64,
+    dt: fi_datatype,
+    op: fi_op,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffers until completion.
+    guard("fi_fetch_atomicv", || unsafe {
+        let w = What {
+            peer,
+            addr,
+            key,
+            dt,
+            op,
+        };
+        let mem = if op == FI_ATOMIC_READ {
+            UserMem::EMPTY
+        } else {
+            pieces(iov, count, dt)?
+        };
+        let fetch = former(resultv, result_count, dt)?;
+        go(e, req(Data::User(mem), fetch, w, context)?)
+    })
+}
+unsafe extern "C" fn readwritemsg(
+    e: *mut fid_ep,
+    m: *const fi_msg_atomic,
+    resultv: *mut fi_ioc,
+    _: Desc,
+    result_count: usize,
+    flags: u64,
+) -> isize {
+    // SAFETY: the message is NULL or valid; its buffers are lent until completion.
+    guard("fi_fetch_atomicmsg", || unsafe {
+        let m = m.as_ref().ok_or(FI_EINVAL)?;
+        let fetch = former(resultv, result_count, m.datatype)?;
+        atomic_request(m, fetch, flags, |r| go(e, r))
+    })
+}
+unsafe extern "C" fn compwrite(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    count: usize,
+    _: *mut c_void,
+    with: *const c_void,
+    _: *mut c_void,
+    result: *mut c_void,
+    _: *mut c_void,
+    peer: fi_addr_t,
+    addr: u64,
+    key: u64,
+    dt: fi_datatype,
+    op: fi_op,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffers until completion.
+    guard("fi_compare_atomic", || unsafe {
+        let w = What {
+            peer,
+            addr,
+            key,
+            dt,
+            op,
+        };
+        let len = bytes(count, dt)?;
+        let fetch = Fetch::Compare(one(result, len)?, one(with, len)?);
+        go(e, req(Data::User(one(buf, len)?), fetch, w, context)?)
+    })
+}
+unsafe extern "C" fn compwritev(
+    e: *mut fid_ep,
+    iov: *const fi_ioc,
+    _: Desc,
+    count: usize,
+    comparev: *const fi_ioc,
+    _: Desc,
+    compare_count: usize,
+    resultv: *mut fi_ioc,
+    _: Desc,
+    result_count: usize,
+    peer: fi_addr_t,
+    addr: u64,
+    key: u64,
+    dt: fi_datatype,
+    op: fi_op,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffers until completion.
+    guard("fi_compare_atomicv", || unsafe {
+        let w = What {
+            peer,
+            addr,
+            key,
+            dt,
+            op,
+        };
+        let data = Data::User(pieces(iov, count, dt)?);
+        let fetch = compare(
+            (resultv.cast_const(), result_count),
+            (comparev, compare_count),
+            dt,
+        )?;
+        go(e, req(data, fetch, w, context)?)
+    })
+}
+unsafe extern "C" fn compwritemsg(
+    e: *mut fid_ep,
+    m: *const fi_msg_atomic,
+    comparev: *const fi_ioc,
+    _: Desc,
+    compare_count: usize,
+    resultv: *mut fi_ioc,
+    _: Desc,
+    result_count: usize,
+    flags: u64,
+) -> isize {
+    // SAFETY: the message is NULL or valid; its buffers are lent until completion.
+    guard("fi_compare_atomicmsg", || unsafe {
+        let m = m.as_ref().ok_or(FI_EINVAL)?;
+        let fetch = compare(
+            (resultv.cast_const(), result_count),
+            (comparev, compare_count),
+            m.datatype,
+        )?;
+        atomic_request(m, fetch, flags, |r| go(e, r))
+    })
+}
+
+/// # Safety
+/// `e` is NULL or an endpoint of ours, `count` NULL or a place for a number.
+unsafe fn valid(
+    e: *mut fid_ep,
+    dt: fi_datatype,
+    op: fi_op,
+    count: *mut usize,
+    kind: AtomicKind,
+) -> c_int {
+    guard_int("fi_atomicvalid", || {
+        // SAFETY: as promised by the caller.
+        unsafe {
+            let b = ep(e)?;
+            let n = atomic_count(b.domain.mtu(), dt, op, kind)?;
+            *count.as_mut().ok_or(FI_EINVAL)? = n;
+        }
+        Ok(())
+    })
+}
+unsafe extern "C" fn writevalid(
+    e: *mut fid_ep,
+    dt: fi_datatype,
+    op: fi_op,
+    n: *mut usize,
+) -> c_int {
+    // SAFETY: as promised by our caller.
+    unsafe { valid(e, dt, op, n, AtomicKind::Write { receipt: true }) }
+}
+unsafe extern "C" fn readwritevalid(
+    e: *mut fid_ep,
+    dt: fi_datatype,
+    op: fi_op,
+    n: *mut usize,
+) -> c_int {
+    // SAFETY: as promised by our caller.
+    unsafe { valid(e, dt, op, n, AtomicKind::Fetch) }
+}
+unsafe extern "C" fn compwritevalid(
+    e: *mut fid_ep,
+    dt: fi_datatype,
+    op: fi_op,
+    n: *mut usize,
+) -> c_int {
+    // SAFETY: as promised by our caller.
+    unsafe { valid(e, dt, op, n, AtomicKind::Compare) }
+}
+
+/// fi_query_atomic(3): `flags` are none, FI_FETCH_ATOMIC or FI_COMPARE_ATOMIC, with FI_TAGGED not
+/// supported.
+pub unsafe extern "C" fn query_atomic(
+    d: *mut fid_domain,
+    dt: fi_datatype,
+    op: fi_op,
+    attr: *mut fi_atomic_attr,
+    flags: u64,
+) -> c_int {
+    guard_int("fi_query_atomic", || {
+        let kind = match flags {
+            0 => AtomicKind::Write { receipt: true },
+            FI_FETCH_ATOMIC => AtomicKind::Fetch,
+            FI_COMPARE_ATOMIC => AtomicKind::Compare,
+            _ if flags & FI_TAGGED != 0 => return Err(FI_EOPNOTSUPP),
+            _ => return Err(FI_EBADFLAGS),
+        };
+        // SAFETY: `d` is a domain of ours, `attr` NULL or a place.
+        unsafe {
+            let domain = super::domain::of(d)?;
+            let a = attr.as_mut().ok_or(FI_EINVAL)?;
+            a.count = atomic_count(domain.mtu(), dt, op, kind)?;
+            a.size = arith::size_of(dt).ok_or(FI_EOPNOTSUPP)?;
+        }
+        Ok(())
+    })
+}
+
+/// fi_atomic(3)
+pub static ATOMIC_OPS: fi_ops_atomic = fi_ops_atomic {
+    size: size_of::<fi_ops_atomic>(),
+    write: Some(write),
+    writev: Some(writev),
+    writemsg: Some(writemsg),
+    inject: Some(inject),
+    readwrite: Some(readwrite),
+    readwritev: Some(readwritev),
+    readwritemsg: Some(readwritemsg),
+    compwrite: Some(compwrite),
+    compwritev: Some(compwritev),
+    compwritemsg: Some(compwritemsg),
+    writevalid: Some(writevalid),
+    readwritevalid: Some(readwritevalid),
+    compwritevalid: Some(compwritevalid),
+};

@@ -1,0 +1,400 @@
+//! `fid_av`: address vectors (fi_av(3)).
+
+use super::domain::of;
+use super::object::*;
+use crate::core::Result;
+use crate::prov::efa::addr;
+use crate::prov::efa::av::Av;
+use crate::prov::efa::domain::Domain;
+use crate::types::*;
+use core::ffi::{c_char, c_int, c_void};
+use core::mem::size_of;
+use core::ptr::null_mut;
+use std::sync::Arc;
+
+pub unsafe extern "C" fn av_open(
+    d: *mut fid_domain,
+    attr: *mut fi_av_attr,
+    out: *mut *mut fid_av,
+    context: *mut c_void,
+) -> c_int {
+    guard_int("fi_av_open", || {
+        if out.is_null() {
+            return Err(FI_EINVAL);
+        }
+        // SAFETY: `d` is a domain of ours; the attributes are valid or NULL.
+        let (domain, attr) = unsafe { (of(d)?, attr.as_mut()) };
+        let attr = attr.ok_or(FI_EINVAL)?;
+        if attr.flags & (FI_EVENT | FI_READ | FI_SYMMETRIC) != 0 {
+            crate::warn_log!(
+                FI_LOG_AV,
+                "fi_av_open: flags [ {} ]: wanted none",
+                crate::core::tostr::av_flags(attr.flags)
+            );
+            return Err(FI_ENOSYS);
+        }
+        if attr.flags & !(FI_EVENT | FI_READ | FI_SYMMETRIC | FI_AV_USER_ID) != 0 {
+            return Err(FI_EBADFLAGS);
+        }
+        if !attr.name.is_null() {
+            crate::warn_log!(
+                FI_LOG_AV,
+                "fi_av_open: name: shared address vectors are not supported"
+            );
+            return Err(FI_ENOSYS);
+        }
+        let type_ = match attr.r#type {
+            FI_AV_UNSPEC => FI_AV_TABLE,
+            FI_AV_TABLE | FI_AV_MAP => attr.r#type,
+            t => {
+                crate::warn_log!(
+                    FI_LOG_AV,
+                    "fi_av_open: type {t}: wanted FI_AV_TABLE or FI_AV_MAP"
+                );
+                return Err(FI_EINVAL);
+            }
+        };
+        attr.r#type = type_;
+        let id = domain.lock().avs.insert(Av::new(type_, attr.count));
+        let f = fid_av {
+            fid: new_fid(FI_CLASS_AV, context, &AV_FI_OPS),
+            ops: table(&AV_OPS),
+        };
+        // SAFETY: `out` is a place for a pointer.
+        unsafe {
+            *out = hand_out(
+                f,
+                AvBody {
+                    domain: Arc::clone(domain),
+                    id,
+                },
+            )
+        };
+        Ok(())
+    })
+}
+
+/// Body of a `fid_av`.
+pub struct AvBody {
+    pub domain: Arc<Domain>,
+    pub id: u32,
+}
+
+/// # Safety
+/// `v` is NULL or an address vector of ours.
+unsafe fn av<'a>(v: *mut fid_av) -> Result<&'a mut AvBody> {
+    // SAFETY: as promised by the caller.
+    unsafe { body::<fid_av, AvBody>(v) }
+}
+
+unsafe extern "C" fn av_close(f: *mut fid) -> c_int {
+    guard_int("fi_close", || {
+        // SAFETY: only address vectors have this table.
+        unsafe {
+            let b = av(f.cast())?;
+            b.domain.close_av(b.id)?;
+            take::<fid_av, AvBody>(f.cast())?;
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn av_bind(f: *mut fid, b: *mut fid, _: u64) -> c_int {
+    guard_int("fi_av_bind", || {
+        // SAFETY: only address vectors have this table; `b` is NULL or an open object.
+        unsafe {
+            av(f.cast())?;
+            if b.is_null() || (*b).fclass != FI_CLASS_EQ {
+                return Err(FI_EINVAL);
+            }
+        }
+        // An event queue reports asynchronous insertion; ours is never asynchronous.
+        Err(FI_ENOSYS)
+    })
+}
+
+static AV_FI_OPS: fi_ops = ops(av_close, av_bind, no_control);
+
+const INSERT_FLAGS: u64 = FI_MORE | FI_SYNC_ERR | FI_AV_USER_ID;
+
+/// Inserts `count` addresses that `raw` produces, filling `fi_addr` and error codes.
+///
+/// # Safety
+/// `fi_addr` is NULL or has `count` places; with FI_SYNC_ERR `context` has `count` ints.
+unsafe fn insert_all(
+    v: *mut fid_av,
+    count: usize,
+    fi_addr: *mut fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+    raw: impl Fn(usize) -> Result<[u8; addr::LEN]>,
+) -> Result<isize> {
+    // SAFETY: `v` is NULL or an address vector of ours.
+    let b = unsafe { av(v)? };
+    if flags & !INSERT_FLAGS != 0 {
+        crate::warn_log!(
+            FI_LOG_AV,
+            "fi_av_insert: flags {flags:#x}: wanted FI_MORE or FI_SYNC_ERR"
+        );
+        return Err(FI_EBADFLAGS);
+    }
+    let errors = if flags & FI_SYNC_ERR != 0 {
+        context.cast::<c_int>()
+    } else {
+        null_mut()
+    };
+    if flags & FI_SYNC_ERR != 0 && errors.is_null() {
+        return Err(FI_EINVAL);
+    }
+    let mut s = b.domain.lock();
+    let s = &mut *s;
+    let table = s.avs.get_mut(b.id).ok_or(FI_EBADF)?;
+    let peers = &mut s.peers;
+    if fi_addr.is_null() && table.type_ == FI_AV_MAP && count > 0 {
+        crate::warn_log!(
+            FI_LOG_AV,
+            "fi_av_insert: fi_addr is NULL: FI_AV_MAP needs it"
+        );
+        return Err(FI_EINVAL);
+    }
+    let mut good = 0;
+    for i in 0..count {
+        let r = raw(i).and_then(|a| table.insert(&a, peers));
+        if let Err(e) = r {
+            crate::warn_log!(
+                FI_LOG_AV,
+                "fi_av_insert: address {i}: {}",
+                crate::core::errno::text(e)
+            );
+        }
+        // SAFETY: as promised by the caller.
+        unsafe {
+            if !fi_addr.is_null() {
+                *fi_addr.add(i) = r.unwrap_or(FI_ADDR_NOTAVAIL);
+            }
+            if !errors.is_null() {
+                *errors.add(i) = r.err().unwrap_or(0);
+            }
+        }
+        good += isize::from(r.is_ok());
+    }
+    Ok(good)
+}
+
+unsafe extern "C" fn av_insert(
+    v: *mut fid_av,
+    addrs: *const c_void,
+    count: usize,
+    fi_addr: *mut fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    guard("fi_av_insert", || {
+        if addrs.is_null() && count > 0 {
+            return Err(FI_EINVAL);
+        }
+        // SAFETY: the caller passes `count` addresses of 32 bytes.
+        unsafe {
+            insert_all(v, count, fi_addr, flags, context, |i| {
+                Ok(addrs.cast::<[u8; addr::LEN]>().add(i).read_unaligned())
+            })
+        }
+    }) as c_int
+}
+
+/// Address of a node and service, as fi_getinfo(3) would resolve it.
+fn resolve(node: Option<&str>, service: Option<&str>) -> Result<[u8; addr::LEN]> {
+    let q = crate::core::registry::Query {
+        api: crate::core::API_VERSION,
+        node: Some(node.ok_or(FI_EINVAL)?),
+        service,
+        flags: 0,
+        hints: None,
+    };
+    let list = crate::prov::efa::info::getinfo(&q)?;
+    let dest = list
+        .first()
+        .and_then(|i| i.dest_addr.as_deref())
+        .ok_or(FI_EADDRNOTAVAIL)?;
+    dest.first_chunk::<{ addr::LEN }>()
+        .copied()
+        .ok_or(FI_EADDRNOTAVAIL)
+}
+
+unsafe extern "C" fn av_insertsvc(
+    v: *mut fid_av,
+    node: *const c_char,
+    service: *const c_char,
+    fi_addr: *mut fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    guard("fi_av_insertsvc", || {
+        // SAFETY: both are NULL or strings; the rest as in `insert_all`.
+        unsafe {
+            let (n, s) = (super::info::string(node), super::info::string(service));
+            if n.is_none() {
+                return Err(FI_EINVAL);
+            }
+            insert_all(v, 1, fi_addr, flags, context, |_| {
+                resolve(n.as_deref(), s.as_deref())
+            })
+        }
+    }) as c_int
+}
+
+/// The `i`-th name after `first`: a trailing number counts up ("node7", "node8", ...).
+fn counted(first: &str, i: usize) -> String {
+    let stem = first.trim_end_matches(|c: char| c.is_ascii_digit());
+    match first.get(stem.len()..).and_then(|n| n.parse::<u64>().ok()) {
+        Some(n) => format!("{stem}{}", n + i as u64),
+        None => first.to_string(),
+    }
+}
+
+unsafe extern "C" fn av_insertsym(
+    v: *mut fid_av,
+    node: *const c_char,
+    nodecnt: usize,
+    service: *const c_char,
+    svccnt: usize,
+    fi_addr: *mut fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    guard("fi_av_insertsym", || {
+        // SAFETY: both are NULL or strings; the rest as in `insert_all`.
+        unsafe {
+            let n = super::info::string(node).ok_or(FI_EINVAL)?;
+            let s = super::info::string(service).ok_or(FI_EINVAL)?;
+            let count = nodecnt
+                .checked_mul(svccnt)
+                .filter(|c| *c > 0)
+                .ok_or(FI_EINVAL)?;
+            insert_all(v, count, fi_addr, flags, context, |i| {
+                resolve(
+                    Some(&counted(&n, i / svccnt)),
+                    Some(&counted(&s, i % svccnt)),
+                )
+            })
+        }
+    }) as c_int
+}
+
+unsafe extern "C" fn av_remove(
+    v: *mut fid_av,
+    fi_addr: *mut fi_addr_t,
+    count: usize,
+    flags: u64,
+) -> c_int {
+    guard_int("fi_av_remove", || {
+        // SAFETY: `v` is NULL or ours; the caller passes `count` entries.
+        unsafe {
+            let b = av(v)?;
+            if flags != 0 {
+                return Err(FI_EBADFLAGS);
+            }
+            if fi_addr.is_null() && count > 0 {
+                return Err(FI_EINVAL);
+            }
+            // Later entries first, as they were inserted.
+            for i in (0..count).rev() {
+                b.domain.remove_addr(b.id, *fi_addr.add(i))?;
+            }
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn av_lookup(
+    v: *mut fid_av,
+    fi_addr: fi_addr_t,
+    out: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    guard_int("fi_av_lookup", || {
+        // SAFETY: `v` is NULL or ours; `len` is a place that says how long `out` is.
+        unsafe {
+            let b = av(v)?;
+            let len = len.as_mut().ok_or(FI_EINVAL)?;
+            let a = b
+                .domain
+                .lock()
+                .avs
+                .get(b.id)
+                .ok_or(FI_EBADF)?
+                .lookup(fi_addr)?;
+            give_address(&addr::to_raw(&a), out, len);
+        }
+        Ok(())
+    })
+}
+
+/// Copies as much of an address as fits and says how long it is.
+///
+/// # Safety
+/// `out` is NULL or `len` bytes long.
+pub unsafe fn give_address(raw: &[u8], out: *mut c_void, len: &mut usize) -> bool {
+    let room = core::mem::replace(len, raw.len());
+    let n = if out.is_null() {
+        0
+    } else {
+        room.min(raw.len())
+    };
+    // SAFETY: `n` bytes fit, as promised by the caller.
+    unsafe { core::ptr::copy_nonoverlapping(raw.as_ptr(), out.cast(), n) };
+    n == raw.len()
+}
+
+unsafe extern "C" fn av_straddr(
+    _: *mut fid_av,
+    a: *const c_void,
+    buf: *mut c_char,
+    len: *mut usize,
+) -> *const c_char {
+    // SAFETY: the address has 32 bytes; `len` says how long `buf` is.
+    unsafe {
+        if a.is_null() || len.is_null() {
+            return core::ptr::null();
+        }
+        let raw = a.cast::<[u8; addr::LEN]>().read_unaligned();
+        let text = addr::from_raw(&raw).map_or(String::new(), |a| addr::to_text(&a));
+        let room = core::mem::replace(&mut *len, text.len() + 1);
+        super::text::put(buf, room, &text);
+    }
+    buf
+}
+
+unsafe extern "C" fn av_set(
+    _: *mut fid_av,
+    _: *mut fi_av_set_attr,
+    _: *mut *mut fid_av_set,
+    _: *mut c_void,
+) -> c_int {
+    -FI_ENOSYS
+}
+
+static AV_OPS: fi_ops_av = fi_ops_av {
+    size: size_of::<fi_ops_av>(),
+    insert: Some(av_insert),
+    insertsvc: Some(av_insertsvc),
+    insertsym: Some(av_insertsym),
+    remove: Some(av_remove),
+    lookup: Some(av_lookup),
+    straddr: Some(av_straddr),
+    av_set: Some(av_set),
+    insert_auth_key: None,
+    lookup_auth_key: None,
+    set_user_id: None,
+    lookup2: None,
+};
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn symmetric_names_count_up() {
+        assert_eq!(super::counted("node7", 3), "node10");
+        assert_eq!(super::counted("node", 3), "node");
+        assert_eq!(super::counted("5001", 2), "5003");
+    }
+}

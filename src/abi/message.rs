@@ -1,0 +1,346 @@
+//! Entry points of messages, fi_msg(3) and fi_tagged(3).
+
+use super::object::guard;
+use super::transfer::*;
+use crate::core::Result;
+use crate::hmem::UserMem;
+use crate::prov::efa::rdm::{Data, MsgReq, RecvReq};
+use crate::types::*;
+use core::ffi::c_void;
+use core::mem::size_of;
+use core::ptr::null_mut;
+use libc::iovec;
+
+/// A send without flags of its own.
+#[inline]
+fn msg<'a>(
+    data: Data<'a>,
+    to: fi_addr_t,
+    tag: Option<u64>,
+    cq_data: Option<u64>,
+    context: *mut c_void,
+) -> MsgReq<'a> {
+    MsgReq {
+        data,
+        to,
+        tag,
+        cq_data,
+        common: plain(context),
+    }
+}
+
+/// A receive without flags of its own.
+#[inline]
+fn rcv(mem: UserMem, src: fi_addr_t, tag: Option<(u64, u64)>, context: *mut c_void) -> RecvReq {
+    RecvReq {
+        mem,
+        src,
+        tag,
+        common: plain(context),
+    }
+}
+
+/// The request of a `fi_sendmsg`, given to `f`.
+///
+/// # Safety
+/// The message is valid; its buffers are lent until completion.
+pub unsafe fn send_request<T>(
+    m: &fi_msg,
+    tag: Option<u64>,
+    flags: u64,
+    f: impl FnOnce(MsgReq) -> Result<T>,
+) -> Result<T> {
+    // SAFETY: as promised by the caller.
+    let mem = unsafe { many(m.msg_iov, m.iov_count)? };
+    with_data(mem, flags, |data| {
+        let cq_data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(m.data);
+        f(MsgReq {
+            common: flagged(m.context, flags),
+            ..msg(data, m.addr, tag, cq_data, m.context)
+        })
+    })
+}
+
+/// The request of a `fi_recvmsg`.
+///
+/// # Safety
+/// As [`send_request`].
+pub unsafe fn recv_request(m: &fi_msg, tag: Option<(u64, u64)>, flags: u64) -> Result<RecvReq> {
+    // SAFETY: as promised by the caller.
+    let mem = unsafe { many(m.msg_iov, m.iov_count)? };
+    Ok(RecvReq {
+        common: flagged(m.context, flags),
+        ..rcv(mem, m.addr, tag, m.context)
+    })
+}
+
+/// The part of a tagged message that an untagged one has too.
+pub fn untagged(m: &fi_msg_tagged) -> fi_msg {
+    fi_msg {
+        msg_iov: m.msg_iov,
+        desc: m.desc,
+        iov_count: m.iov_count,
+        addr: m.addr,
+        context: m.context,
+        data: m.data,
+    }
+}
+
+// ---- messages --------------------------------------------------------------------------------
+
+unsafe extern "C" fn recv(
+    e: *mut fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    _: *mut c_void,
+    src: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffer until completion.
+    guard("fi_recv", || unsafe {
+        go(e, rcv(one(buf, len)?, src, None, context))
+    })
+}
+unsafe extern "C" fn recvv(
+    e: *mut fid_ep,
+    iov: *const iovec,
+    _: Desc,
+    count: usize,
+    src: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffers until completion.
+    guard("fi_recvv", || unsafe {
+        go(e, rcv(many(iov, count)?, src, None, context))
+    })
+}
+unsafe extern "C" fn recvmsg(e: *mut fid_ep, m: *const fi_msg, flags: u64) -> isize {
+    // SAFETY: the message is NULL or valid; its buffers are lent until completion.
+    guard("fi_recvmsg", || unsafe {
+        go(e, recv_request(m.as_ref().ok_or(FI_EINVAL)?, None, flags)?)
+    })
+}
+unsafe extern "C" fn send(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _: *mut c_void,
+    to: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffer until completion.
+    guard("fi_send", || unsafe {
+        go(e, msg(Data::User(one(buf, len)?), to, None, None, context))
+    })
+}
+unsafe extern "C" fn sendv(
+    e: *mut fid_ep,
+    iov: *const iovec,
+    _: Desc,
+    count: usize,
+    to: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffers until completion.
+    guard("fi_sendv", || unsafe {
+        go(
+            e,
+            msg(Data::User(many(iov, count)?), to, None, None, context),
+        )
+    })
+}
+unsafe extern "C" fn sendmsg(e: *mut fid_ep, m: *const fi_msg, flags: u64) -> isize {
+    // SAFETY: the message is NULL or valid; its buffers are lent until completion.
+    guard("fi_sendmsg", || unsafe {
+        send_request(m.as_ref().ok_or(FI_EINVAL)?, None, flags, |r| go(e, r))
+    })
+}
+unsafe extern "C" fn inject(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    to: fi_addr_t,
+) -> isize {
+    // SAFETY: the buffer is readable during the call.
+    guard("fi_inject", || unsafe {
+        let data = Data::Inject(inject_bytes(buf, len)?);
+        go(e, msg(data, to, None, None, null_mut()))
+    })
+}
+unsafe extern "C" fn senddata(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _: *mut c_void,
+    cq_data: u64,
+    to: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffer until completion.
+    guard("fi_senddata", || unsafe {
+        let data = Data::User(one(buf, len)?);
+        go(e, msg(data, to, None, Some(cq_data), context))
+    })
+}
+unsafe extern "C" fn injectdata(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    cq_data: u64,
+    to: fi_addr_t,
+) -> isize {
+    // SAFETY: the buffer is readable during the call.
+    guard("fi_injectdata", || unsafe {
+        let data = Data::Inject(inject_bytes(buf, len)?);
+        go(e, msg(data, to, None, Some(cq_data), null_mut()))
+    })
+}
+
+/// fi_msg(3)
+pub static MSG_OPS: fi_ops_msg = fi_ops_msg {
+    size: size_of::<fi_ops_msg>(),
+    recv: Some(recv),
+    recvv: Some(recvv),
+    recvmsg: Some(recvmsg),
+    send: Some(send),
+    sendv: Some(sendv),
+    sendmsg: Some(sendmsg),
+    inject: Some(inject),
+    senddata: Some(senddata),
+    injectdata: Some(injectdata),
+};
+
+// ---- tagged messages -------------------------------------------------------------------------
+
+unsafe extern "C" fn trecv(
+    e: *mut fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    _: *mut c_void,
+    src: fi_addr_t,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffer until completion.
+    guard("fi_trecv", || unsafe {
+        go(e, rcv(one(buf, len)?, src, Some((tag, ignore)), context))
+    })
+}
+unsafe extern "C" fn trecvv(
+    e: *mut fid_ep,
+    iov: *const iovec,
+    _: Desc,
+    count: usize,
+    src: fi_addr_t,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffers until completion.
+    guard("fi_trecvv", || unsafe {
+        go(e, rcv(many(iov, count)?, src, Some((tag, ignore)), context))
+    })
+}
+unsafe extern "C" fn trecvmsg(e: *mut fid_ep, m: *const fi_msg_tagged, flags: u64) -> isize {
+    // SAFETY: the message is NULL or valid; its buffers are lent until completion.
+    guard("fi_trecvmsg", || unsafe {
+        let m = m.as_ref().ok_or(FI_EINVAL)?;
+        let tag = Some((m.tag, m.ignore));
+        go(e, recv_request(&untagged(m), tag, flags)?)
+    })
+}
+unsafe extern "C" fn tsend(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _: *mut c_void,
+    to: fi_addr_t,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffer until completion.
+    guard("fi_tsend", || unsafe {
+        let data = Data::User(one(buf, len)?);
+        go(e, msg(data, to, Some(tag), None, context))
+    })
+}
+unsafe extern "C" fn tsendv(
+    e: *mut fid_ep,
+    iov: *const iovec,
+    _: Desc,
+    count: usize,
+    to: fi_addr_t,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffers until completion.
+    guard("fi_tsendv", || unsafe {
+        let data = Data::User(many(iov, count)?);
+        go(e, msg(data, to, Some(tag), None, context))
+    })
+}
+unsafe extern "C" fn tsendmsg(e: *mut fid_ep, m: *const fi_msg_tagged, flags: u64) -> isize {
+    // SAFETY: the message is NULL or valid; its buffers are lent until completion.
+    guard("fi_tsendmsg", || unsafe {
+        let m = m.as_ref().ok_or(FI_EINVAL)?;
+        send_request(&untagged(m), Some(m.tag), flags, |r| go(e, r))
+    })
+}
+unsafe extern "C" fn tinject(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    to: fi_addr_t,
+    tag: u64,
+) -> isize {
+    // SAFETY: the buffer is readable during the call.
+    guard("fi_tinject", || unsafe {
+        let data = Data::Inject(inject_bytes(buf, len)?);
+        go(e, msg(data, to, Some(tag), None, null_mut()))
+    })
+}
+unsafe extern "C" fn tsenddata(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _: *mut c_void,
+    cq_data: u64,
+    to: fi_addr_t,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffer until completion.
+    guard("fi_tsenddata", || unsafe {
+        let data = Data::User(one(buf, len)?);
+        go(e, msg(data, to, Some(tag), Some(cq_data), context))
+    })
+}
+unsafe extern "C" fn tinjectdata(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    cq_data: u64,
+    to: fi_addr_t,
+    tag: u64,
+) -> isize {
+    // SAFETY: the buffer is readable during the call.
+    guard("fi_tinjectdata", || unsafe {
+        let data = Data::Inject(inject_bytes(buf, len)?);
+        go(e, msg(data, to, Some(tag), Some(cq_data), null_mut()))
+    })
+}
+
+/// fi_tagged(3)
+pub static TAGGED_OPS: fi_ops_tagged = fi_ops_tagged {
+    size: size_of::<fi_ops_tagged>(),
+    recv: Some(trecv),
+    recvv: Some(trecvv),
+    recvmsg: Some(trecvmsg),
+    send: Some(tsend),
+    sendv: Some(tsendv),
+    sendmsg: Some(tsendmsg),
+    inject: Some(tinject),
+    senddata: Some(tsenddata),
+    injectdata: Some(tinjectdata),
+};

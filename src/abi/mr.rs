@@ -1,0 +1,242 @@
+//! `fid_mr`: registered memory (fi_mr(3)).
+
+use super::domain::of;
+use super::object::*;
+use super::queues::CntrBody;
+use crate::core::Result;
+use crate::hmem::UserMem;
+use crate::prov::efa::domain::{Domain, Mr};
+use crate::types::*;
+use core::ffi::{c_int, c_void};
+use core::mem::size_of;
+use core::ptr::null_mut;
+use libc::iovec;
+use std::sync::Arc;
+
+/// Body of a `fid_mr`.
+struct MrBody {
+    domain: Arc<Domain>,
+    mr: Mr,
+}
+
+const ACCESS: u64 =
+    FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
+
+/// # Safety
+/// `d` is a domain, `iov` points to `count` valid pieces of memory, `out` is NULL or a place.
+#[allow(clippy::too_many_arguments)]
+unsafe fn register(
+    d: *mut fid,
+    iov: *const iovec,
+    count: usize,
+    access: u64,
+    offset: u64,
+    flags: u64,
+    out: *mut *mut fid_mr,
+    context: *mut c_void,
+) -> Result<()> {
+    if d.is_null() || out.is_null() || iov.is_null() || count == 0 {
+        return Err(FI_EINVAL);
+    }
+    // SAFETY: `d` is an open object.
+    if unsafe { (*d).fclass } != FI_CLASS_DOMAIN {
+        return Err(FI_EINVAL);
+    }
+    // SAFETY: its class says that it is a domain.
+    let domain = unsafe { of(d.cast())? };
+    if count > 1 {
+        crate::warn_log!(
+            FI_LOG_MR,
+            "fi_mr_reg: iov_count: wanted {count}, at most 1 (mr_iov_limit)"
+        );
+        return Err(FI_EINVAL);
+    }
+    if access & !ACCESS != 0 {
+        crate::warn_log!(
+            FI_LOG_MR,
+            "fi_mr_reg: access {:#x}: wanted bits of [ {} ]",
+            access,
+            crate::core::tostr::mr_access(ACCESS)
+        );
+        return Err(FI_EINVAL);
+    }
+    if flags & !(FI_RMA_EVENT | FI_RMA_PMEM | FI_HMEM_DEVICE_ONLY | FI_HMEM_HOST_ALLOC) != 0 {
+        crate::warn_log!(FI_LOG_MR, "fi_mr_reg: flags {flags:#x} are not supported");
+        return Err(FI_EBADFLAGS);
+    }
+    if offset != 0 {
+        crate::warn_log!(FI_LOG_MR, "fi_mr_reg: offset: wanted {offset:#x}, had 0");
+        return Err(FI_EINVAL);
+    }
+    // SAFETY: `iov` has one element; the memory is the application's until it closes the region.
+    let mem = unsafe {
+        let v = &*iov;
+        UserMem::new([(v.iov_base.cast_const(), v.iov_len)]).ok_or(FI_EINVAL)?
+    };
+    let mr = domain.reg_mr(mem, access)?;
+    let key = mr.key;
+    let f = fid_mr {
+        fid: new_fid(FI_CLASS_MR, context, &MR_FI_OPS),
+        mem_desc: null_mut(),
+        key,
+    };
+    let p = hand_out(
+        f,
+        MrBody {
+            domain: Arc::clone(domain),
+            mr,
+        },
+    );
+    // SAFETY: `p` was just made; `out` is a place for a pointer. A descriptor is never NULL, so
+    // that clients can tell a registered buffer by it.
+    unsafe {
+        (*p).mem_desc = p.cast();
+        *out = p;
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn mr_reg(
+    d: *mut fid,
+    buf: *const c_void,
+    len: usize,
+    access: u64,
+    offset: u64,
+    _requested_key: u64,
+    flags: u64,
+    out: *mut *mut fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    let iov = iovec {
+        iov_base: buf.cast_mut(),
+        iov_len: len,
+    };
+    // SAFETY: as promised by our caller.
+    guard_int("fi_mr_reg", || unsafe {
+        register(d, &iov, 1, access, offset, flags, out, context)
+    })
+}
+
+unsafe extern "C" fn mr_regv(
+    d: *mut fid,
+    iov: *const iovec,
+    count: usize,
+    access: u64,
+    offset: u64,
+    _requested_key: u64,
+    flags: u64,
+    out: *mut *mut fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: as promised by our caller.
+    guard_int("fi_mr_regv", || unsafe {
+        register(d, iov, count, access, offset, flags, out, context)
+    })
+}
+
+unsafe extern "C" fn mr_regattr(
+    d: *mut fid,
+    attr: *const fi_mr_attr,
+    flags: u64,
+    out: *mut *mut fid_mr,
+) -> c_int {
+    guard_int("fi_mr_regattr", || {
+        // SAFETY: the attributes are NULL or valid.
+        let a = unsafe { attr.as_ref() }.ok_or(FI_EINVAL)?;
+        if a.iface != FI_HMEM_SYSTEM {
+            crate::warn_log!(
+                FI_LOG_MR,
+                "fi_mr_regattr: iface: wanted {}, had FI_HMEM_SYSTEM",
+                crate::core::tostr::hmem_iface(a.iface)
+            );
+            return Err(FI_ENOSYS);
+        }
+        if flags & FI_MR_DMABUF != 0 {
+            crate::warn_log!(
+                FI_LOG_MR,
+                "fi_mr_regattr: FI_MR_DMABUF is not supported by the software adapter"
+            );
+            return Err(FI_EOPNOTSUPP);
+        }
+        // SAFETY: as promised by our caller; the union holds host memory.
+        unsafe {
+            register(
+                d,
+                a.src.mr_iov,
+                a.iov_count,
+                a.access,
+                a.offset,
+                flags,
+                out,
+                a.context,
+            )
+        }
+    })
+}
+
+pub static MR_OPS: fi_ops_mr = fi_ops_mr {
+    size: size_of::<fi_ops_mr>(),
+    reg: Some(mr_reg),
+    regv: Some(mr_regv),
+    regattr: Some(mr_regattr),
+};
+
+unsafe extern "C" fn mr_close(f: *mut fid) -> c_int {
+    guard_int("fi_close", || {
+        // SAFETY: only regions have this table.
+        let b = unsafe { take::<fid_mr, MrBody>(f.cast())? };
+        b.domain.close_mr(&b.mr)
+    })
+}
+
+unsafe extern "C" fn mr_bind(f: *mut fid, b: *mut fid, flags: u64) -> c_int {
+    guard_int("fi_mr_bind", || {
+        // SAFETY: only regions have this table; `b` is NULL or an open object.
+        unsafe {
+            let m = body::<fid_mr, MrBody>(f.cast())?;
+            if b.is_null() {
+                return Err(FI_EINVAL);
+            }
+            match (*b).fclass {
+                // Regions belong to the domain here: binding to an endpoint asks for nothing more.
+                FI_CLASS_EP => Ok(()),
+                FI_CLASS_CNTR => {
+                    let c = body::<fid_cntr, CntrBody>(b.cast())?;
+                    m.domain.bind_mr(&m.mr, c.id, flags)
+                }
+                _ => Err(FI_EINVAL),
+            }
+        }
+    })
+}
+
+unsafe extern "C" fn mr_control(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    guard_int("fi_control", || {
+        // SAFETY: only regions have this table; arguments are of the type the command wants.
+        unsafe {
+            let b = body::<fid_mr, MrBody>(f.cast())?;
+            match command {
+                FI_ENABLE | FI_REFRESH => Ok(()),
+                FI_GET_RAW_MR => {
+                    let a = arg.cast::<fi_mr_raw_attr>().as_mut().ok_or(FI_EINVAL)?;
+                    let size = a.key_size.as_mut().ok_or(FI_EINVAL)?;
+                    let room = core::mem::replace(size, 8);
+                    if room < 8 {
+                        return Err(FI_ETOOSMALL);
+                    }
+                    if a.raw_key.is_null() {
+                        return Err(FI_EINVAL);
+                    }
+                    a.raw_key.cast::<u64>().write_unaligned(b.mr.key);
+                    if !a.base_addr.is_null() {
+                        *a.base_addr = 0;
+                    }
+                    Ok(())
+                }
+                _ => Err(FI_ENOSYS),
+            }
+        }
+    })
+}
+
+static MR_FI_OPS: fi_ops = ops(mr_close, mr_bind, mr_control);

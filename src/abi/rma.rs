@@ -1,0 +1,209 @@
+//! Entry points of remote memory access, fi_rma(3).
+
+use super::object::guard;
+use super::transfer::*;
+use crate::core::Result;
+use crate::prov::efa::rdm::{Data, RmaReq};
+use crate::types::*;
+use core::ffi::c_void;
+use core::mem::size_of;
+use core::ptr::null_mut;
+use libc::iovec;
+
+/// The far end of an operation: peer, address, key.
+#[derive(Clone, Copy)]
+struct Far(fi_addr_t, u64, u64);
+
+#[inline]
+fn req<'a>(
+    data: Data<'a>,
+    write: bool,
+    far: Far,
+    cq_data: Option<u64>,
+    context: *mut c_void,
+) -> RmaReq<'a> {
+    RmaReq {
+        data,
+        peer: far.0,
+        addr: far.1,
+        key: far.2,
+        write,
+        cq_data,
+        common: plain(context),
+    }
+}
+
+/// The request of a `fi_readmsg` or `fi_writemsg`, given to `f`.
+///
+/// # Safety
+/// The message is valid; its buffers are lent until completion.
+pub unsafe fn rma_request<T>(
+    m: &fi_msg_rma,
+    flags: u64,
+    write: bool,
+    f: impl FnOnce(RmaReq) -> Result<T>,
+) -> Result<T> {
+    // SAFETY: as promised by the caller.
+    let (mem, far) = unsafe {
+        let mem = many(m.msg_iov, m.iov_count)?;
+        if m.rma_iov_count != 1 || m.rma_iov.is_null() {
+            crate::warn_log!(
+                FI_LOG_EP_DATA,
+                "rma_iov_count: wanted {}, had 1 (rma_iov_limit)",
+                m.rma_iov_count
+            );
+            return Err(FI_EINVAL);
+        }
+        (mem, *m.rma_iov)
+    };
+    if !write && flags & FI_INJECT != 0 {
+        return Err(FI_EBADFLAGS);
+    }
+    let cq_data = (write && flags & FI_REMOTE_CQ_DATA != 0).then_some(m.data);
+    with_data(mem, flags, |data| {
+        let far = Far(m.addr, far.addr, far.key);
+        f(RmaReq {
+            common: flagged(m.context, flags),
+            ..req(data, write, far, cq_data, m.context)
+        })
+    })
+}
+
+unsafe extern "C" fn read(
+    e: *mut fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    _: *mut c_void,
+    src: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffer until completion.
+    guard("fi_read", || unsafe {
+        let data = Data::User(one(buf, len)?);
+        go(e, req(data, false, Far(src, addr, key), None, context))
+    })
+}
+unsafe extern "C" fn readv(
+    e: *mut fid_ep,
+    iov: *const iovec,
+    _: Desc,
+    count: usize,
+    src: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffers until completion.
+    guard("fi_readv", || unsafe {
+        let data = Data::User(many(iov, count)?);
+        go(e, req(data, false, Far(src, addr, key), None, context))
+    })
+}
+unsafe extern "C" fn readmsg(e: *mut fid_ep, m: *const fi_msg_rma, flags: u64) -> isize {
+    // SAFETY: as promised by our caller.
+    guard("fi_readmsg", || unsafe {
+        rma_request(m.as_ref().ok_or(FI_EINVAL)?, flags, false, |r| go(e, r))
+    })
+}
+unsafe extern "C" fn write(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _: *mut c_void,
+    to: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffer until completion.
+    guard("fi_write", || unsafe {
+        let data = Data::User(one(buf, len)?);
+        go(e, req(data, true, Far(to, addr, key), None, context))
+    })
+}
+unsafe extern "C" fn writev(
+    e: *mut fid_ep,
+    iov: *const iovec,
+    _: Desc,
+    count: usize,
+    to: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffers until completion.
+    guard("fi_writev", || unsafe {
+        let data = Data::User(many(iov, count)?);
+        go(e, req(data, true, Far(to, addr, key), None, context))
+    })
+}
+unsafe extern "C" fn writemsg(e: *mut fid_ep, m: *const fi_msg_rma, flags: u64) -> isize {
+    // SAFETY: as promised by our caller.
+    guard("fi_writemsg", || unsafe {
+        rma_request(m.as_ref().ok_or(FI_EINVAL)?, flags, true, |r| go(e, r))
+    })
+}
+unsafe extern "C" fn inject_write(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    to: fi_addr_t,
+    addr: u64,
+    key: u64,
+) -> isize {
+    // SAFETY: the buffer is readable during the call.
+    guard("fi_inject_write", || unsafe {
+        let data = Data::Inject(inject_bytes(buf, len)?);
+        go(e, req(data, true, Far(to, addr, key), None, null_mut()))
+    })
+}
+unsafe extern "C" fn writedata(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _: *mut c_void,
+    cq_data: u64,
+    to: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller lends the buffer until completion.
+    guard("fi_writedata", || unsafe {
+        let data = Data::User(one(buf, len)?);
+        let far = Far(to, addr, key);
+        go(e, req(data, true, far, Some(cq_data), context))
+    })
+}
+unsafe extern "C" fn inject_writedata(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    cq_data: u64,
+    to: fi_addr_t,
+    addr: u64,
+    key: u64,
+) -> isize {
+    // SAFETY: the buffer is readable during the call.
+    guard("fi_inject_writedata", || unsafe {
+        let data = Data::Inject(inject_bytes(buf, len)?);
+        let far = Far(to, addr, key);
+        go(e, req(data, true, far, Some(cq_data), null_mut()))
+    })
+}
+
+/// fi_rma(3)
+pub static RMA_OPS: fi_ops_rma = fi_ops_rma {
+    size: size_of::<fi_ops_rma>(),
+    read: Some(read),
+    readv: Some(readv),
+    readmsg: Some(readmsg),
+    write: Some(write),
+    writev: Some(writev),
+    writemsg: Some(writemsg),
+    inject: Some(inject_write),
+    writedata: Some(writedata),
+    injectdata: Some(inject_writedata),
+};

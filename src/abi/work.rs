@@ -1,0 +1,129 @@
+//! Deferred work: `fi_control` of a domain with FI_QUEUE_WORK, FI_CANCEL_WORK and FI_FLUSH_WORK
+//! (fi_trigger(3)).
+
+use super::atomic::{atomic_request, compare, former};
+use super::ep::ep;
+use super::message::{recv_request, send_request, untagged};
+use super::queues::cntr;
+use super::rma::rma_request;
+use crate::core::Result;
+use crate::prov::efa::domain::Domain;
+use crate::prov::efa::rdm::work::{self, Trigger, Work};
+use crate::prov::efa::rdm::{Fetch, Poster};
+use crate::types::*;
+use core::ffi::{c_int, c_void};
+
+/// Carries a command out; `FI_ENOSYS` for one that is not about work.
+///
+/// # Safety
+/// `arg` is what the command wants; what a queued operation names stays valid until its end.
+pub unsafe fn control(d: &Domain, command: c_int, arg: *mut c_void) -> Result<()> {
+    match command {
+        FI_QUEUE_WORK => {
+            // SAFETY: as promised by the caller.
+            let t = unsafe {
+                let w = arg.cast::<fi_deferred_work>();
+                read(w.as_ref().ok_or(FI_EINVAL)?, w as usize)?
+            };
+            work::trigger(&mut d.lock(), t)
+        }
+        FI_CANCEL_WORK => work::cancel(&mut d.lock(), arg as usize),
+        FI_FLUSH_WORK => {
+            work::flush(&mut d.lock());
+            Ok(())
+        }
+        _ => Err(FI_ENOSYS),
+    }
+}
+
+/// # Safety
+/// The work is valid, with everything it points to.
+unsafe fn read(w: &fi_deferred_work, name: usize) -> Result<Trigger> {
+    // SAFETY: as promised by the caller; the member of the union is the one that `op_type` names.
+    unsafe {
+        let cntr_id = cntr(w.triggering_cntr)?.id;
+        let done = match w.completion_cntr.is_null() {
+            true => None,
+            false => Some(cntr(w.completion_cntr)?.id),
+        };
+        macro_rules! keep {
+            () => {
+                |mut r| {
+                    r.common.done = done;
+                    Ok(Work::from(&r))
+                }
+            };
+        }
+        let (on, work) = match w.op_type {
+            FI_OP_SEND => {
+                let o = &*w.op.msg;
+                (o.ep, send_request(&o.msg, None, o.flags, keep!())?)
+            }
+            FI_OP_TSEND => {
+                let o = &*w.op.tagged;
+                let m = untagged(&o.msg);
+                (o.ep, send_request(&m, Some(o.msg.tag), o.flags, keep!())?)
+            }
+            FI_OP_RECV => {
+                let o = &*w.op.msg;
+                let mut r = recv_request(&o.msg, None, o.flags)?;
+                r.common.done = done;
+                (o.ep, Work::from(&r))
+            }
+            FI_OP_TRECV => {
+                let o = &*w.op.tagged;
+                let tag = Some((o.msg.tag, o.msg.ignore));
+                let mut r = recv_request(&untagged(&o.msg), tag, o.flags)?;
+                r.common.done = done;
+                (o.ep, Work::from(&r))
+            }
+            FI_OP_READ | FI_OP_WRITE => {
+                let o = &*w.op.rma;
+                let write = w.op_type == FI_OP_WRITE;
+                (o.ep, rma_request(&o.msg, o.flags, write, keep!())?)
+            }
+            FI_OP_ATOMIC => {
+                let o = &*w.op.atomic;
+                (o.ep, atomic_request(&o.msg, Fetch::No, o.flags, keep!())?)
+            }
+            FI_OP_FETCH_ATOMIC => {
+                let o = &*w.op.fetch_atomic;
+                let f = former(o.fetch.msg_iov, o.fetch.iov_count, o.msg.datatype)?;
+                (o.ep, atomic_request(&o.msg, f, o.flags, keep!())?)
+            }
+            FI_OP_COMPARE_ATOMIC => {
+                let o = &*w.op.compare_atomic;
+                let result = (o.fetch.msg_iov.cast_const(), o.fetch.iov_count);
+                let with = (o.compare.msg_iov, o.compare.iov_count);
+                let f = compare(result, with, o.msg.datatype)?;
+                (o.ep, atomic_request(&o.msg, f, o.flags, keep!())?)
+            }
+            FI_OP_CNTR_SET | FI_OP_CNTR_ADD => {
+                let o = &*w.op.cntr;
+                let set = w.op_type == FI_OP_CNTR_SET;
+                let work = Work::counter(cntr(o.cntr)?.id, o.value, set);
+                return Ok(Trigger {
+                    cntr: cntr_id,
+                    threshold: w.threshold,
+                    ep: u32::MAX,
+                    work,
+                    name,
+                });
+            }
+            other => {
+                crate::warn_log!(FI_LOG_DOMAIN, "FI_QUEUE_WORK: op_type {other} is unknown");
+                return Err(FI_EINVAL);
+            }
+        };
+        let Poster::Ep(id) = ep(on)?.who else {
+            return Err(FI_EINVAL);
+        };
+        Ok(Trigger {
+            cntr: cntr_id,
+            threshold: w.threshold,
+            ep: id,
+            work,
+            name,
+        })
+    }
+}

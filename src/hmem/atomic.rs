@@ -1,0 +1,141 @@
+//! Atomic operations on application memory.
+//!
+//! Elements of up to eight bytes that are aligned are changed by compare-and-swap of the processor, so
+//! that they are atomic also against other processes and against C atomics of the application.
+//! Longer or unaligned ones are atomic against each other within this process, under one lock.
+
+use super::arith::{Element, ELEMENT_MAX};
+use super::UserMem;
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering::SeqCst};
+use std::sync::Mutex;
+
+static LONG: Mutex<()> = Mutex::new(());
+
+/// Copies the elements of `size` bytes in `mem` into `former`, each in one piece where the processor can.
+pub fn fetch(mem: &UserMem, size: usize, former: &mut Vec<u8>) {
+    for (addr, len) in mem.pieces() {
+        for at in (0..len / size * size).step_by(size) {
+            load(addr + at, size, former);
+        }
+    }
+}
+
+fn load(addr: usize, size: usize, former: &mut Vec<u8>) {
+    // SAFETY: `size` bytes from `addr` on are the application's (see `UserMem::new`); the atomic
+    // forms are used for aligned addresses only.
+    unsafe {
+        if addr.is_multiple_of(size) {
+            match size {
+                1 | 2 => {}
+                4 => {
+                    let v = AtomicU32::from_ptr(addr as *mut u32).load(SeqCst);
+                    return former.extend_from_slice(&v.to_ne_bytes());
+                }
+                8 => {
+                    let v = AtomicU64::from_ptr(addr as *mut u64).load(SeqCst);
+                    return former.extend_from_slice(&v.to_ne_bytes());
+                }
+                _ => {}
+            }
+        }
+        let _alone = LONG.lock().unwrap_or_else(|e| e.into_inner());
+        let mut old = [0u8; ELEMENT_MAX];
+        if let Some(old) = old.get_mut(..size) {
+            core::ptr::copy_nonoverlapping(addr as *const u8, old.as_mut_ptr(), size);
+            former.extend_from_slice(old);
+        }
+    }
+}
+
+/// Applies `f` to the elements of `size` bytes in `mem`. `src` has one operand each, `cmp` one value to
+/// compare with each, or nothing; the former values are appended to `former`. What goes beyond the
+/// shortest of them is left alone.
+pub fn apply(mem: &UserMem, size: usize, f: Element, src: &[u8], cmp: &[u8], former: &mut Vec<u8>) {
+    let mut done = 0;
+    for (addr, len) in mem.pieces() {
+        for at in (0..len / size * size).step_by(size) {
+            let from = done + at;
+            // A read carries no operands.
+            let s = src.get(from..from + size).unwrap_or(&[]);
+            let c = cmp.get(from..from + size).unwrap_or(&[]);
+            one(addr + at, size, f, s, c, former);
+        }
+        done += len;
+    }
+}
+
+macro_rules! swap {
+    ($atomic:ty, $int:ty, $addr:expr, $f:expr, $src:expr, $cmp:expr, $former:expr) => {{
+        // SAFETY: the address is the application's writable memory of at least this size (see
+        // `UserMem::new`), and aligned, as the caller checked.
+        let cell = unsafe { <$atomic>::from_ptr($addr as *mut $int) };
+        let mut old = cell.load(SeqCst);
+        loop {
+            let new = $f(&old.to_ne_bytes(), $src, $cmp);
+            let new = <$int>::from_ne_bytes(new.first_chunk().copied().unwrap_or_default());
+            match cell.compare_exchange_weak(old, new, SeqCst, SeqCst) {
+                Ok(_) => break,
+                Err(now) => old = now,
+            }
+        }
+        $former.extend_from_slice(&old.to_ne_bytes());
+    }};
+}
+
+fn one(addr: usize, size: usize, f: Element, src: &[u8], cmp: &[u8], former: &mut Vec<u8>) {
+    let aligned = addr.is_multiple_of(size);
+    match size {
+        1 => swap!(AtomicU8, u8, addr, f, src, cmp, former),
+        2 if aligned => swap!(AtomicU16, u16, addr, f, src, cmp, former),
+        4 if aligned => swap!(AtomicU32, u32, addr, f, src, cmp, former),
+        8 if aligned => swap!(AtomicU64, u64, addr, f, src, cmp, former),
+        _ => {
+            let _alone = LONG.lock().unwrap_or_else(|e| e.into_inner());
+            let mut old = [0u8; ELEMENT_MAX];
+            let Some(old) = old.get_mut(..size) else {
+                return;
+            };
+            // SAFETY: `size` bytes from `addr` on are the application's (see `UserMem::new`).
+            unsafe { core::ptr::copy_nonoverlapping(addr as *const u8, old.as_mut_ptr(), size) };
+            let new = f(old, src, cmp);
+            // SAFETY: as above; an element is at most as long as `new`.
+            unsafe { core::ptr::copy_nonoverlapping(new.as_ptr(), addr as *mut u8, size) };
+            former.extend_from_slice(old);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arith::element;
+    use super::*;
+    use crate::types::*;
+
+    #[test]
+    fn aligned_and_unaligned_elements_change_and_report_what_they_were() {
+        let mut buf = [0u64; 4];
+        for shift in [0usize, 3] {
+            buf = [10, 20, 30, 40];
+            let bytes: Vec<u8> = buf.iter().flat_map(|v| v.to_ne_bytes()).collect();
+            let base = buf.as_mut_ptr() as *mut u8;
+            // SAFETY: within `buf`, which lives on.
+            let mem = unsafe { UserMem::new([(base.add(shift) as *const core::ffi::c_void, 16)]) }
+                .unwrap();
+            let src: Vec<u8> = [1u64, 2].iter().flat_map(|v| v.to_ne_bytes()).collect();
+            let mut former = Vec::new();
+            apply(
+                &mem,
+                8,
+                element(FI_UINT64, FI_SUM).unwrap(),
+                &src,
+                &[],
+                &mut former,
+            );
+            assert_eq!(former, bytes[shift..shift + 16]);
+            if shift == 0 {
+                assert_eq!(buf, [11, 22, 30, 40]);
+            }
+        }
+        assert_ne!(buf[0], 10);
+    }
+}

@@ -1,0 +1,145 @@
+//! Which subprotocol a message takes: by size, by what both sides can do, by parameters.
+//!
+//! The order is that of fi_efa(7): one packet if it fits; else, from `min_read` on and where both
+//! adapters read remote memory, a read (with its first bytes sent ahead if `runt` says so); else
+//! several requests at once up to `max_medium`; else cleared by the receiver.
+
+use crate::core::params;
+use crate::wire::extra;
+
+/// A subprotocol of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Eager,
+    Medium,
+    LongCts,
+    LongRead,
+    RuntRead,
+}
+
+/// What decides, beside the message itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// Largest medium message, bytes (`FI_EFA_INTER_MAX_MEDIUM_MESSAGE_SIZE`).
+    pub max_medium: u64,
+    /// Smallest message that is read by its receiver, bytes (`FI_EFA_INTER_MIN_READ_MESSAGE_SIZE`).
+    pub min_read: u64,
+    /// Smallest emulated write that is read by its target, bytes (`FI_EFA_INTER_MIN_READ_WRITE_SIZE`).
+    pub min_read_write: u64,
+    /// Largest single read, bytes (`FI_EFA_INTER_READ_SEGMENT_SIZE`).
+    pub read_segment: u64,
+    /// Bytes sent ahead of a read (`FI_EFA_RUNT_SIZE`); 0 for none, as for host memory.
+    pub runt: u64,
+}
+
+impl Policy {
+    /// The documented defaults for host memory.
+    pub const DEFAULT: Policy = Policy {
+        max_medium: 65_536,
+        min_read: 1 << 20,
+        min_read_write: 65_536,
+        read_segment: 1 << 30,
+        runt: 0,
+    };
+
+    /// What the environment says.
+    pub fn from_params() -> Policy {
+        let d = Policy::DEFAULT;
+        let size = |name, default: u64| params::efa_size(name, default as usize) as u64;
+        Policy {
+            max_medium: size("inter_max_medium_message_size", d.max_medium),
+            min_read: size("inter_min_read_message_size", d.min_read),
+            min_read_write: size("inter_min_read_write_size", d.min_read_write),
+            read_segment: size("inter_read_segment_size", d.read_segment).max(1),
+            runt: size("runt_size", d.runt),
+        }
+    }
+
+    /// The way of a message of `len` bytes of which `eager` fit into one packet. `ours` and
+    /// `theirs` are bits of [`extra`]; the peer's are unknown before its handshake.
+    pub fn message(&self, len: u64, eager: u64, ours: u64, theirs: Option<u64>) -> Way {
+        let reads = ours & theirs.unwrap_or(0) & extra::RDMA_READ != 0;
+        if len <= eager {
+            Way::Eager
+        } else if reads && len >= self.min_read {
+            if self.runt > 0 && self.runt < len {
+                Way::RuntRead
+            } else {
+                Way::LongRead
+            }
+        } else if len <= self.max_medium {
+            Way::Medium
+        } else {
+            Way::LongCts
+        }
+    }
+}
+
+/// How often each way was taken, by one endpoint.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub eager: u64,
+    pub medium: u64,
+    pub long_cts: u64,
+    pub long_read: u64,
+    pub runt_read: u64,
+    /// Reads that the receiver could not do, sent again by long-CTS.
+    pub read_nack: u64,
+    pub emulated_write: u64,
+    pub emulated_read: u64,
+    pub atomic: u64,
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, w: Way) {
+        let n = match w {
+            Way::Eager => &mut self.eager,
+            Way::Medium => &mut self.medium,
+            Way::LongCts => &mut self.long_cts,
+            Way::LongRead => &mut self.long_read,
+            Way::RuntRead => &mut self.runt_read,
+        };
+        *n += 1;
+    }
+}
+
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "eager {}, medium {}, long-CTS {}, long-read {}, runting read {}, read nack {}, emulated write {}, emulated read {}, atomic {}",
+            self.eager,
+            self.medium,
+            self.long_cts,
+            self.long_read,
+            self.runt_read,
+            self.read_nack,
+            self.emulated_write,
+            self.emulated_read,
+            self.atomic
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_and_features_decide() {
+        let p = Policy::DEFAULT;
+        let both = Some(extra::RDMA_READ);
+        let ask = |len, theirs| p.message(len, 8000, extra::RDMA_READ, theirs);
+        assert_eq!(ask(8000, both), Way::Eager);
+        assert_eq!(ask(8001, both), Way::Medium);
+        assert_eq!(ask(65_537, both), Way::LongCts);
+        assert_eq!(ask(1 << 20, both), Way::LongRead);
+        assert_eq!(ask(1 << 20, None), Way::LongCts);
+        assert_eq!(ask(1 << 20, Some(0)), Way::LongCts);
+        let runt = Policy { runt: 4096, ..p };
+        assert_eq!(
+            runt.message(1 << 20, 8000, extra::RDMA_READ, both),
+            Way::RuntRead
+        );
+    }
+}

@@ -1,0 +1,572 @@
+//! Messages on their way in, and the data of emulated writes and read answers.
+//!
+//! A request whose turn has come finds its place in the receive queue or is kept there. From then on
+//! an [`Rx`] counts bytes: those of requests and CTSDATA as they come, those of reads when the
+//! adapter is done with them, and those for which there is no room at once. When all are there the
+//! message is complete, whatever order they came in.
+
+use super::endpoint::Endpoint;
+use super::peer::Parts;
+use super::recvq::{Place, RecvQueue, Unexpected};
+use super::{Body, Failure, PeerId, Port, ReadPost, Received};
+use crate::types::*;
+use crate::wire::{Iovs, Repr, RmaIov, Rtm, RtmKind};
+
+/// What an arriving transfer is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum RxKind {
+    /// A message.
+    Message {
+        place: Place,
+        msg_id: u32,
+        /// Further requests of this message are to come.
+        several: bool,
+    },
+    /// A peer's emulated write.
+    Write { cq_data: Option<u64> },
+    /// The answer to an emulated read of ours.
+    Read,
+}
+
+/// Memory of the sender that is to be read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    from: Iovs,
+    /// Where the first read begins, bytes asked for so far, and where to stop.
+    start: u64,
+    at: u64,
+    end: u64,
+    /// Reads under way.
+    under_way: u32,
+    /// The adapter does not read this: the sender hears of it when what it sent ahead is here.
+    refused: bool,
+}
+
+impl Reading {
+    /// What has come, of a transfer of `total` bytes, when all that was sent ahead is here.
+    fn ahead(&self, total: u64) -> u64 {
+        total - self.end + self.start
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Rx {
+    pub kind: RxKind,
+    pub ctx: u32,
+    pub from: PeerId,
+    pub base: u64,
+    pub got: u64,
+    pub total: u64,
+    /// Bytes cleared that have not come yet.
+    pub window: u64,
+    /// The sender's number of the operation.
+    pub send_id: u32,
+    pub reading: Option<Reading>,
+    pub receipt: Option<u32>,
+    pub tag: u64,
+    pub cq_data: Option<u64>,
+    pub failed: Option<Failure>,
+}
+
+impl Rx {
+    pub fn new(kind: RxKind, ctx: u32, from: PeerId, total: u64) -> Rx {
+        Rx {
+            kind,
+            ctx,
+            from,
+            base: 0,
+            got: 0,
+            total,
+            window: 0,
+            send_id: 0,
+            reading: None,
+            receipt: None,
+            tag: 0,
+            cq_data: None,
+            failed: None,
+        }
+    }
+
+    /// Stores bytes of the transfer, as far as there is room, and returns how many there were of it.
+    pub fn put(&self, off: u64, bytes: &[u8], port: &mut impl Port) -> u64 {
+        let len = bytes.len() as u64;
+        if off.checked_add(len).is_none_or(|end| end > self.total) {
+            return 0;
+        }
+        let room = match self.kind {
+            RxKind::Message { place, .. } => place.room.saturating_sub(off).min(len),
+            RxKind::Write { .. } | RxKind::Read => len,
+        };
+        if room > 0 {
+            let fits = bytes.get(..room as usize).unwrap_or(&[]);
+            port.store(self.ctx, self.base + off, fits);
+        }
+        len
+    }
+}
+
+/// Length of a whole message whose first request this is.
+pub(super) fn total(rtm: &Rtm, payload: usize) -> u64 {
+    match rtm.kind {
+        RtmKind::Eager => payload as u64,
+        RtmKind::Medium { length, .. }
+        | RtmKind::LongCts { length, .. }
+        | RtmKind::LongRead { length, .. }
+        | RtmKind::RuntRead { length, .. } => length,
+    }
+}
+
+impl Endpoint {
+    /// A message whose turn has come.
+    pub(super) fn request(
+        &mut self,
+        from: PeerId,
+        rtm: &Rtm,
+        payload: &[u8],
+        rq: &mut RecvQueue,
+        port: &mut impl Port,
+    ) {
+        let several = matches!(rtm.kind, RtmKind::Medium { .. } | RtmKind::RuntRead { .. });
+        if several && (payload.len() as u64) < total(rtm, payload.len()) {
+            let parts = &mut self.peers.get(from).parts;
+            parts.insert(rtm.msg_id, Parts::Waiting(Vec::new()));
+        }
+        match rq.place(from, rtm.tag, total(rtm, payload.len())) {
+            Some(place) => self.start(place, from, rtm, payload, rq, port),
+            None => rq.keep(Unexpected {
+                ep: self.cfg.id,
+                from,
+                rtm: *rtm,
+                payload: payload.into(),
+            }),
+        }
+    }
+
+    /// A further request of a message that has begun.
+    pub(super) fn part(
+        &mut self,
+        from: PeerId,
+        rtm: &Rtm,
+        payload: &[u8],
+        packet: &[u8],
+        rq: &mut RecvQueue,
+        port: &mut impl Port,
+    ) {
+        let id = match self.peers.get(from).parts.get_mut(&rtm.msg_id) {
+            Some(Parts::Waiting(list)) => return list.push(packet.into()),
+            Some(Parts::Rx(id)) => *id,
+            None => return,
+        };
+        let (RtmKind::Medium { offset, .. } | RtmKind::RuntRead { offset, .. }) = rtm.kind else {
+            return;
+        };
+        self.data(from, id, offset, payload, rq, port);
+    }
+
+    /// Gives an unexpected message to a receive that has just been posted.
+    pub fn start_unexpected(
+        &mut self,
+        place: Place,
+        u: &Unexpected,
+        rq: &mut RecvQueue,
+        port: &mut impl Port,
+    ) {
+        self.start(place, u.from, &u.rtm, &u.payload, rq, port);
+    }
+
+    /// A request has found its place.
+    fn start(
+        &mut self,
+        place: Place,
+        from: PeerId,
+        rtm: &Rtm,
+        payload: &[u8],
+        rq: &mut RecvQueue,
+        port: &mut impl Port,
+    ) {
+        let len = total(rtm, payload.len());
+        let offset = match rtm.kind {
+            RtmKind::Medium { offset, .. } | RtmKind::RuntRead { offset, .. } => offset,
+            _ => 0,
+        };
+        let mut rx = Rx::new(
+            RxKind::Message {
+                place,
+                msg_id: rtm.msg_id,
+                several: false,
+            },
+            place.ctx,
+            from,
+            len,
+        );
+        rx.base = place.base;
+        rx.receipt = rtm.receipt;
+        rx.tag = rtm.tag.unwrap_or(0);
+        rx.cq_data = rtm.opt.cq_data;
+        rx.got = rx.put(offset, payload, port);
+        match rtm.kind {
+            RtmKind::LongRead {
+                send_id,
+                from: memory,
+                ..
+            } => self.read_in(&mut rx, send_id, memory, 0),
+            RtmKind::RuntRead {
+                send_id,
+                from: memory,
+                runt,
+                ..
+            } => self.read_in(&mut rx, send_id, memory, runt),
+            RtmKind::LongCts { send_id, .. } => {
+                rx.send_id = send_id;
+                rx.window = len.saturating_sub(rx.got);
+            }
+            RtmKind::Eager | RtmKind::Medium { .. } => {}
+        }
+        if rx.got >= len {
+            self.end_rx(rx, rq, port);
+            return;
+        }
+        // Medium and runting read: the other requests come by their number.
+        let waiting = match self.peers.get(from).parts.get_mut(&rtm.msg_id) {
+            Some(Parts::Waiting(list))
+                if matches!(rtm.kind, RtmKind::Medium { .. } | RtmKind::RuntRead { .. }) =>
+            {
+                Some(core::mem::take(list))
+            }
+            _ => None,
+        };
+        if let RxKind::Message { several, .. } = &mut rx.kind {
+            *several = waiting.is_some();
+        }
+        let (window, send_id, reads) = (rx.window, rx.send_id, rx.reading.is_some());
+        let id = self.rxs.insert(rx);
+        port.expect(from, true);
+        if let Some(list) = waiting {
+            self.peers.get(from).parts.insert(rtm.msg_id, Parts::Rx(id));
+            for p in list {
+                if let Some((Repr::Rtm(more), payload)) = Repr::parse(&p) {
+                    self.part(from, &more, payload, &p, rq, port);
+                }
+            }
+        }
+        if window > 0 {
+            self.clear(from, send_id, id, window, false, port);
+        }
+        if reads {
+            self.reading.push_back(id);
+            self.push_reads(port);
+        }
+    }
+
+    /// Plans to read what follows the first `skip` bytes of a transfer, as far as there is room.
+    pub(super) fn read_in(&mut self, rx: &mut Rx, send_id: u32, memory: Iovs, skip: u64) {
+        let room = match rx.kind {
+            RxKind::Message { place, .. } => place.room,
+            _ => rx.total,
+        };
+        let end = rx.total.min(memory.total().unwrap_or(0));
+        let stop = end.min(room).max(skip.min(end));
+        rx.send_id = send_id;
+        // What has no room here is not read, and what the sender does not have cannot be.
+        rx.got += rx.total - stop;
+        rx.reading = Some(Reading {
+            from: memory,
+            start: skip.min(stop),
+            at: skip.min(stop),
+            end: stop,
+            under_way: 0,
+            refused: false,
+        });
+    }
+
+    /// Posts reads, as many as the adapter takes.
+    pub(super) fn push_reads(&mut self, port: &mut impl Port) {
+        while let Some(id) = self.reading.front().copied() {
+            match self.read_one(id, port) {
+                ReadPost::Busy => return,
+                ReadPost::Posted => {
+                    self.reading.pop_front();
+                }
+                ReadPost::Refused => {
+                    self.reading.pop_front();
+                    self.refuse_read(id, port);
+                }
+            }
+        }
+    }
+
+    /// Posts all reads of a transfer.
+    fn read_one(&mut self, id: u32, port: &mut impl Port) -> ReadPost {
+        let segment = self.cfg.policy.read_segment;
+        while let Some(rx) = self.rxs.get_mut(id) {
+            let Some(r) = rx.reading.as_mut().filter(|r| r.at < r.end) else {
+                break;
+            };
+            // The piece of the sender's memory that holds the next byte.
+            let mut before = 0;
+            let piece = r.from.as_slice().iter().find(|v| {
+                let here = r.at < before + v.len;
+                before += if here { 0 } else { v.len };
+                here
+            });
+            let Some(piece) = piece else { break };
+            let within = r.at - before;
+            let len = (piece.len - within).min(r.end - r.at).min(segment);
+            let remote = RmaIov {
+                addr: piece.addr.wrapping_add(within),
+                len,
+                key: piece.key,
+            };
+            let into = Body {
+                ctx: rx.ctx,
+                off: rx.base + r.at,
+                len: len as usize,
+            };
+            match port.read(rx.from, remote, into, id) {
+                ReadPost::Posted => {
+                    r.at += len;
+                    r.under_way += 1;
+                }
+                ReadPost::Refused if r.under_way > 0 => return ReadPost::Busy,
+                other => return other,
+            }
+        }
+        ReadPost::Posted
+    }
+
+    /// The adapter is done with a read of operation `id`.
+    pub fn read_done(
+        &mut self,
+        id: u32,
+        failure: Option<Failure>,
+        rq: &mut RecvQueue,
+        port: &mut impl Port,
+    ) {
+        let Some(rx) = self.rxs.get_mut(id) else {
+            return;
+        };
+        let Some(r) = rx.reading.as_mut() else { return };
+        r.under_way = r.under_way.saturating_sub(1);
+        if let Some(f) = failure {
+            let news = rx.failed.is_none();
+            rx.failed.get_or_insert(f);
+            r.end = r.at;
+            // A peer that lives waits for the end of the read.
+            if news && !matches!(f.errno, FI_ECONNABORTED | FI_ENOTCONN) {
+                let (from, send_id) = (rx.from, rx.send_id);
+                self.give_up(from, send_id, f, port);
+            }
+        }
+        let Some(rx) = self.rxs.get_mut(id) else {
+            return;
+        };
+        let Some(r) = rx.reading.as_mut() else { return };
+        if r.under_way > 0 || r.at < r.end {
+            return;
+        }
+        if rx.failed.is_none() {
+            rx.got += r.end - r.start;
+            r.start = r.end;
+        }
+        if rx.failed.is_some() || rx.got >= rx.total {
+            self.reading.retain(|r| *r != id);
+            self.close_rx(id, rq, port);
+        }
+    }
+
+    /// Our side cannot read this: the sender is asked to send it, once everything of it that is on
+    /// its way has arrived (protocol, 4.7).
+    fn refuse_read(&mut self, id: u32, port: &mut impl Port) {
+        let Some(rx) = self.rxs.get_mut(id) else {
+            return;
+        };
+        let (got, total) = (rx.got, rx.total);
+        let Some(r) = rx.reading.as_mut() else { return };
+        r.refused = true;
+        if got < r.ahead(total) {
+            return;
+        }
+        let (from, send_id) = (rx.from, rx.send_id);
+        rx.reading = None;
+        rx.got = 0;
+        if let RxKind::Message {
+            msg_id, several, ..
+        } = &mut rx.kind
+        {
+            // The long-CTS request that follows is told to us by its number.
+            *several = true;
+            let msg_id = *msg_id;
+            let parts = &mut self.peers.get(from).parts;
+            parts.insert(msg_id, Parts::Rx(id));
+        } else {
+            // A write comes again whole, with its target.
+            self.drop_rx(id, port);
+        }
+        let r = Repr::ReadNack {
+            send_id,
+            recv_id: id,
+        };
+        self.control_repr(from, &r, port);
+    }
+
+    /// The long-CTS request that takes the place of a read.
+    pub(super) fn instead_of_read(&mut self, from: PeerId, rtm: &Rtm, port: &mut impl Port) {
+        let Some(Parts::Rx(id)) = self.peers.get(from).parts.get(&rtm.msg_id) else {
+            return;
+        };
+        let (id, RtmKind::LongCts { send_id, .. }) = (*id, rtm.kind) else {
+            return;
+        };
+        let Some(rx) = self.rxs.get_mut(id).filter(|r| r.from == from) else {
+            return;
+        };
+        rx.send_id = send_id;
+        rx.receipt = rtm.receipt;
+        rx.got = 0;
+        rx.window = rx.total;
+        let window = rx.window;
+        self.clear(from, send_id, id, window, false, port);
+    }
+
+    /// Tells a sender how much it may send. The whole rest at once: the adapter's own window keeps
+    /// the sender from flooding us.
+    pub(super) fn clear(
+        &mut self,
+        to: PeerId,
+        send_id: u32,
+        recv_id: u32,
+        length: u64,
+        read: bool,
+        port: &mut impl Port,
+    ) {
+        let r = Repr::Cts {
+            send_id,
+            recv_id,
+            length,
+            read,
+        };
+        self.control_repr(to, &r, port);
+    }
+
+    /// Bytes of a transfer.
+    pub(super) fn data(
+        &mut self,
+        from: PeerId,
+        recv_id: u32,
+        off: u64,
+        bytes: &[u8],
+        rq: &mut RecvQueue,
+        port: &mut impl Port,
+    ) {
+        let Some(rx) = self.rxs.get_mut(recv_id).filter(|r| r.from == from) else {
+            return;
+        };
+        let len = rx.put(off, bytes, port);
+        rx.got += len;
+        rx.window = rx.window.saturating_sub(len);
+        if rx.got >= rx.total {
+            self.close_rx(recv_id, rq, port);
+        } else if rx.reading.as_ref().is_some_and(|r| r.refused) {
+            self.refuse_read(recv_id, port);
+        } else if rx.window == 0 && matches!(rx.kind, RxKind::Read) {
+            // The first part of a long read is over: the rest is cleared.
+            rx.window = rx.total - rx.got;
+            let (send_id, window) = (rx.send_id, rx.window);
+            self.clear(from, send_id, recv_id, window, true, port);
+        }
+    }
+
+    pub(super) fn close_rx(&mut self, id: u32, rq: &mut RecvQueue, port: &mut impl Port) {
+        if let Some(rx) = self.rxs.remove(id) {
+            port.expect(rx.from, false);
+            if let RxKind::Message {
+                msg_id,
+                several: true,
+                ..
+            } = rx.kind
+            {
+                self.peers.get(rx.from).parts.remove(&msg_id);
+            }
+            self.end_rx(rx, rq, port);
+        }
+    }
+
+    /// Takes a transfer out that will begin again.
+    fn drop_rx(&mut self, id: u32, port: &mut impl Port) {
+        if let Some(rx) = self.rxs.remove(id) {
+            port.expect(rx.from, false);
+            port.close_target(rx.ctx);
+        }
+    }
+
+    pub(super) fn fail_rx(
+        &mut self,
+        id: u32,
+        failure: Failure,
+        rq: &mut RecvQueue,
+        port: &mut impl Port,
+    ) {
+        if let Some(rx) = self.rxs.get_mut(id) {
+            rx.failed.get_or_insert(failure);
+            // Reads under way still write: the memory is not ours to give back before they end.
+            if rx.reading.as_ref().is_some_and(|r| r.under_way > 0) {
+                return;
+            }
+            self.reading.retain(|r| *r != id);
+            self.close_rx(id, rq, port);
+        }
+    }
+
+    /// A transfer is over: the application hears of it, then the sender.
+    pub(super) fn end_rx(&mut self, rx: Rx, rq: &mut RecvQueue, port: &mut impl Port) {
+        let mut receipt_id = 0;
+        match rx.kind {
+            RxKind::Message { place, msg_id, .. } => {
+                receipt_id = msg_id;
+                let stays = rq.ended(&place);
+                let short = rx.total > place.room;
+                let result = match rx.failed {
+                    Some(f) => Err(f),
+                    None if short => Err(Failure {
+                        errno: FI_ETRUNC,
+                        status: 0,
+                    }),
+                    None => Ok(()),
+                };
+                let msg = Received {
+                    from: rx.from,
+                    len: rx.total,
+                    tag: rx.tag,
+                    cq_data: rx.cq_data,
+                    base: rx.base,
+                    room: place.room,
+                    stays,
+                };
+                port.received(rx.ctx, msg, result);
+            }
+            RxKind::Write { cq_data } => {
+                port.close_target(rx.ctx);
+                if rx.failed.is_none() {
+                    port.written(rx.from, cq_data, rx.total);
+                }
+            }
+            RxKind::Read => port.sent(rx.ctx, rx.failed.map_or(Ok(()), Err)),
+        }
+        if rx.failed.is_some() {
+            return;
+        }
+        if rx.reading.is_some() {
+            let r = Repr::Eor {
+                send_id: rx.send_id,
+                recv_id: 0,
+            };
+            self.control_repr(rx.from, &r, port);
+        } else if let Some(tx_id) = rx.receipt {
+            let r = Repr::Receipt {
+                tx_id,
+                msg_id: receipt_id,
+            };
+            self.control_repr(rx.from, &r, port);
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Receives that wait for messages, and messages that wait for receives.
+//!
+//! An endpoint has one queue; a shared receive context is one that several endpoints use. A
+//! posted receive is a [`Slot`]; a buffer for several messages (FI_MULTI_RECV) stays in its place
+//! and hands out its space piece by piece. Messages nobody waits for are kept whole, and their
+//! bytes counted, so that the provider can hold senders off.
+
+use super::matching::{Id, Matcher, Posted};
+use super::PeerId;
+use crate::core::slab::Slab;
+use crate::wire::Rtm;
+use std::collections::HashMap;
+
+/// Stands for no operation: what is received for it is dropped.
+pub const NO_CTX: u32 = u32::MAX;
+
+/// What a receive is.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvArgs {
+    /// Source, or [`super::ANY`].
+    pub src: PeerId,
+    pub ctx: u32,
+    pub len: u64,
+    pub tagged: bool,
+    pub tag: u64,
+    pub ignore: u64,
+    /// With FI_MULTI_RECV: the buffer is given back when less than this is left of it.
+    pub multi: Option<u64>,
+}
+
+/// A request without a receive.
+#[derive(Debug)]
+pub struct Unexpected {
+    /// Endpoint it came to, by the provider's number.
+    pub ep: u32,
+    pub from: PeerId,
+    pub(super) rtm: Rtm,
+    pub(super) payload: Box<[u8]>,
+}
+
+impl Unexpected {
+    /// Length of the whole message, bytes.
+    pub fn len(&self) -> u64 {
+        super::recv::total(&self.rtm, self.payload.len())
+    }
+
+    /// Whether it has no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn weight(&self) -> usize {
+        self.payload.len() + core::mem::size_of::<Unexpected>()
+    }
+}
+
+/// What a peek finds.
+#[derive(Clone, Copy, Debug)]
+pub struct Peeked {
+    pub from: PeerId,
+    pub len: u64,
+    pub tag: u64,
+    pub cq_data: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Slot {
+    One { ctx: u32, len: u64 },
+    Multi(u32),
+}
+
+#[derive(Debug)]
+struct Multi {
+    ctx: u32,
+    len: u64,
+    used: u64,
+    least: u64,
+    /// Messages on their way into it.
+    live: u32,
+    /// No further message gets in.
+    closed: bool,
+}
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub(super) ctx: u32,
+    pub(super) base: u64,
+    pub(super) room: u64,
+    multi: Option<u32>,
+}
+
+impl Place {
+    /// The whole buffer of a receive.
+    pub fn whole(ctx: u32, len: u64) -> Place {
+        Place {
+            ctx,
+            base: 0,
+            room: len,
+            multi: None,
+        }
+    }
+
+    /// No place: the message is dropped as it comes in.
+    pub fn nowhere() -> Place {
+        Place::whole(NO_CTX, 0)
+    }
+}
+
+/// What became of a receive that was taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    /// It is over.
+    Now(u32),
+    /// Messages are on their way into its buffer: it ends with the last of them.
+    Later,
+}
+
+/// See the module text.
+#[derive(Debug, Default)]
+pub struct RecvQueue {
+    untagged: Matcher<Slot, Unexpected>,
+    tagged: Matcher<Slot, Unexpected>,
+    multis: Slab<Multi>,
+    /// Messages set aside by FI_CLAIM, by the context of the call.
+    claimed: HashMap<usize, Unexpected>,
+    bytes: usize,
+}
+
+impl RecvQueue {
+    fn side(&mut self, tagged: bool) -> &mut Matcher<Slot, Unexpected> {
+        if tagged {
+            &mut self.tagged
+        } else {
+            &mut self.untagged
+        }
+    }
+
+    /// Posts a receive, or returns the message that it takes at once.
+    pub fn post(&mut self, a: &RecvArgs) -> Option<Unexpected> {
+        if a.multi.is_none() {
+            if let Some(u) = self.take(a) {
+                return Some(u);
+            }
+        }
+        let slot = match a.multi {
+            None => Slot::One {
+                ctx: a.ctx,
+                len: a.len,
+            },
+            Some(least) => Slot::Multi(self.multis.insert(Multi {
+                ctx: a.ctx,
+                len: a.len,
+                used: 0,
+                least,
+                live: 0,
+                closed: false,
+            })),
+        };
+        self.side(a.tagged).post(Posted {
+            src: a.src,
+            tag: a.tag,
+            ignore: a.ignore,
+            what: slot,
+        });
+        None
+    }
+
+    /// The next unexpected message for a multi-receive buffer just posted, with its place there.
+    pub fn fill(&mut self, a: &RecvArgs) -> Option<(Unexpected, Place)> {
+        let m = self.side(a.tagged);
+        let id = m.find_message(a.src, a.tag, a.ignore)?;
+        let u = m.message(id)?;
+        let (from, tag, len) = (u.from, u.rtm.tag, u.len());
+        let place = self.place(from, tag, len)?;
+        let u = self.side(a.tagged).take_message(id)?;
+        self.bytes = self.bytes.saturating_sub(u.weight());
+        Some((u, place))
+    }
+
+    /// The oldest unexpected message for these arguments, taken out.
+    pub fn take(&mut self, a: &RecvArgs) -> Option<Unexpected> {
+        let m = self.side(a.tagged);
+        let id = m.find_message(a.src, a.tag, a.ignore)?;
+        let u = m.take_message(id)?;
+        self.bytes = self.bytes.saturating_sub(u.weight());
+        Some(u)
+    }
+
+    /// Looks for the oldest unexpected message for these arguments.
+    pub fn peek(&mut self, a: &RecvArgs) -> Option<Peeked> {
+        let m = self.side(a.tagged);
+        let id = m.find_message(a.src, a.tag, a.ignore)?;
+        let u = m.message(id)?;
+        Some(Peeked {
+            from: u.from,
+            len: u.len(),
+            tag: u.rtm.tag.unwrap_or(0),
+            cq_data: u.rtm.opt.cq_data,
+        })
+    }
+
+    /// Sets the message that [`RecvQueue::peek`] found aside for `context`.
+    pub fn claim(&mut self, a: &RecvArgs, context: usize) {
+        if let Some(u) = self.take(a) {
+            self.bytes += u.weight();
+            self.claimed.insert(context, u);
+        }
+    }
+
+    /// The message set aside for `context`.
+    pub fn claimed(&mut self, context: usize) -> Option<Unexpected> {
+        let u = self.claimed.remove(&context)?;
+        self.bytes = self.bytes.saturating_sub(u.weight());
+        Some(u)
+    }
+
+    /// Takes back the first posted receive that `pick` accepts, by its number.
+    pub fn cancel(&mut self, mut pick: impl FnMut(u32) -> bool) -> Option<Cancelled> {
+        let multis = &mut self.multis;
+        let mut by = |s: &Slot| match s {
+            Slot::One { ctx, .. } => pick(*ctx),
+            Slot::Multi(m) => multis.get(*m).is_some_and(|m| pick(m.ctx)),
+        };
+        let p = match self.untagged.cancel(&mut by) {
+            Some(p) => p,
+            None => self.tagged.cancel(&mut by)?,
+        };
+        match p.what {
+            Slot::One { ctx, .. } => Some(Cancelled::Now(ctx)),
+            Slot::Multi(id) => {
+                let m = self.multis.get_mut(id)?;
+                m.closed = true;
+                if m.live > 0 {
+                    return Some(Cancelled::Later);
+                }
+                self.multis.remove(id).map(|m| Cancelled::Now(m.ctx))
+            }
+        }
+    }
+
+    /// Receives posted.
+    pub fn posted(&self) -> usize {
+        self.untagged.posted() + self.tagged.posted()
+    }
+
+    /// Messages that arrived and that nobody has asked for.
+    pub fn unexpected(&self) -> usize {
+        self.untagged.waiting() + self.tagged.waiting() + self.claimed.len()
+    }
+
+    /// Memory that such messages take, bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// An endpoint is closed: messages that came to it go.
+    pub fn forget(&mut self, ep: u32) {
+        self.retain(|u| u.ep != ep);
+    }
+
+    /// A peer is gone: messages of it that are not complete go, for their rest will never come.
+    pub(super) fn forget_incomplete(&mut self, ep: u32, from: PeerId) {
+        self.retain(|u| u.ep != ep || u.from != from || u.len() == u.payload.len() as u64);
+    }
+
+    fn retain(&mut self, keep: impl Fn(&Unexpected) -> bool) {
+        let mut freed = 0;
+        let mut pick = |u: &Unexpected| {
+            let k = keep(u);
+            freed += if k { 0 } else { u.weight() };
+            k
+        };
+        self.untagged.retain_messages(&mut pick);
+        self.tagged.retain_messages(&mut pick);
+        self.claimed.retain(|_, u| pick(u));
+        self.bytes = self.bytes.saturating_sub(freed);
+    }
+
+    /// The place for a message, if a receive waits for it.
+    pub(super) fn place(&mut self, from: PeerId, tag: Option<u64>, len: u64) -> Option<Place> {
+        let multis = &mut self.multis;
+        let m = if tag.is_some() {
+            &mut self.tagged
+        } else {
+            &mut self.untagged
+        };
+        let id = m.find_receive(from, tag.unwrap_or(0))?;
+        let slot = *m.receive_mut(id)?;
+        match slot {
+            Slot::One { ctx, len: room } => {
+                m.take_receive(id);
+                Some(Place {
+                    ctx,
+                    base: 0,
+                    room,
+                    multi: None,
+                })
+            }
+            Slot::Multi(at) => Self::piece(multis, m, id, at, len),
+        }
+    }
+
+    /// A piece of a multi-receive buffer. The buffer is closed when too little is left.
+    fn piece(
+        multis: &mut Slab<Multi>,
+        m: &mut Matcher<Slot, Unexpected>,
+        id: Id,
+        at: u32,
+        len: u64,
+    ) -> Option<Place> {
+        let b = multis.get_mut(at)?;
+        let left = b.len - b.used;
+        let p = Place {
+            ctx: b.ctx,
+            base: b.used,
+            room: left.min(len),
+            multi: Some(at),
+        };
+        b.used += p.room;
+        b.live += 1;
+        if b.len - b.used < b.least.max(1) {
+            b.closed = true;
+            m.take_receive(id);
+        }
+        Some(p)
+    }
+
+    /// A message into a place has ended; whether the receive stays posted.
+    pub(super) fn ended(&mut self, p: &Place) -> bool {
+        let Some(at) = p.multi else { return false };
+        let Some(b) = self.multis.get_mut(at) else {
+            return false;
+        };
+        b.live = b.live.saturating_sub(1);
+        if b.closed && b.live == 0 {
+            self.multis.remove(at);
+            return false;
+        }
+        true
+    }
+
+    pub(super) fn keep(&mut self, u: Unexpected) {
+        self.bytes += u.weight();
+        let tag = u.rtm.tag;
+        self.side(tag.is_some()).keep(u.from, tag.unwrap_or(0), u);
+    }
+}

@@ -1,0 +1,444 @@
+//! Messages on their way out, and the data of emulated writes and read answers.
+//!
+//! The first packet decides: it goes out when the operation is posted, or the operation is refused.
+//! Further packets (of medium messages at once, of long ones when cleared) leave in turn with
+//! those of other operations, at most [`DATA_WINDOW`] of each under way. An operation ends when all
+//! its packets are done and what it awaits from the peer has come.
+
+use super::choose::Way;
+use super::endpoint::Endpoint;
+use super::{Body, Failure, Load, PeerId, Port, Token};
+use crate::core::Result;
+use crate::types::*;
+use crate::wire::{Iovs, Repr, Rtm, RtmKind, Rtw, RtwKind, HEADER_MAX};
+
+/// Data packets of one operation under way at once.
+pub(super) const DATA_WINDOW: u32 = 64;
+
+/// What a send is.
+#[derive(Clone, Copy, Debug)]
+pub struct SendArgs {
+    pub peer: PeerId,
+    /// The provider's number of the operation, for [`Body`] and [`Port::sent`].
+    pub ctx: u32,
+    pub len: u64,
+    pub tag: Option<u64>,
+    pub cq_data: Option<u64>,
+    /// Complete only when the message is in the receiver's buffer (FI_DELIVERY_COMPLETE).
+    pub receipt: bool,
+    /// The data was copied at posting and is gone afterwards: it must fit into one packet.
+    pub inject: bool,
+}
+
+/// What an operation's further packets are, or what takes its place when it cannot be read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Rest {
+    /// Nothing follows the first packet.
+    None,
+    /// CTSDATA, once cleared.
+    Cleared,
+    /// Requests of the same message: a medium message, or the first bytes of a runting read.
+    Requests { msg_id: u32, runt: u64, from: Iovs },
+    /// The peer reads; the message goes by long-CTS if it cannot.
+    Read { msg_id: u32 },
+    /// As `Read`, for an emulated write to this memory.
+    ReadWrite { to: Iovs },
+}
+
+#[derive(Debug)]
+pub(super) struct Tx {
+    pub ctx: u32,
+    pub peer: PeerId,
+    pub len: u64,
+    pub sent: u64,
+    /// What may be sent goes up to here.
+    pub window: u64,
+    pub recv_id: u32,
+    /// Packets the adapter has not finished.
+    pub packets: u32,
+    /// A receipt, an end of read or an answer is to come.
+    pub awaited: bool,
+    /// The port was told to expect the peer.
+    pub expecting: bool,
+    /// In the list of operations with data to send.
+    pub ready: bool,
+    pub rest: Rest,
+    pub tag: Option<u64>,
+    pub cq_data: Option<u64>,
+    pub receipt: bool,
+    /// The memory is a peer's target, to be closed when the operation ends.
+    pub target: bool,
+    pub failed: Option<Failure>,
+}
+
+impl Tx {
+    pub fn new(ctx: u32, peer: PeerId, len: u64) -> Tx {
+        Tx {
+            ctx,
+            peer,
+            len,
+            sent: 0,
+            window: 0,
+            recv_id: 0,
+            packets: 1,
+            awaited: false,
+            expecting: false,
+            ready: false,
+            rest: Rest::None,
+            tag: None,
+            cq_data: None,
+            receipt: false,
+            target: false,
+            failed: None,
+        }
+    }
+}
+
+impl Endpoint {
+    /// Sends a message. `FI_EAGAIN` when the adapter has no room, `FI_EMSGSIZE` for injected data
+    /// that does not fit into one packet.
+    pub fn send(&mut self, a: &SendArgs, port: &mut impl Port) -> Result<()> {
+        if !port.room() {
+            return Err(FI_EAGAIN);
+        }
+        let opt = self.opt(a.peer, a.cq_data);
+        let p = self.peers.get(a.peer);
+        let (msg_id, theirs) = (p.next_msg_id, p.features);
+        let mut tx = Tx::new(a.ctx, a.peer, a.len);
+        (tx.tag, tx.cq_data, tx.receipt) = (a.tag, a.cq_data, a.receipt);
+        let id = self.txs.insert(tx);
+        let mut rtm = Rtm {
+            msg_id,
+            tag: a.tag,
+            opt,
+            kind: RtmKind::Eager,
+            receipt: a.receipt.then_some(id),
+            after_nack: false,
+        };
+        let mut head = [0u8; HEADER_MAX];
+        let mut n = Repr::Rtm(rtm).emit(None, &mut head);
+        let eager = self.cfg.mtu.saturating_sub(n) as u64;
+        let mut way = self
+            .cfg
+            .policy
+            .message(a.len, eager, self.cfg.features, theirs);
+        let mut from = Iovs::default();
+        if matches!(way, Way::LongRead | Way::RuntRead) {
+            match port.expose(a.ctx) {
+                Some(v) => from = v,
+                None => way = Way::LongCts,
+            }
+        }
+        if way != Way::Eager && a.inject {
+            self.txs.remove(id);
+            return Err(FI_EMSGSIZE);
+        }
+        let length = a.len;
+        let runt = self.cfg.policy.runt.min(length);
+        let (kind, rest) = match way {
+            Way::Eager => (RtmKind::Eager, Rest::None),
+            Way::Medium => (
+                RtmKind::Medium { length, offset: 0 },
+                Rest::Requests {
+                    msg_id,
+                    runt: 0,
+                    from,
+                },
+            ),
+            Way::LongCts => (
+                RtmKind::LongCts {
+                    length,
+                    send_id: id,
+                    credits: DATA_WINDOW,
+                },
+                Rest::Cleared,
+            ),
+            Way::LongRead => (
+                RtmKind::LongRead {
+                    length,
+                    send_id: id,
+                    from,
+                },
+                Rest::Read { msg_id },
+            ),
+            Way::RuntRead => (
+                RtmKind::RuntRead {
+                    length,
+                    send_id: id,
+                    offset: 0,
+                    runt,
+                    from,
+                },
+                Rest::Requests { msg_id, runt, from },
+            ),
+        };
+        let reads = matches!(way, Way::LongRead | Way::RuntRead);
+        rtm.kind = kind;
+        if way != Way::Eager {
+            rtm.receipt = rtm.receipt.filter(|_| !reads);
+            n = Repr::Rtm(rtm).emit(None, &mut head);
+        }
+        let room = self.cfg.mtu.saturating_sub(n) as u64;
+        let first = match way {
+            Way::LongRead => 0,
+            Way::RuntRead => runt.min(room),
+            _ => length.min(room),
+        };
+        let load = body(a.ctx, 0, first);
+        let sent = port.send(a.peer, head.get(..n).unwrap_or(&[]), load, Token::Tx(id));
+        if !sent {
+            self.txs.remove(id);
+            return Err(FI_EAGAIN);
+        }
+        self.peers.get(a.peer).take_msg_id();
+        self.counts.add(way);
+        let Some(t) = self.txs.get_mut(id) else {
+            return Ok(());
+        };
+        t.rest = rest;
+        t.awaited = a.receipt || reads;
+        (t.sent, t.window) = match way {
+            Way::Medium => (first, length),
+            Way::LongRead => (length, length),
+            // What the peer reads counts as sent: the runt is all there is to do.
+            Way::RuntRead if first < runt => (first, runt),
+            Way::RuntRead => (length, length),
+            _ => (first, first),
+        };
+        if t.sent < t.window {
+            t.ready = true;
+            self.ready.push_back(id);
+        }
+        if t.awaited || way == Way::LongCts {
+            t.expecting = true;
+            port.expect(a.peer, true);
+        }
+        if way == Way::Medium || way == Way::RuntRead {
+            self.push_data(port);
+        }
+        Ok(())
+    }
+
+    /// The peer clears `length` more bytes of an operation.
+    pub(super) fn cts(
+        &mut self,
+        from: PeerId,
+        send_id: u32,
+        recv_id: u32,
+        length: u64,
+        port: &mut impl Port,
+    ) {
+        let Some(t) = self.txs.get_mut(send_id).filter(|t| t.peer == from) else {
+            return;
+        };
+        if !matches!(t.rest, Rest::Cleared) {
+            return;
+        }
+        t.recv_id = recv_id;
+        t.window = t.sent.saturating_add(length).min(t.len);
+        if !t.ready {
+            t.ready = true;
+            self.ready.push_back(send_id);
+        }
+        self.push_data(port);
+    }
+
+    /// The peer has what it was to have.
+    pub(super) fn answered(&mut self, from: PeerId, send_id: u32, port: &mut impl Port) {
+        if let Some(t) = self.txs.get_mut(send_id).filter(|t| t.peer == from) {
+            t.awaited = false;
+            if matches!(t.rest, Rest::Read { .. } | Rest::ReadWrite { .. }) {
+                t.rest = Rest::None;
+            }
+            self.finish_tx(send_id, port);
+        }
+    }
+
+    /// The peer cannot read our memory: the bytes go by long-CTS, with a request that carries none.
+    pub(super) fn not_read(&mut self, from: PeerId, send_id: u32, port: &mut impl Port) {
+        let Some(t) = self.txs.get_mut(send_id).filter(|t| t.peer == from) else {
+            return;
+        };
+        let length = t.len;
+        let (rest, tag, cq_data, receipt) = (t.rest, t.tag, t.cq_data, t.receipt);
+        let msg_id = match rest {
+            Rest::Read { msg_id } | Rest::Requests { msg_id, .. } => Some(msg_id),
+            Rest::ReadWrite { .. } => None,
+            Rest::None | Rest::Cleared => return,
+        };
+        t.rest = Rest::Cleared;
+        (t.sent, t.window, t.awaited) = (0, 0, receipt);
+        let opt = self.opt(from, cq_data);
+        self.counts.read_nack += 1;
+        let kind = RtmKind::LongCts {
+            length,
+            send_id,
+            credits: DATA_WINDOW,
+        };
+        let repr = match (msg_id, rest) {
+            (Some(msg_id), _) => Repr::Rtm(Rtm {
+                msg_id,
+                tag,
+                opt,
+                kind,
+                receipt: receipt.then_some(send_id),
+                after_nack: true,
+            }),
+            (None, Rest::ReadWrite { to }) => Repr::Rtw(Rtw {
+                opt,
+                to,
+                kind: RtwKind::LongCts {
+                    length,
+                    send_id,
+                    credits: DATA_WINDOW,
+                },
+                receipt: receipt.then_some(send_id),
+                after_nack: true,
+            }),
+            (None, _) => return,
+        };
+        self.control_repr(from, &repr, port);
+    }
+
+    pub(super) fn push_data(&mut self, port: &mut impl Port) {
+        while let Some(id) = self.ready.front().copied() {
+            if self.txs.get(id).is_some() && !self.push_one(id, port) {
+                return;
+            }
+            // Done for now: `packet_done` puts it back when there is more.
+            if let Some(t) = self.txs.get_mut(id) {
+                t.ready = false;
+            }
+            self.ready.pop_front();
+        }
+    }
+
+    /// Sends what an operation may; `false` when the adapter had no room for more.
+    fn push_one(&mut self, id: u32, port: &mut impl Port) -> bool {
+        let connid = self.cfg.connid;
+        loop {
+            let Some(t) = self.txs.get(id) else {
+                return true;
+            };
+            if t.sent >= t.window || t.packets >= DATA_WINDOW {
+                return true;
+            }
+            if !port.room() {
+                return false;
+            }
+            let (peer, ctx, off, left) = (t.peer, t.ctx, t.sent, t.window - t.sent);
+            let mut buf = [0u8; HEADER_MAX];
+            let (n, len) = match t.rest {
+                Rest::Requests { msg_id, runt, from } => {
+                    let (tag, cq_data, length) = (t.tag, t.cq_data, t.len);
+                    let receipt = t.receipt.then_some(id).filter(|_| runt == 0);
+                    let opt = self.opt(peer, cq_data);
+                    let kind = if runt == 0 {
+                        RtmKind::Medium {
+                            length,
+                            offset: off,
+                        }
+                    } else {
+                        RtmKind::RuntRead {
+                            length,
+                            send_id: id,
+                            offset: off,
+                            runt,
+                            from,
+                        }
+                    };
+                    let rtm = Rtm {
+                        msg_id,
+                        tag,
+                        opt,
+                        kind,
+                        receipt,
+                        after_nack: false,
+                    };
+                    let n = Repr::Rtm(rtm).emit(None, &mut buf);
+                    (n, left.min(self.cfg.mtu.saturating_sub(n) as u64))
+                }
+                _ => {
+                    let (recv_id, offset) = (t.recv_id, off);
+                    let data = |length| Repr::CtsData {
+                        recv_id,
+                        length,
+                        offset,
+                    };
+                    let n = data(0).emit(Some(connid), &mut buf);
+                    let len = left.min(self.cfg.mtu.saturating_sub(n) as u64);
+                    (data(len).emit(Some(connid), &mut buf), len)
+                }
+            };
+            let head = buf.get(..n).unwrap_or(&[]);
+            if !port.send(peer, head, body(ctx, off, len), Token::Tx(id)) {
+                return false;
+            }
+            if let Some(t) = self.txs.get_mut(id) {
+                t.sent += len;
+                t.packets += 1;
+                if matches!(t.rest, Rest::Requests { runt, .. } if runt > 0 && t.sent >= runt) {
+                    t.sent = t.len;
+                }
+            }
+        }
+    }
+
+    /// The adapter is done with a packet of `Token::Tx(id)`.
+    pub fn packet_done(&mut self, id: u32, failure: Option<Failure>, port: &mut impl Port) {
+        let Some(t) = self.txs.get_mut(id) else {
+            return;
+        };
+        t.packets = t.packets.saturating_sub(1);
+        if let Some(f) = failure {
+            t.failed.get_or_insert(f);
+            t.awaited = false;
+            t.window = t.sent;
+        } else if t.sent < t.window && !t.ready {
+            t.ready = true;
+            self.ready.push_back(id);
+            self.push_data(port);
+        }
+        self.finish_tx(id, port);
+    }
+
+    /// Ends an operation with a failure, as soon as its packets are done.
+    pub(super) fn fail_tx(&mut self, id: u32, failure: Failure, port: &mut impl Port) {
+        if let Some(t) = self.txs.get_mut(id) {
+            t.failed.get_or_insert(failure);
+            t.awaited = false;
+            t.window = t.sent;
+        }
+        self.finish_tx(id, port);
+    }
+
+    pub(super) fn finish_tx(&mut self, id: u32, port: &mut impl Port) {
+        let Some(t) = self.txs.get(id) else { return };
+        let complete = t.sent >= t.len && !t.awaited;
+        if t.packets > 0 || !(complete || t.failed.is_some()) {
+            return;
+        }
+        if let Some(t) = self.txs.remove(id) {
+            if t.expecting {
+                port.expect(t.peer, false);
+            }
+            if t.target {
+                port.close_target(t.ctx);
+            } else {
+                port.sent(t.ctx, t.failed.map_or(Ok(()), Err));
+            }
+        }
+    }
+}
+
+/// Memory of an operation as a packet's payload.
+pub(super) fn body<'a>(ctx: u32, off: u64, len: u64) -> Load<'a> {
+    if len == 0 {
+        return Load::None;
+    }
+    Load::Body(Body {
+        ctx,
+        off,
+        len: len as usize,
+    })
+}

@@ -1,0 +1,47 @@
+//! Shared receive contexts (fi_srx_context(3)): one receive queue for several endpoints.
+//!
+//! A message of any of the endpoints takes the oldest receive that fits; its completion goes to that
+//! endpoint's queue.
+
+use crate::core::Info;
+use crate::proto::RecvQueue;
+use crate::prov::efa::domain::State;
+
+/// See the module text.
+#[derive(Debug)]
+pub struct Srx {
+    pub rxq: u32,
+    pub caps: u64,
+    pub rx_flags: u64,
+    pub min_multi_recv: usize,
+}
+
+impl Srx {
+    /// A context with an empty queue, for a domain opened with `info`; returns its number.
+    pub fn open(s: &mut State, info: &Info, caps: Option<u64>, rx_flags: u64) -> u32 {
+        let rxq = s.rxqs.insert(RecvQueue::default());
+        s.srxs.insert(Srx {
+            rxq,
+            caps: caps.filter(|c| *c != 0).unwrap_or(info.caps),
+            rx_flags,
+            min_multi_recv: super::options::MIN_MULTI_RECV,
+        })
+    }
+
+    /// Closes a context that no endpoint uses.
+    pub fn close(s: &mut State, id: u32) {
+        let owner = super::SRX_OWNER | id;
+        let mine: Vec<u32> = s
+            .ops
+            .iter()
+            .filter(|(_, o)| o.owner == owner)
+            .map(|(i, _)| i)
+            .collect();
+        for ctx in mine {
+            s.ops.remove(ctx);
+        }
+        if let Some(x) = s.srxs.remove(id) {
+            s.rxqs.remove(x.rxq);
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! Operations that start later: behind a fence (FI_FENCE), when a counter reaches a value (FI_TRIGGER,
+//! fi_trigger(3)), or as deferred work (FI_QUEUE_WORK).
+//!
+//! Such an operation is kept as [`Work`], which owns what a request borrows, and becomes a request
+//! again when its time has come. One that finds no room then is tried again with every progress.
+
+use super::ops::{self, AtomicReq, Common, Data, Fetch, MsgReq, Poster, RecvReq, RmaReq};
+use super::OpKind;
+use crate::core::{Errno, Result};
+use crate::hmem::UserMem;
+use crate::proto::PeerId;
+use crate::prov::efa::cq::{Entry, ErrEntry};
+use crate::prov::efa::domain::State;
+use crate::types::*;
+use crate::wire::Iovs;
+
+/// Data of a kept operation.
+#[derive(Clone, Debug)]
+enum Kept {
+    User(UserMem),
+    Copy(Box<[u8]>),
+}
+
+impl Kept {
+    fn of(d: &Data) -> Kept {
+        match d {
+            Data::User(m) => Kept::User(*m),
+            Data::Inject(b) => Kept::Copy((*b).into()),
+        }
+    }
+
+    fn lend(&self) -> Data<'_> {
+        match self {
+            Kept::User(m) => Data::User(*m),
+            Kept::Copy(b) => Data::Inject(b),
+        }
+    }
+}
+
+// Few of these exist, and not for long: their size does not matter.
+#[allow(clippy::large_enum_variant)]
+enum Kind {
+    Msg {
+        data: Kept,
+        to: fi_addr_t,
+        tag: Option<u64>,
+        cq_data: Option<u64>,
+    },
+    Recv(RecvReq),
+    Rma {
+        data: Kept,
+        peer: fi_addr_t,
+        addr: u64,
+        key: u64,
+        write: bool,
+        cq_data: Option<u64>,
+    },
+    Atomic {
+        data: Kept,
+        fetch: Fetch,
+        peer: fi_addr_t,
+        to: Iovs,
+        datatype: fi_datatype,
+        op: fi_op,
+    },
+    /// A change of a counter, which needs no endpoint.
+    Cntr {
+        cntr: u32,
+        value: u64,
+        set: bool,
+    },
+}
+
+/// See the module text.
+pub struct Work {
+    kind: Kind,
+    common: Common,
+}
+
+impl From<&MsgReq<'_>> for Work {
+    fn from(r: &MsgReq) -> Work {
+        let kind = Kind::Msg {
+            data: Kept::of(&r.data),
+            to: r.to,
+            tag: r.tag,
+            cq_data: r.cq_data,
+        };
+        Work {
+            kind,
+            common: r.common,
+        }
+    }
+}
+
+impl From<&RecvReq> for Work {
+    fn from(r: &RecvReq) -> Work {
+        Work {
+            kind: Kind::Recv(*r),
+            common: r.common,
+        }
+    }
+}
+
+impl From<&RmaReq<'_>> for Work {
+    fn from(r: &RmaReq) -> Work {
+        let kind = Kind::Rma {
+            data: Kept::of(&r.data),
+            peer: r.peer,
+            addr: r.addr,
+            key: r.key,
+            write: r.write,
+            cq_data: r.cq_data,
+        };
+        Work {
+            kind,
+            common: r.common,
+        }
+    }
+}
+
+impl From<&AtomicReq<'_>> for Work {
+    fn from(r: &AtomicReq) -> Work {
+        let kind = Kind::Atomic {
+            data: Kept::of(&r.data),
+            fetch: r.fetch,
+            peer: r.peer,
+            to: r.to,
+            datatype: r.datatype,
+            op: r.op,
+        };
+        Work {
+            kind,
+            common: r.common,
+        }
+    }
+}
+
+impl Work {
+    /// A change of a counter: `value` added, or put in its place.
+    pub fn counter(cntr: u32, value: u64, set: bool) -> Work {
+        Work {
+            kind: Kind::Cntr { cntr, value, set },
+            common: Common::default(),
+        }
+    }
+
+    /// The peer that its fence is about, if it has one.
+    fn fence(&self) -> Option<fi_addr_t> {
+        let to = match &self.kind {
+            Kind::Msg { to, .. } => *to,
+            Kind::Rma { peer, .. } | Kind::Atomic { peer, .. } => *peer,
+            Kind::Recv(_) | Kind::Cntr { .. } => return None,
+        };
+        (self.common.flags.unwrap_or(0) & FI_FENCE != 0).then_some(to)
+    }
+
+    fn start(&self, s: &mut State, ep: u32) -> Result<()> {
+        let common = self.common;
+        match &self.kind {
+            Kind::Msg {
+                data,
+                to,
+                tag,
+                cq_data,
+            } => ops::send_now(
+                s,
+                ep,
+                &MsgReq {
+                    data: data.lend(),
+                    to: *to,
+                    tag: *tag,
+                    cq_data: *cq_data,
+                    common,
+                },
+            ),
+            Kind::Recv(r) => ops::recv(s, Poster::Ep(ep), r),
+            Kind::Rma {
+                data,
+                peer,
+                addr,
+                key,
+                write,
+                cq_data,
+            } => ops::rma_now(
+                s,
+                ep,
+                &RmaReq {
+                    data: data.lend(),
+                    peer: *peer,
+                    addr: *addr,
+                    key: *key,
+                    write: *write,
+                    cq_data: *cq_data,
+                    common,
+                },
+            ),
+            Kind::Atomic {
+                data,
+                fetch,
+                peer,
+                to,
+                datatype,
+                op,
+            } => ops::atomic_now(
+                s,
+                ep,
+                &AtomicReq {
+                    data: data.lend(),
+                    fetch: *fetch,
+                    peer: *peer,
+                    to: *to,
+                    datatype: *datatype,
+                    op: *op,
+                    common,
+                },
+            ),
+            Kind::Cntr { cntr, value, set } => {
+                let c = s.cntrs.get_mut(*cntr).ok_or(FI_EBADF)?;
+                if *set {
+                    c.set(*value);
+                } else {
+                    c.add(*value);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// It could not be started: its completion says so.
+    fn fail(&self, s: &mut State, ep: u32, e: Errno) {
+        let text = format!(
+            "a deferred operation could not be started: {}",
+            crate::core::errno::text(e)
+        );
+        crate::warn_log!(FI_LOG_EP_DATA, "{text}");
+        if let Some(c) = self.common.done.and_then(|c| s.cntrs.get_mut(c)) {
+            c.add_error(1);
+        }
+        let bound = s.eps.get(ep).and_then(|e| match self.kind {
+            Kind::Recv(_) => e.rx,
+            _ => e.tx,
+        });
+        if let Some(q) = bound.and_then(|b| s.cqs.get_mut(b.cq)) {
+            q.push_error(ErrEntry {
+                entry: Entry {
+                    context: self.common.context,
+                    src: FI_ADDR_NOTAVAIL,
+                    ..Entry::default()
+                },
+                err: e,
+                text,
+                ..ErrEntry::default()
+            });
+        }
+    }
+}
+
+/// Whether operations of this endpoint to this peer have not ended.
+pub fn under_way(s: &State, ep: u32, peer: PeerId) -> bool {
+    s.ops.iter().any(|(_, o)| {
+        o.owner == ep && o.kind == OpKind::User && o.peer == peer && o.flags & FI_RECV == 0
+    })
+}
+
+/// Starts what waits behind fences, as far as they are open.
+pub fn run_fenced(s: &mut State, id: u32) {
+    while let Some(w) = s.eps.get_mut(id).and_then(|e| e.fenced.pop_front()) {
+        let av = s.eps.get(id).and_then(|e| e.av).and_then(|a| s.avs.get(a));
+        let closed = w.fence().and_then(|to| av?.peer(to).ok());
+        let hold = closed.is_some_and(|p| under_way(s, id, p));
+        let result = if hold { Err(FI_EAGAIN) } else { w.start(s, id) };
+        match result {
+            Ok(()) => {}
+            Err(FI_EAGAIN) => {
+                if let Some(e) = s.eps.get_mut(id) {
+                    e.fenced.push_front(w);
+                }
+                return;
+            }
+            Err(e) => w.fail(s, id, e),
+        }
+    }
+}
+
+/// An operation that a counter starts.
+pub struct Trigger {
+    pub cntr: u32,
+    pub threshold: u64,
+    pub ep: u32,
+    pub work: Work,
+    /// The application's name for it, for FI_CANCEL_WORK; 0 for a triggered operation.
+    pub name: usize,
+}
+
+/// Starts what the counters have reached. Called after anything that may have changed one.
+pub fn fire(s: &mut State) {
+    while let Some(at) = s
+        .triggers
+        .iter()
+        .position(|t| s.cntrs.get(t.cntr).is_none_or(|c| c.value >= t.threshold))
+    {
+        let t = s.triggers.remove(at);
+        match t.work.start(s, t.ep) {
+            Ok(()) => {}
+            Err(FI_EAGAIN) => {
+                if let Some(e) = s.eps.get_mut(t.ep) {
+                    e.fenced.push_back(t.work);
+                }
+            }
+            Err(e) => t.work.fail(s, t.ep, e),
+        }
+    }
+}
+
+/// Queues an operation for a counter, or starts it when the counter is there already.
+pub fn trigger(s: &mut State, t: Trigger) -> Result<()> {
+    s.cntrs.get(t.cntr).ok_or(FI_EINVAL)?;
+    s.triggers.push(t);
+    fire(s);
+    Ok(())
+}
+
+/// FI_CANCEL_WORK: takes back deferred work that has not started. `FI_ENOENT` when there is none.
+pub fn cancel(s: &mut State, name: usize) -> Result<()> {
+    let before = s.triggers.len();
+    s.triggers.retain(|t| t.name != name);
+    if s.triggers.len() == before {
+        Err(FI_ENOENT)
+    } else {
+        Ok(())
+    }
+}
+
+/// FI_FLUSH_WORK: takes all deferred work of the domain back.
+pub fn flush(s: &mut State) {
+    s.triggers.retain(|t| t.name == 0);
+}
