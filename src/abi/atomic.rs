@@ -5,9 +5,10 @@ use super::object::{guard, guard_int};
 use super::transfer::*;
 use crate::core::Result;
 use crate::hmem::{arith, UserMem};
-use crate::prov::efa::rdm::{atomic_count, AtomicKind, AtomicReq, Data, Fetch};
+use crate::prov::efa::rdm::{
+    atomic_count, AtomicKind, AtomicReq, Data, Fetch, Iovs, RmaIov, MAX_IOV,
+};
 use crate::types::*;
-use crate::wire::{Iovs, RmaIov};
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
 use core::ptr::null_mut;
@@ -98,7 +99,7 @@ pub unsafe fn atomic_request<T>(
             core::slice::from_raw_parts(m.rma_iov, m.rma_iov_count.min(16)),
         )
     };
-    let mut list = [RmaIov::default(); crate::wire::MAX_IOV];
+    let mut list = [RmaIov::default(); MAX_IOV];
     for (to, v) in list.iter_mut().zip(far) {
         *to = RmaIov {
             addr: v.addr,

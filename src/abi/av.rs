@@ -25,7 +25,7 @@ pub unsafe extern "C" fn av_open(
         // SAFETY: `d` is a domain of ours; the attributes are valid or NULL.
         let (domain, attr) = unsafe { (of(d)?, attr.as_mut()) };
         let attr = attr.ok_or(FI_EINVAL)?;
-        if attr.flags & (FI_EVENT | FI_READ | FI_SYMMETRIC) != 0 {
+        if attr.flags & (FI_EVENT | FI_SYMMETRIC) != 0 {
             crate::warn_log!(
                 FI_LOG_AV,
                 "fi_av_open: flags [ {} ]: wanted none",
@@ -36,12 +36,20 @@ pub unsafe extern "C" fn av_open(
         if attr.flags & !(FI_EVENT | FI_READ | FI_SYMMETRIC | FI_AV_USER_ID) != 0 {
             return Err(FI_EBADFLAGS);
         }
-        if !attr.name.is_null() {
+        // SAFETY: the name is NULL or a string.
+        let name = unsafe { super::info::string(attr.name) };
+        let reader = attr.flags & FI_READ != 0;
+        if reader && name.is_none() {
+            crate::warn_log!(FI_LOG_AV, "fi_av_open: flags FI_READ: wanted with a name");
+            return Err(FI_EINVAL);
+        }
+        if !(0..=4).contains(&attr.rx_ctx_bits) {
             crate::warn_log!(
                 FI_LOG_AV,
-                "fi_av_open: name: shared address vectors are not supported"
+                "fi_av_open: rx_ctx_bits: wanted {}, at most 4",
+                attr.rx_ctx_bits
             );
-            return Err(FI_ENOSYS);
+            return Err(FI_EINVAL);
         }
         let type_ = match attr.r#type {
             FI_AV_UNSPEC => FI_AV_TABLE,
@@ -55,7 +63,17 @@ pub unsafe extern "C" fn av_open(
             }
         };
         attr.r#type = type_;
-        let id = domain.lock().avs.insert(Av::new(type_, attr.count));
+        let mut v = Av::new(type_, attr.count, attr.rx_ctx_bits as u32);
+        // Another process's entries are read at this place: the value of an entry is its index.
+        let mut map: Box<[fi_addr_t]> = Box::default();
+        let mut s = domain.lock();
+        if let Some(name) = &name {
+            v.share(name, reader, &mut s.peers)?;
+            map = (0..attr.count.clamp(1024, 1 << 20) as u64).collect();
+            attr.map_addr = map.as_mut_ptr().cast();
+        }
+        let id = s.avs.insert(v);
+        drop(s);
         let f = fid_av {
             fid: new_fid(FI_CLASS_AV, context, &AV_FI_OPS),
             ops: table(&AV_OPS),
@@ -67,6 +85,7 @@ pub unsafe extern "C" fn av_open(
                 AvBody {
                     domain: Arc::clone(domain),
                     id,
+                    _map: map,
                 },
             )
         };
@@ -78,6 +97,8 @@ pub unsafe extern "C" fn av_open(
 pub struct AvBody {
     pub domain: Arc<Domain>,
     pub id: u32,
+    /// What `map_addr` of a named vector points to.
+    _map: Box<[fi_addr_t]>,
 }
 
 /// # Safety
@@ -150,6 +171,13 @@ unsafe fn insert_all(
     let s = &mut *s;
     let table = s.avs.get_mut(b.id).ok_or(FI_EBADF)?;
     let peers = &mut s.peers;
+    if table.read_only() {
+        crate::warn_log!(
+            FI_LOG_AV,
+            "fi_av_insert: the vector was opened with FI_READ"
+        );
+        return Err(FI_EINVAL);
+    }
     if fi_addr.is_null() && table.type_ == FI_AV_MAP && count > 0 {
         crate::warn_log!(
             FI_LOG_AV,

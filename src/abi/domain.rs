@@ -2,7 +2,7 @@
 
 use super::fabric::FabricBody;
 use super::object::*;
-use super::{atomic, av, ep, mr, queues, sets, shared};
+use super::{atomic, av, ep, mr, queues, sep, sets, shared};
 use crate::core::{Info, Result};
 use crate::prov::efa::domain::Domain;
 use crate::prov::efa::eq::Eq;
@@ -153,7 +153,7 @@ static DOMAIN_OPS: fi_ops_domain = fi_ops_domain {
     av_open: Some(av::av_open),
     cq_open: Some(queues::cq_open),
     endpoint: Some(ep::endpoint),
-    scalable_ep: Some(ep::no_scalable_ep),
+    scalable_ep: Some(sep::scalable_ep),
     cntr_open: Some(queues::cntr_open),
     poll_open: Some(sets::poll_open),
     stx_ctx: Some(shared::stx_ctx),

@@ -6,6 +6,7 @@ use super::info;
 use super::layout::V1_10;
 use super::object::*;
 use super::queues::{CntrBody, CqBody};
+use super::sep::Part;
 use super::shared::StxBody;
 use super::{absent, atomic, message, rma};
 use crate::core::Result;
@@ -27,6 +28,8 @@ pub struct EpBody {
     eq: Option<Arc<Eq>>,
     /// Descriptor the progress thread watches.
     watched: Option<i32>,
+    /// With a scalable endpoint and its contexts: which it is.
+    pub part: Option<Part>,
 }
 
 /// # Safety
@@ -47,6 +50,7 @@ impl EpBody {
             rx_flags: None,
             eq: None,
             watched: None,
+            part: None,
         }
     }
 
@@ -174,26 +178,7 @@ unsafe extern "C" fn ep_bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
                         .ok_or(FI_EBADF)?
                         .bind_av(v.id)
                 }
-                FI_CLASS_CQ => {
-                    let q = body::<fid_cq, CqBody>(with.cast())?;
-                    same(&q.domain)?;
-                    b.domain
-                        .lock()
-                        .eps
-                        .get_mut(b.id()?)
-                        .ok_or(FI_EBADF)?
-                        .bind_cq(q.id, flags)
-                }
-                FI_CLASS_CNTR => {
-                    let c = body::<fid_cntr, CntrBody>(with.cast())?;
-                    same(&c.domain)?;
-                    b.domain
-                        .lock()
-                        .eps
-                        .get_mut(b.id()?)
-                        .ok_or(FI_EBADF)?
-                        .bind_cntr(c.id, flags)
-                }
+                FI_CLASS_CQ | FI_CLASS_CNTR => bind_queue(b, with, flags),
                 FI_CLASS_SRX_CTX => {
                     let x = body::<fid_ep, EpBody>(with.cast())?;
                     same(&x.domain)?;
@@ -215,6 +200,50 @@ unsafe extern "C" fn ep_bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
             }
         }
     })
+}
+
+/// Binds a completion queue or a counter to an endpoint or to a context of one.
+///
+/// # Safety
+/// `with` is NULL or an open object of its class.
+pub unsafe fn bind_queue(b: &EpBody, with: *mut fid, flags: u64) -> Result<()> {
+    let (mut cq, mut cntr) = (None, None);
+    // SAFETY: as promised by the caller.
+    let domain = unsafe {
+        match with.as_ref().ok_or(FI_EINVAL)?.fclass {
+            FI_CLASS_CQ => {
+                let q = body::<fid_cq, CqBody>(with.cast())?;
+                cq = Some(q.id);
+                &q.domain
+            }
+            FI_CLASS_CNTR => {
+                let c = body::<fid_cntr, CntrBody>(with.cast())?;
+                cntr = Some(c.id);
+                &c.domain
+            }
+            class => {
+                crate::warn_log!(
+                    FI_LOG_EP_CTRL,
+                    "fi_ep_bind: class {class} cannot be bound to a context"
+                );
+                return Err(FI_EINVAL);
+            }
+        }
+    };
+    if !Arc::ptr_eq(domain, &b.domain) {
+        crate::warn_log!(
+            FI_LOG_EP_CTRL,
+            "fi_ep_bind: the object belongs to another domain"
+        );
+        return Err(FI_EINVAL);
+    }
+    let mut s = b.domain.lock();
+    let e = s.eps.get_mut(b.id()?).ok_or(FI_EBADF)?;
+    match (cq, cntr) {
+        (Some(id), _) => e.bind_cq(id, flags),
+        (_, Some(id)) => e.bind_cntr(id, flags),
+        _ => Err(FI_EINVAL),
+    }
 }
 
 unsafe extern "C" fn ep_control(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
@@ -399,35 +428,8 @@ unsafe extern "C" fn setopt(
     })
 }
 
-unsafe extern "C" fn tx_ctx(
-    _: *mut fid_ep,
-    _: c_int,
-    _: *mut fi_tx_attr,
-    _: *mut *mut fid_ep,
-    _: *mut c_void,
-) -> c_int {
-    -FI_ENOSYS
-}
-unsafe extern "C" fn rx_ctx(
-    _: *mut fid_ep,
-    _: c_int,
-    _: *mut fi_rx_attr,
-    _: *mut *mut fid_ep,
-    _: *mut c_void,
-) -> c_int {
-    -FI_ENOSYS
-}
 unsafe extern "C" fn size_left(_: *mut fid_ep) -> isize {
     -(FI_ENOSYS as isize)
-}
-
-pub unsafe extern "C" fn no_scalable_ep(
-    _: *mut fid_domain,
-    _: *mut fi_info,
-    _: *mut *mut fid_ep,
-    _: *mut c_void,
-) -> c_int {
-    -FI_ENOSYS
 }
 
 static EP_OPS: fi_ops_ep = fi_ops_ep {
@@ -435,8 +437,8 @@ static EP_OPS: fi_ops_ep = fi_ops_ep {
     cancel: Some(cancel),
     getopt: Some(getopt),
     setopt: Some(setopt),
-    tx_ctx: Some(tx_ctx),
-    rx_ctx: Some(rx_ctx),
+    tx_ctx: Some(super::sep::tx_ctx),
+    rx_ctx: Some(super::sep::rx_ctx),
     rx_size_left: Some(size_left),
     tx_size_left: Some(size_left),
     export_xpu: None,

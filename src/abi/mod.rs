@@ -23,6 +23,7 @@ mod mr;
 mod object;
 mod queues;
 mod rma;
+mod sep;
 mod sets;
 mod shared;
 mod text;

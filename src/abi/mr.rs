@@ -31,6 +31,7 @@ unsafe fn register(
     count: usize,
     access: u64,
     offset: u64,
+    wanted: u64,
     flags: u64,
     out: *mut *mut fid_mr,
     context: *mut c_void,
@@ -73,7 +74,7 @@ unsafe fn register(
         let v = &*iov;
         UserMem::new([(v.iov_base.cast_const(), v.iov_len)]).ok_or(FI_EINVAL)?
     };
-    let mr = domain.reg_mr(mem, access)?;
+    let mr = domain.reg_mr(mem, access, wanted)?;
     let key = mr.key;
     let f = fid_mr {
         fid: new_fid(FI_CLASS_MR, context, &MR_FI_OPS),
@@ -102,7 +103,7 @@ unsafe extern "C" fn mr_reg(
     len: usize,
     access: u64,
     offset: u64,
-    _requested_key: u64,
+    wanted: u64,
     flags: u64,
     out: *mut *mut fid_mr,
     context: *mut c_void,
@@ -113,7 +114,7 @@ unsafe extern "C" fn mr_reg(
     };
     // SAFETY: as promised by our caller.
     guard_int("fi_mr_reg", || unsafe {
-        register(d, &iov, 1, access, offset, flags, out, context)
+        register(d, &iov, 1, access, offset, wanted, flags, out, context)
     })
 }
 
@@ -123,14 +124,14 @@ unsafe extern "C" fn mr_regv(
     count: usize,
     access: u64,
     offset: u64,
-    _requested_key: u64,
+    wanted: u64,
     flags: u64,
     out: *mut *mut fid_mr,
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: as promised by our caller.
     guard_int("fi_mr_regv", || unsafe {
-        register(d, iov, count, access, offset, flags, out, context)
+        register(d, iov, count, access, offset, wanted, flags, out, context)
     })
 }
 
@@ -166,6 +167,7 @@ unsafe extern "C" fn mr_regattr(
                 a.iov_count,
                 a.access,
                 a.offset,
+                a.requested_key,
                 flags,
                 out,
                 a.context,

@@ -24,7 +24,12 @@ pub struct CqBody {
     set: Option<(Arc<WaitBody>, i32)>,
     /// Text of the last error read; `err_data` points into it.
     last_error: Vec<u8>,
+    /// And its provider error.
+    last_errno: i32,
 }
+
+/// Largest buffer for error data that an application is believed to offer, bytes.
+const ERR_DATA_MAX: usize = 1 << 16;
 
 /// Gives out the mutex and condition of FI_WAIT_MUTEX_COND, or the descriptor.
 ///
@@ -143,6 +148,7 @@ pub unsafe extern "C" fn cq_open(
             threshold: attr.wait_cond == FI_CQ_COND_THRESHOLD,
             set: watch,
             last_error: Vec::new(),
+            last_errno: 0,
         };
         // SAFETY: `out` is a place for a pointer.
         unsafe { *out = hand_out(f, b) };
@@ -337,16 +343,25 @@ unsafe extern "C" fn cq_readerr(q: *mut fid_cq, out: *mut fi_cq_err_entry, _flag
             } = b.domain.read_cq_error(b.id)?;
             let api = b.domain.fabric.api;
             let len = err_entry_size(api);
-            // A buffer offered by the application (since 1.5) is filled; else ours is lent.
-            let (theirs, room) = if api >= version(1, 5) {
+            // A buffer offered by the application (since 1.5) is filled; else ours is lent. Programs
+            // that expect no data with an error leave these members uninitialised: what can happen
+            // without anything being wrong carries none, and sizes beyond reason are no offer.
+            let plain = matches!(err, FI_ENOMSG | FI_ECANCELED | FI_ETRUNC);
+            let offered =
+                api >= version(1, 5) && (1..=ERR_DATA_MAX).contains(&(*out).err_data_size);
+            let (theirs, room) = if offered && !plain {
                 ((*out).err_data, (*out).err_data_size)
             } else {
                 (null_mut(), 0)
             };
+            b.last_errno = prov_errno;
             b.last_error = text.into_bytes();
             b.last_error.push(0);
             let mut size = b.last_error.len();
-            let data = if theirs.is_null() || room == 0 {
+            let data = if plain {
+                size = 0;
+                null_mut()
+            } else if theirs.is_null() || room == 0 {
                 b.last_error.as_mut_ptr().cast()
             } else {
                 size = size.min(room);
@@ -394,9 +409,12 @@ unsafe extern "C" fn cq_strerror(
             return c"closed completion queue".as_ptr();
         };
         if err_data.is_null() {
-            let text = Status::from_code(prov_errno).map_or("unknown error", Status::text);
-            b.last_error = text.as_bytes().to_vec();
-            b.last_error.push(0);
+            // Without data the text of the error read last is meant, if it is of this kind.
+            if b.last_errno != prov_errno || b.last_error.is_empty() {
+                let text = Status::from_code(prov_errno).map_or("unknown error", Status::text);
+                b.last_error = text.as_bytes().to_vec();
+                b.last_error.push(0);
+            }
         } else if !core::ptr::eq(err_data.cast(), b.last_error.as_ptr()) {
             // A copy the application made: it is a terminated string.
             let text = super::info::string(err_data.cast()).unwrap_or_default();

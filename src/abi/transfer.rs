@@ -154,7 +154,7 @@ pub unsafe fn go<R: Request>(e: *mut fid_ep, mut r: R) -> Result<isize> {
     let b = unsafe { ep(e)? };
     let c = r.common();
     c.alias = R::alias(b);
-    if c.flags.is_some_and(|f| f & FI_TRIGGER != 0) {
+    if c.flags.or(c.alias).is_some_and(|f| f & FI_TRIGGER != 0) {
         // SAFETY: as promised by the caller.
         return unsafe { triggered(b, r) };
     }
@@ -170,6 +170,7 @@ pub unsafe fn go<R: Request>(e: *mut fid_ep, mut r: R) -> Result<isize> {
 unsafe fn triggered<R: Request>(b: &EpBody, mut r: R) -> Result<isize> {
     let c = r.common();
     c.flags = c.flags.map(|f| f & !FI_TRIGGER);
+    c.alias = c.alias.map(|f| f & !FI_TRIGGER);
     let at = c.context as *const fi_triggered_context;
     // SAFETY: as promised by the caller.
     let (event, threshold) = unsafe {

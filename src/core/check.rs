@@ -318,8 +318,10 @@ fn check_ep(h: &EpAttr, p: &EpAttr, caps: u64, domain: Option<&DomainAttr>) -> C
     )?;
     at_most("ep_attr->max_msg_size", h.max_msg_size, p.max_msg_size)?;
     let (max_tx, max_rx) = domain.map_or((1, 1), |d| (d.max_ep_tx_ctx, d.max_ep_rx_ctx));
-    at_most("ep_attr->tx_ctx_cnt", h.tx_ctx_cnt, max_tx)?;
-    at_most("ep_attr->rx_ctx_cnt", h.rx_ctx_cnt, max_rx)?;
+    // FI_SHARED_CONTEXT is no number.
+    let contexts = |n: usize| if n == FI_SHARED_CONTEXT { 0 } else { n };
+    at_most("ep_attr->tx_ctx_cnt", contexts(h.tx_ctx_cnt), max_tx)?;
+    at_most("ep_attr->rx_ctx_cnt", contexts(h.rx_ctx_cnt), max_rx)?;
     if caps & (FI_RMA | FI_ATOMIC) != 0 {
         at_most(
             "ep_attr->max_order_raw_size",

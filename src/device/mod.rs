@@ -269,8 +269,12 @@ pub trait Device {
     fn attr(&self) -> &DeviceAttr;
     /// Opens a queue pair; `qpn` 0 lets the adapter choose.
     fn open_qp(&self, qpn: u16) -> Result<Self::Qp>;
-    /// Registers memory for remote access and returns its key, never 0.
-    fn reg_mr(&self, mem: UserMem, access: u64) -> Result<u64>;
+    /// Opens queue pairs with consecutive numbers and one key, so that the address of the first
+    /// gives those of the others.
+    fn open_group(&self, qpn: u16, count: usize) -> Result<Vec<Self::Qp>>;
+    /// Registers memory for remote access and returns its key, never 0 unless it is the `wanted` one,
+    /// which only an adapter with keys of the application's choice looks at.
+    fn reg_mr(&self, mem: UserMem, access: u64, wanted: Option<u64>) -> Result<u64>;
     /// Withdraws a registration; no access is under way when it returns.
     fn dereg_mr(&self, key: u64) -> Result<()>;
     /// The memory a peer names, if `access` (FI_REMOTE_READ, FI_REMOTE_WRITE) permits it; for what

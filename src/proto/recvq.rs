@@ -49,6 +49,16 @@ impl Unexpected {
         self.len() == 0
     }
 
+    /// What a peek says of it.
+    pub fn peeked(&self) -> Peeked {
+        Peeked {
+            from: self.from,
+            len: self.len(),
+            tag: self.rtm.tag.unwrap_or(0),
+            cq_data: self.rtm.opt.cq_data,
+        }
+    }
+
     fn weight(&self) -> usize {
         self.payload.len() + core::mem::size_of::<Unexpected>()
     }
@@ -191,13 +201,7 @@ impl RecvQueue {
     pub fn peek(&mut self, a: &RecvArgs) -> Option<Peeked> {
         let m = self.side(a.tagged);
         let id = m.find_message(a.src, a.tag, a.ignore)?;
-        let u = m.message(id)?;
-        Some(Peeked {
-            from: u.from,
-            len: u.len(),
-            tag: u.rtm.tag.unwrap_or(0),
-            cq_data: u.rtm.opt.cq_data,
-        })
+        m.message(id).map(Unexpected::peeked)
     }
 
     /// Sets the message that [`RecvQueue::peek`] found aside for `context`.

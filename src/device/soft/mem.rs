@@ -2,7 +2,8 @@
 //!
 //! A remote access names a key, an address and a length; all three are checked against the table
 //! before a byte moves, under a lock that `remove` waits for. Keys are 32 bits: a slot and random
-//! bits that make a stale or guessed key miss.
+//! bits that make a stale or guessed key miss. With `FI_EFA_SOFT_MR_MODE=scalable` a region has the key that the
+//! application asked for, and is addressed by offset.
 
 use crate::core::rng::Rng;
 use crate::core::slab::Slab;
@@ -10,9 +11,13 @@ use crate::core::Result;
 use crate::device::Status;
 use crate::hmem::UserMem;
 use crate::types::*;
+use std::collections::HashMap;
 use std::sync::{Mutex, RwLock, RwLockReadGuard};
 
-const SLOT_BITS: u32 = 20;
+/// A key is the low bits of a slot, random bits, then the high bits of the slot.
+const LOW: u32 = 12;
+const SALT: u32 = 12;
+const SLOTS: usize = 1 << 20;
 
 #[derive(Debug)]
 struct Region {
@@ -20,63 +25,105 @@ struct Region {
     base: u64,
     len: u64,
     access: u64,
-    salt: u32,
+    /// Random bits of its key; `None` for a key that the application chose.
+    salt: Option<u32>,
+}
+
+#[derive(Default)]
+struct Regions {
+    slots: Slab<Region>,
+    /// Slots by the keys that the application chose.
+    named: HashMap<u32, u32>,
 }
 
 /// The table of one adapter in one process.
 pub struct MemTable {
-    regions: RwLock<Slab<Region>>,
+    regions: RwLock<Regions>,
     rng: Mutex<Rng>,
+    /// Keys are the application's, addresses are offsets.
+    scalable: bool,
 }
 
 /// The table while remote accesses run.
-pub struct Access<'a>(RwLockReadGuard<'a, Slab<Region>>);
+pub struct Access<'a>(RwLockReadGuard<'a, Regions>);
+
+fn key_of(slot: u32, salt: u32) -> u32 {
+    let n = slot + 1;
+    n & ((1 << LOW) - 1) | salt << LOW | n >> LOW << (LOW + SALT)
+}
 
 fn split(key: u32) -> (u32, u32) {
-    (
-        (key & ((1 << SLOT_BITS) - 1)).wrapping_sub(1),
-        key >> SLOT_BITS,
-    )
+    let n = key & ((1 << LOW) - 1) | key >> (LOW + SALT) << LOW;
+    (n.wrapping_sub(1), key >> LOW & ((1 << SALT) - 1))
+}
+
+impl Regions {
+    fn slot(&self, key: u32) -> Option<u32> {
+        if let Some(slot) = self.named.get(&key) {
+            return Some(*slot);
+        }
+        let (slot, salt) = split(key);
+        let r = self.slots.get(slot)?;
+        (r.salt == Some(salt)).then_some(slot)
+    }
 }
 
 impl MemTable {
     /// An empty table whose keys depend on `seed`.
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, scalable: bool) -> Self {
         MemTable {
             regions: RwLock::default(),
             rng: Mutex::new(Rng::new(seed)),
+            scalable,
         }
     }
 
     /// Adds a region that remote peers address by its virtual addresses, and returns its key.
-    /// `FI_ENOMR` when the table is full.
-    pub fn insert(&self, mem: UserMem, access: u64) -> Result<u64> {
-        let salt = (self.rng.lock().unwrap_or_else(|e| e.into_inner()).bits() >> 40) as u32 & 0xfff;
+    /// `FI_ENOMR` when the table is full. `wanted` is the application's key, which counts only in a
+    /// scalable table; `FI_ENOKEY` when it is in use there, or longer than 32 bits.
+    pub fn insert(&self, mem: UserMem, access: u64, wanted: Option<u64>) -> Result<u64> {
+        let wanted = match wanted.filter(|_| self.scalable) {
+            None => None,
+            Some(k) => Some(u32::try_from(k).map_err(|_| FI_ENOKEY)?),
+        };
+        let salt = (self.rng.lock().unwrap_or_else(|e| e.into_inner()).bits() >> 40) as u32;
+        let salt = salt & ((1 << SALT) - 1);
         let mut r = self.regions.write().unwrap_or_else(|e| e.into_inner());
-        if r.len() >= (1 << SLOT_BITS) - 2 {
+        if r.slots.len() >= SLOTS - 2 {
             return Err(FI_ENOMR);
         }
-        let base = mem.addr() as u64;
-        let len = mem.len() as u64;
-        let slot = r.insert(Region {
+        if wanted.is_some_and(|k| r.named.contains_key(&k)) {
+            return Err(FI_ENOKEY);
+        }
+        let slot = r.slots.insert(Region {
             mem,
-            base,
-            len,
+            base: if wanted.is_some() {
+                0
+            } else {
+                mem.addr() as u64
+            },
+            len: mem.len() as u64,
             access,
-            salt,
+            salt: wanted.is_none().then_some(salt),
         });
-        Ok(u64::from((slot + 1) | salt << SLOT_BITS))
+        let key = match wanted {
+            Some(k) => {
+                r.named.insert(k, slot);
+                k
+            }
+            None => key_of(slot, salt),
+        };
+        Ok(u64::from(key))
     }
 
     /// Takes a region out; accesses under way have ended when it returns.
     /// `FI_ENOKEY` when there is none of this key.
     pub fn remove(&self, key: u64) -> Result<()> {
-        let (slot, salt) = split(u32::try_from(key).map_err(|_| FI_ENOKEY)?);
+        let key = u32::try_from(key).map_err(|_| FI_ENOKEY)?;
         let mut r = self.regions.write().unwrap_or_else(|e| e.into_inner());
-        if r.get(slot).is_none_or(|x| x.salt != salt) {
-            return Err(FI_ENOKEY);
-        }
-        r.remove(slot);
+        let slot = r.slot(key).ok_or(FI_ENOKEY)?;
+        r.named.remove(&key);
+        r.slots.remove(slot);
         Ok(())
     }
 
@@ -96,12 +143,8 @@ impl Access<'_> {
         len: u64,
         need: u64,
     ) -> core::result::Result<UserMem, Status> {
-        let (slot, salt) = split(key);
-        let r = self
-            .0
-            .get(slot)
-            .filter(|r| r.salt == salt)
-            .ok_or(Status::RemoteBadKey)?;
+        let slot = self.0.slot(key).ok_or(Status::RemoteBadKey)?;
+        let r = self.0.slots.get(slot).ok_or(Status::RemoteBadKey)?;
         if r.access & need != need {
             return Err(Status::RemoteBadKey);
         }
@@ -118,13 +161,39 @@ mod tests {
     use super::*;
 
     #[test]
+    fn keys_name_their_slot() {
+        for slot in [0, 1, 4094, 4095, 4096, SLOTS as u32 - 3] {
+            for salt in [0, 1, 0xfff] {
+                assert_eq!(split(key_of(slot, salt)), (slot, salt));
+                assert_ne!(key_of(slot, salt), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_scalable_table_has_the_keys_asked_for() {
+        let buf = [0u8; 64];
+        // SAFETY: `buf` outlives the table.
+        let mem = unsafe { UserMem::new([(buf.as_ptr().cast(), buf.len())]) }.unwrap();
+        let t = MemTable::new(1, true);
+        assert_eq!(t.insert(mem, FI_REMOTE_READ, Some(7)), Ok(7));
+        assert_eq!(t.insert(mem, FI_REMOTE_READ, Some(7)), Err(FI_ENOKEY));
+        assert_eq!(t.insert(mem, FI_REMOTE_READ, Some(1 << 40)), Err(FI_ENOKEY));
+        let find = |a, l| t.access().find(7, a, l, FI_REMOTE_READ).map(|m| m.len());
+        assert_eq!(find(0, 64), Ok(64));
+        assert_eq!(find(1, 64), Err(Status::RemoteBadAddress));
+        t.remove(7).unwrap();
+        assert_eq!(find(0, 1), Err(Status::RemoteBadKey));
+    }
+
+    #[test]
     fn every_access_is_checked() {
         let mut buf = [0u8; 64];
         let at = buf.as_mut_ptr() as u64;
         // SAFETY: `buf` outlives the table.
         let mem = unsafe { UserMem::new([(buf.as_ptr().cast(), buf.len())]) }.unwrap();
-        let t = MemTable::new(1);
-        let key = t.insert(mem, FI_REMOTE_WRITE).unwrap();
+        let t = MemTable::new(1, false);
+        let key = t.insert(mem, FI_REMOTE_WRITE, None).unwrap();
         assert_ne!(key, 0);
         let k = key as u32;
         let find = |k, a, l, n| t.access().find(k, a, l, n).map(|m| m.len());
@@ -144,7 +213,7 @@ mod tests {
         );
         assert_eq!(find(k, at, 1, FI_REMOTE_READ), Err(Status::RemoteBadKey));
         assert_eq!(
-            find(k ^ 1 << 25, at, 1, FI_REMOTE_WRITE),
+            find(k ^ 1 << 20, at, 1, FI_REMOTE_WRITE),
             Err(Status::RemoteBadKey)
         );
         assert_eq!(find(0, at, 1, FI_REMOTE_WRITE), Err(Status::RemoteBadKey));

@@ -29,6 +29,11 @@ use thread::Shared;
 
 pub use thread::{block_signals, now};
 
+/// Socket buffer of a queue pair, bytes.
+const SOCKET_BYTES: usize = 16 << 20;
+/// Attempts at finding ports in a row.
+const GROUP_TRIES: usize = 64;
+
 /// A software adapter, opened by one domain.
 pub struct SoftDevice {
     attr: DeviceAttr,
@@ -57,6 +62,20 @@ fn random() -> u64 {
         v
     } else {
         now() ^ u64::from(std::process::id()) << 32
+    }
+}
+
+/// Key of a queue pair whose number the application chose (a service given to fi_getinfo(3)): it is there
+/// to be found by host and service alone, so its key is no secret.
+pub fn public_key(qpn: u16) -> u32 {
+    0x0efa_0000 | u32::from(qpn)
+}
+
+fn key_for(qpn: u16) -> u32 {
+    if qpn != 0 {
+        public_key(qpn)
+    } else {
+        (random() as u32).max(1)
     }
 }
 
@@ -159,6 +178,29 @@ impl SoftDevice {
         Ok((attr, ip))
     }
 
+    /// Whether regions have the application's keys and are addressed by offset.
+    pub fn scalable() -> bool {
+        params::efa_str("soft_mr_mode").as_deref() == Some("scalable")
+    }
+
+    fn qp(&self, sock: Sock, qkey: u32) -> Result<SoftQp> {
+        let addr = QpAddr {
+            gid: self.attr.gid,
+            qpn: sock.port(),
+            qkey,
+        };
+        let seed = (random() >> 32) as u32 & 0x7fff_ffff;
+        let engine = Engine::new(addr, sock, Arc::clone(&self.mem), self.cfg.clone(), seed);
+        let shared = Shared::start(engine)?;
+        Ok(SoftQp {
+            shared,
+            addr,
+            rung: true,
+            depth: self.cfg.depth,
+            outstanding: 0,
+        })
+    }
+
     /// Opens the adapter for a domain.
     pub fn open() -> Result<SoftDevice> {
         let (attr, ip) = Self::discover()?;
@@ -179,7 +221,7 @@ impl SoftDevice {
         Ok(SoftDevice {
             attr,
             ip,
-            mem: Arc::new(MemTable::new(random())),
+            mem: Arc::new(MemTable::new(random(), Self::scalable())),
             cfg,
         })
     }
@@ -193,27 +235,37 @@ impl Device for SoftDevice {
     }
 
     fn open_qp(&self, qpn: u16) -> Result<SoftQp> {
-        let sock = Sock::bind(self.ip, qpn, 16 << 20)?;
-        let r = random();
-        let addr = QpAddr {
-            gid: self.attr.gid,
-            qpn: sock.port(),
-            qkey: (r as u32).max(1),
-        };
-        let seed = (r >> 32) as u32 & 0x7fff_ffff;
-        let engine = Engine::new(addr, sock, Arc::clone(&self.mem), self.cfg.clone(), seed);
-        let shared = Shared::start(engine)?;
-        Ok(SoftQp {
-            shared,
-            addr,
-            rung: true,
-            depth: self.cfg.depth,
-            outstanding: 0,
-        })
+        let qkey = key_for(qpn);
+        self.qp(Sock::bind(self.ip, qpn, SOCKET_BYTES)?, qkey)
     }
 
-    fn reg_mr(&self, mem: UserMem, access: u64) -> Result<u64> {
-        self.mem.insert(mem, access)
+    fn open_group(&self, qpn: u16, count: usize) -> Result<Vec<SoftQp>> {
+        let qkey = key_for(qpn);
+        for _ in 0..GROUP_TRIES {
+            let first = Sock::bind(self.ip, qpn, SOCKET_BYTES)?;
+            let base = first.port();
+            let rest: Result<Vec<Sock>> = (1..count as u16)
+                .map(|i| {
+                    let port = base.checked_add(i).ok_or(FI_EADDRINUSE)?;
+                    Sock::bind(self.ip, port, SOCKET_BYTES)
+                })
+                .collect();
+            if let Ok(rest) = rest {
+                return core::iter::once(first)
+                    .chain(rest)
+                    .map(|s| self.qp(s, qkey))
+                    .collect();
+            }
+        }
+        crate::warn_log!(
+            FI_LOG_EP_CTRL,
+            "no {count} free ports in a row for the contexts of a scalable endpoint"
+        );
+        Err(FI_EADDRINUSE)
+    }
+
+    fn reg_mr(&self, mem: UserMem, access: u64, wanted: Option<u64>) -> Result<u64> {
+        self.mem.insert(mem, access, wanted)
     }
 
     fn dereg_mr(&self, key: u64) -> Result<()> {
@@ -345,7 +397,7 @@ mod tests {
         SoftDevice {
             attr,
             ip,
-            mem: Arc::new(MemTable::new(random())),
+            mem: Arc::new(MemTable::new(random(), false)),
             cfg,
         }
     }
@@ -385,7 +437,7 @@ mod tests {
             let mut far: Vec<u8> = vec![0; 3 << 20];
             let mut near: Vec<u8> = (0..3 << 20).map(|i| (i % 251) as u8).collect();
             let key = b_dev
-                .reg_mr(mem(&mut far), FI_REMOTE_READ | FI_REMOTE_WRITE)
+                .reg_mr(mem(&mut far), FI_REMOTE_READ | FI_REMOTE_WRITE, None)
                 .unwrap();
             let remote = Remote {
                 to: b.addr(),
@@ -423,7 +475,7 @@ mod tests {
         let b = b_dev.open_qp(0).unwrap();
         let mut far = vec![0u8; 64];
         let mut near = vec![1u8; 65];
-        let key = b_dev.reg_mr(mem(&mut far), FI_REMOTE_WRITE).unwrap();
+        let key = b_dev.reg_mr(mem(&mut far), FI_REMOTE_WRITE, None).unwrap();
         let at = far.as_ptr() as u64;
         let mut none = Vec::new();
         let cases = [
@@ -481,7 +533,7 @@ mod tests {
         // So long that it cannot be over before the region is closed.
         let mut far = vec![0u8; 256 << 20];
         let mut near = vec![0u8; 256 << 20];
-        let key = b_dev.reg_mr(mem(&mut far), FI_REMOTE_READ).unwrap();
+        let key = b_dev.reg_mr(mem(&mut far), FI_REMOTE_READ, None).unwrap();
         let remote = Remote {
             to: b.addr(),
             addr: far.as_ptr() as u64,

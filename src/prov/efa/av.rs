@@ -1,9 +1,12 @@
 //! Address vectors (fi_av(3)): a table of peers, by index and by address.
 //!
 //! Both types hand out indices as `fi_addr_t`. The same address inserted twice is one entry that
-//! has to be removed twice.
+//! has to be removed twice. With `rx_ctx_bits` an entry stands for a scalable endpoint: the top bits of a
+//! `fi_addr_t` (fi_rx_addr(3)) choose one of its contexts, which are at consecutive addresses. A vector with a
+//! name is shared with other processes, see `av_shared`.
 
 use super::addr;
+use super::av_shared::SharedAv;
 use super::rdm::Peers;
 use crate::core::slab::Slab;
 use crate::core::Result;
@@ -16,6 +19,8 @@ struct Entry {
     addr: QpAddr,
     /// The domain's number of the peer.
     peer: PeerId,
+    /// And of its further receive contexts.
+    contexts: Box<[PeerId]>,
     inserted: u32,
 }
 
@@ -28,18 +33,23 @@ pub struct Av {
     by_peer: Vec<u32>,
     /// Endpoints bound to it; it cannot be closed before them.
     pub users: u32,
+    /// Top bits of a `fi_addr_t` that choose a receive context; less than 8.
+    rx_ctx_bits: u32,
+    shared: Option<SharedAv>,
 }
 
 const NONE: u32 = u32::MAX;
 
 impl Av {
     /// An empty vector, sized for `count` peers.
-    pub fn new(type_: fi_av_type, count: usize) -> Av {
+    pub fn new(type_: fi_av_type, count: usize, rx_ctx_bits: u32) -> Av {
         let n = count.min(1 << 16);
         Av {
             type_,
             table: Slab::with_capacity(n),
             by_peer: Vec::new(),
+            rx_ctx_bits,
+            shared: None,
             users: 0,
         }
     }
@@ -62,29 +72,89 @@ impl Av {
             }
             return Ok(u64::from(*at));
         }
+        let further = (1u16..1 << self.rx_ctx_bits).map(|i| {
+            peers.of(&QpAddr {
+                qpn: a.qpn.wrapping_add(i),
+                ..a
+            })
+        });
+        let contexts: Box<[PeerId]> = further.collect();
+        let most = contexts.iter().copied().max().unwrap_or(peer).max(peer) as usize;
+        if self.by_peer.len() <= most {
+            self.by_peer.resize(most + 1, NONE);
+        }
         let at = self.table.insert(Entry {
             addr: a,
             peer,
+            contexts,
             inserted: 1,
         });
-        if let Some(to) = self.by_peer.get_mut(slot) {
-            *to = at;
+        self.name_peers(at, at);
+        if let Some(s) = &self.shared {
+            s.put(at, &addr::to_raw(&a))?;
         }
         Ok(u64::from(at))
+    }
+
+    /// Lets the peers of an entry stand for `what`.
+    fn name_peers(&mut self, at: u32, what: u32) {
+        let Some(e) = self.table.get(at) else { return };
+        for p in core::iter::once(&e.peer).chain(e.contexts.iter()) {
+            if let Some(to) = self.by_peer.get_mut(*p as usize) {
+                *to = what;
+            }
+        }
+    }
+
+    /// Shares the vector with other processes under a name, or takes part in one that exists.
+    /// `FI_EEXIST`, `FI_ENOENT` and what `av_shared` says.
+    pub fn share(&mut self, name: &str, reader: bool, peers: &mut Peers) -> Result<()> {
+        self.shared = Some(SharedAv::open(name, reader)?);
+        if reader {
+            self.refresh(peers)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in what another process has inserted.
+    pub fn refresh(&mut self, peers: &mut Peers) -> Result<()> {
+        let Some(s) = self.shared.take() else {
+            return Ok(());
+        };
+        let list = s.read();
+        for raw in list?.iter().skip(self.table.len()) {
+            if self.insert(raw, peers).is_err() {
+                // A hole keeps its index.
+                self.table.insert(Entry {
+                    addr: QpAddr::default(),
+                    peer: PeerId::MAX,
+                    contexts: Box::default(),
+                    inserted: 0,
+                });
+            }
+        }
+        self.shared = Some(s);
+        Ok(())
+    }
+
+    /// Whether it is another process's.
+    pub fn read_only(&self) -> bool {
+        self.shared.as_ref().is_some_and(SharedAv::reader)
     }
 
     /// Removes an entry. Returns whether it is gone now; `FI_EINVAL` when there is none.
     pub fn remove(&mut self, fi_addr: fi_addr_t) -> Result<bool> {
         let at = u32::try_from(fi_addr).map_err(|_| FI_EINVAL)?;
-        let e = self.table.get_mut(at).ok_or(FI_EINVAL)?;
+        let e = self.table.get_mut(at).filter(|e| e.inserted > 0);
+        let e = e.ok_or(FI_EINVAL)?;
         e.inserted -= 1;
         if e.inserted > 0 {
             return Ok(false);
         }
-        if let Some(e) = self.table.remove(at) {
-            if let Some(to) = self.by_peer.get_mut(e.peer as usize) {
-                *to = NONE;
-            }
+        self.name_peers(at, NONE);
+        self.table.remove(at);
+        if let Some(s) = &self.shared {
+            s.put(at, &[0; addr::LEN])?;
         }
         Ok(true)
     }
@@ -99,8 +169,23 @@ impl Av {
     /// The peer an entry stands for; `FI_EINVAL` when there is none.
     #[inline]
     pub fn peer(&self, fi_addr: fi_addr_t) -> Result<PeerId> {
+        if self.rx_ctx_bits > 0 {
+            return self.context(fi_addr);
+        }
         let at = u32::try_from(fi_addr).map_err(|_| FI_EINVAL)?;
-        self.table.get(at).map(|e| e.peer).ok_or(FI_EINVAL)
+        let e = self.table.get(at).filter(|e| e.inserted > 0);
+        e.map(|e| e.peer).ok_or(FI_EINVAL)
+    }
+
+    #[cold]
+    fn context(&self, fi_addr: fi_addr_t) -> Result<PeerId> {
+        let shift = 64 - self.rx_ctx_bits;
+        let at = u32::try_from(fi_addr & ((1 << shift) - 1)).map_err(|_| FI_EINVAL)?;
+        let e = self.table.get(at).ok_or(FI_EINVAL)?;
+        match (fi_addr >> shift) as usize {
+            0 => Ok(e.peer),
+            i => e.contexts.get(i - 1).copied().ok_or(FI_EINVAL),
+        }
     }
 
     /// Index of a peer's entry, `FI_ADDR_NOTAVAIL` when it was not inserted.
@@ -137,7 +222,7 @@ mod tests {
 
     #[test]
     fn insert_lookup_remove() {
-        let mut v = Av::new(FI_AV_TABLE, 4);
+        let mut v = Av::new(FI_AV_TABLE, 4, 0);
         let p = &mut Peers::default();
         let a = v.insert(&raw(1), p).unwrap();
         let b = v.insert(&raw(2), p).unwrap();
@@ -152,5 +237,18 @@ mod tests {
         assert_eq!(v.lookup(a), Err(FI_EINVAL));
         assert_eq!(v.lookup(FI_ADDR_NOTAVAIL), Err(FI_EINVAL));
         assert_eq!(v.insert(&raw(3), p), Ok(a));
+    }
+
+    #[test]
+    fn top_bits_choose_a_context() {
+        let mut v = Av::new(FI_AV_TABLE, 4, 2);
+        let p = &mut Peers::default();
+        let a = v.insert(&raw(1), p).unwrap();
+        let base = v.lookup(a).unwrap();
+        for i in 0..4u64 {
+            let peer = v.peer(a | i << 62).unwrap();
+            assert_eq!(p.addr(peer).unwrap().qpn, base.qpn + i as u16);
+            assert_eq!(v.reverse(peer), a);
+        }
     }
 }

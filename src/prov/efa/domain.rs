@@ -211,8 +211,9 @@ impl Domain {
     // ---- memory --------------------------------------------------------------------------
 
     /// Registers memory (fi_mr(3)). `FI_ENOMR` when the adapter's table is full.
-    pub fn reg_mr(&self, mem: UserMem, access: u64) -> Result<Mr> {
-        let key = self.lock().dev.reg_mr(mem, access)?;
+    /// `FI_ENOKEY` when `wanted` counts (`FI_EFA_SOFT_MR_MODE`) and is taken.
+    pub fn reg_mr(&self, mem: UserMem, access: u64, wanted: u64) -> Result<Mr> {
+        let key = self.lock().dev.reg_mr(mem, access, Some(wanted))?;
         self.mrs.fetch_add(1, Ordering::Relaxed);
         Ok(Mr { key })
     }
@@ -240,6 +241,11 @@ impl Domain {
         let mut s = self.lock();
         s.cntrs.get(cntr).ok_or(FI_EBADF)?;
         s.mr_cntrs.push((mr.key, cntr, kinds));
+        for (_, ep) in s.eps.iter_mut() {
+            if let Some(qp) = ep.qp_mut() {
+                qp.report_remote();
+            }
+        }
         Ok(())
     }
 
@@ -424,11 +430,10 @@ impl Domain {
     }
 
     /// fi_cntr_wait(3): until the value is at least `threshold`. `FI_ETIMEDOUT` after
-    /// `timeout_ms`, `FI_EAVAIL` when an operation failed meanwhile, `FI_ENOSYS` without a
-    /// wait object.
+    /// `timeout_ms`, `FI_EAVAIL` when an operation failed meanwhile. Without a wait object it polls.
     pub fn wait_cntr(&self, id: u32, threshold: u64, timeout_ms: i32) -> Result<()> {
         let until = deadline(timeout_ms);
-        let errors = self.with_cntr(id, |c| c.errors)?;
+        let (errors, waits) = self.with_cntr(id, |c| (c.errors, c.wait.is_some()))?;
         loop {
             let (value, now) = self.with_cntr(id, |c| (c.value, c.errors))?;
             if value >= threshold {
@@ -440,6 +445,11 @@ impl Domain {
             let left = remaining(until);
             if left == 0 {
                 return Err(FI_ETIMEDOUT);
+            }
+            if !waits {
+                // Without a wait object there is nothing to sleep on.
+                std::thread::yield_now();
+                continue;
             }
             match self.arm_cntr(id, threshold, errors) {
                 Ok(w) => wait_readable(w.fd(), left),
@@ -541,6 +551,14 @@ pub fn progress_cq(s: &mut State, id: u32) {
 }
 
 fn progress_cntr(s: &mut State, id: u32) {
+    // A counter of a memory region hears of every endpoint.
+    if s.cntrs.get(id).is_some_and(|c| c.eps.is_empty()) {
+        let all: Vec<u32> = s.eps.iter().map(|(i, _)| i).collect();
+        for ep in all {
+            super::rdm::progress(s, ep);
+        }
+        return;
+    }
     let mut i = 0;
     while let Some(ep) = s.cntrs.get(id).and_then(|c| c.eps.get(i).copied()) {
         super::rdm::progress(s, ep);

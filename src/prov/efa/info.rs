@@ -7,13 +7,21 @@ use crate::core::info::{
 };
 use crate::core::registry::Query;
 use crate::core::{alter, check, Info, Result};
-use crate::device::soft::SoftDevice;
+use crate::device::soft::{public_key, SoftDevice};
 use crate::device::{DeviceAttr, QpAddr};
 use crate::types::*;
 use std::net::{IpAddr, ToSocketAddrs};
 
-const TX_CAPS: u64 =
-    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_TRIGGER;
+const TX_CAPS: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_RMA
+    | FI_ATOMIC
+    | FI_SEND
+    | FI_READ
+    | FI_WRITE
+    | FI_FENCE
+    | FI_TRIGGER
+    | FI_NAMED_RX_CTX;
 const RX_CAPS: u64 = FI_MSG
     | FI_TAGGED
     | FI_RMA
@@ -32,7 +40,7 @@ const ORDER: u64 = FI_ORDER_SAS
     | FI_ORDER_ATOMIC_RAW
     | FI_ORDER_ATOMIC_WAR
     | FI_ORDER_ATOMIC_WAW;
-const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_SHARED_AV;
 const MR_MODE: i32 = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_BASIC;
 const INJECT_MAX: usize = 4096;
 /// Name of the fabric of RDM endpoints that speak the wire protocol.
@@ -111,15 +119,21 @@ fn rdm(d: &DeviceAttr) -> Info {
         progress: FI_PROGRESS_AUTO,
         resource_mgmt: FI_RM_ENABLED,
         av_type: FI_AV_UNSPEC,
-        mr_mode: MR_MODE,
+        mr_mode: if SoftDevice::scalable() {
+            FI_MR_SCALABLE
+        } else {
+            MR_MODE
+        },
         mr_key_size: 4,
         cq_data_size: 4,
         cq_cnt: 256,
         ep_cnt: 1024,
         tx_ctx_cnt: 1024,
         rx_ctx_cnt: 1024,
-        max_ep_tx_ctx: 1,
-        max_ep_rx_ctx: 1,
+        max_ep_tx_ctx: super::rdm::MAX_CONTEXTS,
+        max_ep_rx_ctx: super::rdm::MAX_CONTEXTS,
+        max_ep_stx_ctx: 1024,
+        max_ep_srx_ctx: 1024,
         cntr_cnt: 256,
         mr_iov_limit: 1,
         caps: DOMAIN_CAPS,
@@ -145,6 +159,7 @@ fn rdm(d: &DeviceAttr) -> Info {
         domain: Some(domain),
         fabric: Some(FabricAttr {
             name: Some(FABRIC.into()),
+            prov_version: crate::core::PROV_VERSION,
             ..FabricAttr::default()
         }),
         nic: Some(nic(d)),
@@ -287,7 +302,7 @@ fn addresses(i: &mut Info, q: &Query, gid: &[u8; 16]) -> core::result::Result<()
         let dest = QpAddr {
             gid: *dest,
             qpn: port,
-            qkey: 0,
+            qkey: public_key(port),
         };
         i.dest_addr = Some(addr::to_raw(&dest).to_vec());
     }
@@ -348,9 +363,6 @@ fn candidate(i: &mut Info, q: &Query, gid: &[u8; 16]) -> check::Check {
     // What the provider decides where the application left it open.
     let asked = q.hints.and_then(|h| h.domain.as_ref());
     if let Some(d) = &mut i.domain {
-        if asked.is_none_or(|h| h.av_type == FI_AV_UNSPEC) {
-            d.av_type = FI_AV_TABLE;
-        }
         if asked.is_none_or(|h| h.progress == FI_PROGRESS_UNSPEC) {
             d.progress = FI_PROGRESS_MANUAL;
             d.control_progress = FI_PROGRESS_MANUAL;

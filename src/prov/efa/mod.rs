@@ -7,6 +7,7 @@
 
 pub mod addr;
 pub mod av;
+mod av_shared;
 pub mod cntr;
 pub mod cq;
 pub mod domain;

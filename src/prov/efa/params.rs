@@ -21,6 +21,7 @@ pub const TABLE: &[Def] = &[
     d("soft", STR, "Software adapter: auto (when no EFA is found), on, off. Default auto."),
     d("soft_iface", STR, "Network interface, or local IP address, that the software adapter is bound to. Default: loopback."),
     d("soft_timeout_ms", SIZE, "Milliseconds after which a peer that does not answer is given up, with error completions for what it owed. Default 5000."),
+    d("soft_mr_mode", STR, "basic: keys of the adapter's, virtual addresses, as a real adapter has them. scalable: keys of the application's choice, offsets (mr_mode 0). Default basic."),
     d("soft_fault", STR, "For tests: loss=P,dup=P,reorder=P,delay=US,seed=N makes the software adapter lose, double and reorder datagrams, in percent."),
     d("unexpected_size", SIZE, "Bytes of unexpected messages an endpoint keeps before their senders are told to wait; up to four times as much while receives are posted. Default 67108864."),
     d("iface", STR, "Comma list of adapters to use, or all. Default all."),

@@ -14,6 +14,7 @@ mod srx;
 pub mod work;
 
 pub use crate::proto::AtomicKind;
+pub use crate::wire::{Iovs, RmaIov, MAX_IOV};
 pub use ops::{
     atomic, atomic_count, atomic_max, recv, rma, send, AtomicReq, Common, Data, Fetch, MsgReq,
     Poster, RecvReq, RmaReq,
@@ -167,6 +168,10 @@ pub struct Ep {
     pub aliases: u32,
     /// Messages are being held off: too many are unexpected.
     holding: bool,
+    /// The queue pair of a context of a scalable endpoint, which only sends or only receives if
+    /// the application wants it so.
+    context: Option<SoftQp>,
+    is_context: bool,
     /// Domain-wide settings the data path needs.
     max_rdma: usize,
     /// A datagram endpoint: no protocol, see `dgram`.
@@ -222,6 +227,8 @@ impl Ep {
             rdma: true,
             aliases: 0,
             holding: false,
+            context: None,
+            is_context: false,
             max_rdma: dev_max_rdma,
             dgram: type_ == FI_EP_DGRAM,
         })
@@ -370,7 +377,7 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
     })?;
     let sends = ep.tx.is_some() || [0, 2, 3].iter().any(|i| ep.cntrs[*i].is_some());
     let receives = ep.rx.is_some() || ep.cntrs[1].is_some();
-    if !(sends && receives) {
+    if !(ep.is_context || sends && receives) {
         crate::warn_log!(
             FI_LOG_EP_CTRL,
             "fi_enable: no completion queue or counter is bound for {}",
@@ -378,7 +385,10 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         );
         return Err(FI_ENOCQ);
     }
-    let mut qp = s.dev.open_qp(ep.qpn)?;
+    let mut qp = match ep.context.take() {
+        Some(qp) => qp,
+        None => s.dev.open_qp(ep.qpn)?,
+    };
     let fd = qp.wait_fd();
     ep.rdma = ep.opts.device_rdma && crate::core::params::efa_bool("use_device_rdma", true);
     let mut features = extra::UNSOLICITED_WRITE_RECV;
@@ -394,7 +404,8 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         host_id: None,
         policy: Policy::from_params(),
     });
-    if ep.caps & FI_RMA_EVENT != 0 || ep.cntrs[4].is_some() || ep.cntrs[5].is_some() {
+    let counted = ep.cntrs[4].is_some() || ep.cntrs[5].is_some();
+    if counted || !s.mr_cntrs.is_empty() {
         qp.report_remote();
     }
     ep.rxq = match ep.srx {
@@ -423,6 +434,56 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
     }
     Ok(fd)
 }
+
+/// The contexts of a scalable endpoint: as many endpoints as `info` asks for transmit or receive
+/// contexts, at consecutive addresses.
+pub fn open_contexts(s: &mut State, info: &Info) -> Result<Vec<u32>> {
+    let count = info
+        .ep
+        .as_ref()
+        .map_or(1, |e| e.tx_ctx_cnt.max(e.rx_ctx_cnt).max(1));
+    if count > MAX_CONTEXTS {
+        crate::warn_log!(
+            FI_LOG_EP_CTRL,
+            "fi_scalable_ep: tx_ctx_cnt, rx_ctx_cnt: wanted {count}, at most {MAX_CONTEXTS}"
+        );
+        return Err(FI_EINVAL);
+    }
+    let (max_rdma, mtu) = (s.dev.attr().max_rdma, s.dev.attr().mtu);
+    let first = Ep::new(info, max_rdma, mtu)?;
+    let qps = s.dev.open_group(first.qpn, count)?;
+    let mut list = Vec::with_capacity(count);
+    for qp in qps {
+        let mut ep = Ep::new(info, max_rdma, mtu)?;
+        ep.qpn = qp.addr().qpn;
+        ep.context = Some(qp);
+        ep.is_context = true;
+        list.push(s.eps.insert(ep));
+    }
+    Ok(list)
+}
+
+/// A transmit (`side` 0) or receive context is closed: its queue is free, whatever the endpoint still does.
+pub fn close_context(s: &mut State, id: u32, side: usize) {
+    let Some(ep) = s.eps.get_mut(id) else { return };
+    let bound = if side == 0 {
+        ep.tx.take()
+    } else {
+        ep.rx.take()
+    };
+    let fd = ep.qp_mut().map(|q| q.wait_fd());
+    let (Some(b), Some(fd)) = (bound, fd) else {
+        return;
+    };
+    if !ep.uses_cq(b.cq) {
+        if let Some(c) = s.cqs.get_mut(b.cq) {
+            c.detach(id, fd);
+        }
+    }
+}
+
+/// Most contexts of a scalable endpoint.
+pub const MAX_CONTEXTS: usize = 16;
 
 /// Drops what a closing endpoint has posted, and messages that came to it.
 fn forget_ops(s: &mut State, id: u32, ep: &Ep) {
@@ -488,6 +549,10 @@ pub fn name(s: &State, id: u32) -> Result<[u8; addr::LEN]> {
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
     Ok(match &ep.live {
         Some(l) => addr::to_raw(&l.qp.addr()),
+        None if ep.context.is_some() => {
+            let qp = ep.context.as_ref().ok_or(FI_EBADF)?;
+            addr::to_raw(&qp.addr())
+        }
         None => {
             let a = crate::device::QpAddr {
                 gid: s.dev.attr().gid,

@@ -11,7 +11,7 @@ use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::{Device, Payload, QueuePair, Remote};
 use crate::hmem::{arith, UserMem};
-use crate::proto::{self, AtomicArgs, AtomicKind, Place, RecvArgs, SendArgs, ANY};
+use crate::proto::{self, AtomicArgs, AtomicKind, Peeked, Place, RecvArgs, SendArgs, ANY};
 use crate::prov::efa::cq::{Entry, ErrEntry};
 use crate::prov::efa::domain::State;
 use crate::types::*;
@@ -210,6 +210,26 @@ fn fenced(s: &State, id: u32, peer: fi_addr_t, flags: Option<u64>) -> Result<boo
     Ok(super::work::under_way(s, id, av.peer(peer)?))
 }
 
+/// Starts an operation; one to a peer that is not in a vector shared by name is tried again when the
+/// vector has news.
+#[inline]
+fn again(s: &mut State, id: u32, f: impl Fn(&mut State) -> Result<()>) -> Result<()> {
+    match f(s) {
+        Err(FI_EINVAL) if news(s, id) => f(s),
+        r => r,
+    }
+}
+
+#[cold]
+fn news(s: &mut State, id: u32) -> bool {
+    let av = s.eps.get(id).and_then(|e| e.av);
+    let Some(av) = av.and_then(|a| s.avs.get_mut(a)) else {
+        return false;
+    };
+    let before = av.len();
+    av.read_only() && av.refresh(&mut s.peers).is_ok() && av.len() > before
+}
+
 fn park(s: &mut State, id: u32, work: Work) -> Result<()> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     if !ep.enabled() {
@@ -226,7 +246,7 @@ pub fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     if fenced(s, id, r.to, r.common.flags)? {
         return park(s, id, Work::from(r));
     }
-    send_now(s, id, r)
+    again(s, id, |s| send_now(s, id, r))
 }
 
 /// As [`send`], past any fence.
@@ -363,8 +383,10 @@ pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
         }
     };
     if asked & FI_DISCARD != 0 {
-        if let Some(u) = claimed {
+        if let (Some(u), Poster::Ep(id)) = (claimed, by) {
+            let found = u.peeked();
             start(s, Place::nowhere(), &u);
+            tell(s, id, &args, r, Some(found));
         }
         return Ok(());
     }
@@ -420,9 +442,9 @@ fn start(s: &mut State, place: Place, u: &proto::Unexpected) {
 }
 
 /// FI_PEEK, with FI_CLAIM or FI_DISCARD (fi_msg(3), fi_tagged(3)): answers through the completion
-/// queue, with `FI_ENOMSG` when there is no such message.
+/// queue, with `FI_ENOMSG` when there is no such message. It looks at what is here: reading the queue for
+/// the answer is what takes more in.
 fn peek(s: &mut State, id: u32, rxq: u32, args: &RecvArgs, r: &RecvReq, asked: u64) -> Result<()> {
-    super::progress(s, id);
     let q = s.rxqs.get_mut(rxq).ok_or(FI_EBADF)?;
     let found = q.peek(args);
     let mut dropped = None;
@@ -436,11 +458,17 @@ fn peek(s: &mut State, id: u32, rxq: u32, args: &RecvArgs, r: &RecvReq, asked: u
     if let Some(u) = dropped {
         start(s, Place::nowhere(), &u);
     }
-    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
+    tell(s, id, args, r, found);
+    Ok(())
+}
+
+/// The completion of a peek, or of a claimed message that was discarded.
+fn tell(s: &mut State, id: u32, args: &RecvArgs, r: &RecvReq, found: Option<Peeked>) {
+    let Some(ep) = s.eps.get(id) else { return };
     let av = ep.av.and_then(|a| s.avs.get(a));
     let source = ep.caps & FI_SOURCE != 0;
     let Some(cq) = ep.rx.and_then(|b| s.cqs.get_mut(b.cq)) else {
-        return Ok(());
+        return;
     };
     let kind = if args.tagged { FI_TAGGED } else { FI_MSG };
     let mut entry = Entry {
@@ -470,7 +498,6 @@ fn peek(s: &mut State, id: u32, rxq: u32, args: &RecvArgs, r: &RecvReq, asked: u
             ..ErrEntry::default()
         }),
     }
-    Ok(())
 }
 
 /// Reads or writes remote memory. `FI_EAGAIN` when the send queue is full, `FI_EINVAL` for an
@@ -481,7 +508,7 @@ pub fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     if fenced(s, id, r.peer, r.common.flags)? {
         return park(s, id, Work::from(r));
     }
-    rma_now(s, id, r)
+    again(s, id, |s| rma_now(s, id, r))
 }
 
 /// As [`rma`], past any fence.
@@ -654,7 +681,7 @@ pub fn atomic(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     if fenced(s, id, r.peer, r.common.flags)? {
         return park(s, id, Work::from(r));
     }
-    atomic_now(s, id, r)
+    again(s, id, |s| atomic_now(s, id, r))
 }
 
 /// As [`atomic`], past any fence.

@@ -401,7 +401,7 @@ impl Port for EpPort<'_> {
         for (addr, len) in op.mem.pieces() {
             let part = op.mem.part(off, len);
             off += len;
-            let key = self.dev.reg_mr(part, FI_REMOTE_READ);
+            let key = self.dev.reg_mr(part, FI_REMOTE_READ, None);
             let (Ok(key), Some(to)) = (key, list.get_mut(n)) else {
                 for key in op.keys.drain(..) {
                     let _ = self.dev.dereg_mr(key);

@@ -1,0 +1,89 @@
+//! Address vectors with a name (fi_av(3)): one process inserts, others of the same user read.
+//!
+//! The addresses are a file in memory (`/dev/shm`), raw and in the order of their indices, so that the index
+//! is the same `fi_addr_t` everywhere; an index without an address is zero. The process that made
+//! it removes it when the vector is closed.
+
+use super::addr;
+use crate::core::Result;
+use crate::types::*;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+/// See the module text.
+#[derive(Debug)]
+pub struct SharedAv {
+    file: File,
+    path: PathBuf,
+    reader: bool,
+}
+
+fn uid() -> u32 {
+    std::fs::metadata("/proc/self").map_or(u32::MAX, |m| m.uid())
+}
+
+impl SharedAv {
+    /// Makes the vector of this name, or opens it for reading. `FI_EINVAL` for a name that is empty or has
+    /// a slash, `FI_EEXIST` when a living process has one of this name, `FI_ENOENT` when there is none to read,
+    /// `FI_EACCES` for one of another user.
+    pub fn open(name: &str, reader: bool) -> Result<SharedAv> {
+        if name.is_empty() || name.contains('/') || name.len() > 200 {
+            crate::warn_log!(
+                FI_LOG_AV,
+                "fi_av_open: name \"{name}\": wanted 1 to 200 characters and no slash"
+            );
+            return Err(FI_EINVAL);
+        }
+        let path = PathBuf::from(format!("/dev/shm/libfabric-av-{}-{name}", uid()));
+        let mut how = OpenOptions::new();
+        how.read(true).custom_flags(libc::O_NOFOLLOW);
+        if !reader {
+            // What a killed process left behind is nobody's.
+            how.write(true).create(true).truncate(true).mode(0o600);
+        }
+        let file = how.open(&path).map_err(|e| {
+            crate::warn_log!(FI_LOG_AV, "fi_av_open: {}: {e}", path.display());
+            e.raw_os_error().unwrap_or(FI_EIO)
+        })?;
+        if file.metadata().map_or(true, |m| m.uid() != uid()) {
+            return Err(FI_EACCES);
+        }
+        Ok(SharedAv { file, path, reader })
+    }
+
+    /// Whether another process inserts.
+    pub fn reader(&self) -> bool {
+        self.reader
+    }
+
+    /// Writes the address of an index. A reader's own do not leave its process.
+    pub fn put(&self, at: u32, raw: &[u8; addr::LEN]) -> Result<()> {
+        if self.reader {
+            return Ok(());
+        }
+        self.file
+            .write_all_at(raw, u64::from(at) * addr::LEN as u64)
+            .map_err(|e| e.raw_os_error().unwrap_or(FI_EIO))
+    }
+
+    /// All addresses, by index.
+    pub fn read(&self) -> Result<Vec<[u8; addr::LEN]>> {
+        let io = |e: std::io::Error| e.raw_os_error().unwrap_or(FI_EIO);
+        let len = self.file.metadata().map_err(io)?.len() as usize;
+        let mut bytes = vec![0u8; len / addr::LEN * addr::LEN];
+        self.file.read_exact_at(&mut bytes, 0).map_err(io)?;
+        Ok(bytes
+            .chunks_exact(addr::LEN)
+            .filter_map(|c| c.first_chunk().copied())
+            .collect())
+    }
+}
+
+impl Drop for SharedAv {
+    fn drop(&mut self) {
+        if !self.reader {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
