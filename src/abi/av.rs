@@ -43,10 +43,10 @@ pub unsafe extern "C" fn av_open(
             crate::warn_log!(FI_LOG_AV, "fi_av_open: flags FI_READ: wanted with a name");
             return Err(FI_EINVAL);
         }
-        if !(0..=4).contains(&attr.rx_ctx_bits) {
+        if !(0..=8).contains(&attr.rx_ctx_bits) {
             crate::warn_log!(
                 FI_LOG_AV,
-                "fi_av_open: rx_ctx_bits: wanted {}, at most 4",
+                "fi_av_open: rx_ctx_bits: wanted {}, at most 8",
                 attr.rx_ctx_bits
             );
             return Err(FI_EINVAL);

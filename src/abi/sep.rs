@@ -2,7 +2,8 @@
 //!
 //! Each pair of contexts of one index is an endpoint of its own; their addresses follow one
 //! another, so that the address of the first, which is the scalable endpoint's, gives the others
-//! (fi_rx_addr(3)). An endpoint goes live when both its contexts are enabled, or with the whole.
+//! (fi_rx_addr(3)). An endpoint goes live when both its contexts are enabled; one whose
+//! other context was never opened, with the whole.
 
 use super::av::AvBody;
 use super::domain::of;
@@ -211,7 +212,16 @@ unsafe extern "C" fn sep_control(f: *mut fid, command: c_int, _: *mut c_void) ->
         let b = unsafe { ep(f.cast())? };
         let sep = Arc::clone(&b.part.as_ref().ok_or(FI_EBADF)?.sep);
         match command {
-            FI_ENABLE => (0..sep.eps.len()).try_for_each(|i| enable(b, &sep, i)),
+            // Contexts may still follow: only those whose other half was never opened go live now.
+            FI_ENABLE => {
+                let alone = |c: &Context| (0..2).any(|i| c.enabled[i] && !c.open[1 - i]);
+                let list: Vec<usize> = (0..)
+                    .zip(sep.lock().iter())
+                    .filter(|(_, c)| alone(c))
+                    .map(|(i, _)| i)
+                    .collect();
+                list.into_iter().try_for_each(|i| enable(b, &sep, i))
+            }
             _ => Err(FI_ENOSYS),
         }
     })

@@ -19,8 +19,6 @@ struct Entry {
     addr: QpAddr,
     /// The domain's number of the peer.
     peer: PeerId,
-    /// And of its further receive contexts.
-    contexts: Box<[PeerId]>,
     inserted: u32,
 }
 
@@ -33,7 +31,7 @@ pub struct Av {
     by_peer: Vec<u32>,
     /// Endpoints bound to it; it cannot be closed before them.
     pub users: u32,
-    /// Top bits of a `fi_addr_t` that choose a receive context; less than 8.
+    /// Top bits of a `fi_addr_t` that choose a receive context, at most 8.
     rx_ctx_bits: u32,
     shared: Option<SharedAv>,
 }
@@ -72,38 +70,18 @@ impl Av {
             }
             return Ok(u64::from(*at));
         }
-        let further = (1u16..1 << self.rx_ctx_bits).map(|i| {
-            peers.of(&QpAddr {
-                qpn: a.qpn.wrapping_add(i),
-                ..a
-            })
-        });
-        let contexts: Box<[PeerId]> = further.collect();
-        let most = contexts.iter().copied().max().unwrap_or(peer).max(peer) as usize;
-        if self.by_peer.len() <= most {
-            self.by_peer.resize(most + 1, NONE);
-        }
         let at = self.table.insert(Entry {
             addr: a,
             peer,
-            contexts,
             inserted: 1,
         });
-        self.name_peers(at, at);
+        if let Some(to) = self.by_peer.get_mut(slot) {
+            *to = at;
+        }
         if let Some(s) = &self.shared {
             s.put(at, &addr::to_raw(&a))?;
         }
         Ok(u64::from(at))
-    }
-
-    /// Lets the peers of an entry stand for `what`.
-    fn name_peers(&mut self, at: u32, what: u32) {
-        let Some(e) = self.table.get(at) else { return };
-        for p in core::iter::once(&e.peer).chain(e.contexts.iter()) {
-            if let Some(to) = self.by_peer.get_mut(*p as usize) {
-                *to = what;
-            }
-        }
     }
 
     /// Shares the vector with other processes under a name, or takes part in one that exists.
@@ -128,7 +106,6 @@ impl Av {
                 self.table.insert(Entry {
                     addr: QpAddr::default(),
                     peer: PeerId::MAX,
-                    contexts: Box::default(),
                     inserted: 0,
                 });
             }
@@ -151,8 +128,11 @@ impl Av {
         if e.inserted > 0 {
             return Ok(false);
         }
-        self.name_peers(at, NONE);
-        self.table.remove(at);
+        if let Some(e) = self.table.remove(at) {
+            if let Some(to) = self.by_peer.get_mut(e.peer as usize) {
+                *to = NONE;
+            }
+        }
         if let Some(s) = &self.shared {
             s.put(at, &[0; addr::LEN])?;
         }
@@ -168,9 +148,9 @@ impl Av {
 
     /// The peer an entry stands for; `FI_EINVAL` when there is none.
     #[inline]
-    pub fn peer(&self, fi_addr: fi_addr_t) -> Result<PeerId> {
+    pub fn peer(&self, fi_addr: fi_addr_t, peers: &mut Peers) -> Result<PeerId> {
         if self.rx_ctx_bits > 0 {
-            return self.context(fi_addr);
+            return self.context(fi_addr, peers);
         }
         let at = u32::try_from(fi_addr).map_err(|_| FI_EINVAL)?;
         let e = self.table.get(at).filter(|e| e.inserted > 0);
@@ -178,13 +158,20 @@ impl Av {
     }
 
     #[cold]
-    fn context(&self, fi_addr: fi_addr_t) -> Result<PeerId> {
+    fn context(&self, fi_addr: fi_addr_t, peers: &mut Peers) -> Result<PeerId> {
         let shift = 64 - self.rx_ctx_bits;
         let at = u32::try_from(fi_addr & ((1 << shift) - 1)).map_err(|_| FI_EINVAL)?;
-        let e = self.table.get(at).ok_or(FI_EINVAL)?;
-        match (fi_addr >> shift) as usize {
+        let e = self
+            .table
+            .get(at)
+            .filter(|e| e.inserted > 0)
+            .ok_or(FI_EINVAL)?;
+        match (fi_addr >> shift) as u16 {
             0 => Ok(e.peer),
-            i => e.contexts.get(i - 1).copied().ok_or(FI_EINVAL),
+            i => Ok(peers.of(&QpAddr {
+                qpn: e.addr.qpn.checked_add(i).ok_or(FI_EINVAL)?,
+                ..e.addr
+            })),
         }
     }
 
@@ -230,7 +217,7 @@ mod tests {
         assert_eq!(v.insert(&raw(1), p), Ok(a));
         assert_eq!(v.insert(&raw(0), p), Err(FI_EADDRNOTAVAIL));
         assert_eq!(v.lookup(a).unwrap().gid, [1; 16]);
-        assert_eq!(v.reverse(v.peer(b).unwrap()), b);
+        assert_eq!(v.reverse(v.peer(b, p).unwrap()), b);
         assert_eq!(v.remove(a), Ok(false));
         assert_eq!(v.remove(a), Ok(true));
         assert_eq!(v.remove(a), Err(FI_EINVAL));
@@ -246,9 +233,8 @@ mod tests {
         let a = v.insert(&raw(1), p).unwrap();
         let base = v.lookup(a).unwrap();
         for i in 0..4u64 {
-            let peer = v.peer(a | i << 62).unwrap();
+            let peer = v.peer(a | i << 62, p).unwrap();
             assert_eq!(p.addr(peer).unwrap().qpn, base.qpn + i as u16);
-            assert_eq!(v.reverse(peer), a);
         }
     }
 }

@@ -12,16 +12,8 @@ use crate::device::{DeviceAttr, QpAddr};
 use crate::types::*;
 use std::net::{IpAddr, ToSocketAddrs};
 
-const TX_CAPS: u64 = FI_MSG
-    | FI_TAGGED
-    | FI_RMA
-    | FI_ATOMIC
-    | FI_SEND
-    | FI_READ
-    | FI_WRITE
-    | FI_FENCE
-    | FI_TRIGGER
-    | FI_NAMED_RX_CTX;
+const TX_CAPS: u64 =
+    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_TRIGGER;
 const RX_CAPS: u64 = FI_MSG
     | FI_TAGGED
     | FI_RMA
@@ -130,8 +122,8 @@ fn rdm(d: &DeviceAttr) -> Info {
         ep_cnt: 1024,
         tx_ctx_cnt: 1024,
         rx_ctx_cnt: 1024,
-        max_ep_tx_ctx: super::rdm::MAX_CONTEXTS,
-        max_ep_rx_ctx: super::rdm::MAX_CONTEXTS,
+        max_ep_tx_ctx: 1,
+        max_ep_rx_ctx: 1,
         max_ep_stx_ctx: 1024,
         max_ep_srx_ctx: 1024,
         cntr_cnt: 256,
@@ -164,6 +156,26 @@ fn rdm(d: &DeviceAttr) -> Info {
         }),
         nic: Some(nic(d)),
         ..Info::default()
+    }
+}
+
+/// Scalable endpoints are offered to those who ask for them: applications that take whatever there is
+/// (MPICH) are better off with plain ones.
+fn scalable(i: &mut Info, hints: Option<&Info>) {
+    let contexts = |n: usize| n > 1 && n != FI_SHARED_CONTEXT;
+    let asked = hints.is_some_and(|h| {
+        let e = h.ep.as_ref();
+        h.caps & FI_NAMED_RX_CTX != 0
+            || e.is_some_and(|e| contexts(e.tx_ctx_cnt) || contexts(e.rx_ctx_cnt))
+    });
+    if !asked {
+        return;
+    }
+    i.caps |= FI_NAMED_RX_CTX;
+    if let (Some(t), Some(d)) = (&mut i.tx, &mut i.domain) {
+        t.caps |= FI_NAMED_RX_CTX;
+        d.max_ep_tx_ctx = super::rdm::MAX_CONTEXTS;
+        d.max_ep_rx_ctx = super::rdm::MAX_CONTEXTS;
     }
 }
 
@@ -334,7 +346,9 @@ pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
         }
     }
     let mut list = Vec::new();
-    for mut i in [rdm(&dev), dgram(&dev)] {
+    let mut streams = rdm(&dev);
+    scalable(&mut streams, q.hints);
+    for mut i in [streams, dgram(&dev)] {
         match candidate(&mut i, q, &dev.gid) {
             Ok(()) => list.push(i),
             Err(m) => {

@@ -198,7 +198,7 @@ fn reports(bound: Option<super::Bound>, flags: u64) -> bool {
 }
 
 /// Whether a request has to wait behind a fence, or is one that earlier operations hold up.
-fn fenced(s: &State, id: u32, peer: fi_addr_t, flags: Option<u64>) -> Result<bool> {
+fn fenced(s: &mut State, id: u32, peer: fi_addr_t, flags: Option<u64>) -> Result<bool> {
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
     if !ep.fenced.is_empty() {
         return Ok(true);
@@ -207,7 +207,8 @@ fn fenced(s: &State, id: u32, peer: fi_addr_t, flags: Option<u64>) -> Result<boo
         return Ok(false);
     }
     let av = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
-    Ok(super::work::under_way(s, id, av.peer(peer)?))
+    let peer = av.peer(peer, &mut s.peers)?;
+    Ok(super::work::under_way(s, id, peer))
 }
 
 /// Starts an operation; one to a peer that is not in a vector shared by name is tried again when the
@@ -263,7 +264,7 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     }
     too_long("message", r.data.len(), max)?;
     let flags = r.common.flags.or(r.common.alias).unwrap_or(ep.tx_flags);
-    let peer = port.av.ok_or(FI_ENOAV)?.peer(r.to)?;
+    let peer = port.av.ok_or(FI_ENOAV)?.peer(r.to, port.peers)?;
     let plain_inject = inject.is_some() && r.common.flags.is_none();
     let mem = match r.data {
         Data::User(m) => m,
@@ -324,7 +325,7 @@ pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
                 ANY
             } else {
                 let av = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
-                av.peer(r.src)?
+                av.peer(r.src, &mut s.peers)?
             };
             let default = r.common.alias.unwrap_or(ep.rx_flags);
             (ep.rxq, src, ep.rx, default, ep.opts.min_multi_recv)
@@ -335,7 +336,7 @@ pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
                 ANY
             } else {
                 let av = s.avs.iter().next().ok_or(FI_ENOAV)?.1;
-                av.peer(r.src)?
+                av.peer(r.src, &mut s.peers)?
             };
             let all = super::Bound::everything();
             (x.rxq, src, Some(all), x.rx_flags, x.min_multi_recv)
@@ -523,7 +524,7 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     }
     too_long("RMA operation", r.data.len(), ep.opts.max_rma_size)?;
     let flags = r.common.flags.or(r.common.alias).unwrap_or(ep.tx_flags);
-    let peer = port.av.ok_or(FI_ENOAV)?.peer(r.peer)?;
+    let peer = port.av.ok_or(FI_ENOAV)?.peer(r.peer, port.peers)?;
     let to = *port.peers.addr(peer).ok_or(FI_EINVAL)?;
     if !port.qp.room() {
         return Err(FI_EAGAIN);
@@ -723,7 +724,7 @@ pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
         );
         return Err(FI_EINVAL);
     }
-    let peer = port.av.ok_or(FI_ENOAV)?.peer(r.peer)?;
+    let peer = port.av.ok_or(FI_ENOAV)?.peer(r.peer, port.peers)?;
     // Atomics are short: their operands are copied, so that one packet is all there is to keep.
     let mut data = core::mem::take(&mut ep.operands);
     data.clear();

