@@ -24,9 +24,10 @@ FUZZ_SECONDS ?= 600
 .PHONY: all demo fuzz check bench install headers headers-check clean
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
-CHECKS := bad_input old_nodes counters peer_death
+CHECKS := bad_input old_nodes counters operations peer_death
 .PHONY: checks
 checks: $(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/asan/bad_input $(BUILD)/bin/asan/peer_death \
+	$(BUILD)/bin/asan/operations \
 	$(BUILD)/ext/libext-fi.so
 
 # A static library first, then the linker with our version script: GNU ld takes only one, and
@@ -77,12 +78,13 @@ demo: all
 	$(CARGO) run --quiet --release -p fabtests-compat -- demo --lib $(BUILD)/lib --bin $(BUILD)/bin
 
 # Unit, property and simulator tests; the ABI; every benchmark program on every path; faults;
-# bad input; then the same bad input and a transfer under the address sanitizer.
+# bad input; the same under the address sanitizer; then MPICH and Open MPI from PyPI.
 check: all checks headers-check
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 	$(CARGO) test --workspace --quiet
 	$(CARGO) run --quiet --release -p fabtests-compat -- run --lib $(BUILD)/lib --bin $(BUILD)/bin
+	fabtests-compat/mpi.sh $(BUILD)/lib $(BUILD)/mpi
 
 bench: all
 	$(CARGO) run --quiet --release -p fabtests-compat -- bench --lib $(BUILD)/lib --bin $(BUILD)/bin $(if $(PEER),--peer $(PEER))

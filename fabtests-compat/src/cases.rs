@@ -110,12 +110,45 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "-o write -S 8,4096,65536 -I 100",
     ));
     v.push(Case::pair("fi_rdm_bw", "-S 8,4096,65536 -I 2000"));
+    // Every subprotocol that the sizes above do not take by themselves, on a good and a bad network.
+    let emulated = [("FI_EFA_USE_DEVICE_RDMA", "0")];
+    let runting = [
+        ("FI_EFA_INTER_MIN_READ_MESSAGE_SIZE", "70000"),
+        ("FI_EFA_RUNT_SIZE", "65536"),
+    ];
+    let reading = [("FI_EFA_INTER_MIN_READ_MESSAGE_SIZE", "70000")];
+    let cleared = [("FI_EFA_INTER_MAX_MEDIUM_MESSAGE_SIZE", "0")];
+    let ways: [(&str, &[(&str, &str)]); 7] = [
+        ("fi_rma_bw -o write", &emulated),
+        ("fi_rma_bw -o writedata", &emulated),
+        ("fi_rma_bw -o read", &emulated),
+        ("fi_rdm_tagged_pingpong", &runting),
+        ("fi_rdm_pingpong", &reading),
+        ("fi_rdm_tagged_bw", &reading),
+        ("fi_rdm_bw", &cleared),
+    ];
+    for (p, env) in ways {
+        let (program, args) = p.split_once(' ').unwrap_or((p, ""));
+        for fault in [None, Some(FAULTS[0])] {
+            let sizes = "-v -S 1,4096,65536,100000,1048576 -I 20 -W 8";
+            let mut c = Case::pair(program, &format!("{args} {sizes}"));
+            for (name, value) in env {
+                c = c.with_env(name, value);
+            }
+            if let Some(f) = fault {
+                c = c.with_env("FI_EFA_SOFT_FAULT", f);
+            }
+            v.push(c);
+        }
+    }
     for p in [
         "old_nodes",
         "counters",
+        "operations",
         "bad_input",
         "peer_death",
         "asan/bad_input",
+        "asan/operations",
         "asan/peer_death",
     ] {
         v.push(Case::single(p));

@@ -1,0 +1,510 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Operations beyond plain messages, each with what its man page promises: FI_MULTI_RECV, FI_PEEK,
+ * FI_CLAIM and FI_DISCARD, directed receives, FI_FENCE, aliases, shared receive contexts, triggered and
+ * deferred operations, counters of memory regions, poll and wait sets, every atomic on every type.
+ * Two endpoints of one domain; what needs two processes is in fabtests-compat.
+ */
+#include <complex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <rdma/fabric.h>
+#include <rdma/fi_atomic.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
+#include <rdma/fi_trigger.h>
+
+#define DO(want, call) \
+	do { \
+		long got_ = (long) (call); \
+		if (got_ != (long) (want)) { \
+			printf("line %d: %s: %ld (%s), wanted %ld\n", __LINE__, #call, got_, \
+			       fi_strerror((int) -got_), (long) (want)); \
+			exit(EXIT_FAILURE); \
+		} \
+	} while (0)
+#define TRUE(cond) \
+	do { \
+		if (!(cond)) { \
+			printf("line %d: %s\n", __LINE__, #cond); \
+			exit(EXIT_FAILURE); \
+		} \
+	} while (0)
+
+static struct fi_info *info;
+static struct fid_fabric *fabric;
+static struct fid_domain *domain;
+static struct fid_av *av;
+static char buf[2][1 << 16];
+
+struct side {
+	struct fid_ep *ep;
+	struct fid_cq *tx, *rx;
+	struct fid_cntr *sent, *got, *far;
+	fi_addr_t addr;
+};
+static struct side a, b;
+
+static void open_side(struct side *s, struct fid_ep *srx, enum fi_wait_obj wait, struct fid_wait *set)
+{
+	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = wait, .wait_set = set };
+	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
+	char name[64];
+	size_t len = sizeof(name);
+
+	DO(0, fi_cq_open(domain, &ca, &s->tx, s));
+	DO(0, fi_cq_open(domain, &ca, &s->rx, s));
+	DO(0, fi_cntr_open(domain, &na, &s->sent, NULL));
+	DO(0, fi_cntr_open(domain, &na, &s->got, NULL));
+	DO(0, fi_cntr_open(domain, &na, &s->far, NULL));
+	DO(0, fi_endpoint(domain, info, &s->ep, NULL));
+	DO(0, fi_ep_bind(s->ep, &av->fid, 0));
+	DO(0, fi_ep_bind(s->ep, &s->tx->fid, FI_TRANSMIT));
+	DO(0, fi_ep_bind(s->ep, &s->rx->fid, FI_RECV));
+	DO(0, fi_ep_bind(s->ep, &s->sent->fid, FI_SEND | FI_WRITE | FI_READ));
+	DO(0, fi_ep_bind(s->ep, &s->got->fid, FI_RECV));
+	DO(0, fi_ep_bind(s->ep, &s->far->fid, FI_REMOTE_WRITE | FI_REMOTE_READ));
+	if (srx)
+		DO(0, fi_ep_bind(s->ep, &srx->fid, 0));
+	DO(0, fi_enable(s->ep));
+	DO(0, fi_getname(&s->ep->fid, name, &len));
+	DO(1, fi_av_insert(av, name, 1, &s->addr, 0, NULL));
+}
+
+static void close_side(struct side *s)
+{
+	DO(0, fi_close(&s->ep->fid));
+	DO(0, fi_close(&s->tx->fid));
+	DO(0, fi_close(&s->rx->fid));
+	DO(0, fi_close(&s->sent->fid));
+	DO(0, fi_close(&s->got->fid));
+	DO(0, fi_close(&s->far->fid));
+}
+
+/* Reads one completion, moving both sides. */
+static struct fi_cq_tagged_entry take(struct fid_cq *q)
+{
+	struct fi_cq_tagged_entry e;
+	ssize_t n;
+
+	while ((n = fi_cq_read(q, &e, 1)) == -FI_EAGAIN) {
+		(void) fi_cq_read(a.tx, NULL, 0);
+		(void) fi_cq_read(b.tx, NULL, 0);
+	}
+	DO(1, n);
+	return e;
+}
+
+static int take_error(struct fid_cq *q)
+{
+	struct fi_cq_err_entry e = { 0 };
+	struct fi_cq_tagged_entry c;
+
+	while (fi_cq_read(q, &c, 1) != -FI_EAVAIL) {
+		(void) fi_cq_read(a.tx, NULL, 0);
+		(void) fi_cq_read(b.tx, NULL, 0);
+	}
+	DO(1, fi_cq_readerr(q, &e, 0));
+	return e.err;
+}
+
+static void send_tagged(uint64_t tag, size_t len)
+{
+	memset(buf[0], (int) tag, len);
+	DO(0, fi_tsend(a.ep, buf[0], len, NULL, b.addr, tag, NULL));
+	(void) take(a.tx);
+}
+
+static void multi_recv(void)
+{
+	struct iovec v = { buf[1], 4096 };
+	struct fi_msg m = { .msg_iov = &v, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = &v };
+	struct fi_cq_tagged_entry e;
+	size_t least = 512, at = 0;
+
+	DO(0, fi_setopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, sizeof(least)));
+	/* Two arrive before the buffer is there. */
+	for (int i = 0; i < 2; i++) {
+		DO(0, fi_send(a.ep, buf[0], 1000, NULL, b.addr, NULL));
+		(void) take(a.tx);
+	}
+	DO(0, fi_recvmsg(b.ep, &m, FI_MULTI_RECV));
+	for (int i = 0; i < 4; i++) {
+		if (i >= 2) {
+			memset(buf[0], i, 1000);
+			DO(0, fi_send(a.ep, buf[0], 1000, NULL, b.addr, NULL));
+			(void) take(a.tx);
+		}
+		e = take(b.rx);
+		TRUE(e.len == 1000 && e.op_context == &v && (char *) e.buf == buf[1] + at);
+		/* 96 bytes are left after the fourth: less than FI_OPT_MIN_MULTI_RECV. */
+		TRUE(!!(e.flags & FI_MULTI_RECV) == (i == 3) && (e.flags & FI_RECV));
+		at += 1000;
+	}
+	TRUE(buf[1][2000] == 2 && buf[1][3999] == 3);
+}
+
+static void peek(void)
+{
+	struct iovec v = { buf[1], 4096 };
+	struct fi_msg_tagged m = { .addr = FI_ADDR_UNSPEC, .tag = 7, .context = &v };
+	struct fi_cq_tagged_entry e;
+
+	DO(0, fi_trecvmsg(b.ep, &m, FI_PEEK));
+	DO(FI_ENOMSG, take_error(b.rx));
+	for (uint64_t t = 7; t <= 10; t++)
+		send_tagged(t, 100 * t);
+	/* A peek looks at what has been read in: this reads. */
+	while (fi_cntr_read(b.got) != 0)
+		;
+	do {
+		(void) fi_cq_read(b.rx, NULL, 0);
+		m.tag = 10;
+		DO(0, fi_trecvmsg(b.ep, &m, FI_PEEK));
+	} while (fi_cq_read(b.rx, &e, 1) == -FI_EAVAIL && fi_cq_readerr(b.rx, &(struct fi_cq_err_entry) { 0 }, 0) == 1);
+	TRUE(e.len == 1000 && e.tag == 10);
+	m.tag = 8;
+	DO(0, fi_trecvmsg(b.ep, &m, FI_PEEK | FI_CLAIM));
+	TRUE(take(b.rx).len == 800);
+	/* A claimed message is invisible to others. */
+	DO(0, fi_trecvmsg(b.ep, &m, FI_PEEK));
+	DO(FI_ENOMSG, take_error(b.rx));
+	m.msg_iov = &v;
+	m.iov_count = 1;
+	DO(0, fi_trecvmsg(b.ep, &m, FI_CLAIM));
+	e = take(b.rx);
+	TRUE(e.len == 800 && e.tag == 8 && buf[1][799] == 8);
+	DO(-FI_EINVAL, fi_trecvmsg(b.ep, &m, FI_CLAIM));
+	m.tag = 9;
+	DO(0, fi_trecvmsg(b.ep, &m, FI_PEEK | FI_DISCARD));
+	TRUE(take(b.rx).tag == 9);
+	DO(0, fi_trecvmsg(b.ep, &m, FI_PEEK));
+	DO(FI_ENOMSG, take_error(b.rx));
+	m.tag = 7;
+	m.ignore = 0xff;
+	DO(0, fi_trecvmsg(b.ep, &m, FI_PEEK | FI_CLAIM));
+	TRUE(take(b.rx).tag == 7);
+	DO(0, fi_trecvmsg(b.ep, &m, FI_CLAIM | FI_DISCARD));
+	TRUE(take(b.rx).tag == 7);
+	DO(-FI_EBADFLAGS, fi_trecvmsg(b.ep, &m, FI_DISCARD));
+	DO(0, fi_trecv(b.ep, buf[1], 4096, NULL, a.addr, 10, 0, NULL));
+	TRUE(take(b.rx).len == 1000);
+	/* From b itself: a receive for a's messages does not take it. */
+	DO(0, fi_trecv(b.ep, buf[1], 100, NULL, a.addr, 3, 0, &a));
+	DO(0, fi_trecv(b.ep, buf[1], 100, NULL, b.addr, 3, 0, &b));
+	DO(0, fi_tinject(b.ep, "x", 1, b.addr, 3));
+	TRUE(take(b.rx).op_context == &b);
+	DO(0, fi_cancel(&b.ep->fid, &a));
+	DO(FI_ECANCELED, take_error(b.rx));
+}
+
+/* The fenced write comes after the one before it, although that is much longer. */
+static void fence(void)
+{
+	static char big[8 << 20], target[8 << 20];
+	struct fid_mr *mr;
+	struct iovec v = { "!", 1 };
+	struct fi_rma_iov r;
+	struct fi_msg_rma m = { .msg_iov = &v, .iov_count = 1, .addr = b.addr, .rma_iov = &r,
+				.rma_iov_count = 1, .context = &v };
+
+	memset(big, 'b', sizeof(big));
+	DO(0, fi_mr_reg(domain, target, sizeof(target), FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
+	r = (struct fi_rma_iov) { (uint64_t) (uintptr_t) (target + sizeof(target) - 1), 1, fi_mr_key(mr) };
+	DO(0, fi_write(a.ep, big, sizeof(big), NULL, b.addr, (uint64_t) (uintptr_t) target, fi_mr_key(mr), big));
+	DO(0, fi_writemsg(a.ep, &m, FI_FENCE | FI_COMPLETION));
+	TRUE(take(a.tx).op_context == big);
+	TRUE(take(a.tx).op_context == &v);
+	TRUE(target[0] == 'b' && target[sizeof(target) - 1] == '!');
+	DO(0, fi_close(&mr->fid));
+}
+
+static void alias(void)
+{
+	struct fid_ep *copy = NULL;
+
+	DO(0, fi_ep_alias(a.ep, &copy, FI_TRANSMIT | FI_DELIVERY_COMPLETE));
+	DO(-FI_EBUSY, fi_close(&a.ep->fid));
+	DO(0, fi_recv(b.ep, buf[1], 10, NULL, FI_ADDR_UNSPEC, NULL));
+	DO(0, fi_send(copy, buf[0], 10, NULL, b.addr, copy));
+	TRUE(take(b.rx).len == 10);
+	TRUE(take(a.tx).op_context == copy);
+	DO(-FI_EOPBADSTATE, fi_enable(copy));
+	DO(0, fi_close(&copy->fid));
+}
+
+static void triggers(void)
+{
+	struct fi_triggered_context t = { .event_type = FI_TRIGGER_THRESHOLD };
+	struct iovec v = { buf[0], 20 };
+	struct fi_msg m = { .msg_iov = &v, .iov_count = 1, .addr = b.addr, .context = &t };
+	struct fi_op_cntr add = { .value = 5 };
+	struct fi_op_msg later = { .msg = m, .flags = FI_COMPLETION };
+	struct fi_deferred_work set = { .op_type = FI_OP_CNTR_SET }, send = { .op_type = FI_OP_SEND }, never;
+	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
+	struct fid_cntr *go, *done;
+
+	DO(0, fi_cntr_open(domain, &na, &go, NULL));
+	DO(0, fi_cntr_open(domain, &na, &done, NULL));
+	t.trigger.threshold.cntr = go;
+	t.trigger.threshold.threshold = 2;
+	for (int i = 0; i < 2; i++)
+		DO(0, fi_recv(b.ep, buf[1], 100, NULL, FI_ADDR_UNSPEC, NULL));
+	DO(0, fi_sendmsg(a.ep, &m, FI_TRIGGER | FI_COMPLETION));
+	DO(0, fi_cntr_add(go, 1));
+	DO(-FI_EAGAIN, fi_cq_read(a.tx, buf[1], 1));
+	DO(0, fi_cntr_add(go, 1));
+	TRUE(take(b.rx).len == 20);
+	TRUE(take(a.tx).op_context == &t);
+	/* Deferred: a counter that another one sets, and a message behind that. */
+	add.cntr = done;
+	set.triggering_cntr = go;
+	set.threshold = 4;
+	set.op.cntr = &add;
+	later.ep = a.ep;
+	send.triggering_cntr = done;
+	send.threshold = 5;
+	send.completion_cntr = go;
+	send.op.msg = &later;
+	never = send;
+	never.threshold = 1000;
+	DO(0, fi_control(&domain->fid, FI_QUEUE_WORK, &set));
+	DO(0, fi_control(&domain->fid, FI_QUEUE_WORK, &send));
+	DO(0, fi_control(&domain->fid, FI_QUEUE_WORK, &never));
+	DO(0, fi_control(&domain->fid, FI_CANCEL_WORK, &never));
+	DO(-FI_ENOENT, fi_control(&domain->fid, FI_CANCEL_WORK, &never));
+	DO(0, fi_cntr_read(done));
+	DO(0, fi_cntr_set(go, 4));
+	TRUE(take(b.rx).len == 20);
+	(void) take(a.tx);
+	DO(5, fi_cntr_read(done));
+	DO(0, fi_cntr_wait(go, 5, 10000));
+	DO(0, fi_close(&go->fid));
+	DO(0, fi_close(&done->fid));
+}
+
+static void region_counters(void)
+{
+	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
+	static char target[100];
+	struct fid_cntr *c;
+	struct fid_mr *mr;
+	uint64_t before = fi_cntr_read(b.far), key, at = (uint64_t) (uintptr_t) target;
+
+	DO(0, fi_cntr_open(domain, &na, &c, NULL));
+	DO(0, fi_mr_reg(domain, target, sizeof(target), FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 0, FI_RMA_EVENT, &mr, NULL));
+	key = fi_mr_key(mr);
+	DO(0, fi_mr_bind(mr, &c->fid, FI_REMOTE_WRITE));
+	DO(0, fi_write(a.ep, "hello", 6, NULL, b.addr, at, key, NULL));
+	DO(0, fi_cntr_wait(c, 1, 10000));
+	TRUE(!strcmp(target, "hello"));
+	(void) take(a.tx);
+	DO(0, fi_read(a.ep, buf[0], 6, NULL, b.addr, at, key, NULL));
+	(void) take(a.tx);
+	DO(0, fi_cntr_wait(b.far, before + 2, 10000));
+	DO(1, fi_cntr_read(c));
+	DO(-FI_EBUSY, fi_close(&c->fid));
+	DO(0, fi_close(&mr->fid));
+	DO(0, fi_close(&c->fid));
+}
+
+static void poll_set(void)
+{
+	struct fi_poll_attr pa = { 0 };
+	struct fid_poll *set;
+	void *ctx[4];
+	int n;
+
+	DO(0, fi_poll_open(domain, &pa, &set));
+	DO(0, fi_poll_add(set, &a.tx->fid, 0));
+	DO(0, fi_poll_add(set, &b.rx->fid, 0));
+	DO(0, fi_poll(set, ctx, 4));
+	DO(0, fi_recv(b.ep, buf[1], 10, NULL, FI_ADDR_UNSPEC, NULL));
+	DO(0, fi_inject(a.ep, buf[0], 10, b.addr));
+	while ((n = fi_poll(set, ctx, 4)) == 0)
+		;
+	DO(1, n);
+	TRUE(ctx[0] == &b);
+	(void) take(b.rx);
+	DO(0, fi_poll_del(set, &b.rx->fid, 0));
+	DO(0, fi_close(&set->fid));
+}
+
+/* Every operation on every type, against the plain C meaning for the types below. */
+static void atomics(void)
+{
+	static char target[64] __attribute__((aligned(16)));
+	struct fid_mr *mr;
+	uint64_t at = (uint64_t) (uintptr_t) target, key;
+	int combinations = 0;
+	size_t n;
+
+	DO(0, fi_mr_reg(domain, target, sizeof(target), FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 0, 0, &mr, NULL));
+	key = fi_mr_key(mr);
+#define ON(type, dt, op, old, with, cmp, kind, want) \
+	do { \
+		type o_ = (old), w_ = (with), c_ = (cmp), r_ = 0, x_ = (want); \
+		(void) c_; \
+		memcpy(target, &o_, sizeof(o_)); \
+		if (kind == 0) { \
+			DO(0, fi_atomicvalid(a.ep, dt, op, &n)); \
+			DO(0, fi_atomic(a.ep, &w_, 1, NULL, b.addr, at, key, dt, op, NULL)); \
+		} else if (kind == 1) { \
+			DO(0, fi_fetch_atomicvalid(a.ep, dt, op, &n)); \
+			DO(0, fi_fetch_atomic(a.ep, &w_, 1, NULL, &r_, NULL, b.addr, at, key, dt, op, NULL)); \
+		} else { \
+			DO(0, fi_compare_atomicvalid(a.ep, dt, op, &n)); \
+			DO(0, fi_compare_atomic(a.ep, &w_, 1, NULL, &c_, NULL, &r_, NULL, b.addr, at, key, dt, op, NULL)); \
+		} \
+		TRUE(n > 0); \
+		(void) take(a.tx); \
+		TRUE(kind == 0 || r_ == o_); \
+		memcpy(&r_, target, sizeof(r_)); \
+		TRUE(r_ == x_); \
+		combinations++; \
+	} while (0)
+#define BOTH(type, dt, op, old, with, want) \
+	do { \
+		ON(type, dt, op, old, with, 0, 0, want); \
+		ON(type, dt, op, old, with, 0, 1, want); \
+	} while (0)
+#define SOME(type, dt) \
+	do { \
+		BOTH(type, dt, FI_SUM, 6, 3, (type) 9); \
+		BOTH(type, dt, FI_PROD, 6, 3, (type) 18); \
+		BOTH(type, dt, FI_DIFF, 6, 3, (type) 3); \
+		BOTH(type, dt, FI_LOR, 0, 3, (type) 1); \
+		BOTH(type, dt, FI_LAND, 6, 0, (type) 0); \
+		BOTH(type, dt, FI_LXOR, 6, 3, (type) 0); \
+		BOTH(type, dt, FI_ATOMIC_WRITE, 6, 3, (type) 3); \
+		ON(type, dt, FI_ATOMIC_READ, 6, 3, 0, 1, (type) 6); \
+		ON(type, dt, FI_CSWAP, 6, 3, 6, 2, (type) 3); \
+		ON(type, dt, FI_CSWAP, 6, 3, 5, 2, (type) 6); \
+		ON(type, dt, FI_CSWAP_NE, 6, 3, 5, 2, (type) 3); \
+	} while (0)
+#define REAL(type, dt) \
+	do { \
+		SOME(type, dt); \
+		BOTH(type, dt, FI_MIN, 6, 3, (type) 3); \
+		BOTH(type, dt, FI_MAX, 6, 3, (type) 6); \
+		ON(type, dt, FI_CSWAP_LE, 6, 3, 6, 2, (type) 3); \
+		ON(type, dt, FI_CSWAP_LT, 6, 3, 6, 2, (type) 6); \
+		ON(type, dt, FI_CSWAP_GE, 6, 3, 5, 2, (type) 6); \
+		ON(type, dt, FI_CSWAP_GT, 6, 3, 7, 2, (type) 3); \
+	} while (0)
+#define WHOLE(type, dt) \
+	do { \
+		REAL(type, dt); \
+		BOTH(type, dt, FI_BOR, 6, 3, (type) 7); \
+		BOTH(type, dt, FI_BAND, 6, 3, (type) 2); \
+		BOTH(type, dt, FI_BXOR, 6, 3, (type) 5); \
+		ON(type, dt, FI_MSWAP, 6, 3, 1, 2, (type) 7); \
+	} while (0)
+	WHOLE(int8_t, FI_INT8);
+	WHOLE(uint8_t, FI_UINT8);
+	WHOLE(int16_t, FI_INT16);
+	WHOLE(uint16_t, FI_UINT16);
+	WHOLE(int32_t, FI_INT32);
+	WHOLE(uint32_t, FI_UINT32);
+	WHOLE(int64_t, FI_INT64);
+	WHOLE(uint64_t, FI_UINT64);
+	__extension__ typedef __int128 wide;
+	__extension__ typedef unsigned __int128 uwide;
+	WHOLE(wide, FI_INT128);
+	WHOLE(uwide, FI_UINT128);
+	REAL(float, FI_FLOAT);
+	REAL(double, FI_DOUBLE);
+#ifdef __x86_64__
+	REAL(long double, FI_LONG_DOUBLE);
+	SOME(long double complex, FI_LONG_DOUBLE_COMPLEX);
+#endif
+	SOME(float complex, FI_FLOAT_COMPLEX);
+	SOME(double complex, FI_DOUBLE_COMPLEX);
+	DO(-FI_EOPNOTSUPP, fi_atomicvalid(a.ep, FI_FLOAT, FI_BOR, &n));
+	DO(-FI_EOPNOTSUPP, fi_compare_atomicvalid(a.ep, FI_INT32, FI_SUM, &n));
+	DO(-FI_EOPNOTSUPP, fi_atomicvalid(a.ep, FI_INT32, FI_CSWAP, &n));
+	/* A wrong key is an error here, and nowhere else. */
+	DO(0, fi_atomic(a.ep, target, 1, NULL, b.addr, at, key ^ 0x1000, FI_UINT64, FI_SUM, NULL));
+	TRUE(take_error(a.tx) != 0);
+	DO(0, fi_inject_atomic(a.ep, "\1\0\0\0\0\0\0", 1, b.addr, at, key, FI_UINT64, FI_ATOMIC_WRITE));
+	ON(uint64_t, FI_UINT64, FI_SUM, 1, 2, 0, 0, 3);
+	DO(0, fi_close(&mr->fid));
+	printf("%d atomics\n", combinations);
+}
+
+/* Messages to two endpoints come out of one queue. */
+static void shared_context(void)
+{
+	struct fid_ep *srx;
+	struct side c;
+
+	DO(0, fi_srx_context(domain, info->rx_attr, &srx, NULL));
+	open_side(&c, srx, FI_WAIT_NONE, NULL);
+	DO(0, fi_recv(srx, buf[1], 100, NULL, FI_ADDR_UNSPEC, &srx));
+	DO(-FI_EOPNOTSUPP, fi_send(srx, buf[1], 100, NULL, a.addr, NULL));
+	DO(0, fi_send(a.ep, buf[0], 100, NULL, c.addr, NULL));
+	TRUE(take(c.rx).op_context == &srx);
+	(void) take(a.tx);
+	DO(-FI_EBUSY, fi_close(&srx->fid));
+	close_side(&c);
+	DO(0, fi_close(&srx->fid));
+}
+
+static void wait_set(void)
+{
+	struct fi_wait_attr wa = { .wait_obj = FI_WAIT_UNSPEC };
+	struct fid_wait *set;
+	struct side c;
+
+	DO(0, fi_wait_open(fabric, &wa, &set));
+	open_side(&c, NULL, FI_WAIT_SET, set);
+	DO(-FI_ETIMEDOUT, fi_wait(set, 1));
+	DO(0, fi_recv(c.ep, buf[1], 100, NULL, FI_ADDR_UNSPEC, NULL));
+	DO(0, fi_inject(a.ep, buf[0], 100, c.addr));
+	while (fi_cq_read(c.rx, &(struct fi_cq_tagged_entry) { 0 }, 1) != 1)
+		DO(0, fi_wait(set, 10000));
+	DO(-FI_EBUSY, fi_close(&set->fid));
+	close_side(&c);
+	DO(0, fi_close(&set->fid));
+}
+
+int main(void)
+{
+	struct fi_info *hints = fi_allocinfo();
+	struct fi_av_attr aa = { .type = FI_AV_TABLE };
+
+	hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_RMA_EVENT |
+		      FI_TRIGGER | FI_FENCE;
+	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+	hints->ep_attr->type = FI_EP_RDM;
+	DO(0, fi_getinfo(FI_VERSION(1, 21), NULL, NULL, 0, hints, &info));
+	DO(0, fi_fabric(info->fabric_attr, &fabric, NULL));
+	DO(0, fi_domain(fabric, info, &domain, NULL));
+	DO(0, fi_av_open(domain, &aa, &av, NULL));
+	open_side(&a, NULL, FI_WAIT_NONE, NULL);
+	open_side(&b, NULL, FI_WAIT_NONE, NULL);
+	peek();
+	multi_recv();
+	fence();
+	alias();
+	triggers();
+	region_counters();
+	poll_set();
+	atomics();
+	shared_context();
+	wait_set();
+	close_side(&a);
+	close_side(&b);
+	DO(0, fi_close(&av->fid));
+	DO(0, fi_close(&domain->fid));
+	DO(0, fi_close(&fabric->fid));
+	fi_freeinfo(info);
+	fi_freeinfo(hints);
+	printf("every operation does what it says\n");
+	return EXIT_SUCCESS;
+}
