@@ -21,7 +21,7 @@ UTILS := fi_info fi_pingpong fi_strerror
 WARN := -Wall -Wextra -Werror
 
 FUZZ_SECONDS ?= 600
-.PHONY: all demo fuzz check bench install headers headers-check clean
+.PHONY: all demo fuzz tsan depth check bench install headers headers-check clean
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
 CHECKS := bad_input old_nodes counters operations peer_death
@@ -116,6 +116,16 @@ install: all
 fuzz:
 	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none wire -- -max_total_time=$(FUZZ_SECONDS)
 	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none soft_packet -- -max_total_time=$(FUZZ_SECONDS)
+
+# Cost of matching by depth, in instructions.
+depth:
+	benches/depth.sh $$($(CARGO) bench --bench depth --no-run --message-format short 2>&1 | sed -n 's/.*(\(target.*\))/\1/p')
+
+# Threads that do everything at once, under the thread sanitizer.
+tsan:
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
+		TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp" $(CARGO) test --quiet --features tsan \
+		--target $(shell rustc -vV | sed -n 's/host: //p') --target-dir target/tsan --test threads
 
 clean:
 	rm -rf $(BUILD)

@@ -14,6 +14,7 @@ pub mod params;
 pub mod registry;
 pub mod rng;
 pub mod slab;
+pub mod sync;
 pub mod tostr;
 
 pub use errno::{Errno, Result};

@@ -5,7 +5,8 @@
 //! hash look-ups per mask in use, however many entries wait. A sequence number per entry decides
 //! between the lists, so that the oldest candidate wins wherever it stands. Entries taken through one
 //! list are dropped from the others when they come to their front, or when a list holds more
-//! dead entries than there are live ones.
+//! dead entries than there are live ones. Empty lists are kept for a while: making one costs more than
+//! finding it.
 
 use super::PeerId;
 use crate::core::slab::Slab;
@@ -124,10 +125,19 @@ impl Index {
             if l.front() == Some(&id) {
                 l.pop_front();
             }
-            if l.is_empty() && self.lists.len() > 64 {
-                self.lists.remove(&key);
-            }
         }
+    }
+
+    /// Puts an entry into its list. Empty lists stay for the next entry of their key, until they are more
+    /// than there are entries.
+    fn put<T>(&mut self, key: (PeerId, u64), id: Id, live: &Slab<Stamped<T>>) {
+        if self.lists.len() > 64 + 4 * live.len() {
+            self.lists.retain(|_, l| {
+                l.retain(|id| alive(*id, live));
+                !l.is_empty()
+            });
+        }
+        append(self.lists.entry(key).or_default(), id, live);
     }
 }
 
@@ -196,7 +206,7 @@ impl<R, U> Matcher<R, U> {
             } else {
                 &mut i.directed
             }) += 1;
-            append(i.lists.entry(key).or_default(), id, &self.posted);
+            i.put(key, id, &self.posted);
         }
         id
     }
@@ -289,8 +299,8 @@ impl<R, U> Matcher<R, U> {
         let id = Id { seq, slot };
         for i in &mut self.by_mask {
             let t = tag & !i.ignore;
-            append(i.lists.entry((src, t)).or_default(), id, &self.messages);
-            append(i.lists.entry((ANY, t)).or_default(), id, &self.messages);
+            i.put((src, t), id, &self.messages);
+            i.put((ANY, t), id, &self.messages);
         }
         append(&mut self.in_order, id, &self.messages);
     }

@@ -424,7 +424,7 @@ fn settled(s: &Side) -> bool {
 
 #[test]
 fn everything_happens_once_in_order_and_whole() {
-    for seed in 0..seeds(500) {
+    for seed in 0..seeds(10_000) {
         let mut rng = Rng::new(seed);
         let mut sides = vec![side(0, &mut rng), side(1, &mut rng)];
         let plan = {
@@ -521,7 +521,7 @@ fn check(seed: u64, plan: &[Plan], sides: &[Side]) {
 /// Three endpoints; the last one dies at a random step.
 #[test]
 fn a_peer_that_dies_fails_what_it_owed_and_nothing_else() {
-    for seed in 0..seeds(300) {
+    for seed in 0..seeds(10_000) {
         let mut rng = Rng::new(seed ^ 0xdead);
         let mut sides: Vec<Side> = (0..3).map(|i| side(i, &mut rng)).collect();
         let n = 4 + rng.below(30) as u32;

@@ -7,12 +7,12 @@
 
 use crate::core::rng::Rng;
 use crate::core::slab::Slab;
+use crate::core::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::core::Result;
 use crate::device::Status;
 use crate::hmem::UserMem;
 use crate::types::*;
 use std::collections::HashMap;
-use std::sync::{Mutex, RwLock, RwLockReadGuard};
 
 /// A key is the low bits of a slot, random bits, then the high bits of the slot.
 const LOW: u32 = 12;

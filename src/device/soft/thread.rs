@@ -9,10 +9,11 @@
 
 use super::engine::Engine;
 use super::sock::{SLOT, SLOTS};
+use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
 use crate::types::*;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// How often the thread looks after applications that poll by themselves, milliseconds.

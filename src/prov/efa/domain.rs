@@ -10,6 +10,7 @@ use super::eq::{deadline, remaining};
 use super::rdm::work::{self, Trigger};
 use super::rdm::{Ep, OpKind, Peers, Srx, UserOp};
 use crate::core::slab::Slab;
+use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::{Info, Result};
 use crate::device::soft::SoftDevice;
 use crate::device::wait::{wait_readable, WaitSet};
@@ -18,7 +19,7 @@ use crate::hmem::UserMem;
 use crate::proto::RecvQueue;
 use crate::types::*;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 /// A fabric: a name, an API version, children.
 pub struct Fabric {

@@ -1,10 +1,10 @@
 //! Event queues (fi_eq(3)): control events, and whatever applications write themselves.
 
+use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::types::*;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// An event as it was written: its number and its bytes.

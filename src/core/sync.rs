@@ -1,0 +1,50 @@
+//! The locks of the library: those of the standard library.
+//!
+//! With the feature `tsan`, for the thread sanitizer alone, they are spinning ones: the standard library comes
+//! compiled, without the sanitizer's marks, so that it would not see one thread wait for another.
+
+#[cfg(not(feature = "tsan"))]
+pub use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+
+#[cfg(feature = "tsan")]
+pub use spinning::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+
+#[cfg(feature = "tsan")]
+mod spinning {
+    use spin::Yield;
+    use std::sync::LockResult;
+
+    /// As `std::sync::Mutex`, never poisoned.
+    #[derive(Debug, Default)]
+    pub struct Mutex<T>(spin::mutex::SpinMutex<T, Yield>);
+    pub type MutexGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
+
+    impl<T> Mutex<T> {
+        pub const fn new(value: T) -> Self {
+            Mutex(spin::mutex::SpinMutex::new(value))
+        }
+
+        pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+            Ok(self.0.lock())
+        }
+
+        pub fn try_lock(&self) -> Result<MutexGuard<'_, T>, ()> {
+            self.0.try_lock().ok_or(())
+        }
+    }
+
+    /// As `std::sync::RwLock`, never poisoned.
+    #[derive(Debug, Default)]
+    pub struct RwLock<T>(spin::rwlock::RwLock<T, Yield>);
+    pub type RwLockReadGuard<'a, T> = spin::rwlock::RwLockReadGuard<'a, T>;
+
+    impl<T> RwLock<T> {
+        pub fn read(&self) -> LockResult<RwLockReadGuard<'_, T>> {
+            Ok(self.0.read())
+        }
+
+        pub fn write(&self) -> LockResult<spin::rwlock::RwLockWriteGuard<'_, T, Yield>> {
+            Ok(self.0.write())
+        }
+    }
+}
