@@ -53,6 +53,8 @@ pub struct Cq {
     pub news: bool,
     /// fi_cq_signal(3) was called and no reader has noticed yet.
     pub signaled: bool,
+    /// Reads that found nothing since the last that did.
+    pub idle: u32,
     /// Endpoints that report here.
     pub eps: Vec<u32>,
     entries: VecDeque<Entry>,
@@ -82,6 +84,7 @@ impl Cq {
             poke: None,
             news: false,
             signaled: false,
+            idle: 0,
             eps: Vec::new(),
             entries: VecDeque::with_capacity(size.min(1024)),
             errors: VecDeque::new(),

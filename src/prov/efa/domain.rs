@@ -101,6 +101,9 @@ pub struct State {
     pub budget: usize,
 }
 
+/// Polls that find nothing before the processor is offered to others.
+const POLLS_PER_YIELD: u32 = 16;
+
 /// A domain. Thread safe: its state is behind one lock.
 pub struct Domain {
     pub fabric: Arc<Fabric>,
@@ -273,8 +276,8 @@ impl Domain {
     /// `FI_EAGAIN` when there are none, `FI_EAVAIL` when an error is next.
     #[inline]
     pub fn read_cq(&self, id: u32, count: usize, each: impl FnMut(usize, &Entry)) -> Result<usize> {
-        let mut s = self.lock();
-        let s = &mut *s;
+        let mut guard = self.lock();
+        let s = &mut *guard;
         let cq = s.cqs.get(id).ok_or(FI_EBADF)?;
         if cq.ready() < count || count == 0 {
             progress_cq(s, id);
@@ -282,12 +285,19 @@ impl Domain {
         let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
         let n = cq.take(count, each);
         if n > 0 {
-            Ok(n)
-        } else if cq.error_next() {
-            Err(FI_EAVAIL)
-        } else {
-            Err(FI_EAGAIN)
+            cq.idle = 0;
+            return Ok(n);
         }
+        if cq.error_next() {
+            return Err(FI_EAVAIL);
+        }
+        // Whoever polls in vain may be keeping the one it waits for from running.
+        cq.idle = cq.idle.wrapping_add(1);
+        if cq.idle.is_multiple_of(POLLS_PER_YIELD) {
+            drop(guard);
+            std::thread::yield_now();
+        }
+        Err(FI_EAGAIN)
     }
 
     /// Whether a completion or an error can be read.

@@ -197,7 +197,8 @@ fn dgram(d: &DeviceAttr) -> Info {
     if let Some(e) = &mut i.ep {
         e.type_ = FI_EP_DGRAM;
         e.protocol_version = 1;
-        e.max_msg_size = d.mtu;
+        // Less what goes in front of a datagram: whether it carries data, and which.
+        e.max_msg_size = d.mtu - 16;
         e.msg_prefix_size = DGRAM_PREFIX;
         (
             e.max_order_raw_size,

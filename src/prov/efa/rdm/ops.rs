@@ -14,6 +14,7 @@ use crate::hmem::{arith, UserMem};
 use crate::proto::{self, AtomicArgs, AtomicKind, Peeked, Place, RecvArgs, SendArgs, ANY};
 use crate::prov::efa::cq::{Entry, ErrEntry};
 use crate::prov::efa::domain::State;
+use crate::prov::efa::info::DGRAM_PREFIX;
 use crate::types::*;
 use crate::wire::{extra, Iovs, RmaIov};
 
@@ -260,7 +261,9 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
         (ep.opts.inject_msg_size, ep.opts.max_msg_size)
     };
     if let Some(b) = inject {
-        inject_fits(b.len(), limit)?;
+        // A datagram's prefix is the application's to leave alone, and not sent.
+        let unsent = if ep.dgram { DGRAM_PREFIX } else { 0 };
+        inject_fits(b.len().saturating_sub(unsent), limit)?;
     }
     too_long("message", r.data.len(), max)?;
     let flags = r.common.flags.or(r.common.alias).unwrap_or(ep.tx_flags);
