@@ -10,13 +10,17 @@ use fabric::proto::matching::{Matcher, Posted, ANY};
 fn posted(depth: u64, rounds: u64, any: bool) -> u64 {
     let mut m: Matcher<u64, u64> = Matcher::default();
     let receive = |tag: u64| Posted {
-        src: if any && tag % 3 == 0 {
+        src: if any && tag.is_multiple_of(3) {
             ANY
         } else {
             (tag % 7) as u32
         },
         tag,
-        ignore: if any && tag % 5 == 0 { 0xff << 48 } else { 0 },
+        ignore: if any && tag.is_multiple_of(5) {
+            0xff << 48
+        } else {
+            0
+        },
         what: tag,
     };
     for tag in 0..depth {
@@ -43,12 +47,16 @@ fn unexpected(depth: u64, rounds: u64, any: bool) -> u64 {
     let mut sum = 0;
     for i in 0..rounds {
         let tag = (i * 7919) % depth;
-        let src = if any && tag % 3 == 0 {
+        let src = if any && tag.is_multiple_of(3) {
             ANY
         } else {
             (tag % 7) as u32
         };
-        let ignore = if any && tag % 5 == 0 { 0xff << 48 } else { 0 };
+        let ignore = if any && tag.is_multiple_of(5) {
+            0xff << 48
+        } else {
+            0
+        };
         let id = m.find_message(src, tag, ignore).expect("kept above");
         sum += m.take_message(id).unwrap_or(0);
         m.keep((tag % 7) as u32, tag, tag);

@@ -28,8 +28,9 @@ mod spinning {
             Ok(self.0.lock())
         }
 
-        pub fn try_lock(&self) -> Result<MutexGuard<'_, T>, ()> {
-            self.0.try_lock().ok_or(())
+        pub fn try_lock(&self) -> std::sync::TryLockResult<MutexGuard<'_, T>> {
+            let busy = std::sync::TryLockError::WouldBlock;
+            self.0.try_lock().ok_or(busy)
         }
     }
 
