@@ -473,11 +473,40 @@ static void wait_set(void)
 	DO(0, fi_close(&set->fid));
 }
 
+/* More messages than the budget (main sets it): senders wait, and nothing is lost or out of order. */
+static void budget(void)
+{
+	enum { COUNT = 1500, LEN = 4096 };
+	static char out[COUNT][LEN];
+	struct fi_cq_tagged_entry e;
+	int sent = 0, got = 0;
+
+	for (int i = 0; i < COUNT; i++) {
+		memset(out[i], i, LEN);
+		DO(0, fi_send(a.ep, out[i], LEN, NULL, b.addr, NULL));
+	}
+	for (int polls = 0; polls < 20000; polls++) {
+		sent += fi_cq_read(a.tx, &e, 1) == 1;
+		(void) fi_cq_read(b.rx, NULL, 0);
+	}
+	TRUE(sent > 100 && sent < COUNT);
+	for (; got < COUNT; got++) {
+		DO(0, fi_recv(b.ep, buf[1], LEN, NULL, FI_ADDR_UNSPEC, NULL));
+		while (fi_cq_read(b.rx, &e, 1) != 1)
+			sent += fi_cq_read(a.tx, &e, 1) == 1;
+		TRUE(buf[1][0] == (char) got && buf[1][LEN - 1] == (char) got);
+	}
+	while (sent < COUNT)
+		sent += fi_cq_read(a.tx, &e, 1) == 1;
+	printf("%d messages through a budget of 1 MB\n", got);
+}
+
 int main(void)
 {
 	struct fi_info *hints = fi_allocinfo();
 	struct fi_av_attr aa = { .type = FI_AV_TABLE };
 
+	setenv("FI_EFA_UNEXPECTED_SIZE", "1000000", 1);
 	hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_RMA_EVENT |
 		      FI_TRIGGER | FI_FENCE;
 	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
@@ -498,6 +527,7 @@ int main(void)
 	atomics();
 	shared_context();
 	wait_set();
+	budget();
 	close_side(&a);
 	close_side(&b);
 	DO(0, fi_close(&av->fid));
