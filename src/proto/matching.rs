@@ -305,10 +305,11 @@ impl<R, U> Matcher<R, U> {
         append(&mut self.in_order, id, &self.messages);
     }
 
-    /// Lists of unexpected messages for a mask; made from all messages when it is first used.
-    fn index(&mut self, ignore: u64) -> Option<&mut Index> {
+    /// Where the lists of unexpected messages for a mask are; made from all messages when it is first
+    /// used. `None` when there are too many masks.
+    fn index(&mut self, ignore: u64) -> Option<usize> {
         if let Some(at) = self.by_mask.iter().position(|i| i.ignore == ignore) {
-            return self.by_mask.get_mut(at);
+            return Some(at);
         }
         if self.by_mask.len() >= MASKS_MAX {
             return None;
@@ -326,7 +327,7 @@ impl<R, U> Matcher<R, U> {
             }
         }
         self.by_mask.push(i);
-        self.by_mask.last_mut()
+        Some(self.by_mask.len() - 1)
     }
 
     /// The oldest message for a receive of this source and tag.
@@ -334,8 +335,8 @@ impl<R, U> Matcher<R, U> {
         if self.messages.is_empty() {
             return None;
         }
-        if self.index(ignore).is_some() {
-            let i = self.by_mask.iter_mut().find(|i| i.ignore == ignore)?;
+        if let Some(at) = self.index(ignore) {
+            let i = self.by_mask.get_mut(at)?;
             return front(i.lists.get_mut(&(src, tag & !ignore)), &self.messages);
         }
         self.in_order.iter().copied().find(|id| {

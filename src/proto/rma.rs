@@ -19,6 +19,9 @@ const TOO_SHORT: Failure = Failure {
     status: 11,
 };
 
+/// Length of the header of a READRSP: what does not fit behind it is a long read.
+const READRSP_HEADER: usize = 24;
+
 /// What an emulated write is.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteArgs {
@@ -116,7 +119,7 @@ impl Endpoint {
             return Err(FI_EAGAIN);
         }
         let opt = self.opt(a.peer, None);
-        let one = self.cfg.mtu.saturating_sub(24) as u64;
+        let one = self.cfg.mtu.saturating_sub(READRSP_HEADER) as u64;
         // A window is a 32-bit number here; what is beyond is cleared when it has been used.
         let window = u64::from(u32::MAX).min(a.len);
         let mut rx = Rx::new(RxKind::Read, a.ctx, a.peer, a.len);
@@ -237,7 +240,9 @@ impl Endpoint {
             return;
         };
         let (peer, ctx, recv_id) = (t.peer, t.ctx, t.recv_id);
-        let first = t.len.min(self.cfg.mtu.saturating_sub(24) as u64);
+        let first = t
+            .len
+            .min(self.cfg.mtu.saturating_sub(READRSP_HEADER) as u64);
         let repr = Repr::ReadRsp {
             recv_id,
             send_id: id,

@@ -132,6 +132,19 @@ fn base(w: &mut Writer, code: u8, flags: u16) {
     w.u16(flags);
 }
 
+/// What every request of several packets begins with: its length, the sender's number of the operation,
+/// and how many packets it would like to send or how many pieces of memory there are to read.
+fn announce(w: &mut Writer, length: u64, send_id: u32, count: u32) {
+    w.u64(length);
+    w.u32(send_id);
+    w.u32(count);
+}
+
+/// Reads what [`announce`] writes.
+fn announced(r: &mut Reader) -> Option<(u64, u32, u32)> {
+    Some((r.u64()?, r.u32()?, r.u32()?))
+}
+
 /// How a message's bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RtmKind {
@@ -219,18 +232,14 @@ impl Rtm {
                 send_id,
                 credits,
             } => {
-                w.u64(length);
-                w.u32(send_id);
-                w.u32(credits);
+                announce(w, length, send_id, credits);
             }
             RtmKind::LongRead {
                 length,
                 send_id,
                 from,
             } => {
-                w.u64(length);
-                w.u32(send_id);
-                w.u32(u32::from(from.count));
+                announce(w, length, send_id, u32::from(from.count));
                 read = Some(from);
             }
             RtmKind::RuntRead {
@@ -240,9 +249,7 @@ impl Rtm {
                 runt,
                 from,
             } => {
-                w.u64(length);
-                w.u32(send_id);
-                w.u32(u32::from(from.count));
+                announce(w, length, send_id, u32::from(from.count));
                 w.u64(offset);
                 w.u64(runt);
                 read = Some(from);
@@ -297,8 +304,8 @@ impl Rtm {
                 }
             }
             pkt::LONGREAD_MSGRTM | pkt::LONGREAD_TAGRTM => {
-                let (length, send_id) = (r.u64()?, r.u32()?);
-                counted = r.u32()?;
+                let (length, send_id, pieces) = announced(r)?;
+                counted = pieces;
                 RtmKind::LongRead {
                     length,
                     send_id,
@@ -306,8 +313,8 @@ impl Rtm {
                 }
             }
             pkt::RUNTREAD_MSGRTM | pkt::RUNTREAD_TAGRTM => {
-                let (length, send_id) = (r.u64()?, r.u32()?);
-                counted = r.u32()?;
+                let (length, send_id, pieces) = announced(r)?;
+                counted = pieces;
                 RtmKind::RuntRead {
                     length,
                     send_id,
@@ -317,7 +324,7 @@ impl Rtm {
                 }
             }
             _ => {
-                let (length, send_id, credits) = (r.u64()?, r.u32()?, r.u32()?);
+                let (length, send_id, credits) = announced(r)?;
                 receipt = dc.then_some(send_id);
                 RtmKind::LongCts {
                     length,
@@ -396,18 +403,14 @@ impl Rtw {
                 send_id,
                 credits,
             } => {
-                w.u64(length);
-                w.u32(send_id);
-                w.u32(credits);
+                announce(w, length, send_id, credits);
             }
             RtwKind::LongRead {
                 length,
                 send_id,
                 from,
             } => {
-                w.u64(length);
-                w.u32(send_id);
-                w.u32(u32::from(from.count));
+                announce(w, length, send_id, u32::from(from.count));
                 read = Some(from);
             }
         }
@@ -430,8 +433,8 @@ impl Rtw {
                 RtwKind::Eager
             }
             pkt::LONGREAD_RTW => {
-                let (length, send_id) = (r.u64()?, r.u32()?);
-                counted = r.u32()?;
+                let (length, send_id, pieces) = announced(r)?;
+                counted = pieces;
                 RtwKind::LongRead {
                     length,
                     send_id,
@@ -439,7 +442,7 @@ impl Rtw {
                 }
             }
             _ => {
-                let (length, send_id, credits) = (r.u64()?, r.u32()?, r.u32()?);
+                let (length, send_id, credits) = announced(r)?;
                 receipt = (code == pkt::DC_LONGCTS_RTW).then_some(send_id);
                 RtwKind::LongCts {
                     length,

@@ -27,13 +27,13 @@ use super::addr;
 use super::cq::{Entry, ErrEntry};
 use super::domain::State;
 use crate::core::{Info, Result};
-use crate::device::soft::SoftQp;
+use crate::device::soft::{SoftDevice, SoftQp};
 use crate::device::{Device, Event, Events, QueuePair, Status};
 use crate::hmem::UserMem;
 use crate::proto::{self, Cancelled, Failure, Policy, RecvQueue};
 use crate::types::*;
 use crate::wire::{extra, pkt};
-use port::EpPort;
+use port::{ep_port, EpPort};
 use std::collections::VecDeque;
 use work::Work;
 
@@ -110,6 +110,30 @@ impl UserOp {
             parts: 0,
             failed: None,
             late_imm: None,
+        }
+    }
+
+    /// Withdraws the keys that were made to let peers read its memory.
+    fn withdraw(&self, dev: &SoftDevice) {
+        if self.kind == OpKind::User {
+            for key in &self.keys {
+                let _ = dev.dereg_mr(*key);
+            }
+        }
+    }
+}
+
+/// Drops the operations of an endpoint or shared receive context that is closed.
+fn drop_ops(s: &mut State, owner: u32) {
+    let mine: Vec<u32> = s
+        .ops
+        .iter()
+        .filter(|(_, o)| o.owner == owner)
+        .map(|(i, _)| i)
+        .collect();
+    for ctx in mine {
+        if let Some(op) = s.ops.remove(ctx) {
+            op.withdraw(&s.dev);
         }
     }
 }
@@ -237,11 +261,6 @@ impl Ep {
     /// Whether fi_enable(3) has succeeded.
     pub fn enabled(&self) -> bool {
         self.live.is_some()
-    }
-
-    /// Its address vector.
-    pub fn av(&self) -> Option<u32> {
-        self.av
     }
 
     /// Its queue pair, once enabled.
@@ -487,19 +506,7 @@ pub const MAX_CONTEXTS: usize = 16;
 
 /// Drops what a closing endpoint has posted, and messages that came to it.
 fn forget_ops(s: &mut State, id: u32, ep: &Ep) {
-    let mine: Vec<u32> = s
-        .ops
-        .iter()
-        .filter(|(_, o)| o.owner == id)
-        .map(|(i, _)| i)
-        .collect();
-    for ctx in mine {
-        if let Some(op) = s.ops.remove(ctx).filter(|o| o.kind == OpKind::User) {
-            for key in op.keys {
-                let _ = s.dev.dereg_mr(key);
-            }
-        }
-    }
+    drop_ops(s, id);
     match ep.srx {
         None => {
             s.rxqs.remove(ep.rxq);
@@ -634,23 +641,7 @@ pub fn progress(s: &mut State, id: u32) {
     } = live;
     qp.poll(events);
     let Events { list, arena } = events;
-    let mut port = EpPort {
-        id,
-        dev: &s.dev,
-        qp,
-        peers: &mut s.peers,
-        ops: &mut s.ops,
-        cqs: &mut s.cqs,
-        cntrs: &mut s.cntrs,
-        mr_cntrs: &s.mr_cntrs,
-        av: ep.av.and_then(|a| s.avs.get(a)),
-        tx: ep.tx,
-        rx: ep.rx,
-        to_cntrs: ep.cntrs,
-        inject: None,
-        source: ep.caps & FI_SOURCE != 0,
-        rdma_read: ep.rdma,
-    };
+    let mut port = ep_port!(s, id, ep, qp, None);
     for e in list.drain(..) {
         match e {
             Event::Recv { from, data } if ep.dgram => {

@@ -4,7 +4,7 @@
 //! A request is borrowed from the caller for the length of the call. One that must wait, for a
 //! fence, a trigger or a counter, is kept as `work` (sibling module) and comes here again.
 
-use super::port::EpPort;
+use super::port::{ep_port, EpPort};
 use super::work::Work;
 use super::{Live, OpKind, UserOp, WR_RMA};
 use crate::core::slab::Slab;
@@ -59,6 +59,24 @@ pub struct Common {
     pub alias: Option<u64>,
     /// A counter that hears of the end, beside the endpoint's (FI_QUEUE_WORK).
     pub done: Option<u32>,
+}
+
+impl Common {
+    /// What holds: the call's own flags, or the defaults of the alias or of the endpoint.
+    fn flags_or(&self, default: u64) -> u64 {
+        self.flags.or(self.alias).unwrap_or(default)
+    }
+
+    /// Whether the operation goes out at once: only a call with flags of its own can say FI_MORE.
+    fn rings(&self) -> bool {
+        self.flags.is_none_or(|f| f & FI_MORE == 0)
+    }
+
+    /// Whether success is worth a completion entry. Injecting calls without flags report none.
+    fn reports(&self, data: &Data, bound: Option<super::Bound>, flags: u64) -> bool {
+        let silent = self.flags.is_none() && data.injected().is_some();
+        !silent && reports(bound, flags)
+    }
 }
 
 /// A send, tagged when `tag` is there.
@@ -155,23 +173,7 @@ macro_rules! live_port {
             return Err(FI_EOPBADSTATE);
         };
         #[allow(unused_mut)]
-        let mut $port = EpPort {
-            id: $id,
-            dev: &$s.dev,
-            qp,
-            peers: &mut $s.peers,
-            ops: &mut $s.ops,
-            cqs: &mut $s.cqs,
-            cntrs: &mut $s.cntrs,
-            mr_cntrs: &$s.mr_cntrs,
-            av: $ep.av.and_then(|a| $s.avs.get(a)),
-            tx: $ep.tx,
-            rx: $ep.rx,
-            to_cntrs: $ep.cntrs,
-            inject: $inject,
-            source: $ep.caps & FI_SOURCE != 0,
-            rdma_read: $ep.rdma,
-        };
+        let mut $port = ep_port!($s, $id, $ep, qp, $inject);
     };
 }
 
@@ -266,9 +268,8 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
         inject_fits(b.len().saturating_sub(unsent), limit)?;
     }
     too_long("message", r.data.len(), max)?;
-    let flags = r.common.flags.or(r.common.alias).unwrap_or(ep.tx_flags);
+    let flags = r.common.flags_or(ep.tx_flags);
     let peer = port.av.ok_or(FI_ENOAV)?.peer(r.to, port.peers)?;
-    let plain_inject = inject.is_some() && r.common.flags.is_none();
     let mem = match r.data {
         Data::User(m) => m,
         Data::Inject(_) => UserMem::EMPTY,
@@ -277,7 +278,7 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     op.context = r.common.context;
     op.flags = FI_SEND | if r.tag.is_some() { FI_TAGGED } else { FI_MSG };
     op.len = r.data.len();
-    op.report = !plain_inject && reports(ep.tx, flags);
+    op.report = r.common.reports(&r.data, ep.tx, flags);
     op.peer = peer;
     op.key = r.tag.unwrap_or(0);
     op.done = r.common.done;
@@ -300,7 +301,7 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
         port.ops.remove(ctx);
         return Err(e);
     }
-    if flags & FI_MORE == 0 || r.common.flags.is_none() {
+    if r.common.rings() {
         port.qp.ring();
     }
     Ok(())
@@ -330,8 +331,7 @@ pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
                 let av = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
                 av.peer(r.src, &mut s.peers)?
             };
-            let default = r.common.alias.unwrap_or(ep.rx_flags);
-            (ep.rxq, src, ep.rx, default, ep.opts.min_multi_recv)
+            (ep.rxq, src, ep.rx, ep.rx_flags, ep.opts.min_multi_recv)
         }
         Poster::Srx(id) => {
             let x = s.srxs.get(id).ok_or(FI_EBADF)?;
@@ -345,7 +345,7 @@ pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
             (x.rxq, src, Some(all), x.rx_flags, x.min_multi_recv)
         }
     };
-    let flags = r.common.flags.unwrap_or(default);
+    let flags = r.common.flags_or(default);
     let (tag, ignore) = r.tag.unwrap_or((0, 0));
     let mut args = RecvArgs {
         src,
@@ -526,13 +526,12 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
         inject_fits(b.len(), ep.opts.inject_rma_size)?;
     }
     too_long("RMA operation", r.data.len(), ep.opts.max_rma_size)?;
-    let flags = r.common.flags.or(r.common.alias).unwrap_or(ep.tx_flags);
+    let flags = r.common.flags_or(ep.tx_flags);
     let peer = port.av.ok_or(FI_ENOAV)?.peer(r.peer, port.peers)?;
     let to = *port.peers.addr(peer).ok_or(FI_EINVAL)?;
     if !port.qp.room() {
         return Err(FI_EAGAIN);
     }
-    let plain_inject = inject.is_some() && r.common.flags.is_none();
     let mem = match r.data {
         Data::User(m) => m,
         Data::Inject(_) => UserMem::EMPTY,
@@ -552,7 +551,7 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     op.context = r.common.context;
     op.flags = FI_RMA | if r.write { FI_WRITE } else { FI_READ };
     op.len = r.data.len();
-    op.report = !plain_inject && reports(ep.tx, flags);
+    op.report = r.common.reports(&r.data, ep.tx, flags);
     op.peer = peer;
     (op.raddr, op.key) = (r.addr, r.key);
     op.parts = 1;
@@ -603,7 +602,7 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
         port.ops.remove(ctx);
         return Err(e);
     }
-    if flags & FI_MORE == 0 || r.common.flags.is_none() {
+    if r.common.rings() {
         port.qp.ring();
     }
     Ok(())
@@ -695,8 +694,7 @@ pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     if ep.dgram {
         return Err(FI_EOPNOTSUPP);
     }
-    let flags = r.common.flags.or(r.common.alias).unwrap_or(ep.tx_flags);
-    let plain_inject = r.data.injected().is_some() && r.common.flags.is_none();
+    let flags = r.common.flags_or(ep.tx_flags);
     let kind = match r.fetch {
         Fetch::No => AtomicKind::Write {
             receipt: r.data.injected().is_none() || flags & FI_DELIVERY_COMPLETE != 0,
@@ -754,7 +752,7 @@ pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
             FI_READ
         };
     op.len = bytes;
-    op.report = !plain_inject && reports(ep.tx, flags);
+    op.report = r.common.reports(&r.data, ep.tx, flags);
     op.peer = peer;
     (op.raddr, op.key) = (first.addr, first.key);
     op.done = r.common.done;
@@ -772,7 +770,7 @@ pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     let posted = proto.atomic(&a, &mut port);
     if posted.is_err() {
         port.ops.remove(ctx);
-    } else if flags & FI_MORE == 0 || r.common.flags.is_none() {
+    } else if r.common.rings() {
         port.qp.ring();
     }
     ep.operands = data;

@@ -1,7 +1,7 @@
 //! What the protocol sees of the world: this endpoint's queue pair, buffers and completion queues.
 
 use super::peers::Peers;
-use super::{Bound, OpKind, UserOp, WR_CONTROL, WR_READ, WR_RMA, WR_TX};
+use super::{failure, Bound, OpKind, UserOp, WR_CONTROL, WR_READ, WR_RMA, WR_TX};
 use crate::core::slab::Slab;
 use crate::device::soft::{SoftDevice, SoftQp};
 use crate::device::{Device, Payload, QpAddr, QueuePair, Remote, Status};
@@ -48,12 +48,29 @@ fn cntr_index(flags: u64) -> usize {
     }
 }
 
-fn failure(s: Status) -> Failure {
-    Failure {
-        errno: s.errno(),
-        status: s as u8,
-    }
+/// A port of endpoint `$id` of state `$s`: what its parts `$ep` and `$qp`, borrowed already, leave.
+macro_rules! ep_port {
+    ($s:expr, $id:expr, $ep:expr, $qp:expr, $inject:expr) => {
+        EpPort {
+            id: $id,
+            dev: &$s.dev,
+            qp: $qp,
+            peers: &mut $s.peers,
+            ops: &mut $s.ops,
+            cqs: &mut $s.cqs,
+            cntrs: &mut $s.cntrs,
+            mr_cntrs: &$s.mr_cntrs,
+            av: $ep.av.and_then(|a| $s.avs.get(a)),
+            tx: $ep.tx,
+            rx: $ep.rx,
+            to_cntrs: $ep.cntrs,
+            inject: $inject,
+            source: $ep.caps & FI_SOURCE != 0,
+            rdma_read: $ep.rdma,
+        }
+    };
 }
+pub(super) use ep_port;
 
 impl EpPort<'_> {
     fn count(&mut self, at: usize, len: usize, ok: bool) {
@@ -120,11 +137,7 @@ impl EpPort<'_> {
     /// Takes an operation out, with what was made for it.
     fn take_op(&mut self, ctx: u32) -> Option<UserOp> {
         let op = self.ops.remove(ctx)?;
-        if op.kind == OpKind::User {
-            for key in &op.keys {
-                let _ = self.dev.dereg_mr(*key);
-            }
-        }
+        op.withdraw(self.dev);
         Some(op)
     }
 
@@ -403,9 +416,8 @@ impl Port for EpPort<'_> {
             off += len;
             let key = self.dev.reg_mr(part, FI_REMOTE_READ, None);
             let (Ok(key), Some(to)) = (key, list.get_mut(n)) else {
-                for key in op.keys.drain(..) {
-                    let _ = self.dev.dereg_mr(key);
-                }
+                op.withdraw(self.dev);
+                op.keys.clear();
                 return None;
             };
             op.keys.push(key);

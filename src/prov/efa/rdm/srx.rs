@@ -30,16 +30,7 @@ impl Srx {
 
     /// Closes a context that no endpoint uses.
     pub fn close(s: &mut State, id: u32) {
-        let owner = super::SRX_OWNER | id;
-        let mine: Vec<u32> = s
-            .ops
-            .iter()
-            .filter(|(_, o)| o.owner == owner)
-            .map(|(i, _)| i)
-            .collect();
-        for ctx in mine {
-            s.ops.remove(ctx);
-        }
+        super::drop_ops(s, super::SRX_OWNER | id);
         if let Some(x) = s.srxs.remove(id) {
             s.rxqs.remove(x.rxq);
         }

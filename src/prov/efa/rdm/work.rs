@@ -4,7 +4,7 @@
 //! Such an operation is kept as [`Work`], which owns what a request borrows, and becomes a request
 //! again when its time has come. One that finds no room then is tried again with every progress.
 
-use super::ops::{self, AtomicReq, Common, Data, Fetch, MsgReq, Poster, RecvReq, RmaReq};
+use super::ops::{self, AtomicReq, Common, Data, MsgReq, Poster, RecvReq, RmaReq};
 use super::OpKind;
 use crate::core::{Errno, Result};
 use crate::hmem::UserMem;
@@ -12,57 +12,15 @@ use crate::proto::PeerId;
 use crate::prov::efa::cq::{Entry, ErrEntry};
 use crate::prov::efa::domain::State;
 use crate::types::*;
-use crate::wire::Iovs;
 
-/// Data of a kept operation.
-#[derive(Clone, Debug)]
-enum Kept {
-    User(UserMem),
-    Copy(Box<[u8]>),
-}
-
-impl Kept {
-    fn of(d: &Data) -> Kept {
-        match d {
-            Data::User(m) => Kept::User(*m),
-            Data::Inject(b) => Kept::Copy((*b).into()),
-        }
-    }
-
-    fn lend(&self) -> Data<'_> {
-        match self {
-            Kept::User(m) => Data::User(*m),
-            Kept::Copy(b) => Data::Inject(b),
-        }
-    }
-}
-
+/// A request whose data, if it was to be copied, is in [`Work::copy`] instead.
 // Few of these exist, and not for long: their size does not matter.
 #[allow(clippy::large_enum_variant)]
 enum Kind {
-    Msg {
-        data: Kept,
-        to: fi_addr_t,
-        tag: Option<u64>,
-        cq_data: Option<u64>,
-    },
+    Msg(MsgReq<'static>),
     Recv(RecvReq),
-    Rma {
-        data: Kept,
-        peer: fi_addr_t,
-        addr: u64,
-        key: u64,
-        write: bool,
-        cq_data: Option<u64>,
-    },
-    Atomic {
-        data: Kept,
-        fetch: Fetch,
-        peer: fi_addr_t,
-        to: Iovs,
-        datatype: fi_datatype,
-        op: fi_op,
-    },
+    Rma(RmaReq<'static>),
+    Atomic(AtomicReq<'static>),
     /// A change of a counter, which needs no endpoint.
     Cntr {
         cntr: u32,
@@ -74,19 +32,24 @@ enum Kind {
 /// See the module text.
 pub struct Work {
     kind: Kind,
+    copy: Option<Box<[u8]>>,
     common: Common,
+}
+
+/// Data to keep: application memory as it is, other bytes as a copy.
+fn keep(d: &Data) -> (Data<'static>, Option<Box<[u8]>>) {
+    match d {
+        Data::User(m) => (Data::User(*m), None),
+        Data::Inject(b) => (Data::User(UserMem::EMPTY), Some((*b).into())),
+    }
 }
 
 impl From<&MsgReq<'_>> for Work {
     fn from(r: &MsgReq) -> Work {
-        let kind = Kind::Msg {
-            data: Kept::of(&r.data),
-            to: r.to,
-            tag: r.tag,
-            cq_data: r.cq_data,
-        };
+        let (data, copy) = keep(&r.data);
         Work {
-            kind,
+            kind: Kind::Msg(MsgReq { data, ..*r }),
+            copy,
             common: r.common,
         }
     }
@@ -96,6 +59,7 @@ impl From<&RecvReq> for Work {
     fn from(r: &RecvReq) -> Work {
         Work {
             kind: Kind::Recv(*r),
+            copy: None,
             common: r.common,
         }
     }
@@ -103,16 +67,10 @@ impl From<&RecvReq> for Work {
 
 impl From<&RmaReq<'_>> for Work {
     fn from(r: &RmaReq) -> Work {
-        let kind = Kind::Rma {
-            data: Kept::of(&r.data),
-            peer: r.peer,
-            addr: r.addr,
-            key: r.key,
-            write: r.write,
-            cq_data: r.cq_data,
-        };
+        let (data, copy) = keep(&r.data);
         Work {
-            kind,
+            kind: Kind::Rma(RmaReq { data, ..*r }),
+            copy,
             common: r.common,
         }
     }
@@ -120,16 +78,10 @@ impl From<&RmaReq<'_>> for Work {
 
 impl From<&AtomicReq<'_>> for Work {
     fn from(r: &AtomicReq) -> Work {
-        let kind = Kind::Atomic {
-            data: Kept::of(&r.data),
-            fetch: r.fetch,
-            peer: r.peer,
-            to: r.to,
-            datatype: r.datatype,
-            op: r.op,
-        };
+        let (data, copy) = keep(&r.data);
         Work {
-            kind,
+            kind: Kind::Atomic(AtomicReq { data, ..*r }),
+            copy,
             common: r.common,
         }
     }
@@ -140,6 +92,7 @@ impl Work {
     pub fn counter(cntr: u32, value: u64, set: bool) -> Work {
         Work {
             kind: Kind::Cntr { cntr, value, set },
+            copy: None,
             common: Common::default(),
         }
     }
@@ -147,73 +100,30 @@ impl Work {
     /// The peer that its fence is about, if it has one.
     fn fence(&self) -> Option<fi_addr_t> {
         let to = match &self.kind {
-            Kind::Msg { to, .. } => *to,
-            Kind::Rma { peer, .. } | Kind::Atomic { peer, .. } => *peer,
+            Kind::Msg(r) => r.to,
+            Kind::Rma(r) => r.peer,
+            Kind::Atomic(r) => r.peer,
             Kind::Recv(_) | Kind::Cntr { .. } => return None,
         };
         (self.common.flags.unwrap_or(0) & FI_FENCE != 0).then_some(to)
     }
 
     fn start(&self, s: &mut State, ep: u32) -> Result<()> {
-        let common = self.common;
+        let data = |kept| self.copy.as_deref().map_or(kept, Data::Inject);
         match &self.kind {
-            Kind::Msg {
-                data,
-                to,
-                tag,
-                cq_data,
-            } => ops::send_now(
-                s,
-                ep,
-                &MsgReq {
-                    data: data.lend(),
-                    to: *to,
-                    tag: *tag,
-                    cq_data: *cq_data,
-                    common,
-                },
-            ),
+            Kind::Msg(r) => {
+                let data = data(r.data);
+                ops::send_now(s, ep, &MsgReq { data, ..*r })
+            }
             Kind::Recv(r) => ops::recv(s, Poster::Ep(ep), r),
-            Kind::Rma {
-                data,
-                peer,
-                addr,
-                key,
-                write,
-                cq_data,
-            } => ops::rma_now(
-                s,
-                ep,
-                &RmaReq {
-                    data: data.lend(),
-                    peer: *peer,
-                    addr: *addr,
-                    key: *key,
-                    write: *write,
-                    cq_data: *cq_data,
-                    common,
-                },
-            ),
-            Kind::Atomic {
-                data,
-                fetch,
-                peer,
-                to,
-                datatype,
-                op,
-            } => ops::atomic_now(
-                s,
-                ep,
-                &AtomicReq {
-                    data: data.lend(),
-                    fetch: *fetch,
-                    peer: *peer,
-                    to: *to,
-                    datatype: *datatype,
-                    op: *op,
-                    common,
-                },
-            ),
+            Kind::Rma(r) => {
+                let data = data(r.data);
+                ops::rma_now(s, ep, &RmaReq { data, ..*r })
+            }
+            Kind::Atomic(r) => {
+                let data = data(r.data);
+                ops::atomic_now(s, ep, &AtomicReq { data, ..*r })
+            }
             Kind::Cntr { cntr, value, set } => {
                 let c = s.cntrs.get_mut(*cntr).ok_or(FI_EBADF)?;
                 if *set {
