@@ -24,10 +24,10 @@ FUZZ_SECONDS ?= 600
 .PHONY: all demo fuzz tsan depth check bench install headers headers-check clean
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
-CHECKS := bad_input old_nodes counters operations peer_death
+CHECKS := bad_input old_nodes counters operations peer_death collectives
 .PHONY: checks
 checks: $(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/asan/bad_input $(BUILD)/bin/asan/peer_death \
-	$(BUILD)/bin/asan/operations \
+	$(BUILD)/bin/asan/operations $(BUILD)/bin/asan/collectives \
 	$(BUILD)/ext/libext-fi.so
 
 # A static library first, then the linker with our version script: GNU ld takes only one, and

@@ -147,9 +147,11 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "operations",
         "bad_input",
         "peer_death",
+        "collectives",
         "asan/bad_input",
         "asan/operations",
         "asan/peer_death",
+        "asan/collectives",
     ] {
         v.push(Case::single(p));
     }

@@ -23,7 +23,7 @@ fn bytes(count: usize, dt: fi_datatype) -> Result<usize> {
 ///
 /// # Safety
 /// `iov` is NULL or has `count` elements; their memory as `UserMem::new` wants it.
-unsafe fn pieces(iov: *const fi_ioc, count: usize, dt: fi_datatype) -> Result<UserMem> {
+pub unsafe fn pieces(iov: *const fi_ioc, count: usize, dt: fi_datatype) -> Result<UserMem> {
     if count == 0 {
         return Ok(UserMem::EMPTY);
     }

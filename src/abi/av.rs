@@ -393,15 +393,6 @@ unsafe extern "C" fn av_straddr(
     buf
 }
 
-unsafe extern "C" fn av_set(
-    _: *mut fid_av,
-    _: *mut fi_av_set_attr,
-    _: *mut *mut fid_av_set,
-    _: *mut c_void,
-) -> c_int {
-    -FI_ENOSYS
-}
-
 static AV_OPS: fi_ops_av = fi_ops_av {
     size: size_of::<fi_ops_av>(),
     insert: Some(av_insert),
@@ -410,7 +401,7 @@ static AV_OPS: fi_ops_av = fi_ops_av {
     remove: Some(av_remove),
     lookup: Some(av_lookup),
     straddr: Some(av_straddr),
-    av_set: Some(av_set),
+    av_set: Some(super::av_set::av_set),
     insert_auth_key: None,
     lookup_auth_key: None,
     set_user_id: None,

@@ -2,7 +2,7 @@
 
 use super::fabric::FabricBody;
 use super::object::*;
-use super::{atomic, av, ep, mr, queues, sep, sets, shared};
+use super::{atomic, av, collective, ep, mr, queues, sep, sets, shared};
 use crate::core::{Info, Result};
 use crate::prov::efa::domain::Domain;
 use crate::prov::efa::eq::Eq;
@@ -131,14 +131,6 @@ static DOMAIN_FI_OPS: fi_ops = fi_ops {
     ..ops(domain_close, domain_bind, domain_control)
 };
 
-unsafe extern "C" fn query_collective(
-    _: *mut fid_domain,
-    _: fi_collective_op,
-    _: *mut fi_collective_attr,
-    _: u64,
-) -> c_int {
-    -FI_EOPNOTSUPP
-}
 unsafe extern "C" fn xpu_ctx(
     _: *mut fid_domain,
     _: *mut fi_xpu_attr,
@@ -159,7 +151,7 @@ static DOMAIN_OPS: fi_ops_domain = fi_ops_domain {
     stx_ctx: Some(shared::stx_ctx),
     srx_ctx: Some(shared::srx_ctx),
     query_atomic: Some(atomic::query_atomic),
-    query_collective: Some(query_collective),
+    query_collective: Some(collective::query_collective),
     endpoint2: Some(ep::endpoint2),
     xpu_ctx: Some(xpu_ctx),
 };

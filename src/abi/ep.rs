@@ -8,7 +8,7 @@ use super::object::*;
 use super::queues::{CntrBody, CqBody};
 use super::sep::Part;
 use super::shared::StxBody;
-use super::{absent, atomic, message, rma};
+use super::{atomic, collective, message, rma};
 use crate::core::Result;
 use crate::prov::efa::domain::Domain;
 use crate::prov::efa::eq::Eq;
@@ -25,7 +25,7 @@ pub struct EpBody {
     /// Default flags of an alias; `None` for the endpoint itself.
     pub tx_flags: Option<u64>,
     pub rx_flags: Option<u64>,
-    eq: Option<Arc<Eq>>,
+    pub eq: Option<Arc<Eq>>,
     /// Descriptor the progress thread watches.
     watched: Option<i32>,
     /// With a scalable endpoint and its contexts: which it is.
@@ -73,7 +73,7 @@ pub fn new_ep(class: usize, context: *mut c_void, fi_ops: &'static fi_ops) -> fi
         rma: table(&rma::RMA_OPS),
         tagged: table(&message::TAGGED_OPS),
         atomic: table(&atomic::ATOMIC_OPS),
-        collective: table(&absent::COLLECTIVE_OPS),
+        collective: table(&collective::OPS),
     }
 }
 
@@ -492,13 +492,16 @@ unsafe extern "C" fn shutdown(_: *mut fid_ep, _: u64) -> c_int {
     -FI_ENOSYS
 }
 unsafe extern "C" fn join(
-    _: *mut fid_ep,
-    _: *const c_void,
-    _: u64,
-    _: *mut *mut fid_mc,
-    _: *mut c_void,
+    e: *mut fid_ep,
+    addr: *const c_void,
+    flags: u64,
+    out: *mut *mut fid_mc,
+    context: *mut c_void,
 ) -> c_int {
-    -FI_ENOSYS
+    guard_int("fi_join", || {
+        // SAFETY: only endpoints have this table; the rest is as promised by our caller.
+        unsafe { collective::join(ep(e)?, addr, flags, out, context) }
+    })
 }
 
 /// The table of endpoint operations, for a shared transmit context.

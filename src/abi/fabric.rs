@@ -280,11 +280,22 @@ unsafe extern "C" fn eq_sread(
     })
 }
 
-unsafe extern "C" fn eq_readerr(q: *mut fid_eq, _: *mut fi_eq_err_entry, _: u64) -> isize {
+unsafe extern "C" fn eq_readerr(q: *mut fid_eq, buf: *mut fi_eq_err_entry, _: u64) -> isize {
     guard("fi_eq_readerr", || {
-        // SAFETY: `q` is an event queue of ours.
-        unsafe { body::<fid_eq, EqBody>(q)? };
-        Err(FI_EAGAIN)
+        // SAFETY: `q` is an event queue of ours; `buf` is NULL or a place for an entry. Errors have the
+        // bytes of a `fi_eq_entry`.
+        unsafe {
+            let b = body::<fid_eq, EqBody>(q)?;
+            let to = buf.as_mut().ok_or(FI_EINVAL)?;
+            let e = b.eq.read_error()?;
+            let head = e.bytes.as_ptr().cast::<fi_eq_entry>();
+            let whole = e.bytes.len() == size_of::<fi_eq_entry>();
+            let head = whole.then(|| head.read_unaligned()).ok_or(FI_EOTHER)?;
+            (to.fid, to.context, to.data) = (head.fid, head.context, head.data);
+            (to.err, to.prov_errno) = (e.err, 0);
+            to.err_data_size = 0;
+        }
+        Ok(size_of::<fi_eq_err_entry>() as isize)
     })
 }
 
@@ -317,6 +328,7 @@ unsafe extern "C" fn eq_write(
             b.eq.push(Event {
                 event,
                 bytes: bytes.to_vec(),
+                err: 0,
             });
         }
         Ok(len as isize)

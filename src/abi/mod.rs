@@ -7,9 +7,10 @@
 //! a struct is NULL or laid out as its header says; a buffer is as long as the caller says and,
 //! for data transfer, lent until the operation completes.
 
-mod absent;
 mod atomic;
 mod av;
+mod av_set;
+mod collective;
 mod domain;
 mod ep;
 mod exports;

@@ -125,8 +125,9 @@ pub fn line(
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |d| d.as_secs());
-    eprintln!(
-        "libfabric:{}:{}:{}:{}:{}():{}<{}> {}",
+    // In one piece: the lines of several processes at one terminal stay apart.
+    let whole = format!(
+        "libfabric:{}:{}:{}:{}:{}():{}<{}> {}\n",
         std::process::id(),
         now,
         prov,
@@ -136,6 +137,7 @@ pub fn line(
         level_name(level),
         text
     );
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), whole.as_bytes());
 }
 
 /// Milliseconds since the first question, for lines that are limited in rate; never 0.

@@ -10,6 +10,7 @@
 //! everything posted so far go; `poll` fills an [`Events`] with what arrived and what completed.
 
 pub mod fault;
+pub mod gate;
 pub mod soft;
 pub mod wait;
 

@@ -8,6 +8,9 @@
 
 pub mod arith;
 pub mod atomic;
+mod owned;
+
+pub use owned::{combine, copy, Owned};
 
 use core::ffi::c_void;
 

@@ -15,6 +15,7 @@
 
 mod atomic;
 pub mod choose;
+pub mod coll;
 mod endpoint;
 pub mod matching;
 mod peer;
@@ -29,7 +30,9 @@ pub use atomic::{AtomicArgs, AtomicKind};
 pub use choose::{Counts, Policy};
 pub use endpoint::{Config, Endpoint};
 pub use matching::ANY;
-pub use recvq::{Cancelled, Peeked, Place, RecvArgs, RecvQueue, Unexpected, NO_CTX};
+pub use recvq::{
+    Cancelled, Peeked, Place, RecvArgs, RecvQueue, Unexpected, COLLECTIVE_TAG, NO_CTX,
+};
 pub use rma::{ReadArgs, WriteArgs};
 pub use send::SendArgs;
 

@@ -14,6 +14,9 @@ use std::collections::HashMap;
 /// Stands for no operation: what is received for it is dropped.
 pub const NO_CTX: u32 = u32::MAX;
 
+/// The bit of a tag that marks messages of collective operations, at endpoints that have them.
+pub const COLLECTIVE_TAG: u64 = 1 << 63;
+
 /// What a receive is.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvArgs {
@@ -26,6 +29,12 @@ pub struct RecvArgs {
     pub ignore: u64,
     /// With FI_MULTI_RECV: the buffer is given back when less than this is left of it.
     pub multi: Option<u64>,
+}
+
+impl RecvArgs {
+    fn full_tag(&self) -> Option<u64> {
+        self.tagged.then_some(self.tag)
+    }
 }
 
 /// A request without a receive.
@@ -131,6 +140,8 @@ pub enum Cancelled {
 pub struct RecvQueue {
     untagged: Matcher<Slot, Unexpected>,
     tagged: Matcher<Slot, Unexpected>,
+    /// Tagged messages of collective operations, where the endpoint has them.
+    collective: Option<Box<Matcher<Slot, Unexpected>>>,
     multis: Slab<Multi>,
     /// Messages set aside by FI_CLAIM, by the context of the call.
     claimed: HashMap<usize, Unexpected>,
@@ -138,11 +149,17 @@ pub struct RecvQueue {
 }
 
 impl RecvQueue {
-    fn side(&mut self, tagged: bool) -> &mut Matcher<Slot, Unexpected> {
-        if tagged {
-            &mut self.tagged
-        } else {
-            &mut self.untagged
+    /// Keeps tagged messages with [`COLLECTIVE_TAG`] apart from now on.
+    pub fn with_collectives(&mut self) {
+        self.collective = Some(Box::default());
+    }
+
+    #[inline]
+    fn side(&mut self, tag: Option<u64>) -> &mut Matcher<Slot, Unexpected> {
+        match (tag, &mut self.collective) {
+            (None, _) => &mut self.untagged,
+            (Some(t), Some(m)) if t & COLLECTIVE_TAG != 0 => m,
+            _ => &mut self.tagged,
         }
     }
 
@@ -167,7 +184,7 @@ impl RecvQueue {
                 closed: false,
             })),
         };
-        self.side(a.tagged).post(Posted {
+        self.side(a.full_tag()).post(Posted {
             src: a.src,
             tag: a.tag,
             ignore: a.ignore,
@@ -178,19 +195,19 @@ impl RecvQueue {
 
     /// The next unexpected message for a multi-receive buffer just posted, with its place there.
     pub fn fill(&mut self, a: &RecvArgs) -> Option<(Unexpected, Place)> {
-        let m = self.side(a.tagged);
+        let m = self.side(a.full_tag());
         let id = m.find_message(a.src, a.tag, a.ignore)?;
         let u = m.message(id)?;
         let (from, tag, len) = (u.from, u.rtm.tag, u.len());
         let place = self.place(from, tag, len)?;
-        let u = self.side(a.tagged).take_message(id)?;
+        let u = self.side(a.full_tag()).take_message(id)?;
         self.bytes = self.bytes.saturating_sub(u.weight());
         Some((u, place))
     }
 
     /// The oldest unexpected message for these arguments, taken out.
     pub fn take(&mut self, a: &RecvArgs) -> Option<Unexpected> {
-        let m = self.side(a.tagged);
+        let m = self.side(a.full_tag());
         let id = m.find_message(a.src, a.tag, a.ignore)?;
         let u = m.take_message(id)?;
         self.bytes = self.bytes.saturating_sub(u.weight());
@@ -199,7 +216,7 @@ impl RecvQueue {
 
     /// Looks for the oldest unexpected message for these arguments.
     pub fn peek(&mut self, a: &RecvArgs) -> Option<Peeked> {
-        let m = self.side(a.tagged);
+        let m = self.side(a.full_tag());
         let id = m.find_message(a.src, a.tag, a.ignore)?;
         m.message(id).map(Unexpected::peeked)
     }
@@ -243,6 +260,16 @@ impl RecvQueue {
         }
     }
 
+    /// Takes back the first receive of a collective operation that `pick` accepts.
+    pub fn cancel_collective(&mut self, mut pick: impl FnMut(u32) -> bool) -> Option<u32> {
+        let m = self.collective.as_mut()?;
+        let p = m.cancel(|s| matches!(s, Slot::One { ctx, .. } if pick(*ctx)))?;
+        match p.what {
+            Slot::One { ctx, .. } => Some(ctx),
+            Slot::Multi(_) => None,
+        }
+    }
+
     /// Receives posted.
     pub fn posted(&self) -> usize {
         self.untagged.posted() + self.tagged.posted()
@@ -250,7 +277,8 @@ impl RecvQueue {
 
     /// Messages that arrived and that nobody has asked for.
     pub fn unexpected(&self) -> usize {
-        self.untagged.waiting() + self.tagged.waiting() + self.claimed.len()
+        let collective = self.collective.as_ref().map_or(0, |m| m.waiting());
+        self.untagged.waiting() + self.tagged.waiting() + collective + self.claimed.len()
     }
 
     /// Memory that such messages take, bytes.
@@ -277,17 +305,21 @@ impl RecvQueue {
         };
         self.untagged.retain_messages(&mut pick);
         self.tagged.retain_messages(&mut pick);
+        if let Some(m) = &mut self.collective {
+            m.retain_messages(&mut pick);
+        }
         self.claimed.retain(|_, u| pick(u));
         self.bytes = self.bytes.saturating_sub(freed);
     }
 
     /// The place for a message, if a receive waits for it.
     pub(super) fn place(&mut self, from: PeerId, tag: Option<u64>, len: u64) -> Option<Place> {
+        // As `side`, borrowing one field only.
         let multis = &mut self.multis;
-        let m = if tag.is_some() {
-            &mut self.tagged
-        } else {
-            &mut self.untagged
+        let m = match (tag, &mut self.collective) {
+            (None, _) => &mut self.untagged,
+            (Some(t), Some(m)) if t & COLLECTIVE_TAG != 0 => m,
+            _ => &mut self.tagged,
         };
         let id = m.find_receive(from, tag.unwrap_or(0))?;
         let slot = *m.receive_mut(id)?;
@@ -347,6 +379,6 @@ impl RecvQueue {
     pub(super) fn keep(&mut self, u: Unexpected) {
         self.bytes += u.weight();
         let tag = u.rtm.tag;
-        self.side(tag.is_some()).keep(u.from, tag.unwrap_or(0), u);
+        self.side(tag).keep(u.from, tag.unwrap_or(0), u);
     }
 }

@@ -7,11 +7,12 @@ use super::av::Av;
 use super::cntr::Cntr;
 use super::cq::{Cq, Entry, ErrEntry};
 use super::eq::{deadline, remaining};
+use super::rdm::coll::Colls;
 use super::rdm::work::{self, Trigger};
 use super::rdm::{Ep, OpKind, Peers, Srx, UserOp};
 use crate::core::slab::Slab;
-use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::{Info, Result};
+use crate::device::gate::{Gate, Inside};
 use crate::device::soft::SoftDevice;
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::device::{Device, QueuePair};
@@ -97,6 +98,8 @@ pub struct State {
     pub triggers: Vec<Trigger>,
     /// Counters bound to memory regions: key, counter, kinds of access (fi_mr_bind(3)).
     pub mr_cntrs: Vec<(u64, u32, u64)>,
+    /// Collective groups, and operations under way in them.
+    pub colls: Colls,
     /// Bytes of unexpected messages per receive queue before senders wait.
     pub budget: usize,
 }
@@ -109,7 +112,7 @@ pub struct Domain {
     pub fabric: Arc<Fabric>,
     /// The info it was opened with.
     pub info: Info,
-    state: Mutex<State>,
+    state: Gate<State>,
     mrs: AtomicU32,
     /// Some wait object needs completions to be found without a call (see `progress_thread`).
     thread: AtomicBool,
@@ -145,24 +148,32 @@ impl Domain {
             .domain
             .as_ref()
             .is_some_and(|d| d.progress == FI_PROGRESS_AUTO);
+        let single = info
+            .domain
+            .as_ref()
+            .is_some_and(|d| d.threading == FI_THREAD_DOMAIN);
         fabric.hold();
         let d = Arc::new(Domain {
             fabric,
             info,
-            state: Mutex::new(State {
-                dev,
-                eps: Slab::default(),
-                cqs: Slab::default(),
-                cntrs: Slab::default(),
-                avs: Slab::default(),
-                srxs: Slab::default(),
-                rxqs: Slab::default(),
-                ops: Slab::with_capacity(256),
-                peers: Peers::default(),
-                triggers: Vec::new(),
-                mr_cntrs: Vec::new(),
-                budget: crate::core::params::efa_size("unexpected_size", 64 << 20),
-            }),
+            state: Gate::new(
+                State {
+                    dev,
+                    eps: Slab::default(),
+                    cqs: Slab::default(),
+                    cntrs: Slab::default(),
+                    avs: Slab::default(),
+                    srxs: Slab::default(),
+                    rxqs: Slab::default(),
+                    ops: Slab::with_capacity(256),
+                    peers: Peers::default(),
+                    triggers: Vec::new(),
+                    mr_cntrs: Vec::new(),
+                    colls: Colls::default(),
+                    budget: crate::core::params::efa_size("unexpected_size", 64 << 20),
+                },
+                single,
+            ),
             mrs: AtomicU32::new(0),
             thread: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -184,10 +195,10 @@ impl Domain {
         self.lock().dev.attr().max_rdma
     }
 
-    /// The state, exclusively.
+    /// The state, exclusively, for a thread of the application.
     #[inline]
-    pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    pub fn lock(&self) -> Inside<'_, State> {
+        self.state.enter()
     }
 
     /// Closes the domain; `FI_EBUSY` while objects are open.
@@ -380,7 +391,8 @@ impl Domain {
 
     /// fi_cq_signal(3): one blocked or coming reader returns. `FI_ENOSYS` without a wait object.
     pub fn signal_cq(&self, id: u32) -> Result<()> {
-        let mut s = self.lock();
+        // Meant for another thread than the one that waits, whatever the threading model.
+        let mut s = self.state.enter_aside();
         let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
         let w = cq.wait.clone().ok_or(FI_ENOSYS)?;
         cq.signaled = true;
@@ -526,7 +538,7 @@ fn run_progress(domain: &Weak<Domain>) {
         d.wake.clear();
         let mut tell: Vec<Arc<WaitSet>> = Vec::new();
         let quiet = {
-            let mut s = d.lock();
+            let mut s = d.state.enter_aside();
             let s = &mut *s;
             let all: Vec<u32> = s.eps.iter().map(|(i, _)| i).collect();
             for id in &all {

@@ -1,7 +1,7 @@
 //! Event queues (fi_eq(3)): control events, and whatever applications write themselves.
 
 use crate::core::sync::{Mutex, MutexGuard};
-use crate::core::Result;
+use crate::core::{Errno, Result};
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::types::*;
 use std::collections::VecDeque;
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 pub struct Event {
     pub event: u32,
     pub bytes: Vec<u8>,
+    /// Positive `FI_E*` of an error, which fi_eq_readerr(3) reads; 0 otherwise.
+    pub err: Errno,
 }
 
 /// One event queue. Thread safe.
@@ -51,23 +53,33 @@ impl Eq {
     }
 
     /// Reads the next event, leaving it there with `peek`. `FI_EAGAIN` when there is none,
-    /// `FI_ETOOSMALL` when it is longer than `room` bytes.
+    /// `FI_EAVAIL` when it is an error, `FI_ETOOSMALL` when it is longer than `room` bytes.
     pub fn read(&self, room: usize, peek: bool) -> Result<Event> {
         let mut q = self.lock();
-        let e = q.front().ok_or(FI_EAGAIN)?;
-        if e.bytes.len() > room {
-            return Err(FI_ETOOSMALL);
+        match q.front() {
+            None => Err(FI_EAGAIN),
+            Some(e) if e.err != 0 => Err(FI_EAVAIL),
+            Some(e) if e.bytes.len() > room => Err(FI_ETOOSMALL),
+            Some(e) if peek => Ok(e.clone()),
+            Some(_) => self.pop(&mut q),
         }
-        let out = e.clone();
-        if !peek {
-            q.pop_front();
-            if q.is_empty() {
-                if let Some(w) = &self.wait {
-                    w.clear();
-                }
-            }
+    }
+
+    /// Reads the next event if it is an error; `FI_EAGAIN` otherwise.
+    pub fn read_error(&self) -> Result<Event> {
+        let mut q = self.lock();
+        match q.front() {
+            Some(e) if e.err != 0 => self.pop(&mut q),
+            _ => Err(FI_EAGAIN),
         }
-        Ok(out)
+    }
+
+    fn pop(&self, q: &mut VecDeque<Event>) -> Result<Event> {
+        let e = q.pop_front().ok_or(FI_EAGAIN)?;
+        if let Some(w) = self.wait.as_ref().filter(|_| q.is_empty()) {
+            w.clear();
+        }
+        Ok(e)
     }
 
     /// As [`Eq::read`], waiting up to `timeout_ms` (negative: without limit).
@@ -129,6 +141,7 @@ mod tests {
             q.push(Event {
                 event,
                 bytes: vec![event as u8; 8],
+                err: 0,
             });
         }
         assert_eq!(q.read(4, false), Err(FI_ETOOSMALL));

@@ -179,6 +179,19 @@ fn scalable(i: &mut Info, hints: Option<&Info>) {
     }
 }
 
+/// Collectives are offered to those who ask for them: their messages take a bit of the tags.
+fn collective(i: &mut Info, hints: Option<&Info>) {
+    if hints.is_none_or(|h| h.caps & FI_COLLECTIVE == 0) {
+        return;
+    }
+    i.caps |= FI_COLLECTIVE;
+    if let (Some(t), Some(r), Some(e)) = (&mut i.tx, &mut i.rx, &mut i.ep) {
+        t.caps |= FI_COLLECTIVE;
+        r.caps |= FI_COLLECTIVE;
+        e.mem_tag_format >>= 1;
+    }
+}
+
 /// Bytes in front of every datagram that the application leaves to the adapter (FI_MSG_PREFIX).
 pub const DGRAM_PREFIX: usize = 40;
 
@@ -349,6 +362,7 @@ pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
     let mut list = Vec::new();
     let mut streams = rdm(&dev);
     scalable(&mut streams, q.hints);
+    collective(&mut streams, q.hints);
     for mut i in [streams, dgram(&dev)] {
         match candidate(&mut i, q, &dev.gid) {
             Ok(()) => list.push(i),

@@ -5,6 +5,7 @@
 //! is a [`UserOp`] until its completion; its number travels as `ctx` through the protocol and in
 //! the work request id through the adapter.
 
+pub mod coll;
 mod dgram;
 mod ops;
 mod options;
@@ -69,6 +70,8 @@ pub struct UserOp {
     pub multi: bool,
     /// A counter that hears of its end, beside the endpoint's.
     pub done: Option<u32>,
+    /// A collective operation it is a step of: that hears of its end, and nobody else.
+    pub collective: Option<u32>,
     /// Keys made to let peers read `mem`, or keys the peer named to get it.
     pub keys: Vec<u64>,
     pub context: usize,
@@ -98,6 +101,7 @@ impl UserOp {
             kind: OpKind::User,
             multi: false,
             done: None,
+            collective: None,
             keys: Vec::new(),
             context: 0,
             flags: 0,
@@ -200,6 +204,8 @@ pub struct Ep {
     max_rdma: usize,
     /// A datagram endpoint: no protocol, see `dgram`.
     dgram: bool,
+    /// Once closed: memory that its queue pair may still read.
+    leftover: Option<coll::Leftover>,
 }
 
 const WR_TX: u64 = 1 << 32;
@@ -255,6 +261,7 @@ impl Ep {
             is_context: false,
             max_rdma: dev_max_rdma,
             dgram: type_ == FI_EP_DGRAM,
+            leftover: None,
         })
     }
 
@@ -367,9 +374,17 @@ impl Ep {
         Ok(())
     }
 
-    /// Binds a shared receive context. `FI_EINVAL` for a second one.
+    /// Binds a shared receive context. `FI_EINVAL` for a second one, or with FI_COLLECTIVE: members of
+    /// a group are told apart by their endpoints.
     pub fn bind_srx(&mut self, srx: u32) -> Result<()> {
         self.must_be_new("a shared receive context")?;
+        if self.caps & FI_COLLECTIVE != 0 {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_ep_bind: a shared receive context: wanted info->caps without FI_COLLECTIVE"
+            );
+            return Err(FI_EINVAL);
+        }
         if self.srx.is_some() {
             return Err(FI_EINVAL);
         }
@@ -431,6 +446,10 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         Some(x) => s.srxs.get(x).ok_or(FI_EBADF)?.rxq,
         None => s.rxqs.insert(RecvQueue::default()),
     };
+    if ep.caps & FI_COLLECTIVE != 0 {
+        let q = s.rxqs.get_mut(ep.rxq).ok_or(FI_EBADF)?;
+        q.with_collectives();
+    }
     ep.live = Some(Live {
         qp,
         proto,
@@ -548,6 +567,7 @@ pub fn close(s: &mut State, id: u32) -> Result<(Ep, Option<i32>)> {
         forget_ops(s, id, &ep);
     }
     s.triggers.retain(|t| t.ep != id);
+    ep.leftover = Some(coll::drop_ep(s, id));
     Ok((ep, fd))
 }
 
@@ -642,6 +662,7 @@ pub fn progress(s: &mut State, id: u32) {
     qp.poll(events);
     let Events { list, arena } = events;
     let mut port = ep_port!(s, id, ep, qp, None);
+    let mut down = Vec::new();
     for e in list.drain(..) {
         match e {
             Event::Recv { from, data } if ep.dgram => {
@@ -669,13 +690,21 @@ pub fn progress(s: &mut State, id: u32) {
             Event::PeerDown { peer, status } => {
                 let p = port.peers.of(&peer);
                 proto.peer_down(p, failure(status), rq, &mut port);
+                down.push((p, failure(status)));
             }
         }
     }
     waiting.retain(|ctx| !port.post_late_imm(*ctx));
     proto.progress(&mut port);
     port.qp.ring();
-    if rq.bytes() > s.budget || ep.holding {
+    let (bytes, holding) = (rq.bytes(), ep.holding);
+    if !s.colls.idle() {
+        for (peer, failure) in down {
+            coll::peer_down(s, id, peer, failure);
+        }
+        coll::progress(s, id);
+    }
+    if bytes > s.budget || holding {
         watch_budget(s, id);
     }
     if s.eps.get(id).is_some_and(|e| !e.fenced.is_empty()) {

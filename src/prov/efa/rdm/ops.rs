@@ -11,7 +11,9 @@ use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::{Device, Payload, QueuePair, Remote};
 use crate::hmem::{arith, UserMem};
-use crate::proto::{self, AtomicArgs, AtomicKind, Peeked, Place, RecvArgs, SendArgs, ANY};
+use crate::proto::{
+    self, AtomicArgs, AtomicKind, Peeked, Place, RecvArgs, SendArgs, ANY, COLLECTIVE_TAG,
+};
 use crate::prov::efa::cq::{Entry, ErrEntry};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::info::DGRAM_PREFIX;
@@ -63,7 +65,7 @@ pub struct Common {
 
 impl Common {
     /// What holds: the call's own flags, or the defaults of the alias or of the endpoint.
-    fn flags_or(&self, default: u64) -> u64 {
+    pub(super) fn flags_or(&self, default: u64) -> u64 {
         self.flags.or(self.alias).unwrap_or(default)
     }
 
@@ -176,6 +178,7 @@ macro_rules! live_port {
         let mut $port = ep_port!($s, $id, $ep, qp, $inject);
     };
 }
+pub(super) use live_port;
 
 fn inject_fits(len: usize, limit: usize) -> Result<()> {
     if len > limit {
@@ -196,8 +199,23 @@ fn too_long(what: &str, len: usize, limit: usize) -> Result<()> {
     Ok(())
 }
 
-fn reports(bound: Option<super::Bound>, flags: u64) -> bool {
+pub(super) fn reports(bound: Option<super::Bound>, flags: u64) -> bool {
     bound.is_some_and(|b| !b.selective || flags & FI_COMPLETION != 0)
+}
+
+/// Refuses tags that collective operations use, at endpoints that have those (mem_tag_format).
+#[inline]
+fn tag_fits(caps: u64, tag: Option<u64>) -> Result<()> {
+    match tag {
+        Some(t) if t & COLLECTIVE_TAG != 0 && caps & FI_COLLECTIVE != 0 => {
+            crate::warn_log!(
+                FI_LOG_EP_DATA,
+                "tag {t:#x}: wanted one without the highest bit, which FI_COLLECTIVE takes (ep_attr->mem_tag_format)"
+            );
+            Err(FI_EINVAL)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether a request has to wait behind a fence, or is one that earlier operations hold up.
@@ -268,6 +286,7 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
         inject_fits(b.len().saturating_sub(unsent), limit)?;
     }
     too_long("message", r.data.len(), max)?;
+    tag_fits(ep.caps, r.tag)?;
     let flags = r.common.flags_or(ep.tx_flags);
     let peer = port.av.ok_or(FI_ENOAV)?.peer(r.to, port.peers)?;
     let mem = match r.data {
@@ -324,6 +343,7 @@ pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
             if !ep.enabled() {
                 return Err(FI_EOPBADSTATE);
             }
+            tag_fits(ep.caps, r.tag.map(|(tag, _)| tag))?;
             // Without FI_DIRECTED_RECV the source is not looked at (fi_msg(3)).
             let src = if r.src == FI_ADDR_UNSPEC || ep.caps & FI_DIRECTED_RECV == 0 {
                 ANY
@@ -419,11 +439,16 @@ pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
         start(s, whole, &u);
         return Ok(());
     }
+    post(s, rxq, &args)
+}
+
+/// Posts a receive whose operation exists to a queue, with the messages that are there for it.
+pub(super) fn post(s: &mut State, rxq: u32, args: &RecvArgs) -> Result<()> {
     let q = s.rxqs.get_mut(rxq).ok_or(FI_EBADF)?;
-    if let Some(u) = q.post(&args) {
-        start(s, whole, &u);
+    if let Some(u) = q.post(args) {
+        start(s, Place::whole(args.ctx, args.len), &u);
     } else if args.multi.is_some() {
-        while let Some((u, place)) = s.rxqs.get_mut(rxq).and_then(|q| q.fill(&args)) {
+        while let Some((u, place)) = s.rxqs.get_mut(rxq).and_then(|q| q.fill(args)) {
             start(s, place, &u);
         }
     }

@@ -23,6 +23,8 @@ pub struct EpPort<'a> {
     pub cqs: &'a mut Slab<Cq>,
     pub cntrs: &'a mut Slab<Cntr>,
     pub mr_cntrs: &'a [(u64, u32, u64)],
+    /// Steps of collective operations that have ended.
+    pub coll_steps: &'a mut Vec<(u32, Option<Failure>)>,
     pub av: Option<&'a Av>,
     pub tx: Option<Bound>,
     pub rx: Option<Bound>,
@@ -60,6 +62,7 @@ macro_rules! ep_port {
             cqs: &mut $s.cqs,
             cntrs: &mut $s.cntrs,
             mr_cntrs: &$s.mr_cntrs,
+            coll_steps: &mut $s.colls.ended,
             av: $ep.av.and_then(|a| $s.avs.get(a)),
             tx: $ep.tx,
             rx: $ep.rx,
@@ -143,6 +146,9 @@ impl EpPort<'_> {
 
     /// Ends a transmit-side operation.
     pub fn end(&mut self, op: UserOp, result: Result<(), Failure>) {
+        if let Some(coll) = op.collective {
+            return self.coll_steps.push((coll, result.err()));
+        }
         let len = op.len;
         self.count(cntr_index(op.flags), len, result.is_ok());
         self.count_at(op.done, len, result.is_ok());
@@ -266,6 +272,24 @@ impl EpPort<'_> {
         true
     }
 
+    /// A message of a collective operation has arrived. Data with it is the errno of a member that
+    /// failed.
+    fn received_step(&mut self, ctx: u32, msg: Received, result: Result<(), Failure>) {
+        let Some(op) = self.ops.remove(ctx) else {
+            return;
+        };
+        self.expect(op.peer, false);
+        let other = |errno| Some(Failure { errno, status: 0 });
+        let failed = match (result, msg.cq_data) {
+            (Err(f), _) => Some(f),
+            (Ok(()), Some(e)) => other(e as i32),
+            // The members disagree about the count.
+            (Ok(()), None) if msg.len != op.mem.len() as u64 => other(FI_EINVAL),
+            (Ok(()), None) => None,
+        };
+        self.coll_steps.extend(op.collective.map(|c| (c, failed)));
+    }
+
     /// All of the memory that a request names; `Err` for the first piece that may not be used so.
     fn find(&self, at: &Iovs, access: u64) -> Result<UserMem, Failure> {
         let mut all = UserMem::EMPTY;
@@ -336,6 +360,9 @@ impl Port for EpPort<'_> {
         let room = msg.room as usize;
         let len = usize::try_from(msg.len).unwrap_or(usize::MAX).min(room);
         let Some(op) = self.ops.get(ctx) else { return };
+        if op.collective.is_some() {
+            return self.received_step(ctx, msg, result);
+        }
         let cq_data = if msg.cq_data.is_some() {
             FI_REMOTE_CQ_DATA
         } else {

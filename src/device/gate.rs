@@ -1,0 +1,193 @@
+//! The way into a domain's state: a lock for all threads, or a gate for one.
+//!
+//! With FI_THREAD_DOMAIN the application promises that its threads enter a domain one after another. The only
+//! ones it cannot keep out are the library's own (the progress thread). So the application's way in
+//! is a flag it sets and one it looks at, without atomic instructions; whoever comes from aside raises the second
+//! flag, has every processor take notice (membarrier(2)), and waits for the first to fall. All
+//! the cost is on that side, which comes in when the application has been quiet.
+//!
+//! With the other threading models, or where membarrier is forbidden, both sides take a lock.
+
+use crate::core::sync::{Mutex, MutexGuard};
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{compiler_fence, AtomicBool, Ordering::*};
+
+/// See the module text.
+pub struct Gate<T> {
+    /// The application is inside, or about to look whether it may be.
+    inside: AtomicBool,
+    /// Somebody from aside is inside or waits to be.
+    wanted: AtomicBool,
+    single: bool,
+    lock: Mutex<()>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: `value` is reached through a guard alone, and of guards there is one at a time: see `enter`.
+unsafe impl<T: Send> Sync for Gate<T> {}
+
+/// Presence in a gate.
+pub struct Inside<'a, T> {
+    gate: &'a Gate<T>,
+    /// Held by those who came by the lock.
+    _lock: Option<MutexGuard<'a, ()>>,
+    by: By,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Flag,
+    Lock,
+    /// By the lock, with `wanted` raised.
+    Aside,
+}
+
+const MEMBARRIER_PRIVATE_EXPEDITED: i32 = 1 << 3;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
+
+fn membarrier(command: i32) -> bool {
+    // SAFETY: takes plain numbers and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+impl<T> Gate<T> {
+    /// A gate around `value`; `single` when the application's threads come one after another.
+    pub fn new(value: T, single: bool) -> Gate<T> {
+        // The thread sanitizer does not know membarrier.
+        let single =
+            single && !cfg!(feature = "tsan") && membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED);
+        Gate {
+            inside: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
+            single,
+            lock: Mutex::new(()),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Enters for the application.
+    #[inline]
+    pub fn enter(&self) -> Inside<'_, T> {
+        if !self.single || self.inside.load(Relaxed) {
+            return self.locked();
+        }
+        self.inside.store(true, Relaxed);
+        // The processor may still see `wanted` before others see `inside`: the barrier on the other side
+        // makes up for it.
+        compiler_fence(SeqCst);
+        if self.wanted.load(Relaxed) {
+            return self.blocked();
+        }
+        compiler_fence(SeqCst);
+        Inside {
+            gate: self,
+            _lock: None,
+            by: By::Flag,
+        }
+    }
+
+    #[inline]
+    fn locked(&self) -> Inside<'_, T> {
+        if self.single {
+            // The promise is broken, two threads are here at once: better late than both inside.
+            return self.enter_aside();
+        }
+        Inside {
+            gate: self,
+            _lock: Some(self.lock.lock().unwrap_or_else(|e| e.into_inner())),
+            by: By::Lock,
+        }
+    }
+
+    #[cold]
+    fn blocked(&self) -> Inside<'_, T> {
+        self.inside.store(false, Release);
+        self.enter_aside()
+    }
+
+    /// Enters for a thread that the application knows nothing of.
+    pub fn enter_aside(&self) -> Inside<'_, T> {
+        let lock = self.lock.lock().unwrap_or_else(|e| e.into_inner());
+        if self.single {
+            self.wanted.store(true, SeqCst);
+            membarrier(MEMBARRIER_PRIVATE_EXPEDITED);
+            while self.inside.load(Acquire) {
+                std::thread::yield_now();
+            }
+        }
+        Inside {
+            gate: self,
+            _lock: Some(lock),
+            by: if self.single { By::Aside } else { By::Lock },
+        }
+    }
+}
+
+impl<T> Drop for Inside<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        match self.by {
+            By::Flag => self.gate.inside.store(false, Release),
+            By::Aside => self.gate.wanted.store(false, Release),
+            By::Lock => {}
+        }
+    }
+}
+
+impl<T> Deref for Inside<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: one guard exists at a time: the lock excludes those who hold it; who came by the flag
+        // saw `wanted` down after raising `inside`, and who came from aside saw `inside` down after raising
+        // `wanted` and a barrier on all processors, so that not both have happened.
+        unsafe { &*self.gate.value.get() }
+    }
+}
+
+impl<T> DerefMut for Inside<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { &mut *self.gate.value.get() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn nobody_is_inside_beside_another() {
+        for single in [false, true] {
+            let g = Arc::new(Gate::new((0u64, 0u64), single));
+            let aside = Arc::clone(&g);
+            let stop = Arc::new(AtomicBool::new(false));
+            let until = Arc::clone(&stop);
+            let t = std::thread::spawn(move || {
+                let mut n = 0;
+                while !until.load(Relaxed) {
+                    let mut v = aside.enter_aside();
+                    assert_eq!(v.0, v.1);
+                    v.0 += 1;
+                    v.1 += 1;
+                    n += 1;
+                }
+                n
+            });
+            for _ in 0..300_000u64 {
+                let mut v = g.enter();
+                v.0 += 1;
+                v.1 += 1;
+                assert_eq!(v.0, v.1);
+            }
+            stop.store(true, Relaxed);
+            let n: u64 = t.join().unwrap();
+            let v = g.enter();
+            assert_eq!((v.0, v.1), (300_000 + n, 300_000 + n));
+        }
+    }
+}

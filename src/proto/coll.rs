@@ -1,0 +1,688 @@
+//! Collective operations as schedules of point-to-point steps (fi_collective(3)).
+//!
+//! A [`Schedule`] says what one rank of a group does, in order, in bytes of three areas: the caller's
+//! input, the caller's result, and scratch memory. Sends and receives are started as they come;
+//! [`Step::Wait`] ends a round. Between two ranks the messages of one operation arrive in the order in which
+//! they are sent, so that they need no numbers.
+//!
+//! Short data goes along trees and by recursive doubling, which have the fewest rounds; long data around
+//! a ring, which moves the fewest bytes. Partial results are combined in an order that depends on ranks
+//! alone, and each element's total is computed once or by the same expression, so that all ranks see
+//! the same bits.
+
+/// From so many bytes on, data goes around the ring.
+const LONG: usize = 64 << 10;
+
+/// Memory a step works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Area {
+    Input,
+    Result,
+    Scratch,
+}
+
+/// So many bytes of an area, from `at` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    pub area: Area,
+    pub at: usize,
+    pub len: usize,
+}
+
+impl Span {
+    fn new(area: Area, at: usize, len: usize) -> Span {
+        Span { area, at, len }
+    }
+}
+
+/// One thing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Send {
+        to: usize,
+        from: Span,
+    },
+    Recv {
+        from: usize,
+        into: Span,
+    },
+    /// All sends and receives so far have ended.
+    Wait,
+    Copy {
+        from: Span,
+        into: Span,
+    },
+    /// `into` becomes `low` combined with `high`, element by element.
+    Combine {
+        low: Span,
+        high: Span,
+        into: Span,
+    },
+}
+
+/// What one rank does; the end is a [`Step::Wait`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Schedule {
+    pub steps: Vec<Step>,
+    /// Bytes of scratch memory.
+    pub scratch: usize,
+}
+
+/// Place in a group: `me` of `n` ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct Rank {
+    pub n: usize,
+    pub me: usize,
+}
+
+impl Rank {
+    fn plus(&self, k: usize) -> usize {
+        (self.me + k) % self.n
+    }
+
+    fn minus(&self, k: usize) -> usize {
+        (self.me + self.n - k % self.n) % self.n
+    }
+
+    /// Distance from `root`, upwards.
+    fn from(&self, root: usize) -> usize {
+        (self.me + self.n - root) % self.n
+    }
+}
+
+/// An array of `count` elements of `size` bytes, cut into as many pieces as there are ranks.
+#[derive(Clone, Copy)]
+struct Pieces {
+    n: usize,
+    count: usize,
+    size: usize,
+}
+
+impl Pieces {
+    fn at(&self, i: usize) -> usize {
+        // Wide, for lengths near the end of the address space.
+        (self.count as u128 * i as u128 / self.n as u128) as usize * self.size
+    }
+
+    fn of(&self, area: Area, i: usize) -> Span {
+        Span::new(area, self.at(i), self.at(i + 1) - self.at(i))
+    }
+
+    fn longest(&self) -> usize {
+        self.count.div_ceil(self.n) * self.size
+    }
+}
+
+impl Schedule {
+    fn send(&mut self, to: usize, from: Span) {
+        self.steps.push(Step::Send { to, from });
+    }
+
+    fn recv(&mut self, from: usize, into: Span) {
+        self.steps.push(Step::Recv { from, into });
+    }
+
+    fn wait(&mut self) {
+        self.steps.push(Step::Wait);
+    }
+
+    fn copy(&mut self, from: Span, into: Span) {
+        if from.len > 0 && from != into {
+            self.steps.push(Step::Copy { from, into });
+        }
+    }
+
+    fn combine(&mut self, low: Span, high: Span, into: Span) {
+        self.steps.push(Step::Combine { low, high, into });
+    }
+
+    /// Everybody's piece `i` goes once around, beginning with rank `i`.
+    fn ring_gather(&mut self, r: Rank, piece: impl Fn(usize) -> Span) {
+        for k in 0..r.n - 1 {
+            self.recv(r.minus(1), piece(r.minus(k + 1)));
+            self.send(r.plus(1), piece(r.minus(k)));
+            self.wait();
+        }
+    }
+
+    /// Piece `i` of everybody is combined on its way around, and ends at rank `i`.
+    fn ring_combine(&mut self, r: Rank, piece: impl Fn(usize) -> Span, tmp: usize) {
+        for k in 0..r.n - 1 {
+            let mine = piece(r.minus(k + 2));
+            let got = Span::new(Area::Scratch, tmp, mine.len);
+            self.recv(r.minus(1), got);
+            self.send(r.plus(1), piece(r.minus(k + 1)));
+            self.wait();
+            self.combine(got, mine, mine);
+        }
+    }
+
+    /// Nobody ends before everybody has begun.
+    pub fn barrier(r: Rank) -> Schedule {
+        let mut s = Schedule::default();
+        let nothing = Span::new(Area::Scratch, 0, 0);
+        let mut k = 1;
+        while k < r.n {
+            s.recv(r.minus(k), nothing);
+            s.send(r.plus(k), nothing);
+            s.wait();
+            k *= 2;
+        }
+        s
+    }
+
+    /// The input of `root` becomes everybody's; [`Area::Input`] is the one buffer there is.
+    pub fn broadcast(r: Rank, root: usize, count: usize, size: usize) -> Schedule {
+        let mut s = Schedule::default();
+        let whole = Span::new(Area::Input, 0, count * size);
+        if whole.len < LONG || r.n == 2 {
+            s.tree_down(r, root, |_| whole);
+        } else {
+            // Pieces are dealt out along the tree, then everybody collects all of them.
+            let p = Pieces {
+                n: r.n,
+                count,
+                size,
+            };
+            let rel = Rank {
+                n: r.n,
+                me: r.from(root),
+            };
+            s.tree_down(r, root, |(first, ranks)| {
+                Span::new(Area::Input, p.at(first), p.at(first + ranks) - p.at(first))
+            });
+            let ring = |i: usize| p.of(Area::Input, i);
+            for k in 0..r.n - 1 {
+                s.recv(r.minus(1), ring(rel.minus(k + 1)));
+                s.send(r.plus(1), ring(rel.minus(k)));
+                s.wait();
+            }
+        }
+        s
+    }
+
+    /// Along a binomial tree from `root`: `what` gives the data for a subtree, named by the distance of its
+    /// first rank from the root and how many ranks it has.
+    fn tree_down(&mut self, r: Rank, root: usize, what: impl Fn((usize, usize)) -> Span) {
+        let rel = r.from(root);
+        let mut mask = 1;
+        while mask < r.n && rel & mask == 0 {
+            mask *= 2;
+        }
+        if rel != 0 {
+            let parent = (rel - mask + root) % r.n;
+            self.recv(parent, what((rel, mask.min(r.n - rel))));
+            self.wait();
+        }
+        while mask > 1 {
+            mask /= 2;
+            let child = rel + mask;
+            if child < r.n {
+                self.send((child + root) % r.n, what((child, mask.min(r.n - child))));
+            }
+        }
+    }
+
+    /// Everybody's input, combined, becomes everybody's result.
+    pub fn allreduce(r: Rank, count: usize, size: usize) -> Schedule {
+        let mut s = Schedule::default();
+        let len = count * size;
+        s.copy(
+            Span::new(Area::Input, 0, len),
+            Span::new(Area::Result, 0, len),
+        );
+        if len < LONG || count < r.n {
+            s.doubling(r, len);
+            return s;
+        }
+        let p = Pieces {
+            n: r.n,
+            count,
+            size,
+        };
+        s.scratch = p.longest();
+        s.ring_combine(r, |i| p.of(Area::Result, i), 0);
+        s.ring_gather(r, |i| p.of(Area::Result, i));
+        s
+    }
+
+    /// Recursive doubling. Ranks beyond the largest power of two lend their data to a neighbour first.
+    fn doubling(&mut self, r: Rank, len: usize) {
+        let (mine, got) = (
+            Span::new(Area::Result, 0, len),
+            Span::new(Area::Scratch, 0, len),
+        );
+        self.scratch = len;
+        let pof2 = 1 << r.n.ilog2();
+        let extra = r.n - pof2;
+        let lends = r.me < 2 * extra;
+        if lends && r.me.is_multiple_of(2) {
+            self.send(r.me + 1, mine);
+            self.wait();
+            self.recv(r.me + 1, mine);
+            return;
+        }
+        let id = if lends {
+            self.recv(r.me - 1, got);
+            self.wait();
+            self.combine(got, mine, mine);
+            r.me / 2
+        } else {
+            r.me - extra
+        };
+        let mut mask = 1;
+        while mask < pof2 {
+            let other = id ^ mask;
+            let peer = if other < extra {
+                2 * other + 1
+            } else {
+                other + extra
+            };
+            self.recv(peer, got);
+            self.send(peer, mine);
+            self.wait();
+            if other < id {
+                self.combine(got, mine, mine);
+            } else {
+                self.combine(mine, got, mine);
+            }
+            mask *= 2;
+        }
+        if lends {
+            self.send(r.me - 1, mine);
+        }
+    }
+
+    /// Everybody's input, combined, becomes the result of `root`.
+    pub fn reduce(r: Rank, root: usize, count: usize, size: usize) -> Schedule {
+        let mut s = Schedule::default();
+        let len = count * size;
+        let rel = r.from(root);
+        let area = if rel == 0 {
+            Area::Result
+        } else {
+            Area::Scratch
+        };
+        let (acc, got) = (Span::new(area, 0, len), Span::new(Area::Scratch, len, len));
+        s.scratch = 2 * len;
+        s.copy(Span::new(Area::Input, 0, len), acc);
+        let mut mask = 1;
+        while mask < r.n {
+            if rel & mask != 0 {
+                s.send((rel - mask + root) % r.n, acc);
+                break;
+            }
+            if rel + mask < r.n {
+                s.recv((rel + mask + root) % r.n, got);
+                s.wait();
+                s.combine(acc, got, acc);
+            }
+            mask *= 2;
+        }
+        s
+    }
+
+    /// Everybody's input of `len` bytes, one after another, becomes everybody's result.
+    pub fn allgather(r: Rank, len: usize) -> Schedule {
+        let mut s = Schedule::default();
+        let slot = |i| Span::new(Area::Result, i * len, len);
+        s.copy(Span::new(Area::Input, 0, len), slot(r.me));
+        s.ring_gather(r, slot);
+        s
+    }
+
+    /// Part `i` of everybody's input, `len` bytes each, goes to rank `i`, which has them one after another.
+    pub fn alltoall(r: Rank, len: usize) -> Schedule {
+        let mut s = Schedule::default();
+        let part = |area, i| Span::new(area, i * len, len);
+        s.copy(part(Area::Input, r.me), part(Area::Result, r.me));
+        for k in 1..r.n {
+            s.recv(r.minus(k), part(Area::Result, r.minus(k)));
+            s.send(r.plus(k), part(Area::Input, r.plus(k)));
+            s.wait();
+        }
+        s
+    }
+
+    /// Everybody's input of `n * count` elements is combined; rank `i` gets part `i` of it.
+    pub fn reduce_scatter(r: Rank, count: usize, size: usize) -> Schedule {
+        let mut s = Schedule::default();
+        let len = count * size;
+        let slot = |i| Span::new(Area::Scratch, i * len, len);
+        let all = r.n * len;
+        s.scratch = all + len;
+        s.copy(
+            Span::new(Area::Input, 0, all),
+            Span::new(Area::Scratch, 0, all),
+        );
+        s.ring_combine(r, slot, all);
+        s.copy(slot(r.me), Span::new(Area::Result, 0, len));
+        s
+    }
+
+    /// Part `i` of the input of `root`, `len` bytes each, becomes the result of rank `i`.
+    pub fn scatter(r: Rank, root: usize, len: usize) -> Schedule {
+        let mut s = Schedule::default();
+        let rel = r.from(root);
+        let first = move |(child, ranks): (usize, usize)| {
+            Span::new(Area::Scratch, (child - rel) * len, ranks * len)
+        };
+        if rel == 0 {
+            s.turn(r, root, len, Area::Input, Area::Scratch);
+        }
+        s.scratch = r.n * len;
+        s.tree_down(r, root, first);
+        s.copy(first((rel, 1)), Span::new(Area::Result, 0, len));
+        s
+    }
+
+    /// Everybody's input of `len` bytes, one after another, becomes the result of `root`.
+    pub fn gather(r: Rank, root: usize, len: usize) -> Schedule {
+        let mut s = Schedule::default();
+        let rel = r.from(root);
+        s.scratch = r.n * len;
+        s.copy(
+            Span::new(Area::Input, 0, len),
+            Span::new(Area::Scratch, 0, len),
+        );
+        let mut mask = 1;
+        while mask < r.n && rel & mask == 0 {
+            let child = rel + mask;
+            if child < r.n {
+                let ranks = mask.min(r.n - child);
+                s.recv(
+                    (child + root) % r.n,
+                    Span::new(Area::Scratch, mask * len, ranks * len),
+                );
+            }
+            mask *= 2;
+        }
+        s.wait();
+        if rel != 0 {
+            let ranks = mask.min(r.n - rel);
+            s.send(
+                (rel - mask + root) % r.n,
+                Span::new(Area::Scratch, 0, ranks * len),
+            );
+        } else {
+            s.turn(r, root, len, Area::Scratch, Area::Result);
+        }
+        s
+    }
+
+    /// Between the order of ranks and that which begins with `root`.
+    fn turn(&mut self, r: Rank, root: usize, len: usize, from: Area, into: Area) {
+        let (low, high) = (root * len, (r.n - root) * len);
+        if from == Area::Scratch {
+            self.copy(Span::new(from, high, low), Span::new(into, 0, low));
+            self.copy(Span::new(from, 0, high), Span::new(into, low, high));
+        } else {
+            self.copy(Span::new(from, low, high), Span::new(into, 0, high));
+            self.copy(Span::new(from, 0, low), Span::new(into, high, low));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{HashMap, VecDeque};
+
+    /// Runs the schedules of a group on arrays of bytes, combined by adding, and returns the results.
+    /// Ranks take turns in a given order, so that early and late ones exist.
+    fn run(
+        scheds: &[Schedule],
+        inputs: &mut [Vec<u8>],
+        result: usize,
+        order: &[usize],
+    ) -> Vec<Vec<u8>> {
+        let n = scheds.len();
+        let mut areas: Vec<[Vec<u8>; 3]> = (0..n)
+            .map(|i| {
+                [
+                    core::mem::take(&mut inputs[i]),
+                    vec![0; result],
+                    vec![0; scheds[i].scratch],
+                ]
+            })
+            .collect();
+        let mut wires: HashMap<(usize, usize), VecDeque<Vec<u8>>> = HashMap::new();
+        let mut at = vec![0; n];
+        let mut owed: Vec<Vec<(usize, Span)>> = vec![Vec::new(); n];
+        let get = |a: &[Vec<u8>; 3], s: Span| a[s.area as usize][s.at..s.at + s.len].to_vec();
+        let put = |a: &mut [Vec<u8>; 3], s: Span, b: &[u8]| {
+            a[s.area as usize][s.at..s.at + s.len].copy_from_slice(b)
+        };
+        loop {
+            let mut moved = false;
+            for &i in order {
+                loop {
+                    let mut left = Vec::new();
+                    for (from, into) in core::mem::take(&mut owed[i]) {
+                        match wires.get_mut(&(from, i)).and_then(VecDeque::pop_front) {
+                            Some(b) => {
+                                assert_eq!(b.len(), into.len, "rank {i} from {from}");
+                                put(&mut areas[i], into, &b);
+                                moved = true;
+                            }
+                            None => left.push((from, into)),
+                        }
+                    }
+                    owed[i] = left;
+                    match scheds[i].steps.get(at[i]) {
+                        None => break,
+                        Some(Step::Wait) if !owed[i].is_empty() => break,
+                        Some(Step::Wait) => {}
+                        Some(Step::Send { to, from }) => {
+                            let b = get(&areas[i], *from);
+                            wires.entry((i, *to)).or_default().push_back(b);
+                        }
+                        Some(Step::Recv { from, into }) => owed[i].push((*from, *into)),
+                        Some(Step::Copy { from, into }) => {
+                            let b = get(&areas[i], *from);
+                            put(&mut areas[i], *into, &b);
+                        }
+                        Some(Step::Combine { low, high, into }) => {
+                            let (a, b) = (get(&areas[i], *low), get(&areas[i], *high));
+                            let sum: Vec<u8> =
+                                a.iter().zip(&b).map(|(a, b)| a.wrapping_add(*b)).collect();
+                            put(&mut areas[i], *into, &sum);
+                        }
+                    }
+                    at[i] += 1;
+                    moved = true;
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+        for i in 0..n {
+            assert_eq!(at[i], scheds[i].steps.len(), "rank {i} of {n} is stuck");
+            assert!(owed[i].is_empty(), "rank {i} of {n} waits for a message");
+        }
+        assert!(
+            wires.values().all(VecDeque::is_empty),
+            "a message nobody takes"
+        );
+        areas
+            .into_iter()
+            .map(|[input, result, _]| if result.is_empty() { input } else { result })
+            .collect()
+    }
+
+    fn data(n: usize, len: usize) -> Vec<Vec<u8>> {
+        (0..n)
+            .map(|i| (0..len).map(|b| (i * 37 + b * 11 + 1) as u8).collect())
+            .collect()
+    }
+
+    fn added(inputs: &[Vec<u8>]) -> Vec<u8> {
+        let first = vec![0u8; inputs[0].len()];
+        inputs.iter().fold(first, |a, v| {
+            a.iter().zip(v).map(|(a, b)| a.wrapping_add(*b)).collect()
+        })
+    }
+
+    /// Every group of up to 17 ranks, from every root, ranks early and late.
+    fn all(mut f: impl FnMut(usize, usize, &[usize])) {
+        for n in 1..=17 {
+            let up: Vec<usize> = (0..n).collect();
+            let down: Vec<usize> = (0..n).rev().collect();
+            for root in 0..n {
+                f(n, root, if root % 2 == 0 { &up } else { &down });
+            }
+        }
+    }
+
+    fn each(n: usize, f: impl Fn(Rank) -> Schedule) -> Vec<Schedule> {
+        (0..n).map(|me| f(Rank { n, me })).collect()
+    }
+
+    #[test]
+    fn results_are_those_of_the_man_page() {
+        for len in [0, 1, 24, 2 * LONG] {
+            all(|n, root, order| {
+                if len > 24 && root > 1 {
+                    return;
+                }
+                let inputs = data(n, len);
+                let got = run(
+                    &each(n, |r| Schedule::broadcast(r, root, len, 1)),
+                    &mut inputs.clone(),
+                    0,
+                    order,
+                );
+                assert!(
+                    got.iter().all(|g| *g == inputs[root]),
+                    "broadcast {n} {root} {len}"
+                );
+
+                let sum = added(&inputs);
+                let got = run(
+                    &each(n, |r| Schedule::allreduce(r, len, 1)),
+                    &mut inputs.clone(),
+                    len,
+                    order,
+                );
+                assert!(
+                    len == 0 || got.iter().all(|g| *g == sum),
+                    "allreduce {n} {len}"
+                );
+                let got = run(
+                    &each(n, |r| Schedule::reduce(r, root, len, 1)),
+                    &mut inputs.clone(),
+                    len,
+                    order,
+                );
+                assert_eq!(
+                    got[root].get(..len).unwrap(),
+                    sum,
+                    "reduce {n} {root} {len}"
+                );
+
+                let joined = inputs.concat();
+                let got = run(
+                    &each(n, |r| Schedule::allgather(r, len)),
+                    &mut inputs.clone(),
+                    n * len,
+                    order,
+                );
+                assert!(
+                    len == 0 || got.iter().all(|g| *g == joined),
+                    "allgather {n} {len}"
+                );
+                let got = run(
+                    &each(n, |r| Schedule::gather(r, root, len)),
+                    &mut inputs.clone(),
+                    n * len,
+                    order,
+                );
+                assert!(len == 0 || got[root] == joined, "gather {n} {root} {len}");
+            });
+        }
+    }
+
+    #[test]
+    fn slices_go_to_their_ranks() {
+        for len in [1, 5] {
+            all(|n, root, order| {
+                let inputs = data(n, n * len);
+                let part = |v: &[u8], i: usize| v[i * len..(i + 1) * len].to_vec();
+                let got = run(
+                    &each(n, |r| Schedule::scatter(r, root, len)),
+                    &mut inputs.clone(),
+                    len,
+                    order,
+                );
+                let want: Vec<_> = (0..n).map(|i| part(&inputs[root], i)).collect();
+                assert_eq!(got, want, "scatter {n} {root}");
+
+                let sum = added(&inputs);
+                let got = run(
+                    &each(n, |r| Schedule::reduce_scatter(r, len, 1)),
+                    &mut inputs.clone(),
+                    len,
+                    order,
+                );
+                let want: Vec<_> = (0..n).map(|i| part(&sum, i)).collect();
+                assert_eq!(got, want, "reduce_scatter {n}");
+
+                let got = run(
+                    &each(n, |r| Schedule::alltoall(r, len)),
+                    &mut inputs.clone(),
+                    n * len,
+                    order,
+                );
+                let want: Vec<Vec<u8>> = (0..n)
+                    .map(|i| inputs.iter().flat_map(|v| part(v, i)).collect())
+                    .collect();
+                assert_eq!(got, want, "alltoall {n}");
+            });
+        }
+    }
+
+    #[test]
+    fn nobody_leaves_a_barrier_before_the_last_has_come() {
+        for n in 1..=17 {
+            // Everybody but the last: no rank may reach its end.
+            for last in 0..n {
+                let scheds = each(n, Schedule::barrier);
+                let mut heard = vec![0; n];
+                let mut done = vec![false; n];
+                let mut sent: HashMap<(usize, usize), usize> = HashMap::new();
+                let mut at = vec![0; n];
+                let mut owed: Vec<Vec<usize>> = vec![Vec::new(); n];
+                for _ in 0..10 * n {
+                    for i in (0..n).filter(|i| *i != last) {
+                        while let Some(step) = scheds[i].steps.get(at[i]) {
+                            match step {
+                                Step::Send { to, .. } => *sent.entry((i, *to)).or_default() += 1,
+                                Step::Recv { from, .. } => owed[i].push(*from),
+                                _ => {
+                                    owed[i].retain(|f| match sent.get_mut(&(*f, i)) {
+                                        Some(c) if *c > 0 => {
+                                            *c -= 1;
+                                            false
+                                        }
+                                        _ => true,
+                                    });
+                                    if !owed[i].is_empty() {
+                                        break;
+                                    }
+                                    heard[i] += 1;
+                                }
+                            }
+                            at[i] += 1;
+                        }
+                        done[i] = at[i] == scheds[i].steps.len();
+                    }
+                }
+                assert!(
+                    n == 1 || done.iter().all(|d| !d),
+                    "{n} ranks, {last} late: {heard:?}"
+                );
+            }
+        }
+    }
+}
