@@ -2,8 +2,8 @@
 //!
 //! A remote access names a key, an address and a length; all three are checked against the table
 //! before a byte moves, under a lock that `remove` waits for. Keys are 32 bits: a slot and random
-//! bits that make a stale or guessed key miss. With `FI_EFA_SOFT_MR_MODE=scalable` a region has the key that the
-//! application asked for, and is addressed by offset.
+//! bits that make a stale or guessed key miss. A domain without FI_MR_PROV_KEY has the keys that the application
+//! asks for, one without FI_MR_VIRT_ADDR addresses regions by offset: see [`Naming`].
 
 use crate::core::rng::Rng;
 use crate::core::slab::Slab;
@@ -36,12 +36,20 @@ struct Regions {
     named: HashMap<u32, u32>,
 }
 
+/// How peers name memory, as a domain's mr_mode says (fi_mr(3)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Naming {
+    /// Keys are the application's choice.
+    pub own_keys: bool,
+    /// Addresses begin at 0 in every region.
+    pub offsets: bool,
+}
+
 /// The table of one adapter in one process.
 pub struct MemTable {
     regions: RwLock<Regions>,
     rng: Mutex<Rng>,
-    /// Keys are the application's, addresses are offsets.
-    scalable: bool,
+    naming: Naming,
 }
 
 /// The table while remote accesses run.
@@ -70,38 +78,35 @@ impl Regions {
 
 impl MemTable {
     /// An empty table whose keys depend on `seed`.
-    pub fn new(seed: u64, scalable: bool) -> Self {
+    pub fn new(seed: u64, naming: Naming) -> Self {
         MemTable {
             regions: RwLock::default(),
             rng: Mutex::new(Rng::new(seed)),
-            scalable,
+            naming,
         }
     }
 
-    /// Adds a region that remote peers address by its virtual addresses, and returns its key.
-    /// `FI_ENOMR` when the table is full. `wanted` is the application's key, which counts only in a
-    /// scalable table; `FI_ENOKEY` when it is in use there, or longer than 32 bits.
+    /// Adds a region and returns its key. `FI_ENOMR` when the table is full. `wanted` is the application's key, which
+    /// counts only where keys are its choice; `FI_ENOKEY` when it is in use there, or longer than 32 bits. Regions
+    /// without one are the library's own, addressed as they lie.
     pub fn insert(&self, mem: UserMem, access: u64, wanted: Option<u64>) -> Result<u64> {
-        let wanted = match wanted.filter(|_| self.scalable) {
+        let offsets = self.naming.offsets && wanted.is_some();
+        let wanted = match wanted.filter(|_| self.naming.own_keys) {
             None => None,
             Some(k) => Some(u32::try_from(k).map_err(|_| FI_ENOKEY)?),
         };
-        let salt = (self.rng.lock().unwrap_or_else(|e| e.into_inner()).bits() >> 40) as u32;
-        let salt = salt & ((1 << SALT) - 1);
         let mut r = self.regions.write().unwrap_or_else(|e| e.into_inner());
         if r.slots.len() >= SLOTS - 2 {
             return Err(FI_ENOMR);
         }
-        if wanted.is_some_and(|k| r.named.contains_key(&k)) {
+        if wanted.is_some_and(|k| r.slot(k).is_some()) {
             return Err(FI_ENOKEY);
         }
+        let salt = self.rng.lock().unwrap_or_else(|e| e.into_inner()).bits() >> 40;
+        let salt = salt as u32 & ((1 << SALT) - 1);
         let slot = r.slots.insert(Region {
             mem,
-            base: if wanted.is_some() {
-                0
-            } else {
-                mem.addr() as u64
-            },
+            base: if offsets { 0 } else { mem.addr() as u64 },
             len: mem.len() as u64,
             access,
             salt: wanted.is_none().then_some(salt),
@@ -111,7 +116,17 @@ impl MemTable {
                 r.named.insert(k, slot);
                 k
             }
-            None => key_of(slot, salt),
+            None => {
+                // A key that the application has chosen hides ours: another salt then.
+                let free = (0..1 << SALT)
+                    .map(|i| (salt + i) & ((1 << SALT) - 1))
+                    .find(|s| !r.named.contains_key(&key_of(slot, *s)));
+                let salt = free.ok_or(FI_ENOMR)?;
+                if let Some(region) = r.slots.get_mut(slot) {
+                    region.salt = Some(salt);
+                }
+                key_of(slot, salt)
+            }
         };
         Ok(u64::from(key))
     }
@@ -175,7 +190,13 @@ mod tests {
         let buf = [0u8; 64];
         // SAFETY: `buf` outlives the table.
         let mem = unsafe { UserMem::new([(buf.as_ptr().cast(), buf.len())]) }.unwrap();
-        let t = MemTable::new(1, true);
+        let t = MemTable::new(
+            1,
+            Naming {
+                own_keys: true,
+                offsets: true,
+            },
+        );
         assert_eq!(t.insert(mem, FI_REMOTE_READ, Some(7)), Ok(7));
         assert_eq!(t.insert(mem, FI_REMOTE_READ, Some(7)), Err(FI_ENOKEY));
         assert_eq!(t.insert(mem, FI_REMOTE_READ, Some(1 << 40)), Err(FI_ENOKEY));
@@ -192,7 +213,7 @@ mod tests {
         let at = buf.as_mut_ptr() as u64;
         // SAFETY: `buf` outlives the table.
         let mem = unsafe { UserMem::new([(buf.as_ptr().cast(), buf.len())]) }.unwrap();
-        let t = MemTable::new(1, false);
+        let t = MemTable::new(1, Naming::default());
         let key = t.insert(mem, FI_REMOTE_WRITE, None).unwrap();
         assert_ne!(key, 0);
         let k = key as u32;

@@ -21,6 +21,7 @@ use crate::hmem::UserMem;
 use crate::types::*;
 use engine::{Config, Engine};
 use mem::MemTable;
+pub use mem::Naming;
 use sock::Sock;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -178,7 +179,8 @@ impl SoftDevice {
         Ok((attr, ip))
     }
 
-    /// Whether regions have the application's keys and are addressed by offset.
+    /// Whether every domain is to have the application's keys and offsets, for applications that use
+    /// those whatever mr_mode they are given.
     pub fn scalable() -> bool {
         params::efa_str("soft_mr_mode").as_deref() == Some("scalable")
     }
@@ -202,7 +204,7 @@ impl SoftDevice {
     }
 
     /// Opens the adapter for a domain.
-    pub fn open() -> Result<SoftDevice> {
+    pub fn open(naming: Naming) -> Result<SoftDevice> {
         let (attr, ip) = Self::discover()?;
         let cfg = Config {
             segment: attr.mtu,
@@ -221,7 +223,7 @@ impl SoftDevice {
         Ok(SoftDevice {
             attr,
             ip,
-            mem: Arc::new(MemTable::new(random(), Self::scalable())),
+            mem: Arc::new(MemTable::new(random(), naming)),
             cfg,
         })
     }
@@ -397,7 +399,7 @@ mod tests {
         SoftDevice {
             attr,
             ip,
-            mem: Arc::new(MemTable::new(random(), false)),
+            mem: Arc::new(MemTable::new(random(), Naming::default())),
             cfg,
         }
     }

@@ -13,7 +13,7 @@ use super::rdm::{Ep, OpKind, Peers, Srx, UserOp};
 use crate::core::slab::Slab;
 use crate::core::{Info, Result};
 use crate::device::gate::{Gate, Inside};
-use crate::device::soft::SoftDevice;
+use crate::device::soft::{Naming, SoftDevice};
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::device::{Device, QueuePair};
 use crate::hmem::UserMem;
@@ -127,11 +127,21 @@ pub struct Mr {
     pub key: u64,
 }
 
+/// How the application that opens a domain names its memory. One whose memory is no target needs no names.
+fn naming(info: &Info) -> Naming {
+    let mode = info.domain.as_ref().map_or(FI_MR_BASIC, |d| d.mr_mode);
+    let plain = mode & FI_MR_BASIC != 0 || !crate::core::check::rma_target(info.caps);
+    Naming {
+        own_keys: !plain && mode & FI_MR_PROV_KEY == 0,
+        offsets: !plain && mode & FI_MR_VIRT_ADDR == 0,
+    }
+}
+
 impl Domain {
     /// Opens a domain on the adapter that `info` names. `FI_EINVAL` when it names another one.
     pub fn open(fabric: Arc<Fabric>, info: Info) -> Result<Arc<Domain>> {
         super::params::define();
-        let dev = SoftDevice::open()?;
+        let dev = SoftDevice::open(naming(&info))?;
         let device = dev.attr().name.as_str();
         let asked = info.domain.as_ref().and_then(|d| d.name.as_deref());
         let known = ["rdm", "dgrm"].map(|kind| format!("{device}-{kind}"));

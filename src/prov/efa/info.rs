@@ -6,7 +6,7 @@ use crate::core::info::{
     TxAttr,
 };
 use crate::core::registry::Query;
-use crate::core::{alter, check, Info, Result};
+use crate::core::{alter, check, version, Info, Result};
 use crate::device::soft::{public_key, SoftDevice};
 use crate::device::{DeviceAttr, QpAddr};
 use crate::types::*;
@@ -383,7 +383,23 @@ pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
     }
 }
 
+/// Keys and addresses of memory regions are whatever the application knows how to use: the software adapter
+/// needs none of the mr_mode bits (fi_mr(3)), and has a domain's table made to fit.
+fn fit_mr_mode(i: &mut Info, q: &Query) {
+    let asked = q.hints.and_then(|h| h.domain.as_ref()).map(|d| d.mr_mode);
+    let (Some(asked), Some(d)) = (asked, &mut i.domain) else {
+        return;
+    };
+    if asked == FI_MR_SCALABLE {
+        d.mr_mode = FI_MR_SCALABLE;
+    } else if q.api >= version(1, 5) && asked & (FI_MR_BASIC | FI_MR_SCALABLE) == 0 {
+        // FI_MR_LOCAL is not of the table: datagrams insist on it.
+        d.mr_mode &= asked | FI_MR_LOCAL;
+    }
+}
+
 fn candidate(i: &mut Info, q: &Query, gid: &[u8; 16]) -> check::Check {
+    fit_mr_mode(i, q);
     if let Some(h) = q.hints {
         check::check(q.api, i, h)?;
     }
