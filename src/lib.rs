@@ -10,5 +10,6 @@ pub mod device;
 pub mod hmem;
 pub mod proto;
 pub mod prov;
+pub mod shm;
 pub mod types;
 pub mod wire;

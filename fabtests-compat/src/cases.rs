@@ -60,6 +60,11 @@ impl Case {
         self
     }
 
+    /// With peers on the same host reached through the adapter, as others are.
+    fn far(self) -> Case {
+        self.with_env("FI_EFA_ENABLE_SHM_TRANSFER", "0")
+    }
+
     /// The main job.
     pub fn demo() -> Case {
         Case::pair("fi_rma_bw", "-o write -S all -I 200 -w 20")
@@ -85,24 +90,39 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "fi_rma_pingpong -o writedata",
     ] {
         let (program, args) = p.split_once(' ').unwrap_or((p, ""));
-        v.push(Case::pair(program, &format!("{args} -v -S all -I 20 -W 8")));
+        let every = Case::pair(program, &format!("{args} -v -S all -I 20 -W 8"));
+        v.push(every.clone().far());
+        v.push(every);
         for f in FAULTS {
             let c = Case::pair(
                 program,
                 &format!("{args} -v -S 1,64,4096,100000,1048576 -I 20 -W 8"),
             );
-            v.push(c.with_env("FI_EFA_SOFT_FAULT", f));
+            v.push(c.far().with_env("FI_EFA_SOFT_FAULT", f));
         }
     }
+    // Messages through shared memory, writes through a bad network: both ways at once.
+    let mixed = Case::pair("fi_rma_bw", "-o writedata -v -S 1,4096,1048576 -I 20 -W 8");
+    v.push(mixed.with_env("FI_EFA_SOFT_FAULT", FAULTS[0]));
+    // Through shared memory alone, as where the system lets nobody into another process's memory.
+    for p in [
+        "fi_rdm_tagged_pingpong",
+        "fi_rdm_bw",
+        "fi_rma_bw -o writedata",
+    ] {
+        let (program, args) = p.split_once(' ').unwrap_or((p, ""));
+        let c = Case::pair(program, &format!("{args} -v -S all -I 20 -W 8"));
+        v.push(c.with_env("FI_EFA_SHM_ATTACH", "0"));
+    }
     for wait in ["sread", "fd"] {
-        v.push(Case::pair(
-            "fi_rdm_tagged_pingpong",
-            &format!("-c {wait} -v -S 8,100000 -I 50"),
-        ));
-        v.push(Case::pair(
-            "fi_rma_bw",
-            &format!("-o write -c {wait} -v -S 8,100000 -I 50 -W 8"),
-        ));
+        for (program, args) in [
+            ("fi_rdm_tagged_pingpong", ""),
+            ("fi_rma_bw", "-o write -W 8"),
+        ] {
+            let args = format!("{args} -c {wait} -v -S 8,100000 -I 50");
+            v.push(Case::pair(program, &args));
+            v.push(Case::pair(program, &args).far());
+        }
     }
     // Two processes' worth of work on the defaults, unverified and with injection.
     v.push(Case::pair(
@@ -136,7 +156,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
                 c = c.with_env(name, value);
             }
             if let Some(f) = fault {
-                c = c.with_env("FI_EFA_SOFT_FAULT", f);
+                c = c.far().with_env("FI_EFA_SOFT_FAULT", f);
             }
             v.push(c);
         }
@@ -154,6 +174,9 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "asan/collectives",
     ] {
         v.push(Case::single(p));
+    }
+    for p in ["operations", "peer_death", "collectives"] {
+        v.push(Case::single(p).far());
     }
     // An external provider is found, and nothing else answers to its name.
     let mut outside = Case::single("fi_info");

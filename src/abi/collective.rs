@@ -358,7 +358,7 @@ pub unsafe fn join(
         return Err(FI_ENOEQ);
     };
     let id = b.id()?;
-    // Control operations progress by themselves (domain_attr->control_progress), whatever data does.
+    // Waiting for the event moves no endpoint along, as an event queue knows none: the thread does.
     b.domain.progress_thread()?;
     let mut s = b.domain.lock();
     if !coll::joinable(&s, id, a.coll_addr) {

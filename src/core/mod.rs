@@ -16,6 +16,7 @@ pub mod rng;
 pub mod slab;
 pub mod sync;
 pub mod tostr;
+pub mod yielding;
 
 pub use errno::{Errno, Result};
 pub use info::Info;

@@ -228,6 +228,8 @@ pub enum Payload<'a> {
 pub trait QueuePair {
     /// Its address, for peers.
     fn addr(&self) -> QpAddr;
+    /// Whether nothing posted is under way.
+    fn idle(&self) -> bool;
     /// Whether one more operation can be posted.
     fn room(&self) -> bool;
     /// Sends `header` and `payload` as one message of at most `mtu` bytes.
@@ -260,6 +262,14 @@ pub trait QueuePair {
     fn wait_fd(&self) -> i32;
     /// Asks for a signal on the descriptor; `false` when `poll` has something already.
     fn arm(&mut self) -> bool;
+}
+
+/// Hears of every region of a domain, so that peers may find it without the adapter.
+pub trait Directory: Send + Sync {
+    /// A region that peers name by `key`, its first byte by `base`.
+    fn add(&self, key: u64, base: u64, mem: &UserMem, access: u64);
+    /// The region goes: nobody uses it any more when this returns.
+    fn remove(&self, key: u64);
 }
 
 /// Access a memory region grants, as bits of `fi_mr_reg`'s `access`.

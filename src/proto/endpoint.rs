@@ -273,11 +273,14 @@ impl Endpoint {
 
     /// Sends what had to wait: control packets, then reads, then data of long messages in turn.
     pub fn progress(&mut self, port: &mut impl Port) {
-        while port.room() {
+        // One peer may have no room while others have.
+        for _ in 0..self.deferred.len() {
             let Some((peer, head)) = self.deferred.pop_front() else {
                 break;
             };
-            port.send(peer, &head, Load::None, Token::Control);
+            if !port.room() || !port.send(peer, &head, Load::None, Token::Control) {
+                self.deferred.push_back((peer, head));
+            }
         }
         if !self.unanswered.is_empty() {
             self.answer_reads(port);

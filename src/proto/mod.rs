@@ -119,6 +119,10 @@ pub trait Port {
     fn received(&mut self, ctx: u32, msg: Received, result: Result<(), Failure>);
     /// An answer of this peer is (`on`) or is no longer awaited.
     fn expect(&mut self, peer: PeerId, on: bool);
+    /// Whether reading is the better way to this peer for whatever does not fit into a packet.
+    fn reads_memory(&self, _peer: PeerId) -> bool {
+        false
+    }
     /// Makes the memory of operation `ctx` readable for peers until the operation ends. `None` when
     /// that cannot be had.
     fn expose(&mut self, ctx: u32) -> Option<Iovs>;

@@ -8,7 +8,7 @@
 use super::matching::{Id, Matcher, Posted};
 use super::PeerId;
 use crate::core::slab::Slab;
-use crate::wire::Rtm;
+use crate::wire::{Opt, Rtm, RtmKind};
 use std::collections::HashMap;
 
 /// Stands for no operation: what is received for it is dropped.
@@ -48,6 +48,34 @@ pub struct Unexpected {
 }
 
 impl Unexpected {
+    /// A whole message that came without the protocol.
+    pub fn whole(
+        ep: u32,
+        from: PeerId,
+        tag: Option<u64>,
+        cq_data: Option<u64>,
+        payload: Box<[u8]>,
+    ) -> Unexpected {
+        let opt = Opt {
+            cq_data,
+            ..Opt::default()
+        };
+        let rtm = Rtm {
+            msg_id: 0,
+            tag,
+            opt,
+            kind: RtmKind::Eager,
+            receipt: None,
+            after_nack: false,
+        };
+        Unexpected {
+            ep,
+            from,
+            rtm,
+            payload,
+        }
+    }
+
     /// Length of the whole message, bytes.
     pub fn len(&self) -> u64 {
         super::recv::total(&self.rtm, self.payload.len())
@@ -103,9 +131,10 @@ struct Multi {
 /// Where a message goes.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    pub(super) ctx: u32,
-    pub(super) base: u64,
-    pub(super) room: u64,
+    /// The receive, and its bytes from `base` on that there are for the message.
+    pub ctx: u32,
+    pub base: u64,
+    pub room: u64,
     multi: Option<u32>,
 }
 
@@ -313,7 +342,7 @@ impl RecvQueue {
     }
 
     /// The place for a message, if a receive waits for it.
-    pub(super) fn place(&mut self, from: PeerId, tag: Option<u64>, len: u64) -> Option<Place> {
+    pub fn place(&mut self, from: PeerId, tag: Option<u64>, len: u64) -> Option<Place> {
         // As `side`, borrowing one field only.
         let multis = &mut self.multis;
         let m = match (tag, &mut self.collective) {
@@ -363,7 +392,7 @@ impl RecvQueue {
     }
 
     /// A message into a place has ended; whether the receive stays posted.
-    pub(super) fn ended(&mut self, p: &Place) -> bool {
+    pub fn ended(&mut self, p: &Place) -> bool {
         let Some(at) = p.multi else { return false };
         let Some(b) = self.multis.get_mut(at) else {
             return false;
@@ -376,7 +405,8 @@ impl RecvQueue {
         true
     }
 
-    pub(super) fn keep(&mut self, u: Unexpected) {
+    /// Keeps a message nobody waits for.
+    pub fn keep(&mut self, u: Unexpected) {
         self.bytes += u.weight();
         let tag = u.rtm.tag;
         self.side(tag).keep(u.from, tag.unwrap_or(0), u);

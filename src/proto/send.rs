@@ -123,6 +123,9 @@ impl Endpoint {
             .policy
             .message(a.len, eager, self.cfg.features, theirs);
         let mut from = Iovs::default();
+        if !matches!(way, Way::Eager | Way::LongRead) && !a.inject && port.reads_memory(a.peer) {
+            way = Way::LongRead;
+        }
         if matches!(way, Way::LongRead | Way::RuntRead) {
             match port.expose(a.ctx) {
                 Some(v) => from = v,
@@ -301,9 +304,17 @@ impl Endpoint {
     }
 
     pub(super) fn push_data(&mut self, port: &mut impl Port) {
-        while let Some(id) = self.ready.front().copied() {
-            if self.txs.get(id).is_some() && !self.push_one(id, port) {
+        for _ in 0..self.ready.len() {
+            let Some(id) = self.ready.front().copied() else {
                 return;
+            };
+            if self.txs.get(id).is_some() && !self.push_one(id, port) {
+                if !port.room() {
+                    return;
+                }
+                // This peer has no room, others may.
+                self.ready.rotate_left(1);
+                continue;
             }
             // Done for now: `packet_done` puts it back when there is more.
             if let Some(t) = self.txs.get_mut(id) {

@@ -86,10 +86,10 @@ impl MemTable {
         }
     }
 
-    /// Adds a region and returns its key. `FI_ENOMR` when the table is full. `wanted` is the application's key, which
+    /// Adds a region and returns its key, and the address by which peers name its first byte. `FI_ENOMR` when the table is full. `wanted` is the application's key, which
     /// counts only where keys are its choice; `FI_ENOKEY` when it is in use there, or longer than 32 bits. Regions
     /// without one are the library's own, addressed as they lie.
-    pub fn insert(&self, mem: UserMem, access: u64, wanted: Option<u64>) -> Result<u64> {
+    pub fn insert(&self, mem: UserMem, access: u64, wanted: Option<u64>) -> Result<(u64, u64)> {
         let offsets = self.naming.offsets && wanted.is_some();
         let wanted = match wanted.filter(|_| self.naming.own_keys) {
             None => None,
@@ -104,9 +104,10 @@ impl MemTable {
         }
         let salt = self.rng.lock().unwrap_or_else(|e| e.into_inner()).bits() >> 40;
         let salt = salt as u32 & ((1 << SALT) - 1);
+        let base = if offsets { 0 } else { mem.addr() as u64 };
         let slot = r.slots.insert(Region {
             mem,
-            base: if offsets { 0 } else { mem.addr() as u64 },
+            base,
             len: mem.len() as u64,
             access,
             salt: wanted.is_none().then_some(salt),
@@ -128,7 +129,7 @@ impl MemTable {
                 key_of(slot, salt)
             }
         };
-        Ok(u64::from(key))
+        Ok((u64::from(key), base))
     }
 
     /// Takes a region out; accesses under way have ended when it returns.
@@ -197,7 +198,7 @@ mod tests {
                 offsets: true,
             },
         );
-        assert_eq!(t.insert(mem, FI_REMOTE_READ, Some(7)), Ok(7));
+        assert_eq!(t.insert(mem, FI_REMOTE_READ, Some(7)), Ok((7, 0)));
         assert_eq!(t.insert(mem, FI_REMOTE_READ, Some(7)), Err(FI_ENOKEY));
         assert_eq!(t.insert(mem, FI_REMOTE_READ, Some(1 << 40)), Err(FI_ENOKEY));
         let find = |a, l| t.access().find(7, a, l, FI_REMOTE_READ).map(|m| m.len());
@@ -214,7 +215,7 @@ mod tests {
         // SAFETY: `buf` outlives the table.
         let mem = unsafe { UserMem::new([(buf.as_ptr().cast(), buf.len())]) }.unwrap();
         let t = MemTable::new(1, Naming::default());
-        let key = t.insert(mem, FI_REMOTE_WRITE, None).unwrap();
+        let (key, _) = t.insert(mem, FI_REMOTE_WRITE, None).unwrap();
         assert_ne!(key, 0);
         let k = key as u32;
         let find = |k, a, l, n| t.access().find(k, a, l, n).map(|m| m.len());

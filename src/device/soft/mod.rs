@@ -14,7 +14,7 @@ pub mod packet;
 mod sock;
 mod thread;
 
-use super::{Device, DeviceAttr, Event, Events, Payload, QpAddr, QueuePair, Remote};
+use super::{Device, DeviceAttr, Directory, Event, Events, Payload, QpAddr, QueuePair, Remote};
 use crate::core::params;
 use crate::core::Result;
 use crate::hmem::UserMem;
@@ -40,6 +40,7 @@ pub struct SoftDevice {
     attr: DeviceAttr,
     ip: IpAddr,
     mem: Arc<MemTable>,
+    directory: Option<Arc<dyn Directory>>,
     cfg: Config,
 }
 
@@ -185,6 +186,11 @@ impl SoftDevice {
         params::efa_str("soft_mr_mode").as_deref() == Some("scalable")
     }
 
+    /// From now on `d` hears of every region.
+    pub fn publish(&mut self, d: Arc<dyn Directory>) {
+        self.directory = Some(d);
+    }
+
     fn qp(&self, sock: Sock, qkey: u32) -> Result<SoftQp> {
         let addr = QpAddr {
             gid: self.attr.gid,
@@ -224,6 +230,7 @@ impl SoftDevice {
             attr,
             ip,
             mem: Arc::new(MemTable::new(random(), naming)),
+            directory: None,
             cfg,
         })
     }
@@ -267,11 +274,19 @@ impl Device for SoftDevice {
     }
 
     fn reg_mr(&self, mem: UserMem, access: u64, wanted: Option<u64>) -> Result<u64> {
-        self.mem.insert(mem, access, wanted)
+        let (key, base) = self.mem.insert(mem, access, wanted)?;
+        if let Some(d) = &self.directory {
+            d.add(key, base, &mem, access);
+        }
+        Ok(key)
     }
 
     fn dereg_mr(&self, key: u64) -> Result<()> {
-        self.mem.remove(key)
+        self.mem.remove(key)?;
+        if let Some(d) = &self.directory {
+            d.remove(key);
+        }
+        Ok(())
     }
 
     fn target(
@@ -343,6 +358,10 @@ impl QueuePair for SoftQp {
         self.outstanding -= done.min(self.outstanding);
     }
 
+    fn idle(&self) -> bool {
+        self.outstanding == 0
+    }
+
     fn room(&self) -> bool {
         self.outstanding < self.depth
     }
@@ -400,6 +419,7 @@ mod tests {
             attr,
             ip,
             mem: Arc::new(MemTable::new(random(), Naming::default())),
+            directory: None,
             cfg,
         }
     }

@@ -4,6 +4,7 @@
 //! is overwritten and nothing is lost (FI_RM_ENABLED). Entries are written into the caller's buffer
 //! by `abi`, which knows the format; an error keeps its text until the next one is read.
 
+use crate::core::yielding::Patience;
 use crate::core::Result;
 use crate::device::wait::WaitSet;
 use crate::types::*;
@@ -54,7 +55,7 @@ pub struct Cq {
     /// fi_cq_signal(3) was called and no reader has noticed yet.
     pub signaled: bool,
     /// Reads that found nothing since the last that did.
-    pub idle: u32,
+    pub patience: Patience,
     /// Endpoints that report here.
     pub eps: Vec<u32>,
     entries: VecDeque<Entry>,
@@ -84,7 +85,7 @@ impl Cq {
             poke: None,
             news: false,
             signaled: false,
-            idle: 0,
+            patience: Patience::default(),
             eps: Vec::new(),
             entries: VecDeque::with_capacity(size.min(1024)),
             errors: VecDeque::new(),

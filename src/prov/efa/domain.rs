@@ -11,13 +11,15 @@ use super::rdm::coll::Colls;
 use super::rdm::work::{self, Trigger};
 use super::rdm::{Ep, OpKind, Peers, Srx, UserOp};
 use crate::core::slab::Slab;
+use crate::core::yielding::Patience;
 use crate::core::{Info, Result};
 use crate::device::gate::{Gate, Inside};
 use crate::device::soft::{Naming, SoftDevice};
 use crate::device::wait::{wait_readable, WaitSet};
-use crate::device::{Device, QueuePair};
+use crate::device::{Device, Directory, QueuePair};
 use crate::hmem::UserMem;
 use crate::proto::RecvQueue;
+use crate::shm::Table;
 use crate::types::*;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -100,12 +102,11 @@ pub struct State {
     pub mr_cntrs: Vec<(u64, u32, u64)>,
     /// Collective groups, and operations under way in them.
     pub colls: Colls,
+    /// What peers on the same host may know of our memory.
+    pub table: Option<Arc<Table>>,
     /// Bytes of unexpected messages per receive queue before senders wait.
     pub budget: usize,
 }
-
-/// Polls that find nothing before the processor is offered to others.
-const POLLS_PER_YIELD: u32 = 16;
 
 /// A domain. Thread safe: its state is behind one lock.
 pub struct Domain {
@@ -141,7 +142,7 @@ impl Domain {
     /// Opens a domain on the adapter that `info` names. `FI_EINVAL` when it names another one.
     pub fn open(fabric: Arc<Fabric>, info: Info) -> Result<Arc<Domain>> {
         super::params::define();
-        let dev = SoftDevice::open(naming(&info))?;
+        let mut dev = SoftDevice::open(naming(&info))?;
         let device = dev.attr().name.as_str();
         let asked = info.domain.as_ref().and_then(|d| d.name.as_deref());
         let known = ["rdm", "dgrm"].map(|kind| format!("{device}-{kind}"));
@@ -158,6 +159,13 @@ impl Domain {
             .domain
             .as_ref()
             .is_some_and(|d| d.progress == FI_PROGRESS_AUTO);
+        let seed = std::process::id() as u64 ^ crate::device::soft::now();
+        let near = crate::core::params::efa_bool("enable_shm_transfer", true)
+            && crate::core::params::efa_bool("shm_attach", true);
+        let table = near.then(|| Table::new(seed).ok().map(Arc::new)).flatten();
+        if let Some(t) = &table {
+            dev.publish(Arc::clone(t) as Arc<dyn Directory>);
+        }
         let single = info
             .domain
             .as_ref()
@@ -180,6 +188,7 @@ impl Domain {
                     triggers: Vec::new(),
                     mr_cntrs: Vec::new(),
                     colls: Colls::default(),
+                    table,
                     budget: crate::core::params::efa_size("unexpected_size", 64 << 20),
                 },
                 single,
@@ -271,6 +280,9 @@ impl Domain {
                 qp.report_remote();
             }
         }
+        if let Some(t) = &s.table {
+            t.want_events();
+        }
         Ok(())
     }
 
@@ -306,17 +318,19 @@ impl Domain {
         let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
         let n = cq.take(count, each);
         if n > 0 {
-            cq.idle = 0;
+            cq.patience.found();
             return Ok(n);
         }
         if cq.error_next() {
             return Err(FI_EAVAIL);
         }
         // Whoever polls in vain may be keeping the one it waits for from running.
-        cq.idle = cq.idle.wrapping_add(1);
-        if cq.idle.is_multiple_of(POLLS_PER_YIELD) {
+        if cq.patience.missed() {
             drop(guard);
-            std::thread::yield_now();
+            let taken = Patience::offer(std::thread::yield_now);
+            if let Some(cq) = self.lock().cqs.get_mut(id) {
+                cq.patience.offered(taken);
+            }
         }
         Err(FI_EAGAIN)
     }
@@ -599,12 +613,12 @@ fn progress_cntr(s: &mut State, id: u32) {
     }
 }
 
-/// Arms the queue pairs of these endpoints; `false` when one of them has something already.
+/// Arms these endpoints; `false` when one of them has something already.
 fn arm_eps(eps: &mut Slab<Ep>, list: &[u32]) -> bool {
     let mut quiet = true;
     for id in list {
-        if let Some(qp) = eps.get_mut(*id).and_then(Ep::qp_mut) {
-            quiet &= qp.arm();
+        if let Some(ep) = eps.get_mut(*id) {
+            quiet &= ep.arm();
         }
     }
     quiet

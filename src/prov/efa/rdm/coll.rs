@@ -183,7 +183,16 @@ struct Shape {
     needs: Needs,
 }
 
+fn has_collectives(s: &State, ep: u32) -> Result<()> {
+    if s.eps.get(ep).ok_or(FI_EBADF)?.caps & FI_COLLECTIVE != 0 {
+        return Ok(());
+    }
+    crate::warn_log!(FI_LOG_EP_DATA, "info->caps: wanted FI_COLLECTIVE for this");
+    Err(FI_EOPNOTSUPP)
+}
+
 fn shape(s: &State, ep: u32, r: &CollReq) -> Result<Shape> {
+    has_collectives(s, ep)?;
     let (_, g) = group(s, ep, r.group)?;
     let (combine, size) = element(r.what, r.datatype, r.op)?;
     let n = g.members.len();
@@ -243,10 +252,6 @@ pub fn collective(
     alloc: Alloc,
 ) -> Result<()> {
     let e = s.eps.get(ep).ok_or(FI_EBADF)?;
-    if e.caps & FI_COLLECTIVE == 0 {
-        crate::warn_log!(FI_LOG_EP_DATA, "info->caps: wanted FI_COLLECTIVE for this");
-        return Err(FI_EOPNOTSUPP);
-    }
     let flags = r.common.flags_or(e.tx_flags);
     let report = super::ops::reports(e.tx, flags);
     let x = shape(s, ep, r)?;
@@ -323,11 +328,8 @@ pub fn join(
     (eq, event): (Arc<Eq>, Event),
     alloc: Alloc,
 ) -> Result<fi_addr_t> {
+    has_collectives(s, ep)?;
     let e = s.eps.get_mut(ep).ok_or(FI_EBADF)?;
-    if e.caps & FI_COLLECTIVE == 0 {
-        crate::warn_log!(FI_LOG_EP_CTRL, "info->caps: wanted FI_COLLECTIVE for this");
-        return Err(FI_EOPNOTSUPP);
-    }
     let own = e.live.as_ref().ok_or(FI_EOPBADSTATE)?.qp.addr();
     let av = e.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
     let mut members = Vec::with_capacity(addrs.len());

@@ -7,6 +7,7 @@
 
 pub mod coll;
 mod dgram;
+mod near;
 mod ops;
 mod options;
 mod peers;
@@ -32,6 +33,7 @@ use crate::device::soft::{SoftDevice, SoftQp};
 use crate::device::{Device, Event, Events, QueuePair, Status};
 use crate::hmem::UserMem;
 use crate::proto::{self, Cancelled, Failure, Policy, RecvQueue};
+use crate::shm::Hub;
 use crate::types::*;
 use crate::wire::{extra, pkt};
 use port::{ep_port, EpPort};
@@ -169,6 +171,37 @@ struct Live {
     waiting: Vec<u32>,
     /// Receives of a datagram endpoint, in order.
     posted: VecDeque<u32>,
+    /// Peers on the same host.
+    hub: Option<Hub>,
+    ended: near::Ended,
+    /// Scratch for a packet of theirs.
+    packet: Vec<u8>,
+    /// Polls of the adapter in a row that found nothing, and polls that left it out since.
+    lull: u32,
+    left_out: u32,
+}
+
+/// An adapter that was quiet for so many polls is asked only with every so-manieth one while packets come
+/// through shared memory: asking costs a system call, or a look at memory of the device.
+const LULL: u32 = 64;
+const LEAVE_OUT: u32 = 1024;
+
+impl Live {
+    /// Whether the adapter shall be polled now.
+    #[inline]
+    fn adapter_due(&mut self) -> bool {
+        let near = self.hub.as_ref().is_some_and(|h| h.inbox.lively());
+        if !near || self.lull < LULL || self.left_out >= LEAVE_OUT || !self.qp.idle() {
+            self.left_out = 0;
+            return true;
+        }
+        self.left_out += 1;
+        false
+    }
+
+    fn wait_fd(&self) -> i32 {
+        self.hub.as_ref().map_or(self.qp.wait_fd(), Hub::fd)
+    }
 }
 
 /// One endpoint.
@@ -268,6 +301,18 @@ impl Ep {
     /// Whether fi_enable(3) has succeeded.
     pub fn enabled(&self) -> bool {
         self.live.is_some()
+    }
+
+    /// Descriptor that becomes readable after [`Ep::arm`] when there is something to do, once enabled.
+    pub fn wait_fd(&self) -> Option<i32> {
+        self.live.as_ref().map(Live::wait_fd)
+    }
+
+    /// Asks for a signal on the descriptor; `false` when there is something to do already.
+    pub fn arm(&mut self) -> bool {
+        let Some(l) = &mut self.live else { return true };
+        let quiet = l.ended.is_empty();
+        quiet & l.qp.arm() & l.hub.as_mut().is_none_or(|h| h.inbox.arm())
     }
 
     /// Its queue pair, once enabled.
@@ -423,7 +468,11 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         Some(qp) => qp,
         None => s.dev.open_qp(ep.qpn)?,
     };
-    let fd = qp.wait_fd();
+    let near = ep.opts.shared_memory && !ep.dgram;
+    let hub = near
+        .then(|| Hub::open(qp.addr(), qp.wait_fd(), s.table.clone()))
+        .flatten();
+    let fd = hub.as_ref().map_or(qp.wait_fd(), Hub::fd);
     ep.rdma = ep.opts.device_rdma && crate::core::params::efa_bool("use_device_rdma", true);
     let mut features = extra::UNSOLICITED_WRITE_RECV;
     if ep.rdma {
@@ -441,6 +490,9 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
     let counted = ep.cntrs[4].is_some() || ep.cntrs[5].is_some();
     if counted || !s.mr_cntrs.is_empty() {
         qp.report_remote();
+        if let Some(t) = &s.table {
+            t.want_events();
+        }
     }
     ep.rxq = match ep.srx {
         Some(x) => s.srxs.get(x).ok_or(FI_EBADF)?.rxq,
@@ -456,6 +508,11 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         events: Events::default(),
         waiting: Vec::new(),
         posted: Default::default(),
+        hub,
+        ended: near::Ended::default(),
+        packet: Vec::new(),
+        lull: 0,
+        left_out: 0,
     });
     if let Some(a) = s.avs.get_mut(av) {
         a.users += 1;
@@ -509,7 +566,7 @@ pub fn close_context(s: &mut State, id: u32, side: usize) {
     } else {
         ep.rx.take()
     };
-    let fd = ep.qp_mut().map(|q| q.wait_fd());
+    let fd = ep.wait_fd();
     let (Some(b), Some(fd)) = (bound, fd) else {
         return;
     };
@@ -549,7 +606,7 @@ pub fn close(s: &mut State, id: u32) -> Result<(Ep, Option<i32>)> {
         return Err(FI_EBUSY);
     }
     let mut ep = s.eps.remove(id).ok_or(FI_EBADF)?;
-    let fd = ep.qp_mut().map(|q| q.wait_fd());
+    let fd = ep.wait_fd();
     if let Some(fd) = fd {
         for b in [ep.tx, ep.rx].into_iter().flatten() {
             if let Some(c) = s.cqs.get_mut(b.cq) {
@@ -652,17 +709,54 @@ pub fn progress(s: &mut State, id: u32) {
     let Some(rq) = s.rxqs.get_mut(ep.rxq) else {
         return;
     };
+    let due = live.adapter_due();
     let Live {
         qp,
         proto,
         events,
         waiting,
         posted,
+        hub,
+        ended,
+        packet,
+        lull,
+        ..
     } = live;
-    qp.poll(events);
+    if due {
+        qp.poll(events);
+        *lull = if events.list.is_empty() { *lull + 1 } else { 0 };
+    }
     let Events { list, arena } = events;
-    let mut port = ep_port!(s, id, ep, qp, None);
     let mut down = Vec::new();
+    if let Some(h) = hub {
+        let Hub { inbox, outbox } = h;
+        let mut port = ep_port!(s, id, ep, qp, Some(outbox), &mut *ended, None);
+        inbox.poll(|from, peer, record| {
+            let peer = *peer.get_or_insert_with(|| port.peers.of(from));
+            match record.kind {
+                near::PACKET => {
+                    record.copy(0, packet);
+                    proto.packet(peer, packet, rq, &mut port);
+                }
+                _ => near::arrived(peer, record, rq, &mut port),
+            }
+        });
+        if h.lost() {
+            let gone = Status::RemoteUnresponsive;
+            down.extend(h.gone().iter().map(|a| (s.peers.of(a), failure(gone))));
+        }
+    }
+    let near = hub.as_mut().map(|h| &mut h.outbox);
+    let mut port = ep_port!(s, id, ep, qp, near, ended, None);
+    for (peer, why) in &down {
+        proto.peer_down(*peer, *why, rq, &mut port);
+    }
+    while let Some(id) = port.ended.packets.pop_front() {
+        proto.packet_done(id, None, &mut port);
+    }
+    while let Some(id) = port.ended.reads.pop_front() {
+        proto.read_done(id, None, rq, &mut port);
+    }
     for e in list.drain(..) {
         match e {
             Event::Recv { from, data } if ep.dgram => {
@@ -737,6 +831,9 @@ fn watch_budget(s: &mut State, id: u32) {
         ep.holding = hold;
         if let Some(l) = &mut ep.live {
             l.qp.hold(hold.then_some(is_message));
+            if let Some(h) = &mut l.hub {
+                h.inbox.hold(hold);
+            }
         }
         if hold {
             crate::info_log!(

@@ -6,7 +6,7 @@
 
 use super::port::{ep_port, EpPort};
 use super::work::Work;
-use super::{Live, OpKind, UserOp, WR_RMA};
+use super::{near, Live, OpKind, UserOp, WR_RMA};
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::{Device, Payload, QueuePair, Remote};
@@ -17,6 +17,7 @@ use crate::proto::{
 use crate::prov::efa::cq::{Entry, ErrEntry};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::info::DGRAM_PREFIX;
+use crate::shm::Sent;
 use crate::types::*;
 use crate::wire::{extra, Iovs, RmaIov};
 
@@ -170,12 +171,23 @@ macro_rules! live_port {
             events: _,
             waiting: _,
             posted: $posted,
+            hub,
+            ended,
+            ..
         }) = &mut $ep.live
         else {
             return Err(FI_EOPBADSTATE);
         };
         #[allow(unused_mut)]
-        let mut $port = ep_port!($s, $id, $ep, qp, $inject);
+        let mut $port = ep_port!(
+            $s,
+            $id,
+            $ep,
+            qp,
+            hub.as_mut().map(|h| &mut h.outbox),
+            ended,
+            $inject
+        );
     };
 }
 pub(super) use live_port;
@@ -289,6 +301,14 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     tag_fits(ep.caps, r.tag)?;
     let flags = r.common.flags_or(ep.tx_flags);
     let peer = port.av.ok_or(FI_ENOAV)?.peer(r.to, port.peers)?;
+    let report = r.common.reports(&r.data, ep.tx, flags);
+    if flags & FI_DELIVERY_COMPLETE == 0 {
+        match near::send(&mut port, peer, r, report) {
+            Sent::Done => return Ok(()),
+            Sent::Busy => return Err(FI_EAGAIN),
+            Sent::Elsewhere => {}
+        }
+    }
     let mem = match r.data {
         Data::User(m) => m,
         Data::Inject(_) => UserMem::EMPTY,
@@ -297,7 +317,7 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     op.context = r.common.context;
     op.flags = FI_SEND | if r.tag.is_some() { FI_TAGGED } else { FI_MSG };
     op.len = r.data.len();
-    op.report = r.common.reports(&r.data, ep.tx, flags);
+    op.report = report;
     op.peer = peer;
     op.key = r.tag.unwrap_or(0);
     op.done = r.common.done;
@@ -569,6 +589,14 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     };
     let able = proto.features_of(peer).is_none_or(|f| f & need != 0);
     let native = ep.rdma && able;
+    let report = r.common.reports(&r.data, ep.tx, flags);
+    if native {
+        match near::rma(&mut port, peer, r, report) {
+            Sent::Done => return Ok(()),
+            Sent::Busy => return Err(FI_EAGAIN),
+            Sent::Elsewhere => {}
+        }
+    }
     let imm = r.cq_data.map(|d| d as u32);
     let max = ep.max_rdma;
     let many = native && mem.len() > max;
@@ -576,7 +604,7 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     op.context = r.common.context;
     op.flags = FI_RMA | if r.write { FI_WRITE } else { FI_READ };
     op.len = r.data.len();
-    op.report = r.common.reports(&r.data, ep.tx, flags);
+    op.report = report;
     op.peer = peer;
     (op.raddr, op.key) = (r.addr, r.key);
     op.parts = 1;

@@ -31,7 +31,7 @@ pub struct Options {
     atomic_limit: usize,
     rnr_retry: usize,
     p2p: i32,
-    shared_memory: bool,
+    pub shared_memory: bool,
     cuda_api: bool,
     homogeneous: bool,
     unsolicited: bool,

@@ -1,5 +1,6 @@
 //! What the protocol sees of the world: this endpoint's queue pair, buffers and completion queues.
 
+use super::near::Ended;
 use super::peers::Peers;
 use super::{failure, Bound, OpKind, UserOp, WR_CONTROL, WR_READ, WR_RMA, WR_TX};
 use crate::core::slab::Slab;
@@ -10,6 +11,7 @@ use crate::proto::{Body, Failure, Load, PeerId, Port, ReadPost, Received, Token}
 use crate::prov::efa::av::Av;
 use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::cq::{Cq, Entry, ErrEntry};
+use crate::shm::{Outbox, Sent, What};
 use crate::types::*;
 use crate::wire::{Iovs, RmaIov, Rta, RtaKind};
 
@@ -18,6 +20,10 @@ pub struct EpPort<'a> {
     pub id: u32,
     pub dev: &'a SoftDevice,
     pub qp: &'a mut SoftQp,
+    /// The way to peers on the same host.
+    pub near: Option<&'a mut Outbox>,
+    /// What was done that way.
+    pub ended: &'a mut Ended,
     pub peers: &'a mut Peers,
     pub ops: &'a mut Slab<UserOp>,
     pub cqs: &'a mut Slab<Cq>,
@@ -52,11 +58,13 @@ fn cntr_index(flags: u64) -> usize {
 
 /// A port of endpoint `$id` of state `$s`: what its parts `$ep` and `$qp`, borrowed already, leave.
 macro_rules! ep_port {
-    ($s:expr, $id:expr, $ep:expr, $qp:expr, $inject:expr) => {
+    ($s:expr, $id:expr, $ep:expr, $qp:expr, $near:expr, $ended:expr, $inject:expr) => {
         EpPort {
             id: $id,
             dev: &$s.dev,
             qp: $qp,
+            near: $near,
+            ended: $ended,
             peers: &mut $s.peers,
             ops: &mut $s.ops,
             cqs: &mut $s.cqs,
@@ -76,12 +84,12 @@ macro_rules! ep_port {
 pub(super) use ep_port;
 
 impl EpPort<'_> {
-    fn count(&mut self, at: usize, len: usize, ok: bool) {
+    pub(super) fn count(&mut self, at: usize, len: usize, ok: bool) {
         let id = self.to_cntrs.get(at).copied().flatten();
         self.count_at(id, len, ok);
     }
 
-    fn count_at(&mut self, id: Option<u32>, len: usize, ok: bool) {
+    pub(super) fn count_at(&mut self, id: Option<u32>, len: usize, ok: bool) {
         if let Some(c) = id.and_then(|c| self.cntrs.get_mut(c)) {
             if ok {
                 c.count(len);
@@ -190,7 +198,7 @@ impl EpPort<'_> {
         self.report_write(peer, u64::from(imm), len as usize);
     }
 
-    fn report_write(&mut self, peer: PeerId, data: u64, len: usize) {
+    pub(super) fn report_write(&mut self, peer: PeerId, data: u64, len: usize) {
         let src = self.source_of(peer);
         if let Some(q) = self.rx.and_then(|b| self.cqs.get_mut(b.cq)) {
             q.push(Entry {
@@ -315,10 +323,6 @@ impl Port for EpPort<'_> {
         let Some(addr) = self.peers.addr(to) else {
             return false;
         };
-        let wr_id = match token {
-            Token::Tx(id) => WR_TX | u64::from(id),
-            Token::Control => WR_CONTROL,
-        };
         let mut copy = Vec::new();
         let payload = match (load, self.inject) {
             (Load::None, _) => Payload::Copy(&[]),
@@ -339,6 +343,31 @@ impl Port for EpPort<'_> {
                 }
                 None => return false,
             },
+        };
+        if let Some(near) = &mut self.near {
+            let (body, bytes) = match payload {
+                Payload::User(m) => (m, &[][..]),
+                Payload::Copy(b) => (UserMem::EMPTY, b),
+            };
+            let what = What {
+                kind: super::near::PACKET,
+                flags: 0,
+                message: super::is_message(head),
+            };
+            match near.send(to, addr, what, head, &body, bytes) {
+                Sent::Done => {
+                    if let Token::Tx(id) = token {
+                        self.ended.packets.push_back(id);
+                    }
+                    return true;
+                }
+                Sent::Busy => return false,
+                Sent::Elsewhere => {}
+            }
+        }
+        let wr_id = match token {
+            Token::Tx(id) => WR_TX | u64::from(id),
+            Token::Control => WR_CONTROL,
         };
         self.qp.post_send(wr_id, addr, head, payload).is_ok()
     }
@@ -430,6 +459,11 @@ impl Port for EpPort<'_> {
         }
     }
 
+    fn reads_memory(&self, peer: PeerId) -> bool {
+        // Both sides are let in, or neither: the same system decides.
+        self.near.as_ref().is_some_and(|n| n.visits(peer))
+    }
+
     fn expose(&mut self, ctx: u32) -> Option<Iovs> {
         if !self.rdma_read {
             return None;
@@ -466,6 +500,16 @@ impl Port for EpPort<'_> {
             return ReadPost::Refused;
         }
         let local = op.mem.part(into.off as usize, into.len);
+        if let Some(near) = &mut self.near {
+            // What cannot be read from here may yet be by the adapter, which also says why not.
+            if near
+                .access(from, false, &local, (piece.key, piece.addr))
+                .is_ok()
+            {
+                self.ended.reads.push_back(id);
+                return ReadPost::Posted;
+            }
+        }
         let remote = Remote {
             to: *to,
             addr: piece.addr,

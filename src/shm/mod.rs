@@ -1,0 +1,451 @@
+//! Same-host transport: packets between processes of one host through shared memory.
+//!
+//! An endpoint has a [`Hub`]. To a peer with the same GID it opens a ring when the first packet is for it
+//! (`sock`): an anonymous file that the peer reads (`ring`, `segment`). Where that fails, for a peer in another
+//! container, of another user or another library, or with the transport off, the adapter carries the packets; the
+//! protocol above puts them in order whichever way they come. A poll looks into the rings in use; one that has
+//! been empty for long asks its writer for a wake-up instead, so that polling costs nothing for peers that
+//! are quiet. `thread` hears of new peers, wake-ups and deaths.
+
+mod ring;
+mod segment;
+mod sock;
+mod table;
+mod thread;
+
+use crate::core::params;
+use crate::device::QpAddr;
+use crate::hmem::UserMem;
+use crate::proto::PeerId;
+use crate::types::*;
+use ring::{Found, Full, Reader, Writer};
+pub use ring::{Record, What, RECORD_MAX};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering::*;
+use std::sync::Arc;
+use table::Visit;
+pub use table::{Denied, Table};
+use thread::{News, Shared, Thread};
+
+/// Polls without a record after which a ring is no longer looked into.
+const PATIENCE: u32 = 4096;
+/// Records taken from one ring before the next one's turn.
+const BURST: u32 = 64;
+
+/// How packets reach a peer.
+enum Route {
+    Unknown,
+    Adapter,
+    Ring(Box<Out>),
+}
+
+/// A ring to a peer.
+struct Out {
+    ring: Writer,
+    sock: Arc<OwnedFd>,
+    conn: u64,
+    to: QpAddr,
+    /// The peer's memory, where the system lets us in.
+    visit: Option<Visit>,
+}
+
+/// A ring from a peer.
+struct In {
+    ring: Reader,
+    from: QpAddr,
+    /// The peer's number, as [`Inbox::poll`]'s caller knows it.
+    peer: Option<PeerId>,
+    conn: u64,
+    /// Polls since the last record.
+    idle: u32,
+    ended: bool,
+}
+
+/// What came of handing a packet over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It is with the peer.
+    Done,
+    /// Not now.
+    Busy,
+    /// This peer is not reached this way.
+    Elsewhere,
+}
+
+/// The way out: a ring to every peer that can be reached.
+pub struct Outbox {
+    own: QpAddr,
+    shared: Arc<Shared>,
+    thread: &'static Thread,
+    routes: Vec<Route>,
+}
+
+/// The way in: the rings of peers.
+pub struct Inbox {
+    shared: Arc<Shared>,
+    thread: &'static Thread,
+    listener: u64,
+    /// Rings that are looked into, and those that sleep.
+    hot: Vec<In>,
+    cold: Vec<In>,
+    held: bool,
+    /// Somebody may wait on the descriptor: its signal has to be taken back.
+    armed: bool,
+    down: Vec<QpAddr>,
+    /// Connections that have ended, and tables that came, for the outbox.
+    hung_up: Vec<u64>,
+    tables: Vec<(u64, Visit)>,
+}
+
+/// See the module text. Not thread safe by itself: the owner serialises the calls.
+pub struct Hub {
+    pub inbox: Inbox,
+    pub outbox: Outbox,
+}
+
+impl Hub {
+    /// The hub of the queue pair at `own`, whose descriptor joins the hub's own; `None` with
+    /// `FI_EFA_ENABLE_SHM_TRANSFER=0` or where the system denies something it needs.
+    pub fn open(own: QpAddr, adapter_fd: i32, table: Option<Arc<Table>>) -> Option<Hub> {
+        if !params::efa_bool("enable_shm_transfer", true) {
+            return None;
+        }
+        let open = || {
+            let thread = Thread::get()?;
+            let shared = Arc::new(Shared::new(table.clone())?);
+            shared.wait.add(adapter_fd);
+            let listener = thread.listen(&shared, sock::listen(&own)?);
+            let outbox = Outbox {
+                own,
+                shared: Arc::clone(&shared),
+                thread,
+                routes: Vec::new(),
+            };
+            let inbox = Inbox {
+                shared,
+                thread,
+                listener,
+                hot: Vec::new(),
+                cold: Vec::new(),
+                held: false,
+                armed: false,
+                down: Vec::new(),
+                hung_up: Vec::new(),
+                tables: Vec::new(),
+            };
+            Ok::<Hub, crate::core::Errno>(Hub { inbox, outbox })
+        };
+        open()
+            .map_err(|e| {
+                crate::info_log!(
+                    FI_LOG_EP_CTRL,
+                    "shm is not used by this endpoint: {}",
+                    crate::core::errno::text(e)
+                )
+            })
+            .ok()
+    }
+
+    /// Descriptor that becomes readable after [`Inbox::arm`] when there is something, here or at the adapter.
+    pub fn fd(&self) -> i32 {
+        self.inbox.shared.wait.fd()
+    }
+
+    /// Takes note of peers whose memory can be reached, lets go of rings to peers that are gone, and returns all those peers, once their last packets are
+    /// taken in.
+    pub fn gone(&mut self) -> Vec<QpAddr> {
+        for (conn, visit) in core::mem::take(&mut self.inbox.tables) {
+            self.outbox.may_visit(conn, visit);
+        }
+        for conn in core::mem::take(&mut self.inbox.hung_up) {
+            let Some(to) = self.outbox.hang_up(conn) else {
+                continue;
+            };
+            // A ring from the same peer still has its last words.
+            if !self.inbox.last_words(&to) {
+                self.inbox.down.push(to);
+            }
+        }
+        core::mem::take(&mut self.inbox.down)
+    }
+
+    /// Whether [`Hub::gone`] has something to say.
+    #[inline]
+    pub fn lost(&self) -> bool {
+        let i = &self.inbox;
+        !(i.hung_up.is_empty() && i.down.is_empty() && i.tables.is_empty())
+    }
+}
+
+impl Outbox {
+    /// First contact: finds out how the peer is reached. `false` when it has too many callers just now: it is called
+    /// again with the next packet, and gets none in another way, for messages keep their order only on one.
+    #[cold]
+    fn call(&mut self, peer: PeerId, addr: &QpAddr) -> bool {
+        let at = peer as usize;
+        if self.routes.len() <= at {
+            self.routes.resize_with(at + 1, || Route::Unknown);
+        }
+        let route = match self.open(addr) {
+            Ok(out) => Route::Ring(Box::new(out)),
+            Err(FI_EAGAIN) => return false,
+            Err(_) => Route::Adapter,
+        };
+        if let Some(r) = self.routes.get_mut(at) {
+            *r = route;
+        }
+        true
+    }
+
+    fn open(&self, addr: &QpAddr) -> crate::core::Result<Out> {
+        if addr.gid != self.own.gid {
+            return Err(FI_EHOSTUNREACH);
+        }
+        let mut ring = Writer::new()?;
+        let (sock, pid) = sock::connect(&self.own, addr, ring.fd())?;
+        ring.passed();
+        let sock = Arc::new(sock);
+        let conn = self.thread.called(&self.shared, Arc::clone(&sock), pid);
+        Ok(Out {
+            ring,
+            sock,
+            conn,
+            to: *addr,
+            visit: None,
+        })
+    }
+
+    fn may_visit(&mut self, conn: u64, visit: Visit) {
+        let to = |r: &&mut Route| matches!(r, Route::Ring(o) if o.conn == conn);
+        if let Some(Route::Ring(o)) = self.routes.iter_mut().find(to) {
+            o.visit = Some(visit);
+        }
+    }
+
+    /// Whether the peer's memory can be reached from here.
+    #[inline]
+    pub fn visits(&self, peer: PeerId) -> bool {
+        matches!(self.routes.get(peer as usize), Some(Route::Ring(o)) if o.visit.is_some())
+    }
+
+    /// Writes `local` to a peer's region, or fills it from there. Whether the peer wants to hear of it.
+    pub fn access(
+        &mut self,
+        peer: PeerId,
+        write: bool,
+        local: &UserMem,
+        (key, addr): (u64, u64),
+    ) -> core::result::Result<bool, Denied> {
+        let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) else {
+            return Err(Denied::Elsewhere);
+        };
+        let v = o.visit.as_ref().ok_or(Denied::Elsewhere)?;
+        v.access(o.ring.file(), write, local, key, addr)?;
+        Ok(v.events())
+    }
+
+    /// The peer of a connection that has ended. What is sent to it from now on, the adapter answers: nobody is
+    /// there.
+    fn hang_up(&mut self, conn: u64) -> Option<QpAddr> {
+        let of = |r: &Route| match r {
+            Route::Ring(o) if o.conn == conn => Some(o.to),
+            _ => None,
+        };
+        let (r, to) = self
+            .routes
+            .iter_mut()
+            .find_map(|r| of(r).map(|to| (r, to)))?;
+        *r = Route::Adapter;
+        Some(to)
+    }
+
+    /// Hands a packet of up to [`RECORD_MAX`] bytes to a peer: `head`, then `body` or, without one, `bytes`.
+    #[inline]
+    pub fn send(
+        &mut self,
+        peer: PeerId,
+        addr: &QpAddr,
+        what: What,
+        head: &[u8],
+        body: &UserMem,
+        bytes: &[u8],
+    ) -> Sent {
+        let len = head.len() + body.len() + bytes.len();
+        if let None | Some(Route::Unknown) = self.routes.get(peer as usize) {
+            if !self.call(peer, addr) {
+                return Sent::Busy;
+            }
+        }
+        let Some(Route::Ring(out)) = self
+            .routes
+            .get_mut(peer as usize)
+            .filter(|_| len <= RECORD_MAX)
+        else {
+            return Sent::Elsewhere;
+        };
+        match out.ring.write(what, head, body, bytes) {
+            Ok(false) => Sent::Done,
+            Ok(true) => {
+                sock::wake(&out.sock);
+                Sent::Done
+            }
+            Err(Full::Room | Full::Held) => Sent::Busy,
+        }
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        for r in &self.routes {
+            if let Route::Ring(o) = r {
+                self.thread.forget(o.conn);
+            }
+        }
+    }
+}
+
+impl Inbox {
+    /// Whether any peer has been heard lately.
+    #[inline]
+    pub fn lively(&self) -> bool {
+        !self.hot.is_empty()
+    }
+
+    /// Takes records in: `each` gets the peer's address, a place for its number, and the record. Whether there were any.
+    #[inline]
+    pub fn poll(&mut self, mut each: impl FnMut(&QpAddr, &mut Option<PeerId>, &Record)) -> bool {
+        if self.armed || self.shared.news.load(Acquire) {
+            self.hear();
+        }
+        let mut some = false;
+        let mut tired = false;
+        for i in &mut self.hot {
+            let mut n = 0;
+            while n < BURST {
+                let len = match i.ring.look() {
+                    Found::Nothing => break,
+                    Found::Record(r) => {
+                        each(&i.from, &mut i.peer, &r);
+                        r.len
+                    }
+                    Found::Broken => {
+                        i.ended = true;
+                        break;
+                    }
+                };
+                i.ring.take(len);
+                n += 1;
+            }
+            if n > 0 {
+                i.idle = 0;
+                some = true;
+            } else {
+                i.idle += 1;
+                tired |= i.idle >= PATIENCE || i.ended;
+            }
+        }
+        if tired {
+            self.rest();
+        }
+        some
+    }
+
+    /// Rings that have been empty for long go to sleep, those of dead peers go.
+    #[cold]
+    fn rest(&mut self) {
+        let mut at = 0;
+        while let Some(i) = self.hot.get(at) {
+            if i.ended && i.idle > 0 {
+                let i = self.hot.swap_remove(at);
+                self.thread.forget(i.conn);
+                self.down.push(i.from);
+            } else if i.idle >= PATIENCE && i.ring.sleep() {
+                let i = self.hot.swap_remove(at);
+                self.cold.push(i);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    fn wake(&mut self, conn: u64) -> Option<&mut In> {
+        if let Some(at) = self.cold.iter().position(|i| i.conn == conn) {
+            let mut i = self.cold.swap_remove(at);
+            i.ring.awake();
+            i.idle = 0;
+            self.hot.push(i);
+            return self.hot.last_mut();
+        }
+        self.hot.iter_mut().find(|i| i.conn == conn)
+    }
+
+    #[cold]
+    fn hear(&mut self) {
+        if self.armed {
+            self.armed = false;
+            self.shared.wait.clear();
+            for i in &self.hot {
+                i.ring.awake();
+            }
+        }
+        for n in self.shared.take() {
+            match n {
+                News::Ring(conn, from, ring) => {
+                    ring.hold(self.held);
+                    self.hot.push(In {
+                        ring,
+                        peer: None,
+                        from,
+                        conn,
+                        idle: 0,
+                        ended: false,
+                    });
+                }
+                News::Table(conn, visit) => self.tables.push((conn, visit)),
+                News::Awake(conn) => {
+                    self.wake(conn);
+                }
+                News::End(conn) => match self.wake(conn) {
+                    Some(i) => i.ended = true,
+                    None => self.hung_up.push(conn),
+                },
+            }
+        }
+    }
+
+    /// Marks the ring of a peer that is gone, if there is one, to be read to its end.
+    fn last_words(&mut self, from: &QpAddr) -> bool {
+        let all = self.hot.iter().chain(&self.cold);
+        let Some(conn) = all.filter(|i| i.from == *from).map(|i| i.conn).next() else {
+            return false;
+        };
+        if let Some(i) = self.wake(conn) {
+            i.ended = true;
+        }
+        true
+    }
+
+    /// Whether messages are held off (see [`Outbox::send`]).
+    pub fn hold(&mut self, on: bool) {
+        self.held = on;
+        for i in self.hot.iter().chain(&self.cold) {
+            i.ring.hold(on);
+        }
+    }
+
+    /// Asks for a signal on the descriptor; `false` when there is something already.
+    pub fn arm(&mut self) -> bool {
+        self.armed = true;
+        let awake = self.hot.iter().all(|i| !i.ended && i.ring.sleep());
+        awake && !self.shared.news.load(SeqCst)
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.thread.forget(self.listener);
+        for i in self.hot.iter().chain(&self.cold) {
+            self.thread.forget(i.conn);
+        }
+    }
+}

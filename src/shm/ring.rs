@@ -1,0 +1,400 @@
+//! A ring of records in shared memory, from one process to another.
+//!
+//! A record is a word (length and kind) and its bytes, beginning at a multiple of a cache line, so that a short
+//! one crosses over in a single line. The writer first makes the word after the record zero, then fills the
+//! record, and stores its word last; the reader looks at the word where the next record is due. Neither
+//! touches a line of the other's otherwise, but for the reader's position, which it gives back a
+//! quarter of the ring at a time, and for the flag by which it asks to be woken.
+//!
+//! Nothing the peer writes is believed: positions are each side's own, a length that does not fit breaks the ring.
+
+use super::segment::Map;
+use crate::core::Result;
+use crate::hmem::UserMem;
+use core::sync::atomic::{fence, Ordering::*};
+use std::sync::Arc;
+
+/// Bytes of records of a ring.
+pub const SIZE: usize = 256 << 10;
+/// Longest record, bytes.
+pub const RECORD_MAX: usize = SIZE / 4;
+/// Bytes of the file that holds a ring.
+pub const FILE: usize = DATA + SIZE;
+
+const LINE: usize = 64;
+/// The reader's line: what it has taken, whether it wants no messages, whether it sleeps.
+const TAKEN: usize = 2 * LINE;
+const HOLD: usize = TAKEN + 8;
+const ASLEEP: usize = TAKEN + 12;
+const DATA: usize = 4096;
+
+/// Kinds of records, in the byte of a word above its length; the byte above that is the caller's.
+const KIND: u32 = 32;
+const FLAGS: u32 = 40;
+/// The next record is at the beginning.
+const WRAP: u64 = 0xff << KIND;
+
+/// Bytes a record takes.
+const fn span(len: usize) -> usize {
+    (8 + len + LINE - 1) & !(LINE - 1)
+}
+
+/// The end that writes.
+pub struct Writer {
+    map: Map,
+    at: u64,
+    /// What the reader had taken when last asked.
+    taken: u64,
+}
+
+/// What a record is to its reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct What {
+    /// 1 to 254.
+    pub kind: u8,
+    pub flags: u8,
+    /// It may be held off.
+    pub message: bool,
+}
+
+/// Why a record was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// No room before the reader takes something.
+    Room,
+    /// The reader wants no messages now.
+    Held,
+}
+
+impl Writer {
+    /// A new ring.
+    pub fn new() -> Result<Writer> {
+        Ok(Writer {
+            map: Map::create(FILE)?,
+            at: 0,
+            taken: 0,
+        })
+    }
+
+    /// The ring's descriptor, for the reader.
+    pub fn fd(&self) -> i32 {
+        self.map.fd()
+    }
+
+    /// Its file.
+    pub fn file(&self) -> &Map {
+        &self.map
+    }
+
+    /// The reader has the descriptor.
+    pub fn passed(&mut self) {
+        self.map.close_fd();
+    }
+
+    fn free(&self) -> usize {
+        SIZE - (self.at.wrapping_sub(self.taken) as usize).min(SIZE)
+    }
+
+    /// Writes a record of two parts. `Ok(true)` when the reader sleeps and has to be woken.
+    #[inline]
+    pub fn write(
+        &mut self,
+        what: What,
+        head: &[u8],
+        body: &UserMem,
+        bytes: &[u8],
+    ) -> core::result::Result<bool, Full> {
+        if what.message && self.map.half(HOLD).load(Relaxed) != 0 {
+            return Err(Full::Held);
+        }
+        let len = head.len() + body.len() + bytes.len();
+        let need = span(len);
+        let mut pos = self.at as usize % SIZE;
+        let wrap = if pos + need > SIZE { SIZE - pos } else { 0 };
+        // The line of the next word has to be free, too.
+        if self.free() < wrap + need + LINE {
+            self.taken = self.map.word(TAKEN).load(Acquire).min(self.at);
+            if len > RECORD_MAX || self.free() < wrap + need + LINE {
+                return Err(Full::Room);
+            }
+        }
+        let word = |pos: usize| self.map.word(DATA + pos);
+        if wrap > 0 {
+            word(0).store(0, Relaxed);
+            word(pos).store(WRAP, Release);
+            self.at += wrap as u64;
+            pos = 0;
+        }
+        word((pos + need) % SIZE).store(0, Relaxed);
+        let data = DATA + pos + 8;
+        self.map.put(data, head);
+        if body.is_empty() {
+            self.map.put(data + head.len(), bytes);
+        } else {
+            self.map.put_mem(data + head.len(), body);
+        }
+        let kind = u64::from(what.kind) << KIND | u64::from(what.flags) << FLAGS;
+        word(pos).store(kind | len as u64, Release);
+        self.at += need as u64;
+        // The reader looks at the ring after it has said that it sleeps.
+        fence(SeqCst);
+        let asleep = self.map.half(ASLEEP);
+        Ok(asleep.load(Relaxed) != 0 && asleep.swap(0, Relaxed) != 0)
+    }
+}
+
+/// The end that reads.
+pub struct Reader {
+    map: Arc<Map>,
+    at: u64,
+    /// Position last given back.
+    given: u64,
+}
+
+/// What a look into the ring finds.
+pub enum Found<'a> {
+    Nothing,
+    Record(Record<'a>),
+    /// The writer does not keep to the rules.
+    Broken,
+}
+
+/// A record in its place. Its bytes may change until [`Reader::take`] is called, if the writer is hostile: what is
+/// decided on is copied first.
+#[derive(Clone, Copy)]
+pub struct Record<'a> {
+    map: &'a Map,
+    /// Of its first byte.
+    at: usize,
+    pub len: usize,
+    pub kind: u8,
+    pub flags: u8,
+}
+
+impl Record<'_> {
+    /// The word at byte `off`, a multiple of 8; 0 beyond the end.
+    #[inline]
+    pub fn word(&self, off: usize) -> u64 {
+        if off + 8 > self.len {
+            return 0;
+        }
+        self.map.word(self.at + off).load(Relaxed)
+    }
+
+    /// Copies the bytes from `off` on.
+    #[inline]
+    pub fn copy(&self, off: usize, into: &mut Vec<u8>) {
+        self.map
+            .get(self.at + off, self.len.saturating_sub(off), into);
+    }
+
+    /// Copies the bytes from `off` on into application memory, as many as it has.
+    #[inline]
+    pub fn copy_mem(&self, off: usize, into: &UserMem) {
+        let len = self.len.saturating_sub(off).min(into.len());
+        self.map.get_mem(self.at + off, len, into);
+    }
+}
+
+impl Reader {
+    /// The reading end of a ring in this file.
+    pub fn new(map: Arc<Map>) -> Reader {
+        Reader {
+            map,
+            at: 0,
+            given: 0,
+        }
+    }
+
+    /// The next record; [`Reader::take`] makes it the past.
+    #[inline]
+    pub fn look(&mut self) -> Found<'_> {
+        loop {
+            let pos = self.at as usize % SIZE;
+            let word = self.map.word(DATA + pos).load(Acquire);
+            if word == 0 {
+                return Found::Nothing;
+            }
+            if word == WRAP && pos > 0 {
+                self.at += (SIZE - pos) as u64;
+                continue;
+            }
+            let (len, kind) = (word as u32 as usize, (word >> KIND) as u8);
+            if kind == 0 || kind == 0xff || len > RECORD_MAX || pos + span(len) > SIZE {
+                return Found::Broken;
+            }
+            return Found::Record(Record {
+                map: &self.map,
+                at: DATA + pos + 8,
+                len,
+                kind,
+                flags: (word >> FLAGS) as u8,
+            });
+        }
+    }
+
+    /// Takes the record of length `len` that was looked at.
+    #[inline]
+    pub fn take(&mut self, len: usize) {
+        self.at += span(len) as u64;
+        if self.at - self.given >= (SIZE / 4) as u64 {
+            self.given = self.at;
+            self.map.word(TAKEN).store(self.at, Release);
+        }
+    }
+
+    /// Whether a record is there.
+    #[inline]
+    pub fn ready(&self) -> bool {
+        let pos = self.at as usize % SIZE;
+        self.map.word(DATA + pos).load(Acquire) != 0
+    }
+
+    /// Asks the writer to wake us with its next record; `false` when one is there.
+    pub fn sleep(&self) -> bool {
+        self.map.half(ASLEEP).store(1, Relaxed);
+        fence(SeqCst);
+        if self.ready() {
+            self.map.half(ASLEEP).store(0, Relaxed);
+            return false;
+        }
+        true
+    }
+
+    /// Takes the question back.
+    pub fn awake(&self) {
+        self.map.half(ASLEEP).store(0, Relaxed);
+    }
+
+    /// Whether the writer may send messages.
+    pub fn hold(&self, on: bool) {
+        self.map.half(HOLD).store(u32::from(on), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::rng::Rng;
+    use std::os::fd::{FromRawFd, OwnedFd};
+
+    fn pair() -> (Writer, Reader) {
+        let w = Writer::new().unwrap();
+        // SAFETY: a duplicate of our own descriptor, owned from here on.
+        let fd = unsafe { OwnedFd::from_raw_fd(libc::dup(w.fd())) };
+        let r = Reader::new(Arc::new(Map::open(fd, FILE..=FILE).unwrap()));
+        (w, r)
+    }
+
+    const PLAIN: What = What {
+        kind: 1,
+        flags: 0,
+        message: false,
+    };
+    const HELD: What = What {
+        message: true,
+        ..PLAIN
+    };
+
+    /// The next record's bytes, or whether the ring is broken.
+    fn read(r: &mut Reader, into: &mut Vec<u8>) -> core::result::Result<bool, ()> {
+        let len = match r.look() {
+            Found::Nothing => return Ok(false),
+            Found::Broken => return Err(()),
+            Found::Record(rec) => {
+                rec.copy(0, into);
+                rec.len
+            }
+        };
+        r.take(len);
+        Ok(true)
+    }
+
+    fn bytes(n: u64) -> Vec<u8> {
+        let len = match n % 7 {
+            0 => 0,
+            1..=4 => (n * 13 % 200) as usize,
+            5 => (n * 911 % 8000) as usize,
+            _ => (n * 7919) as usize % RECORD_MAX,
+        };
+        (0..len).map(|i| (n as usize + i * 3) as u8).collect()
+    }
+
+    #[test]
+    fn records_come_out_as_they_went_in_across_threads() {
+        let (mut w, mut r) = pair();
+        const N: u64 = 20_000;
+        let t = std::thread::spawn(move || {
+            for n in 0..N {
+                let b = bytes(n);
+                let (head, rest) = b.split_at(b.len() / 3);
+                while w.write(PLAIN, head, &UserMem::EMPTY, rest).is_err() {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let mut got = Vec::new();
+        for n in 0..N {
+            loop {
+                match read(&mut r, &mut got) {
+                    Ok(true) => break,
+                    Ok(false) => std::thread::yield_now(),
+                    Err(()) => panic!("record {n}"),
+                }
+            }
+            assert_eq!(got, bytes(n), "record {n}");
+        }
+        t.join().unwrap();
+        assert_eq!(read(&mut r, &mut got), Ok(false));
+    }
+
+    #[test]
+    fn a_full_ring_says_so_and_a_held_one_lets_answers_through() {
+        let (mut w, mut r) = pair();
+        let mut n = 0;
+        while w.write(PLAIN, &[1; 1000], &UserMem::EMPTY, &[]).is_ok() {
+            n += 1;
+        }
+        assert!(n > SIZE / 1100 && n < SIZE / 1000);
+        let mut got = Vec::new();
+        while read(&mut r, &mut got) == Ok(true) {
+            n -= 1;
+        }
+        assert_eq!(n, 0);
+        r.hold(true);
+        assert_eq!(w.write(HELD, &[2], &UserMem::EMPTY, &[]), Err(Full::Held));
+        assert_eq!(w.write(PLAIN, &[2], &UserMem::EMPTY, &[]), Ok(false));
+        assert!(!r.sleep());
+        assert_eq!(read(&mut r, &mut got), Ok(true));
+        assert!(r.sleep());
+        assert_eq!(w.write(PLAIN, &[3], &UserMem::EMPTY, &[]), Ok(true));
+        assert_eq!(w.write(PLAIN, &[3], &UserMem::EMPTY, &[]), Ok(false));
+        let long = vec![0; RECORD_MAX + 1];
+        assert_eq!(w.write(PLAIN, &long, &UserMem::EMPTY, &[]), Err(Full::Room));
+    }
+
+    #[test]
+    fn random_bytes_of_a_peer_do_no_harm() {
+        let mut rng = Rng::new(7);
+        for _ in 0..2000 {
+            let (w, mut r) = pair();
+            for _ in 0..200 {
+                let off = (rng.bits() as usize % (FILE / 8)) * 8;
+                w.map.word(off).store(rng.bits(), Relaxed);
+            }
+            for i in 0..64 {
+                let kind = rng.bits() % 4;
+                w.map
+                    .word(DATA + i * 64)
+                    .store((kind << 32) | (rng.bits() % 300_000), Relaxed);
+            }
+            let mut got = Vec::new();
+            for _ in 0..1000 {
+                match read(&mut r, &mut got) {
+                    Ok(true) => assert!(got.len() <= RECORD_MAX),
+                    Ok(false) | Err(()) => break,
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Memory that two processes share: an anonymous file (memfd) mapped by both.
+//!
+//! Such a file has no name and goes with its last user, however that ends. Whoever receives one
+//! from a peer checks that it is sealed against shrinking: a peer that could cut it would kill us with SIGBUS.
+//! What lies in it may change at any time; it is reached by atomic loads and stores and by copies alone.
+
+use crate::core::Result;
+use crate::hmem::UserMem;
+use crate::types::*;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// A mapped file. Offsets beyond its end are refused by every access.
+pub struct Map {
+    at: *mut u8,
+    len: usize,
+    /// Until it has been passed on: a mapping needs none.
+    fd: Option<OwnedFd>,
+}
+
+// SAFETY: the mapping lives as long as the value, and is only reached as the module text says.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+
+impl Map {
+    /// A new file of `len` bytes, all zero. `FI_ENOMEM` when there is no memory or no descriptor for it.
+    pub fn create(len: usize) -> Result<Map> {
+        // SAFETY: the name is a C string; the descriptor is owned from here on.
+        let fd = unsafe {
+            let fd = libc::memfd_create(
+                c"libfabric-efa".as_ptr(),
+                libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
+            );
+            if fd < 0 {
+                return Err(FI_ENOMEM);
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        // SAFETY: plain numbers are passed.
+        let sealed = unsafe {
+            libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) == 0
+                && libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) == 0
+        };
+        if !sealed {
+            return Err(FI_ENOMEM);
+        }
+        Map::mapped(fd, len, true, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    /// A file that a peer made. `FI_EINVAL` when it is not sealed or not of a length in `lens`.
+    pub fn open(fd: OwnedFd, lens: core::ops::RangeInclusive<usize>) -> Result<Map> {
+        Map::checked(fd, lens, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    /// As [`Map::open`], for a file that only its maker writes: nothing may be stored in it.
+    pub fn open_to_read(fd: OwnedFd, lens: core::ops::RangeInclusive<usize>) -> Result<Map> {
+        Map::checked(fd, lens, libc::PROT_READ)
+    }
+
+    /// From now on nobody else can write to the file. Linux 5.1 and later; before, peers are trusted not to.
+    pub fn forbid_writing(&self) {
+        // SAFETY: plain numbers are passed.
+        unsafe { libc::fcntl(self.fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE) };
+    }
+
+    fn checked(fd: OwnedFd, lens: core::ops::RangeInclusive<usize>, prot: i32) -> Result<Map> {
+        // SAFETY: `stat` is a place for the answer, read only when the call succeeded.
+        let len = unsafe {
+            let seals = libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS);
+            let mut stat: libc::stat = core::mem::zeroed();
+            if seals < 0
+                || seals & libc::F_SEAL_SHRINK == 0
+                || libc::fstat(fd.as_raw_fd(), &mut stat) != 0
+            {
+                return Err(FI_EINVAL);
+            }
+            usize::try_from(stat.st_size).map_err(|_| FI_EINVAL)?
+        };
+        if !lens.contains(&len) {
+            return Err(FI_EINVAL);
+        }
+        Map::mapped(fd, len, false, prot)
+    }
+
+    fn mapped(fd: OwnedFd, len: usize, keep: bool, prot: i32) -> Result<Map> {
+        // SAFETY: a fresh mapping of a file of at least this length; nothing else refers to it.
+        let at = unsafe {
+            libc::mmap(
+                core::ptr::null_mut(),
+                len,
+                prot,
+                libc::MAP_SHARED,
+                fd.as_raw_fd(),
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(FI_ENOMEM);
+        }
+        Ok(Map {
+            at: at.cast(),
+            len,
+            fd: keep.then_some(fd),
+        })
+    }
+
+    /// Its descriptor, to be passed on; -1 after [`Map::close_fd`].
+    pub fn fd(&self) -> i32 {
+        self.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    /// Closes the descriptor; the memory stays.
+    pub fn close_fd(&mut self) {
+        self.fd = None;
+    }
+
+    #[inline]
+    fn place(&self, off: usize, len: usize) -> *mut u8 {
+        // Offsets are checked or bounded by construction in `ring`; this is the last line.
+        let fits = off <= self.len && len <= self.len - off;
+        let off = if fits { off } else { 0 };
+        // SAFETY: `off` is within the mapping.
+        unsafe { self.at.add(off) }
+    }
+
+    /// The word at `off`, a multiple of 8.
+    #[inline]
+    pub fn word(&self, off: usize) -> &AtomicU64 {
+        let p = self.place(off & !7, 8);
+        // SAFETY: aligned, within the mapping, and shared memory is only ever used atomically.
+        unsafe { AtomicU64::from_ptr(p.cast()) }
+    }
+
+    /// The half word at `off`, a multiple of 4.
+    #[inline]
+    pub fn half(&self, off: usize) -> &AtomicU32 {
+        let p = self.place(off & !3, 4);
+        // SAFETY: as in `word`.
+        unsafe { AtomicU32::from_ptr(p.cast()) }
+    }
+
+    /// Copies bytes in; nothing when they do not fit.
+    #[inline]
+    pub fn put(&self, off: usize, bytes: &[u8]) {
+        if off <= self.len && bytes.len() <= self.len - off {
+            // SAFETY: within the mapping; the peer may look at it meanwhile, and gets what it gets.
+            unsafe {
+                core::ptr::copy_nonoverlapping(
+                    bytes.as_ptr(),
+                    self.place(off, bytes.len()),
+                    bytes.len(),
+                )
+            };
+        }
+    }
+
+    /// Copies application memory in; nothing when it does not fit.
+    #[inline]
+    pub fn put_mem(&self, mut off: usize, mem: &UserMem) {
+        if off > self.len || mem.len() > self.len - off {
+            return;
+        }
+        for (addr, len) in mem.pieces() {
+            // SAFETY: the pieces are readable (see `UserMem::new`), and together fit, as checked.
+            unsafe { core::ptr::copy_nonoverlapping(addr as *const u8, self.place(off, len), len) };
+            off += len;
+        }
+    }
+
+    /// Copies `len` bytes out into application memory, which has as many; nothing when they are not there.
+    #[inline]
+    pub fn get_mem(&self, mut off: usize, len: usize, into: &UserMem) {
+        if off > self.len || len > self.len - off {
+            return;
+        }
+        for (addr, n) in into.part(0, len).pieces() {
+            // SAFETY: the pieces are writable (see `UserMem::new`), and together fit, as checked.
+            unsafe { core::ptr::copy_nonoverlapping(self.place(off, n), addr as *mut u8, n) };
+            off += n;
+        }
+    }
+
+    /// Copies bytes out, as many as there are of both.
+    #[inline]
+    pub fn get(&self, off: usize, len: usize, into: &mut Vec<u8>) {
+        into.clear();
+        if off > self.len || len > self.len - off {
+            return;
+        }
+        into.reserve(len);
+        // SAFETY: within the mapping, and `into` has room; a peer that writes meanwhile changes what the
+        // bytes are, not how many.
+        unsafe {
+            core::ptr::copy_nonoverlapping(self.place(off, len), into.as_mut_ptr(), len);
+            into.set_len(len);
+        }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `mapped` with this length, and nothing refers to it any more.
+        unsafe { libc::munmap(self.at.cast::<c_void>(), self.len) };
+    }
+}

@@ -1,0 +1,262 @@
+//! How two endpoints of one host find each other: a Unix socket in the abstract namespace, named after the
+//! queue pair's address.
+//!
+//! The name exists as long as its socket and is seen in one network namespace only: who can connect is on the same
+//! host. A connection carries one ring, from the side that connects to the side that listens: a greeting with
+//! the sender's address and the ring's descriptor, later single bytes that wake the reader. The listening side
+//! answers once, with its table of registered memory. The end of the connection tells both that the other is
+//! gone. Both sides check that the other has their user id.
+
+use crate::core::{Errno, Result};
+use crate::device::QpAddr;
+use crate::types::*;
+use core::mem::size_of;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+const MAGIC: [u8; 8] = *b"lfrshm01";
+const TABLE: [u8; 8] = *b"lfrmem01";
+/// Bytes of the answer: magic, address and value of the probe, filled up.
+const ANSWER: usize = GREETING;
+/// Bytes of a greeting: magic and the sender's address.
+const GREETING: usize = 8 + 16 + 2 + 4;
+/// Connections not yet accepted that a listener may have.
+const BACKLOG: i32 = 1024;
+
+fn raw(a: &QpAddr) -> [u8; GREETING] {
+    let mut b = [0; GREETING];
+    let parts: [&[u8]; 4] = [&MAGIC, &a.gid, &a.qpn.to_le_bytes(), &a.qkey.to_le_bytes()];
+    let mut at = 0;
+    for p in parts {
+        if let Some(to) = b.get_mut(at..at + p.len()) {
+            to.copy_from_slice(p);
+        }
+        at += p.len();
+    }
+    b
+}
+
+fn parse(b: &[u8; GREETING]) -> Option<QpAddr> {
+    let (magic, rest) = b.split_first_chunk::<8>()?;
+    let (gid, rest) = rest.split_first_chunk::<16>()?;
+    let (qpn, rest) = rest.split_first_chunk::<2>()?;
+    let (qkey, _) = rest.split_first_chunk::<4>()?;
+    (*magic == MAGIC).then_some(QpAddr {
+        gid: *gid,
+        qpn: u16::from_le_bytes(*qpn),
+        qkey: u32::from_le_bytes(*qkey),
+    })
+}
+
+fn parse_table(b: &[u8; ANSWER]) -> Option<(u64, u64)> {
+    let (magic, rest) = b.split_first_chunk::<8>()?;
+    let (at, rest) = rest.split_first_chunk::<8>()?;
+    let (value, _) = rest.split_first_chunk::<8>()?;
+    (*magic == TABLE).then_some((u64::from_le_bytes(*at), u64::from_le_bytes(*value)))
+}
+
+fn name(a: &QpAddr) -> (libc::sockaddr_un, libc::socklen_t) {
+    // SAFETY: all zero bytes are a valid address.
+    let mut u: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    u.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let text = format!(
+        "libfabric-efa/{:032x}/{}/{:08x}",
+        u128::from_be_bytes(a.gid),
+        a.qpn,
+        a.qkey
+    );
+    // The first byte stays zero: an abstract name.
+    for (to, from) in u.sun_path.iter_mut().skip(1).zip(text.bytes()) {
+        *to = from as core::ffi::c_char;
+    }
+    let len = core::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + text.len();
+    (u, len as libc::socklen_t)
+}
+
+fn errno() -> Errno {
+    std::io::Error::last_os_error()
+        .raw_os_error()
+        .unwrap_or(FI_EOTHER)
+}
+
+fn socket() -> Result<OwnedFd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: plain numbers are passed; the descriptor is owned from here on.
+    unsafe {
+        let fd = libc::socket(libc::AF_UNIX, kind, 0);
+        if fd < 0 {
+            return Err(errno());
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// The other side's process, if it runs as the same user; its number is 0 where we cannot see it.
+fn same_user(fd: &OwnedFd) -> Option<i32> {
+    // SAFETY: `cred` is a place of `len` bytes for the answer.
+    unsafe {
+        let mut cred: libc::ucred = core::mem::zeroed();
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        let at = (&raw mut cred).cast();
+        let r = libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            at,
+            &mut len,
+        );
+        (r == 0 && cred.uid == libc::geteuid()).then_some(cred.pid)
+    }
+}
+
+/// Listens for peers of the queue pair at `own`.
+pub fn listen(own: &QpAddr) -> Result<OwnedFd> {
+    let fd = socket()?;
+    let (u, len) = name(own);
+    // SAFETY: `u` has `len` bytes that count.
+    unsafe {
+        if libc::bind(fd.as_raw_fd(), (&raw const u).cast(), len) != 0
+            || libc::listen(fd.as_raw_fd(), BACKLOG) != 0
+        {
+            return Err(errno());
+        }
+    }
+    Ok(fd)
+}
+
+/// Connects to the queue pair at `to` and passes it a ring; returns its process, too. `FI_EAGAIN` when it has too many callers right now,
+/// another errno when it cannot be reached this way.
+pub fn connect(own: &QpAddr, to: &QpAddr, ring: i32) -> Result<(OwnedFd, i32)> {
+    let fd = socket()?;
+    let (u, len) = name(to);
+    // SAFETY: `u` has `len` bytes that count.
+    let r = unsafe { libc::connect(fd.as_raw_fd(), (&raw const u).cast(), len) };
+    if r != 0 {
+        return Err(errno());
+    }
+    let pid = same_user(&fd).ok_or(FI_EACCES)?;
+    say(&fd, &raw(own), ring)?;
+    Ok((fd, pid))
+}
+
+/// Answers a caller with a table of registered memory.
+pub fn answer(fd: &OwnedFd, table: i32, probe: (u64, u64)) -> Result<()> {
+    let mut b = [0; ANSWER];
+    let parts = [TABLE, probe.0.to_le_bytes(), probe.1.to_le_bytes()];
+    for (to, from) in b.chunks_exact_mut(8).zip(parts) {
+        to.copy_from_slice(&from);
+    }
+    say(fd, &b, table)
+}
+
+/// Room for one descriptor beside a message, aligned as the kernel wants it.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+fn message(iov: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
+    // SAFETY: a message header of zeros names nothing.
+    let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
+    m.msg_iov = iov;
+    m.msg_iovlen = 1;
+    m.msg_control = control.0.as_mut_ptr().cast();
+    m.msg_controllen = control.0.len() as _;
+    m
+}
+
+fn say(fd: &OwnedFd, bytes: &[u8; GREETING], ring: i32) -> Result<()> {
+    let mut iov = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let mut control = Control([0; 64]);
+    let mut m = message(&mut iov, &mut control);
+    // SAFETY: the control buffer is larger than one descriptor needs, and the header points into it.
+    unsafe {
+        m.msg_controllen = libc::CMSG_SPACE(size_of::<i32>() as u32) as _;
+        let c = libc::CMSG_FIRSTHDR(&m);
+        (*c).cmsg_level = libc::SOL_SOCKET;
+        (*c).cmsg_type = libc::SCM_RIGHTS;
+        (*c).cmsg_len = libc::CMSG_LEN(size_of::<i32>() as u32) as _;
+        libc::CMSG_DATA(c).cast::<i32>().write_unaligned(ring);
+        match libc::sendmsg(fd.as_raw_fd(), &m, libc::MSG_NOSIGNAL) {
+            n if n == GREETING as isize => Ok(()),
+            _ => Err(errno()),
+        }
+    }
+}
+
+/// The next caller of a listener, if there is one of our user.
+pub fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
+    loop {
+        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let (addr, len) = (core::ptr::null_mut(), core::ptr::null_mut());
+        // SAFETY: no address is asked for; the descriptor is owned from here on.
+        let fd = unsafe {
+            let fd = libc::accept4(listener.as_raw_fd(), addr, len, flags);
+            if fd < 0 {
+                return None;
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        if same_user(&fd).is_some() {
+            return Some(fd);
+        }
+        crate::warn_log!(FI_LOG_EP_CTRL, "shm: a caller of another user was refused");
+    }
+}
+
+/// What a connection has to say.
+pub enum Heard {
+    Nothing,
+    /// A ring of the queue pair at this address.
+    Ring(QpAddr, OwnedFd),
+    /// A table of registered memory, with address and value of a probe.
+    Table((u64, u64), OwnedFd),
+    /// A byte to wake us.
+    Wake,
+    /// The other side is gone, or makes no sense.
+    End,
+}
+
+/// Reads from a connection.
+pub fn hear(fd: &OwnedFd) -> Heard {
+    let mut bytes = [0u8; GREETING];
+    let mut iov = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
+    let mut control = Control([0; 64]);
+    let mut m = message(&mut iov, &mut control);
+    // SAFETY: both buffers are as long as the header says; a descriptor that came is owned at once.
+    let (n, ring) = unsafe {
+        let n = libc::recvmsg(fd.as_raw_fd(), &mut m, libc::MSG_CMSG_CLOEXEC);
+        let c = if n > 0 {
+            libc::CMSG_FIRSTHDR(&m)
+        } else {
+            core::ptr::null_mut()
+        };
+        let rights = !c.is_null()
+            && (*c).cmsg_level == libc::SOL_SOCKET
+            && (*c).cmsg_type == libc::SCM_RIGHTS
+            && (*c).cmsg_len as usize >= libc::CMSG_LEN(size_of::<i32>() as u32) as usize;
+        let ring =
+            rights.then(|| OwnedFd::from_raw_fd(libc::CMSG_DATA(c).cast::<i32>().read_unaligned()));
+        (n, ring)
+    };
+    match (n, ring) {
+        (n, _) if n < 0 && errno() == FI_EAGAIN => Heard::Nothing,
+        (1, None) => Heard::Wake,
+        (n, Some(file)) if n == GREETING as isize => match (parse(&bytes), parse_table(&bytes)) {
+            (Some(from), _) => Heard::Ring(from, file),
+            (_, Some(probe)) => Heard::Table(probe, file),
+            _ => Heard::End,
+        },
+        _ => Heard::End,
+    }
+}
+
+/// Wakes the reader of a connection's ring. One that has not read the last bytes is awake.
+pub fn wake(fd: &OwnedFd) {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: one byte is read from a constant.
+    unsafe { libc::send(fd.as_raw_fd(), b"w".as_ptr().cast(), 1, flags) };
+}

@@ -1,0 +1,259 @@
+//! Registered memory as same-host peers see it, and how they reach it.
+//!
+//! A domain publishes its regions in a shared [`Table`], which peers map read-only. A peer that the system lets into our
+//! address space (process_vm_readv(2) and process_vm_writev(2)) looks a key up there, checks range and rights as an adapter
+//! would, and copies by itself: the target's application and its threads have no part in it. Whoever may not
+//! goes through the adapter.
+//!
+//! A region must not vanish under a copy. A visitor writes the key it uses into its own ring ([`Visit`]) before it looks
+//! it up; withdrawing takes the key out of the table first, and then waits for visitors that still use it.
+
+use super::segment::Map;
+use crate::core::rng::Rng;
+use crate::core::sync::Mutex;
+use crate::core::Result;
+use crate::device::{Directory, Status};
+use crate::hmem::UserMem;
+use crate::types::*;
+use core::sync::atomic::{fence, Ordering::*};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+const ENTRIES: usize = 1 << 16;
+const ENTRY: usize = 32;
+const HEAD: usize = 4096;
+/// Bytes of the file; what is not used takes no memory.
+pub const FILE: usize = HEAD + ENTRIES * ENTRY;
+/// Places a key may be in, from its own on. A region that finds none of them free is reached through the adapter.
+const TRIES: usize = 16;
+/// Word of the head: whether the domain wants to hear of accesses.
+const EVENTS: usize = 64;
+/// First word of an entry: the key and what it permits.
+const USED: u64 = 1 << 63;
+const READ: u64 = 1 << 62;
+const WRITE: u64 = 1 << 61;
+/// A visitor that takes longer than this is not waited for: it was stopped, or the machine is.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Where in its ring's file a visitor says which key it uses.
+pub const VISIT: usize = 192;
+
+fn place(key: u64, i: usize) -> usize {
+    let h = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    HEAD + (h as usize + i) % ENTRIES * ENTRY
+}
+
+/// The owner's side. Thread safe.
+pub struct Table {
+    map: Map,
+    visitors: Mutex<Vec<Weak<Map>>>,
+    /// A word of our own memory that shows whether a peer can read it.
+    probe: Box<u64>,
+}
+
+impl Table {
+    /// An empty table. `FI_ENOMEM` when there is no memory for it.
+    pub fn new(seed: u64) -> Result<Table> {
+        let map = Map::create(FILE)?;
+        map.forbid_writing();
+        Ok(Table {
+            map,
+            visitors: Mutex::default(),
+            probe: Box::new(Rng::new(seed).bits()),
+        })
+    }
+
+    /// Its descriptor, and address and value of a word that tells whether our memory can be read.
+    pub fn offer(&self) -> (i32, u64, u64) {
+        let at = core::ptr::from_ref::<u64>(&self.probe);
+        (self.map.fd(), at as u64, *self.probe)
+    }
+
+    /// A peer that may come in, by the ring it has given us.
+    pub fn visitor(&self, ring: &Arc<Map>) {
+        let mut v = self.visitors.lock().unwrap_or_else(|e| e.into_inner());
+        v.retain(|w| w.strong_count() > 0);
+        v.push(Arc::downgrade(ring));
+    }
+
+    /// Asks visitors to report what they did.
+    pub fn want_events(&self) {
+        self.map.word(EVENTS).store(1, Release);
+    }
+}
+
+impl Directory for Table {
+    fn add(&self, key: u64, base: u64, mem: &UserMem, access: u64) {
+        let mut pieces = mem.pieces();
+        let (Some((at, len)), None) = (pieces.next(), pieces.next()) else {
+            return;
+        };
+        let free = (0..TRIES)
+            .map(|i| place(key, i))
+            .find(|p| self.map.word(*p).load(Relaxed) == 0);
+        let Some(p) = free else { return };
+        let rights = [(FI_REMOTE_READ, READ), (FI_REMOTE_WRITE, WRITE)];
+        let rights = rights
+            .iter()
+            .filter(|(a, _)| access & a != 0)
+            .map(|(_, r)| r)
+            .sum::<u64>();
+        for (i, v) in [base, len as u64, at as u64].into_iter().enumerate() {
+            self.map.word(p + 8 + 8 * i).store(v, Relaxed);
+        }
+        self.map.word(p).store(USED | rights | key, Release);
+    }
+
+    fn remove(&self, key: u64) {
+        let of = |w: u64| w & !(READ | WRITE) == USED | key;
+        let all = (0..TRIES).map(|i| self.map.word(place(key, i)));
+        for w in all {
+            if of(w.load(Relaxed)) {
+                w.store(0, Relaxed);
+            }
+        }
+        fence(SeqCst);
+        let v = self.visitors.lock().unwrap_or_else(|e| e.into_inner());
+        let until = Instant::now() + WAIT_MAX;
+        for ring in v.iter().filter_map(Weak::upgrade) {
+            while ring.word(VISIT).load(Acquire) == key | USED {
+                if Instant::now() > until {
+                    crate::warn_log!(
+                        FI_LOG_MR,
+                        "a process on this host has been using key {key:#x} for {WAIT_MAX:?}: not waited for any longer"
+                    );
+                    return;
+                }
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// Why a visit came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// As an adapter would say it.
+    Status(Status),
+    /// Not possible this way.
+    Elsewhere,
+}
+
+/// The visitor's side: a peer's memory.
+pub struct Visit {
+    pid: i32,
+    table: Map,
+}
+
+/// Moves bytes between us and another process. Returns how many were moved.
+fn copy(pid: i32, write: bool, local: &UserMem, at: u64) -> usize {
+    let mut iov = [libc::iovec {
+        iov_base: core::ptr::null_mut(),
+        iov_len: 0,
+    }; crate::hmem::MAX_SEGS];
+    let mut n = 0;
+    for (to, (addr, len)) in iov.iter_mut().zip(local.pieces()) {
+        to.iov_base = addr as *mut _;
+        to.iov_len = len;
+        n += 1;
+    }
+    let far = libc::iovec {
+        iov_base: at as *mut _,
+        iov_len: local.len(),
+    };
+    // SAFETY: the local pieces are lent by the application (see `UserMem::new`); what is read or written in the other
+    // process is what it has published for that, as its table said a moment ago.
+    let moved = unsafe {
+        if write {
+            libc::process_vm_writev(pid, iov.as_ptr(), n, &far, 1, 0)
+        } else {
+            libc::process_vm_readv(pid, iov.as_ptr(), n, &far, 1, 0)
+        }
+    };
+    usize::try_from(moved).unwrap_or(0)
+}
+
+impl Visit {
+    /// A peer's table, if the system lets us into the peer's memory.
+    pub fn new(pid: i32, table: OwnedFd, probe: (u64, u64)) -> Option<Visit> {
+        let table = Map::open_to_read(table, FILE..=FILE).ok()?;
+        let mut word = [0u8; 8];
+        let at = core::ptr::from_mut(&mut word).cast_const().cast();
+        // SAFETY: the word lives to the end of this function.
+        let local = unsafe { UserMem::new([(at, 8)]) }?;
+        let reads = copy(pid, false, &local, probe.0) == 8;
+        (pid > 0 && reads && u64::from_ne_bytes(word) == probe.1).then_some(Visit { pid, table })
+    }
+
+    /// Whether the peer wants to hear of accesses.
+    pub fn events(&self) -> bool {
+        self.table.word(EVENTS).load(Relaxed) != 0
+    }
+
+    fn find(
+        &self,
+        key: u64,
+        addr: u64,
+        len: u64,
+        write: bool,
+    ) -> core::result::Result<u64, Denied> {
+        let need = if write { WRITE } else { READ };
+        for p in (0..TRIES).map(|i| place(key, i)) {
+            let w = self.table.word(p).load(Acquire);
+            if w & !(READ | WRITE) != USED | key {
+                continue;
+            }
+            let [base, size, at] = [8, 16, 24].map(|o| self.table.word(p + o).load(Relaxed));
+            fence(Acquire);
+            if self.table.word(p).load(Relaxed) != w {
+                continue;
+            }
+            if w & need == 0 {
+                return Err(Denied::Status(Status::RemoteBadKey));
+            }
+            let off = addr.wrapping_sub(base);
+            if addr < base || off > size || len > size - off {
+                return Err(Denied::Status(Status::RemoteBadAddress));
+            }
+            return Ok(at.wrapping_add(off));
+        }
+        // Not published, or not there: the adapter knows.
+        Err(Denied::Elsewhere)
+    }
+
+    /// Writes `local` to, or reads it from, a region of the peer. `ring` is the file of our ring to it.
+    pub fn access(
+        &self,
+        ring: &Map,
+        write: bool,
+        local: &UserMem,
+        key: u64,
+        addr: u64,
+    ) -> core::result::Result<(), Denied> {
+        let mark = ring.word(VISIT);
+        mark.store(key | USED, Relaxed);
+        // The mark is seen before the table is looked at.
+        fence(SeqCst);
+        let done = self
+            .find(key, addr, local.len() as u64, write)
+            .and_then(|at| {
+                let mut off = 0;
+                while off < local.len() {
+                    match copy(
+                        self.pid,
+                        write,
+                        &local.part(off, usize::MAX),
+                        at + off as u64,
+                    ) {
+                        0 if off == 0 => return Err(Denied::Elsewhere),
+                        0 => return Err(Denied::Status(Status::RemoteBadAddress)),
+                        n => off += n,
+                    }
+                }
+                Ok(())
+            });
+        mark.store(0, Release);
+        done
+    }
+}

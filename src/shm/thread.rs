@@ -1,0 +1,231 @@
+//! The thread that waits for what shared memory cannot tell: callers, wake-ups, and the end of peers.
+//!
+//! One per process, started with the first endpoint; it sleeps in epoll(7). What it hears it puts before the endpoint
+//! ([`Shared`]), which looks at one flag with every poll and makes no system call of its own.
+
+use super::ring::{Reader, FILE};
+use super::segment::Map;
+use super::sock::{self, accept, hear, Heard};
+use super::table::{Table, Visit};
+use crate::core::sync::{Mutex, MutexGuard};
+use crate::core::Result;
+use crate::device::wait::WaitSet;
+use crate::device::QpAddr;
+use crate::types::*;
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Arc, OnceLock, Weak};
+
+/// What an endpoint hears of.
+pub enum News {
+    /// A peer has opened a ring to us; the number names the connection.
+    Ring(u64, QpAddr, Reader),
+    /// The peer we have called lets us into its memory.
+    Table(u64, Visit),
+    /// There is something in this connection's ring.
+    Awake(u64),
+    /// This connection has ended.
+    End(u64),
+}
+
+/// An endpoint as its owner and the thread share it.
+pub struct Shared {
+    pub news: AtomicBool,
+    list: Mutex<Vec<News>>,
+    /// What peers may know of our memory.
+    table: Option<Arc<Table>>,
+    /// Readable when there is something; the adapter's descriptor is in it, too.
+    pub wait: WaitSet,
+}
+
+impl Shared {
+    /// Nothing heard yet.
+    pub fn new(table: Option<Arc<Table>>) -> Result<Shared> {
+        Ok(Shared {
+            news: AtomicBool::new(false),
+            list: Mutex::default(),
+            table,
+            wait: WaitSet::new()?,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<News>> {
+        self.list.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// What was heard since the last time.
+    pub fn take(&self) -> Vec<News> {
+        let mut l = self.lock();
+        self.news.store(false, Relaxed);
+        core::mem::take(&mut l)
+    }
+
+    fn tell(&self, n: News) {
+        self.lock().push(n);
+        self.news.store(true, Release);
+        self.wait.signal();
+    }
+}
+
+enum What {
+    Listener(OwnedFd),
+    /// A caller, whose ring we read.
+    Caller(OwnedFd),
+    /// A peer that we have called, and its process; the descriptor is the endpoint's to write to, too.
+    Called(Arc<OwnedFd>, i32),
+}
+
+struct Watched {
+    ep: Weak<Shared>,
+    what: What,
+}
+
+/// See the module text.
+pub struct Thread {
+    epoll: OwnedFd,
+    watched: Mutex<(HashMap<u64, Watched>, u64)>,
+}
+
+static THREAD: OnceLock<Result<Thread>> = OnceLock::new();
+
+impl Thread {
+    /// The thread of this process, started when it is first asked for. `FI_EMFILE` without a descriptor,
+    /// `FI_EAGAIN` without a thread.
+    pub fn get() -> Result<&'static Thread> {
+        let t = THREAD.get_or_init(|| {
+            // SAFETY: plain numbers are passed; the descriptor is owned from here on.
+            let epoll = unsafe {
+                let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+                if fd < 0 {
+                    return Err(FI_EMFILE);
+                }
+                OwnedFd::from_raw_fd(fd)
+            };
+            Ok(Thread {
+                epoll,
+                watched: Mutex::default(),
+            })
+        });
+        static STARTED: AtomicBool = AtomicBool::new(false);
+        let t = t.as_ref().map_err(|e| *e)?;
+        if !STARTED.swap(true, SeqCst) {
+            let b = std::thread::Builder::new().name("fi-shm".into());
+            if b.stack_size(256 << 10).spawn(|| t.run()).is_err() {
+                STARTED.store(false, SeqCst);
+                return Err(FI_EAGAIN);
+            }
+        }
+        Ok(t)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (HashMap<u64, Watched>, u64)> {
+        self.watched.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn watch(&self, ep: Weak<Shared>, what: What) -> u64 {
+        let fd = match &what {
+            What::Listener(f) | What::Caller(f) => f.as_raw_fd(),
+            What::Called(f, _) => f.as_raw_fd(),
+        };
+        let mut w = self.lock();
+        w.1 += 1;
+        let id = w.1;
+        w.0.insert(id, Watched { ep, what });
+        let mut e = libc::epoll_event {
+            events: (libc::EPOLLIN | libc::EPOLLRDHUP) as u32,
+            u64: id,
+        };
+        // SAFETY: `e` outlives the call.
+        unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut e) };
+        id
+    }
+
+    /// Listens for an endpoint.
+    pub fn listen(&self, ep: &Arc<Shared>, fd: OwnedFd) -> u64 {
+        self.watch(Arc::downgrade(ep), What::Listener(fd))
+    }
+
+    /// Watches the end of a peer that an endpoint has called.
+    pub fn called(&self, ep: &Arc<Shared>, fd: Arc<OwnedFd>, pid: i32) -> u64 {
+        self.watch(Arc::downgrade(ep), What::Called(fd, pid))
+    }
+
+    /// Lets go of a listener or connection, which closes it.
+    pub fn forget(&self, id: u64) {
+        // Closing takes it out of the epoll set.
+        drop(self.lock().0.remove(&id));
+    }
+
+    /// Takes a caller's reply: what is heard on connection `id`.
+    fn ready(&self, id: u64) {
+        let mut fresh = Vec::new();
+        let mut w = self.lock();
+        let Some(x) = w.0.get(&id) else { return };
+        let Some(ep) = x.ep.upgrade() else {
+            w.0.remove(&id);
+            return;
+        };
+        let mut ended = false;
+        match &x.what {
+            What::Listener(l) => fresh.extend(core::iter::from_fn(|| accept(l))),
+            What::Caller(c) => loop {
+                match hear(c) {
+                    Heard::Nothing => break,
+                    Heard::Wake => ep.tell(News::Awake(id)),
+                    Heard::Ring(from, fd) => match Map::open(fd, FILE..=FILE) {
+                        Ok(map) => {
+                            let map = Arc::new(map);
+                            if let Some(t) = &ep.table {
+                                t.visitor(&map);
+                                let (fd, at, value) = t.offer();
+                                // One that does not take the answer does without.
+                                let _ = sock::answer(c, fd, (at, value));
+                            }
+                            ep.tell(News::Ring(id, from, Reader::new(map)));
+                        }
+                        Err(_) => {
+                            ended = true;
+                            break;
+                        }
+                    },
+                    Heard::Table(..) | Heard::End => {
+                        ended = true;
+                        break;
+                    }
+                }
+            },
+            What::Called(c, pid) => match hear(c) {
+                Heard::Nothing => {}
+                Heard::Table(probe, fd) => {
+                    if let Some(v) = Visit::new(*pid, fd, probe) {
+                        ep.tell(News::Table(id, v));
+                    }
+                }
+                _ => ended = true,
+            },
+        }
+        if ended {
+            w.0.remove(&id);
+            drop(w);
+            ep.tell(News::End(id));
+            return;
+        }
+        drop(w);
+        for fd in fresh {
+            self.watch(Arc::downgrade(&ep), What::Caller(fd));
+        }
+    }
+
+    fn run(&self) {
+        crate::device::soft::block_signals();
+        loop {
+            let mut e = [libc::epoll_event { events: 0, u64: 0 }; 64];
+            // SAFETY: `e` has room for the events asked for.
+            let n = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), e.as_mut_ptr(), 64, -1) };
+            for ev in e.iter().take(usize::try_from(n).unwrap_or(0)) {
+                self.ready(ev.u64);
+            }
+        }
+    }
+}
