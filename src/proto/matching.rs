@@ -7,6 +7,8 @@
 //! list are dropped from the others when they come to their front, or when a list holds more
 //! dead entries than there are live ones. Empty lists are kept for a while: making one costs more than
 //! finding it.
+//!
+//! Few receives need no lists: the oldest [`FEW`] are looked at one by one, as long as no others wait.
 
 use super::PeerId;
 use crate::core::slab::Slab;
@@ -15,6 +17,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// Any source.
 pub const ANY: PeerId = PeerId::MAX;
+/// Receives that are kept in no list.
+const FEW: usize = 8;
 /// Masks for which lists are kept; receives of further ones are searched for one by one.
 const MASKS_MAX: usize = 24;
 
@@ -43,7 +47,58 @@ impl Hasher for TagHasher {
     }
 }
 
-type Lists = HashMap<(PeerId, u64), VecDeque<Id>, BuildHasherDefault<TagHasher>>;
+type Lists = HashMap<(PeerId, u64), List, BuildHasherDefault<TagHasher>>;
+
+/// Entries in order. Most lists have one, for which no memory is allocated.
+#[derive(Debug, Default)]
+struct List {
+    first: Option<Id>,
+    more: VecDeque<Id>,
+}
+
+impl List {
+    fn push(&mut self, id: Id) {
+        if self.first.is_none() {
+            self.first = Some(id);
+        } else {
+            self.more.push_back(id);
+        }
+    }
+
+    fn pop(&mut self) {
+        self.first = self.more.pop_front();
+    }
+
+    fn retain(&mut self, mut keep: impl FnMut(&Id) -> bool) {
+        self.more.retain(&mut keep);
+        if self.first.as_ref().is_some_and(|id| !keep(id)) {
+            self.pop();
+        }
+    }
+
+    /// First entry that still exists; dead ones before it are dropped.
+    fn front<T>(&mut self, live: &Slab<Stamped<T>>) -> Option<Id> {
+        while let Some(id) = self.first {
+            if alive(id, live) {
+                return Some(id);
+            }
+            self.pop();
+        }
+        None
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Id> + '_ {
+        self.first.iter().chain(&self.more).copied()
+    }
+
+    /// Appends an entry. Dead entries go when they are too many.
+    fn append<T>(&mut self, id: Id, live: &Slab<Stamped<T>>) {
+        if self.more.len() > 64 + 2 * live.len() {
+            self.retain(|id| alive(*id, live));
+        }
+        self.push(id);
+    }
+}
 
 /// A receive that waits for its message.
 #[derive(Debug, Clone)]
@@ -80,26 +135,6 @@ fn alive<T>(id: Id, live: &Slab<Stamped<T>>) -> bool {
     live.get(id.slot).is_some_and(|e| e.seq == id.seq)
 }
 
-/// First entry of a list that still exists; dead ones before it are dropped.
-fn front<T>(list: Option<&mut VecDeque<Id>>, live: &Slab<Stamped<T>>) -> Option<Id> {
-    let list = list?;
-    while let Some(id) = list.front().copied() {
-        if alive(id, live) {
-            return Some(id);
-        }
-        list.pop_front();
-    }
-    None
-}
-
-/// Appends to a list, which loses its dead entries when they are too many.
-fn append<T>(list: &mut VecDeque<Id>, id: Id, live: &Slab<Stamped<T>>) {
-    if list.len() > 64 + 2 * live.len() {
-        list.retain(|id| alive(*id, live));
-    }
-    list.push_back(id);
-}
-
 /// Lists of one mask of ignored tag bits.
 #[derive(Debug)]
 struct Index {
@@ -122,8 +157,8 @@ impl Index {
 
     fn drop_front(&mut self, key: (PeerId, u64), id: Id) {
         if let Some(l) = self.lists.get_mut(&key) {
-            if l.front() == Some(&id) {
-                l.pop_front();
+            if l.first == Some(id) {
+                l.pop();
             }
         }
     }
@@ -134,10 +169,10 @@ impl Index {
         if self.lists.len() > 64 + 4 * live.len() {
             self.lists.retain(|_, l| {
                 l.retain(|id| alive(*id, live));
-                !l.is_empty()
+                l.first.is_some()
             });
         }
-        append(self.lists.entry(key).or_default(), id, live);
+        self.lists.entry(key).or_default().append(id, live);
     }
 }
 
@@ -146,13 +181,15 @@ impl Index {
 #[derive(Debug)]
 pub struct Matcher<R, U> {
     posted: Slab<Stamped<Posted<R>>>,
+    /// The oldest receives, in order; all others are younger.
+    few: Vec<Id>,
     /// By mask; the first is the one that ignores nothing.
     receives: Vec<Index>,
     /// Receives of masks that have no lists, in order.
-    rare: VecDeque<Id>,
+    rare: List,
     messages: Slab<Stamped<Waiting<U>>>,
     by_mask: Vec<Index>,
-    in_order: VecDeque<Id>,
+    in_order: List,
     seq: u32,
 }
 
@@ -160,11 +197,12 @@ impl<R, U> Default for Matcher<R, U> {
     fn default() -> Self {
         Matcher {
             posted: Slab::default(),
+            few: Vec::with_capacity(FEW),
             receives: vec![Index::new(0)],
-            rare: VecDeque::new(),
+            rare: List::default(),
             messages: Slab::default(),
             by_mask: vec![Index::new(0)],
-            in_order: VecDeque::new(),
+            in_order: List::default(),
             seq: 0,
         }
     }
@@ -189,6 +227,10 @@ impl<R, U> Matcher<R, U> {
         let key = (src, p.tag & !ignore);
         let slot = self.posted.insert(Stamped { seq, value: p });
         let id = Id { seq, slot };
+        if self.few.len() < FEW && self.few.len() + 1 == self.posted.len() {
+            self.few.push(id);
+            return id;
+        }
         let at = match self.receives.iter().position(|i| i.ignore == ignore) {
             Some(at) => at,
             None if self.receives.len() < MASKS_MAX => {
@@ -196,7 +238,7 @@ impl<R, U> Matcher<R, U> {
                 self.receives.len() - 1
             }
             None => {
-                append(&mut self.rare, id, &self.posted);
+                self.rare.append(id, &self.posted);
                 return id;
             }
         };
@@ -212,7 +254,24 @@ impl<R, U> Matcher<R, U> {
     }
 
     /// The oldest receive that takes a message of this source and tag.
+    #[inline]
     pub fn find_receive(&mut self, src: PeerId, tag: u64) -> Option<Id> {
+        let takes = |id: &&Id| {
+            self.posted.get(id.slot).is_some_and(|e| {
+                let p = &e.value;
+                (p.src == ANY || p.src == src) && (p.tag ^ tag) & !p.ignore == 0
+            })
+        };
+        if let Some(id) = self.few.iter().find(takes) {
+            return Some(*id);
+        }
+        if self.posted.len() == self.few.len() {
+            return None;
+        }
+        self.find_listed(src, tag)
+    }
+
+    fn find_listed(&mut self, src: PeerId, tag: u64) -> Option<Id> {
         let mut best: Option<Id> = None;
         let newest = self.seq.wrapping_add(1);
         let order = |id: Id| id.seq.wrapping_sub(newest);
@@ -226,15 +285,22 @@ impl<R, U> Matcher<R, U> {
         for i in &mut self.receives {
             let t = tag & !i.ignore;
             if i.directed > 0 {
-                consider(front(i.lists.get_mut(&(src, t)), &self.posted));
+                consider(
+                    i.lists
+                        .get_mut(&(src, t))
+                        .and_then(|l| l.front(&self.posted)),
+                );
             }
             if i.any > 0 {
-                consider(front(i.lists.get_mut(&(ANY, t)), &self.posted));
+                consider(
+                    i.lists
+                        .get_mut(&(ANY, t))
+                        .and_then(|l| l.front(&self.posted)),
+                );
             }
         }
-        if !self.rare.is_empty() {
-            front(Some(&mut self.rare), &self.posted);
-            consider(self.rare.iter().copied().find(|id| {
+        if self.rare.front(&self.posted).is_some() {
+            consider(self.rare.iter().find(|id| {
                 self.posted.get(id.slot).is_some_and(|e| {
                     let p = &e.value;
                     e.seq == id.seq
@@ -258,6 +324,10 @@ impl<R, U> Matcher<R, U> {
             return None;
         }
         let p = self.posted.remove(id.slot)?.value;
+        if let Some(at) = self.few.iter().position(|f| *f == id) {
+            self.few.remove(at);
+            return Some(p);
+        }
         if let Some(i) = self.receives.iter_mut().find(|i| i.ignore == p.ignore) {
             // Rare masks are in no list here, and this one may have become a list since.
             let n = if p.src == ANY {
@@ -302,7 +372,7 @@ impl<R, U> Matcher<R, U> {
             i.put((src, t), id, &self.messages);
             i.put((ANY, t), id, &self.messages);
         }
-        append(&mut self.in_order, id, &self.messages);
+        self.in_order.append(id, &self.messages);
     }
 
     /// Where the lists of unexpected messages for a mask are; made from all messages when it is first
@@ -315,15 +385,11 @@ impl<R, U> Matcher<R, U> {
             return None;
         }
         let mut i = Index::new(ignore);
-        for id in self
-            .in_order
-            .iter()
-            .filter(|id| alive(**id, &self.messages))
-        {
+        for id in self.in_order.iter().filter(|id| alive(*id, &self.messages)) {
             if let Some(e) = self.messages.get(id.slot) {
                 let t = e.value.tag & !ignore;
-                i.lists.entry((e.value.src, t)).or_default().push_back(*id);
-                i.lists.entry((ANY, t)).or_default().push_back(*id);
+                i.lists.entry((e.value.src, t)).or_default().push(id);
+                i.lists.entry((ANY, t)).or_default().push(id);
             }
         }
         self.by_mask.push(i);
@@ -337,9 +403,12 @@ impl<R, U> Matcher<R, U> {
         }
         if let Some(at) = self.index(ignore) {
             let i = self.by_mask.get_mut(at)?;
-            return front(i.lists.get_mut(&(src, tag & !ignore)), &self.messages);
+            return i
+                .lists
+                .get_mut(&(src, tag & !ignore))
+                .and_then(|l| l.front(&self.messages));
         }
-        self.in_order.iter().copied().find(|id| {
+        self.in_order.iter().find(|id| {
             self.messages.get(id.slot).is_some_and(|e| {
                 let m = &e.value;
                 e.seq == id.seq && (src == ANY || m.src == src) && (m.tag ^ tag) & !ignore == 0
@@ -364,7 +433,7 @@ impl<R, U> Matcher<R, U> {
             i.drop_front((m.src, t), id);
             i.drop_front((ANY, t), id);
         }
-        front(Some(&mut self.in_order), &self.messages);
+        self.in_order.front(&self.messages);
         Some(m.what)
     }
 

@@ -257,3 +257,101 @@ impl Visit {
         done
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn visit_of(t: &Table) -> Option<Visit> {
+        use std::os::fd::FromRawFd;
+        let (fd, at, value) = t.offer();
+        // SAFETY: a duplicate of our own descriptor, owned from here on.
+        let fd = unsafe { OwnedFd::from_raw_fd(libc::dup(fd)) };
+        Visit::new(std::process::id() as i32, fd, (at, value))
+    }
+
+    fn mem(b: &mut [u8]) -> UserMem {
+        // SAFETY: the buffers of these tests outlive what is made of them.
+        unsafe { UserMem::new([(b.as_mut_ptr().cast_const().cast(), b.len())]) }.unwrap()
+    }
+
+    #[test]
+    fn keys_ranges_and_rights_are_checked() {
+        let t = Table::new(1).unwrap();
+        // Where nobody is let in there is nothing to check.
+        let Some(v) = visit_of(&t) else { return };
+        let ring = Map::create(8192).unwrap();
+        let (mut far, mut near) = ([7u8; 64], [1u8; 16]);
+        let far_mem = mem(&mut far);
+        t.add(5, 1000, &far_mem, FI_REMOTE_READ);
+        let near_mem = mem(&mut near);
+        let go = |write, key, addr| v.access(&ring, write, &near_mem, key, addr);
+        assert_eq!(go(false, 5, 1048), Ok(()));
+        assert_eq!(
+            go(false, 5, 1049),
+            Err(Denied::Status(Status::RemoteBadAddress))
+        );
+        assert_eq!(
+            go(false, 5, 999),
+            Err(Denied::Status(Status::RemoteBadAddress))
+        );
+        assert_eq!(
+            go(false, 5, u64::MAX),
+            Err(Denied::Status(Status::RemoteBadAddress))
+        );
+        assert_eq!(go(true, 5, 1000), Err(Denied::Status(Status::RemoteBadKey)));
+        assert_eq!(go(false, 6, 1000), Err(Denied::Elsewhere));
+        t.remove(5);
+        assert_eq!(go(false, 5, 1000), Err(Denied::Elsewhere));
+        t.add(5, 0, &far_mem, FI_REMOTE_WRITE | FI_REMOTE_READ);
+        let one = [9u8; 16];
+        near_mem.store(0, &one);
+        assert_eq!(go(true, 5, 48), Ok(()));
+        let mut seen = [0; 64];
+        far_mem.load(0, &mut seen);
+        assert_eq!((seen[47], seen[48], seen[63]), (7, 9, 9));
+        assert_eq!(ring.word(VISIT).load(Relaxed), 0);
+    }
+
+    #[test]
+    fn a_full_neighbourhood_leaves_regions_to_the_adapter_and_slots_come_back() {
+        let t = Table::new(1).unwrap();
+        let Some(v) = visit_of(&t) else { return };
+        let ring = Map::create(8192).unwrap();
+        let (mut far, mut near) = ([7u8; 64], [1u8; 8]);
+        let (far, near) = (mem(&mut far), mem(&mut near));
+        for key in 1..=3 * ENTRIES as u64 / 2 {
+            t.add(key, 0, &far, FI_REMOTE_READ);
+        }
+        let reach = |key| v.access(&ring, false, &near, key, 0).is_ok();
+        let before = (1..=2000).filter(|k| reach(*k)).count();
+        assert!(before > 1000, "{before}");
+        for key in 1..=3 * ENTRIES as u64 / 2 {
+            t.remove(key);
+        }
+        assert!(!(1..=2000).any(reach));
+        t.add(7, 0, &far, FI_REMOTE_READ);
+        assert!(reach(7));
+    }
+
+    #[test]
+    fn withdrawing_waits_for_the_visitor() {
+        let t = Arc::new(Table::new(1).unwrap());
+        let ring = Arc::new(Map::create(8192).unwrap());
+        t.visitor(&ring);
+        let mut far = [7u8; 64];
+        t.add(5, 0, &mem(&mut far), FI_REMOTE_READ);
+        ring.word(VISIT).store(USED | 5, SeqCst);
+        let (begun, ended) = (Arc::clone(&t), Arc::clone(&ring));
+        let r = std::thread::spawn(move || {
+            begun.remove(5);
+            // Only when the mark is gone.
+            ended.word(VISIT).load(SeqCst)
+        });
+        while t.map.word(place(5, 0)).load(SeqCst) != 0 {
+            std::thread::yield_now();
+        }
+        ring.word(VISIT).store(0, SeqCst);
+        assert_eq!(r.join().unwrap(), 0);
+    }
+}

@@ -148,11 +148,16 @@ const TX_FLAGS: u64 = FI_COMPLETION
     | FI_EFA_WR_HIGH_PPS;
 const RX_FLAGS: u64 = FI_COMPLETION | FI_MORE | FI_MULTI_RECV | FI_PEEK | FI_CLAIM | FI_DISCARD;
 
+#[inline]
 fn known(flags: Option<u64>, all: u64, call: &str) -> Result<()> {
-    let bad = flags.unwrap_or(0) & !all;
-    if bad == 0 {
-        return Ok(());
+    match flags.unwrap_or(0) & !all {
+        0 => Ok(()),
+        bad => unknown(bad, call),
     }
+}
+
+#[cold]
+fn unknown(bad: u64, call: &str) -> Result<()> {
     crate::warn_log!(
         FI_LOG_EP_DATA,
         "{call}: flags {bad:#x} ({}) are not supported",
@@ -192,23 +197,26 @@ macro_rules! live_port {
 }
 pub(super) use live_port;
 
+#[inline]
 fn inject_fits(len: usize, limit: usize) -> Result<()> {
-    if len > limit {
-        crate::warn_log!(
-            FI_LOG_EP_DATA,
-            "inject of {len} bytes: at most {limit} (tx_attr->inject_size)"
-        );
-        return Err(FI_EMSGSIZE);
+    if len <= limit {
+        return Ok(());
     }
-    Ok(())
+    exceeds("inject (tx_attr->inject_size)", len, limit)
 }
 
+#[inline]
 fn too_long(what: &str, len: usize, limit: usize) -> Result<()> {
-    if len > limit {
-        crate::warn_log!(FI_LOG_EP_DATA, "{what} of {len} bytes: at most {limit}");
-        return Err(FI_EMSGSIZE);
+    if len <= limit {
+        return Ok(());
     }
-    Ok(())
+    exceeds(what, len, limit)
+}
+
+#[cold]
+fn exceeds(what: &str, len: usize, limit: usize) -> Result<()> {
+    crate::warn_log!(FI_LOG_EP_DATA, "{what} of {len} bytes: at most {limit}");
+    Err(FI_EMSGSIZE)
 }
 
 pub(super) fn reports(bound: Option<super::Bound>, flags: u64) -> bool {
@@ -219,18 +227,22 @@ pub(super) fn reports(bound: Option<super::Bound>, flags: u64) -> bool {
 #[inline]
 fn tag_fits(caps: u64, tag: Option<u64>) -> Result<()> {
     match tag {
-        Some(t) if t & COLLECTIVE_TAG != 0 && caps & FI_COLLECTIVE != 0 => {
-            crate::warn_log!(
-                FI_LOG_EP_DATA,
-                "tag {t:#x}: wanted one without the highest bit, which FI_COLLECTIVE takes (ep_attr->mem_tag_format)"
-            );
-            Err(FI_EINVAL)
-        }
+        Some(t) if t & COLLECTIVE_TAG != 0 && caps & FI_COLLECTIVE != 0 => taken(t),
         _ => Ok(()),
     }
 }
 
+#[cold]
+fn taken(tag: u64) -> Result<()> {
+    crate::warn_log!(
+        FI_LOG_EP_DATA,
+        "tag {tag:#x}: wanted one without the highest bit, which FI_COLLECTIVE takes (ep_attr->mem_tag_format)"
+    );
+    Err(FI_EINVAL)
+}
+
 /// Whether a request has to wait behind a fence, or is one that earlier operations hold up.
+#[inline]
 fn fenced(s: &mut State, id: u32, peer: fi_addr_t, flags: Option<u64>) -> Result<bool> {
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
     if !ep.fenced.is_empty() {
@@ -275,6 +287,7 @@ fn park(s: &mut State, id: u32, work: Work) -> Result<()> {
 
 /// Sends a message. `FI_EAGAIN` when the send queue is full, `FI_EINVAL` for an unknown
 /// destination, `FI_EMSGSIZE` when an injected message is longer than the limit.
+#[inline]
 pub fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     known(r.common.flags, TX_FLAGS, "fi_sendmsg")?;
     if fenced(s, id, r.to, r.common.flags)? {
