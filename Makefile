@@ -87,7 +87,8 @@ check: all checks headers-check
 	fabtests-compat/mpi.sh $(BUILD)/lib $(BUILD)/mpi
 
 bench: all
-	$(CARGO) run --quiet --release -p fabtests-compat -- bench --lib $(BUILD)/lib --bin $(BUILD)/bin $(if $(PEER),--peer $(PEER))
+	$(CARGO) run --quiet --release -p fabtests-compat -- bench --pin --lib $(BUILD)/lib \
+		--bin $(or $(BIN),$(BUILD)/bin) $(if $(PEER),--peer $(PEER) --peer-provider $(or $(PEER_PROVIDER),shm)) $(BENCH)
 
 headers:
 	cbindgen --quiet --config cbindgen.toml --crate libfabric-rs --output include/rdma/gen/types.h

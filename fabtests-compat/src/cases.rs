@@ -27,9 +27,14 @@ pub const BENCH: &[(&str, &str)] = &[
     ("fi_rdm_pingpong", ""),
     ("fi_rdm_tagged_pingpong", ""),
     ("fi_rdm_bw", ""),
+    ("fi_rdm_tagged_bw", ""),
     ("fi_rma_bw", "-o write"),
+    ("fi_rma_bw", "-o writedata"),
     ("fi_rma_bw", "-o read"),
 ];
+
+/// Sizes at which they are measured, bytes.
+pub const BENCH_SIZES: &[&str] = &["8", "64", "1024", "4096", "65536", "1048576", "8388608"];
 
 fn words(s: &str) -> Vec<String> {
     s.split_whitespace().map(str::to_string).collect()

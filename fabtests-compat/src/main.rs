@@ -5,6 +5,7 @@
 //! processes over loopback; what is started is waited for, and killed by pid when its time is up.
 
 mod cases;
+mod floors;
 mod pair;
 
 use cases::Case;
@@ -35,6 +36,9 @@ struct Where {
     /// Seconds a case may take
     #[arg(long, default_value_t = 120)]
     limit: u64,
+    /// One processor for the server, another for the client
+    #[arg(long)]
+    pin: bool,
 }
 
 #[derive(Subcommand)]
@@ -65,6 +69,12 @@ enum What {
         /// Runs of each
         #[arg(long, default_value_t = 5)]
         runs: usize,
+        /// Only programs whose name and options contain this
+        #[arg(long, default_value = "")]
+        filter: String,
+        /// As JSON, one object, in place of the table
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -103,7 +113,66 @@ fn run(at: &Where, filter: &str) -> bool {
     failed == 0 && passed > 0
 }
 
-fn bench(at: &Where, peer: Option<&PathBuf>, peer_provider: &str, runs: usize) -> bool {
+/// One program at one size: medians of both libraries.
+#[derive(serde::Serialize)]
+struct Measured {
+    program: String,
+    bytes: u64,
+    /// Microseconds per transfer, and MB/s.
+    ours: Option<(f64, f64)>,
+    peer: Option<(f64, f64)>,
+    /// Our time to the peer's.
+    ratio: Option<f64>,
+}
+
+/// Everything that one run of the benchmarks found.
+#[derive(serde::Serialize)]
+struct Report {
+    floors: floors::Floors,
+    rows: Vec<Measured>,
+}
+
+/// Runs both libraries in turn and takes the medians.
+fn measure(at: &Where, other: Option<&Where>, runs: usize, c: &Case) -> Result<Measured, String> {
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..runs.max(1) {
+        ours.extend(pair::row(&pair::run(at, c)?));
+        if let Some(o) = other {
+            // What the other library cannot do has no figure.
+            theirs.extend(pair::run(o, c).ok().and_then(|out| pair::row(&out)));
+        }
+    }
+    let (ours, peer) = (pair::median(ours), pair::median(theirs));
+    Ok(Measured {
+        program: String::new(),
+        bytes: 0,
+        ours,
+        peer,
+        ratio: ours.zip(peer).map(|(a, b)| a.0 / b.0),
+    })
+}
+
+fn bench(at: &Where, other: Option<&Where>, runs: usize, filter: &str) -> Result<Report, String> {
+    let mut rows = Vec::new();
+    for (program, args) in cases::BENCH {
+        let name = format!("{program} {args}").trim().to_string();
+        if !name.contains(filter) {
+            continue;
+        }
+        for size in cases::BENCH_SIZES {
+            let m = measure(at, other, runs, &Case::bench(program, args, size))?;
+            rows.push(Measured {
+                program: name.clone(),
+                bytes: size.parse().unwrap_or(0),
+                ..m
+            });
+        }
+    }
+    let floors = floors::measure();
+    Ok(Report { floors, rows })
+}
+
+fn show(r: &Report) {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_BORDERS_ONLY);
     table.set_header([
@@ -115,50 +184,24 @@ fn bench(at: &Where, peer: Option<&PathBuf>, peer_provider: &str, runs: usize) -
         "peer MB/s",
         "ratio of time",
     ]);
-    let other = peer.map(|p| Where {
-        lib: p.parent().map(PathBuf::from).unwrap_or_default(),
-        provider: peer_provider.to_string(),
-        ..at.clone()
-    });
-    for (program, args) in cases::BENCH {
-        for size in ["8", "1024", "4096", "65536", "1048576"] {
-            let c = Case::bench(program, args, size);
-            let mut ours = Vec::new();
-            let mut theirs = Vec::new();
-            for _ in 0..runs.max(1) {
-                match pair::run(at, &c) {
-                    Ok(out) => ours.extend(pair::row(&out)),
-                    Err(why) => {
-                        eprintln!("{}: {why}", c.name);
-                        return false;
-                    }
-                }
-                if let Some(o) = &other {
-                    theirs.extend(pair::run(o, &c).ok().and_then(|out| pair::row(&out)));
-                }
-            }
-            let ours = pair::median(ours);
-            let theirs = pair::median(theirs);
-            let cell = |v: Option<(f64, f64)>, f: fn((f64, f64)) -> f64| {
-                v.map_or("-".into(), |v| format!("{:.2}", f(v)))
-            };
-            let ratio = match (ours, theirs) {
-                (Some(a), Some(b)) => format!("{:.2}", a.0 / b.0),
-                _ => "-".into(),
-            };
-            table.add_row([
-                format!("{program} {args}"),
-                size.to_string(),
-                cell(ours, |v| v.0),
-                cell(ours, |v| v.1),
-                cell(theirs, |v| v.0),
-                cell(theirs, |v| v.1),
-                ratio,
-            ]);
-        }
+    let cell = |v: Option<f64>| v.map_or("-".into(), |v| format!("{v:.2}"));
+    for m in &r.rows {
+        table.add_row([
+            m.program.clone(),
+            m.bytes.to_string(),
+            cell(m.ours.map(|v| v.0)),
+            cell(m.ours.map(|v| v.1)),
+            cell(m.peer.map(|v| v.0)),
+            cell(m.peer.map(|v| v.1)),
+            cell(m.ratio),
+        ]);
     }
+    let f = &r.floors;
     println!("{table}");
-    true
+    println!(
+        "this machine: cache line from core to core {:.0} ns; process_vm_writev 8 bytes {:.0} ns, 1 MiB {:.1} GB/s; memcpy 1 MiB {:.1} GB/s",
+        f.hand_over_ns, f.attach_ns, f.attach_gb, f.memcpy_gb
+    );
 }
 
 fn main() -> ExitCode {
@@ -182,7 +225,32 @@ fn main() -> ExitCode {
             peer,
             peer_provider,
             runs,
-        } => bench(&at, peer.as_ref(), &peer_provider, runs),
+            filter,
+            json,
+        } => {
+            let other = peer.map(|p| Where {
+                lib: p.parent().map(PathBuf::from).unwrap_or_default(),
+                provider: peer_provider,
+                ..at.clone()
+            });
+            match bench(&at, other.as_ref(), runs, &filter) {
+                Ok(r) if json => match serde_json::to_string_pretty(&r) {
+                    Ok(text) => {
+                        println!("{text}");
+                        true
+                    }
+                    Err(_) => false,
+                },
+                Ok(r) => {
+                    show(&r);
+                    true
+                }
+                Err(why) => {
+                    eprintln!("{why}");
+                    false
+                }
+            }
+        }
     };
     if ok {
         ExitCode::SUCCESS

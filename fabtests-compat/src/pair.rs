@@ -100,6 +100,12 @@ pub fn run(at: &Where, c: &Case) -> Result<String, String> {
         };
         [vec!["-p".to_string(), at.provider.clone()], port].concat()
     };
+    let pin = |core| {
+        if at.pin {
+            crate::floors::pin(core);
+        }
+    };
+    pin(0);
     let mut server = Proc::start(at, c, &options("B"))?;
     let until = Instant::now() + limit;
     while !listening(port) {
@@ -111,6 +117,7 @@ pub fn run(at: &Where, c: &Case) -> Result<String, String> {
     }
     let mut args = options("P");
     args.push("127.0.0.1".into());
+    pin(1);
     let mut client = Proc::start(at, c, &args)?;
     let in_time = wait(&mut [&mut server, &mut client], limit);
     let (s_ok, s_text) = server.finish();

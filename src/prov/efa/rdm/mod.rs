@@ -32,7 +32,7 @@ use crate::core::{Info, Result};
 use crate::device::soft::{SoftDevice, SoftQp};
 use crate::device::{Device, Event, Events, QueuePair, Status};
 use crate::hmem::UserMem;
-use crate::proto::{self, Cancelled, Failure, Policy, RecvQueue};
+use crate::proto::{self, Cancelled, Failure, PeerId, Policy, RecvQueue};
 use crate::shm::Hub;
 use crate::types::*;
 use crate::wire::{extra, pkt};
@@ -199,6 +199,18 @@ impl Live {
         false
     }
 
+    /// Peers on this host that are gone, whose last packets were taken in by the last poll.
+    #[inline]
+    fn lost(&mut self, peers: &mut Peers) -> Vec<(PeerId, Failure)> {
+        match &mut self.hub {
+            Some(h) if h.lost() => {
+                let why = failure(Status::RemoteUnresponsive);
+                h.gone().iter().map(|a| (peers.of(a), why)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     fn wait_fd(&self) -> i32 {
         self.hub.as_ref().map_or(self.qp.wait_fd(), Hub::fd)
     }
@@ -311,7 +323,7 @@ impl Ep {
     /// Asks for a signal on the descriptor; `false` when there is something to do already.
     pub fn arm(&mut self) -> bool {
         let Some(l) = &mut self.live else { return true };
-        let quiet = l.ended.is_empty();
+        let quiet = l.ended.is_empty() && !l.hub.as_ref().is_some_and(Hub::lost);
         quiet & l.qp.arm() & l.hub.as_mut().is_none_or(|h| h.inbox.arm())
     }
 
@@ -710,6 +722,7 @@ pub fn progress(s: &mut State, id: u32) {
         return;
     };
     let due = live.adapter_due();
+    let mut down = live.lost(&mut s.peers);
     let Live {
         qp,
         proto,
@@ -727,10 +740,12 @@ pub fn progress(s: &mut State, id: u32) {
         *lull = if events.list.is_empty() { *lull + 1 } else { 0 };
     }
     let Events { list, arena } = events;
-    let mut down = Vec::new();
-    if let Some(h) = hub {
-        let Hub { inbox, outbox } = h;
-        let mut port = ep_port!(s, id, ep, qp, Some(outbox), &mut *ended, None);
+    let (inbox, near) = match hub {
+        Some(Hub { inbox, outbox }) => (Some(inbox), Some(outbox)),
+        None => (None, None),
+    };
+    let mut port = ep_port!(s, id, ep, qp, near, ended, None);
+    if let Some(inbox) = inbox {
         inbox.poll(|from, peer, record| {
             let peer = *peer.get_or_insert_with(|| port.peers.of(from));
             match record.kind {
@@ -741,13 +756,7 @@ pub fn progress(s: &mut State, id: u32) {
                 _ => near::arrived(peer, record, rq, &mut port),
             }
         });
-        if h.lost() {
-            let gone = Status::RemoteUnresponsive;
-            down.extend(h.gone().iter().map(|a| (s.peers.of(a), failure(gone))));
-        }
     }
-    let near = hub.as_mut().map(|h| &mut h.outbox);
-    let mut port = ep_port!(s, id, ep, qp, near, ended, None);
     for (peer, why) in &down {
         proto.peer_down(*peer, *why, rq, &mut port);
     }

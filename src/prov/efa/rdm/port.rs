@@ -34,7 +34,7 @@ pub struct EpPort<'a> {
     pub av: Option<&'a Av>,
     pub tx: Option<Bound>,
     pub rx: Option<Bound>,
-    pub to_cntrs: [Option<u32>; 6],
+    pub to_cntrs: &'a [Option<u32>; 6],
     /// Data of the operation being posted, when it is to be copied.
     pub inject: Option<&'a [u8]>,
     /// The application asked for sources (FI_SOURCE).
@@ -74,7 +74,7 @@ macro_rules! ep_port {
             av: $ep.av.and_then(|a| $s.avs.get(a)),
             tx: $ep.tx,
             rx: $ep.rx,
-            to_cntrs: $ep.cntrs,
+            to_cntrs: &$ep.cntrs,
             inject: $inject,
             source: $ep.caps & FI_SOURCE != 0,
             rdma_read: $ep.rdma,
