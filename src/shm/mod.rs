@@ -24,7 +24,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 use table::Visit;
-pub use table::{Denied, Table};
+pub use table::{Denied, Local, Table};
 use thread::{News, Shared, Thread};
 
 /// Polls without a record after which a ring is no longer looked into.
@@ -235,7 +235,7 @@ impl Outbox {
         &mut self,
         peer: PeerId,
         write: bool,
-        local: &UserMem,
+        local: &Local,
         (key, addr): (u64, u64),
     ) -> core::result::Result<bool, Denied> {
         let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) else {

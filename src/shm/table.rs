@@ -146,23 +146,57 @@ pub struct Visit {
     table: Map,
 }
 
+/// Our end of a copy.
+#[derive(Clone, Copy)]
+pub enum Local<'a> {
+    Mem(UserMem),
+    /// Bytes to write.
+    Bytes(&'a [u8]),
+}
+
+impl Local<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Local::Mem(m) => m.len(),
+            Local::Bytes(b) => b.len(),
+        }
+    }
+
+    /// What follows the first `off` bytes.
+    fn rest(&self, off: usize) -> Self {
+        match *self {
+            Local::Mem(m) => Local::Mem(m.part(off, usize::MAX)),
+            Local::Bytes(b) => Local::Bytes(b.get(off..).unwrap_or(&[])),
+        }
+    }
+}
+
 /// Moves bytes between us and another process. Returns how many were moved.
-fn copy(pid: i32, write: bool, local: &UserMem, at: u64) -> usize {
+fn copy(pid: i32, write: bool, local: &Local, at: u64) -> usize {
     let mut iov = [libc::iovec {
         iov_base: core::ptr::null_mut(),
         iov_len: 0,
     }; crate::hmem::MAX_SEGS];
     let mut n = 0;
-    for (to, (addr, len)) in iov.iter_mut().zip(local.pieces()) {
-        to.iov_base = addr as *mut _;
-        to.iov_len = len;
-        n += 1;
+    let mut put = |(addr, len): (usize, usize)| {
+        if let Some(to) = iov.get_mut(n) {
+            to.iov_base = addr as *mut _;
+            to.iov_len = len;
+            n += 1;
+        }
+    };
+    match local {
+        Local::Mem(m) => m.pieces().for_each(&mut put),
+        // Bytes are there to be read.
+        Local::Bytes(_) if !write => return 0,
+        Local::Bytes(b) => put((b.as_ptr() as usize, b.len())),
     }
+    let n = n as libc::c_ulong;
     let far = libc::iovec {
         iov_base: at as *mut _,
         iov_len: local.len(),
     };
-    // SAFETY: the local pieces are lent by the application (see `UserMem::new`); what is read or written in the other
+    // SAFETY: the local pieces are lent by the application (see `UserMem::new`), or a slice that is only read; what is read or written in the other
     // process is what it has published for that, as its table said a moment ago.
     let moved = unsafe {
         if write {
@@ -182,7 +216,7 @@ impl Visit {
         let at = core::ptr::from_mut(&mut word).cast_const().cast();
         // SAFETY: the word lives to the end of this function.
         let local = unsafe { UserMem::new([(at, 8)]) }?;
-        let reads = copy(pid, false, &local, probe.0) == 8;
+        let reads = copy(pid, false, &Local::Mem(local), probe.0) == 8;
         (pid > 0 && reads && u64::from_ne_bytes(word) == probe.1).then_some(Visit { pid, table })
     }
 
@@ -227,7 +261,7 @@ impl Visit {
         &self,
         ring: &Map,
         write: bool,
-        local: &UserMem,
+        local: &Local,
         key: u64,
         addr: u64,
     ) -> core::result::Result<(), Denied> {
@@ -240,12 +274,7 @@ impl Visit {
             .and_then(|at| {
                 let mut off = 0;
                 while off < local.len() {
-                    match copy(
-                        self.pid,
-                        write,
-                        &local.part(off, usize::MAX),
-                        at + off as u64,
-                    ) {
+                    match copy(self.pid, write, &local.rest(off), at + off as u64) {
                         0 if off == 0 => return Err(Denied::Elsewhere),
                         0 => return Err(Denied::Status(Status::RemoteBadAddress)),
                         n => off += n,
@@ -285,7 +314,7 @@ mod tests {
         let far_mem = mem(&mut far);
         t.add(5, 1000, &far_mem, FI_REMOTE_READ);
         let near_mem = mem(&mut near);
-        let go = |write, key, addr| v.access(&ring, write, &near_mem, key, addr);
+        let go = |write, key, addr| v.access(&ring, write, &Local::Mem(near_mem), key, addr);
         assert_eq!(go(false, 5, 1048), Ok(()));
         assert_eq!(
             go(false, 5, 1049),
@@ -310,6 +339,9 @@ mod tests {
         let mut seen = [0; 64];
         far_mem.load(0, &mut seen);
         assert_eq!((seen[47], seen[48], seen[63]), (7, 9, 9));
+        assert_eq!(v.access(&ring, true, &Local::Bytes(&[4, 4]), 5, 0), Ok(()));
+        far_mem.load(0, &mut seen);
+        assert_eq!((seen[1], seen[2]), (4, 7));
         assert_eq!(ring.word(VISIT).load(Relaxed), 0);
     }
 
@@ -323,7 +355,7 @@ mod tests {
         for key in 1..=3 * ENTRIES as u64 / 2 {
             t.add(key, 0, &far, FI_REMOTE_READ);
         }
-        let reach = |key| v.access(&ring, false, &near, key, 0).is_ok();
+        let reach = |key| v.access(&ring, false, &Local::Mem(near), key, 0).is_ok();
         let before = (1..=2000).filter(|k| reach(*k)).count();
         assert!(before > 1000, "{before}");
         for key in 1..=3 * ENTRIES as u64 / 2 {

@@ -13,7 +13,7 @@ use super::{failure, Data, MsgReq, RmaReq, UserOp};
 use crate::hmem::UserMem;
 use crate::proto::{Failure, PeerId, Port, Received, RecvQueue, Unexpected};
 use crate::prov::efa::cq::Entry;
-use crate::shm::{Denied, Record, Sent, What, RECORD_MAX};
+use crate::shm::{Denied, Local, Record, Sent, What, RECORD_MAX};
 use crate::types::*;
 use std::collections::VecDeque;
 
@@ -102,15 +102,17 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Sent {
     let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(peer)) else {
         return Sent::Elsewhere;
     };
-    let Data::User(local) = r.data else {
-        return Sent::Elsewhere;
+    let (local, mem) = match r.data {
+        Data::User(m) => (Local::Mem(m), m),
+        Data::Inject(b) => (Local::Bytes(b), UserMem::EMPTY),
     };
+    let len = r.data.len();
     let done = near.access(peer, r.write, &local, (r.key, r.addr));
     let result = match done {
         Err(Denied::Elsewhere) => return Sent::Elsewhere,
         Err(Denied::Status(s)) => Err(failure(s)),
         Ok(events) if events || r.cq_data.is_some() => {
-            let words = [r.key, local.len() as u64, r.cq_data.unwrap_or(0)];
+            let words = [r.key, len as u64, r.cq_data.unwrap_or(0)];
             let mut head = [0; 24];
             for (to, w) in head.chunks_exact_mut(8).zip(words) {
                 to.copy_from_slice(&w.to_ne_bytes());
@@ -129,7 +131,8 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Sent {
         }
         Ok(_) => Ok(()),
     };
-    let mut op = UserOp::new(port.id, local);
+    let mut op = UserOp::new(port.id, mem);
+    op.len = len;
     op.context = r.common.context;
     op.flags = FI_RMA | if r.write { FI_WRITE } else { FI_READ };
     op.report = report;

@@ -11,7 +11,7 @@ use crate::proto::{Body, Failure, Load, PeerId, Port, ReadPost, Received, Token}
 use crate::prov::efa::av::Av;
 use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::cq::{Cq, Entry, ErrEntry};
-use crate::shm::{Outbox, Sent, What};
+use crate::shm::{Local, Outbox, Sent, What};
 use crate::types::*;
 use crate::wire::{Iovs, RmaIov, Rta, RtaKind};
 
@@ -503,7 +503,7 @@ impl Port for EpPort<'_> {
         if let Some(near) = &mut self.near {
             // What cannot be read from here may yet be by the adapter, which also says why not.
             if near
-                .access(from, false, &local, (piece.key, piece.addr))
+                .access(from, false, &Local::Mem(local), (piece.key, piece.addr))
                 .is_ok()
             {
                 self.ended.reads.push_back(id);
