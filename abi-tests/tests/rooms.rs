@@ -10,6 +10,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("proto", &["wire", "types", "core"]),
     ("hmem", &["types", "core"]),
     ("device", &["hmem", "types", "core"]),
+    // `device` for its terms (addresses, statuses) and its ways of waiting.
+    ("shm", &["device", "hmem", "types", "core"]),
     (
         "prov",
         &[

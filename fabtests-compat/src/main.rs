@@ -83,7 +83,9 @@ fn run(at: &Where, filter: &str) -> bool {
     table
         .load_preset(presets::UTF8_BORDERS_ONLY)
         .set_header(["case", "result", "seconds"]);
-    let (mut passed, mut failed) = (0, 0);
+    let mut passed = 0;
+    // Told after the table, where a reader of the end of a log finds them.
+    let mut failures = Vec::new();
     let all: Vec<Case> = cases::all(&at.bin)
         .into_iter()
         .filter(|c| c.name.contains(filter))
@@ -94,23 +96,23 @@ fn run(at: &Where, filter: &str) -> bool {
         let word = match &r {
             Ok(_) => "pass".to_string(),
             Err(why) => {
-                eprintln!("--- {}\n{why}", c.name);
+                failures.push(format!("--- {}\n{why}", c.name));
                 format!("FAIL: {}", why.lines().last().unwrap_or(""))
             }
         };
-        if r.is_ok() {
-            passed += 1;
-        } else {
-            failed += 1;
-        }
+        passed += usize::from(r.is_ok());
         table.add_row([
             c.name.clone(),
             word,
             format!("{:.2}", t.elapsed().as_secs_f64()),
         ]);
     }
-    println!("{table}\n{passed} passed, {failed} failed");
-    failed == 0 && passed > 0
+    println!("{table}");
+    for f in &failures {
+        println!("{f}");
+    }
+    println!("{passed} passed, {} failed", failures.len());
+    failures.is_empty() && passed > 0
 }
 
 /// One program at one size: medians of both libraries.

@@ -1,7 +1,7 @@
 //! Entry points of collectives, fi_collective(3): joining a group, and operations in it.
 //!
 //! How long the buffers of a call must be depends on the group and on the caller's place in it: the
-//! provider says so (`coll::needs`), and only that much of them is looked at.
+//! provider says so (`coll::Needs`), and only that much of them is looked at.
 
 use super::atomic::pieces;
 use super::av_set;
@@ -41,8 +41,7 @@ unsafe fn call(
         // SAFETY: as promised by the caller.
         let b = unsafe { ep(e)? };
         let mut s = b.domain.lock();
-        let needs = coll::needs(&s, b.id()?, r)?;
-        coll::collective(&mut s, b.id()?, r, mem(needs)?, &alloc)?;
+        coll::collective(&mut s, b.id()?, r, mem, &alloc)?;
         Ok(0)
     })
 }
@@ -129,9 +128,9 @@ unsafe extern "C" fn broadcast(
     unsafe { call("fi_broadcast", e, &r, whole(buf, null_mut())) }
 }
 
-/// Entry points with input and result: without root or operation, with an operation, with a root, with both.
+/// Entry points with input and result; some have a root, some an operation, one has both.
 macro_rules! entry {
-    ($name:ident, $text:literal, $what:ident) => {
+    ($name:ident, $text:literal, $what:ident $(, root $root:ident)? $(, op $op:ident)?) => {
         unsafe extern "C" fn $name(
             e: *mut fid_ep,
             buf: *const c_void,
@@ -140,49 +139,16 @@ macro_rules! entry {
             result: *mut c_void,
             _result_desc: *mut c_void,
             group: fi_addr_t,
+            $($root: fi_addr_t,)?
             dt: fi_datatype,
+            $($op: fi_op,)?
             flags: u64,
             context: *mut c_void,
         ) -> isize {
-            let r = req(($what, group, NOBODY, count, dt, FI_NOOP), flags, context);
-            // SAFETY: as promised by our caller.
-            unsafe { call($text, e, &r, whole(buf, result)) }
-        }
-    };
-    ($name:ident, $text:literal, $what:ident, op) => {
-        unsafe extern "C" fn $name(
-            e: *mut fid_ep,
-            buf: *const c_void,
-            count: usize,
-            _desc: *mut c_void,
-            result: *mut c_void,
-            _result_desc: *mut c_void,
-            group: fi_addr_t,
-            dt: fi_datatype,
-            op: fi_op,
-            flags: u64,
-            context: *mut c_void,
-        ) -> isize {
-            let r = req(($what, group, NOBODY, count, dt, op), flags, context);
-            // SAFETY: as promised by our caller.
-            unsafe { call($text, e, &r, whole(buf, result)) }
-        }
-    };
-    ($name:ident, $text:literal, $what:ident, root) => {
-        unsafe extern "C" fn $name(
-            e: *mut fid_ep,
-            buf: *const c_void,
-            count: usize,
-            _desc: *mut c_void,
-            result: *mut c_void,
-            _result_desc: *mut c_void,
-            group: fi_addr_t,
-            root: fi_addr_t,
-            dt: fi_datatype,
-            flags: u64,
-            context: *mut c_void,
-        ) -> isize {
-            let r = req(($what, group, root, count, dt, FI_NOOP), flags, context);
+            let (_root, _op) = (NOBODY, FI_NOOP);
+            $(let _root = $root;)?
+            $(let _op = $op;)?
+            let r = req(($what, group, _root, count, dt, _op), flags, context);
             // SAFETY: as promised by our caller.
             unsafe { call($text, e, &r, whole(buf, result)) }
         }
@@ -190,29 +156,11 @@ macro_rules! entry {
 }
 entry!(alltoall, "fi_alltoall", FI_ALLTOALL);
 entry!(allgather, "fi_allgather", FI_ALLGATHER);
-entry!(allreduce, "fi_allreduce", FI_ALLREDUCE, op);
-entry!(reduce_scatter, "fi_reduce_scatter", FI_REDUCE_SCATTER, op);
-entry!(scatter, "fi_scatter", FI_SCATTER, root);
-entry!(gather, "fi_gather", FI_GATHER, root);
-
-unsafe extern "C" fn reduce(
-    e: *mut fid_ep,
-    buf: *const c_void,
-    count: usize,
-    _desc: *mut c_void,
-    result: *mut c_void,
-    _result_desc: *mut c_void,
-    group: fi_addr_t,
-    root: fi_addr_t,
-    dt: fi_datatype,
-    op: fi_op,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
-    let r = req((FI_REDUCE, group, root, count, dt, op), flags, context);
-    // SAFETY: as promised by our caller.
-    unsafe { call("fi_reduce", e, &r, whole(buf, result)) }
-}
+entry!(allreduce, "fi_allreduce", FI_ALLREDUCE, op op);
+entry!(reduce_scatter, "fi_reduce_scatter", FI_REDUCE_SCATTER, op op);
+entry!(reduce, "fi_reduce", FI_REDUCE, root root, op op);
+entry!(scatter, "fi_scatter", FI_SCATTER, root root);
+entry!(gather, "fi_gather", FI_GATHER, root root);
 
 /// The operation of a message: its buffers are lists. The count is that of the input, or, at a member of a
 /// scatter that is not the root, of the result.

@@ -335,22 +335,10 @@ impl Endpoint {
         port: &mut impl Port,
     ) {
         self.deferred.retain(|(to, _)| *to != peer);
-        let txs: Vec<u32> = self
-            .txs
-            .iter()
-            .filter(|(_, t)| t.peer == peer)
-            .map(|(i, _)| i)
-            .collect();
-        for id in txs {
+        for id in self.txs.select(|t| t.peer == peer) {
             self.fail_tx(id, failure, port);
         }
-        let rxs: Vec<u32> = self
-            .rxs
-            .iter()
-            .filter(|(_, r)| r.from == peer)
-            .map(|(i, _)| i)
-            .collect();
-        for id in rxs {
+        for id in self.rxs.select(|r| r.from == peer) {
             self.fail_rx(id, failure, rq, port);
         }
         rq.forget_incomplete(self.cfg.id, peer);

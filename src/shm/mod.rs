@@ -16,7 +16,6 @@ mod thread;
 use crate::core::params;
 use crate::device::QpAddr;
 use crate::hmem::UserMem;
-use crate::proto::PeerId;
 use crate::types::*;
 use ring::{Found, Full, Reader, Writer};
 pub use ring::{Record, What, RECORD_MAX};
@@ -26,6 +25,9 @@ use std::sync::Arc;
 use table::Visit;
 pub use table::{Denied, Local, Table};
 use thread::{News, Shared, Thread};
+
+/// The caller's number of a peer.
+type PeerId = u32;
 
 /// Polls without a record after which a ring is no longer looked into.
 const PATIENCE: u32 = 4096;
@@ -151,8 +153,8 @@ impl Hub {
         self.inbox.shared.wait.fd()
     }
 
-    /// Takes note of peers whose memory can be reached, lets go of rings to peers that are gone, and returns all those peers, once their last packets are
-    /// taken in. A peer may be told of twice.
+    /// Takes note of peers whose memory can be reached, lets go of rings to peers that are gone, and returns
+    /// those peers, once their last packets are taken in. A peer may be told of twice.
     pub fn gone(&mut self) -> Vec<QpAddr> {
         for (conn, visit) in core::mem::take(&mut self.inbox.tables) {
             self.outbox.may_visit(conn, visit);

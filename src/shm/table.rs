@@ -196,8 +196,8 @@ fn copy(pid: i32, write: bool, local: &Local, at: u64) -> usize {
         iov_base: at as *mut _,
         iov_len: local.len(),
     };
-    // SAFETY: the local pieces are lent by the application (see `UserMem::new`), or a slice that is only read; what is read or written in the other
-    // process is what it has published for that, as its table said a moment ago.
+    // SAFETY: the local pieces are lent by the application (see `UserMem::new`), or a slice that is only read; what
+    // is read or written in the other process is what it has published for that, as its table said a moment ago.
     let moved = unsafe {
         if write {
             libc::process_vm_writev(pid, iov.as_ptr(), n, &far, 1, 0)

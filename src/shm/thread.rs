@@ -157,7 +157,7 @@ impl Thread {
         drop(self.lock().0.remove(&id));
     }
 
-    /// Takes a caller's reply: what is heard on connection `id`.
+    /// Takes in what is heard on listener or connection `id`.
     fn ready(&self, id: u64) {
         let mut fresh = Vec::new();
         let mut w = self.lock();

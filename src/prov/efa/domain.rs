@@ -564,7 +564,7 @@ fn run_progress(domain: &Weak<Domain>) {
         let quiet = {
             let mut s = d.state.enter_aside();
             let s = &mut *s;
-            let all: Vec<u32> = s.eps.iter().map(|(i, _)| i).collect();
+            let all = s.eps.select(|_| true);
             for id in &all {
                 super::rdm::progress(s, *id);
             }
@@ -600,7 +600,7 @@ pub fn progress_cq(s: &mut State, id: u32) {
 fn progress_cntr(s: &mut State, id: u32) {
     // A counter of a memory region hears of every endpoint.
     if s.cntrs.get(id).is_some_and(|c| c.eps.is_empty()) {
-        let all: Vec<u32> = s.eps.iter().map(|(i, _)| i).collect();
+        let all = s.eps.select(|_| true);
         for ep in all {
             super::rdm::progress(s, ep);
         }

@@ -236,25 +236,21 @@ fn shape(s: &State, ep: u32, r: &CollReq) -> Result<Shape> {
     })
 }
 
-/// What a call needs of its buffers. Errors as [`collective`].
-pub fn needs(s: &State, ep: u32, r: &CollReq) -> Result<Needs> {
-    shape(s, ep, r).map(|x| x.needs)
-}
-
-/// Starts a collective operation. `FI_EOPNOTSUPP` without FI_COLLECTIVE or for an operation the datatype does
+/// Starts a collective operation on the buffers that `mem` makes from what is needed of them. `FI_EOPNOTSUPP` without FI_COLLECTIVE or for an operation the datatype does
 /// not have, `FI_EINVAL` for a group that was not joined, a root that is no member, or buffers that
 /// are too short.
 pub fn collective(
     s: &mut State,
     ep: u32,
     r: &CollReq,
-    (input, result): (UserMem, UserMem),
+    mem: impl FnOnce(Needs) -> Result<(UserMem, UserMem)>,
     alloc: Alloc,
 ) -> Result<()> {
     let e = s.eps.get(ep).ok_or(FI_EBADF)?;
     let flags = r.common.flags_or(e.tx_flags);
     let report = super::ops::reports(e.tx, flags);
     let x = shape(s, ep, r)?;
+    let (input, result) = mem(x.needs)?;
     if input.len() < x.needs.input || result.len() < x.needs.result {
         crate::warn_log!(
             FI_LOG_EP_DATA,
@@ -299,10 +295,16 @@ pub fn collective(
             report,
         },
     };
-    let id = s.colls.running.insert(running);
+    begin(s, running);
+    Ok(())
+}
+
+/// Carries an operation out as far as it goes now.
+fn begin(s: &mut State, r: Running) {
+    let ep = r.ep;
+    let id = s.colls.running.insert(r);
     advance(s, id);
     run(s, ep);
-    Ok(())
 }
 
 // ---- joining -----------------------------------------------------------------------------------
@@ -377,7 +379,7 @@ pub fn join(
         joined: false,
     });
     let max = arith::element(FI_UINT64, FI_MAX).ok_or(FI_EOPNOTSUPP)?;
-    let id = s.colls.running.insert(Running {
+    let running = Running {
         ep,
         members,
         schedule,
@@ -390,9 +392,8 @@ pub fn join(
         tag,
         failed: None,
         told: Told::Joined { eq, event, group },
-    });
-    advance(s, id);
-    run(s, ep);
+    };
+    begin(s, running);
     Ok(GROUP_ADDR | u64::from(group))
 }
 
@@ -423,19 +424,10 @@ pub fn leave(s: &mut State, addr: fi_addr_t) -> Result<()> {
 
 /// An endpoint closes: its operations vanish with its other ones.
 pub(super) fn drop_ep(s: &mut State, ep: u32) -> Leftover {
-    let mine: Vec<u32> = s
-        .colls
-        .running
-        .iter()
-        .filter(|(_, r)| r.ep == ep)
-        .map(|(i, _)| i)
-        .collect();
     s.colls.joins.retain(|(e, _), _| *e != ep);
-    Leftover(
-        mine.into_iter()
-            .filter_map(|i| s.colls.running.remove(i))
-            .collect(),
-    )
+    let running = &mut s.colls.running;
+    let mine = running.select(|r| r.ep == ep).into_iter();
+    Leftover(mine.filter_map(|i| running.remove(i)).collect())
 }
 
 // ---- carrying out ------------------------------------------------------------------------------
@@ -450,33 +442,21 @@ pub fn run(s: &mut State, ep: u32) {
                 r.failed = r.failed.or(failed);
             }
         }
-        let mine: Vec<u32> = s
-            .colls
-            .running
-            .iter()
-            .filter(|(_, r)| r.ep == ep)
-            .map(|(i, _)| i)
-            .collect();
-        for id in mine {
-            advance(s, id);
-        }
+        advance_all(s, ep);
     }
 }
 
 /// As [`run`], also for operations that found no room.
 #[cold]
 pub fn progress(s: &mut State, ep: u32) {
-    let mine: Vec<u32> = s
-        .colls
-        .running
-        .iter()
-        .filter(|(_, r)| r.ep == ep)
-        .map(|(i, _)| i)
-        .collect();
-    for id in mine {
+    advance_all(s, ep);
+    run(s, ep);
+}
+
+fn advance_all(s: &mut State, ep: u32) {
+    for id in s.colls.running.select(|r| r.ep == ep) {
         advance(s, id);
     }
-    run(s, ep);
 }
 
 impl Running {

@@ -131,13 +131,7 @@ impl UserOp {
 
 /// Drops the operations of an endpoint or shared receive context that is closed.
 fn drop_ops(s: &mut State, owner: u32) {
-    let mine: Vec<u32> = s
-        .ops
-        .iter()
-        .filter(|(_, o)| o.owner == owner)
-        .map(|(i, _)| i)
-        .collect();
-    for ctx in mine {
+    for ctx in s.ops.select(|o| o.owner == owner) {
         if let Some(op) = s.ops.remove(ctx) {
             op.withdraw(&s.dev);
         }

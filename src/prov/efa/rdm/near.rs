@@ -8,8 +8,9 @@
 //! Reads and writes of a peer's memory are done from here, where the system allows it; what the peer wants to know of
 //! them, and data that goes with a write, follow through the ring.
 
+use super::ops::rma_op;
 use super::port::EpPort;
-use super::{failure, Data, MsgReq, RmaReq, UserOp};
+use super::{failure, Data, MsgReq, RmaReq};
 use crate::hmem::UserMem;
 use crate::proto::{Failure, PeerId, Port, Received, RecvQueue, Unexpected};
 use crate::prov::efa::cq::Entry;
@@ -17,15 +18,16 @@ use crate::shm::{Denied, Local, Record, Sent, What, RECORD_MAX};
 use crate::types::*;
 use std::collections::VecDeque;
 
-/// Kinds of records: a packet of the protocol, a whole message, and
+/// Kinds of records: a packet of the protocol, a whole message, and what a peer did to our memory (key, length, and
+/// the data of a write).
 pub const PACKET: u8 = 1;
 const MESSAGE: u8 = 2;
-/// What a peer did to our memory: key and length, with WITH_DATA the data of a write.
 const ACCESS: u8 = 3;
-const WROTE: u8 = 4;
-/// Flags of a message: which words are in front of it, tag before data.
+/// Flags of a message: which words are in front of it, tag before data. An access may have data, too.
 const TAGGED: u8 = 1;
 const WITH_DATA: u8 = 2;
+/// Flag of an access: it was a write.
+const WROTE: u8 = 4;
 
 /// Packets and reads of the protocol that were done at once; it hears of them with the next progress.
 #[derive(Default)]
@@ -102,17 +104,16 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Sent {
     let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(peer)) else {
         return Sent::Elsewhere;
     };
-    let (local, mem) = match r.data {
-        Data::User(m) => (Local::Mem(m), m),
-        Data::Inject(b) => (Local::Bytes(b), UserMem::EMPTY),
+    let local = match r.data {
+        Data::User(m) => Local::Mem(m),
+        Data::Inject(b) => Local::Bytes(b),
     };
-    let len = r.data.len();
     let done = near.access(peer, r.write, &local, (r.key, r.addr));
     let result = match done {
         Err(Denied::Elsewhere) => return Sent::Elsewhere,
         Err(Denied::Status(s)) => Err(failure(s)),
         Ok(events) if events || r.cq_data.is_some() => {
-            let words = [r.key, len as u64, r.cq_data.unwrap_or(0)];
+            let words = [r.key, r.data.len() as u64, r.cq_data.unwrap_or(0)];
             let mut head = [0; 24];
             for (to, w) in head.chunks_exact_mut(8).zip(words) {
                 to.copy_from_slice(&w.to_ne_bytes());
@@ -131,14 +132,7 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Sent {
         }
         Ok(_) => Ok(()),
     };
-    let mut op = UserOp::new(port.id, mem);
-    op.len = len;
-    op.context = r.common.context;
-    op.flags = FI_RMA | if r.write { FI_WRITE } else { FI_READ };
-    op.report = report;
-    op.peer = peer;
-    (op.raddr, op.key) = (r.addr, r.key);
-    op.done = r.common.done;
+    let op = rma_op(port.id, peer, r, report);
     port.end(op, result);
     Sent::Done
 }

@@ -12,7 +12,7 @@ use crate::core::Result;
 use crate::device::{Device, Payload, QueuePair, Remote};
 use crate::hmem::{arith, UserMem};
 use crate::proto::{
-    self, AtomicArgs, AtomicKind, Peeked, Place, RecvArgs, SendArgs, ANY, COLLECTIVE_TAG,
+    self, AtomicArgs, AtomicKind, Peeked, PeerId, Place, RecvArgs, SendArgs, ANY, COLLECTIVE_TAG,
 };
 use crate::prov::efa::cq::{Entry, ErrEntry};
 use crate::prov::efa::domain::State;
@@ -42,6 +42,14 @@ impl Data<'_> {
     /// Whether there is not one byte.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Application memory until the operation is done: none when the data is copied.
+    pub(super) fn lent(&self) -> UserMem {
+        match self {
+            Data::User(m) => *m,
+            Data::Inject(_) => UserMem::EMPTY,
+        }
     }
 
     fn injected(&self) -> Option<&[u8]> {
@@ -322,11 +330,7 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
             Sent::Elsewhere => {}
         }
     }
-    let mem = match r.data {
-        Data::User(m) => m,
-        Data::Inject(_) => UserMem::EMPTY,
-    };
-    let mut op = UserOp::new(id, mem);
+    let mut op = UserOp::new(id, r.data.lent());
     op.context = r.common.context;
     op.flags = FI_SEND | if r.tag.is_some() { FI_TAGGED } else { FI_MSG };
     op.len = r.data.len();
@@ -573,6 +577,19 @@ pub fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     again(s, id, |s| rma_now(s, id, r))
 }
 
+/// The operation of a read or write, whichever way it is done.
+pub(super) fn rma_op(id: u32, peer: PeerId, r: &RmaReq, report: bool) -> UserOp {
+    let mut op = UserOp::new(id, r.data.lent());
+    op.context = r.common.context;
+    op.flags = FI_RMA | if r.write { FI_WRITE } else { FI_READ };
+    op.len = r.data.len();
+    op.report = report;
+    op.peer = peer;
+    (op.raddr, op.key) = (r.addr, r.key);
+    op.done = r.common.done;
+    op
+}
+
 /// As [`rma`], past any fence.
 pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     let inject = r.data.injected();
@@ -590,10 +607,7 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     if !port.qp.room() {
         return Err(FI_EAGAIN);
     }
-    let mem = match r.data {
-        Data::User(m) => m,
-        Data::Inject(_) => UserMem::EMPTY,
-    };
+    let mem = r.data.lent();
     // A peer that has said so cannot be read or written by the adapter.
     let need = if r.write {
         extra::RDMA_WRITE
@@ -613,16 +627,9 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     let imm = r.cq_data.map(|d| d as u32);
     let max = ep.max_rdma;
     let many = native && mem.len() > max;
-    let mut op = UserOp::new(id, mem);
-    op.context = r.common.context;
-    op.flags = FI_RMA | if r.write { FI_WRITE } else { FI_READ };
-    op.len = r.data.len();
-    op.report = report;
-    op.peer = peer;
-    (op.raddr, op.key) = (r.addr, r.key);
+    let mut op = rma_op(id, peer, r, report);
     op.parts = 1;
     op.late_imm = imm.filter(|_| many);
-    op.done = r.common.done;
     let ctx = port.ops.insert(op);
     let wr_id = WR_RMA | u64::from(ctx);
     let remote = Remote {
