@@ -113,10 +113,10 @@ static int take_error(struct fid_cq *q)
 	return e.err;
 }
 
-static void send_tagged(uint64_t tag, size_t len)
+static void send_tagged(struct side *to, uint64_t tag, size_t len)
 {
 	memset(buf[0], (int) tag, len);
-	DO(0, fi_tsend(a.ep, buf[0], len, NULL, b.addr, tag, NULL));
+	DO(0, fi_tsend(a.ep, buf[0], len, NULL, to->addr, tag, NULL));
 	(void) take(a.tx);
 }
 
@@ -149,52 +149,55 @@ static void multi_recv(void)
 	TRUE(buf[1][2000] == 2 && buf[1][3999] == 3);
 }
 
-static void peek(void)
+/* At an endpoint, or at a shared receive context (rx) whose endpoint's (s) queue answers. */
+static void peek(struct fid_ep *rx, struct side *s)
 {
 	struct iovec v = { buf[1], 4096 };
 	struct fi_msg_tagged m = { .addr = FI_ADDR_UNSPEC, .tag = 7, .context = &v };
 	struct fi_cq_tagged_entry e;
 
-	DO(0, fi_trecvmsg(b.ep, &m, FI_PEEK));
-	DO(FI_ENOMSG, take_error(b.rx));
+	DO(0, fi_trecvmsg(rx, &m, FI_PEEK));
+	DO(FI_ENOMSG, take_error(s->rx));
 	for (uint64_t t = 7; t <= 10; t++)
-		send_tagged(t, 100 * t);
+		send_tagged(s, t, 100 * t);
 	/* A peek looks at what has been read in: this reads. */
-	while (fi_cntr_read(b.got) != 0)
-		;
 	do {
-		(void) fi_cq_read(b.rx, NULL, 0);
+		(void) fi_cq_read(s->rx, NULL, 0);
 		m.tag = 10;
-		DO(0, fi_trecvmsg(b.ep, &m, FI_PEEK));
-	} while (fi_cq_read(b.rx, &e, 1) == -FI_EAVAIL && fi_cq_readerr(b.rx, &(struct fi_cq_err_entry) { 0 }, 0) == 1);
+		DO(0, fi_trecvmsg(rx, &m, FI_PEEK));
+	} while (fi_cq_read(s->rx, &e, 1) == -FI_EAVAIL && fi_cq_readerr(s->rx, &(struct fi_cq_err_entry) { 0 }, 0) == 1);
 	TRUE(e.len == 1000 && e.tag == 10);
 	m.tag = 8;
-	DO(0, fi_trecvmsg(b.ep, &m, FI_PEEK | FI_CLAIM));
-	TRUE(take(b.rx).len == 800);
+	DO(0, fi_trecvmsg(rx, &m, FI_PEEK | FI_CLAIM));
+	TRUE(take(s->rx).len == 800);
 	/* A claimed message is invisible to others. */
-	DO(0, fi_trecvmsg(b.ep, &m, FI_PEEK));
-	DO(FI_ENOMSG, take_error(b.rx));
+	DO(0, fi_trecvmsg(rx, &m, FI_PEEK));
+	DO(FI_ENOMSG, take_error(s->rx));
 	m.msg_iov = &v;
 	m.iov_count = 1;
-	DO(0, fi_trecvmsg(b.ep, &m, FI_CLAIM));
-	e = take(b.rx);
+	DO(0, fi_trecvmsg(rx, &m, FI_CLAIM));
+	e = take(s->rx);
 	TRUE(e.len == 800 && e.tag == 8 && buf[1][799] == 8);
-	DO(-FI_EINVAL, fi_trecvmsg(b.ep, &m, FI_CLAIM));
+	DO(-FI_EINVAL, fi_trecvmsg(rx, &m, FI_CLAIM));
 	m.tag = 9;
-	DO(0, fi_trecvmsg(b.ep, &m, FI_PEEK | FI_DISCARD));
-	TRUE(take(b.rx).tag == 9);
-	DO(0, fi_trecvmsg(b.ep, &m, FI_PEEK));
-	DO(FI_ENOMSG, take_error(b.rx));
+	DO(0, fi_trecvmsg(rx, &m, FI_PEEK | FI_DISCARD));
+	TRUE(take(s->rx).tag == 9);
+	DO(0, fi_trecvmsg(rx, &m, FI_PEEK));
+	DO(FI_ENOMSG, take_error(s->rx));
 	m.tag = 7;
 	m.ignore = 0xff;
-	DO(0, fi_trecvmsg(b.ep, &m, FI_PEEK | FI_CLAIM));
-	TRUE(take(b.rx).tag == 7);
-	DO(0, fi_trecvmsg(b.ep, &m, FI_CLAIM | FI_DISCARD));
-	TRUE(take(b.rx).tag == 7);
-	DO(-FI_EBADFLAGS, fi_trecvmsg(b.ep, &m, FI_DISCARD));
-	DO(0, fi_trecv(b.ep, buf[1], 4096, NULL, a.addr, 10, 0, NULL));
-	TRUE(take(b.rx).len == 1000);
-	/* From b itself: a receive for a's messages does not take it. */
+	DO(0, fi_trecvmsg(rx, &m, FI_PEEK | FI_CLAIM));
+	TRUE(take(s->rx).tag == 7);
+	DO(0, fi_trecvmsg(rx, &m, FI_CLAIM | FI_DISCARD));
+	TRUE(take(s->rx).tag == 7);
+	DO(-FI_EBADFLAGS, fi_trecvmsg(rx, &m, FI_DISCARD));
+	DO(0, fi_trecv(rx, buf[1], 4096, NULL, a.addr, 10, 0, NULL));
+	TRUE(take(s->rx).len == 1000);
+}
+
+/* A receive for one peer's messages does not take another's. */
+static void directed(void)
+{
 	DO(0, fi_trecv(b.ep, buf[1], 100, NULL, a.addr, 3, 0, &a));
 	DO(0, fi_trecv(b.ep, buf[1], 100, NULL, b.addr, 3, 0, &b));
 	DO(0, fi_tinject(b.ep, "x", 1, b.addr, 3));
@@ -440,16 +443,19 @@ static void atomics(void)
 /* Messages to two endpoints come out of one queue. */
 static void shared_context(void)
 {
+	struct fi_msg_tagged any = { .addr = FI_ADDR_UNSPEC };
 	struct fid_ep *srx;
 	struct side c;
 
 	DO(0, fi_srx_context(domain, info->rx_attr, &srx, NULL));
+	DO(-FI_ENOCQ, fi_trecvmsg(srx, &any, FI_PEEK));
 	open_side(&c, srx, FI_WAIT_NONE, NULL);
 	DO(0, fi_recv(srx, buf[1], 100, NULL, FI_ADDR_UNSPEC, &srx));
 	DO(-FI_EOPNOTSUPP, fi_send(srx, buf[1], 100, NULL, a.addr, NULL));
 	DO(0, fi_send(a.ep, buf[0], 100, NULL, c.addr, NULL));
 	TRUE(take(c.rx).op_context == &srx);
 	(void) take(a.tx);
+	peek(srx, &c);
 	DO(-FI_EBUSY, fi_close(&srx->fid));
 	close_side(&c);
 	DO(0, fi_close(&srx->fid));
@@ -530,7 +536,8 @@ int main(void)
 	DO(0, fi_av_open(domain, &aa, &av, NULL));
 	open_side(&a, NULL, FI_WAIT_NONE, NULL);
 	open_side(&b, NULL, FI_WAIT_NONE, NULL);
-	peek();
+	peek(b.ep, &b);
+	directed();
 	multi_recv();
 	fence();
 	alias();

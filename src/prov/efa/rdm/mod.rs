@@ -676,17 +676,8 @@ pub fn cancel(s: &mut State, by: Poster, context: usize) -> Result<()> {
         None => return Err(FI_ENOENT),
     };
     let op = s.ops.remove(ctx).ok_or(FI_ENOENT)?;
-    let (cq, cntr) = match by {
-        Poster::Ep(id) => {
-            let ep = s.eps.get(id).ok_or(FI_EBADF)?;
-            (ep.rx, ep.cntrs[1])
-        }
-        // A shared context has no queue of its own: the first endpoint's hears of it.
-        Poster::Srx(id) => {
-            let user = s.eps.iter().find(|(_, e)| e.uses_srx(id));
-            user.map_or((None, None), |(_, e)| (e.rx, e.cntrs[1]))
-        }
-    };
+    let hears = by.answering(s).ok().and_then(|id| s.eps.get(id));
+    let (cq, cntr) = hears.map_or((None, None), |e| (e.rx, e.cntrs[1]));
     if let Some(c) = cntr.and_then(|c| s.cntrs.get_mut(c)) {
         c.add_error(1);
     }

@@ -370,8 +370,22 @@ pub enum Poster {
     Srx(u32),
 }
 
-/// Posts a receive, or peeks, claims or discards. `FI_EOPNOTSUPP` for peeks at a shared receive
-/// context, which has no completion queue to answer through.
+impl Poster {
+    /// The endpoint whose queue answers. A shared context has none of its own: its first endpoint's does.
+    /// `FI_ENOCQ` while it has no endpoint.
+    pub(super) fn answering(self, s: &State) -> Result<u32> {
+        match self {
+            Poster::Ep(id) => Ok(id),
+            Poster::Srx(x) => {
+                let user = s.eps.iter().find(|(_, e)| e.uses_srx(x));
+                user.map(|(id, _)| id).ok_or(FI_ENOCQ)
+            }
+        }
+    }
+}
+
+/// Posts a receive, or peeks, claims or discards. `FI_ENOCQ` for peeks at a shared receive
+/// context without an endpoint, through whose completion queue to answer.
 pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
     known(r.common.flags, RX_FLAGS, "fi_recvmsg")?;
     let (rxq, src, report, default, min_multi) = match by {
@@ -422,9 +436,7 @@ pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
         return Err(FI_EBADFLAGS);
     }
     if asked & FI_PEEK != 0 {
-        let Poster::Ep(id) = by else {
-            return Err(FI_EOPNOTSUPP);
-        };
+        let id = by.answering(s)?;
         return peek(s, id, rxq, &args, r, asked);
     }
     let claimed = match asked & FI_CLAIM {
@@ -444,10 +456,10 @@ pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
         }
     };
     if asked & FI_DISCARD != 0 {
-        if let (Some(u), Poster::Ep(id)) = (claimed, by) {
+        if let Some(u) = claimed {
             let found = u.peeked();
             start(s, Place::nowhere(), &u);
-            tell(s, id, &args, r, Some(found));
+            tell(s, by.answering(s)?, &args, r, Some(found));
         }
         return Ok(());
     }
