@@ -120,11 +120,13 @@ pub fn all(bin: &Path) -> Vec<Case> {
         v.push(c.with_env("FI_EFA_SHM_ATTACH", "0"));
     }
     for wait in ["sread", "fd"] {
+        // The second fills rings: senders sleep until there is room.
         for (program, args) in [
-            ("fi_rdm_tagged_pingpong", ""),
-            ("fi_rma_bw", "-o write -W 8"),
+            ("fi_rdm_tagged_pingpong", "-S 8,100000"),
+            ("fi_rdm_bw", "-W 8 -S 60000,1048576"),
+            ("fi_rma_bw", "-o write -W 8 -S 8,100000"),
         ] {
-            let args = format!("{args} -c {wait} -v -S 8,100000 -I 50");
+            let args = format!("{args} -c {wait} -v -I 50");
             v.push(Case::pair(program, &args));
             v.push(Case::pair(program, &args).far());
         }
@@ -156,12 +158,13 @@ pub fn all(bin: &Path) -> Vec<Case> {
         let (program, args) = p.split_once(' ').unwrap_or((p, ""));
         for fault in [None, Some(FAULTS[0])] {
             let sizes = "-v -S 1,4096,65536,100000,1048576 -I 20 -W 8";
-            let mut c = Case::pair(program, &format!("{args} {sizes}"));
+            // Shared memory has no use for most of them.
+            let mut c = Case::pair(program, &format!("{args} {sizes}")).far();
             for (name, value) in env {
                 c = c.with_env(name, value);
             }
             if let Some(f) = fault {
-                c = c.far().with_env("FI_EFA_SOFT_FAULT", f);
+                c = c.with_env("FI_EFA_SOFT_FAULT", f);
             }
             v.push(c);
         }

@@ -9,8 +9,10 @@
 pub mod arith;
 pub mod atomic;
 mod owned;
+mod plain;
 
 pub use owned::{combine, copy, Owned};
+pub use plain::copy_bytes;
 
 use core::ffi::c_void;
 
@@ -135,7 +137,7 @@ impl UserMem {
             // SAFETY: the piece is the application's writable memory (see `new`); `part` keeps the
             // pieces within it and their sum within `src`. Distinct objects do not overlap.
             unsafe {
-                core::ptr::copy_nonoverlapping(src.as_ptr().add(done), addr as *mut u8, len);
+                copy_bytes(src.as_ptr().add(done), addr as *mut u8, len);
             }
             done += len;
         }
@@ -150,7 +152,7 @@ impl UserMem {
         for (addr, len) in from.pieces() {
             // SAFETY: as in `store`, with the directions exchanged.
             unsafe {
-                core::ptr::copy_nonoverlapping(addr as *const u8, dst.as_mut_ptr().add(done), len);
+                copy_bytes(addr as *const u8, dst.as_mut_ptr().add(done), len);
             }
             done += len;
         }

@@ -9,7 +9,8 @@ use core::ffi::c_void;
 #[derive(Debug)]
 pub struct Owned {
     mem: UserMem,
-    _bytes: Box<[u8]>,
+    /// Not a box: moving one invalidates pointers to what is in it.
+    _bytes: Vec<u8>,
 }
 
 impl Owned {
@@ -18,9 +19,9 @@ impl Owned {
     /// # Safety
     /// The result is kept, wherever it moves, until every operation that uses its memory is over.
     pub unsafe fn new(len: usize) -> Owned {
-        let mut bytes = vec![0; len].into_boxed_slice();
+        let mut bytes = vec![0u8; len];
         let at = bytes.as_mut_ptr().cast::<c_void>().cast_const();
-        // SAFETY: the box stays where it is for as long as the caller promised.
+        // SAFETY: the bytes stay where they are for as long as the caller promised.
         let mem = unsafe { UserMem::new([(at, len)]) }.unwrap_or(UserMem::EMPTY);
         Owned { mem, _bytes: bytes }
     }

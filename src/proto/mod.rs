@@ -31,7 +31,7 @@ pub use choose::{Counts, Policy};
 pub use endpoint::{Config, Endpoint};
 pub use matching::ANY;
 pub use recvq::{
-    Cancelled, Peeked, Place, RecvArgs, RecvQueue, Unexpected, COLLECTIVE_TAG, NO_CTX,
+    Cancelled, Coming, Peeked, Place, RecvArgs, RecvQueue, Unexpected, COLLECTIVE_TAG, NO_CTX,
 };
 pub use rma::{ReadArgs, WriteArgs};
 pub use send::SendArgs;

@@ -134,6 +134,7 @@ impl Endpoint {
         match rq.place(from, rtm.tag, total(rtm, payload.len())) {
             Some(place) => self.start(place, from, rtm, payload, rq, port),
             None => rq.keep(Unexpected {
+                coming: None,
                 ep: self.cfg.id,
                 from,
                 rtm: *rtm,

@@ -45,6 +45,19 @@ pub struct Unexpected {
     pub from: PeerId,
     pub(super) rtm: Rtm,
     pub(super) payload: Box<[u8]>,
+    /// A message that comes without the protocol, bit by bit.
+    pub coming: Option<Coming>,
+}
+
+/// A message whose bytes come without the protocol: the provider has them.
+#[derive(Clone, Copy, Debug)]
+pub struct Coming {
+    /// The provider's number of it.
+    pub number: u32,
+    /// Of the whole message, bytes.
+    pub len: u64,
+    /// What the provider keeps of it until it has a place, bytes.
+    pub held: usize,
 }
 
 impl Unexpected {
@@ -73,12 +86,30 @@ impl Unexpected {
             from,
             rtm,
             payload,
+            coming: None,
+        }
+    }
+
+    /// A message that comes without the protocol, and of which not everything is here.
+    pub fn in_part(
+        ep: u32,
+        from: PeerId,
+        tag: Option<u64>,
+        cq_data: Option<u64>,
+        coming: Coming,
+    ) -> Unexpected {
+        Unexpected {
+            coming: Some(coming),
+            ..Unexpected::whole(ep, from, tag, cq_data, Box::default())
         }
     }
 
     /// Length of the whole message, bytes.
     pub fn len(&self) -> u64 {
-        super::recv::total(&self.rtm, self.payload.len())
+        match &self.coming {
+            Some(c) => c.len,
+            None => super::recv::total(&self.rtm, self.payload.len()),
+        }
     }
 
     /// Whether it has no byte.
@@ -97,7 +128,8 @@ impl Unexpected {
     }
 
     fn weight(&self) -> usize {
-        self.payload.len() + core::mem::size_of::<Unexpected>()
+        let held = self.coming.map_or(self.payload.len(), |c| c.held);
+        held + core::mem::size_of::<Unexpected>()
     }
 }
 
@@ -322,7 +354,13 @@ impl RecvQueue {
 
     /// A peer is gone: messages of it that are not complete go, for their rest will never come.
     pub(super) fn forget_incomplete(&mut self, ep: u32, from: PeerId) {
-        self.retain(|u| u.ep != ep || u.from != from || u.len() == u.payload.len() as u64);
+        let whole = |u: &Unexpected| u.coming.is_some() || u.len() == u.payload.len() as u64;
+        self.retain(|u| u.ep != ep || u.from != from || whole(u));
+    }
+
+    /// Messages that come without the protocol, and that `pick` accepts by their number, go.
+    pub fn forget_coming(&mut self, ep: u32, pick: impl Fn(u32) -> bool) {
+        self.retain(|u| u.ep != ep || !u.coming.is_some_and(|c| pick(c.number)));
     }
 
     fn retain(&mut self, keep: impl Fn(&Unexpected) -> bool) {

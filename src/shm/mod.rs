@@ -49,6 +49,8 @@ struct Out {
     to: QpAddr,
     /// The peer's memory, where the system lets us in.
     visit: Option<Visit>,
+    /// What stopped the last record, until [`Outbox::arm`] has seen to it.
+    stopped: Option<Full>,
 }
 
 /// A ring from a peer.
@@ -80,6 +82,8 @@ pub struct Outbox {
     shared: Arc<Shared>,
     thread: &'static Thread,
     routes: Vec<Route>,
+    /// Peers for whom something was stopped.
+    stopped: Vec<PeerId>,
 }
 
 /// The way in: the rings of peers.
@@ -122,6 +126,7 @@ impl Hub {
                 shared: Arc::clone(&shared),
                 thread,
                 routes: Vec::new(),
+                stopped: Vec::new(),
             };
             let inbox = Inbox {
                 shared,
@@ -216,6 +221,7 @@ impl Outbox {
             conn,
             to: *addr,
             visit: None,
+            stopped: None,
         })
     }
 
@@ -293,8 +299,44 @@ impl Outbox {
                 sock::wake(&out.sock);
                 Sent::Done
             }
-            Err(Full::Room | Full::Held) => Sent::Busy,
+            Err(why) => {
+                if out.stopped.replace(why).is_none() {
+                    self.stopped.push(peer);
+                }
+                Sent::Busy
+            }
         }
+    }
+
+    /// Whether a peer's ring has room for `count` records of `len` bytes now; also where there is no ring yet.
+    #[inline]
+    pub fn fits(&mut self, peer: PeerId, count: usize, len: usize) -> bool {
+        let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) else {
+            return true;
+        };
+        let fits = o.ring.fits(count, len);
+        if !fits && o.stopped.replace(Full::Room).is_none() {
+            self.stopped.push(peer);
+        }
+        fits
+    }
+
+    /// Much is to be written to a peer.
+    pub fn widen(&mut self, peer: PeerId) {
+        if let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) {
+            o.ring.widen();
+        }
+    }
+
+    /// Asks peers that could not take a record to wake us when they can; `false` when one can now.
+    pub fn arm(&mut self) -> bool {
+        let mut quiet = true;
+        for peer in self.stopped.drain(..) {
+            if let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) {
+                quiet &= o.stopped.take().is_none_or(|why| o.ring.want(why));
+            }
+        }
+        quiet
     }
 }
 
@@ -323,6 +365,7 @@ impl Inbox {
         }
         let mut some = false;
         let mut tired = false;
+        let thread = self.thread;
         for i in &mut self.hot {
             let mut n = 0;
             while n < BURST {
@@ -337,7 +380,9 @@ impl Inbox {
                         break;
                     }
                 };
-                i.ring.take(len);
+                if i.ring.take(len) {
+                    thread.wake(i.conn);
+                }
                 n += 1;
             }
             if n > 0 {
@@ -433,7 +478,9 @@ impl Inbox {
     pub fn hold(&mut self, on: bool) {
         self.held = on;
         for i in self.hot.iter().chain(&self.cold) {
-            i.ring.hold(on);
+            if i.ring.hold(on) {
+                self.thread.wake(i.conn);
+            }
         }
     }
 

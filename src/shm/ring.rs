@@ -4,7 +4,7 @@
 //! one crosses over in a single line. The writer first makes the word after the record zero, then fills the
 //! record, and stores its word last; the reader looks at the word where the next record is due. Neither
 //! touches a line of the other's otherwise, but for the reader's position, which it gives back a
-//! quarter of the ring at a time, and for the flag by which it asks to be woken.
+//! few pages at a time, and for the flag by which it asks to be woken.
 //!
 //! Nothing the peer writes is believed: positions are each side's own, a length that does not fit breaks the ring.
 
@@ -14,18 +14,25 @@ use crate::hmem::UserMem;
 use core::sync::atomic::{fence, Ordering::*};
 use std::sync::Arc;
 
-/// Bytes of records of a ring.
-pub const SIZE: usize = 256 << 10;
+/// Bytes of records of a ring. Its two ends use the first [`SMALL`] of them, until long messages come: then lines
+/// come back to the writer when they have left the reader's cache, which doubles the speed.
+pub const SIZE: usize = 1 << 20;
+/// Bytes that are used, and take memory, at first.
+const SMALL: usize = 192 << 10;
 /// Longest record, bytes.
-pub const RECORD_MAX: usize = SIZE / 4;
+pub const RECORD_MAX: usize = 64 << 10;
+/// The reader gives back so many bytes at a time.
+const GIVE_BACK: u64 = 32 << 10;
 /// Bytes of the file that holds a ring.
 pub const FILE: usize = DATA + SIZE;
 
 const LINE: usize = 64;
-/// The reader's line: what it has taken, whether it wants no messages, whether it sleeps.
+/// The reader's line: what it has taken, whether it wants no messages, whether it sleeps; and whether the
+/// writer sleeps until it may write.
 const TAKEN: usize = 2 * LINE;
 const HOLD: usize = TAKEN + 8;
 const ASLEEP: usize = TAKEN + 12;
+const WANTED: usize = TAKEN + 16;
 const DATA: usize = 4096;
 
 /// Kinds of records, in the byte of a word above its length; the byte above that is the caller's.
@@ -45,6 +52,8 @@ pub struct Writer {
     at: u64,
     /// What the reader had taken when last asked.
     taken: u64,
+    /// Bytes of the ring that are used.
+    used: usize,
 }
 
 /// What a record is to its reader.
@@ -73,12 +82,19 @@ impl Writer {
             map: Map::create(FILE)?,
             at: 0,
             taken: 0,
+            used: SMALL,
         })
     }
 
     /// The ring's descriptor, for the reader.
     pub fn fd(&self) -> i32 {
         self.map.fd()
+    }
+
+    /// Uses all of the ring from now on: much is to be written.
+    #[inline]
+    pub fn widen(&mut self) {
+        self.used = SIZE;
     }
 
     /// Its file.
@@ -89,6 +105,37 @@ impl Writer {
     /// The reader has the descriptor.
     pub fn passed(&mut self) {
         self.map.close_fd();
+    }
+
+    /// Whether `count` records of `len` bytes have room now.
+    #[inline]
+    pub fn fits(&mut self, count: usize, len: usize) -> bool {
+        let pos = self.at as usize % SIZE;
+        let here = self.used.saturating_sub(pos) / span(len);
+        let wrap = if here < count {
+            SIZE - (pos + here * span(len))
+        } else {
+            0
+        };
+        let need = count * span(len) + wrap + LINE;
+        self.free() >= need || {
+            self.taken = self.map.word(TAKEN).load(Acquire).min(self.at);
+            self.free() >= need
+        }
+    }
+
+    /// Asks the reader to wake us when what stopped us is over; `false` when it is.
+    pub fn want(&self, why: Full) -> bool {
+        self.map.half(WANTED).store(1, Relaxed);
+        fence(SeqCst);
+        let stopped = match why {
+            Full::Room => self.map.word(TAKEN).load(Acquire) == self.taken,
+            Full::Held => self.map.half(HOLD).load(Relaxed) != 0,
+        };
+        if !stopped {
+            self.map.half(WANTED).store(0, Relaxed);
+        }
+        stopped
     }
 
     fn free(&self) -> usize {
@@ -110,9 +157,13 @@ impl Writer {
         let len = head.len() + body.len() + bytes.len();
         let need = span(len);
         let mut pos = self.at as usize % SIZE;
-        let wrap = if pos + need > SIZE { SIZE - pos } else { 0 };
+        let wrap = if pos + need > self.used {
+            SIZE - pos
+        } else {
+            0
+        };
         // The line of the next word has to be free, too.
-        if self.free() < wrap + need + LINE {
+        if self.free() < wrap + need + LINE || len > RECORD_MAX {
             self.taken = self.map.word(TAKEN).load(Acquire).min(self.at);
             if len > RECORD_MAX || self.free() < wrap + need + LINE {
                 return Err(Full::Room);
@@ -181,9 +232,16 @@ impl Record<'_> {
         self.map.word(self.at + off).load(Relaxed)
     }
 
-    /// Copies the bytes from `off` on.
+    /// Copies the bytes from `off` on, in place of what was there.
     #[inline]
     pub fn copy(&self, off: usize, into: &mut Vec<u8>) {
+        into.clear();
+        self.append(off, into);
+    }
+
+    /// Copies the bytes from `off` on, behind what is there.
+    #[inline]
+    pub fn append(&self, off: usize, into: &mut Vec<u8>) {
         self.map
             .get(self.at + off, self.len.saturating_sub(off), into);
     }
@@ -233,14 +291,24 @@ impl Reader {
         }
     }
 
-    /// Takes the record of length `len` that was looked at.
+    /// Takes the record of length `len` that was looked at. `true` when the writer sleeps and has to be woken.
     #[inline]
-    pub fn take(&mut self, len: usize) {
+    pub fn take(&mut self, len: usize) -> bool {
         self.at += span(len) as u64;
-        if self.at - self.given >= (SIZE / 4) as u64 {
-            self.given = self.at;
-            self.map.word(TAKEN).store(self.at, Release);
+        if self.at - self.given < GIVE_BACK {
+            return false;
         }
+        self.given = self.at;
+        self.map.word(TAKEN).store(self.at, Release);
+        self.wanted()
+    }
+
+    /// Whether the writer sleeps until it may write; it is asked once.
+    fn wanted(&self) -> bool {
+        // The writer looks again after it has said that it sleeps.
+        fence(SeqCst);
+        let wanted = self.map.half(WANTED);
+        wanted.load(Relaxed) != 0 && wanted.swap(0, Relaxed) != 0
     }
 
     /// Whether a record is there.
@@ -266,9 +334,10 @@ impl Reader {
         self.map.half(ASLEEP).store(0, Relaxed);
     }
 
-    /// Whether the writer may send messages.
-    pub fn hold(&self, on: bool) {
+    /// Whether the writer must not send messages now. `true` when it sleeps and has to be woken.
+    pub fn hold(&self, on: bool) -> bool {
         self.map.half(HOLD).store(u32::from(on), Relaxed);
+        !on && self.wanted()
     }
 }
 
@@ -355,12 +424,19 @@ mod tests {
         while w.write(PLAIN, &[1; 1000], &UserMem::EMPTY, &[]).is_ok() {
             n += 1;
         }
-        assert!(n > SIZE / 1100 && n < SIZE / 1000);
-        let mut got = Vec::new();
-        while read(&mut r, &mut got) == Ok(true) {
+        assert!(n > SMALL / 1100 && n < SMALL / 1000);
+        // It sleeps until there is room, and is woken once.
+        assert!(!w.fits(1, 1000) && w.want(Full::Room));
+        let (mut got, mut woken) = (Vec::new(), 0);
+        while let Found::Record(rec) = r.look() {
+            let len = rec.len;
+            woken += i32::from(r.take(len));
             n -= 1;
         }
-        assert_eq!(n, 0);
+        assert_eq!((n, woken), (0, 1));
+        assert!(!w.want(Full::Room) && w.fits(1, 1000));
+        assert!(!r.hold(true) && w.want(Full::Held));
+        assert!(r.hold(false) && !w.want(Full::Held));
         r.hold(true);
         assert_eq!(w.write(HELD, &[2], &UserMem::EMPTY, &[]), Err(Full::Held));
         assert_eq!(w.write(PLAIN, &[2], &UserMem::EMPTY, &[]), Ok(false));
@@ -371,6 +447,29 @@ mod tests {
         assert_eq!(w.write(PLAIN, &[3], &UserMem::EMPTY, &[]), Ok(false));
         let long = vec![0; RECORD_MAX + 1];
         assert_eq!(w.write(PLAIN, &long, &UserMem::EMPTY, &[]), Err(Full::Room));
+    }
+
+    #[test]
+    fn what_fits_can_be_written() {
+        let (mut w, mut r) = pair();
+        let mut rng = Rng::new(5);
+        for i in 0..20_000 {
+            let (count, len) = (1 + rng.bits() as usize % 9, rng.bits() as usize % 9000);
+            if w.fits(count, len) {
+                for _ in 0..count {
+                    let done = w.write(PLAIN, &vec![7; len], &UserMem::EMPTY, &[]);
+                    assert_eq!(done, Ok(false), "{i}");
+                }
+            } else if let Found::Record(rec) = r.look() {
+                let len = rec.len;
+                r.take(len);
+            } else {
+                panic!("an empty ring has room");
+            }
+            if i == 10_000 {
+                w.widen();
+            }
+        }
     }
 
     #[test]

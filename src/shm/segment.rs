@@ -5,7 +5,7 @@
 //! What lies in it may change at any time; it is reached by atomic loads and stores and by copies alone.
 
 use crate::core::Result;
-use crate::hmem::UserMem;
+use crate::hmem::{copy_bytes, UserMem};
 use crate::types::*;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -148,13 +148,7 @@ impl Map {
     pub fn put(&self, off: usize, bytes: &[u8]) {
         if off <= self.len && bytes.len() <= self.len - off {
             // SAFETY: within the mapping; the peer may look at it meanwhile, and gets what it gets.
-            unsafe {
-                core::ptr::copy_nonoverlapping(
-                    bytes.as_ptr(),
-                    self.place(off, bytes.len()),
-                    bytes.len(),
-                )
-            };
+            unsafe { copy_bytes(bytes.as_ptr(), self.place(off, bytes.len()), bytes.len()) };
         }
     }
 
@@ -166,7 +160,7 @@ impl Map {
         }
         for (addr, len) in mem.pieces() {
             // SAFETY: the pieces are readable (see `UserMem::new`), and together fit, as checked.
-            unsafe { core::ptr::copy_nonoverlapping(addr as *const u8, self.place(off, len), len) };
+            unsafe { copy_bytes(addr as *const u8, self.place(off, len), len) };
             off += len;
         }
     }
@@ -179,15 +173,14 @@ impl Map {
         }
         for (addr, n) in into.part(0, len).pieces() {
             // SAFETY: the pieces are writable (see `UserMem::new`), and together fit, as checked.
-            unsafe { core::ptr::copy_nonoverlapping(self.place(off, n), addr as *mut u8, n) };
+            unsafe { copy_bytes(self.place(off, n), addr as *mut u8, n) };
             off += n;
         }
     }
 
-    /// Copies bytes out, as many as there are of both.
+    /// Appends `len` bytes to `into`; nothing when they are not there.
     #[inline]
     pub fn get(&self, off: usize, len: usize, into: &mut Vec<u8>) {
-        into.clear();
         if off > self.len || len > self.len - off {
             return;
         }
@@ -195,8 +188,9 @@ impl Map {
         // SAFETY: within the mapping, and `into` has room; a peer that writes meanwhile changes what the
         // bytes are, not how many.
         unsafe {
-            core::ptr::copy_nonoverlapping(self.place(off, len), into.as_mut_ptr(), len);
-            into.set_len(len);
+            let end = into.as_mut_ptr().add(into.len());
+            copy_bytes(self.place(off, len), end, len);
+            into.set_len(into.len() + len);
         }
     }
 }

@@ -23,7 +23,7 @@ pub enum News {
     Ring(u64, QpAddr, Reader),
     /// The peer we have called lets us into its memory.
     Table(u64, Visit),
-    /// There is something in this connection's ring.
+    /// There is something in this connection's ring, or room.
     Awake(u64),
     /// This connection has ended.
     End(u64),
@@ -157,6 +157,14 @@ impl Thread {
         drop(self.lock().0.remove(&id));
     }
 
+    /// Wakes the peer that has called us on connection `id`.
+    #[cold]
+    pub fn wake(&self, id: u64) {
+        if let Some(What::Caller(c)) = self.lock().0.get(&id).map(|w| &w.what) {
+            sock::wake(c);
+        }
+    }
+
     /// Takes in what is heard on listener or connection `id`.
     fn ready(&self, id: u64) {
         let mut fresh = Vec::new();
@@ -197,6 +205,7 @@ impl Thread {
             },
             What::Called(c, pid) => match hear(c) {
                 Heard::Nothing => {}
+                Heard::Wake => ep.tell(News::Awake(id)),
                 Heard::Table(probe, fd) => {
                     if let Some(v) = Visit::new(*pid, fd, probe) {
                         ep.tell(News::Table(id, v));

@@ -13,6 +13,7 @@ mod options;
 mod peers;
 mod port;
 mod srx;
+mod stream;
 pub mod work;
 
 pub use crate::proto::AtomicKind;
@@ -167,7 +168,7 @@ struct Live {
     posted: VecDeque<u32>,
     /// Peers on the same host.
     hub: Option<Hub>,
-    ended: near::Ended,
+    nearby: near::Nearby,
     /// Scratch for a packet of theirs.
     packet: Vec<u8>,
     /// Polls of the adapter in a row that found nothing, and polls that left it out since.
@@ -317,8 +318,9 @@ impl Ep {
     /// Asks for a signal on the descriptor; `false` when there is something to do already.
     pub fn arm(&mut self) -> bool {
         let Some(l) = &mut self.live else { return true };
-        let quiet = l.ended.is_empty() && !l.hub.as_ref().is_some_and(Hub::lost);
-        quiet & l.qp.arm() & l.hub.as_mut().is_none_or(|h| h.inbox.arm())
+        let quiet = l.nearby.quiet() && !l.hub.as_ref().is_some_and(Hub::lost);
+        let near = |h: &mut Hub| h.inbox.arm() & h.outbox.arm();
+        quiet & l.qp.arm() & l.hub.as_mut().is_none_or(near)
     }
 
     /// Its queue pair, once enabled.
@@ -515,7 +517,7 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         waiting: Vec::new(),
         posted: Default::default(),
         hub,
-        ended: near::Ended::default(),
+        nearby: near::Nearby::default(),
         packet: Vec::new(),
         lull: 0,
         left_out: 0,
@@ -715,7 +717,7 @@ pub fn progress(s: &mut State, id: u32) {
         waiting,
         posted,
         hub,
-        ended,
+        nearby,
         packet,
         lull,
         ..
@@ -729,7 +731,7 @@ pub fn progress(s: &mut State, id: u32) {
         Some(Hub { inbox, outbox }) => (Some(inbox), Some(outbox)),
         None => (None, None),
     };
-    let mut port = ep_port!(s, id, ep, qp, near, ended, None);
+    let mut port = ep_port!(s, id, ep, qp, near, nearby, None);
     if let Some(inbox) = inbox {
         inbox.poll(|from, peer, record| {
             let peer = *peer.get_or_insert_with(|| port.peers.of(from));
@@ -743,12 +745,16 @@ pub fn progress(s: &mut State, id: u32) {
         });
     }
     for (peer, why) in &down {
+        stream::peer_down(*peer, *why, rq, &mut port);
         proto.peer_down(*peer, *why, rq, &mut port);
     }
-    while let Some(id) = port.ended.packets.pop_front() {
+    if !port.nearby.streams.idle() {
+        stream::pump(&mut port);
+    }
+    while let Some(id) = port.nearby.packets.pop_front() {
         proto.packet_done(id, None, &mut port);
     }
-    while let Some(id) = port.ended.reads.pop_front() {
+    while let Some(id) = port.nearby.reads.pop_front() {
         proto.read_done(id, None, rq, &mut port);
     }
     for e in list.drain(..) {

@@ -2,17 +2,18 @@
 //!
 //! A ring keeps records in order and loses none, so that a message needs no number, no handshake and no
 //! acknowledgement: its tag and data go in front of its bytes, and it is sent when it is written. It finds its receive
-//! like any other. Longer messages, and those whose delivery is to be confirmed, go by the protocol, whose packets
-//! travel through the same ring and keep the order.
+//! like any other. Longer messages go in pieces (`stream`), and those whose delivery is to be confirmed by the
+//! protocol, whose packets travel through the same ring and keep the order.
 //!
 //! Reads and writes of a peer's memory are done from here, where the system allows it; what the peer wants to know of
 //! them, and data that goes with a write, follow through the ring.
 
 use super::ops::rma_op;
 use super::port::EpPort;
+use super::stream::{self, Streams};
 use super::{failure, Data, MsgReq, RmaReq};
 use crate::hmem::UserMem;
-use crate::proto::{Failure, PeerId, Port, Received, RecvQueue, Unexpected};
+use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected};
 use crate::prov::efa::cq::Entry;
 use crate::shm::{Denied, Local, Record, Sent, What, RECORD_MAX};
 use crate::types::*;
@@ -23,23 +24,33 @@ use std::collections::VecDeque;
 pub const PACKET: u8 = 1;
 const MESSAGE: u8 = 2;
 const ACCESS: u8 = 3;
+/// The beginning of a long message, what follows it, what its receiver has asked for, and that question.
+pub const LONG: u8 = 4;
+pub const LEAD: u8 = 5;
+pub const PIECE: u8 = 6;
+pub const GO: u8 = 7;
 /// Flags of a message: which words are in front of it, tag before data. An access may have data, too.
 const TAGGED: u8 = 1;
 const WITH_DATA: u8 = 2;
 /// Flag of an access: it was a write.
 const WROTE: u8 = 4;
+/// Flag of a long message: its rest comes without being asked for.
+pub const WITHOUT_ASKING: u8 = 8;
 
-/// Packets and reads of the protocol that were done at once; it hears of them with the next progress.
+/// What is under way with peers on the same host.
 #[derive(Default)]
-pub struct Ended {
+pub struct Nearby {
+    /// Packets and reads of the protocol that were done at once; it hears of them with the next progress.
     pub packets: VecDeque<u32>,
     pub reads: VecDeque<u32>,
+    /// Long messages.
+    pub streams: Streams,
 }
 
-impl Ended {
+impl Nearby {
     /// Whether there is nothing to tell.
-    pub fn is_empty(&self) -> bool {
-        self.packets.is_empty() && self.reads.is_empty()
+    pub fn quiet(&self) -> bool {
+        self.packets.is_empty() && self.reads.is_empty() && !self.streams.more()
     }
 }
 
@@ -50,18 +61,16 @@ pub fn send(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Sent {
         return Sent::Elsewhere;
     };
     let len = r.data.len();
-    let Some(addr) = port.peers.addr(peer).filter(|_| len + 16 <= RECORD_MAX) else {
+    let most = match r.data {
+        Data::User(_) => stream::FIRST,
+        Data::Inject(_) => RECORD_MAX - 16,
+    };
+    let Some(addr) = port.peers.addr(peer).filter(|_| len <= most) else {
         return Sent::Elsewhere;
     };
-    let mut head = [0u8; 16];
-    let (words, flags) = match (r.tag, r.cq_data) {
-        (None, None) => (0, 0),
-        (Some(t), None) => (t.into(), TAGGED),
-        (None, Some(d)) => (d.into(), WITH_DATA),
-        (Some(t), Some(d)) => (u128::from(t) | u128::from(d) << 64, TAGGED | WITH_DATA),
-    };
-    head.copy_from_slice(&words.to_ne_bytes());
-    let head = head.get(..8 * flags.count_ones() as usize).unwrap_or(&[]);
+    let (words, flags) = words(r);
+    let head = words.to_ne_bytes();
+    let head = head.get(..head_len(flags)).unwrap_or(&[]);
     let what = What {
         kind: MESSAGE,
         flags,
@@ -75,6 +84,72 @@ pub fn send(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Sent {
         port.done_at_once(r, report, len);
     }
     sent
+}
+
+/// The words in front of a message, tag before data, and the flags that say which they are.
+#[inline]
+pub fn words(r: &MsgReq) -> (u128, u8) {
+    match (r.tag, r.cq_data) {
+        (None, None) => (0, 0),
+        (Some(t), None) => (t.into(), TAGGED),
+        (None, Some(d)) => (d.into(), WITH_DATA),
+        (Some(t), Some(d)) => (u128::from(t) | u128::from(d) << 64, TAGGED | WITH_DATA),
+    }
+}
+
+/// Bytes of those words.
+#[inline]
+pub fn head_len(flags: u8) -> usize {
+    8 * (flags & (TAGGED | WITH_DATA)).count_ones() as usize
+}
+
+/// What is in front of a message that has arrived.
+pub struct Head {
+    pub bytes: usize,
+    pub tag: Option<u64>,
+    pub cq_data: Option<u64>,
+}
+
+/// Reads it; `None` when the record is too short.
+#[inline]
+pub fn head_of(record: &Record) -> Option<Head> {
+    let bytes = head_len(record.flags);
+    let has = |flag| record.flags & flag != 0;
+    (record.len >= bytes).then(|| Head {
+        bytes,
+        tag: has(TAGGED).then(|| record.word(0)),
+        cq_data: has(WITH_DATA).then(|| record.word(bytes - 8)),
+    })
+}
+
+/// A message that has come.
+pub struct Done {
+    pub from: PeerId,
+    pub tag: Option<u64>,
+    pub cq_data: Option<u64>,
+    pub len: u64,
+    pub place: Place,
+}
+
+/// Ends its receive.
+#[inline]
+pub fn finish(d: Done, mut result: Result<(), Failure>, rq: &mut RecvQueue, port: &mut EpPort) {
+    let msg = Received {
+        from: d.from,
+        len: d.len,
+        tag: d.tag.unwrap_or(0),
+        cq_data: d.cq_data,
+        base: d.place.base,
+        room: d.place.room,
+        stays: rq.ended(&d.place),
+    };
+    if d.len > d.place.room && result.is_ok() {
+        result = Err(Failure {
+            errno: FI_ETRUNC,
+            status: 0,
+        });
+    }
+    port.received(d.place.ctx, msg, result);
 }
 
 impl EpPort<'_> {
@@ -150,51 +225,32 @@ pub fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpP
             }
             port.remote_access(key, len, record.flags & WROTE != 0);
         }
+        LONG..=GO => stream::arrived(from, record, rq, port),
         _ => {}
     }
 }
 
 #[inline]
 fn message(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
-    let head = 8 * (record.flags & (TAGGED | WITH_DATA)).count_ones() as usize;
-    if record.len < head {
-        return;
-    }
-    let tagged = record.flags & TAGGED != 0;
-    let tag = tagged.then(|| record.word(0));
-    let cq_data = (record.flags & WITH_DATA != 0).then(|| record.word(head - 8));
-    let len = (record.len - head) as u64;
+    let Some(head) = head_of(record) else { return };
+    let (tag, cq_data) = (head.tag, head.cq_data);
+    let len = (record.len - head.bytes) as u64;
     let Some(place) = rq.place(from, tag, len) else {
         let mut payload = Vec::new();
-        record.copy(head, &mut payload);
-        return rq.keep(Unexpected::whole(
-            port.id,
-            from,
-            tag,
-            cq_data,
-            payload.into(),
-        ));
+        record.copy(head.bytes, &mut payload);
+        let payload = payload.into();
+        return rq.keep(Unexpected::whole(port.id, from, tag, cq_data, payload));
     };
     if let Some(op) = port.ops.get(place.ctx) {
         let room = op.mem.part(place.base as usize, place.room as usize);
-        record.copy_mem(head, &room);
+        record.copy_mem(head.bytes, &room);
     }
-    let msg = Received {
+    let done = Done {
         from,
-        len,
-        tag: tag.unwrap_or(0),
+        tag,
         cq_data,
-        base: place.base,
-        room: place.room,
-        stays: rq.ended(&place),
+        len,
+        place,
     };
-    let result = if len > place.room {
-        Err(Failure {
-            errno: FI_ETRUNC,
-            status: 0,
-        })
-    } else {
-        Ok(())
-    };
-    port.received(place.ctx, msg, result);
+    finish(done, Ok(()), rq, port);
 }

@@ -6,7 +6,7 @@
 
 use super::port::{ep_port, EpPort};
 use super::work::Work;
-use super::{near, Live, OpKind, UserOp, WR_RMA};
+use super::{near, stream, Live, OpKind, UserOp, WR_RMA};
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::{Device, Payload, QueuePair, Remote};
@@ -185,7 +185,7 @@ macro_rules! live_port {
             waiting: _,
             posted: $posted,
             hub,
-            ended,
+            nearby,
             ..
         }) = &mut $ep.live
         else {
@@ -198,7 +198,7 @@ macro_rules! live_port {
             $ep,
             qp,
             hub.as_mut().map(|h| &mut h.outbox),
-            ended,
+            nearby,
             $inject
         );
     };
@@ -323,7 +323,8 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     let flags = r.common.flags_or(ep.tx_flags);
     let peer = port.av.ok_or(FI_ENOAV)?.peer(r.to, port.peers)?;
     let report = r.common.reports(&r.data, ep.tx, flags);
-    if flags & FI_DELIVERY_COMPLETE == 0 {
+    let confirmed = flags & FI_DELIVERY_COMPLETE != 0;
+    if !confirmed {
         match near::send(&mut port, peer, r, report) {
             Sent::Done => return Ok(()),
             Sent::Busy => return Err(FI_EAGAIN),
@@ -339,13 +340,23 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     op.key = r.tag.unwrap_or(0);
     op.done = r.common.done;
     let ctx = port.ops.insert(op);
+    if !confirmed {
+        match stream::send(&mut port, peer, ctx, r) {
+            Sent::Done => return Ok(()),
+            Sent::Busy => {
+                port.ops.remove(ctx);
+                return Err(FI_EAGAIN);
+            }
+            Sent::Elsewhere => {}
+        }
+    }
     let args = SendArgs {
         peer,
         ctx,
         len: r.data.len() as u64,
         tag: r.tag,
         cq_data: r.cq_data,
-        receipt: flags & FI_DELIVERY_COMPLETE != 0,
+        receipt: confirmed,
         inject: inject.is_some(),
     };
     let posted = if ep.dgram {
@@ -510,7 +521,10 @@ fn start(s: &mut State, place: Place, u: &proto::Unexpected) {
     let go = |s: &mut State| -> Result<()> {
         live_port!(s, id, None => ep, proto, port, _posted);
         let q = s.rxqs.get_mut(ep.rxq).ok_or(FI_EBADF)?;
-        proto.start_unexpected(place, u, q, &mut port);
+        match &u.coming {
+            Some(c) => stream::placed(c, place, q, &mut port),
+            None => proto.start_unexpected(place, u, q, &mut port),
+        }
         port.qp.ring();
         Ok(())
     };

@@ -1,6 +1,6 @@
 //! What the protocol sees of the world: this endpoint's queue pair, buffers and completion queues.
 
-use super::near::Ended;
+use super::near::Nearby;
 use super::peers::Peers;
 use super::{failure, Bound, OpKind, UserOp, WR_CONTROL, WR_READ, WR_RMA, WR_TX};
 use crate::core::slab::Slab;
@@ -23,7 +23,7 @@ pub struct EpPort<'a> {
     /// The way to peers on the same host.
     pub near: Option<&'a mut Outbox>,
     /// What was done that way.
-    pub ended: &'a mut Ended,
+    pub nearby: &'a mut Nearby,
     pub peers: &'a mut Peers,
     pub ops: &'a mut Slab<UserOp>,
     pub cqs: &'a mut Slab<Cq>,
@@ -58,13 +58,13 @@ fn cntr_index(flags: u64) -> usize {
 
 /// A port of endpoint `$id` of state `$s`: what its parts `$ep` and `$qp`, borrowed already, leave.
 macro_rules! ep_port {
-    ($s:expr, $id:expr, $ep:expr, $qp:expr, $near:expr, $ended:expr, $inject:expr) => {
+    ($s:expr, $id:expr, $ep:expr, $qp:expr, $near:expr, $nearby:expr, $inject:expr) => {
         EpPort {
             id: $id,
             dev: &$s.dev,
             qp: $qp,
             near: $near,
-            ended: $ended,
+            nearby: $nearby,
             peers: &mut $s.peers,
             ops: &mut $s.ops,
             cqs: &mut $s.cqs,
@@ -357,7 +357,7 @@ impl Port for EpPort<'_> {
             match near.send(to, addr, what, head, &body, bytes) {
                 Sent::Done => {
                     if let Token::Tx(id) = token {
-                        self.ended.packets.push_back(id);
+                        self.nearby.packets.push_back(id);
                     }
                     return true;
                 }
@@ -506,7 +506,7 @@ impl Port for EpPort<'_> {
                 .access(from, false, &Local::Mem(local), (piece.key, piece.addr))
                 .is_ok()
             {
-                self.ended.reads.push_back(id);
+                self.nearby.reads.push_back(id);
                 return ReadPost::Posted;
             }
         }
