@@ -8,6 +8,7 @@
 //!
 //! With the other threading models, or where membarrier is forbidden, both sides take a lock.
 
+use super::membarrier;
 use crate::core::sync::{Mutex, MutexGuard};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -43,20 +44,10 @@ enum By {
     Aside,
 }
 
-const MEMBARRIER_PRIVATE_EXPEDITED: i32 = 1 << 3;
-const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
-
-fn membarrier(command: i32) -> bool {
-    // SAFETY: takes plain numbers and touches no memory of ours.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
-}
-
 impl<T> Gate<T> {
     /// A gate around `value`; `single` when the application's threads come one after another.
     pub fn new(value: T, single: bool) -> Gate<T> {
-        // The thread sanitizer does not know membarrier.
-        let single =
-            single && !cfg!(feature = "tsan") && membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED);
+        let single = single && membarrier::join_own();
         Gate {
             inside: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
@@ -111,7 +102,7 @@ impl<T> Gate<T> {
         let lock = self.lock.lock().unwrap_or_else(|e| e.into_inner());
         if self.single {
             self.wanted.store(true, SeqCst);
-            membarrier(MEMBARRIER_PRIVATE_EXPEDITED);
+            membarrier::own();
             while self.inside.load(Acquire) {
                 std::thread::yield_now();
             }

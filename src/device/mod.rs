@@ -11,6 +11,7 @@
 
 pub mod fault;
 pub mod gate;
+pub mod membarrier;
 pub mod soft;
 pub mod wait;
 

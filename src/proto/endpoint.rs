@@ -271,6 +271,15 @@ impl Endpoint {
 
     // ---- what leaves ---------------------------------------------------------------------
 
+    /// Whether [`Endpoint::progress`] has nothing to do.
+    #[inline]
+    pub fn idle(&self) -> bool {
+        self.deferred.is_empty()
+            && self.unanswered.is_empty()
+            && self.reading.is_empty()
+            && self.ready.is_empty()
+    }
+
     /// Sends what had to wait: control packets, then reads, then data of long messages in turn.
     pub fn progress(&mut self, port: &mut impl Port) {
         // One peer may have no room while others have.

@@ -17,7 +17,7 @@ use crate::core::params;
 use crate::device::QpAddr;
 use crate::hmem::UserMem;
 use crate::types::*;
-use ring::{Found, Full, Reader, Writer};
+use ring::{barrier, Found, Full, Reader, Writer};
 pub use ring::{Record, What, RECORD_MAX};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::*;
@@ -117,6 +117,9 @@ impl Hub {
             return None;
         }
         let open = || {
+            if !barrier() {
+                return Err(FI_ENOSYS);
+            }
             let thread = Thread::get()?;
             let shared = Arc::new(Shared::new(table.clone())?);
             shared.wait.add(adapter_fd);
@@ -280,12 +283,25 @@ impl Outbox {
         body: &UserMem,
         bytes: &[u8],
     ) -> Sent {
-        let len = head.len() + body.len() + bytes.len();
         if let None | Some(Route::Unknown) = self.routes.get(peer as usize) {
             if !self.call(peer, addr) {
                 return Sent::Busy;
             }
         }
+        self.send_known(peer, what, head, body, bytes)
+    }
+
+    /// As [`Outbox::send`], to a peer that was sent to before; to others `Elsewhere`.
+    #[inline]
+    pub fn send_known(
+        &mut self,
+        peer: PeerId,
+        what: What,
+        head: &[u8],
+        body: &UserMem,
+        bytes: &[u8],
+    ) -> Sent {
+        let len = head.len() + body.len() + bytes.len();
         let Some(Route::Ring(out)) = self
             .routes
             .get_mut(peer as usize)
@@ -357,6 +373,24 @@ impl Inbox {
         !self.hot.is_empty()
     }
 
+    /// A poll that finds nothing, as most do: `false` when there may be something, and nothing has been done.
+    #[inline]
+    pub fn quiet(&mut self) -> bool {
+        let heard = self.armed || self.shared.news.load(Acquire);
+        if heard || self.hot.iter().any(|i| i.ring.ready()) {
+            return false;
+        }
+        let mut tired = false;
+        for i in &mut self.hot {
+            i.idle += 1;
+            tired |= i.idle >= PATIENCE || i.ended;
+        }
+        if tired {
+            self.rest();
+        }
+        true
+    }
+
     /// Takes records in: `each` gets the peer's address, a place for its number, and the record. Whether there were any.
     #[inline]
     pub fn poll(&mut self, mut each: impl FnMut(&QpAddr, &mut Option<PeerId>, &Record)) -> bool {
@@ -402,13 +436,20 @@ impl Inbox {
     /// Rings that have been empty for long go to sleep, those of dead peers go.
     #[cold]
     fn rest(&mut self) {
+        let tired = |i: &In| i.idle >= PATIENCE;
+        if self.hot.iter().any(tired) {
+            for i in self.hot.iter().filter(|i| tired(i)) {
+                i.ring.lie_down();
+            }
+            barrier();
+        }
         let mut at = 0;
         while let Some(i) = self.hot.get(at) {
             if i.ended && i.idle > 0 {
                 let i = self.hot.swap_remove(at);
                 self.thread.forget(i.conn);
                 self.down.push(i.from);
-            } else if i.idle >= PATIENCE && i.ring.sleep() {
+            } else if tired(i) && i.ring.sleeps() {
                 let i = self.hot.swap_remove(at);
                 self.cold.push(i);
             } else {
@@ -487,7 +528,11 @@ impl Inbox {
     /// Asks for a signal on the descriptor; `false` when there is something already.
     pub fn arm(&mut self) -> bool {
         self.armed = true;
-        let awake = self.hot.iter().all(|i| !i.ended && i.ring.sleep());
+        for i in &self.hot {
+            i.ring.lie_down();
+        }
+        barrier();
+        let awake = self.hot.iter().all(|i| !i.ended && i.ring.sleeps());
         awake && !self.shared.news.load(SeqCst)
     }
 }

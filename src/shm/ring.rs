@@ -10,8 +10,9 @@
 
 use super::segment::Map;
 use crate::core::Result;
+use crate::device::membarrier;
 use crate::hmem::UserMem;
-use core::sync::atomic::{fence, Ordering::*};
+use core::sync::atomic::{compiler_fence, fence, Ordering::*};
 use std::sync::Arc;
 
 /// Bytes of records of a ring. Its two ends use the first [`SMALL`] of them, until long messages come: then lines
@@ -54,6 +55,8 @@ pub struct Writer {
     taken: u64,
     /// Bytes of the ring that are used.
     used: usize,
+    /// The barrier between a record and the look at the reader's flags is left to the reader.
+    light: bool,
 }
 
 /// What a record is to its reader.
@@ -78,11 +81,14 @@ pub enum Full {
 impl Writer {
     /// A new ring.
     pub fn new() -> Result<Writer> {
+        let map = Map::create(FILE)?;
+        let light = membarrier::join_all();
         Ok(Writer {
-            map: Map::create(FILE)?,
+            map,
             at: 0,
             taken: 0,
             used: SMALL,
+            light,
         })
     }
 
@@ -188,7 +194,11 @@ impl Writer {
         word(pos).store(kind | len as u64, Release);
         self.at += need as u64;
         // The reader looks at the ring after it has said that it sleeps.
-        fence(SeqCst);
+        if self.light {
+            compiler_fence(SeqCst);
+        } else {
+            fence(SeqCst);
+        }
         let asleep = self.map.half(ASLEEP);
         Ok(asleep.load(Relaxed) != 0 && asleep.swap(0, Relaxed) != 0)
     }
@@ -200,6 +210,13 @@ pub struct Reader {
     at: u64,
     /// Position last given back.
     given: u64,
+}
+
+/// What writers store from now on they store after they can see that we lay down; what they have stored we see.
+/// `false` where the system forbids it: such a process can have no readers.
+pub fn barrier() -> bool {
+    fence(SeqCst);
+    membarrier::all()
 }
 
 /// What a look into the ring finds.
@@ -318,12 +335,15 @@ impl Reader {
         self.map.word(DATA + pos).load(Acquire) != 0
     }
 
-    /// Asks the writer to wake us with its next record; `false` when one is there.
-    pub fn sleep(&self) -> bool {
+    /// Asks the writer to wake us with its next record. It may not have seen that before [`barrier`].
+    pub fn lie_down(&self) {
         self.map.half(ASLEEP).store(1, Relaxed);
-        fence(SeqCst);
+    }
+
+    /// After that, whether we may sleep: nothing is there.
+    pub fn sleeps(&self) -> bool {
         if self.ready() {
-            self.map.half(ASLEEP).store(0, Relaxed);
+            self.awake();
             return false;
         }
         true
@@ -440,9 +460,12 @@ mod tests {
         r.hold(true);
         assert_eq!(w.write(HELD, &[2], &UserMem::EMPTY, &[]), Err(Full::Held));
         assert_eq!(w.write(PLAIN, &[2], &UserMem::EMPTY, &[]), Ok(false));
-        assert!(!r.sleep());
+        r.lie_down();
+        assert!(!r.sleeps());
         assert_eq!(read(&mut r, &mut got), Ok(true));
-        assert!(r.sleep());
+        r.lie_down();
+        barrier();
+        assert!(r.sleeps());
         assert_eq!(w.write(PLAIN, &[3], &UserMem::EMPTY, &[]), Ok(true));
         assert_eq!(w.write(PLAIN, &[3], &UserMem::EMPTY, &[]), Ok(false));
         let long = vec![0; RECORD_MAX + 1];

@@ -157,6 +157,14 @@ impl Av {
         e.map(|e| e.peer).ok_or(FI_EINVAL)
     }
 
+    /// As [`Av::peer`], for addresses that name no context of an endpoint.
+    #[inline]
+    pub fn known(&self, fi_addr: fi_addr_t) -> Option<PeerId> {
+        let at = u32::try_from(fi_addr).ok()?;
+        let e = self.table.get(at).filter(|e| e.inserted > 0)?;
+        (self.rx_ctx_bits == 0).then_some(e.peer)
+    }
+
     #[cold]
     fn context(&self, fi_addr: fi_addr_t, peers: &mut Peers) -> Result<PeerId> {
         let shift = 64 - self.rx_ctx_bits;

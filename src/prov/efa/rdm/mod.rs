@@ -194,6 +194,20 @@ impl Live {
         false
     }
 
+    /// Whether there is nothing to do beside the adapter.
+    #[inline]
+    fn still(&mut self) -> bool {
+        let near = &self.nearby;
+        near.quiet()
+            && near.streams.idle()
+            && self.proto.idle()
+            && self.waiting.is_empty()
+            && self
+                .hub
+                .as_mut()
+                .is_none_or(|h| h.inbox.quiet() && !h.lost())
+    }
+
     /// Peers on this host that are gone, whose last packets were taken in by the last poll.
     #[inline]
     fn lost(&mut self, peers: &mut Peers) -> Vec<(PeerId, Failure)> {
@@ -303,6 +317,12 @@ impl Ep {
             dgram: type_ == FI_EP_DGRAM,
             leftover: None,
         })
+    }
+
+    /// Whether sends are confirmed by their receivers where the call does not say otherwise.
+    #[inline]
+    fn confirms(&self) -> bool {
+        self.tx_flags & FI_DELIVERY_COMPLETE != 0
     }
 
     /// Whether fi_enable(3) has succeeded.
@@ -705,10 +725,14 @@ pub fn cancel(s: &mut State, by: Poster, context: usize) -> Result<()> {
 pub fn progress(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get_mut(id) else { return };
     let Some(live) = &mut ep.live else { return };
+    let due = live.adapter_due();
+    let waits = ep.holding || !ep.fenced.is_empty() || !s.triggers.is_empty() || !s.colls.idle();
+    if !due && !waits && live.still() {
+        return;
+    }
     let Some(rq) = s.rxqs.get_mut(ep.rxq) else {
         return;
     };
-    let due = live.adapter_due();
     let mut down = live.lost(&mut s.peers);
     let Live {
         qp,

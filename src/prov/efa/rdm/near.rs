@@ -12,9 +12,11 @@ use super::ops::rma_op;
 use super::port::EpPort;
 use super::stream::{self, Streams};
 use super::{failure, Data, MsgReq, RmaReq};
+use crate::core::Result;
 use crate::hmem::UserMem;
-use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected};
+use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected, COLLECTIVE_TAG};
 use crate::prov::efa::cq::Entry;
+use crate::prov::efa::domain::State;
 use crate::shm::{Denied, Local, Record, Sent, What, RECORD_MAX};
 use crate::types::*;
 use std::collections::VecDeque;
@@ -55,19 +57,74 @@ impl Nearby {
 }
 
 /// Sends a message this way, if it can go this way. When it has gone, its completion is written.
-#[inline]
 pub fn send(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Sent {
-    let Some(near) = &mut port.near else {
+    let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(peer)) else {
         return Sent::Elsewhere;
     };
-    let len = r.data.len();
+    let sent = put(r, |what, head, body, bytes| {
+        near.send(peer, addr, what, head, body, bytes)
+    });
+    if sent == Sent::Done {
+        let len = r.data.len();
+        port.count(0, len, true);
+        port.count_at(r.common.done, len, true);
+        if let Some(q) = port
+            .tx
+            .filter(|_| report)
+            .and_then(|b| port.cqs.get_mut(b.cq))
+        {
+            q.push(sent_entry(r));
+        }
+    }
+    sent
+}
+
+/// What most messages on one host are: short, without flags of their own, nothing in their way, to a peer whose ring is
+/// open. Those need neither a port nor the checks that others need. `None` for others, which nothing has been
+/// done about.
+#[inline]
+pub fn quick(s: &mut State, id: u32, r: &MsgReq) -> Option<Result<()>> {
+    let ep = s.eps.get_mut(id)?;
+    let c = &r.common;
+    let (limit, special) = match r.tag {
+        None => (ep.opts.inject_msg_size, false),
+        Some(t) => (ep.opts.inject_tagged_size, t & COLLECTIVE_TAG != 0),
+    };
+    let own = c.flags.is_some() || c.alias.is_some() || c.done.is_some();
+    if own || special || r.data.len() > limit || !ep.fenced.is_empty() || ep.confirms() {
+        return None;
+    }
+    let near = &mut ep.live.as_mut()?.hub.as_mut()?.outbox;
+    let peer = s.avs.get(ep.av?)?.known(r.to)?;
+    let sent = put(r, |what, head, body, bytes| {
+        near.send_known(peer, what, head, body, bytes)
+    });
+    match sent {
+        Sent::Elsewhere => return None,
+        Sent::Busy => return Some(Err(FI_EAGAIN)),
+        Sent::Done => {}
+    }
+    if let Some(c) = ep.cntrs[0].and_then(|c| s.cntrs.get_mut(c)) {
+        c.count(r.data.len());
+    }
+    if c.reports(&r.data, ep.tx, ep.tx_flags) {
+        if let Some(q) = ep.tx.and_then(|b| s.cqs.get_mut(b.cq)) {
+            q.push(sent_entry(r));
+        }
+    }
+    Some(Ok(()))
+}
+
+/// Makes the record of a message and writes it with `write`.
+#[inline]
+fn put(r: &MsgReq, write: impl FnOnce(What, &[u8], &UserMem, &[u8]) -> Sent) -> Sent {
     let most = match r.data {
         Data::User(_) => stream::FIRST,
         Data::Inject(_) => RECORD_MAX - 16,
     };
-    let Some(addr) = port.peers.addr(peer).filter(|_| len <= most) else {
+    if r.data.len() > most {
         return Sent::Elsewhere;
-    };
+    }
     let (words, flags) = words(r);
     let head = words.to_ne_bytes();
     let head = head.get(..head_len(flags)).unwrap_or(&[]);
@@ -76,14 +133,21 @@ pub fn send(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Sent {
         flags,
         message: true,
     };
-    let sent = match &r.data {
-        Data::User(m) => near.send(peer, addr, what, head, m, &[]),
-        Data::Inject(b) => near.send(peer, addr, what, head, &UserMem::EMPTY, b),
-    };
-    if sent == Sent::Done {
-        port.done_at_once(r, report, len);
+    match &r.data {
+        Data::User(m) => write(what, head, m, &[]),
+        Data::Inject(b) => write(what, head, &UserMem::EMPTY, b),
     }
-    sent
+}
+
+/// The completion of a send, which is over as soon as it was posted.
+fn sent_entry(r: &MsgReq) -> Entry {
+    Entry {
+        context: r.common.context,
+        flags: FI_SEND | if r.tag.is_some() { FI_TAGGED } else { FI_MSG },
+        len: r.data.len(),
+        src: FI_ADDR_NOTAVAIL,
+        ..Entry::default()
+    }
 }
 
 /// The words in front of a message, tag before data, and the flags that say which they are.
@@ -133,7 +197,12 @@ pub struct Done {
 
 /// Ends its receive.
 #[inline]
-pub fn finish(d: Done, mut result: Result<(), Failure>, rq: &mut RecvQueue, port: &mut EpPort) {
+pub fn finish(
+    d: Done,
+    mut result: core::result::Result<(), Failure>,
+    rq: &mut RecvQueue,
+    port: &mut EpPort,
+) {
     let msg = Received {
         from: d.from,
         len: d.len,
@@ -150,27 +219,6 @@ pub fn finish(d: Done, mut result: Result<(), Failure>, rq: &mut RecvQueue, port
         });
     }
     port.received(d.place.ctx, msg, result);
-}
-
-impl EpPort<'_> {
-    /// A send is over as soon as it was posted.
-    #[inline]
-    fn done_at_once(&mut self, r: &MsgReq, report: bool, len: usize) {
-        self.count(0, len, true);
-        self.count_at(r.common.done, len, true);
-        if !report {
-            return;
-        }
-        if let Some(q) = self.tx.and_then(|b| self.cqs.get_mut(b.cq)) {
-            q.push(Entry {
-                context: r.common.context,
-                flags: FI_SEND | if r.tag.is_some() { FI_TAGGED } else { FI_MSG },
-                len,
-                src: FI_ADDR_NOTAVAIL,
-                ..Entry::default()
-            });
-        }
-    }
 }
 
 /// A read or write done from here, in the peer's memory. `Elsewhere` when it is not to be done so; `Done` also when

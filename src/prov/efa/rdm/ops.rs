@@ -84,7 +84,7 @@ impl Common {
     }
 
     /// Whether success is worth a completion entry. Injecting calls without flags report none.
-    fn reports(&self, data: &Data, bound: Option<super::Bound>, flags: u64) -> bool {
+    pub(super) fn reports(&self, data: &Data, bound: Option<super::Bound>, flags: u64) -> bool {
         let silent = self.flags.is_none() && data.injected().is_some();
         !silent && reports(bound, flags)
     }
@@ -297,6 +297,9 @@ fn park(s: &mut State, id: u32, work: Work) -> Result<()> {
 /// destination, `FI_EMSGSIZE` when an injected message is longer than the limit.
 #[inline]
 pub fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
+    if let Some(done) = near::quick(s, id, r) {
+        return done;
+    }
     known(r.common.flags, TX_FLAGS, "fi_sendmsg")?;
     if fenced(s, id, r.to, r.common.flags)? {
         return park(s, id, Work::from(r));
