@@ -7,6 +7,8 @@
 //! been empty for long asks its writer for a wake-up instead, so that polling costs nothing for peers that
 //! are quiet. `thread` hears of new peers, wake-ups and deaths.
 
+#[cfg(test)]
+mod model;
 mod ring;
 mod segment;
 mod sock;
