@@ -21,7 +21,7 @@ UTILS := fi_info fi_pingpong fi_strerror
 WARN := -Wall -Wextra -Werror
 
 FUZZ_SECONDS ?= 600
-.PHONY: all demo fuzz tsan depth check bench install headers headers-check clean
+.PHONY: all demo fuzz tsan instructions depth check bench install headers headers-check clean
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
 CHECKS := bad_input old_nodes counters operations peer_death collectives
@@ -117,6 +117,10 @@ install: all
 fuzz:
 	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none wire -- -max_total_time=$(FUZZ_SECONDS)
 	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none soft_packet -- -max_total_time=$(FUZZ_SECONDS)
+
+# Instructions of each call (wants valgrind).
+instructions: all
+	$(CARGO) run --quiet --release -p fabtests-compat -- instructions --lib $(BUILD)/lib --bin $(BUILD)/bin
 
 # Cost of matching by depth, in instructions.
 depth:

@@ -9,6 +9,8 @@ pub struct Case {
     pub program: String,
     pub args: Vec<String>,
     pub env: Vec<(String, String)>,
+    /// Command that runs the program: a profiler.
+    pub under: Vec<String>,
     /// Two processes; else one.
     pub pair: bool,
     /// Port options are those of fi_pingpong (-B, -P) instead of -E.
@@ -47,6 +49,7 @@ impl Case {
             program: program.into(),
             args: words(args),
             env: Vec::new(),
+            under: Vec::new(),
             pair: true,
             pingpong_ports: false,
         }
@@ -66,7 +69,7 @@ impl Case {
     }
 
     /// With peers on the same host reached through the adapter, as others are.
-    fn far(self) -> Case {
+    pub fn far(self) -> Case {
         self.with_env("FI_EFA_ENABLE_SHM_TRANSFER", "0")
     }
 
@@ -76,8 +79,8 @@ impl Case {
     }
 
     /// One measurement.
-    pub fn bench(program: &str, args: &str, size: &str) -> Case {
-        Case::pair(program, &format!("{args} -S {size}"))
+    pub fn bench(program: &str, args: &str) -> Case {
+        Case::pair(program, args)
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod cases;
 mod floors;
+mod instructions;
 mod pair;
 
 use cases::Case;
@@ -53,6 +54,11 @@ enum What {
     },
     /// The main job: fi_rma_bw write between two processes, 1 B to 8 MiB
     Demo {
+        #[command(flatten)]
+        at: Where,
+    },
+    /// Instructions of each call, by valgrind
+    Instructions {
         #[command(flatten)]
         at: Where,
     },
@@ -162,7 +168,12 @@ fn bench(at: &Where, other: Option<&Where>, runs: usize, filter: &str) -> Result
             continue;
         }
         for size in cases::BENCH_SIZES {
-            let m = measure(at, other, runs, &Case::bench(program, args, size))?;
+            let m = measure(
+                at,
+                other,
+                runs,
+                &Case::bench(program, &format!("{args} -S {size}")),
+            )?;
             rows.push(Measured {
                 program: name.clone(),
                 bytes: size.parse().unwrap_or(0),
@@ -222,6 +233,28 @@ fn main() -> ExitCode {
                 }
             }
         }
+        What::Instructions { at } => match instructions::count(&at) {
+            Ok(rows) => {
+                let mut table = Table::new();
+                table.load_preset(presets::UTF8_BORDERS_ONLY);
+                table.set_header(["route", "program", "call", "calls", "instructions each"]);
+                for r in rows {
+                    table.add_row([
+                        r.route.to_string(),
+                        r.program,
+                        r.call.to_string(),
+                        r.cost.calls.to_string(),
+                        format!("{:.0}", r.cost.each()),
+                    ]);
+                }
+                println!("{table}");
+                true
+            }
+            Err(why) => {
+                eprintln!("{why}");
+                false
+            }
+        },
         What::Bench {
             at,
             peer,

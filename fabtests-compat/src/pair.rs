@@ -33,7 +33,16 @@ struct Proc {
 
 impl Proc {
     fn start(at: &Where, c: &Case, extra: &[String]) -> Result<Proc, String> {
-        let child = Command::new(at.bin.join(&c.program))
+        let program = at.bin.join(&c.program);
+        let mut command = match c.under.split_first() {
+            Some((first, rest)) => {
+                let mut p = Command::new(first);
+                p.args(rest).arg(program);
+                p
+            }
+            None => Command::new(program),
+        };
+        let child = command
             .args(&c.args)
             .args(extra)
             .env("LD_LIBRARY_PATH", &at.lib)
