@@ -202,21 +202,25 @@ impl Sock {
 
     /// Sends a batch. What the kernel does not take is lost, as on any network.
     pub fn send(&self, batch: &[Datagram]) {
-        for part in batch.chunks(BATCH) {
-            self.send_some(part);
+        // Descriptions for a full batch take thousands of instructions to clear.
+        match batch {
+            [_] => self.send_some::<1>(batch),
+            _ if batch.len() <= 4 => self.send_some::<4>(batch),
+            _ => batch.chunks(BATCH).for_each(|b| self.send_some::<BATCH>(b)),
         }
     }
 
-    fn send_some(&self, batch: &[Datagram]) {
+    /// Sends the first `N` of a batch.
+    fn send_some<const N: usize>(&self, batch: &[Datagram]) {
         // SAFETY: all-zero is valid for these plain C structs; NULL pointers with zero lengths.
-        let mut msgs: [libc::mmsghdr; BATCH] = unsafe { zeroed() };
+        let mut msgs: [libc::mmsghdr; N] = unsafe { zeroed() };
         // SAFETY: as above.
-        let mut names: [libc::sockaddr_storage; BATCH] = unsafe { zeroed() };
+        let mut names: [libc::sockaddr_storage; N] = unsafe { zeroed() };
         let mut iovs = [[libc::iovec {
             iov_base: core::ptr::null_mut(),
             iov_len: 0,
-        }; MAX_SEGS + 1]; BATCH];
-        let n = batch.len().min(BATCH);
+        }; MAX_SEGS + 1]; N];
+        let n = batch.len().min(N);
         for (((d, m), name), iov) in batch
             .iter()
             .zip(msgs.iter_mut())
@@ -321,15 +325,33 @@ impl Sock {
 
     /// Receives what is there into `arena`, which holds `SLOTS * SLOT` bytes, and lists it.
     pub fn recv(&self, arena: &mut [u8], out: &mut Vec<Got>) -> usize {
+        // Most calls find nothing or little: room for all is described when there is more.
+        const FEW: usize = 2;
+        let Some((first, rest)) = arena.split_at_mut_checked(FEW * SLOT) else {
+            return 0;
+        };
+        match self.recv_some::<FEW>(first, 0, out) {
+            FEW => FEW + self.recv_some::<{ SLOTS - FEW }>(rest, FEW * SLOT, out),
+            n => n,
+        }
+    }
+
+    /// Receives up to `N` runs of datagrams into the part of the arena that begins at `base`.
+    fn recv_some<const N: usize>(
+        &self,
+        arena: &mut [u8],
+        base: usize,
+        out: &mut Vec<Got>,
+    ) -> usize {
         // SAFETY: all-zero is valid for these plain C structs.
-        let mut msgs: [libc::mmsghdr; SLOTS] = unsafe { zeroed() };
+        let mut msgs: [libc::mmsghdr; N] = unsafe { zeroed() };
         // SAFETY: as above.
-        let mut names: [libc::sockaddr_storage; SLOTS] = unsafe { zeroed() };
-        let mut control = [[0u64; 4]; SLOTS];
+        let mut names: [libc::sockaddr_storage; N] = unsafe { zeroed() };
+        let mut control = [[0u64; 4]; N];
         let mut iovs = [libc::iovec {
             iov_base: core::ptr::null_mut(),
             iov_len: 0,
-        }; SLOTS];
+        }; N];
         let mut n = 0;
         for ((((m, name), iov), ctl), slot) in msgs
             .iter_mut()
@@ -372,7 +394,7 @@ impl Sock {
                 let part = step.min(len - at);
                 out.push(Got {
                     from,
-                    at: i * SLOT + at,
+                    at: base + i * SLOT + at,
                     len: part,
                 });
                 at += part;

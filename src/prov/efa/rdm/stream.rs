@@ -149,6 +149,7 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Sent {
 pub fn pump(port: &mut EpPort) {
     while let Some(n) = port.nearby.streams.unasked.pop_front() {
         if !ask(n, port) {
+            port.nearby.streams.unasked.push_front(n);
             break;
         }
     }
