@@ -8,6 +8,7 @@ mod cases;
 mod floors;
 mod instructions;
 mod pair;
+mod plot;
 
 use cases::Case;
 use clap::{Args, Parser, Subcommand};
@@ -81,6 +82,9 @@ enum What {
         /// As JSON, one object, in place of the table
         #[arg(long)]
         json: bool,
+        /// Also as a picture (PNG): time and bandwidth over size
+        #[arg(long)]
+        plot: Option<PathBuf>,
     },
 }
 
@@ -262,13 +266,18 @@ fn main() -> ExitCode {
             runs,
             filter,
             json,
+            plot,
         } => {
             let other = peer.map(|p| Where {
                 lib: p.parent().map(PathBuf::from).unwrap_or_default(),
                 provider: peer_provider,
                 ..at.clone()
             });
-            match bench(&at, other.as_ref(), runs, &filter) {
+            let result = bench(&at, other.as_ref(), runs, &filter).and_then(|r| match &plot {
+                Some(file) => plot::draw(&r, file).map(|()| r),
+                None => Ok(r),
+            });
+            match result {
                 Ok(r) if json => match serde_json::to_string_pretty(&r) {
                     Ok(text) => {
                         println!("{text}");
