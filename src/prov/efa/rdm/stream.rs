@@ -279,6 +279,8 @@ fn goes_on(
                 record.copy_mem(off, &op.mem.part(p.base as usize + i.got, room));
             }
         }
+        // Nobody has asked for more than the first piece.
+        None if i.ask.is_some() && i.got > 0 => return,
         None => {
             if i.early.is_empty() && i.ask.is_none() {
                 i.early.reserve_exact(i.len);
