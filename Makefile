@@ -21,7 +21,7 @@ UTILS := fi_info fi_pingpong fi_strerror
 WARN := -Wall -Wextra -Werror
 
 FUZZ_SECONDS ?= 600
-.PHONY: all demo fuzz tsan instructions depth check bench install headers headers-check clean
+.PHONY: all demo fuzz miri tsan instructions depth check bench install headers headers-check clean
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
 CHECKS := bad_input old_nodes counters operations peer_death collectives
@@ -125,6 +125,12 @@ instructions: all
 # Cost of matching by depth, in instructions.
 depth:
 	benches/depth.sh $$($(CARGO) bench --bench depth --no-run --message-format short 2>&1 | sed -n 's/.*(\(target.*\))/\1/p')
+
+# wire, proto and their memory under Miri (rustup component add miri rust-src --toolchain nightly); few seeds, for it
+# is slow. Collectives' schedules are all sizes at once, which is too much for it.
+miri:
+	FABRIC_SIM_SEEDS=1 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance" $(CARGO) +nightly miri test \
+		--target-dir target/miri --lib -- wire:: proto:: hmem::owned hmem::plain hmem::tests core::slab --skip proto::coll
 
 # Threads that do everything at once, under the thread sanitizer.
 tsan:

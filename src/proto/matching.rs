@@ -479,7 +479,7 @@ mod tests {
 
     #[test]
     fn agrees_with_two_plain_lists() {
-        for seed in 0..300 {
+        for seed in 0..crate::proto::sim::seeds(300) {
             let mut rng = Rng::new(seed);
             let mut fast: Matcher<u32, u32> = Matcher::default();
             let mut plain = Plain::default();

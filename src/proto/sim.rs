@@ -411,7 +411,7 @@ fn post(s: &mut Side, ctx: u32, len: usize, tag: Option<u64>, any: bool) {
     }
 }
 
-fn seeds(default: u64) -> u64 {
+pub(super) fn seeds(default: u64) -> u64 {
     std::env::var("FABRIC_SIM_SEEDS")
         .ok()
         .and_then(|v| v.parse().ok())
@@ -595,7 +595,7 @@ fn bury(s: &mut Side, peer: PeerId, gone: Failure) {
 #[test]
 fn a_short_buffer_truncates_and_says_so() {
     for len in [100usize, 1500, 5000, 50_000] {
-        for seed in 0..40 {
+        for seed in 0..seeds(40) {
             let mut rng = Rng::new(seed);
             let mut sides = vec![side(0, &mut rng), side(1, &mut rng)];
             let plan = Plan::Send {
@@ -625,7 +625,7 @@ fn a_short_buffer_truncates_and_says_so() {
 
 #[test]
 fn a_multi_receive_buffer_takes_messages_until_it_is_full() {
-    for seed in 0..200 {
+    for seed in 0..seeds(200) {
         let mut rng = Rng::new(seed);
         let mut sides = vec![side(0, &mut rng), side(1, &mut rng)];
         let lens: Vec<usize> = (0..12).map(|_| rng.below(2000) as usize).collect();

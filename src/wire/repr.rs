@@ -407,7 +407,8 @@ mod tests {
             let n = p.emit(connid, &mut buf);
             assert!(n > 0);
             buf.truncate(n);
-            for cut in 0..n {
+            // Miri is a thousand times slower.
+            for cut in (0..n).step_by(if cfg!(miri) { 5 } else { 1 }) {
                 assert_eq!(Repr::parse(&buf[..cut]), None, "{p:?} cut at {cut}");
             }
             buf.extend(b"payload");
