@@ -43,7 +43,8 @@ fn words(s: &str) -> Vec<String> {
 }
 
 impl Case {
-    fn pair(program: &str, args: &str) -> Case {
+    /// A server and a client of this program.
+    pub fn pair(program: &str, args: &str) -> Case {
         Case {
             name: format!("{program} {args}").trim().to_string(),
             program: program.into(),
@@ -76,11 +77,6 @@ impl Case {
     /// The main job.
     pub fn demo() -> Case {
         Case::pair("fi_rma_bw", "-o write -S all -I 200 -w 20")
-    }
-
-    /// One measurement.
-    pub fn bench(program: &str, args: &str) -> Case {
-        Case::pair(program, args)
     }
 }
 

@@ -89,7 +89,7 @@ pub fn count(at: &Where) -> Result<Vec<Row>, String> {
         for route in ["shared memory", "adapter"] {
             let _ = std::fs::remove_dir_all(&folder);
             std::fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
-            let mut case = Case::bench(program, &format!("{args} -I 5000 -w 100"));
+            let mut case = Case::pair(program, &format!("{args} -I 5000 -w 100"));
             if route == "adapter" {
                 case = case.far();
             }

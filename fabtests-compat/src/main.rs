@@ -176,7 +176,7 @@ fn bench(at: &Where, other: Option<&Where>, runs: usize, filter: &str) -> Result
                 at,
                 other,
                 runs,
-                &Case::bench(program, &format!("{args} -S {size}")),
+                &Case::pair(program, &format!("{args} -S {size}")),
             )?;
             rows.push(Measured {
                 program: name.clone(),

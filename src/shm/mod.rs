@@ -67,6 +67,20 @@ struct In {
     ended: bool,
 }
 
+impl In {
+    /// Whether it has been empty for long.
+    fn tired(&self) -> bool {
+        self.idle >= PATIENCE
+    }
+
+    /// A poll found nothing; whether [`Inbox::rest`] has to see to it.
+    #[inline]
+    fn missed(&mut self) -> bool {
+        self.idle += 1;
+        self.tired() || self.ended
+    }
+}
+
 /// What came of handing a packet over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
@@ -384,8 +398,7 @@ impl Inbox {
         }
         let mut tired = false;
         for i in &mut self.hot {
-            i.idle += 1;
-            tired |= i.idle >= PATIENCE || i.ended;
+            tired |= i.missed();
         }
         if tired {
             self.rest();
@@ -425,8 +438,7 @@ impl Inbox {
                 i.idle = 0;
                 some = true;
             } else {
-                i.idle += 1;
-                tired |= i.idle >= PATIENCE || i.ended;
+                tired |= i.missed();
             }
         }
         if tired {
@@ -438,9 +450,8 @@ impl Inbox {
     /// Rings that have been empty for long go to sleep, those of dead peers go.
     #[cold]
     fn rest(&mut self) {
-        let tired = |i: &In| i.idle >= PATIENCE;
-        if self.hot.iter().any(tired) {
-            for i in self.hot.iter().filter(|i| tired(i)) {
+        if self.hot.iter().any(In::tired) {
+            for i in self.hot.iter().filter(|i| i.tired()) {
                 i.ring.lie_down();
             }
             barrier();
@@ -451,7 +462,7 @@ impl Inbox {
                 let i = self.hot.swap_remove(at);
                 self.thread.forget(i.conn);
                 self.down.push(i.from);
-            } else if tired(i) && i.ring.sleeps() {
+            } else if i.tired() && i.ring.sleeps() {
                 let i = self.hot.swap_remove(at);
                 self.cold.push(i);
             } else {

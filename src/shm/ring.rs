@@ -123,10 +123,15 @@ impl Writer {
         } else {
             0
         };
-        let need = count * span(len) + wrap + LINE;
-        self.free() >= need || {
+        self.has(wrap + count * span(len))
+    }
+
+    /// Whether so many bytes are free, and the line of the word after them.
+    #[inline]
+    fn has(&mut self, bytes: usize) -> bool {
+        self.free() >= bytes + LINE || {
             self.taken = self.map.word(TAKEN).load(Acquire).min(self.at);
-            self.free() >= need
+            self.free() >= bytes + LINE
         }
     }
 
@@ -168,12 +173,8 @@ impl Writer {
         } else {
             0
         };
-        // The line of the next word has to be free, too.
-        if self.free() < wrap + need + LINE || len > RECORD_MAX {
-            self.taken = self.map.word(TAKEN).load(Acquire).min(self.at);
-            if len > RECORD_MAX || self.free() < wrap + need + LINE {
-                return Err(Full::Room);
-            }
+        if len > RECORD_MAX || !self.has(wrap + need) {
+            return Err(Full::Room);
         }
         let word = |pos: usize| self.map.word(DATA + pos);
         if wrap > 0 {

@@ -149,30 +149,31 @@ impl Av {
     /// The peer an entry stands for; `FI_EINVAL` when there is none.
     #[inline]
     pub fn peer(&self, fi_addr: fi_addr_t, peers: &mut Peers) -> Result<PeerId> {
-        if self.rx_ctx_bits > 0 {
-            return self.context(fi_addr, peers);
+        match self.known(fi_addr) {
+            Some(p) => Ok(p),
+            None if self.rx_ctx_bits > 0 => self.context(fi_addr, peers),
+            None => Err(FI_EINVAL),
         }
-        let at = u32::try_from(fi_addr).map_err(|_| FI_EINVAL)?;
-        let e = self.table.get(at).filter(|e| e.inserted > 0);
-        e.map(|e| e.peer).ok_or(FI_EINVAL)
     }
 
-    /// As [`Av::peer`], for addresses that name no context of an endpoint.
+    /// The peer, for addresses that name no context of an endpoint.
     #[inline]
     pub fn known(&self, fi_addr: fi_addr_t) -> Option<PeerId> {
-        let at = u32::try_from(fi_addr).ok()?;
-        let e = self.table.get(at).filter(|e| e.inserted > 0)?;
-        (self.rx_ctx_bits == 0).then_some(e.peer)
+        let e = self.inserted(fi_addr).filter(|_| self.rx_ctx_bits == 0)?;
+        Some(e.peer)
+    }
+
+    #[inline]
+    fn inserted(&self, at: u64) -> Option<&Entry> {
+        let at = u32::try_from(at).ok()?;
+        self.table.get(at).filter(|e| e.inserted > 0)
     }
 
     #[cold]
     fn context(&self, fi_addr: fi_addr_t, peers: &mut Peers) -> Result<PeerId> {
         let shift = 64 - self.rx_ctx_bits;
-        let at = u32::try_from(fi_addr & ((1 << shift) - 1)).map_err(|_| FI_EINVAL)?;
         let e = self
-            .table
-            .get(at)
-            .filter(|e| e.inserted > 0)
+            .inserted(fi_addr & ((1 << shift) - 1))
             .ok_or(FI_EINVAL)?;
         match (fi_addr >> shift) as u16 {
             0 => Ok(e.peer),

@@ -63,7 +63,7 @@ pub struct Streams {
     /// Which message the next `LEAD` of a peer belongs to.
     leads: Vec<(PeerId, u32)>,
     /// Messages whose `GO` found no room.
-    unasked: VecDeque<u32>,
+    unasked: Vec<u32>,
 }
 
 impl Streams {
@@ -147,11 +147,8 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Sent {
 
 /// Writes what there is room for of messages that were asked for, and asks for others.
 pub fn pump(port: &mut EpPort) {
-    while let Some(n) = port.nearby.streams.unasked.pop_front() {
-        if !ask(n, port) {
-            port.nearby.streams.unasked.push_front(n);
-            break;
-        }
+    for n in core::mem::take(&mut port.nearby.streams.unasked) {
+        ask(n, port);
     }
     let mut left = AT_ONCE;
     let mut full = None;
@@ -252,8 +249,8 @@ fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) 
             head.cq_data,
             coming,
         ));
-    } else if !ask(n, port) {
-        port.nearby.streams.unasked.push_back(n);
+    } else {
+        ask(n, port);
     }
     goes_on(n, from, record, body, rq, port);
 }
@@ -321,14 +318,14 @@ impl In {
     }
 }
 
-/// Asks for the rest of a message that has a place. `false` when there is no room for the question.
-fn ask(n: u32, port: &mut EpPort) -> bool {
+/// Asks for the rest of a message that has a place; later, when there is no room for the question now.
+fn ask(n: u32, port: &mut EpPort) {
     let s = &mut port.nearby.streams;
     let (Some(i), Some(near)) = (s.coming.get_mut(n), &mut port.near) else {
-        return true;
+        return;
     };
     let (Some(number), Some(addr)) = (i.ask, port.peers.addr(i.from)) else {
-        return true;
+        return;
     };
     let head = u128::from(number) | u128::from(n) << 64;
     let sent = near.send(
@@ -340,10 +337,10 @@ fn ask(n: u32, port: &mut EpPort) -> bool {
         &[],
     );
     if sent == Sent::Busy {
-        return false;
+        s.unasked.push(n);
+    } else {
+        i.ask = None;
     }
-    i.ask = None;
-    true
 }
 
 /// An unexpected message has got its place.
@@ -360,8 +357,8 @@ pub fn placed(coming: &Coming, place: Place, rq: &mut RecvQueue, port: &mut EpPo
     }
     if i.got == i.len {
         ends(coming.number, rq, port);
-    } else if !ask(coming.number, port) {
-        port.nearby.streams.unasked.push_back(coming.number);
+    } else {
+        ask(coming.number, port);
     }
 }
 
