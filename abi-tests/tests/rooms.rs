@@ -7,7 +7,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("core", &["types"]),
     ("wire", &["types", "core"]),
-    ("proto", &["wire", "types", "core"]),
+    // `hmem` for the name of a plain receive's memory, which it hands through.
+    ("proto", &["wire", "hmem", "types", "core"]),
     ("hmem", &["types", "core"]),
     ("device", &["hmem", "types", "core"]),
     // `device` for its terms (addresses, statuses) and its ways of waiting.

@@ -1,10 +1,11 @@
 //! Entry points of messages, fi_msg(3) and fi_tagged(3).
 
+use super::ep::ep;
 use super::object::guard;
 use super::transfer::*;
 use crate::core::Result;
-use crate::hmem::UserMem;
-use crate::prov::efa::rdm::{Data, MsgReq, RecvReq};
+use crate::hmem::{Piece, UserMem};
+use crate::prov::efa::rdm::{quick, Data, MsgReq, Poster, RecvReq};
 use crate::types::*;
 use core::ffi::c_void;
 use core::mem::size_of;
@@ -38,6 +39,103 @@ fn rcv(mem: UserMem, src: fi_addr_t, tag: Option<(u64, u64)>, context: *mut c_vo
         tag,
         common: plain(context),
     }
+}
+
+/// A send, from C arguments: the short way when it can go that way. No context: an injecting call.
+///
+/// # Safety
+/// `e` is NULL or an endpoint of ours; the buffer is lent until completion, or for the call.
+#[inline(always)]
+unsafe fn tx(
+    e: *mut fid_ep,
+    (buf, len): (*const c_void, usize),
+    to: fi_addr_t,
+    tag: Option<u64>,
+    cq_data: Option<u64>,
+    context: Option<*mut c_void>,
+) -> Result<isize> {
+    // SAFETY: as promised by the caller.
+    let (b, data) = unsafe { (ep(e)?, Piece::new(buf, len).ok_or(FI_EINVAL)?) };
+    if let (Poster::Ep(id), None) = (b.who, b.tx_flags) {
+        let p = quick::Plain {
+            data,
+            to,
+            tag,
+            cq_data,
+            context: context.map(|c| c as usize),
+        };
+        if let Some(r) = quick::send(&mut b.domain.lock(), id, &p) {
+            return r.map(|()| 0);
+        }
+    }
+    // SAFETY: as promised by the caller.
+    unsafe { tx_otherwise(e, (buf, len), to, tag, cq_data, context) }
+}
+
+/// As [`tx`], any way.
+///
+/// # Safety
+/// As [`tx`].
+#[inline(never)]
+unsafe fn tx_otherwise(
+    e: *mut fid_ep,
+    (buf, len): (*const c_void, usize),
+    to: fi_addr_t,
+    tag: Option<u64>,
+    cq_data: Option<u64>,
+    context: Option<*mut c_void>,
+) -> Result<isize> {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let data = match context {
+            Some(_) => Data::User(one(buf, len)?),
+            None => Data::Inject(inject_bytes(buf, len)?),
+        };
+        go(
+            e,
+            msg(data, to, tag, cq_data, context.unwrap_or(null_mut())),
+        )
+    }
+}
+
+/// A receive, from C arguments: a plain one when it is that.
+///
+/// # Safety
+/// `e` is NULL or an endpoint or shared receive context of ours; the buffer is lent until completion.
+#[inline(always)]
+unsafe fn rx(
+    e: *mut fid_ep,
+    (buf, len): (*mut c_void, usize),
+    src: fi_addr_t,
+    tag: Option<(u64, u64)>,
+    context: *mut c_void,
+) -> Result<isize> {
+    // SAFETY: as promised by the caller.
+    let (b, into) = unsafe { (ep(e)?, Piece::new(buf, len).ok_or(FI_EINVAL)?) };
+    if let (Poster::Ep(id), None) = (b.who, b.rx_flags) {
+        let s = &mut b.domain.lock();
+        if quick::recv(s, id, into, src, tag, context as usize).is_some() {
+            return Ok(0);
+        }
+    }
+    // SAFETY: as promised by the caller.
+    unsafe { rx_otherwise(e, (buf, len), src, tag, context) }
+}
+
+/// As [`rx`], any way.
+///
+/// # Safety
+/// As [`rx`].
+#[inline(never)]
+unsafe fn rx_otherwise(
+    e: *mut fid_ep,
+    (buf, len): (*mut c_void, usize),
+    src: fi_addr_t,
+    tag: Option<(u64, u64)>,
+    context: *mut c_void,
+) -> Result<isize> {
+    // SAFETY: as promised by the caller.
+    unsafe { go(e, rcv(one(buf, len)?, src, tag, context)) }
 }
 
 /// The request of a `fi_sendmsg`, given to `f`.
@@ -98,7 +196,7 @@ unsafe extern "C" fn recv(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_recv", || unsafe {
-        go(e, rcv(one(buf, len)?, src, None, context))
+        rx(e, (buf, len), src, None, context)
     })
 }
 unsafe extern "C" fn recvv(
@@ -130,7 +228,7 @@ unsafe extern "C" fn send(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_send", || unsafe {
-        go(e, msg(Data::User(one(buf, len)?), to, None, None, context))
+        tx(e, (buf, len), to, None, None, Some(context))
     })
 }
 unsafe extern "C" fn sendv(
@@ -163,8 +261,7 @@ unsafe extern "C" fn inject(
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard("fi_inject", || unsafe {
-        let data = Data::Inject(inject_bytes(buf, len)?);
-        go(e, msg(data, to, None, None, null_mut()))
+        tx(e, (buf, len), to, None, None, None)
     })
 }
 unsafe extern "C" fn senddata(
@@ -178,8 +275,7 @@ unsafe extern "C" fn senddata(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_senddata", || unsafe {
-        let data = Data::User(one(buf, len)?);
-        go(e, msg(data, to, None, Some(cq_data), context))
+        tx(e, (buf, len), to, None, Some(cq_data), Some(context))
     })
 }
 unsafe extern "C" fn injectdata(
@@ -191,8 +287,7 @@ unsafe extern "C" fn injectdata(
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard("fi_injectdata", || unsafe {
-        let data = Data::Inject(inject_bytes(buf, len)?);
-        go(e, msg(data, to, None, Some(cq_data), null_mut()))
+        tx(e, (buf, len), to, None, Some(cq_data), None)
     })
 }
 
@@ -224,7 +319,7 @@ unsafe extern "C" fn trecv(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_trecv", || unsafe {
-        go(e, rcv(one(buf, len)?, src, Some((tag, ignore)), context))
+        rx(e, (buf, len), src, Some((tag, ignore)), context)
     })
 }
 unsafe extern "C" fn trecvv(
@@ -261,8 +356,7 @@ unsafe extern "C" fn tsend(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_tsend", || unsafe {
-        let data = Data::User(one(buf, len)?);
-        go(e, msg(data, to, Some(tag), None, context))
+        tx(e, (buf, len), to, Some(tag), None, Some(context))
     })
 }
 unsafe extern "C" fn tsendv(
@@ -296,8 +390,7 @@ unsafe extern "C" fn tinject(
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard("fi_tinject", || unsafe {
-        let data = Data::Inject(inject_bytes(buf, len)?);
-        go(e, msg(data, to, Some(tag), None, null_mut()))
+        tx(e, (buf, len), to, Some(tag), None, None)
     })
 }
 unsafe extern "C" fn tsenddata(
@@ -312,8 +405,7 @@ unsafe extern "C" fn tsenddata(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_tsenddata", || unsafe {
-        let data = Data::User(one(buf, len)?);
-        go(e, msg(data, to, Some(tag), Some(cq_data), context))
+        tx(e, (buf, len), to, Some(tag), Some(cq_data), Some(context))
     })
 }
 unsafe extern "C" fn tinjectdata(
@@ -326,8 +418,7 @@ unsafe extern "C" fn tinjectdata(
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard("fi_tinjectdata", || unsafe {
-        let data = Data::Inject(inject_bytes(buf, len)?);
-        go(e, msg(data, to, Some(tag), Some(cq_data), null_mut()))
+        tx(e, (buf, len), to, Some(tag), Some(cq_data), None)
     })
 }
 

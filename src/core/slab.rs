@@ -40,6 +40,7 @@ impl<T> Slab<T> {
     }
 
     /// Stores `value` and returns its index.
+    #[inline]
     pub fn insert(&mut self, value: T) -> u32 {
         self.len += 1;
         match self.slots.get_mut(self.free as usize) {
@@ -70,6 +71,16 @@ impl<T> Slab<T> {
         match old {
             Slot::Used(v) => Some(v),
             Slot::Free(_) => None,
+        }
+    }
+
+    /// As [`Slab::remove`], for a value that nobody wants to see again.
+    #[inline]
+    pub fn free(&mut self, at: u32) {
+        if let Some(slot @ Slot::Used(_)) = self.slots.get_mut(at as usize) {
+            *slot = Slot::Free(self.free);
+            self.free = at;
+            self.len -= 1;
         }
     }
 

@@ -19,16 +19,65 @@ use core::ffi::c_void;
 /// Most pieces of memory in one operation (`iov_limit`).
 pub const MAX_SEGS: usize = 4;
 
+/// One piece of memory lent by the application for one operation.
 #[derive(Clone, Copy, Debug)]
-struct Seg {
+pub struct Piece {
     addr: usize,
     len: usize,
+}
+
+impl Piece {
+    /// No memory at all.
+    pub const EMPTY: Piece = Piece { addr: 0, len: 0 };
+
+    /// Takes note of a piece of memory. `None` when it is NULL and has a length.
+    ///
+    /// # Safety
+    /// As [`UserMem::new`].
+    #[inline]
+    pub unsafe fn new(at: *const c_void, len: usize) -> Option<Piece> {
+        if len == 0 {
+            return Some(Piece::EMPTY);
+        }
+        (!at.is_null()).then_some(Piece {
+            addr: at as usize,
+            len,
+        })
+    }
+
+    /// Bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is not one byte.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Address of the first byte, 0 when empty.
+    #[inline]
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+}
+
+impl From<Piece> for UserMem {
+    fn from(p: Piece) -> UserMem {
+        let mut m = UserMem::EMPTY;
+        if p.len > 0 {
+            (m.segs[0], m.count, m.len) = (p, 1, p.len);
+        }
+        m
+    }
 }
 
 /// Memory lent by the application for one operation.
 #[derive(Clone, Copy, Debug)]
 pub struct UserMem {
-    segs: [Seg; MAX_SEGS],
+    segs: [Piece; MAX_SEGS],
     count: u8,
     len: usize,
 }
@@ -36,7 +85,7 @@ pub struct UserMem {
 impl UserMem {
     /// No memory at all.
     pub const EMPTY: UserMem = UserMem {
-        segs: [Seg { addr: 0, len: 0 }; MAX_SEGS],
+        segs: [Piece::EMPTY; MAX_SEGS],
         count: 0,
         len: 0,
     };
@@ -57,7 +106,7 @@ impl UserMem {
                 return None;
             }
             let seg = m.segs.get_mut(m.count as usize)?;
-            *seg = Seg {
+            *seg = Piece {
                 addr: addr as usize,
                 len,
             };
@@ -97,7 +146,7 @@ impl UserMem {
                 break;
             }
             if let Some(to) = m.segs.get_mut(m.count as usize) {
-                *to = Seg {
+                *to = Piece {
                     addr: s.addr + off,
                     len: n,
                 };

@@ -8,7 +8,8 @@
 //! dead entries than there are live ones. Empty lists are kept for a while: making one costs more than
 //! finding it.
 //!
-//! Few receives need no lists: the oldest [`FEW`] are looked at one by one, as long as no others wait.
+//! Messages mostly come in the order of their receives: a receive is entered into lists only when a message was not
+//! for one of the oldest [`FEW`] that are in none.
 
 use super::PeerId;
 use crate::core::slab::Slab;
@@ -17,7 +18,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// Any source.
 pub const ANY: PeerId = PeerId::MAX;
-/// Receives that are kept in no list.
+/// Receives that are looked at one by one before lists are made.
 const FEW: usize = 8;
 /// Masks for which lists are kept; receives of further ones are searched for one by one.
 const MASKS_MAX: usize = 24;
@@ -181,8 +182,8 @@ impl Index {
 #[derive(Debug)]
 pub struct Matcher<R, U> {
     posted: Slab<Stamped<Posted<R>>>,
-    /// The oldest receives, in order; all others are younger.
-    few: Vec<Id>,
+    /// The youngest receives, in order, which are in no list; all others are older.
+    fresh: VecDeque<Id>,
     /// By mask; the first is the one that ignores nothing.
     receives: Vec<Index>,
     /// Receives of masks that have no lists, in order.
@@ -197,7 +198,7 @@ impl<R, U> Default for Matcher<R, U> {
     fn default() -> Self {
         Matcher {
             posted: Slab::default(),
-            few: Vec::with_capacity(FEW),
+            fresh: VecDeque::with_capacity(FEW),
             receives: vec![Index::new(0)],
             rare: List::default(),
             messages: Slab::default(),
@@ -222,52 +223,64 @@ impl<R, U> Matcher<R, U> {
     // ---- receives ------------------------------------------------------------------------
 
     /// Posts a receive that found no message.
-    pub fn post(&mut self, p: Posted<R>) -> Id {
-        let (seq, src, ignore) = (self.stamp(), p.src, p.ignore);
-        let key = (src, p.tag & !ignore);
+    #[inline]
+    pub fn post(&mut self, p: Posted<R>) {
+        let seq = self.stamp();
         let slot = self.posted.insert(Stamped { seq, value: p });
-        let id = Id { seq, slot };
-        if self.few.len() < FEW && self.few.len() + 1 == self.posted.len() {
-            self.few.push(id);
-            return id;
-        }
-        let at = match self.receives.iter().position(|i| i.ignore == ignore) {
-            Some(at) => at,
-            None if self.receives.len() < MASKS_MAX => {
-                self.receives.push(Index::new(ignore));
-                self.receives.len() - 1
+        self.fresh.push_back(Id { seq, slot });
+    }
+
+    /// Enters all receives into lists.
+    #[cold]
+    fn list_fresh(&mut self) {
+        while let Some(id) = self.fresh.pop_front() {
+            let Some(p) = self.posted.get(id.slot).map(|e| &e.value) else {
+                continue;
+            };
+            let (src, tag, ignore) = (p.src, p.tag, p.ignore);
+            let at = match self.receives.iter().position(|i| i.ignore == ignore) {
+                Some(at) => at,
+                None if self.receives.len() < MASKS_MAX => {
+                    self.receives.push(Index::new(ignore));
+                    self.receives.len() - 1
+                }
+                None => {
+                    self.rare.append(id, &self.posted);
+                    continue;
+                }
+            };
+            if let Some(i) = self.receives.get_mut(at) {
+                *(if src == ANY {
+                    &mut i.any
+                } else {
+                    &mut i.directed
+                }) += 1;
+                i.put((src, tag & !ignore), id, &self.posted);
             }
-            None => {
-                self.rare.append(id, &self.posted);
-                return id;
-            }
-        };
-        if let Some(i) = self.receives.get_mut(at) {
-            *(if src == ANY {
-                &mut i.any
-            } else {
-                &mut i.directed
-            }) += 1;
-            i.put(key, id, &self.posted);
         }
-        id
     }
 
     /// The oldest receive that takes a message of this source and tag.
     #[inline]
     pub fn find_receive(&mut self, src: PeerId, tag: u64) -> Option<Id> {
+        if self.posted.len() > self.fresh.len() {
+            if let Some(id) = self.find_listed(src, tag) {
+                return Some(id);
+            }
+        }
         let takes = |id: &&Id| {
             self.posted.get(id.slot).is_some_and(|e| {
                 let p = &e.value;
                 (p.src == ANY || p.src == src) && (p.tag ^ tag) & !p.ignore == 0
             })
         };
-        if let Some(id) = self.few.iter().find(takes) {
+        if let Some(id) = self.fresh.iter().take(FEW).find(takes) {
             return Some(*id);
         }
-        if self.posted.len() == self.few.len() {
+        if self.fresh.len() <= FEW {
             return None;
         }
+        self.list_fresh();
         self.find_listed(src, tag)
     }
 
@@ -312,6 +325,26 @@ impl<R, U> Matcher<R, U> {
         best
     }
 
+    /// Takes the oldest receive for a message of this source and tag, if `pick` finds in it what it looks for.
+    #[inline]
+    pub fn take_if<T>(
+        &mut self,
+        src: PeerId,
+        tag: u64,
+        pick: impl FnOnce(&R) -> Option<T>,
+    ) -> Option<T> {
+        let id = self.find_receive(src, tag)?;
+        let found = pick(&self.posted.get(id.slot)?.value.what)?;
+        if self.fresh.front() == Some(&id) {
+            // The usual case, without a search.
+            self.fresh.pop_front();
+            self.posted.free(id.slot);
+        } else {
+            self.take_receive(id);
+        }
+        Some(found)
+    }
+
     /// What a posted receive carries, to change.
     pub fn receive_mut(&mut self, id: Id) -> Option<&mut R> {
         let e = self.posted.get_mut(id.slot).filter(|e| e.seq == id.seq)?;
@@ -324,8 +357,11 @@ impl<R, U> Matcher<R, U> {
             return None;
         }
         let p = self.posted.remove(id.slot)?.value;
-        if let Some(at) = self.few.iter().position(|f| *f == id) {
-            self.few.remove(at);
+        let order = self.order(id);
+        if self.fresh.front().is_some_and(|f| self.order(*f) <= order) {
+            if let Some(at) = self.fresh.iter().position(|f| *f == id) {
+                self.fresh.remove(at);
+            }
             return Some(p);
         }
         if let Some(i) = self.receives.iter_mut().find(|i| i.ignore == p.ignore) {

@@ -31,7 +31,8 @@ pub use choose::{Counts, Policy};
 pub use endpoint::{Config, Endpoint};
 pub use matching::ANY;
 pub use recvq::{
-    Cancelled, Coming, Peeked, Place, RecvArgs, RecvQueue, Unexpected, COLLECTIVE_TAG, NO_CTX,
+    Cancelled, Coming, Peeked, Place, RecvArgs, RecvQueue, Short, ShortRecv, Unexpected,
+    COLLECTIVE_TAG, NO_CTX,
 };
 pub use rma::{ReadArgs, WriteArgs};
 pub use send::SendArgs;
@@ -115,6 +116,8 @@ pub trait Port {
     fn store(&mut self, ctx: u32, off: u64, bytes: &[u8]);
     /// Transmit operation `ctx`, or an emulated read or fetching atomic, has ended.
     fn sent(&mut self, ctx: u32, result: Result<(), Failure>);
+    /// Makes a plain receive, whose message has come, an operation.
+    fn adopt(&mut self, recv: ShortRecv) -> u32;
     /// Receive operation `ctx` has a message.
     fn received(&mut self, ctx: u32, msg: Received, result: Result<(), Failure>);
     /// An answer of this peer is (`on`) or is no longer awaited.

@@ -131,7 +131,7 @@ impl Endpoint {
             let parts = &mut self.peers.get(from).parts;
             parts.insert(rtm.msg_id, Parts::Waiting(Vec::new()));
         }
-        match rq.place(from, rtm.tag, total(rtm, payload.len())) {
+        match rq.place(from, rtm.tag, total(rtm, payload.len()), |s| port.adopt(s)) {
             Some(place) => self.start(place, from, rtm, payload, rq, port),
             None => rq.keep(Unexpected {
                 coming: None,

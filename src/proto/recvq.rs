@@ -8,6 +8,7 @@
 use super::matching::{Id, Matcher, Posted};
 use super::PeerId;
 use crate::core::slab::Slab;
+use crate::hmem::Piece;
 use crate::wire::{Opt, Rtm, RtmKind};
 use std::collections::HashMap;
 
@@ -142,10 +143,30 @@ pub struct Peeked {
     pub cq_data: Option<u64>,
 }
 
+/// A plain receive, into one piece of memory: it becomes an operation of the provider only when the message that it
+/// takes needs one.
+#[derive(Debug, Clone, Copy)]
+pub struct Short {
+    pub context: usize,
+    pub into: Piece,
+    /// Success is worth a completion entry.
+    pub report: bool,
+    pub tagged: bool,
+}
+
+/// A [`Short`] receive, with what it waits for.
+#[derive(Debug, Clone, Copy)]
+pub struct ShortRecv {
+    pub what: Short,
+    pub src: PeerId,
+    pub tag: u64,
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Slot {
     One { ctx: u32, len: u64 },
     Multi(u32),
+    Short(Short),
 }
 
 #[derive(Debug)]
@@ -188,10 +209,12 @@ impl Place {
 }
 
 /// What became of a receive that was taken back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Cancelled {
     /// It is over.
     Now(u32),
+    /// It is over, and was no operation yet.
+    Short(ShortRecv),
     /// Messages are on their way into its buffer: it ends with the last of them.
     Later,
 }
@@ -254,13 +277,49 @@ impl RecvQueue {
         None
     }
 
+    /// Posts a plain receive; `None`, and nothing done, while messages wait that it might take.
+    #[inline]
+    pub fn post_short(&mut self, src: PeerId, tag: Option<(u64, u64)>, what: Short) -> Option<()> {
+        let (m, (tag, ignore)) = match tag {
+            None => (&mut self.untagged, (0, 0)),
+            Some(t) => (&mut self.tagged, t),
+        };
+        if m.waiting() > 0 {
+            return None;
+        }
+        m.post(Posted {
+            src,
+            tag,
+            ignore,
+            what: Slot::Short(what),
+        });
+        Some(())
+    }
+
+    /// Takes the plain receive that waits for a message, if it is the first of all that do, and has room.
+    #[inline]
+    pub fn take_short(&mut self, from: PeerId, tag: Option<u64>, len: usize) -> Option<Short> {
+        let m = match tag {
+            None => &mut self.untagged,
+            Some(_) => &mut self.tagged,
+        };
+        m.take_if(from, tag.unwrap_or(0), |slot| match slot {
+            Slot::Short(s) if len <= s.into.len() => Some(*s),
+            _ => None,
+        })
+    }
+
     /// The next unexpected message for a multi-receive buffer just posted, with its place there.
-    pub fn fill(&mut self, a: &RecvArgs) -> Option<(Unexpected, Place)> {
+    pub fn fill(
+        &mut self,
+        a: &RecvArgs,
+        adopt: impl FnOnce(ShortRecv) -> u32,
+    ) -> Option<(Unexpected, Place)> {
         let m = self.side(a.full_tag());
         let id = m.find_message(a.src, a.tag, a.ignore)?;
         let u = m.message(id)?;
         let (from, tag, len) = (u.from, u.rtm.tag, u.len());
-        let place = self.place(from, tag, len)?;
+        let place = self.place(from, tag, len, adopt)?;
         let u = self.side(a.full_tag()).take_message(id)?;
         self.bytes = self.bytes.saturating_sub(u.weight());
         Some((u, place))
@@ -297,12 +356,17 @@ impl RecvQueue {
         Some(u)
     }
 
-    /// Takes back the first posted receive that `pick` accepts, by its number.
-    pub fn cancel(&mut self, mut pick: impl FnMut(u32) -> bool) -> Option<Cancelled> {
+    /// Takes back the first posted receive that `pick` accepts, by its number, or that is plain and has this context.
+    pub fn cancel(
+        &mut self,
+        context: usize,
+        mut pick: impl FnMut(u32) -> bool,
+    ) -> Option<Cancelled> {
         let multis = &mut self.multis;
         let mut by = |s: &Slot| match s {
             Slot::One { ctx, .. } => pick(*ctx),
             Slot::Multi(m) => multis.get(*m).is_some_and(|m| pick(m.ctx)),
+            Slot::Short(s) => s.context == context,
         };
         let p = match self.untagged.cancel(&mut by) {
             Some(p) => p,
@@ -310,6 +374,11 @@ impl RecvQueue {
         };
         match p.what {
             Slot::One { ctx, .. } => Some(Cancelled::Now(ctx)),
+            Slot::Short(what) => Some(Cancelled::Short(ShortRecv {
+                what,
+                src: p.src,
+                tag: p.tag,
+            })),
             Slot::Multi(id) => {
                 let m = self.multis.get_mut(id)?;
                 m.closed = true;
@@ -327,7 +396,7 @@ impl RecvQueue {
         let p = m.cancel(|s| matches!(s, Slot::One { ctx, .. } if pick(*ctx)))?;
         match p.what {
             Slot::One { ctx, .. } => Some(ctx),
-            Slot::Multi(_) => None,
+            Slot::Multi(_) | Slot::Short(_) => None,
         }
     }
 
@@ -379,8 +448,14 @@ impl RecvQueue {
         self.bytes = self.bytes.saturating_sub(freed);
     }
 
-    /// The place for a message, if a receive waits for it.
-    pub fn place(&mut self, from: PeerId, tag: Option<u64>, len: u64) -> Option<Place> {
+    /// The place for a message, if a receive waits for it; `adopt` makes a plain one an operation.
+    pub fn place(
+        &mut self,
+        from: PeerId,
+        tag: Option<u64>,
+        len: u64,
+        adopt: impl FnOnce(ShortRecv) -> u32,
+    ) -> Option<Place> {
         // As `side`, borrowing one field only.
         let multis = &mut self.multis;
         let m = match (tag, &mut self.collective) {
@@ -401,6 +476,12 @@ impl RecvQueue {
                 })
             }
             Slot::Multi(at) => Self::piece(multis, m, id, at, len),
+            Slot::Short(what) => {
+                let p = m.take_receive(id)?;
+                let (src, tag) = (p.src, p.tag);
+                let ctx = adopt(ShortRecv { what, src, tag });
+                Some(Place::whole(ctx, what.into.len() as u64))
+            }
         }
     }
 

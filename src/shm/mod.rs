@@ -17,7 +17,7 @@ mod thread;
 
 use crate::core::params;
 use crate::device::QpAddr;
-use crate::hmem::UserMem;
+use crate::hmem::{Piece, UserMem};
 use crate::types::*;
 use ring::{barrier, Found, Full, Reader, Writer};
 pub use ring::{Record, What, RECORD_MAX};
@@ -55,6 +55,31 @@ struct Out {
     stopped: Option<Full>,
 }
 
+impl Out {
+    /// What came of writing a record.
+    #[inline]
+    fn outcome(
+        &mut self,
+        written: core::result::Result<bool, Full>,
+        peer: PeerId,
+        stopped: &mut Vec<PeerId>,
+    ) -> Sent {
+        match written {
+            Ok(false) => Sent::Done,
+            Ok(true) => {
+                sock::wake(&self.sock);
+                Sent::Done
+            }
+            Err(why) => {
+                if self.stopped.replace(why).is_none() {
+                    stopped.push(peer);
+                }
+                Sent::Busy
+            }
+        }
+    }
+}
+
 /// A ring from a peer.
 struct In {
     ring: Reader,
@@ -79,6 +104,25 @@ impl In {
         self.idle += 1;
         self.tired() || self.ended
     }
+}
+
+/// What [`Inbox::glance`]'s caller did with a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Taken,
+    /// Taken, and it takes no more now.
+    Last,
+    /// The record is to stay where it is.
+    Left,
+}
+
+/// What [`Inbox::glance`] saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Whatever there was has been taken.
+    All,
+    /// Something is left that takes [`Inbox::poll`].
+    More,
 }
 
 /// What came of handing a packet over.
@@ -111,6 +155,8 @@ pub struct Inbox {
     hot: Vec<In>,
     cold: Vec<In>,
     held: bool,
+    /// The ring that [`Inbox::glance`] begins with.
+    turn: usize,
     /// Somebody may wait on the descriptor: its signal has to be taken back.
     armed: bool,
     down: Vec<QpAddr>,
@@ -154,6 +200,7 @@ impl Hub {
                 hot: Vec::new(),
                 cold: Vec::new(),
                 held: false,
+                turn: 0,
                 armed: false,
                 down: Vec::new(),
                 hung_up: Vec::new(),
@@ -325,19 +372,24 @@ impl Outbox {
         else {
             return Sent::Elsewhere;
         };
-        match out.ring.write(what, head, body, bytes) {
-            Ok(false) => Sent::Done,
-            Ok(true) => {
-                sock::wake(&out.sock);
-                Sent::Done
-            }
-            Err(why) => {
-                if out.stopped.replace(why).is_none() {
-                    self.stopped.push(peer);
-                }
-                Sent::Busy
-            }
-        }
+        let written = out.ring.write(what, head, body, bytes);
+        out.outcome(written, peer, &mut self.stopped)
+    }
+
+    /// As [`Outbox::send_known`], a record of up to two words and a piece of memory.
+    #[inline(always)]
+    pub fn send_short(
+        &mut self,
+        peer: PeerId,
+        what: What,
+        words: ([u64; 2], usize),
+        body: Piece,
+    ) -> Sent {
+        let Some(Route::Ring(out)) = self.routes.get_mut(peer as usize) else {
+            return Sent::Elsewhere;
+        };
+        let written = out.ring.write_short(what, words.0, words.1, body);
+        out.outcome(written, peer, &mut self.stopped)
     }
 
     /// Whether a peer's ring has room for `count` records of `len` bytes now; also where there is no ring yet.
@@ -404,6 +456,55 @@ impl Inbox {
             self.rest();
         }
         true
+    }
+
+    /// A poll that offers records to `each`, with the number of their peer, until it leaves one where it is or has
+    /// enough. Rings take turns to be the first.
+    #[inline(always)]
+    pub fn glance(&mut self, mut each: impl FnMut(PeerId, &Record) -> Verdict) -> Seen {
+        if self.armed || self.shared.news.load(Acquire) {
+            return Seen::More;
+        }
+        let n = self.hot.len();
+        let mut tired = false;
+        let mut at = self.turn;
+        for _ in 0..n {
+            at = if at >= n { 0 } else { at };
+            let Some(i) = self.hot.get_mut(at) else { break };
+            at += 1;
+            let mut taken = false;
+            loop {
+                let (verdict, len) = match i.ring.look() {
+                    Found::Nothing => break,
+                    Found::Broken => return Seen::More,
+                    Found::Record(r) => match i.peer {
+                        Some(peer) => (each(peer, &r), r.len),
+                        None => return Seen::More,
+                    },
+                };
+                if verdict == Verdict::Left {
+                    return Seen::More;
+                }
+                if i.ring.take(len) {
+                    self.thread.wake(i.conn);
+                }
+                taken = true;
+                if verdict == Verdict::Last {
+                    i.idle = 0;
+                    self.turn = at;
+                    return Seen::All;
+                }
+            }
+            if taken {
+                i.idle = 0;
+            } else {
+                tired |= i.missed();
+            }
+        }
+        if tired {
+            self.rest();
+        }
+        Seen::All
     }
 
     /// Takes records in: `each` gets the peer's address, a place for its number, and the record. Whether there were any.

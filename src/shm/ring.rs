@@ -11,7 +11,7 @@
 use super::segment::Map;
 use crate::core::Result;
 use crate::device::membarrier;
-use crate::hmem::UserMem;
+use crate::hmem::{Piece, UserMem};
 use core::sync::atomic::{compiler_fence, fence, Ordering::*};
 use std::sync::Arc;
 
@@ -162,10 +162,48 @@ impl Writer {
         body: &UserMem,
         bytes: &[u8],
     ) -> core::result::Result<bool, Full> {
+        let len = head.len() + body.len() + bytes.len();
+        self.record(what, len, |map, at| {
+            map.put(at, head);
+            if body.is_empty() {
+                map.put(at + head.len(), bytes);
+            } else {
+                map.put_mem(at + head.len(), body);
+            }
+        })
+    }
+
+    /// Writes a record of the first `count` words, two at most, and a piece of memory.
+    #[inline(always)]
+    pub fn write_short(
+        &mut self,
+        what: What,
+        words: [u64; 2],
+        count: usize,
+        body: Piece,
+    ) -> core::result::Result<bool, Full> {
+        self.record(what, 8 * count + body.len(), |map, at| {
+            if count > 0 {
+                map.word(at).store(words[0], Relaxed);
+            }
+            if count > 1 {
+                map.word(at + 8).store(words[1], Relaxed);
+            }
+            map.put_piece(at + 8 * count, body);
+        })
+    }
+
+    /// Makes room for a record of `len` bytes, has it filled and gives it to the reader.
+    #[inline(always)]
+    fn record(
+        &mut self,
+        what: What,
+        len: usize,
+        fill: impl FnOnce(&Map, usize),
+    ) -> core::result::Result<bool, Full> {
         if what.message && self.map.half(HOLD).load(Relaxed) != 0 {
             return Err(Full::Held);
         }
-        let len = head.len() + body.len() + bytes.len();
         let need = span(len);
         let mut pos = self.at as usize % SIZE;
         let wrap = if pos + need > self.used {
@@ -184,13 +222,7 @@ impl Writer {
             pos = 0;
         }
         word((pos + need) % SIZE).store(0, Relaxed);
-        let data = DATA + pos + 8;
-        self.map.put(data, head);
-        if body.is_empty() {
-            self.map.put(data + head.len(), bytes);
-        } else {
-            self.map.put_mem(data + head.len(), body);
-        }
+        fill(&self.map, DATA + pos + 8);
         let kind = u64::from(what.kind) << KIND | u64::from(what.flags) << FLAGS;
         word(pos).store(kind | len as u64, Release);
         self.at += need as u64;
@@ -264,6 +296,13 @@ impl Record<'_> {
             .get(self.at + off, self.len.saturating_sub(off), into);
     }
 
+    /// As [`Record::copy_mem`], into a piece that has room for all of them.
+    #[inline]
+    pub fn copy_piece(&self, off: usize, into: Piece) {
+        self.map
+            .get_piece(self.at + off, self.len.saturating_sub(off), into);
+    }
+
     /// Copies the bytes from `off` on into application memory, as many as it has.
     #[inline]
     pub fn copy_mem(&self, off: usize, into: &UserMem) {
@@ -283,7 +322,7 @@ impl Reader {
     }
 
     /// The next record; [`Reader::take`] makes it the past.
-    #[inline]
+    #[inline(always)]
     pub fn look(&mut self) -> Found<'_> {
         loop {
             let pos = self.at as usize % SIZE;

@@ -5,7 +5,7 @@
 //! What lies in it may change at any time; it is reached by atomic loads and stores and by copies alone.
 
 use crate::core::Result;
-use crate::hmem::{copy_bytes, UserMem};
+use crate::hmem::{copy_bytes, Piece, UserMem};
 use crate::types::*;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -149,6 +149,24 @@ impl Map {
         if off <= self.len && bytes.len() <= self.len - off {
             // SAFETY: within the mapping; the peer may look at it meanwhile, and gets what it gets.
             unsafe { copy_bytes(bytes.as_ptr(), self.place(off, bytes.len()), bytes.len()) };
+        }
+    }
+
+    /// As [`Map::put_mem`], one piece.
+    #[inline]
+    pub fn put_piece(&self, off: usize, p: Piece) {
+        if off <= self.len && p.len() <= self.len - off {
+            // SAFETY: within the mapping, and the piece is readable (see `Piece::new`).
+            unsafe { copy_bytes(p.addr() as *const u8, self.place(off, p.len()), p.len()) };
+        }
+    }
+
+    /// As [`Map::get_mem`], into one piece, which has `len` bytes.
+    #[inline]
+    pub fn get_piece(&self, off: usize, len: usize, into: Piece) {
+        if off <= self.len && len <= self.len - off && len <= into.len() {
+            // SAFETY: within the mapping, and the piece is writable (see `Piece::new`).
+            unsafe { copy_bytes(self.place(off, len), into.addr() as *mut u8, len) };
         }
     }
 

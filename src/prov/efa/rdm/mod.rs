@@ -12,6 +12,7 @@ mod ops;
 mod options;
 mod peers;
 mod port;
+pub mod quick;
 mod srx;
 mod stream;
 pub mod work;
@@ -33,7 +34,7 @@ use crate::core::{Info, Result};
 use crate::device::soft::{SoftDevice, SoftQp};
 use crate::device::{Device, Event, Events, QueuePair, Status};
 use crate::hmem::UserMem;
-use crate::proto::{self, Cancelled, Failure, PeerId, Policy, RecvQueue};
+use crate::proto::{self, Cancelled, Failure, PeerId, Policy, RecvQueue, ShortRecv};
 use crate::shm::Hub;
 use crate::types::*;
 use crate::wire::{extra, pkt};
@@ -130,6 +131,17 @@ impl UserOp {
     }
 }
 
+/// The operation of a plain receive.
+fn short_op(owner: u32, r: &ShortRecv) -> UserOp {
+    let mut op = UserOp::new(owner, r.what.into.into());
+    op.context = r.what.context;
+    op.flags = FI_RECV | if r.what.tagged { FI_TAGGED } else { FI_MSG };
+    op.report = r.what.report;
+    op.peer = r.src;
+    op.key = r.tag;
+    op
+}
+
 /// Drops the operations of an endpoint or shared receive context that is closed.
 fn drop_ops(s: &mut State, owner: u32) {
     for ctx in s.ops.select(|o| o.owner == owner) {
@@ -185,27 +197,37 @@ impl Live {
     /// Whether the adapter shall be polled now.
     #[inline]
     fn adapter_due(&mut self) -> bool {
-        let near = self.hub.as_ref().is_some_and(|h| h.inbox.lively());
-        if !near || self.lull < LULL || self.left_out >= LEAVE_OUT || !self.qp.idle() {
+        let due = !self.adapter_rests();
+        if due {
             self.left_out = 0;
-            return true;
         }
-        self.left_out += 1;
-        false
+        due
+    }
+
+    /// Whether the adapter may be left out of this poll, which then counts.
+    #[inline]
+    fn adapter_rests(&mut self) -> bool {
+        let near = self.hub.as_ref().is_some_and(|h| h.inbox.lively());
+        let rests = near && self.lull >= LULL && self.left_out < LEAVE_OUT && self.qp.idle();
+        self.left_out += u32::from(rests);
+        rests
     }
 
     /// Whether there is nothing to do beside the adapter.
     #[inline]
     fn still(&mut self) -> bool {
+        self.idle() && self.hub.as_mut().is_none_or(|h| h.inbox.quiet())
+    }
+
+    /// As [`Live::still`], without a look into the rings.
+    #[inline]
+    fn idle(&self) -> bool {
         let near = &self.nearby;
         near.quiet()
             && near.streams.idle()
             && self.proto.idle()
             && self.waiting.is_empty()
-            && self
-                .hub
-                .as_mut()
-                .is_none_or(|h| h.inbox.quiet() && !h.lost())
+            && self.hub.as_ref().is_none_or(|h| !h.lost())
     }
 
     /// Peers on this host that are gone, whose last packets were taken in by the last poll.
@@ -230,6 +252,7 @@ pub struct Ep {
     pub caps: u64,
     tx_flags: u64,
     rx_flags: u64,
+    lane: quick::Lane,
     qpn: u16,
     av: Option<u32>,
     tx: Option<Bound>,
@@ -297,6 +320,7 @@ impl Ep {
             caps: info.caps,
             tx_flags: info.tx.as_ref().map_or(0, |t| t.op_flags),
             rx_flags: info.rx.as_ref().map_or(0, |r| r.op_flags),
+            lane: quick::Lane::default(),
             qpn,
             av: None,
             tx: None,
@@ -433,6 +457,7 @@ impl Ep {
             FI_RECV => self.rx_flags = plain,
             _ => return Err(FI_EINVAL),
         }
+        self.choose_lane();
         Ok(())
     }
 
@@ -542,6 +567,7 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         lull: 0,
         left_out: 0,
     });
+    ep.choose_lane();
     if let Some(a) = s.avs.get_mut(av) {
         a.users += 1;
     }
@@ -594,6 +620,7 @@ pub fn close_context(s: &mut State, id: u32, side: usize) {
     } else {
         ep.rx.take()
     };
+    ep.choose_lane();
     let fd = ep.wait_fd();
     let (Some(b), Some(fd)) = (bound, fd) else {
         return;
@@ -691,13 +718,15 @@ pub fn cancel(s: &mut State, by: Poster, context: usize) -> Result<()> {
     };
     let ops = &s.ops;
     let q = s.rxqs.get_mut(rxq).ok_or(FI_EBADF)?;
-    let hit = q.cancel(|ctx| ops.get(ctx).is_some_and(|o| o.context == context));
-    let ctx = match hit {
-        Some(Cancelled::Now(ctx)) => ctx,
+    let hit = q.cancel(context, |ctx| {
+        ops.get(ctx).is_some_and(|o| o.context == context)
+    });
+    let op = match hit {
+        Some(Cancelled::Now(ctx)) => s.ops.remove(ctx).ok_or(FI_ENOENT)?,
+        Some(Cancelled::Short(r)) => short_op(0, &r),
         Some(Cancelled::Later) => return Ok(()),
         None => return Err(FI_ENOENT),
     };
-    let op = s.ops.remove(ctx).ok_or(FI_ENOENT)?;
     let hears = by.answering(s).ok().and_then(|id| s.eps.get(id));
     let (cq, cntr) = hears.map_or((None, None), |e| (e.rx, e.cntrs[1]));
     if let Some(c) = cntr.and_then(|c| s.cntrs.get_mut(c)) {

@@ -12,11 +12,9 @@ use super::ops::rma_op;
 use super::port::EpPort;
 use super::stream::{self, Streams};
 use super::{failure, Data, MsgReq, RmaReq};
-use crate::core::Result;
 use crate::hmem::UserMem;
-use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected, COLLECTIVE_TAG};
+use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected};
 use crate::prov::efa::cq::Entry;
-use crate::prov::efa::domain::State;
 use crate::shm::{Denied, Local, Record, Sent, What, RECORD_MAX};
 use crate::types::*;
 use std::collections::VecDeque;
@@ -24,7 +22,7 @@ use std::collections::VecDeque;
 /// Kinds of records: a packet of the protocol, a whole message, and what a peer did to our memory (key, length, and
 /// the data of a write).
 pub const PACKET: u8 = 1;
-const MESSAGE: u8 = 2;
+pub const MESSAGE: u8 = 2;
 const ACCESS: u8 = 3;
 /// The beginning of a long message, what follows it, what its receiver has asked for, and that question.
 pub const LONG: u8 = 4;
@@ -79,42 +77,6 @@ pub fn send(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Sent {
     sent
 }
 
-/// What most messages on one host are: short, without flags of their own, nothing in their way, to a peer whose ring is
-/// open. Those need neither a port nor the checks that others need. `None` for others, which nothing has been
-/// done about.
-#[inline]
-pub fn quick(s: &mut State, id: u32, r: &MsgReq) -> Option<Result<()>> {
-    let ep = s.eps.get_mut(id)?;
-    let c = &r.common;
-    let (limit, special) = match r.tag {
-        None => (ep.opts.inject_msg_size, false),
-        Some(t) => (ep.opts.inject_tagged_size, t & COLLECTIVE_TAG != 0),
-    };
-    let own = c.flags.is_some() || c.alias.is_some() || c.done.is_some();
-    if own || special || r.data.len() > limit || !ep.fenced.is_empty() || ep.confirms() {
-        return None;
-    }
-    let near = &mut ep.live.as_mut()?.hub.as_mut()?.outbox;
-    let peer = s.avs.get(ep.av?)?.known(r.to)?;
-    let sent = put(r, |what, head, body, bytes| {
-        near.send_known(peer, what, head, body, bytes)
-    });
-    match sent {
-        Sent::Elsewhere => return None,
-        Sent::Busy => return Some(Err(FI_EAGAIN)),
-        Sent::Done => {}
-    }
-    if let Some(c) = ep.cntrs[0].and_then(|c| s.cntrs.get_mut(c)) {
-        c.count(r.data.len());
-    }
-    if c.reports(&r.data, ep.tx, ep.tx_flags) {
-        if let Some(q) = ep.tx.and_then(|b| s.cqs.get_mut(b.cq)) {
-            q.push(sent_entry(r));
-        }
-    }
-    Some(Ok(()))
-}
-
 /// Makes the record of a message and writes it with `write`.
 #[inline]
 fn put(r: &MsgReq, write: impl FnOnce(What, &[u8], &UserMem, &[u8]) -> Sent) -> Sent {
@@ -152,13 +114,19 @@ fn sent_entry(r: &MsgReq) -> Entry {
 
 /// The words in front of a message, tag before data, and the flags that say which they are.
 #[inline]
-pub fn words(r: &MsgReq) -> (u128, u8) {
-    match (r.tag, r.cq_data) {
-        (None, None) => (0, 0),
-        (Some(t), None) => (t.into(), TAGGED),
-        (None, Some(d)) => (d.into(), WITH_DATA),
-        (Some(t), Some(d)) => (u128::from(t) | u128::from(d) << 64, TAGGED | WITH_DATA),
+pub fn words_of(tag: Option<u64>, cq_data: Option<u64>) -> ([u64; 2], u8) {
+    match (tag, cq_data) {
+        (None, None) => ([0, 0], 0),
+        (Some(t), None) => ([t, 0], TAGGED),
+        (None, Some(d)) => ([d, 0], WITH_DATA),
+        (Some(t), Some(d)) => ([t, d], TAGGED | WITH_DATA),
     }
+}
+
+/// As one number, the first word at the bottom.
+pub fn words(r: &MsgReq) -> (u128, u8) {
+    let ([first, second], flags) = words_of(r.tag, r.cq_data);
+    (u128::from(first) | u128::from(second) << 64, flags)
 }
 
 /// Bytes of those words.
@@ -283,7 +251,7 @@ fn message(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort)
     let Some(head) = head_of(record) else { return };
     let (tag, cq_data) = (head.tag, head.cq_data);
     let len = (record.len - head.bytes) as u64;
-    let Some(place) = rq.place(from, tag, len) else {
+    let Some(place) = rq.place(from, tag, len, |s| port.adopt(s)) else {
         let mut payload = Vec::new();
         record.copy(head.bytes, &mut payload);
         let payload = payload.into();

@@ -297,9 +297,6 @@ fn park(s: &mut State, id: u32, work: Work) -> Result<()> {
 /// destination, `FI_EMSGSIZE` when an injected message is longer than the limit.
 #[inline]
 pub fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
-    if let Some(done) = near::quick(s, id, r) {
-        return done;
-    }
     known(r.common.flags, TX_FLAGS, "fi_sendmsg")?;
     if fenced(s, id, r.to, r.common.flags)? {
         return park(s, id, Work::from(r));
@@ -511,7 +508,12 @@ pub(super) fn post(s: &mut State, rxq: u32, args: &RecvArgs) -> Result<()> {
     if let Some(u) = q.post(args) {
         start(s, Place::whole(args.ctx, args.len), &u);
     } else if args.multi.is_some() {
-        while let Some((u, place)) = s.rxqs.get_mut(rxq).and_then(|q| q.fill(args)) {
+        let owner = s.ops.get(args.ctx).map_or(0, |op| op.owner);
+        let next = |s: &mut State| {
+            let (q, ops) = (s.rxqs.get_mut(rxq)?, &mut s.ops);
+            q.fill(args, |r| ops.insert(super::short_op(owner, &r)))
+        };
+        while let Some((u, place)) = next(s) {
             start(s, place, &u);
         }
     }

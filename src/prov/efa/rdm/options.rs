@@ -137,6 +137,12 @@ impl Ep {
     /// Sets an option. `FI_ENOPROTOOPT` for an unknown one, `FI_EINVAL` for a value out of range,
     /// `FI_EOPNOTSUPP` for one this adapter cannot grant, `FI_EOPBADSTATE` where it is too late.
     pub fn setopt(&mut self, name: i32, v: Value) -> Result<()> {
+        let set = self.set(name, v);
+        self.choose_lane();
+        set
+    }
+
+    fn set(&mut self, name: i32, v: Value) -> Result<()> {
         let enabled = self.enabled();
         let o = &mut self.opts;
         let early = || if enabled { Err(FI_EOPBADSTATE) } else { Ok(()) };

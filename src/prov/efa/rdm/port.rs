@@ -7,7 +7,7 @@ use crate::core::slab::Slab;
 use crate::device::soft::{SoftDevice, SoftQp};
 use crate::device::{Device, Payload, QpAddr, QueuePair, Remote, Status};
 use crate::hmem::{arith, atomic, UserMem};
-use crate::proto::{Body, Failure, Load, PeerId, Port, ReadPost, Received, Token};
+use crate::proto::{Body, Failure, Load, PeerId, Port, ReadPost, Received, ShortRecv, Token};
 use crate::prov::efa::av::Av;
 use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::cq::{Cq, Entry, ErrEntry};
@@ -383,6 +383,10 @@ impl Port for EpPort<'_> {
         if let Some(op) = self.take_op(ctx) {
             self.end(op, result);
         }
+    }
+
+    fn adopt(&mut self, r: ShortRecv) -> u32 {
+        self.ops.insert(super::short_op(self.id, &r))
     }
 
     fn received(&mut self, ctx: u32, msg: Received, result: Result<(), Failure>) {

@@ -220,7 +220,7 @@ fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) 
     if record.len < body || whole && len > WHOLE {
         return;
     }
-    let place = rq.place(from, head.tag, len as u64);
+    let place = rq.place(from, head.tag, len as u64, |s| port.adopt(s));
     let s = &mut port.nearby.streams;
     let n = s.coming.insert(In {
         from,

@@ -1,0 +1,243 @@
+//! The short way of short messages between processes of one host, which is what most calls are.
+//!
+//! A send writes its record into the peer's ring, a receive is one entry of the receive queue, and reading a completion
+//! queue takes records out of rings straight into the receives they match and the completions straight into the
+//! reader's buffer: no operation is made, no port, no completion is kept. Whatever is not plain is left as it was found,
+//! for `ops` and `progress` to deal with: [`Lane`] remembers what an endpoint's settings permit.
+
+use super::near::{head_len, head_of, words_of, MESSAGE};
+use super::stream::FIRST;
+use super::Ep;
+use crate::core::Result;
+use crate::hmem::Piece;
+use crate::proto::{Short, ANY, COLLECTIVE_TAG};
+use crate::prov::efa::cq::Entry;
+use crate::prov::efa::domain::State;
+use crate::shm::{Seen, Sent, Verdict, What};
+use crate::types::*;
+
+/// What the short way needs to know of an endpoint.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lane {
+    /// Whether sends go this way.
+    sends: bool,
+    /// Longest message, untagged and tagged, injected and not.
+    most: [[usize; 2]; 2],
+    /// Sends report success, and where.
+    sent_to: Option<u32>,
+    receives: bool,
+    /// Receives may name a source.
+    directed: bool,
+    /// Receives report success, and where.
+    report: bool,
+    received_to: Option<u32>,
+    source: bool,
+    av: u32,
+}
+
+impl Ep {
+    /// Looks at the settings again, one of which has changed.
+    pub(super) fn choose_lane(&mut self) {
+        let reports = |b: Option<super::Bound>, flags| super::ops::reports(b, flags);
+        let plain = self.enabled() && !self.dgram;
+        let o = &self.opts;
+        let most = |inject: usize, max: usize| [inject.min(max), FIRST.min(max)];
+        self.lane = Lane {
+            sends: plain && !self.confirms(),
+            most: [
+                most(o.inject_msg_size, o.max_msg_size),
+                most(o.inject_tagged_size, o.max_tagged_size),
+            ],
+            sent_to: self
+                .tx
+                .filter(|_| reports(self.tx, self.tx_flags))
+                .map(|b| b.cq),
+            receives: plain && self.srx.is_none() && self.rx_flags & FI_MULTI_RECV == 0,
+            directed: self.caps & FI_DIRECTED_RECV != 0,
+            report: reports(self.rx, self.rx_flags),
+            received_to: self.rx.map(|b| b.cq),
+            source: self.caps & FI_SOURCE != 0,
+            av: self.av.unwrap_or(u32::MAX),
+        };
+    }
+}
+
+/// A send without flags of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain {
+    pub data: Piece,
+    pub to: fi_addr_t,
+    pub tag: Option<u64>,
+    pub cq_data: Option<u64>,
+    /// `None`: an injecting call, which reports no success.
+    pub context: Option<usize>,
+}
+
+/// Sends a message; `None`, and nothing done, when it has to go another way. Errors: `FI_EAGAIN`.
+#[inline(always)]
+pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
+    let ep = s.eps.get_mut(id)?;
+    let lane = &ep.lane;
+    let [msg, tagged] = lane.most;
+    let [injected, lent] = if p.tag.is_some() { tagged } else { msg };
+    let most = if p.context.is_some() { lent } else { injected };
+    let special = p.tag.is_some_and(|t| t & COLLECTIVE_TAG != 0);
+    if !lane.sends || special || p.data.len() > most || !ep.fenced.is_empty() {
+        return None;
+    }
+    let peer = s.avs.get(lane.av)?.known(p.to)?;
+    let near = &mut ep.live.as_mut()?.hub.as_mut()?.outbox;
+    let (words, flags) = words_of(p.tag, p.cq_data);
+    let what = What {
+        kind: MESSAGE,
+        flags,
+        message: true,
+    };
+    match near.send_short(peer, what, (words, head_len(flags) / 8), p.data) {
+        Sent::Elsewhere => return None,
+        Sent::Busy => return Some(Err(FI_EAGAIN)),
+        Sent::Done => {}
+    }
+    if let Some(c) = ep.cntrs[0].and_then(|c| s.cntrs.get_mut(c)) {
+        c.count(p.data.len());
+    }
+    if let (Some(context), Some(q)) = (p.context, lane.sent_to) {
+        if let Some(q) = s.cqs.get_mut(q) {
+            q.push(Entry {
+                context,
+                flags: FI_SEND | if p.tag.is_some() { FI_TAGGED } else { FI_MSG },
+                len: p.data.len(),
+                src: FI_ADDR_NOTAVAIL,
+                ..Entry::default()
+            });
+        }
+    }
+    Some(Ok(()))
+}
+
+/// Posts a receive without flags of its own; `None`, and nothing done, when it takes more than that.
+#[inline(always)]
+pub fn recv(
+    s: &mut State,
+    id: u32,
+    into: Piece,
+    src: fi_addr_t,
+    tag: Option<(u64, u64)>,
+    context: usize,
+) -> Option<()> {
+    let ep = s.eps.get(id)?;
+    let lane = &ep.lane;
+    if !lane.receives || tag.is_some_and(|(t, _)| t & COLLECTIVE_TAG != 0) {
+        return None;
+    }
+    let from = if src == FI_ADDR_UNSPEC || !lane.directed {
+        ANY
+    } else {
+        s.avs.get(lane.av)?.known(src)?
+    };
+    let what = Short {
+        context,
+        into,
+        report: lane.report,
+        tagged: tag.is_some(),
+    };
+    s.rxqs.get_mut(ep.rxq)?.post_short(from, tag, what)
+}
+
+/// What [`poll`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Polled {
+    /// So many completions, and nothing is left to do.
+    All(usize),
+    /// So many, and there may be something for `progress`.
+    More(usize),
+}
+
+/// Looks for messages to an endpoint that need nothing but their receives. Up to `count` completions for queue `cq`,
+/// which must be empty, go to `each`; those for another are kept there.
+#[inline(always)]
+pub fn poll(
+    s: &mut State,
+    id: u32,
+    cq: u32,
+    count: usize,
+    mut each: impl FnMut(usize, &Entry),
+) -> Polled {
+    let State {
+        eps,
+        rxqs,
+        avs,
+        cntrs,
+        cqs,
+        triggers,
+        colls,
+        ..
+    } = s;
+    let Some(ep) = eps.get_mut(id) else {
+        return Polled::All(0);
+    };
+    let lane = ep.lane;
+    let (Some(live), Some(rq)) = (&mut ep.live, rxqs.get_mut(ep.rxq)) else {
+        return Polled::All(0);
+    };
+    let waits = ep.holding || !ep.fenced.is_empty() || !triggers.is_empty() || !colls.idle();
+    if waits || !live.idle() || !live.adapter_rests() {
+        return Polled::More(0);
+    }
+    let Some(hub) = &mut live.hub else {
+        return Polled::All(0);
+    };
+    let mut n = 0;
+    let seen = hub.inbox.glance(|from, record| {
+        let head = (record.kind == MESSAGE).then(|| head_of(record)).flatten();
+        let Some(head) = head.filter(|h| h.tag.is_none_or(|t| t & COLLECTIVE_TAG == 0)) else {
+            return Verdict::Left;
+        };
+        let len = record.len - head.bytes;
+        let Some(r) = rq.take_short(from, head.tag, len) else {
+            return Verdict::Left;
+        };
+        record.copy_piece(head.bytes, r.into);
+        if let Some(c) = ep.cntrs[1].and_then(|c| cntrs.get_mut(c)) {
+            c.count(len);
+        }
+        if !r.report {
+            return Verdict::Taken;
+        }
+        let kind = if r.tagged { FI_TAGGED } else { FI_MSG };
+        let with = match head.cq_data {
+            Some(_) => FI_REMOTE_CQ_DATA,
+            None => 0,
+        };
+        let src = match avs.get(lane.av).filter(|_| lane.source) {
+            Some(av) => av.reverse(from),
+            None => FI_ADDR_NOTAVAIL,
+        };
+        let entry = Entry {
+            context: r.context,
+            flags: FI_RECV | kind | with,
+            len,
+            buf: r.into.addr(),
+            data: head.cq_data.unwrap_or(0),
+            tag: head.tag.unwrap_or(0),
+            src,
+        };
+        if lane.received_to != Some(cq) {
+            if let Some(q) = lane.received_to.and_then(|q| cqs.get_mut(q)) {
+                q.push(entry);
+            }
+            return Verdict::Taken;
+        }
+        each(n, &entry);
+        n += 1;
+        if n < count {
+            Verdict::Taken
+        } else {
+            Verdict::Last
+        }
+    });
+    match seen {
+        Seen::All => Polled::All(n),
+        Seen::More => Polled::More(n),
+    }
+}
