@@ -1,0 +1,137 @@
+//! Memory: what the device shares with programs (queues and doorbells), and that of the programs themselves.
+//!
+//! Shared memory is reached by atomic words alone, for the program on the other side writes when it likes. Memory of
+//! programs is copied through the kernel (process_vm_readv(2)), which checks every address: a bad one is an error, as it is to
+//! an adapter.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::rc::Rc;
+
+/// An anonymous file, mapped here and by a program.
+pub struct Shared {
+    at: *mut u8,
+    len: usize,
+    file: File,
+}
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+impl Shared {
+    /// So many bytes, rounded up to pages, all zero.
+    pub fn new(len: usize) -> Result<Rc<Shared>, i32> {
+        let len = len.max(1).next_multiple_of(PAGE);
+        // SAFETY: the name is a C string; the descriptor is owned from here on; the mapping is fresh.
+        unsafe {
+            let fd = libc::memfd_create(c"efa-sim".as_ptr(), libc::MFD_CLOEXEC);
+            if fd < 0 {
+                return Err(libc::ENOMEM);
+            }
+            let file = File::from_raw_fd(fd);
+            file.set_len(len as u64).map_err(|_| libc::ENOMEM)?;
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            let at = libc::mmap(core::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd, 0);
+            if at == libc::MAP_FAILED {
+                return Err(libc::ENOMEM);
+            }
+            let at = at.cast();
+            Ok(Rc::new(Shared { at, len, file }))
+        }
+    }
+
+    /// Its descriptor, for the program.
+    pub fn fd(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+
+    fn word32(&self, off: usize) -> &AtomicU32 {
+        assert!(off.is_multiple_of(4) && off + 4 <= self.len, "offset {off}");
+        // SAFETY: aligned and within the mapping, which lives as long as `self`.
+        unsafe { AtomicU32::from_ptr(self.at.add(off).cast()) }
+    }
+
+    fn word64(&self, off: usize) -> &AtomicU64 {
+        assert!(off.is_multiple_of(8) && off + 8 <= self.len, "offset {off}");
+        // SAFETY: as above.
+        unsafe { AtomicU64::from_ptr(self.at.add(off).cast()) }
+    }
+
+    /// The half word at `off`, with whatever was written before it.
+    pub fn load(&self, off: usize) -> u32 {
+        self.word32(off).load(Acquire)
+    }
+
+    /// Stores the half word at `off`.
+    pub fn store(&self, off: usize, v: u32) {
+        self.word32(off).store(v, Release);
+    }
+
+    /// Copies `into.len()` bytes, a multiple of 8, from `off`.
+    pub fn read(&self, off: usize, into: &mut [u8]) {
+        for (i, to) in into.chunks_exact_mut(8).enumerate() {
+            to.copy_from_slice(&self.word64(off + 8 * i).load(Relaxed).to_ne_bytes());
+        }
+    }
+
+    /// Writes an entry whose first word says that it is there: the others first.
+    pub fn publish(&self, off: usize, entry: &[u8]) {
+        let word = |i: usize| {
+            let mut b = [0; 8];
+            b.copy_from_slice(&entry[8 * i..8 * i + 8]);
+            u64::from_ne_bytes(b)
+        };
+        for i in 1..entry.len() / 8 {
+            self.word64(off + 8 * i).store(word(i), Relaxed);
+        }
+        self.word64(off).store(word(0), Release);
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this length; nothing refers to it any more.
+        unsafe { libc::munmap(self.at.cast(), self.len) };
+    }
+}
+
+/// Copies between our memory and a program's; `Err` when not all of it is there.
+fn copy(pid: u32, at: u64, ours: *mut u8, len: usize, write: bool) -> Result<(), ()> {
+    let mut done = 0;
+    while done < len {
+        // SAFETY: `ours` is `len` bytes of ours, writable where the call writes (see the callers); the other
+        // side's addresses are checked by the kernel.
+        let n = unsafe {
+            let here = libc::iovec {
+                iov_base: ours.add(done).cast(),
+                iov_len: len - done,
+            };
+            let there = libc::iovec {
+                iov_base: (at + done as u64) as *mut _,
+                iov_len: len - done,
+            };
+            let pid = pid as libc::pid_t;
+            if write {
+                libc::process_vm_writev(pid, &here, 1, &there, 1, 0)
+            } else {
+                libc::process_vm_readv(pid, &here, 1, &there, 1, 0)
+            }
+        };
+        if n <= 0 {
+            return Err(());
+        }
+        done += n as usize;
+    }
+    Ok(())
+}
+
+/// Reads a program's memory.
+pub fn fetch(pid: u32, at: u64, into: &mut [u8]) -> Result<(), ()> {
+    copy(pid, at, into.as_mut_ptr(), into.len(), false)
+}
+
+/// Writes to a program's memory.
+pub fn store(pid: u32, at: u64, from: &[u8]) -> Result<(), ()> {
+    copy(pid, at, from.as_ptr().cast_mut(), from.len(), true)
+}
