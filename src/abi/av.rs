@@ -187,7 +187,7 @@ unsafe fn insert_all(
     }
     let mut good = 0;
     for i in 0..count {
-        let r = raw(i).and_then(|a| table.insert(&a, peers));
+        let r = raw(i).and_then(|a| table.insert_reached(&a, peers, &s.dev));
         if let Err(e) = r {
             crate::warn_log!(
                 FI_LOG_AV,

@@ -1,18 +1,20 @@
 //! Adapters: queue pairs that move packets and remote memory, and the memory they may touch.
 //!
-//! The provider sees an adapter through [`Device`], [`QueuePair`] and the types below, as generics
-//! or as the [`Qp`] enum: no dynamic dispatch on the data path. A queue pair is a reliable
+//! The provider sees an adapter through [`Device`], [`QueuePair`] and the types below, as one of the enums of
+//! `any`: no dynamic dispatch on the data path. A queue pair is a reliable
 //! datagram (SRD) endpoint: what is posted arrives once, complete and in no particular order.
-//! `soft` implements it over UDP; `verbs`, later, over a real EFA adapter. `fault` sits below
+//! `soft` implements it over UDP, `verbs` over a real EFA adapter. `fault` sits below
 //! `soft`'s reliability and loses, doubles, reorders and delays datagrams on purpose.
 //!
 //! One operation, as data: `post_*` takes a work request with the caller's `wr_id`; `ring` lets
 //! everything posted so far go; `poll` fills an [`Events`] with what arrived and what completed.
 
+pub mod any;
 pub mod fault;
 pub mod gate;
 pub mod membarrier;
 pub mod soft;
+pub mod verbs;
 pub mod wait;
 
 use crate::core::Result;
@@ -59,6 +61,49 @@ pub struct DeviceAttr {
     pub link_mtu: usize,
     /// Name of the network interface below.
     pub netdev: String,
+    pub caps: Caps,
+    /// Of a piece of hardware.
+    pub identity: Option<Identity>,
+}
+
+/// What an adapter does by itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Caps {
+    /// Reads and writes remote memory.
+    pub rdma_read: bool,
+    pub rdma_write: bool,
+    /// Tells when a peer has done so ([`Event::Remote`]).
+    pub remote_events: bool,
+    /// A peer's write with immediate data takes no receive.
+    pub unsolicited: bool,
+    /// Every peer can do the same: it need not have said so.
+    pub sure: bool,
+}
+
+/// What a piece of hardware is.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// PCI vendor and device.
+    pub vendor: u32,
+    pub device: u32,
+    /// As sysfs states them.
+    pub version: String,
+    pub firmware: String,
+    pub driver: String,
+    pub bus: Option<Bus>,
+    /// How many memory regions, queue pairs and completion queues it has.
+    pub regions: usize,
+    pub queue_pairs: usize,
+    pub queues: usize,
+}
+
+/// A PCI address.
+#[derive(Clone, Copy, Debug)]
+pub struct Bus {
+    pub domain: u16,
+    pub bus: u8,
+    pub device: u8,
+    pub function: u8,
 }
 
 /// How an operation ended, in the terms of the device.
@@ -70,13 +115,19 @@ pub enum Status {
     Flushed = 1,
     LocalQpError = 2,
     LocalUnsupported = 3,
+    LocalBadHandle = 4,
+    LocalBadKey = 5,
     LocalBadLength = 6,
     RemoteBadAddress = 7,
     RemoteAbort = 8,
     RemoteBadQpn = 9,
     RemoteNotReady = 10,
     RemoteBadLength = 11,
+    RemoteBadStatus = 12,
     RemoteUnresponsive = 13,
+    RemoteUnknownPeer = 14,
+    RemoteUnreachable = 15,
+    RemoteMismatch = 18,
     /// Only the software adapter tells this from a bad address.
     RemoteBadKey = 64,
 }
@@ -103,13 +154,19 @@ impl Status {
             Flushed,
             LocalQpError,
             LocalUnsupported,
+            LocalBadHandle,
+            LocalBadKey,
             LocalBadLength,
             RemoteBadAddress,
             RemoteAbort,
             RemoteBadQpn,
             RemoteNotReady,
             RemoteBadLength,
+            RemoteBadStatus,
             RemoteUnresponsive,
+            RemoteUnknownPeer,
+            RemoteUnreachable,
+            RemoteMismatch,
             RemoteBadKey,
         ]
         .into_iter()
@@ -122,9 +179,16 @@ impl Status {
         match self {
             Status::Ok => FI_SUCCESS,
             Status::Flushed => FI_ECANCELED,
-            Status::LocalQpError | Status::LocalUnsupported | Status::RemoteBadAddress => FI_EINVAL,
+            Status::LocalQpError
+            | Status::LocalUnsupported
+            | Status::LocalBadHandle
+            | Status::LocalBadKey
+            | Status::RemoteBadAddress => FI_EINVAL,
             Status::LocalBadLength | Status::RemoteBadLength => FI_EMSGSIZE,
             Status::RemoteAbort | Status::RemoteUnresponsive => FI_ECONNABORTED,
+            Status::RemoteUnknownPeer => FI_ENOTCONN,
+            Status::RemoteUnreachable => FI_EHOSTUNREACH,
+            Status::RemoteBadStatus | Status::RemoteMismatch => FI_EIO,
             Status::RemoteBadQpn => FI_ENOTCONN,
             Status::RemoteNotReady => FI_ENORX,
             Status::RemoteBadKey => FI_EKEYREJECTED,
@@ -138,6 +202,10 @@ impl Status {
             Status::Flushed => "flushed: the queue pair was closed with this operation under way",
             Status::LocalQpError => "the local queue pair is in error state",
             Status::LocalUnsupported => "the adapter does not support this operation",
+            Status::LocalBadHandle => "the adapter does not know the peer's address handle any more",
+            Status::LocalBadKey => {
+                "the local buffer is not in the memory region of its descriptor, or that was closed"
+            }
             Status::LocalBadLength => "the local buffer is shorter than the data",
             Status::RemoteBadAddress => {
                 "the remote address range is outside the memory region of the key presented"
@@ -151,6 +219,14 @@ impl Status {
             Status::RemoteUnresponsive => {
                 "no answer from the peer: process gone, host down or network cut"
             }
+            Status::RemoteBadStatus => "the peer's adapter answered with a status of no meaning",
+            Status::RemoteUnknownPeer => {
+                "the peer does not know us: its address vector must hold our address before it can be read or written"
+            }
+            Status::RemoteUnreachable => {
+                "no way to the peer: another availability zone, or a security group that forbids it"
+            }
+            Status::RemoteMismatch => "the peer's adapter lacks a feature that the operation needs",
             Status::RemoteBadKey => {
                 "the remote key is unknown to the peer, or does not permit this access"
             }
@@ -163,6 +239,9 @@ impl Status {
 pub enum Event {
     /// A message has arrived; the bytes are in the [`Events`] that holds this.
     Recv { from: QpAddr, data: Data },
+    /// As [`Event::Recv`], from somebody whose key the adapter does not tell, which is 0 here; the host may be unknown,
+    /// too: zero. [`QueuePair::meet`] makes a sender known.
+    Stranger { from: QpAddr, data: Data },
     /// A peer's RDMA write with immediate data is complete in our memory.
     WriteImm { from: QpAddr, imm: u32, len: u32 },
     /// A peer has read or written our memory; only after [`QueuePair::report_remote`].
@@ -233,6 +312,10 @@ pub trait QueuePair {
     fn idle(&self) -> bool;
     /// Whether one more operation can be posted.
     fn room(&self) -> bool;
+    /// Whether a read or write may have this local memory in one request.
+    fn takes(&self, _mem: &UserMem) -> bool {
+        true
+    }
     /// Sends `header` and `payload` as one message of at most `mtu` bytes.
     /// `FI_EAGAIN` when the send queue is full, `FI_EMSGSIZE` when it is too long.
     fn post_send(&mut self, wr_id: u64, to: &QpAddr, header: &[u8], payload: Payload)
@@ -251,6 +334,10 @@ pub trait QueuePair {
     fn ring(&mut self);
     /// Moves the adapter along and collects what happened.
     fn poll(&mut self, into: &mut Events);
+    /// This is who a stranger is: its packets are known from now on. `false` when it cannot be reached.
+    fn meet(&mut self, _peer: &QpAddr) -> bool {
+        true
+    }
     /// Says that an answer of this peer is (`on`) or is no longer awaited, so that its silence is
     /// noticed although nothing is under way.
     fn expect(&mut self, peer: &QpAddr, on: bool);
@@ -298,4 +385,9 @@ pub trait Device {
         len: u64,
         access: u64,
     ) -> core::result::Result<UserMem, Status>;
+    /// Prepares for traffic with a peer, which may want to reach our memory before we send to it.
+    /// `FI_EHOSTUNREACH` when there is no way to it.
+    fn reach(&self, _peer: &QpAddr) -> Result<()> {
+        Ok(())
+    }
 }

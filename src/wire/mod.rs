@@ -10,10 +10,12 @@ mod fields;
 mod handshake;
 mod repr;
 mod request;
+mod sender;
 
 pub use handshake::Handshake;
 pub use repr::{Repr, REF_MESSAGE, REF_OPERATION, REF_SKIP};
 pub use request::{Iovs, Opt, RmaIov, Rta, RtaKind, Rtm, RtmKind, Rtr, Rtw, RtwKind, MAX_IOV};
+pub use sender::{introduces, sender, Sender};
 
 /// Version every base header carries.
 pub const VERSION: u8 = 4;

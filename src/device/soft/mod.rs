@@ -14,7 +14,9 @@ pub mod packet;
 mod sock;
 mod thread;
 
-use super::{Device, DeviceAttr, Directory, Event, Events, Payload, QpAddr, QueuePair, Remote};
+use super::{
+    Caps, Device, DeviceAttr, Directory, Event, Events, Payload, QpAddr, QueuePair, Remote,
+};
 use crate::core::params;
 use crate::core::Result;
 use crate::hmem::UserMem;
@@ -56,7 +58,7 @@ pub struct SoftQp {
 }
 
 /// A random number from the system, for keys; the clock where the system has none.
-fn random() -> u64 {
+pub(super) fn random() -> u64 {
     let mut v = 0u64;
     // SAFETY: at most eight bytes are written into a variable of eight bytes.
     let n = unsafe { libc::getrandom((&raw mut v).cast(), 8, 0) };
@@ -176,6 +178,14 @@ impl SoftDevice {
             up,
             link_mtu,
             netdev,
+            caps: Caps {
+                rdma_read: true,
+                rdma_write: true,
+                remote_events: true,
+                unsolicited: true,
+                sure: true,
+            },
+            identity: None,
         };
         Ok((attr, ip))
     }
@@ -441,7 +451,9 @@ mod tests {
             for e in list.drain(..) {
                 match e {
                     Event::Done { wr_id, status } => done.push((wr_id, status)),
-                    Event::Recv { data, .. } => msgs.push(Events::bytes(arena, &data).to_vec()),
+                    Event::Recv { data, .. } | Event::Stranger { data, .. } => {
+                        msgs.push(Events::bytes(arena, &data).to_vec())
+                    }
                     Event::WriteImm { imm, .. } => msgs.push(imm.to_le_bytes().to_vec()),
                     Event::PeerDown { .. } | Event::Remote { .. } => {}
                 }

@@ -10,7 +10,7 @@ use super::av_shared::SharedAv;
 use super::rdm::Peers;
 use crate::core::slab::Slab;
 use crate::core::Result;
-use crate::device::QpAddr;
+use crate::device::{Device, QpAddr};
 use crate::proto::PeerId;
 use crate::types::*;
 
@@ -82,6 +82,20 @@ impl Av {
             s.put(at, &addr::to_raw(&a))?;
         }
         Ok(u64::from(at))
+    }
+
+    /// As [`Av::insert`], of a peer that the adapter can reach from then on. `FI_EHOSTUNREACH` when it cannot.
+    pub fn insert_reached(
+        &mut self,
+        raw: &[u8],
+        peers: &mut Peers,
+        dev: &impl Device,
+    ) -> Result<fi_addr_t> {
+        let at = self.insert(raw, peers)?;
+        let reached = self.lookup(at).and_then(|to| dev.reach(&to));
+        reached.map(|()| at).inspect_err(|_| {
+            let _ = self.remove(at);
+        })
     }
 
     /// Shares the vector with other processes under a name, or takes part in one that exists.

@@ -14,8 +14,9 @@ use super::rdm::{Ep, OpKind, Peers, Srx, UserOp};
 use crate::core::slab::Slab;
 use crate::core::yielding::Patience;
 use crate::core::{Info, Result};
+use crate::device::any::{self, Dev};
 use crate::device::gate::{Gate, Inside};
-use crate::device::soft::{Naming, SoftDevice};
+use crate::device::soft::Naming;
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::device::{Device, Directory, QueuePair};
 use crate::hmem::UserMem;
@@ -86,7 +87,7 @@ fn busy_unless(free: bool, what: &str, users: &str) -> Result<()> {
 
 /// Everything of a domain that the data path touches.
 pub struct State {
-    pub dev: SoftDevice,
+    pub dev: Dev,
     pub eps: Slab<Ep>,
     pub cqs: Slab<Cq>,
     pub cntrs: Slab<Cntr>,
@@ -143,19 +144,30 @@ impl Domain {
     /// Opens a domain on the adapter that `info` names. `FI_EINVAL` when it names another one.
     pub fn open(fabric: Arc<Fabric>, info: Info) -> Result<Arc<Domain>> {
         super::params::define();
-        let mut dev = SoftDevice::open(naming(&info))?;
-        let device = dev.attr().name.as_str();
         let asked = info.domain.as_ref().and_then(|d| d.name.as_deref());
-        let known = ["rdm", "dgrm"].map(|kind| format!("{device}-{kind}"));
-        if asked.is_some_and(|n| !known.iter().any(|k| k == n)) {
+        let device = |n: &'_ str| {
+            let of = ["-rdm", "-dgrm"].iter().find_map(|end| n.strip_suffix(end));
+            of.map(str::to_string)
+        };
+        let unknown = || {
+            let names = any::list().unwrap_or_default();
+            let names: Vec<String> = names.iter().map(|d| format!("{}-rdm", d.name)).collect();
             crate::warn_log!(
                 FI_LOG_DOMAIN,
-                "fi_domain: name: wanted {}, had {}",
+                "fi_domain: name: wanted {}, had {} (or -dgrm)",
                 asked.unwrap_or(""),
-                known.join(", ")
+                names.join(", ")
             );
-            return Err(FI_EINVAL);
-        }
+            FI_EINVAL
+        };
+        let name = match asked {
+            Some(n) => Some(device(n).ok_or_else(unknown)?),
+            None => None,
+        };
+        let mut dev = match Dev::open(name.as_deref(), naming(&info)) {
+            Err(FI_ENODEV) => return Err(unknown()),
+            d => d?,
+        };
         let auto = info
             .domain
             .as_ref()

@@ -7,6 +7,7 @@ use crate::core::info::{
 };
 use crate::core::registry::Query;
 use crate::core::{alter, check, version, Info, Result};
+use crate::device::any;
 use crate::device::soft::{public_key, SoftDevice};
 use crate::device::{DeviceAttr, QpAddr};
 use crate::types::*;
@@ -43,19 +44,40 @@ fn nic(d: &DeviceAttr) -> Nic {
         gid: d.gid,
         ..QpAddr::default()
     };
-    Nic {
-        device: Some(DeviceNames {
+    let names = match &d.identity {
+        Some(i) => DeviceNames {
+            name: Some(d.name.clone()),
+            device_id: Some(format!("{:#x}", i.device)),
+            device_version: Some(i.version.clone()),
+            vendor_id: Some(format!("{:#x}", i.vendor)),
+            driver: Some(i.driver.clone()),
+            firmware: Some(i.firmware.clone()),
+        },
+        None => DeviceNames {
             name: Some(d.name.clone()),
             device_id: Some("0x0".into()),
             device_version: Some("1".into()),
             vendor_id: Some("0x0".into()),
             driver: Some("udp".into()),
             firmware: Some(env!("CARGO_PKG_VERSION").into()),
-        }),
-        bus: Some(BusAttr {
+        },
+    };
+    let bus = match d.identity.as_ref().and_then(|i| i.bus) {
+        Some(b) => BusAttr {
+            bus_type: FI_BUS_PCI,
+            domain_id: b.domain,
+            bus_id: b.bus,
+            device_id: b.device,
+            function_id: b.function,
+        },
+        None => BusAttr {
             bus_type: FI_BUS_UNKNOWN,
             ..BusAttr::default()
-        }),
+        },
+    };
+    Nic {
+        device: Some(names),
+        bus: Some(bus),
         link: Some(LinkAttr {
             address: Some(format!("EFA-{}", std::net::Ipv6Addr::from(ip.gid))),
             mtu: d.link_mtu,
@@ -156,6 +178,20 @@ fn rdm(d: &DeviceAttr) -> Info {
         }),
         nic: Some(nic(d)),
         ..Info::default()
+    }
+}
+
+/// What a real adapter does not do: tell when a peer has read or written, give keys of the application's choice.
+fn hardware(i: &mut Info, d: &DeviceAttr) {
+    i.caps &= !FI_RMA_EVENT;
+    if let Some(r) = &mut i.rx {
+        r.caps &= !FI_RMA_EVENT;
+    }
+    if let (Some(x), Some(id)) = (&mut i.domain, &d.identity) {
+        x.mr_mode = MR_MODE;
+        x.mr_cnt = id.regions;
+        x.cq_cnt = id.queues;
+        x.ep_cnt = id.queue_pairs;
     }
 }
 
@@ -338,33 +374,33 @@ fn addresses(i: &mut Info, q: &Query, gid: &[u8; 16]) -> core::result::Result<()
 /// Candidates of all adapters that satisfy the query. `FI_ENODATA` when none does.
 pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
     super::params::define();
-    match crate::core::params::efa_str("soft").as_deref() {
-        Some("off" | "0" | "no" | "false") => {
-            crate::info_log!(FI_LOG_FABRIC, "no EFA adapter, and FI_EFA_SOFT=off");
-            return Err(FI_ENODATA);
-        }
-        _ => crate::info_log!(
-            FI_LOG_FABRIC,
-            "no EFA adapter found: using the software adapter"
-        ),
-    }
-    let (dev, _) = SoftDevice::discover()?;
-    if let Some(only) = crate::core::params::efa_str("iface").filter(|s| !s.starts_with("all")) {
-        if !only.split(',').any(|n| n == dev.name) {
-            crate::info_log!(
-                FI_LOG_FABRIC,
-                "rejected {}: FI_EFA_IFACE: wanted {only}",
-                dev.name
-            );
-            return Err(FI_ENODATA);
-        }
-    }
+    let only = crate::core::params::efa_str("iface").filter(|s| !s.starts_with("all"));
     let mut list = Vec::new();
-    let mut streams = rdm(&dev);
-    scalable(&mut streams, q.hints);
-    collective(&mut streams, q.hints);
-    for mut i in [streams, dgram(&dev)] {
-        match candidate(&mut i, q, &dev.gid) {
+    let mut candidates = Vec::new();
+    for dev in any::list()? {
+        if let Some(only) = &only {
+            if !only.split(',').any(|n| n == dev.name) {
+                crate::info_log!(
+                    FI_LOG_FABRIC,
+                    "rejected {}: FI_EFA_IFACE: wanted {only}",
+                    dev.name
+                );
+                continue;
+            }
+        }
+        let mut streams = rdm(&dev);
+        collective(&mut streams, q.hints);
+        if dev.identity.is_some() {
+            hardware(&mut streams, &dev);
+            candidates.push((streams, dev));
+            continue;
+        }
+        scalable(&mut streams, q.hints);
+        candidates.push((streams, dev.clone()));
+        candidates.push((dgram(&dev), dev));
+    }
+    for (mut i, dev) in candidates {
+        match candidate(&mut i, q, &dev) {
             Ok(()) => list.push(i),
             Err(m) => {
                 let name = i
@@ -398,8 +434,11 @@ fn fit_mr_mode(i: &mut Info, q: &Query) {
     }
 }
 
-fn candidate(i: &mut Info, q: &Query, gid: &[u8; 16]) -> check::Check {
-    fit_mr_mode(i, q);
+fn candidate(i: &mut Info, q: &Query, d: &DeviceAttr) -> check::Check {
+    let gid = &d.gid;
+    if d.identity.is_none() {
+        fit_mr_mode(i, q);
+    }
     if let Some(h) = q.hints {
         check::check(q.api, i, h)?;
     }

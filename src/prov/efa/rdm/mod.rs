@@ -14,6 +14,7 @@ mod peers;
 mod port;
 pub mod quick;
 mod srx;
+mod strangers;
 mod stream;
 pub mod work;
 
@@ -31,7 +32,7 @@ use super::addr;
 use super::cq::{Entry, ErrEntry};
 use super::domain::State;
 use crate::core::{Info, Result};
-use crate::device::soft::{SoftDevice, SoftQp};
+use crate::device::any::{Dev, Qp};
 use crate::device::{Device, Event, Events, QueuePair, Status};
 use crate::hmem::UserMem;
 use crate::proto::{self, Cancelled, Failure, PeerId, Policy, RecvQueue, ShortRecv};
@@ -122,7 +123,7 @@ impl UserOp {
     }
 
     /// Withdraws the keys that were made to let peers read its memory.
-    fn withdraw(&self, dev: &SoftDevice) {
+    fn withdraw(&self, dev: &Dev) {
         if self.kind == OpKind::User {
             for key in &self.keys {
                 let _ = dev.dereg_mr(*key);
@@ -171,7 +172,7 @@ impl Bound {
 
 /// What exists from fi_enable(3) on.
 struct Live {
-    qp: SoftQp,
+    qp: Qp,
     proto: proto::Endpoint,
     events: Events,
     /// RMA parts that found no room.
@@ -267,15 +268,17 @@ pub struct Ep {
     fenced: VecDeque<Work>,
     /// Scratch for operands of atomics.
     operands: Vec<u8>,
-    /// Whether RDMA reads and writes are used (FI_OPT_EFA_USE_DEVICE_RDMA, FI_EFA_USE_DEVICE_RDMA).
-    rdma: bool,
+    /// Whether RDMA reads and writes are used: the adapter has them, and they are wanted
+    /// (FI_OPT_EFA_USE_DEVICE_RDMA, FI_EFA_USE_DEVICE_RDMA).
+    rdma_read: bool,
+    rdma_write: bool,
     /// Aliases that are open (fi_ep_alias(3)).
     pub aliases: u32,
     /// Messages are being held off: too many are unexpected.
     holding: bool,
     /// The queue pair of a context of a scalable endpoint, which only sends or only receives if
     /// the application wants it so.
-    context: Option<SoftQp>,
+    context: Option<Qp>,
     is_context: bool,
     /// Domain-wide settings the data path needs.
     max_rdma: usize,
@@ -332,7 +335,8 @@ impl Ep {
             srx: None,
             fenced: VecDeque::new(),
             operands: Vec::new(),
-            rdma: true,
+            rdma_read: true,
+            rdma_write: true,
             aliases: 0,
             holding: false,
             context: None,
@@ -368,7 +372,7 @@ impl Ep {
     }
 
     /// Its queue pair, once enabled.
-    pub fn qp_mut(&mut self) -> Option<&mut SoftQp> {
+    pub fn qp_mut(&mut self) -> Option<&mut Qp> {
         self.live.as_mut().map(|l| &mut l.qp)
     }
 
@@ -526,11 +530,16 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         .then(|| Hub::open(qp.addr(), qp.wait_fd(), s.table.clone()))
         .flatten();
     let fd = hub.as_ref().map_or(qp.wait_fd(), Hub::fd);
-    ep.rdma = ep.opts.device_rdma && crate::core::params::efa_bool("use_device_rdma", true);
-    let mut features = extra::UNSOLICITED_WRITE_RECV;
-    if ep.rdma {
-        features |= extra::RDMA_READ | extra::RDMA_WRITE;
-    }
+    let caps = s.dev.attr().caps;
+    let wanted = ep.opts.device_rdma && crate::core::params::efa_bool("use_device_rdma", true);
+    (ep.rdma_read, ep.rdma_write) = (wanted && caps.rdma_read, wanted && caps.rdma_write);
+    let features = [
+        (caps.unsolicited, extra::UNSOLICITED_WRITE_RECV),
+        (ep.rdma_read, extra::RDMA_READ),
+        (ep.rdma_write, extra::RDMA_WRITE),
+    ];
+    let features = features.iter().filter(|(on, _)| *on).map(|(_, f)| f);
+    let features = features.fold(0, |all, f| all | f);
     let proto = proto::Endpoint::new(proto::Config {
         id,
         mtu: s.dev.attr().mtu,
@@ -817,8 +826,24 @@ pub fn progress(s: &mut State, id: u32) {
                 dgram::arrived(&mut port, posted, peer, Events::bytes(arena, &data));
             }
             Event::Recv { from, data } => {
-                let peer = port.peers.of(&from);
-                proto.packet(peer, Events::bytes(arena, &data), rq, &mut port);
+                let bytes = Events::bytes(arena, &data);
+                let peer = match port.qp {
+                    // Its number may be somebody else's by now.
+                    Qp::Verbs(_) if crate::wire::introduces(bytes) => {
+                        match strangers::meet(&mut port, from, bytes) {
+                            Some(p) => p,
+                            None => continue,
+                        }
+                    }
+                    _ => port.peers.of(&from),
+                };
+                proto.packet(peer, bytes, rq, &mut port);
+            }
+            Event::Stranger { from, data } => {
+                let bytes = Events::bytes(arena, &data);
+                if let Some(peer) = strangers::meet(&mut port, from, bytes) {
+                    proto.packet(peer, bytes, rq, &mut port);
+                }
             }
             Event::WriteImm { from, imm, len } => port.remote_write(&from, imm, len),
             Event::Remote {

@@ -645,8 +645,10 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     } else {
         extra::RDMA_READ
     };
-    let able = proto.features_of(peer).is_none_or(|f| f & need != 0);
-    let native = ep.rdma && able;
+    let sure = port.dev.attr().caps.sure;
+    let able = proto.features_of(peer).map_or(sure, |f| f & need != 0);
+    let own = if r.write { ep.rdma_write } else { ep.rdma_read };
+    let native = own && able && port.qp.takes(&mem);
     let report = r.common.reports(&r.data, ep.tx, flags);
     if native {
         match near::rma(&mut port, peer, r, report) {

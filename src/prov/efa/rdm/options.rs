@@ -123,7 +123,8 @@ impl Ep {
             FI_OPT_FI_HMEM_P2P => Value::Int(o.p2p),
             FI_OPT_CUDA_API_PERMITTED => Value::Bool(o.cuda_api),
             FI_OPT_SHARED_MEMORY_PERMITTED => Value::Bool(o.shared_memory),
-            FI_OPT_EFA_EMULATED_READ | FI_OPT_EFA_EMULATED_WRITE => Value::Bool(!self.uses_rdma()),
+            FI_OPT_EFA_EMULATED_READ => Value::Bool(!(self.uses_rdma() && self.rdma_read)),
+            FI_OPT_EFA_EMULATED_WRITE => Value::Bool(!(self.uses_rdma() && self.rdma_write)),
             FI_OPT_EFA_USE_DEVICE_RDMA => Value::Bool(self.uses_rdma()),
             FI_OPT_EFA_EMULATED_ATOMICS => Value::Bool(true),
             FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES

@@ -4,7 +4,7 @@ use super::near::Nearby;
 use super::peers::Peers;
 use super::{failure, Bound, OpKind, UserOp, WR_CONTROL, WR_READ, WR_RMA, WR_TX};
 use crate::core::slab::Slab;
-use crate::device::soft::{SoftDevice, SoftQp};
+use crate::device::any::{Dev, Qp};
 use crate::device::{Device, Payload, QpAddr, QueuePair, Remote, Status};
 use crate::hmem::{arith, atomic, UserMem};
 use crate::proto::{Body, Failure, Load, PeerId, Port, ReadPost, Received, ShortRecv, Token};
@@ -18,8 +18,8 @@ use crate::wire::{Iovs, RmaIov, Rta, RtaKind};
 /// Borrowed parts of an endpoint and its domain, for the length of one call.
 pub struct EpPort<'a> {
     pub id: u32,
-    pub dev: &'a SoftDevice,
-    pub qp: &'a mut SoftQp,
+    pub dev: &'a Dev,
+    pub qp: &'a mut Qp,
     /// The way to peers on the same host.
     pub near: Option<&'a mut Outbox>,
     /// What was done that way.
@@ -77,7 +77,7 @@ macro_rules! ep_port {
             to_cntrs: &$ep.cntrs,
             inject: $inject,
             source: $ep.caps & FI_SOURCE != 0,
-            rdma_read: $ep.rdma,
+            rdma_read: $ep.rdma_read,
         }
     };
 }

@@ -1,0 +1,235 @@
+//! Whichever adapter a domain has: a real one or the software's. One match a call, no dynamic dispatch.
+
+use super::soft::{Naming, SoftDevice, SoftQp};
+use super::verbs::{adapters, VerbsDevice, VerbsQp};
+use super::{Device, DeviceAttr, Directory, Events, Payload, QpAddr, QueuePair, Remote, Status};
+use crate::core::{params, Result};
+use crate::hmem::UserMem;
+use crate::types::*;
+use std::sync::Arc;
+
+/// An adapter, opened by a domain.
+// One per domain, whose size does not matter.
+#[allow(clippy::large_enum_variant)]
+pub enum Dev {
+    Soft(SoftDevice),
+    Verbs(VerbsDevice),
+}
+
+/// A queue pair.
+// One per endpoint, whose size does not matter.
+#[allow(clippy::large_enum_variant)]
+pub enum Qp {
+    Soft(SoftQp),
+    Verbs(VerbsQp),
+}
+
+/// When there is a software adapter (FI_EFA_SOFT).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Soft {
+    /// Where there is no real one.
+    Auto,
+    Always,
+    Never,
+}
+
+fn soft() -> Soft {
+    match params::efa_str("soft").as_deref() {
+        Some("off" | "0" | "no" | "false") => Soft::Never,
+        Some("on" | "1" | "yes" | "true") => Soft::Always,
+        _ => Soft::Auto,
+    }
+}
+
+/// The adapters there are, real ones first. `FI_ENODATA` when there is none.
+pub fn list() -> Result<Vec<DeviceAttr>> {
+    let mut list: Vec<DeviceAttr> = adapters().iter().map(|a| a.attr.clone()).collect();
+    let wanted = soft();
+    if wanted == Soft::Always || wanted == Soft::Auto && list.is_empty() {
+        if list.is_empty() {
+            crate::info_log!(
+                FI_LOG_FABRIC,
+                "no EFA adapter found: using the software adapter"
+            );
+        }
+        list.push(SoftDevice::discover()?.0);
+    }
+    if list.is_empty() {
+        crate::info_log!(FI_LOG_FABRIC, "no EFA adapter, and FI_EFA_SOFT=off");
+        return Err(FI_ENODATA);
+    }
+    Ok(list)
+}
+
+impl Dev {
+    /// Opens the adapter of this name; without one, the first. `FI_ENODEV` when there is none of that name.
+    pub fn open(name: Option<&str>, naming: Naming) -> Result<Dev> {
+        let known = adapters();
+        let real = match name {
+            Some(n) => known.iter().find(|a| a.attr.name == n),
+            None => known.first().filter(|_| soft() != Soft::Always),
+        };
+        if let Some(a) = real {
+            return Ok(Dev::Verbs(VerbsDevice::open(a)?));
+        }
+        if soft() == Soft::Never {
+            return Err(FI_ENODEV);
+        }
+        let dev = SoftDevice::open(naming)?;
+        if name.is_some_and(|n| n != dev.attr().name) {
+            return Err(FI_ENODEV);
+        }
+        Ok(Dev::Soft(dev))
+    }
+
+    /// Tells `to` of all regions from now on.
+    pub fn publish(&mut self, to: Arc<dyn Directory>) {
+        match self {
+            Dev::Soft(d) => d.publish(to),
+            Dev::Verbs(d) => d.publish(to),
+        }
+    }
+}
+
+/// The same call of whichever it is.
+macro_rules! each {
+    ($s:expr, $t:ident, $x:ident => $call:expr) => {
+        match $s {
+            $t::Soft($x) => $call,
+            $t::Verbs($x) => $call,
+        }
+    };
+}
+
+impl Device for Dev {
+    type Qp = Qp;
+
+    fn attr(&self) -> &DeviceAttr {
+        each!(self, Dev, d => d.attr())
+    }
+
+    fn open_qp(&self, qpn: u16) -> Result<Qp> {
+        Ok(match self {
+            Dev::Soft(d) => Qp::Soft(d.open_qp(qpn)?),
+            Dev::Verbs(d) => Qp::Verbs(d.open_qp(qpn)?),
+        })
+    }
+
+    fn open_group(&self, qpn: u16, count: usize) -> Result<Vec<Qp>> {
+        Ok(match self {
+            Dev::Soft(d) => d
+                .open_group(qpn, count)?
+                .into_iter()
+                .map(Qp::Soft)
+                .collect(),
+            Dev::Verbs(d) => d
+                .open_group(qpn, count)?
+                .into_iter()
+                .map(Qp::Verbs)
+                .collect(),
+        })
+    }
+
+    fn reg_mr(&self, mem: UserMem, access: u64, wanted: Option<u64>) -> Result<u64> {
+        each!(self, Dev, d => d.reg_mr(mem, access, wanted))
+    }
+
+    fn dereg_mr(&self, key: u64) -> Result<()> {
+        each!(self, Dev, d => d.dereg_mr(key))
+    }
+
+    fn target(
+        &self,
+        key: u64,
+        addr: u64,
+        len: u64,
+        access: u64,
+    ) -> core::result::Result<UserMem, Status> {
+        each!(self, Dev, d => d.target(key, addr, len, access))
+    }
+
+    fn reach(&self, peer: &QpAddr) -> Result<()> {
+        each!(self, Dev, d => d.reach(peer))
+    }
+}
+
+impl QueuePair for Qp {
+    fn addr(&self) -> QpAddr {
+        each!(self, Qp, q => q.addr())
+    }
+
+    #[inline]
+    fn idle(&self) -> bool {
+        each!(self, Qp, q => q.idle())
+    }
+
+    #[inline]
+    fn room(&self) -> bool {
+        each!(self, Qp, q => q.room())
+    }
+
+    fn takes(&self, mem: &UserMem) -> bool {
+        each!(self, Qp, q => q.takes(mem))
+    }
+
+    #[inline]
+    fn post_send(
+        &mut self,
+        wr_id: u64,
+        to: &QpAddr,
+        header: &[u8],
+        payload: Payload,
+    ) -> Result<()> {
+        each!(self, Qp, q => q.post_send(wr_id, to, header, payload))
+    }
+
+    #[inline]
+    fn post_write(
+        &mut self,
+        wr_id: u64,
+        local: Payload,
+        remote: &Remote,
+        imm: Option<u32>,
+    ) -> Result<()> {
+        each!(self, Qp, q => q.post_write(wr_id, local, remote, imm))
+    }
+
+    #[inline]
+    fn post_read(&mut self, wr_id: u64, local: UserMem, remote: &Remote) -> Result<()> {
+        each!(self, Qp, q => q.post_read(wr_id, local, remote))
+    }
+
+    #[inline]
+    fn ring(&mut self) {
+        each!(self, Qp, q => q.ring());
+    }
+
+    #[inline]
+    fn poll(&mut self, into: &mut Events) {
+        each!(self, Qp, q => q.poll(into));
+    }
+
+    fn meet(&mut self, peer: &QpAddr) -> bool {
+        each!(self, Qp, q => q.meet(peer))
+    }
+
+    fn expect(&mut self, peer: &QpAddr, on: bool) {
+        each!(self, Qp, q => q.expect(peer, on));
+    }
+
+    fn hold(&mut self, held: Option<fn(&[u8]) -> bool>) {
+        each!(self, Qp, q => q.hold(held));
+    }
+
+    fn report_remote(&mut self) {
+        each!(self, Qp, q => q.report_remote());
+    }
+
+    fn wait_fd(&self) -> i32 {
+        each!(self, Qp, q => q.wait_fd())
+    }
+
+    fn arm(&mut self) -> bool {
+        each!(self, Qp, q => q.arm())
+    }
+}

@@ -1,0 +1,204 @@
+//! The EFA adapters of this machine: opened once, when they are first asked for, and never closed.
+
+use super::sys::*;
+use crate::device::{Bus, Caps, DeviceAttr, Identity};
+use crate::types::*;
+use core::ffi::{c_char, CStr};
+use core::mem::{size_of, zeroed};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// An opened adapter.
+pub struct Adapter {
+    pub lib: &'static Lib,
+    pub context: *mut ibv_context,
+    pub attr: DeviceAttr,
+    pub limits: efadv_device_attr,
+}
+
+// SAFETY: contexts of libibverbs may be used by any thread; nothing in here changes.
+unsafe impl Send for Adapter {}
+// SAFETY: as above.
+unsafe impl Sync for Adapter {}
+
+/// All of them, in the order of libibverbs.
+pub fn adapters() -> &'static [Adapter] {
+    static LIST: OnceLock<Vec<Adapter>> = OnceLock::new();
+    LIST.get_or_init(|| lib().map(find).unwrap_or_default())
+}
+
+fn find(lib: &'static Lib) -> Vec<Adapter> {
+    let mut list = Vec::new();
+    let mut count = 0;
+    // SAFETY: the list has `count` devices and is freed once; contexts stay open.
+    unsafe {
+        let devices = (lib.ibv_get_device_list)(&mut count);
+        if devices.is_null() {
+            return list;
+        }
+        for i in 0..usize::try_from(count).unwrap_or(0) {
+            let device = *devices.add(i);
+            let name = text((lib.ibv_get_device_name)(device));
+            let context = (lib.ibv_open_device)(device);
+            if context.is_null() {
+                crate::warn_log!(FI_LOG_FABRIC, "{name}: cannot be opened");
+                continue;
+            }
+            match describe(lib, context, &name) {
+                Some((attr, limits)) => list.push(Adapter {
+                    lib,
+                    context,
+                    attr,
+                    limits,
+                }),
+                // Another vendor's.
+                None => drop((lib.ibv_close_device)(context)),
+            }
+        }
+        (lib.ibv_free_device_list)(devices);
+    }
+    list
+}
+
+/// # Safety
+/// `p` is NULL or a C string.
+unsafe fn text(p: *const c_char) -> String {
+    if p.is_null() {
+        return String::new();
+    }
+    // SAFETY: as promised by the caller.
+    unsafe { CStr::from_ptr(p).to_string_lossy().into_owned() }
+}
+
+/// What an adapter is; `None` when it is no EFA, or does not answer.
+///
+/// # Safety
+/// `context` is open.
+unsafe fn describe(
+    lib: &Lib,
+    context: *mut ibv_context,
+    name: &str,
+) -> Option<(DeviceAttr, efadv_device_attr)> {
+    let mut limits = efadv_device_attr::default();
+    let mut port = ibv_port_attr::default();
+    let mut gid = [0; 16];
+    // SAFETY: the answers have places of the right types.
+    let d = unsafe {
+        let mut d: ibv_device_attr = zeroed();
+        let len = size_of::<efadv_device_attr>() as u32;
+        if (lib.efadv_query_device)(context, &mut limits, len) != 0
+            || (lib.ibv_query_device)(context, &mut d) != 0
+            || (lib.ibv_query_port)(context, 1, &mut port) != 0
+            || (lib.ibv_query_gid)(context, 1, 0, &mut gid) != 0
+        {
+            return None;
+        }
+        d
+    };
+    let caps = |bit| limits.device_caps & bit != 0;
+    let sys = sysfs(name);
+    // SAFETY: the firmware version ends within its array.
+    let firmware = unsafe { text(d.fw_ver.as_ptr()) };
+    let attr = DeviceAttr {
+        name: name.to_string(),
+        mtu: port.max_msg_sz as usize,
+        max_rdma: limits.max_rdma_size as usize,
+        sq_depth: (limits.max_sq_wr as usize).min(super::SENDS),
+        rq_depth: (limits.max_rq_wr as usize).min(super::RECVS),
+        gid,
+        speed: speed(port.active_width, port.active_speed),
+        up: port.state == 4,
+        link_mtu: port.max_msg_sz as usize,
+        netdev: String::new(),
+        caps: Caps {
+            rdma_read: caps(CAP_RDMA_READ),
+            rdma_write: caps(CAP_RDMA_WRITE),
+            remote_events: false,
+            unsolicited: false,
+            sure: false,
+        },
+        identity: Some(Identity {
+            vendor: d.vendor_id,
+            device: d.vendor_part_id,
+            version: first_line(&root().join("class/infiniband_verbs/abi_version")),
+            firmware,
+            driver: base(&sys.join("device/driver")),
+            bus: bus(&base(&sys.join("device"))),
+            regions: d.max_mr.max(0) as usize,
+            queue_pairs: d.max_qp.max(0) as usize,
+            queues: d.max_cq.max(0) as usize,
+        }),
+    };
+    Some((attr, limits))
+}
+
+fn root() -> PathBuf {
+    std::env::var_os("SYSFS_PATH").map_or_else(|| PathBuf::from("/sys"), PathBuf::from)
+}
+
+fn sysfs(name: &str) -> PathBuf {
+    root().join("class/infiniband").join(name)
+}
+
+fn first_line(p: &Path) -> String {
+    let s = std::fs::read_to_string(p).unwrap_or_default();
+    s.lines().next().unwrap_or_default().to_string()
+}
+
+/// Last part of what a link leads to.
+fn base(p: &Path) -> String {
+    let to = std::fs::canonicalize(p).unwrap_or_default();
+    to.file_name()
+        .map_or(String::new(), |n| n.to_string_lossy().into_owned())
+}
+
+/// A PCI address: domain, bus, device, function.
+fn bus(s: &str) -> Option<Bus> {
+    let hex = |s: &str| u16::from_str_radix(s, 16).ok();
+    let (domain, rest) = s.split_once(':')?;
+    let (number, rest) = rest.split_once(':')?;
+    let (device, function) = rest.split_once('.')?;
+    Some(Bus {
+        domain: hex(domain)?,
+        bus: hex(number)? as u8,
+        device: hex(device)? as u8,
+        function: hex(function)? as u8,
+    })
+}
+
+/// Bits per second of a link, by the codes of ibv_query_port(3).
+fn speed(width: u8, speed: u8) -> u64 {
+    let lanes = match width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => 0,
+    };
+    let mbits = match speed {
+        1 => 2_500,
+        2 => 5_000,
+        4 | 8 => 10_000,
+        16 => 14_000,
+        32 => 25_000,
+        64 => 50_000,
+        128 => 100_000,
+        _ => 0,
+    };
+    lanes * mbits * 1_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_speeds_are_read() {
+        let b = bus("0000:9b:00.1").unwrap();
+        assert_eq!((b.domain, b.bus, b.device, b.function), (0, 0x9b, 0, 1));
+        assert!(bus("usb1").is_none() && bus("0:1:2").is_none());
+        assert_eq!(speed(2, 32), 100_000_000_000);
+        assert_eq!(speed(3, 32), 0);
+    }
+}

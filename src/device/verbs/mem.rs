@@ -1,0 +1,282 @@
+//! Registered memory: what peers may touch, and what the adapter may read and write on our behalf.
+//!
+//! Regions of the application are kept by key, for operations carried out in software, and by address, so that a buffer that
+//! lies in one needs no registration of its own. A registration of our own that lies in a region of the application shares
+//! its key. Nothing is kept beyond its last user: without hearing of munmap(2), a cached registration might be of
+//! memory that is no longer there.
+
+use super::list::Adapter;
+use super::sys::*;
+use crate::core::Result;
+use crate::device::{Directory, Status};
+use crate::hmem::UserMem;
+use crate::types::*;
+use core::ffi::c_int;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+
+struct Region {
+    mr: *mut ibv_mr,
+    mem: UserMem,
+    access: u64,
+    local_write: bool,
+    users: u32,
+    published: bool,
+}
+
+// SAFETY: a registration may be used and withdrawn by any thread.
+unsafe impl Send for Region {}
+
+#[derive(Default)]
+struct Table {
+    by_key: HashMap<u32, Region>,
+    /// By first byte and key: one past the last byte.
+    by_addr: BTreeMap<(usize, u32), usize>,
+    /// Length of the longest region, bytes: no search goes back further.
+    longest: usize,
+}
+
+impl Table {
+    /// A region around these bytes that permits what is asked.
+    fn around(&self, addr: usize, len: usize, fits: impl Fn(&Region) -> bool) -> Option<u32> {
+        let end = addr.checked_add(len)?;
+        let from = addr.saturating_sub(self.longest);
+        self.by_addr
+            .range((from, 0)..=(addr, u32::MAX))
+            .rev()
+            .find(|((_, key), last)| **last >= end && self.by_key.get(key).is_some_and(&fits))
+            .map(|((_, key), _)| *key)
+    }
+}
+
+/// Registered memory of a protection domain. Thread safe.
+pub struct Memory {
+    adapter: &'static Adapter,
+    pd: *mut ibv_pd,
+    table: Mutex<Table>,
+    directory: Mutex<Option<Arc<dyn Directory>>>,
+}
+
+// SAFETY: protection domains may be used by any thread.
+unsafe impl Send for Memory {}
+// SAFETY: as above; the rest is behind locks.
+unsafe impl Sync for Memory {}
+
+/// A registration for one operation, withdrawn when dropped.
+pub struct Lent {
+    lib: &'static Lib,
+    mr: *mut ibv_mr,
+}
+
+// SAFETY: as for `Region`.
+unsafe impl Send for Lent {}
+
+impl Lent {
+    /// Its local key.
+    pub fn lkey(&self) -> u32 {
+        // SAFETY: registered, and not withdrawn before `self` goes.
+        unsafe { (*self.mr).lkey }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // SAFETY: registered once, withdrawn once; the adapter is done with it (the owner's promise).
+        unsafe { (self.lib.ibv_dereg_mr)(self.mr) };
+    }
+}
+
+impl Memory {
+    /// A new protection domain.
+    pub fn new(adapter: &'static Adapter) -> Result<Memory> {
+        // SAFETY: the context is open.
+        let pd = unsafe { (adapter.lib.ibv_alloc_pd)(adapter.context) };
+        if pd.is_null() {
+            return Err(FI_ENOMEM);
+        }
+        Ok(Memory {
+            adapter,
+            pd,
+            table: Mutex::default(),
+            directory: Mutex::new(None),
+        })
+    }
+
+    /// The protection domain.
+    pub fn pd(&self) -> *mut ibv_pd {
+        self.pd
+    }
+
+    /// Tells `to` of all regions from now on.
+    pub fn publish(&self, to: Arc<dyn Directory>) {
+        *self.directory.lock().unwrap_or_else(|e| e.into_inner()) = Some(to);
+    }
+
+    fn table(&self) -> std::sync::MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn register(&self, addr: usize, len: usize, access: c_int) -> Result<*mut ibv_mr> {
+        // SAFETY: the kernel checks the range and pins it; its bytes are the application's (see `UserMem::new`), or ours.
+        let mr = unsafe { (self.adapter.lib.ibv_reg_mr)(self.pd, addr as *mut _, len, access) };
+        if !mr.is_null() {
+            return Ok(mr);
+        }
+        let e = std::io::Error::last_os_error();
+        crate::warn_log!(
+            FI_LOG_MR,
+            "registration of {len} bytes at {addr:#x}, access {access:#x}, failed: {e}. \
+             ENOMEM: the locked memory (ulimit -l) or the adapter's {} regions are used up",
+            self.adapter.attr.identity.as_ref().map_or(0, |i| i.regions)
+        );
+        Err(match e.raw_os_error() {
+            Some(libc::ENOMEM) => FI_ENOMR,
+            Some(libc::EOPNOTSUPP) => FI_EOPNOTSUPP,
+            Some(libc::EFAULT) | Some(libc::EINVAL) => FI_EINVAL,
+            _ => FI_EIO,
+        })
+    }
+
+    /// Memory for packets, which the adapter reads and writes.
+    pub fn lend(&self, addr: usize, len: usize, write: bool) -> Result<Lent> {
+        let access = if write { ACCESS_LOCAL_WRITE } else { 0 };
+        let mr = self.register(addr, len, access)?;
+        let lib = self.adapter.lib;
+        Ok(Lent { lib, mr })
+    }
+
+    /// The local key of bytes that lie in a region of the application.
+    pub fn lkey(&self, addr: usize, len: usize, write: bool) -> Option<u32> {
+        let t = self.table();
+        let key = t.around(addr, len, |r| !write || r.local_write)?;
+        // SAFETY: what is in the table is registered.
+        t.by_key.get(&key).map(|r| unsafe { (*r.mr).lkey })
+    }
+
+    /// What the adapter may do with memory of this access (fi_mr(3)): also what peers do to serve a send by reading.
+    fn rights(&self, access: u64) -> c_int {
+        let caps = &self.adapter.attr.caps;
+        let mut r = 0;
+        if access & (FI_RECV | FI_READ | FI_REMOTE_WRITE) != 0 || access == 0 {
+            r |= ACCESS_LOCAL_WRITE;
+        }
+        let read = FI_REMOTE_READ | FI_SEND | if caps.rdma_write { 0 } else { FI_WRITE };
+        if caps.rdma_read && access & read != 0 {
+            r |= ACCESS_REMOTE_READ;
+        }
+        if caps.rdma_write && access & FI_REMOTE_WRITE != 0 {
+            r |= ACCESS_REMOTE_WRITE;
+        }
+        r
+    }
+
+    /// Registers memory and returns its key. Memory without a byte has a key that is good for nothing.
+    /// `own`: by the library, which may share a region of the application.
+    pub fn insert(&self, mem: UserMem, access: u64, own: bool) -> Result<u64> {
+        let mut pieces = mem.pieces();
+        let (first, None) = (pieces.next(), pieces.next()) else {
+            return Err(FI_EINVAL);
+        };
+        let (addr, len) = first.unwrap_or((0, 0));
+        let mut t = self.table();
+        if own {
+            if let Some(key) = t.around(addr, len, |r| access & !r.access == 0) {
+                if let Some(r) = t.by_key.get_mut(&key) {
+                    r.users += 1;
+                    return Ok(u64::from(key));
+                }
+            }
+        }
+        let rights = self.rights(access);
+        // A range has to have a byte to be registered.
+        static NOTHING: u64 = 0;
+        let mr = if len == 0 {
+            let at = core::ptr::from_ref(&NOTHING) as usize;
+            self.register(at, 1, 0)?
+        } else {
+            self.register(addr, len, rights)?
+        };
+        // SAFETY: just registered.
+        let key = unsafe { (*mr).rkey };
+        let permitted = if own { access } else { access | FI_SEND };
+        let r = Region {
+            mr,
+            mem,
+            access: permitted,
+            local_write: rights & ACCESS_LOCAL_WRITE != 0,
+            users: 1,
+            published: !own,
+        };
+        t.by_key.insert(key, r);
+        t.by_addr.insert((addr, key), addr + len);
+        t.longest = t.longest.max(len);
+        drop(t);
+        let d = self.directory.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(d) = d.as_ref().filter(|_| !own) {
+            d.add(key.into(), addr as u64, &mem, access);
+        }
+        Ok(key.into())
+    }
+
+    /// Withdraws a registration, or one user of it.
+    pub fn remove(&self, key: u64) -> Result<()> {
+        let k = u32::try_from(key).map_err(|_| FI_EINVAL)?;
+        let mut t = self.table();
+        let r = t.by_key.get_mut(&k).ok_or(FI_EINVAL)?;
+        r.users -= 1;
+        if r.users > 0 {
+            return Ok(());
+        }
+        let r = t.by_key.remove(&k).ok_or(FI_EINVAL)?;
+        t.by_addr.remove(&(r.mem.addr(), k));
+        drop(t);
+        if r.published {
+            let d = self.directory.lock().unwrap_or_else(|e| e.into_inner());
+            if let Some(d) = d.as_ref() {
+                d.remove(key);
+            }
+        }
+        // SAFETY: registered once, withdrawn once. The adapter refuses what still uses the key.
+        match unsafe { (self.adapter.lib.ibv_dereg_mr)(r.mr) } {
+            0 => Ok(()),
+            _ => Err(FI_EBUSY),
+        }
+    }
+
+    /// See [`crate::device::Device::target`].
+    pub fn target(
+        &self,
+        key: u64,
+        addr: u64,
+        len: u64,
+        access: u64,
+    ) -> core::result::Result<UserMem, Status> {
+        let k = u32::try_from(key).map_err(|_| Status::RemoteBadKey)?;
+        let t = self.table();
+        let r = t.by_key.get(&k).ok_or(Status::RemoteBadKey)?;
+        if access & !r.access != 0 {
+            return Err(Status::RemoteBadKey);
+        }
+        let off = addr.checked_sub(r.mem.addr() as u64);
+        let all = r.mem.len() as u64;
+        match off {
+            Some(off) if off <= all && len <= all - off => {
+                Ok(r.mem.part(off as usize, len as usize))
+            }
+            _ => Err(Status::RemoteBadAddress),
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let t = self.table.get_mut().unwrap_or_else(|e| e.into_inner());
+        // SAFETY: nobody else has the domain any more.
+        unsafe {
+            for (_, r) in t.by_key.drain() {
+                (self.adapter.lib.ibv_dereg_mr)(r.mr);
+            }
+            (self.adapter.lib.ibv_dealloc_pd)(self.pd);
+        }
+    }
+}

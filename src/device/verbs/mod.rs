@@ -1,0 +1,177 @@
+//! Real EFA adapters, through libibverbs and libefa.
+//!
+//! `sys` finds the libraries, `list` the adapters; a domain has a [`VerbsDevice`]: a protection domain with its
+//! registered memory (`mem`) and address handles. `qp` is a queue pair: packets are copied into registered slots (`pool`) for
+//! sending and taken out of posted ones when they arrive; reads and writes go straight to memory where it is
+//! registered.
+
+mod list;
+mod mem;
+mod pool;
+mod qp;
+pub mod sys;
+
+use super::{Device, DeviceAttr, Directory, QpAddr, Status};
+use crate::core::Result;
+use crate::hmem::UserMem;
+use crate::types::*;
+pub use list::adapters;
+use list::Adapter;
+use mem::Memory;
+pub use qp::VerbsQp;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use sys::*;
+
+/// Work requests of a queue pair under way at once, each with a packet's memory; and packets that wait to be
+/// filled. At 8,928 bytes a packet, a queue pair takes 13 MB.
+pub const SENDS: usize = 512;
+pub const RECVS: usize = 1024;
+
+/// An address handle.
+#[derive(Clone, Copy)]
+struct Handle {
+    ah: *mut core::ffi::c_void,
+    number: u16,
+}
+
+// SAFETY: address handles may be used by any thread.
+unsafe impl Send for Handle {}
+
+/// What a domain has of an adapter.
+struct Opened {
+    adapter: &'static Adapter,
+    memory: Memory,
+    /// By GID. They stay as long as the domain: there is one per host, and peers need one to be read from and written to.
+    handles: Mutex<HashMap<[u8; 16], Handle>>,
+}
+
+impl Opened {
+    /// The address handle of a host. `FI_EHOSTUNREACH` when the adapter cannot reach it.
+    fn handle(&self, gid: &[u8; 16]) -> Result<Handle> {
+        let mut all = self.handles.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(h) = all.get(gid) {
+            return Ok(*h);
+        }
+        let mut attr = ibv_ah_attr {
+            dgid: *gid,
+            is_global: 1,
+            port_num: 1,
+            ..ibv_ah_attr::default()
+        };
+        let lib = self.adapter.lib;
+        let mut answer = efadv_ah_attr::default();
+        let len = core::mem::size_of::<efadv_ah_attr>() as u32;
+        // SAFETY: the protection domain is open; the attributes are valid for the calls.
+        let ah = unsafe { (lib.ibv_create_ah)(self.memory.pd(), &mut attr) };
+        if ah.is_null() {
+            let e = std::io::Error::last_os_error();
+            let gid = std::net::Ipv6Addr::from(*gid);
+            crate::warn_log!(
+                FI_LOG_AV,
+                "no address handle for {gid}: {e}. EINVAL: not reachable from adapter {} (another \
+                 availability zone, or a wrong address); ENOMEM: too many",
+                self.adapter.attr.name
+            );
+            return Err(FI_EHOSTUNREACH);
+        }
+        // SAFETY: the handle has just been made.
+        if unsafe { (lib.efadv_query_ah)(ah, &mut answer, len) } != 0 {
+            // SAFETY: as above, and nobody uses it.
+            unsafe { (lib.ibv_destroy_ah)(ah) };
+            return Err(FI_EIO);
+        }
+        let h = Handle {
+            ah,
+            number: answer.ahn,
+        };
+        all.insert(*gid, h);
+        Ok(h)
+    }
+
+    /// The host of an address handle's number.
+    fn host(&self, number: u16) -> Option<[u8; 16]> {
+        let all = self.handles.lock().unwrap_or_else(|e| e.into_inner());
+        all.iter()
+            .find(|(_, h)| h.number == number)
+            .map(|(gid, _)| *gid)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let all = self.handles.get_mut().unwrap_or_else(|e| e.into_inner());
+        for (_, h) in all.drain() {
+            // SAFETY: made once, destroyed once; queue pairs, which use it, hold `self`.
+            unsafe { (self.adapter.lib.ibv_destroy_ah)(h.ah) };
+        }
+    }
+}
+
+/// See the module text. Thread safe.
+pub struct VerbsDevice(Arc<Opened>);
+
+impl VerbsDevice {
+    /// A protection domain on an adapter.
+    pub fn open(adapter: &'static Adapter) -> Result<VerbsDevice> {
+        Ok(VerbsDevice(Arc::new(Opened {
+            adapter,
+            memory: Memory::new(adapter)?,
+            handles: Mutex::default(),
+        })))
+    }
+
+    /// Tells `to` of all regions from now on.
+    pub fn publish(&mut self, to: Arc<dyn Directory>) {
+        self.0.memory.publish(to);
+    }
+}
+
+impl Device for VerbsDevice {
+    type Qp = VerbsQp;
+
+    fn attr(&self) -> &DeviceAttr {
+        &self.0.adapter.attr
+    }
+
+    fn open_qp(&self, qpn: u16) -> Result<VerbsQp> {
+        if qpn != 0 {
+            crate::info_log!(
+                FI_LOG_EP_CTRL,
+                "queue pair number {qpn} was asked for: the adapter chooses its own"
+            );
+        }
+        VerbsQp::open(Arc::clone(&self.0))
+    }
+
+    fn open_group(&self, _: u16, _: usize) -> Result<Vec<VerbsQp>> {
+        crate::warn_log!(
+            FI_LOG_EP_CTRL,
+            "scalable endpoints: {} does not give out queue pair numbers in a row",
+            self.attr().name
+        );
+        Err(FI_ENOSYS)
+    }
+
+    fn reg_mr(&self, mem: UserMem, access: u64, wanted: Option<u64>) -> Result<u64> {
+        self.0.memory.insert(mem, access, wanted.is_none())
+    }
+
+    fn dereg_mr(&self, key: u64) -> Result<()> {
+        self.0.memory.remove(key)
+    }
+
+    fn target(
+        &self,
+        key: u64,
+        addr: u64,
+        len: u64,
+        access: u64,
+    ) -> core::result::Result<UserMem, Status> {
+        self.0.memory.target(key, addr, len, access)
+    }
+
+    fn reach(&self, peer: &QpAddr) -> Result<()> {
+        self.0.handle(&peer.gid).map(|_| ())
+    }
+}

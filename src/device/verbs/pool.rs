@@ -1,0 +1,109 @@
+//! Packets of a queue pair: registered memory, cut into slots of one packet each.
+
+use super::mem::{Lent, Memory};
+use crate::core::Result;
+use crate::hmem::copy_bytes;
+use crate::hmem::UserMem;
+use crate::types::*;
+use core::ffi::c_void;
+
+/// See the module text.
+pub struct Pool {
+    at: *mut u8,
+    bytes: usize,
+    slot: usize,
+    lent: Option<Lent>,
+}
+
+// SAFETY: the memory belongs to the value; the adapter's accesses are the queue pair's to keep track of.
+unsafe impl Send for Pool {}
+
+/// Slots begin at multiples of this.
+const ALIGN: usize = 64;
+const HUGE: usize = 2 << 20;
+
+impl Pool {
+    /// `count` slots of `len` bytes. On huge pages when the system has some free, else on ordinary ones. `FI_ENOMEM`.
+    pub fn new(memory: &Memory, count: usize, len: usize, write: bool) -> Result<Pool> {
+        let slot = len.next_multiple_of(ALIGN);
+        let bytes = (count * slot).next_multiple_of(HUGE / 512);
+        let map = |bytes: usize, flags: i32| {
+            // SAFETY: a fresh anonymous mapping.
+            unsafe {
+                libc::mmap(
+                    core::ptr::null_mut(),
+                    bytes,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
+                    -1,
+                    0,
+                )
+            }
+        };
+        let whole = bytes.next_multiple_of(HUGE);
+        let (at, bytes) = match map(whole, libc::MAP_HUGETLB) {
+            p if p != libc::MAP_FAILED => (p, whole),
+            _ => (map(bytes, 0), bytes),
+        };
+        if at == libc::MAP_FAILED {
+            return Err(FI_ENOMEM);
+        }
+        let mut p = Pool {
+            at: at.cast(),
+            bytes,
+            slot,
+            lent: None,
+        };
+        p.lent = Some(memory.lend(at as usize, bytes, write)?);
+        Ok(p)
+    }
+
+    /// Its local key.
+    pub fn lkey(&self) -> u32 {
+        self.lent.as_ref().map_or(0, Lent::lkey)
+    }
+
+    fn place(&self, slot: u16) -> *mut u8 {
+        let off = usize::from(slot) * self.slot;
+        assert!(off + self.slot <= self.bytes, "slot {slot}");
+        // SAFETY: within the mapping, as checked.
+        unsafe { self.at.add(off) }
+    }
+
+    /// Address of a slot, for the adapter.
+    pub fn addr(&self, slot: u16) -> u64 {
+        self.place(slot) as u64
+    }
+
+    /// Fills a slot from `off` on; what does not fit is left out.
+    pub fn put(&mut self, slot: u16, off: usize, bytes: &[u8]) {
+        let n = bytes.len().min(self.slot.saturating_sub(off));
+        // SAFETY: within the slot, which nobody else uses now.
+        unsafe { copy_bytes(bytes.as_ptr(), self.place(slot).add(off.min(self.slot)), n) };
+    }
+
+    /// As [`Pool::put`], application memory.
+    pub fn put_mem(&mut self, slot: u16, off: usize, mem: &UserMem) {
+        let room = self.slot.saturating_sub(off);
+        // SAFETY: within the slot, which nobody else uses now.
+        let to = unsafe {
+            core::slice::from_raw_parts_mut(self.place(slot).add(off.min(self.slot)), room)
+        };
+        let n = mem.len().min(room);
+        mem.load(0, to.get_mut(..n).unwrap_or(&mut []));
+    }
+
+    /// The first bytes of a slot that the adapter has filled.
+    pub fn bytes(&self, slot: u16, len: usize) -> &[u8] {
+        // SAFETY: within the slot; the adapter is done with it.
+        unsafe { core::slice::from_raw_parts(self.place(slot), len.min(self.slot)) }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.lent = None;
+        // SAFETY: mapped in `new` with this length, and no longer registered.
+        unsafe { libc::munmap(self.at.cast::<c_void>(), self.bytes) };
+    }
+}

@@ -1,0 +1,756 @@
+//! A queue pair of an EFA adapter.
+//!
+//! A work request has a slot: what it was for, and memory for one packet, which sends copy into, and short reads and writes
+//! of memory that is not registered. Several go to the adapter together, with `ring`. Receives are always posted, and posted
+//! again when their packets have been taken out. Whatever a peer was not ready for is sent again after a while.
+
+use super::mem::Lent;
+use super::pool::Pool;
+use super::sys::*;
+use super::{Handle, Opened, RECVS, SENDS};
+use crate::core::Result;
+use crate::device::{Data, Event, Events, Payload, QpAddr, QueuePair, Remote, Status};
+use crate::hmem::UserMem;
+use crate::types::*;
+use core::ffi::c_int;
+use core::mem::{size_of, zeroed};
+use core::ptr::null_mut;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Marks receives in `wr_id`; the rest of it is the slot.
+const RECV: u64 = 1 << 63;
+/// Completions taken at once, and at most in one poll.
+const BATCH: usize = 16;
+const MOST: usize = 128;
+/// Receives are posted so many at a time.
+const REFILL: usize = 16;
+/// How long a peer that was not ready is left alone: at first, doubled with each try, and at most.
+const BACK_OFF: Duration = Duration::from_micros(50);
+const BACK_OFF_MAX: Duration = Duration::from_millis(10);
+/// How long a closing queue pair waits for what it has posted.
+const LINGER: Duration = Duration::from_secs(1);
+/// Without notifications, waiting programs look so often.
+const TICK: Duration = Duration::from_millis(1);
+/// Not told of by a completion: the sender has no address handle here.
+const NO_HANDLE: u16 = 0xffff;
+
+#[derive(Clone, Copy)]
+enum Op {
+    Send,
+    Write,
+    Read,
+}
+
+/// A work request as the adapter gets it.
+#[derive(Clone, Copy)]
+struct Request {
+    op: Op,
+    to: Handle,
+    local: ibv_sge,
+    rkey: u32,
+    raddr: u64,
+    imm: Option<u32>,
+}
+
+/// A work request under way.
+struct Wr {
+    wr_id: u64,
+    peer: QpAddr,
+    request: Request,
+    /// Memory registered for it alone.
+    _lent: Option<Lent>,
+    /// Where a read's bytes belong that came into the slot.
+    back: Option<UserMem>,
+    tries: u32,
+}
+
+/// See the module text.
+pub struct VerbsQp {
+    dev: Arc<Opened>,
+    addr: QpAddr,
+    qp: *mut ibv_qp,
+    ex: *mut ibv_qp_ex,
+    cq: *mut ibv_cq,
+    channel: *mut ibv_comp_channel,
+    /// In place of a channel where the adapter has none.
+    timer: Option<std::os::fd::OwnedFd>,
+    tx: Pool,
+    rx: Pool,
+    wrs: Vec<Option<Wr>>,
+    free: Vec<u16>,
+    /// Between `wr_start` and `wr_complete`: slots that were handed over.
+    batch: Vec<u16>,
+    /// Those the library did not take.
+    refused: Vec<u16>,
+    /// Those to be sent again, and when.
+    again: Vec<(Instant, u16)>,
+    /// Receives to be posted.
+    empty: Vec<u16>,
+    /// Completions that `arm` came across.
+    pending: Vec<ibv_wc>,
+    routes: HashMap<QpAddr, Handle>,
+    senders: HashMap<(u16, u16), QpAddr>,
+}
+
+// SAFETY: libibverbs takes calls from any thread; the owner serialises them.
+unsafe impl Send for VerbsQp {}
+
+impl VerbsQp {
+    /// A queue pair that is ready to send and receive. `FI_ENOMEM`, `FI_EIO`.
+    pub(super) fn open(dev: Arc<Opened>) -> Result<VerbsQp> {
+        let a = dev.adapter;
+        let mtu = a.attr.mtu;
+        let tx = Pool::new(&dev.memory, SENDS, mtu, true)?;
+        let rx = Pool::new(&dev.memory, RECVS, mtu, true)?;
+        let (channel, cq) = Self::queue(&dev)?;
+        let timer = if channel.is_null() {
+            Some(timer()?)
+        } else {
+            None
+        };
+        let mut q = VerbsQp {
+            addr: QpAddr {
+                gid: a.attr.gid,
+                ..QpAddr::default()
+            },
+            dev,
+            qp: null_mut(),
+            ex: null_mut(),
+            cq,
+            channel,
+            timer,
+            tx,
+            rx,
+            wrs: (0..a.attr.sq_depth).map(|_| None).collect(),
+            free: (0..a.attr.sq_depth as u16).rev().collect(),
+            batch: Vec::with_capacity(SENDS),
+            refused: Vec::new(),
+            again: Vec::new(),
+            empty: (0..a.attr.rq_depth as u16).collect(),
+            pending: Vec::new(),
+            routes: HashMap::new(),
+            senders: HashMap::new(),
+        };
+        q.create()?;
+        q.refill();
+        Ok(q)
+    }
+
+    /// A completion queue that notifies, or, where the adapter cannot, one that does not.
+    fn queue(dev: &Opened) -> Result<(*mut ibv_comp_channel, *mut ibv_cq)> {
+        let a = dev.adapter;
+        let entries = (a.attr.sq_depth + a.attr.rq_depth) as c_int;
+        // SAFETY: the context is open; what is created here is destroyed by `drop`, or below.
+        unsafe {
+            let channel = (a.lib.ibv_create_comp_channel)(a.context);
+            if !channel.is_null() {
+                let fd = (*channel).fd;
+                libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK);
+                let cq = (a.lib.ibv_create_cq)(a.context, entries, null_mut(), channel, 0);
+                if !cq.is_null() {
+                    return Ok((channel, cq));
+                }
+                (a.lib.ibv_destroy_comp_channel)(channel);
+            }
+            let cq = (a.lib.ibv_create_cq)(a.context, entries, null_mut(), null_mut(), 0);
+            if cq.is_null() {
+                return Err(failed("a completion queue", &a.attr.name));
+            }
+            Ok((null_mut(), cq))
+        }
+    }
+
+    /// Creates the queue pair and takes it through its states.
+    fn create(&mut self) -> Result<()> {
+        let a = self.dev.adapter;
+        let caps = &a.attr.caps;
+        let mut ops = OP_SEND | OP_SEND_IMM;
+        ops |= if caps.rdma_read { OP_READ } else { 0 };
+        ops |= if caps.rdma_write {
+            OP_WRITE | OP_WRITE_IMM
+        } else {
+            0
+        };
+        let qkey = (crate::device::soft::random() as u32 & 0x7fff_ffff) | 1;
+        // SAFETY: the attributes are valid for the calls; zero is a valid value of all their members.
+        unsafe {
+            let mut init: ibv_qp_init_attr_ex = zeroed();
+            init.send_cq = self.cq;
+            init.recv_cq = self.cq;
+            init.cap = ibv_qp_cap {
+                max_send_wr: a.attr.sq_depth as u32,
+                max_recv_wr: a.attr.rq_depth as u32,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            };
+            init.qp_type = IBV_QPT_DRIVER;
+            init.sq_sig_all = 1;
+            init.comp_mask = INIT_PD | INIT_SEND_OPS;
+            init.pd = self.dev.memory.pd();
+            init.send_ops_flags = ops;
+            let mut efa = efadv_qp_init_attr::default();
+            let len = size_of::<efadv_qp_init_attr>() as u32;
+            self.qp = (a.lib.efadv_create_qp_ex)(a.context, &mut init, &mut efa, len);
+            if self.qp.is_null() {
+                return Err(failed("a queue pair", &a.attr.name));
+            }
+            self.ex = (a.lib.ibv_qp_to_qp_ex)(self.qp);
+            self.addr.qpn = (*self.qp).qp_num as u16;
+            self.addr.qkey = qkey;
+            for (state, mut mask) in [INIT, RTR, RTS] {
+                let mut attr = ibv_qp_attr {
+                    qp_state: state,
+                    port_num: 1,
+                    qkey,
+                    // The adapter tries for ever, as long as it can be told so.
+                    rnr_retry: 7,
+                    ..ibv_qp_attr::default()
+                };
+                if state == RTS.0 && a.limits.device_caps & CAP_RNR_RETRY != 0 {
+                    mask |= SET_RNR_RETRY;
+                }
+                if (a.lib.ibv_modify_qp)(self.qp, &mut attr, mask) != 0 {
+                    return Err(failed("a state of a queue pair", &a.attr.name));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts receives.
+    fn refill(&mut self) {
+        while !self.empty.is_empty() {
+            let n = self.empty.len().min(REFILL);
+            let at = self.empty.len() - n;
+            let mut sges = [ibv_sge::default(); REFILL];
+            // SAFETY: a work request that is all zero is a valid value.
+            let mut list: [ibv_recv_wr; REFILL] = unsafe { zeroed() };
+            let slots = self.empty.get(at..).unwrap_or(&[]);
+            let pairs = slots.iter().zip(list.iter_mut().zip(sges.iter_mut()));
+            for (slot, (wr, sge)) in pairs {
+                *sge = ibv_sge {
+                    addr: self.rx.addr(*slot),
+                    length: self.dev.adapter.attr.mtu as u32,
+                    lkey: self.rx.lkey(),
+                };
+                wr.wr_id = RECV | u64::from(*slot);
+                wr.sg_list = sge;
+                wr.num_sge = 1;
+            }
+            let first = list.as_mut_ptr();
+            let mut bad = null_mut();
+            // SAFETY: the list is linked within its array and lives for the call; its memory is the pool's.
+            let taken = unsafe {
+                for i in 1..n {
+                    (*first.add(i - 1)).next = first.add(i);
+                }
+                ((*(*self.qp).context).post_recv)(self.qp, first, &mut bad) == 0
+            };
+            if !taken {
+                // As many are posted as the queue has room for: that is not so, and nothing is lost by waiting.
+                return;
+            }
+            self.empty.truncate(at);
+        }
+    }
+
+    /// How a peer is reached; its packets are known by it, too.
+    fn route(&mut self, peer: &QpAddr) -> Result<Handle> {
+        if let Some(h) = self.routes.get(peer) {
+            return Ok(*h);
+        }
+        let h = self.dev.handle(&peer.gid)?;
+        self.routes.insert(*peer, h);
+        self.senders.insert((h.number, peer.qpn), *peer);
+        Ok(h)
+    }
+
+    /// Hands a request over.
+    fn submit(&mut self, slot: u16, r: &Request, qkey: u32, qpn: u16) {
+        let x = self.ex;
+        // SAFETY: `x` is the open queue pair; calls come in the order that ibv_wr_post(3) asks for.
+        unsafe {
+            if self.batch.is_empty() {
+                ((*x).wr_start)(x);
+            }
+            (*x).wr_id = slot.into();
+            match (r.op, r.imm) {
+                (Op::Send, None) => ((*x).wr_send)(x),
+                (Op::Send, Some(i)) => ((*x).wr_send_imm)(x, i),
+                (Op::Write, None) => ((*x).wr_rdma_write)(x, r.rkey, r.raddr),
+                (Op::Write, Some(i)) => ((*x).wr_rdma_write_imm)(x, r.rkey, r.raddr, i),
+                (Op::Read, _) => ((*x).wr_rdma_read)(x, r.rkey, r.raddr),
+            }
+            ((*x).wr_set_sge)(x, r.local.lkey, r.local.addr, r.local.length);
+            ((*x).wr_set_ud_addr)(x, r.to.ah, qpn.into(), qkey);
+        }
+        self.batch.push(slot);
+    }
+
+    fn post(&mut self, slot: u16, wr: Wr) {
+        let (r, peer) = (wr.request, wr.peer);
+        if let Some(at) = self.wrs.get_mut(usize::from(slot)) {
+            *at = Some(wr);
+        }
+        self.submit(slot, &r, peer.qkey, peer.qpn);
+    }
+
+    /// A slot, and the way to a peer.
+    fn begin(&mut self, peer: &QpAddr) -> Result<(u16, Handle)> {
+        let to = self.route(peer)?;
+        let slot = self.free.pop().ok_or(FI_EAGAIN)?;
+        Ok((slot, to))
+    }
+
+    /// Local memory of a read or write: where it is registered, in the slot, or registered for this operation.
+    /// The second is a place to copy to in the end.
+    fn local(
+        &mut self,
+        slot: u16,
+        mem: &UserMem,
+        write: bool,
+    ) -> Result<(ibv_sge, Option<UserMem>, Option<Lent>)> {
+        let mut pieces = mem.pieces();
+        let first = pieces.next().unwrap_or((0, 0));
+        let single = pieces.next().is_none();
+        let length = mem.len() as u32;
+        if single && mem.is_empty() {
+            let sge = ibv_sge {
+                addr: self.tx.addr(slot),
+                length: 0,
+                lkey: self.tx.lkey(),
+            };
+            return Ok((sge, None, None));
+        }
+        let known = |addr: usize| self.dev.memory.lkey(addr, mem.len(), !write);
+        if let Some(lkey) = Some(first.0).filter(|_| single).and_then(known) {
+            let addr = first.0 as u64;
+            return Ok((ibv_sge { addr, length, lkey }, None, None));
+        }
+        if mem.len() <= self.dev.adapter.attr.mtu {
+            if write {
+                self.tx.put_mem(slot, 0, mem);
+            }
+            let sge = ibv_sge {
+                addr: self.tx.addr(slot),
+                length,
+                lkey: self.tx.lkey(),
+            };
+            return Ok((sge, (!write).then_some(*mem), None));
+        }
+        if !single {
+            return Err(FI_EINVAL);
+        }
+        let lent = self.dev.memory.lend(first.0, first.1, !write)?;
+        let sge = ibv_sge {
+            addr: first.0 as u64,
+            length,
+            lkey: lent.lkey(),
+        };
+        Ok((sge, None, Some(lent)))
+    }
+
+    /// Takes completions in, `BATCH` at most.
+    fn take(&mut self, into: &mut [ibv_wc; BATCH]) -> usize {
+        // SAFETY: the queue is open; there is room for as many.
+        let n =
+            unsafe { ((*(*self.cq).context).poll_cq)(self.cq, BATCH as c_int, into.as_mut_ptr()) };
+        usize::try_from(n).unwrap_or(0)
+    }
+
+    fn completed(&mut self, wc: &ibv_wc, into: &mut Events) {
+        let slot = wc.wr_id as u16;
+        if wc.wr_id & RECV != 0 {
+            self.arrived(slot, wc, into);
+            return;
+        }
+        let status = match wc.status {
+            0 => Status::Ok,
+            _ => Status::from_code(wc.vendor_err as i32).unwrap_or(Status::LocalQpError),
+        };
+        self.ended(slot, status, into);
+    }
+
+    fn arrived(&mut self, slot: u16, wc: &ibv_wc, into: &mut Events) {
+        self.empty.push(slot);
+        if wc.status != 0 {
+            return;
+        }
+        let qpn = wc.src_qp as u16;
+        let known = self.senders.get(&(wc.slid, qpn)).copied();
+        let from = known.unwrap_or_else(|| QpAddr {
+            gid: self.dev.host(wc.slid).unwrap_or_default(),
+            qpn,
+            qkey: 0,
+        });
+        if wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
+            if known.is_some() || wc.slid != NO_HANDLE {
+                into.list.push(Event::WriteImm {
+                    from,
+                    imm: wc.imm_data,
+                    len: wc.byte_len,
+                });
+            }
+            return;
+        }
+        let at = into.arena.len();
+        let bytes = self.rx.bytes(slot, wc.byte_len as usize);
+        into.arena.extend_from_slice(bytes);
+        let data = Data::Arena(at as u32, into.arena.len() as u32);
+        into.list.push(match known {
+            Some(from) => Event::Recv { from, data },
+            None => Event::Stranger { from, data },
+        });
+    }
+
+    /// A work request is over, unless it is to be sent again.
+    fn ended(&mut self, slot: u16, status: Status, into: &mut Events) {
+        let Some(at) = self.wrs.get_mut(usize::from(slot)) else {
+            return;
+        };
+        if status == Status::RemoteNotReady {
+            if let Some(w) = at {
+                let wait = BACK_OFF * (1 << w.tries.min(8));
+                w.tries += 1;
+                self.again
+                    .push((Instant::now() + wait.min(BACK_OFF_MAX), slot));
+                return;
+            }
+        }
+        let Some(w) = at.take() else { return };
+        if let (Some(mem), Status::Ok) = (&w.back, status) {
+            mem.store(0, self.tx.bytes(slot, mem.len()));
+        }
+        self.free.push(slot);
+        into.list.push(Event::Done {
+            wr_id: w.wr_id,
+            status,
+        });
+        use Status::{RemoteBadQpn, RemoteUnreachable, RemoteUnresponsive};
+        if matches!(
+            status,
+            RemoteBadQpn | RemoteUnreachable | RemoteUnresponsive
+        ) {
+            into.list.push(Event::PeerDown {
+                peer: w.peer,
+                status,
+            });
+        }
+    }
+
+    /// Sends again what has waited long enough.
+    fn send_again(&mut self) {
+        let now = Instant::now();
+        let mut i = 0;
+        while let Some((when, slot)) = self.again.get(i).copied() {
+            if when > now {
+                i += 1;
+                continue;
+            }
+            self.again.swap_remove(i);
+            let w = self.wrs.get(usize::from(slot)).and_then(Option::as_ref);
+            if let Some((r, peer)) = w.map(|w| (w.request, w.peer)) {
+                self.submit(slot, &r, peer.qkey, peer.qpn);
+            }
+        }
+        self.ring();
+    }
+
+    /// Takes events off the channel; each has to be acknowledged before the queue can go.
+    fn hear(&mut self) {
+        if self.channel.is_null() {
+            if let Some(t) = &self.timer {
+                read_timer(t);
+            }
+            return;
+        }
+        let lib = self.dev.adapter.lib;
+        let (mut cq, mut context) = (null_mut(), null_mut());
+        // SAFETY: the channel and its one queue are open; the descriptor does not block.
+        unsafe {
+            while (lib.ibv_get_cq_event)(self.channel, &mut cq, &mut context) == 0 {
+                (lib.ibv_ack_cq_events)(cq, 1);
+            }
+        }
+    }
+}
+
+impl QueuePair for VerbsQp {
+    fn addr(&self) -> QpAddr {
+        self.addr
+    }
+
+    fn idle(&self) -> bool {
+        self.free.len() == self.wrs.len()
+    }
+
+    fn room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    fn takes(&self, mem: &UserMem) -> bool {
+        mem.len() <= self.dev.adapter.attr.mtu || mem.pieces().count() <= 1
+    }
+
+    fn post_send(
+        &mut self,
+        wr_id: u64,
+        to: &QpAddr,
+        header: &[u8],
+        payload: Payload,
+    ) -> Result<()> {
+        let len = match &payload {
+            Payload::Copy(b) => b.len(),
+            Payload::User(m) => m.len(),
+        };
+        if header.len() + len > self.dev.adapter.attr.mtu {
+            return Err(FI_EMSGSIZE);
+        }
+        let (slot, handle) = self.begin(to)?;
+        self.tx.put(slot, 0, header);
+        match &payload {
+            Payload::Copy(b) => self.tx.put(slot, header.len(), b),
+            Payload::User(m) => self.tx.put_mem(slot, header.len(), m),
+        }
+        let local = ibv_sge {
+            addr: self.tx.addr(slot),
+            length: (header.len() + len) as u32,
+            lkey: self.tx.lkey(),
+        };
+        let request = Request {
+            op: Op::Send,
+            to: handle,
+            local,
+            rkey: 0,
+            raddr: 0,
+            imm: None,
+        };
+        let w = Wr {
+            wr_id,
+            peer: *to,
+            request,
+            _lent: None,
+            back: None,
+            tries: 0,
+        };
+        self.post(slot, w);
+        Ok(())
+    }
+
+    fn post_write(
+        &mut self,
+        wr_id: u64,
+        local: Payload,
+        remote: &Remote,
+        imm: Option<u32>,
+    ) -> Result<()> {
+        let (slot, to) = self.begin(&remote.to)?;
+        let place = match &local {
+            Payload::Copy(b) if b.len() > self.dev.adapter.attr.mtu => Err(FI_EMSGSIZE),
+            Payload::Copy(b) => {
+                self.tx.put(slot, 0, b);
+                let sge = ibv_sge {
+                    addr: self.tx.addr(slot),
+                    length: b.len() as u32,
+                    lkey: self.tx.lkey(),
+                };
+                Ok((sge, None, None))
+            }
+            Payload::User(m) => self.local(slot, m, true),
+        };
+        self.rdma(slot, to, wr_id, Op::Write, place, remote, imm)
+    }
+
+    fn post_read(&mut self, wr_id: u64, local: UserMem, remote: &Remote) -> Result<()> {
+        let (slot, to) = self.begin(&remote.to)?;
+        let place = self.local(slot, &local, false);
+        self.rdma(slot, to, wr_id, Op::Read, place, remote, None)
+    }
+
+    fn ring(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        let x = self.ex;
+        // SAFETY: a batch was started.
+        let e = unsafe { ((*x).wr_complete)(x) };
+        if e != 0 {
+            self.refused.append(&mut self.batch);
+        }
+        self.batch.clear();
+    }
+
+    fn poll(&mut self, into: &mut Events) {
+        into.arena.clear();
+        for slot in core::mem::take(&mut self.refused) {
+            self.ended(slot, Status::LocalQpError, into);
+        }
+        for wc in core::mem::take(&mut self.pending) {
+            self.completed(&wc, into);
+        }
+        let mut list = [ibv_wc::default(); BATCH];
+        let mut seen = 0;
+        while seen < MOST {
+            let n = self.take(&mut list);
+            for wc in list.iter().take(n) {
+                self.completed(wc, into);
+            }
+            seen += n;
+            if n < BATCH {
+                break;
+            }
+        }
+        if self.empty.len() >= REFILL {
+            self.refill();
+        }
+        if !self.again.is_empty() {
+            self.send_again();
+        }
+    }
+
+    fn meet(&mut self, peer: &QpAddr) -> bool {
+        self.routes.remove(peer);
+        self.route(peer).is_ok()
+    }
+
+    fn expect(&mut self, _: &QpAddr, _: bool) {}
+
+    fn hold(&mut self, _: Option<fn(&[u8]) -> bool>) {}
+
+    fn report_remote(&mut self) {}
+
+    fn wait_fd(&self) -> i32 {
+        use std::os::fd::AsRawFd;
+        match &self.timer {
+            Some(t) => t.as_raw_fd(),
+            // SAFETY: the channel is open.
+            None => unsafe { (*self.channel).fd },
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        self.hear();
+        self.refill();
+        if !self.channel.is_null() {
+            // SAFETY: the queue is open.
+            unsafe { ((*(*self.cq).context).req_notify_cq)(self.cq, 0) };
+        }
+        // What came before the queue was armed makes no event.
+        let mut list = [ibv_wc::default(); BATCH];
+        let n = self.take(&mut list);
+        self.pending.extend(list.iter().take(n));
+        self.pending.is_empty() && self.again.is_empty() && self.refused.is_empty()
+    }
+}
+
+/// Local memory of a request, as [`VerbsQp::local`] finds it.
+type Local = Result<(ibv_sge, Option<UserMem>, Option<Lent>)>;
+
+impl VerbsQp {
+    /// Posts a read or write whose local memory was found, or was not.
+    #[allow(clippy::too_many_arguments)]
+    fn rdma(
+        &mut self,
+        slot: u16,
+        to: Handle,
+        wr_id: u64,
+        op: Op,
+        local: Local,
+        remote: &Remote,
+        imm: Option<u32>,
+    ) -> Result<()> {
+        let (local, back, lent) = local.inspect_err(|_| self.free.push(slot))?;
+        let request = Request {
+            op,
+            to,
+            local,
+            rkey: remote.key as u32,
+            raddr: remote.addr,
+            imm,
+        };
+        let w = Wr {
+            wr_id,
+            peer: remote.to,
+            request,
+            _lent: lent,
+            back,
+            tries: 0,
+        };
+        self.post(slot, w);
+        Ok(())
+    }
+}
+
+impl Drop for VerbsQp {
+    fn drop(&mut self) {
+        let lib = self.dev.adapter.lib;
+        if !self.qp.is_null() {
+            self.ring();
+            let until = Instant::now() + LINGER;
+            let mut events = Events::default();
+            while !self.idle() && Instant::now() < until {
+                self.poll(&mut events);
+                events.list.clear();
+                std::thread::yield_now();
+            }
+        }
+        // SAFETY: each was made once and is destroyed once, in the order of their use.
+        unsafe {
+            if !self.qp.is_null() {
+                (lib.ibv_destroy_qp)(self.qp);
+            }
+            self.hear();
+            (lib.ibv_destroy_cq)(self.cq);
+            if !self.channel.is_null() {
+                (lib.ibv_destroy_comp_channel)(self.channel);
+            }
+        }
+    }
+}
+
+/// One log line, and the errno.
+fn failed(what: &str, adapter: &str) -> crate::core::Errno {
+    let e = std::io::Error::last_os_error();
+    crate::warn_log!(
+        FI_LOG_EP_CTRL,
+        "{adapter}: {what} cannot be had: {e}. ENOMEM: too many are open, or the locked memory \
+         (ulimit -l) is used up"
+    );
+    match e.raw_os_error() {
+        Some(libc::ENOMEM) => FI_ENOMEM,
+        _ => FI_EIO,
+    }
+}
+
+/// A descriptor that becomes readable every [`TICK`].
+fn timer() -> Result<std::os::fd::OwnedFd> {
+    use std::os::fd::{FromRawFd, OwnedFd};
+    let tick = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: TICK.as_nanos() as _,
+    };
+    let often = libc::itimerspec {
+        it_interval: tick,
+        it_value: tick,
+    };
+    // SAFETY: plain numbers and a valid setting are passed; the descriptor is owned from here on.
+    unsafe {
+        let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
+        let fd = libc::timerfd_create(libc::CLOCK_MONOTONIC, flags);
+        if fd < 0 {
+            return Err(FI_ENOMEM);
+        }
+        libc::timerfd_settime(fd, 0, &often, null_mut());
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+fn read_timer(t: &std::os::fd::OwnedFd) {
+    use std::os::fd::AsRawFd;
+    let mut b = [0u8; 8];
+    // SAFETY: room for the eight bytes of a timer.
+    unsafe { libc::read(t.as_raw_fd(), b.as_mut_ptr().cast(), b.len()) };
+}

@@ -1,0 +1,393 @@
+//! The parts of libibverbs and libefa that are used, and how they are found: by `dlopen` at first need, so that the library loads
+//! on machines without them.
+//!
+//! Layouts are those of rdma-core's headers (checked by `abi-tests` against facts read from them); of structures that the
+//! libraries allocate, the members in front are declared and no more.
+
+#![allow(non_camel_case_types)]
+
+use crate::types::*;
+use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
+use core::mem::transmute_copy;
+use std::sync::OnceLock;
+
+/// `ibv_context`, with the calls that have no exported function.
+#[repr(C)]
+pub struct ibv_context {
+    pub device: *mut c_void,
+    _ops: [usize; 11],
+    pub poll_cq: unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int,
+    pub req_notify_cq: unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int,
+    _more: [usize; 13],
+    pub post_recv:
+        unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+    _rest: [usize; 5],
+    _fds: [c_int; 2],
+    pub num_comp_vectors: c_int,
+}
+
+#[repr(C)]
+pub struct ibv_pd {
+    pub context: *mut ibv_context,
+}
+
+#[repr(C)]
+pub struct ibv_cq {
+    pub context: *mut ibv_context,
+}
+
+#[repr(C)]
+pub struct ibv_comp_channel {
+    pub context: *mut ibv_context,
+    pub fd: c_int,
+}
+
+#[repr(C)]
+pub struct ibv_mr {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub addr: *mut c_void,
+    pub length: usize,
+    pub handle: u32,
+    pub lkey: u32,
+    pub rkey: u32,
+}
+
+#[repr(C)]
+pub struct ibv_qp {
+    pub context: *mut ibv_context,
+    _members: [usize; 5],
+    pub handle: u32,
+    pub qp_num: u32,
+    _rest: [u64; 13],
+}
+
+/// `ibv_qp_ex`: a queue pair that takes work requests by calls.
+#[repr(C)]
+pub struct ibv_qp_ex {
+    pub qp_base: ibv_qp,
+    pub comp_mask: u64,
+    pub wr_id: u64,
+    pub wr_flags: c_uint,
+    _calls: [usize; 4],
+    pub wr_rdma_read: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64),
+    pub wr_rdma_write: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64),
+    pub wr_rdma_write_imm: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32),
+    pub wr_send: unsafe extern "C" fn(*mut ibv_qp_ex),
+    pub wr_send_imm: unsafe extern "C" fn(*mut ibv_qp_ex, u32),
+    _more: [usize; 2],
+    pub wr_set_ud_addr: unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, u32, u32),
+    _xrc: usize,
+    pub wr_set_inline_data: unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, usize),
+    _list: usize,
+    pub wr_set_sge: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32),
+    pub wr_set_sge_list: unsafe extern "C" fn(*mut ibv_qp_ex, usize, *const ibv_sge),
+    pub wr_start: unsafe extern "C" fn(*mut ibv_qp_ex),
+    pub wr_complete: unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int,
+    pub wr_abort: unsafe extern "C" fn(*mut ibv_qp_ex),
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_sge {
+    pub addr: u64,
+    pub length: u32,
+    pub lkey: u32,
+}
+
+#[repr(C)]
+pub struct ibv_recv_wr {
+    pub wr_id: u64,
+    pub next: *mut ibv_recv_wr,
+    pub sg_list: *mut ibv_sge,
+    pub num_sge: c_int,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_wc {
+    pub wr_id: u64,
+    pub status: c_uint,
+    pub opcode: c_uint,
+    /// The adapter's own status (`efa_io_comp_status`).
+    pub vendor_err: u32,
+    pub byte_len: u32,
+    pub imm_data: u32,
+    pub qp_num: u32,
+    pub src_qp: u32,
+    pub wc_flags: c_uint,
+    pub pkey_index: u16,
+    /// The sender's address handle number.
+    pub slid: u16,
+    pub sl: u8,
+    pub dlid_path_bits: u8,
+}
+
+/// [`ibv_wc::opcode`] of a peer's write with immediate data.
+pub const IBV_WC_RECV_RDMA_WITH_IMM: c_uint = 129;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_qp_cap {
+    pub max_send_wr: u32,
+    pub max_recv_wr: u32,
+    pub max_send_sge: u32,
+    pub max_recv_sge: u32,
+    pub max_inline_data: u32,
+}
+
+#[repr(C)]
+pub struct ibv_qp_init_attr_ex {
+    pub qp_context: *mut c_void,
+    pub send_cq: *mut ibv_cq,
+    pub recv_cq: *mut ibv_cq,
+    pub srq: *mut c_void,
+    pub cap: ibv_qp_cap,
+    pub qp_type: c_uint,
+    pub sq_sig_all: c_int,
+    pub comp_mask: u32,
+    pub pd: *mut ibv_pd,
+    pub xrcd: *mut c_void,
+    pub create_flags: u32,
+    pub max_tso_header: u16,
+    pub rwq_ind_tbl: *mut c_void,
+    _rx_hash_conf: [usize; 3],
+    pub source_qpn: u32,
+    pub send_ops_flags: u64,
+}
+
+/// [`ibv_qp_init_attr_ex::qp_type`], `comp_mask` and `send_ops_flags`.
+pub const IBV_QPT_DRIVER: c_uint = 0xff;
+pub const INIT_PD: u32 = 1;
+pub const INIT_SEND_OPS: u32 = 1 << 6;
+pub const OP_WRITE: u64 = 1;
+pub const OP_WRITE_IMM: u64 = 1 << 1;
+pub const OP_SEND: u64 = 1 << 2;
+pub const OP_SEND_IMM: u64 = 1 << 3;
+pub const OP_READ: u64 = 1 << 4;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_ah_attr {
+    pub dgid: [u8; 16],
+    pub flow_label: u32,
+    pub sgid_index: u8,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+    pub dlid: u16,
+    pub sl: u8,
+    pub src_path_bits: u8,
+    pub static_rate: u8,
+    pub is_global: u8,
+    pub port_num: u8,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_qp_attr {
+    pub qp_state: c_uint,
+    pub cur_qp_state: c_uint,
+    pub path_mtu: c_uint,
+    pub path_mig_state: c_uint,
+    pub qkey: u32,
+    pub rq_psn: u32,
+    pub sq_psn: u32,
+    pub dest_qp_num: u32,
+    pub qp_access_flags: c_uint,
+    pub cap: ibv_qp_cap,
+    pub ah_attr: ibv_ah_attr,
+    pub alt_ah_attr: ibv_ah_attr,
+    pub pkey_index: u16,
+    pub alt_pkey_index: u16,
+    pub en_sqd_async_notify: u8,
+    pub sq_draining: u8,
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+    pub min_rnr_timer: u8,
+    pub port_num: u8,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub alt_port_num: u8,
+    pub alt_timeout: u8,
+    pub rate_limit: u32,
+}
+
+/// Queue pair states, and the masks of what a step to them sets.
+pub const INIT: (c_uint, c_int) = (1, 0x71);
+pub const RTR: (c_uint, c_int) = (2, 0x1);
+pub const RTS: (c_uint, c_int) = (3, 0x1_0001);
+/// Further bit: the number of tries at a receiver that is not ready.
+pub const SET_RNR_RETRY: c_int = 0x800;
+
+/// Registered memory's access.
+pub const ACCESS_LOCAL_WRITE: c_int = 1;
+pub const ACCESS_REMOTE_WRITE: c_int = 2;
+pub const ACCESS_REMOTE_READ: c_int = 4;
+
+#[repr(C)]
+pub struct ibv_device_attr {
+    pub fw_ver: [c_char; 64],
+    pub node_guid: u64,
+    pub sys_image_guid: u64,
+    pub max_mr_size: u64,
+    pub page_size_cap: u64,
+    pub vendor_id: u32,
+    pub vendor_part_id: u32,
+    pub hw_ver: u32,
+    pub max_qp: c_int,
+    _more: [u32; 4],
+    pub max_sge_rd: c_int,
+    pub max_cq: c_int,
+    pub max_cqe: c_int,
+    pub max_mr: c_int,
+    _rest: [u32; 23],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_port_attr {
+    pub state: c_uint,
+    pub max_mtu: c_uint,
+    pub active_mtu: c_uint,
+    pub gid_tbl_len: c_int,
+    pub port_cap_flags: u32,
+    pub max_msg_sz: u32,
+    _counters: [u32; 2],
+    _lids: [u16; 3],
+    _bits: [u8; 5],
+    pub active_width: u8,
+    pub active_speed: u8,
+    pub phys_state: u8,
+    pub link_layer: u8,
+    pub flags: u8,
+    pub port_cap_flags2: u16,
+    pub active_speed_ex: u32,
+}
+
+/// `efadv_device_attr`; libraries before version 63 leave what they do not know zero.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct efadv_device_attr {
+    pub comp_mask: u64,
+    pub max_sq_wr: u32,
+    pub max_rq_wr: u32,
+    pub max_sq_sge: u16,
+    pub max_rq_sge: u16,
+    pub inline_buf_size: u16,
+    pub inline_buf_size_ex: u16,
+    pub device_caps: u32,
+    pub max_rdma_size: u32,
+}
+
+/// [`efadv_device_attr::device_caps`].
+pub const CAP_RDMA_READ: u32 = 1;
+pub const CAP_RNR_RETRY: u32 = 1 << 1;
+pub const CAP_RDMA_WRITE: u32 = 1 << 3;
+
+/// `efadv_qp_init_attr` as far as every version knows it: 16 bytes. What follows is zero.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct efadv_qp_init_attr {
+    pub comp_mask: u64,
+    pub driver_qp_type: u32,
+    pub flags: u16,
+    pub sl: u8,
+    _reserved: u8,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct efadv_ah_attr {
+    pub comp_mask: u64,
+    pub ahn: u16,
+    _reserved: [u8; 6],
+}
+
+/// A table of functions: a field for each symbol, found by its name.
+macro_rules! functions {
+    ($($lib:ident: $name:ident($($t:ty),*) $(-> $r:ty)?;)*) => {
+        /// The functions.
+        pub struct Lib {
+            $(pub $name: unsafe extern "C" fn($($t),*) $(-> $r)?,)*
+        }
+
+        impl Lib {
+            /// Both libraries, with every function; the name of what is missing otherwise.
+            fn load() -> Result<Lib, String> {
+                let verbs = open(c"libibverbs.so.1")?;
+                let efa = open(c"libefa.so.1")?;
+                let find = |lib: &str, name: &CStr| {
+                    let at = if lib == "efa" { efa } else { verbs };
+                    // SAFETY: the library is open and stays so; the name is a C string.
+                    let p = unsafe { libc::dlsym(at, name.as_ptr()) };
+                    if p.is_null() {
+                        let name = name.to_string_lossy();
+                        return Err(format!("no {name} in lib{lib}"));
+                    }
+                    Ok(p)
+                };
+                Ok(Lib {
+                    $($name: {
+                        let name = concat!(stringify!($name), "\0");
+                        let name = CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or(c"");
+                        let p = find(stringify!($lib), name)?;
+                        // SAFETY: the function of this name has this type (rdma-core's headers).
+                        unsafe { transmute_copy::<*mut c_void, _>(&p) }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    ibverbs: ibv_get_device_list(*mut c_int) -> *mut *mut c_void;
+    ibverbs: ibv_free_device_list(*mut *mut c_void);
+    ibverbs: ibv_get_device_name(*mut c_void) -> *const c_char;
+    ibverbs: ibv_open_device(*mut c_void) -> *mut ibv_context;
+    ibverbs: ibv_close_device(*mut ibv_context) -> c_int;
+    ibverbs: ibv_query_device(*mut ibv_context, *mut ibv_device_attr) -> c_int;
+    ibverbs: ibv_query_port(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
+    ibverbs: ibv_query_gid(*mut ibv_context, u8, c_int, *mut [u8; 16]) -> c_int;
+    ibverbs: ibv_alloc_pd(*mut ibv_context) -> *mut ibv_pd;
+    ibverbs: ibv_dealloc_pd(*mut ibv_pd) -> c_int;
+    ibverbs: ibv_reg_mr(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
+    ibverbs: ibv_dereg_mr(*mut ibv_mr) -> c_int;
+    ibverbs: ibv_create_comp_channel(*mut ibv_context) -> *mut ibv_comp_channel;
+    ibverbs: ibv_destroy_comp_channel(*mut ibv_comp_channel) -> c_int;
+    ibverbs: ibv_create_cq(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+    ibverbs: ibv_destroy_cq(*mut ibv_cq) -> c_int;
+    ibverbs: ibv_get_cq_event(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
+    ibverbs: ibv_ack_cq_events(*mut ibv_cq, c_uint);
+    ibverbs: ibv_modify_qp(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
+    ibverbs: ibv_destroy_qp(*mut ibv_qp) -> c_int;
+    ibverbs: ibv_qp_to_qp_ex(*mut ibv_qp) -> *mut ibv_qp_ex;
+    ibverbs: ibv_create_ah(*mut ibv_pd, *mut ibv_ah_attr) -> *mut c_void;
+    ibverbs: ibv_destroy_ah(*mut c_void) -> c_int;
+    efa: efadv_query_device(*mut ibv_context, *mut efadv_device_attr, u32) -> c_int;
+    efa: efadv_query_ah(*mut c_void, *mut efadv_ah_attr, u32) -> c_int;
+    efa: efadv_create_qp_ex(*mut ibv_context, *mut ibv_qp_init_attr_ex, *mut efadv_qp_init_attr, u32) -> *mut ibv_qp;
+}
+
+fn open(name: &CStr) -> Result<*mut c_void, String> {
+    // SAFETY: the name is a C string. The library is never closed.
+    let p = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if p.is_null() {
+        return Err(format!("{} is not there", name.to_string_lossy()));
+    }
+    Ok(p)
+}
+
+/// The libraries, when this machine has them; looked for once.
+pub fn lib() -> Option<&'static Lib> {
+    static LIB: OnceLock<Option<Lib>> = OnceLock::new();
+    let found = LIB.get_or_init(|| {
+        Lib::load()
+            .map_err(|e| {
+                crate::info_log!(FI_LOG_FABRIC, "EFA adapters cannot be used: {e}");
+            })
+            .ok()
+    });
+    found.as_ref()
+}
