@@ -363,7 +363,7 @@ unsafe fn valid(
         // SAFETY: as promised by the caller.
         unsafe {
             let b = ep(e)?;
-            let n = atomic_count(b.domain.mtu(), dt, op, kind)?;
+            let n = atomic_count(b.domain.atomic_room(), dt, op, kind)?;
             *count.as_mut().ok_or(FI_EINVAL)? = n;
         }
         Ok(())
@@ -418,7 +418,7 @@ pub unsafe extern "C" fn query_atomic(
         unsafe {
             let domain = super::domain::of(d)?;
             let a = attr.as_mut().ok_or(FI_EINVAL)?;
-            a.count = atomic_count(domain.mtu(), dt, op, kind)?;
+            a.count = atomic_count(domain.atomic_room(), dt, op, kind)?;
             a.size = arith::size_of(dt).ok_or(FI_EOPNOTSUPP)?;
         }
         Ok(())

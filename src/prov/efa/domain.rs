@@ -10,7 +10,7 @@ use super::eq::{deadline, remaining};
 use super::rdm::coll::Colls;
 use super::rdm::quick::{self, Polled};
 use super::rdm::work::{self, Trigger};
-use super::rdm::{Ep, OpKind, Peers, Srx, UserOp};
+use super::rdm::{AtomicRoom, Ep, OpKind, Peers, Srx, UserOp};
 use crate::core::slab::Slab;
 use crate::core::yielding::Patience;
 use crate::core::{Info, Result};
@@ -220,6 +220,11 @@ impl Domain {
     /// Largest packet of the adapter, bytes.
     pub fn mtu(&self) -> usize {
         self.lock().dev.attr().mtu
+    }
+
+    /// What bounds atomics.
+    pub fn atomic_room(&self) -> AtomicRoom {
+        AtomicRoom::of(self.lock().dev.attr())
     }
 
     /// Largest single RDMA operation of the adapter, bytes.

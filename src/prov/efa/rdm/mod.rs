@@ -21,8 +21,8 @@ pub mod work;
 pub use crate::proto::AtomicKind;
 pub use crate::wire::{Iovs, RmaIov, MAX_IOV};
 pub use ops::{
-    atomic, atomic_count, atomic_max, recv, rma, send, AtomicReq, Common, Data, Fetch, MsgReq,
-    Poster, RecvReq, RmaReq,
+    atomic, atomic_count, atomic_max, recv, rma, send, AtomicReq, AtomicRoom, Common, Data, Fetch,
+    MsgReq, Poster, RecvReq, RmaReq,
 };
 pub use options::{kind as option_kind, Value as OptionValue};
 pub use peers::Peers;

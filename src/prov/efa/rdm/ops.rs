@@ -9,7 +9,7 @@ use super::work::Work;
 use super::{near, stream, Live, OpKind, UserOp, WR_RMA};
 use crate::core::slab::Slab;
 use crate::core::Result;
-use crate::device::{Device, Payload, QueuePair, Remote};
+use crate::device::{Device, DeviceAttr, Payload, QueuePair, Remote};
 use crate::hmem::{arith, UserMem};
 use crate::proto::{
     self, AtomicArgs, AtomicKind, Peeked, PeerId, Place, RecvArgs, SendArgs, ANY, COLLECTIVE_TAG,
@@ -765,10 +765,40 @@ pub fn atomic_max(mtu: usize) -> usize {
     (mtu - crate::wire::HEADER_MAX.min(mtu)) & !63
 }
 
+/// What bounds the atomics of a domain.
+#[derive(Clone, Copy, Debug)]
+pub struct AtomicRoom {
+    /// Bytes of a packet.
+    mtu: usize,
+    /// Bytes of the widest element. Peers across a real adapter may run the C library, which knows no wider ones than
+    /// 8 bytes, and does not survive being sent one.
+    widest: usize,
+}
+
+impl AtomicRoom {
+    /// With this adapter.
+    pub fn of(dev: &DeviceAttr) -> AtomicRoom {
+        AtomicRoom {
+            mtu: dev.mtu,
+            widest: if dev.identity.is_some() {
+                8
+            } else {
+                usize::MAX
+            },
+        }
+    }
+}
+
 /// Elements that one atomic of this kind may have; `FI_EOPNOTSUPP` where the operation does not exist
 /// for the datatype or kind (fi_atomicvalid(3)).
-pub fn atomic_count(mtu: usize, dt: fi_datatype, op: fi_op, kind: AtomicKind) -> Result<usize> {
-    let size = arith::size_of(dt).ok_or(FI_EOPNOTSUPP)?;
+pub fn atomic_count(
+    room: AtomicRoom,
+    dt: fi_datatype,
+    op: fi_op,
+    kind: AtomicKind,
+) -> Result<usize> {
+    let size = arith::size_of(dt).filter(|n| *n <= room.widest);
+    let size = size.ok_or(FI_EOPNOTSUPP)?;
     arith::element(dt, op).ok_or(FI_EOPNOTSUPP)?;
     let swap = (FI_CSWAP..=FI_MSWAP).contains(&op);
     let fits = match kind {
@@ -779,7 +809,7 @@ pub fn atomic_count(mtu: usize, dt: fi_datatype, op: fi_op, kind: AtomicKind) ->
     if !fits {
         return Err(FI_EOPNOTSUPP);
     }
-    let room = atomic_max(mtu) / if kind == AtomicKind::Compare { 2 } else { 1 };
+    let room = atomic_max(room.mtu) / if kind == AtomicKind::Compare { 2 } else { 1 };
     Ok(room / size)
 }
 
@@ -795,7 +825,7 @@ pub fn atomic(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
 
 /// As [`atomic`], past any fence.
 pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
-    let mtu = s.dev.attr().mtu;
+    let room = AtomicRoom::of(s.dev.attr());
     live_port!(s, id, None => ep, proto, port, _posted);
     if ep.dgram {
         return Err(FI_EOPNOTSUPP);
@@ -808,7 +838,7 @@ pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
         Fetch::Former(_) => AtomicKind::Fetch,
         Fetch::Compare(..) => AtomicKind::Compare,
     };
-    let count = atomic_count(mtu, r.datatype, r.op, kind)?;
+    let count = atomic_count(room, r.datatype, r.op, kind)?;
     let size = arith::size_of(r.datatype).ok_or(FI_EOPNOTSUPP)?;
     let bytes = r.to.total().ok_or(FI_EINVAL)? as usize;
     if r.data.injected().is_some() {
