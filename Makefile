@@ -78,12 +78,14 @@ demo: all
 	$(CARGO) run --quiet --release -p fabtests-compat -- demo --lib $(BUILD)/lib --bin $(BUILD)/bin
 
 # Unit, property and simulator tests; the ABI; every benchmark program on every path; faults;
-# bad input; the same under the address sanitizer; then MPICH and Open MPI from PyPI.
+# bad input; the same under the address sanitizer; real rdma-core on emulated adapters; then MPICH and Open MPI from PyPI.
 check: all checks headers-check
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 	$(CARGO) test --workspace --quiet
 	$(CARGO) run --quiet --release -p fabtests-compat -- run --lib $(BUILD)/lib --bin $(BUILD)/bin
+	$(CARGO) build --quiet --release -p efa-sim -p efa-sim-preload -p fabtests-compat
+	efa-sim/check.sh $(BUILD)/lib $(BUILD)/bin
 	fabtests-compat/mpi.sh $(BUILD)/lib $(BUILD)/mpi
 
 bench: all

@@ -80,6 +80,25 @@ impl Case {
     }
 }
 
+/// Cases that reach their peers through an EFA adapter, real or emulated: for `efa-sim run`.
+pub fn adapter(bin: &Path) -> Vec<Case> {
+    let mut v = Vec::new();
+    for p in [
+        "fi_rdm_pingpong -S 1,4096,100000",
+        "fi_rdm_tagged_bw -S 1,65536,1048576",
+        "fi_rma_bw -o write -S 1,4096,1048576",
+        "fi_rma_bw -o writedata -S 64,100000",
+        "fi_rma_bw -o read -S 1,4096,1048576",
+        "fi_rdm_tagged_pingpong -c fd -S 8,100000",
+    ] {
+        let (program, args) = p.split_once(' ').unwrap_or((p, ""));
+        v.push(Case::pair(program, &format!("{args} -v -I 10 -W 8 -f efa")).far());
+    }
+    v.extend(["counters", "peer_death", "collectives"].map(|p| Case::single(p).far()));
+    v.retain(|c| bin.join(&c.program).exists());
+    v
+}
+
 /// Every case for a folder of binaries. Programs that are not there have no case.
 pub fn all(bin: &Path) -> Vec<Case> {
     let mut v = Vec::new();

@@ -53,6 +53,14 @@ enum What {
         #[arg(long, default_value = "")]
         filter: String,
     },
+    /// Cases for an EFA adapter, real or emulated (`efa-sim run -- ...`)
+    Adapter {
+        #[command(flatten)]
+        at: Where,
+        /// Only cases whose name contains this
+        #[arg(long, default_value = "")]
+        filter: String,
+    },
     /// The main job: fi_rma_bw write between two processes, 1 B to 8 MiB
     Demo {
         #[command(flatten)]
@@ -88,7 +96,7 @@ enum What {
     },
 }
 
-fn run(at: &Where, filter: &str) -> bool {
+fn run(at: &Where, cases: Vec<Case>, filter: &str) -> bool {
     let mut table = Table::new();
     table
         .load_preset(presets::UTF8_BORDERS_ONLY)
@@ -96,7 +104,7 @@ fn run(at: &Where, filter: &str) -> bool {
     let mut passed = 0;
     // Told after the table, where a reader of the end of a log finds them.
     let mut failures = Vec::new();
-    let all: Vec<Case> = cases::all(&at.bin)
+    let all: Vec<Case> = cases
         .into_iter()
         .filter(|c| c.name.contains(filter))
         .collect();
@@ -223,7 +231,8 @@ fn show(r: &Report) {
 
 fn main() -> ExitCode {
     let ok = match Cli::parse().what {
-        What::Run { at, filter } => run(&at, &filter),
+        What::Run { at, filter } => run(&at, cases::all(&at.bin), &filter),
+        What::Adapter { at, filter } => run(&at, cases::adapter(&at.bin), &filter),
         What::Demo { at } => {
             let c = Case::demo();
             match pair::run(&at, &c) {

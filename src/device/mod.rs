@@ -253,6 +253,8 @@ pub enum Event {
     },
     /// An operation posted here has ended.
     Done { wr_id: u64, status: Status },
+    /// Something is awaited from a peer ([`QueuePair::expect`]), and only who sends to it hears of its end.
+    Silent { peer: QpAddr },
     /// A peer does not answer, or is not who it was: nothing posted to it is left, and nothing
     /// that was expected of it will come.
     PeerDown { peer: QpAddr, status: Status },

@@ -236,6 +236,12 @@ impl Endpoint {
         self.control(peer, buf.get(..n).unwrap_or(&[]), port);
     }
 
+    /// Sends our handshake once more, for a sign of life: a peer takes it as often as it comes, and its end is noticed.
+    pub fn greet_again(&mut self, peer: PeerId, port: &mut impl Port) {
+        self.peers.get(peer).handshake_sent = false;
+        self.greet(peer, port);
+    }
+
     /// The peer gave up an operation that one of ours depends on.
     fn peer_error(
         &mut self,

@@ -455,7 +455,7 @@ mod tests {
                         msgs.push(Events::bytes(arena, &data).to_vec())
                     }
                     Event::WriteImm { imm, .. } => msgs.push(imm.to_le_bytes().to_vec()),
-                    Event::PeerDown { .. } | Event::Remote { .. } => {}
+                    Event::PeerDown { .. } | Event::Remote { .. } | Event::Silent { .. } => {}
                 }
             }
         }

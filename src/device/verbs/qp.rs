@@ -3,12 +3,16 @@
 //! A work request has a slot: what it was for, and memory for one packet, which sends copy into, and short reads and writes
 //! of memory that is not registered. Several go to the adapter together, with `ring`. Receives are always posted, and posted
 //! again when their packets have been taken out. Whatever a peer was not ready for is sent again after a while.
+//!
+//! An adapter tells of a peer's end only who sends to it: of peers from whom an answer is awaited the owner is reminded now and
+//! then, to send them something.
 
 use super::mem::Lent;
 use super::pool::Pool;
 use super::sys::*;
 use super::{Handle, Opened, RECVS, SENDS};
 use crate::core::Result;
+use crate::device::wait::WaitSet;
 use crate::device::{Data, Event, Events, Payload, QpAddr, QueuePair, Remote, Status};
 use crate::hmem::UserMem;
 use crate::types::*;
@@ -16,6 +20,7 @@ use core::ffi::c_int;
 use core::mem::{size_of, zeroed};
 use core::ptr::null_mut;
 use std::collections::HashMap;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +38,9 @@ const BACK_OFF_MAX: Duration = Duration::from_millis(10);
 const LINGER: Duration = Duration::from_secs(1);
 /// Without notifications, waiting programs look so often.
 const TICK: Duration = Duration::from_millis(1);
+/// Of peers from whom something is awaited the owner is reminded so often; the clock is looked at with every so-manieth poll.
+const REMIND: Duration = Duration::from_secs(1);
+const LOOKS: u32 = 512;
 /// Not told of by a completion: the sender has no address handle here.
 const NO_HANDLE: u16 = 0xffff;
 
@@ -74,8 +82,13 @@ pub struct VerbsQp {
     ex: *mut ibv_qp_ex,
     cq: *mut ibv_cq,
     channel: *mut ibv_comp_channel,
-    /// In place of a channel where the adapter has none.
-    timer: Option<std::os::fd::OwnedFd>,
+    /// What waiting programs wait on: the channel, and a timer for reminders, or in place of a channel.
+    wait: WaitSet,
+    timer: OwnedFd,
+    /// From whom something is awaited, how often, and when the owner was last reminded.
+    expected: HashMap<QpAddr, u32>,
+    reminded: Instant,
+    looks: u32,
     tx: Pool,
     rx: Pool,
     wrs: Vec<Option<Wr>>,
@@ -105,11 +118,14 @@ impl VerbsQp {
         let tx = Pool::new(&dev.memory, SENDS, mtu, true)?;
         let rx = Pool::new(&dev.memory, RECVS, mtu, true)?;
         let (channel, cq) = Self::queue(&dev)?;
-        let timer = if channel.is_null() {
-            Some(timer()?)
+        let (wait, timer) = (WaitSet::new()?, timer()?);
+        wait.add(timer.as_raw_fd());
+        if channel.is_null() {
+            tick(&timer, TICK);
         } else {
-            None
-        };
+            // SAFETY: the channel is open.
+            wait.add(unsafe { (*channel).fd });
+        }
         let mut q = VerbsQp {
             addr: QpAddr {
                 gid: a.attr.gid,
@@ -120,7 +136,11 @@ impl VerbsQp {
             ex: null_mut(),
             cq,
             channel,
+            wait,
             timer,
+            expected: HashMap::new(),
+            reminded: Instant::now(),
+            looks: 0,
             tx,
             rx,
             wrs: (0..a.attr.sq_depth).map(|_| None).collect(),
@@ -459,12 +479,20 @@ impl VerbsQp {
         self.ring();
     }
 
+    /// Names the peers from whom something is awaited, when the time has come.
+    fn remind(&mut self, into: &mut Events) {
+        if self.reminded.elapsed() < REMIND {
+            return;
+        }
+        self.reminded = Instant::now();
+        let peers = self.expected.keys();
+        into.list.extend(peers.map(|p| Event::Silent { peer: *p }));
+    }
+
     /// Takes events off the channel; each has to be acknowledged before the queue can go.
     fn hear(&mut self) {
+        read_timer(&self.timer);
         if self.channel.is_null() {
-            if let Some(t) = &self.timer {
-                read_timer(t);
-            }
             return;
         }
         let lib = self.dev.adapter.lib;
@@ -609,6 +637,13 @@ impl QueuePair for VerbsQp {
         if !self.again.is_empty() {
             self.send_again();
         }
+        if !self.expected.is_empty() {
+            self.looks += 1;
+            if seen == 0 && self.looks >= LOOKS {
+                self.looks = 0;
+                self.remind(into);
+            }
+        }
     }
 
     fn meet(&mut self, peer: &QpAddr) -> bool {
@@ -616,27 +651,38 @@ impl QueuePair for VerbsQp {
         self.route(peer).is_ok()
     }
 
-    fn expect(&mut self, _: &QpAddr, _: bool) {}
+    fn expect(&mut self, peer: &QpAddr, on: bool) {
+        if on {
+            if self.expected.is_empty() {
+                self.reminded = Instant::now();
+            }
+            *self.expected.entry(*peer).or_default() += 1;
+        } else if let Some(n) = self.expected.get_mut(peer) {
+            *n -= 1;
+            if *n == 0 {
+                self.expected.remove(peer);
+            }
+        }
+    }
 
     fn hold(&mut self, _: Option<fn(&[u8]) -> bool>) {}
 
     fn report_remote(&mut self) {}
 
     fn wait_fd(&self) -> i32 {
-        use std::os::fd::AsRawFd;
-        match &self.timer {
-            Some(t) => t.as_raw_fd(),
-            // SAFETY: the channel is open.
-            None => unsafe { (*self.channel).fd },
-        }
+        self.wait.fd()
     }
 
     fn arm(&mut self) -> bool {
         self.hear();
         self.refill();
+        // Who waits polls seldom: the next one looks at the clock.
+        self.looks = LOOKS;
         if !self.channel.is_null() {
             // SAFETY: the queue is open.
             unsafe { ((*(*self.cq).context).req_notify_cq)(self.cq, 0) };
+            let awaits = !self.expected.is_empty();
+            tick(&self.timer, if awaits { REMIND } else { Duration::ZERO });
         }
         // What came before the queue was armed makes no event.
         let mut list = [ibv_wc::default(); BATCH];
@@ -725,31 +771,34 @@ fn failed(what: &str, adapter: &str) -> crate::core::Errno {
     }
 }
 
-/// A descriptor that becomes readable every [`TICK`].
-fn timer() -> Result<std::os::fd::OwnedFd> {
-    use std::os::fd::{FromRawFd, OwnedFd};
-    let tick = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: TICK.as_nanos() as _,
-    };
-    let often = libc::itimerspec {
-        it_interval: tick,
-        it_value: tick,
-    };
-    // SAFETY: plain numbers and a valid setting are passed; the descriptor is owned from here on.
+/// A descriptor that becomes readable when its time has come.
+fn timer() -> Result<OwnedFd> {
+    // SAFETY: plain numbers are passed; the descriptor is owned from here on.
     unsafe {
         let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
         let fd = libc::timerfd_create(libc::CLOCK_MONOTONIC, flags);
         if fd < 0 {
             return Err(FI_ENOMEM);
         }
-        libc::timerfd_settime(fd, 0, &often, null_mut());
         Ok(OwnedFd::from_raw_fd(fd))
     }
 }
 
-fn read_timer(t: &std::os::fd::OwnedFd) {
-    use std::os::fd::AsRawFd;
+/// From now on every so often, or never.
+fn tick(t: &OwnedFd, every: Duration) {
+    let every = libc::timespec {
+        tv_sec: every.as_secs() as _,
+        tv_nsec: every.subsec_nanos() as _,
+    };
+    let often = libc::itimerspec {
+        it_interval: every,
+        it_value: every,
+    };
+    // SAFETY: the descriptor is a timer's, the setting valid.
+    unsafe { libc::timerfd_settime(t.as_raw_fd(), 0, &often, null_mut()) };
+}
+
+fn read_timer(t: &OwnedFd) {
     let mut b = [0u8; 8];
     // SAFETY: room for the eight bytes of a timer.
     unsafe { libc::read(t.as_raw_fd(), b.as_mut_ptr().cast(), b.len()) };

@@ -859,6 +859,10 @@ pub fn progress(s: &mut State, id: u32) {
                     _ => {}
                 }
             }
+            Event::Silent { peer } => {
+                let p = port.peers.of(&peer);
+                proto.greet_again(p, &mut port);
+            }
             Event::PeerDown { peer, status } => {
                 let p = port.peers.of(&peer);
                 proto.peer_down(p, failure(status), rq, &mut port);

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Every set of capabilities that adapters have: the library over the emulated one, and Debian's tools as witnesses.
+# check.sh LIB BIN: the library's folder and that of the benchmark programs.
+set -euo pipefail
+lib=$1 bin=$2 target=${CARGO_TARGET_DIR:-target}/release
+sim() {
+	"$target/efa-sim" run "$@"
+}
+if ! command -v ibv_devinfo >/dev/null; then
+	echo "efa-sim: no ibv_devinfo (package ibverbs-utils): .ci/run installs it" >&2
+	exit 1
+fi
+sim --adapters 2 -- ibv_devinfo | grep -c 'state:.*PORT_ACTIVE' | grep -qx 2
+LD_LIBRARY_PATH=$lib sim -- "$bin/fi_info" -p efa | grep -q 'domain: rdmap0s6-rdm'
+run() {
+	echo "efa-sim $*"
+	sim "$@" -- "$target/fabtests-compat" adapter --lib "$lib" --bin "$bin" --limit 60
+}
+run
+run --no-rdma-write --no-unsolicited
+run --no-rdma-read --no-rdma-write --no-rnr-retry --device-id efa0
+run --reorder 40 --seed 7
+run --rnr 10 --no-notify --no-sgid
+run --old-kernel --send-queue 256 --recv-queue 512
