@@ -35,7 +35,7 @@ fn open(d: &Arc<Domain>, info: &Info, av: u32) -> End {
     let cq = d
         .open_cq(Cq::new(FI_CQ_FORMAT_DATA, 0, FI_WAIT_FD).unwrap())
         .unwrap();
-    let ep = rdm::Ep::new(info, d.max_rdma(), d.mtu()).unwrap();
+    let ep = rdm::Ep::new(info, false, d.max_rdma(), d.mtu()).unwrap();
     let mut s = d.lock();
     let s = &mut *s;
     let id = s.eps.insert(ep);

@@ -468,10 +468,15 @@ int main(void)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	discovery();
 	library();
-	if (fi_getinfo(API, NULL, NULL, 0, NULL, &info) || fi_fabric(info->fabric_attr, &fabric, NULL)) {
+	struct fi_info *wire = fi_allocinfo();
+
+	wire->fabric_attr->name = strdup("efa");
+	wire->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+	if (fi_getinfo(API, NULL, NULL, 0, wire, &info) || fi_fabric(info->fabric_attr, &fabric, NULL)) {
 		printf("no provider\n");
 		return EXIT_FAILURE;
 	}
+	fi_freeinfo(wire);
 	fabrics();
 	EXPECT(0, fi_domain(fabric, info, &domain, NULL));
 	domains();

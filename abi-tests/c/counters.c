@@ -105,7 +105,12 @@ static void round_trip(enum fi_wait_obj wait)
 
 int main(void)
 {
-	DO(0, fi_getinfo(FI_VERSION(1, 21), NULL, NULL, 0, NULL, &info));
+	struct fi_info *hints = fi_allocinfo();
+
+	hints->fabric_attr->name = strdup("efa");
+	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+	DO(0, fi_getinfo(FI_VERSION(1, 21), NULL, NULL, 0, hints, &info));
+	fi_freeinfo(hints);
 	DO(0, fi_fabric(info->fabric_attr, &fabric, NULL));
 	DO(0, fi_domain(fabric, info, &domain, NULL));
 	round_trip(FI_WAIT_UNSPEC);

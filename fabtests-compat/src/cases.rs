@@ -80,6 +80,13 @@ impl Case {
     }
 }
 
+/// Endpoints without the wire protocol.
+fn direct() -> Vec<Case> {
+    ["fi_rdm_pingpong", "fi_rdm_bw"]
+        .map(|p| Case::pair(p, "-S 1,64,4096 -v -I 20 -W 8 -f efa-direct"))
+        .to_vec()
+}
+
 /// Cases that reach their peers through an EFA adapter, real or emulated: for `efa-sim run`.
 pub fn adapter(bin: &Path) -> Vec<Case> {
     let mut v = Vec::new();
@@ -94,6 +101,7 @@ pub fn adapter(bin: &Path) -> Vec<Case> {
         let (program, args) = p.split_once(' ').unwrap_or((p, ""));
         v.push(Case::pair(program, &format!("{args} -v -I 10 -W 8 -f efa")).far());
     }
+    v.extend(direct());
     v.extend(["counters", "peer_death", "collectives"].map(|p| Case::single(p).far()));
     v.retain(|c| bin.join(&c.program).exists());
     v
@@ -149,6 +157,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
             v.push(Case::pair(program, &args).far());
         }
     }
+    v.extend(direct());
     // Two processes' worth of work on the defaults, unverified and with injection.
     v.push(Case::pair(
         "fi_rma_pingpong",

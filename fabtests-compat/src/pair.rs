@@ -107,7 +107,12 @@ pub fn run(at: &Where, c: &Case) -> Result<String, String> {
         } else {
             vec![format!("-E={port}")]
         };
-        [vec!["-p".to_string(), at.provider.clone()], port].concat()
+        let mut all = vec!["-p".to_string(), at.provider.clone()];
+        // Unless they ask for a fabric, programs would take the first that is offered: `efa-direct`.
+        if at.provider == "efa" && !c.pingpong_ports && !c.args.iter().any(|a| a == "-f") {
+            all.extend(["-f", "efa"].map(str::to_string));
+        }
+        [all, port].concat()
     };
     let pin = |core| {
         if at.pin {

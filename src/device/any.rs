@@ -115,6 +115,13 @@ impl Device for Dev {
         })
     }
 
+    fn open_raw(&self, qpn: u16, datagram: bool, unsolicited: bool) -> Result<Qp> {
+        Ok(match self {
+            Dev::Soft(d) => Qp::Soft(d.open_raw(qpn, datagram, unsolicited)?),
+            Dev::Verbs(d) => Qp::Verbs(d.open_raw(qpn, datagram, unsolicited)?),
+        })
+    }
+
     fn open_group(&self, qpn: u16, count: usize) -> Result<Vec<Qp>> {
         Ok(match self {
             Dev::Soft(d) => d

@@ -62,8 +62,21 @@ pub struct DeviceAttr {
     /// Name of the network interface below.
     pub netdev: String,
     pub caps: Caps,
+    pub raw: Raw,
     /// Of a piece of hardware.
     pub identity: Option<Identity>,
+}
+
+/// What bounds an application that sees the adapter's own work requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Raw {
+    /// Entries of its queues.
+    pub sends: usize,
+    pub recvs: usize,
+    /// Bytes that go with a work request itself.
+    pub inline: usize,
+    /// Pieces of memory of a message.
+    pub pieces: usize,
 }
 
 /// What an adapter does by itself.
@@ -253,6 +266,16 @@ pub enum Event {
     },
     /// An operation posted here has ended.
     Done { wr_id: u64, status: Status },
+    /// A receive posted with [`QueuePair::post_recv`] has a message of `len` bytes, or a peer's `write` has used it up for its
+    /// immediate data. A sender that was neither sent to nor met has a key of 0, and a host of zero if that is unknown.
+    Taken {
+        wr_id: u64,
+        from: QpAddr,
+        len: u32,
+        imm: Option<u32>,
+        status: Status,
+        write: bool,
+    },
     /// Something is awaited from a peer ([`QueuePair::expect`]), and only who sends to it hears of its end.
     Silent { peer: QpAddr },
     /// A peer does not answer, or is not who it was: nothing posted to it is left, and nothing
@@ -370,6 +393,9 @@ pub trait Device {
     fn attr(&self) -> &DeviceAttr;
     /// Opens a queue pair; `qpn` 0 lets the adapter choose.
     fn open_qp(&self, qpn: u16) -> Result<Self::Qp>;
+    /// Opens a queue pair for an application that sees the adapter's own work requests; reliable, or for datagrams.
+    /// `unsolicited`: peers' writes with immediate data take no receive, where the adapter can do that.
+    fn open_raw(&self, qpn: u16, datagram: bool, unsolicited: bool) -> Result<Self::Qp>;
     /// Opens queue pairs with consecutive numbers and one key, so that the address of the first
     /// gives those of the others.
     fn open_group(&self, qpn: u16, count: usize) -> Result<Vec<Self::Qp>>;

@@ -15,7 +15,7 @@ mod sock;
 mod thread;
 
 use super::{
-    Caps, Device, DeviceAttr, Directory, Event, Events, Payload, QpAddr, QueuePair, Remote,
+    Caps, Device, DeviceAttr, Directory, Event, Events, Payload, QpAddr, QueuePair, Raw, Remote,
 };
 use crate::core::params;
 use crate::core::Result;
@@ -185,6 +185,12 @@ impl SoftDevice {
                 unsolicited: true,
                 sure: true,
             },
+            raw: Raw {
+                sends: 2048,
+                recvs: 4096,
+                inline: 4096,
+                pieces: crate::hmem::MAX_SEGS,
+            },
             identity: None,
         };
         Ok((attr, ip))
@@ -256,6 +262,10 @@ impl Device for SoftDevice {
     fn open_qp(&self, qpn: u16) -> Result<SoftQp> {
         let qkey = key_for(qpn);
         self.qp(Sock::bind(self.ip, qpn, SOCKET_BYTES)?, qkey)
+    }
+
+    fn open_raw(&self, qpn: u16, _: bool, _: bool) -> Result<SoftQp> {
+        self.open_qp(qpn)
     }
 
     fn open_group(&self, qpn: u16, count: usize) -> Result<Vec<SoftQp>> {
@@ -455,7 +465,7 @@ mod tests {
                         msgs.push(Events::bytes(arena, &data).to_vec())
                     }
                     Event::WriteImm { imm, .. } => msgs.push(imm.to_le_bytes().to_vec()),
-                    Event::PeerDown { .. } | Event::Remote { .. } | Event::Silent { .. } => {}
+                    _ => {}
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! The EFA adapters of this machine: opened once, when they are first asked for, and never closed.
 
 use super::sys::*;
-use crate::device::{Bus, Caps, DeviceAttr, Identity};
+use crate::device::{Bus, Caps, DeviceAttr, Identity, Raw};
 use crate::types::*;
 use core::ffi::{c_char, CStr};
 use core::mem::{size_of, zeroed};
@@ -95,6 +95,7 @@ unsafe fn describe(
         }
         d
     };
+    let pieces = usize::from(limits.max_sq_sge.min(limits.max_rq_sge)).clamp(1, 2);
     let caps = |bit| limits.device_caps & bit != 0;
     let sys = sysfs(name);
     // SAFETY: the firmware version ends within its array.
@@ -114,8 +115,14 @@ unsafe fn describe(
             rdma_read: caps(CAP_RDMA_READ),
             rdma_write: caps(CAP_RDMA_WRITE),
             remote_events: false,
-            unsolicited: false,
+            unsolicited: caps(CAP_UNSOLICITED),
             sure: false,
+        },
+        raw: Raw {
+            sends: (limits.max_sq_wr as usize).min(super::RAW_SENDS),
+            recvs: (limits.max_rq_wr as usize / pieces).min(super::RAW_RECVS),
+            inline: limits.inline_buf_size.into(),
+            pieces,
         },
         identity: Some(Identity {
             vendor: d.vendor_id,

@@ -18,6 +18,7 @@ use crate::types::*;
 pub use list::adapters;
 use list::Adapter;
 use mem::Memory;
+use qp::Mode;
 pub use qp::VerbsQp;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -27,6 +28,10 @@ use sys::*;
 /// filled. At 8,928 bytes a packet, a queue pair takes 13 MB.
 pub const SENDS: usize = 512;
 pub const RECVS: usize = 1024;
+
+/// As many of an application that sees the adapter's own work requests, which bring their memory.
+pub const RAW_SENDS: usize = 1024;
+pub const RAW_RECVS: usize = 4096;
 
 /// An address handle.
 #[derive(Clone, Copy)]
@@ -141,7 +146,16 @@ impl Device for VerbsDevice {
                 "queue pair number {qpn} was asked for: the adapter chooses its own"
             );
         }
-        VerbsQp::open(Arc::clone(&self.0))
+        VerbsQp::open(Arc::clone(&self.0), Mode::Packets, true)
+    }
+
+    fn open_raw(&self, _: u16, datagram: bool, unsolicited: bool) -> Result<VerbsQp> {
+        let mode = if datagram {
+            Mode::Datagram
+        } else {
+            Mode::Direct
+        };
+        VerbsQp::open(Arc::clone(&self.0), mode, unsolicited)
     }
 
     fn open_group(&self, _: u16, _: usize) -> Result<Vec<VerbsQp>> {

@@ -58,6 +58,11 @@ impl Pool {
         Ok(p)
     }
 
+    /// Bytes of a slot.
+    pub fn room(&self) -> usize {
+        self.slot
+    }
+
     /// Its local key.
     pub fn lkey(&self) -> u32 {
         self.lent.as_ref().map_or(0, Lent::lkey)

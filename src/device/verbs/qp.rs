@@ -10,7 +10,7 @@
 use super::mem::Lent;
 use super::pool::Pool;
 use super::sys::*;
-use super::{Handle, Opened, RECVS, SENDS};
+use super::{Handle, Opened};
 use crate::core::Result;
 use crate::device::wait::WaitSet;
 use crate::device::{Data, Event, Events, Payload, QpAddr, QueuePair, Remote, Status};
@@ -41,8 +41,6 @@ const TICK: Duration = Duration::from_millis(1);
 /// Of peers from whom something is awaited the owner is reminded so often; the clock is looked at with every so-manieth poll.
 const REMIND: Duration = Duration::from_secs(1);
 const LOOKS: u32 = 512;
-/// Not told of by a completion: the sender has no address handle here.
-const NO_HANDLE: u16 = 0xffff;
 
 #[derive(Clone, Copy)]
 enum Op {
@@ -51,12 +49,25 @@ enum Op {
     Read,
 }
 
+/// What a queue pair is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Packets of the library, in its own memory.
+    Packets,
+    /// Work requests of the application, on its own memory.
+    Direct,
+    /// As [`Mode::Direct`], unreliably.
+    Datagram,
+}
+
 /// A work request as the adapter gets it.
 #[derive(Clone, Copy)]
 struct Request {
     op: Op,
     to: Handle,
     local: ibv_sge,
+    /// A second piece of a message.
+    more: Option<ibv_sge>,
     rkey: u32,
     raddr: u64,
     imm: Option<u32>,
@@ -77,6 +88,7 @@ struct Wr {
 /// See the module text.
 pub struct VerbsQp {
     dev: Arc<Opened>,
+    mode: Mode,
     addr: QpAddr,
     qp: *mut ibv_qp,
     ex: *mut ibv_qp_ex,
@@ -90,7 +102,10 @@ pub struct VerbsQp {
     reminded: Instant,
     looks: u32,
     tx: Pool,
-    rx: Pool,
+    /// Packets' receives; the application brings its own.
+    rx: Option<Pool>,
+    /// Its receives, by slot.
+    taking: Vec<u64>,
     wrs: Vec<Option<Wr>>,
     free: Vec<u16>,
     /// Between `wr_start` and `wr_complete`: slots that were handed over.
@@ -99,7 +114,7 @@ pub struct VerbsQp {
     refused: Vec<u16>,
     /// Those to be sent again, and when.
     again: Vec<(Instant, u16)>,
-    /// Receives to be posted.
+    /// Receives to be posted, or that can be.
     empty: Vec<u16>,
     /// Completions that `arm` came across.
     pending: Vec<ibv_wc>,
@@ -112,12 +127,26 @@ unsafe impl Send for VerbsQp {}
 
 impl VerbsQp {
     /// A queue pair that is ready to send and receive. `FI_ENOMEM`, `FI_EIO`.
-    pub(super) fn open(dev: Arc<Opened>) -> Result<VerbsQp> {
+    pub(super) fn open(dev: Arc<Opened>, mode: Mode, unsolicited: bool) -> Result<VerbsQp> {
         let a = dev.adapter;
         let mtu = a.attr.mtu;
-        let tx = Pool::new(&dev.memory, SENDS, mtu, true)?;
-        let rx = Pool::new(&dev.memory, RECVS, mtu, true)?;
-        let (channel, cq) = Self::queue(&dev)?;
+        let packets = mode == Mode::Packets;
+        let (sends, recvs) = if packets {
+            (a.attr.sq_depth, a.attr.rq_depth)
+        } else {
+            (a.attr.raw.sends, a.attr.raw.recvs)
+        };
+        // Of the application's requests only those without a byte need memory of ours.
+        let tx = if packets {
+            Pool::new(&dev.memory, sends, mtu, true)?
+        } else {
+            Pool::new(&dev.memory, 1, 64, true)?
+        };
+        let rx = match mode {
+            Mode::Packets => Some(Pool::new(&dev.memory, recvs, mtu, true)?),
+            _ => None,
+        };
+        let (channel, cq) = Self::queue(&dev, sends + recvs)?;
         let (wait, timer) = (WaitSet::new()?, timer()?);
         wait.add(timer.as_raw_fd());
         if channel.is_null() {
@@ -132,6 +161,7 @@ impl VerbsQp {
                 ..QpAddr::default()
             },
             dev,
+            mode,
             qp: null_mut(),
             ex: null_mut(),
             cq,
@@ -143,25 +173,26 @@ impl VerbsQp {
             looks: 0,
             tx,
             rx,
-            wrs: (0..a.attr.sq_depth).map(|_| None).collect(),
-            free: (0..a.attr.sq_depth as u16).rev().collect(),
-            batch: Vec::with_capacity(SENDS),
+            taking: if packets { Vec::new() } else { vec![0; recvs] },
+            wrs: (0..sends).map(|_| None).collect(),
+            free: (0..sends as u16).rev().collect(),
+            batch: Vec::with_capacity(sends),
             refused: Vec::new(),
             again: Vec::new(),
-            empty: (0..a.attr.rq_depth as u16).collect(),
+            empty: (0..recvs as u16).collect(),
             pending: Vec::new(),
             routes: HashMap::new(),
             senders: HashMap::new(),
         };
-        q.create()?;
+        q.create(sends, recvs, unsolicited)?;
         q.refill();
         Ok(q)
     }
 
     /// A completion queue that notifies, or, where the adapter cannot, one that does not.
-    fn queue(dev: &Opened) -> Result<(*mut ibv_comp_channel, *mut ibv_cq)> {
+    fn queue(dev: &Opened, entries: usize) -> Result<(*mut ibv_comp_channel, *mut ibv_cq)> {
         let a = dev.adapter;
-        let entries = (a.attr.sq_depth + a.attr.rq_depth) as c_int;
+        let entries = entries as c_int;
         // SAFETY: the context is open; what is created here is destroyed by `drop`, or below.
         unsafe {
             let channel = (a.lib.ibv_create_comp_channel)(a.context);
@@ -183,12 +214,17 @@ impl VerbsQp {
     }
 
     /// Creates the queue pair and takes it through its states.
-    fn create(&mut self) -> Result<()> {
+    fn create(&mut self, sends: usize, recvs: usize, unsolicited: bool) -> Result<()> {
         let a = self.dev.adapter;
         let caps = &a.attr.caps;
         let mut ops = OP_SEND | OP_SEND_IMM;
-        ops |= if caps.rdma_read { OP_READ } else { 0 };
-        ops |= if caps.rdma_write {
+        let reliable = self.mode != Mode::Datagram;
+        ops |= if caps.rdma_read && reliable {
+            OP_READ
+        } else {
+            0
+        };
+        ops |= if caps.rdma_write && reliable {
             OP_WRITE | OP_WRITE_IMM
         } else {
             0
@@ -200,20 +236,35 @@ impl VerbsQp {
             init.send_cq = self.cq;
             init.recv_cq = self.cq;
             init.cap = ibv_qp_cap {
-                max_send_wr: a.attr.sq_depth as u32,
-                max_recv_wr: a.attr.rq_depth as u32,
-                max_send_sge: 1,
-                max_recv_sge: 1,
-                max_inline_data: 0,
+                max_send_wr: sends as u32,
+                max_recv_wr: recvs as u32,
+                max_send_sge: self.pieces() as u32,
+                max_recv_sge: self.pieces() as u32,
+                max_inline_data: if self.mode == Mode::Packets {
+                    0
+                } else {
+                    a.attr.raw.inline as u32
+                },
             };
-            init.qp_type = IBV_QPT_DRIVER;
+            init.qp_type = if reliable { IBV_QPT_DRIVER } else { IBV_QPT_UD };
             init.sq_sig_all = 1;
             init.comp_mask = INIT_PD | INIT_SEND_OPS;
             init.pd = self.dev.memory.pd();
             init.send_ops_flags = ops;
-            let mut efa = efadv_qp_init_attr::default();
+            let mut efa = efadv_qp_init_attr {
+                flags: if unsolicited && caps.unsolicited {
+                    QP_UNSOLICITED
+                } else {
+                    0
+                },
+                ..efadv_qp_init_attr::default()
+            };
             let len = size_of::<efadv_qp_init_attr>() as u32;
-            self.qp = (a.lib.efadv_create_qp_ex)(a.context, &mut init, &mut efa, len);
+            self.qp = if reliable {
+                (a.lib.efadv_create_qp_ex)(a.context, &mut init, &mut efa, len)
+            } else {
+                create_qp_ex(a.context, &mut init)
+            };
             if self.qp.is_null() {
                 return Err(failed("a queue pair", &a.attr.name));
             }
@@ -229,7 +280,7 @@ impl VerbsQp {
                     rnr_retry: 7,
                     ..ibv_qp_attr::default()
                 };
-                if state == RTS.0 && a.limits.device_caps & CAP_RNR_RETRY != 0 {
+                if state == RTS.0 && reliable && a.limits.device_caps & CAP_RNR_RETRY != 0 {
                     mask |= SET_RNR_RETRY;
                 }
                 if (a.lib.ibv_modify_qp)(self.qp, &mut attr, mask) != 0 {
@@ -240,8 +291,18 @@ impl VerbsQp {
         Ok(())
     }
 
-    /// Posts receives.
+    /// Most pieces of a message.
+    fn pieces(&self) -> usize {
+        if self.mode == Mode::Packets {
+            1
+        } else {
+            self.dev.adapter.attr.raw.pieces
+        }
+    }
+
+    /// Posts receives, of packets.
     fn refill(&mut self) {
+        let Some(rx) = &self.rx else { return };
         while !self.empty.is_empty() {
             let n = self.empty.len().min(REFILL);
             let at = self.empty.len() - n;
@@ -252,9 +313,9 @@ impl VerbsQp {
             let pairs = slots.iter().zip(list.iter_mut().zip(sges.iter_mut()));
             for (slot, (wr, sge)) in pairs {
                 *sge = ibv_sge {
-                    addr: self.rx.addr(*slot),
+                    addr: rx.addr(*slot),
                     length: self.dev.adapter.attr.mtu as u32,
-                    lkey: self.rx.lkey(),
+                    lkey: rx.lkey(),
                 };
                 wr.wr_id = RECV | u64::from(*slot);
                 wr.sg_list = sge;
@@ -288,8 +349,8 @@ impl VerbsQp {
         Ok(h)
     }
 
-    /// Hands a request over.
-    fn submit(&mut self, slot: u16, r: &Request, qkey: u32, qpn: u16) {
+    /// Hands a request over; `inline` in place of its memory.
+    fn submit(&mut self, slot: u16, r: &Request, peer: &QpAddr, inline: Option<&[u8]>) {
         let x = self.ex;
         // SAFETY: `x` is the open queue pair; calls come in the order that ibv_wr_post(3) asks for.
         unsafe {
@@ -304,18 +365,58 @@ impl VerbsQp {
                 (Op::Write, Some(i)) => ((*x).wr_rdma_write_imm)(x, r.rkey, r.raddr, i),
                 (Op::Read, _) => ((*x).wr_rdma_read)(x, r.rkey, r.raddr),
             }
-            ((*x).wr_set_sge)(x, r.local.lkey, r.local.addr, r.local.length);
-            ((*x).wr_set_ud_addr)(x, r.to.ah, qpn.into(), qkey);
+            match (inline, r.more) {
+                (Some(b), _) => {
+                    ((*x).wr_set_inline_data)(x, b.as_ptr().cast_mut().cast(), b.len());
+                }
+                (None, None) => {
+                    ((*x).wr_set_sge)(x, r.local.lkey, r.local.addr, r.local.length);
+                }
+                (None, Some(more)) => {
+                    let both = [r.local, more];
+                    ((*x).wr_set_sge_list)(x, both.len(), both.as_ptr());
+                }
+            }
+            ((*x).wr_set_ud_addr)(x, r.to.ah, peer.qpn.into(), peer.qkey);
         }
         self.batch.push(slot);
     }
 
-    fn post(&mut self, slot: u16, wr: Wr) {
+    fn post(&mut self, slot: u16, wr: Wr, inline: Option<&[u8]>) {
         let (r, peer) = (wr.request, wr.peer);
         if let Some(at) = self.wrs.get_mut(usize::from(slot)) {
             *at = Some(wr);
         }
-        self.submit(slot, &r, peer.qkey, peer.qpn);
+        self.submit(slot, &r, &peer, inline);
+    }
+
+    /// Registered memory of the application, piece by piece. `FI_EINVAL` when there are too many, or one is not registered.
+    fn lent(&self, mem: &UserMem, write: bool) -> Result<([ibv_sge; 2], usize)> {
+        let mut list = [ibv_sge::default(); 2];
+        let mut n = 0;
+        for (addr, len) in mem.pieces() {
+            let key = self.dev.memory.lkey(addr, len, write);
+            let at = list.get_mut(n).filter(|_| n < self.pieces());
+            let (Some(lkey), Some(at)) = (key, at) else {
+                return Err(unregistered(addr, len, self.pieces()));
+            };
+            *at = ibv_sge {
+                addr: addr as u64,
+                length: len as u32,
+                lkey,
+            };
+            n += 1;
+        }
+        Ok((list, n))
+    }
+
+    /// Slot of our own memory that goes with a request's.
+    fn own(&self, slot: u16) -> u16 {
+        if self.mode == Mode::Packets {
+            slot
+        } else {
+            0
+        }
     }
 
     /// A slot, and the way to a peer.
@@ -339,7 +440,7 @@ impl VerbsQp {
         let length = mem.len() as u32;
         if single && mem.is_empty() {
             let sge = ibv_sge {
-                addr: self.tx.addr(slot),
+                addr: self.tx.addr(self.own(slot)),
                 length: 0,
                 lkey: self.tx.lkey(),
             };
@@ -349,6 +450,9 @@ impl VerbsQp {
         if let Some(lkey) = Some(first.0).filter(|_| single).and_then(known) {
             let addr = first.0 as u64;
             return Ok((ibv_sge { addr, length, lkey }, None, None));
+        }
+        if self.mode != Mode::Packets {
+            return Err(unregistered(first.0, first.1, 1));
         }
         if mem.len() <= self.dev.adapter.attr.mtu {
             if write {
@@ -383,46 +487,71 @@ impl VerbsQp {
 
     fn completed(&mut self, wc: &ibv_wc, into: &mut Events) {
         let slot = wc.wr_id as u16;
+        if wc.wr_id == 0 && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
+            // It has taken no receive.
+            let from = self.sender(wc);
+            return into.list.push(Event::WriteImm {
+                from,
+                imm: wc.imm_data,
+                len: wc.byte_len,
+            });
+        }
         if wc.wr_id & RECV != 0 {
             self.arrived(slot, wc, into);
             return;
         }
-        let status = match wc.status {
-            0 => Status::Ok,
-            _ => Status::from_code(wc.vendor_err as i32).unwrap_or(Status::LocalQpError),
-        };
-        self.ended(slot, status, into);
+        self.ended(slot, status_of(wc), into);
+    }
+
+    /// Who a completion is from; a key of 0 is not known, nor a host of zero.
+    fn sender(&self, wc: &ibv_wc) -> QpAddr {
+        let qpn = wc.src_qp as u16;
+        let known = self.senders.get(&(wc.slid, qpn)).copied();
+        known.unwrap_or_else(|| QpAddr {
+            gid: self.dev.host(wc.slid).unwrap_or_default(),
+            qpn,
+            qkey: 0,
+        })
     }
 
     fn arrived(&mut self, slot: u16, wc: &ibv_wc, into: &mut Events) {
         self.empty.push(slot);
+        if self.mode != Mode::Packets {
+            return self.taken(slot, wc, into);
+        }
         if wc.status != 0 {
             return;
         }
-        let qpn = wc.src_qp as u16;
-        let known = self.senders.get(&(wc.slid, qpn)).copied();
-        let from = known.unwrap_or_else(|| QpAddr {
-            gid: self.dev.host(wc.slid).unwrap_or_default(),
-            qpn,
-            qkey: 0,
-        });
+        let from = self.sender(wc);
         if wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
-            if known.is_some() || wc.slid != NO_HANDLE {
-                into.list.push(Event::WriteImm {
-                    from,
-                    imm: wc.imm_data,
-                    len: wc.byte_len,
-                });
-            }
-            return;
+            return into.list.push(Event::WriteImm {
+                from,
+                imm: wc.imm_data,
+                len: wc.byte_len,
+            });
         }
+        let Some(rx) = &self.rx else { return };
+        let bytes = rx.bytes(slot, wc.byte_len as usize);
         let at = into.arena.len();
-        let bytes = self.rx.bytes(slot, wc.byte_len as usize);
         into.arena.extend_from_slice(bytes);
         let data = Data::Arena(at as u32, into.arena.len() as u32);
-        into.list.push(match known {
-            Some(from) => Event::Recv { from, data },
-            None => Event::Stranger { from, data },
+        into.list.push(if from.qkey != 0 {
+            Event::Recv { from, data }
+        } else {
+            Event::Stranger { from, data }
+        });
+    }
+
+    /// A receive of the application is over.
+    fn taken(&mut self, slot: u16, wc: &ibv_wc, into: &mut Events) {
+        const WITH_IMM: u32 = 1 << 1;
+        into.list.push(Event::Taken {
+            wr_id: self.taking.get(usize::from(slot)).copied().unwrap_or(0),
+            from: self.sender(wc),
+            len: wc.byte_len,
+            imm: (wc.wc_flags & WITH_IMM != 0).then_some(wc.imm_data),
+            status: status_of(wc),
+            write: wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM,
         });
     }
 
@@ -431,7 +560,7 @@ impl VerbsQp {
         let Some(at) = self.wrs.get_mut(usize::from(slot)) else {
             return;
         };
-        if status == Status::RemoteNotReady {
+        if status == Status::RemoteNotReady && self.mode == Mode::Packets {
             if let Some(w) = at {
                 let wait = BACK_OFF * (1 << w.tries.min(8));
                 w.tries += 1;
@@ -473,7 +602,7 @@ impl VerbsQp {
             self.again.swap_remove(i);
             let w = self.wrs.get(usize::from(slot)).and_then(Option::as_ref);
             if let Some((r, peer)) = w.map(|w| (w.request, w.peer)) {
-                self.submit(slot, &r, peer.qkey, peer.qpn);
+                self.submit(slot, &r, &peer, None);
             }
         }
         self.ring();
@@ -552,6 +681,7 @@ impl QueuePair for VerbsQp {
             op: Op::Send,
             to: handle,
             local,
+            more: None,
             rkey: 0,
             raddr: 0,
             imm: None,
@@ -564,7 +694,7 @@ impl QueuePair for VerbsQp {
             back: None,
             tries: 0,
         };
-        self.post(slot, w);
+        self.post(slot, w, None);
         Ok(())
     }
 
@@ -577,11 +707,12 @@ impl QueuePair for VerbsQp {
     ) -> Result<()> {
         let (slot, to) = self.begin(&remote.to)?;
         let place = match &local {
-            Payload::Copy(b) if b.len() > self.dev.adapter.attr.mtu => Err(FI_EMSGSIZE),
+            Payload::Copy(b) if b.len() > self.tx.room() => Err(FI_EMSGSIZE),
             Payload::Copy(b) => {
-                self.tx.put(slot, 0, b);
+                let own = self.own(slot);
+                self.tx.put(own, 0, b);
                 let sge = ibv_sge {
-                    addr: self.tx.addr(slot),
+                    addr: self.tx.addr(own),
                     length: b.len() as u32,
                     lkey: self.tx.lkey(),
                 };
@@ -713,6 +844,7 @@ impl VerbsQp {
             op,
             to,
             local,
+            more: None,
             rkey: remote.key as u32,
             raddr: remote.addr,
             imm,
@@ -725,7 +857,78 @@ impl VerbsQp {
             back,
             tries: 0,
         };
-        self.post(slot, w);
+        self.post(slot, w, None);
+        Ok(())
+    }
+
+    /// Sends a message of the application: `Payload::Copy` in the work request itself, other memory from where it lies.
+    /// `FI_EAGAIN`, `FI_EMSGSIZE`, `FI_EINVAL` for memory that is not registered.
+    pub fn post_message(
+        &mut self,
+        wr_id: u64,
+        to: &QpAddr,
+        payload: Payload,
+        imm: Option<u32>,
+    ) -> Result<()> {
+        let a = &self.dev.adapter.attr;
+        let (inline, mem) = match payload {
+            Payload::Copy(b) if b.len() > a.raw.inline => return Err(FI_EMSGSIZE),
+            Payload::Copy(b) => (Some(b), UserMem::EMPTY),
+            Payload::User(m) if m.len() > a.mtu => return Err(FI_EMSGSIZE),
+            Payload::User(m) if m.is_empty() => (Some(&[][..]), m),
+            Payload::User(m) => (None, m),
+        };
+        let (sges, n) = self.lent(&mem, false)?;
+        let (slot, handle) = self.begin(to)?;
+        let request = Request {
+            op: Op::Send,
+            to: handle,
+            local: sges[0],
+            more: (n > 1).then_some(sges[1]),
+            rkey: 0,
+            raddr: 0,
+            imm,
+        };
+        let w = Wr {
+            wr_id,
+            peer: *to,
+            request,
+            _lent: None,
+            back: None,
+            tries: 0,
+        };
+        self.post(slot, w, inline);
+        Ok(())
+    }
+
+    /// Posts a receive of the application; [`Event::Taken`] tells of its end. Errors as [`VerbsQp::post_message`].
+    pub fn post_recv(&mut self, wr_id: u64, mem: UserMem) -> Result<()> {
+        let (mut sges, n) = self.lent(&mem, true)?;
+        let slot = self.empty.pop().ok_or(FI_EAGAIN)?;
+        if n == 0 {
+            // An adapter wants a piece: one without a byte.
+            sges[0] = ibv_sge {
+                addr: self.tx.addr(0),
+                length: 0,
+                lkey: self.tx.lkey(),
+            };
+        }
+        let mut wr = ibv_recv_wr {
+            wr_id: RECV | u64::from(slot),
+            next: null_mut(),
+            sg_list: sges.as_mut_ptr(),
+            num_sge: n.max(1) as c_int,
+        };
+        let mut bad = null_mut();
+        // SAFETY: the request and its list live for the call; the memory is lent until the receive ends.
+        let e = unsafe { ((*(*self.qp).context).post_recv)(self.qp, &mut wr, &mut bad) };
+        if e != 0 {
+            self.empty.push(slot);
+            return Err(FI_EAGAIN);
+        }
+        if let Some(at) = self.taking.get_mut(usize::from(slot)) {
+            *at = wr_id;
+        }
         Ok(())
     }
 }
@@ -755,6 +958,24 @@ impl Drop for VerbsQp {
             }
         }
     }
+}
+
+/// How a completion ended, in the adapter's own words.
+fn status_of(wc: &ibv_wc) -> Status {
+    match wc.status {
+        0 => Status::Ok,
+        _ => Status::from_code(wc.vendor_err as i32).unwrap_or(Status::LocalQpError),
+    }
+}
+
+#[cold]
+fn unregistered(addr: usize, len: usize, pieces: usize) -> crate::core::Errno {
+    crate::warn_log!(
+        FI_LOG_EP_DATA,
+        "buffer of {len} bytes at {addr:#x}: wanted at most {pieces} pieces, each in memory registered with \
+         fi_mr_reg (FI_MR_LOCAL), for FI_RECV or FI_READ where the adapter writes to it"
+    );
+    FI_EINVAL
 }
 
 /// One log line, and the errno.

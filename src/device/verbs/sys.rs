@@ -158,6 +158,7 @@ pub struct ibv_qp_init_attr_ex {
 
 /// [`ibv_qp_init_attr_ex::qp_type`], `comp_mask` and `send_ops_flags`.
 pub const IBV_QPT_DRIVER: c_uint = 0xff;
+pub const IBV_QPT_UD: c_uint = 4;
 pub const INIT_PD: u32 = 1;
 pub const INIT_SEND_OPS: u32 = 1 << 6;
 pub const OP_WRITE: u64 = 1;
@@ -284,6 +285,9 @@ pub struct efadv_device_attr {
 pub const CAP_RDMA_READ: u32 = 1;
 pub const CAP_RNR_RETRY: u32 = 1 << 1;
 pub const CAP_RDMA_WRITE: u32 = 1 << 3;
+pub const CAP_UNSOLICITED: u32 = 1 << 4;
+/// [`efadv_qp_init_attr::flags`]: writes with immediate data take no receive.
+pub const QP_UNSOLICITED: u16 = 1;
 
 /// `efadv_qp_init_attr` as far as every version knows it: 16 bytes. What follows is zero.
 #[repr(C)]
@@ -293,7 +297,7 @@ pub struct efadv_qp_init_attr {
     pub driver_qp_type: u32,
     pub flags: u16,
     pub sl: u8,
-    _reserved: u8,
+    pub reserved: u8,
 }
 
 #[repr(C)]
@@ -368,6 +372,27 @@ functions! {
     efa: efadv_query_device(*mut ibv_context, *mut efadv_device_attr, u32) -> c_int;
     efa: efadv_query_ah(*mut c_void, *mut efadv_ah_attr, u32) -> c_int;
     efa: efadv_create_qp_ex(*mut ibv_context, *mut ibv_qp_init_attr_ex, *mut efadv_qp_init_attr, u32) -> *mut ibv_qp;
+}
+
+/// `ibv_create_qp_ex`, which the headers define: a call of the table in front of a context.
+///
+/// # Safety
+/// The context is open, the attributes are valid.
+pub unsafe fn create_qp_ex(c: *mut ibv_context, init: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
+    type Create = unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
+    /// Offsets in `verbs_context`: of the context itself and of the call; and in the context, of the mark that it has one.
+    const CONTEXT: usize = 368;
+    const CALL: usize = 312;
+    const EXTENDED: usize = 320;
+    // SAFETY: a context with this mark lies within a `verbs_context`, which has the call or NULL.
+    unsafe {
+        let at = c.cast::<u8>();
+        if at.add(EXTENDED).cast::<usize>().read() != usize::MAX {
+            return core::ptr::null_mut();
+        }
+        let call = at.sub(CONTEXT).add(CALL).cast::<Option<Create>>().read();
+        call.map_or(core::ptr::null_mut(), |f| f(c, init))
+    }
 }
 
 fn open(name: &CStr) -> Result<*mut c_void, String> {

@@ -38,10 +38,11 @@ impl Fabric {
     /// `FI_ENODATA` when the provider has no such fabric.
     pub fn open(name: Option<&str>, api: u32) -> Result<Arc<Fabric>> {
         let name = name.unwrap_or(super::info::FABRIC);
-        if name != super::info::FABRIC {
+        if name != super::info::FABRIC && name != super::info::DIRECT {
             crate::warn_log!(
                 FI_LOG_FABRIC,
-                "fi_fabric: name: wanted {name}, had {}",
+                "fi_fabric: name: wanted {name}, had {}, {}",
+                super::info::DIRECT,
                 super::info::FABRIC
             );
             return Err(FI_ENODATA);
@@ -215,6 +216,11 @@ impl Domain {
             d.progress_thread()?;
         }
         Ok(d)
+    }
+
+    /// Whether its endpoints speak no protocol (fabric `efa-direct`).
+    pub fn direct(&self) -> bool {
+        self.fabric.name == super::info::DIRECT
     }
 
     /// Largest packet of the adapter, bytes.

@@ -38,6 +38,8 @@ const MR_MODE: i32 = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_
 const INJECT_MAX: usize = 4096;
 /// Name of the fabric of RDM endpoints that speak the wire protocol.
 pub const FABRIC: &str = "efa";
+/// And of those that speak none: a call is a work request.
+pub const DIRECT: &str = "efa-direct";
 
 fn nic(d: &DeviceAttr) -> Nic {
     let ip = QpAddr {
@@ -188,7 +190,7 @@ fn hardware(i: &mut Info, d: &DeviceAttr) {
         r.caps &= !FI_RMA_EVENT;
     }
     if let (Some(x), Some(id)) = (&mut i.domain, &d.identity) {
-        x.mr_mode = MR_MODE;
+        x.mr_mode = MR_MODE | x.mr_mode & FI_MR_LOCAL;
         x.mr_cnt = id.regions;
         x.cq_cnt = id.queues;
         x.ep_cnt = id.queue_pairs;
@@ -241,13 +243,15 @@ fn dgram(d: &DeviceAttr) -> Info {
         (t.mode, r.mode) = (FI_MSG_PREFIX, FI_MSG_PREFIX);
         (t.msg_order, r.msg_order) = (0, 0);
         t.op_flags = FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE;
+        (t.size, r.size) = (d.raw.sends, d.raw.recvs);
+        (t.iov_limit, r.iov_limit) = (d.raw.pieces, d.raw.pieces);
+        t.inject_size = d.raw.inline;
         t.rma_iov_limit = 0;
     }
     if let Some(e) = &mut i.ep {
         e.type_ = FI_EP_DGRAM;
         e.protocol_version = 1;
-        // Less what goes in front of a datagram: whether it carries data, and which.
-        e.max_msg_size = d.mtu - 16;
+        e.max_msg_size = largest(d, 0);
         e.msg_prefix_size = DGRAM_PREFIX;
         (
             e.max_order_raw_size,
@@ -261,6 +265,60 @@ fn dgram(d: &DeviceAttr) -> Info {
         x.mr_mode |= FI_MR_LOCAL;
     }
     i
+}
+
+/// The candidate of an adapter whose work requests the application sees, before hints.
+fn direct(d: &DeviceAttr, q: &Query) -> Info {
+    let mut i = rdm(d);
+    let mode = q.hints.map_or(FI_RX_CQ_DATA, |h| h.mode);
+    // A write with immediate data takes a receive here, which the application has to know.
+    let rma =
+        d.caps.rdma_read && d.caps.rdma_write && (d.caps.unsolicited || mode & FI_RX_CQ_DATA != 0);
+    let (mut tx, mut rx) = (FI_MSG | FI_SEND, FI_MSG | FI_RECV | FI_SOURCE);
+    if rma {
+        tx |= FI_RMA | FI_READ | FI_WRITE;
+        rx |= FI_RMA | FI_REMOTE_READ | FI_REMOTE_WRITE;
+    }
+    i.caps = tx | rx | FI_LOCAL_COMM | FI_REMOTE_COMM;
+    i.mode = FI_CONTEXT2 | mode & FI_RX_CQ_DATA;
+    if let (Some(t), Some(r)) = (&mut i.tx, &mut i.rx) {
+        (t.caps, r.caps, t.mode, r.mode) = (tx, rx, FI_CONTEXT2, i.mode);
+        (t.msg_order, r.msg_order) = (0, 0);
+        (t.size, r.size) = (d.raw.sends, d.raw.recvs);
+        (t.iov_limit, r.iov_limit) = (d.raw.pieces, d.raw.pieces);
+        t.inject_size = d.raw.inline;
+        r.op_flags = FI_COMPLETION;
+    }
+    if let Some(e) = &mut i.ep {
+        e.protocol_version = 1;
+        // The size of a read or write is of interest to those alone who ask for them.
+        let asked = q.hints.is_none_or(|h| h.caps & FI_RMA != 0);
+        let most = if rma && asked { d.max_rdma } else { 0 };
+        e.max_msg_size = largest(d, 0).max(most);
+        (
+            e.max_order_raw_size,
+            e.max_order_war_size,
+            e.max_order_waw_size,
+        ) = (0, 0, 0);
+        e.mem_tag_format = 0;
+    }
+    if let Some(x) = &mut i.domain {
+        x.mr_mode = MR_MODE | FI_MR_LOCAL;
+        x.caps = FI_LOCAL_COMM | FI_REMOTE_COMM;
+    }
+    if let Some(f) = &mut i.fabric {
+        f.name = Some(DIRECT.into());
+    }
+    i
+}
+
+/// Largest message of an endpoint without protocol, of whose buffer `prefix` bytes are not sent: the software adapter needs
+/// some in front, for whether data goes with it, and which.
+fn largest(d: &DeviceAttr, prefix: usize) -> usize {
+    match d.identity {
+        Some(_) => d.mtu + prefix,
+        None => d.mtu - 16,
+    }
 }
 
 fn gid_of(ip: IpAddr) -> [u8; 16] {
@@ -390,16 +448,20 @@ pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
         }
         let mut streams = rdm(&dev);
         collective(&mut streams, q.hints);
+        let mut grams = dgram(&dev);
         if dev.identity.is_some() {
             hardware(&mut streams, &dev);
-            candidates.push((streams, dev));
-            continue;
+            hardware(&mut grams, &dev);
+        } else {
+            scalable(&mut streams, q.hints);
         }
-        scalable(&mut streams, q.hints);
-        candidates.push((streams, dev.clone()));
-        candidates.push((dgram(&dev), dev));
+        candidates.push((0, direct(&dev, q), dev.clone()));
+        candidates.push((1, streams, dev.clone()));
+        candidates.push((2, grams, dev));
     }
-    for (mut i, dev) in candidates {
+    // All adapters' direct ones first, then those with the protocol, then datagrams.
+    candidates.sort_by_key(|(rank, _, _)| *rank);
+    for (_, mut i, dev) in candidates {
         match candidate(&mut i, q, &dev) {
             Ok(()) => list.push(i),
             Err(m) => {
@@ -436,7 +498,11 @@ fn fit_mr_mode(i: &mut Info, q: &Query) {
 
 fn candidate(i: &mut Info, q: &Query, d: &DeviceAttr) -> check::Check {
     let gid = &d.gid;
-    if d.identity.is_none() {
+    let direct = i
+        .fabric
+        .as_ref()
+        .is_some_and(|f| f.name.as_deref() == Some(DIRECT));
+    if d.identity.is_none() && !direct {
         fit_mr_mode(i, q);
     }
     if let Some(h) = q.hints {

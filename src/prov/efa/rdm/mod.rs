@@ -6,13 +6,13 @@
 //! the work request id through the adapter.
 
 pub mod coll;
-mod dgram;
 mod near;
 mod ops;
 mod options;
 mod peers;
 mod port;
 pub mod quick;
+mod raw;
 mod srx;
 mod strangers;
 mod stream;
@@ -52,6 +52,17 @@ pub const CNTR_EVENTS: [u64; 6] = [
     FI_REMOTE_WRITE,
     FI_REMOTE_READ,
 ];
+
+/// What an endpoint speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The wire protocol.
+    Rdm,
+    /// Nothing: every call is a work request (fabric `efa-direct`).
+    Direct,
+    /// Nothing, and unreliably (FI_EP_DGRAM).
+    Dgram,
+}
 
 /// Whose an operation's memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,7 +189,7 @@ struct Live {
     /// RMA parts that found no room.
     waiting: Vec<u32>,
     /// Receives of a datagram endpoint, in order.
-    posted: VecDeque<u32>,
+    posted: raw::Waiting,
     /// Peers on the same host.
     hub: Option<Hub>,
     nearby: near::Nearby,
@@ -282,8 +293,9 @@ pub struct Ep {
     is_context: bool,
     /// Domain-wide settings the data path needs.
     max_rdma: usize,
-    /// A datagram endpoint: no protocol, see `dgram`.
-    dgram: bool,
+    kind: Kind,
+    /// Writes with immediate data take a receive, and the application knows (FI_RX_CQ_DATA).
+    takes_imm: bool,
     /// Once closed: memory that its queue pair may still read.
     leftover: Option<coll::Leftover>,
 }
@@ -303,7 +315,7 @@ fn failure(status: Status) -> Failure {
 impl Ep {
     /// An endpoint as `info` describes it, not yet enabled. `FI_EINVAL` for an info of another
     /// endpoint type.
-    pub fn new(info: &Info, dev_max_rdma: usize, mtu: usize) -> Result<Ep> {
+    pub fn new(info: &Info, direct: bool, dev_max_rdma: usize, mtu: usize) -> Result<Ep> {
         let type_ = info.ep.as_ref().map_or(FI_EP_RDM, |e| e.type_);
         if type_ != FI_EP_RDM && type_ != FI_EP_DGRAM {
             crate::warn_log!(
@@ -313,6 +325,11 @@ impl Ep {
             );
             return Err(FI_EINVAL);
         }
+        let kind = match (type_, direct) {
+            (FI_EP_DGRAM, _) => Kind::Dgram,
+            (_, true) => Kind::Direct,
+            _ => Kind::Rdm,
+        };
         let inject_size = info.tx.as_ref().map_or(0, |t| t.inject_size);
         let qpn = info
             .src_addr
@@ -329,7 +346,11 @@ impl Ep {
             tx: None,
             rx: None,
             cntrs: [None; 6],
-            opts: options::Options::new(inject_size, atomic_max(mtu)),
+            opts: options::Options::new(inject_size, atomic_max(mtu)).of_kind(
+                kind,
+                mtu,
+                dev_max_rdma,
+            ),
             live: None,
             rxq: u32::MAX,
             srx: None,
@@ -342,7 +363,8 @@ impl Ep {
             context: None,
             is_context: false,
             max_rdma: dev_max_rdma,
-            dgram: type_ == FI_EP_DGRAM,
+            kind,
+            takes_imm: info.mode & FI_RX_CQ_DATA != 0,
             leftover: None,
         })
     }
@@ -523,9 +545,12 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
     }
     let mut qp = match ep.context.take() {
         Some(qp) => qp,
-        None => s.dev.open_qp(ep.qpn)?,
+        None if ep.kind == Kind::Rdm => s.dev.open_qp(ep.qpn)?,
+        None => s
+            .dev
+            .open_raw(ep.qpn, ep.kind == Kind::Dgram, !ep.takes_imm)?,
     };
-    let near = ep.opts.shared_memory && !ep.dgram;
+    let near = ep.opts.shared_memory && ep.kind == Kind::Rdm;
     let hub = near
         .then(|| Hub::open(qp.addr(), qp.wait_fd(), s.table.clone()))
         .flatten();
@@ -608,11 +633,11 @@ pub fn open_contexts(s: &mut State, info: &Info) -> Result<Vec<u32>> {
         return Err(FI_EINVAL);
     }
     let (max_rdma, mtu) = (s.dev.attr().max_rdma, s.dev.attr().mtu);
-    let first = Ep::new(info, max_rdma, mtu)?;
+    let first = Ep::new(info, false, max_rdma, mtu)?;
     let qps = s.dev.open_group(first.qpn, count)?;
     let mut list = Vec::with_capacity(count);
     for qp in qps {
-        let mut ep = Ep::new(info, max_rdma, mtu)?;
+        let mut ep = Ep::new(info, false, max_rdma, mtu)?;
         ep.qpn = qp.addr().qpn;
         ep.context = Some(qp);
         ep.is_context = true;
@@ -821,9 +846,29 @@ pub fn progress(s: &mut State, id: u32) {
     }
     for e in list.drain(..) {
         match e {
-            Event::Recv { from, data } if ep.dgram => {
+            Event::Recv { from, data } if ep.kind != Kind::Rdm => {
                 let peer = port.peers.of(&from);
-                dgram::arrived(&mut port, posted, peer, Events::bytes(arena, &data));
+                let bytes = Events::bytes(arena, &data);
+                raw::arrived(&mut port, ep.kind, posted, peer, bytes);
+            }
+            Event::Taken {
+                wr_id,
+                from,
+                len,
+                imm,
+                status,
+                write,
+            } => {
+                let failed = (status != Status::Ok).then(|| failure(status));
+                let t = raw::Taken {
+                    ctx: wr_id as u32,
+                    from,
+                    len,
+                    imm,
+                    failed,
+                    write,
+                };
+                raw::taken(&mut port, t);
             }
             Event::Recv { from, data } => {
                 let bytes = Events::bytes(arena, &data);
@@ -845,7 +890,10 @@ pub fn progress(s: &mut State, id: u32) {
                     proto.packet(peer, bytes, rq, &mut port);
                 }
             }
-            Event::WriteImm { from, imm, len } => port.remote_write(&from, imm, len),
+            Event::WriteImm { from, imm, len } => {
+                let peer = raw::sender(&mut port, from);
+                port.report_write(peer, imm.into(), len as usize);
+            }
             Event::Remote {
                 key, len, write, ..
             } => port.remote_access(key, len as usize, write),
@@ -853,7 +901,7 @@ pub fn progress(s: &mut State, id: u32) {
                 let fail = (status != Status::Ok).then(|| failure(status));
                 match wr_id & !0xffff_ffff {
                     WR_TX => proto.packet_done(wr_id as u32, fail, &mut port),
-                    dgram::WR => dgram::sent(&mut port, wr_id as u32, fail),
+                    raw::WR => raw::sent(&mut port, wr_id as u32, fail),
                     WR_RMA => port.rma_done(wr_id as u32, fail, waiting),
                     WR_READ => proto.read_done(wr_id as u32, fail, rq, &mut port),
                     _ => {}

@@ -6,7 +6,7 @@
 
 use super::port::{ep_port, EpPort};
 use super::work::Work;
-use super::{near, stream, Live, OpKind, UserOp, WR_RMA};
+use super::{near, raw, stream, Kind, Live, OpKind, UserOp, WR_RMA};
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::{Device, DeviceAttr, Payload, QueuePair, Remote};
@@ -16,7 +16,6 @@ use crate::proto::{
 };
 use crate::prov::efa::cq::{Entry, ErrEntry};
 use crate::prov::efa::domain::State;
-use crate::prov::efa::info::DGRAM_PREFIX;
 use crate::shm::Sent;
 use crate::types::*;
 use crate::wire::{extra, Iovs, RmaIov};
@@ -315,7 +314,7 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     };
     if let Some(b) = inject {
         // A datagram's prefix is the application's to leave alone, and not sent.
-        let unsent = if ep.dgram { DGRAM_PREFIX } else { 0 };
+        let unsent = raw::unsent(ep.kind);
         inject_fits(b.len().saturating_sub(unsent), limit)?;
     }
     too_long("message", r.data.len(), max)?;
@@ -359,8 +358,8 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
         receipt: confirmed,
         inject: inject.is_some(),
     };
-    let posted = if ep.dgram {
-        super::dgram::send(&mut port, ctx, peer, r)
+    let posted = if ep.kind != Kind::Rdm {
+        raw::send(&mut port, ep.kind, ctx, peer, r)
     } else {
         proto.send(&args, &mut port)
     };
@@ -488,10 +487,8 @@ pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
     op.done = r.common.done;
     args.ctx = s.ops.insert(op);
     if let Poster::Ep(id) = by {
-        let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
-        if let Some(live) = ep.live.as_mut().filter(|_| ep.dgram) {
-            live.posted.push_back(args.ctx);
-            return Ok(());
+        if s.eps.get(id).is_some_and(|ep| ep.kind != Kind::Rdm) {
+            return raw_recv(s, id, args.ctx, args.tagged);
         }
     }
     let whole = Place::whole(args.ctx, args.len);
@@ -500,6 +497,19 @@ pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
         return Ok(());
     }
     post(s, rxq, &args)
+}
+
+/// Posts a receive whose operation exists to an endpoint without protocol.
+fn raw_recv(s: &mut State, id: u32, ctx: u32, tagged: bool) -> Result<()> {
+    live_port!(s, id, None => ep, _proto, port, posted);
+    let done = if tagged {
+        Err(FI_EOPNOTSUPP)
+    } else {
+        raw::recv(&mut port, ep.kind, posted, ctx)
+    };
+    done.inspect_err(|_| {
+        port.ops.remove(ctx);
+    })
 }
 
 /// Posts a receive whose operation exists to a queue, with the messages that are there for it.
@@ -625,7 +635,7 @@ pub(super) fn rma_op(id: u32, peer: PeerId, r: &RmaReq, report: bool) -> UserOp 
 pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     let inject = r.data.injected();
     live_port!(s, id, inject => ep, proto, port, _posted);
-    if ep.dgram {
+    if ep.kind == Kind::Dgram || ep.kind == Kind::Direct && ep.caps & FI_RMA == 0 {
         return Err(FI_EOPNOTSUPP);
     }
     if let Some(b) = inject {
@@ -648,7 +658,7 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     let sure = port.dev.attr().caps.sure;
     let able = proto.features_of(peer).map_or(sure, |f| f & need != 0);
     let own = if r.write { ep.rdma_write } else { ep.rdma_read };
-    let native = own && able && port.qp.takes(&mem);
+    let native = own && able && port.qp.takes(&mem) || ep.kind == Kind::Direct;
     let report = r.common.reports(&r.data, ep.tx, flags);
     if native {
         match near::rma(&mut port, peer, r, report) {
@@ -827,7 +837,7 @@ pub fn atomic(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
 pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     let room = AtomicRoom::of(s.dev.attr());
     live_port!(s, id, None => ep, proto, port, _posted);
-    if ep.dgram {
+    if ep.kind != Kind::Rdm {
         return Err(FI_EOPNOTSUPP);
     }
     let flags = r.common.flags_or(ep.tx_flags);

@@ -1,6 +1,6 @@
 //! Endpoint options (fi_endpoint(3), fi_efa(7)): `fi_getopt` and `fi_setopt`.
 
-use super::Ep;
+use super::{Ep, Kind};
 use crate::core::Result;
 use crate::types::*;
 
@@ -59,6 +59,18 @@ impl Options {
             homogeneous: false,
             unsolicited: true,
         }
+    }
+}
+
+impl Options {
+    /// What bounds endpoints without protocol: a packet, and the adapter's reads and writes.
+    pub fn of_kind(mut self, kind: Kind, mtu: usize, max_rdma: usize) -> Options {
+        if kind != Kind::Rdm {
+            self.max_msg_size = mtu;
+            self.max_rma_size = max_rdma;
+            self.inject_rma_size = 0;
+        }
+        self
     }
 }
 

@@ -11,6 +11,8 @@ use std::collections::HashMap;
 #[derive(Debug, Default)]
 pub struct Peers {
     by_addr: HashMap<QpAddr, PeerId>,
+    /// The latest with a host and queue pair number, whatever its key.
+    by_number: HashMap<([u8; 16], u16), PeerId>,
     addrs: Vec<QpAddr>,
 }
 
@@ -23,8 +25,14 @@ impl Peers {
         }
         let p = self.addrs.len() as PeerId;
         self.by_addr.insert(*a, p);
+        self.by_number.insert((a.gid, a.qpn), p);
         self.addrs.push(*a);
         p
+    }
+
+    /// The latest peer of a host and queue pair number.
+    pub fn latest(&self, gid: [u8; 16], qpn: u16) -> Option<PeerId> {
+        self.by_number.get(&(gid, qpn)).copied()
     }
 
     /// Device address of a peer.

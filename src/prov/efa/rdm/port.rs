@@ -5,7 +5,7 @@ use super::peers::Peers;
 use super::{failure, Bound, OpKind, UserOp, WR_CONTROL, WR_READ, WR_RMA, WR_TX};
 use crate::core::slab::Slab;
 use crate::device::any::{Dev, Qp};
-use crate::device::{Device, Payload, QpAddr, QueuePair, Remote, Status};
+use crate::device::{Device, Payload, QueuePair, Remote, Status};
 use crate::hmem::{arith, atomic, UserMem};
 use crate::proto::{Body, Failure, Load, PeerId, Port, ReadPost, Received, ShortRecv, Token};
 use crate::prov::efa::av::Av;
@@ -193,15 +193,28 @@ impl EpPort<'_> {
     }
 
     /// A peer has written with immediate data.
-    pub fn remote_write(&mut self, from: &QpAddr, imm: u32, len: u32) {
-        let peer = self.peers.of(from);
-        self.report_write(peer, u64::from(imm), len as usize);
-    }
-
     pub(super) fn report_write(&mut self, peer: PeerId, data: u64, len: usize) {
         let src = self.source_of(peer);
         if let Some(q) = self.rx.and_then(|b| self.cqs.get_mut(b.cq)) {
             q.push(Entry {
+                flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
+                len,
+                data,
+                src,
+                ..Entry::default()
+            });
+        }
+    }
+
+    /// As [`EpPort::report_write`], by using up receive `ctx`, whose context goes with it.
+    pub(super) fn wrote(&mut self, ctx: u32, peer: PeerId, len: usize, data: u64) {
+        let Some(op) = self.ops.remove(ctx) else {
+            return;
+        };
+        let src = self.source_of(peer);
+        if let Some(q) = self.rx.and_then(|b| self.cqs.get_mut(b.cq)) {
+            q.push(Entry {
+                context: op.context,
                 flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
                 len,
                 data,

@@ -7,7 +7,7 @@
 
 use super::near::{head_len, head_of, words_of, MESSAGE};
 use super::stream::FIRST;
-use super::Ep;
+use super::{Ep, Kind};
 use crate::core::Result;
 use crate::hmem::Piece;
 use crate::proto::{Short, ANY, COLLECTIVE_TAG};
@@ -39,7 +39,7 @@ impl Ep {
     /// Looks at the settings again, one of which has changed.
     pub(super) fn choose_lane(&mut self) {
         let reports = |b: Option<super::Bound>, flags| super::ops::reports(b, flags);
-        let plain = self.enabled() && !self.dgram;
+        let plain = self.enabled() && self.kind == Kind::Rdm;
         let o = &self.opts;
         let most = |inject: usize, max: usize| [inject.min(max), FIRST.min(max)];
         self.lane = Lane {

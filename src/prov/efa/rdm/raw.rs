@@ -1,0 +1,191 @@
+//! Endpoints without the wire protocol: fabric `efa-direct`, and datagrams (FI_EP_DGRAM). One call is one work request.
+//!
+//! A real adapter gets the application's own buffers: a receive is posted to its queue, a message is sent from where it lies, and
+//! the data that goes with it travels as immediate data. The software adapter carries messages with a byte in front that says
+//! whether there is such data, and finds their receives here; a message without one waits for it, but a datagram is
+//! dropped. Of a datagram's buffer the first 40 bytes are left alone (FI_MSG_PREFIX), where an adapter writes a header.
+
+use super::port::EpPort;
+use super::{Kind, MsgReq, UserOp};
+use crate::core::Result;
+use crate::device::any::Qp;
+use crate::device::{Payload, QpAddr, QueuePair};
+use crate::hmem::UserMem;
+use crate::proto::{Failure, PeerId, Port, Received, ANY};
+use crate::prov::efa::info::DGRAM_PREFIX;
+use crate::types::*;
+use std::collections::VecDeque;
+
+/// Kinds of work requests: messages and receives.
+pub const WR: u64 = 4 << 32;
+pub const WR_RECV: u64 = 6 << 32;
+
+/// What the software adapter has brought or waits for.
+#[derive(Default)]
+pub struct Waiting {
+    /// Receives without a message.
+    posted: VecDeque<u32>,
+    /// Messages without a receive.
+    early: VecDeque<(PeerId, Box<[u8]>)>,
+}
+
+/// Bytes in front of a buffer that are not sent.
+pub fn unsent(kind: Kind) -> usize {
+    if kind == Kind::Dgram {
+        DGRAM_PREFIX
+    } else {
+        0
+    }
+}
+
+/// Posts a send whose operation is `ctx`. `FI_EINVAL` for a buffer without room for the prefix, or not in registered memory,
+/// `FI_EMSGSIZE` for one that is longer than a packet, `FI_EAGAIN` when the queue is full.
+pub fn send(port: &mut EpPort, kind: Kind, ctx: u32, peer: PeerId, r: &MsgReq) -> Result<()> {
+    if r.tag.is_some() {
+        return Err(FI_EOPNOTSUPP);
+    }
+    let to = *port.peers.addr(peer).ok_or(FI_EINVAL)?;
+    let skip = unsent(kind);
+    let payload = match r.data {
+        super::Data::Inject(b) => Payload::Copy(b.get(skip..).ok_or(FI_EINVAL)?),
+        super::Data::User(m) if m.len() < skip => return Err(FI_EINVAL),
+        super::Data::User(m) => Payload::User(m.part(skip, usize::MAX)),
+    };
+    let wr = WR | u64::from(ctx);
+    if let Qp::Verbs(q) = port.qp {
+        return q.post_message(wr, &to, payload, r.cq_data.map(|d| d as u32));
+    }
+    // Data for the receiver travels in front; nothing stands for "none".
+    let mut head = [0u8; 9];
+    let mut used = 1;
+    if let (Some(d), [mark, rest @ ..]) = (r.cq_data, &mut head) {
+        *mark = 1;
+        rest.copy_from_slice(&d.to_le_bytes());
+        used = 9;
+    }
+    let head = head.get(..used).unwrap_or(&[]);
+    port.qp.post_send(wr, &to, head, payload)
+}
+
+/// Posts a receive whose operation is `ctx`. Errors as [`send`].
+pub fn recv(port: &mut EpPort, kind: Kind, waiting: &mut Waiting, ctx: u32) -> Result<()> {
+    if let Qp::Verbs(q) = port.qp {
+        let mem = port.ops.get(ctx).map_or(UserMem::EMPTY, |op| op.mem);
+        if mem.len() < unsent(kind) {
+            return Err(FI_EINVAL);
+        }
+        return q.post_recv(WR_RECV | u64::from(ctx), mem);
+    }
+    match waiting.early.pop_front() {
+        Some((from, bytes)) => fill(port, kind, ctx, from, &bytes),
+        None => waiting.posted.push_back(ctx),
+    }
+    Ok(())
+}
+
+/// A send is done.
+pub fn sent(port: &mut EpPort, ctx: u32, failed: Option<Failure>) {
+    port.sent(ctx, failed.map_or(Ok(()), Err));
+}
+
+/// The software adapter has brought a message.
+pub fn arrived(port: &mut EpPort, kind: Kind, waiting: &mut Waiting, from: PeerId, bytes: &[u8]) {
+    match waiting.posted.pop_front() {
+        Some(ctx) => fill(port, kind, ctx, from, bytes),
+        None if kind == Kind::Direct => waiting.early.push_back((from, bytes.into())),
+        None => {}
+    }
+}
+
+/// Puts a message into its receive.
+fn fill(port: &mut EpPort, kind: Kind, ctx: u32, from: PeerId, bytes: &[u8]) {
+    let (cq_data, data) = match bytes.split_first() {
+        Some((1, rest)) => match rest.split_first_chunk::<8>() {
+            Some((d, rest)) => (Some(u64::from_le_bytes(*d)), rest),
+            None => (None, &[][..]),
+        },
+        Some((_, rest)) => (None, rest),
+        None => (None, &[][..]),
+    };
+    let skip = unsent(kind);
+    port.store(ctx, skip as u64, data);
+    let len = (skip + data.len()) as u64;
+    let room = port.ops.get(ctx).map_or(0, |o: &UserOp| o.mem.len() as u64);
+    let result = if len > room {
+        Err(Failure {
+            errno: FI_ETRUNC,
+            status: 0,
+        })
+    } else {
+        Ok(())
+    };
+    ended(port, ctx, from, len, cq_data, result);
+}
+
+fn ended(
+    port: &mut EpPort,
+    ctx: u32,
+    from: PeerId,
+    len: u64,
+    cq_data: Option<u64>,
+    result: core::result::Result<(), Failure>,
+) {
+    let room = port.ops.get(ctx).map_or(0, |o: &UserOp| o.mem.len() as u64);
+    let msg = Received {
+        from,
+        len,
+        tag: 0,
+        cq_data,
+        base: 0,
+        room,
+        stays: false,
+    };
+    port.received(ctx, msg, result);
+}
+
+/// What a real adapter says of a receive it has filled.
+pub struct Taken {
+    pub ctx: u32,
+    pub from: QpAddr,
+    pub len: u32,
+    pub imm: Option<u32>,
+    pub failed: Option<Failure>,
+    /// A peer's write has used the receive up for its immediate data.
+    pub write: bool,
+}
+
+/// The peer of a completion, which does not name its key unless the adapter has sent to it or met it.
+pub fn sender(port: &mut EpPort, from: QpAddr) -> PeerId {
+    if from.qkey != 0 {
+        return port.peers.of(&from);
+    }
+    let Some(p) = port.peers.latest(from.gid, from.qpn) else {
+        return ANY;
+    };
+    if let Some(a) = port.peers.addr(p).copied() {
+        port.qp.meet(&a);
+    }
+    p
+}
+
+/// A receive at a real adapter is over.
+pub fn taken(port: &mut EpPort, t: Taken) {
+    let from = sender(port, t.from);
+    if t.write {
+        if let Some(op) = port.ops.get_mut(t.ctx) {
+            op.flags = FI_RMA | FI_REMOTE_WRITE;
+            // The data has gone elsewhere.
+            op.mem = UserMem::EMPTY;
+        }
+        return port.wrote(t.ctx, from, t.len as usize, t.imm.unwrap_or(0).into());
+    }
+    let result = t.failed.map_or(Ok(()), Err);
+    ended(
+        port,
+        t.ctx,
+        from,
+        t.len.into(),
+        t.imm.map(u64::from),
+        result,
+    );
+}
