@@ -12,6 +12,7 @@ use crate::device::{Directory, Status};
 use crate::hmem::UserMem;
 use crate::types::*;
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering::*};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
@@ -49,11 +50,24 @@ impl Table {
     }
 }
 
+/// Where bytes of the application were found to be registered; good until something is withdrawn.
+#[derive(Clone, Copy, Default)]
+pub struct Found {
+    from: usize,
+    to: usize,
+    lkey: u32,
+    write: bool,
+    /// What [`Memory::withdrawn`] was.
+    at: u64,
+}
+
 /// Registered memory of a protection domain. Thread safe.
 pub struct Memory {
     adapter: &'static Adapter,
     pd: *mut ibv_pd,
     table: Mutex<Table>,
+    /// Registrations withdrawn so far.
+    withdrawn: AtomicU64,
     directory: Mutex<Option<Arc<dyn Directory>>>,
 }
 
@@ -98,6 +112,7 @@ impl Memory {
             adapter,
             pd,
             table: Mutex::default(),
+            withdrawn: AtomicU64::new(1),
             directory: Mutex::new(None),
         })
     }
@@ -145,12 +160,31 @@ impl Memory {
         Ok(Lent { lib, mr })
     }
 
-    /// The local key of bytes that lie in a region of the application.
-    pub fn lkey(&self, addr: usize, len: usize, write: bool) -> Option<u32> {
+    /// The local key of bytes that lie in a region of the application; `last` is where the bytes before were.
+    #[inline]
+    pub fn lkey(&self, last: &mut Found, addr: usize, len: usize, write: bool) -> Option<u32> {
+        let now = self.withdrawn.load(Acquire);
+        let inside = addr >= last.from && addr <= last.to && len <= last.to - addr;
+        if inside && last.at == now && (last.write || !write) {
+            return Some(last.lkey);
+        }
+        *last = self.find(addr, len, write)?;
+        last.at = now;
+        Some(last.lkey)
+    }
+
+    fn find(&self, addr: usize, len: usize, write: bool) -> Option<Found> {
         let t = self.table();
         let key = t.around(addr, len, |r| !write || r.local_write)?;
-        // SAFETY: what is in the table is registered.
-        t.by_key.get(&key).map(|r| unsafe { (*r.mr).lkey })
+        let r = t.by_key.get(&key)?;
+        Some(Found {
+            from: r.mem.addr(),
+            to: r.mem.addr() + r.mem.len(),
+            // SAFETY: what is in the table is registered.
+            lkey: unsafe { (*r.mr).lkey },
+            write: r.local_write,
+            at: 0,
+        })
     }
 
     /// What the adapter may do with memory of this access (fi_mr(3)): also what peers do to serve a send by reading.
@@ -228,6 +262,7 @@ impl Memory {
             return Ok(());
         }
         let r = t.by_key.remove(&k).ok_or(FI_EINVAL)?;
+        self.withdrawn.fetch_add(1, AcqRel);
         t.by_addr.remove(&(r.mem.addr(), k));
         drop(t);
         if r.published {

@@ -1,7 +1,8 @@
 //! Real EFA adapters, through libibverbs and libefa.
 //!
 //! `sys` finds the libraries, `list` the adapters; a domain has a [`VerbsDevice`]: a protection domain with its
-//! registered memory (`mem`) and address handles. `qp` is a queue pair: packets are copied into registered slots (`pool`) for
+//! registered memory (`mem`) and address handles. `rings` drives the adapter's queues in place, where libefa gives them
+//! out; otherwise calls of libibverbs do. `qp` is a queue pair: packets are copied into registered slots (`pool`) for
 //! sending and taken out of posted ones when they arrive; reads and writes go straight to memory where it is
 //! registered.
 
@@ -9,6 +10,7 @@ mod list;
 mod mem;
 mod pool;
 mod qp;
+mod rings;
 pub mod sys;
 
 use super::{Device, DeviceAttr, Directory, QpAddr, Status};

@@ -7,8 +7,9 @@
 //! An adapter tells of a peer's end only who sends to it: of peers from whom an answer is awaited the owner is reminded now and
 //! then, to send them something.
 
-use super::mem::Lent;
+use super::mem::{Found, Lent};
 use super::pool::Pool;
+use super::rings::{self, Rings, SendWqe};
 use super::sys::*;
 use super::{Handle, Opened};
 use crate::core::Result;
@@ -20,6 +21,7 @@ use core::ffi::c_int;
 use core::mem::{size_of, zeroed};
 use core::ptr::null_mut;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -85,6 +87,47 @@ struct Wr {
     tries: u32,
 }
 
+/// Hashes addresses, which an application chose, and which are few.
+#[derive(Default)]
+struct AddrHasher(u64);
+type Quick = BuildHasherDefault<AddrHasher>;
+
+impl Hasher for AddrHasher {
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
+
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        for b in bytes.chunks(8) {
+            let mut v = [0; 8];
+            for (to, from) in v.iter_mut().zip(b) {
+                *to = *from;
+            }
+            self.write_u64(u64::from_le_bytes(v));
+        }
+    }
+
+    #[inline]
+    fn write_u16(&mut self, v: u16) {
+        self.write_u64(v.into());
+    }
+
+    #[inline]
+    fn write_u32(&mut self, v: u32) {
+        self.write_u64(v.into());
+    }
+
+    #[inline]
+    fn write_usize(&mut self, _: usize) {}
+
+    #[inline]
+    fn write_u64(&mut self, v: u64) {
+        self.0 = (self.0.rotate_left(5) ^ v).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
 /// See the module text.
 pub struct VerbsQp {
     dev: Arc<Opened>,
@@ -108,6 +151,8 @@ pub struct VerbsQp {
     taking: Vec<u64>,
     wrs: Vec<Option<Wr>>,
     free: Vec<u16>,
+    /// The queues themselves, where they can be had.
+    rings: Option<Rings>,
     /// Between `wr_start` and `wr_complete`: slots that were handed over.
     batch: Vec<u16>,
     /// Those the library did not take.
@@ -116,10 +161,13 @@ pub struct VerbsQp {
     again: Vec<(Instant, u16)>,
     /// Receives to be posted, or that can be.
     empty: Vec<u16>,
-    /// Completions that `arm` came across.
+    /// Completions just taken, and those that `arm` came across.
+    list: [ibv_wc; BATCH],
     pending: Vec<ibv_wc>,
-    routes: HashMap<QpAddr, Handle>,
-    senders: HashMap<(u16, u16), QpAddr>,
+    /// Where the application's memory was last found to be registered.
+    found: Found,
+    routes: HashMap<QpAddr, Handle, Quick>,
+    senders: HashMap<(u16, u16), QpAddr, Quick>,
 }
 
 // SAFETY: libibverbs takes calls from any thread; the owner serialises them.
@@ -176,13 +224,16 @@ impl VerbsQp {
             taking: if packets { Vec::new() } else { vec![0; recvs] },
             wrs: (0..sends).map(|_| None).collect(),
             free: (0..sends as u16).rev().collect(),
+            rings: None,
             batch: Vec::with_capacity(sends),
             refused: Vec::new(),
             again: Vec::new(),
             empty: (0..recvs as u16).collect(),
+            list: [ibv_wc::default(); BATCH],
             pending: Vec::new(),
-            routes: HashMap::new(),
-            senders: HashMap::new(),
+            found: Found::default(),
+            routes: HashMap::default(),
+            senders: HashMap::default(),
         };
         q.create(sends, recvs, unsolicited)?;
         q.refill();
@@ -269,6 +320,11 @@ impl VerbsQp {
                 return Err(failed("a queue pair", &a.attr.name));
             }
             self.ex = (a.lib.ibv_qp_to_qp_ex)(self.qp);
+            // The oldest generation has two rings in a completion queue.
+            let first = a.attr.identity.as_ref().is_none_or(|i| i.device == 0xefa0);
+            if !first && crate::core::params::efa_bool("use_data_path_direct", true) {
+                self.rings = Rings::open(a.lib, self.qp, self.cq, !self.channel.is_null());
+            }
             self.addr.qpn = (*self.qp).qp_num as u16;
             self.addr.qkey = qkey;
             for (state, mut mask) in [INIT, RTR, RTS] {
@@ -303,6 +359,15 @@ impl VerbsQp {
     /// Posts receives, of packets.
     fn refill(&mut self) {
         let Some(rx) = &self.rx else { return };
+        if let Some(r) = &mut self.rings {
+            let length = self.dev.adapter.attr.mtu as u32;
+            let lkey = rx.lkey();
+            for slot in self.empty.drain(..) {
+                let addr = rx.addr(slot);
+                r.recv(slot, &[ibv_sge { addr, length, lkey }]);
+            }
+            return r.ring_recv();
+        }
         while !self.empty.is_empty() {
             let n = self.empty.len().min(REFILL);
             let at = self.empty.len() - n;
@@ -350,7 +415,26 @@ impl VerbsQp {
     }
 
     /// Hands a request over; `inline` in place of its memory.
+    #[inline]
     fn submit(&mut self, slot: u16, r: &Request, peer: &QpAddr, inline: Option<&[u8]>) {
+        if let Some(q) = &mut self.rings {
+            return q.send(&SendWqe {
+                op: match r.op {
+                    Op::Send => rings::SEND,
+                    Op::Write => rings::WRITE,
+                    Op::Read => rings::READ,
+                },
+                slot,
+                to_qpn: peer.qpn,
+                qkey: peer.qkey,
+                ah: r.to.number,
+                imm: r.imm,
+                local: r.local,
+                more: r.more,
+                inline,
+                remote: (r.raddr, r.rkey),
+            });
+        }
         let x = self.ex;
         // SAFETY: `x` is the open queue pair; calls come in the order that ibv_wr_post(3) asks for.
         unsafe {
@@ -391,14 +475,15 @@ impl VerbsQp {
     }
 
     /// Registered memory of the application, piece by piece. `FI_EINVAL` when there are too many, or one is not registered.
-    fn lent(&self, mem: &UserMem, write: bool) -> Result<([ibv_sge; 2], usize)> {
+    fn lent(&mut self, mem: &UserMem, write: bool) -> Result<([ibv_sge; 2], usize)> {
         let mut list = [ibv_sge::default(); 2];
         let mut n = 0;
         for (addr, len) in mem.pieces() {
-            let key = self.dev.memory.lkey(addr, len, write);
-            let at = list.get_mut(n).filter(|_| n < self.pieces());
+            let key = self.dev.memory.lkey(&mut self.found, addr, len, write);
+            let most = self.pieces();
+            let at = list.get_mut(n).filter(|_| n < most);
             let (Some(lkey), Some(at)) = (key, at) else {
-                return Err(unregistered(addr, len, self.pieces()));
+                return Err(unregistered(addr, len, most));
             };
             *at = ibv_sge {
                 addr: addr as u64,
@@ -446,7 +531,8 @@ impl VerbsQp {
             };
             return Ok((sge, None, None));
         }
-        let known = |addr: usize| self.dev.memory.lkey(addr, mem.len(), !write);
+        let (memory, found) = (&self.dev.memory, &mut self.found);
+        let known = |addr: usize| memory.lkey(found, addr, mem.len(), !write);
         if let Some(lkey) = Some(first.0).filter(|_| single).and_then(known) {
             let addr = first.0 as u64;
             return Ok((ibv_sge { addr, length, lkey }, None, None));
@@ -478,7 +564,12 @@ impl VerbsQp {
     }
 
     /// Takes completions in, `BATCH` at most.
-    fn take(&mut self, into: &mut [ibv_wc; BATCH]) -> usize {
+    #[inline]
+    fn take(&mut self) -> usize {
+        let into = &mut self.list;
+        if let Some(r) = &mut self.rings {
+            return r.poll(into, RECV);
+        }
         // SAFETY: the queue is open; there is room for as many.
         let n =
             unsafe { ((*(*self.cq).context).poll_cq)(self.cq, BATCH as c_int, into.as_mut_ptr()) };
@@ -544,12 +635,11 @@ impl VerbsQp {
 
     /// A receive of the application is over.
     fn taken(&mut self, slot: u16, wc: &ibv_wc, into: &mut Events) {
-        const WITH_IMM: u32 = 1 << 1;
         into.list.push(Event::Taken {
             wr_id: self.taking.get(usize::from(slot)).copied().unwrap_or(0),
             from: self.sender(wc),
             len: wc.byte_len,
-            imm: (wc.wc_flags & WITH_IMM != 0).then_some(wc.imm_data),
+            imm: (wc.wc_flags & WC_WITH_IMM != 0).then_some(wc.imm_data),
             status: status_of(wc),
             write: wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM,
         });
@@ -630,6 +720,9 @@ impl VerbsQp {
         unsafe {
             while (lib.ibv_get_cq_event)(self.channel, &mut cq, &mut context) == 0 {
                 (lib.ibv_ack_cq_events)(cq, 1);
+                if let Some(r) = &mut self.rings {
+                    r.heard();
+                }
             }
         }
     }
@@ -730,6 +823,9 @@ impl QueuePair for VerbsQp {
     }
 
     fn ring(&mut self) {
+        if let Some(r) = &mut self.rings {
+            return r.ring();
+        }
         if self.batch.is_empty() {
             return;
         }
@@ -744,18 +840,21 @@ impl QueuePair for VerbsQp {
 
     fn poll(&mut self, into: &mut Events) {
         into.arena.clear();
-        for slot in core::mem::take(&mut self.refused) {
-            self.ended(slot, Status::LocalQpError, into);
+        if !self.refused.is_empty() || !self.pending.is_empty() {
+            for slot in core::mem::take(&mut self.refused) {
+                self.ended(slot, Status::LocalQpError, into);
+            }
+            for wc in core::mem::take(&mut self.pending) {
+                self.completed(&wc, into);
+            }
         }
-        for wc in core::mem::take(&mut self.pending) {
-            self.completed(&wc, into);
-        }
-        let mut list = [ibv_wc::default(); BATCH];
         let mut seen = 0;
         while seen < MOST {
-            let n = self.take(&mut list);
-            for wc in list.iter().take(n) {
-                self.completed(wc, into);
+            let n = self.take();
+            for i in 0..n {
+                if let Some(wc) = self.list.get(i).copied() {
+                    self.completed(&wc, into);
+                }
             }
             seen += n;
             if n < BATCH {
@@ -810,15 +909,19 @@ impl QueuePair for VerbsQp {
         // Who waits polls seldom: the next one looks at the clock.
         self.looks = LOOKS;
         if !self.channel.is_null() {
-            // SAFETY: the queue is open.
-            unsafe { ((*(*self.cq).context).req_notify_cq)(self.cq, 0) };
+            match &mut self.rings {
+                Some(r) => r.arm(),
+                // SAFETY: the queue is open.
+                None => unsafe {
+                    ((*(*self.cq).context).req_notify_cq)(self.cq, 0);
+                },
+            }
             let awaits = !self.expected.is_empty();
             tick(&self.timer, if awaits { REMIND } else { Duration::ZERO });
         }
         // What came before the queue was armed makes no event.
-        let mut list = [ibv_wc::default(); BATCH];
-        let n = self.take(&mut list);
-        self.pending.extend(list.iter().take(n));
+        let n = self.take();
+        self.pending.extend(self.list.iter().take(n));
         self.pending.is_empty() && self.again.is_empty() && self.refused.is_empty()
     }
 }
@@ -913,6 +1016,14 @@ impl VerbsQp {
                 lkey: self.tx.lkey(),
             };
         }
+        if let Some(at) = self.taking.get_mut(usize::from(slot)) {
+            *at = wr_id;
+        }
+        if let Some(r) = &mut self.rings {
+            r.recv(slot, sges.get(..n.max(1)).unwrap_or(&[]));
+            r.ring_recv();
+            return Ok(());
+        }
         let mut wr = ibv_recv_wr {
             wr_id: RECV | u64::from(slot),
             next: null_mut(),
@@ -925,9 +1036,6 @@ impl VerbsQp {
         if e != 0 {
             self.empty.push(slot);
             return Err(FI_EAGAIN);
-        }
-        if let Some(at) = self.taking.get_mut(usize::from(slot)) {
-            *at = wr_id;
         }
         Ok(())
     }

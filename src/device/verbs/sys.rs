@@ -123,7 +123,10 @@ pub struct ibv_wc {
     pub dlid_path_bits: u8,
 }
 
-/// [`ibv_wc::opcode`] of a peer's write with immediate data.
+/// [`ibv_wc::wc_flags`]: there is immediate data.
+pub const WC_WITH_IMM: c_uint = 1 << 1;
+/// [`ibv_wc::opcode`] of a receive, and of a peer's write with immediate data.
+pub const IBV_WC_RECV: c_uint = 128;
 pub const IBV_WC_RECV_RDMA_WITH_IMM: c_uint = 129;
 
 #[repr(C)]
@@ -308,12 +311,42 @@ pub struct efadv_ah_attr {
     _reserved: [u8; 6],
 }
 
+/// `efadv_wq_attr`: a queue of work requests (rdma-core 59 and later).
+#[repr(C)]
+pub struct efadv_wq_attr {
+    pub comp_mask: u64,
+    pub buffer: *mut u8,
+    pub entry_size: u32,
+    pub num_entries: u32,
+    pub doorbell: *mut u32,
+    pub max_batch: u32,
+    pub caps: u16,
+    _reserved: [u8; 2],
+}
+
+/// `efadv_cq_attr`: a completion queue (rdma-core 59 and later; the doorbell from 60 on, NULL before).
+#[repr(C)]
+pub struct efadv_cq_attr {
+    pub comp_mask: u64,
+    pub buffer: *mut u8,
+    pub entry_size: u32,
+    pub num_entries: u32,
+    pub doorbell: *mut u32,
+}
+
+type QueryWqs =
+    unsafe extern "C" fn(*mut ibv_qp, *mut efadv_wq_attr, *mut efadv_wq_attr, u32) -> c_int;
+type QueryCq = unsafe extern "C" fn(*mut ibv_cq, *mut efadv_cq_attr, u32) -> c_int;
+
 /// A table of functions: a field for each symbol, found by its name.
 macro_rules! functions {
     ($($lib:ident: $name:ident($($t:ty),*) $(-> $r:ty)?;)*) => {
         /// The functions.
         pub struct Lib {
             $(pub $name: unsafe extern "C" fn($($t),*) $(-> $r)?,)*
+            /// Not in every version.
+            pub efadv_query_qp_wqs: Option<QueryWqs>,
+            pub efadv_query_cq: Option<QueryCq>,
         }
 
         impl Lib {
@@ -331,7 +364,24 @@ macro_rules! functions {
                     }
                     Ok(p)
                 };
+                // SAFETY: the functions of these names have these types, or are not there: NULL.
+                let (efadv_query_qp_wqs, efadv_query_cq) = unsafe {
+                    let wqs = libc::dlsym(efa, c"efadv_query_qp_wqs".as_ptr());
+                    let cq = libc::dlsym(efa, c"efadv_query_cq".as_ptr());
+                    (
+                        transmute_copy::<*mut c_void, Option<QueryWqs>>(&wqs),
+                        transmute_copy::<*mut c_void, Option<QueryCq>>(&cq),
+                    )
+                };
+                if efadv_query_qp_wqs.is_none() || efadv_query_cq.is_none() {
+                    crate::info_log!(
+                        FI_LOG_FABRIC,
+                        "libefa does not give its queues out (rdma-core before 59): they are driven through it"
+                    );
+                }
                 Ok(Lib {
+                    efadv_query_qp_wqs,
+                    efadv_query_cq,
                     $($name: {
                         let name = concat!(stringify!($name), "\0");
                         let name = CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or(c"");

@@ -1,0 +1,338 @@
+//! The adapter's queues, written and read in place (efadv_query_qp_wqs(3), efadv_query_cq(3)): no call of a library on the data
+//! path.
+//!
+//! A work request is 64 bytes that go into device memory, a doorbell tells how many there are. A completion is there when its
+//! phase bit is that of the round. Layouts are those of `efa_io_defs.h` (`abi/efa-io-defs.json`). The library's own notion of
+//! the queues is not kept up: who writes here never posts or polls through it.
+
+use super::sys::*;
+use core::mem::zeroed;
+use core::ptr::null_mut;
+use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering::*};
+
+/// Bytes of a work request, and of a posted receive.
+const WQE: usize = 64;
+const RECV_WQE: usize = 16;
+/// Kinds of work requests.
+pub const SEND: u8 = 0;
+pub const READ: u8 = 1;
+pub const WRITE: u8 = 2;
+/// `ctrl1`: flags beside the kind.
+const HAS_IMM: u8 = 0x10;
+const INLINE: u8 = 0x20;
+const META_DESC: u8 = 0x80;
+/// `ctrl2`: first and last of its request, wants a completion; the lowest bit is the phase.
+const WHOLE: u8 = 0x04 | 0x08 | 0x10;
+/// `lkey_ctrl` of a receive: first and last piece.
+const FIRST: u32 = 1 << 30;
+const LAST: u32 = 1 << 31;
+/// A doorbell of a completion queue that asks for an event.
+const ARM: u32 = 1 << 31;
+
+/// A queue of work requests.
+struct Queue {
+    at: *mut u8,
+    doorbell: *mut u32,
+    mask: u16,
+    /// Entries written, ever.
+    put: u16,
+    /// Those the doorbell has told of.
+    rung: u16,
+    batch: u16,
+}
+
+impl Queue {
+    fn of(a: &efadv_wq_attr) -> Option<Queue> {
+        let entries = u16::try_from(a.num_entries).ok()?;
+        if a.buffer.is_null() || a.doorbell.is_null() || !entries.is_power_of_two() {
+            return None;
+        }
+        let batch = match u16::try_from(a.max_batch) {
+            Ok(0) | Err(_) => entries,
+            Ok(n) => n,
+        };
+        Some(Queue {
+            at: a.buffer,
+            doorbell: a.doorbell,
+            mask: entries - 1,
+            put: 0,
+            rung: 0,
+            batch: batch.min(entries),
+        })
+    }
+
+    /// Writes the next entry, of whole words.
+    #[inline]
+    fn write<const N: usize>(&mut self, entry: &[u64; N]) {
+        let slot = usize::from(self.put & self.mask);
+        for (i, w) in entry.iter().enumerate() {
+            // SAFETY: the slot lies in the mapped queue, whose entries have this size (see `open`).
+            let to = unsafe { AtomicU64::from_ptr(self.at.add((slot * N + i) * 8).cast()) };
+            to.store(*w, Relaxed);
+        }
+        self.put = self.put.wrapping_add(1);
+    }
+
+    /// Tells the adapter of what was written.
+    #[inline]
+    fn ring(&mut self) {
+        if self.rung == self.put {
+            return;
+        }
+        self.rung = self.put;
+        store_fence();
+        // SAFETY: the mapped doorbell.
+        unsafe { AtomicU32::from_ptr(self.doorbell) }.store(self.put.into(), Relaxed);
+    }
+}
+
+/// What was stored to device memory, which is write-combining, goes before what follows.
+#[inline]
+fn store_fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has the instruction.
+    unsafe {
+        core::arch::x86_64::_mm_sfence();
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a barrier, nothing else.
+    unsafe {
+        core::arch::asm!("dsb st", options(nostack, preserves_flags));
+    }
+    fence(Release);
+}
+
+/// See the module text.
+pub struct Rings {
+    sq: Queue,
+    rq: Queue,
+    cq: *mut u8,
+    cq_doorbell: *mut u32,
+    cq_entry: usize,
+    cq_mask: u32,
+    /// Completions taken, ever, and events heard.
+    taken: u32,
+    heard: u32,
+    qpn: u16,
+}
+
+/// A work request for the send queue.
+pub struct SendWqe<'a> {
+    pub op: u8,
+    pub slot: u16,
+    pub to_qpn: u16,
+    pub qkey: u32,
+    pub ah: u16,
+    pub imm: Option<u32>,
+    pub local: ibv_sge,
+    pub more: Option<ibv_sge>,
+    pub inline: Option<&'a [u8]>,
+    pub remote: (u64, u32),
+}
+
+/// A piece of memory as the adapter reads it.
+#[inline]
+fn piece(s: &ibv_sge) -> [u64; 2] {
+    [u64::from(s.length) | u64::from(s.lkey) << 32, s.addr]
+}
+
+impl Rings {
+    /// The queues of a queue pair and its completion queue, when the libraries give them out and they are of a kind that
+    /// is known here. A queue that notifies has to have a doorbell of its own.
+    ///
+    /// # Safety
+    /// Both are open and stay so while the value is used; nothing was posted to them yet.
+    pub unsafe fn open(
+        lib: &Lib,
+        qp: *mut ibv_qp,
+        cq: *mut ibv_cq,
+        notifies: bool,
+    ) -> Option<Rings> {
+        let (wqs, query) = (lib.efadv_query_qp_wqs?, lib.efadv_query_cq?);
+        // SAFETY: as promised by the caller; the answers have places of the right type.
+        let (sq, rq, c, qpn) = unsafe {
+            let (mut sq, mut rq): (efadv_wq_attr, efadv_wq_attr) = (zeroed(), zeroed());
+            let mut c: efadv_cq_attr = zeroed();
+            let len = size_of::<efadv_wq_attr>() as u32;
+            if wqs(qp, &mut sq, &mut rq, len) != 0
+                || query(cq, &mut c, size_of::<efadv_cq_attr>() as u32) != 0
+            {
+                return None;
+            }
+            (sq, rq, c, (*qp).qp_num as u16)
+        };
+        let known = sq.entry_size as usize == WQE
+            && rq.entry_size as usize == RECV_WQE
+            && matches!(c.entry_size, 16 | 32)
+            && c.num_entries.is_power_of_two()
+            && !c.buffer.is_null()
+            && (!notifies || !c.doorbell.is_null());
+        known.then_some(())?;
+        Some(Rings {
+            sq: Queue::of(&sq)?,
+            rq: Queue::of(&rq)?,
+            cq: c.buffer,
+            cq_doorbell: if notifies { c.doorbell } else { null_mut() },
+            cq_entry: c.entry_size as usize,
+            cq_mask: c.num_entries - 1,
+            taken: 0,
+            heard: 0,
+            qpn,
+        })
+    }
+
+    /// Writes a work request; the adapter hears of it with [`Rings::ring`], or when it can take no more unheard.
+    #[inline]
+    pub fn send(&mut self, w: &SendWqe) {
+        let phase = (self.sq.put / (self.sq.mask + 1)) as u8 & 1;
+        let rdma = w.op != SEND;
+        let (count, flags) = match (w.inline, w.more) {
+            (Some(b), _) => (b.len() as u16, INLINE),
+            (None, None) => (1, 0),
+            (None, Some(_)) => (2, 0),
+        };
+        let imm = if w.imm.is_some() { HAS_IMM } else { 0 };
+        let ctrl1 = w.op | flags | imm | META_DESC;
+        let mut e = [0u64; WQE / 8];
+        e[0] = u64::from(w.slot)
+            | u64::from(ctrl1) << 16
+            | u64::from(phase | WHOLE) << 24
+            | u64::from(w.to_qpn) << 32
+            | u64::from(count) << 48;
+        // The data of a completion is in network order.
+        e[1] = u64::from(w.imm.unwrap_or(0).swap_bytes()) | u64::from(w.ah) << 32;
+        e[2] = w.qkey.into();
+        match w.inline {
+            Some(b) => {
+                for (word, part) in e.iter_mut().skip(4).zip(b.chunks(8)) {
+                    let mut v = [0; 8];
+                    for (to, from) in v.iter_mut().zip(part) {
+                        *to = *from;
+                    }
+                    *word = u64::from_le_bytes(v);
+                }
+            }
+            None if rdma => {
+                e[4] = u64::from(w.local.length) | u64::from(w.remote.1) << 32;
+                e[5] = w.remote.0;
+                [e[6], e[7]] = piece(&w.local);
+            }
+            None => {
+                [e[4], e[5]] = piece(&w.local);
+                if let Some(m) = &w.more {
+                    [e[6], e[7]] = piece(m);
+                }
+            }
+        }
+        self.sq.write(&e);
+        if self.sq.put.wrapping_sub(self.sq.rung) >= self.sq.batch {
+            self.sq.ring();
+        }
+    }
+
+    /// Lets what was written go.
+    #[inline]
+    pub fn ring(&mut self) {
+        self.sq.ring();
+    }
+
+    /// Posts a receive of one or two pieces.
+    #[inline]
+    pub fn recv(&mut self, slot: u16, pieces: &[ibv_sge]) {
+        let last = pieces.len().saturating_sub(1);
+        for (i, s) in pieces.iter().enumerate() {
+            let mut ctrl = s.lkey;
+            ctrl |= if i == 0 { FIRST } else { 0 };
+            ctrl |= if i == last { LAST } else { 0 };
+            let len = s.length.min(u16::MAX.into());
+            let slot = if i == 0 { slot } else { 0 };
+            let rest = u64::from(slot) | u64::from(len) << 16 | u64::from(ctrl) << 32;
+            self.rq.write(&[s.addr, rest]);
+        }
+    }
+
+    /// Lets posted receives be used.
+    #[inline]
+    pub fn ring_recv(&mut self) {
+        self.rq.ring();
+    }
+
+    /// Takes completions, as libibverbs would tell of them; `recv` marks receives in `wr_id`.
+    #[inline]
+    pub fn poll(&mut self, into: &mut [ibv_wc], recv: u64) -> usize {
+        let mut n = 0;
+        while let Some(wc) = into.get_mut(n) {
+            let slot = (self.taken & self.cq_mask) as usize;
+            let round = self.taken / (self.cq_mask + 1);
+            let word = |i: usize| {
+                // SAFETY: the slot lies in the mapped queue, and entries are multiples of 8 bytes.
+                let p = unsafe { self.cq.add(slot * self.cq_entry + 8 * i) };
+                // SAFETY: aligned; the adapter writes to it, the process does not.
+                unsafe { AtomicU64::from_ptr(p.cast()) }
+            };
+            // req_id, status, flags, qp_num, and of a receive its length.
+            let first = word(0).load(Acquire);
+            let flags = (first >> 24) as u8;
+            if flags & 1 == (round & 1) as u8 {
+                break;
+            }
+            self.taken = self.taken.wrapping_add(1);
+            if (first >> 32) as u16 != self.qpn {
+                continue;
+            }
+            let status = (first >> 16) as u8;
+            let op = flags >> 4 & 7;
+            *wc = ibv_wc {
+                // What libibverbs calls success is 0; for others the adapter's own word counts.
+                status: status.into(),
+                vendor_err: status.into(),
+                ..ibv_wc::default()
+            };
+            n += 1;
+            if flags >> 1 & 3 == 1 {
+                wc.wr_id = u64::from(first as u16);
+                continue;
+            }
+            let second = word(1).load(Relaxed);
+            wc.wr_id = if flags >> 7 != 0 {
+                0
+            } else {
+                recv | u64::from(first as u16)
+            };
+            wc.byte_len = (first >> 48) as u32;
+            wc.slid = second as u16;
+            wc.src_qp = (second >> 16) as u16 as u32;
+            if flags & 8 != 0 {
+                wc.imm_data = ((second >> 32) as u32).swap_bytes();
+                wc.wc_flags = WC_WITH_IMM;
+            }
+            if op == WRITE {
+                wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+                if self.cq_entry > 16 {
+                    wc.byte_len |= (word(2).load(Relaxed) as u32 & 0xffff) << 16;
+                }
+            } else {
+                wc.opcode = IBV_WC_RECV;
+            }
+        }
+        n
+    }
+
+    /// Asks for an event with the next completion.
+    pub fn arm(&mut self) {
+        self.tell(ARM);
+    }
+
+    /// An event was heard: the next one is another.
+    pub fn heard(&mut self) {
+        self.heard = self.heard.wrapping_add(1);
+    }
+
+    fn tell(&self, arm: u32) {
+        if !self.cq_doorbell.is_null() {
+            let v = self.taken & 0xffff | (self.heard & 3) << 29 | arm;
+            // SAFETY: the mapped doorbell.
+            unsafe { AtomicU32::from_ptr(self.cq_doorbell) }.store(v, Release);
+        }
+    }
+}
