@@ -114,8 +114,8 @@ unsafe fn rx(
     let (b, into) = unsafe { (ep(e)?, Piece::new(buf, len).ok_or(FI_EINVAL)?) };
     if let (Poster::Ep(id), None) = (b.who, b.rx_flags) {
         let s = &mut b.domain.lock();
-        if quick::recv(s, id, into, src, tag, context as usize).is_some() {
-            return Ok(0);
+        if let Some(r) = quick::recv(s, id, into, src, tag, context as usize) {
+            return r.map(|()| 0);
         }
     }
     // SAFETY: as promised by the caller.

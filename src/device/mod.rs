@@ -276,6 +276,12 @@ pub enum Event {
         status: Status,
         write: bool,
     },
+    /// As [`Event::Done`] or [`Event::Taken`] (sender, bytes, data, whether it was a write), of a request of the short way.
+    Short {
+        short: verbs::short::Short,
+        status: Status,
+        taken: Option<(QpAddr, u32, Option<u32>, bool)>,
+    },
     /// Something is awaited from a peer ([`QueuePair::expect`]), and only who sends to it hears of its end.
     Silent { peer: QpAddr },
     /// A peer does not answer, or is not who it was: nothing posted to it is left, and nothing

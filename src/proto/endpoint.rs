@@ -14,9 +14,6 @@ use crate::types::*;
 use crate::wire::{extra, Handshake, Opt, Repr, RtmKind, HEADER_MAX, RAW_ADDR_LEN, REF_SKIP};
 use std::collections::VecDeque;
 
-/// What a handshake names as device: RDMA read and write, as the second generation has them.
-const DEVICE_VERSION: u32 = 0xefa2;
-
 /// What an endpoint is.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -25,6 +22,8 @@ pub struct Config {
     /// Longest packet, bytes.
     pub mtu: usize,
     pub raw_addr: [u8; RAW_ADDR_LEN],
+    /// Generation of our adapter, as its PCI device id tells it.
+    pub device_version: u32,
     /// The queue key in the address.
     pub connid: u32,
     /// Bits of [`extra`] that depend on the adapter.
@@ -229,7 +228,7 @@ impl Endpoint {
             extra: self.cfg.features,
             connid: Some(self.cfg.connid),
             host_id: self.cfg.host_id,
-            device_version: Some(DEVICE_VERSION),
+            device_version: Some(self.cfg.device_version),
             ..Handshake::default()
         };
         let n = h.emit(&mut buf);

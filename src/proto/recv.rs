@@ -32,6 +32,8 @@ pub(super) enum RxKind {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
     from: Iovs,
+    /// Bytes the sender sends ahead.
+    runt: u64,
     /// Where the first read begins, bytes asked for so far, and where to stop.
     start: u64,
     at: u64,
@@ -272,6 +274,7 @@ impl Endpoint {
         rx.got += rx.total - stop;
         rx.reading = Some(Reading {
             from: memory,
+            runt: skip,
             start: skip.min(stop),
             at: skip.min(stop),
             end: stop,
@@ -388,8 +391,9 @@ impl Endpoint {
             return;
         }
         let (from, send_id) = (rx.from, rx.send_id);
+        // The sender goes on behind what it has sent ahead.
+        rx.got = r.runt;
         rx.reading = None;
-        rx.got = 0;
         if let RxKind::Message {
             msg_id, several, ..
         } = &mut rx.kind
@@ -423,8 +427,7 @@ impl Endpoint {
         };
         rx.send_id = send_id;
         rx.receipt = rtm.receipt;
-        rx.got = 0;
-        rx.window = rx.total;
+        rx.window = rx.total - rx.got.min(rx.total);
         let window = rx.window;
         self.clear(from, send_id, id, window, false, port);
     }

@@ -264,13 +264,15 @@ impl Endpoint {
         };
         let length = t.len;
         let (rest, tag, cq_data, receipt) = (t.rest, t.tag, t.cq_data, t.receipt);
-        let msg_id = match rest {
-            Rest::Read { msg_id } | Rest::Requests { msg_id, .. } => Some(msg_id),
-            Rest::ReadWrite { .. } => None,
+        // What was sent ahead of a read has arrived, and is not sent again.
+        let (msg_id, ahead) = match rest {
+            Rest::Requests { msg_id, runt, .. } => (Some(msg_id), runt),
+            Rest::Read { msg_id } => (Some(msg_id), 0),
+            Rest::ReadWrite { .. } => (None, 0),
             Rest::None | Rest::Cleared => return,
         };
         t.rest = Rest::Cleared;
-        (t.sent, t.window, t.awaited) = (0, 0, receipt);
+        (t.sent, t.window, t.awaited) = (ahead, ahead, receipt);
         let opt = self.opt(from, cq_data);
         self.counts.read_nack += 1;
         let kind = RtmKind::LongCts {

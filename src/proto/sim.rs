@@ -193,6 +193,7 @@ fn side(me: PeerId, rng: &mut Rng) -> Side {
         id: 7,
         mtu,
         raw_addr: [me as u8; 32],
+        device_version: 0xefa2,
         connid: 90 + me,
         features: if readable { extra::RDMA_READ } else { 0 },
         host_id: None,

@@ -11,6 +11,7 @@ mod mem;
 mod pool;
 mod qp;
 mod rings;
+pub mod short;
 pub mod sys;
 
 use super::{Device, DeviceAttr, Directory, QpAddr, Status};

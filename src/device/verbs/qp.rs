@@ -10,6 +10,7 @@
 use super::mem::{Found, Lent};
 use super::pool::Pool;
 use super::rings::{self, Rings, SendWqe};
+use super::short::{Short, Way};
 use super::sys::*;
 use super::{Handle, Opened};
 use crate::core::Result;
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Marks receives in `wr_id`; the rest of it is the slot.
-const RECV: u64 = 1 << 63;
+pub(super) const RECV: u64 = 1 << 63;
 /// Completions taken at once, and at most in one poll.
 const BATCH: usize = 16;
 const MOST: usize = 128;
@@ -130,7 +131,7 @@ impl Hasher for AddrHasher {
 
 /// See the module text.
 pub struct VerbsQp {
-    dev: Arc<Opened>,
+    pub(super) dev: Arc<Opened>,
     mode: Mode,
     addr: QpAddr,
     qp: *mut ibv_qp,
@@ -150,22 +151,26 @@ pub struct VerbsQp {
     /// Its receives, by slot.
     taking: Vec<u64>,
     wrs: Vec<Option<Wr>>,
-    free: Vec<u16>,
+    pub(super) free: Vec<u16>,
     /// The queues themselves, where they can be had.
-    rings: Option<Rings>,
+    pub(super) rings: Option<Rings>,
+    /// Requests of the short way, by slot, and the peers of it.
+    pub(super) shorts: Vec<Option<Short>>,
+    pub(super) short_recvs: Vec<Option<Short>>,
+    pub(super) ways: Vec<Way>,
     /// Between `wr_start` and `wr_complete`: slots that were handed over.
     batch: Vec<u16>,
     /// Those the library did not take.
-    refused: Vec<u16>,
+    pub(super) refused: Vec<u16>,
     /// Those to be sent again, and when.
-    again: Vec<(Instant, u16)>,
+    pub(super) again: Vec<(Instant, u16)>,
     /// Receives to be posted, or that can be.
-    empty: Vec<u16>,
+    pub(super) empty: Vec<u16>,
     /// Completions just taken, and those that `arm` came across.
     list: [ibv_wc; BATCH],
-    pending: Vec<ibv_wc>,
+    pub(super) pending: Vec<ibv_wc>,
     /// Where the application's memory was last found to be registered.
-    found: Found,
+    pub(super) found: Found,
     routes: HashMap<QpAddr, Handle, Quick>,
     senders: HashMap<(u16, u16), QpAddr, Quick>,
 }
@@ -225,6 +230,9 @@ impl VerbsQp {
             wrs: (0..sends).map(|_| None).collect(),
             free: (0..sends as u16).rev().collect(),
             rings: None,
+            shorts: Vec::new(),
+            short_recvs: Vec::new(),
+            ways: Vec::new(),
             batch: Vec::with_capacity(sends),
             refused: Vec::new(),
             again: Vec::new(),
@@ -236,6 +244,10 @@ impl VerbsQp {
             senders: HashMap::default(),
         };
         q.create(sends, recvs, unsolicited)?;
+        if q.mode == Mode::Direct && q.rings.is_some() {
+            q.shorts = vec![None; sends];
+            q.short_recvs = vec![None; recvs];
+        }
         q.refill();
         Ok(q)
     }
@@ -404,7 +416,7 @@ impl VerbsQp {
     }
 
     /// How a peer is reached; its packets are known by it, too.
-    fn route(&mut self, peer: &QpAddr) -> Result<Handle> {
+    pub(super) fn route(&mut self, peer: &QpAddr) -> Result<Handle> {
         if let Some(h) = self.routes.get(peer) {
             return Ok(*h);
         }
@@ -591,11 +603,21 @@ impl VerbsQp {
             self.arrived(slot, wc, into);
             return;
         }
+        let short = self.shorts.get_mut(usize::from(slot));
+        if let Some(short) = short.and_then(Option::take) {
+            self.free.push(slot);
+            into.list.push(Event::Short {
+                short,
+                status: status_of(wc),
+                taken: None,
+            });
+            return;
+        }
         self.ended(slot, status_of(wc), into);
     }
 
     /// Who a completion is from; a key of 0 is not known, nor a host of zero.
-    fn sender(&self, wc: &ibv_wc) -> QpAddr {
+    pub(super) fn sender(&self, wc: &ibv_wc) -> QpAddr {
         let qpn = wc.src_qp as u16;
         let known = self.senders.get(&(wc.slid, qpn)).copied();
         known.unwrap_or_else(|| QpAddr {
@@ -635,13 +657,24 @@ impl VerbsQp {
 
     /// A receive of the application is over.
     fn taken(&mut self, slot: u16, wc: &ibv_wc, into: &mut Events) {
+        let imm = (wc.wc_flags & WC_WITH_IMM != 0).then_some(wc.imm_data);
+        let write = wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM;
+        let short = self.short_recvs.get_mut(usize::from(slot));
+        if let Some(short) = short.and_then(Option::take) {
+            into.list.push(Event::Short {
+                short,
+                status: status_of(wc),
+                taken: Some((self.sender(wc), wc.byte_len, imm, write)),
+            });
+            return;
+        }
         into.list.push(Event::Taken {
             wr_id: self.taking.get(usize::from(slot)).copied().unwrap_or(0),
             from: self.sender(wc),
             len: wc.byte_len,
-            imm: (wc.wc_flags & WC_WITH_IMM != 0).then_some(wc.imm_data),
+            imm,
             status: status_of(wc),
-            write: wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM,
+            write,
         });
     }
 

@@ -200,6 +200,9 @@ struct Live {
     left_out: u32,
 }
 
+/// The generation that the software adapter passes for.
+const SOFT_VERSION: u32 = 0xefa2;
+
 /// An adapter that was quiet for so many polls is asked only with every so-manieth one while packets come
 /// through shared memory: asking costs a system call, or a look at memory of the device.
 const LULL: u32 = 64;
@@ -569,6 +572,12 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         id,
         mtu: s.dev.attr().mtu,
         raw_addr: addr::to_raw(&qp.addr()),
+        device_version: s
+            .dev
+            .attr()
+            .identity
+            .as_ref()
+            .map_or(SOFT_VERSION, |i| i.device),
         connid: qp.addr().qkey,
         features,
         host_id: None,
@@ -907,6 +916,11 @@ pub fn progress(s: &mut State, id: u32) {
                     _ => {}
                 }
             }
+            Event::Short {
+                short,
+                status,
+                taken,
+            } => raw::short(&mut port, &short, status, taken),
             Event::Silent { peer } => {
                 let p = port.peers.of(&peer);
                 proto.greet_again(p, &mut port);

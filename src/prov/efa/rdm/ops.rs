@@ -655,8 +655,13 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     } else {
         extra::RDMA_READ
     };
-    let sure = port.dev.attr().caps.sure;
-    let able = proto.features_of(peer).map_or(sure, |f| f & need != 0);
+    let caps = port.dev.attr().caps;
+    // Whether a write with data takes a receive has to be the same on both sides.
+    let alike = |f: u64| {
+        r.cq_data.is_none() || (f & extra::UNSOLICITED_WRITE_RECV != 0) == caps.unsolicited
+    };
+    let able = |f: u64| f & need != 0 && alike(f);
+    let able = proto.features_of(peer).map_or(caps.sure, able);
     let own = if r.write { ep.rdma_write } else { ep.rdma_read };
     let native = own && able && port.qp.takes(&mem) || ep.kind == Kind::Direct;
     let report = r.common.reports(&r.data, ep.tx, flags);

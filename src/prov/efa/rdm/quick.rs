@@ -9,8 +9,10 @@ use super::near::{head_len, head_of, words_of, MESSAGE};
 use super::stream::FIRST;
 use super::{Ep, Kind};
 use crate::core::Result;
+use crate::device::any::Qp;
+use crate::device::verbs::short::{Next, Short};
 use crate::hmem::Piece;
-use crate::proto::{Short, ANY, COLLECTIVE_TAG};
+use crate::proto::{Short as PlainRecv, ANY, COLLECTIVE_TAG};
 use crate::prov::efa::cq::Entry;
 use crate::prov::efa::domain::State;
 use crate::shm::{Seen, Sent, Verdict, What};
@@ -21,6 +23,8 @@ use crate::types::*;
 pub struct Lane {
     /// Whether sends go this way.
     sends: bool,
+    /// Messages are the adapter's own work requests.
+    direct: bool,
     /// Longest message, untagged and tagged, injected and not.
     most: [[usize; 2]; 2],
     /// Sends report success, and where.
@@ -44,6 +48,10 @@ impl Ep {
         let most = |inject: usize, max: usize| [inject.min(max), FIRST.min(max)];
         self.lane = Lane {
             sends: plain && !self.confirms(),
+            direct: match &self.live {
+                Some(l) => matches!(&l.qp, Qp::Verbs(q) if q.shortens()),
+                None => false,
+            },
             most: [
                 most(o.inject_msg_size, o.max_msg_size),
                 most(o.inject_tagged_size, o.max_tagged_size),
@@ -81,6 +89,9 @@ pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
     let [msg, tagged] = lane.most;
     let [injected, lent] = if p.tag.is_some() { tagged } else { msg };
     let most = if p.context.is_some() { lent } else { injected };
+    if lane.direct {
+        return send_direct(s, id, p, most);
+    }
     let special = p.tag.is_some_and(|t| t & COLLECTIVE_TAG != 0);
     if !lane.sends || special || p.data.len() > most || !ep.fenced.is_empty() {
         return None;
@@ -115,6 +126,29 @@ pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
     Some(Ok(()))
 }
 
+/// As [`send`], as a work request of the adapter.
+#[inline]
+fn send_direct(s: &mut State, id: u32, p: &Plain, most: usize) -> Option<Result<()>> {
+    let ep = s.eps.get_mut(id)?;
+    if p.tag.is_some() || p.data.len() > most || !ep.fenced.is_empty() {
+        return None;
+    }
+    let peer = s.avs.get(ep.lane.av)?.known(p.to)?;
+    let Qp::Verbs(q) = &mut ep.live.as_mut()?.qp else {
+        return None;
+    };
+    let short = Short {
+        context: p.context.unwrap_or(0),
+        data: p.data,
+        peer,
+        report: p.context.is_some() && ep.lane.sent_to.is_some(),
+    };
+    let peers = &s.peers;
+    q.send_short(short, p.cq_data.map(|d| d as u32), || {
+        peers.addr(peer).copied()
+    })
+}
+
 /// Posts a receive without flags of its own; `None`, and nothing done, when it takes more than that.
 #[inline(always)]
 pub fn recv(
@@ -124,9 +158,24 @@ pub fn recv(
     src: fi_addr_t,
     tag: Option<(u64, u64)>,
     context: usize,
-) -> Option<()> {
-    let ep = s.eps.get(id)?;
+) -> Option<Result<()>> {
+    let ep = s.eps.get_mut(id)?;
     let lane = &ep.lane;
+    if lane.direct {
+        let Qp::Verbs(q) = &mut ep.live.as_mut()?.qp else {
+            return None;
+        };
+        let short = Short {
+            context,
+            data: into,
+            peer: ANY,
+            report: lane.report,
+        };
+        return match tag {
+            None => q.recv_short(short),
+            Some(_) => None,
+        };
+    }
     if !lane.receives || tag.is_some_and(|(t, _)| t & COLLECTIVE_TAG != 0) {
         return None;
     }
@@ -135,13 +184,14 @@ pub fn recv(
     } else {
         s.avs.get(lane.av)?.known(src)?
     };
-    let what = Short {
+    let what = PlainRecv {
         context,
         into,
         report: lane.report,
         tagged: tag.is_some(),
     };
-    s.rxqs.get_mut(ep.rxq)?.post_short(from, tag, what)
+    let q = s.rxqs.get_mut(ep.rxq)?;
+    q.post_short(from, tag, what).map(Ok)
 }
 
 /// What [`poll`] found.
@@ -169,6 +219,7 @@ pub fn poll(
         avs,
         cntrs,
         cqs,
+        peers,
         triggers,
         colls,
         ..
@@ -181,6 +232,65 @@ pub fn poll(
         return Polled::All(0);
     };
     let waits = ep.holding || !ep.fenced.is_empty() || !triggers.is_empty() || !colls.idle();
+    if let (true, Qp::Verbs(q)) = (lane.direct, &mut live.qp) {
+        if waits || !live.proto.idle() || !live.waiting.is_empty() {
+            return Polled::More(0);
+        }
+        let mut n = 0;
+        let all = q.glance(|d| {
+            let s = d.short;
+            let (at, to) = match d.recv {
+                Some(_) => (1, lane.received_to),
+                None => (0, lane.sent_to),
+            };
+            let len = d.recv.map_or(s.data.len(), |(_, len, _)| len as usize);
+            if let Some(c) = ep.cntrs[at].and_then(|c| cntrs.get_mut(c)) {
+                c.count(len);
+            }
+            if !s.report {
+                return Next::Another;
+            }
+            let mut entry = Entry {
+                context: s.context,
+                flags: FI_SEND | FI_MSG,
+                len,
+                src: FI_ADDR_NOTAVAIL,
+                ..Entry::default()
+            };
+            if let Some((from, _, imm)) = d.recv {
+                let with = imm.map_or(0, |_| FI_REMOTE_CQ_DATA);
+                entry.flags = FI_RECV | FI_MSG | with;
+                entry.data = imm.unwrap_or(0).into();
+                entry.buf = s.data.addr();
+                if lane.source {
+                    let peer = if from.qkey != 0 {
+                        Some(peers.of(&from))
+                    } else {
+                        peers.latest(from.gid, from.qpn)
+                    };
+                    let av = avs.get(lane.av);
+                    entry.src = match (av, peer) {
+                        (Some(av), Some(p)) => av.reverse(p),
+                        _ => FI_ADDR_NOTAVAIL,
+                    };
+                }
+            }
+            if to != Some(cq) {
+                if let Some(q) = to.and_then(|q| cqs.get_mut(q)) {
+                    q.push(entry);
+                }
+                return Next::Another;
+            }
+            each(n, &entry);
+            n += 1;
+            if n < count {
+                Next::Another
+            } else {
+                Next::Enough
+            }
+        });
+        return if all { Polled::All(n) } else { Polled::More(n) };
+    }
     if waits || !live.idle() || !live.adapter_rests() {
         return Polled::More(0);
     }

@@ -9,7 +9,8 @@ use super::port::EpPort;
 use super::{Kind, MsgReq, UserOp};
 use crate::core::Result;
 use crate::device::any::Qp;
-use crate::device::{Payload, QpAddr, QueuePair};
+use crate::device::verbs::short::Short;
+use crate::device::{Payload, QpAddr, QueuePair, Status};
 use crate::hmem::UserMem;
 use crate::proto::{Failure, PeerId, Port, Received, ANY};
 use crate::prov::efa::info::DGRAM_PREFIX;
@@ -188,4 +189,34 @@ pub fn taken(port: &mut EpPort, t: Taken) {
         t.imm.map(u64::from),
         result,
     );
+}
+
+/// A request of the short way is over, not well or among others: it becomes an operation that ends at once.
+pub fn short(
+    port: &mut EpPort,
+    s: &Short,
+    status: Status,
+    came: Option<(QpAddr, u32, Option<u32>, bool)>,
+) {
+    let failed = (status != Status::Ok).then(|| super::failure(status));
+    let mut op = UserOp::new(port.id, s.data.into());
+    op.context = s.context;
+    op.report = s.report;
+    op.peer = s.peer;
+    op.flags = FI_MSG | if came.is_some() { FI_RECV } else { FI_SEND };
+    let ctx = port.ops.insert(op);
+    match came {
+        None => sent(port, ctx, failed),
+        Some((from, len, imm, write)) => taken(
+            port,
+            Taken {
+                ctx,
+                from,
+                len,
+                imm,
+                failed,
+                write,
+            },
+        ),
+    }
 }
