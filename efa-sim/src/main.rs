@@ -34,6 +34,13 @@ struct Options {
 
 #[derive(Subcommand)]
 enum What {
+    /// Says whether this machine lets the device process at the memory of the programs it starts (exit status 0), which
+    /// it needs; some containers do not
+    Probe {
+        /// Used by itself: the program that is looked at
+        #[arg(long, hide = true)]
+        child: bool,
+    },
     /// Runs a command with emulated adapters.
     Run {
         #[command(flatten)]
@@ -56,18 +63,56 @@ impl Drop for Place {
 }
 
 fn main() -> ExitCode {
-    let What::Run {
-        cfg,
-        preload,
-        command,
-    } = Options::parse().what;
-    match run(cfg, preload, &command) {
+    let done = match Options::parse().what {
+        What::Run {
+            cfg,
+            preload,
+            command,
+        } => run(cfg, preload, &command),
+        What::Probe { child: true } => be_looked_at(),
+        What::Probe { child: false } => probe(),
+    };
+    match done {
         Ok(code) => ExitCode::from(code),
         Err(e) => {
             eprintln!("efa-sim: {e}");
             ExitCode::from(127)
         }
     }
+}
+
+/// What [`probe`] looks for.
+const WORD: [u8; 8] = *b"efa-sim!";
+
+/// Tells where a word is, and waits for the end of its input.
+fn be_looked_at() -> std::io::Result<u8> {
+    let word = Box::new(WORD);
+    println!("{}", core::ptr::from_ref(word.as_ref()) as usize);
+    std::io::stdin().read_line(&mut String::new())?;
+    Ok(u8::from(*word != WORD))
+}
+
+fn probe() -> std::io::Result<u8> {
+    use std::io::BufRead;
+    use std::process::Stdio;
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["probe", "--child"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut line = String::new();
+    if let Some(out) = child.stdout.take() {
+        std::io::BufReader::new(out).read_line(&mut line)?;
+    }
+    let mut word = [0; 8];
+    let at = line.trim().parse().unwrap_or(0);
+    let read = shared::fetch(child.id(), at, &mut word).is_ok() && word == WORD;
+    drop(child.stdin.take());
+    child.wait()?;
+    if !read {
+        eprintln!("efa-sim: this machine forbids process_vm_readv(2): no emulated adapter");
+    }
+    Ok(u8::from(!read))
 }
 
 fn run(cfg: Config, preload: Option<PathBuf>, command: &[String]) -> std::io::Result<u8> {

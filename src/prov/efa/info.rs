@@ -455,9 +455,12 @@ pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
         } else {
             scalable(&mut streams, q.hints);
         }
-        candidates.push((0, direct(&dev, q), dev.clone()));
+        // Whoever takes the first of several is better off with the protocol where there is no adapter: its peers on
+        // this host are reached through shared memory.
+        let first = if dev.identity.is_some() { 0 } else { 2 };
+        candidates.push((first, direct(&dev, q), dev.clone()));
         candidates.push((1, streams, dev.clone()));
-        candidates.push((2, grams, dev));
+        candidates.push((3, grams, dev));
     }
     // All adapters' direct ones first, then those with the protocol, then datagrams.
     candidates.sort_by_key(|(rank, _, _)| *rank);
