@@ -2,7 +2,7 @@
 
 use super::fabric::FabricBody;
 use super::object::*;
-use super::{atomic, av, collective, ep, mr, queues, sep, sets, shared};
+use super::{atomic, av, collective, efa_ops, ep, mr, queues, sep, sets, shared};
 use crate::core::{Info, Result};
 use crate::prov::efa::domain::Domain;
 use crate::prov::efa::eq::Eq;
@@ -105,12 +105,20 @@ unsafe extern "C" fn domain_ops_open(
         }
         // SAFETY: only domains have this table; the name is a string, `ops` a place.
         unsafe {
-            body::<fid_domain, DomainBody>(f.cast())?;
-            if super::info::string(name).as_deref() != Some("efa feature ops") {
-                *ops = null_mut();
-                return Err(FI_ENOSYS);
-            }
-            *ops = table(&FEATURE_OPS).cast();
+            let d = body::<fid_domain, DomainBody>(f.cast())?;
+            *ops = match super::info::string(name).as_deref() {
+                Some("efa feature ops") => table(&FEATURE_OPS).cast(),
+                Some("efa domain ops") => table(&efa_ops::DOMAIN).cast(),
+                Some("efa gda ops") if d.domain.direct() => table(&efa_ops::GDA).cast(),
+                Some("efa gda ops") => {
+                    *ops = null_mut();
+                    return Err(FI_EOPNOTSUPP);
+                }
+                _ => {
+                    *ops = null_mut();
+                    return Err(FI_ENOSYS);
+                }
+            };
         }
         Ok(())
     })

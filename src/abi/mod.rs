@@ -12,6 +12,7 @@ mod av;
 mod av_set;
 mod collective;
 mod domain;
+mod efa_ops;
 mod ep;
 mod exports;
 mod external;

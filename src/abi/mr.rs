@@ -14,9 +14,18 @@ use libc::iovec;
 use std::sync::Arc;
 
 /// Body of a `fid_mr`.
-struct MrBody {
-    domain: Arc<Domain>,
-    mr: Mr,
+pub struct MrBody {
+    pub domain: Arc<Domain>,
+    pub mr: Mr,
+}
+
+/// The region behind a handle.
+///
+/// # Safety
+/// `m` is NULL or a region of ours.
+pub unsafe fn region<'a>(m: *mut fid_mr) -> Result<&'a MrBody> {
+    // SAFETY: as promised by the caller.
+    unsafe { body::<fid_mr, MrBody>(m) }.map(|b| &*b)
 }
 
 const ACCESS: u64 =

@@ -155,6 +155,14 @@ impl Device for Dev {
         each!(self, Dev, d => d.target(key, addr, len, access))
     }
 
+    fn query_mr(&self, key: u64) -> Result<[u16; 4]> {
+        each!(self, Dev, d => d.query_mr(key))
+    }
+
+    fn lkey(&self, key: u64) -> Option<u32> {
+        each!(self, Dev, d => d.lkey(key))
+    }
+
     fn reach(&self, peer: &QpAddr) -> Result<()> {
         each!(self, Dev, d => d.reach(peer))
     }

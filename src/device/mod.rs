@@ -19,6 +19,7 @@ pub mod wait;
 
 use crate::core::Result;
 use crate::hmem::UserMem;
+use crate::types::FI_ENOSYS;
 
 /// Where a queue pair is found: the raw EFA address without padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -318,6 +319,20 @@ impl Events {
     }
 }
 
+/// A queue of an adapter in memory, for whoever drives it without the library.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QueueMemory {
+    /// Addresses of the first entry and of the doorbell, 0 when there is none.
+    pub buffer: usize,
+    pub doorbell: usize,
+    /// Bytes of an entry, and entries.
+    pub entry: u32,
+    pub entries: u32,
+    /// Most entries between two doorbells.
+    pub max_batch: u32,
+    pub caps: u16,
+}
+
 /// An RDMA operation's far end.
 #[derive(Clone, Copy, Debug)]
 pub struct Remote {
@@ -419,6 +434,15 @@ pub trait Device {
         len: u64,
         access: u64,
     ) -> core::result::Result<UserMem, Status>;
+    /// How the adapter reaches a region: which of the others hold, and the interconnects of receives, reads, and being read.
+    /// `FI_ENOSYS` where it does not say.
+    fn query_mr(&self, _key: u64) -> Result<[u16; 4]> {
+        Err(FI_ENOSYS)
+    }
+    /// A region's key for requests of this adapter.
+    fn lkey(&self, _key: u64) -> Option<u32> {
+        None
+    }
     /// Prepares for traffic with a peer, which may want to reach our memory before we send to it.
     /// `FI_EHOSTUNREACH` when there is no way to it.
     fn reach(&self, _peer: &QpAddr) -> Result<()> {

@@ -127,6 +127,8 @@ struct Peer {
 /// See the module text.
 pub struct Engine {
     pub me: QpAddr,
+    /// The queue pair is gone; the thread may still hold on to this for a moment.
+    closed: bool,
     sock: Sock,
     mem: Arc<MemTable>,
     cfg: Config,
@@ -182,6 +184,7 @@ impl Engine {
         let faults = cfg.fault.as_deref().and_then(Faults::parse);
         Engine {
             me,
+            closed: false,
             sock,
             mem,
             cfg,
@@ -739,6 +742,10 @@ impl Engine {
 
     /// The thread's poll: events wait in the backlog. Returns whether there are any.
     pub fn poll_for_thread(&mut self, arena: &mut [u8], now: u64) -> bool {
+        // What it took in now would count as delivered, and nobody would ever read it.
+        if self.closed {
+            return false;
+        }
         let mut list = Vec::new();
         loop {
             let mut sink = Sink {
@@ -1205,6 +1212,7 @@ impl Engine {
 
     /// Says good-bye: repeats the last acknowledgements, for the peers may wait for them.
     pub fn farewell(&mut self, now: u64) {
+        self.closed = true;
         for _ in 0..3 {
             let all: Vec<u32> = self
                 .peers

@@ -278,6 +278,34 @@ impl Memory {
         }
     }
 
+    /// A region's local key.
+    pub fn lkey_of(&self, key: u64) -> Option<u32> {
+        let t = self.table();
+        let r = t.by_key.get(&u32::try_from(key).ok()?)?;
+        // SAFETY: what is in the table is registered.
+        Some(unsafe { (*r.mr).lkey })
+    }
+
+    /// See [`crate::device::Device::query_mr`].
+    pub fn query(&self, key: u64) -> Result<[u16; 4]> {
+        let query = self.adapter.lib.efadv_query_mr.ok_or(FI_ENOSYS)?;
+        let k = u32::try_from(key).map_err(|_| FI_EINVAL)?;
+        let t = self.table();
+        let r = t.by_key.get(&k).ok_or(FI_EINVAL)?;
+        let mut a = efadv_mr_attr::default();
+        let len = core::mem::size_of::<efadv_mr_attr>() as u32;
+        // SAFETY: what is in the table is registered; the answer has a place.
+        match unsafe { query(r.mr, &mut a, len) } {
+            0 => Ok([
+                a.ic_id_validity,
+                a.recv_ic_id,
+                a.rdma_read_ic_id,
+                a.rdma_recv_ic_id,
+            ]),
+            _ => Err(FI_ENOSYS),
+        }
+    }
+
     /// See [`crate::device::Device::target`].
     pub fn target(
         &self,

@@ -188,6 +188,14 @@ impl Device for VerbsDevice {
         self.0.memory.target(key, addr, len, access)
     }
 
+    fn query_mr(&self, key: u64) -> Result<[u16; 4]> {
+        self.0.memory.query(key)
+    }
+
+    fn lkey(&self, key: u64) -> Option<u32> {
+        self.0.memory.lkey_of(key)
+    }
+
     fn reach(&self, peer: &QpAddr) -> Result<()> {
         self.0.handle(&peer.gid).map(|_| ())
     }

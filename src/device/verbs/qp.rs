@@ -15,7 +15,7 @@ use super::sys::*;
 use super::{Handle, Opened};
 use crate::core::Result;
 use crate::device::wait::WaitSet;
-use crate::device::{Data, Event, Events, Payload, QpAddr, QueuePair, Remote, Status};
+use crate::device::{Data, Event, Events, Payload, QpAddr, QueueMemory, QueuePair, Remote, Status};
 use crate::hmem::UserMem;
 use crate::types::*;
 use core::ffi::c_int;
@@ -413,6 +413,34 @@ impl VerbsQp {
             }
             self.empty.truncate(at);
         }
+    }
+
+    /// Its queues in memory: of sends, of receives, of completions. `FI_EOPNOTSUPP` where the libraries do not say.
+    pub fn queues(&self) -> Result<[QueueMemory; 3]> {
+        // SAFETY: both are open.
+        let found = unsafe { rings::query(self.dev.adapter.lib, self.qp, self.cq) };
+        let (s, r, c) = found.ok_or(FI_EOPNOTSUPP)?;
+        let of = |q: &efadv_wq_attr| QueueMemory {
+            buffer: q.buffer as usize,
+            doorbell: q.doorbell as usize,
+            entry: q.entry_size,
+            entries: q.num_entries,
+            max_batch: q.max_batch,
+            caps: q.caps,
+        };
+        let done = QueueMemory {
+            buffer: c.buffer as usize,
+            doorbell: c.doorbell as usize,
+            entry: c.entry_size,
+            entries: c.num_entries,
+            ..QueueMemory::default()
+        };
+        Ok([of(&s), of(&r), done])
+    }
+
+    /// Number of a peer's address handle.
+    pub fn handle_of(&mut self, peer: &QpAddr) -> Result<u16> {
+        self.route(peer).map(|h| h.number)
     }
 
     /// How a peer is reached; its packets are known by it, too.

@@ -136,6 +136,27 @@ fn piece(s: &ibv_sge) -> [u64; 2] {
     [u64::from(s.length) | u64::from(s.lkey) << 32, s.addr]
 }
 
+/// Where the queues of a queue pair and its completion queue are, when the libraries say so.
+///
+/// # Safety
+/// Both are open.
+pub unsafe fn query(
+    lib: &Lib,
+    qp: *mut ibv_qp,
+    cq: *mut ibv_cq,
+) -> Option<(efadv_wq_attr, efadv_wq_attr, efadv_cq_attr)> {
+    let (wqs, of) = (lib.efadv_query_qp_wqs?, lib.efadv_query_cq?);
+    // SAFETY: as promised by the caller; the answers have places of the right type.
+    unsafe {
+        let (mut sq, mut rq): (efadv_wq_attr, efadv_wq_attr) = (zeroed(), zeroed());
+        let mut c: efadv_cq_attr = zeroed();
+        let len = size_of::<efadv_wq_attr>() as u32;
+        let told = wqs(qp, &mut sq, &mut rq, len) == 0
+            && of(cq, &mut c, size_of::<efadv_cq_attr>() as u32) == 0;
+        told.then_some((sq, rq, c))
+    }
+}
+
 impl Rings {
     /// The queues of a queue pair and its completion queue, when the libraries give them out and they are of a kind that
     /// is known here. A queue that notifies has to have a doorbell of its own.
@@ -148,19 +169,8 @@ impl Rings {
         cq: *mut ibv_cq,
         notifies: bool,
     ) -> Option<Rings> {
-        let (wqs, query) = (lib.efadv_query_qp_wqs?, lib.efadv_query_cq?);
-        // SAFETY: as promised by the caller; the answers have places of the right type.
-        let (sq, rq, c, qpn) = unsafe {
-            let (mut sq, mut rq): (efadv_wq_attr, efadv_wq_attr) = (zeroed(), zeroed());
-            let mut c: efadv_cq_attr = zeroed();
-            let len = size_of::<efadv_wq_attr>() as u32;
-            if wqs(qp, &mut sq, &mut rq, len) != 0
-                || query(cq, &mut c, size_of::<efadv_cq_attr>() as u32) != 0
-            {
-                return None;
-            }
-            (sq, rq, c, (*qp).qp_num as u16)
-        };
+        // SAFETY: as promised by the caller.
+        let ((sq, rq, c), qpn) = unsafe { (query(lib, qp, cq)?, (*qp).qp_num as u16) };
         let known = sq.entry_size as usize == WQE
             && rq.entry_size as usize == RECV_WQE
             && matches!(c.entry_size, 16 | 32)

@@ -334,6 +334,18 @@ pub struct efadv_cq_attr {
     pub doorbell: *mut u32,
 }
 
+/// `efadv_mr_attr` (rdma-core 50 and later).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct efadv_mr_attr {
+    pub comp_mask: u64,
+    pub ic_id_validity: u16,
+    pub recv_ic_id: u16,
+    pub rdma_read_ic_id: u16,
+    pub rdma_recv_ic_id: u16,
+}
+
+type QueryMr = unsafe extern "C" fn(*mut ibv_mr, *mut efadv_mr_attr, u32) -> c_int;
 type QueryWqs =
     unsafe extern "C" fn(*mut ibv_qp, *mut efadv_wq_attr, *mut efadv_wq_attr, u32) -> c_int;
 type QueryCq = unsafe extern "C" fn(*mut ibv_cq, *mut efadv_cq_attr, u32) -> c_int;
@@ -347,6 +359,7 @@ macro_rules! functions {
             /// Not in every version.
             pub efadv_query_qp_wqs: Option<QueryWqs>,
             pub efadv_query_cq: Option<QueryCq>,
+            pub efadv_query_mr: Option<QueryMr>,
         }
 
         impl Lib {
@@ -365,12 +378,14 @@ macro_rules! functions {
                     Ok(p)
                 };
                 // SAFETY: the functions of these names have these types, or are not there: NULL.
-                let (efadv_query_qp_wqs, efadv_query_cq) = unsafe {
+                let (efadv_query_qp_wqs, efadv_query_cq, efadv_query_mr) = unsafe {
                     let wqs = libc::dlsym(efa, c"efadv_query_qp_wqs".as_ptr());
                     let cq = libc::dlsym(efa, c"efadv_query_cq".as_ptr());
+                    let mr = libc::dlsym(efa, c"efadv_query_mr".as_ptr());
                     (
                         transmute_copy::<*mut c_void, Option<QueryWqs>>(&wqs),
                         transmute_copy::<*mut c_void, Option<QueryCq>>(&cq),
+                        transmute_copy::<*mut c_void, Option<QueryMr>>(&mr),
                     )
                 };
                 if efadv_query_qp_wqs.is_none() || efadv_query_cq.is_none() {
@@ -382,6 +397,7 @@ macro_rules! functions {
                 Ok(Lib {
                     efadv_query_qp_wqs,
                     efadv_query_cq,
+                    efadv_query_mr,
                     $($name: {
                         let name = concat!(stringify!($name), "\0");
                         let name = CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or(c"");

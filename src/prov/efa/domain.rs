@@ -10,14 +10,16 @@ use super::eq::{deadline, remaining};
 use super::rdm::coll::Colls;
 use super::rdm::quick::{self, Polled};
 use super::rdm::work::{self, Trigger};
+pub use super::rdm::Poster;
 use super::rdm::{AtomicRoom, Ep, OpKind, Peers, Srx, UserOp};
 use crate::core::slab::Slab;
 use crate::core::yielding::Patience;
 use crate::core::{Info, Result};
-use crate::device::any::{self, Dev};
+use crate::device::any::{self, Dev, Qp};
 use crate::device::gate::{Gate, Inside};
 use crate::device::soft::Naming;
 use crate::device::wait::{wait_readable, WaitSet};
+pub use crate::device::QueueMemory;
 use crate::device::{Device, Directory, QueuePair};
 use crate::hmem::UserMem;
 use crate::proto::RecvQueue;
@@ -216,6 +218,52 @@ impl Domain {
             d.progress_thread()?;
         }
         Ok(d)
+    }
+
+    /// See `fi_efa_ops_domain` (fi_efa(7)).
+    pub fn query_mr(&self, mr: &Mr) -> Result<[u16; 4]> {
+        self.lock().dev.query_mr(mr.key)
+    }
+
+    /// A region's local key, at a real adapter.
+    pub fn lkey(&self, mr: &Mr) -> Option<u32> {
+        self.lock().dev.lkey(mr.key)
+    }
+
+    /// A peer as the adapter's requests name it: address handle, queue pair number, key. `FI_EINVAL` for an unknown one,
+    /// `FI_EOPNOTSUPP` without a real adapter.
+    pub fn way_to(&self, ep: u32, addr: fi_addr_t) -> Result<(u16, u16, u32)> {
+        let mut s = self.lock();
+        let s = &mut *s;
+        let e = s.eps.get_mut(ep).ok_or(FI_EBADF)?;
+        let av = e.av().and_then(|a| s.avs.get(a)).ok_or(FI_EINVAL)?;
+        let to = av.lookup(addr)?;
+        match e.qp_mut().ok_or(FI_EINVAL)? {
+            Qp::Verbs(q) => Ok((q.handle_of(&to)?, to.qpn, to.qkey)),
+            Qp::Soft(_) => Err(FI_EOPNOTSUPP),
+        }
+    }
+
+    /// An enabled endpoint's queues in memory. `FI_EINVAL` before, `FI_EOPNOTSUPP` where they are not to be had.
+    pub fn queue_memory(&self, ep: u32) -> Result<[QueueMemory; 3]> {
+        let mut s = self.lock();
+        let e = s.eps.get_mut(ep).ok_or(FI_EBADF)?;
+        match e.qp_mut().ok_or(FI_EINVAL)? {
+            Qp::Verbs(q) => q.queues(),
+            Qp::Soft(_) => Err(FI_EOPNOTSUPP),
+        }
+    }
+
+    /// The memory of a completion queue: that of the one endpoint which reports there.
+    pub fn cq_memory(&self, cq: u32) -> Result<QueueMemory> {
+        let eps = {
+            let s = self.lock();
+            s.cqs.get(cq).ok_or(FI_EBADF)?.eps.clone()
+        };
+        match eps.as_slice() {
+            [one] => self.queue_memory(*one).map(|[_, _, c]| c),
+            _ => Err(FI_EOPNOTSUPP),
+        }
     }
 
     /// Whether its endpoints speak no protocol (fabric `efa-direct`).

@@ -401,6 +401,11 @@ impl Ep {
         self.live.as_mut().map(|l| &mut l.qp)
     }
 
+    /// Its address vector.
+    pub fn av(&self) -> Option<u32> {
+        self.av
+    }
+
     /// Whether it reports to this queue.
     pub fn uses_cq(&self, id: u32) -> bool {
         [self.tx, self.rx].iter().flatten().any(|b| b.cq == id)
