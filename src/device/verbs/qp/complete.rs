@@ -1,0 +1,199 @@
+//! Completions: what has ended or arrived, as events for the owner; what is to be sent again; and of whom to remind.
+
+use super::timer::read_timer;
+use super::*;
+
+impl VerbsQp {
+    /// Takes completions in, `BATCH` at most.
+    #[inline]
+    pub(super) fn take(&mut self) -> usize {
+        let into = &mut self.list;
+        if let Some(r) = &mut self.rings {
+            return r.poll(into, RECV);
+        }
+        // SAFETY: the queue is open; there is room for as many.
+        let n =
+            unsafe { ((*(*self.cq).context).poll_cq)(self.cq, BATCH as c_int, into.as_mut_ptr()) };
+        usize::try_from(n).unwrap_or(0)
+    }
+
+    pub(super) fn completed(&mut self, wc: &ibv_wc, into: &mut Events) {
+        let slot = wc.wr_id as u16;
+        if wc.wr_id == 0 && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
+            // It has taken no receive.
+            let from = self.sender(wc);
+            return into.list.push(Event::WriteImm {
+                from,
+                imm: wc.imm_data,
+                len: wc.byte_len,
+            });
+        }
+        if wc.wr_id & RECV != 0 {
+            self.arrived(slot, wc, into);
+            return;
+        }
+        let short = self.shorts.get_mut(usize::from(slot));
+        if let Some(short) = short.and_then(Option::take) {
+            self.free.push(slot);
+            into.list.push(Event::Short {
+                short,
+                status: status_of(wc),
+                taken: None,
+            });
+            return;
+        }
+        self.ended(slot, status_of(wc), into);
+    }
+
+    /// Who a completion is from; a key of 0 is not known, nor a host of zero.
+    pub(in crate::device::verbs) fn sender(&self, wc: &ibv_wc) -> QpAddr {
+        let qpn = wc.src_qp as u16;
+        let known = self.senders.get(&(wc.slid, qpn)).copied();
+        known.unwrap_or_else(|| QpAddr {
+            gid: self.dev.host(wc.slid).unwrap_or_default(),
+            qpn,
+            qkey: 0,
+        })
+    }
+
+    pub(super) fn arrived(&mut self, slot: u16, wc: &ibv_wc, into: &mut Events) {
+        self.empty.push(slot);
+        if self.mode != Mode::Packets {
+            return self.taken(slot, wc, into);
+        }
+        if wc.status != 0 {
+            return;
+        }
+        let from = self.sender(wc);
+        if wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
+            return into.list.push(Event::WriteImm {
+                from,
+                imm: wc.imm_data,
+                len: wc.byte_len,
+            });
+        }
+        let Some(rx) = &self.rx else { return };
+        let bytes = rx.bytes(slot, wc.byte_len as usize);
+        let at = into.arena.len();
+        into.arena.extend_from_slice(bytes);
+        let data = Data::Arena(at as u32, into.arena.len() as u32);
+        into.list.push(if from.qkey != 0 {
+            Event::Recv { from, data }
+        } else {
+            Event::Stranger { from, data }
+        });
+    }
+
+    /// A receive of the application is over.
+    pub(super) fn taken(&mut self, slot: u16, wc: &ibv_wc, into: &mut Events) {
+        let imm = (wc.wc_flags & WC_WITH_IMM != 0).then_some(wc.imm_data);
+        let write = wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM;
+        let short = self.short_recvs.get_mut(usize::from(slot));
+        if let Some(short) = short.and_then(Option::take) {
+            into.list.push(Event::Short {
+                short,
+                status: status_of(wc),
+                taken: Some((self.sender(wc), wc.byte_len, imm, write)),
+            });
+            return;
+        }
+        into.list.push(Event::Taken {
+            wr_id: self.taking.get(usize::from(slot)).copied().unwrap_or(0),
+            from: self.sender(wc),
+            len: wc.byte_len,
+            imm,
+            status: status_of(wc),
+            write,
+        });
+    }
+
+    /// A work request is over, unless it is to be sent again.
+    pub(super) fn ended(&mut self, slot: u16, status: Status, into: &mut Events) {
+        let Some(at) = self.wrs.get_mut(usize::from(slot)) else {
+            return;
+        };
+        if status == Status::RemoteNotReady && self.mode == Mode::Packets {
+            if let Some(w) = at {
+                let wait = BACK_OFF * (1 << w.tries.min(8));
+                w.tries += 1;
+                self.again
+                    .push((Instant::now() + wait.min(BACK_OFF_MAX), slot));
+                return;
+            }
+        }
+        let Some(w) = at.take() else { return };
+        if let (Some(mem), Status::Ok) = (&w.back, status) {
+            mem.store(0, self.tx.bytes(slot, mem.len()));
+        }
+        self.free.push(slot);
+        into.list.push(Event::Done {
+            wr_id: w.wr_id,
+            status,
+        });
+        use Status::{RemoteBadQpn, RemoteUnreachable, RemoteUnresponsive};
+        if matches!(
+            status,
+            RemoteBadQpn | RemoteUnreachable | RemoteUnresponsive
+        ) {
+            into.list.push(Event::PeerDown {
+                peer: w.peer,
+                status,
+            });
+        }
+    }
+
+    /// Sends again what has waited long enough.
+    pub(super) fn send_again(&mut self) {
+        let now = Instant::now();
+        let mut i = 0;
+        while let Some((when, slot)) = self.again.get(i).copied() {
+            if when > now {
+                i += 1;
+                continue;
+            }
+            self.again.swap_remove(i);
+            let w = self.wrs.get(usize::from(slot)).and_then(Option::as_ref);
+            if let Some((r, peer)) = w.map(|w| (w.request, w.peer)) {
+                self.submit(slot, &r, &peer, None);
+            }
+        }
+        self.ring();
+    }
+
+    /// Names the peers from whom something is awaited, when the time has come.
+    pub(super) fn remind(&mut self, into: &mut Events) {
+        if self.reminded.elapsed() < REMIND {
+            return;
+        }
+        self.reminded = Instant::now();
+        let peers = self.expected.keys();
+        into.list.extend(peers.map(|p| Event::Silent { peer: *p }));
+    }
+
+    /// Takes events off the channel; each has to be acknowledged before the queue can go.
+    pub(super) fn hear(&mut self) {
+        read_timer(&self.timer);
+        if self.channel.is_null() {
+            return;
+        }
+        let lib = self.dev.adapter.lib;
+        let (mut cq, mut context) = (null_mut(), null_mut());
+        // SAFETY: the channel and its one queue are open; the descriptor does not block.
+        unsafe {
+            while (lib.ibv_get_cq_event)(self.channel, &mut cq, &mut context) == 0 {
+                (lib.ibv_ack_cq_events)(cq, 1);
+                if let Some(r) = &mut self.rings {
+                    r.heard();
+                }
+            }
+        }
+    }
+}
+
+/// How a completion ended, in the adapter's own words.
+fn status_of(wc: &ibv_wc) -> Status {
+    match wc.status {
+        0 => Status::Ok,
+        _ => Status::from_code(wc.vendor_err as i32).unwrap_or(Status::LocalQpError),
+    }
+}

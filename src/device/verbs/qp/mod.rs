@@ -1,0 +1,371 @@
+//! A queue pair of an EFA adapter.
+//!
+//! A work request has a slot: what it was for, and memory for one packet, which sends copy into, and short reads and writes
+//! of memory that is not registered. Several go to the adapter together, with `ring`. Receives are always posted, and posted
+//! again when their packets have been taken out. Whatever a peer was not ready for is sent again after a while.
+//!
+//! An adapter tells of a peer's end only who sends to it: of peers from whom an answer is awaited the owner is reminded now and
+//! then, to send them something.
+//!
+//! `open` makes one, `post` hands requests over, `complete` takes what has ended; here is what the provider sees of it.
+
+mod complete;
+mod hash;
+mod open;
+mod post;
+mod timer;
+
+use super::mem::{Found, Lent};
+use super::pool::Pool;
+use super::rings::{self, Rings, SendWqe};
+use super::short::{Short, Way};
+use super::sys::*;
+use super::{Handle, Opened};
+use crate::core::Result;
+use crate::device::wait::WaitSet;
+use crate::device::{Data, Event, Events, Payload, QpAddr, QueueMemory, QueuePair, Remote, Status};
+use crate::hmem::UserMem;
+use crate::types::*;
+use core::ffi::c_int;
+use core::ptr::null_mut;
+use hash::Quick;
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use timer::tick;
+
+/// Marks receives in `wr_id`; the rest of it is the slot.
+pub(super) const RECV: u64 = 1 << 63;
+/// Completions taken at once, and at most in one poll.
+const BATCH: usize = 16;
+const MOST: usize = 128;
+/// Receives are posted so many at a time.
+const REFILL: usize = 16;
+/// How long a peer that was not ready is left alone: at first, doubled with each try, and at most.
+const BACK_OFF: Duration = Duration::from_micros(50);
+const BACK_OFF_MAX: Duration = Duration::from_millis(10);
+/// How long a closing queue pair waits for what it has posted.
+const LINGER: Duration = Duration::from_secs(1);
+/// Without notifications, waiting programs look so often.
+const TICK: Duration = Duration::from_millis(1);
+/// Of peers from whom something is awaited the owner is reminded so often; the clock is looked at with every so-manieth poll.
+const REMIND: Duration = Duration::from_secs(1);
+const LOOKS: u32 = 512;
+
+#[derive(Clone, Copy)]
+enum Op {
+    Send,
+    Write,
+    Read,
+}
+
+/// What a queue pair is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Packets of the library, in its own memory.
+    Packets,
+    /// Work requests of the application, on its own memory.
+    Direct,
+    /// As [`Mode::Direct`], unreliably.
+    Datagram,
+}
+
+/// A work request as the adapter gets it.
+#[derive(Clone, Copy)]
+struct Request {
+    op: Op,
+    to: Handle,
+    local: ibv_sge,
+    /// A second piece of a message.
+    more: Option<ibv_sge>,
+    rkey: u32,
+    raddr: u64,
+    imm: Option<u32>,
+}
+
+/// A work request under way.
+struct Wr {
+    wr_id: u64,
+    peer: QpAddr,
+    request: Request,
+    /// Memory registered for it alone.
+    _lent: Option<Lent>,
+    /// Where a read's bytes belong that came into the slot.
+    back: Option<UserMem>,
+    tries: u32,
+}
+
+/// See the module text.
+pub struct VerbsQp {
+    pub(super) dev: Arc<Opened>,
+    mode: Mode,
+    addr: QpAddr,
+    qp: *mut ibv_qp,
+    ex: *mut ibv_qp_ex,
+    cq: *mut ibv_cq,
+    channel: *mut ibv_comp_channel,
+    /// What waiting programs wait on: the channel, and a timer for reminders, or in place of a channel.
+    wait: WaitSet,
+    timer: OwnedFd,
+    /// From whom something is awaited, how often, and when the owner was last reminded.
+    expected: HashMap<QpAddr, u32>,
+    reminded: Instant,
+    looks: u32,
+    tx: Pool,
+    /// Packets' receives; the application brings its own.
+    rx: Option<Pool>,
+    /// Its receives, by slot.
+    taking: Vec<u64>,
+    wrs: Vec<Option<Wr>>,
+    pub(super) free: Vec<u16>,
+    /// The queues themselves, where they can be had.
+    pub(super) rings: Option<Rings>,
+    /// Requests of the short way, by slot, and the peers of it.
+    pub(super) shorts: Vec<Option<Short>>,
+    pub(super) short_recvs: Vec<Option<Short>>,
+    pub(super) ways: Vec<Way>,
+    /// Between `wr_start` and `wr_complete`: slots that were handed over.
+    batch: Vec<u16>,
+    /// Those the library did not take.
+    pub(super) refused: Vec<u16>,
+    /// Those to be sent again, and when.
+    pub(super) again: Vec<(Instant, u16)>,
+    /// Receives to be posted, or that can be.
+    pub(super) empty: Vec<u16>,
+    /// Completions just taken, and those that `arm` came across.
+    list: [ibv_wc; BATCH],
+    pub(super) pending: Vec<ibv_wc>,
+    /// Where the application's memory was last found to be registered.
+    pub(super) found: Found,
+    routes: HashMap<QpAddr, Handle, Quick>,
+    senders: HashMap<(u16, u16), QpAddr, Quick>,
+}
+
+// SAFETY: libibverbs takes calls from any thread; the owner serialises them.
+unsafe impl Send for VerbsQp {}
+
+impl QueuePair for VerbsQp {
+    fn addr(&self) -> QpAddr {
+        self.addr
+    }
+
+    fn idle(&self) -> bool {
+        self.free.len() == self.wrs.len()
+    }
+
+    fn room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    fn takes(&self, mem: &UserMem) -> bool {
+        mem.len() <= self.dev.adapter.attr.mtu || mem.pieces().count() <= 1
+    }
+
+    fn post_send(
+        &mut self,
+        wr_id: u64,
+        to: &QpAddr,
+        header: &[u8],
+        payload: Payload,
+    ) -> Result<()> {
+        let len = match &payload {
+            Payload::Copy(b) => b.len(),
+            Payload::User(m) => m.len(),
+        };
+        if header.len() + len > self.dev.adapter.attr.mtu {
+            return Err(FI_EMSGSIZE);
+        }
+        let (slot, handle) = self.begin(to)?;
+        self.tx.put(slot, 0, header);
+        match &payload {
+            Payload::Copy(b) => self.tx.put(slot, header.len(), b),
+            Payload::User(m) => self.tx.put_mem(slot, header.len(), m),
+        }
+        let local = ibv_sge {
+            addr: self.tx.addr(slot),
+            length: (header.len() + len) as u32,
+            lkey: self.tx.lkey(),
+        };
+        let request = Request {
+            op: Op::Send,
+            to: handle,
+            local,
+            more: None,
+            rkey: 0,
+            raddr: 0,
+            imm: None,
+        };
+        let w = Wr {
+            wr_id,
+            peer: *to,
+            request,
+            _lent: None,
+            back: None,
+            tries: 0,
+        };
+        self.post(slot, w, None);
+        Ok(())
+    }
+
+    fn post_write(
+        &mut self,
+        wr_id: u64,
+        local: Payload,
+        remote: &Remote,
+        imm: Option<u32>,
+    ) -> Result<()> {
+        let (slot, to) = self.begin(&remote.to)?;
+        let place = match &local {
+            Payload::Copy(b) if b.len() > self.tx.room() => Err(FI_EMSGSIZE),
+            Payload::Copy(b) => {
+                let own = self.own(slot);
+                self.tx.put(own, 0, b);
+                let sge = ibv_sge {
+                    addr: self.tx.addr(own),
+                    length: b.len() as u32,
+                    lkey: self.tx.lkey(),
+                };
+                Ok((sge, None, None))
+            }
+            Payload::User(m) => self.local(slot, m, true),
+        };
+        self.rdma(slot, to, wr_id, Op::Write, place, remote, imm)
+    }
+
+    fn post_read(&mut self, wr_id: u64, local: UserMem, remote: &Remote) -> Result<()> {
+        let (slot, to) = self.begin(&remote.to)?;
+        let place = self.local(slot, &local, false);
+        self.rdma(slot, to, wr_id, Op::Read, place, remote, None)
+    }
+
+    fn ring(&mut self) {
+        if let Some(r) = &mut self.rings {
+            return r.ring();
+        }
+        if self.batch.is_empty() {
+            return;
+        }
+        let x = self.ex;
+        // SAFETY: a batch was started.
+        let e = unsafe { ((*x).wr_complete)(x) };
+        if e != 0 {
+            self.refused.append(&mut self.batch);
+        }
+        self.batch.clear();
+    }
+
+    fn poll(&mut self, into: &mut Events) {
+        into.arena.clear();
+        if !self.refused.is_empty() || !self.pending.is_empty() {
+            for slot in core::mem::take(&mut self.refused) {
+                self.ended(slot, Status::LocalQpError, into);
+            }
+            for wc in core::mem::take(&mut self.pending) {
+                self.completed(&wc, into);
+            }
+        }
+        let mut seen = 0;
+        while seen < MOST {
+            let n = self.take();
+            for i in 0..n {
+                if let Some(wc) = self.list.get(i).copied() {
+                    self.completed(&wc, into);
+                }
+            }
+            seen += n;
+            if n < BATCH {
+                break;
+            }
+        }
+        if self.empty.len() >= REFILL {
+            self.refill();
+        }
+        if !self.again.is_empty() {
+            self.send_again();
+        }
+        if !self.expected.is_empty() {
+            self.looks += 1;
+            if seen == 0 && self.looks >= LOOKS {
+                self.looks = 0;
+                self.remind(into);
+            }
+        }
+    }
+
+    fn meet(&mut self, peer: &QpAddr) -> bool {
+        self.routes.remove(peer);
+        self.route(peer).is_ok()
+    }
+
+    fn expect(&mut self, peer: &QpAddr, on: bool) {
+        if on {
+            if self.expected.is_empty() {
+                self.reminded = Instant::now();
+            }
+            *self.expected.entry(*peer).or_default() += 1;
+        } else if let Some(n) = self.expected.get_mut(peer) {
+            *n -= 1;
+            if *n == 0 {
+                self.expected.remove(peer);
+            }
+        }
+    }
+
+    fn hold(&mut self, _: Option<fn(&[u8]) -> bool>) {}
+
+    fn report_remote(&mut self) {}
+
+    fn wait_fd(&self) -> i32 {
+        self.wait.fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.hear();
+        self.refill();
+        // Who waits polls seldom: the next one looks at the clock.
+        self.looks = LOOKS;
+        if !self.channel.is_null() {
+            match &mut self.rings {
+                Some(r) => r.arm(),
+                // SAFETY: the queue is open.
+                None => unsafe {
+                    ((*(*self.cq).context).req_notify_cq)(self.cq, 0);
+                },
+            }
+            let awaits = !self.expected.is_empty();
+            tick(&self.timer, if awaits { REMIND } else { Duration::ZERO });
+        }
+        // What came before the queue was armed makes no event.
+        let n = self.take();
+        self.pending.extend(self.list.iter().take(n));
+        self.pending.is_empty() && self.again.is_empty() && self.refused.is_empty()
+    }
+}
+
+impl Drop for VerbsQp {
+    fn drop(&mut self) {
+        let lib = self.dev.adapter.lib;
+        if !self.qp.is_null() {
+            self.ring();
+            let until = Instant::now() + LINGER;
+            let mut events = Events::default();
+            while !self.idle() && Instant::now() < until {
+                self.poll(&mut events);
+                events.list.clear();
+                std::thread::yield_now();
+            }
+        }
+        // SAFETY: each was made once and is destroyed once, in the order of their use.
+        unsafe {
+            if !self.qp.is_null() {
+                (lib.ibv_destroy_qp)(self.qp);
+            }
+            self.hear();
+            (lib.ibv_destroy_cq)(self.cq);
+            if !self.channel.is_null() {
+                (lib.ibv_destroy_comp_channel)(self.channel);
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Opening: a queue pair with its completion queue and packets, taken through its states.
+
+use super::timer::{tick, timer};
+use super::*;
+use core::mem::{size_of, zeroed};
+
+impl VerbsQp {
+    /// A queue pair that is ready to send and receive. `FI_ENOMEM`, `FI_EIO`.
+    pub(in crate::device::verbs) fn open(
+        dev: Arc<Opened>,
+        mode: Mode,
+        unsolicited: bool,
+    ) -> Result<VerbsQp> {
+        let a = dev.adapter;
+        let mtu = a.attr.mtu;
+        let packets = mode == Mode::Packets;
+        let (sends, recvs) = if packets {
+            (a.attr.sq_depth, a.attr.rq_depth)
+        } else {
+            (a.attr.raw.sends, a.attr.raw.recvs)
+        };
+        // Of the application's requests only those without a byte need memory of ours.
+        let tx = if packets {
+            Pool::new(&dev.memory, sends, mtu, true)?
+        } else {
+            Pool::new(&dev.memory, 1, 64, true)?
+        };
+        let rx = match mode {
+            Mode::Packets => Some(Pool::new(&dev.memory, recvs, mtu, true)?),
+            _ => None,
+        };
+        let (channel, cq) = Self::queue(&dev, sends + recvs)?;
+        let (wait, timer) = (WaitSet::new()?, timer()?);
+        wait.add(timer.as_raw_fd());
+        if channel.is_null() {
+            tick(&timer, TICK);
+        } else {
+            // SAFETY: the channel is open.
+            wait.add(unsafe { (*channel).fd });
+        }
+        let mut q = VerbsQp {
+            addr: QpAddr {
+                gid: a.attr.gid,
+                ..QpAddr::default()
+            },
+            dev,
+            mode,
+            qp: null_mut(),
+            ex: null_mut(),
+            cq,
+            channel,
+            wait,
+            timer,
+            expected: HashMap::new(),
+            reminded: Instant::now(),
+            looks: 0,
+            tx,
+            rx,
+            taking: if packets { Vec::new() } else { vec![0; recvs] },
+            wrs: (0..sends).map(|_| None).collect(),
+            free: (0..sends as u16).rev().collect(),
+            rings: None,
+            shorts: Vec::new(),
+            short_recvs: Vec::new(),
+            ways: Vec::new(),
+            batch: Vec::with_capacity(sends),
+            refused: Vec::new(),
+            again: Vec::new(),
+            empty: (0..recvs as u16).collect(),
+            list: [ibv_wc::default(); BATCH],
+            pending: Vec::new(),
+            found: Found::default(),
+            routes: HashMap::default(),
+            senders: HashMap::default(),
+        };
+        q.create(sends, recvs, unsolicited)?;
+        if q.mode == Mode::Direct && q.rings.is_some() {
+            q.shorts = vec![None; sends];
+            q.short_recvs = vec![None; recvs];
+        }
+        q.refill();
+        Ok(q)
+    }
+
+    /// A completion queue that notifies, or, where the adapter cannot, one that does not.
+    pub(super) fn queue(
+        dev: &Opened,
+        entries: usize,
+    ) -> Result<(*mut ibv_comp_channel, *mut ibv_cq)> {
+        let a = dev.adapter;
+        let entries = entries as c_int;
+        // SAFETY: the context is open; what is created here is destroyed by `drop`, or below.
+        unsafe {
+            let channel = (a.lib.ibv_create_comp_channel)(a.context);
+            if !channel.is_null() {
+                let fd = (*channel).fd;
+                libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK);
+                let cq = (a.lib.ibv_create_cq)(a.context, entries, null_mut(), channel, 0);
+                if !cq.is_null() {
+                    return Ok((channel, cq));
+                }
+                (a.lib.ibv_destroy_comp_channel)(channel);
+            }
+            let cq = (a.lib.ibv_create_cq)(a.context, entries, null_mut(), null_mut(), 0);
+            if cq.is_null() {
+                return Err(failed("a completion queue", &a.attr.name));
+            }
+            Ok((null_mut(), cq))
+        }
+    }
+
+    /// Creates the queue pair and takes it through its states.
+    pub(super) fn create(&mut self, sends: usize, recvs: usize, unsolicited: bool) -> Result<()> {
+        let a = self.dev.adapter;
+        let caps = &a.attr.caps;
+        let mut ops = OP_SEND | OP_SEND_IMM;
+        let reliable = self.mode != Mode::Datagram;
+        ops |= if caps.rdma_read && reliable {
+            OP_READ
+        } else {
+            0
+        };
+        ops |= if caps.rdma_write && reliable {
+            OP_WRITE | OP_WRITE_IMM
+        } else {
+            0
+        };
+        let qkey = (crate::device::soft::random() as u32 & 0x7fff_ffff) | 1;
+        // SAFETY: the attributes are valid for the calls; zero is a valid value of all their members.
+        unsafe {
+            let mut init: ibv_qp_init_attr_ex = zeroed();
+            init.send_cq = self.cq;
+            init.recv_cq = self.cq;
+            init.cap = ibv_qp_cap {
+                max_send_wr: sends as u32,
+                max_recv_wr: recvs as u32,
+                max_send_sge: self.pieces() as u32,
+                max_recv_sge: self.pieces() as u32,
+                max_inline_data: if self.mode == Mode::Packets {
+                    0
+                } else {
+                    a.attr.raw.inline as u32
+                },
+            };
+            init.qp_type = if reliable { IBV_QPT_DRIVER } else { IBV_QPT_UD };
+            init.sq_sig_all = 1;
+            init.comp_mask = INIT_PD | INIT_SEND_OPS;
+            init.pd = self.dev.memory.pd();
+            init.send_ops_flags = ops;
+            let mut efa = efadv_qp_init_attr {
+                flags: if unsolicited && caps.unsolicited {
+                    QP_UNSOLICITED
+                } else {
+                    0
+                },
+                ..efadv_qp_init_attr::default()
+            };
+            let len = size_of::<efadv_qp_init_attr>() as u32;
+            self.qp = if reliable {
+                (a.lib.efadv_create_qp_ex)(a.context, &mut init, &mut efa, len)
+            } else {
+                create_qp_ex(a.context, &mut init)
+            };
+            if self.qp.is_null() {
+                return Err(failed("a queue pair", &a.attr.name));
+            }
+            self.ex = (a.lib.ibv_qp_to_qp_ex)(self.qp);
+            // The oldest generation has two rings in a completion queue.
+            let first = a.attr.identity.as_ref().is_none_or(|i| i.device == 0xefa0);
+            if !first && crate::core::params::efa_bool("use_data_path_direct", true) {
+                self.rings = Rings::open(a.lib, self.qp, self.cq, !self.channel.is_null());
+            }
+            self.addr.qpn = (*self.qp).qp_num as u16;
+            self.addr.qkey = qkey;
+            for (state, mut mask) in [INIT, RTR, RTS] {
+                let mut attr = ibv_qp_attr {
+                    qp_state: state,
+                    port_num: 1,
+                    qkey,
+                    // The adapter tries for ever, as long as it can be told so.
+                    rnr_retry: 7,
+                    ..ibv_qp_attr::default()
+                };
+                if state == RTS.0 && reliable && a.limits.device_caps & CAP_RNR_RETRY != 0 {
+                    mask |= SET_RNR_RETRY;
+                }
+                if (a.lib.ibv_modify_qp)(self.qp, &mut attr, mask) != 0 {
+                    return Err(failed("a state of a queue pair", &a.attr.name));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Its queues in memory: of sends, of receives, of completions. `FI_EOPNOTSUPP` where the libraries do not say.
+    pub fn queues(&self) -> Result<[QueueMemory; 3]> {
+        // SAFETY: both are open.
+        let found = unsafe { rings::query(self.dev.adapter.lib, self.qp, self.cq) };
+        let (s, r, c) = found.ok_or(FI_EOPNOTSUPP)?;
+        let of = |q: &efadv_wq_attr| QueueMemory {
+            buffer: q.buffer as usize,
+            doorbell: q.doorbell as usize,
+            entry: q.entry_size,
+            entries: q.num_entries,
+            max_batch: q.max_batch,
+            caps: q.caps,
+        };
+        let done = QueueMemory {
+            buffer: c.buffer as usize,
+            doorbell: c.doorbell as usize,
+            entry: c.entry_size,
+            entries: c.num_entries,
+            ..QueueMemory::default()
+        };
+        Ok([of(&s), of(&r), done])
+    }
+}
+
+/// One log line, and the errno.
+pub(super) fn failed(what: &str, adapter: &str) -> crate::core::Errno {
+    let e = std::io::Error::last_os_error();
+    crate::warn_log!(
+        FI_LOG_EP_CTRL,
+        "{adapter}: {what} cannot be had: {e}. ENOMEM: too many are open, or the locked memory \
+         (ulimit -l) is used up"
+    );
+    match e.raw_os_error() {
+        Some(libc::ENOMEM) => FI_ENOMEM,
+        _ => FI_EIO,
+    }
+}

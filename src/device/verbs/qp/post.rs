@@ -1,0 +1,350 @@
+//! Posting: from memory and a peer to a work request in the adapter's queue.
+
+use super::*;
+use core::mem::zeroed;
+
+/// Local memory of a request, as [`VerbsQp::local`] finds it.
+pub(super) type Local = Result<(ibv_sge, Option<UserMem>, Option<Lent>)>;
+
+impl VerbsQp {
+    /// Most pieces of a message.
+    pub(super) fn pieces(&self) -> usize {
+        if self.mode == Mode::Packets {
+            1
+        } else {
+            self.dev.adapter.attr.raw.pieces
+        }
+    }
+
+    /// Posts receives, of packets.
+    pub(super) fn refill(&mut self) {
+        let Some(rx) = &self.rx else { return };
+        if let Some(r) = &mut self.rings {
+            let length = self.dev.adapter.attr.mtu as u32;
+            let lkey = rx.lkey();
+            for slot in self.empty.drain(..) {
+                let addr = rx.addr(slot);
+                r.recv(slot, &[ibv_sge { addr, length, lkey }]);
+            }
+            return r.ring_recv();
+        }
+        while !self.empty.is_empty() {
+            let n = self.empty.len().min(REFILL);
+            let at = self.empty.len() - n;
+            let mut sges = [ibv_sge::default(); REFILL];
+            // SAFETY: a work request that is all zero is a valid value.
+            let mut list: [ibv_recv_wr; REFILL] = unsafe { zeroed() };
+            let slots = self.empty.get(at..).unwrap_or(&[]);
+            let pairs = slots.iter().zip(list.iter_mut().zip(sges.iter_mut()));
+            for (slot, (wr, sge)) in pairs {
+                *sge = ibv_sge {
+                    addr: rx.addr(*slot),
+                    length: self.dev.adapter.attr.mtu as u32,
+                    lkey: rx.lkey(),
+                };
+                wr.wr_id = RECV | u64::from(*slot);
+                wr.sg_list = sge;
+                wr.num_sge = 1;
+            }
+            let first = list.as_mut_ptr();
+            let mut bad = null_mut();
+            // SAFETY: the list is linked within its array and lives for the call; its memory is the pool's.
+            let taken = unsafe {
+                for i in 1..n {
+                    (*first.add(i - 1)).next = first.add(i);
+                }
+                ((*(*self.qp).context).post_recv)(self.qp, first, &mut bad) == 0
+            };
+            if !taken {
+                // As many are posted as the queue has room for: that is not so, and nothing is lost by waiting.
+                return;
+            }
+            self.empty.truncate(at);
+        }
+    }
+
+    /// Number of a peer's address handle.
+    pub fn handle_of(&mut self, peer: &QpAddr) -> Result<u16> {
+        self.route(peer).map(|h| h.number)
+    }
+
+    /// How a peer is reached; its packets are known by it, too.
+    pub(in crate::device::verbs) fn route(&mut self, peer: &QpAddr) -> Result<Handle> {
+        if let Some(h) = self.routes.get(peer) {
+            return Ok(*h);
+        }
+        let h = self.dev.handle(&peer.gid)?;
+        self.routes.insert(*peer, h);
+        self.senders.insert((h.number, peer.qpn), *peer);
+        Ok(h)
+    }
+
+    /// Hands a request over; `inline` in place of its memory.
+    #[inline]
+    pub(super) fn submit(&mut self, slot: u16, r: &Request, peer: &QpAddr, inline: Option<&[u8]>) {
+        if let Some(q) = &mut self.rings {
+            return q.send(&SendWqe {
+                op: match r.op {
+                    Op::Send => rings::SEND,
+                    Op::Write => rings::WRITE,
+                    Op::Read => rings::READ,
+                },
+                slot,
+                to_qpn: peer.qpn,
+                qkey: peer.qkey,
+                ah: r.to.number,
+                imm: r.imm,
+                local: r.local,
+                more: r.more,
+                inline,
+                remote: (r.raddr, r.rkey),
+            });
+        }
+        let x = self.ex;
+        // SAFETY: `x` is the open queue pair; calls come in the order that ibv_wr_post(3) asks for.
+        unsafe {
+            if self.batch.is_empty() {
+                ((*x).wr_start)(x);
+            }
+            (*x).wr_id = slot.into();
+            match (r.op, r.imm) {
+                (Op::Send, None) => ((*x).wr_send)(x),
+                (Op::Send, Some(i)) => ((*x).wr_send_imm)(x, i),
+                (Op::Write, None) => ((*x).wr_rdma_write)(x, r.rkey, r.raddr),
+                (Op::Write, Some(i)) => ((*x).wr_rdma_write_imm)(x, r.rkey, r.raddr, i),
+                (Op::Read, _) => ((*x).wr_rdma_read)(x, r.rkey, r.raddr),
+            }
+            match (inline, r.more) {
+                (Some(b), _) => {
+                    ((*x).wr_set_inline_data)(x, b.as_ptr().cast_mut().cast(), b.len());
+                }
+                (None, None) => {
+                    ((*x).wr_set_sge)(x, r.local.lkey, r.local.addr, r.local.length);
+                }
+                (None, Some(more)) => {
+                    let both = [r.local, more];
+                    ((*x).wr_set_sge_list)(x, both.len(), both.as_ptr());
+                }
+            }
+            ((*x).wr_set_ud_addr)(x, r.to.ah, peer.qpn.into(), peer.qkey);
+        }
+        self.batch.push(slot);
+    }
+
+    pub(super) fn post(&mut self, slot: u16, wr: Wr, inline: Option<&[u8]>) {
+        let (r, peer) = (wr.request, wr.peer);
+        if let Some(at) = self.wrs.get_mut(usize::from(slot)) {
+            *at = Some(wr);
+        }
+        self.submit(slot, &r, &peer, inline);
+    }
+
+    /// Registered memory of the application, piece by piece. `FI_EINVAL` when there are too many, or one is not registered.
+    pub(super) fn lent(&mut self, mem: &UserMem, write: bool) -> Result<([ibv_sge; 2], usize)> {
+        let mut list = [ibv_sge::default(); 2];
+        let mut n = 0;
+        for (addr, len) in mem.pieces() {
+            let key = self.dev.memory.lkey(&mut self.found, addr, len, write);
+            let most = self.pieces();
+            let at = list.get_mut(n).filter(|_| n < most);
+            let (Some(lkey), Some(at)) = (key, at) else {
+                return Err(unregistered(addr, len, most));
+            };
+            *at = ibv_sge {
+                addr: addr as u64,
+                length: len as u32,
+                lkey,
+            };
+            n += 1;
+        }
+        Ok((list, n))
+    }
+
+    /// Slot of our own memory that goes with a request's.
+    pub(super) fn own(&self, slot: u16) -> u16 {
+        if self.mode == Mode::Packets {
+            slot
+        } else {
+            0
+        }
+    }
+
+    /// A slot, and the way to a peer.
+    pub(super) fn begin(&mut self, peer: &QpAddr) -> Result<(u16, Handle)> {
+        let to = self.route(peer)?;
+        let slot = self.free.pop().ok_or(FI_EAGAIN)?;
+        Ok((slot, to))
+    }
+
+    /// Local memory of a read or write: where it is registered, in the slot, or registered for this operation.
+    /// The second is a place to copy to in the end.
+    pub(super) fn local(
+        &mut self,
+        slot: u16,
+        mem: &UserMem,
+        write: bool,
+    ) -> Result<(ibv_sge, Option<UserMem>, Option<Lent>)> {
+        let mut pieces = mem.pieces();
+        let first = pieces.next().unwrap_or((0, 0));
+        let single = pieces.next().is_none();
+        let length = mem.len() as u32;
+        if single && mem.is_empty() {
+            let sge = ibv_sge {
+                addr: self.tx.addr(self.own(slot)),
+                length: 0,
+                lkey: self.tx.lkey(),
+            };
+            return Ok((sge, None, None));
+        }
+        let (memory, found) = (&self.dev.memory, &mut self.found);
+        let known = |addr: usize| memory.lkey(found, addr, mem.len(), !write);
+        if let Some(lkey) = Some(first.0).filter(|_| single).and_then(known) {
+            let addr = first.0 as u64;
+            return Ok((ibv_sge { addr, length, lkey }, None, None));
+        }
+        if self.mode != Mode::Packets {
+            return Err(unregistered(first.0, first.1, 1));
+        }
+        if mem.len() <= self.dev.adapter.attr.mtu {
+            if write {
+                self.tx.put_mem(slot, 0, mem);
+            }
+            let sge = ibv_sge {
+                addr: self.tx.addr(slot),
+                length,
+                lkey: self.tx.lkey(),
+            };
+            return Ok((sge, (!write).then_some(*mem), None));
+        }
+        if !single {
+            return Err(FI_EINVAL);
+        }
+        let lent = self.dev.memory.lend(first.0, first.1, !write)?;
+        let sge = ibv_sge {
+            addr: first.0 as u64,
+            length,
+            lkey: lent.lkey(),
+        };
+        Ok((sge, None, Some(lent)))
+    }
+
+    /// Posts a read or write whose local memory was found, or was not.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn rdma(
+        &mut self,
+        slot: u16,
+        to: Handle,
+        wr_id: u64,
+        op: Op,
+        local: Local,
+        remote: &Remote,
+        imm: Option<u32>,
+    ) -> Result<()> {
+        let (local, back, lent) = local.inspect_err(|_| self.free.push(slot))?;
+        let request = Request {
+            op,
+            to,
+            local,
+            more: None,
+            rkey: remote.key as u32,
+            raddr: remote.addr,
+            imm,
+        };
+        let w = Wr {
+            wr_id,
+            peer: remote.to,
+            request,
+            _lent: lent,
+            back,
+            tries: 0,
+        };
+        self.post(slot, w, None);
+        Ok(())
+    }
+
+    /// Sends a message of the application: `Payload::Copy` in the work request itself, other memory from where it lies.
+    /// `FI_EAGAIN`, `FI_EMSGSIZE`, `FI_EINVAL` for memory that is not registered.
+    pub fn post_message(
+        &mut self,
+        wr_id: u64,
+        to: &QpAddr,
+        payload: Payload,
+        imm: Option<u32>,
+    ) -> Result<()> {
+        let a = &self.dev.adapter.attr;
+        let (inline, mem) = match payload {
+            Payload::Copy(b) if b.len() > a.raw.inline => return Err(FI_EMSGSIZE),
+            Payload::Copy(b) => (Some(b), UserMem::EMPTY),
+            Payload::User(m) if m.len() > a.mtu => return Err(FI_EMSGSIZE),
+            Payload::User(m) if m.is_empty() => (Some(&[][..]), m),
+            Payload::User(m) => (None, m),
+        };
+        let (sges, n) = self.lent(&mem, false)?;
+        let (slot, handle) = self.begin(to)?;
+        let request = Request {
+            op: Op::Send,
+            to: handle,
+            local: sges[0],
+            more: (n > 1).then_some(sges[1]),
+            rkey: 0,
+            raddr: 0,
+            imm,
+        };
+        let w = Wr {
+            wr_id,
+            peer: *to,
+            request,
+            _lent: None,
+            back: None,
+            tries: 0,
+        };
+        self.post(slot, w, inline);
+        Ok(())
+    }
+
+    /// Posts a receive of the application; [`Event::Taken`] tells of its end. Errors as [`VerbsQp::post_message`].
+    pub fn post_recv(&mut self, wr_id: u64, mem: UserMem) -> Result<()> {
+        let (mut sges, n) = self.lent(&mem, true)?;
+        let slot = self.empty.pop().ok_or(FI_EAGAIN)?;
+        if n == 0 {
+            // An adapter wants a piece: one without a byte.
+            sges[0] = ibv_sge {
+                addr: self.tx.addr(0),
+                length: 0,
+                lkey: self.tx.lkey(),
+            };
+        }
+        if let Some(at) = self.taking.get_mut(usize::from(slot)) {
+            *at = wr_id;
+        }
+        if let Some(r) = &mut self.rings {
+            r.recv(slot, sges.get(..n.max(1)).unwrap_or(&[]));
+            r.ring_recv();
+            return Ok(());
+        }
+        let mut wr = ibv_recv_wr {
+            wr_id: RECV | u64::from(slot),
+            next: null_mut(),
+            sg_list: sges.as_mut_ptr(),
+            num_sge: n.max(1) as c_int,
+        };
+        let mut bad = null_mut();
+        // SAFETY: the request and its list live for the call; the memory is lent until the receive ends.
+        let e = unsafe { ((*(*self.qp).context).post_recv)(self.qp, &mut wr, &mut bad) };
+        if e != 0 {
+            self.empty.push(slot);
+            return Err(FI_EAGAIN);
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn unregistered(addr: usize, len: usize, pieces: usize) -> crate::core::Errno {
+    crate::warn_log!(
+        FI_LOG_EP_DATA,
+        "buffer of {len} bytes at {addr:#x}: wanted at most {pieces} pieces, each in memory registered with \
+         fi_mr_reg (FI_MR_LOCAL), for FI_RECV or FI_READ where the adapter writes to it"
+    );
+    FI_EINVAL
+}

@@ -1,0 +1,40 @@
+//! A timer as a descriptor, for those who wait on one.
+
+use crate::core::Result;
+use crate::types::FI_ENOMEM;
+use core::ptr::null_mut;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+/// A descriptor that becomes readable when its time has come.
+pub(super) fn timer() -> Result<OwnedFd> {
+    // SAFETY: plain numbers are passed; the descriptor is owned from here on.
+    unsafe {
+        let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
+        let fd = libc::timerfd_create(libc::CLOCK_MONOTONIC, flags);
+        if fd < 0 {
+            return Err(FI_ENOMEM);
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// From now on every so often, or never.
+pub(super) fn tick(t: &OwnedFd, every: Duration) {
+    let every = libc::timespec {
+        tv_sec: every.as_secs() as _,
+        tv_nsec: every.subsec_nanos() as _,
+    };
+    let often = libc::itimerspec {
+        it_interval: every,
+        it_value: every,
+    };
+    // SAFETY: the descriptor is a timer's, the setting valid.
+    unsafe { libc::timerfd_settime(t.as_raw_fd(), 0, &often, null_mut()) };
+}
+
+pub(super) fn read_timer(t: &OwnedFd) {
+    let mut b = [0u8; 8];
+    // SAFETY: room for the eight bytes of a timer.
+    unsafe { libc::read(t.as_raw_fd(), b.as_mut_ptr().cast(), b.len()) };
+}
