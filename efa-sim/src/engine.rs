@@ -585,7 +585,7 @@ impl Device {
                 let (Some(channel), Some(bell)) = (&q.channel, &q.bell) else {
                     continue;
                 };
-                let word = bell.load(crate::command::CQ_BELL);
+                let word = bell.load(crate::objects::CQ_BELL);
                 q.armed |= word & ARM != 0;
                 let serial = word >> 29 & 3;
                 let put: u64 = q.put.iter().sum();

@@ -2,7 +2,7 @@
 //! emulated.
 //!
 //! The command gets a library in front of its C library (`preload`) and a tree in place of sysfs. Calls on
-//! `/dev/infiniband/uverbsN` come here, to the device process, which answers them as the kernel would (`command`), and which
+//! `/dev/infiniband/uverbsN` come here, to the device process, which answers them as the kernel would (`command`, `objects`), and which
 //! watches the queues that programs share with it (`engine`). All programs under one `efa-sim run` are on one network.
 
 mod bytes;
@@ -11,6 +11,7 @@ mod config;
 mod device;
 mod door;
 mod engine;
+mod objects;
 mod shared;
 mod sock;
 mod sysfs;
