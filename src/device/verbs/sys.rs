@@ -170,7 +170,8 @@ pub const OP_SEND: u64 = 1 << 2;
 pub const OP_SEND_IMM: u64 = 1 << 3;
 pub const OP_READ: u64 = 1 << 4;
 
-#[repr(C)]
+/// Aligned as the GID's words are.
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Default)]
 pub struct ibv_ah_attr {
     pub dgid: [u8; 16],
@@ -240,7 +241,7 @@ pub struct ibv_device_attr {
     pub vendor_part_id: u32,
     pub hw_ver: u32,
     pub max_qp: c_int,
-    _more: [u32; 4],
+    _more: [u32; 3],
     pub max_sge_rd: c_int,
     pub max_cq: c_int,
     pub max_cqe: c_int,
