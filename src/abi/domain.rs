@@ -106,18 +106,13 @@ unsafe extern "C" fn domain_ops_open(
         // SAFETY: only domains have this table; the name is a string, `ops` a place.
         unsafe {
             let d = body::<fid_domain, DomainBody>(f.cast())?;
+            *ops = null_mut();
             *ops = match super::info::string(name).as_deref() {
                 Some("efa feature ops") => table(&FEATURE_OPS).cast(),
                 Some("efa domain ops") => table(&efa_ops::DOMAIN).cast(),
                 Some("efa gda ops") if d.domain.direct() => table(&efa_ops::GDA).cast(),
-                Some("efa gda ops") => {
-                    *ops = null_mut();
-                    return Err(FI_EOPNOTSUPP);
-                }
-                _ => {
-                    *ops = null_mut();
-                    return Err(FI_ENOSYS);
-                }
+                Some("efa gda ops") => return Err(FI_EOPNOTSUPP),
+                _ => return Err(FI_ENOSYS),
             };
         }
         Ok(())

@@ -9,7 +9,6 @@ use crate::prov::efa::rdm::{quick, Data, MsgReq, Poster, RecvReq};
 use crate::types::*;
 use core::ffi::c_void;
 use core::mem::size_of;
-use core::ptr::null_mut;
 use libc::iovec;
 
 /// A send without flags of its own.
@@ -56,20 +55,20 @@ unsafe fn tx(
 ) -> Result<isize> {
     // SAFETY: as promised by the caller.
     let (b, data) = unsafe { (ep(e)?, Piece::new(buf, len).ok_or(FI_EINVAL)?) };
+    let p = quick::Plain {
+        data,
+        to,
+        tag,
+        cq_data,
+        context: context.map(|c| c as usize),
+    };
     if let (Poster::Ep(id), None) = (b.who, b.tx_flags) {
-        let p = quick::Plain {
-            data,
-            to,
-            tag,
-            cq_data,
-            context: context.map(|c| c as usize),
-        };
         if let Some(r) = quick::send(&mut b.domain.lock(), id, &p) {
             return r.map(|()| 0);
         }
     }
     // SAFETY: as promised by the caller.
-    unsafe { tx_otherwise(e, (buf, len), to, tag, cq_data, context) }
+    unsafe { tx_otherwise(e, &p) }
 }
 
 /// As [`tx`], any way.
@@ -77,24 +76,15 @@ unsafe fn tx(
 /// # Safety
 /// As [`tx`].
 #[inline(never)]
-unsafe fn tx_otherwise(
-    e: *mut fid_ep,
-    (buf, len): (*const c_void, usize),
-    to: fi_addr_t,
-    tag: Option<u64>,
-    cq_data: Option<u64>,
-    context: Option<*mut c_void>,
-) -> Result<isize> {
+unsafe fn tx_otherwise(e: *mut fid_ep, p: &quick::Plain) -> Result<isize> {
+    let context = p.context.unwrap_or(0) as *mut c_void;
     // SAFETY: as promised by the caller.
     unsafe {
-        let data = match context {
-            Some(_) => Data::User(one(buf, len)?),
-            None => Data::Inject(inject_bytes(buf, len)?),
+        let data = match p.context {
+            Some(_) => Data::User(p.data.into()),
+            None => Data::Inject(inject_bytes(p.data.addr() as *const c_void, p.data.len())?),
         };
-        go(
-            e,
-            msg(data, to, tag, cq_data, context.unwrap_or(null_mut())),
-        )
+        go(e, msg(data, p.to, p.tag, p.cq_data, context))
     }
 }
 
@@ -119,23 +109,7 @@ unsafe fn rx(
         }
     }
     // SAFETY: as promised by the caller.
-    unsafe { rx_otherwise(e, (buf, len), src, tag, context) }
-}
-
-/// As [`rx`], any way.
-///
-/// # Safety
-/// As [`rx`].
-#[inline(never)]
-unsafe fn rx_otherwise(
-    e: *mut fid_ep,
-    (buf, len): (*mut c_void, usize),
-    src: fi_addr_t,
-    tag: Option<(u64, u64)>,
-    context: *mut c_void,
-) -> Result<isize> {
-    // SAFETY: as promised by the caller.
-    unsafe { go(e, rcv(one(buf, len)?, src, tag, context)) }
+    unsafe { go(e, rcv(into.into(), src, tag, context)) }
 }
 
 /// The request of a `fi_sendmsg`, given to `f`.

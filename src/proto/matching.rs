@@ -12,9 +12,9 @@
 //! for one of the oldest [`FEW`] that are in none.
 
 use super::PeerId;
+use crate::core::hash::ByWords;
 use crate::core::slab::Slab;
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
 
 /// Any source.
 pub const ANY: PeerId = PeerId::MAX;
@@ -23,32 +23,7 @@ const FEW: usize = 8;
 /// Masks for which lists are kept; receives of further ones are searched for one by one.
 const MASKS_MAX: usize = 24;
 
-/// A multiplicative hash: keys are a peer and a tag, not an attacker's strings, and the maps are
-/// bounded by what the application posted and what memory for unexpected messages allows.
-#[derive(Default)]
-pub struct TagHasher(u64);
-
-impl Hasher for TagHasher {
-    fn finish(&self) -> u64 {
-        self.0 ^ self.0 >> 29
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.write_u64(u64::from(*b));
-        }
-    }
-
-    fn write_u32(&mut self, v: u32) {
-        self.write_u64(u64::from(v));
-    }
-
-    fn write_u64(&mut self, v: u64) {
-        self.0 = (self.0.rotate_left(5) ^ v).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
-
-type Lists = HashMap<(PeerId, u64), List, BuildHasherDefault<TagHasher>>;
+type Lists = HashMap<(PeerId, u64), List, ByWords>;
 
 /// Entries in order. Most lists have one, for which no memory is allocated.
 #[derive(Debug, Default)]

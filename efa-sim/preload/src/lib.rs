@@ -9,7 +9,7 @@
 #[path = "../../src/door.rs"]
 mod door;
 
-use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void, CStr};
+use core::ffi::{c_char, c_int, c_ulong, c_void, CStr};
 use core::mem::{size_of, transmute, zeroed};
 use core::ptr::{addr_of, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering::*};
@@ -441,5 +441,3 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     // SAFETY: handed on as it came.
     unsafe { real!(socket: fn(c_int, c_int, c_int) -> c_int; domain, kind, protocol) }
 }
-
-const _: c_uint = MAJOR;

@@ -1,6 +1,7 @@
 //! Packets of a queue pair: registered memory, cut into slots of one packet each.
 
 use super::mem::{Lent, Memory};
+use super::sys::ibv_sge;
 use crate::core::Result;
 use crate::hmem::copy_bytes;
 use crate::hmem::UserMem;
@@ -64,7 +65,7 @@ impl Pool {
     }
 
     /// Its local key.
-    pub fn lkey(&self) -> u32 {
+    fn lkey(&self) -> u32 {
         self.lent.as_ref().map_or(0, Lent::lkey)
     }
 
@@ -76,8 +77,17 @@ impl Pool {
     }
 
     /// Address of a slot, for the adapter.
-    pub fn addr(&self, slot: u16) -> u64 {
+    fn addr(&self, slot: u16) -> u64 {
         self.place(slot) as u64
+    }
+
+    /// The first bytes of a slot, as the adapter reads them.
+    pub fn sge(&self, slot: u16, len: usize) -> ibv_sge {
+        ibv_sge {
+            addr: self.addr(slot),
+            length: len as u32,
+            lkey: self.lkey(),
+        }
     }
 
     /// Fills a slot from `off` on; what does not fit is left out.

@@ -233,32 +233,46 @@ fn collective(i: &mut Info, hints: Option<&Info>) {
 /// Bytes in front of every datagram that the application leaves to the adapter (FI_MSG_PREFIX).
 pub const DGRAM_PREFIX: usize = 40;
 
-/// The DGRAM candidate of an adapter, before hints.
-fn dgram(d: &DeviceAttr) -> Info {
+/// What endpoints without protocol have in common, before hints: the adapter's own queues and packets, and no order.
+fn raw(d: &DeviceAttr) -> Info {
     let mut i = rdm(d);
-    i.caps = FI_MSG | FI_SEND | FI_RECV | FI_SOURCE | DOMAIN_CAPS;
-    i.mode = FI_MSG_PREFIX;
     if let (Some(t), Some(r)) = (&mut i.tx, &mut i.rx) {
-        (t.caps, r.caps) = (FI_MSG | FI_SEND, FI_MSG | FI_RECV | FI_SOURCE);
-        (t.mode, r.mode) = (FI_MSG_PREFIX, FI_MSG_PREFIX);
         (t.msg_order, r.msg_order) = (0, 0);
-        t.op_flags = FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE;
         (t.size, r.size) = (d.raw.sends, d.raw.recvs);
         (t.iov_limit, r.iov_limit) = (d.raw.pieces, d.raw.pieces);
         t.inject_size = d.raw.inline;
-        t.rma_iov_limit = 0;
     }
     if let Some(e) = &mut i.ep {
-        e.type_ = FI_EP_DGRAM;
         e.protocol_version = 1;
-        e.max_msg_size = largest(d, 0);
-        e.msg_prefix_size = DGRAM_PREFIX;
+        // The software adapter needs some bytes in front, for whether data goes with a message, and which.
+        e.max_msg_size = match d.identity {
+            Some(_) => d.mtu,
+            None => d.mtu - 16,
+        };
         (
             e.max_order_raw_size,
             e.max_order_war_size,
             e.max_order_waw_size,
         ) = (0, 0, 0);
         e.mem_tag_format = 0;
+    }
+    i
+}
+
+/// The DGRAM candidate of an adapter, before hints.
+fn dgram(d: &DeviceAttr) -> Info {
+    let mut i = raw(d);
+    i.caps = FI_MSG | FI_SEND | FI_RECV | FI_SOURCE | DOMAIN_CAPS;
+    i.mode = FI_MSG_PREFIX;
+    if let (Some(t), Some(r)) = (&mut i.tx, &mut i.rx) {
+        (t.caps, r.caps) = (FI_MSG | FI_SEND, FI_MSG | FI_RECV | FI_SOURCE);
+        (t.mode, r.mode) = (FI_MSG_PREFIX, FI_MSG_PREFIX);
+        t.op_flags = FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE;
+        t.rma_iov_limit = 0;
+    }
+    if let Some(e) = &mut i.ep {
+        e.type_ = FI_EP_DGRAM;
+        e.msg_prefix_size = DGRAM_PREFIX;
     }
     if let Some(x) = &mut i.domain {
         x.name = Some(format!("{}-dgrm", d.name));
@@ -269,7 +283,7 @@ fn dgram(d: &DeviceAttr) -> Info {
 
 /// The candidate of an adapter whose work requests the application sees, before hints.
 fn direct(d: &DeviceAttr, q: &Query) -> Info {
-    let mut i = rdm(d);
+    let mut i = raw(d);
     let mode = q.hints.map_or(FI_RX_CQ_DATA, |h| h.mode);
     // A write with immediate data takes a receive here, which the application has to know.
     let rma =
@@ -283,24 +297,13 @@ fn direct(d: &DeviceAttr, q: &Query) -> Info {
     i.mode = FI_CONTEXT2 | mode & FI_RX_CQ_DATA;
     if let (Some(t), Some(r)) = (&mut i.tx, &mut i.rx) {
         (t.caps, r.caps, t.mode, r.mode) = (tx, rx, FI_CONTEXT2, i.mode);
-        (t.msg_order, r.msg_order) = (0, 0);
-        (t.size, r.size) = (d.raw.sends, d.raw.recvs);
-        (t.iov_limit, r.iov_limit) = (d.raw.pieces, d.raw.pieces);
-        t.inject_size = d.raw.inline;
         r.op_flags = FI_COMPLETION;
     }
     if let Some(e) = &mut i.ep {
-        e.protocol_version = 1;
         // The size of a read or write is of interest to those alone who ask for them.
         let asked = q.hints.is_none_or(|h| h.caps & FI_RMA != 0);
         let most = if rma && asked { d.max_rdma } else { 0 };
-        e.max_msg_size = largest(d, 0).max(most);
-        (
-            e.max_order_raw_size,
-            e.max_order_war_size,
-            e.max_order_waw_size,
-        ) = (0, 0, 0);
-        e.mem_tag_format = 0;
+        e.max_msg_size = e.max_msg_size.max(most);
     }
     if let Some(x) = &mut i.domain {
         x.mr_mode = MR_MODE | FI_MR_LOCAL;
@@ -310,15 +313,6 @@ fn direct(d: &DeviceAttr, q: &Query) -> Info {
         f.name = Some(DIRECT.into());
     }
     i
-}
-
-/// Largest message of an endpoint without protocol, of whose buffer `prefix` bytes are not sent: the software adapter needs
-/// some in front, for whether data goes with it, and which.
-fn largest(d: &DeviceAttr, prefix: usize) -> usize {
-    match d.identity {
-        Some(_) => d.mtu + prefix,
-        None => d.mtu - 16,
-    }
 }
 
 fn gid_of(ip: IpAddr) -> [u8; 16] {

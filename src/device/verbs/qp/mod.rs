@@ -10,7 +10,6 @@
 //! `open` makes one, `post` hands requests over, `complete` takes what has ended; here is what the provider sees of it.
 
 mod complete;
-mod hash;
 mod open;
 mod post;
 mod timer;
@@ -21,6 +20,7 @@ use super::rings::{self, Rings, SendWqe};
 use super::short::{Short, Way};
 use super::sys::*;
 use super::{Handle, Opened};
+use crate::core::hash::ByWords;
 use crate::core::Result;
 use crate::device::wait::WaitSet;
 use crate::device::{Data, Event, Events, Payload, QpAddr, QueueMemory, QueuePair, Remote, Status};
@@ -28,7 +28,6 @@ use crate::hmem::UserMem;
 use crate::types::*;
 use core::ffi::c_int;
 use core::ptr::null_mut;
-use hash::Quick;
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -138,8 +137,8 @@ pub struct VerbsQp {
     pub(super) pending: Vec<ibv_wc>,
     /// Where the application's memory was last found to be registered.
     pub(super) found: Found,
-    routes: HashMap<QpAddr, Handle, Quick>,
-    senders: HashMap<(u16, u16), QpAddr, Quick>,
+    routes: HashMap<QpAddr, Handle, ByWords>,
+    senders: HashMap<(u16, u16), QpAddr, ByWords>,
 }
 
 // SAFETY: libibverbs takes calls from any thread; the owner serialises them.
@@ -182,11 +181,7 @@ impl QueuePair for VerbsQp {
             Payload::Copy(b) => self.tx.put(slot, header.len(), b),
             Payload::User(m) => self.tx.put_mem(slot, header.len(), m),
         }
-        let local = ibv_sge {
-            addr: self.tx.addr(slot),
-            length: (header.len() + len) as u32,
-            lkey: self.tx.lkey(),
-        };
+        let local = self.tx.sge(slot, header.len() + len);
         let request = Request {
             op: Op::Send,
             to: handle,
@@ -221,11 +216,7 @@ impl QueuePair for VerbsQp {
             Payload::Copy(b) => {
                 let own = self.own(slot);
                 self.tx.put(own, 0, b);
-                let sge = ibv_sge {
-                    addr: self.tx.addr(own),
-                    length: b.len() as u32,
-                    lkey: self.tx.lkey(),
-                };
+                let sge = self.tx.sge(own, b.len());
                 Ok((sge, None, None))
             }
             Payload::User(m) => self.local(slot, m, true),

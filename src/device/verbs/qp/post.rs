@@ -19,12 +19,10 @@ impl VerbsQp {
     /// Posts receives, of packets.
     pub(super) fn refill(&mut self) {
         let Some(rx) = &self.rx else { return };
+        let mtu = self.dev.adapter.attr.mtu;
         if let Some(r) = &mut self.rings {
-            let length = self.dev.adapter.attr.mtu as u32;
-            let lkey = rx.lkey();
             for slot in self.empty.drain(..) {
-                let addr = rx.addr(slot);
-                r.recv(slot, &[ibv_sge { addr, length, lkey }]);
+                r.recv(slot, &[rx.sge(slot, mtu)]);
             }
             return r.ring_recv();
         }
@@ -37,11 +35,7 @@ impl VerbsQp {
             let slots = self.empty.get(at..).unwrap_or(&[]);
             let pairs = slots.iter().zip(list.iter_mut().zip(sges.iter_mut()));
             for (slot, (wr, sge)) in pairs {
-                *sge = ibv_sge {
-                    addr: rx.addr(*slot),
-                    length: self.dev.adapter.attr.mtu as u32,
-                    lkey: rx.lkey(),
-                };
+                *sge = rx.sge(*slot, mtu);
                 wr.wr_id = RECV | u64::from(*slot);
                 wr.sg_list = sge;
                 wr.num_sge = 1;
@@ -189,11 +183,7 @@ impl VerbsQp {
         let single = pieces.next().is_none();
         let length = mem.len() as u32;
         if single && mem.is_empty() {
-            let sge = ibv_sge {
-                addr: self.tx.addr(self.own(slot)),
-                length: 0,
-                lkey: self.tx.lkey(),
-            };
+            let sge = self.tx.sge(self.own(slot), 0);
             return Ok((sge, None, None));
         }
         let (memory, found) = (&self.dev.memory, &mut self.found);
@@ -209,11 +199,7 @@ impl VerbsQp {
             if write {
                 self.tx.put_mem(slot, 0, mem);
             }
-            let sge = ibv_sge {
-                addr: self.tx.addr(slot),
-                length,
-                lkey: self.tx.lkey(),
-            };
+            let sge = self.tx.sge(slot, mem.len());
             return Ok((sge, (!write).then_some(*mem), None));
         }
         if !single {
@@ -308,11 +294,7 @@ impl VerbsQp {
         let slot = self.empty.pop().ok_or(FI_EAGAIN)?;
         if n == 0 {
             // An adapter wants a piece: one without a byte.
-            sges[0] = ibv_sge {
-                addr: self.tx.addr(0),
-                length: 0,
-                lkey: self.tx.lkey(),
-            };
+            sges[0] = self.tx.sge(0, 0);
         }
         if let Some(at) = self.taking.get_mut(usize::from(slot)) {
             *at = wr_id;

@@ -71,7 +71,7 @@ pub fn send(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Sent {
             .filter(|_| report)
             .and_then(|b| port.cqs.get_mut(b.cq))
         {
-            q.push(sent_entry(r));
+            q.push(sent_entry(r.common.context, r.tag.is_some(), len));
         }
     }
     sent
@@ -102,11 +102,11 @@ fn put(r: &MsgReq, write: impl FnOnce(What, &[u8], &UserMem, &[u8]) -> Sent) -> 
 }
 
 /// The completion of a send, which is over as soon as it was posted.
-fn sent_entry(r: &MsgReq) -> Entry {
+pub fn sent_entry(context: usize, tagged: bool, len: usize) -> Entry {
     Entry {
-        context: r.common.context,
-        flags: FI_SEND | if r.tag.is_some() { FI_TAGGED } else { FI_MSG },
-        len: r.data.len(),
+        context,
+        flags: FI_SEND | if tagged { FI_TAGGED } else { FI_MSG },
+        len,
         src: FI_ADDR_NOTAVAIL,
         ..Entry::default()
     }

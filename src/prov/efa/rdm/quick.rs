@@ -5,7 +5,7 @@
 //! reader's buffer: no operation is made, no port, no completion is kept. Whatever is not plain is left as it was found,
 //! for `ops` and `progress` to deal with: [`Lane`] remembers what an endpoint's settings permit.
 
-use super::near::{head_len, head_of, words_of, MESSAGE};
+use super::near::{head_len, head_of, sent_entry, words_of, MESSAGE};
 use super::stream::FIRST;
 use super::{Ep, Kind};
 use crate::core::Result;
@@ -114,13 +114,7 @@ pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
     }
     if let (Some(context), Some(q)) = (p.context, lane.sent_to) {
         if let Some(q) = s.cqs.get_mut(q) {
-            q.push(Entry {
-                context,
-                flags: FI_SEND | if p.tag.is_some() { FI_TAGGED } else { FI_MSG },
-                len: p.data.len(),
-                src: FI_ADDR_NOTAVAIL,
-                ..Entry::default()
-            });
+            q.push(sent_entry(context, p.tag.is_some(), p.data.len()));
         }
     }
     Some(Ok(()))
@@ -250,13 +244,7 @@ pub fn poll(
             if !s.report {
                 return Next::Another;
             }
-            let mut entry = Entry {
-                context: s.context,
-                flags: FI_SEND | FI_MSG,
-                len,
-                src: FI_ADDR_NOTAVAIL,
-                ..Entry::default()
-            };
+            let mut entry = sent_entry(s.context, false, len);
             if let Some((from, _, imm)) = d.recv {
                 let with = imm.map_or(0, |_| FI_REMOTE_CQ_DATA);
                 entry.flags = FI_RECV | FI_MSG | with;

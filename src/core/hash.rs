@@ -1,17 +1,19 @@
-//! A hash of addresses.
+//! A multiplicative hash for keys of a few words that are not an attacker's strings: peers, tags, addresses. Maps with it are bounded
+//! by what the application asked for.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Hashes addresses, which an application chose, and which are few.
+/// See the module text.
 #[derive(Default)]
-pub struct AddrHasher(u64);
+pub struct WordHasher(u64);
 
-pub type Quick = BuildHasherDefault<AddrHasher>;
+/// For `HashMap`.
+pub type ByWords = BuildHasherDefault<WordHasher>;
 
-impl Hasher for AddrHasher {
+impl Hasher for WordHasher {
     #[inline]
     fn finish(&self) -> u64 {
-        self.0 ^ self.0 >> 32
+        self.0 ^ self.0 >> 29
     }
 
     #[inline]
@@ -35,6 +37,7 @@ impl Hasher for AddrHasher {
         self.write_u64(v.into());
     }
 
+    /// Lengths of arrays, which are all alike.
     #[inline]
     fn write_usize(&mut self, _: usize) {}
 
