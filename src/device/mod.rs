@@ -267,27 +267,30 @@ pub enum Event {
     },
     /// An operation posted here has ended.
     Done { wr_id: u64, status: Status },
-    /// A receive posted with [`QueuePair::post_recv`] has a message of `len` bytes, or a peer's `write` has used it up for its
-    /// immediate data. A sender that was neither sent to nor met has a key of 0, and a host of zero if that is unknown.
-    Taken {
-        wr_id: u64,
-        from: QpAddr,
-        len: u32,
-        imm: Option<u32>,
-        status: Status,
-        write: bool,
-    },
-    /// As [`Event::Done`] or [`Event::Taken`] (sender, bytes, data, whether it was a write), of a request of the short way.
+    /// A receive of the application, posted as `wr_id`, is over.
+    Taken { wr_id: u64, taken: Taken },
+    /// As [`Event::Done`] or [`Event::Taken`], of a request of the short way.
     Short {
         short: verbs::short::Short,
         status: Status,
-        taken: Option<(QpAddr, u32, Option<u32>, bool)>,
+        taken: Option<Taken>,
     },
     /// Something is awaited from a peer ([`QueuePair::expect`]), and only who sends to it hears of its end.
     Silent { peer: QpAddr },
     /// A peer does not answer, or is not who it was: nothing posted to it is left, and nothing
     /// that was expected of it will come.
     PeerDown { peer: QpAddr, status: Status },
+}
+
+/// How a receive of the application ended: with a message of `len` bytes, or used up by a peer's `write` for its immediate data.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    /// A sender that was neither sent to nor met has a key of 0, and a host of zero if that is unknown.
+    pub from: QpAddr,
+    pub len: u32,
+    pub imm: Option<u32>,
+    pub status: Status,
+    pub write: bool,
 }
 
 /// Where the bytes of a message are.

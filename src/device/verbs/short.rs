@@ -5,7 +5,7 @@ use super::qp::VerbsQp;
 use super::rings::{self, SendWqe};
 use super::sys::*;
 use crate::core::Result;
-use crate::device::QpAddr;
+use crate::device::{QpAddr, Taken};
 use crate::hmem::{copy_bytes, Piece};
 use crate::types::FI_EAGAIN;
 
@@ -24,8 +24,8 @@ pub struct Short {
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
     pub short: Short,
-    /// A receive's: its sender, bytes, and the data that came along.
-    pub recv: Option<(QpAddr, u32, Option<u32>)>,
+    /// Of a receive.
+    pub taken: Option<Taken>,
 }
 
 /// A peer, as the adapter's requests name it.
@@ -181,14 +181,11 @@ impl VerbsQp {
         if wc.wr_id & super::qp::RECV == 0 {
             let short = self.shorts.get_mut(usize::from(slot))?.take()?;
             self.free.push(slot);
-            return Some(Done { short, recv: None });
+            return Some(Done { short, taken: None });
         }
         let short = self.short_recvs.get_mut(usize::from(slot))?.take()?;
         self.empty.push(slot);
-        let imm = (wc.wc_flags & WC_WITH_IMM != 0).then_some(wc.imm_data);
-        Some(Done {
-            short,
-            recv: Some((self.sender(wc), wc.byte_len, imm)),
-        })
+        let taken = Some(self.taken_by(wc));
+        Some(Done { short, taken })
     }
 }

@@ -21,12 +21,7 @@ impl VerbsQp {
         let slot = wc.wr_id as u16;
         if wc.wr_id == 0 && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
             // It has taken no receive.
-            let from = self.sender(wc);
-            return into.list.push(Event::WriteImm {
-                from,
-                imm: wc.imm_data,
-                len: wc.byte_len,
-            });
+            return into.list.push(self.write_imm(wc));
         }
         if wc.wr_id & RECV != 0 {
             self.arrived(slot, wc, into);
@@ -56,6 +51,14 @@ impl VerbsQp {
         })
     }
 
+    fn write_imm(&self, wc: &ibv_wc) -> Event {
+        Event::WriteImm {
+            from: self.sender(wc),
+            imm: wc.imm_data,
+            len: wc.byte_len,
+        }
+    }
+
     pub(super) fn arrived(&mut self, slot: u16, wc: &ibv_wc, into: &mut Events) {
         self.empty.push(slot);
         if self.mode != Mode::Packets {
@@ -64,14 +67,10 @@ impl VerbsQp {
         if wc.status != 0 {
             return;
         }
-        let from = self.sender(wc);
         if wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
-            return into.list.push(Event::WriteImm {
-                from,
-                imm: wc.imm_data,
-                len: wc.byte_len,
-            });
+            return into.list.push(self.write_imm(wc));
         }
+        let from = self.sender(wc);
         let Some(rx) = &self.rx else { return };
         let bytes = rx.bytes(slot, wc.byte_len as usize);
         let at = into.arena.len();
@@ -84,26 +83,32 @@ impl VerbsQp {
         });
     }
 
-    /// A receive of the application is over.
-    pub(super) fn taken(&mut self, slot: u16, wc: &ibv_wc, into: &mut Events) {
-        let imm = (wc.wc_flags & WC_WITH_IMM != 0).then_some(wc.imm_data);
-        let write = wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM;
-        let short = self.short_recvs.get_mut(usize::from(slot));
-        if let Some(short) = short.and_then(Option::take) {
-            into.list.push(Event::Short {
-                short,
-                status: status_of(wc),
-                taken: Some((self.sender(wc), wc.byte_len, imm, write)),
-            });
-            return;
-        }
-        into.list.push(Event::Taken {
-            wr_id: self.taking.get(usize::from(slot)).copied().unwrap_or(0),
+    /// What a completion says of a receive of the application.
+    #[inline]
+    pub(in crate::device::verbs) fn taken_by(&self, wc: &ibv_wc) -> Taken {
+        Taken {
             from: self.sender(wc),
             len: wc.byte_len,
-            imm,
+            imm: (wc.wc_flags & WC_WITH_IMM != 0).then_some(wc.imm_data),
             status: status_of(wc),
-            write,
+            write: wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM,
+        }
+    }
+
+    /// A receive of the application is over.
+    pub(super) fn taken(&mut self, slot: u16, wc: &ibv_wc, into: &mut Events) {
+        let taken = self.taken_by(wc);
+        let short = self.short_recvs.get_mut(usize::from(slot));
+        into.list.push(match short.and_then(Option::take) {
+            Some(short) => Event::Short {
+                short,
+                status: taken.status,
+                taken: Some(taken),
+            },
+            None => Event::Taken {
+                wr_id: self.taking.get(usize::from(slot)).copied().unwrap_or(0),
+                taken,
+            },
         });
     }
 

@@ -23,7 +23,9 @@ use super::{Handle, Opened};
 use crate::core::hash::ByWords;
 use crate::core::Result;
 use crate::device::wait::WaitSet;
-use crate::device::{Data, Event, Events, Payload, QpAddr, QueueMemory, QueuePair, Remote, Status};
+use crate::device::{
+    Data, Event, Events, Payload, QpAddr, QueueMemory, QueuePair, Remote, Status, Taken,
+};
 use crate::hmem::UserMem;
 use crate::types::*;
 use core::ffi::c_int;

@@ -865,25 +865,7 @@ pub fn progress(s: &mut State, id: u32) {
                 let bytes = Events::bytes(arena, &data);
                 raw::arrived(&mut port, ep.kind, posted, peer, bytes);
             }
-            Event::Taken {
-                wr_id,
-                from,
-                len,
-                imm,
-                status,
-                write,
-            } => {
-                let failed = (status != Status::Ok).then(|| failure(status));
-                let t = raw::Taken {
-                    ctx: wr_id as u32,
-                    from,
-                    len,
-                    imm,
-                    failed,
-                    write,
-                };
-                raw::taken(&mut port, t);
-            }
+            Event::Taken { wr_id, taken } => raw::taken(&mut port, wr_id as u32, &taken),
             Event::Recv { from, data } => {
                 let bytes = Events::bytes(arena, &data);
                 let peer = match port.qp {

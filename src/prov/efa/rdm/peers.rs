@@ -30,9 +30,13 @@ impl Peers {
         p
     }
 
-    /// The latest peer of a host and queue pair number.
-    pub fn latest(&self, gid: [u8; 16], qpn: u16) -> Option<PeerId> {
-        self.by_number.get(&(gid, qpn)).copied()
+    /// The peer of a device address; of one without its key the latest with its host and queue pair number.
+    #[inline]
+    pub fn found(&mut self, a: &QpAddr) -> Option<PeerId> {
+        match a.qkey {
+            0 => self.by_number.get(&(a.gid, a.qpn)).copied(),
+            _ => Some(self.of(a)),
+        }
     }
 
     /// Device address of a peer.

@@ -5,15 +5,16 @@
 //! reader's buffer: no operation is made, no port, no completion is kept. Whatever is not plain is left as it was found,
 //! for `ops` and `progress` to deal with: [`Lane`] remembers what an endpoint's settings permit.
 
-use super::near::{head_len, head_of, sent_entry, words_of, MESSAGE};
+use super::near::{head_len, head_of, sent_entry, words_of, Head, MESSAGE};
 use super::stream::FIRST;
 use super::{Ep, Kind};
+use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::any::Qp;
 use crate::device::verbs::short::{Next, Short};
 use crate::hmem::Piece;
 use crate::proto::{Short as PlainRecv, ANY, COLLECTIVE_TAG};
-use crate::prov::efa::cq::Entry;
+use crate::prov::efa::cq::{Cq, Entry};
 use crate::prov::efa::domain::State;
 use crate::shm::{Seen, Sent, Verdict, What};
 use crate::types::*;
@@ -197,6 +198,33 @@ pub enum Polled {
     More(usize),
 }
 
+/// Where the completions of a poll go.
+struct Reader<'a, F> {
+    /// The queue that is being read, which is empty, and the others.
+    cq: u32,
+    cqs: &'a mut Slab<Cq>,
+    /// So many at most, and so many so far.
+    count: usize,
+    n: usize,
+    each: F,
+}
+
+impl<F: FnMut(usize, &Entry)> Reader<'_, F> {
+    /// Hands a completion to the caller, or keeps it in the queue it is for; whether there is room for another.
+    #[inline(always)]
+    fn give(&mut self, to: Option<u32>, e: Entry) -> bool {
+        if to != Some(self.cq) {
+            if let Some(q) = to.and_then(|q| self.cqs.get_mut(q)) {
+                q.push(e);
+            }
+            return true;
+        }
+        (self.each)(self.n, &e);
+        self.n += 1;
+        self.n < self.count
+    }
+}
+
 /// Looks for messages to an endpoint that need nothing but their receives. Up to `count` completions for queue `cq`,
 /// which must be empty, go to `each`; those for another are kept there.
 #[inline(always)]
@@ -205,7 +233,7 @@ pub fn poll(
     id: u32,
     cq: u32,
     count: usize,
-    mut each: impl FnMut(usize, &Entry),
+    each: impl FnMut(usize, &Entry),
 ) -> Polled {
     let State {
         eps,
@@ -226,116 +254,87 @@ pub fn poll(
         return Polled::All(0);
     };
     let waits = ep.holding || !ep.fenced.is_empty() || !triggers.is_empty() || !colls.idle();
-    if let (true, Qp::Verbs(q)) = (lane.direct, &mut live.qp) {
-        if waits || !live.proto.idle() || !live.waiting.is_empty() {
-            return Polled::More(0);
+    if waits || !live.idle() || !(lane.direct || live.adapter_rests()) {
+        return Polled::More(0);
+    }
+    let av = avs.get(lane.av).filter(|_| lane.source);
+    let mut count_at = |at: usize, len| {
+        let c = ep.cntrs.get(at).copied().flatten();
+        if let Some(c) = c.and_then(|c| cntrs.get_mut(c)) {
+            c.count(len);
         }
-        let mut n = 0;
-        let all = q.glance(|d| {
+    };
+    let mut out = Reader {
+        cq,
+        cqs,
+        count,
+        n: 0,
+        each,
+    };
+    let all = match (&mut live.qp, &mut live.hub) {
+        (Qp::Verbs(q), _) if lane.direct => q.glance(|d| {
             let s = d.short;
-            let (at, to) = match d.recv {
+            let entry = match &d.taken {
+                None => sent_entry(s.context, false, s.data.len()),
+                Some(t) => Entry {
+                    context: s.context,
+                    flags: FI_RECV | FI_MSG | t.imm.map_or(0, |_| FI_REMOTE_CQ_DATA),
+                    len: t.len as usize,
+                    buf: s.data.addr(),
+                    data: t.imm.unwrap_or(0).into(),
+                    tag: 0,
+                    src: av
+                        .and_then(|av| peers.found(&t.from).map(|p| av.reverse(p)))
+                        .unwrap_or(FI_ADDR_NOTAVAIL),
+                },
+            };
+            let (at, to) = match d.taken {
                 Some(_) => (1, lane.received_to),
                 None => (0, lane.sent_to),
             };
-            let len = d.recv.map_or(s.data.len(), |(_, len, _)| len as usize);
-            if let Some(c) = ep.cntrs[at].and_then(|c| cntrs.get_mut(c)) {
-                c.count(len);
-            }
-            if !s.report {
-                return Next::Another;
-            }
-            let mut entry = sent_entry(s.context, false, len);
-            if let Some((from, _, imm)) = d.recv {
-                let with = imm.map_or(0, |_| FI_REMOTE_CQ_DATA);
-                entry.flags = FI_RECV | FI_MSG | with;
-                entry.data = imm.unwrap_or(0).into();
-                entry.buf = s.data.addr();
-                if lane.source {
-                    let peer = if from.qkey != 0 {
-                        Some(peers.of(&from))
-                    } else {
-                        peers.latest(from.gid, from.qpn)
-                    };
-                    let av = avs.get(lane.av);
-                    entry.src = match (av, peer) {
-                        (Some(av), Some(p)) => av.reverse(p),
-                        _ => FI_ADDR_NOTAVAIL,
-                    };
-                }
-            }
-            if to != Some(cq) {
-                if let Some(q) = to.and_then(|q| cqs.get_mut(q)) {
-                    q.push(entry);
-                }
-                return Next::Another;
-            }
-            each(n, &entry);
-            n += 1;
-            if n < count {
+            count_at(at, entry.len);
+            if !s.report || out.give(to, entry) {
                 Next::Another
             } else {
                 Next::Enough
             }
-        });
-        return if all { Polled::All(n) } else { Polled::More(n) };
-    }
-    if waits || !live.idle() || !live.adapter_rests() {
-        return Polled::More(0);
-    }
-    let Some(hub) = &mut live.hub else {
-        return Polled::All(0);
+        }),
+        (_, None) => return Polled::All(0),
+        (_, Some(hub)) => {
+            let seen = hub.inbox.glance(|from, record| {
+                let head = (record.kind == MESSAGE).then(|| head_of(record)).flatten();
+                let plain = |h: &Head| h.tag.is_none_or(|t| t & COLLECTIVE_TAG == 0);
+                let Some(head) = head.filter(plain) else {
+                    return Verdict::Left;
+                };
+                let len = record.len - head.bytes;
+                let Some(r) = rq.take_short(from, head.tag, len) else {
+                    return Verdict::Left;
+                };
+                record.copy_piece(head.bytes, r.into);
+                count_at(1, len);
+                let kind = if r.tagged { FI_TAGGED } else { FI_MSG };
+                let entry = Entry {
+                    context: r.context,
+                    flags: FI_RECV | kind | head.cq_data.map_or(0, |_| FI_REMOTE_CQ_DATA),
+                    len,
+                    buf: r.into.addr(),
+                    data: head.cq_data.unwrap_or(0),
+                    tag: head.tag.unwrap_or(0),
+                    src: av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from)),
+                };
+                if !r.report || out.give(lane.received_to, entry) {
+                    Verdict::Taken
+                } else {
+                    Verdict::Last
+                }
+            });
+            seen == Seen::All
+        }
     };
-    let mut n = 0;
-    let seen = hub.inbox.glance(|from, record| {
-        let head = (record.kind == MESSAGE).then(|| head_of(record)).flatten();
-        let Some(head) = head.filter(|h| h.tag.is_none_or(|t| t & COLLECTIVE_TAG == 0)) else {
-            return Verdict::Left;
-        };
-        let len = record.len - head.bytes;
-        let Some(r) = rq.take_short(from, head.tag, len) else {
-            return Verdict::Left;
-        };
-        record.copy_piece(head.bytes, r.into);
-        if let Some(c) = ep.cntrs[1].and_then(|c| cntrs.get_mut(c)) {
-            c.count(len);
-        }
-        if !r.report {
-            return Verdict::Taken;
-        }
-        let kind = if r.tagged { FI_TAGGED } else { FI_MSG };
-        let with = match head.cq_data {
-            Some(_) => FI_REMOTE_CQ_DATA,
-            None => 0,
-        };
-        let src = match avs.get(lane.av).filter(|_| lane.source) {
-            Some(av) => av.reverse(from),
-            None => FI_ADDR_NOTAVAIL,
-        };
-        let entry = Entry {
-            context: r.context,
-            flags: FI_RECV | kind | with,
-            len,
-            buf: r.into.addr(),
-            data: head.cq_data.unwrap_or(0),
-            tag: head.tag.unwrap_or(0),
-            src,
-        };
-        if lane.received_to != Some(cq) {
-            if let Some(q) = lane.received_to.and_then(|q| cqs.get_mut(q)) {
-                q.push(entry);
-            }
-            return Verdict::Taken;
-        }
-        each(n, &entry);
-        n += 1;
-        if n < count {
-            Verdict::Taken
-        } else {
-            Verdict::Last
-        }
-    });
-    match seen {
-        Seen::All => Polled::All(n),
-        Seen::More => Polled::More(n),
+    if all {
+        Polled::All(out.n)
+    } else {
+        Polled::More(out.n)
     }
 }

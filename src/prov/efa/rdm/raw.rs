@@ -10,7 +10,7 @@ use super::{Kind, MsgReq, UserOp};
 use crate::core::Result;
 use crate::device::any::Qp;
 use crate::device::verbs::short::Short;
-use crate::device::{Payload, QpAddr, QueuePair, Status};
+use crate::device::{Payload, QpAddr, QueuePair, Status, Taken};
 use crate::hmem::UserMem;
 use crate::proto::{Failure, PeerId, Port, Received, ANY};
 use crate::prov::efa::info::DGRAM_PREFIX;
@@ -144,61 +144,37 @@ fn ended(
     port.received(ctx, msg, result);
 }
 
-/// What a real adapter says of a receive it has filled.
-pub struct Taken {
-    pub ctx: u32,
-    pub from: QpAddr,
-    pub len: u32,
-    pub imm: Option<u32>,
-    pub failed: Option<Failure>,
-    /// A peer's write has used the receive up for its immediate data.
-    pub write: bool,
-}
-
 /// The peer of a completion, which does not name its key unless the adapter has sent to it or met it.
 pub fn sender(port: &mut EpPort, from: QpAddr) -> PeerId {
-    if from.qkey != 0 {
-        return port.peers.of(&from);
-    }
-    let Some(p) = port.peers.latest(from.gid, from.qpn) else {
+    let Some(p) = port.peers.found(&from) else {
         return ANY;
     };
-    if let Some(a) = port.peers.addr(p).copied() {
+    if let Some(a) = port.peers.addr(p).copied().filter(|a| *a != from) {
         port.qp.meet(&a);
     }
     p
 }
 
-/// A receive at a real adapter is over.
-pub fn taken(port: &mut EpPort, t: Taken) {
+/// Receive `ctx` at a real adapter is over.
+pub fn taken(port: &mut EpPort, ctx: u32, t: &Taken) {
     let from = sender(port, t.from);
+    let imm = t.imm.map(u64::from);
     if t.write {
-        if let Some(op) = port.ops.get_mut(t.ctx) {
-            op.flags = FI_RMA | FI_REMOTE_WRITE;
-            // The data has gone elsewhere.
-            op.mem = UserMem::EMPTY;
-        }
-        return port.wrote(t.ctx, from, t.len as usize, t.imm.unwrap_or(0).into());
+        return port.wrote(ctx, from, t.len as usize, imm.unwrap_or(0));
     }
-    let result = t.failed.map_or(Ok(()), Err);
+    let failed = (t.status != Status::Ok).then(|| super::failure(t.status));
     ended(
         port,
-        t.ctx,
+        ctx,
         from,
         t.len.into(),
-        t.imm.map(u64::from),
-        result,
+        imm,
+        failed.map_or(Ok(()), Err),
     );
 }
 
 /// A request of the short way is over, not well or among others: it becomes an operation that ends at once.
-pub fn short(
-    port: &mut EpPort,
-    s: &Short,
-    status: Status,
-    came: Option<(QpAddr, u32, Option<u32>, bool)>,
-) {
-    let failed = (status != Status::Ok).then(|| super::failure(status));
+pub fn short(port: &mut EpPort, s: &Short, status: Status, came: Option<Taken>) {
     let mut op = UserOp::new(port.id, s.data.into());
     op.context = s.context;
     op.report = s.report;
@@ -206,17 +182,10 @@ pub fn short(
     op.flags = FI_MSG | if came.is_some() { FI_RECV } else { FI_SEND };
     let ctx = port.ops.insert(op);
     match came {
-        None => sent(port, ctx, failed),
-        Some((from, len, imm, write)) => taken(
-            port,
-            Taken {
-                ctx,
-                from,
-                len,
-                imm,
-                failed,
-                write,
-            },
-        ),
+        None => {
+            let failed = (status != Status::Ok).then(|| super::failure(status));
+            sent(port, ctx, failed);
+        }
+        Some(t) => taken(port, ctx, &t),
     }
 }
