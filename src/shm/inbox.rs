@@ -1,0 +1,324 @@
+//! The way in: the rings of peers, which a poll looks into.
+
+use super::ring::{barrier, Found, Reader};
+use super::table::Visit;
+use super::thread::{News, Shared, Thread};
+use super::{PeerId, Record};
+use crate::device::QpAddr;
+use std::sync::atomic::Ordering::*;
+use std::sync::Arc;
+
+/// Polls without a record after which a ring is no longer looked into.
+pub(super) const PATIENCE: u32 = 4096;
+/// Records taken from one ring before the next one's turn.
+const BURST: u32 = 64;
+/// A ring from a peer.
+struct In {
+    ring: Reader,
+    from: QpAddr,
+    /// The peer's number, as [`Inbox::poll`]'s caller knows it.
+    peer: Option<PeerId>,
+    conn: u64,
+    /// Polls since the last record.
+    idle: u32,
+    ended: bool,
+}
+
+impl In {
+    /// Whether it has been empty for long.
+    fn tired(&self) -> bool {
+        self.idle >= PATIENCE
+    }
+
+    /// A poll found nothing; whether [`Inbox::rest`] has to see to it.
+    #[inline]
+    fn missed(&mut self) -> bool {
+        self.idle += 1;
+        self.tired() || self.ended
+    }
+}
+
+/// What [`Inbox::glance`]'s caller did with a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Taken,
+    /// Taken, and it takes no more now.
+    Last,
+    /// The record is to stay where it is.
+    Left,
+}
+
+/// What [`Inbox::glance`] saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Whatever there was has been taken.
+    All,
+    /// Something is left that takes [`Inbox::poll`].
+    More,
+}
+
+/// The way in: the rings of peers.
+pub struct Inbox {
+    shared: Arc<Shared>,
+    thread: &'static Thread,
+    listener: u64,
+    /// Rings that are looked into, and those that sleep.
+    hot: Vec<In>,
+    cold: Vec<In>,
+    held: bool,
+    /// The ring that [`Inbox::glance`] begins with.
+    turn: usize,
+    /// Somebody may wait on the descriptor: its signal has to be taken back.
+    armed: bool,
+    pub(super) down: Vec<QpAddr>,
+    /// Connections that have ended, and tables that came, for the outbox.
+    pub(super) hung_up: Vec<u64>,
+    pub(super) tables: Vec<(u64, Visit)>,
+}
+
+impl Inbox {
+    /// Of an endpoint that listens for callers as `listener`.
+    pub(super) fn new(shared: Arc<Shared>, thread: &'static Thread, listener: u64) -> Inbox {
+        Inbox {
+            shared,
+            thread,
+            listener,
+            hot: Vec::new(),
+            cold: Vec::new(),
+            held: false,
+            turn: 0,
+            armed: false,
+            down: Vec::new(),
+            hung_up: Vec::new(),
+            tables: Vec::new(),
+        }
+    }
+
+    pub(super) fn fd(&self) -> i32 {
+        self.shared.wait.fd()
+    }
+
+    /// Whether any peer has been heard lately.
+    #[inline]
+    pub fn lively(&self) -> bool {
+        !self.hot.is_empty()
+    }
+
+    /// A poll that finds nothing, as most do: `false` when there may be something, and nothing has been done.
+    #[inline]
+    pub fn quiet(&mut self) -> bool {
+        let heard = self.armed || self.shared.news.load(Acquire);
+        if heard || self.hot.iter().any(|i| i.ring.ready()) {
+            return false;
+        }
+        let mut tired = false;
+        for i in &mut self.hot {
+            tired |= i.missed();
+        }
+        if tired {
+            self.rest();
+        }
+        true
+    }
+
+    /// A poll that offers records to `each`, with the number of their peer, until it leaves one where it is or has
+    /// enough. Rings take turns to be the first.
+    #[inline(always)]
+    pub fn glance(&mut self, mut each: impl FnMut(PeerId, &Record) -> Verdict) -> Seen {
+        if self.armed || self.shared.news.load(Acquire) {
+            return Seen::More;
+        }
+        let n = self.hot.len();
+        let mut tired = false;
+        let mut at = self.turn;
+        for _ in 0..n {
+            at = if at >= n { 0 } else { at };
+            let Some(i) = self.hot.get_mut(at) else { break };
+            at += 1;
+            let mut taken = false;
+            loop {
+                let (verdict, len) = match i.ring.look() {
+                    Found::Nothing => break,
+                    Found::Broken => return Seen::More,
+                    Found::Record(r) => match i.peer {
+                        Some(peer) => (each(peer, &r), r.len),
+                        None => return Seen::More,
+                    },
+                };
+                if verdict == Verdict::Left {
+                    return Seen::More;
+                }
+                if i.ring.take(len) {
+                    self.thread.wake(i.conn);
+                }
+                taken = true;
+                if verdict == Verdict::Last {
+                    i.idle = 0;
+                    self.turn = at;
+                    return Seen::All;
+                }
+            }
+            if taken {
+                i.idle = 0;
+            } else {
+                tired |= i.missed();
+            }
+        }
+        if tired {
+            self.rest();
+        }
+        Seen::All
+    }
+
+    /// Takes records in: `each` gets the peer's address, a place for its number, and the record. Whether there were any.
+    #[inline]
+    pub fn poll(&mut self, mut each: impl FnMut(&QpAddr, &mut Option<PeerId>, &Record)) -> bool {
+        if self.armed || self.shared.news.load(Acquire) {
+            self.hear();
+        }
+        let mut some = false;
+        let mut tired = false;
+        let thread = self.thread;
+        for i in &mut self.hot {
+            let mut n = 0;
+            while n < BURST {
+                let len = match i.ring.look() {
+                    Found::Nothing => break,
+                    Found::Record(r) => {
+                        each(&i.from, &mut i.peer, &r);
+                        r.len
+                    }
+                    Found::Broken => {
+                        i.ended = true;
+                        break;
+                    }
+                };
+                if i.ring.take(len) {
+                    thread.wake(i.conn);
+                }
+                n += 1;
+            }
+            if n > 0 {
+                i.idle = 0;
+                some = true;
+            } else {
+                tired |= i.missed();
+            }
+        }
+        if tired {
+            self.rest();
+        }
+        some
+    }
+
+    /// Rings that have been empty for long go to sleep, those of dead peers go.
+    #[cold]
+    fn rest(&mut self) {
+        if self.hot.iter().any(In::tired) {
+            for i in self.hot.iter().filter(|i| i.tired()) {
+                i.ring.lie_down();
+            }
+            barrier();
+        }
+        let mut at = 0;
+        while let Some(i) = self.hot.get(at) {
+            if i.ended && i.idle > 0 {
+                let i = self.hot.swap_remove(at);
+                self.thread.forget(i.conn);
+                self.down.push(i.from);
+            } else if i.tired() && i.ring.sleeps() {
+                let i = self.hot.swap_remove(at);
+                self.cold.push(i);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    fn wake(&mut self, conn: u64) -> Option<&mut In> {
+        if let Some(at) = self.cold.iter().position(|i| i.conn == conn) {
+            let mut i = self.cold.swap_remove(at);
+            i.ring.awake();
+            i.idle = 0;
+            self.hot.push(i);
+            return self.hot.last_mut();
+        }
+        self.hot.iter_mut().find(|i| i.conn == conn)
+    }
+
+    #[cold]
+    fn hear(&mut self) {
+        if self.armed {
+            self.armed = false;
+            self.shared.wait.clear();
+            for i in &self.hot {
+                i.ring.awake();
+            }
+        }
+        for n in self.shared.take() {
+            match n {
+                News::Ring(conn, from, ring) => {
+                    ring.hold(self.held);
+                    self.hot.push(In {
+                        ring,
+                        peer: None,
+                        from,
+                        conn,
+                        idle: 0,
+                        ended: false,
+                    });
+                }
+                News::Table(conn, visit) => self.tables.push((conn, visit)),
+                News::Awake(conn) => {
+                    self.wake(conn);
+                }
+                News::End(conn) => match self.wake(conn) {
+                    Some(i) => i.ended = true,
+                    None => self.hung_up.push(conn),
+                },
+            }
+        }
+    }
+
+    /// Marks the ring of a peer that is gone, if there is one, to be read to its end.
+    pub(super) fn last_words(&mut self, from: &QpAddr) -> bool {
+        let all = self.hot.iter().chain(&self.cold);
+        let Some(conn) = all.filter(|i| i.from == *from).map(|i| i.conn).next() else {
+            return false;
+        };
+        if let Some(i) = self.wake(conn) {
+            i.ended = true;
+        }
+        true
+    }
+
+    /// Whether messages are held off (see [`Outbox::send`]).
+    pub fn hold(&mut self, on: bool) {
+        self.held = on;
+        for i in self.hot.iter().chain(&self.cold) {
+            if i.ring.hold(on) {
+                self.thread.wake(i.conn);
+            }
+        }
+    }
+
+    /// Asks for a signal on the descriptor; `false` when there is something already.
+    pub fn arm(&mut self) -> bool {
+        self.armed = true;
+        for i in &self.hot {
+            i.ring.lie_down();
+        }
+        barrier();
+        let awake = self.hot.iter().all(|i| !i.ended && i.ring.sleeps());
+        awake && !self.shared.news.load(SeqCst)
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.thread.forget(self.listener);
+        for i in self.hot.iter().chain(&self.cold) {
+            self.thread.forget(i.conn);
+        }
+    }
+}
