@@ -1,9 +1,11 @@
 //! Entry points of remote memory access, fi_rma(3).
 
+use super::ep::ep;
 use super::object::guard;
 use super::transfer::*;
 use crate::core::Result;
-use crate::prov::efa::rdm::{Data, RmaReq};
+use crate::hmem::Piece;
+use crate::prov::efa::rdm::{quick, Data, Poster, RmaReq};
 use crate::types::*;
 use core::ffi::c_void;
 use core::mem::size_of;
@@ -30,6 +32,48 @@ fn req<'a>(
         write,
         cq_data,
         common: plain(context),
+    }
+}
+
+/// A read or write, from C arguments: the short way when it can go that way. No context: an injecting call.
+///
+/// # Safety
+/// `e` is NULL or an endpoint of ours; the buffer is lent until completion, or for the call.
+#[inline(always)]
+unsafe fn plainly(
+    e: *mut fid_ep,
+    (buf, len): (*const c_void, usize),
+    write: bool,
+    far: Far,
+    cq_data: Option<u64>,
+    context: Option<*mut c_void>,
+) -> Result<isize> {
+    // SAFETY: as promised by the caller.
+    let (b, mem) = unsafe { (ep(e)?, Piece::new(buf, len).ok_or(FI_EINVAL)?) };
+    let p = quick::PlainRma {
+        mem,
+        peer: far.0,
+        addr: far.1,
+        key: far.2,
+        write,
+        cq_data,
+        context: context.map(|c| c as usize),
+    };
+    if let (Poster::Ep(id), None) = (b.who, b.tx_flags) {
+        if let Some(r) = quick::rma(&mut b.domain.lock(), id, &p) {
+            return r.map(|()| 0);
+        }
+    }
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let data = match context {
+            Some(_) => Data::User(mem.into()),
+            None => Data::Inject(inject_bytes(buf, len)?),
+        };
+        go(
+            e,
+            req(data, write, far, cq_data, context.unwrap_or(null_mut())),
+        )
     }
 }
 
@@ -81,8 +125,14 @@ unsafe extern "C" fn read(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_read", || unsafe {
-        let data = Data::User(one(buf, len)?);
-        go(e, req(data, false, Far(src, addr, key), None, context))
+        plainly(
+            e,
+            (buf, len),
+            false,
+            Far(src, addr, key),
+            None,
+            Some(context),
+        )
     })
 }
 unsafe extern "C" fn readv(
@@ -119,8 +169,7 @@ unsafe extern "C" fn write(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_write", || unsafe {
-        let data = Data::User(one(buf, len)?);
-        go(e, req(data, true, Far(to, addr, key), None, context))
+        plainly(e, (buf, len), true, Far(to, addr, key), None, Some(context))
     })
 }
 unsafe extern "C" fn writev(
@@ -155,8 +204,7 @@ unsafe extern "C" fn inject_write(
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard("fi_inject_write", || unsafe {
-        let data = Data::Inject(inject_bytes(buf, len)?);
-        go(e, req(data, true, Far(to, addr, key), None, null_mut()))
+        plainly(e, (buf, len), true, Far(to, addr, key), None, None)
     })
 }
 unsafe extern "C" fn writedata(
@@ -172,9 +220,8 @@ unsafe extern "C" fn writedata(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_writedata", || unsafe {
-        let data = Data::User(one(buf, len)?);
         let far = Far(to, addr, key);
-        go(e, req(data, true, far, Some(cq_data), context))
+        plainly(e, (buf, len), true, far, Some(cq_data), Some(context))
     })
 }
 unsafe extern "C" fn inject_writedata(
@@ -188,9 +235,8 @@ unsafe extern "C" fn inject_writedata(
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard("fi_inject_writedata", || unsafe {
-        let data = Data::Inject(inject_bytes(buf, len)?);
         let far = Far(to, addr, key);
-        go(e, req(data, true, far, Some(cq_data), null_mut()))
+        plainly(e, (buf, len), true, far, Some(cq_data), None)
     })
 }
 

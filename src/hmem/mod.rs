@@ -64,6 +64,18 @@ impl Piece {
     }
 }
 
+impl Piece {
+    /// The part that starts at `off` and is at most `len` long.
+    #[inline]
+    pub fn part(self, off: usize, len: usize) -> Piece {
+        let off = off.min(self.len);
+        Piece {
+            addr: self.addr + off,
+            len: len.min(self.len - off),
+        }
+    }
+}
+
 impl From<Piece> for UserMem {
     fn from(p: Piece) -> UserMem {
         let mut m = UserMem::EMPTY;
@@ -114,6 +126,16 @@ impl UserMem {
             m.len = m.len.checked_add(len)?;
         }
         Some(m)
+    }
+
+    /// The one piece it is; `None` when there are several.
+    #[inline]
+    pub fn one(&self) -> Option<Piece> {
+        match self.count {
+            0 => Some(Piece::EMPTY),
+            1 => Some(self.segs[0]),
+            _ => None,
+        }
     }
 
     /// Bytes in all pieces together.

@@ -1,5 +1,6 @@
 //! The way in: the rings of peers, which a poll looks into.
 
+use super::claim;
 use super::ring::{barrier, Found, Reader};
 use super::table::Visit;
 use super::thread::{News, Shared, Thread};
@@ -28,6 +29,16 @@ impl In {
     /// Whether it has been empty for long.
     fn tired(&self) -> bool {
         self.idle >= PATIENCE
+    }
+
+    /// The record of this kind and length that was looked at is the past. `true` when the writer has to be woken.
+    #[inline]
+    fn took(&mut self, kind: u8, len: usize) -> bool {
+        let wake = self.ring.take(len);
+        if kind >= claim::WRITE {
+            self.ring.did(kind, len);
+        }
+        wake
     }
 
     /// A poll found nothing; whether [`Inbox::rest`] has to see to it.
@@ -136,23 +147,30 @@ impl Inbox {
             let Some(i) = self.hot.get_mut(at) else { break };
             at += 1;
             let mut taken = false;
-            loop {
-                let (verdict, len) = match i.ring.look() {
-                    Found::Nothing => break,
-                    Found::Broken => return Seen::More,
-                    Found::Record(r) => match i.peer {
-                        Some(peer) => (each(peer, &r), r.len),
-                        None => return Seen::More,
-                    },
+            let verdict = loop {
+                let (verdict, kind, len) = match (i.ring.look(), i.peer) {
+                    (Found::Nothing, _) => break Verdict::Taken,
+                    (Found::Record(r), Some(peer)) => (each(peer, &r), r.kind, r.len),
+                    _ => break Verdict::Left,
                 };
                 if verdict == Verdict::Left {
-                    return Seen::More;
+                    break verdict;
                 }
-                if i.ring.take(len) {
+                if i.took(kind, len) {
                     self.thread.wake(i.conn);
                 }
                 taken = true;
                 if verdict == Verdict::Last {
+                    break verdict;
+                }
+            };
+            if i.ring.settle() {
+                self.thread.wake(i.conn);
+            }
+            match verdict {
+                Verdict::Taken => {}
+                Verdict::Left => return Seen::More,
+                Verdict::Last => {
                     i.idle = 0;
                     self.turn = at;
                     return Seen::All;
@@ -182,21 +200,24 @@ impl Inbox {
         for i in &mut self.hot {
             let mut n = 0;
             while n < BURST {
-                let len = match i.ring.look() {
+                let (kind, len) = match i.ring.look() {
                     Found::Nothing => break,
                     Found::Record(r) => {
                         each(&i.from, &mut i.peer, &r);
-                        r.len
+                        (r.kind, r.len)
                     }
                     Found::Broken => {
                         i.ended = true;
                         break;
                     }
                 };
-                if i.ring.take(len) {
+                if i.took(kind, len) {
                     thread.wake(i.conn);
                 }
                 n += 1;
+            }
+            if i.ring.settle() {
+                thread.wake(i.conn);
             }
             if n > 0 {
                 i.idle = 0;

@@ -7,6 +7,8 @@
 //! been empty for long asks its writer for a wake-up instead, so that polling costs nothing for peers that
 //! are quiet. `thread` hears of new peers, wake-ups and deaths.
 
+mod claim;
+mod debts;
 mod inbox;
 #[cfg(test)]
 mod model;
@@ -22,6 +24,8 @@ mod thread;
 use crate::core::params;
 use crate::device::QpAddr;
 use crate::types::*;
+pub use claim::{ATOMIC, HEAD as ACCESS_HEAD, READ, WRITE};
+pub use debts::{Access, Ended, Note};
 pub use inbox::{Inbox, Seen, Verdict};
 pub use outbox::Outbox;
 use ring::barrier;

@@ -1,8 +1,10 @@
 //! The way out: which way packets reach each peer, and its ring.
 
+use super::claim::{Ledger, ACCESS};
+use super::debts::{Access, Debts, Ended, Lost, Note};
 use super::ring::{Full, Writer};
 use super::sock;
-use super::table::{Denied, Local, Visit};
+use super::table::{Denied, Local, Visit, VISIT};
 use super::thread::{Shared, Thread};
 use super::{PeerId, Sent, What, RECORD_MAX};
 use crate::device::QpAddr;
@@ -25,7 +27,8 @@ struct Out {
     conn: u64,
     to: QpAddr,
     /// The peer's memory, where the system lets us in.
-    visit: Option<Visit>,
+    ledger: Option<Arc<Ledger>>,
+    debts: Debts,
     /// What stopped the last record, until [`Outbox::arm`] has seen to it.
     stopped: Option<Full>,
 }
@@ -54,6 +57,7 @@ impl Out {
         }
     }
 }
+
 /// The way out: a ring to every peer that can be reached.
 pub struct Outbox {
     pub(super) own: QpAddr,
@@ -62,6 +66,10 @@ pub struct Outbox {
     routes: Vec<Route>,
     /// Peers for whom something was stopped.
     stopped: Vec<PeerId>,
+    /// Peers that accesses have been written to which are not known to be done.
+    debtors: Vec<PeerId>,
+    /// Accesses to peers that are gone.
+    lost: Vec<Lost>,
 }
 
 impl Outbox {
@@ -73,6 +81,8 @@ impl Outbox {
             thread,
             routes: Vec::new(),
             stopped: Vec::new(),
+            debtors: Vec::new(),
+            lost: Vec::new(),
         }
     }
 
@@ -109,7 +119,8 @@ impl Outbox {
             sock,
             conn,
             to: *addr,
-            visit: None,
+            ledger: None,
+            debts: Debts::default(),
             stopped: None,
         })
     }
@@ -117,14 +128,15 @@ impl Outbox {
     pub(super) fn may_visit(&mut self, conn: u64, visit: Visit) {
         let to = |r: &&mut Route| matches!(r, Route::Ring(o) if o.conn == conn);
         if let Some(Route::Ring(o)) = self.routes.iter_mut().find(to) {
-            o.visit = Some(visit);
+            let ring = Arc::clone(o.ring.file());
+            o.ledger = Some(Arc::new(Ledger::new(ring, visit)));
         }
     }
 
     /// Whether the peer's memory can be reached from here.
     #[inline]
     pub fn visits(&self, peer: PeerId) -> bool {
-        matches!(self.routes.get(peer as usize), Some(Route::Ring(o)) if o.visit.is_some())
+        matches!(self.routes.get(peer as usize), Some(Route::Ring(o)) if o.ledger.is_some())
     }
 
     /// Writes `local` to a peer's region, or fills it from there. Whether the peer wants to hear of it.
@@ -138,24 +150,124 @@ impl Outbox {
         let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) else {
             return Err(Denied::Elsewhere);
         };
-        let v = o.visit.as_ref().ok_or(Denied::Elsewhere)?;
-        v.access(o.ring.file(), write, local, key, addr)?;
+        let v = o.ledger.as_ref().ok_or(Denied::Elsewhere)?.visit();
+        v.access(o.ring.file().word(VISIT), write, local, key, addr)?;
         Ok(v.events())
     }
 
     /// The peer of a connection that has ended. What is sent to it from now on, the adapter answers: nobody is
     /// there.
     pub(super) fn hang_up(&mut self, conn: u64) -> Option<QpAddr> {
-        let of = |r: &Route| match r {
-            Route::Ring(o) if o.conn == conn => Some(o.to),
-            _ => None,
+        let of = |r: &Route| matches!(r, Route::Ring(o) if o.conn == conn);
+        let at = self.routes.iter().position(of)?;
+        let route = core::mem::replace(self.routes.get_mut(at)?, Route::Adapter);
+        let Route::Ring(mut o) = route else {
+            return None;
         };
-        let (r, to) = self
-            .routes
-            .iter_mut()
-            .find_map(|r| of(r).map(|to| (r, to)))?;
-        *r = Route::Adapter;
-        Some(to)
+        let peer = at as PeerId;
+        self.debtors.retain(|p| *p != peer);
+        o.debts.write_off(&mut o.ring, peer, &mut self.lost);
+        Some(o.to)
+    }
+
+    /// Writes an access into a peer's ring, whose end [`Outbox::reap`] tells. `Elsewhere` where it is better done from
+    /// here, or cannot be done by the peer.
+    #[inline(always)]
+    pub fn post(&mut self, peer: PeerId, a: &Access, note: Note) -> Sent {
+        let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) else {
+            return Sent::Elsewhere;
+        };
+        if !o.debts.trusts(a, &o.ring, o.ledger.as_deref()) {
+            return Sent::Elsewhere;
+        }
+        let what = What {
+            kind: a.kind,
+            flags: a.flags | ACCESS,
+            message: false,
+        };
+        let words = [a.key, a.addr, a.word];
+        let written = match o.ring.access(what, words, &a.data, a.into.len()) {
+            Ok((wake, start)) => {
+                let (l, t) = (o.ledger.as_ref(), self.thread);
+                if o.debts.owe(&mut o.ring, l, a, start, note, t) {
+                    self.debtors.push(peer);
+                }
+                Ok(wake)
+            }
+            Err(why) => {
+                o.debts.press(&o.ring, o.ledger.as_deref());
+                Err(why)
+            }
+        };
+        o.outcome(written, peer, &mut self.stopped)
+    }
+
+    /// Whether accesses to a peer go into its ring just now.
+    pub fn willing(&mut self, peer: PeerId) -> bool {
+        match self.routes.get_mut(peer as usize) {
+            Some(Route::Ring(o)) => o.ledger.is_some() && o.debts.willing(&o.ring),
+            _ => false,
+        }
+    }
+
+    /// Whether a peer wants to hear of every access.
+    pub fn counts(&self, peer: PeerId) -> bool {
+        match self.routes.get(peer as usize) {
+            Some(Route::Ring(o)) => o.ledger.as_ref().is_some_and(|l| l.visit().events()),
+            _ => false,
+        }
+    }
+
+    /// Whether [`Outbox::reap`] may have something to say.
+    #[inline]
+    pub fn owes(&self) -> bool {
+        !(self.debtors.is_empty() && self.lost.is_empty())
+    }
+
+    /// Whether accesses to a peer are not known to be done.
+    pub fn owes_to(&self, peer: PeerId) -> bool {
+        self.debtors.contains(&peer) || self.lost.iter().any(|l| l.peer == peer)
+    }
+
+    /// Tells of accesses that have ended, until `each` will not hear of one, which it is told of again then. `false`
+    /// in that case.
+    #[inline]
+    pub fn reap(&mut self, mut each: impl FnMut(PeerId, &Ended) -> bool) -> bool {
+        while let Some(l) = self.lost.last() {
+            if !each(l.peer, &l.ended()) {
+                return false;
+            }
+            self.lost.pop();
+        }
+        let mut at = 0;
+        while let Some(peer) = self.debtors.get(at).copied() {
+            let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) else {
+                self.debtors.swap_remove(at);
+                continue;
+            };
+            let ledger = o.ledger.as_deref();
+            if !o.debts.reap(&mut o.ring, ledger, |e| each(peer, e)) {
+                return false;
+            }
+            if o.debts.is_empty() {
+                self.debtors.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        true
+    }
+
+    /// Has every access done that can be done from here, before the caller sleeps; `false` when some are left that
+    /// nobody will wake it for.
+    pub fn settle(&mut self) -> bool {
+        let mut all = self.lost.is_empty();
+        for peer in &self.debtors {
+            if let Some(Route::Ring(o)) = self.routes.get_mut(*peer as usize) {
+                all &= o.debts.settle(&o.ring, o.ledger.as_deref());
+            }
+        }
+        all
     }
 
     /// Hands a packet of up to [`RECORD_MAX`] bytes to a peer: `head`, then `body` or, without one, `bytes`.
@@ -251,6 +363,9 @@ impl Drop for Outbox {
     fn drop(&mut self) {
         for r in &self.routes {
             if let Route::Ring(o) = r {
+                if let Some(l) = &o.ledger {
+                    l.clear();
+                }
                 self.thread.forget(o.conn);
             }
         }

@@ -8,9 +8,11 @@
 //!
 //! Nothing the peer writes is believed: positions are each side's own, a length that does not fit breaks the ring.
 
+use super::claim::{self, Answer, Claim, ACCESS};
 use super::segment::Map;
+use super::table::Local;
 use crate::core::Result;
-use crate::device::membarrier;
+use crate::device::{membarrier, Status};
 use crate::hmem::{Piece, UserMem};
 use core::sync::atomic::{compiler_fence, fence, Ordering::*};
 use std::sync::Arc;
@@ -27,32 +29,61 @@ const GIVE_BACK: u64 = 32 << 10;
 /// Bytes of the file that holds a ring.
 pub const FILE: usize = DATA + SIZE;
 
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 /// The reader's line: what it has taken, whether it wants no messages, whether it sleeps; and whether the
 /// writer sleeps until it may write.
-const TAKEN: usize = 2 * LINE;
+pub(super) const TAKEN: usize = 2 * LINE;
 const HOLD: usize = TAKEN + 8;
 const ASLEEP: usize = TAKEN + 12;
 const WANTED: usize = TAKEN + 16;
-const DATA: usize = 4096;
+pub(super) const DATA: usize = 4096;
 
 /// Kinds of records, in the byte of a word above its length; the byte above that is the caller's.
 const KIND: u32 = 32;
 const FLAGS: u32 = 40;
 /// The next record is at the beginning.
-const WRAP: u64 = 0xff << KIND;
+pub(super) const WRAP: u64 = 0xff << KIND;
 
 /// Bytes a record takes.
 const fn span(len: usize) -> usize {
     (8 + len + LINE - 1) & !(LINE - 1)
 }
 
+/// The word of a record, taken apart.
+#[derive(Clone, Copy)]
+pub(super) struct Header {
+    pub len: usize,
+    pub kind: u8,
+    pub flags: u8,
+}
+
+/// Takes the word of the record at `pos` apart; `None` when there is none, or none that fits there.
+#[inline(always)]
+pub(super) fn header(word: u64, pos: usize) -> Option<Header> {
+    let (len, kind) = (word as u32 as usize, (word >> KIND) as u8);
+    let bad = kind == 0 || kind == 0xff || len > RECORD_MAX || pos + span(len) > SIZE;
+    (!bad).then_some(Header {
+        len,
+        kind,
+        flags: (word >> FLAGS) as u8,
+    })
+}
+
+impl Header {
+    /// Bytes it takes in the ring.
+    pub fn span(&self) -> usize {
+        span(self.len)
+    }
+}
+
 /// The end that writes.
 pub struct Writer {
-    map: Map,
+    map: Arc<Map>,
     at: u64,
-    /// What the reader had taken when last asked.
+    /// What the reader had taken when last asked, as far as [`Writer::keep`] permits.
     taken: u64,
+    /// What lies from here on is not written over.
+    kept: u64,
     /// Bytes of the ring that are used.
     used: usize,
     /// The barrier between a record and the look at the reader's flags is left to the reader.
@@ -81,12 +112,13 @@ pub enum Full {
 impl Writer {
     /// A new ring.
     pub fn new() -> Result<Writer> {
-        let map = Map::create(FILE)?;
+        let map = Arc::new(Map::create(FILE)?);
         let light = membarrier::join_all();
         Ok(Writer {
             map,
             at: 0,
             taken: 0,
+            kept: u64::MAX,
             used: SMALL,
             light,
         })
@@ -104,13 +136,33 @@ impl Writer {
     }
 
     /// Its file.
-    pub fn file(&self) -> &Map {
+    pub fn file(&self) -> &Arc<Map> {
         &self.map
     }
 
     /// The reader has the descriptor.
     pub fn passed(&mut self) {
-        self.map.close_fd();
+        if let Some(m) = Arc::get_mut(&mut self.map) {
+            m.close_fd();
+        }
+    }
+
+    /// Position of the next record.
+    #[inline]
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// What lies from `at` on stays, taken or not, until this is called again; `None`: nothing.
+    #[inline]
+    pub fn keep(&mut self, at: Option<u64>) {
+        self.kept = at.unwrap_or(u64::MAX);
+    }
+
+    /// Whether the reader sleeps, and is woken by the next record.
+    #[inline]
+    pub fn asleep(&self) -> bool {
+        self.map.half(ASLEEP).load(Relaxed) != 0
     }
 
     /// Whether `count` records of `len` bytes have room now.
@@ -130,7 +182,7 @@ impl Writer {
     #[inline]
     fn has(&mut self, bytes: usize) -> bool {
         self.free() >= bytes + LINE || {
-            self.taken = self.map.word(TAKEN).load(Acquire).min(self.at);
+            self.taken = self.given();
             self.free() >= bytes + LINE
         }
     }
@@ -140,13 +192,26 @@ impl Writer {
         self.map.half(WANTED).store(1, Relaxed);
         fence(SeqCst);
         let stopped = match why {
-            Full::Room => self.map.word(TAKEN).load(Acquire) == self.taken,
+            Full::Room => self.given() == self.taken,
             Full::Held => self.map.half(HOLD).load(Relaxed) != 0,
         };
         if !stopped {
             self.map.half(WANTED).store(0, Relaxed);
         }
         stopped
+    }
+
+    /// Asks the reader to wake us when it has done something; `false` when there is no need any more.
+    pub fn want_done(&self, ended: impl Fn() -> bool) -> bool {
+        self.map.half(WANTED).store(1, Relaxed);
+        fence(SeqCst);
+        !ended()
+    }
+
+    /// What may be written over.
+    fn given(&self) -> u64 {
+        let taken = self.map.word(TAKEN).load(Acquire);
+        taken.min(self.at).min(self.kept)
     }
 
     fn free(&self) -> usize {
@@ -191,6 +256,50 @@ impl Writer {
             }
             map.put_piece(at + 8 * count, body);
         })
+    }
+
+    /// Writes an access: three words, and `data` or, where that is more, `room` for the answer. Whether the reader has
+    /// to be woken, and the access's position.
+    #[inline(always)]
+    pub fn access(
+        &mut self,
+        what: What,
+        words: [u64; 3],
+        data: &Local,
+        room: usize,
+    ) -> core::result::Result<(bool, u64), Full> {
+        let len = claim::HEAD + data.len().max(room);
+        let wake = self.record(what, len, |map, at| {
+            for (to, w) in map.words::<3>(at).iter().zip(words) {
+                to.store(w, Relaxed);
+            }
+            match data {
+                Local::Piece(p) => map.put_piece(at + claim::HEAD, *p),
+                Local::Bytes(b) => map.put(at + claim::HEAD, b),
+                Local::Mem(m) => map.put_mem(at + claim::HEAD, m),
+                Local::Shared(..) => {}
+            }
+        })?;
+        Ok((wake, self.at - span(len) as u64))
+    }
+
+    /// Copies the answer to the access at position `start`.
+    #[inline]
+    pub fn answer(&self, start: u64, into: Piece) {
+        let at = self.word_at(start) + 8 + claim::HEAD;
+        self.map.get_piece(at, into.len(), into);
+    }
+
+    /// Status, key and address of the access at position `start`.
+    #[cold]
+    pub fn fate(&self, start: u64) -> (Status, u64, u64) {
+        let at = self.word_at(start);
+        let [w, key, addr] = [0, 8, 16].map(|o| self.map.word(at + o).load(Relaxed));
+        (claim::status_of(w), key, addr)
+    }
+
+    fn word_at(&self, start: u64) -> usize {
+        DATA + start as usize % SIZE
     }
 
     /// Makes room for a record of `len` bytes, has it filled and gives it to the reader.
@@ -243,6 +352,7 @@ pub struct Reader {
     at: u64,
     /// Position last given back.
     given: u64,
+    claim: Claim,
 }
 
 /// What writers store from now on they store after they can see that we lay down; what they have stored we see.
@@ -270,9 +380,53 @@ pub struct Record<'a> {
     pub len: usize,
     pub kind: u8,
     pub flags: u8,
+    /// An access that its writer has done itself.
+    pub done: bool,
 }
 
-impl Record<'_> {
+impl<'a> Record<'a> {
+    /// Where an access's outcome goes.
+    pub fn outcome(&self) -> Answer<'a> {
+        Answer {
+            map: self.map,
+            word: self.at - 8,
+        }
+    }
+
+    /// The words in front of an access's data; zeros when it has none.
+    #[inline]
+    pub fn words(&self) -> [u64; 3] {
+        if self.len < claim::HEAD {
+            return [0; 3];
+        }
+        let w = self.map.words::<3>(self.at);
+        [0, 1, 2].map(|i| w[i].load(Relaxed))
+    }
+
+    /// As [`Record::fill`], one piece.
+    #[inline]
+    pub fn fill_piece(&self, p: Piece) {
+        if p.len() <= self.len.saturating_sub(claim::HEAD) {
+            self.map.put_piece(self.at + claim::HEAD, p);
+        }
+    }
+
+    /// Answers a read with this memory, which is as long as the room for it.
+    #[inline]
+    pub fn fill(&self, mem: &UserMem) {
+        if mem.len() <= self.len.saturating_sub(claim::HEAD) {
+            self.map.put_mem(self.at + claim::HEAD, mem);
+        }
+    }
+
+    /// As [`Record::fill`], with bytes.
+    #[inline]
+    pub fn fill_bytes(&self, bytes: &[u8]) {
+        if bytes.len() <= self.len.saturating_sub(claim::HEAD) {
+            self.map.put(self.at + claim::HEAD, bytes);
+        }
+    }
+
     /// The word at byte `off`, a multiple of 8; 0 beyond the end.
     #[inline]
     pub fn word(&self, off: usize) -> u64 {
@@ -318,6 +472,7 @@ impl Reader {
             map,
             at: 0,
             given: 0,
+            claim: Claim::default(),
         }
     }
 
@@ -334,18 +489,41 @@ impl Reader {
                 self.at += (SIZE - pos) as u64;
                 continue;
             }
-            let (len, kind) = (word as u32 as usize, (word >> KIND) as u8);
-            if kind == 0 || kind == 0xff || len > RECORD_MAX || pos + span(len) > SIZE {
+            let Some(h) = header(word, pos) else {
                 return Found::Broken;
+            };
+            let mut done = false;
+            if h.flags & ACCESS != 0 {
+                if !self.claim.take(&self.map) {
+                    return Found::Nothing;
+                }
+                done = self.claim.is_done(self.at);
             }
             return Found::Record(Record {
                 map: &self.map,
                 at: DATA + pos + 8,
-                len,
-                kind,
-                flags: (word >> FLAGS) as u8,
+                len: h.len,
+                kind: h.kind,
+                flags: h.flags,
+                done,
             });
         }
+    }
+
+    /// The access that was looked at is done, and taken.
+    #[inline]
+    pub fn did(&mut self, kind: u8, len: usize) {
+        if kind == claim::ATOMIC {
+            self.claim.wakes();
+        }
+        self.claim.advance(&self.map, self.at, len);
+    }
+
+    /// Nothing more is looked at for now: says which accesses are done. `true` when the writer sleeps and has to be
+    /// woken.
+    #[inline]
+    pub fn settle(&mut self) -> bool {
+        self.claim.settle(&self.map, self.at) && self.wanted()
     }
 
     /// Takes the record of length `len` that was looked at. `true` when the writer sleeps and has to be woken.

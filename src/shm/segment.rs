@@ -127,12 +127,26 @@ impl Map {
         unsafe { self.at.add(off) }
     }
 
+    /// Where `len` bytes from `off` on are in our memory; `None` beyond the end.
+    pub fn address(&self, off: usize, len: usize) -> Option<usize> {
+        let fits = off <= self.len && len <= self.len - off;
+        fits.then(|| self.place(off, len) as usize)
+    }
+
     /// The word at `off`, a multiple of 8.
     #[inline]
     pub fn word(&self, off: usize) -> &AtomicU64 {
         let p = self.place(off & !7, 8);
         // SAFETY: aligned, within the mapping, and shared memory is only ever used atomically.
         unsafe { AtomicU64::from_ptr(p.cast()) }
+    }
+
+    /// `N` words from `off` on, a multiple of 8.
+    #[inline]
+    pub fn words<const N: usize>(&self, off: usize) -> &[AtomicU64; N] {
+        let p = self.place(off & !7, 8 * N);
+        // SAFETY: as in `word`: aligned and within the mapping, which is longer than `N` words.
+        unsafe { &*p.cast::<[AtomicU64; N]>() }
     }
 
     /// The half word at `off`, a multiple of 4.

@@ -13,9 +13,9 @@ use crate::core::rng::Rng;
 use crate::core::sync::Mutex;
 use crate::core::Result;
 use crate::device::{Directory, Status};
-use crate::hmem::UserMem;
+use crate::hmem::{Piece, UserMem};
 use crate::types::*;
-use core::sync::atomic::{fence, Ordering::*};
+use core::sync::atomic::{fence, AtomicU64, Ordering::*};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -36,8 +36,9 @@ const WRITE: u64 = 1 << 61;
 /// A visitor that takes longer than this is not waited for: it was stopped, or the machine is.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Where in its ring's file a visitor says which key it uses.
+/// Where in its ring's file a visitor says which key it uses, and where for accesses it takes back.
 pub const VISIT: usize = 192;
+pub const VISIT_ASIDE: usize = VISIT + 8;
 
 fn place(key: u64, i: usize) -> usize {
     let h = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -75,6 +76,15 @@ impl Table {
         let mut v = self.visitors.lock().unwrap_or_else(|e| e.into_inner());
         v.retain(|w| w.strong_count() > 0);
         v.push(Arc::downgrade(ring));
+    }
+
+    /// Our own memory that a peer names, as long as its region is not withdrawn; `None` for the adapter to say what is
+    /// wrong, or where it is.
+    #[inline]
+    pub fn own(&self, key: u64, addr: u64, len: usize, write: bool) -> Option<Piece> {
+        let at = find(&self.map, key, addr, len as u64, write).ok()?;
+        // SAFETY: the region's owner lends it until it is withdrawn (see `Directory::add`).
+        unsafe { Piece::new(at as *const _, len) }
     }
 
     /// Asks visitors to report what they did.
@@ -117,7 +127,8 @@ impl Directory for Table {
         let v = self.visitors.lock().unwrap_or_else(|e| e.into_inner());
         let until = Instant::now() + WAIT_MAX;
         for ring in v.iter().filter_map(Weak::upgrade) {
-            while ring.word(VISIT).load(Acquire) == key | USED {
+            let uses = |at| ring.word(at).load(Acquire) == key | USED;
+            while uses(VISIT) || uses(VISIT_ASIDE) {
                 if Instant::now() > until {
                     crate::warn_log!(
                         FI_LOG_MR,
@@ -140,6 +151,40 @@ pub enum Denied {
     Elsewhere,
 }
 
+/// Where in its owner's memory the bytes are that a key and an address name.
+#[inline]
+fn find(
+    table: &Map,
+    key: u64,
+    addr: u64,
+    len: u64,
+    write: bool,
+) -> core::result::Result<u64, Denied> {
+    let need = if write { WRITE } else { READ };
+    for p in (0..TRIES).map(|i| place(key, i)) {
+        let entry = table.words::<4>(p);
+        let w = entry[0].load(Acquire);
+        if w & !(READ | WRITE) != USED | key {
+            continue;
+        }
+        let [base, size, at] = [1, 2, 3].map(|i| entry[i].load(Relaxed));
+        fence(Acquire);
+        if entry[0].load(Relaxed) != w {
+            continue;
+        }
+        if w & need == 0 {
+            return Err(Denied::Status(Status::RemoteBadKey));
+        }
+        let off = addr.wrapping_sub(base);
+        if addr < base || off > size || len > size - off {
+            return Err(Denied::Status(Status::RemoteBadAddress));
+        }
+        return Ok(at.wrapping_add(off));
+    }
+    // Not published, or not there: the adapter knows.
+    Err(Denied::Elsewhere)
+}
+
 /// The visitor's side: a peer's memory.
 pub struct Visit {
     pid: i32,
@@ -149,30 +194,29 @@ pub struct Visit {
 /// Our end of a copy.
 #[derive(Clone, Copy)]
 pub enum Local<'a> {
-    Mem(UserMem),
+    Mem(&'a UserMem),
+    Piece(Piece),
     /// Bytes to write.
     Bytes(&'a [u8]),
+    /// So many bytes of shared memory, at an offset.
+    Shared(&'a Map, usize, usize),
 }
 
 impl Local<'_> {
-    fn len(&self) -> usize {
+    /// Bytes.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
         match self {
             Local::Mem(m) => m.len(),
+            Local::Piece(p) => p.len(),
             Local::Bytes(b) => b.len(),
-        }
-    }
-
-    /// What follows the first `off` bytes.
-    fn rest(&self, off: usize) -> Self {
-        match *self {
-            Local::Mem(m) => Local::Mem(m.part(off, usize::MAX)),
-            Local::Bytes(b) => Local::Bytes(b.get(off..).unwrap_or(&[])),
+            Local::Shared(_, _, n) => *n,
         }
     }
 }
 
-/// Moves bytes between us and another process. Returns how many were moved.
-fn copy(pid: i32, write: bool, local: &Local, at: u64) -> usize {
+/// Moves bytes between us and another process, our own from the `off`th on. Returns how many were moved.
+fn copy(pid: i32, write: bool, local: &Local, off: usize, at: u64) -> usize {
     let mut iov = [libc::iovec {
         iov_base: core::ptr::null_mut(),
         iov_len: 0,
@@ -186,17 +230,29 @@ fn copy(pid: i32, write: bool, local: &Local, at: u64) -> usize {
         }
     };
     match local {
-        Local::Mem(m) => m.pieces().for_each(&mut put),
+        Local::Mem(m) => m.part(off, usize::MAX).pieces().for_each(&mut put),
         // Bytes are there to be read.
         Local::Bytes(_) if !write => return 0,
-        Local::Bytes(b) => put((b.as_ptr() as usize, b.len())),
+        Local::Bytes(b) => {
+            let b = b.get(off..).unwrap_or(&[]);
+            put((b.as_ptr() as usize, b.len()));
+        }
+        Local::Piece(p) => {
+            let p = p.part(off, usize::MAX);
+            put((p.addr(), p.len()));
+        }
+        Local::Shared(m, at, n) => match m.address(*at, *n) {
+            Some(a) => put((a + off.min(*n), n - off.min(*n))),
+            None => return 0,
+        },
     }
     let n = n as libc::c_ulong;
     let far = libc::iovec {
-        iov_base: at as *mut _,
-        iov_len: local.len(),
+        iov_base: at.wrapping_add(off as u64) as *mut _,
+        iov_len: local.len().saturating_sub(off),
     };
-    // SAFETY: the local pieces are lent by the application (see `UserMem::new`), or a slice that is only read; what
+    // SAFETY: the local pieces are lent by the application (see `UserMem::new`), a slice that is only read, or lie
+    // in shared memory that stays mapped as long as the borrow; what
     // is read or written in the other process is what it has published for that, as its table said a moment ago.
     let moved = unsafe {
         if write {
@@ -216,7 +272,7 @@ impl Visit {
         let at = core::ptr::from_mut(&mut word).cast_const().cast();
         // SAFETY: the word lives to the end of this function.
         let local = unsafe { UserMem::new([(at, 8)]) }?;
-        let reads = copy(pid, false, &Local::Mem(local), probe.0) == 8;
+        let reads = copy(pid, false, &Local::Mem(&local), 0, probe.0) == 8;
         (pid > 0 && reads && u64::from_ne_bytes(word) == probe.1).then_some(Visit { pid, table })
     }
 
@@ -225,63 +281,29 @@ impl Visit {
         self.table.word(EVENTS).load(Relaxed) != 0
     }
 
-    fn find(
-        &self,
-        key: u64,
-        addr: u64,
-        len: u64,
-        write: bool,
-    ) -> core::result::Result<u64, Denied> {
-        let need = if write { WRITE } else { READ };
-        for p in (0..TRIES).map(|i| place(key, i)) {
-            let w = self.table.word(p).load(Acquire);
-            if w & !(READ | WRITE) != USED | key {
-                continue;
-            }
-            let [base, size, at] = [8, 16, 24].map(|o| self.table.word(p + o).load(Relaxed));
-            fence(Acquire);
-            if self.table.word(p).load(Relaxed) != w {
-                continue;
-            }
-            if w & need == 0 {
-                return Err(Denied::Status(Status::RemoteBadKey));
-            }
-            let off = addr.wrapping_sub(base);
-            if addr < base || off > size || len > size - off {
-                return Err(Denied::Status(Status::RemoteBadAddress));
-            }
-            return Ok(at.wrapping_add(off));
-        }
-        // Not published, or not there: the adapter knows.
-        Err(Denied::Elsewhere)
-    }
-
-    /// Writes `local` to, or reads it from, a region of the peer. `ring` is the file of our ring to it.
+    /// Writes `local` to, or reads it from, a region of the peer. `mark` is the word by which the peer knows of it.
     pub fn access(
         &self,
-        ring: &Map,
+        mark: &AtomicU64,
         write: bool,
         local: &Local,
         key: u64,
         addr: u64,
     ) -> core::result::Result<(), Denied> {
-        let mark = ring.word(VISIT);
         mark.store(key | USED, Relaxed);
         // The mark is seen before the table is looked at.
         fence(SeqCst);
-        let done = self
-            .find(key, addr, local.len() as u64, write)
-            .and_then(|at| {
-                let mut off = 0;
-                while off < local.len() {
-                    match copy(self.pid, write, &local.rest(off), at + off as u64) {
-                        0 if off == 0 => return Err(Denied::Elsewhere),
-                        0 => return Err(Denied::Status(Status::RemoteBadAddress)),
-                        n => off += n,
-                    }
+        let done = find(&self.table, key, addr, local.len() as u64, write).and_then(|at| {
+            let mut off = 0;
+            while off < local.len() {
+                match copy(self.pid, write, local, off, at) {
+                    0 if off == 0 => return Err(Denied::Elsewhere),
+                    0 => return Err(Denied::Status(Status::RemoteBadAddress)),
+                    n => off += n,
                 }
-                Ok(())
-            });
+            }
+            Ok(())
+        });
         mark.store(0, Release);
         done
     }
@@ -314,7 +336,8 @@ mod tests {
         let far_mem = mem(&mut far);
         t.add(5, 1000, &far_mem, FI_REMOTE_READ);
         let near_mem = mem(&mut near);
-        let go = |write, key, addr| v.access(&ring, write, &Local::Mem(near_mem), key, addr);
+        let go =
+            |write, key, addr| v.access(ring.word(VISIT), write, &Local::Mem(&near_mem), key, addr);
         assert_eq!(go(false, 5, 1048), Ok(()));
         assert_eq!(
             go(false, 5, 1049),
@@ -339,7 +362,10 @@ mod tests {
         let mut seen = [0; 64];
         far_mem.load(0, &mut seen);
         assert_eq!((seen[47], seen[48], seen[63]), (7, 9, 9));
-        assert_eq!(v.access(&ring, true, &Local::Bytes(&[4, 4]), 5, 0), Ok(()));
+        assert_eq!(
+            v.access(ring.word(VISIT), true, &Local::Bytes(&[4, 4]), 5, 0),
+            Ok(())
+        );
         far_mem.load(0, &mut seen);
         assert_eq!((seen[1], seen[2]), (4, 7));
         assert_eq!(ring.word(VISIT).load(Relaxed), 0);
@@ -355,7 +381,10 @@ mod tests {
         for key in 1..=3 * ENTRIES as u64 / 2 {
             t.add(key, 0, &far, FI_REMOTE_READ);
         }
-        let reach = |key| v.access(&ring, false, &Local::Mem(near), key, 0).is_ok();
+        let reach = |key| {
+            v.access(ring.word(VISIT), false, &Local::Mem(&near), key, 0)
+                .is_ok()
+        };
         let before = (1..=2000).filter(|k| reach(*k)).count();
         assert!(before > 1000, "{before}");
         for key in 1..=3 * ENTRIES as u64 / 2 {

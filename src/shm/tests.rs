@@ -2,8 +2,10 @@
 
 use super::inbox::PATIENCE;
 use super::*;
-use crate::hmem::UserMem;
+use crate::device::{Directory, Status};
+use crate::hmem::{Piece, UserMem};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering::SeqCst;
 
 fn hub(qpn: u16) -> Hub {
     let own = QpAddr {
@@ -117,4 +119,241 @@ fn strangers_go_by_the_adapter() {
         let sent = a.outbox.send(at, &to, WHAT, b"?", &UserMem::EMPTY, &[]);
         assert_eq!(sent, Sent::Elsewhere);
     }
+}
+
+// ---- accesses ----------------------------------------------------------------------------------
+
+/// Memory that a test lends for as long as it runs.
+fn lend(b: &mut [u8]) -> (Piece, UserMem) {
+    let at = b.as_mut_ptr().cast_const().cast();
+    // SAFETY: the buffers of these tests outlive what is made of them.
+    let p = unsafe { Piece::new(at, b.len()) }.unwrap();
+    (p, p.into())
+}
+
+fn hub_with(qpn: u16, table: &Arc<Table>) -> Hub {
+    let own = QpAddr {
+        gid: [3; 16],
+        qpn,
+        qkey: std::process::id(),
+    };
+    let listening = sock::listen(&QpAddr { qkey: 0, ..own }).unwrap();
+    Hub::open(own, listening.as_raw_fd(), Some(Arc::clone(table))).unwrap()
+}
+
+/// Two hubs, the second of which may reach the first's memory.
+fn neighbours(qpns: [u16; 2]) -> (Hub, Hub, Arc<Table>) {
+    let table = Arc::new(Table::new(1).unwrap());
+    let (a, mut b) = (hub_with(qpns[0], &table), hub_with(qpns[1], &table));
+    let mut a = a;
+    send(&mut b, &a, b"hello");
+    take(&mut a, 1);
+    while !b.outbox.visits(9) {
+        b.inbox.poll(|_, _, _| {});
+        b.gone();
+        std::thread::yield_now();
+    }
+    (a, b, table)
+}
+
+fn access(write: bool, key: u64, addr: u64, mem: Piece) -> Access<'static> {
+    Access {
+        kind: if write { WRITE } else { READ },
+        flags: 0,
+        key,
+        addr,
+        word: 0,
+        data: Local::Piece(if write { mem } else { Piece::EMPTY }),
+        into: if write { Piece::EMPTY } else { mem },
+        silent: false,
+    }
+}
+
+const NOTE: Note = Note {
+    context: 0,
+    len: 0,
+    flags: 0,
+    op: None,
+    report: true,
+};
+
+/// Does what records ask for, as an endpoint does; how many of them their writer had done.
+fn serve(h: &mut Hub, table: &Table) -> usize {
+    let mut back = 0;
+    h.inbox.poll(|_, _, r| {
+        let [key, addr, _] = r.words();
+        let len = r.len - ACCESS_HEAD;
+        back += usize::from(r.done);
+        match table.own(key, addr, len, r.kind == WRITE) {
+            _ if r.done => {}
+            Some(p) if r.kind == WRITE => r.copy_piece(ACCESS_HEAD, p),
+            Some(p) => r.fill_piece(p),
+            None => r.outcome().refuse(Status::RemoteBadKey),
+        }
+    });
+    back
+}
+
+fn ended(h: &mut Hub) -> Vec<Status> {
+    let mut all = Vec::new();
+    h.outbox.reap(|_, e| {
+        all.push(e.status);
+        true
+    });
+    all
+}
+
+#[test]
+fn a_target_that_polls_does_accesses_and_says_what_failed() {
+    let (mut a, mut b, table) = neighbours([9, 10]);
+    let (mut far, mut near, mut back) = ([1u8; 64], [2u8; 16], [0u8; 16]);
+    table.add(5, 1000, &lend(&mut far).1, FI_REMOTE_READ | FI_REMOTE_WRITE);
+    let (near, back) = (lend(&mut near).0, lend(&mut back).0);
+    for (w, key, at, mem) in [
+        (true, 5, 1008, near),
+        (false, 5, 1000, back),
+        (true, 6, 1000, near),
+        (true, 5, 1050, near),
+        (false, 5, 1000, back),
+    ] {
+        let sent = b.outbox.post(9, &access(w, key, at, mem), NOTE);
+        assert_eq!(sent, Sent::Done);
+    }
+    assert_eq!(ended(&mut b), []);
+    assert_eq!(serve(&mut a, &table), 0);
+    use Status::{Ok, RemoteBadKey as Bad};
+    assert_eq!(ended(&mut b), [Ok, Ok, Bad, Bad, Ok]);
+    assert!(!b.outbox.owes());
+    let mut seen = [0; 16];
+    UserMem::from(back).load(0, &mut seen);
+    assert_eq!(seen, [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2]);
+}
+
+#[test]
+fn what_a_target_does_not_do_is_taken_back_once() {
+    let (mut a, mut b, table) = neighbours([11, 12]);
+    let (mut far, mut near) = ([1u8; 8], [2u8; 8]);
+    let far = lend(&mut far).1;
+    table.add(5, 0, &far, FI_REMOTE_WRITE);
+    let near = lend(&mut near).0;
+    for key in [5, 5, 7] {
+        b.outbox.post(9, &access(true, key, 0, near), NOTE);
+    }
+    let mut all = Vec::new();
+    while all.len() < 3 {
+        all.extend(ended(&mut b));
+    }
+    assert_eq!(all, [Status::Ok, Status::Ok, Status::RemoteBadKey]);
+    let mut seen = [0; 8];
+    far.load(0, &mut seen);
+    assert_eq!(seen, [2; 8]);
+    // What it finds later is not done again.
+    far.store(0, &[3; 8]);
+    assert_eq!(serve(&mut a, &table), 3);
+    far.load(0, &mut seen);
+    assert_eq!(seen, [3; 8]);
+    // And it is left alone for a while.
+    let sent = b.outbox.post(9, &access(true, 5, 0, near), NOTE);
+    assert_eq!(sent, Sent::Elsewhere);
+}
+
+#[test]
+fn nobody_needs_to_ask_for_silent_writes() {
+    let (_a, mut b, table) = neighbours([13, 14]);
+    let mut far = [0u8; 8];
+    let far = lend(&mut far).1;
+    table.add(5, 0, &far, FI_REMOTE_WRITE);
+    let mut n = 0u64;
+    let mut posted = 0;
+    while posted < 40 {
+        n += 1;
+        let mut bytes = n.to_ne_bytes();
+        let mut a = access(true, 5, 0, lend(&mut bytes).0);
+        a.silent = true;
+        posted += usize::from(b.outbox.post(9, &a, NOTE) == Sent::Done);
+    }
+    let mut seen = [0; 8];
+    while u64::from_ne_bytes(seen) != n {
+        std::thread::yield_now();
+        far.load(0, &mut seen);
+    }
+}
+
+#[test]
+fn an_endpoint_that_goes_leaves_nothing_undone() {
+    let (_a, mut b, table) = neighbours([15, 16]);
+    let (mut far, mut near) = ([1u8; 8], [2u8; 8]);
+    let far = lend(&mut far).1;
+    table.add(5, 0, &far, FI_REMOTE_WRITE);
+    let near = lend(&mut near).0;
+    assert_eq!(
+        b.outbox.post(9, &access(true, 5, 0, near), NOTE),
+        Sent::Done
+    );
+    drop(b);
+    let mut seen = [0; 8];
+    far.load(0, &mut seen);
+    assert_eq!(seen, [2; 8]);
+}
+
+#[test]
+fn both_sides_at_work_do_everything_once_and_in_order() {
+    let (mut a, mut b, table) = neighbours([17, 18]);
+    let mut far = [0u8; 8];
+    let far = lend(&mut far).1;
+    table.add(5, 0, &far, FI_REMOTE_WRITE | FI_REMOTE_READ);
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (over, keys) = (Arc::clone(&stop), Arc::clone(&table));
+    // A target that polls for a while, and then does something else for longer than it is waited for.
+    let t = std::thread::spawn(move || {
+        let mut back = 0;
+        while !over.load(SeqCst) {
+            for _ in 0..2000 {
+                back += serve(&mut a, &keys);
+            }
+            let until = crate::device::soft::now() + 300_000;
+            while crate::device::soft::now() < until {}
+        }
+        back
+    });
+    for n in 1..=20_000u64 {
+        let (mut out, mut got) = (n.to_ne_bytes(), [0u8; 8]);
+        let (out, into) = (lend(&mut out).0, lend(&mut got).0);
+        let mut left = 0;
+        for x in [access(true, 5, 0, out), access(false, 5, 0, into)] {
+            loop {
+                match b.outbox.post(9, &x, NOTE) {
+                    Sent::Done => {
+                        left += 1;
+                        break;
+                    }
+                    Sent::Elsewhere => {
+                        let local = Local::Piece(if left == 0 && x.kind == WRITE {
+                            out
+                        } else {
+                            into
+                        });
+                        // Ours alone must not overtake what is in the ring.
+                        while left > 0 {
+                            left -= ended(&mut b).len();
+                        }
+                        let write = x.kind == WRITE;
+                        b.outbox.access(9, write, &local, (5, 0)).unwrap();
+                        break;
+                    }
+                    Sent::Busy => {
+                        ended(&mut b);
+                    }
+                }
+            }
+        }
+        while left > 0 {
+            let e = ended(&mut b);
+            assert!(e.iter().all(|s| *s == Status::Ok));
+            left -= e.len();
+        }
+        assert_eq!(got, n.to_ne_bytes());
+    }
+    stop.store(true, SeqCst);
+    t.join().unwrap();
 }

@@ -3,7 +3,8 @@
 //! One per process, started with the first endpoint; it sleeps in epoll(7). What it hears it puts before the endpoint
 //! ([`Shared`]), which looks at one flag with every poll and makes no system call of its own.
 
-use super::ring::{Reader, FILE};
+use super::claim::{Back, Ledger};
+use super::ring::{barrier, Reader, FILE};
 use super::segment::Map;
 use super::sock::{self, accept, hear, Heard};
 use super::table::{Table, Visit};
@@ -85,7 +86,26 @@ struct Watched {
 pub struct Thread {
     epoll: OwnedFd,
     watched: Mutex<(HashMap<u64, Watched>, u64)>,
+    /// Accesses to look after, and what tells of new ones.
+    ledgers: Mutex<Vec<Guarded>>,
+    bell: WaitSet,
 }
+
+/// Accesses that nobody may ask about any more.
+struct Guarded {
+    ledger: Arc<Ledger>,
+    /// How far they were at the last look, and for how many looks there have been none.
+    seen: Option<u64>,
+    idle: u32,
+}
+
+/// Milliseconds between two looks, and how many without accesses are enough.
+const LOOK: i32 = 1;
+const IDLE: u32 = 8;
+/// So many accesses are taken back at once.
+const BATCH: usize = 64;
+/// The bell's number; others begin at 1.
+const BELL: u64 = 0;
 
 static THREAD: OnceLock<Result<Thread>> = OnceLock::new();
 
@@ -102,9 +122,18 @@ impl Thread {
                 }
                 OwnedFd::from_raw_fd(fd)
             };
+            let bell = WaitSet::new()?;
+            let mut e = libc::epoll_event {
+                events: libc::EPOLLIN as u32,
+                u64: BELL,
+            };
+            // SAFETY: `e` outlives the call.
+            unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, bell.fd(), &mut e) };
             Ok(Thread {
                 epoll,
                 watched: Mutex::default(),
+                ledgers: Mutex::default(),
+                bell,
             })
         });
         static STARTED: AtomicBool = AtomicBool::new(false);
@@ -226,15 +255,73 @@ impl Thread {
         }
     }
 
+    fn guarded(&self) -> MutexGuard<'_, Vec<Guarded>> {
+        self.ledgers.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Sees to it that accesses are done although nobody asks about them.
+    #[cold]
+    pub fn look_after(&self, ledger: &Arc<Ledger>) {
+        ledger.watched.store(true, SeqCst);
+        self.guarded().push(Guarded {
+            ledger: Arc::clone(ledger),
+            seen: None,
+            idle: 0,
+        });
+        self.bell.signal();
+    }
+
+    /// Looks at the accesses it looks after. Whether there are such.
+    fn look(&self) -> bool {
+        let mut all = self.guarded();
+        all.retain_mut(Guarded::look);
+        !all.is_empty()
+    }
+
     fn run(&self) {
         crate::device::soft::block_signals();
+        let mut guards = false;
         loop {
             let mut e = [libc::epoll_event { events: 0, u64: 0 }; 64];
+            let most = if guards { LOOK } else { -1 };
             // SAFETY: `e` has room for the events asked for.
-            let n = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), e.as_mut_ptr(), 64, -1) };
+            let n = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), e.as_mut_ptr(), 64, most) };
             for ev in e.iter().take(usize::try_from(n).unwrap_or(0)) {
-                self.ready(ev.u64);
+                match ev.u64 {
+                    BELL => self.bell.clear(),
+                    id => self.ready(id),
+                }
             }
+            guards = self.look();
         }
+    }
+}
+
+impl Guarded {
+    /// Takes back what the target has not touched since the last look. Whether another look is due.
+    fn look(&mut self) -> bool {
+        let pending = self.ledger.pending();
+        if pending.is_none() {
+            self.seen = None;
+            self.idle += 1;
+            if self.idle < IDLE {
+                return true;
+            }
+            // Whoever writes another one after this rings the bell; what was written before, we see.
+            self.ledger.watched.store(false, SeqCst);
+            barrier();
+            if self.ledger.pending().is_none() {
+                return false;
+            }
+            self.ledger.watched.store(true, SeqCst);
+        }
+        self.idle = 0;
+        if self.seen == pending {
+            while matches!(self.ledger.take_back(BATCH), Back::Did(n) if n > 0) {}
+            self.seen = None;
+        } else {
+            self.seen = pending;
+        }
+        true
     }
 }

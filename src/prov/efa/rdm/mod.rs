@@ -5,6 +5,7 @@
 //! is a [`UserOp`] until its completion; its number travels as `ctx` through the protocol and in
 //! the work request id through the adapter.
 
+mod access;
 pub mod coll;
 mod near;
 mod ops;
@@ -195,6 +196,8 @@ struct Live {
     nearby: near::Nearby,
     /// Scratch for a packet of theirs.
     packet: Vec<u8>,
+    /// Injected writes since something was last taken in.
+    unpolled: u32,
     /// Polls of the adapter in a row that found nothing, and polls that left it out since.
     lull: u32,
     left_out: u32,
@@ -231,7 +234,8 @@ impl Live {
     /// Whether there is nothing to do beside the adapter.
     #[inline]
     fn still(&mut self) -> bool {
-        self.idle() && self.hub.as_mut().is_none_or(|h| h.inbox.quiet())
+        let quiet = |h: &mut Hub| !h.outbox.owes() && h.inbox.quiet();
+        self.idle() && self.hub.as_mut().is_none_or(quiet)
     }
 
     /// As [`Live::still`], without a look into the rings.
@@ -240,6 +244,7 @@ impl Live {
         let near = &self.nearby;
         near.quiet()
             && near.streams.idle()
+            && near.accesses.idle()
             && self.proto.idle()
             && self.waiting.is_empty()
             && self.hub.as_ref().is_none_or(|h| !h.lost())
@@ -286,6 +291,8 @@ pub struct Ep {
     /// (FI_OPT_EFA_USE_DEVICE_RDMA, FI_EFA_USE_DEVICE_RDMA).
     rdma_read: bool,
     rdma_write: bool,
+    /// Every peer's adapter has what ours has.
+    sure: bool,
     /// Aliases that are open (fi_ep_alias(3)).
     pub aliases: u32,
     /// Messages are being held off: too many are unexpected.
@@ -361,6 +368,7 @@ impl Ep {
             operands: Vec::new(),
             rdma_read: true,
             rdma_write: true,
+            sure: false,
             aliases: 0,
             holding: false,
             context: None,
@@ -392,8 +400,14 @@ impl Ep {
     pub fn arm(&mut self) -> bool {
         let Some(l) = &mut self.live else { return true };
         let quiet = l.nearby.quiet() && !l.hub.as_ref().is_some_and(Hub::lost);
-        let near = |h: &mut Hub| h.inbox.arm() & h.outbox.arm();
+        let near = |h: &mut Hub| h.outbox.settle() & h.inbox.arm() & h.outbox.arm();
         quiet & l.qp.arm() & l.hub.as_mut().is_none_or(near)
+    }
+
+    /// Whether accesses to a peer's memory through its ring are under way.
+    fn owes_near(&self, peer: PeerId) -> bool {
+        let hub = self.live.as_ref().and_then(|l| l.hub.as_ref());
+        hub.is_some_and(|h| h.outbox.owes_to(peer))
     }
 
     /// Its queue pair, once enabled.
@@ -566,6 +580,7 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
     let caps = s.dev.attr().caps;
     let wanted = ep.opts.device_rdma && crate::core::params::efa_bool("use_device_rdma", true);
     (ep.rdma_read, ep.rdma_write) = (wanted && caps.rdma_read, wanted && caps.rdma_write);
+    ep.sure = caps.sure;
     let features = [
         (caps.unsolicited, extra::UNSOLICITED_WRITE_RECV),
         (ep.rdma_read, extra::RDMA_READ),
@@ -612,6 +627,7 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         hub,
         nearby: near::Nearby::default(),
         packet: Vec::new(),
+        unpolled: 0,
         lull: 0,
         left_out: 0,
     });
@@ -829,10 +845,14 @@ pub fn progress(s: &mut State, id: u32) {
     }
     let Events { list, arena } = events;
     let (inbox, near) = match hub {
-        Some(Hub { inbox, outbox }) => (Some(inbox), Some(outbox)),
+        Some(Hub { inbox, outbox }) => {
+            access::collect(outbox, &mut nearby.accesses);
+            (Some(inbox), Some(outbox))
+        }
         None => (None, None),
     };
     let mut port = ep_port!(s, id, ep, qp, near, nearby, None);
+    access::report(&mut port, waiting);
     if let Some(inbox) = inbox {
         inbox.poll(|from, peer, record| {
             let peer = *peer.get_or_insert_with(|| port.peers.of(from));
@@ -851,6 +871,9 @@ pub fn progress(s: &mut State, id: u32) {
     }
     if !port.nearby.streams.idle() {
         stream::pump(&mut port);
+    }
+    if !port.nearby.accesses.idle() {
+        access::pump(&mut port, waiting);
     }
     while let Some(id) = port.nearby.packets.pop_front() {
         proto.packet_done(id, None, &mut port);

@@ -8,14 +8,16 @@
 //! Reads and writes of a peer's memory are done from here, where the system allows it; what the peer wants to know of
 //! them, and data that goes with a write, follow through the ring.
 
+use super::access::{self, Accesses};
 use super::ops::rma_op;
 use super::port::EpPort;
 use super::stream::{self, Streams};
 use super::{failure, Data, MsgReq, RmaReq};
+use crate::device::QpAddr;
 use crate::hmem::UserMem;
 use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected};
 use crate::prov::efa::cq::Entry;
-use crate::shm::{Denied, Local, Record, Sent, What, RECORD_MAX};
+use crate::shm::{Denied, Local, Outbox, Record, Sent, What, RECORD_MAX};
 use crate::types::*;
 use std::collections::VecDeque;
 
@@ -45,12 +47,19 @@ pub struct Nearby {
     pub reads: VecDeque<u32>,
     /// Long messages.
     pub streams: Streams,
+    /// Accesses to memory through rings.
+    pub accesses: Accesses,
+    /// The last access was a system call of ours.
+    pub alone: bool,
 }
 
 impl Nearby {
     /// Whether there is nothing to tell.
     pub fn quiet(&self) -> bool {
-        self.packets.is_empty() && self.reads.is_empty() && !self.streams.more()
+        self.packets.is_empty()
+            && self.reads.is_empty()
+            && !self.streams.more()
+            && self.accesses.idle()
     }
 }
 
@@ -192,31 +201,27 @@ pub fn finish(
 /// A read or write done from here, in the peer's memory. `Elsewhere` when it is not to be done so; `Done` also when
 /// it failed and its completion says so.
 pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Sent {
+    let id = port.id;
+    match access::rma(port, peer, r, || rma_op(id, peer, r, report)) {
+        Sent::Elsewhere => {}
+        sent => return sent,
+    }
     let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(peer)) else {
         return Sent::Elsewhere;
     };
-    let local = match r.data {
+    let local = match &r.data {
         Data::User(m) => Local::Mem(m),
         Data::Inject(b) => Local::Bytes(b),
     };
     let done = near.access(peer, r.write, &local, (r.key, r.addr));
+    port.nearby.alone = true;
     let result = match done {
         Err(Denied::Elsewhere) => return Sent::Elsewhere,
         Err(Denied::Status(s)) => Err(failure(s)),
         Ok(events) if events || r.cq_data.is_some() => {
-            let words = [r.key, r.data.len() as u64, r.cq_data.unwrap_or(0)];
-            let mut head = [0; 24];
-            for (to, w) in head.chunks_exact_mut(8).zip(words) {
-                to.copy_from_slice(&w.to_ne_bytes());
-            }
-            let data = if r.cq_data.is_some() { WITH_DATA } else { 0 };
-            let what = What {
-                kind: ACCESS,
-                flags: data | if r.write { WROTE } else { 0 },
-                message: false,
-            };
+            let what = (r.key, r.data.len(), r.cq_data, r.write);
             // A write that cannot be told of is done again by the caller's next try.
-            if near.send(peer, addr, what, &head, &UserMem::EMPTY, &[]) != Sent::Done {
+            if tell(near, peer, addr, what) != Sent::Done {
                 return Sent::Busy;
             }
             Ok(())
@@ -226,6 +231,27 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Sent {
     let op = rma_op(port.id, peer, r, report);
     port.end(op, result);
     Sent::Done
+}
+
+/// Tells a peer what was done to its memory: key, length, data of a write, whether it was one.
+pub fn tell(
+    near: &mut Outbox,
+    peer: PeerId,
+    addr: &QpAddr,
+    (key, len, cq_data, write): (u64, usize, Option<u64>, bool),
+) -> Sent {
+    let words = [key, len as u64, cq_data.unwrap_or(0)];
+    let mut head = [0; 24];
+    for (to, w) in head.chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&w.to_ne_bytes());
+    }
+    let data = if cq_data.is_some() { WITH_DATA } else { 0 };
+    let what = What {
+        kind: ACCESS,
+        flags: data | if write { WROTE } else { 0 },
+        message: false,
+    };
+    near.send(peer, addr, what, &head, &UserMem::EMPTY, &[])
 }
 
 /// A record of a kind of this module has arrived.
@@ -242,6 +268,7 @@ pub fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpP
             port.remote_access(key, len, record.flags & WROTE != 0);
         }
         LONG..=GO => stream::arrived(from, record, rq, port),
+        _ if access::is(record) => access::arrived(from, record, port),
         _ => {}
     }
 }

@@ -6,7 +6,7 @@
 
 use super::port::{ep_port, EpPort};
 use super::work::Work;
-use super::{near, raw, stream, Kind, Live, OpKind, UserOp, WR_RMA};
+use super::{access, near, raw, stream, Kind, Live, OpKind, UserOp, WR_RMA};
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::{Device, DeviceAttr, Payload, QueuePair, Remote};
@@ -16,7 +16,7 @@ use crate::proto::{
 };
 use crate::prov::efa::cq::{Entry, ErrEntry};
 use crate::prov::efa::domain::State;
-use crate::shm::Sent;
+use crate::shm::{Note, Sent};
 use crate::types::*;
 use crate::wire::{extra, Iovs, RmaIov};
 
@@ -615,7 +615,13 @@ pub fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     if fenced(s, id, r.peer, r.common.flags)? {
         return park(s, id, Work::from(r));
     }
-    again(s, id, |s| rma_now(s, id, r))
+    again(s, id, |s| rma_now(s, id, r))?;
+    // A system call for each of many would be long for a peer that waits for us.
+    let near = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
+    if near.is_some_and(|l| core::mem::take(&mut l.nearby.alone)) {
+        super::progress(s, id);
+    }
+    Ok(())
 }
 
 /// The operation of a read or write, whichever way it is done.
@@ -894,16 +900,42 @@ pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
         compare.load(0, data.get_mut(bytes..).unwrap_or(&mut []));
     }
     let first = r.to.as_slice().first().copied().unwrap_or_default();
-    let mut op = UserOp::new(id, result.part(0, bytes));
-    op.context = r.common.context;
-    op.flags = FI_ATOMIC
-        | if matches!(r.fetch, Fetch::No) {
-            FI_WRITE
-        } else {
-            FI_READ
-        };
+    let result = result.part(0, bytes);
+    let a = access::AtomicAccess {
+        datatype: r.datatype,
+        op: r.op,
+        kind,
+        at: first,
+        data: &data,
+        result: &result,
+    };
+    let note = Note {
+        context: r.common.context,
+        len: bytes,
+        flags: FI_ATOMIC
+            | if matches!(r.fetch, Fetch::No) {
+                FI_WRITE
+            } else {
+                FI_READ
+            },
+        op: None,
+        report: r.common.reports(&r.data, ep.tx, flags),
+    };
+    if r.common.done.is_none() && r.to.as_slice().len() == 1 {
+        let sent = access::atomic(&mut port, peer, &a, note);
+        if sent != Sent::Elsewhere {
+            ep.operands = data;
+            return match sent {
+                Sent::Done => Ok(()),
+                _ => Err(FI_EAGAIN),
+            };
+        }
+    }
+    let mut op = UserOp::new(id, result);
+    op.context = note.context;
+    op.flags = note.flags;
     op.len = bytes;
-    op.report = r.common.reports(&r.data, ep.tx, flags);
+    op.report = note.report;
     op.peer = peer;
     (op.raddr, op.key) = (first.addr, first.key);
     op.done = r.common.done;

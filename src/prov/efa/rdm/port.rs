@@ -1,17 +1,20 @@
 //! What the protocol sees of the world: this endpoint's queue pair, buffers and completion queues.
 
+use super::access::{self, Atomic};
 use super::near::Nearby;
 use super::peers::Peers;
 use super::{failure, Bound, OpKind, UserOp, WR_CONTROL, WR_READ, WR_RMA, WR_TX};
 use crate::core::slab::Slab;
 use crate::device::any::{Dev, Qp};
 use crate::device::{Device, Payload, QueuePair, Remote, Status};
-use crate::hmem::{arith, atomic, UserMem};
-use crate::proto::{Body, Failure, Load, PeerId, Port, ReadPost, Received, ShortRecv, Token};
+use crate::hmem::UserMem;
+use crate::proto::{
+    AtomicKind, Body, Failure, Load, PeerId, Port, ReadPost, Received, ShortRecv, Token,
+};
 use crate::prov::efa::av::Av;
 use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::cq::{Cq, Entry, ErrEntry};
-use crate::shm::{Local, Outbox, Sent, What};
+use crate::shm::{Local, Note, Outbox, Sent, Table, What};
 use crate::types::*;
 use crate::wire::{Iovs, RmaIov, Rta, RtaKind};
 
@@ -19,6 +22,8 @@ use crate::wire::{Iovs, RmaIov, Rta, RtaKind};
 pub struct EpPort<'a> {
     pub id: u32,
     pub dev: &'a Dev,
+    /// What peers on the same host may know of our memory.
+    pub table: Option<&'a Table>,
     pub qp: &'a mut Qp,
     /// The way to peers on the same host.
     pub near: Option<&'a mut Outbox>,
@@ -62,6 +67,7 @@ macro_rules! ep_port {
         EpPort {
             id: $id,
             dev: &$s.dev,
+            table: $s.table.as_deref(),
             qp: $qp,
             near: $near,
             nearby: $nearby,
@@ -152,6 +158,15 @@ impl EpPort<'_> {
         Some(op)
     }
 
+    /// A plain access has ended well.
+    pub fn done(&mut self, note: &Note) {
+        self.count(cntr_index(note.flags), note.len, true);
+        let q = self.tx.filter(|_| note.report);
+        if let Some(q) = q.and_then(|b| self.cqs.get_mut(b.cq)) {
+            q.push(access::entry(note));
+        }
+    }
+
     /// Ends a transmit-side operation.
     pub fn end(&mut self, op: UserOp, result: Result<(), Failure>) {
         if let Some(coll) = op.collective {
@@ -196,13 +211,7 @@ impl EpPort<'_> {
     pub(super) fn report_write(&mut self, peer: PeerId, data: u64, len: usize) {
         let src = self.source_of(peer);
         if let Some(q) = self.rx.and_then(|b| self.cqs.get_mut(b.cq)) {
-            q.push(Entry {
-                flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
-                len,
-                data,
-                src,
-                ..Entry::default()
-            });
+            q.push(access::told(data, len, src));
         }
     }
 
@@ -215,11 +224,7 @@ impl EpPort<'_> {
         if let Some(q) = self.rx.and_then(|b| self.cqs.get_mut(b.cq)) {
             q.push(Entry {
                 context: op.context,
-                flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
-                len,
-                data,
-                src,
-                ..Entry::default()
+                ..access::told(data, len, src)
             });
         }
     }
@@ -309,19 +314,6 @@ impl EpPort<'_> {
             (Ok(()), None) => None,
         };
         self.coll_steps.extend(op.collective.map(|c| (c, failed)));
-    }
-
-    /// All of the memory that a request names; `Err` for the first piece that may not be used so.
-    fn find(&self, at: &Iovs, access: u64) -> Result<UserMem, Failure> {
-        let mut all = UserMem::EMPTY;
-        for v in at.as_slice() {
-            let m = self
-                .dev
-                .target(v.key, v.addr, v.len, access)
-                .map_err(failure)?;
-            all = all.join(&m).ok_or(failure(Status::RemoteBadLength))?;
-        }
-        Ok(all)
     }
 }
 
@@ -520,7 +512,7 @@ impl Port for EpPort<'_> {
         if let Some(near) = &mut self.near {
             // What cannot be read from here may yet be by the adapter, which also says why not.
             if near
-                .access(from, false, &Local::Mem(local), (piece.key, piece.addr))
+                .access(from, false, &Local::Mem(&local), (piece.key, piece.addr))
                 .is_ok()
             {
                 self.nearby.reads.push_back(id);
@@ -540,12 +532,12 @@ impl Port for EpPort<'_> {
     }
 
     fn open_target(&mut self, at: &Iovs, write: bool) -> Result<u32, Failure> {
-        let access = if write {
+        let rights = if write {
             FI_REMOTE_WRITE
         } else {
             FI_REMOTE_READ
         };
-        let mem = self.find(at, access)?;
+        let mem = access::find(self.dev, at, rights).map_err(failure)?;
         let mut op = UserOp::new(self.id, mem);
         op.kind = OpKind::Target { write };
         op.keys = at.as_slice().iter().map(|v| v.key).collect();
@@ -571,33 +563,19 @@ impl Port for EpPort<'_> {
     }
 
     fn atomic(&mut self, rta: &Rta, data: &[u8], former: &mut Vec<u8>) -> Result<(), Failure> {
-        let (dt, op) = (rta.datatype as fi_datatype, rta.op as fi_op);
-        let refused = failure(Status::LocalUnsupported);
-        let size = arith::size_of(dt).ok_or(refused)?;
-        let f = arith::element(dt, op).ok_or(refused)?;
-        let reads = op == FI_ATOMIC_READ;
-        let fetches = matches!(rta.kind, RtaKind::Fetch(_) | RtaKind::Compare(_));
-        let mut access = if fetches { FI_REMOTE_READ } else { 0 };
-        access |= if reads { 0 } else { FI_REMOTE_WRITE };
-        let mem = self.find(&rta.to, access)?;
-        let (src, cmp) = match rta.kind {
-            RtaKind::Compare(_) => data.split_at_checked(mem.len()),
-            _ => Some((data, &[][..])),
-        }
-        .ok_or(failure(Status::RemoteBadLength))?;
-        let compares = matches!(rta.kind, RtaKind::Compare(_));
-        let short = (!reads && src.len() < mem.len()) || (compares && cmp.len() < mem.len());
-        let beyond = fetches && mem.len() > self.dev.attr().mtu;
-        if mem.len() % size != 0 || short || beyond {
-            return Err(failure(Status::RemoteBadLength));
-        }
-        if reads {
-            atomic::fetch(&mem, size, former);
-        } else {
-            atomic::apply(&mem, size, f, src, cmp, former);
-        }
+        let a = Atomic {
+            to: rta.to,
+            datatype: rta.datatype as fi_datatype,
+            op: rta.op as fi_op,
+            kind: match rta.kind {
+                RtaKind::Fetch(_) => AtomicKind::Fetch,
+                RtaKind::Compare(_) => AtomicKind::Compare,
+                _ => AtomicKind::Write { receipt: false },
+            },
+        };
+        let len = a.apply(self.dev, data, former).map_err(failure)?;
         let key = rta.to.as_slice().first().map_or(0, |v| v.key);
-        self.remote_access(key, mem.len(), !reads);
+        self.remote_access(key, len, !a.reads());
         Ok(())
     }
 }

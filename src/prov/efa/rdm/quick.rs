@@ -5,6 +5,7 @@
 //! reader's buffer: no operation is made, no port, no completion is kept. Whatever is not plain is left as it was found,
 //! for `ops` and `progress` to deal with: [`Lane`] remembers what an endpoint's settings permit.
 
+use super::access::{self, Memory};
 use super::near::{head_len, head_of, sent_entry, words_of, Head, MESSAGE};
 use super::stream::FIRST;
 use super::{Ep, Kind};
@@ -12,11 +13,12 @@ use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::any::Qp;
 use crate::device::verbs::short::{Next, Short};
+use crate::device::Status;
 use crate::hmem::Piece;
 use crate::proto::{Short as PlainRecv, ANY, COLLECTIVE_TAG};
 use crate::prov::efa::cq::{Cq, Entry};
 use crate::prov::efa::domain::State;
-use crate::shm::{Seen, Sent, Verdict, What};
+use crate::shm::{Note, Seen, Sent, Verdict, What};
 use crate::types::*;
 
 /// What the short way needs to know of an endpoint.
@@ -30,6 +32,8 @@ pub struct Lane {
     most: [[usize; 2]; 2],
     /// Sends report success, and where.
     sent_to: Option<u32>,
+    /// Longest read and write, injected write; 0: not this way.
+    rma: [usize; 3],
     receives: bool,
     /// Receives may name a source.
     directed: bool,
@@ -47,7 +51,16 @@ impl Ep {
         let plain = self.enabled() && self.kind == Kind::Rdm;
         let o = &self.opts;
         let most = |inject: usize, max: usize| [inject.min(max), FIRST.min(max)];
+        let rma = |on: bool, max: usize| match on && plain && self.sure {
+            true => access::SHORT.min(o.max_rma_size).min(max),
+            false => 0,
+        };
         self.lane = Lane {
+            rma: [
+                rma(self.rdma_read, usize::MAX),
+                rma(self.rdma_write, usize::MAX),
+                rma(self.rdma_write, o.inject_rma_size),
+            ],
             sends: plain && !self.confirms(),
             direct: match &self.live {
                 Some(l) => matches!(&l.qp, Qp::Verbs(q) if q.shortens()),
@@ -142,6 +155,67 @@ fn send_direct(s: &mut State, id: u32, p: &Plain, most: usize) -> Option<Result<
     q.send_short(short, p.cq_data.map(|d| d as u32), || {
         peers.addr(peer).copied()
     })
+}
+
+/// A read or write without flags of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainRma {
+    pub mem: Piece,
+    pub peer: fi_addr_t,
+    pub addr: u64,
+    pub key: u64,
+    pub write: bool,
+    pub cq_data: Option<u64>,
+    /// `None`: an injecting call, which reports no success.
+    pub context: Option<usize>,
+}
+
+/// So many injected writes in a row may be posted before a look at what has come in.
+const UNPOLLED: u32 = 64;
+
+/// Reads or writes a peer's memory; `None`, and nothing done, when it has to go another way. Errors: `FI_EAGAIN`.
+#[inline(always)]
+pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
+    let ep = s.eps.get_mut(id)?;
+    let lane = &ep.lane;
+    let [read, write, injected] = lane.rma;
+    let most = match (p.write, p.context) {
+        (false, _) => read,
+        (true, Some(_)) => write,
+        (true, None) => injected,
+    };
+    let len = p.mem.len();
+    if len > most || len == 0 || !ep.fenced.is_empty() {
+        return None;
+    }
+    let peer = s.avs.get(lane.av)?.known(p.peer)?;
+    let live = ep.live.as_mut()?;
+    let near = &mut live.hub.as_mut()?.outbox;
+    let note = Note {
+        context: p.context.unwrap_or(0),
+        len,
+        flags: FI_RMA | if p.write { FI_WRITE } else { FI_READ },
+        op: None,
+        report: p.context.is_some() && lane.sent_to.is_some(),
+    };
+    let mut a = access::of(p.write, (p.key, p.addr), p.mem, p.cq_data);
+    a.silent = p.context.is_none();
+    match near.post(peer, &a, note) {
+        Sent::Elsewhere => return None,
+        Sent::Busy => return Some(Err(FI_EAGAIN)),
+        Sent::Done => {}
+    }
+    if a.silent {
+        // Two that only write would fill each other's rings.
+        live.unpolled += 1;
+        if live.unpolled >= UNPOLLED {
+            live.unpolled = 0;
+            if let Polled::More(_) = poll(s, id, u32::MAX, usize::MAX, |_, _| {}) {
+                super::progress(s, id);
+            }
+        }
+    }
+    Some(Ok(()))
 }
 
 /// Posts a receive without flags of its own; `None`, and nothing done, when it takes more than that.
@@ -244,6 +318,9 @@ pub fn poll(
         peers,
         triggers,
         colls,
+        dev,
+        table,
+        mr_cntrs,
         ..
     } = s;
     let Some(ep) = eps.get_mut(id) else {
@@ -254,6 +331,8 @@ pub fn poll(
         return Polled::All(0);
     };
     let waits = ep.holding || !ep.fenced.is_empty() || !triggers.is_empty() || !colls.idle();
+    // Accesses to our memory that somebody counts are for `progress`.
+    let counted = ep.cntrs[4].is_some() || ep.cntrs[5].is_some() || !mr_cntrs.is_empty();
     if waits || !live.idle() || !(lane.direct || live.adapter_rests()) {
         return Polled::More(0);
     }
@@ -301,7 +380,43 @@ pub fn poll(
         }),
         (_, None) => return Polled::All(0),
         (_, Some(hub)) => {
+            if hub.outbox.owes() {
+                let to = ep.tx.map(|b| b.cq);
+                let all = hub.outbox.reap(|_, e| {
+                    let special = e.status != Status::Ok || e.note.op.is_some();
+                    if special || out.n >= out.count {
+                        return false;
+                    }
+                    count_at(if e.note.flags & FI_WRITE != 0 { 2 } else { 3 }, e.note.len);
+                    if e.note.report {
+                        out.give(to, access::entry(&e.note));
+                    }
+                    true
+                });
+                if out.n >= out.count {
+                    return Polled::All(out.n);
+                }
+                if !all {
+                    return Polled::More(out.n);
+                }
+            }
+            let scratch = &mut live.nearby.accesses.scratch;
+            let memory = Memory {
+                dev,
+                table: table.as_deref(),
+            };
             let seen = hub.inbox.glance(|from, record| {
+                if access::is(record) && !counted {
+                    let did = access::serve(memory, record, scratch);
+                    let Some((data, d)) = did.and_then(|d| Some((d.data?, d))) else {
+                        return Verdict::Taken;
+                    };
+                    let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
+                    return match out.give(lane.received_to, access::told(data, d.len, src)) {
+                        true => Verdict::Taken,
+                        false => Verdict::Last,
+                    };
+                }
                 let head = (record.kind == MESSAGE).then(|| head_of(record)).flatten();
                 let plain = |h: &Head| h.tag.is_none_or(|t| t & COLLECTIVE_TAG == 0);
                 let Some(head) = head.filter(plain) else {

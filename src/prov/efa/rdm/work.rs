@@ -167,7 +167,8 @@ impl Work {
 
 /// Whether operations of this endpoint to this peer have not ended.
 pub fn under_way(s: &State, ep: u32, peer: PeerId) -> bool {
-    s.ops.iter().any(|(_, o)| {
+    let near = s.eps.get(ep).is_some_and(|e| e.owes_near(peer));
+    near || s.ops.iter().any(|(_, o)| {
         o.owner == ep && o.kind == OpKind::User && o.peer == peer && o.flags & FI_RECV == 0
     })
 }

@@ -1,0 +1,477 @@
+//! Reads, writes and atomics of a same-host peer's memory, as records in its ring.
+//!
+//! The peer does them when it polls (`arrived`), which costs two cache lines where a system call costs microseconds; when
+//! it does not, `shm` does reads and writes in its place. Short ones are one record and a note of what to report
+//! ([`report`]); long ones are an operation in pieces ([`Long`]), so that both sides copy at once.
+
+use super::near;
+use super::port::EpPort;
+use super::{failure, Data, RmaReq, UserOp};
+use crate::device::any::Dev;
+use crate::device::{Device, Status};
+use crate::hmem::{arith, atomic, Piece, UserMem};
+use crate::proto::{AtomicKind, Failure, PeerId};
+use crate::prov::efa::cq::Entry;
+use crate::shm::{self, Access, Local, Note, Outbox, Record, Sent, Table, ACCESS_HEAD};
+use crate::types::*;
+use crate::wire::{Iovs, RmaIov};
+use std::collections::VecDeque;
+
+/// Flag of a write: its word is data for the peer's completion queue.
+pub const WITH_DATA: u8 = 1;
+/// Longest read or write that is one record, bytes.
+pub const SHORT: usize = 8 << 10;
+/// Bytes of a piece of a longer one, and of one that is much longer.
+const PIECE: usize = 8 << 10;
+const BIG_PIECE: usize = 32 << 10;
+const BIG: usize = 64 << 10;
+
+// ---- the side that asks ----------------------------------------------------------------------
+
+/// A long read or write, of which pieces are still to be written into the ring.
+struct Long {
+    peer: PeerId,
+    ctx: u32,
+    write: bool,
+    mem: Piece,
+    key: u64,
+    addr: u64,
+    off: usize,
+    cq_data: Option<u64>,
+}
+
+/// What is under way.
+#[derive(Default)]
+pub struct Accesses {
+    turn: VecDeque<Long>,
+    /// Scratch of [`collect`].
+    ended: Vec<(PeerId, Note, Status, u64, u64)>,
+    pub scratch: Scratch,
+}
+
+impl Accesses {
+    /// Whether [`pump`] has nothing to do.
+    #[inline]
+    pub fn idle(&self) -> bool {
+        self.turn.is_empty()
+    }
+}
+
+/// A read or write as an access; data that goes with a write is told by its flags.
+#[inline(always)]
+pub fn of(write: bool, at: (u64, u64), mem: Piece, cq_data: Option<u64>) -> Access<'static> {
+    Access {
+        kind: if write { shm::WRITE } else { shm::READ },
+        flags: if cq_data.is_some() { WITH_DATA } else { 0 },
+        key: at.0,
+        addr: at.1,
+        word: cq_data.unwrap_or(0),
+        data: Local::Piece(if write { mem } else { Piece::EMPTY }),
+        into: if write { Piece::EMPTY } else { mem },
+        silent: false,
+    }
+}
+
+/// Starts a read or write that is not plain, or long. `Elsewhere`, and nothing done, when it goes another way.
+pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, op: impl FnOnce() -> UserOp) -> Sent {
+    let Some(near) = &mut port.near else {
+        return Sent::Elsewhere;
+    };
+    let len = r.data.len();
+    let Data::User(mem) = &r.data else {
+        return Sent::Elsewhere;
+    };
+    let Some(mem) = mem.one() else {
+        return Sent::Elsewhere;
+    };
+    if len <= SHORT {
+        let mut op = op();
+        op.parts = 1;
+        let (report, context, flags) = (op.report, op.context, op.flags);
+        let ctx = port.ops.insert(op);
+        let note = Note {
+            context,
+            len,
+            flags,
+            op: Some(ctx),
+            report,
+        };
+        let a = of(r.write, (r.key, r.addr), mem, r.cq_data);
+        let sent = near.post(peer, &a, note);
+        if sent != Sent::Done {
+            port.ops.remove(ctx);
+        }
+        return sent;
+    }
+    // A target that counts accesses counts one.
+    if !near.willing(peer) || near.counts(peer) {
+        return Sent::Elsewhere;
+    }
+    let mut op = op();
+    op.parts = 1;
+    let ctx = port.ops.insert(op);
+    if len > BIG {
+        near.widen(peer);
+    }
+    port.nearby.accesses.turn.push_back(Long {
+        peer,
+        ctx,
+        write: r.write,
+        mem,
+        key: r.key,
+        addr: r.addr,
+        off: 0,
+        cq_data: r.cq_data,
+    });
+    Sent::Done
+}
+
+/// Writes pieces of long reads and writes as far as there is room.
+pub fn pump(port: &mut EpPort, waiting: &mut Vec<u32>) {
+    let mut at = 0;
+    while let Some(mut l) = port.nearby.accesses.turn.remove(at) {
+        let ctx = l.ctx;
+        match go_on(&mut l, port) {
+            Some(failed) => port.rma_done(ctx, failed, waiting),
+            None => {
+                port.nearby.accesses.turn.insert(at, l);
+                at += 1;
+            }
+        }
+    }
+}
+
+/// Writes pieces; `None` when it has to wait, and how it went when all are written.
+fn go_on(l: &mut Long, port: &mut EpPort) -> Option<Option<Failure>> {
+    let Some(near) = &mut port.near else {
+        return Some(Some(failure(Status::RemoteUnresponsive)));
+    };
+    let piece = if l.mem.len() > BIG { BIG_PIECE } else { PIECE };
+    while l.off < l.mem.len() {
+        let part = l.mem.part(l.off, piece);
+        let at = (l.key, l.addr.wrapping_add(l.off as u64));
+        let note = Note {
+            context: 0,
+            len: part.len(),
+            flags: 0,
+            op: Some(l.ctx),
+            report: false,
+        };
+        match near.post(l.peer, &of(l.write, at, part, None), note) {
+            Sent::Done => {
+                if let Some(op) = port.ops.get_mut(l.ctx) {
+                    op.parts += 1;
+                }
+                l.off += part.len();
+            }
+            Sent::Busy => return None,
+            Sent::Elsewhere => {
+                let rest = Local::Piece(l.mem.part(l.off, usize::MAX));
+                l.off = l.mem.len();
+                match near.access(l.peer, l.write, &rest, at) {
+                    Ok(_) => {}
+                    Err(shm::Denied::Status(s)) => return Some(Some(failure(s))),
+                    Err(shm::Denied::Elsewhere) => {
+                        let why = match near.visits(l.peer) {
+                            true => Status::RemoteBadKey,
+                            false => Status::RemoteUnresponsive,
+                        };
+                        return Some(Some(failure(why)));
+                    }
+                }
+            }
+        }
+    }
+    if l.cq_data.is_some() {
+        let addr = port.peers.addr(l.peer)?;
+        let told = near::tell(near, l.peer, addr, (l.key, l.mem.len(), l.cq_data, true));
+        if told == Sent::Busy {
+            return None;
+        }
+    }
+    Some(None)
+}
+
+/// An atomic on one piece of a peer's memory.
+pub struct AtomicAccess<'a> {
+    pub datatype: fi_datatype,
+    pub op: fi_op,
+    pub kind: AtomicKind,
+    pub at: RmaIov,
+    /// Operands, and values to compare with.
+    pub data: &'a [u8],
+    /// Where the former values go.
+    pub result: &'a UserMem,
+}
+
+/// Starts one. `Elsewhere`, and nothing done, when it goes another way.
+pub fn atomic(port: &mut EpPort, peer: PeerId, a: &AtomicAccess, note: Note) -> Sent {
+    let (Some(near), Some(into)) = (&mut port.near, a.result.one()) else {
+        return Sent::Elsewhere;
+    };
+    let access = Access {
+        kind: shm::ATOMIC,
+        flags: 0,
+        key: a.at.key,
+        addr: a.at.addr,
+        word: atomic_word(a.datatype, a.op, a.kind, a.at.len as usize),
+        data: Local::Bytes(a.data),
+        into,
+        silent: false,
+    };
+    near.post(peer, &access, note)
+}
+
+/// What an atomic is, in one word.
+fn atomic_word(dt: fi_datatype, op: fi_op, kind: AtomicKind, bytes: usize) -> u64 {
+    let kind = match kind {
+        AtomicKind::Write { .. } => 0,
+        AtomicKind::Fetch => 1,
+        AtomicKind::Compare => 2,
+    };
+    u64::from(dt as u8) | u64::from(op as u8) << 8 | kind << 16 | (bytes as u64) << 32
+}
+
+/// Takes note of accesses that have ended, for [`report`].
+#[inline]
+pub fn collect(near: &mut Outbox, accesses: &mut Accesses) {
+    if !near.owes() {
+        return;
+    }
+    near.reap(|peer, e| {
+        let ended = (peer, e.note, e.status, e.key, e.addr);
+        accesses.ended.push(ended);
+        true
+    });
+}
+
+/// Reports the ends that [`collect`] found.
+pub fn report(port: &mut EpPort, waiting: &mut Vec<u32>) {
+    let mut all = core::mem::take(&mut port.nearby.accesses.ended);
+    for (peer, note, status, key, addr) in all.drain(..) {
+        let fail = (status != Status::Ok).then(|| failure(status));
+        if let Some(ctx) = note.op {
+            port.rma_done(ctx, fail, waiting);
+            continue;
+        }
+        if fail.is_none() {
+            port.done(&note);
+            continue;
+        }
+        let mut op = UserOp::new(port.id, UserMem::EMPTY);
+        op.context = note.context;
+        op.flags = note.flags;
+        op.len = note.len;
+        op.report = note.report;
+        op.peer = peer;
+        (op.raddr, op.key) = (addr, key);
+        port.end(op, fail.map_or(Ok(()), Err));
+    }
+    port.nearby.accesses.ended = all;
+}
+
+/// The completion of a plain one.
+#[inline]
+pub fn entry(note: &Note) -> Entry {
+    Entry {
+        context: note.context,
+        flags: note.flags,
+        len: note.len,
+        src: FI_ADDR_NOTAVAIL,
+        ..Entry::default()
+    }
+}
+
+/// The completion of a peer's write with data.
+pub fn told(data: u64, len: usize, src: fi_addr_t) -> Entry {
+    Entry {
+        flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
+        len,
+        data,
+        src,
+        ..Entry::default()
+    }
+}
+
+// ---- the side whose memory it is -------------------------------------------------------------
+
+/// What a peer did.
+pub struct Did {
+    pub key: u64,
+    pub len: usize,
+    pub write: bool,
+    pub data: Option<u64>,
+}
+
+/// Whether a record is an access.
+#[inline]
+pub fn is(record: &Record) -> bool {
+    record.kind >= shm::WRITE
+}
+
+/// What serving accesses takes.
+#[derive(Clone, Copy)]
+pub struct Memory<'a> {
+    pub dev: &'a Dev,
+    pub table: Option<&'a Table>,
+}
+
+/// Buffers for atomics.
+#[derive(Default)]
+pub struct Scratch {
+    data: Vec<u8>,
+    former: Vec<u8>,
+}
+
+/// Does what a record asks for, unless the peer has done it already; `None` when it failed.
+#[inline]
+pub fn serve(memory: Memory, record: &Record, scratch: &mut Scratch) -> Option<Did> {
+    let [key, addr, word] = record.words();
+    let mut len = record.len.saturating_sub(ACCESS_HEAD);
+    let write = record.kind == shm::WRITE;
+    let mut changes = write;
+    let done = match record.kind {
+        _ if record.done => record.outcome().status(),
+        shm::WRITE | shm::READ => serve_plain(memory, record, (key, addr, len), write),
+        _ => {
+            let a = Atomic::of(key, addr, word);
+            changes = !a.reads();
+            let n = serve_atomic(memory.dev, record, &a, scratch);
+            n.map(|n| len = n)
+        }
+    };
+    if let Err(s) = done {
+        if !record.done {
+            record.outcome().refuse(s);
+        }
+        return None;
+    }
+    Some(Did {
+        key,
+        len,
+        write: changes,
+        data: (write && record.flags & WITH_DATA != 0).then_some(word & 0xffff_ffff),
+    })
+}
+
+#[inline]
+fn serve_plain(
+    memory: Memory,
+    record: &Record,
+    (key, addr, len): (u64, u64, usize),
+    write: bool,
+) -> Result<(), Status> {
+    if let Some(p) = memory.table.and_then(|t| t.own(key, addr, len, write)) {
+        if write {
+            record.copy_piece(ACCESS_HEAD, p);
+        } else {
+            record.fill_piece(p);
+        }
+        return Ok(());
+    }
+    let rights = if write {
+        FI_REMOTE_WRITE
+    } else {
+        FI_REMOTE_READ
+    };
+    let mem = memory.dev.target(key, addr, len as u64, rights)?;
+    if write {
+        record.copy_mem(ACCESS_HEAD, &mem);
+    } else {
+        record.fill(&mem);
+    }
+    Ok(())
+}
+
+fn serve_atomic(dev: &Dev, record: &Record, a: &Atomic, s: &mut Scratch) -> Result<usize, Status> {
+    record.copy(ACCESS_HEAD, &mut s.data);
+    s.former.clear();
+    let len = a.apply(dev, &s.data, &mut s.former)?;
+    if !matches!(a.kind, AtomicKind::Write { .. }) {
+        record.fill_bytes(&s.former);
+    }
+    Ok(len)
+}
+
+/// An atomic on our memory.
+pub struct Atomic {
+    pub to: Iovs,
+    pub datatype: fi_datatype,
+    pub op: fi_op,
+    pub kind: AtomicKind,
+}
+
+impl Atomic {
+    /// The one that an access of this key, address and word (see [`atomic_word`]) is.
+    fn of(key: u64, addr: u64, word: u64) -> Atomic {
+        let len = word >> 32;
+        Atomic {
+            to: Iovs::new(&[RmaIov { addr, len, key }]).unwrap_or_default(),
+            datatype: (word as u8).into(),
+            op: ((word >> 8) as u8).into(),
+            kind: match (word >> 16) as u8 {
+                0 => AtomicKind::Write { receipt: false },
+                1 => AtomicKind::Fetch,
+                _ => AtomicKind::Compare,
+            },
+        }
+    }
+
+    /// Whether it changes nothing.
+    pub fn reads(&self) -> bool {
+        self.op == FI_ATOMIC_READ
+    }
+
+    /// Does it with operands `data`, to which values to compare with are added; the former values are appended to
+    /// `former`. Returns bytes of memory.
+    pub fn apply(&self, dev: &Dev, data: &[u8], former: &mut Vec<u8>) -> Result<usize, Status> {
+        let size = arith::size_of(self.datatype).ok_or(Status::LocalUnsupported)?;
+        let f = arith::element(self.datatype, self.op).ok_or(Status::LocalUnsupported)?;
+        let compares = self.kind == AtomicKind::Compare;
+        let fetches = compares || self.kind == AtomicKind::Fetch;
+        let mut access = if fetches { FI_REMOTE_READ } else { 0 };
+        access |= if self.reads() { 0 } else { FI_REMOTE_WRITE };
+        let mem = find(dev, &self.to, access)?;
+        let (src, cmp) = match compares {
+            true => data.split_at_checked(mem.len()),
+            false => Some((data, &[][..])),
+        }
+        .ok_or(Status::RemoteBadLength)?;
+        let short = (!self.reads() && src.len() < mem.len()) || (compares && cmp.len() < mem.len());
+        let beyond = fetches && mem.len() > dev.attr().mtu;
+        if mem.len() % size != 0 || short || beyond {
+            return Err(Status::RemoteBadLength);
+        }
+        if self.reads() {
+            atomic::fetch(&mem, size, former);
+        } else {
+            atomic::apply(&mem, size, f, src, cmp, former);
+        }
+        Ok(mem.len())
+    }
+}
+
+/// All of the memory that a request names; `Err` for the first piece that may not be used so.
+pub fn find(dev: &Dev, at: &Iovs, access: u64) -> Result<UserMem, Status> {
+    let mut all = UserMem::EMPTY;
+    for v in at.as_slice() {
+        let m = dev.target(v.key, v.addr, v.len, access)?;
+        all = all.join(&m).ok_or(Status::RemoteBadLength)?;
+    }
+    Ok(all)
+}
+
+/// An access of a peer has come in.
+pub fn arrived(from: PeerId, record: &Record, port: &mut EpPort) {
+    let memory = Memory {
+        dev: port.dev,
+        table: port.table,
+    };
+    let did = serve(memory, record, &mut port.nearby.accesses.scratch);
+    if let Some(d) = did {
+        if let Some(data) = d.data {
+            port.report_write(from, data, d.len);
+        }
+        port.remote_access(d.key, d.len, d.write);
+    }
+}

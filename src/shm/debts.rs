@@ -1,0 +1,322 @@
+//! Accesses that have been written into a ring and are not known to be done.
+//!
+//! Whoever writes one leaves a [`Note`], which comes back with its end ([`Ended`]) and what was read. Its record is
+//! kept until then: a read's answer lies in it. Which accesses go into the ring at all is decided here, by how the
+//! last ones fared: a target that does not poll is waited for once, for [`WAIT`], and then left alone for a while.
+
+use super::claim::{self, Back, Ledger, ATOMIC};
+use super::ring::Writer;
+use super::table::Local;
+use super::thread::Thread;
+use super::PeerId;
+use crate::device::soft::now;
+use crate::device::Status;
+use crate::hmem::Piece;
+use core::sync::atomic::{compiler_fence, Ordering::*};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A target that has done nothing for so long is not waited for, nanoseconds.
+const WAIT: u64 = 100_000;
+/// The clock is read with every so-manieth look in vain.
+const LOOKS: u32 = 64;
+/// So many accesses we do ourselves before we try the ring again; after each failure twice as many.
+const ALONE: (u32, u32) = (8, 8192);
+/// So many accesses are taken back at once, so that a target that has come to its senses may go on.
+const BATCH: usize = 8;
+/// Accesses that nobody waits for go into the ring after so many of them: a thread looks after them then.
+const BURST: u32 = 16;
+
+/// A read, write or atomic of a peer's memory.
+#[derive(Clone, Copy)]
+pub struct Access<'a> {
+    /// [`claim::WRITE`], [`claim::READ`] or [`claim::ATOMIC`].
+    pub kind: u8,
+    /// The caller's; the highest bit is not.
+    pub flags: u8,
+    pub key: u64,
+    pub addr: u64,
+    /// The caller's.
+    pub word: u64,
+    /// What is written, or operands.
+    pub data: Local<'a>,
+    /// Where what was read goes.
+    pub into: Piece,
+    /// Nobody may ever ask for its end.
+    pub silent: bool,
+}
+
+/// What the caller wants to know when an access has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Note {
+    pub context: usize,
+    pub len: usize,
+    pub flags: u64,
+    /// Number of an operation.
+    pub op: Option<u32>,
+    /// Success is worth a completion.
+    pub report: bool,
+}
+
+struct Debt {
+    start: u64,
+    end: u64,
+    into: Piece,
+    note: Note,
+    atomic: bool,
+}
+
+/// The end of an access.
+pub struct Ended {
+    pub note: Note,
+    pub status: Status,
+    /// Of one that failed.
+    pub key: u64,
+    pub addr: u64,
+}
+
+/// An access to a peer that is gone.
+pub struct Lost {
+    pub peer: PeerId,
+    note: Note,
+    status: Status,
+    key: u64,
+    addr: u64,
+}
+
+impl Lost {
+    pub fn ended(&self) -> Ended {
+        Ended {
+            note: self.note,
+            status: self.status,
+            key: self.key,
+            addr: self.addr,
+        }
+    }
+}
+
+/// Those of one ring.
+#[derive(Default)]
+pub struct Debts {
+    owed: VecDeque<Debt>,
+    /// What the target said last: how far it is, and how many failed.
+    done: u64,
+    faults: u64,
+    /// Atomics among them: what comes after one cannot be taken back.
+    atomics: u32,
+    /// Accesses to do ourselves, and how many it was last time.
+    alone: u32,
+    penalty: u32,
+    /// What we had taken back when last looked.
+    back: u64,
+    /// Silent accesses that we did ourselves.
+    silent: u32,
+    /// Looks in vain, and since when.
+    vain: u32,
+    since: u64,
+}
+
+impl Debts {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.owed.is_empty()
+    }
+
+    /// Whether reads and writes go into the ring at present.
+    #[inline]
+    pub fn willing(&mut self, ring: &Writer) -> bool {
+        if self.alone > 0 {
+            self.alone -= 1;
+            return false;
+        }
+        self.atomics == 0 && !ring.asleep()
+    }
+
+    /// Whether an access shall go into the ring.
+    #[inline]
+    pub fn trusts(&mut self, a: &Access, ring: &Writer, ledger: Option<&Ledger>) -> bool {
+        if a.kind == ATOMIC {
+            return true;
+        }
+        let Some(ledger) = ledger else { return false };
+        if !self.willing(ring) {
+            return false;
+        }
+        if a.silent && !ledger.watched.load(Relaxed) {
+            self.silent += 1;
+            return self.silent >= BURST;
+        }
+        true
+    }
+
+    /// An access has been written at `start`. Whether it is the only one.
+    #[inline]
+    pub fn owe(
+        &mut self,
+        ring: &mut Writer,
+        ledger: Option<&Arc<Ledger>>,
+        a: &Access,
+        start: u64,
+        note: Note,
+        thread: &'static Thread,
+    ) -> bool {
+        let first = self.owed.is_empty();
+        let end = ring.at();
+        let atomic = a.kind == ATOMIC;
+        if first {
+            ring.keep(Some(start));
+            // What came before the last one that is owed is done.
+            self.done = self.done.max(start);
+            (self.vain, self.since) = (0, 0);
+        }
+        if atomic {
+            self.atomics += 1;
+        } else if let Some(l) = ledger {
+            l.owe(start, end, self.done);
+            // Asked now: the thread looks once more after it has said that it goes.
+            compiler_fence(SeqCst);
+            if a.silent && !l.watched.load(Relaxed) {
+                self.silent = 0;
+                thread.look_after(l);
+            }
+        }
+        self.owed.push_back(Debt {
+            start,
+            end,
+            into: a.into,
+            note,
+            atomic,
+        });
+        first
+    }
+
+    /// Tells of those that have ended, until `each` will not hear of one; `false` in that case.
+    #[inline]
+    pub fn reap(
+        &mut self,
+        ring: &mut Writer,
+        ledger: Option<&Ledger>,
+        mut each: impl FnMut(&Ended) -> bool,
+    ) -> bool {
+        let (done, faults) = claim::done(ring.file());
+        let Some(first) = self.owed.front() else {
+            return true;
+        };
+        if done < first.end {
+            self.press(ring, ledger);
+            return true;
+        }
+        self.done = done.min(ring.at());
+        (self.vain, self.since) = (0, 0);
+        let mut all = true;
+        while let Some(d) = self.owed.front().filter(|d| d.end <= done) {
+            let mut e = Ended {
+                note: d.note,
+                status: Status::Ok,
+                key: 0,
+                addr: 0,
+            };
+            if faults != self.faults {
+                (e.status, e.key, e.addr) = ring.fate(d.start);
+            }
+            if e.status == Status::Ok && !d.into.is_empty() {
+                ring.answer(d.start, d.into);
+            }
+            if !each(&e) {
+                all = false;
+                break;
+            }
+            self.atomics -= u32::from(d.atomic);
+            self.owed.pop_front();
+        }
+        if all {
+            self.faults = faults;
+        }
+        ring.keep(self.owed.front().map(|d| d.start));
+        self.judge(ledger);
+        all
+    }
+
+    /// What the last accesses say of the target.
+    #[inline]
+    fn judge(&mut self, ledger: Option<&Ledger>) {
+        let Some(l) = ledger else { return };
+        let back = l.count();
+        if back == self.back {
+            self.penalty = 0;
+            return;
+        }
+        self.back = back;
+        self.penalty = (2 * self.penalty).clamp(ALONE.0, ALONE.1);
+        self.alone = self.penalty;
+    }
+
+    /// A look in vain: after long ones we do what the target does not.
+    #[inline]
+    pub fn press(&mut self, ring: &Writer, ledger: Option<&Ledger>) {
+        self.vain += 1;
+        if self.vain.is_multiple_of(LOOKS) {
+            self.press_hard(ring, ledger);
+        }
+    }
+
+    #[cold]
+    fn press_hard(&mut self, ring: &Writer, ledger: Option<&Ledger>) {
+        let Some(l) = ledger else { return };
+        let t = now();
+        let moved = claim::done(ring.file()).0 > self.done;
+        if self.since == 0 || moved {
+            self.since = t;
+        } else if t.saturating_sub(self.since) >= WAIT {
+            match l.take_back(BATCH) {
+                Back::Claimed | Back::Did(0) => self.since = t,
+                Back::Did(_) => {}
+            }
+        }
+    }
+
+    /// Does whatever can be done from here, before the owner sleeps. `false` when the rest is not to be slept for.
+    pub fn settle(&mut self, ring: &Writer, ledger: Option<&Ledger>) -> bool {
+        if let Some(l) = ledger {
+            while l.pending().is_some() {
+                match l.take_back(usize::MAX) {
+                    Back::Did(n) if n > 0 => self.back = l.count(),
+                    // The target is at work, or everything else is atomics.
+                    _ => break,
+                }
+            }
+        }
+        let Some(d) = self.owed.front() else {
+            return true;
+        };
+        let ended = || claim::done(ring.file()).0 >= d.end;
+        // A target wakes those that wait for atomics, and nobody else.
+        !ended() && d.atomic && ring.want_done(ended)
+    }
+
+    /// The peer is gone: what it has not done is lost.
+    pub fn write_off(&mut self, ring: &mut Writer, peer: PeerId, lost: &mut Vec<Lost>) {
+        self.reap(ring, None, |e| {
+            let (note, status) = (e.note, e.status);
+            lost.push(Lost {
+                peer,
+                note,
+                status,
+                key: e.key,
+                addr: e.addr,
+            });
+            true
+        });
+        for d in self.owed.drain(..) {
+            let (_, key, addr) = ring.fate(d.start);
+            lost.push(Lost {
+                peer,
+                note: d.note,
+                status: Status::RemoteUnresponsive,
+                key,
+                addr,
+            });
+        }
+        lost.reverse();
+    }
+}
