@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -116,6 +117,8 @@ int main(int argc, char **argv)
 	if (child == 0) {
 		char fd[16];
 
+		/* Whatever becomes of us, it does not stay. */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		snprintf(fd, sizeof(fd), "%d", pair[1]);
 		execl("/proc/self/exe", argv[0], "victim", fd, (char *) NULL);
 		_exit(127);
@@ -125,6 +128,10 @@ int main(int argc, char **argv)
 	if (read(pair[0], &other, sizeof(other)) != sizeof(other) || write(pair[0], &me, sizeof(me)) != sizeof(me))
 		return EXIT_FAILURE;
 	DO(fi_av_insert(av, other.addr, 1, &to, 0, NULL));
+	/* Bytes may come in from the first call on. */
+	volatile char *first = buf;
+
+	*first = 1;
 	DO(fi_recv(ep, buf, SIZE, NULL, to, (void *) 1));
 	DO(fi_send(ep, buf + SIZE, SIZE, NULL, to, (void *) 2));
 	for (int i = 0; i < WRITES; i++)
@@ -132,18 +139,20 @@ int main(int argc, char **argv)
 	DO(fi_read(ep, buf + SIZE, SIZE, NULL, to, other.at, other.key, (void *) 4));
 
 	/* Mid-transfer: as soon as bytes of the incoming message are here, and long before its end. */
-	volatile char *last = buf + SIZE - 1;
 	struct fi_cq_data_entry e;
 	struct fi_cq_err_entry err;
 
-	buf[0] = 1;
-	*last = 1;
-	while (buf[0] == 1) {
+	while (*first == 1) {
 		ssize_t r = fi_cq_read(cq, &e, 1);
 
 		done += r == 1;
-		if (r == -FI_EAVAIL)
+		if (r == -FI_EAVAIL) {
+			memset(&err, 0, sizeof(err));
+			DO(fi_cq_readerr(cq, &err, 0));
+			printf("error before the end: %s\n",
+			       fi_cq_strerror(cq, err.prov_errno, err.err_data, NULL, 0));
 			return EXIT_FAILURE;
+		}
 	}
 	kill(child, SIGKILL);
 	waitpid(child, &status, 0);

@@ -76,6 +76,17 @@ impl Piece {
     }
 }
 
+impl Piece {
+    /// Copies `src` to its beginning and returns how many bytes had room.
+    #[inline]
+    pub fn store(&self, src: &[u8]) -> usize {
+        let n = src.len().min(self.len);
+        // SAFETY: the piece is the application's writable memory (see `new`) of at least `n` bytes.
+        unsafe { copy_bytes(src.as_ptr(), self.addr as *mut u8, n) };
+        n
+    }
+}
+
 impl From<Piece> for UserMem {
     fn from(p: Piece) -> UserMem {
         let mut m = UserMem::EMPTY;

@@ -72,6 +72,18 @@ impl Peer {
         }
     }
 
+    /// Whether this message is the next, and nothing waits for it.
+    #[inline]
+    pub fn is_due(&self, msg_id: u32) -> bool {
+        msg_id == self.due && self.early.is_empty()
+    }
+
+    /// The message that was due is taken.
+    #[inline]
+    pub fn was_due(&mut self) {
+        self.due = self.due.wrapping_add(1);
+    }
+
     /// The packets of the next kept message whose turn has come; none for one to skip.
     pub fn next_early(&mut self) -> Option<Vec<Packet>> {
         if self.early.is_empty() {

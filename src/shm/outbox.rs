@@ -133,6 +133,12 @@ impl Outbox {
         }
     }
 
+    /// Whether a peer is known to be reached by the adapter alone.
+    #[inline]
+    pub fn leaves(&self, peer: PeerId) -> bool {
+        matches!(self.routes.get(peer as usize), Some(Route::Adapter))
+    }
+
     /// Whether the peer's memory can be reached from here.
     #[inline]
     pub fn visits(&self, peer: PeerId) -> bool {

@@ -6,12 +6,14 @@
 //! the protocol document (`efa_rdm_protocol_v4.md` of libfabric), chapters 2 to 4.
 #![forbid(unsafe_code)]
 
+mod eager;
 mod fields;
 mod handshake;
 mod repr;
 mod request;
 mod sender;
 
+pub use eager::{Eager, EAGER_MAX};
 pub use handshake::Handshake;
 pub use repr::{Repr, REF_MESSAGE, REF_OPERATION, REF_SKIP};
 pub use request::{Iovs, Opt, RmaIov, Rta, RtaKind, Rtm, RtmKind, Rtr, Rtw, RtwKind, MAX_IOV};

@@ -4,7 +4,7 @@ use super::mem::{Lent, Memory};
 use super::sys::ibv_sge;
 use crate::core::Result;
 use crate::hmem::copy_bytes;
-use crate::hmem::UserMem;
+use crate::hmem::{Piece, UserMem};
 use crate::types::*;
 use core::ffi::c_void;
 
@@ -60,15 +60,18 @@ impl Pool {
     }
 
     /// Bytes of a slot.
+    #[inline]
     pub fn room(&self) -> usize {
         self.slot
     }
 
     /// Its local key.
+    #[inline]
     fn lkey(&self) -> u32 {
         self.lent.as_ref().map_or(0, Lent::lkey)
     }
 
+    #[inline]
     fn place(&self, slot: u16) -> *mut u8 {
         let off = usize::from(slot) * self.slot;
         assert!(off + self.slot <= self.bytes, "slot {slot}");
@@ -77,11 +80,13 @@ impl Pool {
     }
 
     /// Address of a slot, for the adapter.
+    #[inline]
     fn addr(&self, slot: u16) -> u64 {
         self.place(slot) as u64
     }
 
     /// The first bytes of a slot, as the adapter reads them.
+    #[inline]
     pub fn sge(&self, slot: u16, len: usize) -> ibv_sge {
         ibv_sge {
             addr: self.addr(slot),
@@ -91,10 +96,22 @@ impl Pool {
     }
 
     /// Fills a slot from `off` on; what does not fit is left out.
+    #[inline]
     pub fn put(&mut self, slot: u16, off: usize, bytes: &[u8]) {
         let n = bytes.len().min(self.slot.saturating_sub(off));
         // SAFETY: within the slot, which nobody else uses now.
         unsafe { copy_bytes(bytes.as_ptr(), self.place(slot).add(off.min(self.slot)), n) };
+    }
+
+    /// As [`Pool::put`], one piece of application memory.
+    #[inline]
+    pub fn put_piece(&mut self, slot: u16, off: usize, p: Piece) {
+        let n = p.len().min(self.slot.saturating_sub(off));
+        // SAFETY: within the slot, which nobody else uses now; the piece is readable (see `Piece::new`).
+        unsafe {
+            let to = self.place(slot).add(off.min(self.slot));
+            copy_bytes(p.addr() as *const u8, to, n);
+        }
     }
 
     /// As [`Pool::put`], application memory.
@@ -109,6 +126,7 @@ impl Pool {
     }
 
     /// The first bytes of a slot that the adapter has filled.
+    #[inline]
     pub fn bytes(&self, slot: u16, len: usize) -> &[u8] {
         // SAFETY: within the slot; the adapter is done with it.
         unsafe { core::slice::from_raw_parts(self.place(slot), len.min(self.slot)) }

@@ -1,5 +1,6 @@
-//! The short way of an application that sees the adapter's own work requests: one piece of registered memory, no flags, the
-//! queues at hand. A request is a few words in its slot until its completion is taken, straight from the adapter's queue.
+//! The short way of requests without flags, with the queues at hand: an application's own message from one piece of registered
+//! memory, or a packet of the library in its slot. A request is a few words in its slot until its completion is taken,
+//! straight from the adapter's queue; a packet that has come is looked at in its place.
 
 use super::qp::VerbsQp;
 use super::rings::{self, SendWqe};
@@ -18,6 +19,10 @@ pub struct Short {
     pub peer: u32,
     /// Success is worth a completion entry.
     pub report: bool,
+    /// Of a tagged message.
+    pub tagged: bool,
+    /// How often the peer was not ready for it.
+    pub tries: u8,
 }
 
 /// How one has ended, well.
@@ -35,6 +40,26 @@ pub(super) struct Way {
     qpn: u16,
     qkey: u32,
     known: bool,
+    pub addr: QpAddr,
+}
+
+impl Way {
+    /// The request that sends a packet there.
+    #[inline]
+    fn packet(&self, slot: u16, local: ibv_sge) -> SendWqe<'static> {
+        SendWqe {
+            op: rings::SEND,
+            slot,
+            to_qpn: self.qpn,
+            qkey: self.qkey,
+            ah: self.ah,
+            imm: None,
+            local,
+            more: None,
+            inline: None,
+            remote: (0, 0),
+        }
+    }
 }
 
 /// What [`VerbsQp::glance`]'s caller wants next.
@@ -44,11 +69,30 @@ pub enum Next {
     Enough,
 }
 
+/// What [`VerbsQp::look`] finds.
+pub enum Seen<'a> {
+    /// A packet was sent.
+    Sent(Short),
+    /// One has come from this peer of the owner's.
+    Packet(u32, &'a [u8]),
+}
+
+/// What its caller did with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// It is over.
+    Over,
+    /// It is over, and no more is wanted.
+    Last,
+    /// It takes a poll.
+    Left,
+}
+
 impl VerbsQp {
     /// Whether requests can go this way.
     #[inline]
     pub fn shortens(&self) -> bool {
-        self.rings.is_some() && !self.shorts.is_empty()
+        self.rings.is_some() && self.rx.is_none() && !self.shorts.is_empty()
     }
 
     /// Sends a message; `None`, and nothing done, when it has to go another way. `addr` tells the address of the peer, once.
@@ -105,6 +149,135 @@ impl VerbsQp {
         Some(Ok(()))
     }
 
+    /// Sends a packet: `head`, of which `len` bytes count, and the piece behind it. Answers as [`VerbsQp::send_short`].
+    #[inline]
+    pub fn send_packet<const N: usize>(
+        &mut self,
+        s: Short,
+        (head, len): (&[u8; N], usize),
+        addr: impl FnOnce() -> Option<QpAddr>,
+    ) -> Option<Result<()>> {
+        let at = s.peer as usize;
+        let way = match self.ways.get(at) {
+            Some(w) if w.known => *w,
+            _ => self.way(at, addr()?)?,
+        };
+        let bytes = len + s.data.len();
+        if bytes > self.tx.room() {
+            return None;
+        }
+        let rings = self.rings.as_mut()?;
+        let Some(slot) = self.free.pop() else {
+            return Some(Err(FI_EAGAIN));
+        };
+        self.tx.put(slot, 0, head);
+        self.tx.put_piece(slot, len, s.data);
+        if let Some(to) = self.shorts.get_mut(usize::from(slot)) {
+            *to = Some(s);
+        }
+        let packet = self.tx.sge(slot, bytes);
+        if let Some(to) = self.lengths.get_mut(usize::from(slot)) {
+            *to = bytes as u16;
+        }
+        rings.send(&way.packet(slot, packet));
+        rings.ring();
+        Some(Ok(()))
+    }
+
+    /// A packet that its peer was not ready for is still in its slot.
+    #[cold]
+    pub(super) fn send_packet_again(&mut self, slot: u16) {
+        let at = usize::from(slot);
+        let short = self.shorts.get(at).copied().flatten();
+        let way = short.and_then(|s| self.ways.get(s.peer as usize));
+        let (Some(way), Some(rings)) = (way, &mut self.rings) else {
+            return;
+        };
+        let len = self.lengths.get(at).copied().unwrap_or(0);
+        rings.send(&way.packet(slot, self.tx.sge(slot, len.into())));
+    }
+
+    /// Whether packets can go this way.
+    #[inline]
+    pub fn sends_packets(&self) -> bool {
+        self.rings.is_some() && self.rx.is_some()
+    }
+
+    /// Takes completions of packets, as far as `each` can deal with them; `name` finds the owner's number of a peer, which
+    /// is asked for once. `false` when there is something that takes a poll. The second: whether there was anything.
+    #[inline]
+    pub fn look(
+        &mut self,
+        mut name: impl FnMut(&QpAddr) -> Option<u32>,
+        mut each: impl FnMut(Seen) -> Kept,
+    ) -> (bool, bool) {
+        if !self.calm() {
+            return (false, false);
+        }
+        let mut some = false;
+        let mut one = [ibv_wc::default()];
+        let all = loop {
+            let Some(rings) = self.rings.as_mut() else {
+                break false;
+            };
+            if rings.poll(&mut one, super::qp::RECV) == 0 {
+                break true;
+            }
+            some = true;
+            match self.look_at(&one[0], &mut name, &mut each) {
+                Kept::Over => {}
+                Kept::Last => break true,
+                Kept::Left => {
+                    self.pending.push(one[0]);
+                    break false;
+                }
+            }
+        };
+        self.refill_some();
+        (all, some)
+    }
+
+    #[inline]
+    fn look_at(
+        &mut self,
+        wc: &ibv_wc,
+        name: &mut impl FnMut(&QpAddr) -> Option<u32>,
+        each: &mut impl FnMut(Seen) -> Kept,
+    ) -> Kept {
+        if wc.status != 0 || wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
+            return Kept::Left;
+        }
+        let slot = wc.wr_id as u16;
+        if wc.wr_id & super::qp::RECV == 0 {
+            let short = self.shorts.get_mut(usize::from(slot));
+            let Some(short) = short.and_then(Option::take) else {
+                return Kept::Left;
+            };
+            self.free.push(slot);
+            return each(Seen::Sent(short));
+        }
+        let from = (wc.slid, wc.src_qp as u16);
+        let peer = match self.names.get(&from) {
+            Some(p) => *p,
+            None => {
+                let who = self.sender(wc);
+                let Some(p) = Some(who).filter(|w| w.qkey != 0).and_then(|w| name(&w)) else {
+                    return Kept::Left;
+                };
+                self.names.insert(from, p);
+                p
+            }
+        };
+        let Some(rx) = &self.rx else {
+            return Kept::Left;
+        };
+        let kept = each(Seen::Packet(peer, rx.bytes(slot, wc.byte_len as usize)));
+        if kept != Kept::Left {
+            self.empty.push(slot);
+        }
+        kept
+    }
+
     #[cold]
     fn way(&mut self, at: usize, addr: QpAddr) -> Option<Way> {
         let h = self.route(&addr).ok()?;
@@ -117,6 +290,7 @@ impl VerbsQp {
             qpn: addr.qpn,
             qkey: addr.qkey,
             known: true,
+            addr,
         };
         Some(*w)
     }
@@ -149,7 +323,7 @@ impl VerbsQp {
     /// Takes completions of such requests that have ended well; `false` when there is something that takes a poll.
     #[inline]
     pub fn glance(&mut self, mut each: impl FnMut(Done) -> Next) -> bool {
-        if !(self.pending.is_empty() && self.refused.is_empty() && self.again.is_empty()) {
+        if !self.calm() {
             return false;
         }
         let mut one = [ibv_wc::default()];

@@ -17,6 +17,15 @@ impl VerbsQp {
         usize::try_from(n).unwrap_or(0)
     }
 
+    /// Whether there is nothing to do beside taking completions.
+    #[inline]
+    pub(in crate::device::verbs) fn calm(&self) -> bool {
+        self.pending.is_empty()
+            && self.refused.is_empty()
+            && self.again.is_empty()
+            && self.expected.is_empty()
+    }
+
     pub(super) fn completed(&mut self, wc: &ibv_wc, into: &mut Events) {
         let slot = wc.wr_id as u16;
         if wc.wr_id == 0 && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
@@ -27,17 +36,38 @@ impl VerbsQp {
             self.arrived(slot, wc, into);
             return;
         }
+        let status = status_of(wc);
         let short = self.shorts.get_mut(usize::from(slot));
-        if let Some(short) = short.and_then(Option::take) {
-            self.free.push(slot);
+        if let Some(short) = short.and_then(|s| s.as_mut()) {
+            if status == Status::RemoteNotReady && self.mode == Mode::Packets {
+                let wait = back_off(short.tries.into());
+                short.tries = short.tries.saturating_add(1);
+                return self.again.push((Instant::now() + wait, slot));
+            }
+            let short = *short;
+            self.forget(slot);
             into.list.push(Event::Short {
                 short,
-                status: status_of(wc),
+                status,
                 taken: None,
             });
+            let peer = short.peer as usize;
+            if self.mode == Mode::Packets && is_down(status) {
+                let peer = self.ways.get(peer).map(|w| w.addr);
+                into.list
+                    .extend(peer.map(|peer| Event::PeerDown { peer, status }));
+            }
             return;
         }
-        self.ended(slot, status_of(wc), into);
+        self.ended(slot, status, into);
+    }
+
+    /// A request of the short way is over.
+    fn forget(&mut self, slot: u16) {
+        if let Some(s) = self.shorts.get_mut(usize::from(slot)) {
+            *s = None;
+        }
+        self.free.push(slot);
     }
 
     /// Who a completion is from; a key of 0 is not known, nor a host of zero.
@@ -119,10 +149,9 @@ impl VerbsQp {
         };
         if status == Status::RemoteNotReady && self.mode == Mode::Packets {
             if let Some(w) = at {
-                let wait = BACK_OFF * (1 << w.tries.min(8));
+                let wait = back_off(w.tries);
                 w.tries += 1;
-                self.again
-                    .push((Instant::now() + wait.min(BACK_OFF_MAX), slot));
+                self.again.push((Instant::now() + wait, slot));
                 return;
             }
         }
@@ -135,11 +164,7 @@ impl VerbsQp {
             wr_id: w.wr_id,
             status,
         });
-        use Status::{RemoteBadQpn, RemoteUnreachable, RemoteUnresponsive};
-        if matches!(
-            status,
-            RemoteBadQpn | RemoteUnreachable | RemoteUnresponsive
-        ) {
+        if is_down(status) {
             into.list.push(Event::PeerDown {
                 peer: w.peer,
                 status,
@@ -160,6 +185,8 @@ impl VerbsQp {
             let w = self.wrs.get(usize::from(slot)).and_then(Option::as_ref);
             if let Some((r, peer)) = w.map(|w| (w.request, w.peer)) {
                 self.submit(slot, &r, &peer, None);
+            } else {
+                self.send_packet_again(slot);
             }
         }
         self.ring();
@@ -193,6 +220,20 @@ impl VerbsQp {
             }
         }
     }
+}
+
+/// Whether a request ended so because its peer is gone.
+fn is_down(status: Status) -> bool {
+    use Status::{RemoteBadQpn, RemoteUnreachable, RemoteUnresponsive};
+    matches!(
+        status,
+        RemoteBadQpn | RemoteUnreachable | RemoteUnresponsive
+    )
+}
+
+/// How long a peer is left alone that was not ready `tries` times before.
+fn back_off(tries: u32) -> Duration {
+    (BACK_OFF * (1 << tries.min(8))).min(BACK_OFF_MAX)
 }
 
 /// How a completion ended, in the adapter's own words.

@@ -113,9 +113,9 @@ pub struct VerbsQp {
     expected: HashMap<QpAddr, u32>,
     reminded: Instant,
     looks: u32,
-    tx: Pool,
+    pub(super) tx: Pool,
     /// Packets' receives; the application brings its own.
-    rx: Option<Pool>,
+    pub(super) rx: Option<Pool>,
     /// Its receives, by slot.
     taking: Vec<u64>,
     wrs: Vec<Option<Wr>>,
@@ -124,8 +124,12 @@ pub struct VerbsQp {
     pub(super) rings: Option<Rings>,
     /// Requests of the short way, by slot, and the peers of it.
     pub(super) shorts: Vec<Option<Short>>,
+    /// Bytes of packets among them.
+    pub(super) lengths: Vec<u16>,
     pub(super) short_recvs: Vec<Option<Short>>,
     pub(super) ways: Vec<Way>,
+    /// What the owner calls those who send to us: by address handle and queue pair number.
+    pub(super) names: HashMap<(u16, u16), u32, ByWords>,
     /// Between `wr_start` and `wr_complete`: slots that were handed over.
     batch: Vec<u16>,
     /// Those the library did not take.
@@ -271,9 +275,7 @@ impl QueuePair for VerbsQp {
                 break;
             }
         }
-        if self.empty.len() >= REFILL {
-            self.refill();
-        }
+        self.refill_some();
         if !self.again.is_empty() {
             self.send_again();
         }

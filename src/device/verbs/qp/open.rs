@@ -61,7 +61,9 @@ impl VerbsQp {
             free: (0..sends as u16).rev().collect(),
             rings: None,
             shorts: Vec::new(),
+            lengths: Vec::new(),
             short_recvs: Vec::new(),
+            names: HashMap::default(),
             ways: Vec::new(),
             batch: Vec::with_capacity(sends),
             refused: Vec::new(),
@@ -74,9 +76,12 @@ impl VerbsQp {
             senders: HashMap::default(),
         };
         q.create(sends, recvs, unsolicited)?;
-        if q.mode == Mode::Direct && q.rings.is_some() {
+        if q.mode != Mode::Datagram && q.rings.is_some() {
             q.shorts = vec![None; sends];
-            q.short_recvs = vec![None; recvs];
+            match q.mode {
+                Mode::Packets => q.lengths = vec![0; sends],
+                _ => q.short_recvs = vec![None; recvs],
+            }
         }
         q.refill();
         Ok(q)

@@ -57,6 +57,14 @@ impl VerbsQp {
         }
     }
 
+    /// As [`VerbsQp::refill`], when it is worth while.
+    #[inline]
+    pub(in crate::device::verbs) fn refill_some(&mut self) {
+        if self.empty.len() >= REFILL {
+            self.refill();
+        }
+    }
+
     /// Number of a peer's address handle.
     pub fn handle_of(&mut self, peer: &QpAddr) -> Result<u16> {
         self.route(peer).map(|h| h.number)
@@ -69,6 +77,7 @@ impl VerbsQp {
         }
         let h = self.dev.handle(&peer.gid)?;
         self.routes.insert(*peer, h);
+        self.names.remove(&(h.number, peer.qpn));
         self.senders.insert((h.number, peer.qpn), *peer);
         Ok(h)
     }

@@ -8,18 +8,19 @@
 use super::access::{self, Memory};
 use super::near::{head_len, head_of, sent_entry, words_of, Head, MESSAGE};
 use super::stream::FIRST;
-use super::{Ep, Kind};
+use super::{Ep, Kind, Live};
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::any::Qp;
-use crate::device::verbs::short::{Next, Short};
-use crate::device::Status;
+use crate::device::verbs::short::{Kept, Next, Seen as Verbs, Short};
+use crate::device::{QpAddr, Status};
 use crate::hmem::Piece;
-use crate::proto::{Short as PlainRecv, ANY, COLLECTIVE_TAG};
+use crate::proto::{PeerId, Short as PlainRecv, ANY, COLLECTIVE_TAG};
 use crate::prov::efa::cq::{Cq, Entry};
 use crate::prov::efa::domain::State;
-use crate::shm::{Note, Seen, Sent, Verdict, What};
+use crate::shm::{Hub, Note, Seen, Sent, Verdict, What};
 use crate::types::*;
+use crate::wire::Eager;
 
 /// What the short way needs to know of an endpoint.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,6 +29,8 @@ pub struct Lane {
     sends: bool,
     /// Messages are the adapter's own work requests.
     direct: bool,
+    /// Messages that are one packet go to the adapter from here: so many bytes at most.
+    packet: Option<usize>,
     /// Longest message, untagged and tagged, injected and not.
     most: [[usize; 2]; 2],
     /// Sends report success, and where.
@@ -65,6 +68,13 @@ impl Ep {
             direct: match &self.live {
                 Some(l) => matches!(&l.qp, Qp::Verbs(q) if q.shortens()),
                 None => false,
+            },
+            packet: match &self.live {
+                Some(l) => match &l.qp {
+                    Qp::Verbs(q) if plain && q.sends_packets() => Some(l.proto.eager_most()),
+                    _ => None,
+                },
+                None => None,
             },
             most: [
                 most(o.inject_msg_size, o.max_msg_size),
@@ -111,7 +121,13 @@ pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
         return None;
     }
     let peer = s.avs.get(lane.av)?.known(p.to)?;
-    let near = &mut ep.live.as_mut()?.hub.as_mut()?.outbox;
+    let live = ep.live.as_mut()?;
+    let near = match (&mut live.hub, lane.packet) {
+        (Some(h), None) => &mut h.outbox,
+        (Some(h), Some(_)) if !h.outbox.leaves(peer) => &mut h.outbox,
+        (_, Some(most)) if p.data.len() <= most => return send_packet(s, id, p, peer),
+        _ => return None,
+    };
     let (words, flags) = words_of(p.tag, p.cq_data);
     let what = What {
         kind: MESSAGE,
@@ -134,6 +150,29 @@ pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
     Some(Ok(()))
 }
 
+/// As [`send`], a message of one packet, by the adapter.
+#[inline]
+fn send_packet(s: &mut State, id: u32, p: &Plain, peer: PeerId) -> Option<Result<()>> {
+    let ep = s.eps.get_mut(id)?;
+    let Live { qp, proto, .. } = ep.live.as_mut()?;
+    let Qp::Verbs(q) = qp else { return None };
+    let (head, len) = proto.eager_head(peer, p.tag, p.cq_data)?;
+    let short = Short {
+        context: p.context.unwrap_or(0),
+        data: p.data,
+        peer,
+        report: p.context.is_some() && ep.lane.sent_to.is_some(),
+        tagged: p.tag.is_some(),
+        tries: 0,
+    };
+    let peers = &s.peers;
+    let sent = q.send_packet(short, (&head, len), || peers.addr(peer).copied())?;
+    if sent.is_ok() {
+        proto.eager_sent(peer);
+    }
+    Some(sent)
+}
+
 /// As [`send`], as a work request of the adapter.
 #[inline]
 fn send_direct(s: &mut State, id: u32, p: &Plain, most: usize) -> Option<Result<()>> {
@@ -150,6 +189,8 @@ fn send_direct(s: &mut State, id: u32, p: &Plain, most: usize) -> Option<Result<
         data: p.data,
         peer,
         report: p.context.is_some() && ep.lane.sent_to.is_some(),
+        tagged: false,
+        tries: 0,
     };
     let peers = &s.peers;
     q.send_short(short, p.cq_data.map(|d| d as u32), || {
@@ -239,6 +280,8 @@ pub fn recv(
             data: into,
             peer: ANY,
             report: lane.report,
+            tagged: false,
+            tries: 0,
         };
         return match tag {
             None => q.recv_short(short),
@@ -261,6 +304,26 @@ pub fn recv(
     };
     let q = s.rxqs.get_mut(ep.rxq)?;
     q.post_short(from, tag, what).map(Ok)
+}
+
+/// The completion of a plain receive.
+#[inline(always)]
+fn received(
+    r: &PlainRecv,
+    len: usize,
+    (tag, cq_data): (Option<u64>, Option<u64>),
+    src: fi_addr_t,
+) -> Entry {
+    let kind = if r.tagged { FI_TAGGED } else { FI_MSG };
+    Entry {
+        context: r.context,
+        flags: FI_RECV | kind | cq_data.map_or(0, |_| FI_REMOTE_CQ_DATA),
+        len,
+        buf: r.into.addr(),
+        data: cq_data.unwrap_or(0),
+        tag: tag.unwrap_or(0),
+        src,
+    }
 }
 
 /// What [`poll`] found.
@@ -333,7 +396,12 @@ pub fn poll(
     let waits = ep.holding || !ep.fenced.is_empty() || !triggers.is_empty() || !colls.idle();
     // Accesses to our memory that somebody counts are for `progress`.
     let counted = ep.cntrs[4].is_some() || ep.cntrs[5].is_some() || !mr_cntrs.is_empty();
-    if waits || !live.idle() || !(lane.direct || live.adapter_rests()) {
+    if waits || !live.idle() {
+        return Polled::More(0);
+    }
+    let rests = !lane.direct && live.adapter_rests();
+    let looks = lane.packet.is_some() && !rests;
+    if !(lane.direct || looks || rests) {
         return Polled::More(0);
     }
     let av = avs.get(lane.av).filter(|_| lane.source);
@@ -378,6 +446,45 @@ pub fn poll(
                 Next::Enough
             }
         }),
+        (Qp::Verbs(q), _) if looks => {
+            live.left_out = 0;
+            let proto = &mut live.proto;
+            let name = |a: &QpAddr| Some(peers.of(a));
+            let (all, some) = q.look(name, |seen| {
+                let (to, report, entry) = match seen {
+                    Verbs::Sent(s) => {
+                        count_at(0, s.data.len());
+                        let e = sent_entry(s.context, s.tagged, s.data.len());
+                        (lane.sent_to, s.report, e)
+                    }
+                    Verbs::Packet(from, bytes) => {
+                        let plain = |e: &Eager| e.tag.is_none_or(|t| t & COLLECTIVE_TAG == 0);
+                        let head = proto.eager_in(from, bytes).filter(|(e, _)| plain(e));
+                        let Some((e, at)) = head else {
+                            return Kept::Left;
+                        };
+                        let data = bytes.get(at..).unwrap_or(&[]);
+                        let Some(r) = rq.take_short(from, e.tag, data.len()) else {
+                            return Kept::Left;
+                        };
+                        proto.eager_taken(from);
+                        r.into.store(data);
+                        count_at(1, data.len());
+                        let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
+                        let entry = received(&r, data.len(), (e.tag, e.cq_data), src);
+                        (lane.received_to, r.report, entry)
+                    }
+                };
+                if !report || out.give(to, entry) {
+                    Kept::Over
+                } else {
+                    Kept::Last
+                }
+            });
+            live.lull = if some { 0 } else { live.lull + 1 };
+            let quiet = |h: &mut Hub| !h.outbox.owes() && h.inbox.quiet();
+            all && live.hub.as_mut().is_none_or(quiet)
+        }
         (_, None) => return Polled::All(0),
         (_, Some(hub)) => {
             if hub.outbox.owes() {
@@ -428,16 +535,8 @@ pub fn poll(
                 };
                 record.copy_piece(head.bytes, r.into);
                 count_at(1, len);
-                let kind = if r.tagged { FI_TAGGED } else { FI_MSG };
-                let entry = Entry {
-                    context: r.context,
-                    flags: FI_RECV | kind | head.cq_data.map_or(0, |_| FI_REMOTE_CQ_DATA),
-                    len,
-                    buf: r.into.addr(),
-                    data: head.cq_data.unwrap_or(0),
-                    tag: head.tag.unwrap_or(0),
-                    src: av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from)),
-                };
+                let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
+                let entry = received(&r, len, (head.tag, head.cq_data), src);
                 if !r.report || out.give(lane.received_to, entry) {
                     Verdict::Taken
                 } else {
