@@ -19,8 +19,10 @@ pub struct Short {
     pub peer: u32,
     /// Success is worth a completion entry.
     pub report: bool,
-    /// Of a tagged message.
-    pub tagged: bool,
+    /// Flags of its completion entry.
+    pub flags: u64,
+    /// Address and key of a read or write, 0 otherwise.
+    pub remote: (u64, u32),
     /// How often the peer was not ready for it.
     pub tries: u8,
 }
@@ -31,6 +33,14 @@ pub struct Done {
     pub short: Short,
     /// Of a receive.
     pub taken: Option<Taken>,
+}
+
+/// A request that may have to be sent again, beside what its [`Short`] says.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Again {
+    op: u8,
+    imm: Option<u32>,
+    local: ibv_sge,
 }
 
 /// A peer, as the adapter's requests name it.
@@ -44,20 +54,20 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// The request that sends a packet there.
+    /// The request in `slot`, to this peer.
     #[inline]
-    fn packet(&self, slot: u16, local: ibv_sge) -> SendWqe<'static> {
+    fn request(&self, slot: u16, a: &Again, remote: (u64, u32)) -> SendWqe<'static> {
         SendWqe {
-            op: rings::SEND,
+            op: a.op,
             slot,
             to_qpn: self.qpn,
             qkey: self.qkey,
             ah: self.ah,
-            imm: None,
-            local,
+            imm: a.imm,
+            local: a.local,
             more: None,
             inline: None,
-            remote: (0, 0),
+            remote,
         }
     }
 }
@@ -163,38 +173,92 @@ impl VerbsQp {
             _ => self.way(at, addr()?)?,
         };
         let bytes = len + s.data.len();
-        if bytes > self.tx.room() {
+        if bytes > self.tx.room() || self.rings.is_none() {
             return None;
         }
-        let rings = self.rings.as_mut()?;
         let Some(slot) = self.free.pop() else {
             return Some(Err(FI_EAGAIN));
         };
         self.tx.put(slot, 0, head);
         self.tx.put_piece(slot, len, s.data);
-        if let Some(to) = self.shorts.get_mut(usize::from(slot)) {
-            *to = Some(s);
-        }
-        let packet = self.tx.sge(slot, bytes);
-        if let Some(to) = self.lengths.get_mut(usize::from(slot)) {
-            *to = bytes as u16;
-        }
-        rings.send(&way.packet(slot, packet));
-        rings.ring();
+        let a = Again {
+            op: rings::SEND,
+            imm: None,
+            local: self.tx.sge(slot, bytes),
+        };
+        self.submit_short(slot, s, way, a);
         Some(Ok(()))
     }
 
-    /// A packet that its peer was not ready for is still in its slot.
+    /// Reads or writes a peer's memory. `copied`: the piece is the caller's again when this returns. Answers as
+    /// [`VerbsQp::send_short`].
+    #[inline]
+    pub fn rdma_short(
+        &mut self,
+        s: Short,
+        (write, copied): (bool, bool),
+        imm: Option<u32>,
+        addr: impl FnOnce() -> Option<QpAddr>,
+    ) -> Option<Result<()>> {
+        let at = s.peer as usize;
+        let way = match self.ways.get(at) {
+            Some(w) if w.known => *w,
+            _ => self.way(at, addr()?)?,
+        };
+        let (addr, len) = (s.data.addr(), s.data.len());
+        let lkey = match copied {
+            true => None,
+            false => self.dev.memory.lkey(&mut self.found, addr, len, !write),
+        };
+        let room = self.rx.is_some() && write && len <= self.tx.room();
+        if lkey.is_none() && !room || self.rings.is_none() {
+            return None;
+        }
+        let Some(slot) = self.free.pop() else {
+            return Some(Err(FI_EAGAIN));
+        };
+        let local = match lkey {
+            Some(lkey) => ibv_sge {
+                addr: addr as u64,
+                length: len as u32,
+                lkey,
+            },
+            None => {
+                self.tx.put_piece(slot, 0, s.data);
+                self.tx.sge(slot, len)
+            }
+        };
+        let op = if write { rings::WRITE } else { rings::READ };
+        self.submit_short(slot, s, way, Again { op, imm, local });
+        Some(Ok(()))
+    }
+
+    #[inline]
+    fn submit_short(&mut self, slot: u16, s: Short, way: Way, a: Again) {
+        if let Some(to) = self.shorts.get_mut(usize::from(slot)) {
+            *to = Some(s);
+        }
+        if let Some(to) = self.kept.get_mut(usize::from(slot)) {
+            *to = a;
+        }
+        if let Some(rings) = &mut self.rings {
+            rings.send(&way.request(slot, &a, s.remote));
+            rings.ring();
+        }
+    }
+
+    /// Its peer was not ready for it.
     #[cold]
-    pub(super) fn send_packet_again(&mut self, slot: u16) {
+    pub(super) fn send_short_again(&mut self, slot: u16) {
         let at = usize::from(slot);
         let short = self.shorts.get(at).copied().flatten();
         let way = short.and_then(|s| self.ways.get(s.peer as usize));
-        let (Some(way), Some(rings)) = (way, &mut self.rings) else {
+        let (Some(way), Some(s), Some(a)) = (way, short, self.kept.get(at)) else {
             return;
         };
-        let len = self.lengths.get(at).copied().unwrap_or(0);
-        rings.send(&way.packet(slot, self.tx.sge(slot, len.into())));
+        if let Some(rings) = &mut self.rings {
+            rings.send(&way.request(slot, a, s.remote));
+        }
     }
 
     /// Whether packets can go this way.

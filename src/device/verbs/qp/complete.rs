@@ -186,7 +186,7 @@ impl VerbsQp {
             if let Some((r, peer)) = w.map(|w| (w.request, w.peer)) {
                 self.submit(slot, &r, &peer, None);
             } else {
-                self.send_packet_again(slot);
+                self.send_short_again(slot);
             }
         }
         self.ring();

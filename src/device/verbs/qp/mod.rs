@@ -17,7 +17,7 @@ mod timer;
 use super::mem::{Found, Lent};
 use super::pool::Pool;
 use super::rings::{self, Rings, SendWqe};
-use super::short::{Short, Way};
+use super::short::{Again, Short, Way};
 use super::sys::*;
 use super::{Handle, Opened};
 use crate::core::hash::ByWords;
@@ -124,8 +124,8 @@ pub struct VerbsQp {
     pub(super) rings: Option<Rings>,
     /// Requests of the short way, by slot, and the peers of it.
     pub(super) shorts: Vec<Option<Short>>,
-    /// Bytes of packets among them.
-    pub(super) lengths: Vec<u16>,
+    /// What it takes to send them again.
+    pub(super) kept: Vec<Again>,
     pub(super) short_recvs: Vec<Option<Short>>,
     pub(super) ways: Vec<Way>,
     /// What the owner calls those who send to us: by address handle and queue pair number.

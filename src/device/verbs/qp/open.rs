@@ -61,7 +61,7 @@ impl VerbsQp {
             free: (0..sends as u16).rev().collect(),
             rings: None,
             shorts: Vec::new(),
-            lengths: Vec::new(),
+            kept: Vec::new(),
             short_recvs: Vec::new(),
             names: HashMap::default(),
             ways: Vec::new(),
@@ -79,7 +79,7 @@ impl VerbsQp {
         if q.mode != Mode::Datagram && q.rings.is_some() {
             q.shorts = vec![None; sends];
             match q.mode {
-                Mode::Packets => q.lengths = vec![0; sends],
+                Mode::Packets => q.kept = vec![Again::default(); sends],
                 _ => q.short_recvs = vec![None; recvs],
             }
         }

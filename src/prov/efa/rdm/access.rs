@@ -270,18 +270,6 @@ pub fn report(port: &mut EpPort, waiting: &mut Vec<u32>) {
     port.nearby.accesses.ended = all;
 }
 
-/// The completion of a plain one.
-#[inline]
-pub fn entry(note: &Note) -> Entry {
-    Entry {
-        context: note.context,
-        flags: note.flags,
-        len: note.len,
-        src: FI_ADDR_NOTAVAIL,
-        ..Entry::default()
-    }
-}
-
 /// The completion of a peer's write with data.
 pub fn told(data: u64, len: usize, src: fi_addr_t) -> Entry {
     Entry {

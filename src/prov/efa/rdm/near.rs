@@ -112,9 +112,21 @@ fn put(r: &MsgReq, write: impl FnOnce(What, &[u8], &UserMem, &[u8]) -> Sent) -> 
 
 /// The completion of a send, which is over as soon as it was posted.
 pub fn sent_entry(context: usize, tagged: bool, len: usize) -> Entry {
+    ended_entry(context, send_flags(tagged), len)
+}
+
+/// Flags of a send's completion.
+#[inline]
+pub fn send_flags(tagged: bool) -> u64 {
+    FI_SEND | if tagged { FI_TAGGED } else { FI_MSG }
+}
+
+/// The completion of an operation of the transmit side.
+#[inline]
+pub fn ended_entry(context: usize, flags: u64, len: usize) -> Entry {
     Entry {
         context,
-        flags: FI_SEND | if tagged { FI_TAGGED } else { FI_MSG },
+        flags,
         len,
         src: FI_ADDR_NOTAVAIL,
         ..Entry::default()

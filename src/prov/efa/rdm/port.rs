@@ -1,7 +1,7 @@
 //! What the protocol sees of the world: this endpoint's queue pair, buffers and completion queues.
 
 use super::access::{self, Atomic};
-use super::near::Nearby;
+use super::near::{ended_entry, Nearby};
 use super::peers::Peers;
 use super::{failure, Bound, OpKind, UserOp, WR_CONTROL, WR_READ, WR_RMA, WR_TX};
 use crate::core::slab::Slab;
@@ -49,7 +49,7 @@ pub struct EpPort<'a> {
 }
 
 /// Index into the endpoint's counters for the operation that a completion's flags describe.
-fn cntr_index(flags: u64) -> usize {
+pub(super) fn cntr_index(flags: u64) -> usize {
     if flags & FI_RECV != 0 {
         1
     } else if flags & FI_WRITE != 0 {
@@ -163,7 +163,7 @@ impl EpPort<'_> {
         self.count(cntr_index(note.flags), note.len, true);
         let q = self.tx.filter(|_| note.report);
         if let Some(q) = q.and_then(|b| self.cqs.get_mut(b.cq)) {
-            q.push(access::entry(note));
+            q.push(ended_entry(note.context, note.flags, note.len));
         }
     }
 

@@ -6,21 +6,24 @@
 //! for `ops` and `progress` to deal with: [`Lane`] remembers what an endpoint's settings permit.
 
 use super::access::{self, Memory};
-use super::near::{head_len, head_of, sent_entry, words_of, Head, MESSAGE};
+use super::near::{
+    ended_entry, head_len, head_of, send_flags, sent_entry, words_of, Head, MESSAGE,
+};
+use super::port::cntr_index;
 use super::stream::FIRST;
 use super::{Ep, Kind, Live};
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::any::Qp;
 use crate::device::verbs::short::{Kept, Next, Seen as Verbs, Short};
-use crate::device::{QpAddr, Status};
+use crate::device::{Device, QpAddr, Status};
 use crate::hmem::Piece;
 use crate::proto::{PeerId, Short as PlainRecv, ANY, COLLECTIVE_TAG};
 use crate::prov::efa::cq::{Cq, Entry};
 use crate::prov::efa::domain::State;
 use crate::shm::{Hub, Note, Seen, Sent, Verdict, What};
 use crate::types::*;
-use crate::wire::Eager;
+use crate::wire::{extra, Eager};
 
 /// What the short way needs to know of an endpoint.
 #[derive(Clone, Copy, Debug, Default)]
@@ -162,7 +165,8 @@ fn send_packet(s: &mut State, id: u32, p: &Plain, peer: PeerId) -> Option<Result
         data: p.data,
         peer,
         report: p.context.is_some() && ep.lane.sent_to.is_some(),
-        tagged: p.tag.is_some(),
+        flags: send_flags(p.tag.is_some()),
+        remote: (0, 0),
         tries: 0,
     };
     let peers = &s.peers;
@@ -189,7 +193,8 @@ fn send_direct(s: &mut State, id: u32, p: &Plain, most: usize) -> Option<Result<
         data: p.data,
         peer,
         report: p.context.is_some() && ep.lane.sent_to.is_some(),
-        tagged: false,
+        flags: FI_SEND | FI_MSG,
+        remote: (0, 0),
         tries: 0,
     };
     let peers = &s.peers;
@@ -226,11 +231,21 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
         (true, None) => injected,
     };
     let len = p.mem.len();
-    if len > most || len == 0 || !ep.fenced.is_empty() {
+    if len == 0 || !ep.fenced.is_empty() {
         return None;
     }
     let peer = s.avs.get(lane.av)?.known(p.peer)?;
     let live = ep.live.as_mut()?;
+    if lane.direct || lane.packet.is_some() {
+        let near = live.hub.as_ref().is_some_and(|h| !h.outbox.leaves(peer));
+        return match near {
+            false => rma_direct(s, id, p, peer),
+            true => None,
+        };
+    }
+    if len > most {
+        return None;
+    }
     let near = &mut live.hub.as_mut()?.outbox;
     let note = Note {
         context: p.context.unwrap_or(0),
@@ -259,6 +274,48 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
     Some(Ok(()))
 }
 
+/// As [`rma`], as a work request of the adapter.
+#[inline]
+fn rma_direct(s: &mut State, id: u32, p: &PlainRma, peer: PeerId) -> Option<Result<()>> {
+    let ep = s.eps.get_mut(id)?;
+    let lane = &ep.lane;
+    let Live { qp, proto, .. } = ep.live.as_mut()?;
+    let Qp::Verbs(q) = qp else { return None };
+    let most = match p.context {
+        Some(_) => ep.max_rdma.min(ep.opts.max_rma_size),
+        None => ep.opts.inject_rma_size,
+    };
+    if p.mem.len() > most || ep.caps & FI_RMA == 0 {
+        return None;
+    }
+    if !lane.direct {
+        let unsolicited = s.dev.attr().caps.unsolicited;
+        let theirs = proto.features_of(peer)?;
+        let able = match p.write {
+            true => ep.rdma_write && theirs & extra::RDMA_WRITE != 0,
+            false => ep.rdma_read && theirs & extra::RDMA_READ != 0,
+        };
+        let alike = (theirs & extra::UNSOLICITED_WRITE_RECV != 0) == unsolicited;
+        if !able || p.cq_data.is_some() && !alike {
+            return None;
+        }
+    }
+    let short = Short {
+        context: p.context.unwrap_or(0),
+        data: p.mem,
+        peer,
+        report: p.context.is_some() && lane.sent_to.is_some(),
+        flags: FI_RMA | if p.write { FI_WRITE } else { FI_READ },
+        remote: (p.addr, u32::try_from(p.key).ok()?),
+        tries: 0,
+    };
+    let peers = &s.peers;
+    let how = (p.write, p.context.is_none());
+    q.rdma_short(short, how, p.cq_data.map(|d| d as u32), || {
+        peers.addr(peer).copied()
+    })
+}
+
 /// Posts a receive without flags of its own; `None`, and nothing done, when it takes more than that.
 #[inline(always)]
 pub fn recv(
@@ -280,7 +337,8 @@ pub fn recv(
             data: into,
             peer: ANY,
             report: lane.report,
-            tagged: false,
+            flags: FI_RECV | FI_MSG,
+            remote: (0, 0),
             tries: 0,
         };
         return match tag {
@@ -422,7 +480,7 @@ pub fn poll(
         (Qp::Verbs(q), _) if lane.direct => q.glance(|d| {
             let s = d.short;
             let entry = match &d.taken {
-                None => sent_entry(s.context, false, s.data.len()),
+                None => ended_entry(s.context, s.flags, s.data.len()),
                 Some(t) => Entry {
                     context: s.context,
                     flags: FI_RECV | FI_MSG | t.imm.map_or(0, |_| FI_REMOTE_CQ_DATA),
@@ -437,7 +495,7 @@ pub fn poll(
             };
             let (at, to) = match d.taken {
                 Some(_) => (1, lane.received_to),
-                None => (0, lane.sent_to),
+                None => (cntr_index(s.flags), lane.sent_to),
             };
             count_at(at, entry.len);
             if !s.report || out.give(to, entry) {
@@ -453,8 +511,8 @@ pub fn poll(
             let (all, some) = q.look(name, |seen| {
                 let (to, report, entry) = match seen {
                     Verbs::Sent(s) => {
-                        count_at(0, s.data.len());
-                        let e = sent_entry(s.context, s.tagged, s.data.len());
+                        count_at(cntr_index(s.flags), s.data.len());
+                        let e = ended_entry(s.context, s.flags, s.data.len());
                         (lane.sent_to, s.report, e)
                     }
                     Verbs::Packet(from, bytes) => {
@@ -494,9 +552,9 @@ pub fn poll(
                     if special || out.n >= out.count {
                         return false;
                     }
-                    count_at(if e.note.flags & FI_WRITE != 0 { 2 } else { 3 }, e.note.len);
+                    count_at(cntr_index(e.note.flags), e.note.len);
                     if e.note.report {
-                        out.give(to, access::entry(&e.note));
+                        out.give(to, ended_entry(e.note.context, e.note.flags, e.note.len));
                     }
                     true
                 });

@@ -179,8 +179,8 @@ pub fn short(port: &mut EpPort, s: &Short, status: Status, came: Option<Taken>) 
     op.context = s.context;
     op.report = s.report;
     op.peer = s.peer;
-    op.flags = if came.is_some() { FI_RECV } else { FI_SEND };
-    op.flags |= if s.tagged { FI_TAGGED } else { FI_MSG };
+    op.flags = s.flags;
+    (op.raddr, op.key) = (s.remote.0, s.remote.1.into());
     let ctx = port.ops.insert(op);
     match came {
         None => {
