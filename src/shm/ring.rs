@@ -335,6 +335,8 @@ impl Writer {
         let kind = u64::from(what.kind) << KIND | u64::from(what.flags) << FLAGS;
         word(pos).store(kind | len as u64, Release);
         self.at += need as u64;
+        // The next short record makes the word there zero: the line is with the reader since the ring's last round.
+        self.map.soon_written(DATA + (pos + need + LINE) % SIZE);
         // The reader looks at the ring after it has said that it sleeps.
         if self.light {
             compiler_fence(SeqCst);

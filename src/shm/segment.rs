@@ -141,6 +141,19 @@ impl Map {
         unsafe { AtomicU64::from_ptr(p.cast()) }
     }
 
+    /// Has the line at `off` brought here to be written.
+    #[inline]
+    pub fn soon_written(&self, off: usize) {
+        let p = self.place(off, 8);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, which reads and writes nothing.
+        unsafe {
+            core::arch::asm!("prefetchw [{}]", in(reg) p, options(nostack, preserves_flags));
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = p;
+    }
+
     /// `N` words from `off` on, a multiple of 8.
     #[inline]
     pub fn words<const N: usize>(&self, off: usize) -> &[AtomicU64; N] {
