@@ -21,7 +21,7 @@ UTILS := fi_info fi_pingpong fi_strerror
 WARN := -Wall -Wextra -Werror
 
 FUZZ_SECONDS ?= 600
-.PHONY: all demo fuzz miri tsan instructions depth check bench install headers headers-check clean
+.PHONY: all demo fuzz miri tsan instructions budgets depth check bench install headers headers-check clean
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
 CHECKS := bad_input old_nodes counters operations peer_death collectives efa_ops
@@ -59,7 +59,7 @@ $(TESTS:%=$(BUILD)/bin/%): $(BUILD)/bin/%: fabtests-compat/c/%.c fabtests-compat
 		-L$(BUILD)/lib -lfabric -Wl,-rpath,'$$ORIGIN/../lib'
 
 vpath %.c abi-tests/c fabtests-compat/c
-$(CHECKS:%=$(BUILD)/bin/%): $(BUILD)/bin/%: %.c $(LIB) $(HEADERS)
+$(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/budgets: $(BUILD)/bin/%: %.c $(LIB) $(HEADERS)
 	mkdir -p $(BUILD)/bin
 	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -Iinclude -o $@ $< \
 		-L$(BUILD)/lib -lfabric -ldl -Wl,-rpath,'$$ORIGIN/../lib'
@@ -123,6 +123,12 @@ fuzz:
 # Instructions of each call (wants valgrind).
 instructions: all
 	$(CARGO) run --quiet --release -p fabtests-compat -- instructions --lib $(BUILD)/lib --bin $(BUILD)/bin
+
+# What operations cost in instructions, and starting in time and memory, over the software adapter and an emulated one.
+# RDMA= a folder of newer libibverbs and libefa than the system's.
+budgets: instructions $(BUILD)/bin/budgets
+	$(CARGO) build --quiet --release -p efa-sim -p efa-sim-preload
+	benches/budgets.sh $(BUILD)/lib $(BUILD)/bin $(RDMA)
 
 # Cost of matching by depth, in instructions.
 depth:

@@ -22,8 +22,11 @@ impl Cost {
     }
 }
 
-/// Programs, and whose entry points they are run for: module and function of `fabric::abi`.
-const PROGRAMS: &[(&str, &str, &[&str])] = &[
+/// A program, its options, and entry points it is run for: module and function of `fabric::abi`.
+type Program = (&'static str, &'static str, &'static [&'static str]);
+
+/// With the protocol.
+const PROGRAMS: &[Program] = &[
     (
         "fi_rdm_tagged_bw",
         "-S 8",
@@ -38,6 +41,21 @@ const PROGRAMS: &[(&str, &str, &[&str])] = &[
     ("fi_rdm_bw", "-S 8192", &["message::send"]),
     ("fi_rma_bw", "-o write -S 8192", &["rma::write"]),
     ("fi_rma_bw", "-o read -S 8", &["rma::read"]),
+];
+
+/// The fabric `efa-direct`.
+const DIRECT: &[Program] = &[
+    (
+        "fi_rdm_bw",
+        "-S 64 -f efa-direct",
+        &["message::send", "message::recv", "queues::cq_read"],
+    ),
+    (
+        "fi_rma_bw",
+        "-o write -S 4096 -f efa-direct",
+        &["rma::write"],
+    ),
+    ("fi_rma_bw", "-o read -S 4096 -f efa-direct", &["rma::read"]),
 ];
 
 /// One entry point over one route.
@@ -81,12 +99,19 @@ fn profiles(folder: &Path) -> Result<BTreeMap<String, Cost>, String> {
     Ok(all)
 }
 
-/// Counts every program over shared memory and over the adapter.
-pub fn count(at: &Where) -> Result<Vec<Row>, String> {
+/// Counts every program over shared memory and over the adapter; with `far` over the adapter alone, which is an EFA
+/// adapter, with the protocol and without.
+pub fn count(at: &Where, far: bool) -> Result<Vec<Row>, String> {
     let folder = at.bin.join("../callgrind");
     let mut rows = Vec::new();
-    for (program, args, calls) in PROGRAMS {
-        for route in ["shared memory", "adapter"] {
+    let routes: &[_] = if far {
+        &["adapter"]
+    } else {
+        &["shared memory", "adapter"]
+    };
+    let direct = if far { DIRECT } else { &[] };
+    for (program, args, calls) in PROGRAMS.iter().chain(direct) {
+        for route in routes.iter().copied() {
             let _ = std::fs::remove_dir_all(&folder);
             std::fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
             let mut case = Case::pair(program, &format!("{args} -I 5000 -w 100"));

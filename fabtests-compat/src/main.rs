@@ -70,6 +70,9 @@ enum What {
     Instructions {
         #[command(flatten)]
         at: Where,
+        /// Over the adapter alone, which is an EFA adapter (`efa-sim run -- ...`); also without the protocol
+        #[arg(long)]
+        far: bool,
     },
     /// Speed of every program; with --peer alternating with another library, medians and ratio
     Bench {
@@ -246,7 +249,7 @@ fn main() -> ExitCode {
                 }
             }
         }
-        What::Instructions { at } => match instructions::count(&at) {
+        What::Instructions { at, far } => match instructions::count(&at, far) {
             Ok(rows) => {
                 let mut table = Table::new();
                 table.load_preset(presets::UTF8_BORDERS_ONLY);

@@ -2,8 +2,10 @@
 
 use crate::cases::Case;
 use crate::Where;
+use std::ffi::OsString;
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -45,7 +47,7 @@ impl Proc {
         let child = command
             .args(&c.args)
             .args(extra)
-            .env("LD_LIBRARY_PATH", &at.lib)
+            .env("LD_LIBRARY_PATH", first(&at.lib))
             .envs(c.env.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -85,6 +87,16 @@ fn wait(procs: &mut [&mut Proc], limit: Duration) -> bool {
         std::thread::sleep(Duration::from_millis(5));
     }
     true
+}
+
+/// LD_LIBRARY_PATH with this folder in front of what is there.
+fn first(lib: &Path) -> OsString {
+    let mut path = lib.as_os_str().to_owned();
+    if let Some(rest) = std::env::var_os("LD_LIBRARY_PATH") {
+        path.push(":");
+        path.push(rest);
+    }
+    path
 }
 
 /// Runs a case; what the client printed, or why it failed.
