@@ -192,7 +192,7 @@ impl Rings {
     }
 
     /// Writes a work request; the adapter hears of it with [`Rings::ring`], or when it can take no more unheard.
-    #[inline]
+    #[inline(always)]
     pub fn send(&mut self, w: &SendWqe) {
         let phase = (self.sq.put / (self.sq.mask + 1)) as u8 & 1;
         let rdma = w.op != SEND;

@@ -50,7 +50,6 @@ pub(super) struct Way {
     qpn: u16,
     qkey: u32,
     known: bool,
-    pub addr: QpAddr,
 }
 
 impl Way {
@@ -354,8 +353,13 @@ impl VerbsQp {
             qpn: addr.qpn,
             qkey: addr.qkey,
             known: true,
-            addr,
         };
+        if self.who.len() <= at {
+            self.who.resize(at + 1, QpAddr::default());
+        }
+        if let Some(to) = self.who.get_mut(at) {
+            *to = addr;
+        }
         Some(*w)
     }
 

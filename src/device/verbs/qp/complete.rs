@@ -53,7 +53,7 @@ impl VerbsQp {
             });
             let peer = short.peer as usize;
             if self.mode == Mode::Packets && is_down(status) {
-                let peer = self.ways.get(peer).map(|w| w.addr);
+                let peer = self.who.get(peer).copied();
                 into.list
                     .extend(peer.map(|peer| Event::PeerDown { peer, status }));
             }

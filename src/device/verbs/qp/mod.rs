@@ -128,6 +128,7 @@ pub struct VerbsQp {
     pub(super) kept: Vec<Again>,
     pub(super) short_recvs: Vec<Option<Short>>,
     pub(super) ways: Vec<Way>,
+    pub(super) who: Vec<QpAddr>,
     /// What the owner calls those who send to us: by address handle and queue pair number.
     pub(super) names: HashMap<(u16, u16), u32, ByWords>,
     /// Between `wr_start` and `wr_complete`: slots that were handed over.

@@ -65,6 +65,7 @@ impl VerbsQp {
             short_recvs: Vec::new(),
             names: HashMap::default(),
             ways: Vec::new(),
+            who: Vec::new(),
             batch: Vec::with_capacity(sends),
             refused: Vec::new(),
             again: Vec::new(),
