@@ -330,8 +330,13 @@ impl Endpoint {
         }
     }
 
-    /// Tells a peer that we gave up its operation `op_id`.
+    /// Tells a peer that we gave up its operation `op_id`. One that has said that it does not know this packet is not
+    /// told: it would take it for the end of the world.
     pub(super) fn give_up(&mut self, to: PeerId, op_id: u32, why: Failure, port: &mut impl Port) {
+        let knows = |f: u64| f & extra::PEER_ERROR != 0;
+        if !self.peers.get(to).features.is_none_or(knows) {
+            return;
+        }
         let r = Repr::PeerError {
             op_id,
             kind: crate::wire::REF_OPERATION,

@@ -449,10 +449,7 @@ pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
         } else {
             scalable(&mut streams, q.hints);
         }
-        // Whoever takes the first of several is better off with the protocol where there is no adapter: its peers on
-        // this host are reached through shared memory.
-        let first = if dev.identity.is_some() { 0 } else { 2 };
-        candidates.push((first, direct(&dev, q), dev.clone()));
+        candidates.push((0, direct(&dev, q), dev.clone()));
         candidates.push((1, streams, dev.clone()));
         candidates.push((3, grams, dev));
     }

@@ -546,7 +546,7 @@ fn send(
     mark: Option<u64>,
 ) -> Result<()> {
     let tag = s.colls.running.get(coll).map(|r| r.tag);
-    live_port!(s, id, None => _ep, proto, port, _posted);
+    live_port!(s, id, None => _ep, proto, port);
     let ctx = port.ops.insert(step_op(id, coll, mem, peer, FI_SEND));
     let args = SendArgs {
         peer,
@@ -567,7 +567,7 @@ fn send(
 
 /// Whether the adapter shall notice the death of a peer from which nothing has come yet.
 fn watch(s: &mut State, id: u32, peer: PeerId, on: bool) -> Result<()> {
-    live_port!(s, id, None => _ep, _proto, port, _posted);
+    live_port!(s, id, None => _ep, _proto, port);
     port.expect(peer, on);
     Ok(())
 }

@@ -189,8 +189,6 @@ struct Live {
     events: Events,
     /// RMA parts that found no room.
     waiting: Vec<u32>,
-    /// Receives of a datagram endpoint, in order.
-    posted: raw::Waiting,
     /// Peers on the same host.
     hub: Option<Hub>,
     nearby: near::Nearby,
@@ -572,7 +570,13 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
             .dev
             .open_raw(ep.qpn, ep.kind == Kind::Dgram, !ep.takes_imm)?,
     };
-    let near = ep.opts.shared_memory && ep.kind == Kind::Rdm;
+    // Of the adapters without protocol the software one alone knows shared memory.
+    let knows = match ep.kind {
+        Kind::Rdm => true,
+        Kind::Direct => matches!(qp, Qp::Soft(_)),
+        Kind::Dgram => false,
+    };
+    let near = ep.opts.shared_memory && knows;
     let hub = near
         .then(|| Hub::open(qp.addr(), qp.wait_fd(), s.table.clone()))
         .flatten();
@@ -623,7 +627,6 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         proto,
         events: Events::default(),
         waiting: Vec::new(),
-        posted: Default::default(),
         hub,
         nearby: near::Nearby::default(),
         packet: Vec::new(),
@@ -832,7 +835,6 @@ pub fn progress(s: &mut State, id: u32) {
         proto,
         events,
         waiting,
-        posted,
         hub,
         nearby,
         packet,
@@ -886,7 +888,7 @@ pub fn progress(s: &mut State, id: u32) {
             Event::Recv { from, data } if ep.kind != Kind::Rdm => {
                 let peer = port.peers.of(&from);
                 let bytes = Events::bytes(arena, &data);
-                raw::arrived(&mut port, ep.kind, posted, peer, bytes);
+                raw::arrived(&mut port, ep.kind, rq, peer, bytes);
             }
             Event::Taken { wr_id, taken } => raw::taken(&mut port, wr_id as u32, &taken),
             Event::Recv { from, data } => {

@@ -9,6 +9,7 @@ use super::work::Work;
 use super::{access, near, raw, stream, Kind, Live, OpKind, UserOp, WR_RMA};
 use crate::core::slab::Slab;
 use crate::core::Result;
+use crate::device::any::Qp;
 use crate::device::{Device, DeviceAttr, Payload, QueuePair, Remote};
 use crate::hmem::{arith, UserMem};
 use crate::proto::{
@@ -175,14 +176,13 @@ fn unknown(bad: u64, call: &str) -> Result<()> {
 
 /// Splits the state into an enabled endpoint and a port for it.
 macro_rules! live_port {
-    ($s:expr, $id:expr, $inject:expr => $ep:ident, $proto:ident, $port:ident, $posted:ident) => {
+    ($s:expr, $id:expr, $inject:expr => $ep:ident, $proto:ident, $port:ident) => {
         let $ep = $s.eps.get_mut($id).ok_or(FI_EBADF)?;
         let Some(Live {
             qp,
             proto: $proto,
             events: _,
             waiting: _,
-            posted: $posted,
             hub,
             nearby,
             ..
@@ -306,7 +306,7 @@ pub fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
 /// As [`send`], past any fence.
 pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     let inject = r.data.injected();
-    live_port!(s, id, inject => ep, proto, port, _posted);
+    live_port!(s, id, inject => ep, proto, port);
     let (limit, max) = if r.tag.is_some() {
         (ep.opts.inject_tagged_size, ep.opts.max_tagged_size)
     } else {
@@ -318,6 +318,9 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
         inject_fits(b.len().saturating_sub(unsent), limit)?;
     }
     too_long("message", r.data.len(), max)?;
+    if ep.kind != Kind::Rdm && r.tag.is_some() {
+        return Err(FI_EOPNOTSUPP);
+    }
     tag_fits(ep.caps, r.tag)?;
     let flags = r.common.flags_or(ep.tx_flags);
     let peer = port.av.ok_or(FI_ENOAV)?.peer(r.to, port.peers)?;
@@ -488,7 +491,7 @@ pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
     args.ctx = s.ops.insert(op);
     if let Poster::Ep(id) = by {
         if s.eps.get(id).is_some_and(|ep| ep.kind != Kind::Rdm) {
-            return raw_recv(s, id, args.ctx, args.tagged);
+            return raw_recv(s, id, rxq, &args);
         }
     }
     let whole = Place::whole(args.ctx, args.len);
@@ -500,15 +503,18 @@ pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
 }
 
 /// Posts a receive whose operation exists to an endpoint without protocol.
-fn raw_recv(s: &mut State, id: u32, ctx: u32, tagged: bool) -> Result<()> {
-    live_port!(s, id, None => ep, _proto, port, posted);
-    let done = if tagged {
-        Err(FI_EOPNOTSUPP)
-    } else {
-        raw::recv(&mut port, ep.kind, posted, ctx)
+fn raw_recv(s: &mut State, id: u32, rxq: u32, args: &RecvArgs) -> Result<()> {
+    let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
+    let live = ep.live.as_mut().ok_or(FI_EOPBADSTATE)?;
+    let short = args.len < raw::unsent(ep.kind) as u64;
+    let done = match &mut live.qp {
+        _ if args.tagged => Err(FI_EOPNOTSUPP),
+        _ if short => Err(FI_EINVAL),
+        Qp::Verbs(q) => raw::recv(q, &s.ops, args.ctx),
+        Qp::Soft(_) => post(s, rxq, args),
     };
     done.inspect_err(|_| {
-        port.ops.remove(ctx);
+        s.ops.remove(args.ctx);
     })
 }
 
@@ -534,7 +540,7 @@ pub(super) fn post(s: &mut State, rxq: u32, args: &RecvArgs) -> Result<()> {
 fn start(s: &mut State, place: Place, u: &proto::Unexpected) {
     let id = u.ep;
     let go = |s: &mut State| -> Result<()> {
-        live_port!(s, id, None => ep, proto, port, _posted);
+        live_port!(s, id, None => ep, proto, port);
         let q = s.rxqs.get_mut(ep.rxq).ok_or(FI_EBADF)?;
         match &u.coming {
             Some(c) => stream::placed(c, place, q, &mut port),
@@ -640,7 +646,7 @@ pub(super) fn rma_op(id: u32, peer: PeerId, r: &RmaReq, report: bool) -> UserOp 
 /// As [`rma`], past any fence.
 pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     let inject = r.data.injected();
-    live_port!(s, id, inject => ep, proto, port, _posted);
+    live_port!(s, id, inject => ep, proto, port);
     if ep.kind == Kind::Dgram || ep.kind == Kind::Direct && ep.caps & FI_RMA == 0 {
         return Err(FI_EOPNOTSUPP);
     }
@@ -847,7 +853,7 @@ pub fn atomic(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
 /// As [`atomic`], past any fence.
 pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     let room = AtomicRoom::of(s.dev.attr());
-    live_port!(s, id, None => ep, proto, port, _posted);
+    live_port!(s, id, None => ep, proto, port);
     if ep.kind != Kind::Rdm {
         return Err(FI_EOPNOTSUPP);
     }

@@ -40,6 +40,8 @@ pub struct Lane {
     sent_to: Option<u32>,
     /// Longest read and write, injected write; 0: not this way.
     rma: [usize; 3],
+    /// Messages may have tags.
+    tags: bool,
     receives: bool,
     /// Receives may name a source.
     directed: bool,
@@ -54,7 +56,16 @@ impl Ep {
     /// Looks at the settings again, one of which has changed.
     pub(super) fn choose_lane(&mut self) {
         let reports = |b: Option<super::Bound>, flags| super::ops::reports(b, flags);
-        let plain = self.enabled() && self.kind == Kind::Rdm;
+        let soft = match &self.live {
+            Some(l) => matches!(&l.qp, Qp::Soft(_)),
+            None => false,
+        };
+        let plain = self.enabled()
+            && match self.kind {
+                Kind::Rdm => true,
+                Kind::Direct => soft,
+                Kind::Dgram => false,
+            };
         let o = &self.opts;
         let most = |inject: usize, max: usize| [inject.min(max), FIRST.min(max)];
         let rma = |on: bool, max: usize| match on && plain && self.sure {
@@ -87,6 +98,7 @@ impl Ep {
                 .tx
                 .filter(|_| reports(self.tx, self.tx_flags))
                 .map(|b| b.cq),
+            tags: self.kind == Kind::Rdm,
             receives: plain && self.srx.is_none() && self.rx_flags & FI_MULTI_RECV == 0,
             directed: self.caps & FI_DIRECTED_RECV != 0,
             report: reports(self.rx, self.rx_flags),
@@ -119,7 +131,7 @@ pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
     if lane.direct {
         return send_direct(s, id, p, most);
     }
-    let special = p.tag.is_some_and(|t| t & COLLECTIVE_TAG != 0);
+    let special = p.tag.is_some_and(|t| t & COLLECTIVE_TAG != 0 || !lane.tags);
     if !lane.sends || special || p.data.len() > most || !ep.fenced.is_empty() {
         return None;
     }
@@ -346,7 +358,7 @@ pub fn recv(
             Some(_) => None,
         };
     }
-    if !lane.receives || tag.is_some_and(|(t, _)| t & COLLECTIVE_TAG != 0) {
+    if !lane.receives || tag.is_some_and(|(t, _)| t & COLLECTIVE_TAG != 0 || !lane.tags) {
         return None;
     }
     let from = if src == FI_ADDR_UNSPEC || !lane.directed {

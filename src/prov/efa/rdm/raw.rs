@@ -2,33 +2,26 @@
 //!
 //! A real adapter gets the application's own buffers: a receive is posted to its queue, a message is sent from where it lies, and
 //! the data that goes with it travels as immediate data. The software adapter carries messages with a byte in front that says
-//! whether there is such data, and finds their receives here; a message without one waits for it, but a datagram is
-//! dropped. Of a datagram's buffer the first 40 bytes are left alone (FI_MSG_PREFIX), where an adapter writes a header.
+//! whether there is such data; their receives wait in the endpoint's receive queue, as those of messages through shared
+//! memory do. There a message without a receive waits for it, but a datagram is dropped. Of a datagram's buffer the first
+//! 40 bytes are left alone (FI_MSG_PREFIX), where an adapter writes a header.
 
 use super::port::EpPort;
-use super::{Kind, MsgReq, UserOp};
+use super::{near, Kind, MsgReq, UserOp};
+use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::any::Qp;
 use crate::device::verbs::short::Short;
+use crate::device::verbs::VerbsQp;
 use crate::device::{Payload, QpAddr, QueuePair, Status, Taken};
 use crate::hmem::UserMem;
-use crate::proto::{Failure, PeerId, Port, Received, ANY};
+use crate::proto::{Failure, PeerId, Port, Received, RecvQueue, Unexpected, ANY};
 use crate::prov::efa::info::DGRAM_PREFIX;
 use crate::types::*;
-use std::collections::VecDeque;
 
 /// Kinds of work requests: messages and receives.
 pub const WR: u64 = 4 << 32;
 pub const WR_RECV: u64 = 6 << 32;
-
-/// What the software adapter has brought or waits for.
-#[derive(Default)]
-pub struct Waiting {
-    /// Receives without a message.
-    posted: VecDeque<u32>,
-    /// Messages without a receive.
-    early: VecDeque<(PeerId, Box<[u8]>)>,
-}
 
 /// Bytes in front of a buffer that are not sent.
 pub fn unsent(kind: Kind) -> usize {
@@ -42,9 +35,6 @@ pub fn unsent(kind: Kind) -> usize {
 /// Posts a send whose operation is `ctx`. `FI_EINVAL` for a buffer without room for the prefix, or not in registered memory,
 /// `FI_EMSGSIZE` for one that is longer than a packet, `FI_EAGAIN` when the queue is full.
 pub fn send(port: &mut EpPort, kind: Kind, ctx: u32, peer: PeerId, r: &MsgReq) -> Result<()> {
-    if r.tag.is_some() {
-        return Err(FI_EOPNOTSUPP);
-    }
     let to = *port.peers.addr(peer).ok_or(FI_EINVAL)?;
     let skip = unsent(kind);
     let payload = match r.data {
@@ -68,20 +58,10 @@ pub fn send(port: &mut EpPort, kind: Kind, ctx: u32, peer: PeerId, r: &MsgReq) -
     port.qp.post_send(wr, &to, head, payload)
 }
 
-/// Posts a receive whose operation is `ctx`. Errors as [`send`].
-pub fn recv(port: &mut EpPort, kind: Kind, waiting: &mut Waiting, ctx: u32) -> Result<()> {
-    if let Qp::Verbs(q) = port.qp {
-        let mem = port.ops.get(ctx).map_or(UserMem::EMPTY, |op| op.mem);
-        if mem.len() < unsent(kind) {
-            return Err(FI_EINVAL);
-        }
-        return q.post_recv(WR_RECV | u64::from(ctx), mem);
-    }
-    match waiting.early.pop_front() {
-        Some((from, bytes)) => fill(port, kind, ctx, from, &bytes),
-        None => waiting.posted.push_back(ctx),
-    }
-    Ok(())
+/// Posts a receive whose operation is `ctx` to a real adapter. Errors as [`send`].
+pub fn recv(q: &mut VerbsQp, ops: &Slab<UserOp>, ctx: u32) -> Result<()> {
+    let mem = ops.get(ctx).map_or(UserMem::EMPTY, |op| op.mem);
+    q.post_recv(WR_RECV | u64::from(ctx), mem)
 }
 
 /// A send is done.
@@ -90,16 +70,7 @@ pub fn sent(port: &mut EpPort, ctx: u32, failed: Option<Failure>) {
 }
 
 /// The software adapter has brought a message.
-pub fn arrived(port: &mut EpPort, kind: Kind, waiting: &mut Waiting, from: PeerId, bytes: &[u8]) {
-    match waiting.posted.pop_front() {
-        Some(ctx) => fill(port, kind, ctx, from, bytes),
-        None if kind == Kind::Direct => waiting.early.push_back((from, bytes.into())),
-        None => {}
-    }
-}
-
-/// Puts a message into its receive.
-fn fill(port: &mut EpPort, kind: Kind, ctx: u32, from: PeerId, bytes: &[u8]) {
+pub fn arrived(port: &mut EpPort, kind: Kind, rq: &mut RecvQueue, from: PeerId, bytes: &[u8]) {
     let (cq_data, data) = match bytes.split_first() {
         Some((1, rest)) => match rest.split_first_chunk::<8>() {
             Some((d, rest)) => (Some(u64::from_le_bytes(*d)), rest),
@@ -109,18 +80,23 @@ fn fill(port: &mut EpPort, kind: Kind, ctx: u32, from: PeerId, bytes: &[u8]) {
         None => (None, &[][..]),
     };
     let skip = unsent(kind);
-    port.store(ctx, skip as u64, data);
     let len = (skip + data.len()) as u64;
-    let room = port.ops.get(ctx).map_or(0, |o: &UserOp| o.mem.len() as u64);
-    let result = if len > room {
-        Err(Failure {
-            errno: FI_ETRUNC,
-            status: 0,
-        })
-    } else {
-        Ok(())
+    let Some(place) = rq.place(from, None, len, |r| port.adopt(r)) else {
+        if kind == Kind::Direct {
+            let u = Unexpected::whole(port.id, from, None, cq_data, data.into());
+            rq.keep(u);
+        }
+        return;
     };
-    ended(port, ctx, from, len, cq_data, result);
+    port.store(place.ctx, skip as u64, data);
+    let done = near::Done {
+        from,
+        tag: None,
+        cq_data,
+        len,
+        place,
+    };
+    near::finish(done, Ok(()), rq, port);
 }
 
 fn ended(
