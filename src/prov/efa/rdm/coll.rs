@@ -586,7 +586,7 @@ fn receive(s: &mut State, id: u32, coll: u32, peer: PeerId, mem: UserMem) -> Res
         multi: None,
     };
     let rxq = s.eps.get(id).ok_or(FI_EBADF)?.rxq;
-    super::ops::post(s, rxq, &args)
+    super::receive::post(s, rxq, &args)
 }
 
 /// A peer is dead: receives from it will have nothing.

@@ -1,19 +1,24 @@
 //! RDM endpoints (fi_endpoint(3)): messages through the protocol, RMA through the adapter.
 //!
-//! An [`Ep`] lives in its domain's state. `ops` (submodule) starts operations, `port` is what the
-//! protocol sees of the world, `progress` here takes in what the adapter found. A posted operation
+//! An [`Ep`] lives in its domain's state. `ops`, `receive`, `rma` and `atomics` start operations, `quick` those that are
+//! plain; `port` is what the protocol sees of the world, `progress` takes in what the adapter found. A posted operation
 //! is a [`UserOp`] until its completion; its number travels as `ctx` through the protocol and in
-//! the work request id through the adapter.
+//! the work request id through the adapter. `life` is about endpoints' coming and going.
 
 mod access;
+mod atomics;
 pub mod coll;
+mod life;
 mod near;
 mod ops;
 mod options;
 mod peers;
 mod port;
+mod progress;
 pub mod quick;
 mod raw;
+mod receive;
+mod rma;
 mod srx;
 mod strangers;
 mod stream;
@@ -21,26 +26,25 @@ pub mod work;
 
 pub use crate::proto::AtomicKind;
 pub use crate::wire::{Iovs, RmaIov, MAX_IOV};
-pub use ops::{
-    atomic, atomic_count, atomic_max, recv, rma, send, AtomicReq, AtomicRoom, Common, Data, Fetch,
-    MsgReq, Poster, RecvReq, RmaReq,
-};
+pub use atomics::{atomic, atomic_count, atomic_max, AtomicRoom};
+pub use life::{close, close_context, enable, name, open_contexts, set_name, MAX_CONTEXTS};
+pub use ops::{send, AtomicReq, Common, Data, Fetch, MsgReq, RecvReq, RmaReq};
 pub use options::{kind as option_kind, Value as OptionValue};
 pub use peers::Peers;
+pub use progress::progress;
+pub use receive::{cancel, recv, Poster};
+pub use rma::rma;
 pub use srx::Srx;
 
 use super::addr;
-use super::cq::{Entry, ErrEntry};
 use super::domain::State;
 use crate::core::{Info, Result};
 use crate::device::any::{Dev, Qp};
-use crate::device::{Device, Event, Events, QueuePair, Status};
+use crate::device::{Device, Events, QueuePair, Status};
 use crate::hmem::UserMem;
-use crate::proto::{self, Cancelled, Failure, PeerId, Policy, RecvQueue, ShortRecv};
+use crate::proto::{self, Failure, PeerId, ShortRecv};
 use crate::shm::Hub;
 use crate::types::*;
-use crate::wire::{extra, pkt};
-use port::{ep_port, EpPort};
 use std::collections::VecDeque;
 use work::Work;
 
@@ -200,9 +204,6 @@ struct Live {
     lull: u32,
     left_out: u32,
 }
-
-/// The generation that the software adapter passes for.
-const SOFT_VERSION: u32 = 0xefa2;
 
 /// An adapter that was quiet for so many polls is asked only with every so-manieth one while packets come
 /// through shared memory: asking costs a system call, or a look at memory of the device.
@@ -540,478 +541,4 @@ impl Ep {
     pub fn uses_srx(&self, id: u32) -> bool {
         self.srx == Some(id)
     }
-}
-
-/// Enables an endpoint: `FI_ENOAV` and `FI_ENOCQ` name what is missing. Returns the descriptor that
-/// becomes readable when it has something to do.
-pub fn enable(s: &mut State, id: u32) -> Result<i32> {
-    let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
-    if ep.enabled() {
-        return Err(FI_EOPBADSTATE);
-    }
-    let av = ep.av.ok_or_else(|| {
-        crate::warn_log!(FI_LOG_EP_CTRL, "fi_enable: no address vector is bound");
-        FI_ENOAV
-    })?;
-    let sends = ep.tx.is_some() || [0, 2, 3].iter().any(|i| ep.cntrs[*i].is_some());
-    let receives = ep.rx.is_some() || ep.cntrs[1].is_some();
-    if !(ep.is_context || sends && receives) {
-        crate::warn_log!(
-            FI_LOG_EP_CTRL,
-            "fi_enable: no completion queue or counter is bound for {}",
-            if sends { "FI_RECV" } else { "FI_TRANSMIT" }
-        );
-        return Err(FI_ENOCQ);
-    }
-    let mut qp = match ep.context.take() {
-        Some(qp) => qp,
-        None if ep.kind == Kind::Rdm => s.dev.open_qp(ep.qpn)?,
-        None => s
-            .dev
-            .open_raw(ep.qpn, ep.kind == Kind::Dgram, !ep.takes_imm)?,
-    };
-    // Of the adapters without protocol the software one alone knows shared memory.
-    let knows = match ep.kind {
-        Kind::Rdm => true,
-        Kind::Direct => matches!(qp, Qp::Soft(_)),
-        Kind::Dgram => false,
-    };
-    let near = ep.opts.shared_memory && knows;
-    let hub = near
-        .then(|| Hub::open(qp.addr(), qp.wait_fd(), s.table.clone()))
-        .flatten();
-    let fd = hub.as_ref().map_or(qp.wait_fd(), Hub::fd);
-    let caps = s.dev.attr().caps;
-    let wanted = ep.opts.device_rdma && crate::core::params::efa_bool("use_device_rdma", true);
-    (ep.rdma_read, ep.rdma_write) = (wanted && caps.rdma_read, wanted && caps.rdma_write);
-    ep.sure = caps.sure;
-    let features = [
-        (caps.unsolicited, extra::UNSOLICITED_WRITE_RECV),
-        (ep.rdma_read, extra::RDMA_READ),
-        (ep.rdma_write, extra::RDMA_WRITE),
-    ];
-    let features = features.iter().filter(|(on, _)| *on).map(|(_, f)| f);
-    let features = features.fold(0, |all, f| all | f);
-    let proto = proto::Endpoint::new(proto::Config {
-        id,
-        mtu: s.dev.attr().mtu,
-        raw_addr: addr::to_raw(&qp.addr()),
-        device_version: s
-            .dev
-            .attr()
-            .identity
-            .as_ref()
-            .map_or(SOFT_VERSION, |i| i.device),
-        connid: qp.addr().qkey,
-        features,
-        host_id: None,
-        policy: Policy::from_params(),
-    });
-    let counted = ep.cntrs[4].is_some() || ep.cntrs[5].is_some();
-    if counted || !s.mr_cntrs.is_empty() {
-        qp.report_remote();
-        if let Some(t) = &s.table {
-            t.want_events();
-        }
-    }
-    ep.rxq = match ep.srx {
-        Some(x) => s.srxs.get(x).ok_or(FI_EBADF)?.rxq,
-        None => s.rxqs.insert(RecvQueue::default()),
-    };
-    if ep.caps & FI_COLLECTIVE != 0 {
-        let q = s.rxqs.get_mut(ep.rxq).ok_or(FI_EBADF)?;
-        q.with_collectives();
-    }
-    ep.live = Some(Live {
-        qp,
-        proto,
-        events: Events::default(),
-        waiting: Vec::new(),
-        hub,
-        nearby: near::Nearby::default(),
-        packet: Vec::new(),
-        unpolled: 0,
-        lull: 0,
-        left_out: 0,
-    });
-    ep.choose_lane();
-    if let Some(a) = s.avs.get_mut(av) {
-        a.users += 1;
-    }
-    for b in [ep.tx, ep.rx].into_iter().flatten() {
-        if let Some(c) = s.cqs.get_mut(b.cq) {
-            c.attach(id, fd);
-        }
-    }
-    for c in ep.cntrs.into_iter().flatten() {
-        if let Some(c) = s.cntrs.get_mut(c) {
-            c.attach(id, fd);
-        }
-    }
-    Ok(fd)
-}
-
-/// The contexts of a scalable endpoint: as many endpoints as `info` asks for transmit or receive
-/// contexts, at consecutive addresses.
-pub fn open_contexts(s: &mut State, info: &Info) -> Result<Vec<u32>> {
-    let count = info
-        .ep
-        .as_ref()
-        .map_or(1, |e| e.tx_ctx_cnt.max(e.rx_ctx_cnt).max(1));
-    if count > MAX_CONTEXTS {
-        crate::warn_log!(
-            FI_LOG_EP_CTRL,
-            "fi_scalable_ep: tx_ctx_cnt, rx_ctx_cnt: wanted {count}, at most {MAX_CONTEXTS}"
-        );
-        return Err(FI_EINVAL);
-    }
-    let (max_rdma, mtu) = (s.dev.attr().max_rdma, s.dev.attr().mtu);
-    let first = Ep::new(info, false, max_rdma, mtu)?;
-    let qps = s.dev.open_group(first.qpn, count)?;
-    let mut list = Vec::with_capacity(count);
-    for qp in qps {
-        let mut ep = Ep::new(info, false, max_rdma, mtu)?;
-        ep.qpn = qp.addr().qpn;
-        ep.context = Some(qp);
-        ep.is_context = true;
-        list.push(s.eps.insert(ep));
-    }
-    Ok(list)
-}
-
-/// A transmit (`side` 0) or receive context is closed: its queue is free, whatever the endpoint still does.
-pub fn close_context(s: &mut State, id: u32, side: usize) {
-    let Some(ep) = s.eps.get_mut(id) else { return };
-    let bound = if side == 0 {
-        ep.tx.take()
-    } else {
-        ep.rx.take()
-    };
-    ep.choose_lane();
-    let fd = ep.wait_fd();
-    let (Some(b), Some(fd)) = (bound, fd) else {
-        return;
-    };
-    if !ep.uses_cq(b.cq) {
-        if let Some(c) = s.cqs.get_mut(b.cq) {
-            c.detach(id, fd);
-        }
-    }
-}
-
-/// Most contexts of a scalable endpoint.
-pub const MAX_CONTEXTS: usize = 16;
-
-/// Drops what a closing endpoint has posted, and messages that came to it.
-fn forget_ops(s: &mut State, id: u32, ep: &Ep) {
-    drop_ops(s, id);
-    match ep.srx {
-        None => {
-            s.rxqs.remove(ep.rxq);
-        }
-        Some(_) => {
-            if let Some(q) = s.rxqs.get_mut(ep.rxq) {
-                q.forget(id);
-            }
-        }
-    }
-    if let Some(l) = &ep.live {
-        crate::info_log!(FI_LOG_EP_CTRL, "endpoint closed: {}", l.proto.counts());
-    }
-}
-
-/// Closes an endpoint. `FI_EBUSY` while it has aliases. Posted operations vanish without completion, as fi_close(3) allows; what was
-/// handed to the adapter still goes out. Returns the descriptor of [`enable`].
-pub fn close(s: &mut State, id: u32) -> Result<(Ep, Option<i32>)> {
-    if s.eps.get(id).ok_or(FI_EBADF)?.aliases > 0 {
-        crate::warn_log!(FI_LOG_EP_CTRL, "fi_close: this endpoint still has aliases");
-        return Err(FI_EBUSY);
-    }
-    let mut ep = s.eps.remove(id).ok_or(FI_EBADF)?;
-    let fd = ep.wait_fd();
-    if let Some(fd) = fd {
-        for b in [ep.tx, ep.rx].into_iter().flatten() {
-            if let Some(c) = s.cqs.get_mut(b.cq) {
-                c.detach(id, fd);
-            }
-        }
-        for c in ep.cntrs.into_iter().flatten() {
-            if let Some(c) = s.cntrs.get_mut(c) {
-                c.detach(id, fd);
-            }
-        }
-        if let Some(a) = ep.av.and_then(|a| s.avs.get_mut(a)) {
-            a.users -= 1;
-        }
-        forget_ops(s, id, &ep);
-    }
-    s.triggers.retain(|t| t.ep != id);
-    ep.leftover = Some(coll::drop_ep(s, id));
-    Ok((ep, fd))
-}
-
-/// Address of an endpoint; before it is enabled without queue pair number.
-pub fn name(s: &State, id: u32) -> Result<[u8; addr::LEN]> {
-    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
-    Ok(match &ep.live {
-        Some(l) => addr::to_raw(&l.qp.addr()),
-        None if ep.context.is_some() => {
-            let qp = ep.context.as_ref().ok_or(FI_EBADF)?;
-            addr::to_raw(&qp.addr())
-        }
-        None => {
-            let a = crate::device::QpAddr {
-                gid: s.dev.attr().gid,
-                qpn: ep.qpn,
-                qkey: 0,
-            };
-            addr::to_raw(&a)
-        }
-    })
-}
-
-/// fi_cancel(3): the first posted receive of this context ends with FI_ECANCELED. `FI_ENOENT` when
-/// there is none.
-pub fn cancel(s: &mut State, by: Poster, context: usize) -> Result<()> {
-    let rxq = match by {
-        Poster::Ep(id) => {
-            let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
-            if !ep.enabled() {
-                return Err(FI_EOPBADSTATE);
-            }
-            ep.rxq
-        }
-        Poster::Srx(id) => s.srxs.get(id).ok_or(FI_EBADF)?.rxq,
-    };
-    let ops = &s.ops;
-    let q = s.rxqs.get_mut(rxq).ok_or(FI_EBADF)?;
-    let hit = q.cancel(context, |ctx| {
-        ops.get(ctx).is_some_and(|o| o.context == context)
-    });
-    let op = match hit {
-        Some(Cancelled::Now(ctx)) => s.ops.remove(ctx).ok_or(FI_ENOENT)?,
-        Some(Cancelled::Short(r)) => short_op(0, &r),
-        Some(Cancelled::Later) => return Ok(()),
-        None => return Err(FI_ENOENT),
-    };
-    let hears = by.answering(s).ok().and_then(|id| s.eps.get(id));
-    let (cq, cntr) = hears.map_or((None, None), |e| (e.rx, e.cntrs[1]));
-    if let Some(c) = cntr.and_then(|c| s.cntrs.get_mut(c)) {
-        c.add_error(1);
-    }
-    if let Some(cq) = cq.and_then(|b| s.cqs.get_mut(b.cq)) {
-        let entry = Entry {
-            context: op.context,
-            flags: op.flags | if op.multi { FI_MULTI_RECV } else { 0 },
-            tag: op.key,
-            src: FI_ADDR_NOTAVAIL,
-            ..Entry::default()
-        };
-        cq.push_error(ErrEntry {
-            entry,
-            err: FI_ECANCELED,
-            text: "the receive was cancelled by fi_cancel".to_string(),
-            ..ErrEntry::default()
-        });
-    }
-    Ok(())
-}
-
-/// Takes in what the adapter found for an endpoint, and sends what had to wait.
-pub fn progress(s: &mut State, id: u32) {
-    let Some(ep) = s.eps.get_mut(id) else { return };
-    let Some(live) = &mut ep.live else { return };
-    let due = live.adapter_due();
-    let waits = ep.holding || !ep.fenced.is_empty() || !s.triggers.is_empty() || !s.colls.idle();
-    if !due && !waits && live.still() {
-        return;
-    }
-    let Some(rq) = s.rxqs.get_mut(ep.rxq) else {
-        return;
-    };
-    let mut down = live.lost(&mut s.peers);
-    let Live {
-        qp,
-        proto,
-        events,
-        waiting,
-        hub,
-        nearby,
-        packet,
-        lull,
-        ..
-    } = live;
-    if due {
-        qp.poll(events);
-        *lull = if events.list.is_empty() { *lull + 1 } else { 0 };
-    }
-    let Events { list, arena } = events;
-    let (inbox, near) = match hub {
-        Some(Hub { inbox, outbox }) => {
-            access::collect(outbox, &mut nearby.accesses);
-            (Some(inbox), Some(outbox))
-        }
-        None => (None, None),
-    };
-    let mut port = ep_port!(s, id, ep, qp, near, nearby, None);
-    access::report(&mut port, waiting);
-    if let Some(inbox) = inbox {
-        inbox.poll(|from, peer, record| {
-            let peer = *peer.get_or_insert_with(|| port.peers.of(from));
-            match record.kind {
-                near::PACKET => {
-                    record.copy(0, packet);
-                    proto.packet(peer, packet, rq, &mut port);
-                }
-                _ => near::arrived(peer, record, rq, &mut port),
-            }
-        });
-    }
-    for (peer, why) in &down {
-        stream::peer_down(*peer, *why, rq, &mut port);
-        proto.peer_down(*peer, *why, rq, &mut port);
-    }
-    if !port.nearby.streams.idle() {
-        stream::pump(&mut port);
-    }
-    if !port.nearby.accesses.idle() {
-        access::pump(&mut port, waiting);
-    }
-    while let Some(id) = port.nearby.packets.pop_front() {
-        proto.packet_done(id, None, &mut port);
-    }
-    while let Some(id) = port.nearby.reads.pop_front() {
-        proto.read_done(id, None, rq, &mut port);
-    }
-    for e in list.drain(..) {
-        match e {
-            Event::Recv { from, data } if ep.kind != Kind::Rdm => {
-                let peer = port.peers.of(&from);
-                let bytes = Events::bytes(arena, &data);
-                raw::arrived(&mut port, ep.kind, rq, peer, bytes);
-            }
-            Event::Taken { wr_id, taken } => raw::taken(&mut port, wr_id as u32, &taken),
-            Event::Recv { from, data } => {
-                let bytes = Events::bytes(arena, &data);
-                let peer = match port.qp {
-                    // Its number may be somebody else's by now.
-                    Qp::Verbs(_) if crate::wire::introduces(bytes) => {
-                        match strangers::meet(&mut port, from, bytes) {
-                            Some(p) => p,
-                            None => continue,
-                        }
-                    }
-                    _ => port.peers.of(&from),
-                };
-                proto.packet(peer, bytes, rq, &mut port);
-            }
-            Event::Stranger { from, data } => {
-                let bytes = Events::bytes(arena, &data);
-                if let Some(peer) = strangers::meet(&mut port, from, bytes) {
-                    proto.packet(peer, bytes, rq, &mut port);
-                }
-            }
-            Event::WriteImm { from, imm, len } => {
-                let peer = raw::sender(&mut port, from);
-                port.report_write(peer, imm.into(), len as usize);
-            }
-            Event::Remote {
-                key, len, write, ..
-            } => port.remote_access(key, len as usize, write),
-            Event::Done { wr_id, status } => {
-                let fail = (status != Status::Ok).then(|| failure(status));
-                match wr_id & !0xffff_ffff {
-                    WR_TX => proto.packet_done(wr_id as u32, fail, &mut port),
-                    raw::WR => raw::sent(&mut port, wr_id as u32, fail),
-                    WR_RMA => port.rma_done(wr_id as u32, fail, waiting),
-                    WR_READ => proto.read_done(wr_id as u32, fail, rq, &mut port),
-                    _ => {}
-                }
-            }
-            Event::Short {
-                short,
-                status,
-                taken,
-            } => raw::short(&mut port, &short, status, taken),
-            Event::Silent { peer } => {
-                let p = port.peers.of(&peer);
-                proto.greet_again(p, &mut port);
-            }
-            Event::PeerDown { peer, status } => {
-                let p = port.peers.of(&peer);
-                proto.peer_down(p, failure(status), rq, &mut port);
-                down.push((p, failure(status)));
-            }
-        }
-    }
-    waiting.retain(|ctx| !port.post_late_imm(*ctx));
-    proto.progress(&mut port);
-    port.qp.ring();
-    let (bytes, holding) = (rq.bytes(), ep.holding);
-    if !s.colls.idle() {
-        for (peer, failure) in down {
-            coll::peer_down(s, id, peer, failure);
-        }
-        coll::progress(s, id);
-    }
-    if bytes > s.budget || holding {
-        watch_budget(s, id);
-    }
-    if s.eps.get(id).is_some_and(|e| !e.fenced.is_empty()) {
-        work::run_fenced(s, id);
-    }
-    if !s.triggers.is_empty() {
-        work::fire(s);
-    }
-}
-
-/// Whether a packet brings a message, which may have to be kept; what belongs to messages that have
-/// begun, and answers, are always let in.
-fn is_message(packet: &[u8]) -> bool {
-    packet.first().is_some_and(|t| *t >= pkt::REQ_FIRST)
-}
-
-/// Unexpected messages take memory: beyond the budget (`FI_EFA_UNEXPECTED_SIZE`) senders are told
-/// to wait, unless receives are posted, which they may be for; and in any case beyond four times as
-/// much. They come in again when half of the budget is free.
-fn watch_budget(s: &mut State, id: u32) {
-    let Some(ep) = s.eps.get_mut(id) else { return };
-    let Some(q) = s.rxqs.get(ep.rxq) else { return };
-    let (bytes, budget) = (q.bytes(), s.budget);
-    let hold = if ep.holding {
-        bytes > budget / 2 && (q.posted() == 0 || bytes > budget.saturating_mul(4))
-    } else {
-        bytes > budget && (q.posted() == 0 || bytes > budget.saturating_mul(4))
-    };
-    if hold != ep.holding {
-        ep.holding = hold;
-        if let Some(l) = &mut ep.live {
-            l.qp.hold(hold.then_some(is_message));
-            if let Some(h) = &mut l.hub {
-                h.inbox.hold(hold);
-            }
-        }
-        if hold {
-            crate::info_log!(
-                FI_LOG_EP_DATA,
-                "{bytes} bytes of unexpected messages: senders wait (FI_EFA_UNEXPECTED_SIZE {budget})"
-            );
-        }
-    }
-}
-
-/// fi_setname(3): the queue pair number to ask for. `FI_EOPBADSTATE` after enabling,
-/// `FI_EADDRNOTAVAIL` for an address of another adapter.
-pub fn set_name(s: &mut State, id: u32, raw: &[u8]) -> Result<()> {
-    let gid = s.dev.attr().gid;
-    let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
-    if ep.enabled() {
-        return Err(FI_EOPBADSTATE);
-    }
-    let a = addr::from_raw(raw).ok_or(FI_EINVAL)?;
-    if a.gid != gid && a.gid != [0; 16] {
-        return Err(FI_EADDRNOTAVAIL);
-    }
-    ep.qpn = a.qpn;
-    Ok(())
 }

@@ -9,8 +9,8 @@
 //! them, and data that goes with a write, follow through the ring.
 
 use super::access::{self, Accesses};
-use super::ops::rma_op;
 use super::port::EpPort;
+use super::rma::rma_op;
 use super::stream::{self, Streams};
 use super::{failure, Data, MsgReq, RmaReq};
 use crate::device::QpAddr;

@@ -357,7 +357,7 @@ impl Port for EpPort<'_> {
             let what = What {
                 kind: super::near::PACKET,
                 flags: 0,
-                message: super::is_message(head),
+                message: super::progress::is_message(head),
             };
             match near.send(to, addr, what, head, &body, bytes) {
                 Sent::Done => {

@@ -4,8 +4,9 @@
 //! Such an operation is kept as [`Work`], which owns what a request borrows, and becomes a request
 //! again when its time has come. One that finds no room then is tried again with every progress.
 
-use super::ops::{self, AtomicReq, Common, Data, MsgReq, Poster, RecvReq, RmaReq};
+use super::ops::{self, AtomicReq, Common, Data, MsgReq, RecvReq, RmaReq};
 use super::OpKind;
+use super::{atomics, receive, rma, Poster};
 use crate::core::{Errno, Result};
 use crate::hmem::UserMem;
 use crate::proto::PeerId;
@@ -115,14 +116,14 @@ impl Work {
                 let data = data(r.data);
                 ops::send_now(s, ep, &MsgReq { data, ..*r })
             }
-            Kind::Recv(r) => ops::recv(s, Poster::Ep(ep), r),
+            Kind::Recv(r) => receive::recv(s, Poster::Ep(ep), r),
             Kind::Rma(r) => {
                 let data = data(r.data);
-                ops::rma_now(s, ep, &RmaReq { data, ..*r })
+                rma::rma_now(s, ep, &RmaReq { data, ..*r })
             }
             Kind::Atomic(r) => {
                 let data = data(r.data);
-                ops::atomic_now(s, ep, &AtomicReq { data, ..*r })
+                atomics::atomic_now(s, ep, &AtomicReq { data, ..*r })
             }
             Kind::Cntr { cntr, value, set } => {
                 let c = s.cntrs.get_mut(*cntr).ok_or(FI_EBADF)?;

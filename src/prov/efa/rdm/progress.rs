@@ -1,0 +1,194 @@
+//! Moving an endpoint along: what the adapter and peers on the same host have brought, and what had to wait.
+
+use super::port::{ep_port, EpPort};
+use super::{access, coll, failure, near, raw, strangers, stream, work, Kind, Live};
+use super::{WR_READ, WR_RMA, WR_TX};
+use crate::device::any::Qp;
+use crate::device::{Event, Events, QueuePair, Status};
+use crate::prov::efa::domain::State;
+use crate::shm::Hub;
+use crate::types::*;
+use crate::wire::pkt;
+
+/// Takes in what the adapter found for an endpoint, and sends what had to wait.
+pub fn progress(s: &mut State, id: u32) {
+    let Some(ep) = s.eps.get_mut(id) else { return };
+    let Some(live) = &mut ep.live else { return };
+    let due = live.adapter_due();
+    let waits = ep.holding || !ep.fenced.is_empty() || !s.triggers.is_empty() || !s.colls.idle();
+    if !due && !waits && live.still() {
+        return;
+    }
+    let Some(rq) = s.rxqs.get_mut(ep.rxq) else {
+        return;
+    };
+    let mut down = live.lost(&mut s.peers);
+    let Live {
+        qp,
+        proto,
+        events,
+        waiting,
+        hub,
+        nearby,
+        packet,
+        lull,
+        ..
+    } = live;
+    if due {
+        qp.poll(events);
+        *lull = if events.list.is_empty() { *lull + 1 } else { 0 };
+    }
+    let Events { list, arena } = events;
+    let (inbox, near) = match hub {
+        Some(Hub { inbox, outbox }) => {
+            access::collect(outbox, &mut nearby.accesses);
+            (Some(inbox), Some(outbox))
+        }
+        None => (None, None),
+    };
+    let mut port = ep_port!(s, id, ep, qp, near, nearby, None);
+    access::report(&mut port, waiting);
+    if let Some(inbox) = inbox {
+        inbox.poll(|from, peer, record| {
+            let peer = *peer.get_or_insert_with(|| port.peers.of(from));
+            match record.kind {
+                near::PACKET => {
+                    record.copy(0, packet);
+                    proto.packet(peer, packet, rq, &mut port);
+                }
+                _ => near::arrived(peer, record, rq, &mut port),
+            }
+        });
+    }
+    for (peer, why) in &down {
+        stream::peer_down(*peer, *why, rq, &mut port);
+        proto.peer_down(*peer, *why, rq, &mut port);
+    }
+    if !port.nearby.streams.idle() {
+        stream::pump(&mut port);
+    }
+    if !port.nearby.accesses.idle() {
+        access::pump(&mut port, waiting);
+    }
+    while let Some(id) = port.nearby.packets.pop_front() {
+        proto.packet_done(id, None, &mut port);
+    }
+    while let Some(id) = port.nearby.reads.pop_front() {
+        proto.read_done(id, None, rq, &mut port);
+    }
+    for e in list.drain(..) {
+        match e {
+            Event::Recv { from, data } if ep.kind != Kind::Rdm => {
+                let peer = port.peers.of(&from);
+                let bytes = Events::bytes(arena, &data);
+                raw::arrived(&mut port, ep.kind, rq, peer, bytes);
+            }
+            Event::Taken { wr_id, taken } => raw::taken(&mut port, wr_id as u32, &taken),
+            Event::Recv { from, data } => {
+                let bytes = Events::bytes(arena, &data);
+                let peer = match port.qp {
+                    // Its number may be somebody else's by now.
+                    Qp::Verbs(_) if crate::wire::introduces(bytes) => {
+                        match strangers::meet(&mut port, from, bytes) {
+                            Some(p) => p,
+                            None => continue,
+                        }
+                    }
+                    _ => port.peers.of(&from),
+                };
+                proto.packet(peer, bytes, rq, &mut port);
+            }
+            Event::Stranger { from, data } => {
+                let bytes = Events::bytes(arena, &data);
+                if let Some(peer) = strangers::meet(&mut port, from, bytes) {
+                    proto.packet(peer, bytes, rq, &mut port);
+                }
+            }
+            Event::WriteImm { from, imm, len } => {
+                let peer = raw::sender(&mut port, from);
+                port.report_write(peer, imm.into(), len as usize);
+            }
+            Event::Remote {
+                key, len, write, ..
+            } => port.remote_access(key, len as usize, write),
+            Event::Done { wr_id, status } => {
+                let fail = (status != Status::Ok).then(|| failure(status));
+                match wr_id & !0xffff_ffff {
+                    WR_TX => proto.packet_done(wr_id as u32, fail, &mut port),
+                    raw::WR => raw::sent(&mut port, wr_id as u32, fail),
+                    WR_RMA => port.rma_done(wr_id as u32, fail, waiting),
+                    WR_READ => proto.read_done(wr_id as u32, fail, rq, &mut port),
+                    _ => {}
+                }
+            }
+            Event::Short {
+                short,
+                status,
+                taken,
+            } => raw::short(&mut port, &short, status, taken),
+            Event::Silent { peer } => {
+                let p = port.peers.of(&peer);
+                proto.greet_again(p, &mut port);
+            }
+            Event::PeerDown { peer, status } => {
+                let p = port.peers.of(&peer);
+                proto.peer_down(p, failure(status), rq, &mut port);
+                down.push((p, failure(status)));
+            }
+        }
+    }
+    waiting.retain(|ctx| !port.post_late_imm(*ctx));
+    proto.progress(&mut port);
+    port.qp.ring();
+    let (bytes, holding) = (rq.bytes(), ep.holding);
+    if !s.colls.idle() {
+        for (peer, failure) in down {
+            coll::peer_down(s, id, peer, failure);
+        }
+        coll::progress(s, id);
+    }
+    if bytes > s.budget || holding {
+        watch_budget(s, id);
+    }
+    if s.eps.get(id).is_some_and(|e| !e.fenced.is_empty()) {
+        work::run_fenced(s, id);
+    }
+    if !s.triggers.is_empty() {
+        work::fire(s);
+    }
+}
+
+/// Whether a packet brings a message, which may have to be kept; what belongs to messages that have
+/// begun, and answers, are always let in.
+pub(super) fn is_message(packet: &[u8]) -> bool {
+    packet.first().is_some_and(|t| *t >= pkt::REQ_FIRST)
+}
+
+/// Unexpected messages take memory: beyond the budget (`FI_EFA_UNEXPECTED_SIZE`) senders are told
+/// to wait, unless receives are posted, which they may be for; and in any case beyond four times as
+/// much. They come in again when half of the budget is free.
+pub(super) fn watch_budget(s: &mut State, id: u32) {
+    let Some(ep) = s.eps.get_mut(id) else { return };
+    let Some(q) = s.rxqs.get(ep.rxq) else { return };
+    let (bytes, budget) = (q.bytes(), s.budget);
+    let hold = if ep.holding {
+        bytes > budget / 2 && (q.posted() == 0 || bytes > budget.saturating_mul(4))
+    } else {
+        bytes > budget && (q.posted() == 0 || bytes > budget.saturating_mul(4))
+    };
+    if hold != ep.holding {
+        ep.holding = hold;
+        if let Some(l) = &mut ep.live {
+            l.qp.hold(hold.then_some(is_message));
+            if let Some(h) = &mut l.hub {
+                h.inbox.hold(hold);
+            }
+        }
+        if hold {
+            crate::info_log!(
+                FI_LOG_EP_DATA,
+                "{bytes} bytes of unexpected messages: senders wait (FI_EFA_UNEXPECTED_SIZE {budget})"
+            );
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The short way of plain calls, which is what most are.
+//!
+//! A send writes its record into the ring of a peer on the same host, or its packet into the queue of a real adapter; a
+//! receive is one entry of the receive queue; reading a completion queue (`poll`) takes what has come straight into the
+//! receives it matches and the completions straight into the reader's buffer: no operation is made, no port, no
+//! completion is kept. Reads and writes (`rma`) are records and requests in the same way. Whatever is not plain is left as
+//! it was found, for `ops` and `progress` to deal with: [`Lane`] remembers what an endpoint's settings permit.
+
+mod poll;
+mod rma;
+
+pub use poll::{poll, Polled};
+pub use rma::{rma, PlainRma};
+
+use super::access;
+use super::near::{head_len, send_flags, sent_entry, words_of, MESSAGE};
+use super::stream::FIRST;
+use super::{Ep, Kind, Live};
+use crate::core::Result;
+use crate::device::any::Qp;
+use crate::device::verbs::short::Short;
+use crate::hmem::Piece;
+use crate::proto::{PeerId, Short as PlainRecv, ANY, COLLECTIVE_TAG};
+use crate::prov::efa::domain::State;
+use crate::shm::{Sent, What};
+use crate::types::*;
+
+/// What the short way needs to know of an endpoint.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lane {
+    /// Whether sends go this way.
+    sends: bool,
+    /// Messages are the adapter's own work requests.
+    direct: bool,
+    /// Messages that are one packet go to the adapter from here: so many bytes at most.
+    packet: Option<usize>,
+    /// Longest message, untagged and tagged, injected and not.
+    most: [[usize; 2]; 2],
+    /// Sends report success, and where.
+    sent_to: Option<u32>,
+    /// Longest read and write, injected write; 0: not this way.
+    rma: [usize; 3],
+    /// Messages may have tags.
+    tags: bool,
+    receives: bool,
+    /// Receives may name a source.
+    directed: bool,
+    /// Receives report success, and where.
+    report: bool,
+    received_to: Option<u32>,
+    source: bool,
+    av: u32,
+}
+
+impl Ep {
+    /// Looks at the settings again, one of which has changed.
+    pub(super) fn choose_lane(&mut self) {
+        let reports = |b: Option<super::Bound>, flags| super::ops::reports(b, flags);
+        let soft = match &self.live {
+            Some(l) => matches!(&l.qp, Qp::Soft(_)),
+            None => false,
+        };
+        let plain = self.enabled()
+            && match self.kind {
+                Kind::Rdm => true,
+                Kind::Direct => soft,
+                Kind::Dgram => false,
+            };
+        let o = &self.opts;
+        let most = |inject: usize, max: usize| [inject.min(max), FIRST.min(max)];
+        let rma = |on: bool, max: usize| match on && plain && self.sure {
+            true => access::SHORT.min(o.max_rma_size).min(max),
+            false => 0,
+        };
+        self.lane = Lane {
+            rma: [
+                rma(self.rdma_read, usize::MAX),
+                rma(self.rdma_write, usize::MAX),
+                rma(self.rdma_write, o.inject_rma_size),
+            ],
+            sends: plain && !self.confirms(),
+            direct: match &self.live {
+                Some(l) => matches!(&l.qp, Qp::Verbs(q) if q.shortens()),
+                None => false,
+            },
+            packet: match &self.live {
+                Some(l) => match &l.qp {
+                    Qp::Verbs(q) if plain && q.sends_packets() => Some(l.proto.eager_most()),
+                    _ => None,
+                },
+                None => None,
+            },
+            most: [
+                most(o.inject_msg_size, o.max_msg_size),
+                most(o.inject_tagged_size, o.max_tagged_size),
+            ],
+            sent_to: self
+                .tx
+                .filter(|_| reports(self.tx, self.tx_flags))
+                .map(|b| b.cq),
+            tags: self.kind == Kind::Rdm,
+            receives: plain && self.srx.is_none() && self.rx_flags & FI_MULTI_RECV == 0,
+            directed: self.caps & FI_DIRECTED_RECV != 0,
+            report: reports(self.rx, self.rx_flags),
+            received_to: self.rx.map(|b| b.cq),
+            source: self.caps & FI_SOURCE != 0,
+            av: self.av.unwrap_or(u32::MAX),
+        };
+    }
+}
+
+/// A send without flags of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain {
+    pub data: Piece,
+    pub to: fi_addr_t,
+    pub tag: Option<u64>,
+    pub cq_data: Option<u64>,
+    /// `None`: an injecting call, which reports no success.
+    pub context: Option<usize>,
+}
+
+/// Sends a message; `None`, and nothing done, when it has to go another way. Errors: `FI_EAGAIN`.
+#[inline(always)]
+pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
+    let ep = s.eps.get_mut(id)?;
+    let lane = &ep.lane;
+    let [msg, tagged] = lane.most;
+    let [injected, lent] = if p.tag.is_some() { tagged } else { msg };
+    let most = if p.context.is_some() { lent } else { injected };
+    if lane.direct {
+        return send_direct(s, id, p, most);
+    }
+    let special = p.tag.is_some_and(|t| t & COLLECTIVE_TAG != 0 || !lane.tags);
+    if !lane.sends || special || p.data.len() > most || !ep.fenced.is_empty() {
+        return None;
+    }
+    let peer = s.avs.get(lane.av)?.known(p.to)?;
+    let live = ep.live.as_mut()?;
+    let near = match (&mut live.hub, lane.packet) {
+        (Some(h), None) => &mut h.outbox,
+        (Some(h), Some(_)) if !h.outbox.leaves(peer) => &mut h.outbox,
+        (_, Some(most)) if p.data.len() <= most => return send_packet(s, id, p, peer),
+        _ => return None,
+    };
+    let (words, flags) = words_of(p.tag, p.cq_data);
+    let what = What {
+        kind: MESSAGE,
+        flags,
+        message: true,
+    };
+    match near.send_short(peer, what, (words, head_len(flags) / 8), p.data) {
+        Sent::Elsewhere => return None,
+        Sent::Busy => return Some(Err(FI_EAGAIN)),
+        Sent::Done => {}
+    }
+    if let Some(c) = ep.cntrs[0].and_then(|c| s.cntrs.get_mut(c)) {
+        c.count(p.data.len());
+    }
+    if let (Some(context), Some(q)) = (p.context, lane.sent_to) {
+        if let Some(q) = s.cqs.get_mut(q) {
+            q.push(sent_entry(context, p.tag.is_some(), p.data.len()));
+        }
+    }
+    Some(Ok(()))
+}
+
+/// As [`send`], a message of one packet, by the adapter.
+#[inline]
+fn send_packet(s: &mut State, id: u32, p: &Plain, peer: PeerId) -> Option<Result<()>> {
+    let ep = s.eps.get_mut(id)?;
+    let Live { qp, proto, .. } = ep.live.as_mut()?;
+    let Qp::Verbs(q) = qp else { return None };
+    let (head, len) = proto.eager_head(peer, p.tag, p.cq_data)?;
+    let short = Short {
+        context: p.context.unwrap_or(0),
+        data: p.data,
+        peer,
+        report: p.context.is_some() && ep.lane.sent_to.is_some(),
+        flags: send_flags(p.tag.is_some()),
+        remote: (0, 0),
+        tries: 0,
+    };
+    let peers = &s.peers;
+    let sent = q.send_packet(short, (&head, len), || peers.addr(peer).copied())?;
+    if sent.is_ok() {
+        proto.eager_sent(peer);
+    }
+    Some(sent)
+}
+
+/// As [`send`], as a work request of the adapter.
+#[inline]
+fn send_direct(s: &mut State, id: u32, p: &Plain, most: usize) -> Option<Result<()>> {
+    let ep = s.eps.get_mut(id)?;
+    if p.tag.is_some() || p.data.len() > most || !ep.fenced.is_empty() {
+        return None;
+    }
+    let peer = s.avs.get(ep.lane.av)?.known(p.to)?;
+    let Qp::Verbs(q) = &mut ep.live.as_mut()?.qp else {
+        return None;
+    };
+    let short = Short {
+        context: p.context.unwrap_or(0),
+        data: p.data,
+        peer,
+        report: p.context.is_some() && ep.lane.sent_to.is_some(),
+        flags: FI_SEND | FI_MSG,
+        remote: (0, 0),
+        tries: 0,
+    };
+    let peers = &s.peers;
+    q.send_short(short, p.cq_data.map(|d| d as u32), || {
+        peers.addr(peer).copied()
+    })
+}
+
+/// Posts a receive without flags of its own; `None`, and nothing done, when it takes more than that.
+#[inline(always)]
+pub fn recv(
+    s: &mut State,
+    id: u32,
+    into: Piece,
+    src: fi_addr_t,
+    tag: Option<(u64, u64)>,
+    context: usize,
+) -> Option<Result<()>> {
+    let ep = s.eps.get_mut(id)?;
+    let lane = &ep.lane;
+    if lane.direct {
+        let Qp::Verbs(q) = &mut ep.live.as_mut()?.qp else {
+            return None;
+        };
+        let short = Short {
+            context,
+            data: into,
+            peer: ANY,
+            report: lane.report,
+            flags: FI_RECV | FI_MSG,
+            remote: (0, 0),
+            tries: 0,
+        };
+        return match tag {
+            None => q.recv_short(short),
+            Some(_) => None,
+        };
+    }
+    if !lane.receives || tag.is_some_and(|(t, _)| t & COLLECTIVE_TAG != 0 || !lane.tags) {
+        return None;
+    }
+    let from = if src == FI_ADDR_UNSPEC || !lane.directed {
+        ANY
+    } else {
+        s.avs.get(lane.av)?.known(src)?
+    };
+    let what = PlainRecv {
+        context,
+        into,
+        report: lane.report,
+        tagged: tag.is_some(),
+    };
+    let q = s.rxqs.get_mut(ep.rxq)?;
+    q.post_short(from, tag, what).map(Ok)
+}

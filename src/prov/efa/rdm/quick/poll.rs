@@ -1,0 +1,262 @@
+//! Reading an empty completion queue: what has come goes straight to where it belongs, completions straight to the reader.
+
+use crate::core::slab::Slab;
+use crate::device::any::Qp;
+use crate::device::verbs::short::{Kept, Next, Seen as Verbs};
+use crate::device::{QpAddr, Status};
+use crate::proto::{Short as PlainRecv, COLLECTIVE_TAG};
+use crate::prov::efa::cq::{Cq, Entry};
+use crate::prov::efa::domain::State;
+use crate::prov::efa::rdm::access::{self, Memory};
+use crate::prov::efa::rdm::near::{ended_entry, head_of, Head, MESSAGE};
+use crate::prov::efa::rdm::port::cntr_index;
+use crate::shm::{Hub, Seen, Verdict};
+use crate::types::*;
+use crate::wire::Eager;
+
+/// The completion of a plain receive.
+#[inline(always)]
+fn received(
+    r: &PlainRecv,
+    len: usize,
+    (tag, cq_data): (Option<u64>, Option<u64>),
+    src: fi_addr_t,
+) -> Entry {
+    let kind = if r.tagged { FI_TAGGED } else { FI_MSG };
+    Entry {
+        context: r.context,
+        flags: FI_RECV | kind | cq_data.map_or(0, |_| FI_REMOTE_CQ_DATA),
+        len,
+        buf: r.into.addr(),
+        data: cq_data.unwrap_or(0),
+        tag: tag.unwrap_or(0),
+        src,
+    }
+}
+
+/// What [`poll`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Polled {
+    /// So many completions, and nothing is left to do.
+    All(usize),
+    /// So many, and there may be something for `progress`.
+    More(usize),
+}
+
+/// Where the completions of a poll go.
+struct Reader<'a, F> {
+    /// The queue that is being read, which is empty, and the others.
+    cq: u32,
+    cqs: &'a mut Slab<Cq>,
+    /// So many at most, and so many so far.
+    count: usize,
+    n: usize,
+    each: F,
+}
+
+impl<F: FnMut(usize, &Entry)> Reader<'_, F> {
+    /// Hands a completion to the caller, or keeps it in the queue it is for; whether there is room for another.
+    #[inline(always)]
+    fn give(&mut self, to: Option<u32>, e: Entry) -> bool {
+        if to != Some(self.cq) {
+            if let Some(q) = to.and_then(|q| self.cqs.get_mut(q)) {
+                q.push(e);
+            }
+            return true;
+        }
+        (self.each)(self.n, &e);
+        self.n += 1;
+        self.n < self.count
+    }
+}
+
+/// Looks for messages to an endpoint that need nothing but their receives. Up to `count` completions for queue `cq`,
+/// which must be empty, go to `each`; those for another are kept there.
+#[inline(always)]
+pub fn poll(
+    s: &mut State,
+    id: u32,
+    cq: u32,
+    count: usize,
+    each: impl FnMut(usize, &Entry),
+) -> Polled {
+    let State {
+        eps,
+        rxqs,
+        avs,
+        cntrs,
+        cqs,
+        peers,
+        triggers,
+        colls,
+        dev,
+        table,
+        mr_cntrs,
+        ..
+    } = s;
+    let Some(ep) = eps.get_mut(id) else {
+        return Polled::All(0);
+    };
+    let lane = ep.lane;
+    let (Some(live), Some(rq)) = (&mut ep.live, rxqs.get_mut(ep.rxq)) else {
+        return Polled::All(0);
+    };
+    let waits = ep.holding || !ep.fenced.is_empty() || !triggers.is_empty() || !colls.idle();
+    // Accesses to our memory that somebody counts are for `progress`.
+    let counted = ep.cntrs[4].is_some() || ep.cntrs[5].is_some() || !mr_cntrs.is_empty();
+    if waits || !live.idle() {
+        return Polled::More(0);
+    }
+    let rests = !lane.direct && live.adapter_rests();
+    let looks = lane.packet.is_some() && !rests;
+    if !(lane.direct || looks || rests) {
+        return Polled::More(0);
+    }
+    let av = avs.get(lane.av).filter(|_| lane.source);
+    let mut count_at = |at: usize, len| {
+        let c = ep.cntrs.get(at).copied().flatten();
+        if let Some(c) = c.and_then(|c| cntrs.get_mut(c)) {
+            c.count(len);
+        }
+    };
+    let mut out = Reader {
+        cq,
+        cqs,
+        count,
+        n: 0,
+        each,
+    };
+    let all = match (&mut live.qp, &mut live.hub) {
+        (Qp::Verbs(q), _) if lane.direct => q.glance(|d| {
+            let s = d.short;
+            let entry = match &d.taken {
+                None => ended_entry(s.context, s.flags, s.data.len()),
+                Some(t) => Entry {
+                    context: s.context,
+                    flags: FI_RECV | FI_MSG | t.imm.map_or(0, |_| FI_REMOTE_CQ_DATA),
+                    len: t.len as usize,
+                    buf: s.data.addr(),
+                    data: t.imm.unwrap_or(0).into(),
+                    tag: 0,
+                    src: av
+                        .and_then(|av| peers.found(&t.from).map(|p| av.reverse(p)))
+                        .unwrap_or(FI_ADDR_NOTAVAIL),
+                },
+            };
+            let (at, to) = match d.taken {
+                Some(_) => (1, lane.received_to),
+                None => (cntr_index(s.flags), lane.sent_to),
+            };
+            count_at(at, entry.len);
+            if !s.report || out.give(to, entry) {
+                Next::Another
+            } else {
+                Next::Enough
+            }
+        }),
+        (Qp::Verbs(q), _) if looks => {
+            live.left_out = 0;
+            let proto = &mut live.proto;
+            let name = |a: &QpAddr| Some(peers.of(a));
+            let (all, some) = q.look(name, |seen| {
+                let (to, report, entry) = match seen {
+                    Verbs::Sent(s) => {
+                        count_at(cntr_index(s.flags), s.data.len());
+                        let e = ended_entry(s.context, s.flags, s.data.len());
+                        (lane.sent_to, s.report, e)
+                    }
+                    Verbs::Packet(from, bytes) => {
+                        let plain = |e: &Eager| e.tag.is_none_or(|t| t & COLLECTIVE_TAG == 0);
+                        let head = proto.eager_in(from, bytes).filter(|(e, _)| plain(e));
+                        let Some((e, at)) = head else {
+                            return Kept::Left;
+                        };
+                        let data = bytes.get(at..).unwrap_or(&[]);
+                        let Some(r) = rq.take_short(from, e.tag, data.len()) else {
+                            return Kept::Left;
+                        };
+                        proto.eager_taken(from);
+                        r.into.store(data);
+                        count_at(1, data.len());
+                        let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
+                        let entry = received(&r, data.len(), (e.tag, e.cq_data), src);
+                        (lane.received_to, r.report, entry)
+                    }
+                };
+                if !report || out.give(to, entry) {
+                    Kept::Over
+                } else {
+                    Kept::Last
+                }
+            });
+            live.lull = if some { 0 } else { live.lull + 1 };
+            let quiet = |h: &mut Hub| !h.outbox.owes() && h.inbox.quiet();
+            all && live.hub.as_mut().is_none_or(quiet)
+        }
+        (_, None) => return Polled::All(0),
+        (_, Some(hub)) => {
+            if hub.outbox.owes() {
+                let to = ep.tx.map(|b| b.cq);
+                let all = hub.outbox.reap(|_, e| {
+                    let special = e.status != Status::Ok || e.note.op.is_some();
+                    if special || out.n >= out.count {
+                        return false;
+                    }
+                    count_at(cntr_index(e.note.flags), e.note.len);
+                    if e.note.report {
+                        out.give(to, ended_entry(e.note.context, e.note.flags, e.note.len));
+                    }
+                    true
+                });
+                if out.n >= out.count {
+                    return Polled::All(out.n);
+                }
+                if !all {
+                    return Polled::More(out.n);
+                }
+            }
+            let scratch = &mut live.nearby.accesses.scratch;
+            let memory = Memory {
+                dev,
+                table: table.as_deref(),
+            };
+            let seen = hub.inbox.glance(|from, record| {
+                if access::is(record) && !counted {
+                    let did = access::serve(memory, record, scratch);
+                    let Some((data, d)) = did.and_then(|d| Some((d.data?, d))) else {
+                        return Verdict::Taken;
+                    };
+                    let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
+                    return match out.give(lane.received_to, access::told(data, d.len, src)) {
+                        true => Verdict::Taken,
+                        false => Verdict::Last,
+                    };
+                }
+                let head = (record.kind == MESSAGE).then(|| head_of(record)).flatten();
+                let plain = |h: &Head| h.tag.is_none_or(|t| t & COLLECTIVE_TAG == 0);
+                let Some(head) = head.filter(plain) else {
+                    return Verdict::Left;
+                };
+                let len = record.len - head.bytes;
+                let Some(r) = rq.take_short(from, head.tag, len) else {
+                    return Verdict::Left;
+                };
+                record.copy_piece(head.bytes, r.into);
+                count_at(1, len);
+                let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
+                let entry = received(&r, len, (head.tag, head.cq_data), src);
+                if !r.report || out.give(lane.received_to, entry) {
+                    Verdict::Taken
+                } else {
+                    Verdict::Last
+                }
+            });
+            seen == Seen::All
+        }
+    };
+    if all {
+        Polled::All(out.n)
+    } else {
+        Polled::More(out.n)
+    }
+}

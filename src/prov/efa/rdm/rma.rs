@@ -1,0 +1,189 @@
+//! Starting reads and writes of remote memory (fi_rma(3)): by the adapter or a system call where both sides can, else emulated.
+
+use super::ops::{again, fenced, inject_fits, known, live_port, park, too_long, RmaReq, TX_FLAGS};
+use super::port::{ep_port, EpPort};
+use super::work::Work;
+use super::{near, Kind, Live, UserOp, WR_RMA};
+use crate::core::slab::Slab;
+use crate::core::Result;
+use crate::device::{Device, Payload, QueuePair, Remote};
+use crate::hmem::UserMem;
+use crate::proto::{self, PeerId};
+use crate::prov::efa::domain::State;
+use crate::shm::Sent;
+use crate::types::*;
+use crate::wire::{extra, Iovs, RmaIov};
+
+/// Reads or writes remote memory. `FI_EAGAIN` when the send queue is full, `FI_EINVAL` for an
+/// unknown peer, `FI_EMSGSIZE` when injected data is longer than the limit.
+pub fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
+    let call = if r.write { "fi_writemsg" } else { "fi_readmsg" };
+    known(r.common.flags, TX_FLAGS, call)?;
+    if fenced(s, id, r.peer, r.common.flags)? {
+        return park(s, id, Work::from(r));
+    }
+    again(s, id, |s| rma_now(s, id, r))?;
+    // A system call for each of many would be long for a peer that waits for us.
+    let near = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
+    if near.is_some_and(|l| core::mem::take(&mut l.nearby.alone)) {
+        super::progress(s, id);
+    }
+    Ok(())
+}
+
+/// The operation of a read or write, whichever way it is done.
+pub(super) fn rma_op(id: u32, peer: PeerId, r: &RmaReq, report: bool) -> UserOp {
+    let mut op = UserOp::new(id, r.data.lent());
+    op.context = r.common.context;
+    op.flags = FI_RMA | if r.write { FI_WRITE } else { FI_READ };
+    op.len = r.data.len();
+    op.report = report;
+    op.peer = peer;
+    (op.raddr, op.key) = (r.addr, r.key);
+    op.done = r.common.done;
+    op
+}
+
+/// As [`rma`], past any fence.
+pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
+    let inject = r.data.injected();
+    live_port!(s, id, inject => ep, proto, port);
+    if ep.kind == Kind::Dgram || ep.kind == Kind::Direct && ep.caps & FI_RMA == 0 {
+        return Err(FI_EOPNOTSUPP);
+    }
+    if let Some(b) = inject {
+        inject_fits(b.len(), ep.opts.inject_rma_size)?;
+    }
+    too_long("RMA operation", r.data.len(), ep.opts.max_rma_size)?;
+    let flags = r.common.flags_or(ep.tx_flags);
+    let peer = port.av.ok_or(FI_ENOAV)?.peer(r.peer, port.peers)?;
+    let to = *port.peers.addr(peer).ok_or(FI_EINVAL)?;
+    if !port.qp.room() {
+        return Err(FI_EAGAIN);
+    }
+    let mem = r.data.lent();
+    // A peer that has said so cannot be read or written by the adapter.
+    let need = if r.write {
+        extra::RDMA_WRITE
+    } else {
+        extra::RDMA_READ
+    };
+    let caps = port.dev.attr().caps;
+    // Whether a write with data takes a receive has to be the same on both sides.
+    let alike = |f: u64| {
+        r.cq_data.is_none() || (f & extra::UNSOLICITED_WRITE_RECV != 0) == caps.unsolicited
+    };
+    let able = |f: u64| f & need != 0 && alike(f);
+    let able = proto.features_of(peer).map_or(caps.sure, able);
+    let own = if r.write { ep.rdma_write } else { ep.rdma_read };
+    let native = own && able && port.qp.takes(&mem) || ep.kind == Kind::Direct;
+    let report = r.common.reports(&r.data, ep.tx, flags);
+    if native {
+        match near::rma(&mut port, peer, r, report) {
+            Sent::Done => return Ok(()),
+            Sent::Busy => return Err(FI_EAGAIN),
+            Sent::Elsewhere => {}
+        }
+    }
+    let imm = r.cq_data.map(|d| d as u32);
+    let max = ep.max_rdma;
+    let many = native && mem.len() > max;
+    let mut op = rma_op(id, peer, r, report);
+    op.parts = 1;
+    op.late_imm = imm.filter(|_| many);
+    let ctx = port.ops.insert(op);
+    let wr_id = WR_RMA | u64::from(ctx);
+    let remote = Remote {
+        to,
+        addr: r.addr,
+        key: r.key,
+    };
+    let len = r.data.len() as u64;
+    let posted = match (native, r.write, inject) {
+        (true, true, Some(b)) => port.qp.post_write(wr_id, Payload::Copy(b), &remote, imm),
+        (true, _, _) if many => post_parts(port.qp, wr_id, &mem, &remote, r.write, max, port.ops),
+        (true, true, None) => port.qp.post_write(wr_id, Payload::User(mem), &remote, imm),
+        (true, false, _) => port.qp.post_read(wr_id, mem, &remote),
+        (false, write, _) => {
+            let far = RmaIov {
+                addr: r.addr,
+                len,
+                key: r.key,
+            };
+            let far = Iovs::new(&[far]).ok_or(FI_EINVAL)?;
+            if write {
+                let a = proto::WriteArgs {
+                    peer,
+                    ctx,
+                    len,
+                    to: far,
+                    cq_data: r.cq_data,
+                    inject: inject.is_some(),
+                };
+                proto.write(&a, &mut port)
+            } else {
+                let a = proto::ReadArgs {
+                    peer,
+                    ctx,
+                    len,
+                    from: far,
+                };
+                proto.read(&a, &mut port)
+            }
+        }
+    };
+    if let Err(e) = posted {
+        port.ops.remove(ctx);
+        return Err(e);
+    }
+    if r.common.rings() {
+        port.qp.ring();
+    }
+    Ok(())
+}
+
+/// Posts an operation that is longer than the adapter's largest request, in several. Only the first
+/// can be refused: nothing has happened then.
+fn post_parts(
+    qp: &mut impl QueuePair,
+    wr_id: u64,
+    mem: &UserMem,
+    remote: &Remote,
+    write: bool,
+    max: usize,
+    ops: &mut Slab<UserOp>,
+) -> Result<()> {
+    let mut off = 0;
+    let mut parts = 0;
+    while off < mem.len() {
+        let part = mem.part(off, max);
+        let r = Remote {
+            addr: remote.addr.wrapping_add(off as u64),
+            ..*remote
+        };
+        let posted = if write {
+            qp.post_write(wr_id, Payload::User(part), &r, None)
+        } else {
+            qp.post_read(wr_id, part, &r)
+        };
+        match posted {
+            Ok(()) => parts += 1,
+            Err(e) if parts == 0 => return Err(e),
+            // The queue ran full in the middle: the parts posted so far end with the error below.
+            Err(e) => {
+                if let Some(op) = ops.get_mut(wr_id as u32) {
+                    op.failed = Some(crate::proto::Failure {
+                        errno: e,
+                        status: 0,
+                    });
+                }
+                break;
+            }
+        }
+        off += part.len();
+    }
+    if let Some(op) = ops.get_mut(wr_id as u32) {
+        op.parts = parts;
+    }
+    Ok(())
+}
