@@ -12,6 +12,7 @@
 pub mod any;
 pub mod fault;
 pub mod gate;
+pub mod host;
 pub mod membarrier;
 pub mod soft;
 pub mod verbs;

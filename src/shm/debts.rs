@@ -9,7 +9,7 @@ use super::ring::Writer;
 use super::table::Local;
 use super::thread::Thread;
 use super::PeerId;
-use crate::device::soft::now;
+use crate::device::host::now;
 use crate::device::Status;
 use crate::hmem::Piece;
 use core::sync::atomic::{compiler_fence, Ordering::*};

@@ -311,8 +311,8 @@ fn both_sides_at_work_do_everything_once_and_in_order() {
             for _ in 0..2000 {
                 back += serve(&mut a, &keys);
             }
-            let until = crate::device::soft::now() + 300_000;
-            while crate::device::soft::now() < until {}
+            let until = crate::device::host::now() + 300_000;
+            while crate::device::host::now() < until {}
         }
         back
     });

@@ -279,7 +279,7 @@ impl Thread {
     }
 
     fn run(&self) {
-        crate::device::soft::block_signals();
+        crate::device::host::block_signals();
         let mut guards = false;
         loop {
             let mut e = [libc::epoll_event { events: 0, u64: 0 }; 64];

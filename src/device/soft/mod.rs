@@ -14,6 +14,7 @@ pub mod packet;
 mod sock;
 mod thread;
 
+use super::host::{now, random};
 use super::{
     Caps, Device, DeviceAttr, Directory, Event, Events, Payload, QpAddr, QueuePair, Raw, Remote,
 };
@@ -29,8 +30,6 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 use thread::Shared;
-
-pub use thread::{block_signals, now};
 
 /// Socket buffer of a queue pair, bytes.
 const SOCKET_BYTES: usize = 16 << 20;
@@ -55,18 +54,6 @@ pub struct SoftQp {
     depth: usize,
     /// Operations posted whose end `poll` has not reported.
     outstanding: usize,
-}
-
-/// A random number from the system, for keys; the clock where the system has none.
-pub(super) fn random() -> u64 {
-    let mut v = 0u64;
-    // SAFETY: at most eight bytes are written into a variable of eight bytes.
-    let n = unsafe { libc::getrandom((&raw mut v).cast(), 8, 0) };
-    if n == 8 {
-        v
-    } else {
-        now() ^ u64::from(std::process::id()) << 32
-    }
 }
 
 /// Key of a queue pair whose number the application chose (a service given to fi_getinfo(3)): it is there

@@ -11,6 +11,7 @@ use super::engine::Engine;
 use super::sock::{SLOT, SLOTS};
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
+use crate::device::host::{block_signals, now};
 use crate::types::*;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -121,13 +122,6 @@ impl Drop for Shared {
         // SAFETY: the descriptor is ours and closed once.
         unsafe { libc::close(self.event_fd) };
     }
-}
-
-/// Nanoseconds since this library first asked.
-pub fn now() -> u64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    // A second's head start keeps differences to "long ago" positive.
-    START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1_000_000_000
 }
 
 struct Reactor {
@@ -268,16 +262,6 @@ impl Reactor {
                 -1
             });
         }
-    }
-}
-
-/// Signals are the application's: none is delivered to this thread.
-pub fn block_signals() {
-    // SAFETY: the set is initialised by sigfillset before it is used; no handler is touched.
-    unsafe {
-        let mut set: libc::sigset_t = core::mem::zeroed();
-        libc::sigfillset(&mut set);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &set, core::ptr::null_mut());
     }
 }
 

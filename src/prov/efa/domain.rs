@@ -175,7 +175,7 @@ impl Domain {
             .domain
             .as_ref()
             .is_some_and(|d| d.progress == FI_PROGRESS_AUTO);
-        let seed = std::process::id() as u64 ^ crate::device::soft::now();
+        let seed = std::process::id() as u64 ^ crate::device::host::now();
         let near = crate::core::params::efa_bool("enable_shm_transfer", true)
             && crate::core::params::efa_bool("shm_attach", true);
         let table = near.then(|| Table::new(seed).ok().map(Arc::new)).flatten();
@@ -638,7 +638,7 @@ impl Domain {
 }
 
 fn run_progress(domain: &Weak<Domain>) {
-    crate::device::soft::block_signals();
+    crate::device::host::block_signals();
     loop {
         let Some(d) = domain.upgrade() else { return };
         if d.closing.load(Ordering::SeqCst) {

@@ -131,7 +131,7 @@ impl VerbsQp {
         } else {
             0
         };
-        let qkey = (crate::device::soft::random() as u32 & 0x7fff_ffff) | 1;
+        let qkey = (crate::device::host::random() as u32 & 0x7fff_ffff) | 1;
         // SAFETY: the attributes are valid for the calls; zero is a valid value of all their members.
         unsafe {
             let mut init: ibv_qp_init_attr_ex = zeroed();

@@ -1,0 +1,33 @@
+//! What the library asks of the system for itself: the clock, random numbers, threads that take no signals.
+
+use std::sync::OnceLock;
+use std::time::Instant;
+
+/// Nanoseconds since this library first asked.
+pub fn now() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    // A second's head start keeps differences to "long ago" positive.
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1_000_000_000
+}
+
+/// A random number from the system, for keys; the clock where the system has none.
+pub fn random() -> u64 {
+    let mut v = 0u64;
+    // SAFETY: at most eight bytes are written into a variable of eight bytes.
+    let n = unsafe { libc::getrandom((&raw mut v).cast(), 8, 0) };
+    if n == 8 {
+        v
+    } else {
+        now() ^ u64::from(std::process::id()) << 32
+    }
+}
+
+/// Signals are the application's: none is delivered to this thread.
+pub fn block_signals() {
+    // SAFETY: the set is initialised by sigfillset before it is used; no handler is touched.
+    unsafe {
+        let mut set: libc::sigset_t = core::mem::zeroed();
+        libc::sigfillset(&mut set);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, core::ptr::null_mut());
+    }
+}

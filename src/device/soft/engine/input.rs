@@ -1,0 +1,306 @@
+//! On the way in: what a datagram says, and where its data goes.
+
+use super::*;
+
+impl Engine {
+    pub(super) fn receive(&mut self, arena: &mut [u8], sink: &mut Sink, now: u64) -> usize {
+        let mut got = core::mem::take(&mut self.got);
+        got.clear();
+        let n = self.sock.recv(arena, &mut got);
+        if n > 0 {
+            let mem = Arc::clone(&self.mem);
+            let access = mem.access();
+            for g in &got {
+                self.input(g, arena, sink, &access, now);
+            }
+        }
+        self.got = got;
+        n
+    }
+
+    pub(super) fn input(
+        &mut self,
+        g: &Got,
+        arena: &[u8],
+        sink: &mut Sink,
+        access: &Access,
+        now: u64,
+    ) {
+        let Some(bytes) = arena.get(g.at..g.at + g.len) else {
+            return;
+        };
+        let Some((h, payload)) = Head::parse(bytes) else {
+            return;
+        };
+        let from = QpAddr {
+            gid: gid_of(g.from.ip()),
+            qpn: g.from.port(),
+            qkey: h.src_qkey,
+        };
+        if h.dst_qkey != self.me.qkey {
+            if h.kind.reliable() {
+                self.reset(g.from, &h);
+            }
+            return;
+        }
+        let pi = match self.by_addr.get(&from) {
+            Some(i) => *i,
+            None if h.kind.reliable() => self.peer(&from, now),
+            None => return,
+        };
+        let Some(p) = self.peers.get_mut(pi) else {
+            return;
+        };
+        p.heard_at = now;
+        // A separate acknowledgement may name refused packets: those come first, in `selective`.
+        if h.ack_flow == p.tx.id && h.kind.reliable() {
+            p.tx.ack_below(h.ack_cum, now, &mut self.acked);
+        }
+        match h.kind {
+            Kind::Ack {
+                bytes,
+                packets,
+                words,
+                errs,
+            } => {
+                if h.ack_flow == p.tx.id {
+                    p.tx.window(bytes, packets);
+                    let refused = self.selective(pi, &h, payload, words, errs, now);
+                    for (part, status) in refused {
+                        self.refused(part, status, sink.list);
+                    }
+                }
+            }
+            Kind::Reset => {
+                if h.ack_flow == p.tx.id {
+                    self.fail_peer(pi, Status::RemoteBadQpn, sink.list, now);
+                }
+            }
+            _ => {
+                p.tx.after_acks();
+                self.data(pi, &h, g, payload, sink, access, now);
+            }
+        }
+        self.finish_acked(sink.list);
+    }
+
+    /// Selective part of an acknowledgement. Returns the packets the peer refused for good.
+    pub(super) fn selective(
+        &mut self,
+        pi: u32,
+        h: &Head,
+        payload: &[u8],
+        words: u8,
+        errs: u8,
+        now: u64,
+    ) -> Vec<(Part, Status)> {
+        let mut refused = Vec::new();
+        let Some(p) = self.peers.get_mut(pi) else {
+            return refused;
+        };
+        let errs_at = words as usize * 8;
+        for i in 0..errs as usize {
+            let (Some(psn), Some(code)) = (
+                packet::u32_at(payload, errs_at + 8 * i),
+                packet::u32_at(payload, errs_at + 8 * i + 4),
+            ) else {
+                break;
+            };
+            match Status::from_wire(code) {
+                Status::RemoteNotReady => p.tx.not_ready(psn, now),
+                status => {
+                    if let Some(part) = p.tx.get(psn).copied() {
+                        refused.push((part, status));
+                    }
+                }
+            }
+        }
+        p.tx.ack_below(h.ack_cum, now, &mut self.acked);
+        for i in 0..words as usize {
+            let Some(w) = packet::u64_at(payload, 8 * i) else {
+                break;
+            };
+            for b in (0..64u32).filter(|b| w >> b & 1 == 1) {
+                let psn = h.ack_cum.wrapping_add(i as u32 * 64 + b);
+                p.tx.ack_sel(psn, now, &mut self.acked);
+            }
+        }
+        p.tx.after_acks();
+        refused
+    }
+
+    /// A packet that takes effect once.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn data(
+        &mut self,
+        pi: u32,
+        h: &Head,
+        g: &Got,
+        payload: &[u8],
+        sink: &mut Sink,
+        access: &Access,
+        now: u64,
+    ) {
+        let room = sink.app
+            || (self.backlog.len() + sink.list.len() < BACKLOG_MSGS
+                && self.backlog_bytes < BACKLOG_BYTES);
+        self.owe(pi);
+        let Some(p) = self.peers.get_mut(pi) else {
+            return;
+        };
+        let renew = match &p.rx {
+            None => true,
+            Some(r) => match dist(h.flow, r.id) {
+                0 => false,
+                d if d > 0 => true,
+                _ => return,
+            },
+        };
+        if renew {
+            p.rx = Some(RxFlow::new(h.flow, h.una));
+        }
+        let Some(r) = p.rx.as_mut() else { return };
+        r.settle(h.una);
+        if !r.fresh(h.psn) {
+            r.note(now);
+            p.ack_now = true;
+            return;
+        }
+        let from = p.addr;
+        p.rx_bytes = p.rx_bytes.saturating_add(payload.len() as u32);
+        let len = payload.len() as u64;
+        match h.kind {
+            Kind::Send => {
+                p.ack_now |= !core::mem::take(&mut p.replied);
+                if !room || self.hold.is_some_and(|held| held(payload)) {
+                    r.not_ready(h.psn, now);
+                    return;
+                }
+                r.take(h.psn, now);
+                let data = if sink.app {
+                    let at = (g.at + g.len - payload.len()) as u32;
+                    Data::Arena(at, at + payload.len() as u32)
+                } else {
+                    self.backlog_bytes += payload.len();
+                    Data::Own(payload.to_vec())
+                };
+                sink.list.push(Event::Recv { from, data });
+            }
+            Kind::Write {
+                op,
+                key,
+                addr,
+                total,
+                imm,
+            } => {
+                p.ack_now = true;
+                match access.find(key, addr, len, FI_REMOTE_WRITE) {
+                    Ok(m) => {
+                        m.store(0, payload);
+                        r.take(h.psn, now);
+                        let counted = imm.is_some() || self.remote_events;
+                        if counted && r.write_part(op, len as u32, total) {
+                            if let Some(imm) = imm {
+                                sink.list.push(Event::WriteImm {
+                                    from,
+                                    imm,
+                                    len: total,
+                                });
+                            }
+                            if self.remote_events {
+                                sink.list.push(Event::Remote {
+                                    from,
+                                    key: u64::from(key),
+                                    len: total,
+                                    write: true,
+                                });
+                            }
+                        }
+                    }
+                    Err(s) => {
+                        r.refuse(h.psn, s, now);
+                    }
+                }
+            }
+            Kind::ReadReq { id, key, addr, len } => {
+                p.ack_now = true;
+                match access.find(key, addr, u64::from(len), FI_REMOTE_READ) {
+                    Ok(_) => {
+                        r.take(h.psn, now);
+                        let copy = self.buffer();
+                        let kind = OpKind::ReadResp { id, key, addr };
+                        let op = Self::op(None, kind, copy, UserMem::EMPTY, u64::from(len));
+                        self.add(&from, op, now);
+                        if self.remote_events {
+                            sink.list.push(Event::Remote {
+                                from,
+                                key: u64::from(key),
+                                len,
+                                write: false,
+                            });
+                        }
+                    }
+                    Err(s) => {
+                        r.refuse(h.psn, s, now);
+                    }
+                }
+            }
+            Kind::ReadResp { id, off } => {
+                p.ack_now = true;
+                r.take(h.psn, now);
+                self.read_data(pi, id, off, payload, sink.list);
+            }
+            Kind::Ping => {
+                p.ack_now = true;
+                r.take(h.psn, now);
+            }
+            Kind::Ack { .. } | Kind::Reset => {}
+        }
+    }
+
+    pub(super) fn read_data(
+        &mut self,
+        pi: u32,
+        id: u32,
+        off: u64,
+        data: &[u8],
+        list: &mut Vec<Event>,
+    ) {
+        let slot = id & ((1 << GEN_SHIFT) - 1);
+        let Some(r) = self.reads.get_mut(slot) else {
+            return;
+        };
+        if off == READ_GONE && r.generation == id >> GEN_SHIFT && r.peer == pi {
+            let wr_id = r.wr_id;
+            self.end_read(slot);
+            list.push(Event::Done {
+                wr_id,
+                status: Status::RemoteAbort,
+            });
+            return;
+        }
+        let total = r.local.len() as u64;
+        let end = off.saturating_add(data.len() as u64);
+        if r.generation != id >> GEN_SHIFT || r.peer != pi || end > total {
+            return;
+        }
+        r.local.store(off as usize, data);
+        r.got += data.len() as u64;
+        if r.got >= total {
+            let wr_id = r.wr_id;
+            self.end_read(slot);
+            list.push(Event::Done {
+                wr_id,
+                status: Status::Ok,
+            });
+        }
+    }
+
+    pub(super) fn end_read(&mut self, slot: u32) {
+        if let Some(r) = self.reads.remove(slot) {
+            if let Some(p) = self.peers.get_mut(r.peer) {
+                p.expect = p.expect.saturating_sub(1);
+            }
+        }
+    }
+}

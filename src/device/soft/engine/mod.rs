@@ -1,0 +1,517 @@
+//! The software adapter's engine: one queue pair, its peers, and what is under way.
+//!
+//! Posting puts an [`Op`] on its peer's list; `out` cuts operations into packets as the
+//! flow's window permits and batches them; `input` takes in what arrived, executes RDMA
+//! against the memory table and reports events; `end` looks after time and how things end. Whoever holds
+//! the engine's lock may drive it: the application inside its calls, or the adapter's thread when
+//! the application is busy elsewhere (see `thread`).
+
+mod end;
+mod input;
+mod out;
+
+use super::flow::{dist, RxFlow, TxFlow};
+use super::mem::{Access, MemTable};
+use super::packet::{self, Head, Kind, DATA_HEAD, HEAD_MAX, MAX_WORDS};
+use super::sock::{Datagram, Got, Sock, BATCH, SLOT, SLOTS};
+use crate::core::slab::Slab;
+use crate::core::Result;
+use crate::device::fault::{Fate, Faults};
+use crate::device::{Data, Event, Events, Payload, QpAddr, Remote, Status};
+use crate::hmem::UserMem;
+use crate::types::*;
+use core::ffi::c_void;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+const MS: u64 = 1_000_000;
+/// Messages held for an application that does not poll, before senders are told to wait.
+const BACKLOG_MSGS: usize = 4096;
+/// Bytes of such messages.
+const BACKLOG_BYTES: usize = 8 << 20;
+/// An acknowledgement goes out at the latest after so many packets or bytes.
+const ACK_PACKETS: u32 = 16;
+const ACK_BYTES: u32 = 192 << 10;
+/// Polls that found nothing before an owed acknowledgement stops waiting for a reply to ride on.
+const ACK_IDLE: u32 = 2;
+const GEN_SHIFT: u32 = 20;
+/// Offset in a read response that says: the region was closed before it was read.
+const READ_GONE: u64 = u64::MAX;
+
+/// Settings shared by the queue pairs of an adapter.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Payload bytes per packet, and so the largest message.
+    pub segment: usize,
+    /// Operations under way at most.
+    pub depth: usize,
+    /// A peer silent for so long, while it owes an answer, is given up. Nanoseconds.
+    pub timeout: u64,
+    /// Whether runs of packets leave in one system call, cut apart below.
+    pub gso: bool,
+    /// Text of `FI_EFA_SOFT_FAULT`.
+    pub fault: Option<String>,
+}
+
+#[derive(Debug)]
+enum OpKind {
+    Send {
+        head_len: usize,
+    },
+    Write {
+        key: u32,
+        addr: u64,
+        imm: Option<u32>,
+    },
+    ReadReq {
+        id: u32,
+        key: u32,
+        addr: u64,
+        len: u32,
+    },
+    ReadResp {
+        id: u32,
+        key: u32,
+        addr: u64,
+    },
+    Ping,
+}
+
+/// One posted operation.
+#[derive(Debug)]
+struct Op {
+    wr_id: Option<u64>,
+    kind: OpKind,
+    /// Header of a send, and payload that was copied at posting.
+    copy: Vec<u8>,
+    user: UserMem,
+    total: u64,
+    next: u64,
+    unacked: u32,
+    cut: bool,
+    status: Status,
+}
+
+/// One packet of an operation, enough to build it again.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    op: u32,
+    off: u64,
+    len: u32,
+}
+
+#[derive(Debug)]
+struct Read {
+    wr_id: u64,
+    peer: u32,
+    generation: u32,
+    local: UserMem,
+    got: u64,
+}
+
+struct Peer {
+    addr: QpAddr,
+    to: SocketAddr,
+    tx: TxFlow<Part>,
+    pending: VecDeque<u32>,
+    rx: Option<RxFlow>,
+    rx_bytes: u32,
+    ack_now: bool,
+    /// Something went to the peer since its last message: it converses, and an acknowledgement may
+    /// wait for the next reply to ride on.
+    replied: bool,
+    owed: bool,
+    /// Answers the layer above waits for without having anything under way here.
+    expect: u32,
+    heard_at: u64,
+    active: bool,
+}
+
+/// See the module text.
+pub struct Engine {
+    pub me: QpAddr,
+    /// The queue pair is gone; the thread may still hold on to this for a moment.
+    closed: bool,
+    sock: Sock,
+    mem: Arc<MemTable>,
+    cfg: Config,
+    peers: Slab<Peer>,
+    by_addr: HashMap<QpAddr, u32>,
+    ops: Slab<Op>,
+    user_ops: usize,
+    reads: Slab<Read>,
+    spare: Vec<Vec<u8>>,
+    out: Vec<Datagram>,
+    owed: Vec<u32>,
+    active: Vec<u32>,
+    acked: Vec<Part>,
+    backlog: VecDeque<Event>,
+    backlog_bytes: usize,
+    got: Vec<Got>,
+    faults: Option<Faults<(SocketAddr, Vec<u8>)>>,
+    /// Messages that are not let in now; see `QueuePair::hold`.
+    pub hold: Option<fn(&[u8]) -> bool>,
+    /// Whether peers' reads and writes are events.
+    pub remote_events: bool,
+    next_flow: u32,
+    generation: u32,
+    last_service: u64,
+}
+
+fn socket_addr(a: &QpAddr) -> SocketAddr {
+    let v6 = Ipv6Addr::from(a.gid);
+    let ip = match v6.to_ipv4_mapped() {
+        Some(v4) => IpAddr::V4(v4),
+        None => IpAddr::V6(v6),
+    };
+    SocketAddr::new(ip, a.qpn)
+}
+
+fn gid_of(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v) => v.to_ipv6_mapped().octets(),
+        IpAddr::V6(v) => v.octets(),
+    }
+}
+
+/// What a poll produces into: events, and where received bytes may stay.
+struct Sink<'a> {
+    list: &'a mut Vec<Event>,
+    /// `None`: received bytes must be copied out, and only while the backlog has room.
+    app: bool,
+}
+
+impl Engine {
+    /// An engine on a bound socket.
+    pub fn new(me: QpAddr, sock: Sock, mem: Arc<MemTable>, cfg: Config, seed: u32) -> Engine {
+        let faults = cfg.fault.as_deref().and_then(Faults::parse);
+        Engine {
+            me,
+            closed: false,
+            sock,
+            mem,
+            cfg,
+            peers: Slab::default(),
+            by_addr: HashMap::new(),
+            ops: Slab::with_capacity(256),
+            user_ops: 0,
+            reads: Slab::default(),
+            spare: Vec::new(),
+            out: Vec::with_capacity(BATCH),
+            owed: Vec::new(),
+            active: Vec::new(),
+            acked: Vec::new(),
+            backlog: VecDeque::new(),
+            backlog_bytes: 0,
+            got: Vec::with_capacity(SLOTS),
+            faults,
+            hold: None,
+            remote_events: false,
+            next_flow: seed | 1,
+            generation: 0,
+            last_service: 0,
+        }
+    }
+
+    /// The socket's descriptor, for epoll.
+    pub fn fd(&self) -> i32 {
+        self.sock.fd()
+    }
+
+    fn new_flow(next: &mut u32) -> TxFlow<Part> {
+        *next = next.wrapping_add(1).max(1);
+        TxFlow::new(*next, 0, 128 << 10)
+    }
+
+    fn peer(&mut self, a: &QpAddr, now: u64) -> u32 {
+        if let Some(i) = self.by_addr.get(a) {
+            return *i;
+        }
+        let p = Peer {
+            addr: *a,
+            to: socket_addr(a),
+            tx: Self::new_flow(&mut self.next_flow),
+            pending: VecDeque::new(),
+            rx: None,
+            rx_bytes: 0,
+            ack_now: false,
+            replied: false,
+            owed: false,
+            expect: 0,
+            heard_at: now,
+            active: false,
+        };
+        let i = self.peers.insert(p);
+        self.by_addr.insert(*a, i);
+        i
+    }
+
+    fn activate(&mut self, pi: u32) {
+        if let Some(p) = self.peers.get_mut(pi).filter(|p| !p.active) {
+            p.active = true;
+            self.active.push(pi);
+        }
+    }
+
+    // ---- posting -------------------------------------------------------------------------
+
+    fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    fn add(&mut self, to: &QpAddr, op: Op, now: u64) -> u32 {
+        let pi = self.peer(to, now);
+        let user = op.wr_id.is_some();
+        let i = self.ops.insert(op);
+        if let Some(p) = self.peers.get_mut(pi) {
+            p.pending.push_back(i);
+        }
+        self.user_ops += usize::from(user);
+        self.activate(pi);
+        pi
+    }
+
+    /// Posts a send; see `QueuePair::post_send`.
+    pub fn send(
+        &mut self,
+        wr_id: u64,
+        to: &QpAddr,
+        head: &[u8],
+        payload: Payload,
+        now: u64,
+    ) -> Result<()> {
+        let len = match payload {
+            Payload::Copy(b) => b.len(),
+            Payload::User(m) => m.len(),
+        };
+        if head.len() + len > self.cfg.segment || head.len() > HEAD_MAX - packet::BASE {
+            return Err(FI_EMSGSIZE);
+        }
+        if self.user_ops >= self.cfg.depth {
+            return Err(FI_EAGAIN);
+        }
+        let mut copy = self.buffer();
+        copy.extend_from_slice(head);
+        let user = match payload {
+            Payload::Copy(b) => {
+                copy.extend_from_slice(b);
+                UserMem::EMPTY
+            }
+            Payload::User(m) => m,
+        };
+        let kind = OpKind::Send {
+            head_len: head.len(),
+        };
+        self.add(to, Self::op(Some(wr_id), kind, copy, user, len as u64), now);
+        Ok(())
+    }
+
+    fn op(wr_id: Option<u64>, kind: OpKind, copy: Vec<u8>, user: UserMem, total: u64) -> Op {
+        Op {
+            wr_id,
+            kind,
+            copy,
+            user,
+            total,
+            next: 0,
+            unacked: 0,
+            cut: false,
+            status: Status::Ok,
+        }
+    }
+
+    /// Posts an RDMA write; see `QueuePair::post_write`.
+    pub fn write(
+        &mut self,
+        wr_id: u64,
+        local: Payload,
+        r: &Remote,
+        imm: Option<u32>,
+        now: u64,
+    ) -> Result<()> {
+        if self.user_ops >= self.cfg.depth {
+            return Err(FI_EAGAIN);
+        }
+        let mut copy = self.buffer();
+        let user = match local {
+            Payload::Copy(b) => {
+                copy.extend_from_slice(b);
+                UserMem::EMPTY
+            }
+            Payload::User(m) => m,
+        };
+        let total = (copy.len() + user.len()) as u64;
+        let kind = OpKind::Write {
+            key: r.key as u32,
+            addr: r.addr,
+            imm,
+        };
+        self.add(&r.to, Self::op(Some(wr_id), kind, copy, user, total), now);
+        Ok(())
+    }
+
+    /// Posts an RDMA read; see `QueuePair::post_read`.
+    pub fn read(&mut self, wr_id: u64, local: UserMem, r: &Remote, now: u64) -> Result<()> {
+        if self.user_ops + self.reads.len() >= self.cfg.depth {
+            return Err(FI_EAGAIN);
+        }
+        let pi = self.peer(&r.to, now);
+        self.generation = self.generation.wrapping_add(1) & 0xfff;
+        let generation = self.generation;
+        let slot = self.reads.insert(Read {
+            wr_id,
+            peer: pi,
+            generation,
+            local,
+            got: 0,
+        });
+        let id = slot | generation << GEN_SHIFT;
+        let kind = OpKind::ReadReq {
+            id,
+            key: r.key as u32,
+            addr: r.addr,
+            len: local.len() as u32,
+        };
+        let copy = self.buffer();
+        self.add(&r.to, Self::op(None, kind, copy, UserMem::EMPTY, 0), now);
+        self.expect(&r.to, true, now);
+        Ok(())
+    }
+
+    /// The layer above waits (`on`) or no longer waits for an answer of this peer.
+    pub fn expect(&mut self, a: &QpAddr, on: bool, now: u64) {
+        let pi = self.peer(a, now);
+        if let Some(p) = self.peers.get_mut(pi) {
+            if on {
+                if p.expect == 0 {
+                    p.heard_at = now;
+                }
+                p.expect += 1;
+            } else {
+                p.expect = p.expect.saturating_sub(1);
+            }
+        }
+        self.activate(pi);
+    }
+
+    // ---- sending -------------------------------------------------------------------------
+
+    /// Sends whatever every active peer's window permits.
+    pub fn ring(&mut self, now: u64) {
+        let mut i = 0;
+        while let Some(pi) = self.active.get(i).copied() {
+            self.pump(pi, now);
+            let busy = self
+                .peers
+                .get(pi)
+                .is_some_and(|p| !p.tx.idle() || !p.pending.is_empty() || p.expect > 0);
+            if busy {
+                i += 1;
+            } else {
+                self.active.swap_remove(i);
+                if let Some(p) = self.peers.get_mut(pi) {
+                    p.active = false;
+                }
+            }
+        }
+        self.flush(now);
+    }
+
+    /// The application's poll: what the thread left behind, then what is in the socket.
+    pub fn poll(&mut self, into: &mut Events, now: u64) {
+        into.list.clear();
+        while let Some(e) = self.backlog.pop_front() {
+            if let Event::Recv {
+                data: Data::Own(v), ..
+            } = &e
+            {
+                self.backlog_bytes = self.backlog_bytes.saturating_sub(v.len());
+            }
+            into.list.push(e);
+            if into.list.len() >= 256 {
+                return;
+            }
+        }
+        if into.arena.is_empty() {
+            into.arena.resize(SLOTS * SLOT, 0);
+        }
+        let mut sink = Sink {
+            list: &mut into.list,
+            app: true,
+        };
+        self.receive(&mut into.arena, &mut sink, now);
+        self.service(&mut into.list, now);
+        self.ack(now, false);
+        self.ring(now);
+    }
+
+    /// The thread's poll: events wait in the backlog. Returns whether there are any.
+    pub fn poll_for_thread(&mut self, arena: &mut [u8], now: u64) -> bool {
+        // What it took in now would count as delivered, and nobody would ever read it.
+        if self.closed {
+            return false;
+        }
+        let mut list = Vec::new();
+        loop {
+            let mut sink = Sink {
+                list: &mut list,
+                app: false,
+            };
+            let n = self.receive(arena, &mut sink, now);
+            self.ack(now, true);
+            if n < SLOTS {
+                break;
+            }
+        }
+        self.service(&mut list, now);
+        self.ring(now);
+        self.backlog.extend(list);
+        !self.backlog.is_empty()
+    }
+
+    /// Whether a poll would find events.
+    pub fn has_events(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Whether the thread has to come back without being asked.
+    pub fn busy(&self) -> bool {
+        !self.active.is_empty()
+            || !self.owed.is_empty()
+            || self.faults.as_ref().is_some_and(|f| f.next_due().is_some())
+    }
+
+    /// Whether everything posted has been acknowledged.
+    pub fn drained(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// Says good-bye: repeats the last acknowledgements, for the peers may wait for them.
+    pub fn farewell(&mut self, now: u64) {
+        self.closed = true;
+        for _ in 0..3 {
+            let all: Vec<u32> = self
+                .peers
+                .iter()
+                .filter(|(_, p)| p.rx.is_some())
+                .map(|(i, _)| i)
+                .collect();
+            for pi in all {
+                self.push_ack(pi);
+                if self.out.len() >= BATCH {
+                    self.flush(now);
+                }
+            }
+            self.flush(now);
+        }
+    }
+}
+
+/// Payload bytes that fit into a packet on a link of this MTU.
+pub fn segment_for(link_mtu: usize, v6: bool) -> usize {
+    let below = if v6 { 48 } else { 28 };
+    link_mtu
+        .saturating_sub(below + DATA_HEAD)
+        .clamp(512, 61_440)
+}

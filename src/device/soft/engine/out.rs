@@ -1,0 +1,303 @@
+//! On the way out: operations become packets as their flows permit, packets and acknowledgements go to the socket in runs.
+
+use super::*;
+
+impl Engine {
+    pub(super) fn pump(&mut self, pi: u32, now: u64) {
+        let segment = self.cfg.segment as u64;
+        loop {
+            if self.out.len() >= BATCH {
+                self.flush(now);
+            }
+            let Some(p) = self.peers.get_mut(pi) else {
+                return;
+            };
+            if let Some((psn, part)) = p.tx.resend(now) {
+                let part = *part;
+                self.build(pi, psn, part);
+                continue;
+            }
+            let Some(&oi) = p.pending.front() else { return };
+            let Some(op) = self.ops.get_mut(oi) else {
+                p.pending.pop_front();
+                continue;
+            };
+            if op.cut {
+                p.pending.pop_front();
+                continue;
+            }
+            let len = (op.total - op.next).min(segment) as u32;
+            if !p.tx.may_send(len) {
+                return;
+            }
+            let part = Part {
+                op: oi,
+                off: op.next,
+                len,
+            };
+            let psn = p.tx.push(part, len, now);
+            op.next += u64::from(len);
+            op.unacked += 1;
+            if op.next >= op.total {
+                op.cut = true;
+                p.pending.pop_front();
+            }
+            self.build(pi, psn, part);
+        }
+    }
+
+    /// Builds a packet and puts it into the batch.
+    pub(super) fn build(&mut self, pi: u32, psn: u32, part: Part) {
+        let (Some(p), Some(op)) = (self.peers.get_mut(pi), self.ops.get(part.op)) else {
+            return;
+        };
+        let mut body = UserMem::EMPTY;
+        let kind = match op.kind {
+            OpKind::Send { .. } => Kind::Send,
+            OpKind::Write { key, addr, imm } => Kind::Write {
+                op: part.op,
+                key,
+                addr: addr.wrapping_add(part.off),
+                total: op.total as u32,
+                imm,
+            },
+            OpKind::ReadReq { id, key, addr, len } => Kind::ReadReq { id, key, addr, len },
+            OpKind::ReadResp { id, key, addr } => {
+                // The region may be gone by now, closed while the answer was on its way: then the
+                // reader is told so in place of the data.
+                let at = addr.wrapping_add(part.off);
+                match self
+                    .mem
+                    .access()
+                    .find(key, at, u64::from(part.len), FI_REMOTE_READ)
+                {
+                    Ok(m) => {
+                        body = m;
+                        Kind::ReadResp { id, off: part.off }
+                    }
+                    Err(_) => Kind::ReadResp { id, off: READ_GONE },
+                }
+            }
+            OpKind::Ping => Kind::Ping,
+        };
+        let (ack_flow, ack_cum) =
+            p.rx.as_ref()
+                .filter(|r| !r.has_refused())
+                .map_or((0, 0), |r| (r.id, r.cum()));
+        let head = Head {
+            dst_qkey: p.addr.qkey,
+            src_qkey: self.me.qkey,
+            flow: p.tx.id,
+            psn,
+            una: p.tx.una(),
+            ack_flow,
+            ack_cum,
+            kind,
+        };
+        let mut d = Datagram {
+            to: p.to,
+            head: [0; HEAD_MAX],
+            head_len: 0,
+            body,
+        };
+        d.head_len = head.emit(&mut d.head);
+        let mut payload_at = 0;
+        p.replied |= matches!(op.kind, OpKind::Send { .. } | OpKind::Write { .. });
+        if let OpKind::Send { head_len } = op.kind {
+            if let (Some(to), Some(from)) = (
+                d.head.get_mut(d.head_len..d.head_len + head_len),
+                op.copy.get(..head_len),
+            ) {
+                to.copy_from_slice(from);
+                d.head_len += head_len;
+            }
+            payload_at = head_len;
+        }
+        if !op.user.is_empty() {
+            d.body = op.user.part(part.off as usize, part.len as usize);
+        } else if let Some(b) = op
+            .copy
+            .get(payload_at + part.off as usize..)
+            .filter(|b| !b.is_empty())
+        {
+            let n = b.len().min(part.len as usize);
+            // SAFETY: the buffer belongs to the operation, which outlives the batch: `flush` runs
+            // before anything can finish the operation.
+            let m = unsafe { UserMem::new([(b.as_ptr().cast::<c_void>(), n)]) };
+            d.body = m.unwrap_or(UserMem::EMPTY);
+        }
+        if let Some(r) = p.rx.as_mut().filter(|r| !r.needs_detail()) {
+            // The acknowledgement rides along.
+            r.acked();
+            p.rx_bytes = 0;
+        }
+        self.out.push(d);
+    }
+
+    /// Hands the batch to the kernel.
+    pub(super) fn flush(&mut self, now: u64) {
+        if self.out.is_empty() {
+            return;
+        }
+        if self.faults.is_some() {
+            self.flush_with_faults(now);
+        } else if self.cfg.gso {
+            self.flush_runs();
+        } else {
+            self.sock.send(&self.out);
+        }
+        self.out.clear();
+    }
+
+    pub(super) fn flush_runs(&mut self) {
+        let mut rest = self.out.as_slice();
+        let size = |d: &Datagram| d.head_len + d.body.len();
+        while let Some(first) = rest.first() {
+            let len = size(first);
+            let most = (65_000 / len.max(1)).clamp(1, BATCH);
+            let n = rest
+                .iter()
+                .take(most)
+                .take_while(|d| d.to == first.to && size(d) == len)
+                .count();
+            let (run, tail) = rest.split_at(n.max(1));
+            if run.len() < 2 || !self.sock.send_run(run, len) {
+                self.sock.send(run);
+            }
+            rest = tail;
+        }
+    }
+
+    pub(super) fn flush_with_faults(&mut self, now: u64) {
+        let Some(f) = self.faults.as_mut() else {
+            return;
+        };
+        for d in &self.out {
+            match f.fate(now) {
+                Fate::Lose => {}
+                Fate::Send => self.sock.send(core::slice::from_ref(d)),
+                Fate::Double => {
+                    self.sock.send(core::slice::from_ref(d));
+                    self.sock.send(core::slice::from_ref(d));
+                }
+                Fate::Hold(at) => f.hold(at, (d.to, d.flatten())),
+            }
+        }
+    }
+
+    pub(super) fn release_held(&mut self, now: u64) {
+        let Some(f) = self.faults.as_mut() else {
+            return;
+        };
+        for (to, bytes) in f.due(now) {
+            // SAFETY: `bytes` lives until the end of this iteration, after the system call.
+            let m = unsafe { UserMem::new([(bytes.as_ptr().cast::<c_void>(), bytes.len())]) };
+            let d = Datagram {
+                to,
+                head: [0; HEAD_MAX],
+                head_len: 0,
+                body: m.unwrap_or(UserMem::EMPTY),
+            };
+            self.sock.send(&[d]);
+        }
+    }
+
+    // ---- acknowledging -------------------------------------------------------------------
+
+    pub(super) fn owe(&mut self, pi: u32) {
+        if let Some(p) = self.peers.get_mut(pi).filter(|p| !p.owed) {
+            p.owed = true;
+            self.owed.push(pi);
+        }
+    }
+
+    /// Sends the acknowledgements that are due; all of them with `force`.
+    pub(super) fn ack(&mut self, now: u64, force: bool) {
+        let mut i = 0;
+        while let Some(pi) = self.owed.get(i).copied() {
+            let Some(p) = self.peers.get_mut(pi) else {
+                self.owed.swap_remove(i);
+                continue;
+            };
+            let done = match p.rx.as_mut() {
+                None => true,
+                Some(r) if r.unacked == 0 => true,
+                Some(r) => {
+                    r.idle_polls += 1;
+                    let due = force
+                        || p.ack_now
+                        || r.unacked >= ACK_PACKETS
+                        || p.rx_bytes >= ACK_BYTES
+                        || r.needs_detail()
+                        || r.idle_polls > ACK_IDLE;
+                    if due {
+                        self.push_ack(pi);
+                    }
+                    due
+                }
+            };
+            if done {
+                self.owed.swap_remove(i);
+                if let Some(p) = self.peers.get_mut(pi) {
+                    p.owed = false;
+                    p.ack_now = false;
+                }
+            } else {
+                i += 1;
+            }
+        }
+        self.flush(now);
+    }
+
+    pub(super) fn push_ack(&mut self, pi: u32) {
+        let rcvbuf = self.sock.rcvbuf();
+        let Some(p) = self.peers.get_mut(pi) else {
+            return;
+        };
+        let Some(r) = p.rx.as_mut() else { return };
+        let mut words = [0u64; MAX_WORDS];
+        let n = r.words(&mut words);
+        let errs = r.errors();
+        let head = Head {
+            dst_qkey: p.addr.qkey,
+            src_qkey: self.me.qkey,
+            flow: p.tx.id,
+            psn: 0,
+            una: p.tx.una(),
+            ack_flow: r.id,
+            ack_cum: r.cum(),
+            kind: Kind::Ack {
+                bytes: (rcvbuf * 5 / 8).min(u32::MAX as usize) as u32,
+                packets: (rcvbuf / 2048).clamp(16, 1024) as u16,
+                words: n as u8,
+                errs: errs.len() as u8,
+            },
+        };
+        let mut d = Datagram {
+            to: p.to,
+            head: [0; HEAD_MAX],
+            head_len: 0,
+            body: UserMem::EMPTY,
+        };
+        let mut at = head.emit(&mut d.head);
+        let mut put = |bytes: &[u8]| {
+            if let Some(to) = d.head.get_mut(at..at + bytes.len()) {
+                to.copy_from_slice(bytes);
+                at += bytes.len();
+            }
+        };
+        for w in words.iter().take(n) {
+            put(&w.to_le_bytes());
+        }
+        for (psn, status) in errs {
+            put(&psn.to_le_bytes());
+            put(&(status as u32).to_le_bytes());
+        }
+        d.head_len = at;
+        r.acked();
+        p.rx_bytes = 0;
+        self.out.push(d);
+    }
+
+    // ---- receiving -----------------------------------------------------------------------
+}
