@@ -276,6 +276,15 @@ impl Outbox {
         all
     }
 
+    /// Finds out how a peer is reached whom nothing was sent to yet: what is read or written now goes by the adapter,
+    /// what comes later perhaps not.
+    #[inline]
+    pub fn acquaint(&mut self, peer: PeerId, addr: &QpAddr) {
+        if let None | Some(Route::Unknown) = self.routes.get(peer as usize) {
+            self.call(peer, addr);
+        }
+    }
+
     /// Hands a packet of up to [`RECORD_MAX`] bytes to a peer: `head`, then `body` or, without one, `bytes`.
     #[inline]
     pub fn send(

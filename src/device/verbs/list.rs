@@ -27,7 +27,26 @@ pub fn adapters() -> &'static [Adapter] {
     LIST.get_or_init(|| lib().map(find).unwrap_or_default())
 }
 
+/// Where a kernel does not copy pinned pages for the child of a fork(2) (before 5.12), the parent's next store may leave them to
+/// the child, and the adapter on the wrong ones: libibverbs can keep them out of children, when told before it is used.
+fn survive_forks(lib: &Lib) {
+    if !crate::core::params::efa_bool("fork_safe", false) {
+        return;
+    }
+    // SAFETY: no arguments.
+    let e = unsafe { (lib.ibv_fork_init)() };
+    if e != 0 {
+        crate::warn_log!(
+            FI_LOG_FABRIC,
+            "FI_EFA_FORK_SAFE: ibv_fork_init failed ({}): something has registered memory before; processes that call \
+             fork() may lose what is registered, unless the kernel is 5.12 or newer",
+            crate::core::errno::text(e)
+        );
+    }
+}
+
 fn find(lib: &'static Lib) -> Vec<Adapter> {
+    survive_forks(lib);
     let mut list = Vec::new();
     let mut count = 0;
     // SAFETY: the list has `count` devices and is freed once; contexts stay open.

@@ -413,6 +413,7 @@ macro_rules! functions {
 }
 
 functions! {
+    ibverbs: ibv_fork_init() -> c_int;
     ibverbs: ibv_get_device_list(*mut c_int) -> *mut *mut c_void;
     ibverbs: ibv_free_device_list(*mut *mut c_void);
     ibverbs: ibv_get_device_name(*mut c_void) -> *const c_char;

@@ -52,7 +52,7 @@ pub const TABLE: &[Def] = &[
     d("inter_min_read_write_size", INT, "Smallest emulated write that its target reads, bytes. Default 65536."),
     d("inter_read_segment_size", INT, "Largest single read of a message, bytes. Default 1073741824."),
     d("runt_size", INT, "Bytes of a message sent ahead of its read. Default 0, none."),
-    d("fork_safe", BOOL, "Keep registered memory usable after fork(2). No effect: the software adapter pins nothing."),
+    d("fork_safe", BOOL, "Keep registered memory usable after fork(2) on kernels before 5.12 (ibv_fork_init(3)). Default 0. The software adapter pins nothing."),
     d("use_device_rdma", BOOL, "Use the adapter's RDMA; else reads and writes are emulated with messages. Default 1."),
     d("use_sm2", BOOL, "Use provider sm2 for shared memory. No effect."),
     d("use_huge_page", BOOL, "Huge pages for packets of a real adapter. No effect: taken when the system has some free, never missed."),

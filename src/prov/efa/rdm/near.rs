@@ -221,6 +221,7 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Sent {
     let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(peer)) else {
         return Sent::Elsewhere;
     };
+    near.acquaint(peer, addr);
     let local = match &r.data {
         Data::User(m) => Local::Mem(m),
         Data::Inject(b) => Local::Bytes(b),
