@@ -158,6 +158,11 @@ pub fn all(bin: &Path) -> Vec<Case> {
         }
     }
     v.extend(direct());
+    for o in ["write", "writedata", "read"] {
+        let args = format!("-o {o} -S 1,64,4096,100000 -v -I 50 -W 8 -f efa-direct");
+        v.push(Case::pair("fi_rma_bw", &args));
+        v.push(Case::pair("fi_rma_bw", &args).far());
+    }
     // Two processes' worth of work on the defaults, unverified and with injection.
     v.push(Case::pair(
         "fi_rma_pingpong",

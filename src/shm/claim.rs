@@ -26,6 +26,8 @@ pub const ACCESS: u8 = 0x80;
 pub const WRITE: u8 = 0xa0;
 pub const READ: u8 = 0xa1;
 pub const ATOMIC: u8 = 0xa2;
+/// A message whose writer waits until it has been taken in.
+pub const MESSAGE: u8 = 0xa3;
 /// Bytes in front of an access's data: key, address, and a word of the kind.
 pub const HEAD: usize = 24;
 
@@ -135,6 +137,12 @@ pub struct Answer<'a> {
     pub(super) map: &'a Map,
     /// Of the record's word.
     pub(super) word: usize,
+}
+
+/// Whether an access is the target's alone.
+#[inline]
+pub fn is_target_s(kind: u8) -> bool {
+    kind > READ
 }
 
 impl Answer<'_> {

@@ -4,7 +4,7 @@
 //! kept until then: a read's answer lies in it. Which accesses go into the ring at all is decided here, by how the
 //! last ones fared: a target that does not poll is waited for once, for [`WAIT`], and then left alone for a while.
 
-use super::claim::{self, Back, Ledger, ATOMIC};
+use super::claim::{self, Back, Ledger};
 use super::ring::Writer;
 use super::table::Local;
 use super::thread::Thread;
@@ -16,8 +16,9 @@ use core::sync::atomic::{compiler_fence, Ordering::*};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A target that has done nothing for so long is not waited for, nanoseconds.
-const WAIT: u64 = 100_000;
+/// A target that has done nothing for so long is not waited for, nanoseconds: longer than the pauses of a shared
+/// processor, which are some 130 us.
+const WAIT: u64 = 300_000;
 /// The clock is read with every so-manieth look in vain.
 const LOOKS: u32 = 64;
 /// So many accesses we do ourselves before we try the ring again; after each failure twice as many.
@@ -30,7 +31,7 @@ const BURST: u32 = 16;
 /// A read, write or atomic of a peer's memory.
 #[derive(Clone, Copy)]
 pub struct Access<'a> {
-    /// [`claim::WRITE`], [`claim::READ`] or [`claim::ATOMIC`].
+    /// [`claim::WRITE`] or another of these.
     pub kind: u8,
     /// The caller's; the highest bit is not.
     pub flags: u8,
@@ -102,11 +103,13 @@ pub struct Debts {
     /// What the target said last: how far it is, and how many failed.
     done: u64,
     faults: u64,
-    /// Atomics among them: what comes after one cannot be taken back.
+    /// Atomics and messages among them: what comes after one cannot be taken back.
     atomics: u32,
     /// Accesses to do ourselves, and how many it was last time.
     alone: u32,
     penalty: u32,
+    /// Its reader was awake when last looked, or was to be woken.
+    awake: bool,
     /// What we had taken back when last looked.
     back: u64,
     /// Silent accesses that we did ourselves.
@@ -129,13 +132,26 @@ impl Debts {
             self.alone -= 1;
             return false;
         }
-        self.atomics == 0 && !ring.asleep()
+        if ring.asleep() && self.awake {
+            // It has not polled for long, or has had nothing to find: it is woken when it has been left alone as after a
+            // failure.
+            self.awake = false;
+            self.leave_alone();
+            return false;
+        }
+        self.awake = true;
+        self.atomics == 0
+    }
+
+    fn leave_alone(&mut self) {
+        self.penalty = (2 * self.penalty).clamp(ALONE.0, ALONE.1);
+        self.alone = self.penalty;
     }
 
     /// Whether an access shall go into the ring.
     #[inline]
     pub fn trusts(&mut self, a: &Access, ring: &Writer, ledger: Option<&Ledger>) -> bool {
-        if a.kind == ATOMIC {
+        if claim::is_target_s(a.kind) {
             return true;
         }
         let Some(ledger) = ledger else { return false };
@@ -162,7 +178,7 @@ impl Debts {
     ) -> bool {
         let first = self.owed.is_empty();
         let end = ring.at();
-        let atomic = a.kind == ATOMIC;
+        let atomic = claim::is_target_s(a.kind);
         if first {
             ring.keep(Some(start));
             // What came before the last one that is owed is done.
@@ -247,8 +263,7 @@ impl Debts {
             return;
         }
         self.back = back;
-        self.penalty = (2 * self.penalty).clamp(ALONE.0, ALONE.1);
-        self.alone = self.penalty;
+        self.leave_alone();
     }
 
     /// A look in vain: after long ones we do what the target does not.

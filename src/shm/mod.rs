@@ -24,7 +24,7 @@ mod thread;
 use crate::core::params;
 use crate::device::QpAddr;
 use crate::types::*;
-pub use claim::{ATOMIC, HEAD as ACCESS_HEAD, READ, WRITE};
+pub use claim::{ATOMIC, HEAD as ACCESS_HEAD, MESSAGE as CONFIRMED, READ, WRITE};
 pub use debts::{Access, Ended, Note};
 pub use inbox::{Inbox, Seen, Verdict};
 pub use outbox::Outbox;

@@ -1,6 +1,6 @@
 //! The way out: which way packets reach each peer, and its ring.
 
-use super::claim::{Ledger, ACCESS};
+use super::claim::{self, Ledger, ACCESS};
 use super::debts::{Access, Debts, Ended, Lost, Note};
 use super::ring::{Full, Writer};
 use super::sock;
@@ -189,7 +189,7 @@ impl Outbox {
         let what = What {
             kind: a.kind,
             flags: a.flags | ACCESS,
-            message: false,
+            message: a.kind == claim::MESSAGE,
         };
         let words = [a.key, a.addr, a.word];
         let written = match o.ring.access(what, words, &a.data, a.into.len()) {
@@ -277,11 +277,12 @@ impl Outbox {
     }
 
     /// Finds out how a peer is reached whom nothing was sent to yet: what is read or written now goes by the adapter,
-    /// what comes later perhaps not.
+    /// what comes later perhaps not. `false` when it has too many callers just now.
     #[inline]
-    pub fn acquaint(&mut self, peer: PeerId, addr: &QpAddr) {
-        if let None | Some(Route::Unknown) = self.routes.get(peer as usize) {
-            self.call(peer, addr);
+    pub fn acquaint(&mut self, peer: PeerId, addr: &QpAddr) -> bool {
+        match self.routes.get(peer as usize) {
+            None | Some(Route::Unknown) => self.call(peer, addr),
+            _ => true,
         }
     }
 
@@ -296,10 +297,8 @@ impl Outbox {
         body: &UserMem,
         bytes: &[u8],
     ) -> Sent {
-        if let None | Some(Route::Unknown) = self.routes.get(peer as usize) {
-            if !self.call(peer, addr) {
-                return Sent::Busy;
-            }
+        if !self.acquaint(peer, addr) {
+            return Sent::Busy;
         }
         self.send_known(peer, what, head, body, bytes)
     }

@@ -515,7 +515,7 @@ impl Reader {
     /// The access that was looked at is done, and taken.
     #[inline]
     pub fn did(&mut self, kind: u8, len: usize) {
-        if kind == claim::ATOMIC {
+        if claim::is_target_s(kind) {
             self.claim.wakes();
         }
         self.claim.advance(&self.map, self.at, len);

@@ -6,7 +6,7 @@
 
 use super::near;
 use super::port::EpPort;
-use super::{failure, Data, RmaReq, UserOp};
+use super::{failure, Data, MsgReq, RmaReq, UserOp};
 use crate::device::any::Dev;
 use crate::device::{Device, Status};
 use crate::hmem::{arith, atomic, Piece, UserMem};
@@ -192,6 +192,37 @@ fn go_on(l: &mut Long, port: &mut EpPort) -> Option<Option<Failure>> {
     Some(None)
 }
 
+/// Sends a message whose completion says that the peer has taken it in, where there is no protocol to say so.
+pub fn confirmed(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Sent {
+    let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(peer)) else {
+        return Sent::Elsewhere;
+    };
+    let a = Access {
+        kind: shm::CONFIRMED,
+        flags: if r.cq_data.is_some() { WITH_DATA } else { 0 },
+        key: 0,
+        addr: 0,
+        word: r.cq_data.unwrap_or(0),
+        data: match &r.data {
+            Data::User(m) => Local::Mem(m),
+            Data::Inject(b) => Local::Bytes(b),
+        },
+        into: Piece::EMPTY,
+        silent: false,
+    };
+    let note = Note {
+        context: r.common.context,
+        len: r.data.len(),
+        flags: near::send_flags(false),
+        op: None,
+        report,
+    };
+    if !near.acquaint(peer, addr) {
+        return Sent::Busy;
+    }
+    near.post(peer, &a, note)
+}
+
 /// An atomic on one piece of a peer's memory.
 pub struct AtomicAccess<'a> {
     pub datatype: fi_datatype,
@@ -291,10 +322,10 @@ pub struct Did {
     pub data: Option<u64>,
 }
 
-/// Whether a record is an access.
+/// Whether a record is an access to memory.
 #[inline]
 pub fn is(record: &Record) -> bool {
-    record.kind >= shm::WRITE
+    (shm::WRITE..=shm::ATOMIC).contains(&record.kind)
 }
 
 /// What serving accesses takes.

@@ -17,7 +17,7 @@ use crate::device::QpAddr;
 use crate::hmem::UserMem;
 use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected};
 use crate::prov::efa::cq::Entry;
-use crate::shm::{Denied, Local, Outbox, Record, Sent, What, RECORD_MAX};
+use crate::shm::{Denied, Local, Outbox, Record, Sent, What, ACCESS_HEAD, CONFIRMED, RECORD_MAX};
 use crate::types::*;
 use std::collections::VecDeque;
 
@@ -271,7 +271,11 @@ pub fn tell(
 #[inline]
 pub fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
     match record.kind {
-        MESSAGE => message(from, record, rq, port),
+        MESSAGE => {
+            if let Some(head) = head_of(record) {
+                message(from, record, head, rq, port);
+            }
+        }
         ACCESS => {
             let [key, len, data] = [0, 8, 16].map(|at| record.word(at));
             let len = len as usize;
@@ -281,14 +285,24 @@ pub fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpP
             port.remote_access(key, len, record.flags & WROTE != 0);
         }
         LONG..=GO => stream::arrived(from, record, rq, port),
+        CONFIRMED => {
+            let data = record.flags & access::WITH_DATA != 0;
+            let head = Head {
+                bytes: ACCESS_HEAD,
+                tag: None,
+                cq_data: data.then(|| record.words()[2]),
+            };
+            if record.len >= ACCESS_HEAD {
+                message(from, record, head, rq, port);
+            }
+        }
         _ if access::is(record) => access::arrived(from, record, port),
         _ => {}
     }
 }
 
 #[inline]
-fn message(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
-    let Some(head) = head_of(record) else { return };
+fn message(from: PeerId, record: &Record, head: Head, rq: &mut RecvQueue, port: &mut EpPort) {
     let (tag, cq_data) = (head.tag, head.cq_data);
     let len = (record.len - head.bytes) as u64;
     let Some(place) = rq.place(from, tag, len, |s| port.adopt(s)) else {

@@ -6,7 +6,7 @@
 
 use super::port::{ep_port, EpPort};
 use super::work::Work;
-use super::{near, raw, stream, Kind, Live, UserOp};
+use super::{access, near, raw, stream, Kind, Live, UserOp};
 use crate::core::Result;
 use crate::device::QueuePair;
 use crate::hmem::UserMem;
@@ -322,6 +322,13 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     let peer = port.av.ok_or(FI_ENOAV)?.peer(r.to, port.peers)?;
     let report = r.common.reports(&r.data, ep.tx, flags);
     let confirmed = flags & FI_DELIVERY_COMPLETE != 0;
+    if confirmed && ep.kind == Kind::Direct && r.common.done.is_none() {
+        match access::confirmed(&mut port, peer, r, report) {
+            Sent::Done => return Ok(()),
+            Sent::Busy => return Err(FI_EAGAIN),
+            Sent::Elsewhere => {}
+        }
+    }
     if !confirmed {
         match near::send(&mut port, peer, r, report) {
             Sent::Done => return Ok(()),
