@@ -210,6 +210,12 @@ impl Ledger {
         self.upto.store(end, Release);
     }
 
+    /// What lies before this has been done, and may be written over.
+    #[inline]
+    pub fn begins(&self, at: u64) {
+        self.from.store(at, Release);
+    }
+
     /// Position of the first access that may not be done, if there is one.
     pub fn pending(&self) -> Option<u64> {
         let done = self.ring.word(DONE).load(Acquire);
@@ -247,11 +253,17 @@ impl Ledger {
         let upto = self.upto.load(Acquire);
         let told = ring.word(DONE).load(Relaxed);
         let taken = ring.word(TAKEN).load(Relaxed);
-        let mut at = self.from.load(Relaxed).max(told).max(taken);
+        let mut at = self.from.load(Acquire).max(told).max(taken);
         let mut n = 0;
         while at < upto && n < most {
             let pos = at as usize % SIZE;
-            let word = ring.word(DATA + pos).load(Relaxed);
+            let word = ring.word(DATA + pos).load(Acquire);
+            // What the target has taken may have been written over meanwhile; what is not done has not.
+            let gone = ring.word(TAKEN).load(Acquire);
+            if gone > at {
+                at = gone.max(self.from.load(Acquire));
+                continue;
+            }
             if word == WRAP && pos > 0 {
                 at += (SIZE - pos) as u64;
                 continue;

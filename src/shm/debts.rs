@@ -100,7 +100,7 @@ impl Lost {
 #[derive(Default)]
 pub struct Debts {
     owed: VecDeque<Debt>,
-    /// What the target said last: how far it is, and how many failed.
+    /// What the target said last: how far it is; and how many failures have been told.
     done: u64,
     faults: u64,
     /// Atomics and messages among them: what comes after one cannot be taken back.
@@ -242,14 +242,21 @@ impl Debts {
                 all = false;
                 break;
             }
+            // A failure may be counted before its access is said to be done: what is counted here is what was told.
+            if e.status != Status::Ok {
+                self.faults = self.faults.wrapping_add(1);
+            }
             self.atomics -= u32::from(d.atomic);
             self.owed.pop_front();
         }
-        if all {
-            self.faults = faults;
+        let kept = self.owed.front().map(|d| d.start);
+        ring.keep(kept);
+        if let (Some(l), Some(at)) = (ledger, kept) {
+            l.begins(at);
         }
-        ring.keep(self.owed.front().map(|d| d.start));
-        self.judge(ledger);
+        if all {
+            self.judge(ledger);
+        }
         all
     }
 
@@ -284,7 +291,12 @@ impl Debts {
             self.since = t;
         } else if t.saturating_sub(self.since) >= WAIT {
             match l.take_back(BATCH) {
-                Back::Claimed | Back::Did(0) => self.since = t,
+                Back::Claimed => self.since = t,
+                // There is nothing of ours in its way, and no room: it is left alone.
+                Back::Did(0) => {
+                    self.since = t;
+                    self.leave_alone();
+                }
                 Back::Did(_) => {}
             }
         }
@@ -311,6 +323,7 @@ impl Debts {
 
     /// The peer is gone: what it has not done is lost.
     pub fn write_off(&mut self, ring: &mut Writer, peer: PeerId, lost: &mut Vec<Lost>) {
+        let before = lost.len();
         self.reap(ring, None, |e| {
             let (note, status) = (e.note, e.status);
             lost.push(Lost {
@@ -332,6 +345,8 @@ impl Debts {
                 addr,
             });
         }
-        lost.reverse();
+        if let Some(ours) = lost.get_mut(before..) {
+            ours.reverse();
+        }
     }
 }

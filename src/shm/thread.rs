@@ -300,6 +300,10 @@ impl Thread {
 impl Guarded {
     /// Takes back what the target has not touched since the last look. Whether another look is due.
     fn look(&mut self) -> bool {
+        // Its peer is gone, or its endpoint closed.
+        if Arc::strong_count(&self.ledger) == 1 {
+            return false;
+        }
         let pending = self.ledger.pending();
         if pending.is_none() {
             self.seen = None;

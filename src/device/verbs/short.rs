@@ -341,6 +341,11 @@ impl VerbsQp {
         kept
     }
 
+    /// Whether a request of this kind to a peer of the owner's is not over.
+    pub fn busy_with(&self, peer: u32) -> bool {
+        self.shorts.iter().flatten().any(|s| s.peer == peer)
+    }
+
     #[cold]
     fn way(&mut self, at: usize, addr: QpAddr) -> Option<Way> {
         let h = self.route(&addr).ok()?;

@@ -183,6 +183,14 @@ fn go_on(l: &mut Long, port: &mut EpPort) -> Option<Option<Failure>> {
         }
     }
     if l.cq_data.is_some() {
+        // The peer hears of it when everything is there, and of nothing else.
+        let op = port.ops.get(l.ctx)?;
+        if op.failed.is_some() {
+            return Some(None);
+        }
+        if op.parts > 1 {
+            return None;
+        }
         let addr = port.peers.addr(l.peer)?;
         let told = near::tell(near, l.peer, addr, (l.key, l.mem.len(), l.cq_data, true));
         if told == Sent::Busy {

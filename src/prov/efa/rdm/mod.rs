@@ -403,10 +403,11 @@ impl Ep {
         quiet & l.qp.arm() & l.hub.as_mut().is_none_or(near)
     }
 
-    /// Whether accesses to a peer's memory through its ring are under way.
-    fn owes_near(&self, peer: PeerId) -> bool {
-        let hub = self.live.as_ref().and_then(|l| l.hub.as_ref());
-        hub.is_some_and(|h| h.outbox.owes_to(peer))
+    /// Whether something is under way to a peer that is no operation: accesses in its ring, plain requests of an adapter.
+    fn owes(&self, peer: PeerId) -> bool {
+        let Some(l) = &self.live else { return false };
+        let near = l.hub.as_ref().is_some_and(|h| h.outbox.owes_to(peer));
+        near || matches!(&l.qp, Qp::Verbs(q) if q.busy_with(peer))
     }
 
     /// Its queue pair, once enabled.

@@ -168,8 +168,8 @@ impl Work {
 
 /// Whether operations of this endpoint to this peer have not ended.
 pub fn under_way(s: &State, ep: u32, peer: PeerId) -> bool {
-    let near = s.eps.get(ep).is_some_and(|e| e.owes_near(peer));
-    near || s.ops.iter().any(|(_, o)| {
+    let owes = s.eps.get(ep).is_some_and(|e| e.owes(peer));
+    owes || s.ops.iter().any(|(_, o)| {
         o.owner == ep && o.kind == OpKind::User && o.peer == peer && o.flags & FI_RECV == 0
     })
 }

@@ -145,7 +145,7 @@ pub fn poll(
             };
             let (at, to) = match d.taken {
                 Some(_) => (1, lane.received_to),
-                None => (cntr_index(s.flags), lane.sent_to),
+                None => (cntr_index(s.flags), ep.tx.map(|b| b.cq)),
             };
             count_at(at, entry.len);
             if !s.report || out.give(to, entry) {
@@ -163,7 +163,7 @@ pub fn poll(
                     Verbs::Sent(s) => {
                         count_at(cntr_index(s.flags), s.data.len());
                         let e = ended_entry(s.context, s.flags, s.data.len());
-                        (lane.sent_to, s.report, e)
+                        (ep.tx.map(|b| b.cq), s.report, e)
                     }
                     Verbs::Packet(from, bytes) => {
                         let plain = |e: &Eager| e.tag.is_none_or(|t| t & COLLECTIVE_TAG == 0);
