@@ -207,6 +207,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "operations",
         "bad_input",
         "peer_death",
+        "absent_target",
         "collectives",
         "asan/bad_input",
         "asan/operations",
@@ -215,7 +216,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
     ] {
         v.push(Case::single(p));
     }
-    for p in ["operations", "peer_death", "collectives"] {
+    for p in ["operations", "peer_death", "absent_target", "collectives"] {
         v.push(Case::single(p).far());
     }
     // An external provider is found, and nothing else answers to its name.

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Reads and writes end, and have done what they say, although the target does not call in: with room between the two
+ * processes, and when messages that nobody takes have left none. Both ways of completion: entries and counters of injected writes.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+#define SIZE ((size_t) 1 << 20)
+#define COUNT 200
+#define LIMIT 30.0
+#define DO(call) \
+	do { \
+		long r_ = (long) (call); \
+		if (r_ < 0) { \
+			printf("%s: %ld (%s)\n", #call, r_, fi_strerror((int) -r_)); \
+			exit(EXIT_FAILURE); \
+		} \
+	} while (0)
+
+static struct fi_info *info;
+static struct fid_fabric *fabric;
+static struct fid_domain *domain;
+static struct fid_av *av;
+static struct fid_cq *cq;
+static struct fid_cntr *writes;
+static struct fid_ep *ep;
+static struct fid_mr *mr;
+static unsigned char *buf;
+
+struct hello {
+	char addr[32];
+	uint64_t at, key;
+};
+
+static struct hello open_all(void)
+{
+	struct fi_info *hints = fi_allocinfo();
+	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
+	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
+	struct fi_av_attr aa = { .type = FI_AV_TABLE };
+	struct hello me;
+	size_t len = sizeof(me.addr);
+
+	hints->caps = FI_MSG | FI_RMA;
+	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+	hints->fabric_attr->prov_name = strdup("efa");
+	hints->fabric_attr->name = strdup("efa");
+	DO(fi_getinfo(FI_VERSION(1, 21), NULL, NULL, 0, hints, &info));
+	fi_freeinfo(hints);
+	DO(fi_fabric(info->fabric_attr, &fabric, NULL));
+	DO(fi_domain(fabric, info, &domain, NULL));
+	DO(fi_av_open(domain, &aa, &av, NULL));
+	DO(fi_cq_open(domain, &ca, &cq, NULL));
+	DO(fi_cntr_open(domain, &na, &writes, NULL));
+	DO(fi_endpoint(domain, info, &ep, NULL));
+	DO(fi_ep_bind(ep, &av->fid, 0));
+	DO(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
+	DO(fi_ep_bind(ep, &writes->fid, FI_WRITE));
+	DO(fi_enable(ep));
+	buf = calloc(1, SIZE);
+	DO(fi_mr_reg(domain, buf, SIZE, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
+	DO(fi_getname(&ep->fid, me.addr, &len));
+	me.at = (uintptr_t) buf;
+	me.key = fi_mr_key(mr);
+	return me;
+}
+
+static double now_s(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double) t.tv_sec + (double) t.tv_nsec * 1e-9;
+}
+
+/* Takes one message, says so, and sleeps in read(2) from then on. */
+static int target(int fd)
+{
+	struct hello me = open_all(), other;
+	struct fi_cq_data_entry e;
+	fi_addr_t to;
+	char c = 0;
+
+	if (write(fd, &me, sizeof(me)) != sizeof(me) || read(fd, &other, sizeof(other)) != sizeof(other))
+		return EXIT_FAILURE;
+	DO(fi_av_insert(av, other.addr, 1, &to, 0, NULL));
+	DO(fi_recv(ep, buf, 8, NULL, FI_ADDR_UNSPEC, NULL));
+	while (fi_cq_read(cq, &e, 1) < 1)
+		;
+	if (write(fd, &c, 1) != 1)
+		return EXIT_FAILURE;
+	return read(fd, &c, 1) == 1 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+/* One entry, or the end. */
+static void completion(double until)
+{
+	struct fi_cq_data_entry e;
+	struct fi_cq_err_entry err;
+	ssize_t r;
+
+	while ((r = fi_cq_read(cq, &e, 1)) == -FI_EAGAIN)
+		if (now_s() > until) {
+			printf("no completion within %.0f s\n", LIMIT);
+			exit(EXIT_FAILURE);
+		}
+	if (r == -FI_EAVAIL) {
+		memset(&err, 0, sizeof(err));
+		DO(fi_cq_readerr(cq, &err, 0));
+		printf("%s\n", fi_cq_strerror(cq, err.prov_errno, err.err_data, NULL, 0));
+		exit(EXIT_FAILURE);
+	}
+	DO(r);
+}
+
+#define UNTIL_ROOM(call) \
+	do { \
+		long r_; \
+		while ((r_ = (long) (call)) == -FI_EAGAIN) { \
+			uint64_t ignored_ = fi_cntr_read(writes); \
+			(void) ignored_; \
+			if (now_s() > until) { \
+				printf("%s: no room within %.0f s\n", #call, LIMIT); \
+				exit(EXIT_FAILURE); \
+			} \
+		} \
+		DO(r_); \
+	} while (0)
+
+static void write_and_read_back(fi_addr_t to, const struct hello *other, size_t len, unsigned round)
+{
+	double until = now_s() + LIMIT;
+	uint64_t before = fi_cntr_read(writes), wrote;
+
+	for (unsigned i = 0; i < COUNT; i++) {
+		memset(buf, (int) (round * 7 + i + 1), len);
+		if (len <= 64) {
+			UNTIL_ROOM(fi_inject_write(ep, buf, len, to, other->at, other->key));
+			while ((wrote = fi_cntr_read(writes)) < before + i + 1)
+				if (now_s() > until) {
+					printf("%llu injected writes of %u are counted\n",
+					       (unsigned long long) (wrote - before), i + 1);
+					exit(EXIT_FAILURE);
+				}
+		} else {
+			UNTIL_ROOM(fi_write(ep, buf, len, NULL, to, other->at, other->key, NULL));
+			completion(until);
+		}
+		memset(buf, 0, len);
+		UNTIL_ROOM(fi_read(ep, buf, len, NULL, to, other->at, other->key, NULL));
+		completion(until);
+		for (size_t k = 0; k < len; k += len < 64 ? 1 : len / 64)
+			if (buf[k] != (unsigned char) (round * 7 + i + 1)) {
+				printf("%zu bytes, %u: byte %zu is %u\n", len, i, k, buf[k]);
+				exit(EXIT_FAILURE);
+			}
+	}
+}
+
+int main(void)
+{
+	static const size_t sizes[] = { 8, 4096, 100000, SIZE };
+	struct hello me, other;
+	int pair[2], status;
+	unsigned filled = 0;
+	fi_addr_t to;
+	pid_t child;
+	char c = 0;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		return EXIT_FAILURE;
+	child = fork();
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		_exit(target(pair[1]));
+	}
+	close(pair[1]);
+	me = open_all();
+	if (read(pair[0], &other, sizeof(other)) != sizeof(other) || write(pair[0], &me, sizeof(me)) != sizeof(me))
+		return EXIT_FAILURE;
+	DO(fi_av_insert(av, other.addr, 1, &to, 0, NULL));
+	DO(fi_send(ep, buf, 8, NULL, to, NULL));
+	completion(now_s() + LIMIT);
+	if (read(pair[0], &c, 1) != 1)
+		return EXIT_FAILURE;
+	for (unsigned full = 0; full < 2; full++) {
+		for (unsigned s = 0; s < sizeof(sizes) / sizeof(*sizes); s++)
+			write_and_read_back(to, &other, sizes[s], 4 * full + s);
+		/* Nobody takes these; beyond a million they have found room for ever. */
+		while (!full && filled < 1000000 && fi_inject(ep, buf, 64, to) == 0)
+			filled++;
+	}
+	if (write(pair[0], &c, 1) != 1 || waitpid(child, &status, 0) != child || status != 0)
+		return EXIT_FAILURE;
+	printf("done, the second time behind %u messages\n", filled);
+	return EXIT_SUCCESS;
+}
