@@ -69,6 +69,7 @@ $(BUILD)/ext/libext-fi.so: abi-tests/c/ext_provider.c $(LIB) $(HEADERS)
 	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -shared -fPIC -Iinclude -o $@ $< -L$(BUILD)/lib -lfabric
 
 # The address sanitizer watches the program and every malloc, free and copy of the library.
+$(BUILD)/bin/peer_death $(BUILD)/bin/absent_target $(BUILD)/bin/asan/peer_death: fabtests-compat/c/two.h
 $(BUILD)/bin/asan/%: %.c $(LIB) $(HEADERS)
 	mkdir -p $(BUILD)/bin/asan
 	$(CC) -std=c11 -D_GNU_SOURCE -O1 -g -fsanitize=address $(WARN) -Iinclude -o $@ $< \

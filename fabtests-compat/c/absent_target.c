@@ -3,101 +3,20 @@
  * Reads and writes end, and have done what they say, although the target does not call in: with room between the two
  * processes, and when messages that nobody takes have left none. Both ways of completion: entries and counters of injected writes.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <signal.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-#include <rdma/fabric.h>
-#include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
-#include <rdma/fi_endpoint.h>
-#include <rdma/fi_errno.h>
-#include <rdma/fi_rma.h>
+#include "two.h"
 
 #define SIZE ((size_t) 1 << 20)
 #define COUNT 200
 #define LIMIT 30.0
-#define DO(call) \
-	do { \
-		long r_ = (long) (call); \
-		if (r_ < 0) { \
-			printf("%s: %ld (%s)\n", #call, r_, fi_strerror((int) -r_)); \
-			exit(EXIT_FAILURE); \
-		} \
-	} while (0)
-
-static struct fi_info *info;
-static struct fid_fabric *fabric;
-static struct fid_domain *domain;
-static struct fid_av *av;
-static struct fid_cq *cq;
-static struct fid_cntr *writes;
-static struct fid_ep *ep;
-static struct fid_mr *mr;
-static unsigned char *buf;
-
-struct hello {
-	char addr[32];
-	uint64_t at, key;
-};
-
-static struct hello open_all(void)
-{
-	struct fi_info *hints = fi_allocinfo();
-	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
-	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
-	struct fi_av_attr aa = { .type = FI_AV_TABLE };
-	struct hello me;
-	size_t len = sizeof(me.addr);
-
-	hints->caps = FI_MSG | FI_RMA;
-	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-	hints->fabric_attr->prov_name = strdup("efa");
-	hints->fabric_attr->name = strdup("efa");
-	DO(fi_getinfo(FI_VERSION(1, 21), NULL, NULL, 0, hints, &info));
-	fi_freeinfo(hints);
-	DO(fi_fabric(info->fabric_attr, &fabric, NULL));
-	DO(fi_domain(fabric, info, &domain, NULL));
-	DO(fi_av_open(domain, &aa, &av, NULL));
-	DO(fi_cq_open(domain, &ca, &cq, NULL));
-	DO(fi_cntr_open(domain, &na, &writes, NULL));
-	DO(fi_endpoint(domain, info, &ep, NULL));
-	DO(fi_ep_bind(ep, &av->fid, 0));
-	DO(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
-	DO(fi_ep_bind(ep, &writes->fid, FI_WRITE));
-	DO(fi_enable(ep));
-	buf = calloc(1, SIZE);
-	DO(fi_mr_reg(domain, buf, SIZE, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
-	DO(fi_getname(&ep->fid, me.addr, &len));
-	me.at = (uintptr_t) buf;
-	me.key = fi_mr_key(mr);
-	return me;
-}
-
-static double now_s(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double) t.tv_sec + (double) t.tv_nsec * 1e-9;
-}
 
 /* Takes one message, says so, and sleeps in read(2) from then on. */
 static int target(int fd)
 {
-	struct hello me = open_all(), other;
+	struct hello me = open_all(SIZE), other;
 	struct fi_cq_data_entry e;
-	fi_addr_t to;
 	char c = 0;
 
-	if (write(fd, &me, sizeof(me)) != sizeof(me) || read(fd, &other, sizeof(other)) != sizeof(other))
-		return EXIT_FAILURE;
-	DO(fi_av_insert(av, other.addr, 1, &to, 0, NULL));
+	meet(fd, &me, &other);
 	DO(fi_recv(ep, buf, 8, NULL, FI_ADDR_UNSPEC, NULL));
 	while (fi_cq_read(cq, &e, 1) < 1)
 		;
@@ -164,8 +83,8 @@ static void write_and_read_back(fi_addr_t to, const struct hello *other, size_t 
 		UNTIL_ROOM(fi_read(ep, buf, len, NULL, to, other->at, other->key, NULL));
 		completion(until);
 		for (size_t k = 0; k < len; k += len < 64 ? 1 : len / 64)
-			if (buf[k] != (unsigned char) (round * 7 + i + 1)) {
-				printf("%zu bytes, %u: byte %zu is %u\n", len, i, k, buf[k]);
+			if ((unsigned char) buf[k] != (unsigned char) (round * 7 + i + 1)) {
+				printf("%zu bytes, %u: byte %zu is %d\n", len, i, k, buf[k]);
 				exit(EXIT_FAILURE);
 			}
 	}
@@ -189,10 +108,8 @@ int main(void)
 		_exit(target(pair[1]));
 	}
 	close(pair[1]);
-	me = open_all();
-	if (read(pair[0], &other, sizeof(other)) != sizeof(other) || write(pair[0], &me, sizeof(me)) != sizeof(me))
-		return EXIT_FAILURE;
-	DO(fi_av_insert(av, other.addr, 1, &to, 0, NULL));
+	me = open_all(SIZE);
+	to = meet(pair[0], &me, &other);
 	DO(fi_send(ep, buf, 8, NULL, to, NULL));
 	completion(now_s() + LIMIT);
 	if (read(pair[0], &c, 1) != 1)

@@ -4,98 +4,22 @@
  * long send it had begun to take, writes and a read. The survivor must get an error completion for
  * each within the time-out (FI_EFA_SOFT_TIMEOUT_MS), say who and why, and close everything.
  */
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-#include <rdma/fabric.h>
-#include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
-#include <rdma/fi_endpoint.h>
-#include <rdma/fi_errno.h>
-#include <rdma/fi_rma.h>
+#include "two.h"
 
 #define SIZE ((size_t) 64 << 20)
 #define WRITES 8
-#define DO(call) \
-	do { \
-		long r_ = (long) (call); \
-		if (r_ < 0) { \
-			printf("%s: %ld (%s)\n", #call, r_, fi_strerror((int) -r_)); \
-			exit(EXIT_FAILURE); \
-		} \
-	} while (0)
-
-static struct fi_info *info;
-static struct fid_fabric *fabric;
-static struct fid_domain *domain;
-static struct fid_av *av;
-static struct fid_cq *cq;
-static struct fid_ep *ep;
-static struct fid_mr *mr;
-static char *buf;
-
-struct hello {
-	char addr[32];
-	uint64_t at, key;
-};
-
-static struct hello open_all(void)
-{
-	struct fi_info *hints = fi_allocinfo();
-	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
-	struct fi_av_attr aa = { .type = FI_AV_TABLE };
-	struct hello me;
-	size_t len = sizeof(me.addr);
-
-	hints->caps = FI_MSG | FI_RMA;
-	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-	hints->fabric_attr->prov_name = strdup("efa");
-	DO(fi_getinfo(FI_VERSION(1, 21), NULL, NULL, 0, hints, &info));
-	fi_freeinfo(hints);
-	DO(fi_fabric(info->fabric_attr, &fabric, NULL));
-	DO(fi_domain(fabric, info, &domain, NULL));
-	DO(fi_av_open(domain, &aa, &av, NULL));
-	DO(fi_cq_open(domain, &ca, &cq, NULL));
-	DO(fi_endpoint(domain, info, &ep, NULL));
-	DO(fi_ep_bind(ep, &av->fid, 0));
-	DO(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
-	DO(fi_enable(ep));
-	buf = calloc(2, SIZE);
-	DO(fi_mr_reg(domain, buf, 2 * SIZE, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
-	DO(fi_getname(&ep->fid, me.addr, &len));
-	me.at = (uintptr_t) buf;
-	me.key = fi_mr_key(mr);
-	return me;
-}
 
 /* The victim sends and takes as fast as it can until it is killed. */
 static void victim(int fd)
 {
-	struct hello me = open_all(), other;
+	struct hello me = open_all(2 * SIZE), other;
 	struct fi_cq_data_entry e[8];
-	fi_addr_t to;
+	fi_addr_t to = meet(fd, &me, &other);
 
-	if (write(fd, &me, sizeof(me)) != sizeof(me) || read(fd, &other, sizeof(other)) != sizeof(other))
-		exit(EXIT_FAILURE);
-	DO(fi_av_insert(av, other.addr, 1, &to, 0, NULL));
 	DO(fi_send(ep, buf, SIZE, NULL, to, NULL));
 	DO(fi_recv(ep, buf + SIZE, SIZE, NULL, to, NULL));
 	for (;;)
 		fi_cq_read(cq, e, 8);
-}
-
-static double now_s(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double) t.tv_sec + (double) t.tv_nsec * 1e-9;
 }
 
 int main(int argc, char **argv)
@@ -124,10 +48,8 @@ int main(int argc, char **argv)
 		_exit(127);
 	}
 	close(pair[1]);
-	me = open_all();
-	if (read(pair[0], &other, sizeof(other)) != sizeof(other) || write(pair[0], &me, sizeof(me)) != sizeof(me))
-		return EXIT_FAILURE;
-	DO(fi_av_insert(av, other.addr, 1, &to, 0, NULL));
+	me = open_all(2 * SIZE);
+	to = meet(pair[0], &me, &other);
 	/* Bytes may come in from the first call on. */
 	volatile char *first = buf;
 
@@ -178,6 +100,7 @@ int main(int argc, char **argv)
 	DO(fi_close(&ep->fid));
 	DO(fi_close(&mr->fid));
 	DO(fi_close(&cq->fid));
+	DO(fi_close(&writes->fid));
 	DO(fi_close(&av->fid));
 	DO(fi_close(&domain->fid));
 	DO(fi_close(&fabric->fid));

@@ -113,11 +113,7 @@ impl VerbsQp {
         imm: Option<u32>,
         addr: impl FnOnce() -> Option<QpAddr>,
     ) -> Option<Result<()>> {
-        let at = s.peer as usize;
-        let way = match self.ways.get(at) {
-            Some(w) if w.known => *w,
-            _ => self.way(at, addr()?)?,
-        };
+        let way = self.way_to(s.peer, addr)?;
         let (addr, len) = (s.data.addr(), s.data.len());
         let mut room = [0u8; 32];
         let inline = if len <= room.len().min(self.dev.adapter.attr.raw.inline) {
@@ -166,11 +162,7 @@ impl VerbsQp {
         (head, len): (&[u8; N], usize),
         addr: impl FnOnce() -> Option<QpAddr>,
     ) -> Option<Result<()>> {
-        let at = s.peer as usize;
-        let way = match self.ways.get(at) {
-            Some(w) if w.known => *w,
-            _ => self.way(at, addr()?)?,
-        };
+        let way = self.way_to(s.peer, addr)?;
         let bytes = len + s.data.len();
         if bytes > self.tx.room() || self.rings.is_none() {
             return None;
@@ -199,11 +191,7 @@ impl VerbsQp {
         imm: Option<u32>,
         addr: impl FnOnce() -> Option<QpAddr>,
     ) -> Option<Result<()>> {
-        let at = s.peer as usize;
-        let way = match self.ways.get(at) {
-            Some(w) if w.known => *w,
-            _ => self.way(at, addr()?)?,
-        };
+        let way = self.way_to(s.peer, addr)?;
         let (addr, len) = (s.data.addr(), s.data.len());
         let lkey = match copied {
             true => None,
@@ -344,6 +332,15 @@ impl VerbsQp {
     /// Whether a request of this kind to a peer of the owner's is not over.
     pub fn busy_with(&self, peer: u32) -> bool {
         self.shorts.iter().flatten().any(|s| s.peer == peer)
+    }
+
+    /// The way to a peer of the owner's, whose address `addr` tells once.
+    #[inline]
+    fn way_to(&mut self, peer: u32, addr: impl FnOnce() -> Option<QpAddr>) -> Option<Way> {
+        match self.ways.get(peer as usize) {
+            Some(w) if w.known => Some(*w),
+            _ => self.way(peer as usize, addr()?),
+        }
     }
 
     #[cold]

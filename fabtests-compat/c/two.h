@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Tests of two processes: what both open, and how they meet over a socket pair. */
+#ifndef TWO_H
+#define TWO_H
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+#define DO(call) \
+	do { \
+		long r_ = (long) (call); \
+		if (r_ < 0) { \
+			printf("%s: %ld (%s)\n", #call, r_, fi_strerror((int) -r_)); \
+			exit(EXIT_FAILURE); \
+		} \
+	} while (0)
+
+static struct fi_info *info;
+static struct fid_fabric *fabric;
+static struct fid_domain *domain;
+static struct fid_av *av;
+static struct fid_cq *cq;
+static struct fid_cntr *writes;
+static struct fid_ep *ep;
+static struct fid_mr *mr;
+static char *buf;
+
+struct hello {
+	char addr[32];
+	uint64_t at, key;
+};
+
+/* An endpoint with a queue and a counter of writes, and registered memory of this length. */
+static struct hello open_all(size_t size)
+{
+	struct fi_info *hints = fi_allocinfo();
+	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
+	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
+	struct fi_av_attr aa = { .type = FI_AV_TABLE };
+	struct hello me;
+	size_t len = sizeof(me.addr);
+
+	hints->caps = FI_MSG | FI_RMA;
+	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+	hints->fabric_attr->prov_name = strdup("efa");
+	hints->fabric_attr->name = strdup("efa");
+	DO(fi_getinfo(FI_VERSION(1, 21), NULL, NULL, 0, hints, &info));
+	fi_freeinfo(hints);
+	DO(fi_fabric(info->fabric_attr, &fabric, NULL));
+	DO(fi_domain(fabric, info, &domain, NULL));
+	DO(fi_av_open(domain, &aa, &av, NULL));
+	DO(fi_cq_open(domain, &ca, &cq, NULL));
+	DO(fi_cntr_open(domain, &na, &writes, NULL));
+	DO(fi_endpoint(domain, info, &ep, NULL));
+	DO(fi_ep_bind(ep, &av->fid, 0));
+	DO(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
+	DO(fi_ep_bind(ep, &writes->fid, FI_WRITE));
+	DO(fi_enable(ep));
+	buf = calloc(1, size);
+	DO(fi_mr_reg(domain, buf, size, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
+	DO(fi_getname(&ep->fid, me.addr, &len));
+	me.at = (uintptr_t) buf;
+	me.key = fi_mr_key(mr);
+	return me;
+}
+
+/* Tells the other side who we are, hears who it is, and makes its address ours. */
+static fi_addr_t meet(int fd, const struct hello *me, struct hello *other)
+{
+	fi_addr_t to;
+
+	if (write(fd, me, sizeof(*me)) != sizeof(*me) || read(fd, other, sizeof(*other)) != sizeof(*other))
+		exit(EXIT_FAILURE);
+	DO(fi_av_insert(av, other->addr, 1, &to, 0, NULL));
+	return to;
+}
+
+static double now_s(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double) t.tv_sec + (double) t.tv_nsec * 1e-9;
+}
+
+#endif
