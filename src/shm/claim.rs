@@ -61,6 +61,12 @@ pub fn done(ring: &Map) -> (u64, u64) {
     (done, ring.word(FAULTS).load(Relaxed))
 }
 
+/// The writer's claim, which nobody lets go.
+#[cfg(test)]
+pub fn leave(ring: &Map) {
+    ring.word(CLAIM).store(ORIGIN, SeqCst);
+}
+
 /// An access failed: its record at offset `word` says so.
 fn refuse(ring: &Map, word: usize, status: Status) {
     let w = ring.word(word);
@@ -77,6 +83,8 @@ pub struct Claim {
     untold: u32,
     /// The writer may sleep until these are done.
     wakes: bool,
+    /// The writer is gone: what it claimed nobody else will let go.
+    alone: bool,
 }
 
 impl Claim {
@@ -90,10 +98,20 @@ impl Claim {
         self.held = claim
             .compare_exchange(FREE, TARGET, Acquire, Relaxed)
             .is_ok();
+        if !self.held && self.alone {
+            // What it was doing is done again: the same bytes to the same place.
+            claim.store(TARGET, Relaxed);
+            self.held = true;
+        }
         if self.held {
             self.done = ring.word(DONE).load(Relaxed);
         }
         self.held
+    }
+
+    /// The writer is gone.
+    pub fn inherit(&mut self) {
+        self.alone = true;
     }
 
     /// Whether the record at `at` is not to be done any more.
@@ -233,9 +251,14 @@ impl Ledger {
         while self.pending().is_some() && std::time::Instant::now() < until {
             match self.take_back(usize::MAX) {
                 Back::Claimed => std::thread::yield_now(),
-                Back::Did(0) => return,
+                Back::Did(0) => break,
                 Back::Did(_) => {}
             }
+        }
+        // The thread may be at work, too; a process that ends now would leave its claim to the target.
+        let at_work = || self.ring.word(CLAIM).load(Acquire) == ORIGIN;
+        while at_work() && std::time::Instant::now() < until {
+            std::thread::yield_now();
         }
     }
 

@@ -41,6 +41,12 @@ impl In {
         wake
     }
 
+    /// Its writer is gone: it is read to its end.
+    fn end(&mut self) {
+        self.ended = true;
+        self.ring.inherit();
+    }
+
     /// A poll found nothing; whether [`Inbox::rest`] has to see to it.
     #[inline]
     fn missed(&mut self) -> bool {
@@ -294,7 +300,7 @@ impl Inbox {
                     self.wake(conn);
                 }
                 News::End(conn) => match self.wake(conn) {
-                    Some(i) => i.ended = true,
+                    Some(i) => i.end(),
                     None => self.hung_up.push(conn),
                 },
             }
@@ -308,7 +314,7 @@ impl Inbox {
             return false;
         };
         if let Some(i) = self.wake(conn) {
-            i.ended = true;
+            i.end();
         }
         true
     }

@@ -216,6 +216,14 @@ impl Outbox {
         }
     }
 
+    /// As a process leaves it that ends in the middle of [`Ledger::take_back`].
+    #[cfg(test)]
+    pub fn claim_for_ever(&self, peer: PeerId) {
+        if let Some(Route::Ring(o)) = self.routes.get(peer as usize) {
+            claim::leave(o.ring.file());
+        }
+    }
+
     /// Whether a peer wants to hear of every access.
     pub fn counts(&self, peer: PeerId) -> bool {
         match self.routes.get(peer as usize) {

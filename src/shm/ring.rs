@@ -512,6 +512,11 @@ impl Reader {
         }
     }
 
+    /// The writer is gone: what it has left is read to its end.
+    pub fn inherit(&mut self) {
+        self.claim.inherit();
+    }
+
     /// The access that was looked at is done, and taken.
     #[inline]
     pub fn did(&mut self, kind: u8, len: usize) {

@@ -357,3 +357,31 @@ fn both_sides_at_work_do_everything_once_and_in_order() {
     stop.store(true, SeqCst);
     t.join().unwrap();
 }
+
+#[test]
+fn what_a_writer_had_begun_when_it_went_does_not_stop_its_last_words() {
+    let (mut a, mut b, table) = neighbours([19, 20]);
+    let (mut far, mut near) = ([1u8; 8], [2u8; 8]);
+    let far = lend(&mut far).1;
+    table.add(5, 0, &far, FI_REMOTE_WRITE);
+    let write = access(true, 5, 0, lend(&mut near).0);
+    assert_eq!(b.outbox.post(9, &write, NOTE), Sent::Done);
+    assert_eq!(send(&mut b, &a, b"bye"), Sent::Done);
+    b.outbox.claim_for_ever(9);
+    assert_eq!(serve(&mut a, &table), 0);
+    drop(b);
+    let mut seen = [0; 8];
+    let mut heard = false;
+    while !heard {
+        a.inbox.poll(|_, _, r| {
+            if r.kind == WRITE {
+                let p = table.own(5, 0, r.len - ACCESS_HEAD, true).unwrap();
+                r.copy_piece(ACCESS_HEAD, p);
+            } else {
+                heard = true;
+            }
+        });
+    }
+    far.load(0, &mut seen);
+    assert_eq!(seen, [2; 8]);
+}
