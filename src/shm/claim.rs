@@ -275,8 +275,7 @@ impl Ledger {
         }
         let upto = self.upto.load(Acquire);
         let told = ring.word(DONE).load(Relaxed);
-        let taken = ring.word(TAKEN).load(Relaxed);
-        let mut at = self.from.load(Acquire).max(told).max(taken);
+        let mut at = self.from.load(Acquire).max(told);
         let mut n = 0;
         while at < upto && n < most {
             let pos = at as usize % SIZE;

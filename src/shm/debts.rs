@@ -67,33 +67,27 @@ struct Debt {
     atomic: bool,
 }
 
+impl Note {
+    /// Of a piece of an operation, which knows the rest.
+    pub fn piece(op: u32, len: usize) -> Note {
+        Note {
+            context: 0,
+            len,
+            flags: 0,
+            op: Some(op),
+            report: false,
+        }
+    }
+}
+
 /// The end of an access.
+#[derive(Clone, Copy)]
 pub struct Ended {
     pub note: Note,
     pub status: Status,
     /// Of one that failed.
     pub key: u64,
     pub addr: u64,
-}
-
-/// An access to a peer that is gone.
-pub struct Lost {
-    pub peer: PeerId,
-    note: Note,
-    status: Status,
-    key: u64,
-    addr: u64,
-}
-
-impl Lost {
-    pub fn ended(&self) -> Ended {
-        Ended {
-            note: self.note,
-            status: self.status,
-            key: self.key,
-            addr: self.addr,
-        }
-    }
 }
 
 /// Those of one ring.
@@ -322,31 +316,26 @@ impl Debts {
     }
 
     /// The peer is gone: what it has not done is lost.
-    pub fn write_off(&mut self, ring: &mut Writer, peer: PeerId, lost: &mut Vec<Lost>) {
-        let before = lost.len();
+    pub fn write_off(
+        &mut self,
+        ring: &mut Writer,
+        peer: PeerId,
+        lost: &mut VecDeque<(PeerId, Ended)>,
+    ) {
         self.reap(ring, None, |e| {
-            let (note, status) = (e.note, e.status);
-            lost.push(Lost {
-                peer,
-                note,
-                status,
-                key: e.key,
-                addr: e.addr,
-            });
+            lost.push_back((peer, *e));
             true
         });
         for d in self.owed.drain(..) {
             let (_, key, addr) = ring.fate(d.start);
-            lost.push(Lost {
-                peer,
-                note: d.note,
-                status: Status::RemoteUnresponsive,
+            let (note, status) = (d.note, Status::RemoteUnresponsive);
+            let ended = Ended {
+                note,
+                status,
                 key,
                 addr,
-            });
-        }
-        if let Some(ours) = lost.get_mut(before..) {
-            ours.reverse();
+            };
+            lost.push_back((peer, ended));
         }
     }
 }

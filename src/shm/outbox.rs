@@ -1,7 +1,7 @@
 //! The way out: which way packets reach each peer, and its ring.
 
 use super::claim::{self, Ledger, ACCESS};
-use super::debts::{Access, Debts, Ended, Lost, Note};
+use super::debts::{Access, Debts, Ended, Note};
 use super::ring::{Full, Writer};
 use super::sock;
 use super::table::{Denied, Local, Visit, VISIT};
@@ -10,6 +10,7 @@ use super::{PeerId, Sent, What, RECORD_MAX};
 use crate::device::QpAddr;
 use crate::hmem::{Piece, UserMem};
 use crate::types::*;
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -69,7 +70,7 @@ pub struct Outbox {
     /// Peers that accesses have been written to which are not known to be done.
     debtors: Vec<PeerId>,
     /// Accesses to peers that are gone.
-    lost: Vec<Lost>,
+    lost: VecDeque<(PeerId, Ended)>,
 }
 
 impl Outbox {
@@ -82,7 +83,7 @@ impl Outbox {
             routes: Vec::new(),
             stopped: Vec::new(),
             debtors: Vec::new(),
-            lost: Vec::new(),
+            lost: VecDeque::new(),
         }
     }
 
@@ -240,18 +241,18 @@ impl Outbox {
 
     /// Whether accesses to a peer are not known to be done.
     pub fn owes_to(&self, peer: PeerId) -> bool {
-        self.debtors.contains(&peer) || self.lost.iter().any(|l| l.peer == peer)
+        self.debtors.contains(&peer) || self.lost.iter().any(|(p, _)| *p == peer)
     }
 
     /// Tells of accesses that have ended, until `each` will not hear of one, which it is told of again then. `false`
     /// in that case.
     #[inline]
     pub fn reap(&mut self, mut each: impl FnMut(PeerId, &Ended) -> bool) -> bool {
-        while let Some(l) = self.lost.last() {
-            if !each(l.peer, &l.ended()) {
+        while let Some((peer, e)) = self.lost.front() {
+            if !each(*peer, e) {
                 return false;
             }
-            self.lost.pop();
+            self.lost.pop_front();
         }
         let mut at = 0;
         while let Some(peer) = self.debtors.get(at).copied() {
@@ -308,19 +309,6 @@ impl Outbox {
         if !self.acquaint(peer, addr) {
             return Sent::Busy;
         }
-        self.send_known(peer, what, head, body, bytes)
-    }
-
-    /// As [`Outbox::send`], to a peer that was sent to before; to others `Elsewhere`.
-    #[inline]
-    pub fn send_known(
-        &mut self,
-        peer: PeerId,
-        what: What,
-        head: &[u8],
-        body: &UserMem,
-        bytes: &[u8],
-    ) -> Sent {
         let len = head.len() + body.len() + bytes.len();
         let Some(Route::Ring(out)) = self
             .routes
@@ -333,7 +321,8 @@ impl Outbox {
         out.outcome(written, peer, &mut self.stopped)
     }
 
-    /// As [`Outbox::send_known`], a record of up to two words and a piece of memory.
+    /// As [`Outbox::send`], a record of up to two words and a piece of memory, to a peer that was sent to before; to others
+    /// `Elsewhere`.
     #[inline(always)]
     pub fn send_short(
         &mut self,

@@ -71,13 +71,6 @@ impl Way {
     }
 }
 
-/// What [`VerbsQp::glance`]'s caller wants next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    Another,
-    Enough,
-}
-
 /// What [`VerbsQp::look`] finds.
 pub enum Seen<'a> {
     /// A packet was sent.
@@ -86,7 +79,7 @@ pub enum Seen<'a> {
     Packet(u32, &'a [u8]),
 }
 
-/// What its caller did with it.
+/// What its caller did with it, or [`VerbsQp::glance`]'s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// It is over.
@@ -134,21 +127,15 @@ impl VerbsQp {
         if let Some(to) = self.shorts.get_mut(usize::from(slot)) {
             *to = Some(s);
         }
+        let local = ibv_sge {
+            addr: addr as u64,
+            length: len as u32,
+            lkey,
+        };
+        let op = rings::SEND;
         rings.send(&SendWqe {
-            op: rings::SEND,
-            slot,
-            to_qpn: way.qpn,
-            qkey: way.qkey,
-            ah: way.ah,
-            imm,
-            local: ibv_sge {
-                addr: addr as u64,
-                length: len as u32,
-                lkey,
-            },
-            more: None,
             inline,
-            remote: (0, 0),
+            ..way.request(slot, &Again { op, imm, local }, s.remote)
         });
         rings.ring();
         Some(Ok(()))
@@ -254,79 +241,85 @@ impl VerbsQp {
         self.rings.is_some() && self.rx.is_some()
     }
 
-    /// Takes completions of packets, as far as `each` can deal with them; `name` finds the owner's number of a peer, which
-    /// is asked for once. `false` when there is something that takes a poll. The second: whether there was anything.
+    /// Takes completions, as far as `each` can deal with them. `false` when there is something that takes a poll. The second:
+    /// whether there was anything.
+    #[inline(always)]
+    fn completions(&mut self, mut each: impl FnMut(&mut Self, &ibv_wc) -> Kept) -> (bool, bool) {
+        if !self.calm() {
+            return (false, false);
+        }
+        let mut some = false;
+        let mut one = [ibv_wc::default()];
+        loop {
+            let Some(rings) = self.rings.as_mut() else {
+                return (false, some);
+            };
+            if rings.poll(&mut one, super::qp::RECV) == 0 {
+                return (true, some);
+            }
+            some = true;
+            let [wc] = one;
+            match each(self, &wc) {
+                Kept::Over => {}
+                Kept::Last => return (true, true),
+                Kept::Left => {
+                    self.pending.push(wc);
+                    return (false, true);
+                }
+            }
+        }
+    }
+
+    /// The send of a completion, if it went this way.
+    #[inline]
+    fn sent(&mut self, slot: u16) -> Option<Short> {
+        let short = self.shorts.get_mut(usize::from(slot))?.take()?;
+        self.free.push(slot);
+        Some(short)
+    }
+
+    /// Takes completions of packets; `name` finds the owner's number of a peer, which is asked for once. Answers as
+    /// `completions`.
     #[inline]
     pub fn look(
         &mut self,
         mut name: impl FnMut(&QpAddr) -> Option<u32>,
         mut each: impl FnMut(Seen) -> Kept,
     ) -> (bool, bool) {
-        if !self.calm() {
-            return (false, false);
-        }
-        let mut some = false;
-        let mut one = [ibv_wc::default()];
-        let all = loop {
-            let Some(rings) = self.rings.as_mut() else {
-                break false;
-            };
-            if rings.poll(&mut one, super::qp::RECV) == 0 {
-                break true;
-            }
-            some = true;
-            match self.look_at(&one[0], &mut name, &mut each) {
-                Kept::Over => {}
-                Kept::Last => break true,
-                Kept::Left => {
-                    self.pending.push(one[0]);
-                    break false;
-                }
-            }
-        };
+        let seen =
+            self.completions(|q, wc| q.look_at(wc, &mut name, &mut each).unwrap_or(Kept::Left));
         self.refill_some();
-        (all, some)
+        seen
     }
 
+    /// `None`: it takes a poll.
     #[inline]
     fn look_at(
         &mut self,
         wc: &ibv_wc,
         name: &mut impl FnMut(&QpAddr) -> Option<u32>,
         each: &mut impl FnMut(Seen) -> Kept,
-    ) -> Kept {
-        if wc.status != 0 || wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
-            return Kept::Left;
-        }
-        let slot = wc.wr_id as u16;
+    ) -> Option<Kept> {
+        let slot = well(wc)?;
         if wc.wr_id & super::qp::RECV == 0 {
-            let short = self.shorts.get_mut(usize::from(slot));
-            let Some(short) = short.and_then(Option::take) else {
-                return Kept::Left;
-            };
-            self.free.push(slot);
-            return each(Seen::Sent(short));
+            return self.sent(slot).map(|s| each(Seen::Sent(s)));
         }
         let from = (wc.slid, wc.src_qp as u16);
         let peer = match self.names.get(&from) {
             Some(p) => *p,
             None => {
                 let who = self.sender(wc);
-                let Some(p) = Some(who).filter(|w| w.qkey != 0).and_then(|w| name(&w)) else {
-                    return Kept::Left;
-                };
+                let p = Some(who).filter(|w| w.qkey != 0).and_then(|w| name(&w))?;
                 self.names.insert(from, p);
                 p
             }
         };
-        let Some(rx) = &self.rx else {
-            return Kept::Left;
-        };
-        let kept = each(Seen::Packet(peer, rx.bytes(slot, wc.byte_len as usize)));
+        let bytes = self.rx.as_ref()?.bytes(slot, wc.byte_len as usize);
+        let kept = each(Seen::Packet(peer, bytes));
         if kept != Kept::Left {
             self.empty.push(slot);
         }
-        kept
+        Some(kept)
     }
 
     /// Whether a request of this kind to a peer of the owner's is not over.
@@ -390,41 +383,20 @@ impl VerbsQp {
         Some(Ok(()))
     }
 
-    /// Takes completions of such requests that have ended well; `false` when there is something that takes a poll.
+    /// Takes completions of an application's own requests that have ended well; `false` when there is something that takes a
+    /// poll.
     #[inline]
-    pub fn glance(&mut self, mut each: impl FnMut(Done) -> Next) -> bool {
-        if !self.calm() {
-            return false;
-        }
-        let mut one = [ibv_wc::default()];
-        loop {
-            let Some(rings) = self.rings.as_mut() else {
-                return false;
-            };
-            if rings.poll(&mut one, super::qp::RECV) == 0 {
-                return true;
-            }
-            let [wc] = one;
-            let Some(done) = self.well(&wc) else {
-                self.pending.push(wc);
-                return false;
-            };
-            if each(done) == Next::Enough {
-                return true;
-            }
-        }
+    pub fn glance(&mut self, mut each: impl FnMut(Done) -> Kept) -> bool {
+        let seen = self.completions(|q, wc| q.done(wc).map_or(Kept::Left, &mut each));
+        seen.0
     }
 
     /// The request of a completion, if it is one of these and has ended well.
     #[inline]
-    fn well(&mut self, wc: &ibv_wc) -> Option<Done> {
-        if wc.status != 0 || wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
-            return None;
-        }
-        let slot = wc.wr_id as u16;
+    fn done(&mut self, wc: &ibv_wc) -> Option<Done> {
+        let slot = well(wc)?;
         if wc.wr_id & super::qp::RECV == 0 {
-            let short = self.shorts.get_mut(usize::from(slot))?.take()?;
-            self.free.push(slot);
+            let short = self.sent(slot)?;
             return Some(Done { short, taken: None });
         }
         let short = self.short_recvs.get_mut(usize::from(slot))?.take()?;
@@ -432,4 +404,11 @@ impl VerbsQp {
         let taken = Some(self.taken_by(wc));
         Some(Done { short, taken })
     }
+}
+
+/// The slot of a completion of success that is no peer's write.
+#[inline]
+fn well(wc: &ibv_wc) -> Option<u16> {
+    let well = wc.status == 0 && wc.opcode != IBV_WC_RECV_RDMA_WITH_IMM;
+    well.then_some(wc.wr_id as u16)
 }

@@ -97,6 +97,34 @@ struct Wr {
     tries: u32,
 }
 
+impl Request {
+    /// A message.
+    fn send(to: Handle, local: ibv_sge) -> Request {
+        Request {
+            op: Op::Send,
+            to,
+            local,
+            more: None,
+            rkey: 0,
+            raddr: 0,
+            imm: None,
+        }
+    }
+}
+
+impl Wr {
+    fn new(wr_id: u64, peer: QpAddr, request: Request) -> Wr {
+        Wr {
+            wr_id,
+            peer,
+            request,
+            _lent: None,
+            back: None,
+            tries: 0,
+        }
+    }
+}
+
 /// See the module text.
 pub struct VerbsQp {
     pub(super) dev: Arc<Opened>,
@@ -189,24 +217,8 @@ impl QueuePair for VerbsQp {
             Payload::User(m) => self.tx.put_mem(slot, header.len(), m),
         }
         let local = self.tx.sge(slot, header.len() + len);
-        let request = Request {
-            op: Op::Send,
-            to: handle,
-            local,
-            more: None,
-            rkey: 0,
-            raddr: 0,
-            imm: None,
-        };
-        let w = Wr {
-            wr_id,
-            peer: *to,
-            request,
-            _lent: None,
-            back: None,
-            tries: 0,
-        };
-        self.post(slot, w, None);
+        let request = Request::send(handle, local);
+        self.post(slot, Wr::new(wr_id, *to, request), None);
         Ok(())
     }
 

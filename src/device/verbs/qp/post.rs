@@ -246,12 +246,9 @@ impl VerbsQp {
             imm,
         };
         let w = Wr {
-            wr_id,
-            peer: remote.to,
-            request,
             _lent: lent,
             back,
-            tries: 0,
+            ..Wr::new(wr_id, remote.to, request)
         };
         self.post(slot, w, None);
         Ok(())
@@ -277,23 +274,11 @@ impl VerbsQp {
         let (sges, n) = self.lent(&mem, false)?;
         let (slot, handle) = self.begin(to)?;
         let request = Request {
-            op: Op::Send,
-            to: handle,
-            local: sges[0],
             more: (n > 1).then_some(sges[1]),
-            rkey: 0,
-            raddr: 0,
             imm,
+            ..Request::send(handle, sges[0])
         };
-        let w = Wr {
-            wr_id,
-            peer: *to,
-            request,
-            _lent: None,
-            back: None,
-            tries: 0,
-        };
-        self.post(slot, w, inline);
+        self.post(slot, Wr::new(wr_id, *to, request), inline);
         Ok(())
     }
 

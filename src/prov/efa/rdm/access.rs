@@ -12,7 +12,7 @@ use crate::device::{Device, Status};
 use crate::hmem::{arith, atomic, Piece, UserMem};
 use crate::proto::{AtomicKind, Failure, PeerId};
 use crate::prov::efa::cq::Entry;
-use crate::shm::{self, Access, Local, Note, Outbox, Record, Sent, Table, ACCESS_HEAD};
+use crate::shm::{self, Access, Ended, Local, Note, Outbox, Record, Sent, Table, ACCESS_HEAD};
 use crate::types::*;
 use crate::wire::{Iovs, RmaIov};
 use std::collections::VecDeque;
@@ -45,7 +45,7 @@ struct Long {
 pub struct Accesses {
     turn: VecDeque<Long>,
     /// Scratch of [`collect`].
-    ended: Vec<(PeerId, Note, Status, u64, u64)>,
+    ended: Vec<(PeerId, Ended)>,
     pub scratch: Scratch,
 }
 
@@ -87,17 +87,9 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, op: impl FnOnce() -> Use
     if len <= SHORT {
         let mut op = op();
         op.parts = 1;
-        let (report, context, flags) = (op.report, op.context, op.flags);
         let ctx = port.ops.insert(op);
-        let note = Note {
-            context,
-            len,
-            flags,
-            op: Some(ctx),
-            report,
-        };
         let a = of(r.write, (r.key, r.addr), mem, r.cq_data);
-        let sent = near.post(peer, &a, note);
+        let sent = near.post(peer, &a, Note::piece(ctx, len));
         if sent != Sent::Done {
             port.ops.remove(ctx);
         }
@@ -150,13 +142,7 @@ fn go_on(l: &mut Long, port: &mut EpPort) -> Option<Option<Failure>> {
     while l.off < l.mem.len() {
         let part = l.mem.part(l.off, piece);
         let at = (l.key, l.addr.wrapping_add(l.off as u64));
-        let note = Note {
-            context: 0,
-            len: part.len(),
-            flags: 0,
-            op: Some(l.ctx),
-            report: false,
-        };
+        let note = Note::piece(l.ctx, part.len());
         match near.post(l.peer, &of(l.write, at, part, None), note) {
             Sent::Done => {
                 if let Some(op) = port.ops.get_mut(l.ctx) {
@@ -278,8 +264,7 @@ pub fn collect(near: &mut Outbox, accesses: &mut Accesses) {
         return;
     }
     near.reap(|peer, e| {
-        let ended = (peer, e.note, e.status, e.key, e.addr);
-        accesses.ended.push(ended);
+        accesses.ended.push((peer, *e));
         true
     });
 }
@@ -287,24 +272,25 @@ pub fn collect(near: &mut Outbox, accesses: &mut Accesses) {
 /// Reports the ends that [`collect`] found.
 pub fn report(port: &mut EpPort, waiting: &mut Vec<u32>) {
     let mut all = core::mem::take(&mut port.nearby.accesses.ended);
-    for (peer, note, status, key, addr) in all.drain(..) {
-        let fail = (status != Status::Ok).then(|| failure(status));
+    for (peer, e) in all.drain(..) {
+        let note = e.note;
+        let fail = (e.status != Status::Ok).then(|| failure(e.status));
         if let Some(ctx) = note.op {
             port.rma_done(ctx, fail, waiting);
             continue;
         }
-        if fail.is_none() {
+        let Some(fail) = fail else {
             port.done(&note);
             continue;
-        }
+        };
         let mut op = UserOp::new(port.id, UserMem::EMPTY);
         op.context = note.context;
         op.flags = note.flags;
         op.len = note.len;
         op.report = note.report;
         op.peer = peer;
-        (op.raddr, op.key) = (addr, key);
-        port.end(op, fail.map_or(Ok(()), Err));
+        (op.raddr, op.key) = (e.addr, e.key);
+        port.end(op, Err(fail));
     }
     port.nearby.accesses.ended = all;
 }

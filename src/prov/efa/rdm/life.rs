@@ -2,7 +2,6 @@
 
 use super::{coll, drop_ops, near, Ep, Kind, Live};
 use crate::core::{Info, Result};
-use crate::device::any::Qp;
 use crate::device::{Device, Events, QueuePair};
 use crate::proto::{self, Policy, RecvQueue};
 use crate::prov::efa::addr;
@@ -42,13 +41,7 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
             .dev
             .open_raw(ep.qpn, ep.kind == Kind::Dgram, !ep.takes_imm)?,
     };
-    // Of the adapters without protocol the software one alone knows shared memory.
-    let knows = match ep.kind {
-        Kind::Rdm => true,
-        Kind::Direct => matches!(qp, Qp::Soft(_)),
-        Kind::Dgram => false,
-    };
-    let near = ep.opts.shared_memory && knows;
+    let near = ep.opts.shared_memory && ep.kind.knows_near(&qp);
     let hub = near
         .then(|| Hub::open(qp.addr(), qp.wait_fd(), s.table.clone()))
         .flatten();

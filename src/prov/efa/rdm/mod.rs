@@ -69,6 +69,18 @@ pub enum Kind {
     Dgram,
 }
 
+impl Kind {
+    /// Whether peers on the same host are reached through shared memory: of the adapters without protocol the software
+    /// one alone knows it.
+    fn knows_near(self, qp: &Qp) -> bool {
+        match self {
+            Kind::Rdm => true,
+            Kind::Direct => matches!(qp, Qp::Soft(_)),
+            Kind::Dgram => false,
+        }
+    }
+}
+
 /// Whose an operation's memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpKind {

@@ -56,16 +56,13 @@ impl Ep {
     /// Looks at the settings again, one of which has changed.
     pub(super) fn choose_lane(&mut self) {
         let reports = |b: Option<super::Bound>, flags| super::ops::reports(b, flags);
-        let soft = match &self.live {
-            Some(l) => matches!(&l.qp, Qp::Soft(_)),
-            None => false,
-        };
-        let plain = self.enabled()
-            && match self.kind {
-                Kind::Rdm => true,
-                Kind::Direct => soft,
-                Kind::Dgram => false,
-            };
+        let verbs = self.live.as_ref().and_then(|l| match &l.qp {
+            Qp::Verbs(q) => Some(q),
+            Qp::Soft(_) => None,
+        });
+        let live = self.live.as_ref();
+        let plain = live.is_some_and(|l| self.kind.knows_near(&l.qp));
+        let packets = verbs.is_some_and(|q| plain && q.sends_packets());
         let o = &self.opts;
         let most = |inject: usize, max: usize| [inject.min(max), FIRST.min(max)];
         let rma = |on: bool, max: usize| match on && plain && self.sure {
@@ -79,17 +76,8 @@ impl Ep {
                 rma(self.rdma_write, o.inject_rma_size),
             ],
             sends: plain && !self.confirms(),
-            direct: match &self.live {
-                Some(l) => matches!(&l.qp, Qp::Verbs(q) if q.shortens()),
-                None => false,
-            },
-            packet: match &self.live {
-                Some(l) => match &l.qp {
-                    Qp::Verbs(q) if plain && q.sends_packets() => Some(l.proto.eager_most()),
-                    _ => None,
-                },
-                None => None,
-            },
+            direct: verbs.is_some_and(|q| q.shortens()),
+            packet: live.filter(|_| packets).map(|l| l.proto.eager_most()),
             most: [
                 most(o.inject_msg_size, o.max_msg_size),
                 most(o.inject_tagged_size, o.max_tagged_size),

@@ -2,17 +2,16 @@
 
 use crate::core::slab::Slab;
 use crate::device::any::Qp;
-use crate::device::verbs::short::{Kept, Next, Seen as Verbs};
+use crate::device::verbs::short::{Kept, Seen as Verbs};
 use crate::device::{QpAddr, Status};
 use crate::proto::{Short as PlainRecv, COLLECTIVE_TAG};
 use crate::prov::efa::cq::{Cq, Entry};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::rdm::access::{self, Memory};
-use crate::prov::efa::rdm::near::{ended_entry, head_of, Head, MESSAGE};
+use crate::prov::efa::rdm::near::{ended_entry, head_of, MESSAGE};
 use crate::prov::efa::rdm::port::cntr_index;
 use crate::shm::{Hub, Seen, Verdict};
 use crate::types::*;
-use crate::wire::Eager;
 
 /// The completion of a plain receive.
 #[inline(always)]
@@ -32,6 +31,11 @@ fn received(
         tag: tag.unwrap_or(0),
         src,
     }
+}
+
+/// Whether a message with this tag, or none, is of the application.
+fn ordinary(tag: Option<u64>) -> bool {
+    tag.is_none_or(|t| t & COLLECTIVE_TAG == 0)
 }
 
 /// What [`poll`] found.
@@ -149,9 +153,9 @@ pub fn poll(
             };
             count_at(at, entry.len);
             if !s.report || out.give(to, entry) {
-                Next::Another
+                Kept::Over
             } else {
-                Next::Enough
+                Kept::Last
             }
         }),
         (Qp::Verbs(q), _) if looks => {
@@ -166,9 +170,8 @@ pub fn poll(
                         (ep.tx.map(|b| b.cq), s.report, e)
                     }
                     Verbs::Packet(from, bytes) => {
-                        let plain = |e: &Eager| e.tag.is_none_or(|t| t & COLLECTIVE_TAG == 0);
-                        let head = proto.eager_in(from, bytes).filter(|(e, _)| plain(e));
-                        let Some((e, at)) = head else {
+                        let head = proto.eager_in(from, bytes);
+                        let Some((e, at)) = head.filter(|(e, _)| ordinary(e.tag)) else {
                             return Kept::Left;
                         };
                         let data = bytes.get(at..).unwrap_or(&[]);
@@ -233,8 +236,7 @@ pub fn poll(
                     };
                 }
                 let head = (record.kind == MESSAGE).then(|| head_of(record)).flatten();
-                let plain = |h: &Head| h.tag.is_none_or(|t| t & COLLECTIVE_TAG == 0);
-                let Some(head) = head.filter(plain) else {
+                let Some(head) = head.filter(|h| ordinary(h.tag)) else {
                     return Verdict::Left;
                 };
                 let len = record.len - head.bytes;
