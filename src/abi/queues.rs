@@ -19,13 +19,21 @@ use std::sync::Arc;
 pub struct CqBody {
     pub domain: Arc<Domain>,
     pub id: u32,
-    format: fi_cq_format,
+    /// Bytes of an entry of its format.
+    step: usize,
     threshold: bool,
     set: Option<(Arc<WaitBody>, i32)>,
     /// Text of the last error read; `err_data` points into it.
     last_error: Vec<u8>,
     /// And its provider error.
     last_errno: i32,
+}
+
+impl CqBody {
+    fn out(&self, buf: *mut c_void, src: *mut fi_addr_t) -> Out {
+        let (buf, step) = (buf.cast(), self.step);
+        Out { buf, step, src }
+    }
 }
 
 /// Largest buffer for error data that an application is believed to offer, bytes.
@@ -144,7 +152,7 @@ pub unsafe extern "C" fn cq_open(
         let b = CqBody {
             domain: Arc::clone(domain),
             id,
-            format,
+            step: entry_size(format),
             threshold: attr.wait_cond == FI_CQ_COND_THRESHOLD,
             set: watch,
             last_error: Vec::new(),
@@ -205,53 +213,53 @@ fn entry_size(format: fi_cq_format) -> usize {
     }
 }
 
-/// Writes the first members of a tagged entry, as many as the format has.
-///
-/// # Safety
-/// `at` points to an entry of `format`.
-#[inline]
-unsafe fn put_entry(at: *mut u8, format: fi_cq_format, e: &Entry) {
-    let full = fi_cq_tagged_entry {
-        op_context: e.context as *mut c_void,
-        flags: e.flags,
-        len: e.len,
-        buf: e.buf as *mut c_void,
-        data: e.data,
-        tag: e.tag,
-    };
-    // SAFETY: every format is a prefix of the tagged one; the caller's entry is as long as that.
-    unsafe {
-        match format {
-            FI_CQ_FORMAT_CONTEXT => at.cast::<*mut c_void>().write_unaligned(full.op_context),
-            FI_CQ_FORMAT_TAGGED => at.cast::<fi_cq_tagged_entry>().write_unaligned(full),
-            _ => core::ptr::copy_nonoverlapping(
-                (&raw const full).cast::<u8>(),
-                at,
-                entry_size(format),
-            ),
-        }
-    }
+/// The formats are prefixes of one another, and of what a queue keeps.
+const _: () = {
+    use core::mem::offset_of;
+    type Tagged = fi_cq_tagged_entry;
+    assert!(offset_of!(Entry, context) == offset_of!(Tagged, op_context));
+    assert!(offset_of!(Entry, flags) == offset_of!(Tagged, flags));
+    assert!(offset_of!(Entry, len) == offset_of!(Tagged, len));
+    assert!(offset_of!(Entry, buf) == offset_of!(Tagged, buf));
+    assert!(offset_of!(Entry, data) == offset_of!(Tagged, data));
+    assert!(offset_of!(Entry, tag) == offset_of!(Tagged, tag));
+};
+
+/// Where a caller wants completions.
+#[derive(Clone, Copy)]
+struct Out {
+    buf: *mut u8,
+    /// Bytes of an entry.
+    step: usize,
+    src: *mut fi_addr_t,
 }
 
-/// # Safety
-/// `buf` has room for `count` entries of the queue's format, `src` is NULL or has `count` places.
-#[inline]
-unsafe fn read_into(
-    b: &CqBody,
-    buf: *mut c_void,
-    count: usize,
-    src: *mut fi_addr_t,
-) -> Result<usize> {
-    let (format, step) = (b.format, entry_size(b.format));
-    b.domain.read_cq(b.id, count, |i, e| {
-        // SAFETY: `i < count`.
+impl Out {
+    /// Writes the `i`th entry: as much of `e` as the format has.
+    ///
+    /// # Safety
+    /// There is room for it.
+    #[inline(always)]
+    unsafe fn put(&self, i: usize, e: &Entry) {
+        // SAFETY: as promised by the caller; what is copied is no longer than an entry (see above).
         unsafe {
-            put_entry(buf.cast::<u8>().add(i * step), format, e);
-            if !src.is_null() {
-                *src.add(i) = e.src;
+            let (from, to) = ((&raw const *e).cast::<u8>(), self.buf.add(i * self.step));
+            let part = |at, len| core::ptr::copy_nonoverlapping(from.add(at), to.add(at), len);
+            part(0, 8);
+            if self.step >= size_of::<fi_cq_msg_entry>() {
+                part(8, 16);
+            }
+            if self.step >= size_of::<fi_cq_data_entry>() {
+                part(24, 16);
+            }
+            if self.step >= size_of::<fi_cq_tagged_entry>() {
+                part(40, 8);
+            }
+            if !self.src.is_null() {
+                *self.src.add(i) = e.src;
             }
         }
-    })
+    }
 }
 
 unsafe extern "C" fn cq_read(q: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {
@@ -269,8 +277,12 @@ unsafe extern "C" fn cq_readfrom(
         if buf.is_null() && count > 0 {
             return Err(FI_EINVAL);
         }
-        // SAFETY: `q` is ours; the buffers are as long as the caller says.
-        unsafe { read_into(cq(q)?, buf, count, src) }.map(|n| n as isize)
+        // SAFETY: `q` is ours.
+        let b = unsafe { cq(q)? };
+        let out = b.out(buf, src);
+        // SAFETY: the buffers have room for `count` entries, and the index is below that.
+        let put = |i: usize, e: &Entry| unsafe { out.put(i, e) };
+        b.domain.read_cq(b.id, count, put).map(|n| n as isize)
     })
 }
 
@@ -301,16 +313,10 @@ unsafe extern "C" fn cq_sreadfrom(
         let b = unsafe { cq(q)? };
         // With FI_CQ_COND_THRESHOLD the condition is the number itself (fi_cq(3)).
         let threshold = if b.threshold { cond as usize } else { 1 };
-        let (format, step) = (b.format, entry_size(b.format));
-        let n = b.domain.sread_cq(b.id, count, threshold, timeout, |i, e| {
-            // SAFETY: `i < count`, and the buffers have room for `count` entries.
-            unsafe {
-                put_entry(buf.cast::<u8>().add(i * step), format, e);
-                if !src.is_null() {
-                    *src.add(i) = e.src;
-                }
-            }
-        })?;
+        let out = b.out(buf, src);
+        // SAFETY: as in `cq_readfrom`.
+        let put = |i: usize, e: &Entry| unsafe { out.put(i, e) };
+        let n = b.domain.sread_cq(b.id, count, threshold, timeout, put)?;
         Ok(n as isize)
     })
 }

@@ -40,7 +40,7 @@ impl<T> Slab<T> {
     }
 
     /// Stores `value` and returns its index.
-    #[inline]
+    #[inline(always)]
     pub fn insert(&mut self, value: T) -> u32 {
         self.len += 1;
         match self.slots.get_mut(self.free as usize) {

@@ -31,17 +31,8 @@ unsafe impl<T: Send> Sync for Gate<T> {}
 /// Presence in a gate.
 pub struct Inside<'a, T> {
     gate: &'a Gate<T>,
-    /// Held by those who came by the lock.
-    _lock: Option<MutexGuard<'a, ()>>,
-    by: By,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum By {
-    Flag,
-    Lock,
-    /// By the lock, with `wanted` raised.
-    Aside,
+    /// Held by those who came by the lock; the others have raised the flag.
+    lock: Option<MutexGuard<'a, ()>>,
 }
 
 impl<T> Gate<T> {
@@ -58,7 +49,7 @@ impl<T> Gate<T> {
     }
 
     /// Enters for the application.
-    #[inline]
+    #[inline(always)]
     pub fn enter(&self) -> Inside<'_, T> {
         if !self.single || self.inside.load(Relaxed) {
             return self.locked();
@@ -73,8 +64,7 @@ impl<T> Gate<T> {
         compiler_fence(SeqCst);
         Inside {
             gate: self,
-            _lock: None,
-            by: By::Flag,
+            lock: None,
         }
     }
 
@@ -86,8 +76,7 @@ impl<T> Gate<T> {
         }
         Inside {
             gate: self,
-            _lock: Some(self.lock.lock().unwrap_or_else(|e| e.into_inner())),
-            by: By::Lock,
+            lock: Some(self.lock.lock().unwrap_or_else(|e| e.into_inner())),
         }
     }
 
@@ -109,19 +98,18 @@ impl<T> Gate<T> {
         }
         Inside {
             gate: self,
-            _lock: Some(lock),
-            by: if self.single { By::Aside } else { By::Lock },
+            lock: Some(lock),
         }
     }
 }
 
 impl<T> Drop for Inside<'_, T> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        match self.by {
-            By::Flag => self.gate.inside.store(false, Release),
-            By::Aside => self.gate.wanted.store(false, Release),
-            By::Lock => {}
+        if self.lock.is_none() {
+            self.gate.inside.store(false, Release);
+        } else if self.gate.single {
+            self.gate.wanted.store(false, Release);
         }
     }
 }
@@ -129,7 +117,7 @@ impl<T> Drop for Inside<'_, T> {
 impl<T> Deref for Inside<'_, T> {
     type Target = T;
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &T {
         // SAFETY: one guard exists at a time: the lock excludes those who hold it; who came by the flag
         // saw `wanted` down after raising `inside`, and who came from aside saw `inside` down after raising
@@ -139,7 +127,7 @@ impl<T> Deref for Inside<'_, T> {
 }
 
 impl<T> DerefMut for Inside<'_, T> {
-    #[inline]
+    #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as above.
         unsafe { &mut *self.gate.value.get() }

@@ -12,12 +12,22 @@ const AT_ONCE: usize = 2048;
 /// # Safety
 /// As for [`core::ptr::copy_nonoverlapping`]. Another process may write to either side meanwhile: then
 /// the bytes are any.
-#[inline]
+#[inline(always)]
 pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
-    if len <= 16 {
-        // SAFETY: as the caller vouches.
-        return unsafe { copy_few(from, to, len) };
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if len <= 16 {
+            copy_few(from, to, len);
+        } else {
+            copy_more(from, to, len);
+        }
     }
+}
+
+/// # Safety
+/// As [`copy_bytes`].
+#[inline(never)]
+unsafe fn copy_more(from: *const u8, to: *mut u8, len: usize) {
     let mut at = 0;
     while len - at > AT_ONCE {
         // SAFETY: a part of what the caller vouches for.
@@ -32,7 +42,7 @@ pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
 ///
 /// # Safety
 /// As [`copy_bytes`].
-#[inline]
+#[inline(always)]
 unsafe fn copy_few(from: *const u8, to: *mut u8, len: usize) {
     /// The first and the last bytes, both read before one is written.
     macro_rules! ends {

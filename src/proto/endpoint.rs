@@ -276,13 +276,10 @@ impl Endpoint {
 
     // ---- what leaves ---------------------------------------------------------------------
 
-    /// Whether [`Endpoint::progress`] has nothing to do.
-    #[inline]
-    pub fn idle(&self) -> bool {
-        self.deferred.is_empty()
-            && self.unanswered.is_empty()
-            && self.reading.is_empty()
-            && self.ready.is_empty()
+    /// 0 when [`Endpoint::progress`] has nothing to do.
+    #[inline(always)]
+    pub fn load(&self) -> usize {
+        self.deferred.len() | self.unanswered.len() | self.reading.len() | self.ready.len()
     }
 
     /// Sends what had to wait: control packets, then reads, then data of long messages in turn.

@@ -85,6 +85,14 @@ pub struct Posted<R> {
     pub what: R,
 }
 
+impl<R> Posted<R> {
+    /// Whether it is for a message of this source and tag.
+    #[inline(always)]
+    fn takes(&self, src: PeerId, tag: u64) -> bool {
+        (self.src == ANY || self.src == src) && (self.tag ^ tag) & !self.ignore == 0
+    }
+}
+
 /// A message that waits for its receive.
 #[derive(Debug)]
 struct Waiting<U> {
@@ -198,7 +206,7 @@ impl<R, U> Matcher<R, U> {
     // ---- receives ------------------------------------------------------------------------
 
     /// Posts a receive that found no message.
-    #[inline]
+    #[inline(always)]
     pub fn post(&mut self, p: Posted<R>) {
         let seq = self.stamp();
         let slot = self.posted.insert(Stamped { seq, value: p });
@@ -244,10 +252,8 @@ impl<R, U> Matcher<R, U> {
             }
         }
         let takes = |id: &&Id| {
-            self.posted.get(id.slot).is_some_and(|e| {
-                let p = &e.value;
-                (p.src == ANY || p.src == src) && (p.tag ^ tag) & !p.ignore == 0
-            })
+            let e = self.posted.get(id.slot);
+            e.is_some_and(|e| e.value.takes(src, tag))
         };
         if let Some(id) = self.fresh.iter().take(FEW).find(takes) {
             return Some(*id);
@@ -289,35 +295,42 @@ impl<R, U> Matcher<R, U> {
         }
         if self.rare.front(&self.posted).is_some() {
             consider(self.rare.iter().find(|id| {
-                self.posted.get(id.slot).is_some_and(|e| {
-                    let p = &e.value;
-                    e.seq == id.seq
-                        && (p.src == ANY || p.src == src)
-                        && (p.tag ^ tag) & !p.ignore == 0
-                })
+                let e = self.posted.get(id.slot);
+                e.is_some_and(|e| e.seq == id.seq && e.value.takes(src, tag))
             }));
         }
         best
     }
 
     /// Takes the oldest receive for a message of this source and tag, if `pick` finds in it what it looks for.
-    #[inline]
+    #[inline(always)]
     pub fn take_if<T>(
         &mut self,
         src: PeerId,
         tag: u64,
         pick: impl FnOnce(&R) -> Option<T>,
     ) -> Option<T> {
+        if let Some(first) = self.first_fresh() {
+            // The usual case: the oldest of all receives, and it is in no list.
+            let e = &self.posted.get(first.slot)?.value;
+            if e.takes(src, tag) {
+                let found = pick(&e.what)?;
+                self.fresh.pop_front();
+                self.posted.free(first.slot);
+                return Some(found);
+            }
+        }
         let id = self.find_receive(src, tag)?;
         let found = pick(&self.posted.get(id.slot)?.value.what)?;
-        if self.fresh.front() == Some(&id) {
-            // The usual case, without a search.
-            self.fresh.pop_front();
-            self.posted.free(id.slot);
-        } else {
-            self.take_receive(id);
-        }
+        self.take_receive(id);
         Some(found)
+    }
+
+    /// The oldest receive, if none is in a list.
+    #[inline(always)]
+    fn first_fresh(&self) -> Option<Id> {
+        let all = self.posted.len() == self.fresh.len();
+        self.fresh.front().copied().filter(|_| all)
     }
 
     /// What a posted receive carries, to change.

@@ -278,7 +278,7 @@ impl RecvQueue {
     }
 
     /// Posts a plain receive; `None`, and nothing done, while messages wait that it might take.
-    #[inline]
+    #[inline(always)]
     pub fn post_short(&mut self, src: PeerId, tag: Option<(u64, u64)>, what: Short) -> Option<()> {
         let (m, (tag, ignore)) = match tag {
             None => (&mut self.untagged, (0, 0)),
@@ -297,7 +297,7 @@ impl RecvQueue {
     }
 
     /// Takes the plain receive that waits for a message, if it is the first of all that do, and has room.
-    #[inline]
+    #[inline(always)]
     pub fn take_short(&mut self, from: PeerId, tag: Option<u64>, len: usize) -> Option<Short> {
         let m = match tag {
             None => &mut self.untagged,

@@ -13,8 +13,8 @@
 //! [`Ledger`] is the writer's view, which a thread of its process looks at as well: after an injecting call nobody
 //! may ever ask again.
 
-use super::ring::{header, DATA, LINE, SIZE, TAKEN, WRAP};
-use super::segment::Map;
+use super::bed::{Bed, DATA, SIZE};
+use super::ring::{header, LINE, TAKEN, WRAP};
 use super::table::{Denied, Local, Visit, VISIT_ASIDE};
 use crate::device::Status;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -56,19 +56,19 @@ pub fn status_of(word: u64) -> Status {
 
 /// How far the accesses of a ring are done, and how many have failed.
 #[inline]
-pub fn done(ring: &Map) -> (u64, u64) {
+pub fn done(ring: &Bed) -> (u64, u64) {
     let done = ring.word(DONE).load(Acquire);
     (done, ring.word(FAULTS).load(Relaxed))
 }
 
 /// The writer's claim, which nobody lets go.
 #[cfg(test)]
-pub fn leave(ring: &Map) {
+pub fn leave(ring: &Bed) {
     ring.word(CLAIM).store(ORIGIN, SeqCst);
 }
 
 /// An access failed: its record at offset `word` says so.
-fn refuse(ring: &Map, word: usize, status: Status) {
+fn refuse(ring: &Bed, word: usize, status: Status) {
     let w = ring.word(word);
     w.store(w.load(Relaxed) | (status as u64) << STATUS, Relaxed);
     ring.word(FAULTS).fetch_add(1, Relaxed);
@@ -90,7 +90,7 @@ pub struct Claim {
 impl Claim {
     /// Claims the accesses, unless that is so already; `false` when the writer works on them.
     #[inline]
-    pub fn take(&mut self, ring: &Map) -> bool {
+    pub fn take(&mut self, ring: &Bed) -> bool {
         if self.held {
             return true;
         }
@@ -122,7 +122,7 @@ impl Claim {
 
     /// The record before `at`, of `len` bytes, is done.
     #[inline]
-    pub fn advance(&mut self, ring: &Map, at: u64, len: usize) {
+    pub fn advance(&mut self, ring: &Bed, at: u64, len: usize) {
         self.untold += 1;
         if self.untold >= TELL || len >= TELL_BYTES {
             self.untold = 0;
@@ -137,7 +137,7 @@ impl Claim {
 
     /// Lets go; everything before `at` is done. Whether the writer may be asleep.
     #[inline]
-    pub fn settle(&mut self, ring: &Map, at: u64) -> bool {
+    pub fn settle(&mut self, ring: &Bed, at: u64) -> bool {
         if !self.held {
             return false;
         }
@@ -152,7 +152,7 @@ impl Claim {
 /// What the target does with an access, at the record's offsets.
 #[derive(Clone, Copy)]
 pub struct Answer<'a> {
-    pub(super) map: &'a Map,
+    pub(super) map: &'a Bed,
     /// Of the record's word.
     pub(super) word: usize,
 }
@@ -190,7 +190,7 @@ pub enum Back {
 
 /// The writer's side.
 pub struct Ledger {
-    ring: Arc<Map>,
+    ring: Arc<Bed>,
     visit: Visit,
     /// Accesses that may not be done lie from here to there.
     from: AtomicU64,
@@ -203,7 +203,7 @@ pub struct Ledger {
 
 impl Ledger {
     /// Of the ring to a peer whose memory `visit` reaches.
-    pub fn new(ring: Arc<Map>, visit: Visit) -> Ledger {
+    pub fn new(ring: Arc<Bed>, visit: Visit) -> Ledger {
         Ledger {
             ring,
             visit,

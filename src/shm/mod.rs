@@ -7,6 +7,7 @@
 //! been empty for long asks its writer for a wake-up instead, so that polling costs nothing for peers that
 //! are quiet. `thread` hears of new peers, wake-ups and deaths.
 
+mod bed;
 mod claim;
 mod debts;
 mod inbox;

@@ -36,8 +36,21 @@ struct Out {
 
 impl Out {
     /// What came of writing a record.
-    #[inline]
+    #[inline(always)]
     fn outcome(
+        &mut self,
+        written: core::result::Result<bool, Full>,
+        peer: PeerId,
+        stopped: &mut Vec<PeerId>,
+    ) -> Sent {
+        match written {
+            Ok(false) => Sent::Done,
+            other => self.outcome_else(other, peer, stopped),
+        }
+    }
+
+    #[cold]
+    fn outcome_else(
         &mut self,
         written: core::result::Result<bool, Full>,
         peer: PeerId,

@@ -8,8 +8,8 @@
 //!
 //! Nothing the peer writes is believed: positions are each side's own, a length that does not fit breaks the ring.
 
+use super::bed::{Bed, DATA, SIZE};
 use super::claim::{self, Answer, Claim, ACCESS};
-use super::segment::Map;
 use super::table::Local;
 use crate::core::Result;
 use crate::device::{membarrier, Status};
@@ -17,17 +17,13 @@ use crate::hmem::{Piece, UserMem};
 use core::sync::atomic::{compiler_fence, fence, Ordering::*};
 use std::sync::Arc;
 
-/// Bytes of records of a ring. Its two ends use the first [`SMALL`] of them, until long messages come: then lines
+/// Bytes of records that are used, and take memory, until long messages come: with all of them lines
 /// come back to the writer when they have left the reader's cache, which doubles the speed.
-pub const SIZE: usize = 1 << 20;
-/// Bytes that are used, and take memory, at first.
 const SMALL: usize = 192 << 10;
 /// Longest record, bytes.
 pub const RECORD_MAX: usize = 64 << 10;
 /// The reader gives back so many bytes at a time.
 const GIVE_BACK: u64 = 32 << 10;
-/// Bytes of the file that holds a ring.
-pub const FILE: usize = DATA + SIZE;
 
 pub(super) const LINE: usize = 64;
 /// The reader's line: what it has taken, whether it wants no messages, whether it sleeps; and whether the
@@ -36,7 +32,6 @@ pub(super) const TAKEN: usize = 2 * LINE;
 const HOLD: usize = TAKEN + 8;
 const ASLEEP: usize = TAKEN + 12;
 const WANTED: usize = TAKEN + 16;
-pub(super) const DATA: usize = 4096;
 
 /// Kinds of records, in the byte of a word above its length; the byte above that is the caller's.
 const KIND: u32 = 32;
@@ -78,10 +73,10 @@ impl Header {
 
 /// The end that writes.
 pub struct Writer {
-    map: Arc<Map>,
+    map: Arc<Bed>,
     at: u64,
-    /// What the reader had taken when last asked, as far as [`Writer::keep`] permits.
-    taken: u64,
+    /// So far it may write, by what the reader had taken when last asked, and what [`Writer::keep`] permits.
+    limit: u64,
     /// What lies from here on is not written over.
     kept: u64,
     /// Bytes of the ring that are used.
@@ -112,12 +107,12 @@ pub enum Full {
 impl Writer {
     /// A new ring.
     pub fn new() -> Result<Writer> {
-        let map = Arc::new(Map::create(FILE)?);
+        let map = Arc::new(Bed::create()?);
         let light = membarrier::join_all();
         Ok(Writer {
             map,
             at: 0,
-            taken: 0,
+            limit: SIZE as u64,
             kept: u64::MAX,
             used: SMALL,
             light,
@@ -136,7 +131,7 @@ impl Writer {
     }
 
     /// Its file.
-    pub fn file(&self) -> &Arc<Map> {
+    pub fn file(&self) -> &Arc<Bed> {
         &self.map
     }
 
@@ -179,12 +174,15 @@ impl Writer {
     }
 
     /// Whether so many bytes are free, and the line of the word after them.
-    #[inline]
+    #[inline(always)]
     fn has(&mut self, bytes: usize) -> bool {
-        self.free() >= bytes + LINE || {
-            self.taken = self.given();
-            self.free() >= bytes + LINE
-        }
+        self.at + (bytes + LINE) as u64 <= self.limit || self.has_now(bytes)
+    }
+
+    #[inline(never)]
+    fn has_now(&mut self, bytes: usize) -> bool {
+        self.limit = self.given() + SIZE as u64;
+        self.at + (bytes + LINE) as u64 <= self.limit
     }
 
     /// Asks the reader to wake us when what stopped us is over; `false` when it is.
@@ -192,7 +190,7 @@ impl Writer {
         self.map.half(WANTED).store(1, Relaxed);
         fence(SeqCst);
         let stopped = match why {
-            Full::Room => self.given() == self.taken,
+            Full::Room => self.given() + SIZE as u64 == self.limit,
             Full::Held => self.map.half(HOLD).load(Relaxed) != 0,
         };
         if !stopped {
@@ -214,10 +212,6 @@ impl Writer {
         taken.min(self.at).min(self.kept)
     }
 
-    fn free(&self) -> usize {
-        SIZE - (self.at.wrapping_sub(self.taken) as usize).min(SIZE)
-    }
-
     /// Writes a record of two parts. `Ok(true)` when the reader sleeps and has to be woken.
     #[inline]
     pub fn write(
@@ -228,14 +222,14 @@ impl Writer {
         bytes: &[u8],
     ) -> core::result::Result<bool, Full> {
         let len = head.len() + body.len() + bytes.len();
-        self.record(what, len, |map, at| {
-            map.put(at, head);
-            if body.is_empty() {
-                map.put(at + head.len(), bytes);
-            } else {
-                map.put_mem(at + head.len(), body);
-            }
-        })
+        let at = self.begin(what, len)?;
+        self.map.put(at, head);
+        if body.is_empty() {
+            self.map.put(at + head.len(), bytes);
+        } else {
+            self.map.put_mem(at + head.len(), body);
+        }
+        Ok(self.end(what, len))
     }
 
     /// Writes a record of the first `count` words, two at most, and a piece of memory.
@@ -247,15 +241,16 @@ impl Writer {
         count: usize,
         body: Piece,
     ) -> core::result::Result<bool, Full> {
-        self.record(what, 8 * count + body.len(), |map, at| {
-            if count > 0 {
-                map.word(at).store(words[0], Relaxed);
-            }
-            if count > 1 {
-                map.word(at + 8).store(words[1], Relaxed);
-            }
-            map.put_piece(at + 8 * count, body);
-        })
+        let len = 8 * count + body.len();
+        let at = self.begin(what, len)?;
+        if count > 0 {
+            self.map.word(at).store(words[0], Relaxed);
+        }
+        if count > 1 {
+            self.map.word(at + 8).store(words[1], Relaxed);
+        }
+        self.map.put_piece(at + 8 * count, body);
+        Ok(self.end(what, len))
     }
 
     /// Writes an access: three words, and `data` or, where that is more, `room` for the answer. Whether the reader has
@@ -269,18 +264,19 @@ impl Writer {
         room: usize,
     ) -> core::result::Result<(bool, u64), Full> {
         let len = claim::HEAD + data.len().max(room);
-        let wake = self.record(what, len, |map, at| {
-            for (to, w) in map.words::<3>(at).iter().zip(words) {
-                to.store(w, Relaxed);
-            }
-            match data {
-                Local::Piece(p) => map.put_piece(at + claim::HEAD, *p),
-                Local::Bytes(b) => map.put(at + claim::HEAD, b),
-                Local::Mem(m) => map.put_mem(at + claim::HEAD, m),
-                Local::Shared(..) => {}
-            }
-        })?;
-        Ok((wake, self.at - span(len) as u64))
+        let at = self.begin(what, len)?;
+        let start = self.at;
+        let [_, key, addr, word, ..] = self.map.line(at);
+        for (to, w) in [key, addr, word].into_iter().zip(words) {
+            to.store(w, Relaxed);
+        }
+        match data {
+            Local::Piece(p) => self.map.put_piece(at + claim::HEAD, *p),
+            Local::Bytes(b) => self.map.put(at + claim::HEAD, b),
+            Local::Mem(m) => self.map.put_mem(at + claim::HEAD, m),
+            Local::Shared(..) => {}
+        }
+        Ok((self.end(what, len), start))
     }
 
     /// Copies the answer to the access at position `start`.
@@ -302,36 +298,45 @@ impl Writer {
         DATA + start as usize % SIZE
     }
 
-    /// Makes room for a record of `len` bytes, has it filled and gives it to the reader.
+    /// Makes room for a record of `len` bytes: where they go.
     #[inline(always)]
-    fn record(
-        &mut self,
-        what: What,
-        len: usize,
-        fill: impl FnOnce(&Map, usize),
-    ) -> core::result::Result<bool, Full> {
+    fn begin(&mut self, what: What, len: usize) -> core::result::Result<usize, Full> {
         if what.message && self.map.half(HOLD).load(Relaxed) != 0 {
             return Err(Full::Held);
         }
         let need = span(len);
-        let mut pos = self.at as usize % SIZE;
-        let wrap = if pos + need > self.used {
-            SIZE - pos
-        } else {
-            0
-        };
-        if len > RECORD_MAX || !self.has(wrap + need) {
+        if len > RECORD_MAX {
             return Err(Full::Room);
         }
-        let word = |pos: usize| self.map.word(DATA + pos);
-        if wrap > 0 {
-            word(0).store(0, Relaxed);
-            word(pos).store(WRAP, Release);
-            self.at += wrap as u64;
-            pos = 0;
+        if self.at as usize % SIZE + need > self.used {
+            self.wrap(need)?;
+        } else if !self.has(need) {
+            return Err(Full::Room);
         }
-        word((pos + need) % SIZE).store(0, Relaxed);
-        fill(&self.map, DATA + pos + 8);
+        Ok(DATA + self.at as usize % SIZE + 8)
+    }
+
+    /// Goes on at the beginning of the ring, where a record of `need` bytes has room.
+    #[inline(never)]
+    fn wrap(&mut self, need: usize) -> core::result::Result<(), Full> {
+        let pos = self.at as usize % SIZE;
+        let rest = SIZE - pos;
+        if !self.has(rest + need) {
+            return Err(Full::Room);
+        }
+        self.map.word(DATA).store(0, Relaxed);
+        self.map.word(DATA + pos).store(WRAP, Release);
+        self.at += rest as u64;
+        Ok(())
+    }
+
+    /// Gives the record that [`Writer::begin`] began, and that has been filled, to the reader. `true` when it sleeps and has
+    /// to be woken.
+    #[inline(always)]
+    fn end(&mut self, what: What, len: usize) -> bool {
+        let (pos, need) = (self.at as usize % SIZE, span(len));
+        let word = |pos: usize| self.map.word(DATA + pos % SIZE);
+        word(pos + need).store(0, Relaxed);
         let kind = u64::from(what.kind) << KIND | u64::from(what.flags) << FLAGS;
         word(pos).store(kind | len as u64, Release);
         self.at += need as u64;
@@ -344,13 +349,13 @@ impl Writer {
             fence(SeqCst);
         }
         let asleep = self.map.half(ASLEEP);
-        Ok(asleep.load(Relaxed) != 0 && asleep.swap(0, Relaxed) != 0)
+        asleep.load(Relaxed) != 0 && asleep.swap(0, Relaxed) != 0
     }
 }
 
 /// The end that reads.
 pub struct Reader {
-    map: Arc<Map>,
+    map: Arc<Bed>,
     at: u64,
     /// Position last given back.
     given: u64,
@@ -376,7 +381,7 @@ pub enum Found<'a> {
 /// decided on is copied first.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
-    map: &'a Map,
+    map: &'a Bed,
     /// Of its first byte.
     at: usize,
     pub len: usize,
@@ -401,8 +406,8 @@ impl<'a> Record<'a> {
         if self.len < claim::HEAD {
             return [0; 3];
         }
-        let w = self.map.words::<3>(self.at);
-        [0, 1, 2].map(|i| w[i].load(Relaxed))
+        let [_, key, addr, word, ..] = self.map.line(self.at);
+        [key, addr, word].map(|w| w.load(Relaxed))
     }
 
     /// As [`Record::fill`], one piece.
@@ -469,7 +474,7 @@ impl<'a> Record<'a> {
 
 impl Reader {
     /// The reading end of a ring in this file.
-    pub fn new(map: Arc<Map>) -> Reader {
+    pub fn new(map: Arc<Bed>) -> Reader {
         Reader {
             map,
             at: 0,
@@ -596,7 +601,7 @@ mod tests {
         let w = Writer::new().unwrap();
         // SAFETY: a duplicate of our own descriptor, owned from here on.
         let fd = unsafe { OwnedFd::from_raw_fd(libc::dup(w.fd())) };
-        let r = Reader::new(Arc::new(Map::open(fd, FILE..=FILE).unwrap()));
+        let r = Reader::new(Arc::new(Bed::open(fd).unwrap()));
         (w, r)
     }
 
@@ -726,7 +731,7 @@ mod tests {
         for _ in 0..2000 {
             let (w, mut r) = pair();
             for _ in 0..200 {
-                let off = (rng.bits() as usize % (FILE / 8)) * 8;
+                let off = (rng.bits() as usize % (super::super::bed::FILE / 8)) * 8;
                 w.map.word(off).store(rng.bits(), Relaxed);
             }
             for i in 0..64 {

@@ -5,10 +5,9 @@
 //! What lies in it may change at any time; it is reached by atomic loads and stores and by copies alone.
 
 use crate::core::Result;
-use crate::hmem::{copy_bytes, Piece, UserMem};
 use crate::types::*;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::AtomicU64;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// A mapped file. Offsets beyond its end are refused by every access.
@@ -120,17 +119,11 @@ impl Map {
 
     #[inline]
     fn place(&self, off: usize, len: usize) -> *mut u8 {
-        // Offsets are checked or bounded by construction in `ring`; this is the last line.
+        // Offsets are bounded by construction in `table`; this is the last line.
         let fits = off <= self.len && len <= self.len - off;
         let off = if fits { off } else { 0 };
         // SAFETY: `off` is within the mapping.
         unsafe { self.at.add(off) }
-    }
-
-    /// Where `len` bytes from `off` on are in our memory; `None` beyond the end.
-    pub fn address(&self, off: usize, len: usize) -> Option<usize> {
-        let fits = off <= self.len && len <= self.len - off;
-        fits.then(|| self.place(off, len) as usize)
     }
 
     /// The word at `off`, a multiple of 8.
@@ -141,19 +134,6 @@ impl Map {
         unsafe { AtomicU64::from_ptr(p.cast()) }
     }
 
-    /// Has the line at `off` brought here to be written.
-    #[inline]
-    pub fn soon_written(&self, off: usize) {
-        let p = self.place(off, 8);
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint, which reads and writes nothing.
-        unsafe {
-            core::arch::asm!("prefetchw [{}]", in(reg) p, options(nostack, preserves_flags));
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = p;
-    }
-
     /// `N` words from `off` on, a multiple of 8.
     #[inline]
     pub fn words<const N: usize>(&self, off: usize) -> &[AtomicU64; N] {
@@ -162,81 +142,10 @@ impl Map {
         unsafe { &*p.cast::<[AtomicU64; N]>() }
     }
 
-    /// The half word at `off`, a multiple of 4.
-    #[inline]
-    pub fn half(&self, off: usize) -> &AtomicU32 {
-        let p = self.place(off & !3, 4);
-        // SAFETY: as in `word`.
-        unsafe { AtomicU32::from_ptr(p.cast()) }
-    }
-
-    /// Copies bytes in; nothing when they do not fit.
-    #[inline]
-    pub fn put(&self, off: usize, bytes: &[u8]) {
-        if off <= self.len && bytes.len() <= self.len - off {
-            // SAFETY: within the mapping; the peer may look at it meanwhile, and gets what it gets.
-            unsafe { copy_bytes(bytes.as_ptr(), self.place(off, bytes.len()), bytes.len()) };
-        }
-    }
-
-    /// As [`Map::put_mem`], one piece.
-    #[inline]
-    pub fn put_piece(&self, off: usize, p: Piece) {
-        if off <= self.len && p.len() <= self.len - off {
-            // SAFETY: within the mapping, and the piece is readable (see `Piece::new`).
-            unsafe { copy_bytes(p.addr() as *const u8, self.place(off, p.len()), p.len()) };
-        }
-    }
-
-    /// As [`Map::get_mem`], into one piece, which has `len` bytes.
-    #[inline]
-    pub fn get_piece(&self, off: usize, len: usize, into: Piece) {
-        if off <= self.len && len <= self.len - off && len <= into.len() {
-            // SAFETY: within the mapping, and the piece is writable (see `Piece::new`).
-            unsafe { copy_bytes(self.place(off, len), into.addr() as *mut u8, len) };
-        }
-    }
-
-    /// Copies application memory in; nothing when it does not fit.
-    #[inline]
-    pub fn put_mem(&self, mut off: usize, mem: &UserMem) {
-        if off > self.len || mem.len() > self.len - off {
-            return;
-        }
-        for (addr, len) in mem.pieces() {
-            // SAFETY: the pieces are readable (see `UserMem::new`), and together fit, as checked.
-            unsafe { copy_bytes(addr as *const u8, self.place(off, len), len) };
-            off += len;
-        }
-    }
-
-    /// Copies `len` bytes out into application memory, which has as many; nothing when they are not there.
-    #[inline]
-    pub fn get_mem(&self, mut off: usize, len: usize, into: &UserMem) {
-        if off > self.len || len > self.len - off {
-            return;
-        }
-        for (addr, n) in into.part(0, len).pieces() {
-            // SAFETY: the pieces are writable (see `UserMem::new`), and together fit, as checked.
-            unsafe { copy_bytes(self.place(off, n), addr as *mut u8, n) };
-            off += n;
-        }
-    }
-
-    /// Appends `len` bytes to `into`; nothing when they are not there.
-    #[inline]
-    pub fn get(&self, off: usize, len: usize, into: &mut Vec<u8>) {
-        if off > self.len || len > self.len - off {
-            return;
-        }
-        into.reserve(len);
-        // SAFETY: within the mapping, and `into` has room; a peer that writes meanwhile changes what the
-        // bytes are, not how many.
-        unsafe {
-            let end = into.as_mut_ptr().add(into.len());
-            copy_bytes(self.place(off, len), end, len);
-            into.set_len(into.len() + len);
-        }
+    /// Its first byte.
+    #[inline(always)]
+    pub(super) fn start(&self) -> *mut u8 {
+        self.at
     }
 }
 

@@ -8,6 +8,7 @@
 //! A region must not vanish under a copy. A visitor writes the key it uses into its own ring ([`Visit`]) before it looks
 //! it up; withdrawing takes the key out of the table first, and then waits for visitors that still use it.
 
+use super::bed::Bed;
 use super::segment::Map;
 use crate::core::rng::Rng;
 use crate::core::sync::Mutex;
@@ -48,7 +49,7 @@ fn place(key: u64, i: usize) -> usize {
 /// The owner's side. Thread safe.
 pub struct Table {
     map: Map,
-    visitors: Mutex<Vec<Weak<Map>>>,
+    visitors: Mutex<Vec<Weak<Bed>>>,
     /// A word of our own memory that shows whether a peer can read it.
     probe: Box<u64>,
 }
@@ -72,7 +73,7 @@ impl Table {
     }
 
     /// A peer that may come in, by the ring it has given us.
-    pub fn visitor(&self, ring: &Arc<Map>) {
+    pub fn visitor(&self, ring: &Arc<Bed>) {
         let mut v = self.visitors.lock().unwrap_or_else(|e| e.into_inner());
         v.retain(|w| w.strong_count() > 0);
         v.push(Arc::downgrade(ring));
@@ -199,7 +200,7 @@ pub enum Local<'a> {
     /// Bytes to write.
     Bytes(&'a [u8]),
     /// So many bytes of shared memory, at an offset.
-    Shared(&'a Map, usize, usize),
+    Shared(&'a Bed, usize, usize),
 }
 
 impl Local<'_> {
@@ -331,7 +332,7 @@ mod tests {
         let t = Table::new(1).unwrap();
         // Where nobody is let in there is nothing to check.
         let Some(v) = visit_of(&t) else { return };
-        let ring = Map::create(8192).unwrap();
+        let ring = Bed::create().unwrap();
         let (mut far, mut near) = ([7u8; 64], [1u8; 16]);
         let far_mem = mem(&mut far);
         t.add(5, 1000, &far_mem, FI_REMOTE_READ);
@@ -375,7 +376,7 @@ mod tests {
     fn a_full_neighbourhood_leaves_regions_to_the_adapter_and_slots_come_back() {
         let t = Table::new(1).unwrap();
         let Some(v) = visit_of(&t) else { return };
-        let ring = Map::create(8192).unwrap();
+        let ring = Bed::create().unwrap();
         let (mut far, mut near) = ([7u8; 64], [1u8; 8]);
         let (far, near) = (mem(&mut far), mem(&mut near));
         for key in 1..=3 * ENTRIES as u64 / 2 {
@@ -398,7 +399,7 @@ mod tests {
     #[test]
     fn withdrawing_waits_for_the_visitor() {
         let t = Arc::new(Table::new(1).unwrap());
-        let ring = Arc::new(Map::create(8192).unwrap());
+        let ring = Arc::new(Bed::create().unwrap());
         t.visitor(&ring);
         let mut far = [7u8; 64];
         t.add(5, 0, &mem(&mut far), FI_REMOTE_READ);

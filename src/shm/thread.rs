@@ -3,9 +3,9 @@
 //! One per process, started with the first endpoint; it sleeps in epoll(7). What it hears it puts before the endpoint
 //! ([`Shared`]), which looks at one flag with every poll and makes no system call of its own.
 
+use super::bed::Bed;
 use super::claim::{Back, Ledger};
-use super::ring::{barrier, Reader, FILE};
-use super::segment::Map;
+use super::ring::{barrier, Reader};
 use super::sock::{self, accept, hear, Heard};
 use super::table::{Table, Visit};
 use crate::core::sync::{Mutex, MutexGuard};
@@ -210,7 +210,7 @@ impl Thread {
                 match hear(c) {
                     Heard::Nothing => break,
                     Heard::Wake => ep.tell(News::Awake(id)),
-                    Heard::Ring(from, fd) => match Map::open(fd, FILE..=FILE) {
+                    Heard::Ring(from, fd) => match Bed::open(fd) {
                         Ok(map) => {
                             let map = Arc::new(map);
                             if let Some(t) = &ep.table {

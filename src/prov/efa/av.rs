@@ -171,13 +171,13 @@ impl Av {
     }
 
     /// The peer, for addresses that name no context of an endpoint.
-    #[inline]
+    #[inline(always)]
     pub fn known(&self, fi_addr: fi_addr_t) -> Option<PeerId> {
         let e = self.inserted(fi_addr).filter(|_| self.rx_ctx_bits == 0)?;
         Some(e.peer)
     }
 
-    #[inline]
+    #[inline(always)]
     fn inserted(&self, at: u64) -> Option<&Entry> {
         let at = u32::try_from(at).ok()?;
         self.table.get(at).filter(|e| e.inserted > 0)

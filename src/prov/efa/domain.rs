@@ -14,7 +14,7 @@ pub use super::rdm::Poster;
 use super::rdm::{AtomicRoom, Ep, OpKind, Peers, Srx, UserOp};
 use crate::core::slab::Slab;
 use crate::core::yielding::Patience;
-use crate::core::{Info, Result};
+use crate::core::{Errno, Info, Result};
 use crate::device::any::{self, Dev, Qp};
 use crate::device::gate::{Gate, Inside};
 use crate::device::soft::Naming;
@@ -287,7 +287,7 @@ impl Domain {
     }
 
     /// The state, exclusively, for a thread of the application.
-    #[inline]
+    #[inline(always)]
     pub fn lock(&self) -> Inside<'_, State> {
         self.state.enter()
     }
@@ -377,47 +377,37 @@ impl Domain {
         s.cqs.remove(id).map(|_| ()).ok_or(FI_EBADF)
     }
 
-    /// fi_cq_read(3): moves the endpoints along and takes up to `count` completions out.
+    /// fi_cq_read(3): takes up to `count` completions out; when there are none, moves the endpoints along first.
     /// `FI_EAGAIN` when there are none, `FI_EAVAIL` when an error is next.
-    #[inline]
+    #[inline(always)]
     pub fn read_cq(
         &self,
         id: u32,
         count: usize,
         mut each: impl FnMut(usize, &Entry),
     ) -> Result<usize> {
-        let mut guard = self.lock();
-        let s = &mut *guard;
-        let cq = s.cqs.get(id).ok_or(FI_EBADF)?;
-        if count > 0 && !cq.has_any() {
-            let n = quick_cq(s, id, count, &mut each);
+        {
+            let mut s = self.lock();
+            let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
+            let n = cq.take_ready(count, &mut each);
             if n > 0 {
-                if let Some(cq) = s.cqs.get_mut(id) {
-                    cq.patience.found();
-                }
                 return Ok(n);
             }
-        } else if cq.ready() < count || count == 0 {
-            progress_cq(s, id);
-        }
-        let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
-        let n = cq.take(count, each);
-        if n > 0 {
-            cq.patience.found();
-            return Ok(n);
-        }
-        if cq.error_next() {
-            return Err(FI_EAVAIL);
-        }
-        // Whoever polls in vain may be keeping the one it waits for from running.
-        if cq.patience.missed() {
-            drop(guard);
-            let taken = Patience::offer(std::thread::yield_now);
-            if let Some(cq) = self.lock().cqs.get_mut(id) {
-                cq.patience.offered(taken);
+            if let Some(n) = poll_cq(&mut s, id, count, &mut each)? {
+                return Ok(n);
             }
         }
-        Err(FI_EAGAIN)
+        Err(self.offer(id))
+    }
+
+    /// Whoever polls in vain may be keeping the one it waits for from running.
+    #[cold]
+    fn offer(&self, id: u32) -> Errno {
+        let taken = Patience::offer(std::thread::yield_now);
+        if let Some(cq) = self.lock().cqs.get_mut(id) {
+            cq.patience.offered(taken);
+        }
+        FI_EAGAIN
     }
 
     /// Whether a completion or an error can be read.
@@ -672,13 +662,53 @@ fn run_progress(domain: &Weak<Domain>) {
     }
 }
 
+/// [`Domain::read_cq`] when nothing is there that can be taken at once. `Ok(None)`: in vain, as often before.
+#[inline(never)]
+fn poll_cq(
+    s: &mut State,
+    id: u32,
+    count: usize,
+    each: &mut impl FnMut(usize, &Entry),
+) -> Result<Option<usize>> {
+    let cq = s.cqs.get(id).ok_or(FI_EBADF)?;
+    if count > 0 && !cq.has_any() {
+        let n = quick_cq(s, id, count, each);
+        if n > 0 {
+            if let Some(cq) = s.cqs.get_mut(id) {
+                cq.patience.found();
+            }
+            return Ok(Some(n));
+        }
+    } else if cq.ready() < count || count == 0 {
+        progress_cq(s, id);
+    }
+    let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
+    if cq.has_any() {
+        let n = cq.take(count, each);
+        if n > 0 {
+            cq.patience.found();
+            return Ok(Some(n));
+        }
+        if cq.error_next() {
+            return Err(FI_EAVAIL);
+        }
+    }
+    match cq.patience.missed() {
+        true => Ok(None),
+        false => Err(FI_EAGAIN),
+    }
+}
+
 /// As [`progress_cq`], for an empty queue: up to `count` completions that come the short way go to `each`, and their
 /// number is returned. Others are in the queue then.
-#[inline]
+#[inline(always)]
 fn quick_cq(s: &mut State, id: u32, count: usize, each: &mut impl FnMut(usize, &Entry)) -> usize {
     let mut n = 0;
-    let mut i = 0;
-    while let Some(ep) = s.cqs.get(id).and_then(|c| c.eps.get(i).copied()) {
+    let eps = s.cqs.get(id).map_or(0, |c| c.eps.len());
+    for i in 0..eps {
+        let Some(ep) = s.cqs.get(id).and_then(|c| c.eps.get(i).copied()) else {
+            break;
+        };
         match quick::poll(s, ep, id, count - n, |k, e| each(n + k, e)) {
             Polled::All(more) => n += more,
             Polled::More(more) => {
@@ -689,7 +719,6 @@ fn quick_cq(s: &mut State, id: u32, count: usize, each: &mut impl FnMut(usize, &
         if n == count {
             break;
         }
-        i += 1;
     }
     n
 }

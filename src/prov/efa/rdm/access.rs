@@ -50,10 +50,10 @@ pub struct Accesses {
 }
 
 impl Accesses {
-    /// Whether [`pump`] has nothing to do.
-    #[inline]
-    pub fn idle(&self) -> bool {
-        self.turn.is_empty()
+    /// 0 when [`pump`] has nothing to do.
+    #[inline(always)]
+    pub fn load(&self) -> usize {
+        self.turn.len()
     }
 }
 

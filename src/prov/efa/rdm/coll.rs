@@ -91,10 +91,10 @@ pub struct Colls {
 }
 
 impl Colls {
-    /// Whether no operation is under way.
-    #[inline]
-    pub fn idle(&self) -> bool {
-        self.running.is_empty()
+    /// Operations under way.
+    #[inline(always)]
+    pub fn load(&self) -> usize {
+        self.running.len()
     }
 }
 

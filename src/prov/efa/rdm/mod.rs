@@ -252,13 +252,9 @@ impl Live {
     /// As [`Live::still`], without a look into the rings.
     #[inline]
     fn idle(&self) -> bool {
-        let near = &self.nearby;
-        near.quiet()
-            && near.streams.idle()
-            && near.accesses.idle()
-            && self.proto.idle()
-            && self.waiting.is_empty()
-            && self.hub.as_ref().is_none_or(|h| !h.lost())
+        let lost = self.hub.as_ref().is_some_and(Hub::lost);
+        let open = self.nearby.load() | self.proto.load() | self.waiting.len();
+        open == 0 && !lost
     }
 
     /// Peers on this host that are gone, whose last packets were taken in by the last poll.

@@ -59,7 +59,14 @@ impl Nearby {
         self.packets.is_empty()
             && self.reads.is_empty()
             && !self.streams.more()
-            && self.accesses.idle()
+            && self.accesses.load() == 0
+    }
+
+    /// 0 when there is nothing to tell or to do.
+    #[inline(always)]
+    pub fn load(&self) -> usize {
+        let untold = self.packets.len() | self.reads.len() | usize::from(self.streams.more());
+        untold | self.streams.load() | self.accesses.load()
     }
 }
 
@@ -153,7 +160,8 @@ pub fn words(r: &MsgReq) -> (u128, u8) {
 /// Bytes of those words.
 #[inline]
 pub fn head_len(flags: u8) -> usize {
-    8 * (flags & (TAGGED | WITH_DATA)).count_ones() as usize
+    let has = |flag| usize::from(flags & flag != 0);
+    8 * (has(TAGGED) + has(WITH_DATA))
 }
 
 /// What is in front of a message that has arrived.

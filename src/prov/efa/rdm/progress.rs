@@ -15,7 +15,7 @@ pub fn progress(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get_mut(id) else { return };
     let Some(live) = &mut ep.live else { return };
     let due = live.adapter_due();
-    let waits = ep.holding || !ep.fenced.is_empty() || !s.triggers.is_empty() || !s.colls.idle();
+    let waits = ep.holding || !ep.fenced.is_empty() || !s.triggers.is_empty() || s.colls.load() > 0;
     if !due && !waits && live.still() {
         return;
     }
@@ -64,10 +64,10 @@ pub fn progress(s: &mut State, id: u32) {
         stream::peer_down(*peer, *why, rq, &mut port);
         proto.peer_down(*peer, *why, rq, &mut port);
     }
-    if !port.nearby.streams.idle() {
+    if port.nearby.streams.load() > 0 {
         stream::pump(&mut port);
     }
-    if !port.nearby.accesses.idle() {
+    if port.nearby.accesses.load() > 0 {
         access::pump(&mut port, waiting);
     }
     while let Some(id) = port.nearby.packets.pop_front() {
@@ -141,7 +141,7 @@ pub fn progress(s: &mut State, id: u32) {
     proto.progress(&mut port);
     port.qp.ring();
     let (bytes, holding) = (rq.bytes(), ep.holding);
-    if !s.colls.idle() {
+    if s.colls.load() > 0 {
         for (peer, failure) in down {
             coll::peer_down(s, id, peer, failure);
         }

@@ -67,10 +67,10 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Whether [`pump`] has nothing to do.
-    #[inline]
-    pub fn idle(&self) -> bool {
-        self.turn.is_empty() && self.unasked.is_empty()
+    /// 0 when [`pump`] has nothing to do.
+    #[inline(always)]
+    pub fn load(&self) -> usize {
+        self.turn.len() | self.unasked.len()
     }
 
     /// Whether it stopped for another reason than a full ring.

@@ -47,30 +47,38 @@ pub enum Polled {
     More(usize),
 }
 
+/// So many completions beyond what a reader has asked for are taken along and kept in its queue: most readers ask for
+/// one, and what a poll costs beside its messages is paid once.
+const AHEAD: usize = 16;
+
 /// Where the completions of a poll go.
 struct Reader<'a, F> {
     /// The queue that is being read, which is empty, and the others.
     cq: u32,
     cqs: &'a mut Slab<Cq>,
-    /// So many at most, and so many so far.
+    /// So many at most, and so many so far; those that were kept for later.
     count: usize,
     n: usize,
+    kept: usize,
     each: F,
 }
 
 impl<F: FnMut(usize, &Entry)> Reader<'_, F> {
-    /// Hands a completion to the caller, or keeps it in the queue it is for; whether there is room for another.
+    /// Hands a completion to the caller, or keeps it in the queue it is for; whether another is welcome.
     #[inline(always)]
     fn give(&mut self, to: Option<u32>, e: Entry) -> bool {
-        if to != Some(self.cq) {
-            if let Some(q) = to.and_then(|q| self.cqs.get_mut(q)) {
-                q.push(e);
+        if to == Some(self.cq) {
+            if self.n < self.count {
+                (self.each)(self.n, &e);
+                self.n += 1;
+                return true;
             }
-            return true;
+            self.kept += 1;
         }
-        (self.each)(self.n, &e);
-        self.n += 1;
-        self.n < self.count
+        if let Some(q) = to.and_then(|q| self.cqs.get_mut(q)) {
+            q.push(e);
+        }
+        self.kept < AHEAD
     }
 }
 
@@ -101,14 +109,12 @@ pub fn poll(
     let Some(ep) = eps.get_mut(id) else {
         return Polled::All(0);
     };
-    let lane = ep.lane;
+    let lane = &ep.lane;
     let (Some(live), Some(rq)) = (&mut ep.live, rxqs.get_mut(ep.rxq)) else {
         return Polled::All(0);
     };
-    let waits = ep.holding || !ep.fenced.is_empty() || !triggers.is_empty() || !colls.idle();
-    // Accesses to our memory that somebody counts are for `progress`.
-    let counted = ep.cntrs[4].is_some() || ep.cntrs[5].is_some() || !mr_cntrs.is_empty();
-    if waits || !live.idle() {
+    let waits = usize::from(ep.holding) | ep.fenced.len() | triggers.len() | colls.load();
+    if waits != 0 || !live.idle() {
         return Polled::More(0);
     }
     let rests = !lane.direct && live.adapter_rests();
@@ -128,6 +134,7 @@ pub fn poll(
         cqs,
         count,
         n: 0,
+        kept: 0,
         each,
     };
     let all = match (&mut live.qp, &mut live.hub) {
@@ -202,7 +209,7 @@ pub fn poll(
                 let to = ep.tx.map(|b| b.cq);
                 let all = hub.outbox.reap(|_, e| {
                     let special = e.status != Status::Ok || e.note.op.is_some();
-                    if special || out.n >= out.count {
+                    if special || out.kept >= AHEAD {
                         return false;
                     }
                     count_at(cntr_index(e.note.flags), e.note.len);
@@ -211,11 +218,11 @@ pub fn poll(
                     }
                     true
                 });
-                if out.n >= out.count {
-                    return Polled::All(out.n);
-                }
                 if !all {
-                    return Polled::More(out.n);
+                    return match out.kept < AHEAD {
+                        true => Polled::More(out.n),
+                        false => Polled::All(out.n),
+                    };
                 }
             }
             let scratch = &mut live.nearby.accesses.scratch;
@@ -223,8 +230,10 @@ pub fn poll(
                 dev,
                 table: table.as_deref(),
             };
+            // Accesses to our memory that somebody counts are for `progress`.
+            let counted = || ep.cntrs[4].or(ep.cntrs[5]).is_some() || !mr_cntrs.is_empty();
             let seen = hub.inbox.glance(|from, record| {
-                if access::is(record) && !counted {
+                if access::is(record) && !counted() {
                     let did = access::serve(memory, record, scratch);
                     let Some((data, d)) = did.and_then(|d| Some((d.data?, d))) else {
                         return Verdict::Taken;

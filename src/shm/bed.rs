@@ -1,0 +1,168 @@
+//! The file of a ring: a page of words that say how things stand, and the bytes of its records.
+//!
+//! Its length is a power of two, so that an offset is kept within it by a mask: the words are reached with every message.
+
+use super::segment::Map;
+use crate::core::Result;
+use crate::hmem::{copy_bytes, Piece, UserMem};
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use std::os::fd::OwnedFd;
+
+/// Bytes of records.
+pub const SIZE: usize = 1 << 20;
+/// Where they begin. What lies between the first page and them is never touched, and takes no memory.
+pub const DATA: usize = SIZE;
+/// Bytes of the file.
+pub const FILE: usize = DATA + SIZE;
+const _: () = assert!(FILE.is_power_of_two());
+
+/// See the module text.
+pub struct Bed(Map);
+
+impl Bed {
+    /// A new file. `FI_ENOMEM` when there is no memory for it.
+    pub fn create() -> Result<Bed> {
+        Map::create(FILE).map(Bed)
+    }
+
+    /// A file that a peer made; `FI_EINVAL` when it is not one of these.
+    pub fn open(fd: OwnedFd) -> Result<Bed> {
+        Map::open(fd, FILE..=FILE).map(Bed)
+    }
+
+    /// Its descriptor, to be passed on; -1 after [`Bed::close_fd`].
+    pub fn fd(&self) -> i32 {
+        self.0.fd()
+    }
+
+    /// Closes the descriptor; the memory stays.
+    pub fn close_fd(&mut self) {
+        self.0.close_fd();
+    }
+
+    #[inline(always)]
+    fn place(&self, off: usize) -> *mut u8 {
+        // SAFETY: the mapping has FILE bytes (see `create` and `open`), and the mask keeps the offset below that.
+        unsafe { self.0.start().add(off & (FILE - 1)) }
+    }
+
+    /// Where `len` bytes from `off` on are, if they are all within the file.
+    #[inline(always)]
+    fn span(&self, off: usize, len: usize) -> Option<*mut u8> {
+        let off = off & (FILE - 1);
+        (len <= FILE - off).then(|| self.place(off))
+    }
+
+    /// Where `len` bytes from `off` on are in our memory; `None` beyond the end.
+    pub fn address(&self, off: usize, len: usize) -> Option<usize> {
+        self.span(off, len).map(|p| p as usize)
+    }
+
+    /// The word at `off`, a multiple of 8.
+    #[inline(always)]
+    pub fn word(&self, off: usize) -> &AtomicU64 {
+        // SAFETY: aligned, within the mapping, and shared memory is only ever used atomically.
+        unsafe { AtomicU64::from_ptr(self.place(off & !7).cast()) }
+    }
+
+    /// The half word at `off`, a multiple of 4.
+    #[inline(always)]
+    pub fn half(&self, off: usize) -> &AtomicU32 {
+        // SAFETY: as in `word`.
+        unsafe { AtomicU32::from_ptr(self.place(off & !3).cast()) }
+    }
+
+    /// The words of the line that `off` is in.
+    #[inline(always)]
+    pub fn line(&self, off: usize) -> &[AtomicU64; 8] {
+        // SAFETY: as in `word`; a line lies within the mapping as a whole.
+        unsafe { &*self.place(off & !63).cast::<[AtomicU64; 8]>() }
+    }
+
+    /// Has the line at `off` brought here to be written.
+    #[inline(always)]
+    pub fn soon_written(&self, off: usize) {
+        let p = self.place(off).cast::<c_void>();
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, which reads and writes nothing.
+        unsafe {
+            core::arch::asm!("prefetchw [{}]", in(reg) p, options(nostack, preserves_flags));
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = p;
+    }
+
+    /// Copies bytes in; nothing when they do not fit.
+    #[inline]
+    pub fn put(&self, off: usize, bytes: &[u8]) {
+        if let Some(at) = self.span(off, bytes.len()) {
+            // SAFETY: within the mapping; the peer may look at it meanwhile, and gets what it gets.
+            unsafe { copy_bytes(bytes.as_ptr(), at, bytes.len()) };
+        }
+    }
+
+    /// As [`Bed::put_mem`], one piece.
+    #[inline(always)]
+    pub fn put_piece(&self, off: usize, p: Piece) {
+        if let Some(at) = self.span(off, p.len()) {
+            // SAFETY: within the mapping, and the piece is readable (see `Piece::new`).
+            unsafe { copy_bytes(p.addr() as *const u8, at, p.len()) };
+        }
+    }
+
+    /// As [`Bed::get_mem`], into one piece, which has `len` bytes.
+    #[inline(always)]
+    pub fn get_piece(&self, off: usize, len: usize, into: Piece) {
+        if let Some(at) = self.span(off, len).filter(|_| len <= into.len()) {
+            // SAFETY: within the mapping, and the piece is writable (see `Piece::new`).
+            unsafe { copy_bytes(at, into.addr() as *mut u8, len) };
+        }
+    }
+
+    /// Copies application memory in; nothing when it does not fit.
+    #[inline]
+    pub fn put_mem(&self, off: usize, mem: &UserMem) {
+        let Some(mut at) = self.span(off, mem.len()) else {
+            return;
+        };
+        for (addr, len) in mem.pieces() {
+            // SAFETY: the pieces are readable (see `UserMem::new`), and together fit, as checked.
+            unsafe {
+                copy_bytes(addr as *const u8, at, len);
+                at = at.add(len);
+            }
+        }
+    }
+
+    /// Copies `len` bytes out into application memory, which has as many; nothing when they are not there.
+    #[inline]
+    pub fn get_mem(&self, off: usize, len: usize, into: &UserMem) {
+        let Some(mut at) = self.span(off, len) else {
+            return;
+        };
+        for (addr, n) in into.part(0, len).pieces() {
+            // SAFETY: the pieces are writable (see `UserMem::new`), and together fit, as checked.
+            unsafe {
+                copy_bytes(at, addr as *mut u8, n);
+                at = at.add(n);
+            }
+        }
+    }
+
+    /// Appends `len` bytes to `into`; nothing when they are not there.
+    #[inline]
+    pub fn get(&self, off: usize, len: usize, into: &mut Vec<u8>) {
+        let Some(at) = self.span(off, len) else {
+            return;
+        };
+        into.reserve(len);
+        // SAFETY: within the mapping, and `into` has room; a peer that writes meanwhile changes what the
+        // bytes are, not how many.
+        unsafe {
+            let end = into.as_mut_ptr().add(into.len());
+            copy_bytes(at, end, len);
+            into.set_len(into.len() + len);
+        }
+    }
+}
