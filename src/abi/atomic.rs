@@ -4,7 +4,9 @@ use super::ep::ep;
 use super::object::{guard, guard_int};
 use super::transfer::*;
 use crate::core::Result;
-use crate::hmem::{arith, UserMem};
+use crate::hmem::{arith, Piece, UserMem};
+use crate::prov::efa::rdm::quick::{self, PlainAtomic};
+use crate::prov::efa::rdm::Poster;
 use crate::prov::efa::rdm::{
     atomic_count, AtomicKind, AtomicReq, Data, Fetch, Iovs, RmaIov, MAX_IOV,
 };
@@ -141,6 +143,52 @@ pub unsafe fn compare(
     }
 }
 
+/// An atomic on one buffer without flags of its own: the short way, when it can go that way.
+///
+/// # Safety
+/// `e` is NULL or an endpoint of ours; the buffers are lent until completion, or for the call.
+#[inline]
+unsafe fn quickly(e: *mut fid_ep, w: What, p: PlainAtomic) -> Result<Option<isize>> {
+    // SAFETY: as promised by the caller.
+    let b = unsafe { ep(e)? };
+    let (Poster::Ep(id), None) = (b.who, b.tx_flags) else {
+        return Ok(None);
+    };
+    let What(peer, addr, key, datatype, op) = w;
+    let p = PlainAtomic {
+        peer,
+        addr,
+        key,
+        datatype,
+        op,
+        ..p
+    };
+    match quick::atomic(&mut b.domain.lock(), id, &p) {
+        Some(r) => r.map(|()| Some(0)),
+        None => Ok(None),
+    }
+}
+
+/// Its operands, and how it ends.
+///
+/// # Safety
+/// As [`Piece::new`].
+#[inline]
+unsafe fn operands(
+    buf: *const c_void,
+    len: usize,
+    context: Option<*mut c_void>,
+) -> Result<PlainAtomic> {
+    // SAFETY: as promised by the caller.
+    let data = unsafe { Piece::new(buf, len) }.ok_or(FI_EINVAL)?;
+    Ok(PlainAtomic {
+        data,
+        len,
+        context: context.map(|c| c as usize),
+        ..PlainAtomic::default()
+    })
+}
+
 unsafe extern "C" fn write(
     e: *mut fid_ep,
     buf: *const c_void,
@@ -156,8 +204,11 @@ unsafe extern "C" fn write(
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_atomic", || unsafe {
         let w = What(peer, addr, key, dt, op);
-        let data = Data::User(one(buf, bytes(count, dt)?)?);
-        go(e, req(data, Fetch::No, w, context)?)
+        let p = operands(buf, bytes(count, dt)?, Some(context))?;
+        if let Some(r) = quickly(e, w, p)? {
+            return Ok(r);
+        }
+        go(e, req(Data::User(p.data.into()), Fetch::No, w, context)?)
     })
 }
 unsafe extern "C" fn writev(
@@ -199,7 +250,11 @@ unsafe extern "C" fn inject(
     // SAFETY: the buffer is readable during the call.
     guard("fi_inject_atomic", || unsafe {
         let w = What(peer, addr, key, dt, op);
-        let data = Data::Inject(inject_bytes(buf, bytes(count, dt)?)?);
+        let len = bytes(count, dt)?;
+        if let Some(r) = quickly(e, w, operands(buf, len, None)?)? {
+            return Ok(r);
+        }
+        let data = Data::Inject(inject_bytes(buf, len)?);
         go(e, req(data, Fetch::No, w, null_mut())?)
     })
 }
@@ -222,13 +277,21 @@ unsafe extern "C" fn readwrite(
         let w = What(peer, addr, key, dt, op);
         let len = bytes(count, dt)?;
         // A read needs no operands.
-        let mem = if op == FI_ATOMIC_READ {
-            UserMem::EMPTY
-        } else {
-            one(buf, len)?
+        let p = match op {
+            FI_ATOMIC_READ => operands(null_mut(), 0, Some(context))?,
+            _ => operands(buf, len, Some(context))?,
         };
-        let fetch = Fetch::Former(one(result, len)?);
-        go(e, req(Data::User(mem), fetch, w, context)?)
+        let result = Piece::new(result, len).ok_or(FI_EINVAL)?;
+        let plain = PlainAtomic {
+            len,
+            result: Some(result),
+            ..p
+        };
+        if let Some(r) = quickly(e, w, plain)? {
+            return Ok(r);
+        }
+        let fetch = Fetch::Former(result.into());
+        go(e, req(Data::User(p.data.into()), fetch, w, context)?)
     })
 }
 unsafe extern "C" fn readwritev(
@@ -293,8 +356,19 @@ unsafe extern "C" fn compwrite(
     guard("fi_compare_atomic", || unsafe {
         let w = What(peer, addr, key, dt, op);
         let len = bytes(count, dt)?;
-        let fetch = Fetch::Compare(one(result, len)?, one(with, len)?);
-        go(e, req(Data::User(one(buf, len)?), fetch, w, context)?)
+        let p = operands(buf, len, Some(context))?;
+        let (result, with) = (Piece::new(result, len), Piece::new(with, len));
+        let (result, with) = (result.ok_or(FI_EINVAL)?, with.ok_or(FI_EINVAL)?);
+        let plain = PlainAtomic {
+            compare: Some(with),
+            result: Some(result),
+            ..p
+        };
+        if let Some(r) = quickly(e, w, plain)? {
+            return Ok(r);
+        }
+        let fetch = Fetch::Compare(result.into(), with.into());
+        go(e, req(Data::User(p.data.into()), fetch, w, context)?)
     })
 }
 unsafe extern "C" fn compwritev(

@@ -5,7 +5,7 @@
 //! Longer or unaligned ones are atomic against each other within this process, under one lock.
 
 use super::arith::{Element, ELEMENT_MAX};
-use super::UserMem;
+use super::{Piece, UserMem};
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering::SeqCst};
 use std::sync::Mutex;
 
@@ -58,14 +58,18 @@ pub fn apply(mem: &UserMem, size: usize, f: Element, src: &[u8], cmp: &[u8], for
             // A read carries no operands.
             let s = src.get(from..from + size).unwrap_or(&[]);
             let c = cmp.get(from..from + size).unwrap_or(&[]);
-            one(addr + at, size, f, s, c, former);
+            let to = Piece {
+                addr: addr + at,
+                len: size,
+            };
+            one(to, f, s, c, former);
         }
         done += len;
     }
 }
 
 macro_rules! swap {
-    ($atomic:ty, $int:ty, $addr:expr, $f:expr, $src:expr, $cmp:expr, $former:expr) => {{
+    ($atomic:ty, $int:ty, $addr:expr, $f:expr, $src:expr, $cmp:expr) => {{
         // SAFETY: the address is the application's writable memory of at least this size (see
         // `UserMem::new`), and aligned, as the caller checked.
         let cell = unsafe { <$atomic>::from_ptr($addr as *mut $int) };
@@ -78,31 +82,49 @@ macro_rules! swap {
                 Err(now) => old = now,
             }
         }
-        $former.extend_from_slice(&old.to_ne_bytes());
+        let mut former = [0; WORD];
+        if let Some(to) = former.first_chunk_mut() {
+            *to = old.to_ne_bytes();
+        }
+        Some(former)
     }};
 }
 
-fn one(addr: usize, size: usize, f: Element, src: &[u8], cmp: &[u8], former: &mut Vec<u8>) {
-    let aligned = addr.is_multiple_of(size);
-    match size {
-        1 => swap!(AtomicU8, u8, addr, f, src, cmp, former),
-        2 if aligned => swap!(AtomicU16, u16, addr, f, src, cmp, former),
-        4 if aligned => swap!(AtomicU32, u32, addr, f, src, cmp, former),
-        8 if aligned => swap!(AtomicU64, u64, addr, f, src, cmp, former),
-        _ => {
-            let _alone = LONG.lock().unwrap_or_else(|e| e.into_inner());
-            let mut old = [0u8; ELEMENT_MAX];
-            let Some(old) = old.get_mut(..size) else {
-                return;
-            };
-            // SAFETY: `size` bytes from `addr` on are the application's (see `UserMem::new`).
-            unsafe { core::ptr::copy_nonoverlapping(addr as *const u8, old.as_mut_ptr(), size) };
-            let new = f(old, src, cmp);
-            // SAFETY: as above; an element is at most as long as `new`.
-            unsafe { core::ptr::copy_nonoverlapping(new.as_ptr(), addr as *mut u8, size) };
-            former.extend_from_slice(old);
-        }
+/// Longest element that the processor changes in one piece, bytes.
+pub const WORD: usize = 8;
+
+/// Applies `f` to one element; its former value, at the beginning of the answer. `None`, and nothing done, where the processor
+/// cannot change it in one piece.
+pub fn word(mem: Piece, f: Element, src: &[u8], cmp: &[u8]) -> Option<[u8; WORD]> {
+    let (addr, size) = (mem.addr(), mem.len());
+    if !addr.is_multiple_of(size.max(1)) {
+        return None;
     }
+    match size {
+        1 => swap!(AtomicU8, u8, addr, f, src, cmp),
+        2 => swap!(AtomicU16, u16, addr, f, src, cmp),
+        4 => swap!(AtomicU32, u32, addr, f, src, cmp),
+        8 => swap!(AtomicU64, u64, addr, f, src, cmp),
+        _ => None,
+    }
+}
+
+fn one(mem: Piece, f: Element, src: &[u8], cmp: &[u8], former: &mut Vec<u8>) {
+    if let Some(old) = word(mem, f, src, cmp) {
+        return former.extend_from_slice(old.get(..mem.len()).unwrap_or(&[]));
+    }
+    let _alone = LONG.lock().unwrap_or_else(|e| e.into_inner());
+    let (addr, size) = (mem.addr(), mem.len());
+    let mut old = [0u8; ELEMENT_MAX];
+    let Some(old) = old.get_mut(..size) else {
+        return;
+    };
+    // SAFETY: `size` bytes from `addr` on are the application's (see `UserMem::new`).
+    unsafe { core::ptr::copy_nonoverlapping(addr as *const u8, old.as_mut_ptr(), size) };
+    let new = f(old, src, cmp);
+    // SAFETY: as above; an element is at most as long as `new`.
+    unsafe { core::ptr::copy_nonoverlapping(new.as_ptr(), addr as *mut u8, size) };
+    former.extend_from_slice(old);
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use core::ffi::c_void;
 pub const MAX_SEGS: usize = 4;
 
 /// One piece of memory lent by the application for one operation.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Piece {
     addr: usize,
     len: usize,
@@ -83,6 +83,15 @@ impl Piece {
         let n = src.len().min(self.len);
         // SAFETY: the piece is the application's writable memory (see `new`) of at least `n` bytes.
         unsafe { copy_bytes(src.as_ptr(), self.addr as *mut u8, n) };
+        n
+    }
+
+    /// Copies its beginning into `dst` and returns how many bytes there were.
+    #[inline]
+    pub fn load(&self, dst: &mut [u8]) -> usize {
+        let n = dst.len().min(self.len);
+        // SAFETY: as in `store`, with the directions exchanged.
+        unsafe { copy_bytes(self.addr as *const u8, dst.as_mut_ptr(), n) };
         n
     }
 }

@@ -150,6 +150,15 @@ impl Bed {
         }
     }
 
+    /// Copies bytes out; nothing when they are not there.
+    #[inline(always)]
+    pub fn load(&self, off: usize, into: &mut [u8]) {
+        if let Some(at) = self.span(off, into.len()) {
+            // SAFETY: within the mapping, as long as `into`; the peer may write meanwhile, and we get what we get.
+            unsafe { copy_bytes(at, into.as_mut_ptr(), into.len()) };
+        }
+    }
+
     /// Appends `len` bytes to `into`; nothing when they are not there.
     #[inline]
     pub fn get(&self, off: usize, len: usize, into: &mut Vec<u8>) {

@@ -57,6 +57,8 @@ pub struct Note {
     pub op: Option<u32>,
     /// Success is worth a completion.
     pub report: bool,
+    /// Success has been told already.
+    pub told: bool,
 }
 
 struct Debt {
@@ -76,6 +78,7 @@ impl Note {
             flags: 0,
             op: Some(op),
             report: false,
+            told: false,
         }
     }
 }
@@ -133,7 +136,6 @@ impl Debts {
             self.leave_alone();
             return false;
         }
-        self.awake = true;
         self.atomics == 0
     }
 
@@ -170,6 +172,8 @@ impl Debts {
         note: Note,
         thread: &'static Thread,
     ) -> bool {
+        // Whoever slept is woken by it.
+        self.awake = true;
         let first = self.owed.is_empty();
         let end = ring.at();
         let atomic = claim::is_target_s(a.kind);

@@ -238,6 +238,17 @@ impl Outbox {
         }
     }
 
+    /// Whether a write to a peer's region is known to be permitted.
+    pub fn permits(&self, peer: PeerId, (key, addr): (u64, u64), len: usize) -> bool {
+        match self.routes.get(peer as usize) {
+            Some(Route::Ring(o)) => {
+                let visit = o.ledger.as_ref().map(|l| l.visit());
+                visit.is_some_and(|v| v.permits(key, addr, len))
+            }
+            _ => false,
+        }
+    }
+
     /// Whether a peer wants to hear of every access.
     pub fn counts(&self, peer: PeerId) -> bool {
         match self.routes.get(peer as usize) {

@@ -443,6 +443,14 @@ impl<'a> Record<'a> {
         self.map.word(self.at + off).load(Relaxed)
     }
 
+    /// Copies bytes from `off` on; nothing when there are not so many.
+    #[inline(always)]
+    pub fn load(&self, off: usize, into: &mut [u8]) {
+        if off <= self.len && into.len() <= self.len - off {
+            self.map.load(self.at + off, into);
+        }
+    }
+
     /// Copies the bytes from `off` on, in place of what was there.
     #[inline]
     pub fn copy(&self, off: usize, into: &mut Vec<u8>) {

@@ -282,6 +282,11 @@ impl Visit {
         self.table.word(EVENTS).load(Relaxed) != 0
     }
 
+    /// Whether a key permits writing so many bytes there, as things stand.
+    pub fn permits(&self, key: u64, addr: u64, len: usize) -> bool {
+        find(&self.table, key, addr, len as u64, true).is_ok()
+    }
+
     /// Writes `local` to, or reads it from, a region of the peer. `mark` is the word by which the peer knows of it.
     pub fn access(
         &self,

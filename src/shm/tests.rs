@@ -175,6 +175,7 @@ const NOTE: Note = Note {
     flags: 0,
     op: None,
     report: true,
+    told: false,
 };
 
 /// Does what records ask for, as an endpoint does; how many of them their writer had done.

@@ -69,7 +69,7 @@ pub struct Cq {
 }
 
 /// So many reads in a row take what is there before the endpoints are moved along again.
-const UNMOVED: u32 = 32;
+const UNMOVED: u32 = 16;
 
 /// Size of a queue whose size was left open.
 pub const DEFAULT_SIZE: usize = 8192;
@@ -130,6 +130,12 @@ impl Cq {
         self.wake();
     }
 
+    /// The endpoints have been moved along.
+    #[inline]
+    pub fn moved(&mut self) {
+        self.unmoved = 0;
+    }
+
     /// Adds an error.
     pub fn push_error(&mut self, e: ErrEntry) {
         crate::info_log!(FI_LOG_CQ, "error completion: {}", e.text);
@@ -158,11 +164,10 @@ impl Cq {
     }
 
     /// As [`Cq::take`], where there are completions and no errors; 0 when the endpoints are to be moved along first, which
-    /// they are now and then in any case.
+    /// they are now and then in any case: whoever posts and reads what comes of it in turn finds something every time.
     #[inline(always)]
     pub fn take_ready(&mut self, count: usize, mut each: impl FnMut(usize, &Entry)) -> usize {
         if self.entries.is_empty() || !self.errors.is_empty() || self.unmoved >= UNMOVED {
-            self.unmoved = 0;
             return 0;
         }
         self.unmoved += 1;

@@ -670,19 +670,15 @@ fn poll_cq(
     count: usize,
     each: &mut impl FnMut(usize, &Entry),
 ) -> Result<Option<usize>> {
-    let cq = s.cqs.get(id).ok_or(FI_EBADF)?;
-    if count > 0 && !cq.has_any() {
-        let n = quick_cq(s, id, count, each);
-        if n > 0 {
-            if let Some(cq) = s.cqs.get_mut(id) {
-                cq.patience.found();
-            }
-            return Ok(Some(n));
-        }
-    } else if cq.ready() < count || count == 0 {
-        progress_cq(s, id);
-    }
+    // What is there comes first.
+    let waiting = s.cqs.get(id).ok_or(FI_EBADF)?.has_any();
+    let n = quick_cq(s, id, if waiting { 0 } else { count }, each);
     let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
+    cq.moved();
+    if n > 0 {
+        cq.patience.found();
+        return Ok(Some(n));
+    }
     if cq.has_any() {
         let n = cq.take(count, each);
         if n > 0 {
@@ -699,8 +695,8 @@ fn poll_cq(
     }
 }
 
-/// As [`progress_cq`], for an empty queue: up to `count` completions that come the short way go to `each`, and their
-/// number is returned. Others are in the queue then.
+/// As [`progress_cq`]: up to `count` completions that come the short way go to `each`, and their number is returned; 0 must be
+/// asked for where there are some already. Others are in the queue then.
 #[inline(always)]
 fn quick_cq(s: &mut State, id: u32, count: usize, each: &mut impl FnMut(usize, &Entry)) -> usize {
     let mut n = 0;
@@ -716,7 +712,7 @@ fn quick_cq(s: &mut State, id: u32, count: usize, each: &mut impl FnMut(usize, &
                 super::rdm::progress(s, ep);
             }
         }
-        if n == count {
+        if n > 0 && n == count {
             break;
         }
     }

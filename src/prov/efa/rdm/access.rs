@@ -210,6 +210,7 @@ pub fn confirmed(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> S
         flags: near::send_flags(false),
         op: None,
         report,
+        told: false,
     };
     if !near.acquaint(peer, addr) {
         return Sent::Busy;
@@ -226,14 +227,14 @@ pub struct AtomicAccess<'a> {
     /// Operands, and values to compare with.
     pub data: &'a [u8],
     /// Where the former values go.
-    pub result: &'a UserMem,
+    pub result: Piece,
+    /// Success is told when the record is written, if it is sure then.
+    pub early: bool,
 }
 
-/// Starts one. `Elsewhere`, and nothing done, when it goes another way.
-pub fn atomic(port: &mut EpPort, peer: PeerId, a: &AtomicAccess, note: Note) -> Sent {
-    let (Some(near), Some(into)) = (&mut port.near, a.result.one()) else {
-        return Sent::Elsewhere;
-    };
+/// Starts one: `Done` with whether success is to be told now. `Elsewhere`, and nothing done, when it goes another way.
+#[inline]
+pub fn atomic(near: &mut Outbox, peer: PeerId, a: &AtomicAccess, mut note: Note) -> (Sent, bool) {
     let access = Access {
         kind: shm::ATOMIC,
         flags: 0,
@@ -241,10 +242,13 @@ pub fn atomic(port: &mut EpPort, peer: PeerId, a: &AtomicAccess, note: Note) -> 
         addr: a.at.addr,
         word: atomic_word(a.datatype, a.op, a.kind, a.at.len as usize),
         data: Local::Bytes(a.data),
-        into,
+        into: a.result,
         silent: false,
     };
-    near.post(peer, &access, note)
+    let (at, len) = ((a.at.key, a.at.addr), a.at.len as usize);
+    note.told = a.early && near.permits(peer, at, len);
+    let sent = near.post(peer, &access, note);
+    (sent, note.told && sent == Sent::Done)
 }
 
 /// What an atomic is, in one word.
@@ -280,7 +284,9 @@ pub fn report(port: &mut EpPort, waiting: &mut Vec<u32>) {
             continue;
         }
         let Some(fail) = fail else {
-            port.done(&note);
+            if !note.told {
+                port.done(&note);
+            }
             continue;
         };
         let mut op = UserOp::new(port.id, UserMem::EMPTY);
@@ -349,8 +355,13 @@ pub fn serve(memory: Memory, record: &Record, scratch: &mut Scratch) -> Option<D
         _ => {
             let a = Atomic::of(key, addr, word);
             changes = !a.reads();
-            let n = serve_atomic(memory.dev, record, &a, scratch);
-            n.map(|n| len = n)
+            match serve_word(memory, record, &a) {
+                Some(n) => {
+                    len = n;
+                    Ok(())
+                }
+                None => serve_atomic(memory.dev, record, &a, scratch).map(|n| len = n),
+            }
         }
     };
     if let Err(s) = done {
@@ -394,6 +405,35 @@ fn serve_plain(
         record.fill(&mem);
     }
     Ok(())
+}
+
+/// Does an atomic on one element that the processor can change in one piece, as most are; bytes of it. `None`, and nothing
+/// done, when it is another one, or is not permitted.
+#[inline]
+fn serve_word(memory: Memory, record: &Record, a: &Atomic) -> Option<usize> {
+    let to = a.to.as_slice().first()?;
+    let size = arith::size_of(a.datatype).filter(|n| *n as u64 == to.len)?;
+    let compares = a.kind == AtomicKind::Compare;
+    let fetches = compares || a.kind == AtomicKind::Fetch;
+    let operands = if compares { 2 * size } else { size };
+    if size > atomic::WORD || a.reads() || record.len < ACCESS_HEAD + operands {
+        return None;
+    }
+    let table = memory.table?;
+    let mem = table.own(to.key, to.addr, size, true)?;
+    if fetches {
+        table.own(to.key, to.addr, size, false)?;
+    }
+    let f = arith::element(a.datatype, a.op)?;
+    let mut bytes = [0; 2 * atomic::WORD];
+    let bytes = bytes.get_mut(..operands)?;
+    record.load(ACCESS_HEAD, bytes);
+    let (src, cmp) = bytes.split_at_checked(size)?;
+    let former = atomic::word(mem, f, src, cmp)?;
+    if fetches {
+        record.fill_bytes(former.get(..size)?);
+    }
+    Some(size)
 }
 
 fn serve_atomic(dev: &Dev, record: &Record, a: &Atomic, s: &mut Scratch) -> Result<usize, Status> {

@@ -7,7 +7,7 @@ use super::work::Work;
 use super::{access, Kind, Live, OpKind, UserOp};
 use crate::core::Result;
 use crate::device::{Device, DeviceAttr, QueuePair};
-use crate::hmem::{arith, UserMem};
+use crate::hmem::{arith, Piece, UserMem};
 use crate::proto::{AtomicArgs, AtomicKind};
 use crate::prov::efa::domain::State;
 use crate::shm::{Note, Sent};
@@ -50,20 +50,23 @@ pub fn atomic_count(
     op: fi_op,
     kind: AtomicKind,
 ) -> Result<usize> {
-    let size = arith::size_of(dt).filter(|n| *n <= room.widest);
+    let size = element_size(dt, op, kind).filter(|n| *n <= room.widest);
     let size = size.ok_or(FI_EOPNOTSUPP)?;
-    arith::element(dt, op).ok_or(FI_EOPNOTSUPP)?;
+    let room = atomic_max(room.mtu) / if kind == AtomicKind::Compare { 2 } else { 1 };
+    Ok(room / size)
+}
+
+/// Bytes of an element, where the operation exists for the datatype and kind.
+#[inline]
+pub fn element_size(dt: fi_datatype, op: fi_op, kind: AtomicKind) -> Option<usize> {
     let swap = (FI_CSWAP..=FI_MSWAP).contains(&op);
     let fits = match kind {
         AtomicKind::Compare => swap,
         AtomicKind::Fetch => !swap,
         AtomicKind::Write { .. } => !swap && op != FI_ATOMIC_READ,
     };
-    if !fits {
-        return Err(FI_EOPNOTSUPP);
-    }
-    let room = atomic_max(room.mtu) / if kind == AtomicKind::Compare { 2 } else { 1 };
-    Ok(room / size)
+    arith::element(dt, op).filter(|_| fits)?;
+    arith::size_of(dt)
 }
 
 /// Starts an atomic. Errors as [`rma`], and `FI_EOPNOTSUPP` for an operation that the datatype does
@@ -139,7 +142,9 @@ pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
         kind,
         at: first,
         data: &data,
-        result: &result,
+        result: result.one().unwrap_or(Piece::EMPTY),
+        // Who did not ask to hear when it is done hears when it is on its way, and sure to be done.
+        early: matches!(r.fetch, Fetch::No) && flags & FI_DELIVERY_COMPLETE == 0,
     };
     let note = Note {
         context: r.common.context,
@@ -152,9 +157,15 @@ pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
             },
         op: None,
         report: r.common.reports(&r.data, ep.tx, flags),
+        told: false,
     };
-    if r.common.done.is_none() && r.to.as_slice().len() == 1 {
-        let sent = access::atomic(&mut port, peer, &a, note);
+    let single = r.common.done.is_none() && r.to.as_slice().len() == 1;
+    let single = single && result.one().is_some();
+    if let Some(near) = port.near.as_mut().filter(|_| single) {
+        let (sent, told) = access::atomic(near, peer, &a, note);
+        if told {
+            port.done(&note);
+        }
         if sent != Sent::Elsewhere {
             ep.operands = data;
             return match sent {

@@ -6,9 +6,11 @@
 //! completion is kept. Reads and writes (`rma`) are records and requests in the same way. Whatever is not plain is left as
 //! it was found, for `ops` and `progress` to deal with: [`Lane`] remembers what an endpoint's settings permit.
 
+mod atomic;
 mod poll;
 mod rma;
 
+pub use atomic::{atomic, PlainAtomic};
 pub use poll::{poll, Polled};
 pub use rma::{rma, PlainRma};
 

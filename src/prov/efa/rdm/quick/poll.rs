@@ -212,6 +212,9 @@ pub fn poll(
                     if special || out.kept >= AHEAD {
                         return false;
                     }
+                    if e.note.told {
+                        return true;
+                    }
                     count_at(cntr_index(e.note.flags), e.note.len);
                     if e.note.report {
                         out.give(to, ended_entry(e.note.context, e.note.flags, e.note.len));

@@ -63,6 +63,7 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
         flags: FI_RMA | if p.write { FI_WRITE } else { FI_READ },
         op: None,
         report: p.context.is_some() && lane.sent_to.is_some(),
+        told: false,
     };
     let mut a = access::of(p.write, (p.key, p.addr), p.mem, p.cq_data);
     a.silent = p.context.is_none();

@@ -1,0 +1,103 @@
+//! Plain atomics on a few bytes: a record in the ring of a peer on the same host.
+
+use crate::core::Result;
+use crate::hmem::Piece;
+use crate::proto::AtomicKind;
+use crate::prov::efa::domain::State;
+use crate::prov::efa::rdm::access::{self, AtomicAccess};
+use crate::prov::efa::rdm::atomics::element_size;
+use crate::prov::efa::rdm::near::ended_entry;
+use crate::prov::efa::rdm::port::cntr_index;
+use crate::shm::{Note, Sent};
+use crate::types::*;
+use crate::wire::RmaIov;
+
+/// An atomic without flags of its own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PlainAtomic {
+    /// Operands, nothing when it only reads; values to compare with; where the former values go.
+    pub data: Piece,
+    pub compare: Option<Piece>,
+    pub result: Option<Piece>,
+    pub peer: fi_addr_t,
+    pub addr: u64,
+    pub key: u64,
+    pub datatype: fi_datatype,
+    pub op: fi_op,
+    /// Bytes of remote memory.
+    pub len: usize,
+    /// `None`: an injecting call, which reports no success.
+    pub context: Option<usize>,
+}
+
+/// Most bytes of remote memory.
+const MOST: usize = 64;
+
+/// Starts an atomic; `None`, and nothing done, when it has to go another way. Errors: `FI_EAGAIN`.
+#[inline]
+pub fn atomic(s: &mut State, id: u32, p: &PlainAtomic) -> Option<Result<()>> {
+    let ep = s.eps.get_mut(id)?;
+    let lane = &ep.lane;
+    let (kind, flags) = match (p.compare, p.result) {
+        (Some(_), _) => (AtomicKind::Compare, FI_ATOMIC | FI_READ),
+        (None, Some(_)) => (AtomicKind::Fetch, FI_ATOMIC | FI_READ),
+        (None, None) => (AtomicKind::Write { receipt: true }, FI_ATOMIC | FI_WRITE),
+    };
+    let size = element_size(p.datatype, p.op, kind).filter(|n| *n <= 8)?;
+    let fits = p.len > 0 && p.len <= MOST && p.len.is_multiple_of(size);
+    if !(lane.sends && lane.tags && fits && ep.fenced.is_empty()) {
+        return None;
+    }
+    if p.len > ep.opts.max_atomic_size || p.context.is_none() && p.len > ep.opts.inject_rma_size {
+        return None;
+    }
+    let peer = s.avs.get(lane.av)?.known(p.peer)?;
+    let near = &mut ep.live.as_mut()?.hub.as_mut()?.outbox;
+    let mut data = [0; 2 * MOST];
+    let operands = match p.op {
+        FI_ATOMIC_READ => 0,
+        _ => p.data.load(data.get_mut(..p.len)?),
+    };
+    let compared = match p.compare {
+        Some(c) => c.load(data.get_mut(operands..operands + p.len)?),
+        None => 0,
+    };
+    let a = AtomicAccess {
+        datatype: p.datatype,
+        op: p.op,
+        kind,
+        at: RmaIov {
+            addr: p.addr,
+            len: p.len as u64,
+            key: p.key,
+        },
+        data: data.get(..operands + compared)?,
+        result: p.result.unwrap_or(Piece::EMPTY),
+        early: p.result.is_none(),
+    };
+    let note = Note {
+        context: p.context.unwrap_or(0),
+        len: p.len,
+        flags,
+        op: None,
+        report: p.context.is_some() && lane.sent_to.is_some(),
+        told: false,
+    };
+    let (sent, told) = access::atomic(near, peer, &a, note);
+    match sent {
+        Sent::Elsewhere => return None,
+        Sent::Busy => return Some(Err(FI_EAGAIN)),
+        Sent::Done => {}
+    }
+    if told {
+        let counter = ep.cntrs.get(cntr_index(flags)).copied().flatten();
+        if let Some(c) = counter.and_then(|c| s.cntrs.get_mut(c)) {
+            c.count(p.len);
+        }
+        let to = lane.sent_to.filter(|_| note.report);
+        if let Some(q) = to.and_then(|q| s.cqs.get_mut(q)) {
+            q.push(ended_entry(note.context, flags, p.len));
+        }
+    }
+    Some(Ok(()))
+}
