@@ -356,7 +356,10 @@ static void atomics(void)
 		memcpy(target, &o_, sizeof(o_)); \
 		if (kind == 0) { \
 			DO(0, fi_atomicvalid(a.ep, dt, op, &n)); \
-			DO(0, fi_atomic(a.ep, &w_, 1, NULL, b.addr, at, key, dt, op, NULL)); \
+			struct fi_ioc v_ = { &w_, 1 }; \
+			struct fi_rma_ioc far_ = { at, 1, key }; \
+			struct fi_msg_atomic m_ = { &v_, NULL, 1, b.addr, &far_, 1, dt, op, NULL, 0 }; \
+			DO(0, fi_atomicmsg(a.ep, &m_, FI_COMPLETION | FI_DELIVERY_COMPLETE)); \
 		} else if (kind == 1) { \
 			DO(0, fi_fetch_atomicvalid(a.ep, dt, op, &n)); \
 			DO(0, fi_fetch_atomic(a.ep, &w_, 1, NULL, &r_, NULL, b.addr, at, key, dt, op, NULL)); \
@@ -434,6 +437,13 @@ static void atomics(void)
 	/* A wrong key is an error here, and nowhere else. */
 	DO(0, fi_atomic(a.ep, target, 1, NULL, b.addr, at, key ^ 0x1000, FI_UINT64, FI_SUM, NULL));
 	TRUE(take_error(a.tx) != 0);
+	/* Without FI_DELIVERY_COMPLETE it is on its way, and done when the target has looked. */
+	memset(target, 0, 8);
+	DO(0, fi_atomic(a.ep, "\5\0\0\0\0\0\0", 1, NULL, b.addr, at, key, FI_UINT64, FI_SUM, target));
+	TRUE(take(a.tx).op_context == target);
+	for (int i = 0; i < 1000000 && !target[0]; i++)
+		(void) fi_cq_read(b.tx, NULL, 0);
+	TRUE(target[0] == 5);
 	DO(0, fi_inject_atomic(a.ep, "\1\0\0\0\0\0\0", 1, b.addr, at, key, FI_UINT64, FI_ATOMIC_WRITE));
 	ON(uint64_t, FI_UINT64, FI_SUM, 1, 2, 0, 0, 3);
 	DO(0, fi_close(&mr->fid));

@@ -229,6 +229,23 @@ impl Device {
             }
             (1, 0) => self.dealloc_pd(id, call.object(0)?)?,
             (7, 1) => self.dereg_mr(id, call.object(0)?)?,
+            (7, 4) => {
+                let mr = Mr {
+                    context: id,
+                    pd: call.object(1)?,
+                    pid: r.pid,
+                    iova: call.number(4)?,
+                    start: 0,
+                    len: call.number(3)?,
+                    access: call.number(6)? as u32,
+                    mapped: None,
+                };
+                let fd = call.find(5).ok_or(EINVAL)?.data as i32;
+                let (handle, key) = self.reg_dmabuf(mr, fd, call.number(2)?)?;
+                call.made(0, handle)?;
+                call.output(7, &key.to_le_bytes())?;
+                call.output(8, &key.to_le_bytes())?;
+            }
             (7, 0x1000) => {
                 self.context(id)?
                     .mrs

@@ -2,7 +2,7 @@
 //! queues and queue pairs. `command` makes and destroys them, `engine` moves packets between them.
 
 use crate::config::Config;
-use crate::shared::Shared;
+use crate::shared::{Mapped, Shared};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -23,6 +23,8 @@ pub struct Mr {
     pub start: u64,
     pub len: u64,
     pub access: u32,
+    /// Of a dma-buf, which is mapped in this process.
+    pub mapped: Option<Mapped>,
 }
 
 /// Bits of [`Mr::access`].

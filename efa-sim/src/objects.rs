@@ -3,7 +3,7 @@
 
 use crate::bytes::{Fields, Filled};
 use crate::device::*;
-use crate::shared::{fetch, Shared, PAGE};
+use crate::shared::{fetch, Mapped, Shared, PAGE};
 use libc::{EBUSY, EFAULT, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP};
 
 /// What a command ends with: a value, or the errno.
@@ -128,45 +128,51 @@ impl Device {
     }
 
     pub fn reg_mr(&mut self, id: ContextId, pid: u32, f: &Fields) -> Answer<(u32, u32)> {
-        const OPTIONAL: u32 = 0x3ff << 20;
-        let (start, len, iova, pd) = (f.u64(8), f.u64(16), f.u64(24), f.u32(32));
-        let access = f.u32(36) & !OPTIONAL;
-        let mut may = LOCAL_WRITE;
-        may |= if self.cfg.no_rdma_read {
-            0
-        } else {
-            REMOTE_READ
+        let mr = Mr {
+            context: id,
+            pd: f.u32(32),
+            pid,
+            iova: f.u64(24),
+            start: f.u64(8),
+            len: f.u64(16),
+            access: f.u32(36),
+            mapped: None,
         };
-        may |= if self.cfg.no_rdma_write {
-            0
-        } else {
-            REMOTE_WRITE
-        };
-        if (start ^ iova) & (PAGE as u64 - 1) != 0
-            || access & REMOTE_WRITE != 0 && access & LOCAL_WRITE == 0
-        {
-            return Err(EINVAL);
-        }
-        if access & !may != 0 {
-            return Err(EOPNOTSUPP);
-        }
         // Hardware pins the pages: both ends have to be there.
-        for at in [start, start + len.saturating_sub(1)] {
-            if len > 0 {
+        for at in [mr.start, mr.start + mr.len.saturating_sub(1)] {
+            if mr.len > 0 {
                 fetch(pid, at, &mut [0]).map_err(|()| EFAULT)?;
             }
         }
+        self.enter_mr(mr)
+    }
+
+    /// A region of a dma-buf: descriptor `fd` of the program, from `offset` on. What is not said here is in `mr`.
+    pub fn reg_dmabuf(&mut self, mut mr: Mr, fd: i32, offset: u64) -> Answer<(u32, u32)> {
+        let mapped = Mapped::new(mr.pid, fd, offset, mr.len)?;
+        (mr.pid, mr.start) = (std::process::id(), mapped.start());
+        mr.mapped = Some(mapped);
+        self.enter_mr(mr)
+    }
+
+    fn enter_mr(&mut self, mut mr: Mr) -> Answer<(u32, u32)> {
+        const OPTIONAL: u32 = 0x3ff << 20;
+        mr.access &= !OPTIONAL;
+        let cfg = &self.cfg;
+        let mut may = LOCAL_WRITE;
+        may |= if cfg.no_rdma_read { 0 } else { REMOTE_READ };
+        may |= if cfg.no_rdma_write { 0 } else { REMOTE_WRITE };
+        if (mr.start ^ mr.iova) & (PAGE as u64 - 1) != 0
+            || mr.access & REMOTE_WRITE != 0 && mr.access & LOCAL_WRITE == 0
+        {
+            return Err(EINVAL);
+        }
+        if mr.access & !may != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        let (id, pd) = (mr.context, mr.pd);
         self.uses_pd(id, pd, true)?;
         let adapter = self.context(id)?.adapter;
-        let mr = Mr {
-            context: id,
-            pd,
-            pid,
-            iova,
-            start,
-            len,
-            access,
-        };
         let Some(key) = self.register(adapter, mr) else {
             self.uses_pd(id, pd, false)?;
             return Err(ENOMEM);

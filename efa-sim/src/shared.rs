@@ -96,6 +96,69 @@ impl Drop for Shared {
     }
 }
 
+/// Bytes of a file that a program has open, mapped here: what a dma-buf is to an adapter.
+pub struct Mapped {
+    at: *mut libc::c_void,
+    len: usize,
+    skip: usize,
+}
+
+impl Mapped {
+    /// `len` bytes from `offset` on of descriptor `fd` of a program. `Err`: the errno.
+    pub fn new(pid: u32, fd: i32, offset: u64, len: u64) -> Result<Mapped, i32> {
+        let skip = offset as usize % PAGE;
+        let len = usize::try_from(len).map_err(|_| libc::EINVAL)?;
+        let len = len.checked_add(skip).ok_or(libc::EINVAL)?;
+        let errno = || std::io::Error::last_os_error().raw_os_error();
+        // SAFETY: numbers are passed; the descriptors are owned as they are made; the mapping is fresh.
+        unsafe {
+            let own = |fd: i64| match i32::try_from(fd) {
+                Ok(fd) if fd >= 0 => Ok(File::from_raw_fd(fd)),
+                _ => Err(errno().unwrap_or(libc::EBADF)),
+            };
+            let program = own(libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0))?;
+            let file = own(libc::syscall(
+                libc::SYS_pidfd_getfd,
+                program.as_raw_fd(),
+                fd,
+                0,
+            ))?;
+            // Beyond the end of a file there is nothing, and no error before it is touched.
+            let ends = libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END);
+            let wanted = (offset - skip as u64).checked_add(len as u64);
+            if ends < 0 || wanted.is_none_or(|w| w > ends as u64) {
+                return Err(libc::EINVAL);
+            }
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            let from = (offset - skip as u64) as libc::off_t;
+            let at = libc::mmap(
+                core::ptr::null_mut(),
+                len,
+                prot,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                from,
+            );
+            if at == libc::MAP_FAILED {
+                return Err(errno().unwrap_or(libc::EINVAL));
+            }
+            Ok(Mapped { at, len, skip })
+        }
+    }
+
+    /// Address of the first byte, in this process.
+    pub fn start(&self) -> u64 {
+        (self.at as usize + self.skip) as u64
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this length; nothing refers to it any more.
+        unsafe { libc::munmap(self.at, self.len) };
+    }
+}
+
 /// Copies between our memory and a program's; `Err` when not all of it is there.
 fn copy(pid: u32, at: u64, ours: *mut u8, len: usize, write: bool) -> Result<(), ()> {
     let mut done = 0;

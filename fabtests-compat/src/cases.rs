@@ -56,10 +56,12 @@ impl Case {
         }
     }
 
-    fn single(program: &str) -> Case {
+    /// One process, by its command line.
+    fn single(line: &str) -> Case {
+        let (program, args) = line.split_once(' ').unwrap_or((line, ""));
         Case {
             pair: false,
-            ..Case::pair(program, "")
+            ..Case::pair(program, args)
         }
     }
 
@@ -102,7 +104,15 @@ pub fn adapter(bin: &Path) -> Vec<Case> {
         v.push(Case::pair(program, &format!("{args} -v -I 10 -W 8 -f efa")).far());
     }
     v.extend(direct());
-    v.extend(["counters", "peer_death", "collectives", "efa_ops"].map(|p| Case::single(p).far()));
+    for p in [
+        "counters",
+        "peer_death",
+        "collectives",
+        "efa_ops",
+        "dmabuf efa",
+    ] {
+        v.push(Case::single(p).far());
+    }
     v.retain(|c| bin.join(&c.program).exists());
     v
 }
@@ -209,6 +219,8 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "peer_death",
         "absent_target",
         "collectives",
+        "dmabuf efa",
+        "dmabuf efa-direct",
         "asan/bad_input",
         "asan/operations",
         "asan/peer_death",
@@ -216,12 +228,17 @@ pub fn all(bin: &Path) -> Vec<Case> {
     ] {
         v.push(Case::single(p));
     }
-    for p in ["operations", "peer_death", "absent_target", "collectives"] {
+    for p in [
+        "operations",
+        "peer_death",
+        "absent_target",
+        "collectives",
+        "dmabuf efa-direct",
+    ] {
         v.push(Case::single(p).far());
     }
     // An external provider is found, and nothing else answers to its name.
-    let mut outside = Case::single("fi_info");
-    outside.args = words("-p outside");
+    let outside = Case::single("fi_info -p outside");
     let ext = bin.join("../ext");
     if ext.exists() {
         v.push(outside.with_env("FI_PROVIDER_PATH", &ext.display().to_string()));

@@ -4,6 +4,7 @@ use super::domain::of;
 use super::object::*;
 use super::queues::CntrBody;
 use crate::core::Result;
+use crate::device::DmaBuf;
 use crate::hmem::UserMem;
 use crate::prov::efa::domain::{Domain, Mr};
 use crate::types::*;
@@ -31,20 +32,32 @@ pub unsafe fn region<'a>(m: *mut fid_mr) -> Result<&'a MrBody> {
 const ACCESS: u64 =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
 
-/// # Safety
-/// `d` is a domain, `iov` points to `count` valid pieces of memory, `out` is NULL or a place.
-#[allow(clippy::too_many_arguments)]
-unsafe fn register(
-    d: *mut fid,
+/// What is registered, and how.
+struct Registration {
     iov: *const iovec,
     count: usize,
+    /// The dma-buf that the memory is of.
+    from: Option<DmaBuf>,
     access: u64,
     offset: u64,
     wanted: u64,
     flags: u64,
-    out: *mut *mut fid_mr,
     context: *mut c_void,
-) -> Result<()> {
+}
+
+/// # Safety
+/// `d` is a domain, `iov` points to `count` valid pieces of memory, `out` is NULL or a place.
+unsafe fn register(d: *mut fid, r: Registration, out: *mut *mut fid_mr) -> Result<()> {
+    let Registration {
+        iov,
+        count,
+        from,
+        access,
+        offset,
+        wanted,
+        flags,
+        context,
+    } = r;
     if d.is_null() || out.is_null() || iov.is_null() || count == 0 {
         return Err(FI_EINVAL);
     }
@@ -83,7 +96,7 @@ unsafe fn register(
         let v = &*iov;
         UserMem::new([(v.iov_base.cast_const(), v.iov_len)]).ok_or(FI_EINVAL)?
     };
-    let mr = domain.reg_mr(mem, access, wanted)?;
+    let mr = domain.reg_mr(mem, from, access, wanted)?;
     let key = mr.key;
     let f = fid_mr {
         fid: new_fid(FI_CLASS_MR, context, &MR_FI_OPS),
@@ -122,9 +135,7 @@ unsafe extern "C" fn mr_reg(
         iov_len: len,
     };
     // SAFETY: as promised by our caller.
-    guard_int("fi_mr_reg", || unsafe {
-        register(d, &iov, 1, access, offset, wanted, flags, out, context)
-    })
+    unsafe { mr_regv(d, &iov, 1, access, offset, wanted, flags, out, context) }
 }
 
 unsafe extern "C" fn mr_regv(
@@ -138,10 +149,18 @@ unsafe extern "C" fn mr_regv(
     out: *mut *mut fid_mr,
     context: *mut c_void,
 ) -> c_int {
+    let r = Registration {
+        iov,
+        count,
+        from: None,
+        access,
+        offset,
+        wanted,
+        flags,
+        context,
+    };
     // SAFETY: as promised by our caller.
-    guard_int("fi_mr_regv", || unsafe {
-        register(d, iov, count, access, offset, wanted, flags, out, context)
-    })
+    guard_int("fi_mr_reg", || unsafe { register(d, r, out) })
 }
 
 unsafe extern "C" fn mr_regattr(
@@ -161,28 +180,61 @@ unsafe extern "C" fn mr_regattr(
             );
             return Err(FI_ENOSYS);
         }
+        let mut r = Registration {
+            // SAFETY: either member is a pointer.
+            iov: unsafe { a.src.mr_iov },
+            count: a.iov_count,
+            from: None,
+            access: a.access,
+            offset: a.offset,
+            wanted: a.requested_key,
+            flags: flags & !FI_MR_DMABUF,
+            context: a.context,
+        };
+        let seen;
         if flags & FI_MR_DMABUF != 0 {
-            crate::warn_log!(
-                FI_LOG_MR,
-                "fi_mr_regattr: FI_MR_DMABUF is not supported by the software adapter"
-            );
-            return Err(FI_EOPNOTSUPP);
+            // SAFETY: with this flag the union holds a dma-buf, NULL or valid.
+            let (from, mem) = unsafe { dmabuf(a.src.dmabuf.as_ref().ok_or(FI_EINVAL)?)? };
+            seen = mem;
+            (r.iov, r.count, r.from) = (&raw const seen, 1, Some(from));
         }
-        // SAFETY: as promised by our caller; the union holds host memory.
-        unsafe {
-            register(
-                d,
-                a.src.mr_iov,
-                a.iov_count,
-                a.access,
-                a.offset,
-                a.requested_key,
-                flags,
-                out,
-                a.context,
-            )
-        }
+        // SAFETY: as promised by our caller.
+        unsafe { register(d, r, out) }
     })
+}
+
+/// A dma-buf, and where the application sees its registered bytes: from `base_addr` + `offset` on, which are also the addresses
+/// that peers use. `FI_EINVAL` without a mapping or an open descriptor.
+fn dmabuf(b: &fi_mr_dmabuf) -> Result<(DmaBuf, iovec)> {
+    // SAFETY: plain numbers are passed.
+    if unsafe { libc::fcntl(b.fd, libc::F_GETFD) } < 0 {
+        crate::warn_log!(
+            FI_LOG_MR,
+            "fi_mr_regattr: dmabuf->fd: wanted {}, which is no open descriptor",
+            b.fd
+        );
+        return Err(FI_EINVAL);
+    }
+    let at = (b.base_addr as usize).checked_add(usize::try_from(b.offset).unwrap_or(usize::MAX));
+    let Some(at) = at.filter(|_| !b.base_addr.is_null() && b.len > 0) else {
+        crate::warn_log!(
+            FI_LOG_MR,
+            "fi_mr_regattr: dmabuf: base_addr {:?}, offset {:#x}, len {}: wanted where host memory is mapped, and its bytes",
+            b.base_addr,
+            b.offset,
+            b.len
+        );
+        return Err(FI_EINVAL);
+    };
+    let from = DmaBuf {
+        fd: b.fd,
+        offset: b.offset,
+    };
+    let seen = iovec {
+        iov_base: at as *mut c_void,
+        iov_len: b.len,
+    };
+    Ok((from, seen))
 }
 
 pub static MR_OPS: fi_ops_mr = fi_ops_mr {

@@ -2,7 +2,9 @@
 
 use super::soft::{Naming, SoftDevice, SoftQp};
 use super::verbs::{adapters, VerbsDevice, VerbsQp};
-use super::{Device, DeviceAttr, Directory, Events, Payload, QpAddr, QueuePair, Remote, Status};
+use super::{
+    Device, DeviceAttr, Directory, DmaBuf, Events, Payload, QpAddr, QueuePair, Remote, Status,
+};
 use crate::core::{params, Result};
 use crate::hmem::UserMem;
 use crate::types::*;
@@ -139,6 +141,16 @@ impl Device for Dev {
 
     fn reg_mr(&self, mem: UserMem, access: u64, wanted: Option<u64>) -> Result<u64> {
         each!(self, Dev, d => d.reg_mr(mem, access, wanted))
+    }
+
+    fn reg_dmabuf(
+        &self,
+        mem: UserMem,
+        from: DmaBuf,
+        access: u64,
+        wanted: Option<u64>,
+    ) -> Result<u64> {
+        each!(self, Dev, d => d.reg_dmabuf(mem, from, access, wanted))
     }
 
     fn dereg_mr(&self, key: u64) -> Result<()> {

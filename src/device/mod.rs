@@ -337,6 +337,13 @@ pub struct QueueMemory {
     pub caps: u16,
 }
 
+/// A dma-buf whose bytes from `offset` on are registered: memory of a device, or of whoever else exports it.
+#[derive(Clone, Copy, Debug)]
+pub struct DmaBuf {
+    pub fd: i32,
+    pub offset: u64,
+}
+
 /// An RDMA operation's far end.
 #[derive(Clone, Copy, Debug)]
 pub struct Remote {
@@ -427,6 +434,17 @@ pub trait Device {
     /// Registers memory for remote access and returns its key, never 0 unless it is the `wanted` one,
     /// which only an adapter with keys of the application's choice looks at.
     fn reg_mr(&self, mem: UserMem, access: u64, wanted: Option<u64>) -> Result<u64>;
+    /// As [`Device::reg_mr`], a dma-buf, which the application sees as `mem`. `FI_EOPNOTSUPP` where that is not possible.
+    fn reg_dmabuf(
+        &self,
+        mem: UserMem,
+        _from: DmaBuf,
+        access: u64,
+        wanted: Option<u64>,
+    ) -> Result<u64> {
+        // What is done by software is done where the application sees it.
+        self.reg_mr(mem, access, wanted)
+    }
     /// Withdraws a registration; no access is under way when it returns.
     fn dereg_mr(&self, key: u64) -> Result<()>;
     /// The memory a peer names, if `access` (FI_REMOTE_READ, FI_REMOTE_WRITE) permits it; for what

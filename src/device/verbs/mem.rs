@@ -8,7 +8,7 @@
 use super::list::Adapter;
 use super::sys::*;
 use crate::core::Result;
-use crate::device::{Directory, Status};
+use crate::device::{Directory, DmaBuf, Status};
 use crate::hmem::UserMem;
 use crate::types::*;
 use core::ffi::c_int;
@@ -134,6 +134,35 @@ impl Memory {
     fn register(&self, addr: usize, len: usize, access: c_int) -> Result<*mut ibv_mr> {
         // SAFETY: the kernel checks the range and pins it; its bytes are the application's (see `UserMem::new`), or ours.
         let mr = unsafe { (self.adapter.lib.ibv_reg_mr)(self.pd, addr as *mut _, len, access) };
+        self.registered(mr, (addr, len), access)
+    }
+
+    /// A dma-buf that is known by the addresses from `addr` on.
+    fn register_dmabuf(
+        &self,
+        from: DmaBuf,
+        (addr, len): (usize, usize),
+        access: c_int,
+    ) -> Result<*mut ibv_mr> {
+        let Some(reg) = self.adapter.lib.ibv_reg_dmabuf_mr else {
+            crate::warn_log!(
+                FI_LOG_MR,
+                "FI_MR_DMABUF: this libibverbs has no ibv_reg_dmabuf_mr (rdma-core 34)"
+            );
+            return Err(FI_EOPNOTSUPP);
+        };
+        // SAFETY: the kernel checks descriptor, offset and length.
+        let mr = unsafe { reg(self.pd, from.offset, len, addr as u64, from.fd, access) };
+        self.registered(mr, (addr, len), access)
+    }
+
+    /// What came of a registration.
+    fn registered(
+        &self,
+        mr: *mut ibv_mr,
+        (addr, len): (usize, usize),
+        access: c_int,
+    ) -> Result<*mut ibv_mr> {
         if !mr.is_null() {
             return Ok(mr);
         }
@@ -147,7 +176,7 @@ impl Memory {
         Err(match e.raw_os_error() {
             Some(libc::ENOMEM) => FI_ENOMR,
             Some(libc::EOPNOTSUPP) => FI_EOPNOTSUPP,
-            Some(libc::EFAULT) | Some(libc::EINVAL) => FI_EINVAL,
+            Some(libc::EFAULT | libc::EINVAL | libc::EBADF) => FI_EINVAL,
             _ => FI_EIO,
         })
     }
@@ -205,8 +234,14 @@ impl Memory {
     }
 
     /// Registers memory and returns its key. Memory without a byte has a key that is good for nothing.
-    /// `own`: by the library, which may share a region of the application.
-    pub fn insert(&self, mem: UserMem, access: u64, own: bool) -> Result<u64> {
+    /// `own`: by the library, which may share a region of the application. `from`: the dma-buf it is of.
+    pub fn insert(
+        &self,
+        mem: UserMem,
+        access: u64,
+        own: bool,
+        from: Option<DmaBuf>,
+    ) -> Result<u64> {
         let mut pieces = mem.pieces();
         let (first, None) = (pieces.next(), pieces.next()) else {
             return Err(FI_EINVAL);
@@ -224,11 +259,10 @@ impl Memory {
         let rights = self.rights(access);
         // A range has to have a byte to be registered.
         static NOTHING: u64 = 0;
-        let mr = if len == 0 {
-            let at = core::ptr::from_ref(&NOTHING) as usize;
-            self.register(at, 1, 0)?
-        } else {
-            self.register(addr, len, rights)?
+        let mr = match from {
+            Some(from) => self.register_dmabuf(from, (addr, len), rights)?,
+            None if len > 0 => self.register(addr, len, rights)?,
+            None => self.register(core::ptr::from_ref(&NOTHING) as usize, 1, 0)?,
         };
         // SAFETY: just registered.
         let key = unsafe { (*mr).rkey };

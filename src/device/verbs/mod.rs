@@ -14,7 +14,7 @@ mod rings;
 pub mod short;
 pub mod sys;
 
-use super::{Device, DeviceAttr, Directory, QpAddr, Status};
+use super::{Device, DeviceAttr, Directory, DmaBuf, QpAddr, Status};
 use crate::core::Result;
 use crate::hmem::UserMem;
 use crate::types::*;
@@ -171,7 +171,18 @@ impl Device for VerbsDevice {
     }
 
     fn reg_mr(&self, mem: UserMem, access: u64, wanted: Option<u64>) -> Result<u64> {
-        self.0.memory.insert(mem, access, wanted.is_none())
+        self.0.memory.insert(mem, access, wanted.is_none(), None)
+    }
+
+    fn reg_dmabuf(
+        &self,
+        mem: UserMem,
+        from: DmaBuf,
+        access: u64,
+        wanted: Option<u64>,
+    ) -> Result<u64> {
+        let own = wanted.is_none();
+        self.0.memory.insert(mem, access, own, Some(from))
     }
 
     fn dereg_mr(&self, key: u64) -> Result<()> {

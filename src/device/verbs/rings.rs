@@ -194,7 +194,8 @@ impl Rings {
     /// Writes a work request; the adapter hears of it with [`Rings::ring`], or when it can take no more unheard.
     #[inline(always)]
     pub fn send(&mut self, w: &SendWqe) {
-        let phase = (self.sq.put / (self.sq.mask + 1)) as u8 & 1;
+        // The round that this entry is of is odd or even.
+        let phase = u8::from(self.sq.put & (self.sq.mask + 1) != 0);
         let rdma = w.op != SEND;
         let (count, flags) = match (w.inline, w.more) {
             (Some(b), _) => (b.len() as u16, INLINE),
@@ -273,7 +274,7 @@ impl Rings {
         let mut n = 0;
         while let Some(wc) = into.get_mut(n) {
             let slot = (self.taken & self.cq_mask) as usize;
-            let round = self.taken / (self.cq_mask + 1);
+            let odd = self.taken & (self.cq_mask + 1) != 0;
             let word = |i: usize| {
                 // SAFETY: the slot lies in the mapped queue, and entries are multiples of 8 bytes.
                 let p = unsafe { self.cq.add(slot * self.cq_entry + 8 * i) };
@@ -283,7 +284,7 @@ impl Rings {
             // req_id, status, flags, qp_num, and of a receive its length.
             let first = word(0).load(Acquire);
             let flags = (first >> 24) as u8;
-            if flags & 1 == (round & 1) as u8 {
+            if flags & 1 == u8::from(odd) {
                 break;
             }
             self.taken = self.taken.wrapping_add(1);

@@ -351,6 +351,8 @@ type QueryWqs =
     unsafe extern "C" fn(*mut ibv_qp, *mut efadv_wq_attr, *mut efadv_wq_attr, u32) -> c_int;
 type QueryCq = unsafe extern "C" fn(*mut ibv_cq, *mut efadv_cq_attr, u32) -> c_int;
 
+type RegDmaBuf = unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr;
+
 /// A table of functions: a field for each symbol, found by its name.
 macro_rules! functions {
     ($($lib:ident: $name:ident($($t:ty),*) $(-> $r:ty)?;)*) => {
@@ -361,6 +363,7 @@ macro_rules! functions {
             pub efadv_query_qp_wqs: Option<QueryWqs>,
             pub efadv_query_cq: Option<QueryCq>,
             pub efadv_query_mr: Option<QueryMr>,
+            pub ibv_reg_dmabuf_mr: Option<RegDmaBuf>,
         }
 
         impl Lib {
@@ -379,6 +382,11 @@ macro_rules! functions {
                     Ok(p)
                 };
                 // SAFETY: the functions of these names have these types, or are not there: NULL.
+                let ibv_reg_dmabuf_mr = unsafe {
+                    let reg = libc::dlsym(verbs, c"ibv_reg_dmabuf_mr".as_ptr());
+                    transmute_copy::<*mut c_void, Option<RegDmaBuf>>(&reg)
+                };
+                // SAFETY: as above.
                 let (efadv_query_qp_wqs, efadv_query_cq, efadv_query_mr) = unsafe {
                     let wqs = libc::dlsym(efa, c"efadv_query_qp_wqs".as_ptr());
                     let cq = libc::dlsym(efa, c"efadv_query_cq".as_ptr());
@@ -399,6 +407,7 @@ macro_rules! functions {
                     efadv_query_qp_wqs,
                     efadv_query_cq,
                     efadv_query_mr,
+                    ibv_reg_dmabuf_mr,
                     $($name: {
                         let name = concat!(stringify!($name), "\0");
                         let name = CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or(c"");

@@ -20,7 +20,7 @@ use crate::device::gate::{Gate, Inside};
 use crate::device::soft::Naming;
 use crate::device::wait::{wait_readable, WaitSet};
 pub use crate::device::QueueMemory;
-use crate::device::{Device, Directory, QueuePair};
+use crate::device::{Device, Directory, DmaBuf, QueuePair};
 use crate::hmem::UserMem;
 use crate::proto::RecvQueue;
 use crate::shm::Table;
@@ -318,8 +318,18 @@ impl Domain {
 
     /// Registers memory (fi_mr(3)). `FI_ENOMR` when the adapter's table is full.
     /// `FI_ENOKEY` when `wanted` counts (`FI_EFA_SOFT_MR_MODE`) and is taken.
-    pub fn reg_mr(&self, mem: UserMem, access: u64, wanted: u64) -> Result<Mr> {
-        let key = self.lock().dev.reg_mr(mem, access, Some(wanted))?;
+    pub fn reg_mr(
+        &self,
+        mem: UserMem,
+        from: Option<DmaBuf>,
+        access: u64,
+        wanted: u64,
+    ) -> Result<Mr> {
+        let dev = &self.lock().dev;
+        let key = match from {
+            None => dev.reg_mr(mem, access, Some(wanted))?,
+            Some(from) => dev.reg_dmabuf(mem, from, access, Some(wanted))?,
+        };
         self.mrs.fetch_add(1, Ordering::Relaxed);
         Ok(Mr { key })
     }

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Memory that is registered by the descriptor it is of (FI_MR_DMABUF, fi_mr(3)): written, read and sent from. The descriptor
+ * here is a memory file, which the software adapter and an emulated one take for a dma-buf.
+ *
+ * dmabuf FABRIC
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+#define DO(want, call) \
+	do { \
+		long got_ = (call); \
+		if (got_ != (want)) { \
+			printf("line %d: %s: %ld, wanted %ld\n", __LINE__, #call, got_, (long) (want)); \
+			exit(EXIT_FAILURE); \
+		} \
+	} while (0)
+#define TRUE(what) DO(1, !!(what))
+
+enum { FILE_SIZE = 1 << 16, OFFSET = 8192, SIZE = 16384, PART = 4000 };
+
+static struct fid_cq *cq;
+static char plain[SIZE];
+
+static void end_of(void *context)
+{
+	struct fi_cq_data_entry e;
+	ssize_t n;
+
+	while ((n = fi_cq_read(cq, &e, 1)) == -FI_EAGAIN)
+		;
+	DO(1, n);
+	TRUE(e.op_context == context);
+}
+
+static struct fid_mr *registered(struct fid_domain *domain, void *at, size_t len)
+{
+	struct fid_mr *mr;
+
+	DO(0, fi_mr_reg(domain, at, len, FI_SEND | FI_RECV | FI_READ | FI_WRITE, 0, 0, 0, &mr, NULL));
+	return mr;
+}
+
+int main(int argc, char **argv)
+{
+	struct fi_info *hints = fi_allocinfo(), *info;
+	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
+	struct fi_av_attr aa = { .type = FI_AV_TABLE };
+	static struct fi_context2 contexts[4];
+	struct fi_mr_dmabuf dmabuf;
+	struct fi_mr_attr attr = { .dmabuf = &dmabuf, .iov_count = 1, .requested_key = 1 };
+	struct fid_mr *mr, *near, *none;
+	struct fid_fabric *fabric;
+	struct fid_domain *domain;
+	struct fid_ep *ep;
+	struct fid_av *av;
+	fi_addr_t self;
+	char name[64], *base;
+	size_t len = sizeof(name);
+	uint64_t there;
+	int fd = memfd_create("dmabuf", MFD_CLOEXEC);
+
+	TRUE(fd >= 0 && argc == 2);
+	DO(0, ftruncate(fd, FILE_SIZE));
+	base = mmap(NULL, FILE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	TRUE(base != MAP_FAILED);
+
+	hints->fabric_attr->name = strdup(argv[1]);
+	hints->fabric_attr->prov_name = strdup("efa");
+	hints->ep_attr->type = FI_EP_RDM;
+	hints->mode = FI_CONTEXT2;
+	hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+	DO(0, fi_getinfo(FI_VERSION(2, 1), NULL, NULL, 0, hints, &info));
+	DO(0, fi_fabric(info->fabric_attr, &fabric, NULL));
+	DO(0, fi_domain(fabric, info, &domain, NULL));
+	DO(0, fi_cq_open(domain, &ca, &cq, NULL));
+	DO(0, fi_av_open(domain, &aa, &av, NULL));
+	DO(0, fi_endpoint(domain, info, &ep, NULL));
+	DO(0, fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
+	DO(0, fi_ep_bind(ep, &av->fid, 0));
+	DO(0, fi_enable(ep));
+	DO(0, fi_getname(&ep->fid, name, &len));
+	DO(1, fi_av_insert(av, name, 1, &self, 0, NULL));
+
+	dmabuf = (struct fi_mr_dmabuf) { .fd = fd, .offset = OFFSET, .len = SIZE, .base_addr = base };
+	attr.access = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+	DO(0, fi_mr_regattr(domain, &attr, FI_MR_DMABUF, &mr));
+	near = registered(domain, plain, sizeof(plain));
+	there = (uint64_t) (uintptr_t) (base + OFFSET + PART);
+
+	/* Written and read by a peer, which names it by where it is mapped. */
+	memset(plain, 'w', PART);
+	DO(0, fi_write(ep, plain, PART, fi_mr_desc(near), self, there, fi_mr_key(mr), &contexts[0]));
+	end_of(&contexts[0]);
+	TRUE(base[OFFSET + PART] == 'w' && base[OFFSET + 2 * PART - 1] == 'w' && !base[OFFSET + 2 * PART]);
+	base[OFFSET + PART] = 'r';
+	DO(0, fi_read(ep, plain + PART, PART, fi_mr_desc(near), self, there, fi_mr_key(mr), &contexts[1]));
+	end_of(&contexts[1]);
+	TRUE(plain[PART] == 'r' && plain[2 * PART - 1] == 'w');
+	/* Sent from. */
+	memset(base + OFFSET, 's', PART);
+	DO(0, fi_recv(ep, plain, sizeof(plain), fi_mr_desc(near), FI_ADDR_UNSPEC, &contexts[2]));
+	DO(0, fi_send(ep, base + OFFSET, PART, fi_mr_desc(mr), self, &contexts[3]));
+	for (int got = 0; got < 2;) {
+		struct fi_cq_data_entry e;
+		ssize_t n = fi_cq_read(cq, &e, 1);
+
+		TRUE(n == 1 || n == -FI_EAGAIN);
+		got += n == 1;
+	}
+	TRUE(plain[0] == 's' && plain[PART - 1] == 's');
+
+	/* What is no dma-buf is refused. */
+	dmabuf.fd = -1;
+	DO(-FI_EINVAL, fi_mr_regattr(domain, &attr, FI_MR_DMABUF, &none));
+	dmabuf.fd = fd;
+	dmabuf.base_addr = NULL;
+	DO(-FI_EINVAL, fi_mr_regattr(domain, &attr, FI_MR_DMABUF, &none));
+	attr.dmabuf = NULL;
+	DO(-FI_EINVAL, fi_mr_regattr(domain, &attr, FI_MR_DMABUF, &none));
+
+	DO(0, fi_close(&ep->fid));
+	DO(0, fi_close(&near->fid));
+	DO(0, fi_close(&mr->fid));
+	DO(0, fi_close(&av->fid));
+	DO(0, fi_close(&cq->fid));
+	DO(0, fi_close(&domain->fid));
+	DO(0, fi_close(&fabric->fid));
+	fi_freeinfo(info);
+	fi_freeinfo(hints);
+	puts("memory of a descriptor was written, read and sent");
+	return 0;
+}
