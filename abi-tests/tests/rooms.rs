@@ -15,9 +15,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("shm", &["device", "hmem", "types", "core"]),
     (
         "prov",
-        &[
-            "proto", "wire", "device", "shm", "hmem", "mr_cache", "types", "core",
-        ],
+        &["proto", "wire", "device", "shm", "hmem", "types", "core"],
     ),
     // `hmem` because what a caller lends becomes a `UserMem` at the door.
     ("abi", &["prov", "hmem", "types", "core"]),

@@ -14,6 +14,7 @@ pub mod fault;
 pub mod gate;
 pub mod host;
 pub mod membarrier;
+mod mr_cache;
 pub mod soft;
 pub mod verbs;
 pub mod wait;

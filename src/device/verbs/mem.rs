@@ -2,12 +2,13 @@
 //!
 //! Regions of the application are kept by key, for operations carried out in software, and by address, so that a buffer that
 //! lies in one needs no registration of its own. A registration of our own that lies in a region of the application shares
-//! its key. Nothing is kept beyond its last user: without hearing of munmap(2), a cached registration might be of
-//! memory that is no longer there.
+//! its key. Long ones of our own are kept for the next operation (`mr_cache`) where the system tells what becomes of
+//! memory; elsewhere nothing is kept beyond its last user.
 
 use super::list::Adapter;
 use super::sys::*;
-use crate::core::Result;
+use crate::core::{params, Result};
+use crate::device::mr_cache::{Cache, Limits};
 use crate::device::{Directory, DmaBuf, Status};
 use crate::hmem::UserMem;
 use crate::types::*;
@@ -17,16 +18,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 struct Region {
-    mr: *mut ibv_mr,
+    mr: Arc<Lent>,
     mem: UserMem,
     access: u64,
     local_write: bool,
     users: u32,
     published: bool,
 }
-
-// SAFETY: a registration may be used and withdrawn by any thread.
-unsafe impl Send for Region {}
 
 #[derive(Default)]
 struct Table {
@@ -69,6 +67,7 @@ pub struct Memory {
     /// Registrations withdrawn so far.
     withdrawn: AtomicU64,
     directory: Mutex<Option<Arc<dyn Directory>>>,
+    kept: Option<Cache<Lent>>,
 }
 
 // SAFETY: protection domains may be used by any thread.
@@ -76,20 +75,38 @@ unsafe impl Send for Memory {}
 // SAFETY: as above; the rest is behind locks.
 unsafe impl Sync for Memory {}
 
-/// A registration for one operation, withdrawn when dropped.
+/// A registration, withdrawn when dropped.
 pub struct Lent {
     lib: &'static Lib,
     mr: *mut ibv_mr,
 }
 
-// SAFETY: as for `Region`.
+// SAFETY: a registration may be used and withdrawn by any thread.
 unsafe impl Send for Lent {}
+// SAFETY: as above; what is read of it does not change.
+unsafe impl Sync for Lent {}
 
 impl Lent {
     /// Its local key.
     pub fn lkey(&self) -> u32 {
         // SAFETY: registered, and not withdrawn before `self` goes.
         unsafe { (*self.mr).lkey }
+    }
+
+    /// The key that peers name it by.
+    fn rkey(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.mr).rkey }
+    }
+
+    /// Withdraws it; `FI_EBUSY` when the adapter still uses it.
+    fn withdraw(self) -> Result<()> {
+        let lent = core::mem::ManuallyDrop::new(self);
+        // SAFETY: registered once, withdrawn once. The adapter refuses what still uses the key.
+        match unsafe { (lent.lib.ibv_dereg_mr)(lent.mr) } {
+            0 => Ok(()),
+            _ => Err(FI_EBUSY),
+        }
     }
 }
 
@@ -98,6 +115,18 @@ impl Drop for Lent {
         // SAFETY: registered once, withdrawn once; the adapter is done with it (the owner's promise).
         unsafe { (self.lib.ibv_dereg_mr)(self.mr) };
     }
+}
+
+/// What is kept of registrations of our own, if anything is.
+fn cache(regions: usize) -> Option<Cache<Lent>> {
+    if !params::efa_bool("mr_cache_enable", true) {
+        return None;
+    }
+    Cache::new(Limits {
+        // Applications want some of the adapter's.
+        count: params::efa_size("mr_max_cached_count", (regions / 4).min(1024)),
+        bytes: params::efa_size("mr_max_cached_size", usize::MAX),
+    })
 }
 
 impl Memory {
@@ -114,6 +143,7 @@ impl Memory {
             table: Mutex::default(),
             withdrawn: AtomicU64::new(1),
             directory: Mutex::new(None),
+            kept: cache(adapter.attr.identity.as_ref().map_or(0, |i| i.regions)),
         })
     }
 
@@ -131,7 +161,7 @@ impl Memory {
         self.table.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    fn register(&self, addr: usize, len: usize, access: c_int) -> Result<*mut ibv_mr> {
+    fn register(&self, addr: usize, len: usize, access: c_int) -> Result<Lent> {
         // SAFETY: the kernel checks the range and pins it; its bytes are the application's (see `UserMem::new`), or ours.
         let mr = unsafe { (self.adapter.lib.ibv_reg_mr)(self.pd, addr as *mut _, len, access) };
         self.registered(mr, (addr, len), access)
@@ -143,7 +173,7 @@ impl Memory {
         from: DmaBuf,
         (addr, len): (usize, usize),
         access: c_int,
-    ) -> Result<*mut ibv_mr> {
+    ) -> Result<Lent> {
         let Some(reg) = self.adapter.lib.ibv_reg_dmabuf_mr else {
             crate::warn_log!(
                 FI_LOG_MR,
@@ -162,9 +192,10 @@ impl Memory {
         mr: *mut ibv_mr,
         (addr, len): (usize, usize),
         access: c_int,
-    ) -> Result<*mut ibv_mr> {
+    ) -> Result<Lent> {
         if !mr.is_null() {
-            return Ok(mr);
+            let lib = self.adapter.lib;
+            return Ok(Lent { lib, mr });
         }
         let e = std::io::Error::last_os_error();
         crate::warn_log!(
@@ -181,12 +212,23 @@ impl Memory {
         })
     }
 
-    /// Memory for packets, which the adapter reads and writes.
+    /// Memory of our own for packets, which the adapter reads and writes.
     pub fn lend(&self, addr: usize, len: usize, write: bool) -> Result<Lent> {
-        let access = if write { ACCESS_LOCAL_WRITE } else { 0 };
-        let mr = self.register(addr, len, access)?;
-        let lib = self.adapter.lib;
-        Ok(Lent { lib, mr })
+        self.register(addr, len, if write { ACCESS_LOCAL_WRITE } else { 0 })
+    }
+
+    /// Memory of the application for an operation, which the adapter reads or writes.
+    pub fn borrow(&self, addr: usize, len: usize, write: bool) -> Result<Arc<Lent>> {
+        self.keep(addr, len, if write { ACCESS_LOCAL_WRITE } else { 0 })
+    }
+
+    /// A registration of ours, which may have been kept since an operation before.
+    fn keep(&self, addr: usize, len: usize, access: c_int) -> Result<Arc<Lent>> {
+        let make = || self.register(addr, len, access);
+        match &self.kept {
+            Some(c) => c.get(addr, len, access, make),
+            None => make().map(Arc::new),
+        }
     }
 
     /// The local key of bytes that lie in a region of the application; `last` is where the bytes before were.
@@ -209,8 +251,7 @@ impl Memory {
         Some(Found {
             from: r.mem.addr(),
             to: r.mem.addr() + r.mem.len(),
-            // SAFETY: what is in the table is registered.
-            lkey: unsafe { (*r.mr).lkey },
+            lkey: r.mr.lkey(),
             write: r.local_write,
             at: 0,
         })
@@ -260,12 +301,19 @@ impl Memory {
         // A range has to have a byte to be registered.
         static NOTHING: u64 = 0;
         let mr = match from {
-            Some(from) => self.register_dmabuf(from, (addr, len), rights)?,
-            None if len > 0 => self.register(addr, len, rights)?,
-            None => self.register(core::ptr::from_ref(&NOTHING) as usize, 1, 0)?,
+            Some(from) => Arc::new(self.register_dmabuf(from, (addr, len), rights)?),
+            None if len == 0 => {
+                Arc::new(self.register(core::ptr::from_ref(&NOTHING) as usize, 1, 0)?)
+            }
+            None if own => self.keep(addr, len, rights)?,
+            None => Arc::new(self.register(addr, len, rights)?),
         };
-        // SAFETY: just registered.
-        let key = unsafe { (*mr).rkey };
+        let key = mr.rkey();
+        if let Some(r) = t.by_key.get_mut(&key) {
+            // Kept, and another operation uses it.
+            r.users += 1;
+            return Ok(key.into());
+        }
         let permitted = if own { access } else { access | FI_SEND };
         let r = Region {
             mr,
@@ -305,19 +353,15 @@ impl Memory {
                 d.remove(key);
             }
         }
-        // SAFETY: registered once, withdrawn once. The adapter refuses what still uses the key.
-        match unsafe { (self.adapter.lib.ibv_dereg_mr)(r.mr) } {
-            0 => Ok(()),
-            _ => Err(FI_EBUSY),
-        }
+        // What is kept stays registered.
+        Arc::into_inner(r.mr).map_or(Ok(()), Lent::withdraw)
     }
 
     /// A region's local key.
     pub fn lkey_of(&self, key: u64) -> Option<u32> {
         let t = self.table();
         let r = t.by_key.get(&u32::try_from(key).ok()?)?;
-        // SAFETY: what is in the table is registered.
-        Some(unsafe { (*r.mr).lkey })
+        Some(r.mr.lkey())
     }
 
     /// See [`crate::device::Device::query_mr`].
@@ -329,7 +373,7 @@ impl Memory {
         let mut a = efadv_mr_attr::default();
         let len = core::mem::size_of::<efadv_mr_attr>() as u32;
         // SAFETY: what is in the table is registered; the answer has a place.
-        match unsafe { query(r.mr, &mut a, len) } {
+        match unsafe { query(r.mr.mr, &mut a, len) } {
             0 => Ok([
                 a.ic_id_validity,
                 a.recv_ic_id,
@@ -368,12 +412,11 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let t = self.table.get_mut().unwrap_or_else(|e| e.into_inner());
-        // SAFETY: nobody else has the domain any more.
-        unsafe {
-            for (_, r) in t.by_key.drain() {
-                (self.adapter.lib.ibv_dereg_mr)(r.mr);
-            }
-            (self.adapter.lib.ibv_dealloc_pd)(self.pd);
+        t.by_key.clear();
+        if let Some(c) = &self.kept {
+            c.clear();
         }
+        // SAFETY: nobody else has the domain any more.
+        unsafe { (self.adapter.lib.ibv_dealloc_pd)(self.pd) };
     }
 }

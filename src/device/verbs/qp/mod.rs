@@ -91,7 +91,7 @@ struct Wr {
     peer: QpAddr,
     request: Request,
     /// Memory registered for it alone.
-    _lent: Option<Lent>,
+    _lent: Option<Arc<Lent>>,
     /// Where a read's bytes belong that came into the slot.
     back: Option<UserMem>,
     tries: u32,

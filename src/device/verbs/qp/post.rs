@@ -4,7 +4,7 @@ use super::*;
 use core::mem::zeroed;
 
 /// Local memory of a request, as [`VerbsQp::local`] finds it.
-pub(super) type Local = Result<(ibv_sge, Option<UserMem>, Option<Lent>)>;
+pub(super) type Local = Result<(ibv_sge, Option<UserMem>, Option<Arc<Lent>>)>;
 
 impl VerbsQp {
     /// Most pieces of a message.
@@ -181,12 +181,7 @@ impl VerbsQp {
 
     /// Local memory of a read or write: where it is registered, in the slot, or registered for this operation.
     /// The second is a place to copy to in the end.
-    pub(super) fn local(
-        &mut self,
-        slot: u16,
-        mem: &UserMem,
-        write: bool,
-    ) -> Result<(ibv_sge, Option<UserMem>, Option<Lent>)> {
+    pub(super) fn local(&mut self, slot: u16, mem: &UserMem, write: bool) -> Local {
         let mut pieces = mem.pieces();
         let first = pieces.next().unwrap_or((0, 0));
         let single = pieces.next().is_none();
@@ -214,7 +209,7 @@ impl VerbsQp {
         if !single {
             return Err(FI_EINVAL);
         }
-        let lent = self.dev.memory.lend(first.0, first.1, !write)?;
+        let lent = self.dev.memory.borrow(first.0, first.1, !write)?;
         let sge = ibv_sge {
             addr: first.0 as u64,
             length,

@@ -1,0 +1,325 @@
+//! Registrations that are kept, for memory that the application did not register itself.
+//!
+//! Registering pins pages, which takes longer than sending what is on them; applications use the same buffers again and
+//! again. A [`Cache`] keeps what was registered for an operation, by address, until the memory is given back (`monitor`), or
+//! there are too many. Whoever uses a registration holds on to it, so that none is withdrawn under an operation.
+
+mod monitor;
+
+use crate::core::sync::{Mutex, MutexGuard};
+use crate::core::Result;
+use crate::types::FI_ENOMR;
+use monitor::{Listener, Monitor};
+use std::sync::Arc;
+
+/// Shorter memory is registered for one operation: it seldom needs that, and its pieces are many.
+const LEAST: usize = 16 << 10;
+
+/// A kept registration.
+struct Kept<T> {
+    start: usize,
+    end: usize,
+    rights: i32,
+    value: Arc<T>,
+    used: u64,
+    /// Its memory was given back.
+    gone: bool,
+}
+
+/// What is kept, in no order. Nothing is allocated or freed under its lock (see `monitor`): the list never grows.
+struct List<T> {
+    all: Vec<Kept<T>>,
+    bytes: usize,
+    /// Uses so far.
+    clock: u64,
+    /// Where the last one was found.
+    last: usize,
+}
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub count: usize,
+    pub bytes: usize,
+}
+
+/// See the module text. Thread safe.
+pub struct Cache<T: Send + Sync + 'static> {
+    monitor: &'static Monitor,
+    list: Arc<Mutex<List<T>>>,
+    limits: Limits,
+}
+
+impl<T> Kept<T> {
+    fn fits(&self, addr: usize, end: usize, rights: i32) -> bool {
+        let around = self.start <= addr && end <= self.end;
+        around && !self.gone && self.rights & rights == rights
+    }
+}
+
+impl<T> List<T> {
+    fn find(&mut self, addr: usize, end: usize, rights: i32) -> Option<Arc<T>> {
+        let fits = |k: &Kept<T>| k.fits(addr, end, rights);
+        let at = match self.all.get(self.last) {
+            Some(k) if fits(k) => self.last,
+            _ => self.all.iter().position(fits)?,
+        };
+        self.last = at;
+        self.clock += 1;
+        let k = self.all.get_mut(at)?;
+        k.used = self.clock;
+        Some(Arc::clone(&k.value))
+    }
+
+    /// Keeps one more, if there is room.
+    fn put(&mut self, mut k: Kept<T>, limits: Limits) {
+        let len = k.end - k.start;
+        let room = self.all.len() < limits.count.min(self.all.capacity());
+        if room && len <= limits.bytes.saturating_sub(self.bytes) {
+            self.clock += 1;
+            k.used = self.clock;
+            self.bytes += len;
+            self.all.push(k);
+        }
+    }
+
+    /// Takes one out whose memory is gone, or the longest unused of those nobody holds if more are kept than `limits` says.
+    fn take(&mut self, limits: Limits) -> Option<Kept<T>> {
+        let full = self.all.len() > limits.count || self.bytes > limits.bytes;
+        let free = |k: &Kept<T>| k.gone || full && Arc::strong_count(&k.value) == 1;
+        let all = self.all.iter().enumerate().filter(|(_, k)| free(k));
+        let (at, _) = all.min_by_key(|(_, k)| (!k.gone, k.used))?;
+        let k = self.all.swap_remove(at);
+        self.bytes -= k.end - k.start;
+        Some(k)
+    }
+}
+
+impl<T: Send + Sync + 'static> Listener for Mutex<List<T>> {
+    fn forget(&self, from: usize, to: usize) {
+        let mut l = self.lock().unwrap_or_else(|e| e.into_inner());
+        for k in &mut l.all {
+            k.gone |= k.start < to && from < k.end;
+        }
+    }
+}
+
+impl<T: Send + Sync + 'static> Cache<T> {
+    /// An empty one; `None` where the system does not say what becomes of memory.
+    pub fn new(limits: Limits) -> Option<Cache<T>> {
+        let monitor = Monitor::get()?;
+        let list = Arc::new(Mutex::new(List {
+            all: Vec::with_capacity(limits.count),
+            bytes: 0,
+            clock: 0,
+            last: 0,
+        }));
+        let joined = monitor.join(Arc::clone(&list) as Arc<dyn Listener>);
+        joined.then_some(Cache {
+            monitor,
+            list,
+            limits,
+        })
+    }
+
+    /// A registration of these bytes with at least these rights: a kept one, or what `make` makes, which is kept if its memory
+    /// can be watched. Errors: those of `make`.
+    pub fn get(
+        &self,
+        addr: usize,
+        len: usize,
+        rights: i32,
+        mut make: impl FnMut() -> Result<T>,
+    ) -> Result<Arc<T>> {
+        let end = addr.saturating_add(len);
+        if len < LEAST {
+            return make().map(Arc::new);
+        }
+        self.monitor.settle();
+        let heard = self.monitor.heard();
+        if let Some(v) = self.list().find(addr, end, rights) {
+            return Ok(v);
+        }
+        let watched = self.monitor.watch(addr, end);
+        let value = match make() {
+            // What is kept makes room for what is wanted now.
+            Err(FI_ENOMR) => {
+                self.clear();
+                make()
+            }
+            other => other,
+        };
+        let value = Arc::new(value?);
+        let Limits { count, bytes } = self.limits;
+        // Room for this one.
+        self.shrink(Limits {
+            count: count.saturating_sub(1),
+            bytes: bytes.saturating_sub(len),
+        });
+        let k = Kept {
+            start: addr,
+            end,
+            rights,
+            value: Arc::clone(&value),
+            used: 0,
+            gone: false,
+        };
+        let mut l = self.list();
+        // Something was given back meanwhile: it may have been this. What is given back from here on finds it in the list.
+        if watched && self.monitor.heard() == heard {
+            l.put(k, self.limits);
+        }
+        drop(l);
+        Ok(value)
+    }
+
+    fn shrink(&self, limits: Limits) {
+        loop {
+            let k = self.list().take(limits);
+            if k.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Keeps nothing of what nobody holds.
+    pub fn clear(&self) {
+        self.shrink(Limits { count: 0, bytes: 0 });
+    }
+
+    fn list(&self) -> MutexGuard<'_, List<T>> {
+        self.list.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl<T: Send + Sync + 'static> Drop for Cache<T> {
+    fn drop(&mut self) {
+        let listener: Arc<dyn Listener> = Arc::clone(&self.list) as _;
+        self.monitor.leave(&listener);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGES: usize = 64 << 10;
+
+    fn map_at(at: usize) -> usize {
+        let fixed = if at == 0 { 0 } else { libc::MAP_FIXED };
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping, or one in the place of ours.
+        let p = unsafe { libc::mmap(at as *mut _, PAGES, prot, flags, -1, 0) };
+        assert_ne!(p, libc::MAP_FAILED);
+        p as usize
+    }
+
+    fn unmap(at: usize, len: usize) {
+        // SAFETY: mapped above, and nothing refers to it.
+        assert_eq!(unsafe { libc::munmap(at as *mut _, len) }, 0);
+    }
+
+    const MANY: Limits = Limits {
+        count: 100,
+        bytes: usize::MAX,
+    };
+
+    /// Memory that one gives back is a reason for the other to keep nothing.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn what_is_kept_goes_with_its_memory() {
+        let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+        let Some(c) = Cache::<u32>::new(MANY) else {
+            return;
+        };
+        let mut n = 0;
+        let mut get = |at: usize, len: usize, rights: i32| {
+            let made = || {
+                n += 1;
+                Ok(n)
+            };
+            *c.get(at, len, rights, made).unwrap()
+        };
+        let at = map_at(0);
+        let first = get(at, PAGES, 3);
+        assert_eq!(get(at, PAGES, 1), first, "fewer rights");
+        assert_eq!(get(at + 4096, 40_000, 3), first, "a part");
+        assert_ne!(get(at, PAGES, 4), first, "other rights");
+        assert_ne!(get(at, 100, 1), first, "too short to be kept");
+        // Given back as a whole, and something else in its place.
+        unmap(at, PAGES);
+        assert_eq!(map_at(at), at);
+        let second = get(at, PAGES, 3);
+        assert_ne!(second, first);
+        // In part.
+        unmap(at + 8192, 4096);
+        let third = get(at + 16384, 32768, 3);
+        assert_ne!(third, second);
+        // Emptied.
+        // SAFETY: ours, and nothing is in it.
+        let emptied = unsafe { libc::madvise((at + 16384) as *mut _, 8192, libc::MADV_DONTNEED) };
+        assert_eq!(emptied, 0);
+        assert_ne!(get(at + 16384, 32768, 3), third);
+        // Replaced without being given back first.
+        let fourth = get(at + 16384, 32768, 3);
+        map_at(at);
+        assert_ne!(get(at + 16384, 32768, 3), fourth);
+        unmap(at, PAGES);
+    }
+
+    #[test]
+    fn the_longest_unused_make_room_and_those_in_use_stay() {
+        let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+        let Some(c) = Cache::<usize>::new(Limits { count: 2, ..MANY }) else {
+            return;
+        };
+        let at: Vec<usize> = (0..3).map(|_| map_at(0)).collect();
+        let held = c.get(at[0], PAGES, 1, || Ok(0)).unwrap();
+        let of = |i: usize| *c.get(at[i], PAGES, 1, || Ok(10 + i)).unwrap();
+        assert_eq!((of(1), of(0)), (11, 0));
+        // The third takes the place of the second: the first is held.
+        assert_eq!(of(2), 12);
+        assert_eq!(of(0), 0);
+        assert_eq!(*c.get(at[1], PAGES, 1, || Ok(99)).unwrap(), 99);
+        drop(held);
+        c.clear();
+        assert_eq!(of(0), 10);
+        let mut full = Err(FI_ENOMR);
+        let got = c.get(at[2], 20_000, 8, || core::mem::replace(&mut full, Ok(7)));
+        assert_eq!(got.map(|v| *v), Ok(7), "room is made when there is none");
+        for a in at {
+            unmap(a, PAGES);
+        }
+    }
+
+    #[test]
+    fn those_who_free_do_not_wait_for_those_who_look() {
+        let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+        let few = Limits {
+            count: 20,
+            bytes: 2 << 20,
+        };
+        let Some(c) = Cache::<(usize, usize)>::new(few) else {
+            return;
+        };
+        let c = Arc::new(c);
+        let threads = (0..3u64).map(|seed| {
+            let c = Arc::clone(&c);
+            std::thread::spawn(move || {
+                let mut rng = crate::core::rng::Rng::new(seed);
+                for _ in 0..1500 {
+                    // On the heap, at its end, or mapped for itself: freeing gives back what is watched.
+                    let b = vec![1u8; LEAST + rng.bits() as usize % (300 << 10)];
+                    let (at, len) = (b.as_ptr() as usize, b.len());
+                    let v = c.get(at, len, 1, || Ok((at, at + len))).unwrap();
+                    assert!(v.0 <= at && at + len <= v.1);
+                }
+            })
+        });
+        for t in threads.collect::<Vec<_>>() {
+            t.join().unwrap();
+        }
+    }
+}
