@@ -24,7 +24,7 @@ FUZZ_SECONDS ?= 600
 .PHONY: all demo fuzz miri tsan instructions budgets depth check bench install headers headers-check clean
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
-CHECKS := bad_input old_nodes counters operations peer_death absent_target collectives efa_ops dmabuf
+CHECKS := bad_input old_nodes counters operations peer_death absent_target collectives efa_ops dmabuf adapter_faults
 .PHONY: checks
 checks: $(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/asan/bad_input $(BUILD)/bin/asan/peer_death \
 	$(BUILD)/bin/asan/operations $(BUILD)/bin/asan/collectives \

@@ -68,6 +68,12 @@ pub struct Config {
     /// After so many packets nobody answers any more.
     #[arg(long)]
     pub dead_after: Option<u64>,
+    /// After so many packets the link is down, and nobody can be reached.
+    #[arg(long)]
+    pub link_down_after: Option<u64>,
+    /// Of a hundred reads and writes, so many find that their key is wrong.
+    #[arg(long, default_value_t = 0)]
+    pub bad_keys: u32,
     /// The kernel knows no ioctl commands, only write().
     #[arg(long)]
     pub old_kernel: bool,

@@ -27,6 +27,7 @@ pub enum Status {
     RemoteBadLength = 11,
     Unresponsive = 13,
     UnknownPeer = 14,
+    Unreachable = 15,
 }
 
 /// Kinds of requests.
@@ -288,11 +289,21 @@ impl Device {
 
     // ---- delivery ------------------------------------------------------------------------
 
+    /// Whether the link has been dropped.
+    pub fn link_down(&self) -> bool {
+        self.cfg
+            .link_down_after
+            .is_some_and(|n| self.net.carried > n)
+    }
+
     fn deliver(&mut self, mut p: Packet) {
         if !self.qps.contains_key(&p.from) {
             return;
         }
         self.net.carried += 1;
+        if self.link_down() {
+            return self.sent(&p, Status::Unreachable);
+        }
         if self.cfg.dead_after.is_some_and(|n| self.net.carried > n) {
             return self.sent(&p, Status::Unresponsive);
         }
@@ -391,6 +402,10 @@ impl Device {
             return Some(Status::UnknownPeer);
         }
         let (addr, len, rkey) = p.remote;
+        let wrong = self.cfg.bad_keys > 0 && p.done == 0;
+        if wrong && self.net.below(100) < self.cfg.bad_keys as usize {
+            return Some(Status::RemoteBadAddress);
+        }
         if len == 0 {
             return Some(Status::Ok);
         }

@@ -94,9 +94,10 @@ impl Device {
     pub fn port(&self) -> Vec<u8> {
         let mut e = Filled::new(40);
         e.u32(4, self.cfg.mtu).u32(16, 1).u16(20, 1);
-        // Active, 4096 bytes, 100 Gbit/s, link up.
-        e.u8(26, 4).u8(27, 5).u8(28, 5).u8(29, 1).u8(30, 1);
-        e.u8(34, 2).u8(35, 32).u8(36, 5);
+        // Active or down, 4096 bytes, 100 Gbit/s, link up or disabled.
+        let (state, link) = if self.link_down() { (1, 3) } else { (4, 5) };
+        e.u8(26, state).u8(27, 5).u8(28, 5).u8(29, 1).u8(30, 1);
+        e.u8(34, 2).u8(35, 32).u8(36, link);
         e.0
     }
 
