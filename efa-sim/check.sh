@@ -24,5 +24,9 @@ run --no-rdma-read --no-rdma-write --no-rnr-retry --device-id efa0
 run --reorder 40 --seed 7
 run --rnr 10 --no-notify --no-sgid
 run --old-kernel --send-queue 256 --recv-queue 512
-FI_EFA_ENABLE_SHM_TRANSFER=0 sim --bad-keys 20 -- "$bin/adapter_faults" keys
-FI_EFA_ENABLE_SHM_TRANSFER=0 sim --link-down-after 100 -- "$bin/adapter_faults" link
+export FI_EFA_ENABLE_SHM_TRANSFER=0
+sim -- "$bin/dmabuf" efa
+sim --no-rdma-read --no-rdma-write -- "$bin/dmabuf" efa
+sim --old-kernel -- "$bin/dmabuf" efa refused
+sim --bad-keys 20 -- "$bin/adapter_faults" keys
+sim --link-down-after 100 -- "$bin/adapter_faults" link

@@ -198,18 +198,26 @@ impl Memory {
             return Ok(Lent { lib, mr });
         }
         let e = std::io::Error::last_os_error();
+        let regions = self.adapter.attr.identity.as_ref().map_or(0, |i| i.regions);
+        let (errno, why) = match e.raw_os_error() {
+            Some(libc::ENOMEM) => (
+                FI_ENOMR,
+                format!("the locked memory (ulimit -l) or the adapter's {regions} regions are used up"),
+            ),
+            Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS) => (
+                FI_EOPNOTSUPP,
+                "the adapter, the kernel or libefa cannot register this kind of memory, or for this access".into(),
+            ),
+            Some(libc::EFAULT | libc::EINVAL | libc::EBADF) => {
+                (FI_EINVAL, "no such memory, or it may not be written".into())
+            }
+            _ => (FI_EIO, "the adapter refuses it".into()),
+        };
         crate::warn_log!(
             FI_LOG_MR,
-            "registration of {len} bytes at {addr:#x}, access {access:#x}, failed: {e}. \
-             ENOMEM: the locked memory (ulimit -l) or the adapter's {} regions are used up",
-            self.adapter.attr.identity.as_ref().map_or(0, |i| i.regions)
+            "registration of {len} bytes at {addr:#x}, access {access:#x}, failed: {e}: {why}"
         );
-        Err(match e.raw_os_error() {
-            Some(libc::ENOMEM) => FI_ENOMR,
-            Some(libc::EOPNOTSUPP) => FI_EOPNOTSUPP,
-            Some(libc::EFAULT | libc::EINVAL | libc::EBADF) => FI_EINVAL,
-            _ => FI_EIO,
-        })
+        Err(errno)
     }
 
     /// Memory of our own for packets, which the adapter reads and writes.
