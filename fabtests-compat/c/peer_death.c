@@ -3,6 +3,8 @@
  * A peer is killed by SIGKILL in the middle of everything: a long receive it had begun to fill, a
  * long send it had begun to take, writes and a read. The survivor must get an error completion for
  * each within the time-out (FI_EFA_SOFT_TIMEOUT_MS), say who and why, and close everything.
+ *
+ * peer_death forked: a process that the victim has forked outlives it, and its sockets with it.
  */
 #include "two.h"
 
@@ -10,12 +12,20 @@
 #define WRITES 8
 
 /* The victim sends and takes as fast as it can until it is killed. */
-static void victim(int fd)
+static void victim(int fd, int forks)
 {
 	struct hello me = open_all(2 * SIZE), other;
 	struct fi_cq_data_entry e[8];
 	fi_addr_t to = meet(fd, &me, &other);
 
+	if (forks && fork() == 0) {
+		char c;
+
+		/* Until the survivor is gone. */
+		while (read(fd, &c, 1) > 0)
+			;
+		_exit(0);
+	}
 	DO(fi_send(ep, buf, SIZE, NULL, to, NULL));
 	DO(fi_recv(ep, buf + SIZE, SIZE, NULL, to, NULL));
 	for (;;)
@@ -30,8 +40,8 @@ int main(int argc, char **argv)
 	fi_addr_t to;
 	pid_t child;
 
-	if (argc == 3 && strcmp(argv[1], "victim") == 0) {
-		victim(atoi(argv[2]));
+	if (argc == 4 && strcmp(argv[1], "victim") == 0) {
+		victim(atoi(argv[2]), atoi(argv[3]));
 		return EXIT_FAILURE;
 	}
 	setenv("FI_EFA_SOFT_TIMEOUT_MS", "1000", 0);
@@ -43,8 +53,9 @@ int main(int argc, char **argv)
 
 		/* Whatever becomes of us, it does not stay. */
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(pair[0]);
 		snprintf(fd, sizeof(fd), "%d", pair[1]);
-		execl("/proc/self/exe", argv[0], "victim", fd, (char *) NULL);
+		execl("/proc/self/exe", argv[0], "victim", fd, argc > 1 ? "1" : "0", (char *) NULL);
 		_exit(127);
 	}
 	close(pair[1]);

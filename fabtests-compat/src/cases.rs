@@ -76,10 +76,49 @@ impl Case {
         self.with_env("FI_EFA_ENABLE_SHM_TRANSFER", "0")
     }
 
+    /// With each process in a container of its own: other users, other process numbers.
+    fn contained(mut self) -> Case {
+        self.name.push_str(" (containers)");
+        self.under = CONTAINER.map(str::to_string).to_vec();
+        self
+    }
+
     /// The main job.
     pub fn demo() -> Case {
         Case::pair("fi_rma_bw", "-o write -S all -I 200 -w 20")
     }
+}
+
+/// What makes a container of a process.
+const CONTAINER: [&str; 7] = [
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+];
+
+/// Cases of two containers that share a network, where this machine lets us make them.
+fn containers() -> Vec<Case> {
+    let mut probe = std::process::Command::new(CONTAINER[0]);
+    let made = probe.args(&CONTAINER[1..]).arg("true").output();
+    if !made.is_ok_and(|o| o.status.success()) {
+        eprintln!("unshare(1) cannot make containers here: left out");
+        return Vec::new();
+    }
+    [
+        ("fi_rdm_tagged_pingpong", ""),
+        ("fi_rdm_bw", "-c fd"),
+        ("fi_rma_bw", "-o write"),
+        ("fi_rma_bw", "-o read"),
+    ]
+    .map(|(program, args)| {
+        let args = format!("{args} -v -S 8,4096,100000,1048576 -I 20 -W 8");
+        Case::pair(program, &args).contained()
+    })
+    .to_vec()
 }
 
 /// Endpoints without the wire protocol.
@@ -161,6 +200,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
             v.push(Case::pair(program, &args).far());
         }
     }
+    v.extend(containers());
     v.extend(direct());
     for o in ["write", "writedata", "read"] {
         let args = format!("-o {o} -S 1,64,4096,100000 -v -I 50 -W 8 -f efa-direct");
@@ -211,6 +251,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "operations",
         "bad_input",
         "peer_death",
+        "peer_death forked",
         "absent_target",
         "collectives",
         "dmabuf efa",

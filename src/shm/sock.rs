@@ -185,7 +185,7 @@ fn say(fd: &OwnedFd, bytes: &[u8; GREETING], ring: i32) -> Result<()> {
 }
 
 /// The next caller of a listener, if there is one of our user.
-pub fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
+pub fn accept(listener: &OwnedFd) -> Option<(OwnedFd, i32)> {
     loop {
         let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         let (addr, len) = (core::ptr::null_mut(), core::ptr::null_mut());
@@ -197,8 +197,8 @@ pub fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        if same_user(&fd).is_some() {
-            return Some(fd);
+        if let Some(pid) = same_user(&fd) {
+            return Some((fd, pid));
         }
         crate::warn_log!(FI_LOG_EP_CTRL, "shm: a caller of another user was refused");
     }

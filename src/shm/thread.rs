@@ -71,8 +71,8 @@ impl Shared {
 
 enum What {
     Listener(OwnedFd),
-    /// A caller, whose ring we read.
-    Caller(OwnedFd),
+    /// A caller, whose ring we read, and its process.
+    Caller(OwnedFd, i32),
     /// A peer that we have called, and its process; the descriptor is the endpoint's to write to, too.
     Called(Arc<OwnedFd>, i32),
 }
@@ -82,10 +82,60 @@ struct Watched {
     what: What,
 }
 
+impl Watched {
+    /// The peer's process, 0 where it cannot be seen.
+    fn process(&self) -> i32 {
+        match self.what {
+            What::Listener(_) => 0,
+            What::Caller(_, pid) | What::Called(_, pid) => pid,
+        }
+    }
+}
+
+/// What the thread watches.
+#[derive(Default)]
+struct State {
+    all: HashMap<u64, Watched>,
+    /// Numbers given.
+    last: u64,
+    /// Peers' processes, and their connections: a socket may live on in a process that its owner has forked.
+    processes: HashMap<i32, (OwnedFd, Vec<u64>)>,
+}
+
+impl State {
+    /// Watches no more.
+    fn remove(&mut self, id: u64) -> Option<Watched> {
+        let w = self.all.remove(&id)?;
+        if let Some((_, users)) = self.processes.get_mut(&w.process()) {
+            users.retain(|u| *u != id);
+            if users.is_empty() {
+                self.processes.remove(&w.process());
+            }
+        }
+        Some(w)
+    }
+}
+
+/// Added to the number of a process: it has ended.
+const DEATH: u64 = 1 << 63;
+
+/// A descriptor of a process; `None` where it cannot be seen from here, or the system is older than Linux 5.3.
+fn process(pid: i32) -> Option<OwnedFd> {
+    if pid <= 0 {
+        return None;
+    }
+    // SAFETY: plain numbers are passed; the descriptor, which exec closes, is owned from here on.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+        let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+        Some(OwnedFd::from_raw_fd(fd))
+    }
+}
+
 /// See the module text.
 pub struct Thread {
     epoll: OwnedFd,
-    watched: Mutex<(HashMap<u64, Watched>, u64)>,
+    watched: Mutex<State>,
     /// Accesses to look after, and what tells of new ones.
     ledgers: Mutex<Vec<Guarded>>,
     bell: WaitSet,
@@ -148,25 +198,36 @@ impl Thread {
         Ok(t)
     }
 
-    fn lock(&self) -> MutexGuard<'_, (HashMap<u64, Watched>, u64)> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.watched.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     fn watch(&self, ep: Weak<Shared>, what: What) -> u64 {
         let fd = match &what {
-            What::Listener(f) | What::Caller(f) => f.as_raw_fd(),
+            What::Listener(f) | What::Caller(f, _) => f.as_raw_fd(),
             What::Called(f, _) => f.as_raw_fd(),
         };
         let mut w = self.lock();
-        w.1 += 1;
-        let id = w.1;
-        w.0.insert(id, Watched { ep, what });
-        let mut e = libc::epoll_event {
-            events: (libc::EPOLLIN | libc::EPOLLRDHUP) as u32,
-            u64: id,
+        w.last += 1;
+        let id = w.last;
+        let add = |fd: i32, id: u64| {
+            let mut e = libc::epoll_event {
+                events: (libc::EPOLLIN | libc::EPOLLRDHUP) as u32,
+                u64: id,
+            };
+            // SAFETY: `e` outlives the call.
+            unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut e) };
         };
-        // SAFETY: `e` outlives the call.
-        unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut e) };
+        add(fd, id);
+        let watched = Watched { ep, what };
+        let pid = watched.process();
+        w.all.insert(id, watched);
+        if let Some((_, users)) = w.processes.get_mut(&pid) {
+            users.push(id);
+        } else if let Some(p) = process(pid) {
+            add(p.as_raw_fd(), pid as u64 | DEATH);
+            w.processes.insert(pid, (p, vec![id]));
+        }
         id
     }
 
@@ -183,30 +244,40 @@ impl Thread {
     /// Lets go of a listener or connection, which closes it.
     pub fn forget(&self, id: u64) {
         // Closing takes it out of the epoll set.
-        drop(self.lock().0.remove(&id));
+        let gone = self.lock().remove(id);
+        drop(gone);
     }
 
     /// Wakes the peer that has called us on connection `id`.
     #[cold]
     pub fn wake(&self, id: u64) {
-        if let Some(What::Caller(c)) = self.lock().0.get(&id).map(|w| &w.what) {
+        if let Some(What::Caller(c, _)) = self.lock().all.get(&id).map(|w| &w.what) {
             sock::wake(c);
         }
     }
 
-    /// Takes in what is heard on listener or connection `id`.
-    fn ready(&self, id: u64) {
+    /// A process has ended, and its connections with it.
+    #[cold]
+    fn died(&self, pid: i32) {
+        let gone = self.lock().processes.remove(&pid);
+        for id in gone.map_or(Vec::new(), |(_, users)| users) {
+            self.ready(id, true);
+        }
+    }
+
+    /// Takes in what is heard on listener or connection `id`, the last of it when its process has `died`.
+    fn ready(&self, id: u64, died: bool) {
         let mut fresh = Vec::new();
         let mut w = self.lock();
-        let Some(x) = w.0.get(&id) else { return };
+        let Some(x) = w.all.get(&id) else { return };
         let Some(ep) = x.ep.upgrade() else {
-            w.0.remove(&id);
+            w.remove(id);
             return;
         };
         let mut ended = false;
         match &x.what {
             What::Listener(l) => fresh.extend(core::iter::from_fn(|| accept(l))),
-            What::Caller(c) => loop {
+            What::Caller(c, _) => loop {
                 match hear(c) {
                     Heard::Nothing => break,
                     Heard::Wake => ep.tell(News::Awake(id)),
@@ -243,15 +314,15 @@ impl Thread {
                 _ => ended = true,
             },
         }
-        if ended {
-            w.0.remove(&id);
+        if ended || died {
+            w.remove(id);
             drop(w);
             ep.tell(News::End(id));
             return;
         }
         drop(w);
-        for fd in fresh {
-            self.watch(Arc::downgrade(&ep), What::Caller(fd));
+        for (fd, pid) in fresh {
+            self.watch(Arc::downgrade(&ep), What::Caller(fd, pid));
         }
     }
 
@@ -287,9 +358,11 @@ impl Thread {
             // SAFETY: `e` has room for the events asked for.
             let n = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), e.as_mut_ptr(), 64, most) };
             for ev in e.iter().take(usize::try_from(n).unwrap_or(0)) {
-                match ev.u64 {
+                let heard = ev.u64;
+                match heard {
                     BELL => self.bell.clear(),
-                    id => self.ready(id),
+                    id if id & DEATH != 0 => self.died((id & !DEATH) as i32),
+                    id => self.ready(id, false),
                 }
             }
             guards = self.look();
