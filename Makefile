@@ -69,7 +69,10 @@ $(BUILD)/ext/libext-fi.so: abi-tests/c/ext_provider.c $(LIB) $(HEADERS)
 	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -shared -fPIC -Iinclude -o $@ $< -L$(BUILD)/lib -lfabric
 
 # The address sanitizer watches the program and every malloc, free and copy of the library.
-$(BUILD)/bin/peer_death $(BUILD)/bin/absent_target $(BUILD)/bin/asan/peer_death: fabtests-compat/c/two.h
+$(BUILD)/bin/peer_death $(BUILD)/bin/absent_target $(BUILD)/bin/asan/peer_death: fabtests-compat/c/two.h fabtests-compat/c/must.h
+$(BUILD)/bin/budgets: fabtests-compat/c/must.h
+$(patsubst %,$(BUILD)/bin/%,counters operations asan/operations efa_ops dmabuf adapter_faults): abi-tests/c/do.h
+$(patsubst %,$(BUILD)/bin/%,efa_ops dmabuf adapter_faults): abi-tests/c/alone.h
 $(BUILD)/bin/asan/%: %.c $(LIB) $(HEADERS)
 	mkdir -p $(BUILD)/bin/asan
 	$(CC) -std=c11 -D_GNU_SOURCE -O1 -g -fsanitize=address $(WARN) -Iinclude -o $@ $< \

@@ -6,24 +6,13 @@
  */
 #include <poll.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
-#include <rdma/fi_errno.h>
+#include "do.h"
 
-#define DO(want, call) \
-	do { \
-		long got_ = (long) (call); \
-		if (got_ != (long) (want)) { \
-			printf("line %d: %s: %ld (%s), wanted %ld\n", __LINE__, #call, got_, \
-			       fi_strerror((int) -got_), (long) (want)); \
-			exit(EXIT_FAILURE); \
-		} \
-	} while (0)
 #define ROUNDS 200
 
 static struct fi_info *info;

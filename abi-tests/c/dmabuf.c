@@ -6,31 +6,13 @@
  * dmabuf FABRIC             it works
  * dmabuf FABRIC refused     the adapter or its driver does not know such memory
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include <rdma/fabric.h>
-#include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
-#include <rdma/fi_endpoint.h>
-#include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
-
-#define DO(want, call) \
-	do { \
-		long got_ = (call); \
-		if (got_ != (want)) { \
-			printf("line %d: %s: %ld, wanted %ld\n", __LINE__, #call, got_, (long) (want)); \
-			exit(EXIT_FAILURE); \
-		} \
-	} while (0)
-#define TRUE(what) DO(1, !!(what))
+#include "alone.h"
 
 enum { FILE_SIZE = 1 << 16, OFFSET = 8192, SIZE = 16384, PART = 4000 };
 
-static struct fid_cq *cq;
 static char plain[SIZE];
 
 static void end_of(void *context)
@@ -54,20 +36,11 @@ static struct fid_mr *registered(struct fid_domain *domain, void *at, size_t len
 
 int main(int argc, char **argv)
 {
-	struct fi_info *hints = fi_allocinfo(), *info;
-	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
-	struct fi_av_attr aa = { .type = FI_AV_TABLE };
 	static struct fi_context2 contexts[4];
 	struct fi_mr_dmabuf dmabuf;
 	struct fi_mr_attr attr = { .dmabuf = &dmabuf, .iov_count = 1, .requested_key = 1 };
 	struct fid_mr *mr, *near, *none;
-	struct fid_fabric *fabric;
-	struct fid_domain *domain;
-	struct fid_ep *ep;
-	struct fid_av *av;
-	fi_addr_t self;
-	char name[64], *base;
-	size_t len = sizeof(name);
+	char *base;
 	uint64_t there;
 	int fd = memfd_create("dmabuf", MFD_CLOEXEC);
 
@@ -76,22 +49,8 @@ int main(int argc, char **argv)
 	base = mmap(NULL, FILE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	TRUE(base != MAP_FAILED);
 
-	hints->fabric_attr->name = strdup(argv[1]);
-	hints->fabric_attr->prov_name = strdup("efa");
-	hints->ep_attr->type = FI_EP_RDM;
-	hints->mode = FI_CONTEXT2;
-	hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-	DO(0, fi_getinfo(FI_VERSION(2, 1), NULL, NULL, 0, hints, &info));
-	DO(0, fi_fabric(info->fabric_attr, &fabric, NULL));
-	DO(0, fi_domain(fabric, info, &domain, NULL));
-	DO(0, fi_cq_open(domain, &ca, &cq, NULL));
-	DO(0, fi_av_open(domain, &aa, &av, NULL));
-	DO(0, fi_endpoint(domain, info, &ep, NULL));
-	DO(0, fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
-	DO(0, fi_ep_bind(ep, &av->fid, 0));
-	DO(0, fi_enable(ep));
-	DO(0, fi_getname(&ep->fid, name, &len));
-	DO(1, fi_av_insert(av, name, 1, &self, 0, NULL));
+	open_disabled(argv[1]);
+	enable();
 
 	dmabuf = (struct fi_mr_dmabuf) { .fd = fd, .offset = OFFSET, .len = SIZE, .base_addr = base };
 	attr.access = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
@@ -135,15 +94,9 @@ int main(int argc, char **argv)
 	attr.dmabuf = NULL;
 	DO(-FI_EINVAL, fi_mr_regattr(domain, &attr, FI_MR_DMABUF, &none));
 
-	DO(0, fi_close(&ep->fid));
 	DO(0, fi_close(&near->fid));
 	DO(0, fi_close(&mr->fid));
-	DO(0, fi_close(&av->fid));
-	DO(0, fi_close(&cq->fid));
-	DO(0, fi_close(&domain->fid));
-	DO(0, fi_close(&fabric->fid));
-	fi_freeinfo(info);
-	fi_freeinfo(hints);
+	close_all();
 	puts("memory of a descriptor was written, read and sent");
 	return 0;
 }

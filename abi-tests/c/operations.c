@@ -6,35 +6,16 @@
  * Two endpoints of one domain; what needs two processes is in fabtests-compat.
  */
 #include <complex.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
-#include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 #include <rdma/fi_trigger.h>
-
-#define DO(want, call) \
-	do { \
-		long got_ = (long) (call); \
-		if (got_ != (long) (want)) { \
-			printf("line %d: %s: %ld (%s), wanted %ld\n", __LINE__, #call, got_, \
-			       fi_strerror((int) -got_), (long) (want)); \
-			exit(EXIT_FAILURE); \
-		} \
-	} while (0)
-#define TRUE(cond) \
-	do { \
-		if (!(cond)) { \
-			printf("line %d: %s\n", __LINE__, #cond); \
-			exit(EXIT_FAILURE); \
-		} \
-	} while (0)
+#include "do.h"
 
 static struct fi_info *info;
 static struct fid_fabric *fabric;

@@ -3,25 +3,15 @@
  * What starting costs in time and resident memory: fi_getinfo, endpoints, addresses. Prints a line for each. The first
  * argument is the fabric ("efa" if none), the second how many endpoints.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
-#include <rdma/fi_errno.h>
+#include "must.h"
 
 #define ADDRS 100000
-#define DO(call) \
-	do { \
-		long r_ = (long) (call); \
-		if (r_ < 0) { \
-			printf("%s: %ld (%s)\n", #call, r_, fi_strerror((int) -r_)); \
-			exit(EXIT_FAILURE); \
-		} \
-	} while (0)
 
 static long resident_kib(void)
 {

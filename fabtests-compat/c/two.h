@@ -4,8 +4,6 @@
 #define TWO_H
 
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -16,17 +14,8 @@
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
-#include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
-
-#define DO(call) \
-	do { \
-		long r_ = (long) (call); \
-		if (r_ < 0) { \
-			printf("%s: %ld (%s)\n", #call, r_, fi_strerror((int) -r_)); \
-			exit(EXIT_FAILURE); \
-		} \
-	} while (0)
+#include "must.h"
 
 static struct fi_info *info;
 static struct fid_fabric *fabric;

@@ -143,9 +143,7 @@ pub fn adapter(bin: &Path) -> Vec<Case> {
         v.push(Case::pair(program, &format!("{args} -v -I 10 -W 8 -f efa")).far());
     }
     v.extend(direct());
-    for p in ["counters", "peer_death", "collectives", "efa_ops"] {
-        v.push(Case::single(p).far());
-    }
+    v.extend(["counters", "peer_death", "collectives", "efa_ops"].map(|p| Case::single(p).far()));
     v.retain(|c| bin.join(&c.program).exists());
     v
 }

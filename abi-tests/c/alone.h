@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Tests of one endpoint that talks to itself, of the fabric they name. */
+#ifndef ALONE_H
+#define ALONE_H
+
+#include <string.h>
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include "do.h"
+
+static struct fi_info *info;
+static struct fid_fabric *fabric;
+static struct fid_domain *domain;
+static struct fid_cq *cq;
+static struct fid_av *av;
+static struct fid_ep *ep;
+static fi_addr_t self;
+/* Its address. */
+static char name[64];
+
+/* Everything but fi_enable(3). */
+static void open_disabled(const char *fabric_name)
+{
+	struct fi_info *hints = fi_allocinfo();
+	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
+	struct fi_av_attr aa = { .type = FI_AV_TABLE };
+
+	hints->fabric_attr->name = strdup(fabric_name);
+	hints->fabric_attr->prov_name = strdup("efa");
+	hints->ep_attr->type = FI_EP_RDM;
+	hints->mode = FI_CONTEXT2;
+	hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+	DO(0, fi_getinfo(FI_VERSION(2, 1), NULL, NULL, 0, hints, &info));
+	fi_freeinfo(hints);
+	DO(0, fi_fabric(info->fabric_attr, &fabric, NULL));
+	DO(0, fi_domain(fabric, info, &domain, NULL));
+	DO(0, fi_cq_open(domain, &ca, &cq, NULL));
+	DO(0, fi_av_open(domain, &aa, &av, NULL));
+	DO(0, fi_endpoint(domain, info, &ep, NULL));
+	DO(0, fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
+	DO(0, fi_ep_bind(ep, &av->fid, 0));
+}
+
+static void enable(void)
+{
+	size_t len = sizeof(name);
+
+	DO(0, fi_enable(ep));
+	DO(0, fi_getname(&ep->fid, name, &len));
+	DO(1, fi_av_insert(av, name, 1, &self, 0, NULL));
+}
+
+/* Memory that is registered goes first. */
+static void close_all(void)
+{
+	DO(0, fi_close(&ep->fid));
+	DO(0, fi_close(&av->fid));
+	DO(0, fi_close(&cq->fid));
+	DO(0, fi_close(&domain->fid));
+	DO(0, fi_close(&fabric->fid));
+	fi_freeinfo(info);
+}
+
+#endif
