@@ -15,6 +15,9 @@ use std::sync::Arc;
 /// Shorter memory is registered for one operation: it seldom needs that, and its pieces are many.
 const LEAST: usize = 16 << 10;
 
+/// Most that are kept, whatever is asked for: every search goes through all of them.
+const MOST: usize = 1 << 16;
+
 /// A kept registration.
 struct Kept<T> {
     start: usize,
@@ -106,8 +109,9 @@ impl<T: Send + Sync + 'static> Listener for Mutex<List<T>> {
 
 impl<T: Send + Sync + 'static> Cache<T> {
     /// An empty one; `None` where the system does not say what becomes of memory.
-    pub fn new(limits: Limits) -> Option<Cache<T>> {
+    pub fn new(mut limits: Limits) -> Option<Cache<T>> {
         let monitor = Monitor::get()?;
+        limits.count = limits.count.min(MOST);
         let list = Arc::new(Mutex::new(List {
             all: Vec::with_capacity(limits.count),
             bytes: 0,
