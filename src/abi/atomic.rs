@@ -143,17 +143,14 @@ pub unsafe fn compare(
     }
 }
 
-/// An atomic on one buffer without flags of its own: the short way, when it can go that way.
+/// Starts an atomic on one buffer, without flags of its own: the short way, when it can go that way.
 ///
 /// # Safety
 /// `e` is NULL or an endpoint of ours; the buffers are lent until completion, or for the call.
 #[inline]
-unsafe fn quickly(e: *mut fid_ep, w: What, p: PlainAtomic) -> Result<Option<isize>> {
+unsafe fn start(e: *mut fid_ep, w: What, p: PlainAtomic) -> Result<isize> {
     // SAFETY: as promised by the caller.
     let b = unsafe { ep(e)? };
-    let (Poster::Ep(id), None) = (b.who, b.tx_flags) else {
-        return Ok(None);
-    };
     let What(peer, addr, key, datatype, op) = w;
     let p = PlainAtomic {
         peer,
@@ -163,9 +160,24 @@ unsafe fn quickly(e: *mut fid_ep, w: What, p: PlainAtomic) -> Result<Option<isiz
         op,
         ..p
     };
-    match quick::atomic(&mut b.domain.lock(), id, &p) {
-        Some(r) => r.map(|()| Some(0)),
-        None => Ok(None),
+    if let (Poster::Ep(id), None) = (b.who, b.tx_flags) {
+        if let Some(r) = quick::atomic(&mut b.domain.lock(), id, &p) {
+            return r.map(|()| 0);
+        }
+    }
+    let fetch = match (p.compare, p.result) {
+        (Some(with), Some(result)) => Fetch::Compare(result.into(), with.into()),
+        (_, Some(result)) => Fetch::Former(result.into()),
+        _ => Fetch::No,
+    };
+    let context = p.context.unwrap_or(0) as *mut c_void;
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let data = match p.context {
+            Some(_) => Data::User(p.data.into()),
+            None => Data::Inject(inject_bytes(p.data.addr() as *const c_void, p.data.len())?),
+        };
+        go(e, req(data, fetch, w, context)?)
     }
 }
 
@@ -179,14 +191,22 @@ unsafe fn operands(
     len: usize,
     context: Option<*mut c_void>,
 ) -> Result<PlainAtomic> {
-    // SAFETY: as promised by the caller.
-    let data = unsafe { Piece::new(buf, len) }.ok_or(FI_EINVAL)?;
     Ok(PlainAtomic {
-        data,
+        // SAFETY: as promised by the caller.
+        data: unsafe { piece(buf, len)? },
         len,
         context: context.map(|c| c as usize),
         ..PlainAtomic::default()
     })
+}
+
+/// One piece of memory.
+///
+/// # Safety
+/// As [`Piece::new`].
+unsafe fn piece(at: *const c_void, len: usize) -> Result<Piece> {
+    // SAFETY: as promised by the caller.
+    unsafe { Piece::new(at, len) }.ok_or(FI_EINVAL)
 }
 
 unsafe extern "C" fn write(
@@ -204,11 +224,7 @@ unsafe extern "C" fn write(
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_atomic", || unsafe {
         let w = What(peer, addr, key, dt, op);
-        let p = operands(buf, bytes(count, dt)?, Some(context))?;
-        if let Some(r) = quickly(e, w, p)? {
-            return Ok(r);
-        }
-        go(e, req(Data::User(p.data.into()), Fetch::No, w, context)?)
+        start(e, w, operands(buf, bytes(count, dt)?, Some(context))?)
     })
 }
 unsafe extern "C" fn writev(
@@ -250,12 +266,7 @@ unsafe extern "C" fn inject(
     // SAFETY: the buffer is readable during the call.
     guard("fi_inject_atomic", || unsafe {
         let w = What(peer, addr, key, dt, op);
-        let len = bytes(count, dt)?;
-        if let Some(r) = quickly(e, w, operands(buf, len, None)?)? {
-            return Ok(r);
-        }
-        let data = Data::Inject(inject_bytes(buf, len)?);
-        go(e, req(data, Fetch::No, w, null_mut())?)
+        start(e, w, operands(buf, bytes(count, dt)?, None)?)
     })
 }
 unsafe extern "C" fn readwrite(
@@ -281,17 +292,12 @@ unsafe extern "C" fn readwrite(
             FI_ATOMIC_READ => operands(null_mut(), 0, Some(context))?,
             _ => operands(buf, len, Some(context))?,
         };
-        let result = Piece::new(result, len).ok_or(FI_EINVAL)?;
         let plain = PlainAtomic {
             len,
-            result: Some(result),
+            result: Some(piece(result, len)?),
             ..p
         };
-        if let Some(r) = quickly(e, w, plain)? {
-            return Ok(r);
-        }
-        let fetch = Fetch::Former(result.into());
-        go(e, req(Data::User(p.data.into()), fetch, w, context)?)
+        start(e, w, plain)
     })
 }
 unsafe extern "C" fn readwritev(
@@ -356,19 +362,12 @@ unsafe extern "C" fn compwrite(
     guard("fi_compare_atomic", || unsafe {
         let w = What(peer, addr, key, dt, op);
         let len = bytes(count, dt)?;
-        let p = operands(buf, len, Some(context))?;
-        let (result, with) = (Piece::new(result, len), Piece::new(with, len));
-        let (result, with) = (result.ok_or(FI_EINVAL)?, with.ok_or(FI_EINVAL)?);
         let plain = PlainAtomic {
-            compare: Some(with),
-            result: Some(result),
-            ..p
+            compare: Some(piece(with, len)?),
+            result: Some(piece(result, len)?),
+            ..operands(buf, len, Some(context))?
         };
-        if let Some(r) = quickly(e, w, plain)? {
-            return Ok(r);
-        }
-        let fetch = Fetch::Compare(result.into(), with.into());
-        go(e, req(Data::User(p.data.into()), fetch, w, context)?)
+        start(e, w, plain)
     })
 }
 unsafe extern "C" fn compwritev(

@@ -45,19 +45,6 @@ impl Out {
     ) -> Sent {
         match written {
             Ok(false) => Sent::Done,
-            other => self.outcome_else(other, peer, stopped),
-        }
-    }
-
-    #[cold]
-    fn outcome_else(
-        &mut self,
-        written: core::result::Result<bool, Full>,
-        peer: PeerId,
-        stopped: &mut Vec<PeerId>,
-    ) -> Sent {
-        match written {
-            Ok(false) => Sent::Done,
             Ok(true) => {
                 sock::wake(&self.sock);
                 Sent::Done
@@ -153,10 +140,19 @@ impl Outbox {
         matches!(self.routes.get(peer as usize), Some(Route::Adapter))
     }
 
+    /// Of the ring to a peer whose memory can be reached from here.
+    #[inline]
+    fn ledger(&self, peer: PeerId) -> Option<&Ledger> {
+        match self.routes.get(peer as usize) {
+            Some(Route::Ring(o)) => o.ledger.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Whether the peer's memory can be reached from here.
     #[inline]
     pub fn visits(&self, peer: PeerId) -> bool {
-        matches!(self.routes.get(peer as usize), Some(Route::Ring(o)) if o.ledger.is_some())
+        self.ledger(peer).is_some()
     }
 
     /// Writes `local` to a peer's region, or fills it from there. Whether the peer wants to hear of it.
@@ -240,21 +236,13 @@ impl Outbox {
 
     /// Whether a write to a peer's region is known to be permitted.
     pub fn permits(&self, peer: PeerId, (key, addr): (u64, u64), len: usize) -> bool {
-        match self.routes.get(peer as usize) {
-            Some(Route::Ring(o)) => {
-                let visit = o.ledger.as_ref().map(|l| l.visit());
-                visit.is_some_and(|v| v.permits(key, addr, len))
-            }
-            _ => false,
-        }
+        self.ledger(peer)
+            .is_some_and(|l| l.visit().permits(key, addr, len))
     }
 
     /// Whether a peer wants to hear of every access.
     pub fn counts(&self, peer: PeerId) -> bool {
-        match self.routes.get(peer as usize) {
-            Some(Route::Ring(o)) => o.ledger.as_ref().is_some_and(|l| l.visit().events()),
-            _ => false,
-        }
+        self.ledger(peer).is_some_and(|l| l.visit().events())
     }
 
     /// Whether [`Outbox::reap`] may have something to say.

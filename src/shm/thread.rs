@@ -244,8 +244,7 @@ impl Thread {
     /// Lets go of a listener or connection, which closes it.
     pub fn forget(&self, id: u64) {
         // Closing takes it out of the epoll set.
-        let gone = self.lock().remove(id);
-        drop(gone);
+        drop(self.lock().remove(id));
     }
 
     /// Wakes the peer that has called us on connection `id`.

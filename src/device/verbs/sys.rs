@@ -353,6 +353,18 @@ type QueryCq = unsafe extern "C" fn(*mut ibv_cq, *mut efadv_cq_attr, u32) -> c_i
 
 type RegDmaBuf = unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr;
 
+/// A function that not every version of a library has.
+///
+/// # Safety
+/// `F` is the type of a pointer to the function of this name.
+unsafe fn optional<F>(lib: *mut c_void, name: &CStr) -> Option<F> {
+    // SAFETY: the library is open and stays so; a symbol that is not there is NULL, as `None` is.
+    unsafe {
+        let p = libc::dlsym(lib, name.as_ptr());
+        transmute_copy::<*mut c_void, Option<F>>(&p)
+    }
+}
+
 /// A table of functions: a field for each symbol, found by its name.
 macro_rules! functions {
     ($($lib:ident: $name:ident($($t:ty),*) $(-> $r:ty)?;)*) => {
@@ -381,20 +393,13 @@ macro_rules! functions {
                     }
                     Ok(p)
                 };
-                // SAFETY: the functions of these names have these types, or are not there: NULL.
-                let ibv_reg_dmabuf_mr = unsafe {
-                    let reg = libc::dlsym(verbs, c"ibv_reg_dmabuf_mr".as_ptr());
-                    transmute_copy::<*mut c_void, Option<RegDmaBuf>>(&reg)
-                };
-                // SAFETY: as above.
-                let (efadv_query_qp_wqs, efadv_query_cq, efadv_query_mr) = unsafe {
-                    let wqs = libc::dlsym(efa, c"efadv_query_qp_wqs".as_ptr());
-                    let cq = libc::dlsym(efa, c"efadv_query_cq".as_ptr());
-                    let mr = libc::dlsym(efa, c"efadv_query_mr".as_ptr());
+                // SAFETY: the functions of these names have these types.
+                let (efadv_query_qp_wqs, efadv_query_cq, efadv_query_mr, ibv_reg_dmabuf_mr) = unsafe {
                     (
-                        transmute_copy::<*mut c_void, Option<QueryWqs>>(&wqs),
-                        transmute_copy::<*mut c_void, Option<QueryCq>>(&cq),
-                        transmute_copy::<*mut c_void, Option<QueryMr>>(&mr),
+                        optional::<QueryWqs>(efa, c"efadv_query_qp_wqs"),
+                        optional::<QueryCq>(efa, c"efadv_query_cq"),
+                        optional::<QueryMr>(efa, c"efadv_query_mr"),
+                        optional::<RegDmaBuf>(verbs, c"ibv_reg_dmabuf_mr"),
                     )
                 };
                 if efadv_query_qp_wqs.is_none() || efadv_query_cq.is_none() {

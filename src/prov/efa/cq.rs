@@ -166,25 +166,16 @@ impl Cq {
     /// As [`Cq::take`], where there are completions and no errors; 0 when the endpoints are to be moved along first, which
     /// they are now and then in any case: whoever posts and reads what comes of it in turn finds something every time.
     #[inline(always)]
-    pub fn take_ready(&mut self, count: usize, mut each: impl FnMut(usize, &Entry)) -> usize {
+    pub fn take_ready(&mut self, count: usize, each: impl FnMut(usize, &Entry)) -> usize {
         if self.entries.is_empty() || !self.errors.is_empty() || self.unmoved >= UNMOVED {
             return 0;
         }
         self.unmoved += 1;
-        let mut n = 0;
-        while n < count {
-            let Some(e) = self.entries.pop_front() else {
-                break;
-            };
-            each(n, &e);
-            n += 1;
-        }
-        self.taken += n as u64;
-        n
+        self.take(count, each)
     }
 
     /// Takes up to `count` completions out, in order.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self, count: usize, mut each: impl FnMut(usize, &Entry)) -> usize {
         let n = self.ready().min(count);
         for i in 0..n {

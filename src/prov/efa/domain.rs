@@ -711,11 +711,8 @@ fn poll_cq(
 #[inline(always)]
 fn quick_cq(s: &mut State, id: u32, count: usize, each: &mut impl FnMut(usize, &Entry)) -> usize {
     let mut n = 0;
-    let eps = s.cqs.get(id).map_or(0, |c| c.eps.len());
-    for i in 0..eps {
-        let Some(ep) = s.cqs.get(id).and_then(|c| c.eps.get(i).copied()) else {
-            break;
-        };
+    let mut i = 0;
+    while let Some(ep) = s.cqs.get(id).and_then(|c| c.eps.get(i).copied()) {
         match quick::poll(s, ep, id, count - n, |k, e| each(n + k, e)) {
             Polled::All(more) => n += more,
             Polled::More(more) => {
@@ -726,6 +723,7 @@ fn quick_cq(s: &mut State, id: u32, count: usize, each: &mut impl FnMut(usize, &
         if n > 0 && n == count {
             break;
         }
+        i += 1;
     }
     n
 }

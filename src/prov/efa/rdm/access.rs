@@ -355,13 +355,9 @@ pub fn serve(memory: Memory, record: &Record, scratch: &mut Scratch) -> Option<D
         _ => {
             let a = Atomic::of(key, addr, word);
             changes = !a.reads();
-            match serve_word(memory, record, &a) {
-                Some(n) => {
-                    len = n;
-                    Ok(())
-                }
-                None => serve_atomic(memory.dev, record, &a, scratch).map(|n| len = n),
-            }
+            let n = serve_word(memory, record, &a)
+                .map_or_else(|| serve_atomic(memory.dev, record, &a, scratch), Ok);
+            n.map(|n| len = n)
         }
     };
     if let Err(s) = done {

@@ -56,17 +56,19 @@ pub struct Nearby {
 impl Nearby {
     /// Whether there is nothing to tell.
     pub fn quiet(&self) -> bool {
-        self.packets.is_empty()
-            && self.reads.is_empty()
-            && !self.streams.more()
-            && self.accesses.load() == 0
+        self.untold() == 0
     }
 
     /// 0 when there is nothing to tell or to do.
     #[inline(always)]
     pub fn load(&self) -> usize {
-        let untold = self.packets.len() | self.reads.len() | usize::from(self.streams.more());
-        untold | self.streams.load() | self.accesses.load()
+        self.untold() | self.streams.load()
+    }
+
+    #[inline(always)]
+    fn untold(&self) -> usize {
+        let more = usize::from(self.streams.more());
+        self.packets.len() | self.reads.len() | more | self.accesses.load()
     }
 }
 
