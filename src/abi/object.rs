@@ -97,19 +97,22 @@ unsafe fn free_shell<F, B>(p: *mut c_void) {
 }
 
 /// Runs a call: an errno becomes negative, a panic a log line and `-FI_EOTHER`.
-#[inline]
+#[inline(always)]
 pub fn guard(call: &str, f: impl FnOnce() -> Result<isize, Errno>) -> isize {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(Ok(v)) => v,
         Ok(Err(e)) => -(e as isize),
-        Err(_) => {
-            crate::warn_log!(
-                FI_LOG_CORE,
-                "{call}: internal error (a panic was caught): please report it"
-            );
-            -(FI_EOTHER as isize)
-        }
+        Err(_) => panicked(call),
     }
+}
+
+#[cold]
+fn panicked(call: &str) -> isize {
+    crate::warn_log!(
+        FI_LOG_CORE,
+        "{call}: internal error (a panic was caught): please report it"
+    );
+    -(FI_EOTHER as isize)
 }
 
 /// [`guard`] for calls that return an `int`.

@@ -281,7 +281,7 @@ unsafe extern "C" fn cq_readfrom(
         let b = unsafe { cq(q)? };
         let out = b.out(buf, src);
         // SAFETY: the buffers have room for `count` entries, and the index is below that.
-        let put = |i: usize, e: &Entry| unsafe { out.put(i, e) };
+        let put = move |i: usize, e: &Entry| unsafe { out.put(i, e) };
         b.domain.read_cq(b.id, count, put).map(|n| n as isize)
     })
 }
@@ -315,7 +315,7 @@ unsafe extern "C" fn cq_sreadfrom(
         let threshold = if b.threshold { cond as usize } else { 1 };
         let out = b.out(buf, src);
         // SAFETY: as in `cq_readfrom`.
-        let put = |i: usize, e: &Entry| unsafe { out.put(i, e) };
+        let put = move |i: usize, e: &Entry| unsafe { out.put(i, e) };
         let n = b.domain.sread_cq(b.id, count, threshold, timeout, put)?;
         Ok(n as isize)
     })

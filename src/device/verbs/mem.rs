@@ -240,29 +240,31 @@ impl Memory {
     }
 
     /// The local key of bytes that lie in a region of the application; `last` is where the bytes before were.
-    #[inline]
+    #[inline(always)]
     pub fn lkey(&self, last: &mut Found, addr: usize, len: usize, write: bool) -> Option<u32> {
         let now = self.withdrawn.load(Acquire);
         let inside = addr >= last.from && addr <= last.to && len <= last.to - addr;
         if inside && last.at == now && (last.write || !write) {
             return Some(last.lkey);
         }
-        *last = self.find(addr, len, write)?;
-        last.at = now;
-        Some(last.lkey)
+        self.find(last, addr, len, write)
     }
 
-    fn find(&self, addr: usize, len: usize, write: bool) -> Option<Found> {
+    #[cold]
+    fn find(&self, last: &mut Found, addr: usize, len: usize, write: bool) -> Option<u32> {
+        // What is withdrawn from here on is seen the next time.
+        let at = self.withdrawn.load(Acquire);
         let t = self.table();
         let key = t.around(addr, len, |r| !write || r.local_write)?;
         let r = t.by_key.get(&key)?;
-        Some(Found {
+        *last = Found {
             from: r.mem.addr(),
             to: r.mem.addr() + r.mem.len(),
             lkey: r.mr.lkey(),
             write: r.local_write,
-            at: 0,
-        })
+            at,
+        };
+        Some(last.lkey)
     }
 
     /// What the adapter may do with memory of this access (fi_mr(3)): also what peers do to serve a send by reading.

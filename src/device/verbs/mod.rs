@@ -6,6 +6,7 @@
 //! sending and taken out of posted ones when they arrive; reads and writes go straight to memory where it is
 //! registered.
 
+mod cqe;
 mod list;
 mod mem;
 mod pool;
@@ -18,6 +19,7 @@ use super::{Device, DeviceAttr, Directory, DmaBuf, QpAddr, Status};
 use crate::core::Result;
 use crate::hmem::UserMem;
 use crate::types::*;
+pub use cqe::Cqe;
 pub use list::adapters;
 use list::Adapter;
 use mem::Memory;

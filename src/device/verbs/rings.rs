@@ -5,6 +5,7 @@
 //! phase bit is that of the round. Layouts are those of `efa_io_defs.h` (`abi/efa-io-defs.json`). The library's own notion of
 //! the queues is not kept up: who writes here never posts or polls through it.
 
+use super::cqe::Cqe;
 use super::sys::*;
 use core::mem::zeroed;
 use core::ptr::null_mut;
@@ -33,12 +34,12 @@ const ARM: u32 = 1 << 31;
 struct Queue {
     at: *mut u8,
     doorbell: *mut u32,
-    mask: u16,
+    mask: u32,
     /// Entries written, ever.
-    put: u16,
+    put: u32,
     /// Those the doorbell has told of.
-    rung: u16,
-    batch: u16,
+    rung: u32,
+    batch: u32,
 }
 
 impl Queue {
@@ -47,9 +48,10 @@ impl Queue {
         if a.buffer.is_null() || a.doorbell.is_null() || !entries.is_power_of_two() {
             return None;
         }
-        let batch = match u16::try_from(a.max_batch) {
-            Ok(0) | Err(_) => entries,
-            Ok(n) => n,
+        let entries = u32::from(entries);
+        let batch = match a.max_batch {
+            0 => entries,
+            n => n,
         };
         Some(Queue {
             at: a.buffer,
@@ -64,7 +66,7 @@ impl Queue {
     /// Writes the next entry, of whole words.
     #[inline]
     fn write<const N: usize>(&mut self, entry: &[u64; N]) {
-        let slot = usize::from(self.put & self.mask);
+        let slot = (self.put & self.mask) as usize;
         for (i, w) in entry.iter().enumerate() {
             // SAFETY: the slot lies in the mapped queue, whose entries have this size (see `open`).
             let to = unsafe { AtomicU64::from_ptr(self.at.add((slot * N + i) * 8).cast()) };
@@ -76,13 +78,17 @@ impl Queue {
     /// Tells the adapter of what was written.
     #[inline]
     fn ring(&mut self) {
-        if self.rung == self.put {
-            return;
+        if self.rung != self.put {
+            self.ring_now();
         }
+    }
+
+    #[inline(always)]
+    fn ring_now(&mut self) {
         self.rung = self.put;
         store_fence();
         // SAFETY: the mapped doorbell.
-        unsafe { AtomicU32::from_ptr(self.doorbell) }.store(self.put.into(), Relaxed);
+        unsafe { AtomicU32::from_ptr(self.doorbell) }.store(self.put & 0xffff, Relaxed);
     }
 }
 
@@ -108,7 +114,8 @@ pub struct Rings {
     rq: Queue,
     cq: *mut u8,
     cq_doorbell: *mut u32,
-    cq_entry: usize,
+    /// Bytes of an entry, as a power of two.
+    cq_shift: u32,
     cq_mask: u32,
     /// Completions taken, ever, and events heard.
     taken: u32,
@@ -128,6 +135,20 @@ pub struct SendWqe<'a> {
     pub more: Option<ibv_sge>,
     pub inline: Option<&'a [u8]>,
     pub remote: (u64, u32),
+}
+
+/// Bytes that travel in the work request itself, of which there is room for 32.
+#[inline]
+fn inline_words(bytes: &[u8]) -> [u64; 4] {
+    let mut room = [0u8; 32];
+    for (to, from) in room.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    let mut words = [0; 4];
+    for (w, b) in words.iter_mut().zip(room.as_chunks::<8>().0) {
+        *w = u64::from_le_bytes(*b);
+    }
+    words
 }
 
 /// A piece of memory as the adapter reads it.
@@ -183,7 +204,7 @@ impl Rings {
             rq: Queue::of(&rq)?,
             cq: c.buffer,
             cq_doorbell: if notifies { c.doorbell } else { null_mut() },
-            cq_entry: c.entry_size as usize,
+            cq_shift: c.entry_size.trailing_zeros(),
             cq_mask: c.num_entries - 1,
             taken: 0,
             heard: 0,
@@ -192,11 +213,25 @@ impl Rings {
     }
 
     /// Writes a work request; the adapter hears of it with [`Rings::ring`], or when it can take no more unheard.
-    #[inline(always)]
+    #[inline]
     pub fn send(&mut self, w: &SendWqe) {
+        self.put(w);
+        if self.sq.put.wrapping_sub(self.sq.rung) >= self.sq.batch {
+            self.sq.ring();
+        }
+    }
+
+    /// Writes a work request and lets it go, with those before it.
+    #[inline(always)]
+    pub fn send_now(&mut self, w: &SendWqe) {
+        self.put(w);
+        self.sq.ring_now();
+    }
+
+    #[inline(always)]
+    fn put(&mut self, w: &SendWqe) {
         // The round that this entry is of is odd or even.
         let phase = u8::from(self.sq.put & (self.sq.mask + 1) != 0);
-        let rdma = w.op != SEND;
         let (count, flags) = match (w.inline, w.more) {
             (Some(b), _) => (b.len() as u16, INLINE),
             (None, None) => (1, 0),
@@ -204,41 +239,26 @@ impl Rings {
         };
         let imm = if w.imm.is_some() { HAS_IMM } else { 0 };
         let ctrl1 = w.op | flags | imm | META_DESC;
-        let mut e = [0u64; WQE / 8];
-        e[0] = u64::from(w.slot)
+        let head = u64::from(w.slot)
             | u64::from(ctrl1) << 16
             | u64::from(phase | WHOLE) << 24
             | u64::from(w.to_qpn) << 32
             | u64::from(count) << 48;
         // The data of a completion is in network order.
-        e[1] = u64::from(w.imm.unwrap_or(0).swap_bytes()) | u64::from(w.ah) << 32;
-        e[2] = w.qkey.into();
-        match w.inline {
-            Some(b) => {
-                for (word, part) in e.iter_mut().skip(4).zip(b.chunks(8)) {
-                    let mut v = [0; 8];
-                    for (to, from) in v.iter_mut().zip(part) {
-                        *to = *from;
-                    }
-                    *word = u64::from_le_bytes(v);
-                }
+        let meta = u64::from(w.imm.unwrap_or(0).swap_bytes()) | u64::from(w.ah) << 32;
+        let [a, b, c, d] = match (w.inline, w.more) {
+            (Some(bytes), _) => inline_words(bytes),
+            (None, _) if w.op != SEND => {
+                let [c, d] = piece(&w.local);
+                let a = u64::from(w.local.length) | u64::from(w.remote.1) << 32;
+                [a, w.remote.0, c, d]
             }
-            None if rdma => {
-                e[4] = u64::from(w.local.length) | u64::from(w.remote.1) << 32;
-                e[5] = w.remote.0;
-                [e[6], e[7]] = piece(&w.local);
+            (None, more) => {
+                let ([a, b], [c, d]) = (piece(&w.local), more.as_ref().map_or([0; 2], piece));
+                [a, b, c, d]
             }
-            None => {
-                [e[4], e[5]] = piece(&w.local);
-                if let Some(m) = &w.more {
-                    [e[6], e[7]] = piece(m);
-                }
-            }
-        }
-        self.sq.write(&e);
-        if self.sq.put.wrapping_sub(self.sq.rung) >= self.sq.batch {
-            self.sq.ring();
-        }
+        };
+        self.sq.write(&[head, meta, w.qkey.into(), 0, a, b, c, d]);
     }
 
     /// Lets what was written go.
@@ -268,63 +288,41 @@ impl Rings {
         self.rq.ring();
     }
 
-    /// Takes completions, as libibverbs would tell of them; `recv` marks receives in `wr_id`.
-    #[inline]
-    pub fn poll(&mut self, into: &mut [ibv_wc], recv: u64) -> usize {
-        let mut n = 0;
-        while let Some(wc) = into.get_mut(n) {
+    /// Takes the next completion.
+    #[inline(always)]
+    pub fn next(&mut self) -> Option<Cqe> {
+        loop {
             let slot = (self.taken & self.cq_mask) as usize;
             let odd = self.taken & (self.cq_mask + 1) != 0;
             let word = |i: usize| {
                 // SAFETY: the slot lies in the mapped queue, and entries are multiples of 8 bytes.
-                let p = unsafe { self.cq.add(slot * self.cq_entry + 8 * i) };
+                let p = unsafe { self.cq.add((slot << self.cq_shift) + 8 * i) };
                 // SAFETY: aligned; the adapter writes to it, the process does not.
                 unsafe { AtomicU64::from_ptr(p.cast()) }
             };
-            // req_id, status, flags, qp_num, and of a receive its length.
             let first = word(0).load(Acquire);
-            let flags = (first >> 24) as u8;
-            if flags & 1 == u8::from(odd) {
-                break;
+            if (first >> 24) & 1 == u64::from(odd) {
+                return None;
             }
             self.taken = self.taken.wrapping_add(1);
-            if (first >> 32) as u16 != self.qpn {
-                continue;
+            if (first >> 32) as u16 == self.qpn {
+                let third = match self.cq_shift {
+                    0..=4 => 0,
+                    _ => word(2).load(Relaxed),
+                };
+                return Some(Cqe::new([first, word(1).load(Relaxed), third]));
             }
-            let status = (first >> 16) as u8;
-            let op = flags >> 4 & 7;
-            *wc = ibv_wc {
-                // What libibverbs calls success is 0; for others the adapter's own word counts.
-                status: status.into(),
-                vendor_err: status.into(),
-                ..ibv_wc::default()
-            };
+        }
+    }
+
+    /// Takes completions, as libibverbs would tell of them; `recv` marks receives in `wr_id`.
+    #[inline]
+    pub fn poll(&mut self, into: &mut [ibv_wc], recv: u64) -> usize {
+        let mut n = 0;
+        for to in into {
+            let Some(c) = self.next() else { break };
+            *to = c.wc(recv);
             n += 1;
-            if flags >> 1 & 3 == 1 {
-                wc.wr_id = u64::from(first as u16);
-                continue;
-            }
-            let second = word(1).load(Relaxed);
-            wc.wr_id = if flags >> 7 != 0 {
-                0
-            } else {
-                recv | u64::from(first as u16)
-            };
-            wc.byte_len = (first >> 48) as u32;
-            wc.slid = second as u16;
-            wc.src_qp = (second >> 16) as u16 as u32;
-            if flags & 8 != 0 {
-                wc.imm_data = ((second >> 32) as u32).swap_bytes();
-                wc.wc_flags = WC_WITH_IMM;
-            }
-            if op == WRITE {
-                wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-                if self.cq_entry > 16 {
-                    wc.byte_len |= (word(2).load(Relaxed) as u32 & 0xffff) << 16;
-                }
-            } else {
-                wc.opcode = IBV_WC_RECV;
-            }
         }
         n
     }

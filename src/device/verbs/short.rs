@@ -2,11 +2,13 @@
 //! memory, or a packet of the library in its slot. A request is a few words in its slot until its completion is taken,
 //! straight from the adapter's queue; a packet that has come is looked at in its place.
 
+use super::cqe::Cqe;
+use super::qp::sender;
 use super::qp::VerbsQp;
 use super::rings::{self, SendWqe};
 use super::sys::*;
 use crate::core::Result;
-use crate::device::{QpAddr, Taken};
+use crate::device::QpAddr;
 use crate::hmem::{copy_bytes, Piece};
 use crate::types::FI_EAGAIN;
 
@@ -17,22 +19,24 @@ pub struct Short {
     pub data: Piece,
     /// The owner's number of the peer of a send.
     pub peer: u32,
+    /// Key and address of a read or write, 0 otherwise.
+    pub key: u32,
+    pub raddr: u64,
+    /// Flags of its completion entry, which have low bits alone.
+    pub flags: u32,
     /// Success is worth a completion entry.
     pub report: bool,
-    /// Flags of its completion entry.
-    pub flags: u64,
-    /// Address and key of a read or write, 0 otherwise.
-    pub remote: (u64, u32),
     /// How often the peer was not ready for it.
     pub tries: u8,
 }
 
-/// How one has ended, well.
+/// What is worth knowing of a request of the application's own that has ended well.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
-    pub short: Short,
-    /// Of a receive.
-    pub taken: Option<Taken>,
+    pub context: usize,
+    pub data: Piece,
+    pub flags: u32,
+    pub report: bool,
 }
 
 /// A request that may have to be sent again, beside what its [`Short`] says.
@@ -55,7 +59,7 @@ pub(super) struct Way {
 impl Way {
     /// The request in `slot`, to this peer.
     #[inline]
-    fn request(&self, slot: u16, a: &Again, remote: (u64, u32)) -> SendWqe<'static> {
+    fn request(&self, slot: u16, a: &Again, s: &Short) -> SendWqe<'static> {
         SendWqe {
             op: a.op,
             slot,
@@ -66,7 +70,7 @@ impl Way {
             local: a.local,
             more: None,
             inline: None,
-            remote,
+            remote: (s.raddr, s.key),
         }
     }
 }
@@ -74,12 +78,21 @@ impl Way {
 /// What [`VerbsQp::look`] finds.
 pub enum Seen<'a> {
     /// A packet was sent.
-    Sent(Short),
+    Sent(&'a Short),
     /// One has come from this peer of the owner's.
     Packet(u32, &'a [u8]),
 }
 
-/// What its caller did with it, or [`VerbsQp::glance`]'s.
+/// What [`VerbsQp::glance`] finds.
+pub enum Glance {
+    Nothing,
+    /// Something that takes a poll.
+    Left,
+    /// A request has ended, with what the adapter says of it.
+    Done(Done, Cqe),
+}
+
+/// What the caller of [`VerbsQp::look`] did with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// It is over.
@@ -99,7 +112,7 @@ impl VerbsQp {
 
     /// Sends a message; `None`, and nothing done, when it has to go another way. `addr` tells the address of the peer, once.
     /// Errors: `FI_EAGAIN`.
-    #[inline]
+    #[inline(always)]
     pub fn send_short(
         &mut self,
         s: Short,
@@ -133,11 +146,10 @@ impl VerbsQp {
             lkey,
         };
         let op = rings::SEND;
-        rings.send(&SendWqe {
+        rings.send_now(&SendWqe {
             inline,
-            ..way.request(slot, &Again { op, imm, local }, s.remote)
+            ..way.request(slot, &Again { op, imm, local }, &s)
         });
-        rings.ring();
         Some(Ok(()))
     }
 
@@ -164,13 +176,12 @@ impl VerbsQp {
             imm: None,
             local: self.tx.sge(slot, bytes),
         };
-        self.submit_short(slot, s, way, a);
-        Some(Ok(()))
+        self.submit_short(slot, s, way, a)
     }
 
     /// Reads or writes a peer's memory. `copied`: the piece is the caller's again when this returns. Answers as
     /// [`VerbsQp::send_short`].
-    #[inline]
+    #[inline(always)]
     pub fn rdma_short(
         &mut self,
         s: Short,
@@ -179,46 +190,58 @@ impl VerbsQp {
         addr: impl FnOnce() -> Option<QpAddr>,
     ) -> Option<Result<()>> {
         let way = self.way_to(s.peer, addr)?;
+        let op = if write { rings::WRITE } else { rings::READ };
         let (addr, len) = (s.data.addr(), s.data.len());
         let lkey = match copied {
             true => None,
             false => self.dev.memory.lkey(&mut self.found, addr, len, !write),
         };
-        let room = self.rx.is_some() && write && len <= self.tx.room();
-        if lkey.is_none() && !room || self.rings.is_none() {
+        let Some(lkey) = lkey else {
+            return match write {
+                true => self.write_copied(s, way, imm),
+                false => None,
+            };
+        };
+        let Some(slot) = self.free.pop() else {
+            return Some(Err(FI_EAGAIN));
+        };
+        let local = ibv_sge {
+            addr: addr as u64,
+            length: len as u32,
+            lkey,
+        };
+        self.submit_short(slot, s, way, Again { op, imm, local })
+    }
+
+    /// Writes what fits into the slot of a packet.
+    #[inline(never)]
+    fn write_copied(&mut self, s: Short, way: Way, imm: Option<u32>) -> Option<Result<()>> {
+        if self.rx.is_none() || s.data.len() > self.tx.room() {
             return None;
         }
         let Some(slot) = self.free.pop() else {
             return Some(Err(FI_EAGAIN));
         };
-        let local = match lkey {
-            Some(lkey) => ibv_sge {
-                addr: addr as u64,
-                length: len as u32,
-                lkey,
-            },
-            None => {
-                self.tx.put_piece(slot, 0, s.data);
-                self.tx.sge(slot, len)
-            }
+        self.tx.put_piece(slot, 0, s.data);
+        let a = Again {
+            op: rings::WRITE,
+            imm,
+            local: self.tx.sge(slot, s.data.len()),
         };
-        let op = if write { rings::WRITE } else { rings::READ };
-        self.submit_short(slot, s, way, Again { op, imm, local });
-        Some(Ok(()))
+        self.submit_short(slot, s, way, a)
     }
 
-    #[inline]
-    fn submit_short(&mut self, slot: u16, s: Short, way: Way, a: Again) {
+    #[inline(always)]
+    fn submit_short(&mut self, slot: u16, s: Short, way: Way, a: Again) -> Option<Result<()>> {
+        let rings = self.rings.as_mut()?;
         if let Some(to) = self.shorts.get_mut(usize::from(slot)) {
             *to = Some(s);
         }
         if let Some(to) = self.kept.get_mut(usize::from(slot)) {
             *to = a;
         }
-        if let Some(rings) = &mut self.rings {
-            rings.send(&way.request(slot, &a, s.remote));
-            rings.ring();
-        }
+        rings.send_now(&way.request(slot, &a, &s));
+        Some(Ok(()))
     }
 
     /// Its peer was not ready for it.
@@ -231,7 +254,7 @@ impl VerbsQp {
             return;
         };
         if let Some(rings) = &mut self.rings {
-            rings.send(&way.request(slot, a, s.remote));
+            rings.send(&way.request(slot, a, &s));
         }
     }
 
@@ -244,38 +267,41 @@ impl VerbsQp {
     /// Takes completions, as far as `each` can deal with them. `false` when there is something that takes a poll. The second:
     /// whether there was anything.
     #[inline(always)]
-    fn completions(&mut self, mut each: impl FnMut(&mut Self, &ibv_wc) -> Kept) -> (bool, bool) {
+    fn completions(
+        &mut self,
+        mut each: impl FnMut(&mut Self, &Cqe) -> Option<Kept>,
+    ) -> (bool, bool) {
         if !self.calm() {
             return (false, false);
         }
         let mut some = false;
-        let mut one = [ibv_wc::default()];
         loop {
             let Some(rings) = self.rings.as_mut() else {
                 return (false, some);
             };
-            if rings.poll(&mut one, super::qp::RECV) == 0 {
+            let Some(c) = rings.next() else {
                 return (true, some);
-            }
+            };
             some = true;
-            let [wc] = one;
-            match each(self, &wc) {
-                Kept::Over => {}
-                Kept::Last => return (true, true),
-                Kept::Left => {
-                    self.pending.push(wc);
+            match each(self, &c) {
+                Some(Kept::Over) => {}
+                Some(Kept::Last) => return (true, true),
+                Some(Kept::Left) | None => {
+                    self.pending.push(c.wc(super::qp::RECV));
                     return (false, true);
                 }
             }
         }
     }
 
-    /// The send of a completion, if it went this way.
-    #[inline]
-    fn sent(&mut self, slot: u16) -> Option<Short> {
-        let short = self.shorts.get_mut(usize::from(slot))?.take()?;
+    /// The request of a completion of a send is over, if it went this way.
+    #[inline(always)]
+    fn sent(&mut self, slot: u16, each: impl FnOnce(&Short) -> Kept) -> Option<Kept> {
+        let at = self.shorts.get_mut(usize::from(slot))?;
+        let kept = each(at.as_ref()?);
+        *at = None;
         self.free.push(slot);
-        Some(short)
+        Some(kept)
     }
 
     /// Takes completions of packets; `name` finds the owner's number of a peer, which is asked for once. Answers as
@@ -286,38 +312,37 @@ impl VerbsQp {
         mut name: impl FnMut(&QpAddr) -> Option<u32>,
         mut each: impl FnMut(Seen) -> Kept,
     ) -> (bool, bool) {
-        let seen =
-            self.completions(|q, wc| q.look_at(wc, &mut name, &mut each).unwrap_or(Kept::Left));
+        let seen = self.completions(|q, c| match c.sent() {
+            _ if !c.well() => None,
+            true => q.sent(c.slot(), |s| each(Seen::Sent(s))),
+            false => q.packet(c, &mut name, &mut each),
+        });
         self.refill_some();
         seen
     }
 
     /// `None`: it takes a poll.
     #[inline]
-    fn look_at(
+    fn packet(
         &mut self,
-        wc: &ibv_wc,
+        c: &Cqe,
         name: &mut impl FnMut(&QpAddr) -> Option<u32>,
         each: &mut impl FnMut(Seen) -> Kept,
     ) -> Option<Kept> {
-        let slot = well(wc)?;
-        if wc.wr_id & super::qp::RECV == 0 {
-            return self.sent(slot).map(|s| each(Seen::Sent(s)));
-        }
-        let from = (wc.slid, wc.src_qp as u16);
+        let from = c.from();
         let peer = match self.names.get(&from) {
             Some(p) => *p,
             None => {
-                let who = self.sender(wc);
+                let who = sender(&self.senders, &self.dev, from);
                 let p = Some(who).filter(|w| w.qkey != 0).and_then(|w| name(&w))?;
                 self.names.insert(from, p);
                 p
             }
         };
-        let bytes = self.rx.as_ref()?.bytes(slot, wc.byte_len as usize);
+        let bytes = self.rx.as_ref()?.bytes(c.slot(), c.bytes() as usize);
         let kept = each(Seen::Packet(peer, bytes));
         if kept != Kept::Left {
-            self.empty.push(slot);
+            self.empty.push(c.slot());
         }
         Some(kept)
     }
@@ -328,16 +353,17 @@ impl VerbsQp {
     }
 
     /// The way to a peer of the owner's, whose address `addr` tells once.
-    #[inline]
+    #[inline(always)]
     fn way_to(&mut self, peer: u32, addr: impl FnOnce() -> Option<QpAddr>) -> Option<Way> {
-        match self.ways.get(peer as usize) {
-            Some(w) if w.known => Some(*w),
-            _ => self.way(peer as usize, addr()?),
+        let at = peer as usize;
+        if !self.ways.get(at).is_some_and(|w| w.known) {
+            self.way(at, addr()?)?;
         }
+        self.ways.get(at).copied()
     }
 
     #[cold]
-    fn way(&mut self, at: usize, addr: QpAddr) -> Option<Way> {
+    fn way(&mut self, at: usize, addr: QpAddr) -> Option<()> {
         let h = self.route(&addr).ok()?;
         if self.ways.len() <= at {
             self.ways.resize(at + 1, Way::default());
@@ -355,11 +381,11 @@ impl VerbsQp {
         if let Some(to) = self.who.get_mut(at) {
             *to = addr;
         }
-        Some(*w)
+        Some(())
     }
 
     /// Posts a receive. Answers as [`VerbsQp::send_short`].
-    #[inline]
+    #[inline(always)]
     pub fn recv_short(&mut self, s: Short) -> Option<Result<()>> {
         let (addr, len) = (s.data.addr(), s.data.len());
         if len == 0 {
@@ -383,32 +409,46 @@ impl VerbsQp {
         Some(Ok(()))
     }
 
-    /// Takes completions of an application's own requests that have ended well; `false` when there is something that takes a
-    /// poll.
-    #[inline]
-    pub fn glance(&mut self, mut each: impl FnMut(Done) -> Kept) -> bool {
-        let seen = self.completions(|q, wc| q.done(wc).map_or(Kept::Left, &mut each));
-        seen.0
-    }
-
-    /// The request of a completion, if it is one of these and has ended well.
-    #[inline]
-    fn done(&mut self, wc: &ibv_wc) -> Option<Done> {
-        let slot = well(wc)?;
-        if wc.wr_id & super::qp::RECV == 0 {
-            let short = self.sent(slot)?;
-            return Some(Done { short, taken: None });
+    /// Takes the next completion of a request of the application's own. The queue pair must be `calm`.
+    #[inline(always)]
+    pub fn glance(&mut self) -> Glance {
+        let Some(c) = self.rings.as_mut().and_then(|r| r.next()) else {
+            return Glance::Nothing;
+        };
+        let of = match c.sent() {
+            true => &mut self.shorts,
+            false => &mut self.short_recvs,
+        };
+        let at = of.get_mut(usize::from(c.slot()));
+        let (Some(at), true) = (at, c.well()) else {
+            return self.leave(c);
+        };
+        let Some(s) = at else {
+            return self.leave(c);
+        };
+        let done = Done {
+            context: s.context,
+            data: s.data,
+            flags: s.flags,
+            report: s.report,
+        };
+        *at = None;
+        match c.sent() {
+            true => self.free.push(c.slot()),
+            false => self.empty.push(c.slot()),
         }
-        let short = self.short_recvs.get_mut(usize::from(slot))?.take()?;
-        self.empty.push(slot);
-        let taken = Some(self.taken_by(wc));
-        Some(Done { short, taken })
+        Glance::Done(done, c)
     }
-}
 
-/// The slot of a completion of success that is no peer's write.
-#[inline]
-fn well(wc: &ibv_wc) -> Option<u16> {
-    let well = wc.status == 0 && wc.opcode != IBV_WC_RECV_RDMA_WITH_IMM;
-    well.then_some(wc.wr_id as u16)
+    /// A completion is for a poll.
+    #[cold]
+    fn leave(&mut self, c: Cqe) -> Glance {
+        self.pending.push(c.wc(super::qp::RECV));
+        Glance::Left
+    }
+
+    /// Who has sent what came; a key of 0 is not known.
+    pub fn source(&self, c: &Cqe) -> QpAddr {
+        sender(&self.senders, &self.dev, c.from())
+    }
 }

@@ -395,16 +395,20 @@ impl Domain {
         &self,
         id: u32,
         count: usize,
-        mut each: impl FnMut(usize, &Entry),
+        each: impl Fn(usize, &Entry) + Copy,
     ) -> Result<usize> {
         {
             let mut s = self.lock();
             let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
-            let n = cq.take_ready(count, &mut each);
-            if n > 0 {
-                return Ok(n);
+            if cq.has_any() {
+                let n = cq.take_ready(count, each);
+                if n > 0 {
+                    return Ok(n);
+                }
+            } else if let Some(found) = quick::read(&mut s, id, count, each) {
+                return found;
             }
-            if let Some(n) = poll_cq(&mut s, id, count, &mut each)? {
+            if let Some(n) = poll_cq(&mut s, id, count, each)? {
                 return Ok(n);
             }
         }
@@ -466,12 +470,12 @@ impl Domain {
         count: usize,
         threshold: usize,
         timeout_ms: i32,
-        mut each: impl FnMut(usize, &Entry),
+        each: impl Fn(usize, &Entry) + Copy,
     ) -> Result<usize> {
         let until = deadline(timeout_ms);
         let mut done = 0;
         loop {
-            match self.read_cq(id, count - done, |i, e| each(done + i, e)) {
+            match self.read_cq(id, count - done, move |i, e| each(done + i, e)) {
                 Ok(n) => done += n,
                 Err(FI_EAGAIN) => {}
                 Err(e) if done == 0 => return Err(e),
@@ -679,26 +683,20 @@ fn poll_cq(
     s: &mut State,
     id: u32,
     count: usize,
-    each: &mut impl FnMut(usize, &Entry),
+    each: impl Fn(usize, &Entry) + Copy,
 ) -> Result<Option<usize>> {
     // What is there comes first.
     let waiting = s.cqs.get(id).ok_or(FI_EBADF)?.has_any();
     let n = quick_cq(s, id, if waiting { 0 } else { count }, each);
     let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
     cq.moved();
+    let n = if n == 0 { cq.take(count, each) } else { n };
+    if n == 0 && cq.error_next() {
+        return Err(FI_EAVAIL);
+    }
     if n > 0 {
         cq.patience.found();
         return Ok(Some(n));
-    }
-    if cq.has_any() {
-        let n = cq.take(count, each);
-        if n > 0 {
-            cq.patience.found();
-            return Ok(Some(n));
-        }
-        if cq.error_next() {
-            return Err(FI_EAVAIL);
-        }
     }
     match cq.patience.missed() {
         true => Ok(None),
@@ -709,7 +707,7 @@ fn poll_cq(
 /// As [`progress_cq`]: up to `count` completions that come the short way go to `each`, and their number is returned; 0 must be
 /// asked for where there are some already. Others are in the queue then.
 #[inline(always)]
-fn quick_cq(s: &mut State, id: u32, count: usize, each: &mut impl FnMut(usize, &Entry)) -> usize {
+fn quick_cq(s: &mut State, id: u32, count: usize, each: impl Fn(usize, &Entry) + Copy) -> usize {
     let mut n = 0;
     let mut i = 0;
     while let Some(ep) = s.cqs.get(id).and_then(|c| c.eps.get(i).copied()) {

@@ -19,11 +19,9 @@ impl VerbsQp {
 
     /// Whether there is nothing to do beside taking completions.
     #[inline]
-    pub(in crate::device::verbs) fn calm(&self) -> bool {
-        self.pending.is_empty()
-            && self.refused.is_empty()
-            && self.again.is_empty()
-            && self.expected.is_empty()
+    pub fn calm(&self) -> bool {
+        let some = self.pending.len() | self.refused.len() | self.again.len();
+        some | self.expected.len() == 0
     }
 
     pub(super) fn completed(&mut self, wc: &ibv_wc, into: &mut Events) {
@@ -70,15 +68,8 @@ impl VerbsQp {
         self.free.push(slot);
     }
 
-    /// Who a completion is from; a key of 0 is not known, nor a host of zero.
-    pub(in crate::device::verbs) fn sender(&self, wc: &ibv_wc) -> QpAddr {
-        let qpn = wc.src_qp as u16;
-        let known = self.senders.get(&(wc.slid, qpn)).copied();
-        known.unwrap_or_else(|| QpAddr {
-            gid: self.dev.host(wc.slid).unwrap_or_default(),
-            qpn,
-            qkey: 0,
-        })
+    fn sender(&self, wc: &ibv_wc) -> QpAddr {
+        sender(&self.senders, &self.dev, (wc.slid, wc.src_qp as u16))
     }
 
     fn write_imm(&self, wc: &ibv_wc) -> Event {
@@ -114,8 +105,7 @@ impl VerbsQp {
     }
 
     /// What a completion says of a receive of the application.
-    #[inline]
-    pub(in crate::device::verbs) fn taken_by(&self, wc: &ibv_wc) -> Taken {
+    fn taken_by(&self, wc: &ibv_wc) -> Taken {
         Taken {
             from: self.sender(wc),
             len: wc.byte_len,
@@ -220,6 +210,16 @@ impl VerbsQp {
             }
         }
     }
+}
+
+/// Who a completion is from, by address handle and queue pair; a key of 0 is not known, nor a host of zero.
+pub(in crate::device::verbs) fn sender(known: &Senders, dev: &Opened, from: (u16, u16)) -> QpAddr {
+    let (ah, qpn) = from;
+    known.get(&from).copied().unwrap_or_else(|| QpAddr {
+        gid: dev.host(ah).unwrap_or_default(),
+        qpn,
+        qkey: 0,
+    })
 }
 
 /// Whether a request ended so because its peer is gone.

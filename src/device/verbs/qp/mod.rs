@@ -28,6 +28,7 @@ use crate::device::{
 };
 use crate::hmem::UserMem;
 use crate::types::*;
+pub(super) use complete::sender;
 use core::ffi::c_int;
 use core::ptr::null_mut;
 use std::collections::HashMap;
@@ -53,6 +54,9 @@ const TICK: Duration = Duration::from_millis(1);
 /// Of peers from whom something is awaited the owner is reminded so often; the clock is looked at with every so-manieth poll.
 const REMIND: Duration = Duration::from_secs(1);
 const LOOKS: u32 = 512;
+
+/// Peers, by address handle and queue pair number.
+pub(super) type Senders = HashMap<(u16, u16), QpAddr, ByWords>;
 
 #[derive(Clone, Copy)]
 enum Op {
@@ -173,7 +177,7 @@ pub struct VerbsQp {
     /// Where the application's memory was last found to be registered.
     pub(super) found: Found,
     routes: HashMap<QpAddr, Handle, ByWords>,
-    senders: HashMap<(u16, u16), QpAddr, ByWords>,
+    pub(super) senders: Senders,
 }
 
 // SAFETY: libibverbs takes calls from any thread; the owner serialises them.

@@ -155,8 +155,8 @@ pub fn short(port: &mut EpPort, s: &Short, status: Status, came: Option<Taken>) 
     op.context = s.context;
     op.report = s.report;
     op.peer = s.peer;
-    op.flags = s.flags;
-    (op.raddr, op.key) = (s.remote.0, s.remote.1.into());
+    op.flags = s.flags.into();
+    (op.raddr, op.key) = (s.raddr, s.key.into());
     let ctx = port.ops.insert(op);
     match came {
         None => {

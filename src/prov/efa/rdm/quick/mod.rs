@@ -7,10 +7,12 @@
 //! it was found, for `ops` and `progress` to deal with: [`Lane`] remembers what an endpoint's settings permit.
 
 mod atomic;
+mod direct;
 mod poll;
 mod rma;
 
 pub use atomic::{atomic, PlainAtomic};
+pub use direct::read;
 pub use poll::{poll, Polled};
 pub use rma::{rma, PlainRma};
 
@@ -34,6 +36,10 @@ pub struct Lane {
     sends: bool,
     /// Messages are the adapter's own work requests.
     direct: bool,
+    /// Then, the queue that all their completions go to, if it is one.
+    lone: u32,
+    /// Something counts what is done.
+    counts: bool,
     /// Messages that are one packet go to the adapter from here: so many bytes at most.
     packet: Option<usize>,
     /// Longest message, untagged and tagged, injected and not.
@@ -42,6 +48,8 @@ pub struct Lane {
     sent_to: Option<u32>,
     /// Longest read and write, injected write; 0: not this way.
     rma: [usize; 3],
+    /// Longest read or write of a real adapter, and injected write.
+    far: [usize; 2],
     /// Messages may have tags.
     tags: bool,
     receives: bool,
@@ -71,14 +79,26 @@ impl Ep {
             true => access::SHORT.min(o.max_rma_size).min(max),
             false => 0,
         };
+        let far = match self.caps & FI_RMA {
+            0 => [0; 2],
+            _ => [self.max_rdma.min(o.max_rma_size), o.inject_rma_size],
+        };
+        let direct = verbs.is_some_and(|q| q.shortens());
+        let [tx, rx] = [self.tx, self.rx].map(|b| b.map(|b| b.cq));
         self.lane = Lane {
+            far,
+            direct,
+            lone: tx
+                .or(rx)
+                .filter(|q| direct && rx.is_none_or(|r| r == *q))
+                .unwrap_or(u32::MAX),
+            counts: self.cntrs.iter().any(Option::is_some),
             rma: [
                 rma(self.rdma_read, usize::MAX),
                 rma(self.rdma_write, usize::MAX),
                 rma(self.rdma_write, o.inject_rma_size),
             ],
             sends: plain && !self.confirms(),
-            direct: verbs.is_some_and(|q| q.shortens()),
             packet: live.filter(|_| packets).map(|l| l.proto.eager_most()),
             most: [
                 most(o.inject_msg_size, o.max_msg_size),
@@ -119,7 +139,7 @@ pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
     let [injected, lent] = if p.tag.is_some() { tagged } else { msg };
     let most = if p.context.is_some() { lent } else { injected };
     if lane.direct {
-        return send_direct(s, id, p, most);
+        return direct::send(s, id, p, most);
     }
     let special = p.tag.is_some_and(|t| t & COLLECTIVE_TAG != 0 || !lane.tags);
     if !lane.sends || special || p.data.len() > most || !ep.fenced.is_empty() {
@@ -167,8 +187,9 @@ fn send_packet(s: &mut State, id: u32, p: &Plain, peer: PeerId) -> Option<Result
         data: p.data,
         peer,
         report: p.context.is_some() && ep.lane.sent_to.is_some(),
-        flags: send_flags(p.tag.is_some()),
-        remote: (0, 0),
+        flags: send_flags(p.tag.is_some()) as u32,
+        key: 0,
+        raddr: 0,
         tries: 0,
     };
     let peers = &s.peers;
@@ -177,32 +198,6 @@ fn send_packet(s: &mut State, id: u32, p: &Plain, peer: PeerId) -> Option<Result
         proto.eager_sent(peer);
     }
     Some(sent)
-}
-
-/// As [`send`], as a work request of the adapter.
-#[inline]
-fn send_direct(s: &mut State, id: u32, p: &Plain, most: usize) -> Option<Result<()>> {
-    let ep = s.eps.get_mut(id)?;
-    if p.tag.is_some() || p.data.len() > most || !ep.fenced.is_empty() {
-        return None;
-    }
-    let peer = s.avs.get(ep.lane.av)?.known(p.to)?;
-    let Qp::Verbs(q) = &mut ep.live.as_mut()?.qp else {
-        return None;
-    };
-    let short = Short {
-        context: p.context.unwrap_or(0),
-        data: p.data,
-        peer,
-        report: p.context.is_some() && ep.lane.sent_to.is_some(),
-        flags: FI_SEND | FI_MSG,
-        remote: (0, 0),
-        tries: 0,
-    };
-    let peers = &s.peers;
-    q.send_short(short, p.cq_data.map(|d| d as u32), || {
-        peers.addr(peer).copied()
-    })
 }
 
 /// Posts a receive without flags of its own; `None`, and nothing done, when it takes more than that.
@@ -221,17 +216,8 @@ pub fn recv(
         let Qp::Verbs(q) = &mut ep.live.as_mut()?.qp else {
             return None;
         };
-        let short = Short {
-            context,
-            data: into,
-            peer: ANY,
-            report: lane.report,
-            flags: FI_RECV | FI_MSG,
-            remote: (0, 0),
-            tries: 0,
-        };
         return match tag {
-            None => q.recv_short(short),
+            None => direct::recv(q, lane, into, context),
             Some(_) => None,
         };
     }

@@ -1,5 +1,6 @@
 //! Reading an empty completion queue: what has come goes straight to where it belongs, completions straight to the reader.
 
+use super::direct;
 use crate::core::slab::Slab;
 use crate::device::any::Qp;
 use crate::device::verbs::short::{Kept, Seen as Verbs};
@@ -52,7 +53,7 @@ pub enum Polled {
 const AHEAD: usize = 16;
 
 /// Where the completions of a poll go.
-struct Reader<'a, F> {
+pub(super) struct Reader<'a, F> {
     /// The queue that is being read, which is empty, and the others.
     cq: u32,
     cqs: &'a mut Slab<Cq>,
@@ -60,25 +61,35 @@ struct Reader<'a, F> {
     count: usize,
     n: usize,
     kept: usize,
+    /// Of those no more than so many.
+    ahead: usize,
     each: F,
 }
 
 impl<F: FnMut(usize, &Entry)> Reader<'_, F> {
     /// Hands a completion to the caller, or keeps it in the queue it is for; whether another is welcome.
     #[inline(always)]
-    fn give(&mut self, to: Option<u32>, e: Entry) -> bool {
+    pub fn give(&mut self, to: Option<u32>, e: Entry) -> bool {
         if to == Some(self.cq) {
             if self.n < self.count {
                 (self.each)(self.n, &e);
                 self.n += 1;
-                return true;
+                return self.n < self.count || self.ahead > 0;
             }
             self.kept += 1;
         }
         if let Some(q) = to.and_then(|q| self.cqs.get_mut(q)) {
             q.push(e);
         }
-        self.kept < AHEAD
+        self.kept < self.ahead
+    }
+
+    /// What the poll has found; `all`: nothing is left to do.
+    pub fn polled(&self, all: bool) -> Polled {
+        match all {
+            true => Polled::All(self.n),
+            false => Polled::More(self.n),
+        }
     }
 }
 
@@ -135,36 +146,16 @@ pub fn poll(
         count,
         n: 0,
         kept: 0,
+        ahead: AHEAD,
         each,
     };
     let all = match (&mut live.qp, &mut live.hub) {
-        (Qp::Verbs(q), _) if lane.direct => q.glance(|d| {
-            let s = d.short;
-            let entry = match &d.taken {
-                None => ended_entry(s.context, s.flags, s.data.len()),
-                Some(t) => Entry {
-                    context: s.context,
-                    flags: FI_RECV | FI_MSG | t.imm.map_or(0, |_| FI_REMOTE_CQ_DATA),
-                    len: t.len as usize,
-                    buf: s.data.addr(),
-                    data: t.imm.unwrap_or(0).into(),
-                    tag: 0,
-                    src: av
-                        .and_then(|av| peers.found(&t.from).map(|p| av.reverse(p)))
-                        .unwrap_or(FI_ADDR_NOTAVAIL),
-                },
-            };
-            let (at, to) = match d.taken {
-                Some(_) => (1, lane.received_to),
-                None => (cntr_index(s.flags), ep.tx.map(|b| b.cq)),
-            };
-            count_at(at, entry.len);
-            if !s.report || out.give(to, entry) {
-                Kept::Over
-            } else {
-                Kept::Last
-            }
-        }),
+        (Qp::Verbs(q), _) if lane.direct => {
+            // It costs less to read one than to keep one.
+            out.ahead = if count > 0 { 0 } else { AHEAD };
+            let sent = ep.tx.map(|b| b.cq);
+            return direct::poll(q, lane, sent, (av, peers), count_at, out);
+        }
         (Qp::Verbs(q), _) if looks => {
             live.left_out = 0;
             let proto = &mut live.proto;
@@ -172,8 +163,8 @@ pub fn poll(
             let (all, some) = q.look(name, |seen| {
                 let (to, report, entry) = match seen {
                     Verbs::Sent(s) => {
-                        count_at(cntr_index(s.flags), s.data.len());
-                        let e = ended_entry(s.context, s.flags, s.data.len());
+                        count_at(cntr_index(s.flags.into()), s.data.len());
+                        let e = ended_entry(s.context, s.flags.into(), s.data.len());
                         (ep.tx.map(|b| b.cq), s.report, e)
                     }
                     Verbs::Packet(from, bytes) => {
@@ -209,7 +200,7 @@ pub fn poll(
                 let to = ep.tx.map(|b| b.cq);
                 let all = hub.outbox.reap(|_, e| {
                     let special = e.status != Status::Ok || e.note.op.is_some();
-                    if special || out.kept >= AHEAD {
+                    if special || out.kept >= out.ahead {
                         return false;
                     }
                     if e.note.told {
@@ -222,7 +213,7 @@ pub fn poll(
                     true
                 });
                 if !all {
-                    return match out.kept < AHEAD {
+                    return match out.kept < out.ahead {
                         true => Polled::More(out.n),
                         false => Polled::All(out.n),
                     };
@@ -268,9 +259,5 @@ pub fn poll(
             seen == Seen::All
         }
     };
-    if all {
-        Polled::All(out.n)
-    } else {
-        Polled::More(out.n)
-    }
+    out.polled(all)
 }

@@ -1,0 +1,142 @@
+//! A completion as the adapter writes it into its queue (`efa_io_defs.h`, `abi/efa-io-defs.json`), read as far as it is asked for.
+
+use super::rings::WRITE;
+use super::sys::*;
+
+/// A completion, as the adapter has written it.
+#[derive(Clone, Copy, Debug)]
+pub struct Cqe {
+    /// Slot, status, flags, queue pair, and of a receive its length.
+    first: u64,
+    /// Of a receive: address handle and queue pair of the sender, immediate data.
+    second: u64,
+    /// Upper bits of the length of a peer's write.
+    third: u64,
+}
+
+impl Cqe {
+    /// From the words of its entry.
+    #[inline]
+    pub fn new([first, second, third]: [u64; 3]) -> Cqe {
+        Cqe {
+            first,
+            second,
+            third,
+        }
+    }
+
+    #[inline]
+    fn flags(&self) -> u8 {
+        (self.first >> 24) as u8
+    }
+
+    #[inline]
+    fn op(&self) -> u8 {
+        self.flags() >> 4 & 7
+    }
+
+    /// The slot of its request.
+    #[inline]
+    pub fn slot(&self) -> u16 {
+        self.first as u16
+    }
+
+    /// Whether it is of the send queue.
+    #[inline]
+    pub fn sent(&self) -> bool {
+        self.flags() >> 1 & 3 == 1
+    }
+
+    /// Whether it tells of a success that is no peer's write.
+    #[inline]
+    pub fn well(&self) -> bool {
+        let write = u64::from(WRITE) << 28;
+        self.first & 0xff << 16 == 0 && (self.sent() || self.first & 7 << 28 != write)
+    }
+
+    /// Bytes that have come.
+    #[inline]
+    pub fn bytes(&self) -> u32 {
+        let low = (self.first >> 48) as u32;
+        match self.op() {
+            WRITE => low | (self.third as u32 & 0xffff) << 16,
+            _ => low,
+        }
+    }
+
+    /// Address handle and queue pair of the sender.
+    #[inline]
+    pub fn from(&self) -> (u16, u16) {
+        (self.second as u16, (self.second >> 16) as u16)
+    }
+
+    /// The data that came with it.
+    #[inline]
+    pub fn imm(&self) -> Option<u32> {
+        let data = ((self.second >> 32) as u32).swap_bytes();
+        (self.flags() & 8 != 0).then_some(data)
+    }
+
+    /// As libibverbs would tell of it; `recv` marks receives in `wr_id`.
+    pub fn wc(&self, recv: u64) -> ibv_wc {
+        let status = (self.first >> 16) as u8;
+        let wc = ibv_wc {
+            wr_id: self.slot().into(),
+            // What libibverbs calls success is 0; for others the adapter's own word counts.
+            status: status.into(),
+            vendor_err: status.into(),
+            ..ibv_wc::default()
+        };
+        if self.sent() {
+            return wc;
+        }
+        let unasked = self.flags() >> 7 != 0;
+        ibv_wc {
+            wr_id: if unasked { 0 } else { recv | wc.wr_id },
+            byte_len: self.bytes(),
+            slid: self.from().0,
+            src_qp: self.from().1.into(),
+            imm_data: self.imm().unwrap_or(0),
+            wc_flags: self.imm().map_or(0, |_| WC_WITH_IMM),
+            opcode: match self.op() {
+                WRITE => IBV_WC_RECV_RDMA_WITH_IMM,
+                _ => IBV_WC_RECV,
+            },
+            ..wc
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Flags: the phase bit is not looked at here; of the send queue, of the receive queue.
+    const SENT: u64 = 2 << 24;
+    const CAME: u64 = 4 << 24;
+
+    #[test]
+    fn a_completion_is_told_by_its_words() {
+        let sent = Cqe::new([SENT | 7, 0, 0]);
+        assert!(sent.sent() && sent.well() && sent.slot() == 7);
+        assert_eq!(sent.wc(1 << 63).wr_id, 7);
+        assert!(!Cqe::new([SENT | 9 << 16, 0, 0]).well());
+        // A write of ours that has ended is none of a peer's.
+        let write = u64::from(WRITE) << 28;
+        assert!(Cqe::new([SENT | write, 0, 0]).well());
+
+        let imm = 8 << 24;
+        let from = 5 | 6 << 16 | u64::from(0x0102_0304_u32.swap_bytes()) << 32;
+        let came = Cqe::new([CAME | imm | 3 | 100 << 48, from, 0]);
+        assert!(!came.sent() && came.well());
+        assert_eq!((came.bytes(), came.from()), (100, (5, 6)));
+        assert_eq!(came.imm(), Some(0x0102_0304));
+        let wc = came.wc(1 << 63);
+        assert_eq!((wc.wr_id, wc.byte_len, wc.slid), (1 << 63 | 3, 100, 5));
+
+        let theirs = Cqe::new([CAME | imm | write | 1 << 48, from, 2]);
+        assert!(!theirs.well());
+        assert_eq!(theirs.bytes(), 1 | 2 << 16);
+        assert_eq!(theirs.wc(0).opcode, IBV_WC_RECV_RDMA_WITH_IMM);
+    }
+}

@@ -1,0 +1,273 @@
+//! The short way over a real adapter with its queues at hand (`device/verbs/short.rs`): a call is a work request in its slot, a
+//! completion goes from the adapter's queue to the reader's buffer. Fabric `efa-direct`, and reads and writes of `efa`.
+
+use super::poll::{Polled, Reader};
+use super::{Lane, Plain, PlainRma};
+use crate::core::slab::Slab;
+use crate::core::Result;
+use crate::device::any::Qp;
+use crate::device::verbs::short::{Done, Glance, Short};
+use crate::device::verbs::{Cqe, VerbsQp};
+use crate::device::Device;
+use crate::hmem::Piece;
+use crate::proto::{PeerId, ANY};
+use crate::prov::efa::av::Av;
+use crate::prov::efa::cntr::Cntr;
+use crate::prov::efa::cq::Entry;
+use crate::prov::efa::domain::State;
+use crate::prov::efa::rdm::near::ended_entry;
+use crate::prov::efa::rdm::peers::Peers;
+use crate::prov::efa::rdm::port::cntr_index;
+use crate::prov::efa::rdm::{Ep, Live};
+use crate::types::*;
+use crate::wire::extra;
+
+/// As [`super::send`], as a work request of the adapter; `most` bytes.
+#[inline(always)]
+pub fn send(s: &mut State, id: u32, p: &Plain, most: usize) -> Option<Result<()>> {
+    let ep = s.eps.get_mut(id)?;
+    if p.tag.is_some() || p.data.len() > most || !ep.fenced.is_empty() {
+        return None;
+    }
+    let peer = s.avs.get(ep.lane.av)?.known(p.to)?;
+    let Qp::Verbs(q) = &mut ep.live.as_mut()?.qp else {
+        return None;
+    };
+    let short = Short {
+        context: p.context.unwrap_or(0),
+        data: p.data,
+        key: 0,
+        raddr: 0,
+        peer,
+        flags: (FI_SEND | FI_MSG) as u32,
+        report: p.context.is_some() && ep.lane.sent_to.is_some(),
+        tries: 0,
+    };
+    let peers = &s.peers;
+    q.send_short(short, p.cq_data.map(|d| d as u32), || {
+        peers.addr(peer).copied()
+    })
+}
+
+/// As [`super::recv`], into the adapter's queue.
+#[inline(always)]
+pub fn recv(q: &mut VerbsQp, lane: &Lane, into: Piece, context: usize) -> Option<Result<()>> {
+    q.recv_short(Short {
+        context,
+        data: into,
+        key: 0,
+        raddr: 0,
+        peer: ANY,
+        flags: (FI_RECV | FI_MSG) as u32,
+        report: lane.report,
+        tries: 0,
+    })
+}
+
+/// As [`super::rma`], as a work request of the adapter.
+#[inline(always)]
+pub fn rma(s: &mut State, id: u32, p: &PlainRma, peer: PeerId) -> Option<Result<()>> {
+    let ep = s.eps.get_mut(id)?;
+    let lane = &ep.lane;
+    let Live { qp, proto, .. } = ep.live.as_mut()?;
+    let Qp::Verbs(q) = qp else { return None };
+    let [lent, injected] = lane.far;
+    let most = if p.context.is_some() { lent } else { injected };
+    if p.mem.len() > most {
+        return None;
+    }
+    if !lane.direct {
+        let unsolicited = s.dev.attr().caps.unsolicited;
+        let theirs = proto.features_of(peer)?;
+        let able = match p.write {
+            true => ep.rdma_write && theirs & extra::RDMA_WRITE != 0,
+            false => ep.rdma_read && theirs & extra::RDMA_READ != 0,
+        };
+        let alike = (theirs & extra::UNSOLICITED_WRITE_RECV != 0) == unsolicited;
+        if !able || p.cq_data.is_some() && !alike {
+            return None;
+        }
+    }
+    let kind = if p.write { FI_WRITE } else { FI_READ };
+    let short = Short {
+        context: p.context.unwrap_or(0),
+        data: p.mem,
+        key: u32::try_from(p.key).ok()?,
+        raddr: p.addr,
+        peer,
+        flags: (FI_RMA | kind) as u32,
+        report: p.context.is_some() && lane.sent_to.is_some(),
+        tries: 0,
+    };
+    let peers = &s.peers;
+    let how = (p.write, p.context.is_none());
+    q.rdma_short(short, how, p.cq_data.map(|d| d as u32), || {
+        peers.addr(peer).copied()
+    })
+}
+
+/// The completion of a receive, from an unknown peer.
+#[inline(always)]
+fn received(d: &Done, c: &Cqe) -> Entry {
+    let imm = c.imm();
+    Entry {
+        context: d.context,
+        flags: u64::from(d.flags) | imm.map_or(0, |_| FI_REMOTE_CQ_DATA),
+        len: c.bytes() as usize,
+        buf: d.data.addr(),
+        data: imm.unwrap_or(0).into(),
+        tag: 0,
+        src: FI_ADDR_NOTAVAIL,
+    }
+}
+
+/// Who has sent what came, as the application knows it.
+#[inline(never)]
+fn source(q: &VerbsQp, c: Cqe, av: Option<&Av>, peers: &mut Peers) -> fi_addr_t {
+    let found = av.and_then(|av| peers.found(&q.source(&c)).map(|p| av.reverse(p)));
+    found.unwrap_or(FI_ADDR_NOTAVAIL)
+}
+
+/// As [`super::poll`], from the adapter's queue; completions of what was posted are reported to `sent`. With `av`
+/// senders are named.
+#[inline(always)]
+pub(super) fn poll<F: FnMut(usize, &Entry)>(
+    q: &mut VerbsQp,
+    lane: &Lane,
+    sent: Option<u32>,
+    (av, peers): (Option<&Av>, &mut Peers),
+    mut count: impl FnMut(usize, usize),
+    mut out: Reader<F>,
+) -> Polled {
+    let mut wanted = q.calm();
+    let mut all = wanted;
+    while wanted {
+        let (d, to, entry) = match q.glance() {
+            Glance::Nothing => break,
+            Glance::Left => {
+                all = false;
+                break;
+            }
+            Glance::Done(d, c) if c.sent() => {
+                let e = ended_entry(d.context, d.flags.into(), d.data.len());
+                (d, sent, e)
+            }
+            Glance::Done(d, c) => {
+                let mut e = received(&d, &c);
+                e.src = source(q, c, av, peers);
+                (d, lane.received_to, e)
+            }
+        };
+        count(cntr_index(d.flags.into()), entry.len);
+        wanted = !d.report || out.give(to, entry);
+    }
+    out.polled(all)
+}
+
+/// What the adapter's queue has next, of an endpoint all of whose completions go to one queue.
+enum Next {
+    Nothing,
+    /// It takes a poll.
+    Left,
+    /// One that is not reported.
+    Silent,
+    Entry(Entry),
+}
+
+#[inline(always)]
+fn next(ep: &mut Ep, avs: &Slab<Av>, peers: &mut Peers, cntrs: &mut Slab<Cntr>) -> Next {
+    let lane = &ep.lane;
+    let Some(Qp::Verbs(qp)) = ep.live.as_mut().map(|l| &mut l.qp) else {
+        return Next::Left;
+    };
+    let (d, entry) = match qp.glance() {
+        Glance::Nothing => return Next::Nothing,
+        Glance::Left => return Next::Left,
+        Glance::Done(d, c) if c.sent() => (d, ended_entry(d.context, d.flags.into(), d.data.len())),
+        Glance::Done(d, c) => {
+            let mut e = received(&d, &c);
+            if lane.source {
+                e.src = source(qp, c, avs.get(lane.av), peers);
+            }
+            (d, e)
+        }
+    };
+    if lane.counts {
+        let c = ep.cntrs.get(cntr_index(d.flags.into())).copied().flatten();
+        if let Some(c) = c.and_then(|c| cntrs.get_mut(c)) {
+            c.count(entry.len);
+        }
+    }
+    match d.report {
+        true => Next::Entry(entry),
+        false => Next::Silent,
+    }
+}
+
+/// As [`poll`], of the only endpoint that reports to queue `cq`, which is empty, and reports everything there. `None`: there
+/// is more to it, and nothing was taken.
+#[inline(always)]
+pub fn read(
+    s: &mut State,
+    cq: u32,
+    count: usize,
+    each: impl Fn(usize, &Entry),
+) -> Option<Result<usize>> {
+    let q = s.cqs.get_mut(cq)?;
+    let &[id] = q.eps.as_slice() else {
+        return None;
+    };
+    let ep = s.eps.get_mut(id).filter(|_| count > 0)?;
+    let (lane, live) = (&ep.lane, ep.live.as_ref()?);
+    if lane.lone != cq || ep.fenced.len() | s.triggers.len() | live.waiting.len() != 0 {
+        return None;
+    }
+    if !matches!(&live.qp, Qp::Verbs(q) if q.calm()) {
+        return None;
+    }
+    let n = match next(ep, &s.avs, &mut s.peers, &mut s.cntrs) {
+        Next::Nothing => {
+            return match q.patience.missed() {
+                true => None,
+                false => Some(Err(FI_EAGAIN)),
+            }
+        }
+        Next::Left => return None,
+        Next::Silent => 0,
+        Next::Entry(e) => {
+            each(0, &e);
+            1
+        }
+    };
+    q.patience.found();
+    Some(match n < count {
+        true => read_more(s, id, n, count, each),
+        false => Ok(n),
+    })
+}
+
+/// The rest of [`read`], which has found something.
+#[inline(never)]
+fn read_more(
+    s: &mut State,
+    id: u32,
+    mut n: usize,
+    count: usize,
+    each: impl Fn(usize, &Entry),
+) -> Result<usize> {
+    let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
+    while n < count {
+        match next(ep, &s.avs, &mut s.peers, &mut s.cntrs) {
+            Next::Nothing | Next::Left => break,
+            Next::Silent => {}
+            Next::Entry(e) => {
+                each(n, &e);
+                n += 1;
+            }
+        }
+    }
+    match n {
+        0 => Err(FI_EAGAIN),
+        n => Ok(n),
+    }
+}
