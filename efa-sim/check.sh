@@ -30,3 +30,7 @@ sim --no-rdma-read --no-rdma-write -- "$bin/dmabuf" efa
 sim --old-kernel -- "$bin/dmabuf" efa refused
 sim --bad-keys 20 -- "$bin/adapter_faults" keys
 sim --link-down-after 100 -- "$bin/adapter_faults" link
+sim -- "$bin/adapter_faults" receiver
+sim --no-rnr-retry -- "$bin/adapter_faults" receiver
+sim -- "$bin/inject" 32
+sim --inline 80 -- "$bin/inject" 80

@@ -35,10 +35,9 @@ fn open(d: &Arc<Domain>, info: &Info, av: u32) -> End {
     let cq = d
         .open_cq(Cq::new(FI_CQ_FORMAT_DATA, 0, FI_WAIT_FD).unwrap())
         .unwrap();
-    let ep = rdm::Ep::new(info, false, d.max_rdma(), d.mtu()).unwrap();
+    let id = d.open_ep(info).unwrap();
     let mut s = d.lock();
     let s = &mut *s;
-    let id = s.eps.insert(ep);
     let e = s.eps.get_mut(id).unwrap();
     e.bind_av(av).unwrap();
     e.bind_cq(cq, FI_TRANSMIT | FI_RECV).unwrap();

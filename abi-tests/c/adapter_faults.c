@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What becomes of reads when the adapter refuses them, for `efa-sim run` with such faults: every one ends, as a success or as an
- * error that says why.
+ * What becomes of requests when the adapter refuses them, for `efa-sim run` with such faults: every one ends, as a success or as
+ * an error that says why.
  *
  * adapter_faults keys     some fail with FI_EINVAL (--bad-keys), others do not
  * adapter_faults link     all fail with FI_EHOSTUNREACH from some time on (--link-down-after)
+ * adapter_faults receiver messages fail with FI_ENORX where there is no receive, after as many tries as the application wants
  */
+#include <rdma/fi_ext_efa.h>
 #include <rdma/fi_rma.h>
 #include "alone.h"
 
@@ -13,8 +15,8 @@ enum { READS = 400 };
 
 static char from[4096], to[4096];
 
-/* The errno of the next completion, 0 for success. */
-static int next(void *context)
+/* The errno of the next completion, of such a request; 0 for success. */
+static int next(void *context, uint64_t kind)
 {
 	struct fi_cq_err_entry err = { 0 };
 	struct fi_cq_data_entry e;
@@ -29,9 +31,39 @@ static int next(void *context)
 	}
 	DO(-FI_EAVAIL, n);
 	DO(1, fi_cq_readerr(cq, &err, 0));
-	TRUE(err.op_context == context && err.flags & FI_READ);
+	TRUE(err.op_context == context && err.flags & kind);
 	TRUE(strlen(fi_cq_strerror(cq, err.prov_errno, err.err_data, text, sizeof(text))) > 20);
 	return err.err;
+}
+
+static int receiver(void)
+{
+	static struct fi_context2 sent, got;
+	struct fid_mr *mr;
+	size_t tries = 8;
+
+	open_disabled("efa-direct");
+	DO(-FI_EINVAL, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_RNR_RETRY, &tries, sizeof(tries)));
+	tries = 2;
+	if (fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_RNR_RETRY, &tries, sizeof(tries)) == -FI_ENOSYS) {
+		puts("the adapter tries for ever");
+		close_all();
+		return 0;
+	}
+	enable();
+	DO(-FI_EOPBADSTATE, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_RNR_RETRY, &tries, sizeof(tries)));
+	DO(0, fi_mr_reg(domain, from, sizeof(from), FI_SEND | FI_RECV, 0, 0, 0, &mr, NULL));
+	for (int i = 0; i < 20; i++) {
+		DO(0, fi_send(ep, from, 100, fi_mr_desc(mr), self, &sent));
+		TRUE(next(&sent, FI_SEND) == FI_ENORX);
+	}
+	DO(0, fi_recv(ep, from + 2048, 2048, fi_mr_desc(mr), FI_ADDR_UNSPEC, &got));
+	DO(0, fi_send(ep, from, 100, fi_mr_desc(mr), self, &got));
+	TRUE(next(&got, FI_SEND) == 0 && next(&got, FI_RECV) == 0);
+	puts("20 messages without a receive failed, one with a receive came");
+	DO(0, fi_close(&mr->fid));
+	close_all();
+	return 0;
 }
 
 int main(int argc, char **argv)
@@ -41,6 +73,8 @@ int main(int argc, char **argv)
 	int failed = 0, done = 0, link = argc == 2 && !strcmp(argv[1], "link");
 	const int want = link ? FI_EHOSTUNREACH : FI_EINVAL;
 
+	if (argc == 2 && !strcmp(argv[1], "receiver"))
+		return receiver();
 	TRUE(link || (argc == 2 && !strcmp(argv[1], "keys")));
 	open_disabled("efa");
 	enable();
@@ -52,7 +86,7 @@ int main(int argc, char **argv)
 		memset(from, i, sizeof(from));
 		DO(0, fi_read(ep, to, sizeof(to), fi_mr_desc(near), self, (uint64_t) (uintptr_t) from,
 			      fi_mr_key(far), &context));
-		err = next(&context);
+		err = next(&context, FI_READ);
 		TRUE(err == 0 || err == want);
 		TRUE(err || to[sizeof(to) - 1] == (char) i);
 		/* What is down stays down. */

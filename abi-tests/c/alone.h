@@ -20,20 +20,29 @@ static fi_addr_t self;
 /* Its address. */
 static char name[64];
 
-/* Everything but fi_enable(3). */
-static void open_disabled(const char *fabric_name)
+/* Its fi_info, or the errno of fi_getinfo(3), of an endpoint that injects so many bytes; 0 leaves it open how many. */
+static int ask(const char *fabric_name, size_t inject)
 {
 	struct fi_info *hints = fi_allocinfo();
-	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
-	struct fi_av_attr aa = { .type = FI_AV_TABLE };
+	int ret;
 
 	hints->fabric_attr->name = strdup(fabric_name);
 	hints->fabric_attr->prov_name = strdup("efa");
 	hints->ep_attr->type = FI_EP_RDM;
 	hints->mode = FI_CONTEXT2;
 	hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-	DO(0, fi_getinfo(FI_VERSION(2, 1), NULL, NULL, 0, hints, &info));
+	hints->tx_attr->inject_size = inject;
+	ret = fi_getinfo(FI_VERSION(2, 1), NULL, NULL, 0, hints, &info);
 	fi_freeinfo(hints);
+	return ret;
+}
+
+/* Everything but fi_enable(3), as was asked for. */
+static void open_asked(void)
+{
+	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
+	struct fi_av_attr aa = { .type = FI_AV_TABLE };
+
 	DO(0, fi_fabric(info->fabric_attr, &fabric, NULL));
 	DO(0, fi_domain(fabric, info, &domain, NULL));
 	DO(0, fi_cq_open(domain, &ca, &cq, NULL));
@@ -41,6 +50,12 @@ static void open_disabled(const char *fabric_name)
 	DO(0, fi_endpoint(domain, info, &ep, NULL));
 	DO(0, fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
 	DO(0, fi_ep_bind(ep, &av->fid, 0));
+}
+
+static inline void open_disabled(const char *fabric_name)
+{
+	DO(0, ask(fabric_name, 0));
+	open_asked();
 }
 
 static void enable(void)

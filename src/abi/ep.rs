@@ -89,8 +89,7 @@ pub unsafe extern "C" fn endpoint(
         }
         // SAFETY: `d` is a domain of ours, `i` an info of ours.
         let (domain, i) = unsafe { (dom::of(d)?, info::read(i, &V1_10).ok_or(FI_EINVAL)?) };
-        let e = rdm::Ep::new(&i, domain.direct(), domain.max_rdma(), domain.mtu())?;
-        let id = domain.lock().eps.insert(e);
+        let id = domain.open_ep(&i)?;
         let f = new_ep(FI_CLASS_EP, context, &EP_FI_OPS);
         let b = EpBody::new(domain, Poster::Ep(id));
         // SAFETY: `out` is a place for a pointer.

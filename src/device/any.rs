@@ -3,7 +3,8 @@
 use super::soft::{Naming, SoftDevice, SoftQp};
 use super::verbs::{adapters, VerbsDevice, VerbsQp};
 use super::{
-    Device, DeviceAttr, Directory, DmaBuf, Events, Payload, QpAddr, QueuePair, Remote, Status,
+    Device, DeviceAttr, Directory, DmaBuf, Events, Payload, QpAddr, QueuePair, RawQp, Remote,
+    Status,
 };
 use crate::core::{params, Result};
 use crate::hmem::UserMem;
@@ -117,10 +118,10 @@ impl Device for Dev {
         })
     }
 
-    fn open_raw(&self, qpn: u16, datagram: bool, unsolicited: bool) -> Result<Qp> {
+    fn open_raw(&self, wanted: &RawQp) -> Result<Qp> {
         Ok(match self {
-            Dev::Soft(d) => Qp::Soft(d.open_raw(qpn, datagram, unsolicited)?),
-            Dev::Verbs(d) => Qp::Verbs(d.open_raw(qpn, datagram, unsolicited)?),
+            Dev::Soft(d) => Qp::Soft(d.open_raw(wanted)?),
+            Dev::Verbs(d) => Qp::Verbs(d.open_raw(wanted)?),
         })
     }
 

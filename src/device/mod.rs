@@ -80,6 +80,32 @@ pub struct Raw {
     pub inline: usize,
     /// Pieces of memory of a message.
     pub pieces: usize,
+    /// It can be told how often to try again where a peer has no receive.
+    pub rnr_limit: bool,
+    /// Wider work requests, where the adapter has them.
+    pub wide: Option<Wide>,
+}
+
+/// Work requests that more bytes go with, writes among them. There is room for fewer.
+#[derive(Clone, Copy, Debug)]
+pub struct Wide {
+    pub inline: usize,
+    pub sends: usize,
+}
+
+/// A queue pair for an application that sees the adapter's own work requests.
+#[derive(Clone, Copy, Debug)]
+pub struct RawQp {
+    /// Its number; 0 lets the adapter choose.
+    pub qpn: u16,
+    /// For datagrams; reliable otherwise.
+    pub datagram: bool,
+    /// Peers' writes with immediate data take no receive, where the adapter can do that.
+    pub unsolicited: bool,
+    /// So many bytes shall go with a work request.
+    pub inline: usize,
+    /// How often the adapter tries again where a peer has no receive: 0 to 6 times, 7 without end.
+    pub rnr_retry: u8,
 }
 
 /// What an adapter does by itself.
@@ -426,9 +452,8 @@ pub trait Device {
     fn attr(&self) -> &DeviceAttr;
     /// Opens a queue pair; `qpn` 0 lets the adapter choose.
     fn open_qp(&self, qpn: u16) -> Result<Self::Qp>;
-    /// Opens a queue pair for an application that sees the adapter's own work requests; reliable, or for datagrams.
-    /// `unsolicited`: peers' writes with immediate data take no receive, where the adapter can do that.
-    fn open_raw(&self, qpn: u16, datagram: bool, unsolicited: bool) -> Result<Self::Qp>;
+    /// Opens a queue pair for an application that sees the adapter's own work requests.
+    fn open_raw(&self, wanted: &RawQp) -> Result<Self::Qp>;
     /// Opens queue pairs with consecutive numbers and one key, so that the address of the first
     /// gives those of the others.
     fn open_group(&self, qpn: u16, count: usize) -> Result<Vec<Self::Qp>>;

@@ -16,7 +16,8 @@ mod thread;
 
 use super::host::{now, random};
 use super::{
-    Caps, Device, DeviceAttr, Directory, Event, Events, Payload, QpAddr, QueuePair, Raw, Remote,
+    Caps, Device, DeviceAttr, Directory, Event, Events, Payload, QpAddr, QueuePair, Raw, RawQp,
+    Remote,
 };
 use crate::core::params;
 use crate::core::Result;
@@ -177,6 +178,9 @@ impl SoftDevice {
                 recvs: 4096,
                 inline: 4096,
                 pieces: crate::hmem::MAX_SEGS,
+                // A message waits for its receive.
+                rnr_limit: true,
+                wide: None,
             },
             identity: None,
         };
@@ -251,8 +255,8 @@ impl Device for SoftDevice {
         self.qp(Sock::bind(self.ip, qpn, SOCKET_BYTES)?, qkey)
     }
 
-    fn open_raw(&self, qpn: u16, _: bool, _: bool) -> Result<SoftQp> {
-        self.open_qp(qpn)
+    fn open_raw(&self, wanted: &RawQp) -> Result<SoftQp> {
+        self.open_qp(wanted.qpn)
     }
 
     fn open_group(&self, qpn: u16, count: usize) -> Result<Vec<SoftQp>> {

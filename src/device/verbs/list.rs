@@ -1,7 +1,7 @@
 //! The EFA adapters of this machine: opened once, when they are first asked for, and never closed.
 
 use super::sys::*;
-use crate::device::{Bus, Caps, DeviceAttr, Identity, Raw};
+use crate::device::{Bus, Caps, DeviceAttr, Identity, Raw, Wide};
 use crate::types::*;
 use core::ffi::{c_char, CStr};
 use core::mem::{size_of, zeroed};
@@ -142,6 +142,9 @@ unsafe fn describe(
             recvs: (limits.max_rq_wr as usize / pieces).min(super::RAW_RECVS),
             inline: limits.inline_buf_size.into(),
             pieces,
+            rnr_limit: caps(CAP_RNR_RETRY),
+            // SAFETY: as promised by the caller.
+            wide: unsafe { wide(lib, context, &limits, pieces) },
         },
         identity: Some(Identity {
             vendor: d.vendor_id,
@@ -156,6 +159,37 @@ unsafe fn describe(
         }),
     };
     Some((attr, limits))
+}
+
+/// What the adapter's wider work requests take, and how many there can be.
+///
+/// # Safety
+/// `context` is open.
+unsafe fn wide(
+    lib: &Lib,
+    context: *mut ibv_context,
+    limits: &efadv_device_attr,
+    pieces: usize,
+) -> Option<Wide> {
+    let depth = lib.efadv_get_max_sq_depth?;
+    if limits.inline_buf_size_ex <= limits.inline_buf_size {
+        return None;
+    }
+    let write = limits.device_caps & CAP_RDMA_WRITE != 0;
+    let mut a = efadv_sq_depth_attr {
+        flags: if write { DEPTH_INLINE_WRITE } else { 0 },
+        max_send_sge: pieces as u32,
+        max_rdma_sge: 1,
+        max_inline_data: limits.inline_buf_size_ex.into(),
+        ..efadv_sq_depth_attr::default()
+    };
+    let len = size_of::<efadv_sq_depth_attr>() as u32;
+    // SAFETY: as promised by the caller; the attributes have their place.
+    let most = usize::try_from(unsafe { depth(context, &mut a, len) }).ok()?;
+    (most > 0).then_some(Wide {
+        inline: limits.inline_buf_size_ex.into(),
+        sends: most.min(super::RAW_SENDS),
+    })
 }
 
 fn root() -> PathBuf {

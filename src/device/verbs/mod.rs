@@ -15,7 +15,7 @@ mod rings;
 pub mod short;
 pub mod sys;
 
-use super::{Device, DeviceAttr, Directory, DmaBuf, QpAddr, Status};
+use super::{Device, DeviceAttr, Directory, DmaBuf, QpAddr, RawQp, Status};
 use crate::core::Result;
 use crate::hmem::UserMem;
 use crate::types::*;
@@ -151,16 +151,22 @@ impl Device for VerbsDevice {
                 "queue pair number {qpn} was asked for: the adapter chooses its own"
             );
         }
-        VerbsQp::open(Arc::clone(&self.0), Mode::Packets, true)
+        let wanted = RawQp {
+            qpn,
+            datagram: false,
+            unsolicited: true,
+            inline: 0,
+            rnr_retry: 7,
+        };
+        VerbsQp::open(Arc::clone(&self.0), Mode::Packets, &wanted)
     }
 
-    fn open_raw(&self, _: u16, datagram: bool, unsolicited: bool) -> Result<VerbsQp> {
-        let mode = if datagram {
-            Mode::Datagram
-        } else {
-            Mode::Direct
+    fn open_raw(&self, wanted: &RawQp) -> Result<VerbsQp> {
+        let mode = match wanted.datagram {
+            true => Mode::Datagram,
+            false => Mode::Direct,
         };
-        VerbsQp::open(Arc::clone(&self.0), mode, unsolicited)
+        VerbsQp::open(Arc::clone(&self.0), mode, wanted)
     }
 
     fn open_group(&self, _: u16, _: usize) -> Result<Vec<VerbsQp>> {

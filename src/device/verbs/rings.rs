@@ -11,9 +11,10 @@ use core::mem::zeroed;
 use core::ptr::null_mut;
 use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering::*};
 
-/// Bytes of a work request, and of a posted receive.
-const WQE: usize = 64;
-const RECV_WQE: usize = 16;
+/// Bytes of a work request, of a wide one, and of a posted receive.
+const NARROW: u32 = 64;
+const WIDE: u32 = 128;
+const RECV_WQE: u32 = 16;
 /// Kinds of work requests.
 pub const SEND: u8 = 0;
 pub const READ: u8 = 1;
@@ -63,8 +64,8 @@ impl Queue {
         })
     }
 
-    /// Writes the next entry, of whole words.
-    #[inline]
+    /// Writes the next entry, of whole words: all of it.
+    #[inline(always)]
     fn write<const N: usize>(&mut self, entry: &[u64; N]) {
         let slot = (self.put & self.mask) as usize;
         for (i, w) in entry.iter().enumerate() {
@@ -111,6 +112,8 @@ fn store_fence() {
 /// See the module text.
 pub struct Rings {
     sq: Queue,
+    /// Its entries are wide.
+    wide: bool,
     rq: Queue,
     cq: *mut u8,
     cq_doorbell: *mut u32,
@@ -133,28 +136,55 @@ pub struct SendWqe<'a> {
     pub imm: Option<u32>,
     pub local: ibv_sge,
     pub more: Option<ibv_sge>,
-    pub inline: Option<&'a [u8]>,
+    pub inline: Option<&'a Inline>,
     pub remote: (u64, u32),
 }
 
-/// Bytes that travel in the work request itself, of which there is room for 32.
-#[inline]
-fn inline_words(bytes: &[u8]) -> [u64; 4] {
-    let mut room = [0u8; 32];
-    for (to, from) in room.iter_mut().zip(bytes) {
-        *to = *from;
+/// Bytes that travel in the work request itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Inline {
+    words: [u64; Inline::MOST / 8],
+    len: u16,
+}
+
+impl Inline {
+    /// More than that no adapter takes.
+    pub const MOST: usize = 80;
+
+    /// `len` bytes, which are at most [`Inline::MOST`], are these that `copy` writes to where it is told.
+    ///
+    /// # Safety
+    /// It writes no more than that.
+    #[inline(always)]
+    pub unsafe fn fill(&mut self, len: usize, copy: impl FnOnce(*mut u8)) {
+        self.len = len as u16;
+        copy(self.words.as_mut_ptr().cast());
     }
-    let mut words = [0; 4];
-    for (w, b) in words.iter_mut().zip(room.as_chunks::<8>().0) {
-        *w = u64::from_le_bytes(*b);
+
+    /// As many of these as go.
+    pub fn of(bytes: &[u8]) -> Inline {
+        let mut i = Inline::default();
+        let len = bytes.len().min(Inline::MOST);
+        // SAFETY: there is room for the bytes, which are there to be read.
+        unsafe {
+            i.fill(len, |to| {
+                core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, len)
+            });
+        }
+        i
     }
-    words
 }
 
 /// A piece of memory as the adapter reads it.
 #[inline]
 fn piece(s: &ibv_sge) -> [u64; 2] {
     [u64::from(s.length) | u64::from(s.lkey) << 32, s.addr]
+}
+
+/// The word of a read or write that tells how much, and the key.
+#[inline]
+fn remote_len(bytes: u32, w: &SendWqe) -> u64 {
+    u64::from(bytes) | u64::from(w.remote.1) << 32
 }
 
 /// Where the queues of a queue pair and its completion queue are, when the libraries say so.
@@ -192,8 +222,8 @@ impl Rings {
     ) -> Option<Rings> {
         // SAFETY: as promised by the caller.
         let ((sq, rq, c), qpn) = unsafe { (query(lib, qp, cq)?, (*qp).qp_num as u16) };
-        let known = sq.entry_size as usize == WQE
-            && rq.entry_size as usize == RECV_WQE
+        let known = matches!(sq.entry_size, NARROW | WIDE)
+            && rq.entry_size == RECV_WQE
             && matches!(c.entry_size, 16 | 32)
             && c.num_entries.is_power_of_two()
             && !c.buffer.is_null()
@@ -201,6 +231,7 @@ impl Rings {
         known.then_some(())?;
         Some(Rings {
             sq: Queue::of(&sq)?,
+            wide: sq.entry_size == WIDE,
             rq: Queue::of(&rq)?,
             cq: c.buffer,
             cq_doorbell: if notifies { c.doorbell } else { null_mut() },
@@ -230,13 +261,39 @@ impl Rings {
 
     #[inline(always)]
     fn put(&mut self, w: &SendWqe) {
+        if let Some(i) = w.inline {
+            return self.put_inline(w, i);
+        }
+        let pieces = if w.more.is_some() { 2 } else { 1 };
+        let [head, meta, key] = self.meta(w, pieces, 0);
+        let [c, d] = piece(&w.local);
+        let [a, b, c, d] = match (w.op, &w.more) {
+            (SEND, None) => [c, d, 0, 0],
+            (SEND, Some(more)) => [c, d, piece(more)[0], piece(more)[1]],
+            _ => [remote_len(w.local.length, w), w.remote.0, c, d],
+        };
+        let e = [head, meta, key, 0, a, b, c, d];
+        match self.wide {
+            false => self.sq.write(&e),
+            true => self.put_wide(e),
+        }
+    }
+
+    /// A request that is as it would be if it were not wide.
+    #[cold]
+    fn put_wide(&mut self, e: [u64; 8]) {
+        let mut wide = [0; 16];
+        for (to, word) in wide.iter_mut().zip(e) {
+            *to = word;
+        }
+        self.sq.write(&wide);
+    }
+
+    /// The first three words: `count` pieces, or bytes that go with the request.
+    #[inline(always)]
+    fn meta(&self, w: &SendWqe, count: u16, flags: u8) -> [u64; 3] {
         // The round that this entry is of is odd or even.
         let phase = u8::from(self.sq.put & (self.sq.mask + 1) != 0);
-        let (count, flags) = match (w.inline, w.more) {
-            (Some(b), _) => (b.len() as u16, INLINE),
-            (None, None) => (1, 0),
-            (None, Some(_)) => (2, 0),
-        };
         let imm = if w.imm.is_some() { HAS_IMM } else { 0 };
         let ctrl1 = w.op | flags | imm | META_DESC;
         let head = u64::from(w.slot)
@@ -246,19 +303,23 @@ impl Rings {
             | u64::from(count) << 48;
         // The data of a completion is in network order.
         let meta = u64::from(w.imm.unwrap_or(0).swap_bytes()) | u64::from(w.ah) << 32;
-        let [a, b, c, d] = match (w.inline, w.more) {
-            (Some(bytes), _) => inline_words(bytes),
-            (None, _) if w.op != SEND => {
-                let [c, d] = piece(&w.local);
-                let a = u64::from(w.local.length) | u64::from(w.remote.1) << 32;
-                [a, w.remote.0, c, d]
-            }
-            (None, more) => {
-                let ([a, b], [c, d]) = (piece(&w.local), more.as_ref().map_or([0; 2], piece));
-                [a, b, c, d]
-            }
-        };
-        self.sq.write(&[head, meta, w.qkey.into(), 0, a, b, c, d]);
+        [head, meta, w.qkey.into()]
+    }
+
+    /// A request that its bytes go with: 32 of a message, or 80 of a message or write where requests are wide.
+    fn put_inline(&mut self, w: &SendWqe, inline: &Inline) {
+        let [head, meta, key] = self.meta(w, inline.len, INLINE);
+        let [a, b, c, d, e, f, g, h, i, j] = inline.words;
+        let len = remote_len(inline.len.into(), w);
+        match (self.wide, w.op) {
+            (false, _) => self.sq.write(&[head, meta, key, 0, a, b, c, d]),
+            (true, SEND) => self
+                .sq
+                .write(&[head, meta, key, 0, a, b, c, d, e, f, g, h, i, j, 0, 0]),
+            (true, _) => self.sq.write(&[
+                head, meta, key, 0, len, w.remote.0, a, b, c, d, e, f, g, h, i, j,
+            ]),
+        }
     }
 
     /// Lets what was written go.

@@ -5,7 +5,7 @@
 use super::cqe::Cqe;
 use super::qp::sender;
 use super::qp::VerbsQp;
-use super::rings::{self, SendWqe};
+use super::rings::{self, Inline, SendWqe};
 use super::sys::*;
 use crate::core::Result;
 use crate::device::QpAddr;
@@ -121,18 +121,32 @@ impl VerbsQp {
     ) -> Option<Result<()>> {
         let way = self.way_to(s.peer, addr)?;
         let (addr, len) = (s.data.addr(), s.data.len());
-        let mut room = [0u8; 32];
-        let inline = if len <= room.len().min(self.dev.adapter.attr.raw.inline) {
-            // SAFETY: the piece is readable (see `Piece::new`), and the room as long.
-            unsafe { copy_bytes(addr as *const u8, room.as_mut_ptr(), len) };
-            room.get(..len)
-        } else {
-            None
+        if len <= self.inline {
+            return self.inlined(s, way, rings::SEND, imm);
+        }
+        let lkey = self.dev.memory.lkey(&mut self.found, addr, len, false)?;
+        let Some(slot) = self.free.pop() else {
+            return Some(Err(FI_EAGAIN));
         };
-        let lkey = match inline {
-            Some(_) => 0,
-            None => self.dev.memory.lkey(&mut self.found, addr, len, false)?,
+        let local = ibv_sge {
+            addr: addr as u64,
+            length: len as u32,
+            lkey,
         };
+        let op = rings::SEND;
+        self.submit_short(slot, s, way, Again { op, imm, local })
+    }
+
+    /// Sends or writes bytes that go with the work request.
+    #[inline(always)]
+    fn inlined(&mut self, s: Short, way: Way, op: u8, imm: Option<u32>) -> Option<Result<()>> {
+        let (from, len) = (s.data.addr() as *const u8, s.data.len());
+        if len > Inline::MOST {
+            return None;
+        }
+        let mut bytes = Inline::default();
+        // SAFETY: the piece is readable (see `Piece::new`), and there is room for it.
+        unsafe { bytes.fill(len, |to| copy_bytes(from, to, len)) };
         let rings = self.rings.as_mut()?;
         let Some(slot) = self.free.pop() else {
             return Some(Err(FI_EAGAIN));
@@ -140,14 +154,9 @@ impl VerbsQp {
         if let Some(to) = self.shorts.get_mut(usize::from(slot)) {
             *to = Some(s);
         }
-        let local = ibv_sge {
-            addr: addr as u64,
-            length: len as u32,
-            lkey,
-        };
-        let op = rings::SEND;
+        let local = ibv_sge::default();
         rings.send_now(&SendWqe {
-            inline,
+            inline: Some(&bytes),
             ..way.request(slot, &Again { op, imm, local }, &s)
         });
         Some(Ok(()))
@@ -198,6 +207,7 @@ impl VerbsQp {
         };
         let Some(lkey) = lkey else {
             return match write {
+                true if self.wide && len <= self.inline => self.write_along(s, way, imm),
                 true => self.write_copied(s, way, imm),
                 false => None,
             };
@@ -211,6 +221,11 @@ impl VerbsQp {
             lkey,
         };
         self.submit_short(slot, s, way, Again { op, imm, local })
+    }
+
+    #[inline(never)]
+    fn write_along(&mut self, s: Short, way: Way, imm: Option<u32>) -> Option<Result<()>> {
+        self.inlined(s, way, rings::WRITE, imm)
     }
 
     /// Writes what fits into the slot of a packet.

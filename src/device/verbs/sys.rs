@@ -292,6 +292,21 @@ pub const CAP_RDMA_WRITE: u32 = 1 << 3;
 pub const CAP_UNSOLICITED: u32 = 1 << 4;
 /// [`efadv_qp_init_attr::flags`]: writes with immediate data take no receive.
 pub const QP_UNSOLICITED: u16 = 1;
+/// Writes may carry their bytes in the work request (rdma-core 63 and later).
+pub const QP_INLINE_WRITE: u16 = 2;
+/// `efadv_sq_depth_attr::flags`.
+pub const DEPTH_INLINE_WRITE: u32 = 1;
+
+/// `efadv_sq_depth_attr`: what a send queue shall be able to.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct efadv_sq_depth_attr {
+    pub comp_mask: u64,
+    pub flags: u32,
+    pub max_send_sge: u32,
+    pub max_rdma_sge: u32,
+    pub max_inline_data: u32,
+}
 
 /// `efadv_qp_init_attr` as far as every version knows it: 16 bytes. What follows is zero.
 #[repr(C)]
@@ -347,6 +362,7 @@ pub struct efadv_mr_attr {
 }
 
 type QueryMr = unsafe extern "C" fn(*mut ibv_mr, *mut efadv_mr_attr, u32) -> c_int;
+type MaxSqDepth = unsafe extern "C" fn(*mut ibv_context, *mut efadv_sq_depth_attr, u32) -> c_int;
 type QueryWqs =
     unsafe extern "C" fn(*mut ibv_qp, *mut efadv_wq_attr, *mut efadv_wq_attr, u32) -> c_int;
 type QueryCq = unsafe extern "C" fn(*mut ibv_cq, *mut efadv_cq_attr, u32) -> c_int;
@@ -375,6 +391,7 @@ macro_rules! functions {
             pub efadv_query_qp_wqs: Option<QueryWqs>,
             pub efadv_query_cq: Option<QueryCq>,
             pub efadv_query_mr: Option<QueryMr>,
+            pub efadv_get_max_sq_depth: Option<MaxSqDepth>,
             pub ibv_reg_dmabuf_mr: Option<RegDmaBuf>,
         }
 
@@ -394,25 +411,27 @@ macro_rules! functions {
                     Ok(p)
                 };
                 // SAFETY: the functions of these names have these types.
-                let (efadv_query_qp_wqs, efadv_query_cq, efadv_query_mr, ibv_reg_dmabuf_mr) = unsafe {
+                let (query_wqs, query_cq, query_mr, max_depth, reg_dmabuf) = unsafe {
                     (
                         optional::<QueryWqs>(efa, c"efadv_query_qp_wqs"),
                         optional::<QueryCq>(efa, c"efadv_query_cq"),
                         optional::<QueryMr>(efa, c"efadv_query_mr"),
+                        optional::<MaxSqDepth>(efa, c"efadv_get_max_sq_depth"),
                         optional::<RegDmaBuf>(verbs, c"ibv_reg_dmabuf_mr"),
                     )
                 };
-                if efadv_query_qp_wqs.is_none() || efadv_query_cq.is_none() {
+                if query_wqs.is_none() || query_cq.is_none() {
                     crate::info_log!(
                         FI_LOG_FABRIC,
                         "libefa does not give its queues out (rdma-core before 59): they are driven through it"
                     );
                 }
                 Ok(Lib {
-                    efadv_query_qp_wqs,
-                    efadv_query_cq,
-                    efadv_query_mr,
-                    ibv_reg_dmabuf_mr,
+                    efadv_query_qp_wqs: query_wqs,
+                    efadv_query_cq: query_cq,
+                    efadv_query_mr: query_mr,
+                    efadv_get_max_sq_depth: max_depth,
+                    ibv_reg_dmabuf_mr: reg_dmabuf,
                     $($name: {
                         let name = concat!(stringify!($name), "\0");
                         let name = CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or(c"");

@@ -272,19 +272,16 @@ impl Domain {
         self.fabric.name == super::info::DIRECT
     }
 
-    /// Largest packet of the adapter, bytes.
-    pub fn mtu(&self) -> usize {
-        self.lock().dev.attr().mtu
+    /// Opens an endpoint as `info` describes it. `FI_EINVAL` for an info of another endpoint type.
+    pub fn open_ep(&self, info: &Info) -> Result<u32> {
+        let mut s = self.lock();
+        let e = Ep::new(info, self.direct(), s.dev.attr())?;
+        Ok(s.eps.insert(e))
     }
 
     /// What bounds atomics.
     pub fn atomic_room(&self) -> AtomicRoom {
         AtomicRoom::of(self.lock().dev.attr())
-    }
-
-    /// Largest single RDMA operation of the adapter, bytes.
-    pub fn max_rdma(&self) -> usize {
-        self.lock().dev.attr().max_rdma
     }
 
     /// The state, exclusively, for a thread of the application.

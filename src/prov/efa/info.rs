@@ -297,6 +297,11 @@ fn direct(d: &DeviceAttr, q: &Query) -> Info {
     i.mode = FI_CONTEXT2 | mode & FI_RX_CQ_DATA;
     if let (Some(t), Some(r)) = (&mut i.tx, &mut i.rx) {
         (t.caps, r.caps, t.mode, r.mode) = (tx, rx, FI_CONTEXT2, i.mode);
+        // Who asks for more bytes in a work request gets fewer of them.
+        let asked = q.hints.and_then(|h| h.tx.as_ref()).map(|t| t.inject_size);
+        if let Some(w) = d.raw.wide.filter(|_| asked > Some(d.raw.inline)) {
+            (t.inject_size, t.size) = (w.inline, w.sends);
+        }
         r.op_flags = FI_COMPLETION;
     }
     if let Some(e) = &mut i.ep {

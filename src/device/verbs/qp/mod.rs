@@ -16,7 +16,7 @@ mod timer;
 
 use super::mem::{Found, Lent};
 use super::pool::Pool;
-use super::rings::{self, Rings, SendWqe};
+use super::rings::{self, Inline, Rings, SendWqe};
 use super::short::{Again, Short, Way};
 use super::sys::*;
 use super::{Handle, Opened};
@@ -24,7 +24,7 @@ use crate::core::hash::ByWords;
 use crate::core::Result;
 use crate::device::wait::WaitSet;
 use crate::device::{
-    Data, Event, Events, Payload, QpAddr, QueueMemory, QueuePair, Remote, Status, Taken,
+    Data, Event, Events, Payload, QpAddr, QueueMemory, QueuePair, RawQp, Remote, Status, Taken,
 };
 use crate::hmem::UserMem;
 use crate::types::*;
@@ -133,6 +133,9 @@ impl Wr {
 pub struct VerbsQp {
     pub(super) dev: Arc<Opened>,
     mode: Mode,
+    /// Bytes that can go with a work request; with a write, too, where requests are wide.
+    pub(super) inline: usize,
+    pub(super) wide: bool,
     addr: QpAddr,
     qp: *mut ibv_qp,
     ex: *mut ibv_qp_ex,
@@ -234,6 +237,9 @@ impl QueuePair for VerbsQp {
         imm: Option<u32>,
     ) -> Result<()> {
         let (slot, to) = self.begin(&remote.to)?;
+        if let (Payload::Copy(b), true) = (&local, self.wide) {
+            return self.write_inline(slot, to, wr_id, b, remote, imm);
+        }
         let place = match &local {
             Payload::Copy(b) if b.len() > self.tx.room() => Err(FI_EMSGSIZE),
             Payload::Copy(b) => {

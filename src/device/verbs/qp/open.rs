@@ -9,15 +9,16 @@ impl VerbsQp {
     pub(in crate::device::verbs) fn open(
         dev: Arc<Opened>,
         mode: Mode,
-        unsolicited: bool,
+        wanted: &RawQp,
     ) -> Result<VerbsQp> {
         let a = dev.adapter;
-        let mtu = a.attr.mtu;
+        let (mtu, raw) = (a.attr.mtu, &a.attr.raw);
         let packets = mode == Mode::Packets;
-        let (sends, recvs) = if packets {
-            (a.attr.sq_depth, a.attr.rq_depth)
-        } else {
-            (a.attr.raw.sends, a.attr.raw.recvs)
+        let wide = raw.wide.filter(|_| wanted.inline > raw.inline);
+        let (sends, recvs) = match (packets, wide) {
+            (true, _) => (a.attr.sq_depth, a.attr.rq_depth),
+            (false, None) => (raw.sends, raw.recvs),
+            (false, Some(w)) => (w.sends, raw.recvs),
         };
         // Of the application's requests only those without a byte need memory of ours.
         let tx = if packets {
@@ -45,6 +46,11 @@ impl VerbsQp {
             },
             dev,
             mode,
+            inline: match packets {
+                true => 0,
+                false => wide.map_or(raw.inline, |w| w.inline.min(wanted.inline)),
+            },
+            wide: wide.is_some(),
             qp: null_mut(),
             ex: null_mut(),
             cq,
@@ -76,7 +82,7 @@ impl VerbsQp {
             routes: HashMap::default(),
             senders: HashMap::default(),
         };
-        q.create(sends, recvs, unsolicited)?;
+        q.create(sends, recvs, wanted)?;
         if q.mode != Mode::Datagram && q.rings.is_some() {
             q.shorts = vec![None; sends];
             match q.mode {
@@ -116,7 +122,7 @@ impl VerbsQp {
     }
 
     /// Creates the queue pair and takes it through its states.
-    pub(super) fn create(&mut self, sends: usize, recvs: usize, unsolicited: bool) -> Result<()> {
+    pub(super) fn create(&mut self, sends: usize, recvs: usize, wanted: &RawQp) -> Result<()> {
         let a = self.dev.adapter;
         let caps = &a.attr.caps;
         let mut ops = OP_SEND | OP_SEND_IMM;
@@ -142,11 +148,7 @@ impl VerbsQp {
                 max_recv_wr: recvs as u32,
                 max_send_sge: self.pieces() as u32,
                 max_recv_sge: self.pieces() as u32,
-                max_inline_data: if self.mode == Mode::Packets {
-                    0
-                } else {
-                    a.attr.raw.inline as u32
-                },
+                max_inline_data: self.inline as u32,
             };
             init.qp_type = if reliable { IBV_QPT_DRIVER } else { IBV_QPT_UD };
             init.sq_sig_all = 1;
@@ -154,11 +156,8 @@ impl VerbsQp {
             init.pd = self.dev.memory.pd();
             init.send_ops_flags = ops;
             let mut efa = efadv_qp_init_attr {
-                flags: if unsolicited && caps.unsolicited {
-                    QP_UNSOLICITED
-                } else {
-                    0
-                },
+                flags: flag(wanted.unsolicited && caps.unsolicited, QP_UNSOLICITED)
+                    | flag(self.wide && caps.rdma_write, QP_INLINE_WRITE),
                 ..efadv_qp_init_attr::default()
             };
             let len = size_of::<efadv_qp_init_attr>() as u32;
@@ -183,11 +182,10 @@ impl VerbsQp {
                     qp_state: state,
                     port_num: 1,
                     qkey,
-                    // The adapter tries for ever, as long as it can be told so.
-                    rnr_retry: 7,
+                    rnr_retry: wanted.rnr_retry,
                     ..ibv_qp_attr::default()
                 };
-                if state == RTS.0 && reliable && a.limits.device_caps & CAP_RNR_RETRY != 0 {
+                if state == RTS.0 && reliable && a.attr.raw.rnr_limit {
                     mask |= SET_RNR_RETRY;
                 }
                 if (a.lib.ibv_modify_qp)(self.qp, &mut attr, mask) != 0 {
@@ -219,6 +217,13 @@ impl VerbsQp {
             ..QueueMemory::default()
         };
         Ok([of(&s), of(&r), done])
+    }
+}
+
+fn flag(on: bool, bit: u16) -> u16 {
+    match on {
+        true => bit,
+        false => 0,
     }
 }
 

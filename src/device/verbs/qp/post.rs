@@ -86,6 +86,7 @@ impl VerbsQp {
     #[inline]
     pub(super) fn submit(&mut self, slot: u16, r: &Request, peer: &QpAddr, inline: Option<&[u8]>) {
         if let Some(q) = &mut self.rings {
+            let inline = inline.map(Inline::of);
             return q.send(&SendWqe {
                 op: match r.op {
                     Op::Send => rings::SEND,
@@ -99,7 +100,7 @@ impl VerbsQp {
                 imm: r.imm,
                 local: r.local,
                 more: r.more,
-                inline,
+                inline: inline.as_ref(),
                 remote: (r.raddr, r.rkey),
             });
         }
@@ -249,6 +250,33 @@ impl VerbsQp {
         Ok(())
     }
 
+    /// Posts a write of bytes that go with the request. `FI_EMSGSIZE`.
+    pub(super) fn write_inline(
+        &mut self,
+        slot: u16,
+        to: Handle,
+        wr_id: u64,
+        bytes: &[u8],
+        remote: &Remote,
+        imm: Option<u32>,
+    ) -> Result<()> {
+        if bytes.len() > self.inline {
+            self.free.push(slot);
+            return Err(FI_EMSGSIZE);
+        }
+        let request = Request {
+            op: Op::Write,
+            to,
+            local: ibv_sge::default(),
+            more: None,
+            rkey: remote.key as u32,
+            raddr: remote.addr,
+            imm,
+        };
+        self.post(slot, Wr::new(wr_id, remote.to, request), Some(bytes));
+        Ok(())
+    }
+
     /// Sends a message of the application: `Payload::Copy` in the work request itself, other memory from where it lies.
     /// `FI_EAGAIN`, `FI_EMSGSIZE`, `FI_EINVAL` for memory that is not registered.
     pub fn post_message(
@@ -260,7 +288,7 @@ impl VerbsQp {
     ) -> Result<()> {
         let a = &self.dev.adapter.attr;
         let (inline, mem) = match payload {
-            Payload::Copy(b) if b.len() > a.raw.inline => return Err(FI_EMSGSIZE),
+            Payload::Copy(b) if b.len() > self.inline => return Err(FI_EMSGSIZE),
             Payload::Copy(b) => (Some(b), UserMem::EMPTY),
             Payload::User(m) if m.len() > a.mtu => return Err(FI_EMSGSIZE),
             Payload::User(m) if m.is_empty() => (Some(&[][..]), m),

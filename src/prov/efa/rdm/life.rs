@@ -2,7 +2,7 @@
 
 use super::{coll, drop_ops, near, Ep, Kind, Live};
 use crate::core::{Info, Result};
-use crate::device::{Device, Events, QueuePair};
+use crate::device::{Device, Events, QueuePair, RawQp};
 use crate::proto::{self, Policy, RecvQueue};
 use crate::prov::efa::addr;
 use crate::prov::efa::domain::State;
@@ -37,9 +37,13 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
     let mut qp = match ep.context.take() {
         Some(qp) => qp,
         None if ep.kind == Kind::Rdm => s.dev.open_qp(ep.qpn)?,
-        None => s
-            .dev
-            .open_raw(ep.qpn, ep.kind == Kind::Dgram, !ep.takes_imm)?,
+        None => s.dev.open_raw(&RawQp {
+            qpn: ep.qpn,
+            datagram: ep.kind == Kind::Dgram,
+            unsolicited: !ep.takes_imm,
+            inline: ep.opts.limit(),
+            rnr_retry: ep.opts.rnr_retry(),
+        })?,
     };
     let near = ep.opts.shared_memory && ep.kind.knows_near(&qp);
     let hub = near
@@ -130,12 +134,11 @@ pub fn open_contexts(s: &mut State, info: &Info) -> Result<Vec<u32>> {
         );
         return Err(FI_EINVAL);
     }
-    let (max_rdma, mtu) = (s.dev.attr().max_rdma, s.dev.attr().mtu);
-    let first = Ep::new(info, false, max_rdma, mtu)?;
+    let first = Ep::new(info, false, s.dev.attr())?;
     let qps = s.dev.open_group(first.qpn, count)?;
     let mut list = Vec::with_capacity(count);
     for qp in qps {
-        let mut ep = Ep::new(info, false, max_rdma, mtu)?;
+        let mut ep = Ep::new(info, false, s.dev.attr())?;
         ep.qpn = qp.addr().qpn;
         ep.context = Some(qp);
         ep.is_context = true;

@@ -40,7 +40,7 @@ use super::addr;
 use super::domain::State;
 use crate::core::{Info, Result};
 use crate::device::any::{Dev, Qp};
-use crate::device::{Device, Events, QueuePair, Status};
+use crate::device::{Device, DeviceAttr, Events, QueuePair, Status};
 use crate::hmem::UserMem;
 use crate::proto::{self, Failure, PeerId, ShortRecv};
 use crate::shm::Hub;
@@ -332,7 +332,7 @@ fn failure(status: Status) -> Failure {
 impl Ep {
     /// An endpoint as `info` describes it, not yet enabled. `FI_EINVAL` for an info of another
     /// endpoint type.
-    pub fn new(info: &Info, direct: bool, dev_max_rdma: usize, mtu: usize) -> Result<Ep> {
+    pub fn new(info: &Info, direct: bool, d: &DeviceAttr) -> Result<Ep> {
         let type_ = info.ep.as_ref().map_or(FI_EP_RDM, |e| e.type_);
         if type_ != FI_EP_RDM && type_ != FI_EP_DGRAM {
             crate::warn_log!(
@@ -363,11 +363,7 @@ impl Ep {
             tx: None,
             rx: None,
             cntrs: [None; 6],
-            opts: options::Options::new(inject_size, atomic_max(mtu)).of_kind(
-                kind,
-                mtu,
-                dev_max_rdma,
-            ),
+            opts: options::Options::new(inject_size, atomic_max(d.mtu)).of_kind(kind, d),
             live: None,
             rxq: u32::MAX,
             srx: None,
@@ -380,7 +376,7 @@ impl Ep {
             holding: false,
             context: None,
             is_context: false,
-            max_rdma: dev_max_rdma,
+            max_rdma: d.max_rdma,
             kind,
             takes_imm: info.mode & FI_RX_CQ_DATA != 0,
             leftover: None,

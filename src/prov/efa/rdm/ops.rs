@@ -202,10 +202,7 @@ pub(super) use live_port;
 
 #[inline]
 pub(super) fn inject_fits(len: usize, limit: usize) -> Result<()> {
-    if len <= limit {
-        return Ok(());
-    }
-    exceeds("inject (tx_attr->inject_size)", len, limit)
+    too_long("inject (tx_attr->inject_size)", len, limit)
 }
 
 #[inline]

@@ -2,6 +2,7 @@
 
 use super::{Ep, Kind};
 use crate::core::Result;
+use crate::device::DeviceAttr;
 use crate::types::*;
 
 /// An option's value.
@@ -27,9 +28,12 @@ pub struct Options {
     pub inject_rma_size: usize,
     pub max_atomic_size: usize,
     pub device_rdma: bool,
+    /// Most of the injected sizes, and of that of writes.
     limit: usize,
+    rma_limit: usize,
     atomic_limit: usize,
     rnr_retry: usize,
+    rnr_limit: bool,
     p2p: i32,
     pub shared_memory: bool,
     cuda_api: bool,
@@ -51,8 +55,10 @@ impl Options {
             max_atomic_size: atomic,
             device_rdma: true,
             limit: inject,
+            rma_limit: inject,
             atomic_limit: atomic,
             rnr_retry: 7,
+            rnr_limit: true,
             p2p: FI_HMEM_P2P_DISABLED,
             shared_memory: true,
             cuda_api: true,
@@ -63,14 +69,28 @@ impl Options {
 }
 
 impl Options {
-    /// What bounds endpoints without protocol: a packet, and the adapter's reads and writes.
-    pub fn of_kind(mut self, kind: Kind, mtu: usize, max_rdma: usize) -> Options {
+    /// What bounds endpoints without protocol: a packet, the adapter's reads and writes, and what fits into the work request of
+    /// one.
+    pub fn of_kind(mut self, kind: Kind, d: &DeviceAttr) -> Options {
+        self.rnr_limit = d.raw.rnr_limit;
         if kind != Kind::Rdm {
-            self.max_msg_size = mtu;
-            self.max_rma_size = max_rdma;
-            self.inject_rma_size = 0;
+            self.max_msg_size = d.mtu;
+            self.max_rma_size = d.max_rdma;
+            let wide = d.raw.wide.is_some() && d.caps.rdma_write && self.limit > d.raw.inline;
+            self.rma_limit = if wide { self.limit } else { 0 };
+            self.inject_rma_size = self.rma_limit;
         }
         self
+    }
+
+    /// Most bytes of an injected message.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// FI_OPT_EFA_RNR_RETRY.
+    pub fn rnr_retry(&self) -> u8 {
+        self.rnr_retry as u8
     }
 }
 
@@ -178,8 +198,12 @@ impl Ep {
                 | FI_OPT_INJECT_ATOMIC_SIZE,
                 Value::Size(n),
             ) => {
-                if n > o.limit {
-                    return refuse(name, v, &format!("at most {}", o.limit), FI_EINVAL);
+                let most = match name {
+                    FI_OPT_INJECT_RMA_SIZE => o.rma_limit,
+                    _ => o.limit,
+                };
+                if n > most {
+                    return refuse(name, v, &format!("at most {most}"), FI_EINVAL);
                 }
                 match name {
                     FI_OPT_INJECT_MSG_SIZE => o.inject_msg_size = n,
@@ -191,6 +215,9 @@ impl Ep {
                 early()?;
                 if n > 7 {
                     return refuse(name, v, "0 to 7", FI_EINVAL);
+                }
+                if !o.rnr_limit {
+                    return refuse(name, v, "none: the adapter tries for ever", FI_ENOSYS);
                 }
                 o.rnr_retry = n;
             }

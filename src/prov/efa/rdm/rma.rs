@@ -1,6 +1,6 @@
 //! Starting reads and writes of remote memory (fi_rma(3)): by the adapter or a system call where both sides can, else emulated.
 
-use super::ops::{again, fenced, inject_fits, known, live_port, park, too_long, RmaReq, TX_FLAGS};
+use super::ops::{again, fenced, known, live_port, park, too_long, RmaReq, TX_FLAGS};
 use super::port::{ep_port, EpPort};
 use super::work::Work;
 use super::{near, Kind, Live, UserOp, WR_RMA};
@@ -52,7 +52,11 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
         return Err(FI_EOPNOTSUPP);
     }
     if let Some(b) = inject {
-        inject_fits(b.len(), ep.opts.inject_rma_size)?;
+        too_long(
+            "injected write (FI_OPT_INJECT_RMA_SIZE)",
+            b.len(),
+            ep.opts.inject_rma_size,
+        )?;
     }
     too_long("RMA operation", r.data.len(), ep.opts.max_rma_size)?;
     let flags = r.common.flags_or(ep.tx_flags);

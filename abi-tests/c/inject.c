@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * inject N: bytes that go with the work request itself, on `efa-direct`, for `efa-sim run`. Messages as long as was asked for,
+ * and where that is more than 32 bytes, which takes wide requests, writes as well. Others go through the same queue.
+ */
+#include <rdma/fi_rma.h>
+#include "alone.h"
+
+#define LEN 4096
+
+static char from[LEN], to[LEN];
+static struct fid_mr *sent, *got;
+
+static struct fi_cq_data_entry next(void)
+{
+	struct fi_cq_data_entry e = { 0 };
+	struct fi_cq_err_entry err = { 0 };
+	ssize_t n;
+
+	while ((n = fi_cq_read(cq, &e, 1)) == -FI_EAGAIN)
+		;
+	if (n == -FI_EAVAIL)
+		fi_cq_readerr(cq, &err, 0);
+	if (n != 1)
+		fprintf(stderr, "error %d, %d\n", err.err, err.prov_errno);
+	DO(1, n);
+	return e;
+}
+
+/* Bytes that are others each time. */
+static void fill(void)
+{
+	static char seed;
+
+	seed += 7;
+	for (size_t i = 0; i < LEN; i++)
+		from[i] = (char) (seed + i * 3);
+	memset(to, 0, LEN);
+}
+
+static void arrived(size_t len)
+{
+	TRUE(!memcmp(from, to, len));
+	for (size_t i = len; i < LEN; i++)
+		TRUE(to[i] == 0);
+}
+
+/* The receive of what is sent next. */
+static void expect(void)
+{
+	fill();
+	DO(0, fi_recv(ep, to, LEN, fi_mr_desc(got), FI_ADDR_UNSPEC, NULL));
+}
+
+int main(int argc, char **argv)
+{
+	size_t most = argc > 1 ? strtoul(argv[1], NULL, 0) : 32, n = sizeof(size_t), writes = 99;
+	uint64_t key, at;
+	int ret = ask("efa-direct", most), rma;
+
+	if (most > 32 && ret == -FI_ENODATA) {
+		puts("no wide requests: an adapter or a libefa that has none");
+		return EXIT_SUCCESS;
+	}
+	DO(0, ret);
+	TRUE(info->tx_attr->inject_size == most);
+	rma = !!(info->caps & FI_RMA);
+	open_asked();
+	DO(0, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_INJECT_RMA_SIZE, &writes, &n));
+	TRUE(writes == (rma && most > 32 ? most : 0));
+	enable();
+	DO(0, fi_mr_reg(domain, from, LEN, FI_SEND | FI_WRITE | FI_READ, 0, 0, 0, &sent, NULL));
+	DO(0, fi_mr_reg(domain, to, LEN, FI_RECV | FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 0, 0, &got, NULL));
+	key = fi_mr_key(got);
+	at = (uint64_t) to;
+
+	for (size_t len = 1; len <= most; len++) {
+		expect();
+		DO(0, fi_inject(ep, from, len, self));
+		TRUE(next().len == len);
+		arrived(len);
+		expect();
+		DO(0, fi_injectdata(ep, from, len, 1000 + len, self));
+		TRUE(next().data == 1000 + len);
+		arrived(len);
+	}
+	DO(-FI_EMSGSIZE, fi_inject(ep, from, most + 1, self));
+	for (size_t len = 1; len <= writes; len++) {
+		fill();
+		DO(0, fi_inject_write(ep, from, len, self, at, key));
+		/* The write and what is sent after it are of no order: a read tells when it is there. */
+		while (memcmp(from, to, len)) {
+			DO(0, fi_read(ep, from + LEN / 2, 8, fi_mr_desc(sent), self, at, key, NULL));
+			TRUE(next().flags & FI_READ);
+		}
+		for (size_t i = len; i < LEN; i++)
+			TRUE(to[i] == 0);
+	}
+	DO(rma ? -FI_EMSGSIZE : -FI_EOPNOTSUPP, fi_inject_write(ep, from, writes + 1, self, at, key));
+
+	/* What does not go with the request. */
+	for (int i = 0; i < 3000; i++) {
+		struct iovec two[] = { { from, 1000 }, { from + 1000, 500 } };
+		void *desc[] = { fi_mr_desc(sent), fi_mr_desc(sent) };
+		size_t len = i % 3 == 2 ? 3000 : 1500;
+
+		if (i % 3 == 2 && !rma)
+			continue;
+		if (i % 3 < 2)
+			expect();
+		else
+			fill();
+		if (i % 3 == 0)
+			DO(0, fi_send(ep, from, 1500, desc[0], self, NULL));
+		else if (i % 3 == 1)
+			DO(0, fi_sendv(ep, two, desc, 2, self, NULL));
+		else
+			DO(0, fi_write(ep, from, 3000, desc[0], self, at, key, NULL));
+		next();
+		if (i % 3 < 2)
+			next();
+		arrived(len);
+	}
+	puts(most > 32 ? "wide requests" : "requests");
+	DO(0, fi_close(&sent->fid));
+	DO(0, fi_close(&got->fid));
+	close_all();
+	return EXIT_SUCCESS;
+}
