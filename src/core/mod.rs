@@ -8,6 +8,7 @@ pub mod alter;
 pub mod check;
 pub mod describe;
 pub mod errno;
+pub mod fifo;
 pub mod hash;
 pub mod info;
 pub mod log;

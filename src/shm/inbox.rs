@@ -74,6 +74,17 @@ pub enum Seen {
     More,
 }
 
+/// What [`Inbox::drain`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// No ring has a record.
+    Nothing,
+    /// There is something that takes [`Inbox::glance`] or [`Inbox::poll`].
+    Left,
+    /// Records were taken from one ring.
+    Some,
+}
+
 /// The way in: the rings of peers.
 pub struct Inbox {
     shared: Arc<Shared>,
@@ -192,6 +203,56 @@ impl Inbox {
             self.rest();
         }
         Seen::All
+    }
+
+    /// Offers up to `most` messages of the first ring that has any to `each`, until it leaves one where it is: nothing but what a
+    /// message takes.
+    #[inline(never)]
+    pub fn drain(&mut self, most: usize, mut each: impl FnMut(PeerId, &Record) -> bool) -> Drained {
+        if self.armed || self.shared.news.load(Acquire) {
+            return Drained::Left;
+        }
+        let n = self.hot.len();
+        let mut tired = false;
+        for _ in 0..n {
+            self.turn = if self.turn >= n { 0 } else { self.turn };
+            let Some(i) = self.hot.get_mut(self.turn) else {
+                break;
+            };
+            let Some(peer) = i.peer else {
+                return Drained::Left;
+            };
+            let (mut taken, mut left, mut wake) = (0, false, false);
+            while taken < most {
+                let len = match i.ring.look() {
+                    Found::Nothing => break,
+                    Found::Record(r) if each(peer, &r) => r.len,
+                    _ => {
+                        left = true;
+                        break;
+                    }
+                };
+                wake |= i.ring.take(len);
+                taken += 1;
+            }
+            if i.ring.settle() | wake {
+                self.thread.wake(i.conn);
+            }
+            if taken > 0 {
+                i.idle = 0;
+                self.turn += 1;
+                return Drained::Some;
+            }
+            if left {
+                return Drained::Left;
+            }
+            tired |= i.missed();
+            self.turn += 1;
+        }
+        if tired {
+            self.rest();
+        }
+        Drained::Nothing
     }
 
     /// Takes records in: `each` gets the peer's address, a place for its number, and the record. Whether there were any.

@@ -27,7 +27,7 @@ use crate::device::QpAddr;
 use crate::types::*;
 pub use claim::{ATOMIC, HEAD as ACCESS_HEAD, MESSAGE as CONFIRMED, READ, WRITE};
 pub use debts::{Access, Ended, Note};
-pub use inbox::{Inbox, Seen, Verdict};
+pub use inbox::{Drained, Inbox, Seen, Verdict};
 pub use outbox::Outbox;
 use ring::barrier;
 pub use ring::{Record, What, RECORD_MAX};

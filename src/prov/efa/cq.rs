@@ -4,6 +4,7 @@
 //! is overwritten and nothing is lost (FI_RM_ENABLED). Entries are written into the caller's buffer
 //! by `abi`, which knows the format; an error keeps its text until the next one is read.
 
+use crate::core::fifo::Fifo;
 use crate::core::yielding::Patience;
 use crate::core::Result;
 use crate::device::wait::WaitSet;
@@ -59,7 +60,7 @@ pub struct Cq {
     pub patience: Patience,
     /// Endpoints that report here.
     pub eps: Vec<u32>,
-    entries: VecDeque<Entry>,
+    entries: Fifo<Entry>,
     /// Errors with the number of completions that come before each.
     errors: VecDeque<(u64, ErrEntry)>,
     put: u64,
@@ -93,7 +94,7 @@ impl Cq {
             signaled: false,
             patience: Patience::default(),
             eps: Vec::new(),
-            entries: VecDeque::with_capacity(size.min(1024)),
+            entries: Fifo::with_capacity(size.min(1024)),
             errors: VecDeque::new(),
             put: 0,
             taken: 0,
@@ -125,7 +126,7 @@ impl Cq {
     /// Adds a completion.
     #[inline(always)]
     pub fn push(&mut self, e: Entry) {
-        self.entries.push_back(e);
+        self.entries.push(e);
         self.put += 1;
         self.wake();
     }
@@ -174,16 +175,20 @@ impl Cq {
         self.take(count, each)
     }
 
+    /// A look at an empty queue's endpoint has found nothing; `None` when it is time to do more than that.
+    #[inline]
+    pub fn missed(&mut self) -> Option<Result<usize>> {
+        match self.patience.missed() {
+            true => None,
+            false => Some(Err(FI_EAGAIN)),
+        }
+    }
+
     /// Takes up to `count` completions out, in order.
     #[inline(always)]
-    pub fn take(&mut self, count: usize, mut each: impl FnMut(usize, &Entry)) -> usize {
-        let n = self.ready().min(count);
-        for i in 0..n {
-            if let Some(e) = self.entries.pop_front() {
-                each(i, &e);
-                self.taken += 1;
-            }
-        }
+    pub fn take(&mut self, count: usize, each: impl FnMut(usize, &Entry)) -> usize {
+        let n = self.entries.take(self.ready().min(count), each);
+        self.taken += n as u64;
         n
     }
 

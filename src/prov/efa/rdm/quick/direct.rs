@@ -2,7 +2,7 @@
 //! completion goes from the adapter's queue to the reader's buffer. Fabric `efa-direct`, and reads and writes of `efa`.
 
 use super::poll::{Polled, Reader};
-use super::{Lane, Plain, PlainRma};
+use super::{Lane, Plain, PlainRma, Readable};
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::any::Qp;
@@ -13,7 +13,7 @@ use crate::hmem::Piece;
 use crate::proto::{PeerId, ANY};
 use crate::prov::efa::av::Av;
 use crate::prov::efa::cntr::Cntr;
-use crate::prov::efa::cq::Entry;
+use crate::prov::efa::cq::{Cq, Entry};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::rdm::near::ended_entry;
 use crate::prov::efa::rdm::peers::Peers;
@@ -204,34 +204,27 @@ fn next(ep: &mut Ep, avs: &Slab<Av>, peers: &mut Peers, cntrs: &mut Slab<Cntr>) 
     }
 }
 
-/// As [`poll`], of the only endpoint that reports to queue `cq`, which is empty, and reports everything there. `None`: there
-/// is more to it, and nothing was taken.
+/// As [`super::read`], of an endpoint that reports everything to queue `q`.
 #[inline(always)]
-pub fn read(
-    s: &mut State,
-    cq: u32,
+pub(super) fn read(
+    s: Readable,
+    q: &mut Cq,
     count: usize,
-    each: impl Fn(usize, &Entry),
+    each: impl Fn(usize, &Entry) + Copy,
 ) -> Option<Result<usize>> {
-    let q = s.cqs.get_mut(cq)?;
-    let &[id] = q.eps.as_slice() else {
-        return None;
-    };
-    let ep = s.eps.get_mut(id).filter(|_| count > 0)?;
-    let (lane, live) = (&ep.lane, ep.live.as_ref()?);
-    if lane.lone != cq || ep.fenced.len() | s.triggers.len() | live.waiting.len() != 0 {
+    let Readable {
+        ep,
+        avs,
+        peers,
+        cntrs,
+        ..
+    } = s;
+    let live = ep.live.as_ref()?;
+    if !matches!(&live.qp, Qp::Verbs(q) if q.calm()) || !live.waiting.is_empty() {
         return None;
     }
-    if !matches!(&live.qp, Qp::Verbs(q) if q.calm()) {
-        return None;
-    }
-    let n = match next(ep, &s.avs, &mut s.peers, &mut s.cntrs) {
-        Next::Nothing => {
-            return match q.patience.missed() {
-                true => None,
-                false => Some(Err(FI_EAGAIN)),
-            }
-        }
+    let n = match next(ep, avs, peers, cntrs) {
+        Next::Nothing => return q.missed(),
         Next::Left => return None,
         Next::Silent => 0,
         Next::Entry(e) => {
@@ -241,7 +234,7 @@ pub fn read(
     };
     q.patience.found();
     Some(match n < count {
-        true => read_more(s, id, n, count, each),
+        true => read_more((ep, avs, peers, cntrs), n, count, each),
         false => Ok(n),
     })
 }
@@ -249,15 +242,13 @@ pub fn read(
 /// The rest of [`read`], which has found something.
 #[inline(never)]
 fn read_more(
-    s: &mut State,
-    id: u32,
+    (ep, avs, peers, cntrs): (&mut Ep, &Slab<Av>, &mut Peers, &mut Slab<Cntr>),
     mut n: usize,
     count: usize,
     each: impl Fn(usize, &Entry),
 ) -> Result<usize> {
-    let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     while n < count {
-        match next(ep, &s.avs, &mut s.peers, &mut s.cntrs) {
+        match next(ep, avs, peers, cntrs) {
             Next::Nothing | Next::Left => break,
             Next::Silent => {}
             Next::Entry(e) => {

@@ -1,19 +1,20 @@
 //! The short way of plain calls, which is what most are.
 //!
 //! A send writes its record into the ring of a peer on the same host, or its packet into the queue of a real adapter; a
-//! receive is one entry of the receive queue; reading a completion queue (`poll`) takes what has come straight into the
-//! receives it matches and the completions straight into the reader's buffer: no operation is made, no port, no
-//! completion is kept. Reads and writes (`rma`) are records and requests in the same way. Whatever is not plain is left as
+//! receive is one entry of the receive queue; reading a completion queue (`read`, and `poll` where there is more to look at) takes
+//! what has come straight into the receives it matches: no operation is made, and no port. Reads and writes (`rma`) are records and requests in the same way. Whatever is not plain is left as
 //! it was found, for `ops` and `progress` to deal with: [`Lane`] remembers what an endpoint's settings permit.
 
 mod atomic;
 mod direct;
 mod poll;
+mod read;
 mod rma;
 
 pub use atomic::{atomic, PlainAtomic};
-pub use direct::read;
 pub use poll::{poll, Polled};
+pub use read::read;
+use read::Readable;
 pub use rma::{rma, PlainRma};
 
 use super::access;
@@ -38,6 +39,8 @@ pub struct Lane {
     direct: bool,
     /// Then, the queue that all their completions go to, if it is one.
     lone: u32,
+    /// Where messages of peers on the same host are reported, if not.
+    heard: u32,
     /// Something counts what is done.
     counts: bool,
     /// Messages that are one packet go to the adapter from here: so many bytes at most.
@@ -92,6 +95,7 @@ impl Ep {
                 .or(rx)
                 .filter(|q| direct && rx.is_none_or(|r| r == *q))
                 .unwrap_or(u32::MAX),
+            heard: rx.filter(|_| plain && !direct).unwrap_or(u32::MAX),
             counts: self.cntrs.iter().any(Option::is_some),
             rma: [
                 rma(self.rdma_read, usize::MAX),

@@ -5,13 +5,14 @@ use crate::core::slab::Slab;
 use crate::device::any::Qp;
 use crate::device::verbs::short::{Kept, Seen as Verbs};
 use crate::device::{QpAddr, Status};
-use crate::proto::{Short as PlainRecv, COLLECTIVE_TAG};
+use crate::proto::{PeerId, RecvQueue, Short as PlainRecv, COLLECTIVE_TAG};
+use crate::prov::efa::av::Av;
 use crate::prov::efa::cq::{Cq, Entry};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::rdm::access::{self, Memory};
 use crate::prov::efa::rdm::near::{ended_entry, head_of, MESSAGE};
 use crate::prov::efa::rdm::port::cntr_index;
-use crate::shm::{Hub, Seen, Verdict};
+use crate::shm::{Hub, Record, Seen, Verdict};
 use crate::types::*;
 
 /// The completion of a plain receive.
@@ -37,6 +38,24 @@ fn received(
 /// Whether a message with this tag, or none, is of the application.
 fn ordinary(tag: Option<u64>) -> bool {
     tag.is_none_or(|t| t & COLLECTIVE_TAG == 0)
+}
+
+/// Puts a message from a ring into the plain receive that waits for it: its completion, and whether that is reported. `None`:
+/// it takes more than that.
+#[inline(always)]
+pub(super) fn message(
+    record: &Record,
+    from: PeerId,
+    rq: &mut RecvQueue,
+    av: Option<&Av>,
+) -> Option<(Entry, bool)> {
+    let head = (record.kind == MESSAGE).then(|| head_of(record)).flatten();
+    let head = head.filter(|h| ordinary(h.tag))?;
+    let len = record.len - head.bytes;
+    let r = rq.take_short(from, head.tag, len)?;
+    record.copy_piece(head.bytes, r.into);
+    let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
+    Some((received(&r, len, (head.tag, head.cq_data), src), r.report))
 }
 
 /// What [`poll`] found.
@@ -238,19 +257,11 @@ pub fn poll(
                         false => Verdict::Last,
                     };
                 }
-                let head = (record.kind == MESSAGE).then(|| head_of(record)).flatten();
-                let Some(head) = head.filter(|h| ordinary(h.tag)) else {
+                let Some((entry, report)) = message(record, from, rq, av) else {
                     return Verdict::Left;
                 };
-                let len = record.len - head.bytes;
-                let Some(r) = rq.take_short(from, head.tag, len) else {
-                    return Verdict::Left;
-                };
-                record.copy_piece(head.bytes, r.into);
-                count_at(1, len);
-                let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
-                let entry = received(&r, len, (head.tag, head.cq_data), src);
-                if !r.report || out.give(lane.received_to, entry) {
+                count_at(1, entry.len);
+                if !report || out.give(lane.received_to, entry) {
                     Verdict::Taken
                 } else {
                     Verdict::Last

@@ -1,0 +1,107 @@
+//! A queue of small values, as completions are: what is pushed stays where it was written until it has been read there.
+//!
+//! Its length is a power of two, so that a place is a sum and a mask; it doubles when it is full.
+
+/// See the module text.
+#[derive(Debug)]
+pub struct Fifo<T> {
+    slots: Box<[T]>,
+    /// Values read and pushed, ever.
+    read: usize,
+    pushed: usize,
+}
+
+impl<T: Copy + Default> Fifo<T> {
+    /// An empty queue with room for so many, or a few more.
+    pub fn with_capacity(n: usize) -> Fifo<T> {
+        Fifo {
+            slots: vec![T::default(); n.max(1).next_power_of_two()].into(),
+            read: 0,
+            pushed: 0,
+        }
+    }
+
+    /// How many wait to be read.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.pushed.wrapping_sub(self.read)
+    }
+
+    /// Whether none does.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.pushed == self.read
+    }
+
+    /// Adds a value.
+    #[inline(always)]
+    pub fn push(&mut self, v: T) {
+        if self.len() >= self.slots.len() {
+            self.grow();
+        }
+        let at = self.pushed & (self.slots.len() - 1);
+        if let Some(slot) = self.slots.get_mut(at) {
+            *slot = v;
+        }
+        self.pushed = self.pushed.wrapping_add(1);
+    }
+
+    /// Takes up to `most` values out, the oldest first; `each` gets the number of each and the value. How many there were.
+    #[inline(always)]
+    pub fn take(&mut self, most: usize, mut each: impl FnMut(usize, &T)) -> usize {
+        let n = self.len().min(most);
+        for i in 0..n {
+            let at = self.read.wrapping_add(i) & (self.slots.len() - 1);
+            if let Some(v) = self.slots.get(at) {
+                each(i, v);
+            }
+        }
+        self.read = self.read.wrapping_add(n);
+        n
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let mut more = vec![T::default(); self.slots.len() * 2];
+        let n = self.take(usize::MAX, |i, v| {
+            if let Some(to) = more.get_mut(i) {
+                *to = *v;
+            }
+        });
+        *self = Fifo {
+            slots: more.into(),
+            read: 0,
+            pushed: n,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_come_out_in_order_whatever_its_size_was() {
+        let mut q = Fifo::with_capacity(3);
+        // Its counters wrap around on the way.
+        (q.read, q.pushed) = (usize::MAX - 5, usize::MAX - 5);
+        let (mut next, mut expected) = (0u32, 0);
+        for round in 0..40 {
+            for _ in 0..round {
+                q.push(next);
+                next += 1;
+            }
+            let before = q.len();
+            let n = q.take(round / 2 + 3, |_, v| {
+                assert_eq!(*v, expected);
+                expected += 1;
+            });
+            assert_eq!(q.len(), before - n);
+        }
+        assert!(!q.is_empty());
+        q.take(usize::MAX, |i, v| {
+            assert_eq!(*v, expected + i as u32);
+        });
+        assert!(q.is_empty());
+    }
+}

@@ -1,0 +1,111 @@
+//! Reading an empty completion queue that one endpoint alone reports to: the next completion comes straight from a ring or from
+//! the adapter's queue, with nothing in between.
+
+use super::direct;
+use super::poll::message;
+use crate::core::slab::Slab;
+use crate::core::Result;
+use crate::proto::RecvQueue;
+use crate::prov::efa::av::Av;
+use crate::prov::efa::cntr::Cntr;
+use crate::prov::efa::cq::{Cq, Entry};
+use crate::prov::efa::domain::State;
+use crate::prov::efa::rdm::peers::Peers;
+use crate::prov::efa::rdm::Ep;
+use crate::shm::Drained;
+
+/// So many messages are taken from a ring at once, and at most when more are asked for.
+const TAKEN: usize = 16;
+const MOST: usize = 64;
+
+/// An endpoint and what belongs to its completions.
+pub(super) struct Readable<'a> {
+    pub ep: &'a mut Ep,
+    pub rxqs: &'a mut Slab<RecvQueue>,
+    pub avs: &'a Slab<Av>,
+    pub peers: &'a mut Peers,
+    pub cntrs: &'a mut Slab<Cntr>,
+}
+
+/// Reads queue `cq`, which is empty: up to `count` completions go to `each`. `FI_EAGAIN` when there are none; `None` when it takes
+/// a poll.
+#[inline(always)]
+pub fn read(
+    s: &mut State,
+    cq: u32,
+    count: usize,
+    each: impl Fn(usize, &Entry) + Copy,
+) -> Option<Result<usize>> {
+    let q = s.cqs.get_mut(cq)?;
+    let &[id] = q.eps.as_slice() else {
+        return None;
+    };
+    let ep = s.eps.get_mut(id).filter(|_| count > 0)?;
+    let waits = ep.fenced.len() | s.triggers.len() | s.colls.load();
+    if waits != 0 {
+        return None;
+    }
+    let (lone, heard) = (ep.lane.lone, ep.lane.heard);
+    let all = Readable {
+        ep,
+        rxqs: &mut s.rxqs,
+        avs: &s.avs,
+        peers: &mut s.peers,
+        cntrs: &mut s.cntrs,
+    };
+    if heard == cq {
+        return near(all, q, count, each);
+    }
+    match lone == cq {
+        true => direct::read(all, q, count, each),
+        false => None,
+    }
+}
+
+/// As [`read`], messages from a peer on the same host: some are taken along and kept in the queue, for most readers ask for
+/// one.
+#[inline(always)]
+fn near(
+    s: Readable,
+    q: &mut Cq,
+    count: usize,
+    each: impl Fn(usize, &Entry) + Copy,
+) -> Option<Result<usize>> {
+    let (lane, live) = (&s.ep.lane, s.ep.live.as_mut()?);
+    if s.ep.holding || !live.idle() || !live.adapter_rests() {
+        return None;
+    }
+    let hub = live.hub.as_mut().filter(|h| !h.outbox.owes())?;
+    let rq = s.rxqs.get_mut(s.ep.rxq)?;
+    let av = match lane.source {
+        true => s.avs.get(lane.av),
+        false => None,
+    };
+    let cntr = s.ep.cntrs.get(1).copied().flatten();
+    let mut cntr = cntr.and_then(|c| s.cntrs.get_mut(c));
+    let drained = hub.inbox.drain(count.clamp(TAKEN, MOST), |from, record| {
+        let Some((entry, report)) = message(record, from, rq, av) else {
+            return false;
+        };
+        if let Some(c) = &mut cntr {
+            c.count(entry.len);
+        }
+        if report {
+            q.push(entry);
+        }
+        true
+    });
+    q.moved();
+    match drained {
+        Drained::Nothing => return q.missed(),
+        Drained::Left => return None,
+        Drained::Some => {}
+    }
+    match q.take(count, each) {
+        0 => None,
+        n => {
+            q.patience.found();
+            Some(Ok(n))
+        }
+    }
+}
