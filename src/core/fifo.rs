@@ -60,6 +60,51 @@ impl<T: Copy + Default> Fifo<T> {
         n
     }
 
+    /// Where the `i`th value from the oldest on is.
+    #[inline(always)]
+    fn place(&self, i: usize) -> Option<usize> {
+        (i < self.len()).then(|| self.read.wrapping_add(i) & (self.slots.len() - 1))
+    }
+
+    /// The `i`th value from the oldest on.
+    #[inline(always)]
+    pub fn get(&self, i: usize) -> Option<&T> {
+        self.slots.get(self.place(i)?)
+    }
+
+    /// The `i`th value, to change.
+    pub fn get_mut(&mut self, i: usize) -> Option<&mut T> {
+        let at = self.place(i)?;
+        self.slots.get_mut(at)
+    }
+
+    /// All values, the oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        (0..self.len()).filter_map(|i| self.get(i))
+    }
+
+    /// Takes the `i`th value out: those before it take a step towards it, which are few.
+    #[inline]
+    pub fn remove(&mut self, i: usize) -> Option<T> {
+        let v = self.get(i).copied()?;
+        for j in (0..i).rev() {
+            let before = self.get(j).copied();
+            if let (Some(to), Some(before)) = (self.get_mut(j + 1), before) {
+                *to = before;
+            }
+        }
+        self.drop_first();
+        Some(v)
+    }
+
+    /// The oldest value goes, if there is one.
+    #[inline(always)]
+    pub fn drop_first(&mut self) {
+        if !self.is_empty() {
+            self.read = self.read.wrapping_add(1);
+        }
+    }
+
     #[cold]
     fn grow(&mut self) {
         let mut more = vec![T::default(); self.slots.len() * 2];
@@ -99,8 +144,16 @@ mod tests {
             assert_eq!(q.len(), before - n);
         }
         assert!(!q.is_empty());
+        let all: Vec<u32> = q.iter().copied().collect();
+        assert_eq!(q.remove(all.len()), None);
+        for i in [3, 0, 1] {
+            let mut want: Vec<u32> = q.iter().copied().collect();
+            assert_eq!(q.remove(i), Some(want.remove(i)));
+            assert!(q.iter().eq(&want));
+        }
+        let rest: Vec<u32> = q.iter().copied().collect();
         q.take(usize::MAX, |i, v| {
-            assert_eq!(*v, expected + i as u32);
+            assert_eq!(*v, rest[i]);
         });
         assert!(q.is_empty());
     }

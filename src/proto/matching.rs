@@ -8,10 +8,11 @@
 //! dead entries than there are live ones. Empty lists are kept for a while: making one costs more than
 //! finding it.
 //!
-//! Messages mostly come in the order of their receives: a receive is entered into lists only when a message was not
-//! for one of the oldest [`FEW`] that are in none.
+//! Messages mostly come in the order of their receives: receives wait in a queue, one behind the other, and are entered into
+//! lists only when a message was not for one of the oldest [`FEW`] of it.
 
 use super::PeerId;
+use crate::core::fifo::Fifo;
 use crate::core::hash::ByWords;
 use crate::core::slab::Slab;
 use std::collections::{HashMap, VecDeque};
@@ -77,7 +78,7 @@ impl List {
 }
 
 /// A receive that waits for its message.
-#[derive(Debug, Clone)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Posted<R> {
     pub src: PeerId,
     pub tag: u64,
@@ -102,7 +103,7 @@ struct Waiting<U> {
 }
 
 /// An entry together with when it came; lists refer to it by `seq` and slot.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Stamped<T> {
     seq: u32,
     value: T,
@@ -114,6 +115,9 @@ pub struct Id {
     seq: u32,
     slot: u32,
 }
+
+/// The slot of a receive that is in no list.
+const FRESH: u32 = u32::MAX;
 
 fn alive<T>(id: Id, live: &Slab<Stamped<T>>) -> bool {
     live.get(id.slot).is_some_and(|e| e.seq == id.seq)
@@ -164,9 +168,10 @@ impl Index {
 /// `R` is what a receive carries, `U` what a message carries.
 #[derive(Debug)]
 pub struct Matcher<R, U> {
-    posted: Slab<Stamped<Posted<R>>>,
-    /// The youngest receives, in order, which are in no list; all others are older.
-    fresh: VecDeque<Id>,
+    /// Receives that are in lists.
+    listed: Slab<Stamped<Posted<R>>>,
+    /// The others, which are younger, in order.
+    fresh: Fifo<Stamped<Posted<R>>>,
     /// By mask; the first is the one that ignores nothing.
     receives: Vec<Index>,
     /// Receives of masks that have no lists, in order.
@@ -177,11 +182,11 @@ pub struct Matcher<R, U> {
     seq: u32,
 }
 
-impl<R, U> Default for Matcher<R, U> {
+impl<R: Copy + Default, U> Default for Matcher<R, U> {
     fn default() -> Self {
         Matcher {
-            posted: Slab::default(),
-            fresh: VecDeque::with_capacity(FEW),
+            listed: Slab::default(),
+            fresh: Fifo::with_capacity(FEW),
             receives: vec![Index::new(0)],
             rare: List::default(),
             messages: Slab::default(),
@@ -192,7 +197,7 @@ impl<R, U> Default for Matcher<R, U> {
     }
 }
 
-impl<R, U> Matcher<R, U> {
+impl<R: Copy + Default, U> Matcher<R, U> {
     fn stamp(&mut self) -> u32 {
         self.seq = self.seq.wrapping_add(1);
         self.seq
@@ -209,18 +214,18 @@ impl<R, U> Matcher<R, U> {
     #[inline(always)]
     pub fn post(&mut self, p: Posted<R>) {
         let seq = self.stamp();
-        let slot = self.posted.insert(Stamped { seq, value: p });
-        self.fresh.push_back(Id { seq, slot });
+        self.fresh.push(Stamped { seq, value: p });
     }
 
     /// Enters all receives into lists.
     #[cold]
     fn list_fresh(&mut self) {
-        while let Some(id) = self.fresh.pop_front() {
-            let Some(p) = self.posted.get(id.slot).map(|e| &e.value) else {
-                continue;
-            };
-            let (src, tag, ignore) = (p.src, p.tag, p.ignore);
+        while let Some(e) = self.fresh.remove(0) {
+            let (seq, slot) = (e.seq, self.listed.insert(e));
+            let id = Id { seq, slot };
+            let Posted {
+                src, tag, ignore, ..
+            } = e.value;
             let at = match self.receives.iter().position(|i| i.ignore == ignore) {
                 Some(at) => at,
                 None if self.receives.len() < MASKS_MAX => {
@@ -228,7 +233,7 @@ impl<R, U> Matcher<R, U> {
                     self.receives.len() - 1
                 }
                 None => {
-                    self.rare.append(id, &self.posted);
+                    self.rare.append(id, &self.listed);
                     continue;
                 }
             };
@@ -238,7 +243,7 @@ impl<R, U> Matcher<R, U> {
                 } else {
                     &mut i.directed
                 }) += 1;
-                i.put((src, tag & !ignore), id, &self.posted);
+                i.put((src, tag & !ignore), id, &self.listed);
             }
         }
     }
@@ -246,17 +251,16 @@ impl<R, U> Matcher<R, U> {
     /// The oldest receive that takes a message of this source and tag.
     #[inline]
     pub fn find_receive(&mut self, src: PeerId, tag: u64) -> Option<Id> {
-        if self.posted.len() > self.fresh.len() {
+        if !self.listed.is_empty() {
             if let Some(id) = self.find_listed(src, tag) {
                 return Some(id);
             }
         }
-        let takes = |id: &&Id| {
-            let e = self.posted.get(id.slot);
-            e.is_some_and(|e| e.value.takes(src, tag))
-        };
-        if let Some(id) = self.fresh.iter().take(FEW).find(takes) {
-            return Some(*id);
+        let mut oldest = self.fresh.iter().take(FEW).map(|e| (e.seq, e.value));
+        let found = oldest.find(|(_, p)| p.takes(src, tag));
+        drop(oldest);
+        if let Some((seq, _)) = found {
+            return Some(Id { seq, slot: FRESH });
         }
         if self.fresh.len() <= FEW {
             return None;
@@ -282,20 +286,20 @@ impl<R, U> Matcher<R, U> {
                 consider(
                     i.lists
                         .get_mut(&(src, t))
-                        .and_then(|l| l.front(&self.posted)),
+                        .and_then(|l| l.front(&self.listed)),
                 );
             }
             if i.any > 0 {
                 consider(
                     i.lists
                         .get_mut(&(ANY, t))
-                        .and_then(|l| l.front(&self.posted)),
+                        .and_then(|l| l.front(&self.listed)),
                 );
             }
         }
-        if self.rare.front(&self.posted).is_some() {
+        if self.rare.front(&self.listed).is_some() {
             consider(self.rare.iter().find(|id| {
-                let e = self.posted.get(id.slot);
+                let e = self.listed.get(id.slot);
                 e.is_some_and(|e| e.seq == id.seq && e.value.takes(src, tag))
             }));
         }
@@ -310,48 +314,53 @@ impl<R, U> Matcher<R, U> {
         tag: u64,
         pick: impl FnOnce(&R) -> Option<T>,
     ) -> Option<T> {
-        if let Some(first) = self.first_fresh() {
-            // The usual case: the oldest of all receives, and it is in no list.
-            let e = &self.posted.get(first.slot)?.value;
-            if e.takes(src, tag) {
-                let found = pick(&e.what)?;
-                self.fresh.pop_front();
-                self.posted.free(first.slot);
-                return Some(found);
-            }
+        // The usual case: the oldest of all receives, and it is in no list.
+        let first = self.fresh.get(0).filter(|_| self.listed.is_empty());
+        if let Some(e) = first.map(|e| &e.value).filter(|e| e.takes(src, tag)) {
+            let found = pick(&e.what)?;
+            self.fresh.drop_first();
+            return Some(found);
         }
+        self.take_later(src, tag, pick)
+    }
+
+    #[inline(never)]
+    fn take_later<T>(
+        &mut self,
+        src: PeerId,
+        tag: u64,
+        pick: impl FnOnce(&R) -> Option<T>,
+    ) -> Option<T> {
         let id = self.find_receive(src, tag)?;
-        let found = pick(&self.posted.get(id.slot)?.value.what)?;
+        let found = pick(self.receive_mut(id)?)?;
         self.take_receive(id);
         Some(found)
     }
 
-    /// The oldest receive, if none is in a list.
-    #[inline(always)]
-    fn first_fresh(&self) -> Option<Id> {
-        let all = self.posted.len() == self.fresh.len();
-        self.fresh.front().copied().filter(|_| all)
+    /// Where a receive that is in no list is in the queue.
+    fn fresh_at(&self, id: Id) -> Option<usize> {
+        self.fresh.iter().position(|e| e.seq == id.seq)
     }
 
     /// What a posted receive carries, to change.
     pub fn receive_mut(&mut self, id: Id) -> Option<&mut R> {
-        let e = self.posted.get_mut(id.slot).filter(|e| e.seq == id.seq)?;
+        let e = match id.slot {
+            FRESH => self.fresh.get_mut(self.fresh_at(id)?)?,
+            slot => self.listed.get_mut(slot).filter(|e| e.seq == id.seq)?,
+        };
         Some(&mut e.value.what)
     }
 
     /// Takes a posted receive out.
     pub fn take_receive(&mut self, id: Id) -> Option<Posted<R>> {
-        if !alive(id, &self.posted) {
+        if id.slot == FRESH {
+            let at = self.fresh_at(id)?;
+            return self.fresh.remove(at).map(|e| e.value);
+        }
+        if !alive(id, &self.listed) {
             return None;
         }
-        let p = self.posted.remove(id.slot)?.value;
-        let order = self.order(id);
-        if self.fresh.front().is_some_and(|f| self.order(*f) <= order) {
-            if let Some(at) = self.fresh.iter().position(|f| *f == id) {
-                self.fresh.remove(at);
-            }
-            return Some(p);
-        }
+        let p = self.listed.remove(id.slot)?.value;
         if let Some(i) = self.receives.iter_mut().find(|i| i.ignore == p.ignore) {
             // Rare masks are in no list here, and this one may have become a list since.
             let n = if p.src == ANY {
@@ -367,18 +376,17 @@ impl<R, U> Matcher<R, U> {
 
     /// Takes a posted receive back, the first that `pick` accepts.
     pub fn cancel(&mut self, mut pick: impl FnMut(&R) -> bool) -> Option<Posted<R>> {
-        let (slot, seq) = self
-            .posted
-            .iter()
-            .filter(|(_, e)| pick(&e.value.what))
-            .map(|(slot, e)| (slot, e.seq))
-            .min_by_key(|(slot, seq)| {
-                self.order(Id {
-                    seq: *seq,
-                    slot: *slot,
-                })
-            })?;
-        self.take_receive(Id { seq, slot })
+        let listed = self.listed.iter().filter(|(_, e)| pick(&e.value.what));
+        let listed = listed.map(|(slot, e)| Id { seq: e.seq, slot });
+        let listed = listed.min_by_key(|id| self.order(*id));
+        let id = listed.or_else(|| {
+            let e = self.fresh.iter().find(|e| pick(&e.value.what))?;
+            Some(Id {
+                seq: e.seq,
+                slot: FRESH,
+            })
+        })?;
+        self.take_receive(id)
     }
 
     // ---- messages ------------------------------------------------------------------------
@@ -476,7 +484,7 @@ impl<R, U> Matcher<R, U> {
 
     /// Posted receives.
     pub fn posted(&self) -> usize {
-        self.posted.len()
+        self.listed.len() + self.fresh.len()
     }
 
     /// Messages without a receive.

@@ -169,6 +169,12 @@ enum Slot {
     Short(Short),
 }
 
+impl Default for Slot {
+    fn default() -> Slot {
+        Slot::Multi(u32::MAX)
+    }
+}
+
 #[derive(Debug)]
 struct Multi {
     ctx: u32,
