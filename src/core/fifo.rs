@@ -11,6 +11,12 @@ pub struct Fifo<T> {
     pushed: usize,
 }
 
+impl<T: Copy + Default> Default for Fifo<T> {
+    fn default() -> Self {
+        Fifo::with_capacity(1)
+    }
+}
+
 impl<T: Copy + Default> Fifo<T> {
     /// An empty queue with room for so many, or a few more.
     pub fn with_capacity(n: usize) -> Fifo<T> {

@@ -9,6 +9,7 @@ use super::ring::Writer;
 use super::table::Local;
 use super::thread::Thread;
 use super::PeerId;
+use crate::core::fifo::Fifo;
 use crate::device::host::now;
 use crate::device::Status;
 use crate::hmem::Piece;
@@ -48,7 +49,7 @@ pub struct Access<'a> {
 }
 
 /// What the caller wants to know when an access has ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Note {
     pub context: usize,
     pub len: usize,
@@ -61,6 +62,7 @@ pub struct Note {
     pub told: bool,
 }
 
+#[derive(Clone, Copy, Default)]
 struct Debt {
     start: u64,
     end: u64,
@@ -96,7 +98,7 @@ pub struct Ended {
 /// Those of one ring.
 #[derive(Default)]
 pub struct Debts {
-    owed: VecDeque<Debt>,
+    owed: Fifo<Debt>,
     /// What the target said last: how far it is; and how many failures have been told.
     done: u64,
     faults: u64,
@@ -194,7 +196,7 @@ impl Debts {
                 thread.look_after(l);
             }
         }
-        self.owed.push_back(Debt {
+        self.owed.push(Debt {
             start,
             end,
             into: a.into,
@@ -213,7 +215,7 @@ impl Debts {
         mut each: impl FnMut(&Ended) -> bool,
     ) -> bool {
         let (done, faults) = claim::done(ring.file());
-        let Some(first) = self.owed.front() else {
+        let Some(first) = self.owed.get(0) else {
             return true;
         };
         if done < first.end {
@@ -223,7 +225,7 @@ impl Debts {
         self.done = done.min(ring.at());
         (self.vain, self.since) = (0, 0);
         let mut all = true;
-        while let Some(d) = self.owed.front().filter(|d| d.end <= done) {
+        while let Some(d) = self.owed.get(0).filter(|d| d.end <= done) {
             let mut e = Ended {
                 note: d.note,
                 status: Status::Ok,
@@ -245,9 +247,9 @@ impl Debts {
                 self.faults = self.faults.wrapping_add(1);
             }
             self.atomics -= u32::from(d.atomic);
-            self.owed.pop_front();
+            self.owed.drop_first();
         }
-        let kept = self.owed.front().map(|d| d.start);
+        let kept = self.owed.get(0).map(|d| d.start);
         ring.keep(kept);
         if let (Some(l), Some(at)) = (ledger, kept) {
             l.begins(at);
@@ -311,7 +313,7 @@ impl Debts {
                 }
             }
         }
-        let Some(d) = self.owed.front() else {
+        let Some(d) = self.owed.get(0) else {
             return true;
         };
         let ended = || claim::done(ring.file()).0 >= d.end;
@@ -330,7 +332,7 @@ impl Debts {
             lost.push_back((peer, *e));
             true
         });
-        for d in self.owed.drain(..) {
+        while let Some(d) = self.owed.remove(0) {
             let (_, key, addr) = ring.fate(d.start);
             let (note, status) = (d.note, Status::RemoteUnresponsive);
             let ended = Ended {

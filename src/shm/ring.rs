@@ -266,10 +266,10 @@ impl Writer {
         let len = claim::HEAD + data.len().max(room);
         let at = self.begin(what, len)?;
         let start = self.at;
-        let [_, key, addr, word, ..] = self.map.line(at);
-        for (to, w) in [key, addr, word].into_iter().zip(words) {
-            to.store(w, Relaxed);
-        }
+        let [key, addr, word] = words;
+        self.map.word(at).store(key, Relaxed);
+        self.map.word(at + 8).store(addr, Relaxed);
+        self.map.word(at + 16).store(word, Relaxed);
         match data {
             Local::Piece(p) => self.map.put_piece(at + claim::HEAD, *p),
             Local::Bytes(b) => self.map.put(at + claim::HEAD, b),
