@@ -3,8 +3,8 @@
 //! straight from the adapter's queue; a packet that has come is looked at in its place.
 
 use super::cqe::Cqe;
-use super::qp::sender;
 use super::qp::VerbsQp;
+use super::qp::{sender, Mode};
 use super::rings::{self, Inline, SendWqe};
 use super::sys::*;
 use crate::core::Result;
@@ -103,11 +103,16 @@ pub enum Kept {
     Left,
 }
 
+#[cold]
+fn lengthen(slots: &mut Vec<Option<Short>>, slot: u16) {
+    slots.resize((usize::from(slot) + 1).next_power_of_two().max(64), None);
+}
+
 impl VerbsQp {
     /// Whether requests can go this way.
     #[inline]
     pub fn shortens(&self) -> bool {
-        self.rings.is_some() && self.rx.is_none() && !self.shorts.is_empty()
+        self.rings.is_some() && self.mode == Mode::Direct
     }
 
     /// Sends a message; `None`, and nothing done, when it has to go another way. `addr` tells the address of the peer, once.
@@ -147,13 +152,14 @@ impl VerbsQp {
         let mut bytes = Inline::default();
         // SAFETY: the piece is readable (see `Piece::new`), and there is room for it.
         unsafe { bytes.fill(len, |to| copy_bytes(from, to, len)) };
-        let rings = self.rings.as_mut()?;
         let Some(slot) = self.free.pop() else {
             return Some(Err(FI_EAGAIN));
         };
-        if let Some(to) = self.shorts.get_mut(usize::from(slot)) {
-            *to = Some(s);
-        }
+        let rings = self.rings.as_mut()?;
+        let Some(to) = self.shorts.get_mut(usize::from(slot)) else {
+            return self.lengthen(slot);
+        };
+        *to = Some(s);
         let local = ibv_sge::default();
         rings.send_now(&SendWqe {
             inline: Some(&bytes),
@@ -246,12 +252,22 @@ impl VerbsQp {
         self.submit_short(slot, s, way, a)
     }
 
+    /// As many slots have memory as requests were under way at once: for one that has none there will be, and this request goes
+    /// the long way.
+    #[cold]
+    fn lengthen(&mut self, slot: u16) -> Option<Result<()>> {
+        self.free.push(slot);
+        lengthen(&mut self.shorts, slot);
+        None
+    }
+
     #[inline(always)]
     fn submit_short(&mut self, slot: u16, s: Short, way: Way, a: Again) -> Option<Result<()>> {
         let rings = self.rings.as_mut()?;
-        if let Some(to) = self.shorts.get_mut(usize::from(slot)) {
-            *to = Some(s);
-        }
+        let Some(to) = self.shorts.get_mut(usize::from(slot)) else {
+            return self.lengthen(slot);
+        };
+        *to = Some(s);
         if let Some(to) = self.kept.get_mut(usize::from(slot)) {
             *to = a;
         }
@@ -411,9 +427,12 @@ impl VerbsQp {
         let Some(slot) = self.empty.pop() else {
             return Some(Err(FI_EAGAIN));
         };
-        if let Some(to) = self.short_recvs.get_mut(usize::from(slot)) {
-            *to = Some(s);
-        }
+        let Some(to) = self.short_recvs.get_mut(usize::from(slot)) else {
+            self.empty.push(slot);
+            lengthen(&mut self.short_recvs, slot);
+            return None;
+        };
+        *to = Some(s);
         let sge = ibv_sge {
             addr: addr as u64,
             length: len as u32,

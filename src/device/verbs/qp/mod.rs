@@ -132,7 +132,7 @@ impl Wr {
 /// See the module text.
 pub struct VerbsQp {
     pub(super) dev: Arc<Opened>,
-    mode: Mode,
+    pub(super) mode: Mode,
     /// Bytes that can go with a work request; with a write, too, where requests are wide.
     pub(super) inline: usize,
     pub(super) wide: bool,
@@ -153,7 +153,9 @@ pub struct VerbsQp {
     pub(super) rx: Option<Pool>,
     /// Its receives, by slot.
     taking: Vec<u64>,
+    /// Requests under way, by slot: as many as there were at once; and how many slots there are.
     wrs: Vec<Option<Wr>>,
+    sends: usize,
     pub(super) free: Vec<u16>,
     /// The queues themselves, where they can be had.
     pub(super) rings: Option<Rings>,
@@ -192,7 +194,7 @@ impl QueuePair for VerbsQp {
     }
 
     fn idle(&self) -> bool {
-        self.free.len() == self.wrs.len()
+        self.free.len() == self.sends
     }
 
     fn room(&self) -> bool {

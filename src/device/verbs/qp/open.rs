@@ -63,7 +63,8 @@ impl VerbsQp {
             tx,
             rx,
             taking: if packets { Vec::new() } else { vec![0; recvs] },
-            wrs: (0..sends).map(|_| None).collect(),
+            wrs: Vec::new(),
+            sends,
             free: (0..sends as u16).rev().collect(),
             rings: None,
             shorts: Vec::new(),
@@ -75,7 +76,8 @@ impl VerbsQp {
             batch: Vec::with_capacity(sends),
             refused: Vec::new(),
             again: Vec::new(),
-            empty: (0..recvs as u16).collect(),
+            // The lowest come first: of those alone memory is needed.
+            empty: (0..recvs as u16).rev().collect(),
             list: [ibv_wc::default(); BATCH],
             pending: Vec::new(),
             found: Found::default(),
@@ -83,12 +85,8 @@ impl VerbsQp {
             senders: HashMap::default(),
         };
         q.create(sends, recvs, wanted)?;
-        if q.mode != Mode::Datagram && q.rings.is_some() {
-            q.shorts = vec![None; sends];
-            match q.mode {
-                Mode::Packets => q.kept = vec![Again::default(); sends],
-                _ => q.short_recvs = vec![None; recvs],
-            }
+        if q.mode == Mode::Packets && q.rings.is_some() {
+            q.kept = vec![Again::default(); sends];
         }
         q.refill();
         Ok(q)

@@ -137,6 +137,9 @@ impl VerbsQp {
 
     pub(super) fn post(&mut self, slot: u16, wr: Wr, inline: Option<&[u8]>) {
         let (r, peer) = (wr.request, wr.peer);
+        if usize::from(slot) >= self.wrs.len() {
+            self.wrs.resize_with(usize::from(slot) + 1, || None);
+        }
         if let Some(at) = self.wrs.get_mut(usize::from(slot)) {
             *at = Some(wr);
         }
