@@ -256,10 +256,12 @@ impl<R: Copy + Default, U> Matcher<R, U> {
                 return Some(id);
             }
         }
-        let mut oldest = self.fresh.iter().take(FEW).map(|e| (e.seq, e.value));
-        let found = oldest.find(|(_, p)| p.takes(src, tag));
-        drop(oldest);
-        if let Some((seq, _)) = found {
+        let oldest = self.fresh.iter().take(FEW);
+        let found = oldest
+            .filter(|e| e.value.takes(src, tag))
+            .map(|e| e.seq)
+            .next();
+        if let Some(seq) = found {
             return Some(Id { seq, slot: FRESH });
         }
         if self.fresh.len() <= FEW {

@@ -169,6 +169,7 @@ enum Slot {
     Short(Short),
 }
 
+/// What a place of the queue of receives has in it before its first: nothing that is ever looked at.
 impl Default for Slot {
     fn default() -> Slot {
         Slot::Multi(u32::MAX)

@@ -3,8 +3,8 @@
 //! straight from the adapter's queue; a packet that has come is looked at in its place.
 
 use super::cqe::Cqe;
-use super::qp::VerbsQp;
-use super::qp::{sender, Mode};
+use super::pool::Pool;
+use super::qp::{sender, Mode, VerbsQp};
 use super::rings::{self, Inline, SendWqe};
 use super::sys::*;
 use crate::core::Result;
@@ -103,9 +103,23 @@ pub enum Kept {
     Left,
 }
 
+/// As many slots have memory as requests were under way at once: for one that has none there will be, and this request goes
+/// the long way.
 #[cold]
-fn lengthen(slots: &mut Vec<Option<Short>>, slot: u16) {
+fn lengthen(slots: &mut Vec<Option<Short>>, free: &mut Vec<u16>, slot: u16) -> Option<Result<()>> {
+    free.push(slot);
     slots.resize((usize::from(slot) + 1).next_power_of_two().max(64), None);
+    None
+}
+
+/// A piece of registered memory.
+#[inline(always)]
+fn piece(p: &Piece, lkey: u32) -> ibv_sge {
+    ibv_sge {
+        addr: p.addr() as u64,
+        length: p.len() as u32,
+        lkey,
+    }
 }
 
 impl VerbsQp {
@@ -130,16 +144,8 @@ impl VerbsQp {
             return self.inlined(s, way, rings::SEND, imm);
         }
         let lkey = self.dev.memory.lkey(&mut self.found, addr, len, false)?;
-        let Some(slot) = self.free.pop() else {
-            return Some(Err(FI_EAGAIN));
-        };
-        let local = ibv_sge {
-            addr: addr as u64,
-            length: len as u32,
-            lkey,
-        };
-        let op = rings::SEND;
-        self.submit_short(slot, s, way, Again { op, imm, local })
+        let local = piece(&s.data, lkey);
+        self.submit_short(s, way, (rings::SEND, imm), None, |_, _| local)
     }
 
     /// Sends or writes bytes that go with the work request.
@@ -152,20 +158,8 @@ impl VerbsQp {
         let mut bytes = Inline::default();
         // SAFETY: the piece is readable (see `Piece::new`), and there is room for it.
         unsafe { bytes.fill(len, |to| copy_bytes(from, to, len)) };
-        let Some(slot) = self.free.pop() else {
-            return Some(Err(FI_EAGAIN));
-        };
-        let rings = self.rings.as_mut()?;
-        let Some(to) = self.shorts.get_mut(usize::from(slot)) else {
-            return self.lengthen(slot);
-        };
-        *to = Some(s);
         let local = ibv_sge::default();
-        rings.send_now(&SendWqe {
-            inline: Some(&bytes),
-            ..way.request(slot, &Again { op, imm, local }, &s)
-        });
-        Some(Ok(()))
+        self.submit_short(s, way, (op, imm), Some(&bytes), |_, _| local)
     }
 
     /// Sends a packet: `head`, of which `len` bytes count, and the piece behind it. Answers as [`VerbsQp::send_short`].
@@ -178,20 +172,14 @@ impl VerbsQp {
     ) -> Option<Result<()>> {
         let way = self.way_to(s.peer, addr)?;
         let bytes = len + s.data.len();
-        if bytes > self.tx.room() || self.rings.is_none() {
+        if bytes > self.tx.room() {
             return None;
         }
-        let Some(slot) = self.free.pop() else {
-            return Some(Err(FI_EAGAIN));
-        };
-        self.tx.put(slot, 0, head);
-        self.tx.put_piece(slot, len, s.data);
-        let a = Again {
-            op: rings::SEND,
-            imm: None,
-            local: self.tx.sge(slot, bytes),
-        };
-        self.submit_short(slot, s, way, a)
+        self.submit_short(s, way, (rings::SEND, None), None, |tx, slot| {
+            tx.put(slot, 0, head);
+            tx.put_piece(slot, len, s.data);
+            tx.sge(slot, bytes)
+        })
     }
 
     /// Reads or writes a peer's memory. `copied`: the piece is the caller's again when this returns. Answers as
@@ -218,15 +206,8 @@ impl VerbsQp {
                 false => None,
             };
         };
-        let Some(slot) = self.free.pop() else {
-            return Some(Err(FI_EAGAIN));
-        };
-        let local = ibv_sge {
-            addr: addr as u64,
-            length: len as u32,
-            lkey,
-        };
-        self.submit_short(slot, s, way, Again { op, imm, local })
+        let local = piece(&s.data, lkey);
+        self.submit_short(s, way, (op, imm), None, |_, _| local)
     }
 
     #[inline(never)]
@@ -240,38 +221,39 @@ impl VerbsQp {
         if self.rx.is_none() || s.data.len() > self.tx.room() {
             return None;
         }
+        self.submit_short(s, way, (rings::WRITE, imm), None, |tx, slot| {
+            tx.put_piece(slot, 0, s.data);
+            tx.sge(slot, s.data.len())
+        })
+    }
+
+    /// Hands a request over: `inline` goes with it, or what `place` says, which may put it into the packet of its slot.
+    #[inline(always)]
+    fn submit_short(
+        &mut self,
+        s: Short,
+        way: Way,
+        (op, imm): (u8, Option<u32>),
+        inline: Option<&Inline>,
+        place: impl FnOnce(&mut Pool, u16) -> ibv_sge,
+    ) -> Option<Result<()>> {
+        let rings = self.rings.as_mut()?;
         let Some(slot) = self.free.pop() else {
             return Some(Err(FI_EAGAIN));
         };
-        self.tx.put_piece(slot, 0, s.data);
-        let a = Again {
-            op: rings::WRITE,
-            imm,
-            local: self.tx.sge(slot, s.data.len()),
-        };
-        self.submit_short(slot, s, way, a)
-    }
-
-    /// As many slots have memory as requests were under way at once: for one that has none there will be, and this request goes
-    /// the long way.
-    #[cold]
-    fn lengthen(&mut self, slot: u16) -> Option<Result<()>> {
-        self.free.push(slot);
-        lengthen(&mut self.shorts, slot);
-        None
-    }
-
-    #[inline(always)]
-    fn submit_short(&mut self, slot: u16, s: Short, way: Way, a: Again) -> Option<Result<()>> {
-        let rings = self.rings.as_mut()?;
         let Some(to) = self.shorts.get_mut(usize::from(slot)) else {
-            return self.lengthen(slot);
+            return lengthen(&mut self.shorts, &mut self.free, slot);
         };
         *to = Some(s);
+        let local = place(&mut self.tx, slot);
+        let a = Again { op, imm, local };
         if let Some(to) = self.kept.get_mut(usize::from(slot)) {
             *to = a;
         }
-        rings.send_now(&way.request(slot, &a, &s));
+        rings.send_now(&SendWqe {
+            inline,
+            ..way.request(slot, &a, &s)
+        });
         Some(Ok(()))
     }
 
@@ -428,17 +410,10 @@ impl VerbsQp {
             return Some(Err(FI_EAGAIN));
         };
         let Some(to) = self.short_recvs.get_mut(usize::from(slot)) else {
-            self.empty.push(slot);
-            lengthen(&mut self.short_recvs, slot);
-            return None;
+            return lengthen(&mut self.short_recvs, &mut self.empty, slot);
         };
         *to = Some(s);
-        let sge = ibv_sge {
-            addr: addr as u64,
-            length: len as u32,
-            lkey,
-        };
-        rings.recv(slot, &[sge]);
+        rings.recv(slot, &[piece(&s.data, lkey)]);
         rings.ring_recv();
         Some(Ok(()))
     }

@@ -695,10 +695,7 @@ fn poll_cq(
         cq.patience.found();
         return Ok(Some(n));
     }
-    match cq.patience.missed() {
-        true => Ok(None),
-        false => Err(FI_EAGAIN),
-    }
+    cq.missed().transpose()
 }
 
 /// As [`progress_cq`]: up to `count` completions that come the short way go to `each`, and their number is returned; 0 must be

@@ -239,11 +239,14 @@ impl QueuePair for VerbsQp {
         imm: Option<u32>,
     ) -> Result<()> {
         let (slot, to) = self.begin(&remote.to)?;
-        if let (Payload::Copy(b), true) = (&local, self.wide) {
-            return self.write_inline(slot, to, wr_id, b, remote, imm);
-        }
+        let inline = match &local {
+            Payload::Copy(b) if self.wide => Some(*b),
+            _ => None,
+        };
+        let most = inline.map_or(self.tx.room(), |_| self.inline);
         let place = match &local {
-            Payload::Copy(b) if b.len() > self.tx.room() => Err(FI_EMSGSIZE),
+            Payload::Copy(b) if b.len() > most => Err(FI_EMSGSIZE),
+            Payload::Copy(_) if inline.is_some() => Ok((ibv_sge::default(), None, None)),
             Payload::Copy(b) => {
                 let own = self.own(slot);
                 self.tx.put(own, 0, b);
@@ -252,13 +255,13 @@ impl QueuePair for VerbsQp {
             }
             Payload::User(m) => self.local(slot, m, true),
         };
-        self.rdma(slot, to, wr_id, Op::Write, place, remote, imm)
+        self.rdma(slot, to, wr_id, Op::Write, place, remote, imm, inline)
     }
 
     fn post_read(&mut self, wr_id: u64, local: UserMem, remote: &Remote) -> Result<()> {
         let (slot, to) = self.begin(&remote.to)?;
         let place = self.local(slot, &local, false);
-        self.rdma(slot, to, wr_id, Op::Read, place, remote, None)
+        self.rdma(slot, to, wr_id, Op::Read, place, remote, None, None)
     }
 
     fn ring(&mut self) {

@@ -222,7 +222,7 @@ impl VerbsQp {
         Ok((sge, None, Some(lent)))
     }
 
-    /// Posts a read or write whose local memory was found, or was not.
+    /// Posts a read or write whose local memory was found, or was not; of a write `inline` may go in its place.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn rdma(
         &mut self,
@@ -233,6 +233,7 @@ impl VerbsQp {
         local: Local,
         remote: &Remote,
         imm: Option<u32>,
+        inline: Option<&[u8]>,
     ) -> Result<()> {
         let (local, back, lent) = local.inspect_err(|_| self.free.push(slot))?;
         let request = Request {
@@ -249,34 +250,7 @@ impl VerbsQp {
             back,
             ..Wr::new(wr_id, remote.to, request)
         };
-        self.post(slot, w, None);
-        Ok(())
-    }
-
-    /// Posts a write of bytes that go with the request. `FI_EMSGSIZE`.
-    pub(super) fn write_inline(
-        &mut self,
-        slot: u16,
-        to: Handle,
-        wr_id: u64,
-        bytes: &[u8],
-        remote: &Remote,
-        imm: Option<u32>,
-    ) -> Result<()> {
-        if bytes.len() > self.inline {
-            self.free.push(slot);
-            return Err(FI_EMSGSIZE);
-        }
-        let request = Request {
-            op: Op::Write,
-            to,
-            local: ibv_sge::default(),
-            more: None,
-            rkey: remote.key as u32,
-            raddr: remote.addr,
-            imm,
-        };
-        self.post(slot, Wr::new(wr_id, remote.to, request), Some(bytes));
+        self.post(slot, w, inline);
         Ok(())
     }
 

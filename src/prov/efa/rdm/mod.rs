@@ -389,6 +389,13 @@ impl Ep {
         self.tx_flags & FI_DELIVERY_COMPLETE != 0
     }
 
+    /// Whether something waits for its turn that does not come from outside.
+    #[inline(always)]
+    fn waits(&self, triggers: &[work::Trigger], colls: &coll::Colls) -> bool {
+        let some = self.fenced.len() | triggers.len() | colls.load();
+        some | usize::from(self.holding) != 0
+    }
+
     /// Whether fi_enable(3) has succeeded.
     pub fn enabled(&self) -> bool {
         self.live.is_some()

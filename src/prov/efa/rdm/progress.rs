@@ -13,9 +13,9 @@ use crate::wire::pkt;
 /// Takes in what the adapter found for an endpoint, and sends what had to wait.
 pub fn progress(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get_mut(id) else { return };
+    let waits = ep.waits(&s.triggers, &s.colls);
     let Some(live) = &mut ep.live else { return };
     let due = live.adapter_due();
-    let waits = ep.holding || !ep.fenced.is_empty() || !s.triggers.is_empty() || s.colls.load() > 0;
     if !due && !waits && live.still() {
         return;
     }

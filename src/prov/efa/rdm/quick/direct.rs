@@ -128,43 +128,14 @@ fn source(q: &VerbsQp, c: Cqe, av: Option<&Av>, peers: &mut Peers) -> fi_addr_t 
     found.unwrap_or(FI_ADDR_NOTAVAIL)
 }
 
-/// As [`super::poll`], from the adapter's queue; completions of what was posted are reported to `sent`. With `av`
-/// senders are named.
+/// Whether there is nothing to do beside taking completions.
 #[inline(always)]
-pub(super) fn poll<F: FnMut(usize, &Entry)>(
-    q: &mut VerbsQp,
-    lane: &Lane,
-    sent: Option<u32>,
-    (av, peers): (Option<&Av>, &mut Peers),
-    mut count: impl FnMut(usize, usize),
-    mut out: Reader<F>,
-) -> Polled {
-    let mut wanted = q.calm();
-    let mut all = wanted;
-    while wanted {
-        let (d, to, entry) = match q.glance() {
-            Glance::Nothing => break,
-            Glance::Left => {
-                all = false;
-                break;
-            }
-            Glance::Done(d, c) if c.sent() => {
-                let e = ended_entry(d.context, d.flags.into(), d.data.len());
-                (d, sent, e)
-            }
-            Glance::Done(d, c) => {
-                let mut e = received(&d, &c);
-                e.src = source(q, c, av, peers);
-                (d, lane.received_to, e)
-            }
-        };
-        count(cntr_index(d.flags.into()), entry.len);
-        wanted = !d.report || out.give(to, entry);
-    }
-    out.polled(all)
+fn calm(ep: &Ep) -> bool {
+    let of = |l: &Live| matches!(&l.qp, Qp::Verbs(q) if q.calm()) && l.waiting.is_empty();
+    ep.live.as_ref().is_some_and(of)
 }
 
-/// What the adapter's queue has next, of an endpoint all of whose completions go to one queue.
+/// What the adapter's queue, which is calm, has next.
 enum Next {
     Nothing,
     /// It takes a poll.
@@ -204,6 +175,36 @@ fn next(ep: &mut Ep, avs: &Slab<Av>, peers: &mut Peers, cntrs: &mut Slab<Cntr>) 
     }
 }
 
+/// As [`super::poll`], from the adapter's queue.
+#[inline(always)]
+pub(super) fn poll<F: FnMut(usize, &Entry)>(
+    (ep, avs, peers, cntrs): (&mut Ep, &Slab<Av>, &mut Peers, &mut Slab<Cntr>),
+    mut out: Reader<F>,
+) -> Polled {
+    let sent = ep.tx.map(|b| b.cq);
+    let received = ep.lane.received_to;
+    if !calm(ep) {
+        return out.polled(false);
+    }
+    loop {
+        match next(ep, avs, peers, cntrs) {
+            Next::Nothing => return out.polled(true),
+            Next::Left => return out.polled(false),
+            Next::Silent => {}
+            Next::Entry(e) => {
+                let to = if e.flags & FI_RECV != 0 {
+                    received
+                } else {
+                    sent
+                };
+                if !out.give(to, e) {
+                    return out.polled(true);
+                }
+            }
+        }
+    }
+}
+
 /// As [`super::read`], of an endpoint that reports everything to queue `q`.
 #[inline(always)]
 pub(super) fn read(
@@ -219,8 +220,7 @@ pub(super) fn read(
         cntrs,
         ..
     } = s;
-    let live = ep.live.as_ref()?;
-    if !matches!(&live.qp, Qp::Verbs(q) if q.calm()) || !live.waiting.is_empty() {
+    if !calm(ep) {
         return None;
     }
     let n = match next(ep, avs, peers, cntrs) {

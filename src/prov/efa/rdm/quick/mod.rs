@@ -2,8 +2,9 @@
 //!
 //! A send writes its record into the ring of a peer on the same host, or its packet into the queue of a real adapter; a
 //! receive is one entry of the receive queue; reading a completion queue (`read`, and `poll` where there is more to look at) takes
-//! what has come straight into the receives it matches: no operation is made, and no port. Reads and writes (`rma`) are records and requests in the same way. Whatever is not plain is left as
-//! it was found, for `ops` and `progress` to deal with: [`Lane`] remembers what an endpoint's settings permit.
+//! what has come straight into the receives it matches: no operation is made, and no port. Reads and writes (`rma`) are
+//! records and requests in the same way. Whatever is not plain is left as it was found, for `ops` and `progress` to deal
+//! with: [`Lane`] remembers what an endpoint's settings permit.
 
 mod atomic;
 mod direct;

@@ -139,26 +139,6 @@ pub fn poll(
     let Some(ep) = eps.get_mut(id) else {
         return Polled::All(0);
     };
-    let lane = &ep.lane;
-    let (Some(live), Some(rq)) = (&mut ep.live, rxqs.get_mut(ep.rxq)) else {
-        return Polled::All(0);
-    };
-    let waits = usize::from(ep.holding) | ep.fenced.len() | triggers.len() | colls.load();
-    if waits != 0 || !live.idle() {
-        return Polled::More(0);
-    }
-    let rests = !lane.direct && live.adapter_rests();
-    let looks = lane.packet.is_some() && !rests;
-    if !(lane.direct || looks || rests) {
-        return Polled::More(0);
-    }
-    let av = avs.get(lane.av).filter(|_| lane.source);
-    let mut count_at = |at: usize, len| {
-        let c = ep.cntrs.get(at).copied().flatten();
-        if let Some(c) = c.and_then(|c| cntrs.get_mut(c)) {
-            c.count(len);
-        }
-    };
     let mut out = Reader {
         cq,
         cqs,
@@ -168,13 +148,32 @@ pub fn poll(
         ahead: AHEAD,
         each,
     };
-    let all = match (&mut live.qp, &mut live.hub) {
-        (Qp::Verbs(q), _) if lane.direct => {
-            // It costs less to read one than to keep one.
-            out.ahead = if count > 0 { 0 } else { AHEAD };
-            let sent = ep.tx.map(|b| b.cq);
-            return direct::poll(q, lane, sent, (av, peers), count_at, out);
+    let waits = ep.waits(triggers, colls);
+    if ep.lane.direct && !waits {
+        // It costs less to read one than to keep one.
+        out.ahead = if count > 0 { 0 } else { AHEAD };
+        return direct::poll((ep, avs, peers, cntrs), out);
+    }
+    let lane = &ep.lane;
+    let (Some(live), Some(rq)) = (&mut ep.live, rxqs.get_mut(ep.rxq)) else {
+        return Polled::All(0);
+    };
+    if waits || !live.idle() {
+        return Polled::More(0);
+    }
+    let rests = live.adapter_rests();
+    let looks = lane.packet.is_some() && !rests;
+    if !(looks || rests) {
+        return Polled::More(0);
+    }
+    let av = avs.get(lane.av).filter(|_| lane.source);
+    let mut count_at = |at: usize, len| {
+        let c = ep.cntrs.get(at).copied().flatten();
+        if let Some(c) = c.and_then(|c| cntrs.get_mut(c)) {
+            c.count(len);
         }
+    };
+    let all = match (&mut live.qp, &mut live.hub) {
         (Qp::Verbs(q), _) if looks => {
             live.left_out = 0;
             let proto = &mut live.proto;

@@ -41,8 +41,7 @@ pub fn read(
         return None;
     };
     let ep = s.eps.get_mut(id).filter(|_| count > 0)?;
-    let waits = ep.fenced.len() | s.triggers.len() | s.colls.load();
-    if waits != 0 {
+    if ep.waits(&s.triggers, &s.colls) {
         return None;
     }
     let (lone, heard) = (ep.lane.lone, ep.lane.heard);
@@ -72,7 +71,7 @@ fn near(
     each: impl Fn(usize, &Entry) + Copy,
 ) -> Option<Result<usize>> {
     let (lane, live) = (&s.ep.lane, s.ep.live.as_mut()?);
-    if s.ep.holding || !live.idle() || !live.adapter_rests() {
+    if !live.idle() || !live.adapter_rests() {
         return None;
     }
     let hub = live.hub.as_mut().filter(|h| !h.outbox.owes())?;
