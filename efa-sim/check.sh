@@ -28,6 +28,8 @@ export FI_EFA_ENABLE_SHM_TRANSFER=0
 sim -- "$bin/dmabuf" efa
 sim --no-rdma-read --no-rdma-write -- "$bin/dmabuf" efa
 sim --old-kernel -- "$bin/dmabuf" efa refused
+# Debian's libefa knows nothing of it: with a newer one, `gda` by hand.
+sim -- "$bin/gda" refused
 sim --bad-keys 20 -- "$bin/adapter_faults" keys
 sim --link-down-after 100 -- "$bin/adapter_faults" link
 sim -- "$bin/adapter_faults" receiver

@@ -32,13 +32,13 @@ static int ask(const char *fabric_name, size_t inject)
 	hints->mode = FI_CONTEXT2;
 	hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 	hints->tx_attr->inject_size = inject;
-	ret = fi_getinfo(FI_VERSION(2, 1), NULL, NULL, 0, hints, &info);
+	ret = fi_getinfo(FI_VERSION(2, 5), NULL, NULL, 0, hints, &info);
 	fi_freeinfo(hints);
 	return ret;
 }
 
-/* Everything but fi_enable(3), as was asked for. */
-static void open_asked(void)
+/* A domain, with a queue and an address vector. */
+static void open_domain(void)
 {
 	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
 	struct fi_av_attr aa = { .type = FI_AV_TABLE };
@@ -47,9 +47,23 @@ static void open_asked(void)
 	DO(0, fi_domain(fabric, info, &domain, NULL));
 	DO(0, fi_cq_open(domain, &ca, &cq, NULL));
 	DO(0, fi_av_open(domain, &aa, &av, NULL));
+}
+
+/* An endpoint that is not enabled, with these queues. */
+static void open_endpoint(struct fid_cq *tx, struct fid_cq *rx)
+{
 	DO(0, fi_endpoint(domain, info, &ep, NULL));
-	DO(0, fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
+	DO(0, fi_ep_bind(ep, &tx->fid, FI_TRANSMIT | (tx == rx ? FI_RECV : 0)));
+	if (tx != rx)
+		DO(0, fi_ep_bind(ep, &rx->fid, FI_RECV));
 	DO(0, fi_ep_bind(ep, &av->fid, 0));
+}
+
+/* Everything but fi_enable(3), as was asked for. */
+static inline void open_asked(void)
+{
+	open_domain();
+	open_endpoint(cq, cq);
 }
 
 static inline void open_disabled(const char *fabric_name)
@@ -68,7 +82,7 @@ static void enable(void)
 }
 
 /* Memory that is registered goes first. */
-static void close_all(void)
+static inline void close_all(void)
 {
 	DO(0, fi_close(&ep->fid));
 	DO(0, fi_close(&av->fid));

@@ -10,7 +10,6 @@ static char buf[4096];
 
 int main(void)
 {
-	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
 	struct fi_efa_wq_attr sq = { 0 }, rq = { 0 };
 	struct fi_efa_cq_attr memory = { 0 };
 	struct fi_efa_mr_attr reach;
@@ -34,7 +33,6 @@ int main(void)
 	TRUE(!memcmp(&qpn, name + 16, 2) && !memcmp(&qkey, name + 20, 4) && ahn != 0xffff);
 	DO(-FI_EINVAL, gda->query_addr(ep, 99, &ahn, &qpn, &qkey));
 	TRUE(gda->get_mr_lkey(mr) != FI_KEY_NOTAVAIL);
-	DO(-FI_EOPNOTSUPP, gda->cq_open_ext(domain, &ca, NULL, &cq, NULL));
 	if (gda->query_qp_wqs(ep, &sq, &rq) == 0) {
 		TRUE(sq.buffer && sq.doorbell && sq.entry_size == 64 && sq.num_entries >= info->tx_attr->size);
 		TRUE(rq.buffer && rq.doorbell && rq.entry_size == 16 && rq.num_entries >= info->rx_attr->size);

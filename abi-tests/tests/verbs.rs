@@ -62,6 +62,13 @@ fn declared_members_are_where_the_libraries_have_them() {
         efadv_ah_attr: comp_mask, ahn => whole;
         efadv_wq_attr: buffer, entry_size, num_entries, doorbell, max_batch, caps => whole;
         efadv_cq_attr: buffer, entry_size, num_entries, doorbell => whole;
+        ibv_cq_init_attr_ex: cqe, cq_context, channel, comp_vector, wc_flags, comp_mask, flags, parent_domain => whole;
+        efadv_cq_init_attr: comp_mask, wc_flags, flags => whole;
+        ibv_comp_cntr: context, handle => whole;
+        ibv_comp_cntr_init_attr: comp_mask, flags => whole;
+        ibv_comp_cntr_caps: max_value, max_counters, supported_qp_attach_ops => whole;
+        ibv_qp_attach_comp_cntr_attr: comp_mask, op_mask => whole;
+        efadv_comp_cntr_init_attr: comp_mask, flags, comp_cntr_ext_mem, err_cntr_ext_mem => whole;
         efadv_mr_attr: ic_id_validity, recv_ic_id, rdma_read_ic_id, rdma_recv_ic_id => whole;
     }
     assert!(n > 100, "only {n} members compared");

@@ -2,6 +2,7 @@
 //! and by write(2). Numbers and layouts are those of `rdma_user_ioctl_cmds.h`, `ib_user_verbs.h` and `efa-abi.h`.
 
 use crate::bytes::{Fields, Filled};
+use crate::counters::{self, Place};
 use crate::device::*;
 use crate::door::{Op, Reply, Request};
 use crate::objects::*;
@@ -16,6 +17,7 @@ const DRIVER: u32 = 17;
 
 /// Objects and methods of the ioctl interface.
 const DEVICE: u16 = 0;
+const COUNTER: u16 = 19;
 const INVOKE_WRITE: u16 = 0;
 /// Attributes of driver data.
 const UHW_IN: u16 = 0x1000;
@@ -58,10 +60,10 @@ impl Call {
 
     fn number(&self, id: u16) -> Answer<u64> {
         let a = self.find(id).ok_or(EINVAL)?;
-        Ok(if a.len == 4 {
-            a.data & 0xffff_ffff
-        } else {
-            a.data
+        Ok(match a.len {
+            1 => a.data & 0xff,
+            4 => a.data & 0xffff_ffff,
+            _ => a.data,
         })
     }
 
@@ -220,6 +222,14 @@ impl Device {
                 let e = self.gid_entry(id)?;
                 call.output(3, &e)?;
             }
+            (DEVICE, 8) => {
+                if self.cfg.no_counters {
+                    return Err(EOPNOTSUPP);
+                }
+                call.output(0, &counters::MAX.to_le_bytes())?;
+                call.output(1, &counters::MAX_VALUE.to_le_bytes())?;
+                call.output(2, &counters::ALL.to_le_bytes())?;
+            }
             // Asynchronous events: there are none, but the descriptor is asked for.
             (16, 0) => {
                 let (ours, theirs) = crate::sock::pair().map_err(|_| ENOMEM)?;
@@ -261,6 +271,10 @@ impl Device {
                     user: call.number(2)?,
                     vector: call.number(4)? as u32,
                     channel: call.find(3).map(|a| a.data as i32),
+                    external: match call.find(10) {
+                        Some(a) => Some((a.data as i32, call.number(11)?, call.number(9)?)),
+                        None => None,
+                    },
                     driver: call.input(UHW_IN)?,
                 };
                 let (handle, entries, driver) = self.create_cq(id, r.pid, &args)?;
@@ -299,6 +313,24 @@ impl Device {
             (4, 1) => {
                 self.destroy_qp(id, call.object(0)?)?;
                 call.output(1, &[0; 4])?;
+            }
+            (4, 2) => {
+                let (qp, counter) = (call.object(0)?, call.object(1)?);
+                self.attach_counter(id, qp, counter, call.number(2)? as u32)?;
+            }
+            (COUNTER, 0) => {
+                let place = |id| Place::of(r.pid, &call.input(id)?);
+                let handle = self.create_counter(id, [place(0x1000)?, place(0x1001)?])?;
+                call.made(0, handle)?;
+            }
+            (COUNTER, 1) => self.destroy_counter(id, call.object(0)?)?,
+            (COUNTER, 2) => {
+                let how = (call.number(1)?, call.number(2)?, call.number(3)?);
+                self.modify_counter(id, call.object(0)?, how)?;
+            }
+            (COUNTER, 3) => {
+                let v = self.read_counter(id, call.object(0)?, call.number(1)?)?;
+                call.output(2, &v.to_le_bytes())?;
             }
             (6, 0) => self.destroy_ah(id, call.object(0)?)?,
             _ => return Err(UNKNOWN),
@@ -477,6 +509,7 @@ impl Device {
                     user: f.u64(8),
                     vector: f.u32(20),
                     channel: (channel >= 0).then_some(channel),
+                    external: None,
                     driver: driver.to_vec(),
                 };
                 let (handle, entries, driver) = self.create_cq(id, pid, &args)?;

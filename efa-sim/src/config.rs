@@ -38,6 +38,12 @@ pub struct Config {
     /// Completion queues cannot notify.
     #[arg(long)]
     pub no_notify: bool,
+    /// Completion queues lie in memory of the adapter's choice.
+    #[arg(long)]
+    pub no_external: bool,
+    /// The adapter counts nothing by itself.
+    #[arg(long)]
+    pub no_counters: bool,
     /// Most entries of a send queue.
     #[arg(long, default_value_t = 4096)]
     pub send_queue: u32,
@@ -97,6 +103,8 @@ impl Config {
             (!self.no_sgid, 3),
             (!self.no_rdma_write, 5),
             (!self.no_unsolicited && !self.no_rdma_write, 6),
+            (!self.no_external, 7),
+            (!self.no_counters, 8),
         ];
         bits.iter().map(|(on, bit)| u32::from(*on) << bit).sum()
     }

@@ -2,7 +2,8 @@
 //! queues and queue pairs. `command` makes and destroys them, `engine` moves packets between them.
 
 use crate::config::Config;
-use crate::shared::{Mapped, Shared};
+use crate::counters::Counter;
+use crate::shared::{Mapping, Shared};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -24,7 +25,7 @@ pub struct Mr {
     pub len: u64,
     pub access: u32,
     /// Of a dma-buf, which is mapped in this process.
-    pub mapped: Option<Mapped>,
+    pub mapped: Option<Mapping>,
 }
 
 /// Bits of [`Mr::access`].
@@ -49,9 +50,24 @@ pub struct Channel {
     pub inode: u64,
 }
 
+/// Where a completion queue is: in memory that the adapter gave, or in a dma-buf.
+pub enum Entries {
+    Own(Rc<Shared>),
+    External(Mapping),
+}
+
+impl Entries {
+    pub fn memory(&self) -> &Mapping {
+        match self {
+            Entries::Own(m) => m,
+            Entries::External(m) => m,
+        }
+    }
+}
+
 /// A completion queue: rings for its sub-queues one after another.
 pub struct Cq {
-    pub ring: Rc<Shared>,
+    pub ring: Entries,
     pub bell: Option<Rc<Shared>>,
     pub entry: usize,
     /// Entries of one sub-queue.
@@ -109,6 +125,8 @@ pub struct Qp {
     pub recv_cq: u32,
     pub sub: (usize, usize),
     pub cap: [u8; 20],
+    /// Counters by handle, with what they count.
+    pub counters: Vec<(u32, u32)>,
 }
 
 /// Names a queue pair.
@@ -132,6 +150,7 @@ pub struct Context {
     pub peers: HashMap<[u8; 16], (u16, u32)>,
     pub cqs: HashMap<u32, Cq>,
     pub qps: HashMap<u32, QpId>,
+    pub counters: HashMap<u32, Counter>,
     pub channels: Vec<Rc<Channel>>,
     /// The program's end of the descriptor for asynchronous events is closed when this is.
     pub events: Vec<OwnedFd>,
@@ -154,6 +173,7 @@ impl Context {
             peers: HashMap::new(),
             cqs: HashMap::new(),
             qps: HashMap::new(),
+            counters: HashMap::new(),
             channels: Vec::new(),
             events: Vec::new(),
             maps: HashMap::new(),

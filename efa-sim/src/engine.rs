@@ -5,6 +5,7 @@
 //! Everything happens in one thread, a little for each queue pair in turn.
 
 use crate::bytes::{Fields, Filled};
+use crate::counters;
 use crate::device::*;
 use crate::shared::{fetch, store};
 use std::collections::VecDeque;
@@ -515,6 +516,21 @@ impl Device {
         e.put(6, &p.req_id_ex);
         let (context, cq, sub) = (qp.context, qp.send_cq, qp.sub.0);
         self.complete(context, cq, sub, e);
+        let what = match p.op {
+            READ => counters::READ,
+            WRITE => counters::WRITE,
+            _ => counters::SEND,
+        };
+        self.count(p.from, what, status == Status::Ok);
+        if status == Status::Ok && p.op != SEND {
+            let what = match p.op {
+                READ => counters::REMOTE_READ,
+                _ => counters::REMOTE_WRITE,
+            };
+            if let Some(adapter) = self.adapter_of(&p.to) {
+                self.count((adapter, p.to_qpn), what, true);
+            }
+        }
     }
 
     fn received(&mut self, to: QpId, p: &Packet, req_id: u16, status: Status, len: usize) {
@@ -530,13 +546,16 @@ impl Device {
         len: usize,
         unsolicited: bool,
     ) {
+        let write = p.op == WRITE;
+        if !write {
+            self.count(to, counters::RECV, status == Status::Ok);
+        }
         let source = self.cfg.gid_of(p.from.0);
         let Some(qp) = self.qps.get(&to) else { return };
         let Some(c) = self.contexts.get(&qp.context) else {
             return;
         };
         let ah = c.peers.get(&source).map_or(UNKNOWN_AH, |(n, _)| *n);
-        let write = p.op == WRITE;
         let imm = u8::from(p.imm.is_some());
         let flags = 2 << 1 | imm << 3 | u8::from(write) << 5 | u8::from(unsolicited) << 7;
         let mut e = Filled::new(32);
@@ -568,7 +587,7 @@ impl Device {
         let flags = Fields(&e.0).u8(3) & !1 | phase;
         e.u8(3, flags);
         let at = (sub * cq.depth + (*put % depth) as usize) * cq.entry;
-        cq.ring.publish(at, &e.0[..cq.entry]);
+        cq.ring.memory().publish(at, &e.0[..cq.entry]);
         *put += 1;
     }
 

@@ -8,6 +8,7 @@
 mod bytes;
 mod command;
 mod config;
+mod counters;
 mod device;
 mod door;
 mod engine;

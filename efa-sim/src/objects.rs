@@ -3,7 +3,7 @@
 
 use crate::bytes::{Fields, Filled};
 use crate::device::*;
-use crate::shared::{fetch, Mapped, Shared, PAGE};
+use crate::shared::{fetch, Mapping, Shared, PAGE};
 use libc::{EBUSY, EFAULT, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP};
 
 /// What a command ends with: a value, or the errno.
@@ -37,6 +37,8 @@ pub struct CqArgs {
     pub user: u64,
     pub vector: u32,
     pub channel: Option<i32>,
+    /// A dma-buf for it: descriptor, offset, length.
+    pub external: Option<(i32, u64, u64)>,
     pub driver: Vec<u8>,
 }
 
@@ -150,7 +152,7 @@ impl Device {
 
     /// A region of a dma-buf: descriptor `fd` of the program, from `offset` on. What is not said here is in `mr`.
     pub fn reg_dmabuf(&mut self, mut mr: Mr, fd: i32, offset: u64) -> Answer<(u32, u32)> {
-        let mapped = Mapped::new(mr.pid, fd, offset, mr.len)?;
+        let mapped = Mapping::of_program(mr.pid, fd, offset, mr.len)?;
         (mr.pid, mr.start) = (std::process::id(), mapped.start());
         mr.mapped = Some(mapped);
         self.enter_mr(mr)
@@ -255,14 +257,24 @@ impl Device {
             None => None,
         };
         let channel = channel.cloned();
-        let (ring, bell) = (Shared::new(bytes)?, Shared::new(PAGE)?);
+        let bell = Shared::new(PAGE)?;
+        let ring = match a.external {
+            Some(_) if self.cfg.no_external => return Err(EOPNOTSUPP),
+            Some((_, _, len)) if len < bytes as u64 => return Err(EINVAL),
+            Some((fd, offset, len)) => {
+                Entries::External(Mapping::of_program(pid, fd, offset, len)?)
+            }
+            None => Entries::Own(Shared::new(bytes)?),
+        };
         let c = self.context(id)?;
         let handle = c.handle();
-        let ring_key = c.offer(&ring, 0, bytes);
         let bell_key = c.offer(&bell, 0, PAGE);
         let mut e = Filled::new(40);
-        e.u32(0, 1).u64(8, ring_key);
-        e.u64(16, bytes.next_multiple_of(PAGE) as u64);
+        e.u32(0, 1);
+        if let Entries::Own(ring) = &ring {
+            e.u64(8, c.offer(ring, 0, bytes));
+            e.u64(16, bytes.next_multiple_of(PAGE) as u64);
+        }
         e.u16(24, handle as u16).u32(28, CQ_BELL as u32);
         e.u64(32, bell_key);
         let q = Cq {
@@ -407,6 +419,7 @@ impl Device {
             recv_cq: a.recv_cq,
             sub,
             cap: a.cap,
+            counters: Vec::new(),
         };
         self.qps.insert((adapter, number), qp);
         Ok((handle, number, e.0))
@@ -419,6 +432,11 @@ impl Device {
             return Ok(());
         };
         let c = self.context(id)?;
+        for (counter, _) in &q.counters {
+            if let Some(n) = c.counters.get_mut(counter) {
+                n.users -= 1;
+            }
+        }
         for cq in [q.send_cq, q.recv_cq] {
             if let Some(cq) = c.cqs.get_mut(&cq) {
                 cq.users -= 1;

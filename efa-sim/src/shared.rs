@@ -4,55 +4,98 @@
 //! programs is copied through the kernel (process_vm_readv(2)), which checks every address: a bad one is an error, as it is to
 //! an adapter.
 
+use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::rc::Rc;
 
-/// An anonymous file, mapped here and by a program.
-pub struct Shared {
-    at: *mut u8,
-    len: usize,
-    file: File,
-}
-
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 
-impl Shared {
-    /// So many bytes, rounded up to pages, all zero.
-    pub fn new(len: usize) -> Result<Rc<Shared>, i32> {
-        let len = len.max(1).next_multiple_of(PAGE);
-        // SAFETY: the name is a C string; the descriptor is owned from here on; the mapping is fresh.
-        unsafe {
-            let fd = libc::memfd_create(c"efa-sim".as_ptr(), libc::MFD_CLOEXEC);
-            if fd < 0 {
-                return Err(libc::ENOMEM);
-            }
-            let file = File::from_raw_fd(fd);
-            file.set_len(len as u64).map_err(|_| libc::ENOMEM)?;
-            let prot = libc::PROT_READ | libc::PROT_WRITE;
-            let at = libc::mmap(core::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd, 0);
-            if at == libc::MAP_FAILED {
-                return Err(libc::ENOMEM);
-            }
-            let at = at.cast();
-            Ok(Rc::new(Shared { at, len, file }))
+/// Memory of a file, mapped in this process until it is dropped.
+pub struct Mapping {
+    at: *mut u8,
+    len: usize,
+    /// What was asked for begins so far behind the first page's beginning.
+    skip: usize,
+}
+
+fn errno(or: i32) -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(or)
+}
+
+impl Mapping {
+    /// `len` bytes from `offset` on of a file that has them. `Err`: the errno.
+    fn new(file: &File, offset: u64, len: usize) -> Result<Mapping, i32> {
+        let skip = offset as usize % PAGE;
+        let len = len.checked_add(skip).ok_or(libc::EINVAL)?;
+        let from = (offset - skip as u64) as libc::off_t;
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping.
+        let at = unsafe {
+            libc::mmap(
+                core::ptr::null_mut(),
+                len,
+                prot,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                from,
+            )
+        };
+        match at {
+            libc::MAP_FAILED => Err(errno(libc::EINVAL)),
+            at => Ok(Mapping {
+                at: at.cast(),
+                len,
+                skip,
+            }),
         }
     }
 
-    /// Its descriptor, for the program.
-    pub fn fd(&self) -> i32 {
-        self.file.as_raw_fd()
+    /// `len` bytes from `offset` on of what a program has open as `fd`: a dma-buf, for an adapter. `Err`: the errno.
+    pub fn of_program(pid: u32, fd: i32, offset: u64, len: u64) -> Result<Mapping, i32> {
+        // SAFETY: numbers are passed; descriptors are owned as they are made.
+        let file = unsafe {
+            let own = |fd: i64| match i32::try_from(fd) {
+                Ok(fd) if fd >= 0 => Ok(File::from_raw_fd(fd)),
+                _ => Err(errno(libc::EBADF)),
+            };
+            let program = own(libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0))?;
+            own(libc::syscall(
+                libc::SYS_pidfd_getfd,
+                program.as_raw_fd(),
+                fd,
+                0,
+            ))?
+        };
+        // Beyond the end of a file there is nothing, and no error before it is touched.
+        // SAFETY: numbers are passed.
+        let ends = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) };
+        if ends < 0 || offset.checked_add(len).is_none_or(|w| w > ends as u64) {
+            return Err(libc::EINVAL);
+        }
+        Mapping::new(
+            &file,
+            offset,
+            usize::try_from(len).map_err(|_| libc::EINVAL)?,
+        )
+    }
+
+    /// Address of the first byte, in this process.
+    pub fn start(&self) -> u64 {
+        (self.at as usize + self.skip) as u64
     }
 
     fn word32(&self, off: usize) -> &AtomicU32 {
+        let off = off + self.skip;
         assert!(off.is_multiple_of(4) && off + 4 <= self.len, "offset {off}");
         // SAFETY: aligned and within the mapping, which lives as long as `self`.
         unsafe { AtomicU32::from_ptr(self.at.add(off).cast()) }
     }
 
     fn word64(&self, off: usize) -> &AtomicU64 {
+        let off = off + self.skip;
         assert!(off.is_multiple_of(8) && off + 8 <= self.len, "offset {off}");
         // SAFETY: as above.
         unsafe { AtomicU64::from_ptr(self.at.add(off).cast()) }
@@ -89,73 +132,47 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped in `new` with this length; nothing refers to it any more.
         unsafe { libc::munmap(self.at.cast(), self.len) };
     }
 }
 
-/// Bytes of a file that a program has open, mapped here: what a dma-buf is to an adapter.
-pub struct Mapped {
-    at: *mut libc::c_void,
-    len: usize,
-    skip: usize,
+/// An anonymous file, mapped here and by a program.
+pub struct Shared {
+    memory: Mapping,
+    file: File,
 }
 
-impl Mapped {
-    /// `len` bytes from `offset` on of descriptor `fd` of a program. `Err`: the errno.
-    pub fn new(pid: u32, fd: i32, offset: u64, len: u64) -> Result<Mapped, i32> {
-        let skip = offset as usize % PAGE;
-        let len = usize::try_from(len).map_err(|_| libc::EINVAL)?;
-        let len = len.checked_add(skip).ok_or(libc::EINVAL)?;
-        let errno = || std::io::Error::last_os_error().raw_os_error();
-        // SAFETY: numbers are passed; the descriptors are owned as they are made; the mapping is fresh.
-        unsafe {
-            let own = |fd: i64| match i32::try_from(fd) {
-                Ok(fd) if fd >= 0 => Ok(File::from_raw_fd(fd)),
-                _ => Err(errno().unwrap_or(libc::EBADF)),
-            };
-            let program = own(libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0))?;
-            let file = own(libc::syscall(
-                libc::SYS_pidfd_getfd,
-                program.as_raw_fd(),
-                fd,
-                0,
-            ))?;
-            // Beyond the end of a file there is nothing, and no error before it is touched.
-            let ends = libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END);
-            let wanted = (offset - skip as u64).checked_add(len as u64);
-            if ends < 0 || wanted.is_none_or(|w| w > ends as u64) {
-                return Err(libc::EINVAL);
+impl Shared {
+    /// So many bytes, rounded up to pages, all zero.
+    pub fn new(len: usize) -> Result<Rc<Shared>, i32> {
+        let len = len.max(1).next_multiple_of(PAGE);
+        // SAFETY: the name is a C string; the descriptor is owned from here on.
+        let file = unsafe {
+            let fd = libc::memfd_create(c"efa-sim".as_ptr(), libc::MFD_CLOEXEC);
+            if fd < 0 {
+                return Err(libc::ENOMEM);
             }
-            let prot = libc::PROT_READ | libc::PROT_WRITE;
-            let from = (offset - skip as u64) as libc::off_t;
-            let at = libc::mmap(
-                core::ptr::null_mut(),
-                len,
-                prot,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                from,
-            );
-            if at == libc::MAP_FAILED {
-                return Err(errno().unwrap_or(libc::EINVAL));
-            }
-            Ok(Mapped { at, len, skip })
-        }
+            File::from_raw_fd(fd)
+        };
+        file.set_len(len as u64).map_err(|_| libc::ENOMEM)?;
+        let memory = Mapping::new(&file, 0, len).map_err(|_| libc::ENOMEM)?;
+        Ok(Rc::new(Shared { memory, file }))
     }
 
-    /// Address of the first byte, in this process.
-    pub fn start(&self) -> u64 {
-        (self.at as usize + self.skip) as u64
+    /// Its descriptor, for the program.
+    pub fn fd(&self) -> i32 {
+        self.file.as_raw_fd()
     }
 }
 
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length; nothing refers to it any more.
-        unsafe { libc::munmap(self.at, self.len) };
+impl Deref for Shared {
+    type Target = Mapping;
+
+    fn deref(&self) -> &Mapping {
+        &self.memory
     }
 }
 

@@ -4,12 +4,15 @@
 //! that drive them by themselves. On an adapter without such things (the software's, or with older libraries) the answer is
 //! `FI_EOPNOTSUPP`, or `FI_ENOSYS` for a region.
 
+use super::domain::of;
 use super::ep::ep;
 use super::mr;
 use super::object::guard_int;
-use super::queues::cq;
+use super::queues::{cq, external_cntr, external_cq};
 use crate::core::Result;
-use crate::prov::efa::domain::{Poster, QueueMemory};
+use crate::prov::efa::cntr::Cntr;
+use crate::prov::efa::cq::Cq;
+use crate::prov::efa::domain::{CounterPlaces, Poster, QueueMemory, QueuePlace};
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 
@@ -105,14 +108,65 @@ unsafe extern "C" fn query_cq(q: *mut fid_cq, out: *mut fi_efa_cq_attr) -> c_int
     })
 }
 
+/// Entries of a queue whose size was left open.
+const QUEUE_SIZE: usize = 1024;
+
+/// `FI_EINVAL` without memory, `FI_ENOSYS` for a wait object: nobody can wait for what a device reads.
+fn queue_place(
+    attr: &fi_cq_attr,
+    init: &fi_efa_cq_init_attr,
+) -> Result<(fi_cq_format, QueuePlace)> {
+    let m = init.ext_mem_dmabuf;
+    if attr.wait_obj != FI_WAIT_NONE {
+        crate::warn_log!(
+            FI_LOG_CQ,
+            "cq_open_ext: wait_obj {}: wanted FI_WAIT_NONE",
+            attr.wait_obj
+        );
+        return Err(FI_ENOSYS);
+    }
+    if init.flags != FI_EFA_CQ_INIT_FLAGS_EXT_MEM_DMABUF as u64 || m.length == 0 {
+        crate::warn_log!(
+            FI_LOG_CQ,
+            "cq_open_ext: flags {:#x}, length {}: wanted FI_EFA_CQ_INIT_FLAGS_EXT_MEM_DMABUF and memory",
+            init.flags,
+            m.length
+        );
+        return Err(FI_EINVAL);
+    }
+    let place = QueuePlace {
+        at: m.buffer as usize,
+        len: m.length,
+        offset: m.offset,
+        fd: m.fd,
+    };
+    Ok((super::queues::cq_format(attr)?, place))
+}
+
 unsafe extern "C" fn cq_open_ext(
-    _: *mut fid_domain,
-    _: *mut fi_cq_attr,
-    _: *mut fi_efa_cq_init_attr,
-    _: *mut *mut fid_cq,
-    _: *mut c_void,
+    d: *mut fid_domain,
+    attr: *mut fi_cq_attr,
+    init: *mut fi_efa_cq_init_attr,
+    out: *mut *mut fid_cq,
+    context: *mut c_void,
 ) -> c_int {
-    -FI_EOPNOTSUPP
+    guard_int("cq_open_ext", || {
+        // SAFETY: `d` is a domain of ours; the attributes are NULL or valid.
+        let (domain, attr, init) = unsafe { (of(d)?, attr.as_ref(), init.as_ref()) };
+        let (Some(attr), Some(init), false) = (attr, init, out.is_null()) else {
+            return Err(FI_EINVAL);
+        };
+        let (format, place) = queue_place(attr, init)?;
+        let entries = match attr.size {
+            0 => QUEUE_SIZE,
+            n => n.min(u32::MAX as usize),
+        };
+        let q = Cq::new(format, entries, FI_WAIT_NONE)?;
+        let id = domain.open_external_cq(q, entries, &place)?;
+        // SAFETY: `out` is a place for a pointer.
+        unsafe { *out = external_cq((domain, id), format, place.at != 0, context) };
+        Ok(())
+    })
 }
 
 unsafe extern "C" fn get_mr_lkey(m: *mut fid_mr) -> u64 {
@@ -122,14 +176,77 @@ unsafe extern "C" fn get_mr_lkey(m: *mut fid_mr) -> u64 {
     key.map_or(FI_KEY_NOTAVAIL, u64::from)
 }
 
+/// Where the numbers shall be. `FI_EINVAL` for a place of an unknown kind, or without memory.
+fn counter_places(init: &fi_efa_comp_cntr_init_attr) -> Result<CounterPlaces> {
+    const COMP: u32 = FI_EFA_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM as u32;
+    const ERR: u32 = FI_EFA_COMP_CNTR_INIT_WITH_ERR_EXTERNAL_MEM as u32;
+    if init.comp_mask != 0 || init.flags & !(COMP | ERR) != 0 {
+        crate::warn_log!(
+            FI_LOG_CNTR,
+            "cntr_open_ext: comp_mask {:#x}, flags {:#x}: wanted 0, and bits of {:#x}",
+            init.comp_mask,
+            init.flags,
+            COMP | ERR
+        );
+        return Err(FI_EINVAL);
+    }
+    let place = |bit, m: fi_efa_memory_location| {
+        if init.flags & bit == 0 {
+            return Ok(None);
+        }
+        match m.r#type.into() {
+            FI_EFA_MEMORY_LOCATION_VA if !m.ptr.is_null() => Ok(Some(m)),
+            FI_EFA_MEMORY_LOCATION_DMABUF => Ok(Some(m)),
+            t => {
+                crate::warn_log!(
+                    FI_LOG_CNTR,
+                    "cntr_open_ext: memory of type {t} at {:?}: wanted FI_EFA_MEMORY_LOCATION_VA with an address, or \
+                     FI_EFA_MEMORY_LOCATION_DMABUF",
+                    m.ptr
+                );
+                Err(FI_EINVAL)
+            }
+        }
+    };
+    Ok([
+        place(COMP, init.comp_cntr_ext_mem)?,
+        place(ERR, init.err_cntr_ext_mem)?,
+    ])
+}
+
 unsafe extern "C" fn cntr_open_ext(
-    _: *mut fid_domain,
-    _: *mut fi_cntr_attr,
-    _: *mut *mut fid_cntr,
-    _: *mut c_void,
-    _: *mut fi_efa_comp_cntr_init_attr,
+    d: *mut fid_domain,
+    attr: *mut fi_cntr_attr,
+    out: *mut *mut fid_cntr,
+    context: *mut c_void,
+    init: *mut fi_efa_comp_cntr_init_attr,
 ) -> c_int {
-    -FI_EOPNOTSUPP
+    guard_int("cntr_open_ext", || {
+        // SAFETY: `d` is a domain of ours; the attributes are NULL or valid.
+        let (domain, attr, init) = unsafe { (of(d)?, attr.as_ref(), init.as_ref()) };
+        let (Some(init), false) = (init, out.is_null()) else {
+            return Err(FI_EINVAL);
+        };
+        let places = counter_places(init)?;
+        let (events, wait, flags) = attr.map_or((FI_CNTR_EVENTS_COMP, FI_WAIT_UNSPEC, 0), |a| {
+            (a.events, a.wait_obj, a.flags)
+        });
+        let known = events == FI_CNTR_EVENTS_COMP || events == FI_CNTR_EVENTS_BYTES;
+        if !known || !matches!(wait, FI_WAIT_NONE | FI_WAIT_UNSPEC) || flags != 0 {
+            crate::warn_log!(
+                FI_LOG_CNTR,
+                "cntr_open_ext: events {events}, wait_obj {wait}, flags {flags:#x}: wanted FI_CNTR_EVENTS_COMP or _BYTES, \
+                 FI_WAIT_NONE or _UNSPEC, 0"
+            );
+            return Err(FI_EOPNOTSUPP);
+        }
+        // Nobody is woken by an adapter that counts: who waits polls.
+        let c = Cntr::new(events, FI_WAIT_NONE)?;
+        let id = domain.open_external_cntr(c, &places)?;
+        // SAFETY: `out` is a place for a pointer.
+        unsafe { *out = external_cntr(domain, id, context) };
+        Ok(())
+    })
 }
 
 /// "efa gda ops"

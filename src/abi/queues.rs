@@ -30,6 +30,18 @@ pub struct CqBody {
 }
 
 impl CqBody {
+    fn new(domain: &Arc<Domain>, id: u32, format: fi_cq_format) -> CqBody {
+        CqBody {
+            domain: Arc::clone(domain),
+            id,
+            step: entry_size(format),
+            threshold: false,
+            set: None,
+            last_error: Vec::new(),
+            last_errno: 0,
+        }
+    }
+
     fn out(&self, buf: *mut c_void, src: *mut fi_addr_t) -> Out {
         let (buf, step) = (buf.cast(), self.step);
         Out { buf, step, src }
@@ -91,6 +103,29 @@ pub unsafe fn cq<'a>(q: *mut fid_cq) -> Result<&'a mut CqBody> {
     unsafe { body::<fid_cq, CqBody>(q) }
 }
 
+/// The format that attributes ask for. `FI_EINVAL` for an unknown one, `FI_EBADFLAGS` for flags.
+pub fn cq_format(attr: &fi_cq_attr) -> Result<fi_cq_format> {
+    if attr.flags & !FI_AFFINITY != 0 {
+        crate::warn_log!(
+            FI_LOG_CQ,
+            "fi_cq_open: flags {:#x}: wanted none",
+            attr.flags
+        );
+        return Err(FI_EBADFLAGS);
+    }
+    match attr.format {
+        FI_CQ_FORMAT_UNSPEC => Ok(FI_CQ_FORMAT_CONTEXT),
+        f @ FI_CQ_FORMAT_CONTEXT..=FI_CQ_FORMAT_TAGGED => Ok(f),
+        f => {
+            crate::warn_log!(
+                FI_LOG_CQ,
+                "fi_cq_open: format {f}: wanted FI_CQ_FORMAT_CONTEXT to _TAGGED"
+            );
+            Err(FI_EINVAL)
+        }
+    }
+}
+
 pub unsafe extern "C" fn cq_open(
     d: *mut fid_domain,
     attr: *mut fi_cq_attr,
@@ -104,25 +139,7 @@ pub unsafe extern "C" fn cq_open(
         // SAFETY: `d` is a domain of ours; the attributes are NULL or valid.
         let (domain, attr) = unsafe { (dom::of(d)?, attr.as_mut()) };
         let attr = attr.ok_or(FI_EINVAL)?;
-        let format = match attr.format {
-            FI_CQ_FORMAT_UNSPEC => FI_CQ_FORMAT_CONTEXT,
-            f @ FI_CQ_FORMAT_CONTEXT..=FI_CQ_FORMAT_TAGGED => f,
-            f => {
-                crate::warn_log!(
-                    FI_LOG_CQ,
-                    "fi_cq_open: format {f}: wanted FI_CQ_FORMAT_CONTEXT to _TAGGED"
-                );
-                return Err(FI_EINVAL);
-            }
-        };
-        if attr.flags & !FI_AFFINITY != 0 {
-            crate::warn_log!(
-                FI_LOG_CQ,
-                "fi_cq_open: flags {:#x}: wanted none",
-                attr.flags
-            );
-            return Err(FI_EBADFLAGS);
-        }
+        let format = cq_format(attr)?;
         wait_obj("fi_cq_open", attr.wait_obj, &WAITS)?;
         if attr.wait_cond > FI_CQ_COND_THRESHOLD {
             return Err(FI_EINVAL);
@@ -145,23 +162,31 @@ pub unsafe extern "C" fn cq_open(
         if let Some((set, fd)) = &watch {
             set.add(*fd, Member::Cq(Arc::clone(domain), id));
         }
-        let f = fid_cq {
-            fid: new_fid(FI_CLASS_CQ, context, &CQ_FI_OPS),
-            ops: table(&CQ_OPS),
-        };
-        let b = CqBody {
-            domain: Arc::clone(domain),
-            id,
-            step: entry_size(format),
-            threshold: attr.wait_cond == FI_CQ_COND_THRESHOLD,
-            set: watch,
-            last_error: Vec::new(),
-            last_errno: 0,
-        };
+        let mut b = CqBody::new(domain, id, format);
+        b.threshold = attr.wait_cond == FI_CQ_COND_THRESHOLD;
+        b.set = watch;
         // SAFETY: `out` is a place for a pointer.
-        unsafe { *out = hand_out(f, b) };
+        unsafe { *out = hand_out(cq_fid(context, &CQ_OPS), b) };
         Ok(())
     })
+}
+
+fn cq_fid(context: *mut c_void, ops: &'static fi_ops_cq) -> fid_cq {
+    fid_cq {
+        fid: new_fid(FI_CLASS_CQ, context, &CQ_FI_OPS),
+        ops: table(ops),
+    }
+}
+
+/// The handle of a queue in memory of the application's, which the process can read, or not.
+pub fn external_cq(
+    (domain, id): (&Arc<Domain>, u32),
+    format: fi_cq_format,
+    read: bool,
+    context: *mut c_void,
+) -> *mut fid_cq {
+    let ops = if read { &CQ_OPS } else { &UNREAD_CQ_OPS };
+    hand_out(cq_fid(context, ops), CqBody::new(domain, id, format))
 }
 
 unsafe extern "C" fn cq_close(f: *mut fid) -> c_int {
@@ -448,6 +473,50 @@ static CQ_OPS: fi_ops_cq = fi_ops_cq {
     export_xpu: None,
 };
 
+unsafe extern "C" fn no_read(_: *mut fid_cq, _: *mut c_void, _: usize) -> isize {
+    -(FI_ENOSYS as isize)
+}
+unsafe extern "C" fn no_readfrom(
+    _: *mut fid_cq,
+    _: *mut c_void,
+    _: usize,
+    _: *mut fi_addr_t,
+) -> isize {
+    -(FI_ENOSYS as isize)
+}
+unsafe extern "C" fn no_readerr(_: *mut fid_cq, _: *mut fi_cq_err_entry, _: u64) -> isize {
+    -(FI_ENOSYS as isize)
+}
+unsafe extern "C" fn no_sread(
+    _: *mut fid_cq,
+    _: *mut c_void,
+    _: usize,
+    _: *const c_void,
+    _: c_int,
+) -> isize {
+    -(FI_ENOSYS as isize)
+}
+unsafe extern "C" fn no_sreadfrom(
+    _: *mut fid_cq,
+    _: *mut c_void,
+    _: usize,
+    _: *mut fi_addr_t,
+    _: *const c_void,
+    _: c_int,
+) -> isize {
+    -(FI_ENOSYS as isize)
+}
+
+/// Of a queue that a device reads, in memory that the process does not see.
+static UNREAD_CQ_OPS: fi_ops_cq = fi_ops_cq {
+    read: Some(no_read),
+    readfrom: Some(no_readfrom),
+    readerr: Some(no_readerr),
+    sread: Some(no_sread),
+    sreadfrom: Some(no_sreadfrom),
+    ..CQ_OPS
+};
+
 /// fi_trywait(3) on a completion queue: `FI_EAGAIN` when it must be read first.
 ///
 /// # Safety
@@ -508,23 +577,29 @@ pub unsafe extern "C" fn cntr_open(
         if let Some((set, fd)) = &watch {
             set.add(*fd, Member::Cntr(Arc::clone(domain), id));
         }
-        let f = fid_cntr {
-            fid: new_fid(FI_CLASS_CNTR, context, &CNTR_FI_OPS),
-            ops: table(&CNTR_OPS),
-        };
         // SAFETY: `out` is a place for a pointer.
-        unsafe {
-            *out = hand_out(
-                f,
-                CntrBody {
-                    domain: Arc::clone(domain),
-                    id,
-                    set: watch,
-                },
-            )
-        };
+        unsafe { *out = new_cntr(domain, id, context, watch) };
         Ok(())
     })
+}
+
+fn new_cntr(
+    domain: &Arc<Domain>,
+    id: u32,
+    context: *mut c_void,
+    set: Option<(Arc<WaitBody>, i32)>,
+) -> *mut fid_cntr {
+    let f = fid_cntr {
+        fid: new_fid(FI_CLASS_CNTR, context, &CNTR_FI_OPS),
+        ops: table(&CNTR_OPS),
+    };
+    let domain = Arc::clone(domain);
+    hand_out(f, CntrBody { domain, id, set })
+}
+
+/// The handle of a counter of the adapter's.
+pub fn external_cntr(domain: &Arc<Domain>, id: u32, context: *mut c_void) -> *mut fid_cntr {
+    new_cntr(domain, id, context, None)
 }
 
 unsafe extern "C" fn cntr_close(f: *mut fid) -> c_int {
@@ -568,11 +643,11 @@ static CNTR_FI_OPS: fi_ops = ops(cntr_close, no_bind, cntr_control);
 
 /// # Safety
 /// `c` is NULL or a counter of ours.
-unsafe fn change(call: &str, c: *mut fid_cntr, f: impl FnOnce(&mut Cntr)) -> c_int {
+unsafe fn change(call: &str, c: *mut fid_cntr, errors: bool, set: bool, n: u64) -> c_int {
     guard_int(call, || {
         // SAFETY: as promised by the caller.
         let b = unsafe { cntr(c)? };
-        b.domain.with_cntr(b.id, f)
+        b.domain.with_cntr(b.id, |c| c.change(errors, set, n))?
     })
 }
 
@@ -591,27 +666,27 @@ unsafe fn value(c: *mut fid_cntr, f: impl FnOnce(&mut Cntr) -> u64) -> u64 {
 
 unsafe extern "C" fn cntr_read(c: *mut fid_cntr) -> u64 {
     // SAFETY: as promised by our caller.
-    unsafe { value(c, |c| c.value) }
+    unsafe { value(c, |c| c.value()) }
 }
 unsafe extern "C" fn cntr_readerr(c: *mut fid_cntr) -> u64 {
     // SAFETY: as promised by our caller.
-    unsafe { value(c, |c| c.errors) }
+    unsafe { value(c, |c| c.errors()) }
 }
 unsafe extern "C" fn cntr_add(c: *mut fid_cntr, n: u64) -> c_int {
     // SAFETY: as promised by our caller.
-    unsafe { change("fi_cntr_add", c, |c| c.add(n)) }
+    unsafe { change("fi_cntr_add", c, false, false, n) }
 }
 unsafe extern "C" fn cntr_set(c: *mut fid_cntr, n: u64) -> c_int {
     // SAFETY: as promised by our caller.
-    unsafe { change("fi_cntr_set", c, |c| c.set(n)) }
+    unsafe { change("fi_cntr_set", c, false, true, n) }
 }
 unsafe extern "C" fn cntr_adderr(c: *mut fid_cntr, n: u64) -> c_int {
     // SAFETY: as promised by our caller.
-    unsafe { change("fi_cntr_adderr", c, |c| c.add_error(n)) }
+    unsafe { change("fi_cntr_adderr", c, true, false, n) }
 }
 unsafe extern "C" fn cntr_seterr(c: *mut fid_cntr, n: u64) -> c_int {
     // SAFETY: as promised by our caller.
-    unsafe { change("fi_cntr_seterr", c, |c| c.set_errors(n)) }
+    unsafe { change("fi_cntr_seterr", c, true, true, n) }
 }
 unsafe extern "C" fn cntr_wait(c: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int {
     guard_int("fi_cntr_wait", || {
@@ -640,6 +715,6 @@ static CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
 pub unsafe fn trywait_cntr(c: *mut fid_cntr) -> Result<()> {
     // SAFETY: as promised by the caller.
     let b = unsafe { cntr(c)? };
-    let errors = b.domain.with_cntr(b.id, |c| c.errors)?;
+    let errors = b.domain.with_cntr(b.id, |c| c.errors())?;
     b.domain.arm_cntr(b.id, u64::MAX, errors).map(|_| ())
 }

@@ -70,7 +70,7 @@ unsafe extern "C" fn poll_add(p: *mut fid_poll, f: *mut fid, flags: u64) -> c_in
                 FI_CLASS_CQ => 0,
                 FI_CLASS_CNTR => {
                     let c = cntr(f.cast())?;
-                    c.domain.with_cntr(c.id, |c| c.value)?
+                    c.domain.with_cntr(c.id, |c| c.value())?
                 }
                 _ => return Err(FI_EINVAL),
             };
@@ -109,7 +109,7 @@ unsafe extern "C" fn poll(p: *mut fid_poll, contexts: *mut *mut c_void, count: c
                     let c = cntr(f.cast())?;
                     let now = c
                         .domain
-                        .with_cntr(c.id, |c| c.value.wrapping_add(c.errors))?;
+                        .with_cntr(c.id, |c| c.value().wrapping_add(c.errors()))?;
                     core::mem::replace(seen, now) != now
                 };
                 if news && n < count as isize {
@@ -257,7 +257,7 @@ unsafe extern "C" fn wait(w: *mut fid_wait, timeout: c_int) -> c_int {
                 let armed = match m {
                     Member::Cq(d, id) => d.arm_cq(id),
                     Member::Cntr(d, id) => {
-                        let (value, errors) = d.with_cntr(id, |c| (c.value, c.errors))?;
+                        let (value, errors) = d.with_cntr(id, |c| (c.value(), c.errors()))?;
                         d.arm_cntr(id, value + 1, errors)
                     }
                 };

@@ -1,7 +1,9 @@
 //! Whichever adapter a domain has: a real one or the software's. One match a call, no dynamic dispatch.
 
 use super::soft::{Naming, SoftDevice, SoftQp};
-use super::verbs::{adapters, VerbsDevice, VerbsQp};
+use super::verbs::{
+    adapters, CounterPlaces, ExternalCounter, ExternalQueue, QueuePlace, VerbsDevice, VerbsQp,
+};
 use super::{
     Device, DeviceAttr, Directory, DmaBuf, Events, Payload, QpAddr, QueuePair, RawQp, Remote,
     Status,
@@ -85,6 +87,27 @@ impl Dev {
         Ok(Dev::Soft(dev))
     }
 
+    /// A completion queue in memory of the application's. `FI_EOPNOTSUPP` where the adapter has no such things, `FI_EINVAL`.
+    pub fn open_queue(&self, entries: usize, place: &QueuePlace) -> Result<ExternalQueue> {
+        match self {
+            Dev::Soft(_) => no_hardware("cq_open_ext"),
+            Dev::Verbs(d) => d.open_queue(entries, place),
+        }
+    }
+
+    /// A counter of the adapter's, of operations or of `bytes`, that shall count to `most`. As above.
+    pub fn open_counter(
+        &self,
+        places: &CounterPlaces,
+        bytes: bool,
+        most: u64,
+    ) -> Result<ExternalCounter> {
+        match self {
+            Dev::Soft(_) => no_hardware("cntr_open_ext"),
+            Dev::Verbs(d) => d.open_counter(places, bytes, most),
+        }
+    }
+
     /// Tells `to` of all regions from now on.
     pub fn publish(&mut self, to: Arc<dyn Directory>) {
         match self {
@@ -92,6 +115,14 @@ impl Dev {
             Dev::Verbs(d) => d.publish(to),
         }
     }
+}
+
+fn no_hardware<T>(call: &str) -> Result<T> {
+    crate::warn_log!(
+        FI_LOG_DOMAIN,
+        "{call}: this is the software adapter: wanted an EFA adapter"
+    );
+    Err(FI_EOPNOTSUPP)
 }
 
 /// The same call of whichever it is.

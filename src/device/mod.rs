@@ -22,6 +22,8 @@ pub mod wait;
 use crate::core::Result;
 use crate::hmem::UserMem;
 use crate::types::FI_ENOSYS;
+use std::sync::Arc;
+use verbs::{ExternalCounter, ExternalQueue};
 
 /// Where a queue pair is found: the raw EFA address without padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -84,6 +86,8 @@ pub struct Raw {
     pub rnr_limit: bool,
     /// Wider work requests, where the adapter has them.
     pub wide: Option<Wide>,
+    /// How far its own counters count; 0 where it has none.
+    pub counts_to: u64,
 }
 
 /// Work requests that more bytes go with, writes among them. There is room for fewer.
@@ -94,7 +98,7 @@ pub struct Wide {
 }
 
 /// A queue pair for an application that sees the adapter's own work requests.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Default)]
 pub struct RawQp {
     /// Its number; 0 lets the adapter choose.
     pub qpn: u16,
@@ -106,6 +110,10 @@ pub struct RawQp {
     pub inline: usize,
     /// How often the adapter tries again where a peer has no receive: 0 to 6 times, 7 without end.
     pub rnr_retry: u8,
+    /// Where completions of sends and of receives go instead of a queue of its own.
+    pub queues: [Option<Arc<ExternalQueue>>; 2],
+    /// What counts its operations, and which kinds.
+    pub counters: Vec<(Arc<ExternalCounter>, u32)>,
 }
 
 /// What an adapter does by itself.

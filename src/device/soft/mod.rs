@@ -181,6 +181,7 @@ impl SoftDevice {
                 // A message waits for its receive.
                 rnr_limit: true,
                 wide: None,
+                counts_to: 0,
             },
             identity: None,
         };

@@ -145,6 +145,8 @@ unsafe fn describe(
             rnr_limit: caps(CAP_RNR_RETRY),
             // SAFETY: as promised by the caller.
             wide: unsafe { wide(lib, context, &limits, pieces) },
+            // SAFETY: as above.
+            counts_to: unsafe { counts_to(lib, context, &limits) },
         },
         identity: Some(Identity {
             vendor: d.vendor_id,
@@ -190,6 +192,24 @@ unsafe fn wide(
         inline: limits.inline_buf_size_ex.into(),
         sends: most.min(super::RAW_SENDS),
     })
+}
+
+/// How far the adapter's counters count; 0 where it has none, or the libraries know of none.
+///
+/// # Safety
+/// `context` is open.
+unsafe fn counts_to(lib: &Lib, context: *mut ibv_context, limits: &efadv_device_attr) -> u64 {
+    let mut caps = ibv_comp_cntr_caps::default();
+    match &lib.counters {
+        Some(c) if limits.device_caps & CAP_COUNTERS != 0 => {
+            // SAFETY: as promised by the caller; the answer has its place.
+            match unsafe { (c.caps)(context, &mut caps, size_of::<ibv_comp_cntr_caps>()) } {
+                0 => caps.max_value,
+                _ => 0,
+            }
+        }
+        _ => 0,
+    }
 }
 
 fn root() -> PathBuf {

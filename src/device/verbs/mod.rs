@@ -4,9 +4,10 @@
 //! registered memory (`mem`) and address handles. `rings` drives the adapter's queues in place, where libefa gives them
 //! out; otherwise calls of libibverbs do. `qp` is a queue pair: packets are copied into registered slots (`pool`) for
 //! sending and taken out of posted ones when they arrive; reads and writes go straight to memory where it is
-//! registered.
+//! registered. `external` is queues and counters in memory of the application's.
 
 mod cqe;
+mod external;
 mod list;
 mod mem;
 mod pool;
@@ -20,6 +21,7 @@ use crate::core::Result;
 use crate::hmem::UserMem;
 use crate::types::*;
 pub use cqe::Cqe;
+pub use external::{count, CounterPlaces, ExternalCounter, ExternalQueue, QueuePlace};
 pub use list::adapters;
 use list::Adapter;
 use mem::Memory;
@@ -131,6 +133,21 @@ impl VerbsDevice {
         })))
     }
 
+    /// A completion queue in memory of the application's. `FI_EOPNOTSUPP`, `FI_EINVAL`.
+    pub fn open_queue(&self, entries: usize, place: &QueuePlace) -> Result<ExternalQueue> {
+        ExternalQueue::open(&self.0, entries, place)
+    }
+
+    /// A counter of the adapter's, of operations or of `bytes`, that shall count to `most`. `FI_EOPNOTSUPP`, `FI_EINVAL`.
+    pub fn open_counter(
+        &self,
+        places: &CounterPlaces,
+        bytes: bool,
+        most: u64,
+    ) -> Result<ExternalCounter> {
+        ExternalCounter::open(&self.0, places, bytes, most)
+    }
+
     /// Tells `to` of all regions from now on.
     pub fn publish(&mut self, to: Arc<dyn Directory>) {
         self.0.memory.publish(to);
@@ -157,6 +174,7 @@ impl Device for VerbsDevice {
             unsolicited: true,
             inline: 0,
             rnr_retry: 7,
+            ..RawQp::default()
         };
         VerbsQp::open(Arc::clone(&self.0), Mode::Packets, &wanted)
     }

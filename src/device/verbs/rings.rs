@@ -7,6 +7,7 @@
 
 use super::cqe::Cqe;
 use super::sys::*;
+use crate::device::QueueMemory;
 use core::mem::zeroed;
 use core::ptr::null_mut;
 use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering::*};
@@ -109,19 +110,67 @@ fn store_fence() {
     fence(Release);
 }
 
+/// A completion queue in memory, as its reader sees it.
+pub struct Completions {
+    at: *mut u8,
+    /// Bytes of an entry, as a power of two.
+    shift: u32,
+    mask: u32,
+    /// Completions taken, ever.
+    taken: u32,
+}
+
+impl Completions {
+    /// `None` for a queue that the process does not see, or of a kind that is not known here.
+    ///
+    /// # Safety
+    /// The memory stays while the value is used.
+    pub unsafe fn of(c: &efadv_cq_attr) -> Option<Completions> {
+        let known = matches!(c.entry_size, 16 | 32)
+            && c.num_entries.is_power_of_two()
+            && !c.buffer.is_null();
+        known.then_some(Completions {
+            at: c.buffer,
+            shift: c.entry_size.trailing_zeros(),
+            mask: c.num_entries.wrapping_sub(1),
+            taken: 0,
+        })
+    }
+
+    /// Takes the next one: which queue pair it is of, and what it tells.
+    #[inline(always)]
+    pub fn next(&mut self) -> Option<(u16, Cqe)> {
+        let slot = (self.taken & self.mask) as usize;
+        let odd = self.taken & (self.mask + 1) != 0;
+        let word = |i: usize| {
+            // SAFETY: the slot lies in the mapped queue, and entries are multiples of 8 bytes.
+            let p = unsafe { self.at.add((slot << self.shift) + 8 * i) };
+            // SAFETY: aligned; the adapter writes to it, the process does not.
+            unsafe { AtomicU64::from_ptr(p.cast()) }
+        };
+        let first = word(0).load(Acquire);
+        if (first >> 24) & 1 == u64::from(odd) {
+            return None;
+        }
+        self.taken = self.taken.wrapping_add(1);
+        let third = match self.shift {
+            0..=4 => 0,
+            _ => word(2).load(Relaxed),
+        };
+        let c = Cqe::new([first, word(1).load(Relaxed), third]);
+        Some(((first >> 32) as u16, c))
+    }
+}
+
 /// See the module text.
 pub struct Rings {
     sq: Queue,
     /// Its entries are wide.
     wide: bool,
     rq: Queue,
-    cq: *mut u8,
+    done: Completions,
     cq_doorbell: *mut u32,
-    /// Bytes of an entry, as a power of two.
-    cq_shift: u32,
-    cq_mask: u32,
-    /// Completions taken, ever, and events heard.
-    taken: u32,
+    /// Events heard.
     heard: u32,
     qpn: u16,
 }
@@ -187,24 +236,42 @@ fn remote_len(bytes: u32, w: &SendWqe) -> u64 {
     u64::from(bytes) | u64::from(w.remote.1) << 32
 }
 
-/// Where the queues of a queue pair and its completion queue are, when the libraries say so.
+/// Where a completion queue is, when libefa says so.
 ///
 /// # Safety
-/// Both are open.
-pub unsafe fn query(
-    lib: &Lib,
-    qp: *mut ibv_qp,
-    cq: *mut ibv_cq,
-) -> Option<(efadv_wq_attr, efadv_wq_attr, efadv_cq_attr)> {
-    let (wqs, of) = (lib.efadv_query_qp_wqs?, lib.efadv_query_cq?);
-    // SAFETY: as promised by the caller; the answers have places of the right type.
+/// It is open.
+pub unsafe fn query_cq(lib: &Lib, cq: *mut ibv_cq) -> Option<efadv_cq_attr> {
+    let of = lib.efadv_query_cq?;
+    // SAFETY: as promised by the caller; the answer has a place of the right type, of which zero is a value.
+    unsafe {
+        let mut c: efadv_cq_attr = zeroed();
+        let told = of(cq, &mut c, size_of::<efadv_cq_attr>() as u32) == 0;
+        told.then_some(c)
+    }
+}
+
+/// Where the queues of a queue pair are, of sends and of receives.
+///
+/// # Safety
+/// It is open.
+pub unsafe fn query_wqs(lib: &Lib, qp: *mut ibv_qp) -> Option<[efadv_wq_attr; 2]> {
+    let of = lib.efadv_query_qp_wqs?;
+    // SAFETY: as above.
     unsafe {
         let (mut sq, mut rq): (efadv_wq_attr, efadv_wq_attr) = (zeroed(), zeroed());
-        let mut c: efadv_cq_attr = zeroed();
         let len = size_of::<efadv_wq_attr>() as u32;
-        let told = wqs(qp, &mut sq, &mut rq, len) == 0
-            && of(cq, &mut c, size_of::<efadv_cq_attr>() as u32) == 0;
-        told.then_some((sq, rq, c))
+        (of(qp, &mut sq, &mut rq, len) == 0).then_some([sq, rq])
+    }
+}
+
+/// A completion queue, for whoever drives it without the library.
+pub fn memory(c: &efadv_cq_attr) -> QueueMemory {
+    QueueMemory {
+        buffer: c.buffer as usize,
+        doorbell: c.doorbell as usize,
+        entry: c.entry_size,
+        entries: c.num_entries,
+        ..QueueMemory::default()
     }
 }
 
@@ -221,23 +288,20 @@ impl Rings {
         notifies: bool,
     ) -> Option<Rings> {
         // SAFETY: as promised by the caller.
-        let ((sq, rq, c), qpn) = unsafe { (query(lib, qp, cq)?, (*qp).qp_num as u16) };
+        let ([sq, rq], c) = unsafe { (query_wqs(lib, qp)?, query_cq(lib, cq)?) };
+        // SAFETY: as above.
+        let qpn = unsafe { (*qp).qp_num as u16 };
         let known = matches!(sq.entry_size, NARROW | WIDE)
             && rq.entry_size == RECV_WQE
-            && matches!(c.entry_size, 16 | 32)
-            && c.num_entries.is_power_of_two()
-            && !c.buffer.is_null()
             && (!notifies || !c.doorbell.is_null());
         known.then_some(())?;
         Some(Rings {
             sq: Queue::of(&sq)?,
             wide: sq.entry_size == WIDE,
             rq: Queue::of(&rq)?,
-            cq: c.buffer,
+            // SAFETY: as promised by the caller.
+            done: unsafe { Completions::of(&c)? },
             cq_doorbell: if notifies { c.doorbell } else { null_mut() },
-            cq_shift: c.entry_size.trailing_zeros(),
-            cq_mask: c.num_entries - 1,
-            taken: 0,
             heard: 0,
             qpn,
         })
@@ -353,25 +417,9 @@ impl Rings {
     #[inline(always)]
     pub fn next(&mut self) -> Option<Cqe> {
         loop {
-            let slot = (self.taken & self.cq_mask) as usize;
-            let odd = self.taken & (self.cq_mask + 1) != 0;
-            let word = |i: usize| {
-                // SAFETY: the slot lies in the mapped queue, and entries are multiples of 8 bytes.
-                let p = unsafe { self.cq.add((slot << self.cq_shift) + 8 * i) };
-                // SAFETY: aligned; the adapter writes to it, the process does not.
-                unsafe { AtomicU64::from_ptr(p.cast()) }
-            };
-            let first = word(0).load(Acquire);
-            if (first >> 24) & 1 == u64::from(odd) {
-                return None;
-            }
-            self.taken = self.taken.wrapping_add(1);
-            if (first >> 32) as u16 == self.qpn {
-                let third = match self.cq_shift {
-                    0..=4 => 0,
-                    _ => word(2).load(Relaxed),
-                };
-                return Some(Cqe::new([first, word(1).load(Relaxed), third]));
+            let (qpn, c) = self.done.next()?;
+            if qpn == self.qpn {
+                return Some(c);
             }
         }
     }
@@ -400,7 +448,7 @@ impl Rings {
 
     fn tell(&self, arm: u32) {
         if !self.cq_doorbell.is_null() {
-            let v = self.taken & 0xffff | (self.heard & 3) << 29 | arm;
+            let v = self.done.taken & 0xffff | (self.heard & 3) << 29 | arm;
             // SAFETY: the mapped doorbell.
             unsafe { AtomicU32::from_ptr(self.cq_doorbell) }.store(v, Release);
         }

@@ -225,6 +225,82 @@ pub const RTS: (c_uint, c_int) = (3, 0x1_0001);
 /// Further bit: the number of tries at a receiver that is not ready.
 pub const SET_RNR_RETRY: c_int = 0x800;
 
+/// `ibv_cq_init_attr_ex`, of a completion queue that libefa opens.
+#[repr(C)]
+pub struct ibv_cq_init_attr_ex {
+    pub cqe: u32,
+    pub cq_context: *mut c_void,
+    pub channel: *mut ibv_comp_channel,
+    pub comp_vector: u32,
+    pub wc_flags: u64,
+    pub comp_mask: u32,
+    pub flags: u32,
+    pub parent_domain: *mut ibv_pd,
+}
+
+/// `efadv_cq_init_attr`, with memory for the queue (rdma-core 58 and later), whose descriptor is in the low half of `fd`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct efadv_cq_init_attr {
+    pub comp_mask: u64,
+    pub wc_flags: u64,
+    pub flags: u64,
+    pub buffer: *mut u8,
+    pub length: u64,
+    pub offset: u64,
+    pub fd: u64,
+}
+
+/// [`efadv_cq_init_attr::wc_flags`] and `flags`.
+pub const WC_SGID: u64 = 1;
+pub const WC_UNSOLICITED: u64 = 1 << 1;
+pub const CQ_DMABUF: u64 = 1;
+
+/// A counter of the adapter (rdma-core 65 and later).
+#[repr(C)]
+pub struct ibv_comp_cntr {
+    pub context: *mut ibv_context,
+    pub handle: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_comp_cntr_init_attr {
+    pub comp_mask: u32,
+    pub r#type: c_uint,
+    pub flags: u32,
+}
+
+/// [`ibv_comp_cntr_init_attr::type`]: operations, bytes.
+pub const COUNT_REQUESTS: c_uint = 0;
+pub const COUNT_BYTES: c_uint = 1;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_comp_cntr_caps {
+    pub max_value: u64,
+    pub max_counters: u32,
+    pub supported_qp_attach_ops: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_qp_attach_comp_cntr_attr {
+    pub comp_mask: u32,
+    pub op_mask: u32,
+}
+
+/// `efadv_comp_cntr_init_attr`: where the numbers are. `fi_efa_memory_location` has the layout of `efadv_memory_location`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct efadv_comp_cntr_init_attr {
+    pub comp_mask: u64,
+    pub flags: u32,
+    pub reserved: u32,
+    pub comp_cntr_ext_mem: fi_efa_memory_location,
+    pub err_cntr_ext_mem: fi_efa_memory_location,
+}
+
 /// Registered memory's access.
 pub const ACCESS_LOCAL_WRITE: c_int = 1;
 pub const ACCESS_REMOTE_WRITE: c_int = 2;
@@ -288,8 +364,11 @@ pub struct efadv_device_attr {
 /// [`efadv_device_attr::device_caps`].
 pub const CAP_RDMA_READ: u32 = 1;
 pub const CAP_RNR_RETRY: u32 = 1 << 1;
+pub const CAP_CQ_SGID: u32 = 1 << 2;
 pub const CAP_RDMA_WRITE: u32 = 1 << 3;
 pub const CAP_UNSOLICITED: u32 = 1 << 4;
+pub const CAP_CQ_DMABUF: u32 = 1 << 5;
+pub const CAP_COUNTERS: u32 = 1 << 6;
 /// [`efadv_qp_init_attr::flags`]: writes with immediate data take no receive.
 pub const QP_UNSOLICITED: u16 = 1;
 /// Writes may carry their bytes in the work request (rdma-core 63 and later).
@@ -367,6 +446,13 @@ type QueryWqs =
     unsafe extern "C" fn(*mut ibv_qp, *mut efadv_wq_attr, *mut efadv_wq_attr, u32) -> c_int;
 type QueryCq = unsafe extern "C" fn(*mut ibv_cq, *mut efadv_cq_attr, u32) -> c_int;
 
+type CreateCq = unsafe extern "C" fn(
+    *mut ibv_context,
+    *mut ibv_cq_init_attr_ex,
+    *mut efadv_cq_init_attr,
+    u32,
+) -> *mut ibv_cq;
+
 type RegDmaBuf = unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr;
 
 /// A function that not every version of a library has.
@@ -378,6 +464,61 @@ unsafe fn optional<F>(lib: *mut c_void, name: &CStr) -> Option<F> {
     unsafe {
         let p = libc::dlsym(lib, name.as_ptr());
         transmute_copy::<*mut c_void, Option<F>>(&p)
+    }
+}
+
+type CreateCounter = unsafe extern "C" fn(
+    *mut ibv_context,
+    *mut ibv_comp_cntr_init_attr,
+    *mut efadv_comp_cntr_init_attr,
+    u32,
+) -> *mut ibv_comp_cntr;
+type ChangeCounter = unsafe extern "C" fn(*mut ibv_comp_cntr, u64) -> c_int;
+type ReadCounter = unsafe extern "C" fn(*mut ibv_comp_cntr, *mut u64) -> c_int;
+type AttachCounter = unsafe extern "C" fn(
+    *mut ibv_qp,
+    *mut ibv_comp_cntr,
+    *mut ibv_qp_attach_comp_cntr_attr,
+) -> c_int;
+
+/// The calls of counters, in pairs for successes and errors.
+pub struct Counters {
+    pub create: CreateCounter,
+    pub destroy: unsafe extern "C" fn(*mut ibv_comp_cntr) -> c_int,
+    pub set: [ChangeCounter; 2],
+    pub raise: [ChangeCounter; 2],
+    pub read: [ReadCounter; 2],
+    pub attach: AttachCounter,
+    pub caps: unsafe extern "C" fn(*mut ibv_context, *mut ibv_comp_cntr_caps, usize) -> c_int,
+}
+
+impl Counters {
+    /// `None` when one of them is missing.
+    ///
+    /// # Safety
+    /// The libraries are libibverbs and libefa, open for ever.
+    unsafe fn load(verbs: *mut c_void, efa: *mut c_void) -> Option<Counters> {
+        // SAFETY: the functions of these names have these types.
+        unsafe {
+            Some(Counters {
+                create: optional(efa, c"efadv_create_comp_cntr")?,
+                destroy: optional(verbs, c"ibv_destroy_comp_cntr")?,
+                set: [
+                    optional(verbs, c"ibv_set_comp_cntr")?,
+                    optional(verbs, c"ibv_set_err_comp_cntr")?,
+                ],
+                raise: [
+                    optional(verbs, c"ibv_inc_comp_cntr")?,
+                    optional(verbs, c"ibv_inc_err_comp_cntr")?,
+                ],
+                read: [
+                    optional(verbs, c"ibv_read_comp_cntr")?,
+                    optional(verbs, c"ibv_read_err_comp_cntr")?,
+                ],
+                attach: optional(verbs, c"ibv_qp_attach_comp_cntr")?,
+                caps: optional(verbs, c"_ibv_query_comp_cntr_caps")?,
+            })
+        }
     }
 }
 
@@ -393,6 +534,8 @@ macro_rules! functions {
             pub efadv_query_mr: Option<QueryMr>,
             pub efadv_get_max_sq_depth: Option<MaxSqDepth>,
             pub ibv_reg_dmabuf_mr: Option<RegDmaBuf>,
+            pub efadv_create_cq: Option<CreateCq>,
+            pub counters: Option<Counters>,
         }
 
         impl Lib {
@@ -410,36 +553,29 @@ macro_rules! functions {
                     }
                     Ok(p)
                 };
-                // SAFETY: the functions of these names have these types.
-                let (query_wqs, query_cq, query_mr, max_depth, reg_dmabuf) = unsafe {
-                    (
-                        optional::<QueryWqs>(efa, c"efadv_query_qp_wqs"),
-                        optional::<QueryCq>(efa, c"efadv_query_cq"),
-                        optional::<QueryMr>(efa, c"efadv_query_mr"),
-                        optional::<MaxSqDepth>(efa, c"efadv_get_max_sq_depth"),
-                        optional::<RegDmaBuf>(verbs, c"ibv_reg_dmabuf_mr"),
-                    )
-                };
-                if query_wqs.is_none() || query_cq.is_none() {
+                // SAFETY: the functions of these names have these types (rdma-core's headers).
+                let lib = unsafe { Lib {
+                    efadv_query_qp_wqs: optional(efa, c"efadv_query_qp_wqs"),
+                    efadv_query_cq: optional(efa, c"efadv_query_cq"),
+                    efadv_query_mr: optional(efa, c"efadv_query_mr"),
+                    efadv_get_max_sq_depth: optional(efa, c"efadv_get_max_sq_depth"),
+                    ibv_reg_dmabuf_mr: optional(verbs, c"ibv_reg_dmabuf_mr"),
+                    efadv_create_cq: optional(efa, c"efadv_create_cq"),
+                    counters: Counters::load(verbs, efa),
+                    $($name: {
+                        let name = concat!(stringify!($name), "\0");
+                        let name = CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or(c"");
+                        let p = find(stringify!($lib), name)?;
+                        transmute_copy::<*mut c_void, _>(&p)
+                    },)*
+                } };
+                if lib.efadv_query_qp_wqs.is_none() || lib.efadv_query_cq.is_none() {
                     crate::info_log!(
                         FI_LOG_FABRIC,
                         "libefa does not give its queues out (rdma-core before 59): they are driven through it"
                     );
                 }
-                Ok(Lib {
-                    efadv_query_qp_wqs: query_wqs,
-                    efadv_query_cq: query_cq,
-                    efadv_query_mr: query_mr,
-                    efadv_get_max_sq_depth: max_depth,
-                    ibv_reg_dmabuf_mr: reg_dmabuf,
-                    $($name: {
-                        let name = concat!(stringify!($name), "\0");
-                        let name = CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or(c"");
-                        let p = find(stringify!($lib), name)?;
-                        // SAFETY: the function of this name has this type (rdma-core's headers).
-                        unsafe { transmute_copy::<*mut c_void, _>(&p) }
-                    },)*
-                })
+                Ok(lib)
             }
         }
     };

@@ -1,14 +1,17 @@
 //! Counters (fi_cntr(3)): how many operations succeeded and how many failed.
 
 use crate::core::Result;
+use crate::device::verbs::ExternalCounter;
 use crate::device::wait::WaitSet;
 use crate::types::*;
 use std::sync::Arc;
 
 /// One counter.
 pub struct Cntr {
-    pub value: u64,
-    pub errors: u64,
+    value: u64,
+    errors: u64,
+    /// The adapter counts, not we.
+    pub external: Option<Arc<ExternalCounter>>,
     pub wait_obj: fi_wait_obj,
     /// Counts bytes instead of operations.
     pub bytes: bool,
@@ -32,6 +35,7 @@ impl Cntr {
         Ok(Cntr {
             value: 0,
             errors: 0,
+            external: None,
             wait_obj,
             bytes: events == FI_CNTR_EVENTS_BYTES,
             wait,
@@ -61,6 +65,18 @@ impl Cntr {
         self.add(if self.bytes { len as u64 } else { 1 });
     }
 
+    /// How many operations have succeeded.
+    #[inline]
+    pub fn value(&self) -> u64 {
+        self.external.as_ref().map_or(self.value, |c| c.read(false))
+    }
+
+    /// How many have failed.
+    #[inline]
+    pub fn errors(&self) -> u64 {
+        self.external.as_ref().map_or(self.errors, |c| c.read(true))
+    }
+
     /// Adds to the value.
     pub fn add(&mut self, n: u64) {
         self.value = self.value.wrapping_add(n);
@@ -73,16 +89,19 @@ impl Cntr {
         self.wake();
     }
 
-    /// Sets the value.
-    pub fn set(&mut self, n: u64) {
-        self.value = n;
+    /// Sets (`set`) or raises the value, or the `errors`, for the application. `FI_EINVAL` for more than an adapter counts to.
+    pub fn change(&mut self, errors: bool, set: bool, n: u64) -> Result<()> {
+        if let Some(c) = &self.external {
+            return c.change(errors, set, n);
+        }
+        let v = if errors {
+            &mut self.errors
+        } else {
+            &mut self.value
+        };
+        *v = if set { n } else { v.wrapping_add(n) };
         self.wake();
-    }
-
-    /// Sets the errors.
-    pub fn set_errors(&mut self, n: u64) {
-        self.errors = n;
-        self.wake();
+        Ok(())
     }
 
     /// An endpoint reports here from now on.

@@ -7,6 +7,7 @@
 use crate::core::fifo::Fifo;
 use crate::core::yielding::Patience;
 use crate::core::Result;
+use crate::device::verbs::ExternalQueue;
 use crate::device::wait::WaitSet;
 use crate::types::*;
 use std::collections::VecDeque;
@@ -60,6 +61,8 @@ pub struct Cq {
     pub patience: Patience,
     /// Endpoints that report here.
     pub eps: Vec<u32>,
+    /// Their completions are written by the adapter into memory of the application's.
+    pub external: Option<Arc<ExternalQueue>>,
     entries: Fifo<Entry>,
     /// Errors with the number of completions that come before each.
     errors: VecDeque<(u64, ErrEntry)>,
@@ -94,6 +97,7 @@ impl Cq {
             signaled: false,
             patience: Patience::default(),
             eps: Vec::new(),
+            external: None,
             entries: Fifo::with_capacity(size.min(1024)),
             errors: VecDeque::new(),
             put: 0,

@@ -18,6 +18,7 @@ use crate::core::{Errno, Info, Result};
 use crate::device::any::{self, Dev, Qp};
 use crate::device::gate::{Gate, Inside};
 use crate::device::soft::Naming;
+pub use crate::device::verbs::{CounterPlaces, QueuePlace};
 use crate::device::wait::{wait_readable, WaitSet};
 pub use crate::device::DmaBuf;
 pub use crate::device::QueueMemory;
@@ -255,11 +256,15 @@ impl Domain {
         }
     }
 
-    /// The memory of a completion queue: that of the one endpoint which reports there.
+    /// The memory of a completion queue: the application's, or that of the one endpoint which reports there.
     pub fn cq_memory(&self, cq: u32) -> Result<QueueMemory> {
         let eps = {
             let s = self.lock();
-            s.cqs.get(cq).ok_or(FI_EBADF)?.eps.clone()
+            let q = s.cqs.get(cq).ok_or(FI_EBADF)?;
+            if let Some(x) = &q.external {
+                return x.memory();
+            }
+            q.eps.clone()
         };
         match eps.as_slice() {
             [one] => self.queue_memory(*one).map(|[_, _, c]| c),
@@ -353,7 +358,13 @@ impl Domain {
             return Err(FI_EBADFLAGS);
         }
         let mut s = self.lock();
-        s.cntrs.get(cntr).ok_or(FI_EBADF)?;
+        if s.cntrs.get(cntr).ok_or(FI_EBADF)?.external.is_some() {
+            crate::warn_log!(
+                FI_LOG_MR,
+                "fi_mr_bind: an adapter counts for endpoints: wanted a counter of fi_cntr_open"
+            );
+            return Err(FI_EOPNOTSUPP);
+        }
         s.mr_cntrs.push((mr.key, cntr, kinds));
         for (_, ep) in s.eps.iter_mut() {
             if let Some(qp) = ep.qp_mut() {
@@ -375,6 +386,19 @@ impl Domain {
             self.progress_thread()?;
         }
         Ok(self.lock().cqs.insert(cq))
+    }
+
+    /// A completion queue of `entries` in memory of the application's. `FI_EOPNOTSUPP` where the adapter has no such things, `FI_EINVAL`
+    /// for memory that does not do.
+    pub fn open_external_cq(
+        self: &Arc<Self>,
+        mut cq: Cq,
+        entries: usize,
+        place: &QueuePlace,
+    ) -> Result<u32> {
+        let q = self.lock().dev.open_queue(entries, place)?;
+        cq.external = Some(Arc::new(q));
+        self.open_cq(cq)
     }
 
     /// Closes a completion queue; `FI_EBUSY` while an endpoint reports there.
@@ -522,6 +546,19 @@ impl Domain {
         Ok(self.lock().cntrs.insert(c))
     }
 
+    /// A counter of the adapter's, whose numbers are where the application says. Errors as [`Domain::open_external_cq`].
+    pub fn open_external_cntr(
+        self: &Arc<Self>,
+        mut c: Cntr,
+        places: &CounterPlaces,
+    ) -> Result<u32> {
+        let d = self.info.domain.as_ref();
+        let most = d.map_or(0, |d| d.max_cntr_value.max(d.max_err_cntr_value));
+        let n = self.lock().dev.open_counter(places, c.bytes, most)?;
+        c.external = Some(Arc::new(n));
+        self.open_cntr(c)
+    }
+
     /// Closes a counter; `FI_EBUSY` while an endpoint reports there.
     pub fn close_cntr(&self, id: u32) -> Result<()> {
         let mut s = self.lock();
@@ -551,7 +588,7 @@ impl Domain {
         progress_cntr(s, id);
         let c = s.cntrs.get_mut(id).ok_or(FI_EBADF)?;
         let wait = c.wait.clone().ok_or(FI_ENOSYS)?;
-        if c.value >= threshold || c.errors != errors {
+        if c.value() >= threshold || c.errors() != errors {
             return Err(FI_EAGAIN);
         }
         wait.clear();
@@ -565,11 +602,20 @@ impl Domain {
 
     /// fi_cntr_wait(3): until the value is at least `threshold`. `FI_ETIMEDOUT` after
     /// `timeout_ms`, `FI_EAVAIL` when an operation failed meanwhile. Without a wait object it polls.
+    /// `FI_EOPNOTSUPP` for a counter in memory of a device.
     pub fn wait_cntr(&self, id: u32, threshold: u64, timeout_ms: i32) -> Result<()> {
         let until = deadline(timeout_ms);
-        let (errors, waits) = self.with_cntr(id, |c| (c.errors, c.wait.is_some()))?;
+        let seen = |c: &mut Cntr| c.external.as_ref().is_none_or(|c| c.seen());
+        if !self.with_cntr(id, seen)? {
+            crate::warn_log!(
+                FI_LOG_CNTR,
+                "fi_cntr_wait: this counter is in memory that only a device sees"
+            );
+            return Err(FI_EOPNOTSUPP);
+        }
+        let (errors, waits) = self.with_cntr(id, |c| (c.errors(), c.wait.is_some()))?;
         loop {
-            let (value, now) = self.with_cntr(id, |c| (c.value, c.errors))?;
+            let (value, now) = self.with_cntr(id, |c| (c.value(), c.errors()))?;
             if value >= threshold {
                 return Ok(());
             }

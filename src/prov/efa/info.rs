@@ -313,6 +313,13 @@ fn direct(d: &DeviceAttr, q: &Query) -> Info {
     if let Some(x) = &mut i.domain {
         x.mr_mode = MR_MODE | FI_MR_LOCAL;
         x.caps = FI_LOCAL_COMM | FI_REMOTE_COMM;
+        // Who may open counters of the adapter's has to know how far they go, unless that is not far enough.
+        let wanted = q.hints.and_then(|h| h.domain.as_ref());
+        let wanted = wanted.map_or(0, |d| d.max_cntr_value.max(d.max_err_cntr_value));
+        let most = d.raw.counts_to;
+        if q.api >= version(2, 5) && most > 0 && wanted <= most {
+            (x.max_cntr_value, x.max_err_cntr_value) = (most, most);
+        }
     }
     if let Some(f) = &mut i.fabric {
         f.name = Some(DIRECT.into());

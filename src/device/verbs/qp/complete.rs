@@ -21,7 +21,21 @@ impl VerbsQp {
     #[inline]
     pub fn calm(&self) -> bool {
         let some = self.pending.len() | self.refused.len() | self.again.len();
-        some | self.expected.len() == 0
+        some | self.expected.len() == 0 && !self.read
+    }
+
+    /// Takes what there is in queues of the application's.
+    #[cold]
+    pub(super) fn read_external(&mut self, into: &mut Events) {
+        let mut found = Vec::new();
+        for q in self.external.iter().flatten() {
+            q.take(self.addr.qpn, self.rings.is_some(), &mut |wc| {
+                found.push(*wc);
+            });
+        }
+        for wc in &found {
+            self.completed(wc, into);
+        }
     }
 
     pub(super) fn completed(&mut self, wc: &ibv_wc, into: &mut Events) {

@@ -14,6 +14,7 @@ mod open;
 mod post;
 mod timer;
 
+use super::external::{ExternalCounter, ExternalQueue};
 use super::mem::{Found, Lent};
 use super::pool::Pool;
 use super::rings::{self, Inline, Rings, SendWqe};
@@ -183,6 +184,11 @@ pub struct VerbsQp {
     pub(super) found: Found,
     routes: HashMap<QpAddr, Handle, ByWords>,
     pub(super) senders: Senders,
+    /// Queues of the application's, of sends and of receives, which stand in for ours; and whether the process sees one of them.
+    external: [Option<Arc<ExternalQueue>>; 2],
+    read: bool,
+    /// What counts its operations.
+    _counters: Vec<Arc<ExternalCounter>>,
 }
 
 // SAFETY: libibverbs takes calls from any thread; the owner serialises them.
@@ -290,6 +296,9 @@ impl QueuePair for VerbsQp {
                 self.completed(&wc, into);
             }
         }
+        if self.read {
+            self.read_external(into);
+        }
         let mut seen = 0;
         while seen < MOST {
             let n = self.take();
@@ -369,7 +378,8 @@ impl QueuePair for VerbsQp {
 impl Drop for VerbsQp {
     fn drop(&mut self) {
         let lib = self.dev.adapter.lib;
-        if !self.qp.is_null() {
+        let [sent, _] = &self.external;
+        if !self.qp.is_null() && sent.as_ref().is_none_or(|q| q.seen()) {
             self.ring();
             let until = Instant::now() + LINGER;
             let mut events = Events::default();

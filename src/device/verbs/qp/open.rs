@@ -30,7 +30,10 @@ impl VerbsQp {
             Mode::Packets => Some(Pool::new(&dev.memory, recvs, mtu, true)?),
             _ => None,
         };
-        let (channel, cq) = Self::queue(&dev, sends + recvs)?;
+        // Completions of a kind that goes to a queue of the application's need no room in ours.
+        let [tx_out, rx_out] = [0, 1].map(|i| wanted.queues[i].is_some());
+        let entries = if tx_out { 0 } else { sends } + if rx_out { 0 } else { recvs };
+        let (channel, cq) = Self::queue(&dev, entries.max(1))?;
         let (wait, timer) = (WaitSet::new()?, timer()?);
         wait.add(timer.as_raw_fd());
         if channel.is_null() {
@@ -83,6 +86,9 @@ impl VerbsQp {
             found: Found::default(),
             routes: HashMap::default(),
             senders: HashMap::default(),
+            external: wanted.queues.clone(),
+            read: wanted.queues.iter().flatten().any(|q| q.seen()),
+            _counters: wanted.counters.iter().map(|(c, _)| Arc::clone(c)).collect(),
         };
         q.create(sends, recvs, wanted)?;
         if q.mode == Mode::Packets && q.rings.is_some() {
@@ -139,8 +145,9 @@ impl VerbsQp {
         // SAFETY: the attributes are valid for the calls; zero is a valid value of all their members.
         unsafe {
             let mut init: ibv_qp_init_attr_ex = zeroed();
-            init.send_cq = self.cq;
-            init.recv_cq = self.cq;
+            let [tx, rx] = &wanted.queues;
+            init.send_cq = tx.as_ref().map_or(self.cq, |q| q.cq());
+            init.recv_cq = rx.as_ref().map_or(self.cq, |q| q.cq());
             init.cap = ibv_qp_cap {
                 max_send_wr: sends as u32,
                 max_recv_wr: recvs as u32,
@@ -168,6 +175,9 @@ impl VerbsQp {
                 return Err(failed("a queue pair", &a.attr.name));
             }
             self.ex = (a.lib.ibv_qp_to_qp_ex)(self.qp);
+            for (c, kinds) in &wanted.counters {
+                c.attach(self.qp, *kinds)?;
+            }
             // The oldest generation has two rings in a completion queue.
             let first = a.attr.identity.as_ref().is_none_or(|i| i.device == 0xefa0);
             if !first && crate::core::params::efa_bool("use_data_path_direct", true) {
@@ -196,9 +206,17 @@ impl VerbsQp {
 
     /// Its queues in memory: of sends, of receives, of completions. `FI_EOPNOTSUPP` where the libraries do not say.
     pub fn queues(&self) -> Result<[QueueMemory; 3]> {
+        let lib = self.dev.adapter.lib;
         // SAFETY: both are open.
-        let found = unsafe { rings::query(self.dev.adapter.lib, self.qp, self.cq) };
-        let (s, r, c) = found.ok_or(FI_EOPNOTSUPP)?;
+        let found = unsafe {
+            (
+                rings::query_wqs(lib, self.qp),
+                rings::query_cq(lib, self.cq),
+            )
+        };
+        let (Some([s, r]), Some(c)) = found else {
+            return Err(FI_EOPNOTSUPP);
+        };
         let of = |q: &efadv_wq_attr| QueueMemory {
             buffer: q.buffer as usize,
             doorbell: q.doorbell as usize,
@@ -207,14 +225,7 @@ impl VerbsQp {
             max_batch: q.max_batch,
             caps: q.caps,
         };
-        let done = QueueMemory {
-            buffer: c.buffer as usize,
-            doorbell: c.doorbell as usize,
-            entry: c.entry_size,
-            entries: c.num_entries,
-            ..QueueMemory::default()
-        };
-        Ok([of(&s), of(&r), done])
+        Ok([of(&s), of(&r), rings::memory(&c)])
     }
 }
 

@@ -1,14 +1,18 @@
 //! Endpoints come and go: enabling, the contexts of scalable endpoints, addresses, closing (fi_endpoint(3)).
 
-use super::{coll, drop_ops, near, Ep, Kind, Live};
+use super::{coll, drop_ops, near, Ep, Kind, Live, CNTR_EVENTS};
+use crate::core::slab::Slab;
 use crate::core::{Info, Result};
+use crate::device::verbs::{count, ExternalCounter};
 use crate::device::{Device, Events, QueuePair, RawQp};
 use crate::proto::{self, Policy, RecvQueue};
 use crate::prov::efa::addr;
+use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::domain::State;
 use crate::shm::Hub;
 use crate::types::*;
 use crate::wire::extra;
+use std::sync::Arc;
 
 /// The generation that the software adapter passes for.
 const SOFT_VERSION: u32 = 0xefa2;
@@ -34,6 +38,9 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         );
         return Err(FI_ENOCQ);
     }
+    let queue = |b: Option<super::Bound>| s.cqs.get(b?.cq)?.external.clone();
+    let queues = [ep.tx, ep.rx].map(queue);
+    let counters = left_to_adapter(ep, &s.cntrs);
     let mut qp = match ep.context.take() {
         Some(qp) => qp,
         None if ep.kind == Kind::Rdm => s.dev.open_qp(ep.qpn)?,
@@ -43,6 +50,8 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
             unsolicited: !ep.takes_imm,
             inline: ep.opts.limit(),
             rnr_retry: ep.opts.rnr_retry(),
+            queues,
+            counters,
         })?,
     };
     let near = ep.opts.shared_memory && ep.kind.knows_near(&qp);
@@ -103,6 +112,12 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         lull: 0,
         left_out: 0,
     });
+    for to in &mut ep.cntrs {
+        let external = |id: &u32| s.cntrs.get(*id).is_some_and(|c| c.external.is_some());
+        if let Some(id) = to.take_if(|id| external(id)) {
+            ep.counted.push(id);
+        }
+    }
     ep.choose_lane();
     if let Some(a) = s.avs.get_mut(av) {
         a.users += 1;
@@ -112,12 +127,36 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
             c.attach(id, fd);
         }
     }
-    for c in ep.cntrs.into_iter().flatten() {
-        if let Some(c) = s.cntrs.get_mut(c) {
+    let cntrs = ep.cntrs.iter().flatten().chain(&ep.counted);
+    for c in cntrs {
+        if let Some(c) = s.cntrs.get_mut(*c) {
             c.attach(id, fd);
         }
     }
     Ok(fd)
+}
+
+/// What counters of the adapter's shall count.
+fn left_to_adapter(ep: &Ep, cntrs: &Slab<Cntr>) -> Vec<(Arc<ExternalCounter>, u32)> {
+    let mut list: Vec<(Arc<ExternalCounter>, u32)> = Vec::new();
+    for (to, event) in ep.cntrs.iter().zip(CNTR_EVENTS) {
+        let Some(c) = to.and_then(|id| cntrs.get(id)?.external.as_ref()) else {
+            continue;
+        };
+        let kind = match event {
+            FI_SEND => count::SEND,
+            FI_RECV => count::RECV,
+            FI_READ => count::READ,
+            FI_WRITE => count::WRITE,
+            FI_REMOTE_READ => count::REMOTE_READ,
+            _ => count::REMOTE_WRITE,
+        };
+        match list.iter_mut().find(|(other, _)| Arc::ptr_eq(other, c)) {
+            Some((_, kinds)) => *kinds |= kind,
+            None => list.push((Arc::clone(c), kind)),
+        }
+    }
+    list
 }
 
 /// The contexts of a scalable endpoint: as many endpoints as `info` asks for transmit or receive
@@ -203,8 +242,9 @@ pub fn close(s: &mut State, id: u32) -> Result<(Ep, Option<i32>)> {
                 c.detach(id, fd);
             }
         }
-        for c in ep.cntrs.into_iter().flatten() {
-            if let Some(c) = s.cntrs.get_mut(c) {
+        let cntrs = ep.cntrs.iter().flatten().chain(&ep.counted);
+        for c in cntrs {
+            if let Some(c) = s.cntrs.get_mut(*c) {
                 c.detach(id, fd);
             }
         }

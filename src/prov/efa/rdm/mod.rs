@@ -285,6 +285,8 @@ pub struct Ep {
     tx: Option<Bound>,
     rx: Option<Bound>,
     cntrs: [Option<u32>; 6],
+    /// Counters of the adapter's, which are none of those once the endpoint is enabled.
+    counted: Vec<u32>,
     opts: options::Options,
     live: Option<Live>,
     /// Its receives and unexpected messages: its own queue, or that of a shared receive context.
@@ -363,6 +365,7 @@ impl Ep {
             tx: None,
             rx: None,
             cntrs: [None; 6],
+            counted: Vec::new(),
             opts: options::Options::new(inject_size, atomic_max(d.mtu)).of_kind(kind, d),
             live: None,
             rxq: u32::MAX,
@@ -438,7 +441,7 @@ impl Ep {
 
     /// Whether it reports to this counter.
     pub fn uses_cntr(&self, id: u32) -> bool {
-        self.cntrs.contains(&Some(id))
+        self.cntrs.contains(&Some(id)) || self.counted.contains(&id)
     }
 
     /// Binds an address vector. `FI_EOPBADSTATE` after enabling, `FI_EINVAL` for a second one.

@@ -127,12 +127,7 @@ impl Work {
             }
             Kind::Cntr { cntr, value, set } => {
                 let c = s.cntrs.get_mut(*cntr).ok_or(FI_EBADF)?;
-                if *set {
-                    c.set(*value);
-                } else {
-                    c.add(*value);
-                }
-                Ok(())
+                c.change(false, *set, *value)
             }
         }
     }
@@ -209,7 +204,7 @@ pub fn fire(s: &mut State) {
     while let Some(at) = s
         .triggers
         .iter()
-        .position(|t| s.cntrs.get(t.cntr).is_none_or(|c| c.value >= t.threshold))
+        .position(|t| s.cntrs.get(t.cntr).is_none_or(|c| c.value() >= t.threshold))
     {
         let t = s.triggers.remove(at);
         match t.work.start(s, t.ep) {
