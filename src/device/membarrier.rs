@@ -3,6 +3,8 @@
 //! Two sides that each store a word and then look at the other's need a barrier between the two on both sides. The
 //! one that does it often can do without, if the other has every processor take notice before it looks.
 
+use std::sync::OnceLock;
+
 const GLOBAL_EXPEDITED: i32 = 1 << 1;
 const REGISTER_GLOBAL_EXPEDITED: i32 = 1 << 2;
 const PRIVATE_EXPEDITED: i32 = 1 << 3;
@@ -24,9 +26,11 @@ pub fn own() -> bool {
     membarrier(PRIVATE_EXPEDITED)
 }
 
-/// Whether this process can do without towards other processes, thanks to [`all`].
+/// Whether this process can do without towards other processes, thanks to [`all`]. The first time takes milliseconds where the process
+/// has several threads, and nothing where it has one.
 pub fn join_all() -> bool {
-    !cfg!(feature = "tsan") && membarrier(REGISTER_GLOBAL_EXPEDITED)
+    static JOINED: OnceLock<bool> = OnceLock::new();
+    *JOINED.get_or_init(|| !cfg!(feature = "tsan") && membarrier(REGISTER_GLOBAL_EXPEDITED))
 }
 
 /// A barrier on every processor that runs a process which has joined. `false` where the system forbids it.

@@ -42,7 +42,7 @@ const ORIGIN: u64 = 2;
 const TELL: u32 = 8;
 const TELL_BYTES: usize = 4 << 10;
 /// An owner that closes waits no longer than this for a target that has begun to work.
-const GOODBYE: std::time::Duration = std::time::Duration::from_secs(1);
+pub const GOODBYE: std::time::Duration = std::time::Duration::from_secs(1);
 /// Status of an access that failed, in its record's word.
 const STATUS: u32 = 48;
 

@@ -16,6 +16,7 @@ mod model;
 mod outbox;
 mod ring;
 mod segment;
+mod share;
 mod sock;
 mod table;
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub use inbox::{Drained, Inbox, Seen, Verdict};
 pub use outbox::Outbox;
 use ring::barrier;
 pub use ring::{Record, What, RECORD_MAX};
+pub use share::Share;
 use std::sync::Arc;
 pub use table::{Denied, Local, Table};
 use thread::{Shared, Thread};
@@ -47,6 +49,19 @@ pub enum Sent {
     Busy,
     /// This peer is not reached this way.
     Elsewhere,
+}
+
+/// Does what takes long once threads have been started; the first message would wait for it otherwise.
+pub fn prepare() {
+    if params::efa_bool("enable_shm_transfer", true) {
+        crate::device::membarrier::join_all();
+    }
+}
+
+/// Hears of new peers, wake-ups and deaths, as this process's thread would do if it had a processor. Whether there was
+/// anything. Thread safe.
+pub fn attend() -> bool {
+    Thread::attend()
 }
 
 /// See the module text. Not thread safe by itself: the owner serialises the calls.

@@ -1,8 +1,10 @@
 //! The way out: which way packets reach each peer, and its ring.
 
-use super::claim::{self, Ledger, ACCESS};
+use super::bed::Bed;
+use super::claim::{self, Ledger, ACCESS, GOODBYE};
 use super::debts::{Access, Debts, Ended, Note};
 use super::ring::{Full, Writer};
+use super::share::{self, Share};
 use super::sock;
 use super::table::{Denied, Local, Visit, VISIT};
 use super::thread::{Shared, Thread};
@@ -13,6 +15,7 @@ use crate::types::*;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// How packets reach a peer.
 enum Route {
@@ -32,9 +35,23 @@ struct Out {
     debts: Debts,
     /// What stopped the last record, until [`Outbox::arm`] has seen to it.
     stopped: Option<Full>,
+    /// Which words of the ring are of shared transfers, as bits, and how many there were.
+    shares: u8,
+    round: u16,
 }
 
 impl Out {
+    /// Ends these transfers. A peer that has taken a chunk is waited for, unless it hangs: it writes to our memory.
+    fn stop(&mut self, words: u8) {
+        let until = Instant::now() + GOODBYE;
+        for word in (0..share::WORDS).filter(|w| self.shares & words & 1 << w != 0) {
+            while !Share::stop(word, self.ring.file()) && Instant::now() < until {
+                std::thread::yield_now();
+            }
+        }
+        self.shares &= !words;
+    }
+
     /// What came of writing a record.
     #[inline(always)]
     fn outcome(
@@ -123,6 +140,8 @@ impl Outbox {
             ledger: None,
             debts: Debts::default(),
             stopped: None,
+            shares: 0,
+            round: 0,
         })
     }
 
@@ -169,6 +188,67 @@ impl Outbox {
         let v = o.ledger.as_ref().ok_or(Denied::Elsewhere)?.visit();
         v.access(o.ring.file().word(VISIT), write, local, key, addr)?;
         Ok(v.events())
+    }
+
+    /// Writes `local` to a peer's memory, or fills it from there, where the peer has said. `false` when that did not work.
+    pub fn carry(&self, peer: PeerId, write: bool, local: &Local, at: u64) -> bool {
+        self.ledger(peer)
+            .is_some_and(|l| l.visit().carry(write, local, at))
+    }
+
+    /// A transfer of so many chunks that the peer may help with; `None` when there are too many already.
+    pub fn open_share(&mut self, peer: PeerId, chunks: u32) -> Option<Share> {
+        let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) else {
+            return None;
+        };
+        let word = o.shares.trailing_ones() as u8;
+        if word >= share::WORDS {
+            return None;
+        }
+        o.shares |= 1 << word;
+        o.round = o.round.wrapping_add(1);
+        let share = Share {
+            word,
+            round: o.round,
+            chunks,
+        };
+        share.open(o.ring.file());
+        Some(share)
+    }
+
+    fn shared(&self, peer: PeerId) -> Option<&Bed> {
+        match self.routes.get(peer as usize) {
+            Some(Route::Ring(o)) => Some(o.ring.file()),
+            _ => None,
+        }
+    }
+
+    /// Takes the next chunk of a transfer of ours; `None` when there are no more.
+    pub fn take_share(&self, peer: PeerId, s: Share) -> Option<u32> {
+        s.take(self.shared(peer)?)
+    }
+
+    /// A chunk of it is copied.
+    pub fn did_share(&self, peer: PeerId, s: Share) {
+        if let Some(ring) = self.shared(peer) {
+            s.did(ring);
+        }
+    }
+
+    /// Whether all are; it ends then.
+    pub fn end_share(&mut self, peer: PeerId, s: Share) -> bool {
+        let over = self.shared(peer).is_some_and(|ring| s.over(ring));
+        if let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize).filter(|_| over) {
+            o.shares &= !(1 << s.word);
+        }
+        over
+    }
+
+    /// A transfer ends before it is over: nothing is written by the peer any more when this returns.
+    pub fn stop_share(&mut self, peer: PeerId, s: Share) {
+        if let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) {
+            o.stop(1 << s.word);
+        }
     }
 
     /// The peer of a connection that has ended. What is sent to it from now on, the adapter answers: nobody is
@@ -384,8 +464,9 @@ impl Outbox {
 
 impl Drop for Outbox {
     fn drop(&mut self) {
-        for r in &self.routes {
+        for r in &mut self.routes {
             if let Route::Ring(o) = r {
+                o.stop(u8::MAX);
                 if let Some(l) = &o.ledger {
                     l.clear();
                 }

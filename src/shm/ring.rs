@@ -10,6 +10,7 @@
 
 use super::bed::{Bed, DATA, SIZE};
 use super::claim::{self, Answer, Claim, ACCESS};
+use super::share::Share;
 use super::table::Local;
 use crate::core::Result;
 use crate::device::{membarrier, Status};
@@ -441,6 +442,16 @@ impl<'a> Record<'a> {
             return 0;
         }
         self.map.word(self.at + off).load(Relaxed)
+    }
+
+    /// Takes a chunk of a transfer that the writer shares with us; `None` when there are no more.
+    pub fn take_share(&self, s: Share) -> Option<u32> {
+        s.take(self.map)
+    }
+
+    /// A chunk of it is copied.
+    pub fn did_share(&self, s: Share) {
+        s.did(self.map);
     }
 
     /// Copies bytes from `off` on; nothing when there are not so many.

@@ -13,7 +13,7 @@ use crate::types::*;
 use core::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-const MAGIC: [u8; 8] = *b"lfrshm01";
+const MAGIC: [u8; 8] = *b"lfrshm02";
 const TABLE: [u8; 8] = *b"lfrmem01";
 /// Bytes of the answer: magic, address and value of the probe, filled up.
 const ANSWER: usize = GREETING;

@@ -287,6 +287,18 @@ impl Visit {
         find(&self.table, key, addr, len as u64, true).is_ok()
     }
 
+    /// Writes `local` to, or reads it from, memory that the peer has named for that. `false` when not all of it is there.
+    pub fn carry(&self, write: bool, local: &Local, at: u64) -> bool {
+        let mut off = 0;
+        while off < local.len() {
+            match copy(self.pid, write, local, off, at) {
+                0 => return false,
+                n => off += n,
+            }
+        }
+        true
+    }
+
     /// Writes `local` to, or reads it from, a region of the peer. `mark` is the word by which the peer knows of it.
     pub fn access(
         &self,

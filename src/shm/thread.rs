@@ -348,24 +348,40 @@ impl Thread {
         !all.is_empty()
     }
 
+    /// Waits up to `most` milliseconds (-1: for ever) for something to hear, and takes it in. The bell is for the thread
+    /// itself: it stops when that is `answered`.
+    fn hear(&self, most: i32, answered: bool) -> bool {
+        let mut e = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        // SAFETY: `e` has room for the events asked for.
+        let n = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), e.as_mut_ptr(), 64, most) };
+        let mut some = false;
+        for ev in e.iter().take(usize::try_from(n).unwrap_or(0)) {
+            let heard = ev.u64;
+            some |= heard != BELL;
+            match heard {
+                BELL if answered => self.bell.clear(),
+                BELL => {}
+                id if id & DEATH != 0 => self.died((id & !DEATH) as i32),
+                id => self.ready(id, false),
+            }
+        }
+        some
+    }
+
     fn run(&self) {
         crate::device::host::block_signals();
         let mut guards = false;
         loop {
-            let mut e = [libc::epoll_event { events: 0, u64: 0 }; 64];
-            let most = if guards { LOOK } else { -1 };
-            // SAFETY: `e` has room for the events asked for.
-            let n = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), e.as_mut_ptr(), 64, most) };
-            for ev in e.iter().take(usize::try_from(n).unwrap_or(0)) {
-                let heard = ev.u64;
-                match heard {
-                    BELL => self.bell.clear(),
-                    id if id & DEATH != 0 => self.died((id & !DEATH) as i32),
-                    id => self.ready(id, false),
-                }
-            }
+            self.hear(if guards { LOOK } else { -1 }, true);
             guards = self.look();
         }
+    }
+
+    /// Does what the thread has to do just now, in its place: whoever polls in vain on the processor that it would run on
+    /// may keep it from running for milliseconds. Whether there was something.
+    pub fn attend() -> bool {
+        let t = THREAD.get().and_then(|t| t.as_ref().ok());
+        t.is_some_and(|t| t.hear(0, false))
     }
 }
 

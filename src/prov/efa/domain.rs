@@ -149,6 +149,7 @@ impl Domain {
     /// Opens a domain on the adapter that `info` names. `FI_EINVAL` when it names another one.
     pub fn open(fabric: Arc<Fabric>, info: Info) -> Result<Arc<Domain>> {
         super::params::define();
+        crate::shm::prepare();
         let asked = info.domain.as_ref().and_then(|d| d.name.as_deref());
         let device = |n: &'_ str| {
             let of = ["-rdm", "-dgrm"].iter().find_map(|end| n.strip_suffix(end));
@@ -439,7 +440,10 @@ impl Domain {
     /// Whoever polls in vain may be keeping the one it waits for from running.
     #[cold]
     fn offer(&self, id: u32) -> Errno {
-        let taken = Patience::offer(std::thread::yield_now);
+        let taken = match crate::shm::attend() {
+            true => false,
+            false => Patience::offer(std::thread::yield_now),
+        };
         if let Some(cq) = self.lock().cqs.get_mut(id) {
             cq.patience.offered(taken);
         }

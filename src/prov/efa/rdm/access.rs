@@ -5,10 +5,11 @@
 //! ([`report`]); long ones are an operation in pieces ([`Long`]), so that both sides copy at once.
 
 use super::near;
+use super::pace::{Pace, Way};
 use super::port::EpPort;
 use super::{failure, Data, MsgReq, RmaReq, UserOp};
 use crate::device::any::Dev;
-use crate::device::{Device, Status};
+use crate::device::{host, Device, Status};
 use crate::hmem::{arith, atomic, Piece, UserMem};
 use crate::proto::{AtomicKind, Failure, PeerId};
 use crate::prov::efa::cq::Entry;
@@ -47,6 +48,10 @@ pub struct Accesses {
     /// Scratch of [`collect`].
     ended: Vec<(PeerId, Ended)>,
     pub scratch: Scratch,
+    /// Which way is the faster one for long ones; when those in pieces were begun, and when the last of them ended.
+    pace: Pace,
+    begun: Vec<(u32, u64)>,
+    last: u64,
 }
 
 impl Accesses {
@@ -54,6 +59,24 @@ impl Accesses {
     #[inline(always)]
     pub fn load(&self) -> usize {
         self.turn.len()
+    }
+
+    /// A long one of `len` bytes has gone this way, since `began`.
+    pub fn took(&mut self, way: Way, len: usize, began: u64) {
+        if len > SHORT {
+            self.pace.took(way, len, host::now().saturating_sub(began));
+        }
+    }
+
+    /// The one in pieces whose operation is `ctx` has ended.
+    fn ends(&mut self, ctx: u32, len: usize) {
+        let Some(at) = self.begun.iter().position(|(c, _)| *c == ctx) else {
+            return;
+        };
+        let (_, began) = self.begun.swap_remove(at);
+        // They go one after another: what it waited for is not its own.
+        self.took(Way::Ring, len, began.max(self.last));
+        self.last = host::now();
     }
 }
 
@@ -99,13 +122,19 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, op: impl FnOnce() -> Use
     if !near.willing(peer) || near.counts(peer) {
         return Sent::Elsewhere;
     }
+    let accesses = &mut port.nearby.accesses;
+    if accesses.pace.choose(len) == Way::Attach {
+        return Sent::Elsewhere;
+    }
     let mut op = op();
     op.parts = 1;
     let ctx = port.ops.insert(op);
     if len > BIG {
         near.widen(peer);
     }
-    port.nearby.accesses.turn.push_back(Long {
+    let accesses = &mut port.nearby.accesses;
+    accesses.begun.push((ctx, host::now()));
+    accesses.turn.push_back(Long {
         peer,
         ctx,
         write: r.write,
@@ -124,7 +153,12 @@ pub fn pump(port: &mut EpPort, waiting: &mut Vec<u32>) {
     while let Some(mut l) = port.nearby.accesses.turn.remove(at) {
         let ctx = l.ctx;
         match go_on(&mut l, port) {
-            Some(failed) => port.rma_done(ctx, failed, waiting),
+            Some(failed) => {
+                if let Some(op) = port.ops.get(ctx).filter(|op| op.parts == 1) {
+                    port.nearby.accesses.ends(ctx, op.len);
+                }
+                port.rma_done(ctx, failed, waiting);
+            }
             None => {
                 port.nearby.accesses.turn.insert(at, l);
                 at += 1;
@@ -280,6 +314,9 @@ pub fn report(port: &mut EpPort, waiting: &mut Vec<u32>) {
         let note = e.note;
         let fail = (e.status != Status::Ok).then(|| failure(e.status));
         if let Some(ctx) = note.op {
+            if let Some(op) = port.ops.get(ctx).filter(|op| op.parts == 1) {
+                port.nearby.accesses.ends(ctx, op.len);
+            }
             port.rma_done(ctx, fail, waiting);
             continue;
         }

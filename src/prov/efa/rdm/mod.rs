@@ -12,6 +12,7 @@ mod life;
 mod near;
 mod ops;
 mod options;
+mod pace;
 mod peers;
 mod port;
 mod progress;

@@ -9,6 +9,7 @@
 //! them, and data that goes with a write, follow through the ring.
 
 use super::access::{self, Accesses};
+use super::pace::Way;
 use super::port::EpPort;
 use super::rma::rma_op;
 use super::stream::{self, Streams};
@@ -31,6 +32,10 @@ pub const LONG: u8 = 4;
 pub const LEAD: u8 = 5;
 pub const PIECE: u8 = 6;
 pub const GO: u8 = 7;
+/// Its receiver copies a long message itself, and the sender may help; has it all; the sender has helped.
+pub const SHARE: u8 = 8;
+pub const FETCHED: u8 = 9;
+pub const HELPED: u8 = 10;
 /// Flags of a message: which words are in front of it, tag before data. An access may have data, too.
 const TAGGED: u8 = 1;
 const WITH_DATA: u8 = 2;
@@ -232,12 +237,16 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Sent {
         return Sent::Elsewhere;
     };
     near.acquaint(peer, addr);
+    let began = crate::device::host::now();
     let local = match &r.data {
         Data::User(m) => Local::Mem(m),
         Data::Inject(b) => Local::Bytes(b),
     };
     let done = near.access(peer, r.write, &local, (r.key, r.addr));
     port.nearby.alone = true;
+    if done.is_ok() {
+        port.nearby.accesses.took(Way::Attach, r.data.len(), began);
+    }
     let result = match done {
         Err(Denied::Elsewhere) => return Sent::Elsewhere,
         Err(Denied::Status(s)) => Err(failure(s)),
@@ -294,7 +303,7 @@ pub fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpP
             }
             port.remote_access(key, len, record.flags & WROTE != 0);
         }
-        LONG..=GO => stream::arrived(from, record, rq, port),
+        LONG..=HELPED => stream::arrived(from, record, rq, port),
         CONFIRMED => {
             let data = record.flags & access::WITH_DATA != 0;
             let head = Head {

@@ -1,20 +1,28 @@
-//! Long messages to peers on the same host: in pieces through shared memory, both sides copying at once.
+//! Long messages to peers on the same host: in pieces through shared memory, both sides copying at once, or by the system from
+//! one process's memory into the other's, whichever is faster here (`pace`).
 //!
 //! The first record (`LONG`) has the tag, the length and the first bytes, and takes its turn among all messages to
-//! that peer. A message of up to [`WHOLE`] follows it at once (`LEAD`). Of a longer one the sender keeps the
-//! rest until the receiver has a place for it and says so (`GO`): nobody buffers it. Then it fills the ring whenever
+//! that peer. A message of up to [`WHOLE`] follows it at once (`LEAD`), unless asking is known to be better. Of others the sender keeps the
+//! rest until the receiver has a place for it: nobody buffers it. The receiver may say so (`GO`); then the sender fills the ring whenever
 //! there is room (`PIECE`, in `pump`), while the receiver empties it into the application's buffer: two copies, but
-//! on two cores, through memory that stays in their caches, which is faster than one copy by the system.
+//! on two cores, through memory that stays in their caches. Or the receiver copies it by the system from where `LONG` says it
+//! is (`fetch`), and says when it has it (`FETCHED`). A very long one it lets the sender help with: `SHARE` says where it shall be, both take chunks
+//! (`shm::Share`), and who has helped says so (`HELPED`).
 //!
 //! Numbers that a peer names are looked up together with the peer, and lengths are checked against what was announced.
 
-use super::near::{finish, head_len, head_of, words, Done, GO, LEAD, LONG, PIECE, WITHOUT_ASKING};
+use super::near::{
+    finish, head_len, head_of, words, Done, FETCHED, GO, HELPED, LEAD, LONG, PIECE, SHARE,
+    WITHOUT_ASKING,
+};
+use super::pace::{Pace, Way};
 use super::port::EpPort;
-use super::{Data, MsgReq};
+use super::{failure, Data, MsgReq};
 use crate::core::slab::Slab;
-use crate::hmem::UserMem;
+use crate::device::{host, Status};
+use crate::hmem::{Piece, UserMem};
 use crate::proto::{Coming, Failure, PeerId, Place, Port, RecvQueue, Unexpected};
-use crate::shm::{Record, Sent, What};
+use crate::shm::{Local, Record, Sent, Share, What};
 use std::collections::VecDeque;
 
 /// Longest message that goes without being asked for, bytes. An unexpected one is buffered.
@@ -25,6 +33,14 @@ pub const FIRST: usize = 8 << 10;
 const REST: usize = 32 << 10;
 /// Bytes that one call of [`pump`] writes at most: what arrives has its turn, too.
 const AT_ONCE: usize = 256 << 10;
+/// The shortest that the sender may help with, and bytes of a chunk of it, of which there shall be a few.
+const SHARED: usize = 256 << 10;
+const CHUNK: core::ops::RangeInclusive<usize> = 128 << 10..=512 << 10;
+const CHUNKS: usize = 8;
+/// In what the receiver answers: the message is lost.
+const LOST: u64 = 1;
+/// Of messages that need not be asked for, one in so many goes the other way, so that both are known.
+const OTHERWISE: u32 = 32;
 /// Stands for no message.
 const NONE: u32 = u32::MAX;
 
@@ -47,8 +63,40 @@ struct In {
     place: Option<Place>,
     /// What came before there was a place.
     early: Vec<u8>,
-    /// The sender's number of it, until it is asked for the rest.
-    ask: Option<u32>,
+    /// The sender's number of it, if it has to be asked for the rest, and where that is in its memory; 0 if nowhere.
+    number: Option<u32>,
+    at: u64,
+    /// It has been asked.
+    asked: bool,
+    /// When it began, and the transfer that the sender helps with, if it may.
+    began: u64,
+    share: Option<Share>,
+}
+
+/// What there is to say to a peer: up to five words.
+#[derive(Clone, Copy)]
+struct Word {
+    to: PeerId,
+    kind: u8,
+    words: [u64; 5],
+}
+
+/// Whether messages of a class that need not be asked for are.
+#[derive(Default)]
+struct Asking {
+    better: bool,
+    count: u32,
+}
+
+impl Asking {
+    fn choose(&mut self) -> bool {
+        self.count = self.count.wrapping_add(1);
+        let otherwise = match self.count {
+            n if n <= 8 => n.is_multiple_of(2),
+            n => n.is_multiple_of(OTHERWISE),
+        };
+        self.better != otherwise
+    }
 }
 
 /// The long messages of an endpoint.
@@ -62,21 +110,32 @@ pub struct Streams {
     coming: Slab<In>,
     /// Which message the next `LEAD` of a peer belongs to.
     leads: Vec<(PeerId, u32)>,
-    /// Messages whose `GO` found no room.
-    unasked: Vec<u32>,
+    /// What found no room.
+    unsaid: Vec<Word>,
+    /// How long it takes us to receive, and to write what need not be asked for.
+    pace: Pace,
+    writing: Pace,
+    /// How we send what need not be asked for, up to 16 KiB and beyond; whether longer ones are mostly fetched.
+    asking: [Asking; 2],
+    fetched: bool,
 }
 
 impl Streams {
     /// 0 when [`pump`] has nothing to do.
     #[inline(always)]
     pub fn load(&self) -> usize {
-        self.turn.len() | self.unasked.len()
+        self.turn.len() | self.unsaid.len()
     }
 
     /// Whether it stopped for another reason than a full ring.
     pub fn more(&self) -> bool {
         self.more
     }
+}
+
+/// Which [`Asking`] a message of this length belongs to.
+fn class(len: usize) -> usize {
+    usize::from(len > 16 << 10)
 }
 
 fn plain(kind: u8) -> What {
@@ -96,48 +155,61 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Sent {
         return Sent::Elsewhere;
     };
     let len = mem.len();
-    let whole = len <= WHOLE;
+    let streams = &mut port.nearby.streams;
+    let place = mem.one().filter(|_| near.visits(peer));
+    let whole = match (len <= WHOLE, streams.asking.get_mut(class(len))) {
+        (true, Some(a)) => place.is_none() || !a.choose(),
+        _ => false,
+    };
     if whole && !near.fits(peer, len.div_ceil(FIRST), FIRST + 32) {
         return Sent::Busy;
     }
+    // What is fetched is fetched as a whole.
+    let fetched = place.is_some() && (len <= WHOLE || streams.fetched);
+    let first = if !whole && fetched { 0 } else { FIRST };
     let number = if whole {
         NONE
     } else {
-        port.nearby.streams.out.insert(Out {
+        streams.out.insert(Out {
             to: peer,
             ctx,
-            sent: FIRST,
+            sent: first,
             there: None,
         })
     };
-    let (mut head, flags) = ([0; 32], if whole { WITHOUT_ASKING } else { 0 });
-    let (first, kinds) = words(r);
+    let (mut head, flags) = ([0; 40], if whole { WITHOUT_ASKING } else { 0 });
+    let (front, kinds) = words(r);
     let at = head_len(kinds);
     let mut put = |at: usize, word: u128| {
         if let Some(to) = head.get_mut(at..at + 16) {
             to.copy_from_slice(&word.to_ne_bytes());
         }
     };
-    put(0, first);
+    put(0, front);
     put(at, len as u128 | u128::from(number) << 64);
-    let head = head.get(..at + 16).unwrap_or(&[]);
+    put(at + 16, place.map_or(0, |p| p.addr() as u128));
+    let head = head.get(..at + if whole { 16 } else { 24 }).unwrap_or(&[]);
     let what = What {
         kind: LONG,
         flags: kinds | flags,
         message: true,
     };
-    let sent = near.send(peer, addr, what, head, &mem.part(0, FIRST), &[]);
+    let sent = near.send(peer, addr, what, head, &mem.part(0, first), &[]);
     if sent != Sent::Done {
         port.nearby.streams.out.remove(number);
         return sent;
     }
     if whole {
         let mut off = FIRST;
+        let began = host::now();
         while off < len {
             let sent = near.send(peer, addr, plain(LEAD), &[], &mem.part(off, FIRST), &[]);
             debug_assert_eq!(sent, Sent::Done, "there was room");
             off += FIRST;
         }
+        let ns = host::now().saturating_sub(began);
+        let writing = &mut port.nearby.streams.writing;
+        writing.took(Way::Ring, len, ns * len as u64 / (len - FIRST) as u64);
         port.sent(ctx, Ok(()));
     } else {
         near.widen(peer);
@@ -147,8 +219,8 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Sent {
 
 /// Writes what there is room for of messages that were asked for, and asks for others.
 pub fn pump(port: &mut EpPort) {
-    for n in core::mem::take(&mut port.nearby.streams.unasked) {
-        ask(n, port);
+    for w in core::mem::take(&mut port.nearby.streams.unsaid) {
+        say(w, port);
     }
     let mut left = AT_ONCE;
     let mut full = None;
@@ -200,24 +272,82 @@ pub fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpP
             }
         }
         PIECE => goes_on(record.word(0) as u32, from, record, 8, rq, port),
-        _ => {
+        GO => {
             let (ours, theirs) = (record.word(0) as u32, record.word(8) as u32);
             let s = &mut port.nearby.streams;
             if let Some(o) = s.out.get_mut(ours) {
                 if o.to == from && o.there.is_none() {
                     o.there = Some(theirs);
                     s.turn.push_back(ours);
+                    let ctx = o.ctx;
+                    learn(ctx, None, port);
+                }
+            }
+        }
+        SHARE => help(from, record, port),
+        FETCHED => {
+            let (ours, how) = (record.word(0) as u32, record.word(8));
+            let s = &mut port.nearby.streams;
+            if s.out.get(ours).is_some_and(|o| o.to == from) {
+                let Some(o) = s.out.remove(ours) else { return };
+                s.turn.retain(|n| *n != ours);
+                learn(o.ctx, Some([16, 24].map(|off| record.word(off))), port);
+                let lost = how & LOST != 0;
+                port.sent(o.ctx, if lost { Err(lost_there()) } else { Ok(()) });
+            }
+        }
+        _ => {
+            let (n, how) = (record.word(0) as u32, record.word(8));
+            let helped = |i: &In| i.from == from && i.share.is_some();
+            if port.nearby.streams.coming.get(n).is_some_and(helped) {
+                match how & LOST {
+                    0 => fetched(n, rq, port),
+                    _ => lost(n, rq, port),
                 }
             }
         }
     }
 }
 
+/// Why a message is lost that the system would not copy, here or there.
+fn lost_there() -> Failure {
+    failure(Status::RemoteAbort)
+}
+
+/// The receiver of our message has answered: it has fetched it, and says what messages like it cost there by each way; or it
+/// wants it written.
+fn learn(ctx: u32, fetched: Option<[u64; 2]>, port: &mut EpPort) {
+    let len = port.ops.get(ctx).map_or(0, |op| op.mem.len());
+    let s = &mut port.nearby.streams;
+    if len > WHOLE {
+        s.fetched = fetched.is_some();
+    } else if let Some(a) = s.asking.get_mut(class(len)) {
+        // Both copy at once: the slower of them counts.
+        let written = s.writing.cost(Way::Ring, len);
+        a.better = fetched.is_some_and(|[ring, attach]| attach < ring.max(written));
+    }
+}
+
+/// Says something to a peer, or later when there is no room now.
+fn say(w: Word, port: &mut EpPort) {
+    let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(w.to)) else {
+        return;
+    };
+    let mut head = [0; 40];
+    for (to, word) in head.chunks_exact_mut(8).zip(w.words) {
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+    if near.send(w.to, addr, plain(w.kind), &head, &UserMem::EMPTY, &[]) == Sent::Busy {
+        port.nearby.streams.unsaid.push(w);
+    }
+}
+
 fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
     let Some(head) = head_of(record) else { return };
     let whole = record.flags & WITHOUT_ASKING != 0;
-    let (len, body) = (record.word(head.bytes) as usize, head.bytes + 16);
-    if record.len < body || whole && len > WHOLE {
+    let len = record.word(head.bytes) as usize;
+    let body = head.bytes + if whole { 16 } else { 24 };
+    if record.len < body || record.len - body > len || whole && len > WHOLE {
         return;
     }
     let place = rq.place(from, head.tag, len as u64, |s| port.adopt(s));
@@ -230,7 +360,15 @@ fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) 
         got: 0,
         place,
         early: Vec::new(),
-        ask: (!whole).then_some(record.word(head.bytes + 8) as u32),
+        number: (!whole).then_some(record.word(head.bytes + 8) as u32),
+        at: if whole {
+            0
+        } else {
+            record.word(head.bytes + 16)
+        },
+        asked: false,
+        began: host::now(),
+        share: None,
     });
     if whole {
         s.leads.retain(|(p, _)| *p != from);
@@ -249,10 +387,32 @@ fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) 
             head.cq_data,
             coming,
         ));
-    } else {
+    }
+    let way = place.and_then(|_| choose(n, port));
+    if way == Some(Way::Ring) {
         ask(n, port);
     }
     goes_on(n, from, record, body, rq, port);
+    if way == Some(Way::Attach) {
+        fetch(n, rq, port);
+    }
+}
+
+/// How the rest of a message that has a place is to come; `None` when it comes by itself.
+fn choose(n: u32, port: &mut EpPort) -> Option<Way> {
+    let s = &mut port.nearby.streams;
+    let i = s.coming.get_mut(n)?;
+    i.number?;
+    i.began = host::now();
+    let near = port.near.as_ref()?;
+    if i.at == 0 || !near.visits(i.from) {
+        return Some(Way::Ring);
+    }
+    // A shorter one that is asked for is there to be fetched.
+    match i.len <= WHOLE {
+        true => Some(Way::Attach),
+        false => Some(s.pace.choose(i.len)),
+    }
 }
 
 /// Takes the bytes of a record from `off` on.
@@ -277,9 +437,9 @@ fn goes_on(
             }
         }
         // Nobody has asked for more than the first piece.
-        None if i.ask.is_some() && i.got > 0 => return,
+        None if i.number.is_some() && i.got > 0 => return,
         None => {
-            if i.early.is_empty() && i.ask.is_none() {
+            if i.early.is_empty() && i.number.is_none() {
                 i.early.reserve_exact(i.len);
             }
             record.append(off, &mut i.early);
@@ -287,6 +447,10 @@ fn goes_on(
     }
     i.got += bytes;
     if i.got == i.len {
+        if i.place.is_some() && i.began > 0 {
+            let (len, ns) = (i.len, host::now().saturating_sub(i.began));
+            port.nearby.streams.pace.took(Way::Ring, len, ns);
+        }
         ends(n, rq, port);
     }
 }
@@ -318,28 +482,158 @@ impl In {
     }
 }
 
-/// Asks for the rest of a message that has a place; later, when there is no room for the question now.
+/// Asks for the rest of a message that has a place.
 fn ask(n: u32, port: &mut EpPort) {
+    let s = &mut port.nearby.streams;
+    let Some(i) = s.coming.get_mut(n) else { return };
+    let (Some(number), false) = (i.number, i.asked) else {
+        return;
+    };
+    i.asked = true;
+    let to = i.from;
+    let words = [number.into(), n.into(), 0, 0, 0];
+    say(
+        Word {
+            to,
+            kind: GO,
+            words,
+        },
+        port,
+    );
+}
+
+/// Copies the rest of a message that has a place from the sender's memory, with the sender's help if it is very long.
+fn fetch(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
     let s = &mut port.nearby.streams;
     let (Some(i), Some(near)) = (s.coming.get_mut(n), &mut port.near) else {
         return;
     };
-    let (Some(number), Some(addr)) = (i.ask, port.peers.addr(i.from)) else {
+    let (Some(place), Some(number)) = (i.place, i.number) else {
         return;
     };
-    let head = u128::from(number) | u128::from(n) << 64;
-    let sent = near.send(
-        i.from,
-        addr,
-        plain(GO),
-        &head.to_ne_bytes(),
-        &UserMem::EMPTY,
-        &[],
+    let (from, got) = (i.from, i.got);
+    let room = (place.room as usize).saturating_sub(got).min(i.len - got);
+    let op = port.ops.get(place.ctx).map(|op| op.mem);
+    let into = op.map_or(UserMem::EMPTY, |m| m.part(place.base as usize + got, room));
+    let at = i.at.wrapping_add(got as u64);
+    let chunk = (room / CHUNKS).clamp(*CHUNK.start(), *CHUNK.end());
+    let whole = into.one().filter(|p| p.len() == room && room >= SHARED);
+    let chunks = room.div_ceil(chunk) as u32;
+    let share = whole.and_then(|p| Some((near.open_share(from, chunks)?, p)));
+    let Some((share, piece)) = share else {
+        return match near.carry(from, false, &Local::Mem(&into), at) {
+            true => fetched(n, rq, port),
+            false => ask(n, port),
+        };
+    };
+    i.share = Some(share);
+    let words = [
+        u64::from(number) | u64::from(n) << 32,
+        share.packed(),
+        piece.addr() as u64,
+        chunk as u64 | (got as u64) << 32,
+        room as u64,
+    ];
+    let kind = SHARE;
+    say(
+        Word {
+            to: from,
+            kind,
+            words,
+        },
+        port,
     );
-    if sent == Sent::Busy {
-        s.unasked.push(n);
-    } else {
-        i.ask = None;
+    let Some(near) = &mut port.near else { return };
+    while let Some(c) = near.take_share(from, share) {
+        let off = c as usize * chunk;
+        let part = Local::Piece(piece.part(off, chunk));
+        if !near.carry(from, false, &part, at.wrapping_add(off as u64)) {
+            return lost(n, rq, port);
+        }
+        near.did_share(from, share);
+    }
+    fetched(n, rq, port);
+}
+
+/// Copies chunks of a message of ours to where its receiver wants them, as long as there are some.
+fn help(from: PeerId, record: &Record, port: &mut EpPort) {
+    let [which, share, at, how, room] = [0, 8, 16, 24, 32].map(|off| record.word(off));
+    let (ours, theirs) = (which as u32, which >> 32);
+    let (chunk, got) = (how as u32 as usize, (how >> 32) as usize);
+    let share = Share::of(share);
+    let o = port.nearby.streams.out.get(ours).filter(|o| o.to == from);
+    let op = o.and_then(|o| port.ops.get(o.ctx));
+    let mem = op.and_then(|op| op.mem.one());
+    let (Some(mem), Some(near)) = (mem, &port.near) else {
+        return;
+    };
+    if !near.visits(from) {
+        return;
+    }
+    let rest: Piece = mem.part(got, room as usize);
+    let (mut helped, mut how) = (false, 0);
+    while let Some(c) = record.take_share(share) {
+        helped = true;
+        let off = c as usize * chunk;
+        let part = Local::Piece(rest.part(off, chunk));
+        if !near.carry(from, true, &part, at.wrapping_add(off as u64)) {
+            how = LOST;
+            break;
+        }
+        record.did_share(share);
+    }
+    if helped {
+        let words = [theirs, how, 0, 0, 0];
+        let kind = HELPED;
+        say(
+            Word {
+                to: from,
+                kind,
+                words,
+            },
+            port,
+        );
+    }
+}
+
+/// All that we copy of a message is copied: it ends, unless the sender is still at work.
+fn fetched(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
+    let s = &mut port.nearby.streams;
+    let (Some(i), Some(near)) = (s.coming.get_mut(n), &mut port.near) else {
+        return;
+    };
+    let over = i.share.is_none_or(|share| near.end_share(i.from, share));
+    if !over {
+        return;
+    }
+    let ns = host::now().saturating_sub(i.began);
+    s.pace.took(Way::Attach, i.len, ns);
+    i.got = i.len;
+    tell(n, 0, port);
+    ends(n, rq, port);
+}
+
+/// The system would not copy all of it.
+#[cold]
+fn lost(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
+    tell(n, LOST, port);
+    if let Some(i) = port.nearby.streams.coming.remove(n) {
+        if let (Some(near), Some(share)) = (&mut port.near, i.share) {
+            near.stop_share(i.from, share);
+        }
+        i.over(Err(lost_there()), rq, port);
+    }
+}
+
+/// Tells the sender of a message what became of it.
+fn tell(n: u32, how: u64, port: &mut EpPort) {
+    let s = &mut port.nearby.streams;
+    let i = s.coming.get(n);
+    if let Some((to, number, len)) = i.and_then(|i| Some((i.from, i.number?, i.len))) {
+        let [ring, attach] = [Way::Ring, Way::Attach].map(|w| s.pace.cost(w, len));
+        let words = [number.into(), how, ring, attach, 0];
+        let kind = FETCHED;
+        say(Word { to, kind, words }, port);
     }
 }
 
@@ -350,15 +644,20 @@ pub fn placed(coming: &Coming, place: Place, rq: &mut RecvQueue, port: &mut EpPo
         return;
     };
     i.place = Some(place);
+    // How long it has waited for its place says nothing.
+    i.began = 0;
     let early = core::mem::take(&mut i.early);
     if let Some(op) = port.ops.get(place.ctx) {
         let room = op.mem.part(place.base as usize, place.room as usize);
         room.store(0, &early);
     }
     if i.got == i.len {
-        ends(coming.number, rq, port);
-    } else {
-        ask(coming.number, port);
+        return ends(coming.number, rq, port);
+    }
+    match choose(coming.number, port) {
+        Some(Way::Ring) => ask(coming.number, port),
+        Some(Way::Attach) => fetch(coming.number, rq, port),
+        None => {}
     }
 }
 
@@ -370,6 +669,7 @@ pub fn peer_down(peer: PeerId, why: Failure, rq: &mut RecvQueue, port: &mut EpPo
     let lost = s.coming.select(lost);
     s.turn.retain(|n| !out.contains(n));
     s.leads.retain(|(p, _)| *p != peer);
+    s.unsaid.retain(|w| w.to != peer);
     for n in out {
         if let Some(o) = port.nearby.streams.out.remove(n) {
             port.sent(o.ctx, Err(why));

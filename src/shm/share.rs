@@ -1,0 +1,138 @@
+//! A transfer that two processes share: chunks of a long message, which whoever is free copies next.
+//!
+//! The word that says how far they have come is in the ring from the one that has the place to the one that has the message. Its
+//! upper part tells one transfer from another at the same word, so that a late helper finds nothing to do.
+//! A side that lies in it spoils this transfer, nothing else: a chunk is one of those that are there.
+
+use super::bed::Bed;
+use super::ring::LINE;
+use core::sync::atomic::{AtomicU64, Ordering::*};
+
+/// Words of a ring.
+pub const WORDS: u8 = 8;
+/// Where they are, a line for each.
+const AT: usize = 16 * LINE;
+/// Bits of a word: chunks taken, chunks done, which transfer.
+const DONE: u32 = 24;
+const ROUND: u32 = 48;
+const MASK: u64 = (1 << DONE) - 1;
+/// Bit of the chunks taken: there are no more.
+const STOPPED: u64 = 1 << (DONE - 1);
+/// Somebody else takes a chunk at the same time, but not for ever.
+const TRIES: u32 = 1000;
+
+/// A transfer of so many chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    pub word: u8,
+    pub round: u16,
+    pub chunks: u32,
+}
+
+impl Share {
+    /// As one number, for the other side.
+    pub fn packed(self) -> u64 {
+        u64::from(self.word) | u64::from(self.round) << 16 | u64::from(self.chunks) << 32
+    }
+
+    /// From what the other side says.
+    pub fn of(packed: u64) -> Share {
+        Share {
+            word: packed as u8,
+            round: (packed >> 16) as u16,
+            chunks: (packed >> 32) as u32 & (STOPPED - 1) as u32,
+        }
+    }
+
+    fn at(self, ring: &Bed) -> &AtomicU64 {
+        ring.word(AT + usize::from(self.word % WORDS) * LINE)
+    }
+
+    /// Nothing is taken yet.
+    pub(super) fn open(self, ring: &Bed) {
+        self.at(ring).store(u64::from(self.round) << ROUND, Release);
+    }
+
+    /// Takes a chunk to copy; `None` when there are no more.
+    pub(super) fn take(self, ring: &Bed) -> Option<u32> {
+        let word = self.at(ring);
+        for _ in 0..TRIES {
+            let w = word.load(Acquire);
+            let next = (w & MASK) as u32;
+            if (w >> ROUND) as u16 != self.round || next >= self.chunks {
+                return None;
+            }
+            if word.compare_exchange(w, w + 1, AcqRel, Relaxed).is_ok() {
+                return Some(next);
+            }
+        }
+        None
+    }
+
+    /// A chunk is copied.
+    pub(super) fn did(self, ring: &Bed) {
+        self.at(ring).fetch_add(1 << DONE, AcqRel);
+    }
+
+    /// No more chunks are taken; `false` while one that was is not copied yet. To be asked again until then.
+    pub(super) fn stop(word: u8, ring: &Bed) -> bool {
+        let at = Share {
+            word,
+            round: 0,
+            chunks: 0,
+        };
+        let word = at.at(ring);
+        let w = word.fetch_or(STOPPED, AcqRel);
+        (w >> DONE & MASK) >= (w & MASK & !STOPPED)
+    }
+
+    /// Whether all are.
+    pub(super) fn over(self, ring: &Bed) -> bool {
+        let w = self.at(ring).load(Acquire);
+        (w >> DONE & MASK) as u32 >= self.chunks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_chunk_is_taken_once_and_late_helpers_find_none() {
+        let ring = Bed::create().unwrap();
+        let share = Share {
+            word: 3,
+            round: 7,
+            chunks: 1000,
+        };
+        assert_eq!(Share::of(share.packed()), share);
+        share.open(&ring);
+        let takes = || {
+            let mut mine = Vec::new();
+            while let Some(n) = share.take(&ring) {
+                mine.push(n);
+                share.did(&ring);
+            }
+            mine
+        };
+        let mut all = std::thread::scope(|s| {
+            let other = s.spawn(takes);
+            let mut all = takes();
+            all.append(&mut other.join().unwrap());
+            all
+        });
+        all.sort_unstable();
+        assert_eq!(all, (0..1000).collect::<Vec<u32>>());
+        assert!(share.over(&ring));
+        let next = Share { round: 8, ..share };
+        next.open(&ring);
+        assert_eq!(share.take(&ring), None);
+        assert_eq!(next.take(&ring), Some(0));
+        assert!(!next.over(&ring));
+        // Who stops waits for the chunk that is being copied.
+        assert!(!Share::stop(3, &ring));
+        assert_eq!(next.take(&ring), None);
+        next.did(&ring);
+        assert!(Share::stop(3, &ring));
+    }
+}
