@@ -133,7 +133,7 @@ fn posting_polling_inserting_opening_and_closing_at_once() {
     };
     let background = [
         spare(|d, _, e, _| {
-            let _ = d.read_cq(e.cq, 4, |_, _| ());
+            let _ = d.read_cq::<true>(e.cq, 4, |_, _| ());
         }),
         spare(|d, av, _, n| {
             let mut gid = [0u8; 16];

@@ -289,10 +289,25 @@ impl Out {
 
 unsafe extern "C" fn cq_read(q: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: as promised by our caller.
-    unsafe { cq_readfrom(q, buf, count, null_mut()) }
+    unsafe { read::<false>(q, buf, count, null_mut()) }
 }
 
 unsafe extern "C" fn cq_readfrom(
+    q: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    src: *mut fi_addr_t,
+) -> isize {
+    // SAFETY: as promised by our caller.
+    unsafe { read::<true>(q, buf, count, src) }
+}
+
+/// fi_cq_read(3), or `NAMED`, fi_cq_readfrom(3), which finds out who has sent.
+///
+/// # Safety
+/// `q` is NULL or a completion queue of ours; the buffers have room for `count` entries.
+#[inline(always)]
+unsafe fn read<const NAMED: bool>(
     q: *mut fid_cq,
     buf: *mut c_void,
     count: usize,
@@ -307,7 +322,8 @@ unsafe extern "C" fn cq_readfrom(
         let out = b.out(buf, src);
         // SAFETY: the buffers have room for `count` entries, and the index is below that.
         let put = move |i: usize, e: &Entry| unsafe { out.put(i, e) };
-        b.domain.read_cq(b.id, count, put).map(|n| n as isize)
+        let n = b.domain.read_cq::<NAMED>(b.id, count, put)?;
+        Ok(n as isize)
     })
 }
 

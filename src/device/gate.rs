@@ -8,8 +8,8 @@
 //!
 //! With the other threading models, or where membarrier is forbidden, both sides take a lock.
 
+use super::latch::Latch;
 use super::membarrier;
-use crate::core::sync::{Mutex, MutexGuard};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{compiler_fence, AtomicBool, Ordering::*};
@@ -21,7 +21,7 @@ pub struct Gate<T> {
     /// Somebody from aside is inside or waits to be.
     wanted: AtomicBool,
     single: bool,
-    lock: Mutex<()>,
+    lock: Latch,
     value: UnsafeCell<T>,
 }
 
@@ -31,8 +31,8 @@ unsafe impl<T: Send> Sync for Gate<T> {}
 /// Presence in a gate.
 pub struct Inside<'a, T> {
     gate: &'a Gate<T>,
-    /// Held by those who came by the lock; the others have raised the flag.
-    lock: Option<MutexGuard<'a, ()>>,
+    /// It came by the lock; the others have raised the flag.
+    locked: bool,
 }
 
 impl<T> Gate<T> {
@@ -43,7 +43,7 @@ impl<T> Gate<T> {
             inside: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
             single,
-            lock: Mutex::new(()),
+            lock: Latch::default(),
             value: UnsafeCell::new(value),
         }
     }
@@ -64,7 +64,7 @@ impl<T> Gate<T> {
         compiler_fence(SeqCst);
         Inside {
             gate: self,
-            lock: None,
+            locked: false,
         }
     }
 
@@ -74,9 +74,10 @@ impl<T> Gate<T> {
             // The promise is broken, two threads are here at once: better late than both inside.
             return self.enter_aside();
         }
+        self.lock.take();
         Inside {
             gate: self,
-            lock: Some(self.lock.lock().unwrap_or_else(|e| e.into_inner())),
+            locked: true,
         }
     }
 
@@ -88,7 +89,7 @@ impl<T> Gate<T> {
 
     /// Enters for a thread that the application knows nothing of.
     pub fn enter_aside(&self) -> Inside<'_, T> {
-        let lock = self.lock.lock().unwrap_or_else(|e| e.into_inner());
+        self.lock.take();
         if self.single {
             self.wanted.store(true, SeqCst);
             membarrier::own();
@@ -98,7 +99,7 @@ impl<T> Gate<T> {
         }
         Inside {
             gate: self,
-            lock: Some(lock),
+            locked: true,
         }
     }
 }
@@ -106,11 +107,13 @@ impl<T> Gate<T> {
 impl<T> Drop for Inside<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.lock.is_none() {
-            self.gate.inside.store(false, Release);
-        } else if self.gate.single {
+        if !self.locked {
+            return self.gate.inside.store(false, Release);
+        }
+        if self.gate.single {
             self.gate.wanted.store(false, Release);
         }
+        self.gate.lock.give();
     }
 }
 

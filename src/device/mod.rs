@@ -13,6 +13,7 @@ pub mod any;
 pub mod fault;
 pub mod gate;
 pub mod host;
+mod latch;
 pub mod membarrier;
 mod mr_cache;
 pub mod soft;

@@ -14,6 +14,21 @@ pub struct Cqe {
     third: u64,
 }
 
+/// Of the send queue, and of the receive queue, in the first word.
+const SENT: u64 = 1 << 25;
+const CAME: u64 = 2 << 25;
+
+/// What most completions are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plain {
+    /// A request of ours has ended well.
+    Sent,
+    /// A message has come.
+    Came,
+    /// Something else: an error, or a peer's write.
+    Not,
+}
+
 impl Cqe {
     /// From the words of its entry.
     #[inline]
@@ -22,6 +37,28 @@ impl Cqe {
             first,
             second,
             third,
+        }
+    }
+
+    /// With its last word.
+    pub fn with(self, third: u64) -> Cqe {
+        Cqe { third, ..self }
+    }
+
+    /// Which queue pair it is of.
+    pub fn qpn(&self) -> u16 {
+        (self.first >> 32) as u16
+    }
+
+    /// What it tells, as far as that is plain.
+    #[inline(always)]
+    pub fn plain(&self) -> Plain {
+        const STATUS: u64 = 0xff << 16;
+        const QUEUE: u64 = 3 << 25;
+        match self.first & (STATUS | QUEUE) {
+            SENT => Plain::Sent,
+            CAME if self.op() != WRITE => Plain::Came,
+            _ => Plain::Not,
         }
     }
 
@@ -50,8 +87,7 @@ impl Cqe {
     /// Whether it tells of a success that is no peer's write.
     #[inline]
     pub fn well(&self) -> bool {
-        let write = u64::from(WRITE) << 28;
-        self.first & 0xff << 16 == 0 && (self.sent() || self.first & 7 << 28 != write)
+        self.plain() != Plain::Not
     }
 
     /// Bytes that have come.
@@ -110,10 +146,6 @@ impl Cqe {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Flags: the phase bit is not looked at here; of the send queue, of the receive queue.
-    const SENT: u64 = 2 << 24;
-    const CAME: u64 = 4 << 24;
 
     #[test]
     fn a_completion_is_told_by_its_words() {

@@ -164,7 +164,7 @@ impl ExternalQueue {
         }
         loop {
             let found = match direct {
-                true => s.ring.next().map(|(of, c)| (of, c.wc(RECV))),
+                true => s.ring.next().map(|c| (c.qpn(), c.wc(RECV))),
                 false => {
                     let mut wc = ibv_wc::default();
                     // SAFETY: the queue is open, there is room for one completion.

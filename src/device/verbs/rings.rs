@@ -69,9 +69,9 @@ impl Queue {
     #[inline(always)]
     fn write<const N: usize>(&mut self, entry: &[u64; N]) {
         let slot = (self.put & self.mask) as usize;
-        for (i, w) in entry.iter().enumerate() {
-            // SAFETY: the slot lies in the mapped queue, whose entries have this size (see `open`).
-            let to = unsafe { AtomicU64::from_ptr(self.at.add((slot * N + i) * 8).cast()) };
+        // SAFETY: the slot lies in the mapped queue, whose entries have this size (see `open`).
+        let slot = unsafe { &*self.at.add(slot * N * 8).cast::<[AtomicU64; N]>() };
+        for (to, w) in slot.iter().zip(entry) {
             to.store(*w, Relaxed);
         }
         self.put = self.put.wrapping_add(1);
@@ -87,10 +87,11 @@ impl Queue {
 
     #[inline(always)]
     fn ring_now(&mut self) {
-        self.rung = self.put;
+        let put = self.put;
+        self.rung = put;
         store_fence();
         // SAFETY: the mapped doorbell.
-        unsafe { AtomicU32::from_ptr(self.doorbell) }.store(self.put & 0xffff, Relaxed);
+        unsafe { AtomicU32::from_ptr(self.doorbell) }.store(put & 0xffff, Relaxed);
     }
 }
 
@@ -137,28 +138,42 @@ impl Completions {
         })
     }
 
-    /// Takes the next one: which queue pair it is of, and what it tells.
+    /// The word `i` of the entry that was or will be the `n`th.
     #[inline(always)]
-    pub fn next(&mut self) -> Option<(u16, Cqe)> {
-        let slot = (self.taken & self.mask) as usize;
-        let odd = self.taken & (self.mask + 1) != 0;
-        let word = |i: usize| {
-            // SAFETY: the slot lies in the mapped queue, and entries are multiples of 8 bytes.
-            let p = unsafe { self.at.add((slot << self.shift) + 8 * i) };
-            // SAFETY: aligned; the adapter writes to it, the process does not.
-            unsafe { AtomicU64::from_ptr(p.cast()) }
-        };
-        let first = word(0).load(Acquire);
+    fn word(&self, n: u32, i: usize) -> &AtomicU64 {
+        let slot = (n & self.mask) as usize;
+        // SAFETY: the slot lies in the mapped queue, and entries are multiples of 8 bytes.
+        let p = unsafe { self.at.add((slot << self.shift) + 8 * i) };
+        // SAFETY: aligned; the adapter writes to it, the process does not.
+        unsafe { AtomicU64::from_ptr(p.cast()) }
+    }
+
+    /// Takes the next one, but for its last word.
+    #[inline(always)]
+    fn glance(&mut self) -> Option<Cqe> {
+        let n = self.taken;
+        let odd = n & (self.mask + 1) != 0;
+        let first = self.word(n, 0).load(Acquire);
         if (first >> 24) & 1 == u64::from(odd) {
             return None;
         }
-        self.taken = self.taken.wrapping_add(1);
-        let third = match self.shift {
+        let second = self.word(n, 1).load(Relaxed);
+        self.taken = n.wrapping_add(1);
+        Some(Cqe::new([first, second, 0]))
+    }
+
+    /// The last word of what was taken last.
+    fn rest(&self) -> u64 {
+        match self.shift {
             0..=4 => 0,
-            _ => word(2).load(Relaxed),
-        };
-        let c = Cqe::new([first, word(1).load(Relaxed), third]);
-        Some(((first >> 32) as u16, c))
+            _ => self.word(self.taken.wrapping_sub(1), 2).load(Relaxed),
+        }
+    }
+
+    /// Takes the next one.
+    pub fn next(&mut self) -> Option<Cqe> {
+        let c = self.glance()?;
+        Some(c.with(self.rest()))
     }
 }
 
@@ -172,7 +187,6 @@ pub struct Rings {
     cq_doorbell: *mut u32,
     /// Events heard.
     heard: u32,
-    qpn: u16,
 }
 
 /// A work request for the send queue.
@@ -289,8 +303,6 @@ impl Rings {
     ) -> Option<Rings> {
         // SAFETY: as promised by the caller.
         let ([sq, rq], c) = unsafe { (query_wqs(lib, qp)?, query_cq(lib, cq)?) };
-        // SAFETY: as above.
-        let qpn = unsafe { (*qp).qp_num as u16 };
         let known = matches!(sq.entry_size, NARROW | WIDE)
             && rq.entry_size == RECV_WQE
             && (!notifies || !c.doorbell.is_null());
@@ -303,7 +315,6 @@ impl Rings {
             done: unsafe { Completions::of(&c)? },
             cq_doorbell: if notifies { c.doorbell } else { null_mut() },
             heard: 0,
-            qpn,
         })
     }
 
@@ -413,15 +424,21 @@ impl Rings {
         self.rq.ring();
     }
 
-    /// Takes the next completion.
-    #[inline(always)]
+    /// Takes the next completion: the queue is this queue pair's alone.
+    #[inline]
     pub fn next(&mut self) -> Option<Cqe> {
-        loop {
-            let (qpn, c) = self.done.next()?;
-            if qpn == self.qpn {
-                return Some(c);
-            }
-        }
+        self.done.next()
+    }
+
+    /// As [`Rings::next`], as much of it as most need.
+    #[inline(always)]
+    pub fn glance(&mut self) -> Option<Cqe> {
+        self.done.glance()
+    }
+
+    /// All of what [`Rings::glance`] has found just now.
+    pub fn whole(&self, c: Cqe) -> Cqe {
+        c.with(self.done.rest())
     }
 
     /// Takes completions, as libibverbs would tell of them; `recv` marks receives in `wr_id`.

@@ -2,7 +2,7 @@
 //! memory, or a packet of the library in its slot. A request is a few words in its slot until its completion is taken,
 //! straight from the adapter's queue; a packet that has come is looked at in its place.
 
-use super::cqe::Cqe;
+use super::cqe::{Cqe, Plain};
 use super::pool::Pool;
 use super::qp::{sender, Mode, VerbsQp};
 use super::rings::{self, Inline, SendWqe};
@@ -34,7 +34,8 @@ pub struct Short {
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
     pub context: usize,
-    pub data: Piece,
+    /// Bytes of its memory.
+    pub len: usize,
     pub flags: u32,
     pub report: bool,
 }
@@ -88,8 +89,10 @@ pub enum Glance {
     Nothing,
     /// Something that takes a poll.
     Left,
-    /// A request has ended, with what the adapter says of it.
-    Done(Done, Cqe),
+    /// A request has ended.
+    Sent(Done),
+    /// A message has come into a receive at this address, with what the adapter says of it.
+    Came(Done, usize, Cqe),
 }
 
 /// What the caller of [`VerbsQp::look`] did with it.
@@ -110,6 +113,23 @@ fn lengthen(slots: &mut Vec<Option<Short>>, free: &mut Vec<u16>, slot: u16) -> O
     free.push(slot);
     slots.resize((usize::from(slot) + 1).next_power_of_two().max(64), None);
     None
+}
+
+/// The request in `slot` is over, with its address; `None` when there is none of this kind.
+#[inline(always)]
+fn over(slots: &mut [Option<Short>], free: &mut Vec<u16>, slot: u16) -> Option<(Done, usize)> {
+    let at = slots.get_mut(usize::from(slot))?;
+    let s = at.as_ref()?;
+    let done = Done {
+        context: s.context,
+        len: s.data.len(),
+        flags: s.flags,
+        report: s.report,
+    };
+    let addr = s.data.addr();
+    *at = None;
+    free.push(slot);
+    Some((done, addr))
 }
 
 /// A piece of registered memory.
@@ -421,37 +441,26 @@ impl VerbsQp {
     /// Takes the next completion of a request of the application's own. The queue pair must be `calm`.
     #[inline(always)]
     pub fn glance(&mut self) -> Glance {
-        let Some(c) = self.rings.as_mut().and_then(|r| r.next()) else {
+        let Some(c) = self.rings.as_mut().and_then(|r| r.glance()) else {
             return Glance::Nothing;
         };
-        let of = match c.sent() {
-            true => &mut self.shorts,
-            false => &mut self.short_recvs,
-        };
-        let at = of.get_mut(usize::from(c.slot()));
-        let (Some(at), true) = (at, c.well()) else {
-            return self.leave(c);
-        };
-        let Some(s) = at else {
-            return self.leave(c);
-        };
-        let done = Done {
-            context: s.context,
-            data: s.data,
-            flags: s.flags,
-            report: s.report,
-        };
-        *at = None;
-        match c.sent() {
-            true => self.free.push(c.slot()),
-            false => self.empty.push(c.slot()),
+        match c.plain() {
+            Plain::Sent => match over(&mut self.shorts, &mut self.free, c.slot()) {
+                Some((done, _)) => Glance::Sent(done),
+                None => self.leave(c),
+            },
+            Plain::Came => match over(&mut self.short_recvs, &mut self.empty, c.slot()) {
+                Some((done, at)) => Glance::Came(done, at, c),
+                None => self.leave(c),
+            },
+            Plain::Not => self.leave(c),
         }
-        Glance::Done(done, c)
     }
 
     /// A completion is for a poll.
     #[cold]
     fn leave(&mut self, c: Cqe) -> Glance {
+        let c = self.rings.as_ref().map_or(c, |r| r.whole(c));
         self.pending.push(c.wc(super::qp::RECV));
         Glance::Left
     }

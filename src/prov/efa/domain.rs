@@ -410,10 +410,10 @@ impl Domain {
         s.cqs.remove(id).map(|_| ()).ok_or(FI_EBADF)
     }
 
-    /// fi_cq_read(3): takes up to `count` completions out; when there are none, moves the endpoints along first.
-    /// `FI_EAGAIN` when there are none, `FI_EAVAIL` when an error is next.
+    /// fi_cq_read(3): takes up to `count` completions out; when there are none, moves the endpoints along first. `NAMED`: who has
+    /// sent is asked for, which costs to find out. `FI_EAGAIN` when there are none, `FI_EAVAIL` when an error is next.
     #[inline(always)]
-    pub fn read_cq(
+    pub fn read_cq<const NAMED: bool>(
         &self,
         id: u32,
         count: usize,
@@ -427,7 +427,7 @@ impl Domain {
                 if n > 0 {
                     return Ok(n);
                 }
-            } else if let Some(found) = quick::read(&mut s, id, count, each) {
+            } else if let Some(found) = quick::read::<NAMED>(&mut s, id, count, each) {
                 return found;
             }
             if let Some(n) = poll_cq(&mut s, id, count, each)? {
@@ -500,7 +500,7 @@ impl Domain {
         let until = deadline(timeout_ms);
         let mut done = 0;
         loop {
-            match self.read_cq(id, count - done, move |i, e| each(done + i, e)) {
+            match self.read_cq::<true>(id, count - done, move |i, e| each(done + i, e)) {
                 Ok(n) => done += n,
                 Err(FI_EAGAIN) => {}
                 Err(e) if done == 0 => return Err(e),

@@ -18,7 +18,7 @@ impl VerbsQp {
     }
 
     /// Whether there is nothing to do beside taking completions.
-    #[inline]
+    #[inline(always)]
     pub fn calm(&self) -> bool {
         let some = self.pending.len() | self.refused.len() | self.again.len();
         some | self.expected.len() == 0 && !self.read

@@ -108,13 +108,13 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma, peer: PeerId) -> Option<Result<
 
 /// The completion of a receive, from an unknown peer.
 #[inline(always)]
-fn received(d: &Done, c: &Cqe) -> Entry {
+fn received(d: &Done, at: usize, c: &Cqe) -> Entry {
     let imm = c.imm();
     Entry {
         context: d.context,
         flags: u64::from(d.flags) | imm.map_or(0, |_| FI_REMOTE_CQ_DATA),
         len: c.bytes() as usize,
-        buf: d.data.addr(),
+        buf: at,
         data: imm.unwrap_or(0).into(),
         tag: 0,
         src: FI_ADDR_NOTAVAIL,
@@ -131,8 +131,14 @@ fn source(q: &VerbsQp, c: Cqe, av: Option<&Av>, peers: &mut Peers) -> fi_addr_t 
 /// Whether there is nothing to do beside taking completions.
 #[inline(always)]
 fn calm(ep: &Ep) -> bool {
-    let of = |l: &Live| matches!(&l.qp, Qp::Verbs(q) if q.calm()) && l.waiting.is_empty();
-    ep.live.as_ref().is_some_and(of)
+    match &ep.live {
+        Some(Live {
+            qp: Qp::Verbs(q),
+            waiting,
+            ..
+        }) => q.calm() && waiting.is_empty(),
+        _ => false,
+    }
 }
 
 /// What the adapter's queue, which is calm, has next.
@@ -142,11 +148,15 @@ enum Next {
     Left,
     /// One that is not reported.
     Silent,
-    Entry(Entry),
+    /// One that went to `give`.
+    Given,
 }
 
 #[inline(always)]
-fn next(ep: &mut Ep, avs: &Slab<Av>, peers: &mut Peers, cntrs: &mut Slab<Cntr>) -> Next {
+fn next<const NAMED: bool>(
+    (ep, avs, peers, cntrs): (&mut Ep, &Slab<Av>, &mut Peers, &mut Slab<Cntr>),
+    give: impl FnOnce(&Entry),
+) -> Next {
     let lane = &ep.lane;
     let Some(Qp::Verbs(qp)) = ep.live.as_mut().map(|l| &mut l.qp) else {
         return Next::Left;
@@ -154,10 +164,10 @@ fn next(ep: &mut Ep, avs: &Slab<Av>, peers: &mut Peers, cntrs: &mut Slab<Cntr>) 
     let (d, entry) = match qp.glance() {
         Glance::Nothing => return Next::Nothing,
         Glance::Left => return Next::Left,
-        Glance::Done(d, c) if c.sent() => (d, ended_entry(d.context, d.flags.into(), d.data.len())),
-        Glance::Done(d, c) => {
-            let mut e = received(&d, &c);
-            if lane.source {
+        Glance::Sent(d) => (d, ended_entry(d.context, d.flags.into(), d.len)),
+        Glance::Came(d, at, c) => {
+            let mut e = received(&d, at, &c);
+            if NAMED && lane.source {
                 e.src = source(qp, c, avs.get(lane.av), peers);
             }
             (d, e)
@@ -169,10 +179,11 @@ fn next(ep: &mut Ep, avs: &Slab<Av>, peers: &mut Peers, cntrs: &mut Slab<Cntr>) 
             c.count(entry.len);
         }
     }
-    match d.report {
-        true => Next::Entry(entry),
-        false => Next::Silent,
+    if !d.report {
+        return Next::Silent;
     }
+    give(&entry);
+    Next::Given
 }
 
 /// As [`super::poll`], from the adapter's queue.
@@ -187,27 +198,28 @@ pub(super) fn poll<F: FnMut(usize, &Entry)>(
         return out.polled(false);
     }
     loop {
-        match next(ep, avs, peers, cntrs) {
+        let mut more = true;
+        let give = |e: &Entry| {
+            let to = if e.flags & FI_RECV != 0 {
+                received
+            } else {
+                sent
+            };
+            more = out.give(to, *e);
+        };
+        match next::<true>((ep, avs, peers, cntrs), give) {
             Next::Nothing => return out.polled(true),
             Next::Left => return out.polled(false),
             Next::Silent => {}
-            Next::Entry(e) => {
-                let to = if e.flags & FI_RECV != 0 {
-                    received
-                } else {
-                    sent
-                };
-                if !out.give(to, e) {
-                    return out.polled(true);
-                }
-            }
+            Next::Given if more => {}
+            Next::Given => return out.polled(true),
         }
     }
 }
 
 /// As [`super::read`], of an endpoint that reports everything to queue `q`.
 #[inline(always)]
-pub(super) fn read(
+pub(super) fn read<const NAMED: bool>(
     s: Readable,
     q: &mut Cq,
     count: usize,
@@ -223,38 +235,32 @@ pub(super) fn read(
     if !calm(ep) {
         return None;
     }
-    let n = match next(ep, avs, peers, cntrs) {
+    let n = match next::<NAMED>((ep, avs, peers, cntrs), |e| each(0, e)) {
         Next::Nothing => return q.missed(),
         Next::Left => return None,
         Next::Silent => 0,
-        Next::Entry(e) => {
-            each(0, &e);
-            1
-        }
+        Next::Given => 1,
     };
     q.patience.found();
     Some(match n < count {
-        true => read_more((ep, avs, peers, cntrs), n, count, each),
+        true => read_more::<NAMED>((ep, avs, peers, cntrs), n, count, each),
         false => Ok(n),
     })
 }
 
 /// The rest of [`read`], which has found something.
 #[inline(never)]
-fn read_more(
+fn read_more<const NAMED: bool>(
     (ep, avs, peers, cntrs): (&mut Ep, &Slab<Av>, &mut Peers, &mut Slab<Cntr>),
     mut n: usize,
     count: usize,
     each: impl Fn(usize, &Entry),
 ) -> Result<usize> {
     while n < count {
-        match next(ep, avs, peers, cntrs) {
+        match next::<NAMED>((ep, avs, peers, cntrs), |e| each(n, e)) {
             Next::Nothing | Next::Left => break,
             Next::Silent => {}
-            Next::Entry(e) => {
-                each(n, &e);
-                n += 1;
-            }
+            Next::Given => n += 1,
         }
     }
     match n {

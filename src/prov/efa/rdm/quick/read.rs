@@ -27,10 +27,10 @@ pub(super) struct Readable<'a> {
     pub cntrs: &'a mut Slab<Cntr>,
 }
 
-/// Reads queue `cq`, which is empty: up to `count` completions go to `each`. `FI_EAGAIN` when there are none; `None` when it takes
+/// Reads queue `cq`, which is empty: up to `count` completions go to `each`, with who has sent if they shall be `NAMED`. `FI_EAGAIN` when there are none; `None` when it takes
 /// a poll.
 #[inline(always)]
-pub fn read(
+pub fn read<const NAMED: bool>(
     s: &mut State,
     cq: u32,
     count: usize,
@@ -56,7 +56,7 @@ pub fn read(
         return near(all, q, count, each);
     }
     match lone == cq {
-        true => direct::read(all, q, count, each),
+        true => direct::read::<NAMED>(all, q, count, each),
         false => None,
     }
 }
