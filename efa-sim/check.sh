@@ -32,6 +32,8 @@ sim --old-kernel -- "$bin/dmabuf" efa refused
 sim -- "$bin/gda" refused
 sim --bad-keys 20 -- "$bin/adapter_faults" keys
 sim --link-down-after 100 -- "$bin/adapter_faults" link
+sim -- "$bin/forks" efa
+sim -- "$bin/forks" efa-direct
 sim -- "$bin/adapter_faults" receiver
 sim --no-rnr-retry -- "$bin/adapter_faults" receiver
 sim -- "$bin/inject" 32

@@ -254,6 +254,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "collectives",
         "dmabuf efa",
         "dmabuf efa-direct",
+        "forks efa",
         "asan/bad_input",
         "asan/operations",
         "asan/peer_death",
@@ -267,6 +268,8 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "absent_target",
         "collectives",
         "dmabuf efa-direct",
+        "forks efa",
+        "forks efa-direct",
     ] {
         v.push(Case::single(p).far());
     }

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * forks FABRIC: a program that starts others while messages, reads and writes are under way, as launchers and
+ * subprocess.run() do: some children go on to another program, some end at once, and some close everything they have. What the
+ * parent has under way stays whole, and ends.
+ */
+#include <sys/wait.h>
+#include <unistd.h>
+#include <rdma/fi_rma.h>
+#include "alone.h"
+
+enum { LEN = 60000, ROUNDS = 60, UNDER_WAY = 3 };
+
+static char *memory, *from, *to, *read_into;
+static struct fid_mr *mr;
+static struct fi_context2 contexts[UNDER_WAY];
+
+static void fill(int seed)
+{
+	for (size_t i = 0; i < LEN; i++)
+		from[i] = (char) (seed * 7 + i * 3);
+	memset(to, 0, 2 * LEN);
+}
+
+/* A child that ends in one of three ways. Registered memory is not for it (ibv_fork_init(3)), its own is. */
+static pid_t child(int round)
+{
+	static char own[LEN];
+	pid_t pid = fork();
+
+	TRUE(pid >= 0);
+	if (pid)
+		return pid;
+	memset(own, 0x55, LEN);
+	if (round % 3 == 0)
+		execl("/bin/true", "true", (char *) NULL);
+	if (round % 3 == 1)
+		for (int fd = 3; fd < 256; fd++)
+			close(fd);
+	_exit(0);
+}
+
+/* With an older libefa, efa-direct reads nothing for who takes no receives of writes (fi_efa(7)). */
+static int reading(void)
+{
+	return !!(info->caps & FI_RMA);
+}
+
+static void over(void)
+{
+	struct fi_cq_data_entry e;
+	int done = reading() ? 0 : 1;
+	ssize_t n;
+
+	while (done < UNDER_WAY) {
+		n = fi_cq_read(cq, &e, 1);
+		if (n == -FI_EAGAIN)
+			continue;
+		DO(1, n);
+		done++;
+	}
+}
+
+static void post(ssize_t (*again)(void))
+{
+	ssize_t ret;
+
+	while ((ret = again()) == -FI_EAGAIN)
+		fi_cq_read(cq, NULL, 0);
+	DO(0, ret);
+}
+
+static size_t piece;
+
+static ssize_t receives(void)
+{
+	return fi_recv(ep, to, LEN, fi_mr_desc(mr), FI_ADDR_UNSPEC, &contexts[0]);
+}
+
+static ssize_t sends(void)
+{
+	return fi_send(ep, from, piece, fi_mr_desc(mr), self, &contexts[1]);
+}
+
+static ssize_t reads(void)
+{
+	return fi_read(ep, read_into, LEN, fi_mr_desc(mr), self, (uintptr_t) from, fi_mr_key(mr), &contexts[2]);
+}
+
+int main(int argc, char **argv)
+{
+	int status;
+
+	TRUE(argc == 2);
+	open_disabled(argv[1]);
+	enable();
+	/* A message of efa-direct is one packet. */
+	piece = strcmp(argv[1], "efa") ? 4000 : LEN;
+	/* Whole pages, which is what a fork copies. */
+	DO(0, posix_memalign((void **) &memory, 4096, 3 * LEN));
+	from = memory;
+	to = memory + LEN;
+	read_into = memory + 2 * LEN;
+	DO(0, fi_mr_reg(domain, memory, 3 * LEN, FI_SEND | FI_RECV | FI_READ | FI_REMOTE_READ, 0, 0, 0, &mr, NULL));
+	for (int i = 0; i < ROUNDS; i++) {
+		pid_t before, after;
+
+		fill(i);
+		post(receives);
+		before = child(i);
+		if (reading())
+			post(reads);
+		post(sends);
+		after = child(i + 1);
+		over();
+		TRUE(!memcmp(to, from, piece) && (!reading() || !memcmp(read_into, from, LEN)));
+		TRUE(waitpid(before, &status, 0) == before && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+		TRUE(waitpid(after, &status, 0) == after && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	}
+	DO(0, fi_close(&mr->fid));
+	close_all();
+	puts("children came and went");
+	return EXIT_SUCCESS;
+}
