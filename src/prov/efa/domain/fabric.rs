@@ -1,0 +1,67 @@
+//! Fabrics (fi_fabric(3)).
+
+use crate::core::Result;
+use crate::prov::efa::info;
+use crate::types::*;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+/// A fabric: a name, an API version, children.
+pub struct Fabric {
+    pub api: u32,
+    pub name: String,
+    children: AtomicU32,
+}
+
+impl Fabric {
+    /// Opens a fabric of this name for an application of API version `api`.
+    /// `FI_ENODATA` when the provider has no such fabric.
+    pub fn open(name: Option<&str>, api: u32) -> Result<Arc<Fabric>> {
+        let name = name.unwrap_or(info::FABRIC);
+        if name != info::FABRIC && name != info::DIRECT {
+            crate::warn_log!(
+                FI_LOG_FABRIC,
+                "fi_fabric: name: wanted {name}, had {}, {}",
+                info::DIRECT,
+                info::FABRIC
+            );
+            return Err(FI_ENODATA);
+        }
+        Ok(Arc::new(Fabric {
+            api,
+            name: name.to_string(),
+            children: AtomicU32::new(0),
+        }))
+    }
+
+    /// A child was opened.
+    pub fn hold(&self) {
+        self.children.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A child was closed.
+    pub fn release(&self) {
+        self.children.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether it may be closed; `FI_EBUSY` while it has children.
+    pub fn may_close(&self) -> Result<()> {
+        busy_unless(
+            self.children.load(Ordering::Relaxed) == 0,
+            "fabric",
+            "domains or event queues",
+        )
+    }
+}
+
+/// `FI_EBUSY`, with a line that says why, unless `free`.
+pub(super) fn busy_unless(free: bool, what: &str, users: &str) -> Result<()> {
+    if free {
+        return Ok(());
+    }
+    crate::warn_log!(
+        FI_LOG_DOMAIN,
+        "fi_close: this {what} still has open {users}"
+    );
+    Err(FI_EBUSY)
+}

@@ -1,0 +1,72 @@
+//! Progress without calls: the thread that moves a domain's endpoints along (FI_PROGRESS_AUTO, FI_WAIT_MUTEX_COND).
+
+use super::{arm_eps, Domain};
+use crate::core::Result;
+use crate::device::wait::{wait_readable, WaitSet};
+use crate::prov::efa::rdm;
+use crate::types::*;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+impl Domain {
+    /// Starts the thread that moves this domain's endpoints along when nobody calls
+    /// (FI_PROGRESS_AUTO, FI_WAIT_MUTEX_COND). It sleeps while nothing arrives.
+    pub fn progress_thread(self: &Arc<Self>) -> Result<()> {
+        if self.thread.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        let me = Arc::downgrade(self);
+        let t = std::thread::Builder::new()
+            .name("fi-progress".into())
+            .stack_size(256 << 10);
+        t.spawn(move || run_progress(&me))
+            .map(|_| ())
+            .map_err(|_| FI_EAGAIN)
+    }
+
+    /// Descriptor of a new endpoint, for the progress thread.
+    pub fn watch(&self, fd: i32) {
+        self.wake.add(fd);
+        self.wake.signal();
+    }
+
+    /// An endpoint is closed.
+    pub fn unwatch(&self, fd: i32) {
+        self.wake.remove(fd);
+    }
+}
+
+fn run_progress(domain: &Weak<Domain>) {
+    crate::device::host::block_signals();
+    loop {
+        let Some(d) = domain.upgrade() else { return };
+        if d.closing.load(Ordering::SeqCst) {
+            return;
+        }
+        d.wake.clear();
+        let mut tell: Vec<Arc<WaitSet>> = Vec::new();
+        let quiet = {
+            let mut s = d.state.enter_aside();
+            let s = &mut *s;
+            let all = s.eps.select(|_| true);
+            for id in &all {
+                rdm::progress(s, *id);
+            }
+            let cqs = s.cqs.iter_mut().map(|(_, q)| (&mut q.news, &q.wait));
+            let cntrs = s.cntrs.iter_mut().map(|(_, c)| (&mut c.news, &c.wait));
+            for (news, wait) in cqs.chain(cntrs) {
+                if core::mem::take(news) {
+                    tell.extend(wait.clone());
+                }
+            }
+            arm_eps(&mut s.eps, &all)
+        };
+        for w in tell {
+            w.broadcast();
+        }
+        if quiet {
+            // Looks around now and then: the domain may be gone without a signal.
+            wait_readable(d.wake.fd(), 100);
+        }
+    }
+}
