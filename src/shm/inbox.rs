@@ -1,7 +1,8 @@
 //! The way in: the rings of peers, which a poll looks into.
 
 use super::claim;
-use super::ring::{barrier, Found, Reader};
+use super::reader::{Found, Reader};
+use super::ring::barrier;
 use super::table::Visit;
 use super::thread::{News, Shared, Thread};
 use super::{PeerId, Record};

@@ -14,6 +14,7 @@ mod inbox;
 #[cfg(test)]
 mod model;
 mod outbox;
+mod reader;
 mod ring;
 mod segment;
 mod share;
@@ -30,8 +31,9 @@ pub use claim::{ATOMIC, HEAD as ACCESS_HEAD, MESSAGE as CONFIRMED, READ, WRITE};
 pub use debts::{Access, Ended, Note};
 pub use inbox::{Drained, Inbox, Seen, Verdict};
 pub use outbox::Outbox;
+pub use reader::Record;
 use ring::barrier;
-pub use ring::{Record, What, RECORD_MAX};
+pub use ring::{What, RECORD_MAX};
 pub use share::Share;
 use std::sync::Arc;
 pub use table::{Denied, Local, Table};

@@ -5,7 +5,8 @@
 
 use super::bed::Bed;
 use super::claim::{Back, Ledger};
-use super::ring::{barrier, Reader};
+use super::reader::Reader;
+use super::ring::barrier;
 use super::sock::{self, accept, hear, Heard};
 use super::table::{Table, Visit};
 use crate::core::sync::{Mutex, MutexGuard};
