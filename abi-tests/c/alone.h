@@ -20,6 +20,16 @@ static fi_addr_t self;
 /* Its address. */
 static char name[64];
 
+/* Bytes that are others each time. */
+static inline void pattern(char *at, size_t len)
+{
+	static char seed;
+
+	seed += 7;
+	for (size_t i = 0; i < len; i++)
+		at[i] = (char) (seed + i * 3);
+}
+
 /* Its fi_info, or the errno of fi_getinfo(3), of an endpoint that injects so many bytes; 0 leaves it open how many. */
 static int ask(const char *fabric_name, size_t inject)
 {

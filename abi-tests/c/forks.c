@@ -15,10 +15,9 @@ static char *memory, *from, *to, *read_into;
 static struct fid_mr *mr;
 static struct fi_context2 contexts[UNDER_WAY];
 
-static void fill(int seed)
+static void fill(void)
 {
-	for (size_t i = 0; i < LEN; i++)
-		from[i] = (char) (seed * 7 + i * 3);
+	pattern(from, LEN);
 	memset(to, 0, 2 * LEN);
 }
 
@@ -105,7 +104,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < ROUNDS; i++) {
 		pid_t before, after;
 
-		fill(i);
+		fill();
 		post(receives);
 		before = child(i);
 		if (reading())

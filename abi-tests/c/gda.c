@@ -124,11 +124,7 @@ static void submit(int op, uint16_t request, uint32_t len, uint64_t remote)
 
 static void fill(void)
 {
-	static char seed;
-
-	seed += 7;
-	for (size_t i = 0; i < LEN; i++)
-		from[i] = (char) (seed + i * 3);
+	pattern(from, LEN);
 	memset(to, 0, LEN);
 }
 

@@ -27,14 +27,9 @@ static struct fi_cq_data_entry next(void)
 	return e;
 }
 
-/* Bytes that are others each time. */
 static void fill(void)
 {
-	static char seed;
-
-	seed += 7;
-	for (size_t i = 0; i < LEN; i++)
-		from[i] = (char) (seed + i * 3);
+	pattern(from, LEN);
 	memset(to, 0, LEN);
 }
 

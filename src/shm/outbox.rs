@@ -223,16 +223,9 @@ impl Outbox {
         }
     }
 
-    /// Takes the next chunk of a transfer of ours; `None` when there are no more.
-    pub fn take_share(&self, peer: PeerId, s: Share) -> Option<u32> {
-        s.take(self.shared(peer)?)
-    }
-
-    /// A chunk of it is copied.
-    pub fn did_share(&self, peer: PeerId, s: Share) {
-        if let Some(ring) = self.shared(peer) {
-            s.did(ring);
-        }
+    /// Copies chunks of a transfer of ours as long as there are some: how many; `None` when `copy` could not do one.
+    pub fn work_share(&self, peer: PeerId, s: Share, copy: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.shared(peer).map_or(Some(0), |ring| s.work(ring, copy))
     }
 
     /// Whether all are; it ends then.

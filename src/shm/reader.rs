@@ -91,14 +91,10 @@ impl<'a> Record<'a> {
         self.map.word(self.at + off).load(Relaxed)
     }
 
-    /// Takes a chunk of a transfer that the writer shares with us; `None` when there are no more.
-    pub fn take_share(&self, s: Share) -> Option<u32> {
-        s.take(self.map)
-    }
-
-    /// A chunk of it is copied.
-    pub fn did_share(&self, s: Share) {
-        s.did(self.map);
+    /// Copies chunks of a transfer that the writer shares with us as long as there are some: how many; `None` when `copy`
+    /// could not do one.
+    pub fn work_share(&self, s: Share, copy: impl FnMut(u32) -> bool) -> Option<u32> {
+        s.work(self.map, copy)
     }
 
     /// Copies bytes from `off` on; nothing when there are not so many.

@@ -53,8 +53,21 @@ impl Share {
         self.at(ring).store(u64::from(self.round) << ROUND, Release);
     }
 
+    /// Copies chunks as long as there are some: how many; `None` when `copy` could not do one.
+    pub(super) fn work(self, ring: &Bed, mut copy: impl FnMut(u32) -> bool) -> Option<u32> {
+        let mut n = 0;
+        while let Some(c) = self.take(ring) {
+            if !copy(c) {
+                return None;
+            }
+            self.did(ring);
+            n += 1;
+        }
+        Some(n)
+    }
+
     /// Takes a chunk to copy; `None` when there are no more.
-    pub(super) fn take(self, ring: &Bed) -> Option<u32> {
+    fn take(self, ring: &Bed) -> Option<u32> {
         let word = self.at(ring);
         for _ in 0..TRIES {
             let w = word.load(Acquire);
@@ -70,7 +83,7 @@ impl Share {
     }
 
     /// A chunk is copied.
-    pub(super) fn did(self, ring: &Bed) {
+    fn did(self, ring: &Bed) {
         self.at(ring).fetch_add(1 << DONE, AcqRel);
     }
 
@@ -109,10 +122,11 @@ mod tests {
         share.open(&ring);
         let takes = || {
             let mut mine = Vec::new();
-            while let Some(n) = share.take(&ring) {
-                mine.push(n);
-                share.did(&ring);
-            }
+            let n = share.work(&ring, |c| {
+                mine.push(c);
+                true
+            });
+            assert_eq!(n, Some(mine.len() as u32));
             mine
         };
         let mut all = std::thread::scope(|s| {

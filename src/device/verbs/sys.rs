@@ -238,7 +238,7 @@ pub struct ibv_cq_init_attr_ex {
     pub parent_domain: *mut ibv_pd,
 }
 
-/// `efadv_cq_init_attr`, with memory for the queue (rdma-core 58 and later), whose descriptor is in the low half of `fd`.
+/// `efadv_cq_init_attr`, with memory for the queue, whose descriptor is in the low half of `fd`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct efadv_cq_init_attr {

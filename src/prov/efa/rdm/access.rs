@@ -63,9 +63,7 @@ impl Accesses {
 
     /// A long one of `len` bytes has gone this way, since `began`.
     pub fn took(&mut self, way: Way, len: usize, began: u64) {
-        if len > SHORT {
-            self.pace.took(way, len, host::now().saturating_sub(began));
-        }
+        self.pace.took(way, len, host::now().saturating_sub(began));
     }
 
     /// The one in pieces whose operation is `ctx` has ended.
@@ -153,18 +151,21 @@ pub fn pump(port: &mut EpPort, waiting: &mut Vec<u32>) {
     while let Some(mut l) = port.nearby.accesses.turn.remove(at) {
         let ctx = l.ctx;
         match go_on(&mut l, port) {
-            Some(failed) => {
-                if let Some(op) = port.ops.get(ctx).filter(|op| op.parts == 1) {
-                    port.nearby.accesses.ends(ctx, op.len);
-                }
-                port.rma_done(ctx, failed, waiting);
-            }
+            Some(failed) => part_done(port, ctx, failed, waiting),
             None => {
                 port.nearby.accesses.turn.insert(at, l);
                 at += 1;
             }
         }
     }
+}
+
+/// A piece of a read or write is done, or its writing; with the last of them it ends.
+fn part_done(port: &mut EpPort, ctx: u32, failed: Option<Failure>, waiting: &mut Vec<u32>) {
+    if let Some(op) = port.ops.get(ctx).filter(|op| op.parts == 1) {
+        port.nearby.accesses.ends(ctx, op.len);
+    }
+    port.rma_done(ctx, failed, waiting);
 }
 
 /// Writes pieces; `None` when it has to wait, and how it went when all are written.
@@ -314,10 +315,7 @@ pub fn report(port: &mut EpPort, waiting: &mut Vec<u32>) {
         let note = e.note;
         let fail = (e.status != Status::Ok).then(|| failure(e.status));
         if let Some(ctx) = note.op {
-            if let Some(op) = port.ops.get(ctx).filter(|op| op.parts == 1) {
-                port.nearby.accesses.ends(ctx, op.len);
-            }
-            port.rma_done(ctx, fail, waiting);
+            part_done(port, ctx, fail, waiting);
             continue;
         }
         let Some(fail) = fail else {

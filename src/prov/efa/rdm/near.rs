@@ -14,7 +14,7 @@ use super::port::EpPort;
 use super::rma::rma_op;
 use super::stream::{self, Streams};
 use super::{failure, Data, MsgReq, RmaReq};
-use crate::device::QpAddr;
+use crate::device::{host, QpAddr};
 use crate::hmem::UserMem;
 use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected};
 use crate::prov::efa::cq::Entry;
@@ -237,14 +237,14 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Sent {
         return Sent::Elsewhere;
     };
     near.acquaint(peer, addr);
-    let began = crate::device::host::now();
+    let began = (r.data.len() > access::SHORT).then(host::now);
     let local = match &r.data {
         Data::User(m) => Local::Mem(m),
         Data::Inject(b) => Local::Bytes(b),
     };
     let done = near.access(peer, r.write, &local, (r.key, r.addr));
     port.nearby.alone = true;
-    if done.is_ok() {
+    if let (Some(began), Ok(_)) = (began, &done) {
         port.nearby.accesses.took(Way::Attach, r.data.len(), began);
     }
     let result = match done {

@@ -22,7 +22,7 @@ use crate::core::slab::Slab;
 use crate::device::{host, Status};
 use crate::hmem::{Piece, UserMem};
 use crate::proto::{Coming, Failure, PeerId, Place, Port, RecvQueue, Unexpected};
-use crate::shm::{Local, Record, Sent, Share, What};
+use crate::shm::{Local, Outbox, Record, Sent, Share, What};
 use std::collections::VecDeque;
 
 /// Longest message that goes without being asked for, bytes. An unexpected one is buffered.
@@ -66,8 +66,6 @@ struct In {
     /// The sender's number of it, if it has to be asked for the rest, and where that is in its memory; 0 if nowhere.
     number: Option<u32>,
     at: u64,
-    /// It has been asked.
-    asked: bool,
     /// When it began, and the transfer that the sender helps with, if it may.
     began: u64,
     share: Option<Share>,
@@ -220,7 +218,7 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Sent {
 /// Writes what there is room for of messages that were asked for, and asks for others.
 pub fn pump(port: &mut EpPort) {
     for w in core::mem::take(&mut port.nearby.streams.unsaid) {
-        say(w, port);
+        say(w.to, w.kind, w.words, port);
     }
     let mut left = AT_ONCE;
     let mut full = None;
@@ -329,16 +327,16 @@ fn learn(ctx: u32, fetched: Option<[u64; 2]>, port: &mut EpPort) {
 }
 
 /// Says something to a peer, or later when there is no room now.
-fn say(w: Word, port: &mut EpPort) {
-    let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(w.to)) else {
+fn say(to: PeerId, kind: u8, words: [u64; 5], port: &mut EpPort) {
+    let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(to)) else {
         return;
     };
     let mut head = [0; 40];
-    for (to, word) in head.chunks_exact_mut(8).zip(w.words) {
-        to.copy_from_slice(&word.to_ne_bytes());
+    for (into, word) in head.chunks_exact_mut(8).zip(words) {
+        into.copy_from_slice(&word.to_ne_bytes());
     }
-    if near.send(w.to, addr, plain(w.kind), &head, &UserMem::EMPTY, &[]) == Sent::Busy {
-        port.nearby.streams.unsaid.push(w);
+    if near.send(to, addr, plain(kind), &head, &UserMem::EMPTY, &[]) == Sent::Busy {
+        port.nearby.streams.unsaid.push(Word { to, kind, words });
     }
 }
 
@@ -366,8 +364,7 @@ fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) 
         } else {
             record.word(head.bytes + 16)
         },
-        asked: false,
-        began: host::now(),
+        began: if whole { host::now() } else { 0 },
         share: None,
     });
     if whole {
@@ -485,21 +482,10 @@ impl In {
 /// Asks for the rest of a message that has a place.
 fn ask(n: u32, port: &mut EpPort) {
     let s = &mut port.nearby.streams;
-    let Some(i) = s.coming.get_mut(n) else { return };
-    let (Some(number), false) = (i.number, i.asked) else {
-        return;
-    };
-    i.asked = true;
-    let to = i.from;
-    let words = [number.into(), n.into(), 0, 0, 0];
-    say(
-        Word {
-            to,
-            kind: GO,
-            words,
-        },
-        port,
-    );
+    let i = s.coming.get(n);
+    if let Some((to, number)) = i.and_then(|i| Some((i.from, i.number?))) {
+        say(to, GO, [number.into(), n.into(), 0, 0, 0], port);
+    }
 }
 
 /// Copies the rest of a message that has a place from the sender's memory, with the sender's help if it is very long.
@@ -534,25 +520,25 @@ fn fetch(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
         chunk as u64 | (got as u64) << 32,
         room as u64,
     ];
-    let kind = SHARE;
-    say(
-        Word {
-            to: from,
-            kind,
-            words,
-        },
-        port,
-    );
-    let Some(near) = &mut port.near else { return };
-    while let Some(c) = near.take_share(from, share) {
-        let off = c as usize * chunk;
-        let part = Local::Piece(piece.part(off, chunk));
-        if !near.carry(from, false, &part, at.wrapping_add(off as u64)) {
-            return lost(n, rq, port);
-        }
-        near.did_share(from, share);
+    say(from, SHARE, words, port);
+    let Some(near) = &port.near else { return };
+    let copy = |c| carry_chunk(near, (from, false), (piece, at), (c, chunk));
+    match near.work_share(from, share, copy) {
+        Some(_) => fetched(n, rq, port),
+        None => lost(n, rq, port),
     }
-    fetched(n, rq, port);
+}
+
+/// Copies a chunk of a piece of memory of ours to or from a peer's, at `at`. `false` when the system does not.
+fn carry_chunk(
+    near: &Outbox,
+    (peer, write): (PeerId, bool),
+    (piece, at): (Piece, u64),
+    (c, chunk): (u32, usize),
+) -> bool {
+    let off = c as usize * chunk;
+    let part = Local::Piece(piece.part(off, chunk));
+    near.carry(peer, write, &part, at.wrapping_add(off as u64))
 }
 
 /// Copies chunks of a message of ours to where its receiver wants them, as long as there are some.
@@ -571,29 +557,13 @@ fn help(from: PeerId, record: &Record, port: &mut EpPort) {
         return;
     }
     let rest: Piece = mem.part(got, room as usize);
-    let (mut helped, mut how) = (false, 0);
-    while let Some(c) = record.take_share(share) {
-        helped = true;
-        let off = c as usize * chunk;
-        let part = Local::Piece(rest.part(off, chunk));
-        if !near.carry(from, true, &part, at.wrapping_add(off as u64)) {
-            how = LOST;
-            break;
-        }
-        record.did_share(share);
-    }
-    if helped {
-        let words = [theirs, how, 0, 0, 0];
-        let kind = HELPED;
-        say(
-            Word {
-                to: from,
-                kind,
-                words,
-            },
-            port,
-        );
-    }
+    let copy = |c| carry_chunk(near, (from, true), (rest, at), (c, chunk));
+    let how = match record.work_share(share, copy) {
+        Some(0) => return,
+        Some(_) => 0,
+        None => LOST,
+    };
+    say(from, HELPED, [theirs, how, 0, 0, 0], port);
 }
 
 /// All that we copy of a message is copied: it ends, unless the sender is still at work.
@@ -631,9 +601,7 @@ fn tell(n: u32, how: u64, port: &mut EpPort) {
     let i = s.coming.get(n);
     if let Some((to, number, len)) = i.and_then(|i| Some((i.from, i.number?, i.len))) {
         let [ring, attach] = [Way::Ring, Way::Attach].map(|w| s.pace.cost(w, len));
-        let words = [number.into(), how, ring, attach, 0];
-        let kind = FETCHED;
-        say(Word { to, kind, words }, port);
+        say(to, FETCHED, [number.into(), how, ring, attach, 0], port);
     }
 }
 
