@@ -12,7 +12,7 @@ mod owned;
 mod plain;
 
 pub use owned::{combine, copy, Owned};
-pub use plain::copy_bytes;
+pub use plain::{copy_across, copy_bytes};
 
 use core::ffi::c_void;
 

@@ -1,6 +1,7 @@
 //! Copies of any length.
 
 use core::mem::size_of;
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Longest copy handed to memcpy(3) at once. From 4 KiB on the C library takes `rep movsb` (threshold of glibc for
 /// 32-byte vectors), which some processors carry out ten times slower when source and destination lie alike in their
@@ -22,6 +23,71 @@ pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
             copy_more(from, to, len);
         }
     }
+}
+
+/// Shortest copy that [`copy_across`] leaves to the processor's own instruction.
+const ACROSS: usize = 512;
+/// Whether there is one that is good enough: 0 before anybody has looked.
+static STRINGS: AtomicU8 = AtomicU8::new(0);
+const NO: u8 = 1;
+const YES: u8 = 2;
+
+/// Whether this processor copies strings as fast as it can wherever they lie. Those of Intel do that say so (ERMS): 4 KiB into a ring
+/// took 1.7 us to the other core's buffer instead of 2.0, 8 KiB 2.7 instead of 3.3, and alike for all distances of source and destination.
+/// Others are slow where these lie alike in their pages.
+#[cold]
+#[inline(never)]
+fn find_strings() -> u8 {
+    #[cfg(target_arch = "x86_64")]
+    let fast = {
+        let vendor = core::arch::x86_64::__cpuid(0);
+        let intel = [vendor.ebx, vendor.edx, vendor.ecx] == [0x756e_6547, 0x4965_6e69, 0x6c65_746e];
+        intel && std::arch::is_x86_feature_detected!("ermsb")
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let fast = false;
+    let found = if fast { YES } else { NO };
+    STRINGS.store(found, Relaxed);
+    found
+}
+
+/// As [`copy_bytes`], to memory that is in another processor's cache: lines that are written as a whole are best taken from there without
+/// their bytes, which the processor does where it is told of the whole copy at once.
+///
+/// # Safety
+/// As for [`copy_bytes`].
+#[inline(always)]
+pub unsafe fn copy_across(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if len < ACROSS {
+            copy_bytes(from, to, len);
+        } else {
+            copy_string(from, to, len);
+        }
+    }
+}
+
+/// # Safety
+/// As [`copy_bytes`].
+#[inline(never)]
+unsafe fn copy_string(from: *const u8, to: *mut u8, len: usize) {
+    let strings = match STRINGS.load(Relaxed) {
+        0 => find_strings(),
+        known => known,
+    };
+    #[cfg(target_arch = "x86_64")]
+    if strings == YES {
+        // SAFETY: reads and writes what the caller vouches for; the direction flag is clear (psABI).
+        unsafe {
+            core::arch::asm!("rep movsb", inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _,
+                options(nostack, preserves_flags));
+        }
+        return;
+    }
+    let _ = strings;
+    // SAFETY: as the caller vouches.
+    unsafe { copy_more(from, to, len) };
 }
 
 /// # Safety
@@ -72,12 +138,16 @@ unsafe fn copy_few(from: *const u8, to: *mut u8, len: usize) {
 mod tests {
     #[test]
     fn every_byte_is_copied_and_no_more() {
-        for len in (0..40).chain([2047, 2048, 2049, 4096, 10_000]) {
+        for len in (0..40).chain([511, 512, 2047, 2048, 2049, 4096, 10_000]) {
             let from: Vec<u8> = (0..len).map(|i| i as u8 | 1).collect();
             let mut to = vec![0; len + 1];
             // SAFETY: both are at least `len` long, and apart.
             unsafe { super::copy_bytes(from.as_ptr(), to.as_mut_ptr(), len) };
-            assert_eq!((to[..len].to_vec(), to[len]), (from, 0));
+            assert_eq!((&to[..len], to[len]), (&from[..], 0));
+            to.fill(0);
+            // SAFETY: as above.
+            unsafe { super::copy_across(from.as_ptr(), to.as_mut_ptr(), len) };
+            assert_eq!((&to[..len], to[len]), (&from[..], 0));
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use super::segment::Map;
 use crate::core::Result;
-use crate::hmem::{copy_bytes, Piece, UserMem};
+use crate::hmem::{copy_across, copy_bytes, Piece, UserMem};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::os::fd::OwnedFd;
@@ -98,7 +98,7 @@ impl Bed {
     pub fn put(&self, off: usize, bytes: &[u8]) {
         if let Some(at) = self.span(off, bytes.len()) {
             // SAFETY: within the mapping; the peer may look at it meanwhile, and gets what it gets.
-            unsafe { copy_bytes(bytes.as_ptr(), at, bytes.len()) };
+            unsafe { copy_across(bytes.as_ptr(), at, bytes.len()) };
         }
     }
 
@@ -107,7 +107,7 @@ impl Bed {
     pub fn put_piece(&self, off: usize, p: Piece) {
         if let Some(at) = self.span(off, p.len()) {
             // SAFETY: within the mapping, and the piece is readable (see `Piece::new`).
-            unsafe { copy_bytes(p.addr() as *const u8, at, p.len()) };
+            unsafe { copy_across(p.addr() as *const u8, at, p.len()) };
         }
     }
 
@@ -129,7 +129,7 @@ impl Bed {
         for (addr, len) in mem.pieces() {
             // SAFETY: the pieces are readable (see `UserMem::new`), and together fit, as checked.
             unsafe {
-                copy_bytes(addr as *const u8, at, len);
+                copy_across(addr as *const u8, at, len);
                 at = at.add(len);
             }
         }

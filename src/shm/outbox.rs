@@ -228,9 +228,14 @@ impl Outbox {
         self.shared(peer).map_or(Some(0), |ring| s.work(ring, copy))
     }
 
-    /// Whether all are; it ends then.
+    /// Whether all are.
+    pub fn share_over(&self, peer: PeerId, s: Share) -> bool {
+        self.shared(peer).is_some_and(|ring| s.over(ring))
+    }
+
+    /// As [`Outbox::share_over`]; it ends then.
     pub fn end_share(&mut self, peer: PeerId, s: Share) -> bool {
-        let over = self.shared(peer).is_some_and(|ring| s.over(ring));
+        let over = self.share_over(peer, s);
         if let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize).filter(|_| over) {
             o.shares &= !(1 << s.word);
         }

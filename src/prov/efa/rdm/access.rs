@@ -121,7 +121,7 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, op: impl FnOnce() -> Use
         return Sent::Elsewhere;
     }
     let accesses = &mut port.nearby.accesses;
-    if accesses.pace.choose(len) == Way::Attach {
+    if accesses.pace.choose(len, &[Way::Ring, Way::Attach]) == Way::Attach {
         return Sent::Elsewhere;
     }
     let mut op = op();

@@ -1,8 +1,8 @@
-//! Which of two ways is the faster one on this machine: measured while it works.
+//! Which way is the fastest one on this machine: measured while it works.
 //!
 //! A ring that both sides copy through moves 20 GB/s between two cores of one machine and 3 between those of another, where
-//! the system's copy moves 13; which it is changes with the neighbours, too. So each way is tried a few times, the better
-//! one is taken from then on, and now and then the other is tried again.
+//! the system's copy moves 13; which it is changes with the neighbours, too. So each way is tried a few times, the best
+//! one is taken from then on, and now and then another is tried again: seldom one that was much worse.
 
 /// A way for long messages, reads and writes of a peer on the same host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,20 +11,36 @@ pub enum Way {
     Ring = 0,
     /// By the system, from one process's memory into the other's.
     Attach = 1,
+    /// So, too, and both sides do it.
+    Both = 2,
 }
 
-/// Tries of each way before the better one is taken.
+const WAYS: usize = 3;
+/// Tries of each way before the best one is taken.
 const FIRST: u32 = 3;
-/// After that the other one has its turn with every so-manieth.
-const AGAIN: u32 = 64;
+/// After that another one has its turn so many times in a row, for the first time finds its memory in other caches than the next,
+const TRIES: u32 = 4;
+/// of so many, and so many times as seldom if it was much worse; sooner in the beginning, when what the first tries have cost may not
+/// even be known yet.
+const AGAIN: u32 = 256;
+const SELDOM: u32 = 8;
 
 /// What is known of the ways for lengths of one class.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     /// Picoseconds per byte, 0 before the first time, and how often that was measured.
-    cost: [u64; 2],
-    times: [u32; 2],
+    cost: [u64; WAYS],
+    times: [u32; WAYS],
     chosen: u32,
+}
+
+impl Known {
+    /// The cheapest of these ways that were measured; the first of them before that.
+    fn best(&self, among: &[Way]) -> Way {
+        let known = among.iter().filter(|w| self.cost[**w as usize] > 0);
+        let best = known.min_by_key(|w| self.cost[**w as usize]);
+        best.or(among.first()).copied().unwrap_or(Way::Ring)
+    }
 }
 
 /// Longest of each class, bytes; the last has no end.
@@ -46,51 +62,70 @@ impl Pace {
         }
     }
 
-    /// Picoseconds per byte, 0 when that is not known.
-    pub fn cost(&mut self, way: Way, len: usize) -> u64 {
-        self.of(len).cost[way as usize]
-    }
-
-    /// The better way for this length as far as is known.
-    pub fn best(&mut self, len: usize) -> Way {
-        let [ring, attach] = self.of(len).cost;
-        match attach != 0 && (attach < ring || ring == 0) {
-            true => Way::Attach,
-            false => Way::Ring,
-        }
-    }
-
-    /// The way that is to be gone now.
-    pub fn choose(&mut self, len: usize) -> Way {
-        let best = self.best(len);
+    /// Picoseconds per byte by the cheapest of these ways, 0 when none is known.
+    pub fn cost(&mut self, len: usize, among: &[Way]) -> u64 {
         let k = self.of(len);
-        let n = k.chosen;
-        k.chosen = n.wrapping_add(1);
-        if n < 2 * FIRST {
-            return if n.is_multiple_of(2) {
-                Way::Ring
-            } else {
-                Way::Attach
-            };
-        }
-        match (n.is_multiple_of(AGAIN), best) {
-            (false, best) => best,
-            (true, Way::Ring) => Way::Attach,
-            (true, Way::Attach) => Way::Ring,
-        }
+        k.cost[k.best(among) as usize]
     }
 
-    /// So many bytes have taken so long. A single time may be anything, for the processor is somebody else's now and then:
-    /// one that is out of the ordinary counts as little more than the ordinary.
+    /// The way, of these, that is to be gone now.
+    pub fn choose(&mut self, len: usize, among: &[Way]) -> Way {
+        let way = self.next(len, among);
+        self.goes(len);
+        way
+    }
+
+    /// It is.
+    pub fn goes(&mut self, len: usize) {
+        let k = self.of(len);
+        k.chosen = k.chosen.wrapping_add(1);
+    }
+
+    /// As [`Pace::choose`], where it may come to nothing: else [`Pace::goes`] has to be called.
+    pub fn next(&mut self, len: usize, among: &[Way]) -> Way {
+        let k = self.of(len);
+        let best = k.best(among);
+        let ways = among.len() as u32;
+        if k.chosen < ways * FIRST {
+            let turn = among.get((k.chosen % ways) as usize);
+            return turn.copied().unwrap_or(best);
+        }
+        let early = k.chosen < 2 * AGAIN;
+        let (n, again) = (k.chosen / TRIES, AGAIN / TRIES);
+        let (due, round) = match early {
+            true => (n.is_power_of_two(), n.trailing_zeros()),
+            false => (n.is_multiple_of(again), n / again),
+        };
+        if !due {
+            return best;
+        }
+        // The others take turns.
+        let others = among.iter().filter(|w| **w != best).copied();
+        let other = others.cycle().nth((round % ways) as usize);
+        let worth = |w: &Way| {
+            let [theirs, ours] = [*w, best].map(|w| k.cost[w as usize]);
+            early || theirs < ours + ours / 2 || (round / ways).is_multiple_of(SELDOM)
+        };
+        other.filter(worth).unwrap_or(best)
+    }
+
+    /// So many bytes have taken so long.
     pub fn took(&mut self, way: Way, len: usize, ns: u64) {
+        self.learn(way, len, ns.saturating_mul(1000) / (len as u64).max(1));
+    }
+
+    /// This way has cost so many picoseconds per byte. A single time may be anything, for the processor is somebody else's now and then:
+    /// one that is out of the ordinary counts as little more than the ordinary.
+    pub fn learn(&mut self, way: Way, len: usize, cost: u64) {
         let k = self.of(len);
+        let now = cost.max(1);
         let (cost, times) = (&mut k.cost[way as usize], &mut k.times[way as usize]);
         *times = times.saturating_add(1);
-        let now = (ns.saturating_mul(1000) / (len as u64).max(1)).max(1);
         *cost = match *cost {
             0 => now,
             // Of the first times the best counts: memory is touched for the first time there.
             c if *times <= FIRST => c.min(now),
+            c if now < c => (c + now) / 2,
             c => (3 * c + now.min(2 * c)) / 4,
         };
     }
@@ -101,37 +136,45 @@ mod tests {
     use super::*;
 
     const LEN: usize = 100_000;
+    const ALL: [Way; 3] = [Way::Ring, Way::Attach, Way::Both];
 
-    fn run(p: &mut Pace, n: usize, cost: impl Fn(Way) -> u64) -> usize {
-        let attached = |_: &usize| {
-            let way = p.choose(LEN);
-            p.took(way, LEN, cost(way));
-            way == Way::Attach
-        };
-        (0..n).filter(attached).count()
+    /// How often each way was gone.
+    fn run(p: &mut Pace, n: usize, among: &[Way], cost: [u64; 3]) -> [usize; 3] {
+        let mut gone = [0; 3];
+        for _ in 0..n {
+            let way = p.choose(LEN, among);
+            p.took(way, LEN, cost[way as usize]);
+            gone[way as usize] += 1;
+        }
+        gone
     }
 
     #[test]
-    fn the_faster_way_is_found_and_a_change_is_noticed() {
+    fn the_fastest_way_is_found_and_a_change_is_noticed() {
         let mut p = Pace::default();
-        let slow_ring = |w| if w == Way::Ring { 30_000 } else { 8_000 };
-        let slow_attach = |w| if w == Way::Ring { 4_000 } else { 8_000 };
-        assert!(run(&mut p, 1000, slow_ring) > 950);
-        assert_eq!(p.best(LEN), Way::Attach);
+        let [ring, attach, both] = run(&mut p, 1000, &ALL, [30_000, 8_000, 6_000]);
+        assert!(
+            both > 950 && attach > FIRST as usize,
+            "{ring} {attach} {both}"
+        );
+        assert_eq!(p.cost(LEN, &ALL), 60);
+        assert_eq!(p.cost(LEN, &ALL[..2]), 80);
         // Other lengths are another matter.
-        assert_eq!(p.best(10), Way::Ring);
+        assert_eq!(p.cost(10, &ALL), 0);
+        assert_eq!(p.choose(10, &ALL), Way::Ring);
         // The neighbours have gone: the ring is found to be better with its turns.
-        run(&mut p, 64 * 16, slow_attach);
-        assert_eq!(p.best(LEN), Way::Ring);
-        assert!(run(&mut p, 1000, slow_attach) < 50);
+        run(&mut p, 20_000, &ALL, [4_000, 8_000, 6_000]);
+        assert_eq!(p.cost(LEN, &ALL), 40);
+        assert!(run(&mut p, 1000, &ALL, [4_000, 8_000, 6_000])[0] > 980);
+        // A way that is not to be had is not gone.
+        assert_eq!(run(&mut p, 1000, &ALL[..2], [9_000, 8_000, 1])[2], 0);
     }
 
     #[test]
     fn one_bad_moment_changes_nothing() {
         let mut p = Pace::default();
-        let cost = |w| if w == Way::Ring { 5_000 } else { 8_000 };
-        run(&mut p, 100, cost);
+        run(&mut p, 100, &ALL, [5_000, 8_000, 9_000]);
         p.took(Way::Ring, LEN, 100_000_000);
-        assert_eq!(p.best(LEN), Way::Ring);
+        assert_eq!(p.of(LEN).best(&ALL), Way::Ring);
     }
 }

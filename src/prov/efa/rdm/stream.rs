@@ -6,7 +6,7 @@
 //! rest until the receiver has a place for it: nobody buffers it. The receiver may say so (`GO`); then the sender fills the ring whenever
 //! there is room (`PIECE`, in `pump`), while the receiver empties it into the application's buffer: two copies, but
 //! on two cores, through memory that stays in their caches. Or the receiver copies it by the system from where `LONG` says it
-//! is (`fetch`), and says when it has it (`FETCHED`). A very long one it lets the sender help with: `SHARE` says where it shall be, both take chunks
+//! is (`fetch`), and says when it has it (`FETCHED`). Or it lets the sender help: `SHARE` says where the message shall be, both take chunks
 //! (`shm::Share`), and who has helped says so (`HELPED`).
 //!
 //! Numbers that a peer names are looked up together with the peer, and lengths are checked against what was announced.
@@ -33,14 +33,12 @@ pub const FIRST: usize = 8 << 10;
 const REST: usize = 32 << 10;
 /// Bytes that one call of [`pump`] writes at most: what arrives has its turn, too.
 const AT_ONCE: usize = 256 << 10;
-/// The shortest that the sender may help with, and bytes of a chunk of it, of which there shall be a few.
-const SHARED: usize = 256 << 10;
+/// The shortest that the sender may help with, and bytes of a chunk of it, of which there shall be a few, two at least.
+const SHARED: usize = 32 << 10;
 const CHUNK: core::ops::RangeInclusive<usize> = 128 << 10..=512 << 10;
 const CHUNKS: usize = 8;
 /// In what the receiver answers: the message is lost.
 const LOST: u64 = 1;
-/// Of messages that need not be asked for, one in so many goes the other way, so that both are known.
-const OTHERWISE: u32 = 32;
 /// Stands for no message.
 const NONE: u32 = u32::MAX;
 
@@ -79,24 +77,6 @@ struct Word {
     words: [u64; 5],
 }
 
-/// Whether messages of a class that need not be asked for are.
-#[derive(Default)]
-struct Asking {
-    better: bool,
-    count: u32,
-}
-
-impl Asking {
-    fn choose(&mut self) -> bool {
-        self.count = self.count.wrapping_add(1);
-        let otherwise = match self.count {
-            n if n <= 8 => n.is_multiple_of(2),
-            n => n.is_multiple_of(OTHERWISE),
-        };
-        self.better != otherwise
-    }
-}
-
 /// The long messages of an endpoint.
 #[derive(Default)]
 pub struct Streams {
@@ -113,8 +93,8 @@ pub struct Streams {
     /// How long it takes us to receive, and to write what need not be asked for.
     pace: Pace,
     writing: Pace,
-    /// How we send what need not be asked for, up to 16 KiB and beyond; whether longer ones are mostly fetched.
-    asking: [Asking; 2],
+    /// How what need not be asked for is sent best: unasked by the ring, or asked for. Whether longer ones are mostly fetched.
+    asking: Pace,
     fetched: bool,
 }
 
@@ -129,11 +109,6 @@ impl Streams {
     pub fn more(&self) -> bool {
         self.more
     }
-}
-
-/// Which [`Asking`] a message of this length belongs to.
-fn class(len: usize) -> usize {
-    usize::from(len > 16 << 10)
 }
 
 fn plain(kind: u8) -> What {
@@ -155,10 +130,8 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Sent {
     let len = mem.len();
     let streams = &mut port.nearby.streams;
     let place = mem.one().filter(|_| near.visits(peer));
-    let whole = match (len <= WHOLE, streams.asking.get_mut(class(len))) {
-        (true, Some(a)) => place.is_none() || !a.choose(),
-        _ => false,
-    };
+    let unasked = |a: &mut Pace| a.next(len, &[Way::Ring, Way::Attach]) == Way::Ring;
+    let whole = len <= WHOLE && (place.is_none() || unasked(&mut streams.asking));
     if whole && !near.fits(peer, len.div_ceil(FIRST), FIRST + 32) {
         return Sent::Busy;
     }
@@ -197,6 +170,7 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Sent {
         port.nearby.streams.out.remove(number);
         return sent;
     }
+    port.nearby.streams.asking.goes(len);
     if whole {
         let mut off = FIRST;
         let began = host::now();
@@ -319,10 +293,14 @@ fn learn(ctx: u32, fetched: Option<[u64; 2]>, port: &mut EpPort) {
     let s = &mut port.nearby.streams;
     if len > WHOLE {
         s.fetched = fetched.is_some();
-    } else if let Some(a) = s.asking.get_mut(class(len)) {
+    } else if let Some([ring, fetched]) = fetched {
         // Both copy at once: the slower of them counts.
-        let written = s.writing.cost(Way::Ring, len);
-        a.better = fetched.is_some_and(|[ring, attach]| attach < ring.max(written));
+        let ring = ring.max(s.writing.cost(len, &[Way::Ring]));
+        for (way, cost) in [(Way::Ring, ring), (Way::Attach, fetched)] {
+            if cost > 0 {
+                s.asking.learn(way, len, cost);
+            }
+        }
     }
 }
 
@@ -390,8 +368,8 @@ fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) 
         ask(n, port);
     }
     goes_on(n, from, record, body, rq, port);
-    if way == Some(Way::Attach) {
-        fetch(n, rq, port);
+    if let Some(way @ (Way::Attach | Way::Both)) = way {
+        fetch(n, way, rq, port);
     }
 }
 
@@ -406,10 +384,13 @@ fn choose(n: u32, port: &mut EpPort) -> Option<Way> {
         return Some(Way::Ring);
     }
     // A shorter one that is asked for is there to be fetched.
-    match i.len <= WHOLE {
-        true => Some(Way::Attach),
-        false => Some(s.pace.choose(i.len)),
-    }
+    let ways = [Way::Attach, Way::Both, Way::Ring];
+    let among = match i.len {
+        0..SHARED => ways.get(..1),
+        SHARED..=WHOLE => ways.get(..2),
+        _ => ways.get(..),
+    };
+    Some(s.pace.choose(i.len, among.unwrap_or(&[])))
 }
 
 /// Takes the bytes of a record from `off` on.
@@ -488,8 +469,8 @@ fn ask(n: u32, port: &mut EpPort) {
     }
 }
 
-/// Copies the rest of a message that has a place from the sender's memory, with the sender's help if it is very long.
-fn fetch(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
+/// Copies the rest of a message that has a place from the sender's memory, with its help or without.
+fn fetch(n: u32, way: Way, rq: &mut RecvQueue, port: &mut EpPort) {
     let s = &mut port.nearby.streams;
     let (Some(i), Some(near)) = (s.coming.get_mut(n), &mut port.near) else {
         return;
@@ -502,8 +483,13 @@ fn fetch(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
     let op = port.ops.get(place.ctx).map(|op| op.mem);
     let into = op.map_or(UserMem::EMPTY, |m| m.part(place.base as usize + got, room));
     let at = i.at.wrapping_add(got as u64);
-    let chunk = (room / CHUNKS).clamp(*CHUNK.start(), *CHUNK.end());
-    let whole = into.one().filter(|p| p.len() == room && room >= SHARED);
+    let half = room.div_ceil(2).next_multiple_of(4096);
+    let chunk = (room / CHUNKS)
+        .clamp(*CHUNK.start(), *CHUNK.end())
+        .min(half);
+    let whole = into
+        .one()
+        .filter(|p| way == Way::Both && p.len() == room && room > chunk);
     let chunks = room.div_ceil(chunk) as u32;
     let share = whole.and_then(|p| Some((near.open_share(from, chunks)?, p)));
     let Some((share, piece)) = share else {
@@ -522,9 +508,18 @@ fn fetch(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
     ];
     say(from, SHARE, words, port);
     let Some(near) = &port.near else { return };
+    let began = host::now();
     let copy = |c| carry_chunk(near, (from, false), (piece, at), (c, chunk));
     match near.work_share(from, share, copy) {
-        Some(_) => fetched(n, rq, port),
+        Some(ours) => {
+            // The sender's last chunk will be there in a moment: its word of it comes behind all that is in the ring.
+            let now = host::now();
+            let moment = now + (now - began) / u64::from(ours.max(1));
+            while !near.share_over(from, share) && host::now() < moment {
+                core::hint::spin_loop();
+            }
+            fetched(n, rq, port);
+        }
         None => lost(n, rq, port),
     }
 }
@@ -576,8 +571,10 @@ fn fetched(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
     if !over {
         return;
     }
-    let ns = host::now().saturating_sub(i.began);
-    s.pace.took(Way::Attach, i.len, ns);
+    let way = i.share.map_or(Way::Attach, |_| Way::Both);
+    if i.began > 0 {
+        s.pace.took(way, i.len, host::now().saturating_sub(i.began));
+    }
     i.got = i.len;
     tell(n, 0, port);
     ends(n, rq, port);
@@ -600,8 +597,9 @@ fn tell(n: u32, how: u64, port: &mut EpPort) {
     let s = &mut port.nearby.streams;
     let i = s.coming.get(n);
     if let Some((to, number, len)) = i.and_then(|i| Some((i.from, i.number?, i.len))) {
-        let [ring, attach] = [Way::Ring, Way::Attach].map(|w| s.pace.cost(w, len));
-        say(to, FETCHED, [number.into(), how, ring, attach, 0], port);
+        let ring = s.pace.cost(len, &[Way::Ring]);
+        let fetched = s.pace.cost(len, &[Way::Attach, Way::Both]);
+        say(to, FETCHED, [number.into(), how, ring, fetched, 0], port);
     }
 }
 
@@ -624,7 +622,7 @@ pub fn placed(coming: &Coming, place: Place, rq: &mut RecvQueue, port: &mut EpPo
     }
     match choose(coming.number, port) {
         Some(Way::Ring) => ask(coming.number, port),
-        Some(Way::Attach) => fetch(coming.number, rq, port),
+        Some(way) => fetch(coming.number, way, rq, port),
         None => {}
     }
 }
