@@ -306,12 +306,24 @@ impl RecvQueue {
     /// Takes the plain receive that waits for a message, if it is the first of all that do, and has room.
     #[inline(always)]
     pub fn take_short(&mut self, from: PeerId, tag: Option<u64>, len: usize) -> Option<Short> {
+        self.take_short_if(from, tag, len, |_| true)
+    }
+
+    /// As [`RecvQueue::take_short`], if `fill` says so, too.
+    #[inline(always)]
+    pub fn take_short_if(
+        &mut self,
+        from: PeerId,
+        tag: Option<u64>,
+        len: usize,
+        fill: impl FnOnce(&Short) -> bool,
+    ) -> Option<Short> {
         let m = match tag {
             None => &mut self.untagged,
             Some(_) => &mut self.tagged,
         };
         m.take_if(from, tag.unwrap_or(0), |slot| match slot {
-            Slot::Short(s) if len <= s.into.len() => Some(*s),
+            Slot::Short(s) if len <= s.into.len() && fill(s) => Some(*s),
             _ => None,
         })
     }

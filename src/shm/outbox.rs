@@ -428,6 +428,16 @@ impl Outbox {
         out.outcome(written, peer, &mut self.stopped)
     }
 
+    /// As [`Outbox::send_short`], a record of up to seven words.
+    #[inline]
+    pub fn send_words(&mut self, peer: PeerId, what: What, words: &[u64]) -> Sent {
+        let Some(Route::Ring(out)) = self.routes.get_mut(peer as usize) else {
+            return Sent::Elsewhere;
+        };
+        let written = out.ring.write_words(what, words);
+        out.outcome(written, peer, &mut self.stopped)
+    }
+
     /// Whether a peer's ring has room for `count` records of `len` bytes now; also where there is no ring yet.
     #[inline]
     pub fn fits(&mut self, peer: PeerId, count: usize, len: usize) -> bool {

@@ -253,6 +253,17 @@ impl Writer {
         Ok(self.end(what, len))
     }
 
+    /// Writes a record of these words, a line at most.
+    #[inline]
+    pub fn write_words(&mut self, what: What, words: &[u64]) -> core::result::Result<bool, Full> {
+        let len = 8 * words.len();
+        let at = self.begin(what, len)?;
+        for (to, w) in self.map.line(at).iter().skip(1).zip(words) {
+            to.store(*w, Relaxed);
+        }
+        Ok(self.end(what, len))
+    }
+
     /// Writes an access: three words, and `data` or, where that is more, `room` for the answer. Whether the reader has
     /// to be woken, and the access's position.
     #[inline(always)]

@@ -324,14 +324,7 @@ pub fn report(port: &mut EpPort, waiting: &mut Vec<u32>) {
             }
             continue;
         };
-        let mut op = UserOp::new(port.id, UserMem::EMPTY);
-        op.context = note.context;
-        op.flags = note.flags;
-        op.len = note.len;
-        op.report = note.report;
-        op.peer = peer;
-        (op.raddr, op.key) = (e.addr, e.key);
-        port.end(op, Err(fail));
+        port.fails(&note, peer, (e.addr, e.key), fail);
     }
     port.nearby.accesses.ended = all;
 }

@@ -158,7 +158,20 @@ impl EpPort<'_> {
         Some(op)
     }
 
-    /// A plain access has ended well.
+    /// A plain access or send has ended badly, at this remote address, with this key.
+    #[cold]
+    pub fn fails(&mut self, note: &Note, peer: PeerId, at: (u64, u64), why: Failure) {
+        let mut op = UserOp::new(self.id, UserMem::EMPTY);
+        op.context = note.context;
+        op.flags = note.flags;
+        op.len = note.len;
+        op.report = note.report;
+        op.peer = peer;
+        (op.raddr, op.key) = at;
+        self.end(op, Err(why));
+    }
+
+    /// A plain access or send has ended well.
     pub fn done(&mut self, note: &Note) {
         self.count(cntr_index(note.flags), note.len, true);
         let q = self.tx.filter(|_| note.report);

@@ -12,17 +12,19 @@
 //! Numbers that a peer names are looked up together with the peer, and lengths are checked against what was announced.
 
 use super::near::{
-    finish, head_len, head_of, words, Done, FETCHED, GO, HELPED, LEAD, LONG, PIECE, SHARE,
-    WITHOUT_ASKING,
+    finish, head_len, head_of, words, words_of, Done, Head, FETCHED, GO, HELPED, LEAD, LONG, PIECE,
+    SHARE, WITHOUT_ASKING,
 };
 use super::pace::{Pace, Way};
 use super::port::EpPort;
-use super::{failure, Data, MsgReq};
+use super::{failure, Data, MsgReq, UserOp};
 use crate::core::slab::Slab;
 use crate::device::{host, Status};
 use crate::hmem::{Piece, UserMem};
-use crate::proto::{Coming, Failure, PeerId, Place, Port, RecvQueue, Unexpected};
-use crate::shm::{Local, Outbox, Record, Sent, Share, What};
+use crate::proto::{
+    Coming, Failure, PeerId, Place, Port, RecvQueue, Short as PlainRecv, Unexpected,
+};
+use crate::shm::{Local, Note, Outbox, Record, Sent, Share, What};
 use std::collections::VecDeque;
 
 /// Longest message that goes without being asked for, bytes. An unexpected one is buffered.
@@ -34,7 +36,7 @@ const REST: usize = 32 << 10;
 /// Bytes that one call of [`pump`] writes at most: what arrives has its turn, too.
 const AT_ONCE: usize = 256 << 10;
 /// The shortest that the sender may help with, and bytes of a chunk of it, of which there shall be a few, two at least.
-const SHARED: usize = 32 << 10;
+const SHARED: usize = 48 << 10;
 const CHUNK: core::ops::RangeInclusive<usize> = 128 << 10..=512 << 10;
 const CHUNKS: usize = 8;
 /// In what the receiver answers: the message is lost.
@@ -42,13 +44,37 @@ const LOST: u64 = 1;
 /// Stands for no message.
 const NONE: u32 = u32::MAX;
 
+/// What is being sent: the memory of an operation, or that of a plain call, with what it is told by in the end.
+#[derive(Clone, Copy)]
+enum Sending {
+    Op(u32),
+    Plain(Piece, Note),
+}
+
 /// A message on its way out.
 struct Out {
     to: PeerId,
-    ctx: u32,
+    what: Sending,
     sent: usize,
     /// The receiver's number of it, once it has said that it has a place.
     there: Option<u32>,
+}
+
+impl Out {
+    fn mem(&self, ops: &Slab<UserOp>) -> Option<UserMem> {
+        match self.what {
+            Sending::Op(ctx) => ops.get(ctx).map(|op| op.mem),
+            Sending::Plain(p, _) => Some(p.into()),
+        }
+    }
+
+    fn ends(self, result: Result<(), Failure>, port: &mut EpPort) {
+        match (self.what, result) {
+            (Sending::Op(ctx), r) => port.sent(ctx, r),
+            (Sending::Plain(_, note), Ok(())) => port.done(&note),
+            (Sending::Plain(_, note), Err(why)) => port.fails(&note, self.to, (0, 0), why),
+        }
+    }
 }
 
 /// A message on its way in.
@@ -109,6 +135,121 @@ impl Streams {
     pub fn more(&self) -> bool {
         self.more
     }
+
+    /// The receiver of a message of ours has answered: it has fetched it, and says what messages like it cost there by each way; or it
+    /// wants it written.
+    fn learn(&mut self, len: usize, fetched: Option<[u64; 2]>) {
+        if len > WHOLE {
+            self.fetched = fetched.is_some();
+        } else if let Some([ring, fetched]) = fetched {
+            // Both copy at once: the slower of them counts.
+            let ring = ring.max(self.writing.cost(len, &[Way::Ring]));
+            for (way, cost) in [(Way::Ring, ring), (Way::Attach, fetched)] {
+                if cost > 0 {
+                    self.asking.learn(way, len, cost);
+                }
+            }
+        }
+    }
+}
+
+/// Ways of what need not be asked for: unasked, and asked for and fetched.
+const UNASKED_OR_NOT: [Way; 2] = [Way::Ring, Way::Attach];
+
+impl Streams {
+    /// As [`send`], of a plain call, when the message is to be fetched; else `Elsewhere`, and nothing is done.
+    pub fn lend(
+        &mut self,
+        near: &mut Outbox,
+        peer: PeerId,
+        (tag, cq_data): (Option<u64>, Option<u64>),
+        mem: Piece,
+        note: Note,
+    ) -> Sent {
+        let len = mem.len();
+        let fetched = match len <= WHOLE {
+            true => self.asking.next(len, &UNASKED_OR_NOT) == Way::Attach,
+            false => self.fetched,
+        };
+        if !fetched || !near.visits(peer) {
+            return Sent::Elsewhere;
+        }
+        let number = self.out.insert(Out {
+            to: peer,
+            what: Sending::Plain(mem, note),
+            sent: 0,
+            there: None,
+        });
+        let ([a, b], kinds) = words_of(tag, cq_data);
+        let rest = [len as u64, number.into(), mem.addr() as u64];
+        let what = What {
+            kind: LONG,
+            flags: kinds,
+            message: true,
+        };
+        let [x, y, z] = rest;
+        let sent = match head_len(kinds) {
+            0 => near.send_words(peer, what, &rest),
+            8 => near.send_words(peer, what, &[a, x, y, z]),
+            _ => near.send_words(peer, what, &[a, b, x, y, z]),
+        };
+        match sent {
+            Sent::Done => self.asking.goes(len),
+            _ => drop(self.out.remove(number)),
+        }
+        sent
+    }
+
+    /// As [`arrived`], a message that waits to be fetched and is for a plain receive: fetches it. `None`, and nothing done, when it
+    /// takes more than that.
+    pub fn fetch(
+        &mut self,
+        near: &mut Outbox,
+        from: PeerId,
+        record: &Record,
+        rq: &mut RecvQueue,
+    ) -> Option<(PlainRecv, Head, usize)> {
+        let head = head_of(record).filter(|_| record.flags & WITHOUT_ASKING == 0)?;
+        let [len, number, at] = [0, 8, 16].map(|off| record.word(head.bytes + off));
+        let len = len as usize;
+        if record.len != head.bytes + 24 || at == 0 || !near.visits(from) {
+            return None;
+        }
+        if self.pace.next(len, ways(len)) != Way::Attach {
+            return None;
+        }
+        let began = host::now();
+        let r = rq.take_short_if(from, head.tag, len, |r| {
+            near.carry(from, false, &Local::Piece(r.into.part(0, len)), at)
+        })?;
+        self.pace.goes(len);
+        self.pace
+            .took(Way::Attach, len, host::now().saturating_sub(began));
+        let [ring, fetched] = self.costs(len);
+        let words = [number, 0, ring, fetched, 0];
+        if near.send_words(from, plain(FETCHED), &words) == Sent::Busy {
+            self.unsaid.push(Word {
+                to: from,
+                kind: FETCHED,
+                words,
+            });
+        }
+        Some((r, head, len))
+    }
+
+    /// What messages like this cost us: by the ring, and fetched.
+    fn costs(&mut self, len: usize) -> [u64; 2] {
+        [&[Way::Ring][..], &[Way::Attach, Way::Both]].map(|ways| self.pace.cost(len, ways))
+    }
+}
+
+/// How a message of this length may come that is not here yet. A shorter one that is asked for is there to be fetched.
+fn ways(len: usize) -> &'static [Way] {
+    match len {
+        0..SHARED => &[Way::Attach],
+        SHARED..=WHOLE => &[Way::Attach, Way::Both],
+        _ => &[Way::Attach, Way::Both, Way::Ring],
+    }
 }
 
 fn plain(kind: u8) -> What {
@@ -130,7 +271,7 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Sent {
     let len = mem.len();
     let streams = &mut port.nearby.streams;
     let place = mem.one().filter(|_| near.visits(peer));
-    let unasked = |a: &mut Pace| a.next(len, &[Way::Ring, Way::Attach]) == Way::Ring;
+    let unasked = |a: &mut Pace| a.next(len, &UNASKED_OR_NOT) == Way::Ring;
     let whole = len <= WHOLE && (place.is_none() || unasked(&mut streams.asking));
     if whole && !near.fits(peer, len.div_ceil(FIRST), FIRST + 32) {
         return Sent::Busy;
@@ -143,7 +284,7 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Sent {
     } else {
         streams.out.insert(Out {
             to: peer,
-            ctx,
+            what: Sending::Op(ctx),
             sent: first,
             there: None,
         })
@@ -183,8 +324,6 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Sent {
         let writing = &mut port.nearby.streams.writing;
         writing.took(Way::Ring, len, ns * len as u64 / (len - FIRST) as u64);
         port.sent(ctx, Ok(()));
-    } else {
-        near.widen(peer);
     }
     Sent::Done
 }
@@ -204,8 +343,8 @@ pub fn pump(port: &mut EpPort) {
             s.turn.remove(at);
             continue;
         };
-        let op = port.ops.get(o.ctx).map(|op| op.mem);
-        let (Some(mem), Some(addr)) = (op, port.peers.addr(o.to)) else {
+        let mem = o.mem(port.ops);
+        let (Some(mem), Some(addr)) = (mem, port.peers.addr(o.to)) else {
             s.turn.remove(at);
             continue;
         };
@@ -220,10 +359,10 @@ pub fn pump(port: &mut EpPort) {
             }
         }
         if o.sent >= mem.len() {
-            let ctx = o.ctx;
             s.turn.remove(at);
-            s.out.remove(n);
-            port.sent(ctx, Ok(()));
+            if let Some(o) = s.out.remove(n) {
+                o.ends(Ok(()), port);
+            }
         } else if left == 0 {
             s.more = true;
             return;
@@ -251,8 +390,11 @@ pub fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpP
                 if o.to == from && o.there.is_none() {
                     o.there = Some(theirs);
                     s.turn.push_back(ours);
-                    let ctx = o.ctx;
-                    learn(ctx, None, port);
+                    let len = o.mem(port.ops).map_or(0, |m| m.len());
+                    s.learn(len, None);
+                    if let Some(near) = &mut port.near {
+                        near.widen(from);
+                    }
                 }
             }
         }
@@ -263,9 +405,10 @@ pub fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpP
             if s.out.get(ours).is_some_and(|o| o.to == from) {
                 let Some(o) = s.out.remove(ours) else { return };
                 s.turn.retain(|n| *n != ours);
-                learn(o.ctx, Some([16, 24].map(|off| record.word(off))), port);
+                let len = o.mem(port.ops).map_or(0, |m| m.len());
+                s.learn(len, Some([16, 24].map(|off| record.word(off))));
                 let lost = how & LOST != 0;
-                port.sent(o.ctx, if lost { Err(lost_there()) } else { Ok(()) });
+                o.ends(if lost { Err(lost_there()) } else { Ok(()) }, port);
             }
         }
         _ => {
@@ -286,34 +429,12 @@ fn lost_there() -> Failure {
     failure(Status::RemoteAbort)
 }
 
-/// The receiver of our message has answered: it has fetched it, and says what messages like it cost there by each way; or it
-/// wants it written.
-fn learn(ctx: u32, fetched: Option<[u64; 2]>, port: &mut EpPort) {
-    let len = port.ops.get(ctx).map_or(0, |op| op.mem.len());
-    let s = &mut port.nearby.streams;
-    if len > WHOLE {
-        s.fetched = fetched.is_some();
-    } else if let Some([ring, fetched]) = fetched {
-        // Both copy at once: the slower of them counts.
-        let ring = ring.max(s.writing.cost(len, &[Way::Ring]));
-        for (way, cost) in [(Way::Ring, ring), (Way::Attach, fetched)] {
-            if cost > 0 {
-                s.asking.learn(way, len, cost);
-            }
-        }
-    }
-}
-
 /// Says something to a peer, or later when there is no room now.
 fn say(to: PeerId, kind: u8, words: [u64; 5], port: &mut EpPort) {
     let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(to)) else {
         return;
     };
-    let mut head = [0; 40];
-    for (into, word) in head.chunks_exact_mut(8).zip(words) {
-        into.copy_from_slice(&word.to_ne_bytes());
-    }
-    if near.send(to, addr, plain(kind), &head, &UserMem::EMPTY, &[]) == Sent::Busy {
+    if !near.acquaint(to, addr) || near.send_words(to, plain(kind), &words) == Sent::Busy {
         port.nearby.streams.unsaid.push(Word { to, kind, words });
     }
 }
@@ -383,14 +504,7 @@ fn choose(n: u32, port: &mut EpPort) -> Option<Way> {
     if i.at == 0 || !near.visits(i.from) {
         return Some(Way::Ring);
     }
-    // A shorter one that is asked for is there to be fetched.
-    let ways = [Way::Attach, Way::Both, Way::Ring];
-    let among = match i.len {
-        0..SHARED => ways.get(..1),
-        SHARED..=WHOLE => ways.get(..2),
-        _ => ways.get(..),
-    };
-    Some(s.pace.choose(i.len, among.unwrap_or(&[])))
+    Some(s.pace.choose(i.len, ways(i.len)))
 }
 
 /// Takes the bytes of a record from `off` on.
@@ -543,8 +657,7 @@ fn help(from: PeerId, record: &Record, port: &mut EpPort) {
     let (chunk, got) = (how as u32 as usize, (how >> 32) as usize);
     let share = Share::of(share);
     let o = port.nearby.streams.out.get(ours).filter(|o| o.to == from);
-    let op = o.and_then(|o| port.ops.get(o.ctx));
-    let mem = op.and_then(|op| op.mem.one());
+    let mem = o.and_then(|o| o.mem(port.ops)?.one());
     let (Some(mem), Some(near)) = (mem, &port.near) else {
         return;
     };
@@ -597,8 +710,7 @@ fn tell(n: u32, how: u64, port: &mut EpPort) {
     let s = &mut port.nearby.streams;
     let i = s.coming.get(n);
     if let Some((to, number, len)) = i.and_then(|i| Some((i.from, i.number?, i.len))) {
-        let ring = s.pace.cost(len, &[Way::Ring]);
-        let fetched = s.pace.cost(len, &[Way::Attach, Way::Both]);
+        let [ring, fetched] = s.costs(len);
         say(to, FETCHED, [number.into(), how, ring, fetched, 0], port);
     }
 }
@@ -638,7 +750,7 @@ pub fn peer_down(peer: PeerId, why: Failure, rq: &mut RecvQueue, port: &mut EpPo
     s.unsaid.retain(|w| w.to != peer);
     for n in out {
         if let Some(o) = port.nearby.streams.out.remove(n) {
-            port.sent(o.ctx, Err(why));
+            o.ends(Err(why), port);
         }
     }
     rq.forget_coming(port.id, |n| lost.contains(&n));

@@ -8,6 +8,7 @@
 
 mod atomic;
 mod direct;
+mod long;
 mod poll;
 mod read;
 mod rma;
@@ -48,6 +49,8 @@ pub struct Lane {
     packet: Option<usize>,
     /// Longest message, untagged and tagged, injected and not.
     most: [[usize; 2]; 2],
+    /// Longest of all, by several records or fetched.
+    longest: [usize; 2],
     /// Sends report success, and where.
     sent_to: Option<u32>,
     /// Longest read and write, injected write; 0: not this way.
@@ -109,6 +112,7 @@ impl Ep {
                 most(o.inject_msg_size, o.max_msg_size),
                 most(o.inject_tagged_size, o.max_tagged_size),
             ],
+            longest: [o.max_msg_size, o.max_tagged_size],
             sent_to: self
                 .tx
                 .filter(|_| reports(self.tx, self.tx_flags))
@@ -147,8 +151,11 @@ pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
         return direct::send(s, id, p, most);
     }
     let special = p.tag.is_some_and(|t| t & COLLECTIVE_TAG != 0 || !lane.tags);
-    if !lane.sends || special || p.data.len() > most || !ep.fenced.is_empty() {
+    if !lane.sends || special || !ep.fenced.is_empty() {
         return None;
+    }
+    if p.data.len() > most {
+        return long::send(s, id, p);
     }
     let peer = s.avs.get(lane.av)?.known(p.to)?;
     let live = ep.live.as_mut()?;

@@ -1,6 +1,6 @@
 //! Reading an empty completion queue: what has come goes straight to where it belongs, completions straight to the reader.
 
-use super::direct;
+use super::{direct, long};
 use crate::core::slab::Slab;
 use crate::device::any::Qp;
 use crate::device::verbs::short::{Kept, Seen as Verbs};
@@ -10,14 +10,14 @@ use crate::prov::efa::av::Av;
 use crate::prov::efa::cq::{Cq, Entry};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::rdm::access::{self, Memory};
-use crate::prov::efa::rdm::near::{ended_entry, head_of, MESSAGE};
+use crate::prov::efa::rdm::near::{ended_entry, head_of, Nearby, LONG, MESSAGE};
 use crate::prov::efa::rdm::port::cntr_index;
 use crate::shm::{Hub, Record, Seen, Verdict};
 use crate::types::*;
 
 /// The completion of a plain receive.
 #[inline(always)]
-fn received(
+pub(super) fn received(
     r: &PlainRecv,
     len: usize,
     (tag, cq_data): (Option<u64>, Option<u64>),
@@ -36,7 +36,7 @@ fn received(
 }
 
 /// Whether a message with this tag, or none, is of the application.
-fn ordinary(tag: Option<u64>) -> bool {
+pub(super) fn ordinary(tag: Option<u64>) -> bool {
     tag.is_none_or(|t| t & COLLECTIVE_TAG == 0)
 }
 
@@ -237,14 +237,18 @@ pub fn poll(
                     };
                 }
             }
-            let scratch = &mut live.nearby.accesses.scratch;
+            let Nearby {
+                streams, accesses, ..
+            } = &mut live.nearby;
+            let scratch = &mut accesses.scratch;
+            let Hub { inbox, outbox } = hub;
             let memory = Memory {
                 dev,
                 table: table.as_deref(),
             };
             // Accesses to our memory that somebody counts are for `progress`.
             let counted = || ep.cntrs[4].or(ep.cntrs[5]).is_some() || !mr_cntrs.is_empty();
-            let seen = hub.inbox.glance(|from, record| {
+            let seen = inbox.glance(|from, record| {
                 if access::is(record) && !counted() {
                     let did = access::serve(memory, record, scratch);
                     let Some((data, d)) = did.and_then(|d| Some((d.data?, d))) else {
@@ -256,7 +260,11 @@ pub fn poll(
                         false => Verdict::Last,
                     };
                 }
-                let Some((entry, report)) = message(record, from, rq, av) else {
+                let found = match record.kind {
+                    LONG => long::fetch(record, from, rq, av, (&mut *streams, &mut *outbox)),
+                    _ => message(record, from, rq, av),
+                };
+                let Some((entry, report)) = found else {
                     return Verdict::Left;
                 };
                 count_at(1, entry.len);

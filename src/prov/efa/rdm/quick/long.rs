@@ -1,0 +1,59 @@
+//! Long messages of plain calls to peers on the same host, where they are fetched by the system (`stream`): one record there, one copy,
+//! one record back.
+
+use super::poll::{ordinary, received};
+use super::Plain;
+use crate::core::Result;
+use crate::proto::{PeerId, RecvQueue};
+use crate::prov::efa::av::Av;
+use crate::prov::efa::cq::Entry;
+use crate::prov::efa::domain::State;
+use crate::prov::efa::rdm::near::{head_of, send_flags};
+use crate::prov::efa::rdm::stream::Streams;
+use crate::shm::{Note, Outbox, Record, Sent};
+use crate::types::*;
+
+/// As [`super::send`], a message that is too long for one record.
+#[inline(never)]
+pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
+    let ep = s.eps.get_mut(id)?;
+    let lane = &ep.lane;
+    let [msg, tagged] = lane.longest;
+    let longest = if p.tag.is_some() { tagged } else { msg };
+    let (context, len) = (p.context?, p.data.len());
+    if len > longest {
+        return None;
+    }
+    let peer = s.avs.get(lane.av)?.known(p.to)?;
+    let live = ep.live.as_mut()?;
+    let note = Note {
+        context,
+        len,
+        flags: send_flags(p.tag.is_some()),
+        op: None,
+        report: lane.sent_to.is_some(),
+        told: false,
+    };
+    let near = &mut live.hub.as_mut()?.outbox;
+    let streams = &mut live.nearby.streams;
+    match streams.lend(near, peer, (p.tag, p.cq_data), p.data, note) {
+        Sent::Elsewhere => None,
+        Sent::Busy => Some(Err(FI_EAGAIN)),
+        Sent::Done => Some(Ok(())),
+    }
+}
+
+/// As [`super::poll::message`], one that waits to be fetched.
+#[inline(never)]
+pub(super) fn fetch(
+    record: &Record,
+    from: PeerId,
+    rq: &mut RecvQueue,
+    av: Option<&Av>,
+    (streams, near): (&mut Streams, &mut Outbox),
+) -> Option<(Entry, bool)> {
+    head_of(record).filter(|h| ordinary(h.tag))?;
+    let (r, head, len) = streams.fetch(near, from, record, rq)?;
+    let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
+    Some((received(&r, len, (head.tag, head.cq_data), src), r.report))
+}
