@@ -250,6 +250,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "bad_input",
         "peer_death",
         "peer_death forked",
+        "long_messages",
         "absent_target",
         "collectives",
         "dmabuf efa",

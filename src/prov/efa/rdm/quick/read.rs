@@ -61,8 +61,8 @@ pub fn read<const NAMED: bool>(
     }
 }
 
-/// As [`read`], messages from a peer on the same host: some are taken along and kept in the queue, for most readers ask for
-/// one.
+/// As [`read`], messages from a peer on the same host: beyond what is asked for some are taken along and kept in the queue, for most
+/// readers ask for one.
 #[inline(always)]
 fn near(
     s: Readable,
@@ -82,6 +82,7 @@ fn near(
     };
     let cntr = s.ep.cntrs.get(1).copied().flatten();
     let mut cntr = cntr.and_then(|c| s.cntrs.get_mut(c));
+    let mut given = 0;
     let drained = hub.inbox.drain(count.clamp(TAKEN, MOST), |from, record| {
         let Some((entry, report)) = message(record, from, rq, av) else {
             return false;
@@ -89,20 +90,21 @@ fn near(
         if let Some(c) = &mut cntr {
             c.count(entry.len);
         }
-        if report {
-            q.push(entry);
+        match report {
+            true if given < count => {
+                each(given, &entry);
+                given += 1;
+            }
+            true => q.push(entry),
+            false => {}
         }
         true
     });
     q.moved();
-    match drained {
-        Drained::Nothing => return q.missed(),
-        Drained::Left => return None,
-        Drained::Some => {}
-    }
-    match q.take(count, each) {
-        0 => None,
-        n => {
+    match (drained, given) {
+        (Drained::Nothing, _) => q.missed(),
+        (_, 0) => None,
+        (_, n) => {
             q.patience.found();
             Some(Ok(n))
         }

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Long messages of lengths around the limits of the ways they go, verified: through a ring, copied by the receiver, by both
+ * sides. More are under way than receives are posted, so that some are unexpected. In the end the receiver is
+ * killed by SIGKILL while messages wait that it has no receives for: each ends, those that must be asked for in an error.
+ */
+#include "two.h"
+
+#define SLOT (((size_t) 1 << 20) + 64)
+#define POSTED 4
+#define UNDER_WAY 7
+#define MESSAGES (UNDER_WAY * 200)
+#define WAITING 12
+
+static const size_t lengths[] = { 8193, 65536, 20000, 49152, 65537, 49151, 16385, 100000, 1048576 + 5, 65535, 262144, 12288 };
+
+static size_t length(unsigned n)
+{
+	return lengths[n % (sizeof(lengths) / sizeof(*lengths))];
+}
+
+/* The bytes of message n: no two are alike, and no word of one is that of another place. */
+static void fill(char *at, unsigned n, size_t len)
+{
+	for (size_t i = 0; i + 8 <= len; i += 8) {
+		uint64_t w = (i + 1) * 0x9e3779b97f4a7c15u ^ n;
+
+		memcpy(at + i, &w, 8);
+	}
+	memset(at + len / 8 * 8, (int) n, len % 8);
+}
+
+/* A receive: of which message, and where. */
+static struct place {
+	unsigned n;
+	char *at;
+} places[POSTED];
+
+static void post(struct place *p, unsigned n)
+{
+	p->n = n;
+	DO(fi_recv(ep, p->at, SLOT, NULL, FI_ADDR_UNSPEC, p));
+}
+
+/* Receives and verifies all messages, then takes no more until it is killed. */
+static void receiver(int fd)
+{
+	struct hello me = open_all(POSTED * SLOT), other;
+	struct fi_cq_data_entry e;
+	char *expected = malloc(SLOT);
+	unsigned posted = 0, got = 0;
+
+	meet(fd, &me, &other);
+	for (; posted < POSTED; posted++) {
+		places[posted].at = buf + posted * SLOT;
+		post(&places[posted], posted);
+	}
+	while (got < MESSAGES) {
+		ssize_t r = fi_cq_read(cq, &e, 1);
+
+		if (r == -FI_EAGAIN)
+			continue;
+		DO(r);
+		struct place *p = e.op_context;
+
+		fill(expected, p->n, length(p->n));
+		if (e.len != length(p->n) || memcmp(expected, p->at, e.len)) {
+			printf("message %u of %zu bytes: %zu came, or others\n", p->n, length(p->n), e.len);
+			exit(EXIT_FAILURE);
+		}
+		got++;
+		if (posted < MESSAGES)
+			post(p, posted++);
+	}
+	if (write(fd, "", 1) != 1)
+		exit(EXIT_FAILURE);
+	for (;;)
+		fi_cq_read(cq, &e, 1);
+}
+
+int main(int argc, char **argv)
+{
+	int pair[2], status, errors = 0, done = 0;
+	struct hello me, other;
+	struct fi_cq_data_entry e;
+	unsigned sent = 0, ended = 0, over = 0;
+	pid_t child;
+	char c;
+
+	if (argc == 3 && strcmp(argv[1], "receiver") == 0) {
+		receiver(atoi(argv[2]));
+		return EXIT_FAILURE;
+	}
+	setenv("FI_EFA_SOFT_TIMEOUT_MS", "1000", 0);
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		return EXIT_FAILURE;
+	child = fork();
+	if (child == 0) {
+		char fd[16];
+
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(pair[0]);
+		snprintf(fd, sizeof(fd), "%d", pair[1]);
+		execl("/proc/self/exe", argv[0], "receiver", fd, (char *) NULL);
+		_exit(127);
+	}
+	close(pair[1]);
+	me = open_all(WAITING * SLOT);
+	fi_addr_t to = meet(pair[0], &me, &other);
+
+	while (ended < MESSAGES) {
+		for (; sent < ended + UNDER_WAY; sent++) {
+			char *at = buf + (sent - ended) * SLOT;
+			ssize_t r = -FI_EAGAIN;
+
+			fill(at, sent, length(sent));
+			while (r == -FI_EAGAIN) {
+				r = fi_send(ep, at, length(sent), NULL, to, NULL);
+				over += r == -FI_EAGAIN && fi_cq_read(cq, &e, 1) == 1;
+			}
+			DO(r);
+		}
+		while (ended + over < sent) {
+			ssize_t r = fi_cq_read(cq, &e, 1);
+
+			if (r == -FI_EAGAIN)
+				continue;
+			DO(r);
+			over++;
+		}
+		ended = sent;
+		over = 0;
+	}
+	if (read(pair[0], &c, 1) != 1)
+		return EXIT_FAILURE;
+	for (int i = 0; i < WAITING; i++)
+		DO(fi_send(ep, buf + i * SLOT, i % 2 ? 65537 : SLOT, NULL, to, NULL));
+	kill(child, SIGKILL);
+	waitpid(child, &status, 0);
+	for (double t = now_s(); done + errors < WAITING && now_s() - t < 20;) {
+		struct fi_cq_err_entry err = { 0 };
+		ssize_t r = fi_cq_read(cq, &e, 1);
+
+		done += r == 1;
+		if (r != -FI_EAVAIL)
+			continue;
+		DO(fi_cq_readerr(cq, &err, 0));
+		if (errors++ == 0)
+			printf("first error: %s\n", fi_cq_strerror(cq, err.prov_errno, err.err_data, NULL, 0));
+	}
+	printf("%u messages verified; of %d without receives %d ended in error, %d well\n", ended, WAITING, errors, done);
+	DO(fi_close(&ep->fid));
+	DO(fi_close(&mr->fid));
+	DO(fi_close(&cq->fid));
+	DO(fi_close(&writes->fid));
+	DO(fi_close(&av->fid));
+	DO(fi_close(&domain->fid));
+	DO(fi_close(&fabric->fid));
+	fi_freeinfo(info);
+	free(buf);
+	return errors == WAITING ? EXIT_SUCCESS : EXIT_FAILURE;
+}
