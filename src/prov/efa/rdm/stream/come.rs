@@ -1,0 +1,382 @@
+//! Long messages on their way in (see `stream`): what comes by itself, and what is asked for or fetched once it has a place.
+
+use super::{carry_chunk, lost_there, plain, say, Streams, Word, LOST, WHOLE};
+use crate::device::host;
+use crate::hmem::UserMem;
+use crate::proto::{
+    Coming, Failure, PeerId, Place, Port, RecvQueue, Short as PlainRecv, Unexpected,
+};
+use crate::prov::efa::rdm::near::{
+    finish, head_of, Done, Head, FETCHED, GO, SHARE, WITHOUT_ASKING,
+};
+use crate::prov::efa::rdm::pace::Way;
+use crate::prov::efa::rdm::port::EpPort;
+use crate::shm::{Local, Outbox, Record, Sent, Share};
+
+/// The shortest that the sender may help with, and bytes of a chunk of it, of which there shall be a few, two at least.
+const SHARED: usize = 48 << 10;
+
+const CHUNK: core::ops::RangeInclusive<usize> = 128 << 10..=512 << 10;
+
+const CHUNKS: usize = 8;
+
+/// A message on its way in.
+pub(super) struct In {
+    from: PeerId,
+    tag: Option<u64>,
+    cq_data: Option<u64>,
+    len: usize,
+    got: usize,
+    place: Option<Place>,
+    /// What came before there was a place.
+    early: Vec<u8>,
+    /// The sender's number of it, if it has to be asked for the rest, and where that is in its memory; 0 if nowhere.
+    number: Option<u32>,
+    at: u64,
+    /// When it began, and the transfer that the sender helps with, if it may.
+    began: u64,
+    share: Option<Share>,
+}
+
+impl In {
+    fn over(self, result: Result<(), Failure>, rq: &mut RecvQueue, port: &mut EpPort) {
+        if let Some(place) = self.place {
+            let done = Done {
+                from: self.from,
+                tag: self.tag,
+                cq_data: self.cq_data,
+                len: self.len as u64,
+                place,
+            };
+            finish(done, result, rq, port);
+        }
+    }
+}
+
+impl Streams {
+    /// As [`arrived`], a message that waits to be fetched and is for a plain receive: fetches it. `None`, and nothing done, when it
+    /// takes more than that.
+    pub fn fetch(
+        &mut self,
+        near: &mut Outbox,
+        from: PeerId,
+        record: &Record,
+        rq: &mut RecvQueue,
+    ) -> Option<(PlainRecv, Head, usize)> {
+        let head = head_of(record).filter(|_| record.flags & WITHOUT_ASKING == 0)?;
+        let [len, number, at] = [0, 8, 16].map(|off| record.word(head.bytes + off));
+        let len = len as usize;
+        if record.len != head.bytes + 24 || at == 0 || !near.visits(from) {
+            return None;
+        }
+        if self.pace.next(len, ways(len)) != Way::Attach {
+            return None;
+        }
+        let began = host::now();
+        let r = rq.take_short_if(from, head.tag, len, |r| {
+            near.carry(from, false, &Local::Piece(r.into.part(0, len)), at)
+        })?;
+        self.pace.goes(len);
+        self.pace
+            .took(Way::Attach, len, host::now().saturating_sub(began));
+        let [ring, fetched] = self.costs(len);
+        let words = [number, 0, ring, fetched, 0];
+        if near.send_words(from, plain(FETCHED), &words) == Sent::Busy {
+            self.unsaid.push(Word {
+                to: from,
+                kind: FETCHED,
+                words,
+            });
+        }
+        Some((r, head, len))
+    }
+
+    /// What messages like this cost us: by the ring, and fetched.
+    fn costs(&mut self, len: usize) -> [u64; 2] {
+        [&[Way::Ring][..], &[Way::Attach, Way::Both]].map(|ways| self.pace.cost(len, ways))
+    }
+}
+
+/// How a message of this length may come that is not here yet. A shorter one that is asked for is there to be fetched.
+fn ways(len: usize) -> &'static [Way] {
+    match len {
+        0..SHARED => &[Way::Attach],
+        SHARED..=WHOLE => &[Way::Attach, Way::Both],
+        _ => &[Way::Attach, Way::Both, Way::Ring],
+    }
+}
+
+pub(super) fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
+    let Some(head) = head_of(record) else { return };
+    let whole = record.flags & WITHOUT_ASKING != 0;
+    let len = record.word(head.bytes) as usize;
+    let body = head.bytes + if whole { 16 } else { 24 };
+    if record.len < body || record.len - body > len || whole && len > WHOLE {
+        return;
+    }
+    let place = rq.place(from, head.tag, len as u64, |s| port.adopt(s));
+    let s = &mut port.nearby.streams;
+    let n = s.coming.insert(In {
+        from,
+        tag: head.tag,
+        cq_data: head.cq_data,
+        len,
+        got: 0,
+        place,
+        early: Vec::new(),
+        number: (!whole).then_some(record.word(head.bytes + 8) as u32),
+        at: if whole {
+            0
+        } else {
+            record.word(head.bytes + 16)
+        },
+        began: if whole { host::now() } else { 0 },
+        share: None,
+    });
+    if whole {
+        s.leads.retain(|(p, _)| *p != from);
+        s.leads.push((from, n));
+    }
+    if place.is_none() {
+        let coming = Coming {
+            number: n,
+            len: len as u64,
+            held: if whole { len } else { record.len - body },
+        };
+        rq.keep(Unexpected::in_part(
+            port.id,
+            from,
+            head.tag,
+            head.cq_data,
+            coming,
+        ));
+    }
+    let way = place.and_then(|_| choose(n, port));
+    if way == Some(Way::Ring) {
+        ask(n, port);
+    }
+    goes_on(n, from, record, body, rq, port);
+    if let Some(way @ (Way::Attach | Way::Both)) = way {
+        fetch(n, way, rq, port);
+    }
+}
+
+/// How the rest of a message that has a place is to come; `None` when it comes by itself.
+fn choose(n: u32, port: &mut EpPort) -> Option<Way> {
+    let s = &mut port.nearby.streams;
+    let i = s.coming.get_mut(n)?;
+    i.number?;
+    i.began = host::now();
+    let near = port.near.as_ref()?;
+    if i.at == 0 || !near.visits(i.from) {
+        return Some(Way::Ring);
+    }
+    Some(s.pace.choose(i.len, ways(i.len)))
+}
+
+/// Takes the bytes of a record from `off` on.
+pub(super) fn goes_on(
+    n: u32,
+    from: PeerId,
+    record: &Record,
+    off: usize,
+    rq: &mut RecvQueue,
+    port: &mut EpPort,
+) {
+    let bytes = record.len.saturating_sub(off);
+    let i = port.nearby.streams.coming.get_mut(n);
+    let Some(i) = i.filter(|i| i.from == from && bytes <= i.len - i.got) else {
+        return;
+    };
+    match i.place {
+        Some(p) => {
+            if let Some(op) = port.ops.get(p.ctx) {
+                let room = (p.room as usize).saturating_sub(i.got);
+                record.copy_mem(off, &op.mem.part(p.base as usize + i.got, room));
+            }
+        }
+        // Nobody has asked for more than the first piece.
+        None if i.number.is_some() && i.got > 0 => return,
+        None => {
+            if i.early.is_empty() && i.number.is_none() {
+                i.early.reserve_exact(i.len);
+            }
+            record.append(off, &mut i.early);
+        }
+    }
+    i.got += bytes;
+    if i.got == i.len {
+        if i.place.is_some() && i.began > 0 {
+            let (len, ns) = (i.len, host::now().saturating_sub(i.began));
+            port.nearby.streams.pace.took(Way::Ring, len, ns);
+        }
+        ends(n, rq, port);
+    }
+}
+
+/// Everything has come.
+fn ends(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
+    let s = &mut port.nearby.streams;
+    s.leads.retain(|(_, l)| *l != n);
+    if s.coming.get(n).is_none_or(|i| i.place.is_none()) {
+        return;
+    }
+    if let Some(i) = s.coming.remove(n) {
+        i.over(Ok(()), rq, port);
+    }
+}
+
+/// Asks for the rest of a message that has a place.
+fn ask(n: u32, port: &mut EpPort) {
+    let s = &mut port.nearby.streams;
+    let i = s.coming.get(n);
+    if let Some((to, number)) = i.and_then(|i| Some((i.from, i.number?))) {
+        say(to, GO, [number.into(), n.into(), 0, 0, 0], port);
+    }
+}
+
+/// Copies the rest of a message that has a place from the sender's memory, with its help or without.
+fn fetch(n: u32, way: Way, rq: &mut RecvQueue, port: &mut EpPort) {
+    let s = &mut port.nearby.streams;
+    let (Some(i), Some(near)) = (s.coming.get_mut(n), &mut port.near) else {
+        return;
+    };
+    let (Some(place), Some(number)) = (i.place, i.number) else {
+        return;
+    };
+    let (from, got) = (i.from, i.got);
+    let room = (place.room as usize).saturating_sub(got).min(i.len - got);
+    let op = port.ops.get(place.ctx).map(|op| op.mem);
+    let into = op.map_or(UserMem::EMPTY, |m| m.part(place.base as usize + got, room));
+    let at = i.at.wrapping_add(got as u64);
+    let half = room.div_ceil(2).next_multiple_of(4096);
+    let chunk = (room / CHUNKS)
+        .clamp(*CHUNK.start(), *CHUNK.end())
+        .min(half);
+    let whole = into
+        .one()
+        .filter(|p| way == Way::Both && p.len() == room && room > chunk);
+    let chunks = room.div_ceil(chunk) as u32;
+    let share = whole.and_then(|p| Some((near.open_share(from, chunks)?, p)));
+    let Some((share, piece)) = share else {
+        return match near.carry(from, false, &Local::Mem(&into), at) {
+            true => fetched(n, rq, port),
+            false => ask(n, port),
+        };
+    };
+    i.share = Some(share);
+    let words = [
+        u64::from(number) | u64::from(n) << 32,
+        share.packed(),
+        piece.addr() as u64,
+        chunk as u64 | (got as u64) << 32,
+        room as u64,
+    ];
+    say(from, SHARE, words, port);
+    let Some(near) = &port.near else { return };
+    let began = host::now();
+    let copy = |c| carry_chunk(near, (from, false), (piece, at), (c, chunk));
+    match near.work_share(from, share, copy) {
+        Some(ours) => {
+            // The sender's last chunk will be there in a moment: its word of it comes behind all that is in the ring.
+            let now = host::now();
+            let moment = now + (now - began) / u64::from(ours.max(1));
+            while !near.share_over(from, share) && host::now() < moment {
+                core::hint::spin_loop();
+            }
+            fetched(n, rq, port);
+        }
+        None => lost(n, rq, port),
+    }
+}
+
+/// The sender of a message has helped, or could not.
+pub(super) fn helped(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
+    let (n, how) = (record.word(0) as u32, record.word(8));
+    let helped = |i: &In| i.from == from && i.share.is_some();
+    if port.nearby.streams.coming.get(n).is_some_and(helped) {
+        match how & LOST {
+            0 => fetched(n, rq, port),
+            _ => lost(n, rq, port),
+        }
+    }
+}
+
+/// All that we copy of a message is copied: it ends, unless the sender is still at work.
+fn fetched(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
+    let s = &mut port.nearby.streams;
+    let (Some(i), Some(near)) = (s.coming.get_mut(n), &mut port.near) else {
+        return;
+    };
+    let over = i.share.is_none_or(|share| near.end_share(i.from, share));
+    if !over {
+        return;
+    }
+    let way = i.share.map_or(Way::Attach, |_| Way::Both);
+    if i.began > 0 {
+        s.pace.took(way, i.len, host::now().saturating_sub(i.began));
+    }
+    i.got = i.len;
+    tell(n, 0, port);
+    ends(n, rq, port);
+}
+
+/// The system would not copy all of it.
+#[cold]
+fn lost(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
+    tell(n, LOST, port);
+    if let Some(i) = port.nearby.streams.coming.remove(n) {
+        if let (Some(near), Some(share)) = (&mut port.near, i.share) {
+            near.stop_share(i.from, share);
+        }
+        i.over(Err(lost_there()), rq, port);
+    }
+}
+
+/// Tells the sender of a message what became of it.
+fn tell(n: u32, how: u64, port: &mut EpPort) {
+    let s = &mut port.nearby.streams;
+    let i = s.coming.get(n);
+    if let Some((to, number, len)) = i.and_then(|i| Some((i.from, i.number?, i.len))) {
+        let [ring, fetched] = s.costs(len);
+        say(to, FETCHED, [number.into(), how, ring, fetched, 0], port);
+    }
+}
+
+/// An unexpected message has got its place.
+pub fn placed(coming: &Coming, place: Place, rq: &mut RecvQueue, port: &mut EpPort) {
+    let s = &mut port.nearby.streams;
+    let Some(i) = s.coming.get_mut(coming.number) else {
+        return;
+    };
+    i.place = Some(place);
+    // How long it has waited for its place says nothing.
+    i.began = 0;
+    let early = core::mem::take(&mut i.early);
+    if let Some(op) = port.ops.get(place.ctx) {
+        let room = op.mem.part(place.base as usize, place.room as usize);
+        room.store(0, &early);
+    }
+    if i.got == i.len {
+        return ends(coming.number, rq, port);
+    }
+    match choose(coming.number, port) {
+        Some(Way::Ring) => ask(coming.number, port),
+        Some(way) => fetch(coming.number, way, rq, port),
+        None => {}
+    }
+}
+
+/// A peer is gone: what it has not sent fails. A message that is all here stays.
+pub(super) fn peer_down(peer: PeerId, why: Failure, rq: &mut RecvQueue, port: &mut EpPort) {
+    let s = &mut port.nearby.streams;
+    let lost = |i: &In| i.from == peer && (i.place.is_some() || i.got < i.len);
+    let lost = s.coming.select(lost);
+    s.leads.retain(|(p, _)| *p != peer);
+    rq.forget_coming(port.id, |n| lost.contains(&n));
+    for n in lost {
+        if let Some(i) = port.nearby.streams.coming.remove(n) {
+            i.over(Err(why), rq, port);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Long messages to peers on the same host: in pieces through shared memory, both sides copying at once, or by the system from
+//! one process's memory into the other's, whichever is faster here (`pace`).
+//!
+//! The first record (`LONG`) has the tag, the length and the first bytes, and takes its turn among all messages to
+//! that peer. A message of up to [`WHOLE`] follows it at once (`LEAD`), unless asking is known to be better. Of others the sender keeps the
+//! rest until the receiver has a place for it: nobody buffers it. The receiver may say so (`GO`); then the sender fills the ring whenever
+//! there is room (`PIECE`, in `pump`), while the receiver empties it into the application's buffer: two copies, but
+//! on two cores, through memory that stays in their caches. Or the receiver copies it by the system from where `LONG` says it
+//! is (`fetch`), and says when it has it (`FETCHED`). Or it lets the sender help: `SHARE` says where the message shall be, both take chunks
+//! (`shm::Share`), and who has helped says so (`HELPED`).
+//!
+//! `out` is the half of the sender, `come` that of the receiver. Numbers that a peer names are looked up together with the peer, and lengths are checked against what was announced.
+
+mod come;
+mod out;
+
+pub use come::placed;
+pub use out::{pump, send};
+
+use super::failure;
+use super::near::{FETCHED, GO, LEAD, LONG, PIECE, SHARE};
+use super::pace::Pace;
+use super::port::EpPort;
+use crate::core::slab::Slab;
+use crate::device::Status;
+use crate::hmem::Piece;
+use crate::proto::{Failure, PeerId, RecvQueue};
+use crate::shm::{Local, Outbox, Record, Sent, What};
+use come::In;
+use out::Out;
+use std::collections::VecDeque;
+
+/// Longest message that goes without being asked for, bytes. An unexpected one is buffered.
+pub const WHOLE: usize = 64 << 10;
+
+/// Bytes of a record of such a message: few, so that the receiver begins early.
+pub const FIRST: usize = 8 << 10;
+
+/// In what the receiver answers: the message is lost.
+const LOST: u64 = 1;
+
+/// Stands for no message.
+const NONE: u32 = u32::MAX;
+
+/// What there is to say to a peer: up to five words.
+#[derive(Clone, Copy)]
+struct Word {
+    to: PeerId,
+    kind: u8,
+    words: [u64; 5],
+}
+
+/// The long messages of an endpoint.
+#[derive(Default)]
+pub struct Streams {
+    out: Slab<Out>,
+    /// Those that may go on.
+    turn: VecDeque<u32>,
+    /// The last [`pump`] stopped although there was room.
+    more: bool,
+    coming: Slab<In>,
+    /// Which message the next `LEAD` of a peer belongs to.
+    leads: Vec<(PeerId, u32)>,
+    /// What found no room.
+    unsaid: Vec<Word>,
+    /// How long it takes us to receive, and to write what need not be asked for.
+    pace: Pace,
+    writing: Pace,
+    /// How what need not be asked for is sent best: unasked by the ring, or asked for. Whether longer ones are mostly fetched.
+    asking: Pace,
+    fetched: bool,
+}
+
+impl Streams {
+    /// 0 when [`pump`] has nothing to do.
+    #[inline(always)]
+    pub fn load(&self) -> usize {
+        self.turn.len() | self.unsaid.len()
+    }
+
+    /// Whether it stopped for another reason than a full ring.
+    pub fn more(&self) -> bool {
+        self.more
+    }
+}
+
+fn plain(kind: u8) -> What {
+    What {
+        kind,
+        flags: 0,
+        message: false,
+    }
+}
+
+/// A record of a kind of this module has arrived.
+pub fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
+    match record.kind {
+        LONG => come::begins(from, record, rq, port),
+        LEAD => {
+            let leads = &port.nearby.streams.leads;
+            if let Some((_, n)) = leads.iter().find(|(p, _)| *p == from).copied() {
+                come::goes_on(n, from, record, 0, rq, port);
+            }
+        }
+        PIECE => come::goes_on(record.word(0) as u32, from, record, 8, rq, port),
+        GO => out::asked(from, record, port),
+        SHARE => out::help(from, record, port),
+        FETCHED => out::answered(from, record, port),
+        _ => come::helped(from, record, rq, port),
+    }
+}
+
+/// Why a message is lost that the system would not copy, here or there.
+fn lost_there() -> Failure {
+    failure(Status::RemoteAbort)
+}
+
+/// Says something to a peer, or later when there is no room now.
+fn say(to: PeerId, kind: u8, words: [u64; 5], port: &mut EpPort) {
+    let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(to)) else {
+        return;
+    };
+    if !near.acquaint(to, addr) || near.send_words(to, plain(kind), &words) == Sent::Busy {
+        port.nearby.streams.unsaid.push(Word { to, kind, words });
+    }
+}
+
+/// Copies a chunk of a piece of memory of ours to or from a peer's, at `at`. `false` when the system does not.
+fn carry_chunk(
+    near: &Outbox,
+    (peer, write): (PeerId, bool),
+    (piece, at): (Piece, u64),
+    (c, chunk): (u32, usize),
+) -> bool {
+    let off = c as usize * chunk;
+    let part = Local::Piece(piece.part(off, chunk));
+    near.carry(peer, write, &part, at.wrapping_add(off as u64))
+}
+
+/// A peer is gone: what it has not sent or taken fails. A message that is all here stays.
+pub fn peer_down(peer: PeerId, why: Failure, rq: &mut RecvQueue, port: &mut EpPort) {
+    port.nearby.streams.unsaid.retain(|w| w.to != peer);
+    out::peer_down(peer, why, port);
+    come::peer_down(peer, why, rq, port);
+}

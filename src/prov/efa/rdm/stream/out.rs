@@ -1,0 +1,296 @@
+//! Long messages on their way out (see `stream`): written as a whole, lent to be fetched, or written when they were asked for.
+
+use super::{carry_chunk, lost_there, plain, say, Streams, FIRST, LOST, NONE, WHOLE};
+use crate::core::slab::Slab;
+use crate::device::host;
+use crate::hmem::{Piece, UserMem};
+use crate::proto::{Failure, PeerId, Port};
+use crate::prov::efa::rdm::near::{
+    head_len, words, words_of, HELPED, LEAD, LONG, PIECE, WITHOUT_ASKING,
+};
+use crate::prov::efa::rdm::pace::{Pace, Way};
+use crate::prov::efa::rdm::port::EpPort;
+use crate::prov::efa::rdm::{Data, MsgReq, UserOp};
+use crate::shm::{Note, Outbox, Record, Sent, Share, What};
+
+/// Bytes of a record of a longer one.
+const REST: usize = 32 << 10;
+
+/// Bytes that one call of [`pump`] writes at most: what arrives has its turn, too.
+const AT_ONCE: usize = 256 << 10;
+
+/// Ways of what need not be asked for: unasked, and asked for and fetched.
+const UNASKED_OR_NOT: [Way; 2] = [Way::Ring, Way::Attach];
+
+/// What is being sent: the memory of an operation, or that of a plain call, with what it is told by in the end.
+#[derive(Clone, Copy)]
+enum Sending {
+    Op(u32),
+    Plain(Piece, Note),
+}
+
+/// A message on its way out.
+pub(super) struct Out {
+    to: PeerId,
+    what: Sending,
+    sent: usize,
+    /// The receiver's number of it, once it has said that it has a place.
+    there: Option<u32>,
+}
+
+impl Out {
+    pub(super) fn mem(&self, ops: &Slab<UserOp>) -> Option<UserMem> {
+        match self.what {
+            Sending::Op(ctx) => ops.get(ctx).map(|op| op.mem),
+            Sending::Plain(p, _) => Some(p.into()),
+        }
+    }
+
+    pub(super) fn ends(self, result: Result<(), Failure>, port: &mut EpPort) {
+        match (self.what, result) {
+            (Sending::Op(ctx), r) => port.sent(ctx, r),
+            (Sending::Plain(_, note), Ok(())) => port.done(&note),
+            (Sending::Plain(_, note), Err(why)) => port.fails(&note, self.to, (0, 0), why),
+        }
+    }
+}
+
+impl Streams {
+    /// As [`send`], of a plain call, when the message is to be fetched; else `Elsewhere`, and nothing is done.
+    pub fn lend(
+        &mut self,
+        near: &mut Outbox,
+        peer: PeerId,
+        (tag, cq_data): (Option<u64>, Option<u64>),
+        mem: Piece,
+        note: Note,
+    ) -> Sent {
+        let len = mem.len();
+        let fetched = match len <= WHOLE {
+            true => self.asking.next(len, &UNASKED_OR_NOT) == Way::Attach,
+            false => self.fetched,
+        };
+        if !fetched || !near.visits(peer) {
+            return Sent::Elsewhere;
+        }
+        let number = self.out.insert(Out {
+            to: peer,
+            what: Sending::Plain(mem, note),
+            sent: 0,
+            there: None,
+        });
+        let ([a, b], kinds) = words_of(tag, cq_data);
+        let rest = [len as u64, number.into(), mem.addr() as u64];
+        let what = What {
+            kind: LONG,
+            flags: kinds,
+            message: true,
+        };
+        let [x, y, z] = rest;
+        let sent = match head_len(kinds) {
+            0 => near.send_words(peer, what, &rest),
+            8 => near.send_words(peer, what, &[a, x, y, z]),
+            _ => near.send_words(peer, what, &[a, b, x, y, z]),
+        };
+        match sent {
+            Sent::Done => self.asking.goes(len),
+            _ => drop(self.out.remove(number)),
+        }
+        sent
+    }
+
+    /// The receiver of a message of ours has answered: it has fetched it, and says what messages like it cost there by each way; or it
+    /// wants it written.
+    fn learn(&mut self, len: usize, fetched: Option<[u64; 2]>) {
+        if len > WHOLE {
+            self.fetched = fetched.is_some();
+        } else if let Some([ring, fetched]) = fetched {
+            // Both copy at once: the slower of them counts.
+            let ring = ring.max(self.writing.cost(len, &[Way::Ring]));
+            for (way, cost) in [(Way::Ring, ring), (Way::Attach, fetched)] {
+                if cost > 0 {
+                    self.asking.learn(way, len, cost);
+                }
+            }
+        }
+    }
+}
+
+/// Sends a message whose operation is `ctx`. `Busy` and `Elsewhere` leave everything as it was.
+pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Sent {
+    let (Some(near), Data::User(mem)) = (&mut port.near, &r.data) else {
+        return Sent::Elsewhere;
+    };
+    let Some(addr) = port.peers.addr(peer) else {
+        return Sent::Elsewhere;
+    };
+    let len = mem.len();
+    let streams = &mut port.nearby.streams;
+    let place = mem.one().filter(|_| near.visits(peer));
+    let unasked = |a: &mut Pace| a.next(len, &UNASKED_OR_NOT) == Way::Ring;
+    let whole = len <= WHOLE && (place.is_none() || unasked(&mut streams.asking));
+    if whole && !near.fits(peer, len.div_ceil(FIRST), FIRST + 32) {
+        return Sent::Busy;
+    }
+    // What is fetched is fetched as a whole.
+    let fetched = place.is_some() && (len <= WHOLE || streams.fetched);
+    let first = if !whole && fetched { 0 } else { FIRST };
+    let number = if whole {
+        NONE
+    } else {
+        streams.out.insert(Out {
+            to: peer,
+            what: Sending::Op(ctx),
+            sent: first,
+            there: None,
+        })
+    };
+    let (mut head, flags) = ([0; 40], if whole { WITHOUT_ASKING } else { 0 });
+    let (front, kinds) = words(r);
+    let at = head_len(kinds);
+    let mut put = |at: usize, word: u128| {
+        if let Some(to) = head.get_mut(at..at + 16) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+    };
+    put(0, front);
+    put(at, len as u128 | u128::from(number) << 64);
+    put(at + 16, place.map_or(0, |p| p.addr() as u128));
+    let head = head.get(..at + if whole { 16 } else { 24 }).unwrap_or(&[]);
+    let what = What {
+        kind: LONG,
+        flags: kinds | flags,
+        message: true,
+    };
+    let sent = near.send(peer, addr, what, head, &mem.part(0, first), &[]);
+    if sent != Sent::Done {
+        port.nearby.streams.out.remove(number);
+        return sent;
+    }
+    port.nearby.streams.asking.goes(len);
+    if whole {
+        let mut off = FIRST;
+        let began = host::now();
+        while off < len {
+            let sent = near.send(peer, addr, plain(LEAD), &[], &mem.part(off, FIRST), &[]);
+            debug_assert_eq!(sent, Sent::Done, "there was room");
+            off += FIRST;
+        }
+        let ns = host::now().saturating_sub(began);
+        let writing = &mut port.nearby.streams.writing;
+        writing.took(Way::Ring, len, ns * len as u64 / (len - FIRST) as u64);
+        port.sent(ctx, Ok(()));
+    }
+    Sent::Done
+}
+
+/// Writes what there is room for of messages that were asked for, and asks for others.
+pub fn pump(port: &mut EpPort) {
+    for w in core::mem::take(&mut port.nearby.streams.unsaid) {
+        say(w.to, w.kind, w.words, port);
+    }
+    let mut left = AT_ONCE;
+    let mut full = None;
+    let mut at = 0;
+    port.nearby.streams.more = false;
+    while let Some(n) = port.nearby.streams.turn.get(at).copied() {
+        let s = &mut port.nearby.streams;
+        let (Some(o), Some(near)) = (s.out.get_mut(n), &mut port.near) else {
+            s.turn.remove(at);
+            continue;
+        };
+        let mem = o.mem(port.ops);
+        let (Some(mem), Some(addr)) = (mem, port.peers.addr(o.to)) else {
+            s.turn.remove(at);
+            continue;
+        };
+        let head = u64::from(o.there.unwrap_or(NONE)).to_ne_bytes();
+        while full != Some(o.to) && o.sent < mem.len() && left > 0 {
+            let part = mem.part(o.sent, REST);
+            if near.send(o.to, addr, plain(PIECE), &head, &part, &[]) == Sent::Done {
+                o.sent += part.len();
+                left = left.saturating_sub(part.len());
+            } else {
+                full = Some(o.to);
+            }
+        }
+        if o.sent >= mem.len() {
+            s.turn.remove(at);
+            if let Some(o) = s.out.remove(n) {
+                o.ends(Ok(()), port);
+            }
+        } else if left == 0 {
+            s.more = true;
+            return;
+        } else {
+            at += 1;
+        }
+    }
+}
+
+/// The receiver of a message of ours has a place for it and wants it written.
+pub(super) fn asked(from: PeerId, record: &Record, port: &mut EpPort) {
+    let (ours, theirs) = (record.word(0) as u32, record.word(8) as u32);
+    let s = &mut port.nearby.streams;
+    if let Some(o) = s.out.get_mut(ours) {
+        if o.to == from && o.there.is_none() {
+            o.there = Some(theirs);
+            s.turn.push_back(ours);
+            let len = o.mem(port.ops).map_or(0, |m| m.len());
+            s.learn(len, None);
+            if let Some(near) = &mut port.near {
+                near.widen(from);
+            }
+        }
+    }
+}
+
+/// The receiver of a message of ours has fetched it, or could not.
+pub(super) fn answered(from: PeerId, record: &Record, port: &mut EpPort) {
+    let (ours, how) = (record.word(0) as u32, record.word(8));
+    let s = &mut port.nearby.streams;
+    if s.out.get(ours).is_some_and(|o| o.to == from) {
+        let Some(o) = s.out.remove(ours) else { return };
+        s.turn.retain(|n| *n != ours);
+        let len = o.mem(port.ops).map_or(0, |m| m.len());
+        s.learn(len, Some([16, 24].map(|off| record.word(off))));
+        let lost = how & LOST != 0;
+        o.ends(if lost { Err(lost_there()) } else { Ok(()) }, port);
+    }
+}
+
+/// Copies chunks of a message of ours to where its receiver wants them, as long as there are some.
+pub(super) fn help(from: PeerId, record: &Record, port: &mut EpPort) {
+    let [which, share, at, how, room] = [0, 8, 16, 24, 32].map(|off| record.word(off));
+    let (ours, theirs) = (which as u32, which >> 32);
+    let (chunk, got) = (how as u32 as usize, (how >> 32) as usize);
+    let share = Share::of(share);
+    let o = port.nearby.streams.out.get(ours).filter(|o| o.to == from);
+    let mem = o.and_then(|o| o.mem(port.ops)?.one());
+    let (Some(mem), Some(near)) = (mem, &port.near) else {
+        return;
+    };
+    if !near.visits(from) {
+        return;
+    }
+    let rest: Piece = mem.part(got, room as usize);
+    let copy = |c| carry_chunk(near, (from, true), (rest, at), (c, chunk));
+    let how = match record.work_share(share, copy) {
+        Some(0) => return,
+        Some(_) => 0,
+        None => LOST,
+    };
+    say(from, HELPED, [theirs, how, 0, 0, 0], port);
+}
+
+/// A peer is gone: what it has not taken fails.
+pub(super) fn peer_down(peer: PeerId, why: Failure, port: &mut EpPort) {
+    let s = &mut port.nearby.streams;
+    let out = s.out.select(|o| o.to == peer);
+    s.turn.retain(|n| !out.contains(n));
+    for n in out {
+        if let Some(o) = port.nearby.streams.out.remove(n) {
+            o.ends(Err(why), port);
+        }
+    }
+}
