@@ -48,10 +48,12 @@ pub struct Accesses {
     /// Scratch of [`collect`].
     ended: Vec<(PeerId, Ended)>,
     pub scratch: Scratch,
-    /// Which way is the faster one for long ones; when those in pieces were begun, and when the last of them ended.
+    /// Which way is the faster one for long ones; when those in pieces were begun, and when the last of them ended. Those that have
+    /// ended since: how many, their bytes, and when they were begun.
     pace: Pace,
     begun: Vec<(u32, u64)>,
     last: u64,
+    over: (usize, usize, u64),
 }
 
 impl Accesses {
@@ -72,9 +74,21 @@ impl Accesses {
             return;
         };
         let (_, began) = self.begun.swap_remove(at);
-        // They go one after another: what it waited for is not its own.
-        self.took(Way::Ring, len, began.max(self.last));
-        self.last = host::now();
+        let (n, bytes, first) = self.over;
+        self.over = (n + 1, bytes + len, if n == 0 { began } else { first });
+    }
+
+    /// As many have ended as do for now: they go one after another, and several are heard of at once.
+    fn learn(&mut self) {
+        let (n, bytes, began) = core::mem::take(&mut self.over);
+        if n == 0 {
+            return;
+        }
+        // What they have waited for is not their own.
+        let (now, began) = (host::now(), began.max(self.last));
+        let each = now.saturating_sub(began) / n as u64;
+        self.pace.took(Way::Ring, bytes / n, each);
+        self.last = now;
     }
 }
 
@@ -327,6 +341,7 @@ pub fn report(port: &mut EpPort, waiting: &mut Vec<u32>) {
         port.fails(&note, peer, (e.addr, e.key), fail);
     }
     port.nearby.accesses.ended = all;
+    port.nearby.accesses.learn();
 }
 
 /// The completion of a peer's write with data.

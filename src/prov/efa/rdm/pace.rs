@@ -125,7 +125,6 @@ impl Pace {
             0 => now,
             // Of the first times the best counts: memory is touched for the first time there.
             c if *times <= FIRST => c.min(now),
-            c if now < c => (c + now) / 2,
             c => (3 * c + now.min(2 * c)) / 4,
         };
     }
