@@ -94,25 +94,18 @@ int main(void)
 {
 	static const size_t sizes[] = { 8, 4096, 100000, SIZE };
 	struct hello me, other;
-	int pair[2], status;
+	int fd, status;
 	unsigned filled = 0;
 	fi_addr_t to;
 	pid_t child;
 	char c = 0;
 
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
-		return EXIT_FAILURE;
-	child = fork();
-	if (child == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		_exit(target(pair[1]));
-	}
-	close(pair[1]);
+	child = beside(target, &fd);
 	me = open_all(SIZE);
-	to = meet(pair[0], &me, &other);
+	to = meet(fd, &me, &other);
 	DO(fi_send(ep, buf, 8, NULL, to, NULL));
 	completion(now_s() + LIMIT);
-	if (read(pair[0], &c, 1) != 1)
+	if (read(fd, &c, 1) != 1)
 		return EXIT_FAILURE;
 	for (unsigned full = 0; full < 2; full++) {
 		for (unsigned s = 0; s < sizeof(sizes) / sizeof(*sizes); s++)
@@ -121,7 +114,7 @@ int main(void)
 		while (!full && filled < 1000000 && fi_inject(ep, buf, 64, to) == 0)
 			filled++;
 	}
-	if (write(pair[0], &c, 1) != 1 || waitpid(child, &status, 0) != child || status != 0)
+	if (write(fd, &c, 1) != 1 || waitpid(child, &status, 0) != child || status != 0)
 		return EXIT_FAILURE;
 	printf("done, the second time behind %u messages\n", filled);
 	return EXIT_SUCCESS;

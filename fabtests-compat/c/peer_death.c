@@ -11,8 +11,10 @@
 #define SIZE ((size_t) 64 << 20)
 #define WRITES 8
 
+static int forks;
+
 /* The victim sends and takes as fast as it can until it is killed. */
-static void victim(int fd, int forks)
+static int victim(int fd)
 {
 	struct hello me = open_all(2 * SIZE), other;
 	struct fi_cq_data_entry e[8];
@@ -34,33 +36,18 @@ static void victim(int fd, int forks)
 
 int main(int argc, char **argv)
 {
-	int pair[2], errors = 0, done = 0, status, want = 3 + WRITES;
+	int fd, errors = 0, done = 0, status, want = 3 + WRITES;
 	double limit = 20, t;
 	struct hello me, other;
 	fi_addr_t to;
 	pid_t child;
 
-	if (argc == 4 && strcmp(argv[1], "victim") == 0) {
-		victim(atoi(argv[2]), atoi(argv[3]));
-		return EXIT_FAILURE;
-	}
+	(void) argv;
+	forks = argc > 1;
 	setenv("FI_EFA_SOFT_TIMEOUT_MS", "1000", 0);
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
-		return EXIT_FAILURE;
-	child = fork();
-	if (child == 0) {
-		char fd[16];
-
-		/* Whatever becomes of us, it does not stay. */
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		close(pair[0]);
-		snprintf(fd, sizeof(fd), "%d", pair[1]);
-		execl("/proc/self/exe", argv[0], "victim", fd, argc > 1 ? "1" : "0", (char *) NULL);
-		_exit(127);
-	}
-	close(pair[1]);
+	child = beside(victim, &fd);
 	me = open_all(2 * SIZE);
-	to = meet(pair[0], &me, &other);
+	to = meet(fd, &me, &other);
 	/* Bytes may come in from the first call on. */
 	volatile char *first = buf;
 
@@ -108,15 +95,7 @@ int main(int argc, char **argv)
 	if (done + errors != want || errors == 0)
 		return EXIT_FAILURE;
 	t = now_s();
-	DO(fi_close(&ep->fid));
-	DO(fi_close(&mr->fid));
-	DO(fi_close(&cq->fid));
-	DO(fi_close(&writes->fid));
-	DO(fi_close(&av->fid));
-	DO(fi_close(&domain->fid));
-	DO(fi_close(&fabric->fid));
-	fi_freeinfo(info);
-	free(buf);
+	close_all();
 	printf("everything closed in %.2f s\n", now_s() - t);
 	return EXIT_SUCCESS;
 }

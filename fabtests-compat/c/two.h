@@ -77,6 +77,39 @@ static fi_addr_t meet(int fd, const struct hello *me, struct hello *other)
 	return to;
 }
 
+/* Another process, which is killed with this one: it runs `run` with its end of a socket pair. Ours is `*fd`. */
+static pid_t beside(int (*run)(int fd), int *fd)
+{
+	int pair[2];
+	pid_t child;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || (child = fork()) < 0)
+		exit(EXIT_FAILURE);
+	if (child == 0) {
+		/* Whatever becomes of us, it does not stay. */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(pair[0]);
+		exit(run(pair[1]));
+	}
+	close(pair[1]);
+	*fd = pair[0];
+	return child;
+}
+
+/* Closes what open_all() has opened. */
+static inline void close_all(void)
+{
+	DO(fi_close(&ep->fid));
+	DO(fi_close(&mr->fid));
+	DO(fi_close(&cq->fid));
+	DO(fi_close(&writes->fid));
+	DO(fi_close(&av->fid));
+	DO(fi_close(&domain->fid));
+	DO(fi_close(&fabric->fid));
+	fi_freeinfo(info);
+	free(buf);
+}
+
 static double now_s(void)
 {
 	struct timespec t;

@@ -85,7 +85,7 @@ impl Pace {
     pub fn next(&mut self, len: usize, among: &[Way]) -> Way {
         let k = self.of(len);
         let best = k.best(among);
-        let ways = among.len() as u32;
+        let ways = among.len().max(1) as u32;
         if k.chosen < ways * FIRST {
             let turn = among.get((k.chosen % ways) as usize);
             return turn.copied().unwrap_or(best);

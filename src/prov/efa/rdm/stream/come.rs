@@ -249,7 +249,8 @@ fn fetch(n: u32, way: Way, rq: &mut RecvQueue, port: &mut EpPort) {
     let op = port.ops.get(place.ctx).map(|op| op.mem);
     let into = op.map_or(UserMem::EMPTY, |m| m.part(place.base as usize + got, room));
     let at = i.at.wrapping_add(got as u64);
-    let half = room.div_ceil(2).next_multiple_of(4096);
+    // Two chunks at least: else there is nothing to share, as with a receive that has no room.
+    let half = room.div_ceil(2).next_multiple_of(4096).max(4096);
     let chunk = (room / CHUNKS)
         .clamp(*CHUNK.start(), *CHUNK.end())
         .min(half);
