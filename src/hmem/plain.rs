@@ -1,7 +1,6 @@
 //! Copies of any length.
 
 use core::mem::size_of;
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Longest copy handed to memcpy(3) at once. From 4 KiB on the C library takes `rep movsb` (threshold of glibc for
 /// 32-byte vectors), which some processors carry out ten times slower when source and destination lie alike in their
@@ -27,28 +26,16 @@ pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
 
 /// Shortest copy that [`copy_across`] leaves to the processor's own instruction.
 const ACROSS: usize = 512;
-/// Whether there is one that is good enough: 0 before anybody has looked.
-static STRINGS: AtomicU8 = AtomicU8::new(0);
-const NO: u8 = 1;
-const YES: u8 = 2;
 
 /// Whether this processor copies strings as fast as it can wherever they lie. Those of Intel do that say so (ERMS): 4 KiB into a ring
 /// took 1.7 us to the other core's buffer instead of 2.0, 8 KiB 2.7 instead of 3.3, and alike for all distances of source and destination.
 /// Others are slow where these lie alike in their pages.
+#[cfg(target_arch = "x86_64")]
 #[cold]
-#[inline(never)]
-fn find_strings() -> u8 {
-    #[cfg(target_arch = "x86_64")]
-    let fast = {
-        let vendor = core::arch::x86_64::__cpuid(0);
-        let intel = [vendor.ebx, vendor.edx, vendor.ecx] == [0x756e_6547, 0x4965_6e69, 0x6c65_746e];
-        intel && std::arch::is_x86_feature_detected!("ermsb")
-    };
-    #[cfg(not(target_arch = "x86_64"))]
-    let fast = false;
-    let found = if fast { YES } else { NO };
-    STRINGS.store(found, Relaxed);
-    found
+fn has_strings() -> bool {
+    let vendor = core::arch::x86_64::__cpuid(0);
+    let intel = [vendor.ebx, vendor.edx, vendor.ecx] == [0x756e_6547, 0x4965_6e69, 0x6c65_746e];
+    intel && std::arch::is_x86_feature_detected!("ermsb")
 }
 
 /// As [`copy_bytes`], to memory that is in another processor's cache: lines that are written as a whole are best taken from there without
@@ -72,20 +59,18 @@ pub unsafe fn copy_across(from: *const u8, to: *mut u8, len: usize) {
 /// As [`copy_bytes`].
 #[inline(never)]
 unsafe fn copy_string(from: *const u8, to: *mut u8, len: usize) {
-    let strings = match STRINGS.load(Relaxed) {
-        0 => find_strings(),
-        known => known,
-    };
     #[cfg(target_arch = "x86_64")]
-    if strings == YES {
-        // SAFETY: reads and writes what the caller vouches for; the direction flag is clear (psABI).
-        unsafe {
-            core::arch::asm!("rep movsb", inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _,
-                options(nostack, preserves_flags));
+    {
+        static STRINGS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+        if *STRINGS.get_or_init(has_strings) {
+            // SAFETY: reads and writes what the caller vouches for; the direction flag is clear (psABI).
+            unsafe {
+                core::arch::asm!("rep movsb", inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _,
+                    options(nostack, preserves_flags));
+            }
+            return;
         }
-        return;
     }
-    let _ = strings;
     // SAFETY: as the caller vouches.
     unsafe { copy_more(from, to, len) };
 }

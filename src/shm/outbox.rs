@@ -438,6 +438,14 @@ impl Outbox {
         out.outcome(written, peer, &mut self.stopped)
     }
 
+    /// As [`Outbox::send_words`], to a peer that nothing may have been sent to yet.
+    pub fn tell(&mut self, peer: PeerId, addr: &QpAddr, what: What, words: &[u64]) -> Sent {
+        match self.acquaint(peer, addr) {
+            true => self.send_words(peer, what, words),
+            false => Sent::Busy,
+        }
+    }
+
     /// Whether a peer's ring has room for `count` records of `len` bytes now; also where there is no ring yet.
     #[inline]
     pub fn fits(&mut self, peer: PeerId, count: usize, len: usize) -> bool {

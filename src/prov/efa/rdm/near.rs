@@ -273,17 +273,13 @@ pub fn tell(
     (key, len, cq_data, write): (u64, usize, Option<u64>, bool),
 ) -> Sent {
     let words = [key, len as u64, cq_data.unwrap_or(0)];
-    let mut head = [0; 24];
-    for (to, w) in head.chunks_exact_mut(8).zip(words) {
-        to.copy_from_slice(&w.to_ne_bytes());
-    }
     let data = if cq_data.is_some() { WITH_DATA } else { 0 };
     let what = What {
         kind: ACCESS,
         flags: data | if write { WROTE } else { 0 },
         message: false,
     };
-    near.send(peer, addr, what, &head, &UserMem::EMPTY, &[])
+    near.tell(peer, addr, what, &words)
 }
 
 /// A record of a kind of this module has arrived.

@@ -8,8 +8,8 @@ use crate::proto::{PeerId, RecvQueue};
 use crate::prov::efa::av::Av;
 use crate::prov::efa::cq::Entry;
 use crate::prov::efa::domain::State;
-use crate::prov::efa::rdm::near::{head_of, send_flags};
-use crate::prov::efa::rdm::stream::Streams;
+use crate::prov::efa::rdm::near::send_flags;
+use crate::prov::efa::rdm::stream::{announced, Streams};
 use crate::shm::{Note, Outbox, Record, Sent};
 use crate::types::*;
 
@@ -52,8 +52,9 @@ pub(super) fn fetch(
     av: Option<&Av>,
     (streams, near): (&mut Streams, &mut Outbox),
 ) -> Option<(Entry, bool)> {
-    head_of(record).filter(|h| ordinary(h.tag))?;
-    let (r, head, len) = streams.fetch(near, from, record, rq)?;
+    let m = announced(record).filter(|m| ordinary(m.head.tag))?;
+    let r = streams.fetch(near, from, &m, rq)?;
     let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
-    Some((received(&r, len, (head.tag, head.cq_data), src), r.report))
+    let words = (m.head.tag, m.head.cq_data);
+    Some((received(&r, m.len, words, src), r.report))
 }

@@ -1,17 +1,15 @@
 //! Long messages on their way in (see `stream`): what comes by itself, and what is asked for or fetched once it has a place.
 
-use super::{carry_chunk, lost_there, plain, say, Streams, Word, LOST, WHOLE};
+use super::{announced, carry_chunk, lost_there, plain, say, Announced, Streams, LOST, WHOLE};
 use crate::device::host;
 use crate::hmem::UserMem;
 use crate::proto::{
     Coming, Failure, PeerId, Place, Port, RecvQueue, Short as PlainRecv, Unexpected,
 };
-use crate::prov::efa::rdm::near::{
-    finish, head_of, Done, Head, FETCHED, GO, SHARE, WITHOUT_ASKING,
-};
+use crate::prov::efa::rdm::near::{finish, Done, FETCHED, GO, SHARE};
 use crate::prov::efa::rdm::pace::Way;
 use crate::prov::efa::rdm::port::EpPort;
-use crate::shm::{Local, Outbox, Record, Sent, Share};
+use crate::shm::{Local, Outbox, Record, Share};
 
 /// The shortest that the sender may help with, and bytes of a chunk of it, of which there shall be a few, two at least.
 const SHARED: usize = 48 << 10;
@@ -54,46 +52,40 @@ impl In {
 }
 
 impl Streams {
-    /// As [`arrived`], a message that waits to be fetched and is for a plain receive: fetches it. `None`, and nothing done, when it
+    /// As [`super::arrived`], a message that waits to be fetched and is for a plain receive: fetches it. `None`, and nothing done, when it
     /// takes more than that.
     pub fn fetch(
         &mut self,
         near: &mut Outbox,
         from: PeerId,
-        record: &Record,
+        m: &Announced,
         rq: &mut RecvQueue,
-    ) -> Option<(PlainRecv, Head, usize)> {
-        let head = head_of(record).filter(|_| record.flags & WITHOUT_ASKING == 0)?;
-        let [len, number, at] = [0, 8, 16].map(|off| record.word(head.bytes + off));
-        let len = len as usize;
-        if record.len != head.bytes + 24 || at == 0 || !near.visits(from) {
+    ) -> Option<PlainRecv> {
+        let (len, number) = (m.len, m.number?);
+        if m.here > 0 || m.at == 0 || !near.visits(from) {
             return None;
         }
         if self.pace.next(len, ways(len)) != Way::Attach {
             return None;
         }
         let began = host::now();
-        let r = rq.take_short_if(from, head.tag, len, |r| {
-            near.carry(from, false, &Local::Piece(r.into.part(0, len)), at)
+        let r = rq.take_short_if(from, m.head.tag, len, |r| {
+            near.carry(from, false, &Local::Piece(r.into.part(0, len)), m.at)
         })?;
         self.pace.goes(len);
         self.pace
             .took(Way::Attach, len, host::now().saturating_sub(began));
-        let [ring, fetched] = self.costs(len);
-        let words = [number, 0, ring, fetched, 0];
-        if near.send_words(from, plain(FETCHED), &words) == Sent::Busy {
-            self.unsaid.push(Word {
-                to: from,
-                kind: FETCHED,
-                words,
-            });
-        }
-        Some((r, head, len))
+        let words = self.answer(number, 0, len);
+        let sent = near.send_words(from, plain(FETCHED), &words);
+        self.said(sent, from, FETCHED, words);
+        Some(r)
     }
 
-    /// What messages like this cost us: by the ring, and fetched.
-    fn costs(&mut self, len: usize) -> [u64; 2] {
-        [&[Way::Ring][..], &[Way::Attach, Way::Both]].map(|ways| self.pace.cost(len, ways))
+    /// What the sender of a message that was fetched is told: what became of it, and what messages like it cost us, by the ring and fetched.
+    fn answer(&mut self, number: u32, how: u64, len: usize) -> [u64; 5] {
+        let [ring, fetched] =
+            [&[Way::Ring][..], &[Way::Attach, Way::Both]].map(|ways| self.pace.cost(len, ways));
+        [number.into(), how, ring, fetched, 0]
     }
 }
 
@@ -107,13 +99,9 @@ fn ways(len: usize) -> &'static [Way] {
 }
 
 pub(super) fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
-    let Some(head) = head_of(record) else { return };
-    let whole = record.flags & WITHOUT_ASKING != 0;
-    let len = record.word(head.bytes) as usize;
-    let body = head.bytes + if whole { 16 } else { 24 };
-    if record.len < body || record.len - body > len || whole && len > WHOLE {
-        return;
-    }
+    let Some(m) = announced(record) else { return };
+    let Announced { head, len, .. } = m;
+    let whole = m.number.is_none();
     let place = rq.place(from, head.tag, len as u64, |s| port.adopt(s));
     let s = &mut port.nearby.streams;
     let n = s.coming.insert(In {
@@ -124,12 +112,8 @@ pub(super) fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &m
         got: 0,
         place,
         early: Vec::new(),
-        number: (!whole).then_some(record.word(head.bytes + 8) as u32),
-        at: if whole {
-            0
-        } else {
-            record.word(head.bytes + 16)
-        },
+        number: m.number,
+        at: m.at,
         began: if whole { host::now() } else { 0 },
         share: None,
     });
@@ -141,7 +125,7 @@ pub(super) fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &m
         let coming = Coming {
             number: n,
             len: len as u64,
-            held: if whole { len } else { record.len - body },
+            held: if whole { len } else { m.here },
         };
         rq.keep(Unexpected::in_part(
             port.id,
@@ -155,7 +139,7 @@ pub(super) fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &m
     if way == Some(Way::Ring) {
         ask(n, port);
     }
-    goes_on(n, from, record, body, rq, port);
+    goes_on(n, from, record, m.body, rq, port);
     if let Some(way @ (Way::Attach | Way::Both)) = way {
         fetch(n, way, rq, port);
     }
@@ -281,7 +265,7 @@ fn fetch(n: u32, way: Way, rq: &mut RecvQueue, port: &mut EpPort) {
         Some(ours) => {
             // The sender's last chunk will be there in a moment: its word of it comes behind all that is in the ring.
             let now = host::now();
-            let moment = now + (now - began) / u64::from(ours.max(1));
+            let moment = now + now.saturating_sub(began) / u64::from(ours.max(1));
             while !near.share_over(from, share) && host::now() < moment {
                 core::hint::spin_loop();
             }
@@ -314,9 +298,7 @@ fn fetched(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
         return;
     }
     let way = i.share.map_or(Way::Attach, |_| Way::Both);
-    if i.began > 0 {
-        s.pace.took(way, i.len, host::now().saturating_sub(i.began));
-    }
+    s.pace.took(way, i.len, host::now().saturating_sub(i.began));
     i.got = i.len;
     tell(n, 0, port);
     ends(n, rq, port);
@@ -339,8 +321,8 @@ fn tell(n: u32, how: u64, port: &mut EpPort) {
     let s = &mut port.nearby.streams;
     let i = s.coming.get(n);
     if let Some((to, number, len)) = i.and_then(|i| Some((i.from, i.number?, i.len))) {
-        let [ring, fetched] = s.costs(len);
-        say(to, FETCHED, [number.into(), how, ring, fetched, 0], port);
+        let words = s.answer(number, how, len);
+        say(to, FETCHED, words, port);
     }
 }
 

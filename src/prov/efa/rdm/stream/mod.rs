@@ -18,7 +18,9 @@ pub use come::placed;
 pub use out::{pump, send};
 
 use super::failure;
-use super::near::{FETCHED, GO, LEAD, LONG, PIECE, SHARE};
+use super::near::{
+    head_len, head_of, words_of, Head, FETCHED, GO, LEAD, LONG, PIECE, SHARE, WITHOUT_ASKING,
+};
 use super::pace::Pace;
 use super::port::EpPort;
 use crate::core::slab::Slab;
@@ -82,6 +84,69 @@ impl Streams {
     pub fn more(&self) -> bool {
         self.more
     }
+
+    /// What found no room is said later.
+    fn said(&mut self, sent: Sent, to: PeerId, kind: u8, words: [u64; 5]) {
+        if sent == Sent::Busy {
+            self.unsaid.push(Word { to, kind, words });
+        }
+    }
+}
+
+/// What the first record of a long message says, in words that follow those of every message: its length, the sender's number of it and
+/// where it is in the sender's memory; then its first bytes.
+pub struct Announced {
+    pub head: Head,
+    pub len: usize,
+    /// `None`: it comes without being asked for.
+    number: Option<u32>,
+    /// 0 if nowhere.
+    at: u64,
+    /// Where its bytes begin in the record, and how many are there.
+    body: usize,
+    here: usize,
+}
+
+/// The words of such a record, and how many there are; `asked`: number and place of one that has to be asked for.
+fn announcement(
+    (tag, cq_data): (Option<u64>, Option<u64>),
+    len: usize,
+    asked: Option<(u32, u64)>,
+) -> (What, [u64; 5], usize) {
+    let ([first, second], kinds) = words_of(tag, cq_data);
+    let front = head_len(kinds) / 8;
+    let (number, at) = asked.unwrap_or((NONE, 0));
+    let mut words = [first, second, 0, 0, 0];
+    for (to, w) in words
+        .iter_mut()
+        .skip(front)
+        .zip([len as u64, number.into(), at])
+    {
+        *to = w;
+    }
+    let what = What {
+        kind: LONG,
+        flags: kinds | if asked.is_none() { WITHOUT_ASKING } else { 0 },
+        message: true,
+    };
+    (what, words, front + if asked.is_none() { 2 } else { 3 })
+}
+
+/// Reads it; `None` when it is none.
+pub fn announced(record: &Record) -> Option<Announced> {
+    let head = head_of(record)?;
+    let whole = record.flags & WITHOUT_ASKING != 0;
+    let [len, number, at] = [0, 8, 16].map(|off| record.word(head.bytes + off));
+    let (len, body) = (len as usize, head.bytes + if whole { 16 } else { 24 });
+    let here = record.len.checked_sub(body)?;
+    (here <= len && !(whole && len > WHOLE)).then_some(Announced {
+        head,
+        len,
+        number: (!whole).then_some(number as u32),
+        at: if whole { 0 } else { at },
+        body,
+        here,
+    })
 }
 
 fn plain(kind: u8) -> What {
@@ -120,9 +185,8 @@ fn say(to: PeerId, kind: u8, words: [u64; 5], port: &mut EpPort) {
     let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(to)) else {
         return;
     };
-    if !near.acquaint(to, addr) || near.send_words(to, plain(kind), &words) == Sent::Busy {
-        port.nearby.streams.unsaid.push(Word { to, kind, words });
-    }
+    let sent = near.tell(to, addr, plain(kind), &words);
+    port.nearby.streams.said(sent, to, kind, words);
 }
 
 /// Copies a chunk of a piece of memory of ours to or from a peer's, at `at`. `false` when the system does not.

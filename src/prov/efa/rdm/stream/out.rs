@@ -1,17 +1,14 @@
 //! Long messages on their way out (see `stream`): written as a whole, lent to be fetched, or written when they were asked for.
 
-use super::{carry_chunk, lost_there, plain, say, Streams, FIRST, LOST, NONE, WHOLE};
-use crate::core::slab::Slab;
+use super::{announcement, carry_chunk, lost_there, plain, say, Streams, FIRST, LOST, NONE, WHOLE};
 use crate::device::host;
 use crate::hmem::{Piece, UserMem};
 use crate::proto::{Failure, PeerId, Port};
-use crate::prov::efa::rdm::near::{
-    head_len, words, words_of, HELPED, LEAD, LONG, PIECE, WITHOUT_ASKING,
-};
-use crate::prov::efa::rdm::pace::{Pace, Way};
+use crate::prov::efa::rdm::near::{HELPED, LEAD, PIECE};
+use crate::prov::efa::rdm::pace::Way;
 use crate::prov::efa::rdm::port::EpPort;
-use crate::prov::efa::rdm::{Data, MsgReq, UserOp};
-use crate::shm::{Note, Outbox, Record, Sent, Share, What};
+use crate::prov::efa::rdm::{Data, MsgReq};
+use crate::shm::{Note, Outbox, Record, Sent, Share};
 
 /// Bytes of a record of a longer one.
 const REST: usize = 32 << 10;
@@ -22,46 +19,44 @@ const AT_ONCE: usize = 256 << 10;
 /// Ways of what need not be asked for: unasked, and asked for and fetched.
 const UNASKED_OR_NOT: [Way; 2] = [Way::Ring, Way::Attach];
 
-/// What is being sent: the memory of an operation, or that of a plain call, with what it is told by in the end.
-#[derive(Clone, Copy)]
-enum Sending {
-    Op(u32),
-    Plain(Piece, Note),
-}
-
 /// A message on its way out.
 pub(super) struct Out {
     to: PeerId,
-    what: Sending,
+    mem: UserMem,
+    /// Its operation, or what a plain call is told by in the end.
+    note: Note,
     sent: usize,
     /// The receiver's number of it, once it has said that it has a place.
     there: Option<u32>,
 }
 
 impl Out {
-    pub(super) fn mem(&self, ops: &Slab<UserOp>) -> Option<UserMem> {
-        match self.what {
-            Sending::Op(ctx) => ops.get(ctx).map(|op| op.mem),
-            Sending::Plain(p, _) => Some(p.into()),
+    fn new(to: PeerId, mem: UserMem, note: Note, sent: usize) -> Out {
+        Out {
+            to,
+            mem,
+            note,
+            sent,
+            there: None,
         }
     }
 
-    pub(super) fn ends(self, result: Result<(), Failure>, port: &mut EpPort) {
-        match (self.what, result) {
-            (Sending::Op(ctx), r) => port.sent(ctx, r),
-            (Sending::Plain(_, note), Ok(())) => port.done(&note),
-            (Sending::Plain(_, note), Err(why)) => port.fails(&note, self.to, (0, 0), why),
+    fn ends(self, result: Result<(), Failure>, port: &mut EpPort) {
+        match (self.note.op, result) {
+            (Some(ctx), r) => port.sent(ctx, r),
+            (None, Ok(())) => port.done(&self.note),
+            (None, Err(why)) => port.fails(&self.note, self.to, (0, 0), why),
         }
     }
 }
 
 impl Streams {
-    /// As [`send`], of a plain call, when the message is to be fetched; else `Elsewhere`, and nothing is done.
+    /// As [`send`], one piece of memory, when the message is to be fetched, as a whole; else `Elsewhere`, and nothing is done.
     pub fn lend(
         &mut self,
         near: &mut Outbox,
         peer: PeerId,
-        (tag, cq_data): (Option<u64>, Option<u64>),
+        words: (Option<u64>, Option<u64>),
         mem: Piece,
         note: Note,
     ) -> Sent {
@@ -73,25 +68,9 @@ impl Streams {
         if !fetched || !near.visits(peer) {
             return Sent::Elsewhere;
         }
-        let number = self.out.insert(Out {
-            to: peer,
-            what: Sending::Plain(mem, note),
-            sent: 0,
-            there: None,
-        });
-        let ([a, b], kinds) = words_of(tag, cq_data);
-        let rest = [len as u64, number.into(), mem.addr() as u64];
-        let what = What {
-            kind: LONG,
-            flags: kinds,
-            message: true,
-        };
-        let [x, y, z] = rest;
-        let sent = match head_len(kinds) {
-            0 => near.send_words(peer, what, &rest),
-            8 => near.send_words(peer, what, &[a, x, y, z]),
-            _ => near.send_words(peer, what, &[a, b, x, y, z]),
-        };
+        let number = self.out.insert(Out::new(peer, mem.into(), note, 0));
+        let (what, words, n) = announcement(words, len, Some((number, mem.addr() as u64)));
+        let sent = near.send_words(peer, what, words.get(..n).unwrap_or(&[]));
         match sent {
             Sent::Done => self.asking.goes(len),
             _ => drop(self.out.remove(number)),
@@ -126,45 +105,34 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Sent {
     };
     let len = mem.len();
     let streams = &mut port.nearby.streams;
+    let words = (r.tag, r.cq_data);
     let place = mem.one().filter(|_| near.visits(peer));
-    let unasked = |a: &mut Pace| a.next(len, &UNASKED_OR_NOT) == Way::Ring;
-    let whole = len <= WHOLE && (place.is_none() || unasked(&mut streams.asking));
+    if let Some(p) = place {
+        match streams.lend(near, peer, words, p, Note::piece(ctx, len)) {
+            Sent::Elsewhere => {}
+            sent => return sent,
+        }
+    }
+    let whole = len <= WHOLE;
     if whole && !near.fits(peer, len.div_ceil(FIRST), FIRST + 32) {
         return Sent::Busy;
     }
-    // What is fetched is fetched as a whole.
-    let fetched = place.is_some() && (len <= WHOLE || streams.fetched);
-    let first = if !whole && fetched { 0 } else { FIRST };
-    let number = if whole {
-        NONE
-    } else {
-        streams.out.insert(Out {
-            to: peer,
-            what: Sending::Op(ctx),
-            sent: first,
-            there: None,
-        })
-    };
-    let (mut head, flags) = ([0; 40], if whole { WITHOUT_ASKING } else { 0 });
-    let (front, kinds) = words(r);
-    let at = head_len(kinds);
-    let mut put = |at: usize, word: u128| {
-        if let Some(to) = head.get_mut(at..at + 16) {
-            to.copy_from_slice(&word.to_ne_bytes());
-        }
-    };
-    put(0, front);
-    put(at, len as u128 | u128::from(number) << 64);
-    put(at + 16, place.map_or(0, |p| p.addr() as u128));
-    let head = head.get(..at + if whole { 16 } else { 24 }).unwrap_or(&[]);
-    let what = What {
-        kind: LONG,
-        flags: kinds | flags,
-        message: true,
-    };
-    let sent = near.send(peer, addr, what, head, &mem.part(0, first), &[]);
+    let number = (!whole).then(|| {
+        let o = Out::new(peer, *mem, Note::piece(ctx, len), FIRST);
+        streams.out.insert(o)
+    });
+    let at = place.map_or(0, |p| p.addr() as u64);
+    let (what, words, n) = announcement(words, len, number.map(|n| (n, at)));
+    let mut head = [0; 40];
+    for (to, w) in head.chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&w.to_ne_bytes());
+    }
+    let head = head.get(..8 * n).unwrap_or(&[]);
+    let sent = near.send(peer, addr, what, head, &mem.part(0, FIRST), &[]);
     if sent != Sent::Done {
-        port.nearby.streams.out.remove(number);
+        if let Some(n) = number {
+            port.nearby.streams.out.remove(n);
+        }
         return sent;
     }
     port.nearby.streams.asking.goes(len);
@@ -199,8 +167,7 @@ pub fn pump(port: &mut EpPort) {
             s.turn.remove(at);
             continue;
         };
-        let mem = o.mem(port.ops);
-        let (Some(mem), Some(addr)) = (mem, port.peers.addr(o.to)) else {
+        let (mem, Some(addr)) = (o.mem, port.peers.addr(o.to)) else {
             s.turn.remove(at);
             continue;
         };
@@ -236,7 +203,7 @@ pub(super) fn asked(from: PeerId, record: &Record, port: &mut EpPort) {
         if o.to == from && o.there.is_none() {
             o.there = Some(theirs);
             s.turn.push_back(ours);
-            let len = o.mem(port.ops).map_or(0, |m| m.len());
+            let len = o.note.len;
             s.learn(len, None);
             if let Some(near) = &mut port.near {
                 near.widen(from);
@@ -252,8 +219,7 @@ pub(super) fn answered(from: PeerId, record: &Record, port: &mut EpPort) {
     if s.out.get(ours).is_some_and(|o| o.to == from) {
         let Some(o) = s.out.remove(ours) else { return };
         s.turn.retain(|n| *n != ours);
-        let len = o.mem(port.ops).map_or(0, |m| m.len());
-        s.learn(len, Some([16, 24].map(|off| record.word(off))));
+        s.learn(o.note.len, Some([16, 24].map(|off| record.word(off))));
         let lost = how & LOST != 0;
         o.ends(if lost { Err(lost_there()) } else { Ok(()) }, port);
     }
@@ -266,7 +232,7 @@ pub(super) fn help(from: PeerId, record: &Record, port: &mut EpPort) {
     let (chunk, got) = (how as u32 as usize, (how >> 32) as usize);
     let share = Share::of(share);
     let o = port.nearby.streams.out.get(ours).filter(|o| o.to == from);
-    let mem = o.and_then(|o| o.mem(port.ops)?.one());
+    let mem = o.and_then(|o| o.mem.one());
     let (Some(mem), Some(near)) = (mem, &port.near) else {
         return;
     };
