@@ -251,6 +251,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "peer_death",
         "peer_death forked",
         "long_messages",
+        "long_messages reluctantly",
         "absent_target",
         "collectives",
         "dmabuf efa",

@@ -66,6 +66,17 @@ pub enum Verdict {
     Left,
 }
 
+impl Verdict {
+    /// A record was taken; `more`: another one is welcome.
+    #[inline(always)]
+    pub fn after(more: bool) -> Verdict {
+        match more {
+            true => Verdict::Taken,
+            false => Verdict::Last,
+        }
+    }
+}
+
 /// What [`Inbox::glance`] saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {

@@ -36,7 +36,7 @@ use ring::barrier;
 pub use ring::{What, RECORD_MAX};
 pub use share::Share;
 use std::sync::Arc;
-pub use table::{Denied, Local, Table};
+pub use table::{Denied, Local, Table, MANY};
 use thread::{Shared, Thread};
 
 /// The caller's number of a peer.

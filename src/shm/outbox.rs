@@ -196,6 +196,11 @@ impl Outbox {
             .is_some_and(|l| l.visit().carry(write, local, at))
     }
 
+    /// Fills pieces of memory, up to [`MANY`](super::MANY), from where the peer has said, by one call of the system: how many are filled, from the first on.
+    pub fn bring(&self, peer: PeerId, parts: impl Iterator<Item = (Piece, u64)>) -> usize {
+        self.ledger(peer).map_or(0, |l| l.visit().bring(parts))
+    }
+
     /// A transfer of so many chunks that the peer may help with; `None` when there are too many already.
     pub fn open_share(&mut self, peer: PeerId, chunks: u32) -> Option<Share> {
         let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) else {

@@ -28,6 +28,8 @@ const HEAD: usize = 4096;
 pub const FILE: usize = HEAD + ENTRIES * ENTRY;
 /// Places a key may be in, from its own on. A region that finds none of them free is reached through the adapter.
 const TRIES: usize = 16;
+/// Pieces that [`Visit::bring`] fills at most.
+pub const MANY: usize = 8;
 /// Word of the head: whether the domain wants to hear of accesses.
 const EVENTS: usize = 64;
 /// First word of an entry: the key and what it permits.
@@ -297,6 +299,34 @@ impl Visit {
             }
         }
         true
+    }
+
+    /// Fills pieces, up to [`MANY`], from memory that the peer has named for that, by one call of the system: how many are filled, from the first on.
+    pub fn bring(&self, parts: impl Iterator<Item = (Piece, u64)>) -> usize {
+        let none = libc::iovec {
+            iov_base: core::ptr::null_mut(),
+            iov_len: 0,
+        };
+        let (mut near, mut far) = ([none; MANY], [none; MANY]);
+        let mut n = 0;
+        for ((to, of), (piece, at)) in near.iter_mut().zip(&mut far).zip(parts) {
+            to.iov_base = piece.addr() as *mut _;
+            of.iov_base = at as *mut _;
+            [to.iov_len, of.iov_len] = [piece.len(); 2];
+            n += 1;
+        }
+        // SAFETY: the pieces are lent by the application (see `Piece::new`).
+        let moved =
+            unsafe { libc::process_vm_readv(self.pid, near.as_ptr(), n, far.as_ptr(), n, 0) };
+        let mut left = usize::try_from(moved).unwrap_or(0);
+        let whole = |v: &&libc::iovec| match left.checked_sub(v.iov_len) {
+            Some(rest) => {
+                left = rest;
+                true
+            }
+            None => false,
+        };
+        near.iter().take(n as usize).take_while(whole).count()
     }
 
     /// Writes `local` to, or reads it from, a region of the peer. `mark` is the word by which the peer knows of it.

@@ -86,8 +86,8 @@ impl Accesses {
         }
         // What they have waited for is not their own.
         let (now, began) = (host::now(), began.max(self.last));
-        let each = now.saturating_sub(began) / n as u64;
-        self.pace.took(Way::Ring, bytes / n, each);
+        self.pace
+            .took_all(Way::Ring, n, bytes, now.saturating_sub(began));
         self.last = now;
     }
 }

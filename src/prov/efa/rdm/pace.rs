@@ -18,11 +18,12 @@ pub enum Way {
 const WAYS: usize = 3;
 /// Tries of each way before the best one is taken.
 const FIRST: u32 = 3;
-/// After that another one has its turn so many times in a row, for the first time finds its memory in other caches than the next,
-const TRIES: u32 = 4;
-/// of so many, and so many times as seldom if it was much worse; sooner in the beginning, when what the first tries have cost may not
+/// After that another one has its turn so many times in a row, for the first times find their memory in other caches than the next: as
+/// many as fetched at once, some times over, of what is shorter,
+const TRIES: [u32; CLASSES.len() + 1] = [16, 16, 4, 4];
+/// one turn of so many, and so many times as seldom if it was much worse; sooner in the beginning, when what the first tries have cost may not
 /// even be known yet.
-const AGAIN: u32 = 256;
+const AGAIN: u32 = 64;
 const SELDOM: u32 = 8;
 
 /// What is known of the ways for lengths of one class.
@@ -46,18 +47,21 @@ impl Known {
 /// Longest of each class, bytes; the last has no end.
 const CLASSES: [usize; 3] = [16 << 10, 64 << 10, 512 << 10];
 
+fn class(len: usize) -> usize {
+    CLASSES.iter().filter(|most| len > **most).count()
+}
+
 /// See the module text.
 #[derive(Debug, Default)]
 pub struct Pace([Known; CLASSES.len() + 1]);
 
 impl Pace {
     fn of(&mut self, len: usize) -> &mut Known {
-        let class = CLASSES.iter().position(|most| len <= *most);
         let [a, b, c, d] = &mut self.0;
-        match class {
-            Some(0) => a,
-            Some(1) => b,
-            Some(2) => c,
+        match class(len) {
+            0 => a,
+            1 => b,
+            2 => c,
             _ => d,
         }
     }
@@ -90,11 +94,11 @@ impl Pace {
             let turn = among.get((k.chosen % ways) as usize);
             return turn.copied().unwrap_or(best);
         }
-        let early = k.chosen < 2 * AGAIN;
-        let (n, again) = (k.chosen / TRIES, AGAIN / TRIES);
+        let n = k.chosen / TRIES.get(class(len)).copied().unwrap_or(1);
+        let early = n < 2 * AGAIN;
         let (due, round) = match early {
             true => (n.is_power_of_two(), n.trailing_zeros()),
-            false => (n.is_multiple_of(again), n / again),
+            false => (n.is_multiple_of(AGAIN), n / AGAIN),
         };
         if !due {
             return best;
@@ -111,12 +115,19 @@ impl Pace {
 
     /// So many bytes have taken so long.
     pub fn took(&mut self, way: Way, len: usize, ns: u64) {
-        self.learn(way, len, ns.saturating_mul(1000) / (len as u64).max(1));
+        self.took_all(way, 1, len, ns);
     }
 
-    /// This way has cost so many picoseconds per byte. A single time may be anything, for the processor is somebody else's now and then:
-    /// one that is out of the ordinary counts as little more than the ordinary.
-    pub fn learn(&mut self, way: Way, len: usize, cost: u64) {
+    /// So many messages at once have, of so many bytes together.
+    pub fn took_all(&mut self, way: Way, n: usize, bytes: usize, ns: u64) {
+        let cost = ns.saturating_mul(1000) / (bytes as u64).max(1);
+        self.learn(way, bytes / n.max(1), cost, n);
+    }
+
+    /// This way has cost so many picoseconds per byte, of `n` messages. A single time may be anything, for the processor is somebody
+    /// else's now and then: one that is out of the ordinary counts as little more than the ordinary, and what is better counts
+    /// more than what is worse.
+    pub fn learn(&mut self, way: Way, len: usize, cost: u64, n: usize) {
         let k = self.of(len);
         let now = cost.max(1);
         let (cost, times) = (&mut k.cost[way as usize], &mut k.times[way as usize]);
@@ -125,6 +136,7 @@ impl Pace {
             0 => now,
             // Of the first times the best counts: memory is touched for the first time there.
             c if *times <= FIRST => c.min(now),
+            c if now < c => c - ((c - now) * n as u64).div_ceil(n as u64 + 1),
             c => (3 * c + now.min(2 * c)) / 4,
         };
     }

@@ -43,18 +43,41 @@ pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
     }
 }
 
-/// As [`super::poll::message`], one that waits to be fetched.
+/// As [`super::poll::message`], one that waits to be fetched: it is, soon, together with those behind it. Whether `each` takes more; `None`: it takes more than
+/// that, and nothing waits any longer.
 #[inline(never)]
-pub(super) fn fetch(
+pub(super) fn gather(
     record: &Record,
     from: PeerId,
-    rq: &mut RecvQueue,
+    (rq, av): (&mut RecvQueue, Option<&Av>),
+    (streams, near): (&mut Streams, &mut Outbox),
+    mut each: impl FnMut(Entry, bool) -> bool,
+) -> Option<bool> {
+    let m = announced(record).filter(|m| ordinary(m.head.tag));
+    let fits = m
+        .as_ref()
+        .is_some_and(|m| streams.gathers_more(from, m.len));
+    let more = fits || bring(av, (streams, near), &mut each);
+    let joins = m.is_some_and(|m| streams.gather(near, from, &m, rq));
+    if !joins {
+        bring(av, (streams, near), each);
+    }
+    joins.then_some(more)
+}
+
+/// Fetches what has gathered; whether `each` takes more.
+#[inline(never)]
+pub(super) fn bring(
     av: Option<&Av>,
     (streams, near): (&mut Streams, &mut Outbox),
-) -> Option<(Entry, bool)> {
-    let m = announced(record).filter(|m| ordinary(m.head.tag))?;
-    let r = streams.fetch(near, from, &m, rq)?;
-    let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
-    let words = (m.head.tag, m.head.cq_data);
-    Some((received(&r, m.len, words, src), r.report))
+    mut each: impl FnMut(Entry, bool) -> bool,
+) -> bool {
+    let mut more = true;
+    if streams.gathers() {
+        streams.bring(near, |from, r, len, words| {
+            let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
+            more = each(received(r, len, words, src), r.report);
+        });
+    }
+    more
 }

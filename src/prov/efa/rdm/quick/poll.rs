@@ -248,33 +248,44 @@ pub fn poll(
             };
             // Accesses to our memory that somebody counts are for `progress`.
             let counted = || ep.cntrs[4].or(ep.cntrs[5]).is_some() || !mr_cntrs.is_empty();
+            let to = lane.received_to;
+            let mut ended = |e: Entry, (reports, counts): (bool, bool)| {
+                if counts {
+                    count_at(1, e.len);
+                }
+                !reports || out.give(to, e)
+            };
             let seen = inbox.glance(|from, record| {
+                if record.kind == LONG {
+                    let long = (&mut *streams, &mut *outbox);
+                    let more = long::gather(record, from, (&mut *rq, av), long, |e, reports| {
+                        ended(e, (reports, true))
+                    });
+                    return more.map_or(Verdict::Left, Verdict::after);
+                }
+                if streams.gathers() {
+                    let long = (&mut *streams, &mut *outbox);
+                    long::bring(av, long, |e, reports| ended(e, (reports, true)));
+                }
                 if access::is(record) && !counted() {
                     let did = access::serve(memory, record, scratch);
                     let Some((data, d)) = did.and_then(|d| Some((d.data?, d))) else {
                         return Verdict::Taken;
                     };
                     let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
-                    return match out.give(lane.received_to, access::told(data, d.len, src)) {
-                        true => Verdict::Taken,
-                        false => Verdict::Last,
-                    };
+                    return Verdict::after(ended(access::told(data, d.len, src), (true, false)));
                 }
-                let found = match record.kind {
-                    LONG => long::fetch(record, from, rq, av, (&mut *streams, &mut *outbox)),
-                    _ => message(record, from, rq, av),
-                };
-                let Some((entry, report)) = found else {
-                    return Verdict::Left;
-                };
-                count_at(1, entry.len);
-                if !report || out.give(lane.received_to, entry) {
-                    Verdict::Taken
-                } else {
-                    Verdict::Last
+                match message(record, from, rq, av) {
+                    Some((entry, reports)) => Verdict::after(ended(entry, (reports, true))),
+                    None => Verdict::Left,
                 }
             });
-            seen == Seen::All
+            if streams.gathers() {
+                long::bring(av, (streams, outbox), |e, reports| {
+                    ended(e, (reports, true))
+                });
+            }
+            seen == Seen::All && streams.load() == 0
         }
     };
     out.polled(all)

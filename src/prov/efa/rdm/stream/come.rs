@@ -4,12 +4,12 @@ use super::{announced, carry_chunk, lost_there, plain, say, Announced, Streams, 
 use crate::device::host;
 use crate::hmem::UserMem;
 use crate::proto::{
-    Coming, Failure, PeerId, Place, Port, RecvQueue, Short as PlainRecv, Unexpected,
+    Coming, Failure, PeerId, Place, Port, RecvQueue, Short as PlainRecv, ShortRecv, Unexpected,
 };
 use crate::prov::efa::rdm::near::{finish, Done, FETCHED, GO, SHARE};
 use crate::prov::efa::rdm::pace::Way;
 use crate::prov::efa::rdm::port::EpPort;
-use crate::shm::{Local, Outbox, Record, Share};
+use crate::shm::{Local, Outbox, Record, Share, MANY};
 
 /// The shortest that the sender may help with, and bytes of a chunk of it, of which there shall be a few, two at least.
 const SHARED: usize = 48 << 10;
@@ -51,34 +51,111 @@ impl In {
     }
 }
 
+/// A message that waits to be fetched, with the plain receive it is for.
+pub(super) struct Lent {
+    tag: Option<u64>,
+    cq_data: Option<u64>,
+    len: usize,
+    number: u32,
+    at: u64,
+    into: PlainRecv,
+}
+
+/// Messages of one peer that are fetched by one call of the system: what a call takes beside its bytes is that of several KiB.
+#[derive(Default)]
+pub(super) struct Lot {
+    from: PeerId,
+    waiting: Vec<Lent>,
+    bytes: usize,
+    /// When the first of them began.
+    began: u64,
+    /// What the system would not copy, to be asked for.
+    pub refused: Vec<(PeerId, Lent)>,
+}
+
+/// So many messages at most, and so many bytes if there is more than one: the first shall not wait for long.
+const LOT: usize = MANY;
+const LOT_BYTES: usize = 256 << 10;
+
 impl Streams {
-    /// As [`super::arrived`], a message that waits to be fetched and is for a plain receive: fetches it. `None`, and nothing done, when it
-    /// takes more than that.
-    pub fn fetch(
+    /// Whether messages wait for [`Streams::bring`].
+    #[inline(always)]
+    pub fn gathers(&self) -> bool {
+        !self.lot.waiting.is_empty()
+    }
+
+    /// Whether one more from a peer could join them.
+    pub fn gathers_more(&self, from: PeerId, len: usize) -> bool {
+        let l = &self.lot;
+        l.waiting.is_empty()
+            || l.from == from && l.waiting.len() < LOT && l.bytes + len <= LOT_BYTES
+    }
+
+    /// As [`super::arrived`], a message that waits to be fetched and is for a plain receive: joins those that [`Streams::bring`]
+    /// fetches, of the same peer. `false`, and nothing done, when it takes more than that.
+    pub fn gather(
         &mut self,
-        near: &mut Outbox,
+        near: &Outbox,
         from: PeerId,
         m: &Announced,
         rq: &mut RecvQueue,
-    ) -> Option<PlainRecv> {
-        let (len, number) = (m.len, m.number?);
+    ) -> bool {
+        let (len, Some(number)) = (m.len, m.number) else {
+            return false;
+        };
         if m.here > 0 || m.at == 0 || !near.visits(from) {
-            return None;
+            return false;
         }
         if self.pace.next(len, ways(len)) != Way::Attach {
-            return None;
+            return false;
         }
-        let began = host::now();
-        let r = rq.take_short_if(from, m.head.tag, len, |r| {
-            near.carry(from, false, &Local::Piece(r.into.part(0, len)), m.at)
-        })?;
+        let Some(into) = rq.take_short(from, m.head.tag, len) else {
+            return false;
+        };
         self.pace.goes(len);
-        self.pace
-            .took(Way::Attach, len, host::now().saturating_sub(began));
-        let words = self.answer(number, 0, len);
-        let sent = near.send_words(from, plain(FETCHED), &words);
-        self.said(sent, from, FETCHED, words);
-        Some(r)
+        let l = &mut self.lot;
+        l.from = from;
+        l.bytes += len;
+        if l.waiting.is_empty() {
+            l.began = m.began();
+        }
+        l.waiting.push(Lent {
+            tag: m.head.tag,
+            cq_data: m.head.cq_data,
+            len,
+            number,
+            at: m.at,
+            into,
+        });
+        true
+    }
+
+    /// Fetches those that have gathered, and tells their sender and `each`: who has sent it, its receive, its length, tag and data.
+    pub fn bring(
+        &mut self,
+        near: &mut Outbox,
+        mut each: impl FnMut(PeerId, &PlainRecv, usize, (Option<u64>, Option<u64>)),
+    ) {
+        let from = self.lot.from;
+        let bytes = core::mem::take(&mut self.lot.bytes);
+        let mut all = core::mem::take(&mut self.lot.waiting);
+        let part = |l: &Lent| (l.into.into.part(0, l.len), l.at);
+        let here = near.bring(from, all.iter().map(part));
+        if here == all.len() {
+            self.took(Way::Attach, here, bytes, self.lot.began);
+        }
+        for (i, l) in all.drain(..).enumerate() {
+            let (piece, at) = part(&l);
+            if i >= here && !near.carry(from, false, &Local::Piece(piece), at) {
+                self.lot.refused.push((from, l));
+                continue;
+            }
+            let words = self.answer(l.number, 0, l.len);
+            let sent = near.send_words(from, plain(FETCHED), &words);
+            self.said(sent, from, FETCHED, words);
+            each(from, &l.into, l.len, (l.tag, l.cq_data));
+        }
+        self.lot.waiting = all;
     }
 
     /// What the sender of a message that was fetched is told: what became of it, and what messages like it cost us, by the ring and fetched.
@@ -86,6 +163,31 @@ impl Streams {
         let [ring, fetched] =
             [&[Way::Ring][..], &[Way::Attach, Way::Both]].map(|ways| self.pace.cost(len, ways));
         [number.into(), how, ring, fetched, 0]
+    }
+}
+
+/// What was to be fetched at once and could not be is asked for.
+pub(super) fn ask_for_refused(port: &mut EpPort) {
+    for (from, l) in core::mem::take(&mut port.nearby.streams.lot.refused) {
+        let ctx = port.adopt(ShortRecv {
+            what: l.into,
+            src: from,
+            tag: l.tag.unwrap_or(0),
+        });
+        let n = port.nearby.streams.coming.insert(In {
+            from,
+            tag: l.tag,
+            cq_data: l.cq_data,
+            len: l.len,
+            got: 0,
+            place: Some(Place::whole(ctx, l.into.into.len() as u64)),
+            early: Vec::new(),
+            number: Some(l.number),
+            at: l.at,
+            began: 0,
+            share: None,
+        });
+        ask(n, port);
     }
 }
 
@@ -100,7 +202,7 @@ fn ways(len: usize) -> &'static [Way] {
 
 pub(super) fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
     let Some(m) = announced(record) else { return };
-    let Announced { head, len, .. } = m;
+    let (head, len) = (&m.head, m.len);
     let whole = m.number.is_none();
     let place = rq.place(from, head.tag, len as u64, |s| port.adopt(s));
     let s = &mut port.nearby.streams;
@@ -114,7 +216,7 @@ pub(super) fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &m
         early: Vec::new(),
         number: m.number,
         at: m.at,
-        began: if whole { host::now() } else { 0 },
+        began: m.began(),
         share: None,
     });
     if whole {
@@ -150,7 +252,9 @@ fn choose(n: u32, port: &mut EpPort) -> Option<Way> {
     let s = &mut port.nearby.streams;
     let i = s.coming.get_mut(n)?;
     i.number?;
-    i.began = host::now();
+    if i.began == 0 {
+        i.began = host::now();
+    }
     let near = port.near.as_ref()?;
     if i.at == 0 || !near.visits(i.from) {
         return Some(Way::Ring);
@@ -191,8 +295,8 @@ pub(super) fn goes_on(
     i.got += bytes;
     if i.got == i.len {
         if i.place.is_some() && i.began > 0 {
-            let (len, ns) = (i.len, host::now().saturating_sub(i.began));
-            port.nearby.streams.pace.took(Way::Ring, len, ns);
+            let (len, began) = (i.len, i.began);
+            port.nearby.streams.took(Way::Ring, 1, len, began);
         }
         ends(n, rq, port);
     }
@@ -298,8 +402,9 @@ fn fetched(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
         return;
     }
     let way = i.share.map_or(Way::Attach, |_| Way::Both);
-    s.pace.took(way, i.len, host::now().saturating_sub(i.began));
-    i.got = i.len;
+    let (len, began) = (i.len, i.began);
+    i.got = len;
+    s.took(way, 1, len, began);
     tell(n, 0, port);
     ends(n, rq, port);
 }

@@ -21,14 +21,14 @@ use super::failure;
 use super::near::{
     head_len, head_of, words_of, Head, FETCHED, GO, LEAD, LONG, PIECE, SHARE, WITHOUT_ASKING,
 };
-use super::pace::Pace;
+use super::pace::{Pace, Way};
 use super::port::EpPort;
 use crate::core::slab::Slab;
-use crate::device::Status;
+use crate::device::{host, Status};
 use crate::hmem::Piece;
 use crate::proto::{Failure, PeerId, RecvQueue};
 use crate::shm::{Local, Outbox, Record, Sent, What};
-use come::In;
+use come::{In, Lot};
 use out::Out;
 use std::collections::VecDeque;
 
@@ -37,6 +37,9 @@ pub const WHOLE: usize = 64 << 10;
 
 /// Bytes of a record of such a message: few, so that the receiver begins early.
 pub const FIRST: usize = 8 << 10;
+
+/// A message that has waited for longer than this until its receiver looked says nothing about how long it takes, ns.
+const LATE: u32 = 5_000;
 
 /// In what the receiver answers: the message is lost.
 const LOST: u64 = 1;
@@ -63,11 +66,13 @@ pub struct Streams {
     coming: Slab<In>,
     /// Which message the next `LEAD` of a peer belongs to.
     leads: Vec<(PeerId, u32)>,
+    /// What is fetched at once.
+    lot: Lot,
     /// What found no room.
     unsaid: Vec<Word>,
-    /// How long it takes us to receive, and to write what need not be asked for.
+    /// How long messages take, and when the last one was there.
     pace: Pace,
-    writing: Pace,
+    last: u64,
     /// How what need not be asked for is sent best: unasked by the ring, or asked for. Whether longer ones are mostly fetched.
     asking: Pace,
     fetched: bool,
@@ -77,12 +82,20 @@ impl Streams {
     /// 0 when [`pump`] has nothing to do.
     #[inline(always)]
     pub fn load(&self) -> usize {
-        self.turn.len() | self.unsaid.len()
+        self.turn.len() | self.unsaid.len() | self.lot.refused.len()
     }
 
     /// Whether it stopped for another reason than a full ring.
     pub fn more(&self) -> bool {
         self.more
+    }
+
+    /// So many messages at once, of so many bytes together, are there by this way. While the one before was on its way they took no time of their own.
+    fn took(&mut self, way: Way, n: usize, bytes: usize, began: u64) {
+        let began = began.max(self.last);
+        self.last = host::now();
+        let ns = self.last.saturating_sub(began);
+        self.pace.took_all(way, n, bytes, ns);
     }
 
     /// What found no room is said later.
@@ -93,18 +106,31 @@ impl Streams {
     }
 }
 
-/// What the first record of a long message says, in words that follow those of every message: its length, the sender's number of it and
-/// where it is in the sender's memory; then its first bytes.
+/// What the first record of a long message says, in words that follow those of every message: its length, the sender's number of it and when
+/// it began, where it is in the sender's memory; then its first bytes.
 pub struct Announced {
     pub head: Head,
     pub len: usize,
     /// `None`: it comes without being asked for.
     number: Option<u32>,
+    /// When its sender began, ns modulo 2^32.
+    begun: u32,
     /// 0 if nowhere.
     at: u64,
     /// Where its bytes begin in the record, and how many are there.
     body: usize,
     here: usize,
+}
+
+impl Announced {
+    /// When it began to take time: when its sender began, or when we came to look.
+    fn began(&self) -> u64 {
+        let now = host::now();
+        match (now as u32).wrapping_sub(self.begun) {
+            age @ 0..=LATE => now - u64::from(age),
+            _ => now,
+        }
+    }
 }
 
 /// The words of such a record, and how many there are; `asked`: number and place of one that has to be asked for.
@@ -117,10 +143,11 @@ fn announcement(
     let front = head_len(kinds) / 8;
     let (number, at) = asked.unwrap_or((NONE, 0));
     let mut words = [first, second, 0, 0, 0];
-    for (to, w) in words
-        .iter_mut()
-        .skip(front)
-        .zip([len as u64, number.into(), at])
+    for (to, w) in
+        words
+            .iter_mut()
+            .skip(front)
+            .zip([len as u64, u64::from(number) | host::now() << 32, at])
     {
         *to = w;
     }
@@ -143,6 +170,7 @@ pub fn announced(record: &Record) -> Option<Announced> {
         head,
         len,
         number: (!whole).then_some(number as u32),
+        begun: (number >> 32) as u32,
         at: if whole { 0 } else { at },
         body,
         here,
@@ -203,6 +231,7 @@ fn carry_chunk(
 
 /// A peer is gone: what it has not sent or taken fails. A message that is all here stays.
 pub fn peer_down(peer: PeerId, why: Failure, rq: &mut RecvQueue, port: &mut EpPort) {
+    come::ask_for_refused(port);
     port.nearby.streams.unsaid.retain(|w| w.to != peer);
     out::peer_down(peer, why, port);
     come::peer_down(peer, why, rq, port);

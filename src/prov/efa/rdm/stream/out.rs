@@ -1,7 +1,8 @@
 //! Long messages on their way out (see `stream`): written as a whole, lent to be fetched, or written when they were asked for.
 
-use super::{announcement, carry_chunk, lost_there, plain, say, Streams, FIRST, LOST, NONE, WHOLE};
-use crate::device::host;
+use super::{
+    announcement, carry_chunk, come, lost_there, plain, say, Streams, FIRST, LOST, NONE, WHOLE,
+};
 use crate::hmem::{Piece, UserMem};
 use crate::proto::{Failure, PeerId, Port};
 use crate::prov::efa::rdm::near::{HELPED, LEAD, PIECE};
@@ -84,11 +85,9 @@ impl Streams {
         if len > WHOLE {
             self.fetched = fetched.is_some();
         } else if let Some([ring, fetched]) = fetched {
-            // Both copy at once: the slower of them counts.
-            let ring = ring.max(self.writing.cost(len, &[Way::Ring]));
             for (way, cost) in [(Way::Ring, ring), (Way::Attach, fetched)] {
                 if cost > 0 {
-                    self.asking.learn(way, len, cost);
+                    self.asking.learn(way, len, cost, 1);
                 }
             }
         }
@@ -138,15 +137,11 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Sent {
     port.nearby.streams.asking.goes(len);
     if whole {
         let mut off = FIRST;
-        let began = host::now();
         while off < len {
             let sent = near.send(peer, addr, plain(LEAD), &[], &mem.part(off, FIRST), &[]);
             debug_assert_eq!(sent, Sent::Done, "there was room");
             off += FIRST;
         }
-        let ns = host::now().saturating_sub(began);
-        let writing = &mut port.nearby.streams.writing;
-        writing.took(Way::Ring, len, ns * len as u64 / (len - FIRST) as u64);
         port.sent(ctx, Ok(()));
     }
     Sent::Done
@@ -154,6 +149,7 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Sent {
 
 /// Writes what there is room for of messages that were asked for, and asks for others.
 pub fn pump(port: &mut EpPort) {
+    come::ask_for_refused(port);
     for w in core::mem::take(&mut port.nearby.streams.unsaid) {
         say(w.to, w.kind, w.words, port);
     }
