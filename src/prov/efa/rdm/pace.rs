@@ -20,7 +20,8 @@ const WAYS: usize = 3;
 const FIRST: u32 = 3;
 /// After that another one has its turn so many times in a row, for the first times find their memory in other caches than the next: as
 /// many as fetched at once, some times over, of what is shorter,
-const TRIES: [u32; CLASSES.len() + 1] = [16, 16, 4, 4];
+/// as a power of two,
+const TRIES: [u32; CLASSES.len() + 1] = [4, 4, 2, 2];
 /// one turn of so many, and so many times as seldom if it was much worse; sooner in the beginning, when what the first tries have cost may not
 /// even be known yet.
 const AGAIN: u32 = 64;
@@ -32,7 +33,16 @@ struct Known {
     /// Picoseconds per byte, 0 before the first time, and how often that was measured.
     cost: [u64; WAYS],
     times: [u32; WAYS],
+    /// What was measured since then: several may end at once, so that the time of one says little.
+    since: [Sum; WAYS],
     chosen: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    n: u32,
+    bytes: u64,
+    ns: u64,
 }
 
 impl Known {
@@ -46,6 +56,11 @@ impl Known {
 
 /// Longest of each class, bytes; the last has no end.
 const CLASSES: [usize; 3] = [16 << 10, 64 << 10, 512 << 10];
+
+/// Tries in a row, as a power of two.
+fn turn(len: usize) -> u32 {
+    TRIES.get(class(len)).copied().unwrap_or(0)
+}
 
 fn class(len: usize) -> usize {
     CLASSES.iter().filter(|most| len > **most).count()
@@ -94,7 +109,7 @@ impl Pace {
             let turn = among.get((k.chosen % ways) as usize);
             return turn.copied().unwrap_or(best);
         }
-        let n = k.chosen / TRIES.get(class(len)).copied().unwrap_or(1);
+        let n = k.chosen >> turn(len);
         let early = n < 2 * AGAIN;
         let (due, round) = match early {
             true => (n.is_power_of_two(), n.trailing_zeros()),
@@ -118,27 +133,34 @@ impl Pace {
         self.took_all(way, 1, len, ns);
     }
 
-    /// So many messages at once have, of so many bytes together.
+    /// So many messages have taken so long, one after another, of so many bytes together. A single time may be anything, for the
+    /// processor is somebody else's now and then: what is out of the ordinary counts as little more than the ordinary.
     pub fn took_all(&mut self, way: Way, n: usize, bytes: usize, ns: u64) {
-        let cost = ns.saturating_mul(1000) / (bytes as u64).max(1);
-        self.learn(way, bytes / n.max(1), cost, n);
+        let len = bytes / n.max(1);
+        let k = self.of(len);
+        let of = |bytes: u64, ns: u64| (ns.saturating_mul(1000) / bytes.max(1)).max(1);
+        let bytes = bytes as u64;
+        let i = way as usize;
+        let (cost, times, sum) = (&mut k.cost[i], &mut k.times[i], &mut k.since[i]);
+        *times = times.saturating_add(1);
+        if *times <= FIRST {
+            // The best counts: memory is touched for the first time there.
+            let now = of(bytes, ns);
+            *cost = if *cost == 0 { now } else { now.min(*cost) };
+            return;
+        }
+        sum.n = sum.n.saturating_add(n as u32);
+        sum.bytes += bytes;
+        sum.ns += ns.min(cost.saturating_mul(4 * bytes) / 1000 + 1);
+        if sum.n >= 1 << turn(len) {
+            *cost = (*cost + of(sum.bytes, sum.ns)) / 2;
+            *sum = Sum::default();
+        }
     }
 
-    /// This way has cost so many picoseconds per byte, of `n` messages. A single time may be anything, for the processor is somebody
-    /// else's now and then: one that is out of the ordinary counts as little more than the ordinary, and what is better counts
-    /// more than what is worse.
-    pub fn learn(&mut self, way: Way, len: usize, cost: u64, n: usize) {
-        let k = self.of(len);
-        let now = cost.max(1);
-        let (cost, times) = (&mut k.cost[way as usize], &mut k.times[way as usize]);
-        *times = times.saturating_add(1);
-        *cost = match *cost {
-            0 => now,
-            // Of the first times the best counts: memory is touched for the first time there.
-            c if *times <= FIRST => c.min(now),
-            c if now < c => c - ((c - now) * n as u64).div_ceil(n as u64 + 1),
-            c => (3 * c + now.min(2 * c)) / 4,
-        };
+    /// A peer says what this way costs there.
+    pub fn costs(&mut self, way: Way, len: usize, cost: u64) {
+        self.of(len).cost[way as usize] = cost;
     }
 }
 

@@ -10,7 +10,7 @@ use crate::prov::efa::av::Av;
 use crate::prov::efa::cq::{Cq, Entry};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::rdm::access::{self, Memory};
-use crate::prov::efa::rdm::near::{ended_entry, head_of, Nearby, LONG, MESSAGE};
+use crate::prov::efa::rdm::near::{ended_entry, head_of, Nearby, FETCHED, LONG, MESSAGE};
 use crate::prov::efa::rdm::port::cntr_index;
 use crate::shm::{Hub, Record, Seen, Verdict};
 use crate::types::*;
@@ -248,10 +248,10 @@ pub fn poll(
             };
             // Accesses to our memory that somebody counts are for `progress`.
             let counted = || ep.cntrs[4].or(ep.cntrs[5]).is_some() || !mr_cntrs.is_empty();
-            let to = lane.received_to;
-            let mut ended = |e: Entry, (reports, counts): (bool, bool)| {
+            let (to, sent_to) = (lane.received_to, ep.tx.map(|b| b.cq));
+            let mut ended = |to, e: Entry, (reports, counts): (bool, bool)| {
                 if counts {
-                    count_at(1, e.len);
+                    count_at(cntr_index(e.flags), e.len);
                 }
                 !reports || out.give(to, e)
             };
@@ -259,13 +259,20 @@ pub fn poll(
                 if record.kind == LONG {
                     let long = (&mut *streams, &mut *outbox);
                     let more = long::gather(record, from, (&mut *rq, av), long, |e, reports| {
-                        ended(e, (reports, true))
+                        ended(to, e, (reports, true))
                     });
                     return more.map_or(Verdict::Left, Verdict::after);
                 }
+                if record.kind == FETCHED {
+                    let Some(n) = streams.ended(from, record) else {
+                        return Verdict::Left;
+                    };
+                    let e = ended_entry(n.context, n.flags, n.len);
+                    return Verdict::after(ended(sent_to, e, (n.report, true)));
+                }
                 if streams.gathers() {
                     let long = (&mut *streams, &mut *outbox);
-                    long::bring(av, long, |e, reports| ended(e, (reports, true)));
+                    long::bring(av, long, |e, reports| ended(to, e, (reports, true)));
                 }
                 if access::is(record) && !counted() {
                     let did = access::serve(memory, record, scratch);
@@ -273,16 +280,17 @@ pub fn poll(
                         return Verdict::Taken;
                     };
                     let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
-                    return Verdict::after(ended(access::told(data, d.len, src), (true, false)));
+                    let told = access::told(data, d.len, src);
+                    return Verdict::after(ended(to, told, (true, false)));
                 }
                 match message(record, from, rq, av) {
-                    Some((entry, reports)) => Verdict::after(ended(entry, (reports, true))),
+                    Some((entry, reports)) => Verdict::after(ended(to, entry, (reports, true))),
                     None => Verdict::Left,
                 }
             });
             if streams.gathers() {
                 long::bring(av, (streams, outbox), |e, reports| {
-                    ended(e, (reports, true))
+                    ended(to, e, (reports, true))
                 });
             }
             seen == Seen::All && streams.load() == 0

@@ -79,6 +79,19 @@ impl Streams {
         sent
     }
 
+    /// As [`answered`], a message of a plain call that is there: what it is told by. `None`, and nothing done, when it takes more than that.
+    pub fn ended(&mut self, from: PeerId, record: &Record) -> Option<Note> {
+        let (ours, how) = (record.word(0) as u32, record.word(8));
+        let plain = |o: &&Out| o.to == from && o.there.is_none() && o.note.op.is_none();
+        self.out.get(ours).filter(plain)?;
+        if how & LOST != 0 {
+            return None;
+        }
+        let o = self.out.remove(ours)?;
+        self.learn(o.note.len, costs(record));
+        Some(o.note)
+    }
+
     /// The receiver of a message of ours has answered: it has fetched it, and says what messages like it cost there by each way; or it
     /// wants it written.
     fn learn(&mut self, len: usize, fetched: Option<[u64; 2]>) {
@@ -87,7 +100,7 @@ impl Streams {
         } else if let Some([ring, fetched]) = fetched {
             for (way, cost) in [(Way::Ring, ring), (Way::Attach, fetched)] {
                 if cost > 0 {
-                    self.asking.learn(way, len, cost, 1);
+                    self.asking.costs(way, len, cost);
                 }
             }
         }
@@ -208,6 +221,11 @@ pub(super) fn asked(from: PeerId, record: &Record, port: &mut EpPort) {
     }
 }
 
+/// What messages cost their receiver by each way, as it says when it has fetched one.
+fn costs(record: &Record) -> Option<[u64; 2]> {
+    Some([16, 24].map(|off| record.word(off)))
+}
+
 /// The receiver of a message of ours has fetched it, or could not.
 pub(super) fn answered(from: PeerId, record: &Record, port: &mut EpPort) {
     let (ours, how) = (record.word(0) as u32, record.word(8));
@@ -215,7 +233,7 @@ pub(super) fn answered(from: PeerId, record: &Record, port: &mut EpPort) {
     if s.out.get(ours).is_some_and(|o| o.to == from) {
         let Some(o) = s.out.remove(ours) else { return };
         s.turn.retain(|n| *n != ours);
-        s.learn(o.note.len, Some([16, 24].map(|off| record.word(off))));
+        s.learn(o.note.len, costs(record));
         let lost = how & LOST != 0;
         o.ends(if lost { Err(lost_there()) } else { Ok(()) }, port);
     }
