@@ -18,11 +18,10 @@ pub enum Way {
 const WAYS: usize = 3;
 /// Tries of each way before the best one is taken.
 const FIRST: u32 = 3;
-/// After that another one has its turn so many times in a row, for the first times find their memory in other caches than the next: as
-/// many as fetched at once, some times over, of what is shorter,
-/// as a power of two,
+/// After that another one has its turn now and then, of so many in a row as a power of two: the first find their memory in other caches
+/// than the next, and of what is short several are fetched at once.
 const TRIES: [u32; CLASSES.len() + 1] = [4, 4, 2, 2];
-/// one turn of so many, and so many times as seldom if it was much worse; sooner in the beginning, when what the first tries have cost may not
+/// Every so many turns, and so many times as seldom if it was much worse; sooner in the beginning, when what the first tries have cost may not
 /// even be known yet.
 const AGAIN: u32 = 64;
 const SELDOM: u32 = 8;

@@ -57,10 +57,12 @@ pub(super) fn gather(
     let fits = m
         .as_ref()
         .is_some_and(|m| streams.gathers_more(from, m.len));
-    let more = fits || bring(av, (streams, near), &mut each);
+    let mut more = fits || bring(av, (streams, near), &mut each);
+    let len = m.as_ref().map_or(0, |m| m.len);
     let joins = m.is_some_and(|m| streams.gather(near, from, &m, rq));
-    if !joins {
-        bring(av, (streams, near), each);
+    // Nothing shall be left when `each` has enough.
+    if !(joins && streams.gathers_more(from, len)) {
+        more = bring(av, (streams, near), each);
     }
     joins.then_some(more)
 }
