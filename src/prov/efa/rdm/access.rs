@@ -48,11 +48,10 @@ pub struct Accesses {
     /// Scratch of [`collect`].
     ended: Vec<(PeerId, Ended)>,
     pub scratch: Scratch,
-    /// Which way is the faster one for long ones; when those in pieces were begun, and when the last of them ended. Those that have
-    /// ended since: how many, their bytes, and when they were begun.
+    /// Which way is the faster one for long ones; when those in pieces were begun. Those that have ended
+    /// and are not measured yet: how many, their bytes, and when the first was begun.
     pace: Pace,
     begun: Vec<(u32, u64)>,
-    last: u64,
     over: (usize, usize, u64),
 }
 
@@ -81,14 +80,9 @@ impl Accesses {
     /// As many have ended as do for now: they go one after another, and several are heard of at once.
     fn learn(&mut self) {
         let (n, bytes, began) = core::mem::take(&mut self.over);
-        if n == 0 {
-            return;
+        if n > 0 {
+            self.pace.ended(Way::Ring, n, bytes, began);
         }
-        // What they have waited for is not their own.
-        let (now, began) = (host::now(), began.max(self.last));
-        self.pace
-            .took_all(Way::Ring, n, bytes, now.saturating_sub(began));
-        self.last = now;
     }
 }
 

@@ -4,6 +4,8 @@
 //! the system's copy moves 13; which it is changes with the neighbours, too. So each way is tried a few times, the best
 //! one is taken from then on, and now and then another is tried again: seldom one that was much worse.
 
+use crate::device::host;
+
 /// A way for long messages, reads and writes of a peer on the same host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -67,11 +69,15 @@ fn class(len: usize) -> usize {
 
 /// See the module text.
 #[derive(Debug, Default)]
-pub struct Pace([Known; CLASSES.len() + 1]);
+pub struct Pace {
+    known: [Known; CLASSES.len() + 1],
+    /// When the last of those that go one after another was there.
+    last: u64,
+}
 
 impl Pace {
     fn of(&mut self, len: usize) -> &mut Known {
-        let [a, b, c, d] = &mut self.0;
+        let [a, b, c, d] = &mut self.known;
         match class(len) {
             0 => a,
             1 => b,
@@ -132,9 +138,17 @@ impl Pace {
         self.took_all(way, 1, len, ns);
     }
 
+    /// So many that go one after another are there now, of so many bytes together; the first began then. While the one before was on its way they
+    /// took no time of their own.
+    pub fn ended(&mut self, way: Way, n: usize, bytes: usize, began: u64) {
+        let began = began.max(self.last);
+        self.last = host::now();
+        self.took_all(way, n, bytes, self.last.saturating_sub(began));
+    }
+
     /// So many messages have taken so long, one after another, of so many bytes together. A single time may be anything, for the
     /// processor is somebody else's now and then: what is out of the ordinary counts as little more than the ordinary.
-    pub fn took_all(&mut self, way: Way, n: usize, bytes: usize, ns: u64) {
+    fn took_all(&mut self, way: Way, n: usize, bytes: usize, ns: u64) {
         let len = bytes / n.max(1);
         let k = self.of(len);
         let of = |bytes: u64, ns: u64| (ns.saturating_mul(1000) / bytes.max(1)).max(1);

@@ -43,8 +43,8 @@ pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
     }
 }
 
-/// As [`super::poll::message`], one that waits to be fetched: it is, soon, together with those behind it. Whether `each` takes more; `None`: it takes more than
-/// that, and nothing waits any longer.
+/// As [`super::poll::message`], one that waits to be fetched: it is, soon, together with those behind it. Whether `each` takes more; `None`, and it stays
+/// where it is: it takes more than that, once what has gathered is fetched.
 #[inline(never)]
 pub(super) fn gather(
     record: &Record,
@@ -53,18 +53,19 @@ pub(super) fn gather(
     (streams, near): (&mut Streams, &mut Outbox),
     mut each: impl FnMut(Entry, bool) -> bool,
 ) -> Option<bool> {
-    let m = announced(record).filter(|m| ordinary(m.head.tag));
-    let fits = m
-        .as_ref()
-        .is_some_and(|m| streams.gathers_more(from, m.len));
-    let mut more = fits || bring(av, (streams, near), &mut each);
-    let len = m.as_ref().map_or(0, |m| m.len);
-    let joins = m.is_some_and(|m| streams.gather(near, from, &m, rq));
+    let m = announced(record).filter(|m| ordinary(m.head.tag))?;
+    let mut more = true;
+    if !streams.gathers_more(from, m.len) {
+        more = bring(av, (streams, near), &mut each);
+    }
+    if !streams.gather(near, from, &m, rq) {
+        return None;
+    }
     // Nothing shall be left when `each` has enough.
-    if !(joins && streams.gathers_more(from, len)) {
+    if !streams.gathers_more(from, m.len) {
         more = bring(av, (streams, near), each);
     }
-    joins.then_some(more)
+    Some(more)
 }
 
 /// Fetches what has gathered; whether `each` takes more.
@@ -75,11 +76,9 @@ pub(super) fn bring(
     mut each: impl FnMut(Entry, bool) -> bool,
 ) -> bool {
     let mut more = true;
-    if streams.gathers() {
-        streams.bring(near, |from, r, len, words| {
-            let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
-            more = each(received(r, len, words, src), r.report);
-        });
-    }
+    streams.bring(near, |from, r, len, words| {
+        let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
+        more = each(received(r, len, words, src), r.report);
+    });
     more
 }

@@ -73,8 +73,7 @@ pub(super) struct Lot {
     pub refused: Vec<(PeerId, Lent)>,
 }
 
-/// So many messages at most, and so many bytes if there is more than one: the first shall not wait for long.
-const LOT: usize = MANY;
+/// So many bytes at most if there is more than one: the first shall not wait for long.
 const LOT_BYTES: usize = 256 << 10;
 
 impl Streams {
@@ -88,7 +87,7 @@ impl Streams {
     pub fn gathers_more(&self, from: PeerId, len: usize) -> bool {
         let l = &self.lot;
         l.waiting.is_empty()
-            || l.from == from && l.waiting.len() < LOT && l.bytes + len <= LOT_BYTES
+            || l.from == from && l.waiting.len() < MANY && l.bytes + len <= LOT_BYTES
     }
 
     /// As [`super::arrived`], a message that waits to be fetched and is for a plain receive: joins those that [`Streams::bring`]
@@ -142,7 +141,7 @@ impl Streams {
         let part = |l: &Lent| (l.into.into.part(0, l.len), l.at);
         let here = near.bring(from, all.iter().map(part));
         if here == all.len() {
-            self.took(Way::Attach, here, bytes, self.lot.began);
+            self.pace.ended(Way::Attach, here, bytes, self.lot.began);
         }
         for (i, l) in all.drain(..).enumerate() {
             let (piece, at) = part(&l);
@@ -296,7 +295,7 @@ pub(super) fn goes_on(
     if i.got == i.len {
         if i.place.is_some() && i.began > 0 {
             let (len, began) = (i.len, i.began);
-            port.nearby.streams.took(Way::Ring, 1, len, began);
+            port.nearby.streams.pace.ended(Way::Ring, 1, len, began);
         }
         ends(n, rq, port);
     }
@@ -404,7 +403,7 @@ fn fetched(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
     let way = i.share.map_or(Way::Attach, |_| Way::Both);
     let (len, began) = (i.len, i.began);
     i.got = len;
-    s.took(way, 1, len, began);
+    s.pace.ended(way, 1, len, began);
     tell(n, 0, port);
     ends(n, rq, port);
 }

@@ -6,7 +6,7 @@
 //! rest until the receiver has a place for it: nobody buffers it. The receiver may say so (`GO`); then the sender fills the ring whenever
 //! there is room (`PIECE`, in `pump`), while the receiver empties it into the application's buffer: two copies, but
 //! on two cores, through memory that stays in their caches. Or the receiver copies it by the system from where `LONG` says it
-//! is (`fetch`), and says when it has it (`FETCHED`). Or it lets the sender help: `SHARE` says where the message shall be, both take chunks
+//! is (`fetch`; several that wait, at once: `gather` and `bring`), and says when it has it (`FETCHED`). Or it lets the sender help: `SHARE` says where the message shall be, both take chunks
 //! (`shm::Share`), and who has helped says so (`HELPED`).
 //!
 //! `out` is the half of the sender, `come` that of the receiver. Numbers that a peer names are looked up together with the peer, and lengths are checked against what was announced.
@@ -21,7 +21,7 @@ use super::failure;
 use super::near::{
     head_len, head_of, words_of, Head, FETCHED, GO, LEAD, LONG, PIECE, SHARE, WITHOUT_ASKING,
 };
-use super::pace::{Pace, Way};
+use super::pace::Pace;
 use super::port::EpPort;
 use crate::core::slab::Slab;
 use crate::device::{host, Status};
@@ -70,9 +70,8 @@ pub struct Streams {
     lot: Lot,
     /// What found no room.
     unsaid: Vec<Word>,
-    /// How long messages take, and when the last one was there.
+    /// How long messages take.
     pace: Pace,
-    last: u64,
     /// How what need not be asked for is sent best: unasked by the ring, or asked for. Whether longer ones are mostly fetched.
     asking: Pace,
     fetched: bool,
@@ -88,14 +87,6 @@ impl Streams {
     /// Whether it stopped for another reason than a full ring.
     pub fn more(&self) -> bool {
         self.more
-    }
-
-    /// So many messages at once, of so many bytes together, are there by this way. While the one before was on its way they took no time of their own.
-    fn took(&mut self, way: Way, n: usize, bytes: usize, began: u64) {
-        let began = began.max(self.last);
-        self.last = host::now();
-        let ns = self.last.saturating_sub(began);
-        self.pace.took_all(way, n, bytes, ns);
     }
 
     /// What found no room is said later.

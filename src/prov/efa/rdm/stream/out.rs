@@ -81,15 +81,24 @@ impl Streams {
 
     /// As [`answered`], a message of a plain call that is there: what it is told by. `None`, and nothing done, when it takes more than that.
     pub fn ended(&mut self, from: PeerId, record: &Record) -> Option<Note> {
-        let (ours, how) = (record.word(0) as u32, record.word(8));
-        let plain = |o: &&Out| o.to == from && o.there.is_none() && o.note.op.is_none();
-        self.out.get(ours).filter(plain)?;
-        if how & LOST != 0 {
-            return None;
-        }
-        let o = self.out.remove(ours)?;
-        self.learn(o.note.len, costs(record));
+        let there = !lost(record);
+        let o = self.answers(from, record, |o| there && o.note.op.is_none())?;
         Some(o.note)
+    }
+
+    /// The message that a peer answers with what it costs there, if it is such a one.
+    fn answers(
+        &mut self,
+        from: PeerId,
+        record: &Record,
+        such: impl FnOnce(&Out) -> bool,
+    ) -> Option<Out> {
+        let ours = record.word(0) as u32;
+        self.out.get(ours).filter(|o| o.to == from && such(o))?;
+        let o = self.out.remove(ours)?;
+        self.turn.retain(|n| *n != ours);
+        self.learn(o.note.len, Some([16, 24].map(|off| record.word(off))));
+        Some(o)
     }
 
     /// The receiver of a message of ours has answered: it has fetched it, and says what messages like it cost there by each way; or it
@@ -221,20 +230,15 @@ pub(super) fn asked(from: PeerId, record: &Record, port: &mut EpPort) {
     }
 }
 
-/// What messages cost their receiver by each way, as it says when it has fetched one.
-fn costs(record: &Record) -> Option<[u64; 2]> {
-    Some([16, 24].map(|off| record.word(off)))
+/// Whether a receiver says that it could not fetch one.
+fn lost(record: &Record) -> bool {
+    record.word(8) & LOST != 0
 }
 
 /// The receiver of a message of ours has fetched it, or could not.
 pub(super) fn answered(from: PeerId, record: &Record, port: &mut EpPort) {
-    let (ours, how) = (record.word(0) as u32, record.word(8));
-    let s = &mut port.nearby.streams;
-    if s.out.get(ours).is_some_and(|o| o.to == from) {
-        let Some(o) = s.out.remove(ours) else { return };
-        s.turn.retain(|n| *n != ours);
-        s.learn(o.note.len, costs(record));
-        let lost = how & LOST != 0;
+    if let Some(o) = port.nearby.streams.answers(from, record, |_| true) {
+        let lost = lost(record);
         o.ends(if lost { Err(lost_there()) } else { Ok(()) }, port);
     }
 }
