@@ -110,7 +110,7 @@ static inline void close_all(void)
 	free(buf);
 }
 
-static double now_s(void)
+static inline double now_s(void)
 {
 	struct timespec t;
 

@@ -168,6 +168,19 @@ impl Outbox {
         }
     }
 
+    /// The system does not let us into a peer's memory any more.
+    #[cold]
+    pub fn shun(&mut self, peer: PeerId) {
+        if let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) {
+            crate::info_log!(
+                FI_LOG_EP_DATA,
+                "the system copies no more to or from the memory of the peer on this host at {:?}: it is reached through the adapter",
+                o.to
+            );
+            o.ledger = None;
+        }
+    }
+
     /// Whether the peer's memory can be reached from here.
     #[inline]
     pub fn visits(&self, peer: PeerId) -> bool {
@@ -188,6 +201,22 @@ impl Outbox {
         let v = o.ledger.as_ref().ok_or(Denied::Elsewhere)?.visit();
         v.access(o.ring.file().word(VISIT), write, local, key, addr)?;
         Ok(v.events())
+    }
+
+    /// As [`Outbox::access`], pieces, up to [`MANY`](super::MANY), by one call of the system: how many are there, from the first on.
+    pub fn access_all(
+        &mut self,
+        peer: PeerId,
+        write: bool,
+        key: u64,
+        parts: impl Iterator<Item = (Piece, u64)>,
+    ) -> usize {
+        let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) else {
+            return 0;
+        };
+        let mark = o.ring.file().word(VISIT);
+        let all = |l: &Arc<Ledger>| l.visit().access_all(mark, write, key, parts);
+        o.ledger.as_ref().map_or(0, all)
     }
 
     /// Writes `local` to a peer's memory, or fills it from there, where the peer has said. `false` when that did not work.
@@ -317,10 +346,10 @@ impl Outbox {
         }
     }
 
-    /// Whether a write to a peer's region is known to be permitted.
-    pub fn permits(&self, peer: PeerId, (key, addr): (u64, u64), len: usize) -> bool {
+    /// Whether a read or write of a peer's region is known to be permitted, and possible from here.
+    pub fn permits(&self, peer: PeerId, (key, addr): (u64, u64), len: usize, write: bool) -> bool {
         self.ledger(peer)
-            .is_some_and(|l| l.visit().permits(key, addr, len))
+            .is_some_and(|l| l.visit().permits(key, addr, len, write))
     }
 
     /// Whether a peer wants to hear of every access.

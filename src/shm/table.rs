@@ -29,7 +29,7 @@ pub const FILE: usize = HEAD + ENTRIES * ENTRY;
 /// Places a key may be in, from its own on. A region that finds none of them free is reached through the adapter.
 const TRIES: usize = 16;
 /// Pieces that [`Visit::bring`] fills at most.
-pub const MANY: usize = 8;
+pub const MANY: usize = 16;
 /// Word of the head: whether the domain wants to hear of accesses.
 const EVENTS: usize = 64;
 /// First word of an entry: the key and what it permits.
@@ -284,9 +284,9 @@ impl Visit {
         self.table.word(EVENTS).load(Relaxed) != 0
     }
 
-    /// Whether a key permits writing so many bytes there, as things stand.
-    pub fn permits(&self, key: u64, addr: u64, len: usize) -> bool {
-        find(&self.table, key, addr, len as u64, true).is_ok()
+    /// Whether a key permits reading or writing so many bytes there, as things stand.
+    pub fn permits(&self, key: u64, addr: u64, len: usize, write: bool) -> bool {
+        find(&self.table, key, addr, len as u64, write).is_ok()
     }
 
     /// Writes `local` to, or reads it from, memory that the peer has named for that. `false` when not all of it is there.
@@ -303,30 +303,53 @@ impl Visit {
 
     /// Fills pieces, up to [`MANY`], from memory that the peer has named for that, by one call of the system: how many are filled, from the first on.
     pub fn bring(&self, parts: impl Iterator<Item = (Piece, u64)>) -> usize {
+        self.copy_all(false, parts)
+    }
+
+    /// Copies pieces, up to [`MANY`], to or from memory of the peer by one call of the system: how many, from the first on.
+    fn copy_all(&self, write: bool, parts: impl Iterator<Item = (Piece, u64)>) -> usize {
         let none = libc::iovec {
             iov_base: core::ptr::null_mut(),
             iov_len: 0,
         };
-        let (mut near, mut far) = ([none; MANY], [none; MANY]);
-        let mut n = 0;
-        for ((to, of), (piece, at)) in near.iter_mut().zip(&mut far).zip(parts) {
-            to.iov_base = piece.addr() as *mut _;
-            of.iov_base = at as *mut _;
-            [to.iov_len, of.iov_len] = [piece.len(); 2];
-            n += 1;
+        let (mut near, mut far, mut lens) = ([none; MANY], [none; MANY], [0; MANY]);
+        let (mut n, mut all) = (0usize, 0);
+        // Those that lie one behind the other are one to the system, which takes its time for each.
+        let mut ends = (0, 0);
+        for (len, (piece, at)) in lens.iter_mut().zip(parts) {
+            let begins = (piece.addr(), at as usize);
+            if n == 0 || begins != ends {
+                if let Some((to, of)) = near.get_mut(n).zip(far.get_mut(n)) {
+                    to.iov_base = begins.0 as *mut _;
+                    of.iov_base = begins.1 as *mut _;
+                }
+                n += 1;
+            }
+            *len = piece.len();
+            let both = [near.get_mut(n - 1), far.get_mut(n - 1)];
+            both.into_iter().flatten().for_each(|v| v.iov_len += *len);
+            ends = (begins.0 + *len, begins.1.wrapping_add(*len));
+            all += 1;
         }
-        // SAFETY: the pieces are lent by the application (see `Piece::new`).
-        let moved =
-            unsafe { libc::process_vm_readv(self.pid, near.as_ptr(), n, far.as_ptr(), n, 0) };
+        let count = n as libc::c_ulong;
+        // SAFETY: the pieces are lent by the application (see `Piece::new`); what is read or written in the other process is what
+        // it has named for that, as `copy` has it.
+        let moved = unsafe {
+            if write {
+                libc::process_vm_writev(self.pid, near.as_ptr(), count, far.as_ptr(), count, 0)
+            } else {
+                libc::process_vm_readv(self.pid, near.as_ptr(), count, far.as_ptr(), count, 0)
+            }
+        };
         let mut left = usize::try_from(moved).unwrap_or(0);
-        let whole = |v: &&libc::iovec| match left.checked_sub(v.iov_len) {
+        let whole = |len: &&usize| match left.checked_sub(**len) {
             Some(rest) => {
                 left = rest;
                 true
             }
             None => false,
         };
-        near.iter().take(n as usize).take_while(whole).count()
+        lens.iter().take(all).take_while(whole).count()
     }
 
     /// Writes `local` to, or reads it from, a region of the peer. `mark` is the word by which the peer knows of it.
@@ -338,10 +361,8 @@ impl Visit {
         key: u64,
         addr: u64,
     ) -> core::result::Result<(), Denied> {
-        mark.store(key | USED, Relaxed);
-        // The mark is seen before the table is looked at.
-        fence(SeqCst);
-        let done = find(&self.table, key, addr, local.len() as u64, write).and_then(|at| {
+        let _used = Mark::new(mark, key);
+        find(&self.table, key, addr, local.len() as u64, write).and_then(|at| {
             let mut off = 0;
             while off < local.len() {
                 match copy(self.pid, write, local, off, at) {
@@ -351,9 +372,41 @@ impl Visit {
                 }
             }
             Ok(())
+        })
+    }
+
+    /// As [`Visit::access`], pieces, up to [`MANY`], by one call of the system: how many are there, from the first on.
+    pub fn access_all(
+        &self,
+        mark: &AtomicU64,
+        write: bool,
+        key: u64,
+        parts: impl Iterator<Item = (Piece, u64)>,
+    ) -> usize {
+        let _used = Mark::new(mark, key);
+        let found = parts.map_while(|(piece, addr)| {
+            let at = find(&self.table, key, addr, piece.len() as u64, write);
+            Some((piece, at.ok()?))
         });
-        mark.store(0, Release);
-        done
+        self.copy_all(write, found)
+    }
+}
+
+/// As long as it lives the peer's region is there.
+struct Mark<'a>(&'a AtomicU64);
+
+impl Mark<'_> {
+    fn new(word: &AtomicU64, key: u64) -> Mark<'_> {
+        word.store(key | USED, Relaxed);
+        // It is seen before the table is looked at.
+        fence(SeqCst);
+        Mark(word)
+    }
+}
+
+impl Drop for Mark<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Release);
     }
 }
 
@@ -416,6 +469,36 @@ mod tests {
         );
         far_mem.load(0, &mut seen);
         assert_eq!((seen[1], seen[2]), (4, 7));
+        assert_eq!(ring.word(VISIT).load(Relaxed), 0);
+    }
+
+    #[test]
+    fn several_are_copied_by_one_call() {
+        let t = Table::new(1).unwrap();
+        let Some(v) = visit_of(&t) else { return };
+        let ring = Bed::create().unwrap();
+        let mut far: Vec<u8> = (0..64).collect();
+        let mut near = [0u8; 64];
+        t.add(5, 1000, &mem(&mut far), FI_REMOTE_READ);
+        let near = mem(&mut near).one().unwrap();
+        // Two that lie one behind the other, one that does so here alone, one there alone, and one that is empty.
+        let parts = [(0, 8, 0), (8, 8, 8), (16, 8, 32), (30, 2, 40), (40, 0, 63)];
+        let go = |parts: &[(usize, usize, u64)]| {
+            let of = |(here, len, there): &(_, _, u64)| (near.part(*here, *len), 1000 + *there);
+            v.access_all(ring.word(VISIT), false, 5, parts.iter().map(of))
+        };
+        assert_eq!(go(&parts), parts.len());
+        let mut seen = [0; 48];
+        near.load(&mut seen);
+        for (here, len, there) in parts {
+            let there = there as u8;
+            let is: Vec<u8> = (there..there + len as u8).collect();
+            assert_eq!(seen.get(here..here + len), Some(&is[..]));
+        }
+        // What lies behind one that is not permitted is left alone, and what is too much for a call.
+        assert_eq!(go(&[(0, 8, 0), (8, 9, 56), (16, 8, 8)]), 1);
+        assert_eq!(go(&[(0, 1, 0); MANY + 1]), MANY);
+        assert_eq!(go(&[]), 0);
         assert_eq!(ring.word(VISIT).load(Relaxed), 0);
     }
 

@@ -422,7 +422,8 @@ impl Ep {
     fn owes(&self, peer: PeerId) -> bool {
         let Some(l) = &self.live else { return false };
         let near = l.hub.as_ref().is_some_and(|h| h.outbox.owes_to(peer));
-        near || matches!(&l.qp, Qp::Verbs(q) if q.busy_with(peer))
+        near || l.nearby.accesses.owes_to(peer)
+            || matches!(&l.qp, Qp::Verbs(q) if q.busy_with(peer))
     }
 
     /// Its queue pair, once enabled.

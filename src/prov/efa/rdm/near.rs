@@ -8,17 +8,18 @@
 //! Reads and writes of a peer's memory are done from here, where the system allows it; what the peer wants to know of
 //! them, and data that goes with a write, follow through the ring.
 
-use super::access::{self, Accesses};
-use super::pace::Way;
+use super::access::{self, Accesses, Wait};
 use super::port::EpPort;
 use super::rma::rma_op;
 use super::stream::{self, Streams};
 use super::{failure, Data, MsgReq, RmaReq};
-use crate::device::{host, QpAddr};
+use crate::device::QpAddr;
 use crate::hmem::UserMem;
 use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected};
 use crate::prov::efa::cq::Entry;
-use crate::shm::{Denied, Local, Outbox, Record, Sent, What, ACCESS_HEAD, CONFIRMED, RECORD_MAX};
+use crate::shm::{
+    Denied, Local, Note, Outbox, Record, Sent, What, ACCESS_HEAD, CONFIRMED, RECORD_MAX,
+};
 use crate::types::*;
 use std::collections::VecDeque;
 
@@ -54,7 +55,7 @@ pub struct Nearby {
     pub streams: Streams,
     /// Accesses to memory through rings.
     pub accesses: Accesses,
-    /// The last access was a system call of ours.
+    /// The last accesses were a system call of ours that took long.
     pub alone: bool,
 }
 
@@ -237,16 +238,27 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Sent {
         return Sent::Elsewhere;
     };
     near.acquaint(peer, addr);
-    let began = (r.data.len() > access::SHORT).then(host::now);
-    let local = match &r.data {
-        Data::User(m) => Local::Mem(m),
-        Data::Inject(b) => Local::Bytes(b),
+    let (local, plain) = match &r.data {
+        Data::User(m) => (Local::Mem(m), m.one().filter(|_| r.cq_data.is_none())),
+        Data::Inject(b) => (Local::Bytes(b), None),
     };
-    let done = near.access(peer, r.write, &local, (r.key, r.addr));
-    port.nearby.alone = true;
-    if let (Some(began), Ok(_)) = (began, &done) {
-        port.nearby.accesses.took(Way::Attach, r.data.len(), began);
+    let at = (r.key, r.addr);
+    if let Some(mem) = plain.filter(|_| near.permits(peer, at, r.data.len(), r.write)) {
+        if !near.counts(peer) {
+            let mut op = rma_op(id, peer, r, report);
+            op.parts = 1;
+            let wait = Wait {
+                mem,
+                addr: r.addr,
+                note: Note::piece(port.ops.insert(op), mem.len()),
+            };
+            let accesses = &mut port.nearby.accesses;
+            port.nearby.alone |= accesses.join(near, peer, (r.key, r.write), wait);
+            return Sent::Done;
+        }
     }
+    let done = near.access(peer, r.write, &local, at);
+    port.nearby.alone = true;
     let result = match done {
         Err(Denied::Elsewhere) => return Sent::Elsewhere,
         Err(Denied::Status(s)) => Err(failure(s)),

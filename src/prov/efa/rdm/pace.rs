@@ -133,9 +133,9 @@ impl Pace {
         other.filter(worth).unwrap_or(best)
     }
 
-    /// So many bytes have taken so long.
-    pub fn took(&mut self, way: Way, len: usize, ns: u64) {
-        self.took_all(way, 1, len, ns);
+    /// So many, of so many bytes together, have been copied from here since then, while nothing else was done.
+    pub fn took(&mut self, way: Way, n: usize, bytes: usize, began: u64) {
+        self.took_all(way, n, bytes, host::now().saturating_sub(began));
     }
 
     /// So many that go one after another are there now, of so many bytes together; the first began then. While the one before was on its way they
@@ -189,7 +189,7 @@ mod tests {
         let mut gone = [0; 3];
         for _ in 0..n {
             let way = p.choose(LEN, among);
-            p.took(way, LEN, cost[way as usize]);
+            p.took_all(way, 1, LEN, cost[way as usize]);
             gone[way as usize] += 1;
         }
         gone
@@ -220,7 +220,7 @@ mod tests {
     fn one_bad_moment_changes_nothing() {
         let mut p = Pace::default();
         run(&mut p, 100, &ALL, [5_000, 8_000, 9_000]);
-        p.took(Way::Ring, LEN, 100_000_000);
+        p.took_all(Way::Ring, 1, LEN, 100_000_000);
         assert_eq!(p.of(LEN).best(&ALL), Way::Ring);
     }
 }

@@ -1,7 +1,7 @@
 //! Moving an endpoint along: what the adapter and peers on the same host have brought, and what had to wait.
 
 use super::port::{ep_port, EpPort};
-use super::{access, coll, failure, near, raw, strangers, stream, work, Kind, Live};
+use super::{access, coll, failure, near, raw, rma, strangers, stream, work, Kind, Live};
 use super::{WR_READ, WR_RMA, WR_TX};
 use crate::device::any::Qp;
 use crate::device::{Event, Events, QueuePair, Status};
@@ -140,6 +140,7 @@ pub fn progress(s: &mut State, id: u32) {
     waiting.retain(|ctx| !port.post_late_imm(*ctx));
     proto.progress(&mut port);
     port.qp.ring();
+    let accesses = port.nearby.accesses.load() > 0;
     let (bytes, holding) = (rq.bytes(), ep.holding);
     if s.colls.load() > 0 {
         for (peer, failure) in down {
@@ -149,6 +150,9 @@ pub fn progress(s: &mut State, id: u32) {
     }
     if bytes > s.budget || holding {
         watch_budget(s, id);
+    }
+    if accesses {
+        rma::begin_again(s, id);
     }
     if s.eps.get(id).is_some_and(|e| !e.fenced.is_empty()) {
         work::run_fenced(s, id);

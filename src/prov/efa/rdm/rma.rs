@@ -1,6 +1,6 @@
 //! Starting reads and writes of remote memory (fi_rma(3)): by the adapter or a system call where both sides can, else emulated.
 
-use super::ops::{again, fenced, known, live_port, park, too_long, RmaReq, TX_FLAGS};
+use super::ops::{again, fenced, known, live_port, park, too_long, Common, Data, RmaReq, TX_FLAGS};
 use super::port::{ep_port, EpPort};
 use super::work::Work;
 use super::{near, Kind, Live, UserOp, WR_RMA};
@@ -23,12 +23,56 @@ pub fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
         return park(s, id, Work::from(r));
     }
     again(s, id, |s| rma_now(s, id, r))?;
+    let Some(near) = nearby(s, id) else {
+        return Ok(());
+    };
     // A system call for each of many would be long for a peer that waits for us.
-    let near = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
-    if near.is_some_and(|l| core::mem::take(&mut l.nearby.alone)) {
+    let alone = core::mem::take(&mut near.alone);
+    let waits = !near.quiet();
+    if alone || waits && s.auto.is_some() {
         super::progress(s, id);
     }
+    // Nobody may ever call again.
+    if let (true, Some(auto)) = (waits, s.auto.clone()) {
+        if nearby(s, id).is_some_and(|n| !n.quiet()) {
+            auto.signal();
+        }
+    }
     Ok(())
+}
+
+/// What is under way with peers on the same host.
+fn nearby(s: &mut State, id: u32) -> Option<&mut near::Nearby> {
+    Some(&mut s.eps.get_mut(id)?.live.as_mut()?.nearby)
+}
+
+/// Begins again what could not be done from here, by the adapter.
+pub(super) fn begin_again(s: &mut State, id: u32) {
+    let Some(ep) = s.eps.get_mut(id) else { return };
+    let Some(live) = &mut ep.live else { return };
+    for r in live.nearby.accesses.refused() {
+        let note = &r.wait.note;
+        let op = note.op.and_then(|ctx| s.ops.remove(ctx));
+        let (context, report) = op
+            .as_ref()
+            .map_or((note.context, note.report), |op| (op.context, op.report));
+        let av = ep.av.and_then(|a| s.avs.get(a));
+        let again = RmaReq {
+            data: Data::User(r.wait.mem.into()),
+            peer: av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(r.to)),
+            addr: r.wait.addr,
+            key: r.key,
+            write: r.write,
+            cq_data: None,
+            common: Common {
+                context,
+                flags: Some(if report { FI_COMPLETION } else { 0 }),
+                alias: None,
+                done: op.and_then(|op| op.done),
+            },
+        };
+        ep.fenced.push_back(Work::from(&again));
+    }
 }
 
 /// The operation of a read or write, whichever way it is done.

@@ -2,9 +2,11 @@
 //!
 //! The peer does them when it polls (`serve`), which costs two cache lines where a system call costs microseconds; when
 //! it does not, `shm` does reads and writes in its place. Short ones are one record and a note of what to report
-//! ([`report`]); long ones are an operation in pieces ([`Long`]), so that both sides copy at once.
+//! ([`report`]); long ones are an operation in pieces ([`Long`]), so that both sides copy at once. What is better done
+//! from here is, several by one call (`together`).
 
 mod serve;
+mod together;
 
 use super::near;
 use super::pace::{Pace, Way};
@@ -18,11 +20,16 @@ use crate::types::*;
 use crate::wire::RmaIov;
 pub use serve::{arrived, find, is, serve, told, Atomic, Memory, Scratch};
 use std::collections::VecDeque;
+pub use together::Wait;
+use together::{Carrier, Refused, Together};
 
 /// Flag of a write: its word is data for the peer's completion queue.
 pub const WITH_DATA: u8 = 1;
 /// Longest read or write that is one record, bytes.
 pub const SHORT: usize = 8 << 10;
+/// Reads and writes of so many bytes are done from here unless they come alone. The answer to a read is copied by a target
+/// that has it in no cache of its own.
+pub const TOGETHER: [usize; 2] = [2 << 10, 6 << 10];
 /// Bytes of a piece of a longer one, and of one that is much longer.
 const PIECE: usize = 8 << 10;
 const BIG_PIECE: usize = 32 << 10;
@@ -44,7 +51,9 @@ struct Long {
 #[derive(Default)]
 pub struct Accesses {
     turn: VecDeque<Long>,
-    /// Scratch of [`collect`].
+    /// Those that are done from here.
+    together: Together,
+    /// What has ended, for [`report`].
     ended: Vec<(PeerId, Ended)>,
     pub scratch: Scratch,
     /// Which way is the faster one for long ones; when those in pieces were begun. Those that have ended
@@ -58,12 +67,38 @@ impl Accesses {
     /// 0 when [`pump`] has nothing to do.
     #[inline(always)]
     pub fn load(&self) -> usize {
-        self.turn.len()
+        self.turn.len() | self.together.load()
     }
 
-    /// A long one of `len` bytes has gone this way, since `began`.
-    pub fn took(&mut self, way: Way, len: usize, began: u64) {
-        self.pace.took(way, len, host::now().saturating_sub(began));
+    /// Whether some wait that are for this peer and not in its ring.
+    pub fn owes_to(&self, peer: PeerId) -> bool {
+        self.together.owes_to(peer)
+    }
+
+    /// Something has been begun: what is to be done from here waits for the next poll.
+    pub fn begin(&mut self) {
+        self.together.begin();
+    }
+
+    /// Whether it has.
+    #[inline(always)]
+    pub fn begun(&self) -> bool {
+        self.together.begun()
+    }
+
+    /// What has to be done by the adapter after all.
+    pub fn refused(&mut self) -> Vec<Refused> {
+        self.together.refused()
+    }
+
+    /// One that is to be done from here, which the peer permits. Whether it is time to look at what has come.
+    pub fn join(&mut self, near: &mut Outbox, to: PeerId, at: (u64, bool), w: Wait) -> bool {
+        let c = Carrier {
+            near,
+            pace: &mut self.pace,
+            ended: &mut self.ended,
+        };
+        self.together.join(c, to, at, w)
     }
 
     /// The one in pieces whose operation is `ctx` has ended.
@@ -288,7 +323,7 @@ pub fn atomic(near: &mut Outbox, peer: PeerId, a: &AtomicAccess, mut note: Note)
         silent: false,
     };
     let (at, len) = ((a.at.key, a.at.addr), a.at.len as usize);
-    note.told = a.early && near.permits(peer, at, len);
+    note.told = a.early && near.permits(peer, at, len, true);
     let sent = near.post(peer, &access, note);
     (sent, note.told && sent == Sent::Done)
 }
@@ -305,12 +340,19 @@ fn atomic_word(dt: fi_datatype, op: fi_op, kind: AtomicKind, bytes: usize) -> u6
 
 /// Takes note of accesses that have ended, for [`report`].
 #[inline]
-pub fn collect(near: &mut Outbox, accesses: &mut Accesses) {
+pub fn collect(near: &mut Outbox, a: &mut Accesses) {
+    if a.together.load() > 0 {
+        a.together.poll(Carrier {
+            near,
+            pace: &mut a.pace,
+            ended: &mut a.ended,
+        });
+    }
     if !near.owes() {
         return;
     }
     near.reap(|peer, e| {
-        accesses.ended.push((peer, *e));
+        a.ended.push((peer, *e));
         true
     });
 }

@@ -4,9 +4,11 @@ use super::direct;
 use super::poll::{poll, Polled};
 use crate::core::Result;
 use crate::hmem::Piece;
+use crate::proto::PeerId;
 use crate::prov::efa::domain::State;
-use crate::prov::efa::rdm::{access, progress};
-use crate::shm::{Note, Sent};
+use crate::prov::efa::rdm::access::{self, Accesses, Wait};
+use crate::prov::efa::rdm::progress;
+use crate::shm::{Note, Outbox, Sent};
 use crate::types::*;
 
 /// A read or write without flags of its own.
@@ -64,6 +66,17 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
         report: p.context.is_some() && lane.sent_to.is_some(),
         told: false,
     };
+    let accesses = &mut live.nearby.accesses;
+    let [reads, writes] = access::TOGETHER;
+    let long = len >= if p.write { writes } else { reads };
+    if long && s.auto.is_none() && (near.owes() || accesses.begun()) {
+        if let Some(due) = together(near, accesses, peer, p, note) {
+            if due {
+                progress(s, id);
+            }
+            return Some(Ok(()));
+        }
+    }
     let mut a = access::of(p.write, (p.key, p.addr), p.mem, p.cq_data);
     a.silent = p.context.is_none();
     match near.post(peer, &a, note) {
@@ -82,4 +95,28 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
         }
     }
     Some(Ok(()))
+}
+
+/// One that is not the only one and long enough for two copies by the ring to be dearer than one from here together with others. Whether it
+/// is time to look at what has come; `None`, and nothing done, when it has to go another way.
+#[inline(never)]
+fn together(
+    near: &mut Outbox,
+    accesses: &mut Accesses,
+    peer: PeerId,
+    p: &PlainRma,
+    note: Note,
+) -> Option<bool> {
+    let at = (p.key, p.addr);
+    let plain = p.cq_data.is_none() && p.context.is_some();
+    if !plain || !near.permits(peer, at, note.len, p.write) || near.counts(peer) {
+        return None;
+    }
+    accesses.begin();
+    let wait = Wait {
+        mem: p.mem,
+        addr: p.addr,
+        note,
+    };
+    Some(accesses.join(near, peer, (p.key, p.write), wait))
 }

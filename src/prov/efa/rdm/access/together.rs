@@ -1,0 +1,161 @@
+//! Reads and writes that are done from here, in the peer's memory: several by one call of the system, which beside its
+//! bytes takes as long as some KiB.
+//!
+//! The first is done at once. While the application posts others without polling in between they wait for each other: until there are as many
+//! as one call takes, or until it polls ([`super::collect`]), which it has to for their completions.
+
+use super::SHORT;
+use crate::device::{host, Status};
+use crate::hmem::Piece;
+use crate::proto::PeerId;
+use crate::prov::efa::rdm::pace::{Pace, Way};
+use crate::shm::{Denied, Ended, Local, Note, Outbox, MANY};
+
+/// So many bytes at most if there is more than one: the first shall not wait for long.
+const MOST_BYTES: usize = 256 << 10;
+
+/// One of them.
+pub struct Wait {
+    pub mem: Piece,
+    pub addr: u64,
+    pub note: Note,
+}
+
+/// One that the system would not do, or of a region that is not known here: the adapter knows.
+pub struct Refused {
+    pub to: PeerId,
+    pub key: u64,
+    pub write: bool,
+    pub wait: Wait,
+}
+
+/// Those that wait, all of one peer and key, and all reads or all writes.
+#[derive(Default)]
+pub struct Together {
+    to: PeerId,
+    write: bool,
+    key: u64,
+    waiting: Vec<Wait>,
+    bytes: usize,
+    /// One was begun since the last poll, and bytes that were copied.
+    begun: bool,
+    copied: usize,
+    refused: Vec<Refused>,
+}
+
+impl Together {
+    /// 0 when there is nothing to do for a poll.
+    #[inline(always)]
+    pub fn load(&self) -> usize {
+        self.waiting.len() | self.refused.len() | usize::from(self.begun)
+    }
+
+    /// What is to be done by the adapter.
+    pub fn refused(&mut self) -> Vec<Refused> {
+        core::mem::take(&mut self.refused)
+    }
+
+    /// Whether some wait that are for this peer.
+    pub fn owes_to(&self, peer: PeerId) -> bool {
+        self.to == peer && !self.waiting.is_empty()
+    }
+
+    /// What is posted from now on waits until the next poll.
+    pub fn begin(&mut self) {
+        self.begun = true;
+    }
+
+    /// Whether it does.
+    #[inline(always)]
+    pub fn begun(&self) -> bool {
+        self.begun
+    }
+
+    /// Whether one more joins them.
+    fn takes(&self, to: PeerId, (key, write): (u64, bool), len: usize) -> bool {
+        let room = self.waiting.len() < MANY && self.bytes + len <= MOST_BYTES;
+        self.waiting.is_empty() || room && (self.to, self.key, self.write) == (to, key, write)
+    }
+}
+
+/// What it takes to do them, and where they go when that is done.
+pub struct Carrier<'a> {
+    pub near: &'a mut Outbox,
+    pub pace: &'a mut Pace,
+    pub ended: &'a mut Vec<(PeerId, Ended)>,
+}
+
+impl Together {
+    /// One more, which [`Outbox::permits`]. Whether so many have been done that others have waited for long.
+    pub fn join(&mut self, mut c: Carrier, to: PeerId, (key, write): (u64, bool), w: Wait) -> bool {
+        let len = w.mem.len();
+        if !self.takes(to, (key, write), len) {
+            self.carry(&mut c);
+        }
+        (self.to, self.key, self.write) = (to, key, write);
+        self.bytes += len;
+        self.waiting.push(w);
+        // It makes no difference to the others whether they wait for one like it.
+        if !self.begun || !self.takes(to, (key, write), len) {
+            self.carry(&mut c);
+        }
+        self.begun = true;
+        self.copied >= MOST_BYTES
+    }
+
+    /// A poll: does those that wait.
+    pub fn poll(&mut self, mut c: Carrier) {
+        self.carry(&mut c);
+        (self.begun, self.copied) = (false, 0);
+    }
+
+    /// Does them.
+    fn carry(&mut self, c: &mut Carrier) {
+        let n = self.waiting.len();
+        if n == 0 {
+            return;
+        }
+        let (to, key, write) = (self.to, self.key, self.write);
+        let began = host::now();
+        let bytes = core::mem::take(&mut self.bytes);
+        self.copied += bytes;
+        let parts = self.waiting.iter().map(|w| (w.mem, w.addr));
+        let done = c.near.access_all(to, write, key, parts);
+        if done == n && bytes > n * SHORT {
+            c.pace.took(Way::Attach, n, bytes, began);
+        }
+        for (i, wait) in self.waiting.drain(..).enumerate() {
+            let (note, addr) = (wait.note, wait.addr);
+            let local = Local::Piece(wait.mem);
+            let went = match i < done {
+                true => Ok(false),
+                false => c.near.access(to, write, &local, (key, addr)),
+            };
+            let status = match went {
+                Ok(_) => Status::Ok,
+                Err(Denied::Status(s)) => s,
+                Err(Denied::Elsewhere) => {
+                    if c.near.permits(to, (key, addr), wait.mem.len(), write) {
+                        c.near.shun(to);
+                    }
+                    self.refused.push(Refused {
+                        to,
+                        key,
+                        write,
+                        wait,
+                    });
+                    continue;
+                }
+            };
+            c.ended.push((
+                to,
+                Ended {
+                    note,
+                    status,
+                    key,
+                    addr,
+                },
+            ));
+        }
+    }
+}
