@@ -5,10 +5,8 @@
  * what was there before, what is read after it is what it has written. First the target polls, then it sleeps.
  *
  * many_accesses reluctantly: the system's copy does less than it is asked for, now and then.
- * many_accesses refused: from some time on it does nothing, as when a process becomes somebody else's.
  */
 #include "two.h"
-#include <errno.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
@@ -19,7 +17,7 @@
 #define HALF (OPS * SLOT)
 
 static const size_t lengths[] = { 4096, 2048, 65536, 4096, 8192, 3001, 20000, 64, 8193, 16384 };
-static int reluctant, refused;
+static int reluctant;
 
 /* In place of the C library's: they do what the manual page promises, no more. */
 static ssize_t some(long which, pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there, unsigned long m,
@@ -28,10 +26,6 @@ static ssize_t some(long which, pid_t pid, const struct iovec *here, unsigned lo
 	static unsigned calls;
 	struct iovec first = *here;
 
-	if (refused && calls++ > 300) {
-		errno = EPERM;
-		return -1;
-	}
 	/* The first call finds out whether there is such a thing. */
 	if (!reluctant || calls++ % 3 != 1)
 		return syscall(which, pid, here, n, there, m, flags);
@@ -140,6 +134,10 @@ static void end_one(void)
 		DO(r);
 	struct op *o = r < 0 ? err.op_context : e.op_context;
 
+	if (!o && err.err) {
+		printf("at a fence: %s\n", fi_strerror(err.err));
+		exit(EXIT_FAILURE);
+	}
 	if (o && (o->ended++ || o->bad != (err.err != 0))) {
 		printf("a %s of %zu bytes at %zu, %s, ended with %s\n", o->write ? "write" : "read", o->len, o->at,
 		       o->bad ? "not permitted" : "permitted", fi_strerror(err.err));
@@ -211,7 +209,6 @@ int main(int argc, char **argv)
 	struct hello me, other;
 
 	reluctant = argc > 1 && !strcmp(argv[1], "reluctantly");
-	refused = argc > 1 && !strcmp(argv[1], "refused");
 	pid_t child = beside(target, &fd);
 
 	me = open_all(2 * HALF);

@@ -26,6 +26,8 @@ static struct fid_cntr *writes;
 static struct fid_ep *ep;
 static struct fid_mr *mr;
 static char *buf;
+/* What readers of the queue may sleep on. */
+static enum fi_wait_obj waits = FI_WAIT_NONE;
 
 struct hello {
 	char addr[32];
@@ -36,7 +38,7 @@ struct hello {
 static struct hello open_all(size_t size)
 {
 	struct fi_info *hints = fi_allocinfo();
-	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
+	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA, .wait_obj = waits };
 	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
 	struct fi_av_attr aa = { .type = FI_AV_TABLE };
 	struct hello me;

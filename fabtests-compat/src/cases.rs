@@ -254,7 +254,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "long_messages reluctantly",
         "many_accesses",
         "many_accesses reluctantly",
-        "many_accesses refused",
+        "sleepers",
         "absent_target",
         "collectives",
         "dmabuf efa",
@@ -269,6 +269,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
     }
     for p in [
         "operations",
+        "sleepers",
         "peer_death",
         "absent_target",
         "collectives",

@@ -9,6 +9,7 @@ mod floors;
 mod instructions;
 mod pair;
 mod plot;
+mod steal;
 
 use cases::Case;
 use clap::{Args, Parser, Subcommand};
@@ -146,6 +147,9 @@ struct Measured {
     peer: Option<(f64, f64)>,
     /// Our time to the peer's.
     ratio: Option<f64>,
+    /// Runs of each that these are the medians of: those that no other machine disturbed, or all if these are too few.
+    runs: usize,
+    disturbed: bool,
 }
 
 /// Everything that one run of the benchmarks found.
@@ -155,23 +159,38 @@ struct Report {
     rows: Vec<Measured>,
 }
 
+/// So many times the runs that were asked for are made until enough were left in peace.
+const PATIENCE: usize = 4;
+
 /// Runs both libraries in turn and takes the medians.
 fn measure(at: &Where, other: Option<&Where>, runs: usize, c: &Case) -> Result<Measured, String> {
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for _ in 0..runs.max(1) {
-        ours.extend(pair::row(&pair::run(at, c)?));
-        if let Some(o) = other {
+    let (mut calm, mut all) = (Vec::new(), Vec::new());
+    for _ in 0..PATIENCE * runs.max(1) {
+        let (peace, both) = steal::watched(|| {
+            let ours = pair::row(&pair::run(at, c)?);
             // What the other library cannot do has no figure.
-            theirs.extend(pair::run(o, c).ok().and_then(|out| pair::row(&out)));
+            let theirs = other.and_then(|o| pair::row(&pair::run(o, c).ok()?));
+            Ok::<_, String>((ours, theirs))
+        });
+        let both = both?;
+        all.push(both);
+        calm.extend(peace.then_some(both));
+        if calm.len() >= runs {
+            break;
         }
     }
-    let (ours, peer) = (pair::median(ours), pair::median(theirs));
+    let disturbed = 2 * calm.len() < runs;
+    let of = if disturbed { all } else { calm };
+    let ours = pair::median(of.iter().filter_map(|b| b.0).collect());
+    let peer = pair::median(of.iter().filter_map(|b| b.1).collect());
     Ok(Measured {
         program: String::new(),
         bytes: 0,
         ours,
         peer,
         ratio: ours.zip(peer).map(|(a, b)| a.0 / b.0),
+        runs: of.len(),
+        disturbed,
     })
 }
 
@@ -211,6 +230,7 @@ fn show(r: &Report) {
         "peer us/xfer",
         "peer MB/s",
         "ratio of time",
+        "runs",
     ]);
     let cell = |v: Option<f64>| v.map_or("-".into(), |v| format!("{v:.2}"));
     for m in &r.rows {
@@ -222,6 +242,7 @@ fn show(r: &Report) {
             cell(m.peer.map(|v| v.0)),
             cell(m.peer.map(|v| v.1)),
             cell(m.ratio),
+            format!("{}{}", m.runs, if m.disturbed { ", disturbed" } else { "" }),
         ]);
     }
     let f = &r.floors;

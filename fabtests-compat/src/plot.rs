@@ -141,6 +141,8 @@ mod tests {
     #[test]
     fn rows_become_curves_by_program_and_library() {
         let row = |bytes, peer| Measured {
+            runs: 5,
+            disturbed: false,
             program: "p".into(),
             bytes,
             ours: Some((1.0, 2.0)),

@@ -27,6 +27,7 @@ fn req<'a>(
     RmaReq {
         data,
         peer: far.0,
+        far: None,
         addr: far.1,
         key: far.2,
         write,

@@ -291,4 +291,8 @@ impl QueuePair for Qp {
     fn arm(&mut self) -> bool {
         each!(self, Qp, q => q.arm())
     }
+
+    fn armed(&self) -> bool {
+        each!(self, Qp, q => q.armed())
+    }
 }

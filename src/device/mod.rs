@@ -443,6 +443,11 @@ pub trait QueuePair {
     fn wait_fd(&self) -> i32;
     /// Asks for a signal on the descriptor; `false` when `poll` has something already.
     fn arm(&mut self) -> bool;
+
+    /// Whether nothing has happened since then; also where polls do not take the signal back.
+    fn armed(&self) -> bool {
+        true
+    }
 }
 
 /// Hears of every region of a domain, so that peers may find it without the adapter.

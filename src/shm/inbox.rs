@@ -108,7 +108,8 @@ pub struct Inbox {
     held: bool,
     /// The ring that [`Inbox::glance`] begins with.
     turn: usize,
-    /// Somebody may wait on the descriptor: its signal has to be taken back.
+    /// Somebody may wait on the descriptor, and rings that are polled ask for a signal: until there is one, for whoever polls
+    /// meanwhile may be somebody else.
     armed: bool,
     pub(super) down: Vec<QpAddr>,
     /// Connections that have ended, and tables that came, for the outbox.
@@ -138,6 +139,16 @@ impl Inbox {
         self.shared.wait.fd()
     }
 
+    /// Whether nothing has happened since [`Inbox::arm`].
+    #[inline]
+    pub fn armed(&self) -> bool {
+        self.armed
+    }
+
+    pub(super) fn rouse(&self) {
+        self.shared.rouse();
+    }
+
     /// Whether any peer has been heard lately.
     #[inline]
     pub fn lively(&self) -> bool {
@@ -147,8 +158,7 @@ impl Inbox {
     /// A poll that finds nothing, as most do: `false` when there may be something, and nothing has been done.
     #[inline]
     pub fn quiet(&mut self) -> bool {
-        let heard = self.armed || self.shared.news.load(Acquire);
-        if heard || self.hot.iter().any(|i| i.ring.ready()) {
+        if self.shared.news.load(Acquire) || self.hot.iter().any(|i| i.ring.ready()) {
             return false;
         }
         let mut tired = false;
@@ -165,7 +175,7 @@ impl Inbox {
     /// enough. Rings take turns to be the first.
     #[inline(always)]
     pub fn glance(&mut self, mut each: impl FnMut(PeerId, &Record) -> Verdict) -> Seen {
-        if self.armed || self.shared.news.load(Acquire) {
+        if self.shared.news.load(Acquire) {
             return Seen::More;
         }
         let n = self.hot.len();
@@ -221,7 +231,7 @@ impl Inbox {
     /// message takes.
     #[inline(never)]
     pub fn drain(&mut self, most: usize, mut each: impl FnMut(PeerId, &Record) -> bool) -> Drained {
-        if self.armed || self.shared.news.load(Acquire) {
+        if self.shared.news.load(Acquire) {
             return Drained::Left;
         }
         let n = self.hot.len();
@@ -272,7 +282,7 @@ impl Inbox {
     /// Takes records in: `each` gets the peer's address, a place for its number, and the record. Whether there were any.
     #[inline]
     pub fn poll(&mut self, mut each: impl FnMut(&QpAddr, &mut Option<PeerId>, &Record)) -> bool {
-        if self.armed || self.shared.news.load(Acquire) {
+        if self.shared.news.load(Acquire) {
             self.hear();
         }
         let mut some = false;
@@ -407,6 +417,8 @@ impl Inbox {
     /// Asks for a signal on the descriptor; `false` when there is something already.
     pub fn arm(&mut self) -> bool {
         self.armed = true;
+        // A signal may come when what it is about has been heard of already.
+        self.shared.wait.clear();
         for i in &self.hot {
             i.ring.lie_down();
         }

@@ -107,6 +107,11 @@ impl Hub {
         self.inbox.fd()
     }
 
+    /// Makes the descriptor readable: whoever waits for it has something to do.
+    pub fn rouse(&self) {
+        self.inbox.rouse();
+    }
+
     /// Takes note of peers whose memory can be reached, lets go of rings to peers that are gone, and returns
     /// those peers, once their last packets are taken in. A peer may be told of twice.
     pub fn gone(&mut self) -> Vec<QpAddr> {

@@ -168,19 +168,6 @@ impl Outbox {
         }
     }
 
-    /// The system does not let us into a peer's memory any more.
-    #[cold]
-    pub fn shun(&mut self, peer: PeerId) {
-        if let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) {
-            crate::info_log!(
-                FI_LOG_EP_DATA,
-                "the system copies no more to or from the memory of the peer on this host at {:?}: it is reached through the adapter",
-                o.to
-            );
-            o.ledger = None;
-        }
-    }
-
     /// Whether the peer's memory can be reached from here.
     #[inline]
     pub fn visits(&self, peer: PeerId) -> bool {

@@ -28,7 +28,7 @@ const HEAD: usize = 4096;
 pub const FILE: usize = HEAD + ENTRIES * ENTRY;
 /// Places a key may be in, from its own on. A region that finds none of them free is reached through the adapter.
 const TRIES: usize = 16;
-/// Pieces that [`Visit::bring`] fills at most.
+/// Pieces that one call of the system copies at most.
 pub const MANY: usize = 16;
 /// Word of the head: whether the domain wants to hear of accesses.
 const EVENTS: usize = 64;
@@ -267,6 +267,11 @@ fn copy(pid: i32, write: bool, local: &Local, off: usize, at: u64) -> usize {
     usize::try_from(moved).unwrap_or(0)
 }
 
+/// Whether the system has just said that there is no such process.
+fn gone() -> bool {
+    std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
 impl Visit {
     /// A peer's table, if the system lets us into the peer's memory.
     pub fn new(pid: i32, table: OwnedFd, probe: (u64, u64)) -> Option<Visit> {
@@ -328,7 +333,7 @@ impl Visit {
             *len = piece.len();
             let both = [near.get_mut(n - 1), far.get_mut(n - 1)];
             both.into_iter().flatten().for_each(|v| v.iov_len += *len);
-            ends = (begins.0 + *len, begins.1.wrapping_add(*len));
+            ends = (begins.0.wrapping_add(*len), begins.1.wrapping_add(*len));
             all += 1;
         }
         let count = n as libc::c_ulong;
@@ -366,6 +371,9 @@ impl Visit {
             let mut off = 0;
             while off < local.len() {
                 match copy(self.pid, write, local, off, at) {
+                    0 if off == 0 && gone() => {
+                        return Err(Denied::Status(Status::RemoteUnresponsive))
+                    }
                     0 if off == 0 => return Err(Denied::Elsewhere),
                     0 => return Err(Denied::Status(Status::RemoteBadAddress)),
                     n => off += n,

@@ -65,6 +65,11 @@ impl Shared {
 
     fn tell(&self, n: News) {
         self.lock().push(n);
+        self.rouse();
+    }
+
+    /// There is something to look at.
+    pub fn rouse(&self) {
         self.news.store(true, Release);
         self.wait.signal();
     }

@@ -397,6 +397,10 @@ impl QueuePair for SoftQp {
     fn arm(&mut self) -> bool {
         self.shared.arm()
     }
+
+    fn armed(&self) -> bool {
+        self.shared.armed()
+    }
 }
 
 impl Drop for SoftQp {

@@ -27,8 +27,9 @@ pub struct Shared {
     polls: AtomicU32,
     /// The thread drives the engine: the socket is in its epoll set.
     owned: AtomicBool,
-    /// The application waits on `event_fd`.
+    /// The application waits on `event_fd`, which was signalled.
     armed: AtomicBool,
+    signalled: AtomicBool,
     socket: i32,
     event_fd: i32,
 }
@@ -45,12 +46,19 @@ impl Shared {
             self.polls.load(Ordering::Relaxed).wrapping_add(1),
             Ordering::Relaxed,
         );
-        if self.armed.load(Ordering::Relaxed) {
-            self.armed.store(false, Ordering::Relaxed);
+        // Who polls may be somebody else than who waits.
+        if self.signalled.load(Ordering::Relaxed) {
+            self.signalled.store(false, Ordering::SeqCst);
+            self.armed.store(false, Ordering::SeqCst);
             let mut n = 0u64;
             // SAFETY: reads eight bytes into a variable of eight bytes.
             unsafe { libc::read(self.event_fd, (&raw mut n).cast(), 8) };
         }
+    }
+
+    /// Whether nothing has happened since [`Shared::arm`].
+    pub fn armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed)
     }
 
     /// Descriptor that is readable when something happened after [`Shared::arm`].
@@ -84,6 +92,8 @@ impl Shared {
             let one = 1u64;
             // SAFETY: writes eight bytes from a variable of eight bytes.
             unsafe { libc::write(self.event_fd, (&raw const one).cast(), 8) };
+            // Only then: what is taken back is there.
+            self.signalled.store(true, Ordering::SeqCst);
         }
     }
 
@@ -100,6 +110,7 @@ impl Shared {
             polls: AtomicU32::new(0),
             owned: AtomicBool::new(false),
             armed: AtomicBool::new(false),
+            signalled: AtomicBool::new(false),
             socket,
             event_fd,
         });

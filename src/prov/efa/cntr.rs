@@ -59,6 +59,13 @@ impl Cntr {
         }
     }
 
+    /// Wakes those who sleep here, for another has taken what they sleep on.
+    pub fn rouse(&mut self) {
+        if self.armed {
+            self.wake();
+        }
+    }
+
     /// An operation of `len` bytes has succeeded.
     #[inline]
     pub fn count(&mut self, len: usize) {

@@ -127,6 +127,13 @@ impl Cq {
         }
     }
 
+    /// Wakes those who sleep here, for another has taken what they sleep on.
+    pub fn rouse(&mut self) {
+        if self.armed {
+            self.wake_waiters();
+        }
+    }
+
     /// Adds a completion.
     #[inline(always)]
     pub fn push(&mut self, e: Entry) {

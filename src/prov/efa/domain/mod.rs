@@ -58,8 +58,6 @@ pub struct State {
     pub table: Option<Arc<Table>>,
     /// Bytes of unexpected messages per receive queue before senders wait.
     pub budget: usize,
-    /// Wakes the thread that moves endpoints along without a call, if there is one: what is posted must not wait for a call.
-    pub auto: Option<Arc<WaitSet>>,
 }
 
 /// A domain. Thread safe: its state is behind one lock.
@@ -156,7 +154,6 @@ impl Domain {
                     colls: Colls::default(),
                     table,
                     budget: crate::core::params::efa_size("unexpected_size", 64 << 20),
-                    auto: None,
                 },
                 single,
             ),

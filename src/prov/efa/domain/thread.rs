@@ -15,7 +15,6 @@ impl Domain {
         if self.thread.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
-        self.lock().auto = Some(Arc::clone(&self.wake));
         let me = Arc::downgrade(self);
         let t = std::thread::Builder::new()
             .name("fi-progress".into())

@@ -107,6 +107,7 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         waiting: Vec::new(),
         hub,
         nearby: near::Nearby::default(),
+        rests: false,
         packet: Vec::new(),
         unpolled: 0,
         lull: 0,

@@ -216,6 +216,8 @@ struct Live {
     /// Polls of the adapter in a row that found nothing, and polls that left it out since.
     lull: u32,
     left_out: u32,
+    /// Somebody sleeps until there is news (see [`Ep::arm`]).
+    rests: bool,
 }
 
 /// An adapter that was quiet for so many polls is asked only with every so-manieth one while packets come
@@ -268,6 +270,33 @@ impl Live {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// Something was posted, which may end without news for somebody who sleeps until there is some: who is woken, for
+    /// he has to look after it.
+    #[inline(always)]
+    fn stir(&mut self) {
+        if self.rests {
+            self.rouse();
+        }
+    }
+
+    #[cold]
+    fn rouse(&mut self) {
+        let idle = self.idle();
+        if let Some(h) = self.hub.as_ref().filter(|h| !idle || h.outbox.owes()) {
+            self.rests = false;
+            h.rouse();
+        }
+    }
+
+    /// Whether a signal was taken back that somebody sleeps on.
+    #[inline]
+    fn disturbed(&mut self) -> bool {
+        let hears = |h: &Hub| h.inbox.armed();
+        let lost = self.rests && !(self.qp.armed() && self.hub.as_ref().is_none_or(hears));
+        self.rests &= !lost;
+        lost
     }
 
     fn wait_fd(&self) -> i32 {
@@ -415,7 +444,8 @@ impl Ep {
         let Some(l) = &mut self.live else { return true };
         let quiet = l.nearby.quiet() && !l.hub.as_ref().is_some_and(Hub::lost);
         let near = |h: &mut Hub| h.outbox.settle() & h.inbox.arm() & h.outbox.arm();
-        quiet & l.qp.arm() & l.hub.as_mut().is_none_or(near)
+        l.rests = quiet & l.qp.arm() & l.hub.as_mut().is_none_or(near);
+        l.rests
     }
 
     /// Whether something is under way to a peer that is no operation: accesses in its ring, plain requests of an adapter.

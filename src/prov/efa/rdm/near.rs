@@ -258,7 +258,7 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Sent {
         }
     }
     let done = near.access(peer, r.write, &local, at);
-    port.nearby.alone = true;
+    port.nearby.alone |= done.is_ok();
     let result = match done {
         Err(Denied::Elsewhere) => return Sent::Elsewhere,
         Err(Denied::Status(s)) => Err(failure(s)),

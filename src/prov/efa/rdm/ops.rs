@@ -10,7 +10,7 @@ use super::{access, near, raw, stream, Kind, Live, UserOp};
 use crate::core::Result;
 use crate::device::QueuePair;
 use crate::hmem::UserMem;
-use crate::proto::{SendArgs, COLLECTIVE_TAG};
+use crate::proto::{PeerId, SendArgs, COLLECTIVE_TAG};
 use crate::prov::efa::domain::State;
 use crate::shm::Sent;
 use crate::types::*;
@@ -110,6 +110,8 @@ pub struct RecvReq {
 pub struct RmaReq<'a> {
     pub data: Data<'a>,
     pub peer: fi_addr_t,
+    /// This peer instead, and by the adapter.
+    pub far: Option<PeerId>,
     pub addr: u64,
     pub key: u64,
     pub write: bool,
@@ -263,6 +265,17 @@ pub(super) fn again(s: &mut State, id: u32, f: impl Fn(&mut State) -> Result<()>
     match f(s) {
         Err(FI_EINVAL) if news(s, id) => f(s),
         r => r,
+    }?;
+    stir(s, id);
+    Ok(())
+}
+
+/// Something was posted. Whoever sleeps until this endpoint has news may have to move it along.
+#[inline]
+pub(super) fn stir(s: &mut State, id: u32) {
+    let live = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
+    if let Some(l) = live {
+        l.stir();
     }
 }
 

@@ -142,6 +142,9 @@ pub fn progress(s: &mut State, id: u32) {
     port.qp.ring();
     let accesses = port.nearby.accesses.load() > 0;
     let (bytes, holding) = (rq.bytes(), ep.holding);
+    if ep.live.as_mut().is_some_and(Live::disturbed) {
+        rouse(s, id);
+    }
     if s.colls.load() > 0 {
         for (peer, failure) in down {
             coll::peer_down(s, id, peer, failure);
@@ -159,6 +162,22 @@ pub fn progress(s: &mut State, id: u32) {
     }
     if !s.triggers.is_empty() {
         work::fire(s);
+    }
+}
+
+/// Whoever sleeps until this endpoint has news has to ask for them again: they may have come to somebody else.
+#[cold]
+fn rouse(s: &mut State, id: u32) {
+    let Some(ep) = s.eps.get(id) else { return };
+    for b in [ep.tx, ep.rx].into_iter().flatten() {
+        if let Some(q) = s.cqs.get_mut(b.cq) {
+            q.rouse();
+        }
+    }
+    for c in ep.cntrs.iter().flatten() {
+        if let Some(c) = s.cntrs.get_mut(*c) {
+            c.rouse();
+        }
     }
 }
 

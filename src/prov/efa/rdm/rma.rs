@@ -23,43 +23,29 @@ pub fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
         return park(s, id, Work::from(r));
     }
     again(s, id, |s| rma_now(s, id, r))?;
-    let Some(near) = nearby(s, id) else {
-        return Ok(());
-    };
     // A system call for each of many would be long for a peer that waits for us.
-    let alone = core::mem::take(&mut near.alone);
-    let waits = !near.quiet();
-    if alone || waits && s.auto.is_some() {
+    let near = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
+    if near.is_some_and(|l| core::mem::take(&mut l.nearby.alone)) {
         super::progress(s, id);
     }
-    // Nobody may ever call again.
-    if let (true, Some(auto)) = (waits, s.auto.clone()) {
-        if nearby(s, id).is_some_and(|n| !n.quiet()) {
-            auto.signal();
-        }
-    }
     Ok(())
-}
-
-/// What is under way with peers on the same host.
-fn nearby(s: &mut State, id: u32) -> Option<&mut near::Nearby> {
-    Some(&mut s.eps.get_mut(id)?.live.as_mut()?.nearby)
 }
 
 /// Begins again what could not be done from here, by the adapter.
 pub(super) fn begin_again(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get_mut(id) else { return };
     let Some(live) = &mut ep.live else { return };
-    for r in live.nearby.accesses.refused() {
+    // It is older than what waits behind fences.
+    for r in live.nearby.accesses.refused().into_iter().rev() {
         let note = &r.wait.note;
         let op = note.op.and_then(|ctx| s.ops.remove(ctx));
         let (context, report) = op
             .as_ref()
             .map_or((note.context, note.report), |op| (op.context, op.report));
-        let av = ep.av.and_then(|a| s.avs.get(a));
         let again = RmaReq {
             data: Data::User(r.wait.mem.into()),
-            peer: av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(r.to)),
+            peer: FI_ADDR_NOTAVAIL,
+            far: Some(r.to),
             addr: r.wait.addr,
             key: r.key,
             write: r.write,
@@ -71,7 +57,7 @@ pub(super) fn begin_again(s: &mut State, id: u32) {
                 done: op.and_then(|op| op.done),
             },
         };
-        ep.fenced.push_back(Work::from(&again));
+        ep.fenced.push_front(Work::from(&again));
     }
 }
 
@@ -104,7 +90,10 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     }
     too_long("RMA operation", r.data.len(), ep.opts.max_rma_size)?;
     let flags = r.common.flags_or(ep.tx_flags);
-    let peer = port.av.ok_or(FI_ENOAV)?.peer(r.peer, port.peers)?;
+    let peer = match r.far {
+        Some(peer) => peer,
+        None => port.av.ok_or(FI_ENOAV)?.peer(r.peer, port.peers)?,
+    };
     let to = *port.peers.addr(peer).ok_or(FI_EINVAL)?;
     if !port.qp.room() {
         return Err(FI_EAGAIN);
@@ -126,7 +115,7 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     let own = if r.write { ep.rdma_write } else { ep.rdma_read };
     let native = own && able && port.qp.takes(&mem) || ep.kind == Kind::Direct;
     let report = r.common.reports(&r.data, ep.tx, flags);
-    if native {
+    if native && r.far.is_none() {
         match near::rma(&mut port, peer, r, report) {
             Sent::Done => return Ok(()),
             Sent::Busy => return Err(FI_EAGAIN),

@@ -208,7 +208,7 @@ pub fn fire(s: &mut State) {
     {
         let t = s.triggers.remove(at);
         match t.work.start(s, t.ep) {
-            Ok(()) => {}
+            Ok(()) => ops::stir(s, t.ep),
             Err(FI_EAGAIN) => {
                 if let Some(e) = s.eps.get_mut(t.ep) {
                     e.fenced.push_back(t.work);

@@ -64,7 +64,7 @@ pub struct Accesses {
 }
 
 impl Accesses {
-    /// 0 when [`pump`] has nothing to do.
+    /// 0 when nothing waits for a poll.
     #[inline(always)]
     pub fn load(&self) -> usize {
         self.turn.len() | self.together.load()
@@ -75,15 +75,15 @@ impl Accesses {
         self.together.owes_to(peer)
     }
 
-    /// Something has been begun: what is to be done from here waits for the next poll.
-    pub fn begin(&mut self) {
-        self.together.begin();
+    /// What is to be done from here waits for the next poll from now on, for one is under way in a ring.
+    pub fn gather(&mut self) {
+        self.together.gather();
     }
 
-    /// Whether it has.
+    /// Whether it does.
     #[inline(always)]
-    pub fn begun(&self) -> bool {
-        self.together.begun()
+    pub fn gathers(&self) -> bool {
+        self.together.gathers()
     }
 
     /// What has to be done by the adapter after all.

@@ -1,7 +1,7 @@
 //! Reads and writes that are done from here, in the peer's memory: several by one call of the system, which beside its
 //! bytes takes as long as some KiB.
 //!
-//! The first is done at once. While the application posts others without polling in between they wait for each other: until there are as many
+//! The first is done at once, or by the target if it is short. While the application posts others without polling in between they wait for each other: until there are as many
 //! as one call takes, or until it polls ([`super::collect`]), which it has to for their completions.
 
 use super::SHORT;
@@ -37,8 +37,8 @@ pub struct Together {
     key: u64,
     waiting: Vec<Wait>,
     bytes: usize,
-    /// One was begun since the last poll, and bytes that were copied.
-    begun: bool,
+    /// The application has posted one since its last poll: those that follow wait. Bytes that were copied since then.
+    gathers: bool,
     copied: usize,
     refused: Vec<Refused>,
 }
@@ -47,7 +47,7 @@ impl Together {
     /// 0 when there is nothing to do for a poll.
     #[inline(always)]
     pub fn load(&self) -> usize {
-        self.waiting.len() | self.refused.len() | usize::from(self.begun)
+        self.waiting.len() | self.refused.len() | usize::from(self.gathers)
     }
 
     /// What is to be done by the adapter.
@@ -57,18 +57,19 @@ impl Together {
 
     /// Whether some wait that are for this peer.
     pub fn owes_to(&self, peer: PeerId) -> bool {
-        self.to == peer && !self.waiting.is_empty()
+        let refused = self.refused.iter().any(|r| r.to == peer);
+        refused || self.to == peer && !self.waiting.is_empty()
     }
 
-    /// What is posted from now on waits until the next poll.
-    pub fn begin(&mut self) {
-        self.begun = true;
+    /// Those that come from now on wait for the next poll.
+    pub fn gather(&mut self) {
+        self.gathers = true;
     }
 
-    /// Whether it does.
+    /// Whether they do.
     #[inline(always)]
-    pub fn begun(&self) -> bool {
-        self.begun
+    pub fn gathers(&self) -> bool {
+        self.gathers
     }
 
     /// Whether one more joins them.
@@ -95,18 +96,18 @@ impl Together {
         (self.to, self.key, self.write) = (to, key, write);
         self.bytes += len;
         self.waiting.push(w);
-        // It makes no difference to the others whether they wait for one like it.
-        if !self.begun || !self.takes(to, (key, write), len) {
+        // Another like it would find no room.
+        if !self.gathers || !self.takes(to, (key, write), len) {
             self.carry(&mut c);
         }
-        self.begun = true;
+        self.gathers = true;
         self.copied >= MOST_BYTES
     }
 
     /// A poll: does those that wait.
     pub fn poll(&mut self, mut c: Carrier) {
         self.carry(&mut c);
-        (self.begun, self.copied) = (false, 0);
+        (self.gathers, self.copied) = (false, 0);
     }
 
     /// Does them.
@@ -135,9 +136,6 @@ impl Together {
                 Ok(_) => Status::Ok,
                 Err(Denied::Status(s)) => s,
                 Err(Denied::Elsewhere) => {
-                    if c.near.permits(to, (key, addr), wait.mem.len(), write) {
-                        c.near.shun(to);
-                    }
                     self.refused.push(Refused {
                         to,
                         key,

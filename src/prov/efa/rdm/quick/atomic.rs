@@ -52,7 +52,8 @@ pub fn atomic(s: &mut State, id: u32, p: &PlainAtomic) -> Option<Result<()>> {
         return None;
     }
     let peer = s.avs.get(lane.av)?.known(p.peer)?;
-    let near = &mut ep.live.as_mut()?.hub.as_mut()?.outbox;
+    let live = ep.live.as_mut()?;
+    let near = &mut live.hub.as_mut()?.outbox;
     let mut data = [0; 2 * MOST];
     let operands = match p.op {
         FI_ATOMIC_READ => 0,
@@ -87,7 +88,7 @@ pub fn atomic(s: &mut State, id: u32, p: &PlainAtomic) -> Option<Result<()>> {
     match sent {
         Sent::Elsewhere => return None,
         Sent::Busy => return Some(Err(FI_EAGAIN)),
-        Sent::Done => {}
+        Sent::Done => live.stir(),
     }
     if told {
         let counter = ep.cntrs.get(cntr_index(flags)).copied().flatten();

@@ -69,8 +69,9 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
     let accesses = &mut live.nearby.accesses;
     let [reads, writes] = access::TOGETHER;
     let long = len >= if p.write { writes } else { reads };
-    if long && s.auto.is_none() && (near.owes() || accesses.begun()) {
+    if long && (near.owes() || accesses.gathers()) {
         if let Some(due) = together(near, accesses, peer, p, note) {
+            live.stir();
             if due {
                 progress(s, id);
             }
@@ -84,6 +85,7 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
         Sent::Busy => return Some(Err(FI_EAGAIN)),
         Sent::Done => {}
     }
+    live.stir();
     if a.silent {
         // Two that only write would fill each other's rings.
         live.unpolled += 1;
@@ -112,7 +114,7 @@ fn together(
     if !plain || !near.permits(peer, at, note.len, p.write) || near.counts(peer) {
         return None;
     }
-    accesses.begin();
+    accesses.gather();
     let wait = Wait {
         mem: p.mem,
         addr: p.addr,

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * One thread sleeps in fi_cq_sread(3), another posts reads, writes and messages and makes no other call: the first hears of each. What ends without
+ * anybody's signal, as what the target does in a ring or a copy by the system, is looked after by the sleeper. First the target polls, then it
+ * does nothing.
+ */
+#include "two.h"
+#include <pthread.h>
+#include <sys/syscall.h>
+
+#define MOST 65536
+#define LIMIT_S 30
+
+static const size_t lengths[] = { 8, 4096, 16384, MOST };
+
+static int target(int fd)
+{
+	struct hello me = open_all(2 * MOST), other;
+	struct fi_cq_data_entry e;
+	char c = 0;
+
+	meet(fd, &me, &other);
+	/* Until the word to sleep, and then until the last. */
+	while (recv(fd, &c, 1, MSG_DONTWAIT) != 1)
+		fi_cq_read(cq, &e, 1);
+	return read(fd, &c, 1) == 1 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+static pid_t sleeps;
+
+static void *sleeper(void *result)
+{
+	struct fi_cq_data_entry e;
+
+	__atomic_store_n(&sleeps, (pid_t) syscall(SYS_gettid), __ATOMIC_RELEASE);
+	*(ssize_t *) result = fi_cq_sread(cq, &e, 1, NULL, -1);
+	return NULL;
+}
+
+/* Returns when the thread has gone to sleep. */
+static void until_asleep(void)
+{
+	char path[64], state = 0;
+	pid_t tid;
+
+	while (!(tid = __atomic_load_n(&sleeps, __ATOMIC_ACQUIRE)))
+		;
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
+	while (state != 'S') {
+		FILE *f = fopen(path, "r");
+
+		if (!f || fscanf(f, "%*d %*s %c", &state) != 1) {
+			printf("it did not sleep\n");
+			exit(EXIT_FAILURE);
+		}
+		fclose(f);
+	}
+}
+
+/* Posts one while a thread sleeps, which has to hear of it. */
+static void hear(fi_addr_t to, const struct hello *other, int what, size_t len)
+{
+	static const char *const names[] = { "write", "read", "message" };
+	ssize_t result = 0, r;
+	pthread_t thread;
+	struct timespec until;
+
+	__atomic_store_n(&sleeps, 0, __ATOMIC_RELEASE);
+	if (pthread_create(&thread, NULL, sleeper, &result))
+		exit(EXIT_FAILURE);
+	until_asleep();
+	do {
+		r = what == 0 ? fi_write(ep, buf, len, NULL, to, other->at, other->key, NULL)
+		  : what == 1 ? fi_read(ep, buf, len, NULL, to, other->at, other->key, NULL)
+			      : fi_send(ep, buf, len, NULL, to, NULL);
+	} while (r == -FI_EAGAIN);
+	DO(r);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += LIMIT_S;
+	if (pthread_timedjoin_np(thread, NULL, &until) || result != 1) {
+		printf("a %s of %zu bytes: whoever sleeps has not heard of it (%zd)\n", names[what], len, result);
+		exit(EXIT_FAILURE);
+	}
+}
+
+int main(void)
+{
+	int fd, status;
+	struct hello me, other;
+	struct fi_cq_data_entry e;
+	unsigned heard = 0;
+	pid_t child;
+
+	waits = FI_WAIT_UNSPEC;
+	child = beside(target, &fd);
+	me = open_all(2 * MOST);
+	fi_addr_t to = meet(fd, &me, &other);
+
+	/* The first of all makes acquaintance. */
+	DO(fi_write(ep, buf, 8, NULL, to, other.at, other.key, NULL));
+	DO(fi_cq_sread(cq, &e, 1, NULL, -1));
+	for (int polls = 1; polls >= 0; polls--) {
+		for (int round = 0; round < 20; round++)
+			for (int what = 0; what < 2; what++)
+				for (unsigned i = 0; i < sizeof(lengths) / sizeof(*lengths); i++, heard++)
+					hear(to, &other, what, lengths[i]);
+		for (int i = 0; polls && i < 20; i++, heard++)
+			hear(to, &other, 2, 8);
+		if (write(fd, "", 1) != 1)
+			return EXIT_FAILURE;
+	}
+	waitpid(child, &status, 0);
+	printf("%u heard of\n", heard);
+	close_all();
+	return status == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
