@@ -91,24 +91,18 @@ static int receiver(int fd)
 		post(&places[posted], posted);
 	}
 	while (got < MESSAGES) {
-		ssize_t r = fi_cq_read(cq, &e, 1);
+		struct fi_cq_err_entry end;
 
-		struct fi_cq_err_entry err = { 0 };
-
-		if (r == -FI_EAGAIN)
+		if (!took(&end))
 			continue;
-		if (r == -FI_EAVAIL)
-			DO(fi_cq_readerr(cq, &err, 0));
-		else
-			DO(r);
-		struct place *p = r < 0 ? err.op_context : e.op_context;
+		struct place *p = end.op_context;
 		size_t len = length(p->n), kept = len < room(p->n) ? len : room(p->n);
 
 		fill(expected, p->n, len);
-		if (err.err != (kept < len ? FI_ETRUNC : 0) || (r < 0 ? err.len : e.len) != kept ||
+		if (end.err != (kept < len ? FI_ETRUNC : 0) || end.len != kept ||
 		    memcmp(expected, p->at, kept)) {
 			printf("message %u of %zu bytes, for %zu: %s, or not its bytes\n", p->n, len, room(p->n),
-			       fi_strerror(err.err));
+			       fi_strerror(end.err));
 			exit(EXIT_FAILURE);
 		}
 		got++;

@@ -122,25 +122,19 @@ static unsigned under_way;
 /* Takes a completion, if there is one: they come in any order. */
 static void end_one(void)
 {
-	struct fi_cq_data_entry e;
-	struct fi_cq_err_entry err = { 0 };
-	ssize_t r = fi_cq_read(cq, &e, 1);
+	struct fi_cq_err_entry end;
 
-	if (r == -FI_EAGAIN)
+	if (!took(&end))
 		return;
-	if (r == -FI_EAVAIL)
-		DO(fi_cq_readerr(cq, &err, 0));
-	else
-		DO(r);
-	struct op *o = r < 0 ? err.op_context : e.op_context;
+	struct op *o = end.op_context;
 
-	if (!o && err.err) {
-		printf("at a fence: %s\n", fi_strerror(err.err));
+	if (!o && end.err) {
+		printf("at a fence: %s\n", fi_strerror(end.err));
 		exit(EXIT_FAILURE);
 	}
-	if (o && (o->ended++ || o->bad != (err.err != 0))) {
+	if (o && (o->ended++ || o->bad != (end.err != 0))) {
 		printf("a %s of %zu bytes at %zu, %s, ended with %s\n", o->write ? "write" : "read", o->len, o->at,
-		       o->bad ? "not permitted" : "permitted", fi_strerror(err.err));
+		       o->bad ? "not permitted" : "permitted", fi_strerror(end.err));
 		exit(EXIT_FAILURE);
 	}
 	under_way--;

@@ -98,6 +98,25 @@ static pid_t beside(int (*run)(int fd), int *fd)
 	return child;
 }
 
+/* Takes the next end of an operation from the queue, if there is one, good (`err` is 0) or bad. */
+static inline int took(struct fi_cq_err_entry *end)
+{
+	struct fi_cq_data_entry e;
+	ssize_t r = fi_cq_read(cq, &e, 1);
+
+	memset(end, 0, sizeof(*end));
+	if (r == -FI_EAGAIN)
+		return 0;
+	if (r == -FI_EAVAIL) {
+		DO(fi_cq_readerr(cq, end, 0));
+		return 1;
+	}
+	DO(r);
+	end->op_context = e.op_context;
+	end->len = e.len;
+	return 1;
+}
+
 /* Closes what open_all() has opened. */
 static inline void close_all(void)
 {

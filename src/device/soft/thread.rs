@@ -27,8 +27,9 @@ pub struct Shared {
     polls: AtomicU32,
     /// The thread drives the engine: the socket is in its epoll set.
     owned: AtomicBool,
-    /// The application waits on `event_fd`, which was signalled.
+    /// The application waits on `event_fd`.
     armed: AtomicBool,
+    /// It was signalled, and no poll has taken that back.
     signalled: AtomicBool,
     socket: i32,
     event_fd: i32,

@@ -93,12 +93,18 @@ impl Accesses {
 
     /// One that is to be done from here, which the peer permits. Whether it is time to look at what has come.
     pub fn join(&mut self, near: &mut Outbox, to: PeerId, at: (u64, bool), w: Wait) -> bool {
+        let (together, c) = self.carrier(near);
+        together.join(c, to, at, w)
+    }
+
+    /// Those that are done from here, and what doing them takes.
+    fn carrier<'a>(&'a mut self, near: &'a mut Outbox) -> (&'a mut Together, Carrier<'a>) {
         let c = Carrier {
             near,
             pace: &mut self.pace,
             ended: &mut self.ended,
         };
-        self.together.join(c, to, at, w)
+        (&mut self.together, c)
     }
 
     /// The one in pieces whose operation is `ctx` has ended.
@@ -342,11 +348,8 @@ fn atomic_word(dt: fi_datatype, op: fi_op, kind: AtomicKind, bytes: usize) -> u6
 #[inline]
 pub fn collect(near: &mut Outbox, a: &mut Accesses) {
     if a.together.load() > 0 {
-        a.together.poll(Carrier {
-            near,
-            pace: &mut a.pace,
-            ended: &mut a.ended,
-        });
+        let (together, c) = a.carrier(near);
+        together.poll(c);
     }
     if !near.owes() {
         return;
