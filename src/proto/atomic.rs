@@ -5,7 +5,7 @@
 //! used it.
 
 use super::endpoint::Endpoint;
-use super::send::Tx;
+use super::send::{Answer, Tx};
 use super::{Load, PeerId, Port, Token};
 use crate::core::Result;
 use crate::types::*;
@@ -45,9 +45,13 @@ impl Endpoint {
         }
         let opt = self.opt(a.peer, None);
         let mut tx = Tx::new(a.ctx, a.peer, 0);
-        tx.awaited = a.kind != AtomicKind::Write { receipt: false };
-        tx.expecting = tx.awaited;
-        let awaited = tx.awaited;
+        tx.awaits = match a.kind {
+            AtomicKind::Write { receipt: false } => Answer::None,
+            AtomicKind::Write { receipt: true } => Answer::Receipt,
+            AtomicKind::Fetch | AtomicKind::Compare => Answer::Former(a.to.total().unwrap_or(0)),
+        };
+        let awaited = tx.awaits != Answer::None;
+        tx.expecting = awaited;
         let id = self.txs.insert(tx);
         let rta = Rta {
             msg_id: self.peers.get(a.peer).next_msg_id,
@@ -117,7 +121,7 @@ impl Endpoint {
         self.former = former;
     }
 
-    /// The former values of an atomic of ours.
+    /// The former values of an atomic of ours: exactly as many bytes as it fetches.
     pub(super) fn atomic_answer(
         &mut self,
         from: PeerId,
@@ -125,9 +129,11 @@ impl Endpoint {
         data: &[u8],
         port: &mut impl Port,
     ) {
-        if let Some(t) = self.txs.get(id).filter(|t| t.peer == from && t.awaited) {
+        let answer = Answer::Former(data.len() as u64);
+        let awaits = |t: &&Tx| t.peer == from && t.awaits == answer;
+        if let Some(t) = self.txs.get(id).filter(awaits) {
             port.store(t.ctx, 0, data);
-            self.answered(from, id, port);
+            self.answered(from, id, answer, port);
         }
     }
 }

@@ -5,14 +5,17 @@
 
 use super::choose::{Counts, Policy};
 use super::peer::{Parts, Peer, Turn};
-use super::recv::Rx;
+use super::recv::{Rx, RxKind, PROTOCOL_VIOLATION};
 use super::recvq::RecvQueue;
-use super::send::Tx;
+use super::send::{Answer, Tx};
 use super::{Failure, Load, PeerId, Port, Token};
 use crate::core::slab::Slab;
 use crate::types::*;
 use crate::wire::{extra, Handshake, Opt, Repr, RtmKind, HEADER_MAX, RAW_ADDR_LEN, REF_SKIP};
 use std::collections::VecDeque;
+
+/// Reads and writes of one peer that are served at once; honest peers have fewer under way.
+const SERVING_MAX: usize = 1 << 14;
 
 /// What an endpoint is.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +33,8 @@ pub struct Config {
     pub features: u64,
     pub host_id: Option<u64>,
     pub policy: Policy,
+    /// Bytes kept of one peer's messages that arrive before their turn.
+    pub early_max: usize,
 }
 
 /// Peers by their number.
@@ -40,6 +45,13 @@ pub(super) struct PeerTable {
 }
 
 impl PeerTable {
+    /// Forgets a peer.
+    pub fn remove(&mut self, id: PeerId) {
+        if let Some(p) = self.at.get_mut(id as usize) {
+            *p = None;
+        }
+    }
+
     /// A peer, made on first use.
     #[inline]
     pub fn get(&mut self, id: PeerId) -> &mut Peer {
@@ -107,6 +119,17 @@ impl Endpoint {
         self.rxs.len()
     }
 
+    /// Bytes kept of a peer's messages that arrived before their turn.
+    pub fn early_bytes(&mut self, peer: PeerId) -> usize {
+        self.peers.get(peer).early_bytes()
+    }
+
+    /// Whether a message that has its receive waits for further requests.
+    pub fn awaits_parts(&self) -> bool {
+        let several = |k: &RxKind| matches!(k, RxKind::Message { several: true, .. });
+        self.rxs.iter().any(|(_, r)| several(&r.kind))
+    }
+
     /// How often each subprotocol was used.
     pub fn counts(&self) -> Counts {
         self.counts
@@ -136,28 +159,35 @@ impl Endpoint {
         let Some((repr, payload)) = Repr::parse(bytes) else {
             return;
         };
+        if self.peers.get(from).banned {
+            return;
+        }
         self.greet(from, port);
+        let most = self.cfg.early_max;
         match repr {
             Repr::Rtm(r) if r.after_nack => self.instead_of_read(from, &r, port),
             Repr::Rtm(r) => {
                 let several = matches!(r.kind, RtmKind::Medium { .. } | RtmKind::RuntRead { .. });
-                match self.peers.get(from).turn(r.msg_id, several, bytes) {
+                match self.peers.get(from).turn(r.msg_id, several, bytes, most) {
                     Turn::Now => {
                         self.request(from, &r, payload, rq, port);
                         self.requests_in_turn(from, rq, port);
                     }
                     Turn::Part => self.part(from, &r, payload, bytes, rq, port),
                     Turn::Early | Turn::Never => {}
+                    Turn::Excess => self.ban(from, rq, port),
                 }
             }
-            Repr::Rta(r) => {
-                if self.peers.get(from).turn(r.msg_id, false, bytes) == Turn::Now {
+            Repr::Rta(r) => match self.peers.get(from).turn(r.msg_id, false, bytes, most) {
+                Turn::Now => {
                     self.atomic_request(from, &r, payload, port);
                     self.requests_in_turn(from, rq, port);
                 }
-            }
+                Turn::Excess => self.ban(from, rq, port),
+                Turn::Early | Turn::Part | Turn::Never => {}
+            },
             Repr::Rtw(r) => self.write_request(from, &r, payload, rq, port),
-            Repr::Rtr(r) => self.read_request(from, &r, port),
+            Repr::Rtr(r) => self.read_request(from, &r, rq, port),
             Repr::Cts {
                 send_id,
                 recv_id,
@@ -183,9 +213,8 @@ impl Endpoint {
                 let data = payload.get(..n.min(payload.len())).unwrap_or(&[]);
                 self.atomic_answer(from, recv_id, data, port);
             }
-            Repr::Eor { send_id, .. } | Repr::Receipt { tx_id: send_id, .. } => {
-                self.answered(from, send_id, port)
-            }
+            Repr::Eor { send_id, .. } => self.answered(from, send_id, Answer::EndOfRead, port),
+            Repr::Receipt { tx_id, .. } => self.answered(from, tx_id, Answer::Receipt, port),
             Repr::ReadNack { send_id, .. } => self.not_read(from, send_id, port),
             Repr::PeerError { op_id, kind, errno } => {
                 self.peer_error(from, op_id, kind, errno, rq, port)
@@ -256,7 +285,10 @@ impl Endpoint {
             status: u8::try_from(errno).unwrap_or(u8::MAX),
         };
         if kind == REF_SKIP {
-            self.peers.get(from).skip(op_id);
+            let most = self.cfg.early_max;
+            if !self.peers.get(from).skip(op_id, most) {
+                return self.ban(from, rq, port);
+            }
             return self.requests_in_turn(from, rq, port);
         }
         if kind != crate::wire::REF_OPERATION {
@@ -291,6 +323,9 @@ impl Endpoint {
             };
             if !port.room() || !port.send(peer, &head, Load::None, Token::Control) {
                 self.deferred.push_back((peer, head));
+            } else {
+                let p = self.peers.get(peer);
+                p.deferred = p.deferred.saturating_sub(head.len());
             }
         }
         if !self.unanswered.is_empty() {
@@ -311,8 +346,49 @@ impl Endpoint {
     /// Sends a whole packet that nobody waits for, or keeps it until there is room.
     pub(super) fn control(&mut self, to: PeerId, packet: &[u8], port: &mut impl Port) {
         if !port.room() || !port.send(to, packet, Load::None, Token::Control) {
-            self.deferred.push_back((to, packet.to_vec()));
+            self.defer(to, packet.to_vec());
         }
+    }
+
+    /// Keeps a packet until there is room. Who lets answers pile up takes none: a peer that awaits
+    /// one of those dropped hears that it has exceeded its budget with its next packet.
+    fn defer(&mut self, to: PeerId, packet: Vec<u8>) {
+        let most = self.cfg.early_max;
+        let p = self.peers.get(to);
+        if p.deferred + packet.len() > most {
+            p.overcharged = true;
+            return;
+        }
+        p.deferred += packet.len();
+        self.deferred.push_back((to, packet));
+    }
+
+    /// Whether the peer has used up its budget: it is given up then.
+    pub(super) fn overcharged(
+        &mut self,
+        from: PeerId,
+        rq: &mut RecvQueue,
+        port: &mut impl Port,
+    ) -> bool {
+        let p = self.peers.get(from);
+        let over = p.overcharged || p.serving >= SERVING_MAX;
+        if over {
+            self.ban(from, rq, port);
+        }
+        over
+    }
+
+    /// A peer has exceeded its budget: nothing more is taken from it.
+    #[cold]
+    fn ban(&mut self, peer: PeerId, rq: &mut RecvQueue, port: &mut impl Port) {
+        crate::warn_log!(
+            FI_LOG_EP_DATA,
+            "peer {peer} has sent more out of turn than is kept of one peer (FI_EFA_UNEXPECTED_SIZE \
+             {}): it is given up",
+            self.cfg.early_max
+        );
+        self.peer_down(peer, PROTOCOL_VIOLATION, rq, port);
+        self.peers.get(peer).banned = true;
     }
 
     /// As [`Endpoint::control`], with a payload of ours behind the header.
@@ -323,7 +399,7 @@ impl Endpoint {
         if !port.room() || !port.send(to, head, Load::Bytes(data), Token::Control) {
             let mut whole = head.to_vec();
             whole.extend_from_slice(data);
-            self.deferred.push_back((to, whole));
+            self.defer(to, whole);
         }
     }
 
@@ -358,6 +434,13 @@ impl Endpoint {
             self.fail_rx(id, failure, rq, port);
         }
         rq.forget_incomplete(self.cfg.id, peer);
-        self.peers.get(peer).parts.clear();
+        let p = self.peers.get(peer);
+        p.drop_kept(|len| rq.remove_part(len));
+    }
+
+    /// The session with a peer is over: message numbers begin anew with the next one. To be called
+    /// after [`Endpoint::peer_down`].
+    pub fn forget_peer(&mut self, peer: PeerId) {
+        self.peers.remove(peer);
     }
 }

@@ -18,6 +18,8 @@ pub mod choose;
 pub mod coll;
 mod eager;
 mod endpoint;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod hostile;
 pub mod matching;
 mod peer;
 mod recv;

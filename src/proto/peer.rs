@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 /// Messages may arrive at most so far ahead of the one that is due.
 const AHEAD_MAX: u32 = 1 << 20;
+/// What a kept packet, or the note that none will come, takes beside its bytes.
+const OVERHEAD: usize = 128;
 
 type Packet = Box<[u8]>;
 
@@ -30,6 +32,16 @@ pub struct Peer {
     /// Number of the message that is due from this peer.
     due: u32,
     early: HashMap<u32, Vec<Packet>>,
+    /// Bytes of `early`, with what the table itself takes.
+    early_bytes: usize,
+    /// Bytes of packets for this peer that found no room.
+    pub deferred: usize,
+    /// Reads and writes of this peer that are being served.
+    pub serving: usize,
+    /// An answer for it had to be dropped.
+    pub overcharged: bool,
+    /// It has exceeded its budget: whatever else it sends is dropped.
+    pub banned: bool,
 }
 
 /// When a message's turn is.
@@ -40,6 +52,8 @@ pub enum Turn {
     Early,
     /// A further packet of a message that has begun.
     Part,
+    /// More arrives before its turn than may be kept of one peer.
+    Excess,
     /// A number that was there before, or is beyond reason.
     Never,
 }
@@ -52,18 +66,23 @@ impl Peer {
         id
     }
 
-    /// Whose turn a message is; an early one is copied and kept. `several` says that the message
-    /// may have further requests of this number.
-    pub fn turn(&mut self, msg_id: u32, several: bool, packet: &[u8]) -> Turn {
+    /// Whose turn a message is; an early one is copied and kept, up to `most` bytes in all. `several`
+    /// says that the message may have further requests of this number.
+    pub fn turn(&mut self, msg_id: u32, several: bool, packet: &[u8], most: usize) -> Turn {
         match msg_id.wrapping_sub(self.due) {
             0 => {
                 self.due = self.due.wrapping_add(1);
                 Turn::Now
             }
             d if d <= AHEAD_MAX => {
+                let bytes = packet.len() + OVERHEAD;
+                if self.early_bytes + bytes > most {
+                    return Turn::Excess;
+                }
                 let kept = self.early.entry(msg_id).or_default();
                 if kept.is_empty() || several {
                     kept.push(packet.into());
+                    self.early_bytes += bytes;
                 }
                 Turn::Early
             }
@@ -90,19 +109,48 @@ impl Peer {
             return None;
         }
         let p = self.early.remove(&self.due)?;
+        let bytes: usize = p.iter().map(|b| b.len() + OVERHEAD).sum();
+        self.early_bytes = self.early_bytes.saturating_sub(bytes.max(OVERHEAD));
         self.due = self.due.wrapping_add(1);
         Some(p)
     }
 
-    /// Message `msg_id` will never arrive.
-    pub fn skip(&mut self, msg_id: u32) {
+    /// Bytes kept of messages that arrived before their turn.
+    pub fn early_bytes(&self) -> usize {
+        self.early_bytes
+    }
+
+    /// Message `msg_id` will never arrive. `false` when that cannot be kept in mind, as with
+    /// [`Turn::Excess`].
+    pub fn skip(&mut self, msg_id: u32, most: usize) -> bool {
         match msg_id.wrapping_sub(self.due) {
             0 => self.due = self.due.wrapping_add(1),
             d if d <= AHEAD_MAX => {
-                self.early.insert(msg_id, Vec::new());
+                if self.early_bytes + OVERHEAD > most {
+                    return false;
+                }
+                if let Some(old) = self.early.insert(msg_id, Vec::new()) {
+                    let bytes: usize = old.iter().map(|b| b.len() + OVERHEAD).sum();
+                    self.early_bytes = self.early_bytes.saturating_sub(bytes.max(OVERHEAD));
+                }
+                self.early_bytes += OVERHEAD;
             }
             _ => {}
         }
+        true
+    }
+
+    /// Forgets what was kept for the peer's messages; `each` gets the length of every further packet
+    /// of a message that waits for its receive.
+    pub fn drop_kept(&mut self, mut each: impl FnMut(usize)) {
+        for parts in core::mem::take(&mut self.parts).into_values() {
+            if let Parts::Waiting(list) = parts {
+                list.iter().for_each(|p| each(p.len()));
+            }
+        }
+        self.early = HashMap::new();
+        self.early_bytes = 0;
+        self.deferred = 0;
     }
 }
 
@@ -116,21 +164,21 @@ mod tests {
             due: u32::MAX,
             ..Peer::default()
         };
-        assert_eq!(p.turn(0, false, b"b"), Turn::Early);
-        assert_eq!(p.turn(1, false, b"c"), Turn::Early);
-        assert_eq!(p.turn(2, true, b"d1"), Turn::Early);
-        assert_eq!(p.turn(2, true, b"d2"), Turn::Early);
+        assert_eq!(p.turn(0, false, b"b", 4096), Turn::Early);
+        assert_eq!(p.turn(1, false, b"c", 4096), Turn::Early);
+        assert_eq!(p.turn(2, true, b"d1", 4096), Turn::Early);
+        assert_eq!(p.turn(2, true, b"d2", 4096), Turn::Early);
         assert_eq!(p.next_early(), None);
-        assert_eq!(p.turn(u32::MAX, false, b"a"), Turn::Now);
+        assert_eq!(p.turn(u32::MAX, false, b"a", 4096), Turn::Now);
         let mut next = || p.next_early().map(|v| v.concat());
         assert_eq!(next().as_deref(), Some(&b"b"[..]));
         assert_eq!(next().as_deref(), Some(&b"c"[..]));
         assert_eq!(next().as_deref(), Some(&b"d1d2"[..]));
-        assert_eq!(p.turn(1, false, b"c"), Turn::Never);
-        p.skip(4);
-        p.skip(3);
+        assert_eq!(p.turn(1, false, b"c", 4096), Turn::Never);
+        assert!(p.skip(4, 4096));
+        assert!(p.skip(3, 4096));
         assert_eq!(p.next_early(), Some(Vec::new()));
-        assert_eq!(p.turn(5, false, b"e"), Turn::Now);
+        assert_eq!(p.turn(5, false, b"e", 4096), Turn::Now);
         assert!(p.early.is_empty());
     }
 }

@@ -70,6 +70,13 @@ pub(super) struct Rx {
     pub failed: Option<Failure>,
 }
 
+/// The sender of a message, write or answer has given less memory or other numbers than its length
+/// needs, or sends more state than its budget allows.
+pub(super) const PROTOCOL_VIOLATION: Failure = Failure {
+    errno: FI_ECONNABORTED,
+    status: 8,
+};
+
 impl Rx {
     pub fn new(kind: RxKind, ctx: u32, from: PeerId, total: u64) -> Rx {
         Rx {
@@ -89,12 +96,17 @@ impl Rx {
         }
     }
 
-    /// Stores bytes of the transfer, as far as there is room, and returns how many there were of it.
-    pub fn put(&self, off: u64, bytes: &[u8], port: &mut impl Port) -> u64 {
+    /// Stores bytes that came in a packet, as far as there is room, and counts them. Of a transfer
+    /// that is read only the bytes sent ahead come in packets: others are dropped, for the adapter
+    /// writes there. Returns how many were counted.
+    pub fn put(&mut self, off: u64, bytes: &[u8], port: &mut impl Port) -> u64 {
         let len = bytes.len() as u64;
-        if off.checked_add(len).is_none_or(|end| end > self.total) {
+        let limit = self.reading.as_ref().map_or(self.total, |r| r.runt);
+        let limit = limit.min(self.total);
+        if off.checked_add(len).is_none_or(|end| end > limit) {
             return 0;
         }
+        self.got = self.got.saturating_add(len).min(self.total);
         let room = match self.kind {
             RxKind::Message { place, .. } => place.room.saturating_sub(off).min(len),
             RxKind::Write { .. } | RxKind::Read => len,
@@ -104,6 +116,12 @@ impl Rx {
             port.store(self.ctx, self.base + off, fits);
         }
         len
+    }
+
+    /// Whether all bytes are here and the adapter writes no more of them.
+    pub fn complete(&self) -> bool {
+        let read = |r: &Reading| r.under_way == 0 && r.at >= r.end;
+        self.got >= self.total && self.reading.as_ref().is_none_or(read)
     }
 }
 
@@ -156,7 +174,10 @@ impl Endpoint {
         port: &mut impl Port,
     ) {
         let id = match self.peers.get(from).parts.get_mut(&rtm.msg_id) {
-            Some(Parts::Waiting(list)) => return list.push(packet.into()),
+            Some(Parts::Waiting(list)) => {
+                rq.add_part(packet.len());
+                return list.push(packet.into());
+            }
             Some(Parts::Rx(id)) => *id,
             None => return,
         };
@@ -206,7 +227,6 @@ impl Endpoint {
         rx.receipt = rtm.receipt;
         rx.tag = rtm.tag.unwrap_or(0);
         rx.cq_data = rtm.opt.cq_data;
-        rx.got = rx.put(offset, payload, port);
         match rtm.kind {
             RtmKind::LongRead {
                 send_id,
@@ -219,25 +239,30 @@ impl Endpoint {
                 runt,
                 ..
             } => self.read_in(&mut rx, send_id, memory, runt),
-            RtmKind::LongCts { send_id, .. } => {
-                rx.send_id = send_id;
-                rx.window = len.saturating_sub(rx.got);
-            }
+            RtmKind::LongCts { send_id, .. } => rx.send_id = send_id,
             RtmKind::Eager | RtmKind::Medium { .. } => {}
         }
-        if rx.got >= len {
+        rx.put(offset, payload, port);
+        if matches!(rtm.kind, RtmKind::LongCts { .. }) {
+            rx.window = len.saturating_sub(rx.got);
+        }
+        // Medium and runting read: the other requests come by their number.
+        let several = matches!(rtm.kind, RtmKind::Medium { .. } | RtmKind::RuntRead { .. });
+        let parts = &mut self.peers.get(from).parts;
+        let waiting = match parts.get_mut(&rtm.msg_id) {
+            Some(Parts::Waiting(list)) if several => Some(core::mem::take(list)),
+            _ => None,
+        };
+        for p in waiting.iter().flatten() {
+            rq.remove_part(p.len());
+        }
+        if rx.complete() {
+            if waiting.is_some() {
+                parts.remove(&rtm.msg_id);
+            }
             self.end_rx(rx, rq, port);
             return;
         }
-        // Medium and runting read: the other requests come by their number.
-        let waiting = match self.peers.get(from).parts.get_mut(&rtm.msg_id) {
-            Some(Parts::Waiting(list))
-                if matches!(rtm.kind, RtmKind::Medium { .. } | RtmKind::RuntRead { .. }) =>
-            {
-                Some(core::mem::take(list))
-            }
-            _ => None,
-        };
         if let RxKind::Message { several, .. } = &mut rx.kind {
             *several = waiting.is_some();
         }
@@ -271,10 +296,10 @@ impl Endpoint {
         let stop = end.min(room).max(skip.min(end));
         rx.send_id = send_id;
         // What has no room here is not read, and what the sender does not have cannot be.
-        rx.got += rx.total - stop;
+        rx.got = rx.total - stop;
         rx.reading = Some(Reading {
             from: memory,
-            runt: skip,
+            runt: skip.min(rx.total),
             start: skip.min(stop),
             at: skip.min(stop),
             end: stop,
@@ -303,7 +328,8 @@ impl Endpoint {
     fn read_one(&mut self, id: u32, port: &mut impl Port) -> ReadPost {
         let segment = self.cfg.policy.read_segment;
         while let Some(rx) = self.rxs.get_mut(id) {
-            let Some(r) = rx.reading.as_mut().filter(|r| r.at < r.end) else {
+            let wanted = |r: &&mut Reading| r.at < r.end && rx.failed.is_none();
+            let Some(r) = rx.reading.as_mut().filter(wanted) else {
                 break;
             };
             // The piece of the sender's memory that holds the next byte.
@@ -369,10 +395,10 @@ impl Endpoint {
             return;
         }
         if rx.failed.is_none() {
-            rx.got += r.end - r.start;
+            rx.got = rx.got.saturating_add(r.end - r.start).min(rx.total);
             r.start = r.end;
         }
-        if rx.failed.is_some() || rx.got >= rx.total {
+        if rx.failed.is_some() || rx.complete() {
             self.reading.retain(|r| *r != id);
             self.close_rx(id, rq, port);
         }
@@ -422,7 +448,9 @@ impl Endpoint {
         let (id, RtmKind::LongCts { send_id, .. }) = (*id, rtm.kind) else {
             return;
         };
-        let Some(rx) = self.rxs.get_mut(id).filter(|r| r.from == from) else {
+        // Only in answer to our READ_NACK: while a read is planned the bytes do not come in packets.
+        let refused = |r: &&mut Rx| r.from == from && r.reading.is_none();
+        let Some(rx) = self.rxs.get_mut(id).filter(refused) else {
             return;
         };
         rx.send_id = send_id;
@@ -462,14 +490,18 @@ impl Endpoint {
         rq: &mut RecvQueue,
         port: &mut impl Port,
     ) {
-        let Some(rx) = self.rxs.get_mut(recv_id).filter(|r| r.from == from) else {
+        // A transfer that has failed only waits for its reads.
+        let lives = |r: &&mut Rx| r.from == from && r.failed.is_none();
+        let Some(rx) = self.rxs.get_mut(recv_id).filter(lives) else {
             return;
         };
         let len = rx.put(off, bytes, port);
-        rx.got += len;
         rx.window = rx.window.saturating_sub(len);
-        if rx.got >= rx.total {
+        if rx.complete() {
+            self.reading.retain(|r| *r != recv_id);
             self.close_rx(recv_id, rq, port);
+        } else if len == 0 {
+            // Nothing has changed.
         } else if rx.reading.as_ref().is_some_and(|r| r.refused) {
             self.refuse_read(recv_id, port);
         } else if rx.window == 0 && matches!(rx.kind, RxKind::Read) {
@@ -480,9 +512,31 @@ impl Endpoint {
         }
     }
 
+    /// The regions that targets `is` accepts are in are closed: nothing more is read into them.
+    /// Returns the transfers whose reads are under way, for the caller to have the adapter end them;
+    /// each ends with [`Endpoint::read_done`].
+    pub fn close_targets(&mut self, is: impl Fn(u32) -> bool) -> Vec<u32> {
+        let target = |r: &Rx| matches!(r.kind, RxKind::Write { .. }) && is(r.ctx);
+        let mut under_way = Vec::new();
+        for id in self.rxs.select(target) {
+            let Some(rx) = self.rxs.get_mut(id) else {
+                continue;
+            };
+            if let Some(r) = &mut rx.reading {
+                rx.failed.get_or_insert(PROTOCOL_VIOLATION);
+                r.end = r.at;
+                if r.under_way > 0 {
+                    under_way.push(id);
+                }
+            }
+        }
+        under_way
+    }
+
     pub(super) fn close_rx(&mut self, id: u32, rq: &mut RecvQueue, port: &mut impl Port) {
         if let Some(rx) = self.rxs.remove(id) {
             port.expect(rx.from, false);
+            self.served(&rx);
             if let RxKind::Message {
                 msg_id,
                 several: true,
@@ -495,10 +549,19 @@ impl Endpoint {
         }
     }
 
+    /// A peer's write is no longer kept.
+    fn served(&mut self, rx: &Rx) {
+        if matches!(rx.kind, RxKind::Write { .. }) {
+            let p = self.peers.get(rx.from);
+            p.serving = p.serving.saturating_sub(1);
+        }
+    }
+
     /// Takes a transfer out that will begin again.
     fn drop_rx(&mut self, id: u32, port: &mut impl Port) {
         if let Some(rx) = self.rxs.remove(id) {
             port.expect(rx.from, false);
+            self.served(&rx);
             port.close_target(rx.ctx);
         }
     }
@@ -512,11 +575,12 @@ impl Endpoint {
     ) {
         if let Some(rx) = self.rxs.get_mut(id) {
             rx.failed.get_or_insert(failure);
+            self.reading.retain(|r| *r != id);
             // Reads under way still write: the memory is not ours to give back before they end.
-            if rx.reading.as_ref().is_some_and(|r| r.under_way > 0) {
+            if let Some(r) = rx.reading.as_mut().filter(|r| r.under_way > 0) {
+                r.end = r.at;
                 return;
             }
-            self.reading.retain(|r| *r != id);
             self.close_rx(id, rq, port);
         }
     }

@@ -15,6 +15,9 @@ use std::collections::HashMap;
 /// Stands for no operation: what is received for it is dropped.
 pub const NO_CTX: u32 = u32::MAX;
 
+/// What a kept packet takes beside its bytes.
+const PART_OVERHEAD: usize = 64;
+
 /// The bit of a tag that marks messages of collective operations, at endpoints that have them.
 pub const COLLECTIVE_TAG: u64 = 1 << 63;
 
@@ -428,6 +431,16 @@ impl RecvQueue {
     pub fn unexpected(&self) -> usize {
         let collective = self.collective.as_ref().map_or(0, |m| m.waiting());
         self.untagged.waiting() + self.tagged.waiting() + collective + self.claimed.len()
+    }
+
+    /// A further packet of a message without a receive is kept, of so many bytes.
+    pub(super) fn add_part(&mut self, len: usize) {
+        self.bytes += len + PART_OVERHEAD;
+    }
+
+    /// It is not kept any more.
+    pub(super) fn remove_part(&mut self, len: usize) {
+        self.bytes = self.bytes.saturating_sub(len + PART_OVERHEAD);
     }
 
     /// Memory that such messages take, bytes.

@@ -7,7 +7,7 @@
 use super::endpoint::Endpoint;
 use super::recv::{Rx, RxKind};
 use super::recvq::RecvQueue;
-use super::send::{body, Rest, Tx, DATA_WINDOW};
+use super::send::{body, Answer, Rest, Tx, DATA_WINDOW};
 use super::{Body, Failure, Load, PeerId, Port, Token};
 use crate::core::Result;
 use crate::types::*;
@@ -53,7 +53,7 @@ impl Endpoint {
         let opt = self.opt(a.peer, a.cq_data);
         let theirs = self.peers.get(a.peer).features.unwrap_or(0);
         let mut tx = Tx::new(a.ctx, a.peer, a.len);
-        (tx.cq_data, tx.receipt, tx.awaited) = (a.cq_data, true, true);
+        (tx.cq_data, tx.receipt, tx.awaits) = (a.cq_data, true, Answer::Receipt);
         let id = self.txs.insert(tx);
         let mut rtw = Rtw {
             opt,
@@ -105,6 +105,9 @@ impl Endpoint {
         self.counts.emulated_write += 1;
         if let Some(t) = self.txs.get_mut(id) {
             t.rest = rest;
+            if reads {
+                t.awaits = Answer::EndOfRead;
+            }
             t.sent = if reads { length } else { first };
             t.window = t.sent;
             t.expecting = true;
@@ -154,7 +157,7 @@ impl Endpoint {
         port: &mut impl Port,
     ) {
         // A packet without memory asks for nothing but our handshake, which is on its way.
-        if r.to.as_slice().is_empty() {
+        if r.to.as_slice().is_empty() || self.overcharged(from, rq, port) {
             return;
         }
         let (total, send_id) = match r.kind {
@@ -183,26 +186,22 @@ impl Endpoint {
         let cq_data = r.opt.cq_data;
         let mut rx = Rx::new(RxKind::Write { cq_data }, ctx, from, total);
         rx.receipt = r.receipt;
-        rx.got = rx.put(0, payload, port);
         match r.kind {
             RtwKind::LongRead {
                 send_id,
                 from: memory,
                 ..
-            } => {
-                rx.got = 0;
-                self.read_in(&mut rx, send_id, memory, 0);
-            }
-            RtwKind::LongCts { send_id, .. } => {
-                rx.send_id = send_id;
-                rx.window = total.saturating_sub(rx.got);
-            }
+            } => self.read_in(&mut rx, send_id, memory, 0),
+            RtwKind::LongCts { send_id, .. } => rx.send_id = send_id,
             RtwKind::Eager => {}
         }
-        if rx.got >= total {
+        rx.put(0, payload, port);
+        if rx.complete() {
             return self.end_rx(rx, rq, port);
         }
+        rx.window = total.saturating_sub(rx.got);
         let (window, send_id, reads) = (rx.window, rx.send_id, rx.reading.is_some());
+        self.peers.get(from).serving += 1;
         let id = self.rxs.insert(rx);
         port.expect(from, true);
         if reads {
@@ -214,7 +213,16 @@ impl Endpoint {
     }
 
     /// A peer reads our memory.
-    pub(super) fn read_request(&mut self, from: PeerId, r: &Rtr, port: &mut impl Port) {
+    pub(super) fn read_request(
+        &mut self,
+        from: PeerId,
+        r: &Rtr,
+        rq: &mut RecvQueue,
+        port: &mut impl Port,
+    ) {
+        if self.overcharged(from, rq, port) {
+            return;
+        }
         let fits = r.from.total().is_some_and(|n| n >= r.length);
         let target = if fits {
             port.open_target(&r.from, false)
@@ -230,6 +238,7 @@ impl Endpoint {
         tx.recv_id = r.recv_id;
         tx.packets = 0;
         tx.rest = Rest::Cleared;
+        self.peers.get(from).serving += 1;
         let id = self.txs.insert(tx);
         self.answer_read(id, r.window.map_or(r.length, u64::from), port);
     }

@@ -45,6 +45,17 @@ pub(super) enum Rest {
     ReadWrite { to: Iovs },
 }
 
+/// The packet of the peer that ends an operation. Any other packet ends nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The adapter's completion is enough.
+    None,
+    Receipt,
+    EndOfRead,
+    /// The former values of an atomic: so many bytes.
+    Former(u64),
+}
+
 #[derive(Debug)]
 pub(super) struct Tx {
     pub ctx: u32,
@@ -56,8 +67,8 @@ pub(super) struct Tx {
     pub recv_id: u32,
     /// Packets the adapter has not finished.
     pub packets: u32,
-    /// A receipt, an end of read or an answer is to come.
-    pub awaited: bool,
+    /// What is to come from the peer.
+    pub awaits: Answer,
     /// The port was told to expect the peer.
     pub expecting: bool,
     /// In the list of operations with data to send.
@@ -81,7 +92,7 @@ impl Tx {
             window: 0,
             recv_id: 0,
             packets: 1,
-            awaited: false,
+            awaits: Answer::None,
             expecting: false,
             ready: false,
             rest: Rest::None,
@@ -199,7 +210,11 @@ impl Endpoint {
             return Ok(());
         };
         t.rest = rest;
-        t.awaited = a.receipt || reads;
+        t.awaits = match (reads, a.receipt) {
+            (true, _) => Answer::EndOfRead,
+            (false, true) => Answer::Receipt,
+            (false, false) => Answer::None,
+        };
         (t.sent, t.window) = match way {
             Way::Medium => (first, length),
             Way::LongRead => (length, length),
@@ -212,7 +227,7 @@ impl Endpoint {
             t.ready = true;
             self.ready.push_back(id);
         }
-        if t.awaited || way == Way::LongCts {
+        if t.awaits != Answer::None || way == Way::LongCts {
             t.expecting = true;
             port.expect(a.peer, true);
         }
@@ -246,10 +261,17 @@ impl Endpoint {
         self.push_data(port);
     }
 
-    /// The peer has what it was to have.
-    pub(super) fn answered(&mut self, from: PeerId, send_id: u32, port: &mut impl Port) {
-        if let Some(t) = self.txs.get_mut(send_id).filter(|t| t.peer == from) {
-            t.awaited = false;
+    /// The peer has answered an operation that awaits this answer.
+    pub(super) fn answered(
+        &mut self,
+        from: PeerId,
+        send_id: u32,
+        answer: Answer,
+        port: &mut impl Port,
+    ) {
+        let awaits = |t: &&mut Tx| t.peer == from && t.awaits == answer;
+        if let Some(t) = self.txs.get_mut(send_id).filter(awaits) {
+            t.awaits = Answer::None;
             if matches!(t.rest, Rest::Read { .. } | Rest::ReadWrite { .. }) {
                 t.rest = Rest::None;
             }
@@ -259,7 +281,8 @@ impl Endpoint {
 
     /// The peer cannot read our memory: the bytes go by long-CTS, with a request that carries none.
     pub(super) fn not_read(&mut self, from: PeerId, send_id: u32, port: &mut impl Port) {
-        let Some(t) = self.txs.get_mut(send_id).filter(|t| t.peer == from) else {
+        let reads = |t: &&mut Tx| t.peer == from && t.awaits == Answer::EndOfRead;
+        let Some(t) = self.txs.get_mut(send_id).filter(reads) else {
             return;
         };
         let length = t.len;
@@ -272,7 +295,11 @@ impl Endpoint {
             Rest::None | Rest::Cleared => return,
         };
         t.rest = Rest::Cleared;
-        (t.sent, t.window, t.awaited) = (ahead, ahead, receipt);
+        (t.sent, t.window) = (ahead, ahead);
+        t.awaits = match receipt {
+            true => Answer::Receipt,
+            false => Answer::None,
+        };
         let opt = self.opt(from, cq_data);
         self.counts.read_nack += 1;
         let kind = RtmKind::LongCts {
@@ -405,7 +432,7 @@ impl Endpoint {
         t.packets = t.packets.saturating_sub(1);
         if let Some(f) = failure {
             t.failed.get_or_insert(f);
-            t.awaited = false;
+            t.awaits = Answer::None;
             t.window = t.sent;
         } else if t.sent < t.window && !t.ready {
             t.ready = true;
@@ -419,7 +446,7 @@ impl Endpoint {
     pub(super) fn fail_tx(&mut self, id: u32, failure: Failure, port: &mut impl Port) {
         if let Some(t) = self.txs.get_mut(id) {
             t.failed.get_or_insert(failure);
-            t.awaited = false;
+            t.awaits = Answer::None;
             t.window = t.sent;
         }
         self.finish_tx(id, port);
@@ -427,7 +454,7 @@ impl Endpoint {
 
     pub(super) fn finish_tx(&mut self, id: u32, port: &mut impl Port) {
         let Some(t) = self.txs.get(id) else { return };
-        let complete = t.sent >= t.len && !t.awaited;
+        let complete = t.sent >= t.len && t.awaits == Answer::None;
         if t.packets > 0 || !(complete || t.failed.is_some()) {
             return;
         }
@@ -436,6 +463,8 @@ impl Endpoint {
                 port.expect(t.peer, false);
             }
             if t.target {
+                let p = self.peers.get(t.peer);
+                p.serving = p.serving.saturating_sub(1);
                 port.close_target(t.ctx);
             } else {
                 port.sent(t.ctx, t.failed.map_or(Ok(()), Err));

@@ -198,6 +198,7 @@ fn side(me: PeerId, rng: &mut Rng) -> Side {
         features: if readable { extra::RDMA_READ } else { 0 },
         host_id: None,
         policy,
+        early_max: 64 << 20,
     };
     Side {
         ep: Endpoint::new(cfg),

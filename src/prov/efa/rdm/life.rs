@@ -84,6 +84,7 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         features,
         host_id: None,
         policy: Policy::from_params(),
+        early_max: s.budget,
     });
     let counted = ep.cntrs[4].is_some() || ep.cntrs[5].is_some();
     if counted || !s.mr_cntrs.is_empty() {

@@ -194,10 +194,12 @@ pub(super) fn watch_budget(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get_mut(id) else { return };
     let Some(q) = s.rxqs.get(ep.rxq) else { return };
     let (bytes, budget) = (q.bytes(), s.budget);
-    let hold = if ep.holding {
-        bytes > budget / 2 && (q.posted() == 0 || bytes > budget.saturating_mul(4))
-    } else {
-        bytes > budget && (q.posted() == 0 || bytes > budget.saturating_mul(4))
+    // The rest of a message that has its receive is a request, too, and must come in.
+    let parts = || ep.live.as_ref().is_some_and(|l| l.proto.awaits_parts());
+    let waits = || (q.posted() == 0 && !parts()) || bytes > budget.saturating_mul(4);
+    let hold = match ep.holding {
+        true => bytes > budget / 2 && waits(),
+        false => bytes > budget && waits(),
     };
     if hold != ep.holding {
         ep.holding = hold;

@@ -1,0 +1,701 @@
+//! A connected peer that sends whatever it likes, against one [`Endpoint`]: the harness of the fuzz
+//! target `proto_hostile` and of a seeded test.
+//!
+//! A byte string is a script: it chooses what the application posts, which packets the peer sends,
+//! and when the adapter finishes a packet or a read. The [`Port`] below checks every effect:
+//!
+//! - bytes are stored only where a posted receive, a read, a fetching atomic or a region expects them;
+//! - an operation completes once, and only when no adapter read writes to its memory;
+//! - an awaited answer is counted up and down in pairs;
+//! - what the endpoint keeps for the peer stays below its budget.
+//!
+//! A script ends with the peer's death, after which every operation must have completed.
+
+use super::*;
+use crate::types::*;
+use crate::wire::{Opt, Repr, Rta, RtaKind, Rtm, RtmKind, Rtr, Rtw, RtwKind, HEADER_MAX};
+use std::collections::HashMap;
+
+const MTU: usize = 512;
+const PEER: PeerId = 1;
+/// Bytes that the endpoint may keep of early messages; see [`Config::early_max`].
+const EARLY_MAX: usize = 16 << 10;
+const UNEXPECTED_MAX: usize = 256 << 10;
+const REGION_LEN: u64 = 4096;
+const KEY: u64 = 0x1122_3344_5566_7788;
+
+/// What the memory of an operation is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// Data on its way out: never stored to.
+    Source,
+    /// A receive, a read, the result of an atomic.
+    Destination,
+    /// A region that the peer writes, or reads.
+    Target { write: bool },
+}
+
+#[derive(Debug)]
+struct Memory {
+    used: Use,
+    len: u64,
+    reads: u32,
+}
+
+/// A packet or read that the adapter has not finished.
+enum Posted {
+    Packet(u32),
+    Read { id: u32, into: Body },
+}
+
+struct World {
+    memory: HashMap<u32, Memory>,
+    next: u32,
+    posted: Vec<Posted>,
+    awaited: i64,
+    completions: u64,
+    script: Script,
+}
+
+struct Script {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Script {
+    fn byte(&mut self) -> u8 {
+        let b = self.bytes.get(self.at).copied().unwrap_or(0);
+        self.at += 1;
+        b
+    }
+
+    fn over(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+
+    /// A number below `n`.
+    fn below(&mut self, n: u32) -> u32 {
+        u32::from(self.byte()) % n.max(1)
+    }
+
+    fn one_in(&mut self, n: u8) -> bool {
+        self.byte().is_multiple_of(n)
+    }
+
+    fn flip(&mut self) -> bool {
+        self.byte() & 1 == 1
+    }
+
+    /// A length: mostly small, sometimes at an edge of its type.
+    fn length(&mut self) -> u64 {
+        let small = u64::from(self.byte());
+        match self.byte() % 8 {
+            0 => 0,
+            1 => small * 8,
+            2 => small * 64,
+            3 => u64::MAX - small,
+            4 => u64::from(u32::MAX) - small,
+            5 => 1 << 63,
+            _ => small,
+        }
+    }
+}
+
+impl World {
+    fn add(&mut self, used: Use, len: u64) -> u32 {
+        self.next += 1;
+        let reads = 0;
+        self.memory.insert(self.next, Memory { used, len, reads });
+        self.next
+    }
+
+    fn complete(&mut self, ctx: u32) {
+        if ctx == NO_CTX {
+            return;
+        }
+        let m = self.memory.remove(&ctx);
+        let m = m.unwrap_or_else(|| panic!("operation {ctx} completes twice"));
+        assert_eq!(m.reads, 0, "operation {ctx} completes with reads under way");
+        self.completions += 1;
+    }
+}
+
+impl Port for World {
+    fn room(&self) -> bool {
+        self.posted.len() < 64
+    }
+
+    fn send(&mut self, _to: PeerId, head: &[u8], load: Load, token: Token) -> bool {
+        if !self.room() || self.script.byte() == 1 {
+            return false;
+        }
+        let len = match load {
+            Load::None => 0,
+            Load::Bytes(b) => b.len(),
+            Load::Body(b) => {
+                let m = self.memory.get(&b.ctx);
+                let m =
+                    m.unwrap_or_else(|| panic!("a packet of operation {} after its end", b.ctx));
+                assert!(
+                    b.off + b.len as u64 <= m.len,
+                    "a packet beyond its operation's memory"
+                );
+                assert!(m.used != Use::Destination && m.used != Use::Target { write: true });
+                b.len
+            }
+        };
+        assert!(head.len() + len <= MTU, "a packet longer than the MTU");
+        if let Token::Tx(id) = token {
+            self.posted.push(Posted::Packet(id));
+        }
+        true
+    }
+
+    fn store(&mut self, ctx: u32, off: u64, bytes: &[u8]) {
+        if ctx == NO_CTX {
+            return;
+        }
+        let m = self.memory.get(&ctx);
+        let m = m.unwrap_or_else(|| panic!("a store to operation {ctx} after its end"));
+        assert!(
+            matches!(m.used, Use::Destination | Use::Target { write: true }),
+            "a store to memory that is only read: {m:?}"
+        );
+        let end = off.checked_add(bytes.len() as u64);
+        assert!(
+            end.is_some_and(|e| e <= m.len),
+            "a store beyond the operation's memory"
+        );
+    }
+
+    fn sent(&mut self, ctx: u32, _result: Result<(), Failure>) {
+        self.complete(ctx);
+    }
+
+    fn adopt(&mut self, recv: ShortRecv) -> u32 {
+        recv.what.context as u32
+    }
+
+    fn received(&mut self, ctx: u32, msg: Received, _result: Result<(), Failure>) {
+        if !msg.stays {
+            self.complete(ctx);
+        } else {
+            assert!(self.memory.contains_key(&ctx));
+        }
+    }
+
+    fn expect(&mut self, _peer: PeerId, on: bool) {
+        self.awaited += if on { 1 } else { -1 };
+        assert!(self.awaited >= 0, "awaited answers below zero");
+    }
+
+    fn expose(&mut self, ctx: u32) -> Option<Iovs> {
+        let len = self.memory.get(&ctx)?.len;
+        let piece = RmaIov {
+            addr: 0,
+            len,
+            key: KEY,
+        };
+        Iovs::new(&[piece])
+    }
+
+    fn read(&mut self, _from: PeerId, _piece: RmaIov, into: Body, id: u32) -> ReadPost {
+        match self.script.byte() % 8 {
+            0 => return ReadPost::Refused,
+            1 => return ReadPost::Busy,
+            _ if !self.room() => return ReadPost::Busy,
+            _ => {}
+        }
+        let m = self.memory.get_mut(&into.ctx);
+        let m = m.unwrap_or_else(|| panic!("a read into operation {} after its end", into.ctx));
+        assert!(matches!(
+            m.used,
+            Use::Destination | Use::Target { write: true }
+        ));
+        let end = into.off.checked_add(into.len as u64);
+        assert!(
+            end.is_some_and(|e| e <= m.len),
+            "a read beyond the operation's memory"
+        );
+        m.reads += 1;
+        self.posted.push(Posted::Read { id, into });
+        ReadPost::Posted
+    }
+
+    fn open_target(&mut self, at: &Iovs, write: bool) -> Result<u32, Failure> {
+        let v = at.as_slice().first().copied().unwrap_or_default();
+        let end = v.addr.checked_add(v.len);
+        if at.as_slice().len() != 1 || v.key != KEY || end.is_none_or(|e| e > REGION_LEN) {
+            return Err(Failure {
+                errno: FI_EKEYREJECTED,
+                status: 64,
+            });
+        }
+        Ok(self.add(Use::Target { write }, v.len))
+    }
+
+    fn close_target(&mut self, ctx: u32) {
+        self.complete(ctx);
+    }
+
+    fn written(&mut self, _from: PeerId, _cq_data: Option<u64>, _len: u64) {}
+
+    fn atomic(&mut self, _: &Rta, data: &[u8], former: &mut Vec<u8>) -> Result<(), Failure> {
+        former.extend_from_slice(data.get(..8).unwrap_or(&[]));
+        Ok(())
+    }
+}
+
+/// One endpoint and the hostile peer.
+struct Bench {
+    ep: Endpoint,
+    rq: RecvQueue,
+    world: World,
+}
+
+impl Bench {
+    fn iovs(&mut self) -> Iovs {
+        let s = &mut self.world.script;
+        let key = if s.one_in(8) { 0 } else { KEY };
+        let v = RmaIov {
+            addr: s.length(),
+            len: s.length(),
+            key,
+        };
+        let more = RmaIov {
+            addr: 0,
+            len: s.length(),
+            key,
+        };
+        let both = [v, more];
+        let n = if s.one_in(8) { 2 } else { 1 };
+        Iovs::new(both.get(..n).unwrap_or(&both)).unwrap_or_default()
+    }
+
+    /// A packet whose fields the script chooses, numbers among those that are likely to be in use.
+    fn packet(&mut self) {
+        let iovs = self.iovs();
+        let s = &mut self.world.script;
+        let (id, other) = (s.below(6), s.below(6));
+        let msg_id = if s.one_in(16) {
+            s.length() as u32
+        } else {
+            s.below(12)
+        };
+        let (length, offset, extra) = (s.length(), s.length(), s.length());
+        let opt = Opt {
+            cq_data: s.flip().then_some(7),
+            ..Opt::default()
+        };
+        let tag = s.flip().then(|| u64::from(s.below(2)));
+        let receipt = s.flip().then_some(other);
+        let kind = s.below(24);
+        let rtm = |kind, after_nack| {
+            Repr::Rtm(Rtm {
+                msg_id,
+                tag,
+                opt,
+                kind,
+                receipt,
+                after_nack,
+            })
+        };
+        let rtw = |kind, after_nack| {
+            Repr::Rtw(Rtw {
+                opt,
+                to: iovs,
+                kind,
+                receipt,
+                after_nack,
+            })
+        };
+        let repr = match kind {
+            0 => rtm(RtmKind::Eager, false),
+            1 => rtm(RtmKind::Medium { length, offset }, false),
+            2 => rtm(
+                RtmKind::LongCts {
+                    length,
+                    send_id: id,
+                    credits: 1,
+                },
+                false,
+            ),
+            3 => rtm(
+                RtmKind::LongCts {
+                    length,
+                    send_id: id,
+                    credits: 1,
+                },
+                true,
+            ),
+            4 | 5 => rtm(
+                RtmKind::LongRead {
+                    length,
+                    send_id: id,
+                    from: iovs,
+                },
+                false,
+            ),
+            6 => rtm(
+                RtmKind::RuntRead {
+                    length,
+                    send_id: id,
+                    offset,
+                    runt: extra,
+                    from: iovs,
+                },
+                false,
+            ),
+            7 => rtw(RtwKind::Eager, false),
+            8 => rtw(
+                RtwKind::LongCts {
+                    length,
+                    send_id: id,
+                    credits: 1,
+                },
+                false,
+            ),
+            9 => rtw(
+                RtwKind::LongRead {
+                    length,
+                    send_id: id,
+                    from: iovs,
+                },
+                false,
+            ),
+            10 => Repr::Rtr(Rtr {
+                opt,
+                from: iovs,
+                length,
+                recv_id: id,
+                window: s.flip().then_some(extra as u32),
+            }),
+            11 => Repr::Rta(Rta {
+                msg_id,
+                opt,
+                to: iovs,
+                datatype: FI_UINT64,
+                op: FI_SUM,
+                kind: match s.below(3) {
+                    0 => RtaKind::Write,
+                    1 => RtaKind::WriteReceipt(id),
+                    _ => RtaKind::Fetch(id),
+                },
+            }),
+            12 | 13 => Repr::Cts {
+                send_id: id,
+                recv_id: other,
+                length,
+                read: s.flip(),
+            },
+            14..=16 => Repr::CtsData {
+                recv_id: id,
+                length,
+                offset,
+            },
+            17 => Repr::ReadRsp {
+                recv_id: id,
+                send_id: other,
+                length,
+            },
+            18 | 19 => Repr::AtomRsp {
+                recv_id: id,
+                length,
+            },
+            20 => Repr::Eor {
+                send_id: id,
+                recv_id: other,
+            },
+            21 => Repr::ReadNack {
+                send_id: id,
+                recv_id: other,
+            },
+            22 => Repr::Receipt { tx_id: id, msg_id },
+            _ => Repr::PeerError {
+                op_id: id,
+                kind: s.below(4),
+                errno: other,
+            },
+        };
+        let mut bytes = vec![0; HEADER_MAX];
+        let n = repr.emit(Some(9), &mut bytes);
+        bytes.truncate(n);
+        let payload = (s.length() as usize).min(MTU.saturating_sub(n));
+        bytes.resize(n + payload, 0x5a);
+        if s.one_in(32) {
+            let at = usize::from(s.byte()) % bytes.len().max(1);
+            let value = s.byte();
+            if let Some(b) = bytes.get_mut(at) {
+                *b = value;
+            }
+        }
+        self.ep.packet(PEER, &bytes, &mut self.rq, &mut self.world);
+    }
+
+    /// The application posts something.
+    fn post(&mut self) {
+        let w = &mut self.world;
+        let (what, len) = (w.script.below(6), u64::from(w.script.byte()) * 16);
+        let tag = w.script.flip().then_some(0);
+        let multi = w.script.one_in(8);
+        match what {
+            0 | 1 => {
+                let ctx = w.add(Use::Destination, len);
+                let a = RecvArgs {
+                    src: ANY,
+                    ctx,
+                    len,
+                    tagged: tag.is_some(),
+                    tag: 0,
+                    ignore: 1,
+                    multi: multi.then_some(64),
+                };
+                if let Some(u) = self.rq.post(&a) {
+                    let place = Place::whole(ctx, len);
+                    self.ep
+                        .start_unexpected(place, &u, &mut self.rq, &mut self.world);
+                }
+                if multi {
+                    while let Some((u, p)) = self.rq.fill(&a, |r| r.what.context as u32) {
+                        self.ep
+                            .start_unexpected(p, &u, &mut self.rq, &mut self.world);
+                    }
+                }
+            }
+            2 => {
+                let ctx = w.add(Use::Source, len);
+                let receipt = w.script.flip();
+                let a = SendArgs {
+                    peer: PEER,
+                    ctx,
+                    len,
+                    tag,
+                    cq_data: None,
+                    receipt,
+                    inject: false,
+                };
+                let r = self.ep.send(&a, &mut self.world);
+                self.posted(ctx, r);
+            }
+            3 => {
+                let ctx = w.add(Use::Source, len);
+                let to = Iovs::new(&[RmaIov {
+                    addr: 0,
+                    len,
+                    key: KEY,
+                }])
+                .unwrap_or_default();
+                let a = WriteArgs {
+                    peer: PEER,
+                    ctx,
+                    len,
+                    to,
+                    cq_data: None,
+                    inject: false,
+                };
+                let r = self.ep.write(&a, &mut self.world);
+                self.posted(ctx, r);
+            }
+            4 => {
+                let ctx = w.add(Use::Destination, len);
+                let from = Iovs::new(&[RmaIov {
+                    addr: 0,
+                    len,
+                    key: KEY,
+                }])
+                .unwrap_or_default();
+                let r = self.ep.read(
+                    &ReadArgs {
+                        peer: PEER,
+                        ctx,
+                        len,
+                        from,
+                    },
+                    &mut self.world,
+                );
+                self.posted(ctx, r);
+            }
+            _ => {
+                let fetch = w.script.flip();
+                let used = if fetch { Use::Destination } else { Use::Source };
+                let ctx = w.add(used, 8);
+                let a = AtomicArgs {
+                    peer: PEER,
+                    ctx,
+                    to: Iovs::new(&[RmaIov {
+                        addr: 0,
+                        len: 8,
+                        key: KEY,
+                    }])
+                    .unwrap_or_default(),
+                    datatype: FI_UINT64,
+                    op: FI_SUM,
+                    kind: match fetch {
+                        true => AtomicKind::Fetch,
+                        false => AtomicKind::Write { receipt: true },
+                    },
+                    data: &[1; 8],
+                };
+                let r = self.ep.atomic(&a, &mut self.world);
+                self.posted(ctx, r);
+            }
+        }
+    }
+
+    /// A call that was refused has done nothing: its memory is the application's again.
+    fn posted(&mut self, ctx: u32, r: crate::core::Result<()>) {
+        if r.is_err() {
+            let m = self.world.memory.remove(&ctx);
+            assert!(m.is_some(), "a refused operation has completed");
+        }
+    }
+
+    /// The adapter finishes one packet or read, well or badly.
+    fn finish(&mut self, at: usize, failed: bool) {
+        let f = failed.then_some(Failure {
+            errno: FI_EIO,
+            status: 8,
+        });
+        match self.world.posted.swap_remove(at) {
+            Posted::Packet(id) => self.ep.packet_done(id, f, &mut self.world),
+            Posted::Read { id, into } => {
+                if let Some(m) = self.world.memory.get_mut(&into.ctx) {
+                    m.reads -= 1;
+                }
+                self.ep.read_done(id, f, &mut self.rq, &mut self.world);
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        match self.world.script.below(8) {
+            0 | 1 => self.post(),
+            2..=4 => self.packet(),
+            5 if !self.world.posted.is_empty() => {
+                let n = self.world.posted.len() as u32;
+                let at = self.world.script.below(n) as usize;
+                let failed = self.world.script.one_in(8);
+                self.finish(at, failed);
+            }
+            6 => self.ep.progress(&mut self.world),
+            _ => {
+                let id = self.world.script.below(8);
+                if self.world.script.one_in(64) {
+                    let why = Failure {
+                        errno: FI_ECONNABORTED,
+                        status: 13,
+                    };
+                    self.ep.peer_down(PEER, why, &mut self.rq, &mut self.world);
+                } else if self.world.script.flip() {
+                    let target = |m: &Memory| matches!(m.used, Use::Target { .. });
+                    if self.world.memory.get(&id).is_some_and(target) {
+                        let reads = self.ep.close_targets(|ctx| ctx == id);
+                        for read in reads {
+                            self.cancel(read);
+                        }
+                    }
+                }
+            }
+        }
+        assert!(
+            self.ep.early_bytes(PEER) <= EARLY_MAX,
+            "early messages beyond their budget"
+        );
+        assert!(
+            self.rq.bytes() <= UNEXPECTED_MAX + MTU + 4096,
+            "unexpected messages"
+        );
+    }
+
+    /// The adapter takes back all reads of transfer `id`.
+    fn cancel(&mut self, id: u32) {
+        let of = |p: &Posted| matches!(p, Posted::Read { id: i, .. } if *i == id);
+        while let Some(at) = self.world.posted.iter().position(of) {
+            self.finish(at, true);
+        }
+    }
+}
+
+/// Runs a script. Panics where an invariant of the module text does not hold.
+pub fn run(bytes: &[u8]) {
+    let cfg = Config {
+        id: 0,
+        mtu: MTU,
+        raw_addr: [1; 32],
+        device_version: 0xefa2,
+        connid: 5,
+        features: crate::wire::extra::RDMA_READ,
+        host_id: None,
+        policy: Policy {
+            max_medium: 1500,
+            min_read: 2500,
+            min_read_write: 2500,
+            read_segment: 700,
+            runt: if bytes.len().is_multiple_of(2) {
+                0
+            } else {
+                600
+            },
+        },
+        early_max: EARLY_MAX,
+    };
+    let mut b = Bench {
+        ep: Endpoint::new(cfg),
+        rq: RecvQueue::default(),
+        world: World {
+            memory: HashMap::new(),
+            next: 0,
+            posted: Vec::new(),
+            awaited: 0,
+            completions: 0,
+            script: Script {
+                bytes: bytes.to_vec(),
+                at: 0,
+            },
+        },
+    };
+    while !b.world.script.over() {
+        // As the provider does it: senders wait while too much is unexpected.
+        if b.rq.bytes() > UNEXPECTED_MAX {
+            break;
+        }
+        b.step();
+    }
+    let why = Failure {
+        errno: FI_ECONNABORTED,
+        status: 13,
+    };
+    b.ep.peer_down(PEER, why, &mut b.rq, &mut b.world);
+    while !b.world.posted.is_empty() {
+        b.finish(0, true);
+    }
+    b.ep.peer_down(PEER, why, &mut b.rq, &mut b.world);
+    assert_eq!(
+        (b.ep.sending(), b.ep.receiving()),
+        (0, 0),
+        "operations are left over"
+    );
+    assert_eq!(b.world.awaited, 0, "answers are still awaited");
+    let left = |m: &&Memory| !matches!(m.used, Use::Destination);
+    assert_eq!(b.world.memory.values().find(left).map(|m| m.used), None);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::rng::Rng;
+
+    #[test]
+    fn a_hostile_peer_breaks_no_invariant() {
+        let mut failed = Vec::new();
+        for seed in 0..crate::proto::sim::seeds(3000) {
+            let mut rng = Rng::new(seed);
+            let len = 40 + rng.below(3000) as usize;
+            let script: Vec<u8> = (0..len).map(|_| rng.bits() as u8).collect();
+            if std::panic::catch_unwind(|| run(&script)).is_err() {
+                failed.push(seed);
+            }
+        }
+        assert!(failed.is_empty(), "seeds {failed:?}");
+    }
+}
