@@ -245,6 +245,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
     }
     for p in [
         "old_nodes",
+        "imports",
         "counters",
         "operations",
         "bad_input",

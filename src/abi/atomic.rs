@@ -87,7 +87,11 @@ pub unsafe fn atomic_request<T>(
 ) -> Result<T> {
     // SAFETY: as promised by the caller.
     let (mem, far) = unsafe {
-        let mem = pieces(m.msg_iov, m.iov_count, m.datatype)?;
+        // The operand of a read is ignored (fi_atomic(3)), and may be NULL.
+        let mem = match m.op {
+            FI_ATOMIC_READ => UserMem::EMPTY,
+            _ => pieces(m.msg_iov, m.iov_count, m.datatype)?,
+        };
         if m.rma_iov.is_null() {
             return Err(FI_EINVAL);
         }

@@ -103,13 +103,13 @@ pub struct AvBody {
 
 /// # Safety
 /// `v` is NULL or an address vector of ours.
-unsafe fn av<'a>(v: *mut fid_av) -> Result<&'a mut AvBody> {
+unsafe fn av<'a>(v: *mut fid_av) -> Result<&'a AvBody> {
     // SAFETY: as promised by the caller.
     unsafe { body::<fid_av, AvBody>(v) }
 }
 
 unsafe extern "C" fn av_close(f: *mut fid) -> c_int {
-    guard_int("fi_close", || {
+    let close = || {
         // SAFETY: only address vectors have this table.
         unsafe {
             let b = av(f.cast())?;
@@ -117,7 +117,9 @@ unsafe extern "C" fn av_close(f: *mut fid) -> c_int {
             take::<fid_av, AvBody>(f.cast())?;
         }
         Ok(())
-    })
+    };
+    // SAFETY: only objects of ours have this table.
+    unsafe { guard_close(f, close) }
 }
 
 unsafe extern "C" fn av_bind(f: *mut fid, b: *mut fid, _: u64) -> c_int {

@@ -135,14 +135,16 @@ pub unsafe extern "C" fn av_set(
 }
 
 unsafe extern "C" fn close(f: *mut fid) -> c_int {
-    guard_int("fi_close", || {
+    let close = || {
         // SAFETY: only sets have this table.
         let b = unsafe { take::<fid_av_set, SetBody>(f.cast())? };
         if let Some(v) = b.domain.lock().avs.get_mut(b.av) {
             v.users -= 1;
         }
         Ok(())
-    })
+    };
+    // SAFETY: only objects of ours have this table.
+    unsafe { guard_close(f, close) }
 }
 
 /// Changes a set by another one of the same address vector.

@@ -18,7 +18,7 @@ use crate::types::*;
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
 use core::ptr::null_mut;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Scratch memory of an operation.
 fn alloc(len: usize) -> Owned {
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn query_collective(
 /// Body of a `fid_mc`.
 struct GroupBody {
     domain: Arc<Domain>,
-    addr: fi_addr_t,
+    addr: OnceLock<fi_addr_t>,
 }
 
 /// fi_join_collective(3), as fi_join(3) with FI_COLLECTIVE.
@@ -298,7 +298,7 @@ pub unsafe fn join(
     if out.is_null() {
         return Err(FI_EINVAL);
     }
-    let Some(eq) = &b.eq else {
+    let Some(eq) = b.eq.get() else {
         crate::warn_log!(
             FI_LOG_EP_CTRL,
             "fi_join_collective: no event queue is bound to the endpoint"
@@ -320,7 +320,7 @@ pub unsafe fn join(
         f,
         GroupBody {
             domain: Arc::clone(&b.domain),
-            addr: NOBODY,
+            addr: OnceLock::new(),
         },
     );
     let entry = fi_eq_entry {
@@ -343,7 +343,7 @@ pub unsafe fn join(
         match joined {
             Ok(addr) => {
                 (*handle).fi_addr = addr;
-                body::<fid_mc, GroupBody>(handle)?.addr = addr;
+                let _ = body::<fid_mc, GroupBody>(handle)?.addr.set(addr);
                 *out = handle;
                 Ok(())
             }
@@ -356,15 +356,17 @@ pub unsafe fn join(
 }
 
 unsafe extern "C" fn group_close(f: *mut fid) -> c_int {
-    guard_int("fi_close", || {
+    let close = || {
         // SAFETY: only groups have this table; the handle is taken when nothing speaks against it.
         unsafe {
             let b = body::<fid_mc, GroupBody>(f.cast())?;
-            coll::leave(&mut b.domain.lock(), b.addr)?;
+            coll::leave(&mut b.domain.lock(), *b.addr.get().ok_or(FI_EBADF)?)?;
             take::<fid_mc, GroupBody>(f.cast())?;
         }
         Ok(())
-    })
+    };
+    // SAFETY: only objects of ours have this table.
+    unsafe { guard_close(f, close) }
 }
 
 static GROUP_FI_OPS: fi_ops = ops(group_close, no_bind, no_control);

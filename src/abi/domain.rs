@@ -10,12 +10,12 @@ use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::size_of;
 use core::ptr::null_mut;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Body of a `fid_domain`.
 pub struct DomainBody {
     pub domain: Arc<Domain>,
-    eq: Option<Arc<Eq>>,
+    eq: OnceLock<Arc<Eq>>,
 }
 
 /// Opens a domain.
@@ -35,7 +35,15 @@ pub unsafe fn open(
         mr: table(&mr::MR_OPS),
     };
     // SAFETY: as promised by the caller.
-    unsafe { *out = hand_out(f, DomainBody { domain, eq: None }) };
+    unsafe {
+        *out = hand_out(
+            f,
+            DomainBody {
+                domain,
+                eq: OnceLock::new(),
+            },
+        )
+    };
     Ok(())
 }
 
@@ -49,14 +57,16 @@ pub unsafe fn of<'a>(d: *mut fid_domain) -> Result<&'a Arc<Domain>> {
 }
 
 unsafe extern "C" fn domain_close(f: *mut fid) -> c_int {
-    guard_int("fi_close", || {
+    let close = || {
         // SAFETY: only domains have this table.
         unsafe {
             body::<fid_domain, DomainBody>(f.cast())?.domain.close()?;
             take::<fid_domain, DomainBody>(f.cast())?;
         }
         Ok(())
-    })
+    };
+    // SAFETY: only objects of ours have this table.
+    unsafe { guard_close(f, close) }
 }
 
 unsafe extern "C" fn domain_bind(f: *mut fid, b: *mut fid, flags: u64) -> c_int {
@@ -70,10 +80,10 @@ unsafe extern "C" fn domain_bind(f: *mut fid, b: *mut fid, flags: u64) -> c_int 
             if flags & !FI_REG_MR != 0 {
                 return Err(FI_EBADFLAGS);
             }
-            if d.eq.is_some() {
+            if d.eq.get().is_some() {
                 return Err(FI_EINVAL);
             }
-            d.eq = Some(super::fabric::eq_of(b.cast())?);
+            let _ = d.eq.set(super::fabric::eq_of(b.cast())?);
         }
         Ok(())
     })

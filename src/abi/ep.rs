@@ -16,7 +16,7 @@ use crate::prov::efa::rdm::{self, option_kind, OptionValue, Poster};
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Body of a `fid_ep`: an endpoint, an alias of one, or a shared receive context.
 pub struct EpBody {
@@ -25,9 +25,9 @@ pub struct EpBody {
     /// Default flags of an alias; `None` for the endpoint itself.
     pub tx_flags: Option<u64>,
     pub rx_flags: Option<u64>,
-    pub eq: Option<Arc<Eq>>,
+    pub eq: OnceLock<Arc<Eq>>,
     /// Descriptor the progress thread watches.
-    watched: Option<i32>,
+    watched: OnceLock<i32>,
     /// With a scalable endpoint and its contexts: which it is.
     pub part: Option<Part>,
 }
@@ -35,7 +35,7 @@ pub struct EpBody {
 /// # Safety
 /// `e` is NULL or an endpoint of ours.
 #[inline]
-pub unsafe fn ep<'a>(e: *mut fid_ep) -> Result<&'a mut EpBody> {
+pub unsafe fn ep<'a>(e: *mut fid_ep) -> Result<&'a EpBody> {
     // SAFETY: as promised by the caller.
     unsafe { body::<fid_ep, EpBody>(e) }
 }
@@ -48,8 +48,8 @@ impl EpBody {
             who,
             tx_flags: None,
             rx_flags: None,
-            eq: None,
-            watched: None,
+            eq: OnceLock::new(),
+            watched: OnceLock::new(),
             part: None,
         }
     }
@@ -117,20 +117,22 @@ pub unsafe extern "C" fn endpoint2(
 }
 
 unsafe extern "C" fn ep_close(f: *mut fid) -> c_int {
-    guard_int("fi_close", || {
+    let close = || {
         // SAFETY: only endpoints have this table; it is taken when nothing speaks against closing it.
         let (b, (closed, fd)) = unsafe {
             let b = ep(f.cast())?;
             let closed = rdm::close(&mut b.domain.lock(), b.id()?)?;
             (take::<fid_ep, EpBody>(f.cast())?, closed)
         };
-        if let Some(fd) = b.watched.or(fd) {
+        if let Some(fd) = b.watched.get().copied().or(fd) {
             b.domain.unwatch(fd);
         }
         // Outside the lock: what was sent last is waited for here.
         drop(closed);
         Ok(())
-    })
+    };
+    // SAFETY: only objects of ours have this table.
+    unsafe { guard_close(f, close) }
 }
 
 unsafe extern "C" fn ep_bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
@@ -153,10 +155,10 @@ unsafe extern "C" fn ep_bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
             };
             match (*with).fclass {
                 FI_CLASS_EQ => {
-                    if b.eq.is_some() {
+                    if b.eq.get().is_some() {
                         return Err(FI_EINVAL);
                     }
-                    b.eq = Some(super::fabric::eq_of(with.cast())?);
+                    let _ = b.eq.set(super::fabric::eq_of(with.cast())?);
                     Ok(())
                 }
                 FI_CLASS_AV => {
@@ -244,7 +246,7 @@ unsafe extern "C" fn ep_control(f: *mut fid, command: c_int, arg: *mut c_void) -
         match command {
             FI_ENABLE => {
                 let fd = rdm::enable(&mut b.domain.lock(), b.id()?)?;
-                b.watched = Some(fd);
+                let _ = b.watched.set(fd);
                 b.domain.watch(fd);
                 Ok(())
             }
@@ -302,7 +304,7 @@ unsafe fn alias(b: &EpBody, arg: *mut fi_alias) -> Result<()> {
 }
 
 unsafe extern "C" fn alias_close(f: *mut fid) -> c_int {
-    guard_int("fi_close", || {
+    let close = || {
         // SAFETY: only aliases have this table.
         let b = unsafe { take::<fid_ep, EpBody>(f.cast())? };
         let id = b.id()?;
@@ -310,7 +312,9 @@ unsafe extern "C" fn alias_close(f: *mut fid) -> c_int {
             e.aliases -= 1;
         }
         Ok(())
-    })
+    };
+    // SAFETY: only objects of ours have this table.
+    unsafe { guard_close(f, close) }
 }
 
 unsafe extern "C" fn alias_bind(_: *mut fid, _: *mut fid, _: u64) -> c_int {

@@ -35,14 +35,16 @@ pub fn open(attr: &FabricAttr, out: *mut *mut fid_fabric, context: *mut c_void) 
 }
 
 unsafe extern "C" fn fabric_close(f: *mut fid) -> c_int {
-    guard_int("fi_close", || {
+    let close = || {
         // SAFETY: only fabrics have this table.
         unsafe {
             body::<fid_fabric, FabricBody>(f.cast())?.may_close()?;
             take::<fid_fabric, FabricBody>(f.cast())?;
         }
         Ok(())
-    })
+    };
+    // SAFETY: only objects of ours have this table.
+    unsafe { guard_close(f, close) }
 }
 
 static FABRIC_FI_OPS: fi_ops = ops(fabric_close, no_bind, no_control);
@@ -189,7 +191,7 @@ static FABRIC_OPS: fi_ops_fabric = fi_ops_fabric {
 // ---- event queues ----------------------------------------------------------------------------
 
 unsafe extern "C" fn eq_close(f: *mut fid) -> c_int {
-    guard_int("fi_close", || {
+    let close = || {
         // SAFETY: only event queues have this table.
         let b = unsafe { body::<fid_eq, EqBody>(f.cast())? };
         if Arc::strong_count(&b.eq) > 1 {
@@ -203,7 +205,9 @@ unsafe extern "C" fn eq_close(f: *mut fid) -> c_int {
         let b = unsafe { take::<fid_eq, EqBody>(f.cast())? };
         b.fabric.release();
         Ok(())
-    })
+    };
+    // SAFETY: only objects of ours have this table.
+    unsafe { guard_close(f, close) }
 }
 
 unsafe extern "C" fn eq_control(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {

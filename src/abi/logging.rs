@@ -5,6 +5,7 @@ use crate::core::log::{self, Sink};
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// The provider that lines are logged for, as the C logger sees it.
 struct ProvBox(fi_provider);
@@ -65,10 +66,12 @@ pub enum Import {
 }
 
 unsafe extern "C" fn close(f: *mut fid) -> c_int {
-    guard_int("fi_close", || {
+    let close = || {
         // SAFETY: only importers have this table.
         unsafe { take::<fid_logging, Import>(f.cast()) }.map(|_| ())
-    })
+    };
+    // SAFETY: only objects of ours have this table.
+    unsafe { guard_close(f, close) }
 }
 
 unsafe extern "C" fn bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
@@ -89,11 +92,31 @@ unsafe extern "C" fn bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
                         return Err(FI_EINVAL);
                     }
                     log::set_sink(Some(Box::new(CLogger(*ops))));
+                    (*with).ops = table(&IMPORTED_LOGGER);
                     Ok(())
                 }
                 (Import::MrCache, FI_CLASS_MEM_MONITOR) => {
                     let m = &mut *with.cast::<fid_mem_monitor>();
+                    let export = m.export_ops.as_ref().ok_or(FI_EINVAL)?;
+                    if export.size < core::mem::size_of::<fi_ops_mem_monitor>() {
+                        crate::warn_log!(
+                            FI_LOG_MR,
+                            "fi_import_fid: fid_mem_monitor.export_ops->size: wanted {}, had {}",
+                            core::mem::size_of::<fi_ops_mem_monitor>(),
+                            export.size
+                        );
+                        return Err(FI_EINVAL);
+                    }
+                    if MONITOR_IMPORTED.swap(true, SeqCst) {
+                        crate::warn_log!(
+                            FI_LOG_MR,
+                            "fi_import_fid: a memory monitor is imported already"
+                        );
+                        return Err(FI_EBUSY);
+                    }
                     m.import_ops = table(&NOTIFY);
+                    m.fid.context = (&raw const MONITOR_IMPORTED).cast_mut().cast();
+                    m.fid.ops = table(&IMPORTED_MONITOR);
                     Ok(())
                 }
                 _ => Err(FI_EINVAL),
@@ -101,6 +124,24 @@ unsafe extern "C" fn bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
         }
     })
 }
+
+/// Whether an imported memory monitor is open.
+static MONITOR_IMPORTED: AtomicBool = AtomicBool::new(false);
+
+/// fi_close(3) of a monitor that the application exported to us.
+unsafe extern "C" fn close_monitor(_: *mut fid) -> c_int {
+    MONITOR_IMPORTED.store(false, SeqCst);
+    FI_SUCCESS
+}
+
+/// fi_close(3) of a logger that the application exported to us: lines go to the default again.
+unsafe extern "C" fn close_logger(_: *mut fid) -> c_int {
+    log::set_sink(None);
+    FI_SUCCESS
+}
+
+static IMPORTED_MONITOR: fi_ops = ops(close_monitor, no_bind, no_control);
+static IMPORTED_LOGGER: fi_ops = ops(close_logger, no_bind, no_control);
 
 unsafe extern "C" fn notify(_: *mut fid_mem_monitor, _: *const c_void, _: usize) {}
 

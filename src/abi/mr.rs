@@ -93,6 +93,15 @@ unsafe fn register(d: *mut fid, r: Registration, out: *mut *mut fid_mr) -> Resul
     // SAFETY: `iov` has one element; the memory is the application's until it closes the region.
     let mem = unsafe {
         let v = &*iov;
+        if (v.iov_base as usize).checked_add(v.iov_len).is_none() {
+            crate::warn_log!(
+                FI_LOG_MR,
+                "fi_mr_reg: buf {:?}, len {:#x}: wanted a range that ends below 2^64",
+                v.iov_base,
+                v.iov_len
+            );
+            return Err(FI_EINVAL);
+        }
         UserMem::new([(v.iov_base.cast_const(), v.iov_len)]).ok_or(FI_EINVAL)?
     };
     let mr = domain.reg_mr(mem, from, access, wanted)?;
@@ -244,11 +253,13 @@ pub static MR_OPS: fi_ops_mr = fi_ops_mr {
 };
 
 unsafe extern "C" fn mr_close(f: *mut fid) -> c_int {
-    guard_int("fi_close", || {
+    let close = || {
         // SAFETY: only regions have this table.
         let b = unsafe { take::<fid_mr, MrBody>(f.cast())? };
         b.domain.close_mr(&b.mr)
-    })
+    };
+    // SAFETY: only objects of ours have this table.
+    unsafe { guard_close(f, close) }
 }
 
 unsafe extern "C" fn mr_bind(f: *mut fid, b: *mut fid, flags: u64) -> c_int {

@@ -1,17 +1,19 @@
 //! Handles: Rust objects whose first field is the C caller's `fid`.
 //!
-//! An open call boxes an [`Obj`] and hands out the pointer; a call comes back with it. Closing takes
-//! the body out, points the operations at a table that answers `FI_EBADF`, and keeps the empty
-//! shell for a while, so that a second close or a late call finds no freed memory.
+//! An open call boxes an [`Obj`] and hands out a pointer to its `fid`; a call comes back with it.
+//! Calls borrow the body shared: what they change lies behind a lock. Closing takes the body out,
+//! points the operations at a table that answers `FI_EBADF`, and keeps the empty shell for a while,
+//! so that a second close or a late call finds no freed memory. In the child of a fork closing does
+//! nothing: the queues and sockets are the parent's.
 
-use crate::core::Errno;
+use crate::core::{process, Errno};
 use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 use core::ptr::null_mut;
 use std::collections::VecDeque;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::Mutex;
+use std::sync::{Mutex, Once};
 
 /// Shells of closed objects kept before they are freed.
 const KEPT: usize = 4096;
@@ -19,8 +21,37 @@ const KEPT: usize = 4096;
 /// An object as the C caller holds it; `F` is its `struct fid_*`.
 #[repr(C)]
 pub struct Obj<F, B> {
+    /// [`process::generation`] of the process that opened it.
+    opened_by: u64,
     pub f: F,
     pub body: Option<B>,
+}
+
+/// Distance from the object to its `fid`, the same for every class.
+const FID_AT: usize = 8;
+
+/// The object that a handle belongs to.
+///
+/// # Safety
+/// `p` was handed out as an object of these types.
+#[inline(always)]
+unsafe fn object<F, B>(p: *mut F) -> *mut Obj<F, B> {
+    const { assert!(offset_of!(Obj<F, B>, f) == FID_AT) };
+    // SAFETY: as promised by the caller: the `fid` lies this far into its object.
+    unsafe { p.byte_sub(FID_AT).cast() }
+}
+
+unsafe extern "C" fn in_child() {
+    process::forked();
+}
+
+/// Has every later fork noticed.
+fn watch_forks() {
+    static WATCHED: Once = Once::new();
+    // SAFETY: the function stays loaded (the library is linked with -z nodelete) and only counts.
+    WATCHED.call_once(|| unsafe {
+        libc::pthread_atfork(None, None, Some(in_child));
+    });
 }
 
 /// A fid of a class with its table; `ops` must be the table of that class.
@@ -39,11 +70,14 @@ pub const fn table<T>(t: &'static T) -> *mut T {
 
 /// Boxes an object and returns the pointer for the caller.
 pub fn hand_out<F, B>(f: F, body: B) -> *mut F {
-    Box::into_raw(Box::new(Obj {
+    watch_forks();
+    let o = Box::into_raw(Box::new(Obj {
+        opened_by: process::generation(),
         f,
         body: Some(body),
-    }))
-    .cast()
+    }));
+    // SAFETY: the box was just made.
+    unsafe { &raw mut (*o).f }
 }
 
 /// The body of an object; `FI_EINVAL` for NULL, `FI_EBADF` for a closed one.
@@ -51,12 +85,12 @@ pub fn hand_out<F, B>(f: F, body: B) -> *mut F {
 /// # Safety
 /// `p` is NULL or was handed out as an object of these types.
 #[inline]
-pub unsafe fn body<'a, F, B>(p: *mut F) -> Result<&'a mut B, Errno> {
+pub unsafe fn body<'a, F, B>(p: *mut F) -> Result<&'a B, Errno> {
     if p.is_null() {
         return Err(FI_EINVAL);
     }
     // SAFETY: a handed-out pointer stays valid while the object is open and long after.
-    unsafe { (*p.cast::<Obj<F, B>>()).body.as_mut() }.ok_or(FI_EBADF)
+    unsafe { (*object::<F, B>(p)).body.as_ref() }.ok_or(FI_EBADF)
 }
 
 struct Shell(*mut c_void, unsafe fn(*mut c_void));
@@ -73,7 +107,7 @@ pub unsafe fn take<F, B>(p: *mut F) -> Result<B, Errno> {
     // SAFETY: as promised by the caller.
     unsafe {
         body::<F, B>(p)?;
-        let o = p.cast::<Obj<F, B>>();
+        let o = object::<F, B>(p);
         let b = (*o).body.take().ok_or(FI_EBADF)?;
         // `F` begins with a fid, whatever its class.
         let head = p.cast::<fid>();
@@ -119,6 +153,20 @@ fn panicked(call: &str) -> isize {
 #[inline]
 pub fn guard_int(call: &str, f: impl FnOnce() -> Result<(), Errno>) -> c_int {
     guard(call, || f().map(|()| 0)) as c_int
+}
+
+/// Runs a close. In the child of a fork, which must not touch what the parent uses, it succeeds
+/// and does nothing.
+///
+/// # Safety
+/// `f` was handed out by [`hand_out`].
+pub unsafe fn guard_close(f: *mut fid, close: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    // SAFETY: every object begins with this number, whatever its class.
+    let opened_by = unsafe { f.byte_sub(FID_AT).cast::<u64>().read() };
+    if opened_by != process::generation() {
+        return FI_SUCCESS;
+    }
+    guard_int("fi_close", close)
 }
 
 // ---- tables of what an object does not do ----------------------------------------------------

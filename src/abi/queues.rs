@@ -13,7 +13,8 @@ use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::size_of;
 use core::ptr::null_mut;
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 
 /// Body of a `fid_cq`.
 pub struct CqBody {
@@ -23,10 +24,42 @@ pub struct CqBody {
     step: usize,
     threshold: bool,
     set: Option<(Arc<WaitBody>, i32)>,
-    /// Text of the last error read; `err_data` points into it.
-    last_error: Vec<u8>,
-    /// And its provider error.
-    last_errno: i32,
+    /// Texts of the last errors read; `err_data` points into one of them.
+    errors: Mutex<ErrorTexts>,
+}
+
+/// Error texts lent to the application. Several threads may read errors of one queue: a text stays
+/// where it is until as many others have followed.
+#[derive(Default)]
+struct ErrorTexts(VecDeque<(i32, Vec<u8>)>);
+
+/// Error texts that are valid at once.
+const TEXTS_LENT: usize = 64;
+
+impl ErrorTexts {
+    /// Lends a text, terminated, for this provider error.
+    fn lend(&mut self, prov_errno: i32, text: String) -> &[u8] {
+        if self.0.len() >= TEXTS_LENT {
+            self.0.pop_front();
+        }
+        let mut bytes = text.into_bytes();
+        bytes.retain(|b| *b != 0);
+        bytes.push(0);
+        self.0.push_back((prov_errno, bytes));
+        self.0.back().map_or(&[0], |(_, t)| t)
+    }
+
+    /// The text at this address, if it is lent.
+    fn at(&self, p: *const u8) -> Option<&[u8]> {
+        let lent = self.0.iter().find(|(_, t)| core::ptr::eq(t.as_ptr(), p));
+        lent.map(|(_, t)| t.as_slice())
+    }
+
+    /// The latest text, if it is of this provider error.
+    fn latest(&self, prov_errno: i32) -> Option<&[u8]> {
+        let last = self.0.back().filter(|(e, _)| *e == prov_errno);
+        last.map(|(_, t)| t.as_slice())
+    }
 }
 
 impl CqBody {
@@ -37,8 +70,7 @@ impl CqBody {
             step: entry_size(format),
             threshold: false,
             set: None,
-            last_error: Vec::new(),
-            last_errno: 0,
+            errors: Mutex::default(),
         }
     }
 
@@ -98,7 +130,7 @@ unsafe fn wait_member(
 /// # Safety
 /// `q` is NULL or a completion queue of ours.
 #[inline]
-pub unsafe fn cq<'a>(q: *mut fid_cq) -> Result<&'a mut CqBody> {
+pub unsafe fn cq<'a>(q: *mut fid_cq) -> Result<&'a CqBody> {
     // SAFETY: as promised by the caller.
     unsafe { body::<fid_cq, CqBody>(q) }
 }
@@ -190,7 +222,7 @@ pub fn external_cq(
 }
 
 unsafe extern "C" fn cq_close(f: *mut fid) -> c_int {
-    guard_int("fi_close", || {
+    let close = || {
         // SAFETY: only completion queues have this table.
         unsafe {
             let b = cq(f.cast())?;
@@ -201,7 +233,9 @@ unsafe extern "C" fn cq_close(f: *mut fid) -> c_int {
             take::<fid_cq, CqBody>(f.cast())?;
         }
         Ok(())
-    })
+    };
+    // SAFETY: only objects of ours have this table.
+    unsafe { guard_close(f, close) }
 }
 
 unsafe extern "C" fn cq_control(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
@@ -401,18 +435,17 @@ unsafe extern "C" fn cq_readerr(q: *mut fid_cq, out: *mut fi_cq_err_entry, _flag
             } else {
                 (null_mut(), 0)
             };
-            b.last_errno = prov_errno;
-            b.last_error = text.into_bytes();
-            b.last_error.push(0);
-            let mut size = b.last_error.len();
+            let mut errors = b.errors.lock().unwrap_or_else(|e| e.into_inner());
+            let text = errors.lend(prov_errno, text);
+            let mut size = text.len();
             let data = if plain {
                 size = 0;
                 null_mut()
             } else if theirs.is_null() || room == 0 {
-                b.last_error.as_mut_ptr().cast()
+                text.as_ptr().cast_mut().cast()
             } else {
                 size = size.min(room);
-                core::ptr::copy_nonoverlapping(b.last_error.as_ptr(), theirs.cast(), size);
+                core::ptr::copy_nonoverlapping(text.as_ptr(), theirs.cast(), size);
                 theirs
             };
             let full = fi_cq_err_entry {
@@ -455,25 +488,31 @@ unsafe extern "C" fn cq_strerror(
         let Ok(b) = cq(q) else {
             return c"closed completion queue".as_ptr();
         };
-        if err_data.is_null() {
-            // Without data the text of the error read last is meant, if it is of this kind.
-            if b.last_errno != prov_errno || b.last_error.is_empty() {
-                let text = Status::from_code(prov_errno).map_or("unknown error", Status::text);
-                b.last_error = text.as_bytes().to_vec();
-                b.last_error.push(0);
+        let mut errors = b.errors.lock().unwrap_or_else(|e| e.into_inner());
+        // Without data the text of the error read last is meant, if it is of this kind.
+        let lent = match err_data.is_null() {
+            true => errors.latest(prov_errno),
+            false => errors.at(err_data.cast()),
+        };
+        let text = match lent.map(<[u8]>::as_ptr) {
+            Some(p) => p,
+            None => {
+                // A copy the application made is a terminated string.
+                let text = match err_data.is_null() {
+                    true => Status::from_code(prov_errno)
+                        .map_or("unknown error", Status::text)
+                        .to_string(),
+                    false => super::info::string(err_data.cast()).unwrap_or_default(),
+                };
+                errors.lend(prov_errno, text).as_ptr()
             }
-        } else if !core::ptr::eq(err_data.cast(), b.last_error.as_ptr()) {
-            // A copy the application made: it is a terminated string.
-            let text = super::info::string(err_data.cast()).unwrap_or_default();
-            b.last_error = text.into_bytes();
-            b.last_error.push(0);
-        }
+        };
         if !buf.is_null() && len > 0 {
-            let text = String::from_utf8_lossy(&b.last_error).into_owned();
-            super::text::put(buf, len, text.trim_end_matches('\0'));
+            let text = core::ffi::CStr::from_ptr(text.cast()).to_string_lossy();
+            super::text::put(buf, len, &text);
             return buf;
         }
-        b.last_error.as_ptr().cast()
+        text.cast()
     }
 }
 
@@ -554,7 +593,7 @@ pub struct CntrBody {
 
 /// # Safety
 /// `c` is NULL or a counter of ours.
-pub unsafe fn cntr<'a>(c: *mut fid_cntr) -> Result<&'a mut CntrBody> {
+pub unsafe fn cntr<'a>(c: *mut fid_cntr) -> Result<&'a CntrBody> {
     // SAFETY: as promised by the caller.
     unsafe { body::<fid_cntr, CntrBody>(c) }
 }
@@ -619,7 +658,7 @@ pub fn external_cntr(domain: &Arc<Domain>, id: u32, context: *mut c_void) -> *mu
 }
 
 unsafe extern "C" fn cntr_close(f: *mut fid) -> c_int {
-    guard_int("fi_close", || {
+    let close = || {
         // SAFETY: only counters have this table.
         unsafe {
             let b = cntr(f.cast())?;
@@ -630,7 +669,9 @@ unsafe extern "C" fn cntr_close(f: *mut fid) -> c_int {
             take::<fid_cntr, CntrBody>(f.cast())?;
         }
         Ok(())
-    })
+    };
+    // SAFETY: only objects of ours have this table.
+    unsafe { guard_close(f, close) }
 }
 
 unsafe extern "C" fn cntr_control(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {

@@ -151,7 +151,7 @@ fn enable(b: &EpBody, sep: &Sep, index: usize) -> Result<()> {
 // ---- the whole -------------------------------------------------------------------------------
 
 unsafe extern "C" fn sep_close(f: *mut fid) -> c_int {
-    guard_int("fi_close", || {
+    let close = || {
         // SAFETY: only scalable endpoints have this table.
         let b = unsafe {
             let b = ep(f.cast())?;
@@ -173,7 +173,9 @@ unsafe extern "C" fn sep_close(f: *mut fid) -> c_int {
             drop(closed);
         }
         Ok(())
-    })
+    };
+    // SAFETY: only objects of ours have this table.
+    unsafe { guard_close(f, close) }
 }
 
 unsafe extern "C" fn sep_bind(f: *mut fid, with: *mut fid, _: u64) -> c_int {
@@ -232,7 +234,7 @@ static SEP_FI_OPS: fi_ops = ops(sep_close, sep_bind, sep_control);
 // ---- contexts --------------------------------------------------------------------------------
 
 unsafe extern "C" fn context_close(f: *mut fid) -> c_int {
-    guard_int("fi_close", || {
+    let close = || {
         // SAFETY: only contexts have this table.
         let b = unsafe { take::<fid_ep, EpBody>(f.cast())? };
         let p = b.part.as_ref().ok_or(FI_EBADF)?;
@@ -246,7 +248,9 @@ unsafe extern "C" fn context_close(f: *mut fid) -> c_int {
         }
         rdm::close_context(&mut b.domain.lock(), b.id()?, p.side);
         Ok(())
-    })
+    };
+    // SAFETY: only objects of ours have this table.
+    unsafe { guard_close(f, close) }
 }
 
 unsafe extern "C" fn context_bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {

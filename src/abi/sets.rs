@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 /// Body of a `fid_poll`: what was added, and the last value seen of a counter.
 struct PollBody {
     _domain: Arc<Domain>,
-    members: Vec<(usize, u64)>,
+    members: Mutex<Vec<(usize, u64)>>,
 }
 
 pub unsafe extern "C" fn poll_open(
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn poll_open(
             };
             let b = PollBody {
                 _domain: Arc::clone(domain),
-                members: Vec::new(),
+                members: Mutex::default(),
             };
             *out = hand_out(f, b);
         }
@@ -51,11 +51,13 @@ pub unsafe extern "C" fn poll_open(
 }
 
 unsafe extern "C" fn poll_close(f: *mut fid) -> c_int {
-    guard_int("fi_close", || {
+    let close = || {
         // SAFETY: only poll sets have this table.
         unsafe { take::<fid_poll, PollBody>(f.cast())? };
         Ok(())
-    })
+    };
+    // SAFETY: only objects of ours have this table.
+    unsafe { guard_close(f, close) }
 }
 
 unsafe extern "C" fn poll_add(p: *mut fid_poll, f: *mut fid, flags: u64) -> c_int {
@@ -74,8 +76,9 @@ unsafe extern "C" fn poll_add(p: *mut fid_poll, f: *mut fid, flags: u64) -> c_in
                 }
                 _ => return Err(FI_EINVAL),
             };
-            if !b.members.iter().any(|(m, _)| *m == f as usize) {
-                b.members.push((f as usize, seen));
+            let mut members = b.members.lock().unwrap_or_else(|e| e.into_inner());
+            if !members.iter().any(|(m, _)| *m == f as usize) {
+                members.push((f as usize, seen));
             }
         }
         Ok(())
@@ -89,7 +92,8 @@ unsafe extern "C" fn poll_del(p: *mut fid_poll, f: *mut fid, flags: u64) -> c_in
         if flags != 0 {
             return Err(FI_EBADFLAGS);
         }
-        b.members.retain(|(m, _)| *m != f as usize);
+        let mut members = b.members.lock().unwrap_or_else(|e| e.into_inner());
+        members.retain(|(m, _)| *m != f as usize);
         Ok(())
     })
 }
@@ -100,7 +104,8 @@ unsafe extern "C" fn poll(p: *mut fid_poll, contexts: *mut *mut c_void, count: c
         unsafe {
             let b = body::<fid_poll, PollBody>(p)?;
             let mut n = 0;
-            for (m, seen) in &mut b.members {
+            let mut members = b.members.lock().unwrap_or_else(|e| e.into_inner());
+            for (m, seen) in members.iter_mut() {
                 let f = *m as *mut fid;
                 let news = if (*f).fclass == FI_CLASS_CQ {
                     let q = cq(f.cast())?;
@@ -212,7 +217,7 @@ pub unsafe extern "C" fn wait_open(
 }
 
 unsafe extern "C" fn wait_close(f: *mut fid) -> c_int {
-    guard_int("fi_close", || {
+    let close = || {
         // SAFETY: only wait sets have this table.
         unsafe {
             if !wait_set(f.cast())?.lock().is_empty() {
@@ -225,7 +230,9 @@ unsafe extern "C" fn wait_close(f: *mut fid) -> c_int {
             take::<fid_wait, Arc<WaitBody>>(f.cast())?;
         }
         Ok(())
-    })
+    };
+    // SAFETY: only objects of ours have this table.
+    unsafe { guard_close(f, close) }
 }
 
 unsafe extern "C" fn wait_control(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {

@@ -35,7 +35,7 @@ pub unsafe extern "C" fn srx_ctx(
 }
 
 unsafe extern "C" fn srx_close(f: *mut fid) -> c_int {
-    guard_int("fi_close", || {
+    let close = || {
         // SAFETY: only shared receive contexts have this table.
         unsafe {
             let b = ep(f.cast())?;
@@ -55,7 +55,9 @@ unsafe extern "C" fn srx_close(f: *mut fid) -> c_int {
             take::<fid_ep, EpBody>(f.cast())?;
         }
         Ok(())
-    })
+    };
+    // SAFETY: only objects of ours have this table.
+    unsafe { guard_close(f, close) }
 }
 
 unsafe extern "C" fn srx_control(f: *mut fid, command: c_int, _: *mut c_void) -> c_int {
@@ -118,11 +120,13 @@ pub unsafe extern "C" fn stx_ctx(
 }
 
 unsafe extern "C" fn stx_close(f: *mut fid) -> c_int {
-    guard_int("fi_close", || {
+    let close = || {
         // SAFETY: only shared transmit contexts have this table.
         unsafe { take::<fid_stx, StxBody>(f.cast())? };
         Ok(())
-    })
+    };
+    // SAFETY: only objects of ours have this table.
+    unsafe { guard_close(f, close) }
 }
 
 static STX_FI_OPS: fi_ops = ops(stx_close, no_bind, no_control);

@@ -5,6 +5,7 @@
 //! with `fi_import_log`; `abi` then installs a [`Sink`]. The data path never comes here.
 
 use crate::types::*;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{OnceLock, RwLock};
 
 /// Where log lines go instead of standard error. `abi` implements it for an imported C logger.
@@ -157,6 +158,39 @@ pub fn set_sink(sink: Option<Box<dyn Sink>>) {
     }
 }
 
+/// A line that somebody else can cause as often as they like is printed once a second.
+pub struct RateLimit {
+    next: AtomicU64,
+    skipped: AtomicU64,
+}
+
+impl Default for RateLimit {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RateLimit {
+    /// Nothing printed yet.
+    pub const fn new() -> RateLimit {
+        RateLimit {
+            next: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether a line may be printed now: with how many were not since the last one.
+    pub fn pass(&self) -> Option<u64> {
+        let now = milliseconds();
+        let next = self.next.load(Relaxed);
+        if now < next || self.next.compare_exchange(next, now + 1000, Relaxed, Relaxed).is_err() {
+            self.skipped.fetch_add(1, Relaxed);
+            return None;
+        }
+        Some(self.skipped.swap(0, Relaxed))
+    }
+}
+
 /// Last path segment of `module_path!()`, which stands for the function in a line.
 pub fn place(module: &'static str) -> &'static str {
     module.rsplit("::").next().unwrap_or(module)
@@ -182,6 +216,18 @@ macro_rules! log_at {
 /// A line at level warn: something failed, and why.
 #[macro_export]
 macro_rules! warn_log { ($subsys:expr, $($arg:tt)*) => { $crate::log_at!($crate::types::FI_LOG_WARN, $subsys, $($arg)*) }; }
+
+/// As [`warn_log`], for what a peer can cause: at most one line a second, with the number of those
+/// left out.
+#[macro_export]
+macro_rules! warn_limited {
+    ($subsys:expr, $($arg:tt)*) => {{
+        static LIMIT: $crate::core::log::RateLimit = $crate::core::log::RateLimit::new();
+        if let Some(skipped) = LIMIT.pass() {
+            $crate::warn_log!($subsys, "{} ({skipped} more like it)", format_args!($($arg)*));
+        }
+    }};
+}
 
 /// A line at level info: a choice was made, or a candidate was rejected.
 #[macro_export]

@@ -13,6 +13,7 @@ pub mod hash;
 pub mod info;
 pub mod log;
 pub mod params;
+pub mod process;
 pub mod registry;
 pub mod rng;
 pub mod slab;

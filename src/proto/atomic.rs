@@ -101,7 +101,7 @@ impl Endpoint {
         let done = port.atomic(r, data, &mut former);
         match (r.kind, done) {
             (RtaKind::Write, Ok(())) => {}
-            (RtaKind::Write, Err(f)) => crate::warn_log!(
+            (RtaKind::Write, Err(f)) => crate::warn_limited!(
                 FI_LOG_EP_DATA,
                 "an injected atomic of a peer failed: {}",
                 crate::core::errno::text(f.errno)

@@ -381,7 +381,7 @@ impl Endpoint {
     /// A peer has exceeded its budget: nothing more is taken from it.
     #[cold]
     fn ban(&mut self, peer: PeerId, rq: &mut RecvQueue, port: &mut impl Port) {
-        crate::warn_log!(
+        crate::warn_limited!(
             FI_LOG_EP_DATA,
             "peer {peer} has sent more out of turn than is kept of one peer (FI_EFA_UNEXPECTED_SIZE \
              {}): it is given up",

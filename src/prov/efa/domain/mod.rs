@@ -134,6 +134,7 @@ impl Domain {
             .domain
             .as_ref()
             .is_some_and(|d| d.threading == FI_THREAD_DOMAIN);
+        let wake = Arc::new(WaitSet::new()?);
         fabric.hold();
         let d = Arc::new(Domain {
             fabric,
@@ -160,10 +161,13 @@ impl Domain {
             mrs: AtomicU32::new(0),
             thread: AtomicBool::new(false),
             closing: AtomicBool::new(false),
-            wake: Arc::new(WaitSet::new()?),
+            wake,
         });
         if auto {
-            d.progress_thread()?;
+            if let Err(e) = d.progress_thread() {
+                d.fabric.release();
+                return Err(e);
+            }
         }
         Ok(d)
     }
