@@ -142,6 +142,7 @@ fn posting_polling_inserting_opening_and_closing_at_once() {
                 gid,
                 qpn: n,
                 qkey: 7,
+                ..Default::default()
             });
             let mut s = d.lock();
             let s = &mut *s;

@@ -47,7 +47,7 @@ impl SetBody {
 /// `s` is NULL or a set of ours.
 pub unsafe fn set<'a>(s: *const fid_av_set) -> Result<&'a SetBody> {
     // SAFETY: as promised by the caller.
-    unsafe { body::<fid_av_set, SetBody>(s.cast_mut()) }.map(|b| &*b)
+    unsafe { body::<fid_av_set, SetBody>(s.cast_mut()) }
 }
 
 /// The addresses that the attributes name. `FI_EINVAL` for a range without stride or for half of one.

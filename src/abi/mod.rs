@@ -24,6 +24,9 @@ mod message;
 mod mr;
 mod object;
 mod queues;
+// Only the shared library allocates with it.
+#[cfg_attr(not(feature = "exports"), allow(dead_code))]
+mod reserve;
 mod rma;
 mod sep;
 mod sets;
@@ -31,3 +34,8 @@ mod shared;
 mod text;
 mod transfer;
 mod work;
+
+/// The shared library's; test binaries and tools keep the system's.
+#[cfg(feature = "exports")]
+#[global_allocator]
+static ALLOCATOR: reserve::Allocator = reserve::Allocator;

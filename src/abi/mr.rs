@@ -25,7 +25,7 @@ pub struct MrBody {
 /// `m` is NULL or a region of ours.
 pub unsafe fn region<'a>(m: *mut fid_mr) -> Result<&'a MrBody> {
     // SAFETY: as promised by the caller.
-    unsafe { body::<fid_mr, MrBody>(m) }.map(|b| &*b)
+    unsafe { body::<fid_mr, MrBody>(m) }
 }
 
 const ACCESS: u64 =
@@ -255,8 +255,12 @@ pub static MR_OPS: fi_ops_mr = fi_ops_mr {
 unsafe extern "C" fn mr_close(f: *mut fid) -> c_int {
     let close = || {
         // SAFETY: only regions have this table.
-        let b = unsafe { take::<fid_mr, MrBody>(f.cast())? };
-        b.domain.close_mr(&b.mr)
+        unsafe {
+            let b = body::<fid_mr, MrBody>(f.cast())?;
+            b.domain.close_mr(&b.mr)?;
+            take::<fid_mr, MrBody>(f.cast())?;
+        }
+        Ok(())
     };
     // SAFETY: only objects of ours have this table.
     unsafe { guard_close(f, close) }

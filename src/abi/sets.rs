@@ -177,7 +177,7 @@ impl WaitBody {
 /// `w` is NULL or a wait set of ours.
 pub unsafe fn wait_set<'a>(w: *mut fid_wait) -> Result<&'a Arc<WaitBody>> {
     // SAFETY: as promised by the caller.
-    unsafe { body::<fid_wait, Arc<WaitBody>>(w) }.map(|b| &*b)
+    unsafe { body::<fid_wait, Arc<WaitBody>>(w) }
 }
 
 pub unsafe extern "C" fn wait_open(

@@ -183,7 +183,12 @@ impl RateLimit {
     pub fn pass(&self) -> Option<u64> {
         let now = milliseconds();
         let next = self.next.load(Relaxed);
-        if now < next || self.next.compare_exchange(next, now + 1000, Relaxed, Relaxed).is_err() {
+        if now < next
+            || self
+                .next
+                .compare_exchange(next, now + 1000, Relaxed, Relaxed)
+                .is_err()
+        {
             self.skipped.fetch_add(1, Relaxed);
             return None;
         }

@@ -280,6 +280,10 @@ impl QueuePair for Qp {
         each!(self, Qp, q => q.hold(held));
     }
 
+    fn cancel_reads(&mut self, wr_id: u64) {
+        each!(self, Qp, q => q.cancel_reads(wr_id));
+    }
+
     fn report_remote(&mut self) {
         each!(self, Qp, q => q.report_remote());
     }

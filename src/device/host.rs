@@ -12,7 +12,23 @@ pub fn now() -> u64 {
     (t.tv_sec as u64 + 1) * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// A random number from the system, for keys; the clock where the system has none.
+/// 64 unguessable bits from the system. `FI_ENOSYS` where it has none: the clock is no secret.
+pub fn secret() -> crate::core::Result<u64> {
+    let mut v = 0u64;
+    for _ in 0..16 {
+        // SAFETY: at most eight bytes are written into a variable of eight bytes.
+        if unsafe { libc::getrandom((&raw mut v).cast(), 8, 0) } == 8 {
+            return Ok(v);
+        }
+    }
+    crate::warn_log!(
+        crate::types::FI_LOG_CORE,
+        "getrandom(2) gives no random numbers: no secret can be made"
+    );
+    Err(crate::types::FI_ENOSYS)
+}
+
+/// A random number from the system, for what need not be secret; the clock where the system has none.
 pub fn random() -> u64 {
     let mut v = 0u64;
     // SAFETY: at most eight bytes are written into a variable of eight bytes.

@@ -26,15 +26,33 @@ use crate::types::FI_ENOSYS;
 use std::sync::Arc;
 use verbs::{ExternalCounter, ExternalQueue};
 
-/// Where a queue pair is found: the raw EFA address without padding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+/// Where a queue pair is found: the raw EFA address without padding. Two addresses are equal when
+/// they name the same queue pair, whether their token is known or not.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct QpAddr {
     /// Adapter: an IPv6 address, or an IPv4 one mapped into it.
     pub gid: [u8; 16],
     /// Queue pair number; the UDP port on the software adapter.
     pub qpn: u16,
-    /// Key a sender has to present; also tells apart queue pairs that reuse a number.
+    /// Tells apart queue pairs that reuse a number.
     pub qkey: u32,
+    /// On the software adapter: 64 random bits that a caller has to present. 0 where they are not
+    /// known, and for queue pairs that have none.
+    pub token: u64,
+}
+
+impl PartialEq for QpAddr {
+    fn eq(&self, o: &QpAddr) -> bool {
+        (self.qpn, self.qkey, self.gid) == (o.qpn, o.qkey, o.gid)
+    }
+}
+
+impl Eq for QpAddr {}
+
+impl std::hash::Hash for QpAddr {
+    fn hash<H: std::hash::Hasher>(&self, h: &mut H) {
+        (self.gid, self.qpn, self.qkey).hash(h);
+    }
 }
 
 impl std::fmt::Display for QpAddr {
@@ -129,6 +147,8 @@ pub struct Caps {
     pub unsolicited: bool,
     /// Every peer can do the same: it need not have said so.
     pub sure: bool,
+    /// A peer that is down is so for good: whoever comes later begins anew.
+    pub sessions: bool,
 }
 
 /// What a piece of hardware is.
@@ -279,7 +299,7 @@ impl Status {
             }
             Status::RemoteMismatch => "the peer's adapter lacks a feature that the operation needs",
             Status::RemoteBadKey => {
-                "the remote key is unknown to the peer, or does not permit this access"
+                "the remote key is unknown to the peer, or does not permit this access there"
             }
         }
     }
@@ -437,6 +457,9 @@ pub trait QueuePair {
     /// Messages for which `held` says true are answered with "receiver not ready" from now on, and
     /// come again later; `None` lets all in.
     fn hold(&mut self, held: Option<fn(&[u8]) -> bool>);
+    /// Ends reads posted as `wr_id`: nothing more is stored for them. An adapter whose reads end with
+    /// the registration of their local memory has nothing to do.
+    fn cancel_reads(&mut self, _wr_id: u64) {}
     /// Asks for [`Event::Remote`].
     fn report_remote(&mut self);
     /// File descriptor that becomes readable after [`QueuePair::arm`] once `poll` has something.
@@ -454,8 +477,10 @@ pub trait QueuePair {
 pub trait Directory: Send + Sync {
     /// A region that peers name by `key`, its first byte by `base`.
     fn add(&self, key: u64, base: u64, mem: &UserMem, access: u64);
-    /// The region goes: nobody uses it any more when this returns.
+    /// The region goes: whoever looks it up from now on finds nothing.
     fn remove(&self, key: u64);
+    /// Whether somebody who has found it before still uses it.
+    fn in_use(&self, key: u64) -> bool;
 }
 
 /// Access a memory region grants, as bits of `fi_mr_reg`'s `access`.

@@ -45,6 +45,11 @@ pub(super) struct PeerTable {
 }
 
 impl PeerTable {
+    /// Whether the peer has an entry.
+    pub fn has(&self, id: PeerId) -> bool {
+        self.at.get(id as usize).is_some_and(Option::is_some)
+    }
+
     /// Forgets a peer.
     pub fn remove(&mut self, id: PeerId) {
         if let Some(p) = self.at.get_mut(id as usize) {
@@ -436,6 +441,13 @@ impl Endpoint {
         rq.forget_incomplete(self.cfg.id, peer);
         let p = self.peers.get(peer);
         p.drop_kept(|len| rq.remove_part(len));
+    }
+
+    /// Whether anything is kept of a peer.
+    pub fn knows_peer(&self, peer: PeerId) -> bool {
+        self.peers.has(peer)
+            || self.txs.iter().any(|(_, t)| t.peer == peer)
+            || self.rxs.iter().any(|(_, r)| r.from == peer)
     }
 
     /// The session with a peer is over: message numbers begin anew with the next one. To be called

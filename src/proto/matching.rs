@@ -484,6 +484,14 @@ impl<R: Copy + Default, U> Matcher<R, U> {
         }
     }
 
+    /// Whether a receive or a message is of this source.
+    pub fn mentions(&self, src: PeerId) -> bool {
+        let fresh = (0..self.fresh.len()).filter_map(|i| self.fresh.get(i));
+        let listed = self.listed.iter().map(|(_, e)| e);
+        listed.chain(fresh).any(|e| e.value.src == src)
+            || self.messages.iter().any(|(_, e)| e.value.src == src)
+    }
+
     /// Posted receives.
     pub fn posted(&self) -> usize {
         self.listed.len() + self.fresh.len()

@@ -422,6 +422,15 @@ impl RecvQueue {
         }
     }
 
+    /// Whether a receive or a message is of this peer.
+    pub fn mentions(&self, peer: PeerId) -> bool {
+        let collective = self.collective.as_ref();
+        self.untagged.mentions(peer)
+            || self.tagged.mentions(peer)
+            || collective.is_some_and(|m| m.mentions(peer))
+            || self.claimed.values().any(|u| u.from == peer)
+    }
+
     /// Receives posted.
     pub fn posted(&self) -> usize {
         self.untagged.posted() + self.tagged.posted()

@@ -15,7 +15,7 @@
 
 use super::bed::{Bed, DATA, SIZE};
 use super::ring::{header, LINE, TAKEN, WRAP};
-use super::table::{Denied, Local, Visit, VISIT_ASIDE};
+use super::table::{Denied, Local, Tag, Visit, VISIT_ASIDE};
 use crate::device::Status;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::Arc;
@@ -46,12 +46,24 @@ pub const GOODBYE: std::time::Duration = std::time::Duration::from_secs(1);
 /// Status of an access that failed, in its record's word.
 const STATUS: u32 = 48;
 
+/// In place of a status: it was not done, and cannot be done from here; the adapter is to do it.
+const ELSEWHERE: u8 = u8::MAX;
+
+/// How an access ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Status(Status),
+    /// Nothing was done, and the adapter is to do it.
+    Elsewhere,
+}
+
 /// The status in a record's word.
-pub fn status_of(word: u64) -> Status {
-    match (word >> STATUS) as u8 {
+pub fn outcome_of(word: u64) -> Outcome {
+    Outcome::Status(match (word >> STATUS) as u8 {
         0 => Status::Ok,
+        ELSEWHERE => return Outcome::Elsewhere,
         code => Status::from_code(code.into()).unwrap_or(Status::RemoteAbort),
-    }
+    })
 }
 
 /// How far the accesses of a ring are done, and how many have failed.
@@ -68,9 +80,9 @@ pub fn leave(ring: &Bed) {
 }
 
 /// An access failed: its record at offset `word` says so.
-fn refuse(ring: &Bed, word: usize, status: Status) {
+fn refuse(ring: &Bed, word: usize, code: u8) {
     let w = ring.word(word);
-    w.store(w.load(Relaxed) | (status as u64) << STATUS, Relaxed);
+    w.store(w.load(Relaxed) | u64::from(code) << STATUS, Relaxed);
     ring.word(FAULTS).fetch_add(1, Relaxed);
 }
 
@@ -166,16 +178,17 @@ pub fn is_target_s(kind: u8) -> bool {
 impl Answer<'_> {
     /// How it went when the writer did it.
     pub fn status(&self) -> core::result::Result<(), Status> {
-        match status_of(self.map.word(self.word).load(Relaxed)) {
-            Status::Ok => Ok(()),
-            s => Err(s),
+        match outcome_of(self.map.word(self.word).load(Relaxed)) {
+            Outcome::Status(Status::Ok) => Ok(()),
+            Outcome::Status(s) => Err(s),
+            Outcome::Elsewhere => Err(Status::RemoteAbort),
         }
     }
 
     /// It failed.
     #[cold]
     pub fn refuse(&self, status: Status) {
-        refuse(self.map, self.word, status);
+        refuse(self.map, self.word, status as u8);
     }
 }
 
@@ -322,14 +335,14 @@ impl Ledger {
         let data = Local::Shared(ring, word + 8 + HEAD, len - HEAD);
         let done = self
             .visit
-            .access(ring.word(VISIT_ASIDE), write, &data, key, addr);
-        let status = match done {
+            .access(ring.word(VISIT_ASIDE), write, &data, Tag::of(key), addr);
+        let code = match done {
             Ok(()) => return true,
-            Err(Denied::Status(s)) => s,
-            // The region is gone, or was never published.
-            Err(Denied::Elsewhere) => Status::RemoteBadKey,
+            Err(Denied::Status(s)) => s as u8,
+            // The region is gone, was never published, or the system does not let us copy.
+            Err(Denied::Elsewhere) => ELSEWHERE,
         };
-        refuse(ring, word, status);
+        refuse(ring, word, code);
         true
     }
 }

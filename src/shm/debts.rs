@@ -4,7 +4,7 @@
 //! kept until then: a read's answer lies in it. Which accesses go into the ring at all is decided here, by how the
 //! last ones fared: a target that does not poll is waited for once, for [`WAIT`], and then left alone for a while.
 
-use super::claim::{self, Back, Ledger};
+use super::claim::{self, Back, Ledger, Outcome};
 use super::ring::Writer;
 use super::table::Local;
 use super::thread::Thread;
@@ -67,8 +67,44 @@ struct Debt {
     start: u64,
     end: u64,
     into: Piece,
+    /// What is written, unless the application has it back already.
+    from: Piece,
+    write: bool,
+    flags: u8,
     note: Note,
     atomic: bool,
+}
+
+/// A read or write that cannot be done through shared memory after all: the adapter is to do it.
+pub struct Again {
+    pub note: Note,
+    pub write: bool,
+    /// As in [`Access::flags`] and [`Access::word`].
+    pub flags: u8,
+    pub word: u64,
+    pub key: u64,
+    pub addr: u64,
+    pub mem: Piece,
+    /// What is written, where the application has its memory back.
+    pub bytes: Option<Box<[u8]>>,
+}
+
+impl Debt {
+    #[cold]
+    fn again(&self, ring: &Writer, (key, addr): (u64, u64)) -> Again {
+        let (word, data) = ring.contents(self.start, self.note.len);
+        let lent = if self.write { self.from } else { self.into };
+        Again {
+            note: self.note,
+            write: self.write,
+            flags: self.flags,
+            word,
+            key,
+            addr,
+            mem: lent,
+            bytes: (self.write && lent.is_empty()).then_some(data),
+        }
+    }
 }
 
 impl Note {
@@ -200,18 +236,26 @@ impl Debts {
             start,
             end,
             into: a.into,
+            from: match a.data {
+                Local::Piece(p) if !a.silent => p,
+                _ => Piece::EMPTY,
+            },
+            write: a.kind == claim::WRITE,
+            flags: a.flags,
             note,
             atomic,
         });
         first
     }
 
-    /// Tells of those that have ended, until `each` will not hear of one; `false` in that case.
+    /// Tells of those that have ended, until `each` will not hear of one; `false` in that case. `again` gets
+    /// those that have to go another way.
     #[inline]
     pub fn reap(
         &mut self,
         ring: &mut Writer,
         ledger: Option<&Ledger>,
+        mut again: impl FnMut(Again),
         mut each: impl FnMut(&Ended) -> bool,
     ) -> bool {
         let (done, faults) = claim::done(ring.file());
@@ -233,7 +277,18 @@ impl Debts {
                 addr: 0,
             };
             if faults != self.faults {
-                (e.status, e.key, e.addr) = ring.fate(d.start);
+                let outcome;
+                (outcome, e.key, e.addr) = ring.fate(d.start);
+                match outcome {
+                    Outcome::Status(s) => e.status = s,
+                    Outcome::Elsewhere => {
+                        again(d.again(ring, (e.key, e.addr)));
+                        self.faults = self.faults.wrapping_add(1);
+                        self.atomics -= u32::from(d.atomic);
+                        self.owed.drop_first();
+                        continue;
+                    }
+                }
             }
             if e.status == Status::Ok && !d.into.is_empty() {
                 ring.answer(d.start, d.into);
@@ -328,10 +383,29 @@ impl Debts {
         peer: PeerId,
         lost: &mut VecDeque<(PeerId, Ended)>,
     ) {
-        self.reap(ring, None, |e| {
-            lost.push_back((peer, *e));
-            true
-        });
+        // The adapter is told nothing more of a peer that is gone.
+        let mut refused = Vec::new();
+        let mut ended = Vec::new();
+        self.reap(
+            ring,
+            None,
+            |a| refused.push((a.note, a.key, a.addr)),
+            |e| {
+                ended.push(*e);
+                true
+            },
+        );
+        lost.extend(ended.into_iter().map(|e| (peer, e)));
+        let status = Status::RemoteUnresponsive;
+        lost.extend(refused.into_iter().map(|(note, key, addr)| {
+            let e = Ended {
+                note,
+                status,
+                key,
+                addr,
+            };
+            (peer, e)
+        }));
         while let Some(d) = self.owed.remove(0) {
             let (_, key, addr) = ring.fate(d.start);
             let (note, status) = (d.note, Status::RemoteUnresponsive);

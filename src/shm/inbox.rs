@@ -112,9 +112,9 @@ pub struct Inbox {
     /// meanwhile may be somebody else.
     armed: bool,
     pub(super) down: Vec<QpAddr>,
-    /// Connections that have ended, and tables that came, for the outbox.
+    /// Connections that have ended, and that were accepted, for the outbox.
     pub(super) hung_up: Vec<u64>,
-    pub(super) tables: Vec<(u64, Visit)>,
+    pub(super) accepted: Vec<(u64, Option<Visit>)>,
 }
 
 impl Inbox {
@@ -131,8 +131,14 @@ impl Inbox {
             armed: false,
             down: Vec::new(),
             hung_up: Vec::new(),
-            tables: Vec::new(),
+            accepted: Vec::new(),
         }
+    }
+
+    /// Whether a ring of this peer is read.
+    pub(super) fn has_ring(&self, peer: PeerId) -> bool {
+        let all = self.hot.iter().chain(&self.cold);
+        all.filter_map(|i| i.peer).any(|p| p == peer)
     }
 
     pub(super) fn fd(&self) -> i32 {
@@ -358,6 +364,12 @@ impl Inbox {
         self.hot.iter_mut().find(|i| i.conn == conn)
     }
 
+    /// Takes note of what the thread has heard, without a look into the rings.
+    #[cfg(test)]
+    pub fn hear_for_tests(&mut self) {
+        self.hear();
+    }
+
     #[cold]
     fn hear(&mut self) {
         if self.armed {
@@ -380,7 +392,7 @@ impl Inbox {
                         ended: false,
                     });
                 }
-                News::Table(conn, visit) => self.tables.push((conn, visit)),
+                News::Accepted(conn, visit) => self.accepted.push((conn, visit)),
                 News::Awake(conn) => {
                     self.wake(conn);
                 }

@@ -28,7 +28,7 @@ use crate::core::params;
 use crate::device::QpAddr;
 use crate::types::*;
 pub use claim::{ATOMIC, HEAD as ACCESS_HEAD, MESSAGE as CONFIRMED, READ, WRITE};
-pub use debts::{Access, Ended, Note};
+pub use debts::{Access, Again, Ended, Note};
 pub use inbox::{Drained, Inbox, Seen, Verdict};
 pub use outbox::Outbox;
 pub use reader::Record;
@@ -36,7 +36,7 @@ use ring::barrier;
 pub use ring::{What, RECORD_MAX};
 pub use share::Share;
 use std::sync::Arc;
-pub use table::{Denied, Local, Table, MANY};
+pub use table::{Denied, Local, Table, Tags, MANY};
 use thread::{Shared, Thread};
 
 /// The caller's number of a peer.
@@ -115,8 +115,8 @@ impl Hub {
     /// Takes note of peers whose memory can be reached, lets go of rings to peers that are gone, and returns
     /// those peers, once their last packets are taken in. A peer may be told of twice.
     pub fn gone(&mut self) -> Vec<QpAddr> {
-        for (conn, visit) in core::mem::take(&mut self.inbox.tables) {
-            self.outbox.may_visit(conn, visit);
+        for (conn, visit) in core::mem::take(&mut self.inbox.accepted) {
+            self.outbox.accepted(conn, visit);
         }
         for conn in core::mem::take(&mut self.inbox.hung_up) {
             let Some(to) = self.outbox.hang_up(conn) else {
@@ -132,10 +132,15 @@ impl Hub {
         core::mem::take(&mut self.inbox.down)
     }
 
+    /// Whether there is a ring to or from a peer.
+    pub fn knows_peer(&self, peer: PeerId) -> bool {
+        self.outbox.has_ring(peer) || self.inbox.has_ring(peer)
+    }
+
     /// Whether [`Hub::gone`] has something to say.
     #[inline]
     pub fn lost(&self) -> bool {
         let i = &self.inbox;
-        !(i.hung_up.is_empty() && i.down.is_empty() && i.tables.is_empty())
+        !(i.hung_up.is_empty() && i.down.is_empty() && i.accepted.is_empty())
     }
 }

@@ -2,14 +2,14 @@
 
 use super::bed::Bed;
 use super::claim::{self, Ledger, ACCESS, GOODBYE};
-use super::debts::{Access, Debts, Ended, Note};
+use super::debts::{Access, Again, Debts, Ended, Note};
 use super::ring::{Full, Writer};
 use super::share::{self, Share};
 use super::sock;
-use super::table::{Denied, Local, Visit, VISIT};
+use super::table::{Denied, Local, Tags, Visit, VISIT};
 use super::thread::{Shared, Thread};
 use super::{PeerId, Sent, What, RECORD_MAX};
-use crate::device::QpAddr;
+use crate::device::{host, QpAddr};
 use crate::hmem::{Piece, UserMem};
 use crate::types::*;
 use std::collections::VecDeque;
@@ -17,9 +17,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// A peer that has not taken our ring for so long, nanoseconds, is reached by the adapter.
+const ANSWER: u64 = 200_000_000;
+
 /// How packets reach a peer.
 enum Route {
     Unknown,
+    /// It has no place for callers just now; since when.
+    Full(u64),
+    /// It was called, and has not said that it reads the ring; since when.
+    Calling(Box<Out>, u64),
     Adapter,
     Ring(Box<Out>),
 }
@@ -32,6 +39,7 @@ struct Out {
     to: QpAddr,
     /// The peer's memory, where the system lets us in.
     ledger: Option<Arc<Ledger>>,
+    tags: Tags,
     debts: Debts,
     /// What stopped the last record, until [`Outbox::arm`] has seen to it.
     stopped: Option<Full>,
@@ -88,6 +96,8 @@ pub struct Outbox {
     debtors: Vec<PeerId>,
     /// Accesses to peers that are gone.
     lost: VecDeque<(PeerId, Ended)>,
+    /// Accesses that the adapter is to do.
+    again: Vec<(PeerId, Again)>,
 }
 
 impl Outbox {
@@ -101,26 +111,52 @@ impl Outbox {
             stopped: Vec::new(),
             debtors: Vec::new(),
             lost: VecDeque::new(),
+            again: Vec::new(),
         }
     }
 
-    /// First contact: finds out how the peer is reached. `false` when it has too many callers just now: it is called
-    /// again with the next packet, and gets none in another way, for messages keep their order only on one.
+    /// First contact: finds out how the peer is reached. `false` while that is not known: the peer gets
+    /// no packet in another way meanwhile, for messages keep their order only on one. One that does
+    /// not answer for [`ANSWER`] is reached by the adapter.
     #[cold]
     fn call(&mut self, peer: PeerId, addr: &QpAddr) -> bool {
         let at = peer as usize;
         if self.routes.len() <= at {
+            let more = at + 1 - self.routes.len();
+            if self.routes.try_reserve(more).is_err() {
+                return false;
+            }
             self.routes.resize_with(at + 1, || Route::Unknown);
         }
+        let now = host::now();
+        let late = |since: u64| now.saturating_sub(since) > ANSWER;
+        let route = match self.routes.get(at) {
+            Some(Route::Unknown) => None,
+            Some(Route::Full(since)) => Some(*since),
+            Some(Route::Calling(out, since)) => {
+                if !late(*since) {
+                    // Whoever polls for an answer may keep the thread that hears it from running.
+                    Thread::attend();
+                    return false;
+                }
+                self.thread.forget(out.conn);
+                if let Some(r) = self.routes.get_mut(at) {
+                    *r = Route::Adapter;
+                }
+                return true;
+            }
+            _ => return true,
+        };
         let route = match self.open(addr) {
-            Ok(out) => Route::Ring(Box::new(out)),
-            Err(FI_EAGAIN) => return false,
+            Ok(out) => Route::Calling(Box::new(out), now),
+            Err(FI_EAGAIN) if !route.is_some_and(late) => Route::Full(route.unwrap_or(now)),
             Err(_) => Route::Adapter,
         };
+        let known = matches!(route, Route::Adapter);
         if let Some(r) = self.routes.get_mut(at) {
             *r = route;
         }
-        true
+        known
     }
 
     fn open(&self, addr: &QpAddr) -> crate::core::Result<Out> {
@@ -138,6 +174,7 @@ impl Outbox {
             conn,
             to: *addr,
             ledger: None,
+            tags: Tags::default(),
             debts: Debts::default(),
             stopped: None,
             shares: 0,
@@ -145,11 +182,32 @@ impl Outbox {
         })
     }
 
-    pub(super) fn may_visit(&mut self, conn: u64, visit: Visit) {
-        let to = |r: &&mut Route| matches!(r, Route::Ring(o) if o.conn == conn);
-        if let Some(Route::Ring(o)) = self.routes.iter_mut().find(to) {
+    /// The peer of a connection reads our ring, and may let us into its memory.
+    pub(super) fn accepted(&mut self, conn: u64, visit: Option<Visit>) {
+        let to = |r: &&mut Route| matches!(r, Route::Calling(o, _) if o.conn == conn);
+        let Some(r) = self.routes.iter_mut().find(to) else {
+            return;
+        };
+        let Route::Calling(mut o, _) = core::mem::replace(r, Route::Adapter) else {
+            return;
+        };
+        if let Some(visit) = visit {
             let ring = Arc::clone(o.ring.file());
             o.ledger = Some(Arc::new(Ledger::new(ring, visit)));
+        }
+        *r = Route::Ring(o);
+    }
+
+    /// Whether there is a ring to a peer, or will be.
+    pub(super) fn has_ring(&self, peer: PeerId) -> bool {
+        let route = self.routes.get(peer as usize);
+        matches!(route, Some(Route::Ring(_) | Route::Calling(..)))
+    }
+
+    /// The number will be another peer's, to which there is no route yet.
+    pub fn forget_peer(&mut self, peer: PeerId) {
+        if let Some(r) = self.routes.get_mut(peer as usize) {
+            *r = Route::Unknown;
         }
     }
 
@@ -186,7 +244,8 @@ impl Outbox {
             return Err(Denied::Elsewhere);
         };
         let v = o.ledger.as_ref().ok_or(Denied::Elsewhere)?.visit();
-        v.access(o.ring.file().word(VISIT), write, local, key, addr)?;
+        let tag = o.tags.of(key);
+        v.access(o.ring.file().word(VISIT), write, local, tag, addr)?;
         Ok(v.events())
     }
 
@@ -202,7 +261,8 @@ impl Outbox {
             return 0;
         };
         let mark = o.ring.file().word(VISIT);
-        let all = |l: &Arc<Ledger>| l.visit().access_all(mark, write, key, parts);
+        let tag = o.tags.of(key);
+        let all = |l: &Arc<Ledger>| l.visit().access_all(mark, write, tag, parts);
         o.ledger.as_ref().map_or(0, all)
     }
 
@@ -271,8 +331,13 @@ impl Outbox {
     }
 
     /// The peer of a connection that has ended. What is sent to it from now on, the adapter answers: nobody is
-    /// there.
+    /// there. Of one that never read our ring nothing is lost: it is reached by the adapter.
     pub(super) fn hang_up(&mut self, conn: u64) -> Option<QpAddr> {
+        let calling = |r: &&mut Route| matches!(r, Route::Calling(o, _) if o.conn == conn);
+        if let Some(r) = self.routes.iter_mut().find(calling) {
+            *r = Route::Adapter;
+            return None;
+        }
         let of = |r: &Route| matches!(r, Route::Ring(o) if o.conn == conn);
         let at = self.routes.iter().position(of)?;
         let route = core::mem::replace(self.routes.get_mut(at)?, Route::Adapter);
@@ -334,9 +399,19 @@ impl Outbox {
     }
 
     /// Whether a read or write of a peer's region is known to be permitted, and possible from here.
-    pub fn permits(&self, peer: PeerId, (key, addr): (u64, u64), len: usize, write: bool) -> bool {
-        self.ledger(peer)
-            .is_some_and(|l| l.visit().permits(key, addr, len, write))
+    pub fn permits(
+        &mut self,
+        peer: PeerId,
+        (key, addr): (u64, u64),
+        len: usize,
+        write: bool,
+    ) -> bool {
+        let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) else {
+            return false;
+        };
+        let tag = o.tags.of(key);
+        let l = o.ledger.as_ref();
+        l.is_some_and(|l| l.visit().permits(tag, addr, len, write))
     }
 
     /// Whether a peer wants to hear of every access.
@@ -347,16 +422,33 @@ impl Outbox {
     /// Whether [`Outbox::reap`] may have something to say.
     #[inline]
     pub fn owes(&self) -> bool {
-        !(self.debtors.is_empty() && self.lost.is_empty())
+        !(self.debtors.is_empty() && self.lost.is_empty() && self.again.is_empty())
+    }
+
+    /// What the adapter is to do.
+    pub fn take_again(&mut self) -> Vec<(PeerId, Again)> {
+        core::mem::take(&mut self.again)
+    }
+
+    /// An access that cannot be done through shared memory, or that the adapter has no room for now.
+    pub fn do_again(&mut self, peer: PeerId, a: Again) {
+        self.again.push((peer, a));
+    }
+
+    /// Whether there is something for [`Outbox::take_again`].
+    pub fn has_again(&self) -> bool {
+        !self.again.is_empty()
     }
 
     /// Whether accesses to a peer are not known to be done.
     pub fn owes_to(&self, peer: PeerId) -> bool {
-        self.debtors.contains(&peer) || self.lost.iter().any(|(p, _)| *p == peer)
+        self.debtors.contains(&peer)
+            || self.lost.iter().any(|(p, _)| *p == peer)
+            || self.again.iter().any(|(p, _)| *p == peer)
     }
 
     /// Tells of accesses that have ended, until `each` will not hear of one, which it is told of again then. `false`
-    /// in that case.
+    /// in that case, and when some are for [`Outbox::take_again`].
     #[inline]
     pub fn reap(&mut self, mut each: impl FnMut(PeerId, &Ended) -> bool) -> bool {
         while let Some((peer, e)) = self.lost.front() {
@@ -372,7 +464,8 @@ impl Outbox {
                 continue;
             };
             let ledger = o.ledger.as_deref();
-            if !o.debts.reap(&mut o.ring, ledger, |e| each(peer, e)) {
+            let again = |a| self.again.push((peer, a));
+            if !o.debts.reap(&mut o.ring, ledger, again, |e| each(peer, e)) {
                 return false;
             }
             if o.debts.is_empty() {
@@ -381,13 +474,13 @@ impl Outbox {
                 at += 1;
             }
         }
-        true
+        self.again.is_empty()
     }
 
     /// Has every access done that can be done from here, before the caller sleeps; `false` when some are left that
     /// nobody will wake it for.
     pub fn settle(&mut self) -> bool {
-        let mut all = self.lost.is_empty();
+        let mut all = self.lost.is_empty() && self.again.is_empty();
         for peer in &self.debtors {
             if let Some(Route::Ring(o)) = self.routes.get_mut(*peer as usize) {
                 all &= o.debts.settle(&o.ring, o.ledger.as_deref());
@@ -401,8 +494,8 @@ impl Outbox {
     #[inline]
     pub fn acquaint(&mut self, peer: PeerId, addr: &QpAddr) -> bool {
         match self.routes.get(peer as usize) {
-            None | Some(Route::Unknown) => self.call(peer, addr),
-            _ => true,
+            Some(Route::Ring(_) | Route::Adapter) => true,
+            _ => self.call(peer, addr),
         }
     }
 
@@ -502,6 +595,9 @@ impl Outbox {
 impl Drop for Outbox {
     fn drop(&mut self) {
         for r in &mut self.routes {
+            if let Route::Calling(o, _) = r {
+                self.thread.forget(o.conn);
+            }
             if let Route::Ring(o) = r {
                 o.stop(u8::MAX);
                 if let Some(l) = &o.ledger {

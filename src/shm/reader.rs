@@ -4,9 +4,13 @@ use super::bed::{Bed, DATA, SIZE};
 use super::claim::{self, Answer, Claim, ACCESS};
 use super::ring::{header, span, ASLEEP, GIVE_BACK, HOLD, TAKEN, WANTED, WRAP};
 use super::share::Share;
+use crate::device::host;
 use crate::hmem::{Piece, UserMem};
 use core::sync::atomic::{fence, Ordering::*};
 use std::sync::Arc;
+
+/// A writer that claims its accesses for so long, nanoseconds, is given up.
+const KEPT_MAX: u64 = 5_000_000_000;
 
 /// The end that reads.
 pub struct Reader {
@@ -15,6 +19,8 @@ pub struct Reader {
     /// Position last given back.
     given: u64,
     claim: Claim,
+    /// Since when the writer has kept the accesses to itself, 0 while it does not.
+    kept: u64,
 }
 
 /// What a look into the ring finds.
@@ -142,6 +148,7 @@ impl Reader {
             at: 0,
             given: 0,
             claim: Claim::default(),
+            kept: 0,
         }
     }
 
@@ -164,8 +171,12 @@ impl Reader {
             let mut done = false;
             if h.flags & ACCESS != 0 {
                 if !self.claim.take(&self.map) {
-                    return Found::Nothing;
+                    return match self.kept_for_long() {
+                        true => Found::Broken,
+                        false => Found::Nothing,
+                    };
                 }
+                self.kept = 0;
                 done = self.claim.is_done(self.at);
             }
             return Found::Record(Record {
@@ -177,6 +188,16 @@ impl Reader {
                 done,
             });
         }
+    }
+
+    /// Whether the writer works on its accesses for longer than any takes: it was stopped, or means harm.
+    #[cold]
+    fn kept_for_long(&mut self) -> bool {
+        let now = host::now();
+        if self.kept == 0 {
+            self.kept = now;
+        }
+        now.saturating_sub(self.kept) > KEPT_MAX
     }
 
     /// The writer is gone: what it has left is read to its end.

@@ -9,10 +9,10 @@
 //! Nothing the peer writes is believed: positions are each side's own, a length that does not fit breaks the ring.
 
 use super::bed::{Bed, DATA, SIZE};
-use super::claim;
+use super::claim::{self, Outcome};
 use super::table::Local;
 use crate::core::Result;
-use crate::device::{membarrier, Status};
+use crate::device::membarrier;
 use crate::hmem::{Piece, UserMem};
 use core::sync::atomic::{compiler_fence, fence, Ordering::*};
 use std::sync::Arc;
@@ -297,12 +297,21 @@ impl Writer {
         self.map.get_piece(at, into.len(), into);
     }
 
-    /// Status, key and address of the access at position `start`.
+    /// Outcome, key and address of the access at position `start`.
     #[cold]
-    pub fn fate(&self, start: u64) -> (Status, u64, u64) {
+    pub fn fate(&self, start: u64) -> (Outcome, u64, u64) {
         let at = self.word_at(start);
         let [w, key, addr] = [0, 8, 16].map(|o| self.map.word(at + o).load(Relaxed));
-        (claim::status_of(w), key, addr)
+        (claim::outcome_of(w), key, addr)
+    }
+
+    /// The word and the data, `len` bytes, of the access at position `start`.
+    #[cold]
+    pub fn contents(&self, start: u64, len: usize) -> (u64, Box<[u8]>) {
+        let at = self.word_at(start) + 8;
+        let mut data = Vec::new();
+        self.map.get(at + claim::HEAD, len, &mut data);
+        (self.map.word(at + 16).load(Relaxed), data.into())
     }
 
     fn word_at(&self, start: u64) -> usize {

@@ -23,6 +23,8 @@ unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
 
+/// File system type of huge pages (statfs(2)): there a hole, too, ends in SIGBUS.
+const HUGETLBFS: i64 = 0x958458f6;
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
 impl Map {
@@ -71,6 +73,10 @@ impl Map {
         let len = unsafe {
             let seals = libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS);
             let mut stat: libc::stat = core::mem::zeroed();
+            let mut fs: libc::statfs = core::mem::zeroed();
+            if libc::fstatfs(fd.as_raw_fd(), &mut fs) != 0 || fs.f_type as i64 == HUGETLBFS {
+                return Err(FI_EINVAL);
+            }
             if seals < 0
                 || seals & libc::F_SEAL_SHRINK == 0
                 || libc::fstat(fd.as_raw_fd(), &mut stat) != 0

@@ -53,10 +53,11 @@ impl Share {
         self.at(ring).store(u64::from(self.round) << ROUND, Release);
     }
 
-    /// Copies chunks as long as there are some: how many; `None` when `copy` could not do one.
+    /// Copies chunks as long as there are some, each at most once whatever the peer writes into the
+    /// word: how many; `None` when `copy` could not do one.
     pub(super) fn work(self, ring: &Bed, mut copy: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut n = 0;
-        while let Some(c) = self.take(ring) {
+        while let Some(c) = self.take(ring).filter(|_| n < self.chunks) {
             if !copy(c) {
                 return None;
             }

@@ -1,30 +1,44 @@
 //! How two endpoints of one host find each other: a Unix socket in the abstract namespace, named after the
 //! queue pair's address.
 //!
-//! The name exists as long as its socket and is seen in one network namespace only: who can connect is on the same
-//! host. A connection carries one ring, from the side that connects to the side that listens: a greeting with
-//! the sender's address and the ring's descriptor, later single bytes that wake the reader. The listening side
-//! answers once, with its table of registered memory. The end of the connection tells both that the other is
-//! gone. Both sides check that the other has their user id.
+//! The name exists as long as its socket and is seen in one network namespace only: who can connect is
+//! on the same host. It is a one-way hash of the address, for everybody can read such names. A
+//! connection carries one ring, from the side that connects to the side that listens: a greeting with
+//! the sender's address and the ring's descriptor, later single bytes that wake the reader. The
+//! listening side answers once it has mapped the ring, with its table of registered memory if it has
+//! one: only then the ring is used. The end of the connection tells both that the other is gone. Both
+//! sides check that the other has their user id, and the listening side that the caller's process is
+//! the one that listens at the address it names.
 
 use crate::core::{Errno, Result};
 use crate::device::QpAddr;
 use crate::types::*;
 use core::mem::size_of;
+use siphasher::sip::SipHasher24;
+use std::hash::Hasher;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-const MAGIC: [u8; 8] = *b"lfrshm02";
-const TABLE: [u8; 8] = *b"lfrmem01";
+const MAGIC: [u8; 8] = *b"lfrshm03";
+const TABLE: [u8; 8] = *b"lfrmem02";
+const ACCEPTED: [u8; 8] = *b"lfracc01";
 /// Bytes of the answer: magic, address and value of the probe, filled up.
 const ANSWER: usize = GREETING;
 /// Bytes of a greeting: magic and the sender's address.
-const GREETING: usize = 8 + 16 + 2 + 4;
+const GREETING: usize = 8 + 16 + 2 + 4 + 8;
+/// Callers of other users that are refused in one go.
+const CALLERS: usize = 64;
 /// Connections not yet accepted that a listener may have.
 const BACKLOG: i32 = 1024;
 
 fn raw(a: &QpAddr) -> [u8; GREETING] {
     let mut b = [0; GREETING];
-    let parts: [&[u8]; 4] = [&MAGIC, &a.gid, &a.qpn.to_le_bytes(), &a.qkey.to_le_bytes()];
+    let parts: [&[u8]; 5] = [
+        &MAGIC,
+        &a.gid,
+        &a.qpn.to_le_bytes(),
+        &a.qkey.to_le_bytes(),
+        &a.token.to_le_bytes(),
+    ];
     let mut at = 0;
     for p in parts {
         if let Some(to) = b.get_mut(at..at + p.len()) {
@@ -39,11 +53,13 @@ fn parse(b: &[u8; GREETING]) -> Option<QpAddr> {
     let (magic, rest) = b.split_first_chunk::<8>()?;
     let (gid, rest) = rest.split_first_chunk::<16>()?;
     let (qpn, rest) = rest.split_first_chunk::<2>()?;
-    let (qkey, _) = rest.split_first_chunk::<4>()?;
+    let (qkey, rest) = rest.split_first_chunk::<4>()?;
+    let (token, _) = rest.split_first_chunk::<8>()?;
     (*magic == MAGIC).then_some(QpAddr {
         gid: *gid,
         qpn: u16::from_le_bytes(*qpn),
         qkey: u32::from_le_bytes(*qkey),
+        token: u64::from_le_bytes(*token),
     })
 }
 
@@ -54,16 +70,27 @@ fn parse_table(b: &[u8; ANSWER]) -> Option<(u64, u64)> {
     (*magic == TABLE).then_some((u64::from_le_bytes(*at), u64::from_le_bytes(*value)))
 }
 
+/// Whether an answer is an acceptance, with or without a table.
+fn accepts(b: &[u8; ANSWER]) -> bool {
+    b.first_chunk::<8>()
+        .is_some_and(|m| *m == ACCEPTED || *m == TABLE)
+}
+
+/// 64 bits that tell an address from others and do not tell what it is.
+fn digest(a: &QpAddr) -> u64 {
+    let mut h = SipHasher24::new_with_keys(0x6c66_722d_7368_6d31, 0x6e61_6d65);
+    h.write(&a.gid);
+    h.write(&a.qpn.to_le_bytes());
+    h.write(&a.qkey.to_le_bytes());
+    h.write(&a.token.to_le_bytes());
+    h.finish()
+}
+
 fn name(a: &QpAddr) -> (libc::sockaddr_un, libc::socklen_t) {
     // SAFETY: all zero bytes are a valid address.
     let mut u: libc::sockaddr_un = unsafe { core::mem::zeroed() };
     u.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let text = format!(
-        "libfabric-efa/{:032x}/{}/{:08x}",
-        u128::from_be_bytes(a.gid),
-        a.qpn,
-        a.qkey
-    );
+    let text = format!("libfabric-efa/{:016x}", digest(a));
     // The first byte stays zero: an abstract name.
     for (to, from) in u.sun_path.iter_mut().skip(1).zip(text.bytes()) {
         *to = from as core::ffi::c_char;
@@ -126,6 +153,13 @@ pub fn listen(own: &QpAddr) -> Result<OwnedFd> {
 /// Connects to the queue pair at `to` and passes it a ring; returns its process, too. `FI_EAGAIN` when it has too many callers right now,
 /// another errno when it cannot be reached this way.
 pub fn connect(own: &QpAddr, to: &QpAddr, ring: i32) -> Result<(OwnedFd, i32)> {
+    let (fd, pid) = reach(to)?;
+    say(&fd, &raw(own), Some(ring))?;
+    Ok((fd, pid))
+}
+
+/// A connection to the listener of `to`, and its process.
+fn reach(to: &QpAddr) -> Result<(OwnedFd, i32)> {
     let fd = socket()?;
     let (u, len) = name(to);
     // SAFETY: `u` has `len` bytes that count.
@@ -134,21 +168,32 @@ pub fn connect(own: &QpAddr, to: &QpAddr, ring: i32) -> Result<(OwnedFd, i32)> {
         return Err(errno());
     }
     let pid = same_user(&fd).ok_or(FI_EACCES)?;
-    say(&fd, &raw(own), ring)?;
     Ok((fd, pid))
 }
 
-/// Answers a caller with a table of registered memory.
-pub fn answer(fd: &OwnedFd, table: i32, probe: (u64, u64)) -> Result<()> {
+/// Whether process `pid`, which says that it is at `from`, is the one that listens there.
+pub fn owns(from: &QpAddr, pid: i32) -> bool {
+    pid > 0 && reach(from).is_ok_and(|(_, listens)| listens == pid)
+}
+
+/// Accepts a caller's ring, with a table of registered memory if there is one.
+pub fn answer(fd: &OwnedFd, table: Option<(i32, u64, u64)>) -> Result<()> {
     let mut b = [0; ANSWER];
-    let parts = [TABLE, probe.0.to_le_bytes(), probe.1.to_le_bytes()];
+    let (magic, at, value) = match table {
+        Some((_, at, value)) => (TABLE, at, value),
+        None => (ACCEPTED, 0, 0),
+    };
+    let parts = [magic, at.to_le_bytes(), value.to_le_bytes()];
     for (to, from) in b.chunks_exact_mut(8).zip(parts) {
         to.copy_from_slice(&from);
     }
-    say(fd, &b, table)
+    say(fd, &b, table.map(|(f, _, _)| f))
 }
 
-/// Room for one descriptor beside a message, aligned as the kernel wants it.
+/// Descriptors that fit into [`Control`].
+const FILES: usize = 16;
+
+/// Room for descriptors beside a message, aligned as the kernel wants it.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
@@ -162,7 +207,7 @@ fn message(iov: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
     m
 }
 
-fn say(fd: &OwnedFd, bytes: &[u8; GREETING], ring: i32) -> Result<()> {
+fn say(fd: &OwnedFd, bytes: &[u8; GREETING], file: Option<i32>) -> Result<()> {
     let mut iov = libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),
@@ -171,12 +216,15 @@ fn say(fd: &OwnedFd, bytes: &[u8; GREETING], ring: i32) -> Result<()> {
     let mut m = message(&mut iov, &mut control);
     // SAFETY: the control buffer is larger than one descriptor needs, and the header points into it.
     unsafe {
-        m.msg_controllen = libc::CMSG_SPACE(size_of::<i32>() as u32) as _;
-        let c = libc::CMSG_FIRSTHDR(&m);
-        (*c).cmsg_level = libc::SOL_SOCKET;
-        (*c).cmsg_type = libc::SCM_RIGHTS;
-        (*c).cmsg_len = libc::CMSG_LEN(size_of::<i32>() as u32) as _;
-        libc::CMSG_DATA(c).cast::<i32>().write_unaligned(ring);
+        m.msg_controllen = 0;
+        if let Some(file) = file {
+            m.msg_controllen = libc::CMSG_SPACE(size_of::<i32>() as u32) as _;
+            let c = libc::CMSG_FIRSTHDR(&m);
+            (*c).cmsg_level = libc::SOL_SOCKET;
+            (*c).cmsg_type = libc::SCM_RIGHTS;
+            (*c).cmsg_len = libc::CMSG_LEN(size_of::<i32>() as u32) as _;
+            libc::CMSG_DATA(c).cast::<i32>().write_unaligned(file);
+        }
         match libc::sendmsg(fd.as_raw_fd(), &m, libc::MSG_NOSIGNAL) {
             n if n == GREETING as isize => Ok(()),
             _ => Err(errno()),
@@ -184,24 +232,29 @@ fn say(fd: &OwnedFd, bytes: &[u8; GREETING], ring: i32) -> Result<()> {
     }
 }
 
-/// The next caller of a listener, if there is one of our user.
-pub fn accept(listener: &OwnedFd) -> Option<(OwnedFd, i32)> {
-    loop {
+/// The next caller of a listener, if there is one of our user among the next few. `Err` without a
+/// descriptor for one.
+pub fn accept(listener: &OwnedFd) -> Result<Option<(OwnedFd, i32)>> {
+    for _ in 0..CALLERS {
         let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         let (addr, len) = (core::ptr::null_mut(), core::ptr::null_mut());
         // SAFETY: no address is asked for; the descriptor is owned from here on.
         let fd = unsafe {
             let fd = libc::accept4(listener.as_raw_fd(), addr, len, flags);
             if fd < 0 {
-                return None;
+                return match errno() {
+                    e @ (FI_EMFILE | libc::ENFILE | FI_ENOMEM) => Err(e),
+                    _ => Ok(None),
+                };
             }
             OwnedFd::from_raw_fd(fd)
         };
         if let Some(pid) = same_user(&fd) {
-            return Some((fd, pid));
+            return Ok(Some((fd, pid)));
         }
-        crate::warn_log!(FI_LOG_EP_CTRL, "shm: a caller of another user was refused");
+        crate::warn_limited!(FI_LOG_EP_CTRL, "shm: a caller of another user was refused");
     }
+    Ok(None)
 }
 
 /// What a connection has to say.
@@ -209,8 +262,8 @@ pub enum Heard {
     Nothing,
     /// A ring of the queue pair at this address.
     Ring(QpAddr, OwnedFd),
-    /// A table of registered memory, with address and value of a probe.
-    Table((u64, u64), OwnedFd),
+    /// Our ring is mapped there. With a table of registered memory, and address and value of a probe.
+    Accepted(Option<((u64, u64), OwnedFd)>),
     /// A byte to wake us.
     Wake,
     /// The other side is gone, or makes no sense.
@@ -226,30 +279,46 @@ pub fn hear(fd: &OwnedFd) -> Heard {
     };
     let mut control = Control([0; 64]);
     let mut m = message(&mut iov, &mut control);
-    // SAFETY: both buffers are as long as the header says; a descriptor that came is owned at once.
-    let (n, ring) = unsafe {
+    // Every descriptor that came is owned, however many were sent; one is what is asked for.
+    let mut files: [Option<OwnedFd>; FILES] = Default::default();
+    let mut count = 0;
+    // SAFETY: both buffers are as long as the header says; the descriptors of a control message are
+    // `cmsg_len` bytes in all, installed for us, and owned at once.
+    let n = unsafe {
         let n = libc::recvmsg(fd.as_raw_fd(), &mut m, libc::MSG_CMSG_CLOEXEC);
-        let c = if n > 0 {
-            libc::CMSG_FIRSTHDR(&m)
-        } else {
-            core::ptr::null_mut()
+        let mut c = match n {
+            1.. => libc::CMSG_FIRSTHDR(&m),
+            _ => core::ptr::null_mut(),
         };
-        let rights = !c.is_null()
-            && (*c).cmsg_level == libc::SOL_SOCKET
-            && (*c).cmsg_type == libc::SCM_RIGHTS
-            && (*c).cmsg_len as usize >= libc::CMSG_LEN(size_of::<i32>() as u32) as usize;
-        let ring =
-            rights.then(|| OwnedFd::from_raw_fd(libc::CMSG_DATA(c).cast::<i32>().read_unaligned()));
-        (n, ring)
+        while !c.is_null() {
+            if (*c).cmsg_level == libc::SOL_SOCKET && (*c).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = ((*c).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let at = libc::CMSG_DATA(c).cast::<i32>();
+                for i in 0..bytes / size_of::<i32>() {
+                    let file = OwnedFd::from_raw_fd(at.add(i).read_unaligned());
+                    if let Some(to) = files.get_mut(count) {
+                        *to = Some(file);
+                    }
+                    count += 1;
+                }
+            }
+            c = libc::CMSG_NXTHDR(&m, c);
+        }
+        n
     };
-    match (n, ring) {
+    let [first, ..] = files;
+    match (n, first.filter(|_| count == 1)) {
         (n, _) if n < 0 && errno() == FI_EAGAIN => Heard::Nothing,
-        (1, None) => Heard::Wake,
-        (n, Some(file)) if n == GREETING as isize => match (parse(&bytes), parse_table(&bytes)) {
-            (Some(from), _) => Heard::Ring(from, file),
-            (_, Some(probe)) => Heard::Table(probe, file),
-            _ => Heard::End,
-        },
+        (1, None) if count == 0 => Heard::Wake,
+        (n, file) if n == GREETING as isize && count <= 1 => {
+            match (parse(&bytes), parse_table(&bytes), file) {
+                (Some(from), _, Some(file)) => Heard::Ring(from, file),
+                (_, Some(probe), Some(file)) => Heard::Accepted(Some((probe, file))),
+                // Also with a table for which we have no descriptor: we do without.
+                _ if accepts(&bytes) => Heard::Accepted(None),
+                _ => Heard::End,
+            }
+        }
         _ => Heard::End,
     }
 }

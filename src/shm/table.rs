@@ -5,8 +5,13 @@
 //! would, and copies by itself: the target's application and its threads have no part in it. Whoever may not
 //! goes through the adapter.
 //!
-//! A region must not vanish under a copy. A visitor writes the key it uses into its own ring ([`Visit`]) before it looks
-//! it up; withdrawing takes the key out of the table first, and then waits for visitors that still use it.
+//! A region must not vanish under a copy. A visitor writes the key it uses into its own ring ([`Visit`])
+//! before it looks it up; withdrawing takes the key out of the table, and whoever closes the region
+//! waits until no visitor uses it ([`Directory::in_use`]), holding no lock. A process that has ended
+//! uses nothing.
+//!
+//! Keys are secrets, and peers see the whole table: what stands in it is a one-way hash of a key
+//! ([`Tag`]).
 
 use super::bed::Bed;
 use super::segment::Map;
@@ -16,10 +21,11 @@ use crate::core::Result;
 use crate::device::{Directory, Status};
 use crate::hmem::{Piece, UserMem};
 use crate::types::*;
-use core::sync::atomic::{fence, AtomicU64, Ordering::*};
+use core::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering::*};
+use siphasher::sip::SipHasher24;
+use std::hash::Hasher;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
 const ENTRIES: usize = 1 << 16;
 const ENTRY: usize = 32;
@@ -32,26 +38,67 @@ const TRIES: usize = 16;
 pub const MANY: usize = 16;
 /// Word of the head: whether the domain wants to hear of accesses.
 const EVENTS: usize = 64;
-/// First word of an entry: the key and what it permits.
+/// First word of an entry: the key's tag and what it permits.
 const USED: u64 = 1 << 63;
 const READ: u64 = 1 << 62;
 const WRITE: u64 = 1 << 61;
-/// A visitor that takes longer than this is not waited for: it was stopped, or the machine is.
-const WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Where in its ring's file a visitor says which key it uses, and where for accesses it takes back.
 pub const VISIT: usize = 192;
 pub const VISIT_ASIDE: usize = VISIT + 8;
 
-fn place(key: u64, i: usize) -> usize {
-    let h = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-    HEAD + (h as usize + i) % ENTRIES * ENTRY
+/// What stands for a key in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag(u64);
+
+impl Tag {
+    pub(super) fn of(key: u64) -> Tag {
+        let mut h = SipHasher24::new_with_keys(0x6c66_722d_7368_6d32, 0x6b65_7973);
+        h.write_u64(key);
+        Tag(h.finish() & !(USED | READ | WRITE))
+    }
+
+    fn place(self, i: usize) -> usize {
+        HEAD + (self.0 as usize + i) % ENTRIES * ENTRY
+    }
+}
+
+/// The tags of the keys used last: most programs use few.
+#[derive(Debug, Default)]
+pub struct Tags {
+    last: [Option<(u64, Tag)>; 2],
+}
+
+impl Tags {
+    /// The tag of a key.
+    #[inline(always)]
+    pub fn of(&mut self, key: u64) -> Tag {
+        match self.last {
+            [Some((k, t)), _] if k == key => t,
+            [_, Some((k, t))] if k == key => t,
+            _ => self.compute(key),
+        }
+    }
+
+    #[cold]
+    fn compute(&mut self, key: u64) -> Tag {
+        let t = Tag::of(key);
+        let [newest, other] = &mut self.last;
+        *other = newest.replace((key, t));
+        t
+    }
+}
+
+/// A process that may use our memory: its ring, and whether it has ended.
+struct Visitor {
+    ring: Weak<Bed>,
+    ended: Arc<AtomicBool>,
 }
 
 /// The owner's side. Thread safe.
 pub struct Table {
     map: Map,
-    visitors: Mutex<Vec<Weak<Bed>>>,
+    visitors: Mutex<Vec<Visitor>>,
     /// A word of our own memory that shows whether a peer can read it.
     probe: Box<u64>,
 }
@@ -74,18 +121,21 @@ impl Table {
         (self.map.fd(), at as u64, *self.probe)
     }
 
-    /// A peer that may come in, by the ring it has given us.
-    pub fn visitor(&self, ring: &Arc<Bed>) {
+    /// A peer that may come in, by the ring it has given us; `ended` when its process has.
+    pub fn visitor(&self, ring: &Arc<Bed>, ended: &Arc<AtomicBool>) {
         let mut v = self.visitors.lock().unwrap_or_else(|e| e.into_inner());
-        v.retain(|w| w.strong_count() > 0);
-        v.push(Arc::downgrade(ring));
+        v.retain(|w| w.ring.strong_count() > 0);
+        v.push(Visitor {
+            ring: Arc::downgrade(ring),
+            ended: Arc::clone(ended),
+        });
     }
 
     /// Our own memory that a peer names, as long as its region is not withdrawn; `None` for the adapter to say what is
     /// wrong, or where it is.
     #[inline]
-    pub fn own(&self, key: u64, addr: u64, len: usize, write: bool) -> Option<Piece> {
-        let at = find(&self.map, key, addr, len as u64, write).ok()?;
+    pub fn own(&self, tag: Tag, addr: u64, len: usize, write: bool) -> Option<Piece> {
+        let at = find(&self.map, tag, addr, len as u64, write).ok()?;
         // SAFETY: the region's owner lends it until it is withdrawn (see `Directory::add`).
         unsafe { Piece::new(at as *const _, len) }
     }
@@ -102,8 +152,9 @@ impl Directory for Table {
         let (Some((at, len)), None) = (pieces.next(), pieces.next()) else {
             return;
         };
+        let tag = Tag::of(key);
         let free = (0..TRIES)
-            .map(|i| place(key, i))
+            .map(|i| tag.place(i))
             .find(|p| self.map.word(*p).load(Relaxed) == 0);
         let Some(p) = free else { return };
         let rights = [(FI_REMOTE_READ, READ), (FI_REMOTE_WRITE, WRITE)];
@@ -115,33 +166,31 @@ impl Directory for Table {
         for (i, v) in [base, len as u64, at as u64].into_iter().enumerate() {
             self.map.word(p + 8 + 8 * i).store(v, Relaxed);
         }
-        self.map.word(p).store(USED | rights | key, Release);
+        self.map.word(p).store(USED | rights | tag.0, Release);
     }
 
     fn remove(&self, key: u64) {
-        let of = |w: u64| w & !(READ | WRITE) == USED | key;
-        let all = (0..TRIES).map(|i| self.map.word(place(key, i)));
+        let tag = Tag::of(key);
+        let of = |w: u64| w & !(READ | WRITE) == USED | tag.0;
+        let all = (0..TRIES).map(|i| self.map.word(tag.place(i)));
         for w in all {
             if of(w.load(Relaxed)) {
                 w.store(0, Relaxed);
             }
         }
         fence(SeqCst);
+    }
+
+    fn in_use(&self, key: u64) -> bool {
+        let mark = Tag::of(key).0 | USED;
+        // The end of a process is heard of by a thread, which may not have a processor now.
+        super::attend();
         let v = self.visitors.lock().unwrap_or_else(|e| e.into_inner());
-        let until = Instant::now() + WAIT_MAX;
-        for ring in v.iter().filter_map(Weak::upgrade) {
-            let uses = |at| ring.word(at).load(Acquire) == key | USED;
-            while uses(VISIT) || uses(VISIT_ASIDE) {
-                if Instant::now() > until {
-                    crate::warn_log!(
-                        FI_LOG_MR,
-                        "a process on this host has been using key {key:#x} for {WAIT_MAX:?}: not waited for any longer"
-                    );
-                    return;
-                }
-                std::thread::yield_now();
-            }
-        }
+        let live = v.iter().filter(|v| !v.ended.load(SeqCst));
+        live.filter_map(|v| v.ring.upgrade()).any(|ring| {
+            let uses = |at| ring.word(at).load(Acquire) == mark;
+            uses(VISIT) || uses(VISIT_ASIDE)
+        })
     }
 }
 
@@ -158,16 +207,16 @@ pub enum Denied {
 #[inline]
 fn find(
     table: &Map,
-    key: u64,
+    tag: Tag,
     addr: u64,
     len: u64,
     write: bool,
 ) -> core::result::Result<u64, Denied> {
     let need = if write { WRITE } else { READ };
-    for p in (0..TRIES).map(|i| place(key, i)) {
+    for p in (0..TRIES).map(|i| tag.place(i)) {
         let entry = table.words::<4>(p);
         let w = entry[0].load(Acquire);
-        if w & !(READ | WRITE) != USED | key {
+        if w & !(READ | WRITE) != USED | tag.0 {
             continue;
         }
         let [base, size, at] = [1, 2, 3].map(|i| entry[i].load(Relaxed));
@@ -175,12 +224,9 @@ fn find(
         if entry[0].load(Relaxed) != w {
             continue;
         }
-        if w & need == 0 {
-            return Err(Denied::Status(Status::RemoteBadKey));
-        }
         let off = addr.wrapping_sub(base);
-        if addr < base || off > size || len > size - off {
-            return Err(Denied::Status(Status::RemoteBadAddress));
+        if w & need == 0 || addr < base || off > size || len > size - off {
+            return Err(Denied::Status(Status::RemoteBadKey));
         }
         return Ok(at.wrapping_add(off));
     }
@@ -208,13 +254,18 @@ pub enum Local<'a> {
 impl Local<'_> {
     /// Bytes.
     #[inline]
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         match self {
             Local::Mem(m) => m.len(),
             Local::Piece(p) => p.len(),
             Local::Bytes(b) => b.len(),
             Local::Shared(_, _, n) => *n,
         }
+    }
+
+    /// Whether there is not one byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 }
 
@@ -290,8 +341,8 @@ impl Visit {
     }
 
     /// Whether a key permits reading or writing so many bytes there, as things stand.
-    pub fn permits(&self, key: u64, addr: u64, len: usize, write: bool) -> bool {
-        find(&self.table, key, addr, len as u64, write).is_ok()
+    pub fn permits(&self, tag: Tag, addr: u64, len: usize, write: bool) -> bool {
+        find(&self.table, tag, addr, len as u64, write).is_ok()
     }
 
     /// Writes `local` to, or reads it from, memory that the peer has named for that. `false` when not all of it is there.
@@ -363,19 +414,19 @@ impl Visit {
         mark: &AtomicU64,
         write: bool,
         local: &Local,
-        key: u64,
+        tag: Tag,
         addr: u64,
     ) -> core::result::Result<(), Denied> {
-        let _used = Mark::new(mark, key);
-        find(&self.table, key, addr, local.len() as u64, write).and_then(|at| {
+        let _used = Mark::new(mark, tag);
+        find(&self.table, tag, addr, local.len() as u64, write).and_then(|at| {
             let mut off = 0;
             while off < local.len() {
                 match copy(self.pid, write, local, off, at) {
                     0 if off == 0 && gone() => {
                         return Err(Denied::Status(Status::RemoteUnresponsive))
                     }
-                    0 if off == 0 => return Err(Denied::Elsewhere),
-                    0 => return Err(Denied::Status(Status::RemoteBadAddress)),
+                    // The system copies nothing, or not all: the adapter begins anew, or knows why not.
+                    0 => return Err(Denied::Elsewhere),
                     n => off += n,
                 }
             }
@@ -388,12 +439,12 @@ impl Visit {
         &self,
         mark: &AtomicU64,
         write: bool,
-        key: u64,
+        tag: Tag,
         parts: impl Iterator<Item = (Piece, u64)>,
     ) -> usize {
-        let _used = Mark::new(mark, key);
+        let _used = Mark::new(mark, tag);
         let found = parts.map_while(|(piece, addr)| {
-            let at = find(&self.table, key, addr, piece.len() as u64, write);
+            let at = find(&self.table, tag, addr, piece.len() as u64, write);
             Some((piece, at.ok()?))
         });
         self.copy_all(write, found)
@@ -404,8 +455,8 @@ impl Visit {
 struct Mark<'a>(&'a AtomicU64);
 
 impl Mark<'_> {
-    fn new(word: &AtomicU64, key: u64) -> Mark<'_> {
-        word.store(key | USED, Relaxed);
+    fn new(word: &AtomicU64, tag: Tag) -> Mark<'_> {
+        word.store(tag.0 | USED, Relaxed);
         // It is seen before the table is looked at.
         fence(SeqCst);
         Mark(word)
@@ -445,20 +496,24 @@ mod tests {
         let far_mem = mem(&mut far);
         t.add(5, 1000, &far_mem, FI_REMOTE_READ);
         let near_mem = mem(&mut near);
-        let go =
-            |write, key, addr| v.access(ring.word(VISIT), write, &Local::Mem(&near_mem), key, addr);
+        let go = |write, key, addr| {
+            v.access(
+                ring.word(VISIT),
+                write,
+                &Local::Mem(&near_mem),
+                Tag::of(key),
+                addr,
+            )
+        };
         assert_eq!(go(false, 5, 1048), Ok(()));
         assert_eq!(
             go(false, 5, 1049),
-            Err(Denied::Status(Status::RemoteBadAddress))
+            Err(Denied::Status(Status::RemoteBadKey))
         );
-        assert_eq!(
-            go(false, 5, 999),
-            Err(Denied::Status(Status::RemoteBadAddress))
-        );
+        assert_eq!(go(false, 5, 999), Err(Denied::Status(Status::RemoteBadKey)));
         assert_eq!(
             go(false, 5, u64::MAX),
-            Err(Denied::Status(Status::RemoteBadAddress))
+            Err(Denied::Status(Status::RemoteBadKey))
         );
         assert_eq!(go(true, 5, 1000), Err(Denied::Status(Status::RemoteBadKey)));
         assert_eq!(go(false, 6, 1000), Err(Denied::Elsewhere));
@@ -472,7 +527,13 @@ mod tests {
         far_mem.load(0, &mut seen);
         assert_eq!((seen[47], seen[48], seen[63]), (7, 9, 9));
         assert_eq!(
-            v.access(ring.word(VISIT), true, &Local::Bytes(&[4, 4]), 5, 0),
+            v.access(
+                ring.word(VISIT),
+                true,
+                &Local::Bytes(&[4, 4]),
+                Tag::of(5),
+                0
+            ),
             Ok(())
         );
         far_mem.load(0, &mut seen);
@@ -493,7 +554,7 @@ mod tests {
         let parts = [(0, 8, 0), (8, 8, 8), (16, 8, 32), (30, 2, 40), (40, 0, 63)];
         let go = |parts: &[(usize, usize, u64)]| {
             let of = |(here, len, there): &(_, _, u64)| (near.part(*here, *len), 1000 + *there);
-            v.access_all(ring.word(VISIT), false, 5, parts.iter().map(of))
+            v.access_all(ring.word(VISIT), false, Tag::of(5), parts.iter().map(of))
         };
         assert_eq!(go(&parts), parts.len());
         let mut seen = [0; 48];
@@ -521,7 +582,7 @@ mod tests {
             t.add(key, 0, &far, FI_REMOTE_READ);
         }
         let reach = |key| {
-            v.access(ring.word(VISIT), false, &Local::Mem(&near), key, 0)
+            v.access(ring.word(VISIT), false, &Local::Mem(&near), Tag::of(key), 0)
                 .is_ok()
         };
         let before = (1..=2000).filter(|k| reach(*k)).count();
@@ -535,23 +596,36 @@ mod tests {
     }
 
     #[test]
-    fn withdrawing_waits_for_the_visitor() {
-        let t = Arc::new(Table::new(1).unwrap());
+    fn a_region_is_in_use_while_a_live_visitor_marks_it() {
+        let t = Table::new(1).unwrap();
         let ring = Arc::new(Bed::create().unwrap());
-        t.visitor(&ring);
+        let ended = Arc::new(AtomicBool::new(false));
+        t.visitor(&ring, &ended);
         let mut far = [7u8; 64];
         t.add(5, 0, &mem(&mut far), FI_REMOTE_READ);
-        ring.word(VISIT).store(USED | 5, SeqCst);
-        let (begun, ended) = (Arc::clone(&t), Arc::clone(&ring));
-        let r = std::thread::spawn(move || {
-            begun.remove(5);
-            // Only when the mark is gone.
-            ended.word(VISIT).load(SeqCst)
-        });
-        while t.map.word(place(5, 0)).load(SeqCst) != 0 {
-            std::thread::yield_now();
-        }
+        assert!(!t.in_use(5));
+        ring.word(VISIT).store(USED | Tag::of(5).0, SeqCst);
+        // Withdrawing does not wait; whoever closes the region looks whether it is in use.
+        t.remove(5);
+        assert!(t.in_use(5) && !t.in_use(6));
         ring.word(VISIT).store(0, SeqCst);
-        assert_eq!(r.join().unwrap(), 0);
+        assert!(!t.in_use(5));
+        // A process that ended in the middle of an access is not waited for.
+        ring.word(VISIT_ASIDE).store(USED | Tag::of(5).0, SeqCst);
+        assert!(t.in_use(5));
+        ended.store(true, SeqCst);
+        assert!(!t.in_use(5));
+    }
+
+    #[test]
+    fn peers_see_no_keys() {
+        let t = Table::new(1).unwrap();
+        let mut far = [7u8; 64];
+        let key = 0x0123_4567_89ab_cdef;
+        t.add(key, 0, &mem(&mut far), FI_REMOTE_READ);
+        for at in (HEAD..FILE).step_by(8) {
+            let w = t.map.word(at).load(Relaxed);
+            assert!(w & !(USED | READ | WRITE) != key & !(USED | READ | WRITE));
+        }
     }
 }

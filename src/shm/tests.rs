@@ -14,6 +14,7 @@ fn hub(qpn: u16) -> Hub {
         gid: [3, a, b, c, d, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3],
         qpn,
         qkey: std::process::id(),
+        token: 0,
     };
     let listening = sock::listen(&QpAddr { qkey: 0, ..own }).unwrap();
     Hub::open(own, listening.as_raw_fd(), None).unwrap()
@@ -37,7 +38,15 @@ const WHAT: What = What {
 
 fn send(from: &mut Hub, to: &Hub, text: &[u8]) -> Sent {
     let addr = to.outbox.own;
-    from.outbox.send(9, &addr, WHAT, text, &UserMem::EMPTY, &[])
+    loop {
+        let sent = from.outbox.send(9, &addr, WHAT, text, &UserMem::EMPTY, &[]);
+        if sent != Sent::Busy {
+            return sent;
+        }
+        // The first one waits until the peer reads the ring.
+        from.inbox.hear_for_tests();
+        from.gone();
+    }
 }
 
 /// Takes records in until there are `n`, sleeping in between as a waiting application does.
@@ -142,6 +151,7 @@ fn hub_with(qpn: u16, table: &Arc<Table>) -> Hub {
         gid: [3; 16],
         qpn,
         qkey: std::process::id(),
+        token: 0,
     };
     let listening = sock::listen(&QpAddr { qkey: 0, ..own }).unwrap();
     Hub::open(own, listening.as_raw_fd(), Some(Arc::clone(table))).unwrap()
@@ -191,7 +201,7 @@ fn serve(h: &mut Hub, table: &Table) -> usize {
         let [key, addr, _] = r.words();
         let len = r.len - ACCESS_HEAD;
         back += usize::from(r.done);
-        match table.own(key, addr, len, r.kind == WRITE) {
+        match table.own(Tags::default().of(key), addr, len, r.kind == WRITE) {
             _ if r.done => {}
             Some(p) if r.kind == WRITE => r.copy_piece(ACCESS_HEAD, p),
             Some(p) => r.fill_piece(p),
@@ -247,10 +257,14 @@ fn what_a_target_does_not_do_is_taken_back_once() {
         b.outbox.post(9, &access(true, key, 0, near), NOTE);
     }
     let mut all = Vec::new();
-    while all.len() < 3 {
+    while all.len() < 2 || !b.outbox.has_again() {
         all.extend(ended(&mut b));
     }
-    assert_eq!(all, [Status::Ok, Status::Ok, Status::RemoteBadKey]);
+    assert_eq!(all, [Status::Ok, Status::Ok]);
+    // Of a key that is not published the adapter knows what is wrong.
+    let again = b.outbox.take_again();
+    let is = |(to, a): &(PeerId, Again)| (*to, a.key, a.write, a.mem.len()) == (9, 7, true, 8);
+    assert!(again.len() == 1 && again.iter().all(is));
     let mut seen = [0; 8];
     far.load(0, &mut seen);
     assert_eq!(seen, [2; 8]);
@@ -382,7 +396,9 @@ fn what_a_writer_had_begun_when_it_went_does_not_stop_its_last_words() {
     while !heard {
         a.inbox.poll(|_, _, r| {
             if r.kind == WRITE {
-                let p = table.own(5, 0, r.len - ACCESS_HEAD, true).unwrap();
+                let p = table
+                    .own(Tags::default().of(5), 0, r.len - ACCESS_HEAD, true)
+                    .unwrap();
                 r.copy_piece(ACCESS_HEAD, p);
             } else {
                 heard = true;

@@ -9,6 +9,7 @@ use super::reader::Reader;
 use super::ring::barrier;
 use super::sock::{self, accept, hear, Heard};
 use super::table::{Table, Visit};
+use crate::core::guarded;
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
 use crate::device::wait::WaitSet;
@@ -23,8 +24,8 @@ use std::sync::{Arc, OnceLock, Weak};
 pub enum News {
     /// A peer has opened a ring to us; the number names the connection.
     Ring(u64, QpAddr, Reader),
-    /// The peer we have called lets us into its memory.
-    Table(u64, Visit),
+    /// The peer we have called reads our ring from now on, and may let us into its memory.
+    Accepted(u64, Option<Visit>),
     /// There is something in this connection's ring, or room.
     Awake(u64),
     /// This connection has ended.
@@ -77,8 +78,8 @@ impl Shared {
 
 enum What {
     Listener(OwnedFd),
-    /// A caller, whose ring we read, and its process.
-    Caller(OwnedFd, i32),
+    /// A caller, whose ring we read, its process, and whether that has ended.
+    Caller(OwnedFd, i32, Arc<AtomicBool>),
     /// A peer that we have called, and its process; the descriptor is the endpoint's to write to, too.
     Called(Arc<OwnedFd>, i32),
 }
@@ -93,7 +94,7 @@ impl Watched {
     fn process(&self) -> i32 {
         match self.what {
             What::Listener(_) => 0,
-            What::Caller(_, pid) | What::Called(_, pid) => pid,
+            What::Caller(_, pid, _) | What::Called(_, pid) => pid,
         }
     }
 }
@@ -145,6 +146,8 @@ pub struct Thread {
     /// Accesses to look after, and what tells of new ones.
     ledgers: Mutex<Vec<Guarded>>,
     bell: WaitSet,
+    /// A descriptor that is given up for a moment when there is none left.
+    spare: Mutex<Option<OwnedFd>>,
 }
 
 /// Accesses that nobody may ask about any more.
@@ -155,6 +158,8 @@ struct Guarded {
     idle: u32,
 }
 
+/// Callers that are accepted in one go.
+const CALLERS: usize = 64;
 /// Milliseconds between two looks, and how many without accesses are enough.
 const LOOK: i32 = 1;
 const IDLE: u32 = 8;
@@ -186,6 +191,7 @@ impl Thread {
             // SAFETY: `e` outlives the call.
             unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, bell.fd(), &mut e) };
             Ok(Thread {
+                spare: Mutex::new(epoll.try_clone().ok()),
                 epoll,
                 watched: Mutex::default(),
                 ledgers: Mutex::default(),
@@ -196,7 +202,10 @@ impl Thread {
         let t = t.as_ref().map_err(|e| *e)?;
         if !STARTED.swap(true, SeqCst) {
             let b = std::thread::Builder::new().name("fi-shm".into());
-            if b.stack_size(256 << 10).spawn(|| t.run()).is_err() {
+            if b.stack_size(256 << 10)
+                .spawn(|| guarded::run("fi-shm", || t.run()))
+                .is_err()
+            {
                 STARTED.store(false, SeqCst);
                 return Err(FI_EAGAIN);
             }
@@ -210,7 +219,7 @@ impl Thread {
 
     fn watch(&self, ep: Weak<Shared>, what: What) -> u64 {
         let fd = match &what {
-            What::Listener(f) | What::Caller(f, _) => f.as_raw_fd(),
+            What::Listener(f) | What::Caller(f, _, _) => f.as_raw_fd(),
             What::Called(f, _) => f.as_raw_fd(),
         };
         let mut w = self.lock();
@@ -256,7 +265,7 @@ impl Thread {
     /// Wakes the peer that has called us on connection `id`.
     #[cold]
     pub fn wake(&self, id: u64) {
-        if let Some(What::Caller(c, _)) = self.lock().all.get(&id).map(|w| &w.what) {
+        if let Some(What::Caller(c, _, _)) = self.lock().all.get(&id).map(|w| &w.what) {
             sock::wake(c);
         }
     }
@@ -281,28 +290,41 @@ impl Thread {
         };
         let mut ended = false;
         match &x.what {
-            What::Listener(l) => fresh.extend(core::iter::from_fn(|| accept(l))),
-            What::Caller(c, _) => loop {
+            What::Listener(l) => {
+                for _ in 0..CALLERS {
+                    match accept(l) {
+                        Ok(Some(caller)) => fresh.push(caller),
+                        Ok(None) => break,
+                        Err(_) => {
+                            self.refuse_one(l);
+                            break;
+                        }
+                    }
+                }
+            }
+            What::Caller(c, pid, gone) => loop {
                 match hear(c) {
                     Heard::Nothing => break,
                     Heard::Wake => ep.tell(News::Awake(id)),
-                    Heard::Ring(from, fd) => match Bed::open(fd) {
-                        Ok(map) => {
-                            let map = Arc::new(map);
-                            if let Some(t) = &ep.table {
-                                t.visitor(&map);
-                                let (fd, at, value) = t.offer();
-                                // One that does not take the answer does without.
-                                let _ = sock::answer(c, fd, (at, value));
-                            }
-                            ep.tell(News::Ring(id, from, Reader::new(map)));
-                        }
-                        Err(_) => {
+                    Heard::Ring(from, fd) => {
+                        let ring = match sock::owns(&from, *pid) {
+                            true => Bed::open(fd).ok(),
+                            false => None,
+                        };
+                        let table = ep.table.as_ref().map(|t| t.offer());
+                        // A caller whose ring is not mapped, or who does not hear of it, sends by the
+                        // adapter.
+                        let ring = ring.filter(|_| sock::answer(c, table).is_ok());
+                        let Some(map) = ring.map(Arc::new) else {
                             ended = true;
                             break;
+                        };
+                        if let Some(t) = &ep.table {
+                            t.visitor(&map, gone);
                         }
-                    },
-                    Heard::Table(..) | Heard::End => {
+                        ep.tell(News::Ring(id, from, Reader::new(map)));
+                    }
+                    Heard::Accepted(_) | Heard::End => {
                         ended = true;
                         break;
                     }
@@ -311,15 +333,18 @@ impl Thread {
             What::Called(c, pid) => match hear(c) {
                 Heard::Nothing => {}
                 Heard::Wake => ep.tell(News::Awake(id)),
-                Heard::Table(probe, fd) => {
-                    if let Some(v) = Visit::new(*pid, fd, probe) {
-                        ep.tell(News::Table(id, v));
-                    }
+                Heard::Accepted(table) => {
+                    let visit = table.and_then(|(probe, fd)| Visit::new(*pid, fd, probe));
+                    ep.tell(News::Accepted(id, visit));
                 }
                 _ => ended = true,
             },
         }
         if ended || died {
+            if let What::Caller(_, pid, gone) = &x.what {
+                // Of a process that we cannot see the connection is all there is.
+                gone.fetch_or(died || *pid <= 0, SeqCst);
+            }
             w.remove(id);
             drop(w);
             ep.tell(News::End(id));
@@ -327,8 +352,27 @@ impl Thread {
         }
         drop(w);
         for (fd, pid) in fresh {
-            self.watch(Arc::downgrade(&ep), What::Caller(fd, pid));
+            let gone = Arc::new(AtomicBool::new(false));
+            self.watch(Arc::downgrade(&ep), What::Caller(fd, pid, gone));
         }
+    }
+
+    /// Without a descriptor for a caller: it is told so by the end of its connection, for which one is
+    /// kept in reserve, and sends by the adapter.
+    #[cold]
+    fn refuse_one(&self, listener: &OwnedFd) {
+        let mut spare = self.spare.lock().unwrap_or_else(|e| e.into_inner());
+        match spare.take() {
+            Some(s) => drop(s),
+            // None is left at all: a moment for others to give some back.
+            None => std::thread::sleep(std::time::Duration::from_millis(1)),
+        }
+        crate::warn_limited!(
+            FI_LOG_EP_CTRL,
+            "shm: no file descriptor left for a caller (ulimit -n): it is reached by the adapter"
+        );
+        drop(accept(listener));
+        *spare = self.epoll.try_clone().ok();
     }
 
     fn guarded(&self) -> MutexGuard<'_, Vec<Guarded>> {

@@ -9,6 +9,7 @@
 //! The thread itself must never give memory back: it would wait for itself; nor wait for one that does, for free(3) gives the end
 //! of the heap back, which may be watched. It allocates and frees nothing, and neither does anybody under a lock that it takes.
 
+use crate::core::guarded;
 use crate::core::sync::Mutex;
 use crate::device::{host, wait};
 use crate::types::*;
@@ -92,7 +93,7 @@ impl Monitor {
                 let run = || {
                     host::block_signals();
                     if let Some(m) = MONITOR.get().and_then(Option::as_ref) {
-                        m.run();
+                        guarded::run("fi-mr", || m.run());
                     }
                 };
                 let name = std::thread::Builder::new().name("fi-mr".into());

@@ -11,6 +11,8 @@ use std::collections::{HashMap, VecDeque};
 
 /// Packets under way at most, and numbers a receiver remembers above the lowest missing one.
 pub const WINDOW: u32 = (MAX_WORDS * 64) as u32;
+/// Writes of a peer that have arrived in part, at once; an honest one has a window's worth.
+const PARTIAL_MAX: usize = WINDOW as usize;
 const MS: u64 = 1_000_000;
 /// Shortest retransmission time-out: longer than a scheduler's pause on a busy machine.
 const RTO_MIN: u64 = 5 * MS;
@@ -43,8 +45,6 @@ pub struct Pkt<T> {
 /// The sending half. See the module text.
 #[derive(Debug)]
 pub struct TxFlow<T> {
-    /// Instance number carried in every packet.
-    pub id: u32,
     una: u32,
     next: u32,
     win: VecDeque<Pkt<T>>,
@@ -66,9 +66,8 @@ pub struct TxFlow<T> {
 
 impl<T> TxFlow<T> {
     /// A flow that assumes the peer can take `bytes` at once until it says otherwise.
-    pub fn new(id: u32, first_psn: u32, bytes: u64) -> Self {
+    pub fn new(first_psn: u32, bytes: u64) -> Self {
         TxFlow {
-            id,
             una: first_psn,
             next: first_psn,
             win: VecDeque::new(),
@@ -342,6 +341,16 @@ impl<T> TxFlow<T> {
         }
     }
 
+    /// Nothing of what was sent has arrived: all of it is to be sent again.
+    pub fn send_again(&mut self) {
+        for p in self.win.iter_mut().filter(|p| !p.acked && !p.lost) {
+            p.lost = true;
+            self.lost += 1;
+            self.live -= 1;
+            self.bytes -= u64::from(p.bytes);
+        }
+    }
+
     /// Everything still under way, for a flow that is given up.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         self.live = 0;
@@ -361,8 +370,6 @@ struct Partial {
 /// The receiving half. See the module text.
 #[derive(Debug)]
 pub struct RxFlow {
-    /// Instance number of the peer's flow.
-    pub id: u32,
     next: u32,
     bits: [u64; MAX_WORDS],
     /// Packets taken in since the last acknowledgement.
@@ -377,10 +384,9 @@ pub struct RxFlow {
 }
 
 impl RxFlow {
-    /// A flow whose first packet to arrive says that all below `una` is history.
-    pub fn new(id: u32, una: u32) -> Self {
+    /// A flow whose first packet is `una`.
+    pub fn new(una: u32) -> Self {
         RxFlow {
-            id,
             next: una,
             bits: [0; MAX_WORDS],
             unacked: 0,
@@ -510,6 +516,11 @@ impl RxFlow {
         self.idle_polls = 0;
     }
 
+    /// Whether parts of write `op` can be counted: of so many writes at once, no more.
+    pub fn counts(&self, op: u32, len: u32, total: u32) -> bool {
+        len >= total || self.partial.len() < PARTIAL_MAX || self.partial.contains_key(&op)
+    }
+
     /// Counts `len` bytes of write `op` with immediate; `true` when all `total` are here.
     pub fn write_part(&mut self, op: u32, len: u32, total: u32) -> bool {
         if len >= total {
@@ -531,7 +542,7 @@ mod tests {
 
     #[test]
     fn numbers_wrap_and_each_is_fresh_once() {
-        let mut r = RxFlow::new(1, u32::MAX - 1);
+        let mut r = RxFlow::new(u32::MAX - 1);
         for psn in [0, u32::MAX, u32::MAX - 1, 1] {
             assert!(r.fresh(psn));
             r.take(psn, 0);
@@ -547,8 +558,8 @@ mod tests {
     fn everything_arrives_once_over_a_bad_network() {
         for seed in 0..200u64 {
             let mut rng = crate::core::rng::Rng::new(seed);
-            let mut tx: TxFlow<u32> = TxFlow::new(7, u32::MAX - 20, 1 << 20);
-            let mut rx = RxFlow::new(7, u32::MAX - 20);
+            let mut tx: TxFlow<u32> = TxFlow::new(u32::MAX - 20, 1 << 20);
+            let mut rx = RxFlow::new(u32::MAX - 20);
             let (mut now, mut sent, mut got, mut done) = (0u64, 0u32, Vec::new(), Vec::new());
             let mut air: Vec<(u64, u32, u32)> = Vec::new();
             let mut acks: Vec<(u64, u32, Vec<u64>)> = Vec::new();

@@ -1,12 +1,15 @@
 //! The software adapter: reliable, unordered datagrams and RDMA over UDP.
 //!
-//! A queue pair is a UDP socket; its address is the socket's IP address and port plus a random key.
+//! A queue pair is a UDP socket; its address is the socket's IP address and port, a random key that
+//! tells it from others with the same port, and a random token that callers have to know.
 //! No daemon: RDMA is executed inside the target's process, by whichever of its threads drives the
 //! engine. It stands in for an EFA adapter where there is none, and appears as `efasoft0`.
 //!
-//! `adapter` (here) opens queue pairs; `engine` runs one; `flow` makes it reliable; `packet` is the
-//! wire format; `mem` what peers may touch; `sock` the system calls; `thread` serves the idle.
+//! `adapter` (here) opens queue pairs; `engine` runs one, `engine::session` says who may talk to it;
+//! `flow` makes it reliable; `packet` is the wire format; `mem` what peers may touch; `sock` the
+//! system calls; `thread` serves the idle; `admission` lets callers on this host find services.
 
+mod admission;
 mod engine;
 mod flow;
 mod mem;
@@ -14,7 +17,7 @@ pub mod packet;
 mod sock;
 mod thread;
 
-use super::host::{now, random};
+use super::host::{now, secret};
 use super::{
     Caps, Device, DeviceAttr, Directory, Event, Events, Payload, QpAddr, QueuePair, Raw, RawQp,
     Remote,
@@ -57,18 +60,17 @@ pub struct SoftQp {
     outstanding: usize,
 }
 
-/// Key of a queue pair whose number the application chose (a service given to fi_getinfo(3)): it is there
-/// to be found by host and service alone, so its key is no secret.
+/// Key of a queue pair whose number the application chose (a service given to fi_getinfo(3)): it is
+/// there to be found by host and service alone. No secret, and none is derived from it.
 pub fn public_key(qpn: u16) -> u32 {
     0x0efa_0000 | u32::from(qpn)
 }
 
-fn key_for(qpn: u16) -> u32 {
-    if qpn != 0 {
-        public_key(qpn)
-    } else {
-        (random() as u32).max(1)
-    }
+fn key_for(qpn: u16) -> Result<u32> {
+    Ok(match qpn {
+        0 => (secret()? as u32).max(1),
+        n => public_key(n),
+    })
 }
 
 fn interface_mtu(name: &str) -> Option<usize> {
@@ -172,6 +174,7 @@ impl SoftDevice {
                 remote_events: true,
                 unsolicited: true,
                 sure: true,
+                sessions: true,
             },
             raw: Raw {
                 sends: 2048,
@@ -199,15 +202,21 @@ impl SoftDevice {
         self.directory = Some(d);
     }
 
-    fn qp(&self, sock: Sock, qkey: u32) -> Result<SoftQp> {
+    /// A queue pair on `sock`; `service`: its number is the application's choice.
+    fn qp(&self, sock: Sock, (qkey, token): (u32, u64), service: bool) -> Result<SoftQp> {
         let addr = QpAddr {
             gid: self.attr.gid,
             qpn: sock.port(),
             qkey,
+            token,
         };
-        let seed = (random() >> 32) as u32 & 0x7fff_ffff;
-        let engine = Engine::new(addr, sock, Arc::clone(&self.mem), self.cfg.clone(), seed);
-        let shared = Shared::start(engine)?;
+        let listener = match service {
+            true => Some(admission::listen(&addr)?),
+            false => None,
+        };
+        let mem = Arc::clone(&self.mem);
+        let engine = Engine::new(addr, sock, mem, self.cfg.clone(), service)?;
+        let shared = Shared::start(engine, listener)?;
         Ok(SoftQp {
             shared,
             addr,
@@ -222,7 +231,8 @@ impl SoftDevice {
         let (attr, ip) = Self::discover()?;
         let cfg = Config {
             segment: attr.mtu,
-            depth: attr.sq_depth,
+            // One peer may use as much as was promised, and leaves some to the others.
+            depth: attr.sq_depth + attr.sq_depth / 4,
             timeout: params::efa_size("soft_timeout_ms", 5000).clamp(50, 3_600_000) as u64
                 * 1_000_000,
             gso: !ip.is_loopback(),
@@ -237,7 +247,7 @@ impl SoftDevice {
         Ok(SoftDevice {
             attr,
             ip,
-            mem: Arc::new(MemTable::new(random(), naming)),
+            mem: Arc::new(MemTable::new(naming)),
             directory: None,
             cfg,
         })
@@ -252,8 +262,8 @@ impl Device for SoftDevice {
     }
 
     fn open_qp(&self, qpn: u16) -> Result<SoftQp> {
-        let qkey = key_for(qpn);
-        self.qp(Sock::bind(self.ip, qpn, SOCKET_BYTES)?, qkey)
+        let names = (key_for(qpn)?, secret()?);
+        self.qp(Sock::bind(self.ip, qpn, SOCKET_BYTES)?, names, qpn != 0)
     }
 
     fn open_raw(&self, wanted: &RawQp) -> Result<SoftQp> {
@@ -261,7 +271,7 @@ impl Device for SoftDevice {
     }
 
     fn open_group(&self, qpn: u16, count: usize) -> Result<Vec<SoftQp>> {
-        let qkey = key_for(qpn);
+        let names = (key_for(qpn)?, secret()?);
         for _ in 0..GROUP_TRIES {
             let first = Sock::bind(self.ip, qpn, SOCKET_BYTES)?;
             let base = first.port();
@@ -274,7 +284,7 @@ impl Device for SoftDevice {
             if let Ok(rest) = rest {
                 return core::iter::once(first)
                     .chain(rest)
-                    .map(|s| self.qp(s, qkey))
+                    .map(|s| self.qp(s, names, qpn != 0))
                     .collect();
             }
         }
@@ -308,7 +318,6 @@ impl Device for SoftDevice {
         len: u64,
         access: u64,
     ) -> core::result::Result<UserMem, super::Status> {
-        let key = u32::try_from(key).map_err(|_| super::Status::RemoteBadKey)?;
         self.mem.access().find(key, addr, len, access)
     }
 }
@@ -386,6 +395,10 @@ impl QueuePair for SoftQp {
         self.shared.lock().hold = held;
     }
 
+    fn cancel_reads(&mut self, wr_id: u64) {
+        self.shared.lock().cancel_reads(wr_id);
+    }
+
     fn report_remote(&mut self) {
         self.shared.lock().remote_events = true;
     }
@@ -434,7 +447,7 @@ mod tests {
         SoftDevice {
             attr,
             ip,
-            mem: Arc::new(MemTable::new(random(), Naming::default())),
+            mem: Arc::new(MemTable::new(Naming::default())),
             directory: None,
             cfg,
         }
@@ -533,7 +546,7 @@ mod tests {
                     addr: at,
                     key,
                 },
-                Status::RemoteBadAddress,
+                Status::RemoteBadKey,
             ),
         ];
         for (r, want) in cases {
@@ -559,10 +572,229 @@ mod tests {
         a.post_send(4, &gone, b"hello?", Payload::Copy(b""))
             .unwrap();
         a.ring();
+        assert_eq!(drive(&mut a, 1, &mut none), [(4, Status::RemoteBadQpn)]);
+        // Nobody is left to say that it is gone.
+        a.post_send(5, &gone, b"hello?", Payload::Copy(b""))
+            .unwrap();
+        a.ring();
         assert_eq!(
             drive(&mut a, 1, &mut none),
-            [(4, Status::RemoteUnresponsive)]
+            [(5, Status::RemoteUnresponsive)]
         );
+        assert_eq!(a.shared.lock().peer_count(), 0);
+    }
+
+    /// A socket of somebody who knows where a queue pair is, and what its packets look like.
+    struct Attacker {
+        sock: std::net::UdpSocket,
+        to: std::net::SocketAddr,
+        qkey: u32,
+    }
+
+    impl Attacker {
+        fn of(victim: &SoftQp) -> Attacker {
+            let sock = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            let wait = Duration::from_millis(50);
+            sock.set_read_timeout(Some(wait)).unwrap();
+            let addr = victim.addr();
+            Attacker {
+                sock,
+                to: std::net::SocketAddr::from(([127, 0, 0, 1], addr.qpn)),
+                qkey: addr.qkey,
+            }
+        }
+
+        fn send(&self, head: packet::Head, payload: &[u8]) {
+            let mut bytes = [0; packet::HEAD_MAX];
+            let n = head.emit(&mut bytes);
+            let whole = [&bytes[..n], payload].concat();
+            self.sock.send_to(&whole, self.to).unwrap();
+        }
+
+        fn head(&self, kind: packet::Kind, dst: u64) -> packet::Head {
+            packet::Head {
+                session: 0,
+                dst,
+                src: 7,
+                psn: self.qkey,
+                una: 0,
+                ack: None,
+                src_qkey: 9,
+                kind,
+            }
+        }
+
+        /// The next answer.
+        fn hear(&self) -> Option<packet::Head> {
+            let mut bytes = [0; 2048];
+            let n = self.sock.recv(&mut bytes).ok()?;
+            packet::Head::parse(&bytes[..n]).map(|(h, _)| h)
+        }
+    }
+
+    fn poll(qp: &mut SoftQp, times: usize) -> usize {
+        let mut events = Events::default();
+        let mut seen = 0;
+        for _ in 0..times {
+            qp.poll(&mut events);
+            seen += events.list.len();
+        }
+        seen
+    }
+
+    #[test]
+    fn who_does_not_know_the_token_gets_nothing() {
+        let dev = device(None);
+        let mut b = dev.open_qp(0).unwrap();
+        let mut far = vec![0u8; 64];
+        let access = FI_REMOTE_WRITE | FI_REMOTE_READ;
+        let key = dev.reg_mr(mem(&mut far), access, None).unwrap();
+        let at = far.as_ptr() as u64;
+        let a = Attacker::of(&b);
+        let write = packet::Kind::Write {
+            op: 1,
+            key,
+            addr: at,
+            total: 4,
+            imm: None,
+        };
+        let read = packet::Kind::ReadReq {
+            id: 1,
+            key,
+            addr: at,
+            len: 64,
+        };
+        // Even the key of the region is known here; the token is not.
+        for dst in [0, 1, u64::from(a.qkey), !b.addr().token] {
+            for kind in [packet::Kind::Send, write, read, packet::Kind::Ping] {
+                a.send(a.head(kind, dst), b"evil");
+            }
+            a.send(a.head(packet::Kind::Hello, dst), b"");
+            assert_eq!(poll(&mut b, 20), 0);
+            while let Some(h) = a.hear() {
+                assert_eq!(h.kind, packet::Kind::Reset);
+            }
+        }
+        assert_eq!(far, [0u8; 64]);
+        assert_eq!(b.shared.lock().peer_count(), 0);
+    }
+
+    #[test]
+    fn who_knows_the_token_must_be_reachable_and_keeps_to_its_session() {
+        let (dev, other) = (device(None), device(None));
+        let mut b = dev.open_qp(0).unwrap();
+        let a = Attacker::of(&b);
+        let token = b.addr().token;
+        // Calls cost no memory, and are answered by no more than they are long.
+        for _ in 0..1000 {
+            a.send(a.head(packet::Kind::Hello, token), b"");
+            poll(&mut b, 1);
+        }
+        assert_eq!(b.shared.lock().peer_count(), 0);
+        let mut welcome = None;
+        while let Some(h) = a.hear() {
+            assert_eq!((h.kind, h.dst), (packet::Kind::Welcome, 7));
+            welcome = Some(h);
+        }
+        let w = welcome.unwrap();
+        // The token is good for the one it was given to, in its session alone.
+        let c = Attacker::of(&b);
+        let mut h = packet::Head {
+            session: w.session,
+            psn: 0,
+            ..a.head(packet::Kind::Send, w.src)
+        };
+        c.send(h, b"stolen");
+        h.session ^= 1;
+        a.send(h, b"stolen");
+        assert_eq!(poll(&mut b, 50), 0);
+        assert_eq!(b.shared.lock().peer_count(), 0);
+        h.session = w.session;
+        a.send(h, b"mine");
+        assert_eq!(poll(&mut b, 50), 1);
+        assert_eq!(b.shared.lock().peer_count(), 1);
+        // Another peer's session is out of its reach.
+        let mut peer = other.open_qp(0).unwrap();
+        peer.post_send(1, &b.addr(), b"x", Payload::Copy(b""))
+            .unwrap();
+        peer.ring();
+        let mut none = Vec::new();
+        drive(&mut peer, 1, &mut none);
+        for kind in [packet::Kind::Reset, packet::Kind::Send] {
+            h.kind = kind;
+            h.src_qkey = peer.addr().qkey;
+            a.send(h, b"");
+        }
+        poll(&mut b, 50);
+        peer.post_send(2, &b.addr(), b"y", Payload::Copy(b""))
+            .unwrap();
+        peer.ring();
+        assert_eq!(drive(&mut peer, 1, &mut none), [(2, Status::Ok)]);
+    }
+
+    #[test]
+    fn peers_that_come_and_go_leave_nothing() {
+        let (dev, other) = (device(None), device(None));
+        let mut b = dev.open_qp(0).unwrap();
+        let mut none = Vec::new();
+        for i in 0..200 {
+            let mut peer = other.open_qp(0).unwrap();
+            peer.post_send(i, &b.addr(), b"x", Payload::Copy(b""))
+                .unwrap();
+            peer.ring();
+            drive(&mut peer, 1, &mut none);
+            poll(&mut b, 2);
+        }
+        poll(&mut b, 10);
+        assert_eq!(b.shared.lock().peer_count(), 0);
+    }
+
+    #[test]
+    fn one_peer_that_takes_nothing_leaves_room_for_others() {
+        let (dev, other) = (device(None), device(None));
+        let mut a = dev.open_qp(0).unwrap();
+        let (stuck, mut takes) = (other.open_qp(0).unwrap(), other.open_qp(0).unwrap());
+        stuck.shared.lock().hold = Some(|_| true);
+        let mut posted = 0;
+        while a
+            .post_send(posted, &stuck.addr(), b"x", Payload::Copy(b""))
+            .is_ok()
+        {
+            posted += 1;
+        }
+        a.ring();
+        assert!(posted >= 200, "one peer alone had room for {posted}");
+        for i in 0..50 {
+            a.post_send(1000 + i, &takes.addr(), b"x", Payload::Copy(b""))
+                .unwrap();
+            a.ring();
+            let mut none = Vec::new();
+            let done = drive(&mut a, 1, &mut none);
+            assert_eq!(done, [(1000 + i, Status::Ok)]);
+            poll(&mut takes, 1);
+        }
+    }
+
+    #[test]
+    fn a_service_is_found_by_its_number_and_admits_its_own_user() {
+        let (dev, other) = (device(None), device(None));
+        let free = Sock::bind(IpAddr::V4(Ipv4Addr::LOCALHOST), 0, 0).unwrap();
+        let port = free.port();
+        drop(free);
+        let b = dev.open_qp(port).unwrap();
+        let mut a = other.open_qp(0).unwrap();
+        let to = QpAddr {
+            token: 0,
+            ..b.addr()
+        };
+        a.post_send(1, &to, b"x", Payload::Copy(b"")).unwrap();
+        a.ring();
+        let mut none = Vec::new();
+        assert_eq!(drive(&mut a, 1, &mut none), [(1, Status::Ok)]);
+        // By UDP alone nobody gets in.
+        let c = Attacker::of(&b);
+        c.send(c.head(packet::Kind::Hello, 0), b"");
+        assert_eq!(c.hear().map(|h| h.kind), Some(packet::Kind::Reset));
     }
 
     #[test]
@@ -581,10 +813,15 @@ mod tests {
         };
         a.post_read(1, mem(&mut near), &remote).unwrap();
         a.ring();
-        let mut events = Events::default();
-        b.poll(&mut events);
-        b_dev.dereg_mr(key).unwrap();
         let mut none = Vec::new();
+        let mut events = Events::default();
+        // The request is there when it is being answered.
+        while !b.shared.lock().serves() {
+            drive(&mut a, 0, &mut none);
+            a.poll(&mut events);
+            b.poll(&mut events);
+        }
+        b_dev.dereg_mr(key).unwrap();
         assert_eq!(drive(&mut a, 1, &mut none), [(1, Status::RemoteAbort)]);
         a.post_send(2, &b.addr(), b"still here", Payload::Copy(b""))
             .unwrap();

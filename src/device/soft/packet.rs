@@ -1,26 +1,34 @@
 //! Datagrams of the software adapter: one UDP payload each.
 //!
-//! A base header of 32 bytes that every datagram has, an extension by kind, then payload. All
+//! A base header of 40 bytes that every datagram has, an extension by kind, then payload. All
 //! integers are little-endian. Parsing is total: any bytes give a packet or `None`.
 //!
 //! ```text
-//!  0 magic u16   2 version u8   3 kind u8   4 qkey of receiver u32   8 qkey of sender u32
-//! 12 flow u32   16 psn u32     20 una u32  24 acknowledged flow u32  28 cumulative ack u32
-//! WRITE, WRITE_IMM  32 op u32  36 key u32  40 addr u64  48 total u32  52 imm u32
-//! READ_REQ          32 id u32  36 key u32  40 addr u64  48 len u32    52 zero
-//! READ_RESP         32 id u32  36 zero     40 offset u64
-//! ACK               32 window bytes u32  36 window packets u16  38 words u8  39 errors u8
-//!                   40 words x u64, errors x (psn u32, status u32)
+//!  0 magic u16  2 version u8  3 kind u8 (0x80: `ack` counts)  4 session u32
+//!  8 dst u64: token that the receiver gave the sender    16 src u64: token for the other direction
+//! 24 psn u32   28 una u32   32 ack u32 (all below have arrived)   36 qkey of sender u32
+//! WRITE, WRITE_IMM  40 op u32  44 total u32  48 key u64  56 addr u64  64 imm u32  68 zero
+//! READ_REQ          40 id u64  48 key u64    56 addr u64 64 len u32   68 zero
+//! READ_RESP         40 id u64  48 offset u64
+//! ACK, BYE          40 window bytes u32  44 window packets u16  46 words u8  47 errors u8
+//!                   48 words x u64, errors x (psn u32, status u32)
+//! HELLO             dst: token of the receiver's address, psn: its qkey; session 0
+//! WELCOME           dst: as src of the HELLO; src: token to present from now on; session: its number
+//! RESET             dst: as src of the refused datagram
 //! ```
+//!
+//! No answer to a HELLO or to an unknown sender is longer than what it answers.
 
 const MAGIC: u16 = 0x5efa;
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// Bit of the kind: the cumulative acknowledgement counts.
+const HAS_ACK: u8 = 0x80;
 /// Length of the base header.
-pub const BASE: usize = 32;
+pub const BASE: usize = 40;
 /// Longest header including any extension.
 pub const HEAD_MAX: usize = BASE + 8 + 8 * MAX_WORDS + 8 * MAX_ERRS;
 /// Longest header of a packet that carries payload.
-pub const DATA_HEAD: usize = BASE + 24;
+pub const DATA_HEAD: usize = BASE + 32;
 /// Most 64-packet words in a selective acknowledgement.
 pub const MAX_WORDS: usize = 16;
 /// Most refused packets named in one acknowledgement.
@@ -32,19 +40,19 @@ pub enum Kind {
     Send,
     Write {
         op: u32,
-        key: u32,
+        key: u64,
         addr: u64,
         total: u32,
         imm: Option<u32>,
     },
     ReadReq {
-        id: u32,
-        key: u32,
+        id: u64,
+        key: u64,
         addr: u64,
         len: u32,
     },
     ReadResp {
-        id: u32,
+        id: u64,
         off: u64,
     },
     Ack {
@@ -52,28 +60,32 @@ pub enum Kind {
         packets: u16,
         words: u8,
         errs: u8,
+        /// The sender closes: it is the last that the session says.
+        bye: bool,
     },
-    /// The receiver has no such queue pair or key: whoever sends there should give up.
+    /// The receiver has no such session, queue pair or token.
     Reset,
     /// Nothing but a wish to be acknowledged.
     Ping,
+    /// The wish for a session.
+    Hello,
+    /// The answer: the sender of the HELLO is reachable, and has a token from now on.
+    Welcome,
 }
 
 /// The base header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    pub dst_qkey: u32,
-    pub src_qkey: u32,
-    /// Instance of the sender's stream to this receiver; grows when it starts anew.
-    pub flow: u32,
-    /// Packet sequence number within the flow.
+    pub session: u32,
+    pub dst: u64,
+    pub src: u64,
+    /// Packet sequence number within the session and direction.
     pub psn: u32,
     /// Lowest number the sender still waits for.
     pub una: u32,
-    /// Flow of the opposite direction that `ack_cum` is about, 0 for none.
-    pub ack_flow: u32,
-    /// All numbers below have arrived.
-    pub ack_cum: u32,
+    /// All numbers of the opposite direction below this one have arrived.
+    pub ack: Option<u32>,
+    pub src_qkey: u32,
     pub kind: Kind,
 }
 
@@ -85,15 +97,21 @@ impl Kind {
             Kind::Write { imm: Some(_), .. } => 3,
             Kind::ReadReq { .. } => 4,
             Kind::ReadResp { .. } => 5,
-            Kind::Ack { .. } => 6,
+            Kind::Ack { bye: false, .. } => 6,
             Kind::Reset => 7,
             Kind::Ping => 8,
+            Kind::Hello => 9,
+            Kind::Welcome => 10,
+            Kind::Ack { bye: true, .. } => 11,
         }
     }
 
     /// Whether the packet has a sequence number and is acknowledged.
     pub fn reliable(&self) -> bool {
-        !matches!(self, Kind::Ack { .. } | Kind::Reset)
+        !matches!(
+            self,
+            Kind::Ack { .. } | Kind::Reset | Kind::Hello | Kind::Welcome
+        )
     }
 }
 
@@ -121,22 +139,18 @@ impl Head {
     /// Writes the header and returns its length; `buf` holds [`HEAD_MAX`] bytes.
     /// Acknowledgement words and errors follow behind it and are the caller's to write.
     pub fn emit(&self, buf: &mut [u8]) -> usize {
+        let ack = if self.ack.is_some() { HAS_ACK } else { 0 };
         put(buf, 0, MAGIC.to_le_bytes());
-        put(buf, 2, [VERSION, self.kind.code()]);
-        let words = [
-            self.dst_qkey,
-            self.src_qkey,
-            self.flow,
-            self.psn,
-            self.una,
-            self.ack_flow,
-            self.ack_cum,
-        ];
-        for (i, w) in words.into_iter().enumerate() {
-            put(buf, 4 + 4 * i, w.to_le_bytes());
-        }
+        put(buf, 2, [VERSION, self.kind.code() | ack]);
+        put(buf, 4, self.session.to_le_bytes());
+        put(buf, 8, self.dst.to_le_bytes());
+        put(buf, 16, self.src.to_le_bytes());
+        put(buf, 24, self.psn.to_le_bytes());
+        put(buf, 28, self.una.to_le_bytes());
+        put(buf, 32, self.ack.unwrap_or(0).to_le_bytes());
+        put(buf, 36, self.src_qkey.to_le_bytes());
         match self.kind {
-            Kind::Send | Kind::Reset | Kind::Ping => BASE,
+            Kind::Send | Kind::Reset | Kind::Ping | Kind::Hello | Kind::Welcome => BASE,
             Kind::Write {
                 op,
                 key,
@@ -144,25 +158,25 @@ impl Head {
                 total,
                 imm,
             } => {
-                put(buf, 32, op.to_le_bytes());
-                put(buf, 36, key.to_le_bytes());
-                put(buf, 40, addr.to_le_bytes());
-                put(buf, 48, total.to_le_bytes());
-                put(buf, 52, imm.unwrap_or(0).to_le_bytes());
-                BASE + 24
+                put(buf, 40, op.to_le_bytes());
+                put(buf, 44, total.to_le_bytes());
+                put(buf, 48, key.to_le_bytes());
+                put(buf, 56, addr.to_le_bytes());
+                put(buf, 64, imm.unwrap_or(0).to_le_bytes());
+                put(buf, 68, [0; 4]);
+                BASE + 32
             }
             Kind::ReadReq { id, key, addr, len } => {
-                put(buf, 32, id.to_le_bytes());
-                put(buf, 36, key.to_le_bytes());
-                put(buf, 40, addr.to_le_bytes());
-                put(buf, 48, len.to_le_bytes());
-                put(buf, 52, [0; 4]);
-                BASE + 24
+                put(buf, 40, id.to_le_bytes());
+                put(buf, 48, key.to_le_bytes());
+                put(buf, 56, addr.to_le_bytes());
+                put(buf, 64, len.to_le_bytes());
+                put(buf, 68, [0; 4]);
+                BASE + 32
             }
             Kind::ReadResp { id, off } => {
-                put(buf, 32, id.to_le_bytes());
-                put(buf, 36, [0; 4]);
-                put(buf, 40, off.to_le_bytes());
+                put(buf, 40, id.to_le_bytes());
+                put(buf, 48, off.to_le_bytes());
                 BASE + 16
             }
             Kind::Ack {
@@ -170,10 +184,11 @@ impl Head {
                 packets,
                 words,
                 errs,
+                ..
             } => {
-                put(buf, 32, bytes.to_le_bytes());
-                put(buf, 36, packets.to_le_bytes());
-                put(buf, 38, [words, errs]);
+                put(buf, 40, bytes.to_le_bytes());
+                put(buf, 44, packets.to_le_bytes());
+                put(buf, 46, [words, errs]);
                 BASE + 8
             }
         }
@@ -184,63 +199,65 @@ impl Head {
         if get(buf, 0).map(u16::from_le_bytes)? != MAGIC || *buf.get(2)? != VERSION {
             return None;
         }
-        let (kind, len) = match *buf.get(3)? {
+        let code = *buf.get(3)?;
+        let (kind, len) = match code & !HAS_ACK {
             1 => (Kind::Send, BASE),
             c @ (2 | 3) => {
-                let imm = u32_at(buf, 52)?;
+                let imm = u32_at(buf, 64)?;
                 let k = Kind::Write {
-                    op: u32_at(buf, 32)?,
-                    key: u32_at(buf, 36)?,
-                    addr: u64_at(buf, 40)?,
-                    total: u32_at(buf, 48)?,
+                    op: u32_at(buf, 40)?,
+                    total: u32_at(buf, 44)?,
+                    key: u64_at(buf, 48)?,
+                    addr: u64_at(buf, 56)?,
                     imm: (c == 3).then_some(imm),
                 };
-                (k, BASE + 24)
+                (k, BASE + 32)
             }
             4 => {
                 let k = Kind::ReadReq {
-                    id: u32_at(buf, 32)?,
-                    key: u32_at(buf, 36)?,
-                    addr: u64_at(buf, 40)?,
-                    len: u32_at(buf, 48)?,
+                    id: u64_at(buf, 40)?,
+                    key: u64_at(buf, 48)?,
+                    addr: u64_at(buf, 56)?,
+                    len: u32_at(buf, 64)?,
                 };
-                (k, BASE + 24)
+                (k, BASE + 32)
             }
             5 => (
                 Kind::ReadResp {
-                    id: u32_at(buf, 32)?,
-                    off: u64_at(buf, 40)?,
+                    id: u64_at(buf, 40)?,
+                    off: u64_at(buf, 48)?,
                 },
                 BASE + 16,
             ),
-            6 => {
-                let (words, errs) = (*buf.get(38)?, *buf.get(39)?);
+            c @ (6 | 11) => {
+                let (words, errs) = (*buf.get(46)?, *buf.get(47)?);
                 if words as usize > MAX_WORDS || errs as usize > MAX_ERRS {
                     return None;
                 }
-                let packets = get(buf, 36).map(u16::from_le_bytes)?;
-                (
-                    Kind::Ack {
-                        bytes: u32_at(buf, 32)?,
-                        packets,
-                        words,
-                        errs,
-                    },
-                    BASE + 8,
-                )
+                let k = Kind::Ack {
+                    bytes: u32_at(buf, 40)?,
+                    packets: get(buf, 44).map(u16::from_le_bytes)?,
+                    words,
+                    errs,
+                    bye: c == 11,
+                };
+                (k, BASE + 8)
             }
             7 => (Kind::Reset, BASE),
             8 => (Kind::Ping, BASE),
+            9 => (Kind::Hello, BASE),
+            10 => (Kind::Welcome, BASE),
             _ => return None,
         };
+        let ack = u32_at(buf, 32)?;
         let h = Head {
-            dst_qkey: u32_at(buf, 4)?,
-            src_qkey: u32_at(buf, 8)?,
-            flow: u32_at(buf, 12)?,
-            psn: u32_at(buf, 16)?,
-            una: u32_at(buf, 20)?,
-            ack_flow: u32_at(buf, 24)?,
-            ack_cum: u32_at(buf, 28)?,
+            session: u32_at(buf, 4)?,
+            dst: u64_at(buf, 8)?,
+            src: u64_at(buf, 16)?,
+            psn: u32_at(buf, 24)?,
+            una: u32_at(buf, 28)?,
+            ack: (code & HAS_ACK != 0).then_some(ack),
+            src_qkey: u32_at(buf, 36)?,
             kind,
         };
         Some((h, buf.get(len..)?))
@@ -253,24 +270,26 @@ mod tests {
 
     #[test]
     fn what_is_emitted_is_parsed() {
+        let write = |imm| Kind::Write {
+            op: 1,
+            key: 2 << 40,
+            addr: u64::MAX,
+            total: 4,
+            imm,
+        };
+        let ack = |bye| Kind::Ack {
+            bytes: 1,
+            packets: 2,
+            words: 16,
+            errs: 3,
+            bye,
+        };
         let kinds = [
             Kind::Send,
-            Kind::Write {
-                op: 1,
-                key: 2,
-                addr: 3,
-                total: 4,
-                imm: None,
-            },
-            Kind::Write {
-                op: 1,
-                key: 2,
-                addr: u64::MAX,
-                total: 4,
-                imm: Some(9),
-            },
+            write(None),
+            write(Some(9)),
             Kind::ReadReq {
-                id: 5,
+                id: 5 << 33,
                 key: 6,
                 addr: 7,
                 len: 8,
@@ -279,24 +298,22 @@ mod tests {
                 id: 5,
                 off: 1 << 40,
             },
-            Kind::Ack {
-                bytes: 1,
-                packets: 2,
-                words: 16,
-                errs: 3,
-            },
+            ack(false),
+            ack(true),
             Kind::Reset,
             Kind::Ping,
+            Kind::Hello,
+            Kind::Welcome,
         ];
-        for kind in kinds {
+        for (kind, ack) in kinds.into_iter().flat_map(|k| [(k, None), (k, Some(7))]) {
             let h = Head {
-                dst_qkey: 1,
-                src_qkey: 2,
-                flow: 3,
+                session: 1,
+                dst: 2 << 50,
+                src: 3 << 50,
                 psn: 4,
                 una: 5,
-                ack_flow: 6,
-                ack_cum: 7,
+                ack,
+                src_qkey: 6,
                 kind,
             };
             let mut buf = vec![0u8; HEAD_MAX];

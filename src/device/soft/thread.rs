@@ -7,18 +7,26 @@
 //! an armed queue pair's descriptor becomes readable. One thread per process, started with the
 //! first queue pair; it sleeps for good while there is nothing to do.
 
+use super::admission;
 use super::engine::Engine;
 use super::sock::{SLOT, SLOTS};
+use crate::core::guarded;
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
 use crate::device::host::{block_signals, now};
 use crate::types::*;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// How often the thread looks after applications that poll by themselves, milliseconds.
 const TICK: i32 = 1;
+
+/// How often it looks after idle queue pairs whose peers may have gone, milliseconds.
+const PROBE: i32 = 5000;
+/// Callers that are admitted in one go.
+const CALLERS: usize = 1024;
 
 /// A queue pair as the application and the thread share it.
 pub struct Shared {
@@ -33,6 +41,8 @@ pub struct Shared {
     signalled: AtomicBool,
     socket: i32,
     event_fd: i32,
+    /// Where callers on this host ask to be admitted.
+    listener: Option<OwnedFd>,
 }
 
 impl Shared {
@@ -88,6 +98,20 @@ impl Shared {
         true
     }
 
+    /// Welcomes callers on this host that have shown their user id.
+    fn admit(&self) {
+        let Some(l) = &self.listener else { return };
+        let mut callers = Vec::new();
+        admission::accept(l, CALLERS, |addr, token| callers.push((addr, token)));
+        if callers.is_empty() {
+            return;
+        }
+        let mut e = self.lock();
+        for (addr, token) in callers {
+            e.admit_from(&addr, token, now());
+        }
+    }
+
     fn signal(&self) {
         if self.armed.load(Ordering::SeqCst) {
             let one = 1u64;
@@ -99,7 +123,7 @@ impl Shared {
     }
 
     /// Shares an engine with the thread.
-    pub fn start(engine: Engine) -> Result<Arc<Shared>> {
+    pub fn start(engine: Engine, listener: Option<OwnedFd>) -> Result<Arc<Shared>> {
         // SAFETY: no pointers are passed.
         let event_fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         if event_fd < 0 {
@@ -114,8 +138,12 @@ impl Shared {
             signalled: AtomicBool::new(false),
             socket,
             event_fd,
+            listener,
         });
         let r = Reactor::get()?;
+        if let Some(l) = &s.listener {
+            r.watch_once(l.as_raw_fd());
+        }
         r.list().push(Arc::downgrade(&s));
         r.wake();
         Ok(s)
@@ -170,7 +198,10 @@ impl Reactor {
                 static STARTED: AtomicBool = AtomicBool::new(false);
                 if !STARTED.swap(true, Ordering::SeqCst) {
                     let t = std::thread::Builder::new().name("efasoft".into());
-                    if t.stack_size(256 << 10).spawn(|| r.run()).is_err() {
+                    if t.stack_size(256 << 10)
+                        .spawn(|| guarded::run("efasoft", || r.run()))
+                        .is_err()
+                    {
                         STARTED.store(false, Ordering::SeqCst);
                         return Err(FI_EAGAIN);
                     }
@@ -188,6 +219,17 @@ impl Reactor {
     fn watch(&self, fd: i32) {
         let mut e = libc::epoll_event {
             events: libc::EPOLLIN as u32,
+            u64: fd as u64,
+        };
+        // SAFETY: `e` outlives the call.
+        unsafe { libc::epoll_ctl(self.epoll, libc::EPOLL_CTL_ADD, fd, &mut e) };
+    }
+
+    /// As [`Reactor::watch`], telling of each arrival once: what cannot be accepted for want of a
+    /// descriptor does not keep the thread busy.
+    fn watch_once(&self, fd: i32) {
+        let mut e = libc::epoll_event {
+            events: (libc::EPOLLIN | libc::EPOLLET) as u32,
             u64: fd as u64,
         };
         // SAFETY: `e` outlives the call.
@@ -221,7 +263,7 @@ impl Reactor {
     /// Body of the thread.
     fn run(&'static self) {
         block_signals();
-        let mut arena = vec![0u8; SLOTS * SLOT];
+        let mut arena = Vec::new();
         let mut seen: Vec<(usize, u32)> = Vec::new();
         let mut live: Vec<Arc<Shared>> = Vec::new();
         loop {
@@ -235,7 +277,9 @@ impl Reactor {
             });
             let mut polling = false;
             let mut timers = false;
+            let mut peers = false;
             for s in &live {
+                s.admit();
                 let key = Arc::as_ptr(s) as usize;
                 let polls = s.polls.load(Ordering::Relaxed);
                 let before = seen.iter().find(|(k, _)| *k == key).map(|(_, n)| *n);
@@ -253,12 +297,18 @@ impl Reactor {
                 if !s.owned.swap(true, Ordering::SeqCst) {
                     self.watch(s.socket);
                 }
+                if arena.is_empty() && arena.try_reserve_exact(SLOTS * SLOT).is_err() {
+                    timers = true;
+                    continue;
+                }
+                arena.resize(SLOTS * SLOT, 0u8);
                 let Ok(mut e) = s.engine.try_lock() else {
                     polling = true;
                     continue;
                 };
                 let events = e.poll_for_thread(&mut arena, now());
                 timers |= e.busy();
+                peers |= e.has_peers();
                 drop(e);
                 if events {
                     s.signal();
@@ -270,6 +320,8 @@ impl Reactor {
                 TICK
             } else if timers {
                 1
+            } else if peers {
+                PROBE
             } else {
                 -1
             });

@@ -136,6 +136,7 @@ unsafe fn describe(
             remote_events: false,
             unsolicited: caps(CAP_UNSOLICITED),
             sure: false,
+            sessions: false,
         },
         raw: Raw {
             sends: (limits.max_sq_wr as usize).min(super::RAW_SENDS),

@@ -227,6 +227,7 @@ mod tests {
             gid: [n; 16],
             qpn: 1,
             qkey: 2,
+            ..Default::default()
         })
     }
 

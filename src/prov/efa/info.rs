@@ -140,7 +140,8 @@ fn rdm(d: &DeviceAttr) -> Info {
         } else {
             MR_MODE
         },
-        mr_key_size: 4,
+        // Hardware has 32-bit keys, the software adapter 64 random bits.
+        mr_key_size: if d.identity.is_some() { 4 } else { 8 },
         cq_data_size: 4,
         cq_cnt: 256,
         ep_cnt: 1024,
@@ -401,6 +402,7 @@ fn addresses(i: &mut Info, q: &Query, gid: &[u8; 16]) -> core::result::Result<()
                 gid: *gid,
                 qpn: port,
                 qkey: 0,
+                token: 0,
             };
             i.src_addr = Some(addr::to_raw(&src).to_vec());
         }
@@ -417,6 +419,7 @@ fn addresses(i: &mut Info, q: &Query, gid: &[u8; 16]) -> core::result::Result<()
             gid: *gid,
             qpn: port,
             qkey: 0,
+            token: 0,
         };
         i.src_addr = Some(addr::to_raw(&src).to_vec());
     } else {
@@ -429,6 +432,7 @@ fn addresses(i: &mut Info, q: &Query, gid: &[u8; 16]) -> core::result::Result<()
             gid: *dest,
             qpn: port,
             qkey: public_key(port),
+            token: 0,
         };
         i.dest_addr = Some(addr::to_raw(&dest).to_vec());
     }

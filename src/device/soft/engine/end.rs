@@ -3,30 +3,6 @@
 use super::*;
 
 impl Engine {
-    /// Tells a sender that nobody of that name lives here.
-    pub(super) fn reset(&mut self, to: SocketAddr, h: &Head) {
-        let head = Head {
-            dst_qkey: h.src_qkey,
-            src_qkey: h.dst_qkey,
-            flow: 0,
-            psn: 0,
-            una: 0,
-            ack_flow: h.flow,
-            ack_cum: 0,
-            kind: Kind::Reset,
-        };
-        let mut d = Datagram {
-            to,
-            head: [0; HEAD_MAX],
-            head_len: 0,
-            body: UserMem::EMPTY,
-        };
-        d.head_len = head.emit(&mut d.head);
-        self.out.push(d);
-    }
-
-    // ---- finishing -----------------------------------------------------------------------
-
     pub(super) fn finish_acked(&mut self, list: &mut Vec<Event>) {
         while let Some(part) = self.acked.pop() {
             let Some(op) = self.ops.get_mut(part.op) else {
@@ -43,6 +19,14 @@ impl Engine {
         let Some(mut op) = self.ops.remove(oi) else {
             return;
         };
+        let p = self.peers.get_mut(op.peer);
+        if let Some(p) = p {
+            match op.kind {
+                OpKind::ReadResp { .. } => p.serving = p.serving.saturating_sub(1),
+                _ if op.wr_id.is_some() => p.user_ops = p.user_ops.saturating_sub(1),
+                _ => {}
+            }
+        }
         if let Some(wr_id) = op.wr_id {
             self.user_ops -= 1;
             list.push(Event::Done {
@@ -63,8 +47,11 @@ impl Engine {
         };
         op.status = status;
         if let OpKind::ReadReq { id, .. } = op.kind {
-            let slot = id & ((1 << GEN_SHIFT) - 1);
-            if let Some(wr_id) = self.reads.get(slot).map(|r| r.wr_id) {
+            // A refusal may come late, when the slot is another read's.
+            let (slot, generation, peer) = (id as u32, (id >> 32) as u32, op.peer);
+            let read = self.reads.get(slot);
+            let read = read.filter(|r| r.generation == generation && r.peer == peer);
+            if let Some(wr_id) = read.map(|r| r.wr_id) {
                 self.end_read(slot);
                 list.push(Event::Done { wr_id, status });
             }
@@ -82,7 +69,7 @@ impl Engine {
         };
         let mut dead: Vec<u32> = p.tx.drain().map(|part| part.op).collect();
         dead.extend(p.pending.drain(..));
-        p.tx = Self::new_flow(&mut self.next_flow);
+        p.tx = Self::new_flow();
         p.expect = 0;
         p.heard_at = now;
         let addr = p.addr;
@@ -120,28 +107,44 @@ impl Engine {
         }
         self.last_service = now;
         self.release_held(now);
+        self.service_sessions();
         let timeout = self.cfg.timeout;
         let mut i = 0;
         while let Some(pi) = self.active.get(i).copied() {
-            i += 1;
             let Some(p) = self.peers.get_mut(pi) else {
+                self.active.swap_remove(i);
                 continue;
             };
             p.tx.tick(now);
-            if p.tx.silence(now) > timeout {
-                self.fail_peer(pi, Status::RemoteUnresponsive, list, now);
+            let unanswered = match p.session.link {
+                Link::Calling { since, .. } => now.saturating_sub(since) > timeout,
+                _ => false,
+            };
+            if unanswered || p.tx.silence(now) > timeout {
+                // Takes the peer out of the list, too.
+                self.end_session(pi, Status::RemoteUnresponsive, list, now);
                 continue;
             }
+            i += 1;
             let quiet = now.saturating_sub(p.heard_at) > timeout / 4;
             if p.expect > 0 && quiet && p.tx.idle() && p.pending.is_empty() {
-                let to = p.addr;
-                let copy = self.buffer();
-                self.add(
-                    &to,
-                    Self::op(None, OpKind::Ping, copy, UserMem::EMPTY, 0),
-                    now,
-                );
+                self.ping(pi);
             }
         }
+        if now > self.last_probe + 1000 * MS {
+            self.last_probe = now;
+            // Whoever went without a word is noticed, and its entry used again.
+            let gone = |p: &Peer| !p.active && now.saturating_sub(p.heard_at) > PROBE * timeout;
+            for pi in self.peers.select(gone) {
+                self.ping(pi);
+            }
+        }
+    }
+
+    /// Sends something that has to be acknowledged.
+    fn ping(&mut self, pi: u32) {
+        let copy = self.buffer();
+        let op = Self::op(None, OpKind::Ping, copy, UserMem::EMPTY, 0);
+        self.add(pi, op);
     }
 }

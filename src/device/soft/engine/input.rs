@@ -1,6 +1,26 @@
 //! On the way in: what a datagram says, and where its data goes.
 
 use super::*;
+use crate::core::memory;
+
+impl Peer {
+    /// Whether a refusal may be told now, or the packet counts as lost.
+    fn may_be_refused(&mut self, now: u64) -> bool {
+        let past = now.saturating_sub(self.refused_at) / MS;
+        if past > 0 {
+            self.refused_at = now;
+            self.refusals = self.refusals.saturating_sub(past);
+        }
+        self.refusals += 1;
+        self.refusals <= REFUSALS
+    }
+
+    fn refuse(&mut self, psn: u32, status: Status, now: u64) {
+        if let Some(r) = &mut self.rx {
+            r.refuse(psn, status, now);
+        }
+    }
+}
 
 impl Engine {
     pub(super) fn receive(&mut self, arena: &mut [u8], sink: &mut Sink, now: u64) -> usize {
@@ -32,29 +52,15 @@ impl Engine {
         let Some((h, payload)) = Head::parse(bytes) else {
             return;
         };
-        let from = QpAddr {
-            gid: gid_of(g.from.ip()),
-            qpn: g.from.port(),
-            qkey: h.src_qkey,
-        };
-        if h.dst_qkey != self.me.qkey {
-            if h.kind.reliable() {
-                self.reset(g.from, &h);
-            }
+        let Hearing::Peer(pi) = self.hear(g.from, &h, sink.list, now) else {
             return;
-        }
-        let pi = match self.by_addr.get(&from) {
-            Some(i) => *i,
-            None if h.kind.reliable() => self.peer(&from, now),
-            None => return,
         };
         let Some(p) = self.peers.get_mut(pi) else {
             return;
         };
-        p.heard_at = now;
         // A separate acknowledgement may name refused packets: those come first, in `selective`.
-        if h.ack_flow == p.tx.id && h.kind.reliable() {
-            p.tx.ack_below(h.ack_cum, now, &mut self.acked);
+        if let Some(ack) = h.ack.filter(|_| h.kind.reliable()) {
+            p.tx.ack_below(ack, now, &mut self.acked);
         }
         match h.kind {
             Kind::Ack {
@@ -62,18 +68,16 @@ impl Engine {
                 packets,
                 words,
                 errs,
+                bye,
             } => {
-                if h.ack_flow == p.tx.id {
-                    p.tx.window(bytes, packets);
-                    let refused = self.selective(pi, &h, payload, words, errs, now);
-                    for (part, status) in refused {
-                        self.refused(part, status, sink.list);
-                    }
+                p.tx.window(bytes, packets);
+                let refused = self.selective(pi, &h, payload, words, errs, now);
+                for (part, status) in refused {
+                    self.refused(part, status, sink.list);
                 }
-            }
-            Kind::Reset => {
-                if h.ack_flow == p.tx.id {
-                    self.fail_peer(pi, Status::RemoteBadQpn, sink.list, now);
+                if bye {
+                    self.finish_acked(sink.list);
+                    self.end_session(pi, Status::RemoteBadQpn, sink.list, now);
                 }
             }
             _ => {
@@ -115,13 +119,14 @@ impl Engine {
                 }
             }
         }
-        p.tx.ack_below(h.ack_cum, now, &mut self.acked);
+        let Some(below) = h.ack else { return refused };
+        p.tx.ack_below(below, now, &mut self.acked);
         for i in 0..words as usize {
             let Some(w) = packet::u64_at(payload, 8 * i) else {
                 break;
             };
             for b in (0..64u32).filter(|b| w >> b & 1 == 1) {
-                let psn = h.ack_cum.wrapping_add(i as u32 * 64 + b);
+                let psn = below.wrapping_add(i as u32 * 64 + b);
                 p.tx.ack_sel(psn, now, &mut self.acked);
             }
         }
@@ -141,25 +146,15 @@ impl Engine {
         access: &Access,
         now: u64,
     ) {
-        let room = sink.app
-            || (self.backlog.len() + sink.list.len() < BACKLOG_MSGS
-                && self.backlog_bytes < BACKLOG_BYTES);
+        let room = !memory::short() && sink.app
+            || !memory::short()
+                && (self.backlog.len() + sink.list.len() < BACKLOG_MSGS
+                    && self.backlog_bytes < BACKLOG_BYTES);
         self.owe(pi);
         let Some(p) = self.peers.get_mut(pi) else {
             return;
         };
-        let renew = match &p.rx {
-            None => true,
-            Some(r) => match dist(h.flow, r.id) {
-                0 => false,
-                d if d > 0 => true,
-                _ => return,
-            },
-        };
-        if renew {
-            p.rx = Some(RxFlow::new(h.flow, h.una));
-        }
-        let Some(r) = p.rx.as_mut() else { return };
+        let r = p.rx.get_or_insert_with(|| RxFlow::new(0));
         r.settle(h.una);
         if !r.fresh(h.psn) {
             r.note(now);
@@ -194,11 +189,17 @@ impl Engine {
                 imm,
             } => {
                 p.ack_now = true;
+                let counted = imm.is_some() || self.remote_events;
+                // What makes an event needs room for it, as a message does.
+                let held = imm.is_some() && self.hold.is_some();
+                if counted && (!room || held || !r.counts(op, len as u32, total)) {
+                    r.not_ready(h.psn, now);
+                    return;
+                }
                 match access.find(key, addr, len, FI_REMOTE_WRITE) {
                     Ok(m) => {
                         m.store(0, payload);
                         r.take(h.psn, now);
-                        let counted = imm.is_some() || self.remote_events;
                         if counted && r.write_part(op, len as u32, total) {
                             if let Some(imm) = imm {
                                 sink.list.push(Event::WriteImm {
@@ -210,7 +211,7 @@ impl Engine {
                             if self.remote_events {
                                 sink.list.push(Event::Remote {
                                     from,
-                                    key: u64::from(key),
+                                    key,
                                     len: total,
                                     write: true,
                                 });
@@ -218,30 +219,39 @@ impl Engine {
                         }
                     }
                     Err(s) => {
-                        r.refuse(h.psn, s, now);
+                        if p.may_be_refused(now) {
+                            p.refuse(h.psn, s, now);
+                        }
                     }
                 }
             }
             Kind::ReadReq { id, key, addr, len } => {
                 p.ack_now = true;
+                if p.serving >= SERVING_MAX || (self.remote_events && !room) {
+                    r.not_ready(h.psn, now);
+                    return;
+                }
                 match access.find(key, addr, u64::from(len), FI_REMOTE_READ) {
                     Ok(_) => {
                         r.take(h.psn, now);
-                        let copy = self.buffer();
+                        let copy = self.spare.pop().unwrap_or_default();
                         let kind = OpKind::ReadResp { id, key, addr };
                         let op = Self::op(None, kind, copy, UserMem::EMPTY, u64::from(len));
-                        self.add(&from, op, now);
+                        p.serving += 1;
+                        self.add(pi, op);
                         if self.remote_events {
                             sink.list.push(Event::Remote {
                                 from,
-                                key: u64::from(key),
+                                key,
                                 len,
                                 write: false,
                             });
                         }
                     }
                     Err(s) => {
-                        r.refuse(h.psn, s, now);
+                        if p.may_be_refused(now) {
+                            p.refuse(h.psn, s, now);
+                        }
                     }
                 }
             }
@@ -254,23 +264,24 @@ impl Engine {
                 p.ack_now = true;
                 r.take(h.psn, now);
             }
-            Kind::Ack { .. } | Kind::Reset => {}
+            Kind::Ack { .. } | Kind::Reset | Kind::Hello | Kind::Welcome => {}
         }
     }
 
     pub(super) fn read_data(
         &mut self,
         pi: u32,
-        id: u32,
+        id: u64,
         off: u64,
         data: &[u8],
         list: &mut Vec<Event>,
     ) {
-        let slot = id & ((1 << GEN_SHIFT) - 1);
-        let Some(r) = self.reads.get_mut(slot) else {
+        let (slot, generation) = (id as u32, (id >> 32) as u32);
+        let read = self.reads.get_mut(slot);
+        let Some(r) = read.filter(|r| r.generation == generation && r.peer == pi) else {
             return;
         };
-        if off == READ_GONE && r.generation == id >> GEN_SHIFT && r.peer == pi {
+        if off == READ_GONE {
             let wr_id = r.wr_id;
             self.end_read(slot);
             list.push(Event::Done {
@@ -281,11 +292,11 @@ impl Engine {
         }
         let total = r.local.len() as u64;
         let end = off.saturating_add(data.len() as u64);
-        if r.generation != id >> GEN_SHIFT || r.peer != pi || end > total {
+        if end > total {
             return;
         }
         r.local.store(off as usize, data);
-        r.got += data.len() as u64;
+        r.got = r.got.saturating_add(data.len() as u64);
         if r.got >= total {
             let wr_id = r.wr_id;
             self.end_read(slot);

@@ -9,18 +9,23 @@
 mod end;
 mod input;
 mod out;
+mod session;
 
+use super::admission;
 use super::flow::{dist, RxFlow, TxFlow};
 use super::mem::{Access, MemTable};
 use super::packet::{self, Head, Kind, DATA_HEAD, HEAD_MAX, MAX_WORDS};
 use super::sock::{Datagram, Got, Sock, BATCH, SLOT, SLOTS};
+use crate::core::hash::ByWords;
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::fault::{Fate, Faults};
+use crate::device::host::secret;
 use crate::device::{Data, Event, Events, Payload, QpAddr, Remote, Status};
 use crate::hmem::UserMem;
 use crate::types::*;
 use core::ffi::c_void;
+use session::{Hearing, Link, Session, Sessions};
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -35,7 +40,17 @@ const ACK_PACKETS: u32 = 16;
 const ACK_BYTES: u32 = 192 << 10;
 /// Polls that found nothing before an owed acknowledgement stops waiting for a reply to ride on.
 const ACK_IDLE: u32 = 2;
-const GEN_SHIFT: u32 = 20;
+/// Peers that callers may make an engine keep at once.
+const PEERS_MAX: usize = 1 << 17;
+/// Reads of a peer that are answered at once; its next ones wait.
+const SERVING_MAX: u32 = 4096;
+/// A peer may have at most so many times as many operations waiting as there is room left.
+const SHARE: usize = 7;
+/// Refusals of keys that a peer gets at once, and one more every millisecond. Beyond that its packets
+/// count as lost: whoever guesses keys learns slowly that they are wrong.
+const REFUSALS: u64 = 64;
+/// An open session without traffic is tried after so many time-outs.
+const PROBE: u64 = 6;
 /// Offset in a read response that says: the region was closed before it was read.
 const READ_GONE: u64 = u64::MAX;
 
@@ -60,19 +75,19 @@ enum OpKind {
         head_len: usize,
     },
     Write {
-        key: u32,
+        key: u64,
         addr: u64,
         imm: Option<u32>,
     },
     ReadReq {
-        id: u32,
-        key: u32,
+        id: u64,
+        key: u64,
         addr: u64,
         len: u32,
     },
     ReadResp {
-        id: u32,
-        key: u32,
+        id: u64,
+        key: u64,
         addr: u64,
     },
     Ping,
@@ -81,6 +96,7 @@ enum OpKind {
 /// One posted operation.
 #[derive(Debug)]
 struct Op {
+    peer: u32,
     wr_id: Option<u64>,
     kind: OpKind,
     /// Header of a send, and payload that was copied at posting.
@@ -113,6 +129,13 @@ struct Read {
 struct Peer {
     addr: QpAddr,
     to: SocketAddr,
+    session: Session,
+    /// The application's operations to it, and reads of it that are being answered.
+    user_ops: usize,
+    serving: u32,
+    /// Refusals it has had, and when that was last counted.
+    refusals: u64,
+    refused_at: u64,
     tx: TxFlow<Part>,
     pending: VecDeque<u32>,
     rx: Option<RxFlow>,
@@ -138,6 +161,11 @@ pub struct Engine {
     cfg: Config,
     peers: Slab<Peer>,
     by_addr: HashMap<QpAddr, u32>,
+    /// Peers by the token that they have to present.
+    by_token: HashMap<u64, u32, ByWords>,
+    sessions: Sessions,
+    /// The number is the application's choice: callers need no token.
+    service: bool,
     ops: Slab<Op>,
     user_ops: usize,
     reads: Slab<Read>,
@@ -154,9 +182,9 @@ pub struct Engine {
     pub hold: Option<fn(&[u8]) -> bool>,
     /// Whether peers' reads and writes are events.
     pub remote_events: bool,
-    next_flow: u32,
     generation: u32,
     last_service: u64,
+    last_probe: u64,
 }
 
 fn socket_addr(a: &QpAddr) -> SocketAddr {
@@ -183,10 +211,16 @@ struct Sink<'a> {
 }
 
 impl Engine {
-    /// An engine on a bound socket.
-    pub fn new(me: QpAddr, sock: Sock, mem: Arc<MemTable>, cfg: Config, seed: u32) -> Engine {
+    /// An engine on a bound socket. `FI_ENOSYS` without random numbers.
+    pub fn new(
+        me: QpAddr,
+        sock: Sock,
+        mem: Arc<MemTable>,
+        cfg: Config,
+        service: bool,
+    ) -> Result<Engine> {
         let faults = cfg.fault.as_deref().and_then(Faults::parse);
-        Engine {
+        Ok(Engine {
             me,
             closed: false,
             sock,
@@ -194,6 +228,9 @@ impl Engine {
             cfg,
             peers: Slab::default(),
             by_addr: HashMap::new(),
+            by_token: HashMap::default(),
+            sessions: Sessions::new()?,
+            service,
             ops: Slab::with_capacity(256),
             user_ops: 0,
             reads: Slab::default(),
@@ -208,10 +245,10 @@ impl Engine {
             faults,
             hold: None,
             remote_events: false,
-            next_flow: seed | 1,
-            generation: 0,
+            generation: secret()? as u32,
             last_service: 0,
-        }
+            last_probe: 0,
+        })
     }
 
     /// The socket's descriptor, for epoll.
@@ -219,19 +256,27 @@ impl Engine {
         self.sock.fd()
     }
 
-    fn new_flow(next: &mut u32) -> TxFlow<Part> {
-        *next = next.wrapping_add(1).max(1);
-        TxFlow::new(*next, 0, 128 << 10)
+    fn new_flow() -> TxFlow<Part> {
+        TxFlow::new(0, 128 << 10)
     }
 
     fn peer(&mut self, a: &QpAddr, now: u64) -> u32 {
         if let Some(i) = self.by_addr.get(a) {
+            // Who has called us may become known by its whole address later.
+            if let Some(p) = self.peers.get_mut(*i).filter(|p| p.addr.token == 0) {
+                p.addr.token = a.token;
+            }
             return *i;
         }
         let p = Peer {
             addr: *a,
             to: socket_addr(a),
-            tx: Self::new_flow(&mut self.next_flow),
+            session: Session::NONE,
+            user_ops: 0,
+            serving: 0,
+            refusals: 0,
+            refused_at: now,
+            tx: Self::new_flow(),
             pending: VecDeque::new(),
             rx: None,
             rx_bytes: 0,
@@ -260,16 +305,32 @@ impl Engine {
         self.spare.pop().unwrap_or_default()
     }
 
-    fn add(&mut self, to: &QpAddr, op: Op, now: u64) -> u32 {
-        let pi = self.peer(to, now);
-        let user = op.wr_id.is_some();
-        let i = self.ops.insert(op);
+    fn add(&mut self, pi: u32, op: Op) {
+        let user = usize::from(op.wr_id.is_some());
+        let i = self.ops.insert(Op { peer: pi, ..op });
         if let Some(p) = self.peers.get_mut(pi) {
             p.pending.push_back(i);
+            p.user_ops += user;
         }
-        self.user_ops += usize::from(user);
+        self.user_ops += user;
         self.activate(pi);
-        pi
+    }
+
+    /// The peer that an operation is for, if there is room for one more: a peer that takes nothing
+    /// leaves room for the others. `FI_EAGAIN` when not.
+    fn room_for(&mut self, to: &QpAddr, now: u64) -> Result<u32> {
+        let free = self
+            .cfg
+            .depth
+            .saturating_sub(self.user_ops + self.reads.len());
+        if free == 0 {
+            return Err(FI_EAGAIN);
+        }
+        let pi = self.peer(to, now);
+        match self.peers.get(pi) {
+            Some(p) if p.user_ops < SHARE * free => Ok(pi),
+            _ => Err(FI_EAGAIN),
+        }
     }
 
     /// Posts a send; see `QueuePair::post_send`.
@@ -288,9 +349,7 @@ impl Engine {
         if head.len() + len > self.cfg.segment || head.len() > HEAD_MAX - packet::BASE {
             return Err(FI_EMSGSIZE);
         }
-        if self.user_ops >= self.cfg.depth {
-            return Err(FI_EAGAIN);
-        }
+        let pi = self.room_for(to, now)?;
         let mut copy = self.buffer();
         copy.extend_from_slice(head);
         let user = match payload {
@@ -303,12 +362,13 @@ impl Engine {
         let kind = OpKind::Send {
             head_len: head.len(),
         };
-        self.add(to, Self::op(Some(wr_id), kind, copy, user, len as u64), now);
+        self.add(pi, Self::op(Some(wr_id), kind, copy, user, len as u64));
         Ok(())
     }
 
     fn op(wr_id: Option<u64>, kind: OpKind, copy: Vec<u8>, user: UserMem, total: u64) -> Op {
         Op {
+            peer: u32::MAX,
             wr_id,
             kind,
             copy,
@@ -330,9 +390,7 @@ impl Engine {
         imm: Option<u32>,
         now: u64,
     ) -> Result<()> {
-        if self.user_ops >= self.cfg.depth {
-            return Err(FI_EAGAIN);
-        }
+        let pi = self.room_for(&r.to, now)?;
         let mut copy = self.buffer();
         let user = match local {
             Payload::Copy(b) => {
@@ -343,21 +401,18 @@ impl Engine {
         };
         let total = (copy.len() + user.len()) as u64;
         let kind = OpKind::Write {
-            key: r.key as u32,
+            key: r.key,
             addr: r.addr,
             imm,
         };
-        self.add(&r.to, Self::op(Some(wr_id), kind, copy, user, total), now);
+        self.add(pi, Self::op(Some(wr_id), kind, copy, user, total));
         Ok(())
     }
 
     /// Posts an RDMA read; see `QueuePair::post_read`.
     pub fn read(&mut self, wr_id: u64, local: UserMem, r: &Remote, now: u64) -> Result<()> {
-        if self.user_ops + self.reads.len() >= self.cfg.depth {
-            return Err(FI_EAGAIN);
-        }
-        let pi = self.peer(&r.to, now);
-        self.generation = self.generation.wrapping_add(1) & 0xfff;
+        let pi = self.room_for(&r.to, now)?;
+        self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
         let slot = self.reads.insert(Read {
             wr_id,
@@ -366,22 +421,38 @@ impl Engine {
             local,
             got: 0,
         });
-        let id = slot | generation << GEN_SHIFT;
+        let id = u64::from(slot) | u64::from(generation) << 32;
         let kind = OpKind::ReadReq {
             id,
-            key: r.key as u32,
+            key: r.key,
             addr: r.addr,
             len: local.len() as u32,
         };
         let copy = self.buffer();
-        self.add(&r.to, Self::op(None, kind, copy, UserMem::EMPTY, 0), now);
+        self.add(pi, Self::op(None, kind, copy, UserMem::EMPTY, 0));
         self.expect(&r.to, true, now);
         Ok(())
     }
 
+    /// Ends reads posted as `wr_id`: what comes for them is dropped from now on.
+    pub fn cancel_reads(&mut self, wr_id: u64) {
+        for slot in self.reads.select(|r| r.wr_id == wr_id) {
+            self.end_read(slot);
+            let status = Status::LocalBadKey;
+            self.backlog.push_back(Event::Done { wr_id, status });
+        }
+    }
+
     /// The layer above waits (`on`) or no longer waits for an answer of this peer.
     pub fn expect(&mut self, a: &QpAddr, on: bool, now: u64) {
-        let pi = self.peer(a, now);
+        let pi = match on {
+            true => self.peer(a, now),
+            // Of a peer whose session has ended nothing is expected any more.
+            false => match self.by_addr.get(a) {
+                Some(pi) => *pi,
+                None => return,
+            },
+        };
         if let Some(p) = self.peers.get_mut(pi) {
             if on {
                 if p.expect == 0 {
@@ -434,6 +505,10 @@ impl Engine {
             }
         }
         if into.arena.is_empty() {
+            // Without memory for what arrives nothing is taken in: senders try again.
+            if into.arena.try_reserve_exact(SLOTS * SLOT).is_err() {
+                return;
+            }
             into.arena.resize(SLOTS * SLOT, 0);
         }
         let mut sink = Sink {
@@ -487,18 +562,30 @@ impl Engine {
         self.ops.is_empty()
     }
 
-    /// Says good-bye: repeats the last acknowledgements, for the peers may wait for them.
+    /// Peers that something is kept for.
+    #[cfg(test)]
+    pub fn peer_count(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Whether a peer's read is being answered.
+    #[cfg(test)]
+    pub fn serves(&self) -> bool {
+        self.peers.iter().any(|(_, p)| p.serving > 0)
+    }
+
+    /// Whether anybody is connected, who may go without a word.
+    pub fn has_peers(&self) -> bool {
+        !self.peers.is_empty()
+    }
+
+    /// Tells the peers that the queue pair closes, with the last acknowledgements, which they may wait
+    /// for. Some more than once: nobody acknowledges this.
     pub fn farewell(&mut self, now: u64) {
         self.closed = true;
         for _ in 0..3 {
-            let all: Vec<u32> = self
-                .peers
-                .iter()
-                .filter(|(_, p)| p.rx.is_some())
-                .map(|(i, _)| i)
-                .collect();
-            for pi in all {
-                self.push_ack(pi);
+            for pi in self.peers.select(|p| p.session.link == Link::Open) {
+                self.push_ack(pi, true);
                 if self.out.len() >= BATCH {
                     self.flush(now);
                 }

@@ -12,6 +12,12 @@ impl Engine {
             let Some(p) = self.peers.get_mut(pi) else {
                 return;
             };
+            if p.session.link != Link::Open {
+                if !p.pending.is_empty() {
+                    self.call(pi, now);
+                }
+                return;
+            }
             if let Some((psn, part)) = p.tx.resend(now) {
                 let part = *part;
                 self.build(pi, psn, part);
@@ -80,19 +86,10 @@ impl Engine {
             }
             OpKind::Ping => Kind::Ping,
         };
-        let (ack_flow, ack_cum) =
-            p.rx.as_ref()
-                .filter(|r| !r.has_refused())
-                .map_or((0, 0), |r| (r.id, r.cum()));
+        let said = p.rx.as_ref().filter(|r| !r.has_refused());
         let head = Head {
-            dst_qkey: p.addr.qkey,
-            src_qkey: self.me.qkey,
-            flow: p.tx.id,
-            psn,
-            una: p.tx.una(),
-            ack_flow,
-            ack_cum,
-            kind,
+            ack: said.map(RxFlow::cum),
+            ..p.head(self.me.qkey, kind, psn)
         };
         let mut d = Datagram {
             to: p.to,
@@ -231,7 +228,7 @@ impl Engine {
                         || r.needs_detail()
                         || r.idle_polls > ACK_IDLE;
                     if due {
-                        self.push_ack(pi);
+                        self.push_ack(pi, false);
                     }
                     due
                 }
@@ -249,29 +246,26 @@ impl Engine {
         self.flush(now);
     }
 
-    pub(super) fn push_ack(&mut self, pi: u32) {
+    pub(super) fn push_ack(&mut self, pi: u32, bye: bool) {
         let rcvbuf = self.sock.rcvbuf();
         let Some(p) = self.peers.get_mut(pi) else {
             return;
         };
-        let Some(r) = p.rx.as_mut() else { return };
+        let base = p.head(self.me.qkey, Kind::Ping, 0);
+        let r = p.rx.get_or_insert_with(|| RxFlow::new(0));
         let mut words = [0u64; MAX_WORDS];
         let n = r.words(&mut words);
         let errs = r.errors();
         let head = Head {
-            dst_qkey: p.addr.qkey,
-            src_qkey: self.me.qkey,
-            flow: p.tx.id,
-            psn: 0,
-            una: p.tx.una(),
-            ack_flow: r.id,
-            ack_cum: r.cum(),
+            ack: Some(r.cum()),
             kind: Kind::Ack {
                 bytes: (rcvbuf * 5 / 8).min(u32::MAX as usize) as u32,
                 packets: (rcvbuf / 2048).clamp(16, 1024) as u16,
                 words: n as u8,
                 errs: errs.len() as u8,
+                bye,
             },
+            ..base
         };
         let mut d = Datagram {
             to: p.to,
@@ -298,6 +292,4 @@ impl Engine {
         p.rx_bytes = 0;
         self.out.push(d);
     }
-
-    // ---- receiving -----------------------------------------------------------------------
 }

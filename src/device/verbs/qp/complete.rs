@@ -233,6 +233,7 @@ pub(in crate::device::verbs) fn sender(known: &Senders, dev: &Opened, from: (u16
         gid: dev.host(ah).unwrap_or_default(),
         qpn,
         qkey: 0,
+        token: 0,
     })
 }
 

@@ -4,11 +4,39 @@
 use super::{Domain, Mr};
 use crate::core::Result;
 use crate::device::any::Qp;
-use crate::device::{Device, DmaBuf, QueueMemory, QueuePair};
+use crate::device::{Device, Directory, DmaBuf, QueueMemory, QueuePair};
 use crate::hmem::UserMem;
 use crate::prov::efa::rdm::OpKind;
+use crate::shm::Table;
 use crate::types::*;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Waits, holding no lock, until no process on this host uses a region that is withdrawn.
+fn wait_unused(table: &Table, key: u64) -> Result<()> {
+    let most = crate::core::params::efa_size("soft_timeout_ms", 5000) as u64;
+    let until = Instant::now() + Duration::from_millis(most);
+    let mut looks = 0;
+    while table.in_use(key) {
+        if Instant::now() > until {
+            crate::warn_log!(
+                FI_LOG_MR,
+                "fi_close: a process on this host has been using this memory region for {most} ms \
+                 (FI_EFA_SOFT_TIMEOUT_MS): it stays open"
+            );
+            return Err(FI_EBUSY);
+        }
+        looks += 1;
+        match looks {
+            0..=SPINS => std::thread::yield_now(),
+            _ => std::thread::sleep(Duration::from_micros(100)),
+        }
+    }
+    Ok(())
+}
+
+/// Looks at a region's users before the caller sleeps in between.
+const SPINS: u32 = 1000;
 
 impl Domain {
     /// Registers memory (fi_mr(3)). `FI_ENOMR` when the adapter's table is full.
@@ -20,6 +48,7 @@ impl Domain {
         access: u64,
         wanted: u64,
     ) -> Result<Mr> {
+        crate::core::memory::check()?;
         let dev = &self.lock().dev;
         let key = match from {
             None => dev.reg_mr(mem, access, Some(wanted))?,
@@ -29,14 +58,28 @@ impl Domain {
         Ok(Mr { key })
     }
 
-    /// Withdraws a registration.
+    /// Withdraws a registration: nobody uses the memory any more when it returns. `FI_EBUSY` when a
+    /// process on this host does not let go of it; then the region stays open, for another try.
     pub fn close_mr(&self, mr: &Mr) -> Result<()> {
+        let table = self.lock().table.clone();
+        if let Some(t) = table {
+            t.remove(mr.key);
+            wait_unused(&t, mr.key)?;
+        }
         let mut s = self.lock();
+        let s = &mut *s;
         s.dev.dereg_mr(mr.key)?;
-        // What peers were doing to it in software stops here.
-        for (_, op) in s.ops.iter_mut() {
+        // What peers were doing to it in software stops here, adapter reads into it included.
+        let mut targets = Vec::new();
+        for (ctx, op) in s.ops.iter_mut() {
             if op.kind != OpKind::User && op.keys.contains(&mr.key) {
                 op.mem = UserMem::EMPTY;
+                targets.push(ctx);
+            }
+        }
+        if !targets.is_empty() {
+            for (_, ep) in s.eps.iter_mut() {
+                ep.close_targets(&targets);
             }
         }
         s.mr_cntrs.retain(|(key, _, _)| *key != mr.key);

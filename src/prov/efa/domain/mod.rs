@@ -16,7 +16,7 @@ use super::cq::Cq;
 use super::rdm::coll::Colls;
 use super::rdm::work::Trigger;
 pub use super::rdm::Poster;
-use super::rdm::{AtomicRoom, Ep, Peers, Srx, UserOp};
+use super::rdm::{self, AtomicRoom, Ep, Peers, Srx, UserOp};
 use crate::core::slab::Slab;
 use crate::core::{Info, Result};
 use crate::device::any::{self, Dev};
@@ -93,6 +93,7 @@ fn naming(info: &Info) -> Naming {
 impl Domain {
     /// Opens a domain on the adapter that `info` names. `FI_EINVAL` when it names another one.
     pub fn open(fabric: Arc<Fabric>, info: Info) -> Result<Arc<Domain>> {
+        crate::core::memory::check()?;
         super::params::define();
         crate::shm::prepare();
         let asked = info.domain.as_ref().and_then(|d| d.name.as_deref());
@@ -179,6 +180,7 @@ impl Domain {
 
     /// Opens an endpoint as `info` describes it. `FI_EINVAL` for an info of another endpoint type.
     pub fn open_ep(&self, info: &Info) -> Result<u32> {
+        crate::core::memory::check()?;
         let mut s = self.lock();
         let e = Ep::new(info, self.direct(), s.dev.attr())?;
         Ok(s.eps.insert(e))
@@ -230,7 +232,13 @@ impl Domain {
     /// Removes a peer from a vector.
     pub fn remove_addr(&self, id: u32, fi_addr: fi_addr_t) -> Result<()> {
         let mut s = self.lock();
-        s.avs.get_mut(id).ok_or(FI_EBADF)?.remove(fi_addr)?;
+        let s = &mut *s;
+        let av = s.avs.get_mut(id).ok_or(FI_EBADF)?;
+        let peer = av.peer(fi_addr, &mut s.peers);
+        if av.remove(fi_addr)? {
+            peer.into_iter().for_each(|p| s.peers.may_be_gone(p));
+            rdm::reclaim(s);
+        }
         Ok(())
     }
 }

@@ -13,6 +13,10 @@ use crate::prov::efa::rdm::quick::{self, Polled};
 use crate::types::*;
 use std::sync::Arc;
 
+/// A sleeper that finds in vain for so many times that there is something pauses for so long.
+const VAIN: u32 = 64;
+const PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
+
 impl Domain {
     /// Opens a completion queue and returns its number.
     pub fn open_cq(self: &Arc<Self>, mut cq: Cq) -> Result<u32> {
@@ -133,6 +137,7 @@ impl Domain {
     ) -> Result<usize> {
         let until = deadline(timeout_ms);
         let mut done = 0;
+        let mut vain = 0;
         loop {
             match self.read_cq::<true>(id, count - done, move |i, e| each(done + i, e)) {
                 Ok(n) => done += n,
@@ -156,9 +161,17 @@ impl Domain {
             }
             match self.arm_cq(id) {
                 Ok(w) => wait_readable(w.fd(), left),
-                Err(FI_EAGAIN) => {}
+                Err(FI_EAGAIN) => {
+                    // Something is there that nobody can take yet, as while a peer works on it.
+                    vain += 1;
+                    if vain > VAIN {
+                        std::thread::sleep(PAUSE);
+                    }
+                    continue;
+                }
                 Err(e) => return Err(e),
             }
+            vain = 0;
         }
     }
 

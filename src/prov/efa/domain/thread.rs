@@ -1,7 +1,7 @@
 //! Progress without calls: the thread that moves a domain's endpoints along (FI_PROGRESS_AUTO, FI_WAIT_MUTEX_COND).
 
 use super::{arm_eps, Domain};
-use crate::core::Result;
+use crate::core::{guarded, Result};
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::prov::efa::rdm;
 use crate::types::*;
@@ -19,7 +19,7 @@ impl Domain {
         let t = std::thread::Builder::new()
             .name("fi-progress".into())
             .stack_size(256 << 10);
-        t.spawn(move || run_progress(&me))
+        t.spawn(move || guarded::run("fi-progress", || run_progress(&me)))
             .map(|_| ())
             .map_err(|_| FI_EAGAIN)
     }

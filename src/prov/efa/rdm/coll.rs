@@ -91,6 +91,12 @@ pub struct Colls {
 }
 
 impl Colls {
+    /// Whether a peer is a member of a group.
+    pub fn mentions(&self, p: PeerId) -> bool {
+        self.groups.iter().any(|(_, g)| g.members.contains(&p))
+            || self.running.iter().any(|(_, r)| r.members.contains(&p))
+    }
+
     /// Operations under way.
     #[inline(always)]
     pub fn load(&self) -> usize {

@@ -273,7 +273,7 @@ pub fn name(s: &State, id: u32) -> Result<[u8; addr::LEN]> {
             let a = crate::device::QpAddr {
                 gid: s.dev.attr().gid,
                 qpn: ep.qpn,
-                qkey: 0,
+                ..Default::default()
             };
             addr::to_raw(&a)
         }

@@ -31,7 +31,7 @@ pub use atomics::{atomic, atomic_count, atomic_max, AtomicRoom};
 pub use life::{close, close_context, enable, name, open_contexts, set_name, MAX_CONTEXTS};
 pub use ops::{send, AtomicReq, Common, Data, Fetch, MsgReq, RecvReq, RmaReq};
 pub use options::{kind as option_kind, Value as OptionValue};
-pub use peers::Peers;
+pub use peers::{reclaim, Peers};
 pub use progress::progress;
 pub use receive::{cancel, recv, Poster};
 pub use rma::rma;
@@ -454,6 +454,32 @@ impl Ep {
         let near = l.hub.as_ref().is_some_and(|h| h.outbox.owes_to(peer));
         near || l.nearby.accesses.owes_to(peer)
             || matches!(&l.qp, Qp::Verbs(q) if q.busy_with(peer))
+    }
+
+    /// The regions of these targets are closed: the adapter reads nothing more into them.
+    pub fn close_targets(&mut self, targets: &[u32]) {
+        if let Some(l) = &mut self.live {
+            for read in l.proto.close_targets(|ctx| targets.contains(&ctx)) {
+                l.qp.cancel_reads(WR_READ | u64::from(read));
+            }
+        }
+    }
+
+    /// Whether anything of a peer is kept here.
+    fn knows_peer(&self, peer: PeerId) -> bool {
+        let Some(l) = &self.live else { return false };
+        !self.fenced.is_empty()
+            || l.proto.knows_peer(peer)
+            || self.owes(peer)
+            || l.nearby.streams.mentions(peer)
+            || l.hub.as_ref().is_some_and(|h| h.knows_peer(peer))
+    }
+
+    /// The number will be another peer's.
+    fn forget_peer(&mut self, peer: PeerId) {
+        if let Some(h) = self.live.as_mut().and_then(|l| l.hub.as_mut()) {
+            h.outbox.forget_peer(peer);
+        }
     }
 
     /// Its queue pair, once enabled.

@@ -257,17 +257,20 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Sent {
             return Sent::Done;
         }
     }
+    // What the peer is to hear of afterwards must have room before its memory is touched.
+    let tells = r.cq_data.is_some() || near.counts(peer);
+    if tells && !near.fits(peer, 1, TOLD_LEN) {
+        return Sent::Busy;
+    }
     let done = near.access(peer, r.write, &local, at);
     port.nearby.alone |= done.is_ok();
     let result = match done {
         Err(Denied::Elsewhere) => return Sent::Elsewhere,
         Err(Denied::Status(s)) => Err(failure(s)),
-        Ok(events) if events || r.cq_data.is_some() => {
+        Ok(_) if tells => {
             let what = (r.key, r.data.len(), r.cq_data, r.write);
-            // A write that cannot be told of is done again by the caller's next try.
-            if tell(near, peer, addr, what) != Sent::Done {
-                return Sent::Busy;
-            }
+            // There is room, and nobody else writes into this ring.
+            tell(near, peer, addr, what);
             Ok(())
         }
         Ok(_) => Ok(()),
@@ -276,6 +279,9 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Sent {
     port.end(op, result);
     Sent::Done
 }
+
+/// Bytes of the record of [`tell`].
+const TOLD_LEN: usize = 24;
 
 /// Tells a peer what was done to its memory: key, length, data of a write, whether it was one.
 pub fn tell(

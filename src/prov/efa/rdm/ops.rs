@@ -7,7 +7,7 @@
 use super::port::{ep_port, EpPort};
 use super::work::Work;
 use super::{access, near, raw, stream, Kind, Live, UserOp};
-use crate::core::Result;
+use crate::core::{memory, Result};
 use crate::device::QueuePair;
 use crate::hmem::UserMem;
 use crate::proto::{PeerId, SendArgs, COLLECTIVE_TAG};
@@ -262,6 +262,9 @@ pub(super) fn fenced(s: &mut State, id: u32, peer: fi_addr_t, flags: Option<u64>
 /// vector has news.
 #[inline]
 pub(super) fn again(s: &mut State, id: u32, f: impl Fn(&mut State) -> Result<()>) -> Result<()> {
+    if memory::short() {
+        return Err(FI_EAGAIN);
+    }
     match f(s) {
         Err(FI_EINVAL) if news(s, id) => f(s),
         r => r,

@@ -1,11 +1,18 @@
 //! Peers of a domain: from device address to the number that protocol and receive queues use.
 //!
-//! A peer keeps its number for as long as the domain is open, whether it is in an address vector or
-//! was first heard of by a message.
+//! A peer keeps its number while anything refers to it: an address vector, state of an endpoint, a
+//! message or a receive. [`reclaim`] frees the numbers of those that have gone, so that peers that
+//! come and go leave nothing behind.
 
+use crate::core::slab::Slab;
 use crate::device::QpAddr;
 use crate::proto::PeerId;
-use std::collections::HashMap;
+use crate::prov::efa::domain::State;
+use crate::types::FI_ADDR_NOTAVAIL;
+use std::collections::{HashMap, VecDeque};
+
+/// Peers that are looked at in one go.
+const LOOKS: usize = 16;
 
 /// See the module text.
 #[derive(Debug, Default)]
@@ -13,21 +20,32 @@ pub struct Peers {
     by_addr: HashMap<QpAddr, PeerId>,
     /// The latest with a host and queue pair number, whatever its key.
     by_number: HashMap<([u8; 16], u16), PeerId>,
-    addrs: Vec<QpAddr>,
+    addrs: Slab<QpAddr>,
+    /// Peers that may have gone.
+    gone: VecDeque<PeerId>,
 }
 
 impl Peers {
     /// Number of the peer of this device address.
     #[inline]
     pub fn of(&mut self, a: &QpAddr) -> PeerId {
-        if let Some(p) = self.by_addr.get(a) {
-            return *p;
+        if let Some(p) = self.by_addr.get(a).copied() {
+            if a.token != 0 {
+                self.complete(p, a);
+            }
+            return p;
         }
-        let p = self.addrs.len() as PeerId;
+        let p = self.addrs.insert(*a);
         self.by_addr.insert(*a, p);
         self.by_number.insert((a.gid, a.qpn), p);
-        self.addrs.push(*a);
         p
+    }
+
+    /// The whole address of a peer that may have been known by a message alone.
+    fn complete(&mut self, p: PeerId, a: &QpAddr) {
+        if let Some(known) = self.addrs.get_mut(p) {
+            known.token = a.token;
+        }
     }
 
     /// The peer of a device address; of one without its key the latest with its host and queue pair number.
@@ -42,6 +60,62 @@ impl Peers {
     /// Device address of a peer.
     #[inline]
     pub fn addr(&self, p: PeerId) -> Option<&QpAddr> {
-        self.addrs.get(p as usize)
+        self.addrs.get(p)
     }
+
+    /// Peers that are known.
+    pub fn len(&self) -> usize {
+        self.addrs.len()
+    }
+
+    /// Whether no peer is known.
+    pub fn is_empty(&self) -> bool {
+        self.addrs.is_empty()
+    }
+
+    /// The peer may have gone: its number is free when nothing refers to it.
+    pub fn may_be_gone(&mut self, p: PeerId) {
+        self.gone.push_back(p);
+    }
+
+    fn remove(&mut self, p: PeerId) {
+        if let Some(a) = self.addrs.remove(p) {
+            self.by_addr.remove(&a);
+            let number = (a.gid, a.qpn);
+            if self.by_number.get(&number) == Some(&p) {
+                self.by_number.remove(&number);
+            }
+        }
+    }
+}
+
+/// Frees numbers of peers that have gone.
+#[cold]
+pub fn reclaim(s: &mut State) {
+    for _ in 0..s.peers.gone.len().min(LOOKS) {
+        let Some(p) = s.peers.gone.pop_front() else {
+            return;
+        };
+        if s.peers.addrs.get(p).is_none() {
+            continue;
+        }
+        if is_used(s, p) {
+            s.peers.gone.push_back(p);
+            continue;
+        }
+        for (_, e) in s.eps.iter_mut() {
+            e.forget_peer(p);
+        }
+        s.peers.remove(p);
+    }
+}
+
+/// Whether anything refers to a peer.
+fn is_used(s: &State, p: PeerId) -> bool {
+    let inserted = |(_, a): (u32, &crate::prov::efa::av::Av)| a.reverse(p) != FI_ADDR_NOTAVAIL;
+    s.avs.iter().any(inserted)
+        || s.eps.iter().any(|(_, e)| e.knows_peer(p))
+        || s.rxqs.iter().any(|(_, q)| q.mentions(p))
+        || s.ops.iter().any(|(_, o)| o.peer == p)
+        || s.colls.mentions(p)
 }

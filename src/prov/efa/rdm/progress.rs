@@ -3,8 +3,9 @@
 use super::port::{ep_port, EpPort};
 use super::{access, coll, failure, near, raw, rma, strangers, stream, work, Kind, Live};
 use super::{WR_READ, WR_RMA, WR_TX};
+use crate::core::memory;
 use crate::device::any::Qp;
-use crate::device::{Event, Events, QueuePair, Status};
+use crate::device::{Device, Event, Events, QueuePair, Status};
 use crate::prov::efa::domain::State;
 use crate::shm::Hub;
 use crate::types::*;
@@ -63,6 +64,7 @@ pub fn progress(s: &mut State, id: u32) {
     for (peer, why) in &down {
         stream::peer_down(*peer, *why, rq, &mut port);
         proto.peer_down(*peer, *why, rq, &mut port);
+        proto.forget_peer(*peer);
     }
     if port.nearby.streams.load() > 0 {
         stream::pump(&mut port);
@@ -133,6 +135,9 @@ pub fn progress(s: &mut State, id: u32) {
             Event::PeerDown { peer, status } => {
                 let p = port.peers.of(&peer);
                 proto.peer_down(p, failure(status), rq, &mut port);
+                if port.dev.attr().caps.sessions {
+                    proto.forget_peer(p);
+                }
                 down.push((p, failure(status)));
             }
         }
@@ -140,18 +145,23 @@ pub fn progress(s: &mut State, id: u32) {
     waiting.retain(|ctx| !port.post_late_imm(*ctx));
     proto.progress(&mut port);
     port.qp.ring();
-    let accesses = port.nearby.accesses.load() > 0;
+    let again = port.near.as_ref().is_some_and(|n| n.has_again());
+    let accesses = again || port.nearby.accesses.load() > 0;
     let (bytes, holding) = (rq.bytes(), ep.holding);
     if ep.live.as_mut().is_some_and(Live::disturbed) {
         rouse(s, id);
     }
+    for (peer, failure) in &down {
+        coll::peer_down(s, id, *peer, *failure);
+        s.peers.may_be_gone(*peer);
+    }
     if s.colls.load() > 0 {
-        for (peer, failure) in down {
-            coll::peer_down(s, id, peer, failure);
-        }
         coll::progress(s, id);
     }
-    if bytes > s.budget || holding {
+    if !down.is_empty() {
+        super::reclaim(s);
+    }
+    if bytes > s.budget || holding || memory::short() {
         watch_budget(s, id);
     }
     if accesses {
@@ -198,6 +208,7 @@ pub(super) fn watch_budget(s: &mut State, id: u32) {
     let parts = || ep.live.as_ref().is_some_and(|l| l.proto.awaits_parts());
     let waits = || (q.posted() == 0 && !parts()) || bytes > budget.saturating_mul(4);
     let hold = match ep.holding {
+        _ if memory::short() => true,
         true => bytes > budget / 2 && waits(),
         false => bytes > budget && waits(),
     };

@@ -3,7 +3,7 @@
 use super::ops::{known, live_port, reports, tag_fits, RecvReq, RX_FLAGS};
 use super::port::{ep_port, EpPort};
 use super::{raw, short_op, stream, Kind, Live, UserOp};
-use crate::core::Result;
+use crate::core::{memory, Result};
 use crate::device::any::Qp;
 use crate::device::QueuePair;
 use crate::proto::{self, Cancelled, Peeked, Place, RecvArgs, ANY};
@@ -36,6 +36,9 @@ impl Poster {
 /// context without an endpoint, through whose completion queue to answer.
 pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
     known(r.common.flags, RX_FLAGS, "fi_recvmsg")?;
+    if memory::short() {
+        return Err(FI_EAGAIN);
+    }
     let (rxq, src, report, default, min_multi) = match by {
         Poster::Ep(id) => {
             let ep = s.eps.get(id).ok_or(FI_EBADF)?;

@@ -3,14 +3,14 @@
 use super::ops::{again, fenced, known, live_port, park, too_long, Common, Data, RmaReq, TX_FLAGS};
 use super::port::{ep_port, EpPort};
 use super::work::Work;
-use super::{near, Kind, Live, UserOp, WR_RMA};
+use super::{access, near, Kind, Live, UserOp, WR_RMA};
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::{Device, Payload, QueuePair, Remote};
 use crate::hmem::UserMem;
 use crate::proto::{self, PeerId};
 use crate::prov::efa::domain::State;
-use crate::shm::Sent;
+use crate::shm::{Again, Sent};
 use crate::types::*;
 use crate::wire::{extra, Iovs, RmaIov};
 
@@ -58,6 +58,60 @@ pub(super) fn begin_again(s: &mut State, id: u32) {
             },
         };
         ep.fenced.push_front(Work::from(&again));
+    }
+    let again = live.hub.as_mut().map(|h| h.outbox.take_again());
+    for (peer, a) in again.into_iter().flatten() {
+        post_again(s, id, peer, a);
+    }
+}
+
+/// Posts to the adapter what could not be done through shared memory. It is kept while there is no room.
+fn post_again(s: &mut State, id: u32, peer: PeerId, a: Again) {
+    let mut waiting = Vec::new();
+    let mut go = |s: &mut State| -> Result<()> {
+        live_port!(s, id, None => _ep, _proto, port);
+        let to = port.peers.addr(peer).copied().unwrap_or_default();
+        let ctx = a.note.op.unwrap_or_else(|| {
+            let mut op = UserOp::new(id, UserMem::EMPTY);
+            op.context = a.note.context;
+            op.flags = a.note.flags;
+            op.len = a.note.len;
+            op.report = a.note.report;
+            op.peer = peer;
+            (op.raddr, op.key) = (a.addr, a.key);
+            op.parts = 1;
+            port.ops.insert(op)
+        });
+        let (wr_id, key, addr) = (WR_RMA | u64::from(ctx), a.key, a.addr);
+        let remote = Remote { to, addr, key };
+        let mem = UserMem::from(a.mem);
+        let data = a.flags & access::WITH_DATA != 0;
+        let imm = (a.write && data).then_some(a.word as u32);
+        let posted = match &a.bytes {
+            Some(b) => port.qp.post_write(wr_id, Payload::Copy(b), &remote, imm),
+            None if a.write => port.qp.post_write(wr_id, Payload::User(mem), &remote, imm),
+            None => port.qp.post_read(wr_id, mem, &remote),
+        };
+        match posted {
+            Ok(()) => port.qp.ring(),
+            Err(FI_EAGAIN) => {
+                if a.note.op.is_none() {
+                    port.ops.remove(ctx);
+                }
+                return Err(FI_EAGAIN);
+            }
+            Err(errno) => {
+                let why = crate::proto::Failure { errno, status: 0 };
+                port.rma_done(ctx, Some(why), &mut waiting);
+            }
+        }
+        Ok(())
+    };
+    if go(s) == Err(FI_EAGAIN) {
+        let live = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
+        if let Some(h) = live.and_then(|l| l.hub.as_mut()) {
+            h.outbox.do_again(peer, a);
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use super::{failure, Data, MsgReq, RmaReq, UserOp};
 use crate::device::{host, Status};
 use crate::hmem::Piece;
 use crate::proto::{AtomicKind, Failure, PeerId};
-use crate::shm::{self, Access, Ended, Local, Note, Outbox, Sent};
+use crate::shm::{self, Access, Again, Ended, Local, Note, Outbox, Sent};
 use crate::types::*;
 use crate::wire::RmaIov;
 pub use serve::{arrived, find, is, serve, told, Atomic, Memory, Scratch};
@@ -235,17 +235,27 @@ fn go_on(l: &mut Long, port: &mut EpPort) -> Option<Option<Failure>> {
             }
             Sent::Busy => return None,
             Sent::Elsewhere => {
-                let rest = Local::Piece(l.mem.part(l.off, usize::MAX));
+                let rest_of = l.mem.part(l.off, usize::MAX);
+                let rest = Local::Piece(rest_of);
                 l.off = l.mem.len();
                 match near.access(l.peer, l.write, &rest, at) {
                     Ok(_) => {}
                     Err(shm::Denied::Status(s)) => return Some(Some(failure(s))),
                     Err(shm::Denied::Elsewhere) => {
-                        let why = match near.visits(l.peer) {
-                            true => Status::RemoteBadKey,
-                            false => Status::RemoteUnresponsive,
+                        if let Some(op) = port.ops.get_mut(l.ctx) {
+                            op.parts += 1;
+                        }
+                        let again = Again {
+                            note: Note::piece(l.ctx, rest.len()),
+                            write: l.write,
+                            flags: 0,
+                            word: 0,
+                            key: at.0,
+                            addr: at.1,
+                            mem: rest_of,
+                            bytes: None,
                         };
-                        return Some(Some(failure(why)));
+                        near.do_again(l.peer, again);
                     }
                 }
             }

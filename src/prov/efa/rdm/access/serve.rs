@@ -7,7 +7,7 @@ use crate::hmem::{arith, atomic, UserMem};
 use crate::proto::{AtomicKind, PeerId};
 use crate::prov::efa::cq::Entry;
 use crate::prov::efa::rdm::port::EpPort;
-use crate::shm::{self, Record, Table, ACCESS_HEAD};
+use crate::shm::{self, Record, Table, Tags, ACCESS_HEAD};
 use crate::types::*;
 use crate::wire::{Iovs, RmaIov};
 
@@ -48,6 +48,7 @@ pub struct Memory<'a> {
 pub struct Scratch {
     data: Vec<u8>,
     former: Vec<u8>,
+    tags: Tags,
 }
 
 /// Does what a record asks for, unless the peer has done it already; `None` when it failed.
@@ -59,11 +60,13 @@ pub fn serve(memory: Memory, record: &Record, scratch: &mut Scratch) -> Option<D
     let mut changes = write;
     let done = match record.kind {
         _ if record.done => record.outcome().status(),
-        shm::WRITE | shm::READ => serve_plain(memory, record, (key, addr, len), write),
+        shm::WRITE | shm::READ => {
+            serve_plain(memory, record, (key, addr, len), write, &mut scratch.tags)
+        }
         _ => {
             let a = Atomic::of(key, addr, word);
             changes = !a.reads();
-            let n = serve_word(memory, record, &a)
+            let n = serve_word(memory, record, &a, &mut scratch.tags)
                 .map_or_else(|| serve_atomic(memory.dev, record, &a, scratch), Ok);
             n.map(|n| len = n)
         }
@@ -88,8 +91,10 @@ fn serve_plain(
     record: &Record,
     (key, addr, len): (u64, u64, usize),
     write: bool,
+    tags: &mut Tags,
 ) -> Result<(), Status> {
-    if let Some(p) = memory.table.and_then(|t| t.own(key, addr, len, write)) {
+    let tag = tags.of(key);
+    if let Some(p) = memory.table.and_then(|t| t.own(tag, addr, len, write)) {
         if write {
             record.copy_piece(ACCESS_HEAD, p);
         } else {
@@ -114,7 +119,7 @@ fn serve_plain(
 /// Does an atomic on one element that the processor can change in one piece, as most are; bytes of it. `None`, and nothing
 /// done, when it is another one, or is not permitted.
 #[inline]
-fn serve_word(memory: Memory, record: &Record, a: &Atomic) -> Option<usize> {
+fn serve_word(memory: Memory, record: &Record, a: &Atomic, tags: &mut Tags) -> Option<usize> {
     let to = a.to.as_slice().first()?;
     let size = arith::size_of(a.datatype).filter(|n| *n as u64 == to.len)?;
     let compares = a.kind == AtomicKind::Compare;
@@ -124,9 +129,10 @@ fn serve_word(memory: Memory, record: &Record, a: &Atomic) -> Option<usize> {
         return None;
     }
     let table = memory.table?;
-    let mem = table.own(to.key, to.addr, size, true)?;
+    let tag = tags.of(to.key);
+    let mem = table.own(tag, to.addr, size, true)?;
     if fetches {
-        table.own(to.key, to.addr, size, false)?;
+        table.own(tag, to.addr, size, false)?;
     }
     let f = arith::element(a.datatype, a.op)?;
     let mut bytes = [0; 2 * atomic::WORD];

@@ -20,7 +20,7 @@ const CHUNKS: usize = 8;
 
 /// A message on its way in.
 pub(super) struct In {
-    from: PeerId,
+    pub from: PeerId,
     tag: Option<u64>,
     cq_data: Option<u64>,
     len: usize,

@@ -78,6 +78,11 @@ pub struct Streams {
 }
 
 impl Streams {
+    /// Whether a message to or from a peer is under way, or is all here and has no receive.
+    pub fn mentions(&self, peer: PeerId) -> bool {
+        self.coming.iter().any(|(_, i)| i.from == peer) || self.sends_to(peer)
+    }
+
     /// 0 when [`pump`] has nothing to do.
     #[inline(always)]
     pub fn load(&self) -> usize {

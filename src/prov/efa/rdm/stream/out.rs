@@ -52,6 +52,11 @@ impl Out {
 }
 
 impl Streams {
+    /// Whether a message to this peer is under way.
+    pub(super) fn sends_to(&self, peer: PeerId) -> bool {
+        self.out.iter().any(|(_, o)| o.to == peer)
+    }
+
     /// As [`send`], one piece of memory, when the message is to be fetched, as a whole; else `Elsewhere`, and nothing is done.
     pub fn lend(
         &mut self,

@@ -1,0 +1,33 @@
+//! Whether the system has memory for us.
+//!
+//! The shared library keeps a reserve (`abi::reserve`) from which it goes on when malloc(3) fails.
+//! While some of it is in use the library takes in nothing that it would have to keep, and refuses
+//! what the application can post again: it only finishes what is under way.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+static FROM_RESERVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether memory is short.
+#[inline]
+pub fn short() -> bool {
+    FROM_RESERVE.load(Relaxed) != 0
+}
+
+/// `FI_ENOMEM` while memory is short: for calls that make something new.
+pub fn check() -> super::Result<()> {
+    match short() {
+        false => Ok(()),
+        true => Err(crate::types::FI_ENOMEM),
+    }
+}
+
+/// So many bytes more of the reserve are in use.
+pub fn taken(bytes: usize) {
+    FROM_RESERVE.fetch_add(bytes, Relaxed);
+}
+
+/// So many fewer.
+pub fn given(bytes: usize) {
+    FROM_RESERVE.fetch_sub(bytes, Relaxed);
+}
