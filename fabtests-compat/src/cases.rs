@@ -261,6 +261,12 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "dmabuf efa",
         "dmabuf efa-direct",
         "forks efa",
+        "trust forked",
+        "trust killed",
+        "trust stopped",
+        "trust full",
+        "trust refused",
+        "trust again",
         "asan/bad_input",
         "asan/operations",
         "asan/peer_death",
@@ -277,6 +283,8 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "dmabuf efa-direct",
         "forks efa",
         "forks efa-direct",
+        "trust forked",
+        "trust full",
     ] {
         v.push(Case::single(p).far());
     }

@@ -7,18 +7,21 @@ use super::ring::{Full, Writer};
 use super::share::{self, Share};
 use super::sock;
 use super::table::{Denied, Local, Tags, Visit, VISIT};
-use super::thread::{Shared, Thread};
+use super::thread::{News, Shared, Thread};
 use super::{PeerId, Sent, What, RECORD_MAX};
+use crate::device::wait::wait_readable;
 use crate::device::{host, QpAddr};
 use crate::hmem::{Piece, UserMem};
 use crate::types::*;
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 /// A peer that has not taken our ring for so long, nanoseconds, is reached by the adapter.
 const ANSWER: u64 = 200_000_000;
+/// So many nanoseconds the first operation itself waits for it.
+const ANSWER_AT_ONCE: u64 = 10_000_000;
 
 /// How packets reach a peer.
 enum Route {
@@ -96,6 +99,8 @@ pub struct Outbox {
     debtors: Vec<PeerId>,
     /// Accesses to peers that are gone.
     lost: VecDeque<(PeerId, Ended)>,
+    /// Calls that may not be answered yet.
+    calling: usize,
     /// Accesses that the adapter is to do.
     again: Vec<(PeerId, Again)>,
 }
@@ -111,6 +116,7 @@ impl Outbox {
             stopped: Vec::new(),
             debtors: Vec::new(),
             lost: VecDeque::new(),
+            calling: 0,
             again: Vec::new(),
         }
     }
@@ -130,7 +136,7 @@ impl Outbox {
         }
         let now = host::now();
         let late = |since: u64| now.saturating_sub(since) > ANSWER;
-        let route = match self.routes.get(at) {
+        let since_full = match self.routes.get(at) {
             Some(Route::Unknown) => None,
             Some(Route::Full(since)) => Some(*since),
             Some(Route::Calling(out, since)) => {
@@ -140,6 +146,7 @@ impl Outbox {
                     return false;
                 }
                 self.thread.forget(out.conn);
+                self.calling = self.calling.saturating_sub(1);
                 if let Some(r) = self.routes.get_mut(at) {
                     *r = Route::Adapter;
                 }
@@ -149,14 +156,39 @@ impl Outbox {
         };
         let route = match self.open(addr) {
             Ok(out) => Route::Calling(Box::new(out), now),
-            Err(FI_EAGAIN) if !route.is_some_and(late) => Route::Full(route.unwrap_or(now)),
+            Err(FI_EAGAIN) if !since_full.is_some_and(late) => {
+                Route::Full(since_full.unwrap_or(now))
+            }
             Err(_) => Route::Adapter,
         };
         let known = matches!(route, Route::Adapter);
+        let was_full = since_full.is_some();
+        match (was_full, known) {
+            (false, false) => self.calling += 1,
+            (true, true) => self.calling = self.calling.saturating_sub(1),
+            _ => {}
+        }
         if let Some(r) = self.routes.get_mut(at) {
             *r = route;
         }
-        known
+        self.hear_answer(at);
+        matches!(self.routes.get(at), Some(Route::Ring(_) | Route::Adapter))
+    }
+
+    /// Waits a moment for the answer to a call: the peer's thread gives it whatever its owner does, and
+    /// who has sent one message need not poll for it to leave.
+    fn hear_answer(&mut self, at: usize) {
+        let end = host::now() + ANSWER_AT_ONCE;
+        while let Some(Route::Calling(out, _)) = self.routes.get(at) {
+            let (conn, sock) = (out.conn, Arc::clone(&out.sock));
+            Thread::attend();
+            match self.shared.answer(conn) {
+                Some(News::Accepted(_, visit)) => self.accepted(conn, visit),
+                Some(_) => return,
+                None if host::now() >= end => return,
+                None => wait_readable(sock.as_raw_fd(), 1),
+            }
+        }
     }
 
     fn open(&self, addr: &QpAddr) -> crate::core::Result<Out> {
@@ -191,6 +223,7 @@ impl Outbox {
         let Route::Calling(mut o, _) = core::mem::replace(r, Route::Adapter) else {
             return;
         };
+        self.calling = self.calling.saturating_sub(1);
         if let Some(visit) = visit {
             let ring = Arc::clone(o.ring.file());
             o.ledger = Some(Arc::new(Ledger::new(ring, visit)));
@@ -198,10 +231,24 @@ impl Outbox {
         *r = Route::Ring(o);
     }
 
+    /// Whether the peer has been called and has not answered yet.
+    pub fn is_calling(&self, peer: PeerId) -> bool {
+        let route = self.routes.get(peer as usize);
+        matches!(route, Some(Route::Calling(..) | Route::Full(_)))
+    }
+
+    /// Whether some peer has.
+    fn calls(&self) -> bool {
+        self.calling > 0
+    }
+
     /// Whether there is a ring to a peer, or will be.
     pub(super) fn has_ring(&self, peer: PeerId) -> bool {
         let route = self.routes.get(peer as usize);
-        matches!(route, Some(Route::Ring(_) | Route::Calling(..)))
+        matches!(
+            route,
+            Some(Route::Ring(_) | Route::Calling(..) | Route::Full(_))
+        )
     }
 
     /// The number will be another peer's, to which there is no route yet.
@@ -335,6 +382,7 @@ impl Outbox {
     pub(super) fn hang_up(&mut self, conn: u64) -> Option<QpAddr> {
         let calling = |r: &&mut Route| matches!(r, Route::Calling(o, _) if o.conn == conn);
         if let Some(r) = self.routes.iter_mut().find(calling) {
+            self.calling = self.calling.saturating_sub(1);
             *r = Route::Adapter;
             return None;
         }
@@ -580,9 +628,11 @@ impl Outbox {
         }
     }
 
-    /// Asks peers that could not take a record to wake us when they can; `false` when one can now.
+    /// Asks peers that could not take a record to wake us when they can; `false` when one can now, and
+    /// while one has been called that has not answered.
     pub fn arm(&mut self) -> bool {
-        let mut quiet = true;
+        // Nobody wakes a sleeper when a peer does not answer.
+        let mut quiet = !self.calls();
         for peer in self.stopped.drain(..) {
             if let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) {
                 quiet &= o.stopped.take().is_none_or(|why| o.ring.want(why));

@@ -64,6 +64,19 @@ impl Shared {
         core::mem::take(&mut l)
     }
 
+    /// The answer to our call on connection `id`, if it has come. That the connection has ended is
+    /// still told to whoever takes the news.
+    pub fn answer(&self, id: u64) -> Option<News> {
+        let mut l = self.lock();
+        if l.iter()
+            .any(|n| matches!(n, News::End(conn) if *conn == id))
+        {
+            return Some(News::End(id));
+        }
+        let accepted = |n: &News| matches!(n, News::Accepted(conn, _) if *conn == id);
+        l.iter().position(accepted).map(|at| l.remove(at))
+    }
+
     fn tell(&self, n: News) {
         self.lock().push(n);
         self.rouse();
@@ -105,17 +118,31 @@ struct State {
     all: HashMap<u64, Watched>,
     /// Numbers given.
     last: u64,
-    /// Peers' processes, and their connections: a socket may live on in a process that its owner has forked.
-    processes: HashMap<i32, (OwnedFd, Vec<u64>)>,
+    /// Peers' processes.
+    processes: HashMap<i32, Process>,
+}
+
+/// A peer's process. Its connections do not tell of its end: a socket may live on in a process that
+/// its owner has forked, and ends before its owner does.
+struct Process {
+    _fd: OwnedFd,
+    connections: Vec<u64>,
+    /// To be told of its end, also when its connections have ended.
+    gone: Vec<Weak<AtomicBool>>,
 }
 
 impl State {
     /// Watches no more.
     fn remove(&mut self, id: u64) -> Option<Watched> {
         let w = self.all.remove(&id)?;
-        if let Some((_, users)) = self.processes.get_mut(&w.process()) {
-            users.retain(|u| *u != id);
-            if users.is_empty() {
+        if let Some(p) = self.processes.get_mut(&w.process()) {
+            p.connections.retain(|c| *c != id);
+            let own = |g: &Weak<AtomicBool>| match &w.what {
+                What::Caller(_, _, gone) => core::ptr::eq(g.as_ptr(), Arc::as_ptr(gone)),
+                _ => false,
+            };
+            p.gone.retain(|g| g.strong_count() > usize::from(own(g)));
+            if p.connections.is_empty() && p.gone.is_empty() {
                 self.processes.remove(&w.process());
             }
         }
@@ -236,12 +263,22 @@ impl Thread {
         add(fd, id);
         let watched = Watched { ep, what };
         let pid = watched.process();
+        let gone = match &watched.what {
+            What::Caller(_, _, gone) => Some(Arc::downgrade(gone)),
+            _ => None,
+        };
         w.all.insert(id, watched);
-        if let Some((_, users)) = w.processes.get_mut(&pid) {
-            users.push(id);
-        } else if let Some(p) = process(pid) {
-            add(p.as_raw_fd(), pid as u64 | DEATH);
-            w.processes.insert(pid, (p, vec![id]));
+        if let Some(p) = w.processes.get_mut(&pid) {
+            p.connections.push(id);
+            p.gone.extend(gone);
+        } else if let Some(fd) = process(pid) {
+            add(fd.as_raw_fd(), pid as u64 | DEATH);
+            let p = Process {
+                _fd: fd,
+                connections: vec![id],
+                gone: gone.into_iter().collect(),
+            };
+            w.processes.insert(pid, p);
         }
         id
     }
@@ -273,8 +310,13 @@ impl Thread {
     /// A process has ended, and its connections with it.
     #[cold]
     fn died(&self, pid: i32) {
-        let gone = self.lock().processes.remove(&pid);
-        for id in gone.map_or(Vec::new(), |(_, users)| users) {
+        let Some(p) = self.lock().processes.remove(&pid) else {
+            return;
+        };
+        for gone in p.gone.iter().filter_map(Weak::upgrade) {
+            gone.store(true, SeqCst);
+        }
+        for id in p.connections {
             self.ready(id, true);
         }
     }
@@ -343,7 +385,7 @@ impl Thread {
         if ended || died {
             if let What::Caller(_, pid, gone) = &x.what {
                 // Of a process that we cannot see the connection is all there is.
-                gone.fetch_or(died || *pid <= 0, SeqCst);
+                gone.fetch_or(died || !w.processes.contains_key(pid), SeqCst);
             }
             w.remove(id);
             drop(w);

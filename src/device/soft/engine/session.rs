@@ -309,6 +309,9 @@ impl Engine {
         };
         let smaller = (self.me.gid, self.me.qpn, self.me.qkey) < (addr.gid, addr.qpn, addr.qkey);
         let s = self.peers.get(pi)?.session;
+        if addr == self.me {
+            return self.open_own(pi, h, now);
+        }
         if s.link == Link::Open {
             if dist(h.session, if s.ours { s.number } else { s.opened }) <= 0 && s.confirmed {
                 // A late datagram of an older session.
@@ -339,6 +342,31 @@ impl Engine {
             number: h.session,
             token_in: h.dst,
             token_out: h.src,
+            ours: true,
+            confirmed: true,
+            opened: (now / MS) as u32,
+        };
+        p.heard_at = now;
+        self.activate(pi);
+        Some(pi)
+    }
+
+    /// Opens the session of a queue pair with itself: caller and called are one entry, which presents
+    /// what it accepts.
+    fn open_own(&mut self, pi: u32, h: &Head, now: u64) -> Option<u32> {
+        let s = self.peers.get(pi)?.session;
+        if s.ours {
+            return None;
+        }
+        self.by_token.remove(&s.token_in);
+        self.by_token.try_reserve(1).ok()?;
+        self.by_token.insert(h.dst, pi);
+        let p = self.peers.get_mut(pi)?;
+        p.session = Session {
+            link: Link::Open,
+            number: h.session,
+            token_in: h.dst,
+            token_out: h.dst,
             ours: true,
             confirmed: true,
             opened: (now / MS) as u32,

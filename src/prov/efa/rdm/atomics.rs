@@ -1,6 +1,7 @@
 //! Starting atomics (fi_atomic(3)), and what of them there is.
 
-use super::ops::{again, fenced, inject_fits, known, live_port, park, too_long, TX_FLAGS};
+use super::ops::{again, fenced, inject_fits, known, live_port, park, park_while_calling};
+use super::ops::{too_long, TX_FLAGS};
 use super::ops::{AtomicReq, Data, Fetch};
 use super::port::{ep_port, EpPort};
 use super::work::Work;
@@ -76,7 +77,10 @@ pub fn atomic(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     if fenced(s, id, r.peer, r.common.flags)? {
         return park(s, id, Work::from(r));
     }
-    again(s, id, |s| atomic_now(s, id, r))
+    match again(s, id, |s| atomic_now(s, id, r)) {
+        Err(FI_EAGAIN) => park_while_calling(s, id, r.peer, || Work::from(r)),
+        r => r,
+    }
 }
 
 /// As [`atomic`], past any fence.

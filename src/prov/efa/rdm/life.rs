@@ -14,6 +14,10 @@ use crate::types::*;
 use crate::wire::extra;
 use std::sync::Arc;
 
+/// Bytes that a peer may well have under way, more than any adapter's send queue: so much is kept of
+/// messages that overtake others, whatever the budget for unexpected ones.
+const IN_FLIGHT_MAX: usize = 64 << 20;
+
 /// The generation that the software adapter passes for.
 const SOFT_VERSION: u32 = 0xefa2;
 
@@ -84,7 +88,7 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         features,
         host_id: None,
         policy: Policy::from_params(),
-        early_max: s.budget,
+        early_max: s.budget.max(IN_FLIGHT_MAX),
     });
     let counted = ep.cntrs[4].is_some() || ep.cntrs[5].is_some();
     if counted || !s.mr_cntrs.is_empty() {

@@ -292,6 +292,28 @@ fn news(s: &mut State, id: u32) -> bool {
     av.read_only() && av.refresh(&mut s.peers).is_ok() && av.len() > before
 }
 
+/// Operations that wait for an answer of a peer on this host to its first call, at most.
+const PARKED_MAX: usize = 256;
+
+/// Keeps an operation that found no room because its peer, on this host, has just been called: it
+/// starts when the peer has answered.
+pub(super) fn park_while_calling(
+    s: &mut State,
+    id: u32,
+    to: fi_addr_t,
+    work: impl FnOnce() -> Work,
+) -> Result<()> {
+    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
+    let av = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
+    let peer = av.peer(to, &mut s.peers)?;
+    let hub = ep.live.as_ref().and_then(|l| l.hub.as_ref());
+    let calling = hub.is_some_and(|h| h.outbox.is_calling(peer));
+    if !calling || ep.fenced.len() >= PARKED_MAX {
+        return Err(FI_EAGAIN);
+    }
+    park(s, id, work())
+}
+
 pub(super) fn park(s: &mut State, id: u32, work: Work) -> Result<()> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     if !ep.enabled() {
@@ -309,7 +331,10 @@ pub fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     if fenced(s, id, r.to, r.common.flags)? {
         return park(s, id, Work::from(r));
     }
-    again(s, id, |s| send_now(s, id, r))
+    match again(s, id, |s| send_now(s, id, r)) {
+        Err(FI_EAGAIN) => park_while_calling(s, id, r.to, || Work::from(r)),
+        r => r,
+    }
 }
 
 /// As [`send`], past any fence.
