@@ -123,6 +123,7 @@ install: all
 fuzz:
 	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none wire -- -max_total_time=$(FUZZ_SECONDS)
 	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none soft_packet -- -max_total_time=$(FUZZ_SECONDS)
+	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none proto_hostile -- -max_total_time=$(FUZZ_SECONDS)
 
 # Instructions of each call (wants valgrind).
 instructions: all
