@@ -685,6 +685,16 @@ mod tests {
     use super::*;
     use crate::core::rng::Rng;
 
+    /// Found by the fuzz target: a read that waits for its answer ends, and its number goes to
+    /// another operation.
+    #[test]
+    fn an_unanswered_read_that_ends_is_forgotten() {
+        run(&[
+            10, 255, 255, 255, 255, 255, 158, 42, 33, 39, 33, 33, 33, 33, 46, 255, 255, 255, 255,
+            255, 58, 138, 10, 158, 158, 158, 42, 1, 1, 255, 0, 0, 41, 33, 255, 255, 255, 255, 158,
+        ]);
+    }
+
     #[test]
     fn a_hostile_peer_breaks_no_invariant() {
         let mut failed = Vec::new();

@@ -237,7 +237,6 @@ impl Endpoint {
         tx.target = true;
         tx.recv_id = r.recv_id;
         tx.packets = 0;
-        tx.rest = Rest::Cleared;
         self.peers.get(from).serving += 1;
         let id = self.txs.insert(tx);
         self.answer_read(id, r.window.map_or(r.length, u64::from), port);
@@ -272,6 +271,8 @@ impl Endpoint {
             return;
         }
         t.packets = 1;
+        // Only now the peer may clear more.
+        t.rest = Rest::Cleared;
         t.sent = first;
         t.window = window.clamp(first, t.len);
         if t.sent < t.len {

@@ -465,6 +465,8 @@ impl Endpoint {
             if t.target {
                 let p = self.peers.get(t.peer);
                 p.serving = p.serving.saturating_sub(1);
+                // Its number will be another operation's.
+                self.unanswered.retain(|(unanswered, _)| *unanswered != id);
                 port.close_target(t.ctx);
             } else {
                 port.sent(t.ctx, t.failed.map_or(Ok(()), Err));
