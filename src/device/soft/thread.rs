@@ -86,7 +86,7 @@ impl Shared {
         self.armed.store(true, Ordering::SeqCst);
         if !self.owned.swap(true, Ordering::SeqCst) {
             if let Ok(r) = Reactor::get() {
-                r.watch(self.socket);
+                r.watch(self.socket, 0);
             }
         }
         // Wakes the thread too, when it should look after time (repetitions).
@@ -142,7 +142,8 @@ impl Shared {
         });
         let r = Reactor::get()?;
         if let Some(l) = &s.listener {
-            r.watch_once(l.as_raw_fd());
+            // A caller for whom no descriptor is left does not keep the thread busy.
+            r.watch(l.as_raw_fd(), libc::EPOLLET);
         }
         r.list().push(Arc::downgrade(&s));
         r.wake();
@@ -190,7 +191,7 @@ impl Reactor {
                 wake_fd,
                 list: Mutex::default(),
             };
-            r.watch(wake_fd);
+            r.watch(wake_fd, 0);
             Ok(r)
         });
         match r {
@@ -216,20 +217,10 @@ impl Reactor {
         self.list.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    fn watch(&self, fd: i32) {
+    /// Watches `fd` for arrivals; `how`: 0, or EPOLLET to be told of each arrival once.
+    fn watch(&self, fd: i32, how: i32) {
         let mut e = libc::epoll_event {
-            events: libc::EPOLLIN as u32,
-            u64: fd as u64,
-        };
-        // SAFETY: `e` outlives the call.
-        unsafe { libc::epoll_ctl(self.epoll, libc::EPOLL_CTL_ADD, fd, &mut e) };
-    }
-
-    /// As [`Reactor::watch`], telling of each arrival once: what cannot be accepted for want of a
-    /// descriptor does not keep the thread busy.
-    fn watch_once(&self, fd: i32) {
-        let mut e = libc::epoll_event {
-            events: (libc::EPOLLIN | libc::EPOLLET) as u32,
+            events: (libc::EPOLLIN | how) as u32,
             u64: fd as u64,
         };
         // SAFETY: `e` outlives the call.
@@ -295,7 +286,7 @@ impl Reactor {
                     continue;
                 }
                 if !s.owned.swap(true, Ordering::SeqCst) {
-                    self.watch(s.socket);
+                    self.watch(s.socket, 0);
                 }
                 if arena.is_empty() && arena.try_reserve_exact(SLOTS * SLOT).is_err() {
                     timers = true;

@@ -48,10 +48,10 @@ impl Engine {
         op.status = status;
         if let OpKind::ReadReq { id, .. } = op.kind {
             // A refusal may come late, when the slot is another read's.
-            let (slot, generation, peer) = (id as u32, (id >> 32) as u32, op.peer);
-            let read = self.reads.get(slot);
-            let read = read.filter(|r| r.generation == generation && r.peer == peer);
-            if let Some(wr_id) = read.map(|r| r.wr_id) {
+            let peer = op.peer;
+            let slot = self.read_slot(id, peer);
+            let read = slot.and_then(|slot| Some((slot, self.reads.get(slot)?.wr_id)));
+            if let Some((slot, wr_id)) = read {
                 self.end_read(slot);
                 list.push(Event::Done { wr_id, status });
             }

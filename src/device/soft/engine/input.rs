@@ -4,19 +4,15 @@ use super::*;
 use crate::core::memory;
 
 impl Peer {
-    /// Whether a refusal may be told now, or the packet counts as lost.
-    fn may_be_refused(&mut self, now: u64) -> bool {
+    /// Refuses a packet. Beyond [`REFUSALS`] the packet counts as lost instead.
+    fn refuse(&mut self, psn: u32, status: Status, now: u64) {
         let past = now.saturating_sub(self.refused_at) / MS;
         if past > 0 {
             self.refused_at = now;
             self.refusals = self.refusals.saturating_sub(past);
         }
         self.refusals += 1;
-        self.refusals <= REFUSALS
-    }
-
-    fn refuse(&mut self, psn: u32, status: Status, now: u64) {
-        if let Some(r) = &mut self.rx {
+        if let Some(r) = self.rx.as_mut().filter(|_| self.refusals <= REFUSALS) {
             r.refuse(psn, status, now);
         }
     }
@@ -146,10 +142,9 @@ impl Engine {
         access: &Access,
         now: u64,
     ) {
-        let room = !memory::short() && sink.app
-            || !memory::short()
-                && (self.backlog.len() + sink.list.len() < BACKLOG_MSGS
-                    && self.backlog_bytes < BACKLOG_BYTES);
+        let backlog = self.backlog.len() + sink.list.len();
+        let kept = backlog < BACKLOG_MSGS && self.backlog_bytes < BACKLOG_BYTES;
+        let room = !memory::short() && (sink.app || kept);
         self.owe(pi);
         let Some(p) = self.peers.get_mut(pi) else {
             return;
@@ -218,11 +213,7 @@ impl Engine {
                             }
                         }
                     }
-                    Err(s) => {
-                        if p.may_be_refused(now) {
-                            p.refuse(h.psn, s, now);
-                        }
-                    }
+                    Err(s) => p.refuse(h.psn, s, now),
                 }
             }
             Kind::ReadReq { id, key, addr, len } => {
@@ -248,11 +239,7 @@ impl Engine {
                             });
                         }
                     }
-                    Err(s) => {
-                        if p.may_be_refused(now) {
-                            p.refuse(h.psn, s, now);
-                        }
-                    }
+                    Err(s) => p.refuse(h.psn, s, now),
                 }
             }
             Kind::ReadResp { id, off } => {
@@ -276,9 +263,10 @@ impl Engine {
         data: &[u8],
         list: &mut Vec<Event>,
     ) {
-        let (slot, generation) = (id as u32, (id >> 32) as u32);
-        let read = self.reads.get_mut(slot);
-        let Some(r) = read.filter(|r| r.generation == generation && r.peer == pi) else {
+        let Some(slot) = self.read_slot(id, pi) else {
+            return;
+        };
+        let Some(r) = self.reads.get_mut(slot) else {
             return;
         };
         if off == READ_GONE {

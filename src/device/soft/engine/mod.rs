@@ -434,6 +434,13 @@ impl Engine {
         Ok(())
     }
 
+    /// Slot of the read that a peer names by `id`, if the read is still under way and of that peer.
+    fn read_slot(&self, id: u64, peer: u32) -> Option<u32> {
+        let (slot, generation) = (id as u32, (id >> 32) as u32);
+        let r = self.reads.get(slot)?;
+        (r.generation == generation && r.peer == peer).then_some(slot)
+    }
+
     /// Ends reads posted as `wr_id`: what comes for them is dropped from now on.
     pub fn cancel_reads(&mut self, wr_id: u64) {
         for slot in self.reads.select(|r| r.wr_id == wr_id) {

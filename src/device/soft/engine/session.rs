@@ -310,7 +310,12 @@ impl Engine {
         let smaller = (self.me.gid, self.me.qpn, self.me.qkey) < (addr.gid, addr.qpn, addr.qkey);
         let s = self.peers.get(pi)?.session;
         if addr == self.me {
-            return self.open_own(pi, h, now);
+            // A queue pair's session with itself: one entry calls and is called, and presents the
+            // token that it accepts.
+            return match s.ours {
+                true => None,
+                false => self.establish(pi, h, h.dst, now),
+            };
         }
         if s.link == Link::Open {
             if dist(h.session, if s.ours { s.number } else { s.opened }) <= 0 && s.confirmed {
@@ -332,6 +337,11 @@ impl Engine {
         }
         // The entry may have gone with its session.
         let pi = self.peer(&addr, now);
+        self.establish(pi, h, h.src, now)
+    }
+
+    /// Opens the session that a peer has called for, in which we present `token_out`.
+    fn establish(&mut self, pi: u32, h: &Head, token_out: u64, now: u64) -> Option<u32> {
         let old = self.peers.get(pi)?.session.token_in;
         self.by_token.remove(&old);
         self.by_token.try_reserve(1).ok()?;
@@ -341,32 +351,7 @@ impl Engine {
             link: Link::Open,
             number: h.session,
             token_in: h.dst,
-            token_out: h.src,
-            ours: true,
-            confirmed: true,
-            opened: (now / MS) as u32,
-        };
-        p.heard_at = now;
-        self.activate(pi);
-        Some(pi)
-    }
-
-    /// Opens the session of a queue pair with itself: caller and called are one entry, which presents
-    /// what it accepts.
-    fn open_own(&mut self, pi: u32, h: &Head, now: u64) -> Option<u32> {
-        let s = self.peers.get(pi)?.session;
-        if s.ours {
-            return None;
-        }
-        self.by_token.remove(&s.token_in);
-        self.by_token.try_reserve(1).ok()?;
-        self.by_token.insert(h.dst, pi);
-        let p = self.peers.get_mut(pi)?;
-        p.session = Session {
-            link: Link::Open,
-            number: h.session,
-            token_in: h.dst,
-            token_out: h.dst,
+            token_out,
             ours: true,
             confirmed: true,
             opened: (now / MS) as u32,
