@@ -20,6 +20,7 @@ const SIZE: fi_param_type = FI_PARAM_SIZE_T;
 pub const TABLE: &[Def] = &[
     d("soft", STR, "Software adapter: auto (when no EFA is found), on, off. Default auto."),
     d("soft_iface", STR, "Network interface, or local IP address, that the software adapter is bound to. Default: loopback."),
+    d("soft_key_file", STR, "Path of a file with one or two keys of 64 hexadecimal digits: packets of the software adapter off loopback are encrypted and authenticated by them. require: nothing is opened off loopback until a path is given. Default: none, in clear."),
     d("soft_timeout_ms", SIZE, "Milliseconds after which a peer that does not answer is given up, with error completions for what it owed. Default 5000."),
     d("soft_mr_mode", STR, "basic: keys of the adapter's, virtual addresses, as a real adapter has them. scalable: keys of the application's choice, offsets (mr_mode 0). Default basic."),
     d("soft_fault", STR, "For tests: loss=P,dup=P,reorder=P,delay=US,seed=N makes the software adapter lose, double and reorder datagrams, in percent."),

@@ -107,7 +107,7 @@ impl Engine {
         }
         self.last_service = now;
         self.release_held(now);
-        self.service_sessions();
+        self.service_sessions(now);
         let timeout = self.cfg.timeout;
         let mut i = 0;
         while let Some(pi) = self.active.get(i).copied() {

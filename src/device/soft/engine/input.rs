@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::core::memory;
+use crate::device::soft::seal::Opened;
 
 impl Peer {
     /// Refuses a packet. Beyond [`REFUSALS`] the packet counts as lost instead.
@@ -27,17 +28,39 @@ impl Engine {
             let mem = Arc::clone(&self.mem);
             let access = mem.access();
             for g in &got {
-                self.input(g, arena, sink, &access, now);
+                self.arrived(g, arena, sink, &access, now);
             }
         }
         self.got = got;
         n
     }
 
-    pub(super) fn input(
+    /// A datagram has come: it is opened, where they are sealed.
+    fn arrived(&mut self, g: &Got, arena: &mut [u8], sink: &mut Sink, access: &Access, now: u64) {
+        match self.seal.as_mut().map(|s| s.open(g, arena)) {
+            None => self.input(g, arena, None, sink, access, now),
+            Some(Some((g, by))) => self.input(&g, arena, Some(by), sink, access, now),
+            Some(None) => {}
+        }
+    }
+
+    /// Whether a sealed datagram of a peer's session is the peer's own.
+    fn keep_to(&mut self, pi: u32, by: Opened) -> bool {
+        let (Some(p), Some(seal)) = (self.peers.get_mut(pi), self.seal.as_mut()) else {
+            return false;
+        };
+        let own = *p.salt.get_or_insert(by.salt) == by.salt;
+        if own {
+            seal.keep(by);
+        }
+        own
+    }
+
+    fn input(
         &mut self,
         g: &Got,
         arena: &[u8],
+        by: Option<Opened>,
         sink: &mut Sink,
         access: &Access,
         now: u64,
@@ -51,6 +74,9 @@ impl Engine {
         let Hearing::Peer(pi) = self.hear(g.from, &h, sink.list, now) else {
             return;
         };
+        if by.is_some_and(|by| !self.keep_to(pi, by)) {
+            return;
+        }
         let Some(p) = self.peers.get_mut(pi) else {
             return;
         };

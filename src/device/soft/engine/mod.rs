@@ -13,8 +13,10 @@ mod session;
 
 use super::admission;
 use super::flow::{dist, RxFlow, TxFlow};
+use super::keys::{Keys, Salt};
 use super::mem::{Access, MemTable};
 use super::packet::{self, Head, Kind, DATA_HEAD, HEAD_MAX, MAX_WORDS};
+use super::seal::{self, Seal};
 use super::sock::{Datagram, Got, Sock, BATCH, SLOT, SLOTS};
 use crate::core::hash::ByWords;
 use crate::core::slab::Slab;
@@ -67,6 +69,8 @@ pub struct Config {
     pub gso: bool,
     /// Text of `FI_EFA_SOFT_FAULT`.
     pub fault: Option<String>,
+    /// Keys by which packets are sealed; `None`: they are not.
+    pub keys: Option<Arc<Keys>>,
 }
 
 #[derive(Debug)]
@@ -130,6 +134,8 @@ struct Peer {
     addr: QpAddr,
     to: SocketAddr,
     session: Session,
+    /// By what name its datagrams are sealed.
+    salt: Option<Salt>,
     /// The application's operations to it, and reads of it that are being answered.
     user_ops: usize,
     serving: u32,
@@ -164,6 +170,10 @@ pub struct Engine {
     /// Peers by the token that they have to present.
     by_token: HashMap<u64, u32, ByWords>,
     sessions: Sessions,
+    seal: Option<Seal>,
+    /// Where a test wants a copy of everything that leaves.
+    #[cfg(test)]
+    pub tap: Option<Arc<std::sync::Mutex<Vec<Vec<u8>>>>>,
     /// The number is the application's choice: callers need no token.
     service: bool,
     ops: Slab<Op>,
@@ -220,6 +230,10 @@ impl Engine {
         service: bool,
     ) -> Result<Engine> {
         let faults = cfg.fault.as_deref().and_then(Faults::parse);
+        let seal = match &cfg.keys {
+            Some(keys) => Some(Seal::new(Arc::clone(keys), socket_addr(&me), cfg.segment)?),
+            None => None,
+        };
         Ok(Engine {
             me,
             closed: false,
@@ -230,6 +244,9 @@ impl Engine {
             by_addr: HashMap::new(),
             by_token: HashMap::default(),
             sessions: Sessions::new()?,
+            seal,
+            #[cfg(test)]
+            tap: None,
             service,
             ops: Slab::with_capacity(256),
             user_ops: 0,
@@ -272,6 +289,7 @@ impl Engine {
             addr: *a,
             to: socket_addr(a),
             session: Session::NONE,
+            salt: None,
             user_ops: 0,
             serving: 0,
             refusals: 0,
@@ -575,6 +593,12 @@ impl Engine {
         self.peers.len()
     }
 
+    /// Senders of sealed datagrams that something is kept of: in sessions, and after them.
+    #[cfg(test)]
+    pub fn sealed_senders(&self) -> (usize, usize) {
+        self.seal.as_ref().map_or((0, 0), Seal::kept)
+    }
+
     /// Whether a peer's read is being answered.
     #[cfg(test)]
     pub fn serves(&self) -> bool {
@@ -603,9 +627,10 @@ impl Engine {
 }
 
 /// Payload bytes that fit into a packet on a link of this MTU.
-pub fn segment_for(link_mtu: usize, v6: bool) -> usize {
+pub fn segment_for(link_mtu: usize, v6: bool, sealed: bool) -> usize {
     let below = if v6 { 48 } else { 28 };
+    let around = if sealed { seal::OVERHEAD } else { 0 };
     link_mtu
-        .saturating_sub(below + DATA_HEAD)
+        .saturating_sub(below + around + DATA_HEAD)
         .clamp(512, 61_440)
 }

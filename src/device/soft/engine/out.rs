@@ -136,18 +136,31 @@ impl Engine {
         if self.out.is_empty() {
             return;
         }
-        if self.faults.is_some() {
-            self.flush_with_faults(now);
-        } else if self.cfg.gso {
-            self.flush_runs();
-        } else {
-            self.sock.send(&self.out);
+        // What is sealed lies in a buffer for one batch.
+        let mut out = core::mem::take(&mut self.out);
+        for batch in out.chunks_mut(BATCH) {
+            if self.seal.as_mut().is_some_and(|s| !s.seal(batch)) {
+                break;
+            }
+            #[cfg(test)]
+            if let Some(tap) = &self.tap {
+                tap.lock()
+                    .unwrap()
+                    .extend(batch.iter().map(Datagram::flatten));
+            }
+            if self.faults.is_some() {
+                self.flush_with_faults(batch, now);
+            } else if self.cfg.gso {
+                self.flush_runs(batch);
+            } else {
+                self.sock.send(batch);
+            }
         }
-        self.out.clear();
+        out.clear();
+        self.out = out;
     }
 
-    pub(super) fn flush_runs(&mut self) {
-        let mut rest = self.out.as_slice();
+    fn flush_runs(&self, mut rest: &[Datagram]) {
         let size = |d: &Datagram| d.head_len + d.body.len();
         while let Some(first) = rest.first() {
             let len = size(first);
@@ -165,11 +178,11 @@ impl Engine {
         }
     }
 
-    pub(super) fn flush_with_faults(&mut self, now: u64) {
+    fn flush_with_faults(&mut self, batch: &[Datagram], now: u64) {
         let Some(f) = self.faults.as_mut() else {
             return;
         };
-        for d in &self.out {
+        for d in batch {
             match f.fate(now) {
                 Fate::Lose => {}
                 Fate::Send => self.sock.send(core::slice::from_ref(d)),

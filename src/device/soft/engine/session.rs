@@ -417,6 +417,9 @@ impl Engine {
         };
         let (token, addr) = (p.session.token_in, p.addr);
         p.session = Session::NONE;
+        if let (Some(seal), Some(salt)) = (self.seal.as_mut(), p.salt.take()) {
+            seal.leave(&salt, now);
+        }
         if token != 0 {
             self.by_token.remove(&token);
             self.sessions.remember(token);
@@ -430,8 +433,11 @@ impl Engine {
     }
 
     /// Time for sessions: budgets are filled up.
-    pub(super) fn service_sessions(&mut self) {
+    pub(super) fn service_sessions(&mut self, now: u64) {
         self.sessions.resets = RESETS;
+        if let Some(seal) = &mut self.seal {
+            seal.sweep(now);
+        }
     }
 }
 

@@ -1,0 +1,327 @@
+//! Sealed datagrams: what the engine sends and receives, encrypted and authenticated by AES-256-GCM.
+//!
+//! ```text
+//!  0 magic u16  2 version u8  3 zero  4 name of the key u32  8 counter u64  16 salt of the sender
+//! 32 the datagram of `packet`, encrypted; then a tag of 16 bytes
+//! ```
+//!
+//! A sender is a queue pair. It draws a salt when it opens, and seals with a key that is derived from
+//! a shared one (`keys`) and the salt; the counter, which never repeats, is the nonce. What is
+//! authenticated besides: the envelope, and both socket addresses, so that no packet can be turned
+//! round or led elsewhere.
+//!
+//! Invariants: nothing of a datagram is looked at before it is authentic. State is kept only of senders
+//! with which a session is open, or was within [`REMEMBERED`]: of those a datagram counts once. One
+//! that is replayed later opens no session, because the token in it has expired by then.
+
+use super::keys::{Keys, Salt};
+use super::packet::{DATA_HEAD, HEAD_MAX};
+use super::sock::{Datagram, Got, BATCH};
+use crate::core::{process, Result};
+use crate::device::host::secret;
+use crate::hmem::UserMem;
+use crate::types::*;
+use core::ffi::c_void;
+use ring::aead::{Aad, LessSafeKey, Nonce};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+const MAGIC: u16 = 0x5efb;
+const VERSION: u8 = 1;
+const ENVELOPE: usize = 32;
+const TAG: usize = 16;
+/// Bytes that sealing adds to a datagram.
+pub const OVERHEAD: usize = ENVELOPE + TAG;
+/// Senders are remembered for so long after their sessions, nanoseconds: longer than the tokens that
+/// open sessions are good.
+const REMEMBERED: u64 = 30_000_000_000;
+/// Words of the replay window: what is older than 64 times as many datagrams, less 64, is dropped.
+const WORDS: usize = 32;
+
+/// Which datagrams of a sender have come (RFC 6479).
+struct Window {
+    top: u64,
+    bits: [u64; WORDS],
+}
+
+impl Window {
+    /// A window in which everything up to `below` counts as seen.
+    fn after(below: u64) -> Window {
+        let mut w = Window {
+            top: below,
+            bits: [0; WORDS],
+        };
+        if below > 0 {
+            w.bits = [u64::MAX; WORDS];
+            let word = (below / 64) as usize % WORDS;
+            if let Some(b) = w.bits.get_mut(word) {
+                *b = u64::MAX >> (63 - below % 64);
+            }
+        }
+        w
+    }
+
+    fn fresh(&self, n: u64) -> bool {
+        if n > self.top {
+            return true;
+        }
+        let bit = self.bits.get((n / 64) as usize % WORDS).copied();
+        self.top - n < (WORDS as u64 - 1) * 64 && bit.is_some_and(|b| b >> (n % 64) & 1 == 0)
+    }
+
+    fn mark(&mut self, n: u64) {
+        let (word, top) = (n / 64, self.top / 64);
+        for clear in (top + 1..=word).rev().take(WORDS) {
+            if let Some(b) = self.bits.get_mut(clear as usize % WORDS) {
+                *b = 0;
+            }
+        }
+        self.top = self.top.max(n);
+        if let Some(b) = self.bits.get_mut(word as usize % WORDS) {
+            *b |= 1 << (n % 64);
+        }
+    }
+}
+
+struct Sender {
+    key: LessSafeKey,
+    window: Window,
+}
+
+/// A sender whose session is over.
+struct Gone {
+    at: u64,
+    top: u64,
+}
+
+/// Where an authentic datagram comes from.
+pub struct Opened {
+    pub salt: Salt,
+    counter: u64,
+    /// Its key, when nothing is kept of the sender.
+    key: Option<LessSafeKey>,
+}
+
+/// The seal of one queue pair.
+pub struct Seal {
+    keys: Arc<Keys>,
+    me: SocketAddr,
+    /// A forked copy must not seal: it would use the parent's nonces again.
+    process: u64,
+    salt: Salt,
+    key: LessSafeKey,
+    counter: u64,
+    senders: HashMap<Salt, Sender>,
+    gone: HashMap<Salt, Gone>,
+    swept: u64,
+    /// Sealed datagrams of a batch.
+    buffer: Vec<u8>,
+    slot: usize,
+}
+
+/// What is authenticated besides the datagram: the envelope and the addresses of both sockets.
+fn context(envelope: &[u8; ENVELOPE], from: &SocketAddr, to: &SocketAddr) -> [u8; ENVELOPE + 36] {
+    let mut all = [0; ENVELOPE + 36];
+    let ip = |a: &SocketAddr| match a.ip() {
+        IpAddr::V4(v) => v.to_ipv6_mapped().octets(),
+        IpAddr::V6(v) => v.octets(),
+    };
+    let (a, b) = (ip(from), ip(to));
+    let (m, n) = (from.port().to_le_bytes(), to.port().to_le_bytes());
+    let parts: [&[u8]; 5] = [envelope, &a, &m, &b, &n];
+    let bytes = parts.into_iter().flatten();
+    all.iter_mut().zip(bytes).for_each(|(to, b)| *to = *b);
+    all
+}
+
+fn nonce(counter: u64) -> Nonce {
+    let mut n = [0; 12];
+    n[4..].copy_from_slice(&counter.to_le_bytes());
+    Nonce::assume_unique_for_key(n)
+}
+
+impl Seal {
+    /// The seal of a queue pair at `me` whose packets carry up to `segment` bytes. `FI_ENOMEM`, or
+    /// `FI_ENOSYS` without random numbers.
+    pub fn new(keys: Arc<Keys>, me: SocketAddr, segment: usize) -> Result<Seal> {
+        let mut salt = [0; 16];
+        salt[..8].copy_from_slice(&secret()?.to_le_bytes());
+        salt[8..].copy_from_slice(&secret()?.to_le_bytes());
+        let key = keys.derive(keys.first(), &salt).ok_or(FI_EINVAL)?;
+        let slot = HEAD_MAX.max(segment + DATA_HEAD) + OVERHEAD;
+        let mut buffer = Vec::new();
+        buffer
+            .try_reserve_exact(BATCH * slot)
+            .map_err(|_| FI_ENOMEM)?;
+        buffer.resize(BATCH * slot, 0);
+        Ok(Seal {
+            keys,
+            me,
+            process: process::generation(),
+            salt,
+            key,
+            counter: 0,
+            senders: HashMap::new(),
+            gone: HashMap::new(),
+            swept: 0,
+            buffer,
+            slot,
+        })
+    }
+
+    /// Replaces up to [`BATCH`] datagrams by their sealed ones, which are valid until the next call.
+    /// `false` when nothing may be sent.
+    pub fn seal(&mut self, batch: &mut [Datagram]) -> bool {
+        if self.process != process::generation() {
+            return false;
+        }
+        for (d, slot) in batch
+            .iter_mut()
+            .zip(self.buffer.chunks_exact_mut(self.slot))
+        {
+            let len = d.head_len + d.body.len();
+            let (Some(whole), Some(head)) =
+                (slot.get_mut(..len + OVERHEAD), d.head.get(..d.head_len))
+            else {
+                d.head_len = 0;
+                d.body = UserMem::EMPTY;
+                continue;
+            };
+            self.counter += 1;
+            let mut envelope = [0; ENVELOPE];
+            envelope[..2].copy_from_slice(&MAGIC.to_le_bytes());
+            envelope[2] = VERSION;
+            envelope[4..8].copy_from_slice(&self.keys.first().to_le_bytes());
+            envelope[8..16].copy_from_slice(&self.counter.to_le_bytes());
+            envelope[16..].copy_from_slice(&self.salt);
+            let aad = Aad::from(context(&envelope, &self.me, &d.to));
+            let (front, rest) = whole.split_at_mut(ENVELOPE);
+            let (text, tag) = rest.split_at_mut(len);
+            let (text_head, text_body) = text.split_at_mut(d.head_len);
+            front.copy_from_slice(&envelope);
+            text_head.copy_from_slice(head);
+            d.body.load(0, text_body);
+            d.head_len = 0;
+            let sealed = self
+                .key
+                .seal_in_place_separate_tag(nonce(self.counter), aad, text);
+            let Ok(t) = sealed else {
+                d.body = UserMem::EMPTY;
+                continue;
+            };
+            tag.copy_from_slice(t.as_ref());
+            // SAFETY: the buffer belongs to this seal, and is written again by the next call only.
+            let m = unsafe { UserMem::new([(whole.as_ptr().cast::<c_void>(), whole.len())]) };
+            d.body = m.unwrap_or(UserMem::EMPTY);
+        }
+        true
+    }
+
+    /// Opens a datagram in place. `None` when it is not authentic, or has come before.
+    pub fn open(&mut self, g: &Got, arena: &mut [u8]) -> Option<(Got, Opened)> {
+        let bytes = arena.get_mut(g.at..g.at.checked_add(g.len)?)?;
+        let (envelope, text) = bytes.split_first_chunk_mut::<ENVELOPE>()?;
+        if envelope[..2] != MAGIC.to_le_bytes() || envelope[2] != VERSION || envelope[3] != 0 {
+            return None;
+        }
+        let id = u32::from_le_bytes(*envelope[4..].first_chunk()?);
+        let counter = u64::from_le_bytes(*envelope[8..].first_chunk()?);
+        let salt: Salt = *envelope[16..].first_chunk()?;
+        let aad = Aad::from(context(envelope, &g.from, &self.me));
+        let (len, key) = match self.senders.get_mut(&salt) {
+            Some(s) => {
+                if !s.window.fresh(counter) {
+                    return None;
+                }
+                let len = s.key.open_in_place(nonce(counter), aad, text).ok()?.len();
+                s.window.mark(counter);
+                (len, None)
+            }
+            None => {
+                if self.gone.get(&salt).is_some_and(|g| counter <= g.top) {
+                    return None;
+                }
+                let key = self.keys.derive(id, &salt)?;
+                let len = key.open_in_place(nonce(counter), aad, text).ok()?.len();
+                (len, Some(key))
+            }
+        };
+        let at = g.at + ENVELOPE;
+        let from = g.from;
+        Some((Got { from, at, len }, Opened { salt, counter, key }))
+    }
+
+    /// A session with the sender of a datagram is open: from now on its datagrams count once.
+    pub fn keep(&mut self, o: Opened) {
+        let Some(key) = o.key else { return };
+        let mut window = Window::after(self.gone.remove(&o.salt).map_or(0, |g| g.top));
+        window.mark(o.counter);
+        self.senders.insert(o.salt, Sender { key, window });
+    }
+
+    /// The session with a sender is over.
+    pub fn leave(&mut self, salt: &Salt, now: u64) {
+        if let Some(s) = self.senders.remove(salt) {
+            let top = s.window.top;
+            self.gone.insert(*salt, Gone { at: now, top });
+        }
+    }
+
+    /// Forgets senders that cannot open a session any more by what they have sent.
+    pub fn sweep(&mut self, now: u64) {
+        if now.saturating_sub(self.swept) > REMEMBERED / 8 {
+            self.swept = now;
+            self.gone
+                .retain(|_, g| now.saturating_sub(g.at) < REMEMBERED);
+        }
+    }
+
+    /// Senders that something is kept of.
+    #[cfg(test)]
+    pub fn kept(&self) -> (usize, usize) {
+        (self.senders.len(), self.gone.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_counts_once() {
+        // Against a model that remembers everything.
+        let mut w = Window::after(0);
+        let mut seen = std::collections::HashSet::new();
+        let (mut top, mut x) = (0u64, 9u64);
+        for _ in 0..200_000 {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(99);
+            let n = match x >> 60 {
+                0 => top + (x >> 20) % 5000,
+                1..=7 => top + 1,
+                _ => top.saturating_sub((x >> 20) % 2500),
+            };
+            let old = top.saturating_sub(n) >= (WORDS as u64 - 1) * 64;
+            assert_eq!(
+                w.fresh(n),
+                n > top || !old && !seen.contains(&n),
+                "{n} of {top}"
+            );
+            if w.fresh(n) {
+                w.mark(n);
+                seen.insert(n);
+                top = top.max(n);
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_sender_sent_before_it_left_counts_no_more() {
+        for top in [1, 63, 64, 65, 2047, 2048, 5000] {
+            let mut w = Window::after(top);
+            w.mark(top + 3);
+            assert!((0..=top).all(|n| !w.fresh(n)), "{top}");
+            assert!(w.fresh(top + 1) && w.fresh(top + 2) && w.fresh(top + 4));
+        }
+    }
+}

@@ -1,0 +1,585 @@
+//! Queue pairs of one process against each other, and against somebody who is not honest.
+
+use super::*;
+use crate::device::{Data, Status};
+
+fn device(fault: Option<&str>) -> SoftDevice {
+    device_with(fault, None)
+}
+
+/// A device whose packets are sealed by the keys in this text.
+fn sealed(text: &str) -> SoftDevice {
+    device_with(None, Some(text))
+}
+
+fn device_with(fault: Option<&str>, keys: Option<&str>) -> SoftDevice {
+    let (attr, ip) = SoftDevice::discover().unwrap();
+    let cfg = Config {
+        segment: attr.mtu,
+        depth: 256,
+        timeout: 2_000_000_000,
+        gso: keys.is_some(),
+        fault: fault.map(str::to_string),
+        keys: keys.map(|text| Arc::new(keys::Keys::parse(text).unwrap())),
+    };
+    SoftDevice {
+        attr,
+        ip,
+        mem: Arc::new(MemTable::new(Naming::default())),
+        directory: None,
+        cfg,
+    }
+}
+
+fn mem(b: &mut [u8]) -> UserMem {
+    // SAFETY: the tests keep their buffers alive until their operations are done.
+    unsafe { UserMem::new([(b.as_mut_ptr() as *const core::ffi::c_void, b.len())]) }.unwrap()
+}
+
+/// Polls until `want` operations are done; messages are appended to `msgs`.
+fn drive(qp: &mut SoftQp, want: usize, msgs: &mut Vec<Vec<u8>>) -> Vec<(u64, Status)> {
+    let mut done = Vec::new();
+    let mut ev = Events::default();
+    let t0 = now();
+    while done.len() < want {
+        assert!(now() - t0 < 60_000_000_000, "stuck with {done:?}");
+        qp.poll(&mut ev);
+        let Events { list, arena } = &mut ev;
+        for e in list.drain(..) {
+            match e {
+                Event::Done { wr_id, status } => done.push((wr_id, status)),
+                Event::Recv { data, .. } | Event::Stranger { data, .. } => {
+                    msgs.push(Events::bytes(arena, &data).to_vec())
+                }
+                Event::WriteImm { imm, .. } => msgs.push(imm.to_le_bytes().to_vec()),
+                _ => {}
+            }
+        }
+    }
+    done
+}
+
+#[test]
+fn messages_and_rdma_reach_a_target_that_never_polls() {
+    let bad = Some("loss=5,dup=5,reorder=40,delay=500,seed=9");
+    let key = "5e".repeat(32);
+    let key = Some(key.as_str());
+    for (fault, key) in [(None, None), (bad, None), (None, key), (bad, key)] {
+        let (a_dev, b_dev) = (device_with(fault, key), device_with(fault, key));
+        let mut a = a_dev.open_qp(0).unwrap();
+        let mut b = b_dev.open_qp(0).unwrap();
+        let mut far: Vec<u8> = vec![0; 3 << 20];
+        let mut near: Vec<u8> = (0..3 << 20).map(|i| (i % 251) as u8).collect();
+        let key = b_dev
+            .reg_mr(mem(&mut far), FI_REMOTE_READ | FI_REMOTE_WRITE, None)
+            .unwrap();
+        let remote = Remote {
+            to: b.addr(),
+            addr: far.as_ptr() as u64,
+            key,
+        };
+        a.post_send(7, &b.addr(), b"head", Payload::Copy(b"body"))
+            .unwrap();
+        a.post_write(1, Payload::User(mem(&mut near)), &remote, Some(77))
+            .unwrap();
+        a.ring();
+        let mut none = Vec::new();
+        let mut got = drive(&mut a, 2, &mut none);
+        got.sort_unstable_by_key(|g| g.0);
+        assert_eq!(got, [(1, Status::Ok), (7, Status::Ok)]);
+        assert_eq!(far, near);
+        let mut back = vec![0u8; 3 << 20];
+        a.post_read(2, mem(&mut back), &remote).unwrap();
+        a.ring();
+        assert_eq!(drive(&mut a, 1, &mut none), [(2, Status::Ok)]);
+        assert_eq!(back, near);
+        let mut msgs = Vec::new();
+        b.post_send(3, &a.addr(), b"x", Payload::Copy(b"")).unwrap();
+        b.ring();
+        drive(&mut b, 1, &mut msgs);
+        msgs.sort();
+        assert_eq!(msgs, [77u32.to_le_bytes().to_vec(), b"headbody".to_vec()]);
+    }
+}
+
+#[test]
+fn bad_keys_and_vanished_peers_end_in_errors() {
+    let (a_dev, b_dev) = (device(None), device(None));
+    let mut a = a_dev.open_qp(0).unwrap();
+    let b = b_dev.open_qp(0).unwrap();
+    let mut far = vec![0u8; 64];
+    let mut near = vec![1u8; 65];
+    let key = b_dev.reg_mr(mem(&mut far), FI_REMOTE_WRITE, None).unwrap();
+    let at = far.as_ptr() as u64;
+    let mut none = Vec::new();
+    let cases = [
+        (
+            Remote {
+                to: b.addr(),
+                addr: at,
+                key: key ^ 1 << 30,
+            },
+            Status::RemoteBadKey,
+        ),
+        (
+            Remote {
+                to: b.addr(),
+                addr: at,
+                key,
+            },
+            Status::RemoteBadKey,
+        ),
+    ];
+    for (r, want) in cases {
+        a.post_write(1, Payload::User(mem(&mut near)), &r, None)
+            .unwrap();
+        a.ring();
+        assert_eq!(drive(&mut a, 1, &mut none), [(1, want)]);
+    }
+    a.post_read(2, mem(&mut near).part(0, 8), &cases[1].0)
+        .unwrap();
+    a.ring();
+    assert_eq!(drive(&mut a, 1, &mut none), [(2, Status::RemoteBadKey)]);
+    assert_eq!(far, [0u8; 64]);
+    // Same port, other key: the peer was restarted.
+    let mut ghost = b.addr();
+    ghost.qkey ^= 1;
+    a.post_send(3, &ghost, b"hello?", Payload::Copy(b""))
+        .unwrap();
+    a.ring();
+    assert_eq!(drive(&mut a, 1, &mut none), [(3, Status::RemoteBadQpn)]);
+    let gone = b.addr();
+    drop(b);
+    a.post_send(4, &gone, b"hello?", Payload::Copy(b""))
+        .unwrap();
+    a.ring();
+    assert_eq!(drive(&mut a, 1, &mut none), [(4, Status::RemoteBadQpn)]);
+    // Nobody is left to say that it is gone.
+    a.post_send(5, &gone, b"hello?", Payload::Copy(b""))
+        .unwrap();
+    a.ring();
+    assert_eq!(
+        drive(&mut a, 1, &mut none),
+        [(5, Status::RemoteUnresponsive)]
+    );
+    assert_eq!(a.shared.lock().peer_count(), 0);
+}
+
+/// A socket of somebody who knows where a queue pair is, and what its packets look like.
+struct Attacker {
+    sock: std::net::UdpSocket,
+    to: std::net::SocketAddr,
+    qkey: u32,
+}
+
+impl Attacker {
+    fn of(victim: &SoftQp) -> Attacker {
+        let sock = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let wait = Duration::from_millis(50);
+        sock.set_read_timeout(Some(wait)).unwrap();
+        let addr = victim.addr();
+        Attacker {
+            sock,
+            to: std::net::SocketAddr::from(([127, 0, 0, 1], addr.qpn)),
+            qkey: addr.qkey,
+        }
+    }
+
+    fn send(&self, head: packet::Head, payload: &[u8]) {
+        let mut bytes = [0; packet::HEAD_MAX];
+        let n = head.emit(&mut bytes);
+        let whole = [&bytes[..n], payload].concat();
+        self.sock.send_to(&whole, self.to).unwrap();
+    }
+
+    fn head(&self, kind: packet::Kind, dst: u64) -> packet::Head {
+        packet::Head {
+            session: 0,
+            dst,
+            src: 7,
+            psn: self.qkey,
+            una: 0,
+            ack: None,
+            src_qkey: 9,
+            kind,
+        }
+    }
+
+    /// The next answer.
+    fn hear(&self) -> Option<packet::Head> {
+        let mut bytes = [0; 2048];
+        let n = self.sock.recv(&mut bytes).ok()?;
+        packet::Head::parse(&bytes[..n]).map(|(h, _)| h)
+    }
+}
+
+fn poll(qp: &mut SoftQp, times: usize) -> usize {
+    let mut events = Events::default();
+    let mut seen = 0;
+    for _ in 0..times {
+        qp.poll(&mut events);
+        seen += events.list.len();
+    }
+    seen
+}
+
+#[test]
+fn who_does_not_know_the_token_gets_nothing() {
+    let dev = device(None);
+    let mut b = dev.open_qp(0).unwrap();
+    let mut far = vec![0u8; 64];
+    let access = FI_REMOTE_WRITE | FI_REMOTE_READ;
+    let key = dev.reg_mr(mem(&mut far), access, None).unwrap();
+    let at = far.as_ptr() as u64;
+    let a = Attacker::of(&b);
+    let write = packet::Kind::Write {
+        op: 1,
+        key,
+        addr: at,
+        total: 4,
+        imm: None,
+    };
+    let read = packet::Kind::ReadReq {
+        id: 1,
+        key,
+        addr: at,
+        len: 64,
+    };
+    // Even the key of the region is known here; the token is not.
+    for dst in [0, 1, u64::from(a.qkey), !b.addr().token] {
+        for kind in [packet::Kind::Send, write, read, packet::Kind::Ping] {
+            a.send(a.head(kind, dst), b"evil");
+        }
+        a.send(a.head(packet::Kind::Hello, dst), b"");
+        assert_eq!(poll(&mut b, 20), 0);
+        while let Some(h) = a.hear() {
+            assert_eq!(h.kind, packet::Kind::Reset);
+        }
+    }
+    assert_eq!(far, [0u8; 64]);
+    assert_eq!(b.shared.lock().peer_count(), 0);
+}
+
+#[test]
+fn who_knows_the_token_must_be_reachable_and_keeps_to_its_session() {
+    let (dev, other) = (device(None), device(None));
+    let mut b = dev.open_qp(0).unwrap();
+    let a = Attacker::of(&b);
+    let token = b.addr().token;
+    // Calls cost no memory, and are answered by no more than they are long.
+    for _ in 0..1000 {
+        a.send(a.head(packet::Kind::Hello, token), b"");
+        poll(&mut b, 1);
+    }
+    assert_eq!(b.shared.lock().peer_count(), 0);
+    let mut welcome = None;
+    while let Some(h) = a.hear() {
+        assert_eq!((h.kind, h.dst), (packet::Kind::Welcome, 7));
+        welcome = Some(h);
+    }
+    let w = welcome.unwrap();
+    // The token is good for the one it was given to, in its session alone.
+    let c = Attacker::of(&b);
+    let mut h = packet::Head {
+        session: w.session,
+        psn: 0,
+        ..a.head(packet::Kind::Send, w.src)
+    };
+    c.send(h, b"stolen");
+    h.session ^= 1;
+    a.send(h, b"stolen");
+    assert_eq!(poll(&mut b, 50), 0);
+    assert_eq!(b.shared.lock().peer_count(), 0);
+    h.session = w.session;
+    a.send(h, b"mine");
+    assert_eq!(poll(&mut b, 50), 1);
+    assert_eq!(b.shared.lock().peer_count(), 1);
+    // Another peer's session is out of its reach.
+    let mut peer = other.open_qp(0).unwrap();
+    peer.post_send(1, &b.addr(), b"x", Payload::Copy(b""))
+        .unwrap();
+    peer.ring();
+    let mut none = Vec::new();
+    drive(&mut peer, 1, &mut none);
+    for kind in [packet::Kind::Reset, packet::Kind::Send] {
+        h.kind = kind;
+        h.src_qkey = peer.addr().qkey;
+        a.send(h, b"");
+    }
+    poll(&mut b, 50);
+    peer.post_send(2, &b.addr(), b"y", Payload::Copy(b""))
+        .unwrap();
+    peer.ring();
+    assert_eq!(drive(&mut peer, 1, &mut none), [(2, Status::Ok)]);
+}
+
+#[test]
+fn peers_that_come_and_go_leave_nothing() {
+    let (dev, other) = (device(None), device(None));
+    let mut b = dev.open_qp(0).unwrap();
+    let mut none = Vec::new();
+    for i in 0..200 {
+        let mut peer = other.open_qp(0).unwrap();
+        peer.post_send(i, &b.addr(), b"x", Payload::Copy(b""))
+            .unwrap();
+        peer.ring();
+        drive(&mut peer, 1, &mut none);
+        poll(&mut b, 2);
+    }
+    poll(&mut b, 10);
+    assert_eq!(b.shared.lock().peer_count(), 0);
+}
+
+#[test]
+fn one_peer_that_takes_nothing_leaves_room_for_others() {
+    let (dev, other) = (device(None), device(None));
+    let mut a = dev.open_qp(0).unwrap();
+    let (stuck, mut takes) = (other.open_qp(0).unwrap(), other.open_qp(0).unwrap());
+    stuck.shared.lock().hold = Some(|_| true);
+    let mut posted = 0;
+    while a
+        .post_send(posted, &stuck.addr(), b"x", Payload::Copy(b""))
+        .is_ok()
+    {
+        posted += 1;
+    }
+    a.ring();
+    assert!(posted >= 200, "one peer alone had room for {posted}");
+    for i in 0..50 {
+        a.post_send(1000 + i, &takes.addr(), b"x", Payload::Copy(b""))
+            .unwrap();
+        a.ring();
+        let mut none = Vec::new();
+        let done = drive(&mut a, 1, &mut none);
+        assert_eq!(done, [(1000 + i, Status::Ok)]);
+        poll(&mut takes, 1);
+    }
+}
+
+#[test]
+fn a_service_is_found_by_its_number_and_admits_its_own_user() {
+    let (dev, other) = (device(None), device(None));
+    let free = Sock::bind(IpAddr::V4(Ipv4Addr::LOCALHOST), 0, 0).unwrap();
+    let port = free.port();
+    drop(free);
+    let b = dev.open_qp(port).unwrap();
+    let mut a = other.open_qp(0).unwrap();
+    let to = QpAddr {
+        token: 0,
+        ..b.addr()
+    };
+    a.post_send(1, &to, b"x", Payload::Copy(b"")).unwrap();
+    a.ring();
+    let mut none = Vec::new();
+    assert_eq!(drive(&mut a, 1, &mut none), [(1, Status::Ok)]);
+    // By UDP alone nobody gets in.
+    let c = Attacker::of(&b);
+    c.send(c.head(packet::Kind::Hello, 0), b"");
+    assert_eq!(c.hear().map(|h| h.kind), Some(packet::Kind::Reset));
+}
+
+#[test]
+fn a_region_closed_during_a_read_ends_the_read_and_nothing_else() {
+    let (a_dev, b_dev) = (device(None), device(None));
+    let mut a = a_dev.open_qp(0).unwrap();
+    let mut b = b_dev.open_qp(0).unwrap();
+    // So long that it cannot be over before the region is closed.
+    let mut far = vec![0u8; 256 << 20];
+    let mut near = vec![0u8; 256 << 20];
+    let key = b_dev.reg_mr(mem(&mut far), FI_REMOTE_READ, None).unwrap();
+    let remote = Remote {
+        to: b.addr(),
+        addr: far.as_ptr() as u64,
+        key,
+    };
+    a.post_read(1, mem(&mut near), &remote).unwrap();
+    a.ring();
+    let mut none = Vec::new();
+    let mut events = Events::default();
+    // The request is there when it is being answered.
+    while !b.shared.lock().serves() {
+        drive(&mut a, 0, &mut none);
+        a.poll(&mut events);
+        b.poll(&mut events);
+    }
+    b_dev.dereg_mr(key).unwrap();
+    assert_eq!(drive(&mut a, 1, &mut none), [(1, Status::RemoteAbort)]);
+    a.post_send(2, &b.addr(), b"still here", Payload::Copy(b""))
+        .unwrap();
+    a.ring();
+    assert_eq!(drive(&mut a, 1, &mut none), [(2, Status::Ok)]);
+}
+
+#[test]
+fn messages_wait_for_a_receiver_that_sleeps() {
+    let (a_dev, b_dev) = (device(None), device(None));
+    let mut a = a_dev.open_qp(0).unwrap();
+    let mut b = b_dev.open_qp(0).unwrap();
+    let mut none = Vec::new();
+    for i in 0..200u64 {
+        a.post_send(i, &b.addr(), &i.to_le_bytes(), Payload::Copy(&[0; 1000]))
+            .unwrap();
+    }
+    a.ring();
+    assert_eq!(drive(&mut a, 200, &mut none).len(), 200);
+    let mut msgs = Vec::new();
+    b.post_send(1, &a.addr(), b"", Payload::Copy(b"")).unwrap();
+    b.ring();
+    while msgs.len() < 200 {
+        drive(&mut b, 0, &mut msgs);
+        let mut ev = Events::default();
+        b.poll(&mut ev);
+        let Events { list, arena } = &mut ev;
+        for e in list.drain(..) {
+            if let Event::Recv {
+                data: d @ (Data::Own(_) | Data::Arena(..)),
+                ..
+            } = e
+            {
+                msgs.push(Events::bytes(arena, &d).to_vec());
+            }
+        }
+    }
+    let mut seen: Vec<u8> = msgs.iter().filter_map(|m| m.first().copied()).collect();
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(0..200));
+}
+
+/// Passes datagrams between two queue pairs, and keeps them.
+struct OnPath {
+    sock: std::net::UdpSocket,
+    to: std::net::SocketAddr,
+}
+
+impl OnPath {
+    /// Takes the place of the queue pair at `addr`, which has been closed.
+    fn instead_of(addr: &QpAddr, to: &QpAddr) -> OnPath {
+        let sock = std::net::UdpSocket::bind(("127.0.0.1", addr.qpn)).unwrap();
+        let wait = Duration::from_millis(20);
+        sock.set_read_timeout(Some(wait)).unwrap();
+        let to = std::net::SocketAddr::from(([127, 0, 0, 1], to.qpn));
+        OnPath { sock, to }
+    }
+}
+
+fn key_text(byte: u8) -> String {
+    format!("{byte:02x}").repeat(32)
+}
+
+#[test]
+fn who_has_no_key_is_not_heard() {
+    let dev = sealed(&key_text(1));
+    let mut b = dev.open_qp(0).unwrap();
+    let a = Attacker::of(&b);
+    // The token is known here; the key is not.
+    a.send(a.head(packet::Kind::Hello, b.addr().token), b"");
+    let mut none = Vec::new();
+    for (text, want) in [
+        (key_text(2), Status::RemoteUnresponsive),
+        (key_text(1), Status::Ok),
+    ] {
+        let other = sealed(&text);
+        let mut peer = other.open_qp(0).unwrap();
+        peer.post_send(1, &b.addr(), b"x", Payload::Copy(b""))
+            .unwrap();
+        peer.ring();
+        assert_eq!(drive(&mut peer, 1, &mut none), [(1, want)]);
+        poll(&mut b, 5);
+    }
+    assert!(a.hear().is_none(), "an answer to a datagram without seal");
+}
+
+#[test]
+fn keys_change_while_programs_run() {
+    let (old, new) = (key_text(1), key_text(2));
+    let steps = [
+        (old.clone(), format!("{old}\n{new}")),
+        (format!("{old}\n{new}"), format!("{new}\n{old}")),
+        (format!("{new}\n{old}"), new),
+    ];
+    for (before, after) in steps {
+        let (x, y) = (sealed(&before), sealed(&after));
+        let (mut a, mut b) = (x.open_qp(0).unwrap(), y.open_qp(0).unwrap());
+        let mut none = Vec::new();
+        a.post_send(1, &b.addr(), b"x", Payload::Copy(b"")).unwrap();
+        a.ring();
+        assert_eq!(drive(&mut a, 1, &mut none), [(1, Status::Ok)]);
+        b.post_send(2, &a.addr(), b"x", Payload::Copy(b"")).unwrap();
+        b.ring();
+        assert_eq!(drive(&mut b, 1, &mut none), [(2, Status::Ok)]);
+    }
+}
+
+#[test]
+fn sealed_datagrams_cannot_be_changed_replayed_or_led_elsewhere() {
+    let (x, y) = (sealed(&key_text(1)), sealed(&key_text(1)));
+    let mut b = y.open_qp(0).unwrap();
+    let mut a = x.open_qp(0).unwrap();
+    let mut none = Vec::new();
+    // Everything that a sends from now on is kept.
+    let kept = Arc::new(std::sync::Mutex::new(Vec::new()));
+    a.shared.lock().tap = Some(Arc::clone(&kept));
+    for i in 0..20 {
+        a.post_send(i, &b.addr(), b"once", Payload::Copy(b""))
+            .unwrap();
+        a.ring();
+        assert_eq!(drive(&mut a, 1, &mut none), [(i, Status::Ok)]);
+    }
+    let mut msgs = Vec::new();
+    drive(&mut b, 0, &mut msgs);
+    while msgs.len() < 20 {
+        b.post_send(1, &a.addr(), b"", Payload::Copy(b"")).unwrap();
+        b.ring();
+        drive(&mut b, 1, &mut msgs);
+        poll(&mut a, 1);
+    }
+    let sent: Vec<Vec<u8>> = kept.lock().unwrap().clone();
+    assert!(sent.len() >= 20);
+    assert!(sent.iter().all(|d| !d.windows(4).any(|w| w == b"once")));
+    let (from, to) = (a.addr(), b.addr());
+    drop(a);
+    poll(&mut b, 20);
+    assert_eq!(b.shared.lock().peer_count(), 0);
+    // The attacker now has the sender's very address, and its datagrams are seconds old.
+    let path = OnPath::instead_of(&from, &to);
+    for d in &sent {
+        path.sock.send_to(d, path.to).unwrap();
+        for at in [0, 5, 9, 20, 33, d.len() - 1] {
+            let mut changed = d.clone();
+            changed[at] ^= 1;
+            path.sock.send_to(&changed, path.to).unwrap();
+        }
+        path.sock.send_to(&d[..d.len() - 1], path.to).unwrap();
+        assert_eq!(poll(&mut b, 8), 0);
+    }
+    assert_eq!(b.shared.lock().peer_count(), 0);
+    // Another receiver that has the key does not take them either.
+    let mut c = y.open_qp(0).unwrap();
+    for d in &sent {
+        path.sock.send_to(d, ("127.0.0.1", c.addr().qpn)).unwrap();
+    }
+    assert_eq!(poll(&mut c, 50), 0);
+    while let Ok(n) = path.sock.recv(&mut [0; 2048]) {
+        // Calls are answered, to the caller's address and by something that it cannot read.
+        assert!(n <= sent[0].len());
+    }
+}
+
+#[test]
+fn nothing_is_kept_of_senders_long_after_their_sessions() {
+    let (x, y) = (sealed(&key_text(1)), sealed(&key_text(1)));
+    let mut b = y.open_qp(0).unwrap();
+    let mut none = Vec::new();
+    for i in 0..50 {
+        let mut a = x.open_qp(0).unwrap();
+        a.post_send(i, &b.addr(), b"x", Payload::Copy(b"")).unwrap();
+        a.ring();
+        drive(&mut a, 1, &mut none);
+        poll(&mut b, 2);
+    }
+    poll(&mut b, 10);
+    let mut e = b.shared.lock();
+    assert_eq!(e.sealed_senders(), (0, 50));
+    e.poll(&mut Events::default(), now() + 60_000_000_000);
+    assert_eq!(e.sealed_senders(), (0, 0));
+}
