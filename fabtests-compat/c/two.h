@@ -35,7 +35,7 @@ struct hello {
 };
 
 /* An endpoint with a queue and a counter of writes, and registered memory of this length. */
-static struct hello open_all(size_t size)
+static inline struct hello open_all(size_t size)
 {
 	struct fi_info *hints = fi_allocinfo();
 	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA, .wait_obj = waits };
@@ -69,7 +69,7 @@ static struct hello open_all(size_t size)
 }
 
 /* Tells the other side who we are, hears who it is, and makes its address ours. */
-static fi_addr_t meet(int fd, const struct hello *me, struct hello *other)
+static inline fi_addr_t meet(int fd, const struct hello *me, struct hello *other)
 {
 	fi_addr_t to;
 
@@ -80,7 +80,7 @@ static fi_addr_t meet(int fd, const struct hello *me, struct hello *other)
 }
 
 /* Another process, which is killed with this one: it runs `run` with its end of a socket pair. Ours is `*fd`. */
-static pid_t beside(int (*run)(int fd), int *fd)
+static inline pid_t beside(int (*run)(int fd), int *fd)
 {
 	int pair[2];
 	pid_t child;

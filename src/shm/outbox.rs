@@ -231,6 +231,18 @@ impl Outbox {
         *r = Route::Ring(o);
     }
 
+    /// Asks a peer to which no ring leads for the rest of message `number` of its, which is our `here`.
+    pub fn want(&self, from: &QpAddr, number: u32, here: u32) -> Sent {
+        self.thread.want(&self.shared, from, number, here)
+    }
+
+    /// The peer that a ring leads to by connection `conn`.
+    pub fn peer_of(&self, conn: u64) -> Option<PeerId> {
+        let of = |r: &Route| matches!(r, Route::Ring(o) if o.conn == conn);
+        let at = self.routes.iter().position(of)?;
+        PeerId::try_from(at).ok()
+    }
+
     /// Whether the peer has been called and has not answered yet.
     pub fn is_calling(&self, peer: PeerId) -> bool {
         let route = self.routes.get(peer as usize);

@@ -6,7 +6,8 @@
 //! connection carries one ring, from the side that connects to the side that listens: a greeting with
 //! the sender's address and the ring's descriptor, later single bytes that wake the reader. The
 //! listening side answers once it has mapped the ring, with its table of registered memory if it has
-//! one: only then the ring is used. The end of the connection tells both that the other is gone. Both
+//! one: only then the ring is used. Later it may ask through the connection for the rest of a message,
+//! when it has no ring that leads back. The end of the connection tells both that the other is gone. Both
 //! sides check that the other has their user id, and the listening side that the caller's process is
 //! the one that listens at the address it names.
 
@@ -21,6 +22,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 const MAGIC: [u8; 8] = *b"lfrshm03";
 const TABLE: [u8; 8] = *b"lfrmem02";
 const ACCEPTED: [u8; 8] = *b"lfracc01";
+const WANTED: [u8; 8] = *b"lfrwnt01";
 /// Bytes of the answer: magic, address and value of the probe, filled up.
 const ANSWER: usize = GREETING;
 /// Bytes of a greeting: magic and the sender's address.
@@ -74,6 +76,14 @@ fn parse_table(b: &[u8; ANSWER]) -> Option<(u64, u64)> {
 fn accepts(b: &[u8; ANSWER]) -> bool {
     b.first_chunk::<8>()
         .is_some_and(|m| *m == ACCEPTED || *m == TABLE)
+}
+
+/// Two numbers of messages: the sender's and the receiver's.
+fn parse_wanted(b: &[u8; GREETING]) -> Option<(u32, u32)> {
+    let (magic, rest) = b.split_first_chunk::<8>()?;
+    let (ours, rest) = rest.split_first_chunk::<4>()?;
+    let (theirs, _) = rest.split_first_chunk::<4>()?;
+    (*magic == WANTED).then_some((u32::from_le_bytes(*ours), u32::from_le_bytes(*theirs)))
 }
 
 /// 64 bits that tell an address from others and do not tell what it is.
@@ -190,6 +200,20 @@ pub fn answer(fd: &OwnedFd, table: Option<(i32, u64, u64)>) -> Result<()> {
     say(fd, &b, table.map(|(f, _, _)| f))
 }
 
+/// Asks the caller that owns the ring of this connection for the rest of message `number`, which is ours of
+/// number `here`: for want of a ring that leads back.
+pub fn want(fd: &OwnedFd, number: u32, here: u32) -> Result<()> {
+    let mut b = [0; GREETING];
+    let parts = [
+        WANTED,
+        (u64::from(number) | u64::from(here) << 32).to_le_bytes(),
+    ];
+    for (to, from) in b.chunks_exact_mut(8).zip(parts) {
+        to.copy_from_slice(&from);
+    }
+    say(fd, &b, None)
+}
+
 /// Descriptors that fit into [`Control`].
 const FILES: usize = 16;
 
@@ -264,6 +288,8 @@ pub enum Heard {
     Ring(QpAddr, OwnedFd),
     /// Our ring is mapped there. With a table of registered memory, and address and value of a probe.
     Accepted(Option<((u64, u64), OwnedFd)>),
+    /// The rest of a message of ours is wanted: its number, and that at the receiver.
+    Wanted(u32, u32),
     /// A byte to wake us.
     Wake,
     /// The other side is gone, or makes no sense.
@@ -311,6 +337,9 @@ pub fn hear(fd: &OwnedFd) -> Heard {
         (n, _) if n < 0 && errno() == FI_EAGAIN => Heard::Nothing,
         (1, None) if count == 0 => Heard::Wake,
         (n, file) if n == GREETING as isize && count <= 1 => {
+            if let Some((number, there)) = parse_wanted(&bytes) {
+                return Heard::Wanted(number, there);
+            }
             match (parse(&bytes), parse_table(&bytes), file) {
                 (Some(from), _, Some(file)) => Heard::Ring(from, file),
                 (_, Some(probe), Some(file)) => Heard::Accepted(Some((probe, file))),

@@ -9,6 +9,7 @@ use super::reader::Reader;
 use super::ring::barrier;
 use super::sock::{self, accept, hear, Heard};
 use super::table::{Table, Visit};
+use super::Sent;
 use crate::core::guarded;
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
@@ -26,6 +27,8 @@ pub enum News {
     Ring(u64, QpAddr, Reader),
     /// The peer we have called reads our ring from now on, and may let us into its memory.
     Accepted(u64, Option<Visit>),
+    /// The peer of this connection wants the rest of a message: its number here, and there.
+    Wanted(u64, u32, u32),
     /// There is something in this connection's ring, or room.
     Awake(u64),
     /// This connection has ended.
@@ -100,6 +103,8 @@ enum What {
 struct Watched {
     ep: Weak<Shared>,
     what: What,
+    /// Where a caller is, once it has said so.
+    from: OnceLock<QpAddr>,
 }
 
 impl Watched {
@@ -261,7 +266,8 @@ impl Thread {
             unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut e) };
         };
         add(fd, id);
-        let watched = Watched { ep, what };
+        let from = OnceLock::new();
+        let watched = Watched { ep, what, from };
         let pid = watched.process();
         let gone = match &watched.what {
             What::Caller(_, _, gone) => Some(Arc::downgrade(gone)),
@@ -304,6 +310,23 @@ impl Thread {
     pub fn wake(&self, id: u64) {
         if let Some(What::Caller(c, _, _)) = self.lock().all.get(&id).map(|w| &w.what) {
             sock::wake(c);
+        }
+    }
+
+    /// Asks the caller of an endpoint that is at `from` for the rest of a message (see [`sock::want`]).
+    #[cold]
+    pub fn want(&self, ep: &Arc<Shared>, from: &QpAddr, number: u32, here: u32) -> Sent {
+        let w = self.lock();
+        let own = |w: &&Watched| {
+            core::ptr::eq(w.ep.as_ptr(), Arc::as_ptr(ep)) && w.from.get() == Some(from)
+        };
+        let Some(What::Caller(c, _, _)) = w.all.values().find(own).map(|w| &w.what) else {
+            return Sent::Elsewhere;
+        };
+        match sock::want(c, number, here) {
+            Ok(()) => Sent::Done,
+            Err(FI_EAGAIN) => Sent::Busy,
+            Err(_) => Sent::Elsewhere,
         }
     }
 
@@ -364,9 +387,11 @@ impl Thread {
                         if let Some(t) = &ep.table {
                             t.visitor(&map, gone);
                         }
+                        // A second ring on one connection is of the same caller.
+                        let from = *x.from.get_or_init(|| from);
                         ep.tell(News::Ring(id, from, Reader::new(map)));
                     }
-                    Heard::Accepted(_) | Heard::End => {
+                    Heard::Accepted(_) | Heard::Wanted(..) | Heard::End => {
                         ended = true;
                         break;
                     }
@@ -375,6 +400,7 @@ impl Thread {
             What::Called(c, pid) => match hear(c) {
                 Heard::Nothing => {}
                 Heard::Wake => ep.tell(News::Awake(id)),
+                Heard::Wanted(number, there) => ep.tell(News::Wanted(id, number, there)),
                 Heard::Accepted(table) => {
                     let visit = table.and_then(|(probe, fd)| Visit::new(*pid, fd, probe));
                     ep.tell(News::Accepted(id, visit));

@@ -60,6 +60,11 @@ pub fn progress(s: &mut State, id: u32) {
                 _ => near::arrived(peer, record, rq, &mut port),
             }
         });
+        for (conn, number, there) in inbox.wanted() {
+            if let Some(peer) = port.near.as_ref().and_then(|n| n.peer_of(conn)) {
+                stream::asked(peer, number, there, &mut port);
+            }
+        }
     }
     for (peer, why) in &down {
         stream::peer_down(*peer, *why, rq, &mut port);

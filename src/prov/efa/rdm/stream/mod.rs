@@ -15,7 +15,7 @@ mod come;
 mod out;
 
 pub use come::placed;
-pub use out::{pump, send};
+pub use out::{asked, pump, send};
 
 use super::failure;
 use super::near::{
@@ -192,7 +192,7 @@ pub fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpP
             }
         }
         PIECE => come::goes_on(record.word(0) as u32, from, record, 8, rq, port),
-        GO => out::asked(from, record, port),
+        GO => out::asked(from, record.word(0) as u32, record.word(8) as u32, port),
         SHARE => out::help(from, record, port),
         FETCHED => out::answered(from, record, port),
         _ => come::helped(from, record, rq, port),
@@ -209,7 +209,11 @@ fn say(to: PeerId, kind: u8, words: [u64; 5], port: &mut EpPort) {
     let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(to)) else {
         return;
     };
-    let sent = near.tell(to, addr, plain(kind), &words);
+    let mut sent = near.tell(to, addr, plain(kind), &words);
+    if sent == Sent::Elsewhere && kind == GO {
+        // No ring leads back, for want of descriptors or memory here or there.
+        sent = near.want(&addr, words[0] as u32, words[1] as u32);
+    }
     port.nearby.streams.said(sent, to, kind, words);
 }
 

@@ -218,9 +218,8 @@ pub fn pump(port: &mut EpPort) {
     }
 }
 
-/// The receiver of a message of ours has a place for it and wants it written.
-pub(super) fn asked(from: PeerId, record: &Record, port: &mut EpPort) {
-    let (ours, theirs) = (record.word(0) as u32, record.word(8) as u32);
+/// The receiver of message `ours` has a place for it, which it calls `theirs`, and wants it written.
+pub fn asked(from: PeerId, ours: u32, theirs: u32, port: &mut EpPort) {
     let s = &mut port.nearby.streams;
     if let Some(o) = s.out.get_mut(ours) {
         if o.to == from && o.there.is_none() {

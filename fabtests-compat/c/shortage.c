@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * shortage WHAT [FIRST LAST]: a process that the system gives no more descriptors (`fds`: from 3 to 64), address space
+ * (`space`: from what it has, in 40 steps) or memory (`memory`: malloc fails at every 100th call, from 100 beginnings).
+ *
+ * For each value pairs of processes are made, of which one has the limit: from before it opens anything, or
+ * from when both have met. They exchange messages of all kinds, writes and reads, and check every byte. Good: everything
+ * arrives; or a call or an operation of the limited side or its peer ends in an error. Bad: a signal, a hang, a
+ * wrong byte, or a message that was reported as sent and never comes.
+ */
+#include "two.h"
+#include <errno.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <sys/resource.h>
+
+#define SIZE ((size_t) 1 << 20)
+#define ROUNDS 24
+#define PATIENCE 10.0
+
+enum { GOOD = EXIT_SUCCESS, BAD = EXIT_FAILURE, REFUSED = 3 };
+enum shortage { FDS, SPACE, MEMORY };
+
+static enum shortage what;
+static long value;
+/* malloc fails at every 100th call from now on. */
+static volatile bool starving;
+static volatile unsigned long calls;
+
+extern void *__libc_malloc(size_t n);
+extern void *__libc_calloc(size_t n, size_t m);
+extern void *__libc_realloc(void *p, size_t n);
+extern void *__libc_memalign(size_t a, size_t n);
+
+static bool fails(void)
+{
+	if (!starving || __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED) % 100)
+		return false;
+	errno = ENOMEM;
+	return true;
+}
+
+void *malloc(size_t n)
+{
+	return fails() ? NULL : __libc_malloc(n);
+}
+
+void *calloc(size_t n, size_t m)
+{
+	return fails() ? NULL : __libc_calloc(n, m);
+}
+
+void *realloc(void *p, size_t n)
+{
+	return fails() ? NULL : __libc_realloc(p, n);
+}
+
+int posix_memalign(void **p, size_t a, size_t n)
+{
+	if (fails())
+		return ENOMEM;
+	*p = __libc_memalign(a, n);
+	return *p ? 0 : ENOMEM;
+}
+
+static void starve(void)
+{
+	struct rlimit r;
+	long pages = 0;
+	FILE *f;
+
+	switch (what) {
+	case FDS:
+		r.rlim_cur = r.rlim_max = (rlim_t) value;
+		setrlimit(RLIMIT_NOFILE, &r);
+		break;
+	case SPACE:
+		f = fopen("/proc/self/statm", "r");
+		if (!f || fscanf(f, "%ld", &pages) != 1)
+			exit(BAD);
+		fclose(f);
+		r.rlim_cur = r.rlim_max = (rlim_t) pages * 4096 + ((rlim_t) value << 20);
+		setrlimit(RLIMIT_AS, &r);
+		break;
+	case MEMORY:
+		calls = (unsigned long) value;
+		starving = true;
+		break;
+	}
+}
+
+#define TRY(call) \
+	do { \
+		if ((call) < 0) \
+			exit(REFUSED); \
+	} while (0)
+
+/* As open_all(), which wants everything to succeed. */
+static struct hello try_all(void)
+{
+	struct fi_info *hints = fi_allocinfo();
+	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
+	struct fi_av_attr aa = { .type = FI_AV_TABLE };
+	struct hello me;
+	size_t len = sizeof(me.addr);
+
+	if (!hints)
+		exit(REFUSED);
+	hints->caps = FI_MSG | FI_RMA;
+	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+	hints->fabric_attr->prov_name = strdup("efa");
+	hints->fabric_attr->name = strdup("efa");
+	TRY(fi_getinfo(FI_VERSION(1, 21), NULL, NULL, 0, hints, &info));
+	TRY(fi_fabric(info->fabric_attr, &fabric, NULL));
+	TRY(fi_domain(fabric, info, &domain, NULL));
+	TRY(fi_av_open(domain, &aa, &av, NULL));
+	TRY(fi_cq_open(domain, &ca, &cq, NULL));
+	TRY(fi_endpoint(domain, info, &ep, NULL));
+	TRY(fi_ep_bind(ep, &av->fid, 0));
+	TRY(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
+	TRY(fi_enable(ep));
+	TRY(fi_mr_reg(domain, buf, 4 * SIZE, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
+	TRY(fi_getname(&ep->fid, me.addr, &len));
+	me.at = (uintptr_t) buf;
+	me.key = fi_mr_key(mr);
+	return me;
+}
+
+static void bad(const char *text, long n)
+{
+	printf("%ld: %s (%ld)\n", value, text, n);
+	fflush(stdout);
+	_exit(BAD);
+}
+
+/* Whether the other process has ended, which explains that nothing comes. */
+static bool alone(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	char c;
+
+	return poll(&p, 1, 0) > 0 && recv(fd, &c, 1, MSG_PEEK) <= 0;
+}
+
+static void end_one(int fd, const char *text, long n)
+{
+	struct fi_cq_err_entry end = { 0 };
+	struct fi_cq_data_entry e;
+	double until = now_s() + PATIENCE;
+	ssize_t r;
+
+	while ((r = fi_cq_read(cq, &e, 1)) == -FI_EAGAIN) {
+		if (now_s() < until)
+			continue;
+		if (alone(fd))
+			exit(REFUSED);
+		bad(text, n);
+	}
+	if (r == -FI_EAVAIL)
+		fi_cq_readerr(cq, &end, 0);
+	if (r < 0)
+		exit(REFUSED);
+}
+
+#define POST(call) \
+	do { \
+		long r_; \
+		double until_ = now_s() + PATIENCE; \
+		while ((r_ = (long) (call)) == -FI_EAGAIN) { \
+			struct fi_cq_data_entry e_; \
+			fi_cq_read(cq, &e_, 0); \
+			if (now_s() > until_) \
+				exit(REFUSED); \
+		} \
+		if (r_ < 0) \
+			exit(REFUSED); \
+	} while (0)
+
+static size_t size_of(int round)
+{
+	static const size_t sizes[] = { 8, 3000, 20000, 300000, 1, SIZE };
+
+	return sizes[round % 6];
+}
+
+static void fill(char *at, int round)
+{
+	memset(at, round + 1, size_of(round));
+}
+
+static void verify(const char *at, int round, const char *text)
+{
+	size_t len = size_of(round);
+
+	for (size_t i = 0; i < len; i++)
+		if (at[i] != (char) (round + 1))
+			bad(text, round);
+}
+
+/* `leads` sends first; both do the same otherwise. */
+static int talk(int fd, bool leads, bool early, bool late)
+{
+	struct hello me, far;
+	fi_addr_t to;
+
+	buf = calloc(4, SIZE);
+	if (!buf)
+		return BAD;
+	if (early)
+		starve();
+	me = try_all();
+	if (write(fd, &me, sizeof(me)) != sizeof(me) || read(fd, &far, sizeof(far)) != sizeof(far))
+		return REFUSED;
+	TRY(fi_av_insert(av, far.addr, 1, &to, 0, NULL));
+	if (late)
+		starve();
+	for (int i = 0; i < ROUNDS; i++) {
+		size_t len = size_of(i);
+
+		if (leads) {
+			fill(buf, i);
+			POST(fi_send(ep, buf, len, NULL, to, NULL));
+			end_one(fd, "a send does not end", i);
+		}
+		memset(buf + SIZE, 0, len);
+		POST(fi_recv(ep, buf + SIZE, len, NULL, FI_ADDR_UNSPEC, NULL));
+		end_one(fd, "a message was lost", i);
+		verify(buf + SIZE, i, "a message has wrong bytes");
+		if (!leads) {
+			fill(buf, i);
+			POST(fi_send(ep, buf, len, NULL, to, NULL));
+			end_one(fd, "a send does not end", i);
+		}
+		/* Into the quarter that the other side writes to, and back. */
+		fill(buf, i);
+		POST(fi_write(ep, buf, len, NULL, to, far.at + 2 * SIZE, far.key, NULL));
+		end_one(fd, "a write does not end", i);
+		memset(buf + 3 * SIZE, 0, len);
+		POST(fi_read(ep, buf + 3 * SIZE, len, NULL, to, far.at + 2 * SIZE, far.key, NULL));
+		end_one(fd, "a read does not end", i);
+		verify(buf + 3 * SIZE, i, "a write is not there");
+	}
+	starving = false;
+	/* The other side may still need our answers. */
+	if (write(fd, "x", 1) == 1) {
+		double until = now_s() + 2 * PATIENCE;
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+		struct fi_cq_data_entry e;
+
+		while (poll(&p, 1, 0) == 0 && now_s() < until)
+			fi_cq_read(cq, &e, 0);
+	}
+	return GOOD;
+}
+
+static int status_of(pid_t pid)
+{
+	int status;
+
+	if (waitpid(pid, &status, 0) != pid)
+		return BAD;
+	if (WIFSIGNALED(status)) {
+		printf("%ld: ended by signal %d\n", value, WTERMSIG(status));
+		return BAD;
+	}
+	return WEXITSTATUS(status);
+}
+
+static pid_t start(int fd, int other, bool leads, bool early, bool late)
+{
+	pid_t pid;
+
+	fflush(stdout);
+	pid = fork();
+	if (pid)
+		return pid;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	/* What hangs is ended by a signal, which is bad. */
+	alarm(60);
+	close(other);
+	/* No clean-up at the end: it has tests of its own, and the limits are still there. */
+	_exit(talk(fd, leads, early, late));
+}
+
+int main(int argc, char **argv)
+{
+	static const char *const names[] = { "fds", "space", "memory" };
+	static const long first[] = { 3, 0, 0 }, last[] = { 64, 39, 99 };
+	int count[4] = { 0 };
+	long from, to;
+
+	for (what = FDS; argc >= 2 && what <= MEMORY; what++)
+		if (!strcmp(argv[1], names[what]))
+			break;
+	if (argc < 2 || what > MEMORY)
+		return EXIT_FAILURE;
+	from = argc > 2 ? atol(argv[2]) : first[what];
+	to = argc > 3 ? atol(argv[3]) : last[what];
+	setenv("FI_LOG_LEVEL", "error", 0);
+	setenv("FI_EFA_SOFT_TIMEOUT_MS", "1000", 1);
+	signal(SIGPIPE, SIG_IGN);
+	for (value = from; value <= to; value++)
+		for (int kind = 0; kind < 4; kind++) {
+			bool leads = kind & 1, early = kind & 2;
+			int pair[2], r[2];
+			pid_t limited, free_one;
+
+			if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+				return EXIT_FAILURE;
+			limited = start(pair[0], pair[1], leads, early, !early);
+			free_one = start(pair[1], pair[0], !leads, false, false);
+			close(pair[0]);
+			close(pair[1]);
+			r[0] = status_of(limited);
+			r[1] = status_of(free_one);
+			if ((r[0] != GOOD && r[0] != REFUSED) || (r[1] != GOOD && r[1] != REFUSED)) {
+				printf("%s %ld, kind %d: limited %d, free %d\n", names[what], value, kind, r[0], r[1]);
+				count[BAD]++;
+			} else {
+				count[r[0] == GOOD && r[1] == GOOD ? GOOD : REFUSED]++;
+			}
+		}
+	printf("%s: %d did everything, %d were told of an error, %d bad\n", names[what], count[GOOD], count[REFUSED], count[BAD]);
+	return count[BAD] || !count[GOOD] ? EXIT_FAILURE : EXIT_SUCCESS;
+}
