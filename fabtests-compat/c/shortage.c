@@ -158,8 +158,12 @@ static void end_one(int fd, const char *text, long n)
 	}
 	if (r == -FI_EAVAIL)
 		fi_cq_readerr(cq, &end, 0);
-	if (r < 0)
+	if (r < 0) {
+		starving = false;
+		if (getenv("TRACE"))
+			printf("%ld: told: not (%s, %ld): %ld %d\n", value, text, n, (long) r, end.err);
 		exit(REFUSED);
+	}
 }
 
 #define POST(call) \

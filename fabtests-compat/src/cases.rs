@@ -267,6 +267,9 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "trust full",
         "trust refused",
         "trust again",
+        "shortage fds",
+        "shortage space",
+        "shortage memory",
         "asan/bad_input",
         "asan/operations",
         "asan/peer_death",
@@ -285,6 +288,9 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "forks efa-direct",
         "trust forked",
         "trust full",
+        "shortage fds",
+        "shortage space",
+        "shortage memory",
     ] {
         v.push(Case::single(p).far());
     }

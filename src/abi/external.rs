@@ -45,6 +45,9 @@ impl Provider for External {
         let hints = q
             .hints
             .map_or(core::ptr::null_mut(), |h| info::write(h, &V1_10));
+        if q.hints.is_some() && hints.is_null() {
+            return Err(FI_ENOMEM);
+        }
         let mut list: *mut fi_info = core::ptr::null_mut();
         // SAFETY: the function is called as its header declares; both lists are freed here.
         unsafe {

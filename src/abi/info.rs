@@ -6,6 +6,7 @@
 use super::layout::{grow, Layout};
 use crate::core::info::*;
 use crate::types::*;
+use core::cell::{Cell, RefCell};
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::mem::size_of;
 use core::ptr::null_mut;
@@ -58,15 +59,52 @@ pub fn dup_string(s: Option<&str>) -> *mut c_char {
     dup_bytes(Some(&v)).cast()
 }
 
-/// A malloc'ed struct; NULL when memory is short.
-fn boxed<T>(v: T) -> *mut T {
-    // SAFETY: malloc aligns for any of these structs, and the block is as long as `T`.
-    unsafe {
-        let p = libc::malloc(size_of::<T>()).cast::<T>();
-        if !p.is_null() {
-            p.write(v);
+/// The blocks of one info while it is made: when one cannot be had, all are given back.
+#[derive(Default)]
+struct Blocks {
+    made: RefCell<Vec<*mut c_void>>,
+    failed: Cell<bool>,
+}
+
+impl Blocks {
+    fn keep<T>(&self, p: *mut T) -> *mut T {
+        match p.is_null() {
+            true => self.failed.set(true),
+            false => self.made.borrow_mut().push(p.cast()),
         }
         p
+    }
+
+    fn bytes(&self, b: Option<&[u8]>) -> *mut u8 {
+        b.map_or(null_mut(), |b| self.keep(dup_bytes(Some(b))))
+    }
+
+    fn string(&self, s: Option<&str>) -> *mut c_char {
+        s.map_or(null_mut(), |s| self.keep(dup_string(Some(s))))
+    }
+
+    fn boxed<T>(&self, v: T) -> *mut T {
+        // SAFETY: malloc aligns for any of these structs, and the block is as long as `T`.
+        let p = unsafe {
+            let p = libc::malloc(size_of::<T>()).cast::<T>();
+            if !p.is_null() {
+                p.write(v);
+            }
+            p
+        };
+        self.keep(p)
+    }
+
+    /// What has been made, if every block of it could be had.
+    fn whole<T>(&self, all: *mut T) -> *mut T {
+        if !self.failed.get() {
+            return all;
+        }
+        for p in self.made.take() {
+            // SAFETY: each was malloc'ed here, and nothing of the info is handed out.
+            unsafe { libc::free(p) };
+        }
+        null_mut()
     }
 }
 
@@ -282,10 +320,10 @@ pub mod parts {
 
 // ---- writing --------------------------------------------------------------------------------
 
-fn write_domain(a: &DomainAttr) -> *mut fi_domain_attr {
-    boxed(fi_domain_attr {
+fn write_domain(b: &Blocks, a: &DomainAttr) -> *mut fi_domain_attr {
+    b.boxed(fi_domain_attr {
         domain: a.domain as *mut fid_domain,
-        name: dup_string(a.name.as_deref()),
+        name: b.string(a.name.as_deref()),
         threading: a.threading,
         control_progress: a.control_progress,
         progress: a.progress,
@@ -306,7 +344,7 @@ fn write_domain(a: &DomainAttr) -> *mut fi_domain_attr {
         mr_iov_limit: a.mr_iov_limit,
         caps: a.caps,
         mode: a.mode,
-        auth_key: dup_bytes(a.auth_key.as_deref()),
+        auth_key: b.bytes(a.auth_key.as_deref()),
         auth_key_size: a.auth_key_size,
         max_err_data: a.max_err_data,
         mr_cnt: a.mr_cnt,
@@ -319,8 +357,8 @@ fn write_domain(a: &DomainAttr) -> *mut fi_domain_attr {
     })
 }
 
-fn write_ep(a: &EpAttr) -> *mut fi_ep_attr {
-    boxed(fi_ep_attr {
+fn write_ep(b: &Blocks, a: &EpAttr) -> *mut fi_ep_attr {
+    b.boxed(fi_ep_attr {
         r#type: a.type_,
         protocol: a.protocol,
         protocol_version: a.protocol_version,
@@ -333,13 +371,13 @@ fn write_ep(a: &EpAttr) -> *mut fi_ep_attr {
         tx_ctx_cnt: a.tx_ctx_cnt,
         rx_ctx_cnt: a.rx_ctx_cnt,
         auth_key_size: a.auth_key_size,
-        auth_key: dup_bytes(a.auth_key.as_deref()),
+        auth_key: b.bytes(a.auth_key.as_deref()),
         xpu_ctx: null_mut(),
     })
 }
 
-fn write_tx(a: &TxAttr) -> *mut fi_tx_attr {
-    boxed(fi_tx_attr {
+fn write_tx(b: &Blocks, a: &TxAttr) -> *mut fi_tx_attr {
+    b.boxed(fi_tx_attr {
         caps: a.caps,
         mode: a.mode,
         op_flags: a.op_flags,
@@ -353,8 +391,8 @@ fn write_tx(a: &TxAttr) -> *mut fi_tx_attr {
     })
 }
 
-fn write_rx(a: &RxAttr) -> *mut fi_rx_attr {
-    boxed(fi_rx_attr {
+fn write_rx(b: &Blocks, a: &RxAttr) -> *mut fi_rx_attr {
+    b.boxed(fi_rx_attr {
         caps: a.caps,
         mode: a.mode,
         op_flags: a.op_flags,
@@ -366,11 +404,11 @@ fn write_rx(a: &RxAttr) -> *mut fi_rx_attr {
     })
 }
 
-fn write_fabric(a: &FabricAttr) -> *mut fi_fabric_attr {
-    boxed(fi_fabric_attr {
+fn write_fabric(b: &Blocks, a: &FabricAttr) -> *mut fi_fabric_attr {
+    b.boxed(fi_fabric_attr {
         fabric: a.fabric as *mut fid_fabric,
-        name: dup_string(a.name.as_deref()),
-        prov_name: dup_string(a.prov_name.as_deref()),
+        name: b.string(a.name.as_deref()),
+        prov_name: b.string(a.prov_name.as_deref()),
         prov_version: a.prov_version,
         api_version: a.api_version,
     })
@@ -388,7 +426,8 @@ unsafe extern "C" fn nic_control(f: *mut fid, command: c_int, arg: *mut c_void) 
     }
     // SAFETY: FI_DUP's argument is a place for a fid pointer; `f` is a NIC of ours.
     unsafe {
-        let copy = write_nic(&read_nic(f.cast()));
+        let blocks = Blocks::default();
+        let copy = blocks.whole(write_nic(&blocks, &read_nic(f.cast())));
         *arg.cast::<*mut fid>() = copy.cast();
         if copy.is_null() {
             -FI_ENOMEM
@@ -418,41 +457,41 @@ static NIC_OPS: fi_ops = fi_ops {
     ops_set: None,
 };
 
-fn write_nic(n: &Nic) -> *mut fid_nic {
+fn write_nic(b: &Blocks, n: &Nic) -> *mut fid_nic {
     let device_attr = n.device.as_ref().map_or(null_mut(), |d| {
-        boxed(fi_device_attr {
-            name: dup_string(d.name.as_deref()),
-            device_id: dup_string(d.device_id.as_deref()),
-            device_version: dup_string(d.device_version.as_deref()),
-            vendor_id: dup_string(d.vendor_id.as_deref()),
-            driver: dup_string(d.driver.as_deref()),
-            firmware: dup_string(d.firmware.as_deref()),
+        b.boxed(fi_device_attr {
+            name: b.string(d.name.as_deref()),
+            device_id: b.string(d.device_id.as_deref()),
+            device_version: b.string(d.device_version.as_deref()),
+            vendor_id: b.string(d.vendor_id.as_deref()),
+            driver: b.string(d.driver.as_deref()),
+            firmware: b.string(d.firmware.as_deref()),
         })
     });
-    let bus_attr = n.bus.as_ref().map_or(null_mut(), |b| {
-        boxed(fi_bus_attr {
-            bus_type: b.bus_type,
+    let bus_attr = n.bus.as_ref().map_or(null_mut(), |bus| {
+        b.boxed(fi_bus_attr {
+            bus_type: bus.bus_type,
             attr: fi_bus_attr_attr {
                 pci: fi_pci_attr {
-                    domain_id: b.domain_id,
-                    bus_id: b.bus_id,
-                    device_id: b.device_id,
-                    function_id: b.function_id,
+                    domain_id: bus.domain_id,
+                    bus_id: bus.bus_id,
+                    device_id: bus.device_id,
+                    function_id: bus.function_id,
                 },
             },
         })
     });
     let link_attr = n.link.as_ref().map_or(null_mut(), |l| {
-        boxed(fi_link_attr {
-            address: dup_string(l.address.as_deref()),
+        b.boxed(fi_link_attr {
+            address: b.string(l.address.as_deref()),
             mtu: l.mtu,
             speed: l.speed,
             state: l.state,
-            network_type: dup_string(l.network_type.as_deref()),
+            network_type: b.string(l.network_type.as_deref()),
         })
     });
     let ops = (&raw const NIC_OPS).cast_mut();
-    boxed(fid_nic {
+    b.boxed(fid_nic {
         fid: fid {
             fclass: FI_CLASS_NIC,
             context: null_mut(),
@@ -468,39 +507,45 @@ fn write_nic(n: &Nic) -> *mut fid_nic {
 /// Writes one info out for a node; NULL when memory is short.
 pub fn write(i: &Info, l: &Layout) -> *mut fi_info {
     let has_nic = l.info > core::mem::offset_of!(fi_info, nic);
-    boxed(fi_info {
+    let blocks = Blocks::default();
+    let b = &blocks;
+    let info = b.boxed(fi_info {
         next: null_mut(),
         caps: i.caps,
         mode: i.mode,
         addr_format: i.addr_format,
         src_addrlen: i.src_addr.as_ref().map_or(0, Vec::len),
         dest_addrlen: i.dest_addr.as_ref().map_or(0, Vec::len),
-        src_addr: dup_bytes(i.src_addr.as_deref()).cast(),
-        dest_addr: dup_bytes(i.dest_addr.as_deref()).cast(),
+        src_addr: b.bytes(i.src_addr.as_deref()).cast(),
+        dest_addr: b.bytes(i.dest_addr.as_deref()).cast(),
         handle: i.handle as fid_t,
-        tx_attr: i.tx.as_ref().map_or(null_mut(), write_tx),
-        rx_attr: i.rx.as_ref().map_or(null_mut(), write_rx),
-        ep_attr: i.ep.as_ref().map_or(null_mut(), write_ep),
-        domain_attr: i.domain.as_ref().map_or(null_mut(), write_domain),
-        fabric_attr: i.fabric.as_ref().map_or(null_mut(), write_fabric),
+        tx_attr: i.tx.as_ref().map_or(null_mut(), |a| write_tx(b, a)),
+        rx_attr: i.rx.as_ref().map_or(null_mut(), |a| write_rx(b, a)),
+        ep_attr: i.ep.as_ref().map_or(null_mut(), |a| write_ep(b, a)),
+        domain_attr: i.domain.as_ref().map_or(null_mut(), |a| write_domain(b, a)),
+        fabric_attr: i.fabric.as_ref().map_or(null_mut(), |a| write_fabric(b, a)),
         nic: i
             .nic
             .as_ref()
             .filter(|_| has_nic)
-            .map_or(null_mut(), write_nic),
-    })
+            .map_or(null_mut(), |n| write_nic(b, n)),
+    });
+    blocks.whole(info)
 }
 
-/// Writes a list out; NULL for an empty one.
+/// Writes a list out; NULL for an empty one, and when memory is short.
 pub fn write_list(list: &[Info], l: &Layout) -> *mut fi_info {
     let mut head = null_mut();
     for i in list.iter().rev() {
         let p = write(i, l);
-        if !p.is_null() {
-            // SAFETY: `p` was just made and is ours.
-            unsafe { (*p).next = head };
-            head = p;
+        if p.is_null() {
+            // SAFETY: what has been made so far is a list in this layout.
+            unsafe { free_list(head, l) };
+            return p;
         }
+        // SAFETY: `p` was just made and is ours.
+        unsafe { (*p).next = head };
+        head = p;
     }
     head
 }

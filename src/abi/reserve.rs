@@ -3,19 +3,18 @@
 //!
 //! Rust's collections end the process when an allocation fails. Here none does: what malloc refuses,
 //! up to [`LARGEST`], comes from a static reserve, whose pages take memory only once they are used.
-//! `core::memory` tells the library then, which takes in nothing more until the reserve is whole again.
+//! `core::memory` tells the library when half of it is used up: it takes in nothing more for a while.
 //! Larger allocations can fail, and are made with `try_reserve` or `Map::create`.
 //!
 //! Invariant: a unit of the reserve belongs to at most one allocation, which its bit says; the bits are
 //! behind one lock.
 
-use crate::core::memory;
+use crate::core::memory::{self, RESERVE};
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use std::sync::Mutex;
 
-/// Bytes of the reserve, of a unit of it, and of the largest allocation from it.
-const RESERVE: usize = 32 << 20;
+/// Bytes of a unit of the reserve, and of the largest allocation from it.
 const UNIT: usize = 256;
 const UNITS: usize = RESERVE / UNIT;
 const LARGEST: usize = 8 << 20;

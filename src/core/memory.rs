@@ -1,17 +1,21 @@
 //! Whether the system has memory for us.
 //!
 //! The shared library keeps a reserve (`abi::reserve`) from which it goes on when malloc(3) fails.
-//! While some of it is in use the library takes in nothing that it would have to keep, and refuses
-//! what the application can post again: it only finishes what is under way.
+//! While half of it is in use the library takes in nothing that it would have to keep, and refuses
+//! what the application can post again: it only finishes what is under way. Less may stay in use for
+//! long after a shortage, by something that lives long, and is no reason to refuse anything.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Bytes of the reserve.
+pub const RESERVE: usize = 32 << 20;
 
 static FROM_RESERVE: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether memory is short.
 #[inline]
 pub fn short() -> bool {
-    FROM_RESERVE.load(Relaxed) != 0
+    FROM_RESERVE.load(Relaxed) > RESERVE / 2
 }
 
 /// `FI_ENOMEM` while memory is short: for calls that make something new.

@@ -10,11 +10,10 @@ use super::ring::barrier;
 use super::sock::{self, accept, hear, Heard};
 use super::table::{Table, Visit};
 use super::Sent;
-use crate::core::guarded;
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
 use crate::device::wait::WaitSet;
-use crate::device::QpAddr;
+use crate::device::{host, QpAddr};
 use crate::types::*;
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -233,14 +232,7 @@ impl Thread {
         static STARTED: AtomicBool = AtomicBool::new(false);
         let t = t.as_ref().map_err(|e| *e)?;
         if !STARTED.swap(true, SeqCst) {
-            let b = std::thread::Builder::new().name("fi-shm".into());
-            if b.stack_size(256 << 10)
-                .spawn(|| guarded::run("fi-shm", || t.run()))
-                .is_err()
-            {
-                STARTED.store(false, SeqCst);
-                return Err(FI_EAGAIN);
-            }
+            host::start(c"fi-shm", || t.run()).inspect_err(|_| STARTED.store(false, SeqCst))?;
         }
         Ok(t)
     }
@@ -487,7 +479,6 @@ impl Thread {
     }
 
     fn run(&self) {
-        crate::device::host::block_signals();
         let mut guards = false;
         loop {
             self.hear(if guards { LOOK } else { -1 }, true);

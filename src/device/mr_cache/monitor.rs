@@ -9,7 +9,6 @@
 //! The thread itself must never give memory back: it would wait for itself; nor wait for one that does, for free(3) gives the end
 //! of the heap back, which may be watched. It allocates and frees nothing, and neither does anybody under a lock that it takes.
 
-use crate::core::guarded;
 use crate::core::sync::Mutex;
 use crate::device::{host, wait};
 use crate::types::*;
@@ -91,13 +90,11 @@ impl Monitor {
         let runs = m.is_some()
             && *THREAD.get_or_init(|| {
                 let run = || {
-                    host::block_signals();
                     if let Some(m) = MONITOR.get().and_then(Option::as_ref) {
-                        guarded::run("fi-mr", || m.run());
+                        m.run();
                     }
                 };
-                let name = std::thread::Builder::new().name("fi-mr".into());
-                name.spawn(run).is_ok()
+                host::start(c"fi-mr", run).is_ok()
             });
         m.as_ref().filter(|_| runs)
     }

@@ -10,10 +10,9 @@
 use super::admission;
 use super::engine::Engine;
 use super::sock::{SLOT, SLOTS};
-use crate::core::guarded;
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
-use crate::device::host::{block_signals, now};
+use crate::device::host::{self, now};
 use crate::types::*;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -198,14 +197,8 @@ impl Reactor {
             Ok(r) => {
                 static STARTED: AtomicBool = AtomicBool::new(false);
                 if !STARTED.swap(true, Ordering::SeqCst) {
-                    let t = std::thread::Builder::new().name("efasoft".into());
-                    if t.stack_size(256 << 10)
-                        .spawn(|| guarded::run("efasoft", || r.run()))
-                        .is_err()
-                    {
-                        STARTED.store(false, Ordering::SeqCst);
-                        return Err(FI_EAGAIN);
-                    }
+                    host::start(c"efasoft", || r.run())
+                        .inspect_err(|_| STARTED.store(false, Ordering::SeqCst))?;
                 }
                 Ok(r)
             }
@@ -253,7 +246,6 @@ impl Reactor {
 
     /// Body of the thread.
     fn run(&'static self) {
-        block_signals();
         let mut arena = Vec::new();
         let mut seen: Vec<(usize, u32)> = Vec::new();
         let mut live: Vec<Arc<Shared>> = Vec::new();

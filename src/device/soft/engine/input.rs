@@ -170,7 +170,7 @@ impl Engine {
     ) {
         let backlog = self.backlog.len() + sink.list.len();
         let kept = backlog < BACKLOG_MSGS && self.backlog_bytes < BACKLOG_BYTES;
-        let room = !memory::short() && (sink.app || kept);
+        let room = sink.app || kept && !memory::short();
         self.owe(pi);
         let Some(p) = self.peers.get_mut(pi) else {
             return;

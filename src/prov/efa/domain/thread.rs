@@ -1,10 +1,10 @@
 //! Progress without calls: the thread that moves a domain's endpoints along (FI_PROGRESS_AUTO, FI_WAIT_MUTEX_COND).
 
 use super::{arm_eps, Domain};
-use crate::core::{guarded, Result};
+use crate::core::Result;
+use crate::device::host;
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::prov::efa::rdm;
-use crate::types::*;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -16,12 +16,7 @@ impl Domain {
             return Ok(());
         }
         let me = Arc::downgrade(self);
-        let t = std::thread::Builder::new()
-            .name("fi-progress".into())
-            .stack_size(256 << 10);
-        t.spawn(move || guarded::run("fi-progress", || run_progress(&me)))
-            .map(|_| ())
-            .map_err(|_| FI_EAGAIN)
+        host::start(c"fi-progress", move || run_progress(&me))
     }
 
     /// Descriptor of a new endpoint, for the progress thread.
@@ -37,7 +32,6 @@ impl Domain {
 }
 
 fn run_progress(domain: &Weak<Domain>) {
-    crate::device::host::block_signals();
     loop {
         let Some(d) = domain.upgrade() else { return };
         if d.closing.load(Ordering::SeqCst) {

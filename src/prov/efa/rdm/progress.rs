@@ -213,7 +213,7 @@ pub(super) fn watch_budget(s: &mut State, id: u32) {
     let parts = || ep.live.as_ref().is_some_and(|l| l.proto.awaits_parts());
     let waits = || (q.posted() == 0 && !parts()) || bytes > budget.saturating_mul(4);
     let hold = match ep.holding {
-        _ if memory::short() => true,
+        _ if memory::short() => waits(),
         true => bytes > budget / 2 && waits(),
         false => bytes > budget && waits(),
     };
