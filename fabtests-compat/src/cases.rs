@@ -270,6 +270,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "shortage fds",
         "shortage space",
         "shortage memory",
+        "kills 20",
         "asan/bad_input",
         "asan/operations",
         "asan/peer_death",
@@ -291,6 +292,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "shortage fds",
         "shortage space",
         "shortage memory",
+        "kills 20",
     ] {
         v.push(Case::single(p).far());
     }

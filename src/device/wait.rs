@@ -120,13 +120,19 @@ impl WaitSet {
 
 /// Waits until `fd` is readable, at most `timeout_ms` (negative: without limit).
 pub fn wait_readable(fd: i32, timeout_ms: i32) {
+    wait_for(fd, libc::POLLIN, timeout_ms);
+}
+
+/// As [`wait_readable`], for any events of poll(2). Whether there was one.
+pub fn wait_for(fd: i32, events: i16, timeout_ms: i32) -> bool {
+    let revents = 0;
     let mut p = libc::pollfd {
         fd,
-        events: libc::POLLIN,
-        revents: 0,
+        events,
+        revents,
     };
     // SAFETY: `p` is one pollfd and outlives the call.
-    unsafe { libc::poll(&mut p, 1, timeout_ms) };
+    unsafe { libc::poll(&mut p, 1, timeout_ms) > 0 }
 }
 
 impl Drop for WaitSet {

@@ -52,11 +52,14 @@ struct Out {
 }
 
 impl Out {
-    /// Ends these transfers. A peer that has taken a chunk is waited for, unless it hangs: it writes to our memory.
-    fn stop(&mut self, words: u8) {
+    /// Ends these transfers. A peer that has taken a chunk is waited for, unless it hangs or is dead: it writes to our memory.
+    fn stop(&mut self, words: u8, thread: &Thread) {
         let until = Instant::now() + GOODBYE;
         for word in (0..share::WORDS).filter(|w| self.shares & words & 1 << w != 0) {
-            while !Share::stop(word, self.ring.file()) && Instant::now() < until {
+            while !Share::stop(word, self.ring.file())
+                && Instant::now() < until
+                && !thread.died(self.conn)
+            {
                 std::thread::yield_now();
             }
         }
@@ -385,7 +388,7 @@ impl Outbox {
     /// A transfer ends before it is over: nothing is written by the peer any more when this returns.
     pub fn stop_share(&mut self, peer: PeerId, s: Share) {
         if let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) {
-            o.stop(1 << s.word);
+            o.stop(1 << s.word, self.thread);
         }
     }
 
@@ -661,7 +664,7 @@ impl Drop for Outbox {
                 self.thread.forget(o.conn);
             }
             if let Route::Ring(o) = r {
-                o.stop(u8::MAX);
+                o.stop(u8::MAX, self.thread);
                 if let Some(l) = &o.ledger {
                     l.clear();
                 }

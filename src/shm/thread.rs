@@ -12,7 +12,7 @@ use super::table::{Table, Visit};
 use super::Sent;
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
-use crate::device::wait::WaitSet;
+use crate::device::wait::{wait_for, WaitSet};
 use crate::device::{host, QpAddr};
 use crate::types::*;
 use std::collections::HashMap;
@@ -129,7 +129,7 @@ struct State {
 /// A peer's process. Its connections do not tell of its end: a socket may live on in a process that
 /// its owner has forked, and ends before its owner does.
 struct Process {
-    _fd: OwnedFd,
+    fd: OwnedFd,
     connections: Vec<u64>,
     /// To be told of its end, also when its connections have ended.
     gone: Vec<Weak<AtomicBool>>,
@@ -272,7 +272,7 @@ impl Thread {
         } else if let Some(fd) = process(pid) {
             add(fd.as_raw_fd(), pid as u64 | DEATH);
             let p = Process {
-                _fd: fd,
+                fd,
                 connections: vec![id],
                 gone: gone.into_iter().collect(),
             };
@@ -322,9 +322,21 @@ impl Thread {
         }
     }
 
+    /// Whether the process at the other end of a connection has ended, heard of or not.
+    #[cold]
+    pub fn died(&self, id: u64) -> bool {
+        let w = self.lock();
+        let Some(x) = w.all.get(&id) else { return true };
+        match (w.processes.get(&x.process()), &x.what) {
+            (Some(p), _) => wait_for(p.fd.as_raw_fd(), libc::POLLIN, 0),
+            (None, What::Called(c, _)) => wait_for(c.as_raw_fd(), libc::POLLRDHUP, 0),
+            _ => false,
+        }
+    }
+
     /// A process has ended, and its connections with it.
     #[cold]
-    fn died(&self, pid: i32) {
+    fn bury(&self, pid: i32) {
         let Some(p) = self.lock().processes.remove(&pid) else {
             return;
         };
@@ -471,7 +483,7 @@ impl Thread {
             match heard {
                 BELL if answered => self.bell.clear(),
                 BELL => {}
-                id if id & DEATH != 0 => self.died((id & !DEATH) as i32),
+                id if id & DEATH != 0 => self.bury((id & !DEATH) as i32),
                 id => self.ready(id, false),
             }
         }

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * kills COUNT [SEED]: peers die and stop at any moment, and a survivor goes on.
+ *
+ * Three processes: the survivor; one peer after the other, each of which sends, writes and reads as much as it can, as
+ * the survivor does; and this one, which uses no library, brings them together, and kills (SIGKILL) or stops (SIGSTOP) the peer
+ * after a random moment. A stopped one is killed a while later: on one host it is waited for until then, as if somebody
+ * debugged it. Then every operation of the survivor must end within the time-out, no call of it may block, the peer's
+ * address can be removed, and the next peer comes. In the end the survivor has no more descriptors or memory than after the
+ * first peers.
+ */
+#include "two.h"
+#include <dirent.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdbool.h>
+
+#define SIZE ((size_t) 1 << 20)
+#define DEPTH 16
+#define RECVS 16
+/* What the survivor has after so many peers is what it needs. */
+#define SETTLED 10
+/* Seconds: the time-out is half a second, and others want the processors, too. */
+#define ENDS_IN 10.0
+#define BLOCKED 1.0
+#define SLOW 0.05
+
+struct command {
+	enum { MEET, GONE, FINISH } what;
+	struct hello who;
+};
+
+static uint64_t seed;
+static double longest;
+static unsigned slow;
+static const char *longest_call = "none";
+
+static void check(int ok, const char *text)
+{
+	if (ok)
+		return;
+	printf("%s\n", text);
+	fflush(stdout);
+	_exit(EXIT_FAILURE);
+}
+
+static uint64_t dice(uint64_t n)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return seed % n;
+}
+
+/* A call, and how long it takes. */
+#define TIMED(r, call) \
+	do { \
+		double begun_ = now_s(); \
+		(r) = (call); \
+		begun_ = now_s() - begun_; \
+		slow += begun_ > SLOW; \
+		if (begun_ > longest) { \
+			longest = begun_; \
+			longest_call = #call; \
+		} \
+	} while (0)
+
+/* An operation under way: what it is called in a message about it. */
+struct op {
+	const char *what;
+	size_t len;
+};
+
+struct traffic {
+	fi_addr_t to;
+	struct hello far;
+	struct op ops[DEPTH];
+	int sends, recvs;
+	unsigned long done, failed;
+	/* What every byte that we send is. */
+	char mark;
+};
+
+static size_t some_size(void)
+{
+	static const size_t sizes[] = { 8, 200, 4000, 9000, 40000, 70000, 300000, SIZE / 2 };
+
+	return sizes[dice(8)];
+}
+
+/* Takes what has ended: contexts are those of `ops`, and of receives their buffers. */
+static void take(struct traffic *t)
+{
+	struct fi_cq_err_entry end;
+	int some;
+
+	do {
+		TIMED(some, took(&end));
+		if (!some)
+			return;
+		t->done++;
+		t->failed += end.err != 0;
+		if ((char *) end.op_context < (char *) t->ops || (char *) end.op_context >= (char *) (t->ops + DEPTH)) {
+			const char *at = end.op_context;
+
+			t->recvs--;
+			for (size_t i = 0; !end.err && i < end.len; i++)
+				check(at[i] == at[0], "a message has bytes of another");
+		} else {
+			((struct op *) end.op_context)->what = NULL;
+			t->sends--;
+		}
+	} while (1);
+}
+
+/* Posts whatever fits; what is refused for now is posted later. */
+static void post(struct traffic *t)
+{
+	static int slot;
+	size_t len = some_size();
+	char *from = buf + SIZE, *into = buf + 2 * SIZE;
+	struct op *o = t->ops;
+	ssize_t r = 0;
+
+	while (t->recvs < RECVS) {
+		char *at = buf + 4 * SIZE + (size_t) (slot++ % RECVS) * SIZE;
+
+		TIMED(r, fi_recv(ep, at, SIZE, NULL, FI_ADDR_UNSPEC, at));
+		if (r)
+			break;
+		t->recvs++;
+	}
+	check(!r || r == -FI_EAGAIN, "fi_recv fails");
+	if (t->sends >= DEPTH)
+		return;
+	while (o->what)
+		o++;
+	o->len = len;
+	switch (dice(4)) {
+	case 0:
+		o->what = "write";
+		TIMED(r, fi_write(ep, from, len, NULL, t->to, t->far.at, t->far.key, o));
+		break;
+	case 1:
+		o->what = "read";
+		TIMED(r, fi_read(ep, into, len, NULL, t->to, t->far.at, t->far.key, o));
+		break;
+	default:
+		o->what = "send";
+		TIMED(r, fi_send(ep, from, len, NULL, t->to, o));
+	}
+	check(!r || r == -FI_EAGAIN, "posting fails");
+	if (r)
+		o->what = NULL;
+	t->sends += !r;
+}
+
+static int peer(int fd)
+{
+	struct hello me = open_all(24 * SIZE);
+	struct traffic t = { .mark = 'p' };
+
+	t.to = meet(fd, &me, &t.far);
+	memset(buf + SIZE, t.mark, SIZE);
+	/* Until it is killed; or the controller is. */
+	while (getppid() != 1) {
+		post(&t);
+		take(&t);
+	}
+	return EXIT_SUCCESS;
+}
+
+static int descriptors(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+static long resident_kib(void)
+{
+	long size, pages = 0;
+	FILE *f = fopen("/proc/self/statm", "r");
+
+	check(f && fscanf(f, "%ld %ld", &size, &pages) == 2, "/proc/self/statm");
+	fclose(f);
+	return pages * 4;
+}
+
+static int survivor(int fd)
+{
+	struct hello me = open_all(24 * SIZE);
+	struct traffic t = { .mark = 's' };
+	struct command c;
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	int peers = 0, fds = 0, busy = 0;
+	long kib = 0;
+	bool here = false;
+
+	memset(buf, t.mark, 2 * SIZE);
+	for (;;) {
+		double until;
+		int r;
+
+		if (here)
+			post(&t);
+		take(&t);
+		if (poll(&p, 1, 0) <= 0)
+			continue;
+		if (read(fd, &c, sizeof(c)) != sizeof(c) || c.what == FINISH)
+			break;
+		if (c.what == MEET) {
+			t.far = c.who;
+			DO(fi_av_insert(av, c.who.addr, 1, &t.to, 0, NULL));
+			check(write(fd, &me, sizeof(me)) == sizeof(me), "write");
+			here = true;
+			continue;
+		}
+		here = false;
+		until = now_s() + ENDS_IN;
+		while (t.sends) {
+			take(&t);
+			if (now_s() < until)
+				continue;
+			printf("after peer %d:\n", peers + 1);
+			for (struct op *o = t.ops; o < t.ops + DEPTH; o++)
+				if (o->what)
+					printf("%s of %zu bytes does not end\n", o->what, o->len);
+			check(0, "operations do not end");
+		}
+		TIMED(r, fi_av_remove(av, &t.to, 1, 0));
+		DO(r);
+		/* Its memory is somebody else's sometimes; one that a stopped peer has a hand in stays for now. */
+		if (dice(4) == 0) {
+			double begun = now_s();
+
+			r = fi_close(&mr->fid);
+			check(!r || r == -FI_EBUSY, "fi_close of a region fails");
+			check(now_s() - begun < 0.5 + BLOCKED, "fi_close of a region blocks");
+			busy += r != 0;
+			if (!r) {
+				DO(fi_mr_reg(domain, buf, 24 * SIZE, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
+				me.key = fi_mr_key(mr);
+			}
+		}
+		if (++peers == SETTLED) {
+			fds = descriptors();
+			kib = resident_kib();
+		}
+		check(write(fd, "x", 1) == 1, "write");
+	}
+	printf("survivor: %d peers, %lu operations ended, %lu of them in an error; longest call %.1f ms, %u beyond %.0f ms (%s); regions busy %d\n",
+	       peers, t.done, t.failed, longest * 1e3, slow, SLOW * 1e3, longest_call, busy);
+	check(longest < BLOCKED, "a call blocks");
+	if (peers > SETTLED) {
+		double until = now_s() + ENDS_IN;
+
+		/* The last ones are heard of. */
+		while (descriptors() > fds + 2 && now_s() < until)
+			take(&t);
+		printf("survivor: %d descriptors, %d in the end; %ld KiB, %ld in the end\n", fds, descriptors(), kib, resident_kib());
+		check(descriptors() <= fds + 2, "descriptors are left");
+		check(resident_kib() < kib + (32 << 10), "memory grows");
+	}
+	fflush(stdout);
+	close_all();
+	return EXIT_SUCCESS;
+}
+
+int main(int argc, char **argv)
+{
+	int count = argc > 1 ? atoi(argv[1]) : 20, to_survivor, status;
+	pid_t alive;
+
+	seed = argc > 2 ? strtoull(argv[2], NULL, 0) | 1 : 88172645463325252ull;
+	setenv("FI_EFA_SOFT_TIMEOUT_MS", "500", 1);
+	/* The survivor says on its own when it is not content. */
+	signal(SIGPIPE, SIG_IGN);
+	alive = beside(survivor, &to_survivor);
+	for (int i = 0; i < count; i++) {
+		struct command c = { .what = MEET };
+		struct hello far;
+		struct timespec moment = { .tv_nsec = (long) dice(20000000) };
+		int fd, how = dice(3) ? SIGKILL : SIGSTOP;
+		pid_t pid = beside(peer, &fd);
+		char ok;
+
+		/* Another sequence of operations with every peer. */
+		dice(2);
+		check(read(fd, &c.who, sizeof(c.who)) == sizeof(c.who), "a peer does not open");
+		check(write(to_survivor, &c, sizeof(c)) == sizeof(c), "the survivor is gone");
+		check(read(to_survivor, &far, sizeof(far)) == sizeof(far), "the survivor is gone");
+		check(write(fd, &far, sizeof(far)) == sizeof(far), "a peer is gone");
+		nanosleep(&moment, NULL);
+		check(waitpid(pid, &status, WNOHANG) == 0, "a peer ends by itself");
+		kill(pid, how);
+		c.what = GONE;
+		check(write(to_survivor, &c, sizeof(c)) == sizeof(c), "the survivor is gone");
+		if (how == SIGSTOP) {
+			moment.tv_nsec = 100000000 + (long) dice(700000000);
+			nanosleep(&moment, NULL);
+			kill(pid, SIGKILL);
+		}
+		check(read(to_survivor, &ok, 1) == 1, "the survivor is gone");
+		kill(pid, SIGKILL);
+		waitpid(pid, &status, 0);
+		close(fd);
+	}
+	{
+		struct command c = { .what = FINISH };
+
+		check(write(to_survivor, &c, sizeof(c)) == sizeof(c), "the survivor is gone");
+	}
+	check(waitpid(alive, &status, 0) == alive && WIFEXITED(status) && !WEXITSTATUS(status), "the survivor failed");
+	return EXIT_SUCCESS;
+}
