@@ -271,6 +271,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "shortage space",
         "shortage memory",
         "kills 20",
+        "intruder 5",
         "asan/bad_input",
         "asan/operations",
         "asan/peer_death",
@@ -293,6 +294,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "shortage space",
         "shortage memory",
         "kills 20",
+        "intruder 5",
     ] {
         v.push(Case::single(p).far());
     }

@@ -12,8 +12,15 @@ use crate::types::*;
 use core::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Bytes of a call: gid, queue pair number, key, token.
-const CALL: usize = 16 + 2 + 4 + 8;
+/// Bytes of a call: gid, queue pair number, key, gate, token.
+const CALL: usize = 16 + 2 + 4 + 4 + 8;
+
+/// Who calls: its address, its gate, and the token that it has named.
+pub struct Caller {
+    pub addr: QpAddr,
+    pub gate: u32,
+    pub token: u64,
+}
 /// Callers that may wait to be accepted.
 const BACKLOG: i32 = 256;
 
@@ -78,9 +85,9 @@ pub fn listen(own: &QpAddr) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Asks the service at `to` to admit `own`, which has named `token`. `false` when there is no such
+/// Asks the service at `to` to admit us. `false` when there is no such
 /// service; `true` also when it cannot answer now, or is another user's, which a line says.
-pub fn ask(own: &QpAddr, to: &QpAddr, token: u64) -> bool {
+pub fn ask(own: &Caller, to: &QpAddr) -> bool {
     let Some(fd) = socket() else { return true };
     let (u, len) = name(to);
     // SAFETY: `u` has `len` bytes that count.
@@ -99,11 +106,12 @@ pub fn ask(own: &QpAddr, to: &QpAddr, token: u64) -> bool {
         return true;
     }
     let mut call = [0u8; CALL];
-    let parts: [&[u8]; 4] = [
-        &own.gid,
-        &own.qpn.to_le_bytes(),
-        &own.qkey.to_le_bytes(),
-        &token.to_le_bytes(),
+    let parts: [&[u8]; 5] = [
+        &own.addr.gid,
+        &own.addr.qpn.to_le_bytes(),
+        &own.addr.qkey.to_le_bytes(),
+        &own.gate.to_le_bytes(),
+        &own.token.to_le_bytes(),
     ];
     let bytes = parts.into_iter().flatten();
     call.iter_mut()
@@ -115,8 +123,8 @@ pub fn ask(own: &QpAddr, to: &QpAddr, token: u64) -> bool {
     true
 }
 
-/// Takes the calls that wait, at most `most`: address and token of each caller of our user.
-pub fn accept(listener: &OwnedFd, most: usize, mut each: impl FnMut(QpAddr, u64)) {
+/// Takes the calls that wait, at most `most`: each of our user.
+pub fn accept(listener: &OwnedFd, most: usize, mut each: impl FnMut(Caller)) {
     for _ in 0..most {
         let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         let none = core::ptr::null_mut();
@@ -141,16 +149,17 @@ pub fn accept(listener: &OwnedFd, most: usize, mut each: impl FnMut(QpAddr, u64)
         if n != CALL as isize {
             continue;
         }
-        if let Some((addr, token)) = parse(&call) {
-            each(addr, token);
+        if let Some(caller) = parse(&call) {
+            each(caller);
         }
     }
 }
 
-fn parse(call: &[u8; CALL]) -> Option<(QpAddr, u64)> {
+fn parse(call: &[u8; CALL]) -> Option<Caller> {
     let (gid, rest) = call.split_first_chunk::<16>()?;
     let (qpn, rest) = rest.split_first_chunk::<2>()?;
     let (qkey, rest) = rest.split_first_chunk::<4>()?;
+    let (gate, rest) = rest.split_first_chunk::<4>()?;
     let (token, _) = rest.split_first_chunk::<8>()?;
     let addr = QpAddr {
         gid: *gid,
@@ -158,5 +167,9 @@ fn parse(call: &[u8; CALL]) -> Option<(QpAddr, u64)> {
         qkey: u32::from_le_bytes(*qkey),
         token: 0,
     };
-    Some((addr, u64::from_le_bytes(*token)))
+    Some(Caller {
+        addr,
+        gate: u32::from_le_bytes(*gate),
+        token: u64::from_le_bytes(*token),
+    })
 }

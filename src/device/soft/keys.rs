@@ -84,6 +84,13 @@ impl Keys {
         self.0.first().map_or(0, |k| k.id)
     }
 
+    /// Names of the keys.
+    pub fn ids(&self) -> [u32; 2] {
+        let mut all = self.0.iter().map(|k| k.id);
+        let first = all.next().unwrap_or(0);
+        [first, all.next().unwrap_or(first)]
+    }
+
     /// Packet key of the sender `salt` under the key `id`, if there is such a key.
     pub fn derive(&self, id: u32, salt: &Salt) -> Option<aead::LessSafeKey> {
         let key = self.0.iter().find(|k| k.id == id)?;

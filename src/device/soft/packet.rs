@@ -1,30 +1,40 @@
 //! Datagrams of the software adapter: one UDP payload each.
 //!
-//! A base header of 40 bytes that every datagram has, an extension by kind, then payload. All
+//! A base header of 48 bytes that every datagram has, an extension by kind, then payload. All
 //! integers are little-endian. Parsing is total: any bytes give a packet or `None`.
 //!
 //! ```text
 //!  0 magic u16  2 version u8  3 kind u8 (0x80: `ack` counts)  4 session u32
 //!  8 dst u64: token that the receiver gave the sender    16 src u64: token for the other direction
 //! 24 psn u32   28 una u32   32 ack u32 (all below have arrived)   36 qkey of sender u32
-//! WRITE, WRITE_IMM  40 op u32  44 total u32  48 key u64  56 addr u64  64 imm u32  68 zero
-//! READ_REQ          40 id u64  48 key u64    56 addr u64 64 len u32   68 zero
-//! READ_RESP         40 id u64  48 offset u64
-//! ACK, BYE          40 window bytes u32  44 window packets u16  46 words u8  47 errors u8
-//!                   48 words x u64, errors x (psn u32, status u32)
-//! HELLO             dst: token of the receiver's address, psn: its qkey; session 0
+//! 40 gate of the receiver u32   44 gate of the sender u32
+//! WRITE, WRITE_IMM  48 op u32  52 total u32  56 key u64  64 addr u64  72 imm u32  76 zero
+//! READ_REQ          48 id u64  56 key u64    64 addr u64 72 len u32   76 zero
+//! READ_RESP         48 id u64  56 offset u64
+//! ACK, BYE          48 window bytes u32  52 window packets u16  54 words u8  55 errors u8
+//!                   56 words x u64, errors x (psn u32, status u32)
+//! HELLO             dst: token of the receiver's address, its qkey in place of the gate; session 0
 //! WELCOME           dst: as src of the HELLO; src: token to present from now on; session: its number
 //! RESET             dst: as src of the refused datagram
 //! ```
 //!
+//! A gate is a random number of a queue pair that its peers are told. It is no secret that anything
+//! depends on: by it the kernel drops what strangers send (`sock`), at their cost.
+//!
 //! No answer to a HELLO or to an unknown sender is longer than what it answers.
 
-const MAGIC: u16 = 0x5efa;
-const VERSION: u8 = 2;
+/// First bytes of every datagram.
+pub const MAGIC: u16 = 0x5efa;
+/// Where the kind is, and the gate of the receiver.
+pub const KIND_AT: usize = 3;
+pub const GATE_AT: usize = 40;
+/// Code of [`Kind::Hello`].
+pub const HELLO: u8 = 9;
+const VERSION: u8 = 3;
 /// Bit of the kind: the cumulative acknowledgement counts.
 const HAS_ACK: u8 = 0x80;
 /// Length of the base header.
-pub const BASE: usize = 40;
+pub const BASE: usize = 48;
 /// Longest header including any extension.
 pub const HEAD_MAX: usize = BASE + 8 + 8 * MAX_WORDS + 8 * MAX_ERRS;
 /// Longest header of a packet that carries payload.
@@ -86,6 +96,9 @@ pub struct Head {
     /// All numbers of the opposite direction below this one have arrived.
     pub ack: Option<u32>,
     pub src_qkey: u32,
+    /// Gates of the receiver and of the sender.
+    pub to_gate: u32,
+    pub gate: u32,
     pub kind: Kind,
 }
 
@@ -100,7 +113,7 @@ impl Kind {
             Kind::Ack { bye: false, .. } => 6,
             Kind::Reset => 7,
             Kind::Ping => 8,
-            Kind::Hello => 9,
+            Kind::Hello => HELLO,
             Kind::Welcome => 10,
             Kind::Ack { bye: true, .. } => 11,
         }
@@ -149,6 +162,8 @@ impl Head {
         put(buf, 28, self.una.to_le_bytes());
         put(buf, 32, self.ack.unwrap_or(0).to_le_bytes());
         put(buf, 36, self.src_qkey.to_le_bytes());
+        put(buf, GATE_AT, self.to_gate.to_le_bytes());
+        put(buf, GATE_AT + 4, self.gate.to_le_bytes());
         match self.kind {
             Kind::Send | Kind::Reset | Kind::Ping | Kind::Hello | Kind::Welcome => BASE,
             Kind::Write {
@@ -158,25 +173,25 @@ impl Head {
                 total,
                 imm,
             } => {
-                put(buf, 40, op.to_le_bytes());
-                put(buf, 44, total.to_le_bytes());
-                put(buf, 48, key.to_le_bytes());
-                put(buf, 56, addr.to_le_bytes());
-                put(buf, 64, imm.unwrap_or(0).to_le_bytes());
-                put(buf, 68, [0; 4]);
+                put(buf, BASE, op.to_le_bytes());
+                put(buf, BASE + 4, total.to_le_bytes());
+                put(buf, BASE + 8, key.to_le_bytes());
+                put(buf, BASE + 16, addr.to_le_bytes());
+                put(buf, BASE + 24, imm.unwrap_or(0).to_le_bytes());
+                put(buf, BASE + 28, [0; 4]);
                 BASE + 32
             }
             Kind::ReadReq { id, key, addr, len } => {
-                put(buf, 40, id.to_le_bytes());
-                put(buf, 48, key.to_le_bytes());
-                put(buf, 56, addr.to_le_bytes());
-                put(buf, 64, len.to_le_bytes());
-                put(buf, 68, [0; 4]);
+                put(buf, BASE, id.to_le_bytes());
+                put(buf, BASE + 8, key.to_le_bytes());
+                put(buf, BASE + 16, addr.to_le_bytes());
+                put(buf, BASE + 24, len.to_le_bytes());
+                put(buf, BASE + 28, [0; 4]);
                 BASE + 32
             }
             Kind::ReadResp { id, off } => {
-                put(buf, 40, id.to_le_bytes());
-                put(buf, 48, off.to_le_bytes());
+                put(buf, BASE, id.to_le_bytes());
+                put(buf, BASE + 8, off.to_le_bytes());
                 BASE + 16
             }
             Kind::Ack {
@@ -186,9 +201,9 @@ impl Head {
                 errs,
                 ..
             } => {
-                put(buf, 40, bytes.to_le_bytes());
-                put(buf, 44, packets.to_le_bytes());
-                put(buf, 46, [words, errs]);
+                put(buf, BASE, bytes.to_le_bytes());
+                put(buf, BASE + 4, packets.to_le_bytes());
+                put(buf, BASE + 6, [words, errs]);
                 BASE + 8
             }
         }
@@ -203,40 +218,40 @@ impl Head {
         let (kind, len) = match code & !HAS_ACK {
             1 => (Kind::Send, BASE),
             c @ (2 | 3) => {
-                let imm = u32_at(buf, 64)?;
+                let imm = u32_at(buf, BASE + 24)?;
                 let k = Kind::Write {
-                    op: u32_at(buf, 40)?,
-                    total: u32_at(buf, 44)?,
-                    key: u64_at(buf, 48)?,
-                    addr: u64_at(buf, 56)?,
+                    op: u32_at(buf, BASE)?,
+                    total: u32_at(buf, BASE + 4)?,
+                    key: u64_at(buf, BASE + 8)?,
+                    addr: u64_at(buf, BASE + 16)?,
                     imm: (c == 3).then_some(imm),
                 };
                 (k, BASE + 32)
             }
             4 => {
                 let k = Kind::ReadReq {
-                    id: u64_at(buf, 40)?,
-                    key: u64_at(buf, 48)?,
-                    addr: u64_at(buf, 56)?,
-                    len: u32_at(buf, 64)?,
+                    id: u64_at(buf, BASE)?,
+                    key: u64_at(buf, BASE + 8)?,
+                    addr: u64_at(buf, BASE + 16)?,
+                    len: u32_at(buf, BASE + 24)?,
                 };
                 (k, BASE + 32)
             }
             5 => (
                 Kind::ReadResp {
-                    id: u64_at(buf, 40)?,
-                    off: u64_at(buf, 48)?,
+                    id: u64_at(buf, BASE)?,
+                    off: u64_at(buf, BASE + 8)?,
                 },
                 BASE + 16,
             ),
             c @ (6 | 11) => {
-                let (words, errs) = (*buf.get(46)?, *buf.get(47)?);
+                let (words, errs) = (*buf.get(BASE + 6)?, *buf.get(BASE + 7)?);
                 if words as usize > MAX_WORDS || errs as usize > MAX_ERRS {
                     return None;
                 }
                 let k = Kind::Ack {
-                    bytes: u32_at(buf, 40)?,
-                    packets: get(buf, 44).map(u16::from_le_bytes)?,
+                    bytes: u32_at(buf, BASE)?,
+                    packets: get(buf, BASE + 4).map(u16::from_le_bytes)?,
                     words,
                     errs,
                     bye: c == 11,
@@ -245,7 +260,7 @@ impl Head {
             }
             7 => (Kind::Reset, BASE),
             8 => (Kind::Ping, BASE),
-            9 => (Kind::Hello, BASE),
+            HELLO => (Kind::Hello, BASE),
             10 => (Kind::Welcome, BASE),
             _ => return None,
         };
@@ -258,6 +273,8 @@ impl Head {
             una: u32_at(buf, 28)?,
             ack: (code & HAS_ACK != 0).then_some(ack),
             src_qkey: u32_at(buf, 36)?,
+            to_gate: u32_at(buf, GATE_AT)?,
+            gate: u32_at(buf, GATE_AT + 4)?,
             kind,
         };
         Some((h, buf.get(len..)?))
@@ -314,6 +331,8 @@ mod tests {
                 una: 5,
                 ack,
                 src_qkey: 6,
+                to_gate: 7,
+                gate: 8,
                 kind,
             };
             let mut buf = vec![0u8; HEAD_MAX];

@@ -27,9 +27,12 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-const MAGIC: u16 = 0x5efb;
+/// First bytes of a sealed datagram.
+pub const MAGIC: u16 = 0x5efb;
 const VERSION: u8 = 1;
 const ENVELOPE: usize = 32;
+/// Where the name of the key is.
+pub const KEY_AT: usize = 4;
 const TAG: usize = 16;
 /// Bytes that sealing adds to a datagram.
 pub const OVERHEAD: usize = ENVELOPE + TAG;
@@ -192,7 +195,7 @@ impl Seal {
             let mut envelope = [0; ENVELOPE];
             envelope[..2].copy_from_slice(&MAGIC.to_le_bytes());
             envelope[2] = VERSION;
-            envelope[4..8].copy_from_slice(&self.keys.first().to_le_bytes());
+            envelope[KEY_AT..KEY_AT + 4].copy_from_slice(&self.keys.first().to_le_bytes());
             envelope[8..16].copy_from_slice(&self.counter.to_le_bytes());
             envelope[16..].copy_from_slice(&self.salt);
             let aad = Aad::from(context(&envelope, &self.me, &d.to));
@@ -225,7 +228,7 @@ impl Seal {
         if envelope[..2] != MAGIC.to_le_bytes() || envelope[2] != VERSION || envelope[3] != 0 {
             return None;
         }
-        let id = u32::from_le_bytes(*envelope[4..].first_chunk()?);
+        let id = u32::from_le_bytes(*envelope[KEY_AT..].first_chunk()?);
         let counter = u64::from_le_bytes(*envelope[8..].first_chunk()?);
         let salt: Salt = *envelope[16..].first_chunk()?;
         let aad = Aad::from(context(envelope, &g.from, &self.me));

@@ -40,6 +40,14 @@ impl Datagram {
     }
 }
 
+/// What the kernel lets through to a socket; the rest costs nobody but its sender.
+pub enum Gate {
+    /// Datagrams that present this gate, and HELLOs that present this key, if there is one.
+    Open { gate: u32, qkey: Option<u32> },
+    /// Datagrams sealed by one of these keys.
+    Sealed([u32; 2]),
+}
+
 /// Where a received datagram lies in the arena.
 #[derive(Clone, Copy)]
 pub struct Got {
@@ -183,6 +191,65 @@ impl Sock {
         s.port = from_sys(&name).map_or(0, |a| a.port());
         s.rcvbuf = usize::try_from(size).unwrap_or(0);
         Ok(s)
+    }
+
+    /// Has the kernel drop what does not pass the gate, as the receiver would, where the system has
+    /// socket filters (socket(7), SO_ATTACH_FILTER).
+    pub fn admit_only(&self, gate: Gate) {
+        use super::{packet, seal};
+        // Filters see a datagram from its UDP header on, and load big-endian numbers.
+        const UDP: usize = 8;
+        let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter {
+            code: code as u16,
+            jt,
+            jf,
+            k,
+        };
+        let load = |size: u32, at: usize| {
+            step(libc::BPF_LD | size | libc::BPF_ABS, 0, 0, (UDP + at) as u32)
+        };
+        let equal =
+            |k: u32, jt: u8, jf: u8| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jt, jf, k);
+        let answer = |k: u32| step(libc::BPF_RET | libc::BPF_K, 0, 0, k);
+        let magic = |m: u16| u32::from(m.swap_bytes());
+        let (drop, pass) = (answer(0), answer(u32::MAX));
+        let mut program = match gate {
+            Gate::Open { gate, qkey } => vec![
+                load(libc::BPF_H, 0),
+                equal(magic(packet::MAGIC), 0, 6),
+                load(libc::BPF_B, packet::KIND_AT),
+                equal(packet::HELLO.into(), if qkey.is_some() { 2 } else { 4 }, 0),
+                load(libc::BPF_W, packet::GATE_AT),
+                equal(gate.swap_bytes(), 3, 2),
+                load(libc::BPF_W, packet::GATE_AT),
+                equal(qkey.unwrap_or(0).swap_bytes(), 1, 0),
+                drop,
+                pass,
+            ],
+            Gate::Sealed([first, second]) => vec![
+                load(libc::BPF_H, 0),
+                equal(magic(seal::MAGIC), 0, 3),
+                load(libc::BPF_W, seal::KEY_AT),
+                equal(first.swap_bytes(), 2, 0),
+                equal(second.swap_bytes(), 1, 0),
+                drop,
+                pass,
+            ],
+        };
+        let filter = libc::sock_fprog {
+            len: program.len() as u16,
+            filter: program.as_mut_ptr(),
+        };
+        // SAFETY: the program is of `len` steps, and copied by the call.
+        unsafe {
+            libc::setsockopt(
+                self.fd,
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_FILTER,
+                (&raw const filter).cast(),
+                size_of::<libc::sock_fprog>() as u32,
+            );
+        }
     }
 
     /// The descriptor, for epoll.

@@ -101,13 +101,13 @@ impl Shared {
     fn admit(&self) {
         let Some(l) = &self.listener else { return };
         let mut callers = Vec::new();
-        admission::accept(l, CALLERS, |addr, token| callers.push((addr, token)));
+        admission::accept(l, CALLERS, |caller| callers.push(caller));
         if callers.is_empty() {
             return;
         }
         let mut e = self.lock();
-        for (addr, token) in callers {
-            e.admit_from(&addr, token, now());
+        for caller in callers {
+            e.admit_from(&caller, now());
         }
     }
 

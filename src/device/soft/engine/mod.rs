@@ -17,7 +17,7 @@ use super::keys::{Keys, Salt};
 use super::mem::{Access, MemTable};
 use super::packet::{self, Head, Kind, DATA_HEAD, HEAD_MAX, MAX_WORDS};
 use super::seal::{self, Seal};
-use super::sock::{Datagram, Got, Sock, BATCH, SLOT, SLOTS};
+use super::sock::{Datagram, Gate, Got, Sock, BATCH, SLOT, SLOTS};
 use crate::core::hash::ByWords;
 use crate::core::slab::Slab;
 use crate::core::Result;
@@ -170,6 +170,8 @@ pub struct Engine {
     /// Peers by the token that they have to present.
     by_token: HashMap<u64, u32, ByWords>,
     sessions: Sessions,
+    /// What our peers' datagrams begin with; see `packet`.
+    pub gate: u32,
     seal: Option<Seal>,
     /// Where a test wants a copy of everything that leaves.
     #[cfg(test)]
@@ -234,6 +236,15 @@ impl Engine {
             Some(keys) => Some(Seal::new(Arc::clone(keys), socket_addr(&me), cfg.segment)?),
             None => None,
         };
+        let gate = secret()? as u32;
+        sock.admit_only(match &cfg.keys {
+            Some(keys) => Gate::Sealed(keys.ids()),
+            None => Gate::Open {
+                gate,
+                // Who calls a service on its own host does so through `admission`.
+                qkey: (!service || !socket_addr(&me).ip().is_loopback()).then_some(me.qkey),
+            },
+        });
         Ok(Engine {
             me,
             closed: false,
@@ -244,6 +255,7 @@ impl Engine {
             by_addr: HashMap::new(),
             by_token: HashMap::default(),
             sessions: Sessions::new()?,
+            gate,
             seal,
             #[cfg(test)]
             tap: None,

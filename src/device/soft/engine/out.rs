@@ -89,7 +89,7 @@ impl Engine {
         let said = p.rx.as_ref().filter(|r| !r.has_refused());
         let head = Head {
             ack: said.map(RxFlow::cum),
-            ..p.head(self.me.qkey, kind, psn)
+            ..p.head((self.me.qkey, self.gate), kind, psn)
         };
         let mut d = Datagram {
             to: p.to,
@@ -264,7 +264,7 @@ impl Engine {
         let Some(p) = self.peers.get_mut(pi) else {
             return;
         };
-        let base = p.head(self.me.qkey, Kind::Ping, 0);
+        let base = p.head((self.me.qkey, self.gate), Kind::Ping, 0);
         let r = p.rx.get_or_insert_with(|| RxFlow::new(0));
         let mut words = [0u64; MAX_WORDS];
         let n = r.words(&mut words);

@@ -4,7 +4,7 @@
 //! pair and that it is where it says. The side that has something to send calls:
 //!
 //! ```text
-//! HELLO    presents the token of the receiver's address (64 random bits), names a token of its own
+//! HELLO    presents the key and the token of the receiver's address (64 random bits), names a token of its own
 //! WELCOME  names a token computed from the caller's address and token, and a session number
 //! data     presents that token: only now the receiver makes an entry for the caller
 //! ```
@@ -21,6 +21,7 @@
 //! ([`Event::PeerDown`]). Of two calls that cross, the one of the smaller address counts.
 
 use super::*;
+use admission::Caller;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 
@@ -31,8 +32,8 @@ const REMEMBERED: usize = 256;
 /// First and longest wait for the answer to a HELLO.
 const HELLO_FIRST: u64 = 5 * MS;
 const HELLO_LONGEST: u64 = 200 * MS;
-/// RESETs per service interval (1 ms).
-const RESETS: u32 = 32;
+/// RESETs per service interval (1 ms): a restarted peer hears of it soon, and who floods a queue pair gets little of its time.
+const RESETS: u32 = 1;
 
 /// Whether packets can go to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,8 @@ pub(super) struct Session {
     /// What the peer has to present, and what we present.
     pub token_in: u64,
     pub token_out: u64,
+    /// The peer's gate.
+    pub gate_out: u32,
     /// The peer called, and the number and token are ours.
     ours: bool,
     /// The peer has sent something in it.
@@ -70,6 +73,7 @@ impl Session {
         number: 0,
         token_in: 0,
         token_out: 0,
+        gate_out: 0,
         ours: false,
         confirmed: false,
         opened: 0,
@@ -151,8 +155,8 @@ pub(super) enum Hearing {
 }
 
 impl Peer {
-    /// A header of the session with this peer, from the queue pair with this key.
-    pub(super) fn head(&self, src_qkey: u32, kind: Kind, psn: u32) -> Head {
+    /// A header of the session with this peer, from the queue pair with this key and gate.
+    pub(super) fn head(&self, (src_qkey, gate): (u32, u32), kind: Kind, psn: u32) -> Head {
         Head {
             session: self.session.number,
             dst: self.session.token_out,
@@ -161,6 +165,8 @@ impl Peer {
             una: self.tx.una(),
             ack: None,
             src_qkey,
+            to_gate: self.session.gate_out,
+            gate,
             kind,
         }
     }
@@ -193,6 +199,8 @@ impl Engine {
             una: 0,
             ack: None,
             src_qkey: self.me.qkey,
+            to_gate: h.gate,
+            gate: self.gate,
             kind: Kind::Reset,
         };
         self.push_head(to, &head);
@@ -206,6 +214,14 @@ impl Engine {
         list: &mut Vec<Event>,
         now: u64,
     ) -> Hearing {
+        let gate = match h.kind {
+            Kind::Hello => self.me.qkey,
+            _ => self.gate,
+        };
+        // As the kernel does where it can.
+        if h.to_gate != gate {
+            return Hearing::Done;
+        }
         let known = self.by_token.get(&h.dst).copied();
         let known = known.and_then(|pi| self.peers.get(pi).map(|p| (pi, p.to, p.session)));
         let known = known.filter(|(_, to, _)| *to == from);
@@ -242,15 +258,15 @@ impl Engine {
     fn hello(&mut self, from: SocketAddr, h: &Head, now: u64) {
         let token = h.dst == self.me.token;
         let service = self.service && h.dst == 0 && !self.same_host(from.ip());
-        if h.psn != self.me.qkey || !(token || service) {
+        if !(token || service) {
             return self.reset(from, h);
         }
-        self.admit(from, h.src_qkey, h.src, now);
+        self.admit(from, (h.src_qkey, h.gate), h.src, now);
     }
 
     /// Welcomes a caller that may talk to this queue pair: by the token of our address, or because
     /// it has shown its user id. Nothing is kept of it.
-    pub fn admit(&mut self, from: SocketAddr, qkey: u32, theirs: u64, now: u64) {
+    pub fn admit(&mut self, from: SocketAddr, (qkey, gate): (u32, u32), theirs: u64, now: u64) {
         let number = self.sessions.number(now);
         let head = Head {
             session: number,
@@ -260,14 +276,16 @@ impl Engine {
             una: 0,
             ack: None,
             src_qkey: self.me.qkey,
+            to_gate: gate,
+            gate: self.gate,
             kind: Kind::Welcome,
         };
         self.push_head(from, &head);
     }
 
     /// As [`Engine::admit`], of a caller on this host, at once.
-    pub fn admit_from(&mut self, caller: &QpAddr, theirs: u64, now: u64) {
-        self.admit(socket_addr(caller), caller.qkey, theirs, now);
+    pub fn admit_from(&mut self, c: &Caller, now: u64) {
+        self.admit(socket_addr(&c.addr), (c.addr.qkey, c.gate), c.token, now);
         self.flush(now);
     }
 
@@ -278,6 +296,7 @@ impl Engine {
                 link: Link::Open,
                 number: h.session,
                 token_out: h.src,
+                gate_out: h.gate,
                 ours: false,
                 confirmed: false,
                 opened: (now / MS) as u32,
@@ -352,6 +371,7 @@ impl Engine {
             number: h.session,
             token_in: h.dst,
             token_out,
+            gate_out: h.gate,
             ours: true,
             confirmed: true,
             opened: (now / MS) as u32,
@@ -390,15 +410,22 @@ impl Engine {
             session: 0,
             dst: addr.token,
             src: token,
-            psn: addr.qkey,
+            psn: 0,
             una: 0,
             ack: None,
             src_qkey: self.me.qkey,
+            to_gate: addr.qkey,
+            gate: self.gate,
             kind: Kind::Hello,
         };
         // A service on this host admits callers by their user id; without one the datagram brings
         // the refusal.
-        if addr.token == 0 && self.same_host(to.ip()) && admission::ask(&self.me, &addr, token) {
+        let caller = Caller {
+            addr: self.me,
+            gate: self.gate,
+            token,
+        };
+        if addr.token == 0 && self.same_host(to.ip()) && admission::ask(&caller, &addr) {
             return;
         }
         self.push_head(to, &head);

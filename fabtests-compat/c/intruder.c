@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * intruder [SECONDS]: a process of another user attacks two that converse, and a service.
+ *
+ * It knows the source: how datagrams and greetings look, the ports, where the registered memory is, even the keys of it, and
+ * the key of the service. What it does not know are the addresses of the two, and tokens and gates. It sends datagrams of every kind with guessed tokens, calls the
+ * Unix sockets that it finds in /proc/net/unix, and asks the service to be let in. Nothing may be read or written, nobody may
+ * answer it by more than a refusal, and neither memory nor descriptors of the attacked may grow. What it costs the conversation
+ * is printed: in turn with moments in which it sends the same to a socket that nobody reads.
+ */
+#include "two.h"
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+#include <sys/un.h>
+
+#define SIZE ((size_t) 1 << 16)
+#define SECRET "this is nobody else's business! "
+#define NOBODY 65534
+#define PHASE 0.25
+#define UDP 4
+
+/* What the intruder knows, and what it has seen. */
+struct known {
+	/* 0: wait, 1: datagrams to the victims, 2: to the socket that nobody reads, 3: Unix sockets, 4: end. */
+	volatile int phase;
+	volatile unsigned long sent, answered, refusals, welcomes, leaks, calls;
+	uint16_t ports[3];
+	/* Of the service: everybody's. */
+	uint32_t qkey;
+	uint16_t decoy;
+	uint64_t at, key;
+};
+
+static struct known *known;
+
+static void check(int ok, const char *text)
+{
+	if (ok)
+		return;
+	printf("%s\n", text);
+	fflush(stdout);
+	_exit(EXIT_FAILURE);
+}
+
+static uint64_t dice(void)
+{
+	static uint64_t seed = 88172645463325252ull;
+
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return seed;
+}
+
+static void put(unsigned char *at, uint64_t v, int bytes)
+{
+	memcpy(at, &v, (size_t) bytes);
+}
+
+/* A datagram of the software adapter, of a random kind, with a token that may be anything but the right one. */
+static size_t forge(unsigned char *d)
+{
+	struct timespec t;
+	unsigned kind = 1 + (unsigned) (dice() % 11);
+	uint64_t tokens[] = { 0, 1, known->qkey, dice(), dice(), known->key };
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	memset(d, 0, 128);
+	put(d, 0x5efa, 2);
+	d[2] = 3;
+	d[3] = (unsigned char) (kind | (dice() & 0x80));
+	put(d + 4, (uint64_t) (t.tv_sec + 1) * 1000 + (uint64_t) t.tv_nsec / 1000000, 4);
+	put(d + 8, tokens[dice() % 6], 8);
+	put(d + 16, dice(), 8);
+	put(d + 24, dice() % 64, 4);
+	put(d + 36, dice(), 4);
+	put(d + 40, dice() % 2 ? known->qkey : dice(), 4);
+	put(d + 44, dice(), 4);
+	switch (kind) {
+	case 2:
+	case 3:
+		put(d + 48, 1, 4);
+		put(d + 52, 32, 4);
+		put(d + 56, dice() % 2 ? known->key : dice(), 8);
+		put(d + 64, known->at, 8);
+		memset(d + 80, '!', 32);
+		return 112;
+	case 4:
+		put(d + 48, 1, 8);
+		put(d + 56, dice() % 2 ? known->key : dice(), 8);
+		put(d + 64, known->at, 8);
+		put(d + 72, 4096, 4);
+		return 80;
+	default:
+		return 48 + dice() % 40;
+	}
+}
+
+static void datagrams(const int *sock, bool decoy)
+{
+	unsigned char d[128], answer[9000];
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+
+	for (int i = 0; i < 64; i++) {
+		int victim = (int) (dice() % 3), s = sock[dice() % UDP];
+		size_t len = forge(d);
+		ssize_t n;
+
+		to.sin_port = htons(decoy ? known->decoy : known->ports[victim]);
+		known->sent += sendto(s, d, len, MSG_DONTWAIT, (struct sockaddr *) &to, sizeof(to)) > 0;
+		while ((n = recv(s, answer, sizeof(answer), MSG_DONTWAIT)) >= 0) {
+			known->answered++;
+			known->refusals += n == 48 && (answer[3] & 0x7f) == 7;
+			known->welcomes += n >= 4 && (answer[3] & 0x7f) == 10;
+			known->leaks += memmem(answer, (size_t) n, SECRET, 16) != NULL;
+		}
+	}
+}
+
+/* Passes a file to a Unix socket, with a greeting of the library's. */
+static void greet(const char *name, size_t len)
+{
+	struct sockaddr_un to = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0), file = memfd_create("x", MFD_ALLOW_SEALING);
+	unsigned char greeting[38], answer[256];
+	struct iovec iov = { greeting, sizeof(greeting) };
+	union {
+		char bytes[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control = { { 0 } };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.bytes) };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	memcpy(to.sun_path, name, len);
+	for (size_t i = 0; i < sizeof(greeting); i++)
+		greeting[i] = (unsigned char) dice();
+	memcpy(greeting, "lfrshm03", 8);
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &file, sizeof(file));
+	if (ftruncate(file, 1 << 20) == 0 &&
+	    connect(fd, (struct sockaddr *) &to, (socklen_t) (offsetof(struct sockaddr_un, sun_path) + len)) == 0) {
+		known->calls++;
+		/* Ours by name, or a request to be admitted: 34 bytes. */
+		iov.iov_len = dice() % 2 ? 38 : 34;
+		m.msg_controllen = iov.iov_len == 38 ? m.msg_controllen : 0;
+		if (sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) > 0 && poll(&p, 1, 5) > 0)
+			known->welcomes += recv(fd, answer, sizeof(answer), MSG_DONTWAIT) > 0;
+	}
+	close(file);
+	close(fd);
+}
+
+static void unix_sockets(void)
+{
+	char line[512];
+	FILE *f = fopen("/proc/net/unix", "r");
+
+	while (f && fgets(line, sizeof(line), f)) {
+		char *at = strstr(line, "@libfabric-efa"), *end;
+		size_t len;
+
+		if (!at)
+			continue;
+		end = strchr(at, '\n');
+		len = end ? (size_t) (end - at) : strlen(at);
+		at[0] = 0;
+		greet(at, len);
+	}
+	if (f)
+		fclose(f);
+}
+
+static int intruder(int fd)
+{
+	int sock[UDP];
+	char c;
+
+	check(setgroups(0, NULL) == 0 && setresgid(NOBODY, NOBODY, NOBODY) == 0 && setresuid(NOBODY, NOBODY, NOBODY) == 0,
+	      "it cannot be another user");
+	for (int i = 0; i < UDP; i++) {
+		struct sockaddr_in me = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK + (unsigned) i) };
+
+		sock[i] = socket(AF_INET, SOCK_DGRAM, 0);
+		check(sock[i] >= 0 && !bind(sock[i], (struct sockaddr *) &me, sizeof(me)), "a socket of the intruder");
+	}
+	check(write(fd, "x", 1) == 1, "write");
+	while (known->phase != 4)
+		switch (known->phase) {
+		case 1:
+		case 2:
+			datagrams(sock, known->phase == 2);
+			break;
+		case 3:
+			unix_sockets();
+			break;
+		default:
+			check(read(fd, &c, 1) == 1, "read");
+		}
+	return EXIT_SUCCESS;
+}
+
+/* One message to the other side and back; or, for the other side, the reverse. */
+static void exchange(fi_addr_t to, bool leads)
+{
+	struct fi_cq_err_entry end;
+	int ends = 0;
+	bool sent = false;
+
+	DO(fi_recv(ep, buf + 128, 8, NULL, FI_ADDR_UNSPEC, buf + 128));
+	while (ends < 2) {
+		if (!sent && leads) {
+			long r = fi_send(ep, buf + 64, 8, NULL, to, NULL);
+
+			check(!r || r == -FI_EAGAIN, "fi_send");
+			sent = !r;
+		}
+		if (!took(&end))
+			continue;
+		check(!end.err, "an operation of the conversation fails");
+		ends++;
+		leads |= end.op_context != NULL;
+	}
+}
+
+static int other_side(int fd)
+{
+	struct hello me = open_all(SIZE), far;
+	fi_addr_t to = meet(fd, &me, &far);
+
+	memset(buf, 'B', 64);
+	for (;;) {
+		exchange(to, false);
+		/* The last one says so. */
+		if (buf[128] == 'e')
+			return EXIT_SUCCESS;
+	}
+}
+
+static long resident_kib(void)
+{
+	long size, pages = 0;
+	FILE *f = fopen("/proc/self/statm", "r");
+
+	check(f && fscanf(f, "%ld %ld", &size, &pages) == 2, "/proc/self/statm");
+	fclose(f);
+	return pages * 4;
+}
+
+static int descriptors(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+/* An endpoint that is found by its number alone. */
+static struct fid_ep *service(struct fid_cq *q, uint16_t port)
+{
+	struct fi_info *hints = fi_dupinfo(info), *found;
+	struct fid_ep *e;
+	char number[8];
+
+	free(hints->src_addr);
+	hints->src_addr = NULL;
+	hints->src_addrlen = 0;
+	snprintf(number, sizeof(number), "%u", port);
+	DO(fi_getinfo(FI_VERSION(1, 21), NULL, number, FI_SOURCE, hints, &found));
+	DO(fi_endpoint(domain, found, &e, NULL));
+	DO(fi_ep_bind(e, &av->fid, 0));
+	DO(fi_ep_bind(e, &q->fid, FI_TRANSMIT | FI_RECV));
+	DO(fi_enable(e));
+	fi_freeinfo(hints);
+	fi_freeinfo(found);
+	return e;
+}
+
+static uint16_t socket_port(int s)
+{
+	struct sockaddr_in a;
+	socklen_t len = sizeof(a);
+
+	check(getsockname(s, (struct sockaddr *) &a, &len) == 0, "getsockname");
+	return ntohs(a.sin_port);
+}
+
+static int any_socket(void)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	int s = socket(AF_INET, SOCK_DGRAM, 0);
+
+	check(s >= 0 && !bind(s, (struct sockaddr *) &a, sizeof(a)), "a socket");
+	return s;
+}
+
+static double rate(const double *of, int n)
+{
+	double sum = 0;
+
+	for (int i = 0; i < n; i++)
+		sum += of[i];
+	return n ? sum / n : 0;
+}
+
+int main(int argc, char **argv)
+{
+	double seconds = argc > 1 ? atof(argv[1]) : 4, *rates[2], end;
+	int fd, to_intruder, decoy, probe, n[2] = { 0 }, fds, status;
+	unsigned long before;
+	struct fid_cq *queue;
+	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
+	struct fid_ep *found_by_number;
+	struct hello me, far;
+	fi_addr_t to;
+	pid_t other, bad;
+	long kib;
+	char c;
+
+	if (geteuid()) {
+		printf("not root, no other user to be: left out\n");
+		return EXIT_SUCCESS;
+	}
+	for (int i = 0; i < 2; i++)
+		rates[i] = calloc((size_t) (seconds / PHASE) + 8, sizeof(double));
+	known = mmap(NULL, sizeof(*known), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	check(known != MAP_FAILED, "mmap");
+	bad = beside(intruder, &to_intruder);
+	other = beside(other_side, &fd);
+	me = open_all(SIZE);
+	to = meet(fd, &me, &far);
+	DO(fi_cq_open(domain, &ca, &queue, NULL));
+	probe = any_socket();
+	known->ports[2] = socket_port(probe);
+	close(probe);
+	found_by_number = service(queue, known->ports[2]);
+	decoy = any_socket();
+	known->decoy = socket_port(decoy);
+	for (size_t i = 1024; i + 32 <= SIZE; i += 32)
+		memcpy(buf + i, SECRET, 32);
+	/* An address: 16 bytes of gid, then port and key. */
+	memcpy(&known->ports[0], me.addr + 16, 2);
+	memcpy(&known->ports[1], far.addr + 16, 2);
+	known->qkey = 0x0efa0000u | known->ports[2];
+	known->at = me.at + 1024;
+	known->key = me.key;
+	check(read(to_intruder, &c, 1) == 1, "the intruder does not begin");
+	for (int i = 0; i < 1000; i++)
+		exchange(to, true);
+	kib = resident_kib();
+	fds = descriptors();
+	before = 0;
+	end = now_s() + seconds;
+	for (int turn = 0; now_s() < end; turn++) {
+		int phase = 1 + turn % 3;
+		double begun = now_s(), until = begun + PHASE;
+		unsigned long count = 0;
+
+		known->phase = phase;
+		check(write(to_intruder, "x", 1) == 1, "the intruder is gone");
+		while (now_s() < until) {
+			struct fi_cq_data_entry e;
+
+			exchange(to, true);
+			check(fi_cq_read(queue, &e, 1) == -FI_EAGAIN, "somebody has reached the service");
+			count++;
+		}
+		if (phase < 3)
+			rates[phase - 1][n[phase - 1]++] = (double) count / (now_s() - begun);
+		before += count;
+	}
+	known->phase = 4;
+	check(write(to_intruder, "x", 1) == 1, "the intruder is gone");
+	check(waitpid(bad, &status, 0) == bad && WIFEXITED(status) && !WEXITSTATUS(status), "the intruder failed");
+	buf[64] = 'e';
+	exchange(to, true);
+	printf("%lu datagrams, %lu calls; %lu answers, %lu of them refusals; %lu welcomes, %lu leaks\n", known->sent, known->calls,
+	       known->answered, known->refusals, known->welcomes, known->leaks);
+	printf("%lu messages and back; while it attacks %.0f a second, while it sends elsewhere %.0f: %.3f\n", before,
+	       rate(rates[0], n[0]), rate(rates[1], n[1]), rate(rates[0], n[0]) / rate(rates[1], n[1]));
+	printf("%ld KiB before, %ld after; descriptors %d, %d\n", kib, resident_kib(), fds, descriptors());
+	check(known->sent > 100 && known->calls > 0, "the intruder did nothing");
+	check(known->answered == known->refusals && !known->welcomes && !known->leaks, "the intruder was let in");
+	for (size_t i = 1024; i + 32 <= SIZE; i += 32)
+		check(!memcmp(buf + i, SECRET, 32), "the intruder has written");
+	check(resident_kib() < kib + 4096, "memory grows");
+	check(descriptors() <= fds, "descriptors are left");
+	check(waitpid(other, &status, 0) == other && WIFEXITED(status) && !WEXITSTATUS(status), "the other side failed");
+	DO(fi_close(&found_by_number->fid));
+	DO(fi_close(&queue->fid));
+	close_all();
+	return EXIT_SUCCESS;
+}
