@@ -18,6 +18,8 @@ pub mod params;
 pub mod process;
 pub mod registry;
 pub mod rng;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod script;
 pub mod slab;
 pub mod sync;
 pub mod tostr;

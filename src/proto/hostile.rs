@@ -12,6 +12,7 @@
 //! A script ends with the peer's death, after which every operation must have completed.
 
 use super::*;
+use crate::core::script::Script;
 use crate::types::*;
 use crate::wire::{Opt, Repr, Rta, RtaKind, Rtm, RtmKind, Rtr, Rtw, RtwKind, HEADER_MAX};
 use std::collections::HashMap;
@@ -55,50 +56,6 @@ struct World {
     awaited: i64,
     completions: u64,
     script: Script,
-}
-
-struct Script {
-    bytes: Vec<u8>,
-    at: usize,
-}
-
-impl Script {
-    fn byte(&mut self) -> u8 {
-        let b = self.bytes.get(self.at).copied().unwrap_or(0);
-        self.at += 1;
-        b
-    }
-
-    fn over(&self) -> bool {
-        self.at >= self.bytes.len()
-    }
-
-    /// A number below `n`.
-    fn below(&mut self, n: u32) -> u32 {
-        u32::from(self.byte()) % n.max(1)
-    }
-
-    fn one_in(&mut self, n: u8) -> bool {
-        self.byte().is_multiple_of(n)
-    }
-
-    fn flip(&mut self) -> bool {
-        self.byte() & 1 == 1
-    }
-
-    /// A length: mostly small, sometimes at an edge of its type.
-    fn length(&mut self) -> u64 {
-        let small = u64::from(self.byte());
-        match self.byte() % 8 {
-            0 => 0,
-            1 => small * 8,
-            2 => small * 64,
-            3 => u64::MAX - small,
-            4 => u64::from(u32::MAX) - small,
-            5 => 1 << 63,
-            _ => small,
-        }
-    }
 }
 
 impl World {
@@ -648,10 +605,7 @@ pub fn run(bytes: &[u8]) {
             posted: Vec::new(),
             awaited: 0,
             completions: 0,
-            script: Script {
-                bytes: bytes.to_vec(),
-                at: 0,
-            },
+            script: Script::new(bytes),
         },
     };
     while !b.world.script.over() {

@@ -13,6 +13,8 @@
 mod admission;
 mod engine;
 mod flow;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod hostile;
 mod keys;
 mod mem;
 pub mod packet;

@@ -35,6 +35,19 @@ impl Engine {
         n
     }
 
+    /// Takes in a datagram that a harness has made.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub fn inject(&mut self, from: SocketAddr, bytes: &[u8], list: &mut Vec<Event>, now: u64) {
+        let mem = Arc::clone(&self.mem);
+        let g = Got {
+            from,
+            at: 0,
+            len: bytes.len(),
+        };
+        let mut sink = Sink { list, app: true };
+        self.arrived(&g, &mut bytes.to_vec(), &mut sink, &mem.access(), now);
+    }
+
     /// A datagram has come: it is opened, where they are sealed.
     fn arrived(&mut self, g: &Got, arena: &mut [u8], sink: &mut Sink, access: &Access, now: u64) {
         match self.seal.as_mut().map(|s| s.open(g, arena)) {

@@ -174,7 +174,7 @@ pub struct Engine {
     pub gate: u32,
     seal: Option<Seal>,
     /// Where a test wants a copy of everything that leaves.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub tap: Option<Arc<std::sync::Mutex<Vec<Vec<u8>>>>>,
     /// The number is the application's choice: callers need no token.
     service: bool,
@@ -257,7 +257,7 @@ impl Engine {
             sessions: Sessions::new()?,
             gate,
             seal,
-            #[cfg(test)]
+            #[cfg(any(test, feature = "fuzzing"))]
             tap: None,
             service,
             ops: Slab::with_capacity(256),
@@ -600,7 +600,7 @@ impl Engine {
     }
 
     /// Peers that something is kept for.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub fn peer_count(&self) -> usize {
         self.peers.len()
     }

@@ -142,10 +142,10 @@ impl Engine {
             if self.seal.as_mut().is_some_and(|s| !s.seal(batch)) {
                 break;
             }
-            #[cfg(test)]
+            #[cfg(any(test, feature = "fuzzing"))]
             if let Some(tap) = &self.tap {
                 tap.lock()
-                    .unwrap()
+                    .unwrap_or_else(|e| e.into_inner())
                     .extend(batch.iter().map(Datagram::flatten));
             }
             if self.faults.is_some() {

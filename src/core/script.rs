@@ -1,0 +1,53 @@
+//! A string of bytes that decides what a fuzz harness does: bytes beyond its end are zero.
+
+/// See the module text.
+pub struct Script {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Script {
+    pub fn new(bytes: &[u8]) -> Script {
+        Script {
+            bytes: bytes.to_vec(),
+            at: 0,
+        }
+    }
+
+    pub fn byte(&mut self) -> u8 {
+        let b = self.bytes.get(self.at).copied().unwrap_or(0);
+        self.at += 1;
+        b
+    }
+
+    pub fn over(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+
+    /// A number below `n`.
+    pub fn below(&mut self, n: u32) -> u32 {
+        u32::from(self.byte()) % n.max(1)
+    }
+
+    pub fn one_in(&mut self, n: u8) -> bool {
+        self.byte().is_multiple_of(n)
+    }
+
+    pub fn flip(&mut self) -> bool {
+        self.byte() & 1 == 1
+    }
+
+    /// A length: mostly small, sometimes at an edge of its type.
+    pub fn length(&mut self) -> u64 {
+        let small = u64::from(self.byte());
+        match self.byte() % 8 {
+            0 => 0,
+            1 => small * 8,
+            2 => small * 64,
+            3 => u64::MAX - small,
+            4 => u64::from(u32::MAX) - small,
+            5 => 1 << 63,
+            _ => small,
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! A connected peer that sends whatever it likes, against one [`Engine`]: the harness of the fuzz target
+//! `soft_hostile` and of a seeded test.
+//!
+//! A byte string is a script ([`Script`]): it chooses what the application posts and when, which datagrams the peer
+//! sends in its session, and how time passes. The peer has a session, the key of a region that it may write, and
+//! that of one that it may read. Real memory is watched:
+//!
+//! - what is sent or lent for reading never changes, nor does anything beside a region or a buffer;
+//! - nothing is stored to a read's destination after its end, nor to a region after it was closed;
+//! - an operation ends once, and all have ended when the peer has been silent for long;
+//! - a numbered datagram takes effect once.
+
+use super::engine::{Config, Engine};
+use super::mem::{MemTable, Naming};
+use super::packet::{Head, Kind, HEAD_MAX, MAX_ERRS, MAX_WORDS};
+use super::sock::Sock;
+use crate::core::script::Script;
+use crate::device::{Event, Events, Payload, QpAddr, Remote};
+use crate::hmem::UserMem;
+use crate::types::*;
+use core::ffi::c_void;
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+const SEGMENT: usize = 512;
+const DEPTH: usize = 64;
+const TIMEOUT: u64 = 1_000_000_000;
+/// Bytes of a region, and of what lies on both sides of it.
+const REGION: usize = 4096;
+const BESIDE: usize = 4096;
+/// Longest operation of the application.
+const LONGEST: usize = 3000;
+const UNTOUCHED: u8 = 0xa5;
+
+/// Memory with something that must not change on both sides.
+struct Fenced {
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl Fenced {
+    fn new(len: usize) -> Fenced {
+        let bytes = vec![UNTOUCHED; len + 2 * BESIDE];
+        Fenced { bytes, len }
+    }
+
+    fn mem(&mut self) -> UserMem {
+        let at = self.bytes.as_mut_ptr().wrapping_add(BESIDE);
+        // SAFETY: the harness keeps the memory until the engine is gone.
+        let m = unsafe { UserMem::new([(at as *const c_void, self.len)]) };
+        m.unwrap_or(UserMem::EMPTY)
+    }
+
+    fn addr(&self) -> u64 {
+        self.bytes.as_ptr() as u64 + BESIDE as u64
+    }
+
+    fn inside(&self) -> &[u8] {
+        self.bytes.get(BESIDE..BESIDE + self.len).unwrap_or(&[])
+    }
+
+    /// Reads it as it is now: the engine writes to it behind the compiler's back.
+    fn check(&self, what: &str) {
+        let bytes = core::hint::black_box(&self.bytes);
+        let beside = |b: &[u8]| b.iter().all(|b| *b == UNTOUCHED);
+        let ends = bytes.get(..BESIDE).is_some_and(beside)
+            && bytes.get(BESIDE + self.len..).is_some_and(beside);
+        assert!(ends, "a store beside {what}");
+    }
+}
+
+/// An operation of the application.
+struct Op {
+    memory: Fenced,
+    reads: bool,
+}
+
+struct World {
+    engine: Engine,
+    events: Events,
+    now: u64,
+    script: Script,
+    peer: SocketAddr,
+    peer_addr: QpAddr,
+    sent: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// What the peer presents: its session, tokens, and the engine's gate; the first number it has not used.
+    open: Option<Head>,
+    next_psn: u32,
+    /// Numbers of reads that the engine has told its peer.
+    asked: Vec<u64>,
+    messages: HashSet<u32>,
+    received: usize,
+    ops: HashMap<u64, Op>,
+    /// What reads have left behind, which must stay as it is.
+    done: Vec<(Fenced, Vec<u8>)>,
+    next_id: u64,
+    write: Region,
+    read: Region,
+    mem: Arc<MemTable>,
+}
+
+struct Region {
+    memory: Fenced,
+    key: u64,
+    open: bool,
+}
+
+impl Region {
+    fn new(mem: &MemTable, access: u64) -> Region {
+        let mut memory = Fenced::new(REGION);
+        let found = mem.insert(memory.mem(), access, None);
+        let (key, _) = found.unwrap_or_default();
+        let open = true;
+        Region { memory, key, open }
+    }
+
+    fn close(&mut self, mem: &MemTable) {
+        if core::mem::take(&mut self.open) {
+            assert!(mem.remove(self.key).is_ok());
+        }
+    }
+}
+
+impl World {
+    fn new(bytes: &[u8]) -> Option<World> {
+        let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let sock = Sock::bind(ip, 0, 0).ok()?;
+        let mem = Arc::new(MemTable::new(Naming::default()));
+        let me = QpAddr {
+            gid: Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets(),
+            qpn: sock.port(),
+            qkey: 77,
+            token: 0x1234_5678_9abc_def0,
+        };
+        let cfg = Config {
+            segment: SEGMENT,
+            depth: DEPTH,
+            timeout: TIMEOUT,
+            gso: false,
+            fault: None,
+            keys: None,
+        };
+        let mut engine = Engine::new(me, sock, Arc::clone(&mem), cfg, false).ok()?;
+        let sent = Arc::new(Mutex::new(Vec::new()));
+        engine.tap = Some(Arc::clone(&sent));
+        // Nobody listens there: what the engine sends is read from the tap.
+        let peer = SocketAddr::new(ip, 1);
+        let peer_addr = QpAddr {
+            qpn: 1,
+            qkey: 88,
+            token: 5,
+            ..me
+        };
+        Some(World {
+            engine,
+            events: Events::default(),
+            now: 1 << 40,
+            script: Script::new(bytes),
+            peer,
+            peer_addr,
+            sent,
+            open: None,
+            next_psn: 0,
+            asked: Vec::new(),
+            messages: HashSet::new(),
+            received: 0,
+            ops: HashMap::new(),
+            done: Vec::new(),
+            next_id: 0,
+            write: Region::new(&mem, FI_REMOTE_WRITE),
+            read: Region::new(&mem, FI_REMOTE_READ),
+            mem,
+        })
+    }
+
+    /// What the engine has sent since the last time.
+    fn heard(&self) -> Vec<Head> {
+        let mut sent = self.sent.lock().unwrap_or_else(|e| e.into_inner());
+        let heads = sent
+            .iter()
+            .filter_map(|d| Some(Head::parse(d)?.0))
+            .collect();
+        sent.clear();
+        heads
+    }
+
+    fn inject(&mut self, h: Head, payload: &[u8]) {
+        let mut bytes = vec![0; HEAD_MAX];
+        let n = h.emit(&mut bytes);
+        bytes.truncate(n);
+        bytes.extend_from_slice(payload);
+        let mut list = core::mem::take(&mut self.events.list);
+        self.engine.inject(self.peer, &bytes, &mut list, self.now);
+        self.take(&mut list);
+        self.events.list = list;
+    }
+
+    fn take(&mut self, list: &mut Vec<Event>) {
+        for e in list.drain(..) {
+            match e {
+                Event::Recv { .. } => self.received += 1,
+                Event::Done { wr_id, .. } => {
+                    let op = self.ops.remove(&wr_id);
+                    let op = op.unwrap_or_else(|| panic!("operation {wr_id} ends twice"));
+                    op.memory.check("a buffer");
+                    if op.reads {
+                        let left = core::hint::black_box(op.memory.inside()).to_vec();
+                        self.done.push((op.memory, left));
+                    } else {
+                        let same = op.memory.inside().iter().all(|b| *b == UNTOUCHED);
+                        assert!(same, "a store to what is sent");
+                    }
+                }
+                Event::PeerDown { .. } => {
+                    self.open = None;
+                    self.next_psn = 0;
+                    self.messages.clear();
+                    self.received = 0;
+                }
+                _ => {}
+            }
+        }
+        assert!(
+            self.received <= self.messages.len(),
+            "a datagram took effect twice"
+        );
+    }
+
+    fn poll(&mut self) {
+        let mut events = core::mem::take(&mut self.events);
+        self.engine.poll(&mut events, self.now);
+        self.take(&mut events.list);
+        self.events = events;
+    }
+
+    /// The peer calls, is welcomed, and sends its first datagram.
+    fn connect(&mut self) {
+        let me = self.engine.me;
+        let mut h = Head {
+            session: 0,
+            dst: me.token,
+            src: 9,
+            psn: 0,
+            una: 0,
+            ack: None,
+            src_qkey: self.peer_addr.qkey,
+            to_gate: me.qkey,
+            gate: 3,
+            kind: Kind::Hello,
+        };
+        self.heard();
+        self.inject(h, b"");
+        self.engine.ring(self.now);
+        let heard = self.heard();
+        let Some(w) = heard.iter().find(|h| h.kind == Kind::Welcome) else {
+            return;
+        };
+        h.session = w.session;
+        h.dst = w.src;
+        h.to_gate = w.gate;
+        h.kind = Kind::Ping;
+        self.open = Some(h);
+        self.next_psn = 1;
+        self.messages.clear();
+        self.received = 0;
+        self.inject(h, b"");
+    }
+
+    fn post(&mut self) {
+        let len = (self.script.byte() as usize * 12).min(LONGEST);
+        let kind = self.script.below(3);
+        let mut memory = Fenced::new(if kind == 0 { len.min(SEGMENT - 8) } else { len });
+        let user = memory.mem();
+        let id = self.next_id;
+        self.next_id += 1;
+        let remote = Remote {
+            to: self.peer_addr,
+            addr: self.script.length(),
+            key: 4,
+        };
+        let imm = self.script.flip().then_some(6);
+        let posted = match kind {
+            0 => self.engine.send(
+                id,
+                &self.peer_addr,
+                b"header",
+                Payload::User(user),
+                self.now,
+            ),
+            1 => self
+                .engine
+                .write(id, Payload::User(user), &remote, imm, self.now),
+            _ => self.engine.read(id, user, &remote, self.now),
+        };
+        match posted {
+            Ok(()) => {
+                let reads = kind == 2;
+                self.ops.insert(id, Op { memory, reads });
+            }
+            Err(e) => assert_eq!(e, FI_EAGAIN, "posting fails"),
+        }
+        assert!(self.ops.len() <= DEPTH, "more than was asked for");
+        self.engine.ring(self.now);
+    }
+
+    /// A sequence number: mostly the next, or an old or far one.
+    fn psn(&mut self) -> u32 {
+        match self.script.below(4) {
+            0 => self.script.below(64),
+            1 => self.script.length() as u32,
+            _ => {
+                self.next_psn = self.next_psn.wrapping_add(1);
+                self.next_psn - 1
+            }
+        }
+    }
+
+    /// The key and an address of a region; or others.
+    fn place(&mut self) -> (u64, u64) {
+        let (key, at) = match self.script.below(4) {
+            0 => (self.read.key, self.read.memory.addr()),
+            1 => (self.script.length(), self.write.memory.addr()),
+            _ => (self.write.key, self.write.memory.addr()),
+        };
+        let off = match self.script.flip() {
+            true => self.script.length(),
+            false => u64::from(self.script.byte()) * 17,
+        };
+        (key, at.wrapping_add(off))
+    }
+
+    fn attack(&mut self) {
+        let Some(open) = self.open else {
+            return self.connect();
+        };
+        let (s, mut payload) = (&mut self.script, Vec::new());
+        let len = s.byte() as usize * 2;
+        payload.resize(len, s.byte());
+        let kind = match self.script.below(10) {
+            0 => Kind::Send,
+            1 | 2 => {
+                let (key, addr) = self.place();
+                let s = &mut self.script;
+                let (op, total) = (s.below(4), s.length() as u32);
+                let imm = s.flip().then_some(1);
+                Kind::Write {
+                    op,
+                    key,
+                    addr,
+                    total,
+                    imm,
+                }
+            }
+            3 => {
+                let (key, addr) = self.place();
+                let (id, len) = (self.script.length(), self.script.length() as u32);
+                Kind::ReadReq { id, key, addr, len }
+            }
+            4 | 5 => {
+                for h in self.heard() {
+                    if let Kind::ReadReq { id, .. } = h.kind {
+                        self.asked.push(id);
+                    }
+                }
+                let s = &mut self.script;
+                // A late one, mostly.
+                let back = s.below(4) as usize;
+                let asked = self.asked.iter().rev().nth(back).copied();
+                let id = asked.filter(|_| !s.one_in(8)).unwrap_or_else(|| s.length());
+                let off = match s.flip() {
+                    true => s.length(),
+                    false => u64::from(s.byte()) * 8,
+                };
+                Kind::ReadResp { id, off }
+            }
+            6 | 7 => {
+                let s = &mut self.script;
+                let (words, errs) = (s.below(MAX_WORDS as u32 + 1), s.below(MAX_ERRS as u32 + 1));
+                payload = (0..8 * (words + errs)).map(|_| s.byte()).collect();
+                Kind::Ack {
+                    bytes: s.length() as u32,
+                    packets: s.length() as u16,
+                    words: words as u8,
+                    errs: errs as u8,
+                    bye: s.one_in(50),
+                }
+            }
+            8 => Kind::Ping,
+            _ if self.script.one_in(20) => Kind::Reset,
+            _ => Kind::Welcome,
+        };
+        let ack = self.script.flip().then(|| self.script.length() as u32);
+        let una = match self.script.one_in(4) {
+            true => self.script.length() as u32,
+            false => 0,
+        };
+        let h = Head {
+            kind,
+            psn: self.psn(),
+            una,
+            ack,
+            ..open
+        };
+        if kind == Kind::Send {
+            self.messages.insert(h.psn);
+        }
+        self.inject(h, &payload);
+    }
+
+    fn step(&mut self) {
+        match self.script.below(16) {
+            0 | 1 => self.post(),
+            2 | 3 => self.poll(),
+            4 => {
+                // Milliseconds, or a good part of the time-out.
+                let ms = u64::from(self.script.byte());
+                self.now += ms * 1_000_000;
+                self.poll();
+            }
+            5 if self.script.one_in(30) => {
+                self.write.close(&self.mem);
+                let left = core::hint::black_box(self.write.memory.inside()).to_vec();
+                let new = Region::new(&self.mem, FI_REMOTE_WRITE);
+                let old = core::mem::replace(&mut self.write, new);
+                self.done.push((old.memory, left));
+            }
+            6 if self.script.one_in(60) => self.connect(),
+            _ => self.attack(),
+        }
+        let same = core::hint::black_box(self.read.memory.inside());
+        assert!(
+            same.iter().all(|b| *b == UNTOUCHED),
+            "a store to a region for reading"
+        );
+        self.write.memory.check("a region");
+        self.read.memory.check("a region");
+        assert!(self.engine.peer_count() <= 2, "peers that nobody knows");
+    }
+}
+
+/// Runs a script. Panics where an invariant of the module text does not hold.
+pub fn run(bytes: &[u8]) {
+    let Some(mut w) = World::new(bytes) else {
+        return;
+    };
+    w.connect();
+    while !w.script.over() {
+        w.step();
+    }
+    // The peer is silent from now on; probes of idle sessions, too, go unanswered.
+    for _ in 0..40 {
+        w.now += TIMEOUT / 2;
+        w.poll();
+    }
+    assert!(w.ops.is_empty(), "operations do not end");
+    for (memory, left) in &w.done {
+        memory.check("a buffer that is no longer lent");
+        assert!(
+            core::hint::black_box(memory.inside()) == left.as_slice(),
+            "a store to what is no longer lent"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::rng::Rng;
+
+    #[test]
+    fn a_hostile_peer_breaks_no_invariant() {
+        let mut failed = Vec::new();
+        for seed in 0..300 {
+            let mut rng = Rng::new(seed);
+            let len = 40 + rng.below(3000) as usize;
+            let script: Vec<u8> = (0..len).map(|_| rng.bits() as u8).collect();
+            if std::panic::catch_unwind(|| run(&script)).is_err() {
+                failed.push(seed);
+            }
+        }
+        assert!(failed.is_empty(), "seeds {failed:?}");
+    }
+}
