@@ -20,8 +20,9 @@ TESTS := fi_rma_bw fi_rma_pingpong fi_rdm_bw fi_rdm_tagged_bw fi_rdm_pingpong fi
 UTILS := fi_info fi_pingpong fi_strerror
 WARN := -Wall -Wextra -Werror
 
-FUZZ_SECONDS ?= 600
-.PHONY: all demo fuzz miri tsan instructions budgets depth check bench install headers headers-check clean
+FUZZ_SECONDS ?= 3600
+HOST := $(shell rustc -vV | sed -n 's/host: //p')
+.PHONY: all demo fuzz miri miri-check asan tsan instructions budgets depth check bench install headers headers-check clean
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
 CHECKS := imports trust intruder shortage kills bad_input old_nodes counters operations peer_death long_messages many_accesses sleepers absent_target collectives efa_ops dmabuf adapter_faults inject gda forks
@@ -82,13 +83,17 @@ demo: all
 	$(CARGO) run --quiet --release -p fabtests-compat -- demo --lib $(BUILD)/lib --bin $(BUILD)/bin
 
 # Unit, property and simulator tests; the ABI; every benchmark program on every path; faults;
-# bad input; the same under the address sanitizer; real rdma-core on emulated adapters; then MPICH and Open MPI from PyPI.
+# bad input; the same under the address sanitizer; the library's tests under the address and thread sanitizers and Miri; each
+# fuzz target for a minute; real rdma-core on emulated adapters; then MPICH and Open MPI from PyPI.
 check: all checks headers-check
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 	$(CARGO) test --workspace --quiet
 	$(CARGO) run --quiet --release -p fabtests-compat -- run --lib $(BUILD)/lib --bin $(BUILD)/bin
 	$(CARGO) build --quiet --release -p efa-sim -p efa-sim-preload -p fabtests-compat
+	$(MAKE) asan tsan miri-check
+	$(MAKE) fuzz-build
+	$(MAKE) -j2 fuzz FUZZ_SECONDS=60
 	efa-sim/check.sh $(BUILD)/lib $(BUILD)/bin
 	fabtests-compat/mpi.sh $(BUILD)/lib $(BUILD)/mpi
 
@@ -119,11 +124,24 @@ install: all
 	printf 'prefix=%s\nlibdir=$${prefix}/lib\nincludedir=$${prefix}/include\n\nName: libfabric\nDescription: libfabric in Rust\nVersion: 2.7.0\nLibs: -L$${libdir} -lfabric\nCflags: -I$${includedir}\n' \
 		'$(PREFIX)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/libfabric.pc
 
-# cargo-fuzz wants a nightly compiler for coverage; RUSTC_BOOTSTRAP lends the stable one that ability.
-fuzz:
-	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none wire -- -max_total_time=$(FUZZ_SECONDS)
-	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none soft_packet -- -max_total_time=$(FUZZ_SECONDS)
-	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none proto_hostile -- -max_total_time=$(FUZZ_SECONDS)
+# Fuzz targets, FUZZ_SECONDS each, from the inputs in fuzz/corpus; new ones go to fuzz/target/corpus, a failing one to fuzz/target.
+# Coverage wants a nightly compiler; RUSTC_BOOTSTRAP lends the stable one that ability. `make check` runs each for a minute.
+FUZZERS := wire soft_packet soft_hostile proto_hostile
+FUZZ_BIN := fuzz/target/$(HOST)/release
+COVERAGE := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+	-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
+fuzz: $(FUZZERS:%=fuzz-%)
+
+.PHONY: fuzz-build $(FUZZERS:%=fuzz-%)
+fuzz-build:
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS="$(COVERAGE)" $(CARGO) build --quiet --release --manifest-path fuzz/Cargo.toml \
+		--target $(HOST) --target-dir fuzz/target
+
+$(FUZZERS:%=fuzz-%): fuzz-%: fuzz-build
+	mkdir -p fuzz/target/corpus/$*
+	$(FUZZ_BIN)/$* -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=fuzz/target/$*- -verbosity=0 -print_final_stats=1 \
+		fuzz/target/corpus/$* fuzz/corpus/$* 2>&1 | tee fuzz/target/$*.log | tail -n 8; \
+		! grep -q 'SUMMARY: libFuzzer' fuzz/target/$*.log && grep -q 'number_of_executed_units' fuzz/target/$*.log
 
 # Instructions of each call (wants valgrind).
 instructions: all
@@ -139,17 +157,29 @@ budgets: instructions $(BUILD)/bin/budgets
 depth:
 	benches/depth.sh $$($(CARGO) bench --bench depth --no-run --message-format short 2>&1 | sed -n 's/.*(\(target.*\))/\1/p')
 
-# wire, proto and their memory under Miri (rustup component add miri rust-src --toolchain nightly); few seeds, for it
-# is slow. Collectives' schedules are all sizes at once, which is too much for it.
+# What makes no system call, under Miri (rustup toolchain install nightly -c miri -c rust-src); few seeds, for it is slow.
+# Collectives' schedules are all sizes at once, which is too much for it.
+MIRI_SHORT := hmem::owned hmem::plain core::slab core::fifo abi::object abi::info device::soft::packet shm::share
+MIRI ?= $(MIRI_SHORT) hmem::tests wire:: proto::
 miri:
 	FABRIC_SIM_SEEDS=1 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance" $(CARGO) +nightly miri test \
-		--target-dir target/miri --lib -- wire:: proto:: hmem::owned hmem::plain hmem::tests core::slab --skip proto::coll
+		--target-dir target/miri --lib -- $(MIRI) --skip proto::coll
+
+# The quick part, where it is installed; CI installs it.
+miri-check:
+	@if $(CARGO) +nightly miri --version >/dev/null 2>&1; then $(MAKE) miri MIRI='$(MIRI_SHORT)'; \
+	else echo "miri-check: Miri is not installed (rustup toolchain install nightly -c miri -c rust-src)"; fi
+
+# The library's own tests under the address sanitizer.
+asan:
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS=detect_leaks=0 $(CARGO) test --quiet --lib \
+		--target $(HOST) --target-dir target/asan
 
 # Threads that do everything at once, under the thread sanitizer.
 tsan:
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
 		TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp" $(CARGO) test --quiet --features tsan \
-		--target $(shell rustc -vV | sed -n 's/host: //p') --target-dir target/tsan --test threads
+		--target $(HOST) --target-dir target/tsan --test threads
 
 clean:
 	rm -rf $(BUILD)

@@ -20,9 +20,16 @@ pub struct Peers {
     by_addr: HashMap<QpAddr, PeerId>,
     /// The latest with a host and queue pair number, whatever its key.
     by_number: HashMap<([u8; 16], u16), PeerId>,
-    addrs: Slab<QpAddr>,
-    /// Peers that may have gone.
+    all: Slab<Peer>,
+    /// Peers that may have gone, each once.
     gone: VecDeque<PeerId>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    addr: QpAddr,
+    /// It is in the list of those that may have gone.
+    listed: bool,
 }
 
 impl Peers {
@@ -35,7 +42,10 @@ impl Peers {
             }
             return p;
         }
-        let p = self.addrs.insert(*a);
+        let p = self.all.insert(Peer {
+            addr: *a,
+            listed: false,
+        });
         self.by_addr.insert(*a, p);
         self.by_number.insert((a.gid, a.qpn), p);
         p
@@ -43,8 +53,8 @@ impl Peers {
 
     /// The whole address of a peer that may have been known by a message alone.
     fn complete(&mut self, p: PeerId, a: &QpAddr) {
-        if let Some(known) = self.addrs.get_mut(p) {
-            known.token = a.token;
+        if let Some(known) = self.all.get_mut(p) {
+            known.addr.token = a.token;
         }
     }
 
@@ -60,26 +70,19 @@ impl Peers {
     /// Device address of a peer.
     #[inline]
     pub fn addr(&self, p: PeerId) -> Option<&QpAddr> {
-        self.addrs.get(p)
-    }
-
-    /// Peers that are known.
-    pub fn len(&self) -> usize {
-        self.addrs.len()
-    }
-
-    /// Whether no peer is known.
-    pub fn is_empty(&self) -> bool {
-        self.addrs.is_empty()
+        self.all.get(p).map(|p| &p.addr)
     }
 
     /// The peer may have gone: its number is free when nothing refers to it.
     pub fn may_be_gone(&mut self, p: PeerId) {
-        self.gone.push_back(p);
+        if let Some(known) = self.all.get_mut(p).filter(|k| !k.listed) {
+            known.listed = true;
+            self.gone.push_back(p);
+        }
     }
 
     fn remove(&mut self, p: PeerId) {
-        if let Some(a) = self.addrs.remove(p) {
+        if let Some(Peer { addr: a, .. }) = self.all.remove(p) {
             self.by_addr.remove(&a);
             let number = (a.gid, a.qpn);
             if self.by_number.get(&number) == Some(&p) {
@@ -96,7 +99,7 @@ pub fn reclaim(s: &mut State) {
         let Some(p) = s.peers.gone.pop_front() else {
             return;
         };
-        if s.peers.addrs.get(p).is_none() {
+        if s.peers.all.get(p).is_none() {
             continue;
         }
         if is_used(s, p) {
