@@ -159,15 +159,15 @@ depth:
 
 # What makes no system call, under Miri (rustup toolchain install nightly -c miri -c rust-src); few seeds, for it is slow.
 # Collectives' schedules are all sizes at once, which is too much for it.
-MIRI_SHORT := hmem::owned hmem::plain core::slab core::fifo abi::object abi::info device::soft::packet shm::share
-MIRI ?= $(MIRI_SHORT) hmem::tests wire:: proto::
+MIRI_SHORT := hmem::owned hmem::plain core::slab core::fifo abi::object abi::info device::soft::packet
+MIRI_TESTS ?= $(MIRI_SHORT) hmem::tests wire:: proto::
 miri:
 	FABRIC_SIM_SEEDS=1 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance" $(CARGO) +nightly miri test \
-		--target-dir target/miri --lib -- $(MIRI) --skip proto::coll
+		--target-dir target/miri --lib -- $(MIRI_TESTS) --skip proto::coll
 
 # The quick part, where it is installed; CI installs it.
 miri-check:
-	@if $(CARGO) +nightly miri --version >/dev/null 2>&1; then $(MAKE) miri MIRI='$(MIRI_SHORT)'; \
+	@if $(CARGO) +nightly miri --version >/dev/null 2>&1; then $(MAKE) miri MIRI_TESTS='$(MIRI_SHORT)'; \
 	else echo "miri-check: Miri is not installed (rustup toolchain install nightly -c miri -c rust-src)"; fi
 
 # The library's own tests under the address sanitizer.

@@ -173,6 +173,8 @@ pub struct Engine {
     /// What our peers' datagrams begin with; see `packet`.
     pub gate: u32,
     seal: Option<Seal>,
+    /// Nothing is done to what leaves.
+    plain: bool,
     /// Where a test wants a copy of everything that leaves.
     #[cfg(any(test, feature = "fuzzing"))]
     pub tap: Option<Arc<std::sync::Mutex<Vec<Vec<u8>>>>>,
@@ -237,6 +239,8 @@ impl Engine {
             None => None,
         };
         let gate = secret()? as u32;
+        let tapped = cfg!(any(test, feature = "fuzzing"));
+        let plain = !(tapped || seal.is_some() || faults.is_some() || cfg.gso);
         sock.admit_only(match &cfg.keys {
             Some(keys) => Gate::Sealed(keys.ids()),
             None => Gate::Open {
@@ -256,6 +260,7 @@ impl Engine {
             by_token: HashMap::default(),
             sessions: Sessions::new()?,
             gate,
+            plain,
             seal,
             #[cfg(any(test, feature = "fuzzing"))]
             tap: None,

@@ -136,6 +136,17 @@ impl Engine {
         if self.out.is_empty() {
             return;
         }
+        if self.plain {
+            self.sock.send(&self.out);
+            self.out.clear();
+            return;
+        }
+        self.flush_specially(now);
+    }
+
+    /// As [`Engine::flush`], sealed, cut apart below, or over a bad network.
+    #[inline(never)]
+    fn flush_specially(&mut self, now: u64) {
         // What is sealed lies in a buffer for one batch.
         let mut out = core::mem::take(&mut self.out);
         for batch in out.chunks_mut(BATCH) {
