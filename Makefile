@@ -28,7 +28,7 @@ all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 CHECKS := imports trust intruder shortage kills bad_input old_nodes counters operations peer_death long_messages many_accesses sleepers absent_target collectives efa_ops dmabuf adapter_faults inject gda forks
 .PHONY: checks
 checks: $(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/asan/bad_input $(BUILD)/bin/asan/peer_death \
-	$(BUILD)/bin/asan/operations $(BUILD)/bin/asan/collectives \
+	$(BUILD)/bin/asan/operations $(BUILD)/bin/asan/collectives $(BUILD)/bin/asan/random_calls \
 	$(BUILD)/ext/libext-fi.so
 
 # A static library first, then the linker with our version script: GNU ld takes only one, and
@@ -72,7 +72,7 @@ $(BUILD)/ext/libext-fi.so: abi-tests/c/ext_provider.c $(LIB) $(HEADERS)
 # The address sanitizer watches the program and every malloc, free and copy of the library.
 $(BUILD)/bin/peer_death $(BUILD)/bin/long_messages $(BUILD)/bin/many_accesses $(BUILD)/bin/sleepers $(BUILD)/bin/absent_target $(BUILD)/bin/trust $(BUILD)/bin/shortage $(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/asan/peer_death: fabtests-compat/c/two.h fabtests-compat/c/must.h
 $(BUILD)/bin/budgets: fabtests-compat/c/must.h
-$(patsubst %,$(BUILD)/bin/%,imports counters operations asan/operations efa_ops dmabuf adapter_faults inject gda forks): abi-tests/c/do.h
+$(patsubst %,$(BUILD)/bin/%,imports counters operations asan/operations asan/random_calls efa_ops dmabuf adapter_faults inject gda forks): abi-tests/c/do.h
 $(patsubst %,$(BUILD)/bin/%,imports efa_ops dmabuf adapter_faults inject gda forks): abi-tests/c/alone.h
 $(BUILD)/bin/asan/%: %.c $(LIB) $(HEADERS)
 	mkdir -p $(BUILD)/bin/asan

@@ -276,6 +276,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "asan/operations",
         "asan/peer_death",
         "asan/collectives",
+        "asan/random_calls 60",
     ] {
         v.push(Case::single(p));
     }
@@ -295,6 +296,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "shortage memory",
         "kills 20",
         "intruder 5",
+        "asan/random_calls 60 1000",
     ] {
         v.push(Case::single(p).far());
     }

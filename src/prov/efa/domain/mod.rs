@@ -224,7 +224,9 @@ impl Domain {
     /// Closes an address vector; `FI_EBUSY` while an endpoint uses it.
     pub fn close_av(&self, id: u32) -> Result<()> {
         let mut s = self.lock();
-        let used = s.avs.get(id).is_some_and(|a| a.users > 0);
+        // Also by endpoints that are not enabled yet.
+        let used =
+            s.avs.get(id).is_some_and(|a| a.users > 0) || s.eps.iter().any(|(_, e)| e.uses_av(id));
         busy_unless(!used, "address vector", "endpoints bound to it")?;
         s.avs.remove(id).map(|_| ()).ok_or(FI_EBADF)
     }
