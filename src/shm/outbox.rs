@@ -34,6 +34,13 @@ enum Route {
     Ring(Box<Out>),
 }
 
+impl Route {
+    /// Whether the peer was called, and it is not known yet how packets reach it.
+    fn is_open(&self) -> bool {
+        matches!(self, Route::Calling(..) | Route::Full(_))
+    }
+}
+
 /// A ring to a peer.
 struct Out {
     ring: Writer,
@@ -102,7 +109,7 @@ pub struct Outbox {
     debtors: Vec<PeerId>,
     /// Accesses to peers that are gone.
     lost: VecDeque<(PeerId, Ended)>,
-    /// Calls that may not be answered yet.
+    /// Peers of which it is not known yet how packets reach them ([`Route::is_open`]).
     calling: usize,
     /// Accesses that the adapter is to do.
     again: Vec<(PeerId, Again)>,
@@ -149,10 +156,7 @@ impl Outbox {
                     return false;
                 }
                 self.thread.forget(out.conn);
-                self.calling = self.calling.saturating_sub(1);
-                if let Some(r) = self.routes.get_mut(at) {
-                    *r = Route::Adapter;
-                }
+                self.set_route(at, Route::Adapter);
                 return true;
             }
             _ => return true,
@@ -164,18 +168,19 @@ impl Outbox {
             }
             Err(_) => Route::Adapter,
         };
-        let known = matches!(route, Route::Adapter);
-        let was_full = since_full.is_some();
-        match (was_full, known) {
-            (false, false) => self.calling += 1,
-            (true, true) => self.calling = self.calling.saturating_sub(1),
-            _ => {}
-        }
-        if let Some(r) = self.routes.get_mut(at) {
-            *r = route;
-        }
+        self.set_route(at, route);
         self.hear_answer(at);
         matches!(self.routes.get(at), Some(Route::Ring(_) | Route::Adapter))
+    }
+
+    /// From now on packets reach a peer this way; returns how they did.
+    fn set_route(&mut self, at: usize, route: Route) -> Route {
+        let Some(r) = self.routes.get_mut(at) else {
+            return Route::Unknown;
+        };
+        let (before, after) = (r.is_open(), route.is_open());
+        self.calling = self.calling + usize::from(after) - usize::from(before);
+        core::mem::replace(r, route)
     }
 
     /// Waits a moment for the answer to a call: the peer's thread gives it whatever its owner does, and
@@ -219,19 +224,18 @@ impl Outbox {
 
     /// The peer of a connection reads our ring, and may let us into its memory.
     pub(super) fn accepted(&mut self, conn: u64, visit: Option<Visit>) {
-        let to = |r: &&mut Route| matches!(r, Route::Calling(o, _) if o.conn == conn);
-        let Some(r) = self.routes.iter_mut().find(to) else {
+        let to = |r: &Route| matches!(r, Route::Calling(o, _) if o.conn == conn);
+        let Some(at) = self.routes.iter().position(to) else {
             return;
         };
-        let Route::Calling(mut o, _) = core::mem::replace(r, Route::Adapter) else {
+        let Route::Calling(mut o, _) = self.set_route(at, Route::Adapter) else {
             return;
         };
-        self.calling = self.calling.saturating_sub(1);
         if let Some(visit) = visit {
             let ring = Arc::clone(o.ring.file());
             o.ledger = Some(Arc::new(Ledger::new(ring, visit)));
         }
-        *r = Route::Ring(o);
+        self.set_route(at, Route::Ring(o));
     }
 
     /// Asks a peer to which no ring leads for the rest of message `number` of its, which is our `here`.
@@ -248,28 +252,19 @@ impl Outbox {
 
     /// Whether the peer has been called and has not answered yet.
     pub fn is_calling(&self, peer: PeerId) -> bool {
-        let route = self.routes.get(peer as usize);
-        matches!(route, Some(Route::Calling(..) | Route::Full(_)))
-    }
-
-    /// Whether some peer has.
-    fn calls(&self) -> bool {
-        self.calling > 0
+        self.routes.get(peer as usize).is_some_and(Route::is_open)
     }
 
     /// Whether there is a ring to a peer, or will be.
     pub(super) fn has_ring(&self, peer: PeerId) -> bool {
-        let route = self.routes.get(peer as usize);
-        matches!(
-            route,
-            Some(Route::Ring(_) | Route::Calling(..) | Route::Full(_))
-        )
+        let ring = matches!(self.routes.get(peer as usize), Some(Route::Ring(_)));
+        ring || self.is_calling(peer)
     }
 
     /// The number will be another peer's, to which there is no route yet.
     pub fn forget_peer(&mut self, peer: PeerId) {
-        if let Some(r) = self.routes.get_mut(peer as usize) {
-            *r = Route::Unknown;
+        if let Route::Calling(o, _) = self.set_route(peer as usize, Route::Unknown) {
+            self.thread.forget(o.conn);
         }
     }
 
@@ -395,16 +390,9 @@ impl Outbox {
     /// The peer of a connection that has ended. What is sent to it from now on, the adapter answers: nobody is
     /// there. Of one that never read our ring nothing is lost: it is reached by the adapter.
     pub(super) fn hang_up(&mut self, conn: u64) -> Option<QpAddr> {
-        let calling = |r: &&mut Route| matches!(r, Route::Calling(o, _) if o.conn == conn);
-        if let Some(r) = self.routes.iter_mut().find(calling) {
-            self.calling = self.calling.saturating_sub(1);
-            *r = Route::Adapter;
-            return None;
-        }
-        let of = |r: &Route| matches!(r, Route::Ring(o) if o.conn == conn);
+        let of = |r: &Route| matches!(r, Route::Ring(o) | Route::Calling(o, _) if o.conn == conn);
         let at = self.routes.iter().position(of)?;
-        let route = core::mem::replace(self.routes.get_mut(at)?, Route::Adapter);
-        let Route::Ring(mut o) = route else {
+        let Route::Ring(mut o) = self.set_route(at, Route::Adapter) else {
             return None;
         };
         let peer = at as PeerId;
@@ -647,7 +635,7 @@ impl Outbox {
     /// while one has been called that has not answered.
     pub fn arm(&mut self) -> bool {
         // Nobody wakes a sleeper when a peer does not answer.
-        let mut quiet = !self.calls();
+        let mut quiet = self.calling == 0;
         for peer in self.stopped.drain(..) {
             if let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) {
                 quiet &= o.stopped.take().is_none_or(|why| o.ring.want(why));

@@ -183,8 +183,6 @@ impl Directory for Table {
 
     fn in_use(&self, key: u64) -> bool {
         let mark = Tag::of(key).0 | USED;
-        // The end of a process is heard of by a thread, which may not have a processor now.
-        super::attend();
         let v = self.visitors.lock().unwrap_or_else(|e| e.into_inner());
         let live = v.iter().filter(|v| !v.ended.load(SeqCst));
         live.filter_map(|v| v.ring.upgrade()).any(|ring| {

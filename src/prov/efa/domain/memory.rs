@@ -14,10 +14,18 @@ use std::time::{Duration, Instant};
 
 /// Waits, holding no lock, until no process on this host uses a region that is withdrawn.
 fn wait_unused(table: &Table, key: u64) -> Result<()> {
+    if !table.in_use(key) {
+        return Ok(());
+    }
     let most = crate::core::params::efa_size("soft_timeout_ms", 5000) as u64;
     let until = Instant::now() + Duration::from_millis(most);
     let mut looks = 0;
-    while table.in_use(key) {
+    loop {
+        // The end of a process is heard of by a thread, which may not have a processor now.
+        crate::shm::attend();
+        if !table.in_use(key) {
+            return Ok(());
+        }
         if Instant::now() > until {
             crate::warn_log!(
                 FI_LOG_MR,
@@ -32,7 +40,6 @@ fn wait_unused(table: &Table, key: u64) -> Result<()> {
             _ => std::thread::sleep(Duration::from_micros(100)),
         }
     }
-    Ok(())
 }
 
 /// Looks at a region's users before the caller sleeps in between.
