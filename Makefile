@@ -22,7 +22,7 @@ WARN := -Wall -Wextra -Werror
 
 FUZZ_SECONDS ?= 3600
 HOST := $(shell rustc -vV | sed -n 's/host: //p')
-.PHONY: all demo fuzz miri miri-check asan tsan instructions budgets depth check bench install headers headers-check clean
+.PHONY: all demo sealed fuzz miri miri-check asan tsan instructions budgets depth check bench install headers headers-check clean
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
 CHECKS := imports trust intruder shortage kills bad_input old_nodes counters operations peer_death long_messages many_accesses sleepers absent_target collectives efa_ops dmabuf adapter_faults inject gda forks
@@ -152,6 +152,10 @@ instructions: all
 budgets: instructions $(BUILD)/bin/budgets
 	$(CARGO) build --quiet --release -p efa-sim -p efa-sim-preload
 	benches/budgets.sh $(BUILD)/lib $(BUILD)/bin $(RDMA)
+
+# What encryption of packets between hosts costs (wants a network namespace).
+sealed: all
+	benches/sealed.sh $(BUILD)/lib $(BUILD)/bin
 
 # Cost of matching by depth, in instructions.
 depth:
