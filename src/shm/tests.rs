@@ -408,3 +408,34 @@ fn what_a_writer_had_begun_when_it_went_does_not_stop_its_last_words() {
     far.load(0, &mut seen);
     assert_eq!(seen, [2; 8]);
 }
+
+#[test]
+fn a_third_process_cannot_speak_for_another() {
+    let (mut a, mut b) = (hub(41), hub(42));
+    send(&mut a, &b, b"from a");
+    assert_eq!(take(&mut b, 1), [b"from a"]);
+    let (claimed, to) = (a.outbox.own, b.outbox.own);
+    let ring = ring::Writer::new().unwrap();
+    // SAFETY: the child makes system calls and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refused = sock::connect(&claimed, &to, ring.fd()).is_ok_and(|(c, _)| {
+            readable(c.as_raw_fd()) && matches!(sock::hear(&c), sock::Heard::End)
+        });
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(if refused { 7 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: the status is written into a variable of its kind.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(
+        libc::WEXITSTATUS(status),
+        7,
+        "it was let in, or not answered"
+    );
+    // The two that were connected still are.
+    b.inbox.hear_for_tests();
+    assert!(b.gone().is_empty());
+    send(&mut a, &b, b"still here");
+    assert_eq!(take(&mut b, 1), [b"still here"]);
+}

@@ -468,6 +468,56 @@ mod tests {
     use super::*;
     use crate::core::rng::Rng;
 
+    fn resident_kib() -> u64 {
+        let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages = text.split_whitespace().nth(1).unwrap();
+        4 * pages.parse::<u64>().unwrap()
+    }
+
+    /// Each peer calls, sends a message, and goes: with a word or without.
+    #[test]
+    fn many_peers_leave_nothing() {
+        let count = std::env::var("FABRIC_PEERS").map_or(20_000, |n| n.parse().unwrap());
+        let mut w = World::new(&[]).unwrap();
+        let mut before = 0;
+        for i in 0..count {
+            let [_, a, b, c] = u32::to_be_bytes(i);
+            w.peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, a, b, c)), 1);
+            w.now += 100_000;
+            w.connect();
+            let mut h = w.open.unwrap();
+            h.kind = Kind::Send;
+            h.psn = 1;
+            w.messages.insert(1);
+            w.inject(h, b"hello");
+            assert_eq!(w.received, 1);
+            if i % 2 == 0 {
+                h.kind = Kind::Ack {
+                    bytes: 1000,
+                    packets: 10,
+                    words: 0,
+                    errs: 0,
+                    bye: true,
+                };
+                w.inject(h, b"");
+            }
+            if i % 16 == 0 {
+                w.poll();
+            }
+            if i == count / 10 {
+                before = resident_kib();
+            }
+        }
+        let after = resident_kib();
+        println!("{count} peers: {before} KiB after a tenth, {after} KiB after all");
+        // Those that went without a word are noticed by probes.
+        for _ in 0..60 {
+            w.now += TIMEOUT / 2;
+            w.poll();
+        }
+        assert_eq!(w.engine.peer_count(), 0);
+    }
+
     #[test]
     fn a_hostile_peer_breaks_no_invariant() {
         let mut failed = Vec::new();

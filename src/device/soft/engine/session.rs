@@ -116,12 +116,14 @@ impl Sessions {
         h.finish()
     }
 
-    /// A number for a session: the time, and higher than any before.
+    /// A number for a session: the time, and higher than any before, unless so many call at once that the
+    /// numbers would leave the clock behind, by which they are told to be fresh.
     fn number(&mut self, now: u64) -> u32 {
         let ms = (now / MS) as u32;
-        self.last = match dist(ms, self.last) > 0 {
-            true => ms,
-            false => self.last.wrapping_add(1),
+        self.last = match dist(ms, self.last) {
+            1.. => ms,
+            ahead if ahead > -FRESH_MS / 2 => self.last.wrapping_add(1),
+            _ => self.last,
         };
         self.last
     }
