@@ -38,8 +38,7 @@ unsafe fn bytes(p: *const u8, len: usize, max: usize) -> Option<Vec<u8>> {
 }
 
 /// `malloc` and copy; NULL when memory is short.
-fn dup_bytes(b: Option<&[u8]>) -> *mut u8 {
-    let Some(b) = b else { return null_mut() };
+fn dup_bytes(b: &[u8]) -> *mut u8 {
     // SAFETY: the block is as long as what is copied into it.
     unsafe {
         let p = libc::malloc(b.len().max(1)).cast::<u8>();
@@ -56,7 +55,7 @@ pub fn dup_string(s: Option<&str>) -> *mut c_char {
     let mut v = s.as_bytes().to_vec();
     v.retain(|b| *b != 0);
     v.push(0);
-    dup_bytes(Some(&v)).cast()
+    dup_bytes(&v).cast()
 }
 
 /// The blocks of one info while it is made: when one cannot be had, all are given back.
@@ -76,7 +75,7 @@ impl Blocks {
     }
 
     fn bytes(&self, b: Option<&[u8]>) -> *mut u8 {
-        b.map_or(null_mut(), |b| self.keep(dup_bytes(Some(b))))
+        b.map_or(null_mut(), |b| self.keep(dup_bytes(b)))
     }
 
     fn string(&self, s: Option<&str>) -> *mut c_char {

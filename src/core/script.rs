@@ -51,3 +51,15 @@ impl Script {
         }
     }
 }
+
+/// The seeds below `seeds` whose random scripts make a harness panic.
+#[cfg(test)]
+pub fn failing(seeds: u64, run: fn(&[u8])) -> Vec<u64> {
+    let fails = |seed: &u64| {
+        let mut rng = super::rng::Rng::new(*seed);
+        let len = 40 + rng.below(3000) as usize;
+        let script: Vec<u8> = (0..len).map(|_| rng.bits() as u8).collect();
+        std::panic::catch_unwind(|| run(&script)).is_err()
+    };
+    (0..seeds).filter(fails).collect()
+}

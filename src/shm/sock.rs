@@ -65,25 +65,28 @@ fn parse(b: &[u8; GREETING]) -> Option<QpAddr> {
     })
 }
 
-fn parse_table(b: &[u8; ANSWER]) -> Option<(u64, u64)> {
-    let (magic, rest) = b.split_first_chunk::<8>()?;
-    let (at, rest) = rest.split_first_chunk::<8>()?;
-    let (value, _) = rest.split_first_chunk::<8>()?;
-    (*magic == TABLE).then_some((u64::from_le_bytes(*at), u64::from_le_bytes(*value)))
+/// A message of this kind with two numbers.
+fn emit_two(magic: [u8; 8], first: u64, second: u64) -> [u8; GREETING] {
+    let mut b = [0; GREETING];
+    let parts = [magic, first.to_le_bytes(), second.to_le_bytes()];
+    for (to, from) in b.chunks_exact_mut(8).zip(parts) {
+        to.copy_from_slice(&from);
+    }
+    b
+}
+
+/// The numbers of such a message, if it is of this kind.
+fn parse_two(magic: [u8; 8], b: &[u8; GREETING]) -> Option<(u64, u64)> {
+    let (kind, rest) = b.split_first_chunk::<8>()?;
+    let (first, rest) = rest.split_first_chunk::<8>()?;
+    let (second, _) = rest.split_first_chunk::<8>()?;
+    (*kind == magic).then_some((u64::from_le_bytes(*first), u64::from_le_bytes(*second)))
 }
 
 /// Whether an answer is an acceptance, with or without a table.
 fn accepts(b: &[u8; ANSWER]) -> bool {
     b.first_chunk::<8>()
         .is_some_and(|m| *m == ACCEPTED || *m == TABLE)
-}
-
-/// Two numbers of messages: the sender's and the receiver's.
-fn parse_wanted(b: &[u8; GREETING]) -> Option<(u32, u32)> {
-    let (magic, rest) = b.split_first_chunk::<8>()?;
-    let (ours, rest) = rest.split_first_chunk::<4>()?;
-    let (theirs, _) = rest.split_first_chunk::<4>()?;
-    (*magic == WANTED).then_some((u32::from_le_bytes(*ours), u32::from_le_bytes(*theirs)))
 }
 
 /// 64 bits that tell an address from others and do not tell what it is.
@@ -188,30 +191,17 @@ pub fn owns(from: &QpAddr, pid: i32) -> bool {
 
 /// Accepts a caller's ring, with a table of registered memory if there is one.
 pub fn answer(fd: &OwnedFd, table: Option<(i32, u64, u64)>) -> Result<()> {
-    let mut b = [0; ANSWER];
-    let (magic, at, value) = match table {
-        Some((_, at, value)) => (TABLE, at, value),
-        None => (ACCEPTED, 0, 0),
+    let b = match table {
+        Some((_, at, value)) => emit_two(TABLE, at, value),
+        None => emit_two(ACCEPTED, 0, 0),
     };
-    let parts = [magic, at.to_le_bytes(), value.to_le_bytes()];
-    for (to, from) in b.chunks_exact_mut(8).zip(parts) {
-        to.copy_from_slice(&from);
-    }
     say(fd, &b, table.map(|(f, _, _)| f))
 }
 
 /// Asks the caller that owns the ring of this connection for the rest of message `number`, which is ours of
 /// number `here`: for want of a ring that leads back.
 pub fn want(fd: &OwnedFd, number: u32, here: u32) -> Result<()> {
-    let mut b = [0; GREETING];
-    let parts = [
-        WANTED,
-        (u64::from(number) | u64::from(here) << 32).to_le_bytes(),
-    ];
-    for (to, from) in b.chunks_exact_mut(8).zip(parts) {
-        to.copy_from_slice(&from);
-    }
-    say(fd, &b, None)
+    say(fd, &emit_two(WANTED, number.into(), here.into()), None)
 }
 
 /// Descriptors that fit into [`Control`].
@@ -337,10 +327,10 @@ pub fn hear(fd: &OwnedFd) -> Heard {
         (n, _) if n < 0 && errno() == FI_EAGAIN => Heard::Nothing,
         (1, None) if count == 0 => Heard::Wake,
         (n, file) if n == GREETING as isize && count <= 1 => {
-            if let Some((number, there)) = parse_wanted(&bytes) {
-                return Heard::Wanted(number, there);
+            if let Some((number, there)) = parse_two(WANTED, &bytes) {
+                return Heard::Wanted(number as u32, there as u32);
             }
-            match (parse(&bytes), parse_table(&bytes), file) {
+            match (parse(&bytes), parse_two(TABLE, &bytes), file) {
                 (Some(from), _, Some(file)) => Heard::Ring(from, file),
                 (_, Some(probe), Some(file)) => Heard::Accepted(Some((probe, file))),
                 // Also with a table for which we have no descriptor: we do without.

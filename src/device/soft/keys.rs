@@ -101,16 +101,21 @@ impl Keys {
     }
 }
 
+/// Value of the parameter, where it counts: off loopback.
+fn named(ip: IpAddr) -> Option<String> {
+    params::efa_str(PARAM).filter(|_| !ip.is_loopback())
+}
+
 /// Whether packets of a socket on `ip` are to be sealed: then they carry less.
 pub fn wanted(ip: IpAddr) -> bool {
-    !ip.is_loopback() && params::efa_str(PARAM).is_some()
+    named(ip).is_some()
 }
 
 /// The keys for sockets on `ip`; `None` on loopback, and where no key file is named. `FI_EACCES` when
 /// the file cannot be read or others can, or keys are required and none is named; `FI_EINVAL` when it
 /// is not a key file. Each with a log line.
 pub fn load(ip: IpAddr) -> Result<Option<Arc<Keys>>> {
-    let Some(path) = params::efa_str(PARAM).filter(|_| !ip.is_loopback()) else {
+    let Some(path) = named(ip) else {
         return Ok(None);
     };
     let (errno, why) = match path.as_str() {

@@ -156,10 +156,6 @@ impl SoftDevice {
             }
         };
         let (link_mtu, speed, up) = link_of(&netdev);
-        let gid = match ip {
-            IpAddr::V4(v) => v.to_ipv6_mapped().octets(),
-            IpAddr::V6(v) => v.octets(),
-        };
         let attr = DeviceAttr {
             name: "efasoft0".into(),
             mtu: engine::segment_for(link_mtu, ip.is_ipv6(), keys::wanted(ip)),
@@ -168,7 +164,7 @@ impl SoftDevice {
                 .clamp(0, 65536)
                 .max(2048),
             rq_depth: 4096,
-            gid,
+            gid: engine::gid_of(ip),
             speed,
             up,
             link_mtu,

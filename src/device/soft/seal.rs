@@ -14,6 +14,7 @@
 //! with which a session is open, or was within [`REMEMBERED`]: of those a datagram counts once. One
 //! that is replayed later opens no session, because the token in it has expired by then.
 
+use super::engine::gid_of;
 use super::keys::{Keys, Salt};
 use super::packet::{DATA_HEAD, HEAD_MAX};
 use super::sock::{Datagram, Got, BATCH};
@@ -24,7 +25,7 @@ use crate::types::*;
 use core::ffi::c_void;
 use ring::aead::{Aad, LessSafeKey, Nonce};
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// First bytes of a sealed datagram.
@@ -126,11 +127,7 @@ pub struct Seal {
 /// What is authenticated besides the datagram: the envelope and the addresses of both sockets.
 fn context(envelope: &[u8; ENVELOPE], from: &SocketAddr, to: &SocketAddr) -> [u8; ENVELOPE + 36] {
     let mut all = [0; ENVELOPE + 36];
-    let ip = |a: &SocketAddr| match a.ip() {
-        IpAddr::V4(v) => v.to_ipv6_mapped().octets(),
-        IpAddr::V6(v) => v.octets(),
-    };
-    let (a, b) = (ip(from), ip(to));
+    let (a, b) = (gid_of(from.ip()), gid_of(to.ip()));
     let (m, n) = (from.port().to_le_bytes(), to.port().to_le_bytes());
     let parts: [&[u8]; 5] = [envelope, &a, &m, &b, &n];
     let bytes = parts.into_iter().flatten();

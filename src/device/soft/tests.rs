@@ -455,30 +455,21 @@ fn messages_wait_for_a_receiver_that_sleeps() {
     assert!(seen.into_iter().eq(0..200));
 }
 
-/// Passes datagrams between two queue pairs, and keeps them.
-struct OnPath {
-    sock: std::net::UdpSocket,
-    to: std::net::SocketAddr,
-}
-
-impl OnPath {
-    /// Takes the place of the queue pair at `addr`, which has been closed.
-    fn instead_of(addr: &QpAddr, to: &QpAddr) -> OnPath {
-        // The adapter's thread may hold on to the socket for a moment.
-        let bind = || std::net::UdpSocket::bind(("127.0.0.1", addr.qpn));
-        let mut sock = bind();
-        thread::wait_for(Duration::from_secs(10), || {
-            sock.is_ok() || {
-                sock = bind();
-                false
-            }
-        });
-        let sock = sock.unwrap();
-        let wait = Duration::from_millis(20);
-        sock.set_read_timeout(Some(wait)).unwrap();
-        let to = std::net::SocketAddr::from(([127, 0, 0, 1], to.qpn));
-        OnPath { sock, to }
-    }
+/// A socket in the place of the queue pair at `addr`, which has been closed.
+fn in_place_of(addr: &QpAddr) -> std::net::UdpSocket {
+    // The adapter's thread may hold on to the socket for a moment.
+    let bind = || std::net::UdpSocket::bind(("127.0.0.1", addr.qpn));
+    let mut sock = bind();
+    thread::wait_for(Duration::from_secs(10), || {
+        sock.is_ok() || {
+            sock = bind();
+            false
+        }
+    });
+    let sock = sock.unwrap();
+    let wait = Duration::from_millis(20);
+    sock.set_read_timeout(Some(wait)).unwrap();
+    sock
 }
 
 fn key_text(byte: u8) -> String {
@@ -536,8 +527,7 @@ fn sealed_datagrams_cannot_be_changed_replayed_or_led_elsewhere() {
     let mut a = x.open_qp(0).unwrap();
     let mut none = Vec::new();
     // Everything that a sends from now on is kept.
-    let kept = Arc::new(std::sync::Mutex::new(Vec::new()));
-    a.shared.lock().tap = Some(Arc::clone(&kept));
+    let kept = a.shared.lock().tap();
     for i in 0..20 {
         a.post_send(i, &b.addr(), b"once", Payload::Copy(b""))
             .unwrap();
@@ -560,25 +550,26 @@ fn sealed_datagrams_cannot_be_changed_replayed_or_led_elsewhere() {
     poll(&mut b, 20);
     assert_eq!(b.shared.lock().peer_count(), 0);
     // The attacker now has the sender's very address, and its datagrams are seconds old.
-    let path = OnPath::instead_of(&from, &to);
+    let path = in_place_of(&from);
+    let victim = ("127.0.0.1", to.qpn);
     for d in &sent {
-        path.sock.send_to(d, path.to).unwrap();
+        path.send_to(d, victim).unwrap();
         for at in [0, 5, 9, 20, 33, d.len() - 1] {
             let mut changed = d.clone();
             changed[at] ^= 1;
-            path.sock.send_to(&changed, path.to).unwrap();
+            path.send_to(&changed, victim).unwrap();
         }
-        path.sock.send_to(&d[..d.len() - 1], path.to).unwrap();
+        path.send_to(&d[..d.len() - 1], victim).unwrap();
         assert_eq!(poll(&mut b, 8), 0);
     }
     assert_eq!(b.shared.lock().peer_count(), 0);
     // Another receiver that has the key does not take them either.
     let mut c = y.open_qp(0).unwrap();
     for d in &sent {
-        path.sock.send_to(d, ("127.0.0.1", c.addr().qpn)).unwrap();
+        path.send_to(d, ("127.0.0.1", c.addr().qpn)).unwrap();
     }
     assert_eq!(poll(&mut c, 50), 0);
-    while let Ok(n) = path.sock.recv(&mut [0; 2048]) {
+    while let Ok(n) = path.recv(&mut [0; 2048]) {
         // Calls are answered, to the caller's address and by something that it cannot read.
         assert!(n <= sent[0].len());
     }

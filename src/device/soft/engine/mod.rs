@@ -175,9 +175,9 @@ pub struct Engine {
     seal: Option<Seal>,
     /// Nothing is done to what leaves.
     plain: bool,
-    /// Where a test wants a copy of everything that leaves.
+    /// Where a harness wants a copy of everything that leaves.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub tap: Option<Arc<std::sync::Mutex<Vec<Vec<u8>>>>>,
+    tap: Option<Arc<std::sync::Mutex<Vec<Vec<u8>>>>>,
     /// The number is the application's choice: callers need no token.
     service: bool,
     ops: Slab<Op>,
@@ -210,7 +210,8 @@ fn socket_addr(a: &QpAddr) -> SocketAddr {
     SocketAddr::new(ip, a.qpn)
 }
 
-fn gid_of(ip: IpAddr) -> [u8; 16] {
+/// An IP address as a queue pair's GID.
+pub fn gid_of(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(v) => v.to_ipv6_mapped().octets(),
         IpAddr::V6(v) => v.octets(),
@@ -234,19 +235,19 @@ impl Engine {
         service: bool,
     ) -> Result<Engine> {
         let faults = cfg.fault.as_deref().and_then(Faults::parse);
+        let at = socket_addr(&me);
         let seal = match &cfg.keys {
-            Some(keys) => Some(Seal::new(Arc::clone(keys), socket_addr(&me), cfg.segment)?),
+            Some(keys) => Some(Seal::new(Arc::clone(keys), at, cfg.segment)?),
             None => None,
         };
         let gate = secret()? as u32;
-        let tapped = cfg!(any(test, feature = "fuzzing"));
-        let plain = !(tapped || seal.is_some() || faults.is_some() || cfg.gso);
+        let plain = seal.is_none() && faults.is_none() && !cfg.gso;
         sock.admit_only(match &cfg.keys {
             Some(keys) => Gate::Sealed(keys.ids()),
             None => Gate::Open {
                 gate,
                 // Who calls a service on its own host does so through `admission`.
-                qkey: (!service || !socket_addr(&me).ip().is_loopback()).then_some(me.qkey),
+                qkey: (!service || !at.ip().is_loopback()).then_some(me.qkey),
             },
         });
         Ok(Engine {
@@ -602,6 +603,13 @@ impl Engine {
     /// Whether everything posted has been acknowledged.
     pub fn drained(&self) -> bool {
         self.ops.is_empty()
+    }
+
+    /// A copy of everything that leaves from now on.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub fn tap(&mut self) -> Arc<std::sync::Mutex<Vec<Vec<u8>>>> {
+        self.plain = false;
+        Arc::clone(self.tap.insert(Arc::default()))
     }
 
     /// Peers that something is kept for.

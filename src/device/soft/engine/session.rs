@@ -175,7 +175,27 @@ impl Peer {
 }
 
 impl Engine {
-    fn push_head(&mut self, to: SocketAddr, head: &Head) {
+    /// Says something that is not part of a session: `dst` and `to_gate` are the receiver's.
+    fn push_bare(
+        &mut self,
+        to: SocketAddr,
+        kind: Kind,
+        session: u32,
+        (dst, to_gate): (u64, u32),
+        src: u64,
+    ) {
+        let head = Head {
+            session,
+            dst,
+            src,
+            psn: 0,
+            una: 0,
+            ack: None,
+            src_qkey: self.me.qkey,
+            to_gate,
+            gate: self.gate,
+            kind,
+        };
         let mut d = Datagram {
             to,
             head: [0; HEAD_MAX],
@@ -193,19 +213,7 @@ impl Engine {
             return;
         }
         self.sessions.resets -= 1;
-        let head = Head {
-            session: h.session,
-            dst: h.src,
-            src: 0,
-            psn: 0,
-            una: 0,
-            ack: None,
-            src_qkey: self.me.qkey,
-            to_gate: h.gate,
-            gate: self.gate,
-            kind: Kind::Reset,
-        };
-        self.push_head(to, &head);
+        self.push_bare(to, Kind::Reset, h.session, (h.src, h.gate), 0);
     }
 
     /// Looks a datagram's session up, or opens it.
@@ -270,19 +278,8 @@ impl Engine {
     /// it has shown its user id. Nothing is kept of it.
     pub fn admit(&mut self, from: SocketAddr, (qkey, gate): (u32, u32), theirs: u64, now: u64) {
         let number = self.sessions.number(now);
-        let head = Head {
-            session: number,
-            dst: theirs,
-            src: self.sessions.token(&from, qkey, theirs, number),
-            psn: 0,
-            una: 0,
-            ack: None,
-            src_qkey: self.me.qkey,
-            to_gate: gate,
-            gate: self.gate,
-            kind: Kind::Welcome,
-        };
-        self.push_head(from, &head);
+        let token = self.sessions.token(&from, qkey, theirs, number);
+        self.push_bare(from, Kind::Welcome, number, (theirs, gate), token);
     }
 
     /// As [`Engine::admit`], of a caller on this host, at once.
@@ -408,20 +405,8 @@ impl Engine {
             wait,
         };
         let (to, token, addr) = (p.to, p.session.token_in, p.addr);
-        let head = Head {
-            session: 0,
-            dst: addr.token,
-            src: token,
-            psn: 0,
-            una: 0,
-            ack: None,
-            src_qkey: self.me.qkey,
-            to_gate: addr.qkey,
-            gate: self.gate,
-            kind: Kind::Hello,
-        };
-        // A service on this host admits callers by their user id; without one the datagram brings
-        // the refusal.
+        // A service on this host admits callers by their user id. Without a service the datagram goes
+        // unanswered, or is refused by whoever has the port.
         let caller = Caller {
             addr: self.me,
             gate: self.gate,
@@ -430,7 +415,7 @@ impl Engine {
         if addr.token == 0 && self.same_host(to.ip()) && admission::ask(&caller, &addr) {
             return;
         }
-        self.push_head(to, &head);
+        self.push_bare(to, Kind::Hello, 0, (addr.token, addr.qkey), token);
     }
 
     /// Whether an address is of this host.

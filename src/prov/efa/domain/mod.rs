@@ -225,8 +225,8 @@ impl Domain {
     pub fn close_av(&self, id: u32) -> Result<()> {
         let mut s = self.lock();
         // Also by endpoints that are not enabled yet.
-        let used =
-            s.avs.get(id).is_some_and(|a| a.users > 0) || s.eps.iter().any(|(_, e)| e.uses_av(id));
+        let used = s.avs.get(id).is_some_and(|a| a.users > 0)
+            || s.eps.iter().any(|(_, e)| e.av() == Some(id));
         busy_unless(!used, "address vector", "endpoints bound to it")?;
         s.avs.remove(id).map(|_| ()).ok_or(FI_EBADF)
     }

@@ -1,7 +1,6 @@
 //! Starting atomics (fi_atomic(3)), and what of them there is.
 
-use super::ops::{again, fenced, inject_fits, known, live_port, park, park_while_calling};
-use super::ops::{too_long, TX_FLAGS};
+use super::ops::{inject_fits, known, live_port, start, too_long, TX_FLAGS};
 use super::ops::{AtomicReq, Data, Fetch};
 use super::port::{ep_port, EpPort};
 use super::work::Work;
@@ -74,13 +73,8 @@ pub fn element_size(dt: fi_datatype, op: fi_op, kind: AtomicKind) -> Option<usiz
 /// not have.
 pub fn atomic(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     known(r.common.flags, TX_FLAGS, "fi_atomicmsg")?;
-    if fenced(s, id, r.peer, r.common.flags)? {
-        return park(s, id, Work::from(r));
-    }
-    match again(s, id, |s| atomic_now(s, id, r)) {
-        Err(FI_EAGAIN) => park_while_calling(s, id, r.peer, || Work::from(r)),
-        r => r,
-    }
+    let now = |s: &mut State| atomic_now(s, id, r);
+    start(s, id, (r.peer, r.common.flags), || Work::from(r), now)
 }
 
 /// As [`atomic`], past any fence.

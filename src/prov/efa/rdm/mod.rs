@@ -492,11 +492,6 @@ impl Ep {
         self.av
     }
 
-    /// Whether it is bound to this address vector.
-    pub fn uses_av(&self, av: u32) -> bool {
-        self.av == Some(av)
-    }
-
     /// Whether it reports to this queue.
     pub fn uses_cq(&self, id: u32) -> bool {
         [self.tx, self.rx].iter().flatten().any(|b| b.cq == id)

@@ -258,10 +258,29 @@ pub(super) fn fenced(s: &mut State, id: u32, peer: fi_addr_t, flags: Option<u64>
     Ok(super::work::under_way(s, id, peer))
 }
 
+/// Starts an operation by `now`. The operation is parked as `work` behind a fence, and while its peer,
+/// on this host, has not answered the first call.
+#[inline]
+pub(super) fn start(
+    s: &mut State,
+    id: u32,
+    (to, flags): (fi_addr_t, Option<u64>),
+    work: impl Fn() -> Work,
+    now: impl Fn(&mut State) -> Result<()>,
+) -> Result<()> {
+    if fenced(s, id, to, flags)? {
+        return park(s, id, work());
+    }
+    match again(s, id, now) {
+        Err(FI_EAGAIN) => park_while_calling(s, id, to, work),
+        r => r,
+    }
+}
+
 /// Starts an operation; one to a peer that is not in a vector shared by name is tried again when the
 /// vector has news.
 #[inline]
-pub(super) fn again(s: &mut State, id: u32, f: impl Fn(&mut State) -> Result<()>) -> Result<()> {
+fn again(s: &mut State, id: u32, f: impl Fn(&mut State) -> Result<()>) -> Result<()> {
     if memory::short() {
         return Err(FI_EAGAIN);
     }
@@ -297,7 +316,8 @@ const PARKED_MAX: usize = 256;
 
 /// Keeps an operation that found no room because its peer, on this host, has just been called: it
 /// starts when the peer has answered.
-pub(super) fn park_while_calling(
+#[cold]
+fn park_while_calling(
     s: &mut State,
     id: u32,
     to: fi_addr_t,
@@ -328,13 +348,8 @@ pub(super) fn park(s: &mut State, id: u32, work: Work) -> Result<()> {
 #[inline]
 pub fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     known(r.common.flags, TX_FLAGS, "fi_sendmsg")?;
-    if fenced(s, id, r.to, r.common.flags)? {
-        return park(s, id, Work::from(r));
-    }
-    match again(s, id, |s| send_now(s, id, r)) {
-        Err(FI_EAGAIN) => park_while_calling(s, id, r.to, || Work::from(r)),
-        r => r,
-    }
+    let now = |s: &mut State| send_now(s, id, r);
+    start(s, id, (r.to, r.common.flags), || Work::from(r), now)
 }
 
 /// As [`send`], past any fence.

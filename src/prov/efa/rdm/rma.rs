@@ -1,7 +1,6 @@
 //! Starting reads and writes of remote memory (fi_rma(3)): by the adapter or a system call where both sides can, else emulated.
 
-use super::ops::{again, fenced, known, live_port, park, park_while_calling, too_long};
-use super::ops::{Common, Data, RmaReq, TX_FLAGS};
+use super::ops::{known, live_port, start, too_long, Common, Data, RmaReq, TX_FLAGS};
 use super::port::{ep_port, EpPort};
 use super::work::Work;
 use super::{access, near, Kind, Live, UserOp, WR_RMA};
@@ -20,13 +19,8 @@ use crate::wire::{extra, Iovs, RmaIov};
 pub fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     let call = if r.write { "fi_writemsg" } else { "fi_readmsg" };
     known(r.common.flags, TX_FLAGS, call)?;
-    if fenced(s, id, r.peer, r.common.flags)? {
-        return park(s, id, Work::from(r));
-    }
-    match again(s, id, |s| rma_now(s, id, r)) {
-        Err(FI_EAGAIN) => return park_while_calling(s, id, r.peer, || Work::from(r)),
-        r => r?,
-    }
+    let now = |s: &mut State| rma_now(s, id, r);
+    start(s, id, (r.peer, r.common.flags), || Work::from(r), now)?;
     // A system call for each of many would be long for a peer that waits for us.
     let near = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
     if near.is_some_and(|l| core::mem::take(&mut l.nearby.alone)) {
