@@ -72,6 +72,7 @@ $(BUILD)/ext/libext-fi.so: abi-tests/c/ext_provider.c $(LIB) $(HEADERS)
 # The address sanitizer watches the program and every malloc, free and copy of the library.
 $(BUILD)/bin/peer_death $(BUILD)/bin/long_messages $(BUILD)/bin/many_accesses $(BUILD)/bin/sleepers $(BUILD)/bin/absent_target $(BUILD)/bin/trust $(BUILD)/bin/shortage $(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/asan/peer_death: fabtests-compat/c/two.h fabtests-compat/c/must.h
 $(BUILD)/bin/budgets: fabtests-compat/c/must.h
+$(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/asan/random_calls: fabtests-compat/c/dice.h
 $(patsubst %,$(BUILD)/bin/%,imports counters operations asan/operations asan/random_calls efa_ops dmabuf adapter_faults inject gda forks): abi-tests/c/do.h
 $(patsubst %,$(BUILD)/bin/%,imports efa_ops dmabuf adapter_faults inject gda forks): abi-tests/c/alone.h
 $(BUILD)/bin/asan/%: %.c $(LIB) $(HEADERS)

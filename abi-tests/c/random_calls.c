@@ -21,6 +21,7 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
+#include "../../fabtests-compat/c/dice.h"
 #include "do.h"
 
 #define MOST 4
@@ -56,7 +57,7 @@ static struct fi_info *info;
 static struct fid_fabric *fabric;
 static struct object all[KINDS][MOST];
 static struct op ops[OPS];
-static uint64_t seed, first;
+static uint64_t first;
 static int step;
 
 static void fail(const char *text, long r)
@@ -64,14 +65,6 @@ static void fail(const char *text, long r)
 	printf("seed %#lx, step %d: %s: %ld\n", (unsigned long) first, step, text, r);
 	fflush(stdout);
 	_exit(EXIT_FAILURE);
-}
-
-static unsigned dice(unsigned n)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (unsigned) (seed >> 20) % n;
 }
 
 /* An open object of a kind, of this domain if one is named; -1 when the dice find none. */

@@ -8,9 +8,9 @@
  * answer it by more than a refusal, and neither memory nor descriptors of the attacked may grow. What it costs the conversation
  * is printed: in turn with moments in which it sends the same to a socket that nobody reads.
  */
+#include "dice.h"
 #include "two.h"
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -40,25 +40,6 @@ struct known {
 
 static struct known *known;
 
-static void check(int ok, const char *text)
-{
-	if (ok)
-		return;
-	printf("%s\n", text);
-	fflush(stdout);
-	_exit(EXIT_FAILURE);
-}
-
-static uint64_t dice(void)
-{
-	static uint64_t seed = 88172645463325252ull;
-
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return seed;
-}
-
 static void put(unsigned char *at, uint64_t v, int bytes)
 {
 	memcpy(at, &v, (size_t) bytes);
@@ -68,38 +49,38 @@ static void put(unsigned char *at, uint64_t v, int bytes)
 static size_t forge(unsigned char *d)
 {
 	struct timespec t;
-	unsigned kind = 1 + (unsigned) (dice() % 11);
-	uint64_t tokens[] = { 0, 1, known->qkey, dice(), dice(), known->key };
+	unsigned kind = 1 + (unsigned) (dice_bits() % 11);
+	uint64_t tokens[] = { 0, 1, known->qkey, dice_bits(), dice_bits(), known->key };
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	memset(d, 0, 128);
 	put(d, 0x5efa, 2);
 	d[2] = 3;
-	d[3] = (unsigned char) (kind | (dice() & 0x80));
+	d[3] = (unsigned char) (kind | (dice_bits() & 0x80));
 	put(d + 4, (uint64_t) (t.tv_sec + 1) * 1000 + (uint64_t) t.tv_nsec / 1000000, 4);
-	put(d + 8, tokens[dice() % 6], 8);
-	put(d + 16, dice(), 8);
-	put(d + 24, dice() % 64, 4);
-	put(d + 36, dice(), 4);
-	put(d + 40, dice() % 2 ? known->qkey : dice(), 4);
-	put(d + 44, dice(), 4);
+	put(d + 8, tokens[dice_bits() % 6], 8);
+	put(d + 16, dice_bits(), 8);
+	put(d + 24, dice_bits() % 64, 4);
+	put(d + 36, dice_bits(), 4);
+	put(d + 40, dice_bits() % 2 ? known->qkey : dice_bits(), 4);
+	put(d + 44, dice_bits(), 4);
 	switch (kind) {
 	case 2:
 	case 3:
 		put(d + 48, 1, 4);
 		put(d + 52, 32, 4);
-		put(d + 56, dice() % 2 ? known->key : dice(), 8);
+		put(d + 56, dice_bits() % 2 ? known->key : dice_bits(), 8);
 		put(d + 64, known->at, 8);
 		memset(d + 80, '!', 32);
 		return 112;
 	case 4:
 		put(d + 48, 1, 8);
-		put(d + 56, dice() % 2 ? known->key : dice(), 8);
+		put(d + 56, dice_bits() % 2 ? known->key : dice_bits(), 8);
 		put(d + 64, known->at, 8);
 		put(d + 72, 4096, 4);
 		return 80;
 	default:
-		return 48 + dice() % 40;
+		return 48 + dice_bits() % 40;
 	}
 }
 
@@ -109,7 +90,7 @@ static void datagrams(const int *sock, bool decoy)
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 
 	for (int i = 0; i < 64; i++) {
-		int victim = (int) (dice() % 3), s = sock[dice() % UDP];
+		int victim = (int) (dice_bits() % 3), s = sock[dice_bits() % UDP];
 		size_t len = forge(d);
 		ssize_t n;
 
@@ -141,7 +122,7 @@ static void greet(const char *name, size_t len)
 
 	memcpy(to.sun_path, name, len);
 	for (size_t i = 0; i < sizeof(greeting); i++)
-		greeting[i] = (unsigned char) dice();
+		greeting[i] = (unsigned char) dice_bits();
 	memcpy(greeting, "lfrshm03", 8);
 	c->cmsg_level = SOL_SOCKET;
 	c->cmsg_type = SCM_RIGHTS;
@@ -151,7 +132,7 @@ static void greet(const char *name, size_t len)
 	    connect(fd, (struct sockaddr *) &to, (socklen_t) (offsetof(struct sockaddr_un, sun_path) + len)) == 0) {
 		known->calls++;
 		/* Ours by name, or a request to be admitted: 34 bytes. */
-		iov.iov_len = dice() % 2 ? 38 : 34;
+		iov.iov_len = dice_bits() % 2 ? 38 : 34;
 		m.msg_controllen = iov.iov_len == 38 ? m.msg_controllen : 0;
 		if (sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) > 0 && poll(&p, 1, 5) > 0)
 			known->welcomes += recv(fd, answer, sizeof(answer), MSG_DONTWAIT) > 0;
@@ -246,27 +227,6 @@ static int other_side(int fd)
 	}
 }
 
-static long resident_kib(void)
-{
-	long size, pages = 0;
-	FILE *f = fopen("/proc/self/statm", "r");
-
-	check(f && fscanf(f, "%ld %ld", &size, &pages) == 2, "/proc/self/statm");
-	fclose(f);
-	return pages * 4;
-}
-
-static int descriptors(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
-
 /* An endpoint that is found by its number alone. */
 static struct fid_ep *service(struct fid_cq *q, uint16_t port)
 {
@@ -319,7 +279,7 @@ int main(int argc, char **argv)
 {
 	double seconds = argc > 1 ? atof(argv[1]) : 4, *rates[2], end;
 	int fd, to_intruder, decoy, probe, n[2] = { 0 }, fds, status;
-	unsigned long before;
+	unsigned long messages = 0;
 	struct fid_cq *queue;
 	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
 	struct fid_ep *found_by_number;
@@ -361,7 +321,6 @@ int main(int argc, char **argv)
 		exchange(to, true);
 	kib = resident_kib();
 	fds = descriptors();
-	before = 0;
 	end = now_s() + seconds;
 	for (int turn = 0; now_s() < end; turn++) {
 		int phase = 1 + turn % 3;
@@ -379,7 +338,7 @@ int main(int argc, char **argv)
 		}
 		if (phase < 3)
 			rates[phase - 1][n[phase - 1]++] = (double) count / (now_s() - begun);
-		before += count;
+		messages += count;
 	}
 	known->phase = 4;
 	check(write(to_intruder, "x", 1) == 1, "the intruder is gone");
@@ -388,7 +347,7 @@ int main(int argc, char **argv)
 	exchange(to, true);
 	printf("%lu datagrams, %lu calls; %lu answers, %lu of them refusals; %lu welcomes, %lu leaks\n", known->sent, known->calls,
 	       known->answered, known->refusals, known->welcomes, known->leaks);
-	printf("%lu messages and back; while it attacks %.0f a second, while it sends elsewhere %.0f: %.3f\n", before,
+	printf("%lu messages and back; while it attacks %.0f a second, while it sends elsewhere %.0f: %.3f\n", messages,
 	       rate(rates[0], n[0]), rate(rates[1], n[1]), rate(rates[0], n[0]) / rate(rates[1], n[1]));
 	printf("%ld KiB before, %ld after; descriptors %d, %d\n", kib, resident_kib(), fds, descriptors());
 	check(known->sent > 100 && known->calls > 0, "the intruder did nothing");

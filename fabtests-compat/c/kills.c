@@ -9,8 +9,8 @@
  * address can be removed, and the next peer comes. In the end the survivor has no more descriptors or memory than after the
  * first peers.
  */
+#include "dice.h"
 #include "two.h"
-#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdbool.h>
@@ -30,27 +30,9 @@ struct command {
 	struct hello who;
 };
 
-static uint64_t seed;
 static double longest;
 static unsigned slow;
 static const char *longest_call = "none";
-
-static void check(int ok, const char *text)
-{
-	if (ok)
-		return;
-	printf("%s\n", text);
-	fflush(stdout);
-	_exit(EXIT_FAILURE);
-}
-
-static uint64_t dice(uint64_t n)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return seed % n;
-}
 
 /* A call, and how long it takes. */
 #define TIMED(r, call) \
@@ -170,27 +152,6 @@ static int peer(int fd)
 	return EXIT_SUCCESS;
 }
 
-static int descriptors(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
-
-static long resident_kib(void)
-{
-	long size, pages = 0;
-	FILE *f = fopen("/proc/self/statm", "r");
-
-	check(f && fscanf(f, "%ld %ld", &size, &pages) == 2, "/proc/self/statm");
-	fclose(f);
-	return pages * 4;
-}
-
 static int survivor(int fd)
 {
 	struct hello me = open_all(24 * SIZE);
@@ -276,7 +237,8 @@ int main(int argc, char **argv)
 	int count = argc > 1 ? atoi(argv[1]) : 20, to_survivor, status;
 	pid_t alive;
 
-	seed = argc > 2 ? strtoull(argv[2], NULL, 0) | 1 : 88172645463325252ull;
+	if (argc > 2)
+		seed = strtoull(argv[2], NULL, 0) | 1;
 	setenv("FI_EFA_SOFT_TIMEOUT_MS", "500", 1);
 	/* The survivor says on its own when it is not content. */
 	signal(SIGPIPE, SIG_IGN);

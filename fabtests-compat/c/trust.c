@@ -24,14 +24,6 @@ static enum { FORKED, KILLED, STOPPED, FULL, REFUSED, AGAIN } what;
 /* This process is to stumble over its next write into another. */
 static volatile int stumble;
 
-static void check(int ok, const char *text)
-{
-	if (ok)
-		return;
-	printf("%s\n", text);
-	exit(EXIT_FAILURE);
-}
-
 ssize_t process_vm_writev(pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there, unsigned long m,
 			  unsigned long flags)
 {

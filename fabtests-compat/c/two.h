@@ -3,6 +3,7 @@
 #ifndef TWO_H
 #define TWO_H
 
+#include <dirent.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -33,6 +34,39 @@ struct hello {
 	char addr[32];
 	uint64_t at, key;
 };
+
+/* Ends the test with a line unless this holds. */
+static inline void check(int ok, const char *text)
+{
+	if (ok)
+		return;
+	printf("%s\n", text);
+	fflush(stdout);
+	_exit(EXIT_FAILURE);
+}
+
+/* Open descriptors of this process, and its resident memory. */
+static inline int descriptors(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	check(d != NULL, "/proc/self/fd");
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+static inline long resident_kib(void)
+{
+	long size, pages = 0;
+	FILE *f = fopen("/proc/self/statm", "r");
+
+	check(f && fscanf(f, "%ld %ld", &size, &pages) == 2, "/proc/self/statm");
+	fclose(f);
+	return pages * 4;
+}
 
 /* An endpoint with a queue and a counter of writes, and registered memory of this length. */
 static inline struct hello open_all(size_t size)
