@@ -2,11 +2,12 @@
 /*
  * intruder [SECONDS]: a process of another user attacks two that converse, and a service.
  *
- * It knows the source: how datagrams and greetings look, the ports, where the registered memory is, even the keys of it, and
- * the key of the service. What it does not know are the addresses of the two, and tokens and gates. It sends datagrams of every kind with guessed tokens, calls the
- * Unix sockets that it finds in /proc/net/unix, and asks the service to be let in. Nothing may be read or written, nobody may
- * answer it by more than a refusal, and neither memory nor descriptors of the attacked may grow. What it costs the conversation
- * is printed: in turn with moments in which it sends the same to a socket that nobody reads.
+ * It knows the source: how datagrams and greetings look, the ports, where the registered memory is, even its
+ * keys, and the key of the service. It does not know the addresses of the two, tokens and verification tags. It
+ * sends datagrams of every kind with guessed tokens, calls the Unix sockets that it finds in /proc/net/unix, and
+ * asks the service to be let in. Nothing may be read or written, no answer may be more than a refusal, and
+ * neither memory nor descriptors of the attacked may grow. What the attack costs the conversation is printed: in
+ * turn with moments in which the same is sent to a socket that nobody reads.
  */
 #include "dice.h"
 #include "two.h"

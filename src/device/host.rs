@@ -1,10 +1,12 @@
-//! What the library asks of the system for itself: the clock, random numbers, threads that take no signals.
+//! What the library asks of the system for itself: the clock, random numbers, threads that take no
+//! signals.
 
 use crate::core::{guarded, Result};
 use crate::types::*;
 use core::ffi::c_void;
 
-/// Nanoseconds of a clock that all processes of a host share, but for those in a time namespace of their own.
+/// Nanoseconds of a clock that all processes of a host share, but for those in a time namespace of
+/// their own.
 pub fn now() -> u64 {
     let mut t = libc::timespec {
         tv_sec: 0,
@@ -32,7 +34,8 @@ pub fn secret() -> Result<u64> {
     Err(FI_ENOSYS)
 }
 
-/// A random number from the system, for what need not be secret; the clock where the system has none.
+/// A random number from the system, for what need not be secret; the clock where the system has
+/// none.
 pub fn random() -> u64 {
     let mut v = 0u64;
     // SAFETY: at most eight bytes are written into a variable of eight bytes.
@@ -47,10 +50,12 @@ pub fn random() -> u64 {
 /// Bytes of stack of a thread.
 const STACK: usize = 256 << 10;
 
-/// Starts a thread of the library: signals are the application's, and a panic begins its `body` again. `FI_EAGAIN` when
+/// Starts a thread of the library: signals are the application's, and a panic begins its `body`
+/// again. `FI_EAGAIN` when
 /// the system gives no thread.
 ///
-/// Not std::thread: what that registers in each thread ends the program when there is no memory for it.
+/// Not std::thread: what that registers in each thread ends the program when there is no memory for
+/// it.
 pub fn start(name: &'static core::ffi::CStr, body: impl FnMut() + Send + 'static) -> Result<()> {
     struct Start(&'static core::ffi::CStr, Box<dyn FnMut() + Send>);
     extern "C" fn run(start: *mut c_void) -> *mut c_void {
@@ -63,7 +68,8 @@ pub fn start(name: &'static core::ffi::CStr, body: impl FnMut() + Send + 'static
         core::ptr::null_mut()
     }
     let start = Box::into_raw(Box::new(Start(name, Box::new(body))));
-    // SAFETY: attributes are initialised before they are used, and given back; the thread owns `start`, which we
+    // SAFETY: attributes are initialised before they are used, and given back; the thread owns
+    // `start`, which we
     // take back when there is none.
     unsafe {
         let mut attr: libc::pthread_attr_t = core::mem::zeroed();

@@ -120,11 +120,11 @@ impl WaitSet {
 
 /// Waits until `fd` is readable, at most `timeout_ms` (negative: without limit).
 pub fn wait_readable(fd: i32, timeout_ms: i32) {
-    wait_for(fd, libc::POLLIN, timeout_ms);
+    poll_fd(fd, libc::POLLIN, timeout_ms);
 }
 
 /// As [`wait_readable`], for any events of poll(2). Whether there was one.
-pub fn wait_for(fd: i32, events: i16, timeout_ms: i32) -> bool {
+pub fn poll_fd(fd: i32, events: i16, timeout_ms: i32) -> bool {
     let revents = 0;
     let mut p = libc::pollfd {
         fd,

@@ -116,7 +116,7 @@ pub struct Inbox {
     pub(super) hung_up: Vec<u64>,
     pub(super) accepted: Vec<(u64, Option<Visit>)>,
     /// Messages that peers want the rest of: the connection, the number here and there.
-    wanted: Vec<(u64, u32, u32)>,
+    cts: Vec<(u64, u32, u32)>,
 }
 
 impl Inbox {
@@ -134,14 +134,14 @@ impl Inbox {
             down: Vec::new(),
             hung_up: Vec::new(),
             accepted: Vec::new(),
-            wanted: Vec::new(),
+            cts: Vec::new(),
         }
     }
 
     /// Messages of ours that peers without a ring to us want the rest of: the connection, the number
     /// of the message here and there.
-    pub fn wanted(&mut self) -> Vec<(u64, u32, u32)> {
-        core::mem::take(&mut self.wanted)
+    pub fn take_cts(&mut self) -> Vec<(u64, u32, u32)> {
+        core::mem::take(&mut self.cts)
     }
 
     /// Whether a ring of this peer is read.
@@ -402,7 +402,7 @@ impl Inbox {
                     });
                 }
                 News::Accepted(conn, visit) => self.accepted.push((conn, visit)),
-                News::Wanted(conn, number, there) => self.wanted.push((conn, number, there)),
+                News::Cts(conn, number, there) => self.cts.push((conn, number, there)),
                 News::Awake(conn) => {
                     self.wake(conn);
                 }

@@ -65,7 +65,7 @@ impl Out {
         for word in (0..share::WORDS).filter(|w| self.shares & words & 1 << w != 0) {
             while !Share::stop(word, self.ring.file())
                 && Instant::now() < until
-                && !thread.died(self.conn)
+                && !thread.peer_exited(self.conn)
             {
                 std::thread::yield_now();
             }
@@ -239,8 +239,8 @@ impl Outbox {
     }
 
     /// Asks a peer to which no ring leads for the rest of message `number` of its, which is our `here`.
-    pub fn want(&self, from: &QpAddr, number: u32, here: u32) -> Sent {
-        self.thread.want(&self.shared, from, number, here)
+    pub fn send_cts(&self, from: &QpAddr, number: u32, here: u32) -> Sent {
+        self.thread.send_cts(&self.shared, from, number, here)
     }
 
     /// The peer that a ring leads to by connection `conn`.

@@ -22,7 +22,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 const MAGIC: [u8; 8] = *b"lfrshm03";
 const TABLE: [u8; 8] = *b"lfrmem02";
 const ACCEPTED: [u8; 8] = *b"lfracc01";
-const WANTED: [u8; 8] = *b"lfrwnt01";
+const CTS: [u8; 8] = *b"lfrwnt01";
 /// Bytes of the answer: magic, address and value of the probe, filled up.
 const ANSWER: usize = GREETING;
 /// Bytes of a greeting: magic and the sender's address.
@@ -200,8 +200,8 @@ pub fn answer(fd: &OwnedFd, table: Option<(i32, u64, u64)>) -> Result<()> {
 
 /// Asks the caller that owns the ring of this connection for the rest of message `number`, which is ours of
 /// number `here`: for want of a ring that leads back.
-pub fn want(fd: &OwnedFd, number: u32, here: u32) -> Result<()> {
-    say(fd, &emit_two(WANTED, number.into(), here.into()), None)
+pub fn send_cts(fd: &OwnedFd, number: u32, here: u32) -> Result<()> {
+    say(fd, &emit_two(CTS, number.into(), here.into()), None)
 }
 
 /// Descriptors that fit into [`Control`].
@@ -279,7 +279,7 @@ pub enum Heard {
     /// Our ring is mapped there. With a table of registered memory, and address and value of a probe.
     Accepted(Option<((u64, u64), OwnedFd)>),
     /// The rest of a message of ours is wanted: its number, and that at the receiver.
-    Wanted(u32, u32),
+    Cts(u32, u32),
     /// A byte to wake us.
     Wake,
     /// The other side is gone, or makes no sense.
@@ -327,8 +327,8 @@ pub fn hear(fd: &OwnedFd) -> Heard {
         (n, _) if n < 0 && errno() == FI_EAGAIN => Heard::Nothing,
         (1, None) if count == 0 => Heard::Wake,
         (n, file) if n == GREETING as isize && count <= 1 => {
-            if let Some((number, there)) = parse_two(WANTED, &bytes) {
-                return Heard::Wanted(number as u32, there as u32);
+            if let Some((number, there)) = parse_two(CTS, &bytes) {
+                return Heard::Cts(number as u32, there as u32);
             }
             match (parse(&bytes), parse_two(TABLE, &bytes), file) {
                 (Some(from), _, Some(file)) => Heard::Ring(from, file),

@@ -12,7 +12,7 @@ use super::table::{Table, Visit};
 use super::Sent;
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
-use crate::device::wait::{wait_for, WaitSet};
+use crate::device::wait::{poll_fd, WaitSet};
 use crate::device::{host, QpAddr};
 use crate::types::*;
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ pub enum News {
     /// The peer we have called reads our ring from now on, and may let us into its memory.
     Accepted(u64, Option<Visit>),
     /// The peer of this connection wants the rest of a message: its number here, and there.
-    Wanted(u64, u32, u32),
+    Cts(u64, u32, u32),
     /// There is something in this connection's ring, or room.
     Awake(u64),
     /// This connection has ended.
@@ -305,9 +305,9 @@ impl Thread {
         }
     }
 
-    /// Asks the caller of an endpoint that is at `from` for the rest of a message (see [`sock::want`]).
+    /// Asks the caller of an endpoint that is at `from` for the rest of a message (see [`sock::send_cts`]).
     #[cold]
-    pub fn want(&self, ep: &Arc<Shared>, from: &QpAddr, number: u32, here: u32) -> Sent {
+    pub fn send_cts(&self, ep: &Arc<Shared>, from: &QpAddr, number: u32, here: u32) -> Sent {
         let w = self.lock();
         let own = |w: &&Watched| {
             core::ptr::eq(w.ep.as_ptr(), Arc::as_ptr(ep)) && w.from.get() == Some(from)
@@ -315,7 +315,7 @@ impl Thread {
         let Some(What::Caller(c, _, _)) = w.all.values().find(own).map(|w| &w.what) else {
             return Sent::Elsewhere;
         };
-        match sock::want(c, number, here) {
+        match sock::send_cts(c, number, here) {
             Ok(()) => Sent::Done,
             Err(FI_EAGAIN) => Sent::Busy,
             Err(_) => Sent::Elsewhere,
@@ -324,19 +324,19 @@ impl Thread {
 
     /// Whether the process at the other end of a connection has ended, heard of or not.
     #[cold]
-    pub fn died(&self, id: u64) -> bool {
+    pub fn peer_exited(&self, id: u64) -> bool {
         let w = self.lock();
         let Some(x) = w.all.get(&id) else { return true };
         match (w.processes.get(&x.process()), &x.what) {
-            (Some(p), _) => wait_for(p.fd.as_raw_fd(), libc::POLLIN, 0),
-            (None, What::Called(c, _)) => wait_for(c.as_raw_fd(), libc::POLLRDHUP, 0),
+            (Some(p), _) => poll_fd(p.fd.as_raw_fd(), libc::POLLIN, 0),
+            (None, What::Called(c, _)) => poll_fd(c.as_raw_fd(), libc::POLLRDHUP, 0),
             _ => false,
         }
     }
 
     /// A process has ended, and its connections with it.
     #[cold]
-    fn bury(&self, pid: i32) {
+    fn process_ended(&self, pid: i32) {
         let Some(p) = self.lock().processes.remove(&pid) else {
             return;
         };
@@ -395,7 +395,7 @@ impl Thread {
                         let from = *x.from.get_or_init(|| from);
                         ep.tell(News::Ring(id, from, Reader::new(map)));
                     }
-                    Heard::Accepted(_) | Heard::Wanted(..) | Heard::End => {
+                    Heard::Accepted(_) | Heard::Cts(..) | Heard::End => {
                         ended = true;
                         break;
                     }
@@ -404,7 +404,7 @@ impl Thread {
             What::Called(c, pid) => match hear(c) {
                 Heard::Nothing => {}
                 Heard::Wake => ep.tell(News::Awake(id)),
-                Heard::Wanted(number, there) => ep.tell(News::Wanted(id, number, there)),
+                Heard::Cts(number, there) => ep.tell(News::Cts(id, number, there)),
                 Heard::Accepted(table) => {
                     let visit = table.and_then(|(probe, fd)| Visit::new(*pid, fd, probe));
                     ep.tell(News::Accepted(id, visit));
@@ -483,7 +483,7 @@ impl Thread {
             match heard {
                 BELL if answered => self.bell.clear(),
                 BELL => {}
-                id if id & DEATH != 0 => self.bury((id & !DEATH) as i32),
+                id if id & DEATH != 0 => self.process_ended((id & !DEATH) as i32),
                 id => self.ready(id, false),
             }
         }

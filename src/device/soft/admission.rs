@@ -12,13 +12,13 @@ use crate::types::*;
 use core::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Bytes of a call: gid, queue pair number, key, gate, token.
+/// Bytes of a call: gid, queue pair number, key, verification tag, token.
 const CALL: usize = 16 + 2 + 4 + 4 + 8;
 
-/// Who calls: its address, its gate, and the token that it has named.
+/// Who calls: its address, its verification tag, and the token that it has named.
 pub struct Caller {
     pub addr: QpAddr,
-    pub gate: u32,
+    pub vtag: u32,
     pub token: u64,
 }
 /// Callers that may wait to be accepted.
@@ -110,7 +110,7 @@ pub fn ask(own: &Caller, to: &QpAddr) -> bool {
         &own.addr.gid,
         &own.addr.qpn.to_le_bytes(),
         &own.addr.qkey.to_le_bytes(),
-        &own.gate.to_le_bytes(),
+        &own.vtag.to_le_bytes(),
         &own.token.to_le_bytes(),
     ];
     let bytes = parts.into_iter().flatten();
@@ -159,7 +159,7 @@ fn parse(call: &[u8; CALL]) -> Option<Caller> {
     let (gid, rest) = call.split_first_chunk::<16>()?;
     let (qpn, rest) = rest.split_first_chunk::<2>()?;
     let (qkey, rest) = rest.split_first_chunk::<4>()?;
-    let (gate, rest) = rest.split_first_chunk::<4>()?;
+    let (vtag, rest) = rest.split_first_chunk::<4>()?;
     let (token, _) = rest.split_first_chunk::<8>()?;
     let addr = QpAddr {
         gid: *gid,
@@ -169,7 +169,7 @@ fn parse(call: &[u8; CALL]) -> Option<Caller> {
     };
     Some(Caller {
         addr,
-        gate: u32::from_le_bytes(*gate),
+        vtag: u32::from_le_bytes(*vtag),
         token: u64::from_le_bytes(*token),
     })
 }

@@ -1,8 +1,11 @@
-//! A connected peer that sends whatever it likes, against one [`Engine`]: the harness of the fuzz target
+//! A connected peer that sends whatever it likes, against one [`Engine`]: the harness of the fuzz
+//! target
 //! `soft_hostile` and of a seeded test.
 //!
-//! A byte string is a script ([`Script`]): it chooses what the application posts and when, which datagrams the peer
-//! sends in its session, and how time passes. The peer has a session, the key of a region that it may write, and
+//! A byte string is a script ([`Script`]): it chooses what the application posts and when, which
+//! datagrams the peer
+//! sends in its session, and how time passes. The peer has a session, the key of a region that it
+//! may write, and
 //! that of one that it may read. Real memory is watched:
 //!
 //! - what is sent or lent for reading never changes, nor does anything beside a region or a buffer;
@@ -71,12 +74,12 @@ impl Fenced {
 }
 
 /// An operation of the application.
-struct Op {
+struct PostedOp {
     memory: Fenced,
     reads: bool,
 }
 
-struct World {
+struct EngineHarness {
     engine: Engine,
     events: Events,
     now: u64,
@@ -84,38 +87,39 @@ struct World {
     peer: SocketAddr,
     peer_addr: QpAddr,
     sent: Arc<Mutex<Vec<Vec<u8>>>>,
-    /// What the peer presents: its session, tokens, and the engine's gate; the first number it has not used.
+    /// What the peer presents: its session, tokens, and the engine's verification tag; the first
+    /// number it has not used.
     open: Option<Head>,
     next_psn: u32,
     /// Numbers of reads that the engine has told its peer.
     asked: Vec<u64>,
     messages: HashSet<u32>,
     received: usize,
-    ops: HashMap<u64, Op>,
+    ops: HashMap<u64, PostedOp>,
     /// What reads have left behind, which must stay as it is.
     done: Vec<(Fenced, Vec<u8>)>,
     next_id: u64,
-    write: Region,
-    read: Region,
+    write: ExposedRegion,
+    read: ExposedRegion,
     mem: Arc<MemTable>,
 }
 
-struct Region {
+struct ExposedRegion {
     memory: Fenced,
     key: u64,
 }
 
-impl Region {
-    fn new(mem: &MemTable, access: u64) -> Region {
+impl ExposedRegion {
+    fn new(mem: &MemTable, access: u64) -> ExposedRegion {
         let mut memory = Fenced::new(REGION);
         let found = mem.insert(memory.mem(), access, None);
         let (key, _) = found.unwrap_or_default();
-        Region { memory, key }
+        ExposedRegion { memory, key }
     }
 }
 
-impl World {
-    fn new(bytes: &[u8]) -> Option<World> {
+impl EngineHarness {
+    fn new(bytes: &[u8]) -> Option<EngineHarness> {
         let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let sock = Sock::bind(ip, 0, 0).ok()?;
         let mem = Arc::new(MemTable::new(Naming::default()));
@@ -143,7 +147,7 @@ impl World {
             token: 5,
             ..me
         };
-        Some(World {
+        Some(EngineHarness {
             engine,
             events: Events::default(),
             now: 1 << 40,
@@ -159,8 +163,8 @@ impl World {
             ops: HashMap::new(),
             done: Vec::new(),
             next_id: 0,
-            write: Region::new(&mem, FI_REMOTE_WRITE),
-            read: Region::new(&mem, FI_REMOTE_READ),
+            write: ExposedRegion::new(&mem, FI_REMOTE_WRITE),
+            read: ExposedRegion::new(&mem, FI_REMOTE_READ),
             mem,
         })
     }
@@ -236,8 +240,8 @@ impl World {
             una: 0,
             ack: None,
             src_qkey: self.peer_addr.qkey,
-            to_gate: me.qkey,
-            gate: 3,
+            to_vtag: me.qkey,
+            vtag: 3,
             kind: Kind::Hello,
         };
         self.heard();
@@ -249,7 +253,7 @@ impl World {
         };
         h.session = w.session;
         h.dst = w.src;
-        h.to_gate = w.gate;
+        h.to_vtag = w.vtag;
         h.kind = Kind::Ping;
         self.open = Some(h);
         self.next_psn = 1;
@@ -287,7 +291,7 @@ impl World {
         match posted {
             Ok(()) => {
                 let reads = kind == 2;
-                self.ops.insert(id, Op { memory, reads });
+                self.ops.insert(id, PostedOp { memory, reads });
             }
             Err(e) => assert_eq!(e, FI_EAGAIN, "posting fails"),
         }
@@ -412,7 +416,7 @@ impl World {
             5 if self.script.one_in(30) => {
                 assert!(self.mem.remove(self.write.key).is_ok());
                 let left = core::hint::black_box(self.write.memory.inside()).to_vec();
-                let new = Region::new(&self.mem, FI_REMOTE_WRITE);
+                let new = ExposedRegion::new(&self.mem, FI_REMOTE_WRITE);
                 let old = core::mem::replace(&mut self.write, new);
                 self.done.push((old.memory, left));
             }
@@ -432,7 +436,7 @@ impl World {
 
 /// Runs a script. Panics where an invariant of the module text does not hold.
 pub fn run(bytes: &[u8]) {
-    let Some(mut w) = World::new(bytes) else {
+    let Some(mut w) = EngineHarness::new(bytes) else {
         return;
     };
     w.connect();
@@ -469,7 +473,7 @@ mod tests {
     #[test]
     fn many_peers_leave_nothing() {
         let count = std::env::var("FABRIC_PEERS").map_or(20_000, |n| n.parse().unwrap());
-        let mut w = World::new(&[]).unwrap();
+        let mut w = EngineHarness::new(&[]).unwrap();
         let mut before = 0;
         for i in 0..count {
             let [_, a, b, c] = u32::to_be_bytes(i);

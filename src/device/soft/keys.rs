@@ -1,4 +1,5 @@
-//! The key file: secrets that the hosts of a cluster share, by which packets off loopback are sealed.
+//! The key file: secrets that the hosts of a cluster share, by which packets off loopback are
+//! sealed.
 //!
 //! `FI_EFA_SOFT_KEY_FILE` names it. It is text: a key is a line of 64 hexadecimal digits, and there
 //! are one or two; empty lines and lines that begin with `#` do not count. The first key seals what
@@ -111,8 +112,10 @@ pub fn wanted(ip: IpAddr) -> bool {
     named(ip).is_some()
 }
 
-/// The keys for sockets on `ip`; `None` on loopback, and where no key file is named. `FI_EACCES` when
-/// the file cannot be read or others can, or keys are required and none is named; `FI_EINVAL` when it
+/// The keys for sockets on `ip`; `None` on loopback, and where no key file is named. `FI_EACCES`
+/// when
+/// the file cannot be read or others can, or keys are required and none is named; `FI_EINVAL` when
+/// it
 /// is not a key file. Each with a log line.
 pub fn load(ip: IpAddr) -> Result<Option<Arc<Keys>>> {
     let Some(path) = named(ip) else {

@@ -7,27 +7,27 @@
 //!  0 magic u16  2 version u8  3 kind u8 (0x80: `ack` counts)  4 session u32
 //!  8 dst u64: token that the receiver gave the sender    16 src u64: token for the other direction
 //! 24 psn u32   28 una u32   32 ack u32 (all below have arrived)   36 qkey of sender u32
-//! 40 gate of the receiver u32   44 gate of the sender u32
+//! 40 verification tag of the receiver u32   44 verification tag of the sender u32
 //! WRITE, WRITE_IMM  48 op u32  52 total u32  56 key u64  64 addr u64  72 imm u32  76 zero
 //! READ_REQ          48 id u64  56 key u64    64 addr u64 72 len u32   76 zero
 //! READ_RESP         48 id u64  56 offset u64
 //! ACK, BYE          48 window bytes u32  52 window packets u16  54 words u8  55 errors u8
 //!                   56 words x u64, errors x (psn u32, status u32)
-//! HELLO             dst: token of the receiver's address, its qkey in place of the gate; session 0
+//! HELLO             dst: token of the receiver's address, its qkey in place of the verification tag; session 0
 //! WELCOME           dst: as src of the HELLO; src: token to present from now on; session: its number
 //! RESET             dst: as src of the refused datagram
 //! ```
 //!
-//! A gate is a random number of a queue pair that its peers are told. It is no secret that anything
+//! A verification tag is a random number of a queue pair that its peers are told. It is no secret that anything
 //! depends on: by it the kernel drops what strangers send (`sock`), at their cost.
 //!
 //! No answer to a HELLO or to an unknown sender is longer than what it answers.
 
 /// First bytes of every datagram.
 pub const MAGIC: u16 = 0x5efa;
-/// Where the kind is, and the gate of the receiver.
+/// Where the kind is, and the verification tag of the receiver.
 pub const KIND_AT: usize = 3;
-pub const GATE_AT: usize = 40;
+pub const VTAG_AT: usize = 40;
 /// Code of [`Kind::Hello`].
 pub const HELLO: u8 = 9;
 const VERSION: u8 = 3;
@@ -97,8 +97,8 @@ pub struct Head {
     pub ack: Option<u32>,
     pub src_qkey: u32,
     /// Gates of the receiver and of the sender.
-    pub to_gate: u32,
-    pub gate: u32,
+    pub to_vtag: u32,
+    pub vtag: u32,
     pub kind: Kind,
 }
 
@@ -162,8 +162,8 @@ impl Head {
         put(buf, 28, self.una.to_le_bytes());
         put(buf, 32, self.ack.unwrap_or(0).to_le_bytes());
         put(buf, 36, self.src_qkey.to_le_bytes());
-        put(buf, GATE_AT, self.to_gate.to_le_bytes());
-        put(buf, GATE_AT + 4, self.gate.to_le_bytes());
+        put(buf, VTAG_AT, self.to_vtag.to_le_bytes());
+        put(buf, VTAG_AT + 4, self.vtag.to_le_bytes());
         match self.kind {
             Kind::Send | Kind::Reset | Kind::Ping | Kind::Hello | Kind::Welcome => BASE,
             Kind::Write {
@@ -273,8 +273,8 @@ impl Head {
             una: u32_at(buf, 28)?,
             ack: (code & HAS_ACK != 0).then_some(ack),
             src_qkey: u32_at(buf, 36)?,
-            to_gate: u32_at(buf, GATE_AT)?,
-            gate: u32_at(buf, GATE_AT + 4)?,
+            to_vtag: u32_at(buf, VTAG_AT)?,
+            vtag: u32_at(buf, VTAG_AT + 4)?,
             kind,
         };
         Some((h, buf.get(len..)?))
@@ -331,8 +331,8 @@ mod tests {
                 una: 5,
                 ack,
                 src_qkey: 6,
-                to_gate: 7,
-                gate: 8,
+                to_vtag: 7,
+                vtag: 8,
                 kind,
             };
             let mut buf = vec![0u8; HEAD_MAX];

@@ -1,16 +1,19 @@
-//! Sealed datagrams: what the engine sends and receives, encrypted and authenticated by AES-256-GCM.
+//! Sealed datagrams: what the engine sends and receives, encrypted and authenticated by
+//! AES-256-GCM.
 //!
 //! ```text
 //!  0 magic u16  2 version u8  3 zero  4 name of the key u32  8 counter u64  16 salt of the sender
 //! 32 the datagram of `packet`, encrypted; then a tag of 16 bytes
 //! ```
 //!
-//! A sender is a queue pair. It draws a salt when it opens, and seals with a key that is derived from
+//! A sender is a queue pair. It draws a salt when it opens, and seals with a key that is derived
+//! from
 //! a shared one (`keys`) and the salt; the counter, which never repeats, is the nonce. What is
 //! authenticated besides: the envelope, and both socket addresses, so that no packet can be turned
 //! round or led elsewhere.
 //!
-//! Invariants: nothing of a datagram is looked at before it is authentic. State is kept only of senders
+//! Invariants: nothing of a datagram is looked at before it is authentic. State is kept only of
+//! senders
 //! with which a session is open, or was within [`REMEMBERED`]: of those a datagram counts once. One
 //! that is replayed later opens no session, because the token in it has expired by then.
 
@@ -37,22 +40,23 @@ pub const KEY_AT: usize = 4;
 const TAG: usize = 16;
 /// Bytes that sealing adds to a datagram.
 pub const OVERHEAD: usize = ENVELOPE + TAG;
-/// Senders are remembered for so long after their sessions, nanoseconds: longer than the tokens that
+/// Senders are remembered for so long after their sessions, nanoseconds: longer than the tokens
+/// that
 /// open sessions are good.
 const REMEMBERED: u64 = 30_000_000_000;
 /// Words of the replay window: what is older than 64 times as many datagrams, less 64, is dropped.
 const WORDS: usize = 32;
 
 /// Which datagrams of a sender have come (RFC 6479).
-struct Window {
+struct ReplayWindow {
     top: u64,
     bits: [u64; WORDS],
 }
 
-impl Window {
+impl ReplayWindow {
     /// A window in which everything up to `below` counts as seen.
-    fn after(below: u64) -> Window {
-        let mut w = Window {
+    fn after(below: u64) -> ReplayWindow {
+        let mut w = ReplayWindow {
             top: below,
             bits: [0; WORDS],
         };
@@ -88,19 +92,19 @@ impl Window {
     }
 }
 
-struct Sender {
+struct SenderState {
     key: LessSafeKey,
-    window: Window,
+    window: ReplayWindow,
 }
 
 /// A sender whose session is over.
-struct Gone {
+struct DepartedSender {
     at: u64,
     top: u64,
 }
 
 /// Where an authentic datagram comes from.
-pub struct Opened {
+pub struct Authenticated {
     pub salt: Salt,
     counter: u64,
     /// Its key, when nothing is kept of the sender.
@@ -116,8 +120,8 @@ pub struct Seal {
     salt: Salt,
     key: LessSafeKey,
     counter: u64,
-    senders: HashMap<Salt, Sender>,
-    gone: HashMap<Salt, Gone>,
+    senders: HashMap<Salt, SenderState>,
+    gone: HashMap<Salt, DepartedSender>,
     swept: u64,
     /// Sealed datagrams of a batch.
     buffer: Vec<u8>,
@@ -170,7 +174,8 @@ impl Seal {
         })
     }
 
-    /// Replaces up to [`BATCH`] datagrams by their sealed ones, which are valid until the next call.
+    /// Replaces up to [`BATCH`] datagrams by their sealed ones, which are valid until the next
+    /// call.
     /// `false` when nothing may be sent.
     pub fn seal(&mut self, batch: &mut [Datagram]) -> bool {
         if self.process != process::generation() {
@@ -219,7 +224,7 @@ impl Seal {
     }
 
     /// Opens a datagram in place. `None` when it is not authentic, or has come before.
-    pub fn open(&mut self, g: &Got, arena: &mut [u8]) -> Option<(Got, Opened)> {
+    pub fn open(&mut self, g: &Got, arena: &mut [u8]) -> Option<(Got, Authenticated)> {
         let bytes = arena.get_mut(g.at..g.at.checked_add(g.len)?)?;
         let (envelope, text) = bytes.split_first_chunk_mut::<ENVELOPE>()?;
         if envelope[..2] != MAGIC.to_le_bytes() || envelope[2] != VERSION || envelope[3] != 0 {
@@ -249,22 +254,22 @@ impl Seal {
         };
         let at = g.at + ENVELOPE;
         let from = g.from;
-        Some((Got { from, at, len }, Opened { salt, counter, key }))
+        Some((Got { from, at, len }, Authenticated { salt, counter, key }))
     }
 
     /// A session with the sender of a datagram is open: from now on its datagrams count once.
-    pub fn keep(&mut self, o: Opened) {
+    pub fn keep(&mut self, o: Authenticated) {
         let Some(key) = o.key else { return };
-        let mut window = Window::after(self.gone.remove(&o.salt).map_or(0, |g| g.top));
+        let mut window = ReplayWindow::after(self.gone.remove(&o.salt).map_or(0, |g| g.top));
         window.mark(o.counter);
-        self.senders.insert(o.salt, Sender { key, window });
+        self.senders.insert(o.salt, SenderState { key, window });
     }
 
     /// The session with a sender is over.
     pub fn leave(&mut self, salt: &Salt, now: u64) {
         if let Some(s) = self.senders.remove(salt) {
             let top = s.window.top;
-            self.gone.insert(*salt, Gone { at: now, top });
+            self.gone.insert(*salt, DepartedSender { at: now, top });
         }
     }
 
@@ -291,7 +296,7 @@ mod tests {
     #[test]
     fn a_datagram_counts_once() {
         // Against a model that remembers everything.
-        let mut w = Window::after(0);
+        let mut w = ReplayWindow::after(0);
         let mut seen = std::collections::HashSet::new();
         let (mut top, mut x) = (0u64, 9u64);
         for _ in 0..200_000 {
@@ -318,7 +323,7 @@ mod tests {
     #[test]
     fn what_a_sender_sent_before_it_left_counts_no_more() {
         for top in [1, 63, 64, 65, 2047, 2048, 5000] {
-            let mut w = Window::after(top);
+            let mut w = ReplayWindow::after(top);
             w.mark(top + 3);
             assert!((0..=top).all(|n| !w.fresh(n)), "{top}");
             assert!(w.fresh(top + 1) && w.fresh(top + 2) && w.fresh(top + 4));

@@ -41,9 +41,10 @@ impl Datagram {
 }
 
 /// What the kernel lets through to a socket; the rest costs nobody but its sender.
-pub enum Gate {
-    /// Datagrams that present this gate, and HELLOs that present this key, if there is one.
-    Open { gate: u32, qkey: Option<u32> },
+pub enum SocketFilter {
+    /// Datagrams that present this verification tag, and HELLOs that present this key, if there is
+    /// one.
+    Open { vtag: u32, qkey: Option<u32> },
     /// Datagrams sealed by one of these keys.
     Sealed([u32; 2]),
 }
@@ -193,9 +194,10 @@ impl Sock {
         Ok(s)
     }
 
-    /// Has the kernel drop what does not pass the gate, as the receiver would, where the system has
+    /// Has the kernel drop what does not pass the verification tag, as the receiver would, where
+    /// the system has
     /// socket filters (socket(7), SO_ATTACH_FILTER).
-    pub fn admit_only(&self, gate: Gate) {
+    pub fn attach_filter(&self, vtag: SocketFilter) {
         use super::{packet, seal};
         // Filters see a datagram from its UDP header on, and load big-endian numbers.
         const UDP: usize = 8;
@@ -213,20 +215,20 @@ impl Sock {
         let answer = |k: u32| step(libc::BPF_RET | libc::BPF_K, 0, 0, k);
         let magic = |m: u16| u32::from(m.swap_bytes());
         let (drop, pass) = (answer(0), answer(u32::MAX));
-        let mut program = match gate {
-            Gate::Open { gate, qkey } => vec![
+        let mut program = match vtag {
+            SocketFilter::Open { vtag, qkey } => vec![
                 load(libc::BPF_H, 0),
                 equal(magic(packet::MAGIC), 0, 6),
                 load(libc::BPF_B, packet::KIND_AT),
                 equal(packet::HELLO.into(), if qkey.is_some() { 2 } else { 4 }, 0),
-                load(libc::BPF_W, packet::GATE_AT),
-                equal(gate.swap_bytes(), 3, 2),
-                load(libc::BPF_W, packet::GATE_AT),
+                load(libc::BPF_W, packet::VTAG_AT),
+                equal(vtag.swap_bytes(), 3, 2),
+                load(libc::BPF_W, packet::VTAG_AT),
                 equal(qkey.unwrap_or(0).swap_bytes(), 1, 0),
                 drop,
                 pass,
             ],
-            Gate::Sealed([first, second]) => vec![
+            SocketFilter::Sealed([first, second]) => vec![
                 load(libc::BPF_H, 0),
                 equal(magic(seal::MAGIC), 0, 3),
                 load(libc::BPF_W, seal::KEY_AT),

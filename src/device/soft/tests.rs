@@ -152,10 +152,12 @@ fn bad_keys_and_vanished_peers_end_in_errors() {
         [(3, Status::RemoteUnresponsive)]
     );
     let gone = b.addr();
-    drop(b);
+    // Under way as the peer closes, whoever takes in that it does.
+    b.shared.lock().hold = Some(|_| true);
     a.post_send(4, &gone, b"hello?", Payload::Copy(b""))
         .unwrap();
     a.ring();
+    drop(b);
     assert_eq!(drive(&mut a, 1, &mut none), [(4, Status::RemoteBadQpn)]);
     // Nobody is left to say that it is gone.
     a.post_send(5, &gone, b"hello?", Payload::Copy(b""))
@@ -173,7 +175,7 @@ struct Attacker {
     sock: std::net::UdpSocket,
     to: std::net::SocketAddr,
     qkey: u32,
-    gate: u32,
+    vtag: u32,
 }
 
 impl Attacker {
@@ -186,7 +188,7 @@ impl Attacker {
             sock,
             to: std::net::SocketAddr::from(([127, 0, 0, 1], addr.qpn)),
             qkey: addr.qkey,
-            gate: victim.shared.lock().gate,
+            vtag: victim.shared.lock().vtag,
         }
     }
 
@@ -206,11 +208,11 @@ impl Attacker {
             una: 0,
             ack: None,
             src_qkey: 9,
-            to_gate: match kind {
+            to_vtag: match kind {
                 packet::Kind::Hello => self.qkey,
-                _ => self.gate,
+                _ => self.vtag,
             },
-            gate: 5,
+            vtag: 5,
             kind,
         }
     }

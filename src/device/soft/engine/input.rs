@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::core::memory;
-use crate::device::soft::seal::Opened;
+use crate::device::soft::seal::Authenticated;
 
 impl Peer {
     /// Refuses a packet. Beyond [`REFUSALS`] the packet counts as lost instead.
@@ -58,7 +58,7 @@ impl Engine {
     }
 
     /// Whether a sealed datagram of a peer's session is the peer's own.
-    fn keep_to(&mut self, pi: u32, by: Opened) -> bool {
+    fn keep_to(&mut self, pi: u32, by: Authenticated) -> bool {
         let (Some(p), Some(seal)) = (self.peers.get_mut(pi), self.seal.as_mut()) else {
             return false;
         };
@@ -73,7 +73,7 @@ impl Engine {
         &mut self,
         g: &Got,
         arena: &[u8],
-        by: Option<Opened>,
+        by: Option<Authenticated>,
         sink: &mut Sink,
         access: &Access,
         now: u64,

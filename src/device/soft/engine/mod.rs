@@ -17,7 +17,7 @@ use super::keys::{Keys, Salt};
 use super::mem::{Access, MemTable};
 use super::packet::{self, Head, Kind, DATA_HEAD, HEAD_MAX, MAX_WORDS};
 use super::seal::{self, Seal};
-use super::sock::{Datagram, Gate, Got, Sock, BATCH, SLOT, SLOTS};
+use super::sock::{Datagram, Got, Sock, SocketFilter, BATCH, SLOT, SLOTS};
 use crate::core::hash::ByWords;
 use crate::core::slab::Slab;
 use crate::core::Result;
@@ -171,7 +171,7 @@ pub struct Engine {
     by_token: HashMap<u64, u32, ByWords>,
     sessions: Sessions,
     /// What our peers' datagrams begin with; see `packet`.
-    pub gate: u32,
+    pub vtag: u32,
     seal: Option<Seal>,
     /// Nothing is done to what leaves.
     plain: bool,
@@ -240,12 +240,12 @@ impl Engine {
             Some(keys) => Some(Seal::new(Arc::clone(keys), at, cfg.segment)?),
             None => None,
         };
-        let gate = secret()? as u32;
+        let vtag = secret()? as u32;
         let plain = seal.is_none() && faults.is_none() && !cfg.gso;
-        sock.admit_only(match &cfg.keys {
-            Some(keys) => Gate::Sealed(keys.ids()),
-            None => Gate::Open {
-                gate,
+        sock.attach_filter(match &cfg.keys {
+            Some(keys) => SocketFilter::Sealed(keys.ids()),
+            None => SocketFilter::Open {
+                vtag,
                 // Who calls a service on its own host does so through `admission`.
                 qkey: (!service || !at.ip().is_loopback()).then_some(me.qkey),
             },
@@ -260,7 +260,7 @@ impl Engine {
             by_addr: HashMap::new(),
             by_token: HashMap::default(),
             sessions: Sessions::new()?,
-            gate,
+            vtag,
             plain,
             seal,
             #[cfg(any(test, feature = "fuzzing"))]

@@ -89,7 +89,7 @@ impl Engine {
         let said = p.rx.as_ref().filter(|r| !r.has_refused());
         let head = Head {
             ack: said.map(RxFlow::cum),
-            ..p.head((self.me.qkey, self.gate), kind, psn)
+            ..p.head((self.me.qkey, self.vtag), kind, psn)
         };
         let mut d = Datagram {
             to: p.to,
@@ -141,12 +141,12 @@ impl Engine {
             self.out.clear();
             return;
         }
-        self.flush_specially(now);
+        self.flush_modified(now);
     }
 
     /// As [`Engine::flush`], sealed, cut apart below, or over a bad network.
     #[inline(never)]
-    fn flush_specially(&mut self, now: u64) {
+    fn flush_modified(&mut self, now: u64) {
         // What is sealed lies in a buffer for one batch.
         let mut out = core::mem::take(&mut self.out);
         for batch in out.chunks_mut(BATCH) {
@@ -275,7 +275,7 @@ impl Engine {
         let Some(p) = self.peers.get_mut(pi) else {
             return;
         };
-        let base = p.head((self.me.qkey, self.gate), Kind::Ping, 0);
+        let base = p.head((self.me.qkey, self.vtag), Kind::Ping, 0);
         let r = p.rx.get_or_insert_with(|| RxFlow::new(0));
         let mut words = [0u64; MAX_WORDS];
         let n = r.words(&mut words);

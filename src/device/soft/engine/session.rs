@@ -16,7 +16,8 @@
 //! alone, and has no token in its address. Callers on the same host show their user id over a Unix
 //! socket instead (`admission`); others are let in, as far as they can be reached.
 //!
-//! Invariants: a session begins with empty flows on both sides. It ends with RESET, BYE, silence, or
+//! Invariants: a session begins with empty flows on both sides. It ends with RESET, BYE, silence,
+//! or
 //! the verified beginning of a newer one, and then everything that depended on it has failed
 //! ([`Event::PeerDown`]). Of two calls that cross, the one of the smaller address counts.
 
@@ -32,7 +33,8 @@ const REMEMBERED: usize = 256;
 /// First and longest wait for the answer to a HELLO.
 const HELLO_FIRST: u64 = 5 * MS;
 const HELLO_LONGEST: u64 = 200 * MS;
-/// RESETs per service interval (1 ms): a restarted peer hears of it soon, and who floods a queue pair gets little of its time.
+/// RESETs per service interval (1 ms): a restarted peer hears of it soon, and who floods a queue
+/// pair gets little of its time.
 const RESETS: u32 = 1;
 
 /// Whether packets can go to a peer.
@@ -57,8 +59,8 @@ pub(super) struct Session {
     /// What the peer has to present, and what we present.
     pub token_in: u64,
     pub token_out: u64,
-    /// The peer's gate.
-    pub gate_out: u32,
+    /// The peer's verification tag.
+    pub vtag_out: u32,
     /// The peer called, and the number and token are ours.
     ours: bool,
     /// The peer has sent something in it.
@@ -73,7 +75,7 @@ impl Session {
         number: 0,
         token_in: 0,
         token_out: 0,
-        gate_out: 0,
+        vtag_out: 0,
         ours: false,
         confirmed: false,
         opened: 0,
@@ -116,7 +118,8 @@ impl Sessions {
         h.finish()
     }
 
-    /// A number for a session: the time, and higher than any before, unless so many call at once that the
+    /// A number for a session: the time, and higher than any before, unless so many call at once
+    /// that the
     /// numbers would leave the clock behind, by which they are told to be fresh.
     fn number(&mut self, now: u64) -> u32 {
         let ms = (now / MS) as u32;
@@ -157,8 +160,9 @@ pub(super) enum Hearing {
 }
 
 impl Peer {
-    /// A header of the session with this peer, from the queue pair with this key and gate.
-    pub(super) fn head(&self, (src_qkey, gate): (u32, u32), kind: Kind, psn: u32) -> Head {
+    /// A header of the session with this peer, from the queue pair with this key and verification
+    /// tag.
+    pub(super) fn head(&self, (src_qkey, vtag): (u32, u32), kind: Kind, psn: u32) -> Head {
         Head {
             session: self.session.number,
             dst: self.session.token_out,
@@ -167,21 +171,21 @@ impl Peer {
             una: self.tx.una(),
             ack: None,
             src_qkey,
-            to_gate: self.session.gate_out,
-            gate,
+            to_vtag: self.session.vtag_out,
+            vtag,
             kind,
         }
     }
 }
 
 impl Engine {
-    /// Says something that is not part of a session: `dst` and `to_gate` are the receiver's.
+    /// Says something that is not part of a session: `dst` and `to_vtag` are the receiver's.
     fn push_bare(
         &mut self,
         to: SocketAddr,
         kind: Kind,
         session: u32,
-        (dst, to_gate): (u64, u32),
+        (dst, to_vtag): (u64, u32),
         src: u64,
     ) {
         let head = Head {
@@ -192,8 +196,8 @@ impl Engine {
             una: 0,
             ack: None,
             src_qkey: self.me.qkey,
-            to_gate,
-            gate: self.gate,
+            to_vtag,
+            vtag: self.vtag,
             kind,
         };
         let mut d = Datagram {
@@ -213,7 +217,7 @@ impl Engine {
             return;
         }
         self.sessions.resets -= 1;
-        self.push_bare(to, Kind::Reset, h.session, (h.src, h.gate), 0);
+        self.push_bare(to, Kind::Reset, h.session, (h.src, h.vtag), 0);
     }
 
     /// Looks a datagram's session up, or opens it.
@@ -224,12 +228,12 @@ impl Engine {
         list: &mut Vec<Event>,
         now: u64,
     ) -> Hearing {
-        let gate = match h.kind {
+        let vtag = match h.kind {
             Kind::Hello => self.me.qkey,
-            _ => self.gate,
+            _ => self.vtag,
         };
         // As the kernel does where it can.
-        if h.to_gate != gate {
+        if h.to_vtag != vtag {
             return Hearing::Done;
         }
         let known = self.by_token.get(&h.dst).copied();
@@ -271,20 +275,20 @@ impl Engine {
         if !(token || service) {
             return self.reset(from, h);
         }
-        self.admit(from, (h.src_qkey, h.gate), h.src, now);
+        self.admit(from, (h.src_qkey, h.vtag), h.src, now);
     }
 
     /// Welcomes a caller that may talk to this queue pair: by the token of our address, or because
     /// it has shown its user id. Nothing is kept of it.
-    pub fn admit(&mut self, from: SocketAddr, (qkey, gate): (u32, u32), theirs: u64, now: u64) {
+    pub fn admit(&mut self, from: SocketAddr, (qkey, vtag): (u32, u32), theirs: u64, now: u64) {
         let number = self.sessions.number(now);
         let token = self.sessions.token(&from, qkey, theirs, number);
-        self.push_bare(from, Kind::Welcome, number, (theirs, gate), token);
+        self.push_bare(from, Kind::Welcome, number, (theirs, vtag), token);
     }
 
     /// As [`Engine::admit`], of a caller on this host, at once.
     pub fn admit_from(&mut self, c: &Caller, now: u64) {
-        self.admit(socket_addr(&c.addr), (c.addr.qkey, c.gate), c.token, now);
+        self.admit(socket_addr(&c.addr), (c.addr.qkey, c.vtag), c.token, now);
         self.flush(now);
     }
 
@@ -295,7 +299,7 @@ impl Engine {
                 link: Link::Open,
                 number: h.session,
                 token_out: h.src,
-                gate_out: h.gate,
+                vtag_out: h.vtag,
                 ours: false,
                 confirmed: false,
                 opened: (now / MS) as u32,
@@ -370,7 +374,7 @@ impl Engine {
             number: h.session,
             token_in: h.dst,
             token_out,
-            gate_out: h.gate,
+            vtag_out: h.vtag,
             ours: true,
             confirmed: true,
             opened: (now / MS) as u32,
@@ -405,11 +409,12 @@ impl Engine {
             wait,
         };
         let (to, token, addr) = (p.to, p.session.token_in, p.addr);
-        // A service on this host admits callers by their user id. Without a service the datagram goes
+        // A service on this host admits callers by their user id. Without a service the datagram
+        // goes
         // unanswered, or is refused by whoever has the port.
         let caller = Caller {
             addr: self.me,
-            gate: self.gate,
+            vtag: self.vtag,
             token,
         };
         if addr.token == 0 && self.same_host(to.ip()) && admission::ask(&caller, &addr) {

@@ -20,13 +20,13 @@ pub struct Peers {
     by_addr: HashMap<QpAddr, PeerId>,
     /// The latest with a host and queue pair number, whatever its key.
     by_number: HashMap<([u8; 16], u16), PeerId>,
-    all: Slab<Peer>,
+    all: Slab<KnownPeer>,
     /// Peers that may have gone, each once.
     gone: VecDeque<PeerId>,
 }
 
 #[derive(Debug)]
-struct Peer {
+struct KnownPeer {
     addr: QpAddr,
     /// It is in the list of those that may have gone.
     listed: bool,
@@ -42,7 +42,7 @@ impl Peers {
             }
             return p;
         }
-        let p = self.all.insert(Peer {
+        let p = self.all.insert(KnownPeer {
             addr: *a,
             listed: false,
         });
@@ -82,7 +82,7 @@ impl Peers {
     }
 
     fn remove(&mut self, p: PeerId) {
-        if let Some(Peer { addr: a, .. }) = self.all.remove(p) {
+        if let Some(KnownPeer { addr: a, .. }) = self.all.remove(p) {
             self.by_addr.remove(&a);
             let number = (a.gid, a.qpn);
             if self.by_number.get(&number) == Some(&p) {

@@ -60,7 +60,7 @@ pub fn progress(s: &mut State, id: u32) {
                 _ => near::arrived(peer, record, rq, &mut port),
             }
         });
-        for (conn, number, there) in inbox.wanted() {
+        for (conn, number, there) in inbox.take_cts() {
             if let Some(peer) = port.near.as_ref().and_then(|n| n.peer_of(conn)) {
                 stream::asked(peer, number, there, &mut port);
             }

@@ -212,7 +212,7 @@ fn say(to: PeerId, kind: u8, words: [u64; 5], port: &mut EpPort) {
     let mut sent = near.tell(to, addr, plain(kind), &words);
     if sent == Sent::Elsewhere && kind == GO {
         // No ring leads back, for want of descriptors or memory here or there.
-        sent = near.want(addr, words[0] as u32, words[1] as u32);
+        sent = near.send_cts(addr, words[0] as u32, words[1] as u32);
     }
     port.nearby.streams.said(sent, to, kind, words);
 }
