@@ -8,6 +8,8 @@
 
 pub mod arith;
 pub mod atomic;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fenced;
 mod owned;
 mod plain;
 

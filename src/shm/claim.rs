@@ -313,6 +313,8 @@ impl Ledger {
             at += h.span() as u64;
         }
         if n > 0 {
+            // Whatever the peer says from now on, these are not done a second time.
+            self.from.fetch_max(at, AcqRel);
             ring.word(DONE).store(at, Release);
             self.back.fetch_add(n as u64, Relaxed);
         }

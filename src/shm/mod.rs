@@ -10,6 +10,8 @@
 mod bed;
 mod claim;
 mod debts;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod hostile;
 mod inbox;
 #[cfg(test)]
 mod model;

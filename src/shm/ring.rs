@@ -107,16 +107,20 @@ pub enum Full {
 impl Writer {
     /// A new ring.
     pub fn new() -> Result<Writer> {
-        let map = Arc::new(Bed::create()?);
+        Bed::create().map(|map| Writer::over(Arc::new(map)))
+    }
+
+    /// The writing end of a ring in this file, which is empty.
+    pub(super) fn over(map: Arc<Bed>) -> Writer {
         let light = membarrier::join_all();
-        Ok(Writer {
+        Writer {
             map,
             at: 0,
             limit: SIZE as u64,
             kept: u64::MAX,
             used: SMALL,
             light,
-        })
+        }
     }
 
     /// The ring's descriptor, for the reader.

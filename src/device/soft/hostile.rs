@@ -19,9 +19,8 @@ use super::packet::{Head, Kind, HEAD_MAX, MAX_ERRS, MAX_WORDS};
 use super::sock::Sock;
 use crate::core::script::Script;
 use crate::device::{Event, Events, Payload, QpAddr, Remote};
-use crate::hmem::UserMem;
+use crate::hmem::fenced::Fenced;
 use crate::types::*;
-use core::ffi::c_void;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -29,49 +28,10 @@ use std::sync::{Arc, Mutex};
 const SEGMENT: usize = 512;
 const DEPTH: usize = 64;
 const TIMEOUT: u64 = 1_000_000_000;
-/// Bytes of a region, and of what lies on both sides of it.
+/// Bytes of a region.
 const REGION: usize = 4096;
-const BESIDE: usize = 4096;
 /// Longest operation of the application.
 const LONGEST: usize = 3000;
-const UNTOUCHED: u8 = 0xa5;
-
-/// Memory with something that must not change on both sides.
-struct Fenced {
-    bytes: Vec<u8>,
-    len: usize,
-}
-
-impl Fenced {
-    fn new(len: usize) -> Fenced {
-        let bytes = vec![UNTOUCHED; len + 2 * BESIDE];
-        Fenced { bytes, len }
-    }
-
-    fn mem(&mut self) -> UserMem {
-        let at = self.bytes.as_mut_ptr().wrapping_add(BESIDE);
-        // SAFETY: the harness keeps the memory until the engine is gone.
-        let m = unsafe { UserMem::new([(at as *const c_void, self.len)]) };
-        m.unwrap_or(UserMem::EMPTY)
-    }
-
-    fn addr(&self) -> u64 {
-        self.bytes.as_ptr() as u64 + BESIDE as u64
-    }
-
-    fn inside(&self) -> &[u8] {
-        self.bytes.get(BESIDE..BESIDE + self.len).unwrap_or(&[])
-    }
-
-    /// Reads it as it is now: the engine writes to it behind the compiler's back.
-    fn check(&self, what: &str) {
-        let bytes = core::hint::black_box(&self.bytes);
-        let beside = |b: &[u8]| b.iter().all(|b| *b == UNTOUCHED);
-        let ends = bytes.get(..BESIDE).is_some_and(beside)
-            && bytes.get(BESIDE + self.len..).is_some_and(beside);
-        assert!(ends, "a store beside {what}");
-    }
-}
 
 /// An operation of the application.
 struct PostedOp {
@@ -200,11 +160,10 @@ impl EngineHarness {
                     let op = op.unwrap_or_else(|| panic!("operation {wr_id} ends twice"));
                     op.memory.check("a buffer");
                     if op.reads {
-                        let left = core::hint::black_box(op.memory.inside()).to_vec();
+                        let left = op.memory.inside().to_vec();
                         self.done.push((op.memory, left));
                     } else {
-                        let same = op.memory.inside().iter().all(|b| *b == UNTOUCHED);
-                        assert!(same, "a store to what is sent");
+                        assert!(op.memory.is_untouched(), "a store to what is sent");
                     }
                 }
                 Event::PeerDown { .. } => {
@@ -415,7 +374,7 @@ impl EngineHarness {
             }
             5 if self.script.one_in(30) => {
                 assert!(self.mem.remove(self.write.key).is_ok());
-                let left = core::hint::black_box(self.write.memory.inside()).to_vec();
+                let left = self.write.memory.inside().to_vec();
                 let new = ExposedRegion::new(&self.mem, FI_REMOTE_WRITE);
                 let old = core::mem::replace(&mut self.write, new);
                 self.done.push((old.memory, left));
@@ -423,9 +382,8 @@ impl EngineHarness {
             6 if self.script.one_in(60) => self.connect(),
             _ => self.attack(),
         }
-        let same = core::hint::black_box(self.read.memory.inside());
         assert!(
-            same.iter().all(|b| *b == UNTOUCHED),
+            self.read.memory.is_untouched(),
             "a store to a region for reading"
         );
         self.write.memory.check("a region");
@@ -452,7 +410,7 @@ pub fn run(bytes: &[u8]) {
     for (memory, left) in &w.done {
         memory.check("a buffer that is no longer lent");
         assert!(
-            core::hint::black_box(memory.inside()) == left.as_slice(),
+            memory.inside() == left.as_slice(),
             "a store to what is no longer lent"
         );
     }

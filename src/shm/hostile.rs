@@ -1,0 +1,480 @@
+//! A peer that stores whatever it likes into the rings it shares with us, while we read and write them: the harness
+//! of the fuzz target `shm_hostile` and of a seeded test.
+//!
+//! A byte string is a script ([`Script`]): it chooses what our side does and which words the peer changes. The peer
+//! changes some between our calls, in between keeping to the rules, and a thread of its own changes others all the time. Two rings are used: one that we
+//! write, with messages, accesses and shared transfers, and one that we read. Invariants:
+//!
+//! - memory that we send from never changes, nor does anything beside a buffer or a region;
+//! - nothing is stored to a read's destination after its end, nor to a region that permits reading only;
+//! - an access ends once, and all have ended when the peer is given up;
+//! - a helper copies no chunk that the transfer does not have.
+
+use super::bed::{Bed, DATA, FILE, SIZE};
+use super::claim::{self, Ledger, ACCESS};
+use super::debts::{Access, Debts, Note};
+use super::reader::{Found, Reader, Record};
+use super::ring::{Writer, ASLEEP, HOLD, LINE, TAKEN, WANTED};
+use super::share::Share;
+use super::table::{Local, Table, Tag, Visit};
+use super::thread::Thread;
+use super::What;
+use crate::core::script::Script;
+use crate::device::{Directory, Status};
+use crate::hmem::fenced::Fenced;
+use crate::hmem::UserMem;
+use crate::types::*;
+use core::sync::atomic::{AtomicBool, Ordering::*};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// Bytes of a region.
+const REGION: usize = 4096;
+/// Steps of one script: longer ones find nothing that shorter ones do not.
+const STEPS: u32 = 400;
+const PEER: u32 = 9;
+/// Words that say how things stand, in front of the records.
+const CONTROL: [usize; 12] = [
+    TAKEN,
+    HOLD,
+    ASLEEP,
+    WANTED,
+    super::table::VISIT,
+    super::table::VISIT_ASIDE,
+    4 * LINE,
+    4 * LINE + 8,
+    4 * LINE + 16,
+    16 * LINE,
+    17 * LINE,
+    23 * LINE,
+];
+
+/// A store of the peer.
+#[derive(Clone, Copy)]
+struct Store {
+    ours: bool,
+    off: usize,
+    value: u64,
+}
+
+impl Store {
+    fn carry_out(self, written: &Bed, read: &Bed) {
+        let ring = if self.ours { written } else { read };
+        ring.word(self.off % FILE).store(self.value, Relaxed);
+    }
+}
+
+struct PostedOp {
+    memory: Fenced,
+    reads: bool,
+}
+
+struct RingHarness {
+    script: Script,
+    writer: Writer,
+    ledger: Arc<Ledger>,
+    debts: Debts,
+    thread: &'static Thread,
+    reader: Reader,
+    /// The file of the ring that we read.
+    read: Arc<Bed>,
+    /// The peer's ends of the rings.
+    peer_writer: Writer,
+    peer_reader: Reader,
+    /// What the peer may reach of ours, and we of the peer's.
+    own: Table,
+    peers: Table,
+    peers_region: Fenced,
+    writable: Fenced,
+    readable: Fenced,
+    ops: HashMap<usize, PostedOp>,
+    done: Vec<(Fenced, Vec<u8>)>,
+    next: usize,
+}
+
+const WRITABLE: u64 = 1;
+const READABLE: u64 = 2;
+const PEERS: u64 = 3;
+
+/// A descriptor of our own for the file that `fd` refers to.
+fn duplicate(fd: i32) -> Option<OwnedFd> {
+    // SAFETY: a duplicate is owned by whoever made it.
+    unsafe {
+        let fd = libc::dup(fd);
+        (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
+    }
+}
+
+impl RingHarness {
+    fn new(bytes: &[u8]) -> Option<RingHarness> {
+        let writer = Writer::new().ok()?;
+        let peers = Table::new(1).ok()?;
+        let mut peers_region = Fenced::new(REGION);
+        let both = FI_REMOTE_READ | FI_REMOTE_WRITE;
+        peers.add(PEERS, 0, &peers_region.mem(), both);
+        let (fd, at, value) = peers.offer();
+        let pid = i32::try_from(std::process::id()).ok()?;
+        let visit = Visit::new(pid, duplicate(fd)?, (at, value))?;
+        let written = Arc::clone(writer.file());
+        let ledger = Arc::new(Ledger::new(Arc::clone(&written), visit));
+        let read = Arc::new(Bed::create().ok()?);
+        let own = Table::new(2).ok()?;
+        let (mut writable, mut readable) = (Fenced::new(REGION), Fenced::new(REGION));
+        own.add(WRITABLE, 0, &writable.mem(), both);
+        own.add(READABLE, 0, &readable.mem(), FI_REMOTE_READ);
+        Some(RingHarness {
+            script: Script::new(bytes),
+            writer,
+            ledger,
+            debts: Debts::default(),
+            thread: Thread::get().ok()?,
+            reader: Reader::new(Arc::clone(&read)),
+            peer_writer: Writer::over(Arc::clone(&read)),
+            peer_reader: Reader::new(Arc::clone(&written)),
+            read,
+            own,
+            peers,
+            peers_region,
+            writable,
+            readable,
+            ops: HashMap::new(),
+            done: Vec::new(),
+            next: 0,
+        })
+    }
+
+    /// A store that the peer may find useful.
+    fn store(&mut self) -> Store {
+        let s = &mut self.script;
+        let ours = s.flip();
+        let at = if ours { self.writer.at() } else { 0 };
+        let near = u64::from(s.byte()) * LINE as u64;
+        let off = match s.below(4) {
+            0 | 1 => CONTROL[s.below(CONTROL.len() as u32) as usize % CONTROL.len()],
+            2 => DATA + at.wrapping_sub(near) as usize % SIZE + 8 * s.below(8) as usize,
+            _ => DATA + near as usize + 8 * s.below(8) as usize,
+        };
+        let value = match s.below(4) {
+            0 => at.wrapping_sub(near),
+            1 => {
+                let kinds = [1, claim::WRITE, claim::READ, claim::ATOMIC, claim::MESSAGE];
+                let kind = kinds[s.below(5) as usize % 5];
+                let flags = if kind == 1 { s.byte() } else { ACCESS };
+                s.length() & 0xffff_ffff | u64::from(kind) << 32 | u64::from(flags) << 40
+            }
+            2 => u64::from(s.byte()),
+            _ => s.length(),
+        };
+        Store { ours, off, value }
+    }
+
+    fn message(&mut self) {
+        let mut source = Fenced::new(self.script.byte() as usize * 40);
+        let what = What {
+            kind: 1,
+            flags: self.script.byte() & 0x7f,
+            message: self.script.flip(),
+        };
+        let body = source.mem();
+        let _ = match self.script.below(3) {
+            0 => self.writer.write(what, b"header", &body, &[]),
+            1 => self.writer.write_words(what, &[1, 2, 3]),
+            _ => self.writer.write_short(what, [1, 2], 2, source.piece()),
+        };
+        source.check("a message");
+        assert!(source.is_untouched(), "a store to what is sent");
+    }
+
+    fn post(&mut self) {
+        let kinds = [claim::WRITE, claim::READ, claim::ATOMIC, claim::MESSAGE];
+        let kind = kinds[self.script.below(4) as usize % 4];
+        let len = self.script.byte() as usize * 20;
+        let mut memory = Fenced::new(len);
+        let piece = memory.piece();
+        let reads = matches!(kind, claim::READ | claim::ATOMIC);
+        let key = if self.script.one_in(8) { 77 } else { PEERS };
+        let access = Access {
+            kind,
+            flags: 0,
+            key,
+            addr: u64::from(self.script.byte()) * 8,
+            word: 0,
+            data: Local::Piece(if reads { Default::default() } else { piece }),
+            into: if reads { piece } else { Default::default() },
+            silent: false,
+        };
+        if !self.debts.trusts(&access, &self.writer, Some(&self.ledger)) {
+            return;
+        }
+        let what = What {
+            kind,
+            flags: ACCESS,
+            message: kind == claim::MESSAGE,
+        };
+        let words = [access.key, access.addr, access.word];
+        let room = access.into.len();
+        if let Ok((_, start)) = self.writer.access(what, words, &access.data, room) {
+            let note = Note {
+                context: self.next,
+                len,
+                ..Note::default()
+            };
+            let l = Some(&self.ledger);
+            let w = &mut self.writer;
+            self.debts.owe(w, l, &access, start, note, self.thread);
+            self.ops.insert(self.next, PostedOp { memory, reads });
+            self.next += 1;
+        }
+    }
+
+    fn end(&mut self, id: usize) {
+        let op = self.ops.remove(&id);
+        let op = op.unwrap_or_else(|| panic!("access {id} ends twice"));
+        op.memory.check("a buffer");
+        if op.reads {
+            let left = op.memory.inside().to_vec();
+            self.done.push((op.memory, left));
+        } else {
+            assert!(op.memory.is_untouched(), "a store to what is written");
+        }
+    }
+
+    fn reap(&mut self) {
+        let refuses = self.script.one_in(4);
+        let (mut ended, mut again) = (Vec::new(), Vec::new());
+        let (w, l) = (&mut self.writer, Some(&*self.ledger));
+        self.debts.reap(
+            w,
+            l,
+            |a| again.push(a.note.context),
+            |e| {
+                let hears = !refuses || ended.is_empty();
+                if hears {
+                    ended.push(e.note.context);
+                }
+                hears
+            },
+        );
+        ended.into_iter().chain(again).for_each(|id| self.end(id));
+    }
+
+    /// Takes some records in, as an endpoint does.
+    fn read(&mut self) {
+        for _ in 0..self.script.below(8) {
+            let mut buffer = Fenced::new(self.script.byte() as usize * 16);
+            let (kind, len) = match self.reader.look() {
+                Found::Nothing => break,
+                Found::Broken => {
+                    // The endpoint gives such a ring up.
+                    self.read = match Bed::create() {
+                        Ok(ring) => Arc::new(ring),
+                        Err(_) => return,
+                    };
+                    self.reader = Reader::new(Arc::clone(&self.read));
+                    self.peer_writer = Writer::over(Arc::clone(&self.read));
+                    break;
+                }
+                Found::Record(r) => {
+                    serve(&self.own, &r, &mut buffer);
+                    (r.kind, r.len)
+                }
+            };
+            buffer.check("a receive");
+            self.reader.take(len);
+            if kind >= claim::WRITE {
+                self.reader.did(kind, len);
+            }
+        }
+        self.reader.settle();
+    }
+
+    fn share(&mut self) {
+        let s = Share {
+            word: self.script.byte() % 8,
+            round: u16::from(self.script.byte()),
+            chunks: self.script.below(50),
+        };
+        let ring = Arc::clone(self.writer.file());
+        s.open(&ring);
+        let mut copied = 0;
+        s.work(&ring, |chunk| {
+            assert!(chunk < s.chunks, "a chunk that is not there");
+            copied += 1;
+            // The peer says that nothing has been taken.
+            if copied < 200 && self.script.flip() {
+                s.open(&ring);
+            }
+            true
+        });
+        assert!(copied <= s.chunks, "more chunks than there are");
+        s.over(&ring);
+        Share::stop(s.word, &ring);
+    }
+
+    /// The peer writes a record as it should be, but for what it asks for.
+    fn peer_writes(&mut self) {
+        let s = &mut self.script;
+        let kinds = [claim::WRITE, claim::READ, claim::ATOMIC, claim::MESSAGE, 1];
+        let kind = kinds[s.below(5) as usize % 5];
+        let what = What {
+            kind,
+            flags: if kind == 1 { 0 } else { ACCESS },
+            message: false,
+        };
+        let keys = [WRITABLE, READABLE, PEERS];
+        let key = keys[s.below(3) as usize % 3];
+        let addr = if s.flip() {
+            s.length()
+        } else {
+            u64::from(s.byte()) * 16
+        };
+        let bytes = [1; 1024];
+        let data = Local::Bytes(bytes.get(..s.byte() as usize * 4).unwrap_or(&[]));
+        let room = s.byte() as usize * 4;
+        let _ = self
+            .peer_writer
+            .access(what, [key, addr, s.length()], &data, room);
+    }
+
+    /// The peer takes records as it should.
+    fn peer_reads(&mut self) {
+        for _ in 0..self.script.below(8) {
+            let Found::Record(r) = self.peer_reader.look() else {
+                break;
+            };
+            serve(&self.peers, &r, &mut Fenced::new(64));
+            let (kind, len) = (r.kind, r.len);
+            self.peer_reader.take(len);
+            if kind >= claim::WRITE {
+                self.peer_reader.did(kind, len);
+            }
+        }
+        self.peer_reader.settle();
+    }
+
+    fn step(&mut self) {
+        match self.script.below(20) {
+            0 | 1 => self.message(),
+            2..=4 => self.post(),
+            5 | 6 => self.reap(),
+            7 => {
+                self.ledger.take_back(self.script.below(12) as usize);
+            }
+            8 => {
+                self.debts.settle(&self.writer, Some(&self.ledger));
+            }
+            9 => {
+                let (count, len) = (self.script.byte() as usize, self.script.byte() as usize);
+                self.writer.fits(count, len * 100);
+                self.writer.widen();
+                self.writer.want(super::ring::Full::Room);
+                self.reader.hold(self.script.flip());
+                self.reader.lie_down();
+                self.reader.sleeps();
+            }
+            10 => self.share(),
+            11 | 12 => self.read(),
+            13 | 14 => self.peer_writes(),
+            15 => self.peer_reads(),
+            _ => {
+                let store = self.store();
+                store.carry_out(self.writer.file(), &self.read);
+            }
+        }
+        self.writable.check("a region");
+        self.readable.check("a region");
+        self.peers_region.check("a region of the peer");
+        assert!(
+            self.readable.is_untouched(),
+            "a store to a region for reading"
+        );
+    }
+}
+
+/// What an endpoint does with a record.
+fn serve(own: &Table, r: &Record, buffer: &mut Fenced) {
+    let [key, addr, _] = r.words();
+    let len = r.len.saturating_sub(claim::HEAD);
+    let write = r.kind == claim::WRITE;
+    match r.kind {
+        claim::WRITE | claim::READ if r.done => {}
+        claim::WRITE | claim::READ => match own.own(Tag::of(key), addr, len, write) {
+            Some(p) if write => r.copy_piece(claim::HEAD, p),
+            Some(p) => r.fill_piece(p),
+            None => r.outcome().refuse(Status::RemoteBadKey),
+        },
+        claim::ATOMIC => r.fill_bytes(&[7; 8]),
+        _ => {
+            let into: UserMem = buffer.mem();
+            r.copy_mem(8, &into);
+            let mut head = [0; 24];
+            r.load(0, &mut head);
+            let mut bytes = Vec::new();
+            r.copy(16, &mut bytes);
+            assert!(bytes.len() <= r.len, "more than the record has");
+            let s = Share::of(r.word(0));
+            r.work_share(s, |chunk| {
+                assert!(chunk < s.chunks, "a chunk that is not there");
+                true
+            });
+        }
+    }
+}
+
+/// Runs a script. Panics where an invariant of the module text does not hold.
+pub fn run(bytes: &[u8]) {
+    let Some(mut h) = RingHarness::new(bytes) else {
+        return;
+    };
+    let count = h.script.below(6);
+    let noise: Vec<Store> = (0..count).map(|_| h.store()).collect();
+    let (written, read) = (Arc::clone(h.writer.file()), Arc::clone(&h.read));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        if !noise.is_empty() {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    noise.iter().for_each(|s| s.carry_out(&written, &read));
+                }
+            });
+        }
+        // The thread is told to stop also when a step panics.
+        let steps = std::panic::AssertUnwindSafe(|| {
+            for _ in 0..STEPS {
+                if h.script.over() {
+                    break;
+                }
+                h.step();
+            }
+        });
+        let ended = std::panic::catch_unwind(steps);
+        stop.store(true, Relaxed);
+        if let Err(panic) = ended {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    let mut lost = VecDeque::new();
+    h.debts.write_off(&mut h.writer, PEER, &mut lost);
+    lost.iter().for_each(|(_, e)| h.end(e.note.context));
+    assert!(h.ops.is_empty(), "accesses do not end");
+    for (memory, left) in &h.done {
+        memory.check("a buffer that is no longer lent");
+        assert!(
+            memory.inside() == left.as_slice(),
+            "a store to what is no longer lent"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::script;
+
+    #[test]
+    fn a_peer_that_changes_the_rings_breaks_no_invariant() {
+        let failed = script::failing(150, run);
+        assert!(failed.is_empty(), "seeds {failed:?}");
+    }
+}
