@@ -1,9 +1,9 @@
 //! What finding a receive or a message costs, by how many others wait: `depth DEPTH ROUNDS KIND`.
 //!
-//! Run under callgrind, which counts instructions (`make depth`): the difference of two numbers of rounds, divided
-//! by the difference, is the cost of one message. KIND is `posted` (a message finds one of DEPTH
-//! receives), `unexpected` (a receive finds one of DEPTH messages), or either with `-any`: wildcards of source and tag
-//! bits are among them.
+//! Run under callgrind, which counts instructions (`make depth`): the difference of two numbers of
+//! rounds, divided by the difference, is the cost of one message. KIND is `posted` (a message finds
+//! one of DEPTH receives), `unexpected` (a receive finds one of DEPTH messages), or either with
+//! `-any`: wildcards of source and tag bits are among them.
 
 use fabric::proto::matching::{Matcher, Posted, ANY};
 

@@ -1,6 +1,6 @@
 //! Threads that post, poll, insert addresses, open, enable and close at the same time in one domain
-//! (FI_THREAD_SAFE), with the progress thread on. A plain test here; under the thread sanitizer it is
-//! `make tsan`.
+//! (FI_THREAD_SAFE), with the progress thread on. A plain test here; under the thread sanitizer it
+//! is `make tsan`.
 
 use fabric::core::{version, Info};
 use fabric::hmem::UserMem;

@@ -1,4 +1,5 @@
-//! The parts of libibverbs and libefa that the verbs device declares, against the recorded facts (`facts/verbs-efadv.json`).
+//! The parts of libibverbs and libefa that the verbs device declares, against the recorded facts
+//! (`facts/verbs-efadv.json`).
 
 use core::mem::{offset_of, size_of};
 use fabric::device::verbs::sys::*;

@@ -1,6 +1,7 @@
 //! Fields of structures as bytes, by offset: requests of the kernel ABI and entries of queues.
 
-/// Reads fields; what is beyond the end is zero, as the kernel treats a structure shorter than it knows.
+/// Reads fields; what is beyond the end is zero, as the kernel treats a structure shorter than it
+/// knows.
 pub struct Fields<'a>(pub &'a [u8]);
 
 impl Fields<'_> {

@@ -1,5 +1,6 @@
-//! Commands of programs, as the kernel's uverbs and its EFA driver answer them: by ioctl, by write commands within an ioctl,
-//! and by write(2). Numbers and layouts are those of `rdma_user_ioctl_cmds.h`, `ib_user_verbs.h` and `efa-abi.h`.
+//! Commands of programs, as the kernel's uverbs and its EFA driver answer them: by ioctl, by write
+//! commands within an ioctl, and by write(2). Numbers and layouts are those of
+//! `rdma_user_ioctl_cmds.h`, `ib_user_verbs.h` and `efa-abi.h`.
 
 use crate::bytes::{Fields, Filled};
 use crate::counters::{self, Place};
@@ -88,7 +89,8 @@ impl Call {
     }
 }
 
-/// What a write command answers: core and driver parts, and a descriptor with its place in the core part.
+/// What a write command answers: core and driver parts, and a descriptor with its place in the core
+/// part.
 #[derive(Default)]
 struct Written {
     core: Vec<u8>,

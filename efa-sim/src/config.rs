@@ -8,7 +8,8 @@ pub struct Config {
     /// Adapters in the machine, at most 16.
     #[arg(long, default_value_t = 1)]
     pub adapters: u32,
-    /// PCI device id: efa0 and efa1 are older generations; efa3 is known to rdma-core from version 53 on.
+    /// PCI device id: efa0 and efa1 are older generations; efa3 is known to rdma-core from version
+    /// 53 on.
     #[arg(long, default_value = "efa2", value_parser = hex)]
     pub device_id: u32,
     /// PCI addresses of the adapters, instead of 0000:00:06.0, 0000:01:06.0, ...

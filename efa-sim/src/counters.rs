@@ -1,4 +1,5 @@
-//! Counters: the adapter counts what queue pairs complete, in memory that the program names, by address or as a dma-buf.
+//! Counters: the adapter counts what queue pairs complete, in memory that the program names, by
+//! address or as a dma-buf.
 
 use crate::bytes::Fields;
 use crate::device::*;

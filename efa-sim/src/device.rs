@@ -1,5 +1,6 @@
-//! The adapters and what programs have made of them: protection domains, memory regions, address handles, completion
-//! queues and queue pairs. `command` makes and destroys them, `engine` moves packets between them.
+//! The adapters and what programs have made of them: protection domains, memory regions, address
+//! handles, completion queues and queue pairs. `command` makes and destroys them, `engine` moves
+//! packets between them.
 
 use crate::config::Config;
 use crate::counters::Counter;
@@ -230,8 +231,8 @@ impl Device {
         (0..self.cfg.adapters).find(|n| self.cfg.gid_of(*n) == *gid)
     }
 
-    /// A number for a new queue pair: not used soon after it was, and unlike others modulo the size of the table
-    /// that programs find them in. `None` when there are too many.
+    /// A number for a new queue pair: not used soon after it was, and unlike others modulo the size
+    /// of the table that programs find them in. `None` when there are too many.
     pub fn qp_number(&mut self, adapter: u32) -> Option<u16> {
         let taken: Vec<u16> = self
             .qps
@@ -248,7 +249,8 @@ impl Device {
         None
     }
 
-    /// Registers memory: its key, never 0 and of 24 bits, for local and remote use. `None` when the table is full.
+    /// Registers memory: its key, never 0 and of 24 bits, for local and remote use. `None` when the
+    /// table is full.
     pub fn register(&mut self, adapter: u32, mr: Mr) -> Option<u32> {
         if self.mrs.len() >= self.cfg.max_mr as usize {
             return None;

@@ -1,6 +1,7 @@
-//! What passes between a program under `efa-sim run` and the device process, on one SOCK_SEQPACKET connection per opened
-//! device: a request, then its reply, one at a time. The device reads and writes the caller's memory itself, as a kernel
-//! would, so that requests carry addresses; descriptors travel with replies.
+//! What passes between a program under `efa-sim run` and the device process, on one SOCK_SEQPACKET
+//! connection per opened device: a request, then its reply, one at a time. The device reads and
+//! writes the caller's memory itself, as a kernel would, so that requests carry addresses;
+//! descriptors travel with replies.
 //!
 //! This file is compiled into both sides.
 

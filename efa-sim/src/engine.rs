@@ -1,8 +1,9 @@
-//! What the adapter does by itself: takes work requests out of send queues, carries packets, moves memory, writes
-//! completions and notifies.
+//! What the adapter does by itself: takes work requests out of send queues, carries packets, moves
+//! memory, writes completions and notifies.
 //!
-//! A work request becomes a [`Packet`], which is delivered at once, later (reordering, a receiver that is not ready) or never.
-//! Everything happens in one thread, a little for each queue pair in turn.
+//! A work request becomes a [`Packet`], which is delivered at once, later (reordering, a receiver
+//! that is not ready) or never. Everything happens in one thread, a little for each queue pair in
+//! turn.
 
 use crate::bytes::{Fields, Filled};
 use crate::counters;
@@ -38,7 +39,8 @@ const WRITE: u8 = 2;
 /// Flags of `ctrl1`.
 const HAS_IMM: u8 = 0x10;
 const INLINE: u8 = 0x20;
-/// Work requests taken from one queue before the next one's turn, and packets delivered in one turn.
+/// Work requests taken from one queue before the next one's turn, and packets delivered in one
+/// turn.
 const BURST: usize = 16;
 const PACKETS: usize = 32;
 /// Bytes of a read or write moved in one turn.
@@ -606,9 +608,9 @@ impl Device {
 
     // ---- notification --------------------------------------------------------------------
 
-    /// Sends events for completion queues that were armed. The doorbell is a word in memory here: an arming may be overwritten
-    /// by a later doorbell before it is seen, so that a queue counts as armed once it was, until the event of its
-    /// serial number has gone out.
+    /// Sends events for completion queues that were armed. The doorbell is a word in memory here:
+    /// an arming may be overwritten by a later doorbell before it is seen, so that a queue counts
+    /// as armed once it was, until the event of its serial number has gone out.
     fn notify_all(&mut self) {
         const ARM: u32 = 1 << 31;
         for c in self.contexts.values_mut() {

@@ -1,9 +1,10 @@
-//! `efa-sim run [options] -- command`: runs a command, and whatever it starts, on a machine with EFA adapters that are
-//! emulated.
+//! `efa-sim run [options] -- command`: runs a command, and whatever it starts, on a machine with
+//! EFA adapters that are emulated.
 //!
-//! The command gets a library in front of its C library (`preload`) and a tree in place of sysfs. Calls on
-//! `/dev/infiniband/uverbsN` come here, to the device process, which answers them as the kernel would (`command`, `objects`), and which
-//! watches the queues that programs share with it (`engine`). All programs under one `efa-sim run` are on one network.
+//! The command gets a library in front of its C library (`preload`) and a tree in place of sysfs.
+//! Calls on `/dev/infiniband/uverbsN` come here, to the device process, which answers them as the
+//! kernel would (`command`, `objects`), and which watches the queues that programs share with it
+//! (`engine`). All programs under one `efa-sim run` are on one network.
 
 mod bytes;
 mod command;
@@ -36,8 +37,8 @@ struct Options {
 
 #[derive(Subcommand)]
 enum What {
-    /// Says whether this machine lets the device process at the memory of the programs it starts (exit status 0), which
-    /// it needs; some containers do not
+    /// Says whether this machine lets the device process at the memory of the programs it starts
+    /// (exit status 0), which it needs; some containers do not
     Probe {
         /// Used by itself: the program that is looked at
         #[arg(long, hide = true)]
@@ -163,10 +164,12 @@ fn run(cfg: Config, preload: Option<PathBuf>, command: &[String]) -> std::io::Re
     })
 }
 
-/// Turns without anything to do before the device naps. It does not yield instead: on a processor with programs that
-/// poll, a yield lasts as long as their time slice, while a short sleep ends on time.
+/// Turns without anything to do before the device naps. It does not yield instead: on a processor
+/// with programs that poll, a yield lasts as long as their time slice, while a short sleep ends on
+/// time.
 const RESTLESS: u32 = 200;
-/// How long it naps when nothing happens, microseconds: at first, and, after thousands of naps, at most.
+/// How long it naps when nothing happens, microseconds: at first, and, after thousands of naps, at
+/// most.
 const NAP: i64 = 20;
 const SLEEP: i64 = 500;
 

@@ -1,5 +1,6 @@
-//! What commands make, ask for and destroy: the adapter's attributes, protection domains, memory regions, address handles,
-//! completion queues and queue pairs, with the checks of the kernel's EFA driver.
+//! What commands make, ask for and destroy: the adapter's attributes, protection domains, memory
+//! regions, address handles, completion queues and queue pairs, with the checks of the kernel's EFA
+//! driver.
 
 use crate::bytes::{Fields, Filled};
 use crate::device::*;
@@ -150,7 +151,8 @@ impl Device {
         self.enter_mr(mr)
     }
 
-    /// A region of a dma-buf: descriptor `fd` of the program, from `offset` on. What is not said here is in `mr`.
+    /// A region of a dma-buf: descriptor `fd` of the program, from `offset` on. What is not said
+    /// here is in `mr`.
     pub fn reg_dmabuf(&mut self, mut mr: Mr, fd: i32, offset: u64) -> Answer<(u32, u32)> {
         let mapped = Mapping::of_program(mr.pid, fd, offset, mr.len)?;
         (mr.pid, mr.start) = (std::process::id(), mapped.start());

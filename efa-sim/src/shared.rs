@@ -1,8 +1,9 @@
-//! Memory: what the device shares with programs (queues and doorbells), and that of the programs themselves.
+//! Memory: what the device shares with programs (queues and doorbells), and that of the programs
+//! themselves.
 //!
-//! Shared memory is reached by atomic words alone, for the program on the other side writes when it likes. Memory of
-//! programs is copied through the kernel (process_vm_readv(2)), which checks every address: a bad one is an error, as it is to
-//! an adapter.
+//! Shared memory is reached by atomic words alone, for the program on the other side writes when it
+//! likes. Memory of programs is copied through the kernel (process_vm_readv(2)), which checks every
+//! address: a bad one is an error, as it is to an adapter.
 
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
@@ -53,7 +54,8 @@ impl Mapping {
         }
     }
 
-    /// `len` bytes from `offset` on of what a program has open as `fd`: a dma-buf, for an adapter. `Err`: the errno.
+    /// `len` bytes from `offset` on of what a program has open as `fd`: a dma-buf, for an adapter.
+    /// `Err`: the errno.
     pub fn of_program(pid: u32, fd: i32, offset: u64, len: u64) -> Result<Mapping, i32> {
         // SAFETY: numbers are passed; descriptors are owned as they are made.
         let file = unsafe {
@@ -180,8 +182,8 @@ impl Deref for Shared {
 fn copy(pid: u32, at: u64, ours: *mut u8, len: usize, write: bool) -> Result<(), ()> {
     let mut done = 0;
     while done < len {
-        // SAFETY: `ours` is `len` bytes of ours, writable where the call writes (see the callers); the other
-        // side's addresses are checked by the kernel.
+        // SAFETY: `ours` is `len` bytes of ours, writable where the call writes (see the callers);
+        // the other side's addresses are checked by the kernel.
         let n = unsafe {
             let here = libc::iovec {
                 iov_base: ours.add(done).cast(),

@@ -118,7 +118,8 @@ pub fn send(to: &OwnedFd, bytes: &[u8]) -> bool {
 /// Replies, with a descriptor or without.
 pub fn reply(to: &OwnedFd, r: &Reply, fd: Option<BorrowedFd>) {
     let mut room = [0u64; 8];
-    // SAFETY: the parts are ours and as long as stated; the control message has room for one descriptor.
+    // SAFETY: the parts are ours and as long as stated; the control message has room for one
+    // descriptor.
     unsafe {
         let mut part = libc::iovec {
             iov_base: core::ptr::from_ref(r).cast_mut().cast(),

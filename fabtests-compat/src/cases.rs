@@ -211,7 +211,8 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "-o write -S 8,4096,65536 -I 100",
     ));
     v.push(Case::pair("fi_rdm_bw", "-S 8,4096,65536 -I 2000"));
-    // Every subprotocol that the sizes above do not take by themselves, on a good and a bad network.
+    // Every subprotocol that the sizes above do not take by themselves, on a good and a bad
+    // network.
     let emulated = [("FI_EFA_USE_DEVICE_RDMA", "0")];
     let runting = [
         ("FI_EFA_INTER_MIN_READ_MESSAGE_SIZE", "70000"),

@@ -1,7 +1,9 @@
-//! What each call costs in instructions, counted by callgrind: the same from run to run, on any machine.
+//! What each call costs in instructions, counted by callgrind: the same from run to run, on any
+//! machine.
 //!
-//! A benchmark program runs as ever, both sides under valgrind; the profiles say how often each entry point of the
-//! library was called and what was executed within. Polls that find nothing are calls, too.
+//! A benchmark program runs as ever, both sides under valgrind; the profiles say how often each
+//! entry point of the library was called and what was executed within. Polls that find nothing are
+//! calls, too.
 
 use crate::cases::Case;
 use crate::{pair, Where};
@@ -66,7 +68,8 @@ pub struct Row {
     pub cost: Cost,
 }
 
-/// Adds up what a profile (callgrind's format, names not compressed) says of calls to the entry points.
+/// Adds up what a profile (callgrind's format, names not compressed) says of calls to the entry
+/// points.
 fn add(profile: &str, into: &mut BTreeMap<String, Cost>) {
     let mut lines = profile.lines();
     let mut callee = "";
@@ -99,8 +102,8 @@ fn profiles(folder: &Path) -> Result<BTreeMap<String, Cost>, String> {
     Ok(all)
 }
 
-/// Counts every program over shared memory and over the adapter; with `far` over the adapter alone, which is an EFA
-/// adapter, with the protocol and without.
+/// Counts every program over shared memory and over the adapter; with `far` over the adapter alone,
+/// which is an EFA adapter, with the protocol and without.
 pub fn count(at: &Where, far: bool) -> Result<Vec<Row>, String> {
     let folder = at.bin.join("../callgrind");
     let mut rows = Vec::new();

@@ -71,7 +71,8 @@ enum What {
     Instructions {
         #[command(flatten)]
         at: Where,
-        /// Over the adapter alone, which is an EFA adapter (`efa-sim run -- ...`); also without the protocol
+        /// Over the adapter alone, which is an EFA adapter (`efa-sim run -- ...`); also without the
+        /// protocol
         #[arg(long)]
         far: bool,
     },
@@ -147,7 +148,8 @@ struct Measured {
     peer: Option<(f64, f64)>,
     /// Our time to the peer's.
     ratio: Option<f64>,
-    /// Runs of each that these are the medians of: those that no other machine disturbed, or all if these are too few.
+    /// Runs of each that these are the medians of: those that no other machine disturbed, or all if
+    /// these are too few.
     runs: usize,
     disturbed: bool,
 }

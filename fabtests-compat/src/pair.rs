@@ -120,7 +120,8 @@ pub fn run(at: &Where, c: &Case) -> Result<String, String> {
             vec![format!("-E={port}")]
         };
         let mut all = vec!["-p".to_string(), at.provider.clone()];
-        // Unless they ask for a fabric, programs would take the first that is offered: `efa-direct`.
+        // Unless they ask for a fabric, programs would take the first that is offered:
+        // `efa-direct`.
         if at.provider == "efa" && !c.pingpong_ports && !c.args.iter().any(|a| a == "-f") {
             all.extend(["-f", "efa"].map(str::to_string));
         }

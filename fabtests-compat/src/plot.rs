@@ -1,4 +1,5 @@
-//! What was measured, as a picture: time and bandwidth over size, both libraries and the machine's own limits.
+//! What was measured, as a picture: time and bandwidth over size, both libraries and the machine's
+//! own limits.
 
 use crate::{Measured, Report};
 use plotters::prelude::*;

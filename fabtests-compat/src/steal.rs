@@ -1,12 +1,14 @@
-//! What the machine below ours takes away: processor time that a hypervisor gives to others (`steal`, proc_stat(5)). A run that lost much of it says
-//! nothing of the library.
+//! What the machine below ours takes away: processor time that a hypervisor gives to others
+//! (`steal`, proc_stat(5)). A run that lost much of it says nothing of the library.
 
 use std::time::Instant;
 
-/// Runs that lost more of their processors' time, or more than one tick, are left out, as long as there are others.
+/// Runs that lost more of their processors' time, or more than one tick, are left out, as long as
+/// there are others.
 const MOST: f64 = 0.02;
 
-/// Clock ticks taken since the machine started, the mean of all processors; 0 where nobody counts them.
+/// Clock ticks taken since the machine started, the mean of all processors; 0 where nobody counts
+/// them.
 fn ticks(stat: &str) -> f64 {
     let steal = |l: &str| l.split_whitespace().nth(8)?.parse::<f64>().ok();
     let mut cpus = stat.lines().filter(|l| l.starts_with("cpu"));

@@ -1,4 +1,5 @@
-//! A connected peer that sends any datagrams, against the software adapter's engine and real memory.
+//! A connected peer that sends any datagrams, against the software adapter's engine and real
+//! memory.
 #![no_main]
 use fabric::device::soft::hostile;
 use libfuzzer_sys::fuzz_target;

@@ -147,7 +147,8 @@ pub unsafe fn compare(
     }
 }
 
-/// Starts an atomic on one buffer, without flags of its own: the short way, when it can go that way.
+/// Starts an atomic on one buffer, without flags of its own: the short way, when it can go that
+/// way.
 ///
 /// # Safety
 /// `e` is NULL or an endpoint of ours; the buffers are lent until completion, or for the call.

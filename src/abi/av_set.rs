@@ -1,5 +1,5 @@
-//! `fid_av_set`: ordered subsets of an address vector, fi_av_set(3). A set is a list of addresses; what it is
-//! good for is being joined (`collective`).
+//! `fid_av_set`: ordered subsets of an address vector, fi_av_set(3). A set is a list of addresses;
+//! what it is good for is being joined (`collective`).
 
 use super::av::AvBody;
 use super::object::*;
@@ -50,7 +50,8 @@ pub unsafe fn set<'a>(s: *const fid_av_set) -> Result<&'a SetBody> {
     unsafe { body::<fid_av_set, SetBody>(s.cast_mut()) }
 }
 
-/// The addresses that the attributes name. `FI_EINVAL` for a range without stride or for half of one.
+/// The addresses that the attributes name. `FI_EINVAL` for a range without stride or for half of
+/// one.
 fn range(domain: &Domain, av: u32, a: &fi_av_set_attr) -> Result<Vec<fi_addr_t>> {
     let s = domain.lock();
     let v = s.avs.get(av).ok_or(FI_EBADF)?;

@@ -22,8 +22,8 @@ use std::sync::{Arc, OnceLock};
 
 /// Scratch memory of an operation.
 fn alloc(len: usize) -> Owned {
-    // SAFETY: `coll` keeps it with the operation, and beyond the endpoint's closing until its queue pair is
-    // gone.
+    // SAFETY: `coll` keeps it with the operation, and beyond the endpoint's closing until its queue
+    // pair is gone.
     unsafe { Owned::new(len) }
 }
 
@@ -162,8 +162,8 @@ entry!(reduce, "fi_reduce", FI_REDUCE, root root, op op);
 entry!(scatter, "fi_scatter", FI_SCATTER, root root);
 entry!(gather, "fi_gather", FI_GATHER, root root);
 
-/// The operation of a message: its buffers are lists. The count is that of the input, or, at a member of a
-/// scatter that is not the root, of the result.
+/// The operation of a message: its buffers are lists. The count is that of the input, or, at a
+/// member of a scatter that is not the root, of the result.
 unsafe extern "C" fn msg(
     e: *mut fid_ep,
     m: *const fi_msg_collective,
@@ -172,8 +172,8 @@ unsafe extern "C" fn msg(
     result_count: usize,
     flags: u64,
 ) -> isize {
-    // SAFETY: the message is NULL or valid, its lists have as many elements as it says, and their memory
-    // is lent until completion.
+    // SAFETY: the message is NULL or valid, its lists have as many elements as it says, and their
+    // memory is lent until completion.
     unsafe {
         let Some(m) = m.as_ref() else {
             return -(FI_EINVAL as isize);
@@ -328,7 +328,8 @@ pub unsafe fn join(
         context,
         data: 0,
     };
-    // SAFETY: any structure of plain integers and pointers may be looked at as bytes; this one has no padding.
+    // SAFETY: any structure of plain integers and pointers may be looked at as bytes; this one has
+    // no padding.
     let bytes = unsafe {
         core::slice::from_raw_parts((&raw const entry).cast::<u8>(), size_of::<fi_eq_entry>())
     };

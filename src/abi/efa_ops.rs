@@ -1,8 +1,9 @@
 //! Extensions of provider efa (`<rdma/fi_ext_efa.h>`): what `fi_open_ops` gives out for a domain.
 //!
-//! `fi_efa_ops_domain` tells how the adapter reaches a region, `fi_efa_ops_gda` gives out addresses, keys and queues for devices
-//! that drive them by themselves. On an adapter without such things (the software's, or with older libraries) the answer is
-//! `FI_EOPNOTSUPP`, or `FI_ENOSYS` for a region.
+//! `fi_efa_ops_domain` tells how the adapter reaches a region, `fi_efa_ops_gda` gives out
+//! addresses, keys and queues for devices that drive them by themselves. On an adapter without such
+//! things (the software's, or with older libraries) the answer is `FI_EOPNOTSUPP`, or `FI_ENOSYS`
+//! for a region.
 
 use super::domain::of;
 use super::ep::ep;
@@ -111,7 +112,8 @@ unsafe extern "C" fn query_cq(q: *mut fid_cq, out: *mut fi_efa_cq_attr) -> c_int
 /// Entries of a queue whose size was left open.
 const QUEUE_SIZE: usize = 1024;
 
-/// `FI_EINVAL` without memory, `FI_ENOSYS` for a wait object: nobody can wait for what a device reads.
+/// `FI_EINVAL` without memory, `FI_ENOSYS` for a wait object: nobody can wait for what a device
+/// reads.
 fn queue_place(
     attr: &fi_cq_attr,
     init: &fi_efa_cq_init_attr,

@@ -118,7 +118,8 @@ pub unsafe extern "C" fn endpoint2(
 
 unsafe extern "C" fn ep_close(f: *mut fid) -> c_int {
     let close = || {
-        // SAFETY: only endpoints have this table; it is taken when nothing speaks against closing it.
+        // SAFETY: only endpoints have this table; it is taken when nothing speaks against closing
+        // it.
         let (b, (closed, fd)) = unsafe {
             let b = ep(f.cast())?;
             let closed = rdm::close(&mut b.domain.lock(), b.id()?)?;
@@ -273,7 +274,8 @@ static EP_FI_OPS: fi_ops = ops(ep_close, ep_bind, ep_control);
 
 // ---- aliases ---------------------------------------------------------------------------------
 
-/// fi_ep_alias(3): another handle of the same endpoint, with its own default flags for one direction.
+/// fi_ep_alias(3): another handle of the same endpoint, with its own default flags for one
+/// direction.
 ///
 /// # Safety
 /// `arg` is NULL or a valid `struct fi_alias`.

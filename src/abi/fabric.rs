@@ -286,8 +286,8 @@ unsafe extern "C" fn eq_sread(
 
 unsafe extern "C" fn eq_readerr(q: *mut fid_eq, buf: *mut fi_eq_err_entry, _: u64) -> isize {
     guard("fi_eq_readerr", || {
-        // SAFETY: `q` is an event queue of ours; `buf` is NULL or a place for an entry. Errors have the
-        // bytes of a `fi_eq_entry`.
+        // SAFETY: `q` is an event queue of ours; `buf` is NULL or a place for an entry. Errors have
+        // the bytes of a `fi_eq_entry`.
         unsafe {
             let b = body::<fid_eq, EqBody>(q)?;
             let to = buf.as_mut().ok_or(FI_EINVAL)?;

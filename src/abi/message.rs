@@ -91,7 +91,8 @@ unsafe fn tx_otherwise(e: *mut fid_ep, p: &quick::Plain) -> Result<isize> {
 /// A receive, from C arguments: a plain one when it is that.
 ///
 /// # Safety
-/// `e` is NULL or an endpoint or shared receive context of ours; the buffer is lent until completion.
+/// `e` is NULL or an endpoint or shared receive context of ours; the buffer is lent until
+/// completion.
 #[inline(always)]
 unsafe fn rx(
     e: *mut fid_ep,

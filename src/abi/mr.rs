@@ -211,8 +211,9 @@ unsafe extern "C" fn mr_regattr(
     })
 }
 
-/// A dma-buf, and where the application sees its registered bytes: from `base_addr` + `offset` on, which are also the addresses
-/// that peers use. `FI_EINVAL` without a mapping or an open descriptor.
+/// A dma-buf, and where the application sees its registered bytes: from `base_addr` + `offset` on,
+/// which are also the addresses that peers use. `FI_EINVAL` without a mapping or an open
+/// descriptor.
 fn dmabuf(b: &fi_mr_dmabuf) -> Result<(DmaBuf, iovec)> {
     // SAFETY: plain numbers are passed.
     if unsafe { libc::fcntl(b.fd, libc::F_GETFD) } < 0 {

@@ -424,9 +424,10 @@ unsafe extern "C" fn cq_readerr(q: *mut fid_cq, out: *mut fi_cq_err_entry, _flag
             } = b.domain.read_cq_error(b.id)?;
             let api = b.domain.fabric.api;
             let len = err_entry_size(api);
-            // A buffer offered by the application (since 1.5) is filled; else ours is lent. Programs
-            // that expect no data with an error leave these members uninitialised: what can happen
-            // without anything being wrong carries none, and sizes beyond reason are no offer.
+            // A buffer offered by the application (since 1.5) is filled; else ours is lent.
+            // Programs that expect no data with an error leave these members uninitialised: what
+            // can happen without anything being wrong carries none, and sizes beyond reason are no
+            // offer.
             let plain = matches!(err, FI_ENOMSG | FI_ECANCELED | FI_ETRUNC);
             let offered =
                 api >= version(1, 5) && (1..=ERR_DATA_MAX).contains(&(*out).err_data_size);

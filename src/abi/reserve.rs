@@ -1,13 +1,13 @@
-//! The library's allocator: malloc(3), and a reserve for when that fails, so that no shortage ends the
-//! host program.
+//! The library's allocator: malloc(3), and a reserve for when that fails, so that no shortage ends
+//! the host program.
 //!
-//! Rust's collections end the process when an allocation fails. Here none does: what malloc refuses,
-//! up to [`LARGEST`], comes from a static reserve, whose pages take memory only once they are used.
-//! `core::memory` tells the library when half of it is used up: it takes in nothing more for a while.
-//! Larger allocations can fail, and are made with `try_reserve` or `Map::create`.
+//! Rust's collections end the process when an allocation fails. Here none does: what malloc
+//! refuses, up to [`LARGEST`], comes from a static reserve, whose pages take memory only once they
+//! are used. `core::memory` tells the library when half of it is used up: it takes in nothing more
+//! for a while. Larger allocations can fail, and are made with `try_reserve` or `Map::create`.
 //!
-//! Invariant: a unit of the reserve belongs to at most one allocation, which its bit says; the bits are
-//! behind one lock.
+//! Invariant: a unit of the reserve belongs to at most one allocation, which its bit says; the bits
+//! are behind one lock.
 
 use crate::core::memory::{self, RESERVE};
 use core::alloc::{GlobalAlloc, Layout};
@@ -85,8 +85,9 @@ fn give(at: usize, layout: Layout) {
     memory::given(count * UNIT);
 }
 
-// SAFETY: memory comes from malloc, which is as long and aligned as asked for, or from the reserve, whose
-// units are handed out once; what is given back goes where it came from. Nothing here unwinds.
+// SAFETY: memory comes from malloc, which is as long and aligned as asked for, or from the reserve,
+// whose units are handed out once; what is given back goes where it came from. Nothing here
+// unwinds.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -127,8 +128,9 @@ unsafe impl GlobalAlloc for Allocator {
                 return new.cast();
             }
         }
-        // SAFETY: the alignment is that of a valid layout, and the size below isize::MAX, as our caller
-        // vouches; both are as long as what is copied; `p` is given back with its own layout.
+        // SAFETY: the alignment is that of a valid layout, and the size below isize::MAX, as our
+        // caller vouches; both are as long as what is copied; `p` is given back with its own
+        // layout.
         unsafe {
             let wanted = Layout::from_size_align_unchecked(size, layout.align());
             let new = self.alloc(wanted);

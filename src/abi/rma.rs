@@ -36,7 +36,8 @@ fn req<'a>(
     }
 }
 
-/// A read or write, from C arguments: the short way when it can go that way. No context: an injecting call.
+/// A read or write, from C arguments: the short way when it can go that way. No context: an
+/// injecting call.
 ///
 /// # Safety
 /// `e` is NULL or an endpoint of ours; the buffer is lent until completion, or for the call.

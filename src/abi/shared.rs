@@ -1,8 +1,8 @@
 //! Shared contexts, fi_srx_context(3) and fi_stx_context(3).
 //!
-//! A shared receive context is a receive queue that endpoints are bound to; its handle is that of an
-//! endpoint that only receives. A shared transmit context is a name: every endpoint has a queue pair
-//! of its own.
+//! A shared receive context is a receive queue that endpoints are bound to; its handle is that of
+//! an endpoint that only receives. A shared transmit context is a name: every endpoint has a queue
+//! pair of its own.
 
 use super::domain::of;
 use super::ep::{ep, new_ep, EpBody};

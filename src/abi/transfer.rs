@@ -1,6 +1,7 @@
 //! What all data transfer calls share: from C arguments to a request, and into the endpoint.
 //!
-//! `message`, `rma` and `atomic` hold the entry points; each builds a request and hands it to [`go`].
+//! `message`, `rma` and `atomic` hold the entry points; each builds a request and hands it to
+//! [`go`].
 
 use super::ep::{ep, EpBody};
 use crate::core::Result;

@@ -1,4 +1,5 @@
-//! A queue of small values, as completions are: what is pushed stays where it was written until it has been read there.
+//! A queue of small values, as completions are: what is pushed stays where it was written until it
+//! has been read there.
 //!
 //! Its length is a power of two, so that a place is a sum and a mask; it doubles when it is full.
 
@@ -52,7 +53,8 @@ impl<T: Copy + Default> Fifo<T> {
         self.pushed = self.pushed.wrapping_add(1);
     }
 
-    /// Takes up to `most` values out, the oldest first; `each` gets the number of each and the value. How many there were.
+    /// Takes up to `most` values out, the oldest first; `each` gets the number of each and the
+    /// value. How many there were.
     #[inline(always)]
     pub fn take(&mut self, most: usize, mut each: impl FnMut(usize, &T)) -> usize {
         let n = self.len().min(most);

@@ -1,5 +1,5 @@
-//! A multiplicative hash for keys of a few words that are not an attacker's strings: peers, tags, addresses. Maps with it are bounded
-//! by what the application asked for.
+//! A multiplicative hash for keys of a few words that are not an attacker's strings: peers, tags,
+//! addresses. Maps with it are bounded by what the application asked for.
 
 use std::hash::{BuildHasherDefault, Hasher};
 

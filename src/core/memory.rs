@@ -2,8 +2,8 @@
 //!
 //! The shared library keeps a reserve (`abi::reserve`) from which it goes on when malloc(3) fails.
 //! While half of it is in use the library takes in nothing that it would have to keep, and refuses
-//! what the application can post again: it only finishes what is under way. Less may stay in use for
-//! long after a shortage, by something that lives long, and is no reason to refuse anything.
+//! what the application can post again: it only finishes what is under way. Less may stay in use
+//! for long after a shortage, by something that lives long, and is no reason to refuse anything.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

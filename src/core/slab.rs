@@ -102,7 +102,8 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Indices of the values that `pick` accepts, for a caller that changes the table while it goes through them.
+    /// Indices of the values that `pick` accepts, for a caller that changes the table while it goes
+    /// through them.
     pub fn select(&self, mut pick: impl FnMut(&T) -> bool) -> Vec<u32> {
         let hits = self.iter().filter(|(_, v)| pick(v));
         hits.map(|(i, _)| i).collect()

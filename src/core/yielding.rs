@@ -1,8 +1,9 @@
 //! When to offer the processor while polling in vain.
 //!
-//! With a processor for every process, giving it up costs a system call for nothing; with more processes than
-//! processors, keeping it keeps the one we wait for from running. Which it is shows when it is offered: did
-//! somebody take it? Then we offer it soon again, otherwise twice as late as the last time.
+//! With a processor for every process, giving it up costs a system call for nothing; with more
+//! processes than processors, keeping it keeps the one we wait for from running. Which it is shows
+//! when it is offered: did somebody take it? Then we offer it soon again, otherwise twice as late
+//! as the last time.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Whichever adapter a domain has: a real one or the software's. One match a call, no dynamic dispatch.
+//! Whichever adapter a domain has: a real one or the software's. One match a call, no dynamic
+//! dispatch.
 
 use super::soft::{Naming, SoftDevice, SoftQp};
 use super::verbs::{
@@ -67,7 +68,8 @@ pub fn list() -> Result<Vec<DeviceAttr>> {
 }
 
 impl Dev {
-    /// Opens the adapter of this name; without one, the first. `FI_ENODEV` when there is none of that name.
+    /// Opens the adapter of this name; without one, the first. `FI_ENODEV` when there is none of
+    /// that name.
     pub fn open(name: Option<&str>, naming: Naming) -> Result<Dev> {
         let known = adapters();
         let real = match name {
@@ -87,7 +89,8 @@ impl Dev {
         Ok(Dev::Soft(dev))
     }
 
-    /// A completion queue in memory of the application's. `FI_EOPNOTSUPP` where the adapter has no such things, `FI_EINVAL`.
+    /// A completion queue in memory of the application's. `FI_EOPNOTSUPP` where the adapter has no
+    /// such things, `FI_EINVAL`.
     pub fn open_queue(&self, entries: usize, place: &QueuePlace) -> Result<ExternalQueue> {
         match self {
             Dev::Soft(_) => no_hardware("cq_open_ext"),
@@ -95,7 +98,8 @@ impl Dev {
         }
     }
 
-    /// A counter of the adapter's, of operations or of `bytes`, that shall count to `most`. As above.
+    /// A counter of the adapter's, of operations or of `bytes`, that shall count to `most`. As
+    /// above.
     pub fn open_counter(
         &self,
         places: &CounterPlaces,

@@ -1,10 +1,11 @@
 //! The way into a domain's state: a lock for all threads, or a gate for one.
 //!
-//! With FI_THREAD_DOMAIN the application promises that its threads enter a domain one after another. The only
-//! ones it cannot keep out are the library's own (the progress thread). So the application's way in
-//! is a flag it sets and one it looks at, without atomic instructions; whoever comes from aside raises the second
-//! flag, has every processor take notice (membarrier(2)), and waits for the first to fall. All
-//! the cost is on that side, which comes in when the application has been quiet.
+//! With FI_THREAD_DOMAIN the application promises that its threads enter a domain one after
+//! another. The only ones it cannot keep out are the library's own (the progress thread). So the
+//! application's way in is a flag it sets and one it looks at, without atomic instructions; whoever
+//! comes from aside raises the second flag, has every processor take notice (membarrier(2)), and
+//! waits for the first to fall. All the cost is on that side, which comes in when the application
+//! has been quiet.
 //!
 //! With the other threading models, or where membarrier is forbidden, both sides take a lock.
 
@@ -25,7 +26,8 @@ pub struct Gate<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `value` is reached through a guard alone, and of guards there is one at a time: see `enter`.
+// SAFETY: `value` is reached through a guard alone, and of guards there is one at a time: see
+// `enter`.
 unsafe impl<T: Send> Sync for Gate<T> {}
 
 /// Presence in a gate.
@@ -55,8 +57,8 @@ impl<T> Gate<T> {
             return self.locked();
         }
         self.inside.store(true, Relaxed);
-        // The processor may still see `wanted` before others see `inside`: the barrier on the other side
-        // makes up for it.
+        // The processor may still see `wanted` before others see `inside`: the barrier on the other
+        // side makes up for it.
         compiler_fence(SeqCst);
         if self.wanted.load(Relaxed) {
             return self.blocked();
@@ -122,9 +124,9 @@ impl<T> Deref for Inside<'_, T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: one guard exists at a time: the lock excludes those who hold it; who came by the flag
-        // saw `wanted` down after raising `inside`, and who came from aside saw `inside` down after raising
-        // `wanted` and a barrier on all processors, so that not both have happened.
+        // SAFETY: one guard exists at a time: the lock excludes those who hold it; who came by the
+        // flag saw `wanted` down after raising `inside`, and who came from aside saw `inside` down
+        // after raising `wanted` and a barrier on all processors, so that not both have happened.
         unsafe { &*self.gate.value.get() }
     }
 }

@@ -51,8 +51,7 @@ pub fn random() -> u64 {
 const STACK: usize = 256 << 10;
 
 /// Starts a thread of the library: signals are the application's, and a panic begins its `body`
-/// again. `FI_EAGAIN` when
-/// the system gives no thread.
+/// again. `FI_EAGAIN` when the system gives no thread.
 ///
 /// Not std::thread: what that registers in each thread ends the program when there is no memory for
 /// it.
@@ -69,8 +68,7 @@ pub fn start(name: &'static core::ffi::CStr, body: impl FnMut() + Send + 'static
     }
     let start = Box::into_raw(Box::new(Start(name, Box::new(body))));
     // SAFETY: attributes are initialised before they are used, and given back; the thread owns
-    // `start`, which we
-    // take back when there is none.
+    // `start`, which we take back when there is none.
     unsafe {
         let mut attr: libc::pthread_attr_t = core::mem::zeroed();
         let mut thread: libc::pthread_t = core::mem::zeroed();

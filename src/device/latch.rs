@@ -1,7 +1,8 @@
-//! A lock of one word: a compare and a swap where nobody else wants it, futex(2) where somebody does.
+//! A lock of one word: a compare and a swap where nobody else wants it, futex(2) where somebody
+//! does.
 //!
-//! Of a domain's calls each takes it once, so that every instruction counts. A panic is caught within the call, whose guard
-//! has let go of it: there is nothing to poison.
+//! Of a domain's calls each takes it once, so that every instruction counts. A panic is caught
+//! within the call, whose guard has let go of it: there is nothing to poison.
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 

@@ -1,7 +1,9 @@
-//! Memory barriers on the processors of others, membarrier(2): all the cost is with who seldom asks.
+//! Memory barriers on the processors of others, membarrier(2): all the cost is with who seldom
+//! asks.
 //!
-//! Two sides that each store a word and then look at the other's need a barrier between the two on both sides. The
-//! one that does it often can do without, if the other has every processor take notice before it looks.
+//! Two sides that each store a word and then look at the other's need a barrier between the two on
+//! both sides. The one that does it often can do without, if the other has every processor take
+//! notice before it looks.
 
 use std::sync::OnceLock;
 
@@ -26,14 +28,15 @@ pub fn own() -> bool {
     membarrier(PRIVATE_EXPEDITED)
 }
 
-/// Whether this process can do without towards other processes, thanks to [`all`]. The first time takes milliseconds where the process
-/// has several threads, and nothing where it has one.
+/// Whether this process can do without towards other processes, thanks to [`all`]. The first time
+/// takes milliseconds where the process has several threads, and nothing where it has one.
 pub fn join_all() -> bool {
     static JOINED: OnceLock<bool> = OnceLock::new();
     *JOINED.get_or_init(|| !cfg!(feature = "tsan") && membarrier(REGISTER_GLOBAL_EXPEDITED))
 }
 
-/// A barrier on every processor that runs a process which has joined. `false` where the system forbids it.
+/// A barrier on every processor that runs a process which has joined. `false` where the system
+/// forbids it.
 pub fn all() -> bool {
     membarrier(GLOBAL_EXPEDITED)
 }

@@ -1,10 +1,10 @@
 //! Adapters: queue pairs that move packets and remote memory, and the memory they may touch.
 //!
-//! The provider sees an adapter through [`Device`], [`QueuePair`] and the types below, as one of the enums of
-//! `any`: no dynamic dispatch on the data path. A queue pair is a reliable
-//! datagram (SRD) endpoint: what is posted arrives once, complete and in no particular order.
-//! `soft` implements it over UDP, `verbs` over a real EFA adapter. `fault` sits below
-//! `soft`'s reliability and loses, doubles, reorders and delays datagrams on purpose.
+//! The provider sees an adapter through [`Device`], [`QueuePair`] and the types below, as one of
+//! the enums of `any`: no dynamic dispatch on the data path. A queue pair is a reliable datagram
+//! (SRD) endpoint: what is posted arrives once, complete and in no particular order. `soft`
+//! implements it over UDP, `verbs` over a real EFA adapter. `fault` sits below `soft`'s reliability
+//! and loses, doubles, reorders and delays datagrams on purpose.
 //!
 //! One operation, as data: `post_*` takes a work request with the caller's `wr_id`; `ring` lets
 //! everything posted so far go; `poll` fills an [`Events`] with what arrived and what completed.
@@ -177,8 +177,8 @@ pub struct Bus {
     pub function: u8,
 }
 
-/// How an operation ended, in the terms of the device.
-/// The numbers are those of an EFA completion, so that `fi_cq_strerror` explains either adapter.
+/// How an operation ended, in the terms of the device. The numbers are those of an EFA completion,
+/// so that `fi_cq_strerror` explains either adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
@@ -310,8 +310,8 @@ impl Status {
 pub enum Event {
     /// A message has arrived; the bytes are in the [`Events`] that holds this.
     Recv { from: QpAddr, data: Data },
-    /// As [`Event::Recv`], from somebody whose key the adapter does not tell, which is 0 here; the host may be unknown,
-    /// too: zero. [`QueuePair::meet`] makes a sender known.
+    /// As [`Event::Recv`], from somebody whose key the adapter does not tell, which is 0 here; the
+    /// host may be unknown, too: zero. [`QueuePair::meet`] makes a sender known.
     Stranger { from: QpAddr, data: Data },
     /// A peer's RDMA write with immediate data is complete in our memory.
     WriteImm { from: QpAddr, imm: u32, len: u32 },
@@ -332,17 +332,20 @@ pub enum Event {
         status: Status,
         taken: Option<Taken>,
     },
-    /// Something is awaited from a peer ([`QueuePair::expect`]), and only who sends to it hears of its end.
+    /// Something is awaited from a peer ([`QueuePair::expect`]), and only who sends to it hears of
+    /// its end.
     Silent { peer: QpAddr },
     /// A peer does not answer, or is not who it was: nothing posted to it is left, and nothing
     /// that was expected of it will come.
     PeerDown { peer: QpAddr, status: Status },
 }
 
-/// How a receive of the application ended: with a message of `len` bytes, or used up by a peer's `write` for its immediate data.
+/// How a receive of the application ended: with a message of `len` bytes, or used up by a peer's
+/// `write` for its immediate data.
 #[derive(Clone, Copy, Debug)]
 pub struct Taken {
-    /// A sender that was neither sent to nor met has a key of 0, and a host of zero if that is unknown.
+    /// A sender that was neither sent to nor met has a key of 0, and a host of zero if that is
+    /// unknown.
     pub from: QpAddr,
     pub len: u32,
     pub imm: Option<u32>,
@@ -393,7 +396,8 @@ pub struct QueueMemory {
     pub caps: u16,
 }
 
-/// A dma-buf whose bytes from `offset` on are registered: memory of a device, or of whoever else exports it.
+/// A dma-buf whose bytes from `offset` on are registered: memory of a device, or of whoever else
+/// exports it.
 #[derive(Clone, Copy, Debug)]
 pub struct DmaBuf {
     pub fd: i32,
@@ -447,7 +451,8 @@ pub trait QueuePair {
     fn ring(&mut self);
     /// Moves the adapter along and collects what happened.
     fn poll(&mut self, into: &mut Events);
-    /// This is who a stranger is: its packets are known from now on. `false` when it cannot be reached.
+    /// This is who a stranger is: its packets are known from now on. `false` when it cannot be
+    /// reached.
     fn meet(&mut self, _peer: &QpAddr) -> bool {
         true
     }
@@ -457,8 +462,8 @@ pub trait QueuePair {
     /// Messages for which `held` says true are answered with "receiver not ready" from now on, and
     /// come again later; `None` lets all in.
     fn hold(&mut self, held: Option<fn(&[u8]) -> bool>);
-    /// Ends reads posted as `wr_id`: nothing more is stored for them. An adapter whose reads end with
-    /// the registration of their local memory has nothing to do.
+    /// Ends reads posted as `wr_id`: nothing more is stored for them. An adapter whose reads end
+    /// with the registration of their local memory has nothing to do.
     fn cancel_reads(&mut self, _wr_id: u64) {}
     /// Asks for [`Event::Remote`].
     fn report_remote(&mut self);
@@ -496,10 +501,11 @@ pub trait Device {
     /// Opens queue pairs with consecutive numbers and one key, so that the address of the first
     /// gives those of the others.
     fn open_group(&self, qpn: u16, count: usize) -> Result<Vec<Self::Qp>>;
-    /// Registers memory for remote access and returns its key, never 0 unless it is the `wanted` one,
-    /// which only an adapter with keys of the application's choice looks at.
+    /// Registers memory for remote access and returns its key, never 0 unless it is the `wanted`
+    /// one, which only an adapter with keys of the application's choice looks at.
     fn reg_mr(&self, mem: UserMem, access: u64, wanted: Option<u64>) -> Result<u64>;
-    /// As [`Device::reg_mr`], a dma-buf, which the application sees as `mem`. `FI_EOPNOTSUPP` where that is not possible.
+    /// As [`Device::reg_mr`], a dma-buf, which the application sees as `mem`. `FI_EOPNOTSUPP` where
+    /// that is not possible.
     fn reg_dmabuf(
         &self,
         mem: UserMem,
@@ -513,7 +519,8 @@ pub trait Device {
     /// Withdraws a registration; no access is under way when it returns.
     fn dereg_mr(&self, key: u64) -> Result<()>;
     /// The memory a peer names, if `access` (FI_REMOTE_READ, FI_REMOTE_WRITE) permits it; for what
-    /// is done in software in place of the adapter. It is the application's until the key is withdrawn.
+    /// is done in software in place of the adapter. It is the application's until the key is
+    /// withdrawn.
     fn target(
         &self,
         key: u64,
@@ -521,8 +528,8 @@ pub trait Device {
         len: u64,
         access: u64,
     ) -> core::result::Result<UserMem, Status>;
-    /// How the adapter reaches a region: which of the others hold, and the interconnects of receives, reads, and being read.
-    /// `FI_ENOSYS` where it does not say.
+    /// How the adapter reaches a region: which of the others hold, and the interconnects of
+    /// receives, reads, and being read. `FI_ENOSYS` where it does not say.
     fn query_mr(&self, _key: u64) -> Result<[u16; 4]> {
         Err(FI_ENOSYS)
     }

@@ -55,7 +55,8 @@ impl WaitSet {
         Ok(w)
     }
 
-    /// Waits until the set is readable, at most `timeout_ms` (negative: without limit); whether it is.
+    /// Waits until the set is readable, at most `timeout_ms` (negative: without limit); whether it
+    /// is.
     pub fn wait(&self, timeout_ms: i32) -> bool {
         let mut p = libc::pollfd {
             fd: self.epoll,

@@ -1,9 +1,9 @@
 //! What `enum fi_op` does to one element of each `enum fi_datatype` (fi_atomic(3)).
 //!
-//! An [`Element`] is a function from the old value, the operand and the value to compare with to the
-//! new value, all as bytes in memory order. Which exist for a type is what fi_atomicvalid(3) answers:
-//! integers have every operation, real numbers all but the bitwise ones, complex numbers those that
-//! need no order.
+//! An [`Element`] is a function from the old value, the operand and the value to compare with to
+//! the new value, all as bytes in memory order. Which exist for a type is what fi_atomicvalid(3)
+//! answers: integers have every operation, real numbers all but the bitwise ones, complex numbers
+//! those that need no order.
 
 use crate::types::*;
 

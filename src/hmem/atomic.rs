@@ -1,7 +1,7 @@
 //! Atomic operations on application memory.
 //!
-//! Elements of up to eight bytes that are aligned are changed by compare-and-swap of the processor, so
-//! that they are atomic also against other processes and against C atomics of the application.
+//! Elements of up to eight bytes that are aligned are changed by compare-and-swap of the processor,
+//! so that they are atomic also against other processes and against C atomics of the application.
 //! Longer or unaligned ones are atomic against each other within this process, under one lock.
 
 use super::arith::{Element, ELEMENT_MAX};
@@ -11,7 +11,8 @@ use std::sync::Mutex;
 
 static LONG: Mutex<()> = Mutex::new(());
 
-/// Copies the elements of `size` bytes in `mem` into `former`, each in one piece where the processor can.
+/// Copies the elements of `size` bytes in `mem` into `former`, each in one piece where the
+/// processor can.
 pub fn fetch(mem: &UserMem, size: usize, former: &mut Vec<u8>) {
     for (addr, len) in mem.pieces() {
         for at in (0..len / size * size).step_by(size) {
@@ -47,9 +48,9 @@ fn load(addr: usize, size: usize, former: &mut Vec<u8>) {
     }
 }
 
-/// Applies `f` to the elements of `size` bytes in `mem`. `src` has one operand each, `cmp` one value to
-/// compare with each, or nothing; the former values are appended to `former`. What goes beyond the
-/// shortest of them is left alone.
+/// Applies `f` to the elements of `size` bytes in `mem`. `src` has one operand each, `cmp` one
+/// value to compare with each, or nothing; the former values are appended to `former`. What goes
+/// beyond the shortest of them is left alone.
 pub fn apply(mem: &UserMem, size: usize, f: Element, src: &[u8], cmp: &[u8], former: &mut Vec<u8>) {
     let mut done = 0;
     for (addr, len) in mem.pieces() {
@@ -93,8 +94,8 @@ macro_rules! swap {
 /// Longest element that the processor changes in one piece, bytes.
 pub const WORD: usize = 8;
 
-/// Applies `f` to one element; its former value, at the beginning of the answer. `None`, and nothing done, where the processor
-/// cannot change it in one piece.
+/// Applies `f` to one element; its former value, at the beginning of the answer. `None`, and
+/// nothing done, where the processor cannot change it in one piece.
 pub fn word(mem: Piece, f: Element, src: &[u8], cmp: &[u8]) -> Option<[u8; WORD]> {
     let (addr, size) = (mem.addr(), mem.len());
     if !addr.is_multiple_of(size.max(1)) {

@@ -2,16 +2,17 @@
 
 use core::mem::size_of;
 
-/// Longest copy handed to memcpy(3) at once. From 4 KiB on the C library takes `rep movsb` (threshold of glibc for
-/// 32-byte vectors), which some processors carry out ten times slower when source and destination lie alike in their
-/// pages, as rings and page-aligned buffers do; the vector loop for shorter copies has no such weakness.
+/// Longest copy handed to memcpy(3) at once. From 4 KiB on the C library takes `rep movsb`
+/// (threshold of glibc for 32-byte vectors), which some processors carry out ten times slower when
+/// source and destination lie alike in their pages, as rings and page-aligned buffers do; the
+/// vector loop for shorter copies has no such weakness.
 const AT_ONCE: usize = 2048;
 
 /// Copies `len` bytes.
 ///
 /// # Safety
-/// As for [`core::ptr::copy_nonoverlapping`]. Another process may write to either side meanwhile: then
-/// the bytes are any.
+/// As for [`core::ptr::copy_nonoverlapping`]. Another process may write to either side meanwhile:
+/// then the bytes are any.
 #[inline(always)]
 pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: as the caller vouches.
@@ -27,9 +28,10 @@ pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
 /// Shortest copy that [`copy_across`] leaves to the processor's own instruction.
 const ACROSS: usize = 512;
 
-/// Whether this processor copies strings as fast as it can wherever they lie. Those of Intel do that say so (ERMS): 4 KiB into a ring
-/// took 1.7 us to the other core's buffer instead of 2.0, 8 KiB 2.7 instead of 3.3, and alike for all distances of source and destination.
-/// Others are slow where these lie alike in their pages.
+/// Whether this processor copies strings as fast as it can wherever they lie. Those of Intel do
+/// that say so (ERMS): 4 KiB into a ring took 1.7 us to the other core's buffer instead of 2.0, 8
+/// KiB 2.7 instead of 3.3, and alike for all distances of source and destination. Others are slow
+/// where these lie alike in their pages.
 #[cfg(target_arch = "x86_64")]
 #[cold]
 fn has_strings() -> bool {
@@ -42,8 +44,9 @@ fn has_strings() -> bool {
     intel && std::arch::is_x86_feature_detected!("ermsb")
 }
 
-/// As [`copy_bytes`], to memory that is in another processor's cache: lines that are written as a whole are best taken from there without
-/// their bytes, which the processor does where it is told of the whole copy at once.
+/// As [`copy_bytes`], to memory that is in another processor's cache: lines that are written as a
+/// whole are best taken from there without their bytes, which the processor does where it is told
+/// of the whole copy at once.
 ///
 /// # Safety
 /// As for [`copy_bytes`].
@@ -67,7 +70,8 @@ unsafe fn copy_string(from: *const u8, to: *mut u8, len: usize) {
     {
         static STRINGS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
         if *STRINGS.get_or_init(has_strings) {
-            // SAFETY: reads and writes what the caller vouches for; the direction flag is clear (psABI).
+            // SAFETY: reads and writes what the caller vouches for; the direction flag is clear
+            // (psABI).
             unsafe {
                 core::arch::asm!("rep movsb", inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _,
                     options(nostack, preserves_flags));

@@ -1,8 +1,8 @@
 //! Atomics: a request in its turn among the messages, carried out by the target, answered where the
 //! operation fetches (protocol, 3.3).
 //!
-//! Atomics that are not injected ask for a receipt, so that a wrong key is an error at the side that
-//! used it.
+//! Atomics that are not injected ask for a receipt, so that a wrong key is an error at the side
+//! that used it.
 
 use super::endpoint::Endpoint;
 use super::send::{Answer, Tx};

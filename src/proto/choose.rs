@@ -24,7 +24,8 @@ pub struct Policy {
     pub max_medium: u64,
     /// Smallest message that is read by its receiver, bytes (`FI_EFA_INTER_MIN_READ_MESSAGE_SIZE`).
     pub min_read: u64,
-    /// Smallest emulated write that is read by its target, bytes (`FI_EFA_INTER_MIN_READ_WRITE_SIZE`).
+    /// Smallest emulated write that is read by its target, bytes
+    /// (`FI_EFA_INTER_MIN_READ_WRITE_SIZE`).
     pub min_read_write: u64,
     /// Largest single read, bytes (`FI_EFA_INTER_READ_SEGMENT_SIZE`).
     pub read_segment: u64,

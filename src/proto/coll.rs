@@ -1,14 +1,14 @@
 //! Collective operations as schedules of point-to-point steps (fi_collective(3)).
 //!
-//! A [`Schedule`] says what one rank of a group does, in order, in bytes of three areas: the caller's
-//! input, the caller's result, and scratch memory. Sends and receives are started as they come;
-//! [`Step::Wait`] ends a round. Between two ranks the messages of one operation arrive in the order in which
-//! they are sent, so that they need no numbers.
+//! A [`Schedule`] says what one rank of a group does, in order, in bytes of three areas: the
+//! caller's input, the caller's result, and scratch memory. Sends and receives are started as they
+//! come; [`Step::Wait`] ends a round. Between two ranks the messages of one operation arrive in the
+//! order in which they are sent, so that they need no numbers.
 //!
-//! Short data goes along trees and by recursive doubling, which have the fewest rounds; long data around
-//! a ring, which moves the fewest bytes. Partial results are combined in an order that depends on ranks
-//! alone, and each element's total is computed once or by the same expression, so that all ranks see
-//! the same bits.
+//! Short data goes along trees and by recursive doubling, which have the fewest rounds; long data
+//! around a ring, which moves the fewest bytes. Partial results are combined in an order that
+//! depends on ranks alone, and each element's total is computed once or by the same expression, so
+//! that all ranks see the same bits.
 
 /// From so many bytes on, data goes around the ring.
 const LONG: usize = 64 << 10;
@@ -201,8 +201,8 @@ impl Schedule {
         s
     }
 
-    /// Along a binomial tree from `root`: `what` gives the data for a subtree, named by the distance of its
-    /// first rank from the root and how many ranks it has.
+    /// Along a binomial tree from `root`: `what` gives the data for a subtree, named by the
+    /// distance of its first rank from the root and how many ranks it has.
     fn tree_down(&mut self, r: Rank, root: usize, what: impl Fn((usize, usize)) -> Span) {
         let rel = r.from(root);
         let mut mask = 1;
@@ -246,7 +246,8 @@ impl Schedule {
         s
     }
 
-    /// Recursive doubling. Ranks beyond the largest power of two lend their data to a neighbour first.
+    /// Recursive doubling. Ranks beyond the largest power of two lend their data to a neighbour
+    /// first.
     fn doubling(&mut self, r: Rank, len: usize) {
         let (mine, got) = (
             Span::new(Area::Result, 0, len),
@@ -331,7 +332,8 @@ impl Schedule {
         s
     }
 
-    /// Part `i` of everybody's input, `len` bytes each, goes to rank `i`, which has them one after another.
+    /// Part `i` of everybody's input, `len` bytes each, goes to rank `i`, which has them one after
+    /// another.
     pub fn alltoall(r: Rank, len: usize) -> Schedule {
         let mut s = Schedule::default();
         let part = |area, i| Span::new(area, i * len, len);
@@ -428,8 +430,8 @@ mod tests {
     use super::*;
     use std::collections::{HashMap, VecDeque};
 
-    /// Runs the schedules of a group on arrays of bytes, combined by adding, and returns the results.
-    /// Ranks take turns in a given order, so that early and late ones exist.
+    /// Runs the schedules of a group on arrays of bytes, combined by adding, and returns the
+    /// results. Ranks take turns in a given order, so that early and late ones exist.
     fn run(
         scheds: &[Schedule],
         inputs: &mut [Vec<u8>],

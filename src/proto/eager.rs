@@ -1,8 +1,9 @@
 //! Messages of one packet between endpoints that know each other: no operation is kept for them.
 //!
-//! The provider puts the header in front of the data and hands both to the adapter, which delivers them or says that it
-//! could not; nothing is to be done when it did. At the other end such a packet goes from the adapter's memory
-//! straight into its receive when its turn is now; otherwise it is a packet like any other.
+//! The provider puts the header in front of the data and hands both to the adapter, which delivers
+//! them or says that it could not; nothing is to be done when it did. At the other end such a
+//! packet goes from the adapter's memory straight into its receive when its turn is now; otherwise
+//! it is a packet like any other.
 
 use super::endpoint::Endpoint;
 use super::PeerId;

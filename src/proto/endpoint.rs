@@ -1,7 +1,7 @@
 //! One RDM endpoint's side of the protocol: its peers, its operations, what arrives.
 //!
-//! Here are the tables and the dispatch of packets; the operations' own steps are in `send`, `recv`,
-//! `rma` and `atomic`.
+//! Here are the tables and the dispatch of packets; the operations' own steps are in `send`,
+//! `recv`, `rma` and `atomic`.
 
 use super::choose::{Counts, Policy};
 use super::peer::{Parts, Peer, Turn};
@@ -269,7 +269,8 @@ impl Endpoint {
         self.control(peer, buf.get(..n).unwrap_or(&[]), port);
     }
 
-    /// Sends our handshake once more, for a sign of life: a peer takes it as often as it comes, and its end is noticed.
+    /// Sends our handshake once more, for a sign of life: a peer takes it as often as it comes, and
+    /// its end is noticed.
     pub fn greet_again(&mut self, peer: PeerId, port: &mut impl Port) {
         self.peers.get(peer).handshake_sent = false;
         self.greet(peer, port);
@@ -408,8 +409,8 @@ impl Endpoint {
         }
     }
 
-    /// Tells a peer that we gave up its operation `op_id`. One that has said that it does not know this packet is not
-    /// told: it would take it for the end of the world.
+    /// Tells a peer that we gave up its operation `op_id`. One that has said that it does not know
+    /// this packet is not told: it would take it for the end of the world.
     pub(super) fn give_up(&mut self, to: PeerId, op_id: u32, why: Failure, port: &mut impl Port) {
         let knows = |f: u64| f & extra::PEER_ERROR != 0;
         if !self.peers.get(to).features.is_none_or(knows) {

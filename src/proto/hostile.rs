@@ -4,7 +4,8 @@
 //! A byte string is a script: it chooses what the application posts, which packets the peer sends,
 //! and when the adapter finishes a packet or a read. The [`Port`] below checks every effect:
 //!
-//! - bytes are stored only where a posted receive, a read, a fetching atomic or a region expects them;
+//! - bytes are stored only where a posted receive, a read, a fetching atomic or a region expects
+//!   them;
 //! - an operation completes once, and only when no adapter read writes to its memory;
 //! - an awaited answer is counted up and down in pairs;
 //! - what the endpoint keeps for the peer stays below its budget.

@@ -1,15 +1,16 @@
 //! Which receive takes which message (fi_msg(3), fi_tagged(3)).
 //!
-//! Posted receives and unexpected messages are each kept in lists by (source, tag), once per mask of
-//! ignored tag bits in use; a receive of any source is its own source. A search costs one or two
+//! Posted receives and unexpected messages are each kept in lists by (source, tag), once per mask
+//! of ignored tag bits in use; a receive of any source is its own source. A search costs one or two
 //! hash look-ups per mask in use, however many entries wait. A sequence number per entry decides
-//! between the lists, so that the oldest candidate wins wherever it stands. Entries taken through one
-//! list are dropped from the others when they come to their front, or when a list holds more
-//! dead entries than there are live ones. Empty lists are kept for a while: making one costs more than
-//! finding it.
+//! between the lists, so that the oldest candidate wins wherever it stands. Entries taken through
+//! one list are dropped from the others when they come to their front, or when a list holds more
+//! dead entries than there are live ones. Empty lists are kept for a while: making one costs more
+//! than finding it.
 //!
-//! Messages mostly come in the order of their receives: receives wait in a queue, one behind the other, and are entered into
-//! lists only when a message was not for one of the oldest [`FEW`] of it.
+//! Messages mostly come in the order of their receives: receives wait in a queue, one behind the
+//! other, and are entered into lists only when a message was not for one of the oldest [`FEW`] of
+//! it.
 
 use super::PeerId;
 use crate::core::fifo::Fifo;
@@ -151,8 +152,8 @@ impl Index {
         }
     }
 
-    /// Puts an entry into its list. Empty lists stay for the next entry of their key, until they are more
-    /// than there are entries.
+    /// Puts an entry into its list. Empty lists stay for the next entry of their key, until they
+    /// are more than there are entries.
     fn put<T>(&mut self, key: (PeerId, u64), id: Id, live: &Slab<Stamped<T>>) {
         if self.lists.len() > 64 + 4 * live.len() {
             self.lists.retain(|_, l| {
@@ -308,7 +309,8 @@ impl<R: Copy + Default, U> Matcher<R, U> {
         best
     }
 
-    /// Takes the oldest receive for a message of this source and tag, if `pick` finds in it what it looks for.
+    /// Takes the oldest receive for a message of this source and tag, if `pick` finds in it what it
+    /// looks for.
     #[inline(always)]
     pub fn take_if<T>(
         &mut self,
@@ -409,8 +411,8 @@ impl<R: Copy + Default, U> Matcher<R, U> {
         self.in_order.append(id, &self.messages);
     }
 
-    /// Where the lists of unexpected messages for a mask are; made from all messages when it is first
-    /// used. `None` when there are too many masks.
+    /// Where the lists of unexpected messages for a mask are; made from all messages when it is
+    /// first used. `None` when there are too many masks.
     fn index(&mut self, ignore: u64) -> Option<usize> {
         if let Some(at) = self.by_mask.iter().position(|i| i.ignore == ignore) {
             return Some(at);

@@ -6,11 +6,11 @@
 //! named by the provider's own operation number (`ctx`) and an offset, peers by a [`PeerId`];
 //! neither a pointer nor an address gets here.
 //!
-//! `send` and `recv` are the two halves of messages, `eager` is what is left of both for most of them, `rma` emulated reads and writes, `atomic`
-//! atomics; `choose` says which subprotocol a message takes; `peer` puts requests back in order;
-//! `recvq` holds receives and unexpected messages, of one endpoint or, as a shared receive
-//! context, of several; `matching` finds them. One-sided operations that the adapter carries out
-//! itself do not pass here.
+//! `send` and `recv` are the two halves of messages, `eager` is what is left of both for most of
+//! them, `rma` emulated reads and writes, `atomic` atomics; `choose` says which subprotocol a
+//! message takes; `peer` puts requests back in order; `recvq` holds receives and unexpected
+//! messages, of one endpoint or, as a shared receive context, of several; `matching` finds them.
+//! One-sided operations that the adapter carries out itself do not pass here.
 #![forbid(unsafe_code)]
 
 mod atomic;

@@ -66,8 +66,8 @@ impl Peer {
         id
     }
 
-    /// Whose turn a message is; an early one is copied and kept, up to `most` bytes in all. `several`
-    /// says that the message may have further requests of this number.
+    /// Whose turn a message is; an early one is copied and kept, up to `most` bytes in all.
+    /// `several` says that the message may have further requests of this number.
     pub fn turn(&mut self, msg_id: u32, several: bool, packet: &[u8], most: usize) -> Turn {
         match msg_id.wrapping_sub(self.due) {
             0 => {
@@ -140,8 +140,8 @@ impl Peer {
         true
     }
 
-    /// Forgets what was kept for the peer's messages; `each` gets the length of every further packet
-    /// of a message that waits for its receive.
+    /// Forgets what was kept for the peer's messages; `each` gets the length of every further
+    /// packet of a message that waits for its receive.
     pub fn drop_kept(&mut self, mut each: impl FnMut(usize)) {
         for parts in core::mem::take(&mut self.parts).into_values() {
             if let Parts::Waiting(list) = parts {

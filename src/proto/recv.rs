@@ -1,7 +1,7 @@
 //! Messages on their way in, and the data of emulated writes and read answers.
 //!
-//! A request whose turn has come finds its place in the receive queue or is kept there. From then on
-//! an [`Rx`] counts bytes: those of requests and CTSDATA as they come, those of reads when the
+//! A request whose turn has come finds its place in the receive queue or is kept there. From then
+//! on an [`Rx`] counts bytes: those of requests and CTSDATA as they come, those of reads when the
 //! adapter is done with them, and those for which there is no room at once. When all are there the
 //! message is complete, whatever order they came in.
 
@@ -448,7 +448,8 @@ impl Endpoint {
         let (id, RtmKind::LongCts { send_id, .. }) = (*id, rtm.kind) else {
             return;
         };
-        // Only in answer to our READ_NACK: while a read is planned the bytes do not come in packets.
+        // Only in answer to our READ_NACK: while a read is planned the bytes do not come in
+        // packets.
         let refused = |r: &&mut Rx| r.from == from && r.reading.is_none();
         let Some(rx) = self.rxs.get_mut(id).filter(refused) else {
             return;
@@ -513,8 +514,8 @@ impl Endpoint {
     }
 
     /// The regions that targets `is` accepts are in are closed: nothing more is read into them.
-    /// Returns the transfers whose reads are under way, for the caller to have the adapter end them;
-    /// each ends with [`Endpoint::read_done`].
+    /// Returns the transfers whose reads are under way, for the caller to have the adapter end
+    /// them; each ends with [`Endpoint::read_done`].
     pub fn close_targets(&mut self, is: impl Fn(u32) -> bool) -> Vec<u32> {
         let target = |r: &Rx| matches!(r.kind, RxKind::Write { .. }) && is(r.ctx);
         let mut under_way = Vec::new();

@@ -146,8 +146,8 @@ pub struct Peeked {
     pub cq_data: Option<u64>,
 }
 
-/// A plain receive, into one piece of memory: it becomes an operation of the provider only when the message that it
-/// takes needs one.
+/// A plain receive, into one piece of memory: it becomes an operation of the provider only when the
+/// message that it takes needs one.
 #[derive(Debug, Clone, Copy)]
 pub struct Short {
     pub context: usize,
@@ -172,7 +172,8 @@ enum Slot {
     Short(Short),
 }
 
-/// What a place of the queue of receives has in it before its first: nothing that is ever looked at.
+/// What a place of the queue of receives has in it before its first: nothing that is ever looked
+/// at.
 impl Default for Slot {
     fn default() -> Slot {
         Slot::Multi(u32::MAX)
@@ -306,7 +307,8 @@ impl RecvQueue {
         Some(())
     }
 
-    /// Takes the plain receive that waits for a message, if it is the first of all that do, and has room.
+    /// Takes the plain receive that waits for a message, if it is the first of all that do, and has
+    /// room.
     #[inline(always)]
     pub fn take_short(&mut self, from: PeerId, tag: Option<u64>, len: usize) -> Option<Short> {
         self.take_short_if(from, tag, len, |_| true)
@@ -378,7 +380,8 @@ impl RecvQueue {
         Some(u)
     }
 
-    /// Takes back the first posted receive that `pick` accepts, by its number, or that is plain and has this context.
+    /// Takes back the first posted receive that `pick` accepts, by its number, or that is plain and
+    /// has this context.
     pub fn cancel(
         &mut self,
         context: usize,

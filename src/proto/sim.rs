@@ -1,7 +1,7 @@
-//! Endpoints on a virtual network with a seed and a virtual clock, and the promise that, whatever the
-//! network does to the order of packets, every message arrives once, complete and in order, every
-//! read, write and atomic takes effect once, and nothing is left over; and that, when a peer dies at
-//! any step, everything that needed it ends in an error.
+//! Endpoints on a virtual network with a seed and a virtual clock, and the promise that, whatever
+//! the network does to the order of packets, every message arrives once, complete and in order,
+//! every read, write and atomic takes effect once, and nothing is left over; and that, when a peer
+//! dies at any step, everything that needed it ends in an error.
 //!
 //! The adapter below is reliable, so that nothing is lost here but with its peer; loss itself is
 //! simulated where it is repaired, in `device::soft`. `FABRIC_SIM_SEEDS` sets how many seeds run.

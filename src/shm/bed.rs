@@ -1,6 +1,7 @@
 //! The file of a ring: a page of words that say how things stand, and the bytes of its records.
 //!
-//! Its length is a power of two, so that an offset is kept within it by a mask: the words are reached with every message.
+//! Its length is a power of two, so that an offset is kept within it by a mask: the words are
+//! reached with every message.
 
 use super::segment::Map;
 use crate::core::Result;
@@ -11,7 +12,8 @@ use std::os::fd::OwnedFd;
 
 /// Bytes of records.
 pub const SIZE: usize = 1 << 20;
-/// Where they begin. What lies between the first page and them is never touched, and takes no memory.
+/// Where they begin. What lies between the first page and them is never touched, and takes no
+/// memory.
 pub const DATA: usize = SIZE;
 /// Bytes of the file.
 pub const FILE: usize = DATA + SIZE;
@@ -43,7 +45,8 @@ impl Bed {
 
     #[inline(always)]
     fn place(&self, off: usize) -> *mut u8 {
-        // SAFETY: the mapping has FILE bytes (see `create` and `open`), and the mask keeps the offset below that.
+        // SAFETY: the mapping has FILE bytes (see `create` and `open`), and the mask keeps the
+        // offset below that.
         unsafe { self.0.start().add(off & (FILE - 1)) }
     }
 
@@ -135,7 +138,8 @@ impl Bed {
         }
     }
 
-    /// Copies `len` bytes out into application memory, which has as many; nothing when they are not there.
+    /// Copies `len` bytes out into application memory, which has as many; nothing when they are not
+    /// there.
     #[inline]
     pub fn get_mem(&self, off: usize, len: usize, into: &UserMem) {
         let Some(mut at) = self.span(off, len) else {
@@ -154,7 +158,8 @@ impl Bed {
     #[inline(always)]
     pub fn load(&self, off: usize, into: &mut [u8]) {
         if let Some(at) = self.span(off, into.len()) {
-            // SAFETY: within the mapping, as long as `into`; the peer may write meanwhile, and we get what we get.
+            // SAFETY: within the mapping, as long as `into`; the peer may write meanwhile, and we
+            // get what we get.
             unsafe { copy_bytes(at, into.as_mut_ptr(), into.len()) };
         }
     }
@@ -166,8 +171,8 @@ impl Bed {
             return;
         };
         into.reserve(len);
-        // SAFETY: within the mapping, and `into` has room; a peer that writes meanwhile changes what the
-        // bytes are, not how many.
+        // SAFETY: within the mapping, and `into` has room; a peer that writes meanwhile changes
+        // what the bytes are, not how many.
         unsafe {
             let end = into.as_mut_ptr().add(into.len());
             copy_bytes(at, end, len);

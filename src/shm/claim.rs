@@ -1,17 +1,19 @@
-//! Reads, writes and atomics of a peer's memory as records of its ring: who does the work, and when it is done.
+//! Reads, writes and atomics of a peer's memory as records of its ring: who does the work, and when
+//! it is done.
 //!
-//! An *access* is a record with a key, an address and data, or room for it. A target that polls finds it, does it and
-//! says how far it has come (`DONE`); that is all its writer waits for. A target that does not poll must not keep a
-//! write or read from ending, so the writer may do it instead, by its way into the target's memory (`table`): it
-//! *takes back* what lies in the ring. Both claim the ring's accesses as a whole (`CLAIM`) for as long as they work on
-//! them, so that each is done once, and an access that is done is done in memory. Atomics are the target's alone.
+//! An *access* is a record with a key, an address and data, or room for it. A target that polls
+//! finds it, does it and says how far it has come (`DONE`); that is all its writer waits for. A
+//! target that does not poll must not keep a write or read from ending, so the writer may do it
+//! instead, by its way into the target's memory (`table`): it *takes back* what lies in the ring.
+//! Both claim the ring's accesses as a whole (`CLAIM`) for as long as they work on them, so that
+//! each is done once, and an access that is done is done in memory. Atomics are the target's alone.
 //!
-//! The line of these words is the ring's; both sides write it. A side that lies in it harms the accesses between
-//! these two, nothing else: positions are compared with one's own, and what a peer's memory may be used for is
-//! looked up again by whoever does the work.
+//! The line of these words is the ring's; both sides write it. A side that lies in it harms the
+//! accesses between these two, nothing else: positions are compared with one's own, and what a
+//! peer's memory may be used for is looked up again by whoever does the work.
 //!
-//! [`Ledger`] is the writer's view, which a thread of its process looks at as well: after an injecting call nobody
-//! may ever ask again.
+//! [`Ledger`] is the writer's view, which a thread of its process looks at as well: after an
+//! injecting call nobody may ever ask again.
 
 use super::bed::{Bed, DATA, SIZE};
 use super::ring::{header, LINE, TAKEN, WRAP};
@@ -268,7 +270,8 @@ impl Ledger {
                 Back::Did(_) => {}
             }
         }
-        // The thread may be at work, too; a process that ends now would leave its claim to the target.
+        // The thread may be at work, too; a process that ends now would leave its claim to the
+        // target.
         let at_work = || self.ring.word(CLAIM).load(Acquire) == ORIGIN;
         while at_work() && std::time::Instant::now() < until {
             std::thread::yield_now();
@@ -293,7 +296,8 @@ impl Ledger {
         while at < upto && n < most {
             let pos = at as usize % SIZE;
             let word = ring.word(DATA + pos).load(Acquire);
-            // What the target has taken may have been written over meanwhile; what is not done has not.
+            // What the target has taken may have been written over meanwhile; what is not done has
+            // not.
             let gone = ring.word(TAKEN).load(Acquire);
             if gone > at {
                 at = gone.max(self.from.load(Acquire));

@@ -1,8 +1,9 @@
 //! Accesses that have been written into a ring and are not known to be done.
 //!
-//! Whoever writes one leaves a [`Note`], which comes back with its end ([`Ended`]) and what was read. Its record is
-//! kept until then: a read's answer lies in it. Which accesses go into the ring at all is decided here, by how the
-//! last ones fared: a target that does not poll is waited for once, for [`WAIT`], and then left alone for a while.
+//! Whoever writes one leaves a [`Note`], which comes back with its end ([`Ended`]) and what was
+//! read. Its record is kept until then: a read's answer lies in it. Which accesses go into the ring
+//! at all is decided here, by how the last ones fared: a target that does not poll is waited for
+//! once, for [`WAIT`], and then left alone for a while.
 
 use super::claim::{self, Back, Ledger, Outcome};
 use super::ring::Writer;
@@ -17,8 +18,8 @@ use core::sync::atomic::{compiler_fence, Ordering::*};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A target that has done nothing for so long is not waited for, nanoseconds: longer than the pauses of a shared
-/// processor, which are some 130 us.
+/// A target that has done nothing for so long is not waited for, nanoseconds: longer than the
+/// pauses of a shared processor, which are some 130 us.
 const WAIT: u64 = 300_000;
 /// The clock is read with every so-manieth look in vain.
 const LOOKS: u32 = 64;
@@ -26,7 +27,8 @@ const LOOKS: u32 = 64;
 const ALONE: (u32, u32) = (8, 8192);
 /// So many accesses are taken back at once, so that a target that has come to its senses may go on.
 const BATCH: usize = 8;
-/// Accesses that nobody waits for go into the ring after so many of them: a thread looks after them then.
+/// Accesses that nobody waits for go into the ring after so many of them: a thread looks after them
+/// then.
 const BURST: u32 = 16;
 
 /// A read, write or atomic of a peer's memory.
@@ -168,8 +170,8 @@ impl Debts {
             return false;
         }
         if ring.asleep() && self.awake {
-            // It has not polled for long, or has had nothing to find: it is woken when it has been left alone as after a
-            // failure.
+            // It has not polled for long, or has had nothing to find: it is woken when it has been
+            // left alone as after a failure.
             self.awake = false;
             self.leave_alone();
             return false;
@@ -248,8 +250,8 @@ impl Debts {
         first
     }
 
-    /// Tells of those that have ended, until `each` will not hear of one; `false` in that case. `again` gets
-    /// those that have to go another way.
+    /// Tells of those that have ended, until `each` will not hear of one; `false` in that case.
+    /// `again` gets those that have to go another way.
     #[inline]
     pub fn reap(
         &mut self,
@@ -297,7 +299,8 @@ impl Debts {
                 all = false;
                 break;
             }
-            // A failure may be counted before its access is said to be done: what is counted here is what was told.
+            // A failure may be counted before its access is said to be done: what is counted here
+            // is what was told.
             if e.status != Status::Ok {
                 self.faults = self.faults.wrapping_add(1);
             }
@@ -357,7 +360,8 @@ impl Debts {
         }
     }
 
-    /// Does whatever can be done from here, before the owner sleeps. `false` when the rest is not to be slept for.
+    /// Does whatever can be done from here, before the owner sleeps. `false` when the rest is not
+    /// to be slept for.
     pub fn settle(&mut self, ring: &Writer, ledger: Option<&Ledger>) -> bool {
         if let Some(l) = ledger {
             while l.pending().is_some() {

@@ -1,12 +1,14 @@
-//! A peer that stores whatever it likes into the rings it shares with us, while we read and write them: the harness
-//! of the fuzz target `shm_hostile` and of a seeded test.
+//! A peer that stores whatever it likes into the rings it shares with us, while we read and write
+//! them: the harness of the fuzz target `shm_hostile` and of a seeded test.
 //!
-//! A byte string is a script ([`Script`]): it chooses what our side does and which words the peer changes. The peer
-//! changes some between our calls, in between keeping to the rules, and a thread of its own changes others all the time. Two rings are used: one that we
-//! write, with messages, accesses and shared transfers, and one that we read. Invariants:
+//! A byte string is a script ([`Script`]): it chooses what our side does and which words the peer
+//! changes. The peer changes some between our calls, in between keeping to the rules, and a thread
+//! of its own changes others all the time. Two rings are used: one that we write, with messages,
+//! accesses and shared transfers, and one that we read. Invariants:
 //!
 //! - memory that we send from never changes, nor does anything beside a buffer or a region;
-//! - nothing is stored to a read's destination after its end, nor to a region that permits reading only;
+//! - nothing is stored to a read's destination after its end, nor to a region that permits reading
+//!   only;
 //! - an access ends once, and all have ended when the peer is given up;
 //! - a helper copies no chunk that the transfer does not have.
 

@@ -32,7 +32,8 @@ impl In {
         self.idle >= PATIENCE
     }
 
-    /// The record of this kind and length that was looked at is the past. `true` when the writer has to be woken.
+    /// The record of this kind and length that was looked at is the past. `true` when the writer
+    /// has to be woken.
     #[inline]
     fn took(&mut self, kind: u8, len: usize) -> bool {
         let wake = self.ring.take(len);
@@ -108,8 +109,8 @@ pub struct Inbox {
     held: bool,
     /// The ring that [`Inbox::glance`] begins with.
     turn: usize,
-    /// Somebody may wait on the descriptor, and rings that are polled ask for a signal: until there is one, for whoever polls
-    /// meanwhile may be somebody else.
+    /// Somebody may wait on the descriptor, and rings that are polled ask for a signal: until there
+    /// is one, for whoever polls meanwhile may be somebody else.
     armed: bool,
     pub(super) down: Vec<QpAddr>,
     /// Connections that have ended, and that were accepted, for the outbox.
@@ -138,8 +139,8 @@ impl Inbox {
         }
     }
 
-    /// Messages of ours that peers without a ring to us want the rest of: the connection, the number
-    /// of the message here and there.
+    /// Messages of ours that peers without a ring to us want the rest of: the connection, the
+    /// number of the message here and there.
     pub fn take_cts(&mut self) -> Vec<(u64, u32, u32)> {
         core::mem::take(&mut self.cts)
     }
@@ -170,7 +171,8 @@ impl Inbox {
         !self.hot.is_empty()
     }
 
-    /// A poll that finds nothing, as most do: `false` when there may be something, and nothing has been done.
+    /// A poll that finds nothing, as most do: `false` when there may be something, and nothing has
+    /// been done.
     #[inline]
     pub fn quiet(&mut self) -> bool {
         if self.shared.news.load(Acquire) || self.hot.iter().any(|i| i.ring.ready()) {
@@ -186,8 +188,8 @@ impl Inbox {
         true
     }
 
-    /// A poll that offers records to `each`, with the number of their peer, until it leaves one where it is or has
-    /// enough. Rings take turns to be the first.
+    /// A poll that offers records to `each`, with the number of their peer, until it leaves one
+    /// where it is or has enough. Rings take turns to be the first.
     #[inline(always)]
     pub fn glance(&mut self, mut each: impl FnMut(PeerId, &Record) -> Verdict) -> Seen {
         if self.shared.news.load(Acquire) {
@@ -242,8 +244,8 @@ impl Inbox {
         Seen::All
     }
 
-    /// Offers up to `most` messages of the first ring that has any to `each`, until it leaves one where it is: nothing but what a
-    /// message takes.
+    /// Offers up to `most` messages of the first ring that has any to `each`, until it leaves one
+    /// where it is: nothing but what a message takes.
     #[inline(never)]
     pub fn drain(&mut self, most: usize, mut each: impl FnMut(PeerId, &Record) -> bool) -> Drained {
         if self.shared.news.load(Acquire) {
@@ -260,7 +262,8 @@ impl Inbox {
                 return Drained::Left;
             };
             let (mut taken, mut left, mut wake) = (0, false, false);
-            // Behind a message that was waited for there is none, mostly: looking there takes the line from its writer.
+            // Behind a message that was waited for there is none, mostly: looking there takes the
+            // line from its writer.
             let most = if i.idle > 0 { 1 } else { most };
             while taken < most {
                 let len = match i.ring.look() {
@@ -294,7 +297,8 @@ impl Inbox {
         Drained::Nothing
     }
 
-    /// Takes records in: `each` gets the peer's address, a place for its number, and the record. Whether there were any.
+    /// Takes records in: `each` gets the peer's address, a place for its number, and the record.
+    /// Whether there were any.
     #[inline]
     pub fn poll(&mut self, mut each: impl FnMut(&QpAddr, &mut Option<PeerId>, &Record)) -> bool {
         if self.shared.news.load(Acquire) {

@@ -1,11 +1,12 @@
 //! Same-host transport: packets between processes of one host through shared memory.
 //!
-//! An endpoint has a [`Hub`]. To a peer with the same GID it opens a ring when the first packet is for it
-//! (`sock`): an anonymous file that the peer reads (`ring`, `segment`). Where that fails, for a peer in another
-//! container, of another user or another library, or with the transport off, the adapter carries the packets; the
-//! protocol above puts them in order whichever way they come. A poll looks into the rings in use; one that has
-//! been empty for long asks its writer for a wake-up instead, so that polling costs nothing for peers that
-//! are quiet. `thread` hears of new peers, wake-ups and deaths.
+//! An endpoint has a [`Hub`]. To a peer with the same GID it opens a ring when the first packet is
+//! for it (`sock`): an anonymous file that the peer reads (`ring`, `segment`). Where that fails,
+//! for a peer in another container, of another user or another library, or with the transport off,
+//! the adapter carries the packets; the protocol above puts them in order whichever way they come.
+//! A poll looks into the rings in use; one that has been empty for long asks its writer for a
+//! wake-up instead, so that polling costs nothing for peers that are quiet. `thread` hears of new
+//! peers, wake-ups and deaths.
 
 mod bed;
 mod claim;
@@ -55,15 +56,16 @@ pub enum Sent {
     Elsewhere,
 }
 
-/// Does what takes long once threads have been started; the first message would wait for it otherwise.
+/// Does what takes long once threads have been started; the first message would wait for it
+/// otherwise.
 pub fn prepare() {
     if params::efa_bool("enable_shm_transfer", true) {
         crate::device::membarrier::join_all();
     }
 }
 
-/// Hears of new peers, wake-ups and deaths, as this process's thread would do if it had a processor. Whether there was
-/// anything. Thread safe.
+/// Hears of new peers, wake-ups and deaths, as this process's thread would do if it had a
+/// processor. Whether there was anything. Thread safe.
 pub fn attend() -> bool {
     Thread::attend()
 }
@@ -104,7 +106,8 @@ impl Hub {
             .ok()
     }
 
-    /// Descriptor that becomes readable after [`Inbox::arm`] when there is something, here or at the adapter.
+    /// Descriptor that becomes readable after [`Inbox::arm`] when there is something, here or at
+    /// the adapter.
     pub fn fd(&self) -> i32 {
         self.inbox.fd()
     }
@@ -114,8 +117,8 @@ impl Hub {
         self.inbox.rouse();
     }
 
-    /// Takes note of peers whose memory can be reached, lets go of rings to peers that are gone, and returns
-    /// those peers, once their last packets are taken in. A peer may be told of twice.
+    /// Takes note of peers whose memory can be reached, lets go of rings to peers that are gone,
+    /// and returns those peers, once their last packets are taken in. A peer may be told of twice.
     pub fn gone(&mut self) -> Vec<QpAddr> {
         for (conn, visit) in core::mem::take(&mut self.inbox.accepted) {
             self.outbox.accepted(conn, visit);

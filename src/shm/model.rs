@@ -1,10 +1,10 @@
 //! The ring's promises, tried in every order in which two processors can carry them out.
 //!
-//! A model of `ring` on processors that keep stores in a buffer for a while (total store order, as x86): a writer of
-//! some records, with its look at the sleeping reader and its own sleep when the ring is full, and a reader that takes
-//! them, sleeps when there are none, and wakes the writer. All reachable states are visited: records come out once,
-//! in order and whole, and nobody sleeps for ever. Without the reader's barrier the search finds the lost wake-up, as
-//! it should.
+//! A model of `ring` on processors that keep stores in a buffer for a while (total store order, as
+//! x86): a writer of some records, with its look at the sleeping reader and its own sleep when the
+//! ring is full, and a reader that takes them, sleeps when there are none, and wakes the writer.
+//! All reachable states are visited: records come out once, in order and whole, and nobody sleeps
+//! for ever. Without the reader's barrier the search finds the lost wake-up, as it should.
 
 use std::collections::{HashSet, VecDeque};
 

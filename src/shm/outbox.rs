@@ -59,7 +59,8 @@ struct Out {
 }
 
 impl Out {
-    /// Ends these transfers. A peer that has taken a chunk is waited for, unless it hangs or is dead: it writes to our memory.
+    /// Ends these transfers. A peer that has taken a chunk is waited for, unless it hangs or is
+    /// dead: it writes to our memory.
     fn stop(&mut self, words: u8, thread: &Thread) {
         let until = Instant::now() + GOODBYE;
         for word in (0..share::WORDS).filter(|w| self.shares & words & 1 << w != 0) {
@@ -131,9 +132,9 @@ impl Outbox {
         }
     }
 
-    /// First contact: finds out how the peer is reached. `false` while that is not known: the peer gets
-    /// no packet in another way meanwhile, for messages keep their order only on one. One that does
-    /// not answer for [`ANSWER`] is reached by the adapter.
+    /// First contact: finds out how the peer is reached. `false` while that is not known: the peer
+    /// gets no packet in another way meanwhile, for messages keep their order only on one. One that
+    /// does not answer for [`ANSWER`] is reached by the adapter.
     #[cold]
     fn call(&mut self, peer: PeerId, addr: &QpAddr) -> bool {
         let at = peer as usize;
@@ -183,8 +184,8 @@ impl Outbox {
         core::mem::replace(r, route)
     }
 
-    /// Waits a moment for the answer to a call: the peer's thread gives it whatever its owner does, and
-    /// who has sent one message need not poll for it to leave.
+    /// Waits a moment for the answer to a call: the peer's thread gives it whatever its owner does,
+    /// and who has sent one message need not poll for it to leave.
     fn hear_answer(&mut self, at: usize) {
         let end = host::now() + ANSWER_AT_ONCE;
         while let Some(Route::Calling(out, _)) = self.routes.get(at) {
@@ -238,7 +239,8 @@ impl Outbox {
         self.set_route(at, Route::Ring(o));
     }
 
-    /// Asks a peer to which no ring leads for the rest of message `number` of its, which is our `here`.
+    /// Asks a peer to which no ring leads for the rest of message `number` of its, which is our
+    /// `here`.
     pub fn send_cts(&self, from: &QpAddr, number: u32, here: u32) -> Sent {
         self.thread.send_cts(&self.shared, from, number, here)
     }
@@ -289,7 +291,8 @@ impl Outbox {
         self.ledger(peer).is_some()
     }
 
-    /// Writes `local` to a peer's region, or fills it from there. Whether the peer wants to hear of it.
+    /// Writes `local` to a peer's region, or fills it from there. Whether the peer wants to hear of
+    /// it.
     pub fn access(
         &mut self,
         peer: PeerId,
@@ -306,7 +309,8 @@ impl Outbox {
         Ok(v.events())
     }
 
-    /// As [`Outbox::access`], pieces, up to [`MANY`](super::MANY), by one call of the system: how many are there, from the first on.
+    /// As [`Outbox::access`], pieces, up to [`MANY`](super::MANY), by one call of the system: how
+    /// many are there, from the first on.
     pub fn access_all(
         &mut self,
         peer: PeerId,
@@ -323,18 +327,21 @@ impl Outbox {
         o.ledger.as_ref().map_or(0, all)
     }
 
-    /// Writes `local` to a peer's memory, or fills it from there, where the peer has said. `false` when that did not work.
+    /// Writes `local` to a peer's memory, or fills it from there, where the peer has said. `false`
+    /// when that did not work.
     pub fn carry(&self, peer: PeerId, write: bool, local: &Local, at: u64) -> bool {
         self.ledger(peer)
             .is_some_and(|l| l.visit().carry(write, local, at))
     }
 
-    /// Fills pieces of memory, up to [`MANY`](super::MANY), from where the peer has said, by one call of the system: how many are filled, from the first on.
+    /// Fills pieces of memory, up to [`MANY`](super::MANY), from where the peer has said, by one
+    /// call of the system: how many are filled, from the first on.
     pub fn bring(&self, peer: PeerId, parts: impl Iterator<Item = (Piece, u64)>) -> usize {
         self.ledger(peer).map_or(0, |l| l.visit().bring(parts))
     }
 
-    /// A transfer of so many chunks that the peer may help with; `None` when there are too many already.
+    /// A transfer of so many chunks that the peer may help with; `None` when there are too many
+    /// already.
     pub fn open_share(&mut self, peer: PeerId, chunks: u32) -> Option<Share> {
         let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) else {
             return None;
@@ -361,7 +368,8 @@ impl Outbox {
         }
     }
 
-    /// Copies chunks of a transfer of ours as long as there are some: how many; `None` when `copy` could not do one.
+    /// Copies chunks of a transfer of ours as long as there are some: how many; `None` when `copy`
+    /// could not do one.
     pub fn work_share(&self, peer: PeerId, s: Share, copy: impl FnMut(u32) -> bool) -> Option<u32> {
         self.shared(peer).map_or(Some(0), |ring| s.work(ring, copy))
     }
@@ -380,15 +388,17 @@ impl Outbox {
         over
     }
 
-    /// A transfer ends before it is over: nothing is written by the peer any more when this returns.
+    /// A transfer ends before it is over: nothing is written by the peer any more when this
+    /// returns.
     pub fn stop_share(&mut self, peer: PeerId, s: Share) {
         if let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) {
             o.stop(1 << s.word, self.thread);
         }
     }
 
-    /// The peer of a connection that has ended. What is sent to it from now on, the adapter answers: nobody is
-    /// there. Of one that never read our ring nothing is lost: it is reached by the adapter.
+    /// The peer of a connection that has ended. What is sent to it from now on, the adapter
+    /// answers: nobody is there. Of one that never read our ring nothing is lost: it is reached by
+    /// the adapter.
     pub(super) fn hang_up(&mut self, conn: u64) -> Option<QpAddr> {
         let of = |r: &Route| matches!(r, Route::Ring(o) | Route::Calling(o, _) if o.conn == conn);
         let at = self.routes.iter().position(of)?;
@@ -401,8 +411,8 @@ impl Outbox {
         Some(o.to)
     }
 
-    /// Writes an access into a peer's ring, whose end [`Outbox::reap`] tells. `Elsewhere` where it is better done from
-    /// here, or cannot be done by the peer.
+    /// Writes an access into a peer's ring, whose end [`Outbox::reap`] tells. `Elsewhere` where it
+    /// is better done from here, or cannot be done by the peer.
     #[inline(always)]
     pub fn post(&mut self, peer: PeerId, a: &Access, note: Note) -> Sent {
         let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) else {
@@ -481,7 +491,8 @@ impl Outbox {
         core::mem::take(&mut self.again)
     }
 
-    /// An access that cannot be done through shared memory, or that the adapter has no room for now.
+    /// An access that cannot be done through shared memory, or that the adapter has no room for
+    /// now.
     pub fn do_again(&mut self, peer: PeerId, a: Again) {
         self.again.push((peer, a));
     }
@@ -498,8 +509,8 @@ impl Outbox {
             || self.again.iter().any(|(p, _)| *p == peer)
     }
 
-    /// Tells of accesses that have ended, until `each` will not hear of one, which it is told of again then. `false`
-    /// in that case, and when some are for [`Outbox::take_again`].
+    /// Tells of accesses that have ended, until `each` will not hear of one, which it is told of
+    /// again then. `false` in that case, and when some are for [`Outbox::take_again`].
     #[inline]
     pub fn reap(&mut self, mut each: impl FnMut(PeerId, &Ended) -> bool) -> bool {
         while let Some((peer, e)) = self.lost.front() {
@@ -528,8 +539,8 @@ impl Outbox {
         self.again.is_empty()
     }
 
-    /// Has every access done that can be done from here, before the caller sleeps; `false` when some are left that
-    /// nobody will wake it for.
+    /// Has every access done that can be done from here, before the caller sleeps; `false` when
+    /// some are left that nobody will wake it for.
     pub fn settle(&mut self) -> bool {
         let mut all = self.lost.is_empty() && self.again.is_empty();
         for peer in &self.debtors {
@@ -540,8 +551,9 @@ impl Outbox {
         all
     }
 
-    /// Finds out how a peer is reached whom nothing was sent to yet: what is read or written now goes by the adapter,
-    /// what comes later perhaps not. `false` when it has too many callers just now.
+    /// Finds out how a peer is reached whom nothing was sent to yet: what is read or written now
+    /// goes by the adapter, what comes later perhaps not. `false` when it has too many callers just
+    /// now.
     #[inline]
     pub fn acquaint(&mut self, peer: PeerId, addr: &QpAddr) -> bool {
         match self.routes.get(peer as usize) {
@@ -550,7 +562,8 @@ impl Outbox {
         }
     }
 
-    /// Hands a packet of up to [`RECORD_MAX`] bytes to a peer: `head`, then `body` or, without one, `bytes`.
+    /// Hands a packet of up to [`RECORD_MAX`] bytes to a peer: `head`, then `body` or, without one,
+    /// `bytes`.
     #[inline]
     pub fn send(
         &mut self,
@@ -576,8 +589,8 @@ impl Outbox {
         out.outcome(written, peer, &mut self.stopped)
     }
 
-    /// As [`Outbox::send`], a record of up to two words and a piece of memory, to a peer that was sent to before; to others
-    /// `Elsewhere`.
+    /// As [`Outbox::send`], a record of up to two words and a piece of memory, to a peer that was
+    /// sent to before; to others `Elsewhere`.
     #[inline(always)]
     pub fn send_short(
         &mut self,
@@ -611,7 +624,8 @@ impl Outbox {
         }
     }
 
-    /// Whether a peer's ring has room for `count` records of `len` bytes now; also where there is no ring yet.
+    /// Whether a peer's ring has room for `count` records of `len` bytes now; also where there is
+    /// no ring yet.
     #[inline]
     pub fn fits(&mut self, peer: PeerId, count: usize, len: usize) -> bool {
         let Some(Route::Ring(o)) = self.routes.get_mut(peer as usize) else {
@@ -631,8 +645,8 @@ impl Outbox {
         }
     }
 
-    /// Asks peers that could not take a record to wake us when they can; `false` when one can now, and
-    /// while one has been called that has not answered.
+    /// Asks peers that could not take a record to wake us when they can; `false` when one can now,
+    /// and while one has been called that has not answered.
     pub fn arm(&mut self) -> bool {
         // Nobody wakes a sleeper when a peer does not answer.
         let mut quiet = self.calling == 0;

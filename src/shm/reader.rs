@@ -31,8 +31,8 @@ pub enum Found<'a> {
     Broken,
 }
 
-/// A record in its place. Its bytes may change until [`Reader::take`] is called, if the writer is hostile: what is
-/// decided on is copied first.
+/// A record in its place. Its bytes may change until [`Reader::take`] is called, if the writer is
+/// hostile: what is decided on is copied first.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     map: &'a Bed,
@@ -97,8 +97,8 @@ impl<'a> Record<'a> {
         self.map.word(self.at + off).load(Relaxed)
     }
 
-    /// Copies chunks of a transfer that the writer shares with us as long as there are some: how many; `None` when `copy`
-    /// could not do one.
+    /// Copies chunks of a transfer that the writer shares with us as long as there are some: how
+    /// many; `None` when `copy` could not do one.
     pub fn work_share(&self, s: Share, copy: impl FnMut(u32) -> bool) -> Option<u32> {
         s.work(self.map, copy)
     }
@@ -190,7 +190,8 @@ impl Reader {
         }
     }
 
-    /// Whether the writer works on its accesses for longer than any takes: it was stopped, or means harm.
+    /// Whether the writer works on its accesses for longer than any takes: it was stopped, or means
+    /// harm.
     #[cold]
     fn kept_for_long(&mut self) -> bool {
         let now = host::now();
@@ -214,14 +215,15 @@ impl Reader {
         self.claim.advance(&self.map, self.at, len);
     }
 
-    /// Nothing more is looked at for now: says which accesses are done. `true` when the writer sleeps and has to be
-    /// woken.
+    /// Nothing more is looked at for now: says which accesses are done. `true` when the writer
+    /// sleeps and has to be woken.
     #[inline]
     pub fn settle(&mut self) -> bool {
         self.claim.settle(&self.map, self.at) && self.wanted()
     }
 
-    /// Takes the record of length `len` that was looked at. `true` when the writer sleeps and has to be woken.
+    /// Takes the record of length `len` that was looked at. `true` when the writer sleeps and has
+    /// to be woken.
     #[inline]
     pub fn take(&mut self, len: usize) -> bool {
         self.at += span(len) as u64;
@@ -248,7 +250,8 @@ impl Reader {
         self.map.word(DATA + pos).load(Acquire) != 0
     }
 
-    /// Asks the writer to wake us with its next record. It may not have seen that before [`barrier`].
+    /// Asks the writer to wake us with its next record. It may not have seen that before
+    /// [`barrier`].
     pub fn lie_down(&self) {
         self.map.half(ASLEEP).store(1, Relaxed);
     }

@@ -1,12 +1,15 @@
-//! A ring of records in shared memory, from one process to another: the records, and the end that writes. `reader` is the other one.
+//! A ring of records in shared memory, from one process to another: the records, and the end that
+//! writes. `reader` is the other one.
 //!
-//! A record is a word (length and kind) and its bytes, beginning at a multiple of a cache line, so that a short
-//! one crosses over in a single line. The writer first makes the word after the record zero, then fills the
-//! record, and stores its word last; the reader looks at the word where the next record is due. Neither
-//! touches a line of the other's otherwise, but for the reader's position, which it gives back a
-//! few pages at a time, and for the flag by which it asks to be woken.
+//! A record is a word (length and kind) and its bytes, beginning at a multiple of a cache line, so
+//! that a short one crosses over in a single line. The writer first makes the word after the record
+//! zero, then fills the record, and stores its word last; the reader looks at the word where the
+//! next record is due. Neither touches a line of the other's otherwise, but for the reader's
+//! position, which it gives back a few pages at a time, and for the flag by which it asks to be
+//! woken.
 //!
-//! Nothing the peer writes is believed: positions are each side's own, a length that does not fit breaks the ring.
+//! Nothing the peer writes is believed: positions are each side's own, a length that does not fit
+//! breaks the ring.
 
 use super::bed::{Bed, DATA, SIZE};
 use super::claim::{self, Outcome};
@@ -17,8 +20,8 @@ use crate::hmem::{Piece, UserMem};
 use core::sync::atomic::{compiler_fence, fence, Ordering::*};
 use std::sync::Arc;
 
-/// Bytes of records that are used, and take memory, until long messages come: with all of them lines
-/// come back to the writer when they have left the reader's cache, which doubles the speed.
+/// Bytes of records that are used, and take memory, until long messages come: with all of them
+/// lines come back to the writer when they have left the reader's cache, which doubles the speed.
 const SMALL: usize = 192 << 10;
 /// Longest record, bytes.
 pub const RECORD_MAX: usize = 64 << 10;
@@ -26,8 +29,8 @@ pub const RECORD_MAX: usize = 64 << 10;
 pub(super) const GIVE_BACK: u64 = 32 << 10;
 
 pub(super) const LINE: usize = 64;
-/// The reader's line: what it has taken, whether it wants no messages, whether it sleeps; and whether the
-/// writer sleeps until it may write.
+/// The reader's line: what it has taken, whether it wants no messages, whether it sleeps; and
+/// whether the writer sleeps until it may write.
 pub(super) const TAKEN: usize = 2 * LINE;
 pub(super) const HOLD: usize = TAKEN + 8;
 pub(super) const ASLEEP: usize = TAKEN + 12;
@@ -75,7 +78,8 @@ impl Header {
 pub struct Writer {
     map: Arc<Bed>,
     at: u64,
-    /// So far it may write, by what the reader had taken when last asked, and what [`Writer::keep`] permits.
+    /// So far it may write, by what the reader had taken when last asked, and what [`Writer::keep`]
+    /// permits.
     limit: u64,
     /// What lies from here on is not written over.
     kept: u64,
@@ -203,7 +207,8 @@ impl Writer {
         stopped
     }
 
-    /// Asks the reader to wake us when it has done something; `false` when there is no need any more.
+    /// Asks the reader to wake us when it has done something; `false` when there is no need any
+    /// more.
     pub fn want_done(&self, ended: impl Fn() -> bool) -> bool {
         self.map.half(WANTED).store(1, Relaxed);
         fence(SeqCst);
@@ -268,8 +273,8 @@ impl Writer {
         Ok(self.end(what, len))
     }
 
-    /// Writes an access: three words, and `data` or, where that is more, `room` for the answer. Whether the reader has
-    /// to be woken, and the access's position.
+    /// Writes an access: three words, and `data` or, where that is more, `room` for the answer.
+    /// Whether the reader has to be woken, and the access's position.
     #[inline(always)]
     pub fn access(
         &mut self,
@@ -354,8 +359,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Gives the record that [`Writer::begin`] began, and that has been filled, to the reader. `true` when it sleeps and has
-    /// to be woken.
+    /// Gives the record that [`Writer::begin`] began, and that has been filled, to the reader.
+    /// `true` when it sleeps and has to be woken.
     #[inline(always)]
     fn end(&mut self, what: What, len: usize) -> bool {
         let (pos, need) = (self.at as usize % SIZE, span(len));
@@ -364,7 +369,8 @@ impl Writer {
         let kind = u64::from(what.kind) << KIND | u64::from(what.flags) << FLAGS;
         word(pos).store(kind | len as u64, Release);
         self.at += need as u64;
-        // The next short record makes the word there zero: the line is with the reader since the ring's last round.
+        // The next short record makes the word there zero: the line is with the reader since the
+        // ring's last round.
         self.map.soon_written(DATA + (pos + need + LINE) % SIZE);
         // The reader looks at the ring after it has said that it sleeps.
         if self.light {
@@ -377,8 +383,8 @@ impl Writer {
     }
 }
 
-/// What writers store from now on they store after they can see that we lay down; what they have stored we see.
-/// `false` where the system forbids it: such a process can have no readers.
+/// What writers store from now on they store after they can see that we lay down; what they have
+/// stored we see. `false` where the system forbids it: such a process can have no readers.
 pub fn barrier() -> bool {
     fence(SeqCst);
     membarrier::all()

@@ -1,8 +1,9 @@
 //! Memory that two processes share: an anonymous file (memfd) mapped by both.
 //!
 //! Such a file has no name and goes with its last user, however that ends. Whoever receives one
-//! from a peer checks that it is sealed against shrinking: a peer that could cut it would kill us with SIGBUS.
-//! What lies in it may change at any time; it is reached by atomic loads and stores and by copies alone.
+//! from a peer checks that it is sealed against shrinking: a peer that could cut it would kill us
+//! with SIGBUS. What lies in it may change at any time; it is reached by atomic loads and stores
+//! and by copies alone.
 
 use crate::core::Result;
 use crate::types::*;
@@ -28,7 +29,8 @@ const HUGETLBFS: i64 = 0x958458f6;
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
 impl Map {
-    /// A new file of `len` bytes, all zero. `FI_ENOMEM` when there is no memory or no descriptor for it.
+    /// A new file of `len` bytes, all zero. `FI_ENOMEM` when there is no memory or no descriptor
+    /// for it.
     pub fn create(len: usize) -> Result<Map> {
         // SAFETY: the name is a C string; the descriptor is owned from here on.
         let fd = unsafe {
@@ -62,7 +64,8 @@ impl Map {
         Map::checked(fd, lens, libc::PROT_READ)
     }
 
-    /// From now on nobody else can write to the file. Linux 5.1 and later; before, peers are trusted not to.
+    /// From now on nobody else can write to the file. Linux 5.1 and later; before, peers are
+    /// trusted not to.
     pub fn forbid_writing(&self) {
         // SAFETY: plain numbers are passed.
         unsafe { libc::fcntl(self.fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE) };

@@ -1,8 +1,10 @@
-//! A transfer that two processes share: chunks of a long message, which whoever is free copies next.
+//! A transfer that two processes share: chunks of a long message, which whoever is free copies
+//! next.
 //!
-//! The word that says how far they have come is in the ring from the one that has the place to the one that has the message. Its
-//! upper part tells one transfer from another at the same word, so that a late helper finds nothing to do.
-//! A side that lies in it spoils this transfer, nothing else: a chunk is one of those that are there.
+//! The word that says how far they have come is in the ring from the one that has the place to the
+//! one that has the message. Its upper part tells one transfer from another at the same word, so
+//! that a late helper finds nothing to do. A side that lies in it spoils this transfer, nothing
+//! else: a chunk is one of those that are there.
 
 use super::bed::Bed;
 use super::ring::LINE;
@@ -88,7 +90,8 @@ impl Share {
         self.at(ring).fetch_add(1 << DONE, AcqRel);
     }
 
-    /// No more chunks are taken; `false` while one that was is not copied yet. To be asked again until then.
+    /// No more chunks are taken; `false` while one that was is not copied yet. To be asked again
+    /// until then.
     pub(super) fn stop(word: u8, ring: &Bed) -> bool {
         let at = Share {
             word,

@@ -1,15 +1,15 @@
-//! How two endpoints of one host find each other: a Unix socket in the abstract namespace, named after the
-//! queue pair's address.
+//! How two endpoints of one host find each other: a Unix socket in the abstract namespace, named
+//! after the queue pair's address.
 //!
-//! The name exists as long as its socket and is seen in one network namespace only: who can connect is
-//! on the same host. It is a one-way hash of the address, for everybody can read such names. A
-//! connection carries one ring, from the side that connects to the side that listens: a greeting with
-//! the sender's address and the ring's descriptor, later single bytes that wake the reader. The
-//! listening side answers once it has mapped the ring, with its table of registered memory if it has
-//! one: only then the ring is used. Later it may ask through the connection for the rest of a message,
-//! when it has no ring that leads back. The end of the connection tells both that the other is gone. Both
-//! sides check that the other has their user id, and the listening side that the caller's process is
-//! the one that listens at the address it names.
+//! The name exists as long as its socket and is seen in one network namespace only: who can connect
+//! is on the same host. It is a one-way hash of the address, for everybody can read such names. A
+//! connection carries one ring, from the side that connects to the side that listens: a greeting
+//! with the sender's address and the ring's descriptor, later single bytes that wake the reader.
+//! The listening side answers once it has mapped the ring, with its table of registered memory if
+//! it has one: only then the ring is used. Later it may ask through the connection for the rest of
+//! a message, when it has no ring that leads back. The end of the connection tells both that the
+//! other is gone. Both sides check that the other has their user id, and the listening side that
+//! the caller's process is the one that listens at the address it names.
 
 use crate::core::{Errno, Result};
 use crate::device::QpAddr;
@@ -163,8 +163,8 @@ pub fn listen(own: &QpAddr) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Connects to the queue pair at `to` and passes it a ring; returns its process, too. `FI_EAGAIN` when it has too many callers right now,
-/// another errno when it cannot be reached this way.
+/// Connects to the queue pair at `to` and passes it a ring; returns its process, too. `FI_EAGAIN`
+/// when it has too many callers right now, another errno when it cannot be reached this way.
 pub fn connect(own: &QpAddr, to: &QpAddr, ring: i32) -> Result<(OwnedFd, i32)> {
     let (fd, pid) = reach(to)?;
     say(&fd, &raw(own), Some(ring))?;
@@ -198,8 +198,8 @@ pub fn answer(fd: &OwnedFd, table: Option<(i32, u64, u64)>) -> Result<()> {
     say(fd, &b, table.map(|(f, _, _)| f))
 }
 
-/// Asks the caller that owns the ring of this connection for the rest of message `number`, which is ours of
-/// number `here`: for want of a ring that leads back.
+/// Asks the caller that owns the ring of this connection for the rest of message `number`, which is
+/// ours of number `here`: for want of a ring that leads back.
 pub fn send_cts(fd: &OwnedFd, number: u32, here: u32) -> Result<()> {
     say(fd, &emit_two(CTS, number.into(), here.into()), None)
 }
@@ -228,7 +228,8 @@ fn say(fd: &OwnedFd, bytes: &[u8; GREETING], file: Option<i32>) -> Result<()> {
     };
     let mut control = Control([0; 64]);
     let mut m = message(&mut iov, &mut control);
-    // SAFETY: the control buffer is larger than one descriptor needs, and the header points into it.
+    // SAFETY: the control buffer is larger than one descriptor needs, and the header points into
+    // it.
     unsafe {
         m.msg_controllen = 0;
         if let Some(file) = file {
@@ -276,7 +277,8 @@ pub enum Heard {
     Nothing,
     /// A ring of the queue pair at this address.
     Ring(QpAddr, OwnedFd),
-    /// Our ring is mapped there. With a table of registered memory, and address and value of a probe.
+    /// Our ring is mapped there. With a table of registered memory, and address and value of a
+    /// probe.
     Accepted(Option<((u64, u64), OwnedFd)>),
     /// The rest of a message of ours is wanted: its number, and that at the receiver.
     Cts(u32, u32),

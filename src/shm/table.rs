@@ -1,14 +1,14 @@
 //! Registered memory as same-host peers see it, and how they reach it.
 //!
-//! A domain publishes its regions in a shared [`Table`], which peers map read-only. A peer that the system lets into our
-//! address space (process_vm_readv(2) and process_vm_writev(2)) looks a key up there, checks range and rights as an adapter
-//! would, and copies by itself: the target's application and its threads have no part in it. Whoever may not
-//! goes through the adapter.
+//! A domain publishes its regions in a shared [`Table`], which peers map read-only. A peer that the
+//! system lets into our address space (process_vm_readv(2) and process_vm_writev(2)) looks a key up
+//! there, checks range and rights as an adapter would, and copies by itself: the target's
+//! application and its threads have no part in it. Whoever may not goes through the adapter.
 //!
-//! A region must not vanish under a copy. A visitor writes the key it uses into its own ring ([`Visit`])
-//! before it looks it up; withdrawing takes the key out of the table, and whoever closes the region
-//! waits until no visitor uses it ([`Directory::in_use`]), holding no lock. A process that has ended
-//! uses nothing.
+//! A region must not vanish under a copy. A visitor writes the key it uses into its own ring
+//! ([`Visit`]) before it looks it up; withdrawing takes the key out of the table, and whoever
+//! closes the region waits until no visitor uses it ([`Directory::in_use`]), holding no lock. A
+//! process that has ended uses nothing.
 //!
 //! Keys are secrets, and peers see the whole table: what stands in it is a one-way hash of a key
 //! ([`Tag`]).
@@ -32,7 +32,8 @@ const ENTRY: usize = 32;
 const HEAD: usize = 4096;
 /// Bytes of the file; what is not used takes no memory.
 pub const FILE: usize = HEAD + ENTRIES * ENTRY;
-/// Places a key may be in, from its own on. A region that finds none of them free is reached through the adapter.
+/// Places a key may be in, from its own on. A region that finds none of them free is reached
+/// through the adapter.
 const TRIES: usize = 16;
 /// Pieces that one call of the system copies at most.
 pub const MANY: usize = 16;
@@ -131,8 +132,8 @@ impl Table {
         });
     }
 
-    /// Our own memory that a peer names, as long as its region is not withdrawn; `None` for the adapter to say what is
-    /// wrong, or where it is.
+    /// Our own memory that a peer names, as long as its region is not withdrawn; `None` for the
+    /// adapter to say what is wrong, or where it is.
     #[inline]
     pub fn own(&self, tag: Tag, addr: u64, len: usize, write: bool) -> Option<Piece> {
         let at = find(&self.map, tag, addr, len as u64, write).ok()?;
@@ -267,7 +268,8 @@ impl Local<'_> {
     }
 }
 
-/// Moves bytes between us and another process, our own from the `off`th on. Returns how many were moved.
+/// Moves bytes between us and another process, our own from the `off`th on. Returns how many were
+/// moved.
 fn copy(pid: i32, write: bool, local: &Local, off: usize, at: u64) -> usize {
     let mut iov = [libc::iovec {
         iov_base: core::ptr::null_mut(),
@@ -303,9 +305,10 @@ fn copy(pid: i32, write: bool, local: &Local, off: usize, at: u64) -> usize {
         iov_base: at.wrapping_add(off as u64) as *mut _,
         iov_len: local.len().saturating_sub(off),
     };
-    // SAFETY: the local pieces are lent by the application (see `UserMem::new`), a slice that is only read, or lie
-    // in shared memory that stays mapped as long as the borrow; what
-    // is read or written in the other process is what it has published for that, as its table said a moment ago.
+    // SAFETY: the local pieces are lent by the application (see `UserMem::new`), a slice that is
+    // only read, or lie in shared memory that stays mapped as long as the borrow; what is read or
+    // written in the other process is what it has published for that, as its table said a moment
+    // ago.
     let moved = unsafe {
         if write {
             libc::process_vm_writev(pid, iov.as_ptr(), n, &far, 1, 0)
@@ -343,7 +346,8 @@ impl Visit {
         find(&self.table, tag, addr, len as u64, write).is_ok()
     }
 
-    /// Writes `local` to, or reads it from, memory that the peer has named for that. `false` when not all of it is there.
+    /// Writes `local` to, or reads it from, memory that the peer has named for that. `false` when
+    /// not all of it is there.
     pub fn carry(&self, write: bool, local: &Local, at: u64) -> bool {
         let mut off = 0;
         while off < local.len() {
@@ -355,12 +359,14 @@ impl Visit {
         true
     }
 
-    /// Fills pieces, up to [`MANY`], from memory that the peer has named for that, by one call of the system: how many are filled, from the first on.
+    /// Fills pieces, up to [`MANY`], from memory that the peer has named for that, by one call of
+    /// the system: how many are filled, from the first on.
     pub fn bring(&self, parts: impl Iterator<Item = (Piece, u64)>) -> usize {
         self.copy_all(false, parts)
     }
 
-    /// Copies pieces, up to [`MANY`], to or from memory of the peer by one call of the system: how many, from the first on.
+    /// Copies pieces, up to [`MANY`], to or from memory of the peer by one call of the system: how
+    /// many, from the first on.
     fn copy_all(&self, write: bool, parts: impl Iterator<Item = (Piece, u64)>) -> usize {
         let none = libc::iovec {
             iov_base: core::ptr::null_mut(),
@@ -386,8 +392,8 @@ impl Visit {
             all += 1;
         }
         let count = n as libc::c_ulong;
-        // SAFETY: the pieces are lent by the application (see `Piece::new`); what is read or written in the other process is what
-        // it has named for that, as `copy` has it.
+        // SAFETY: the pieces are lent by the application (see `Piece::new`); what is read or
+        // written in the other process is what it has named for that, as `copy` has it.
         let moved = unsafe {
             if write {
                 libc::process_vm_writev(self.pid, near.as_ptr(), count, far.as_ptr(), count, 0)
@@ -406,7 +412,8 @@ impl Visit {
         lens.iter().take(all).take_while(whole).count()
     }
 
-    /// Writes `local` to, or reads it from, a region of the peer. `mark` is the word by which the peer knows of it.
+    /// Writes `local` to, or reads it from, a region of the peer. `mark` is the word by which the
+    /// peer knows of it.
     pub fn access(
         &self,
         mark: &AtomicU64,
@@ -423,7 +430,8 @@ impl Visit {
                     0 if off == 0 && gone() => {
                         return Err(Denied::Status(Status::RemoteUnresponsive))
                     }
-                    // The system copies nothing, or not all: the adapter begins anew, or knows why not.
+                    // The system copies nothing, or not all: the adapter begins anew, or knows why
+                    // not.
                     0 => return Err(Denied::Elsewhere),
                     n => off += n,
                 }
@@ -432,7 +440,8 @@ impl Visit {
         })
     }
 
-    /// As [`Visit::access`], pieces, up to [`MANY`], by one call of the system: how many are there, from the first on.
+    /// As [`Visit::access`], pieces, up to [`MANY`], by one call of the system: how many are there,
+    /// from the first on.
     pub fn access_all(
         &self,
         mark: &AtomicU64,
@@ -548,7 +557,8 @@ mod tests {
         let mut near = [0u8; 64];
         t.add(5, 1000, &mem(&mut far), FI_REMOTE_READ);
         let near = mem(&mut near).one().unwrap();
-        // Two that lie one behind the other, one that does so here alone, one there alone, and one that is empty.
+        // Two that lie one behind the other, one that does so here alone, one there alone, and one
+        // that is empty.
         let parts = [(0, 8, 0), (8, 8, 8), (16, 8, 32), (30, 2, 40), (40, 0, 63)];
         let go = |parts: &[(usize, usize, u64)]| {
             let of = |(here, len, there): &(_, _, u64)| (near.part(*here, *len), 1000 + *there);
@@ -562,7 +572,8 @@ mod tests {
             let is: Vec<u8> = (there..there + len as u8).collect();
             assert_eq!(seen.get(here..here + len), Some(&is[..]));
         }
-        // What lies behind one that is not permitted is left alone, and what is too much for a call.
+        // What lies behind one that is not permitted is left alone, and what is too much for a
+        // call.
         assert_eq!(go(&[(0, 8, 0), (8, 9, 56), (16, 8, 8)]), 1);
         assert_eq!(go(&[(0, 1, 0); MANY + 1]), MANY);
         assert_eq!(go(&[]), 0);

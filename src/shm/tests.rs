@@ -325,7 +325,8 @@ fn both_sides_at_work_do_everything_once_and_in_order() {
     table.add(5, 0, &far, FI_REMOTE_WRITE | FI_REMOTE_READ);
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let (over, keys) = (Arc::clone(&stop), Arc::clone(&table));
-    // A target that polls for a while, and then does something else for longer than it is waited for.
+    // A target that polls for a while, and then does something else for longer than it is waited
+    // for.
     let t = std::thread::spawn(move || {
         let mut back = 0;
         while !over.load(SeqCst) {

@@ -1,7 +1,9 @@
-//! The thread that waits for what shared memory cannot tell: callers, wake-ups, and the end of peers.
+//! The thread that waits for what shared memory cannot tell: callers, wake-ups, and the end of
+//! peers.
 //!
-//! One per process, started with the first endpoint; it sleeps in epoll(7). What it hears it puts before the endpoint
-//! ([`Shared`]), which looks at one flag with every poll and makes no system call of its own.
+//! One per process, started with the first endpoint; it sleeps in epoll(7). What it hears it puts
+//! before the endpoint ([`Shared`]), which looks at one flag with every poll and makes no system
+//! call of its own.
 
 use super::bed::Bed;
 use super::claim::{Back, Ledger};
@@ -95,7 +97,8 @@ enum What {
     Listener(OwnedFd),
     /// A caller, whose ring we read, its process, and whether that has ended.
     Caller(OwnedFd, i32, Arc<AtomicBool>),
-    /// A peer that we have called, and its process; the descriptor is the endpoint's to write to, too.
+    /// A peer that we have called, and its process; the descriptor is the endpoint's to write to,
+    /// too.
     Called(Arc<OwnedFd>, i32),
 }
 
@@ -157,7 +160,8 @@ impl State {
 /// Added to the number of a process: it has ended.
 const DEATH: u64 = 1 << 63;
 
-/// A descriptor of a process; `None` where it cannot be seen from here, or the system is older than Linux 5.3.
+/// A descriptor of a process; `None` where it cannot be seen from here, or the system is older than
+/// Linux 5.3.
 fn process(pid: i32) -> Option<OwnedFd> {
     if pid <= 0 {
         return None;
@@ -202,8 +206,8 @@ const BELL: u64 = 0;
 static THREAD: OnceLock<Result<Thread>> = OnceLock::new();
 
 impl Thread {
-    /// The thread of this process, started when it is first asked for. `FI_EMFILE` without a descriptor,
-    /// `FI_EAGAIN` without a thread.
+    /// The thread of this process, started when it is first asked for. `FI_EMFILE` without a
+    /// descriptor, `FI_EAGAIN` without a thread.
     pub fn get() -> Result<&'static Thread> {
         let t = THREAD.get_or_init(|| {
             // SAFETY: plain numbers are passed; the descriptor is owned from here on.
@@ -305,7 +309,8 @@ impl Thread {
         }
     }
 
-    /// Asks the caller of an endpoint that is at `from` for the rest of a message (see [`sock::send_cts`]).
+    /// Asks the caller of an endpoint that is at `from` for the rest of a message (see
+    /// [`sock::send_cts`]).
     #[cold]
     pub fn send_cts(&self, ep: &Arc<Shared>, from: &QpAddr, number: u32, here: u32) -> Sent {
         let w = self.lock();
@@ -348,7 +353,8 @@ impl Thread {
         }
     }
 
-    /// Takes in what is heard on listener or connection `id`, the last of it when its process has `died`.
+    /// Takes in what is heard on listener or connection `id`, the last of it when its process has
+    /// `died`.
     fn ready(&self, id: u64, died: bool) {
         let mut fresh = Vec::new();
         let mut w = self.lock();
@@ -381,8 +387,8 @@ impl Thread {
                             false => None,
                         };
                         let table = ep.table.as_ref().map(|t| t.offer());
-                        // A caller whose ring is not mapped, or who does not hear of it, sends by the
-                        // adapter.
+                        // A caller whose ring is not mapped, or who does not hear of it, sends by
+                        // the adapter.
                         let ring = ring.filter(|_| sock::answer(c, table).is_ok());
                         let Some(map) = ring.map(Arc::new) else {
                             ended = true;
@@ -429,8 +435,8 @@ impl Thread {
         }
     }
 
-    /// Without a descriptor for a caller: it is told so by the end of its connection, for which one is
-    /// kept in reserve, and sends by the adapter.
+    /// Without a descriptor for a caller: it is told so by the end of its connection, for which one
+    /// is kept in reserve, and sends by the adapter.
     #[cold]
     fn refuse_one(&self, listener: &OwnedFd) {
         let mut spare = self.spare.lock().unwrap_or_else(|e| e.into_inner());
@@ -470,8 +476,8 @@ impl Thread {
         !all.is_empty()
     }
 
-    /// Waits up to `most` milliseconds (-1: for ever) for something to hear, and takes it in. The bell is for the thread
-    /// itself: it stops when that is `answered`.
+    /// Waits up to `most` milliseconds (-1: for ever) for something to hear, and takes it in. The
+    /// bell is for the thread itself: it stops when that is `answered`.
     fn hear(&self, most: i32, answered: bool) -> bool {
         let mut e = [libc::epoll_event { events: 0, u64: 0 }; 64];
         // SAFETY: `e` has room for the events asked for.
@@ -498,8 +504,9 @@ impl Thread {
         }
     }
 
-    /// Does what the thread has to do just now, in its place: whoever polls in vain on the processor that it would run on
-    /// may keep it from running for milliseconds. Whether there was something.
+    /// Does what the thread has to do just now, in its place: whoever polls in vain on the
+    /// processor that it would run on may keep it from running for milliseconds. Whether there was
+    /// something.
     pub fn attend() -> bool {
         let t = THREAD.get().and_then(|t| t.as_ref().ok());
         t.is_some_and(|t| t.hear(0, false))
@@ -520,7 +527,8 @@ impl Guarded {
             if self.idle < IDLE {
                 return true;
             }
-            // Whoever writes another one after this rings the bell; what was written before, we see.
+            // Whoever writes another one after this rings the bell; what was written before, we
+            // see.
             self.ledger.watched.store(false, SeqCst);
             barrier();
             if self.ledger.pending().is_none() {

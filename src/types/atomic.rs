@@ -1,4 +1,5 @@
-//! Mirror of `<rdma/fi_atomic.h>`: values and layouts only. Behaviour is documented in fi_atomic(3).
+//! Mirror of `<rdma/fi_atomic.h>`: values and layouts only. Behaviour is documented in
+//! fi_atomic(3).
 
 use core::ffi::{c_int, c_void};
 use libc::ssize_t;

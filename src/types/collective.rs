@@ -1,4 +1,5 @@
-//! Mirror of `<rdma/fi_collective.h>`: values and layouts only. Behaviour is documented in fi_collective(3), fi_av_set(3).
+//! Mirror of `<rdma/fi_collective.h>`: values and layouts only. Behaviour is documented in
+//! fi_collective(3), fi_av_set(3).
 
 use core::ffi::{c_int, c_void};
 use libc::ssize_t;
@@ -6,7 +7,8 @@ use libc::ssize_t;
 #[allow(unused_imports)]
 use super::*;
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See fi_collective(3), fi_av_set(3).
+/// Operations table; `size` is its size in bytes as the provider knows it. See fi_collective(3),
+/// fi_av_set(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_av_set {
@@ -64,7 +66,8 @@ pub struct fi_msg_collective {
     pub context: *mut c_void,
 }
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See fi_collective(3), fi_av_set(3).
+/// Operations table; `size` is its size in bytes as the provider knows it. See fi_collective(3),
+/// fi_av_set(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_collective {

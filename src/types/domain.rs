@@ -1,4 +1,5 @@
-//! Mirror of `<rdma/fi_domain.h>`: values and layouts only. Behaviour is documented in fi_domain(3), fi_mr(3), fi_av(3).
+//! Mirror of `<rdma/fi_domain.h>`: values and layouts only. Behaviour is documented in
+//! fi_domain(3), fi_mr(3), fi_av(3).
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{iovec, ssize_t};
@@ -119,7 +120,8 @@ pub struct fi_av_set_attr {
     pub flags: u64,
 }
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See fi_domain(3), fi_mr(3), fi_av(3).
+/// Operations table; `size` is its size in bytes as the provider knows it. See fi_domain(3),
+/// fi_mr(3), fi_av(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_av {
@@ -233,7 +235,8 @@ pub struct fid_av {
     pub ops: *mut fi_ops_av,
 }
 
-/// A registered memory region; `key` is what a peer presents, `mem_desc` what local operations pass as descriptor.
+/// A registered memory region; `key` is what a peer presents, `mem_desc` what local operations pass
+/// as descriptor.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_mr {
@@ -304,7 +307,8 @@ pub struct fi_mr_modify {
     pub attr: fi_mr_attr,
 }
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See fi_domain(3), fi_mr(3), fi_av(3).
+/// Operations table; `size` is its size in bytes as the provider knows it. See fi_domain(3),
+/// fi_mr(3), fi_av(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_hmem_override_ops {
@@ -333,7 +337,8 @@ pub struct fi_hmem_override_ops {
     >,
 }
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See fi_domain(3), fi_mr(3), fi_av(3).
+/// Operations table; `size` is its size in bytes as the provider knows it. See fi_domain(3),
+/// fi_mr(3), fi_av(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_domain {
@@ -437,7 +442,8 @@ pub struct fi_ops_domain {
     >,
 }
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See fi_domain(3), fi_mr(3), fi_av(3).
+/// Operations table; `size` is its size in bytes as the provider knows it. See fi_domain(3),
+/// fi_mr(3), fi_av(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_mr {

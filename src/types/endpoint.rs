@@ -1,4 +1,5 @@
-//! Mirror of `<rdma/fi_endpoint.h>`: values and layouts only. Behaviour is documented in fi_endpoint(3), fi_msg(3).
+//! Mirror of `<rdma/fi_endpoint.h>`: values and layouts only. Behaviour is documented in
+//! fi_endpoint(3), fi_msg(3).
 
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
@@ -47,7 +48,8 @@ pub struct fi_msg {
     pub data: u64,
 }
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See fi_endpoint(3), fi_msg(3).
+/// Operations table; `size` is its size in bytes as the provider knows it. See fi_endpoint(3),
+/// fi_msg(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_ep {
@@ -95,7 +97,8 @@ pub struct fi_ops_ep {
         Option<unsafe extern "C" fn(ep: *mut fid_ep, flags: u64, xpu_ep: *mut fid_xpu_ep) -> c_int>,
 }
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See fi_endpoint(3), fi_msg(3).
+/// Operations table; `size` is its size in bytes as the provider knows it. See fi_endpoint(3),
+/// fi_msg(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_msg {

@@ -1,4 +1,5 @@
-//! Mirror of `<rdma/fi_eq.h>`: values and layouts only. Behaviour is documented in fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).
+//! Mirror of `<rdma/fi_eq.h>`: values and layouts only. Behaviour is documented in fi_eq(3),
+//! fi_cq(3), fi_cntr(3), fi_poll(3).
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{pollfd, pthread_cond_t, pthread_mutex_t, ssize_t};
@@ -50,7 +51,8 @@ pub struct fi_wait_attr {
     pub flags: u64,
 }
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).
+/// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3),
+/// fi_cntr(3), fi_poll(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_wait {
@@ -90,7 +92,8 @@ pub struct fi_poll_attr {
     pub flags: u64,
 }
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).
+/// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3),
+/// fi_cntr(3), fi_poll(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_poll {
@@ -160,7 +163,8 @@ pub struct fi_eq_cm_entry {
     pub data: [u8; 0],
 }
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).
+/// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3),
+/// fi_cntr(3), fi_poll(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_eq {
@@ -242,7 +246,8 @@ pub struct fi_cq_data_entry {
     pub data: u64,
 }
 
-/// `struct fi_cq_tagged_entry` of the public headers; see fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).
+/// `struct fi_cq_tagged_entry` of the public headers; see fi_eq(3), fi_cq(3), fi_cntr(3),
+/// fi_poll(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_cq_tagged_entry {
@@ -254,7 +259,9 @@ pub struct fi_cq_tagged_entry {
     pub tag: u64,
 }
 
-/// An error completion: `err` is a positive FI_E* value, `prov_errno` a device status for fi_cq_strerror(3), `err_data` the provider text (library-owned buffers are valid until the next fi_cq_readerr).
+/// An error completion: `err` is a positive FI_E* value, `prov_errno` a device status for
+/// fi_cq_strerror(3), `err_data` the provider text (library-owned buffers are valid until the next
+/// fi_cq_readerr).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_cq_err_entry {
@@ -286,7 +293,8 @@ pub struct fi_cq_attr {
     pub xpu_ctx: *mut fid_xpu_ctx,
 }
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).
+/// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3),
+/// fi_cntr(3), fi_poll(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_cq {
@@ -356,7 +364,8 @@ pub struct fi_cntr_attr {
     pub xpu_ctx: *mut fid_xpu_ctx,
 }
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).
+/// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3),
+/// fi_cntr(3), fi_poll(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_cntr {

@@ -1,4 +1,5 @@
-//! Mirror of `<rdma/fi_ext.h>`: values and layouts only. Behaviour is documented in fi_provider(7), fi_mr(3).
+//! Mirror of `<rdma/fi_ext.h>`: values and layouts only. Behaviour is documented in fi_provider(7),
+//! fi_mr(3).
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -28,7 +29,8 @@ pub struct fi_fid_export {
     pub context: *mut c_void,
 }
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See fi_provider(7), fi_mr(3).
+/// Operations table; `size` is its size in bytes as the provider knows it. See fi_provider(7),
+/// fi_mr(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_mem_monitor {
@@ -54,7 +56,8 @@ pub struct fi_ops_mem_monitor {
     >,
 }
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See fi_provider(7), fi_mr(3).
+/// Operations table; `size` is its size in bytes as the provider knows it. See fi_provider(7),
+/// fi_mr(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_mem_notify {
@@ -73,7 +76,8 @@ pub struct fid_mem_monitor {
     pub import_ops: *mut fi_ops_mem_notify,
 }
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See fi_provider(7), fi_mr(3).
+/// Operations table; `size` is its size in bytes as the provider knows it. See fi_provider(7),
+/// fi_mr(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_log {

@@ -1,4 +1,5 @@
-//! Mirror of `<rdma/fabric.h>`: values and layouts only. Behaviour is documented in fi_fabric(3), fi_getinfo(3).
+//! Mirror of `<rdma/fabric.h>`: values and layouts only. Behaviour is documented in fi_fabric(3),
+//! fi_getinfo(3).
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -543,7 +544,8 @@ pub struct fi_ops {
     >,
 }
 
-/// Head of every object the library hands out: its class (`FI_CLASS_*`), the user context and the common operations.
+/// Head of every object the library hands out: its class (`FI_CLASS_*`), the user context and the
+/// common operations.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid {
@@ -552,7 +554,8 @@ pub struct fid {
     pub ops: *mut fi_ops,
 }
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See fi_fabric(3), fi_getinfo(3).
+/// Operations table; `size` is its size in bytes as the provider knows it. See fi_fabric(3),
+/// fi_getinfo(3).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_fabric {

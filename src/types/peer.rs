@@ -1,4 +1,5 @@
-//! Mirror of `<rdma/providers/fi_peer.h>`: values and layouts only. Behaviour is documented in fi_peer(3).
+//! Mirror of `<rdma/providers/fi_peer.h>`: values and layouts only. Behaviour is documented in
+//! fi_peer(3).
 
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};

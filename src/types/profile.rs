@@ -1,4 +1,5 @@
-//! Mirror of `<rdma/fi_profile.h>`: values and layouts only. Behaviour is documented in fi_profile(3).
+//! Mirror of `<rdma/fi_profile.h>`: values and layouts only. Behaviour is documented in
+//! fi_profile(3).
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use libc::ssize_t;

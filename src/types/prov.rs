@@ -1,4 +1,5 @@
-//! Mirror of `<rdma/providers/fi_prov.h>`: values and layouts only. Behaviour is documented in fi_provider(3).
+//! Mirror of `<rdma/providers/fi_prov.h>`: values and layouts only. Behaviour is documented in
+//! fi_provider(3).
 
 use core::ffi::{c_char, c_int, c_void};
 

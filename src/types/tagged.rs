@@ -1,4 +1,5 @@
-//! Mirror of `<rdma/fi_tagged.h>`: values and layouts only. Behaviour is documented in fi_tagged(3).
+//! Mirror of `<rdma/fi_tagged.h>`: values and layouts only. Behaviour is documented in
+//! fi_tagged(3).
 
 use core::ffi::c_void;
 use libc::{iovec, ssize_t};

@@ -1,4 +1,5 @@
-//! Mirror of `<rdma/fi_trigger.h>`: values and layouts only. Behaviour is documented in fi_trigger(3).
+//! Mirror of `<rdma/fi_trigger.h>`: values and layouts only. Behaviour is documented in
+//! fi_trigger(3).
 
 use core::ffi::{c_int, c_uint, c_void};
 

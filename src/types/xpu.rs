@@ -1,4 +1,5 @@
-//! Mirror of `<rdma/fi_xpu.h>`: values and layouts only. Behaviour is documented in the fi_xpu calls of 2.7.
+//! Mirror of `<rdma/fi_xpu.h>`: values and layouts only. Behaviour is documented in the fi_xpu
+//! calls of 2.7.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -21,7 +22,8 @@ pub const FI_XPU_DEVICE: c_int = 3;
 pub type fi_xpu_provider = c_uint;
 pub const FI_XPU_PROV_EFA: fi_xpu_provider = 1;
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See the fi_xpu calls of 2.7.
+/// Operations table; `size` is its size in bytes as the provider knows it. See the fi_xpu calls of
+/// 2.7.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_xpu_ops {
@@ -67,7 +69,8 @@ pub struct fi_xpu_ctx_attr {
     pub mr_desc_size: usize,
 }
 
-/// Operations table; `size` is its size in bytes as the provider knows it. See the fi_xpu calls of 2.7.
+/// Operations table; `size` is its size in bytes as the provider knows it. See the fi_xpu calls of
+/// 2.7.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_xpu_ctx {

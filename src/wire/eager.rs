@@ -1,7 +1,7 @@
 //! The header that most packets have: a whole message, from a sender that the receiver knows.
 //!
-//! It is an [`Rtm`](super::Rtm) of kind `Eager` without receipt and raw address (protocol, 2.2 and 3.2), read and
-//! written as words: what takes more than these goes by [`Repr`](super::Repr).
+//! It is an [`Rtm`](super::Rtm) of kind `Eager` without receipt and raw address (protocol, 2.2 and
+//! 3.2), read and written as words: what takes more than these goes by [`Repr`](super::Repr).
 
 use super::{pkt, req, VERSION};
 

@@ -1,4 +1,5 @@
-//! All packets: requests (see `req`) and what controls and answers them (protocol, chapters 2 to 4).
+//! All packets: requests (see `req`) and what controls and answers them (protocol, chapters 2 to
+//! 4).
 
 use super::fields::{Reader, Writer};
 use super::request::{Rta, Rtm, Rtr, Rtw};

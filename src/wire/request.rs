@@ -132,8 +132,9 @@ fn base(w: &mut Writer, code: u8, flags: u16) {
     w.u16(flags);
 }
 
-/// What every request of several packets begins with: its length, the sender's number of the operation,
-/// and how many packets it would like to send or how many pieces of memory there are to read.
+/// What every request of several packets begins with: its length, the sender's number of the
+/// operation, and how many packets it would like to send or how many pieces of memory there are to
+/// read.
 fn announce(w: &mut Writer, length: u64, send_id: u32, count: u32) {
     w.u64(length);
     w.u32(send_id);

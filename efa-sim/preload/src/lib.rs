@@ -1,8 +1,10 @@
-//! Put in front of the C library by `efa-sim run` (LD_PRELOAD): calls on `/dev/infiniband/uverbsN` go to the device process.
+//! Put in front of the C library by `efa-sim run` (LD_PRELOAD): calls on `/dev/infiniband/uverbsN`
+//! go to the device process.
 //!
-//! A command descriptor is the socket to that process, so that `dup`, `fork`, close-on-exec and `select` need no help. Only
-//! what a socket cannot do is answered here: it looks like a character device, takes `ioctl` and `write`, and can be
-//! mapped. Netlink sockets for RDMA are refused, for a kernel with RDMA would hide the emulated devices.
+//! A command descriptor is the socket to that process, so that `dup`, `fork`, close-on-exec and
+//! `select` need no help. Only what a socket cannot do is answered here: it looks like a character
+//! device, takes `ioctl` and `write`, and can be mapped. Netlink sockets for RDMA are refused, for
+//! a kernel with RDMA would hide the emulated devices.
 
 #![allow(non_snake_case)]
 
@@ -152,7 +154,8 @@ fn ask(fd: c_int, op: Op, a: u64, b: u64) -> Result<(Reply, Option<c_int>), c_in
     };
     let mut reply = Reply::default();
     let mut room = [0u64; 8];
-    // SAFETY: the buffers are ours and as long as stated; the control message is read as the kernel wrote it.
+    // SAFETY: the buffers are ours and as long as stated; the control message is read as the kernel
+    // wrote it.
     unsafe {
         let sent = libc::syscall(
             libc::SYS_sendto,
@@ -402,7 +405,8 @@ macro_rules! mmap {
             fd: c_int,
             off: off_t,
         ) -> *mut c_void {
-            // SAFETY: as the caller promises; a system call, for the C library's own may not be there yet.
+            // SAFETY: as the caller promises; a system call, for the C library's own may not be
+            // there yet.
             let map = |fd: c_int, off: off_t| unsafe {
                 libc::syscall(libc::SYS_mmap, at, len, prot, flags, fd, off) as *mut c_void
             };

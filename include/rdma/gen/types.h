@@ -45,7 +45,8 @@ struct fi_ops {
   int (*ops_set)(struct fid *fid, const char *name, uint64_t flags, void *ops, void *context);
 };
 
-// Head of every object the library hands out: its class (`FI_CLASS_*`), the user context and the common operations.
+// Head of every object the library hands out: its class (`FI_CLASS_*`), the user context and the
+// common operations.
 struct fid {
   size_t fclass;
   void *context;
@@ -59,7 +60,8 @@ struct fi_xpu_ctx_attr {
   size_t mr_desc_size;
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See the fi_xpu calls of 2.7.
+// Operations table; `size` is its size in bytes as the provider knows it. See the fi_xpu calls of
+// 2.7.
 struct fi_ops_xpu_ctx {
   size_t size;
   int (*query)(struct fid_xpu_ctx *ctx, struct fi_xpu_ctx_attr *attr);
@@ -176,7 +178,8 @@ struct fi_av_set_attr {
   uint64_t flags;
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See fi_collective(3), fi_av_set(3).
+// Operations table; `size` is its size in bytes as the provider knows it. See fi_collective(3),
+// fi_av_set(3).
 struct fi_ops_av_set {
   size_t size;
   int (*set_union)(struct fid_av_set *dst, const struct fid_av_set *src);
@@ -193,7 +196,8 @@ struct fid_av_set {
   struct fi_ops_av_set *ops;
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See fi_domain(3), fi_mr(3), fi_av(3).
+// Operations table; `size` is its size in bytes as the provider knows it. See fi_domain(3),
+// fi_mr(3), fi_av(3).
 struct fi_ops_av {
   size_t size;
   int (*insert)(struct fid_av *av,
@@ -244,7 +248,8 @@ struct fid_av {
   struct fi_ops_av *ops;
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).
+// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3),
+// fi_cntr(3), fi_poll(3).
 struct fi_ops_wait {
   size_t size;
   int (*wait)(struct fid_wait *waitset, int timeout);
@@ -268,7 +273,9 @@ struct fi_cq_attr {
   struct fid_xpu_ctx *xpu_ctx;
 };
 
-// An error completion: `err` is a positive FI_E* value, `prov_errno` a device status for fi_cq_strerror(3), `err_data` the provider text (library-owned buffers are valid until the next fi_cq_readerr).
+// An error completion: `err` is a positive FI_E* value, `prov_errno` a device status for
+// fi_cq_strerror(3), `err_data` the provider text (library-owned buffers are valid until the next
+// fi_cq_readerr).
 struct fi_cq_err_entry {
   void *op_context;
   uint64_t flags;
@@ -296,7 +303,8 @@ struct fid_xpu_cq {
   struct fid_xpu fid;
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).
+// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3),
+// fi_cntr(3), fi_poll(3).
 struct fi_ops_cq {
   size_t size;
   ssize_t (*read)(struct fid_cq *cq, void *buf, size_t count);
@@ -329,7 +337,8 @@ struct fid_xpu_ep {
   struct fid_xpu fid;
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See fi_endpoint(3), fi_msg(3).
+// Operations table; `size` is its size in bytes as the provider knows it. See fi_endpoint(3),
+// fi_msg(3).
 struct fi_ops_ep {
   size_t size;
   ssize_t (*cancel)(fid_t fid, void *context);
@@ -387,7 +396,8 @@ struct fi_msg {
   uint64_t data;
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See fi_endpoint(3), fi_msg(3).
+// Operations table; `size` is its size in bytes as the provider knows it. See fi_endpoint(3),
+// fi_msg(3).
 struct fi_ops_msg {
   size_t size;
   ssize_t (*recv)(struct fid_ep *ep,
@@ -720,7 +730,8 @@ struct fi_msg_collective {
   void *context;
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See fi_collective(3), fi_av_set(3).
+// Operations table; `size` is its size in bytes as the provider knows it. See fi_collective(3),
+// fi_av_set(3).
 struct fi_ops_collective {
   size_t size;
   ssize_t (*barrier)(struct fid_ep *ep, fi_addr_t coll_addr, void *context);
@@ -844,7 +855,8 @@ struct fid_xpu_cntr {
   struct fid_xpu fid;
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).
+// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3),
+// fi_cntr(3), fi_poll(3).
 struct fi_ops_cntr {
   size_t size;
   uint64_t (*read)(struct fid_cntr *cntr);
@@ -868,7 +880,8 @@ struct fi_poll_attr {
   uint64_t flags;
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).
+// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3),
+// fi_cntr(3), fi_poll(3).
 struct fi_ops_poll {
   size_t size;
   int (*poll)(struct fid_poll *pollset, void **context, int count);
@@ -903,7 +916,8 @@ struct fi_collective_attr {
   uint64_t mode;
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See the fi_xpu calls of 2.7.
+// Operations table; `size` is its size in bytes as the provider knows it. See the fi_xpu calls of
+// 2.7.
 struct fi_xpu_ops {
   size_t size;
   int (*alloc)(uint64_t flags,
@@ -924,7 +938,8 @@ struct fi_xpu_attr {
   struct fi_xpu_ops *ops;
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See fi_domain(3), fi_mr(3), fi_av(3).
+// Operations table; `size` is its size in bytes as the provider knows it. See fi_domain(3),
+// fi_mr(3), fi_av(3).
 struct fi_ops_domain {
   size_t size;
   int (*av_open)(struct fid_domain *domain,
@@ -973,14 +988,16 @@ struct fi_ops_domain {
                  void *context);
 };
 
-// A registered memory region; `key` is what a peer presents, `mem_desc` what local operations pass as descriptor.
+// A registered memory region; `key` is what a peer presents, `mem_desc` what local operations pass
+// as descriptor.
 struct fid_mr {
   struct fid fid;
   void *mem_desc;
   uint64_t key;
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See fi_domain(3), fi_mr(3), fi_av(3).
+// Operations table; `size` is its size in bytes as the provider knows it. See fi_domain(3),
+// fi_mr(3), fi_av(3).
 struct fi_ops_mr {
   size_t size;
   int (*reg)(struct fid *domain,
@@ -1034,7 +1051,8 @@ struct fi_eq_err_entry {
   size_t err_data_size;
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).
+// Operations table; `size` is its size in bytes as the provider knows it. See fi_eq(3), fi_cq(3),
+// fi_cntr(3), fi_poll(3).
 struct fi_ops_eq {
   size_t size;
   ssize_t (*read)(struct fid_eq *eq, uint32_t *event, void *buf, size_t len, uint64_t flags);
@@ -1065,7 +1083,8 @@ struct fi_wait_attr {
   uint64_t flags;
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See fi_fabric(3), fi_getinfo(3).
+// Operations table; `size` is its size in bytes as the provider knows it. See fi_fabric(3),
+// fi_getinfo(3).
 struct fi_ops_fabric {
   size_t size;
   int (*domain)(struct fid_fabric *fabric,
@@ -1186,7 +1205,8 @@ struct fi_mr_modify {
   struct fi_mr_attr attr;
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See fi_domain(3), fi_mr(3), fi_av(3).
+// Operations table; `size` is its size in bytes as the provider knows it. See fi_domain(3),
+// fi_mr(3), fi_av(3).
 struct fi_hmem_override_ops {
   size_t size;
   ssize_t (*copy_from_hmem_iov)(void *buf,
@@ -1240,7 +1260,8 @@ struct fi_cq_data_entry {
   uint64_t data;
 };
 
-// `struct fi_cq_tagged_entry` of the public headers; see fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3).
+// `struct fi_cq_tagged_entry` of the public headers; see fi_eq(3), fi_cq(3), fi_cntr(3),
+// fi_poll(3).
 struct fi_cq_tagged_entry {
   void *op_context;
   uint64_t flags;
@@ -1408,7 +1429,8 @@ struct fi_fid_export {
   void *context;
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See fi_provider(7), fi_mr(3).
+// Operations table; `size` is its size in bytes as the provider knows it. See fi_provider(7),
+// fi_mr(3).
 struct fi_ops_mem_notify {
   size_t size;
   void (*notify)(struct fid_mem_monitor *mem_monitor, const void *buf, size_t len);
@@ -1421,7 +1443,8 @@ struct fid_mem_monitor {
   struct fi_ops_mem_notify *import_ops;
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See fi_provider(7), fi_mr(3).
+// Operations table; `size` is its size in bytes as the provider knows it. See fi_provider(7),
+// fi_mr(3).
 struct fi_ops_mem_monitor {
   size_t size;
   int (*start)(struct fid_mem_monitor *mem_monitor);
@@ -1447,7 +1470,8 @@ struct fi_provider {
   void (*cleanup)(void);
 };
 
-// Operations table; `size` is its size in bytes as the provider knows it. See fi_provider(7), fi_mr(3).
+// Operations table; `size` is its size in bytes as the provider knows it. See fi_provider(7),
+// fi_mr(3).
 struct fi_ops_log {
   size_t size;
   int (*enabled)(const struct fi_provider *prov,

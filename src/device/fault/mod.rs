@@ -3,7 +3,8 @@
 //! [`Faults`] stands between the software adapter's reliability and its socket, on the sending
 //! side, and is switched on by `FI_EFA_SOFT_FAULT`, a list such as
 //! `loss=5,dup=5,reorder=30,delay=2000,seed=1`: percentages, and a delay of at most so many
-//! microseconds for the datagrams that are reordered. Nothing of it runs when the variable is unset.
+//! microseconds for the datagrams that are reordered. Nothing of it runs when the variable is
+//! unset.
 
 use crate::core::rng::Rng;
 

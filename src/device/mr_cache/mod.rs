@@ -1,8 +1,9 @@
 //! Registrations that are kept, for memory that the application did not register itself.
 //!
-//! Registering pins pages, which takes longer than sending what is on them; applications use the same buffers again and
-//! again. A [`Cache`] keeps what was registered for an operation, by address, until the memory is given back (`monitor`), or
-//! there are too many. Whoever uses a registration holds on to it, so that none is withdrawn under an operation.
+//! Registering pins pages, which takes longer than sending what is on them; applications use the
+//! same buffers again and again. A [`Cache`] keeps what was registered for an operation, by
+//! address, until the memory is given back (`monitor`), or there are too many. Whoever uses a
+//! registration holds on to it, so that none is withdrawn under an operation.
 
 mod monitor;
 
@@ -29,7 +30,8 @@ struct Kept<T> {
     gone: bool,
 }
 
-/// What is kept, in no order. Nothing is allocated or freed under its lock (see `monitor`): the list never grows.
+/// What is kept, in no order. Nothing is allocated or freed under its lock (see `monitor`): the
+/// list never grows.
 struct List<T> {
     all: Vec<Kept<T>>,
     bytes: usize,
@@ -86,7 +88,8 @@ impl<T> List<T> {
         }
     }
 
-    /// Takes one out whose memory is gone, or the longest unused of those nobody holds if more are kept than `limits` says.
+    /// Takes one out whose memory is gone, or the longest unused of those nobody holds if more are
+    /// kept than `limits` says.
     fn take(&mut self, limits: Limits) -> Option<Kept<T>> {
         let full = self.all.len() > limits.count || self.bytes > limits.bytes;
         let free = |k: &Kept<T>| k.gone || full && Arc::strong_count(&k.value) == 1;
@@ -126,8 +129,8 @@ impl<T: Send + Sync + 'static> Cache<T> {
         })
     }
 
-    /// A registration of these bytes with at least these rights: a kept one, or what `make` makes, which is kept if its memory
-    /// can be watched. Errors: those of `make`.
+    /// A registration of these bytes with at least these rights: a kept one, or what `make` makes,
+    /// which is kept if its memory can be watched. Errors: those of `make`.
     pub fn get(
         &self,
         addr: usize,
@@ -169,7 +172,8 @@ impl<T: Send + Sync + 'static> Cache<T> {
             gone: false,
         };
         let mut l = self.list();
-        // Something was given back meanwhile: it may have been this. What is given back from here on finds it in the list.
+        // Something was given back meanwhile: it may have been this. What is given back from here
+        // on finds it in the list.
         if watched && self.monitor.heard() == heard {
             l.put(k, self.limits);
         }
@@ -314,7 +318,8 @@ mod tests {
             std::thread::spawn(move || {
                 let mut rng = crate::core::rng::Rng::new(seed);
                 for _ in 0..1500 {
-                    // On the heap, at its end, or mapped for itself: freeing gives back what is watched.
+                    // On the heap, at its end, or mapped for itself: freeing gives back what is
+                    // watched.
                     let b = vec![1u8; LEAST + rng.bits() as usize % (300 << 10)];
                     let (at, len) = (b.as_ptr() as usize, b.len());
                     let v = c.get(at, len, 1, || Ok((at, at + len))).unwrap();

@@ -1,13 +1,15 @@
 //! Hears of memory that the application gives back, moves or empties, through userfaultfd(2).
 //!
-//! A watched range is one whose write faults userfaultfd could be asked about; none ever is, so that touching it costs
-//! nothing. What the kernel does tell of is munmap(2), mremap(2) and madvise(2), and the caller of these does not get on before a
-//! thread of ours has read the notice. That thread says first that it reads, and last that it has told everybody
-//! ([`Monitor::settle`] waits for that), so whoever asks after such a call hears of it. No function of the C library is patched for
-//! this, and where the system forbids it there is no monitor.
+//! A watched range is one whose write faults userfaultfd could be asked about; none ever is, so
+//! that touching it costs nothing. What the kernel does tell of is munmap(2), mremap(2) and
+//! madvise(2), and the caller of these does not get on before a thread of ours has read the notice.
+//! That thread says first that it reads, and last that it has told everybody ([`Monitor::settle`]
+//! waits for that), so whoever asks after such a call hears of it. No function of the C library is
+//! patched for this, and where the system forbids it there is no monitor.
 //!
-//! The thread itself must never give memory back: it would wait for itself; nor wait for one that does, for free(3) gives the end
-//! of the heap back, which may be watched. It allocates and frees nothing, and neither does anybody under a lock that it takes.
+//! The thread itself must never give memory back: it would wait for itself; nor wait for one that
+//! does, for free(3) gives the end of the heap back, which may be watched. It allocates and frees
+//! nothing, and neither does anybody under a lock that it takes.
 
 use crate::core::sync::Mutex;
 use crate::device::{host, wait};
@@ -20,7 +22,8 @@ use std::sync::{Arc, OnceLock};
 
 /// Whoever keeps something about memory.
 pub trait Listener: Send + Sync {
-    /// These bytes are not what they were. Neither allocates nor frees, nor waits for anybody who does.
+    /// These bytes are not what they were. Neither allocates nor frees, nor waits for anybody who
+    /// does.
     fn forget(&self, from: usize, to: usize);
 }
 
@@ -161,7 +164,8 @@ impl Monitor {
         self.heard.load(Acquire)
     }
 
-    /// Watches the pages of these bytes; `false` when that cannot be, as for files, or what another monitor watches.
+    /// Watches the pages of these bytes; `false` when that cannot be, as for files, or what another
+    /// monitor watches.
     pub fn watch(&self, from: usize, to: usize) -> bool {
         let start = from & !(PAGE - 1);
         let Some(end) = to.checked_next_multiple_of(PAGE) else {
@@ -173,7 +177,8 @@ impl Monitor {
             mode: WRITE_PROTECT,
             ioctls: 0,
         };
-        // SAFETY: the call's argument, which lives on; the kernel checks the range, whose contents stay as they are.
+        // SAFETY: the call's argument, which lives on; the kernel checks the range, whose contents
+        // stay as they are.
         unsafe { libc::ioctl(self.notices.as_raw_fd(), REGISTER_CALL, &mut r) == 0 }
     }
 

@@ -1,10 +1,10 @@
 //! Who may call a service on this host: processes of its own user.
 //!
-//! A queue pair whose number the application chose has no secret in its address. It listens on a Unix
-//! socket of the abstract namespace, named after its address; a caller connects, both sides look at
-//! the other's user id (SO_PEERCRED), and the caller names its address and token. What follows, the
-//! WELCOME, goes to that address by UDP, so that a process that names another's gains nothing.
-//! The socket accepts in the adapter's thread (`thread`); calling never waits.
+//! A queue pair whose number the application chose has no secret in its address. It listens on a
+//! Unix socket of the abstract namespace, named after its address; a caller connects, both sides
+//! look at the other's user id (SO_PEERCRED), and the caller names its address and token. What
+//! follows, the WELCOME, goes to that address by UDP, so that a process that names another's gains
+//! nothing. The socket accepts in the adapter's thread (`thread`); calling never waits.
 
 use crate::core::Result;
 use crate::device::QpAddr;

@@ -1,12 +1,9 @@
 //! A connected peer that sends whatever it likes, against one [`Engine`]: the harness of the fuzz
-//! target
-//! `soft_hostile` and of a seeded test.
+//! target `soft_hostile` and of a seeded test.
 //!
 //! A byte string is a script ([`Script`]): it chooses what the application posts and when, which
-//! datagrams the peer
-//! sends in its session, and how time passes. The peer has a session, the key of a region that it
-//! may write, and
-//! that of one that it may read. Real memory is watched:
+//! datagrams the peer sends in its session, and how time passes. The peer has a session, the key of
+//! a region that it may write, and that of one that it may read. Real memory is watched:
 //!
 //! - what is sent or lent for reading never changes, nor does anything beside a region or a buffer;
 //! - nothing is stored to a read's destination after its end, nor to a region after it was closed;

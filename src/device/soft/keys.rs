@@ -113,10 +113,8 @@ pub fn wanted(ip: IpAddr) -> bool {
 }
 
 /// The keys for sockets on `ip`; `None` on loopback, and where no key file is named. `FI_EACCES`
-/// when
-/// the file cannot be read or others can, or keys are required and none is named; `FI_EINVAL` when
-/// it
-/// is not a key file. Each with a log line.
+/// when the file cannot be read or others can, or keys are required and none is named; `FI_EINVAL`
+/// when it is not a key file. Each with a log line.
 pub fn load(ip: IpAddr) -> Result<Option<Arc<Keys>>> {
     let Some(path) = named(ip) else {
         return Ok(None);

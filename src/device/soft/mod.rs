@@ -5,9 +5,9 @@
 //! No daemon: RDMA is executed inside the target's process, by whichever of its threads drives the
 //! engine. It stands in for an EFA adapter where there is none, and appears as `efasoft0`.
 //!
-//! `adapter` (here) opens queue pairs; `engine` runs one, `engine::session` says who may talk to it;
-//! `flow` makes it reliable; `packet` is the wire format; `mem` what peers may touch; `sock` the
-//! system calls; `thread` serves the idle; `admission` lets callers on this host find services;
+//! `adapter` (here) opens queue pairs; `engine` runs one, `engine::session` says who may talk to
+//! it; `flow` makes it reliable; `packet` is the wire format; `mem` what peers may touch; `sock`
+//! the system calls; `thread` serves the idle; `admission` lets callers on this host find services;
 //! `seal` and `keys` encrypt and authenticate what leaves the host.
 
 mod admission;
@@ -192,8 +192,8 @@ impl SoftDevice {
         Ok((attr, ip))
     }
 
-    /// Whether every domain is to have the application's keys and offsets, for applications that use
-    /// those whatever mr_mode they are given.
+    /// Whether every domain is to have the application's keys and offsets, for applications that
+    /// use those whatever mr_mode they are given.
     pub fn scalable() -> bool {
         params::efa_str("soft_mr_mode").as_deref() == Some("scalable")
     }

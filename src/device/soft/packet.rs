@@ -18,8 +18,8 @@
 //! RESET             dst: as src of the refused datagram
 //! ```
 //!
-//! A verification tag is a random number of a queue pair that its peers are told. It is no secret that anything
-//! depends on: by it the kernel drops what strangers send (`sock`), at their cost.
+//! A verification tag is a random number of a queue pair that its peers are told. It is no secret
+//! that anything depends on: by it the kernel drops what strangers send (`sock`), at their cost.
 //!
 //! No answer to a HELLO or to an unknown sender is longer than what it answers.
 

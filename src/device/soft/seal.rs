@@ -7,15 +7,13 @@
 //! ```
 //!
 //! A sender is a queue pair. It draws a salt when it opens, and seals with a key that is derived
-//! from
-//! a shared one (`keys`) and the salt; the counter, which never repeats, is the nonce. What is
+//! from a shared one (`keys`) and the salt; the counter, which never repeats, is the nonce. What is
 //! authenticated besides: the envelope, and both socket addresses, so that no packet can be turned
 //! round or led elsewhere.
 //!
 //! Invariants: nothing of a datagram is looked at before it is authentic. State is kept only of
-//! senders
-//! with which a session is open, or was within [`REMEMBERED`]: of those a datagram counts once. One
-//! that is replayed later opens no session, because the token in it has expired by then.
+//! senders with which a session is open, or was within [`REMEMBERED`]: of those a datagram counts
+//! once. One that is replayed later opens no session, because the token in it has expired by then.
 
 use super::engine::gid_of;
 use super::keys::{Keys, Salt};
@@ -41,8 +39,7 @@ const TAG: usize = 16;
 /// Bytes that sealing adds to a datagram.
 pub const OVERHEAD: usize = ENVELOPE + TAG;
 /// Senders are remembered for so long after their sessions, nanoseconds: longer than the tokens
-/// that
-/// open sessions are good.
+/// that open sessions are good.
 const REMEMBERED: u64 = 30_000_000_000;
 /// Words of the replay window: what is older than 64 times as many datagrams, less 64, is dropped.
 const WORDS: usize = 32;
@@ -175,8 +172,7 @@ impl Seal {
     }
 
     /// Replaces up to [`BATCH`] datagrams by their sealed ones, which are valid until the next
-    /// call.
-    /// `false` when nothing may be sent.
+    /// call. `false` when nothing may be sent.
     pub fn seal(&mut self, batch: &mut [Datagram]) -> bool {
         if self.process != process::generation() {
             return false;

@@ -195,8 +195,7 @@ impl Sock {
     }
 
     /// Has the kernel drop what does not pass the verification tag, as the receiver would, where
-    /// the system has
-    /// socket filters (socket(7), SO_ATTACH_FILTER).
+    /// the system has socket filters (socket(7), SO_ATTACH_FILTER).
     pub fn attach_filter(&self, vtag: SocketFilter) {
         use super::{packet, seal};
         // Filters see a datagram from its UDP header on, and load big-endian numbers.

@@ -1,4 +1,5 @@
-//! A completion as the adapter writes it into its queue (`efa_io_defs.h`, `abi/efa-io-defs.json`), read as far as it is asked for.
+//! A completion as the adapter writes it into its queue (`efa_io_defs.h`, `abi/efa-io-defs.json`),
+//! read as far as it is asked for.
 
 use super::rings::WRITE;
 use super::sys::*;

@@ -1,8 +1,9 @@
-//! Completion queues and counters in memory that the application brings, for devices that read them by themselves
-//! (`cq_open_ext`, `cntr_open_ext` of `<rdma/fi_ext_efa.h>`).
+//! Completion queues and counters in memory that the application brings, for devices that read them
+//! by themselves (`cq_open_ext`, `cntr_open_ext` of `<rdma/fi_ext_efa.h>`).
 //!
-//! Such a queue has endpoints at it instead of the queue of their own. What the process sees of it is read here: its endpoints take
-//! what is theirs, and leave each other's aside. What it does not see is read by whoever it is for.
+//! Such a queue has endpoints at it instead of the queue of their own. What the process sees of it
+//! is read here: its endpoints take what is theirs, and leave each other's aside. What it does not
+//! see is read by whoever it is for.
 
 use super::qp::RECV;
 use super::rings::{self, Completions};
@@ -16,7 +17,8 @@ use core::ptr::null_mut;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// Memory for a completion queue: `len` bytes from `offset` on of a dma-buf, which the process sees at `at`, or not at all (0).
+/// Memory for a completion queue: `len` bytes from `offset` on of a dma-buf, which the process sees
+/// at `at`, or not at all (0).
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePlace {
     pub at: usize,
@@ -60,7 +62,8 @@ fn unable<T>(what: &str, dev: &Opened, why: &str) -> Result<T> {
 }
 
 impl ExternalQueue {
-    /// A queue of `entries`. `FI_EOPNOTSUPP` where adapter or libraries cannot, `FI_EINVAL` when the memory does not do.
+    /// A queue of `entries`. `FI_EOPNOTSUPP` where adapter or libraries cannot, `FI_EINVAL` when
+    /// the memory does not do.
     pub(super) fn open(
         dev: &Arc<Opened>,
         entries: usize,
@@ -155,7 +158,8 @@ impl ExternalQueue {
         self.seen.is_some()
     }
 
-    /// Takes what there is for a queue pair. `direct`: its requests have been written by us, not by libefa, which would not know them.
+    /// Takes what there is for a queue pair. `direct`: its requests have been written by us, not by
+    /// libefa, which would not know them.
     pub(super) fn take(&self, qpn: u16, direct: bool, each: &mut dyn FnMut(&ibv_wc)) {
         let Some(seen) = &self.seen else { return };
         let mut s = seen.lock().unwrap_or_else(|e| e.into_inner());
@@ -188,7 +192,8 @@ impl Drop for ExternalQueue {
     }
 }
 
-/// What an adapter counts: successes and errors of operations whose kinds are bits ([`count`]). Thread safe.
+/// What an adapter counts: successes and errors of operations whose kinds are bits ([`count`]).
+/// Thread safe.
 pub struct ExternalCounter {
     dev: Arc<Opened>,
     calls: &'static Counters,
@@ -226,7 +231,8 @@ const NOWHERE: fi_efa_memory_location = fi_efa_memory_location {
 };
 
 impl ExternalCounter {
-    /// A counter at zero, of operations or of `bytes`, which shall count to `most`. `FI_EOPNOTSUPP` where adapter or libraries cannot.
+    /// A counter at zero, of operations or of `bytes`, which shall count to `most`. `FI_EOPNOTSUPP`
+    /// where adapter or libraries cannot.
     pub(super) fn open(
         dev: &Arc<Opened>,
         places: &CounterPlaces,

@@ -27,8 +27,9 @@ pub fn adapters() -> &'static [Adapter] {
     LIST.get_or_init(|| lib().map(find).unwrap_or_default())
 }
 
-/// Where a kernel does not copy pinned pages for the child of a fork(2) (before 5.12), the parent's next store may leave them to
-/// the child, and the adapter on the wrong ones: libibverbs can keep them out of children, when told before it is used.
+/// Where a kernel does not copy pinned pages for the child of a fork(2) (before 5.12), the parent's
+/// next store may leave them to the child, and the adapter on the wrong ones: libibverbs can keep
+/// them out of children, when told before it is used.
 fn survive_forks(lib: &Lib) {
     if !crate::core::params::efa_bool("fork_safe", false) {
         return;

@@ -1,9 +1,10 @@
 //! Registered memory: what peers may touch, and what the adapter may read and write on our behalf.
 //!
-//! Regions of the application are kept by key, for operations carried out in software, and by address, so that a buffer that
-//! lies in one needs no registration of its own. A registration of our own that lies in a region of the application shares
-//! its key. Long ones of our own are kept for the next operation (`mr_cache`) where the system tells what becomes of
-//! memory; elsewhere nothing is kept beyond its last user.
+//! Regions of the application are kept by key, for operations carried out in software, and by
+//! address, so that a buffer that lies in one needs no registration of its own. A registration of
+//! our own that lies in a region of the application shares its key. Long ones of our own are kept
+//! for the next operation (`mr_cache`) where the system tells what becomes of memory; elsewhere
+//! nothing is kept beyond its last user.
 
 use super::list::Adapter;
 use super::sys::*;
@@ -112,7 +113,8 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // SAFETY: registered once, withdrawn once; the adapter is done with it (the owner's promise).
+        // SAFETY: registered once, withdrawn once; the adapter is done with it (the owner's
+        // promise).
         unsafe { (self.lib.ibv_dereg_mr)(self.mr) };
     }
 }
@@ -162,7 +164,8 @@ impl Memory {
     }
 
     fn register(&self, addr: usize, len: usize, access: c_int) -> Result<Lent> {
-        // SAFETY: the kernel checks the range and pins it; its bytes are the application's (see `UserMem::new`), or ours.
+        // SAFETY: the kernel checks the range and pins it; its bytes are the application's (see
+        // `UserMem::new`), or ours.
         let mr = unsafe { (self.adapter.lib.ibv_reg_mr)(self.pd, addr as *mut _, len, access) };
         self.registered(mr, (addr, len), access)
     }
@@ -239,7 +242,8 @@ impl Memory {
         }
     }
 
-    /// The local key of bytes that lie in a region of the application; `last` is where the bytes before were.
+    /// The local key of bytes that lie in a region of the application; `last` is where the bytes
+    /// before were.
     #[inline(always)]
     pub fn lkey(&self, last: &mut Found, addr: usize, len: usize, write: bool) -> Option<u32> {
         let now = self.withdrawn.load(Acquire);
@@ -267,7 +271,8 @@ impl Memory {
         Some(last.lkey)
     }
 
-    /// What the adapter may do with memory of this access (fi_mr(3)): also what peers do to serve a send by reading.
+    /// What the adapter may do with memory of this access (fi_mr(3)): also what peers do to serve a
+    /// send by reading.
     fn rights(&self, access: u64) -> c_int {
         let caps = &self.adapter.attr.caps;
         let mut r = 0;
@@ -284,8 +289,9 @@ impl Memory {
         r
     }
 
-    /// Registers memory and returns its key. Memory without a byte has a key that is good for nothing.
-    /// `own`: by the library, which may share a region of the application. `from`: the dma-buf it is of.
+    /// Registers memory and returns its key. Memory without a byte has a key that is good for
+    /// nothing. `own`: by the library, which may share a region of the application. `from`: the
+    /// dma-buf it is of.
     pub fn insert(
         &self,
         mem: UserMem,

@@ -1,10 +1,11 @@
 //! Real EFA adapters, through libibverbs and libefa.
 //!
-//! `sys` finds the libraries, `list` the adapters; a domain has a [`VerbsDevice`]: a protection domain with its
-//! registered memory (`mem`) and address handles. `rings` drives the adapter's queues in place, where libefa gives them
-//! out; otherwise calls of libibverbs do. `qp` is a queue pair: packets are copied into registered slots (`pool`) for
-//! sending and taken out of posted ones when they arrive; reads and writes go straight to memory where it is
-//! registered. `external` is queues and counters in memory of the application's.
+//! `sys` finds the libraries, `list` the adapters; a domain has a [`VerbsDevice`]: a protection
+//! domain with its registered memory (`mem`) and address handles. `rings` drives the adapter's
+//! queues in place, where libefa gives them out; otherwise calls of libibverbs do. `qp` is a queue
+//! pair: packets are copied into registered slots (`pool`) for sending and taken out of posted ones
+//! when they arrive; reads and writes go straight to memory where it is registered. `external` is
+//! queues and counters in memory of the application's.
 
 mod cqe;
 mod external;
@@ -31,8 +32,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use sys::*;
 
-/// Work requests of a queue pair under way at once, each with a packet's memory; and packets that wait to be
-/// filled. At 8,928 bytes a packet, a queue pair takes 13 MB.
+/// Work requests of a queue pair under way at once, each with a packet's memory; and packets that
+/// wait to be filled. At 8,928 bytes a packet, a queue pair takes 13 MB.
 pub const SENDS: usize = 512;
 pub const RECVS: usize = 1024;
 
@@ -54,7 +55,8 @@ unsafe impl Send for Handle {}
 struct Opened {
     adapter: &'static Adapter,
     memory: Memory,
-    /// By GID. They stay as long as the domain: there is one per host, and peers need one to be read from and written to.
+    /// By GID. They stay as long as the domain: there is one per host, and peers need one to be
+    /// read from and written to.
     handles: Mutex<HashMap<[u8; 16], Handle>>,
 }
 
@@ -138,7 +140,8 @@ impl VerbsDevice {
         ExternalQueue::open(&self.0, entries, place)
     }
 
-    /// A counter of the adapter's, of operations or of `bytes`, that shall count to `most`. `FI_EOPNOTSUPP`, `FI_EINVAL`.
+    /// A counter of the adapter's, of operations or of `bytes`, that shall count to `most`.
+    /// `FI_EOPNOTSUPP`, `FI_EINVAL`.
     pub fn open_counter(
         &self,
         places: &CounterPlaces,

@@ -16,7 +16,8 @@ pub struct Pool {
     lent: Option<Lent>,
 }
 
-// SAFETY: the memory belongs to the value; the adapter's accesses are the queue pair's to keep track of.
+// SAFETY: the memory belongs to the value; the adapter's accesses are the queue pair's to keep
+// track of.
 unsafe impl Send for Pool {}
 
 /// Slots begin at multiples of this.
@@ -24,7 +25,8 @@ const ALIGN: usize = 64;
 const HUGE: usize = 2 << 20;
 
 impl Pool {
-    /// `count` slots of `len` bytes. On huge pages when the system has some free, else on ordinary ones. `FI_ENOMEM`.
+    /// `count` slots of `len` bytes. On huge pages when the system has some free, else on ordinary
+    /// ones. `FI_ENOMEM`.
     pub fn new(memory: &Memory, count: usize, len: usize, write: bool) -> Result<Pool> {
         let slot = len.next_multiple_of(ALIGN);
         let bytes = (count * slot).next_multiple_of(HUGE / 512);
@@ -107,7 +109,8 @@ impl Pool {
     #[inline]
     pub fn put_piece(&mut self, slot: u16, off: usize, p: Piece) {
         let n = p.len().min(self.slot.saturating_sub(off));
-        // SAFETY: within the slot, which nobody else uses now; the piece is readable (see `Piece::new`).
+        // SAFETY: within the slot, which nobody else uses now; the piece is readable (see
+        // `Piece::new`).
         unsafe {
             let to = self.place(slot).add(off.min(self.slot));
             copy_bytes(p.addr() as *const u8, to, n);

@@ -1,9 +1,10 @@
-//! The adapter's queues, written and read in place (efadv_query_qp_wqs(3), efadv_query_cq(3)): no call of a library on the data
-//! path.
+//! The adapter's queues, written and read in place (efadv_query_qp_wqs(3), efadv_query_cq(3)): no
+//! call of a library on the data path.
 //!
-//! A work request is 64 bytes that go into device memory, a doorbell tells how many there are. A completion is there when its
-//! phase bit is that of the round. Layouts are those of `efa_io_defs.h` (`abi/efa-io-defs.json`). The library's own notion of
-//! the queues is not kept up: who writes here never posts or polls through it.
+//! A work request is 64 bytes that go into device memory, a doorbell tells how many there are. A
+//! completion is there when its phase bit is that of the round. Layouts are those of
+//! `efa_io_defs.h` (`abi/efa-io-defs.json`). The library's own notion of the queues is not kept up:
+//! who writes here never posts or polls through it.
 
 use super::cqe::Cqe;
 use super::sys::*;
@@ -214,7 +215,8 @@ impl Inline {
     /// More than that no adapter takes.
     pub const MOST: usize = 80;
 
-    /// `len` bytes, which are at most [`Inline::MOST`], are these that `copy` writes to where it is told.
+    /// `len` bytes, which are at most [`Inline::MOST`], are these that `copy` writes to where it is
+    /// told.
     ///
     /// # Safety
     /// It writes no more than that.
@@ -256,7 +258,8 @@ fn remote_len(bytes: u32, w: &SendWqe) -> u64 {
 /// It is open.
 pub unsafe fn query_cq(lib: &Lib, cq: *mut ibv_cq) -> Option<efadv_cq_attr> {
     let of = lib.efadv_query_cq?;
-    // SAFETY: as promised by the caller; the answer has a place of the right type, of which zero is a value.
+    // SAFETY: as promised by the caller; the answer has a place of the right type, of which zero is
+    // a value.
     unsafe {
         let mut c: efadv_cq_attr = zeroed();
         let told = of(cq, &mut c, size_of::<efadv_cq_attr>() as u32) == 0;
@@ -290,8 +293,9 @@ pub fn memory(c: &efadv_cq_attr) -> QueueMemory {
 }
 
 impl Rings {
-    /// The queues of a queue pair and its completion queue, when the libraries give them out and they are of a kind that
-    /// is known here. A queue that notifies has to have a doorbell of its own.
+    /// The queues of a queue pair and its completion queue, when the libraries give them out and
+    /// they are of a kind that is known here. A queue that notifies has to have a doorbell of its
+    /// own.
     ///
     /// # Safety
     /// Both are open and stay so while the value is used; nothing was posted to them yet.
@@ -318,7 +322,8 @@ impl Rings {
         })
     }
 
-    /// Writes a work request; the adapter hears of it with [`Rings::ring`], or when it can take no more unheard.
+    /// Writes a work request; the adapter hears of it with [`Rings::ring`], or when it can take no
+    /// more unheard.
     #[inline]
     pub fn send(&mut self, w: &SendWqe) {
         self.put(w);
@@ -381,7 +386,8 @@ impl Rings {
         [head, meta, w.qkey.into()]
     }
 
-    /// A request that its bytes go with: 32 of a message, or 80 of a message or write where requests are wide.
+    /// A request that its bytes go with: 32 of a message, or 80 of a message or write where
+    /// requests are wide.
     fn put_inline(&mut self, w: &SendWqe, inline: &Inline) {
         let [head, meta, key] = self.meta(w, inline.len, INLINE);
         let [a, b, c, d, e, f, g, h, i, j] = inline.words;

@@ -1,6 +1,7 @@
-//! The short way of requests without flags, with the queues at hand: an application's own message from one piece of registered
-//! memory, or a packet of the library in its slot. A request is a few words in its slot until its completion is taken,
-//! straight from the adapter's queue; a packet that has come is looked at in its place.
+//! The short way of requests without flags, with the queues at hand: an application's own message
+//! from one piece of registered memory, or a packet of the library in its slot. A request is a few
+//! words in its slot until its completion is taken, straight from the adapter's queue; a packet
+//! that has come is looked at in its place.
 
 use super::cqe::{Cqe, Plain};
 use super::pool::Pool;
@@ -106,8 +107,8 @@ pub enum Kept {
     Left,
 }
 
-/// As many slots have memory as requests were under way at once: for one that has none there will be, and this request goes
-/// the long way.
+/// As many slots have memory as requests were under way at once: for one that has none there will
+/// be, and this request goes the long way.
 #[cold]
 fn lengthen(slots: &mut Vec<Option<Short>>, free: &mut Vec<u16>, slot: u16) -> Option<Result<()>> {
     free.push(slot);
@@ -149,8 +150,8 @@ impl VerbsQp {
         self.rings.is_some() && self.mode == Mode::Direct
     }
 
-    /// Sends a message; `None`, and nothing done, when it has to go another way. `addr` tells the address of the peer, once.
-    /// Errors: `FI_EAGAIN`.
+    /// Sends a message; `None`, and nothing done, when it has to go another way. `addr` tells the
+    /// address of the peer, once. Errors: `FI_EAGAIN`.
     #[inline(always)]
     pub fn send_short(
         &mut self,
@@ -182,7 +183,8 @@ impl VerbsQp {
         self.submit_short(s, way, (op, imm), Some(&bytes), |_, _| local)
     }
 
-    /// Sends a packet: `head`, of which `len` bytes count, and the piece behind it. Answers as [`VerbsQp::send_short`].
+    /// Sends a packet: `head`, of which `len` bytes count, and the piece behind it. Answers as
+    /// [`VerbsQp::send_short`].
     #[inline]
     pub fn send_packet<const N: usize>(
         &mut self,
@@ -202,8 +204,8 @@ impl VerbsQp {
         })
     }
 
-    /// Reads or writes a peer's memory. `copied`: the piece is the caller's again when this returns. Answers as
-    /// [`VerbsQp::send_short`].
+    /// Reads or writes a peer's memory. `copied`: the piece is the caller's again when this
+    /// returns. Answers as [`VerbsQp::send_short`].
     #[inline(always)]
     pub fn rdma_short(
         &mut self,
@@ -247,7 +249,8 @@ impl VerbsQp {
         })
     }
 
-    /// Hands a request over: `inline` goes with it, or what `place` says, which may put it into the packet of its slot.
+    /// Hands a request over: `inline` goes with it, or what `place` says, which may put it into the
+    /// packet of its slot.
     #[inline(always)]
     fn submit_short(
         &mut self,
@@ -297,8 +300,8 @@ impl VerbsQp {
         self.rings.is_some() && self.rx.is_some()
     }
 
-    /// Takes completions, as far as `each` can deal with them. `false` when there is something that takes a poll. The second:
-    /// whether there was anything.
+    /// Takes completions, as far as `each` can deal with them. `false` when there is something that
+    /// takes a poll. The second: whether there was anything.
     #[inline(always)]
     fn completions(
         &mut self,
@@ -337,8 +340,8 @@ impl VerbsQp {
         Some(kept)
     }
 
-    /// Takes completions of packets; `name` finds the owner's number of a peer, which is asked for once. Answers as
-    /// `completions`.
+    /// Takes completions of packets; `name` finds the owner's number of a peer, which is asked for
+    /// once. Answers as `completions`.
     #[inline]
     pub fn look(
         &mut self,
@@ -438,7 +441,8 @@ impl VerbsQp {
         Some(Ok(()))
     }
 
-    /// Takes the next completion of a request of the application's own. The queue pair must be `calm`.
+    /// Takes the next completion of a request of the application's own. The queue pair must be
+    /// `calm`.
     #[inline(always)]
     pub fn glance(&mut self) -> Glance {
         let Some(c) = self.rings.as_mut().and_then(|r| r.glance()) else {

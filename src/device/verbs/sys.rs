@@ -1,8 +1,8 @@
-//! The parts of libibverbs and libefa that are used, and how they are found: by `dlopen` at first need, so that the library loads
-//! on machines without them.
+//! The parts of libibverbs and libefa that are used, and how they are found: by `dlopen` at first
+//! need, so that the library loads on machines without them.
 //!
-//! Layouts are those of rdma-core's headers (checked by `abi-tests` against facts read from them); of structures that the
-//! libraries allocate, the members in front are declared and no more.
+//! Layouts are those of rdma-core's headers (checked by `abi-tests` against facts read from them);
+//! of structures that the libraries allocate, the members in front are declared and no more.
 
 #![allow(non_camel_case_types)]
 
@@ -290,7 +290,8 @@ pub struct ibv_qp_attach_comp_cntr_attr {
     pub op_mask: u32,
 }
 
-/// `efadv_comp_cntr_init_attr`: where the numbers are. `fi_efa_memory_location` has the layout of `efadv_memory_location`.
+/// `efadv_comp_cntr_init_attr`: where the numbers are. `fi_efa_memory_location` has the layout of
+/// `efadv_memory_location`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct efadv_comp_cntr_init_attr {
@@ -419,7 +420,8 @@ pub struct efadv_wq_attr {
     _reserved: [u8; 2],
 }
 
-/// `efadv_cq_attr`: a completion queue (rdma-core 59 and later; the doorbell from 60 on, NULL before).
+/// `efadv_cq_attr`: a completion queue (rdma-core 59 and later; the doorbell from 60 on, NULL
+/// before).
 #[repr(C)]
 pub struct efadv_cq_attr {
     pub comp_mask: u64,
@@ -617,7 +619,8 @@ functions! {
 /// The context is open, the attributes are valid.
 pub unsafe fn create_qp_ex(c: *mut ibv_context, init: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
     type Create = unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
-    /// Offsets in `verbs_context`: of the context itself and of the call; and in the context, of the mark that it has one.
+    /// Offsets in `verbs_context`: of the context itself and of the call; and in the context, of
+    /// the mark that it has one.
     const CONTEXT: usize = 368;
     const CALL: usize = 312;
     const EXTENDED: usize = 320;

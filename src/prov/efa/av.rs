@@ -1,9 +1,9 @@
 //! Address vectors (fi_av(3)): a table of peers, by index and by address.
 //!
 //! Both types hand out indices as `fi_addr_t`. The same address inserted twice is one entry that
-//! has to be removed twice. With `rx_ctx_bits` an entry stands for a scalable endpoint: the top bits of a
-//! `fi_addr_t` (fi_rx_addr(3)) choose one of its contexts, which are at consecutive addresses. A vector with a
-//! name is shared with other processes, see `av_shared`.
+//! has to be removed twice. With `rx_ctx_bits` an entry stands for a scalable endpoint: the top
+//! bits of a `fi_addr_t` (fi_rx_addr(3)) choose one of its contexts, which are at consecutive
+//! addresses. A vector with a name is shared with other processes, see `av_shared`.
 
 use super::addr;
 use super::av_shared::SharedAv;
@@ -84,7 +84,8 @@ impl Av {
         Ok(u64::from(at))
     }
 
-    /// As [`Av::insert`], of a peer that the adapter can reach from then on. `FI_EHOSTUNREACH` when it cannot.
+    /// As [`Av::insert`], of a peer that the adapter can reach from then on. `FI_EHOSTUNREACH` when
+    /// it cannot.
     pub fn insert_reached(
         &mut self,
         raw: &[u8],

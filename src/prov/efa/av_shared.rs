@@ -1,8 +1,8 @@
 //! Address vectors with a name (fi_av(3)): one process inserts, others of the same user read.
 //!
-//! The addresses are a file in memory (`/dev/shm`), raw and in the order of their indices, so that the index
-//! is the same `fi_addr_t` everywhere; an index without an address is zero. The process that made
-//! it removes it when the vector is closed.
+//! The addresses are a file in memory (`/dev/shm`), raw and in the order of their indices, so that
+//! the index is the same `fi_addr_t` everywhere; an index without an address is zero. The process
+//! that made it removes it when the vector is closed.
 
 use super::addr;
 use crate::core::Result;
@@ -24,9 +24,9 @@ fn uid() -> u32 {
 }
 
 impl SharedAv {
-    /// Makes the vector of this name, or opens it for reading. `FI_EINVAL` for a name that is empty or has
-    /// a slash, `FI_EEXIST` when a living process has one of this name, `FI_ENOENT` when there is none to read,
-    /// `FI_EACCES` for one of another user.
+    /// Makes the vector of this name, or opens it for reading. `FI_EINVAL` for a name that is empty
+    /// or has a slash, `FI_EEXIST` when a living process has one of this name, `FI_ENOENT` when
+    /// there is none to read, `FI_EACCES` for one of another user.
     pub fn open(name: &str, reader: bool) -> Result<SharedAv> {
         if name.is_empty() || name.contains('/') || name.len() > 200 {
             crate::warn_log!(

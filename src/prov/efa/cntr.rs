@@ -96,7 +96,8 @@ impl Cntr {
         self.wake();
     }
 
-    /// Sets (`set`) or raises the value, or the `errors`, for the application. `FI_EINVAL` for more than an adapter counts to.
+    /// Sets (`set`) or raises the value, or the `errors`, for the application. `FI_EINVAL` for more
+    /// than an adapter counts to.
     pub fn change(&mut self, errors: bool, set: bool, n: u64) -> Result<()> {
         if let Some(c) = &self.external {
             return c.change(errors, set, n);

@@ -13,7 +13,8 @@ use crate::types::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// One completion, with everything any format wants: its beginning is what a caller's entry has, as far as that goes.
+/// One completion, with everything any format wants: its beginning is what a caller's entry has, as
+/// far as that goes.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Entry {
@@ -175,8 +176,9 @@ impl Cq {
         !self.entries.is_empty() || !self.errors.is_empty()
     }
 
-    /// As [`Cq::take`], where there are completions and no errors; 0 when the endpoints are to be moved along first, which
-    /// they are now and then in any case: whoever posts and reads what comes of it in turn finds something every time.
+    /// As [`Cq::take`], where there are completions and no errors; 0 when the endpoints are to be
+    /// moved along first, which they are now and then in any case: whoever posts and reads what
+    /// comes of it in turn finds something every time.
     #[inline(always)]
     pub fn take_ready(&mut self, count: usize, each: impl FnMut(usize, &Entry)) -> usize {
         if self.entries.is_empty() || !self.errors.is_empty() || self.unmoved >= UNMOVED {
@@ -186,7 +188,8 @@ impl Cq {
         self.take(count, each)
     }
 
-    /// A look at an empty queue's endpoint has found nothing; `None` when it is time to do more than that.
+    /// A look at an empty queue's endpoint has found nothing; `None` when it is time to do more
+    /// than that.
     #[inline]
     pub fn missed(&mut self) -> Option<Result<usize>> {
         match self.patience.missed() {

@@ -184,7 +184,8 @@ fn rdm(d: &DeviceAttr) -> Info {
     }
 }
 
-/// What a real adapter does not do: tell when a peer has read or written, give keys of the application's choice.
+/// What a real adapter does not do: tell when a peer has read or written, give keys of the
+/// application's choice.
 fn hardware(i: &mut Info, d: &DeviceAttr) {
     i.caps &= !FI_RMA_EVENT;
     if let Some(r) = &mut i.rx {
@@ -198,8 +199,8 @@ fn hardware(i: &mut Info, d: &DeviceAttr) {
     }
 }
 
-/// Scalable endpoints are offered to those who ask for them: applications that take whatever there is
-/// (MPICH) are better off with plain ones.
+/// Scalable endpoints are offered to those who ask for them: applications that take whatever there
+/// is (MPICH) are better off with plain ones.
 fn scalable(i: &mut Info, hints: Option<&Info>) {
     let contexts = |n: usize| n > 1 && n != FI_SHARED_CONTEXT;
     let asked = hints.is_some_and(|h| {
@@ -234,7 +235,8 @@ fn collective(i: &mut Info, hints: Option<&Info>) {
 /// Bytes in front of every datagram that the application leaves to the adapter (FI_MSG_PREFIX).
 pub const DGRAM_PREFIX: usize = 40;
 
-/// What endpoints without protocol have in common, before hints: the adapter's own queues and packets, and no order.
+/// What endpoints without protocol have in common, before hints: the adapter's own queues and
+/// packets, and no order.
 fn raw(d: &DeviceAttr) -> Info {
     let mut i = rdm(d);
     if let (Some(t), Some(r)) = (&mut i.tx, &mut i.rx) {
@@ -245,7 +247,8 @@ fn raw(d: &DeviceAttr) -> Info {
     }
     if let Some(e) = &mut i.ep {
         e.protocol_version = 1;
-        // The software adapter needs some bytes in front, for whether data goes with a message, and which.
+        // The software adapter needs some bytes in front, for whether data goes with a message, and
+        // which.
         e.max_msg_size = match d.identity {
             Some(_) => d.mtu,
             None => d.mtu - 16,
@@ -314,7 +317,8 @@ fn direct(d: &DeviceAttr, q: &Query) -> Info {
     if let Some(x) = &mut i.domain {
         x.mr_mode = MR_MODE | FI_MR_LOCAL;
         x.caps = FI_LOCAL_COMM | FI_REMOTE_COMM;
-        // Who may open counters of the adapter's has to know how far they go, unless that is not far enough.
+        // Who may open counters of the adapter's has to know how far they go, unless that is not
+        // far enough.
         let wanted = q.hints.and_then(|h| h.domain.as_ref());
         let wanted = wanted.map_or(0, |d| d.max_cntr_value.max(d.max_err_cntr_value));
         let most = d.raw.counts_to;
@@ -491,8 +495,8 @@ pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
     }
 }
 
-/// Keys and addresses of memory regions are whatever the application knows how to use: the software adapter
-/// needs none of the mr_mode bits (fi_mr(3)), and has a domain's table made to fit.
+/// Keys and addresses of memory regions are whatever the application knows how to use: the software
+/// adapter needs none of the mr_mode bits (fi_mr(3)), and has a domain's table made to fit.
 fn fit_mr_mode(i: &mut Info, q: &Query) {
     let asked = q.hints.and_then(|h| h.domain.as_ref()).map(|d| d.mr_mode);
     let (Some(asked), Some(d)) = (asked, &mut i.domain) else {

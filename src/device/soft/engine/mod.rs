@@ -1,10 +1,10 @@
 //! The software adapter's engine: one queue pair, its peers, and what is under way.
 //!
-//! Posting puts an [`Op`] on its peer's list; `out` cuts operations into packets as the
-//! flow's window permits and batches them; `input` takes in what arrived, executes RDMA
-//! against the memory table and reports events; `end` looks after time and how things end. Whoever holds
-//! the engine's lock may drive it: the application inside its calls, or the adapter's thread when
-//! the application is busy elsewhere (see `thread`).
+//! Posting puts an [`Op`] on its peer's list; `out` cuts operations into packets as the flow's
+//! window permits and batches them; `input` takes in what arrived, executes RDMA against the memory
+//! table and reports events; `end` looks after time and how things end. Whoever holds the engine's
+//! lock may drive it: the application inside its calls, or the adapter's thread when the
+//! application is busy elsewhere (see `thread`).
 
 mod end;
 mod input;
@@ -48,8 +48,8 @@ const PEERS_MAX: usize = 1 << 17;
 const SERVING_MAX: u32 = 4096;
 /// A peer may have at most so many times as many operations waiting as there is room left.
 const SHARE: usize = 7;
-/// Refusals of keys that a peer gets at once, and one more every millisecond. Beyond that its packets
-/// count as lost: whoever guesses keys learns slowly that they are wrong.
+/// Refusals of keys that a peer gets at once, and one more every millisecond. Beyond that its
+/// packets count as lost: whoever guesses keys learns slowly that they are wrong.
 const REFUSALS: u64 = 64;
 /// An open session without traffic is tried after so many time-outs.
 const PROBE: u64 = 6;
@@ -635,8 +635,8 @@ impl Engine {
         !self.peers.is_empty()
     }
 
-    /// Tells the peers that the queue pair closes, with the last acknowledgements, which they may wait
-    /// for. Some more than once: nobody acknowledges this.
+    /// Tells the peers that the queue pair closes, with the last acknowledgements, which they may
+    /// wait for. Some more than once: nobody acknowledges this.
     pub fn farewell(&mut self, now: u64) {
         self.closed = true;
         for _ in 0..3 {

@@ -1,4 +1,5 @@
-//! On the way out: operations become packets as their flows permit, packets and acknowledgements go to the socket in runs.
+//! On the way out: operations become packets as their flows permit, packets and acknowledgements go
+//! to the socket in runs.
 
 use super::*;
 

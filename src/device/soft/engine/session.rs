@@ -17,8 +17,7 @@
 //! socket instead (`admission`); others are let in, as far as they can be reached.
 //!
 //! Invariants: a session begins with empty flows on both sides. It ends with RESET, BYE, silence,
-//! or
-//! the verified beginning of a newer one, and then everything that depended on it has failed
+//! or the verified beginning of a newer one, and then everything that depended on it has failed
 //! ([`Event::PeerDown`]). Of two calls that cross, the one of the smaller address counts.
 
 use super::*;
@@ -119,8 +118,7 @@ impl Sessions {
     }
 
     /// A number for a session: the time, and higher than any before, unless so many call at once
-    /// that the
-    /// numbers would leave the clock behind, by which they are told to be fresh.
+    /// that the numbers would leave the clock behind, by which they are told to be fresh.
     fn number(&mut self, now: u64) -> u32 {
         let ms = (now / MS) as u32;
         self.last = match dist(ms, self.last) {
@@ -410,8 +408,7 @@ impl Engine {
         };
         let (to, token, addr) = (p.to, p.session.token_in, p.addr);
         // A service on this host admits callers by their user id. Without a service the datagram
-        // goes
-        // unanswered, or is refused by whoever has the port.
+        // goes unanswered, or is refused by whoever has the port.
         let caller = Caller {
             addr: self.me,
             vtag: self.vtag,

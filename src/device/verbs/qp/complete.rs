@@ -1,4 +1,5 @@
-//! Completions: what has ended or arrived, as events for the owner; what is to be sent again; and of whom to remind.
+//! Completions: what has ended or arrived, as events for the owner; what is to be sent again; and
+//! of whom to remind.
 
 use super::timer::read_timer;
 use super::*;
@@ -226,7 +227,8 @@ impl VerbsQp {
     }
 }
 
-/// Who a completion is from, by address handle and queue pair; a key of 0 is not known, nor a host of zero.
+/// Who a completion is from, by address handle and queue pair; a key of 0 is not known, nor a host
+/// of zero.
 pub(in crate::device::verbs) fn sender(known: &Senders, dev: &Opened, from: (u16, u16)) -> QpAddr {
     let (ah, qpn) = from;
     known.get(&from).copied().unwrap_or_else(|| QpAddr {

@@ -1,13 +1,15 @@
 //! A queue pair of an EFA adapter.
 //!
-//! A work request has a slot: what it was for, and memory for one packet, which sends copy into, and short reads and writes
-//! of memory that is not registered. Several go to the adapter together, with `ring`. Receives are always posted, and posted
-//! again when their packets have been taken out. Whatever a peer was not ready for is sent again after a while.
+//! A work request has a slot: what it was for, and memory for one packet, which sends copy into,
+//! and short reads and writes of memory that is not registered. Several go to the adapter together,
+//! with `ring`. Receives are always posted, and posted again when their packets have been taken
+//! out. Whatever a peer was not ready for is sent again after a while.
 //!
-//! An adapter tells of a peer's end only who sends to it: of peers from whom an answer is awaited the owner is reminded now and
-//! then, to send them something.
+//! An adapter tells of a peer's end only who sends to it: of peers from whom an answer is awaited
+//! the owner is reminded now and then, to send them something.
 //!
-//! `open` makes one, `post` hands requests over, `complete` takes what has ended; here is what the provider sees of it.
+//! `open` makes one, `post` hands requests over, `complete` takes what has ended; here is what the
+//! provider sees of it.
 
 mod complete;
 mod open;
@@ -52,7 +54,8 @@ const BACK_OFF_MAX: Duration = Duration::from_millis(10);
 const LINGER: Duration = Duration::from_secs(1);
 /// Without notifications, waiting programs look so often.
 const TICK: Duration = Duration::from_millis(1);
-/// Of peers from whom something is awaited the owner is reminded so often; the clock is looked at with every so-manieth poll.
+/// Of peers from whom something is awaited the owner is reminded so often; the clock is looked at
+/// with every so-manieth poll.
 const REMIND: Duration = Duration::from_secs(1);
 const LOOKS: u32 = 512;
 
@@ -142,7 +145,8 @@ pub struct VerbsQp {
     ex: *mut ibv_qp_ex,
     cq: *mut ibv_cq,
     channel: *mut ibv_comp_channel,
-    /// What waiting programs wait on: the channel, and a timer for reminders, or in place of a channel.
+    /// What waiting programs wait on: the channel, and a timer for reminders, or in place of a
+    /// channel.
     wait: WaitSet,
     timer: OwnedFd,
     /// From whom something is awaited, how often, and when the owner was last reminded.
@@ -184,7 +188,8 @@ pub struct VerbsQp {
     pub(super) found: Found,
     routes: HashMap<QpAddr, Handle, ByWords>,
     pub(super) senders: Senders,
-    /// Queues of the application's, of sends and of receives, which stand in for ours; and whether the process sees one of them.
+    /// Queues of the application's, of sends and of receives, which stand in for ours; and whether
+    /// the process sees one of them.
     external: [Option<Arc<ExternalQueue>>; 2],
     read: bool,
     /// What counts its operations.

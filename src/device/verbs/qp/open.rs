@@ -142,7 +142,8 @@ impl VerbsQp {
             0
         };
         let qkey = (crate::device::host::random() as u32 & 0x7fff_ffff) | 1;
-        // SAFETY: the attributes are valid for the calls; zero is a valid value of all their members.
+        // SAFETY: the attributes are valid for the calls; zero is a valid value of all their
+        // members.
         unsafe {
             let mut init: ibv_qp_init_attr_ex = zeroed();
             let [tx, rx] = &wanted.queues;
@@ -204,7 +205,8 @@ impl VerbsQp {
         Ok(())
     }
 
-    /// Its queues in memory: of sends, of receives, of completions. `FI_EOPNOTSUPP` where the libraries do not say.
+    /// Its queues in memory: of sends, of receives, of completions. `FI_EOPNOTSUPP` where the
+    /// libraries do not say.
     pub fn queues(&self) -> Result<[QueueMemory; 3]> {
         let lib = self.dev.adapter.lib;
         // SAFETY: both are open.

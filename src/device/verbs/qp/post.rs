@@ -42,7 +42,8 @@ impl VerbsQp {
             }
             let first = list.as_mut_ptr();
             let mut bad = null_mut();
-            // SAFETY: the list is linked within its array and lives for the call; its memory is the pool's.
+            // SAFETY: the list is linked within its array and lives for the call; its memory is the
+            // pool's.
             let taken = unsafe {
                 for i in 1..n {
                     (*first.add(i - 1)).next = first.add(i);
@@ -50,7 +51,8 @@ impl VerbsQp {
                 ((*(*self.qp).context).post_recv)(self.qp, first, &mut bad) == 0
             };
             if !taken {
-                // As many are posted as the queue has room for: that is not so, and nothing is lost by waiting.
+                // As many are posted as the queue has room for: that is not so, and nothing is lost
+                // by waiting.
                 return;
             }
             self.empty.truncate(at);
@@ -146,7 +148,8 @@ impl VerbsQp {
         self.submit(slot, &r, &peer, inline);
     }
 
-    /// Registered memory of the application, piece by piece. `FI_EINVAL` when there are too many, or one is not registered.
+    /// Registered memory of the application, piece by piece. `FI_EINVAL` when there are too many,
+    /// or one is not registered.
     pub(super) fn lent(&mut self, mem: &UserMem, write: bool) -> Result<([ibv_sge; 2], usize)> {
         let mut list = [ibv_sge::default(); 2];
         let mut n = 0;
@@ -183,8 +186,8 @@ impl VerbsQp {
         Ok((slot, to))
     }
 
-    /// Local memory of a read or write: where it is registered, in the slot, or registered for this operation.
-    /// The second is a place to copy to in the end.
+    /// Local memory of a read or write: where it is registered, in the slot, or registered for this
+    /// operation. The second is a place to copy to in the end.
     pub(super) fn local(&mut self, slot: u16, mem: &UserMem, write: bool) -> Local {
         let mut pieces = mem.pieces();
         let first = pieces.next().unwrap_or((0, 0));
@@ -222,7 +225,8 @@ impl VerbsQp {
         Ok((sge, None, Some(lent)))
     }
 
-    /// Posts a read or write whose local memory was found, or was not; of a write `inline` may go in its place.
+    /// Posts a read or write whose local memory was found, or was not; of a write `inline` may go
+    /// in its place.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn rdma(
         &mut self,
@@ -254,8 +258,9 @@ impl VerbsQp {
         Ok(())
     }
 
-    /// Sends a message of the application: `Payload::Copy` in the work request itself, other memory from where it lies.
-    /// `FI_EAGAIN`, `FI_EMSGSIZE`, `FI_EINVAL` for memory that is not registered.
+    /// Sends a message of the application: `Payload::Copy` in the work request itself, other memory
+    /// from where it lies. `FI_EAGAIN`, `FI_EMSGSIZE`, `FI_EINVAL` for memory that is not
+    /// registered.
     pub fn post_message(
         &mut self,
         wr_id: u64,
@@ -282,7 +287,8 @@ impl VerbsQp {
         Ok(())
     }
 
-    /// Posts a receive of the application; [`Event::Taken`] tells of its end. Errors as [`VerbsQp::post_message`].
+    /// Posts a receive of the application; [`Event::Taken`] tells of its end. Errors as
+    /// [`VerbsQp::post_message`].
     pub fn post_recv(&mut self, wr_id: u64, mem: UserMem) -> Result<()> {
         let (mut sges, n) = self.lent(&mem, true)?;
         let slot = self.empty.pop().ok_or(FI_EAGAIN)?;
@@ -305,7 +311,8 @@ impl VerbsQp {
             num_sge: n.max(1) as c_int,
         };
         let mut bad = null_mut();
-        // SAFETY: the request and its list live for the call; the memory is lent until the receive ends.
+        // SAFETY: the request and its list live for the call; the memory is lent until the receive
+        // ends.
         let e = unsafe { ((*(*self.qp).context).post_recv)(self.qp, &mut wr, &mut bad) };
         if e != 0 {
             self.empty.push(slot);

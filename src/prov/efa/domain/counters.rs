@@ -21,7 +21,8 @@ impl Domain {
         Ok(self.lock().cntrs.insert(c))
     }
 
-    /// A counter of the adapter's, whose numbers are where the application says. Errors as [`Domain::open_external_cq`].
+    /// A counter of the adapter's, whose numbers are where the application says. Errors as
+    /// [`Domain::open_external_cq`].
     pub fn open_external_cntr(
         self: &Arc<Self>,
         mut c: Cntr,
@@ -56,7 +57,8 @@ impl Domain {
     }
 
     /// Prepares to wait for a counter: `FI_EAGAIN` when it has reached `threshold` or counts more
-    /// errors than `errors` already. Between this and the wait nothing may poll, which would disarm.
+    /// errors than `errors` already. Between this and the wait nothing may poll, which would
+    /// disarm.
     pub fn arm_cntr(&self, id: u32, threshold: u64, errors: u64) -> Result<Arc<WaitSet>> {
         let mut s = self.lock();
         let s = &mut *s;
@@ -75,8 +77,8 @@ impl Domain {
         }
     }
 
-    /// fi_cntr_wait(3): until the value is at least `threshold`. `FI_ETIMEDOUT` after
-    /// `timeout_ms`, `FI_EAVAIL` when an operation failed meanwhile. Without a wait object it polls.
+    /// fi_cntr_wait(3): until the value is at least `threshold`. `FI_ETIMEDOUT` after `timeout_ms`,
+    /// `FI_EAVAIL` when an operation failed meanwhile. Without a wait object it polls.
     /// `FI_EOPNOTSUPP` for a counter in memory of a device.
     pub fn wait_cntr(&self, id: u32, threshold: u64, timeout_ms: i32) -> Result<()> {
         let until = deadline(timeout_ms);

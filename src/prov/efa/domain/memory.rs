@@ -1,5 +1,5 @@
-//! Memory regions of a domain (fi_mr(3)), and what an adapter tells of them, of peers and of queues to who drives it without us
-//! (fi_efa(7)).
+//! Memory regions of a domain (fi_mr(3)), and what an adapter tells of them, of peers and of queues
+//! to who drives it without us (fi_efa(7)).
 
 use super::{Domain, Mr};
 use crate::core::Result;
@@ -129,8 +129,8 @@ impl Domain {
         self.lock().dev.lkey(mr.key)
     }
 
-    /// A peer as the adapter's requests name it: address handle, queue pair number, key. `FI_EINVAL` for an unknown one,
-    /// `FI_EOPNOTSUPP` without a real adapter.
+    /// A peer as the adapter's requests name it: address handle, queue pair number, key.
+    /// `FI_EINVAL` for an unknown one, `FI_EOPNOTSUPP` without a real adapter.
     pub fn way_to(&self, ep: u32, addr: fi_addr_t) -> Result<(u16, u16, u32)> {
         let mut s = self.lock();
         let s = &mut *s;
@@ -143,7 +143,8 @@ impl Domain {
         }
     }
 
-    /// An enabled endpoint's queues in memory. `FI_EINVAL` before, `FI_EOPNOTSUPP` where they are not to be had.
+    /// An enabled endpoint's queues in memory. `FI_EINVAL` before, `FI_EOPNOTSUPP` where they are
+    /// not to be had.
     pub fn queue_memory(&self, ep: u32) -> Result<[QueueMemory; 3]> {
         let mut s = self.lock();
         let e = s.eps.get_mut(ep).ok_or(FI_EBADF)?;
@@ -153,7 +154,8 @@ impl Domain {
         }
     }
 
-    /// The memory of a completion queue: the application's, or that of the one endpoint which reports there.
+    /// The memory of a completion queue: the application's, or that of the one endpoint which
+    /// reports there.
     pub fn cq_memory(&self, cq: u32) -> Result<QueueMemory> {
         let eps = {
             let s = self.lock();

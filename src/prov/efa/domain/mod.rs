@@ -1,8 +1,9 @@
 //! Fabrics and domains (fi_fabric(3), fi_domain(3)): who owns what, and one lock per domain.
 //!
-//! `fabric` is the former; `memory`, `queues` and `counters` are what belongs to a domain, `thread` moves it along without calls.
-//! [`State`] holds everything the data path touches. Objects are numbers in its tables; a parent
-//! counts its children and refuses to close before them (`FI_EBUSY`).
+//! `fabric` is the former; `memory`, `queues` and `counters` are what belongs to a domain, `thread`
+//! moves it along without calls. [`State`] holds everything the data path touches. Objects are
+//! numbers in its tables; a parent counts its children and refuses to close before them
+//! (`FI_EBUSY`).
 
 mod counters;
 mod fabric;
@@ -80,7 +81,8 @@ pub struct Mr {
     pub key: u64,
 }
 
-/// How the application that opens a domain names its memory. One whose memory is no target needs no names.
+/// How the application that opens a domain names its memory. One whose memory is no target needs no
+/// names.
 fn naming(info: &Info) -> Naming {
     let mode = info.domain.as_ref().map_or(FI_MR_BASIC, |d| d.mr_mode);
     let plain = mode & FI_MR_BASIC != 0 || !crate::core::check::rma_target(info.caps);

@@ -27,8 +27,8 @@ impl Domain {
         Ok(self.lock().cqs.insert(cq))
     }
 
-    /// A completion queue of `entries` in memory of the application's. `FI_EOPNOTSUPP` where the adapter has no such things, `FI_EINVAL`
-    /// for memory that does not do.
+    /// A completion queue of `entries` in memory of the application's. `FI_EOPNOTSUPP` where the
+    /// adapter has no such things, `FI_EINVAL` for memory that does not do.
     pub fn open_external_cq(
         self: &Arc<Self>,
         mut cq: Cq,
@@ -48,8 +48,9 @@ impl Domain {
         s.cqs.remove(id).map(|_| ()).ok_or(FI_EBADF)
     }
 
-    /// fi_cq_read(3): takes up to `count` completions out; when there are none, moves the endpoints along first. `NAMED`: who has
-    /// sent is asked for, which costs to find out. `FI_EAGAIN` when there are none, `FI_EAVAIL` when an error is next.
+    /// fi_cq_read(3): takes up to `count` completions out; when there are none, moves the endpoints
+    /// along first. `NAMED`: who has sent is asked for, which costs to find out. `FI_EAGAIN` when
+    /// there are none, `FI_EAVAIL` when an error is next.
     #[inline(always)]
     pub fn read_cq<const NAMED: bool>(
         &self,
@@ -187,7 +188,8 @@ impl Domain {
     }
 }
 
-/// [`Domain::read_cq`] when nothing is there that can be taken at once. `Ok(None)`: in vain, as often before.
+/// [`Domain::read_cq`] when nothing is there that can be taken at once. `Ok(None)`: in vain, as
+/// often before.
 #[inline(never)]
 fn poll_cq(
     s: &mut State,
@@ -211,8 +213,9 @@ fn poll_cq(
     cq.missed().transpose()
 }
 
-/// As [`progress_cq`]: up to `count` completions that come the short way go to `each`, and their number is returned; 0 must be
-/// asked for where there are some already. Others are in the queue then.
+/// As [`progress_cq`]: up to `count` completions that come the short way go to `each`, and their
+/// number is returned; 0 must be asked for where there are some already. Others are in the queue
+/// then.
 #[inline(always)]
 fn quick_cq(s: &mut State, id: u32, count: usize, each: impl Fn(usize, &Entry) + Copy) -> usize {
     let mut n = 0;

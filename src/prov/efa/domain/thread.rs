@@ -1,4 +1,5 @@
-//! Progress without calls: the thread that moves a domain's endpoints along (FI_PROGRESS_AUTO, FI_WAIT_MUTEX_COND).
+//! Progress without calls: the thread that moves a domain's endpoints along (FI_PROGRESS_AUTO,
+//! FI_WAIT_MUTEX_COND).
 
 use super::{arm_eps, Domain};
 use crate::core::Result;

@@ -23,8 +23,8 @@ pub fn atomic_max(mtu: usize) -> usize {
 pub struct AtomicRoom {
     /// Bytes of a packet.
     mtu: usize,
-    /// Bytes of the widest element. Peers across a real adapter may run the C library, which knows no wider ones than
-    /// 8 bytes, and does not survive being sent one.
+    /// Bytes of the widest element. Peers across a real adapter may run the C library, which knows
+    /// no wider ones than 8 bytes, and does not survive being sent one.
     widest: usize,
 }
 
@@ -42,8 +42,8 @@ impl AtomicRoom {
     }
 }
 
-/// Elements that one atomic of this kind may have; `FI_EOPNOTSUPP` where the operation does not exist
-/// for the datatype or kind (fi_atomicvalid(3)).
+/// Elements that one atomic of this kind may have; `FI_EOPNOTSUPP` where the operation does not
+/// exist for the datatype or kind (fi_atomicvalid(3)).
 pub fn atomic_count(
     room: AtomicRoom,
     dt: fi_datatype,

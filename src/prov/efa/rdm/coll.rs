@@ -1,12 +1,14 @@
 //! Collective groups and the operations under way in them (fi_collective(3)).
 //!
-//! A [`Group`] is an ordered list of peers. A collective operation runs a schedule (`proto::coll`) over
-//! tagged messages of its own: the tag has [`COLLECTIVE_TAG`], the group's number and the operation's
-//! number in the group, and the receive queue keeps such messages apart from the application's.
+//! A [`Group`] is an ordered list of peers. A collective operation runs a schedule (`proto::coll`)
+//! over tagged messages of its own: the tag has [`COLLECTIVE_TAG`], the group's number and the
+//! operation's number in the group, and the receive queue keeps such messages apart from the
+//! application's.
 //!
-//! Joining is itself an allreduce, of numbers that every member proposes; the largest, hashed with the
-//! members' addresses, numbers the group. A member that fails goes on with the schedule but marks
-//! what it sends with its errno, and a receive watches over its sender: so every member hears of a death.
+//! Joining is itself an allreduce, of numbers that every member proposes; the largest, hashed with
+//! the members' addresses, numbers the group. A member that fails goes on with the schedule but
+//! marks what it sends with its errno, and a receive watches over its sender: so every member hears
+//! of a death.
 
 use super::ops::live_port;
 use super::port::{ep_port, EpPort};
@@ -104,7 +106,8 @@ impl Colls {
     }
 }
 
-/// Memory of operations that their endpoint's closing has ended; to be dropped after the queue pair.
+/// Memory of operations that their endpoint's closing has ended; to be dropped after the queue
+/// pair.
 pub struct Leftover(#[allow(dead_code)] Vec<Running>);
 
 /// A collective operation as it was called.
@@ -150,8 +153,8 @@ fn combines(what: fi_collective_op) -> bool {
     matches!(what, FI_ALLREDUCE | FI_REDUCE | FI_REDUCE_SCATTER)
 }
 
-/// How values of a datatype are combined. `FI_EOPNOTSUPP` for datatypes and operations that do not exist, or are
-/// no reduction.
+/// How values of a datatype are combined. `FI_EOPNOTSUPP` for datatypes and operations that do not
+/// exist, or are no reduction.
 fn element(what: fi_collective_op, dt: fi_datatype, op: fi_op) -> Result<(Option<Element>, usize)> {
     if what == FI_BARRIER {
         return Ok((None, 0));
@@ -167,7 +170,8 @@ fn element(what: fi_collective_op, dt: fi_datatype, op: fi_op) -> Result<(Option
     Ok((Some(f), size))
 }
 
-/// Largest number of elements, and the size of one (fi_query_collective(3)); errors as [`collective`].
+/// Largest number of elements, and the size of one (fi_query_collective(3)); errors as
+/// [`collective`].
 pub fn query(what: fi_collective_op, dt: fi_datatype, op: fi_op) -> Result<(usize, usize)> {
     if what > FI_GATHER {
         return Err(FI_EOPNOTSUPP);
@@ -242,9 +246,10 @@ fn shape(s: &State, ep: u32, r: &CollReq) -> Result<Shape> {
     })
 }
 
-/// Starts a collective operation on the buffers that `mem` makes from what is needed of them. `FI_EOPNOTSUPP` without FI_COLLECTIVE or for an operation the datatype does
-/// not have, `FI_EINVAL` for a group that was not joined, a root that is no member, or buffers that
-/// are too short.
+/// Starts a collective operation on the buffers that `mem` makes from what is needed of them.
+/// `FI_EOPNOTSUPP` without FI_COLLECTIVE or for an operation the datatype does not have,
+/// `FI_EINVAL` for a group that was not joined, a root that is no member, or buffers that are too
+/// short.
 pub fn collective(
     s: &mut State,
     ep: u32,
@@ -326,9 +331,9 @@ fn hash(words: impl IntoIterator<Item = u64>) -> u32 {
     (h ^ h >> 32) as u32
 }
 
-/// fi_join_collective(3): a new group of the members `addrs`, and its address. `event` goes to the event queue
-/// when all have joined. `FI_EINVAL` when an address is not in the address vector or none is the endpoint's own,
-/// `FI_EOPBADSTATE` before fi_enable.
+/// fi_join_collective(3): a new group of the members `addrs`, and its address. `event` goes to the
+/// event queue when all have joined. `FI_EINVAL` when an address is not in the address vector or
+/// none is the endpoint's own, `FI_EOPBADSTATE` before fi_enable.
 pub fn join(
     s: &mut State,
     ep: u32,

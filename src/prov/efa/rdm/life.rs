@@ -1,4 +1,5 @@
-//! Endpoints come and go: enabling, the contexts of scalable endpoints, addresses, closing (fi_endpoint(3)).
+//! Endpoints come and go: enabling, the contexts of scalable endpoints, addresses, closing
+//! (fi_endpoint(3)).
 
 use super::{coll, drop_ops, near, Ep, Kind, Live, CNTR_EVENTS};
 use crate::core::slab::Slab;
@@ -14,8 +15,8 @@ use crate::types::*;
 use crate::wire::extra;
 use std::sync::Arc;
 
-/// Bytes that a peer may well have under way, more than any adapter's send queue: so much is kept of
-/// messages that overtake others, whatever the budget for unexpected ones.
+/// Bytes that a peer may well have under way, more than any adapter's send queue: so much is kept
+/// of messages that overtake others, whatever the budget for unexpected ones.
 const IN_FLIGHT_MAX: usize = 64 << 20;
 
 /// The generation that the software adapter passes for.
@@ -192,7 +193,8 @@ pub fn open_contexts(s: &mut State, info: &Info) -> Result<Vec<u32>> {
     Ok(list)
 }
 
-/// A transmit (`side` 0) or receive context is closed: its queue is free, whatever the endpoint still does.
+/// A transmit (`side` 0) or receive context is closed: its queue is free, whatever the endpoint
+/// still does.
 pub fn close_context(s: &mut State, id: u32, side: usize) {
     let Some(ep) = s.eps.get_mut(id) else { return };
     let bound = if side == 0 {
@@ -233,8 +235,9 @@ fn forget_ops(s: &mut State, id: u32, ep: &Ep) {
     }
 }
 
-/// Closes an endpoint. `FI_EBUSY` while it has aliases. Posted operations vanish without completion, as fi_close(3) allows; what was
-/// handed to the adapter still goes out. Returns the descriptor of [`enable`].
+/// Closes an endpoint. `FI_EBUSY` while it has aliases. Posted operations vanish without
+/// completion, as fi_close(3) allows; what was handed to the adapter still goes out. Returns the
+/// descriptor of [`enable`].
 pub fn close(s: &mut State, id: u32) -> Result<(Ep, Option<i32>)> {
     if s.eps.get(id).ok_or(FI_EBADF)?.aliases > 0 {
         crate::warn_log!(FI_LOG_EP_CTRL, "fi_close: this endpoint still has aliases");

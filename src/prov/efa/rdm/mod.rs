@@ -1,9 +1,10 @@
 //! RDM endpoints (fi_endpoint(3)): messages through the protocol, RMA through the adapter.
 //!
-//! An [`Ep`] lives in its domain's state. `ops`, `receive`, `rma` and `atomics` start operations, `quick` those that are
-//! plain; `port` is what the protocol sees of the world, `progress` takes in what the adapter found. A posted operation
-//! is a [`UserOp`] until its completion; its number travels as `ctx` through the protocol and in
-//! the work request id through the adapter. `life` is about endpoints' coming and going.
+//! An [`Ep`] lives in its domain's state. `ops`, `receive`, `rma` and `atomics` start operations,
+//! `quick` those that are plain; `port` is what the protocol sees of the world, `progress` takes in
+//! what the adapter found. A posted operation is a [`UserOp`] until its completion; its number
+//! travels as `ctx` through the protocol and in the work request id through the adapter. `life` is
+//! about endpoints' coming and going.
 
 mod access;
 mod atomics;
@@ -71,8 +72,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether peers on the same host are reached through shared memory: of the adapters without protocol the software
-    /// one alone knows it.
+    /// Whether peers on the same host are reached through shared memory: of the adapters without
+    /// protocol the software one alone knows it.
     fn knows_near(self, qp: &Qp) -> bool {
         match self {
             Kind::Rdm => true,
@@ -220,8 +221,9 @@ struct Live {
     rests: bool,
 }
 
-/// An adapter that was quiet for so many polls is asked only with every so-manieth one while packets come
-/// through shared memory: asking costs a system call, or a look at memory of the device.
+/// An adapter that was quiet for so many polls is asked only with every so-manieth one while
+/// packets come through shared memory: asking costs a system call, or a look at memory of the
+/// device.
 const LULL: u32 = 64;
 const LEAVE_OUT: u32 = 1024;
 
@@ -272,8 +274,8 @@ impl Live {
         }
     }
 
-    /// Something was posted, which may end without news for somebody who sleeps until there is some: who is woken, for
-    /// he has to look after it.
+    /// Something was posted, which may end without news for somebody who sleeps until there is
+    /// some: who is woken, for he has to look after it.
     #[inline(always)]
     fn stir(&mut self) {
         if self.rests {
@@ -434,7 +436,8 @@ impl Ep {
         self.live.is_some()
     }
 
-    /// Descriptor that becomes readable after [`Ep::arm`] when there is something to do, once enabled.
+    /// Descriptor that becomes readable after [`Ep::arm`] when there is something to do, once
+    /// enabled.
     pub fn wait_fd(&self) -> Option<i32> {
         self.live.as_ref().map(Live::wait_fd)
     }
@@ -448,7 +451,8 @@ impl Ep {
         l.rests
     }
 
-    /// Whether something is under way to a peer that is no operation: accesses in its ring, plain requests of an adapter.
+    /// Whether something is under way to a peer that is no operation: accesses in its ring, plain
+    /// requests of an adapter.
     fn owes(&self, peer: PeerId) -> bool {
         let Some(l) = &self.live else { return false };
         let near = l.hub.as_ref().is_some_and(|h| h.outbox.owes_to(peer));
@@ -592,8 +596,8 @@ impl Ep {
         Ok(())
     }
 
-    /// Binds a shared receive context. `FI_EINVAL` for a second one, or with FI_COLLECTIVE: members of
-    /// a group are told apart by their endpoints.
+    /// Binds a shared receive context. `FI_EINVAL` for a second one, or with FI_COLLECTIVE: members
+    /// of a group are told apart by their endpoints.
     pub fn bind_srx(&mut self, srx: u32) -> Result<()> {
         self.must_be_new("a shared receive context")?;
         if self.caps & FI_COLLECTIVE != 0 {

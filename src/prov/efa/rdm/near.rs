@@ -1,12 +1,13 @@
 //! Messages to peers on the same host that fit into one record of shared memory: no protocol.
 //!
-//! A ring keeps records in order and loses none, so that a message needs no number, no handshake and no
-//! acknowledgement: its tag and data go in front of its bytes, and it is sent when it is written. It finds its receive
-//! like any other. Longer messages go in pieces (`stream`), and those whose delivery is to be confirmed by the
-//! protocol, whose packets travel through the same ring and keep the order.
+//! A ring keeps records in order and loses none, so that a message needs no number, no handshake
+//! and no acknowledgement: its tag and data go in front of its bytes, and it is sent when it is
+//! written. It finds its receive like any other. Longer messages go in pieces (`stream`), and those
+//! whose delivery is to be confirmed by the protocol, whose packets travel through the same ring
+//! and keep the order.
 //!
-//! Reads and writes of a peer's memory are done from here, where the system allows it; what the peer wants to know of
-//! them, and data that goes with a write, follow through the ring.
+//! Reads and writes of a peer's memory are done from here, where the system allows it; what the
+//! peer wants to know of them, and data that goes with a write, follow through the ring.
 
 use super::access::{self, Accesses, Wait};
 use super::port::EpPort;
@@ -23,21 +24,24 @@ use crate::shm::{
 use crate::types::*;
 use std::collections::VecDeque;
 
-/// Kinds of records: a packet of the protocol, a whole message, and what a peer did to our memory (key, length, and
-/// the data of a write).
+/// Kinds of records: a packet of the protocol, a whole message, and what a peer did to our memory
+/// (key, length, and the data of a write).
 pub const PACKET: u8 = 1;
 pub const MESSAGE: u8 = 2;
 const ACCESS: u8 = 3;
-/// The beginning of a long message, what follows it, what its receiver has asked for, and that question.
+/// The beginning of a long message, what follows it, what its receiver has asked for, and that
+/// question.
 pub const LONG: u8 = 4;
 pub const LEAD: u8 = 5;
 pub const PIECE: u8 = 6;
 pub const GO: u8 = 7;
-/// Its receiver copies a long message itself, and the sender may help; has it all; the sender has helped.
+/// Its receiver copies a long message itself, and the sender may help; has it all; the sender has
+/// helped.
 pub const SHARE: u8 = 8;
 pub const FETCHED: u8 = 9;
 pub const HELPED: u8 = 10;
-/// Flags of a message: which words are in front of it, tag before data. An access may have data, too.
+/// Flags of a message: which words are in front of it, tag before data. An access may have data,
+/// too.
 const TAGGED: u8 = 1;
 const WITH_DATA: u8 = 2;
 /// Flag of an access: it was a write.
@@ -48,7 +52,8 @@ pub const WITHOUT_ASKING: u8 = 8;
 /// What is under way with peers on the same host.
 #[derive(Default)]
 pub struct Nearby {
-    /// Packets and reads of the protocol that were done at once; it hears of them with the next progress.
+    /// Packets and reads of the protocol that were done at once; it hears of them with the next
+    /// progress.
     pub packets: VecDeque<u32>,
     pub reads: VecDeque<u32>,
     /// Long messages.
@@ -226,8 +231,8 @@ pub fn finish(
     port.received(d.place.ctx, msg, result);
 }
 
-/// A read or write done from here, in the peer's memory. `Elsewhere` when it is not to be done so; `Done` also when
-/// it failed and its completion says so.
+/// A read or write done from here, in the peer's memory. `Elsewhere` when it is not to be done so;
+/// `Done` also when it failed and its completion says so.
 pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Sent {
     let id = port.id;
     match access::rma(port, peer, r, || rma_op(id, peer, r, report)) {

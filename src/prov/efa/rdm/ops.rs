@@ -1,5 +1,5 @@
-//! Requests, what all of them are checked for, and starting sends (fi_msg(3), fi_tagged(3)); `receive`, `rma` and `atomics`
-//! (sibling modules) start the others.
+//! Requests, what all of them are checked for, and starting sends (fi_msg(3), fi_tagged(3));
+//! `receive`, `rma` and `atomics` (sibling modules) start the others.
 //!
 //! A request is borrowed from the caller for the length of the call. One that must wait, for a
 //! fence, a trigger or a counter, is kept as `work` (sibling module) and comes here again.
@@ -141,7 +141,8 @@ pub struct AtomicReq<'a> {
     pub common: Common,
 }
 
-/// Flags that `fi_sendmsg`, `fi_tsendmsg`, `fi_writemsg`, `fi_readmsg` and `fi_atomicmsg` may carry.
+/// Flags that `fi_sendmsg`, `fi_tsendmsg`, `fi_writemsg`, `fi_readmsg` and `fi_atomicmsg` may
+/// carry.
 pub(super) const TX_FLAGS: u64 = FI_COMPLETION
     | FI_MORE
     | FI_INJECT
@@ -258,8 +259,8 @@ pub(super) fn fenced(s: &mut State, id: u32, peer: fi_addr_t, flags: Option<u64>
     Ok(super::work::under_way(s, id, peer))
 }
 
-/// Starts an operation by `now`. The operation is parked as `work` behind a fence, and while its peer,
-/// on this host, has not answered the first call.
+/// Starts an operation by `now`. The operation is parked as `work` behind a fence, and while its
+/// peer, on this host, has not answered the first call.
 #[inline]
 pub(super) fn start(
     s: &mut State,
@@ -277,8 +278,8 @@ pub(super) fn start(
     }
 }
 
-/// Starts an operation; one to a peer that is not in a vector shared by name is tried again when the
-/// vector has news.
+/// Starts an operation; one to a peer that is not in a vector shared by name is tried again when
+/// the vector has news.
 #[inline]
 fn again(s: &mut State, id: u32, f: impl Fn(&mut State) -> Result<()>) -> Result<()> {
     if memory::short() {

@@ -69,8 +69,8 @@ impl Options {
 }
 
 impl Options {
-    /// What bounds endpoints without protocol: a packet, the adapter's reads and writes, and what fits into the work request of
-    /// one.
+    /// What bounds endpoints without protocol: a packet, the adapter's reads and writes, and what
+    /// fits into the work request of one.
     pub fn of_kind(mut self, kind: Kind, d: &DeviceAttr) -> Options {
         self.rnr_limit = d.raw.rnr_limit;
         if kind != Kind::Rdm {

@@ -1,8 +1,9 @@
 //! Which way is the fastest one on this machine: measured while it works.
 //!
-//! A ring that both sides copy through moves 20 GB/s between two cores of one machine and 3 between those of another, where
-//! the system's copy moves 13; which it is changes with the neighbours, too. So each way is tried a few times, the best
-//! one is taken from then on, and now and then another is tried again: seldom one that was much worse.
+//! A ring that both sides copy through moves 20 GB/s between two cores of one machine and 3 between
+//! those of another, where the system's copy moves 13; which it is changes with the neighbours,
+//! too. So each way is tried a few times, the best one is taken from then on, and now and then
+//! another is tried again: seldom one that was much worse.
 
 use crate::device::host;
 
@@ -20,11 +21,12 @@ pub enum Way {
 const WAYS: usize = 3;
 /// Tries of each way before the best one is taken.
 const FIRST: u32 = 3;
-/// After that another one has its turn now and then, of so many in a row as a power of two: the first find their memory in other caches
-/// than the next, and of what is short several are fetched at once.
+/// After that another one has its turn now and then, of so many in a row as a power of two: the
+/// first find their memory in other caches than the next, and of what is short several are fetched
+/// at once.
 const TRIES: [u32; CLASSES.len() + 1] = [4, 4, 2, 2];
-/// Every so many turns, and so many times as seldom if it was much worse; sooner in the beginning, when what the first tries have cost may not
-/// even be known yet.
+/// Every so many turns, and so many times as seldom if it was much worse; sooner in the beginning,
+/// when what the first tries have cost may not even be known yet.
 const AGAIN: u32 = 64;
 const SELDOM: u32 = 8;
 
@@ -133,21 +135,23 @@ impl Pace {
         other.filter(worth).unwrap_or(best)
     }
 
-    /// So many, of so many bytes together, have been copied from here since then, while nothing else was done.
+    /// So many, of so many bytes together, have been copied from here since then, while nothing
+    /// else was done.
     pub fn took(&mut self, way: Way, n: usize, bytes: usize, began: u64) {
         self.took_all(way, n, bytes, host::now().saturating_sub(began));
     }
 
-    /// So many that go one after another are there now, of so many bytes together; the first began then. While the one before was on its way they
-    /// took no time of their own.
+    /// So many that go one after another are there now, of so many bytes together; the first began
+    /// then. While the one before was on its way they took no time of their own.
     pub fn ended(&mut self, way: Way, n: usize, bytes: usize, began: u64) {
         let began = began.max(self.last);
         self.last = host::now();
         self.took_all(way, n, bytes, self.last.saturating_sub(began));
     }
 
-    /// So many messages have taken so long, one after another, of so many bytes together. A single time may be anything, for the
-    /// processor is somebody else's now and then: what is out of the ordinary counts as little more than the ordinary.
+    /// So many messages have taken so long, one after another, of so many bytes together. A single
+    /// time may be anything, for the processor is somebody else's now and then: what is out of the
+    /// ordinary counts as little more than the ordinary.
     fn took_all(&mut self, way: Way, n: usize, bytes: usize, ns: u64) {
         let len = bytes / n.max(1);
         let k = self.of(len);

@@ -58,7 +58,8 @@ impl Peers {
         }
     }
 
-    /// The peer of a device address; of one without its key the latest with its host and queue pair number.
+    /// The peer of a device address; of one without its key the latest with its host and queue pair
+    /// number.
     #[inline]
     pub fn found(&mut self, a: &QpAddr) -> Option<PeerId> {
         match a.qkey {

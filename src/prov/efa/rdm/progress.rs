@@ -1,4 +1,5 @@
-//! Moving an endpoint along: what the adapter and peers on the same host have brought, and what had to wait.
+//! Moving an endpoint along: what the adapter and peers on the same host have brought, and what had
+//! to wait.
 
 use super::port::{ep_port, EpPort};
 use super::{access, coll, failure, near, raw, rma, strangers, stream, work, Kind, Live};
@@ -180,7 +181,8 @@ pub fn progress(s: &mut State, id: u32) {
     }
 }
 
-/// Whoever sleeps until this endpoint has news has to ask for them again: they may have come to somebody else.
+/// Whoever sleeps until this endpoint has news has to ask for them again: they may have come to
+/// somebody else.
 #[cold]
 fn rouse(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get(id) else { return };

@@ -1,10 +1,12 @@
-//! Endpoints without the wire protocol: fabric `efa-direct`, and datagrams (FI_EP_DGRAM). One call is one work request.
+//! Endpoints without the wire protocol: fabric `efa-direct`, and datagrams (FI_EP_DGRAM). One call
+//! is one work request.
 //!
-//! A real adapter gets the application's own buffers: a receive is posted to its queue, a message is sent from where it lies, and
-//! the data that goes with it travels as immediate data. The software adapter carries messages with a byte in front that says
-//! whether there is such data; their receives wait in the endpoint's receive queue, as those of messages through shared
-//! memory do. There a message without a receive waits for it, but a datagram is dropped. Of a datagram's buffer the first
-//! 40 bytes are left alone (FI_MSG_PREFIX), where an adapter writes a header.
+//! A real adapter gets the application's own buffers: a receive is posted to its queue, a message
+//! is sent from where it lies, and the data that goes with it travels as immediate data. The
+//! software adapter carries messages with a byte in front that says whether there is such data;
+//! their receives wait in the endpoint's receive queue, as those of messages through shared memory
+//! do. There a message without a receive waits for it, but a datagram is dropped. Of a datagram's
+//! buffer the first 40 bytes are left alone (FI_MSG_PREFIX), where an adapter writes a header.
 
 use super::port::EpPort;
 use super::{near, Kind, MsgReq, UserOp};
@@ -32,8 +34,9 @@ pub fn unsent(kind: Kind) -> usize {
     }
 }
 
-/// Posts a send whose operation is `ctx`. `FI_EINVAL` for a buffer without room for the prefix, or not in registered memory,
-/// `FI_EMSGSIZE` for one that is longer than a packet, `FI_EAGAIN` when the queue is full.
+/// Posts a send whose operation is `ctx`. `FI_EINVAL` for a buffer without room for the prefix, or
+/// not in registered memory, `FI_EMSGSIZE` for one that is longer than a packet, `FI_EAGAIN` when
+/// the queue is full.
 pub fn send(port: &mut EpPort, kind: Kind, ctx: u32, peer: PeerId, r: &MsgReq) -> Result<()> {
     let to = *port.peers.addr(peer).ok_or(FI_EINVAL)?;
     let skip = unsent(kind);
@@ -120,7 +123,8 @@ fn ended(
     port.received(ctx, msg, result);
 }
 
-/// The peer of a completion, which does not name its key unless the adapter has sent to it or met it.
+/// The peer of a completion, which does not name its key unless the adapter has sent to it or met
+/// it.
 pub fn sender(port: &mut EpPort, from: QpAddr) -> PeerId {
     let Some(p) = port.peers.found(&from) else {
         return ANY;
@@ -149,7 +153,8 @@ pub fn taken(port: &mut EpPort, ctx: u32, t: &Taken) {
     );
 }
 
-/// A request of the short way is over, not well or among others: it becomes an operation that ends at once.
+/// A request of the short way is over, not well or among others: it becomes an operation that ends
+/// at once.
 pub fn short(port: &mut EpPort, s: &Short, status: Status, came: Option<Taken>) {
     let mut op = UserOp::new(port.id, s.data.into());
     op.context = s.context;

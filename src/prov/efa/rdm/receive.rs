@@ -1,4 +1,5 @@
-//! Posting receives, peeking and claiming (fi_msg(3), fi_tagged(3)), and taking receives back (fi_cancel(3)).
+//! Posting receives, peeking and claiming (fi_msg(3), fi_tagged(3)), and taking receives back
+//! (fi_cancel(3)).
 
 use super::ops::{known, live_port, reports, tag_fits, RecvReq, RX_FLAGS};
 use super::port::{ep_port, EpPort};
@@ -19,8 +20,8 @@ pub enum Poster {
 }
 
 impl Poster {
-    /// The endpoint whose queue answers. A shared context has none of its own: its first endpoint's does.
-    /// `FI_ENOCQ` while it has no endpoint.
+    /// The endpoint whose queue answers. A shared context has none of its own: its first endpoint's
+    /// does. `FI_ENOCQ` while it has no endpoint.
     pub(super) fn answering(self, s: &State) -> Result<u32> {
         match self {
             Poster::Ep(id) => Ok(id),
@@ -193,8 +194,8 @@ fn start(s: &mut State, place: Place, u: &proto::Unexpected) {
 }
 
 /// FI_PEEK, with FI_CLAIM or FI_DISCARD (fi_msg(3), fi_tagged(3)): answers through the completion
-/// queue, with `FI_ENOMSG` when there is no such message. It looks at what is here: reading the queue for
-/// the answer is what takes more in.
+/// queue, with `FI_ENOMSG` when there is no such message. It looks at what is here: reading the
+/// queue for the answer is what takes more in.
 fn peek(s: &mut State, id: u32, rxq: u32, args: &RecvArgs, r: &RecvReq, asked: u64) -> Result<()> {
     let q = s.rxqs.get_mut(rxq).ok_or(FI_EBADF)?;
     let found = q.peek(args);

@@ -1,4 +1,5 @@
-//! Starting reads and writes of remote memory (fi_rma(3)): by the adapter or a system call where both sides can, else emulated.
+//! Starting reads and writes of remote memory (fi_rma(3)): by the adapter or a system call where
+//! both sides can, else emulated.
 
 use super::ops::{known, live_port, start, too_long, Common, Data, RmaReq, TX_FLAGS};
 use super::port::{ep_port, EpPort};
@@ -63,7 +64,8 @@ pub(super) fn begin_again(s: &mut State, id: u32) {
     }
 }
 
-/// Posts to the adapter what could not be done through shared memory. It is kept while there is no room.
+/// Posts to the adapter what could not be done through shared memory. It is kept while there is no
+/// room.
 fn post_again(s: &mut State, id: u32, peer: PeerId, a: Again) {
     let mut waiting = Vec::new();
     let mut go = |s: &mut State| -> Result<()> {

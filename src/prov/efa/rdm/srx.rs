@@ -1,7 +1,7 @@
 //! Shared receive contexts (fi_srx_context(3)): one receive queue for several endpoints.
 //!
-//! A message of any of the endpoints takes the oldest receive that fits; its completion goes to that
-//! endpoint's queue.
+//! A message of any of the endpoints takes the oldest receive that fits; its completion goes to
+//! that endpoint's queue.
 
 use crate::core::Info;
 use crate::proto::RecvQueue;

@@ -1,16 +1,17 @@
 //! Senders that the adapter cannot name.
 //!
-//! A completion of an EFA adapter tells host and queue pair number of a sender, and the host only where there is an address
-//! handle. The key, which tells apart queue pairs that had the same number one after another, is in the packet: requests carry the
-//! sender's whole address until they know that it is known, other packets its connection id, which is the key.
+//! A completion of an EFA adapter tells host and queue pair number of a sender, and the host only
+//! where there is an address handle. The key, which tells apart queue pairs that had the same
+//! number one after another, is in the packet: requests carry the sender's whole address until they
+//! know that it is known, other packets its connection id, which is the key.
 
 use super::port::EpPort;
 use crate::device::{QpAddr, QueuePair};
 use crate::proto::PeerId;
 use crate::prov::efa::addr;
 
-/// The peer that a packet is from, made known to the adapter. `None` when the packet does not say, or the peer cannot be
-/// reached: it is dropped, for nobody could answer it.
+/// The peer that a packet is from, made known to the adapter. `None` when the packet does not say,
+/// or the peer cannot be reached: it is dropped, for nobody could answer it.
 pub fn meet(port: &mut EpPort, from: QpAddr, packet: &[u8]) -> Option<PeerId> {
     let says = crate::wire::sender(packet)?;
     let who = match (says.raw_addr, says.connid) {

@@ -1,5 +1,5 @@
-//! Operations that start later: behind a fence (FI_FENCE), when a counter reaches a value (FI_TRIGGER,
-//! fi_trigger(3)), or as deferred work (FI_QUEUE_WORK).
+//! Operations that start later: behind a fence (FI_FENCE), when a counter reaches a value
+//! (FI_TRIGGER, fi_trigger(3)), or as deferred work (FI_QUEUE_WORK).
 //!
 //! Such an operation is kept as [`Work`], which owns what a request borrows, and becomes a request
 //! again when its time has come. One that finds no room then is tried again with every progress.

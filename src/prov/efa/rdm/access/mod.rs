@@ -1,9 +1,10 @@
 //! Reads, writes and atomics of a same-host peer's memory, as records in its ring.
 //!
-//! The peer does them when it polls (`serve`), which costs two cache lines where a system call costs microseconds; when
-//! it does not, `shm` does reads and writes in its place. Short ones are one record and a note of what to report
-//! ([`report`]); long ones are an operation in pieces ([`Long`]), so that both sides copy at once. What is better done
-//! from here is, several by one call (`together`).
+//! The peer does them when it polls (`serve`), which costs two cache lines where a system call
+//! costs microseconds; when it does not, `shm` does reads and writes in its place. Short ones are
+//! one record and a note of what to report ([`report`]); long ones are an operation in pieces
+//! ([`Long`]), so that both sides copy at once. What is better done from here is, several by one
+//! call (`together`).
 
 mod serve;
 mod together;
@@ -27,8 +28,8 @@ use together::{Carrier, Refused, Together};
 pub const WITH_DATA: u8 = 1;
 /// Longest read or write that is one record, bytes.
 pub const SHORT: usize = 8 << 10;
-/// Reads and writes of so many bytes are done from here unless they come alone. The answer to a read is copied by a target
-/// that has it in no cache of its own.
+/// Reads and writes of so many bytes are done from here unless they come alone. The answer to a
+/// read is copied by a target that has it in no cache of its own.
 pub const TOGETHER: [usize; 2] = [2 << 10, 6 << 10];
 /// Bytes of a piece of a longer one, and of one that is much longer.
 const PIECE: usize = 8 << 10;
@@ -56,8 +57,8 @@ pub struct Accesses {
     /// What has ended, for [`report`].
     ended: Vec<(PeerId, Ended)>,
     pub scratch: Scratch,
-    /// Which way is the faster one for long ones; when those in pieces were begun. Those that have ended
-    /// and are not measured yet: how many, their bytes, and when the first was begun.
+    /// Which way is the faster one for long ones; when those in pieces were begun. Those that have
+    /// ended and are not measured yet: how many, their bytes, and when the first was begun.
     pace: Pace,
     begun: Vec<(u32, u64)>,
     over: (usize, usize, u64),
@@ -75,7 +76,8 @@ impl Accesses {
         self.together.owes_to(peer)
     }
 
-    /// What is to be done from here waits for the next poll from now on, for one is under way in a ring.
+    /// What is to be done from here waits for the next poll from now on, for one is under way in a
+    /// ring.
     pub fn gather(&mut self) {
         self.together.gather();
     }
@@ -91,7 +93,8 @@ impl Accesses {
         self.together.refused()
     }
 
-    /// One that is to be done from here, which the peer permits. Whether it is time to look at what has come.
+    /// One that is to be done from here, which the peer permits. Whether it is time to look at what
+    /// has come.
     pub fn join(&mut self, near: &mut Outbox, to: PeerId, at: (u64, bool), w: Wait) -> bool {
         let (together, c) = self.carrier(near);
         together.join(c, to, at, w)
@@ -117,7 +120,8 @@ impl Accesses {
         self.over = (n + 1, bytes + len, if n == 0 { began } else { first });
     }
 
-    /// As many have ended as do for now: they go one after another, and several are heard of at once.
+    /// As many have ended as do for now: they go one after another, and several are heard of at
+    /// once.
     fn learn(&mut self) {
         let (n, bytes, began) = core::mem::take(&mut self.over);
         if n > 0 {
@@ -141,7 +145,8 @@ pub fn of(write: bool, at: (u64, u64), mem: Piece, cq_data: Option<u64>) -> Acce
     }
 }
 
-/// Starts a read or write that is not plain, or long. `Elsewhere`, and nothing done, when it goes another way.
+/// Starts a read or write that is not plain, or long. `Elsewhere`, and nothing done, when it goes
+/// another way.
 pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, op: impl FnOnce() -> UserOp) -> Sent {
     let Some(near) = &mut port.near else {
         return Sent::Elsewhere;
@@ -279,7 +284,8 @@ fn go_on(l: &mut Long, port: &mut EpPort) -> Option<Option<Failure>> {
     Some(None)
 }
 
-/// Sends a message whose completion says that the peer has taken it in, where there is no protocol to say so.
+/// Sends a message whose completion says that the peer has taken it in, where there is no protocol
+/// to say so.
 pub fn confirmed(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Sent {
     let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(peer)) else {
         return Sent::Elsewhere;
@@ -325,7 +331,8 @@ pub struct AtomicAccess<'a> {
     pub early: bool,
 }
 
-/// Starts one: `Done` with whether success is to be told now. `Elsewhere`, and nothing done, when it goes another way.
+/// Starts one: `Done` with whether success is to be told now. `Elsewhere`, and nothing done, when
+/// it goes another way.
 #[inline]
 pub fn atomic(near: &mut Outbox, peer: PeerId, a: &AtomicAccess, mut note: Note) -> (Sent, bool) {
     let access = Access {

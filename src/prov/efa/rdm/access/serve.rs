@@ -116,8 +116,8 @@ fn serve_plain(
     Ok(())
 }
 
-/// Does an atomic on one element that the processor can change in one piece, as most are; bytes of it. `None`, and nothing
-/// done, when it is another one, or is not permitted.
+/// Does an atomic on one element that the processor can change in one piece, as most are; bytes of
+/// it. `None`, and nothing done, when it is another one, or is not permitted.
 #[inline]
 fn serve_word(memory: Memory, record: &Record, a: &Atomic, tags: &mut Tags) -> Option<usize> {
     let to = a.to.as_slice().first()?;
@@ -185,8 +185,8 @@ impl Atomic {
         self.op == FI_ATOMIC_READ
     }
 
-    /// Does it with operands `data`, to which values to compare with are added; the former values are appended to
-    /// `former`. Returns bytes of memory.
+    /// Does it with operands `data`, to which values to compare with are added; the former values
+    /// are appended to `former`. Returns bytes of memory.
     pub fn apply(&self, dev: &Dev, data: &[u8], former: &mut Vec<u8>) -> Result<usize, Status> {
         let size = arith::size_of(self.datatype).ok_or(Status::LocalUnsupported)?;
         let f = arith::element(self.datatype, self.op).ok_or(Status::LocalUnsupported)?;

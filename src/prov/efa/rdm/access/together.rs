@@ -1,8 +1,9 @@
-//! Reads and writes that are done from here, in the peer's memory: several by one call of the system, which beside its
-//! bytes takes as long as some KiB.
+//! Reads and writes that are done from here, in the peer's memory: several by one call of the
+//! system, which beside its bytes takes as long as some KiB.
 //!
-//! The first is done at once, or by the target if it is short. While the application posts others without polling in between they wait for each other: until there are as many
-//! as one call takes, or until it polls ([`super::collect`]), which it has to for their completions.
+//! The first is done at once, or by the target if it is short. While the application posts others
+//! without polling in between they wait for each other: until there are as many as one call takes,
+//! or until it polls ([`super::collect`]), which it has to for their completions.
 
 use super::SHORT;
 use crate::device::{host, Status};
@@ -37,7 +38,8 @@ pub struct Together {
     key: u64,
     waiting: Vec<Wait>,
     bytes: usize,
-    /// The application has posted one since its last poll: those that follow wait. Bytes that were copied since then.
+    /// The application has posted one since its last poll: those that follow wait. Bytes that were
+    /// copied since then.
     gathers: bool,
     copied: usize,
     refused: Vec<Refused>,
@@ -87,7 +89,8 @@ pub struct Carrier<'a> {
 }
 
 impl Together {
-    /// One more, which [`Outbox::permits`]. Whether so many have been done that others have waited for long.
+    /// One more, which [`Outbox::permits`]. Whether so many have been done that others have waited
+    /// for long.
     pub fn join(&mut self, mut c: Carrier, to: PeerId, (key, write): (u64, bool), w: Wait) -> bool {
         let len = w.mem.len();
         if !self.takes(to, (key, write), len) {

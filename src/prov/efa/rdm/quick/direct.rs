@@ -1,5 +1,6 @@
-//! The short way over a real adapter with its queues at hand (`device/verbs/short.rs`): a call is a work request in its slot, a
-//! completion goes from the adapter's queue to the reader's buffer. Fabric `efa-direct`, and reads and writes of `efa`.
+//! The short way over a real adapter with its queues at hand (`device/verbs/short.rs`): a call is a
+//! work request in its slot, a completion goes from the adapter's queue to the reader's buffer.
+//! Fabric `efa-direct`, and reads and writes of `efa`.
 
 use super::poll::{Polled, Reader};
 use super::{Lane, Plain, PlainRma, Readable};

@@ -1,5 +1,5 @@
-//! Long messages of plain calls to peers on the same host, where they are fetched by the system (`stream`): one record there, one copy,
-//! one record back.
+//! Long messages of plain calls to peers on the same host, where they are fetched by the system
+//! (`stream`): one record there, one copy, one record back.
 
 use super::poll::{ordinary, received};
 use super::Plain;
@@ -43,8 +43,9 @@ pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
     }
 }
 
-/// As [`super::poll::message`], one that waits to be fetched: it is, soon, together with those behind it. Whether `each` takes more; `None`, and it stays
-/// where it is: it takes more than that, once what has gathered is fetched.
+/// As [`super::poll::message`], one that waits to be fetched: it is, soon, together with those
+/// behind it. Whether `each` takes more; `None`, and it stays where it is: it takes more than that,
+/// once what has gathered is fetched.
 #[inline(never)]
 pub(super) fn gather(
     record: &Record,

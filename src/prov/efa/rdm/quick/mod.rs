@@ -1,10 +1,11 @@
 //! The short way of plain calls, which is what most are.
 //!
-//! A send writes its record into the ring of a peer on the same host, or its packet into the queue of a real adapter; a
-//! receive is one entry of the receive queue; reading a completion queue (`read`, and `poll` where there is more to look at) takes
-//! what has come straight into the receives it matches: no operation is made, and no port. Reads and writes (`rma`) are
-//! records and requests in the same way. Whatever is not plain is left as it was found, for `ops` and `progress` to deal
-//! with: [`Lane`] remembers what an endpoint's settings permit.
+//! A send writes its record into the ring of a peer on the same host, or its packet into the queue
+//! of a real adapter; a receive is one entry of the receive queue; reading a completion queue
+//! (`read`, and `poll` where there is more to look at) takes what has come straight into the
+//! receives it matches: no operation is made, and no port. Reads and writes (`rma`) are records and
+//! requests in the same way. Whatever is not plain is left as it was found, for `ops` and
+//! `progress` to deal with: [`Lane`] remembers what an endpoint's settings permit.
 
 mod atomic;
 mod direct;
@@ -212,7 +213,8 @@ fn send_packet(s: &mut State, id: u32, p: &Plain, peer: PeerId) -> Option<Result
     Some(sent)
 }
 
-/// Posts a receive without flags of its own; `None`, and nothing done, when it takes more than that.
+/// Posts a receive without flags of its own; `None`, and nothing done, when it takes more than
+/// that.
 #[inline(always)]
 pub fn recv(
     s: &mut State,

@@ -1,4 +1,5 @@
-//! Reading an empty completion queue: what has come goes straight to where it belongs, completions straight to the reader.
+//! Reading an empty completion queue: what has come goes straight to where it belongs, completions
+//! straight to the reader.
 
 use super::{direct, long};
 use crate::core::slab::Slab;
@@ -40,8 +41,8 @@ pub(super) fn ordinary(tag: Option<u64>) -> bool {
     tag.is_none_or(|t| t & COLLECTIVE_TAG == 0)
 }
 
-/// Puts a message from a ring into the plain receive that waits for it: its completion, and whether that is reported. `None`:
-/// it takes more than that.
+/// Puts a message from a ring into the plain receive that waits for it: its completion, and whether
+/// that is reported. `None`: it takes more than that.
 #[inline(always)]
 pub(super) fn message(
     record: &Record,
@@ -67,8 +68,8 @@ pub enum Polled {
     More(usize),
 }
 
-/// So many completions beyond what a reader has asked for are taken along and kept in its queue: most readers ask for
-/// one, and what a poll costs beside its messages is paid once.
+/// So many completions beyond what a reader has asked for are taken along and kept in its queue:
+/// most readers ask for one, and what a poll costs beside its messages is paid once.
 const AHEAD: usize = 16;
 
 /// Where the completions of a poll go.
@@ -86,7 +87,8 @@ pub(super) struct Reader<'a, F> {
 }
 
 impl<F: FnMut(usize, &Entry)> Reader<'_, F> {
-    /// Hands a completion to the caller, or keeps it in the queue it is for; whether another is welcome.
+    /// Hands a completion to the caller, or keeps it in the queue it is for; whether another is
+    /// welcome.
     #[inline(always)]
     pub fn give(&mut self, to: Option<u32>, e: Entry) -> bool {
         if to == Some(self.cq) {
@@ -112,8 +114,8 @@ impl<F: FnMut(usize, &Entry)> Reader<'_, F> {
     }
 }
 
-/// Looks for messages to an endpoint that need nothing but their receives. Up to `count` completions for queue `cq`,
-/// which must be empty, go to `each`; those for another are kept there.
+/// Looks for messages to an endpoint that need nothing but their receives. Up to `count`
+/// completions for queue `cq`, which must be empty, go to `each`; those for another are kept there.
 #[inline(always)]
 pub fn poll(
     s: &mut State,

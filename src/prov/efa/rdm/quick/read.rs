@@ -1,5 +1,5 @@
-//! Reading an empty completion queue that one endpoint alone reports to: the next completion comes straight from a ring or from
-//! the adapter's queue, with nothing in between.
+//! Reading an empty completion queue that one endpoint alone reports to: the next completion comes
+//! straight from a ring or from the adapter's queue, with nothing in between.
 
 use super::direct;
 use super::poll::message;
@@ -27,8 +27,8 @@ pub(super) struct Readable<'a> {
     pub cntrs: &'a mut Slab<Cntr>,
 }
 
-/// Reads queue `cq`, which is empty: up to `count` completions go to `each`, with who has sent if they shall be `NAMED`. `FI_EAGAIN` when there are none; `None` when it takes
-/// a poll.
+/// Reads queue `cq`, which is empty: up to `count` completions go to `each`, with who has sent if
+/// they shall be `NAMED`. `FI_EAGAIN` when there are none; `None` when it takes a poll.
 #[inline(always)]
 pub fn read<const NAMED: bool>(
     s: &mut State,
@@ -61,8 +61,8 @@ pub fn read<const NAMED: bool>(
     }
 }
 
-/// As [`read`], messages from a peer on the same host: beyond what is asked for some are taken along and kept in the queue, for most
-/// readers ask for one.
+/// As [`read`], messages from a peer on the same host: beyond what is asked for some are taken
+/// along and kept in the queue, for most readers ask for one.
 #[inline(always)]
 fn near(
     s: Readable,

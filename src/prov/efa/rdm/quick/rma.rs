@@ -1,4 +1,5 @@
-//! Plain reads and writes: a record in the ring of a peer on the same host, or a work request of a real adapter.
+//! Plain reads and writes: a record in the ring of a peer on the same host, or a work request of a
+//! real adapter.
 
 use super::direct;
 use super::poll::{poll, Polled};
@@ -27,7 +28,8 @@ pub struct PlainRma {
 /// So many injected writes in a row may be posted before a look at what has come in.
 const UNPOLLED: u32 = 64;
 
-/// Reads or writes a peer's memory; `None`, and nothing done, when it has to go another way. Errors: `FI_EAGAIN`.
+/// Reads or writes a peer's memory; `None`, and nothing done, when it has to go another way.
+/// Errors: `FI_EAGAIN`.
 #[inline(always)]
 pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
     let ep = s.eps.get_mut(id)?;
@@ -99,8 +101,9 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
     Some(Ok(()))
 }
 
-/// One that is not the only one and long enough for two copies by the ring to be dearer than one from here together with others. Whether it
-/// is time to look at what has come; `None`, and nothing done, when it has to go another way.
+/// One that is not the only one and long enough for two copies by the ring to be dearer than one
+/// from here together with others. Whether it is time to look at what has come; `None`, and nothing
+/// done, when it has to go another way.
 #[inline(never)]
 fn together(
     near: &mut Outbox,

@@ -1,4 +1,5 @@
-//! Long messages on their way in (see `stream`): what comes by itself, and what is asked for or fetched once it has a place.
+//! Long messages on their way in (see `stream`): what comes by itself, and what is asked for or
+//! fetched once it has a place.
 
 use super::{announced, carry_chunk, lost_there, plain, say, Announced, Streams, LOST, WHOLE};
 use crate::device::host;
@@ -11,7 +12,8 @@ use crate::prov::efa::rdm::pace::Way;
 use crate::prov::efa::rdm::port::EpPort;
 use crate::shm::{Local, Outbox, Record, Share, MANY};
 
-/// The shortest that the sender may help with, and bytes of a chunk of it, of which there shall be a few, two at least.
+/// The shortest that the sender may help with, and bytes of a chunk of it, of which there shall be
+/// a few, two at least.
 const SHARED: usize = 48 << 10;
 
 const CHUNK: core::ops::RangeInclusive<usize> = 128 << 10..=512 << 10;
@@ -28,7 +30,8 @@ pub(super) struct In {
     place: Option<Place>,
     /// What came before there was a place.
     early: Vec<u8>,
-    /// The sender's number of it, if it has to be asked for the rest, and where that is in its memory; 0 if nowhere.
+    /// The sender's number of it, if it has to be asked for the rest, and where that is in its
+    /// memory; 0 if nowhere.
     number: Option<u32>,
     at: u64,
     /// When it began, and the transfer that the sender helps with, if it may.
@@ -61,7 +64,8 @@ pub(super) struct Lent {
     into: PlainRecv,
 }
 
-/// Messages of one peer that are fetched by one call of the system: what a call takes beside its bytes is that of several KiB.
+/// Messages of one peer that are fetched by one call of the system: what a call takes beside its
+/// bytes is that of several KiB.
 #[derive(Default)]
 pub(super) struct Lot {
     from: PeerId,
@@ -90,8 +94,9 @@ impl Streams {
             || l.from == from && l.waiting.len() < MANY && l.bytes + len <= LOT_BYTES
     }
 
-    /// As [`super::arrived`], a message that waits to be fetched and is for a plain receive: joins those that [`Streams::bring`]
-    /// fetches, of the same peer. `false`, and nothing done, when it takes more than that.
+    /// As [`super::arrived`], a message that waits to be fetched and is for a plain receive: joins
+    /// those that [`Streams::bring`] fetches, of the same peer. `false`, and nothing done, when it
+    /// takes more than that.
     pub fn gather(
         &mut self,
         near: &Outbox,
@@ -129,7 +134,8 @@ impl Streams {
         true
     }
 
-    /// Fetches those that have gathered, and tells their sender and `each`: who has sent it, its receive, its length, tag and data.
+    /// Fetches those that have gathered, and tells their sender and `each`: who has sent it, its
+    /// receive, its length, tag and data.
     pub fn bring(
         &mut self,
         near: &mut Outbox,
@@ -157,7 +163,8 @@ impl Streams {
         self.lot.waiting = all;
     }
 
-    /// What the sender of a message that was fetched is told: what became of it, and what messages like it cost us, by the ring and fetched.
+    /// What the sender of a message that was fetched is told: what became of it, and what messages
+    /// like it cost us, by the ring and fetched.
     fn answer(&mut self, number: u32, how: u64, len: usize) -> [u64; 5] {
         let [ring, fetched] =
             [&[Way::Ring][..], &[Way::Attach, Way::Both]].map(|ways| self.pace.cost(len, ways));
@@ -190,7 +197,8 @@ pub(super) fn ask_for_refused(port: &mut EpPort) {
     }
 }
 
-/// How a message of this length may come that is not here yet. A shorter one that is asked for is there to be fetched.
+/// How a message of this length may come that is not here yet. A shorter one that is asked for is
+/// there to be fetched.
 fn ways(len: usize) -> &'static [Way] {
     match len {
         0..SHARED => &[Way::Attach],
@@ -322,7 +330,8 @@ fn ask(n: u32, port: &mut EpPort) {
     }
 }
 
-/// Copies the rest of a message that has a place from the sender's memory, with its help or without.
+/// Copies the rest of a message that has a place from the sender's memory, with its help or
+/// without.
 fn fetch(n: u32, way: Way, rq: &mut RecvQueue, port: &mut EpPort) {
     let s = &mut port.nearby.streams;
     let (Some(i), Some(near)) = (s.coming.get_mut(n), &mut port.near) else {
@@ -366,7 +375,8 @@ fn fetch(n: u32, way: Way, rq: &mut RecvQueue, port: &mut EpPort) {
     let copy = |c| carry_chunk(near, (from, false), (piece, at), (c, chunk));
     match near.work_share(from, share, copy) {
         Some(ours) => {
-            // The sender's last chunk will be there in a moment: its word of it comes behind all that is in the ring.
+            // The sender's last chunk will be there in a moment: its word of it comes behind all
+            // that is in the ring.
             let now = host::now();
             let moment = now + now.saturating_sub(began) / u64::from(ours.max(1));
             while !near.share_over(from, share) && host::now() < moment {

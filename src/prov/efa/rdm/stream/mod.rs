@@ -1,15 +1,20 @@
-//! Long messages to peers on the same host: in pieces through shared memory, both sides copying at once, or by the system from
-//! one process's memory into the other's, whichever is faster here (`pace`).
+//! Long messages to peers on the same host: in pieces through shared memory, both sides copying at
+//! once, or by the system from one process's memory into the other's, whichever is faster here
+//! (`pace`).
 //!
-//! The first record (`LONG`) has the tag, the length and the first bytes, and takes its turn among all messages to
-//! that peer. A message of up to [`WHOLE`] follows it at once (`LEAD`), unless asking is known to be better. Of others the sender keeps the
-//! rest until the receiver has a place for it: nobody buffers it. The receiver may say so (`GO`); then the sender fills the ring whenever
-//! there is room (`PIECE`, in `pump`), while the receiver empties it into the application's buffer: two copies, but
-//! on two cores, through memory that stays in their caches. Or the receiver copies it by the system from where `LONG` says it
-//! is (`fetch`; several that wait, at once: `gather` and `bring`), and says when it has it (`FETCHED`). Or it lets the sender help: `SHARE` says where the message shall be, both take chunks
-//! (`shm::Share`), and who has helped says so (`HELPED`).
+//! The first record (`LONG`) has the tag, the length and the first bytes, and takes its turn among
+//! all messages to that peer. A message of up to [`WHOLE`] follows it at once (`LEAD`), unless
+//! asking is known to be better. Of others the sender keeps the rest until the receiver has a place
+//! for it: nobody buffers it. The receiver may say so (`GO`); then the sender fills the ring
+//! whenever there is room (`PIECE`, in `pump`), while the receiver empties it into the
+//! application's buffer: two copies, but on two cores, through memory that stays in their caches.
+//! Or the receiver copies it by the system from where `LONG` says it is (`fetch`; several that
+//! wait, at once: `gather` and `bring`), and says when it has it (`FETCHED`). Or it lets the sender
+//! help: `SHARE` says where the message shall be, both take chunks (`shm::Share`), and who has
+//! helped says so (`HELPED`).
 //!
-//! `out` is the half of the sender, `come` that of the receiver. Numbers that a peer names are looked up together with the peer, and lengths are checked against what was announced.
+//! `out` is the half of the sender, `come` that of the receiver. Numbers that a peer names are
+//! looked up together with the peer, and lengths are checked against what was announced.
 
 mod come;
 mod out;
@@ -38,7 +43,8 @@ pub const WHOLE: usize = 64 << 10;
 /// Bytes of a record of such a message: few, so that the receiver begins early.
 pub const FIRST: usize = 8 << 10;
 
-/// A message that has waited for longer than this until its receiver looked says nothing about how long it takes, ns.
+/// A message that has waited for longer than this until its receiver looked says nothing about how
+/// long it takes, ns.
 const LATE: u32 = 5_000;
 
 /// In what the receiver answers: the message is lost.
@@ -72,7 +78,8 @@ pub struct Streams {
     unsaid: Vec<Word>,
     /// How long messages take.
     pace: Pace,
-    /// How what need not be asked for is sent best: unasked by the ring, or asked for. Whether longer ones are mostly fetched.
+    /// How what need not be asked for is sent best: unasked by the ring, or asked for. Whether
+    /// longer ones are mostly fetched.
     asking: Pace,
     fetched: bool,
 }
@@ -102,8 +109,9 @@ impl Streams {
     }
 }
 
-/// What the first record of a long message says, in words that follow those of every message: its length, the sender's number of it and when
-/// it began, where it is in the sender's memory; then its first bytes.
+/// What the first record of a long message says, in words that follow those of every message: its
+/// length, the sender's number of it and when it began, where it is in the sender's memory; then
+/// its first bytes.
 pub struct Announced {
     pub head: Head,
     pub len: usize,
@@ -129,7 +137,8 @@ impl Announced {
     }
 }
 
-/// The words of such a record, and how many there are; `asked`: number and place of one that has to be asked for.
+/// The words of such a record, and how many there are; `asked`: number and place of one that has to
+/// be asked for.
 fn announcement(
     (tag, cq_data): (Option<u64>, Option<u64>),
     len: usize,
@@ -217,7 +226,8 @@ fn say(to: PeerId, kind: u8, words: [u64; 5], port: &mut EpPort) {
     port.nearby.streams.said(sent, to, kind, words);
 }
 
-/// Copies a chunk of a piece of memory of ours to or from a peer's, at `at`. `false` when the system does not.
+/// Copies a chunk of a piece of memory of ours to or from a peer's, at `at`. `false` when the
+/// system does not.
 fn carry_chunk(
     near: &Outbox,
     (peer, write): (PeerId, bool),

@@ -1,4 +1,5 @@
-//! Long messages on their way out (see `stream`): written as a whole, lent to be fetched, or written when they were asked for.
+//! Long messages on their way out (see `stream`): written as a whole, lent to be fetched, or
+//! written when they were asked for.
 
 use super::{
     announcement, carry_chunk, come, lost_there, plain, say, Streams, FIRST, LOST, NONE, WHOLE,
@@ -57,7 +58,8 @@ impl Streams {
         self.out.iter().any(|(_, o)| o.to == peer)
     }
 
-    /// As [`send`], one piece of memory, when the message is to be fetched, as a whole; else `Elsewhere`, and nothing is done.
+    /// As [`send`], one piece of memory, when the message is to be fetched, as a whole; else
+    /// `Elsewhere`, and nothing is done.
     pub fn lend(
         &mut self,
         near: &mut Outbox,
@@ -84,7 +86,8 @@ impl Streams {
         sent
     }
 
-    /// As [`answered`], a message of a plain call that is there: what it is told by. `None`, and nothing done, when it takes more than that.
+    /// As [`answered`], a message of a plain call that is there: what it is told by. `None`, and
+    /// nothing done, when it takes more than that.
     pub fn ended(&mut self, from: PeerId, record: &Record) -> Option<Note> {
         let there = !lost(record);
         let o = self.answers(from, record, |o| there && o.note.op.is_none())?;
@@ -106,8 +109,8 @@ impl Streams {
         Some(o)
     }
 
-    /// The receiver of a message of ours has answered: it has fetched it, and says what messages like it cost there by each way; or it
-    /// wants it written.
+    /// The receiver of a message of ours has answered: it has fetched it, and says what messages
+    /// like it cost there by each way; or it wants it written.
     fn learn(&mut self, len: usize, fetched: Option<[u64; 2]>) {
         if len > WHOLE {
             self.fetched = fetched.is_some();
@@ -218,7 +221,8 @@ pub fn pump(port: &mut EpPort) {
     }
 }
 
-/// The receiver of message `ours` has a place for it, which it calls `theirs`, and wants it written.
+/// The receiver of message `ours` has a place for it, which it calls `theirs`, and wants it
+/// written.
 pub fn asked(from: PeerId, ours: u32, theirs: u32, port: &mut EpPort) {
     let s = &mut port.nearby.streams;
     if let Some(o) = s.out.get_mut(ours) {
