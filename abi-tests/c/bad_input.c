@@ -438,6 +438,10 @@ static void endpoints(void)
 	EXPECT(-FI_EINVAL, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_INJECT_MSG_SIZE, &value, sizeof(value)));
 	EXPECT(-FI_EOPBADSTATE, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_RNR_RETRY, &value, sizeof(value)));
 	EXPECT(-FI_EINVAL, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_EMULATED_WRITE, &yes, sizeof(yes)));
+	/* As with the C library, these are stored whenever they come. */
+	EXPECT(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_HOMOGENEOUS_PEERS, &yes, sizeof(yes)));
+	bool no = false;
+	EXPECT(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, &no, sizeof(no)));
 	EXPECT(-FI_ENOSYS, fi_connect(ep, name, NULL, 0));
 	EXPECT(-FI_ENOSYS, fi_tx_size_left(ep));
 	EXPECT(-FI_EBUSY, fi_close(&cq->fid));

@@ -80,12 +80,9 @@ unsafe extern "C" fn domain_bind(f: *mut fid, b: *mut fid, flags: u64) -> c_int 
             if flags & !FI_REG_MR != 0 {
                 return Err(FI_EBADFLAGS);
             }
-            if d.eq.get().is_some() {
-                return Err(FI_EINVAL);
-            }
-            let _ = d.eq.set(super::fabric::eq_of(b.cast())?);
+            let eq = super::fabric::eq_of(b.cast())?;
+            d.eq.set(eq).map_err(|_| FI_EINVAL)
         }
-        Ok(())
     })
 }
 

@@ -156,11 +156,8 @@ unsafe extern "C" fn ep_bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
             };
             match (*with).fclass {
                 FI_CLASS_EQ => {
-                    if b.eq.get().is_some() {
-                        return Err(FI_EINVAL);
-                    }
-                    let _ = b.eq.set(super::fabric::eq_of(with.cast())?);
-                    Ok(())
+                    let eq = super::fabric::eq_of(with.cast())?;
+                    b.eq.set(eq).map_err(|_| FI_EINVAL)
                 }
                 FI_CLASS_AV => {
                     let v = body::<fid_av, AvBody>(with.cast())?;

@@ -14,6 +14,7 @@ pub mod fault;
 pub mod gate;
 pub mod host;
 mod latch;
+pub mod local;
 pub mod membarrier;
 mod mr_cache;
 pub mod soft;

@@ -109,10 +109,15 @@ impl Peer {
             return None;
         }
         let p = self.early.remove(&self.due)?;
-        let bytes: usize = p.iter().map(|b| b.len() + OVERHEAD).sum();
-        self.early_bytes = self.early_bytes.saturating_sub(bytes.max(OVERHEAD));
+        self.release_early(&p);
         self.due = self.due.wrapping_add(1);
         Some(p)
+    }
+
+    /// The packets of a message are no longer kept.
+    fn release_early(&mut self, packets: &[Packet]) {
+        let bytes: usize = packets.iter().map(|b| b.len() + OVERHEAD).sum();
+        self.early_bytes = self.early_bytes.saturating_sub(bytes.max(OVERHEAD));
     }
 
     /// Bytes kept of messages that arrived before their turn.
@@ -130,8 +135,7 @@ impl Peer {
                     return false;
                 }
                 if let Some(old) = self.early.insert(msg_id, Vec::new()) {
-                    let bytes: usize = old.iter().map(|b| b.len() + OVERHEAD).sum();
-                    self.early_bytes = self.early_bytes.saturating_sub(bytes.max(OVERHEAD));
+                    self.release_early(&old);
                 }
                 self.early_bytes += OVERHEAD;
             }

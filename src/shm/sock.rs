@@ -11,7 +11,8 @@
 //! other is gone. Both sides check that the other has their user id, and the listening side that
 //! the caller's process is the one that listens at the address it names.
 
-use crate::core::{Errno, Result};
+use crate::core::Result;
+use crate::device::local::{self, errno, Incoming};
 use crate::device::QpAddr;
 use crate::types::*;
 use core::mem::size_of;
@@ -99,94 +100,26 @@ fn digest(a: &QpAddr) -> u64 {
     h.finish()
 }
 
-fn name(a: &QpAddr) -> (libc::sockaddr_un, libc::socklen_t) {
-    // SAFETY: all zero bytes are a valid address.
-    let mut u: libc::sockaddr_un = unsafe { core::mem::zeroed() };
-    u.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let text = format!("libfabric-efa/{:016x}", digest(a));
-    // The first byte stays zero: an abstract name.
-    for (to, from) in u.sun_path.iter_mut().skip(1).zip(text.bytes()) {
-        *to = from as core::ffi::c_char;
-    }
-    let len = core::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + text.len();
-    (u, len as libc::socklen_t)
-}
-
-fn errno() -> Errno {
-    std::io::Error::last_os_error()
-        .raw_os_error()
-        .unwrap_or(FI_EOTHER)
-}
-
-fn socket() -> Result<OwnedFd> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: plain numbers are passed; the descriptor is owned from here on.
-    unsafe {
-        let fd = libc::socket(libc::AF_UNIX, kind, 0);
-        if fd < 0 {
-            return Err(errno());
-        }
-        Ok(OwnedFd::from_raw_fd(fd))
-    }
-}
-
-/// The other side's process, if it runs as the same user; its number is 0 where we cannot see it.
-fn same_user(fd: &OwnedFd) -> Option<i32> {
-    // SAFETY: `cred` is a place of `len` bytes for the answer.
-    unsafe {
-        let mut cred: libc::ucred = core::mem::zeroed();
-        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-        let at = (&raw mut cred).cast();
-        let r = libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            at,
-            &mut len,
-        );
-        (r == 0 && cred.uid == libc::geteuid()).then_some(cred.pid)
-    }
+fn name(a: &QpAddr) -> String {
+    format!("libfabric-efa/{:016x}", digest(a))
 }
 
 /// Listens for peers of the queue pair at `own`.
 pub fn listen(own: &QpAddr) -> Result<OwnedFd> {
-    let fd = socket()?;
-    let (u, len) = name(own);
-    // SAFETY: `u` has `len` bytes that count.
-    unsafe {
-        if libc::bind(fd.as_raw_fd(), (&raw const u).cast(), len) != 0
-            || libc::listen(fd.as_raw_fd(), BACKLOG) != 0
-        {
-            return Err(errno());
-        }
-    }
-    Ok(fd)
+    local::listen(&name(own), BACKLOG)
 }
 
 /// Connects to the queue pair at `to` and passes it a ring; returns its process, too. `FI_EAGAIN`
 /// when it has too many callers right now, another errno when it cannot be reached this way.
 pub fn connect(own: &QpAddr, to: &QpAddr, ring: i32) -> Result<(OwnedFd, i32)> {
-    let (fd, pid) = reach(to)?;
+    let (fd, pid) = local::connect(&name(to))?;
     say(&fd, &raw(own), Some(ring))?;
-    Ok((fd, pid))
-}
-
-/// A connection to the listener of `to`, and its process.
-fn reach(to: &QpAddr) -> Result<(OwnedFd, i32)> {
-    let fd = socket()?;
-    let (u, len) = name(to);
-    // SAFETY: `u` has `len` bytes that count.
-    let r = unsafe { libc::connect(fd.as_raw_fd(), (&raw const u).cast(), len) };
-    if r != 0 {
-        return Err(errno());
-    }
-    let pid = same_user(&fd).ok_or(FI_EACCES)?;
     Ok((fd, pid))
 }
 
 /// Whether process `pid`, which says that it is at `from`, is the one that listens there.
 pub fn owns(from: &QpAddr, pid: i32) -> bool {
-    pid > 0 && reach(from).is_ok_and(|(_, listens)| listens == pid)
+    pid > 0 && local::connect(&name(from)).is_ok_and(|(_, listens)| listens == pid)
 }
 
 /// Accepts a caller's ring, with a table of registered memory if there is one.
@@ -251,23 +184,11 @@ fn say(fd: &OwnedFd, bytes: &[u8; GREETING], file: Option<i32>) -> Result<()> {
 /// descriptor for one.
 pub fn accept(listener: &OwnedFd) -> Result<Option<(OwnedFd, i32)>> {
     for _ in 0..CALLERS {
-        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        let (addr, len) = (core::ptr::null_mut(), core::ptr::null_mut());
-        // SAFETY: no address is asked for; the descriptor is owned from here on.
-        let fd = unsafe {
-            let fd = libc::accept4(listener.as_raw_fd(), addr, len, flags);
-            if fd < 0 {
-                return match errno() {
-                    e @ (FI_EMFILE | libc::ENFILE | FI_ENOMEM) => Err(e),
-                    _ => Ok(None),
-                };
-            }
-            OwnedFd::from_raw_fd(fd)
-        };
-        if let Some(pid) = same_user(&fd) {
-            return Ok(Some((fd, pid)));
+        match local::accept(listener)? {
+            Incoming::Nobody => break,
+            Incoming::OtherUser => {}
+            Incoming::Process(fd, pid) => return Ok(Some((fd, pid))),
         }
-        crate::warn_limited!(FI_LOG_EP_CTRL, "shm: a caller of another user was refused");
     }
     Ok(None)
 }
@@ -346,7 +267,5 @@ pub fn hear(fd: &OwnedFd) -> Heard {
 
 /// Wakes the reader of a connection's ring. One that has not read the last bytes is awake.
 pub fn wake(fd: &OwnedFd) {
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: one byte is read from a constant.
-    unsafe { libc::send(fd.as_raw_fd(), b"w".as_ptr().cast(), 1, flags) };
+    local::send(fd, b"w");
 }

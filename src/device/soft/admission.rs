@@ -7,10 +7,10 @@
 //! nothing. The socket accepts in the adapter's thread (`thread`); calling never waits.
 
 use crate::core::Result;
+use crate::device::local::{self, Incoming};
 use crate::device::QpAddr;
 use crate::types::*;
-use core::mem::size_of;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// Bytes of a call: gid, queue pair number, key, verification tag, token.
 const CALL: usize = 16 + 2 + 4 + 4 + 8;
@@ -24,87 +24,36 @@ pub struct Caller {
 /// Callers that may wait to be accepted.
 const BACKLOG: i32 = 256;
 
-fn name(a: &QpAddr) -> (libc::sockaddr_un, libc::socklen_t) {
-    // SAFETY: all zero bytes are a valid address.
-    let mut u: libc::sockaddr_un = unsafe { core::mem::zeroed() };
-    u.sun_family = libc::AF_UNIX as libc::sa_family_t;
+fn name(a: &QpAddr) -> String {
     let gid = u128::from_be_bytes(a.gid);
-    let text = format!("libfabric-efa-admit/{gid:032x}/{}", a.qpn);
-    // The first byte stays zero: an abstract name.
-    for (to, from) in u.sun_path.iter_mut().skip(1).zip(text.bytes()) {
-        *to = from as core::ffi::c_char;
-    }
-    let len = core::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + text.len();
-    (u, len as libc::socklen_t)
-}
-
-fn socket() -> Option<OwnedFd> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: plain numbers are passed; the descriptor is owned from here on.
-    unsafe {
-        let fd = libc::socket(libc::AF_UNIX, kind, 0);
-        (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
-    }
-}
-
-/// User id of the process at the other end.
-fn user(fd: &OwnedFd) -> Option<libc::uid_t> {
-    // SAFETY: `cred` is a place of `len` bytes for the answer.
-    unsafe {
-        let mut cred: libc::ucred = core::mem::zeroed();
-        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-        let at = (&raw mut cred).cast();
-        let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
-        let r = libc::getsockopt(fd.as_raw_fd(), level, name, at, &mut len);
-        (r == 0).then_some(cred.uid)
-    }
-}
-
-fn same_user(fd: &OwnedFd) -> bool {
-    // SAFETY: takes nothing and cannot fail.
-    user(fd) == Some(unsafe { libc::geteuid() })
+    format!("libfabric-efa-admit/{gid:032x}/{}", a.qpn)
 }
 
 /// Listens for callers of the service at `own`. `FI_EADDRINUSE` when somebody has the name.
 pub fn listen(own: &QpAddr) -> Result<OwnedFd> {
-    let fd = socket().ok_or(FI_EMFILE)?;
-    let (u, len) = name(own);
-    // SAFETY: `u` has `len` bytes that count.
-    let bound = unsafe {
-        libc::bind(fd.as_raw_fd(), (&raw const u).cast(), len) == 0
-            && libc::listen(fd.as_raw_fd(), BACKLOG) == 0
-    };
-    if !bound {
+    local::listen(&name(own), BACKLOG).map_err(|e| {
+        if e == FI_EMFILE {
+            return e;
+        }
         crate::warn_log!(
             FI_LOG_EP_CTRL,
-            "service {}: another process holds the socket by which callers on this host are admitted",
+            "service {}: another process holds the socket by which callers on this host are \
+             admitted",
             own.qpn
         );
-        return Err(FI_EADDRINUSE);
-    }
-    Ok(fd)
+        FI_EADDRINUSE
+    })
 }
 
 /// Asks the service at `to` to admit us. `false` when there is no such
 /// service; `true` also when it cannot answer now, or is another user's, which a line says.
 pub fn ask(own: &Caller, to: &QpAddr) -> bool {
-    let Some(fd) = socket() else { return true };
-    let (u, len) = name(to);
-    // SAFETY: `u` has `len` bytes that count.
-    let r = unsafe { libc::connect(fd.as_raw_fd(), (&raw const u).cast(), len) };
-    if r != 0 {
-        let e = std::io::Error::last_os_error().raw_os_error();
-        return e == Some(libc::EAGAIN);
-    }
-    if !same_user(&fd) {
-        crate::warn_limited!(
-            FI_LOG_EP_CTRL,
-            "service {} on this host runs as user {}: wanted the caller's own",
-            to.qpn,
-            user(&fd).unwrap_or(u32::MAX)
-        );
-        return true;
-    }
+    let fd = match local::connect(&name(to)) {
+        Ok((fd, _)) => fd,
+        // It has too many callers, is another user's, or we have no descriptor.
+        Err(FI_EAGAIN | FI_EACCES | FI_EMFILE | libc::ENFILE | FI_ENOMEM) => return true,
+        Err(_) => return false,
+    };
     let mut call = [0u8; CALL];
     let parts: [&[u8]; 5] = [
         &own.addr.gid,
@@ -117,36 +66,20 @@ pub fn ask(own: &Caller, to: &QpAddr) -> bool {
     call.iter_mut()
         .zip(bytes)
         .for_each(|(to, from)| *to = *from);
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: `call` has as many bytes as are sent.
-    unsafe { libc::send(fd.as_raw_fd(), call.as_ptr().cast(), CALL, flags) };
+    local::send(&fd, &call);
     true
 }
 
 /// Takes the calls that wait, at most `most`: each of our user.
 pub fn accept(listener: &OwnedFd, most: usize, mut each: impl FnMut(Caller)) {
     for _ in 0..most {
-        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        let none = core::ptr::null_mut();
-        // SAFETY: no address is asked for; the descriptor is owned from here on.
-        let fd = unsafe {
-            let fd = libc::accept4(listener.as_raw_fd(), none, core::ptr::null_mut(), flags);
-            if fd < 0 {
-                return;
-            }
-            OwnedFd::from_raw_fd(fd)
+        let fd = match local::accept(listener) {
+            Ok(Incoming::Process(fd, _)) => fd,
+            Ok(Incoming::OtherUser) => continue,
+            Ok(Incoming::Nobody) | Err(_) => return,
         };
-        if !same_user(&fd) {
-            crate::warn_limited!(FI_LOG_EP_CTRL, "a caller of another user was refused");
-            continue;
-        }
         let mut call = [0u8; CALL];
-        // SAFETY: `call` has room for as many bytes as are asked for.
-        let n = unsafe {
-            let flags = libc::MSG_DONTWAIT;
-            libc::recv(fd.as_raw_fd(), call.as_mut_ptr().cast(), CALL, flags)
-        };
-        if n != CALL as isize {
+        if local::recv(&fd, &mut call) != Some(CALL) {
             continue;
         }
         if let Some(caller) = parse(&call) {

@@ -257,22 +257,11 @@ impl Ep {
                 early()?;
                 o.device_rdma = b;
             }
-            (FI_OPT_EFA_HOMOGENEOUS_PEERS, Value::Bool(b)) => {
-                early()?;
-                o.homogeneous = b;
-            }
-            (FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, Value::Bool(b)) => {
-                early()?;
-                if !b {
-                    return refuse(
-                        name,
-                        v,
-                        "true: a write consumes no receive here",
-                        FI_EOPNOTSUPP,
-                    );
-                }
-                o.unsolicited = b;
-            }
+            // Peers say what they can; nothing is taken for granted of them.
+            (FI_OPT_EFA_HOMOGENEOUS_PEERS, Value::Bool(b)) => o.homogeneous = b,
+            // Whether the adapter takes a receive for a write with data: the application's are
+            // never taken.
+            (FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, Value::Bool(b)) => o.unsolicited = b,
             (
                 FI_OPT_EFA_EMULATED_READ | FI_OPT_EFA_EMULATED_WRITE | FI_OPT_EFA_EMULATED_ATOMICS,
                 _,

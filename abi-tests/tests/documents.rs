@@ -1,0 +1,119 @@
+//! Documents name files and environment variables that exist.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .to_path_buf()
+}
+
+/// Files of the project, relative to its root.
+fn tracked() -> Vec<String> {
+    let out = Command::new("git")
+        .args([
+            "-C",
+            root().to_str().unwrap(),
+            "ls-files",
+            "-co",
+            "--exclude-standard",
+        ])
+        .output()
+        .expect("git ls-files");
+    let text = String::from_utf8(out.stdout).unwrap();
+    let list: Vec<String> = text.lines().map(str::to_string).collect();
+    assert!(list.len() > 200, "git lists only {} files", list.len());
+    list
+}
+
+/// What stands between backquotes, outside code blocks.
+fn quoted(text: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut in_block = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            in_block = !in_block;
+            continue;
+        }
+        if !in_block {
+            let parts = line.split('`').skip(1).step_by(2);
+            all.extend(parts.map(str::to_string));
+        }
+    }
+    all
+}
+
+fn is_path(s: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
+    let ends = [".rs", ".c", ".h", ".sh", ".md", ".toml"];
+    let file = ends.iter().any(|e| s.ends_with(e) && s.len() > e.len());
+    // System paths, and those of other projects, are written with where they are.
+    s.chars().all(plain) && !s.starts_with(['/', '.', '-']) && (file || s.ends_with('/'))
+}
+
+/// Whether a file or folder of the project is called that, from some folder on.
+fn exists(files: &[String], path: &str) -> bool {
+    let inside = format!("/{path}");
+    files.iter().any(|f| {
+        let f = format!("/{f}");
+        match path.ends_with('/') {
+            true => f.contains(&inside),
+            false => f.ends_with(&inside),
+        }
+    })
+}
+
+#[test]
+fn every_path_that_a_document_names_exists() {
+    let files = tracked();
+    let (mut missing, mut seen) = (Vec::new(), 0);
+    for doc in files.iter().filter(|f| f.ends_with(".md")) {
+        let text = std::fs::read_to_string(root().join(doc)).unwrap();
+        for path in quoted(&text).into_iter().filter(|q| is_path(q)) {
+            seen += 1;
+            if !exists(&files, &path) && !BUILT.contains(&path.as_str()) {
+                missing.push(format!("{doc}: {path}"));
+            }
+        }
+    }
+    assert!(seen > 30, "only {seen} paths were found");
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+/// Made by a build, or of another project.
+const BUILT: &[&str] = &[
+    "build/",
+    "build/lib/",
+    "build/bin/",
+    "target/",
+    "fuzz/target/",
+];
+
+#[test]
+fn every_parameter_that_a_document_names_is_read() {
+    let files = tracked();
+    let mut sources = String::new();
+    for f in files.iter().filter(|f| f.ends_with(".rs")) {
+        sources += &std::fs::read_to_string(root().join(f)).unwrap();
+    }
+    let mut missing = BTreeSet::new();
+    let mut seen = BTreeSet::new();
+    for doc in files.iter().filter(|f| f.ends_with(".md")) {
+        let text = std::fs::read_to_string(root().join(doc)).unwrap();
+        let word = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+        for name in text.split(word).filter(|w| w.starts_with("FI_EFA_")) {
+            let lower = name.trim_start_matches("FI_EFA_").to_lowercase();
+            // Constants of the C headers stand in the sources as they are.
+            let known = sources.contains(&format!("\"{lower}\"")) || sources.contains(name);
+            seen.insert(name.to_string());
+            if !known {
+                missing.insert(format!("{doc}: {name}"));
+            }
+        }
+    }
+    assert!(seen.len() > 10, "only {} names were found", seen.len());
+    assert!(missing.is_empty(), "{missing:?}");
+}

@@ -1,0 +1,152 @@
+//! Unix sockets by which processes of one host and one user meet.
+//!
+//! A listener has a name in the abstract namespace: it exists as long as the socket, and is seen
+//! in one network namespace only. Names can be read and taken by everybody, so both sides ask the
+//! kernel who the other is (SO_PEERCRED), and have nothing to do with another user. Messages keep
+//! their bounds (SOCK_SEQPACKET); no call waits.
+
+use crate::core::{Errno, Result};
+use crate::types::*;
+use core::mem::size_of;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// What [`accept`] found.
+pub enum Incoming {
+    /// Nobody waits.
+    Nobody,
+    /// Somebody of another user, who has been refused.
+    OtherUser,
+    /// A process of our user; its number is 0 where it cannot be seen from here.
+    Process(OwnedFd, i32),
+}
+
+/// Why the last call of the system failed.
+pub fn errno() -> Errno {
+    std::io::Error::last_os_error()
+        .raw_os_error()
+        .unwrap_or(FI_EOTHER)
+}
+
+fn address(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
+    // SAFETY: all zero bytes are a valid address.
+    let mut u: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    u.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // The first byte stays zero: an abstract name.
+    for (to, from) in u.sun_path.iter_mut().skip(1).zip(name.bytes()) {
+        *to = from as core::ffi::c_char;
+    }
+    let len = core::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
+    (
+        u,
+        len.min(size_of::<libc::sockaddr_un>()) as libc::socklen_t,
+    )
+}
+
+fn socket() -> Result<OwnedFd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: plain numbers are passed; the descriptor is owned from here on.
+    unsafe {
+        let fd = libc::socket(libc::AF_UNIX, kind, 0);
+        if fd < 0 {
+            return Err(errno());
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// The process at the other end.
+fn credentials(fd: &OwnedFd) -> Option<libc::ucred> {
+    // SAFETY: `cred` is a place of `len` bytes for the answer.
+    unsafe {
+        let mut cred: libc::ucred = core::mem::zeroed();
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        let at = (&raw mut cred).cast();
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+        let r = libc::getsockopt(fd.as_raw_fd(), level, option, at, &mut len);
+        (r == 0).then_some(cred)
+    }
+}
+
+fn is_our_user(cred: &libc::ucred) -> bool {
+    // SAFETY: takes nothing and cannot fail.
+    cred.uid == unsafe { libc::geteuid() }
+}
+
+/// Listens at a name, with so many callers not yet accepted. `FI_EADDRINUSE` when it is taken, or
+/// another errno of socket(2).
+pub fn listen(name: &str, backlog: i32) -> Result<OwnedFd> {
+    let fd = socket()?;
+    let (u, len) = address(name);
+    // SAFETY: `u` has `len` bytes that count.
+    let bound = unsafe {
+        libc::bind(fd.as_raw_fd(), (&raw const u).cast(), len) == 0
+            && libc::listen(fd.as_raw_fd(), backlog) == 0
+    };
+    match bound {
+        true => Ok(fd),
+        false => Err(errno()),
+    }
+}
+
+/// A connection to the listener of a name, and its process, which is of our user. `FI_EAGAIN` when
+/// too many callers wait there, `FI_EACCES` when it is of another user, `FI_ECONNREFUSED` when
+/// there is none.
+pub fn connect(name: &str) -> Result<(OwnedFd, i32)> {
+    let fd = socket()?;
+    let (u, len) = address(name);
+    // SAFETY: `u` has `len` bytes that count.
+    let r = unsafe { libc::connect(fd.as_raw_fd(), (&raw const u).cast(), len) };
+    if r != 0 {
+        return Err(errno());
+    }
+    let cred = credentials(&fd).ok_or(FI_EACCES)?;
+    if !is_our_user(&cred) {
+        crate::warn_limited!(
+            FI_LOG_EP_CTRL,
+            "{name} on this host is of user {}: wanted the caller's own",
+            cred.uid
+        );
+        return Err(FI_EACCES);
+    }
+    Ok((fd, cred.pid))
+}
+
+/// The next caller of a listener. `Err` without a descriptor or memory for one.
+pub fn accept(listener: &OwnedFd) -> Result<Incoming> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let (addr, len) = (core::ptr::null_mut(), core::ptr::null_mut());
+    // SAFETY: no address is asked for; the descriptor is owned from here on.
+    let fd = unsafe {
+        let fd = libc::accept4(listener.as_raw_fd(), addr, len, flags);
+        if fd < 0 {
+            return match errno() {
+                e @ (FI_EMFILE | libc::ENFILE | FI_ENOMEM) => Err(e),
+                _ => Ok(Incoming::Nobody),
+            };
+        }
+        OwnedFd::from_raw_fd(fd)
+    };
+    Ok(match credentials(&fd).filter(is_our_user) {
+        Some(cred) => Incoming::Process(fd, cred.pid),
+        None => {
+            crate::warn_limited!(FI_LOG_EP_CTRL, "a caller of another user was refused");
+            Incoming::OtherUser
+        }
+    })
+}
+
+/// Sends a message; `false` when it cannot be sent now.
+pub fn send(fd: &OwnedFd, bytes: &[u8]) -> bool {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: as many bytes are sent as there are.
+    let n = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+    n == bytes.len() as isize
+}
+
+/// Receives a message; its length, or `None` when there is none.
+pub fn recv(fd: &OwnedFd, into: &mut [u8]) -> Option<usize> {
+    let flags = libc::MSG_DONTWAIT;
+    // SAFETY: at most as many bytes are written as there is room for.
+    let n = unsafe { libc::recv(fd.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), flags) };
+    usize::try_from(n).ok()
+}
