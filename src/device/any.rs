@@ -6,7 +6,7 @@ use super::verbs::{
     adapters, CounterPlaces, ExternalCounter, ExternalQueue, QueuePlace, VerbsDevice, VerbsQp,
 };
 use super::{
-    Device, DeviceAttr, Directory, DmaBuf, Events, Payload, QpAddr, QueuePair, RawQp, Remote,
+    Device, DeviceAttr, DmaBuf, Events, MrObserver, Payload, QpAddr, QueuePair, RawQp, Remote,
     Status,
 };
 use crate::core::{params, Result};
@@ -113,7 +113,7 @@ impl Dev {
     }
 
     /// Tells `to` of all regions from now on.
-    pub fn publish(&mut self, to: Arc<dyn Directory>) {
+    pub fn publish(&mut self, to: Arc<dyn MrObserver>) {
         match self {
             Dev::Soft(d) => d.publish(to),
             Dev::Verbs(d) => d.publish(to),

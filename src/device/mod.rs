@@ -480,7 +480,7 @@ pub trait QueuePair {
 }
 
 /// Hears of every region of a domain, so that peers may find it without the adapter.
-pub trait Directory: Send + Sync {
+pub trait MrObserver: Send + Sync {
     /// A region that peers name by `key`, its first byte by `base`.
     fn add(&self, key: u64, base: u64, mem: &UserMem, access: u64);
     /// The region goes: whoever looks it up from now on finds nothing.

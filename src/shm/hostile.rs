@@ -12,17 +12,18 @@
 //! - an access ends once, and all have ended when the peer is given up;
 //! - a helper copies no chunk that the transfer does not have.
 
-use super::bed::{Bed, DATA, FILE, SIZE};
-use super::claim::{self, Ledger, ACCESS};
-use super::debts::{Access, Debts, Note};
-use super::reader::{Found, Reader, Record};
-use super::ring::{Writer, ASLEEP, HOLD, LINE, TAKEN, WANTED};
-use super::share::Share;
-use super::table::{Local, Table, Tag, Visit};
-use super::thread::Thread;
-use super::What;
+use super::events::EventThread;
+use super::ring::{
+    Lookup, Record, RecordHeader, RingReader, RingSegment, RingWriter, WriteBlocked, DATA, FILE,
+    LINE, RX_ARMED, RX_PAUSED, SIZE, TAKEN, TX_ARMED,
+};
+use super::rma::{
+    self, Completion, Initiator, KeyHash, LocalBuffer, MrTable, OutstandingRma, RemoteMrTable,
+    RmaRequest, ACCESS, VISIT, VISIT_ASIDE,
+};
+use super::split_copy::SplitCopy;
 use crate::core::script::Script;
-use crate::device::{Directory, Status};
+use crate::device::{MrObserver, Status};
 use crate::hmem::fenced::Fenced;
 use crate::hmem::UserMem;
 use crate::types::*;
@@ -39,11 +40,11 @@ const PEER: u32 = 9;
 /// Words that say how things stand, in front of the records.
 const CONTROL: [usize; 12] = [
     TAKEN,
-    HOLD,
-    ASLEEP,
-    WANTED,
-    super::table::VISIT,
-    super::table::VISIT_ASIDE,
+    RX_PAUSED,
+    RX_ARMED,
+    TX_ARMED,
+    VISIT,
+    VISIT_ASIDE,
     4 * LINE,
     4 * LINE + 8,
     4 * LINE + 16,
@@ -61,7 +62,7 @@ struct Store {
 }
 
 impl Store {
-    fn carry_out(self, written: &Bed, read: &Bed) {
+    fn carry_out(self, written: &RingSegment, read: &RingSegment) {
         let ring = if self.ours { written } else { read };
         ring.word(self.off % FILE).store(self.value, Relaxed);
     }
@@ -74,19 +75,19 @@ struct PostedOp {
 
 struct RingHarness {
     script: Script,
-    writer: Writer,
-    ledger: Arc<Ledger>,
-    debts: Debts,
-    thread: &'static Thread,
-    reader: Reader,
+    writer: RingWriter,
+    initiator: Arc<Initiator>,
+    outstanding: OutstandingRma,
+    thread: &'static EventThread,
+    reader: RingReader,
     /// The file of the ring that we read.
-    read: Arc<Bed>,
+    read: Arc<RingSegment>,
     /// The peer's ends of the rings.
-    peer_writer: Writer,
-    peer_reader: Reader,
+    peer_writer: RingWriter,
+    peer_reader: RingReader,
     /// What the peer may reach of ours, and we of the peer's.
-    own: Table,
-    peers: Table,
+    own: MrTable,
+    peers: MrTable,
     peers_region: Fenced,
     writable: Fenced,
     readable: Fenced,
@@ -110,30 +111,30 @@ fn duplicate(fd: i32) -> Option<OwnedFd> {
 
 impl RingHarness {
     fn new(bytes: &[u8]) -> Option<RingHarness> {
-        let writer = Writer::new().ok()?;
-        let peers = Table::new(1).ok()?;
+        let writer = RingWriter::new().ok()?;
+        let peers = MrTable::new(1).ok()?;
         let mut peers_region = Fenced::new(REGION);
         let both = FI_REMOTE_READ | FI_REMOTE_WRITE;
         peers.add(PEERS, 0, &peers_region.mem(), both);
         let (fd, at, value) = peers.offer();
         let pid = i32::try_from(std::process::id()).ok()?;
-        let visit = Visit::new(pid, duplicate(fd)?, (at, value))?;
+        let visit = RemoteMrTable::new(pid, duplicate(fd)?, (at, value))?;
         let written = Arc::clone(writer.file());
-        let ledger = Arc::new(Ledger::new(Arc::clone(&written), visit));
-        let read = Arc::new(Bed::create().ok()?);
-        let own = Table::new(2).ok()?;
+        let initiator = Arc::new(Initiator::new(Arc::clone(&written), visit));
+        let read = Arc::new(RingSegment::create().ok()?);
+        let own = MrTable::new(2).ok()?;
         let (mut writable, mut readable) = (Fenced::new(REGION), Fenced::new(REGION));
         own.add(WRITABLE, 0, &writable.mem(), both);
         own.add(READABLE, 0, &readable.mem(), FI_REMOTE_READ);
         Some(RingHarness {
             script: Script::new(bytes),
             writer,
-            ledger,
-            debts: Debts::default(),
-            thread: Thread::get().ok()?,
-            reader: Reader::new(Arc::clone(&read)),
-            peer_writer: Writer::over(Arc::clone(&read)),
-            peer_reader: Reader::new(Arc::clone(&written)),
+            initiator,
+            outstanding: OutstandingRma::default(),
+            thread: EventThread::get().ok()?,
+            reader: RingReader::new(Arc::clone(&read)),
+            peer_writer: RingWriter::over(Arc::clone(&read)),
+            peer_reader: RingReader::new(Arc::clone(&written)),
             read,
             own,
             peers,
@@ -160,7 +161,7 @@ impl RingHarness {
         let value = match s.below(4) {
             0 => at.wrapping_sub(near),
             1 => {
-                let kinds = [1, claim::WRITE, claim::READ, claim::ATOMIC, claim::MESSAGE];
+                let kinds = [1, rma::WRITE, rma::READ, rma::ATOMIC, rma::MESSAGE];
                 let kind = kinds[s.below(5) as usize % 5];
                 let flags = if kind == 1 { s.byte() } else { ACCESS };
                 s.length() & 0xffff_ffff | u64::from(kind) << 32 | u64::from(flags) << 40
@@ -173,7 +174,7 @@ impl RingHarness {
 
     fn message(&mut self) {
         let mut source = Fenced::new(self.script.byte() as usize * 40);
-        let what = What {
+        let what = RecordHeader {
             kind: 1,
             flags: self.script.byte() & 0x7f,
             message: self.script.flip(),
@@ -189,42 +190,46 @@ impl RingHarness {
     }
 
     fn post(&mut self) {
-        let kinds = [claim::WRITE, claim::READ, claim::ATOMIC, claim::MESSAGE];
+        let kinds = [rma::WRITE, rma::READ, rma::ATOMIC, rma::MESSAGE];
         let kind = kinds[self.script.below(4) as usize % 4];
         let len = self.script.byte() as usize * 20;
         let mut memory = Fenced::new(len);
         let piece = memory.piece();
-        let reads = matches!(kind, claim::READ | claim::ATOMIC);
+        let reads = matches!(kind, rma::READ | rma::ATOMIC);
         let key = if self.script.one_in(8) { 77 } else { PEERS };
-        let access = Access {
+        let access = RmaRequest {
             kind,
             flags: 0,
             key,
             addr: u64::from(self.script.byte()) * 8,
             word: 0,
-            data: Local::Piece(if reads { Default::default() } else { piece }),
+            data: LocalBuffer::Piece(if reads { Default::default() } else { piece }),
             into: if reads { piece } else { Default::default() },
-            silent: false,
+            unsignaled: false,
         };
-        if !self.debts.trusts(&access, &self.writer, Some(&self.ledger)) {
+        if !self
+            .outstanding
+            .accepts_rma(&access, &self.writer, Some(&self.initiator))
+        {
             return;
         }
-        let what = What {
+        let what = RecordHeader {
             kind,
             flags: ACCESS,
-            message: kind == claim::MESSAGE,
+            message: kind == rma::MESSAGE,
         };
         let words = [access.key, access.addr, access.word];
         let room = access.into.len();
         if let Ok((_, start)) = self.writer.access(what, words, &access.data, room) {
-            let note = Note {
+            let note = Completion {
                 context: self.next,
                 len,
-                ..Note::default()
+                ..Completion::default()
             };
-            let l = Some(&self.ledger);
+            let l = Some(&self.initiator);
             let w = &mut self.writer;
-            self.debts.owe(w, l, &access, start, note, self.thread);
+            self.outstanding
+                .track(w, l, &access, start, note, self.thread);
             self.ops.insert(self.next, PostedOp { memory, reads });
             self.next += 1;
         }
@@ -242,11 +247,11 @@ impl RingHarness {
         }
     }
 
-    fn reap(&mut self) {
+    fn poll_done(&mut self) {
         let refuses = self.script.one_in(4);
         let (mut ended, mut again) = (Vec::new(), Vec::new());
-        let (w, l) = (&mut self.writer, Some(&*self.ledger));
-        self.debts.reap(
+        let (w, l) = (&mut self.writer, Some(&*self.initiator));
+        self.outstanding.poll_done(
             w,
             l,
             |a| again.push(a.note.context),
@@ -266,25 +271,25 @@ impl RingHarness {
         for _ in 0..self.script.below(8) {
             let mut buffer = Fenced::new(self.script.byte() as usize * 16);
             let (kind, len) = match self.reader.look() {
-                Found::Nothing => break,
-                Found::Broken => {
+                Lookup::Nothing => break,
+                Lookup::Broken => {
                     // The endpoint gives such a ring up.
-                    self.read = match Bed::create() {
+                    self.read = match RingSegment::create() {
                         Ok(ring) => Arc::new(ring),
                         Err(_) => return,
                     };
-                    self.reader = Reader::new(Arc::clone(&self.read));
-                    self.peer_writer = Writer::over(Arc::clone(&self.read));
+                    self.reader = RingReader::new(Arc::clone(&self.read));
+                    self.peer_writer = RingWriter::over(Arc::clone(&self.read));
                     break;
                 }
-                Found::Record(r) => {
+                Lookup::Record(r) => {
                     serve(&self.own, &r, &mut buffer);
                     (r.kind, r.len)
                 }
             };
             buffer.check("a receive");
             self.reader.take(len);
-            if kind >= claim::WRITE {
+            if kind >= rma::WRITE {
                 self.reader.did(kind, len);
             }
         }
@@ -292,7 +297,7 @@ impl RingHarness {
     }
 
     fn share(&mut self) {
-        let s = Share {
+        let s = SplitCopy {
             word: self.script.byte() % 8,
             round: u16::from(self.script.byte()),
             chunks: self.script.below(50),
@@ -311,15 +316,15 @@ impl RingHarness {
         });
         assert!(copied <= s.chunks, "more chunks than there are");
         s.over(&ring);
-        Share::stop(s.word, &ring);
+        SplitCopy::stop(s.word, &ring);
     }
 
     /// The peer writes a record as it should be, but for what it asks for.
     fn peer_writes(&mut self) {
         let s = &mut self.script;
-        let kinds = [claim::WRITE, claim::READ, claim::ATOMIC, claim::MESSAGE, 1];
+        let kinds = [rma::WRITE, rma::READ, rma::ATOMIC, rma::MESSAGE, 1];
         let kind = kinds[s.below(5) as usize % 5];
-        let what = What {
+        let what = RecordHeader {
             kind,
             flags: if kind == 1 { 0 } else { ACCESS },
             message: false,
@@ -332,7 +337,7 @@ impl RingHarness {
             u64::from(s.byte()) * 16
         };
         let bytes = [1; 1024];
-        let data = Local::Bytes(bytes.get(..s.byte() as usize * 4).unwrap_or(&[]));
+        let data = LocalBuffer::Bytes(bytes.get(..s.byte() as usize * 4).unwrap_or(&[]));
         let room = s.byte() as usize * 4;
         let _ = self
             .peer_writer
@@ -342,13 +347,13 @@ impl RingHarness {
     /// The peer takes records as it should.
     fn peer_reads(&mut self) {
         for _ in 0..self.script.below(8) {
-            let Found::Record(r) = self.peer_reader.look() else {
+            let Lookup::Record(r) = self.peer_reader.look() else {
                 break;
             };
             serve(&self.peers, &r, &mut Fenced::new(64));
             let (kind, len) = (r.kind, r.len);
             self.peer_reader.take(len);
-            if kind >= claim::WRITE {
+            if kind >= rma::WRITE {
                 self.peer_reader.did(kind, len);
             }
         }
@@ -359,21 +364,22 @@ impl RingHarness {
         match self.script.below(20) {
             0 | 1 => self.message(),
             2..=4 => self.post(),
-            5 | 6 => self.reap(),
+            5 | 6 => self.poll_done(),
             7 => {
-                self.ledger.take_back(self.script.below(12) as usize);
+                self.initiator
+                    .execute_pending(self.script.below(12) as usize);
             }
             8 => {
-                self.debts.settle(&self.writer, Some(&self.ledger));
+                self.outstanding.settle(&self.writer, Some(&self.initiator));
             }
             9 => {
                 let (count, len) = (self.script.byte() as usize, self.script.byte() as usize);
                 self.writer.fits(count, len * 100);
                 self.writer.widen();
-                self.writer.want(super::ring::Full::Room);
+                self.writer.want(WriteBlocked::Room);
                 self.reader.hold(self.script.flip());
-                self.reader.lie_down();
-                self.reader.sleeps();
+                self.reader.arm_wakeup();
+                self.reader.can_sleep();
             }
             10 => self.share(),
             11 | 12 => self.read(),
@@ -395,18 +401,18 @@ impl RingHarness {
 }
 
 /// What an endpoint does with a record.
-fn serve(own: &Table, r: &Record, buffer: &mut Fenced) {
+fn serve(own: &MrTable, r: &Record, buffer: &mut Fenced) {
     let [key, addr, _] = r.words();
-    let len = r.len.saturating_sub(claim::HEAD);
-    let write = r.kind == claim::WRITE;
+    let len = r.len.saturating_sub(rma::HEAD);
+    let write = r.kind == rma::WRITE;
     match r.kind {
-        claim::WRITE | claim::READ if r.done => {}
-        claim::WRITE | claim::READ => match own.own(Tag::of(key), addr, len, write) {
-            Some(p) if write => r.copy_piece(claim::HEAD, p),
+        rma::WRITE | rma::READ if r.done => {}
+        rma::WRITE | rma::READ => match own.own(KeyHash::of(key), addr, len, write) {
+            Some(p) if write => r.copy_piece(rma::HEAD, p),
             Some(p) => r.fill_piece(p),
             None => r.outcome().refuse(Status::RemoteBadKey),
         },
-        claim::ATOMIC => r.fill_bytes(&[7; 8]),
+        rma::ATOMIC => r.fill_bytes(&[7; 8]),
         _ => {
             let into: UserMem = buffer.mem();
             r.copy_mem(8, &into);
@@ -415,8 +421,8 @@ fn serve(own: &Table, r: &Record, buffer: &mut Fenced) {
             let mut bytes = Vec::new();
             r.copy(16, &mut bytes);
             assert!(bytes.len() <= r.len, "more than the record has");
-            let s = Share::of(r.word(0));
-            r.work_share(s, |chunk| {
+            let s = SplitCopy::of(r.word(0));
+            r.copy_split(s, |chunk| {
                 assert!(chunk < s.chunks, "a chunk that is not there");
                 true
             });
@@ -457,7 +463,7 @@ pub fn run(bytes: &[u8]) {
         }
     });
     let mut lost = VecDeque::new();
-    h.debts.write_off(&mut h.writer, PEER, &mut lost);
+    h.outstanding.abort(&mut h.writer, PEER, &mut lost);
     lost.iter().for_each(|(_, e)| h.end(e.note.context));
     assert!(h.ops.is_empty(), "accesses do not end");
     for (memory, left) in &h.done {

@@ -1,13 +1,13 @@
-//! Endpoints of one process talk to each other through their hubs.
+//! Endpoints of one process talk to each other through shared memory.
 
-use super::inbox::PATIENCE;
+use super::rx_rings::IDLE_POLLS;
 use super::*;
-use crate::device::{Directory, Status};
+use crate::device::{MrObserver, Status};
 use crate::hmem::{Piece, UserMem};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::SeqCst;
 
-fn hub(qpn: u16) -> Hub {
+fn endpoint(qpn: u16) -> ShmEndpoint {
     // Other runs of these tests have names of their own.
     let [a, b, c, d] = std::process::id().to_ne_bytes();
     let own = QpAddr {
@@ -16,8 +16,8 @@ fn hub(qpn: u16) -> Hub {
         qkey: std::process::id(),
         token: 0,
     };
-    let listening = sock::listen(&QpAddr { qkey: 0, ..own }).unwrap();
-    Hub::open(own, listening.as_raw_fd(), None).unwrap()
+    let listening = connection::listen(&QpAddr { qkey: 0, ..own }).unwrap();
+    ShmEndpoint::open(own, listening.as_raw_fd(), None).unwrap()
 }
 
 fn readable(fd: i32) -> bool {
@@ -30,35 +30,35 @@ fn readable(fd: i32) -> bool {
     unsafe { libc::poll(&mut p, 1, 10_000) > 0 }
 }
 
-const WHAT: What = What {
+const WHAT: RecordHeader = RecordHeader {
     kind: 1,
     flags: 0,
     message: true,
 };
 
-fn send(from: &mut Hub, to: &Hub, text: &[u8]) -> Sent {
-    let addr = to.outbox.own;
+fn send(from: &mut ShmEndpoint, to: &ShmEndpoint, text: &[u8]) -> Verdict {
+    let addr = to.tx.own;
     loop {
-        let sent = from.outbox.send(9, &addr, WHAT, text, &UserMem::EMPTY, &[]);
-        if sent != Sent::Busy {
+        let sent = from.tx.send(9, &addr, WHAT, text, &UserMem::EMPTY, &[]);
+        if sent != Verdict::NoResources {
             return sent;
         }
         // The first one waits until the peer reads the ring.
-        from.inbox.hear_for_tests();
+        from.rx.take_events_for_tests();
         from.gone();
     }
 }
 
 /// Takes records in until there are `n`, sleeping in between as a waiting application does.
-fn take(h: &mut Hub, n: usize) -> Vec<Vec<u8>> {
+fn take(h: &mut ShmEndpoint, n: usize) -> Vec<Vec<u8>> {
     let mut got = Vec::new();
     while got.len() < n {
-        let some = h.inbox.poll(|_, _, r| {
+        let some = h.rx.poll(|_, _, r| {
             let mut b = Vec::new();
             r.copy(0, &mut b);
             got.push(b);
         });
-        if !some && h.inbox.arm() {
+        if !some && h.rx.arm() {
             assert!(readable(h.fd()), "nothing within ten seconds");
         }
     }
@@ -67,72 +67,69 @@ fn take(h: &mut Hub, n: usize) -> Vec<Vec<u8>> {
 
 #[test]
 fn sleepers_are_woken_for_every_record() {
-    let (mut a, mut b) = (hub(1), hub(2));
+    let (mut a, mut b) = (endpoint(1), endpoint(2));
     for i in 0..200u8 {
-        assert_eq!(send(&mut a, &b, &[i]), Sent::Done);
+        assert_eq!(send(&mut a, &b, &[i]), Verdict::Done);
         assert_eq!(take(&mut b, 1), [[i]]);
-        assert_eq!(send(&mut b, &a, &[i, i]), Sent::Done);
+        assert_eq!(send(&mut b, &a, &[i, i]), Verdict::Done);
         assert_eq!(take(&mut a, 1), [[i, i]]);
     }
 }
 
 #[test]
 fn a_ring_falls_asleep_and_wakes_again() {
-    let (mut a, mut b) = (hub(3), hub(4));
+    let (mut a, mut b) = (endpoint(3), endpoint(4));
     send(&mut a, &b, b"one");
     take(&mut b, 1);
-    for _ in 0..2 * PATIENCE {
-        b.inbox.poll(|_, _, _| panic!("there is nothing"));
+    for _ in 0..2 * IDLE_POLLS {
+        b.rx.poll(|_, _, _| panic!("there is nothing"));
     }
-    assert!(!b.inbox.lively());
+    assert!(!b.rx.has_active());
     send(&mut a, &b, b"two");
     assert_eq!(take(&mut b, 1), [b"two"]);
-    assert!(b.inbox.lively());
+    assert!(b.rx.has_active());
 }
 
 #[test]
 fn the_last_words_of_a_peer_are_heard_before_its_end() {
-    let (mut a, mut b) = (hub(5), hub(6));
+    let (mut a, mut b) = (endpoint(5), endpoint(6));
     send(&mut b, &a, b"hello");
     take(&mut a, 1);
     for i in 0..100u8 {
-        assert_eq!(send(&mut a, &b, &[i]), Sent::Done);
+        assert_eq!(send(&mut a, &b, &[i]), Verdict::Done);
     }
-    let gone = a.outbox.own;
+    let gone = a.tx.own;
     drop(a);
     assert_eq!(take(&mut b, 100).len(), 100);
     let mut dead = Vec::new();
     while dead.is_empty() {
-        b.inbox.poll(|_, _, _| panic!("there is nothing more"));
+        b.rx.poll(|_, _, _| panic!("there is nothing more"));
         dead = b.gone();
     }
     assert!(dead.iter().all(|d| *d == gone));
     // It is told of again when our ring to it has ended, too; from then on the adapter answers.
-    while !b.outbox.leaves(9) {
-        b.inbox.poll(|_, _, _| panic!("there is nothing more"));
+    while !b.tx.uses_adapter(9) {
+        b.rx.poll(|_, _, _| panic!("there is nothing more"));
         assert!(b.gone().iter().all(|d| *d == gone));
     }
     let addr = gone;
-    let sent = b.outbox.send(9, &addr, WHAT, b"?", &UserMem::EMPTY, &[]);
-    assert_eq!(sent, Sent::Elsewhere);
+    let sent = b.tx.send(9, &addr, WHAT, b"?", &UserMem::EMPTY, &[]);
+    assert_eq!(sent, Verdict::Unsupported);
 }
 
 #[test]
 fn strangers_go_by_the_adapter() {
-    let (mut a, b) = (hub(7), hub(8));
+    let (mut a, b) = (endpoint(7), endpoint(8));
     for to in [
         QpAddr {
             gid: [4; 16],
-            ..b.outbox.own
+            ..b.tx.own
         },
-        QpAddr {
-            qpn: 9,
-            ..b.outbox.own
-        },
+        QpAddr { qpn: 9, ..b.tx.own },
     ] {
         let at = u32::from(to.qpn);
-        let sent = a.outbox.send(at, &to, WHAT, b"?", &UserMem::EMPTY, &[]);
-        assert_eq!(sent, Sent::Elsewhere);
+        let sent = a.tx.send(at, &to, WHAT, b"?", &UserMem::EMPTY, &[]);
+        assert_eq!(sent, Verdict::Unsupported);
     }
 }
 
@@ -146,62 +143,65 @@ fn lend(b: &mut [u8]) -> (Piece, UserMem) {
     (p, p.into())
 }
 
-fn hub_with(qpn: u16, table: &Arc<Table>) -> Hub {
+fn endpoint_with(qpn: u16, table: &Arc<MrTable>) -> ShmEndpoint {
     let own = QpAddr {
         gid: [3; 16],
         qpn,
         qkey: std::process::id(),
         token: 0,
     };
-    let listening = sock::listen(&QpAddr { qkey: 0, ..own }).unwrap();
-    Hub::open(own, listening.as_raw_fd(), Some(Arc::clone(table))).unwrap()
+    let listening = connection::listen(&QpAddr { qkey: 0, ..own }).unwrap();
+    ShmEndpoint::open(own, listening.as_raw_fd(), Some(Arc::clone(table))).unwrap()
 }
 
-/// Two hubs, the second of which may reach the first's memory.
-fn neighbours(qpns: [u16; 2]) -> (Hub, Hub, Arc<Table>) {
-    let table = Arc::new(Table::new(1).unwrap());
-    let (a, mut b) = (hub_with(qpns[0], &table), hub_with(qpns[1], &table));
+/// Two endpoints, the second of which may reach the first's memory.
+fn neighbours(qpns: [u16; 2]) -> (ShmEndpoint, ShmEndpoint, Arc<MrTable>) {
+    let table = Arc::new(MrTable::new(1).unwrap());
+    let (a, mut b) = (
+        endpoint_with(qpns[0], &table),
+        endpoint_with(qpns[1], &table),
+    );
     let mut a = a;
     send(&mut b, &a, b"hello");
     take(&mut a, 1);
-    while !b.outbox.visits(9) {
-        b.inbox.poll(|_, _, _| {});
+    while !b.tx.reaches_memory(9) {
+        b.rx.poll(|_, _, _| {});
         b.gone();
         std::thread::yield_now();
     }
     (a, b, table)
 }
 
-fn access(write: bool, key: u64, addr: u64, mem: Piece) -> Access<'static> {
-    Access {
+fn access(write: bool, key: u64, addr: u64, mem: Piece) -> RmaRequest<'static> {
+    RmaRequest {
         kind: if write { WRITE } else { READ },
         flags: 0,
         key,
         addr,
         word: 0,
-        data: Local::Piece(if write { mem } else { Piece::EMPTY }),
+        data: LocalBuffer::Piece(if write { mem } else { Piece::EMPTY }),
         into: if write { Piece::EMPTY } else { mem },
-        silent: false,
+        unsignaled: false,
     }
 }
 
-const NOTE: Note = Note {
+const NOTE: Completion = Completion {
     context: 0,
     len: 0,
     flags: 0,
     op: None,
     report: true,
-    told: false,
+    reported_early: false,
 };
 
 /// Does what records ask for, as an endpoint does; how many of them their writer had done.
-fn serve(h: &mut Hub, table: &Table) -> usize {
+fn serve(h: &mut ShmEndpoint, table: &MrTable) -> usize {
     let mut back = 0;
-    h.inbox.poll(|_, _, r| {
+    h.rx.poll(|_, _, r| {
         let [key, addr, _] = r.words();
         let len = r.len - ACCESS_HEAD;
         back += usize::from(r.done);
-        match table.own(Tags::default().of(key), addr, len, r.kind == WRITE) {
+        match table.own(KeyHashes::default().of(key), addr, len, r.kind == WRITE) {
             _ if r.done => {}
             Some(p) if r.kind == WRITE => r.copy_piece(ACCESS_HEAD, p),
             Some(p) => r.fill_piece(p),
@@ -211,9 +211,9 @@ fn serve(h: &mut Hub, table: &Table) -> usize {
     back
 }
 
-fn ended(h: &mut Hub) -> Vec<Status> {
+fn ended(h: &mut ShmEndpoint) -> Vec<Status> {
     let mut all = Vec::new();
-    h.outbox.reap(|_, e| {
+    h.tx.poll_done(|_, e| {
         all.push(e.status);
         true
     });
@@ -233,14 +233,14 @@ fn a_target_that_polls_does_accesses_and_says_what_failed() {
         (true, 5, 1050, near),
         (false, 5, 1000, back),
     ] {
-        let sent = b.outbox.post(9, &access(w, key, at, mem), NOTE);
-        assert_eq!(sent, Sent::Done);
+        let sent = b.tx.post(9, &access(w, key, at, mem), NOTE);
+        assert_eq!(sent, Verdict::Done);
     }
     assert_eq!(ended(&mut b), []);
     assert_eq!(serve(&mut a, &table), 0);
     use Status::{Ok, RemoteBadKey as Bad};
     assert_eq!(ended(&mut b), [Ok, Ok, Bad, Bad, Ok]);
-    assert!(!b.outbox.owes());
+    assert!(!b.tx.has_outstanding());
     let mut seen = [0; 16];
     UserMem::from(back).load(0, &mut seen);
     assert_eq!(seen, [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2]);
@@ -254,16 +254,17 @@ fn what_a_target_does_not_do_is_taken_back_once() {
     table.add(5, 0, &far, FI_REMOTE_WRITE);
     let near = lend(&mut near).0;
     for key in [5, 5, 7] {
-        b.outbox.post(9, &access(true, key, 0, near), NOTE);
+        b.tx.post(9, &access(true, key, 0, near), NOTE);
     }
     let mut all = Vec::new();
-    while all.len() < 2 || !b.outbox.has_again() {
+    while all.len() < 2 || !b.tx.has_retries() {
         all.extend(ended(&mut b));
     }
     assert_eq!(all, [Status::Ok, Status::Ok]);
     // Of a key that is not published the adapter knows what is wrong.
-    let again = b.outbox.take_again();
-    let is = |(to, a): &(PeerId, Again)| (*to, a.key, a.write, a.mem.len()) == (9, 7, true, 8);
+    let again = b.tx.take_retries();
+    let is =
+        |(to, a): &(PeerId, AdapterRetry)| (*to, a.key, a.write, a.mem.len()) == (9, 7, true, 8);
     assert!(again.len() == 1 && again.iter().all(is));
     let mut seen = [0; 8];
     far.load(0, &mut seen);
@@ -274,8 +275,8 @@ fn what_a_target_does_not_do_is_taken_back_once() {
     far.load(0, &mut seen);
     assert_eq!(seen, [3; 8]);
     // And it is left alone for a while.
-    let sent = b.outbox.post(9, &access(true, 5, 0, near), NOTE);
-    assert_eq!(sent, Sent::Elsewhere);
+    let sent = b.tx.post(9, &access(true, 5, 0, near), NOTE);
+    assert_eq!(sent, Verdict::Unsupported);
 }
 
 #[test]
@@ -290,8 +291,8 @@ fn nobody_needs_to_ask_for_silent_writes() {
         n += 1;
         let mut bytes = n.to_ne_bytes();
         let mut a = access(true, 5, 0, lend(&mut bytes).0);
-        a.silent = true;
-        posted += usize::from(b.outbox.post(9, &a, NOTE) == Sent::Done);
+        a.unsignaled = true;
+        posted += usize::from(b.tx.post(9, &a, NOTE) == Verdict::Done);
     }
     let mut seen = [0; 8];
     while u64::from_ne_bytes(seen) != n {
@@ -307,10 +308,7 @@ fn an_endpoint_that_goes_leaves_nothing_undone() {
     let far = lend(&mut far).1;
     table.add(5, 0, &far, FI_REMOTE_WRITE);
     let near = lend(&mut near).0;
-    assert_eq!(
-        b.outbox.post(9, &access(true, 5, 0, near), NOTE),
-        Sent::Done
-    );
+    assert_eq!(b.tx.post(9, &access(true, 5, 0, near), NOTE), Verdict::Done);
     drop(b);
     let mut seen = [0; 8];
     far.load(0, &mut seen);
@@ -344,13 +342,13 @@ fn both_sides_at_work_do_everything_once_and_in_order() {
         let mut left = 0;
         for x in [access(true, 5, 0, out), access(false, 5, 0, into)] {
             loop {
-                match b.outbox.post(9, &x, NOTE) {
-                    Sent::Done => {
+                match b.tx.post(9, &x, NOTE) {
+                    Verdict::Done => {
                         left += 1;
                         break;
                     }
-                    Sent::Elsewhere => {
-                        let local = Local::Piece(if left == 0 && x.kind == WRITE {
+                    Verdict::Unsupported => {
+                        let local = LocalBuffer::Piece(if left == 0 && x.kind == WRITE {
                             out
                         } else {
                             into
@@ -360,10 +358,10 @@ fn both_sides_at_work_do_everything_once_and_in_order() {
                             left -= ended(&mut b).len();
                         }
                         let write = x.kind == WRITE;
-                        b.outbox.access(9, write, &local, (5, 0)).unwrap();
+                        b.tx.cma_access(9, write, &local, (5, 0)).unwrap();
                         break;
                     }
-                    Sent::Busy => {
+                    Verdict::NoResources => {
                         ended(&mut b);
                     }
                 }
@@ -387,18 +385,18 @@ fn what_a_writer_had_begun_when_it_went_does_not_stop_its_last_words() {
     let far = lend(&mut far).1;
     table.add(5, 0, &far, FI_REMOTE_WRITE);
     let write = access(true, 5, 0, lend(&mut near).0);
-    assert_eq!(b.outbox.post(9, &write, NOTE), Sent::Done);
-    assert_eq!(send(&mut b, &a, b"bye"), Sent::Done);
-    b.outbox.claim_for_ever(9);
+    assert_eq!(b.tx.post(9, &write, NOTE), Verdict::Done);
+    assert_eq!(send(&mut b, &a, b"bye"), Verdict::Done);
+    b.tx.claim_for_ever(9);
     assert_eq!(serve(&mut a, &table), 0);
     drop(b);
     let mut seen = [0; 8];
     let mut heard = false;
     while !heard {
-        a.inbox.poll(|_, _, r| {
+        a.rx.poll(|_, _, r| {
             if r.kind == WRITE {
                 let p = table
-                    .own(Tags::default().of(5), 0, r.len - ACCESS_HEAD, true)
+                    .own(KeyHashes::default().of(5), 0, r.len - ACCESS_HEAD, true)
                     .unwrap();
                 r.copy_piece(ACCESS_HEAD, p);
             } else {
@@ -412,16 +410,16 @@ fn what_a_writer_had_begun_when_it_went_does_not_stop_its_last_words() {
 
 #[test]
 fn a_third_process_cannot_speak_for_another() {
-    let (mut a, mut b) = (hub(41), hub(42));
+    let (mut a, mut b) = (endpoint(41), endpoint(42));
     send(&mut a, &b, b"from a");
     assert_eq!(take(&mut b, 1), [b"from a"]);
-    let (claimed, to) = (a.outbox.own, b.outbox.own);
-    let ring = ring::Writer::new().unwrap();
+    let (claimed, to) = (a.tx.own, b.tx.own);
+    let ring = ring::RingWriter::new().unwrap();
     // SAFETY: the child makes system calls and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let refused = sock::connect(&claimed, &to, ring.fd()).is_ok_and(|(c, _)| {
-            readable(c.as_raw_fd()) && matches!(sock::hear(&c), sock::Heard::End)
+        let refused = connection::connect(&claimed, &to, ring.fd()).is_ok_and(|(c, _)| {
+            readable(c.as_raw_fd()) && matches!(connection::receive(&c), connection::ConnEvent::End)
         });
         // SAFETY: ends the process.
         unsafe { libc::_exit(if refused { 7 } else { 1 }) };
@@ -435,7 +433,7 @@ fn a_third_process_cannot_speak_for_another() {
         "it was let in, or not answered"
     );
     // The two that were connected still are.
-    b.inbox.hear_for_tests();
+    b.rx.take_events_for_tests();
     assert!(b.gone().is_empty());
     send(&mut a, &b, b"still here");
     assert_eq!(take(&mut b, 1), [b"still here"]);

@@ -24,7 +24,7 @@ mod thread;
 
 use super::host::{now, secret};
 use super::{
-    Caps, Device, DeviceAttr, Directory, Event, Events, Payload, QpAddr, QueuePair, Raw, RawQp,
+    Caps, Device, DeviceAttr, Event, Events, MrObserver, Payload, QpAddr, QueuePair, Raw, RawQp,
     Remote,
 };
 use crate::core::params;
@@ -50,7 +50,7 @@ pub struct SoftDevice {
     attr: DeviceAttr,
     ip: IpAddr,
     mem: Arc<MemTable>,
-    directory: Option<Arc<dyn Directory>>,
+    directory: Option<Arc<dyn MrObserver>>,
     cfg: Config,
 }
 
@@ -199,7 +199,7 @@ impl SoftDevice {
     }
 
     /// From now on `d` hears of every region.
-    pub fn publish(&mut self, d: Arc<dyn Directory>) {
+    pub fn publish(&mut self, d: Arc<dyn MrObserver>) {
         self.directory = Some(d);
     }
 

@@ -10,7 +10,7 @@ use super::list::Adapter;
 use super::sys::*;
 use crate::core::{params, Result};
 use crate::device::mr_cache::{Cache, Limits};
-use crate::device::{Directory, DmaBuf, Status};
+use crate::device::{DmaBuf, MrObserver, Status};
 use crate::hmem::UserMem;
 use crate::types::*;
 use core::ffi::c_int;
@@ -67,7 +67,7 @@ pub struct Memory {
     table: Mutex<Table>,
     /// Registrations withdrawn so far.
     withdrawn: AtomicU64,
-    directory: Mutex<Option<Arc<dyn Directory>>>,
+    directory: Mutex<Option<Arc<dyn MrObserver>>>,
     kept: Option<Cache<Lent>>,
 }
 
@@ -155,7 +155,7 @@ impl Memory {
     }
 
     /// Tells `to` of all regions from now on.
-    pub fn publish(&self, to: Arc<dyn Directory>) {
+    pub fn publish(&self, to: Arc<dyn MrObserver>) {
         *self.directory.lock().unwrap_or_else(|e| e.into_inner()) = Some(to);
     }
 

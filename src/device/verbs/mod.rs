@@ -17,7 +17,7 @@ mod rings;
 pub mod short;
 pub mod sys;
 
-use super::{Device, DeviceAttr, Directory, DmaBuf, QpAddr, RawQp, Status};
+use super::{Device, DeviceAttr, DmaBuf, MrObserver, QpAddr, RawQp, Status};
 use crate::core::Result;
 use crate::hmem::UserMem;
 use crate::types::*;
@@ -152,7 +152,7 @@ impl VerbsDevice {
     }
 
     /// Tells `to` of all regions from now on.
-    pub fn publish(&mut self, to: Arc<dyn Directory>) {
+    pub fn publish(&mut self, to: Arc<dyn MrObserver>) {
         self.0.memory.publish(to);
     }
 }

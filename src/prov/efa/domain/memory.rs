@@ -4,16 +4,16 @@
 use super::{Domain, Mr};
 use crate::core::Result;
 use crate::device::any::Qp;
-use crate::device::{Device, Directory, DmaBuf, QueueMemory, QueuePair};
+use crate::device::{Device, DmaBuf, MrObserver, QueueMemory, QueuePair};
 use crate::hmem::UserMem;
 use crate::prov::efa::rdm::OpKind;
-use crate::shm::Table;
+use crate::shm::MrTable;
 use crate::types::*;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Waits, holding no lock, until no process on this host uses a region that is withdrawn.
-fn wait_unused(table: &Table, key: u64) -> Result<()> {
+fn wait_unused(table: &MrTable, key: u64) -> Result<()> {
     if !table.in_use(key) {
         return Ok(());
     }

@@ -25,10 +25,10 @@ use crate::device::gate::{Gate, Inside};
 use crate::device::soft::Naming;
 pub use crate::device::verbs::{CounterPlaces, QueuePlace};
 use crate::device::wait::WaitSet;
-use crate::device::{Device, Directory};
+use crate::device::{Device, MrObserver};
 pub use crate::device::{DmaBuf, QueueMemory};
 use crate::proto::RecvQueue;
-use crate::shm::Table;
+use crate::shm::MrTable;
 use crate::types::*;
 use fabric::busy_unless;
 pub use fabric::Fabric;
@@ -56,7 +56,7 @@ pub struct State {
     /// Collective groups, and operations under way in them.
     pub colls: Colls,
     /// What peers on the same host may know of our memory.
-    pub table: Option<Arc<Table>>,
+    pub table: Option<Arc<MrTable>>,
     /// Bytes of unexpected messages per receive queue before senders wait.
     pub budget: usize,
 }
@@ -129,9 +129,11 @@ impl Domain {
         let seed = std::process::id() as u64 ^ crate::device::host::now();
         let near = crate::core::params::efa_bool("enable_shm_transfer", true)
             && crate::core::params::efa_bool("shm_attach", true);
-        let table = near.then(|| Table::new(seed).ok().map(Arc::new)).flatten();
+        let table = near
+            .then(|| MrTable::new(seed).ok().map(Arc::new))
+            .flatten();
         if let Some(t) = &table {
-            dev.publish(Arc::clone(t) as Arc<dyn Directory>);
+            dev.publish(Arc::clone(t) as Arc<dyn MrObserver>);
         }
         let single = info
             .domain

@@ -10,7 +10,7 @@ use crate::device::{Device, DeviceAttr, QueuePair};
 use crate::hmem::{arith, Piece, UserMem};
 use crate::proto::{AtomicArgs, AtomicKind};
 use crate::prov::efa::domain::State;
-use crate::shm::{Note, Sent};
+use crate::shm::{Completion, Verdict};
 use crate::types::*;
 
 /// Largest atomic, bytes of operands: what fits into one packet beside the longest header.
@@ -144,7 +144,7 @@ pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
         // Who did not ask to hear when it is done hears when it is on its way, and sure to be done.
         early: matches!(r.fetch, Fetch::No) && flags & FI_DELIVERY_COMPLETE == 0,
     };
-    let note = Note {
+    let note = Completion {
         context: r.common.context,
         len: bytes,
         flags: FI_ATOMIC
@@ -155,7 +155,7 @@ pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
             },
         op: None,
         report: r.common.reports(&r.data, ep.tx, flags),
-        told: false,
+        reported_early: false,
     };
     let single = r.common.done.is_none() && r.to.as_slice().len() == 1;
     let single = single && result.one().is_some();
@@ -164,10 +164,10 @@ pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
         if told {
             port.done(&note);
         }
-        if sent != Sent::Elsewhere {
+        if sent != Verdict::Unsupported {
             ep.operands = data;
             return match sent {
-                Sent::Done => Ok(()),
+                Verdict::Done => Ok(()),
                 _ => Err(FI_EAGAIN),
             };
         }

@@ -10,7 +10,7 @@ use crate::proto::{self, Policy, RecvQueue};
 use crate::prov::efa::addr;
 use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::domain::State;
-use crate::shm::Hub;
+use crate::shm::ShmEndpoint;
 use crate::types::*;
 use crate::wire::extra;
 use std::sync::Arc;
@@ -61,9 +61,9 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
     };
     let near = ep.opts.shared_memory && ep.kind.knows_near(&qp);
     let hub = near
-        .then(|| Hub::open(qp.addr(), qp.wait_fd(), s.table.clone()))
+        .then(|| ShmEndpoint::open(qp.addr(), qp.wait_fd(), s.table.clone()))
         .flatten();
-    let fd = hub.as_ref().map_or(qp.wait_fd(), Hub::fd);
+    let fd = hub.as_ref().map_or(qp.wait_fd(), ShmEndpoint::fd);
     let caps = s.dev.attr().caps;
     let wanted = ep.opts.device_rdma && crate::core::params::efa_bool("use_device_rdma", true);
     (ep.rdma_read, ep.rdma_write) = (wanted && caps.rdma_read, wanted && caps.rdma_write);

@@ -45,7 +45,7 @@ use crate::device::any::{Dev, Qp};
 use crate::device::{Device, DeviceAttr, Events, QueuePair, Status};
 use crate::hmem::UserMem;
 use crate::proto::{self, Failure, PeerId, ShortRecv};
-use crate::shm::Hub;
+use crate::shm::ShmEndpoint;
 use crate::types::*;
 use std::collections::VecDeque;
 use work::Work;
@@ -208,7 +208,7 @@ struct Live {
     /// RMA parts that found no room.
     waiting: Vec<u32>,
     /// Peers on the same host.
-    hub: Option<Hub>,
+    hub: Option<ShmEndpoint>,
     nearby: near::Nearby,
     /// Scratch for a packet of theirs.
     packet: Vec<u8>,
@@ -241,7 +241,7 @@ impl Live {
     /// Whether the adapter may be left out of this poll, which then counts.
     #[inline]
     fn adapter_rests(&mut self) -> bool {
-        let near = self.hub.as_ref().is_some_and(|h| h.inbox.lively());
+        let near = self.hub.as_ref().is_some_and(|h| h.rx.has_active());
         let rests = near && self.lull >= LULL && self.left_out < LEAVE_OUT && self.qp.idle();
         self.left_out += u32::from(rests);
         rests
@@ -250,14 +250,14 @@ impl Live {
     /// Whether there is nothing to do beside the adapter.
     #[inline]
     fn still(&mut self) -> bool {
-        let quiet = |h: &mut Hub| !h.outbox.owes() && h.inbox.quiet();
+        let quiet = |h: &mut ShmEndpoint| !h.tx.has_outstanding() && h.rx.poll_idle();
         self.idle() && self.hub.as_mut().is_none_or(quiet)
     }
 
     /// As [`Live::still`], without a look into the rings.
     #[inline]
     fn idle(&self) -> bool {
-        let lost = self.hub.as_ref().is_some_and(Hub::lost);
+        let lost = self.hub.as_ref().is_some_and(ShmEndpoint::lost);
         let open = self.nearby.load() | self.proto.load() | self.waiting.len();
         open == 0 && !lost
     }
@@ -286,23 +286,27 @@ impl Live {
     #[cold]
     fn rouse(&mut self) {
         let idle = self.idle();
-        if let Some(h) = self.hub.as_ref().filter(|h| !idle || h.outbox.owes()) {
+        if let Some(h) = self
+            .hub
+            .as_ref()
+            .filter(|h| !idle || h.tx.has_outstanding())
+        {
             self.rests = false;
-            h.rouse();
+            h.signal();
         }
     }
 
     /// Whether a signal was taken back that somebody sleeps on.
     #[inline]
     fn disturbed(&mut self) -> bool {
-        let hears = |h: &Hub| h.inbox.armed();
+        let hears = |h: &ShmEndpoint| h.rx.armed();
         let lost = self.rests && !(self.qp.armed() && self.hub.as_ref().is_none_or(hears));
         self.rests &= !lost;
         lost
     }
 
     fn wait_fd(&self) -> i32 {
-        self.hub.as_ref().map_or(self.qp.wait_fd(), Hub::fd)
+        self.hub.as_ref().map_or(self.qp.wait_fd(), ShmEndpoint::fd)
     }
 }
 
@@ -445,8 +449,8 @@ impl Ep {
     /// Asks for a signal on the descriptor; `false` when there is something to do already.
     pub fn arm(&mut self) -> bool {
         let Some(l) = &mut self.live else { return true };
-        let quiet = l.nearby.quiet() && !l.hub.as_ref().is_some_and(Hub::lost);
-        let near = |h: &mut Hub| h.outbox.settle() & h.inbox.arm() & h.outbox.arm();
+        let quiet = l.nearby.quiet() && !l.hub.as_ref().is_some_and(ShmEndpoint::lost);
+        let near = |h: &mut ShmEndpoint| h.tx.settle() & h.rx.arm() & h.tx.arm();
         l.rests = quiet & l.qp.arm() & l.hub.as_mut().is_none_or(near);
         l.rests
     }
@@ -455,8 +459,11 @@ impl Ep {
     /// requests of an adapter.
     fn owes(&self, peer: PeerId) -> bool {
         let Some(l) = &self.live else { return false };
-        let near = l.hub.as_ref().is_some_and(|h| h.outbox.owes_to(peer));
-        near || l.nearby.accesses.owes_to(peer)
+        let near = l
+            .hub
+            .as_ref()
+            .is_some_and(|h| h.tx.has_outstanding_to(peer));
+        near || l.nearby.accesses.has_outstanding_to(peer)
             || matches!(&l.qp, Qp::Verbs(q) if q.busy_with(peer))
     }
 
@@ -482,7 +489,7 @@ impl Ep {
     /// The number will be another peer's.
     fn forget_peer(&mut self, peer: PeerId) {
         if let Some(h) = self.live.as_mut().and_then(|l| l.hub.as_mut()) {
-            h.outbox.forget_peer(peer);
+            h.tx.forget_peer(peer);
         }
     }
 

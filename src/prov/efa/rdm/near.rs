@@ -19,7 +19,8 @@ use crate::hmem::UserMem;
 use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected};
 use crate::prov::efa::cq::Entry;
 use crate::shm::{
-    Denied, Local, Note, Outbox, Record, Sent, What, ACCESS_HEAD, CONFIRMED, RECORD_MAX,
+    Completion, LocalBuffer, Record, RecordHeader, RmaDenied, TxRings, Verdict, ACCESS_HEAD,
+    CONFIRMED, RECORD_MAX,
 };
 use crate::types::*;
 use std::collections::VecDeque;
@@ -84,14 +85,14 @@ impl Nearby {
 }
 
 /// Sends a message this way, if it can go this way. When it has gone, its completion is written.
-pub fn send(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Sent {
+pub fn send(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Verdict {
     let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(peer)) else {
-        return Sent::Elsewhere;
+        return Verdict::Unsupported;
     };
     let sent = put(r, |what, head, body, bytes| {
         near.send(peer, addr, what, head, body, bytes)
     });
-    if sent == Sent::Done {
+    if sent == Verdict::Done {
         let len = r.data.len();
         port.count(0, len, true);
         port.count_at(r.common.done, len, true);
@@ -108,18 +109,18 @@ pub fn send(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Sent {
 
 /// Makes the record of a message and writes it with `write`.
 #[inline]
-fn put(r: &MsgReq, write: impl FnOnce(What, &[u8], &UserMem, &[u8]) -> Sent) -> Sent {
+fn put(r: &MsgReq, write: impl FnOnce(RecordHeader, &[u8], &UserMem, &[u8]) -> Verdict) -> Verdict {
     let most = match r.data {
         Data::User(_) => stream::FIRST,
         Data::Inject(_) => RECORD_MAX - 16,
     };
     if r.data.len() > most {
-        return Sent::Elsewhere;
+        return Verdict::Unsupported;
     }
     let (words, flags) = words(r);
     let head = words.to_ne_bytes();
     let head = head.get(..head_len(flags)).unwrap_or(&[]);
-    let what = What {
+    let what = RecordHeader {
         kind: MESSAGE,
         flags,
         message: true,
@@ -231,47 +232,47 @@ pub fn finish(
     port.received(d.place.ctx, msg, result);
 }
 
-/// A read or write done from here, in the peer's memory. `Elsewhere` when it is not to be done so;
-/// `Done` also when it failed and its completion says so.
-pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Sent {
+/// A read or write done from here, in the peer's memory. `Unsupported` when it is not to be done
+/// so; `Done` also when it failed and its completion says so.
+pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Verdict {
     let id = port.id;
     match access::rma(port, peer, r, || rma_op(id, peer, r, report)) {
-        Sent::Elsewhere => {}
+        Verdict::Unsupported => {}
         sent => return sent,
     }
     let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(peer)) else {
-        return Sent::Elsewhere;
+        return Verdict::Unsupported;
     };
-    near.acquaint(peer, addr);
+    near.ensure_route(peer, addr);
     let (local, plain) = match &r.data {
-        Data::User(m) => (Local::Mem(m), m.one().filter(|_| r.cq_data.is_none())),
-        Data::Inject(b) => (Local::Bytes(b), None),
+        Data::User(m) => (LocalBuffer::Mem(m), m.one().filter(|_| r.cq_data.is_none())),
+        Data::Inject(b) => (LocalBuffer::Bytes(b), None),
     };
     let at = (r.key, r.addr);
     if let Some(mem) = plain.filter(|_| near.permits(peer, at, r.data.len(), r.write)) {
-        if !near.counts(peer) {
+        if !near.wants_events(peer) {
             let mut op = rma_op(id, peer, r, report);
             op.parts = 1;
             let wait = Wait {
                 mem,
                 addr: r.addr,
-                note: Note::piece(port.ops.insert(op), mem.len()),
+                note: Completion::piece(port.ops.insert(op), mem.len()),
             };
             let accesses = &mut port.nearby.accesses;
             port.nearby.alone |= accesses.join(near, peer, (r.key, r.write), wait);
-            return Sent::Done;
+            return Verdict::Done;
         }
     }
     // What the peer is to hear of afterwards must have room before its memory is touched.
-    let tells = r.cq_data.is_some() || near.counts(peer);
+    let tells = r.cq_data.is_some() || near.wants_events(peer);
     if tells && !near.fits(peer, 1, TOLD_LEN) {
-        return Sent::Busy;
+        return Verdict::NoResources;
     }
-    let done = near.access(peer, r.write, &local, at);
+    let done = near.cma_access(peer, r.write, &local, at);
     port.nearby.alone |= done.is_ok();
     let result = match done {
-        Err(Denied::Elsewhere) => return Sent::Elsewhere,
-        Err(Denied::Status(s)) => Err(failure(s)),
+        Err(RmaDenied::Unsupported) => return Verdict::Unsupported,
+        Err(RmaDenied::Status(s)) => Err(failure(s)),
         Ok(_) if tells => {
             let what = (r.key, r.data.len(), r.cq_data, r.write);
             // There is room, and nobody else writes into this ring.
@@ -282,7 +283,7 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Sent {
     };
     let op = rma_op(port.id, peer, r, report);
     port.end(op, result);
-    Sent::Done
+    Verdict::Done
 }
 
 /// Bytes of the record of [`tell`].
@@ -290,14 +291,14 @@ const TOLD_LEN: usize = 24;
 
 /// Tells a peer what was done to its memory: key, length, data of a write, whether it was one.
 pub fn tell(
-    near: &mut Outbox,
+    near: &mut TxRings,
     peer: PeerId,
     addr: &QpAddr,
     (key, len, cq_data, write): (u64, usize, Option<u64>, bool),
-) -> Sent {
+) -> Verdict {
     let words = [key, len as u64, cq_data.unwrap_or(0)];
     let data = if cq_data.is_some() { WITH_DATA } else { 0 };
-    let what = What {
+    let what = RecordHeader {
         kind: ACCESS,
         flags: data | if write { WROTE } else { 0 },
         message: false,

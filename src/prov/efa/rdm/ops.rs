@@ -12,7 +12,7 @@ use crate::device::QueuePair;
 use crate::hmem::UserMem;
 use crate::proto::{PeerId, SendArgs, COLLECTIVE_TAG};
 use crate::prov::efa::domain::State;
-use crate::shm::Sent;
+use crate::shm::Verdict;
 use crate::types::*;
 use crate::wire::Iovs;
 
@@ -195,7 +195,7 @@ macro_rules! live_port {
             $id,
             $ep,
             qp,
-            hub.as_mut().map(|h| &mut h.outbox),
+            hub.as_mut().map(|h| &mut h.tx),
             nearby,
             $inject
         );
@@ -328,7 +328,7 @@ fn park_while_calling(
     let av = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
     let peer = av.peer(to, &mut s.peers)?;
     let hub = ep.live.as_ref().and_then(|l| l.hub.as_ref());
-    let calling = hub.is_some_and(|h| h.outbox.is_calling(peer));
+    let calling = hub.is_some_and(|h| h.tx.is_calling(peer));
     if !calling || ep.fenced.len() >= PARKED_MAX {
         return Err(FI_EAGAIN);
     }
@@ -378,16 +378,16 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     let confirmed = flags & FI_DELIVERY_COMPLETE != 0;
     if confirmed && ep.kind == Kind::Direct && r.common.done.is_none() {
         match access::confirmed(&mut port, peer, r, report) {
-            Sent::Done => return Ok(()),
-            Sent::Busy => return Err(FI_EAGAIN),
-            Sent::Elsewhere => {}
+            Verdict::Done => return Ok(()),
+            Verdict::NoResources => return Err(FI_EAGAIN),
+            Verdict::Unsupported => {}
         }
     }
     if !confirmed {
         match near::send(&mut port, peer, r, report) {
-            Sent::Done => return Ok(()),
-            Sent::Busy => return Err(FI_EAGAIN),
-            Sent::Elsewhere => {}
+            Verdict::Done => return Ok(()),
+            Verdict::NoResources => return Err(FI_EAGAIN),
+            Verdict::Unsupported => {}
         }
     }
     let mut op = UserOp::new(id, r.data.lent());
@@ -401,12 +401,12 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     let ctx = port.ops.insert(op);
     if !confirmed {
         match stream::send(&mut port, peer, ctx, r) {
-            Sent::Done => return Ok(()),
-            Sent::Busy => {
+            Verdict::Done => return Ok(()),
+            Verdict::NoResources => {
                 port.ops.remove(ctx);
                 return Err(FI_EAGAIN);
             }
-            Sent::Elsewhere => {}
+            Verdict::Unsupported => {}
         }
     }
     let args = SendArgs {

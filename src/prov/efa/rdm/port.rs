@@ -14,7 +14,7 @@ use crate::proto::{
 use crate::prov::efa::av::Av;
 use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::cq::{Cq, Entry, ErrEntry};
-use crate::shm::{Local, Note, Outbox, Sent, Table, What};
+use crate::shm::{Completion, LocalBuffer, MrTable, RecordHeader, TxRings, Verdict};
 use crate::types::*;
 use crate::wire::{Iovs, RmaIov, Rta, RtaKind};
 
@@ -23,10 +23,10 @@ pub struct EpPort<'a> {
     pub id: u32,
     pub dev: &'a Dev,
     /// What peers on the same host may know of our memory.
-    pub table: Option<&'a Table>,
+    pub table: Option<&'a MrTable>,
     pub qp: &'a mut Qp,
     /// The way to peers on the same host.
-    pub near: Option<&'a mut Outbox>,
+    pub near: Option<&'a mut TxRings>,
     /// What was done that way.
     pub nearby: &'a mut Nearby,
     pub peers: &'a mut Peers,
@@ -160,7 +160,7 @@ impl EpPort<'_> {
 
     /// A plain access or send has ended badly, at this remote address, with this key.
     #[cold]
-    pub fn fails(&mut self, note: &Note, peer: PeerId, at: (u64, u64), why: Failure) {
+    pub fn fails(&mut self, note: &Completion, peer: PeerId, at: (u64, u64), why: Failure) {
         let mut op = UserOp::new(self.id, UserMem::EMPTY);
         op.context = note.context;
         op.flags = note.flags;
@@ -172,7 +172,7 @@ impl EpPort<'_> {
     }
 
     /// A plain access or send has ended well.
-    pub fn done(&mut self, note: &Note) {
+    pub fn done(&mut self, note: &Completion) {
         self.count(cntr_index(note.flags), note.len, true);
         let q = self.tx.filter(|_| note.report);
         if let Some(q) = q.and_then(|b| self.cqs.get_mut(b.cq)) {
@@ -367,20 +367,20 @@ impl Port for EpPort<'_> {
                 Payload::User(m) => (m, &[][..]),
                 Payload::Copy(b) => (UserMem::EMPTY, b),
             };
-            let what = What {
+            let what = RecordHeader {
                 kind: super::near::PACKET,
                 flags: 0,
                 message: super::progress::is_message(head),
             };
             match near.send(to, addr, what, head, &body, bytes) {
-                Sent::Done => {
+                Verdict::Done => {
                     if let Token::Tx(id) = token {
                         self.nearby.packets.push_back(id);
                     }
                     return true;
                 }
-                Sent::Busy => return false,
-                Sent::Elsewhere => {}
+                Verdict::NoResources => return false,
+                Verdict::Unsupported => {}
             }
         }
         let wr_id = match token {
@@ -483,7 +483,7 @@ impl Port for EpPort<'_> {
 
     fn reads_memory(&self, peer: PeerId) -> bool {
         // Both sides are let in, or neither: the same system decides.
-        self.near.as_ref().is_some_and(|n| n.visits(peer))
+        self.near.as_ref().is_some_and(|n| n.reaches_memory(peer))
     }
 
     fn expose(&mut self, ctx: u32) -> Option<Iovs> {
@@ -525,7 +525,12 @@ impl Port for EpPort<'_> {
         if let Some(near) = &mut self.near {
             // What cannot be read from here may yet be by the adapter, which also says why not.
             if near
-                .access(from, false, &Local::Mem(&local), (piece.key, piece.addr))
+                .cma_access(
+                    from,
+                    false,
+                    &LocalBuffer::Mem(&local),
+                    (piece.key, piece.addr),
+                )
                 .is_ok()
             {
                 self.nearby.reads.push_back(id);

@@ -8,7 +8,7 @@ use crate::core::memory;
 use crate::device::any::Qp;
 use crate::device::{Device, Event, Events, QueuePair, Status};
 use crate::prov::efa::domain::State;
-use crate::shm::Hub;
+use crate::shm::ShmEndpoint;
 use crate::types::*;
 use crate::wire::pkt;
 
@@ -41,17 +41,17 @@ pub fn progress(s: &mut State, id: u32) {
         *lull = if events.list.is_empty() { *lull + 1 } else { 0 };
     }
     let Events { list, arena } = events;
-    let (inbox, near) = match hub {
-        Some(Hub { inbox, outbox }) => {
-            access::collect(outbox, &mut nearby.accesses);
-            (Some(inbox), Some(outbox))
+    let (rx, near) = match hub {
+        Some(ShmEndpoint { rx, tx }) => {
+            access::collect(tx, &mut nearby.accesses);
+            (Some(rx), Some(tx))
         }
         None => (None, None),
     };
     let mut port = ep_port!(s, id, ep, qp, near, nearby, None);
     access::report(&mut port, waiting);
-    if let Some(inbox) = inbox {
-        inbox.poll(|from, peer, record| {
+    if let Some(rx) = rx {
+        rx.poll(|from, peer, record| {
             let peer = *peer.get_or_insert_with(|| port.peers.of(from));
             match record.kind {
                 near::PACKET => {
@@ -61,7 +61,7 @@ pub fn progress(s: &mut State, id: u32) {
                 _ => near::arrived(peer, record, rq, &mut port),
             }
         });
-        for (conn, number, there) in inbox.take_cts() {
+        for (conn, number, there) in rx.take_cts() {
             if let Some(peer) = port.near.as_ref().and_then(|n| n.peer_of(conn)) {
                 stream::asked(peer, number, there, &mut port);
             }
@@ -151,7 +151,7 @@ pub fn progress(s: &mut State, id: u32) {
     waiting.retain(|ctx| !port.post_late_imm(*ctx));
     proto.progress(&mut port);
     port.qp.ring();
-    let again = port.near.as_ref().is_some_and(|n| n.has_again());
+    let again = port.near.as_ref().is_some_and(|n| n.has_retries());
     let accesses = again || port.nearby.accesses.load() > 0;
     let (bytes, holding) = (rq.bytes(), ep.holding);
     if ep.live.as_mut().is_some_and(Live::disturbed) {
@@ -224,7 +224,7 @@ pub(super) fn watch_budget(s: &mut State, id: u32) {
         if let Some(l) = &mut ep.live {
             l.qp.hold(hold.then_some(is_message));
             if let Some(h) = &mut l.hub {
-                h.inbox.hold(hold);
+                h.rx.hold(hold);
             }
         }
         if hold {

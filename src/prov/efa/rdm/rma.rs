@@ -11,7 +11,7 @@ use crate::device::{Device, Payload, QueuePair, Remote};
 use crate::hmem::UserMem;
 use crate::proto::{self, PeerId};
 use crate::prov::efa::domain::State;
-use crate::shm::{Again, Sent};
+use crate::shm::{AdapterRetry, Verdict};
 use crate::types::*;
 use crate::wire::{extra, Iovs, RmaIov};
 
@@ -58,7 +58,7 @@ pub(super) fn begin_again(s: &mut State, id: u32) {
         };
         ep.fenced.push_front(Work::from(&again));
     }
-    let again = live.hub.as_mut().map(|h| h.outbox.take_again());
+    let again = live.hub.as_mut().map(|h| h.tx.take_retries());
     for (peer, a) in again.into_iter().flatten() {
         post_again(s, id, peer, a);
     }
@@ -66,7 +66,7 @@ pub(super) fn begin_again(s: &mut State, id: u32) {
 
 /// Posts to the adapter what could not be done through shared memory. It is kept while there is no
 /// room.
-fn post_again(s: &mut State, id: u32, peer: PeerId, a: Again) {
+fn post_again(s: &mut State, id: u32, peer: PeerId, a: AdapterRetry) {
     let mut waiting = Vec::new();
     let mut go = |s: &mut State| -> Result<()> {
         live_port!(s, id, None => _ep, _proto, port);
@@ -110,7 +110,7 @@ fn post_again(s: &mut State, id: u32, peer: PeerId, a: Again) {
     if go(s) == Err(FI_EAGAIN) {
         let live = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
         if let Some(h) = live.and_then(|l| l.hub.as_mut()) {
-            h.outbox.do_again(peer, a);
+            h.tx.add_retry(peer, a);
         }
     }
 }
@@ -171,9 +171,9 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     let report = r.common.reports(&r.data, ep.tx, flags);
     if native && r.far.is_none() {
         match near::rma(&mut port, peer, r, report) {
-            Sent::Done => return Ok(()),
-            Sent::Busy => return Err(FI_EAGAIN),
-            Sent::Elsewhere => {}
+            Verdict::Done => return Ok(()),
+            Verdict::NoResources => return Err(FI_EAGAIN),
+            Verdict::Unsupported => {}
         }
     }
     let imm = r.cq_data.map(|d| d as u32);

@@ -16,7 +16,9 @@ use super::{failure, Data, MsgReq, RmaReq, UserOp};
 use crate::device::{host, Status};
 use crate::hmem::Piece;
 use crate::proto::{AtomicKind, Failure, PeerId};
-use crate::shm::{self, Access, Again, Ended, Local, Note, Outbox, Sent};
+use crate::shm::{
+    self, AdapterRetry, Completion, LocalBuffer, RmaCompletion, RmaRequest, TxRings, Verdict,
+};
 use crate::types::*;
 use crate::wire::RmaIov;
 pub use serve::{arrived, find, is, serve, told, Atomic, Memory, Scratch};
@@ -55,7 +57,7 @@ pub struct Accesses {
     /// Those that are done from here.
     together: Together,
     /// What has ended, for [`report`].
-    ended: Vec<(PeerId, Ended)>,
+    ended: Vec<(PeerId, RmaCompletion)>,
     pub scratch: Scratch,
     /// Which way is the faster one for long ones; when those in pieces were begun. Those that have
     /// ended and are not measured yet: how many, their bytes, and when the first was begun.
@@ -72,8 +74,8 @@ impl Accesses {
     }
 
     /// Whether some wait that are for this peer and not in its ring.
-    pub fn owes_to(&self, peer: PeerId) -> bool {
-        self.together.owes_to(peer)
+    pub fn has_outstanding_to(&self, peer: PeerId) -> bool {
+        self.together.has_outstanding_to(peer)
     }
 
     /// What is to be done from here waits for the next poll from now on, for one is under way in a
@@ -95,13 +97,13 @@ impl Accesses {
 
     /// One that is to be done from here, which the peer permits. Whether it is time to look at what
     /// has come.
-    pub fn join(&mut self, near: &mut Outbox, to: PeerId, at: (u64, bool), w: Wait) -> bool {
+    pub fn join(&mut self, near: &mut TxRings, to: PeerId, at: (u64, bool), w: Wait) -> bool {
         let (together, c) = self.carrier(near);
         together.join(c, to, at, w)
     }
 
     /// Those that are done from here, and what doing them takes.
-    fn carrier<'a>(&'a mut self, near: &'a mut Outbox) -> (&'a mut Together, Carrier<'a>) {
+    fn carrier<'a>(&'a mut self, near: &'a mut TxRings) -> (&'a mut Together, Carrier<'a>) {
         let c = Carrier {
             near,
             pace: &mut self.pace,
@@ -132,50 +134,50 @@ impl Accesses {
 
 /// A read or write as an access; data that goes with a write is told by its flags.
 #[inline(always)]
-pub fn of(write: bool, at: (u64, u64), mem: Piece, cq_data: Option<u64>) -> Access<'static> {
-    Access {
+pub fn of(write: bool, at: (u64, u64), mem: Piece, cq_data: Option<u64>) -> RmaRequest<'static> {
+    RmaRequest {
         kind: if write { shm::WRITE } else { shm::READ },
         flags: if cq_data.is_some() { WITH_DATA } else { 0 },
         key: at.0,
         addr: at.1,
         word: cq_data.unwrap_or(0),
-        data: Local::Piece(if write { mem } else { Piece::EMPTY }),
+        data: LocalBuffer::Piece(if write { mem } else { Piece::EMPTY }),
         into: if write { Piece::EMPTY } else { mem },
-        silent: false,
+        unsignaled: false,
     }
 }
 
-/// Starts a read or write that is not plain, or long. `Elsewhere`, and nothing done, when it goes
+/// Starts a read or write that is not plain, or long. `Unsupported`, and nothing done, when it goes
 /// another way.
-pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, op: impl FnOnce() -> UserOp) -> Sent {
+pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, op: impl FnOnce() -> UserOp) -> Verdict {
     let Some(near) = &mut port.near else {
-        return Sent::Elsewhere;
+        return Verdict::Unsupported;
     };
     let len = r.data.len();
     let Data::User(mem) = &r.data else {
-        return Sent::Elsewhere;
+        return Verdict::Unsupported;
     };
     let Some(mem) = mem.one() else {
-        return Sent::Elsewhere;
+        return Verdict::Unsupported;
     };
     if len <= SHORT {
         let mut op = op();
         op.parts = 1;
         let ctx = port.ops.insert(op);
         let a = of(r.write, (r.key, r.addr), mem, r.cq_data);
-        let sent = near.post(peer, &a, Note::piece(ctx, len));
-        if sent != Sent::Done {
+        let sent = near.post(peer, &a, Completion::piece(ctx, len));
+        if sent != Verdict::Done {
             port.ops.remove(ctx);
         }
         return sent;
     }
     // A target that counts accesses counts one.
-    if !near.willing(peer) || near.counts(peer) {
-        return Sent::Elsewhere;
+    if !near.takes_rma(peer) || near.wants_events(peer) {
+        return Verdict::Unsupported;
     }
     let accesses = &mut port.nearby.accesses;
     if accesses.pace.choose(len, &[Way::Ring, Way::Attach]) == Way::Attach {
-        return Sent::Elsewhere;
+        return Verdict::Unsupported;
     }
     let mut op = op();
     op.parts = 1;
@@ -195,7 +197,7 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, op: impl FnOnce() -> Use
         off: 0,
         cq_data: r.cq_data,
     });
-    Sent::Done
+    Verdict::Done
 }
 
 /// Writes pieces of long reads and writes as far as there is room.
@@ -230,28 +232,28 @@ fn go_on(l: &mut Long, port: &mut EpPort) -> Option<Option<Failure>> {
     while l.off < l.mem.len() {
         let part = l.mem.part(l.off, piece);
         let at = (l.key, l.addr.wrapping_add(l.off as u64));
-        let note = Note::piece(l.ctx, part.len());
+        let note = Completion::piece(l.ctx, part.len());
         match near.post(l.peer, &of(l.write, at, part, None), note) {
-            Sent::Done => {
+            Verdict::Done => {
                 if let Some(op) = port.ops.get_mut(l.ctx) {
                     op.parts += 1;
                 }
                 l.off += part.len();
             }
-            Sent::Busy => return None,
-            Sent::Elsewhere => {
+            Verdict::NoResources => return None,
+            Verdict::Unsupported => {
                 let rest_of = l.mem.part(l.off, usize::MAX);
-                let rest = Local::Piece(rest_of);
+                let rest = LocalBuffer::Piece(rest_of);
                 l.off = l.mem.len();
-                match near.access(l.peer, l.write, &rest, at) {
+                match near.cma_access(l.peer, l.write, &rest, at) {
                     Ok(_) => {}
-                    Err(shm::Denied::Status(s)) => return Some(Some(failure(s))),
-                    Err(shm::Denied::Elsewhere) => {
+                    Err(shm::RmaDenied::Status(s)) => return Some(Some(failure(s))),
+                    Err(shm::RmaDenied::Unsupported) => {
                         if let Some(op) = port.ops.get_mut(l.ctx) {
                             op.parts += 1;
                         }
-                        let again = Again {
-                            note: Note::piece(l.ctx, rest.len()),
+                        let again = AdapterRetry {
+                            note: Completion::piece(l.ctx, rest.len()),
                             write: l.write,
                             flags: 0,
                             word: 0,
@@ -260,7 +262,7 @@ fn go_on(l: &mut Long, port: &mut EpPort) -> Option<Option<Failure>> {
                             mem: rest_of,
                             bytes: None,
                         };
-                        near.do_again(l.peer, again);
+                        near.add_retry(l.peer, again);
                     }
                 }
             }
@@ -277,7 +279,7 @@ fn go_on(l: &mut Long, port: &mut EpPort) -> Option<Option<Failure>> {
         }
         let addr = port.peers.addr(l.peer)?;
         let told = near::tell(near, l.peer, addr, (l.key, l.mem.len(), l.cq_data, true));
-        if told == Sent::Busy {
+        if told == Verdict::NoResources {
             return None;
         }
     }
@@ -286,33 +288,33 @@ fn go_on(l: &mut Long, port: &mut EpPort) -> Option<Option<Failure>> {
 
 /// Sends a message whose completion says that the peer has taken it in, where there is no protocol
 /// to say so.
-pub fn confirmed(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Sent {
+pub fn confirmed(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Verdict {
     let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(peer)) else {
-        return Sent::Elsewhere;
+        return Verdict::Unsupported;
     };
-    let a = Access {
+    let a = RmaRequest {
         kind: shm::CONFIRMED,
         flags: if r.cq_data.is_some() { WITH_DATA } else { 0 },
         key: 0,
         addr: 0,
         word: r.cq_data.unwrap_or(0),
         data: match &r.data {
-            Data::User(m) => Local::Mem(m),
-            Data::Inject(b) => Local::Bytes(b),
+            Data::User(m) => LocalBuffer::Mem(m),
+            Data::Inject(b) => LocalBuffer::Bytes(b),
         },
         into: Piece::EMPTY,
-        silent: false,
+        unsignaled: false,
     };
-    let note = Note {
+    let note = Completion {
         context: r.common.context,
         len: r.data.len(),
         flags: near::send_flags(false),
         op: None,
         report,
-        told: false,
+        reported_early: false,
     };
-    if !near.acquaint(peer, addr) {
-        return Sent::Busy;
+    if !near.ensure_route(peer, addr) {
+        return Verdict::NoResources;
     }
     near.post(peer, &a, note)
 }
@@ -331,24 +333,29 @@ pub struct AtomicAccess<'a> {
     pub early: bool,
 }
 
-/// Starts one: `Done` with whether success is to be told now. `Elsewhere`, and nothing done, when
+/// Starts one: `Done` with whether success is to be told now. `Unsupported`, and nothing done, when
 /// it goes another way.
 #[inline]
-pub fn atomic(near: &mut Outbox, peer: PeerId, a: &AtomicAccess, mut note: Note) -> (Sent, bool) {
-    let access = Access {
+pub fn atomic(
+    near: &mut TxRings,
+    peer: PeerId,
+    a: &AtomicAccess,
+    mut note: Completion,
+) -> (Verdict, bool) {
+    let access = RmaRequest {
         kind: shm::ATOMIC,
         flags: 0,
         key: a.at.key,
         addr: a.at.addr,
         word: atomic_word(a.datatype, a.op, a.kind, a.at.len as usize),
-        data: Local::Bytes(a.data),
+        data: LocalBuffer::Bytes(a.data),
         into: a.result,
-        silent: false,
+        unsignaled: false,
     };
     let (at, len) = ((a.at.key, a.at.addr), a.at.len as usize);
-    note.told = a.early && near.permits(peer, at, len, true);
+    note.reported_early = a.early && near.permits(peer, at, len, true);
     let sent = near.post(peer, &access, note);
-    (sent, note.told && sent == Sent::Done)
+    (sent, note.reported_early && sent == Verdict::Done)
 }
 
 /// What an atomic is, in one word.
@@ -363,15 +370,15 @@ fn atomic_word(dt: fi_datatype, op: fi_op, kind: AtomicKind, bytes: usize) -> u6
 
 /// Takes note of accesses that have ended, for [`report`].
 #[inline]
-pub fn collect(near: &mut Outbox, a: &mut Accesses) {
+pub fn collect(near: &mut TxRings, a: &mut Accesses) {
     if a.together.load() > 0 {
         let (together, c) = a.carrier(near);
         together.poll(c);
     }
-    if !near.owes() {
+    if !near.has_outstanding() {
         return;
     }
-    near.reap(|peer, e| {
+    near.poll_done(|peer, e| {
         a.ended.push((peer, *e));
         true
     });
@@ -388,7 +395,7 @@ pub fn report(port: &mut EpPort, waiting: &mut Vec<u32>) {
             continue;
         }
         let Some(fail) = fail else {
-            if !note.told {
+            if !note.reported_early {
                 port.done(&note);
             }
             continue;

@@ -7,7 +7,7 @@ use crate::hmem::{arith, atomic, UserMem};
 use crate::proto::{AtomicKind, PeerId};
 use crate::prov::efa::cq::Entry;
 use crate::prov::efa::rdm::port::EpPort;
-use crate::shm::{self, Record, Table, Tags, ACCESS_HEAD};
+use crate::shm::{self, KeyHashes, MrTable, Record, ACCESS_HEAD};
 use crate::types::*;
 use crate::wire::{Iovs, RmaIov};
 
@@ -40,7 +40,7 @@ pub fn is(record: &Record) -> bool {
 #[derive(Clone, Copy)]
 pub struct Memory<'a> {
     pub dev: &'a Dev,
-    pub table: Option<&'a Table>,
+    pub table: Option<&'a MrTable>,
 }
 
 /// Buffers for atomics.
@@ -48,7 +48,7 @@ pub struct Memory<'a> {
 pub struct Scratch {
     data: Vec<u8>,
     former: Vec<u8>,
-    tags: Tags,
+    tags: KeyHashes,
 }
 
 /// Does what a record asks for, unless the peer has done it already; `None` when it failed.
@@ -91,7 +91,7 @@ fn serve_plain(
     record: &Record,
     (key, addr, len): (u64, u64, usize),
     write: bool,
-    tags: &mut Tags,
+    tags: &mut KeyHashes,
 ) -> Result<(), Status> {
     let tag = tags.of(key);
     if let Some(p) = memory.table.and_then(|t| t.own(tag, addr, len, write)) {
@@ -119,7 +119,7 @@ fn serve_plain(
 /// Does an atomic on one element that the processor can change in one piece, as most are; bytes of
 /// it. `None`, and nothing done, when it is another one, or is not permitted.
 #[inline]
-fn serve_word(memory: Memory, record: &Record, a: &Atomic, tags: &mut Tags) -> Option<usize> {
+fn serve_word(memory: Memory, record: &Record, a: &Atomic, tags: &mut KeyHashes) -> Option<usize> {
     let to = a.to.as_slice().first()?;
     let size = arith::size_of(a.datatype).filter(|n| *n as u64 == to.len)?;
     let compares = a.kind == AtomicKind::Compare;

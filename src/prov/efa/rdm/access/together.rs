@@ -10,7 +10,7 @@ use crate::device::{host, Status};
 use crate::hmem::Piece;
 use crate::proto::PeerId;
 use crate::prov::efa::rdm::pace::{Pace, Way};
-use crate::shm::{Denied, Ended, Local, Note, Outbox, MANY};
+use crate::shm::{Completion, LocalBuffer, RmaCompletion, RmaDenied, TxRings, MANY};
 
 /// So many bytes at most if there is more than one: the first shall not wait for long.
 const MOST_BYTES: usize = 256 << 10;
@@ -19,7 +19,7 @@ const MOST_BYTES: usize = 256 << 10;
 pub struct Wait {
     pub mem: Piece,
     pub addr: u64,
-    pub note: Note,
+    pub note: Completion,
 }
 
 /// One that the system would not do, or of a region that is not known here: the adapter knows.
@@ -58,7 +58,7 @@ impl Together {
     }
 
     /// Whether some wait that are for this peer.
-    pub fn owes_to(&self, peer: PeerId) -> bool {
+    pub fn has_outstanding_to(&self, peer: PeerId) -> bool {
         let refused = self.refused.iter().any(|r| r.to == peer);
         refused || self.to == peer && !self.waiting.is_empty()
     }
@@ -83,13 +83,13 @@ impl Together {
 
 /// What it takes to do them, and where they go when that is done.
 pub struct Carrier<'a> {
-    pub near: &'a mut Outbox,
+    pub near: &'a mut TxRings,
     pub pace: &'a mut Pace,
-    pub ended: &'a mut Vec<(PeerId, Ended)>,
+    pub ended: &'a mut Vec<(PeerId, RmaCompletion)>,
 }
 
 impl Together {
-    /// One more, which [`Outbox::permits`]. Whether so many have been done that others have waited
+    /// One more, which [`TxRings::permits`]. Whether so many have been done that others have waited
     /// for long.
     pub fn join(&mut self, mut c: Carrier, to: PeerId, (key, write): (u64, bool), w: Wait) -> bool {
         let len = w.mem.len();
@@ -124,21 +124,21 @@ impl Together {
         let bytes = core::mem::take(&mut self.bytes);
         self.copied += bytes;
         let parts = self.waiting.iter().map(|w| (w.mem, w.addr));
-        let done = c.near.access_all(to, write, key, parts);
+        let done = c.near.access_batch(to, write, key, parts);
         if done == n && bytes > n * SHORT {
             c.pace.took(Way::Attach, n, bytes, began);
         }
         for (i, wait) in self.waiting.drain(..).enumerate() {
             let (note, addr) = (wait.note, wait.addr);
-            let local = Local::Piece(wait.mem);
+            let local = LocalBuffer::Piece(wait.mem);
             let went = match i < done {
                 true => Ok(false),
-                false => c.near.access(to, write, &local, (key, addr)),
+                false => c.near.cma_access(to, write, &local, (key, addr)),
             };
             let status = match went {
                 Ok(_) => Status::Ok,
-                Err(Denied::Status(s)) => s,
-                Err(Denied::Elsewhere) => {
+                Err(RmaDenied::Status(s)) => s,
+                Err(RmaDenied::Unsupported) => {
                     self.refused.push(Refused {
                         to,
                         key,
@@ -150,7 +150,7 @@ impl Together {
             };
             c.ended.push((
                 to,
-                Ended {
+                RmaCompletion {
                     note,
                     status,
                     key,

@@ -8,7 +8,7 @@ use crate::prov::efa::rdm::access::{self, AtomicAccess};
 use crate::prov::efa::rdm::atomics::element_size;
 use crate::prov::efa::rdm::near::ended_entry;
 use crate::prov::efa::rdm::port::cntr_index;
-use crate::shm::{Note, Sent};
+use crate::shm::{Completion, Verdict};
 use crate::types::*;
 use crate::wire::RmaIov;
 
@@ -53,7 +53,7 @@ pub fn atomic(s: &mut State, id: u32, p: &PlainAtomic) -> Option<Result<()>> {
     }
     let peer = s.avs.get(lane.av)?.known(p.peer)?;
     let live = ep.live.as_mut()?;
-    let near = &mut live.hub.as_mut()?.outbox;
+    let near = &mut live.hub.as_mut()?.tx;
     let mut data = [0; 2 * MOST];
     let operands = match p.op {
         FI_ATOMIC_READ => 0,
@@ -76,19 +76,19 @@ pub fn atomic(s: &mut State, id: u32, p: &PlainAtomic) -> Option<Result<()>> {
         result: p.result.unwrap_or(Piece::EMPTY),
         early: p.result.is_none(),
     };
-    let note = Note {
+    let note = Completion {
         context: p.context.unwrap_or(0),
         len: p.len,
         flags,
         op: None,
         report: p.context.is_some() && lane.sent_to.is_some(),
-        told: false,
+        reported_early: false,
     };
     let (sent, told) = access::atomic(near, peer, &a, note);
     match sent {
-        Sent::Elsewhere => return None,
-        Sent::Busy => return Some(Err(FI_EAGAIN)),
-        Sent::Done => live.stir(),
+        Verdict::Unsupported => return None,
+        Verdict::NoResources => return Some(Err(FI_EAGAIN)),
+        Verdict::Done => live.stir(),
     }
     if told {
         let counter = ep.cntrs.get(cntr_index(flags)).copied().flatten();

@@ -10,7 +10,7 @@ use crate::prov::efa::cq::Entry;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::rdm::near::send_flags;
 use crate::prov::efa::rdm::stream::{announced, Streams};
-use crate::shm::{Note, Outbox, Record, Sent};
+use crate::shm::{Completion, Record, TxRings, Verdict};
 use crate::types::*;
 
 /// As [`super::send`], a message that is too long for one record.
@@ -26,20 +26,20 @@ pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
     }
     let peer = s.avs.get(lane.av)?.known(p.to)?;
     let live = ep.live.as_mut()?;
-    let note = Note {
+    let note = Completion {
         context,
         len,
         flags: send_flags(p.tag.is_some()),
         op: None,
         report: lane.sent_to.is_some(),
-        told: false,
+        reported_early: false,
     };
-    let near = &mut live.hub.as_mut()?.outbox;
+    let near = &mut live.hub.as_mut()?.tx;
     let streams = &mut live.nearby.streams;
     match streams.lend(near, peer, (p.tag, p.cq_data), p.data, note) {
-        Sent::Elsewhere => None,
-        Sent::Busy => Some(Err(FI_EAGAIN)),
-        Sent::Done => Some(Ok(())),
+        Verdict::Unsupported => None,
+        Verdict::NoResources => Some(Err(FI_EAGAIN)),
+        Verdict::Done => Some(Ok(())),
     }
 }
 
@@ -51,7 +51,7 @@ pub(super) fn gather(
     record: &Record,
     from: PeerId,
     (rq, av): (&mut RecvQueue, Option<&Av>),
-    (streams, near): (&mut Streams, &mut Outbox),
+    (streams, near): (&mut Streams, &mut TxRings),
     mut each: impl FnMut(Entry, bool) -> bool,
 ) -> Option<bool> {
     let m = announced(record).filter(|m| ordinary(m.head.tag))?;
@@ -73,7 +73,7 @@ pub(super) fn gather(
 #[inline(never)]
 pub(super) fn bring(
     av: Option<&Av>,
-    (streams, near): (&mut Streams, &mut Outbox),
+    (streams, near): (&mut Streams, &mut TxRings),
     mut each: impl FnMut(Entry, bool) -> bool,
 ) -> bool {
     let mut more = true;

@@ -30,7 +30,7 @@ use crate::device::verbs::short::Short;
 use crate::hmem::Piece;
 use crate::proto::{PeerId, Short as PlainRecv, ANY, COLLECTIVE_TAG};
 use crate::prov::efa::domain::State;
-use crate::shm::{Sent, What};
+use crate::shm::{RecordHeader, Verdict};
 use crate::types::*;
 
 /// What the short way needs to know of an endpoint.
@@ -161,21 +161,21 @@ pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
     let peer = s.avs.get(lane.av)?.known(p.to)?;
     let live = ep.live.as_mut()?;
     let near = match (&mut live.hub, lane.packet) {
-        (Some(h), None) => &mut h.outbox,
-        (Some(h), Some(_)) if !h.outbox.leaves(peer) => &mut h.outbox,
+        (Some(h), None) => &mut h.tx,
+        (Some(h), Some(_)) if !h.tx.uses_adapter(peer) => &mut h.tx,
         (_, Some(most)) if p.data.len() <= most => return send_packet(s, id, p, peer),
         _ => return None,
     };
     let (words, flags) = words_of(p.tag, p.cq_data);
-    let what = What {
+    let what = RecordHeader {
         kind: MESSAGE,
         flags,
         message: true,
     };
     match near.send_short(peer, what, (words, head_len(flags) / 8), p.data) {
-        Sent::Elsewhere => return None,
-        Sent::Busy => return Some(Err(FI_EAGAIN)),
-        Sent::Done => {}
+        Verdict::Unsupported => return None,
+        Verdict::NoResources => return Some(Err(FI_EAGAIN)),
+        Verdict::Done => {}
     }
     if let Some(c) = ep.cntrs[0].and_then(|c| s.cntrs.get_mut(c)) {
         c.count(p.data.len());

@@ -13,7 +13,7 @@ use crate::prov::efa::domain::State;
 use crate::prov::efa::rdm::access::{self, Memory};
 use crate::prov::efa::rdm::near::{ended_entry, head_of, Nearby, FETCHED, LONG, MESSAGE};
 use crate::prov::efa::rdm::port::cntr_index;
-use crate::shm::{Hub, Record, Seen, Verdict};
+use crate::shm::{PollResult, Record, RecordUse, ShmEndpoint};
 use crate::types::*;
 
 /// The completion of a plain receive.
@@ -211,19 +211,19 @@ pub fn poll(
                 }
             });
             live.lull = if some { 0 } else { live.lull + 1 };
-            let quiet = |h: &mut Hub| !h.outbox.owes() && h.inbox.quiet();
+            let quiet = |h: &mut ShmEndpoint| !h.tx.has_outstanding() && h.rx.poll_idle();
             all && live.hub.as_mut().is_none_or(quiet)
         }
         (_, None) => return Polled::All(0),
         (_, Some(hub)) => {
-            if hub.outbox.owes() {
+            if hub.tx.has_outstanding() {
                 let to = ep.tx.map(|b| b.cq);
-                let all = hub.outbox.reap(|_, e| {
+                let all = hub.tx.poll_done(|_, e| {
                     let special = e.status != Status::Ok || e.note.op.is_some();
                     if special || out.kept >= out.ahead {
                         return false;
                     }
-                    if e.note.told {
+                    if e.note.reported_early {
                         return true;
                     }
                     count_at(cntr_index(e.note.flags), e.note.len);
@@ -243,7 +243,7 @@ pub fn poll(
                 streams, accesses, ..
             } = &mut live.nearby;
             let scratch = &mut accesses.scratch;
-            let Hub { inbox, outbox } = hub;
+            let ShmEndpoint { rx, tx } = hub;
             let memory = Memory {
                 dev,
                 table: table.as_deref(),
@@ -257,45 +257,45 @@ pub fn poll(
                 }
                 !reports || out.give(to, e)
             };
-            let seen = inbox.glance(|from, record| {
+            let seen = rx.poll_records(|from, record| {
                 if record.kind == LONG {
-                    let long = (&mut *streams, &mut *outbox);
+                    let long = (&mut *streams, &mut *tx);
                     let more = long::gather(record, from, (&mut *rq, av), long, |e, reports| {
                         ended(to, e, (reports, true))
                     });
-                    return more.map_or(Verdict::Left, Verdict::after);
+                    return more.map_or(RecordUse::Deferred, RecordUse::after);
                 }
                 if record.kind == FETCHED {
                     let Some(n) = streams.ended(from, record) else {
-                        return Verdict::Left;
+                        return RecordUse::Deferred;
                     };
                     let e = ended_entry(n.context, n.flags, n.len);
-                    return Verdict::after(ended(sent_to, e, (n.report, true)));
+                    return RecordUse::after(ended(sent_to, e, (n.report, true)));
                 }
                 if streams.gathers() {
-                    let long = (&mut *streams, &mut *outbox);
+                    let long = (&mut *streams, &mut *tx);
                     long::bring(av, long, |e, reports| ended(to, e, (reports, true)));
                 }
                 if access::is(record) && !counted() {
                     let did = access::serve(memory, record, scratch);
                     let Some((data, d)) = did.and_then(|d| Some((d.data?, d))) else {
-                        return Verdict::Taken;
+                        return RecordUse::Taken;
                     };
                     let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
                     let told = access::told(data, d.len, src);
-                    return Verdict::after(ended(to, told, (true, false)));
+                    return RecordUse::after(ended(to, told, (true, false)));
                 }
                 match message(record, from, rq, av) {
-                    Some((entry, reports)) => Verdict::after(ended(to, entry, (reports, true))),
-                    None => Verdict::Left,
+                    Some((entry, reports)) => RecordUse::after(ended(to, entry, (reports, true))),
+                    None => RecordUse::Deferred,
                 }
             });
             if streams.gathers() {
-                long::bring(av, (streams, outbox), |e, reports| {
+                long::bring(av, (streams, tx), |e, reports| {
                     ended(to, e, (reports, true))
                 });
             }
-            seen == Seen::All && streams.load() == 0
+            seen == PollResult::All && streams.load() == 0
         }
     };
     out.polled(all)

@@ -12,7 +12,7 @@ use crate::prov::efa::cq::{Cq, Entry};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::rdm::peers::Peers;
 use crate::prov::efa::rdm::Ep;
-use crate::shm::Drained;
+use crate::shm::DrainResult;
 
 /// So many messages are taken from a ring at once, and at most when more are asked for.
 const TAKEN: usize = 16;
@@ -74,7 +74,7 @@ fn near(
     if !live.idle() || !live.adapter_rests() {
         return None;
     }
-    let hub = live.hub.as_mut().filter(|h| !h.outbox.owes())?;
+    let hub = live.hub.as_mut().filter(|h| !h.tx.has_outstanding())?;
     let rq = s.rxqs.get_mut(s.ep.rxq)?;
     let av = match lane.source {
         true => s.avs.get(lane.av),
@@ -83,26 +83,28 @@ fn near(
     let cntr = s.ep.cntrs.get(1).copied().flatten();
     let mut cntr = cntr.and_then(|c| s.cntrs.get_mut(c));
     let mut given = 0;
-    let drained = hub.inbox.drain(count.clamp(TAKEN, MOST), |from, record| {
-        let Some((entry, report)) = message(record, from, rq, av) else {
-            return false;
-        };
-        if let Some(c) = &mut cntr {
-            c.count(entry.len);
-        }
-        match report {
-            true if given < count => {
-                each(given, &entry);
-                given += 1;
+    let drained = hub
+        .rx
+        .drain_messages(count.clamp(TAKEN, MOST), |from, record| {
+            let Some((entry, report)) = message(record, from, rq, av) else {
+                return false;
+            };
+            if let Some(c) = &mut cntr {
+                c.count(entry.len);
             }
-            true => q.push(entry),
-            false => {}
-        }
-        true
-    });
+            match report {
+                true if given < count => {
+                    each(given, &entry);
+                    given += 1;
+                }
+                true => q.push(entry),
+                false => {}
+            }
+            true
+        });
     q.moved();
     match (drained, given) {
-        (Drained::Nothing, _) => q.missed(),
+        (DrainResult::Nothing, _) => q.missed(),
         (_, 0) => None,
         (_, n) => {
             q.patience.found();

@@ -9,7 +9,7 @@ use crate::proto::PeerId;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::rdm::access::{self, Accesses, Wait};
 use crate::prov::efa::rdm::progress;
-use crate::shm::{Note, Outbox, Sent};
+use crate::shm::{Completion, TxRings, Verdict};
 use crate::types::*;
 
 /// A read or write without flags of its own.
@@ -50,7 +50,7 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
     let len = p.mem.len();
     let live = ep.live.as_mut()?;
     if lane.packet.is_some() {
-        let near = live.hub.as_ref().is_some_and(|h| !h.outbox.leaves(peer));
+        let near = live.hub.as_ref().is_some_and(|h| !h.tx.uses_adapter(peer));
         return match near {
             false => direct::rma(s, id, p, peer),
             true => None,
@@ -59,19 +59,19 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
     if len > most {
         return None;
     }
-    let near = &mut live.hub.as_mut()?.outbox;
-    let note = Note {
+    let near = &mut live.hub.as_mut()?.tx;
+    let note = Completion {
         context: p.context.unwrap_or(0),
         len,
         flags: FI_RMA | if p.write { FI_WRITE } else { FI_READ },
         op: None,
         report: p.context.is_some() && lane.sent_to.is_some(),
-        told: false,
+        reported_early: false,
     };
     let accesses = &mut live.nearby.accesses;
     let [reads, writes] = access::TOGETHER;
     let long = len >= if p.write { writes } else { reads };
-    if long && (near.owes() || accesses.gathers()) {
+    if long && (near.has_outstanding() || accesses.gathers()) {
         if let Some(due) = together(near, accesses, peer, p, note) {
             live.stir();
             if due {
@@ -81,14 +81,14 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
         }
     }
     let mut a = access::of(p.write, (p.key, p.addr), p.mem, p.cq_data);
-    a.silent = p.context.is_none();
+    a.unsignaled = p.context.is_none();
     match near.post(peer, &a, note) {
-        Sent::Elsewhere => return None,
-        Sent::Busy => return Some(Err(FI_EAGAIN)),
-        Sent::Done => {}
+        Verdict::Unsupported => return None,
+        Verdict::NoResources => return Some(Err(FI_EAGAIN)),
+        Verdict::Done => {}
     }
     live.stir();
-    if a.silent {
+    if a.unsignaled {
         // Two that only write would fill each other's rings.
         live.unpolled += 1;
         if live.unpolled >= UNPOLLED {
@@ -106,15 +106,15 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
 /// done, when it has to go another way.
 #[inline(never)]
 fn together(
-    near: &mut Outbox,
+    near: &mut TxRings,
     accesses: &mut Accesses,
     peer: PeerId,
     p: &PlainRma,
-    note: Note,
+    note: Completion,
 ) -> Option<bool> {
     let at = (p.key, p.addr);
     let plain = p.cq_data.is_none() && p.context.is_some();
-    if !plain || !near.permits(peer, at, note.len, p.write) || near.counts(peer) {
+    if !plain || !near.permits(peer, at, note.len, p.write) || near.wants_events(peer) {
         return None;
     }
     accesses.gather();

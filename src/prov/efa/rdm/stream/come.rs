@@ -10,7 +10,7 @@ use crate::proto::{
 use crate::prov::efa::rdm::near::{finish, Done, FETCHED, GO, SHARE};
 use crate::prov::efa::rdm::pace::Way;
 use crate::prov::efa::rdm::port::EpPort;
-use crate::shm::{Local, Outbox, Record, Share, MANY};
+use crate::shm::{LocalBuffer, Record, SplitCopy, TxRings, MANY};
 
 /// The shortest that the sender may help with, and bytes of a chunk of it, of which there shall be
 /// a few, two at least.
@@ -36,7 +36,7 @@ pub(super) struct In {
     at: u64,
     /// When it began, and the transfer that the sender helps with, if it may.
     began: u64,
-    share: Option<Share>,
+    share: Option<SplitCopy>,
 }
 
 impl In {
@@ -99,7 +99,7 @@ impl Streams {
     /// takes more than that.
     pub fn gather(
         &mut self,
-        near: &Outbox,
+        near: &TxRings,
         from: PeerId,
         m: &Announced,
         rq: &mut RecvQueue,
@@ -107,7 +107,7 @@ impl Streams {
         let (len, Some(number)) = (m.len, m.number) else {
             return false;
         };
-        if m.here > 0 || m.at == 0 || !near.visits(from) {
+        if m.here > 0 || m.at == 0 || !near.reaches_memory(from) {
             return false;
         }
         if self.pace.next(len, ways(len)) != Way::Attach {
@@ -138,20 +138,20 @@ impl Streams {
     /// receive, its length, tag and data.
     pub fn bring(
         &mut self,
-        near: &mut Outbox,
+        near: &mut TxRings,
         mut each: impl FnMut(PeerId, &PlainRecv, usize, (Option<u64>, Option<u64>)),
     ) {
         let from = self.lot.from;
         let bytes = core::mem::take(&mut self.lot.bytes);
         let mut all = core::mem::take(&mut self.lot.waiting);
         let part = |l: &Lent| (l.into.into.part(0, l.len), l.at);
-        let here = near.bring(from, all.iter().map(part));
+        let here = near.cma_read_batch(from, all.iter().map(part));
         if here == all.len() {
             self.pace.ended(Way::Attach, here, bytes, self.lot.began);
         }
         for (i, l) in all.drain(..).enumerate() {
             let (piece, at) = part(&l);
-            if i >= here && !near.carry(from, false, &Local::Piece(piece), at) {
+            if i >= here && !near.cma_copy(from, false, &LocalBuffer::Piece(piece), at) {
                 self.lot.refused.push((from, l));
                 continue;
             }
@@ -263,7 +263,7 @@ fn choose(n: u32, port: &mut EpPort) -> Option<Way> {
         i.began = host::now();
     }
     let near = port.near.as_ref()?;
-    if i.at == 0 || !near.visits(i.from) {
+    if i.at == 0 || !near.reaches_memory(i.from) {
         return Some(Way::Ring);
     }
     Some(s.pace.choose(i.len, ways(i.len)))
@@ -354,9 +354,9 @@ fn fetch(n: u32, way: Way, rq: &mut RecvQueue, port: &mut EpPort) {
         .one()
         .filter(|p| way == Way::Both && p.len() == room && room > chunk);
     let chunks = room.div_ceil(chunk) as u32;
-    let share = whole.and_then(|p| Some((near.open_share(from, chunks)?, p)));
+    let share = whole.and_then(|p| Some((near.open_split(from, chunks)?, p)));
     let Some((share, piece)) = share else {
-        return match near.carry(from, false, &Local::Mem(&into), at) {
+        return match near.cma_copy(from, false, &LocalBuffer::Mem(&into), at) {
             true => fetched(n, rq, port),
             false => ask(n, port),
         };
@@ -373,13 +373,13 @@ fn fetch(n: u32, way: Way, rq: &mut RecvQueue, port: &mut EpPort) {
     let Some(near) = &port.near else { return };
     let began = host::now();
     let copy = |c| carry_chunk(near, (from, false), (piece, at), (c, chunk));
-    match near.work_share(from, share, copy) {
+    match near.copy_split(from, share, copy) {
         Some(ours) => {
             // The sender's last chunk will be there in a moment: its word of it comes behind all
             // that is in the ring.
             let now = host::now();
             let moment = now + now.saturating_sub(began) / u64::from(ours.max(1));
-            while !near.share_over(from, share) && host::now() < moment {
+            while !near.split_done(from, share) && host::now() < moment {
                 core::hint::spin_loop();
             }
             fetched(n, rq, port);
@@ -406,7 +406,7 @@ fn fetched(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
     let (Some(i), Some(near)) = (s.coming.get_mut(n), &mut port.near) else {
         return;
     };
-    let over = i.share.is_none_or(|share| near.end_share(i.from, share));
+    let over = i.share.is_none_or(|share| near.end_split(i.from, share));
     if !over {
         return;
     }
@@ -424,7 +424,7 @@ fn lost(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
     tell(n, LOST, port);
     if let Some(i) = port.nearby.streams.coming.remove(n) {
         if let (Some(near), Some(share)) = (&mut port.near, i.share) {
-            near.stop_share(i.from, share);
+            near.stop_split(i.from, share);
         }
         i.over(Err(lost_there()), rq, port);
     }

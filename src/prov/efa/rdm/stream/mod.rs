@@ -10,7 +10,7 @@
 //! application's buffer: two copies, but on two cores, through memory that stays in their caches.
 //! Or the receiver copies it by the system from where `LONG` says it is (`fetch`; several that
 //! wait, at once: `gather` and `bring`), and says when it has it (`FETCHED`). Or it lets the sender
-//! help: `SHARE` says where the message shall be, both take chunks (`shm::Share`), and who has
+//! help: `SHARE` says where the message shall be, both take chunks (`shm::SplitCopy`), and who has
 //! helped says so (`HELPED`).
 //!
 //! `out` is the half of the sender, `come` that of the receiver. Numbers that a peer names are
@@ -32,7 +32,7 @@ use crate::core::slab::Slab;
 use crate::device::{host, Status};
 use crate::hmem::Piece;
 use crate::proto::{Failure, PeerId, RecvQueue};
-use crate::shm::{Local, Outbox, Record, Sent, What};
+use crate::shm::{LocalBuffer, Record, RecordHeader, TxRings, Verdict};
 use come::{In, Lot};
 use out::Out;
 use std::collections::VecDeque;
@@ -102,8 +102,8 @@ impl Streams {
     }
 
     /// What found no room is said later.
-    fn said(&mut self, sent: Sent, to: PeerId, kind: u8, words: [u64; 5]) {
-        if sent == Sent::Busy {
+    fn said(&mut self, sent: Verdict, to: PeerId, kind: u8, words: [u64; 5]) {
+        if sent == Verdict::NoResources {
             self.unsaid.push(Word { to, kind, words });
         }
     }
@@ -143,7 +143,7 @@ fn announcement(
     (tag, cq_data): (Option<u64>, Option<u64>),
     len: usize,
     asked: Option<(u32, u64)>,
-) -> (What, [u64; 5], usize) {
+) -> (RecordHeader, [u64; 5], usize) {
     let ([first, second], kinds) = words_of(tag, cq_data);
     let front = head_len(kinds) / 8;
     let (number, at) = asked.unwrap_or((NONE, 0));
@@ -156,7 +156,7 @@ fn announcement(
     {
         *to = w;
     }
-    let what = What {
+    let what = RecordHeader {
         kind: LONG,
         flags: kinds | if asked.is_none() { WITHOUT_ASKING } else { 0 },
         message: true,
@@ -182,8 +182,8 @@ pub fn announced(record: &Record) -> Option<Announced> {
     })
 }
 
-fn plain(kind: u8) -> What {
-    What {
+fn plain(kind: u8) -> RecordHeader {
+    RecordHeader {
         kind,
         flags: 0,
         message: false,
@@ -219,7 +219,7 @@ fn say(to: PeerId, kind: u8, words: [u64; 5], port: &mut EpPort) {
         return;
     };
     let mut sent = near.tell(to, addr, plain(kind), &words);
-    if sent == Sent::Elsewhere && kind == GO {
+    if sent == Verdict::Unsupported && kind == GO {
         // No ring leads back, for want of descriptors or memory here or there.
         sent = near.send_cts(addr, words[0] as u32, words[1] as u32);
     }
@@ -229,14 +229,14 @@ fn say(to: PeerId, kind: u8, words: [u64; 5], port: &mut EpPort) {
 /// Copies a chunk of a piece of memory of ours to or from a peer's, at `at`. `false` when the
 /// system does not.
 fn carry_chunk(
-    near: &Outbox,
+    near: &TxRings,
     (peer, write): (PeerId, bool),
     (piece, at): (Piece, u64),
     (c, chunk): (u32, usize),
 ) -> bool {
     let off = c as usize * chunk;
-    let part = Local::Piece(piece.part(off, chunk));
-    near.carry(peer, write, &part, at.wrapping_add(off as u64))
+    let part = LocalBuffer::Piece(piece.part(off, chunk));
+    near.cma_copy(peer, write, &part, at.wrapping_add(off as u64))
 }
 
 /// A peer is gone: what it has not sent or taken fails. A message that is all here stays.

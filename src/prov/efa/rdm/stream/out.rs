@@ -10,7 +10,7 @@ use crate::prov::efa::rdm::near::{HELPED, LEAD, PIECE};
 use crate::prov::efa::rdm::pace::Way;
 use crate::prov::efa::rdm::port::EpPort;
 use crate::prov::efa::rdm::{Data, MsgReq};
-use crate::shm::{Note, Outbox, Record, Sent, Share};
+use crate::shm::{Completion, Record, SplitCopy, TxRings, Verdict};
 
 /// Bytes of a record of a longer one.
 const REST: usize = 32 << 10;
@@ -26,14 +26,14 @@ pub(super) struct Out {
     to: PeerId,
     mem: UserMem,
     /// Its operation, or what a plain call is told by in the end.
-    note: Note,
+    note: Completion,
     sent: usize,
     /// The receiver's number of it, once it has said that it has a place.
     there: Option<u32>,
 }
 
 impl Out {
-    fn new(to: PeerId, mem: UserMem, note: Note, sent: usize) -> Out {
+    fn new(to: PeerId, mem: UserMem, note: Completion, sent: usize) -> Out {
         Out {
             to,
             mem,
@@ -59,28 +59,28 @@ impl Streams {
     }
 
     /// As [`send`], one piece of memory, when the message is to be fetched, as a whole; else
-    /// `Elsewhere`, and nothing is done.
+    /// `Unsupported`, and nothing is done.
     pub fn lend(
         &mut self,
-        near: &mut Outbox,
+        near: &mut TxRings,
         peer: PeerId,
         words: (Option<u64>, Option<u64>),
         mem: Piece,
-        note: Note,
-    ) -> Sent {
+        note: Completion,
+    ) -> Verdict {
         let len = mem.len();
         let fetched = match len <= WHOLE {
             true => self.asking.next(len, &UNASKED_OR_NOT) == Way::Attach,
             false => self.fetched,
         };
-        if !fetched || !near.visits(peer) {
-            return Sent::Elsewhere;
+        if !fetched || !near.reaches_memory(peer) {
+            return Verdict::Unsupported;
         }
         let number = self.out.insert(Out::new(peer, mem.into(), note, 0));
         let (what, words, n) = announcement(words, len, Some((number, mem.addr() as u64)));
         let sent = near.send_words(peer, what, words.get(..n).unwrap_or(&[]));
         match sent {
-            Sent::Done => self.asking.goes(len),
+            Verdict::Done => self.asking.goes(len),
             _ => drop(self.out.remove(number)),
         }
         sent
@@ -88,7 +88,7 @@ impl Streams {
 
     /// As [`answered`], a message of a plain call that is there: what it is told by. `None`, and
     /// nothing done, when it takes more than that.
-    pub fn ended(&mut self, from: PeerId, record: &Record) -> Option<Note> {
+    pub fn ended(&mut self, from: PeerId, record: &Record) -> Option<Completion> {
         let there = !lost(record);
         let o = self.answers(from, record, |o| there && o.note.op.is_none())?;
         Some(o.note)
@@ -124,30 +124,30 @@ impl Streams {
     }
 }
 
-/// Sends a message whose operation is `ctx`. `Busy` and `Elsewhere` leave everything as it was.
-pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Sent {
+/// Sends a message whose operation is `ctx`. `Busy` and `Unsupported` leave everything as it was.
+pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Verdict {
     let (Some(near), Data::User(mem)) = (&mut port.near, &r.data) else {
-        return Sent::Elsewhere;
+        return Verdict::Unsupported;
     };
     let Some(addr) = port.peers.addr(peer) else {
-        return Sent::Elsewhere;
+        return Verdict::Unsupported;
     };
     let len = mem.len();
     let streams = &mut port.nearby.streams;
     let words = (r.tag, r.cq_data);
-    let place = mem.one().filter(|_| near.visits(peer));
+    let place = mem.one().filter(|_| near.reaches_memory(peer));
     if let Some(p) = place {
-        match streams.lend(near, peer, words, p, Note::piece(ctx, len)) {
-            Sent::Elsewhere => {}
+        match streams.lend(near, peer, words, p, Completion::piece(ctx, len)) {
+            Verdict::Unsupported => {}
             sent => return sent,
         }
     }
     let whole = len <= WHOLE;
     if whole && !near.fits(peer, len.div_ceil(FIRST), FIRST + 32) {
-        return Sent::Busy;
+        return Verdict::NoResources;
     }
     let number = (!whole).then(|| {
-        let o = Out::new(peer, *mem, Note::piece(ctx, len), FIRST);
+        let o = Out::new(peer, *mem, Completion::piece(ctx, len), FIRST);
         streams.out.insert(o)
     });
     let at = place.map_or(0, |p| p.addr() as u64);
@@ -158,7 +158,7 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Sent {
     }
     let head = head.get(..8 * n).unwrap_or(&[]);
     let sent = near.send(peer, addr, what, head, &mem.part(0, FIRST), &[]);
-    if sent != Sent::Done {
+    if sent != Verdict::Done {
         if let Some(n) = number {
             port.nearby.streams.out.remove(n);
         }
@@ -169,12 +169,12 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Sent {
         let mut off = FIRST;
         while off < len {
             let sent = near.send(peer, addr, plain(LEAD), &[], &mem.part(off, FIRST), &[]);
-            debug_assert_eq!(sent, Sent::Done, "there was room");
+            debug_assert_eq!(sent, Verdict::Done, "there was room");
             off += FIRST;
         }
         port.sent(ctx, Ok(()));
     }
-    Sent::Done
+    Verdict::Done
 }
 
 /// Writes what there is room for of messages that were asked for, and asks for others.
@@ -200,7 +200,7 @@ pub fn pump(port: &mut EpPort) {
         let head = u64::from(o.there.unwrap_or(NONE)).to_ne_bytes();
         while full != Some(o.to) && o.sent < mem.len() && left > 0 {
             let part = mem.part(o.sent, REST);
-            if near.send(o.to, addr, plain(PIECE), &head, &part, &[]) == Sent::Done {
+            if near.send(o.to, addr, plain(PIECE), &head, &part, &[]) == Verdict::Done {
                 o.sent += part.len();
                 left = left.saturating_sub(part.len());
             } else {
@@ -256,18 +256,18 @@ pub(super) fn help(from: PeerId, record: &Record, port: &mut EpPort) {
     let [which, share, at, how, room] = [0, 8, 16, 24, 32].map(|off| record.word(off));
     let (ours, theirs) = (which as u32, which >> 32);
     let (chunk, got) = (how as u32 as usize, (how >> 32) as usize);
-    let share = Share::of(share);
+    let share = SplitCopy::of(share);
     let o = port.nearby.streams.out.get(ours).filter(|o| o.to == from);
     let mem = o.and_then(|o| o.mem.one());
     let (Some(mem), Some(near)) = (mem, &port.near) else {
         return;
     };
-    if !near.visits(from) {
+    if !near.reaches_memory(from) {
         return;
     }
     let rest: Piece = mem.part(got, room as usize);
     let copy = |c| carry_chunk(near, (from, true), (rest, at), (c, chunk));
-    let how = match record.work_share(share, copy) {
+    let how = match record.copy_split(share, copy) {
         Some(0) => return,
         Some(_) => 0,
         None => LOST,

@@ -12,7 +12,7 @@ use core::sync::atomic::AtomicU64;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// A mapped file. Offsets beyond its end are refused by every access.
-pub struct Map {
+pub struct MemfdMap {
     at: *mut u8,
     len: usize,
     /// Until it has been passed on: a mapping needs none.
@@ -20,18 +20,18 @@ pub struct Map {
 }
 
 // SAFETY: the mapping lives as long as the value, and is only reached as the module text says.
-unsafe impl Send for Map {}
+unsafe impl Send for MemfdMap {}
 // SAFETY: as above.
-unsafe impl Sync for Map {}
+unsafe impl Sync for MemfdMap {}
 
 /// File system type of huge pages (statfs(2)): there a hole, too, ends in SIGBUS.
 const HUGETLBFS: i64 = 0x958458f6;
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
-impl Map {
+impl MemfdMap {
     /// A new file of `len` bytes, all zero. `FI_ENOMEM` when there is no memory or no descriptor
     /// for it.
-    pub fn create(len: usize) -> Result<Map> {
+    pub fn create(len: usize) -> Result<MemfdMap> {
         // SAFETY: the name is a C string; the descriptor is owned from here on.
         let fd = unsafe {
             let fd = libc::memfd_create(
@@ -51,27 +51,27 @@ impl Map {
         if !sealed {
             return Err(FI_ENOMEM);
         }
-        Map::mapped(fd, len, true, libc::PROT_READ | libc::PROT_WRITE)
+        MemfdMap::mapped(fd, len, true, libc::PROT_READ | libc::PROT_WRITE)
     }
 
     /// A file that a peer made. `FI_EINVAL` when it is not sealed or not of a length in `lens`.
-    pub fn open(fd: OwnedFd, lens: core::ops::RangeInclusive<usize>) -> Result<Map> {
-        Map::checked(fd, lens, libc::PROT_READ | libc::PROT_WRITE)
+    pub fn open(fd: OwnedFd, lens: core::ops::RangeInclusive<usize>) -> Result<MemfdMap> {
+        MemfdMap::checked(fd, lens, libc::PROT_READ | libc::PROT_WRITE)
     }
 
-    /// As [`Map::open`], for a file that only its maker writes: nothing may be stored in it.
-    pub fn open_to_read(fd: OwnedFd, lens: core::ops::RangeInclusive<usize>) -> Result<Map> {
-        Map::checked(fd, lens, libc::PROT_READ)
+    /// As [`MemfdMap::open`], for a file that only its maker writes: nothing may be stored in it.
+    pub fn open_to_read(fd: OwnedFd, lens: core::ops::RangeInclusive<usize>) -> Result<MemfdMap> {
+        MemfdMap::checked(fd, lens, libc::PROT_READ)
     }
 
-    /// From now on nobody else can write to the file. Linux 5.1 and later; before, peers are
-    /// trusted not to.
+    /// Forbids other processes to write to the file. Linux 5.1 and later; before, peers are trusted
+    /// not to.
     pub fn forbid_writing(&self) {
         // SAFETY: plain numbers are passed.
         unsafe { libc::fcntl(self.fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE) };
     }
 
-    fn checked(fd: OwnedFd, lens: core::ops::RangeInclusive<usize>, prot: i32) -> Result<Map> {
+    fn checked(fd: OwnedFd, lens: core::ops::RangeInclusive<usize>, prot: i32) -> Result<MemfdMap> {
         // SAFETY: `stat` is a place for the answer, read only when the call succeeded.
         let len = unsafe {
             let seals = libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS);
@@ -91,10 +91,10 @@ impl Map {
         if !lens.contains(&len) {
             return Err(FI_EINVAL);
         }
-        Map::mapped(fd, len, false, prot)
+        MemfdMap::mapped(fd, len, false, prot)
     }
 
-    fn mapped(fd: OwnedFd, len: usize, keep: bool, prot: i32) -> Result<Map> {
+    fn mapped(fd: OwnedFd, len: usize, keep: bool, prot: i32) -> Result<MemfdMap> {
         // SAFETY: a fresh mapping of a file of at least this length; nothing else refers to it.
         let at = unsafe {
             libc::mmap(
@@ -109,14 +109,14 @@ impl Map {
         if at == libc::MAP_FAILED {
             return Err(FI_ENOMEM);
         }
-        Ok(Map {
+        Ok(MemfdMap {
             at: at.cast(),
             len,
             fd: keep.then_some(fd),
         })
     }
 
-    /// Its descriptor, to be passed on; -1 after [`Map::close_fd`].
+    /// Its descriptor, to be passed on; -1 after [`MemfdMap::close_fd`].
     pub fn fd(&self) -> i32 {
         self.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
@@ -158,7 +158,7 @@ impl Map {
     }
 }
 
-impl Drop for Map {
+impl Drop for MemfdMap {
     fn drop(&mut self) {
         // SAFETY: mapped by `mapped` with this length, and nothing refers to it any more.
         unsafe { libc::munmap(self.at.cast::<c_void>(), self.len) };

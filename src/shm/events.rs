@@ -1,17 +1,14 @@
 //! The thread that waits for what shared memory cannot tell: callers, wake-ups, and the end of
 //! peers.
 //!
-//! One per process, started with the first endpoint; it sleeps in epoll(7). What it hears it puts
-//! before the endpoint ([`Shared`]), which looks at one flag with every poll and makes no system
-//! call of its own.
+//! One per process, started with the first endpoint; it waits in epoll(7). It queues what it
+//! receives for the endpoint ([`EventQueue`]), which reads one flag with every poll and makes no
+//! system call of its own.
 
-use super::bed::Bed;
-use super::claim::{Back, Ledger};
-use super::reader::Reader;
-use super::ring::barrier;
-use super::sock::{self, accept, hear, Heard};
-use super::table::{Table, Visit};
-use super::Sent;
+use super::connection::{self, accept, receive, ConnEvent};
+use super::ring::{asymmetric_fence, RingReader, RingSegment};
+use super::rma::{Executed, Initiator, MrTable, RemoteMrTable};
+use super::Verdict;
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
 use crate::device::wait::{poll_fd, WaitSet};
@@ -22,12 +19,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// What an endpoint hears of.
-pub enum News {
+/// What the thread queues for an endpoint.
+pub enum RingEvent {
     /// A peer has opened a ring to us; the number names the connection.
-    Ring(u64, QpAddr, Reader),
+    Ring(u64, QpAddr, RingReader),
     /// The peer we have called reads our ring from now on, and may let us into its memory.
-    Accepted(u64, Option<Visit>),
+    Accepted(u64, Option<RemoteMrTable>),
     /// The peer of this connection wants the rest of a message: its number here, and there.
     Cts(u64, u32, u32),
     /// There is something in this connection's ring, or room.
@@ -37,19 +34,19 @@ pub enum News {
 }
 
 /// An endpoint as its owner and the thread share it.
-pub struct Shared {
+pub struct EventQueue {
     pub news: AtomicBool,
-    list: Mutex<Vec<News>>,
+    list: Mutex<Vec<RingEvent>>,
     /// What peers may know of our memory.
-    table: Option<Arc<Table>>,
+    table: Option<Arc<MrTable>>,
     /// Readable when there is something; the adapter's descriptor is in it, too.
     pub wait: WaitSet,
 }
 
-impl Shared {
+impl EventQueue {
     /// Nothing heard yet.
-    pub fn new(table: Option<Arc<Table>>) -> Result<Shared> {
-        Ok(Shared {
+    pub fn new(table: Option<Arc<MrTable>>) -> Result<EventQueue> {
+        Ok(EventQueue {
             news: AtomicBool::new(false),
             list: Mutex::default(),
             table,
@@ -57,43 +54,43 @@ impl Shared {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<News>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<RingEvent>> {
         self.list.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// What was heard since the last time.
-    pub fn take(&self) -> Vec<News> {
+    pub fn take(&self) -> Vec<RingEvent> {
         let mut l = self.lock();
         self.news.store(false, Relaxed);
         core::mem::take(&mut l)
     }
 
-    /// The answer to our call on connection `id`, if it has come. That the connection has ended is
-    /// still told to whoever takes the news.
-    pub fn answer(&self, id: u64) -> Option<News> {
+    /// The answer to our call on connection `id`, if it has come. That the connection has ended
+    /// stays in the queue as well.
+    pub fn answer(&self, id: u64) -> Option<RingEvent> {
         let mut l = self.lock();
         if l.iter()
-            .any(|n| matches!(n, News::End(conn) if *conn == id))
+            .any(|n| matches!(n, RingEvent::End(conn) if *conn == id))
         {
-            return Some(News::End(id));
+            return Some(RingEvent::End(id));
         }
-        let accepted = |n: &News| matches!(n, News::Accepted(conn, _) if *conn == id);
+        let accepted = |n: &RingEvent| matches!(n, RingEvent::Accepted(conn, _) if *conn == id);
         l.iter().position(accepted).map(|at| l.remove(at))
     }
 
-    fn tell(&self, n: News) {
+    fn push(&self, n: RingEvent) {
         self.lock().push(n);
-        self.rouse();
+        self.signal();
     }
 
     /// There is something to look at.
-    pub fn rouse(&self) {
+    pub fn signal(&self) {
         self.news.store(true, Release);
         self.wait.signal();
     }
 }
 
-enum What {
+enum WatchedSocket {
     Listener(OwnedFd),
     /// A caller, whose ring we read, its process, and whether that has ended.
     Caller(OwnedFd, i32, Arc<AtomicBool>),
@@ -102,50 +99,50 @@ enum What {
     Called(Arc<OwnedFd>, i32),
 }
 
-struct Watched {
-    ep: Weak<Shared>,
-    what: What,
+struct Watch {
+    ep: Weak<EventQueue>,
+    what: WatchedSocket,
     /// Where a caller is, once it has said so.
     from: OnceLock<QpAddr>,
 }
 
-impl Watched {
+impl Watch {
     /// The peer's process, 0 where it cannot be seen.
     fn process(&self) -> i32 {
         match self.what {
-            What::Listener(_) => 0,
-            What::Caller(_, pid, _) | What::Called(_, pid) => pid,
+            WatchedSocket::Listener(_) => 0,
+            WatchedSocket::Caller(_, pid, _) | WatchedSocket::Called(_, pid) => pid,
         }
     }
 }
 
 /// What the thread watches.
 #[derive(Default)]
-struct State {
-    all: HashMap<u64, Watched>,
+struct WatchState {
+    all: HashMap<u64, Watch>,
     /// Numbers given.
     last: u64,
     /// Peers' processes.
-    processes: HashMap<i32, Process>,
+    processes: HashMap<i32, PeerProcess>,
 }
 
 /// A peer's process. Its connections do not tell of its end: a socket may live on in a process that
 /// its owner has forked, and ends before its owner does.
-struct Process {
+struct PeerProcess {
     fd: OwnedFd,
     connections: Vec<u64>,
-    /// To be told of its end, also when its connections have ended.
+    /// Flags set when the process ends, also after its connections have ended.
     gone: Vec<Weak<AtomicBool>>,
 }
 
-impl State {
+impl WatchState {
     /// Watches no more.
-    fn remove(&mut self, id: u64) -> Option<Watched> {
+    fn remove(&mut self, id: u64) -> Option<Watch> {
         let w = self.all.remove(&id)?;
         if let Some(p) = self.processes.get_mut(&w.process()) {
             p.connections.retain(|c| *c != id);
             let own = |g: &Weak<AtomicBool>| match &w.what {
-                What::Caller(_, _, gone) => core::ptr::eq(g.as_ptr(), Arc::as_ptr(gone)),
+                WatchedSocket::Caller(_, _, gone) => core::ptr::eq(g.as_ptr(), Arc::as_ptr(gone)),
                 _ => false,
             };
             p.gone.retain(|g| g.strong_count() > usize::from(own(g)));
@@ -175,19 +172,19 @@ fn process(pid: i32) -> Option<OwnedFd> {
 }
 
 /// See the module text.
-pub struct Thread {
+pub struct EventThread {
     epoll: OwnedFd,
-    watched: Mutex<State>,
-    /// Accesses to look after, and what tells of new ones.
-    ledgers: Mutex<Vec<Guarded>>,
+    watched: Mutex<WatchState>,
+    /// Initiators with unsignaled accesses, and the descriptor that announces a new one.
+    initiators: Mutex<Vec<PendingInitiator>>,
     bell: WaitSet,
     /// A descriptor that is given up for a moment when there is none left.
     spare: Mutex<Option<OwnedFd>>,
 }
 
-/// Accesses that nobody may ask about any more.
-struct Guarded {
-    ledger: Arc<Ledger>,
+/// An initiator whose application may never poll again.
+struct PendingInitiator {
+    initiator: Arc<Initiator>,
     /// How far they were at the last look, and for how many looks there have been none.
     seen: Option<u64>,
     idle: u32,
@@ -196,19 +193,19 @@ struct Guarded {
 /// Callers that are accepted in one go.
 const CALLERS: usize = 64;
 /// Milliseconds between two looks, and how many without accesses are enough.
-const LOOK: i32 = 1;
-const IDLE: u32 = 8;
-/// So many accesses are taken back at once.
+const LOOK_MS: i32 = 1;
+const IDLE_LOOKS: u32 = 8;
+/// So many accesses are executed from here at once.
 const BATCH: usize = 64;
-/// The bell's number; others begin at 1.
+/// The bell's id; connections' ids begin at 1.
 const BELL: u64 = 0;
 
-static THREAD: OnceLock<Result<Thread>> = OnceLock::new();
+static THREAD: OnceLock<Result<EventThread>> = OnceLock::new();
 
-impl Thread {
+impl EventThread {
     /// The thread of this process, started when it is first asked for. `FI_EMFILE` without a
     /// descriptor, `FI_EAGAIN` without a thread.
-    pub fn get() -> Result<&'static Thread> {
+    pub fn get() -> Result<&'static EventThread> {
         let t = THREAD.get_or_init(|| {
             // SAFETY: plain numbers are passed; the descriptor is owned from here on.
             let epoll = unsafe {
@@ -225,11 +222,11 @@ impl Thread {
             };
             // SAFETY: `e` outlives the call.
             unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, bell.fd(), &mut e) };
-            Ok(Thread {
+            Ok(EventThread {
                 spare: Mutex::new(epoll.try_clone().ok()),
                 epoll,
                 watched: Mutex::default(),
-                ledgers: Mutex::default(),
+                initiators: Mutex::default(),
                 bell,
             })
         });
@@ -241,14 +238,14 @@ impl Thread {
         Ok(t)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WatchState> {
         self.watched.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    fn watch(&self, ep: Weak<Shared>, what: What) -> u64 {
+    fn watch(&self, ep: Weak<EventQueue>, what: WatchedSocket) -> u64 {
         let fd = match &what {
-            What::Listener(f) | What::Caller(f, _, _) => f.as_raw_fd(),
-            What::Called(f, _) => f.as_raw_fd(),
+            WatchedSocket::Listener(f) | WatchedSocket::Caller(f, _, _) => f.as_raw_fd(),
+            WatchedSocket::Called(f, _) => f.as_raw_fd(),
         };
         let mut w = self.lock();
         w.last += 1;
@@ -263,10 +260,10 @@ impl Thread {
         };
         add(fd, id);
         let from = OnceLock::new();
-        let watched = Watched { ep, what, from };
+        let watched = Watch { ep, what, from };
         let pid = watched.process();
         let gone = match &watched.what {
-            What::Caller(_, _, gone) => Some(Arc::downgrade(gone)),
+            WatchedSocket::Caller(_, _, gone) => Some(Arc::downgrade(gone)),
             _ => None,
         };
         w.all.insert(id, watched);
@@ -275,7 +272,7 @@ impl Thread {
             p.gone.extend(gone);
         } else if let Some(fd) = process(pid) {
             add(fd.as_raw_fd(), pid as u64 | DEATH);
-            let p = Process {
+            let p = PeerProcess {
                 fd,
                 connections: vec![id],
                 gone: gone.into_iter().collect(),
@@ -286,13 +283,13 @@ impl Thread {
     }
 
     /// Listens for an endpoint.
-    pub fn listen(&self, ep: &Arc<Shared>, fd: OwnedFd) -> u64 {
-        self.watch(Arc::downgrade(ep), What::Listener(fd))
+    pub fn listen(&self, ep: &Arc<EventQueue>, fd: OwnedFd) -> u64 {
+        self.watch(Arc::downgrade(ep), WatchedSocket::Listener(fd))
     }
 
     /// Watches the end of a peer that an endpoint has called.
-    pub fn called(&self, ep: &Arc<Shared>, fd: Arc<OwnedFd>, pid: i32) -> u64 {
-        self.watch(Arc::downgrade(ep), What::Called(fd, pid))
+    pub fn called(&self, ep: &Arc<EventQueue>, fd: Arc<OwnedFd>, pid: i32) -> u64 {
+        self.watch(Arc::downgrade(ep), WatchedSocket::Called(fd, pid))
     }
 
     /// Lets go of a listener or connection, which closes it.
@@ -304,26 +301,26 @@ impl Thread {
     /// Wakes the peer that has called us on connection `id`.
     #[cold]
     pub fn wake(&self, id: u64) {
-        if let Some(What::Caller(c, _, _)) = self.lock().all.get(&id).map(|w| &w.what) {
-            sock::wake(c);
+        if let Some(WatchedSocket::Caller(c, _, _)) = self.lock().all.get(&id).map(|w| &w.what) {
+            connection::wake(c);
         }
     }
 
     /// Asks the caller of an endpoint that is at `from` for the rest of a message (see
-    /// [`sock::send_cts`]).
+    /// [`connection::send_cts`]).
     #[cold]
-    pub fn send_cts(&self, ep: &Arc<Shared>, from: &QpAddr, number: u32, here: u32) -> Sent {
+    pub fn send_cts(&self, ep: &Arc<EventQueue>, from: &QpAddr, number: u32, here: u32) -> Verdict {
         let w = self.lock();
-        let own = |w: &&Watched| {
+        let own = |w: &&Watch| {
             core::ptr::eq(w.ep.as_ptr(), Arc::as_ptr(ep)) && w.from.get() == Some(from)
         };
-        let Some(What::Caller(c, _, _)) = w.all.values().find(own).map(|w| &w.what) else {
-            return Sent::Elsewhere;
+        let Some(WatchedSocket::Caller(c, _, _)) = w.all.values().find(own).map(|w| &w.what) else {
+            return Verdict::Unsupported;
         };
-        match sock::send_cts(c, number, here) {
-            Ok(()) => Sent::Done,
-            Err(FI_EAGAIN) => Sent::Busy,
-            Err(_) => Sent::Elsewhere,
+        match connection::send_cts(c, number, here) {
+            Ok(()) => Verdict::Done,
+            Err(FI_EAGAIN) => Verdict::NoResources,
+            Err(_) => Verdict::Unsupported,
         }
     }
 
@@ -334,7 +331,7 @@ impl Thread {
         let Some(x) = w.all.get(&id) else { return true };
         match (w.processes.get(&x.process()), &x.what) {
             (Some(p), _) => poll_fd(p.fd.as_raw_fd(), libc::POLLIN, 0),
-            (None, What::Called(c, _)) => poll_fd(c.as_raw_fd(), libc::POLLRDHUP, 0),
+            (None, WatchedSocket::Called(c, _)) => poll_fd(c.as_raw_fd(), libc::POLLRDHUP, 0),
             _ => false,
         }
     }
@@ -365,7 +362,7 @@ impl Thread {
         };
         let mut ended = false;
         match &x.what {
-            What::Listener(l) => {
+            WatchedSocket::Listener(l) => {
                 for _ in 0..CALLERS {
                     match accept(l) {
                         Ok(Some(caller)) => fresh.push(caller),
@@ -377,19 +374,19 @@ impl Thread {
                     }
                 }
             }
-            What::Caller(c, pid, gone) => loop {
-                match hear(c) {
-                    Heard::Nothing => break,
-                    Heard::Wake => ep.tell(News::Awake(id)),
-                    Heard::Ring(from, fd) => {
-                        let ring = match sock::owns(&from, *pid) {
-                            true => Bed::open(fd).ok(),
+            WatchedSocket::Caller(c, pid, gone) => loop {
+                match receive(c) {
+                    ConnEvent::Nothing => break,
+                    ConnEvent::Wake => ep.push(RingEvent::Awake(id)),
+                    ConnEvent::Ring(from, fd) => {
+                        let ring = match connection::owns(&from, *pid) {
+                            true => RingSegment::open(fd).ok(),
                             false => None,
                         };
                         let table = ep.table.as_ref().map(|t| t.offer());
                         // A caller whose ring is not mapped, or who does not hear of it, sends by
                         // the adapter.
-                        let ring = ring.filter(|_| sock::answer(c, table).is_ok());
+                        let ring = ring.filter(|_| connection::answer(c, table).is_ok());
                         let Some(map) = ring.map(Arc::new) else {
                             ended = true;
                             break;
@@ -399,39 +396,39 @@ impl Thread {
                         }
                         // A second ring on one connection is of the same caller.
                         let from = *x.from.get_or_init(|| from);
-                        ep.tell(News::Ring(id, from, Reader::new(map)));
+                        ep.push(RingEvent::Ring(id, from, RingReader::new(map)));
                     }
-                    Heard::Accepted(_) | Heard::Cts(..) | Heard::End => {
+                    ConnEvent::Accepted(_) | ConnEvent::Cts(..) | ConnEvent::End => {
                         ended = true;
                         break;
                     }
                 }
             },
-            What::Called(c, pid) => match hear(c) {
-                Heard::Nothing => {}
-                Heard::Wake => ep.tell(News::Awake(id)),
-                Heard::Cts(number, there) => ep.tell(News::Cts(id, number, there)),
-                Heard::Accepted(table) => {
-                    let visit = table.and_then(|(probe, fd)| Visit::new(*pid, fd, probe));
-                    ep.tell(News::Accepted(id, visit));
+            WatchedSocket::Called(c, pid) => match receive(c) {
+                ConnEvent::Nothing => {}
+                ConnEvent::Wake => ep.push(RingEvent::Awake(id)),
+                ConnEvent::Cts(number, there) => ep.push(RingEvent::Cts(id, number, there)),
+                ConnEvent::Accepted(table) => {
+                    let visit = table.and_then(|(probe, fd)| RemoteMrTable::new(*pid, fd, probe));
+                    ep.push(RingEvent::Accepted(id, visit));
                 }
                 _ => ended = true,
             },
         }
         if ended || died {
-            if let What::Caller(_, pid, gone) = &x.what {
+            if let WatchedSocket::Caller(_, pid, gone) = &x.what {
                 // Of a process that we cannot see the connection is all there is.
                 gone.fetch_or(died || !w.processes.contains_key(pid), SeqCst);
             }
             w.remove(id);
             drop(w);
-            ep.tell(News::End(id));
+            ep.push(RingEvent::End(id));
             return;
         }
         drop(w);
         for (fd, pid) in fresh {
             let gone = Arc::new(AtomicBool::new(false));
-            self.watch(Arc::downgrade(&ep), What::Caller(fd, pid, gone));
+            self.watch(Arc::downgrade(&ep), WatchedSocket::Caller(fd, pid, gone));
         }
     }
 
@@ -453,16 +450,16 @@ impl Thread {
         *spare = self.epoll.try_clone().ok();
     }
 
-    fn guarded(&self) -> MutexGuard<'_, Vec<Guarded>> {
-        self.ledgers.lock().unwrap_or_else(|e| e.into_inner())
+    fn guarded(&self) -> MutexGuard<'_, Vec<PendingInitiator>> {
+        self.initiators.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Sees to it that accesses are done although nobody asks about them.
+    /// Has a ring's accesses executed although the application does not poll.
     #[cold]
-    pub fn look_after(&self, ledger: &Arc<Ledger>) {
-        ledger.watched.store(true, SeqCst);
-        self.guarded().push(Guarded {
-            ledger: Arc::clone(ledger),
+    pub fn look_after(&self, initiator: &Arc<Initiator>) {
+        initiator.watched.store(true, SeqCst);
+        self.guarded().push(PendingInitiator {
+            initiator: Arc::clone(initiator),
             seen: None,
             idle: 0,
         });
@@ -472,7 +469,7 @@ impl Thread {
     /// Looks at the accesses it looks after. Whether there are such.
     fn look(&self) -> bool {
         let mut all = self.guarded();
-        all.retain_mut(Guarded::look);
+        all.retain_mut(PendingInitiator::look);
         !all.is_empty()
     }
 
@@ -499,12 +496,12 @@ impl Thread {
     fn run(&self) {
         let mut guards = false;
         loop {
-            self.hear(if guards { LOOK } else { -1 }, true);
+            self.hear(if guards { LOOK_MS } else { -1 }, true);
             guards = self.look();
         }
     }
 
-    /// Does what the thread has to do just now, in its place: whoever polls in vain on the
+    /// Does what the thread has to do just now, in its place: an application that polls in vain on the
     /// processor that it would run on may keep it from running for milliseconds. Whether there was
     /// something.
     pub fn attend() -> bool {
@@ -513,32 +510,32 @@ impl Thread {
     }
 }
 
-impl Guarded {
+impl PendingInitiator {
     /// Takes back what the target has not touched since the last look. Whether another look is due.
     fn look(&mut self) -> bool {
         // Its peer is gone, or its endpoint closed.
-        if Arc::strong_count(&self.ledger) == 1 {
+        if Arc::strong_count(&self.initiator) == 1 {
             return false;
         }
-        let pending = self.ledger.pending();
+        let pending = self.initiator.pending();
         if pending.is_none() {
             self.seen = None;
             self.idle += 1;
-            if self.idle < IDLE {
+            if self.idle < IDLE_LOOKS {
                 return true;
             }
             // Whoever writes another one after this rings the bell; what was written before, we
             // see.
-            self.ledger.watched.store(false, SeqCst);
-            barrier();
-            if self.ledger.pending().is_none() {
+            self.initiator.watched.store(false, SeqCst);
+            asymmetric_fence();
+            if self.initiator.pending().is_none() {
                 return false;
             }
-            self.ledger.watched.store(true, SeqCst);
+            self.initiator.watched.store(true, SeqCst);
         }
         self.idle = 0;
         if self.seen == pending {
-            while matches!(self.ledger.take_back(BATCH), Back::Did(n) if n > 0) {}
+            while matches!(self.initiator.execute_pending(BATCH), Executed::Count(n) if n > 0) {}
             self.seen = None;
         } else {
             self.seen = pending;

@@ -1,10 +1,10 @@
-//! The ring's promises, tried in every order in which two processors can carry them out.
+//! The ring's promises, tried in every order in which two processors can cma_copy them out.
 //!
 //! A model of `ring` on processors that keep stores in a buffer for a while (total store order, as
-//! x86): a writer of some records, with its look at the sleeping reader and its own sleep when the
-//! ring is full, and a reader that takes them, sleeps when there are none, and wakes the writer.
-//! All reachable states are visited: records come out once, in order and whole, and nobody sleeps
-//! for ever. Without the reader's barrier the search finds the lost wake-up, as it should.
+//! x86): a writer of some records, with its test for a blocked reader and its own wait when the
+//! ring is full, and a reader that takes them, blocks when there are none, and wakes the writer.
+//! All reachable states are visited: records come out once, in order and whole, and neither side
+//! blocks for ever. Without the reader's barrier the search finds the lost wake-up, as it should.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -15,9 +15,9 @@ const RECORDS: u8 = 5;
 /// Shared memory: words of the records, their bytes, and the flags.
 const WORD: usize = 0;
 const BYTES: usize = SLOTS;
-const ASLEEP: usize = 2 * SLOTS;
-const WANTED: usize = ASLEEP + 1;
-const TAKEN: usize = ASLEEP + 2;
+const RX_ARMED: usize = 2 * SLOTS;
+const TX_ARMED: usize = RX_ARMED + 1;
+const TAKEN: usize = RX_ARMED + 2;
 
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 struct Side {
@@ -48,7 +48,7 @@ impl Side {
         self.at = next;
     }
 
-    fn drain(&mut self, memory: &mut [u8]) {
+    fn drain_messages(&mut self, memory: &mut [u8]) {
         for (at, v) in self.stores.drain(..) {
             memory[at] = v;
         }
@@ -56,13 +56,13 @@ impl Side {
 
     /// An atomic exchange with zero, which empties the buffer.
     fn take(&mut self, memory: &mut [u8], at: usize) -> u8 {
-        self.drain(memory);
+        self.drain_messages(memory);
         core::mem::take(&mut memory[at])
     }
 }
 
 impl Machine {
-    /// `Writer::write` and `Writer::want`. `false` when it can do nothing.
+    /// `RingWriter::write` and `RingWriter::want`. `false` when it can do nothing.
     fn write(&mut self) -> bool {
         let (w, memory) = (&mut self.writer, &mut self.memory);
         let slot = usize::from(w.done) % SLOTS;
@@ -77,18 +77,18 @@ impl Machine {
                 w.store(WORD + slot, 1, 4);
                 w.done += 1;
             }
-            4 => w.at = if w.load(memory, ASLEEP) != 0 { 5 } else { 0 },
+            4 => w.at = if w.load(memory, RX_ARMED) != 0 { 5 } else { 0 },
             5 => {
-                self.reader.woken += w.take(memory, ASLEEP);
+                self.reader.woken += w.take(memory, RX_ARMED);
                 w.at = 0;
             }
-            10 => w.store(WANTED, 1, 11),
+            10 => w.store(TX_ARMED, 1, 11),
             11 => {
-                w.drain(memory);
+                w.drain_messages(memory);
                 w.at = 12;
             }
             12 => w.at = if full(w, memory) { 14 } else { 13 },
-            13 => w.store(WANTED, 0, 0),
+            13 => w.store(TX_ARMED, 0, 0),
             _ if w.woken == 0 => return false,
             _ => {
                 w.woken -= 1;
@@ -98,7 +98,7 @@ impl Machine {
         true
     }
 
-    /// `Reader::look`, `take`, `lie_down`, `sleeps`. `false` when it can do nothing.
+    /// `RingReader::look`, `take`, `arm_wakeup`, `can_sleep`. `false` when it can do nothing.
     fn read(&mut self, barrier: bool) -> bool {
         let (r, memory) = (&mut self.reader, &mut self.memory);
         let slot = usize::from(r.done) % SLOTS;
@@ -121,19 +121,19 @@ impl Machine {
                 r.store(TAKEN, r.done, 2);
             }
             2 => {
-                r.drain(memory);
+                r.drain_messages(memory);
                 r.at = 3;
             }
-            3 => r.at = if r.load(memory, WANTED) != 0 { 4 } else { 0 },
+            3 => r.at = if r.load(memory, TX_ARMED) != 0 { 4 } else { 0 },
             4 => {
-                self.writer.woken += r.take(memory, WANTED);
+                self.writer.woken += r.take(memory, TX_ARMED);
                 r.at = 0;
             }
-            5 => r.store(ASLEEP, 1, 6),
+            5 => r.store(RX_ARMED, 1, 6),
             6 => {
                 if barrier {
-                    r.drain(memory);
-                    self.writer.drain(memory);
+                    r.drain_messages(memory);
+                    self.writer.drain_messages(memory);
                 }
                 r.at = 7;
             }
@@ -144,11 +144,11 @@ impl Machine {
                     9
                 }
             }
-            8 => r.store(ASLEEP, 0, 0),
+            8 => r.store(RX_ARMED, 0, 0),
             _ if r.woken == 0 => return false,
             _ => {
                 r.woken -= 1;
-                r.store(ASLEEP, 0, 0);
+                r.store(RX_ARMED, 0, 0);
             }
         }
         true

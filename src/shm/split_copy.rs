@@ -1,13 +1,12 @@
-//! A transfer that two processes share: chunks of a long message, which whoever is free copies
-//! next.
+//! A transfer that two processes share: each copies the next chunk of a long message when it is
+//! free.
 //!
 //! The word that says how far they have come is in the ring from the one that has the place to the
 //! one that has the message. Its upper part tells one transfer from another at the same word, so
 //! that a late helper finds nothing to do. A side that lies in it spoils this transfer, nothing
 //! else: a chunk is one of those that are there.
 
-use super::bed::Bed;
-use super::ring::LINE;
+use super::ring::{RingSegment, LINE};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
 /// Words of a ring.
@@ -25,39 +24,39 @@ const TRIES: u32 = 1000;
 
 /// A transfer of so many chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct SplitCopy {
     pub word: u8,
     pub round: u16,
     pub chunks: u32,
 }
 
-impl Share {
+impl SplitCopy {
     /// As one number, for the other side.
     pub fn packed(self) -> u64 {
         u64::from(self.word) | u64::from(self.round) << 16 | u64::from(self.chunks) << 32
     }
 
     /// From what the other side says.
-    pub fn of(packed: u64) -> Share {
-        Share {
+    pub fn of(packed: u64) -> SplitCopy {
+        SplitCopy {
             word: packed as u8,
             round: (packed >> 16) as u16,
             chunks: (packed >> 32) as u32 & (STOPPED - 1) as u32,
         }
     }
 
-    fn at(self, ring: &Bed) -> &AtomicU64 {
+    fn at(self, ring: &RingSegment) -> &AtomicU64 {
         ring.word(AT + usize::from(self.word % WORDS) * LINE)
     }
 
     /// Nothing is taken yet.
-    pub(super) fn open(self, ring: &Bed) {
+    pub(super) fn open(self, ring: &RingSegment) {
         self.at(ring).store(u64::from(self.round) << ROUND, Release);
     }
 
     /// Copies chunks as long as there are some, each at most once whatever the peer writes into the
     /// word: how many; `None` when `copy` could not do one.
-    pub(super) fn work(self, ring: &Bed, mut copy: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub(super) fn work(self, ring: &RingSegment, mut copy: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut n = 0;
         while let Some(c) = self.take(ring).filter(|_| n < self.chunks) {
             if !copy(c) {
@@ -70,7 +69,7 @@ impl Share {
     }
 
     /// Takes a chunk to copy; `None` when there are no more.
-    fn take(self, ring: &Bed) -> Option<u32> {
+    fn take(self, ring: &RingSegment) -> Option<u32> {
         let word = self.at(ring);
         for _ in 0..TRIES {
             let w = word.load(Acquire);
@@ -86,14 +85,14 @@ impl Share {
     }
 
     /// A chunk is copied.
-    fn did(self, ring: &Bed) {
+    fn did(self, ring: &RingSegment) {
         self.at(ring).fetch_add(1 << DONE, AcqRel);
     }
 
     /// No more chunks are taken; `false` while one that was is not copied yet. To be asked again
     /// until then.
-    pub(super) fn stop(word: u8, ring: &Bed) -> bool {
-        let at = Share {
+    pub(super) fn stop(word: u8, ring: &RingSegment) -> bool {
+        let at = SplitCopy {
             word,
             round: 0,
             chunks: 0,
@@ -104,7 +103,7 @@ impl Share {
     }
 
     /// Whether all are.
-    pub(super) fn over(self, ring: &Bed) -> bool {
+    pub(super) fn over(self, ring: &RingSegment) -> bool {
         let w = self.at(ring).load(Acquire);
         (w >> DONE & MASK) as u32 >= self.chunks
     }
@@ -116,13 +115,13 @@ mod tests {
 
     #[test]
     fn each_chunk_is_taken_once_and_late_helpers_find_none() {
-        let ring = Bed::create().unwrap();
-        let share = Share {
+        let ring = RingSegment::create().unwrap();
+        let share = SplitCopy {
             word: 3,
             round: 7,
             chunks: 1000,
         };
-        assert_eq!(Share::of(share.packed()), share);
+        assert_eq!(SplitCopy::of(share.packed()), share);
         share.open(&ring);
         let takes = || {
             let mut mine = Vec::new();
@@ -142,15 +141,15 @@ mod tests {
         all.sort_unstable();
         assert_eq!(all, (0..1000).collect::<Vec<u32>>());
         assert!(share.over(&ring));
-        let next = Share { round: 8, ..share };
+        let next = SplitCopy { round: 8, ..share };
         next.open(&ring);
         assert_eq!(share.take(&ring), None);
         assert_eq!(next.take(&ring), Some(0));
         assert!(!next.over(&ring));
         // Who stops waits for the chunk that is being copied.
-        assert!(!Share::stop(3, &ring));
+        assert!(!SplitCopy::stop(3, &ring));
         assert_eq!(next.take(&ring), None);
         next.did(&ring);
-        assert!(Share::stop(3, &ring));
+        assert!(SplitCopy::stop(3, &ring));
     }
 }

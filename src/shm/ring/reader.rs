@@ -1,41 +1,41 @@
 //! The reading end of a ring (`ring`), and its records in their places.
 
-use super::bed::{Bed, DATA, SIZE};
-use super::claim::{self, Answer, Claim, ACCESS};
-use super::ring::{header, span, ASLEEP, GIVE_BACK, HOLD, TAKEN, WANTED, WRAP};
-use super::share::Share;
+use super::layout::{record_word, span, GIVE_BACK, RX_ARMED, RX_PAUSED, TAKEN, TX_ARMED, WRAP};
+use super::segment::{RingSegment, DATA, SIZE};
 use crate::device::host;
 use crate::hmem::{Piece, UserMem};
+use crate::shm::rma::{self, RmaResponse, TargetLock, ACCESS};
+use crate::shm::split_copy::SplitCopy;
 use core::sync::atomic::{fence, Ordering::*};
 use std::sync::Arc;
 
-/// A writer that claims its accesses for so long, nanoseconds, is given up.
+/// Nanoseconds after which a writer that holds the ring's lock is given up.
 const KEPT_MAX: u64 = 5_000_000_000;
 
 /// The end that reads.
-pub struct Reader {
-    map: Arc<Bed>,
+pub struct RingReader {
+    map: Arc<RingSegment>,
     at: u64,
     /// Position last given back.
     given: u64,
-    claim: Claim,
+    claim: TargetLock,
     /// Since when the writer has kept the accesses to itself, 0 while it does not.
     kept: u64,
 }
 
 /// What a look into the ring finds.
-pub enum Found<'a> {
+pub enum Lookup<'a> {
     Nothing,
     Record(Record<'a>),
     /// The writer does not keep to the rules.
     Broken,
 }
 
-/// A record in its place. Its bytes may change until [`Reader::take`] is called, if the writer is
-/// hostile: what is decided on is copied first.
+/// A record in its place. Its bytes may change until [`RingReader::take`] is called, if the writer
+/// is hostile: what is decided on is copied first.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
-    map: &'a Bed,
+    map: &'a RingSegment,
     /// Of its first byte.
     at: usize,
     pub len: usize,
@@ -47,8 +47,8 @@ pub struct Record<'a> {
 
 impl<'a> Record<'a> {
     /// Where an access's outcome goes.
-    pub fn outcome(&self) -> Answer<'a> {
-        Answer {
+    pub fn outcome(&self) -> RmaResponse<'a> {
+        RmaResponse {
             map: self.map,
             word: self.at - 8,
         }
@@ -57,7 +57,7 @@ impl<'a> Record<'a> {
     /// The words in front of an access's data; zeros when it has none.
     #[inline]
     pub fn words(&self) -> [u64; 3] {
-        if self.len < claim::HEAD {
+        if self.len < rma::HEAD {
             return [0; 3];
         }
         let [_, key, addr, word, ..] = self.map.line(self.at);
@@ -67,24 +67,24 @@ impl<'a> Record<'a> {
     /// As [`Record::fill`], one piece.
     #[inline]
     pub fn fill_piece(&self, p: Piece) {
-        if p.len() <= self.len.saturating_sub(claim::HEAD) {
-            self.map.put_piece(self.at + claim::HEAD, p);
+        if p.len() <= self.len.saturating_sub(rma::HEAD) {
+            self.map.put_piece(self.at + rma::HEAD, p);
         }
     }
 
     /// Answers a read with this memory, which is as long as the room for it.
     #[inline]
     pub fn fill(&self, mem: &UserMem) {
-        if mem.len() <= self.len.saturating_sub(claim::HEAD) {
-            self.map.put_mem(self.at + claim::HEAD, mem);
+        if mem.len() <= self.len.saturating_sub(rma::HEAD) {
+            self.map.put_mem(self.at + rma::HEAD, mem);
         }
     }
 
     /// As [`Record::fill`], with bytes.
     #[inline]
     pub fn fill_bytes(&self, bytes: &[u8]) {
-        if bytes.len() <= self.len.saturating_sub(claim::HEAD) {
-            self.map.put(self.at + claim::HEAD, bytes);
+        if bytes.len() <= self.len.saturating_sub(rma::HEAD) {
+            self.map.put(self.at + rma::HEAD, bytes);
         }
     }
 
@@ -99,7 +99,7 @@ impl<'a> Record<'a> {
 
     /// Copies chunks of a transfer that the writer shares with us as long as there are some: how
     /// many; `None` when `copy` could not do one.
-    pub fn work_share(&self, s: Share, copy: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub fn copy_split(&self, s: SplitCopy, copy: impl FnMut(u32) -> bool) -> Option<u32> {
         s.work(self.map, copy)
     }
 
@@ -140,46 +140,46 @@ impl<'a> Record<'a> {
     }
 }
 
-impl Reader {
+impl RingReader {
     /// The reading end of a ring in this file.
-    pub fn new(map: Arc<Bed>) -> Reader {
-        Reader {
+    pub fn new(map: Arc<RingSegment>) -> RingReader {
+        RingReader {
             map,
             at: 0,
             given: 0,
-            claim: Claim::default(),
+            claim: TargetLock::default(),
             kept: 0,
         }
     }
 
-    /// The next record; [`Reader::take`] makes it the past.
+    /// The next record; [`RingReader::take`] makes it the past.
     #[inline(always)]
-    pub fn look(&mut self) -> Found<'_> {
+    pub fn look(&mut self) -> Lookup<'_> {
         loop {
             let pos = self.at as usize % SIZE;
             let word = self.map.word(DATA + pos).load(Acquire);
             if word == 0 {
-                return Found::Nothing;
+                return Lookup::Nothing;
             }
             if word == WRAP && pos > 0 {
                 self.at += (SIZE - pos) as u64;
                 continue;
             }
-            let Some(h) = header(word, pos) else {
-                return Found::Broken;
+            let Some(h) = record_word(word, pos) else {
+                return Lookup::Broken;
             };
             let mut done = false;
             if h.flags & ACCESS != 0 {
                 if !self.claim.take(&self.map) {
                     return match self.kept_for_long() {
-                        true => Found::Broken,
-                        false => Found::Nothing,
+                        true => Lookup::Broken,
+                        false => Lookup::Nothing,
                     };
                 }
                 self.kept = 0;
                 done = self.claim.is_done(self.at);
             }
-            return Found::Record(Record {
+            return Lookup::Record(Record {
                 map: &self.map,
                 at: DATA + pos + 8,
                 len: h.len,
@@ -201,7 +201,7 @@ impl Reader {
         now.saturating_sub(self.kept) > KEPT_MAX
     }
 
-    /// The writer is gone: what it has left is read to its end.
+    /// The writer is gone: its lock is void, and its records are read to the end.
     pub fn inherit(&mut self) {
         self.claim.inherit();
     }
@@ -209,14 +209,14 @@ impl Reader {
     /// The access that was looked at is done, and taken.
     #[inline]
     pub fn did(&mut self, kind: u8, len: usize) {
-        if claim::is_target_s(kind) {
+        if rma::is_target_s(kind) {
             self.claim.wakes();
         }
         self.claim.advance(&self.map, self.at, len);
     }
 
     /// Nothing more is looked at for now: says which accesses are done. `true` when the writer
-    /// sleeps and has to be woken.
+    /// waits for room and has to be woken.
     #[inline]
     pub fn settle(&mut self) -> bool {
         self.claim.settle(&self.map, self.at) && self.wanted()
@@ -235,11 +235,11 @@ impl Reader {
         self.wanted()
     }
 
-    /// Whether the writer sleeps until it may write; it is asked once.
+    /// Whether the writer waits for room. Clears the flag: the caller wakes the writer.
     fn wanted(&self) -> bool {
-        // The writer looks again after it has said that it sleeps.
+        // The writer tests again after it has set the flag.
         fence(SeqCst);
-        let wanted = self.map.half(WANTED);
+        let wanted = self.map.half(TX_ARMED);
         wanted.load(Relaxed) != 0 && wanted.swap(0, Relaxed) != 0
     }
 
@@ -250,29 +250,29 @@ impl Reader {
         self.map.word(DATA + pos).load(Acquire) != 0
     }
 
-    /// Asks the writer to wake us with its next record. It may not have seen that before
-    /// [`barrier`].
-    pub fn lie_down(&self) {
-        self.map.half(ASLEEP).store(1, Relaxed);
+    /// Asks the writer for a wake-up with its next record. It may not have seen that before
+    /// [`asymmetric_fence`].
+    pub fn arm_wakeup(&self) {
+        self.map.half(RX_ARMED).store(1, Relaxed);
     }
 
-    /// After that, whether we may sleep: nothing is there.
-    pub fn sleeps(&self) -> bool {
+    /// After that, whether the caller may block: there is no record.
+    pub fn can_sleep(&self) -> bool {
         if self.ready() {
-            self.awake();
+            self.disarm_wakeup();
             return false;
         }
         true
     }
 
-    /// Takes the question back.
-    pub fn awake(&self) {
-        self.map.half(ASLEEP).store(0, Relaxed);
+    /// Withdraws the request for a wake-up.
+    pub fn disarm_wakeup(&self) {
+        self.map.half(RX_ARMED).store(0, Relaxed);
     }
 
-    /// Whether the writer must not send messages now. `true` when it sleeps and has to be woken.
+    /// Pauses messages, or lets them go on. `true` when the writer waits and has to be woken.
     pub fn hold(&self, on: bool) -> bool {
-        self.map.half(HOLD).store(u32::from(on), Relaxed);
+        self.map.half(RX_PAUSED).store(u32::from(on), Relaxed);
         !on && self.wanted()
     }
 }

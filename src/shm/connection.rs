@@ -137,14 +137,14 @@ pub fn send_cts(fd: &OwnedFd, number: u32, here: u32) -> Result<()> {
     say(fd, &emit_two(CTS, number.into(), here.into()), None)
 }
 
-/// Descriptors that fit into [`Control`].
+/// Descriptors that fit into [`ControlBuffer`].
 const FILES: usize = 16;
 
 /// Room for descriptors beside a message, aligned as the kernel wants it.
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct ControlBuffer([u8; 64]);
 
-fn message(iov: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
+fn message(iov: &mut libc::iovec, control: &mut ControlBuffer) -> libc::msghdr {
     // SAFETY: a message header of zeros names nothing.
     let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
     m.msg_iov = iov;
@@ -159,7 +159,7 @@ fn say(fd: &OwnedFd, bytes: &[u8; GREETING], file: Option<i32>) -> Result<()> {
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),
     };
-    let mut control = Control([0; 64]);
+    let mut control = ControlBuffer([0; 64]);
     let mut m = message(&mut iov, &mut control);
     // SAFETY: the control buffer is larger than one descriptor needs, and the header points into
     // it.
@@ -194,7 +194,7 @@ pub fn accept(listener: &OwnedFd) -> Result<Option<(OwnedFd, i32)>> {
 }
 
 /// What a connection has to say.
-pub enum Heard {
+pub enum ConnEvent {
     Nothing,
     /// A ring of the queue pair at this address.
     Ring(QpAddr, OwnedFd),
@@ -210,13 +210,13 @@ pub enum Heard {
 }
 
 /// Reads from a connection.
-pub fn hear(fd: &OwnedFd) -> Heard {
+pub fn receive(fd: &OwnedFd) -> ConnEvent {
     let mut bytes = [0u8; GREETING];
     let mut iov = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: bytes.len(),
     };
-    let mut control = Control([0; 64]);
+    let mut control = ControlBuffer([0; 64]);
     let mut m = message(&mut iov, &mut control);
     // Every descriptor that came is owned, however many were sent; one is what is asked for.
     let mut files: [Option<OwnedFd>; FILES] = Default::default();
@@ -247,25 +247,26 @@ pub fn hear(fd: &OwnedFd) -> Heard {
     };
     let [first, ..] = files;
     match (n, first.filter(|_| count == 1)) {
-        (n, _) if n < 0 && errno() == FI_EAGAIN => Heard::Nothing,
-        (1, None) if count == 0 => Heard::Wake,
+        (n, _) if n < 0 && errno() == FI_EAGAIN => ConnEvent::Nothing,
+        (1, None) if count == 0 => ConnEvent::Wake,
         (n, file) if n == GREETING as isize && count <= 1 => {
             if let Some((number, there)) = parse_two(CTS, &bytes) {
-                return Heard::Cts(number as u32, there as u32);
+                return ConnEvent::Cts(number as u32, there as u32);
             }
             match (parse(&bytes), parse_two(TABLE, &bytes), file) {
-                (Some(from), _, Some(file)) => Heard::Ring(from, file),
-                (_, Some(probe), Some(file)) => Heard::Accepted(Some((probe, file))),
+                (Some(from), _, Some(file)) => ConnEvent::Ring(from, file),
+                (_, Some(probe), Some(file)) => ConnEvent::Accepted(Some((probe, file))),
                 // Also with a table for which we have no descriptor: we do without.
-                _ if accepts(&bytes) => Heard::Accepted(None),
-                _ => Heard::End,
+                _ if accepts(&bytes) => ConnEvent::Accepted(None),
+                _ => ConnEvent::End,
             }
         }
-        _ => Heard::End,
+        _ => ConnEvent::End,
     }
 }
 
-/// Wakes the reader of a connection's ring. One that has not read the last bytes is awake.
+/// Wakes the reader of a connection's ring. A full socket means that wake-ups are waiting there
+/// already.
 pub fn wake(fd: &OwnedFd) {
     local::send(fd, b"w");
 }

@@ -1,19 +1,18 @@
 //! Accesses that have been written into a ring and are not known to be done.
 //!
-//! Whoever writes one leaves a [`Note`], which comes back with its end ([`Ended`]) and what was
+//! Each carries a [`Completion`], which comes back with its end ([`RmaCompletion`]) and what was
 //! read. Its record is kept until then: a read's answer lies in it. Which accesses go into the ring
 //! at all is decided here, by how the last ones fared: a target that does not poll is waited for
-//! once, for [`WAIT`], and then left alone for a while.
+//! once, for [`WAIT`], and then bypassed for a while.
 
-use super::claim::{self, Back, Ledger, Outcome};
-use super::ring::Writer;
-use super::table::Local;
-use super::thread::Thread;
-use super::PeerId;
+use super::{done, is_target_s, Executed, Initiator, LocalBuffer, RmaOutcome, WRITE};
 use crate::core::fifo::Fifo;
 use crate::device::host::now;
 use crate::device::Status;
 use crate::hmem::Piece;
+use crate::shm::events::EventThread;
+use crate::shm::ring::RingWriter;
+use crate::shm::PeerId;
 use core::sync::atomic::{compiler_fence, Ordering::*};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,20 +20,21 @@ use std::sync::Arc;
 /// A target that has done nothing for so long is not waited for, nanoseconds: longer than the
 /// pauses of a shared processor, which are some 130 us.
 const WAIT: u64 = 300_000;
-/// The clock is read with every so-manieth look in vain.
-const LOOKS: u32 = 64;
-/// So many accesses we do ourselves before we try the ring again; after each failure twice as many.
-const ALONE: (u32, u32) = (8, 8192);
-/// So many accesses are taken back at once, so that a target that has come to its senses may go on.
+/// The clock is read once every so many polls without progress.
+const CLOCK_EVERY: u32 = 64;
+/// Accesses that bypass the ring after a target did not poll: the first time, and at most. Doubled
+/// each time.
+const BACKOFF: (u32, u32) = (8, 8192);
+/// Maximum operations per fallback; bounds how long a target that polls again is bypassed.
 const BATCH: usize = 8;
-/// Accesses that nobody waits for go into the ring after so many of them: a thread looks after them
+/// Unsignaled accesses go into the ring after so many of them: the events thread polls for them
 /// then.
 const BURST: u32 = 16;
 
 /// A read, write or atomic of a peer's memory.
 #[derive(Clone, Copy)]
-pub struct Access<'a> {
-    /// [`claim::WRITE`] or another of these.
+pub struct RmaRequest<'a> {
+    /// [`WRITE`] or another of these.
     pub kind: u8,
     /// The caller's; the highest bit is not.
     pub flags: u8,
@@ -43,16 +43,16 @@ pub struct Access<'a> {
     /// The caller's.
     pub word: u64,
     /// What is written, or operands.
-    pub data: Local<'a>,
+    pub data: LocalBuffer<'a>,
     /// Where what was read goes.
     pub into: Piece,
-    /// Nobody may ever ask for its end.
-    pub silent: bool,
+    /// The application may never poll for its end.
+    pub unsignaled: bool,
 }
 
-/// What the caller wants to know when an access has ended.
+/// What is reported of an operation when it has ended.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Note {
+pub struct Completion {
     pub context: usize,
     pub len: usize,
     pub flags: u64,
@@ -60,12 +60,12 @@ pub struct Note {
     pub op: Option<u32>,
     /// Success is worth a completion.
     pub report: bool,
-    /// Success has been told already.
-    pub told: bool,
+    /// Success has been reported already.
+    pub reported_early: bool,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Debt {
+struct OutstandingOp {
     start: u64,
     end: u64,
     into: Piece,
@@ -73,15 +73,15 @@ struct Debt {
     from: Piece,
     write: bool,
     flags: u8,
-    note: Note,
+    note: Completion,
     atomic: bool,
 }
 
 /// A read or write that cannot be done through shared memory after all: the adapter is to do it.
-pub struct Again {
-    pub note: Note,
+pub struct AdapterRetry {
+    pub note: Completion,
     pub write: bool,
-    /// As in [`Access::flags`] and [`Access::word`].
+    /// As in [`RmaRequest::flags`] and [`RmaRequest::word`].
     pub flags: u8,
     pub word: u64,
     pub key: u64,
@@ -91,12 +91,12 @@ pub struct Again {
     pub bytes: Option<Box<[u8]>>,
 }
 
-impl Debt {
+impl OutstandingOp {
     #[cold]
-    fn again(&self, ring: &Writer, (key, addr): (u64, u64)) -> Again {
+    fn again(&self, ring: &RingWriter, (key, addr): (u64, u64)) -> AdapterRetry {
         let (word, data) = ring.contents(self.start, self.note.len);
         let lent = if self.write { self.from } else { self.into };
-        Again {
+        AdapterRetry {
             note: self.note,
             write: self.write,
             flags: self.flags,
@@ -109,24 +109,24 @@ impl Debt {
     }
 }
 
-impl Note {
+impl Completion {
     /// Of a piece of an operation, which knows the rest.
-    pub fn piece(op: u32, len: usize) -> Note {
-        Note {
+    pub fn piece(op: u32, len: usize) -> Completion {
+        Completion {
             context: 0,
             len,
             flags: 0,
             op: Some(op),
             report: false,
-            told: false,
+            reported_early: false,
         }
     }
 }
 
 /// The end of an access.
 #[derive(Clone, Copy)]
-pub struct Ended {
-    pub note: Note,
+pub struct RmaCompletion {
+    pub note: Completion,
     pub status: Status,
     /// Of one that failed.
     pub key: u64,
@@ -135,114 +135,121 @@ pub struct Ended {
 
 /// Those of one ring.
 #[derive(Default)]
-pub struct Debts {
-    owed: Fifo<Debt>,
-    /// What the target said last: how far it is; and how many failures have been told.
+pub struct OutstandingRma {
+    ops: Fifo<OutstandingOp>,
+    /// The position that the target reported last, and how many failures have been reported.
     done: u64,
     faults: u64,
-    /// Atomics and messages among them: what comes after one cannot be taken back.
+    /// Atomics and messages among them: what comes after one cannot be executed from here.
     atomics: u32,
-    /// Accesses to do ourselves, and how many it was last time.
-    alone: u32,
-    penalty: u32,
-    /// Its reader was awake when last looked, or was to be woken.
+    /// Accesses that still bypass the ring, and how many it was last time.
+    backoff_left: u32,
+    backoff: u32,
+    /// Its reader was polling when last tested, or was to be woken.
     awake: bool,
-    /// What we had taken back when last looked.
+    /// What we had executed from here when last looked.
     back: u64,
     /// Silent accesses that we did ourselves.
-    silent: u32,
-    /// Looks in vain, and since when.
-    vain: u32,
+    unsignaled: u32,
+    /// Polls without progress, and since when (nanoseconds).
+    empty_polls: u32,
     since: u64,
 }
 
-impl Debts {
+impl OutstandingRma {
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.owed.is_empty()
+        self.ops.is_empty()
     }
 
-    /// Whether reads and writes go into the ring at present.
+    /// Whether reads and writes go into the ring at present. Counts the back-off down.
     #[inline]
-    pub fn willing(&mut self, ring: &Writer) -> bool {
-        if self.alone > 0 {
-            self.alone -= 1;
+    pub fn takes_rma(&mut self, ring: &RingWriter) -> bool {
+        if self.backoff_left > 0 {
+            self.backoff_left -= 1;
             return false;
         }
-        if ring.asleep() && self.awake {
-            // It has not polled for long, or has had nothing to find: it is woken when it has been
-            // left alone as after a failure.
+        if ring.reader_armed() && self.awake {
+            // It has not polled for long, or there was nothing to find: it is woken after the
+            // back-off of a failure.
             self.awake = false;
-            self.leave_alone();
+            self.back_off();
             return false;
         }
         self.atomics == 0
     }
 
-    fn leave_alone(&mut self) {
-        self.penalty = (2 * self.penalty).clamp(ALONE.0, ALONE.1);
-        self.alone = self.penalty;
+    fn back_off(&mut self) {
+        self.backoff = (2 * self.backoff).clamp(BACKOFF.0, BACKOFF.1);
+        self.backoff_left = self.backoff;
     }
 
-    /// Whether an access shall go into the ring.
+    /// Whether an access shall go into the ring. Counts the back-off down.
     #[inline]
-    pub fn trusts(&mut self, a: &Access, ring: &Writer, ledger: Option<&Ledger>) -> bool {
-        if claim::is_target_s(a.kind) {
+    pub fn accepts_rma(
+        &mut self,
+        a: &RmaRequest,
+        ring: &RingWriter,
+        initiator: Option<&Initiator>,
+    ) -> bool {
+        if is_target_s(a.kind) {
             return true;
         }
-        let Some(ledger) = ledger else { return false };
-        if !self.willing(ring) {
+        let Some(initiator) = initiator else {
+            return false;
+        };
+        if !self.takes_rma(ring) {
             return false;
         }
-        if a.silent && !ledger.watched.load(Relaxed) {
-            self.silent += 1;
-            return self.silent >= BURST;
+        if a.unsignaled && !initiator.watched.load(Relaxed) {
+            self.unsignaled += 1;
+            return self.unsignaled >= BURST;
         }
         true
     }
 
     /// An access has been written at `start`. Whether it is the only one.
     #[inline]
-    pub fn owe(
+    pub fn track(
         &mut self,
-        ring: &mut Writer,
-        ledger: Option<&Arc<Ledger>>,
-        a: &Access,
+        ring: &mut RingWriter,
+        initiator: Option<&Arc<Initiator>>,
+        a: &RmaRequest,
         start: u64,
-        note: Note,
-        thread: &'static Thread,
+        note: Completion,
+        thread: &'static EventThread,
     ) -> bool {
-        // Whoever slept is woken by it.
+        // A blocked reader is woken by it.
         self.awake = true;
-        let first = self.owed.is_empty();
+        let first = self.ops.is_empty();
         let end = ring.at();
-        let atomic = claim::is_target_s(a.kind);
+        let atomic = is_target_s(a.kind);
         if first {
             ring.keep(Some(start));
-            // What came before the last one that is owed is done.
+            // What came before this one is done.
             self.done = self.done.max(start);
-            (self.vain, self.since) = (0, 0);
+            (self.empty_polls, self.since) = (0, 0);
         }
         if atomic {
             self.atomics += 1;
-        } else if let Some(l) = ledger {
-            l.owe(start, end, self.done);
+        } else if let Some(l) = initiator {
+            l.track(start, end, self.done);
             // Asked now: the thread looks once more after it has said that it goes.
             compiler_fence(SeqCst);
-            if a.silent && !l.watched.load(Relaxed) {
-                self.silent = 0;
+            if a.unsignaled && !l.watched.load(Relaxed) {
+                self.unsignaled = 0;
                 thread.look_after(l);
             }
         }
-        self.owed.push(Debt {
+        self.ops.push(OutstandingOp {
             start,
             end,
             into: a.into,
             from: match a.data {
-                Local::Piece(p) if !a.silent => p,
+                LocalBuffer::Piece(p) if !a.unsignaled => p,
                 _ => Piece::EMPTY,
             },
-            write: a.kind == claim::WRITE,
+            write: a.kind == WRITE,
             flags: a.flags,
             note,
             atomic,
@@ -253,26 +260,26 @@ impl Debts {
     /// Tells of those that have ended, until `each` will not hear of one; `false` in that case.
     /// `again` gets those that have to go another way.
     #[inline]
-    pub fn reap(
+    pub fn poll_done(
         &mut self,
-        ring: &mut Writer,
-        ledger: Option<&Ledger>,
-        mut again: impl FnMut(Again),
-        mut each: impl FnMut(&Ended) -> bool,
+        ring: &mut RingWriter,
+        initiator: Option<&Initiator>,
+        mut again: impl FnMut(AdapterRetry),
+        mut each: impl FnMut(&RmaCompletion) -> bool,
     ) -> bool {
-        let (done, faults) = claim::done(ring.file());
-        let Some(first) = self.owed.get(0) else {
+        let (done, faults) = done(ring.file());
+        let Some(first) = self.ops.get(0) else {
             return true;
         };
         if done < first.end {
-            self.press(ring, ledger);
+            self.count_empty_poll(ring, initiator);
             return true;
         }
         self.done = done.min(ring.at());
-        (self.vain, self.since) = (0, 0);
+        (self.empty_polls, self.since) = (0, 0);
         let mut all = true;
-        while let Some(d) = self.owed.get(0).filter(|d| d.end <= done) {
-            let mut e = Ended {
+        while let Some(d) = self.ops.get(0).filter(|d| d.end <= done) {
+            let mut e = RmaCompletion {
                 note: d.note,
                 status: Status::Ok,
                 key: 0,
@@ -282,12 +289,12 @@ impl Debts {
                 let outcome;
                 (outcome, e.key, e.addr) = ring.fate(d.start);
                 match outcome {
-                    Outcome::Status(s) => e.status = s,
-                    Outcome::Elsewhere => {
+                    RmaOutcome::Status(s) => e.status = s,
+                    RmaOutcome::Unsupported => {
                         again(d.again(ring, (e.key, e.addr)));
                         self.faults = self.faults.wrapping_add(1);
                         self.atomics -= u32::from(d.atomic);
-                        self.owed.drop_first();
+                        self.ops.drop_first();
                         continue;
                     }
                 }
@@ -305,92 +312,92 @@ impl Debts {
                 self.faults = self.faults.wrapping_add(1);
             }
             self.atomics -= u32::from(d.atomic);
-            self.owed.drop_first();
+            self.ops.drop_first();
         }
-        let kept = self.owed.get(0).map(|d| d.start);
+        let kept = self.ops.get(0).map(|d| d.start);
         ring.keep(kept);
-        if let (Some(l), Some(at)) = (ledger, kept) {
+        if let (Some(l), Some(at)) = (initiator, kept) {
             l.begins(at);
         }
         if all {
-            self.judge(ledger);
+            self.update_backoff(initiator);
         }
         all
     }
 
-    /// What the last accesses say of the target.
+    /// Clears the back-off when the target did the last accesses itself.
     #[inline]
-    fn judge(&mut self, ledger: Option<&Ledger>) {
-        let Some(l) = ledger else { return };
+    fn update_backoff(&mut self, initiator: Option<&Initiator>) {
+        let Some(l) = initiator else { return };
         let back = l.count();
         if back == self.back {
-            self.penalty = 0;
+            self.backoff = 0;
             return;
         }
         self.back = back;
-        self.leave_alone();
+        self.back_off();
     }
 
-    /// A look in vain: after long ones we do what the target does not.
+    /// Counts a poll without progress; after many, executes what the target does not.
     #[inline]
-    pub fn press(&mut self, ring: &Writer, ledger: Option<&Ledger>) {
-        self.vain += 1;
-        if self.vain.is_multiple_of(LOOKS) {
-            self.press_hard(ring, ledger);
+    pub fn count_empty_poll(&mut self, ring: &RingWriter, initiator: Option<&Initiator>) {
+        self.empty_polls += 1;
+        if self.empty_polls.is_multiple_of(CLOCK_EVERY) {
+            self.fall_back(ring, initiator);
         }
     }
 
     #[cold]
-    fn press_hard(&mut self, ring: &Writer, ledger: Option<&Ledger>) {
-        let Some(l) = ledger else { return };
+    fn fall_back(&mut self, ring: &RingWriter, initiator: Option<&Initiator>) {
+        let Some(l) = initiator else { return };
         let t = now();
-        let moved = claim::done(ring.file()).0 > self.done;
+        let moved = done(ring.file()).0 > self.done;
         if self.since == 0 || moved {
             self.since = t;
         } else if t.saturating_sub(self.since) >= WAIT {
-            match l.take_back(BATCH) {
-                Back::Claimed => self.since = t,
-                // There is nothing of ours in its way, and no room: it is left alone.
-                Back::Did(0) => {
+            match l.execute_pending(BATCH) {
+                Executed::LockHeld => self.since = t,
+                // Nothing can be executed from here: later accesses bypass the ring.
+                Executed::Count(0) => {
                     self.since = t;
-                    self.leave_alone();
+                    self.back_off();
                 }
-                Back::Did(_) => {}
+                Executed::Count(_) => {}
             }
         }
     }
 
-    /// Does whatever can be done from here, before the owner sleeps. `false` when the rest is not
-    /// to be slept for.
-    pub fn settle(&mut self, ring: &Writer, ledger: Option<&Ledger>) -> bool {
-        if let Some(l) = ledger {
+    /// Executes whatever can be executed from here, before the owner blocks. `false` when the end
+    /// of the rest raises no event.
+    pub fn settle(&mut self, ring: &RingWriter, initiator: Option<&Initiator>) -> bool {
+        if let Some(l) = initiator {
             while l.pending().is_some() {
-                match l.take_back(usize::MAX) {
-                    Back::Did(n) if n > 0 => self.back = l.count(),
+                match l.execute_pending(usize::MAX) {
+                    Executed::Count(n) if n > 0 => self.back = l.count(),
                     // The target is at work, or everything else is atomics.
                     _ => break,
                 }
             }
         }
-        let Some(d) = self.owed.get(0) else {
+        let Some(d) = self.ops.get(0) else {
             return true;
         };
-        let ended = || claim::done(ring.file()).0 >= d.end;
-        // A target wakes those that wait for atomics, and nobody else.
+        let ended = || done(ring.file()).0 >= d.end;
+        // A target wakes initiators that wait for atomics only.
         !ended() && d.atomic && ring.want_done(ended)
     }
 
     /// The peer is gone: what it has not done is lost.
-    pub fn write_off(
+    pub fn abort(
         &mut self,
-        ring: &mut Writer,
+        ring: &mut RingWriter,
         peer: PeerId,
-        lost: &mut VecDeque<(PeerId, Ended)>,
+        lost: &mut VecDeque<(PeerId, RmaCompletion)>,
     ) {
-        // The adapter is told nothing more of a peer that is gone.
+        // Nothing is retried over the adapter for a peer that is gone.
         let mut refused = Vec::new();
         let mut ended = Vec::new();
-        self.reap(
+        self.poll_done(
             ring,
             None,
             |a| refused.push((a.note, a.key, a.addr)),
@@ -402,7 +409,7 @@ impl Debts {
         lost.extend(ended.into_iter().map(|e| (peer, e)));
         let status = Status::RemoteUnresponsive;
         lost.extend(refused.into_iter().map(|(note, key, addr)| {
-            let e = Ended {
+            let e = RmaCompletion {
                 note,
                 status,
                 key,
@@ -410,10 +417,10 @@ impl Debts {
             };
             (peer, e)
         }));
-        while let Some(d) = self.owed.remove(0) {
+        while let Some(d) = self.ops.remove(0) {
             let (_, key, addr) = ring.fate(d.start);
             let (note, status) = (d.note, Status::RemoteUnresponsive);
-            let ended = Ended {
+            let ended = RmaCompletion {
                 note,
                 status,
                 key,

@@ -1,24 +1,22 @@
 //! The way in: the rings of peers, which a poll looks into.
 
-use super::claim;
-use super::reader::{Found, Reader};
-use super::ring::barrier;
-use super::table::Visit;
-use super::thread::{News, Shared, Thread};
-use super::{PeerId, Record};
+use super::events::{EventQueue, EventThread, RingEvent};
+use super::ring::{asymmetric_fence, Lookup, Record, RingReader};
+use super::rma::{self, RemoteMrTable};
+use super::PeerId;
 use crate::device::QpAddr;
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
 /// Polls without a record after which a ring is no longer looked into.
-pub(super) const PATIENCE: u32 = 4096;
+pub(super) const IDLE_POLLS: u32 = 4096;
 /// Records taken from one ring before the next one's turn.
 const BURST: u32 = 64;
 /// A ring from a peer.
-struct In {
-    ring: Reader,
+struct RxRing {
+    ring: RingReader,
     from: QpAddr,
-    /// The peer's number, as [`Inbox::poll`]'s caller knows it.
+    /// The peer's number, as [`RxRings::poll`]'s caller knows it.
     peer: Option<PeerId>,
     conn: u64,
     /// Polls since the last record.
@@ -26,114 +24,118 @@ struct In {
     ended: bool,
 }
 
-impl In {
-    /// Whether it has been empty for long.
-    fn tired(&self) -> bool {
-        self.idle >= PATIENCE
+impl RxRing {
+    /// Whether it has been empty for [`IDLE_POLLS`] polls.
+    fn is_idle(&self) -> bool {
+        self.idle >= IDLE_POLLS
     }
 
-    /// The record of this kind and length that was looked at is the past. `true` when the writer
-    /// has to be woken.
+    /// Takes the record of this kind and length that was looked at. `true` when the writer has to
+    /// be woken.
     #[inline]
-    fn took(&mut self, kind: u8, len: usize) -> bool {
+    fn mark_taken(&mut self, kind: u8, len: usize) -> bool {
         let wake = self.ring.take(len);
-        if kind >= claim::WRITE {
+        if kind >= rma::WRITE {
             self.ring.did(kind, len);
         }
         wake
     }
 
-    /// Its writer is gone: it is read to its end.
+    /// Marks the ring of a writer that is gone: it is read to its end.
     fn end(&mut self) {
         self.ended = true;
         self.ring.inherit();
     }
 
-    /// A poll found nothing; whether [`Inbox::rest`] has to see to it.
+    /// Counts a poll without a record. Whether [`RxRings::park_idle`] has to look at the ring.
     #[inline]
-    fn missed(&mut self) -> bool {
+    fn count_empty_poll(&mut self) -> bool {
         self.idle += 1;
-        self.tired() || self.ended
+        self.is_idle() || self.ended
     }
 }
 
-/// What [`Inbox::glance`]'s caller did with a record.
+/// What the caller of [`RxRings::poll_records`] did with a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RecordUse {
     Taken,
     /// Taken, and it takes no more now.
-    Last,
+    TakenLast,
     /// The record is to stay where it is.
-    Left,
+    Deferred,
 }
 
-impl Verdict {
+impl RecordUse {
     /// A record was taken; `more`: another one is welcome.
     #[inline(always)]
-    pub fn after(more: bool) -> Verdict {
+    pub fn after(more: bool) -> RecordUse {
         match more {
-            true => Verdict::Taken,
-            false => Verdict::Last,
+            true => RecordUse::Taken,
+            false => RecordUse::TakenLast,
         }
     }
 }
 
-/// What [`Inbox::glance`] saw.
+/// What [`RxRings::poll_records`] left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum PollResult {
     /// Whatever there was has been taken.
     All,
-    /// Something is left that takes [`Inbox::poll`].
+    /// Something is left that takes [`RxRings::poll`].
     More,
 }
 
-/// What [`Inbox::drain`] did.
+/// What [`RxRings::drain_messages`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drained {
+pub enum DrainResult {
     /// No ring has a record.
     Nothing,
-    /// There is something that takes [`Inbox::glance`] or [`Inbox::poll`].
+    /// There is something that takes [`RxRings::poll_records`] or [`RxRings::poll`].
     Left,
     /// Records were taken from one ring.
     Some,
 }
 
 /// The way in: the rings of peers.
-pub struct Inbox {
-    shared: Arc<Shared>,
-    thread: &'static Thread,
+pub struct RxRings {
+    shared: Arc<EventQueue>,
+    thread: &'static EventThread,
     listener: u64,
     /// Rings that are looked into, and those that sleep.
-    hot: Vec<In>,
-    cold: Vec<In>,
+    active: Vec<RxRing>,
+    parked: Vec<RxRing>,
     held: bool,
-    /// The ring that [`Inbox::glance`] begins with.
+    /// The ring that [`RxRings::poll_records`] begins with.
     turn: usize,
     /// Somebody may wait on the descriptor, and rings that are polled ask for a signal: until there
     /// is one, for whoever polls meanwhile may be somebody else.
     armed: bool,
-    pub(super) down: Vec<QpAddr>,
-    /// Connections that have ended, and that were accepted, for the outbox.
-    pub(super) hung_up: Vec<u64>,
-    pub(super) accepted: Vec<(u64, Option<Visit>)>,
+    pub(super) gone_peers: Vec<QpAddr>,
+    /// Connections that have ended, and that were accepted, for the tx.
+    pub(super) disconnected: Vec<u64>,
+    pub(super) accepted: Vec<(u64, Option<RemoteMrTable>)>,
     /// Messages that peers want the rest of: the connection, the number here and there.
     cts: Vec<(u64, u32, u32)>,
 }
 
-impl Inbox {
+impl RxRings {
     /// Of an endpoint that listens for callers as `listener`.
-    pub(super) fn new(shared: Arc<Shared>, thread: &'static Thread, listener: u64) -> Inbox {
-        Inbox {
+    pub(super) fn new(
+        shared: Arc<EventQueue>,
+        thread: &'static EventThread,
+        listener: u64,
+    ) -> RxRings {
+        RxRings {
             shared,
             thread,
             listener,
-            hot: Vec::new(),
-            cold: Vec::new(),
+            active: Vec::new(),
+            parked: Vec::new(),
             held: false,
             turn: 0,
             armed: false,
-            down: Vec::new(),
-            hung_up: Vec::new(),
+            gone_peers: Vec::new(),
+            disconnected: Vec::new(),
             accepted: Vec::new(),
             cts: Vec::new(),
         }
@@ -147,7 +149,7 @@ impl Inbox {
 
     /// Whether a ring of this peer is read.
     pub(super) fn has_ring(&self, peer: PeerId) -> bool {
-        let all = self.hot.iter().chain(&self.cold);
+        let all = self.active.iter().chain(&self.parked);
         all.filter_map(|i| i.peer).any(|p| p == peer)
     }
 
@@ -155,35 +157,35 @@ impl Inbox {
         self.shared.wait.fd()
     }
 
-    /// Whether nothing has happened since [`Inbox::arm`].
+    /// Whether nothing has happened since [`RxRings::arm`].
     #[inline]
     pub fn armed(&self) -> bool {
         self.armed
     }
 
-    pub(super) fn rouse(&self) {
-        self.shared.rouse();
+    pub(super) fn signal(&self) {
+        self.shared.signal();
     }
 
     /// Whether any peer has been heard lately.
     #[inline]
-    pub fn lively(&self) -> bool {
-        !self.hot.is_empty()
+    pub fn has_active(&self) -> bool {
+        !self.active.is_empty()
     }
 
     /// A poll that finds nothing, as most do: `false` when there may be something, and nothing has
     /// been done.
     #[inline]
-    pub fn quiet(&mut self) -> bool {
-        if self.shared.news.load(Acquire) || self.hot.iter().any(|i| i.ring.ready()) {
+    pub fn poll_idle(&mut self) -> bool {
+        if self.shared.news.load(Acquire) || self.active.iter().any(|i| i.ring.ready()) {
             return false;
         }
-        let mut tired = false;
-        for i in &mut self.hot {
-            tired |= i.missed();
+        let mut any_idle = false;
+        for i in &mut self.active {
+            any_idle |= i.count_empty_poll();
         }
-        if tired {
-            self.rest();
+        if any_idle {
+            self.park_idle();
         }
         true
     }
@@ -191,32 +193,37 @@ impl Inbox {
     /// A poll that offers records to `each`, with the number of their peer, until it leaves one
     /// where it is or has enough. Rings take turns to be the first.
     #[inline(always)]
-    pub fn glance(&mut self, mut each: impl FnMut(PeerId, &Record) -> Verdict) -> Seen {
+    pub fn poll_records(
+        &mut self,
+        mut each: impl FnMut(PeerId, &Record) -> RecordUse,
+    ) -> PollResult {
         if self.shared.news.load(Acquire) {
-            return Seen::More;
+            return PollResult::More;
         }
-        let n = self.hot.len();
-        let mut tired = false;
+        let n = self.active.len();
+        let mut any_idle = false;
         let mut at = self.turn;
         for _ in 0..n {
             at = if at >= n { 0 } else { at };
-            let Some(i) = self.hot.get_mut(at) else { break };
+            let Some(i) = self.active.get_mut(at) else {
+                break;
+            };
             at += 1;
             let mut taken = false;
             let verdict = loop {
                 let (verdict, kind, len) = match (i.ring.look(), i.peer) {
-                    (Found::Nothing, _) => break Verdict::Taken,
-                    (Found::Record(r), Some(peer)) => (each(peer, &r), r.kind, r.len),
-                    _ => break Verdict::Left,
+                    (Lookup::Nothing, _) => break RecordUse::Taken,
+                    (Lookup::Record(r), Some(peer)) => (each(peer, &r), r.kind, r.len),
+                    _ => break RecordUse::Deferred,
                 };
-                if verdict == Verdict::Left {
+                if verdict == RecordUse::Deferred {
                     break verdict;
                 }
-                if i.took(kind, len) {
+                if i.mark_taken(kind, len) {
                     self.thread.wake(i.conn);
                 }
                 taken = true;
-                if verdict == Verdict::Last {
+                if verdict == RecordUse::TakenLast {
                     break verdict;
                 }
             };
@@ -224,42 +231,46 @@ impl Inbox {
                 self.thread.wake(i.conn);
             }
             match verdict {
-                Verdict::Taken => {}
-                Verdict::Left => return Seen::More,
-                Verdict::Last => {
+                RecordUse::Taken => {}
+                RecordUse::Deferred => return PollResult::More,
+                RecordUse::TakenLast => {
                     i.idle = 0;
                     self.turn = at;
-                    return Seen::All;
+                    return PollResult::All;
                 }
             }
             if taken {
                 i.idle = 0;
             } else {
-                tired |= i.missed();
+                any_idle |= i.count_empty_poll();
             }
         }
-        if tired {
-            self.rest();
+        if any_idle {
+            self.park_idle();
         }
-        Seen::All
+        PollResult::All
     }
 
     /// Offers up to `most` messages of the first ring that has any to `each`, until it leaves one
     /// where it is: nothing but what a message takes.
     #[inline(never)]
-    pub fn drain(&mut self, most: usize, mut each: impl FnMut(PeerId, &Record) -> bool) -> Drained {
+    pub fn drain_messages(
+        &mut self,
+        most: usize,
+        mut each: impl FnMut(PeerId, &Record) -> bool,
+    ) -> DrainResult {
         if self.shared.news.load(Acquire) {
-            return Drained::Left;
+            return DrainResult::Left;
         }
-        let n = self.hot.len();
-        let mut tired = false;
+        let n = self.active.len();
+        let mut any_idle = false;
         for _ in 0..n {
             self.turn = if self.turn >= n { 0 } else { self.turn };
-            let Some(i) = self.hot.get_mut(self.turn) else {
+            let Some(i) = self.active.get_mut(self.turn) else {
                 break;
             };
             let Some(peer) = i.peer else {
-                return Drained::Left;
+                return DrainResult::Left;
             };
             let (mut taken, mut left, mut wake) = (0, false, false);
             // Behind a message that was waited for there is none, mostly: looking there takes the
@@ -267,8 +278,8 @@ impl Inbox {
             let most = if i.idle > 0 { 1 } else { most };
             while taken < most {
                 let len = match i.ring.look() {
-                    Found::Nothing => break,
-                    Found::Record(r) if each(peer, &r) => r.len,
+                    Lookup::Nothing => break,
+                    Lookup::Record(r) if each(peer, &r) => r.len,
                     _ => {
                         left = true;
                         break;
@@ -283,18 +294,18 @@ impl Inbox {
             if taken > 0 {
                 i.idle = 0;
                 self.turn += 1;
-                return Drained::Some;
+                return DrainResult::Some;
             }
             if left {
-                return Drained::Left;
+                return DrainResult::Left;
             }
-            tired |= i.missed();
+            any_idle |= i.count_empty_poll();
             self.turn += 1;
         }
-        if tired {
-            self.rest();
+        if any_idle {
+            self.park_idle();
         }
-        Drained::Nothing
+        DrainResult::Nothing
     }
 
     /// Takes records in: `each` gets the peer's address, a place for its number, and the record.
@@ -302,26 +313,26 @@ impl Inbox {
     #[inline]
     pub fn poll(&mut self, mut each: impl FnMut(&QpAddr, &mut Option<PeerId>, &Record)) -> bool {
         if self.shared.news.load(Acquire) {
-            self.hear();
+            self.take_events();
         }
         let mut some = false;
-        let mut tired = false;
+        let mut any_idle = false;
         let thread = self.thread;
-        for i in &mut self.hot {
+        for i in &mut self.active {
             let mut n = 0;
             while n < BURST {
                 let (kind, len) = match i.ring.look() {
-                    Found::Nothing => break,
-                    Found::Record(r) => {
+                    Lookup::Nothing => break,
+                    Lookup::Record(r) => {
                         each(&i.from, &mut i.peer, &r);
                         (r.kind, r.len)
                     }
-                    Found::Broken => {
+                    Lookup::Broken => {
                         i.ended = true;
                         break;
                     }
                 };
-                if i.took(kind, len) {
+                if i.mark_taken(kind, len) {
                     thread.wake(i.conn);
                 }
                 n += 1;
@@ -333,70 +344,70 @@ impl Inbox {
                 i.idle = 0;
                 some = true;
             } else {
-                tired |= i.missed();
+                any_idle |= i.count_empty_poll();
             }
         }
-        if tired {
-            self.rest();
+        if any_idle {
+            self.park_idle();
         }
         some
     }
 
     /// Rings that have been empty for long go to sleep, those of dead peers go.
     #[cold]
-    fn rest(&mut self) {
-        if self.hot.iter().any(In::tired) {
-            for i in self.hot.iter().filter(|i| i.tired()) {
-                i.ring.lie_down();
+    fn park_idle(&mut self) {
+        if self.active.iter().any(RxRing::is_idle) {
+            for i in self.active.iter().filter(|i| i.is_idle()) {
+                i.ring.arm_wakeup();
             }
-            barrier();
+            asymmetric_fence();
         }
         let mut at = 0;
-        while let Some(i) = self.hot.get(at) {
+        while let Some(i) = self.active.get(at) {
             if i.ended && i.idle > 0 {
-                let i = self.hot.swap_remove(at);
+                let i = self.active.swap_remove(at);
                 self.thread.forget(i.conn);
-                self.down.push(i.from);
-            } else if i.tired() && i.ring.sleeps() {
-                let i = self.hot.swap_remove(at);
-                self.cold.push(i);
+                self.gone_peers.push(i.from);
+            } else if i.is_idle() && i.ring.can_sleep() {
+                let i = self.active.swap_remove(at);
+                self.parked.push(i);
             } else {
                 at += 1;
             }
         }
     }
 
-    fn wake(&mut self, conn: u64) -> Option<&mut In> {
-        if let Some(at) = self.cold.iter().position(|i| i.conn == conn) {
-            let mut i = self.cold.swap_remove(at);
-            i.ring.awake();
+    fn wake(&mut self, conn: u64) -> Option<&mut RxRing> {
+        if let Some(at) = self.parked.iter().position(|i| i.conn == conn) {
+            let mut i = self.parked.swap_remove(at);
+            i.ring.disarm_wakeup();
             i.idle = 0;
-            self.hot.push(i);
-            return self.hot.last_mut();
+            self.active.push(i);
+            return self.active.last_mut();
         }
-        self.hot.iter_mut().find(|i| i.conn == conn)
+        self.active.iter_mut().find(|i| i.conn == conn)
     }
 
     /// Takes note of what the thread has heard, without a look into the rings.
     #[cfg(test)]
-    pub fn hear_for_tests(&mut self) {
-        self.hear();
+    pub fn take_events_for_tests(&mut self) {
+        self.take_events();
     }
 
     #[cold]
-    fn hear(&mut self) {
+    fn take_events(&mut self) {
         if self.armed {
             self.armed = false;
             self.shared.wait.clear();
-            for i in &self.hot {
-                i.ring.awake();
+            for i in &self.active {
+                i.ring.disarm_wakeup();
             }
         }
         for n in self.shared.take() {
             match n {
-                News::Ring(conn, from, ring) => {
+                RingEvent::Ring(conn, from, ring) => {
                     ring.hold(self.held);
-                    self.hot.push(In {
+                    self.active.push(RxRing {
                         ring,
                         peer: None,
                         from,
@@ -405,22 +416,22 @@ impl Inbox {
                         ended: false,
                     });
                 }
-                News::Accepted(conn, visit) => self.accepted.push((conn, visit)),
-                News::Cts(conn, number, there) => self.cts.push((conn, number, there)),
-                News::Awake(conn) => {
+                RingEvent::Accepted(conn, visit) => self.accepted.push((conn, visit)),
+                RingEvent::Cts(conn, number, there) => self.cts.push((conn, number, there)),
+                RingEvent::Awake(conn) => {
                     self.wake(conn);
                 }
-                News::End(conn) => match self.wake(conn) {
+                RingEvent::End(conn) => match self.wake(conn) {
                     Some(i) => i.end(),
-                    None => self.hung_up.push(conn),
+                    None => self.disconnected.push(conn),
                 },
             }
         }
     }
 
     /// Marks the ring of a peer that is gone, if there is one, to be read to its end.
-    pub(super) fn last_words(&mut self, from: &QpAddr) -> bool {
-        let all = self.hot.iter().chain(&self.cold);
+    pub(super) fn read_to_end(&mut self, from: &QpAddr) -> bool {
+        let all = self.active.iter().chain(&self.parked);
         let Some(conn) = all.filter(|i| i.from == *from).map(|i| i.conn).next() else {
             return false;
         };
@@ -430,10 +441,10 @@ impl Inbox {
         true
     }
 
-    /// Whether messages are held off (see [`Outbox::send`]).
+    /// Whether messages are held off (see [`TxRings::send`]).
     pub fn hold(&mut self, on: bool) {
         self.held = on;
-        for i in self.hot.iter().chain(&self.cold) {
+        for i in self.active.iter().chain(&self.parked) {
             if i.ring.hold(on) {
                 self.thread.wake(i.conn);
             }
@@ -445,19 +456,19 @@ impl Inbox {
         self.armed = true;
         // A signal may come when what it is about has been heard of already.
         self.shared.wait.clear();
-        for i in &self.hot {
-            i.ring.lie_down();
+        for i in &self.active {
+            i.ring.arm_wakeup();
         }
-        barrier();
-        let awake = self.hot.iter().all(|i| !i.ended && i.ring.sleeps());
+        asymmetric_fence();
+        let awake = self.active.iter().all(|i| !i.ended && i.ring.can_sleep());
         awake && !self.shared.news.load(SeqCst)
     }
 }
 
-impl Drop for Inbox {
+impl Drop for RxRings {
     fn drop(&mut self) {
         self.thread.forget(self.listener);
-        for i in self.hot.iter().chain(&self.cold) {
+        for i in self.active.iter().chain(&self.parked) {
             self.thread.forget(i.conn);
         }
     }

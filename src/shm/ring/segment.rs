@@ -3,9 +3,9 @@
 //! Its length is a power of two, so that an offset is kept within it by a mask: the words are
 //! reached with every message.
 
-use super::segment::Map;
 use crate::core::Result;
 use crate::hmem::{copy_across, copy_bytes, Piece, UserMem};
+use crate::shm::memfd::MemfdMap;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::os::fd::OwnedFd;
@@ -20,20 +20,20 @@ pub const FILE: usize = DATA + SIZE;
 const _: () = assert!(FILE.is_power_of_two());
 
 /// See the module text.
-pub struct Bed(Map);
+pub struct RingSegment(MemfdMap);
 
-impl Bed {
+impl RingSegment {
     /// A new file. `FI_ENOMEM` when there is no memory for it.
-    pub fn create() -> Result<Bed> {
-        Map::create(FILE).map(Bed)
+    pub fn create() -> Result<RingSegment> {
+        MemfdMap::create(FILE).map(RingSegment)
     }
 
     /// A file that a peer made; `FI_EINVAL` when it is not one of these.
-    pub fn open(fd: OwnedFd) -> Result<Bed> {
-        Map::open(fd, FILE..=FILE).map(Bed)
+    pub fn open(fd: OwnedFd) -> Result<RingSegment> {
+        MemfdMap::open(fd, FILE..=FILE).map(RingSegment)
     }
 
-    /// Its descriptor, to be passed on; -1 after [`Bed::close_fd`].
+    /// Its descriptor, to be passed on; -1 after [`RingSegment::close_fd`].
     pub fn fd(&self) -> i32 {
         self.0.fd()
     }
@@ -105,7 +105,7 @@ impl Bed {
         }
     }
 
-    /// As [`Bed::put_mem`], one piece.
+    /// As [`RingSegment::put_mem`], one piece.
     #[inline(always)]
     pub fn put_piece(&self, off: usize, p: Piece) {
         if let Some(at) = self.span(off, p.len()) {
@@ -114,7 +114,7 @@ impl Bed {
         }
     }
 
-    /// As [`Bed::get_mem`], into one piece, which has `len` bytes.
+    /// As [`RingSegment::get_mem`], into one piece, which has `len` bytes.
     #[inline(always)]
     pub fn get_piece(&self, off: usize, len: usize, into: Piece) {
         if let Some(at) = self.span(off, len).filter(|_| len <= into.len()) {
