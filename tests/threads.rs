@@ -8,7 +8,7 @@ use fabric::prov::efa::addr;
 use fabric::prov::efa::av::Av;
 use fabric::prov::efa::cq::Cq;
 use fabric::prov::efa::domain::{Domain, Fabric};
-use fabric::prov::efa::rdm::{self, Common, Data, MsgReq, Poster, RecvReq};
+use fabric::prov::efa::rdm::{self, Common, MsgReq, Poster, RecvReq, SendData};
 use fabric::types::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -78,7 +78,7 @@ fn round_trip(d: &Arc<Domain>, e: &End, n: u8, len: usize) {
     };
     rdm::recv(&mut d.lock(), Poster::Ep(e.id), &recv).unwrap();
     let send = MsgReq {
-        data: Data::User(mem(&mut from)),
+        data: SendData::User(mem(&mut from)),
         to: e.self_addr,
         tag: None,
         cq_data: None,
@@ -152,7 +152,7 @@ fn posting_polling_inserting_opening_and_closing_at_once() {
         }),
         spare(|d, _, e, _| {
             let send = MsgReq {
-                data: Data::Inject(b"to whoever polls"),
+                data: SendData::Inject(b"to whoever polls"),
                 to: e.self_addr,
                 tag: Some(1),
                 cq_data: None,

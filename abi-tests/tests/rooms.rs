@@ -101,3 +101,39 @@ fn unsafe_code_stays_in_its_rooms() {
         wrong.join("\n")
     );
 }
+
+/// The type that a line defines.
+fn defines(line: &str) -> Option<&str> {
+    let mut rest = line.trim_end();
+    if let Some(after) = rest.strip_prefix("pub") {
+        rest = match after.strip_prefix('(') {
+            Some(within) => within.split_once(')')?.1,
+            None => after,
+        };
+    }
+    let (word, rest) = rest.trim_start().split_once(' ')?;
+    // An indented `type` is one of a trait.
+    if word == "type" && line.starts_with(' ') {
+        return None;
+    }
+    let kinds = ["struct", "enum", "trait", "union", "type"];
+    let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_'));
+    let name = &rest[..end.unwrap_or(rest.len())];
+    (kinds.contains(&word) && !name.is_empty()).then_some(name)
+}
+
+#[test]
+fn a_type_name_is_used_once() {
+    let mut seen = std::collections::HashMap::new();
+    let mut twice = Vec::new();
+    each(|_, p, n, line| {
+        if let Some(name) = defines(line) {
+            let here = format!("{}:{n}", p.display());
+            if let Some(before) = seen.insert(name.to_string(), here.clone()) {
+                twice.push(format!("{name}: {before} and {here}"));
+            }
+        }
+    });
+    assert!(seen.len() > 200, "the scan found only {} types", seen.len());
+    assert!(twice.is_empty(), "{}", twice.join("\n"));
+}

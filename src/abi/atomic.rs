@@ -5,10 +5,10 @@ use super::object::{guard, guard_int};
 use super::transfer::*;
 use crate::core::Result;
 use crate::hmem::{arith, Piece, UserMem};
-use crate::prov::efa::rdm::quick::{self, PlainAtomic};
+use crate::prov::efa::rdm::fast_path::{self, FastAtomic};
 use crate::prov::efa::rdm::Poster;
 use crate::prov::efa::rdm::{
-    atomic_count, AtomicKind, AtomicReq, Data, Fetch, Iovs, RmaIov, MAX_IOV,
+    atomic_count, AtomicKind, AtomicReq, Fetch, Iovs, RmaIov, SendData, MAX_IOV,
 };
 use crate::types::*;
 use core::ffi::{c_int, c_void};
@@ -48,13 +48,18 @@ pub unsafe fn pieces(iov: *const fi_ioc, count: usize, dt: fi_datatype) -> Resul
     }
 }
 
-/// What an atomic does, and to whom: peer, address, key, datatype, operation.
+/// AtomicTarget an atomic does, and to whom: peer, address, key, datatype, operation.
 #[derive(Clone, Copy)]
-struct What(fi_addr_t, u64, u64, fi_datatype, fi_op);
+struct AtomicTarget(fi_addr_t, u64, u64, fi_datatype, fi_op);
 
 /// A request for as many elements as there are bytes of data, or of results when it only reads.
-fn req<'a>(data: Data<'a>, fetch: Fetch, w: What, context: *mut c_void) -> Result<AtomicReq<'a>> {
-    let What(peer, addr, key, datatype, op) = w;
+fn req<'a>(
+    data: SendData<'a>,
+    fetch: Fetch,
+    w: AtomicTarget,
+    context: *mut c_void,
+) -> Result<AtomicReq<'a>> {
+    let AtomicTarget(peer, addr, key, datatype, op) = w;
     let len = match fetch {
         Fetch::Former(m) if op == FI_ATOMIC_READ => m.len(),
         _ => data.len(),
@@ -153,11 +158,11 @@ pub unsafe fn compare(
 /// # Safety
 /// `e` is NULL or an endpoint of ours; the buffers are lent until completion, or for the call.
 #[inline]
-unsafe fn start(e: *mut fid_ep, w: What, p: PlainAtomic) -> Result<isize> {
+unsafe fn start(e: *mut fid_ep, w: AtomicTarget, p: FastAtomic) -> Result<isize> {
     // SAFETY: as promised by the caller.
     let b = unsafe { ep(e)? };
-    let What(peer, addr, key, datatype, op) = w;
-    let p = PlainAtomic {
+    let AtomicTarget(peer, addr, key, datatype, op) = w;
+    let p = FastAtomic {
         peer,
         addr,
         key,
@@ -166,7 +171,7 @@ unsafe fn start(e: *mut fid_ep, w: What, p: PlainAtomic) -> Result<isize> {
         ..p
     };
     if let (Poster::Ep(id), None) = (b.who, b.tx_flags) {
-        if let Some(r) = quick::atomic(&mut b.domain.lock(), id, &p) {
+        if let Some(r) = fast_path::atomic(&mut b.domain.lock(), id, &p) {
             return r.map(|()| 0);
         }
     }
@@ -179,8 +184,8 @@ unsafe fn start(e: *mut fid_ep, w: What, p: PlainAtomic) -> Result<isize> {
     // SAFETY: as promised by the caller.
     unsafe {
         let data = match p.context {
-            Some(_) => Data::User(p.data.into()),
-            None => Data::Inject(inject_bytes(p.data.addr() as *const c_void, p.data.len())?),
+            Some(_) => SendData::User(p.data.into()),
+            None => SendData::Inject(inject_bytes(p.data.addr() as *const c_void, p.data.len())?),
         };
         go(e, req(data, fetch, w, context)?)
     }
@@ -195,13 +200,13 @@ unsafe fn operands(
     buf: *const c_void,
     len: usize,
     context: Option<*mut c_void>,
-) -> Result<PlainAtomic> {
-    Ok(PlainAtomic {
+) -> Result<FastAtomic> {
+    Ok(FastAtomic {
         // SAFETY: as promised by the caller.
         data: unsafe { piece(buf, len)? },
         len,
         context: context.map(|c| c as usize),
-        ..PlainAtomic::default()
+        ..FastAtomic::default()
     })
 }
 
@@ -228,7 +233,7 @@ unsafe extern "C" fn write(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_atomic", || unsafe {
-        let w = What(peer, addr, key, dt, op);
+        let w = AtomicTarget(peer, addr, key, dt, op);
         start(e, w, operands(buf, bytes(count, dt)?, Some(context))?)
     })
 }
@@ -246,8 +251,8 @@ unsafe extern "C" fn writev(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_atomicv", || unsafe {
-        let w = What(peer, addr, key, dt, op);
-        let data = Data::User(pieces(iov, count, dt)?);
+        let w = AtomicTarget(peer, addr, key, dt, op);
+        let data = SendData::User(pieces(iov, count, dt)?);
         go(e, req(data, Fetch::No, w, context)?)
     })
 }
@@ -270,7 +275,7 @@ unsafe extern "C" fn inject(
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard("fi_inject_atomic", || unsafe {
-        let w = What(peer, addr, key, dt, op);
+        let w = AtomicTarget(peer, addr, key, dt, op);
         start(e, w, operands(buf, bytes(count, dt)?, None)?)
     })
 }
@@ -290,14 +295,14 @@ unsafe extern "C" fn readwrite(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_fetch_atomic", || unsafe {
-        let w = What(peer, addr, key, dt, op);
+        let w = AtomicTarget(peer, addr, key, dt, op);
         let len = bytes(count, dt)?;
         // A read needs no operands.
         let p = match op {
             FI_ATOMIC_READ => operands(null_mut(), 0, Some(context))?,
             _ => operands(buf, len, Some(context))?,
         };
-        let plain = PlainAtomic {
+        let plain = FastAtomic {
             len,
             result: Some(piece(result, len)?),
             ..p
@@ -322,14 +327,14 @@ unsafe extern "C" fn readwritev(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_fetch_atomicv", || unsafe {
-        let w = What(peer, addr, key, dt, op);
+        let w = AtomicTarget(peer, addr, key, dt, op);
         let mem = if op == FI_ATOMIC_READ {
             UserMem::EMPTY
         } else {
             pieces(iov, count, dt)?
         };
         let fetch = former(resultv, result_count, dt)?;
-        go(e, req(Data::User(mem), fetch, w, context)?)
+        go(e, req(SendData::User(mem), fetch, w, context)?)
     })
 }
 unsafe extern "C" fn readwritemsg(
@@ -365,9 +370,9 @@ unsafe extern "C" fn compwrite(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_compare_atomic", || unsafe {
-        let w = What(peer, addr, key, dt, op);
+        let w = AtomicTarget(peer, addr, key, dt, op);
         let len = bytes(count, dt)?;
-        let plain = PlainAtomic {
+        let plain = FastAtomic {
             compare: Some(piece(with, len)?),
             result: Some(piece(result, len)?),
             ..operands(buf, len, Some(context))?
@@ -395,8 +400,8 @@ unsafe extern "C" fn compwritev(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_compare_atomicv", || unsafe {
-        let w = What(peer, addr, key, dt, op);
-        let data = Data::User(pieces(iov, count, dt)?);
+        let w = AtomicTarget(peer, addr, key, dt, op);
+        let data = SendData::User(pieces(iov, count, dt)?);
         let fetch = compare(
             (resultv.cast_const(), result_count),
             (comparev, compare_count),

@@ -12,7 +12,7 @@ use super::transfer::{flagged, one, plain};
 use crate::core::Result;
 use crate::hmem::{Owned, UserMem};
 use crate::prov::efa::domain::Domain;
-use crate::prov::efa::eq::Event;
+use crate::prov::efa::eq::EqEvent;
 use crate::prov::efa::rdm::coll::{self, CollReq, Needs};
 use crate::types::*;
 use core::ffi::{c_int, c_void};
@@ -333,7 +333,7 @@ pub unsafe fn join(
     let bytes = unsafe {
         core::slice::from_raw_parts((&raw const entry).cast::<u8>(), size_of::<fi_eq_entry>())
     };
-    let event = Event {
+    let event = EqEvent {
         event: FI_JOIN_COMPLETE,
         bytes: bytes.to_vec(),
         err: 0,

@@ -6,7 +6,7 @@ use super::object::*;
 use crate::core::info::FabricAttr;
 use crate::core::Result;
 use crate::prov::efa::domain::Fabric;
-use crate::prov::efa::eq::{Eq, Event};
+use crate::prov::efa::eq::{Eq, EqEvent};
 use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::size_of;
@@ -232,7 +232,7 @@ static EQ_FI_OPS: fi_ops = ops(eq_close, no_bind, eq_control);
 
 /// # Safety
 /// `event` is NULL or writable, `buf` NULL or `len` bytes long.
-unsafe fn give(e: Event, event: *mut u32, buf: *mut c_void) -> isize {
+unsafe fn give(e: EqEvent, event: *mut u32, buf: *mut c_void) -> isize {
     // SAFETY: `Eq::read` has checked the length; the caller promises the rest.
     unsafe {
         if !event.is_null() {
@@ -329,7 +329,7 @@ unsafe extern "C" fn eq_write(
             } else {
                 core::slice::from_raw_parts(buf.cast::<u8>(), len)
             };
-            b.eq.push(Event {
+            b.eq.push(EqEvent {
                 event,
                 bytes: bytes.to_vec(),
                 err: 0,

@@ -1,7 +1,7 @@
 //! `fi_import_log`: an application takes the log lines over.
 
 use super::object::*;
-use crate::core::log::{self, Sink};
+use crate::core::log::{self, LogSink};
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use std::ffi::CString;
@@ -30,7 +30,7 @@ unsafe impl Send for CLogger {}
 // SAFETY: as above.
 unsafe impl Sync for CLogger {}
 
-impl Sink for CLogger {
+impl LogSink for CLogger {
     fn enabled(&self, level: fi_log_level, subsys: fi_log_subsys) -> bool {
         // SAFETY: the function is the application's, called as its header declares.
         self.0

@@ -5,7 +5,7 @@ use super::object::guard;
 use super::transfer::*;
 use crate::core::Result;
 use crate::hmem::{Piece, UserMem};
-use crate::prov::efa::rdm::{quick, Data, MsgReq, Poster, RecvReq};
+use crate::prov::efa::rdm::{fast_path, MsgReq, Poster, RecvReq, SendData};
 use crate::types::*;
 use core::ffi::c_void;
 use core::mem::size_of;
@@ -14,7 +14,7 @@ use libc::iovec;
 /// A send without flags of its own.
 #[inline]
 fn msg<'a>(
-    data: Data<'a>,
+    data: SendData<'a>,
     to: fi_addr_t,
     tag: Option<u64>,
     cq_data: Option<u64>,
@@ -55,7 +55,7 @@ unsafe fn tx(
 ) -> Result<isize> {
     // SAFETY: as promised by the caller.
     let (b, data) = unsafe { (ep(e)?, Piece::new(buf, len).ok_or(FI_EINVAL)?) };
-    let p = quick::Plain {
+    let p = fast_path::FastSend {
         data,
         to,
         tag,
@@ -63,7 +63,7 @@ unsafe fn tx(
         context: context.map(|c| c as usize),
     };
     if let (Poster::Ep(id), None) = (b.who, b.tx_flags) {
-        if let Some(r) = quick::send(&mut b.domain.lock(), id, &p) {
+        if let Some(r) = fast_path::send(&mut b.domain.lock(), id, &p) {
             return r.map(|()| 0);
         }
     }
@@ -76,13 +76,13 @@ unsafe fn tx(
 /// # Safety
 /// As [`tx`].
 #[inline(never)]
-unsafe fn tx_otherwise(e: *mut fid_ep, p: &quick::Plain) -> Result<isize> {
+unsafe fn tx_otherwise(e: *mut fid_ep, p: &fast_path::FastSend) -> Result<isize> {
     let context = p.context.unwrap_or(0) as *mut c_void;
     // SAFETY: as promised by the caller.
     unsafe {
         let data = match p.context {
-            Some(_) => Data::User(p.data.into()),
-            None => Data::Inject(inject_bytes(p.data.addr() as *const c_void, p.data.len())?),
+            Some(_) => SendData::User(p.data.into()),
+            None => SendData::Inject(inject_bytes(p.data.addr() as *const c_void, p.data.len())?),
         };
         go(e, msg(data, p.to, p.tag, p.cq_data, context))
     }
@@ -105,7 +105,7 @@ unsafe fn rx(
     let (b, into) = unsafe { (ep(e)?, Piece::new(buf, len).ok_or(FI_EINVAL)?) };
     if let (Poster::Ep(id), None) = (b.who, b.rx_flags) {
         let s = &mut b.domain.lock();
-        if let Some(r) = quick::recv(s, id, into, src, tag, context as usize) {
+        if let Some(r) = fast_path::recv(s, id, into, src, tag, context as usize) {
             return r.map(|()| 0);
         }
     }
@@ -218,7 +218,7 @@ unsafe extern "C" fn sendv(
     guard("fi_sendv", || unsafe {
         go(
             e,
-            msg(Data::User(many(iov, count)?), to, None, None, context),
+            msg(SendData::User(many(iov, count)?), to, None, None, context),
         )
     })
 }
@@ -345,7 +345,7 @@ unsafe extern "C" fn tsendv(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_tsendv", || unsafe {
-        let data = Data::User(many(iov, count)?);
+        let data = SendData::User(many(iov, count)?);
         go(e, msg(data, to, Some(tag), None, context))
     })
 }

@@ -74,9 +74,9 @@ impl CqBody {
         }
     }
 
-    fn out(&self, buf: *mut c_void, src: *mut fi_addr_t) -> Out {
+    fn out(&self, buf: *mut c_void, src: *mut fi_addr_t) -> CqReadBuffer {
         let (buf, step) = (buf.cast(), self.step);
-        Out { buf, step, src }
+        CqReadBuffer { buf, step, src }
     }
 }
 
@@ -286,14 +286,14 @@ const _: () = {
 
 /// Where a caller wants completions.
 #[derive(Clone, Copy)]
-struct Out {
+struct CqReadBuffer {
     buf: *mut u8,
     /// Bytes of an entry.
     step: usize,
     src: *mut fi_addr_t,
 }
 
-impl Out {
+impl CqReadBuffer {
     /// Writes the `i`th entry: as much of `e` as the format has.
     ///
     /// # Safety

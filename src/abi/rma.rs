@@ -5,7 +5,7 @@ use super::object::guard;
 use super::transfer::*;
 use crate::core::Result;
 use crate::hmem::Piece;
-use crate::prov::efa::rdm::{quick, Data, Poster, RmaReq};
+use crate::prov::efa::rdm::{fast_path, Poster, RmaReq, SendData};
 use crate::types::*;
 use core::ffi::c_void;
 use core::mem::size_of;
@@ -18,7 +18,7 @@ struct Far(fi_addr_t, u64, u64);
 
 #[inline]
 fn req<'a>(
-    data: Data<'a>,
+    data: SendData<'a>,
     write: bool,
     far: Far,
     cq_data: Option<u64>,
@@ -52,7 +52,7 @@ unsafe fn plainly(
 ) -> Result<isize> {
     // SAFETY: as promised by the caller.
     let (b, mem) = unsafe { (ep(e)?, Piece::new(buf, len).ok_or(FI_EINVAL)?) };
-    let p = quick::PlainRma {
+    let p = fast_path::FastRma {
         mem,
         peer: far.0,
         addr: far.1,
@@ -62,15 +62,15 @@ unsafe fn plainly(
         context: context.map(|c| c as usize),
     };
     if let (Poster::Ep(id), None) = (b.who, b.tx_flags) {
-        if let Some(r) = quick::rma(&mut b.domain.lock(), id, &p) {
+        if let Some(r) = fast_path::rma(&mut b.domain.lock(), id, &p) {
             return r.map(|()| 0);
         }
     }
     // SAFETY: as promised by the caller.
     unsafe {
         let data = match context {
-            Some(_) => Data::User(mem.into()),
-            None => Data::Inject(inject_bytes(buf, len)?),
+            Some(_) => SendData::User(mem.into()),
+            None => SendData::Inject(inject_bytes(buf, len)?),
         };
         go(
             e,
@@ -149,7 +149,7 @@ unsafe extern "C" fn readv(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_readv", || unsafe {
-        let data = Data::User(many(iov, count)?);
+        let data = SendData::User(many(iov, count)?);
         go(e, req(data, false, Far(src, addr, key), None, context))
     })
 }
@@ -186,7 +186,7 @@ unsafe extern "C" fn writev(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_writev", || unsafe {
-        let data = Data::User(many(iov, count)?);
+        let data = SendData::User(many(iov, count)?);
         go(e, req(data, true, Far(to, addr, key), None, context))
     })
 }

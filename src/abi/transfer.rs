@@ -8,7 +8,7 @@ use crate::core::Result;
 use crate::hmem::UserMem;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::rdm::work::{self, Trigger, Work};
-use crate::prov::efa::rdm::{self, AtomicReq, Common, Data, MsgReq, Poster, RecvReq, RmaReq};
+use crate::prov::efa::rdm::{self, AtomicReq, Common, MsgReq, Poster, RecvReq, RmaReq, SendData};
 use crate::types::*;
 use core::ffi::c_void;
 use libc::iovec;
@@ -199,11 +199,11 @@ unsafe fn triggered<R: Request>(b: &EpBody, mut r: R) -> Result<isize> {
 }
 
 /// Runs `f` with the data of a `*msg` call: a copy if its FI_INJECT asks for one.
-pub fn with_data<T>(mem: UserMem, flags: u64, f: impl FnOnce(Data) -> T) -> T {
+pub fn with_data<T>(mem: UserMem, flags: u64, f: impl FnOnce(SendData) -> T) -> T {
     if flags & FI_INJECT == 0 {
-        return f(Data::User(mem));
+        return f(SendData::User(mem));
     }
     let mut copy = vec![0u8; mem.len()];
     mem.load(0, &mut copy);
-    f(Data::Inject(&copy))
+    f(SendData::Inject(&copy))
 }

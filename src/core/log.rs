@@ -2,14 +2,14 @@
 //!
 //! `FI_LOG_LEVEL` (warn, trace, info, debug; warn when unset, `none` silences), `FI_LOG_PROV` and
 //! `FI_LOG_SUBSYS` (comma lists, a leading `^` excludes). An application can take the lines over
-//! with `fi_import_log`; `abi` then installs a [`Sink`]. The data path never comes here.
+//! with `fi_import_log`; `abi` then installs a [`LogSink`]. The data path never comes here.
 
 use crate::types::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{OnceLock, RwLock};
 
 /// Where log lines go instead of standard error. `abi` implements it for an imported C logger.
-pub trait Sink: Send + Sync {
+pub trait LogSink: Send + Sync {
     /// Whether a line of this level and subsystem is wanted.
     fn enabled(&self, level: fi_log_level, subsys: fi_log_subsys) -> bool;
     /// Takes one line, without a newline at its end.
@@ -39,18 +39,18 @@ impl Filter {
     }
 }
 
-struct Config {
+struct LogConfig {
     /// Highest level printed, or `None` for silence.
     level: Option<fi_log_level>,
     prov: Filter,
     subsys: Filter,
 }
 
-static CONFIG: OnceLock<Config> = OnceLock::new();
-static SINK: RwLock<Option<Box<dyn Sink>>> = RwLock::new(None);
+static CONFIG: OnceLock<LogConfig> = OnceLock::new();
+static SINK: RwLock<Option<Box<dyn LogSink>>> = RwLock::new(None);
 
-fn config() -> &'static Config {
-    CONFIG.get_or_init(|| Config {
+fn config() -> &'static LogConfig {
+    CONFIG.get_or_init(|| LogConfig {
         level: match std::env::var("FI_LOG_LEVEL")
             .unwrap_or_default()
             .to_ascii_lowercase()
@@ -152,7 +152,7 @@ pub fn milliseconds() -> u64 {
 }
 
 /// Sends all further lines to `sink`, or back to standard error with `None`. Thread safe.
-pub fn set_sink(sink: Option<Box<dyn Sink>>) {
+pub fn set_sink(sink: Option<Box<dyn LogSink>>) {
     if let Ok(mut s) = SINK.write() {
         *s = sink;
     }

@@ -6,13 +6,13 @@
 /// See the module text.
 #[derive(Debug)]
 pub struct Slab<T> {
-    slots: Vec<Slot<T>>,
+    slots: Vec<SlabSlot<T>>,
     free: u32,
     len: u32,
 }
 
 #[derive(Debug)]
-enum Slot<T> {
+enum SlabSlot<T> {
     Used(T),
     Free(u32),
 }
@@ -46,14 +46,14 @@ impl<T> Slab<T> {
         match self.slots.get_mut(self.free as usize) {
             Some(slot) => {
                 let at = self.free;
-                if let Slot::Free(next) = slot {
+                if let SlabSlot::Free(next) = slot {
                     self.free = *next;
                 }
-                *slot = Slot::Used(value);
+                *slot = SlabSlot::Used(value);
                 at
             }
             None => {
-                self.slots.push(Slot::Used(value));
+                self.slots.push(SlabSlot::Used(value));
                 (self.slots.len() - 1) as u32
             }
         }
@@ -62,23 +62,23 @@ impl<T> Slab<T> {
     /// Takes the value at `at` out, if there is one.
     pub fn remove(&mut self, at: u32) -> Option<T> {
         let slot = self.slots.get_mut(at as usize)?;
-        if matches!(slot, Slot::Free(_)) {
+        if matches!(slot, SlabSlot::Free(_)) {
             return None;
         }
-        let old = core::mem::replace(slot, Slot::Free(self.free));
+        let old = core::mem::replace(slot, SlabSlot::Free(self.free));
         self.free = at;
         self.len -= 1;
         match old {
-            Slot::Used(v) => Some(v),
-            Slot::Free(_) => None,
+            SlabSlot::Used(v) => Some(v),
+            SlabSlot::Free(_) => None,
         }
     }
 
     /// As [`Slab::remove`], for a value that nobody wants to see again.
     #[inline]
     pub fn free(&mut self, at: u32) {
-        if let Some(slot @ Slot::Used(_)) = self.slots.get_mut(at as usize) {
-            *slot = Slot::Free(self.free);
+        if let Some(slot @ SlabSlot::Used(_)) = self.slots.get_mut(at as usize) {
+            *slot = SlabSlot::Free(self.free);
             self.free = at;
             self.len -= 1;
         }
@@ -88,7 +88,7 @@ impl<T> Slab<T> {
     #[inline]
     pub fn get(&self, at: u32) -> Option<&T> {
         match self.slots.get(at as usize) {
-            Some(Slot::Used(v)) => Some(v),
+            Some(SlabSlot::Used(v)) => Some(v),
             _ => None,
         }
     }
@@ -97,7 +97,7 @@ impl<T> Slab<T> {
     #[inline]
     pub fn get_mut(&mut self, at: u32) -> Option<&mut T> {
         match self.slots.get_mut(at as usize) {
-            Some(Slot::Used(v)) => Some(v),
+            Some(SlabSlot::Used(v)) => Some(v),
             _ => None,
         }
     }
@@ -122,8 +122,8 @@ impl<T> Slab<T> {
     /// All values with their indices, in index order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.slots.iter().enumerate().filter_map(|(i, s)| match s {
-            Slot::Used(v) => Some((i as u32, v)),
-            Slot::Free(_) => None,
+            SlabSlot::Used(v) => Some((i as u32, v)),
+            SlabSlot::Free(_) => None,
         })
     }
 
@@ -133,8 +133,8 @@ impl<T> Slab<T> {
             .iter_mut()
             .enumerate()
             .filter_map(|(i, s)| match s {
-                Slot::Used(v) => Some((i as u32, v)),
-                Slot::Free(_) => None,
+                SlabSlot::Used(v) => Some((i as u32, v)),
+                SlabSlot::Free(_) => None,
             })
     }
 }

@@ -6,7 +6,7 @@ use super::verbs::{
     adapters, CounterPlaces, ExternalCounter, ExternalQueue, QueuePlace, VerbsDevice, VerbsQp,
 };
 use super::{
-    Device, DeviceAttr, DmaBuf, Events, MrObserver, Payload, QpAddr, QueuePair, RawQp, Remote,
+    AdapterAttr, Device, DmaBuf, Events, MrObserver, Payload, QpAddr, QueuePair, RawQp, Remote,
     Status,
 };
 use crate::core::{params, Result};
@@ -48,8 +48,8 @@ fn soft() -> Soft {
 }
 
 /// The adapters there are, real ones first. `FI_ENODATA` when there is none.
-pub fn list() -> Result<Vec<DeviceAttr>> {
-    let mut list: Vec<DeviceAttr> = adapters().iter().map(|a| a.attr.clone()).collect();
+pub fn list() -> Result<Vec<AdapterAttr>> {
+    let mut list: Vec<AdapterAttr> = adapters().iter().map(|a| a.attr.clone()).collect();
     let wanted = soft();
     if wanted == Soft::Always || wanted == Soft::Auto && list.is_empty() {
         if list.is_empty() {
@@ -142,7 +142,7 @@ macro_rules! each {
 impl Device for Dev {
     type Qp = Qp;
 
-    fn attr(&self) -> &DeviceAttr {
+    fn attr(&self) -> &AdapterAttr {
         each!(self, Dev, d => d.attr())
     }
 
@@ -272,8 +272,8 @@ impl QueuePair for Qp {
         each!(self, Qp, q => q.poll(into));
     }
 
-    fn meet(&mut self, peer: &QpAddr) -> bool {
-        each!(self, Qp, q => q.meet(peer))
+    fn learn_peer(&mut self, peer: &QpAddr) -> bool {
+        each!(self, Qp, q => q.learn_peer(peer))
     }
 
     fn expect(&mut self, peer: &QpAddr, on: bool) {

@@ -65,7 +65,7 @@ impl std::fmt::Display for QpAddr {
 
 /// What an adapter can do and how large things may be.
 #[derive(Clone, Debug)]
-pub struct DeviceAttr {
+pub struct AdapterAttr {
     /// Device name; domains append `-rdm` or `-dgrm`.
     pub name: String,
     /// Largest message of one send, bytes.
@@ -147,7 +147,7 @@ pub struct Caps {
     /// A peer's write with immediate data takes no receive.
     pub unsolicited: bool,
     /// Every peer can do the same: it need not have said so.
-    pub sure: bool,
+    pub homogeneous: bool,
     /// A peer that is down is so for good: whoever comes later begins anew.
     pub sessions: bool,
 }
@@ -312,7 +312,7 @@ pub enum Event {
     /// A message has arrived; the bytes are in the [`Events`] that holds this.
     Recv { from: QpAddr, data: Data },
     /// As [`Event::Recv`], from somebody whose key the adapter does not tell, which is 0 here; the
-    /// host may be unknown, too: zero. [`QueuePair::meet`] makes a sender known.
+    /// host may be unknown, too: zero. [`QueuePair::learn_peer`] makes a sender known.
     Stranger { from: QpAddr, data: Data },
     /// A peer's RDMA write with immediate data is complete in our memory.
     WriteImm { from: QpAddr, imm: u32, len: u32 },
@@ -329,7 +329,7 @@ pub enum Event {
     Taken { wr_id: u64, taken: Taken },
     /// As [`Event::Done`] or [`Event::Taken`], of a request of the short way.
     Short {
-        short: verbs::short::Short,
+        short: verbs::short::TxRequest,
         status: Status,
         taken: Option<Taken>,
     },
@@ -454,7 +454,7 @@ pub trait QueuePair {
     fn poll(&mut self, into: &mut Events);
     /// This is who a stranger is: its packets are known from now on. `false` when it cannot be
     /// reached.
-    fn meet(&mut self, _peer: &QpAddr) -> bool {
+    fn learn_peer(&mut self, _peer: &QpAddr) -> bool {
         true
     }
     /// Says that an answer of this peer is (`on`) or is no longer awaited, so that its silence is
@@ -494,7 +494,7 @@ pub trait Device {
     /// Its queue pairs.
     type Qp: QueuePair;
     /// What it is and can do.
-    fn attr(&self) -> &DeviceAttr;
+    fn attr(&self) -> &AdapterAttr;
     /// Opens a queue pair; `qpn` 0 lets the adapter choose.
     fn open_qp(&self, qpn: u16) -> Result<Self::Qp>;
     /// Opens a queue pair for an application that sees the adapter's own work requests.

@@ -27,7 +27,7 @@ pub fn size_of(datatype: fi_datatype) -> Option<usize> {
 }
 
 /// A value as it lies in memory.
-trait Value: Copy + PartialEq {
+trait AtomicValue: Copy + PartialEq {
     fn get(b: &[u8]) -> Self;
     fn put(self) -> [u8; ELEMENT_MAX];
     fn sum(self, o: Self) -> Self;
@@ -51,7 +51,7 @@ fn spread(b: &[u8]) -> [u8; ELEMENT_MAX] {
 
 macro_rules! integers {
     ($($t:ty),*) => {$(
-        impl Value for $t {
+        impl AtomicValue for $t {
             fn get(b: &[u8]) -> Self { <$t>::from_ne_bytes(array(b)) }
             fn put(self) -> [u8; ELEMENT_MAX] { spread(&self.to_ne_bytes()) }
             fn sum(self, o: Self) -> Self { self.wrapping_add(o) }
@@ -66,7 +66,7 @@ integers!(i8, u8, i16, u16, i32, u32, i64, u64, i128, u128);
 
 macro_rules! reals {
     ($($t:ty),*) => {$(
-        impl Value for $t {
+        impl AtomicValue for $t {
             fn get(b: &[u8]) -> Self { <$t>::from_ne_bytes(array(b)) }
             fn put(self) -> [u8; ELEMENT_MAX] { spread(&self.to_ne_bytes()) }
             fn sum(self, o: Self) -> Self { self + o }
@@ -161,7 +161,7 @@ impl<const B: usize, const E: u32, const FINITE: bool> PartialOrd for Small<B, E
     }
 }
 
-impl<const B: usize, const E: u32, const FINITE: bool> Value for Small<B, E, FINITE> {
+impl<const B: usize, const E: u32, const FINITE: bool> AtomicValue for Small<B, E, FINITE> {
     fn get(b: &[u8]) -> Self {
         let mut four = [0u8; 4];
         if let (Some(to), Some(from)) = (four.get_mut(..B), b.get(..B)) {
@@ -199,7 +199,7 @@ type E5m2 = Small<1, 5, false>;
 #[derive(Clone, Copy, PartialEq)]
 struct Complex<V, const N: usize>(V, V);
 
-impl<V: Value, const N: usize> Value for Complex<V, N> {
+impl<V: AtomicValue, const N: usize> AtomicValue for Complex<V, N> {
     fn get(b: &[u8]) -> Self {
         Complex(V::get(b), V::get(b.get(N..).unwrap_or(&[])))
     }
@@ -234,7 +234,7 @@ impl<V: Value, const N: usize> Value for Complex<V, N> {
 /// such type, so its arithmetic is the processor's own, in [`x87`].
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
-struct Long([u8; 16]);
+struct LongDouble([u8; 16]);
 
 #[cfg(target_arch = "x86_64")]
 mod x87 {
@@ -300,38 +300,38 @@ mod x87 {
 }
 
 #[cfg(target_arch = "x86_64")]
-impl PartialEq for Long {
+impl PartialEq for LongDouble {
     fn eq(&self, o: &Self) -> bool {
         self.partial_cmp(o) == Some(std::cmp::Ordering::Equal)
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-impl PartialOrd for Long {
+impl PartialOrd for LongDouble {
     fn partial_cmp(&self, o: &Self) -> Option<std::cmp::Ordering> {
         x87::compare(self.0, o.0)
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Value for Long {
+impl AtomicValue for LongDouble {
     fn get(b: &[u8]) -> Self {
-        Long(array(b))
+        LongDouble(array(b))
     }
     fn put(self) -> [u8; ELEMENT_MAX] {
         spread(&self.0)
     }
     fn sum(self, o: Self) -> Self {
-        Long(x87::add(self.0, o.0))
+        LongDouble(x87::add(self.0, o.0))
     }
     fn difference(self, o: Self) -> Self {
-        Long(x87::sub(self.0, o.0))
+        LongDouble(x87::sub(self.0, o.0))
     }
     fn product(self, o: Self) -> Self {
-        Long(x87::mul(self.0, o.0))
+        LongDouble(x87::mul(self.0, o.0))
     }
     fn truth(self) -> bool {
-        self != Long([0; 16])
+        self != LongDouble([0; 16])
     }
     fn from_truth(t: bool) -> Self {
         // One: exponent bias 16383, explicit leading bit.
@@ -339,7 +339,7 @@ impl Value for Long {
         if t {
             b = [0, 0, 0, 0, 0, 0, 0, 0x80, 0xff, 0x3f, 0, 0, 0, 0, 0, 0];
         }
-        Long(b)
+        LongDouble(b)
     }
 }
 
@@ -348,7 +348,7 @@ fn choose(old: &[u8], src: &[u8], take: bool) -> [u8; ELEMENT_MAX] {
 }
 
 /// Operations every type has.
-fn any<V: Value>(op: fi_op) -> Option<Element> {
+fn any<V: AtomicValue>(op: fi_op) -> Option<Element> {
     Some(match op {
         FI_SUM => |o, s, _| V::get(o).sum(V::get(s)).put(),
         FI_DIFF => |o, s, _| V::get(o).difference(V::get(s)).put(),
@@ -365,7 +365,7 @@ fn any<V: Value>(op: fi_op) -> Option<Element> {
 }
 
 /// Operations of types with an order.
-fn ordered<V: Value + PartialOrd>(op: fi_op) -> Option<Element> {
+fn ordered<V: AtomicValue + PartialOrd>(op: fi_op) -> Option<Element> {
     Some(match op {
         FI_MIN => |o, s, _| choose(o, s, V::get(s) < V::get(o)),
         FI_MAX => |o, s, _| choose(o, s, V::get(s) > V::get(o)),
@@ -386,7 +386,7 @@ fn bits(a: &[u8], b: &[u8], f: fn(u8, u8) -> u8) -> [u8; ELEMENT_MAX] {
 }
 
 /// Operations of integers.
-fn integer<V: Value + PartialOrd>(op: fi_op) -> Option<Element> {
+fn integer<V: AtomicValue + PartialOrd>(op: fi_op) -> Option<Element> {
     Some(match op {
         FI_BOR => |o, s, _| bits(o, s, |a, b| a | b),
         FI_BAND => |o, s, _| bits(o, s, |a, b| a & b),
@@ -421,9 +421,9 @@ pub fn element(datatype: fi_datatype, op: fi_op) -> Option<Element> {
         FI_FLOAT_COMPLEX => any::<Complex<f32, 4>>(op),
         FI_DOUBLE_COMPLEX => any::<Complex<f64, 8>>(op),
         #[cfg(target_arch = "x86_64")]
-        FI_LONG_DOUBLE => ordered::<Long>(op),
+        FI_LONG_DOUBLE => ordered::<LongDouble>(op),
         #[cfg(target_arch = "x86_64")]
-        FI_LONG_DOUBLE_COMPLEX => any::<Complex<Long, 16>>(op),
+        FI_LONG_DOUBLE_COMPLEX => any::<Complex<LongDouble, 16>>(op),
         _ => None,
     }
 }
@@ -432,7 +432,7 @@ pub fn element(datatype: fi_datatype, op: fi_op) -> Option<Element> {
 mod tests {
     use super::*;
 
-    fn run<V: Value>(dt: fi_datatype, op: fi_op, old: V, src: V, cmp: V) -> V {
+    fn run<V: AtomicValue>(dt: fi_datatype, op: fi_op, old: V, src: V, cmp: V) -> V {
         let n = size_of(dt).unwrap();
         let (o, s, c) = (old.put(), src.put(), cmp.put());
         V::get(&element(dt, op).unwrap()(&o[..n], &s[..n], &c[..n])[..n])
@@ -471,7 +471,7 @@ mod tests {
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn long_doubles_keep_their_precision() {
-        let one = Long::from_truth(true);
+        let one = LongDouble::from_truth(true);
         let mut big = one;
         for _ in 0..63 {
             big = big.sum(big);
@@ -480,9 +480,9 @@ mod tests {
         assert!(big.sum(one) > big);
         assert!(big.sum(one).difference(big) == one);
         assert!(run(FI_LONG_DOUBLE, FI_MIN, big, one, one) == one);
-        let i = Complex::<Long, 16>(Long([0; 16]), one);
+        let i = Complex::<LongDouble, 16>(LongDouble([0; 16]), one);
         let sq = run(FI_LONG_DOUBLE_COMPLEX, FI_PROD, i, i, i);
-        assert!(sq.0.sum(one) == Long([0; 16]));
+        assert!(sq.0.sum(one) == LongDouble([0; 16]));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! that used it.
 
 use super::endpoint::Endpoint;
-use super::send::{Answer, Tx};
+use super::send::{AckKind, Tx};
 use super::{Load, PeerId, Port, Token};
 use crate::core::Result;
 use crate::types::*;
@@ -46,11 +46,11 @@ impl Endpoint {
         let opt = self.opt(a.peer, None);
         let mut tx = Tx::new(a.ctx, a.peer, 0);
         tx.awaits = match a.kind {
-            AtomicKind::Write { receipt: false } => Answer::None,
-            AtomicKind::Write { receipt: true } => Answer::Receipt,
-            AtomicKind::Fetch | AtomicKind::Compare => Answer::Former(a.to.total().unwrap_or(0)),
+            AtomicKind::Write { receipt: false } => AckKind::None,
+            AtomicKind::Write { receipt: true } => AckKind::Receipt,
+            AtomicKind::Fetch | AtomicKind::Compare => AckKind::Former(a.to.total().unwrap_or(0)),
         };
-        let awaited = tx.awaits != Answer::None;
+        let awaited = tx.awaits != AckKind::None;
         tx.expecting = awaited;
         let id = self.txs.insert(tx);
         let rta = Rta {
@@ -129,7 +129,7 @@ impl Endpoint {
         data: &[u8],
         port: &mut impl Port,
     ) {
-        let answer = Answer::Former(data.len() as u64);
+        let answer = AckKind::Former(data.len() as u64);
         let awaits = |t: &&Tx| t.peer == from && t.awaits == answer;
         if let Some(t) = self.txs.get(id).filter(awaits) {
             port.store(t.ctx, 0, data);

@@ -9,7 +9,7 @@ use crate::wire::extra;
 
 /// A subprotocol of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Subprotocol {
     Eager,
     Medium,
     LongCts,
@@ -58,20 +58,20 @@ impl Policy {
 
     /// The way of a message of `len` bytes of which `eager` fit into one packet. `ours` and
     /// `theirs` are bits of [`extra`]; the peer's are unknown before its handshake.
-    pub fn message(&self, len: u64, eager: u64, ours: u64, theirs: Option<u64>) -> Way {
+    pub fn message(&self, len: u64, eager: u64, ours: u64, theirs: Option<u64>) -> Subprotocol {
         let reads = ours & theirs.unwrap_or(0) & extra::RDMA_READ != 0;
         if len <= eager {
-            Way::Eager
+            Subprotocol::Eager
         } else if reads && len >= self.min_read {
             if self.runt > 0 && self.runt < len {
-                Way::RuntRead
+                Subprotocol::RuntRead
             } else {
-                Way::LongRead
+                Subprotocol::LongRead
             }
         } else if len <= self.max_medium {
-            Way::Medium
+            Subprotocol::Medium
         } else {
-            Way::LongCts
+            Subprotocol::LongCts
         }
     }
 }
@@ -92,13 +92,13 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub(super) fn add(&mut self, w: Way) {
+    pub(super) fn add(&mut self, w: Subprotocol) {
         let n = match w {
-            Way::Eager => &mut self.eager,
-            Way::Medium => &mut self.medium,
-            Way::LongCts => &mut self.long_cts,
-            Way::LongRead => &mut self.long_read,
-            Way::RuntRead => &mut self.runt_read,
+            Subprotocol::Eager => &mut self.eager,
+            Subprotocol::Medium => &mut self.medium,
+            Subprotocol::LongCts => &mut self.long_cts,
+            Subprotocol::LongRead => &mut self.long_read,
+            Subprotocol::RuntRead => &mut self.runt_read,
         };
         *n += 1;
     }
@@ -131,16 +131,16 @@ mod tests {
         let p = Policy::DEFAULT;
         let both = Some(extra::RDMA_READ);
         let ask = |len, theirs| p.message(len, 8000, extra::RDMA_READ, theirs);
-        assert_eq!(ask(8000, both), Way::Eager);
-        assert_eq!(ask(8001, both), Way::Medium);
-        assert_eq!(ask(65_537, both), Way::LongCts);
-        assert_eq!(ask(1 << 20, both), Way::LongRead);
-        assert_eq!(ask(1 << 20, None), Way::LongCts);
-        assert_eq!(ask(1 << 20, Some(0)), Way::LongCts);
+        assert_eq!(ask(8000, both), Subprotocol::Eager);
+        assert_eq!(ask(8001, both), Subprotocol::Medium);
+        assert_eq!(ask(65_537, both), Subprotocol::LongCts);
+        assert_eq!(ask(1 << 20, both), Subprotocol::LongRead);
+        assert_eq!(ask(1 << 20, None), Subprotocol::LongCts);
+        assert_eq!(ask(1 << 20, Some(0)), Subprotocol::LongCts);
         let runt = Policy { runt: 4096, ..p };
         assert_eq!(
             runt.message(1 << 20, 8000, extra::RDMA_READ, both),
-            Way::RuntRead
+            Subprotocol::RuntRead
         );
     }
 }

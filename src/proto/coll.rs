@@ -5,8 +5,8 @@
 //! come; [`Step::Wait`] ends a round. Between two ranks the messages of one operation arrive in the
 //! order in which they are sent, so that they need no numbers.
 //!
-//! Short data goes along trees and by recursive doubling, which have the fewest rounds; long data
-//! around a ring, which moves the fewest bytes. Partial results are combined in an order that
+//! RecvEntry data goes along trees and by recursive doubling, which have the fewest rounds; long
+//! data around a ring, which moves the fewest bytes. Partial results are combined in an order that
 //! depends on ranks alone, and each element's total is computed once or by the same expression, so
 //! that all ranks see the same bits.
 

@@ -7,7 +7,7 @@ use super::choose::{Counts, Policy};
 use super::peer::{Parts, Peer, Turn};
 use super::recv::{Rx, RxKind, PROTOCOL_VIOLATION};
 use super::recvq::RecvQueue;
-use super::send::{Answer, Tx};
+use super::send::{AckKind, Tx};
 use super::{Failure, Load, PeerId, Port, Token};
 use crate::core::slab::Slab;
 use crate::types::*;
@@ -218,8 +218,8 @@ impl Endpoint {
                 let data = payload.get(..n.min(payload.len())).unwrap_or(&[]);
                 self.atomic_answer(from, recv_id, data, port);
             }
-            Repr::Eor { send_id, .. } => self.answered(from, send_id, Answer::EndOfRead, port),
-            Repr::Receipt { tx_id, .. } => self.answered(from, tx_id, Answer::Receipt, port),
+            Repr::Eor { send_id, .. } => self.answered(from, send_id, AckKind::EndOfRead, port),
+            Repr::Receipt { tx_id, .. } => self.answered(from, tx_id, AckKind::Receipt, port),
             Repr::ReadNack { send_id, .. } => self.not_read(from, send_id, port),
             Repr::PeerError { op_id, kind, errno } => {
                 self.peer_error(from, op_id, kind, errno, rq, port)

@@ -38,32 +38,33 @@ enum Use {
 }
 
 #[derive(Debug)]
-struct Memory {
+struct AppMemory {
     used: Use,
     len: u64,
     reads: u32,
 }
 
 /// A packet or read that the adapter has not finished.
-enum Posted {
+enum PostedKind {
     Packet(u32),
     Read { id: u32, into: Body },
 }
 
-struct World {
-    memory: HashMap<u32, Memory>,
+struct HostileWorld {
+    memory: HashMap<u32, AppMemory>,
     next: u32,
-    posted: Vec<Posted>,
+    posted: Vec<PostedKind>,
     awaited: i64,
     completions: u64,
     script: Script,
 }
 
-impl World {
+impl HostileWorld {
     fn add(&mut self, used: Use, len: u64) -> u32 {
         self.next += 1;
         let reads = 0;
-        self.memory.insert(self.next, Memory { used, len, reads });
+        self.memory
+            .insert(self.next, AppMemory { used, len, reads });
         self.next
     }
 
@@ -78,7 +79,7 @@ impl World {
     }
 }
 
-impl Port for World {
+impl Port for HostileWorld {
     fn room(&self) -> bool {
         self.posted.len() < 64
     }
@@ -104,7 +105,7 @@ impl Port for World {
         };
         assert!(head.len() + len <= MTU, "a packet longer than the MTU");
         if let Token::Tx(id) = token {
-            self.posted.push(Posted::Packet(id));
+            self.posted.push(PostedKind::Packet(id));
         }
         true
     }
@@ -176,7 +177,7 @@ impl Port for World {
             "a read beyond the operation's memory"
         );
         m.reads += 1;
-        self.posted.push(Posted::Read { id, into });
+        self.posted.push(PostedKind::Read { id, into });
         ReadPost::Posted
     }
 
@@ -208,7 +209,7 @@ impl Port for World {
 struct Bench {
     ep: Endpoint,
     rq: RecvQueue,
-    world: World,
+    world: HostileWorld,
 }
 
 impl Bench {
@@ -515,8 +516,8 @@ impl Bench {
             status: 8,
         });
         match self.world.posted.swap_remove(at) {
-            Posted::Packet(id) => self.ep.packet_done(id, f, &mut self.world),
-            Posted::Read { id, into } => {
+            PostedKind::Packet(id) => self.ep.packet_done(id, f, &mut self.world),
+            PostedKind::Read { id, into } => {
                 if let Some(m) = self.world.memory.get_mut(&into.ctx) {
                     m.reads -= 1;
                 }
@@ -545,7 +546,7 @@ impl Bench {
                     };
                     self.ep.peer_down(PEER, why, &mut self.rq, &mut self.world);
                 } else if self.world.script.flip() {
-                    let target = |m: &Memory| matches!(m.used, Use::Target { .. });
+                    let target = |m: &AppMemory| matches!(m.used, Use::Target { .. });
                     if self.world.memory.get(&id).is_some_and(target) {
                         let reads = self.ep.close_targets(|ctx| ctx == id);
                         for read in reads {
@@ -567,7 +568,7 @@ impl Bench {
 
     /// The adapter takes back all reads of transfer `id`.
     fn cancel(&mut self, id: u32) {
-        let of = |p: &Posted| matches!(p, Posted::Read { id: i, .. } if *i == id);
+        let of = |p: &PostedKind| matches!(p, PostedKind::Read { id: i, .. } if *i == id);
         while let Some(at) = self.world.posted.iter().position(of) {
             self.finish(at, true);
         }
@@ -600,7 +601,7 @@ pub fn run(bytes: &[u8]) {
     let mut b = Bench {
         ep: Endpoint::new(cfg),
         rq: RecvQueue::default(),
-        world: World {
+        world: HostileWorld {
             memory: HashMap::new(),
             next: 0,
             posted: Vec::new(),
@@ -631,7 +632,7 @@ pub fn run(bytes: &[u8]) {
         "operations are left over"
     );
     assert_eq!(b.world.awaited, 0, "answers are still awaited");
-    let left = |m: &&Memory| !matches!(m.used, Use::Destination);
+    let left = |m: &&AppMemory| !matches!(m.used, Use::Destination);
     assert_eq!(b.world.memory.values().find(left).map(|m| m.used), None);
 }
 

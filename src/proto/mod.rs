@@ -34,7 +34,7 @@ pub use choose::{Counts, Policy};
 pub use endpoint::{Config, Endpoint};
 pub use matching::ANY;
 pub use recvq::{
-    Cancelled, Coming, Peeked, Place, RecvArgs, RecvQueue, Short, ShortRecv, Unexpected,
+    Cancelled, Coming, Peeked, Place, RecvArgs, RecvEntry, RecvQueue, ShortRecv, Unexpected,
     COLLECTIVE_TAG, NO_CTX,
 };
 pub use rma::{ReadArgs, WriteArgs};
@@ -98,7 +98,7 @@ pub struct Received {
     pub stays: bool,
 }
 
-/// Answer to [`Port::read`].
+/// AckKind to [`Port::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadPost {
     /// Under way; ends in [`Endpoint::read_done`].

@@ -1,9 +1,9 @@
 //! Receives that wait for messages, and messages that wait for receives.
 //!
-//! An endpoint has one queue; a shared receive context is one that several endpoints use. A
-//! posted receive is a [`Slot`]; a buffer for several messages (FI_MULTI_RECV) stays in its place
-//! and hands out its space piece by piece. Messages nobody waits for are kept whole, and their
-//! bytes counted, so that the provider can hold senders off.
+//! An endpoint has one queue; a shared receive context is one that several endpoints use. A posted
+//! receive is a [`RecvSlot`]; a buffer for several messages (FI_MULTI_RECV) stays in its place and
+//! hands out its space piece by piece. Messages nobody waits for are kept whole, and their bytes
+//! counted, so that the provider can hold senders off.
 
 use super::matching::{Id, Matcher, Posted};
 use super::PeerId;
@@ -149,7 +149,7 @@ pub struct Peeked {
 /// A plain receive, into one piece of memory: it becomes an operation of the provider only when the
 /// message that it takes needs one.
 #[derive(Debug, Clone, Copy)]
-pub struct Short {
+pub struct RecvEntry {
     pub context: usize,
     pub into: Piece,
     /// Success is worth a completion entry.
@@ -157,26 +157,26 @@ pub struct Short {
     pub tagged: bool,
 }
 
-/// A [`Short`] receive, with what it waits for.
+/// A [`RecvEntry`] receive, with what it waits for.
 #[derive(Debug, Clone, Copy)]
 pub struct ShortRecv {
-    pub what: Short,
+    pub what: RecvEntry,
     pub src: PeerId,
     pub tag: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Slot {
+enum RecvSlot {
     One { ctx: u32, len: u64 },
     Multi(u32),
-    Short(Short),
+    RecvEntry(RecvEntry),
 }
 
 /// What a place of the queue of receives has in it before its first: nothing that is ever looked
 /// at.
-impl Default for Slot {
-    fn default() -> Slot {
-        Slot::Multi(u32::MAX)
+impl Default for RecvSlot {
+    fn default() -> RecvSlot {
+        RecvSlot::Multi(u32::MAX)
     }
 }
 
@@ -225,7 +225,7 @@ pub enum Cancelled {
     /// It is over.
     Now(u32),
     /// It is over, and was no operation yet.
-    Short(ShortRecv),
+    RecvEntry(ShortRecv),
     /// Messages are on their way into its buffer: it ends with the last of them.
     Later,
 }
@@ -233,10 +233,10 @@ pub enum Cancelled {
 /// See the module text.
 #[derive(Debug, Default)]
 pub struct RecvQueue {
-    untagged: Matcher<Slot, Unexpected>,
-    tagged: Matcher<Slot, Unexpected>,
+    untagged: Matcher<RecvSlot, Unexpected>,
+    tagged: Matcher<RecvSlot, Unexpected>,
     /// Tagged messages of collective operations, where the endpoint has them.
-    collective: Option<Box<Matcher<Slot, Unexpected>>>,
+    collective: Option<Box<Matcher<RecvSlot, Unexpected>>>,
     multis: Slab<Multi>,
     /// Messages set aside by FI_CLAIM, by the context of the call.
     claimed: HashMap<usize, Unexpected>,
@@ -250,7 +250,7 @@ impl RecvQueue {
     }
 
     #[inline]
-    fn side(&mut self, tag: Option<u64>) -> &mut Matcher<Slot, Unexpected> {
+    fn side(&mut self, tag: Option<u64>) -> &mut Matcher<RecvSlot, Unexpected> {
         match (tag, &mut self.collective) {
             (None, _) => &mut self.untagged,
             (Some(t), Some(m)) if t & COLLECTIVE_TAG != 0 => m,
@@ -266,11 +266,11 @@ impl RecvQueue {
             }
         }
         let slot = match a.multi {
-            None => Slot::One {
+            None => RecvSlot::One {
                 ctx: a.ctx,
                 len: a.len,
             },
-            Some(least) => Slot::Multi(self.multis.insert(Multi {
+            Some(least) => RecvSlot::Multi(self.multis.insert(Multi {
                 ctx: a.ctx,
                 len: a.len,
                 used: 0,
@@ -290,7 +290,12 @@ impl RecvQueue {
 
     /// Posts a plain receive; `None`, and nothing done, while messages wait that it might take.
     #[inline(always)]
-    pub fn post_short(&mut self, src: PeerId, tag: Option<(u64, u64)>, what: Short) -> Option<()> {
+    pub fn post_short(
+        &mut self,
+        src: PeerId,
+        tag: Option<(u64, u64)>,
+        what: RecvEntry,
+    ) -> Option<()> {
         let (m, (tag, ignore)) = match tag {
             None => (&mut self.untagged, (0, 0)),
             Some(t) => (&mut self.tagged, t),
@@ -302,7 +307,7 @@ impl RecvQueue {
             src,
             tag,
             ignore,
-            what: Slot::Short(what),
+            what: RecvSlot::RecvEntry(what),
         });
         Some(())
     }
@@ -310,7 +315,7 @@ impl RecvQueue {
     /// Takes the plain receive that waits for a message, if it is the first of all that do, and has
     /// room.
     #[inline(always)]
-    pub fn take_short(&mut self, from: PeerId, tag: Option<u64>, len: usize) -> Option<Short> {
+    pub fn take_short(&mut self, from: PeerId, tag: Option<u64>, len: usize) -> Option<RecvEntry> {
         self.take_short_if(from, tag, len, |_| true)
     }
 
@@ -321,14 +326,14 @@ impl RecvQueue {
         from: PeerId,
         tag: Option<u64>,
         len: usize,
-        fill: impl FnOnce(&Short) -> bool,
-    ) -> Option<Short> {
+        fill: impl FnOnce(&RecvEntry) -> bool,
+    ) -> Option<RecvEntry> {
         let m = match tag {
             None => &mut self.untagged,
             Some(_) => &mut self.tagged,
         };
         m.take_if(from, tag.unwrap_or(0), |slot| match slot {
-            Slot::Short(s) if len <= s.into.len() && fill(s) => Some(*s),
+            RecvSlot::RecvEntry(s) if len <= s.into.len() && fill(s) => Some(*s),
             _ => None,
         })
     }
@@ -388,23 +393,23 @@ impl RecvQueue {
         mut pick: impl FnMut(u32) -> bool,
     ) -> Option<Cancelled> {
         let multis = &mut self.multis;
-        let mut by = |s: &Slot| match s {
-            Slot::One { ctx, .. } => pick(*ctx),
-            Slot::Multi(m) => multis.get(*m).is_some_and(|m| pick(m.ctx)),
-            Slot::Short(s) => s.context == context,
+        let mut by = |s: &RecvSlot| match s {
+            RecvSlot::One { ctx, .. } => pick(*ctx),
+            RecvSlot::Multi(m) => multis.get(*m).is_some_and(|m| pick(m.ctx)),
+            RecvSlot::RecvEntry(s) => s.context == context,
         };
         let p = match self.untagged.cancel(&mut by) {
             Some(p) => p,
             None => self.tagged.cancel(&mut by)?,
         };
         match p.what {
-            Slot::One { ctx, .. } => Some(Cancelled::Now(ctx)),
-            Slot::Short(what) => Some(Cancelled::Short(ShortRecv {
+            RecvSlot::One { ctx, .. } => Some(Cancelled::Now(ctx)),
+            RecvSlot::RecvEntry(what) => Some(Cancelled::RecvEntry(ShortRecv {
                 what,
                 src: p.src,
                 tag: p.tag,
             })),
-            Slot::Multi(id) => {
+            RecvSlot::Multi(id) => {
                 let m = self.multis.get_mut(id)?;
                 m.closed = true;
                 if m.live > 0 {
@@ -418,10 +423,10 @@ impl RecvQueue {
     /// Takes back the first receive of a collective operation that `pick` accepts.
     pub fn cancel_collective(&mut self, mut pick: impl FnMut(u32) -> bool) -> Option<u32> {
         let m = self.collective.as_mut()?;
-        let p = m.cancel(|s| matches!(s, Slot::One { ctx, .. } if pick(*ctx)))?;
+        let p = m.cancel(|s| matches!(s, RecvSlot::One { ctx, .. } if pick(*ctx)))?;
         match p.what {
-            Slot::One { ctx, .. } => Some(ctx),
-            Slot::Multi(_) | Slot::Short(_) => None,
+            RecvSlot::One { ctx, .. } => Some(ctx),
+            RecvSlot::Multi(_) | RecvSlot::RecvEntry(_) => None,
         }
     }
 
@@ -510,7 +515,7 @@ impl RecvQueue {
         let id = m.find_receive(from, tag.unwrap_or(0))?;
         let slot = *m.receive_mut(id)?;
         match slot {
-            Slot::One { ctx, len: room } => {
+            RecvSlot::One { ctx, len: room } => {
                 m.take_receive(id);
                 Some(Place {
                     ctx,
@@ -519,8 +524,8 @@ impl RecvQueue {
                     multi: None,
                 })
             }
-            Slot::Multi(at) => Self::piece(multis, m, id, at, len),
-            Slot::Short(what) => {
+            RecvSlot::Multi(at) => Self::piece(multis, m, id, at, len),
+            RecvSlot::RecvEntry(what) => {
                 let p = m.take_receive(id)?;
                 let (src, tag) = (p.src, p.tag);
                 let ctx = adopt(ShortRecv { what, src, tag });
@@ -532,7 +537,7 @@ impl RecvQueue {
     /// A piece of a multi-receive buffer. The buffer is closed when too little is left.
     fn piece(
         multis: &mut Slab<Multi>,
-        m: &mut Matcher<Slot, Unexpected>,
+        m: &mut Matcher<RecvSlot, Unexpected>,
         id: Id,
         at: u32,
         len: u64,

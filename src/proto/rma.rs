@@ -7,7 +7,7 @@
 use super::endpoint::Endpoint;
 use super::recv::{Rx, RxKind};
 use super::recvq::RecvQueue;
-use super::send::{body, Answer, Rest, Tx, DATA_WINDOW};
+use super::send::{body, AckKind, Rest, Tx, DATA_WINDOW};
 use super::{Body, Failure, Load, PeerId, Port, Token};
 use crate::core::Result;
 use crate::types::*;
@@ -53,7 +53,7 @@ impl Endpoint {
         let opt = self.opt(a.peer, a.cq_data);
         let theirs = self.peers.get(a.peer).features.unwrap_or(0);
         let mut tx = Tx::new(a.ctx, a.peer, a.len);
-        (tx.cq_data, tx.receipt, tx.awaits) = (a.cq_data, true, Answer::Receipt);
+        (tx.cq_data, tx.receipt, tx.awaits) = (a.cq_data, true, AckKind::Receipt);
         let id = self.txs.insert(tx);
         let mut rtw = Rtw {
             opt,
@@ -106,7 +106,7 @@ impl Endpoint {
         if let Some(t) = self.txs.get_mut(id) {
             t.rest = rest;
             if reads {
-                t.awaits = Answer::EndOfRead;
+                t.awaits = AckKind::EndOfRead;
             }
             t.sent = if reads { length } else { first };
             t.window = t.sent;

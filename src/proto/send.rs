@@ -5,7 +5,7 @@
 //! those of other operations, at most [`DATA_WINDOW`] of each under way. An operation ends when all
 //! its packets are done and what it awaits from the peer has come.
 
-use super::choose::Way;
+use super::choose::Subprotocol;
 use super::endpoint::Endpoint;
 use super::{Body, Failure, Load, PeerId, Port, Token};
 use crate::core::Result;
@@ -47,7 +47,7 @@ pub(super) enum Rest {
 
 /// The packet of the peer that ends an operation. Any other packet ends nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum AckKind {
     /// The adapter's completion is enough.
     None,
     Receipt,
@@ -68,7 +68,7 @@ pub(super) struct Tx {
     /// Packets the adapter has not finished.
     pub packets: u32,
     /// What is to come from the peer.
-    pub awaits: Answer,
+    pub awaits: AckKind,
     /// The port was told to expect the peer.
     pub expecting: bool,
     /// In the list of operations with data to send.
@@ -92,7 +92,7 @@ impl Tx {
             window: 0,
             recv_id: 0,
             packets: 1,
-            awaits: Answer::None,
+            awaits: AckKind::None,
             expecting: false,
             ready: false,
             rest: Rest::None,
@@ -134,24 +134,27 @@ impl Endpoint {
             .policy
             .message(a.len, eager, self.cfg.features, theirs);
         let mut from = Iovs::default();
-        if !matches!(way, Way::Eager | Way::LongRead) && !a.inject && port.reads_memory(a.peer) {
-            way = Way::LongRead;
+        if !matches!(way, Subprotocol::Eager | Subprotocol::LongRead)
+            && !a.inject
+            && port.reads_memory(a.peer)
+        {
+            way = Subprotocol::LongRead;
         }
-        if matches!(way, Way::LongRead | Way::RuntRead) {
+        if matches!(way, Subprotocol::LongRead | Subprotocol::RuntRead) {
             match port.expose(a.ctx) {
                 Some(v) => from = v,
-                None => way = Way::LongCts,
+                None => way = Subprotocol::LongCts,
             }
         }
-        if way != Way::Eager && a.inject {
+        if way != Subprotocol::Eager && a.inject {
             self.txs.remove(id);
             return Err(FI_EMSGSIZE);
         }
         let length = a.len;
         let runt = self.cfg.policy.runt.min(length);
         let (kind, rest) = match way {
-            Way::Eager => (RtmKind::Eager, Rest::None),
-            Way::Medium => (
+            Subprotocol::Eager => (RtmKind::Eager, Rest::None),
+            Subprotocol::Medium => (
                 RtmKind::Medium { length, offset: 0 },
                 Rest::Requests {
                     msg_id,
@@ -159,7 +162,7 @@ impl Endpoint {
                     from,
                 },
             ),
-            Way::LongCts => (
+            Subprotocol::LongCts => (
                 RtmKind::LongCts {
                     length,
                     send_id: id,
@@ -167,7 +170,7 @@ impl Endpoint {
                 },
                 Rest::Cleared,
             ),
-            Way::LongRead => (
+            Subprotocol::LongRead => (
                 RtmKind::LongRead {
                     length,
                     send_id: id,
@@ -175,7 +178,7 @@ impl Endpoint {
                 },
                 Rest::Read { msg_id },
             ),
-            Way::RuntRead => (
+            Subprotocol::RuntRead => (
                 RtmKind::RuntRead {
                     length,
                     send_id: id,
@@ -186,16 +189,16 @@ impl Endpoint {
                 Rest::Requests { msg_id, runt, from },
             ),
         };
-        let reads = matches!(way, Way::LongRead | Way::RuntRead);
+        let reads = matches!(way, Subprotocol::LongRead | Subprotocol::RuntRead);
         rtm.kind = kind;
-        if way != Way::Eager {
+        if way != Subprotocol::Eager {
             rtm.receipt = rtm.receipt.filter(|_| !reads);
             n = Repr::Rtm(rtm).emit(None, &mut head);
         }
         let room = self.cfg.mtu.saturating_sub(n) as u64;
         let first = match way {
-            Way::LongRead => 0,
-            Way::RuntRead => runt.min(room),
+            Subprotocol::LongRead => 0,
+            Subprotocol::RuntRead => runt.min(room),
             _ => length.min(room),
         };
         let load = body(a.ctx, 0, first);
@@ -211,27 +214,27 @@ impl Endpoint {
         };
         t.rest = rest;
         t.awaits = match (reads, a.receipt) {
-            (true, _) => Answer::EndOfRead,
-            (false, true) => Answer::Receipt,
-            (false, false) => Answer::None,
+            (true, _) => AckKind::EndOfRead,
+            (false, true) => AckKind::Receipt,
+            (false, false) => AckKind::None,
         };
         (t.sent, t.window) = match way {
-            Way::Medium => (first, length),
-            Way::LongRead => (length, length),
+            Subprotocol::Medium => (first, length),
+            Subprotocol::LongRead => (length, length),
             // What the peer reads counts as sent: the runt is all there is to do.
-            Way::RuntRead if first < runt => (first, runt),
-            Way::RuntRead => (length, length),
+            Subprotocol::RuntRead if first < runt => (first, runt),
+            Subprotocol::RuntRead => (length, length),
             _ => (first, first),
         };
         if t.sent < t.window {
             t.ready = true;
             self.ready.push_back(id);
         }
-        if t.awaits != Answer::None || way == Way::LongCts {
+        if t.awaits != AckKind::None || way == Subprotocol::LongCts {
             t.expecting = true;
             port.expect(a.peer, true);
         }
-        if way == Way::Medium || way == Way::RuntRead {
+        if way == Subprotocol::Medium || way == Subprotocol::RuntRead {
             self.push_data(port);
         }
         Ok(())
@@ -266,12 +269,12 @@ impl Endpoint {
         &mut self,
         from: PeerId,
         send_id: u32,
-        answer: Answer,
+        answer: AckKind,
         port: &mut impl Port,
     ) {
         let awaits = |t: &&mut Tx| t.peer == from && t.awaits == answer;
         if let Some(t) = self.txs.get_mut(send_id).filter(awaits) {
-            t.awaits = Answer::None;
+            t.awaits = AckKind::None;
             if matches!(t.rest, Rest::Read { .. } | Rest::ReadWrite { .. }) {
                 t.rest = Rest::None;
             }
@@ -281,7 +284,7 @@ impl Endpoint {
 
     /// The peer cannot read our memory: the bytes go by long-CTS, with a request that carries none.
     pub(super) fn not_read(&mut self, from: PeerId, send_id: u32, port: &mut impl Port) {
-        let reads = |t: &&mut Tx| t.peer == from && t.awaits == Answer::EndOfRead;
+        let reads = |t: &&mut Tx| t.peer == from && t.awaits == AckKind::EndOfRead;
         let Some(t) = self.txs.get_mut(send_id).filter(reads) else {
             return;
         };
@@ -297,8 +300,8 @@ impl Endpoint {
         t.rest = Rest::Cleared;
         (t.sent, t.window) = (ahead, ahead);
         t.awaits = match receipt {
-            true => Answer::Receipt,
-            false => Answer::None,
+            true => AckKind::Receipt,
+            false => AckKind::None,
         };
         let opt = self.opt(from, cq_data);
         self.counts.read_nack += 1;
@@ -432,7 +435,7 @@ impl Endpoint {
         t.packets = t.packets.saturating_sub(1);
         if let Some(f) = failure {
             t.failed.get_or_insert(f);
-            t.awaits = Answer::None;
+            t.awaits = AckKind::None;
             t.window = t.sent;
         } else if t.sent < t.window && !t.ready {
             t.ready = true;
@@ -446,7 +449,7 @@ impl Endpoint {
     pub(super) fn fail_tx(&mut self, id: u32, failure: Failure, port: &mut impl Port) {
         if let Some(t) = self.txs.get_mut(id) {
             t.failed.get_or_insert(failure);
-            t.awaits = Answer::None;
+            t.awaits = AckKind::None;
             t.window = t.sent;
         }
         self.finish_tx(id, port);
@@ -454,7 +457,7 @@ impl Endpoint {
 
     pub(super) fn finish_tx(&mut self, id: u32, port: &mut impl Port) {
         let Some(t) = self.txs.get(id) else { return };
-        let complete = t.sent >= t.len && t.awaits == Answer::None;
+        let complete = t.sent >= t.len && t.awaits == AckKind::None;
         if t.packets > 0 || !(complete || t.failed.is_some()) {
             return;
         }

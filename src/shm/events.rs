@@ -501,9 +501,9 @@ impl EventThread {
         }
     }
 
-    /// Does what the thread has to do just now, in its place: an application that polls in vain on the
-    /// processor that it would run on may keep it from running for milliseconds. Whether there was
-    /// something.
+    /// Does what the thread has to do just now, in its place: an application that polls in vain on
+    /// the processor that it would run on may keep it from running for milliseconds. Whether there
+    /// was something.
     pub fn attend() -> bool {
         let t = THREAD.get().and_then(|t| t.as_ref().ok());
         t.is_some_and(|t| t.hear(0, false))

@@ -68,7 +68,7 @@ impl Store {
     }
 }
 
-struct PostedOp {
+struct PostedAccess {
     memory: Fenced,
     reads: bool,
 }
@@ -91,7 +91,7 @@ struct RingHarness {
     peers_region: Fenced,
     writable: Fenced,
     readable: Fenced,
-    ops: HashMap<usize, PostedOp>,
+    ops: HashMap<usize, PostedAccess>,
     done: Vec<(Fenced, Vec<u8>)>,
     next: usize,
 }
@@ -230,7 +230,7 @@ impl RingHarness {
             let w = &mut self.writer;
             self.outstanding
                 .track(w, l, &access, start, note, self.thread);
-            self.ops.insert(self.next, PostedOp { memory, reads });
+            self.ops.insert(self.next, PostedAccess { memory, reads });
             self.next += 1;
         }
     }

@@ -14,6 +14,7 @@ mod connection;
 mod events;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
+pub mod kind;
 mod memfd;
 mod ring;
 mod rma;
@@ -39,7 +40,7 @@ use std::sync::Arc;
 pub use tx_rings::TxRings;
 
 /// The caller's number of a peer.
-type PeerId = u32;
+type PeerIndex = u32;
 
 /// What became of an operation that was handed to a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +135,7 @@ impl ShmEndpoint {
     }
 
     /// Whether there is a ring to or from a peer.
-    pub fn knows_peer(&self, peer: PeerId) -> bool {
+    pub fn knows_peer(&self, peer: PeerIndex) -> bool {
         self.tx.has_ring(peer) || self.rx.has_ring(peer)
     }
 

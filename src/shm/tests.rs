@@ -264,7 +264,7 @@ fn what_a_target_does_not_do_is_taken_back_once() {
     // Of a key that is not published the adapter knows what is wrong.
     let again = b.tx.take_retries();
     let is =
-        |(to, a): &(PeerId, AdapterRetry)| (*to, a.key, a.write, a.mem.len()) == (9, 7, true, 8);
+        |(to, a): &(PeerIndex, AdapterRetry)| (*to, a.key, a.write, a.mem.len()) == (9, 7, true, 8);
     assert!(again.len() == 1 && again.iter().all(is));
     let mut seen = [0; 8];
     far.load(0, &mut seen);

@@ -8,7 +8,7 @@ use super::rma::{
     RemoteMrTable, RmaCompletion, RmaDenied, RmaRequest, ACCESS, CLOSE_WAIT, VISIT,
 };
 use super::split_copy::{self, SplitCopy};
-use super::{PeerId, Verdict};
+use super::{PeerIndex, Verdict};
 use crate::device::wait::wait_readable;
 use crate::device::{host, QpAddr};
 use crate::hmem::{Piece, UserMem};
@@ -79,8 +79,8 @@ impl TxRing {
     fn outcome(
         &mut self,
         written: core::result::Result<bool, WriteBlocked>,
-        peer: PeerId,
-        stopped: &mut Vec<PeerId>,
+        peer: PeerIndex,
+        stopped: &mut Vec<PeerIndex>,
     ) -> Verdict {
         match written {
             Ok(false) => Verdict::Done,
@@ -105,15 +105,15 @@ pub struct TxRings {
     thread: &'static EventThread,
     routes: Vec<TxRoute>,
     /// Peers for whom something was stopped.
-    stopped: Vec<PeerId>,
+    stopped: Vec<PeerIndex>,
     /// Peers that accesses have been written to which are not known to be done.
-    peers_outstanding: Vec<PeerId>,
+    peers_outstanding: Vec<PeerIndex>,
     /// Accesses to peers that are gone.
-    lost: VecDeque<(PeerId, RmaCompletion)>,
+    lost: VecDeque<(PeerIndex, RmaCompletion)>,
     /// Peers of which it is not known yet how packets reach them ([`TxRoute::is_open`]).
     calling: usize,
     /// Accesses that the adapter is to do.
-    again: Vec<(PeerId, AdapterRetry)>,
+    again: Vec<(PeerIndex, AdapterRetry)>,
 }
 
 impl TxRings {
@@ -140,7 +140,7 @@ impl TxRings {
     /// gets no packet in another way meanwhile, for messages keep their order only on one. One that
     /// does not answer for [`ANSWER`] is reached by the adapter.
     #[cold]
-    fn call(&mut self, peer: PeerId, addr: &QpAddr) -> bool {
+    fn call(&mut self, peer: PeerIndex, addr: &QpAddr) -> bool {
         let at = peer as usize;
         if self.routes.len() <= at {
             let more = at + 1 - self.routes.len();
@@ -253,25 +253,25 @@ impl TxRings {
     }
 
     /// The peer that a ring leads to by connection `conn`.
-    pub fn peer_of(&self, conn: u64) -> Option<PeerId> {
+    pub fn peer_of(&self, conn: u64) -> Option<PeerIndex> {
         let of = |r: &TxRoute| matches!(r, TxRoute::Ring(o) if o.conn == conn);
         let at = self.routes.iter().position(of)?;
-        PeerId::try_from(at).ok()
+        PeerIndex::try_from(at).ok()
     }
 
     /// Whether the peer has been called and has not answered yet.
-    pub fn is_calling(&self, peer: PeerId) -> bool {
+    pub fn is_calling(&self, peer: PeerIndex) -> bool {
         self.routes.get(peer as usize).is_some_and(TxRoute::is_open)
     }
 
     /// Whether there is a ring to a peer, or will be.
-    pub(super) fn has_ring(&self, peer: PeerId) -> bool {
+    pub(super) fn has_ring(&self, peer: PeerIndex) -> bool {
         let ring = matches!(self.routes.get(peer as usize), Some(TxRoute::Ring(_)));
         ring || self.is_calling(peer)
     }
 
     /// The number will be another peer's, to which there is no route yet.
-    pub fn forget_peer(&mut self, peer: PeerId) {
+    pub fn forget_peer(&mut self, peer: PeerIndex) {
         if let TxRoute::Calling(o, _) = self.set_route(peer as usize, TxRoute::Unknown) {
             self.thread.forget(o.conn);
         }
@@ -279,13 +279,13 @@ impl TxRings {
 
     /// Whether a peer is known to be reached by the adapter alone.
     #[inline]
-    pub fn uses_adapter(&self, peer: PeerId) -> bool {
+    pub fn uses_adapter(&self, peer: PeerIndex) -> bool {
         matches!(self.routes.get(peer as usize), Some(TxRoute::Adapter))
     }
 
     /// Of the ring to a peer whose memory can be reached from here.
     #[inline]
-    fn initiator(&self, peer: PeerId) -> Option<&Initiator> {
+    fn initiator(&self, peer: PeerIndex) -> Option<&Initiator> {
         match self.routes.get(peer as usize) {
             Some(TxRoute::Ring(o)) => o.initiator.as_deref(),
             _ => None,
@@ -294,7 +294,7 @@ impl TxRings {
 
     /// Whether the peer's memory can be reached from here.
     #[inline]
-    pub fn reaches_memory(&self, peer: PeerId) -> bool {
+    pub fn reaches_memory(&self, peer: PeerIndex) -> bool {
         self.initiator(peer).is_some()
     }
 
@@ -302,7 +302,7 @@ impl TxRings {
     /// it.
     pub fn cma_access(
         &mut self,
-        peer: PeerId,
+        peer: PeerIndex,
         write: bool,
         local: &LocalBuffer,
         (key, addr): (u64, u64),
@@ -324,7 +324,7 @@ impl TxRings {
     /// many are there, from the first on.
     pub fn access_batch(
         &mut self,
-        peer: PeerId,
+        peer: PeerIndex,
         write: bool,
         key: u64,
         parts: impl Iterator<Item = (Piece, u64)>,
@@ -340,21 +340,25 @@ impl TxRings {
 
     /// Writes `local` to a peer's memory, or fills it from there, where the peer has said. `false`
     /// when that did not work.
-    pub fn cma_copy(&self, peer: PeerId, write: bool, local: &LocalBuffer, at: u64) -> bool {
+    pub fn cma_copy(&self, peer: PeerIndex, write: bool, local: &LocalBuffer, at: u64) -> bool {
         self.initiator(peer)
             .is_some_and(|l| l.mr_table().cma_copy(write, local, at))
     }
 
     /// Fills pieces of memory, up to [`MANY`](super::MANY), from where the peer has said, by one
     /// call of the system: how many are filled, from the first on.
-    pub fn cma_read_batch(&self, peer: PeerId, parts: impl Iterator<Item = (Piece, u64)>) -> usize {
+    pub fn cma_read_batch(
+        &self,
+        peer: PeerIndex,
+        parts: impl Iterator<Item = (Piece, u64)>,
+    ) -> usize {
         self.initiator(peer)
             .map_or(0, |l| l.mr_table().cma_read_batch(parts))
     }
 
     /// A transfer of so many chunks that the peer may help with; `None` when there are too many
     /// already.
-    pub fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy> {
+    pub fn open_split(&mut self, peer: PeerIndex, chunks: u32) -> Option<SplitCopy> {
         let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
             return None;
         };
@@ -373,7 +377,7 @@ impl TxRings {
         Some(share)
     }
 
-    fn shared(&self, peer: PeerId) -> Option<&RingSegment> {
+    fn shared(&self, peer: PeerIndex) -> Option<&RingSegment> {
         match self.routes.get(peer as usize) {
             Some(TxRoute::Ring(o)) => Some(o.ring.file()),
             _ => None,
@@ -384,7 +388,7 @@ impl TxRings {
     /// could not do one.
     pub fn copy_split(
         &self,
-        peer: PeerId,
+        peer: PeerIndex,
         s: SplitCopy,
         copy: impl FnMut(u32) -> bool,
     ) -> Option<u32> {
@@ -392,12 +396,12 @@ impl TxRings {
     }
 
     /// Whether all are.
-    pub fn split_done(&self, peer: PeerId, s: SplitCopy) -> bool {
+    pub fn split_done(&self, peer: PeerIndex, s: SplitCopy) -> bool {
         self.shared(peer).is_some_and(|ring| s.over(ring))
     }
 
     /// As [`TxRings::split_done`]; it ends then.
-    pub fn end_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
+    pub fn end_split(&mut self, peer: PeerIndex, s: SplitCopy) -> bool {
         let over = self.split_done(peer, s);
         if let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize).filter(|_| over) {
             o.shares &= !(1 << s.word);
@@ -407,7 +411,7 @@ impl TxRings {
 
     /// A transfer ends before it is over: nothing is written by the peer any more when this
     /// returns.
-    pub fn stop_split(&mut self, peer: PeerId, s: SplitCopy) {
+    pub fn stop_split(&mut self, peer: PeerIndex, s: SplitCopy) {
         if let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) {
             o.stop(1 << s.word, self.thread);
         }
@@ -423,7 +427,7 @@ impl TxRings {
         let TxRoute::Ring(mut o) = self.set_route(at, TxRoute::Adapter) else {
             return None;
         };
-        let peer = at as PeerId;
+        let peer = at as PeerIndex;
         self.peers_outstanding.retain(|p| *p != peer);
         o.outstanding.abort(&mut o.ring, peer, &mut self.lost);
         Some(o.to)
@@ -432,7 +436,7 @@ impl TxRings {
     /// Writes an access into a peer's ring, whose end [`TxRings::poll_done`] tells. `Unsupported`
     /// where it is better done from here, or cannot be done by the peer.
     #[inline(always)]
-    pub fn post(&mut self, peer: PeerId, a: &RmaRequest, note: Completion) -> Verdict {
+    pub fn post(&mut self, peer: PeerIndex, a: &RmaRequest, note: Completion) -> Verdict {
         let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
             return Verdict::Unsupported;
         };
@@ -466,7 +470,7 @@ impl TxRings {
     }
 
     /// Whether accesses to a peer go into its ring just now.
-    pub fn takes_rma(&mut self, peer: PeerId) -> bool {
+    pub fn takes_rma(&mut self, peer: PeerIndex) -> bool {
         match self.routes.get_mut(peer as usize) {
             Some(TxRoute::Ring(o)) => o.initiator.is_some() && o.outstanding.takes_rma(&o.ring),
             _ => false,
@@ -475,7 +479,7 @@ impl TxRings {
 
     /// As a process leaves it that ends in the middle of [`Initiator::execute_pending`].
     #[cfg(test)]
-    pub fn claim_for_ever(&self, peer: PeerId) {
+    pub fn claim_for_ever(&self, peer: PeerIndex) {
         if let Some(TxRoute::Ring(o)) = self.routes.get(peer as usize) {
             rma::abandon(o.ring.file());
         }
@@ -484,7 +488,7 @@ impl TxRings {
     /// Whether a read or write of a peer's region is known to be permitted, and possible from here.
     pub fn permits(
         &mut self,
-        peer: PeerId,
+        peer: PeerIndex,
         (key, addr): (u64, u64),
         len: usize,
         write: bool,
@@ -498,7 +502,7 @@ impl TxRings {
     }
 
     /// Whether a peer wants to hear of every access.
-    pub fn wants_events(&self, peer: PeerId) -> bool {
+    pub fn wants_events(&self, peer: PeerIndex) -> bool {
         self.initiator(peer).is_some_and(|l| l.mr_table().events())
     }
 
@@ -509,13 +513,13 @@ impl TxRings {
     }
 
     /// What the adapter is to do.
-    pub fn take_retries(&mut self) -> Vec<(PeerId, AdapterRetry)> {
+    pub fn take_retries(&mut self) -> Vec<(PeerIndex, AdapterRetry)> {
         core::mem::take(&mut self.again)
     }
 
     /// An access that cannot be done through shared memory, or that the adapter has no room for
     /// now.
-    pub fn add_retry(&mut self, peer: PeerId, a: AdapterRetry) {
+    pub fn add_retry(&mut self, peer: PeerIndex, a: AdapterRetry) {
         self.again.push((peer, a));
     }
 
@@ -525,7 +529,7 @@ impl TxRings {
     }
 
     /// Whether accesses to a peer are not known to be done.
-    pub fn has_outstanding_to(&self, peer: PeerId) -> bool {
+    pub fn has_outstanding_to(&self, peer: PeerIndex) -> bool {
         self.peers_outstanding.contains(&peer)
             || self.lost.iter().any(|(p, _)| *p == peer)
             || self.again.iter().any(|(p, _)| *p == peer)
@@ -534,7 +538,7 @@ impl TxRings {
     /// Tells of accesses that have ended, until `each` will not hear of one, which it is told of
     /// again then. `false` in that case, and when some are for [`TxRings::take_retries`].
     #[inline]
-    pub fn poll_done(&mut self, mut each: impl FnMut(PeerId, &RmaCompletion) -> bool) -> bool {
+    pub fn poll_done(&mut self, mut each: impl FnMut(PeerIndex, &RmaCompletion) -> bool) -> bool {
         while let Some((peer, e)) = self.lost.front() {
             if !each(*peer, e) {
                 return false;
@@ -580,7 +584,7 @@ impl TxRings {
     /// goes by the adapter, what comes later perhaps not. `false` when it has too many callers just
     /// now.
     #[inline]
-    pub fn ensure_route(&mut self, peer: PeerId, addr: &QpAddr) -> bool {
+    pub fn ensure_route(&mut self, peer: PeerIndex, addr: &QpAddr) -> bool {
         match self.routes.get(peer as usize) {
             Some(TxRoute::Ring(_) | TxRoute::Adapter) => true,
             _ => self.call(peer, addr),
@@ -592,7 +596,7 @@ impl TxRings {
     #[inline]
     pub fn send(
         &mut self,
-        peer: PeerId,
+        peer: PeerIndex,
         addr: &QpAddr,
         what: RecordHeader,
         head: &[u8],
@@ -619,7 +623,7 @@ impl TxRings {
     #[inline(always)]
     pub fn send_short(
         &mut self,
-        peer: PeerId,
+        peer: PeerIndex,
         what: RecordHeader,
         words: ([u64; 2], usize),
         body: Piece,
@@ -633,7 +637,7 @@ impl TxRings {
 
     /// As [`TxRings::send_short`], a record of up to seven words.
     #[inline]
-    pub fn send_words(&mut self, peer: PeerId, what: RecordHeader, words: &[u64]) -> Verdict {
+    pub fn send_words(&mut self, peer: PeerIndex, what: RecordHeader, words: &[u64]) -> Verdict {
         let Some(TxRoute::Ring(out)) = self.routes.get_mut(peer as usize) else {
             return Verdict::Unsupported;
         };
@@ -644,7 +648,7 @@ impl TxRings {
     /// As [`TxRings::send_words`], to a peer that nothing may have been sent to yet.
     pub fn tell(
         &mut self,
-        peer: PeerId,
+        peer: PeerIndex,
         addr: &QpAddr,
         what: RecordHeader,
         words: &[u64],
@@ -658,7 +662,7 @@ impl TxRings {
     /// Whether a peer's ring has room for `count` records of `len` bytes now; also where there is
     /// no ring yet.
     #[inline]
-    pub fn fits(&mut self, peer: PeerId, count: usize, len: usize) -> bool {
+    pub fn fits(&mut self, peer: PeerIndex, count: usize, len: usize) -> bool {
         let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
             return true;
         };
@@ -670,7 +674,7 @@ impl TxRings {
     }
 
     /// Much is to be written to a peer.
-    pub fn widen(&mut self, peer: PeerId) {
+    pub fn widen(&mut self, peer: PeerIndex) {
         if let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) {
             o.ring.widen();
         }

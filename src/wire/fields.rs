@@ -1,13 +1,13 @@
 //! Checked access to little-endian fields.
 
 /// Reads fields from the front of a packet.
-pub struct Reader<'a> {
+pub struct FieldReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
-        Reader { rest: bytes }
+        FieldReader { rest: bytes }
     }
 
     pub fn bytes(&mut self, n: usize) -> Option<&'a [u8]> {
@@ -44,14 +44,14 @@ impl<'a> Reader<'a> {
 }
 
 /// Writes fields one after the other; what does not fit is dropped and `len` tells.
-pub struct Writer<'a> {
+pub struct FieldWriter<'a> {
     buf: &'a mut [u8],
     at: usize,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> FieldWriter<'a> {
     pub fn new(buf: &'a mut [u8]) -> Self {
-        Writer { buf, at: 0 }
+        FieldWriter { buf, at: 0 }
     }
 
     pub fn bytes(&mut self, b: &[u8]) {

@@ -1,6 +1,6 @@
 //! The handshake packet (protocol, 2.1): who we are and what we can do.
 
-use super::fields::{Reader, Writer};
+use super::fields::{FieldReader, FieldWriter};
 use super::{extra, pkt, req, VERSION};
 
 const HOST_ID: u16 = 1;
@@ -22,7 +22,7 @@ pub struct Handshake {
 impl Handshake {
     /// Writes the packet and returns its length; 56 bytes are enough.
     pub fn emit(&self, buf: &mut [u8]) -> usize {
-        let mut w = Writer::new(buf);
+        let mut w = FieldWriter::new(buf);
         let mut flags = 0;
         for (set, flag) in [
             (self.connid.is_some(), req::CONNID),
@@ -56,7 +56,7 @@ impl Handshake {
 
     /// Reads the packet, base header included.
     pub fn parse(bytes: &[u8]) -> Option<Handshake> {
-        let mut r = Reader::new(bytes);
+        let mut r = FieldReader::new(bytes);
         if r.u8()? != pkt::HANDSHAKE || r.u8()? != VERSION {
             return None;
         }

@@ -1,7 +1,7 @@
 //! All packets: requests (see `req`) and what controls and answers them (protocol, chapters 2 to
 //! 4).
 
-use super::fields::{Reader, Writer};
+use super::fields::{FieldReader, FieldWriter};
 use super::request::{Rta, Rtm, Rtr, Rtw};
 use super::{pkt, req, CTS_EMULATED_READ, VERSION};
 
@@ -77,9 +77,9 @@ impl Repr {
     /// other than requests, which carry it in their options, take the sender's `connid` along.
     /// Handshakes and unknown packets write nothing.
     pub fn emit(&self, connid: Option<u32>, buf: &mut [u8]) -> usize {
-        let mut w = Writer::new(buf);
+        let mut w = FieldWriter::new(buf);
         let id = connid.unwrap_or(0);
-        let base = |w: &mut Writer, code: u8, more: u16| {
+        let base = |w: &mut FieldWriter, code: u8, more: u16| {
             w.u8(code);
             w.u8(VERSION);
             w.u16(more | if connid.is_some() { req::CONNID } else { 0 });
@@ -166,7 +166,7 @@ impl Repr {
     /// Reads a packet: its header and the payload behind it. `None` for a packet of another
     /// protocol version or one that is shorter than its header says.
     pub fn parse(bytes: &[u8]) -> Option<(Repr, &[u8])> {
-        let mut r = Reader::new(bytes);
+        let mut r = FieldReader::new(bytes);
         let code = r.u8()?;
         if r.u8()? != VERSION {
             return None;

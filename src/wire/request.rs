@@ -5,7 +5,7 @@
 //! optional headers that `flags` announce, memory of the sender for the receiver to read
 //! (`read_iov`) where the protocol reads, and payload.
 
-use super::fields::{Reader, Writer};
+use super::fields::{FieldReader, FieldWriter};
 use super::{pkt, req, RAW_ADDR_LEN, VERSION};
 
 /// Pieces of remote memory one request may name.
@@ -47,7 +47,7 @@ impl Iovs {
             .try_fold(0u64, |n, v| n.checked_add(v.len))
     }
 
-    fn emit(&self, w: &mut Writer) {
+    fn emit(&self, w: &mut FieldWriter) {
         for v in self.as_slice() {
             w.u64(v.addr);
             w.u64(v.len);
@@ -55,7 +55,7 @@ impl Iovs {
         }
     }
 
-    fn parse(count: u32, r: &mut Reader) -> Option<Iovs> {
+    fn parse(count: u32, r: &mut FieldReader) -> Option<Iovs> {
         let mut v = Iovs::default();
         if count as usize > MAX_IOV {
             return None;
@@ -96,7 +96,7 @@ impl Opt {
         flags
     }
 
-    fn emit(&self, w: &mut Writer) {
+    fn emit(&self, w: &mut FieldWriter) {
         if let Some(a) = &self.raw_addr {
             w.u32(RAW_ADDR_LEN as u32);
             w.bytes(a);
@@ -109,7 +109,7 @@ impl Opt {
         }
     }
 
-    fn parse(flags: u16, r: &mut Reader) -> Option<Opt> {
+    fn parse(flags: u16, r: &mut FieldReader) -> Option<Opt> {
         let mut opt = Opt::default();
         if flags & req::RAW_ADDR != 0 {
             let len = r.u32()? as usize;
@@ -126,7 +126,7 @@ impl Opt {
     }
 }
 
-fn base(w: &mut Writer, code: u8, flags: u16) {
+fn base(w: &mut FieldWriter, code: u8, flags: u16) {
     w.u8(code);
     w.u8(VERSION);
     w.u16(flags);
@@ -135,14 +135,14 @@ fn base(w: &mut Writer, code: u8, flags: u16) {
 /// What every request of several packets begins with: its length, the sender's number of the
 /// operation, and how many packets it would like to send or how many pieces of memory there are to
 /// read.
-fn announce(w: &mut Writer, length: u64, send_id: u32, count: u32) {
+fn announce(w: &mut FieldWriter, length: u64, send_id: u32, count: u32) {
     w.u64(length);
     w.u32(send_id);
     w.u32(count);
 }
 
 /// Reads what [`announce`] writes.
-fn announced(r: &mut Reader) -> Option<(u64, u32, u32)> {
+fn announced(r: &mut FieldReader) -> Option<(u64, u32, u32)> {
     Some((r.u64()?, r.u32()?, r.u32()?))
 }
 
@@ -206,7 +206,7 @@ impl Rtm {
         untagged + u8::from(self.tag.is_some())
     }
 
-    pub(super) fn emit(&self, w: &mut Writer) {
+    pub(super) fn emit(&self, w: &mut FieldWriter) {
         let mut flags = req::MSG | self.opt.flags();
         flags |= if self.tag.is_some() { req::TAGGED } else { 0 };
         flags |= if self.after_nack { req::READ_NACK } else { 0 };
@@ -278,7 +278,7 @@ impl Rtm {
         )
     }
 
-    pub(super) fn parse(code: u8, flags: u16, r: &mut Reader) -> Option<Rtm> {
+    pub(super) fn parse(code: u8, flags: u16, r: &mut FieldReader) -> Option<Rtm> {
         let msg_id = r.u32()?;
         // All tagged types are the untagged number plus one.
         let dc = (pkt::DC_EAGER_MSGRTM..=pkt::DC_LONGCTS_TAGRTM).contains(&code);
@@ -379,7 +379,7 @@ pub struct Rtw {
 }
 
 impl Rtw {
-    pub(super) fn emit(&self, w: &mut Writer) {
+    pub(super) fn emit(&self, w: &mut FieldWriter) {
         let code = match (self.kind, self.receipt.is_some()) {
             (RtwKind::Eager, false) => pkt::EAGER_RTW,
             (RtwKind::Eager, true) => pkt::DC_EAGER_RTW,
@@ -422,7 +422,7 @@ impl Rtw {
         }
     }
 
-    pub(super) fn parse(code: u8, flags: u16, r: &mut Reader) -> Option<Rtw> {
+    pub(super) fn parse(code: u8, flags: u16, r: &mut FieldReader) -> Option<Rtw> {
         let count = r.u32()?;
         let mut receipt = None;
         let mut counted = 0;
@@ -481,7 +481,7 @@ pub struct Rtr {
 }
 
 impl Rtr {
-    pub(super) fn emit(&self, w: &mut Writer) {
+    pub(super) fn emit(&self, w: &mut FieldWriter) {
         let code = if self.window.is_some() {
             pkt::LONGCTS_RTR
         } else {
@@ -496,7 +496,7 @@ impl Rtr {
         self.opt.emit(w);
     }
 
-    pub(super) fn parse(code: u8, flags: u16, r: &mut Reader) -> Option<Rtr> {
+    pub(super) fn parse(code: u8, flags: u16, r: &mut FieldReader) -> Option<Rtr> {
         let count = r.u32()?;
         let (length, recv_id, window) = (r.u64()?, r.u32()?, r.u32()?);
         let from = Iovs::parse(count, r)?;
@@ -536,7 +536,7 @@ pub struct Rta {
 }
 
 impl Rta {
-    pub(super) fn emit(&self, w: &mut Writer) {
+    pub(super) fn emit(&self, w: &mut FieldWriter) {
         let (code, id) = match self.kind {
             RtaKind::Write => (pkt::WRITE_RTA, 0),
             RtaKind::WriteReceipt(id) => (pkt::DC_WRITE_RTA, id),
@@ -553,7 +553,7 @@ impl Rta {
         self.opt.emit(w);
     }
 
-    pub(super) fn parse(code: u8, flags: u16, r: &mut Reader) -> Option<Rta> {
+    pub(super) fn parse(code: u8, flags: u16, r: &mut FieldReader) -> Option<Rta> {
         let (msg_id, count) = (r.u32()?, r.u32()?);
         let (datatype, op, id) = (r.u32()?, r.u32()?, r.u32()?);
         let to = Iovs::parse(count, r)?;

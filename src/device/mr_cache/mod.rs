@@ -20,7 +20,7 @@ const LEAST: usize = 16 << 10;
 const MOST: usize = 1 << 16;
 
 /// A kept registration.
-struct Kept<T> {
+struct CachedMr<T> {
     start: usize,
     end: usize,
     rights: i32,
@@ -32,8 +32,8 @@ struct Kept<T> {
 
 /// What is kept, in no order. Nothing is allocated or freed under its lock (see `monitor`): the
 /// list never grows.
-struct List<T> {
-    all: Vec<Kept<T>>,
+struct LruList<T> {
+    all: Vec<CachedMr<T>>,
     bytes: usize,
     /// Uses so far.
     clock: u64,
@@ -51,20 +51,20 @@ pub struct Limits {
 /// See the module text. Thread safe.
 pub struct Cache<T: Send + Sync + 'static> {
     monitor: &'static Monitor,
-    list: Arc<Mutex<List<T>>>,
+    list: Arc<Mutex<LruList<T>>>,
     limits: Limits,
 }
 
-impl<T> Kept<T> {
+impl<T> CachedMr<T> {
     fn fits(&self, addr: usize, end: usize, rights: i32) -> bool {
         let around = self.start <= addr && end <= self.end;
         around && !self.gone && self.rights & rights == rights
     }
 }
 
-impl<T> List<T> {
+impl<T> LruList<T> {
     fn find(&mut self, addr: usize, end: usize, rights: i32) -> Option<Arc<T>> {
-        let fits = |k: &Kept<T>| k.fits(addr, end, rights);
+        let fits = |k: &CachedMr<T>| k.fits(addr, end, rights);
         let at = match self.all.get(self.last) {
             Some(k) if fits(k) => self.last,
             _ => self.all.iter().position(fits)?,
@@ -77,7 +77,7 @@ impl<T> List<T> {
     }
 
     /// Keeps one more, if there is room.
-    fn put(&mut self, mut k: Kept<T>, limits: Limits) {
+    fn put(&mut self, mut k: CachedMr<T>, limits: Limits) {
         let len = k.end - k.start;
         let room = self.all.len() < limits.count.min(self.all.capacity());
         if room && len <= limits.bytes.saturating_sub(self.bytes) {
@@ -90,9 +90,9 @@ impl<T> List<T> {
 
     /// Takes one out whose memory is gone, or the longest unused of those nobody holds if more are
     /// kept than `limits` says.
-    fn take(&mut self, limits: Limits) -> Option<Kept<T>> {
+    fn take(&mut self, limits: Limits) -> Option<CachedMr<T>> {
         let full = self.all.len() > limits.count || self.bytes > limits.bytes;
-        let free = |k: &Kept<T>| k.gone || full && Arc::strong_count(&k.value) == 1;
+        let free = |k: &CachedMr<T>| k.gone || full && Arc::strong_count(&k.value) == 1;
         let all = self.all.iter().enumerate().filter(|(_, k)| free(k));
         let (at, _) = all.min_by_key(|(_, k)| (!k.gone, k.used))?;
         let k = self.all.swap_remove(at);
@@ -101,7 +101,7 @@ impl<T> List<T> {
     }
 }
 
-impl<T: Send + Sync + 'static> Listener for Mutex<List<T>> {
+impl<T: Send + Sync + 'static> Listener for Mutex<LruList<T>> {
     fn forget(&self, from: usize, to: usize) {
         let mut l = self.lock().unwrap_or_else(|e| e.into_inner());
         for k in &mut l.all {
@@ -115,7 +115,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
     pub fn new(mut limits: Limits) -> Option<Cache<T>> {
         let monitor = Monitor::get()?;
         limits.count = limits.count.min(MOST);
-        let list = Arc::new(Mutex::new(List {
+        let list = Arc::new(Mutex::new(LruList {
             all: Vec::with_capacity(limits.count),
             bytes: 0,
             clock: 0,
@@ -163,7 +163,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
             count: count.saturating_sub(1),
             bytes: bytes.saturating_sub(len),
         });
-        let k = Kept {
+        let k = CachedMr {
             start: addr,
             end,
             rights,
@@ -195,7 +195,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
         self.shrink(Limits { count: 0, bytes: 0 });
     }
 
-    fn list(&self) -> MutexGuard<'_, List<T>> {
+    fn list(&self) -> MutexGuard<'_, LruList<T>> {
         self.list.lock().unwrap_or_else(|e| e.into_inner())
     }
 }

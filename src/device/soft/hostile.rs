@@ -10,9 +10,9 @@
 //! - an operation ends once, and all have ended when the peer has been silent for long;
 //! - a numbered datagram takes effect once.
 
-use super::engine::{Config, Engine};
+use super::engine::{Engine, EngineConfig};
 use super::mem::{MemTable, Naming};
-use super::packet::{Head, Kind, HEAD_MAX, MAX_ERRS, MAX_WORDS};
+use super::packet::{PacketHead, PacketKind, HEAD_MAX, MAX_ERRS, MAX_WORDS};
 use super::sock::Sock;
 use crate::core::script::Script;
 use crate::device::{Event, Events, Payload, QpAddr, Remote};
@@ -46,7 +46,7 @@ struct EngineHarness {
     sent: Arc<Mutex<Vec<Vec<u8>>>>,
     /// What the peer presents: its session, tokens, and the engine's verification tag; the first
     /// number it has not used.
-    open: Option<Head>,
+    open: Option<PacketHead>,
     next_psn: u32,
     /// Numbers of reads that the engine has told its peer.
     asked: Vec<u64>,
@@ -86,7 +86,7 @@ impl EngineHarness {
             qkey: 77,
             token: 0x1234_5678_9abc_def0,
         };
-        let cfg = Config {
+        let cfg = EngineConfig {
             segment: SEGMENT,
             depth: DEPTH,
             timeout: TIMEOUT,
@@ -127,17 +127,17 @@ impl EngineHarness {
     }
 
     /// What the engine has sent since the last time.
-    fn heard(&self) -> Vec<Head> {
+    fn heard(&self) -> Vec<PacketHead> {
         let mut sent = self.sent.lock().unwrap_or_else(|e| e.into_inner());
         let heads = sent
             .iter()
-            .filter_map(|d| Some(Head::parse(d)?.0))
+            .filter_map(|d| Some(PacketHead::parse(d)?.0))
             .collect();
         sent.clear();
         heads
     }
 
-    fn inject(&mut self, h: Head, payload: &[u8]) {
+    fn inject(&mut self, h: PacketHead, payload: &[u8]) {
         let mut bytes = vec![0; HEAD_MAX];
         let n = h.emit(&mut bytes);
         bytes.truncate(n);
@@ -188,7 +188,7 @@ impl EngineHarness {
     /// The peer calls, is welcomed, and sends its first datagram.
     fn connect(&mut self) {
         let me = self.engine.me;
-        let mut h = Head {
+        let mut h = PacketHead {
             session: 0,
             dst: me.token,
             src: 9,
@@ -198,19 +198,19 @@ impl EngineHarness {
             src_qkey: self.peer_addr.qkey,
             to_vtag: me.qkey,
             vtag: 3,
-            kind: Kind::Hello,
+            kind: PacketKind::Hello,
         };
         self.heard();
         self.inject(h, b"");
         self.engine.ring(self.now);
         let heard = self.heard();
-        let Some(w) = heard.iter().find(|h| h.kind == Kind::Welcome) else {
+        let Some(w) = heard.iter().find(|h| h.kind == PacketKind::Welcome) else {
             return;
         };
         h.session = w.session;
         h.dst = w.src;
         h.to_vtag = w.vtag;
-        h.kind = Kind::Ping;
+        h.kind = PacketKind::Ping;
         self.open = Some(h);
         self.next_psn = 1;
         self.messages.clear();
@@ -289,13 +289,13 @@ impl EngineHarness {
         let len = s.byte() as usize * 2;
         payload.resize(len, s.byte());
         let kind = match self.script.below(10) {
-            0 => Kind::Send,
+            0 => PacketKind::Send,
             1 | 2 => {
                 let (key, addr) = self.place();
                 let s = &mut self.script;
                 let (op, total) = (s.below(4), s.length() as u32);
                 let imm = s.flip().then_some(1);
-                Kind::Write {
+                PacketKind::Write {
                     op,
                     key,
                     addr,
@@ -306,11 +306,11 @@ impl EngineHarness {
             3 => {
                 let (key, addr) = self.place();
                 let (id, len) = (self.script.length(), self.script.length() as u32);
-                Kind::ReadReq { id, key, addr, len }
+                PacketKind::ReadReq { id, key, addr, len }
             }
             4 | 5 => {
                 for h in self.heard() {
-                    if let Kind::ReadReq { id, .. } = h.kind {
+                    if let PacketKind::ReadReq { id, .. } = h.kind {
                         self.asked.push(id);
                     }
                 }
@@ -323,13 +323,13 @@ impl EngineHarness {
                     true => s.length(),
                     false => u64::from(s.byte()) * 8,
                 };
-                Kind::ReadResp { id, off }
+                PacketKind::ReadResp { id, off }
             }
             6 | 7 => {
                 let s = &mut self.script;
                 let (words, errs) = (s.below(MAX_WORDS as u32 + 1), s.below(MAX_ERRS as u32 + 1));
                 payload = (0..8 * (words + errs)).map(|_| s.byte()).collect();
-                Kind::Ack {
+                PacketKind::Ack {
                     bytes: s.length() as u32,
                     packets: s.length() as u16,
                     words: words as u8,
@@ -337,23 +337,23 @@ impl EngineHarness {
                     bye: s.one_in(50),
                 }
             }
-            8 => Kind::Ping,
-            _ if self.script.one_in(20) => Kind::Reset,
-            _ => Kind::Welcome,
+            8 => PacketKind::Ping,
+            _ if self.script.one_in(20) => PacketKind::Reset,
+            _ => PacketKind::Welcome,
         };
         let ack = self.script.flip().then(|| self.script.length() as u32);
         let una = match self.script.one_in(4) {
             true => self.script.length() as u32,
             false => 0,
         };
-        let h = Head {
+        let h = PacketHead {
             kind,
             psn: self.psn(),
             una,
             ack,
             ..open
         };
-        if kind == Kind::Send {
+        if kind == PacketKind::Send {
             self.messages.insert(h.psn);
         }
         self.inject(h, &payload);
@@ -436,13 +436,13 @@ mod tests {
             w.now += 100_000;
             w.connect();
             let mut h = w.open.unwrap();
-            h.kind = Kind::Send;
+            h.kind = PacketKind::Send;
             h.psn = 1;
             w.messages.insert(1);
             w.inject(h, b"hello");
             assert_eq!(w.received, 1);
             if i % 2 == 0 {
-                h.kind = Kind::Ack {
+                h.kind = PacketKind::Ack {
                     bytes: 1000,
                     packets: 10,
                     words: 0,

@@ -19,14 +19,14 @@ use std::collections::HashMap;
 const MOST: usize = 1 << 20;
 
 #[derive(Debug)]
-struct Region {
+struct SoftRegion {
     mem: UserMem,
     base: u64,
     len: u64,
     access: u64,
 }
 
-type Regions = HashMap<u64, Region, ByWords>;
+type Regions = HashMap<u64, SoftRegion, ByWords>;
 
 /// How peers name memory, as a domain's mr_mode says (fi_mr(3)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub struct MemTable {
 }
 
 /// The table while remote accesses run.
-pub struct Access<'a>(RwLockReadGuard<'a, Regions>);
+pub struct RegionsRead<'a>(RwLockReadGuard<'a, Regions>);
 
 impl MemTable {
     /// An empty table.
@@ -81,7 +81,7 @@ impl MemTable {
         let len = mem.len() as u64;
         r.insert(
             key,
-            Region {
+            SoftRegion {
                 mem,
                 base,
                 len,
@@ -99,12 +99,12 @@ impl MemTable {
     }
 
     /// Keeps the table still for remote accesses.
-    pub fn access(&self) -> Access<'_> {
-        Access(self.regions.read().unwrap_or_else(|e| e.into_inner()))
+    pub fn access(&self) -> RegionsRead<'_> {
+        RegionsRead(self.regions.read().unwrap_or_else(|e| e.into_inner()))
     }
 }
 
-impl Access<'_> {
+impl RegionsRead<'_> {
     /// The memory a peer names, if it may use it in the way `need` says (`FI_REMOTE_READ` or
     /// `FI_REMOTE_WRITE`). One refusal for all reasons: a peer learns nothing from it.
     pub fn find(

@@ -24,21 +24,21 @@ mod thread;
 
 use super::host::{now, secret};
 use super::{
-    Caps, Device, DeviceAttr, Event, Events, MrObserver, Payload, QpAddr, QueuePair, Raw, RawQp,
+    AdapterAttr, Caps, Device, Event, Events, MrObserver, Payload, QpAddr, QueuePair, Raw, RawQp,
     Remote,
 };
 use crate::core::params;
 use crate::core::Result;
 use crate::hmem::UserMem;
 use crate::types::*;
-use engine::{Config, Engine};
+use engine::{Engine, EngineConfig};
 use mem::MemTable;
 pub use mem::Naming;
 use sock::Sock;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
-use thread::Shared;
+use thread::SharedEngine;
 
 /// Socket buffer of a queue pair, bytes.
 const SOCKET_BYTES: usize = 16 << 20;
@@ -47,16 +47,16 @@ const GROUP_TRIES: usize = 64;
 
 /// A software adapter, opened by one domain.
 pub struct SoftDevice {
-    attr: DeviceAttr,
+    attr: AdapterAttr,
     ip: IpAddr,
     mem: Arc<MemTable>,
     directory: Option<Arc<dyn MrObserver>>,
-    cfg: Config,
+    cfg: EngineConfig,
 }
 
 /// One of its queue pairs.
 pub struct SoftQp {
-    shared: Arc<Shared>,
+    shared: Arc<SharedEngine>,
     addr: QpAddr,
     /// Nothing was posted since the last `ring`.
     rung: bool,
@@ -137,7 +137,7 @@ fn link_of(netdev: &str) -> (usize, u64, bool) {
 impl SoftDevice {
     /// What the adapter would be, without opening anything: loopback, or the interface that
     /// `FI_EFA_SOFT_IFACE` names. `FI_ENODEV` (with a log line) when that has no address.
-    pub fn discover() -> Result<(DeviceAttr, IpAddr)> {
+    pub fn discover() -> Result<(AdapterAttr, IpAddr)> {
         let (netdev, ip) = match params::efa_str("soft_iface") {
             None => ("lo".to_string(), IpAddr::V4(Ipv4Addr::LOCALHOST)),
             Some(name) => {
@@ -156,7 +156,7 @@ impl SoftDevice {
             }
         };
         let (link_mtu, speed, up) = link_of(&netdev);
-        let attr = DeviceAttr {
+        let attr = AdapterAttr {
             name: "efasoft0".into(),
             mtu: engine::segment_for(link_mtu, ip.is_ipv6(), keys::wanted(ip)),
             max_rdma: 1 << 30,
@@ -174,7 +174,7 @@ impl SoftDevice {
                 rdma_write: true,
                 remote_events: true,
                 unsolicited: true,
-                sure: true,
+                homogeneous: true,
                 sessions: true,
             },
             raw: Raw {
@@ -217,7 +217,7 @@ impl SoftDevice {
         };
         let mem = Arc::clone(&self.mem);
         let engine = Engine::new(addr, sock, mem, self.cfg.clone(), service)?;
-        let shared = Shared::start(engine, listener)?;
+        let shared = SharedEngine::start(engine, listener)?;
         Ok(SoftQp {
             shared,
             addr,
@@ -230,7 +230,7 @@ impl SoftDevice {
     /// Opens the adapter for a domain.
     pub fn open(naming: Naming) -> Result<SoftDevice> {
         let (attr, ip) = Self::discover()?;
-        let cfg = Config {
+        let cfg = EngineConfig {
             segment: attr.mtu,
             // One peer may use as much as was promised, and leaves some to the others.
             depth: attr.sq_depth + attr.sq_depth / 4,
@@ -259,7 +259,7 @@ impl SoftDevice {
 impl Device for SoftDevice {
     type Qp = SoftQp;
 
-    fn attr(&self) -> &DeviceAttr {
+    fn attr(&self) -> &AdapterAttr {
         &self.attr
     }
 

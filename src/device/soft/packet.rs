@@ -28,7 +28,7 @@ pub const MAGIC: u16 = 0x5efa;
 /// Where the kind is, and the verification tag of the receiver.
 pub const KIND_AT: usize = 3;
 pub const VTAG_AT: usize = 40;
-/// Code of [`Kind::Hello`].
+/// Code of [`PacketKind::Hello`].
 pub const HELLO: u8 = 9;
 const VERSION: u8 = 3;
 /// Bit of the kind: the cumulative acknowledgement counts.
@@ -46,7 +46,7 @@ pub const MAX_ERRS: usize = 16;
 
 /// What the datagram is for, with the fields of its extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PacketKind {
     Send,
     Write {
         op: u32,
@@ -85,7 +85,7 @@ pub enum Kind {
 
 /// The base header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct PacketHead {
     pub session: u32,
     pub dst: u64,
     pub src: u64,
@@ -99,23 +99,23 @@ pub struct Head {
     /// Gates of the receiver and of the sender.
     pub to_vtag: u32,
     pub vtag: u32,
-    pub kind: Kind,
+    pub kind: PacketKind,
 }
 
-impl Kind {
+impl PacketKind {
     fn code(&self) -> u8 {
         match self {
-            Kind::Send => 1,
-            Kind::Write { imm: None, .. } => 2,
-            Kind::Write { imm: Some(_), .. } => 3,
-            Kind::ReadReq { .. } => 4,
-            Kind::ReadResp { .. } => 5,
-            Kind::Ack { bye: false, .. } => 6,
-            Kind::Reset => 7,
-            Kind::Ping => 8,
-            Kind::Hello => HELLO,
-            Kind::Welcome => 10,
-            Kind::Ack { bye: true, .. } => 11,
+            PacketKind::Send => 1,
+            PacketKind::Write { imm: None, .. } => 2,
+            PacketKind::Write { imm: Some(_), .. } => 3,
+            PacketKind::ReadReq { .. } => 4,
+            PacketKind::ReadResp { .. } => 5,
+            PacketKind::Ack { bye: false, .. } => 6,
+            PacketKind::Reset => 7,
+            PacketKind::Ping => 8,
+            PacketKind::Hello => HELLO,
+            PacketKind::Welcome => 10,
+            PacketKind::Ack { bye: true, .. } => 11,
         }
     }
 
@@ -123,7 +123,7 @@ impl Kind {
     pub fn reliable(&self) -> bool {
         !matches!(
             self,
-            Kind::Ack { .. } | Kind::Reset | Kind::Hello | Kind::Welcome
+            PacketKind::Ack { .. } | PacketKind::Reset | PacketKind::Hello | PacketKind::Welcome
         )
     }
 }
@@ -148,7 +148,7 @@ pub fn u64_at(buf: &[u8], at: usize) -> Option<u64> {
     get(buf, at).map(u64::from_le_bytes)
 }
 
-impl Head {
+impl PacketHead {
     /// Writes the header and returns its length; `buf` holds [`HEAD_MAX`] bytes.
     /// Acknowledgement words and errors follow behind it and are the caller's to write.
     pub fn emit(&self, buf: &mut [u8]) -> usize {
@@ -165,8 +165,12 @@ impl Head {
         put(buf, VTAG_AT, self.to_vtag.to_le_bytes());
         put(buf, VTAG_AT + 4, self.vtag.to_le_bytes());
         match self.kind {
-            Kind::Send | Kind::Reset | Kind::Ping | Kind::Hello | Kind::Welcome => BASE,
-            Kind::Write {
+            PacketKind::Send
+            | PacketKind::Reset
+            | PacketKind::Ping
+            | PacketKind::Hello
+            | PacketKind::Welcome => BASE,
+            PacketKind::Write {
                 op,
                 key,
                 addr,
@@ -181,7 +185,7 @@ impl Head {
                 put(buf, BASE + 28, [0; 4]);
                 BASE + 32
             }
-            Kind::ReadReq { id, key, addr, len } => {
+            PacketKind::ReadReq { id, key, addr, len } => {
                 put(buf, BASE, id.to_le_bytes());
                 put(buf, BASE + 8, key.to_le_bytes());
                 put(buf, BASE + 16, addr.to_le_bytes());
@@ -189,12 +193,12 @@ impl Head {
                 put(buf, BASE + 28, [0; 4]);
                 BASE + 32
             }
-            Kind::ReadResp { id, off } => {
+            PacketKind::ReadResp { id, off } => {
                 put(buf, BASE, id.to_le_bytes());
                 put(buf, BASE + 8, off.to_le_bytes());
                 BASE + 16
             }
-            Kind::Ack {
+            PacketKind::Ack {
                 bytes,
                 packets,
                 words,
@@ -210,16 +214,16 @@ impl Head {
     }
 
     /// Reads a datagram: its header and what follows it.
-    pub fn parse(buf: &[u8]) -> Option<(Head, &[u8])> {
+    pub fn parse(buf: &[u8]) -> Option<(PacketHead, &[u8])> {
         if get(buf, 0).map(u16::from_le_bytes)? != MAGIC || *buf.get(2)? != VERSION {
             return None;
         }
         let code = *buf.get(3)?;
         let (kind, len) = match code & !HAS_ACK {
-            1 => (Kind::Send, BASE),
+            1 => (PacketKind::Send, BASE),
             c @ (2 | 3) => {
                 let imm = u32_at(buf, BASE + 24)?;
-                let k = Kind::Write {
+                let k = PacketKind::Write {
                     op: u32_at(buf, BASE)?,
                     total: u32_at(buf, BASE + 4)?,
                     key: u64_at(buf, BASE + 8)?,
@@ -229,7 +233,7 @@ impl Head {
                 (k, BASE + 32)
             }
             4 => {
-                let k = Kind::ReadReq {
+                let k = PacketKind::ReadReq {
                     id: u64_at(buf, BASE)?,
                     key: u64_at(buf, BASE + 8)?,
                     addr: u64_at(buf, BASE + 16)?,
@@ -238,7 +242,7 @@ impl Head {
                 (k, BASE + 32)
             }
             5 => (
-                Kind::ReadResp {
+                PacketKind::ReadResp {
                     id: u64_at(buf, BASE)?,
                     off: u64_at(buf, BASE + 8)?,
                 },
@@ -249,7 +253,7 @@ impl Head {
                 if words as usize > MAX_WORDS || errs as usize > MAX_ERRS {
                     return None;
                 }
-                let k = Kind::Ack {
+                let k = PacketKind::Ack {
                     bytes: u32_at(buf, BASE)?,
                     packets: get(buf, BASE + 4).map(u16::from_le_bytes)?,
                     words,
@@ -258,14 +262,14 @@ impl Head {
                 };
                 (k, BASE + 8)
             }
-            7 => (Kind::Reset, BASE),
-            8 => (Kind::Ping, BASE),
-            HELLO => (Kind::Hello, BASE),
-            10 => (Kind::Welcome, BASE),
+            7 => (PacketKind::Reset, BASE),
+            8 => (PacketKind::Ping, BASE),
+            HELLO => (PacketKind::Hello, BASE),
+            10 => (PacketKind::Welcome, BASE),
             _ => return None,
         };
         let ack = u32_at(buf, 32)?;
-        let h = Head {
+        let h = PacketHead {
             session: u32_at(buf, 4)?,
             dst: u64_at(buf, 8)?,
             src: u64_at(buf, 16)?,
@@ -287,14 +291,14 @@ mod tests {
 
     #[test]
     fn what_is_emitted_is_parsed() {
-        let write = |imm| Kind::Write {
+        let write = |imm| PacketKind::Write {
             op: 1,
             key: 2 << 40,
             addr: u64::MAX,
             total: 4,
             imm,
         };
-        let ack = |bye| Kind::Ack {
+        let ack = |bye| PacketKind::Ack {
             bytes: 1,
             packets: 2,
             words: 16,
@@ -302,28 +306,28 @@ mod tests {
             bye,
         };
         let kinds = [
-            Kind::Send,
+            PacketKind::Send,
             write(None),
             write(Some(9)),
-            Kind::ReadReq {
+            PacketKind::ReadReq {
                 id: 5 << 33,
                 key: 6,
                 addr: 7,
                 len: 8,
             },
-            Kind::ReadResp {
+            PacketKind::ReadResp {
                 id: 5,
                 off: 1 << 40,
             },
             ack(false),
             ack(true),
-            Kind::Reset,
-            Kind::Ping,
-            Kind::Hello,
-            Kind::Welcome,
+            PacketKind::Reset,
+            PacketKind::Ping,
+            PacketKind::Hello,
+            PacketKind::Welcome,
         ];
         for (kind, ack) in kinds.into_iter().flat_map(|k| [(k, None), (k, Some(7))]) {
-            let h = Head {
+            let h = PacketHead {
                 session: 1,
                 dst: 2 << 50,
                 src: 3 << 50,
@@ -339,9 +343,13 @@ mod tests {
             let n = h.emit(&mut buf);
             buf.truncate(n);
             buf.extend(b"tail");
-            assert_eq!(Head::parse(&buf), Some((h, &b"tail"[..])));
+            assert_eq!(PacketHead::parse(&buf), Some((h, &b"tail"[..])));
             for cut in 0..n {
-                assert_eq!(Head::parse(&buf[..cut]), None, "{kind:?} cut at {cut}");
+                assert_eq!(
+                    PacketHead::parse(&buf[..cut]),
+                    None,
+                    "{kind:?} cut at {cut}"
+                );
             }
         }
     }

@@ -14,7 +14,7 @@ fn sealed(text: &str) -> SoftDevice {
 
 fn device_with(fault: Option<&str>, keys: Option<&str>) -> SoftDevice {
     let (attr, ip) = SoftDevice::discover().unwrap();
-    let cfg = Config {
+    let cfg = EngineConfig {
         segment: attr.mtu,
         depth: 256,
         timeout: 2_000_000_000,
@@ -192,15 +192,15 @@ impl Attacker {
         }
     }
 
-    fn send(&self, head: packet::Head, payload: &[u8]) {
+    fn send(&self, head: packet::PacketHead, payload: &[u8]) {
         let mut bytes = [0; packet::HEAD_MAX];
         let n = head.emit(&mut bytes);
         let whole = [&bytes[..n], payload].concat();
         self.sock.send_to(&whole, self.to).unwrap();
     }
 
-    fn head(&self, kind: packet::Kind, dst: u64) -> packet::Head {
-        packet::Head {
+    fn head(&self, kind: packet::PacketKind, dst: u64) -> packet::PacketHead {
+        packet::PacketHead {
             session: 0,
             dst,
             src: 7,
@@ -209,7 +209,7 @@ impl Attacker {
             ack: None,
             src_qkey: 9,
             to_vtag: match kind {
-                packet::Kind::Hello => self.qkey,
+                packet::PacketKind::Hello => self.qkey,
                 _ => self.vtag,
             },
             vtag: 5,
@@ -218,10 +218,10 @@ impl Attacker {
     }
 
     /// The next answer.
-    fn hear(&self) -> Option<packet::Head> {
+    fn hear(&self) -> Option<packet::PacketHead> {
         let mut bytes = [0; 2048];
         let n = self.sock.recv(&mut bytes).ok()?;
-        packet::Head::parse(&bytes[..n]).map(|(h, _)| h)
+        packet::PacketHead::parse(&bytes[..n]).map(|(h, _)| h)
     }
 }
 
@@ -244,14 +244,14 @@ fn who_does_not_know_the_token_gets_nothing() {
     let key = dev.reg_mr(mem(&mut far), access, None).unwrap();
     let at = far.as_ptr() as u64;
     let a = Attacker::of(&b);
-    let write = packet::Kind::Write {
+    let write = packet::PacketKind::Write {
         op: 1,
         key,
         addr: at,
         total: 4,
         imm: None,
     };
-    let read = packet::Kind::ReadReq {
+    let read = packet::PacketKind::ReadReq {
         id: 1,
         key,
         addr: at,
@@ -259,13 +259,18 @@ fn who_does_not_know_the_token_gets_nothing() {
     };
     // Even the key of the region is known here; the token is not.
     for dst in [0, 1, u64::from(a.qkey), !b.addr().token] {
-        for kind in [packet::Kind::Send, write, read, packet::Kind::Ping] {
+        for kind in [
+            packet::PacketKind::Send,
+            write,
+            read,
+            packet::PacketKind::Ping,
+        ] {
             a.send(a.head(kind, dst), b"evil");
         }
-        a.send(a.head(packet::Kind::Hello, dst), b"");
+        a.send(a.head(packet::PacketKind::Hello, dst), b"");
         assert_eq!(poll(&mut b, 20), 0);
         while let Some(h) = a.hear() {
-            assert_eq!(h.kind, packet::Kind::Reset);
+            assert_eq!(h.kind, packet::PacketKind::Reset);
         }
     }
     assert_eq!(far, [0u8; 64]);
@@ -280,22 +285,22 @@ fn who_knows_the_token_must_be_reachable_and_keeps_to_its_session() {
     let token = b.addr().token;
     // Calls cost no memory, and are answered by no more than they are long.
     for _ in 0..1000 {
-        a.send(a.head(packet::Kind::Hello, token), b"");
+        a.send(a.head(packet::PacketKind::Hello, token), b"");
         poll(&mut b, 1);
     }
     assert_eq!(b.shared.lock().peer_count(), 0);
     let mut welcome = None;
     while let Some(h) = a.hear() {
-        assert_eq!((h.kind, h.dst), (packet::Kind::Welcome, 7));
+        assert_eq!((h.kind, h.dst), (packet::PacketKind::Welcome, 7));
         welcome = Some(h);
     }
     let w = welcome.unwrap();
     // The token is good for the one it was given to, in its session alone.
     let c = Attacker::of(&b);
-    let mut h = packet::Head {
+    let mut h = packet::PacketHead {
         session: w.session,
         psn: 0,
-        ..a.head(packet::Kind::Send, w.src)
+        ..a.head(packet::PacketKind::Send, w.src)
     };
     c.send(h, b"stolen");
     h.session ^= 1;
@@ -313,7 +318,7 @@ fn who_knows_the_token_must_be_reachable_and_keeps_to_its_session() {
     peer.ring();
     let mut none = Vec::new();
     drive(&mut peer, 1, &mut none);
-    for kind in [packet::Kind::Reset, packet::Kind::Send] {
+    for kind in [packet::PacketKind::Reset, packet::PacketKind::Send] {
         h.kind = kind;
         h.src_qkey = peer.addr().qkey;
         a.send(h, b"");
@@ -386,7 +391,7 @@ fn a_service_is_found_by_its_number_and_admits_its_own_user() {
     assert_eq!(drive(&mut a, 1, &mut none), [(1, Status::Ok)]);
     // By UDP alone nobody gets in.
     let c = Attacker::of(&b);
-    c.send(c.head(packet::Kind::Hello, 0), b"");
+    c.send(c.head(packet::PacketKind::Hello, 0), b"");
     assert_eq!(c.hear(), None);
 }
 
@@ -484,7 +489,7 @@ fn who_has_no_key_is_not_heard() {
     let mut b = dev.open_qp(0).unwrap();
     let a = Attacker::of(&b);
     // The token is known here; the key is not.
-    a.send(a.head(packet::Kind::Hello, b.addr().token), b"");
+    a.send(a.head(packet::PacketKind::Hello, b.addr().token), b"");
     let mut none = Vec::new();
     for (text, want) in [
         (key_text(2), Status::RemoteUnresponsive),

@@ -28,7 +28,7 @@ const PROBE: i32 = 5000;
 const CALLERS: usize = 1024;
 
 /// A queue pair as the application and the thread share it.
-pub struct Shared {
+pub struct SharedEngine {
     engine: Mutex<Engine>,
     /// Counts the application's polls, so that the thread sees whether it still does.
     polls: AtomicU32,
@@ -44,7 +44,7 @@ pub struct Shared {
     listener: Option<OwnedFd>,
 }
 
-impl Shared {
+impl SharedEngine {
     /// The engine, waiting for the thread if it is at it.
     pub fn lock(&self) -> MutexGuard<'_, Engine> {
         self.engine.lock().unwrap_or_else(|e| e.into_inner())
@@ -66,12 +66,12 @@ impl Shared {
         }
     }
 
-    /// Whether nothing has happened since [`Shared::arm`].
+    /// Whether nothing has happened since [`SharedEngine::arm`].
     pub fn armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }
 
-    /// Descriptor that is readable when something happened after [`Shared::arm`].
+    /// Descriptor that is readable when something happened after [`SharedEngine::arm`].
     pub fn event_fd(&self) -> i32 {
         self.event_fd
     }
@@ -122,14 +122,14 @@ impl Shared {
     }
 
     /// Shares an engine with the thread.
-    pub fn start(engine: Engine, listener: Option<OwnedFd>) -> Result<Arc<Shared>> {
+    pub fn start(engine: Engine, listener: Option<OwnedFd>) -> Result<Arc<SharedEngine>> {
         // SAFETY: no pointers are passed.
         let event_fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         if event_fd < 0 {
             return Err(FI_EMFILE);
         }
         let socket = engine.fd();
-        let s = Arc::new(Shared {
+        let s = Arc::new(SharedEngine {
             engine: Mutex::new(engine),
             polls: AtomicU32::new(0),
             owned: AtomicBool::new(false),
@@ -157,7 +157,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedEngine {
     fn drop(&mut self) {
         // SAFETY: the descriptor is ours and closed once.
         unsafe { libc::close(self.event_fd) };
@@ -167,7 +167,7 @@ impl Drop for Shared {
 struct Reactor {
     epoll: i32,
     wake_fd: i32,
-    list: Mutex<Vec<Weak<Shared>>>,
+    list: Mutex<Vec<Weak<SharedEngine>>>,
 }
 
 static REACTOR: OnceLock<Result<Reactor>> = OnceLock::new();
@@ -206,7 +206,7 @@ impl Reactor {
         }
     }
 
-    fn list(&self) -> MutexGuard<'_, Vec<Weak<Shared>>> {
+    fn list(&self) -> MutexGuard<'_, Vec<Weak<SharedEngine>>> {
         self.list.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -248,7 +248,7 @@ impl Reactor {
     fn run(&'static self) {
         let mut arena = Vec::new();
         let mut seen: Vec<(usize, u32)> = Vec::new();
-        let mut live: Vec<Arc<Shared>> = Vec::new();
+        let mut live: Vec<Arc<SharedEngine>> = Vec::new();
         loop {
             live.clear();
             self.list().retain(|w| match w.upgrade() {

@@ -21,7 +21,7 @@ const CAME: u64 = 2 << 25;
 
 /// What most completions are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plain {
+pub enum CqeKind {
     /// A request of ours has ended well.
     Sent,
     /// A message has come.
@@ -53,13 +53,13 @@ impl Cqe {
 
     /// What it tells, as far as that is plain.
     #[inline(always)]
-    pub fn plain(&self) -> Plain {
+    pub fn plain(&self) -> CqeKind {
         const STATUS: u64 = 0xff << 16;
         const QUEUE: u64 = 3 << 25;
         match self.first & (STATUS | QUEUE) {
-            SENT => Plain::Sent,
-            CAME if self.op() != WRITE => Plain::Came,
-            _ => Plain::Not,
+            SENT => CqeKind::Sent,
+            CAME if self.op() != WRITE => CqeKind::Came,
+            _ => CqeKind::Not,
         }
     }
 
@@ -88,7 +88,7 @@ impl Cqe {
     /// Whether it tells of a success that is no peer's write.
     #[inline]
     pub fn well(&self) -> bool {
-        self.plain() != Plain::Not
+        self.plain() != CqeKind::Not
     }
 
     /// Bytes that have come.

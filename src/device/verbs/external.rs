@@ -17,8 +17,8 @@ use core::ptr::null_mut;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// Memory for a completion queue: `len` bytes from `offset` on of a dma-buf, which the process sees
-/// at `at`, or not at all (0).
+/// VerbsMemory for a completion queue: `len` bytes from `offset` on of a dma-buf, which the process
+/// sees at `at`, or not at all (0).
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePlace {
     pub at: usize,
@@ -28,7 +28,7 @@ pub struct QueuePlace {
 }
 
 /// What is there for the process to read.
-struct Seen {
+struct CounterState {
     ring: Completions,
     /// What another endpoint has come across, by queue pair.
     aside: HashMap<u16, Vec<ibv_wc>>,
@@ -38,7 +38,7 @@ struct Seen {
 pub struct ExternalQueue {
     dev: Arc<Opened>,
     cq: *mut ibv_cq,
-    seen: Option<Mutex<Seen>>,
+    seen: Option<Mutex<CounterState>>,
 }
 
 // SAFETY: libibverbs takes calls from any thread, and the memory is read under a lock.
@@ -131,7 +131,7 @@ impl ExternalQueue {
             let Some(ring) = (unsafe { Completions::of(&c) }) else {
                 return unable(WHAT, dev, "entries of a size that is not known");
             };
-            q.seen = Some(Mutex::new(Seen {
+            q.seen = Some(Mutex::new(CounterState {
                 ring,
                 aside: HashMap::new(),
             }));

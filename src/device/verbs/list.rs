@@ -1,7 +1,7 @@
 //! The EFA adapters of this machine: opened once, when they are first asked for, and never closed.
 
 use super::sys::*;
-use crate::device::{Bus, Caps, DeviceAttr, Identity, Raw, Wide};
+use crate::device::{AdapterAttr, Bus, Caps, Identity, Raw, Wide};
 use crate::types::*;
 use core::ffi::{c_char, CStr};
 use core::mem::{size_of, zeroed};
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 pub struct Adapter {
     pub lib: &'static Lib,
     pub context: *mut ibv_context,
-    pub attr: DeviceAttr,
+    pub attr: AdapterAttr,
     pub limits: efadv_device_attr,
 }
 
@@ -98,7 +98,7 @@ unsafe fn describe(
     lib: &Lib,
     context: *mut ibv_context,
     name: &str,
-) -> Option<(DeviceAttr, efadv_device_attr)> {
+) -> Option<(AdapterAttr, efadv_device_attr)> {
     let mut limits = efadv_device_attr::default();
     let mut port = ibv_port_attr::default();
     let mut gid = [0; 16];
@@ -120,7 +120,7 @@ unsafe fn describe(
     let sys = sysfs(name);
     // SAFETY: the firmware version ends within its array.
     let firmware = unsafe { text(d.fw_ver.as_ptr()) };
-    let attr = DeviceAttr {
+    let attr = AdapterAttr {
         name: name.to_string(),
         mtu: port.max_msg_sz as usize,
         max_rdma: limits.max_rdma_size as usize,
@@ -136,7 +136,7 @@ unsafe fn describe(
             rdma_write: caps(CAP_RDMA_WRITE),
             remote_events: false,
             unsolicited: caps(CAP_UNSOLICITED),
-            sure: false,
+            homogeneous: false,
             sessions: false,
         },
         raw: Raw {

@@ -18,8 +18,8 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
-struct Region {
-    mr: Arc<Lent>,
+struct VerbsRegion {
+    mr: Arc<RegionRef>,
     mem: UserMem,
     access: u64,
     local_write: bool,
@@ -28,17 +28,17 @@ struct Region {
 }
 
 #[derive(Default)]
-struct Table {
-    by_key: HashMap<u32, Region>,
+struct RegionTable {
+    by_key: HashMap<u32, VerbsRegion>,
     /// By first byte and key: one past the last byte.
     by_addr: BTreeMap<(usize, u32), usize>,
     /// Length of the longest region, bytes: no search goes back further.
     longest: usize,
 }
 
-impl Table {
+impl RegionTable {
     /// A region around these bytes that permits what is asked.
-    fn around(&self, addr: usize, len: usize, fits: impl Fn(&Region) -> bool) -> Option<u32> {
+    fn around(&self, addr: usize, len: usize, fits: impl Fn(&VerbsRegion) -> bool) -> Option<u32> {
         let end = addr.checked_add(len)?;
         let from = addr.saturating_sub(self.longest);
         self.by_addr
@@ -51,43 +51,43 @@ impl Table {
 
 /// Where bytes of the application were found to be registered; good until something is withdrawn.
 #[derive(Clone, Copy, Default)]
-pub struct Found {
+pub struct FoundRegion {
     from: usize,
     to: usize,
     lkey: u32,
     write: bool,
-    /// What [`Memory::withdrawn`] was.
+    /// What [`VerbsMemory::withdrawn`] was.
     at: u64,
 }
 
 /// Registered memory of a protection domain. Thread safe.
-pub struct Memory {
+pub struct VerbsMemory {
     adapter: &'static Adapter,
     pd: *mut ibv_pd,
-    table: Mutex<Table>,
+    table: Mutex<RegionTable>,
     /// Registrations withdrawn so far.
     withdrawn: AtomicU64,
     directory: Mutex<Option<Arc<dyn MrObserver>>>,
-    kept: Option<Cache<Lent>>,
+    kept: Option<Cache<RegionRef>>,
 }
 
 // SAFETY: protection domains may be used by any thread.
-unsafe impl Send for Memory {}
+unsafe impl Send for VerbsMemory {}
 // SAFETY: as above; the rest is behind locks.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for VerbsMemory {}
 
 /// A registration, withdrawn when dropped.
-pub struct Lent {
+pub struct RegionRef {
     lib: &'static Lib,
     mr: *mut ibv_mr,
 }
 
 // SAFETY: a registration may be used and withdrawn by any thread.
-unsafe impl Send for Lent {}
+unsafe impl Send for RegionRef {}
 // SAFETY: as above; what is read of it does not change.
-unsafe impl Sync for Lent {}
+unsafe impl Sync for RegionRef {}
 
-impl Lent {
+impl RegionRef {
     /// Its local key.
     pub fn lkey(&self) -> u32 {
         // SAFETY: registered, and not withdrawn before `self` goes.
@@ -111,7 +111,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for RegionRef {
     fn drop(&mut self) {
         // SAFETY: registered once, withdrawn once; the adapter is done with it (the owner's
         // promise).
@@ -120,7 +120,7 @@ impl Drop for Lent {
 }
 
 /// What is kept of registrations of our own, if anything is.
-fn cache(regions: usize) -> Option<Cache<Lent>> {
+fn cache(regions: usize) -> Option<Cache<RegionRef>> {
     if !params::efa_bool("mr_cache_enable", true) {
         return None;
     }
@@ -131,15 +131,15 @@ fn cache(regions: usize) -> Option<Cache<Lent>> {
     })
 }
 
-impl Memory {
+impl VerbsMemory {
     /// A new protection domain.
-    pub fn new(adapter: &'static Adapter) -> Result<Memory> {
+    pub fn new(adapter: &'static Adapter) -> Result<VerbsMemory> {
         // SAFETY: the context is open.
         let pd = unsafe { (adapter.lib.ibv_alloc_pd)(adapter.context) };
         if pd.is_null() {
             return Err(FI_ENOMEM);
         }
-        Ok(Memory {
+        Ok(VerbsMemory {
             adapter,
             pd,
             table: Mutex::default(),
@@ -159,11 +159,11 @@ impl Memory {
         *self.directory.lock().unwrap_or_else(|e| e.into_inner()) = Some(to);
     }
 
-    fn table(&self) -> std::sync::MutexGuard<'_, Table> {
+    fn table(&self) -> std::sync::MutexGuard<'_, RegionTable> {
         self.table.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    fn register(&self, addr: usize, len: usize, access: c_int) -> Result<Lent> {
+    fn register(&self, addr: usize, len: usize, access: c_int) -> Result<RegionRef> {
         // SAFETY: the kernel checks the range and pins it; its bytes are the application's (see
         // `UserMem::new`), or ours.
         let mr = unsafe { (self.adapter.lib.ibv_reg_mr)(self.pd, addr as *mut _, len, access) };
@@ -176,7 +176,7 @@ impl Memory {
         from: DmaBuf,
         (addr, len): (usize, usize),
         access: c_int,
-    ) -> Result<Lent> {
+    ) -> Result<RegionRef> {
         let Some(reg) = self.adapter.lib.ibv_reg_dmabuf_mr else {
             crate::warn_log!(
                 FI_LOG_MR,
@@ -195,10 +195,10 @@ impl Memory {
         mr: *mut ibv_mr,
         (addr, len): (usize, usize),
         access: c_int,
-    ) -> Result<Lent> {
+    ) -> Result<RegionRef> {
         if !mr.is_null() {
             let lib = self.adapter.lib;
-            return Ok(Lent { lib, mr });
+            return Ok(RegionRef { lib, mr });
         }
         let e = std::io::Error::last_os_error();
         let regions = self.adapter.attr.identity.as_ref().map_or(0, |i| i.regions);
@@ -223,18 +223,18 @@ impl Memory {
         Err(errno)
     }
 
-    /// Memory of our own for packets, which the adapter reads and writes.
-    pub fn lend(&self, addr: usize, len: usize, write: bool) -> Result<Lent> {
+    /// VerbsMemory of our own for packets, which the adapter reads and writes.
+    pub fn lend(&self, addr: usize, len: usize, write: bool) -> Result<RegionRef> {
         self.register(addr, len, if write { ACCESS_LOCAL_WRITE } else { 0 })
     }
 
-    /// Memory of the application for an operation, which the adapter reads or writes.
-    pub fn borrow(&self, addr: usize, len: usize, write: bool) -> Result<Arc<Lent>> {
+    /// VerbsMemory of the application for an operation, which the adapter reads or writes.
+    pub fn borrow(&self, addr: usize, len: usize, write: bool) -> Result<Arc<RegionRef>> {
         self.keep(addr, len, if write { ACCESS_LOCAL_WRITE } else { 0 })
     }
 
     /// A registration of ours, which may have been kept since an operation before.
-    fn keep(&self, addr: usize, len: usize, access: c_int) -> Result<Arc<Lent>> {
+    fn keep(&self, addr: usize, len: usize, access: c_int) -> Result<Arc<RegionRef>> {
         let make = || self.register(addr, len, access);
         match &self.kept {
             Some(c) => c.get(addr, len, access, make),
@@ -245,7 +245,13 @@ impl Memory {
     /// The local key of bytes that lie in a region of the application; `last` is where the bytes
     /// before were.
     #[inline(always)]
-    pub fn lkey(&self, last: &mut Found, addr: usize, len: usize, write: bool) -> Option<u32> {
+    pub fn lkey(
+        &self,
+        last: &mut FoundRegion,
+        addr: usize,
+        len: usize,
+        write: bool,
+    ) -> Option<u32> {
         let now = self.withdrawn.load(Acquire);
         let inside = addr >= last.from && addr <= last.to && len <= last.to - addr;
         if inside && last.at == now && (last.write || !write) {
@@ -255,13 +261,13 @@ impl Memory {
     }
 
     #[cold]
-    fn find(&self, last: &mut Found, addr: usize, len: usize, write: bool) -> Option<u32> {
+    fn find(&self, last: &mut FoundRegion, addr: usize, len: usize, write: bool) -> Option<u32> {
         // What is withdrawn from here on is seen the next time.
         let at = self.withdrawn.load(Acquire);
         let t = self.table();
         let key = t.around(addr, len, |r| !write || r.local_write)?;
         let r = t.by_key.get(&key)?;
-        *last = Found {
+        *last = FoundRegion {
             from: r.mem.addr(),
             to: r.mem.addr() + r.mem.len(),
             lkey: r.mr.lkey(),
@@ -289,7 +295,7 @@ impl Memory {
         r
     }
 
-    /// Registers memory and returns its key. Memory without a byte has a key that is good for
+    /// Registers memory and returns its key. VerbsMemory without a byte has a key that is good for
     /// nothing. `own`: by the library, which may share a region of the application. `from`: the
     /// dma-buf it is of.
     pub fn insert(
@@ -331,7 +337,7 @@ impl Memory {
             return Ok(key.into());
         }
         let permitted = if own { access } else { access | FI_SEND };
-        let r = Region {
+        let r = VerbsRegion {
             mr,
             mem,
             access: permitted,
@@ -370,7 +376,7 @@ impl Memory {
             }
         }
         // What is kept stays registered.
-        Arc::into_inner(r.mr).map_or(Ok(()), Lent::withdraw)
+        Arc::into_inner(r.mr).map_or(Ok(()), RegionRef::withdraw)
     }
 
     /// A region's local key.
@@ -425,7 +431,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for VerbsMemory {
     fn drop(&mut self) {
         let t = self.table.get_mut().unwrap_or_else(|e| e.into_inner());
         t.by_key.clear();

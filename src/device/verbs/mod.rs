@@ -17,7 +17,7 @@ mod rings;
 pub mod short;
 pub mod sys;
 
-use super::{Device, DeviceAttr, DmaBuf, MrObserver, QpAddr, RawQp, Status};
+use super::{AdapterAttr, Device, DmaBuf, MrObserver, QpAddr, RawQp, Status};
 use crate::core::Result;
 use crate::hmem::UserMem;
 use crate::types::*;
@@ -25,7 +25,7 @@ pub use cqe::Cqe;
 pub use external::{count, CounterPlaces, ExternalCounter, ExternalQueue, QueuePlace};
 pub use list::adapters;
 use list::Adapter;
-use mem::Memory;
+use mem::VerbsMemory;
 use qp::Mode;
 pub use qp::VerbsQp;
 use std::collections::HashMap;
@@ -54,7 +54,7 @@ unsafe impl Send for Handle {}
 /// What a domain has of an adapter.
 struct Opened {
     adapter: &'static Adapter,
-    memory: Memory,
+    memory: VerbsMemory,
     /// By GID. They stay as long as the domain: there is one per host, and peers need one to be
     /// read from and written to.
     handles: Mutex<HashMap<[u8; 16], Handle>>,
@@ -130,7 +130,7 @@ impl VerbsDevice {
     pub fn open(adapter: &'static Adapter) -> Result<VerbsDevice> {
         Ok(VerbsDevice(Arc::new(Opened {
             adapter,
-            memory: Memory::new(adapter)?,
+            memory: VerbsMemory::new(adapter)?,
             handles: Mutex::default(),
         })))
     }
@@ -160,7 +160,7 @@ impl VerbsDevice {
 impl Device for VerbsDevice {
     type Qp = VerbsQp;
 
-    fn attr(&self) -> &DeviceAttr {
+    fn attr(&self) -> &AdapterAttr {
         &self.0.adapter.attr
     }
 

@@ -1,6 +1,6 @@
 //! Packets of a queue pair: registered memory, cut into slots of one packet each.
 
-use super::mem::{Lent, Memory};
+use super::mem::{RegionRef, VerbsMemory};
 use super::sys::ibv_sge;
 use crate::core::Result;
 use crate::hmem::copy_bytes;
@@ -13,7 +13,7 @@ pub struct Pool {
     at: *mut u8,
     bytes: usize,
     slot: usize,
-    lent: Option<Lent>,
+    lent: Option<RegionRef>,
 }
 
 // SAFETY: the memory belongs to the value; the adapter's accesses are the queue pair's to keep
@@ -27,7 +27,7 @@ const HUGE: usize = 2 << 20;
 impl Pool {
     /// `count` slots of `len` bytes. On huge pages when the system has some free, else on ordinary
     /// ones. `FI_ENOMEM`.
-    pub fn new(memory: &Memory, count: usize, len: usize, write: bool) -> Result<Pool> {
+    pub fn new(memory: &VerbsMemory, count: usize, len: usize, write: bool) -> Result<Pool> {
         let slot = len.next_multiple_of(ALIGN);
         let bytes = (count * slot).next_multiple_of(HUGE / 512);
         let map = |bytes: usize, flags: i32| {
@@ -70,7 +70,7 @@ impl Pool {
     /// Its local key.
     #[inline]
     fn lkey(&self) -> u32 {
-        self.lent.as_ref().map_or(0, Lent::lkey)
+        self.lent.as_ref().map_or(0, RegionRef::lkey)
     }
 
     #[inline]

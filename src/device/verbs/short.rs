@@ -3,7 +3,7 @@
 //! words in its slot until its completion is taken, straight from the adapter's queue; a packet
 //! that has come is looked at in its place.
 
-use super::cqe::{Cqe, Plain};
+use super::cqe::{Cqe, CqeKind};
 use super::pool::Pool;
 use super::qp::{sender, Mode, VerbsQp};
 use super::rings::{self, Inline, SendWqe};
@@ -15,7 +15,7 @@ use crate::types::FI_EAGAIN;
 
 /// A request of this kind.
 #[derive(Clone, Copy, Debug)]
-pub struct Short {
+pub struct TxRequest {
     pub context: usize,
     pub data: Piece,
     /// The owner's number of the peer of a send.
@@ -33,7 +33,7 @@ pub struct Short {
 
 /// What is worth knowing of a request of the application's own that has ended well.
 #[derive(Clone, Copy, Debug)]
-pub struct Done {
+pub struct TxDone {
     pub context: usize,
     /// Bytes of its memory.
     pub len: usize,
@@ -41,9 +41,9 @@ pub struct Done {
     pub report: bool,
 }
 
-/// A request that may have to be sent again, beside what its [`Short`] says.
+/// A request that may have to be sent again, beside what its [`TxRequest`] says.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Again {
+pub(super) struct RetryState {
     op: u8,
     imm: Option<u32>,
     local: ibv_sge,
@@ -51,17 +51,17 @@ pub(super) struct Again {
 
 /// A peer, as the adapter's requests name it.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Way {
+pub(super) struct RemoteQp {
     ah: u16,
     qpn: u16,
     qkey: u32,
     known: bool,
 }
 
-impl Way {
+impl RemoteQp {
     /// The request in `slot`, to this peer.
     #[inline]
-    fn request(&self, slot: u16, a: &Again, s: &Short) -> SendWqe<'static> {
+    fn request(&self, slot: u16, a: &RetryState, s: &TxRequest) -> SendWqe<'static> {
         SendWqe {
             op: a.op,
             slot,
@@ -78,9 +78,9 @@ impl Way {
 }
 
 /// What [`VerbsQp::look`] finds.
-pub enum Seen<'a> {
+pub enum PolledCqe<'a> {
     /// A packet was sent.
-    Sent(&'a Short),
+    Sent(&'a TxRequest),
     /// One has come from this peer of the owner's.
     Packet(u32, &'a [u8]),
 }
@@ -91,14 +91,14 @@ pub enum Glance {
     /// Something that takes a poll.
     Left,
     /// A request has ended.
-    Sent(Done),
+    Sent(TxDone),
     /// A message has come into a receive at this address, with what the adapter says of it.
-    Came(Done, usize, Cqe),
+    Came(TxDone, usize, Cqe),
 }
 
 /// What the caller of [`VerbsQp::look`] did with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum Redelivery {
     /// It is over.
     Over,
     /// It is over, and no more is wanted.
@@ -110,7 +110,11 @@ pub enum Kept {
 /// As many slots have memory as requests were under way at once: for one that has none there will
 /// be, and this request goes the long way.
 #[cold]
-fn lengthen(slots: &mut Vec<Option<Short>>, free: &mut Vec<u16>, slot: u16) -> Option<Result<()>> {
+fn lengthen(
+    slots: &mut Vec<Option<TxRequest>>,
+    free: &mut Vec<u16>,
+    slot: u16,
+) -> Option<Result<()>> {
     free.push(slot);
     slots.resize((usize::from(slot) + 1).next_power_of_two().max(64), None);
     None
@@ -118,10 +122,14 @@ fn lengthen(slots: &mut Vec<Option<Short>>, free: &mut Vec<u16>, slot: u16) -> O
 
 /// The request in `slot` is over, with its address; `None` when there is none of this kind.
 #[inline(always)]
-fn over(slots: &mut [Option<Short>], free: &mut Vec<u16>, slot: u16) -> Option<(Done, usize)> {
+fn over(
+    slots: &mut [Option<TxRequest>],
+    free: &mut Vec<u16>,
+    slot: u16,
+) -> Option<(TxDone, usize)> {
     let at = slots.get_mut(usize::from(slot))?;
     let s = at.as_ref()?;
-    let done = Done {
+    let done = TxDone {
         context: s.context,
         len: s.data.len(),
         flags: s.flags,
@@ -155,7 +163,7 @@ impl VerbsQp {
     #[inline(always)]
     pub fn send_short(
         &mut self,
-        s: Short,
+        s: TxRequest,
         imm: Option<u32>,
         addr: impl FnOnce() -> Option<QpAddr>,
     ) -> Option<Result<()>> {
@@ -171,7 +179,13 @@ impl VerbsQp {
 
     /// Sends or writes bytes that go with the work request.
     #[inline(always)]
-    fn inlined(&mut self, s: Short, way: Way, op: u8, imm: Option<u32>) -> Option<Result<()>> {
+    fn inlined(
+        &mut self,
+        s: TxRequest,
+        way: RemoteQp,
+        op: u8,
+        imm: Option<u32>,
+    ) -> Option<Result<()>> {
         let (from, len) = (s.data.addr() as *const u8, s.data.len());
         if len > Inline::MOST {
             return None;
@@ -188,7 +202,7 @@ impl VerbsQp {
     #[inline]
     pub fn send_packet<const N: usize>(
         &mut self,
-        s: Short,
+        s: TxRequest,
         (head, len): (&[u8; N], usize),
         addr: impl FnOnce() -> Option<QpAddr>,
     ) -> Option<Result<()>> {
@@ -209,7 +223,7 @@ impl VerbsQp {
     #[inline(always)]
     pub fn rdma_short(
         &mut self,
-        s: Short,
+        s: TxRequest,
         (write, copied): (bool, bool),
         imm: Option<u32>,
         addr: impl FnOnce() -> Option<QpAddr>,
@@ -233,13 +247,18 @@ impl VerbsQp {
     }
 
     #[inline(never)]
-    fn write_along(&mut self, s: Short, way: Way, imm: Option<u32>) -> Option<Result<()>> {
+    fn write_along(&mut self, s: TxRequest, way: RemoteQp, imm: Option<u32>) -> Option<Result<()>> {
         self.inlined(s, way, rings::WRITE, imm)
     }
 
     /// Writes what fits into the slot of a packet.
     #[inline(never)]
-    fn write_copied(&mut self, s: Short, way: Way, imm: Option<u32>) -> Option<Result<()>> {
+    fn write_copied(
+        &mut self,
+        s: TxRequest,
+        way: RemoteQp,
+        imm: Option<u32>,
+    ) -> Option<Result<()>> {
         if self.rx.is_none() || s.data.len() > self.tx.room() {
             return None;
         }
@@ -254,8 +273,8 @@ impl VerbsQp {
     #[inline(always)]
     fn submit_short(
         &mut self,
-        s: Short,
-        way: Way,
+        s: TxRequest,
+        way: RemoteQp,
         (op, imm): (u8, Option<u32>),
         inline: Option<&Inline>,
         place: impl FnOnce(&mut Pool, u16) -> ibv_sge,
@@ -269,7 +288,7 @@ impl VerbsQp {
         };
         *to = Some(s);
         let local = place(&mut self.tx, slot);
-        let a = Again { op, imm, local };
+        let a = RetryState { op, imm, local };
         if let Some(to) = self.kept.get_mut(usize::from(slot)) {
             *to = a;
         }
@@ -305,7 +324,7 @@ impl VerbsQp {
     #[inline(always)]
     fn completions(
         &mut self,
-        mut each: impl FnMut(&mut Self, &Cqe) -> Option<Kept>,
+        mut each: impl FnMut(&mut Self, &Cqe) -> Option<Redelivery>,
     ) -> (bool, bool) {
         if !self.calm() {
             return (false, false);
@@ -320,9 +339,9 @@ impl VerbsQp {
             };
             some = true;
             match each(self, &c) {
-                Some(Kept::Over) => {}
-                Some(Kept::Last) => return (true, true),
-                Some(Kept::Left) | None => {
+                Some(Redelivery::Over) => {}
+                Some(Redelivery::Last) => return (true, true),
+                Some(Redelivery::Left) | None => {
                     self.pending.push(c.wc(super::qp::RECV));
                     return (false, true);
                 }
@@ -332,7 +351,11 @@ impl VerbsQp {
 
     /// The request of a completion of a send is over, if it went this way.
     #[inline(always)]
-    fn sent(&mut self, slot: u16, each: impl FnOnce(&Short) -> Kept) -> Option<Kept> {
+    fn sent(
+        &mut self,
+        slot: u16,
+        each: impl FnOnce(&TxRequest) -> Redelivery,
+    ) -> Option<Redelivery> {
         let at = self.shorts.get_mut(usize::from(slot))?;
         let kept = each(at.as_ref()?);
         *at = None;
@@ -346,11 +369,11 @@ impl VerbsQp {
     pub fn look(
         &mut self,
         mut name: impl FnMut(&QpAddr) -> Option<u32>,
-        mut each: impl FnMut(Seen) -> Kept,
+        mut each: impl FnMut(PolledCqe) -> Redelivery,
     ) -> (bool, bool) {
         let seen = self.completions(|q, c| match c.sent() {
             _ if !c.well() => None,
-            true => q.sent(c.slot(), |s| each(Seen::Sent(s))),
+            true => q.sent(c.slot(), |s| each(PolledCqe::Sent(s))),
             false => q.packet(c, &mut name, &mut each),
         });
         self.refill_some();
@@ -363,8 +386,8 @@ impl VerbsQp {
         &mut self,
         c: &Cqe,
         name: &mut impl FnMut(&QpAddr) -> Option<u32>,
-        each: &mut impl FnMut(Seen) -> Kept,
-    ) -> Option<Kept> {
+        each: &mut impl FnMut(PolledCqe) -> Redelivery,
+    ) -> Option<Redelivery> {
         let from = c.from();
         let peer = match self.names.get(&from) {
             Some(p) => *p,
@@ -376,8 +399,8 @@ impl VerbsQp {
             }
         };
         let bytes = self.rx.as_ref()?.bytes(c.slot(), c.bytes() as usize);
-        let kept = each(Seen::Packet(peer, bytes));
-        if kept != Kept::Left {
+        let kept = each(PolledCqe::Packet(peer, bytes));
+        if kept != Redelivery::Left {
             self.empty.push(c.slot());
         }
         Some(kept)
@@ -390,7 +413,7 @@ impl VerbsQp {
 
     /// The way to a peer of the owner's, whose address `addr` tells once.
     #[inline(always)]
-    fn way_to(&mut self, peer: u32, addr: impl FnOnce() -> Option<QpAddr>) -> Option<Way> {
+    fn way_to(&mut self, peer: u32, addr: impl FnOnce() -> Option<QpAddr>) -> Option<RemoteQp> {
         let at = peer as usize;
         if !self.ways.get(at).is_some_and(|w| w.known) {
             self.way(at, addr()?)?;
@@ -402,10 +425,10 @@ impl VerbsQp {
     fn way(&mut self, at: usize, addr: QpAddr) -> Option<()> {
         let h = self.route(&addr).ok()?;
         if self.ways.len() <= at {
-            self.ways.resize(at + 1, Way::default());
+            self.ways.resize(at + 1, RemoteQp::default());
         }
         let w = self.ways.get_mut(at)?;
-        *w = Way {
+        *w = RemoteQp {
             ah: h.number,
             qpn: addr.qpn,
             qkey: addr.qkey,
@@ -422,7 +445,7 @@ impl VerbsQp {
 
     /// Posts a receive. Answers as [`VerbsQp::send_short`].
     #[inline(always)]
-    pub fn recv_short(&mut self, s: Short) -> Option<Result<()>> {
+    pub fn recv_short(&mut self, s: TxRequest) -> Option<Result<()>> {
         let (addr, len) = (s.data.addr(), s.data.len());
         if len == 0 {
             return None;
@@ -449,15 +472,15 @@ impl VerbsQp {
             return Glance::Nothing;
         };
         match c.plain() {
-            Plain::Sent => match over(&mut self.shorts, &mut self.free, c.slot()) {
+            CqeKind::Sent => match over(&mut self.shorts, &mut self.free, c.slot()) {
                 Some((done, _)) => Glance::Sent(done),
                 None => self.leave(c),
             },
-            Plain::Came => match over(&mut self.short_recvs, &mut self.empty, c.slot()) {
+            CqeKind::Came => match over(&mut self.short_recvs, &mut self.empty, c.slot()) {
                 Some((done, at)) => Glance::Came(done, at, c),
                 None => self.leave(c),
             },
-            Plain::Not => self.leave(c),
+            CqeKind::Not => self.leave(c),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::proto::PeerId;
 use crate::types::*;
 
 #[derive(Debug)]
-struct Entry {
+struct AvEntry {
     addr: QpAddr,
     /// The domain's number of the peer.
     peer: PeerId,
@@ -26,7 +26,7 @@ struct Entry {
 #[derive(Debug)]
 pub struct Av {
     pub type_: fi_av_type,
-    table: Slab<Entry>,
+    table: Slab<AvEntry>,
     /// Index of an entry by the number of its peer; `NONE` where there is no entry.
     by_peer: Vec<u32>,
     /// Endpoints bound to it; it cannot be closed before them.
@@ -70,7 +70,7 @@ impl Av {
             }
             return Ok(u64::from(*at));
         }
-        let at = self.table.insert(Entry {
+        let at = self.table.insert(AvEntry {
             addr: a,
             peer,
             inserted: 1,
@@ -118,7 +118,7 @@ impl Av {
         for raw in list?.iter().skip(self.table.len()) {
             if self.insert(raw, peers).is_err() {
                 // A hole keeps its index.
-                self.table.insert(Entry {
+                self.table.insert(AvEntry {
                     addr: QpAddr::default(),
                     peer: PeerId::MAX,
                     inserted: 0,
@@ -179,7 +179,7 @@ impl Av {
     }
 
     #[inline(always)]
-    fn inserted(&self, at: u64) -> Option<&Entry> {
+    fn inserted(&self, at: u64) -> Option<&AvEntry> {
         let at = u32::try_from(at).ok()?;
         self.table.get(at).filter(|e| e.inserted > 0)
     }

@@ -1,4 +1,4 @@
-//! Event queues (fi_eq(3)): control events, and whatever applications write themselves.
+//! EqEvent queues (fi_eq(3)): control events, and whatever applications write themselves.
 
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::{Errno, Result};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// An event as it was written: its number and its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct EqEvent {
     pub event: u32,
     pub bytes: Vec<u8>,
     /// Positive `FI_E*` of an error, which fi_eq_readerr(3) reads; 0 otherwise.
@@ -21,7 +21,7 @@ pub struct Eq {
     pub wait_obj: fi_wait_obj,
     /// The application may write events (FI_WRITE).
     pub writable: bool,
-    events: Mutex<VecDeque<Event>>,
+    events: Mutex<VecDeque<EqEvent>>,
     wait: Option<WaitSet>,
 }
 
@@ -40,12 +40,12 @@ impl Eq {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Event>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<EqEvent>> {
         self.events.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Appends an event.
-    pub fn push(&self, e: Event) {
+    pub fn push(&self, e: EqEvent) {
         self.lock().push_back(e);
         if let Some(w) = &self.wait {
             w.signal();
@@ -54,7 +54,7 @@ impl Eq {
 
     /// Reads the next event, leaving it there with `peek`. `FI_EAGAIN` when there is none,
     /// `FI_EAVAIL` when it is an error, `FI_ETOOSMALL` when it is longer than `room` bytes.
-    pub fn read(&self, room: usize, peek: bool) -> Result<Event> {
+    pub fn read(&self, room: usize, peek: bool) -> Result<EqEvent> {
         let mut q = self.lock();
         match q.front() {
             None => Err(FI_EAGAIN),
@@ -66,7 +66,7 @@ impl Eq {
     }
 
     /// Reads the next event if it is an error; `FI_EAGAIN` otherwise.
-    pub fn read_error(&self) -> Result<Event> {
+    pub fn read_error(&self) -> Result<EqEvent> {
         let mut q = self.lock();
         match q.front() {
             Some(e) if e.err != 0 => self.pop(&mut q),
@@ -74,7 +74,7 @@ impl Eq {
         }
     }
 
-    fn pop(&self, q: &mut VecDeque<Event>) -> Result<Event> {
+    fn pop(&self, q: &mut VecDeque<EqEvent>) -> Result<EqEvent> {
         let e = q.pop_front().ok_or(FI_EAGAIN)?;
         if let Some(w) = self.wait.as_ref().filter(|_| q.is_empty()) {
             w.clear();
@@ -84,7 +84,7 @@ impl Eq {
 
     /// As [`Eq::read`], waiting up to `timeout_ms` (negative: without limit).
     /// `FI_ENOSYS` without a wait object.
-    pub fn sread(&self, room: usize, timeout_ms: i32, peek: bool) -> Result<Event> {
+    pub fn sread(&self, room: usize, timeout_ms: i32, peek: bool) -> Result<EqEvent> {
         let w = self.wait.as_ref().ok_or(FI_ENOSYS)?;
         let until = deadline(timeout_ms);
         loop {
@@ -138,7 +138,7 @@ mod tests {
         let q = Eq::new(FI_WRITE, FI_WAIT_FD).unwrap();
         assert_eq!(q.read(8, false), Err(FI_EAGAIN));
         for event in 0..3 {
-            q.push(Event {
+            q.push(EqEvent {
                 event,
                 bytes: vec![event as u8; 8],
                 err: 0,

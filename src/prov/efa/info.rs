@@ -2,14 +2,13 @@
 
 use super::addr;
 use crate::core::info::{
-    BusAttr, DeviceAttr as DeviceNames, DomainAttr, EpAttr, FabricAttr, LinkAttr, Nic, RxAttr,
-    TxAttr,
+    BusAttr, DeviceAttr, DomainAttr, EpAttr, FabricAttr, LinkAttr, Nic, RxAttr, TxAttr,
 };
 use crate::core::registry::Query;
 use crate::core::{alter, check, version, Info, Result};
 use crate::device::any;
 use crate::device::soft::{public_key, SoftDevice};
-use crate::device::{DeviceAttr, QpAddr};
+use crate::device::{AdapterAttr, QpAddr};
 use crate::types::*;
 use std::net::{IpAddr, ToSocketAddrs};
 
@@ -41,13 +40,13 @@ pub const FABRIC: &str = "efa";
 /// And of those that speak none: a call is a work request.
 pub const DIRECT: &str = "efa-direct";
 
-fn nic(d: &DeviceAttr) -> Nic {
+fn nic(d: &AdapterAttr) -> Nic {
     let ip = QpAddr {
         gid: d.gid,
         ..QpAddr::default()
     };
     let names = match &d.identity {
-        Some(i) => DeviceNames {
+        Some(i) => DeviceAttr {
             name: Some(d.name.clone()),
             device_id: Some(format!("{:#x}", i.device)),
             device_version: Some(i.version.clone()),
@@ -55,7 +54,7 @@ fn nic(d: &DeviceAttr) -> Nic {
             driver: Some(i.driver.clone()),
             firmware: Some(i.firmware.clone()),
         },
-        None => DeviceNames {
+        None => DeviceAttr {
             name: Some(d.name.clone()),
             device_id: Some("0x0".into()),
             device_version: Some("1".into()),
@@ -91,7 +90,7 @@ fn nic(d: &DeviceAttr) -> Nic {
 }
 
 /// The RDM candidate of an adapter, before hints.
-fn rdm(d: &DeviceAttr) -> Info {
+fn rdm(d: &AdapterAttr) -> Info {
     let tx = TxAttr {
         caps: TX_CAPS,
         op_flags: FI_INJECT
@@ -186,7 +185,7 @@ fn rdm(d: &DeviceAttr) -> Info {
 
 /// What a real adapter does not do: tell when a peer has read or written, give keys of the
 /// application's choice.
-fn hardware(i: &mut Info, d: &DeviceAttr) {
+fn hardware(i: &mut Info, d: &AdapterAttr) {
     i.caps &= !FI_RMA_EVENT;
     if let Some(r) = &mut i.rx {
         r.caps &= !FI_RMA_EVENT;
@@ -237,7 +236,7 @@ pub const DGRAM_PREFIX: usize = 40;
 
 /// What endpoints without protocol have in common, before hints: the adapter's own queues and
 /// packets, and no order.
-fn raw(d: &DeviceAttr) -> Info {
+fn raw(d: &AdapterAttr) -> Info {
     let mut i = rdm(d);
     if let (Some(t), Some(r)) = (&mut i.tx, &mut i.rx) {
         (t.msg_order, r.msg_order) = (0, 0);
@@ -264,7 +263,7 @@ fn raw(d: &DeviceAttr) -> Info {
 }
 
 /// The DGRAM candidate of an adapter, before hints.
-fn dgram(d: &DeviceAttr) -> Info {
+fn dgram(d: &AdapterAttr) -> Info {
     let mut i = raw(d);
     i.caps = FI_MSG | FI_SEND | FI_RECV | FI_SOURCE | DOMAIN_CAPS;
     i.mode = FI_MSG_PREFIX;
@@ -286,7 +285,7 @@ fn dgram(d: &DeviceAttr) -> Info {
 }
 
 /// The candidate of an adapter whose work requests the application sees, before hints.
-fn direct(d: &DeviceAttr, q: &Query) -> Info {
+fn direct(d: &AdapterAttr, q: &Query) -> Info {
     let mut i = raw(d);
     let mode = q.hints.map_or(FI_RX_CQ_DATA, |h| h.mode);
     // A write with immediate data takes a receive here, which the application has to know.
@@ -460,17 +459,17 @@ pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
                 continue;
             }
         }
-        let mut streams = rdm(&dev);
-        collective(&mut streams, q.hints);
+        let mut rendezvous = rdm(&dev);
+        collective(&mut rendezvous, q.hints);
         let mut grams = dgram(&dev);
         if dev.identity.is_some() {
-            hardware(&mut streams, &dev);
+            hardware(&mut rendezvous, &dev);
             hardware(&mut grams, &dev);
         } else {
-            scalable(&mut streams, q.hints);
+            scalable(&mut rendezvous, q.hints);
         }
         candidates.push((0, direct(&dev, q), dev.clone()));
-        candidates.push((1, streams, dev.clone()));
+        candidates.push((1, rendezvous, dev.clone()));
         candidates.push((3, grams, dev));
     }
     // All adapters' direct ones first, then those with the protocol, then datagrams.
@@ -510,7 +509,7 @@ fn fit_mr_mode(i: &mut Info, q: &Query) {
     }
 }
 
-fn candidate(i: &mut Info, q: &Query, d: &DeviceAttr) -> check::Check {
+fn candidate(i: &mut Info, q: &Query, d: &AdapterAttr) -> check::Check {
     let gid = &d.gid;
     let direct = i
         .fabric

@@ -20,7 +20,7 @@ const TX_ARMED: usize = RX_ARMED + 1;
 const TAKEN: usize = RX_ARMED + 2;
 
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
-struct Side {
+struct Processor {
     /// The next instruction, and how many records are done.
     at: u8,
     done: u8,
@@ -33,11 +33,11 @@ struct Side {
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 struct Machine {
     memory: [u8; TAKEN + 1],
-    writer: Side,
-    reader: Side,
+    writer: Processor,
+    reader: Processor,
 }
 
-impl Side {
+impl Processor {
     fn load(&self, memory: &[u8], at: usize) -> u8 {
         let own = self.stores.iter().rev().find(|(a, _)| *a == at);
         own.map_or(memory[at], |(_, v)| *v)
@@ -67,7 +67,7 @@ impl Machine {
         let (w, memory) = (&mut self.writer, &mut self.memory);
         let slot = usize::from(w.done) % SLOTS;
         let full =
-            |w: &Side, memory: &[u8]| usize::from(w.done - w.load(memory, TAKEN)) > SLOTS - 2;
+            |w: &Processor, memory: &[u8]| usize::from(w.done - w.load(memory, TAKEN)) > SLOTS - 2;
         match w.at {
             0 if w.done == RECORDS => return false,
             0 => w.at = if full(w, memory) { 10 } else { 1 },
@@ -166,7 +166,7 @@ impl Machine {
         from(&Machine::write);
         from(&|m| m.read(barrier));
         // The oldest store of either side comes out of its buffer.
-        let flush = |s: &mut Side, memory: &mut [u8]| {
+        let flush = |s: &mut Processor, memory: &mut [u8]| {
             s.stores.pop_front().map(|(at, v)| memory[at] = v).is_some()
         };
         from(&|m| flush(&mut m.writer, &mut m.memory));

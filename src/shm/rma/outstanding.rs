@@ -12,7 +12,7 @@ use crate::device::Status;
 use crate::hmem::Piece;
 use crate::shm::events::EventThread;
 use crate::shm::ring::RingWriter;
-use crate::shm::PeerId;
+use crate::shm::PeerIndex;
 use core::sync::atomic::{compiler_fence, Ordering::*};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -391,8 +391,8 @@ impl OutstandingRma {
     pub fn abort(
         &mut self,
         ring: &mut RingWriter,
-        peer: PeerId,
-        lost: &mut VecDeque<(PeerId, RmaCompletion)>,
+        peer: PeerIndex,
+        lost: &mut VecDeque<(PeerIndex, RmaCompletion)>,
     ) {
         // Nothing is retried over the adapter for a peer that is gone.
         let mut refused = Vec::new();

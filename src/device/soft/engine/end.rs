@@ -22,7 +22,7 @@ impl Engine {
         let p = self.peers.get_mut(op.peer);
         if let Some(p) = p {
             match op.kind {
-                OpKind::ReadResp { .. } => p.serving = p.serving.saturating_sub(1),
+                EngineOpKind::ReadResp { .. } => p.serving = p.serving.saturating_sub(1),
                 _ if op.wr_id.is_some() => p.user_ops = p.user_ops.saturating_sub(1),
                 _ => {}
             }
@@ -41,12 +41,12 @@ impl Engine {
     }
 
     /// The peer refused a packet: its operation ends with that status.
-    pub(super) fn refused(&mut self, part: Part, status: Status, list: &mut Vec<Event>) {
+    pub(super) fn refused(&mut self, part: RxPart, status: Status, list: &mut Vec<Event>) {
         let Some(op) = self.ops.get_mut(part.op) else {
             return;
         };
         op.status = status;
-        if let OpKind::ReadReq { id, .. } = op.kind {
+        if let EngineOpKind::ReadReq { id, .. } = op.kind {
             // A refusal may come late, when the slot is another read's.
             let peer = op.peer;
             let slot = self.read_slot(id, peer);
@@ -134,7 +134,8 @@ impl Engine {
         if now > self.last_probe + 1000 * MS {
             self.last_probe = now;
             // Whoever went without a word is noticed, and its entry used again.
-            let gone = |p: &Peer| !p.active && now.saturating_sub(p.heard_at) > PROBE * timeout;
+            let gone =
+                |p: &EnginePeer| !p.active && now.saturating_sub(p.heard_at) > PROBE * timeout;
             for pi in self.peers.select(gone) {
                 self.ping(pi);
             }
@@ -144,7 +145,7 @@ impl Engine {
     /// Sends something that has to be acknowledged.
     fn ping(&mut self, pi: u32) {
         let copy = self.buffer();
-        let op = Self::op(None, OpKind::Ping, copy, UserMem::EMPTY, 0);
+        let op = Self::op(None, EngineOpKind::Ping, copy, UserMem::EMPTY, 0);
         self.add(pi, op);
     }
 }

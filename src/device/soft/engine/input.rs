@@ -4,7 +4,7 @@ use super::*;
 use crate::core::memory;
 use crate::device::soft::seal::Authenticated;
 
-impl Peer {
+impl EnginePeer {
     /// Refuses a packet. Beyond [`REFUSALS`] the packet counts as lost instead.
     fn refuse(&mut self, psn: u32, status: Status, now: u64) {
         let past = now.saturating_sub(self.refused_at) / MS;
@@ -20,7 +20,7 @@ impl Peer {
 }
 
 impl Engine {
-    pub(super) fn receive(&mut self, arena: &mut [u8], sink: &mut Sink, now: u64) -> usize {
+    pub(super) fn receive(&mut self, arena: &mut [u8], sink: &mut EventSink, now: u64) -> usize {
         let mut got = core::mem::take(&mut self.got);
         got.clear();
         let n = self.sock.recv(arena, &mut got);
@@ -44,12 +44,19 @@ impl Engine {
             at: 0,
             len: bytes.len(),
         };
-        let mut sink = Sink { list, app: true };
+        let mut sink = EventSink { list, app: true };
         self.arrived(&g, &mut bytes.to_vec(), &mut sink, &mem.access(), now);
     }
 
     /// A datagram has come: it is opened, where they are sealed.
-    fn arrived(&mut self, g: &Got, arena: &mut [u8], sink: &mut Sink, access: &Access, now: u64) {
+    fn arrived(
+        &mut self,
+        g: &Got,
+        arena: &mut [u8],
+        sink: &mut EventSink,
+        access: &RegionsRead,
+        now: u64,
+    ) {
         match self.seal.as_mut().map(|s| s.open(g, arena)) {
             None => self.input(g, arena, None, sink, access, now),
             Some(Some((g, by))) => self.input(&g, arena, Some(by), sink, access, now),
@@ -74,17 +81,17 @@ impl Engine {
         g: &Got,
         arena: &[u8],
         by: Option<Authenticated>,
-        sink: &mut Sink,
-        access: &Access,
+        sink: &mut EventSink,
+        access: &RegionsRead,
         now: u64,
     ) {
         let Some(bytes) = arena.get(g.at..g.at + g.len) else {
             return;
         };
-        let Some((h, payload)) = Head::parse(bytes) else {
+        let Some((h, payload)) = PacketHead::parse(bytes) else {
             return;
         };
-        let Hearing::Peer(pi) = self.hear(g.from, &h, sink.list, now) else {
+        let Hearing::EnginePeer(pi) = self.hear(g.from, &h, sink.list, now) else {
             return;
         };
         if by.is_some_and(|by| !self.keep_to(pi, by)) {
@@ -98,7 +105,7 @@ impl Engine {
             p.tx.ack_below(ack, now, &mut self.acked);
         }
         match h.kind {
-            Kind::Ack {
+            PacketKind::Ack {
                 bytes,
                 packets,
                 words,
@@ -127,12 +134,12 @@ impl Engine {
     pub(super) fn selective(
         &mut self,
         pi: u32,
-        h: &Head,
+        h: &PacketHead,
         payload: &[u8],
         words: u8,
         errs: u8,
         now: u64,
-    ) -> Vec<(Part, Status)> {
+    ) -> Vec<(RxPart, Status)> {
         let mut refused = Vec::new();
         let Some(p) = self.peers.get_mut(pi) else {
             return refused;
@@ -174,11 +181,11 @@ impl Engine {
     pub(super) fn data(
         &mut self,
         pi: u32,
-        h: &Head,
+        h: &PacketHead,
         g: &Got,
         payload: &[u8],
-        sink: &mut Sink,
-        access: &Access,
+        sink: &mut EventSink,
+        access: &RegionsRead,
         now: u64,
     ) {
         let backlog = self.backlog.len() + sink.list.len();
@@ -199,7 +206,7 @@ impl Engine {
         p.rx_bytes = p.rx_bytes.saturating_add(payload.len() as u32);
         let len = payload.len() as u64;
         match h.kind {
-            Kind::Send => {
+            PacketKind::Send => {
                 p.ack_now |= !core::mem::take(&mut p.replied);
                 if !room || self.hold.is_some_and(|held| held(payload)) {
                     r.not_ready(h.psn, now);
@@ -215,7 +222,7 @@ impl Engine {
                 };
                 sink.list.push(Event::Recv { from, data });
             }
-            Kind::Write {
+            PacketKind::Write {
                 op,
                 key,
                 addr,
@@ -255,7 +262,7 @@ impl Engine {
                     Err(s) => p.refuse(h.psn, s, now),
                 }
             }
-            Kind::ReadReq { id, key, addr, len } => {
+            PacketKind::ReadReq { id, key, addr, len } => {
                 p.ack_now = true;
                 if p.serving >= SERVING_MAX || (self.remote_events && !room) {
                     r.not_ready(h.psn, now);
@@ -265,7 +272,7 @@ impl Engine {
                     Ok(_) => {
                         r.take(h.psn, now);
                         let copy = self.spare.pop().unwrap_or_default();
-                        let kind = OpKind::ReadResp { id, key, addr };
+                        let kind = EngineOpKind::ReadResp { id, key, addr };
                         let op = Self::op(None, kind, copy, UserMem::EMPTY, u64::from(len));
                         p.serving += 1;
                         self.add(pi, op);
@@ -281,16 +288,19 @@ impl Engine {
                     Err(s) => p.refuse(h.psn, s, now),
                 }
             }
-            Kind::ReadResp { id, off } => {
+            PacketKind::ReadResp { id, off } => {
                 p.ack_now = true;
                 r.take(h.psn, now);
                 self.read_data(pi, id, off, payload, sink.list);
             }
-            Kind::Ping => {
+            PacketKind::Ping => {
                 p.ack_now = true;
                 r.take(h.psn, now);
             }
-            Kind::Ack { .. } | Kind::Reset | Kind::Hello | Kind::Welcome => {}
+            PacketKind::Ack { .. }
+            | PacketKind::Reset
+            | PacketKind::Hello
+            | PacketKind::Welcome => {}
         }
     }
 

@@ -1,9 +1,9 @@
 //! The software adapter's engine: one queue pair, its peers, and what is under way.
 //!
-//! Posting puts an [`Op`] on its peer's list; `out` cuts operations into packets as the flow's
-//! window permits and batches them; `input` takes in what arrived, executes RDMA against the memory
-//! table and reports events; `end` looks after time and how things end. Whoever holds the engine's
-//! lock may drive it: the application inside its calls, or the adapter's thread when the
+//! Posting puts an [`EngineOp`] on its peer's list; `out` cuts operations into packets as the
+//! flow's window permits and batches them; `input` takes in what arrived, executes RDMA against the
+//! memory table and reports events; `end` looks after time and how things end. Whoever holds the
+//! engine's lock may drive it: the application inside its calls, or the adapter's thread when the
 //! application is busy elsewhere (see `thread`).
 
 mod end;
@@ -14,8 +14,8 @@ mod session;
 use super::admission;
 use super::flow::{dist, RxFlow, TxFlow};
 use super::keys::{Keys, Salt};
-use super::mem::{Access, MemTable};
-use super::packet::{self, Head, Kind, DATA_HEAD, HEAD_MAX, MAX_WORDS};
+use super::mem::{MemTable, RegionsRead};
+use super::packet::{self, PacketHead, PacketKind, DATA_HEAD, HEAD_MAX, MAX_WORDS};
 use super::seal::{self, Seal};
 use super::sock::{Datagram, Got, Sock, SocketFilter, BATCH, SLOT, SLOTS};
 use crate::core::hash::ByWords;
@@ -58,7 +58,7 @@ const READ_GONE: u64 = u64::MAX;
 
 /// Settings shared by the queue pairs of an adapter.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct EngineConfig {
     /// Payload bytes per packet, and so the largest message.
     pub segment: usize,
     /// Operations under way at most.
@@ -74,7 +74,7 @@ pub struct Config {
 }
 
 #[derive(Debug)]
-enum OpKind {
+enum EngineOpKind {
     Send {
         head_len: usize,
     },
@@ -99,10 +99,10 @@ enum OpKind {
 
 /// One posted operation.
 #[derive(Debug)]
-struct Op {
+struct EngineOp {
     peer: u32,
     wr_id: Option<u64>,
-    kind: OpKind,
+    kind: EngineOpKind,
     /// Header of a send, and payload that was copied at posting.
     copy: Vec<u8>,
     user: UserMem,
@@ -115,7 +115,7 @@ struct Op {
 
 /// One packet of an operation, enough to build it again.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct RxPart {
     op: u32,
     off: u64,
     len: u32,
@@ -130,7 +130,7 @@ struct Read {
     got: u64,
 }
 
-struct Peer {
+struct EnginePeer {
     addr: QpAddr,
     to: SocketAddr,
     session: Session,
@@ -142,7 +142,7 @@ struct Peer {
     /// Refusals it has had, and when that was last counted.
     refusals: u64,
     refused_at: u64,
-    tx: TxFlow<Part>,
+    tx: TxFlow<RxPart>,
     pending: VecDeque<u32>,
     rx: Option<RxFlow>,
     rx_bytes: u32,
@@ -164,8 +164,8 @@ pub struct Engine {
     closed: bool,
     sock: Sock,
     mem: Arc<MemTable>,
-    cfg: Config,
-    peers: Slab<Peer>,
+    cfg: EngineConfig,
+    peers: Slab<EnginePeer>,
     by_addr: HashMap<QpAddr, u32>,
     /// Peers by the token that they have to present.
     by_token: HashMap<u64, u32, ByWords>,
@@ -180,14 +180,14 @@ pub struct Engine {
     tap: Option<Arc<std::sync::Mutex<Vec<Vec<u8>>>>>,
     /// The number is the application's choice: callers need no token.
     service: bool,
-    ops: Slab<Op>,
+    ops: Slab<EngineOp>,
     user_ops: usize,
     reads: Slab<Read>,
     spare: Vec<Vec<u8>>,
     out: Vec<Datagram>,
     owed: Vec<u32>,
     active: Vec<u32>,
-    acked: Vec<Part>,
+    acked: Vec<RxPart>,
     backlog: VecDeque<Event>,
     backlog_bytes: usize,
     got: Vec<Got>,
@@ -219,7 +219,7 @@ pub fn gid_of(ip: IpAddr) -> [u8; 16] {
 }
 
 /// What a poll produces into: events, and where received bytes may stay.
-struct Sink<'a> {
+struct EventSink<'a> {
     list: &'a mut Vec<Event>,
     /// `None`: received bytes must be copied out, and only while the backlog has room.
     app: bool,
@@ -231,7 +231,7 @@ impl Engine {
         me: QpAddr,
         sock: Sock,
         mem: Arc<MemTable>,
-        cfg: Config,
+        cfg: EngineConfig,
         service: bool,
     ) -> Result<Engine> {
         let faults = cfg.fault.as_deref().and_then(Faults::parse);
@@ -291,7 +291,7 @@ impl Engine {
         self.sock.fd()
     }
 
-    fn new_flow() -> TxFlow<Part> {
+    fn new_flow() -> TxFlow<RxPart> {
         TxFlow::new(0, 128 << 10)
     }
 
@@ -303,7 +303,7 @@ impl Engine {
             }
             return *i;
         }
-        let p = Peer {
+        let p = EnginePeer {
             addr: *a,
             to: socket_addr(a),
             session: Session::NONE,
@@ -341,9 +341,9 @@ impl Engine {
         self.spare.pop().unwrap_or_default()
     }
 
-    fn add(&mut self, pi: u32, op: Op) {
+    fn add(&mut self, pi: u32, op: EngineOp) {
         let user = usize::from(op.wr_id.is_some());
-        let i = self.ops.insert(Op { peer: pi, ..op });
+        let i = self.ops.insert(EngineOp { peer: pi, ..op });
         if let Some(p) = self.peers.get_mut(pi) {
             p.pending.push_back(i);
             p.user_ops += user;
@@ -395,15 +395,21 @@ impl Engine {
             }
             Payload::User(m) => m,
         };
-        let kind = OpKind::Send {
+        let kind = EngineOpKind::Send {
             head_len: head.len(),
         };
         self.add(pi, Self::op(Some(wr_id), kind, copy, user, len as u64));
         Ok(())
     }
 
-    fn op(wr_id: Option<u64>, kind: OpKind, copy: Vec<u8>, user: UserMem, total: u64) -> Op {
-        Op {
+    fn op(
+        wr_id: Option<u64>,
+        kind: EngineOpKind,
+        copy: Vec<u8>,
+        user: UserMem,
+        total: u64,
+    ) -> EngineOp {
+        EngineOp {
             peer: u32::MAX,
             wr_id,
             kind,
@@ -436,7 +442,7 @@ impl Engine {
             Payload::User(m) => m,
         };
         let total = (copy.len() + user.len()) as u64;
-        let kind = OpKind::Write {
+        let kind = EngineOpKind::Write {
             key: r.key,
             addr: r.addr,
             imm,
@@ -458,7 +464,7 @@ impl Engine {
             got: 0,
         });
         let id = u64::from(slot) | u64::from(generation) << 32;
-        let kind = OpKind::ReadReq {
+        let kind = EngineOpKind::ReadReq {
             id,
             key: r.key,
             addr: r.addr,
@@ -554,7 +560,7 @@ impl Engine {
             }
             into.arena.resize(SLOTS * SLOT, 0);
         }
-        let mut sink = Sink {
+        let mut sink = EventSink {
             list: &mut into.list,
             app: true,
         };
@@ -572,7 +578,7 @@ impl Engine {
         }
         let mut list = Vec::new();
         loop {
-            let mut sink = Sink {
+            let mut sink = EventSink {
                 list: &mut list,
                 app: false,
             };

@@ -37,7 +37,7 @@ impl Engine {
             if !p.tx.may_send(len) {
                 return;
             }
-            let part = Part {
+            let part = RxPart {
                 op: oi,
                 off: op.next,
                 len,
@@ -54,22 +54,24 @@ impl Engine {
     }
 
     /// Builds a packet and puts it into the batch.
-    pub(super) fn build(&mut self, pi: u32, psn: u32, part: Part) {
+    pub(super) fn build(&mut self, pi: u32, psn: u32, part: RxPart) {
         let (Some(p), Some(op)) = (self.peers.get_mut(pi), self.ops.get(part.op)) else {
             return;
         };
         let mut body = UserMem::EMPTY;
         let kind = match op.kind {
-            OpKind::Send { .. } => Kind::Send,
-            OpKind::Write { key, addr, imm } => Kind::Write {
+            EngineOpKind::Send { .. } => PacketKind::Send,
+            EngineOpKind::Write { key, addr, imm } => PacketKind::Write {
                 op: part.op,
                 key,
                 addr: addr.wrapping_add(part.off),
                 total: op.total as u32,
                 imm,
             },
-            OpKind::ReadReq { id, key, addr, len } => Kind::ReadReq { id, key, addr, len },
-            OpKind::ReadResp { id, key, addr } => {
+            EngineOpKind::ReadReq { id, key, addr, len } => {
+                PacketKind::ReadReq { id, key, addr, len }
+            }
+            EngineOpKind::ReadResp { id, key, addr } => {
                 // The region may be gone by now, closed while the answer was on its way: then the
                 // reader is told so in place of the data.
                 let at = addr.wrapping_add(part.off);
@@ -80,15 +82,15 @@ impl Engine {
                 {
                     Ok(m) => {
                         body = m;
-                        Kind::ReadResp { id, off: part.off }
+                        PacketKind::ReadResp { id, off: part.off }
                     }
-                    Err(_) => Kind::ReadResp { id, off: READ_GONE },
+                    Err(_) => PacketKind::ReadResp { id, off: READ_GONE },
                 }
             }
-            OpKind::Ping => Kind::Ping,
+            EngineOpKind::Ping => PacketKind::Ping,
         };
         let said = p.rx.as_ref().filter(|r| !r.has_refused());
-        let head = Head {
+        let head = PacketHead {
             ack: said.map(RxFlow::cum),
             ..p.head((self.me.qkey, self.vtag), kind, psn)
         };
@@ -100,8 +102,11 @@ impl Engine {
         };
         d.head_len = head.emit(&mut d.head);
         let mut payload_at = 0;
-        p.replied |= matches!(op.kind, OpKind::Send { .. } | OpKind::Write { .. });
-        if let OpKind::Send { head_len } = op.kind {
+        p.replied |= matches!(
+            op.kind,
+            EngineOpKind::Send { .. } | EngineOpKind::Write { .. }
+        );
+        if let EngineOpKind::Send { head_len } = op.kind {
             if let (Some(to), Some(from)) = (
                 d.head.get_mut(d.head_len..d.head_len + head_len),
                 op.copy.get(..head_len),
@@ -276,14 +281,14 @@ impl Engine {
         let Some(p) = self.peers.get_mut(pi) else {
             return;
         };
-        let base = p.head((self.me.qkey, self.vtag), Kind::Ping, 0);
+        let base = p.head((self.me.qkey, self.vtag), PacketKind::Ping, 0);
         let r = p.rx.get_or_insert_with(|| RxFlow::new(0));
         let mut words = [0u64; MAX_WORDS];
         let n = r.words(&mut words);
         let errs = r.errors();
-        let head = Head {
+        let head = PacketHead {
             ack: Some(r.cum()),
-            kind: Kind::Ack {
+            kind: PacketKind::Ack {
                 bytes: (rcvbuf * 5 / 8).min(u32::MAX as usize) as u32,
                 packets: (rcvbuf / 2048).clamp(16, 1024) as u16,
                 words: n as u8,

@@ -130,7 +130,7 @@ impl Sessions {
     }
 
     /// Whether a datagram opens a session that we have welcomed a moment ago.
-    fn opens(&self, from: &SocketAddr, h: &Head, now: u64) -> bool {
+    fn opens(&self, from: &SocketAddr, h: &PacketHead, now: u64) -> bool {
         let age = dist((now / MS) as u32, h.session);
         (-FRESH_MS..FRESH_MS).contains(&age)
             && h.dst == self.token(from, h.src_qkey, h.src, h.session)
@@ -152,16 +152,21 @@ impl Sessions {
 /// What a datagram is to a queue pair.
 pub(super) enum Hearing {
     /// Of the session with this peer.
-    Peer(u32),
+    EnginePeer(u32),
     /// Nothing, or dealt with.
     Done,
 }
 
-impl Peer {
+impl EnginePeer {
     /// A header of the session with this peer, from the queue pair with this key and verification
     /// tag.
-    pub(super) fn head(&self, (src_qkey, vtag): (u32, u32), kind: Kind, psn: u32) -> Head {
-        Head {
+    pub(super) fn head(
+        &self,
+        (src_qkey, vtag): (u32, u32),
+        kind: PacketKind,
+        psn: u32,
+    ) -> PacketHead {
+        PacketHead {
             session: self.session.number,
             dst: self.session.token_out,
             src: self.session.token_in,
@@ -181,12 +186,12 @@ impl Engine {
     fn push_bare(
         &mut self,
         to: SocketAddr,
-        kind: Kind,
+        kind: PacketKind,
         session: u32,
         (dst, to_vtag): (u64, u32),
         src: u64,
     ) {
-        let head = Head {
+        let head = PacketHead {
             session,
             dst,
             src,
@@ -210,24 +215,24 @@ impl Engine {
 
     /// Tells the sender of a datagram that it has no session here. The answer is shorter, carries
     /// the sender's own token as a proof, and is rare.
-    fn reset(&mut self, to: SocketAddr, h: &Head) {
-        if self.sessions.resets == 0 || !(h.kind.reliable() || h.kind == Kind::Hello) {
+    fn reset(&mut self, to: SocketAddr, h: &PacketHead) {
+        if self.sessions.resets == 0 || !(h.kind.reliable() || h.kind == PacketKind::Hello) {
             return;
         }
         self.sessions.resets -= 1;
-        self.push_bare(to, Kind::Reset, h.session, (h.src, h.vtag), 0);
+        self.push_bare(to, PacketKind::Reset, h.session, (h.src, h.vtag), 0);
     }
 
     /// Looks a datagram's session up, or opens it.
     pub(super) fn hear(
         &mut self,
         from: SocketAddr,
-        h: &Head,
+        h: &PacketHead,
         list: &mut Vec<Event>,
         now: u64,
     ) -> Hearing {
         let vtag = match h.kind {
-            Kind::Hello => self.me.qkey,
+            PacketKind::Hello => self.me.qkey,
             _ => self.vtag,
         };
         // As the kernel does where it can.
@@ -238,26 +243,26 @@ impl Engine {
         let known = known.and_then(|pi| self.peers.get(pi).map(|p| (pi, p.to, p.session)));
         let known = known.filter(|(_, to, _)| *to == from);
         match (h.kind, known) {
-            (Kind::Hello, _) => self.hello(from, h, now),
-            (Kind::Welcome, Some((pi, _, s))) => {
+            (PacketKind::Hello, _) => self.hello(from, h, now),
+            (PacketKind::Welcome, Some((pi, _, s))) => {
                 if matches!(s.link, Link::Calling { .. }) {
                     self.welcome(pi, h, now);
                 }
             }
-            (Kind::Reset, Some((pi, _, _))) => {
+            (PacketKind::Reset, Some((pi, _, _))) => {
                 self.end_session(pi, Status::RemoteBadQpn, list, now);
             }
-            (Kind::Welcome | Kind::Reset, None) => {}
+            (PacketKind::Welcome | PacketKind::Reset, None) => {}
             (_, Some((pi, _, s))) if s.link == Link::Open && s.number == h.session => {
                 if let Some(p) = self.peers.get_mut(pi) {
                     p.session.confirmed = true;
                     p.heard_at = now;
                 }
-                return Hearing::Peer(pi);
+                return Hearing::EnginePeer(pi);
             }
             _ if self.sessions.opens(&from, h, now) => {
                 return match self.open(from, h, list, now) {
-                    Some(pi) => Hearing::Peer(pi),
+                    Some(pi) => Hearing::EnginePeer(pi),
                     None => Hearing::Done,
                 };
             }
@@ -267,7 +272,7 @@ impl Engine {
     }
 
     /// Somebody calls.
-    fn hello(&mut self, from: SocketAddr, h: &Head, now: u64) {
+    fn hello(&mut self, from: SocketAddr, h: &PacketHead, now: u64) {
         let token = h.dst == self.me.token;
         let service = self.service && h.dst == 0 && !self.same_host(from.ip());
         if !(token || service) {
@@ -281,7 +286,7 @@ impl Engine {
     pub fn admit(&mut self, from: SocketAddr, (qkey, vtag): (u32, u32), theirs: u64, now: u64) {
         let number = self.sessions.number(now);
         let token = self.sessions.token(&from, qkey, theirs, number);
-        self.push_bare(from, Kind::Welcome, number, (theirs, vtag), token);
+        self.push_bare(from, PacketKind::Welcome, number, (theirs, vtag), token);
     }
 
     /// As [`Engine::admit`], of a caller on this host, at once.
@@ -291,7 +296,7 @@ impl Engine {
     }
 
     /// Our call is answered.
-    fn welcome(&mut self, pi: u32, h: &Head, now: u64) {
+    fn welcome(&mut self, pi: u32, h: &PacketHead, now: u64) {
         if let Some(p) = self.peers.get_mut(pi) {
             p.session = Session {
                 link: Link::Open,
@@ -309,7 +314,13 @@ impl Engine {
     }
 
     /// Opens the session of a verified datagram; `None` when the datagram is to be dropped.
-    fn open(&mut self, from: SocketAddr, h: &Head, list: &mut Vec<Event>, now: u64) -> Option<u32> {
+    fn open(
+        &mut self,
+        from: SocketAddr,
+        h: &PacketHead,
+        list: &mut Vec<Event>,
+        now: u64,
+    ) -> Option<u32> {
         let addr = QpAddr {
             gid: gid_of(from.ip()),
             qpn: from.port(),
@@ -361,7 +372,7 @@ impl Engine {
     }
 
     /// Opens the session that a peer has called for, in which we present `token_out`.
-    fn establish(&mut self, pi: u32, h: &Head, token_out: u64, now: u64) -> Option<u32> {
+    fn establish(&mut self, pi: u32, h: &PacketHead, token_out: u64, now: u64) -> Option<u32> {
         let old = self.peers.get(pi)?.session.token_in;
         self.by_token.remove(&old);
         self.by_token.try_reserve(1).ok()?;
@@ -417,7 +428,7 @@ impl Engine {
         if addr.token == 0 && self.same_host(to.ip()) && admission::ask(&caller, &addr) {
             return;
         }
-        self.push_bare(to, Kind::Hello, 0, (addr.token, addr.qkey), token);
+        self.push_bare(to, PacketKind::Hello, 0, (addr.token, addr.qkey), token);
     }
 
     /// Whether an address is of this host.

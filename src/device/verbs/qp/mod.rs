@@ -17,10 +17,10 @@ mod post;
 mod timer;
 
 use super::external::{ExternalCounter, ExternalQueue};
-use super::mem::{Found, Lent};
+use super::mem::{FoundRegion, RegionRef};
 use super::pool::Pool;
 use super::rings::{self, Inline, Rings, SendWqe};
-use super::short::{Again, Short, Way};
+use super::short::{RemoteQp, RetryState, TxRequest};
 use super::sys::*;
 use super::{Handle, Opened};
 use crate::core::hash::ByWords;
@@ -63,7 +63,7 @@ const LOOKS: u32 = 512;
 pub(super) type Senders = HashMap<(u16, u16), QpAddr, ByWords>;
 
 #[derive(Clone, Copy)]
-enum Op {
+enum WrKind {
     Send,
     Write,
     Read,
@@ -82,8 +82,8 @@ pub enum Mode {
 
 /// A work request as the adapter gets it.
 #[derive(Clone, Copy)]
-struct Request {
-    op: Op,
+struct WorkRequest {
+    op: WrKind,
     to: Handle,
     local: ibv_sge,
     /// A second piece of a message.
@@ -97,19 +97,19 @@ struct Request {
 struct Wr {
     wr_id: u64,
     peer: QpAddr,
-    request: Request,
-    /// Memory registered for it alone.
-    _lent: Option<Arc<Lent>>,
+    request: WorkRequest,
+    /// VerbsMemory registered for it alone.
+    _lent: Option<Arc<RegionRef>>,
     /// Where a read's bytes belong that came into the slot.
     back: Option<UserMem>,
     tries: u32,
 }
 
-impl Request {
+impl WorkRequest {
     /// A message.
-    fn send(to: Handle, local: ibv_sge) -> Request {
-        Request {
-            op: Op::Send,
+    fn send(to: Handle, local: ibv_sge) -> WorkRequest {
+        WorkRequest {
+            op: WrKind::Send,
             to,
             local,
             more: None,
@@ -121,7 +121,7 @@ impl Request {
 }
 
 impl Wr {
-    fn new(wr_id: u64, peer: QpAddr, request: Request) -> Wr {
+    fn new(wr_id: u64, peer: QpAddr, request: WorkRequest) -> Wr {
         Wr {
             wr_id,
             peer,
@@ -165,11 +165,11 @@ pub struct VerbsQp {
     /// The queues themselves, where they can be had.
     pub(super) rings: Option<Rings>,
     /// Requests of the short way, by slot, and the peers of it.
-    pub(super) shorts: Vec<Option<Short>>,
+    pub(super) shorts: Vec<Option<TxRequest>>,
     /// What it takes to send them again.
-    pub(super) kept: Vec<Again>,
-    pub(super) short_recvs: Vec<Option<Short>>,
-    pub(super) ways: Vec<Way>,
+    pub(super) kept: Vec<RetryState>,
+    pub(super) short_recvs: Vec<Option<TxRequest>>,
+    pub(super) ways: Vec<RemoteQp>,
     pub(super) who: Vec<QpAddr>,
     /// What the owner calls those who send to us: by address handle and queue pair number.
     pub(super) names: HashMap<(u16, u16), u32, ByWords>,
@@ -185,7 +185,7 @@ pub struct VerbsQp {
     list: [ibv_wc; BATCH],
     pub(super) pending: Vec<ibv_wc>,
     /// Where the application's memory was last found to be registered.
-    pub(super) found: Found,
+    pub(super) found: FoundRegion,
     routes: HashMap<QpAddr, Handle, ByWords>,
     pub(super) senders: Senders,
     /// Queues of the application's, of sends and of receives, which stand in for ours; and whether
@@ -237,7 +237,7 @@ impl QueuePair for VerbsQp {
             Payload::User(m) => self.tx.put_mem(slot, header.len(), m),
         }
         let local = self.tx.sge(slot, header.len() + len);
-        let request = Request::send(handle, local);
+        let request = WorkRequest::send(handle, local);
         self.post(slot, Wr::new(wr_id, *to, request), None);
         Ok(())
     }
@@ -266,13 +266,13 @@ impl QueuePair for VerbsQp {
             }
             Payload::User(m) => self.local(slot, m, true),
         };
-        self.rdma(slot, to, wr_id, Op::Write, place, remote, imm, inline)
+        self.rdma(slot, to, wr_id, WrKind::Write, place, remote, imm, inline)
     }
 
     fn post_read(&mut self, wr_id: u64, local: UserMem, remote: &Remote) -> Result<()> {
         let (slot, to) = self.begin(&remote.to)?;
         let place = self.local(slot, &local, false);
-        self.rdma(slot, to, wr_id, Op::Read, place, remote, None, None)
+        self.rdma(slot, to, wr_id, WrKind::Read, place, remote, None, None)
     }
 
     fn ring(&mut self) {
@@ -330,7 +330,7 @@ impl QueuePair for VerbsQp {
         }
     }
 
-    fn meet(&mut self, peer: &QpAddr) -> bool {
+    fn learn_peer(&mut self, peer: &QpAddr) -> bool {
         self.routes.remove(peer);
         self.route(peer).is_ok()
     }

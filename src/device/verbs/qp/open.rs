@@ -83,7 +83,7 @@ impl VerbsQp {
             empty: (0..recvs as u16).rev().collect(),
             list: [ibv_wc::default(); BATCH],
             pending: Vec::new(),
-            found: Found::default(),
+            found: FoundRegion::default(),
             routes: HashMap::default(),
             senders: HashMap::default(),
             external: wanted.queues.clone(),
@@ -92,7 +92,7 @@ impl VerbsQp {
         };
         q.create(sends, recvs, wanted)?;
         if q.mode == Mode::Packets && q.rings.is_some() {
-            q.kept = vec![Again::default(); sends];
+            q.kept = vec![RetryState::default(); sends];
         }
         q.refill();
         Ok(q)

@@ -3,8 +3,8 @@
 use super::*;
 use core::mem::zeroed;
 
-/// Local memory of a request, as [`VerbsQp::local`] finds it.
-pub(super) type Local = Result<(ibv_sge, Option<UserMem>, Option<Arc<Lent>>)>;
+/// LocalSge memory of a request, as [`VerbsQp::local`] finds it.
+pub(super) type LocalSge = Result<(ibv_sge, Option<UserMem>, Option<Arc<RegionRef>>)>;
 
 impl VerbsQp {
     /// Most pieces of a message.
@@ -86,14 +86,20 @@ impl VerbsQp {
 
     /// Hands a request over; `inline` in place of its memory.
     #[inline]
-    pub(super) fn submit(&mut self, slot: u16, r: &Request, peer: &QpAddr, inline: Option<&[u8]>) {
+    pub(super) fn submit(
+        &mut self,
+        slot: u16,
+        r: &WorkRequest,
+        peer: &QpAddr,
+        inline: Option<&[u8]>,
+    ) {
         if let Some(q) = &mut self.rings {
             let inline = inline.map(Inline::of);
             return q.send(&SendWqe {
                 op: match r.op {
-                    Op::Send => rings::SEND,
-                    Op::Write => rings::WRITE,
-                    Op::Read => rings::READ,
+                    WrKind::Send => rings::SEND,
+                    WrKind::Write => rings::WRITE,
+                    WrKind::Read => rings::READ,
                 },
                 slot,
                 to_qpn: peer.qpn,
@@ -114,11 +120,11 @@ impl VerbsQp {
             }
             (*x).wr_id = slot.into();
             match (r.op, r.imm) {
-                (Op::Send, None) => ((*x).wr_send)(x),
-                (Op::Send, Some(i)) => ((*x).wr_send_imm)(x, i),
-                (Op::Write, None) => ((*x).wr_rdma_write)(x, r.rkey, r.raddr),
-                (Op::Write, Some(i)) => ((*x).wr_rdma_write_imm)(x, r.rkey, r.raddr, i),
-                (Op::Read, _) => ((*x).wr_rdma_read)(x, r.rkey, r.raddr),
+                (WrKind::Send, None) => ((*x).wr_send)(x),
+                (WrKind::Send, Some(i)) => ((*x).wr_send_imm)(x, i),
+                (WrKind::Write, None) => ((*x).wr_rdma_write)(x, r.rkey, r.raddr),
+                (WrKind::Write, Some(i)) => ((*x).wr_rdma_write_imm)(x, r.rkey, r.raddr, i),
+                (WrKind::Read, _) => ((*x).wr_rdma_read)(x, r.rkey, r.raddr),
             }
             match (inline, r.more) {
                 (Some(b), _) => {
@@ -186,9 +192,9 @@ impl VerbsQp {
         Ok((slot, to))
     }
 
-    /// Local memory of a read or write: where it is registered, in the slot, or registered for this
-    /// operation. The second is a place to copy to in the end.
-    pub(super) fn local(&mut self, slot: u16, mem: &UserMem, write: bool) -> Local {
+    /// LocalSge memory of a read or write: where it is registered, in the slot, or registered for
+    /// this operation. The second is a place to copy to in the end.
+    pub(super) fn local(&mut self, slot: u16, mem: &UserMem, write: bool) -> LocalSge {
         let mut pieces = mem.pieces();
         let first = pieces.next().unwrap_or((0, 0));
         let single = pieces.next().is_none();
@@ -233,14 +239,14 @@ impl VerbsQp {
         slot: u16,
         to: Handle,
         wr_id: u64,
-        op: Op,
-        local: Local,
+        op: WrKind,
+        local: LocalSge,
         remote: &Remote,
         imm: Option<u32>,
         inline: Option<&[u8]>,
     ) -> Result<()> {
         let (local, back, lent) = local.inspect_err(|_| self.free.push(slot))?;
-        let request = Request {
+        let request = WorkRequest {
             op,
             to,
             local,
@@ -278,10 +284,10 @@ impl VerbsQp {
         };
         let (sges, n) = self.lent(&mem, false)?;
         let (slot, handle) = self.begin(to)?;
-        let request = Request {
+        let request = WorkRequest {
             more: (n > 1).then_some(sges[1]),
             imm,
-            ..Request::send(handle, sges[0])
+            ..WorkRequest::send(handle, sges[0])
         };
         self.post(slot, Wr::new(wr_id, *to, request), inline);
         Ok(())

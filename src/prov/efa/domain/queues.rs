@@ -9,7 +9,7 @@ use crate::device::wait::{wait_readable, WaitSet};
 use crate::prov::efa::cq::{Cq, Entry, ErrEntry};
 use crate::prov::efa::eq::{deadline, remaining};
 use crate::prov::efa::rdm;
-use crate::prov::efa::rdm::quick::{self, Polled};
+use crate::prov::efa::rdm::fast_path::{self, Polled};
 use crate::types::*;
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ impl Domain {
                 if n > 0 {
                     return Ok(n);
                 }
-            } else if let Some(found) = quick::read::<NAMED>(&mut s, id, count, each) {
+            } else if let Some(found) = fast_path::read::<NAMED>(&mut s, id, count, each) {
                 return found;
             }
             if let Some(n) = poll_cq(&mut s, id, count, each)? {
@@ -221,7 +221,7 @@ fn quick_cq(s: &mut State, id: u32, count: usize, each: impl Fn(usize, &Entry) +
     let mut n = 0;
     let mut i = 0;
     while let Some(ep) = s.cqs.get(id).and_then(|c| c.eps.get(i).copied()) {
-        match quick::poll(s, ep, id, count - n, |k, e| each(n + k, e)) {
+        match fast_path::poll(s, ep, id, count - n, |k, e| each(n + k, e)) {
             Polled::All(more) => n += more,
             Polled::More(more) => {
                 n += more;

@@ -1,12 +1,12 @@
 //! Starting atomics (fi_atomic(3)), and what of them there is.
 
 use super::ops::{inject_fits, known, live_port, start, too_long, TX_FLAGS};
-use super::ops::{AtomicReq, Data, Fetch};
+use super::ops::{AtomicReq, Fetch, SendData};
 use super::port::{ep_port, EpPort};
 use super::work::Work;
-use super::{access, Kind, Live, OpKind, UserOp};
+use super::{shm_rma, Kind, Live, OpKind, UserOp};
 use crate::core::Result;
-use crate::device::{Device, DeviceAttr, QueuePair};
+use crate::device::{AdapterAttr, Device, QueuePair};
 use crate::hmem::{arith, Piece, UserMem};
 use crate::proto::{AtomicArgs, AtomicKind};
 use crate::prov::efa::domain::State;
@@ -30,7 +30,7 @@ pub struct AtomicRoom {
 
 impl AtomicRoom {
     /// With this adapter.
-    pub fn of(dev: &DeviceAttr) -> AtomicRoom {
+    pub fn of(dev: &AdapterAttr) -> AtomicRoom {
         AtomicRoom {
             mtu: dev.mtu,
             widest: if dev.identity.is_some() {
@@ -122,10 +122,10 @@ pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     if !reads {
         data.resize(bytes, 0);
         match r.data {
-            Data::User(m) => {
+            SendData::User(m) => {
                 m.load(0, &mut data);
             }
-            Data::Inject(b) => data.copy_from_slice(b.get(..bytes).unwrap_or(&[])),
+            SendData::Inject(b) => data.copy_from_slice(b.get(..bytes).unwrap_or(&[])),
         }
     }
     if kind == AtomicKind::Compare {
@@ -134,7 +134,7 @@ pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     }
     let first = r.to.as_slice().first().copied().unwrap_or_default();
     let result = result.part(0, bytes);
-    let a = access::AtomicAccess {
+    let a = shm_rma::AtomicAccess {
         datatype: r.datatype,
         op: r.op,
         kind,
@@ -160,7 +160,7 @@ pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     let single = r.common.done.is_none() && r.to.as_slice().len() == 1;
     let single = single && result.one().is_some();
     if let Some(near) = port.near.as_mut().filter(|_| single) {
-        let (sent, told) = access::atomic(near, peer, &a, note);
+        let (sent, told) = shm_rma::atomic(near, peer, &a, note);
         if told {
             port.done(&note);
         }

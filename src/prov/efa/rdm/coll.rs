@@ -22,7 +22,7 @@ use crate::proto::coll::{Area, Rank, Schedule, Span, Step};
 use crate::proto::{Failure, PeerId, Port, RecvArgs, SendArgs, COLLECTIVE_TAG};
 use crate::prov::efa::cq::{Entry, ErrEntry};
 use crate::prov::efa::domain::State;
-use crate::prov::efa::eq::{Eq, Event};
+use crate::prov::efa::eq::{Eq, EqEvent};
 use crate::types::*;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ enum Told {
     },
     Joined {
         eq: Arc<Eq>,
-        event: Event,
+        event: EqEvent,
         group: u32,
     },
 }
@@ -338,7 +338,7 @@ pub fn join(
     s: &mut State,
     ep: u32,
     addrs: &[fi_addr_t],
-    (eq, event): (Arc<Eq>, Event),
+    (eq, event): (Arc<Eq>, EqEvent),
     alloc: Alloc,
 ) -> Result<fi_addr_t> {
     has_collectives(s, ep)?;

@@ -1,7 +1,7 @@
 //! Endpoints come and go: enabling, the contexts of scalable endpoints, addresses, closing
 //! (fi_endpoint(3)).
 
-use super::{coll, drop_ops, near, Ep, Kind, Live, CNTR_EVENTS};
+use super::{coll, drop_ops, shm_state, Ep, Kind, Live, CNTR_EVENTS};
 use crate::core::slab::Slab;
 use crate::core::{Info, Result};
 use crate::device::verbs::{count, ExternalCounter};
@@ -67,7 +67,7 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
     let caps = s.dev.attr().caps;
     let wanted = ep.opts.device_rdma && crate::core::params::efa_bool("use_device_rdma", true);
     (ep.rdma_read, ep.rdma_write) = (wanted && caps.rdma_read, wanted && caps.rdma_write);
-    ep.sure = caps.sure;
+    ep.homogeneous = caps.homogeneous;
     let features = [
         (caps.unsolicited, extra::UNSOLICITED_WRITE_RECV),
         (ep.rdma_read, extra::RDMA_READ),
@@ -112,7 +112,7 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         events: Events::default(),
         waiting: Vec::new(),
         hub,
-        nearby: near::Nearby::default(),
+        shm: shm_state::ShmState::default(),
         rests: false,
         packet: Vec::new(),
         unpolled: 0,
@@ -125,7 +125,7 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
             ep.counted.push(id);
         }
     }
-    ep.choose_lane();
+    ep.configure_fast_path();
     if let Some(a) = s.avs.get_mut(av) {
         a.users += 1;
     }
@@ -202,7 +202,7 @@ pub fn close_context(s: &mut State, id: u32, side: usize) {
     } else {
         ep.rx.take()
     };
-    ep.choose_lane();
+    ep.configure_fast_path();
     let fd = ep.wait_fd();
     let (Some(b), Some(fd)) = (bound, fd) else {
         return;

@@ -6,32 +6,32 @@
 //! travels as `ctx` through the protocol and in the work request id through the adapter. `life` is
 //! about endpoints' coming and going.
 
-mod access;
 mod atomics;
 pub mod coll;
+mod cost_model;
+mod direct;
+pub mod fast_path;
 mod life;
-mod near;
 mod ops;
 mod options;
-mod pace;
 mod peers;
 mod port;
 mod progress;
-pub mod quick;
-mod raw;
 mod receive;
+mod rendezvous;
 mod rma;
+mod shm_rma;
+mod shm_state;
 mod srx;
-mod strangers;
-mod stream;
+mod unknown_peers;
 pub mod work;
 
 pub use crate::proto::AtomicKind;
 pub use crate::wire::{Iovs, RmaIov, MAX_IOV};
 pub use atomics::{atomic, atomic_count, atomic_max, AtomicRoom};
 pub use life::{close, close_context, enable, name, open_contexts, set_name, MAX_CONTEXTS};
-pub use ops::{send, AtomicReq, Common, Data, Fetch, MsgReq, RecvReq, RmaReq};
-pub use options::{kind as option_kind, Value as OptionValue};
+pub use ops::{send, AtomicReq, Common, Fetch, MsgReq, RecvReq, RmaReq, SendData};
+pub use options::{kind as option_kind, OptionValue};
 pub use peers::{reclaim, Peers};
 pub use progress::progress;
 pub use receive::{cancel, recv, Poster};
@@ -42,7 +42,7 @@ use super::addr;
 use super::domain::State;
 use crate::core::{Info, Result};
 use crate::device::any::{Dev, Qp};
-use crate::device::{Device, DeviceAttr, Events, QueuePair, Status};
+use crate::device::{AdapterAttr, Device, Events, QueuePair, Status};
 use crate::hmem::UserMem;
 use crate::proto::{self, Failure, PeerId, ShortRecv};
 use crate::shm::ShmEndpoint;
@@ -209,7 +209,7 @@ struct Live {
     waiting: Vec<u32>,
     /// Peers on the same host.
     hub: Option<ShmEndpoint>,
-    nearby: near::Nearby,
+    shm: shm_state::ShmState,
     /// Scratch for a packet of theirs.
     packet: Vec<u8>,
     /// Injected writes since something was last taken in.
@@ -258,7 +258,7 @@ impl Live {
     #[inline]
     fn idle(&self) -> bool {
         let lost = self.hub.as_ref().is_some_and(ShmEndpoint::lost);
-        let open = self.nearby.load() | self.proto.load() | self.waiting.len();
+        let open = self.shm.load() | self.proto.load() | self.waiting.len();
         open == 0 && !lost
     }
 
@@ -315,7 +315,7 @@ pub struct Ep {
     pub caps: u64,
     tx_flags: u64,
     rx_flags: u64,
-    lane: quick::Lane,
+    fast: fast_path::FastPathConfig,
     qpn: u16,
     av: Option<u32>,
     tx: Option<Bound>,
@@ -337,7 +337,7 @@ pub struct Ep {
     rdma_read: bool,
     rdma_write: bool,
     /// Every peer's adapter has what ours has.
-    sure: bool,
+    homogeneous: bool,
     /// Aliases that are open (fi_ep_alias(3)).
     pub aliases: u32,
     /// Messages are being held off: too many are unexpected.
@@ -370,7 +370,7 @@ fn failure(status: Status) -> Failure {
 impl Ep {
     /// An endpoint as `info` describes it, not yet enabled. `FI_EINVAL` for an info of another
     /// endpoint type.
-    pub fn new(info: &Info, direct: bool, d: &DeviceAttr) -> Result<Ep> {
+    pub fn new(info: &Info, direct: bool, d: &AdapterAttr) -> Result<Ep> {
         let type_ = info.ep.as_ref().map_or(FI_EP_RDM, |e| e.type_);
         if type_ != FI_EP_RDM && type_ != FI_EP_DGRAM {
             crate::warn_log!(
@@ -395,7 +395,7 @@ impl Ep {
             caps: info.caps,
             tx_flags: info.tx.as_ref().map_or(0, |t| t.op_flags),
             rx_flags: info.rx.as_ref().map_or(0, |r| r.op_flags),
-            lane: quick::Lane::default(),
+            fast: fast_path::FastPathConfig::default(),
             qpn,
             av: None,
             tx: None,
@@ -410,7 +410,7 @@ impl Ep {
             operands: Vec::new(),
             rdma_read: true,
             rdma_write: true,
-            sure: false,
+            homogeneous: false,
             aliases: 0,
             holding: false,
             context: None,
@@ -449,7 +449,7 @@ impl Ep {
     /// Asks for a signal on the descriptor; `false` when there is something to do already.
     pub fn arm(&mut self) -> bool {
         let Some(l) = &mut self.live else { return true };
-        let quiet = l.nearby.quiet() && !l.hub.as_ref().is_some_and(ShmEndpoint::lost);
+        let quiet = l.shm.quiet() && !l.hub.as_ref().is_some_and(ShmEndpoint::lost);
         let near = |h: &mut ShmEndpoint| h.tx.settle() & h.rx.arm() & h.tx.arm();
         l.rests = quiet & l.qp.arm() & l.hub.as_mut().is_none_or(near);
         l.rests
@@ -463,7 +463,7 @@ impl Ep {
             .hub
             .as_ref()
             .is_some_and(|h| h.tx.has_outstanding_to(peer));
-        near || l.nearby.accesses.has_outstanding_to(peer)
+        near || l.shm.rma.has_outstanding_to(peer)
             || matches!(&l.qp, Qp::Verbs(q) if q.busy_with(peer))
     }
 
@@ -482,7 +482,7 @@ impl Ep {
         !self.fenced.is_empty()
             || l.proto.knows_peer(peer)
             || self.owes(peer)
-            || l.nearby.streams.mentions(peer)
+            || l.shm.rendezvous.mentions(peer)
             || l.hub.as_ref().is_some_and(|h| h.knows_peer(peer))
     }
 
@@ -588,7 +588,7 @@ impl Ep {
             FI_RECV => self.rx_flags = plain,
             _ => return Err(FI_EINVAL),
         }
-        self.choose_lane();
+        self.configure_fast_path();
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 
 use super::port::{ep_port, EpPort};
 use super::work::Work;
-use super::{access, near, raw, stream, Kind, Live, UserOp};
+use super::{direct, rendezvous, shm_rma, shm_state, Kind, Live, UserOp};
 use crate::core::{memory, Result};
 use crate::device::QueuePair;
 use crate::hmem::UserMem;
@@ -18,19 +18,19 @@ use crate::wire::Iovs;
 
 /// Where an operation's data is.
 #[derive(Clone, Copy)]
-pub enum Data<'a> {
+pub enum SendData<'a> {
     /// In application memory until the operation is done.
     User(UserMem),
     /// Copied before the call returns (FI_INJECT).
     Inject(&'a [u8]),
 }
 
-impl Data<'_> {
+impl SendData<'_> {
     /// Bytes.
     pub fn len(&self) -> usize {
         match self {
-            Data::User(m) => m.len(),
-            Data::Inject(b) => b.len(),
+            SendData::User(m) => m.len(),
+            SendData::Inject(b) => b.len(),
         }
     }
 
@@ -42,15 +42,15 @@ impl Data<'_> {
     /// Application memory until the operation is done: none when the data is copied.
     pub(super) fn lent(&self) -> UserMem {
         match self {
-            Data::User(m) => *m,
-            Data::Inject(_) => UserMem::EMPTY,
+            SendData::User(m) => *m,
+            SendData::Inject(_) => UserMem::EMPTY,
         }
     }
 
     pub(super) fn injected(&self) -> Option<&[u8]> {
         match self {
-            Data::Inject(b) => Some(b),
-            Data::User(_) => None,
+            SendData::Inject(b) => Some(b),
+            SendData::User(_) => None,
         }
     }
 }
@@ -79,7 +79,7 @@ impl Common {
     }
 
     /// Whether success is worth a completion entry. Injecting calls without flags report none.
-    pub(super) fn reports(&self, data: &Data, bound: Option<super::Bound>, flags: u64) -> bool {
+    pub(super) fn reports(&self, data: &SendData, bound: Option<super::Bound>, flags: u64) -> bool {
         let silent = self.flags.is_none() && data.injected().is_some();
         !silent && reports(bound, flags)
     }
@@ -88,7 +88,7 @@ impl Common {
 /// A send, tagged when `tag` is there.
 #[derive(Clone, Copy)]
 pub struct MsgReq<'a> {
-    pub data: Data<'a>,
+    pub data: SendData<'a>,
     pub to: fi_addr_t,
     pub tag: Option<u64>,
     pub cq_data: Option<u64>,
@@ -108,7 +108,7 @@ pub struct RecvReq {
 /// A read or write of remote memory.
 #[derive(Clone, Copy)]
 pub struct RmaReq<'a> {
-    pub data: Data<'a>,
+    pub data: SendData<'a>,
     pub peer: fi_addr_t,
     /// This peer instead, and by the adapter.
     pub far: Option<PeerId>,
@@ -132,7 +132,7 @@ pub enum Fetch {
 /// An atomic on remote memory.
 #[derive(Clone, Copy)]
 pub struct AtomicReq<'a> {
-    pub data: Data<'a>,
+    pub data: SendData<'a>,
     pub fetch: Fetch,
     pub peer: fi_addr_t,
     pub to: Iovs,
@@ -183,7 +183,7 @@ macro_rules! live_port {
             events: _,
             waiting: _,
             hub,
-            nearby,
+            shm,
             ..
         }) = &mut $ep.live
         else {
@@ -196,7 +196,7 @@ macro_rules! live_port {
             $ep,
             qp,
             hub.as_mut().map(|h| &mut h.tx),
-            nearby,
+            shm,
             $inject
         );
     };
@@ -364,7 +364,7 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     };
     if let Some(b) = inject {
         // A datagram's prefix is the application's to leave alone, and not sent.
-        let unsent = raw::unsent(ep.kind);
+        let unsent = direct::unsent(ep.kind);
         inject_fits(b.len().saturating_sub(unsent), limit)?;
     }
     too_long("message", r.data.len(), max)?;
@@ -377,14 +377,14 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     let report = r.common.reports(&r.data, ep.tx, flags);
     let confirmed = flags & FI_DELIVERY_COMPLETE != 0;
     if confirmed && ep.kind == Kind::Direct && r.common.done.is_none() {
-        match access::confirmed(&mut port, peer, r, report) {
+        match shm_rma::confirmed(&mut port, peer, r, report) {
             Verdict::Done => return Ok(()),
             Verdict::NoResources => return Err(FI_EAGAIN),
             Verdict::Unsupported => {}
         }
     }
     if !confirmed {
-        match near::send(&mut port, peer, r, report) {
+        match shm_state::send(&mut port, peer, r, report) {
             Verdict::Done => return Ok(()),
             Verdict::NoResources => return Err(FI_EAGAIN),
             Verdict::Unsupported => {}
@@ -400,7 +400,7 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     op.done = r.common.done;
     let ctx = port.ops.insert(op);
     if !confirmed {
-        match stream::send(&mut port, peer, ctx, r) {
+        match rendezvous::send(&mut port, peer, ctx, r) {
             Verdict::Done => return Ok(()),
             Verdict::NoResources => {
                 port.ops.remove(ctx);
@@ -419,7 +419,7 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
         inject: inject.is_some(),
     };
     let posted = if ep.kind != Kind::Rdm {
-        raw::send(&mut port, ep.kind, ctx, peer, r)
+        direct::send(&mut port, ep.kind, ctx, peer, r)
     } else {
         proto.send(&args, &mut port)
     };

@@ -2,12 +2,12 @@
 
 use super::{Ep, Kind};
 use crate::core::Result;
-use crate::device::DeviceAttr;
+use crate::device::AdapterAttr;
 use crate::types::*;
 
 /// An option's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum OptionValue {
     Size(usize),
     Int(i32),
     Bool(bool),
@@ -71,7 +71,7 @@ impl Options {
 impl Options {
     /// What bounds endpoints without protocol: a packet, the adapter's reads and writes, and what
     /// fits into the work request of one.
-    pub fn of_kind(mut self, kind: Kind, d: &DeviceAttr) -> Options {
+    pub fn of_kind(mut self, kind: Kind, d: &AdapterAttr) -> Options {
         self.rnr_limit = d.raw.rnr_limit;
         if kind != Kind::Rdm {
             self.max_msg_size = d.mtu;
@@ -94,7 +94,7 @@ impl Options {
     }
 }
 
-fn refuse(name: i32, v: Value, accepted: &str, e: i32) -> Result<()> {
+fn refuse(name: i32, v: OptionValue, accepted: &str, e: i32) -> Result<()> {
     crate::warn_log!(
         FI_LOG_EP_CTRL,
         "fi_setopt: option {name}: value {v:?}, accepted {accepted}"
@@ -103,7 +103,7 @@ fn refuse(name: i32, v: Value, accepted: &str, e: i32) -> Result<()> {
 }
 
 /// What type an option has, by number; `None` for an unknown one.
-pub fn kind(name: i32) -> Option<Value> {
+pub fn kind(name: i32) -> Option<OptionValue> {
     match name {
         FI_OPT_MIN_MULTI_RECV
         | FI_OPT_CM_DATA_SIZE
@@ -115,8 +115,8 @@ pub fn kind(name: i32) -> Option<Value> {
         | FI_OPT_INJECT_TAGGED_SIZE
         | FI_OPT_INJECT_RMA_SIZE
         | FI_OPT_INJECT_ATOMIC_SIZE
-        | FI_OPT_EFA_RNR_RETRY => Some(Value::Size(0)),
-        FI_OPT_FI_HMEM_P2P => Some(Value::Int(0)),
+        | FI_OPT_EFA_RNR_RETRY => Some(OptionValue::Size(0)),
+        FI_OPT_FI_HMEM_P2P => Some(OptionValue::Int(0)),
         FI_OPT_CUDA_API_PERMITTED
         | FI_OPT_SHARED_MEMORY_PERMITTED
         | FI_OPT_EFA_EMULATED_READ
@@ -126,7 +126,7 @@ pub fn kind(name: i32) -> Option<Value> {
         | FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES
         | FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES
         | FI_OPT_EFA_HOMOGENEOUS_PEERS
-        | FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV => Some(Value::Bool(false)),
+        | FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV => Some(OptionValue::Bool(false)),
         _ => None,
     }
 }
@@ -137,54 +137,54 @@ impl Ep {
         self.opts.device_rdma && crate::core::params::efa_bool("use_device_rdma", true)
     }
 
-    /// Value of an option; `FI_ENOPROTOOPT` for an unknown one.
-    pub fn getopt(&self, name: i32) -> Result<Value> {
+    /// OptionValue of an option; `FI_ENOPROTOOPT` for an unknown one.
+    pub fn getopt(&self, name: i32) -> Result<OptionValue> {
         let o = &self.opts;
         Ok(match name {
-            FI_OPT_MIN_MULTI_RECV => Value::Size(o.min_multi_recv),
-            FI_OPT_CM_DATA_SIZE => Value::Size(0),
-            FI_OPT_MAX_ATOMIC_SIZE => Value::Size(o.max_atomic_size),
-            FI_OPT_INJECT_ATOMIC_SIZE => Value::Size(o.inject_rma_size),
-            FI_OPT_MAX_MSG_SIZE => Value::Size(o.max_msg_size),
-            FI_OPT_MAX_TAGGED_SIZE => Value::Size(o.max_tagged_size),
-            FI_OPT_MAX_RMA_SIZE => Value::Size(o.max_rma_size),
-            FI_OPT_INJECT_MSG_SIZE => Value::Size(o.inject_msg_size),
-            FI_OPT_INJECT_TAGGED_SIZE => Value::Size(o.inject_tagged_size),
-            FI_OPT_INJECT_RMA_SIZE => Value::Size(o.inject_rma_size),
-            FI_OPT_EFA_RNR_RETRY => Value::Size(o.rnr_retry),
-            FI_OPT_FI_HMEM_P2P => Value::Int(o.p2p),
-            FI_OPT_CUDA_API_PERMITTED => Value::Bool(o.cuda_api),
-            FI_OPT_SHARED_MEMORY_PERMITTED => Value::Bool(o.shared_memory),
-            FI_OPT_EFA_EMULATED_READ => Value::Bool(!(self.uses_rdma() && self.rdma_read)),
-            FI_OPT_EFA_EMULATED_WRITE => Value::Bool(!(self.uses_rdma() && self.rdma_write)),
-            FI_OPT_EFA_USE_DEVICE_RDMA => Value::Bool(self.uses_rdma()),
-            FI_OPT_EFA_EMULATED_ATOMICS => Value::Bool(true),
+            FI_OPT_MIN_MULTI_RECV => OptionValue::Size(o.min_multi_recv),
+            FI_OPT_CM_DATA_SIZE => OptionValue::Size(0),
+            FI_OPT_MAX_ATOMIC_SIZE => OptionValue::Size(o.max_atomic_size),
+            FI_OPT_INJECT_ATOMIC_SIZE => OptionValue::Size(o.inject_rma_size),
+            FI_OPT_MAX_MSG_SIZE => OptionValue::Size(o.max_msg_size),
+            FI_OPT_MAX_TAGGED_SIZE => OptionValue::Size(o.max_tagged_size),
+            FI_OPT_MAX_RMA_SIZE => OptionValue::Size(o.max_rma_size),
+            FI_OPT_INJECT_MSG_SIZE => OptionValue::Size(o.inject_msg_size),
+            FI_OPT_INJECT_TAGGED_SIZE => OptionValue::Size(o.inject_tagged_size),
+            FI_OPT_INJECT_RMA_SIZE => OptionValue::Size(o.inject_rma_size),
+            FI_OPT_EFA_RNR_RETRY => OptionValue::Size(o.rnr_retry),
+            FI_OPT_FI_HMEM_P2P => OptionValue::Int(o.p2p),
+            FI_OPT_CUDA_API_PERMITTED => OptionValue::Bool(o.cuda_api),
+            FI_OPT_SHARED_MEMORY_PERMITTED => OptionValue::Bool(o.shared_memory),
+            FI_OPT_EFA_EMULATED_READ => OptionValue::Bool(!(self.uses_rdma() && self.rdma_read)),
+            FI_OPT_EFA_EMULATED_WRITE => OptionValue::Bool(!(self.uses_rdma() && self.rdma_write)),
+            FI_OPT_EFA_USE_DEVICE_RDMA => OptionValue::Bool(self.uses_rdma()),
+            FI_OPT_EFA_EMULATED_ATOMICS => OptionValue::Bool(true),
             FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES
-            | FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES => Value::Bool(false),
-            FI_OPT_EFA_HOMOGENEOUS_PEERS => Value::Bool(o.homogeneous),
-            FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV => Value::Bool(o.unsolicited),
+            | FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES => OptionValue::Bool(false),
+            FI_OPT_EFA_HOMOGENEOUS_PEERS => OptionValue::Bool(o.homogeneous),
+            FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV => OptionValue::Bool(o.unsolicited),
             _ => return Err(FI_ENOPROTOOPT),
         })
     }
 
     /// Sets an option. `FI_ENOPROTOOPT` for an unknown one, `FI_EINVAL` for a value out of range,
     /// `FI_EOPNOTSUPP` for one this adapter cannot grant, `FI_EOPBADSTATE` where it is too late.
-    pub fn setopt(&mut self, name: i32, v: Value) -> Result<()> {
+    pub fn setopt(&mut self, name: i32, v: OptionValue) -> Result<()> {
         let set = self.set(name, v);
-        self.choose_lane();
+        self.configure_fast_path();
         set
     }
 
-    fn set(&mut self, name: i32, v: Value) -> Result<()> {
+    fn set(&mut self, name: i32, v: OptionValue) -> Result<()> {
         let enabled = self.enabled();
         let o = &mut self.opts;
         let early = || if enabled { Err(FI_EOPBADSTATE) } else { Ok(()) };
         match (name, v) {
-            (FI_OPT_MIN_MULTI_RECV, Value::Size(n)) => o.min_multi_recv = n,
-            (FI_OPT_MAX_MSG_SIZE, Value::Size(n)) => o.max_msg_size = n,
-            (FI_OPT_MAX_TAGGED_SIZE, Value::Size(n)) => o.max_tagged_size = n,
-            (FI_OPT_MAX_RMA_SIZE, Value::Size(n)) => o.max_rma_size = n,
-            (FI_OPT_MAX_ATOMIC_SIZE, Value::Size(n)) => {
+            (FI_OPT_MIN_MULTI_RECV, OptionValue::Size(n)) => o.min_multi_recv = n,
+            (FI_OPT_MAX_MSG_SIZE, OptionValue::Size(n)) => o.max_msg_size = n,
+            (FI_OPT_MAX_TAGGED_SIZE, OptionValue::Size(n)) => o.max_tagged_size = n,
+            (FI_OPT_MAX_RMA_SIZE, OptionValue::Size(n)) => o.max_rma_size = n,
+            (FI_OPT_MAX_ATOMIC_SIZE, OptionValue::Size(n)) => {
                 let most = o.atomic_limit;
                 if n > most {
                     return refuse(name, v, &format!("at most {most}"), FI_EINVAL);
@@ -196,7 +196,7 @@ impl Ep {
                 | FI_OPT_INJECT_TAGGED_SIZE
                 | FI_OPT_INJECT_RMA_SIZE
                 | FI_OPT_INJECT_ATOMIC_SIZE,
-                Value::Size(n),
+                OptionValue::Size(n),
             ) => {
                 let most = match name {
                     FI_OPT_INJECT_RMA_SIZE => o.rma_limit,
@@ -211,7 +211,7 @@ impl Ep {
                     _ => o.inject_rma_size = n,
                 }
             }
-            (FI_OPT_EFA_RNR_RETRY, Value::Size(n)) => {
+            (FI_OPT_EFA_RNR_RETRY, OptionValue::Size(n)) => {
                 early()?;
                 if n > 7 {
                     return refuse(name, v, "0 to 7", FI_EINVAL);
@@ -221,7 +221,7 @@ impl Ep {
                 }
                 o.rnr_retry = n;
             }
-            (FI_OPT_FI_HMEM_P2P, Value::Int(n)) => match n {
+            (FI_OPT_FI_HMEM_P2P, OptionValue::Int(n)) => match n {
                 FI_HMEM_P2P_ENABLED | FI_HMEM_P2P_PREFERRED | FI_HMEM_P2P_DISABLED => o.p2p = n,
                 FI_HMEM_P2P_REQUIRED => {
                     return refuse(
@@ -233,15 +233,15 @@ impl Ep {
                 }
                 _ => return refuse(name, v, "0 to 3", FI_EINVAL),
             },
-            (FI_OPT_CUDA_API_PERMITTED, Value::Bool(b)) => o.cuda_api = b,
-            (FI_OPT_SHARED_MEMORY_PERMITTED, Value::Bool(b)) => {
+            (FI_OPT_CUDA_API_PERMITTED, OptionValue::Bool(b)) => o.cuda_api = b,
+            (FI_OPT_SHARED_MEMORY_PERMITTED, OptionValue::Bool(b)) => {
                 early()?;
                 o.shared_memory = b;
             }
             (
                 FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES
                 | FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES,
-                Value::Bool(b),
+                OptionValue::Bool(b),
             ) => {
                 early()?;
                 if b {
@@ -253,15 +253,15 @@ impl Ep {
                     );
                 }
             }
-            (FI_OPT_EFA_USE_DEVICE_RDMA, Value::Bool(b)) => {
+            (FI_OPT_EFA_USE_DEVICE_RDMA, OptionValue::Bool(b)) => {
                 early()?;
                 o.device_rdma = b;
             }
             // Peers say what they can; nothing is taken for granted of them.
-            (FI_OPT_EFA_HOMOGENEOUS_PEERS, Value::Bool(b)) => o.homogeneous = b,
+            (FI_OPT_EFA_HOMOGENEOUS_PEERS, OptionValue::Bool(b)) => o.homogeneous = b,
             // Whether the adapter takes a receive for a write with data: the application's are
             // never taken.
-            (FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, Value::Bool(b)) => o.unsolicited = b,
+            (FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, OptionValue::Bool(b)) => o.unsolicited = b,
             (
                 FI_OPT_EFA_EMULATED_READ | FI_OPT_EFA_EMULATED_WRITE | FI_OPT_EFA_EMULATED_ATOMICS,
                 _,

@@ -1,8 +1,8 @@
 //! What the protocol sees of the world: this endpoint's queue pair, buffers and completion queues.
 
-use super::access::{self, Atomic};
-use super::near::{ended_entry, Nearby};
 use super::peers::Peers;
+use super::shm_rma::{self, Atomic};
+use super::shm_state::{ended_entry, ShmState};
 use super::{failure, Bound, OpKind, UserOp, WR_CONTROL, WR_READ, WR_RMA, WR_TX};
 use crate::core::slab::Slab;
 use crate::device::any::{Dev, Qp};
@@ -14,6 +14,7 @@ use crate::proto::{
 use crate::prov::efa::av::Av;
 use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::cq::{Cq, Entry, ErrEntry};
+use crate::shm::kind;
 use crate::shm::{Completion, LocalBuffer, MrTable, RecordHeader, TxRings, Verdict};
 use crate::types::*;
 use crate::wire::{Iovs, RmaIov, Rta, RtaKind};
@@ -28,7 +29,7 @@ pub struct EpPort<'a> {
     /// The way to peers on the same host.
     pub near: Option<&'a mut TxRings>,
     /// What was done that way.
-    pub nearby: &'a mut Nearby,
+    pub shm: &'a mut ShmState,
     pub peers: &'a mut Peers,
     pub ops: &'a mut Slab<UserOp>,
     pub cqs: &'a mut Slab<Cq>,
@@ -63,14 +64,14 @@ pub(super) fn cntr_index(flags: u64) -> usize {
 
 /// A port of endpoint `$id` of state `$s`: what its parts `$ep` and `$qp`, borrowed already, leave.
 macro_rules! ep_port {
-    ($s:expr, $id:expr, $ep:expr, $qp:expr, $near:expr, $nearby:expr, $inject:expr) => {
+    ($s:expr, $id:expr, $ep:expr, $qp:expr, $near:expr, $shm:expr, $inject:expr) => {
         EpPort {
             id: $id,
             dev: &$s.dev,
             table: $s.table.as_deref(),
             qp: $qp,
             near: $near,
-            nearby: $nearby,
+            shm: $shm,
             peers: &mut $s.peers,
             ops: &mut $s.ops,
             cqs: &mut $s.cqs,
@@ -224,7 +225,7 @@ impl EpPort<'_> {
     pub(super) fn report_write(&mut self, peer: PeerId, data: u64, len: usize) {
         let src = self.source_of(peer);
         if let Some(q) = self.rx.and_then(|b| self.cqs.get_mut(b.cq)) {
-            q.push(access::told(data, len, src));
+            q.push(shm_rma::told(data, len, src));
         }
     }
 
@@ -237,7 +238,7 @@ impl EpPort<'_> {
         if let Some(q) = self.rx.and_then(|b| self.cqs.get_mut(b.cq)) {
             q.push(Entry {
                 context: op.context,
-                ..access::told(data, len, src)
+                ..shm_rma::told(data, len, src)
             });
         }
     }
@@ -368,14 +369,14 @@ impl Port for EpPort<'_> {
                 Payload::Copy(b) => (UserMem::EMPTY, b),
             };
             let what = RecordHeader {
-                kind: super::near::PACKET,
+                kind: kind::PACKET,
                 flags: 0,
                 message: super::progress::is_message(head),
             };
             match near.send(to, addr, what, head, &body, bytes) {
                 Verdict::Done => {
                     if let Token::Tx(id) = token {
-                        self.nearby.packets.push_back(id);
+                        self.shm.packets.push_back(id);
                     }
                     return true;
                 }
@@ -533,7 +534,7 @@ impl Port for EpPort<'_> {
                 )
                 .is_ok()
             {
-                self.nearby.reads.push_back(id);
+                self.shm.reads.push_back(id);
                 return ReadPost::Posted;
             }
         }
@@ -555,7 +556,7 @@ impl Port for EpPort<'_> {
         } else {
             FI_REMOTE_READ
         };
-        let mem = access::find(self.dev, at, rights).map_err(failure)?;
+        let mem = shm_rma::find(self.dev, at, rights).map_err(failure)?;
         let mut op = UserOp::new(self.id, mem);
         op.kind = OpKind::Target { write };
         op.keys = at.as_slice().iter().map(|v| v.key).collect();

@@ -2,12 +2,15 @@
 //! to wait.
 
 use super::port::{ep_port, EpPort};
-use super::{access, coll, failure, near, raw, rma, strangers, stream, work, Kind, Live};
+use super::{
+    coll, direct, failure, rendezvous, rma, shm_rma, shm_state, unknown_peers, work, Kind, Live,
+};
 use super::{WR_READ, WR_RMA, WR_TX};
 use crate::core::memory;
 use crate::device::any::Qp;
 use crate::device::{Device, Event, Events, QueuePair, Status};
 use crate::prov::efa::domain::State;
+use crate::shm::kind;
 use crate::shm::ShmEndpoint;
 use crate::types::*;
 use crate::wire::pkt;
@@ -31,7 +34,7 @@ pub fn progress(s: &mut State, id: u32) {
         events,
         waiting,
         hub,
-        nearby,
+        shm,
         packet,
         lull,
         ..
@@ -43,45 +46,45 @@ pub fn progress(s: &mut State, id: u32) {
     let Events { list, arena } = events;
     let (rx, near) = match hub {
         Some(ShmEndpoint { rx, tx }) => {
-            access::collect(tx, &mut nearby.accesses);
+            shm_rma::collect(tx, &mut shm.rma);
             (Some(rx), Some(tx))
         }
         None => (None, None),
     };
-    let mut port = ep_port!(s, id, ep, qp, near, nearby, None);
-    access::report(&mut port, waiting);
+    let mut port = ep_port!(s, id, ep, qp, near, shm, None);
+    shm_rma::report(&mut port, waiting);
     if let Some(rx) = rx {
         rx.poll(|from, peer, record| {
             let peer = *peer.get_or_insert_with(|| port.peers.of(from));
             match record.kind {
-                near::PACKET => {
+                kind::PACKET => {
                     record.copy(0, packet);
                     proto.packet(peer, packet, rq, &mut port);
                 }
-                _ => near::arrived(peer, record, rq, &mut port),
+                _ => shm_state::arrived(peer, record, rq, &mut port),
             }
         });
         for (conn, number, there) in rx.take_cts() {
             if let Some(peer) = port.near.as_ref().and_then(|n| n.peer_of(conn)) {
-                stream::asked(peer, number, there, &mut port);
+                rendezvous::asked(peer, number, there, &mut port);
             }
         }
     }
     for (peer, why) in &down {
-        stream::peer_down(*peer, *why, rq, &mut port);
+        rendezvous::peer_down(*peer, *why, rq, &mut port);
         proto.peer_down(*peer, *why, rq, &mut port);
         proto.forget_peer(*peer);
     }
-    if port.nearby.streams.load() > 0 {
-        stream::pump(&mut port);
+    if port.shm.rendezvous.load() > 0 {
+        rendezvous::pump(&mut port);
     }
-    if port.nearby.accesses.load() > 0 {
-        access::pump(&mut port, waiting);
+    if port.shm.rma.load() > 0 {
+        shm_rma::pump(&mut port, waiting);
     }
-    while let Some(id) = port.nearby.packets.pop_front() {
+    while let Some(id) = port.shm.packets.pop_front() {
         proto.packet_done(id, None, &mut port);
     }
-    while let Some(id) = port.nearby.reads.pop_front() {
+    while let Some(id) = port.shm.reads.pop_front() {
         proto.read_done(id, None, rq, &mut port);
     }
     for e in list.drain(..) {
@@ -89,15 +92,15 @@ pub fn progress(s: &mut State, id: u32) {
             Event::Recv { from, data } if ep.kind != Kind::Rdm => {
                 let peer = port.peers.of(&from);
                 let bytes = Events::bytes(arena, &data);
-                raw::arrived(&mut port, ep.kind, rq, peer, bytes);
+                direct::arrived(&mut port, ep.kind, rq, peer, bytes);
             }
-            Event::Taken { wr_id, taken } => raw::taken(&mut port, wr_id as u32, &taken),
+            Event::Taken { wr_id, taken } => direct::taken(&mut port, wr_id as u32, &taken),
             Event::Recv { from, data } => {
                 let bytes = Events::bytes(arena, &data);
                 let peer = match port.qp {
                     // Its number may be somebody else's by now.
                     Qp::Verbs(_) if crate::wire::introduces(bytes) => {
-                        match strangers::meet(&mut port, from, bytes) {
+                        match unknown_peers::learn_peer(&mut port, from, bytes) {
                             Some(p) => p,
                             None => continue,
                         }
@@ -108,12 +111,12 @@ pub fn progress(s: &mut State, id: u32) {
             }
             Event::Stranger { from, data } => {
                 let bytes = Events::bytes(arena, &data);
-                if let Some(peer) = strangers::meet(&mut port, from, bytes) {
+                if let Some(peer) = unknown_peers::learn_peer(&mut port, from, bytes) {
                     proto.packet(peer, bytes, rq, &mut port);
                 }
             }
             Event::WriteImm { from, imm, len } => {
-                let peer = raw::sender(&mut port, from);
+                let peer = direct::sender(&mut port, from);
                 port.report_write(peer, imm.into(), len as usize);
             }
             Event::Remote {
@@ -123,7 +126,7 @@ pub fn progress(s: &mut State, id: u32) {
                 let fail = (status != Status::Ok).then(|| failure(status));
                 match wr_id & !0xffff_ffff {
                     WR_TX => proto.packet_done(wr_id as u32, fail, &mut port),
-                    raw::WR => raw::sent(&mut port, wr_id as u32, fail),
+                    direct::WR => direct::sent(&mut port, wr_id as u32, fail),
                     WR_RMA => port.rma_done(wr_id as u32, fail, waiting),
                     WR_READ => proto.read_done(wr_id as u32, fail, rq, &mut port),
                     _ => {}
@@ -133,7 +136,7 @@ pub fn progress(s: &mut State, id: u32) {
                 short,
                 status,
                 taken,
-            } => raw::short(&mut port, &short, status, taken),
+            } => direct::short(&mut port, &short, status, taken),
             Event::Silent { peer } => {
                 let p = port.peers.of(&peer);
                 proto.greet_again(p, &mut port);
@@ -152,7 +155,7 @@ pub fn progress(s: &mut State, id: u32) {
     proto.progress(&mut port);
     port.qp.ring();
     let again = port.near.as_ref().is_some_and(|n| n.has_retries());
-    let accesses = again || port.nearby.accesses.load() > 0;
+    let accesses = again || port.shm.rma.load() > 0;
     let (bytes, holding) = (rq.bytes(), ep.holding);
     if ep.live.as_mut().is_some_and(Live::disturbed) {
         rouse(s, id);

@@ -3,7 +3,7 @@
 
 use super::ops::{known, live_port, reports, tag_fits, RecvReq, RX_FLAGS};
 use super::port::{ep_port, EpPort};
-use super::{raw, short_op, stream, Kind, Live, UserOp};
+use super::{direct, rendezvous, short_op, Kind, Live, UserOp};
 use crate::core::{memory, Result};
 use crate::device::any::Qp;
 use crate::device::QueuePair;
@@ -145,11 +145,11 @@ pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
 fn raw_recv(s: &mut State, id: u32, rxq: u32, args: &RecvArgs) -> Result<()> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     let live = ep.live.as_mut().ok_or(FI_EOPBADSTATE)?;
-    let short = args.len < raw::unsent(ep.kind) as u64;
+    let short = args.len < direct::unsent(ep.kind) as u64;
     let done = match &mut live.qp {
         _ if args.tagged => Err(FI_EOPNOTSUPP),
         _ if short => Err(FI_EINVAL),
-        Qp::Verbs(q) => raw::recv(q, &s.ops, args.ctx),
+        Qp::Verbs(q) => direct::recv(q, &s.ops, args.ctx),
         Qp::Soft(_) => post(s, rxq, args),
     };
     done.inspect_err(|_| {
@@ -182,7 +182,7 @@ fn start(s: &mut State, place: Place, u: &proto::Unexpected) {
         live_port!(s, id, None => ep, proto, port);
         let q = s.rxqs.get_mut(ep.rxq).ok_or(FI_EBADF)?;
         match &u.coming {
-            Some(c) => stream::placed(c, place, q, &mut port),
+            Some(c) => rendezvous::placed(c, place, q, &mut port),
             None => proto.start_unexpected(place, u, q, &mut port),
         }
         port.qp.ring();
@@ -272,7 +272,7 @@ pub fn cancel(s: &mut State, by: Poster, context: usize) -> Result<()> {
     });
     let op = match hit {
         Some(Cancelled::Now(ctx)) => s.ops.remove(ctx).ok_or(FI_ENOENT)?,
-        Some(Cancelled::Short(r)) => short_op(0, &r),
+        Some(Cancelled::RecvEntry(r)) => short_op(0, &r),
         Some(Cancelled::Later) => return Ok(()),
         None => return Err(FI_ENOENT),
     };

@@ -1,10 +1,10 @@
 //! Starting reads and writes of remote memory (fi_rma(3)): by the adapter or a system call where
 //! both sides can, else emulated.
 
-use super::ops::{known, live_port, start, too_long, Common, Data, RmaReq, TX_FLAGS};
+use super::ops::{known, live_port, start, too_long, Common, RmaReq, SendData, TX_FLAGS};
 use super::port::{ep_port, EpPort};
 use super::work::Work;
-use super::{access, near, Kind, Live, UserOp, WR_RMA};
+use super::{shm_rma, shm_state, Kind, Live, UserOp, WR_RMA};
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::{Device, Payload, QueuePair, Remote};
@@ -24,7 +24,7 @@ pub fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     start(s, id, (r.peer, r.common.flags), || Work::from(r), now)?;
     // A system call for each of many would be long for a peer that waits for us.
     let near = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
-    if near.is_some_and(|l| core::mem::take(&mut l.nearby.alone)) {
+    if near.is_some_and(|l| core::mem::take(&mut l.shm.alone)) {
         super::progress(s, id);
     }
     Ok(())
@@ -35,14 +35,14 @@ pub(super) fn begin_again(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get_mut(id) else { return };
     let Some(live) = &mut ep.live else { return };
     // It is older than what waits behind fences.
-    for r in live.nearby.accesses.refused().into_iter().rev() {
+    for r in live.shm.rma.refused().into_iter().rev() {
         let note = &r.wait.note;
         let op = note.op.and_then(|ctx| s.ops.remove(ctx));
         let (context, report) = op
             .as_ref()
             .map_or((note.context, note.report), |op| (op.context, op.report));
         let again = RmaReq {
-            data: Data::User(r.wait.mem.into()),
+            data: SendData::User(r.wait.mem.into()),
             peer: FI_ADDR_NOTAVAIL,
             far: Some(r.to),
             addr: r.wait.addr,
@@ -85,7 +85,7 @@ fn post_again(s: &mut State, id: u32, peer: PeerId, a: AdapterRetry) {
         let (wr_id, key, addr) = (WR_RMA | u64::from(ctx), a.key, a.addr);
         let remote = Remote { to, addr, key };
         let mem = UserMem::from(a.mem);
-        let data = a.flags & access::WITH_DATA != 0;
+        let data = a.flags & shm_rma::WITH_DATA != 0;
         let imm = (a.write && data).then_some(a.word as u32);
         let posted = match &a.bytes {
             Some(b) => port.qp.post_write(wr_id, Payload::Copy(b), &remote, imm),
@@ -165,12 +165,12 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
         r.cq_data.is_none() || (f & extra::UNSOLICITED_WRITE_RECV != 0) == caps.unsolicited
     };
     let able = |f: u64| f & need != 0 && alike(f);
-    let able = proto.features_of(peer).map_or(caps.sure, able);
+    let able = proto.features_of(peer).map_or(caps.homogeneous, able);
     let own = if r.write { ep.rdma_write } else { ep.rdma_read };
     let native = own && able && port.qp.takes(&mem) || ep.kind == Kind::Direct;
     let report = r.common.reports(&r.data, ep.tx, flags);
     if native && r.far.is_none() {
-        match near::rma(&mut port, peer, r, report) {
+        match shm_state::rma(&mut port, peer, r, report) {
             Verdict::Done => return Ok(()),
             Verdict::NoResources => return Err(FI_EAGAIN),
             Verdict::Unsupported => {}

@@ -4,7 +4,7 @@
 //! Such an operation is kept as [`Work`], which owns what a request borrows, and becomes a request
 //! again when its time has come. One that finds no room then is tried again with every progress.
 
-use super::ops::{self, AtomicReq, Common, Data, MsgReq, RecvReq, RmaReq};
+use super::ops::{self, AtomicReq, Common, MsgReq, RecvReq, RmaReq, SendData};
 use super::OpKind;
 use super::{atomics, receive, rma, Poster};
 use crate::core::{Errno, Result};
@@ -17,7 +17,7 @@ use crate::types::*;
 /// A request whose data, if it was to be copied, is in [`Work::copy`] instead.
 // Few of these exist, and not for long: their size does not matter.
 #[allow(clippy::large_enum_variant)]
-enum Kind {
+enum WorkKind {
     Msg(MsgReq<'static>),
     Recv(RecvReq),
     Rma(RmaReq<'static>),
@@ -32,16 +32,16 @@ enum Kind {
 
 /// See the module text.
 pub struct Work {
-    kind: Kind,
+    kind: WorkKind,
     copy: Option<Box<[u8]>>,
     common: Common,
 }
 
 /// Data to keep: application memory as it is, other bytes as a copy.
-fn keep(d: &Data) -> (Data<'static>, Option<Box<[u8]>>) {
+fn keep(d: &SendData) -> (SendData<'static>, Option<Box<[u8]>>) {
     match d {
-        Data::User(m) => (Data::User(*m), None),
-        Data::Inject(b) => (Data::User(UserMem::EMPTY), Some((*b).into())),
+        SendData::User(m) => (SendData::User(*m), None),
+        SendData::Inject(b) => (SendData::User(UserMem::EMPTY), Some((*b).into())),
     }
 }
 
@@ -49,7 +49,7 @@ impl From<&MsgReq<'_>> for Work {
     fn from(r: &MsgReq) -> Work {
         let (data, copy) = keep(&r.data);
         Work {
-            kind: Kind::Msg(MsgReq { data, ..*r }),
+            kind: WorkKind::Msg(MsgReq { data, ..*r }),
             copy,
             common: r.common,
         }
@@ -59,7 +59,7 @@ impl From<&MsgReq<'_>> for Work {
 impl From<&RecvReq> for Work {
     fn from(r: &RecvReq) -> Work {
         Work {
-            kind: Kind::Recv(*r),
+            kind: WorkKind::Recv(*r),
             copy: None,
             common: r.common,
         }
@@ -70,7 +70,7 @@ impl From<&RmaReq<'_>> for Work {
     fn from(r: &RmaReq) -> Work {
         let (data, copy) = keep(&r.data);
         Work {
-            kind: Kind::Rma(RmaReq { data, ..*r }),
+            kind: WorkKind::Rma(RmaReq { data, ..*r }),
             copy,
             common: r.common,
         }
@@ -81,7 +81,7 @@ impl From<&AtomicReq<'_>> for Work {
     fn from(r: &AtomicReq) -> Work {
         let (data, copy) = keep(&r.data);
         Work {
-            kind: Kind::Atomic(AtomicReq { data, ..*r }),
+            kind: WorkKind::Atomic(AtomicReq { data, ..*r }),
             copy,
             common: r.common,
         }
@@ -92,7 +92,7 @@ impl Work {
     /// A change of a counter: `value` added, or put in its place.
     pub fn counter(cntr: u32, value: u64, set: bool) -> Work {
         Work {
-            kind: Kind::Cntr { cntr, value, set },
+            kind: WorkKind::Cntr { cntr, value, set },
             copy: None,
             common: Common::default(),
         }
@@ -101,31 +101,31 @@ impl Work {
     /// The peer that its fence is about, if it has one.
     fn fence(&self) -> Option<fi_addr_t> {
         let to = match &self.kind {
-            Kind::Msg(r) => r.to,
-            Kind::Rma(r) => r.peer,
-            Kind::Atomic(r) => r.peer,
-            Kind::Recv(_) | Kind::Cntr { .. } => return None,
+            WorkKind::Msg(r) => r.to,
+            WorkKind::Rma(r) => r.peer,
+            WorkKind::Atomic(r) => r.peer,
+            WorkKind::Recv(_) | WorkKind::Cntr { .. } => return None,
         };
         (self.common.flags.unwrap_or(0) & FI_FENCE != 0).then_some(to)
     }
 
     fn start(&self, s: &mut State, ep: u32) -> Result<()> {
-        let data = |kept| self.copy.as_deref().map_or(kept, Data::Inject);
+        let data = |kept| self.copy.as_deref().map_or(kept, SendData::Inject);
         match &self.kind {
-            Kind::Msg(r) => {
+            WorkKind::Msg(r) => {
                 let data = data(r.data);
                 ops::send_now(s, ep, &MsgReq { data, ..*r })
             }
-            Kind::Recv(r) => receive::recv(s, Poster::Ep(ep), r),
-            Kind::Rma(r) => {
+            WorkKind::Recv(r) => receive::recv(s, Poster::Ep(ep), r),
+            WorkKind::Rma(r) => {
                 let data = data(r.data);
                 rma::rma_now(s, ep, &RmaReq { data, ..*r })
             }
-            Kind::Atomic(r) => {
+            WorkKind::Atomic(r) => {
                 let data = data(r.data);
                 atomics::atomic_now(s, ep, &AtomicReq { data, ..*r })
             }
-            Kind::Cntr { cntr, value, set } => {
+            WorkKind::Cntr { cntr, value, set } => {
                 let c = s.cntrs.get_mut(*cntr).ok_or(FI_EBADF)?;
                 c.change(false, *set, *value)
             }
@@ -143,7 +143,7 @@ impl Work {
             c.add_error(1);
         }
         let bound = s.eps.get(ep).and_then(|e| match self.kind {
-            Kind::Recv(_) => e.rx,
+            WorkKind::Recv(_) => e.rx,
             _ => e.tx,
         });
         if let Some(q) = bound.and_then(|b| s.cqs.get_mut(b.cq)) {

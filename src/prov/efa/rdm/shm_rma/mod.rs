@@ -1,30 +1,31 @@
 //! Reads, writes and atomics of a same-host peer's memory, as records in its ring.
 //!
-//! The peer does them when it polls (`serve`), which costs two cache lines where a system call
+//! The peer does them when it polls (`target`), which costs two cache lines where a system call
 //! costs microseconds; when it does not, `shm` does reads and writes in its place. Short ones are
 //! one record and a note of what to report ([`report`]); long ones are an operation in pieces
 //! ([`Long`]), so that both sides copy at once. What is better done from here is, several by one
-//! call (`together`).
+//! call (`cma_batch`).
 
-mod serve;
-mod together;
+mod cma_batch;
+mod target;
 
-use super::near;
-use super::pace::{Pace, Way};
+use super::cost_model::{CopyMethod, CostModel};
 use super::port::EpPort;
-use super::{failure, Data, MsgReq, RmaReq, UserOp};
+use super::shm_state;
+use super::{failure, MsgReq, RmaReq, SendData, UserOp};
 use crate::device::{host, Status};
 use crate::hmem::Piece;
 use crate::proto::{AtomicKind, Failure, PeerId};
+use crate::shm::kind;
 use crate::shm::{
     self, AdapterRetry, Completion, LocalBuffer, RmaCompletion, RmaRequest, TxRings, Verdict,
 };
 use crate::types::*;
 use crate::wire::RmaIov;
-pub use serve::{arrived, find, is, serve, told, Atomic, Memory, Scratch};
+pub use cma_batch::Wait;
+use cma_batch::{Carrier, CmaBatch, Refused};
 use std::collections::VecDeque;
-pub use together::Wait;
-use together::{Carrier, Refused, Together};
+pub use target::{arrived, find, is, serve, told, Atomic, Scratch, TargetMemory};
 
 /// Flag of a write: its word is data for the peer's completion queue.
 pub const WITH_DATA: u8 = 1;
@@ -39,7 +40,7 @@ const BIG_PIECE: usize = 32 << 10;
 const BIG: usize = 64 << 10;
 
 /// A long read or write, of which pieces are still to be written into the ring.
-struct Long {
+struct LongRma {
     peer: PeerId,
     ctx: u32,
     write: bool,
@@ -52,64 +53,64 @@ struct Long {
 
 /// What is under way.
 #[derive(Default)]
-pub struct Accesses {
-    turn: VecDeque<Long>,
+pub struct ShmRma {
+    turn: VecDeque<LongRma>,
     /// Those that are done from here.
-    together: Together,
+    cma: CmaBatch,
     /// What has ended, for [`report`].
     ended: Vec<(PeerId, RmaCompletion)>,
     pub scratch: Scratch,
     /// Which way is the faster one for long ones; when those in pieces were begun. Those that have
     /// ended and are not measured yet: how many, their bytes, and when the first was begun.
-    pace: Pace,
+    costs: CostModel,
     begun: Vec<(u32, u64)>,
     over: (usize, usize, u64),
 }
 
-impl Accesses {
+impl ShmRma {
     /// 0 when nothing waits for a poll.
     #[inline(always)]
     pub fn load(&self) -> usize {
-        self.turn.len() | self.together.load()
+        self.turn.len() | self.cma.load()
     }
 
     /// Whether some wait that are for this peer and not in its ring.
     pub fn has_outstanding_to(&self, peer: PeerId) -> bool {
-        self.together.has_outstanding_to(peer)
+        self.cma.has_outstanding_to(peer)
     }
 
     /// What is to be done from here waits for the next poll from now on, for one is under way in a
     /// ring.
     pub fn gather(&mut self) {
-        self.together.gather();
+        self.cma.gather();
     }
 
     /// Whether it does.
     #[inline(always)]
     pub fn gathers(&self) -> bool {
-        self.together.gathers()
+        self.cma.gathers()
     }
 
     /// What has to be done by the adapter after all.
     pub fn refused(&mut self) -> Vec<Refused> {
-        self.together.refused()
+        self.cma.refused()
     }
 
     /// One that is to be done from here, which the peer permits. Whether it is time to look at what
     /// has come.
     pub fn join(&mut self, near: &mut TxRings, to: PeerId, at: (u64, bool), w: Wait) -> bool {
-        let (together, c) = self.carrier(near);
-        together.join(c, to, at, w)
+        let (cma, c) = self.carrier(near);
+        cma.join(c, to, at, w)
     }
 
     /// Those that are done from here, and what doing them takes.
-    fn carrier<'a>(&'a mut self, near: &'a mut TxRings) -> (&'a mut Together, Carrier<'a>) {
+    fn carrier<'a>(&'a mut self, near: &'a mut TxRings) -> (&'a mut CmaBatch, Carrier<'a>) {
         let c = Carrier {
             near,
-            pace: &mut self.pace,
+            costs: &mut self.costs,
             ended: &mut self.ended,
         };
-        (&mut self.together, c)
+        (&mut self.cma, c)
     }
 
     /// The one in pieces whose operation is `ctx` has ended.
@@ -127,7 +128,7 @@ impl Accesses {
     fn learn(&mut self) {
         let (n, bytes, began) = core::mem::take(&mut self.over);
         if n > 0 {
-            self.pace.ended(Way::Ring, n, bytes, began);
+            self.costs.ended(CopyMethod::Ring, n, bytes, began);
         }
     }
 }
@@ -136,7 +137,7 @@ impl Accesses {
 #[inline(always)]
 pub fn of(write: bool, at: (u64, u64), mem: Piece, cq_data: Option<u64>) -> RmaRequest<'static> {
     RmaRequest {
-        kind: if write { shm::WRITE } else { shm::READ },
+        kind: if write { kind::WRITE } else { kind::READ },
         flags: if cq_data.is_some() { WITH_DATA } else { 0 },
         key: at.0,
         addr: at.1,
@@ -154,7 +155,7 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, op: impl FnOnce() -> Use
         return Verdict::Unsupported;
     };
     let len = r.data.len();
-    let Data::User(mem) = &r.data else {
+    let SendData::User(mem) = &r.data else {
         return Verdict::Unsupported;
     };
     let Some(mem) = mem.one() else {
@@ -175,8 +176,8 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, op: impl FnOnce() -> Use
     if !near.takes_rma(peer) || near.wants_events(peer) {
         return Verdict::Unsupported;
     }
-    let accesses = &mut port.nearby.accesses;
-    if accesses.pace.choose(len, &[Way::Ring, Way::Attach]) == Way::Attach {
+    let rma = &mut port.shm.rma;
+    if rma.costs.choose(len, &[CopyMethod::Ring, CopyMethod::Cma]) == CopyMethod::Cma {
         return Verdict::Unsupported;
     }
     let mut op = op();
@@ -185,9 +186,9 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, op: impl FnOnce() -> Use
     if len > BIG {
         near.widen(peer);
     }
-    let accesses = &mut port.nearby.accesses;
-    accesses.begun.push((ctx, host::now()));
-    accesses.turn.push_back(Long {
+    let rma = &mut port.shm.rma;
+    rma.begun.push((ctx, host::now()));
+    rma.turn.push_back(LongRma {
         peer,
         ctx,
         write: r.write,
@@ -203,12 +204,12 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, op: impl FnOnce() -> Use
 /// Writes pieces of long reads and writes as far as there is room.
 pub fn pump(port: &mut EpPort, waiting: &mut Vec<u32>) {
     let mut at = 0;
-    while let Some(mut l) = port.nearby.accesses.turn.remove(at) {
+    while let Some(mut l) = port.shm.rma.turn.remove(at) {
         let ctx = l.ctx;
         match go_on(&mut l, port) {
             Some(failed) => part_done(port, ctx, failed, waiting),
             None => {
-                port.nearby.accesses.turn.insert(at, l);
+                port.shm.rma.turn.insert(at, l);
                 at += 1;
             }
         }
@@ -218,13 +219,13 @@ pub fn pump(port: &mut EpPort, waiting: &mut Vec<u32>) {
 /// A piece of a read or write is done, or its writing; with the last of them it ends.
 fn part_done(port: &mut EpPort, ctx: u32, failed: Option<Failure>, waiting: &mut Vec<u32>) {
     if let Some(op) = port.ops.get(ctx).filter(|op| op.parts == 1) {
-        port.nearby.accesses.ends(ctx, op.len);
+        port.shm.rma.ends(ctx, op.len);
     }
     port.rma_done(ctx, failed, waiting);
 }
 
 /// Writes pieces; `None` when it has to wait, and how it went when all are written.
-fn go_on(l: &mut Long, port: &mut EpPort) -> Option<Option<Failure>> {
+fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
     let Some(near) = &mut port.near else {
         return Some(Some(failure(Status::RemoteUnresponsive)));
     };
@@ -278,7 +279,7 @@ fn go_on(l: &mut Long, port: &mut EpPort) -> Option<Option<Failure>> {
             return None;
         }
         let addr = port.peers.addr(l.peer)?;
-        let told = near::tell(near, l.peer, addr, (l.key, l.mem.len(), l.cq_data, true));
+        let told = shm_state::tell(near, l.peer, addr, (l.key, l.mem.len(), l.cq_data, true));
         if told == Verdict::NoResources {
             return None;
         }
@@ -293,14 +294,14 @@ pub fn confirmed(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> V
         return Verdict::Unsupported;
     };
     let a = RmaRequest {
-        kind: shm::CONFIRMED,
+        kind: kind::CONFIRMED,
         flags: if r.cq_data.is_some() { WITH_DATA } else { 0 },
         key: 0,
         addr: 0,
         word: r.cq_data.unwrap_or(0),
         data: match &r.data {
-            Data::User(m) => LocalBuffer::Mem(m),
-            Data::Inject(b) => LocalBuffer::Bytes(b),
+            SendData::User(m) => LocalBuffer::Mem(m),
+            SendData::Inject(b) => LocalBuffer::Bytes(b),
         },
         into: Piece::EMPTY,
         unsignaled: false,
@@ -308,7 +309,7 @@ pub fn confirmed(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> V
     let note = Completion {
         context: r.common.context,
         len: r.data.len(),
-        flags: near::send_flags(false),
+        flags: shm_state::send_flags(false),
         op: None,
         report,
         reported_early: false,
@@ -343,7 +344,7 @@ pub fn atomic(
     mut note: Completion,
 ) -> (Verdict, bool) {
     let access = RmaRequest {
-        kind: shm::ATOMIC,
+        kind: kind::ATOMIC,
         flags: 0,
         key: a.at.key,
         addr: a.at.addr,
@@ -370,10 +371,10 @@ fn atomic_word(dt: fi_datatype, op: fi_op, kind: AtomicKind, bytes: usize) -> u6
 
 /// Takes note of accesses that have ended, for [`report`].
 #[inline]
-pub fn collect(near: &mut TxRings, a: &mut Accesses) {
-    if a.together.load() > 0 {
-        let (together, c) = a.carrier(near);
-        together.poll(c);
+pub fn collect(near: &mut TxRings, a: &mut ShmRma) {
+    if a.cma.load() > 0 {
+        let (cma, c) = a.carrier(near);
+        cma.poll(c);
     }
     if !near.has_outstanding() {
         return;
@@ -386,7 +387,7 @@ pub fn collect(near: &mut TxRings, a: &mut Accesses) {
 
 /// Reports the ends that [`collect`] found.
 pub fn report(port: &mut EpPort, waiting: &mut Vec<u32>) {
-    let mut all = core::mem::take(&mut port.nearby.accesses.ended);
+    let mut all = core::mem::take(&mut port.shm.rma.ended);
     for (peer, e) in all.drain(..) {
         let note = e.note;
         let fail = (e.status != Status::Ok).then(|| failure(e.status));
@@ -402,6 +403,6 @@ pub fn report(port: &mut EpPort, waiting: &mut Vec<u32>) {
         };
         port.fails(&note, peer, (e.addr, e.key), fail);
     }
-    port.nearby.accesses.ended = all;
-    port.nearby.accesses.learn();
+    port.shm.rma.ended = all;
+    port.shm.rma.learn();
 }

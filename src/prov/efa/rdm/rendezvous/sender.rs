@@ -2,14 +2,15 @@
 //! written when they were asked for.
 
 use super::{
-    announcement, carry_chunk, come, lost_there, plain, say, Streams, FIRST, LOST, NONE, WHOLE,
+    announcement, carry_chunk, lost_there, plain, receiver, say, Rendezvous, FIRST, LOST, NONE,
+    WHOLE,
 };
 use crate::hmem::{Piece, UserMem};
 use crate::proto::{Failure, PeerId, Port};
-use crate::prov::efa::rdm::near::{HELPED, LEAD, PIECE};
-use crate::prov::efa::rdm::pace::Way;
+use crate::prov::efa::rdm::cost_model::CopyMethod;
 use crate::prov::efa::rdm::port::EpPort;
-use crate::prov::efa::rdm::{Data, MsgReq};
+use crate::prov::efa::rdm::{MsgReq, SendData};
+use crate::shm::kind;
 use crate::shm::{Completion, Record, SplitCopy, TxRings, Verdict};
 
 /// Bytes of a record of a longer one.
@@ -19,10 +20,10 @@ const REST: usize = 32 << 10;
 const AT_ONCE: usize = 256 << 10;
 
 /// Ways of what need not be asked for: unasked, and asked for and fetched.
-const UNASKED_OR_NOT: [Way; 2] = [Way::Ring, Way::Attach];
+const UNASKED_OR_NOT: [CopyMethod; 2] = [CopyMethod::Ring, CopyMethod::Cma];
 
 /// A message on its way out.
-pub(super) struct Out {
+pub(super) struct SendState {
     to: PeerId,
     mem: UserMem,
     /// Its operation, or what a plain call is told by in the end.
@@ -32,9 +33,9 @@ pub(super) struct Out {
     there: Option<u32>,
 }
 
-impl Out {
-    fn new(to: PeerId, mem: UserMem, note: Completion, sent: usize) -> Out {
-        Out {
+impl SendState {
+    fn new(to: PeerId, mem: UserMem, note: Completion, sent: usize) -> SendState {
+        SendState {
             to,
             mem,
             note,
@@ -52,7 +53,7 @@ impl Out {
     }
 }
 
-impl Streams {
+impl Rendezvous {
     /// Whether a message to this peer is under way.
     pub(super) fn sends_to(&self, peer: PeerId) -> bool {
         self.out.iter().any(|(_, o)| o.to == peer)
@@ -70,13 +71,13 @@ impl Streams {
     ) -> Verdict {
         let len = mem.len();
         let fetched = match len <= WHOLE {
-            true => self.asking.next(len, &UNASKED_OR_NOT) == Way::Attach,
+            true => self.asking.next(len, &UNASKED_OR_NOT) == CopyMethod::Cma,
             false => self.fetched,
         };
         if !fetched || !near.reaches_memory(peer) {
             return Verdict::Unsupported;
         }
-        let number = self.out.insert(Out::new(peer, mem.into(), note, 0));
+        let number = self.out.insert(SendState::new(peer, mem.into(), note, 0));
         let (what, words, n) = announcement(words, len, Some((number, mem.addr() as u64)));
         let sent = near.send_words(peer, what, words.get(..n).unwrap_or(&[]));
         match sent {
@@ -99,8 +100,8 @@ impl Streams {
         &mut self,
         from: PeerId,
         record: &Record,
-        such: impl FnOnce(&Out) -> bool,
-    ) -> Option<Out> {
+        such: impl FnOnce(&SendState) -> bool,
+    ) -> Option<SendState> {
         let ours = record.word(0) as u32;
         self.out.get(ours).filter(|o| o.to == from && such(o))?;
         let o = self.out.remove(ours)?;
@@ -115,7 +116,7 @@ impl Streams {
         if len > WHOLE {
             self.fetched = fetched.is_some();
         } else if let Some([ring, fetched]) = fetched {
-            for (way, cost) in [(Way::Ring, ring), (Way::Attach, fetched)] {
+            for (way, cost) in [(CopyMethod::Ring, ring), (CopyMethod::Cma, fetched)] {
                 if cost > 0 {
                     self.asking.costs(way, len, cost);
                 }
@@ -126,18 +127,18 @@ impl Streams {
 
 /// Sends a message whose operation is `ctx`. `Busy` and `Unsupported` leave everything as it was.
 pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Verdict {
-    let (Some(near), Data::User(mem)) = (&mut port.near, &r.data) else {
+    let (Some(near), SendData::User(mem)) = (&mut port.near, &r.data) else {
         return Verdict::Unsupported;
     };
     let Some(addr) = port.peers.addr(peer) else {
         return Verdict::Unsupported;
     };
     let len = mem.len();
-    let streams = &mut port.nearby.streams;
+    let rendezvous = &mut port.shm.rendezvous;
     let words = (r.tag, r.cq_data);
     let place = mem.one().filter(|_| near.reaches_memory(peer));
     if let Some(p) = place {
-        match streams.lend(near, peer, words, p, Completion::piece(ctx, len)) {
+        match rendezvous.lend(near, peer, words, p, Completion::piece(ctx, len)) {
             Verdict::Unsupported => {}
             sent => return sent,
         }
@@ -147,8 +148,8 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Verdict {
         return Verdict::NoResources;
     }
     let number = (!whole).then(|| {
-        let o = Out::new(peer, *mem, Completion::piece(ctx, len), FIRST);
-        streams.out.insert(o)
+        let o = SendState::new(peer, *mem, Completion::piece(ctx, len), FIRST);
+        rendezvous.out.insert(o)
     });
     let at = place.map_or(0, |p| p.addr() as u64);
     let (what, words, n) = announcement(words, len, number.map(|n| (n, at)));
@@ -160,15 +161,22 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Verdict {
     let sent = near.send(peer, addr, what, head, &mem.part(0, FIRST), &[]);
     if sent != Verdict::Done {
         if let Some(n) = number {
-            port.nearby.streams.out.remove(n);
+            port.shm.rendezvous.out.remove(n);
         }
         return sent;
     }
-    port.nearby.streams.asking.goes(len);
+    port.shm.rendezvous.asking.goes(len);
     if whole {
         let mut off = FIRST;
         while off < len {
-            let sent = near.send(peer, addr, plain(LEAD), &[], &mem.part(off, FIRST), &[]);
+            let sent = near.send(
+                peer,
+                addr,
+                plain(kind::EAGER_FRAG),
+                &[],
+                &mem.part(off, FIRST),
+                &[],
+            );
             debug_assert_eq!(sent, Verdict::Done, "there was room");
             off += FIRST;
         }
@@ -179,16 +187,16 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Verdict {
 
 /// Writes what there is room for of messages that were asked for, and asks for others.
 pub fn pump(port: &mut EpPort) {
-    come::ask_for_refused(port);
-    for w in core::mem::take(&mut port.nearby.streams.unsaid) {
+    receiver::ask_for_refused(port);
+    for w in core::mem::take(&mut port.shm.rendezvous.unsaid) {
         say(w.to, w.kind, w.words, port);
     }
     let mut left = AT_ONCE;
     let mut full = None;
     let mut at = 0;
-    port.nearby.streams.more = false;
-    while let Some(n) = port.nearby.streams.turn.get(at).copied() {
-        let s = &mut port.nearby.streams;
+    port.shm.rendezvous.more = false;
+    while let Some(n) = port.shm.rendezvous.turn.get(at).copied() {
+        let s = &mut port.shm.rendezvous;
         let (Some(o), Some(near)) = (s.out.get_mut(n), &mut port.near) else {
             s.turn.remove(at);
             continue;
@@ -200,7 +208,7 @@ pub fn pump(port: &mut EpPort) {
         let head = u64::from(o.there.unwrap_or(NONE)).to_ne_bytes();
         while full != Some(o.to) && o.sent < mem.len() && left > 0 {
             let part = mem.part(o.sent, REST);
-            if near.send(o.to, addr, plain(PIECE), &head, &part, &[]) == Verdict::Done {
+            if near.send(o.to, addr, plain(kind::DATA), &head, &part, &[]) == Verdict::Done {
                 o.sent += part.len();
                 left = left.saturating_sub(part.len());
             } else {
@@ -224,7 +232,7 @@ pub fn pump(port: &mut EpPort) {
 /// The receiver of message `ours` has a place for it, which it calls `theirs`, and wants it
 /// written.
 pub fn asked(from: PeerId, ours: u32, theirs: u32, port: &mut EpPort) {
-    let s = &mut port.nearby.streams;
+    let s = &mut port.shm.rendezvous;
     if let Some(o) = s.out.get_mut(ours) {
         if o.to == from && o.there.is_none() {
             o.there = Some(theirs);
@@ -245,7 +253,7 @@ fn lost(record: &Record) -> bool {
 
 /// The receiver of a message of ours has fetched it, or could not.
 pub(super) fn answered(from: PeerId, record: &Record, port: &mut EpPort) {
-    if let Some(o) = port.nearby.streams.answers(from, record, |_| true) {
+    if let Some(o) = port.shm.rendezvous.answers(from, record, |_| true) {
         let lost = lost(record);
         o.ends(if lost { Err(lost_there()) } else { Ok(()) }, port);
     }
@@ -257,7 +265,7 @@ pub(super) fn help(from: PeerId, record: &Record, port: &mut EpPort) {
     let (ours, theirs) = (which as u32, which >> 32);
     let (chunk, got) = (how as u32 as usize, (how >> 32) as usize);
     let share = SplitCopy::of(share);
-    let o = port.nearby.streams.out.get(ours).filter(|o| o.to == from);
+    let o = port.shm.rendezvous.out.get(ours).filter(|o| o.to == from);
     let mem = o.and_then(|o| o.mem.one());
     let (Some(mem), Some(near)) = (mem, &port.near) else {
         return;
@@ -272,16 +280,16 @@ pub(super) fn help(from: PeerId, record: &Record, port: &mut EpPort) {
         Some(_) => 0,
         None => LOST,
     };
-    say(from, HELPED, [theirs, how, 0, 0, 0], port);
+    say(from, kind::SPLIT_DONE, [theirs, how, 0, 0, 0], port);
 }
 
 /// A peer is gone: what it has not taken fails.
 pub(super) fn peer_down(peer: PeerId, why: Failure, port: &mut EpPort) {
-    let s = &mut port.nearby.streams;
+    let s = &mut port.shm.rendezvous;
     let out = s.out.select(|o| o.to == peer);
     s.turn.retain(|n| !out.contains(n));
     for n in out {
-        if let Some(o) = port.nearby.streams.out.remove(n) {
+        if let Some(o) = port.shm.rendezvous.out.remove(n) {
             o.ends(Err(why), port);
         }
     }

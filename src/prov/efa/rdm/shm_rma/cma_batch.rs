@@ -9,7 +9,7 @@ use super::SHORT;
 use crate::device::{host, Status};
 use crate::hmem::Piece;
 use crate::proto::PeerId;
-use crate::prov::efa::rdm::pace::{Pace, Way};
+use crate::prov::efa::rdm::cost_model::{CopyMethod, CostModel};
 use crate::shm::{Completion, LocalBuffer, RmaCompletion, RmaDenied, TxRings, MANY};
 
 /// So many bytes at most if there is more than one: the first shall not wait for long.
@@ -32,7 +32,7 @@ pub struct Refused {
 
 /// Those that wait, all of one peer and key, and all reads or all writes.
 #[derive(Default)]
-pub struct Together {
+pub struct CmaBatch {
     to: PeerId,
     write: bool,
     key: u64,
@@ -45,7 +45,7 @@ pub struct Together {
     refused: Vec<Refused>,
 }
 
-impl Together {
+impl CmaBatch {
     /// 0 when there is nothing to do for a poll.
     #[inline(always)]
     pub fn load(&self) -> usize {
@@ -84,11 +84,11 @@ impl Together {
 /// What it takes to do them, and where they go when that is done.
 pub struct Carrier<'a> {
     pub near: &'a mut TxRings,
-    pub pace: &'a mut Pace,
+    pub costs: &'a mut CostModel,
     pub ended: &'a mut Vec<(PeerId, RmaCompletion)>,
 }
 
-impl Together {
+impl CmaBatch {
     /// One more, which [`TxRings::permits`]. Whether so many have been done that others have waited
     /// for long.
     pub fn join(&mut self, mut c: Carrier, to: PeerId, (key, write): (u64, bool), w: Wait) -> bool {
@@ -126,7 +126,7 @@ impl Together {
         let parts = self.waiting.iter().map(|w| (w.mem, w.addr));
         let done = c.near.access_batch(to, write, key, parts);
         if done == n && bytes > n * SHORT {
-            c.pace.took(Way::Attach, n, bytes, began);
+            c.costs.took(CopyMethod::Cma, n, bytes, began);
         }
         for (i, wait) in self.waiting.drain(..).enumerate() {
             let (note, addr) = (wait.note, wait.addr);

@@ -2,41 +2,41 @@
 //! (`stream`): one record there, one copy, one record back.
 
 use super::poll::{ordinary, received};
-use super::Plain;
+use super::FastSend;
 use crate::core::Result;
 use crate::proto::{PeerId, RecvQueue};
 use crate::prov::efa::av::Av;
 use crate::prov::efa::cq::Entry;
 use crate::prov::efa::domain::State;
-use crate::prov::efa::rdm::near::send_flags;
-use crate::prov::efa::rdm::stream::{announced, Streams};
+use crate::prov::efa::rdm::rendezvous::{announced, Rendezvous};
+use crate::prov::efa::rdm::shm_state::send_flags;
 use crate::shm::{Completion, Record, TxRings, Verdict};
 use crate::types::*;
 
 /// As [`super::send`], a message that is too long for one record.
 #[inline(never)]
-pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
+pub fn send(s: &mut State, id: u32, p: &FastSend) -> Option<Result<()>> {
     let ep = s.eps.get_mut(id)?;
-    let lane = &ep.lane;
-    let [msg, tagged] = lane.longest;
+    let fast = &ep.fast;
+    let [msg, tagged] = fast.longest;
     let longest = if p.tag.is_some() { tagged } else { msg };
     let (context, len) = (p.context?, p.data.len());
     if len > longest {
         return None;
     }
-    let peer = s.avs.get(lane.av)?.known(p.to)?;
+    let peer = s.avs.get(fast.av)?.known(p.to)?;
     let live = ep.live.as_mut()?;
     let note = Completion {
         context,
         len,
         flags: send_flags(p.tag.is_some()),
         op: None,
-        report: lane.sent_to.is_some(),
+        report: fast.sent_to.is_some(),
         reported_early: false,
     };
     let near = &mut live.hub.as_mut()?.tx;
-    let streams = &mut live.nearby.streams;
-    match streams.lend(near, peer, (p.tag, p.cq_data), p.data, note) {
+    let rendezvous = &mut live.shm.rendezvous;
+    match rendezvous.lend(near, peer, (p.tag, p.cq_data), p.data, note) {
         Verdict::Unsupported => None,
         Verdict::NoResources => Some(Err(FI_EAGAIN)),
         Verdict::Done => Some(Ok(())),
@@ -51,20 +51,20 @@ pub(super) fn gather(
     record: &Record,
     from: PeerId,
     (rq, av): (&mut RecvQueue, Option<&Av>),
-    (streams, near): (&mut Streams, &mut TxRings),
+    (rendezvous, near): (&mut Rendezvous, &mut TxRings),
     mut each: impl FnMut(Entry, bool) -> bool,
 ) -> Option<bool> {
     let m = announced(record).filter(|m| ordinary(m.head.tag))?;
     let mut more = true;
-    if !streams.gathers_more(from, m.len) {
-        more = bring(av, (streams, near), &mut each);
+    if !rendezvous.gathers_more(from, m.len) {
+        more = bring(av, (rendezvous, near), &mut each);
     }
-    if !streams.gather(near, from, &m, rq) {
+    if !rendezvous.gather(near, from, &m, rq) {
         return None;
     }
     // Nothing shall be left when `each` has enough.
-    if !streams.gathers_more(from, m.len) {
-        more = bring(av, (streams, near), each);
+    if !rendezvous.gathers_more(from, m.len) {
+        more = bring(av, (rendezvous, near), each);
     }
     Some(more)
 }
@@ -73,11 +73,11 @@ pub(super) fn gather(
 #[inline(never)]
 pub(super) fn bring(
     av: Option<&Av>,
-    (streams, near): (&mut Streams, &mut TxRings),
+    (rendezvous, near): (&mut Rendezvous, &mut TxRings),
     mut each: impl FnMut(Entry, bool) -> bool,
 ) -> bool {
     let mut more = true;
-    streams.bring(near, |from, r, len, words| {
+    rendezvous.bring(near, |from, r, len, words| {
         let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
         more = each(received(r, len, words, src), r.report);
     });

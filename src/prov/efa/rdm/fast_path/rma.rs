@@ -7,14 +7,14 @@ use crate::core::Result;
 use crate::hmem::Piece;
 use crate::proto::PeerId;
 use crate::prov::efa::domain::State;
-use crate::prov::efa::rdm::access::{self, Accesses, Wait};
 use crate::prov::efa::rdm::progress;
+use crate::prov::efa::rdm::shm_rma::{self, ShmRma, Wait};
 use crate::shm::{Completion, TxRings, Verdict};
 use crate::types::*;
 
 /// A read or write without flags of its own.
 #[derive(Clone, Copy, Debug)]
-pub struct PlainRma {
+pub struct FastRma {
     pub mem: Piece,
     pub peer: fi_addr_t,
     pub addr: u64,
@@ -31,17 +31,17 @@ const UNPOLLED: u32 = 64;
 /// Reads or writes a peer's memory; `None`, and nothing done, when it has to go another way.
 /// Errors: `FI_EAGAIN`.
 #[inline(always)]
-pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
+pub fn rma(s: &mut State, id: u32, p: &FastRma) -> Option<Result<()>> {
     let ep = s.eps.get_mut(id)?;
-    let lane = &ep.lane;
+    let fast = &ep.fast;
     if p.mem.is_empty() || !ep.fenced.is_empty() {
         return None;
     }
-    let peer = s.avs.get(lane.av)?.known(p.peer)?;
-    if lane.direct {
+    let peer = s.avs.get(fast.av)?.known(p.peer)?;
+    if fast.direct {
         return direct::rma(s, id, p, peer);
     }
-    let [read, write, injected] = lane.rma;
+    let [read, write, injected] = fast.rma;
     let most = match (p.write, p.context) {
         (false, _) => read,
         (true, Some(_)) => write,
@@ -49,7 +49,7 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
     };
     let len = p.mem.len();
     let live = ep.live.as_mut()?;
-    if lane.packet.is_some() {
+    if fast.packet.is_some() {
         let near = live.hub.as_ref().is_some_and(|h| !h.tx.uses_adapter(peer));
         return match near {
             false => direct::rma(s, id, p, peer),
@@ -65,14 +65,14 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
         len,
         flags: FI_RMA | if p.write { FI_WRITE } else { FI_READ },
         op: None,
-        report: p.context.is_some() && lane.sent_to.is_some(),
+        report: p.context.is_some() && fast.sent_to.is_some(),
         reported_early: false,
     };
-    let accesses = &mut live.nearby.accesses;
-    let [reads, writes] = access::TOGETHER;
+    let rma = &mut live.shm.rma;
+    let [reads, writes] = shm_rma::TOGETHER;
     let long = len >= if p.write { writes } else { reads };
-    if long && (near.has_outstanding() || accesses.gathers()) {
-        if let Some(due) = together(near, accesses, peer, p, note) {
+    if long && (near.has_outstanding() || rma.gathers()) {
+        if let Some(due) = cma_batched(near, rma, peer, p, note) {
             live.stir();
             if due {
                 progress(s, id);
@@ -80,7 +80,7 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
             return Some(Ok(()));
         }
     }
-    let mut a = access::of(p.write, (p.key, p.addr), p.mem, p.cq_data);
+    let mut a = shm_rma::of(p.write, (p.key, p.addr), p.mem, p.cq_data);
     a.unsignaled = p.context.is_none();
     match near.post(peer, &a, note) {
         Verdict::Unsupported => return None,
@@ -105,11 +105,11 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma) -> Option<Result<()>> {
 /// from here together with others. Whether it is time to look at what has come; `None`, and nothing
 /// done, when it has to go another way.
 #[inline(never)]
-fn together(
+fn cma_batched(
     near: &mut TxRings,
-    accesses: &mut Accesses,
+    rma: &mut ShmRma,
     peer: PeerId,
-    p: &PlainRma,
+    p: &FastRma,
     note: Completion,
 ) -> Option<bool> {
     let at = (p.key, p.addr);
@@ -117,11 +117,11 @@ fn together(
     if !plain || !near.permits(peer, at, note.len, p.write) || near.wants_events(peer) {
         return None;
     }
-    accesses.gather();
+    rma.gather();
     let wait = Wait {
         mem: p.mem,
         addr: p.addr,
         note,
     };
-    Some(accesses.join(near, peer, (p.key, p.write), wait))
+    Some(rma.join(near, peer, (p.key, p.write), wait))
 }

@@ -2,12 +2,12 @@
 //! work request in its slot, a completion goes from the adapter's queue to the reader's buffer.
 //! Fabric `efa-direct`, and reads and writes of `efa`.
 
-use super::poll::{Polled, Reader};
-use super::{Lane, Plain, PlainRma, Readable};
+use super::poll::{Polled, ShmPoller};
+use super::{FastPathConfig, FastRma, FastSend, Readable};
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::any::Qp;
-use crate::device::verbs::short::{Done, Glance, Short};
+use crate::device::verbs::short::{Glance, TxDone, TxRequest};
 use crate::device::verbs::{Cqe, VerbsQp};
 use crate::device::Device;
 use crate::hmem::Piece;
@@ -16,32 +16,32 @@ use crate::prov::efa::av::Av;
 use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::cq::{Cq, Entry};
 use crate::prov::efa::domain::State;
-use crate::prov::efa::rdm::near::ended_entry;
 use crate::prov::efa::rdm::peers::Peers;
 use crate::prov::efa::rdm::port::cntr_index;
+use crate::prov::efa::rdm::shm_state::ended_entry;
 use crate::prov::efa::rdm::{Ep, Live};
 use crate::types::*;
 use crate::wire::extra;
 
 /// As [`super::send`], as a work request of the adapter; `most` bytes.
 #[inline(always)]
-pub fn send(s: &mut State, id: u32, p: &Plain, most: usize) -> Option<Result<()>> {
+pub fn send(s: &mut State, id: u32, p: &FastSend, most: usize) -> Option<Result<()>> {
     let ep = s.eps.get_mut(id)?;
     if p.tag.is_some() || p.data.len() > most || !ep.fenced.is_empty() {
         return None;
     }
-    let peer = s.avs.get(ep.lane.av)?.known(p.to)?;
+    let peer = s.avs.get(ep.fast.av)?.known(p.to)?;
     let Qp::Verbs(q) = &mut ep.live.as_mut()?.qp else {
         return None;
     };
-    let short = Short {
+    let short = TxRequest {
         context: p.context.unwrap_or(0),
         data: p.data,
         key: 0,
         raddr: 0,
         peer,
         flags: (FI_SEND | FI_MSG) as u32,
-        report: p.context.is_some() && ep.lane.sent_to.is_some(),
+        report: p.context.is_some() && ep.fast.sent_to.is_some(),
         tries: 0,
     };
     let peers = &s.peers;
@@ -52,32 +52,37 @@ pub fn send(s: &mut State, id: u32, p: &Plain, most: usize) -> Option<Result<()>
 
 /// As [`super::recv`], into the adapter's queue.
 #[inline(always)]
-pub fn recv(q: &mut VerbsQp, lane: &Lane, into: Piece, context: usize) -> Option<Result<()>> {
-    q.recv_short(Short {
+pub fn recv(
+    q: &mut VerbsQp,
+    fast: &FastPathConfig,
+    into: Piece,
+    context: usize,
+) -> Option<Result<()>> {
+    q.recv_short(TxRequest {
         context,
         data: into,
         key: 0,
         raddr: 0,
         peer: ANY,
         flags: (FI_RECV | FI_MSG) as u32,
-        report: lane.report,
+        report: fast.report,
         tries: 0,
     })
 }
 
 /// As [`super::rma`], as a work request of the adapter.
 #[inline(always)]
-pub fn rma(s: &mut State, id: u32, p: &PlainRma, peer: PeerId) -> Option<Result<()>> {
+pub fn rma(s: &mut State, id: u32, p: &FastRma, peer: PeerId) -> Option<Result<()>> {
     let ep = s.eps.get_mut(id)?;
-    let lane = &ep.lane;
+    let fast = &ep.fast;
     let Live { qp, proto, .. } = ep.live.as_mut()?;
     let Qp::Verbs(q) = qp else { return None };
-    let [lent, injected] = lane.far;
+    let [lent, injected] = fast.far;
     let most = if p.context.is_some() { lent } else { injected };
     if p.mem.len() > most {
         return None;
     }
-    if !lane.direct {
+    if !fast.direct {
         let unsolicited = s.dev.attr().caps.unsolicited;
         let theirs = proto.features_of(peer)?;
         let able = match p.write {
@@ -90,14 +95,14 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma, peer: PeerId) -> Option<Result<
         }
     }
     let kind = if p.write { FI_WRITE } else { FI_READ };
-    let short = Short {
+    let short = TxRequest {
         context: p.context.unwrap_or(0),
         data: p.mem,
         key: u32::try_from(p.key).ok()?,
         raddr: p.addr,
         peer,
         flags: (FI_RMA | kind) as u32,
-        report: p.context.is_some() && lane.sent_to.is_some(),
+        report: p.context.is_some() && fast.sent_to.is_some(),
         tries: 0,
     };
     let peers = &s.peers;
@@ -109,7 +114,7 @@ pub fn rma(s: &mut State, id: u32, p: &PlainRma, peer: PeerId) -> Option<Result<
 
 /// The completion of a receive, from an unknown peer.
 #[inline(always)]
-fn received(d: &Done, at: usize, c: &Cqe) -> Entry {
+fn received(d: &TxDone, at: usize, c: &Cqe) -> Entry {
     let imm = c.imm();
     Entry {
         context: d.context,
@@ -158,7 +163,7 @@ fn next<const NAMED: bool>(
     (ep, avs, peers, cntrs): (&mut Ep, &Slab<Av>, &mut Peers, &mut Slab<Cntr>),
     give: impl FnOnce(&Entry),
 ) -> Next {
-    let lane = &ep.lane;
+    let fast = &ep.fast;
     let Some(Qp::Verbs(qp)) = ep.live.as_mut().map(|l| &mut l.qp) else {
         return Next::Left;
     };
@@ -168,13 +173,13 @@ fn next<const NAMED: bool>(
         Glance::Sent(d) => (d, ended_entry(d.context, d.flags.into(), d.len)),
         Glance::Came(d, at, c) => {
             let mut e = received(&d, at, &c);
-            if NAMED && lane.source {
-                e.src = source(qp, c, avs.get(lane.av), peers);
+            if NAMED && fast.source {
+                e.src = source(qp, c, avs.get(fast.av), peers);
             }
             (d, e)
         }
     };
-    if lane.counts {
+    if fast.counts {
         let c = ep.cntrs.get(cntr_index(d.flags.into())).copied().flatten();
         if let Some(c) = c.and_then(|c| cntrs.get_mut(c)) {
             c.count(entry.len);
@@ -191,10 +196,10 @@ fn next<const NAMED: bool>(
 #[inline(always)]
 pub(super) fn poll<F: FnMut(usize, &Entry)>(
     (ep, avs, peers, cntrs): (&mut Ep, &Slab<Av>, &mut Peers, &mut Slab<Cntr>),
-    mut out: Reader<F>,
+    mut out: ShmPoller<F>,
 ) -> Polled {
     let sent = ep.tx.map(|b| b.cq);
-    let received = ep.lane.received_to;
+    let received = ep.fast.received_to;
     if !calm(ep) {
         return out.polled(false);
     }

@@ -1,40 +1,39 @@
 //! Long messages to peers on the same host: in pieces through shared memory, both sides copying at
 //! once, or by the system from one process's memory into the other's, whichever is faster here
-//! (`pace`).
+//! (`costs`).
 //!
-//! The first record (`LONG`) has the tag, the length and the first bytes, and takes its turn among
-//! all messages to that peer. A message of up to [`WHOLE`] follows it at once (`LEAD`), unless
-//! asking is known to be better. Of others the sender keeps the rest until the receiver has a place
-//! for it: nobody buffers it. The receiver may say so (`GO`); then the sender fills the ring
-//! whenever there is room (`PIECE`, in `pump`), while the receiver empties it into the
-//! application's buffer: two copies, but on two cores, through memory that stays in their caches.
-//! Or the receiver copies it by the system from where `LONG` says it is (`fetch`; several that
-//! wait, at once: `gather` and `bring`), and says when it has it (`FETCHED`). Or it lets the sender
-//! help: `SHARE` says where the message shall be, both take chunks (`shm::SplitCopy`), and who has
-//! helped says so (`HELPED`).
+//! The first record (`kind::RTS`) has the tag, the length and the first bytes, and takes its turn
+//! among all messages to that peer. A message of up to [`WHOLE`] follows it at once
+//! (`kind::EAGER_FRAG`), unless asking is known to be better. Of others the sender keeps the rest
+//! until the receiver has a place for it: nobody buffers it. The receiver may say so (`kind::CTS`);
+//! then the sender fills the ring whenever there is room (`kind::DATA`, in `pump`), while the
+//! receiver empties it into the application's buffer: two copies, but on two cores, through memory
+//! that stays in their caches. Or the receiver copies it by the system from where `kind::RTS` says
+//! it is (`fetch`; several that wait, at once: `gather` and `bring`), and says when it has it
+//! (`kind::FIN`). Or it lets the sender help: `kind::SPLIT_COPY` says where the message shall be,
+//! both take chunks (`shm::SplitCopy`), and who has helped says so (`kind::SPLIT_DONE`).
 //!
 //! `out` is the half of the sender, `come` that of the receiver. Numbers that a peer names are
 //! looked up together with the peer, and lengths are checked against what was announced.
 
-mod come;
-mod out;
+mod receiver;
+mod sender;
 
-pub use come::placed;
-pub use out::{asked, pump, send};
+pub use receiver::placed;
+pub use sender::{asked, pump, send};
 
+use super::cost_model::CostModel;
 use super::failure;
-use super::near::{
-    head_len, head_of, words_of, Head, FETCHED, GO, LEAD, LONG, PIECE, SHARE, WITHOUT_ASKING,
-};
-use super::pace::Pace;
 use super::port::EpPort;
+use super::shm_state::{head_len, head_of, words_of, MessageHead, EAGER};
 use crate::core::slab::Slab;
 use crate::device::{host, Status};
 use crate::hmem::Piece;
 use crate::proto::{Failure, PeerId, RecvQueue};
+use crate::shm::kind;
 use crate::shm::{LocalBuffer, Record, RecordHeader, TxRings, Verdict};
-use come::{In, Lot};
-use out::Out;
+use receiver::{ReadBatch, RecvState};
+use sender::SendState;
 use std::collections::VecDeque;
 
 /// Longest message that goes without being asked for, bytes. An unexpected one is buffered.
@@ -55,7 +54,7 @@ const NONE: u32 = u32::MAX;
 
 /// What there is to say to a peer: up to five words.
 #[derive(Clone, Copy)]
-struct Word {
+struct ControlRecord {
     to: PeerId,
     kind: u8,
     words: [u64; 5],
@@ -63,28 +62,28 @@ struct Word {
 
 /// The long messages of an endpoint.
 #[derive(Default)]
-pub struct Streams {
-    out: Slab<Out>,
+pub struct Rendezvous {
+    out: Slab<SendState>,
     /// Those that may go on.
     turn: VecDeque<u32>,
     /// The last [`pump`] stopped although there was room.
     more: bool,
-    coming: Slab<In>,
-    /// Which message the next `LEAD` of a peer belongs to.
+    coming: Slab<RecvState>,
+    /// Which message the next `kind::EAGER_FRAG` of a peer belongs to.
     leads: Vec<(PeerId, u32)>,
     /// What is fetched at once.
-    lot: Lot,
+    lot: ReadBatch,
     /// What found no room.
-    unsaid: Vec<Word>,
+    unsaid: Vec<ControlRecord>,
     /// How long messages take.
-    pace: Pace,
+    costs: CostModel,
     /// How what need not be asked for is sent best: unasked by the ring, or asked for. Whether
     /// longer ones are mostly fetched.
-    asking: Pace,
+    asking: CostModel,
     fetched: bool,
 }
 
-impl Streams {
+impl Rendezvous {
     /// Whether a message to or from a peer is under way, or is all here and has no receive.
     pub fn mentions(&self, peer: PeerId) -> bool {
         self.coming.iter().any(|(_, i)| i.from == peer) || self.sends_to(peer)
@@ -104,7 +103,7 @@ impl Streams {
     /// What found no room is said later.
     fn said(&mut self, sent: Verdict, to: PeerId, kind: u8, words: [u64; 5]) {
         if sent == Verdict::NoResources {
-            self.unsaid.push(Word { to, kind, words });
+            self.unsaid.push(ControlRecord { to, kind, words });
         }
     }
 }
@@ -112,8 +111,8 @@ impl Streams {
 /// What the first record of a long message says, in words that follow those of every message: its
 /// length, the sender's number of it and when it began, where it is in the sender's memory; then
 /// its first bytes.
-pub struct Announced {
-    pub head: Head,
+pub struct Rts {
+    pub head: MessageHead,
     pub len: usize,
     /// `None`: it comes without being asked for.
     number: Option<u32>,
@@ -126,7 +125,7 @@ pub struct Announced {
     here: usize,
 }
 
-impl Announced {
+impl Rts {
     /// When it began to take time: when its sender began, or when we came to look.
     fn began(&self) -> u64 {
         let now = host::now();
@@ -157,21 +156,21 @@ fn announcement(
         *to = w;
     }
     let what = RecordHeader {
-        kind: LONG,
-        flags: kinds | if asked.is_none() { WITHOUT_ASKING } else { 0 },
+        kind: kind::RTS,
+        flags: kinds | if asked.is_none() { EAGER } else { 0 },
         message: true,
     };
     (what, words, front + if asked.is_none() { 2 } else { 3 })
 }
 
 /// Reads it; `None` when it is none.
-pub fn announced(record: &Record) -> Option<Announced> {
+pub fn announced(record: &Record) -> Option<Rts> {
     let head = head_of(record)?;
-    let whole = record.flags & WITHOUT_ASKING != 0;
+    let whole = record.flags & EAGER != 0;
     let [len, number, at] = [0, 8, 16].map(|off| record.word(head.bytes + off));
     let (len, body) = (len as usize, head.bytes + if whole { 16 } else { 24 });
     let here = record.len.checked_sub(body)?;
-    (here <= len && !(whole && len > WHOLE)).then_some(Announced {
+    (here <= len && !(whole && len > WHOLE)).then_some(Rts {
         head,
         len,
         number: (!whole).then_some(number as u32),
@@ -193,18 +192,18 @@ fn plain(kind: u8) -> RecordHeader {
 /// A record of a kind of this module has arrived.
 pub fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
     match record.kind {
-        LONG => come::begins(from, record, rq, port),
-        LEAD => {
-            let leads = &port.nearby.streams.leads;
+        kind::RTS => receiver::begins(from, record, rq, port),
+        kind::EAGER_FRAG => {
+            let leads = &port.shm.rendezvous.leads;
             if let Some((_, n)) = leads.iter().find(|(p, _)| *p == from).copied() {
-                come::goes_on(n, from, record, 0, rq, port);
+                receiver::goes_on(n, from, record, 0, rq, port);
             }
         }
-        PIECE => come::goes_on(record.word(0) as u32, from, record, 8, rq, port),
-        GO => out::asked(from, record.word(0) as u32, record.word(8) as u32, port),
-        SHARE => out::help(from, record, port),
-        FETCHED => out::answered(from, record, port),
-        _ => come::helped(from, record, rq, port),
+        kind::DATA => receiver::goes_on(record.word(0) as u32, from, record, 8, rq, port),
+        kind::CTS => sender::asked(from, record.word(0) as u32, record.word(8) as u32, port),
+        kind::SPLIT_COPY => sender::help(from, record, port),
+        kind::FIN => sender::answered(from, record, port),
+        _ => receiver::helped(from, record, rq, port),
     }
 }
 
@@ -219,11 +218,11 @@ fn say(to: PeerId, kind: u8, words: [u64; 5], port: &mut EpPort) {
         return;
     };
     let mut sent = near.tell(to, addr, plain(kind), &words);
-    if sent == Verdict::Unsupported && kind == GO {
+    if sent == Verdict::Unsupported && kind == kind::CTS {
         // No ring leads back, for want of descriptors or memory here or there.
         sent = near.send_cts(addr, words[0] as u32, words[1] as u32);
     }
-    port.nearby.streams.said(sent, to, kind, words);
+    port.shm.rendezvous.said(sent, to, kind, words);
 }
 
 /// Copies a chunk of a piece of memory of ours to or from a peer's, at `at`. `false` when the
@@ -241,8 +240,8 @@ fn carry_chunk(
 
 /// A peer is gone: what it has not sent or taken fails. A message that is all here stays.
 pub fn peer_down(peer: PeerId, why: Failure, rq: &mut RecvQueue, port: &mut EpPort) {
-    come::ask_for_refused(port);
-    port.nearby.streams.unsaid.retain(|w| w.to != peer);
-    out::peer_down(peer, why, port);
-    come::peer_down(peer, why, rq, port);
+    receiver::ask_for_refused(port);
+    port.shm.rendezvous.unsaid.retain(|w| w.to != peer);
+    sender::peer_down(peer, why, port);
+    receiver::peer_down(peer, why, rq, port);
 }

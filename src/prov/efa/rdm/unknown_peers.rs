@@ -12,7 +12,7 @@ use crate::prov::efa::addr;
 
 /// The peer that a packet is from, made known to the adapter. `None` when the packet does not say,
 /// or the peer cannot be reached: it is dropped, for nobody could answer it.
-pub fn meet(port: &mut EpPort, from: QpAddr, packet: &[u8]) -> Option<PeerId> {
+pub fn learn_peer(port: &mut EpPort, from: QpAddr, packet: &[u8]) -> Option<PeerId> {
     let says = crate::wire::sender(packet)?;
     let who = match (says.raw_addr, says.connid) {
         (Some(raw), _) => addr::from_raw(&raw)?,
@@ -24,7 +24,7 @@ pub fn meet(port: &mut EpPort, from: QpAddr, packet: &[u8]) -> Option<PeerId> {
     if !same_host || who.qpn != from.qpn {
         return None;
     }
-    if who != from && !port.qp.meet(&who) {
+    if who != from && !port.qp.learn_peer(&who) {
         return None;
     }
     Some(port.peers.of(&who))

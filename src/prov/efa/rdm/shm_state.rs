@@ -9,38 +9,23 @@
 //! Reads and writes of a peer's memory are done from here, where the system allows it; what the
 //! peer wants to know of them, and data that goes with a write, follow through the ring.
 
-use super::access::{self, Accesses, Wait};
 use super::port::EpPort;
+use super::rendezvous::{self, Rendezvous};
 use super::rma::rma_op;
-use super::stream::{self, Streams};
-use super::{failure, Data, MsgReq, RmaReq};
+use super::shm_rma::{self, ShmRma, Wait};
+use super::{failure, MsgReq, RmaReq, SendData};
 use crate::device::QpAddr;
 use crate::hmem::UserMem;
 use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected};
 use crate::prov::efa::cq::Entry;
+use crate::shm::kind;
 use crate::shm::{
     Completion, LocalBuffer, Record, RecordHeader, RmaDenied, TxRings, Verdict, ACCESS_HEAD,
-    CONFIRMED, RECORD_MAX,
+    RECORD_MAX,
 };
 use crate::types::*;
 use std::collections::VecDeque;
 
-/// Kinds of records: a packet of the protocol, a whole message, and what a peer did to our memory
-/// (key, length, and the data of a write).
-pub const PACKET: u8 = 1;
-pub const MESSAGE: u8 = 2;
-const ACCESS: u8 = 3;
-/// The beginning of a long message, what follows it, what its receiver has asked for, and that
-/// question.
-pub const LONG: u8 = 4;
-pub const LEAD: u8 = 5;
-pub const PIECE: u8 = 6;
-pub const GO: u8 = 7;
-/// Its receiver copies a long message itself, and the sender may help; has it all; the sender has
-/// helped.
-pub const SHARE: u8 = 8;
-pub const FETCHED: u8 = 9;
-pub const HELPED: u8 = 10;
 /// Flags of a message: which words are in front of it, tag before data. An access may have data,
 /// too.
 const TAGGED: u8 = 1;
@@ -48,24 +33,24 @@ const WITH_DATA: u8 = 2;
 /// Flag of an access: it was a write.
 const WROTE: u8 = 4;
 /// Flag of a long message: its rest comes without being asked for.
-pub const WITHOUT_ASKING: u8 = 8;
+pub const EAGER: u8 = 8;
 
 /// What is under way with peers on the same host.
 #[derive(Default)]
-pub struct Nearby {
+pub struct ShmState {
     /// Packets and reads of the protocol that were done at once; it hears of them with the next
     /// progress.
     pub packets: VecDeque<u32>,
     pub reads: VecDeque<u32>,
     /// Long messages.
-    pub streams: Streams,
-    /// Accesses to memory through rings.
-    pub accesses: Accesses,
+    pub rendezvous: Rendezvous,
+    /// ShmRma to memory through rings.
+    pub rma: ShmRma,
     /// The last accesses were a system call of ours that took long.
     pub alone: bool,
 }
 
-impl Nearby {
+impl ShmState {
     /// Whether there is nothing to tell.
     pub fn quiet(&self) -> bool {
         self.untold() == 0
@@ -74,13 +59,13 @@ impl Nearby {
     /// 0 when there is nothing to tell or to do.
     #[inline(always)]
     pub fn load(&self) -> usize {
-        self.untold() | self.streams.load()
+        self.untold() | self.rendezvous.load()
     }
 
     #[inline(always)]
     fn untold(&self) -> usize {
-        let more = usize::from(self.streams.more());
-        self.packets.len() | self.reads.len() | more | self.accesses.load()
+        let more = usize::from(self.rendezvous.more());
+        self.packets.len() | self.reads.len() | more | self.rma.load()
     }
 }
 
@@ -111,8 +96,8 @@ pub fn send(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Verdic
 #[inline]
 fn put(r: &MsgReq, write: impl FnOnce(RecordHeader, &[u8], &UserMem, &[u8]) -> Verdict) -> Verdict {
     let most = match r.data {
-        Data::User(_) => stream::FIRST,
-        Data::Inject(_) => RECORD_MAX - 16,
+        SendData::User(_) => rendezvous::FIRST,
+        SendData::Inject(_) => RECORD_MAX - 16,
     };
     if r.data.len() > most {
         return Verdict::Unsupported;
@@ -121,13 +106,13 @@ fn put(r: &MsgReq, write: impl FnOnce(RecordHeader, &[u8], &UserMem, &[u8]) -> V
     let head = words.to_ne_bytes();
     let head = head.get(..head_len(flags)).unwrap_or(&[]);
     let what = RecordHeader {
-        kind: MESSAGE,
+        kind: kind::MESSAGE,
         flags,
         message: true,
     };
     match &r.data {
-        Data::User(m) => write(what, head, m, &[]),
-        Data::Inject(b) => write(what, head, &UserMem::EMPTY, b),
+        SendData::User(m) => write(what, head, m, &[]),
+        SendData::Inject(b) => write(what, head, &UserMem::EMPTY, b),
     }
 }
 
@@ -179,7 +164,7 @@ pub fn head_len(flags: u8) -> usize {
 }
 
 /// What is in front of a message that has arrived.
-pub struct Head {
+pub struct MessageHead {
     pub bytes: usize,
     pub tag: Option<u64>,
     pub cq_data: Option<u64>,
@@ -187,10 +172,10 @@ pub struct Head {
 
 /// Reads it; `None` when the record is too short.
 #[inline]
-pub fn head_of(record: &Record) -> Option<Head> {
+pub fn head_of(record: &Record) -> Option<MessageHead> {
     let bytes = head_len(record.flags);
     let has = |flag| record.flags & flag != 0;
-    (record.len >= bytes).then(|| Head {
+    (record.len >= bytes).then(|| MessageHead {
         bytes,
         tag: has(TAGGED).then(|| record.word(0)),
         cq_data: has(WITH_DATA).then(|| record.word(bytes - 8)),
@@ -198,7 +183,7 @@ pub fn head_of(record: &Record) -> Option<Head> {
 }
 
 /// A message that has come.
-pub struct Done {
+pub struct ReceivedMessage {
     pub from: PeerId,
     pub tag: Option<u64>,
     pub cq_data: Option<u64>,
@@ -209,7 +194,7 @@ pub struct Done {
 /// Ends its receive.
 #[inline]
 pub fn finish(
-    d: Done,
+    d: ReceivedMessage,
     mut result: core::result::Result<(), Failure>,
     rq: &mut RecvQueue,
     port: &mut EpPort,
@@ -236,7 +221,7 @@ pub fn finish(
 /// so; `Done` also when it failed and its completion says so.
 pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Verdict {
     let id = port.id;
-    match access::rma(port, peer, r, || rma_op(id, peer, r, report)) {
+    match shm_rma::rma(port, peer, r, || rma_op(id, peer, r, report)) {
         Verdict::Unsupported => {}
         sent => return sent,
     }
@@ -245,8 +230,8 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Verdict
     };
     near.ensure_route(peer, addr);
     let (local, plain) = match &r.data {
-        Data::User(m) => (LocalBuffer::Mem(m), m.one().filter(|_| r.cq_data.is_none())),
-        Data::Inject(b) => (LocalBuffer::Bytes(b), None),
+        SendData::User(m) => (LocalBuffer::Mem(m), m.one().filter(|_| r.cq_data.is_none())),
+        SendData::Inject(b) => (LocalBuffer::Bytes(b), None),
     };
     let at = (r.key, r.addr);
     if let Some(mem) = plain.filter(|_| near.permits(peer, at, r.data.len(), r.write)) {
@@ -258,8 +243,8 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Verdict
                 addr: r.addr,
                 note: Completion::piece(port.ops.insert(op), mem.len()),
             };
-            let accesses = &mut port.nearby.accesses;
-            port.nearby.alone |= accesses.join(near, peer, (r.key, r.write), wait);
+            let rma = &mut port.shm.rma;
+            port.shm.alone |= rma.join(near, peer, (r.key, r.write), wait);
             return Verdict::Done;
         }
     }
@@ -269,7 +254,7 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Verdict
         return Verdict::NoResources;
     }
     let done = near.cma_access(peer, r.write, &local, at);
-    port.nearby.alone |= done.is_ok();
+    port.shm.alone |= done.is_ok();
     let result = match done {
         Err(RmaDenied::Unsupported) => return Verdict::Unsupported,
         Err(RmaDenied::Status(s)) => Err(failure(s)),
@@ -299,7 +284,7 @@ pub fn tell(
     let words = [key, len as u64, cq_data.unwrap_or(0)];
     let data = if cq_data.is_some() { WITH_DATA } else { 0 };
     let what = RecordHeader {
-        kind: ACCESS,
+        kind: kind::RMA_EVENT,
         flags: data | if write { WROTE } else { 0 },
         message: false,
     };
@@ -310,12 +295,12 @@ pub fn tell(
 #[inline]
 pub fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
     match record.kind {
-        MESSAGE => {
+        kind::MESSAGE => {
             if let Some(head) = head_of(record) {
                 message(from, record, head, rq, port);
             }
         }
-        ACCESS => {
+        kind::RMA_EVENT => {
             let [key, len, data] = [0, 8, 16].map(|at| record.word(at));
             let len = len as usize;
             if record.flags & WITH_DATA != 0 {
@@ -323,10 +308,10 @@ pub fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpP
             }
             port.remote_access(key, len, record.flags & WROTE != 0);
         }
-        LONG..=HELPED => stream::arrived(from, record, rq, port),
-        CONFIRMED => {
-            let data = record.flags & access::WITH_DATA != 0;
-            let head = Head {
+        kind::RTS..=kind::SPLIT_DONE => rendezvous::arrived(from, record, rq, port),
+        kind::CONFIRMED => {
+            let data = record.flags & shm_rma::WITH_DATA != 0;
+            let head = MessageHead {
                 bytes: ACCESS_HEAD,
                 tag: None,
                 cq_data: data.then(|| record.words()[2]),
@@ -335,13 +320,19 @@ pub fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpP
                 message(from, record, head, rq, port);
             }
         }
-        _ if access::is(record) => access::arrived(from, record, port),
+        _ if shm_rma::is(record) => shm_rma::arrived(from, record, port),
         _ => {}
     }
 }
 
 #[inline]
-fn message(from: PeerId, record: &Record, head: Head, rq: &mut RecvQueue, port: &mut EpPort) {
+fn message(
+    from: PeerId,
+    record: &Record,
+    head: MessageHead,
+    rq: &mut RecvQueue,
+    port: &mut EpPort,
+) {
     let (tag, cq_data) = (head.tag, head.cq_data);
     let len = (record.len - head.bytes) as u64;
     let Some(place) = rq.place(from, tag, len, |s| port.adopt(s)) else {
@@ -354,7 +345,7 @@ fn message(from: PeerId, record: &Record, head: Head, rq: &mut RecvQueue, port: 
         let room = op.mem.part(place.base as usize, place.room as usize);
         record.copy_mem(head.bytes, &room);
     }
-    let done = Done {
+    let done = ReceivedMessage {
         from,
         tag,
         cq_data,

@@ -5,7 +5,7 @@
 //! (`read`, and `poll` where there is more to look at) takes what has come straight into the
 //! receives it matches: no operation is made, and no port. Reads and writes (`rma`) are records and
 //! requests in the same way. Whatever is not plain is left as it was found, for `ops` and
-//! `progress` to deal with: [`Lane`] remembers what an endpoint's settings permit.
+//! `progress` to deal with: [`FastPathConfig`] remembers what an endpoint's settings permit.
 
 mod atomic;
 mod direct;
@@ -14,28 +14,29 @@ mod poll;
 mod read;
 mod rma;
 
-pub use atomic::{atomic, PlainAtomic};
+pub use atomic::{atomic, FastAtomic};
 pub use poll::{poll, Polled};
 pub use read::read;
 use read::Readable;
-pub use rma::{rma, PlainRma};
+pub use rma::{rma, FastRma};
 
-use super::access;
-use super::near::{head_len, send_flags, sent_entry, words_of, MESSAGE};
-use super::stream::FIRST;
+use super::rendezvous::FIRST;
+use super::shm_rma;
+use super::shm_state::{head_len, send_flags, sent_entry, words_of};
 use super::{Ep, Kind, Live};
 use crate::core::Result;
 use crate::device::any::Qp;
-use crate::device::verbs::short::Short;
+use crate::device::verbs::short::TxRequest;
 use crate::hmem::Piece;
-use crate::proto::{PeerId, Short as PlainRecv, ANY, COLLECTIVE_TAG};
+use crate::proto::{PeerId, RecvEntry, ANY, COLLECTIVE_TAG};
 use crate::prov::efa::domain::State;
+use crate::shm::kind;
 use crate::shm::{RecordHeader, Verdict};
 use crate::types::*;
 
 /// What the short way needs to know of an endpoint.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Lane {
+pub struct FastPathConfig {
     /// Whether sends go this way.
     sends: bool,
     /// Messages are the adapter's own work requests.
@@ -72,7 +73,7 @@ pub struct Lane {
 
 impl Ep {
     /// Looks at the settings again, one of which has changed.
-    pub(super) fn choose_lane(&mut self) {
+    pub(super) fn configure_fast_path(&mut self) {
         let reports = |b: Option<super::Bound>, flags| super::ops::reports(b, flags);
         let verbs = self.live.as_ref().and_then(|l| match &l.qp {
             Qp::Verbs(q) => Some(q),
@@ -83,8 +84,8 @@ impl Ep {
         let packets = verbs.is_some_and(|q| plain && q.sends_packets());
         let o = &self.opts;
         let most = |inject: usize, max: usize| [inject.min(max), FIRST.min(max)];
-        let rma = |on: bool, max: usize| match on && plain && self.sure {
-            true => access::SHORT.min(o.max_rma_size).min(max),
+        let rma = |on: bool, max: usize| match on && plain && self.homogeneous {
+            true => shm_rma::SHORT.min(o.max_rma_size).min(max),
             false => 0,
         };
         let far = match self.caps & FI_RMA {
@@ -93,7 +94,7 @@ impl Ep {
         };
         let direct = verbs.is_some_and(|q| q.shortens());
         let [tx, rx] = [self.tx, self.rx].map(|b| b.map(|b| b.cq));
-        self.lane = Lane {
+        self.fast = FastPathConfig {
             far,
             direct,
             lone: tx
@@ -131,7 +132,7 @@ impl Ep {
 
 /// A send without flags of its own.
 #[derive(Clone, Copy, Debug)]
-pub struct Plain {
+pub struct FastSend {
     pub data: Piece,
     pub to: fi_addr_t,
     pub tag: Option<u64>,
@@ -142,25 +143,25 @@ pub struct Plain {
 
 /// Sends a message; `None`, and nothing done, when it has to go another way. Errors: `FI_EAGAIN`.
 #[inline(always)]
-pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
+pub fn send(s: &mut State, id: u32, p: &FastSend) -> Option<Result<()>> {
     let ep = s.eps.get_mut(id)?;
-    let lane = &ep.lane;
-    let [msg, tagged] = lane.most;
+    let fast = &ep.fast;
+    let [msg, tagged] = fast.most;
     let [injected, lent] = if p.tag.is_some() { tagged } else { msg };
     let most = if p.context.is_some() { lent } else { injected };
-    if lane.direct {
+    if fast.direct {
         return direct::send(s, id, p, most);
     }
-    let special = p.tag.is_some_and(|t| t & COLLECTIVE_TAG != 0 || !lane.tags);
-    if !lane.sends || special || !ep.fenced.is_empty() {
+    let special = p.tag.is_some_and(|t| t & COLLECTIVE_TAG != 0 || !fast.tags);
+    if !fast.sends || special || !ep.fenced.is_empty() {
         return None;
     }
     if p.data.len() > most {
         return long::send(s, id, p);
     }
-    let peer = s.avs.get(lane.av)?.known(p.to)?;
+    let peer = s.avs.get(fast.av)?.known(p.to)?;
     let live = ep.live.as_mut()?;
-    let near = match (&mut live.hub, lane.packet) {
+    let near = match (&mut live.hub, fast.packet) {
         (Some(h), None) => &mut h.tx,
         (Some(h), Some(_)) if !h.tx.uses_adapter(peer) => &mut h.tx,
         (_, Some(most)) if p.data.len() <= most => return send_packet(s, id, p, peer),
@@ -168,7 +169,7 @@ pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
     };
     let (words, flags) = words_of(p.tag, p.cq_data);
     let what = RecordHeader {
-        kind: MESSAGE,
+        kind: kind::MESSAGE,
         flags,
         message: true,
     };
@@ -180,7 +181,7 @@ pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
     if let Some(c) = ep.cntrs[0].and_then(|c| s.cntrs.get_mut(c)) {
         c.count(p.data.len());
     }
-    if let (Some(context), Some(q)) = (p.context, lane.sent_to) {
+    if let (Some(context), Some(q)) = (p.context, fast.sent_to) {
         if let Some(q) = s.cqs.get_mut(q) {
             q.push(sent_entry(context, p.tag.is_some(), p.data.len()));
         }
@@ -190,16 +191,16 @@ pub fn send(s: &mut State, id: u32, p: &Plain) -> Option<Result<()>> {
 
 /// As [`send`], a message of one packet, by the adapter.
 #[inline]
-fn send_packet(s: &mut State, id: u32, p: &Plain, peer: PeerId) -> Option<Result<()>> {
+fn send_packet(s: &mut State, id: u32, p: &FastSend, peer: PeerId) -> Option<Result<()>> {
     let ep = s.eps.get_mut(id)?;
     let Live { qp, proto, .. } = ep.live.as_mut()?;
     let Qp::Verbs(q) = qp else { return None };
     let (head, len) = proto.eager_head(peer, p.tag, p.cq_data)?;
-    let short = Short {
+    let short = TxRequest {
         context: p.context.unwrap_or(0),
         data: p.data,
         peer,
-        report: p.context.is_some() && ep.lane.sent_to.is_some(),
+        report: p.context.is_some() && ep.fast.sent_to.is_some(),
         flags: send_flags(p.tag.is_some()) as u32,
         key: 0,
         raddr: 0,
@@ -225,28 +226,28 @@ pub fn recv(
     context: usize,
 ) -> Option<Result<()>> {
     let ep = s.eps.get_mut(id)?;
-    let lane = &ep.lane;
-    if lane.direct {
+    let fast = &ep.fast;
+    if fast.direct {
         let Qp::Verbs(q) = &mut ep.live.as_mut()?.qp else {
             return None;
         };
         return match tag {
-            None => direct::recv(q, lane, into, context),
+            None => direct::recv(q, fast, into, context),
             Some(_) => None,
         };
     }
-    if !lane.receives || tag.is_some_and(|(t, _)| t & COLLECTIVE_TAG != 0 || !lane.tags) {
+    if !fast.receives || tag.is_some_and(|(t, _)| t & COLLECTIVE_TAG != 0 || !fast.tags) {
         return None;
     }
-    let from = if src == FI_ADDR_UNSPEC || !lane.directed {
+    let from = if src == FI_ADDR_UNSPEC || !fast.directed {
         ANY
     } else {
-        s.avs.get(lane.av)?.known(src)?
+        s.avs.get(fast.av)?.known(src)?
     };
-    let what = PlainRecv {
+    let what = RecvEntry {
         context,
         into,
-        report: lane.report,
+        report: fast.report,
         tagged: tag.is_some(),
     };
     let q = s.rxqs.get_mut(ep.rxq)?;

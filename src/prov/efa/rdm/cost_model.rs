@@ -9,13 +9,13 @@ use crate::device::host;
 
 /// A way for long messages, reads and writes of a peer on the same host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum CopyMethod {
     /// In pieces through shared memory, both sides copying.
     Ring = 0,
     /// By the system, from one process's memory into the other's.
-    Attach = 1,
+    Cma = 1,
     /// So, too, and both sides do it.
-    Both = 2,
+    CmaBoth = 2,
 }
 
 const WAYS: usize = 3;
@@ -32,7 +32,7 @@ const SELDOM: u32 = 8;
 
 /// What is known of the ways for lengths of one class.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct CostClass {
     /// Picoseconds per byte, 0 before the first time, and how often that was measured.
     cost: [u64; WAYS],
     times: [u32; WAYS],
@@ -48,12 +48,12 @@ struct Sum {
     ns: u64,
 }
 
-impl Known {
+impl CostClass {
     /// The cheapest of these ways that were measured; the first of them before that.
-    fn best(&self, among: &[Way]) -> Way {
+    fn best(&self, among: &[CopyMethod]) -> CopyMethod {
         let known = among.iter().filter(|w| self.cost[**w as usize] > 0);
         let best = known.min_by_key(|w| self.cost[**w as usize]);
-        best.or(among.first()).copied().unwrap_or(Way::Ring)
+        best.or(among.first()).copied().unwrap_or(CopyMethod::Ring)
     }
 }
 
@@ -71,14 +71,14 @@ fn class(len: usize) -> usize {
 
 /// See the module text.
 #[derive(Debug, Default)]
-pub struct Pace {
-    known: [Known; CLASSES.len() + 1],
+pub struct CostModel {
+    known: [CostClass; CLASSES.len() + 1],
     /// When the last of those that go one after another was there.
     last: u64,
 }
 
-impl Pace {
-    fn of(&mut self, len: usize) -> &mut Known {
+impl CostModel {
+    fn of(&mut self, len: usize) -> &mut CostClass {
         let [a, b, c, d] = &mut self.known;
         match class(len) {
             0 => a,
@@ -89,13 +89,13 @@ impl Pace {
     }
 
     /// Picoseconds per byte by the cheapest of these ways, 0 when none is known.
-    pub fn cost(&mut self, len: usize, among: &[Way]) -> u64 {
+    pub fn cost(&mut self, len: usize, among: &[CopyMethod]) -> u64 {
         let k = self.of(len);
         k.cost[k.best(among) as usize]
     }
 
     /// The way, of these, that is to be gone now.
-    pub fn choose(&mut self, len: usize, among: &[Way]) -> Way {
+    pub fn choose(&mut self, len: usize, among: &[CopyMethod]) -> CopyMethod {
         let way = self.next(len, among);
         self.goes(len);
         way
@@ -107,8 +107,9 @@ impl Pace {
         k.chosen = k.chosen.wrapping_add(1);
     }
 
-    /// As [`Pace::choose`], where it may come to nothing: else [`Pace::goes`] has to be called.
-    pub fn next(&mut self, len: usize, among: &[Way]) -> Way {
+    /// As [`CostModel::choose`], where it may come to nothing: else [`CostModel::goes`] has to be
+    /// called.
+    pub fn next(&mut self, len: usize, among: &[CopyMethod]) -> CopyMethod {
         let k = self.of(len);
         let best = k.best(among);
         let ways = among.len().max(1) as u32;
@@ -128,7 +129,7 @@ impl Pace {
         // The others take turns.
         let others = among.iter().filter(|w| **w != best).copied();
         let other = others.cycle().nth((round % ways) as usize);
-        let worth = |w: &Way| {
+        let worth = |w: &CopyMethod| {
             let [theirs, ours] = [*w, best].map(|w| k.cost[w as usize]);
             early || theirs < ours + ours / 2 || (round / ways).is_multiple_of(SELDOM)
         };
@@ -137,22 +138,22 @@ impl Pace {
 
     /// So many, of so many bytes together, have been copied from here since then, while nothing
     /// else was done.
-    pub fn took(&mut self, way: Way, n: usize, bytes: usize, began: u64) {
+    pub fn took(&mut self, way: CopyMethod, n: usize, bytes: usize, began: u64) {
         self.took_all(way, n, bytes, host::now().saturating_sub(began));
     }
 
     /// So many that go one after another are there now, of so many bytes together; the first began
     /// then. While the one before was on its way they took no time of their own.
-    pub fn ended(&mut self, way: Way, n: usize, bytes: usize, began: u64) {
+    pub fn ended(&mut self, way: CopyMethod, n: usize, bytes: usize, began: u64) {
         let began = began.max(self.last);
         self.last = host::now();
         self.took_all(way, n, bytes, self.last.saturating_sub(began));
     }
 
-    /// So many messages have taken so long, one after another, of so many bytes together. A single
+    /// So many messages have taken so long, one after another, of so many bytes cma. A single
     /// time may be anything, for the processor is somebody else's now and then: what is out of the
     /// ordinary counts as little more than the ordinary.
-    fn took_all(&mut self, way: Way, n: usize, bytes: usize, ns: u64) {
+    fn took_all(&mut self, way: CopyMethod, n: usize, bytes: usize, ns: u64) {
         let len = bytes / n.max(1);
         let k = self.of(len);
         let of = |bytes: u64, ns: u64| (ns.saturating_mul(1000) / bytes.max(1)).max(1);
@@ -176,7 +177,7 @@ impl Pace {
     }
 
     /// A peer says what this way costs there.
-    pub fn costs(&mut self, way: Way, len: usize, cost: u64) {
+    pub fn costs(&mut self, way: CopyMethod, len: usize, cost: u64) {
         self.of(len).cost[way as usize] = cost;
     }
 }
@@ -186,10 +187,10 @@ mod tests {
     use super::*;
 
     const LEN: usize = 100_000;
-    const ALL: [Way; 3] = [Way::Ring, Way::Attach, Way::Both];
+    const ALL: [CopyMethod; 3] = [CopyMethod::Ring, CopyMethod::Cma, CopyMethod::CmaBoth];
 
     /// How often each way was gone.
-    fn run(p: &mut Pace, n: usize, among: &[Way], cost: [u64; 3]) -> [usize; 3] {
+    fn run(p: &mut CostModel, n: usize, among: &[CopyMethod], cost: [u64; 3]) -> [usize; 3] {
         let mut gone = [0; 3];
         for _ in 0..n {
             let way = p.choose(LEN, among);
@@ -201,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_fastest_way_is_found_and_a_change_is_noticed() {
-        let mut p = Pace::default();
+        let mut p = CostModel::default();
         let [ring, attach, both] = run(&mut p, 1000, &ALL, [30_000, 8_000, 6_000]);
         assert!(
             both > 950 && attach > FIRST as usize,
@@ -211,7 +212,7 @@ mod tests {
         assert_eq!(p.cost(LEN, &ALL[..2]), 80);
         // Other lengths are another matter.
         assert_eq!(p.cost(10, &ALL), 0);
-        assert_eq!(p.choose(10, &ALL), Way::Ring);
+        assert_eq!(p.choose(10, &ALL), CopyMethod::Ring);
         // The neighbours have gone: the ring is found to be better with its turns.
         run(&mut p, 20_000, &ALL, [4_000, 8_000, 6_000]);
         assert_eq!(p.cost(LEN, &ALL), 40);
@@ -222,9 +223,9 @@ mod tests {
 
     #[test]
     fn one_bad_moment_changes_nothing() {
-        let mut p = Pace::default();
+        let mut p = CostModel::default();
         run(&mut p, 100, &ALL, [5_000, 8_000, 9_000]);
-        p.took_all(Way::Ring, 1, LEN, 100_000_000);
-        assert_eq!(p.of(LEN).best(&ALL), Way::Ring);
+        p.took_all(CopyMethod::Ring, 1, LEN, 100_000_000);
+        assert_eq!(p.of(LEN).best(&ALL), CopyMethod::Ring);
     }
 }

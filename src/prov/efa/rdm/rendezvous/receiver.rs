@@ -1,15 +1,16 @@
 //! Long messages on their way in (see `stream`): what comes by itself, and what is asked for or
 //! fetched once it has a place.
 
-use super::{announced, carry_chunk, lost_there, plain, say, Announced, Streams, LOST, WHOLE};
+use super::{announced, carry_chunk, lost_there, plain, say, Rendezvous, Rts, LOST, WHOLE};
 use crate::device::host;
 use crate::hmem::UserMem;
 use crate::proto::{
-    Coming, Failure, PeerId, Place, Port, RecvQueue, Short as PlainRecv, ShortRecv, Unexpected,
+    Coming, Failure, PeerId, Place, Port, RecvEntry, RecvQueue, ShortRecv, Unexpected,
 };
-use crate::prov::efa::rdm::near::{finish, Done, FETCHED, GO, SHARE};
-use crate::prov::efa::rdm::pace::Way;
+use crate::prov::efa::rdm::cost_model::CopyMethod;
 use crate::prov::efa::rdm::port::EpPort;
+use crate::prov::efa::rdm::shm_state::{finish, ReceivedMessage};
+use crate::shm::kind;
 use crate::shm::{LocalBuffer, Record, SplitCopy, TxRings, MANY};
 
 /// The shortest that the sender may help with, and bytes of a chunk of it, of which there shall be
@@ -21,7 +22,7 @@ const CHUNK: core::ops::RangeInclusive<usize> = 128 << 10..=512 << 10;
 const CHUNKS: usize = 8;
 
 /// A message on its way in.
-pub(super) struct In {
+pub(super) struct RecvState {
     pub from: PeerId,
     tag: Option<u64>,
     cq_data: Option<u64>,
@@ -39,10 +40,10 @@ pub(super) struct In {
     share: Option<SplitCopy>,
 }
 
-impl In {
+impl RecvState {
     fn over(self, result: Result<(), Failure>, rq: &mut RecvQueue, port: &mut EpPort) {
         if let Some(place) = self.place {
-            let done = Done {
+            let done = ReceivedMessage {
                 from: self.from,
                 tag: self.tag,
                 cq_data: self.cq_data,
@@ -55,33 +56,33 @@ impl In {
 }
 
 /// A message that waits to be fetched, with the plain receive it is for.
-pub(super) struct Lent {
+pub(super) struct FetchedMessage {
     tag: Option<u64>,
     cq_data: Option<u64>,
     len: usize,
     number: u32,
     at: u64,
-    into: PlainRecv,
+    into: RecvEntry,
 }
 
 /// Messages of one peer that are fetched by one call of the system: what a call takes beside its
 /// bytes is that of several KiB.
 #[derive(Default)]
-pub(super) struct Lot {
+pub(super) struct ReadBatch {
     from: PeerId,
-    waiting: Vec<Lent>,
+    waiting: Vec<FetchedMessage>,
     bytes: usize,
     /// When the first of them began.
     began: u64,
     /// What the system would not copy, to be asked for.
-    pub refused: Vec<(PeerId, Lent)>,
+    pub refused: Vec<(PeerId, FetchedMessage)>,
 }
 
 /// So many bytes at most if there is more than one: the first shall not wait for long.
 const LOT_BYTES: usize = 256 << 10;
 
-impl Streams {
-    /// Whether messages wait for [`Streams::bring`].
+impl Rendezvous {
+    /// Whether messages wait for [`Rendezvous::bring`].
     #[inline(always)]
     pub fn gathers(&self) -> bool {
         !self.lot.waiting.is_empty()
@@ -95,35 +96,29 @@ impl Streams {
     }
 
     /// As [`super::arrived`], a message that waits to be fetched and is for a plain receive: joins
-    /// those that [`Streams::bring`] fetches, of the same peer. `false`, and nothing done, when it
-    /// takes more than that.
-    pub fn gather(
-        &mut self,
-        near: &TxRings,
-        from: PeerId,
-        m: &Announced,
-        rq: &mut RecvQueue,
-    ) -> bool {
+    /// those that [`Rendezvous::bring`] fetches, of the same peer. `false`, and nothing done, when
+    /// it takes more than that.
+    pub fn gather(&mut self, near: &TxRings, from: PeerId, m: &Rts, rq: &mut RecvQueue) -> bool {
         let (len, Some(number)) = (m.len, m.number) else {
             return false;
         };
         if m.here > 0 || m.at == 0 || !near.reaches_memory(from) {
             return false;
         }
-        if self.pace.next(len, ways(len)) != Way::Attach {
+        if self.costs.next(len, ways(len)) != CopyMethod::Cma {
             return false;
         }
         let Some(into) = rq.take_short(from, m.head.tag, len) else {
             return false;
         };
-        self.pace.goes(len);
+        self.costs.goes(len);
         let l = &mut self.lot;
         l.from = from;
         l.bytes += len;
         if l.waiting.is_empty() {
             l.began = m.began();
         }
-        l.waiting.push(Lent {
+        l.waiting.push(FetchedMessage {
             tag: m.head.tag,
             cq_data: m.head.cq_data,
             len,
@@ -139,15 +134,16 @@ impl Streams {
     pub fn bring(
         &mut self,
         near: &mut TxRings,
-        mut each: impl FnMut(PeerId, &PlainRecv, usize, (Option<u64>, Option<u64>)),
+        mut each: impl FnMut(PeerId, &RecvEntry, usize, (Option<u64>, Option<u64>)),
     ) {
         let from = self.lot.from;
         let bytes = core::mem::take(&mut self.lot.bytes);
         let mut all = core::mem::take(&mut self.lot.waiting);
-        let part = |l: &Lent| (l.into.into.part(0, l.len), l.at);
+        let part = |l: &FetchedMessage| (l.into.into.part(0, l.len), l.at);
         let here = near.cma_read_batch(from, all.iter().map(part));
         if here == all.len() {
-            self.pace.ended(Way::Attach, here, bytes, self.lot.began);
+            self.costs
+                .ended(CopyMethod::Cma, here, bytes, self.lot.began);
         }
         for (i, l) in all.drain(..).enumerate() {
             let (piece, at) = part(&l);
@@ -156,8 +152,8 @@ impl Streams {
                 continue;
             }
             let words = self.answer(l.number, 0, l.len);
-            let sent = near.send_words(from, plain(FETCHED), &words);
-            self.said(sent, from, FETCHED, words);
+            let sent = near.send_words(from, plain(kind::FIN), &words);
+            self.said(sent, from, kind::FIN, words);
             each(from, &l.into, l.len, (l.tag, l.cq_data));
         }
         self.lot.waiting = all;
@@ -166,21 +162,24 @@ impl Streams {
     /// What the sender of a message that was fetched is told: what became of it, and what messages
     /// like it cost us, by the ring and fetched.
     fn answer(&mut self, number: u32, how: u64, len: usize) -> [u64; 5] {
-        let [ring, fetched] =
-            [&[Way::Ring][..], &[Way::Attach, Way::Both]].map(|ways| self.pace.cost(len, ways));
+        let [ring, fetched] = [
+            &[CopyMethod::Ring][..],
+            &[CopyMethod::Cma, CopyMethod::CmaBoth],
+        ]
+        .map(|ways| self.costs.cost(len, ways));
         [number.into(), how, ring, fetched, 0]
     }
 }
 
 /// What was to be fetched at once and could not be is asked for.
 pub(super) fn ask_for_refused(port: &mut EpPort) {
-    for (from, l) in core::mem::take(&mut port.nearby.streams.lot.refused) {
+    for (from, l) in core::mem::take(&mut port.shm.rendezvous.lot.refused) {
         let ctx = port.adopt(ShortRecv {
             what: l.into,
             src: from,
             tag: l.tag.unwrap_or(0),
         });
-        let n = port.nearby.streams.coming.insert(In {
+        let n = port.shm.rendezvous.coming.insert(RecvState {
             from,
             tag: l.tag,
             cq_data: l.cq_data,
@@ -199,11 +198,11 @@ pub(super) fn ask_for_refused(port: &mut EpPort) {
 
 /// How a message of this length may come that is not here yet. A shorter one that is asked for is
 /// there to be fetched.
-fn ways(len: usize) -> &'static [Way] {
+fn ways(len: usize) -> &'static [CopyMethod] {
     match len {
-        0..SHARED => &[Way::Attach],
-        SHARED..=WHOLE => &[Way::Attach, Way::Both],
-        _ => &[Way::Attach, Way::Both, Way::Ring],
+        0..SHARED => &[CopyMethod::Cma],
+        SHARED..=WHOLE => &[CopyMethod::Cma, CopyMethod::CmaBoth],
+        _ => &[CopyMethod::Cma, CopyMethod::CmaBoth, CopyMethod::Ring],
     }
 }
 
@@ -212,8 +211,8 @@ pub(super) fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &m
     let (head, len) = (&m.head, m.len);
     let whole = m.number.is_none();
     let place = rq.place(from, head.tag, len as u64, |s| port.adopt(s));
-    let s = &mut port.nearby.streams;
-    let n = s.coming.insert(In {
+    let s = &mut port.shm.rendezvous;
+    let n = s.coming.insert(RecvState {
         from,
         tag: head.tag,
         cq_data: head.cq_data,
@@ -245,18 +244,18 @@ pub(super) fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &m
         ));
     }
     let way = place.and_then(|_| choose(n, port));
-    if way == Some(Way::Ring) {
+    if way == Some(CopyMethod::Ring) {
         ask(n, port);
     }
     goes_on(n, from, record, m.body, rq, port);
-    if let Some(way @ (Way::Attach | Way::Both)) = way {
+    if let Some(way @ (CopyMethod::Cma | CopyMethod::CmaBoth)) = way {
         fetch(n, way, rq, port);
     }
 }
 
 /// How the rest of a message that has a place is to come; `None` when it comes by itself.
-fn choose(n: u32, port: &mut EpPort) -> Option<Way> {
-    let s = &mut port.nearby.streams;
+fn choose(n: u32, port: &mut EpPort) -> Option<CopyMethod> {
+    let s = &mut port.shm.rendezvous;
     let i = s.coming.get_mut(n)?;
     i.number?;
     if i.began == 0 {
@@ -264,9 +263,9 @@ fn choose(n: u32, port: &mut EpPort) -> Option<Way> {
     }
     let near = port.near.as_ref()?;
     if i.at == 0 || !near.reaches_memory(i.from) {
-        return Some(Way::Ring);
+        return Some(CopyMethod::Ring);
     }
-    Some(s.pace.choose(i.len, ways(i.len)))
+    Some(s.costs.choose(i.len, ways(i.len)))
 }
 
 /// Takes the bytes of a record from `off` on.
@@ -279,7 +278,7 @@ pub(super) fn goes_on(
     port: &mut EpPort,
 ) {
     let bytes = record.len.saturating_sub(off);
-    let i = port.nearby.streams.coming.get_mut(n);
+    let i = port.shm.rendezvous.coming.get_mut(n);
     let Some(i) = i.filter(|i| i.from == from && bytes <= i.len - i.got) else {
         return;
     };
@@ -303,7 +302,10 @@ pub(super) fn goes_on(
     if i.got == i.len {
         if i.place.is_some() && i.began > 0 {
             let (len, began) = (i.len, i.began);
-            port.nearby.streams.pace.ended(Way::Ring, 1, len, began);
+            port.shm
+                .rendezvous
+                .costs
+                .ended(CopyMethod::Ring, 1, len, began);
         }
         ends(n, rq, port);
     }
@@ -311,7 +313,7 @@ pub(super) fn goes_on(
 
 /// Everything has come.
 fn ends(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
-    let s = &mut port.nearby.streams;
+    let s = &mut port.shm.rendezvous;
     s.leads.retain(|(_, l)| *l != n);
     if s.coming.get(n).is_none_or(|i| i.place.is_none()) {
         return;
@@ -323,17 +325,17 @@ fn ends(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
 
 /// Asks for the rest of a message that has a place.
 fn ask(n: u32, port: &mut EpPort) {
-    let s = &mut port.nearby.streams;
+    let s = &mut port.shm.rendezvous;
     let i = s.coming.get(n);
     if let Some((to, number)) = i.and_then(|i| Some((i.from, i.number?))) {
-        say(to, GO, [number.into(), n.into(), 0, 0, 0], port);
+        say(to, kind::CTS, [number.into(), n.into(), 0, 0, 0], port);
     }
 }
 
 /// Copies the rest of a message that has a place from the sender's memory, with its help or
 /// without.
-fn fetch(n: u32, way: Way, rq: &mut RecvQueue, port: &mut EpPort) {
-    let s = &mut port.nearby.streams;
+fn fetch(n: u32, way: CopyMethod, rq: &mut RecvQueue, port: &mut EpPort) {
+    let s = &mut port.shm.rendezvous;
     let (Some(i), Some(near)) = (s.coming.get_mut(n), &mut port.near) else {
         return;
     };
@@ -352,7 +354,7 @@ fn fetch(n: u32, way: Way, rq: &mut RecvQueue, port: &mut EpPort) {
         .min(half);
     let whole = into
         .one()
-        .filter(|p| way == Way::Both && p.len() == room && room > chunk);
+        .filter(|p| way == CopyMethod::CmaBoth && p.len() == room && room > chunk);
     let chunks = room.div_ceil(chunk) as u32;
     let share = whole.and_then(|p| Some((near.open_split(from, chunks)?, p)));
     let Some((share, piece)) = share else {
@@ -369,7 +371,7 @@ fn fetch(n: u32, way: Way, rq: &mut RecvQueue, port: &mut EpPort) {
         chunk as u64 | (got as u64) << 32,
         room as u64,
     ];
-    say(from, SHARE, words, port);
+    say(from, kind::SPLIT_COPY, words, port);
     let Some(near) = &port.near else { return };
     let began = host::now();
     let copy = |c| carry_chunk(near, (from, false), (piece, at), (c, chunk));
@@ -391,8 +393,8 @@ fn fetch(n: u32, way: Way, rq: &mut RecvQueue, port: &mut EpPort) {
 /// The sender of a message has helped, or could not.
 pub(super) fn helped(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
     let (n, how) = (record.word(0) as u32, record.word(8));
-    let helped = |i: &In| i.from == from && i.share.is_some();
-    if port.nearby.streams.coming.get(n).is_some_and(helped) {
+    let helped = |i: &RecvState| i.from == from && i.share.is_some();
+    if port.shm.rendezvous.coming.get(n).is_some_and(helped) {
         match how & LOST {
             0 => fetched(n, rq, port),
             _ => lost(n, rq, port),
@@ -402,7 +404,7 @@ pub(super) fn helped(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &m
 
 /// All that we copy of a message is copied: it ends, unless the sender is still at work.
 fn fetched(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
-    let s = &mut port.nearby.streams;
+    let s = &mut port.shm.rendezvous;
     let (Some(i), Some(near)) = (s.coming.get_mut(n), &mut port.near) else {
         return;
     };
@@ -410,10 +412,10 @@ fn fetched(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
     if !over {
         return;
     }
-    let way = i.share.map_or(Way::Attach, |_| Way::Both);
+    let way = i.share.map_or(CopyMethod::Cma, |_| CopyMethod::CmaBoth);
     let (len, began) = (i.len, i.began);
     i.got = len;
-    s.pace.ended(way, 1, len, began);
+    s.costs.ended(way, 1, len, began);
     tell(n, 0, port);
     ends(n, rq, port);
 }
@@ -422,7 +424,7 @@ fn fetched(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
 #[cold]
 fn lost(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
     tell(n, LOST, port);
-    if let Some(i) = port.nearby.streams.coming.remove(n) {
+    if let Some(i) = port.shm.rendezvous.coming.remove(n) {
         if let (Some(near), Some(share)) = (&mut port.near, i.share) {
             near.stop_split(i.from, share);
         }
@@ -432,17 +434,17 @@ fn lost(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
 
 /// Tells the sender of a message what became of it.
 fn tell(n: u32, how: u64, port: &mut EpPort) {
-    let s = &mut port.nearby.streams;
+    let s = &mut port.shm.rendezvous;
     let i = s.coming.get(n);
     if let Some((to, number, len)) = i.and_then(|i| Some((i.from, i.number?, i.len))) {
         let words = s.answer(number, how, len);
-        say(to, FETCHED, words, port);
+        say(to, kind::FIN, words, port);
     }
 }
 
 /// An unexpected message has got its place.
 pub fn placed(coming: &Coming, place: Place, rq: &mut RecvQueue, port: &mut EpPort) {
-    let s = &mut port.nearby.streams;
+    let s = &mut port.shm.rendezvous;
     let Some(i) = s.coming.get_mut(coming.number) else {
         return;
     };
@@ -458,7 +460,7 @@ pub fn placed(coming: &Coming, place: Place, rq: &mut RecvQueue, port: &mut EpPo
         return ends(coming.number, rq, port);
     }
     match choose(coming.number, port) {
-        Some(Way::Ring) => ask(coming.number, port),
+        Some(CopyMethod::Ring) => ask(coming.number, port),
         Some(way) => fetch(coming.number, way, rq, port),
         None => {}
     }
@@ -466,13 +468,13 @@ pub fn placed(coming: &Coming, place: Place, rq: &mut RecvQueue, port: &mut EpPo
 
 /// A peer is gone: what it has not sent fails. A message that is all here stays.
 pub(super) fn peer_down(peer: PeerId, why: Failure, rq: &mut RecvQueue, port: &mut EpPort) {
-    let s = &mut port.nearby.streams;
-    let lost = |i: &In| i.from == peer && (i.place.is_some() || i.got < i.len);
+    let s = &mut port.shm.rendezvous;
+    let lost = |i: &RecvState| i.from == peer && (i.place.is_some() || i.got < i.len);
     let lost = s.coming.select(lost);
     s.leads.retain(|(p, _)| *p != peer);
     rq.forget_coming(port.id, |n| lost.contains(&n));
     for n in lost {
-        if let Some(i) = port.nearby.streams.coming.remove(n) {
+        if let Some(i) = port.shm.rendezvous.coming.remove(n) {
             i.over(Err(why), rq, port);
         }
     }

@@ -4,22 +4,23 @@
 use super::{direct, long};
 use crate::core::slab::Slab;
 use crate::device::any::Qp;
-use crate::device::verbs::short::{Kept, Seen as Verbs};
+use crate::device::verbs::short::{PolledCqe, Redelivery};
 use crate::device::{QpAddr, Status};
-use crate::proto::{PeerId, RecvQueue, Short as PlainRecv, COLLECTIVE_TAG};
+use crate::proto::{PeerId, RecvEntry, RecvQueue, COLLECTIVE_TAG};
 use crate::prov::efa::av::Av;
 use crate::prov::efa::cq::{Cq, Entry};
 use crate::prov::efa::domain::State;
-use crate::prov::efa::rdm::access::{self, Memory};
-use crate::prov::efa::rdm::near::{ended_entry, head_of, Nearby, FETCHED, LONG, MESSAGE};
 use crate::prov::efa::rdm::port::cntr_index;
+use crate::prov::efa::rdm::shm_rma::{self, TargetMemory};
+use crate::prov::efa::rdm::shm_state::{ended_entry, head_of, ShmState};
+use crate::shm::kind;
 use crate::shm::{PollResult, Record, RecordUse, ShmEndpoint};
 use crate::types::*;
 
 /// The completion of a plain receive.
 #[inline(always)]
 pub(super) fn received(
-    r: &PlainRecv,
+    r: &RecvEntry,
     len: usize,
     (tag, cq_data): (Option<u64>, Option<u64>),
     src: fi_addr_t,
@@ -50,7 +51,9 @@ pub(super) fn message(
     rq: &mut RecvQueue,
     av: Option<&Av>,
 ) -> Option<(Entry, bool)> {
-    let head = (record.kind == MESSAGE).then(|| head_of(record)).flatten();
+    let head = (record.kind == kind::MESSAGE)
+        .then(|| head_of(record))
+        .flatten();
     let head = head.filter(|h| ordinary(h.tag))?;
     let len = record.len - head.bytes;
     let r = rq.take_short(from, head.tag, len)?;
@@ -73,7 +76,7 @@ pub enum Polled {
 const AHEAD: usize = 16;
 
 /// Where the completions of a poll go.
-pub(super) struct Reader<'a, F> {
+pub(super) struct ShmPoller<'a, F> {
     /// The queue that is being read, which is empty, and the others.
     cq: u32,
     cqs: &'a mut Slab<Cq>,
@@ -86,7 +89,7 @@ pub(super) struct Reader<'a, F> {
     each: F,
 }
 
-impl<F: FnMut(usize, &Entry)> Reader<'_, F> {
+impl<F: FnMut(usize, &Entry)> ShmPoller<'_, F> {
     /// Hands a completion to the caller, or keeps it in the queue it is for; whether another is
     /// welcome.
     #[inline(always)]
@@ -141,7 +144,7 @@ pub fn poll(
     let Some(ep) = eps.get_mut(id) else {
         return Polled::All(0);
     };
-    let mut out = Reader {
+    let mut out = ShmPoller {
         cq,
         cqs,
         count,
@@ -151,12 +154,12 @@ pub fn poll(
         each,
     };
     let waits = ep.waits(triggers, colls);
-    if ep.lane.direct && !waits {
+    if ep.fast.direct && !waits {
         // It costs less to read one than to keep one.
         out.ahead = if count > 0 { 0 } else { AHEAD };
         return direct::poll((ep, avs, peers, cntrs), out);
     }
-    let lane = &ep.lane;
+    let fast = &ep.fast;
     let (Some(live), Some(rq)) = (&mut ep.live, rxqs.get_mut(ep.rxq)) else {
         return Polled::All(0);
     };
@@ -164,11 +167,11 @@ pub fn poll(
         return Polled::More(0);
     }
     let rests = live.adapter_rests();
-    let looks = lane.packet.is_some() && !rests;
+    let looks = fast.packet.is_some() && !rests;
     if !(looks || rests) {
         return Polled::More(0);
     }
-    let av = avs.get(lane.av).filter(|_| lane.source);
+    let av = avs.get(fast.av).filter(|_| fast.source);
     let mut count_at = |at: usize, len| {
         let c = ep.cntrs.get(at).copied().flatten();
         if let Some(c) = c.and_then(|c| cntrs.get_mut(c)) {
@@ -182,32 +185,32 @@ pub fn poll(
             let name = |a: &QpAddr| Some(peers.of(a));
             let (all, some) = q.look(name, |seen| {
                 let (to, report, entry) = match seen {
-                    Verbs::Sent(s) => {
+                    PolledCqe::Sent(s) => {
                         count_at(cntr_index(s.flags.into()), s.data.len());
                         let e = ended_entry(s.context, s.flags.into(), s.data.len());
                         (ep.tx.map(|b| b.cq), s.report, e)
                     }
-                    Verbs::Packet(from, bytes) => {
+                    PolledCqe::Packet(from, bytes) => {
                         let head = proto.eager_in(from, bytes);
                         let Some((e, at)) = head.filter(|(e, _)| ordinary(e.tag)) else {
-                            return Kept::Left;
+                            return Redelivery::Left;
                         };
                         let data = bytes.get(at..).unwrap_or(&[]);
                         let Some(r) = rq.take_short(from, e.tag, data.len()) else {
-                            return Kept::Left;
+                            return Redelivery::Left;
                         };
                         proto.eager_taken(from);
                         r.into.store(data);
                         count_at(1, data.len());
                         let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
                         let entry = received(&r, data.len(), (e.tag, e.cq_data), src);
-                        (lane.received_to, r.report, entry)
+                        (fast.received_to, r.report, entry)
                     }
                 };
                 if !report || out.give(to, entry) {
-                    Kept::Over
+                    Redelivery::Over
                 } else {
-                    Kept::Last
+                    Redelivery::Last
                 }
             });
             live.lull = if some { 0 } else { live.lull + 1 };
@@ -239,18 +242,18 @@ pub fn poll(
                     };
                 }
             }
-            let Nearby {
-                streams, accesses, ..
-            } = &mut live.nearby;
-            let scratch = &mut accesses.scratch;
+            let ShmState {
+                rendezvous, rma, ..
+            } = &mut live.shm;
+            let scratch = &mut rma.scratch;
             let ShmEndpoint { rx, tx } = hub;
-            let memory = Memory {
+            let memory = TargetMemory {
                 dev,
                 table: table.as_deref(),
             };
-            // Accesses to our memory that somebody counts are for `progress`.
+            // ShmRma to our memory that somebody counts are for `progress`.
             let counted = || ep.cntrs[4].or(ep.cntrs[5]).is_some() || !mr_cntrs.is_empty();
-            let (to, sent_to) = (lane.received_to, ep.tx.map(|b| b.cq));
+            let (to, sent_to) = (fast.received_to, ep.tx.map(|b| b.cq));
             let mut ended = |to, e: Entry, (reports, counts): (bool, bool)| {
                 if counts {
                     count_at(cntr_index(e.flags), e.len);
@@ -258,31 +261,31 @@ pub fn poll(
                 !reports || out.give(to, e)
             };
             let seen = rx.poll_records(|from, record| {
-                if record.kind == LONG {
-                    let long = (&mut *streams, &mut *tx);
+                if record.kind == kind::RTS {
+                    let long = (&mut *rendezvous, &mut *tx);
                     let more = long::gather(record, from, (&mut *rq, av), long, |e, reports| {
                         ended(to, e, (reports, true))
                     });
                     return more.map_or(RecordUse::Deferred, RecordUse::after);
                 }
-                if record.kind == FETCHED {
-                    let Some(n) = streams.ended(from, record) else {
+                if record.kind == kind::FIN {
+                    let Some(n) = rendezvous.ended(from, record) else {
                         return RecordUse::Deferred;
                     };
                     let e = ended_entry(n.context, n.flags, n.len);
                     return RecordUse::after(ended(sent_to, e, (n.report, true)));
                 }
-                if streams.gathers() {
-                    let long = (&mut *streams, &mut *tx);
+                if rendezvous.gathers() {
+                    let long = (&mut *rendezvous, &mut *tx);
                     long::bring(av, long, |e, reports| ended(to, e, (reports, true)));
                 }
-                if access::is(record) && !counted() {
-                    let did = access::serve(memory, record, scratch);
+                if shm_rma::is(record) && !counted() {
+                    let did = shm_rma::serve(memory, record, scratch);
                     let Some((data, d)) = did.and_then(|d| Some((d.data?, d))) else {
                         return RecordUse::Taken;
                     };
                     let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
-                    let told = access::told(data, d.len, src);
+                    let told = shm_rma::told(data, d.len, src);
                     return RecordUse::after(ended(to, told, (true, false)));
                 }
                 match message(record, from, rq, av) {
@@ -290,12 +293,12 @@ pub fn poll(
                     None => RecordUse::Deferred,
                 }
             });
-            if streams.gathers() {
-                long::bring(av, (streams, tx), |e, reports| {
+            if rendezvous.gathers() {
+                long::bring(av, (rendezvous, tx), |e, reports| {
                     ended(to, e, (reports, true))
                 });
             }
-            seen == PollResult::All && streams.load() == 0
+            seen == PollResult::All && rendezvous.load() == 0
         }
     };
     out.polled(all)

@@ -9,11 +9,11 @@
 //! buffer the first 40 bytes are left alone (FI_MSG_PREFIX), where an adapter writes a header.
 
 use super::port::EpPort;
-use super::{near, Kind, MsgReq, UserOp};
+use super::{shm_state, Kind, MsgReq, UserOp};
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::any::Qp;
-use crate::device::verbs::short::Short;
+use crate::device::verbs::short::TxRequest;
 use crate::device::verbs::VerbsQp;
 use crate::device::{Payload, QpAddr, QueuePair, Status, Taken};
 use crate::hmem::UserMem;
@@ -41,9 +41,9 @@ pub fn send(port: &mut EpPort, kind: Kind, ctx: u32, peer: PeerId, r: &MsgReq) -
     let to = *port.peers.addr(peer).ok_or(FI_EINVAL)?;
     let skip = unsent(kind);
     let payload = match r.data {
-        super::Data::Inject(b) => Payload::Copy(b.get(skip..).ok_or(FI_EINVAL)?),
-        super::Data::User(m) if m.len() < skip => return Err(FI_EINVAL),
-        super::Data::User(m) => Payload::User(m.part(skip, usize::MAX)),
+        super::SendData::Inject(b) => Payload::Copy(b.get(skip..).ok_or(FI_EINVAL)?),
+        super::SendData::User(m) if m.len() < skip => return Err(FI_EINVAL),
+        super::SendData::User(m) => Payload::User(m.part(skip, usize::MAX)),
     };
     let wr = WR | u64::from(ctx);
     if let Qp::Verbs(q) = port.qp {
@@ -92,14 +92,14 @@ pub fn arrived(port: &mut EpPort, kind: Kind, rq: &mut RecvQueue, from: PeerId, 
         return;
     };
     port.store(place.ctx, skip as u64, data);
-    let done = near::Done {
+    let done = shm_state::ReceivedMessage {
         from,
         tag: None,
         cq_data,
         len,
         place,
     };
-    near::finish(done, Ok(()), rq, port);
+    shm_state::finish(done, Ok(()), rq, port);
 }
 
 fn ended(
@@ -130,7 +130,7 @@ pub fn sender(port: &mut EpPort, from: QpAddr) -> PeerId {
         return ANY;
     };
     if let Some(a) = port.peers.addr(p).copied().filter(|a| *a != from) {
-        port.qp.meet(&a);
+        port.qp.learn_peer(&a);
     }
     p
 }
@@ -155,7 +155,7 @@ pub fn taken(port: &mut EpPort, ctx: u32, t: &Taken) {
 
 /// A request of the short way is over, not well or among others: it becomes an operation that ends
 /// at once.
-pub fn short(port: &mut EpPort, s: &Short, status: Status, came: Option<Taken>) {
+pub fn short(port: &mut EpPort, s: &TxRequest, status: Status, came: Option<Taken>) {
     let mut op = UserOp::new(port.id, s.data.into());
     op.context = s.context;
     op.report = s.report;

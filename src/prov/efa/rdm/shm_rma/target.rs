@@ -1,4 +1,4 @@
-//! Accesses of peers to our memory, as they come in.
+//! ShmRma of peers to our memory, as they come in.
 
 use super::WITH_DATA;
 use crate::device::any::Dev;
@@ -7,7 +7,8 @@ use crate::hmem::{arith, atomic, UserMem};
 use crate::proto::{AtomicKind, PeerId};
 use crate::prov::efa::cq::Entry;
 use crate::prov::efa::rdm::port::EpPort;
-use crate::shm::{self, KeyHashes, MrTable, Record, ACCESS_HEAD};
+use crate::shm::kind;
+use crate::shm::{KeyHashes, MrTable, Record, ACCESS_HEAD};
 use crate::types::*;
 use crate::wire::{Iovs, RmaIov};
 
@@ -23,7 +24,7 @@ pub fn told(data: u64, len: usize, src: fi_addr_t) -> Entry {
 }
 
 /// What a peer did.
-pub struct Did {
+pub struct Served {
     pub key: u64,
     pub len: usize,
     pub write: bool,
@@ -33,12 +34,12 @@ pub struct Did {
 /// Whether a record is an access to memory.
 #[inline]
 pub fn is(record: &Record) -> bool {
-    (shm::WRITE..=shm::ATOMIC).contains(&record.kind)
+    (kind::WRITE..=kind::ATOMIC).contains(&record.kind)
 }
 
 /// What serving accesses takes.
 #[derive(Clone, Copy)]
-pub struct Memory<'a> {
+pub struct TargetMemory<'a> {
     pub dev: &'a Dev,
     pub table: Option<&'a MrTable>,
 }
@@ -53,14 +54,14 @@ pub struct Scratch {
 
 /// Does what a record asks for, unless the peer has done it already; `None` when it failed.
 #[inline]
-pub fn serve(memory: Memory, record: &Record, scratch: &mut Scratch) -> Option<Did> {
+pub fn serve(memory: TargetMemory, record: &Record, scratch: &mut Scratch) -> Option<Served> {
     let [key, addr, word] = record.words();
     let mut len = record.len.saturating_sub(ACCESS_HEAD);
-    let write = record.kind == shm::WRITE;
+    let write = record.kind == kind::WRITE;
     let mut changes = write;
     let done = match record.kind {
         _ if record.done => record.outcome().status(),
-        shm::WRITE | shm::READ => {
+        kind::WRITE | kind::READ => {
             serve_plain(memory, record, (key, addr, len), write, &mut scratch.tags)
         }
         _ => {
@@ -77,7 +78,7 @@ pub fn serve(memory: Memory, record: &Record, scratch: &mut Scratch) -> Option<D
         }
         return None;
     }
-    Some(Did {
+    Some(Served {
         key,
         len,
         write: changes,
@@ -87,7 +88,7 @@ pub fn serve(memory: Memory, record: &Record, scratch: &mut Scratch) -> Option<D
 
 #[inline]
 fn serve_plain(
-    memory: Memory,
+    memory: TargetMemory,
     record: &Record,
     (key, addr, len): (u64, u64, usize),
     write: bool,
@@ -119,7 +120,12 @@ fn serve_plain(
 /// Does an atomic on one element that the processor can change in one piece, as most are; bytes of
 /// it. `None`, and nothing done, when it is another one, or is not permitted.
 #[inline]
-fn serve_word(memory: Memory, record: &Record, a: &Atomic, tags: &mut KeyHashes) -> Option<usize> {
+fn serve_word(
+    memory: TargetMemory,
+    record: &Record,
+    a: &Atomic,
+    tags: &mut KeyHashes,
+) -> Option<usize> {
     let to = a.to.as_slice().first()?;
     let size = arith::size_of(a.datatype).filter(|n| *n as u64 == to.len)?;
     let compares = a.kind == AtomicKind::Compare;
@@ -226,11 +232,11 @@ pub fn find(dev: &Dev, at: &Iovs, access: u64) -> Result<UserMem, Status> {
 
 /// An access of a peer has come in.
 pub fn arrived(from: PeerId, record: &Record, port: &mut EpPort) {
-    let memory = Memory {
+    let memory = TargetMemory {
         dev: port.dev,
         table: port.table,
     };
-    let did = serve(memory, record, &mut port.nearby.accesses.scratch);
+    let did = serve(memory, record, &mut port.shm.rma.scratch);
     if let Some(d) = did {
         if let Some(data) = d.data {
             port.report_write(from, data, d.len);

@@ -44,7 +44,7 @@ pub fn read<const NAMED: bool>(
     if ep.waits(&s.triggers, &s.colls) {
         return None;
     }
-    let (lone, heard) = (ep.lane.lone, ep.lane.heard);
+    let (lone, heard) = (ep.fast.lone, ep.fast.heard);
     let all = Readable {
         ep,
         rxqs: &mut s.rxqs,
@@ -70,14 +70,14 @@ fn near(
     count: usize,
     each: impl Fn(usize, &Entry) + Copy,
 ) -> Option<Result<usize>> {
-    let (lane, live) = (&s.ep.lane, s.ep.live.as_mut()?);
+    let (fast, live) = (&s.ep.fast, s.ep.live.as_mut()?);
     if !live.idle() || !live.adapter_rests() {
         return None;
     }
     let hub = live.hub.as_mut().filter(|h| !h.tx.has_outstanding())?;
     let rq = s.rxqs.get_mut(s.ep.rxq)?;
-    let av = match lane.source {
-        true => s.avs.get(lane.av),
+    let av = match fast.source {
+        true => s.avs.get(fast.av),
         false => None,
     };
     let cntr = s.ep.cntrs.get(1).copied().flatten();

@@ -4,17 +4,17 @@ use crate::core::Result;
 use crate::hmem::Piece;
 use crate::proto::AtomicKind;
 use crate::prov::efa::domain::State;
-use crate::prov::efa::rdm::access::{self, AtomicAccess};
 use crate::prov::efa::rdm::atomics::element_size;
-use crate::prov::efa::rdm::near::ended_entry;
 use crate::prov::efa::rdm::port::cntr_index;
+use crate::prov::efa::rdm::shm_rma::{self, AtomicAccess};
+use crate::prov::efa::rdm::shm_state::ended_entry;
 use crate::shm::{Completion, Verdict};
 use crate::types::*;
 use crate::wire::RmaIov;
 
 /// An atomic without flags of its own.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct PlainAtomic {
+pub struct FastAtomic {
     /// Operands, nothing when it only reads; values to compare with; where the former values go.
     pub data: Piece,
     pub compare: Option<Piece>,
@@ -35,9 +35,9 @@ const MOST: usize = 64;
 
 /// Starts an atomic; `None`, and nothing done, when it has to go another way. Errors: `FI_EAGAIN`.
 #[inline]
-pub fn atomic(s: &mut State, id: u32, p: &PlainAtomic) -> Option<Result<()>> {
+pub fn atomic(s: &mut State, id: u32, p: &FastAtomic) -> Option<Result<()>> {
     let ep = s.eps.get_mut(id)?;
-    let lane = &ep.lane;
+    let fast = &ep.fast;
     let (kind, flags) = match (p.compare, p.result) {
         (Some(_), _) => (AtomicKind::Compare, FI_ATOMIC | FI_READ),
         (None, Some(_)) => (AtomicKind::Fetch, FI_ATOMIC | FI_READ),
@@ -45,13 +45,13 @@ pub fn atomic(s: &mut State, id: u32, p: &PlainAtomic) -> Option<Result<()>> {
     };
     let size = element_size(p.datatype, p.op, kind).filter(|n| *n <= 8)?;
     let fits = p.len > 0 && p.len <= MOST && p.len.is_multiple_of(size);
-    if !(lane.sends && lane.tags && fits && ep.fenced.is_empty()) {
+    if !(fast.sends && fast.tags && fits && ep.fenced.is_empty()) {
         return None;
     }
     if p.len > ep.opts.max_atomic_size || p.context.is_none() && p.len > ep.opts.inject_rma_size {
         return None;
     }
-    let peer = s.avs.get(lane.av)?.known(p.peer)?;
+    let peer = s.avs.get(fast.av)?.known(p.peer)?;
     let live = ep.live.as_mut()?;
     let near = &mut live.hub.as_mut()?.tx;
     let mut data = [0; 2 * MOST];
@@ -81,10 +81,10 @@ pub fn atomic(s: &mut State, id: u32, p: &PlainAtomic) -> Option<Result<()>> {
         len: p.len,
         flags,
         op: None,
-        report: p.context.is_some() && lane.sent_to.is_some(),
+        report: p.context.is_some() && fast.sent_to.is_some(),
         reported_early: false,
     };
-    let (sent, told) = access::atomic(near, peer, &a, note);
+    let (sent, told) = shm_rma::atomic(near, peer, &a, note);
     match sent {
         Verdict::Unsupported => return None,
         Verdict::NoResources => return Some(Err(FI_EAGAIN)),
@@ -95,7 +95,7 @@ pub fn atomic(s: &mut State, id: u32, p: &PlainAtomic) -> Option<Result<()>> {
         if let Some(c) = counter.and_then(|c| s.cntrs.get_mut(c)) {
             c.count(p.len);
         }
-        let to = lane.sent_to.filter(|_| note.report);
+        let to = fast.sent_to.filter(|_| note.report);
         if let Some(q) = to.and_then(|q| s.cqs.get_mut(q)) {
             q.push(ended_entry(note.context, flags, p.len));
         }
