@@ -64,7 +64,7 @@ fn req<'a>(
         Fetch::Former(m) if op == FI_ATOMIC_READ => m.len(),
         _ => data.len(),
     };
-    let far = RmaIov {
+    let remote = RmaIov {
         addr,
         len: len as u64,
         key,
@@ -73,7 +73,7 @@ fn req<'a>(
         data,
         fetch,
         peer,
-        to: Iovs::new(&[far]).ok_or(FI_EINVAL)?,
+        to: Iovs::new(&[remote]).ok_or(FI_EINVAL)?,
         datatype,
         op,
         common: plain(context),
@@ -91,7 +91,7 @@ pub unsafe fn atomic_request<T>(
     f: impl FnOnce(AtomicReq) -> Result<T>,
 ) -> Result<T> {
     // SAFETY: as promised by the caller.
-    let (mem, far) = unsafe {
+    let (mem, remote) = unsafe {
         // The operand of a read is ignored (fi_atomic(3)), and may be NULL.
         let mem = match m.op {
             FI_ATOMIC_READ => UserMem::EMPTY,
@@ -106,14 +106,17 @@ pub unsafe fn atomic_request<T>(
         )
     };
     let mut list = [RmaIov::default(); MAX_IOV];
-    for (to, v) in list.iter_mut().zip(far) {
+    for (to, v) in list.iter_mut().zip(remote) {
         *to = RmaIov {
             addr: v.addr,
             len: bytes(v.count, m.datatype)? as u64,
             key: v.key,
         };
     }
-    let to = list.get(..far.len()).and_then(Iovs::new).ok_or(FI_EINVAL)?;
+    let to = list
+        .get(..remote.len())
+        .and_then(Iovs::new)
+        .ok_or(FI_EINVAL)?;
     with_data(mem, flags, |data| {
         f(AtomicReq {
             data,

@@ -12,24 +12,24 @@ use core::mem::size_of;
 use core::ptr::null_mut;
 use libc::iovec;
 
-/// The far end of an operation: peer, address, key.
+/// The remote side of an operation: peer, address, key.
 #[derive(Clone, Copy)]
-struct Far(fi_addr_t, u64, u64);
+struct RemoteMemory(fi_addr_t, u64, u64);
 
 #[inline]
 fn req<'a>(
     data: SendData<'a>,
     write: bool,
-    far: Far,
+    remote: RemoteMemory,
     cq_data: Option<u64>,
     context: *mut c_void,
 ) -> RmaReq<'a> {
     RmaReq {
         data,
-        peer: far.0,
-        far: None,
-        addr: far.1,
-        key: far.2,
+        peer: remote.0,
+        force_adapter: None,
+        addr: remote.1,
+        key: remote.2,
         write,
         cq_data,
         common: plain(context),
@@ -42,11 +42,11 @@ fn req<'a>(
 /// # Safety
 /// `e` is NULL or an endpoint of ours; the buffer is lent until completion, or for the call.
 #[inline(always)]
-unsafe fn plainly(
+unsafe fn fast_or_general(
     e: *mut fid_ep,
     (buf, len): (*const c_void, usize),
     write: bool,
-    far: Far,
+    remote: RemoteMemory,
     cq_data: Option<u64>,
     context: Option<*mut c_void>,
 ) -> Result<isize> {
@@ -54,9 +54,9 @@ unsafe fn plainly(
     let (b, mem) = unsafe { (ep(e)?, Piece::new(buf, len).ok_or(FI_EINVAL)?) };
     let p = fast_path::FastRma {
         mem,
-        peer: far.0,
-        addr: far.1,
-        key: far.2,
+        peer: remote.0,
+        addr: remote.1,
+        key: remote.2,
         write,
         cq_data,
         context: context.map(|c| c as usize),
@@ -74,7 +74,7 @@ unsafe fn plainly(
         };
         go(
             e,
-            req(data, write, far, cq_data, context.unwrap_or(null_mut())),
+            req(data, write, remote, cq_data, context.unwrap_or(null_mut())),
         )
     }
 }
@@ -90,7 +90,7 @@ pub unsafe fn rma_request<T>(
     f: impl FnOnce(RmaReq) -> Result<T>,
 ) -> Result<T> {
     // SAFETY: as promised by the caller.
-    let (mem, far) = unsafe {
+    let (mem, remote) = unsafe {
         let mem = many(m.msg_iov, m.iov_count)?;
         if m.rma_iov_count != 1 || m.rma_iov.is_null() {
             crate::warn_log!(
@@ -107,10 +107,10 @@ pub unsafe fn rma_request<T>(
     }
     let cq_data = (write && flags & FI_REMOTE_CQ_DATA != 0).then_some(m.data);
     with_data(mem, flags, |data| {
-        let far = Far(m.addr, far.addr, far.key);
+        let remote = RemoteMemory(m.addr, remote.addr, remote.key);
         f(RmaReq {
             common: flagged(m.context, flags),
-            ..req(data, write, far, cq_data, m.context)
+            ..req(data, write, remote, cq_data, m.context)
         })
     })
 }
@@ -127,11 +127,11 @@ unsafe extern "C" fn read(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_read", || unsafe {
-        plainly(
+        fast_or_general(
             e,
             (buf, len),
             false,
-            Far(src, addr, key),
+            RemoteMemory(src, addr, key),
             None,
             Some(context),
         )
@@ -150,7 +150,10 @@ unsafe extern "C" fn readv(
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_readv", || unsafe {
         let data = SendData::User(many(iov, count)?);
-        go(e, req(data, false, Far(src, addr, key), None, context))
+        go(
+            e,
+            req(data, false, RemoteMemory(src, addr, key), None, context),
+        )
     })
 }
 unsafe extern "C" fn readmsg(e: *mut fid_ep, m: *const fi_msg_rma, flags: u64) -> isize {
@@ -171,7 +174,14 @@ unsafe extern "C" fn write(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_write", || unsafe {
-        plainly(e, (buf, len), true, Far(to, addr, key), None, Some(context))
+        fast_or_general(
+            e,
+            (buf, len),
+            true,
+            RemoteMemory(to, addr, key),
+            None,
+            Some(context),
+        )
     })
 }
 unsafe extern "C" fn writev(
@@ -187,7 +197,10 @@ unsafe extern "C" fn writev(
     // SAFETY: the caller lends the buffers until completion.
     guard("fi_writev", || unsafe {
         let data = SendData::User(many(iov, count)?);
-        go(e, req(data, true, Far(to, addr, key), None, context))
+        go(
+            e,
+            req(data, true, RemoteMemory(to, addr, key), None, context),
+        )
     })
 }
 unsafe extern "C" fn writemsg(e: *mut fid_ep, m: *const fi_msg_rma, flags: u64) -> isize {
@@ -206,7 +219,7 @@ unsafe extern "C" fn inject_write(
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard("fi_inject_write", || unsafe {
-        plainly(e, (buf, len), true, Far(to, addr, key), None, None)
+        fast_or_general(e, (buf, len), true, RemoteMemory(to, addr, key), None, None)
     })
 }
 unsafe extern "C" fn writedata(
@@ -222,8 +235,8 @@ unsafe extern "C" fn writedata(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard("fi_writedata", || unsafe {
-        let far = Far(to, addr, key);
-        plainly(e, (buf, len), true, far, Some(cq_data), Some(context))
+        let remote = RemoteMemory(to, addr, key);
+        fast_or_general(e, (buf, len), true, remote, Some(cq_data), Some(context))
     })
 }
 unsafe extern "C" fn inject_writedata(
@@ -237,8 +250,8 @@ unsafe extern "C" fn inject_writedata(
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard("fi_inject_writedata", || unsafe {
-        let far = Far(to, addr, key);
-        plainly(e, (buf, len), true, far, Some(cq_data), None)
+        let remote = RemoteMemory(to, addr, key);
+        fast_or_general(e, (buf, len), true, remote, Some(cq_data), None)
     })
 }
 

@@ -10,10 +10,10 @@
 //! everything posted so far go; `poll` fills an [`Events`] with what arrived and what completed.
 
 pub mod any;
+pub mod domain_lock;
 pub mod fault;
-pub mod gate;
+mod futex_lock;
 pub mod host;
-mod latch;
 pub mod local;
 pub mod membarrier;
 mod mr_cache;
@@ -313,7 +313,7 @@ pub enum Event {
     Recv { from: QpAddr, data: Data },
     /// As [`Event::Recv`], from somebody whose key the adapter does not tell, which is 0 here; the
     /// host may be unknown, too: zero. [`QueuePair::learn_peer`] makes a sender known.
-    Stranger { from: QpAddr, data: Data },
+    UnknownSender { from: QpAddr, data: Data },
     /// A peer's RDMA write with immediate data is complete in our memory.
     WriteImm { from: QpAddr, imm: u32, len: u32 },
     /// A peer has read or written our memory; only after [`QueuePair::report_remote`].

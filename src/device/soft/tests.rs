@@ -48,7 +48,7 @@ fn drive(qp: &mut SoftQp, want: usize, msgs: &mut Vec<Vec<u8>>) -> Vec<(u64, Sta
         for e in list.drain(..) {
             match e {
                 Event::Done { wr_id, status } => done.push((wr_id, status)),
-                Event::Recv { data, .. } | Event::Stranger { data, .. } => {
+                Event::Recv { data, .. } | Event::UnknownSender { data, .. } => {
                     msgs.push(Events::bytes(arena, &data).to_vec())
                 }
                 Event::WriteImm { imm, .. } => msgs.push(imm.to_le_bytes().to_vec()),

@@ -60,7 +60,7 @@ impl Cntr {
     }
 
     /// Wakes those who sleep here, for another has taken what they sleep on.
-    pub fn rouse(&mut self) {
+    pub fn signal(&mut self) {
         if self.armed {
             self.wake();
         }

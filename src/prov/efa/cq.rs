@@ -129,7 +129,7 @@ impl Cq {
     }
 
     /// Wakes those who sleep here, for another has taken what they sleep on.
-    pub fn rouse(&mut self) {
+    pub fn signal(&mut self) {
         if self.armed {
             self.wake_waiters();
         }

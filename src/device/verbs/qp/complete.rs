@@ -115,7 +115,7 @@ impl VerbsQp {
         into.list.push(if from.qkey != 0 {
             Event::Recv { from, data }
         } else {
-            Event::Stranger { from, data }
+            Event::UnknownSender { from, data }
         });
     }
 

@@ -21,7 +21,7 @@ use super::rdm::{self, AtomicRoom, Ep, Peers, Srx, UserOp};
 use crate::core::slab::Slab;
 use crate::core::{Info, Result};
 use crate::device::any::{self, Dev};
-use crate::device::gate::{Gate, Inside};
+use crate::device::domain_lock::{DomainGuard, DomainLock};
 use crate::device::soft::Naming;
 pub use crate::device::verbs::{CounterPlaces, QueuePlace};
 use crate::device::wait::WaitSet;
@@ -66,7 +66,7 @@ pub struct Domain {
     pub fabric: Arc<Fabric>,
     /// The info it was opened with.
     pub info: Info,
-    state: Gate<State>,
+    state: DomainLock<State>,
     mrs: AtomicU32,
     /// Some wait object needs completions to be found without a call (see `progress_thread`).
     thread: AtomicBool,
@@ -144,7 +144,7 @@ impl Domain {
         let d = Arc::new(Domain {
             fabric,
             info,
-            state: Gate::new(
+            state: DomainLock::new(
                 State {
                     dev,
                     eps: Slab::default(),
@@ -197,7 +197,7 @@ impl Domain {
 
     /// The state, exclusively, for a thread of the application.
     #[inline(always)]
-    pub fn lock(&self) -> Inside<'_, State> {
+    pub fn lock(&self) -> DomainGuard<'_, State> {
         self.state.enter()
     }
 

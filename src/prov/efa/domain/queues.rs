@@ -179,7 +179,7 @@ impl Domain {
     /// fi_cq_signal(3): one blocked or coming reader returns. `FI_ENOSYS` without a wait object.
     pub fn signal_cq(&self, id: u32) -> Result<()> {
         // Meant for another thread than the one that waits, whatever the threading model.
-        let mut s = self.state.enter_aside();
+        let mut s = self.state.lock_from_library();
         let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
         let w = cq.wait.clone().ok_or(FI_ENOSYS)?;
         cq.signaled = true;

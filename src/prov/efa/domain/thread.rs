@@ -41,7 +41,7 @@ fn run_progress(domain: &Weak<Domain>) {
         d.wake.clear();
         let mut tell: Vec<Arc<WaitSet>> = Vec::new();
         let quiet = {
-            let mut s = d.state.enter_aside();
+            let mut s = d.state.lock_from_library();
             let s = &mut *s;
             let all = s.eps.select(|_| true);
             for id in &all {

@@ -159,8 +159,8 @@ pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     };
     let single = r.common.done.is_none() && r.to.as_slice().len() == 1;
     let single = single && result.one().is_some();
-    if let Some(near) = port.near.as_mut().filter(|_| single) {
-        let (sent, told) = shm_rma::atomic(near, peer, &a, note);
+    if let Some(rings) = port.rings.as_mut().filter(|_| single) {
+        let (sent, told) = shm_rma::atomic(rings, peer, &a, note);
         if told {
             port.done(&note);
         }

@@ -108,7 +108,7 @@ impl Colls {
 
 /// Memory of operations that their endpoint's closing has ended; to be dropped after the queue
 /// pair.
-pub struct Leftover(#[allow(dead_code)] Vec<Running>);
+pub struct DeferredDrop(#[allow(dead_code)] Vec<Running>);
 
 /// A collective operation as it was called.
 pub struct CollReq {
@@ -434,11 +434,11 @@ pub fn leave(s: &mut State, addr: fi_addr_t) -> Result<()> {
 }
 
 /// An endpoint closes: its operations vanish with its other ones.
-pub(super) fn drop_ep(s: &mut State, ep: u32) -> Leftover {
+pub(super) fn drop_ep(s: &mut State, ep: u32) -> DeferredDrop {
     s.colls.joins.retain(|(e, _), _| *e != ep);
     let running = &mut s.colls.running;
     let mine = running.select(|r| r.ep == ep).into_iter();
-    Leftover(mine.filter_map(|i| running.remove(i)).collect())
+    DeferredDrop(mine.filter_map(|i| running.remove(i)).collect())
 }
 
 // ---- carrying out ------------------------------------------------------------------------------

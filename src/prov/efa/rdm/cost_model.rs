@@ -1,43 +1,45 @@
-//! Which way is the fastest one on this machine: measured while it works.
+//! Chooses how long messages, reads and writes of a same-host peer are copied, by measuring each
+//! method in use.
 //!
 //! A ring that both sides copy through moves 20 GB/s between two cores of one machine and 3 between
-//! those of another, where the system's copy moves 13; which it is changes with the neighbours,
-//! too. So each way is tried a few times, the best one is taken from then on, and now and then
-//! another is tried again: seldom one that was much worse.
+//! those of another, where the system's copy moves 13; and the order changes with the load of the
+//! machine. Each method is tried [`FIRST`] times, the cheapest is used from then on, and the others
+//! are measured again at intervals: less often when they were much dearer.
 
 use crate::device::host;
 
-/// A way for long messages, reads and writes of a peer on the same host.
+/// How bytes get from one process's memory into another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyMethod {
-    /// In pieces through shared memory, both sides copying.
+    /// Through the ring in pieces: both sides copy.
     Ring = 0,
-    /// By the system, from one process's memory into the other's.
+    /// By cross-memory attach, one side copies.
     Cma = 1,
-    /// So, too, and both sides do it.
+    /// By cross-memory attach, both sides copy chunks.
     CmaBoth = 2,
 }
 
-const WAYS: usize = 3;
-/// Tries of each way before the best one is taken.
+const METHODS: usize = 3;
+/// Tries of each method before the cheapest is used.
 const FIRST: u32 = 3;
-/// After that another one has its turn now and then, of so many in a row as a power of two: the
-/// first find their memory in other caches than the next, and of what is short several are fetched
-/// at once.
+/// Consecutive uses of a method that is measured again, as a power of two, by class: the first uses
+/// find their memory in other caches than the next, and short messages are fetched several at once.
 const TRIES: [u32; CLASSES.len() + 1] = [4, 4, 2, 2];
-/// Every so many turns, and so many times as seldom if it was much worse; sooner in the beginning,
-/// when what the first tries have cost may not even be known yet.
-const AGAIN: u32 = 64;
-const SELDOM: u32 = 8;
+/// Turns between two such measurements, and how many times as many for a method that was much
+/// dearer. At first measurements double their distance: the cost of the first tries may not be
+/// known yet.
+const REMEASURE: u32 = 64;
+const RARELY: u32 = 8;
 
-/// What is known of the ways for lengths of one class.
+/// Measured costs of the methods for one class of lengths.
 #[derive(Clone, Copy, Debug, Default)]
 struct CostClass {
-    /// Picoseconds per byte, 0 before the first time, and how often that was measured.
-    cost: [u64; WAYS],
-    times: [u32; WAYS],
-    /// What was measured since then: several may end at once, so that the time of one says little.
-    since: [Sum; WAYS],
+    /// Picoseconds per byte, 0 before the first measurement, and the number of measurements.
+    cost: [u64; METHODS],
+    times: [u32; METHODS],
+    /// Measurements since the last update of the cost: several messages may end at once, so that
+    /// the time of a single one says little.
+    since: [Sum; METHODS],
     chosen: u32,
 }
 
@@ -49,7 +51,7 @@ struct Sum {
 }
 
 impl CostClass {
-    /// The cheapest of these ways that were measured; the first of them before that.
+    /// The cheapest measured method of `among`; the first of `among` before any measurement.
     fn best(&self, among: &[CopyMethod]) -> CopyMethod {
         let known = among.iter().filter(|w| self.cost[**w as usize] > 0);
         let best = known.min_by_key(|w| self.cost[**w as usize]);
@@ -57,10 +59,10 @@ impl CostClass {
     }
 }
 
-/// Longest of each class, bytes; the last has no end.
+/// Longest length of each class, bytes; the last class is unlimited.
 const CLASSES: [usize; 3] = [16 << 10, 64 << 10, 512 << 10];
 
-/// Tries in a row, as a power of two.
+/// Consecutive uses of a method, as a power of two.
 fn turn(len: usize) -> u32 {
     TRIES.get(class(len)).copied().unwrap_or(0)
 }
@@ -73,7 +75,7 @@ fn class(len: usize) -> usize {
 #[derive(Debug, Default)]
 pub struct CostModel {
     known: [CostClass; CLASSES.len() + 1],
-    /// When the last of those that go one after another was there.
+    /// When the last of the messages that travel one after another arrived.
     last: u64,
 }
 
@@ -88,27 +90,27 @@ impl CostModel {
         }
     }
 
-    /// Picoseconds per byte by the cheapest of these ways, 0 when none is known.
+    /// Picoseconds per byte by the cheapest method of `among`, 0 when none is known.
     pub fn cost(&mut self, len: usize, among: &[CopyMethod]) -> u64 {
         let k = self.of(len);
         k.cost[k.best(among) as usize]
     }
 
-    /// The way, of these, that is to be gone now.
+    /// Chooses a method of `among` and counts its use.
     pub fn choose(&mut self, len: usize, among: &[CopyMethod]) -> CopyMethod {
         let way = self.next(len, among);
-        self.goes(len);
+        self.count_use(len);
         way
     }
 
-    /// It is.
-    pub fn goes(&mut self, len: usize) {
+    /// Counts the use of what [`CostModel::next`] chose.
+    pub fn count_use(&mut self, len: usize) {
         let k = self.of(len);
         k.chosen = k.chosen.wrapping_add(1);
     }
 
-    /// As [`CostModel::choose`], where it may come to nothing: else [`CostModel::goes`] has to be
-    /// called.
+    /// As [`CostModel::choose`], without counting: the caller calls [`CostModel::count_use`] when
+    /// the method is used.
     pub fn next(&mut self, len: usize, among: &[CopyMethod]) -> CopyMethod {
         let k = self.of(len);
         let best = k.best(among);
@@ -118,42 +120,41 @@ impl CostModel {
             return turn.copied().unwrap_or(best);
         }
         let n = k.chosen >> turn(len);
-        let early = n < 2 * AGAIN;
+        let early = n < 2 * REMEASURE;
         let (due, round) = match early {
             true => (n.is_power_of_two(), n.trailing_zeros()),
-            false => (n.is_multiple_of(AGAIN), n / AGAIN),
+            false => (n.is_multiple_of(REMEASURE), n / REMEASURE),
         };
         if !due {
             return best;
         }
-        // The others take turns.
+        // The other methods take turns.
         let others = among.iter().filter(|w| **w != best).copied();
         let other = others.cycle().nth((round % ways) as usize);
         let worth = |w: &CopyMethod| {
             let [theirs, ours] = [*w, best].map(|w| k.cost[w as usize]);
-            early || theirs < ours + ours / 2 || (round / ways).is_multiple_of(SELDOM)
+            early || theirs < ours + ours / 2 || (round / ways).is_multiple_of(RARELY)
         };
         other.filter(worth).unwrap_or(best)
     }
 
-    /// So many, of so many bytes together, have been copied from here since then, while nothing
-    /// else was done.
-    pub fn took(&mut self, way: CopyMethod, n: usize, bytes: usize, began: u64) {
-        self.took_all(way, n, bytes, host::now().saturating_sub(began));
+    /// Records that `n` messages of `bytes` in all were copied from here since `began`, with
+    /// nothing else in between.
+    pub fn measured_copy(&mut self, way: CopyMethod, n: usize, bytes: usize, began: u64) {
+        self.add_measurement(way, n, bytes, host::now().saturating_sub(began));
     }
 
-    /// So many that go one after another are there now, of so many bytes together; the first began
-    /// then. While the one before was on its way they took no time of their own.
-    pub fn ended(&mut self, way: CopyMethod, n: usize, bytes: usize, began: u64) {
+    /// Records that `n` messages of `bytes` in all, which travel one after another, have arrived;
+    /// the first began at `began`. Time before the previous arrival is not theirs.
+    pub fn measured_arrival(&mut self, way: CopyMethod, n: usize, bytes: usize, began: u64) {
         let began = began.max(self.last);
         self.last = host::now();
-        self.took_all(way, n, bytes, self.last.saturating_sub(began));
+        self.add_measurement(way, n, bytes, self.last.saturating_sub(began));
     }
 
-    /// So many messages have taken so long, one after another, of so many bytes cma. A single
-    /// time may be anything, for the processor is somebody else's now and then: what is out of the
-    /// ordinary counts as little more than the ordinary.
-    fn took_all(&mut self, way: CopyMethod, n: usize, bytes: usize, ns: u64) {
+    /// Records the time of `n` messages of `bytes` in all. A single time may be anything, for the
+    /// process may lose its processor: an outlier counts as four times the usual cost at most.
+    fn add_measurement(&mut self, way: CopyMethod, n: usize, bytes: usize, ns: u64) {
         let len = bytes / n.max(1);
         let k = self.of(len);
         let of = |bytes: u64, ns: u64| (ns.saturating_mul(1000) / bytes.max(1)).max(1);
@@ -176,8 +177,8 @@ impl CostModel {
         }
     }
 
-    /// A peer says what this way costs there.
-    pub fn costs(&mut self, way: CopyMethod, len: usize, cost: u64) {
+    /// Takes over a cost that a peer has measured.
+    pub fn set_cost(&mut self, way: CopyMethod, len: usize, cost: u64) {
         self.of(len).cost[way as usize] = cost;
     }
 }
@@ -189,12 +190,12 @@ mod tests {
     const LEN: usize = 100_000;
     const ALL: [CopyMethod; 3] = [CopyMethod::Ring, CopyMethod::Cma, CopyMethod::CmaBoth];
 
-    /// How often each way was gone.
+    /// How often each method was used.
     fn run(p: &mut CostModel, n: usize, among: &[CopyMethod], cost: [u64; 3]) -> [usize; 3] {
         let mut gone = [0; 3];
         for _ in 0..n {
             let way = p.choose(LEN, among);
-            p.took_all(way, 1, LEN, cost[way as usize]);
+            p.add_measurement(way, 1, LEN, cost[way as usize]);
             gone[way as usize] += 1;
         }
         gone
@@ -213,11 +214,11 @@ mod tests {
         // Other lengths are another matter.
         assert_eq!(p.cost(10, &ALL), 0);
         assert_eq!(p.choose(10, &ALL), CopyMethod::Ring);
-        // The neighbours have gone: the ring is found to be better with its turns.
+        // The load has changed: the next measurements find the ring to be cheaper.
         run(&mut p, 20_000, &ALL, [4_000, 8_000, 6_000]);
         assert_eq!(p.cost(LEN, &ALL), 40);
         assert!(run(&mut p, 1000, &ALL, [4_000, 8_000, 6_000])[0] > 980);
-        // A way that is not to be had is not gone.
+        // A method that is not offered is not used.
         assert_eq!(run(&mut p, 1000, &ALL[..2], [9_000, 8_000, 1])[2], 0);
     }
 
@@ -225,7 +226,7 @@ mod tests {
     fn one_bad_moment_changes_nothing() {
         let mut p = CostModel::default();
         run(&mut p, 100, &ALL, [5_000, 8_000, 9_000]);
-        p.took_all(CopyMethod::Ring, 1, LEN, 100_000_000);
+        p.add_measurement(CopyMethod::Ring, 1, LEN, 100_000_000);
         assert_eq!(p.of(LEN).best(&ALL), CopyMethod::Ring);
     }
 }

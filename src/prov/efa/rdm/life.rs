@@ -59,11 +59,11 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
             counters,
         })?,
     };
-    let near = ep.opts.shared_memory && ep.kind.knows_near(&qp);
-    let hub = near
+    let rings = ep.opts.shared_memory && ep.kind.uses_shm(&qp);
+    let shm_ep = rings
         .then(|| ShmEndpoint::open(qp.addr(), qp.wait_fd(), s.table.clone()))
         .flatten();
-    let fd = hub.as_ref().map_or(qp.wait_fd(), ShmEndpoint::fd);
+    let fd = shm_ep.as_ref().map_or(qp.wait_fd(), ShmEndpoint::fd);
     let caps = s.dev.attr().caps;
     let wanted = ep.opts.device_rdma && crate::core::params::efa_bool("use_device_rdma", true);
     (ep.rdma_read, ep.rdma_write) = (wanted && caps.rdma_read, wanted && caps.rdma_write);
@@ -111,13 +111,13 @@ pub fn enable(s: &mut State, id: u32) -> Result<i32> {
         proto,
         events: Events::default(),
         waiting: Vec::new(),
-        hub,
+        shm_ep,
         shm: shm_state::ShmState::default(),
-        rests: false,
+        armed: false,
         packet: Vec::new(),
         unpolled: 0,
-        lull: 0,
-        left_out: 0,
+        empty_polls: 0,
+        skipped_polls: 0,
     });
     for to in &mut ep.cntrs {
         let external = |id: &u32| s.cntrs.get(*id).is_some_and(|c| c.external.is_some());

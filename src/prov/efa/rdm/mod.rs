@@ -1,10 +1,10 @@
 //! RDM endpoints (fi_endpoint(3)): messages through the protocol, RMA through the adapter.
 //!
 //! An [`Ep`] lives in its domain's state. `ops`, `receive`, `rma` and `atomics` start operations,
-//! `quick` those that are plain; `port` is what the protocol sees of the world, `progress` takes in
-//! what the adapter found. A posted operation is a [`UserOp`] until its completion; its number
-//! travels as `ctx` through the protocol and in the work request id through the adapter. `life` is
-//! about endpoints' coming and going.
+//! `fast_path` those without flags; `port` implements `proto::Port` for one endpoint, `progress`
+//! polls the adapter and the rings. A posted operation is a [`UserOp`] until its completion; its
+//! number travels as `ctx` through the protocol and in the work request id through the adapter.
+//! `life` opens, enables and closes endpoints.
 
 mod atomics;
 pub mod coll;
@@ -74,7 +74,7 @@ pub enum Kind {
 impl Kind {
     /// Whether peers on the same host are reached through shared memory: of the adapters without
     /// protocol the software one alone knows it.
-    fn knows_near(self, qp: &Qp) -> bool {
+    fn uses_shm(self, qp: &Qp) -> bool {
         match self {
             Kind::Rdm => true,
             Kind::Direct => matches!(qp, Qp::Soft(_)),
@@ -208,56 +208,59 @@ struct Live {
     /// RMA parts that found no room.
     waiting: Vec<u32>,
     /// Peers on the same host.
-    hub: Option<ShmEndpoint>,
+    shm_ep: Option<ShmEndpoint>,
     shm: shm_state::ShmState,
     /// Scratch for a packet of theirs.
     packet: Vec<u8>,
     /// Injected writes since something was last taken in.
     unpolled: u32,
-    /// Polls of the adapter in a row that found nothing, and polls that left it out since.
-    lull: u32,
-    left_out: u32,
-    /// Somebody sleeps until there is news (see [`Ep::arm`]).
-    rests: bool,
+    /// Empty polls of the adapter in a row, and polls that have skipped it since.
+    empty_polls: u32,
+    skipped_polls: u32,
+    /// A caller may be blocked until the descriptor is readable (see [`Ep::arm`]).
+    armed: bool,
 }
 
-/// An adapter that was quiet for so many polls is asked only with every so-manieth one while
-/// packets come through shared memory: asking costs a system call, or a look at memory of the
-/// device.
-const LULL: u32 = 64;
-const LEAVE_OUT: u32 = 1024;
+/// After `IDLE_POLLS` empty polls the adapter is polled once every `IDLE_INTERVAL` calls while shm
+/// has traffic: a poll costs a system call, or a load from the device's memory.
+const IDLE_POLLS: u32 = 64;
+const IDLE_INTERVAL: u32 = 1024;
 
 impl Live {
-    /// Whether the adapter shall be polled now.
+    /// Whether this poll includes the adapter. Counts those that do not.
     #[inline]
     fn adapter_due(&mut self) -> bool {
-        let due = !self.adapter_rests();
+        let due = !self.skip_adapter_poll();
         if due {
-            self.left_out = 0;
+            self.skipped_polls = 0;
         }
         due
     }
 
-    /// Whether the adapter may be left out of this poll, which then counts.
+    /// Whether this poll skips the adapter. Counts it then.
     #[inline]
-    fn adapter_rests(&mut self) -> bool {
-        let near = self.hub.as_ref().is_some_and(|h| h.rx.has_active());
-        let rests = near && self.lull >= LULL && self.left_out < LEAVE_OUT && self.qp.idle();
-        self.left_out += u32::from(rests);
-        rests
+    fn skip_adapter_poll(&mut self) -> bool {
+        let rings = self.shm_ep.as_ref().is_some_and(|h| h.rx.has_active());
+        let armed = rings
+            && self.empty_polls >= IDLE_POLLS
+            && self.skipped_polls < IDLE_INTERVAL
+            && self.qp.idle();
+        self.skipped_polls += u32::from(armed);
+        armed
     }
 
-    /// Whether there is nothing to do beside the adapter.
+    /// Polls the rings, and counts an empty poll. Whether there is nothing to do beside the
+    /// adapter.
     #[inline]
-    fn still(&mut self) -> bool {
-        let quiet = |h: &mut ShmEndpoint| !h.tx.has_outstanding() && h.rx.poll_idle();
-        self.idle() && self.hub.as_mut().is_none_or(quiet)
+    fn poll_idle(&mut self) -> bool {
+        let idle = |h: &mut ShmEndpoint| !h.tx.has_outstanding() && h.rx.poll_idle();
+        self.idle() && self.shm_ep.as_mut().is_none_or(idle)
     }
 
-    /// As [`Live::still`], without a look into the rings.
+    /// Whether nothing waits to be done, the rings aside.
     #[inline]
     fn idle(&self) -> bool {
-        let lost = self.hub.as_ref().is_some_and(ShmEndpoint::lost);
+        let lost = self.shm_ep.as_ref().is_some_and(ShmEndpoint::lost);
         let open = self.shm.load() | self.proto.load() | self.waiting.len();
         open == 0 && !lost
     }
@@ -265,7 +268,7 @@ impl Live {
     /// Peers on this host that are gone, whose last packets were taken in by the last poll.
     #[inline]
     fn lost(&mut self, peers: &mut Peers) -> Vec<(PeerId, Failure)> {
-        match &mut self.hub {
+        match &mut self.shm_ep {
             Some(h) if h.lost() => {
                 let why = failure(Status::RemoteUnresponsive);
                 h.gone().iter().map(|a| (peers.of(a), why)).collect()
@@ -274,39 +277,42 @@ impl Live {
         }
     }
 
-    /// Something was posted, which may end without news for somebody who sleeps until there is
-    /// some: who is woken, for he has to look after it.
+    /// Wakes a caller that is blocked on the descriptor: an operation was posted whose completion
+    /// raises no event.
     #[inline(always)]
-    fn stir(&mut self) {
-        if self.rests {
-            self.rouse();
+    fn notify_sleeper(&mut self) {
+        if self.armed {
+            self.signal();
         }
     }
 
     #[cold]
-    fn rouse(&mut self) {
+    fn signal(&mut self) {
         let idle = self.idle();
         if let Some(h) = self
-            .hub
+            .shm_ep
             .as_ref()
             .filter(|h| !idle || h.tx.has_outstanding())
         {
-            self.rests = false;
+            self.armed = false;
             h.signal();
         }
     }
 
-    /// Whether a signal was taken back that somebody sleeps on.
+    /// Whether the adapter or the rings have lost the request for a signal that a blocked caller
+    /// relies on. Clears the state.
     #[inline]
-    fn disturbed(&mut self) -> bool {
+    fn take_arm_lost(&mut self) -> bool {
         let hears = |h: &ShmEndpoint| h.rx.armed();
-        let lost = self.rests && !(self.qp.armed() && self.hub.as_ref().is_none_or(hears));
-        self.rests &= !lost;
+        let lost = self.armed && !(self.qp.armed() && self.shm_ep.as_ref().is_none_or(hears));
+        self.armed &= !lost;
         lost
     }
 
     fn wait_fd(&self) -> i32 {
-        self.hub.as_ref().map_or(self.qp.wait_fd(), ShmEndpoint::fd)
+        self.shm_ep
+            .as_ref()
+            .map_or(self.qp.wait_fd(), ShmEndpoint::fd)
     }
 }
 
@@ -352,7 +358,7 @@ pub struct Ep {
     /// Writes with immediate data take a receive, and the application knows (FI_RX_CQ_DATA).
     takes_imm: bool,
     /// Once closed: memory that its queue pair may still read.
-    leftover: Option<coll::Leftover>,
+    leftover: Option<coll::DeferredDrop>,
 }
 
 const WR_TX: u64 = 1 << 32;
@@ -449,21 +455,22 @@ impl Ep {
     /// Asks for a signal on the descriptor; `false` when there is something to do already.
     pub fn arm(&mut self) -> bool {
         let Some(l) = &mut self.live else { return true };
-        let quiet = l.shm.quiet() && !l.hub.as_ref().is_some_and(ShmEndpoint::lost);
-        let near = |h: &mut ShmEndpoint| h.tx.settle() & h.rx.arm() & h.tx.arm();
-        l.rests = quiet & l.qp.arm() & l.hub.as_mut().is_none_or(near);
-        l.rests
+        let idle = l.shm.all_reported() && !l.shm_ep.as_ref().is_some_and(ShmEndpoint::lost);
+        let rings = |h: &mut ShmEndpoint| h.tx.settle() & h.rx.arm() & h.tx.arm();
+        l.armed = idle & l.qp.arm() & l.shm_ep.as_mut().is_none_or(rings);
+        l.armed
     }
 
     /// Whether something is under way to a peer that is no operation: accesses in its ring, plain
     /// requests of an adapter.
-    fn owes(&self, peer: PeerId) -> bool {
+    fn has_outstanding(&self, peer: PeerId) -> bool {
         let Some(l) = &self.live else { return false };
-        let near = l
-            .hub
+        let rings = l
+            .shm_ep
             .as_ref()
             .is_some_and(|h| h.tx.has_outstanding_to(peer));
-        near || l.shm.rma.has_outstanding_to(peer)
+        rings
+            || l.shm.rma.has_outstanding_to(peer)
             || matches!(&l.qp, Qp::Verbs(q) if q.busy_with(peer))
     }
 
@@ -476,19 +483,19 @@ impl Ep {
         }
     }
 
-    /// Whether anything of a peer is kept here.
+    /// Whether this endpoint keeps state of a peer.
     fn knows_peer(&self, peer: PeerId) -> bool {
         let Some(l) = &self.live else { return false };
         !self.fenced.is_empty()
             || l.proto.knows_peer(peer)
-            || self.owes(peer)
+            || self.has_outstanding(peer)
             || l.shm.rendezvous.mentions(peer)
-            || l.hub.as_ref().is_some_and(|h| h.knows_peer(peer))
+            || l.shm_ep.as_ref().is_some_and(|h| h.knows_peer(peer))
     }
 
-    /// The number will be another peer's.
+    /// Forgets a peer: its number will be another peer's.
     fn forget_peer(&mut self, peer: PeerId) {
-        if let Some(h) = self.live.as_mut().and_then(|l| l.hub.as_mut()) {
+        if let Some(h) = self.live.as_mut().and_then(|l| l.shm_ep.as_mut()) {
             h.tx.forget_peer(peer);
         }
     }

@@ -111,7 +111,7 @@ pub struct RmaReq<'a> {
     pub data: SendData<'a>,
     pub peer: fi_addr_t,
     /// This peer instead, and by the adapter.
-    pub far: Option<PeerId>,
+    pub force_adapter: Option<PeerId>,
     pub addr: u64,
     pub key: u64,
     pub write: bool,
@@ -182,7 +182,7 @@ macro_rules! live_port {
             proto: $proto,
             events: _,
             waiting: _,
-            hub,
+            shm_ep,
             shm,
             ..
         }) = &mut $ep.live
@@ -195,7 +195,7 @@ macro_rules! live_port {
             $id,
             $ep,
             qp,
-            hub.as_mut().map(|h| &mut h.tx),
+            shm_ep.as_mut().map(|h| &mut h.tx),
             shm,
             $inject
         );
@@ -289,16 +289,16 @@ fn again(s: &mut State, id: u32, f: impl Fn(&mut State) -> Result<()>) -> Result
         Err(FI_EINVAL) if news(s, id) => f(s),
         r => r,
     }?;
-    stir(s, id);
+    notify_sleeper(s, id);
     Ok(())
 }
 
 /// Something was posted. Whoever sleeps until this endpoint has news may have to move it along.
 #[inline]
-pub(super) fn stir(s: &mut State, id: u32) {
+pub(super) fn notify_sleeper(s: &mut State, id: u32) {
     let live = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
     if let Some(l) = live {
-        l.stir();
+        l.notify_sleeper();
     }
 }
 
@@ -327,8 +327,8 @@ fn park_while_calling(
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
     let av = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
     let peer = av.peer(to, &mut s.peers)?;
-    let hub = ep.live.as_ref().and_then(|l| l.hub.as_ref());
-    let calling = hub.is_some_and(|h| h.tx.is_calling(peer));
+    let shm_ep = ep.live.as_ref().and_then(|l| l.shm_ep.as_ref());
+    let calling = shm_ep.is_some_and(|h| h.tx.is_calling(peer));
     if !calling || ep.fenced.len() >= PARKED_MAX {
         return Err(FI_EAGAIN);
     }

@@ -27,7 +27,7 @@ pub struct EpPort<'a> {
     pub table: Option<&'a MrTable>,
     pub qp: &'a mut Qp,
     /// The way to peers on the same host.
-    pub near: Option<&'a mut TxRings>,
+    pub rings: Option<&'a mut TxRings>,
     /// What was done that way.
     pub shm: &'a mut ShmState,
     pub peers: &'a mut Peers,
@@ -64,13 +64,13 @@ pub(super) fn cntr_index(flags: u64) -> usize {
 
 /// A port of endpoint `$id` of state `$s`: what its parts `$ep` and `$qp`, borrowed already, leave.
 macro_rules! ep_port {
-    ($s:expr, $id:expr, $ep:expr, $qp:expr, $near:expr, $shm:expr, $inject:expr) => {
+    ($s:expr, $id:expr, $ep:expr, $qp:expr, $rings:expr, $shm:expr, $inject:expr) => {
         EpPort {
             id: $id,
             dev: &$s.dev,
             table: $s.table.as_deref(),
             qp: $qp,
-            near: $near,
+            rings: $rings,
             shm: $shm,
             peers: &mut $s.peers,
             ops: &mut $s.ops,
@@ -363,7 +363,7 @@ impl Port for EpPort<'_> {
                 None => return false,
             },
         };
-        if let Some(near) = &mut self.near {
+        if let Some(rings) = &mut self.rings {
             let (body, bytes) = match payload {
                 Payload::User(m) => (m, &[][..]),
                 Payload::Copy(b) => (UserMem::EMPTY, b),
@@ -373,7 +373,7 @@ impl Port for EpPort<'_> {
                 flags: 0,
                 message: super::progress::is_message(head),
             };
-            match near.send(to, addr, what, head, &body, bytes) {
+            match rings.send(to, addr, what, head, &body, bytes) {
                 Verdict::Done => {
                     if let Token::Tx(id) = token {
                         self.shm.packets.push_back(id);
@@ -484,7 +484,7 @@ impl Port for EpPort<'_> {
 
     fn reads_memory(&self, peer: PeerId) -> bool {
         // Both sides are let in, or neither: the same system decides.
-        self.near.as_ref().is_some_and(|n| n.reaches_memory(peer))
+        self.rings.as_ref().is_some_and(|n| n.reaches_memory(peer))
     }
 
     fn expose(&mut self, ctx: u32) -> Option<Iovs> {
@@ -523,9 +523,9 @@ impl Port for EpPort<'_> {
             return ReadPost::Refused;
         }
         let local = op.mem.part(into.off as usize, into.len);
-        if let Some(near) = &mut self.near {
+        if let Some(rings) = &mut self.rings {
             // What cannot be read from here may yet be by the adapter, which also says why not.
-            if near
+            if rings
                 .cma_access(
                     from,
                     false,

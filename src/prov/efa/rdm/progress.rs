@@ -1,5 +1,5 @@
-//! Moving an endpoint along: what the adapter and peers on the same host have brought, and what had
-//! to wait.
+//! Progress of one endpoint: takes in completions and packets of the adapter and records of the
+//! rings, and goes on with what had to wait.
 
 use super::port::{ep_port, EpPort};
 use super::{
@@ -21,7 +21,7 @@ pub fn progress(s: &mut State, id: u32) {
     let waits = ep.waits(&s.triggers, &s.colls);
     let Some(live) = &mut ep.live else { return };
     let due = live.adapter_due();
-    if !due && !waits && live.still() {
+    if !due && !waits && live.poll_idle() {
         return;
     }
     let Some(rq) = s.rxqs.get_mut(ep.rxq) else {
@@ -33,25 +33,29 @@ pub fn progress(s: &mut State, id: u32) {
         proto,
         events,
         waiting,
-        hub,
+        shm_ep,
         shm,
         packet,
-        lull,
+        empty_polls,
         ..
     } = live;
     if due {
         qp.poll(events);
-        *lull = if events.list.is_empty() { *lull + 1 } else { 0 };
+        *empty_polls = if events.list.is_empty() {
+            *empty_polls + 1
+        } else {
+            0
+        };
     }
     let Events { list, arena } = events;
-    let (rx, near) = match hub {
+    let (rx, rings) = match shm_ep {
         Some(ShmEndpoint { rx, tx }) => {
             shm_rma::collect(tx, &mut shm.rma);
             (Some(rx), Some(tx))
         }
         None => (None, None),
     };
-    let mut port = ep_port!(s, id, ep, qp, near, shm, None);
+    let mut port = ep_port!(s, id, ep, qp, rings, shm, None);
     shm_rma::report(&mut port, waiting);
     if let Some(rx) = rx {
         rx.poll(|from, peer, record| {
@@ -65,7 +69,7 @@ pub fn progress(s: &mut State, id: u32) {
             }
         });
         for (conn, number, there) in rx.take_cts() {
-            if let Some(peer) = port.near.as_ref().and_then(|n| n.peer_of(conn)) {
+            if let Some(peer) = port.rings.as_ref().and_then(|n| n.peer_of(conn)) {
                 rendezvous::asked(peer, number, there, &mut port);
             }
         }
@@ -98,7 +102,7 @@ pub fn progress(s: &mut State, id: u32) {
             Event::Recv { from, data } => {
                 let bytes = Events::bytes(arena, &data);
                 let peer = match port.qp {
-                    // Its number may be somebody else's by now.
+                    // Its queue pair number may have passed to another process.
                     Qp::Verbs(_) if crate::wire::introduces(bytes) => {
                         match unknown_peers::learn_peer(&mut port, from, bytes) {
                             Some(p) => p,
@@ -109,7 +113,7 @@ pub fn progress(s: &mut State, id: u32) {
                 };
                 proto.packet(peer, bytes, rq, &mut port);
             }
-            Event::Stranger { from, data } => {
+            Event::UnknownSender { from, data } => {
                 let bytes = Events::bytes(arena, &data);
                 if let Some(peer) = unknown_peers::learn_peer(&mut port, from, bytes) {
                     proto.packet(peer, bytes, rq, &mut port);
@@ -154,11 +158,11 @@ pub fn progress(s: &mut State, id: u32) {
     waiting.retain(|ctx| !port.post_late_imm(*ctx));
     proto.progress(&mut port);
     port.qp.ring();
-    let again = port.near.as_ref().is_some_and(|n| n.has_retries());
+    let again = port.rings.as_ref().is_some_and(|n| n.has_retries());
     let accesses = again || port.shm.rma.load() > 0;
     let (bytes, holding) = (rq.bytes(), ep.holding);
-    if ep.live.as_mut().is_some_and(Live::disturbed) {
-        rouse(s, id);
+    if ep.live.as_mut().is_some_and(Live::take_arm_lost) {
+        signal(s, id);
     }
     for (peer, failure) in &down {
         coll::peer_down(s, id, *peer, *failure);
@@ -184,19 +188,19 @@ pub fn progress(s: &mut State, id: u32) {
     }
 }
 
-/// Whoever sleeps until this endpoint has news has to ask for them again: they may have come to
-/// somebody else.
+/// Wakes callers that are blocked on the endpoint's queues and counters: they have to arm them
+/// again, because another caller's poll has consumed the event.
 #[cold]
-fn rouse(s: &mut State, id: u32) {
+fn signal(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get(id) else { return };
     for b in [ep.tx, ep.rx].into_iter().flatten() {
         if let Some(q) = s.cqs.get_mut(b.cq) {
-            q.rouse();
+            q.signal();
         }
     }
     for c in ep.cntrs.iter().flatten() {
         if let Some(c) = s.cntrs.get_mut(*c) {
-            c.rouse();
+            c.signal();
         }
     }
 }
@@ -226,7 +230,7 @@ pub(super) fn watch_budget(s: &mut State, id: u32) {
         ep.holding = hold;
         if let Some(l) = &mut ep.live {
             l.qp.hold(hold.then_some(is_message));
-            if let Some(h) = &mut l.hub {
+            if let Some(h) = &mut l.shm_ep {
                 h.rx.hold(hold);
             }
         }

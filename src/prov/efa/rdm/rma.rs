@@ -23,8 +23,8 @@ pub fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     let now = |s: &mut State| rma_now(s, id, r);
     start(s, id, (r.peer, r.common.flags), || Work::from(r), now)?;
     // A system call for each of many would be long for a peer that waits for us.
-    let near = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
-    if near.is_some_and(|l| core::mem::take(&mut l.shm.alone)) {
+    let rings = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
+    if rings.is_some_and(|l| core::mem::take(&mut l.shm.alone)) {
         super::progress(s, id);
     }
     Ok(())
@@ -44,7 +44,7 @@ pub(super) fn begin_again(s: &mut State, id: u32) {
         let again = RmaReq {
             data: SendData::User(r.wait.mem.into()),
             peer: FI_ADDR_NOTAVAIL,
-            far: Some(r.to),
+            force_adapter: Some(r.to),
             addr: r.wait.addr,
             key: r.key,
             write: r.write,
@@ -58,7 +58,7 @@ pub(super) fn begin_again(s: &mut State, id: u32) {
         };
         ep.fenced.push_front(Work::from(&again));
     }
-    let again = live.hub.as_mut().map(|h| h.tx.take_retries());
+    let again = live.shm_ep.as_mut().map(|h| h.tx.take_retries());
     for (peer, a) in again.into_iter().flatten() {
         post_again(s, id, peer, a);
     }
@@ -109,7 +109,7 @@ fn post_again(s: &mut State, id: u32, peer: PeerId, a: AdapterRetry) {
     };
     if go(s) == Err(FI_EAGAIN) {
         let live = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
-        if let Some(h) = live.and_then(|l| l.hub.as_mut()) {
+        if let Some(h) = live.and_then(|l| l.shm_ep.as_mut()) {
             h.tx.add_retry(peer, a);
         }
     }
@@ -144,7 +144,7 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     }
     too_long("RMA operation", r.data.len(), ep.opts.max_rma_size)?;
     let flags = r.common.flags_or(ep.tx_flags);
-    let peer = match r.far {
+    let peer = match r.force_adapter {
         Some(peer) => peer,
         None => port.av.ok_or(FI_ENOAV)?.peer(r.peer, port.peers)?,
     };
@@ -169,7 +169,7 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     let own = if r.write { ep.rdma_write } else { ep.rdma_read };
     let native = own && able && port.qp.takes(&mem) || ep.kind == Kind::Direct;
     let report = r.common.reports(&r.data, ep.tx, flags);
-    if native && r.far.is_none() {
+    if native && r.force_adapter.is_none() {
         match shm_state::rma(&mut port, peer, r, report) {
             Verdict::Done => return Ok(()),
             Verdict::NoResources => return Err(FI_EAGAIN),
@@ -196,18 +196,18 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
         (true, true, None) => port.qp.post_write(wr_id, Payload::User(mem), &remote, imm),
         (true, false, _) => port.qp.post_read(wr_id, mem, &remote),
         (false, write, _) => {
-            let far = RmaIov {
+            let target = RmaIov {
                 addr: r.addr,
                 len,
                 key: r.key,
             };
-            let far = Iovs::new(&[far]).ok_or(FI_EINVAL)?;
+            let target = Iovs::new(&[target]).ok_or(FI_EINVAL)?;
             if write {
                 let a = proto::WriteArgs {
                     peer,
                     ctx,
                     len,
-                    to: far,
+                    to: target,
                     cq_data: r.cq_data,
                     inject: inject.is_some(),
                 };
@@ -217,7 +217,7 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
                     peer,
                     ctx,
                     len,
-                    from: far,
+                    from: target,
                 };
                 proto.read(&a, &mut port)
             }

@@ -2,12 +2,12 @@
 //!
 //! A ring keeps records in order and loses none, so that a message needs no number, no handshake
 //! and no acknowledgement: its tag and data go in front of its bytes, and it is sent when it is
-//! written. It finds its receive like any other. Longer messages go in pieces (`stream`), and those
-//! whose delivery is to be confirmed by the protocol, whose packets travel through the same ring
-//! and keep the order.
+//! written. It finds its receive like any other. Longer messages go by `rendezvous`, and those
+//! whose delivery the protocol has to confirm as packets, whose packets travel through the same
+//! ring and keep the order.
 //!
-//! Reads and writes of a peer's memory are done from here, where the system allows it; what the
-//! peer wants to know of them, and data that goes with a write, follow through the ring.
+//! Reads and writes of a peer's memory are copied from here where the system allows it; the peer's
+//! events of them, and data that goes with a write, follow through the ring.
 
 use super::port::EpPort;
 use super::rendezvous::{self, Rendezvous};
@@ -32,7 +32,7 @@ const TAGGED: u8 = 1;
 const WITH_DATA: u8 = 2;
 /// Flag of an access: it was a write.
 const WROTE: u8 = 4;
-/// Flag of a long message: its rest comes without being asked for.
+/// Flag of an RTS: the rest follows without a CTS.
 pub const EAGER: u8 = 8;
 
 /// What is under way with peers on the same host.
@@ -44,7 +44,7 @@ pub struct ShmState {
     pub reads: VecDeque<u32>,
     /// Long messages.
     pub rendezvous: Rendezvous,
-    /// ShmRma to memory through rings.
+    /// Accesses to memory through rings.
     pub rma: ShmRma,
     /// The last accesses were a system call of ours that took long.
     pub alone: bool,
@@ -52,7 +52,7 @@ pub struct ShmState {
 
 impl ShmState {
     /// Whether there is nothing to tell.
-    pub fn quiet(&self) -> bool {
+    pub fn all_reported(&self) -> bool {
         self.untold() == 0
     }
 
@@ -69,13 +69,13 @@ impl ShmState {
     }
 }
 
-/// Sends a message this way, if it can go this way. When it has gone, its completion is written.
+/// Sends a message through the ring, if one record holds it, and writes its completion.
 pub fn send(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Verdict {
-    let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(peer)) else {
+    let (Some(rings), Some(addr)) = (&mut port.rings, port.peers.addr(peer)) else {
         return Verdict::Unsupported;
     };
     let sent = put(r, |what, head, body, bytes| {
-        near.send(peer, addr, what, head, body, bytes)
+        rings.send(peer, addr, what, head, body, bytes)
     });
     if sent == Verdict::Done {
         let len = r.data.len();
@@ -170,7 +170,7 @@ pub struct MessageHead {
     pub cq_data: Option<u64>,
 }
 
-/// Reads it; `None` when the record is too short.
+/// Reads the head of a message; `None` when the record is too short.
 #[inline]
 pub fn head_of(record: &Record) -> Option<MessageHead> {
     let bytes = head_len(record.flags);
@@ -182,7 +182,7 @@ pub fn head_of(record: &Record) -> Option<MessageHead> {
     })
 }
 
-/// A message that has come.
+/// A message that has been received.
 pub struct ReceivedMessage {
     pub from: PeerId,
     pub tag: Option<u64>,
@@ -217,25 +217,25 @@ pub fn finish(
     port.received(d.place.ctx, msg, result);
 }
 
-/// A read or write done from here, in the peer's memory. `Unsupported` when it is not to be done
-/// so; `Done` also when it failed and its completion says so.
+/// Copies a read or write by cross-memory attach. `Unsupported` when another route has to carry it;
+/// `Done` also when it failed and its completion says so.
 pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Verdict {
     let id = port.id;
     match shm_rma::rma(port, peer, r, || rma_op(id, peer, r, report)) {
         Verdict::Unsupported => {}
         sent => return sent,
     }
-    let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(peer)) else {
+    let (Some(rings), Some(addr)) = (&mut port.rings, port.peers.addr(peer)) else {
         return Verdict::Unsupported;
     };
-    near.ensure_route(peer, addr);
+    rings.ensure_route(peer, addr);
     let (local, plain) = match &r.data {
         SendData::User(m) => (LocalBuffer::Mem(m), m.one().filter(|_| r.cq_data.is_none())),
         SendData::Inject(b) => (LocalBuffer::Bytes(b), None),
     };
     let at = (r.key, r.addr);
-    if let Some(mem) = plain.filter(|_| near.permits(peer, at, r.data.len(), r.write)) {
-        if !near.wants_events(peer) {
+    if let Some(mem) = plain.filter(|_| rings.permits(peer, at, r.data.len(), r.write)) {
+        if !rings.wants_events(peer) {
             let mut op = rma_op(id, peer, r, report);
             op.parts = 1;
             let wait = Wait {
@@ -244,24 +244,25 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Verdict
                 note: Completion::piece(port.ops.insert(op), mem.len()),
             };
             let rma = &mut port.shm.rma;
-            port.shm.alone |= rma.join(near, peer, (r.key, r.write), wait);
+            port.shm.alone |= rma.join(rings, peer, (r.key, r.write), wait);
             return Verdict::Done;
         }
     }
-    // What the peer is to hear of afterwards must have room before its memory is touched.
-    let tells = r.cq_data.is_some() || near.wants_events(peer);
-    if tells && !near.fits(peer, 1, TOLD_LEN) {
+    // The peer's event must have room before its memory is touched: an error return means that
+    // nothing was done.
+    let tells = r.cq_data.is_some() || rings.wants_events(peer);
+    if tells && !rings.fits(peer, 1, TOLD_LEN) {
         return Verdict::NoResources;
     }
-    let done = near.cma_access(peer, r.write, &local, at);
+    let done = rings.cma_access(peer, r.write, &local, at);
     port.shm.alone |= done.is_ok();
     let result = match done {
         Err(RmaDenied::Unsupported) => return Verdict::Unsupported,
         Err(RmaDenied::Status(s)) => Err(failure(s)),
         Ok(_) if tells => {
             let what = (r.key, r.data.len(), r.cq_data, r.write);
-            // There is room, and nobody else writes into this ring.
-            tell(near, peer, addr, what);
+            // There is room: this endpoint is the ring's only writer.
+            tell(rings, peer, addr, what);
             Ok(())
         }
         Ok(_) => Ok(()),
@@ -274,9 +275,10 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Verdict
 /// Bytes of the record of [`tell`].
 const TOLD_LEN: usize = 24;
 
-/// Tells a peer what was done to its memory: key, length, data of a write, whether it was one.
+/// Sends a peer the event of an access to its memory: key, length, data of a write, whether it was
+/// a write.
 pub fn tell(
-    near: &mut TxRings,
+    rings: &mut TxRings,
     peer: PeerId,
     addr: &QpAddr,
     (key, len, cq_data, write): (u64, usize, Option<u64>, bool),
@@ -288,7 +290,7 @@ pub fn tell(
         flags: data | if write { WROTE } else { 0 },
         message: false,
     };
-    near.tell(peer, addr, what, &words)
+    rings.tell(peer, addr, what, &words)
 }
 
 /// A record of a kind of this module has arrived.

@@ -163,10 +163,11 @@ impl Work {
 
 /// Whether operations of this endpoint to this peer have not ended.
 pub fn under_way(s: &State, ep: u32, peer: PeerId) -> bool {
-    let owes = s.eps.get(ep).is_some_and(|e| e.owes(peer));
-    owes || s.ops.iter().any(|(_, o)| {
-        o.owner == ep && o.kind == OpKind::User && o.peer == peer && o.flags & FI_RECV == 0
-    })
+    let has_outstanding = s.eps.get(ep).is_some_and(|e| e.has_outstanding(peer));
+    has_outstanding
+        || s.ops.iter().any(|(_, o)| {
+            o.owner == ep && o.kind == OpKind::User && o.peer == peer && o.flags & FI_RECV == 0
+        })
 }
 
 /// Starts what waits behind fences, as far as they are open.
@@ -208,7 +209,7 @@ pub fn fire(s: &mut State) {
     {
         let t = s.triggers.remove(at);
         match t.work.start(s, t.ep) {
-            Ok(()) => ops::stir(s, t.ep),
+            Ok(()) => ops::notify_sleeper(s, t.ep),
             Err(FI_EAGAIN) => {
                 if let Some(e) = s.eps.get_mut(t.ep) {
                     e.fenced.push_back(t.work);

@@ -53,7 +53,7 @@ pub fn atomic(s: &mut State, id: u32, p: &FastAtomic) -> Option<Result<()>> {
     }
     let peer = s.avs.get(fast.av)?.known(p.peer)?;
     let live = ep.live.as_mut()?;
-    let near = &mut live.hub.as_mut()?.tx;
+    let rings = &mut live.shm_ep.as_mut()?.tx;
     let mut data = [0; 2 * MOST];
     let operands = match p.op {
         FI_ATOMIC_READ => 0,
@@ -84,11 +84,11 @@ pub fn atomic(s: &mut State, id: u32, p: &FastAtomic) -> Option<Result<()>> {
         report: p.context.is_some() && fast.sent_to.is_some(),
         reported_early: false,
     };
-    let (sent, told) = shm_rma::atomic(near, peer, &a, note);
+    let (sent, told) = shm_rma::atomic(rings, peer, &a, note);
     match sent {
         Verdict::Unsupported => return None,
         Verdict::NoResources => return Some(Err(FI_EAGAIN)),
-        Verdict::Done => live.stir(),
+        Verdict::Done => live.notify_sleeper(),
     }
     if told {
         let counter = ep.cntrs.get(cntr_index(flags)).copied().flatten();

@@ -1,4 +1,4 @@
-//! The short way over a real adapter with its queues at hand (`device/verbs/short.rs`): a call is a
+//! The fast path over a real adapter whose queues are mapped (`device/verbs/short.rs`): a call is a
 //! work request in its slot, a completion goes from the adapter's queue to the reader's buffer.
 //! Fabric `efa-direct`, and reads and writes of `efa`.
 
@@ -77,7 +77,7 @@ pub fn rma(s: &mut State, id: u32, p: &FastRma, peer: PeerId) -> Option<Result<(
     let fast = &ep.fast;
     let Live { qp, proto, .. } = ep.live.as_mut()?;
     let Qp::Verbs(q) = qp else { return None };
-    let [lent, injected] = fast.far;
+    let [lent, injected] = fast.adapter_rma;
     let most = if p.context.is_some() { lent } else { injected };
     if p.mem.len() > most {
         return None;
@@ -127,7 +127,7 @@ fn received(d: &TxDone, at: usize, c: &Cqe) -> Entry {
     }
 }
 
-/// Who has sent what came, as the application knows it.
+/// The sender of a message, as an address of the application's vector.
 #[inline(never)]
 fn source(q: &VerbsQp, c: Cqe, av: Option<&Av>, peers: &mut Peers) -> fi_addr_t {
     let found = av.and_then(|av| peers.found(&q.source(&c)).map(|p| av.reverse(p)));
@@ -147,12 +147,12 @@ fn calm(ep: &Ep) -> bool {
     }
 }
 
-/// What the adapter's queue, which is calm, has next.
+/// The next entry of the adapter's completion queue.
 enum Next {
     Nothing,
-    /// It takes a poll.
+    /// The general poll has to handle it.
     Left,
-    /// One that is not reported.
+    /// A completion that is not reported.
     Silent,
     /// One that went to `give`.
     Given,

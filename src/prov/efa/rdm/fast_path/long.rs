@@ -1,5 +1,5 @@
-//! Long messages of plain calls to peers on the same host, where they are fetched by the system
-//! (`stream`): one record there, one copy, one record back.
+//! Long messages of fast-path calls to peers on the same host that the receiver fetches
+//! (`rendezvous`): an RTS, one copy, a FIN.
 
 use super::poll::{ordinary, received};
 use super::FastSend;
@@ -34,9 +34,9 @@ pub fn send(s: &mut State, id: u32, p: &FastSend) -> Option<Result<()>> {
         report: fast.sent_to.is_some(),
         reported_early: false,
     };
-    let near = &mut live.hub.as_mut()?.tx;
+    let rings = &mut live.shm_ep.as_mut()?.tx;
     let rendezvous = &mut live.shm.rendezvous;
-    match rendezvous.lend(near, peer, (p.tag, p.cq_data), p.data, note) {
+    match rendezvous.lend(rings, peer, (p.tag, p.cq_data), p.data, note) {
         Verdict::Unsupported => None,
         Verdict::NoResources => Some(Err(FI_EAGAIN)),
         Verdict::Done => Some(Ok(())),
@@ -51,20 +51,20 @@ pub(super) fn gather(
     record: &Record,
     from: PeerId,
     (rq, av): (&mut RecvQueue, Option<&Av>),
-    (rendezvous, near): (&mut Rendezvous, &mut TxRings),
+    (rendezvous, rings): (&mut Rendezvous, &mut TxRings),
     mut each: impl FnMut(Entry, bool) -> bool,
 ) -> Option<bool> {
     let m = announced(record).filter(|m| ordinary(m.head.tag))?;
     let mut more = true;
     if !rendezvous.gathers_more(from, m.len) {
-        more = bring(av, (rendezvous, near), &mut each);
+        more = bring(av, (rendezvous, rings), &mut each);
     }
-    if !rendezvous.gather(near, from, &m, rq) {
+    if !rendezvous.gather(rings, from, &m, rq) {
         return None;
     }
     // Nothing shall be left when `each` has enough.
     if !rendezvous.gathers_more(from, m.len) {
-        more = bring(av, (rendezvous, near), each);
+        more = bring(av, (rendezvous, rings), each);
     }
     Some(more)
 }
@@ -73,11 +73,11 @@ pub(super) fn gather(
 #[inline(never)]
 pub(super) fn bring(
     av: Option<&Av>,
-    (rendezvous, near): (&mut Rendezvous, &mut TxRings),
+    (rendezvous, rings): (&mut Rendezvous, &mut TxRings),
     mut each: impl FnMut(Entry, bool) -> bool,
 ) -> bool {
     let mut more = true;
-    rendezvous.bring(near, |from, r, len, words| {
+    rendezvous.bring(rings, |from, r, len, words| {
         let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
         more = each(received(r, len, words, src), r.report);
     });

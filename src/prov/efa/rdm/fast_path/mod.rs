@@ -1,11 +1,12 @@
-//! The short way of plain calls, which is what most are.
+//! The fast path: calls without flags of their own, which is what most are.
 //!
 //! A send writes its record into the ring of a peer on the same host, or its packet into the queue
 //! of a real adapter; a receive is one entry of the receive queue; reading a completion queue
-//! (`read`, and `poll` where there is more to look at) takes what has come straight into the
-//! receives it matches: no operation is made, and no port. Reads and writes (`rma`) are records and
-//! requests in the same way. Whatever is not plain is left as it was found, for `ops` and
-//! `progress` to deal with: [`FastPathConfig`] remembers what an endpoint's settings permit.
+//! (`read`, and `poll` where there is more to look at) takes arriving messages straight into the
+//! receives that they match: no operation and no protocol port is made. Reads and writes (`rma`)
+//! are records and work requests in the same way. Whatever the fast path does not handle stays as
+//! it was found, for `ops` and `progress`: [`FastPathConfig`] holds what an endpoint's settings
+//! permit.
 
 mod atomic;
 mod direct;
@@ -34,37 +35,37 @@ use crate::shm::kind;
 use crate::shm::{RecordHeader, Verdict};
 use crate::types::*;
 
-/// What the short way needs to know of an endpoint.
+/// What the fast path needs to know of an endpoint's settings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FastPathConfig {
-    /// Whether sends go this way.
+    /// Whether sends take the fast path.
     sends: bool,
-    /// Messages are the adapter's own work requests.
+    /// Messages are the adapter's own work requests (efa-direct).
     direct: bool,
-    /// Then, the queue that all their completions go to, if it is one.
-    lone: u32,
-    /// Where messages of peers on the same host are reported, if not.
-    heard: u32,
-    /// Something counts what is done.
+    /// The only CQ that this endpoint reports to, or `u32::MAX`.
+    only_cq: u32,
+    /// The CQ of received messages where messages are not the adapter's own, or `u32::MAX`.
+    received_at: u32,
+    /// A counter is bound to the endpoint.
     counts: bool,
-    /// Messages that are one packet go to the adapter from here: so many bytes at most.
+    /// Longest message that goes to the adapter as one packet; `None`: not from here.
     packet: Option<usize>,
     /// Longest message, untagged and tagged, injected and not.
     most: [[usize; 2]; 2],
-    /// Longest of all, by several records or fetched.
+    /// Longest message of all, untagged and tagged: by rendezvous.
     longest: [usize; 2],
-    /// Sends report success, and where.
+    /// The CQ that successful sends report to.
     sent_to: Option<u32>,
-    /// Longest read and write, injected write; 0: not this way.
+    /// Longest read, write and injected write through the ring; 0: none.
     rma: [usize; 3],
     /// Longest read or write of a real adapter, and injected write.
-    far: [usize; 2],
+    adapter_rma: [usize; 2],
     /// Messages may have tags.
     tags: bool,
     receives: bool,
     /// Receives may name a source.
     directed: bool,
-    /// Receives report success, and where.
+    /// Whether receives report success, and to which CQ.
     report: bool,
     received_to: Option<u32>,
     source: bool,
@@ -72,7 +73,7 @@ pub struct FastPathConfig {
 }
 
 impl Ep {
-    /// Looks at the settings again, one of which has changed.
+    /// Computes the configuration anew, after a setting has changed.
     pub(super) fn configure_fast_path(&mut self) {
         let reports = |b: Option<super::Bound>, flags| super::ops::reports(b, flags);
         let verbs = self.live.as_ref().and_then(|l| match &l.qp {
@@ -80,7 +81,7 @@ impl Ep {
             Qp::Soft(_) => None,
         });
         let live = self.live.as_ref();
-        let plain = live.is_some_and(|l| self.kind.knows_near(&l.qp));
+        let plain = live.is_some_and(|l| self.kind.uses_shm(&l.qp));
         let packets = verbs.is_some_and(|q| plain && q.sends_packets());
         let o = &self.opts;
         let most = |inject: usize, max: usize| [inject.min(max), FIRST.min(max)];
@@ -88,20 +89,20 @@ impl Ep {
             true => shm_rma::SHORT.min(o.max_rma_size).min(max),
             false => 0,
         };
-        let far = match self.caps & FI_RMA {
+        let adapter_rma = match self.caps & FI_RMA {
             0 => [0; 2],
             _ => [self.max_rdma.min(o.max_rma_size), o.inject_rma_size],
         };
         let direct = verbs.is_some_and(|q| q.shortens());
         let [tx, rx] = [self.tx, self.rx].map(|b| b.map(|b| b.cq));
         self.fast = FastPathConfig {
-            far,
+            adapter_rma,
             direct,
-            lone: tx
+            only_cq: tx
                 .or(rx)
                 .filter(|q| direct && rx.is_none_or(|r| r == *q))
                 .unwrap_or(u32::MAX),
-            heard: rx.filter(|_| plain && !direct).unwrap_or(u32::MAX),
+            received_at: rx.filter(|_| plain && !direct).unwrap_or(u32::MAX),
             counts: self.cntrs.iter().any(Option::is_some),
             rma: [
                 rma(self.rdma_read, usize::MAX),
@@ -141,7 +142,8 @@ pub struct FastSend {
     pub context: Option<usize>,
 }
 
-/// Sends a message; `None`, and nothing done, when it has to go another way. Errors: `FI_EAGAIN`.
+/// Sends a message; `None`, and nothing done, when the general path has to carry it. Errors:
+/// `FI_EAGAIN`.
 #[inline(always)]
 pub fn send(s: &mut State, id: u32, p: &FastSend) -> Option<Result<()>> {
     let ep = s.eps.get_mut(id)?;
@@ -161,7 +163,7 @@ pub fn send(s: &mut State, id: u32, p: &FastSend) -> Option<Result<()>> {
     }
     let peer = s.avs.get(fast.av)?.known(p.to)?;
     let live = ep.live.as_mut()?;
-    let near = match (&mut live.hub, fast.packet) {
+    let rings = match (&mut live.shm_ep, fast.packet) {
         (Some(h), None) => &mut h.tx,
         (Some(h), Some(_)) if !h.tx.uses_adapter(peer) => &mut h.tx,
         (_, Some(most)) if p.data.len() <= most => return send_packet(s, id, p, peer),
@@ -173,7 +175,7 @@ pub fn send(s: &mut State, id: u32, p: &FastSend) -> Option<Result<()>> {
         flags,
         message: true,
     };
-    match near.send_short(peer, what, (words, head_len(flags) / 8), p.data) {
+    match rings.send_short(peer, what, (words, head_len(flags) / 8), p.data) {
         Verdict::Unsupported => return None,
         Verdict::NoResources => return Some(Err(FI_EAGAIN)),
         Verdict::Done => {}
@@ -214,8 +216,8 @@ fn send_packet(s: &mut State, id: u32, p: &FastSend, peer: PeerId) -> Option<Res
     Some(sent)
 }
 
-/// Posts a receive without flags of its own; `None`, and nothing done, when it takes more than
-/// that.
+/// Posts a receive without flags of its own; `None`, and nothing done, when the general path has to
+/// post it.
 #[inline(always)]
 pub fn recv(
     s: &mut State,

@@ -1,5 +1,5 @@
-//! Reading an empty completion queue: what has come goes straight to where it belongs, completions
-//! straight to the reader.
+//! Reading an empty completion queue: arriving messages go straight into their receives,
+//! completions straight to the reader.
 
 use super::{direct, long};
 use crate::core::slab::Slab;
@@ -42,8 +42,8 @@ pub(super) fn ordinary(tag: Option<u64>) -> bool {
     tag.is_none_or(|t| t & COLLECTIVE_TAG == 0)
 }
 
-/// Puts a message from a ring into the plain receive that waits for it: its completion, and whether
-/// that is reported. `None`: it takes more than that.
+/// Copies a message from a ring into the receive that matches it. Its completion, and whether that
+/// is reported; `None` when the general path has to handle it.
 #[inline(always)]
 pub(super) fn message(
     record: &Record,
@@ -166,9 +166,9 @@ pub fn poll(
     if waits || !live.idle() {
         return Polled::More(0);
     }
-    let rests = live.adapter_rests();
-    let looks = fast.packet.is_some() && !rests;
-    if !(looks || rests) {
+    let armed = live.skip_adapter_poll();
+    let looks = fast.packet.is_some() && !armed;
+    if !(looks || armed) {
         return Polled::More(0);
     }
     let av = avs.get(fast.av).filter(|_| fast.source);
@@ -178,9 +178,9 @@ pub fn poll(
             c.count(len);
         }
     };
-    let all = match (&mut live.qp, &mut live.hub) {
+    let all = match (&mut live.qp, &mut live.shm_ep) {
         (Qp::Verbs(q), _) if looks => {
-            live.left_out = 0;
+            live.skipped_polls = 0;
             let proto = &mut live.proto;
             let name = |a: &QpAddr| Some(peers.of(a));
             let (all, some) = q.look(name, |seen| {
@@ -213,15 +213,15 @@ pub fn poll(
                     Redelivery::Last
                 }
             });
-            live.lull = if some { 0 } else { live.lull + 1 };
-            let quiet = |h: &mut ShmEndpoint| !h.tx.has_outstanding() && h.rx.poll_idle();
-            all && live.hub.as_mut().is_none_or(quiet)
+            live.empty_polls = if some { 0 } else { live.empty_polls + 1 };
+            let idle = |h: &mut ShmEndpoint| !h.tx.has_outstanding() && h.rx.poll_idle();
+            all && live.shm_ep.as_mut().is_none_or(idle)
         }
         (_, None) => return Polled::All(0),
-        (_, Some(hub)) => {
-            if hub.tx.has_outstanding() {
+        (_, Some(shm_ep)) => {
+            if shm_ep.tx.has_outstanding() {
                 let to = ep.tx.map(|b| b.cq);
-                let all = hub.tx.poll_done(|_, e| {
+                let all = shm_ep.tx.poll_done(|_, e| {
                     let special = e.status != Status::Ok || e.note.op.is_some();
                     if special || out.kept >= out.ahead {
                         return false;
@@ -246,12 +246,12 @@ pub fn poll(
                 rendezvous, rma, ..
             } = &mut live.shm;
             let scratch = &mut rma.scratch;
-            let ShmEndpoint { rx, tx } = hub;
+            let ShmEndpoint { rx, tx } = shm_ep;
             let memory = TargetMemory {
                 dev,
                 table: table.as_deref(),
             };
-            // ShmRma to our memory that somebody counts are for `progress`.
+            // Accesses to our memory that a counter counts are for `progress`.
             let counted = || ep.cntrs[4].or(ep.cntrs[5]).is_some() || !mr_cntrs.is_empty();
             let (to, sent_to) = (fast.received_to, ep.tx.map(|b| b.cq));
             let mut ended = |to, e: Entry, (reports, counts): (bool, bool)| {

@@ -44,7 +44,7 @@ pub fn read<const NAMED: bool>(
     if ep.waits(&s.triggers, &s.colls) {
         return None;
     }
-    let (lone, heard) = (ep.fast.lone, ep.fast.heard);
+    let (only_cq, received_at) = (ep.fast.only_cq, ep.fast.received_at);
     let all = Readable {
         ep,
         rxqs: &mut s.rxqs,
@@ -52,10 +52,10 @@ pub fn read<const NAMED: bool>(
         peers: &mut s.peers,
         cntrs: &mut s.cntrs,
     };
-    if heard == cq {
-        return near(all, q, count, each);
+    if received_at == cq {
+        return rings(all, q, count, each);
     }
-    match lone == cq {
+    match only_cq == cq {
         true => direct::read::<NAMED>(all, q, count, each),
         false => None,
     }
@@ -64,17 +64,17 @@ pub fn read<const NAMED: bool>(
 /// As [`read`], messages from a peer on the same host: beyond what is asked for some are taken
 /// along and kept in the queue, for most readers ask for one.
 #[inline(always)]
-fn near(
+fn rings(
     s: Readable,
     q: &mut Cq,
     count: usize,
     each: impl Fn(usize, &Entry) + Copy,
 ) -> Option<Result<usize>> {
     let (fast, live) = (&s.ep.fast, s.ep.live.as_mut()?);
-    if !live.idle() || !live.adapter_rests() {
+    if !live.idle() || !live.skip_adapter_poll() {
         return None;
     }
-    let hub = live.hub.as_mut().filter(|h| !h.tx.has_outstanding())?;
+    let shm_ep = live.shm_ep.as_mut().filter(|h| !h.tx.has_outstanding())?;
     let rq = s.rxqs.get_mut(s.ep.rxq)?;
     let av = match fast.source {
         true => s.avs.get(fast.av),
@@ -83,7 +83,7 @@ fn near(
     let cntr = s.ep.cntrs.get(1).copied().flatten();
     let mut cntr = cntr.and_then(|c| s.cntrs.get_mut(c));
     let mut given = 0;
-    let drained = hub
+    let drained = shm_ep
         .rx
         .drain_messages(count.clamp(TAKEN, MOST), |from, record| {
             let Some((entry, report)) = message(record, from, rq, av) else {

@@ -50,8 +50,11 @@ pub fn rma(s: &mut State, id: u32, p: &FastRma) -> Option<Result<()>> {
     let len = p.mem.len();
     let live = ep.live.as_mut()?;
     if fast.packet.is_some() {
-        let near = live.hub.as_ref().is_some_and(|h| !h.tx.uses_adapter(peer));
-        return match near {
+        let rings = live
+            .shm_ep
+            .as_ref()
+            .is_some_and(|h| !h.tx.uses_adapter(peer));
+        return match rings {
             false => direct::rma(s, id, p, peer),
             true => None,
         };
@@ -59,7 +62,7 @@ pub fn rma(s: &mut State, id: u32, p: &FastRma) -> Option<Result<()>> {
     if len > most {
         return None;
     }
-    let near = &mut live.hub.as_mut()?.tx;
+    let rings = &mut live.shm_ep.as_mut()?.tx;
     let note = Completion {
         context: p.context.unwrap_or(0),
         len,
@@ -71,9 +74,9 @@ pub fn rma(s: &mut State, id: u32, p: &FastRma) -> Option<Result<()>> {
     let rma = &mut live.shm.rma;
     let [reads, writes] = shm_rma::TOGETHER;
     let long = len >= if p.write { writes } else { reads };
-    if long && (near.has_outstanding() || rma.gathers()) {
-        if let Some(due) = cma_batched(near, rma, peer, p, note) {
-            live.stir();
+    if long && (rings.has_outstanding() || rma.gathers()) {
+        if let Some(due) = cma_batched(rings, rma, peer, p, note) {
+            live.notify_sleeper();
             if due {
                 progress(s, id);
             }
@@ -82,12 +85,12 @@ pub fn rma(s: &mut State, id: u32, p: &FastRma) -> Option<Result<()>> {
     }
     let mut a = shm_rma::of(p.write, (p.key, p.addr), p.mem, p.cq_data);
     a.unsignaled = p.context.is_none();
-    match near.post(peer, &a, note) {
+    match rings.post(peer, &a, note) {
         Verdict::Unsupported => return None,
         Verdict::NoResources => return Some(Err(FI_EAGAIN)),
         Verdict::Done => {}
     }
-    live.stir();
+    live.notify_sleeper();
     if a.unsignaled {
         // Two that only write would fill each other's rings.
         live.unpolled += 1;
@@ -106,7 +109,7 @@ pub fn rma(s: &mut State, id: u32, p: &FastRma) -> Option<Result<()>> {
 /// done, when it has to go another way.
 #[inline(never)]
 fn cma_batched(
-    near: &mut TxRings,
+    rings: &mut TxRings,
     rma: &mut ShmRma,
     peer: PeerId,
     p: &FastRma,
@@ -114,7 +117,7 @@ fn cma_batched(
 ) -> Option<bool> {
     let at = (p.key, p.addr);
     let plain = p.cq_data.is_none() && p.context.is_some();
-    if !plain || !near.permits(peer, at, note.len, p.write) || near.wants_events(peer) {
+    if !plain || !rings.permits(peer, at, note.len, p.write) || rings.wants_events(peer) {
         return None;
     }
     rma.gather();
@@ -123,5 +126,5 @@ fn cma_batched(
         addr: p.addr,
         note,
     };
-    Some(rma.join(near, peer, (p.key, p.write), wait))
+    Some(rma.join(rings, peer, (p.key, p.write), wait))
 }

@@ -1,20 +1,19 @@
-//! Long messages to peers on the same host: in pieces through shared memory, both sides copying at
-//! once, or by the system from one process's memory into the other's, whichever is faster here
-//! (`costs`).
+//! Rendezvous: long messages to peers on the same host, through the ring in pieces or by
+//! cross-memory attach, whichever is cheaper here (`cost_model`).
 //!
-//! The first record (`kind::RTS`) has the tag, the length and the first bytes, and takes its turn
-//! among all messages to that peer. A message of up to [`WHOLE`] follows it at once
-//! (`kind::EAGER_FRAG`), unless asking is known to be better. Of others the sender keeps the rest
-//! until the receiver has a place for it: nobody buffers it. The receiver may say so (`kind::CTS`);
-//! then the sender fills the ring whenever there is room (`kind::DATA`, in `pump`), while the
-//! receiver empties it into the application's buffer: two copies, but on two cores, through memory
-//! that stays in their caches. Or the receiver copies it by the system from where `kind::RTS` says
-//! it is (`fetch`; several that wait, at once: `gather` and `bring`), and says when it has it
-//! (`kind::FIN`). Or it lets the sender help: `kind::SPLIT_COPY` says where the message shall be,
-//! both take chunks (`shm::SplitCopy`), and who has helped says so (`kind::SPLIT_DONE`).
+//! The first record (RTS) has the tag, the length, the address and the first bytes, and keeps its
+//! order among all messages to that peer. The rest of a message of up to [`WHOLE`] bytes follows at
+//! once (EAGER_FRAG), unless asking is known to be cheaper. Of longer ones the sender keeps the
+//! rest until the receiver has matched the message; then the receiver chooses. CTS: the sender
+//! fills the ring whenever there is room (DATA, in `pump`), while the receiver empties it into the
+//! application's buffer: two copies, but on two cores, through memory that stays in their caches.
+//! FIN: the receiver has copied the message from the address in the RTS (`fetch`; several that
+//! wait, by one system call: `gather` and `bring`). SPLIT_COPY: both sides copy chunks
+//! (`shm::SplitCopy`) to the address that it names; SPLIT_DONE: the sender has copied its last
+//! chunk.
 //!
-//! `out` is the half of the sender, `come` that of the receiver. Numbers that a peer names are
-//! looked up together with the peer, and lengths are checked against what was announced.
+//! `sender` and `receiver` are the two halves. A number that a peer names is looked up together
+//! with the peer, and lengths are checked against the RTS.
 
 mod receiver;
 mod sender;
@@ -36,23 +35,23 @@ use receiver::{ReadBatch, RecvState};
 use sender::SendState;
 use std::collections::VecDeque;
 
-/// Longest message that goes without being asked for, bytes. An unexpected one is buffered.
+/// Longest message that is sent without a CTS, bytes. An unexpected one is buffered.
 pub const WHOLE: usize = 64 << 10;
 
 /// Bytes of a record of such a message: few, so that the receiver begins early.
 pub const FIRST: usize = 8 << 10;
 
-/// A message that has waited for longer than this until its receiver looked says nothing about how
-/// long it takes, ns.
+/// Nanoseconds from an RTS to its arrival beyond which the message's time is not measured: its
+/// receiver was not polling.
 const LATE: u32 = 5_000;
 
-/// In what the receiver answers: the message is lost.
+/// Status in a FIN: the message could not be copied.
 const LOST: u64 = 1;
 
 /// Stands for no message.
 const NONE: u32 = u32::MAX;
 
-/// What there is to say to a peer: up to five words.
+/// A control record that waits for room in a peer's ring.
 #[derive(Clone, Copy)]
 struct ControlRecord {
     to: PeerId,
@@ -64,21 +63,21 @@ struct ControlRecord {
 #[derive(Default)]
 pub struct Rendezvous {
     out: Slab<SendState>,
-    /// Those that may go on.
+    /// Messages that [`pump`] may continue.
     turn: VecDeque<u32>,
     /// The last [`pump`] stopped although there was room.
     more: bool,
     coming: Slab<RecvState>,
-    /// Which message the next `kind::EAGER_FRAG` of a peer belongs to.
+    /// The message that a peer's next EAGER_FRAG belongs to.
     leads: Vec<(PeerId, u32)>,
-    /// What is fetched at once.
+    /// Messages that are fetched by one system call.
     lot: ReadBatch,
-    /// What found no room.
+    /// Control records that found no room.
     unsaid: Vec<ControlRecord>,
-    /// How long messages take.
+    /// Costs of the copy methods.
     costs: CostModel,
-    /// How what need not be asked for is sent best: unasked by the ring, or asked for. Whether
-    /// longer ones are mostly fetched.
+    /// Costs of messages that need no CTS: sent eagerly, or fetched by the receiver. Whether longer
+    /// ones are mostly fetched.
     asking: CostModel,
     fetched: bool,
 }
@@ -95,12 +94,12 @@ impl Rendezvous {
         self.turn.len() | self.unsaid.len() | self.lot.refused.len()
     }
 
-    /// Whether it stopped for another reason than a full ring.
+    /// Whether [`pump`] stopped although the ring had room.
     pub fn more(&self) -> bool {
         self.more
     }
 
-    /// What found no room is said later.
+    /// Keeps a control record that found no room.
     fn said(&mut self, sent: Verdict, to: PeerId, kind: u8, words: [u64; 5]) {
         if sent == Verdict::NoResources {
             self.unsaid.push(ControlRecord { to, kind, words });
@@ -108,13 +107,12 @@ impl Rendezvous {
     }
 }
 
-/// What the first record of a long message says, in words that follow those of every message: its
-/// length, the sender's number of it and when it began, where it is in the sender's memory; then
-/// its first bytes.
+/// The RTS of a long message. Its words follow those of every message: length, the sender's number
+/// of the message and its time, the address in the sender's memory; then the first bytes.
 pub struct Rts {
     pub head: MessageHead,
     pub len: usize,
-    /// `None`: it comes without being asked for.
+    /// `None`: the rest follows without a CTS.
     number: Option<u32>,
     /// When its sender began, ns modulo 2^32.
     begun: u32,
@@ -126,7 +124,7 @@ pub struct Rts {
 }
 
 impl Rts {
-    /// When it began to take time: when its sender began, or when we came to look.
+    /// Start of the message's time: when its sender began, or now, when we were late to poll.
     fn began(&self) -> u64 {
         let now = host::now();
         match (now as u32).wrapping_sub(self.begun) {
@@ -136,8 +134,8 @@ impl Rts {
     }
 }
 
-/// The words of such a record, and how many there are; `asked`: number and place of one that has to
-/// be asked for.
+/// The words of an RTS, and how many there are; `asked`: number and address of a message that waits
+/// for a CTS.
 fn announcement(
     (tag, cq_data): (Option<u64>, Option<u64>),
     len: usize,
@@ -163,7 +161,7 @@ fn announcement(
     (what, words, front + if asked.is_none() { 2 } else { 3 })
 }
 
-/// Reads it; `None` when it is none.
+/// Reads an RTS; `None` when the record is no valid one.
 pub fn announced(record: &Record) -> Option<Rts> {
     let head = head_of(record)?;
     let whole = record.flags & EAGER != 0;
@@ -207,35 +205,35 @@ pub fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpP
     }
 }
 
-/// Why a message is lost that the system would not copy, here or there.
+/// The error of a message that cross-memory attach could not copy, on either side.
 fn lost_there() -> Failure {
     failure(Status::RemoteAbort)
 }
 
-/// Says something to a peer, or later when there is no room now.
+/// Sends a control record to a peer, or keeps it when there is no room now.
 fn say(to: PeerId, kind: u8, words: [u64; 5], port: &mut EpPort) {
-    let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(to)) else {
+    let (Some(rings), Some(addr)) = (&mut port.rings, port.peers.addr(to)) else {
         return;
     };
-    let mut sent = near.tell(to, addr, plain(kind), &words);
+    let mut sent = rings.tell(to, addr, plain(kind), &words);
     if sent == Verdict::Unsupported && kind == kind::CTS {
         // No ring leads back, for want of descriptors or memory here or there.
-        sent = near.send_cts(addr, words[0] as u32, words[1] as u32);
+        sent = rings.send_cts(addr, words[0] as u32, words[1] as u32);
     }
     port.shm.rendezvous.said(sent, to, kind, words);
 }
 
-/// Copies a chunk of a piece of memory of ours to or from a peer's, at `at`. `false` when the
-/// system does not.
+/// Copies a chunk of a piece of our memory to or from a peer's, at `at`. `false` when the system
+/// refuses.
 fn carry_chunk(
-    near: &TxRings,
+    rings: &TxRings,
     (peer, write): (PeerId, bool),
     (piece, at): (Piece, u64),
     (c, chunk): (u32, usize),
 ) -> bool {
     let off = c as usize * chunk;
     let part = LocalBuffer::Piece(piece.part(off, chunk));
-    near.cma_copy(peer, write, &part, at.wrapping_add(off as u64))
+    rings.cma_copy(peer, write, &part, at.wrapping_add(off as u64))
 }
 
 /// A peer is gone: what it has not sent or taken fails. A message that is all here stays.

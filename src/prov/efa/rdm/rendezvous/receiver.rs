@@ -1,5 +1,5 @@
-//! Long messages on their way in (see `stream`): what comes by itself, and what is asked for or
-//! fetched once it has a place.
+//! The receiver of long messages (see `rendezvous`): takes in what follows by itself, and asks for
+//! or fetches the rest of a message that has been matched.
 
 use super::{announced, carry_chunk, lost_there, plain, say, Rendezvous, Rts, LOST, WHOLE};
 use crate::device::host;
@@ -13,15 +13,14 @@ use crate::prov::efa::rdm::shm_state::{finish, ReceivedMessage};
 use crate::shm::kind;
 use crate::shm::{LocalBuffer, Record, SplitCopy, TxRings, MANY};
 
-/// The shortest that the sender may help with, and bytes of a chunk of it, of which there shall be
-/// a few, two at least.
+/// Shortest message that both sides copy; bytes of a chunk, of which there are at least two.
 const SHARED: usize = 48 << 10;
 
 const CHUNK: core::ops::RangeInclusive<usize> = 128 << 10..=512 << 10;
 
 const CHUNKS: usize = 8;
 
-/// A message on its way in.
+/// A message that is being received.
 pub(super) struct RecvState {
     pub from: PeerId,
     tag: Option<u64>,
@@ -29,10 +28,10 @@ pub(super) struct RecvState {
     len: usize,
     got: usize,
     place: Option<Place>,
-    /// What came before there was a place.
+    /// Bytes that came before the message was matched.
     early: Vec<u8>,
-    /// The sender's number of it, if it has to be asked for the rest, and where that is in its
-    /// memory; 0 if nowhere.
+    /// The sender's number of the message, if it waits for a CTS, and the address in the sender's
+    /// memory; 0 if there is none.
     number: Option<u32>,
     at: u64,
     /// When it began, and the transfer that the sender helps with, if it may.
@@ -55,7 +54,7 @@ impl RecvState {
     }
 }
 
-/// A message that waits to be fetched, with the plain receive it is for.
+/// A message that waits to be fetched, with the receive that it matched.
 pub(super) struct FetchedMessage {
     tag: Option<u64>,
     cq_data: Option<u64>,
@@ -65,8 +64,8 @@ pub(super) struct FetchedMessage {
     into: RecvEntry,
 }
 
-/// Messages of one peer that are fetched by one call of the system: what a call takes beside its
-/// bytes is that of several KiB.
+/// Messages of one peer that are fetched by one system call: the call itself costs as much as
+/// several KiB.
 #[derive(Default)]
 pub(super) struct ReadBatch {
     from: PeerId,
@@ -74,11 +73,11 @@ pub(super) struct ReadBatch {
     bytes: usize,
     /// When the first of them began.
     began: u64,
-    /// What the system would not copy, to be asked for.
+    /// Messages that the system would not copy: a CTS asks for them.
     pub refused: Vec<(PeerId, FetchedMessage)>,
 }
 
-/// So many bytes at most if there is more than one: the first shall not wait for long.
+/// Most bytes of a batch of several messages: bounds how long the first waits.
 const LOT_BYTES: usize = 256 << 10;
 
 impl Rendezvous {
@@ -98,11 +97,11 @@ impl Rendezvous {
     /// As [`super::arrived`], a message that waits to be fetched and is for a plain receive: joins
     /// those that [`Rendezvous::bring`] fetches, of the same peer. `false`, and nothing done, when
     /// it takes more than that.
-    pub fn gather(&mut self, near: &TxRings, from: PeerId, m: &Rts, rq: &mut RecvQueue) -> bool {
+    pub fn gather(&mut self, rings: &TxRings, from: PeerId, m: &Rts, rq: &mut RecvQueue) -> bool {
         let (len, Some(number)) = (m.len, m.number) else {
             return false;
         };
-        if m.here > 0 || m.at == 0 || !near.reaches_memory(from) {
+        if m.here > 0 || m.at == 0 || !rings.reaches_memory(from) {
             return false;
         }
         if self.costs.next(len, ways(len)) != CopyMethod::Cma {
@@ -111,7 +110,7 @@ impl Rendezvous {
         let Some(into) = rq.take_short(from, m.head.tag, len) else {
             return false;
         };
-        self.costs.goes(len);
+        self.costs.count_use(len);
         let l = &mut self.lot;
         l.from = from;
         l.bytes += len;
@@ -133,34 +132,34 @@ impl Rendezvous {
     /// receive, its length, tag and data.
     pub fn bring(
         &mut self,
-        near: &mut TxRings,
+        rings: &mut TxRings,
         mut each: impl FnMut(PeerId, &RecvEntry, usize, (Option<u64>, Option<u64>)),
     ) {
         let from = self.lot.from;
         let bytes = core::mem::take(&mut self.lot.bytes);
         let mut all = core::mem::take(&mut self.lot.waiting);
         let part = |l: &FetchedMessage| (l.into.into.part(0, l.len), l.at);
-        let here = near.cma_read_batch(from, all.iter().map(part));
+        let here = rings.cma_read_batch(from, all.iter().map(part));
         if here == all.len() {
             self.costs
-                .ended(CopyMethod::Cma, here, bytes, self.lot.began);
+                .measured_arrival(CopyMethod::Cma, here, bytes, self.lot.began);
         }
         for (i, l) in all.drain(..).enumerate() {
             let (piece, at) = part(&l);
-            if i >= here && !near.cma_copy(from, false, &LocalBuffer::Piece(piece), at) {
+            if i >= here && !rings.cma_copy(from, false, &LocalBuffer::Piece(piece), at) {
                 self.lot.refused.push((from, l));
                 continue;
             }
             let words = self.answer(l.number, 0, l.len);
-            let sent = near.send_words(from, plain(kind::FIN), &words);
+            let sent = rings.send_words(from, plain(kind::FIN), &words);
             self.said(sent, from, kind::FIN, words);
             each(from, &l.into, l.len, (l.tag, l.cq_data));
         }
         self.lot.waiting = all;
     }
 
-    /// What the sender of a message that was fetched is told: what became of it, and what messages
-    /// like it cost us, by the ring and fetched.
+    /// The words of a FIN: the status, and what messages like this one cost here, by the ring and
+    /// fetched.
     fn answer(&mut self, number: u32, how: u64, len: usize) -> [u64; 5] {
         let [ring, fetched] = [
             &[CopyMethod::Ring][..],
@@ -171,7 +170,7 @@ impl Rendezvous {
     }
 }
 
-/// What was to be fetched at once and could not be is asked for.
+/// Sends a CTS for messages that could not be fetched.
 pub(super) fn ask_for_refused(port: &mut EpPort) {
     for (from, l) in core::mem::take(&mut port.shm.rendezvous.lot.refused) {
         let ctx = port.adopt(ShortRecv {
@@ -196,8 +195,8 @@ pub(super) fn ask_for_refused(port: &mut EpPort) {
     }
 }
 
-/// How a message of this length may come that is not here yet. A shorter one that is asked for is
-/// there to be fetched.
+/// Copy methods for a message of this length. One that is shorter than [`WHOLE`] and waits is there
+/// to be fetched.
 fn ways(len: usize) -> &'static [CopyMethod] {
     match len {
         0..SHARED => &[CopyMethod::Cma],
@@ -253,7 +252,7 @@ pub(super) fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &m
     }
 }
 
-/// How the rest of a message that has a place is to come; `None` when it comes by itself.
+/// Chooses how the rest of a matched message comes; `None` when it follows by itself.
 fn choose(n: u32, port: &mut EpPort) -> Option<CopyMethod> {
     let s = &mut port.shm.rendezvous;
     let i = s.coming.get_mut(n)?;
@@ -261,8 +260,8 @@ fn choose(n: u32, port: &mut EpPort) -> Option<CopyMethod> {
     if i.began == 0 {
         i.began = host::now();
     }
-    let near = port.near.as_ref()?;
-    if i.at == 0 || !near.reaches_memory(i.from) {
+    let rings = port.rings.as_ref()?;
+    if i.at == 0 || !rings.reaches_memory(i.from) {
         return Some(CopyMethod::Ring);
     }
     Some(s.costs.choose(i.len, ways(i.len)))
@@ -289,7 +288,7 @@ pub(super) fn goes_on(
                 record.copy_mem(off, &op.mem.part(p.base as usize + i.got, room));
             }
         }
-        // Nobody has asked for more than the first piece.
+        // No CTS has asked for more than the first bytes.
         None if i.number.is_some() && i.got > 0 => return,
         None => {
             if i.early.is_empty() && i.number.is_none() {
@@ -305,13 +304,13 @@ pub(super) fn goes_on(
             port.shm
                 .rendezvous
                 .costs
-                .ended(CopyMethod::Ring, 1, len, began);
+                .measured_arrival(CopyMethod::Ring, 1, len, began);
         }
         ends(n, rq, port);
     }
 }
 
-/// Everything has come.
+/// Ends a message that is complete.
 fn ends(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
     let s = &mut port.shm.rendezvous;
     s.leads.retain(|(_, l)| *l != n);
@@ -323,7 +322,7 @@ fn ends(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
     }
 }
 
-/// Asks for the rest of a message that has a place.
+/// Sends a CTS for the rest of a matched message.
 fn ask(n: u32, port: &mut EpPort) {
     let s = &mut port.shm.rendezvous;
     let i = s.coming.get(n);
@@ -332,11 +331,10 @@ fn ask(n: u32, port: &mut EpPort) {
     }
 }
 
-/// Copies the rest of a message that has a place from the sender's memory, with its help or
-/// without.
+/// Copies the rest of a matched message from the sender's memory, with a split copy or alone.
 fn fetch(n: u32, way: CopyMethod, rq: &mut RecvQueue, port: &mut EpPort) {
     let s = &mut port.shm.rendezvous;
-    let (Some(i), Some(near)) = (s.coming.get_mut(n), &mut port.near) else {
+    let (Some(i), Some(rings)) = (s.coming.get_mut(n), &mut port.rings) else {
         return;
     };
     let (Some(place), Some(number)) = (i.place, i.number) else {
@@ -356,9 +354,9 @@ fn fetch(n: u32, way: CopyMethod, rq: &mut RecvQueue, port: &mut EpPort) {
         .one()
         .filter(|p| way == CopyMethod::CmaBoth && p.len() == room && room > chunk);
     let chunks = room.div_ceil(chunk) as u32;
-    let share = whole.and_then(|p| Some((near.open_split(from, chunks)?, p)));
+    let share = whole.and_then(|p| Some((rings.open_split(from, chunks)?, p)));
     let Some((share, piece)) = share else {
-        return match near.cma_copy(from, false, &LocalBuffer::Mem(&into), at) {
+        return match rings.cma_copy(from, false, &LocalBuffer::Mem(&into), at) {
             true => fetched(n, rq, port),
             false => ask(n, port),
         };
@@ -372,16 +370,16 @@ fn fetch(n: u32, way: CopyMethod, rq: &mut RecvQueue, port: &mut EpPort) {
         room as u64,
     ];
     say(from, kind::SPLIT_COPY, words, port);
-    let Some(near) = &port.near else { return };
+    let Some(rings) = &port.rings else { return };
     let began = host::now();
-    let copy = |c| carry_chunk(near, (from, false), (piece, at), (c, chunk));
-    match near.copy_split(from, share, copy) {
+    let copy = |c| carry_chunk(rings, (from, false), (piece, at), (c, chunk));
+    match rings.copy_split(from, share, copy) {
         Some(ours) => {
-            // The sender's last chunk will be there in a moment: its word of it comes behind all
-            // that is in the ring.
+            // The sender's last chunk is there soon: its SPLIT_DONE comes behind all that is in the
+            // ring.
             let now = host::now();
             let moment = now + now.saturating_sub(began) / u64::from(ours.max(1));
-            while !near.split_done(from, share) && host::now() < moment {
+            while !rings.split_done(from, share) && host::now() < moment {
                 core::hint::spin_loop();
             }
             fetched(n, rq, port);
@@ -390,7 +388,7 @@ fn fetch(n: u32, way: CopyMethod, rq: &mut RecvQueue, port: &mut EpPort) {
     }
 }
 
-/// The sender of a message has helped, or could not.
+/// The sender has copied its chunks, or could not.
 pub(super) fn helped(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
     let (n, how) = (record.word(0) as u32, record.word(8));
     let helped = |i: &RecvState| i.from == from && i.share.is_some();
@@ -402,37 +400,37 @@ pub(super) fn helped(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &m
     }
 }
 
-/// All that we copy of a message is copied: it ends, unless the sender is still at work.
+/// Our chunks of a message are copied: it ends, unless the sender still copies one.
 fn fetched(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
     let s = &mut port.shm.rendezvous;
-    let (Some(i), Some(near)) = (s.coming.get_mut(n), &mut port.near) else {
+    let (Some(i), Some(rings)) = (s.coming.get_mut(n), &mut port.rings) else {
         return;
     };
-    let over = i.share.is_none_or(|share| near.end_split(i.from, share));
+    let over = i.share.is_none_or(|share| rings.end_split(i.from, share));
     if !over {
         return;
     }
     let way = i.share.map_or(CopyMethod::Cma, |_| CopyMethod::CmaBoth);
     let (len, began) = (i.len, i.began);
     i.got = len;
-    s.costs.ended(way, 1, len, began);
+    s.costs.measured_arrival(way, 1, len, began);
     tell(n, 0, port);
     ends(n, rq, port);
 }
 
-/// The system would not copy all of it.
+/// Fails a message that the system would not copy.
 #[cold]
 fn lost(n: u32, rq: &mut RecvQueue, port: &mut EpPort) {
     tell(n, LOST, port);
     if let Some(i) = port.shm.rendezvous.coming.remove(n) {
-        if let (Some(near), Some(share)) = (&mut port.near, i.share) {
-            near.stop_split(i.from, share);
+        if let (Some(rings), Some(share)) = (&mut port.rings, i.share) {
+            rings.stop_split(i.from, share);
         }
         i.over(Err(lost_there()), rq, port);
     }
 }
 
-/// Tells the sender of a message what became of it.
+/// Sends the FIN of a message.
 fn tell(n: u32, how: u64, port: &mut EpPort) {
     let s = &mut port.shm.rendezvous;
     let i = s.coming.get(n);
@@ -442,14 +440,14 @@ fn tell(n: u32, how: u64, port: &mut EpPort) {
     }
 }
 
-/// An unexpected message has got its place.
+/// An unexpected message has been matched.
 pub fn placed(coming: &Coming, place: Place, rq: &mut RecvQueue, port: &mut EpPort) {
     let s = &mut port.shm.rendezvous;
     let Some(i) = s.coming.get_mut(coming.number) else {
         return;
     };
     i.place = Some(place);
-    // How long it has waited for its place says nothing.
+    // The time until it was matched is not measured.
     i.began = 0;
     let early = core::mem::take(&mut i.early);
     if let Some(op) = port.ops.get(place.ctx) {
@@ -466,7 +464,7 @@ pub fn placed(coming: &Coming, place: Place, rq: &mut RecvQueue, port: &mut EpPo
     }
 }
 
-/// A peer is gone: what it has not sent fails. A message that is all here stays.
+/// A peer is gone: messages that are not complete fail.
 pub(super) fn peer_down(peer: PeerId, why: Failure, rq: &mut RecvQueue, port: &mut EpPort) {
     let s = &mut port.shm.rendezvous;
     let lost = |i: &RecvState| i.from == peer && (i.place.is_some() || i.got < i.len);

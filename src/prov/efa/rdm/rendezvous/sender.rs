@@ -1,5 +1,5 @@
-//! Long messages on their way out (see `stream`): written as a whole, lent to be fetched, or
-//! written when they were asked for.
+//! The sender of long messages (see `rendezvous`): writes them eagerly, lends them to be fetched,
+//! or writes them when a CTS asks for them.
 
 use super::{
     announcement, carry_chunk, lost_there, plain, receiver, say, Rendezvous, FIRST, LOST, NONE,
@@ -13,23 +13,23 @@ use crate::prov::efa::rdm::{MsgReq, SendData};
 use crate::shm::kind;
 use crate::shm::{Completion, Record, SplitCopy, TxRings, Verdict};
 
-/// Bytes of a record of a longer one.
+/// Bytes of a DATA record.
 const REST: usize = 32 << 10;
 
-/// Bytes that one call of [`pump`] writes at most: what arrives has its turn, too.
+/// Most bytes that one call of [`pump`] writes: arriving records must be polled, too.
 const AT_ONCE: usize = 256 << 10;
 
-/// Ways of what need not be asked for: unasked, and asked for and fetched.
+/// Copy methods of messages that need no CTS: eager, or fetched.
 const UNASKED_OR_NOT: [CopyMethod; 2] = [CopyMethod::Ring, CopyMethod::Cma];
 
-/// A message on its way out.
+/// A message that is being sent.
 pub(super) struct SendState {
     to: PeerId,
     mem: UserMem,
-    /// Its operation, or what a plain call is told by in the end.
+    /// Its operation, or the completion of a fast-path call.
     note: Completion,
     sent: usize,
-    /// The receiver's number of it, once it has said that it has a place.
+    /// The receiver's number of the message, from its CTS.
     there: Option<u32>,
 }
 
@@ -63,7 +63,7 @@ impl Rendezvous {
     /// `Unsupported`, and nothing is done.
     pub fn lend(
         &mut self,
-        near: &mut TxRings,
+        rings: &mut TxRings,
         peer: PeerId,
         words: (Option<u64>, Option<u64>),
         mem: Piece,
@@ -74,14 +74,14 @@ impl Rendezvous {
             true => self.asking.next(len, &UNASKED_OR_NOT) == CopyMethod::Cma,
             false => self.fetched,
         };
-        if !fetched || !near.reaches_memory(peer) {
+        if !fetched || !rings.reaches_memory(peer) {
             return Verdict::Unsupported;
         }
         let number = self.out.insert(SendState::new(peer, mem.into(), note, 0));
         let (what, words, n) = announcement(words, len, Some((number, mem.addr() as u64)));
-        let sent = near.send_words(peer, what, words.get(..n).unwrap_or(&[]));
+        let sent = rings.send_words(peer, what, words.get(..n).unwrap_or(&[]));
         match sent {
-            Verdict::Done => self.asking.goes(len),
+            Verdict::Done => self.asking.count_use(len),
             _ => drop(self.out.remove(number)),
         }
         sent
@@ -95,7 +95,7 @@ impl Rendezvous {
         Some(o.note)
     }
 
-    /// The message that a peer answers with what it costs there, if it is such a one.
+    /// The message that a FIN names, if it is that peer's.
     fn answers(
         &mut self,
         from: PeerId,
@@ -110,24 +110,24 @@ impl Rendezvous {
         Some(o)
     }
 
-    /// The receiver of a message of ours has answered: it has fetched it, and says what messages
-    /// like it cost there by each way; or it wants it written.
+    /// Learns from a FIN what messages like this one cost the receiver by each method; or, from a
+    /// CTS, that it was not fetched.
     fn learn(&mut self, len: usize, fetched: Option<[u64; 2]>) {
         if len > WHOLE {
             self.fetched = fetched.is_some();
         } else if let Some([ring, fetched]) = fetched {
             for (way, cost) in [(CopyMethod::Ring, ring), (CopyMethod::Cma, fetched)] {
                 if cost > 0 {
-                    self.asking.costs(way, len, cost);
+                    self.asking.set_cost(way, len, cost);
                 }
             }
         }
     }
 }
 
-/// Sends a message whose operation is `ctx`. `Busy` and `Unsupported` leave everything as it was.
+/// Sends a message whose operation is `ctx`. `NoResources` and `Unsupported` change nothing.
 pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Verdict {
-    let (Some(near), SendData::User(mem)) = (&mut port.near, &r.data) else {
+    let (Some(rings), SendData::User(mem)) = (&mut port.rings, &r.data) else {
         return Verdict::Unsupported;
     };
     let Some(addr) = port.peers.addr(peer) else {
@@ -136,15 +136,15 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Verdict {
     let len = mem.len();
     let rendezvous = &mut port.shm.rendezvous;
     let words = (r.tag, r.cq_data);
-    let place = mem.one().filter(|_| near.reaches_memory(peer));
+    let place = mem.one().filter(|_| rings.reaches_memory(peer));
     if let Some(p) = place {
-        match rendezvous.lend(near, peer, words, p, Completion::piece(ctx, len)) {
+        match rendezvous.lend(rings, peer, words, p, Completion::piece(ctx, len)) {
             Verdict::Unsupported => {}
             sent => return sent,
         }
     }
     let whole = len <= WHOLE;
-    if whole && !near.fits(peer, len.div_ceil(FIRST), FIRST + 32) {
+    if whole && !rings.fits(peer, len.div_ceil(FIRST), FIRST + 32) {
         return Verdict::NoResources;
     }
     let number = (!whole).then(|| {
@@ -158,18 +158,18 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Verdict {
         to.copy_from_slice(&w.to_ne_bytes());
     }
     let head = head.get(..8 * n).unwrap_or(&[]);
-    let sent = near.send(peer, addr, what, head, &mem.part(0, FIRST), &[]);
+    let sent = rings.send(peer, addr, what, head, &mem.part(0, FIRST), &[]);
     if sent != Verdict::Done {
         if let Some(n) = number {
             port.shm.rendezvous.out.remove(n);
         }
         return sent;
     }
-    port.shm.rendezvous.asking.goes(len);
+    port.shm.rendezvous.asking.count_use(len);
     if whole {
         let mut off = FIRST;
         while off < len {
-            let sent = near.send(
+            let sent = rings.send(
                 peer,
                 addr,
                 plain(kind::EAGER_FRAG),
@@ -185,7 +185,8 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Verdict {
     Verdict::Done
 }
 
-/// Writes what there is room for of messages that were asked for, and asks for others.
+/// Writes DATA records of messages that were asked for as far as there is room, and sends control
+/// records that waited.
 pub fn pump(port: &mut EpPort) {
     receiver::ask_for_refused(port);
     for w in core::mem::take(&mut port.shm.rendezvous.unsaid) {
@@ -197,7 +198,7 @@ pub fn pump(port: &mut EpPort) {
     port.shm.rendezvous.more = false;
     while let Some(n) = port.shm.rendezvous.turn.get(at).copied() {
         let s = &mut port.shm.rendezvous;
-        let (Some(o), Some(near)) = (s.out.get_mut(n), &mut port.near) else {
+        let (Some(o), Some(rings)) = (s.out.get_mut(n), &mut port.rings) else {
             s.turn.remove(at);
             continue;
         };
@@ -208,7 +209,7 @@ pub fn pump(port: &mut EpPort) {
         let head = u64::from(o.there.unwrap_or(NONE)).to_ne_bytes();
         while full != Some(o.to) && o.sent < mem.len() && left > 0 {
             let part = mem.part(o.sent, REST);
-            if near.send(o.to, addr, plain(kind::DATA), &head, &part, &[]) == Verdict::Done {
+            if rings.send(o.to, addr, plain(kind::DATA), &head, &part, &[]) == Verdict::Done {
                 o.sent += part.len();
                 left = left.saturating_sub(part.len());
             } else {
@@ -229,8 +230,7 @@ pub fn pump(port: &mut EpPort) {
     }
 }
 
-/// The receiver of message `ours` has a place for it, which it calls `theirs`, and wants it
-/// written.
+/// A CTS: the receiver of message `ours`, which calls it `theirs`, wants it written.
 pub fn asked(from: PeerId, ours: u32, theirs: u32, port: &mut EpPort) {
     let s = &mut port.shm.rendezvous;
     if let Some(o) = s.out.get_mut(ours) {
@@ -239,19 +239,19 @@ pub fn asked(from: PeerId, ours: u32, theirs: u32, port: &mut EpPort) {
             s.turn.push_back(ours);
             let len = o.note.len;
             s.learn(len, None);
-            if let Some(near) = &mut port.near {
-                near.widen(from);
+            if let Some(rings) = &mut port.rings {
+                rings.widen(from);
             }
         }
     }
 }
 
-/// Whether a receiver says that it could not fetch one.
+/// Whether a FIN says that the message could not be fetched.
 fn lost(record: &Record) -> bool {
     record.word(8) & LOST != 0
 }
 
-/// The receiver of a message of ours has fetched it, or could not.
+/// A FIN has arrived: ends the message.
 pub(super) fn answered(from: PeerId, record: &Record, port: &mut EpPort) {
     if let Some(o) = port.shm.rendezvous.answers(from, record, |_| true) {
         let lost = lost(record);
@@ -267,14 +267,14 @@ pub(super) fn help(from: PeerId, record: &Record, port: &mut EpPort) {
     let share = SplitCopy::of(share);
     let o = port.shm.rendezvous.out.get(ours).filter(|o| o.to == from);
     let mem = o.and_then(|o| o.mem.one());
-    let (Some(mem), Some(near)) = (mem, &port.near) else {
+    let (Some(mem), Some(rings)) = (mem, &port.rings) else {
         return;
     };
-    if !near.reaches_memory(from) {
+    if !rings.reaches_memory(from) {
         return;
     }
     let rest: Piece = mem.part(got, room as usize);
-    let copy = |c| carry_chunk(near, (from, true), (rest, at), (c, chunk));
+    let copy = |c| carry_chunk(rings, (from, true), (rest, at), (c, chunk));
     let how = match record.copy_split(share, copy) {
         Some(0) => return,
         Some(_) => 0,
@@ -283,7 +283,7 @@ pub(super) fn help(from: PeerId, record: &Record, port: &mut EpPort) {
     say(from, kind::SPLIT_DONE, [theirs, how, 0, 0, 0], port);
 }
 
-/// A peer is gone: what it has not taken fails.
+/// A peer is gone: messages that it has not taken fail.
 pub(super) fn peer_down(peer: PeerId, why: Failure, port: &mut EpPort) {
     let s = &mut port.shm.rendezvous;
     let out = s.out.select(|o| o.to == peer);

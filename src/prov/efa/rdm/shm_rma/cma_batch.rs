@@ -1,9 +1,9 @@
-//! Reads and writes that are done from here, in the peer's memory: several by one call of the
-//! system, which beside its bytes takes as long as some KiB.
+//! Batches of reads and writes by cross-memory attach: one system call costs as much as the copy of
+//! several KiB.
 //!
-//! The first is done at once, or by the target if it is short. While the application posts others
-//! without polling in between they wait for each other: until there are as many as one call takes,
-//! or until it polls ([`super::collect`]), which it has to for their completions.
+//! The first access is copied at once, or by the target if it is short. While the application posts
+//! others without polling in between they are collected: until there are as many as one call takes,
+//! or until the application polls ([`super::collect`]), which it has to for their completions.
 
 use super::SHORT;
 use crate::device::{host, Status};
@@ -12,17 +12,17 @@ use crate::proto::PeerId;
 use crate::prov::efa::rdm::cost_model::{CopyMethod, CostModel};
 use crate::shm::{Completion, LocalBuffer, RmaCompletion, RmaDenied, TxRings, MANY};
 
-/// So many bytes at most if there is more than one: the first shall not wait for long.
+/// Most bytes of a batch of several accesses: bounds how long the first waits.
 const MOST_BYTES: usize = 256 << 10;
 
-/// One of them.
+/// An access of a batch.
 pub struct Wait {
     pub mem: Piece,
     pub addr: u64,
     pub note: Completion,
 }
 
-/// One that the system would not do, or of a region that is not known here: the adapter knows.
+/// An access that the system refused, or to a region that is not published: the adapter decides.
 pub struct Refused {
     pub to: PeerId,
     pub key: u64,
@@ -30,7 +30,7 @@ pub struct Refused {
     pub wait: Wait,
 }
 
-/// Those that wait, all of one peer and key, and all reads or all writes.
+/// The batch: accesses of one peer and key, all reads or all writes.
 #[derive(Default)]
 pub struct CmaBatch {
     to: PeerId,
@@ -52,45 +52,45 @@ impl CmaBatch {
         self.waiting.len() | self.refused.len() | usize::from(self.gathers)
     }
 
-    /// What is to be done by the adapter.
+    /// Takes the accesses that the adapter has to carry out.
     pub fn refused(&mut self) -> Vec<Refused> {
         core::mem::take(&mut self.refused)
     }
 
-    /// Whether some wait that are for this peer.
+    /// Whether accesses to this peer wait.
     pub fn has_outstanding_to(&self, peer: PeerId) -> bool {
         let refused = self.refused.iter().any(|r| r.to == peer);
         refused || self.to == peer && !self.waiting.is_empty()
     }
 
-    /// Those that come from now on wait for the next poll.
+    /// Has later accesses wait for the next poll.
     pub fn gather(&mut self) {
         self.gathers = true;
     }
 
-    /// Whether they do.
+    /// Whether they wait for the next poll.
     #[inline(always)]
     pub fn gathers(&self) -> bool {
         self.gathers
     }
 
-    /// Whether one more joins them.
+    /// Whether one more fits into the batch.
     fn takes(&self, to: PeerId, (key, write): (u64, bool), len: usize) -> bool {
         let room = self.waiting.len() < MANY && self.bytes + len <= MOST_BYTES;
         self.waiting.is_empty() || room && (self.to, self.key, self.write) == (to, key, write)
     }
 }
 
-/// What it takes to do them, and where they go when that is done.
+/// What copying a batch takes, and where its accesses go afterwards.
 pub struct Carrier<'a> {
-    pub near: &'a mut TxRings,
+    pub rings: &'a mut TxRings,
     pub costs: &'a mut CostModel,
     pub ended: &'a mut Vec<(PeerId, RmaCompletion)>,
 }
 
 impl CmaBatch {
-    /// One more, which [`TxRings::permits`]. Whether so many have been done that others have waited
-    /// for long.
+    /// Adds an access that [`TxRings::permits`]. Whether so much was copied that the caller should
+    /// poll.
     pub fn join(&mut self, mut c: Carrier, to: PeerId, (key, write): (u64, bool), w: Wait) -> bool {
         let len = w.mem.len();
         if !self.takes(to, (key, write), len) {
@@ -107,13 +107,13 @@ impl CmaBatch {
         self.copied >= MOST_BYTES
     }
 
-    /// A poll: does those that wait.
+    /// Copies the batch, when the application polls.
     pub fn poll(&mut self, mut c: Carrier) {
         self.carry(&mut c);
         (self.gathers, self.copied) = (false, 0);
     }
 
-    /// Does them.
+    /// Copies the batch.
     fn carry(&mut self, c: &mut Carrier) {
         let n = self.waiting.len();
         if n == 0 {
@@ -124,16 +124,16 @@ impl CmaBatch {
         let bytes = core::mem::take(&mut self.bytes);
         self.copied += bytes;
         let parts = self.waiting.iter().map(|w| (w.mem, w.addr));
-        let done = c.near.access_batch(to, write, key, parts);
+        let done = c.rings.access_batch(to, write, key, parts);
         if done == n && bytes > n * SHORT {
-            c.costs.took(CopyMethod::Cma, n, bytes, began);
+            c.costs.measured_copy(CopyMethod::Cma, n, bytes, began);
         }
         for (i, wait) in self.waiting.drain(..).enumerate() {
             let (note, addr) = (wait.note, wait.addr);
             let local = LocalBuffer::Piece(wait.mem);
             let went = match i < done {
                 true => Ok(false),
-                false => c.near.cma_access(to, write, &local, (key, addr)),
+                false => c.rings.cma_access(to, write, &local, (key, addr)),
             };
             let status = match went {
                 Ok(_) => Status::Ok,

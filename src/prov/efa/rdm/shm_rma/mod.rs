@@ -1,10 +1,10 @@
 //! Reads, writes and atomics of a same-host peer's memory, as records in its ring.
 //!
-//! The peer does them when it polls (`target`), which costs two cache lines where a system call
-//! costs microseconds; when it does not, `shm` does reads and writes in its place. Short ones are
-//! one record and a note of what to report ([`report`]); long ones are an operation in pieces
-//! ([`Long`]), so that both sides copy at once. What is better done from here is, several by one
-//! call (`cma_batch`).
+//! The peer executes them when it polls (`target`), which costs two cache lines where a system call
+//! costs microseconds; when it does not poll, `shm` executes reads and writes in its place. A short
+//! one is one record and a [`Completion`]; a long one is an operation in pieces ([`LongRma`]), so
+//! that both sides copy at once. Reads and writes that are cheaper by cross-memory attach go that
+//! way, several by one call (`cma_batch`).
 
 mod cma_batch;
 mod target;
@@ -31,10 +31,10 @@ pub use target::{arrived, find, is, serve, told, Atomic, Scratch, TargetMemory};
 pub const WITH_DATA: u8 = 1;
 /// Longest read or write that is one record, bytes.
 pub const SHORT: usize = 8 << 10;
-/// Reads and writes of so many bytes are done from here unless they come alone. The answer to a
-/// read is copied by a target that has it in no cache of its own.
+/// Shortest read and write that are copied from here unless they come alone. A target that answers
+/// a read copies bytes that are in none of its caches.
 pub const TOGETHER: [usize; 2] = [2 << 10, 6 << 10];
-/// Bytes of a piece of a longer one, and of one that is much longer.
+/// Bytes of a piece of a long read or write, and of a very long one.
 const PIECE: usize = 8 << 10;
 const BIG_PIECE: usize = 32 << 10;
 const BIG: usize = 64 << 10;
@@ -51,17 +51,17 @@ struct LongRma {
     cq_data: Option<u64>,
 }
 
-/// What is under way.
+/// The accesses of an endpoint that are under way.
 #[derive(Default)]
 pub struct ShmRma {
     turn: VecDeque<LongRma>,
-    /// Those that are done from here.
+    /// Accesses that are copied from here.
     cma: CmaBatch,
-    /// What has ended, for [`report`].
+    /// Accesses that have ended, for [`report`].
     ended: Vec<(PeerId, RmaCompletion)>,
     pub scratch: Scratch,
-    /// Which way is the faster one for long ones; when those in pieces were begun. Those that have
-    /// ended and are not measured yet: how many, their bytes, and when the first was begun.
+    /// Costs of long accesses, and when those in pieces began. Those that have ended and are not
+    /// measured yet: how many, their bytes, and when the first began.
     costs: CostModel,
     begun: Vec<(u32, u64)>,
     over: (usize, usize, u64),
@@ -74,46 +74,45 @@ impl ShmRma {
         self.turn.len() | self.cma.load()
     }
 
-    /// Whether some wait that are for this peer and not in its ring.
+    /// Whether accesses to this peer wait that are not in its ring.
     pub fn has_outstanding_to(&self, peer: PeerId) -> bool {
         self.cma.has_outstanding_to(peer)
     }
 
-    /// What is to be done from here waits for the next poll from now on, for one is under way in a
-    /// ring.
+    /// Has accesses that are copied from here wait for the next poll: one is under way in a ring.
     pub fn gather(&mut self) {
         self.cma.gather();
     }
 
-    /// Whether it does.
+    /// Whether they wait for the next poll.
     #[inline(always)]
     pub fn gathers(&self) -> bool {
         self.cma.gathers()
     }
 
-    /// What has to be done by the adapter after all.
+    /// Accesses that the adapter has to carry out after all.
     pub fn refused(&mut self) -> Vec<Refused> {
         self.cma.refused()
     }
 
-    /// One that is to be done from here, which the peer permits. Whether it is time to look at what
-    /// has come.
-    pub fn join(&mut self, near: &mut TxRings, to: PeerId, at: (u64, bool), w: Wait) -> bool {
-        let (cma, c) = self.carrier(near);
+    /// Adds an access that is copied from here, and that the peer permits. Whether the caller
+    /// should poll.
+    pub fn join(&mut self, rings: &mut TxRings, to: PeerId, at: (u64, bool), w: Wait) -> bool {
+        let (cma, c) = self.carrier(rings);
         cma.join(c, to, at, w)
     }
 
-    /// Those that are done from here, and what doing them takes.
-    fn carrier<'a>(&'a mut self, near: &'a mut TxRings) -> (&'a mut CmaBatch, Carrier<'a>) {
+    /// The batch of accesses that are copied from here, and what copying takes.
+    fn carrier<'a>(&'a mut self, rings: &'a mut TxRings) -> (&'a mut CmaBatch, Carrier<'a>) {
         let c = Carrier {
-            near,
+            rings,
             costs: &mut self.costs,
             ended: &mut self.ended,
         };
         (&mut self.cma, c)
     }
 
-    /// The one in pieces whose operation is `ctx` has ended.
+    /// Notes that the access in pieces whose operation is `ctx` has ended.
     fn ends(&mut self, ctx: u32, len: usize) {
         let Some(at) = self.begun.iter().position(|(c, _)| *c == ctx) else {
             return;
@@ -123,17 +122,18 @@ impl ShmRma {
         self.over = (n + 1, bytes + len, if n == 0 { began } else { first });
     }
 
-    /// As many have ended as do for now: they go one after another, and several are heard of at
-    /// once.
+    /// Measures the accesses that have ended: they travel one after another, and one poll sees
+    /// several end.
     fn learn(&mut self) {
         let (n, bytes, began) = core::mem::take(&mut self.over);
         if n > 0 {
-            self.costs.ended(CopyMethod::Ring, n, bytes, began);
+            self.costs
+                .measured_arrival(CopyMethod::Ring, n, bytes, began);
         }
     }
 }
 
-/// A read or write as an access; data that goes with a write is told by its flags.
+/// A read or write as an access; a flag says that data goes with a write.
 #[inline(always)]
 pub fn of(write: bool, at: (u64, u64), mem: Piece, cq_data: Option<u64>) -> RmaRequest<'static> {
     RmaRequest {
@@ -148,10 +148,10 @@ pub fn of(write: bool, at: (u64, u64), mem: Piece, cq_data: Option<u64>) -> RmaR
     }
 }
 
-/// Starts a read or write that is not plain, or long. `Unsupported`, and nothing done, when it goes
-/// another way.
+/// Starts a read or write that is long or has flags. `Unsupported`, and nothing done, when another
+/// route has to carry it.
 pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, op: impl FnOnce() -> UserOp) -> Verdict {
-    let Some(near) = &mut port.near else {
+    let Some(rings) = &mut port.rings else {
         return Verdict::Unsupported;
     };
     let len = r.data.len();
@@ -166,14 +166,14 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, op: impl FnOnce() -> Use
         op.parts = 1;
         let ctx = port.ops.insert(op);
         let a = of(r.write, (r.key, r.addr), mem, r.cq_data);
-        let sent = near.post(peer, &a, Completion::piece(ctx, len));
+        let sent = rings.post(peer, &a, Completion::piece(ctx, len));
         if sent != Verdict::Done {
             port.ops.remove(ctx);
         }
         return sent;
     }
     // A target that counts accesses counts one.
-    if !near.takes_rma(peer) || near.wants_events(peer) {
+    if !rings.takes_rma(peer) || rings.wants_events(peer) {
         return Verdict::Unsupported;
     }
     let rma = &mut port.shm.rma;
@@ -184,7 +184,7 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, op: impl FnOnce() -> Use
     op.parts = 1;
     let ctx = port.ops.insert(op);
     if len > BIG {
-        near.widen(peer);
+        rings.widen(peer);
     }
     let rma = &mut port.shm.rma;
     rma.begun.push((ctx, host::now()));
@@ -226,7 +226,7 @@ fn part_done(port: &mut EpPort, ctx: u32, failed: Option<Failure>, waiting: &mut
 
 /// Writes pieces; `None` when it has to wait, and how it went when all are written.
 fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
-    let Some(near) = &mut port.near else {
+    let Some(rings) = &mut port.rings else {
         return Some(Some(failure(Status::RemoteUnresponsive)));
     };
     let piece = if l.mem.len() > BIG { BIG_PIECE } else { PIECE };
@@ -234,7 +234,7 @@ fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
         let part = l.mem.part(l.off, piece);
         let at = (l.key, l.addr.wrapping_add(l.off as u64));
         let note = Completion::piece(l.ctx, part.len());
-        match near.post(l.peer, &of(l.write, at, part, None), note) {
+        match rings.post(l.peer, &of(l.write, at, part, None), note) {
             Verdict::Done => {
                 if let Some(op) = port.ops.get_mut(l.ctx) {
                     op.parts += 1;
@@ -246,7 +246,7 @@ fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
                 let rest_of = l.mem.part(l.off, usize::MAX);
                 let rest = LocalBuffer::Piece(rest_of);
                 l.off = l.mem.len();
-                match near.cma_access(l.peer, l.write, &rest, at) {
+                match rings.cma_access(l.peer, l.write, &rest, at) {
                     Ok(_) => {}
                     Err(shm::RmaDenied::Status(s)) => return Some(Some(failure(s))),
                     Err(shm::RmaDenied::Unsupported) => {
@@ -263,14 +263,14 @@ fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
                             mem: rest_of,
                             bytes: None,
                         };
-                        near.add_retry(l.peer, again);
+                        rings.add_retry(l.peer, again);
                     }
                 }
             }
         }
     }
     if l.cq_data.is_some() {
-        // The peer hears of it when everything is there, and of nothing else.
+        // The peer gets one event, when everything is there.
         let op = port.ops.get(l.ctx)?;
         if op.failed.is_some() {
             return Some(None);
@@ -279,7 +279,7 @@ fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
             return None;
         }
         let addr = port.peers.addr(l.peer)?;
-        let told = shm_state::tell(near, l.peer, addr, (l.key, l.mem.len(), l.cq_data, true));
+        let told = shm_state::tell(rings, l.peer, addr, (l.key, l.mem.len(), l.cq_data, true));
         if told == Verdict::NoResources {
             return None;
         }
@@ -287,10 +287,9 @@ fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
     Some(None)
 }
 
-/// Sends a message whose completion says that the peer has taken it in, where there is no protocol
-/// to say so.
+/// Sends a message with FI_DELIVERY_COMPLETE semantics through the ring.
 pub fn confirmed(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Verdict {
-    let (Some(near), Some(addr)) = (&mut port.near, port.peers.addr(peer)) else {
+    let (Some(rings), Some(addr)) = (&mut port.rings, port.peers.addr(peer)) else {
         return Verdict::Unsupported;
     };
     let a = RmaRequest {
@@ -314,10 +313,10 @@ pub fn confirmed(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> V
         report,
         reported_early: false,
     };
-    if !near.ensure_route(peer, addr) {
+    if !rings.ensure_route(peer, addr) {
         return Verdict::NoResources;
     }
-    near.post(peer, &a, note)
+    rings.post(peer, &a, note)
 }
 
 /// An atomic on one piece of a peer's memory.
@@ -330,15 +329,15 @@ pub struct AtomicAccess<'a> {
     pub data: &'a [u8],
     /// Where the former values go.
     pub result: Piece,
-    /// Success is told when the record is written, if it is sure then.
+    /// Success is reported when the record is written, if it is certain then.
     pub early: bool,
 }
 
-/// Starts one: `Done` with whether success is to be told now. `Unsupported`, and nothing done, when
-/// it goes another way.
+/// Starts an atomic: `Done` with whether success is reported now. `Unsupported`, and nothing done,
+/// when another route has to carry it.
 #[inline]
 pub fn atomic(
-    near: &mut TxRings,
+    rings: &mut TxRings,
     peer: PeerId,
     a: &AtomicAccess,
     mut note: Completion,
@@ -354,8 +353,8 @@ pub fn atomic(
         unsignaled: false,
     };
     let (at, len) = ((a.at.key, a.at.addr), a.at.len as usize);
-    note.reported_early = a.early && near.permits(peer, at, len, true);
-    let sent = near.post(peer, &access, note);
+    note.reported_early = a.early && rings.permits(peer, at, len, true);
+    let sent = rings.post(peer, &access, note);
     (sent, note.reported_early && sent == Verdict::Done)
 }
 
@@ -371,15 +370,15 @@ fn atomic_word(dt: fi_datatype, op: fi_op, kind: AtomicKind, bytes: usize) -> u6
 
 /// Takes note of accesses that have ended, for [`report`].
 #[inline]
-pub fn collect(near: &mut TxRings, a: &mut ShmRma) {
+pub fn collect(rings: &mut TxRings, a: &mut ShmRma) {
     if a.cma.load() > 0 {
-        let (cma, c) = a.carrier(near);
+        let (cma, c) = a.carrier(rings);
         cma.poll(c);
     }
-    if !near.has_outstanding() {
+    if !rings.has_outstanding() {
         return;
     }
-    near.poll_done(|peer, e| {
+    rings.poll_done(|peer, e| {
         a.ended.push((peer, *e));
         true
     });

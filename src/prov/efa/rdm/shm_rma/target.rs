@@ -1,4 +1,4 @@
-//! ShmRma of peers to our memory, as they come in.
+//! Carries out peers' accesses to our memory.
 
 use super::WITH_DATA;
 use crate::device::any::Dev;
@@ -23,7 +23,7 @@ pub fn told(data: u64, len: usize, src: fi_addr_t) -> Entry {
     }
 }
 
-/// What a peer did.
+/// What a peer has accessed.
 pub struct Served {
     pub key: u64,
     pub len: usize,
@@ -37,7 +37,7 @@ pub fn is(record: &Record) -> bool {
     (kind::WRITE..=kind::ATOMIC).contains(&record.kind)
 }
 
-/// What serving accesses takes.
+/// What carrying out accesses takes.
 #[derive(Clone, Copy)]
 pub struct TargetMemory<'a> {
     pub dev: &'a Dev,
@@ -52,7 +52,7 @@ pub struct Scratch {
     tags: KeyHashes,
 }
 
-/// Does what a record asks for, unless the peer has done it already; `None` when it failed.
+/// Carries out what a record asks for, unless the peer has done so already; `None` when it failed.
 #[inline]
 pub fn serve(memory: TargetMemory, record: &Record, scratch: &mut Scratch) -> Option<Served> {
     let [key, addr, word] = record.words();

@@ -15,9 +15,9 @@ const SPINS: u32 = 100;
 
 /// See the module text.
 #[derive(Default)]
-pub struct Latch(AtomicU32);
+pub struct FutexLock(AtomicU32);
 
-impl Latch {
+impl FutexLock {
     /// Takes it, when nobody else has it any more.
     #[inline(always)]
     pub fn take(&self) {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use core::cell::UnsafeCell;
 
-    struct Counted(Latch, UnsafeCell<u64>);
+    struct Counted(FutexLock, UnsafeCell<u64>);
     // SAFETY: the count is touched by who has the latch.
     unsafe impl Sync for Counted {}
 
@@ -90,7 +90,7 @@ mod tests {
     fn one_at_a_time_and_everybody_in_the_end() {
         const THREADS: u64 = 8;
         const TIMES: u64 = 20_000;
-        let c = Counted(Latch::default(), UnsafeCell::new(0));
+        let c = Counted(FutexLock::default(), UnsafeCell::new(0));
         let c = &c;
         std::thread::scope(|s| {
             for t in 0..THREADS {

@@ -9,50 +9,50 @@
 //!
 //! With the other threading models, or where membarrier is forbidden, both sides take a lock.
 
-use super::latch::Latch;
+use super::futex_lock::FutexLock;
 use super::membarrier;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{compiler_fence, AtomicBool, Ordering::*};
 
 /// See the module text.
-pub struct Gate<T> {
+pub struct DomainLock<T> {
     /// The application is inside, or about to look whether it may be.
     inside: AtomicBool,
     /// Somebody from aside is inside or waits to be.
     wanted: AtomicBool,
     single: bool,
-    lock: Latch,
+    lock: FutexLock,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: `value` is reached through a guard alone, and of guards there is one at a time: see
 // `enter`.
-unsafe impl<T: Send> Sync for Gate<T> {}
+unsafe impl<T: Send> Sync for DomainLock<T> {}
 
 /// Presence in a gate.
-pub struct Inside<'a, T> {
-    gate: &'a Gate<T>,
+pub struct DomainGuard<'a, T> {
+    gate: &'a DomainLock<T>,
     /// It came by the lock; the others have raised the flag.
     locked: bool,
 }
 
-impl<T> Gate<T> {
+impl<T> DomainLock<T> {
     /// A gate around `value`; `single` when the application's threads come one after another.
-    pub fn new(value: T, single: bool) -> Gate<T> {
+    pub fn new(value: T, single: bool) -> DomainLock<T> {
         let single = single && membarrier::join_own();
-        Gate {
+        DomainLock {
             inside: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
             single,
-            lock: Latch::default(),
+            lock: FutexLock::default(),
             value: UnsafeCell::new(value),
         }
     }
 
     /// Enters for the application.
     #[inline(always)]
-    pub fn enter(&self) -> Inside<'_, T> {
+    pub fn enter(&self) -> DomainGuard<'_, T> {
         if !self.single || self.inside.load(Relaxed) {
             return self.locked();
         }
@@ -64,33 +64,33 @@ impl<T> Gate<T> {
             return self.blocked();
         }
         compiler_fence(SeqCst);
-        Inside {
+        DomainGuard {
             gate: self,
             locked: false,
         }
     }
 
     #[inline]
-    fn locked(&self) -> Inside<'_, T> {
+    fn locked(&self) -> DomainGuard<'_, T> {
         if self.single {
             // The promise is broken, two threads are here at once: better late than both inside.
-            return self.enter_aside();
+            return self.lock_from_library();
         }
         self.lock.take();
-        Inside {
+        DomainGuard {
             gate: self,
             locked: true,
         }
     }
 
     #[cold]
-    fn blocked(&self) -> Inside<'_, T> {
+    fn blocked(&self) -> DomainGuard<'_, T> {
         self.inside.store(false, Release);
-        self.enter_aside()
+        self.lock_from_library()
     }
 
     /// Enters for a thread that the application knows nothing of.
-    pub fn enter_aside(&self) -> Inside<'_, T> {
+    pub fn lock_from_library(&self) -> DomainGuard<'_, T> {
         self.lock.take();
         if self.single {
             self.wanted.store(true, SeqCst);
@@ -99,14 +99,14 @@ impl<T> Gate<T> {
                 std::thread::yield_now();
             }
         }
-        Inside {
+        DomainGuard {
             gate: self,
             locked: true,
         }
     }
 }
 
-impl<T> Drop for Inside<'_, T> {
+impl<T> Drop for DomainGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
         if !self.locked {
@@ -119,7 +119,7 @@ impl<T> Drop for Inside<'_, T> {
     }
 }
 
-impl<T> Deref for Inside<'_, T> {
+impl<T> Deref for DomainGuard<'_, T> {
     type Target = T;
 
     #[inline(always)]
@@ -131,7 +131,7 @@ impl<T> Deref for Inside<'_, T> {
     }
 }
 
-impl<T> DerefMut for Inside<'_, T> {
+impl<T> DerefMut for DomainGuard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as above.
@@ -147,14 +147,14 @@ mod tests {
     #[test]
     fn nobody_is_inside_beside_another() {
         for single in [false, true] {
-            let g = Arc::new(Gate::new((0u64, 0u64), single));
+            let g = Arc::new(DomainLock::new((0u64, 0u64), single));
             let aside = Arc::clone(&g);
             let stop = Arc::new(AtomicBool::new(false));
             let until = Arc::clone(&stop);
             let t = std::thread::spawn(move || {
                 let mut n = 0;
                 while !until.load(Relaxed) {
-                    let mut v = aside.enter_aside();
+                    let mut v = aside.lock_from_library();
                     assert_eq!(v.0, v.1);
                     v.0 += 1;
                     v.1 += 1;
