@@ -1,6 +1,6 @@
 //! libfabric in Rust: a drop-in `libfabric.so.1` with provider `efa`.
 //!
-//! `docs/architecture.md` is the map of the rooms below and of who may call whom.
+//! `ARCHITECTURE.md` is the map of the rooms below and of who may call whom.
 //! A call comes in through `abi`, runs in `prov`, which drives the protocol (`proto`, `wire`) and
 //! an adapter (`device`); `types` mirrors the C headers and `core` serves everyone.
 

@@ -1,4 +1,4 @@
-//! Who may call whom (docs/architecture.md, section 1): names every import against the direction.
+//! Who may call whom (ARCHITECTURE.md): names every import against the direction.
 
 use std::path::{Path, PathBuf};
 
