@@ -83,20 +83,31 @@ $(BUILD)/bin/asan/%: %.c $(LIB) $(HEADERS)
 demo: all
 	$(CARGO) run --quiet --release -p fabtests-compat -- demo --lib $(BUILD)/lib --bin $(BUILD)/bin
 
-# Unit, property and simulator tests; the ABI; every benchmark program on every path; faults;
-# bad input; the same under the address sanitizer; the library's tests under the address and thread sanitizers and Miri; each
-# fuzz target for a minute; real rdma-core on emulated adapters; then MPICH and Open MPI from PyPI.
+# Unit, property and simulator tests; the ABI; every benchmark program on every path; faults; bad
+# input; the same under the address sanitizer; the library's tests under the address and thread
+# sanitizers and Miri; each fuzz target for a minute; real rdma-core on emulated adapters; then
+# MPICH and Open MPI from PyPI. What needs no quiet machine (`check-aside`) runs niced beside the
+# programs, whose processes mostly wait for each other.
 check: all checks headers-check
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 	$(CARGO) test --workspace --quiet
-	$(CARGO) run --quiet --release -p fabtests-compat -- run --lib $(BUILD)/lib --bin $(BUILD)/bin
 	$(CARGO) build --quiet --release -p efa-sim -p efa-sim-preload -p fabtests-compat
+	nice -n 19 $(MAKE) check-aside >$(BUILD)/aside.log 2>&1 & aside=$$!; \
+	$(CARGO) run --quiet --release -p fabtests-compat -- run --lib $(BUILD)/lib --bin $(BUILD)/bin; \
+	status=$$?; wait $$aside || { tail -n 50 $(BUILD)/aside.log; exit 1; }; \
+	grep -h number_of_executed_units fuzz/target/*.log; exit $$status
 	$(MAKE) asan tsan miri-check
-	$(MAKE) fuzz-build
-	$(MAKE) -j2 fuzz FUZZ_SECONDS=60
 	efa-sim/check.sh $(BUILD)/lib $(BUILD)/bin
 	fabtests-compat/mpi.sh $(BUILD)/lib $(BUILD)/mpi
+
+# Fuzz targets, a minute each, and the builds of the library's tests under the sanitizers.
+.PHONY: check-aside
+check-aside:
+	$(MAKE) fuzz-build
+	$(MAKE) -j1 fuzz FUZZ_SECONDS=60
+	$(ASAN) --no-run
+	$(TSAN) --no-run
 
 bench: all
 	$(CARGO) run --quiet --release -p fabtests-compat -- bench --pin --lib $(BUILD)/lib \
@@ -176,15 +187,17 @@ miri-check:
 	else echo "miri-check: Miri is not installed (rustup toolchain install nightly -c miri -c rust-src)"; fi
 
 # The library's own tests under the address sanitizer.
+ASAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS=detect_leaks=0 $(CARGO) test \
+	--quiet --lib --target $(HOST) --target-dir target/asan
 asan:
-	RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS=detect_leaks=0 $(CARGO) test --quiet --lib \
-		--target $(HOST) --target-dir target/asan
+	$(ASAN)
 
 # Threads that do everything at once, under the thread sanitizer.
+TSAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
+	TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp" $(CARGO) test --quiet --features tsan \
+	--target $(HOST) --target-dir target/tsan --test threads
 tsan:
-	RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
-		TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp" $(CARGO) test --quiet --features tsan \
-		--target $(HOST) --target-dir target/tsan --test threads
+	$(TSAN)
 
 clean:
 	rm -rf $(BUILD)

@@ -137,3 +137,17 @@ fn a_type_name_is_used_once() {
     assert!(seen.len() > 200, "the scan found only {} types", seen.len());
     assert!(twice.is_empty(), "{}", twice.join("\n"));
 }
+
+/// Adapters are asked what they can do, never which one they are: `device/any.rs` alone knows them.
+#[test]
+fn no_room_but_device_names_an_adapter() {
+    let mut wrong = Vec::new();
+    each(|room, p, n, line| {
+        let code = line.split("//").next().unwrap_or("");
+        let adapters = ["verbs::", "soft::", "::Verbs", "::Soft"];
+        if room != "device" && adapters.iter().any(|a| code.contains(a)) {
+            wrong.push(format!("{}:{n}: {}", p.display(), line.trim()));
+        }
+    });
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,13 +1,13 @@
 //! Any datagram: the software adapter's parser takes it or leaves it, and emits what it took.
 #![no_main]
-use fabric::device::soft::packet::{Head, HEAD_MAX};
+use fabric::device::soft::packet::{PacketHead, HEAD_MAX};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Some((head, rest)) = Head::parse(bytes) {
+    if let Some((head, rest)) = PacketHead::parse(bytes) {
         assert!(rest.len() < bytes.len());
         let mut buf = [0u8; HEAD_MAX];
         let n = head.emit(&mut buf);
-        assert_eq!(Head::parse(&buf[..n]).map(|p| p.0), Some(head));
+        assert_eq!(PacketHead::parse(&buf[..n]).map(|p| p.0), Some(head));
     }
 });

@@ -1,18 +1,24 @@
 //! Whichever adapter a domain has: a real one or the software's. One match a call, no dynamic
 //! dispatch.
 
-use super::soft::{Naming, SoftDevice, SoftQp};
-use super::verbs::{
-    adapters, CounterPlaces, ExternalCounter, ExternalQueue, QueuePlace, VerbsDevice, VerbsQp,
-};
+/// How regions get their keys, and the key of a queue pair whose number the application chose.
+pub use super::soft::{public_key, Naming};
+use super::soft::{SoftDevice, SoftQp};
+use super::verbs::{adapters, VerbsDevice, VerbsQp};
 use super::{
-    AdapterAttr, Device, DmaBuf, Events, MrObserver, Payload, QpAddr, QueuePair, RawQp, Remote,
-    Status,
+    AdapterAttr, Device, DmaBuf, Events, MrObserver, Payload, QpAddr, QueueMemory, QueuePair,
+    RawQp, Remote, Status,
 };
 use crate::core::{params, Result};
 use crate::hmem::UserMem;
 use crate::types::*;
 use std::sync::Arc;
+
+/// What an application places in memory of its own or of a device: only hardware has them.
+pub use super::verbs::{count, CounterPlaces, ExternalCounter, ExternalQueue, QueuePlace};
+/// The queue pair of an adapter that takes the application's own messages and receives as they
+/// are, the entries of its completion queue, and what a poll of it finds.
+pub use super::verbs::{short::PolledEntry, Cqe as NativeCqe, VerbsQp as NativeQp};
 
 /// An adapter, opened by a domain.
 // One per domain, whose size does not matter.
@@ -118,6 +124,48 @@ impl Dev {
             Dev::Soft(d) => d.publish(to),
             Dev::Verbs(d) => d.publish(to),
         }
+    }
+}
+
+impl Qp {
+    /// The queue pair of an adapter that takes the application's own messages and receives, and
+    /// whose queues the fast path drives; `None`: messages are packets of the library.
+    #[inline(always)]
+    pub fn native(&mut self) -> Option<&mut NativeQp> {
+        match self {
+            Qp::Verbs(q) => Some(q),
+            Qp::Soft(_) => None,
+        }
+    }
+
+    /// As [`Qp::native`].
+    #[inline(always)]
+    pub fn native_ref(&self) -> Option<&NativeQp> {
+        match self {
+            Qp::Verbs(q) => Some(q),
+            Qp::Soft(_) => None,
+        }
+    }
+
+    /// Whether a queue pair of another process may get the number of one that has gone.
+    #[inline]
+    pub fn reuses_numbers(&self) -> bool {
+        self.native_ref().is_some()
+    }
+
+    /// Whether requests of the fast path to this peer are under way.
+    pub fn busy_with(&self, peer: u32) -> bool {
+        self.native_ref().is_some_and(|q| q.busy_with(peer))
+    }
+
+    /// A peer's address handle. `FI_EOPNOTSUPP` where the adapter has none.
+    pub fn handle_of(&mut self, to: &QpAddr) -> Result<u16> {
+        self.native().ok_or(FI_EOPNOTSUPP)?.handle_of(to)
+    }
+
+    /// Its queues in memory. `FI_EOPNOTSUPP` where they are not to be had.
+    pub fn queues(&mut self) -> Result<[QueueMemory; 3]> {
+        self.native().ok_or(FI_EOPNOTSUPP)?.queues()
     }
 }
 

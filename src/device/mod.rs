@@ -17,6 +17,7 @@ pub mod host;
 pub mod local;
 pub mod membarrier;
 mod mr_cache;
+pub mod request;
 pub mod soft;
 pub mod verbs;
 pub mod wait;
@@ -24,8 +25,8 @@ pub mod wait;
 use crate::core::Result;
 use crate::hmem::UserMem;
 use crate::types::FI_ENOSYS;
+use any::{ExternalCounter, ExternalQueue};
 use std::sync::Arc;
-use verbs::{ExternalCounter, ExternalQueue};
 
 /// Where a queue pair is found: the raw EFA address without padding. Two addresses are equal when
 /// they name the same queue pair, whether their token is known or not.
@@ -150,6 +151,10 @@ pub struct Caps {
     pub homogeneous: bool,
     /// A peer that is down is so for good: whoever comes later begins anew.
     pub sessions: bool,
+    /// Regions have the application's keys, and offsets for addresses (mr_mode 0).
+    pub application_keys: bool,
+    /// Bytes of a region's key.
+    pub key_size: usize,
 }
 
 /// What a piece of hardware is.
@@ -329,7 +334,7 @@ pub enum Event {
     Taken { wr_id: u64, taken: Taken },
     /// As [`Event::Done`] or [`Event::Taken`], of a request of the short way.
     Short {
-        short: verbs::short::TxRequest,
+        short: request::TxRequest,
         status: Status,
         taken: Option<Taken>,
     },

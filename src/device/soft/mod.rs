@@ -176,6 +176,9 @@ impl SoftDevice {
                 unsolicited: true,
                 homogeneous: true,
                 sessions: true,
+                application_keys: SoftDevice::scalable(),
+                // 64 random bits.
+                key_size: 8,
             },
             raw: Raw {
                 sends: 2048,
@@ -194,7 +197,7 @@ impl SoftDevice {
 
     /// Whether every domain is to have the application's keys and offsets, for applications that
     /// use those whatever mr_mode they are given.
-    pub fn scalable() -> bool {
+    fn scalable() -> bool {
         params::efa_str("soft_mr_mode").as_deref() == Some("scalable")
     }
 

@@ -138,6 +138,8 @@ unsafe fn describe(
             unsolicited: caps(CAP_UNSOLICITED),
             homogeneous: false,
             sessions: false,
+            application_keys: false,
+            key_size: 4,
         },
         raw: Raw {
             sends: (limits.max_sq_wr as usize).min(super::RAW_SENDS),

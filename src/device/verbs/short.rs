@@ -9,37 +9,10 @@ use super::qp::{sender, Mode, VerbsQp};
 use super::rings::{self, Inline, SendWqe};
 use super::sys::*;
 use crate::core::Result;
+use crate::device::request::{PolledCqe, Redelivery, TxDone, TxRequest};
 use crate::device::QpAddr;
 use crate::hmem::{copy_bytes, Piece};
 use crate::types::FI_EAGAIN;
-
-/// A request of this kind.
-#[derive(Clone, Copy, Debug)]
-pub struct TxRequest {
-    pub context: usize,
-    pub data: Piece,
-    /// The owner's number of the peer of a send.
-    pub peer: u32,
-    /// Key and address of a read or write, 0 otherwise.
-    pub key: u32,
-    pub raddr: u64,
-    /// Flags of its completion entry, which have low bits alone.
-    pub flags: u32,
-    /// Success is worth a completion entry.
-    pub report: bool,
-    /// How often the peer was not ready for it.
-    pub tries: u8,
-}
-
-/// What is worth knowing of a request of the application's own that has ended well.
-#[derive(Clone, Copy, Debug)]
-pub struct TxDone {
-    pub context: usize,
-    /// Bytes of its memory.
-    pub len: usize,
-    pub flags: u32,
-    pub report: bool,
-}
 
 /// A request that may have to be sent again, beside what its [`TxRequest`] says.
 #[derive(Clone, Copy, Default)]
@@ -77,34 +50,15 @@ impl RemoteQp {
     }
 }
 
-/// What [`VerbsQp::look`] finds.
-pub enum PolledCqe<'a> {
-    /// A packet was sent.
-    Sent(&'a TxRequest),
-    /// One has come from this peer of the owner's.
-    Packet(u32, &'a [u8]),
-}
-
-/// What [`VerbsQp::glance`] finds.
-pub enum Glance {
+/// What [`VerbsQp::poll_entry`] finds.
+pub enum PolledEntry {
     Nothing,
-    /// Something that takes a poll.
-    Left,
+    /// The general poll has to handle it.
+    Deferred,
     /// A request has ended.
     Sent(TxDone),
     /// A message has come into a receive at this address, with what the adapter says of it.
     Came(TxDone, usize, Cqe),
-}
-
-/// What the caller of [`VerbsQp::look`] did with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Redelivery {
-    /// It is over.
-    Over,
-    /// It is over, and no more is wanted.
-    Last,
-    /// It takes a poll.
-    Left,
 }
 
 /// As many slots have memory as requests were under way at once: for one that has none there will
@@ -341,7 +295,7 @@ impl VerbsQp {
             match each(self, &c) {
                 Some(Redelivery::Over) => {}
                 Some(Redelivery::Last) => return (true, true),
-                Some(Redelivery::Left) | None => {
+                Some(Redelivery::Deferred) | None => {
                     self.pending.push(c.wc(super::qp::RECV));
                     return (false, true);
                 }
@@ -366,7 +320,7 @@ impl VerbsQp {
     /// Takes completions of packets; `name` finds the owner's number of a peer, which is asked for
     /// once. Answers as `completions`.
     #[inline]
-    pub fn look(
+    pub fn poll_packets(
         &mut self,
         mut name: impl FnMut(&QpAddr) -> Option<u32>,
         mut each: impl FnMut(PolledCqe) -> Redelivery,
@@ -400,7 +354,7 @@ impl VerbsQp {
         };
         let bytes = self.rx.as_ref()?.bytes(c.slot(), c.bytes() as usize);
         let kept = each(PolledCqe::Packet(peer, bytes));
-        if kept != Redelivery::Left {
+        if kept != Redelivery::Deferred {
             self.empty.push(c.slot());
         }
         Some(kept)
@@ -467,17 +421,17 @@ impl VerbsQp {
     /// Takes the next completion of a request of the application's own. The queue pair must be
     /// `calm`.
     #[inline(always)]
-    pub fn glance(&mut self) -> Glance {
+    pub fn poll_entry(&mut self) -> PolledEntry {
         let Some(c) = self.rings.as_mut().and_then(|r| r.glance()) else {
-            return Glance::Nothing;
+            return PolledEntry::Nothing;
         };
         match c.plain() {
             CqeKind::Sent => match over(&mut self.shorts, &mut self.free, c.slot()) {
-                Some((done, _)) => Glance::Sent(done),
+                Some((done, _)) => PolledEntry::Sent(done),
                 None => self.leave(c),
             },
             CqeKind::Came => match over(&mut self.short_recvs, &mut self.empty, c.slot()) {
-                Some((done, at)) => Glance::Came(done, at, c),
+                Some((done, at)) => PolledEntry::Came(done, at, c),
                 None => self.leave(c),
             },
             CqeKind::Not => self.leave(c),
@@ -486,10 +440,10 @@ impl VerbsQp {
 
     /// A completion is for a poll.
     #[cold]
-    fn leave(&mut self, c: Cqe) -> Glance {
+    fn leave(&mut self, c: Cqe) -> PolledEntry {
         let c = self.rings.as_ref().map_or(c, |r| r.whole(c));
         self.pending.push(c.wc(super::qp::RECV));
-        Glance::Left
+        PolledEntry::Deferred
     }
 
     /// Who has sent what came; a key of 0 is not known.

@@ -1,7 +1,7 @@
 //! Counters (fi_cntr(3)): how many operations succeeded and how many failed.
 
 use crate::core::Result;
-use crate::device::verbs::ExternalCounter;
+use crate::device::any::ExternalCounter;
 use crate::device::wait::WaitSet;
 use crate::types::*;
 use std::sync::Arc;

@@ -7,7 +7,7 @@
 use crate::core::fifo::Fifo;
 use crate::core::yielding::Patience;
 use crate::core::Result;
-use crate::device::verbs::ExternalQueue;
+use crate::device::any::ExternalQueue;
 use crate::device::wait::WaitSet;
 use crate::types::*;
 use std::collections::VecDeque;

@@ -7,7 +7,7 @@ use crate::core::info::{
 use crate::core::registry::Query;
 use crate::core::{alter, check, version, Info, Result};
 use crate::device::any;
-use crate::device::soft::{public_key, SoftDevice};
+use crate::device::any::public_key;
 use crate::device::{AdapterAttr, QpAddr};
 use crate::types::*;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -134,13 +134,12 @@ fn rdm(d: &AdapterAttr) -> Info {
         progress: FI_PROGRESS_AUTO,
         resource_mgmt: FI_RM_ENABLED,
         av_type: FI_AV_UNSPEC,
-        mr_mode: if SoftDevice::scalable() {
+        mr_mode: if d.caps.application_keys {
             FI_MR_SCALABLE
         } else {
             MR_MODE
         },
-        // Hardware has 32-bit keys, the software adapter 64 random bits.
-        mr_key_size: if d.identity.is_some() { 4 } else { 8 },
+        mr_key_size: d.caps.key_size,
         cq_data_size: 4,
         cq_cnt: 256,
         ep_cnt: 1024,

@@ -20,11 +20,12 @@ use super::external::{ExternalCounter, ExternalQueue};
 use super::mem::{FoundRegion, RegionRef};
 use super::pool::Pool;
 use super::rings::{self, Inline, Rings, SendWqe};
-use super::short::{RemoteQp, RetryState, TxRequest};
+use super::short::{RemoteQp, RetryState};
 use super::sys::*;
 use super::{Handle, Opened};
 use crate::core::hash::ByWords;
 use crate::core::Result;
+use crate::device::request::TxRequest;
 use crate::device::wait::WaitSet;
 use crate::device::{
     Data, Event, Events, Payload, QpAddr, QueueMemory, QueuePair, RawQp, Remote, Status, Taken,

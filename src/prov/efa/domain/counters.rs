@@ -3,7 +3,7 @@
 use super::fabric::busy_unless;
 use super::{arm_eps, Domain, State};
 use crate::core::Result;
-use crate::device::verbs::CounterPlaces;
+use crate::device::any::CounterPlaces;
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::eq::{deadline, remaining};

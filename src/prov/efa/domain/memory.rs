@@ -3,7 +3,6 @@
 
 use super::{Domain, Mr};
 use crate::core::Result;
-use crate::device::any::Qp;
 use crate::device::{Device, DmaBuf, MrObserver, QueueMemory, QueuePair};
 use crate::hmem::UserMem;
 use crate::prov::efa::rdm::OpKind;
@@ -137,10 +136,8 @@ impl Domain {
         let e = s.eps.get_mut(ep).ok_or(FI_EBADF)?;
         let av = e.av().and_then(|a| s.avs.get(a)).ok_or(FI_EINVAL)?;
         let to = av.lookup(addr)?;
-        match e.qp_mut().ok_or(FI_EINVAL)? {
-            Qp::Verbs(q) => Ok((q.handle_of(&to)?, to.qpn, to.qkey)),
-            Qp::Soft(_) => Err(FI_EOPNOTSUPP),
-        }
+        let handle = e.qp_mut().ok_or(FI_EINVAL)?.handle_of(&to)?;
+        Ok((handle, to.qpn, to.qkey))
     }
 
     /// An enabled endpoint's queues in memory. `FI_EINVAL` before, `FI_EOPNOTSUPP` where they are
@@ -148,10 +145,7 @@ impl Domain {
     pub fn queue_memory(&self, ep: u32) -> Result<[QueueMemory; 3]> {
         let mut s = self.lock();
         let e = s.eps.get_mut(ep).ok_or(FI_EBADF)?;
-        match e.qp_mut().ok_or(FI_EINVAL)? {
-            Qp::Verbs(q) => q.queues(),
-            Qp::Soft(_) => Err(FI_EOPNOTSUPP),
-        }
+        e.qp_mut().ok_or(FI_EINVAL)?.queues()
     }
 
     /// The memory of a completion queue: the application's, or that of the one endpoint which

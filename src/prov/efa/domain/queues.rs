@@ -4,7 +4,7 @@ use super::fabric::busy_unless;
 use super::{arm_eps, Domain, State};
 use crate::core::yielding::Patience;
 use crate::core::{Errno, Result};
-use crate::device::verbs::QueuePlace;
+use crate::device::any::QueuePlace;
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::prov::efa::cq::{Cq, Entry, ErrEntry};
 use crate::prov::efa::eq::{deadline, remaining};

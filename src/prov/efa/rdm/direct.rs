@@ -12,9 +12,8 @@ use super::port::EpPort;
 use super::{shm_state, Kind, MsgReq, UserOp};
 use crate::core::slab::Slab;
 use crate::core::Result;
-use crate::device::any::Qp;
-use crate::device::verbs::short::TxRequest;
-use crate::device::verbs::VerbsQp;
+use crate::device::any::NativeQp;
+use crate::device::request::TxRequest;
 use crate::device::{Payload, QpAddr, QueuePair, Status, Taken};
 use crate::hmem::UserMem;
 use crate::proto::{Failure, PeerId, Port, Received, RecvQueue, Unexpected, ANY};
@@ -46,7 +45,7 @@ pub fn send(port: &mut EpPort, kind: Kind, ctx: u32, peer: PeerId, r: &MsgReq) -
         super::SendData::User(m) => Payload::User(m.part(skip, usize::MAX)),
     };
     let wr = WR | u64::from(ctx);
-    if let Qp::Verbs(q) = port.qp {
+    if let Some(q) = port.qp.native() {
         return q.post_message(wr, &to, payload, r.cq_data.map(|d| d as u32));
     }
     // Data for the receiver travels in front; nothing stands for "none".
@@ -62,7 +61,7 @@ pub fn send(port: &mut EpPort, kind: Kind, ctx: u32, peer: PeerId, r: &MsgReq) -
 }
 
 /// Posts a receive whose operation is `ctx` to a real adapter. Errors as [`send`].
-pub fn recv(q: &mut VerbsQp, ops: &Slab<UserOp>, ctx: u32) -> Result<()> {
+pub fn recv(q: &mut NativeQp, ops: &Slab<UserOp>, ctx: u32) -> Result<()> {
     let mem = ops.get(ctx).map_or(UserMem::EMPTY, |op| op.mem);
     q.post_recv(WR_RECV | u64::from(ctx), mem)
 }

@@ -4,7 +4,7 @@
 use super::{coll, drop_ops, shm_state, Ep, Kind, Live, CNTR_EVENTS};
 use crate::core::slab::Slab;
 use crate::core::{Info, Result};
-use crate::device::verbs::{count, ExternalCounter};
+use crate::device::any::{count, ExternalCounter};
 use crate::device::{Device, Events, QueuePair, RawQp};
 use crate::proto::{self, Policy, RecvQueue};
 use crate::prov::efa::addr;

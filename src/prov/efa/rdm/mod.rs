@@ -77,7 +77,7 @@ impl Kind {
     fn uses_shm(self, qp: &Qp) -> bool {
         match self {
             Kind::Rdm => true,
-            Kind::Direct => matches!(qp, Qp::Soft(_)),
+            Kind::Direct => qp.native_ref().is_none(),
             Kind::Dgram => false,
         }
     }
@@ -469,9 +469,7 @@ impl Ep {
             .shm_ep
             .as_ref()
             .is_some_and(|h| h.tx.has_outstanding_to(peer));
-        rings
-            || l.shm.rma.has_outstanding_to(peer)
-            || matches!(&l.qp, Qp::Verbs(q) if q.busy_with(peer))
+        rings || l.shm.rma.has_outstanding_to(peer) || l.qp.busy_with(peer)
     }
 
     /// The regions of these targets are closed: the adapter reads nothing more into them.

@@ -7,7 +7,6 @@ use super::{
 };
 use super::{WR_READ, WR_RMA, WR_TX};
 use crate::core::memory;
-use crate::device::any::Qp;
 use crate::device::{Device, Event, Events, QueuePair, Status};
 use crate::prov::efa::domain::State;
 use crate::shm::kind;
@@ -101,9 +100,9 @@ pub fn progress(s: &mut State, id: u32) {
             Event::Taken { wr_id, taken } => direct::taken(&mut port, wr_id as u32, &taken),
             Event::Recv { from, data } => {
                 let bytes = Events::bytes(arena, &data);
-                let peer = match port.qp {
+                let peer = match &*port.qp {
                     // Its queue pair number may have passed to another process.
-                    Qp::Verbs(_) if crate::wire::introduces(bytes) => {
+                    qp if qp.reuses_numbers() && crate::wire::introduces(bytes) => {
                         match unknown_peers::learn_peer(&mut port, from, bytes) {
                             Some(p) => p,
                             None => continue,

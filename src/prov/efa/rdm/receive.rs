@@ -5,7 +5,6 @@ use super::ops::{known, live_port, reports, tag_fits, RecvReq, RX_FLAGS};
 use super::port::{ep_port, EpPort};
 use super::{direct, rendezvous, short_op, Kind, Live, UserOp};
 use crate::core::{memory, Result};
-use crate::device::any::Qp;
 use crate::device::QueuePair;
 use crate::proto::{self, Cancelled, Peeked, Place, RecvArgs, ANY};
 use crate::prov::efa::cq::{Entry, ErrEntry};
@@ -146,11 +145,11 @@ fn raw_recv(s: &mut State, id: u32, rxq: u32, args: &RecvArgs) -> Result<()> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     let live = ep.live.as_mut().ok_or(FI_EOPBADSTATE)?;
     let short = args.len < direct::unsent(ep.kind) as u64;
-    let done = match &mut live.qp {
+    let done = match live.qp.native() {
         _ if args.tagged => Err(FI_EOPNOTSUPP),
         _ if short => Err(FI_EINVAL),
-        Qp::Verbs(q) => direct::recv(q, &s.ops, args.ctx),
-        Qp::Soft(_) => post(s, rxq, args),
+        Some(q) => direct::recv(q, &s.ops, args.ctx),
+        None => post(s, rxq, args),
     };
     done.inspect_err(|_| {
         s.ops.remove(args.ctx);

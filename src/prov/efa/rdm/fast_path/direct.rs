@@ -6,9 +6,8 @@ use super::poll::{Polled, ShmPoller};
 use super::{FastPathConfig, FastRma, FastSend, Readable};
 use crate::core::slab::Slab;
 use crate::core::Result;
-use crate::device::any::Qp;
-use crate::device::verbs::short::{Glance, TxDone, TxRequest};
-use crate::device::verbs::{Cqe, VerbsQp};
+use crate::device::any::{NativeCqe, NativeQp, PolledEntry};
+use crate::device::request::{TxDone, TxRequest};
 use crate::device::Device;
 use crate::hmem::Piece;
 use crate::proto::{PeerId, ANY};
@@ -31,9 +30,7 @@ pub fn send(s: &mut State, id: u32, p: &FastSend, most: usize) -> Option<Result<
         return None;
     }
     let peer = s.avs.get(ep.fast.av)?.known(p.to)?;
-    let Qp::Verbs(q) = &mut ep.live.as_mut()?.qp else {
-        return None;
-    };
+    let q = ep.live.as_mut()?.qp.native()?;
     let short = TxRequest {
         context: p.context.unwrap_or(0),
         data: p.data,
@@ -53,7 +50,7 @@ pub fn send(s: &mut State, id: u32, p: &FastSend, most: usize) -> Option<Result<
 /// As [`super::recv`], into the adapter's queue.
 #[inline(always)]
 pub fn recv(
-    q: &mut VerbsQp,
+    q: &mut NativeQp,
     fast: &FastPathConfig,
     into: Piece,
     context: usize,
@@ -76,7 +73,7 @@ pub fn rma(s: &mut State, id: u32, p: &FastRma, peer: PeerId) -> Option<Result<(
     let ep = s.eps.get_mut(id)?;
     let fast = &ep.fast;
     let Live { qp, proto, .. } = ep.live.as_mut()?;
-    let Qp::Verbs(q) = qp else { return None };
+    let q = qp.native()?;
     let [lent, injected] = fast.adapter_rma;
     let most = if p.context.is_some() { lent } else { injected };
     if p.mem.len() > most {
@@ -114,7 +111,7 @@ pub fn rma(s: &mut State, id: u32, p: &FastRma, peer: PeerId) -> Option<Result<(
 
 /// The completion of a receive, from an unknown peer.
 #[inline(always)]
-fn received(d: &TxDone, at: usize, c: &Cqe) -> Entry {
+fn received(d: &TxDone, at: usize, c: &NativeCqe) -> Entry {
     let imm = c.imm();
     Entry {
         context: d.context,
@@ -129,7 +126,7 @@ fn received(d: &TxDone, at: usize, c: &Cqe) -> Entry {
 
 /// The sender of a message, as an address of the application's vector.
 #[inline(never)]
-fn source(q: &VerbsQp, c: Cqe, av: Option<&Av>, peers: &mut Peers) -> fi_addr_t {
+fn source(q: &NativeQp, c: NativeCqe, av: Option<&Av>, peers: &mut Peers) -> fi_addr_t {
     let found = av.and_then(|av| peers.found(&q.source(&c)).map(|p| av.reverse(p)));
     found.unwrap_or(FI_ADDR_NOTAVAIL)
 }
@@ -138,12 +135,10 @@ fn source(q: &VerbsQp, c: Cqe, av: Option<&Av>, peers: &mut Peers) -> fi_addr_t 
 #[inline(always)]
 fn calm(ep: &Ep) -> bool {
     match &ep.live {
-        Some(Live {
-            qp: Qp::Verbs(q),
-            waiting,
-            ..
-        }) => q.calm() && waiting.is_empty(),
-        _ => false,
+        Some(Live { qp, waiting, .. }) => {
+            waiting.is_empty() && qp.native_ref().is_some_and(NativeQp::calm)
+        }
+        None => false,
     }
 }
 
@@ -164,14 +159,14 @@ fn next<const NAMED: bool>(
     give: impl FnOnce(&Entry),
 ) -> Next {
     let fast = &ep.fast;
-    let Some(Qp::Verbs(qp)) = ep.live.as_mut().map(|l| &mut l.qp) else {
+    let Some(qp) = ep.live.as_mut().and_then(|l| l.qp.native()) else {
         return Next::Left;
     };
-    let (d, entry) = match qp.glance() {
-        Glance::Nothing => return Next::Nothing,
-        Glance::Left => return Next::Left,
-        Glance::Sent(d) => (d, ended_entry(d.context, d.flags.into(), d.len)),
-        Glance::Came(d, at, c) => {
+    let (d, entry) = match qp.poll_entry() {
+        PolledEntry::Nothing => return Next::Nothing,
+        PolledEntry::Deferred => return Next::Left,
+        PolledEntry::Sent(d) => (d, ended_entry(d.context, d.flags.into(), d.len)),
+        PolledEntry::Came(d, at, c) => {
             let mut e = received(&d, at, &c);
             if NAMED && fast.source {
                 e.src = source(qp, c, avs.get(fast.av), peers);

@@ -26,8 +26,7 @@ use super::shm_rma;
 use super::shm_state::{head_len, send_flags, sent_entry, words_of};
 use super::{Ep, Kind, Live};
 use crate::core::Result;
-use crate::device::any::Qp;
-use crate::device::verbs::short::TxRequest;
+use crate::device::request::TxRequest;
 use crate::hmem::Piece;
 use crate::proto::{PeerId, RecvEntry, ANY, COLLECTIVE_TAG};
 use crate::prov::efa::domain::State;
@@ -76,13 +75,10 @@ impl Ep {
     /// Computes the configuration anew, after a setting has changed.
     pub(super) fn configure_fast_path(&mut self) {
         let reports = |b: Option<super::Bound>, flags| super::ops::reports(b, flags);
-        let verbs = self.live.as_ref().and_then(|l| match &l.qp {
-            Qp::Verbs(q) => Some(q),
-            Qp::Soft(_) => None,
-        });
+        let native = self.live.as_ref().and_then(|l| l.qp.native_ref());
         let live = self.live.as_ref();
         let plain = live.is_some_and(|l| self.kind.uses_shm(&l.qp));
-        let packets = verbs.is_some_and(|q| plain && q.sends_packets());
+        let packets = native.is_some_and(|q| plain && q.sends_packets());
         let o = &self.opts;
         let most = |inject: usize, max: usize| [inject.min(max), FIRST.min(max)];
         let rma = |on: bool, max: usize| match on && plain && self.homogeneous {
@@ -93,7 +89,7 @@ impl Ep {
             0 => [0; 2],
             _ => [self.max_rdma.min(o.max_rma_size), o.inject_rma_size],
         };
-        let direct = verbs.is_some_and(|q| q.shortens());
+        let direct = native.is_some_and(|q| q.shortens());
         let [tx, rx] = [self.tx, self.rx].map(|b| b.map(|b| b.cq));
         self.fast = FastPathConfig {
             adapter_rma,
@@ -196,7 +192,7 @@ pub fn send(s: &mut State, id: u32, p: &FastSend) -> Option<Result<()>> {
 fn send_packet(s: &mut State, id: u32, p: &FastSend, peer: PeerId) -> Option<Result<()>> {
     let ep = s.eps.get_mut(id)?;
     let Live { qp, proto, .. } = ep.live.as_mut()?;
-    let Qp::Verbs(q) = qp else { return None };
+    let q = qp.native()?;
     let (head, len) = proto.eager_head(peer, p.tag, p.cq_data)?;
     let short = TxRequest {
         context: p.context.unwrap_or(0),
@@ -230,9 +226,7 @@ pub fn recv(
     let ep = s.eps.get_mut(id)?;
     let fast = &ep.fast;
     if fast.direct {
-        let Qp::Verbs(q) = &mut ep.live.as_mut()?.qp else {
-            return None;
-        };
+        let q = ep.live.as_mut()?.qp.native()?;
         return match tag {
             None => direct::recv(q, fast, into, context),
             Some(_) => None,

@@ -3,8 +3,7 @@
 
 use super::{direct, long};
 use crate::core::slab::Slab;
-use crate::device::any::Qp;
-use crate::device::verbs::short::{PolledCqe, Redelivery};
+use crate::device::request::{PolledCqe, Redelivery};
 use crate::device::{QpAddr, Status};
 use crate::proto::{PeerId, RecvEntry, RecvQueue, COLLECTIVE_TAG};
 use crate::prov::efa::av::Av;
@@ -178,12 +177,12 @@ pub fn poll(
             c.count(len);
         }
     };
-    let all = match (&mut live.qp, &mut live.shm_ep) {
-        (Qp::Verbs(q), _) if looks => {
+    let all = match (live.qp.native(), &mut live.shm_ep) {
+        (Some(q), _) if looks => {
             live.skipped_polls = 0;
             let proto = &mut live.proto;
             let name = |a: &QpAddr| Some(peers.of(a));
-            let (all, some) = q.look(name, |seen| {
+            let (all, some) = q.poll_packets(name, |seen| {
                 let (to, report, entry) = match seen {
                     PolledCqe::Sent(s) => {
                         count_at(cntr_index(s.flags.into()), s.data.len());
@@ -193,11 +192,11 @@ pub fn poll(
                     PolledCqe::Packet(from, bytes) => {
                         let head = proto.eager_in(from, bytes);
                         let Some((e, at)) = head.filter(|(e, _)| ordinary(e.tag)) else {
-                            return Redelivery::Left;
+                            return Redelivery::Deferred;
                         };
                         let data = bytes.get(at..).unwrap_or(&[]);
                         let Some(r) = rq.take_short(from, e.tag, data.len()) else {
-                            return Redelivery::Left;
+                            return Redelivery::Deferred;
                         };
                         proto.eager_taken(from);
                         r.into.store(data);
