@@ -11,7 +11,11 @@ pub type Layout = (&'static str, usize, Vec<(&'static str, usize)>);
 
 macro_rules! layouts {
     ($($s:ident { $($m:ident)* })*) => {
-        vec![$((stringify!($s), size_of::<$s>(), vec![$((stringify!($m), offset_of!($s, $m)),)*]),)*]
+        vec![$((
+            stringify!($s),
+            size_of::<$s>(),
+            vec![$((stringify!($m), offset_of!($s, $m)),)*],
+        ),)*]
     };
 }
 

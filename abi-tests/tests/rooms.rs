@@ -151,3 +151,14 @@ fn no_room_but_device_names_an_adapter() {
     });
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+#[test]
+fn lines_have_up_to_a_hundred_columns() {
+    let mut long = Vec::new();
+    each(|_, p, n, line| {
+        if line.chars().count() > 100 {
+            long.push(format!("{}:{n}", p.display()));
+        }
+    });
+    assert!(long.is_empty(), "{}", long.join("\n"));
+}

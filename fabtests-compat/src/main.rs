@@ -250,7 +250,8 @@ fn show(r: &Report) {
     let f = &r.floors;
     println!("{table}");
     println!(
-        "this machine: cache line from core to core {:.0} ns; process_vm_writev 8 bytes {:.0} ns, 1 MiB {:.1} GB/s; memcpy 1 MiB {:.1} GB/s",
+        "this machine: cache line from core to core {:.0} ns; process_vm_writev 8 bytes {:.0} ns, \
+         1 MiB {:.1} GB/s; memcpy 1 MiB {:.1} GB/s",
         f.hand_over_ns, f.attach_ns, f.attach_gb, f.memcpy_gb
     );
 }

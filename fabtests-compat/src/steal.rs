@@ -34,7 +34,8 @@ pub fn watched<T>(f: impl FnOnce() -> T) -> (bool, T) {
 mod tests {
     #[test]
     fn steal_is_the_eighth_number() {
-        let stat = "cpu  4051 0 1938 82190 309 0 120 5813 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\ncpu1 1\nintr 9\n";
+        let stat = "cpu  4051 0 1938 82190 309 0 120 5813 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n\
+                    cpu1 1\nintr 9\n";
         assert_eq!(super::ticks(stat), 5813.0 / 2.0);
         assert_eq!(super::ticks(""), 0.0);
     }

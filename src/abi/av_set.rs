@@ -68,7 +68,8 @@ fn range(domain: &Domain, av: u32, a: &fi_av_set_attr) -> Result<Vec<fi_addr_t>>
     if from == FI_ADDR_NOTAVAIL || to == FI_ADDR_NOTAVAIL || stride == 0 {
         crate::warn_log!(
             FI_LOG_AV,
-            "fi_av_set: start_addr {from:#x}, end_addr {to:#x}, stride {stride}: wanted all three, or FI_ADDR_NOTAVAIL twice"
+            "fi_av_set: start_addr {from:#x}, end_addr {to:#x}, stride {stride}: wanted all three, \
+             or FI_ADDR_NOTAVAIL twice"
         );
         return Err(FI_EINVAL);
     }
@@ -219,7 +220,8 @@ unsafe extern "C" fn insert(s: *mut fid_av_set, addr: fi_addr_t) -> c_int {
         if !known || list.contains(&addr) {
             crate::warn_log!(
                 FI_LOG_AV,
-                "fi_av_set_insert: {addr:#x}: wanted an address of the vector that is not in the set"
+                "fi_av_set_insert: {addr:#x}: wanted an address of the vector that is not in the \
+                 set"
             );
             return Err(FI_EINVAL);
         }

@@ -130,7 +130,8 @@ fn queue_place(
     if init.flags != FI_EFA_CQ_INIT_FLAGS_EXT_MEM_DMABUF as u64 || m.length == 0 {
         crate::warn_log!(
             FI_LOG_CQ,
-            "cq_open_ext: flags {:#x}, length {}: wanted FI_EFA_CQ_INIT_FLAGS_EXT_MEM_DMABUF and memory",
+            "cq_open_ext: flags {:#x}, length {}: wanted FI_EFA_CQ_INIT_FLAGS_EXT_MEM_DMABUF and \
+             memory",
             init.flags,
             m.length
         );
@@ -202,7 +203,8 @@ fn counter_places(init: &fi_efa_comp_cntr_init_attr) -> Result<CounterPlaces> {
             t => {
                 crate::warn_log!(
                     FI_LOG_CNTR,
-                    "cntr_open_ext: memory of type {t} at {:?}: wanted FI_EFA_MEMORY_LOCATION_VA with an address, or \
+                    "cntr_open_ext: memory of type {t} at {:?}: wanted FI_EFA_MEMORY_LOCATION_VA \
+                     with an address, or \
                      FI_EFA_MEMORY_LOCATION_DMABUF",
                     m.ptr
                 );
@@ -237,7 +239,8 @@ unsafe extern "C" fn cntr_open_ext(
         if !known || !matches!(wait, FI_WAIT_NONE | FI_WAIT_UNSPEC) || flags != 0 {
             crate::warn_log!(
                 FI_LOG_CNTR,
-                "cntr_open_ext: events {events}, wait_obj {wait}, flags {flags:#x}: wanted FI_CNTR_EVENTS_COMP or _BYTES, \
+                "cntr_open_ext: events {events}, wait_obj {wait}, flags {flags:#x}: wanted \
+                 FI_CNTR_EVENTS_COMP or _BYTES, \
                  FI_WAIT_NONE or _UNSPEC, 0"
             );
             return Err(FI_EOPNOTSUPP);

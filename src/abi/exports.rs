@@ -32,11 +32,34 @@ fn init() {
 }
 
 const CORE_PARAMS: &[params::Def] = &[
-    params::Def { name: "provider", kind: FI_PARAM_STRING, help: "Comma list of providers to use; a leading ^ lists those not to use. Default: all." },
-    params::Def { name: "provider_path", kind: FI_PARAM_STRING, help: "Colon list of directories with external providers (lib*-fi.so)." },
-    params::Def { name: "log_level", kind: FI_PARAM_STRING, help: "none, warn, trace, info or debug. Default warn." },
-    params::Def { name: "log_prov", kind: FI_PARAM_STRING, help: "Comma list of providers to log; a leading ^ excludes." },
-    params::Def { name: "log_subsys", kind: FI_PARAM_STRING, help: "Comma list of subsystems to log (core, fabric, domain, ep_ctrl, ep_data, av, cq, eq, mr, cntr); a leading ^ excludes." },
+    params::Def {
+        name: "provider",
+        kind: FI_PARAM_STRING,
+        help: "Comma list of providers to use; a leading ^ lists those not to use. Default: all.",
+    },
+    params::Def {
+        name: "provider_path",
+        kind: FI_PARAM_STRING,
+        help: "Colon list of directories with external providers (lib*-fi.so).",
+    },
+    params::Def {
+        name: "log_level",
+        kind: FI_PARAM_STRING,
+        help: "none, warn, trace, info or debug. Default warn.",
+    },
+    params::Def {
+        name: "log_prov",
+        kind: FI_PARAM_STRING,
+        help: "Comma list of providers to log; a leading ^ excludes.",
+    },
+    params::Def {
+        name: "log_subsys",
+        kind: FI_PARAM_STRING,
+        help:
+            "Comma list of subsystems to log (core, fabric, domain, ep_ctrl, ep_data, av, cq, eq, \
+               mr, \
+         cntr); a leading ^ excludes.",
+    },
 ];
 
 /// # Safety
@@ -102,7 +125,14 @@ unsafe fn freeinfo(l: &Layout, i: *mut fi_info) {
 
 macro_rules! info_calls {
     ($($layout:ident: $get:ident $dup:ident $free:ident;)+) => {$(
-        unsafe extern "C" fn $get(api: u32, node: *const c_char, service: *const c_char, flags: u64, hints: *const fi_info, out: *mut *mut fi_info) -> c_int {
+        unsafe extern "C" fn $get(
+            api: u32,
+            node: *const c_char,
+            service: *const c_char,
+            flags: u64,
+            hints: *const fi_info,
+            out: *mut *mut fi_info,
+        ) -> c_int {
             // SAFETY: as promised by our caller, whose structs are of this node.
             unsafe { getinfo(&layout::$layout, api, node, service, flags, hints, out) }
         }

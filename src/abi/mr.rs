@@ -228,7 +228,8 @@ fn dmabuf(b: &fi_mr_dmabuf) -> Result<(DmaBuf, iovec)> {
     let Some(at) = at.filter(|_| !b.base_addr.is_null() && b.len > 0) else {
         crate::warn_log!(
             FI_LOG_MR,
-            "fi_mr_regattr: dmabuf: base_addr {:?}, offset {:#x}, len {}: wanted where host memory is mapped, and its bytes",
+            "fi_mr_regattr: dmabuf: base_addr {:?}, offset {:#x}, len {}: wanted where host memory \
+             is mapped, and its bytes",
             b.base_addr,
             b.offset,
             b.len

@@ -199,7 +199,8 @@ unsafe extern "C" fn sep_bind(f: *mut fid, with: *mut fid, _: u64) -> c_int {
                 class => {
                     crate::warn_log!(
                         FI_LOG_EP_CTRL,
-                        "fi_scalable_ep_bind: class {class}: wanted an address vector; queues and counters are bound to contexts"
+                        "fi_scalable_ep_bind: class {class}: wanted an address vector; queues and \
+                         counters are bound to contexts"
                     );
                     Err(FI_EINVAL)
                 }

@@ -94,7 +94,8 @@ fn av_attr(a: &fi_av_attr) -> String {
     // SAFETY: the name is NULL or a string, as in any valid fi_av_attr.
     let name = unsafe { super::info::string(a.name) };
     format!(
-        "fi_av_attr:\n    type: {}\n    count: {}\n    ep_per_node: {}\n    name: {}\n    flags: [ {} ]\n",
+        "fi_av_attr:\n    type: {}\n    count: {}\n    ep_per_node: {}\n    name: {}\n    flags: [ \
+         {} ]\n",
         t::av_type(a.r#type),
         a.count,
         a.ep_per_node,
@@ -121,7 +122,8 @@ fn mr_attr(a: &fi_mr_attr) -> String {
     // SAFETY: both members of the union are pointers; only the address is printed.
     let iov = unsafe { a.src.mr_iov } as usize;
     format!(
-        "fi_mr_attr:\n    mr_iov: {}\n    iov_count: {}\n    access: [ {} ]\n    offset: {:#x}\n    \
+        "fi_mr_attr:\n    mr_iov: {}\n    iov_count: {}\n    access: [ {} ]\n    offset: {:#x}\n   \
+          \
          requested_key: {:#x}\n    context: {}\n    auth_key_size: {}\n    iface: {}\n",
         d::pointer(iov),
         a.iov_count,

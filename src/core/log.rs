@@ -220,7 +220,11 @@ macro_rules! log_at {
 
 /// A line at level warn: something failed, and why.
 #[macro_export]
-macro_rules! warn_log { ($subsys:expr, $($arg:tt)*) => { $crate::log_at!($crate::types::FI_LOG_WARN, $subsys, $($arg)*) }; }
+macro_rules! warn_log {
+    ($subsys:expr, $($arg:tt)*) => {
+        $crate::log_at!($crate::types::FI_LOG_WARN, $subsys, $($arg)*)
+    };
+}
 
 /// As [`warn_log`], for what a peer can cause: at most one line a second, with the number of those
 /// left out.
@@ -236,7 +240,11 @@ macro_rules! warn_limited {
 
 /// A line at level info: a choice was made, or a candidate was rejected.
 #[macro_export]
-macro_rules! info_log { ($subsys:expr, $($arg:tt)*) => { $crate::log_at!($crate::types::FI_LOG_INFO, $subsys, $($arg)*) }; }
+macro_rules! info_log {
+    ($subsys:expr, $($arg:tt)*) => {
+        $crate::log_at!($crate::types::FI_LOG_INFO, $subsys, $($arg)*)
+    };
+}
 
 #[cfg(test)]
 mod tests {

@@ -279,7 +279,9 @@ impl Status {
             Status::Flushed => "flushed: the queue pair was closed with this operation under way",
             Status::LocalQpError => "the local queue pair is in error state",
             Status::LocalUnsupported => "the adapter does not support this operation",
-            Status::LocalBadHandle => "the adapter does not know the peer's address handle any more",
+            Status::LocalBadHandle => {
+                "the adapter does not know the peer's address handle any more"
+            }
             Status::LocalBadKey => {
                 "the local buffer is not in the memory region of its descriptor, or that was closed"
             }
@@ -298,7 +300,8 @@ impl Status {
             }
             Status::RemoteBadStatus => "the peer's adapter answered with a status of no meaning",
             Status::RemoteUnknownPeer => {
-                "the peer does not know us: its address vector must hold our address before it can be read or written"
+                "the peer does not know us: its address vector must hold our address before it can \
+                 be read or written"
             }
             Status::RemoteUnreachable => {
                 "no way to the peer: another availability zone, or a security group that forbids it"

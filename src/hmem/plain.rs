@@ -73,7 +73,8 @@ unsafe fn copy_string(from: *const u8, to: *mut u8, len: usize) {
             // SAFETY: reads and writes what the caller vouches for; the direction flag is clear
             // (psABI).
             unsafe {
-                core::arch::asm!("rep movsb", inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _,
+                core::arch::asm!("rep movsb",
+                    inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _,
                     options(nostack, preserves_flags));
             }
             return;

@@ -108,7 +108,8 @@ impl std::fmt::Display for Counts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "eager {}, medium {}, long-CTS {}, long-read {}, runting read {}, read nack {}, emulated write {}, emulated read {}, atomic {}",
+            "eager {}, medium {}, long-CTS {}, long-read {}, runting read {}, read nack {}, \
+             emulated write {}, emulated read {}, atomic {}",
             self.eager,
             self.medium,
             self.long_cts,

@@ -389,7 +389,8 @@ impl Endpoint {
     fn ban(&mut self, peer: PeerId, rq: &mut RecvQueue, port: &mut impl Port) {
         crate::warn_limited!(
             FI_LOG_EP_DATA,
-            "peer {peer} has sent more out of turn than is kept of one peer (FI_EFA_UNEXPECTED_SIZE \
+            "peer {peer} has sent more out of turn than is kept of one peer \
+             (FI_EFA_UNEXPECTED_SIZE \
              {}): it is given up",
             self.cfg.early_max
         );

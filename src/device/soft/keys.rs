@@ -146,7 +146,8 @@ fn read(path: &str) -> core::result::Result<Keys, (i32, String)> {
     let open = if meta.uid() == 0 { 0o027 } else { 0o077 };
     if !meta.is_file() || !(meta.uid() == me || meta.uid() == 0) || meta.mode() & open != 0 {
         let why = format!(
-            "mode {:o}, owner {}: wanted a file of user {me} that nobody else can read (chmod 600), or one of root that at most its group can",
+            "mode {:o}, owner {}: wanted a file of user {me} that nobody else can read (chmod \
+             600), or one of root that at most its group can",
             meta.mode() & 0o7777,
             meta.uid()
         );

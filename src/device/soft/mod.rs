@@ -246,7 +246,8 @@ impl SoftDevice {
         if !ip.is_loopback() && cfg.keys.is_none() {
             crate::warn_log!(
                 FI_LOG_FABRIC,
-                "the software adapter listens on {ip}: its packets are neither encrypted nor authenticated, use a trusted network or FI_EFA_SOFT_KEY_FILE"
+                "the software adapter listens on {ip}: its packets are neither encrypted nor \
+                 authenticated, use a trusted network or FI_EFA_SOFT_KEY_FILE"
             );
         }
         Ok(SoftDevice {

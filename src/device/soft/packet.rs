@@ -13,8 +13,8 @@
 //! READ_RESP         48 id u64  56 offset u64
 //! ACK, BYE          48 window bytes u32  52 window packets u16  54 words u8  55 errors u8
 //!                   56 words x u64, errors x (psn u32, status u32)
-//! HELLO             dst: token of the receiver's address, its qkey in place of the verification tag; session 0
-//! WELCOME           dst: as src of the HELLO; src: token to present from now on; session: its number
+//! HELLO             dst: token of the receiver's address, its qkey in place of the tag; session 0
+//! WELCOME           dst: as src of the HELLO; src: token from now on; session: its number
 //! RESET             dst: as src of the refused datagram
 //! ```
 //!

@@ -112,8 +112,10 @@ impl ExternalQueue {
             } = place;
             crate::warn_log!(
                 FI_LOG_CQ,
-                "{}: {WHAT}: no queue of {entries} entries in {len} bytes at {offset} of descriptor {fd}: {e}. EINVAL: \
-                 too few bytes (an entry takes 32, their number is rounded up to a power of two), or not contiguous",
+                "{}: {WHAT}: no queue of {entries} entries in {len} bytes at {offset} of \
+                 descriptor {fd}: {e}. EINVAL: \
+                 too few bytes (an entry takes 32, their number is rounded up to a power of two), \
+                 or not contiguous",
                 a.attr.name
             );
             return Err(errno());
@@ -251,7 +253,8 @@ impl ExternalCounter {
         if most > counts_to {
             crate::warn_log!(
                 FI_LOG_CNTR,
-                "{WHAT}: max_cntr_value, max_err_cntr_value of the domain: wanted {most}, the adapter counts to {counts_to} \
+                "{WHAT}: max_cntr_value, max_err_cntr_value of the domain: wanted {most}, the \
+                 adapter counts to {counts_to} \
                  (fi_getinfo says so from API version 2.5 on)"
             );
             return Err(FI_EOPNOTSUPP);
@@ -275,7 +278,8 @@ impl ExternalCounter {
             let e = std::io::Error::last_os_error();
             crate::warn_log!(
                 FI_LOG_CNTR,
-                "{}: {WHAT}: no counter: {e}. EFAULT, EINVAL: the memory does not do (8 bytes, aligned); ENOMEM: too many",
+                "{}: {WHAT}: no counter: {e}. EFAULT, EINVAL: the memory does not do (8 bytes, \
+                 aligned); ENOMEM: too many",
                 a.attr.name
             );
             return Err(errno());

@@ -39,7 +39,8 @@ fn survive_forks(lib: &Lib) {
     if e != 0 {
         crate::warn_log!(
             FI_LOG_FABRIC,
-            "FI_EFA_FORK_SAFE: ibv_fork_init failed ({}): something has registered memory before; processes that call \
+            "FI_EFA_FORK_SAFE: ibv_fork_init failed ({}): something has registered memory before; \
+             processes that call \
              fork() may lose what is registered, unless the kernel is 5.12 or newer",
             crate::core::errno::text(e)
         );

@@ -205,11 +205,15 @@ impl VerbsMemory {
         let (errno, why) = match e.raw_os_error() {
             Some(libc::ENOMEM) => (
                 FI_ENOMR,
-                format!("the locked memory (ulimit -l) or the adapter's {regions} regions are used up"),
+                format!(
+                    "the locked memory (ulimit -l) or the adapter's {regions} regions are used up"
+                ),
             ),
             Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS) => (
                 FI_EOPNOTSUPP,
-                "the adapter, the kernel or libefa cannot register this kind of memory, or for this access".into(),
+                "the adapter, the kernel or libefa cannot register this kind of memory, or for \
+                 this access"
+                    .into(),
             ),
             Some(libc::EFAULT | libc::EINVAL | libc::EBADF) => {
                 (FI_EINVAL, "no such memory, or it may not be written".into())

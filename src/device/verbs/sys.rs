@@ -574,7 +574,8 @@ macro_rules! functions {
                 if lib.efadv_query_qp_wqs.is_none() || lib.efadv_query_cq.is_none() {
                     crate::info_log!(
                         FI_LOG_FABRIC,
-                        "libefa does not give its queues out (rdma-core before 59): they are driven through it"
+                        "libefa does not give its queues out (rdma-core before 59): they are \
+                         driven through it"
                     );
                 }
                 Ok(lib)
@@ -599,7 +600,8 @@ functions! {
     ibverbs: ibv_dereg_mr(*mut ibv_mr) -> c_int;
     ibverbs: ibv_create_comp_channel(*mut ibv_context) -> *mut ibv_comp_channel;
     ibverbs: ibv_destroy_comp_channel(*mut ibv_comp_channel) -> c_int;
-    ibverbs: ibv_create_cq(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+    ibverbs: ibv_create_cq(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int)
+        -> *mut ibv_cq;
     ibverbs: ibv_destroy_cq(*mut ibv_cq) -> c_int;
     ibverbs: ibv_get_cq_event(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
     ibverbs: ibv_ack_cq_events(*mut ibv_cq, c_uint);
@@ -610,7 +612,8 @@ functions! {
     ibverbs: ibv_destroy_ah(*mut c_void) -> c_int;
     efa: efadv_query_device(*mut ibv_context, *mut efadv_device_attr, u32) -> c_int;
     efa: efadv_query_ah(*mut c_void, *mut efadv_ah_attr, u32) -> c_int;
-    efa: efadv_create_qp_ex(*mut ibv_context, *mut ibv_qp_init_attr_ex, *mut efadv_qp_init_attr, u32) -> *mut ibv_qp;
+    efa: efadv_create_qp_ex(
+        *mut ibv_context, *mut ibv_qp_init_attr_ex, *mut efadv_qp_init_attr, u32) -> *mut ibv_qp;
 }
 
 /// `ibv_create_qp_ex`, which the headers define: a call of the table in front of a context.

@@ -4,7 +4,8 @@
 //! pair and that it is where it says. The side that has something to send calls:
 //!
 //! ```text
-//! HELLO    presents the key and the token of the receiver's address (64 random bits), names a token of its own
+//! HELLO    presents the key and the token of the receiver's address (64 random bits), names a
+//!          token of its own
 //! WELCOME  names a token computed from the caller's address and token, and a session number
 //! data     presents that token: only now the receiver makes an entry for the caller
 //! ```

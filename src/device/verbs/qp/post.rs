@@ -332,7 +332,8 @@ impl VerbsQp {
 fn unregistered(addr: usize, len: usize, pieces: usize) -> crate::core::Errno {
     crate::warn_log!(
         FI_LOG_EP_DATA,
-        "buffer of {len} bytes at {addr:#x}: wanted at most {pieces} pieces, each in memory registered with \
+        "buffer of {len} bytes at {addr:#x}: wanted at most {pieces} pieces, each in memory \
+         registered with \
          fi_mr_reg (FI_MR_LOCAL), for FI_RECV or FI_READ where the adapter writes to it"
     );
     FI_EINVAL

@@ -111,7 +111,8 @@ pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     if short || bytes == 0 || !bytes.is_multiple_of(size) {
         crate::warn_log!(
             FI_LOG_EP_DATA,
-            "fi_atomic: {bytes} bytes of remote memory: operands, compare values and results must have as many"
+            "fi_atomic: {bytes} bytes of remote memory: operands, compare values and results must \
+             have as many"
         );
         return Err(FI_EINVAL);
     }

@@ -141,7 +141,8 @@ fn group(s: &State, ep: u32, addr: fi_addr_t) -> Result<(u32, &Group)> {
         None => {
             crate::warn_log!(
                 FI_LOG_EP_DATA,
-                "coll_addr {addr:#x}: wanted the address of a group this endpoint has joined (FI_JOIN_COMPLETE)"
+                "coll_addr {addr:#x}: wanted the address of a group this endpoint has joined \
+                 (FI_JOIN_COMPLETE)"
             );
             Err(FI_EINVAL)
         }

@@ -537,7 +537,8 @@ impl Ep {
         {
             crate::warn_log!(
                 FI_LOG_EP_CTRL,
-                "fi_ep_bind: flags {flags:#x}: wanted FI_TRANSMIT or FI_RECV, and FI_SELECTIVE_COMPLETION"
+                "fi_ep_bind: flags {flags:#x}: wanted FI_TRANSMIT or FI_RECV, and \
+                 FI_SELECTIVE_COMPLETION"
             );
             return Err(FI_EBADFLAGS);
         }

@@ -239,7 +239,8 @@ pub(super) fn tag_fits(caps: u64, tag: Option<u64>) -> Result<()> {
 fn taken(tag: u64) -> Result<()> {
     crate::warn_log!(
         FI_LOG_EP_DATA,
-        "tag {tag:#x}: wanted one without the highest bit, which FI_COLLECTIVE takes (ep_attr->mem_tag_format)"
+        "tag {tag:#x}: wanted one without the highest bit, which FI_COLLECTIVE takes \
+         (ep_attr->mem_tag_format)"
     );
     Err(FI_EINVAL)
 }

@@ -236,7 +236,8 @@ pub(super) fn watch_budget(s: &mut State, id: u32) {
         if hold {
             crate::info_log!(
                 FI_LOG_EP_DATA,
-                "{bytes} bytes of unexpected messages: senders wait (FI_EFA_UNEXPECTED_SIZE {budget})"
+                "{bytes} bytes of unexpected messages: senders wait (FI_EFA_UNEXPECTED_SIZE \
+                 {budget})"
             );
         }
     }
