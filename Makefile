@@ -91,12 +91,12 @@ demo: all
 check: all checks headers-check
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
-	$(CARGO) test --workspace --quiet
-	$(CARGO) build --quiet --release -p efa-sim -p efa-sim-preload -p fabtests-compat
 	nice -n 19 $(MAKE) check-aside >$(BUILD)/aside.log 2>&1 & aside=$$!; \
+	$(CARGO) test --workspace --quiet && \
+	$(CARGO) build --quiet --release -p efa-sim -p efa-sim-preload -p fabtests-compat && \
 	$(CARGO) run --quiet --release -p fabtests-compat -- run --lib $(BUILD)/lib --bin $(BUILD)/bin; \
 	status=$$?; wait $$aside || { tail -n 50 $(BUILD)/aside.log; exit 1; }; \
-	grep -h number_of_executed_units fuzz/target/*.log; exit $$status
+	grep -H number_of_executed_units fuzz/target/*.log; exit $$status
 	$(MAKE) asan tsan miri-check
 	efa-sim/check.sh $(BUILD)/lib $(BUILD)/bin
 	fabtests-compat/mpi.sh $(BUILD)/lib $(BUILD)/mpi
@@ -105,7 +105,7 @@ check: all checks headers-check
 .PHONY: check-aside
 check-aside:
 	$(MAKE) fuzz-build
-	$(MAKE) -j1 fuzz FUZZ_SECONDS=60
+	$(MAKE) -j2 fuzz FUZZ_SECONDS=60
 	$(ASAN) --no-run
 	$(TSAN) --no-run
 
