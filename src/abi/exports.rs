@@ -55,10 +55,8 @@ const CORE_PARAMS: &[params::Def] = &[
     params::Def {
         name: "log_subsys",
         kind: FI_PARAM_STRING,
-        help:
-            "Comma list of subsystems to log (core, fabric, domain, ep_ctrl, ep_data, av, cq, eq, \
-               mr, \
-         cntr); a leading ^ excludes.",
+        help: "Comma list of subsystems to log (core, fabric, domain, ep_ctrl, ep_data, av, cq, \
+               eq, mr, cntr); a leading ^ excludes.",
     },
 ];
 

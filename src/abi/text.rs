@@ -122,9 +122,8 @@ fn mr_attr(a: &fi_mr_attr) -> String {
     // SAFETY: both members of the union are pointers; only the address is printed.
     let iov = unsafe { a.src.mr_iov } as usize;
     format!(
-        "fi_mr_attr:\n    mr_iov: {}\n    iov_count: {}\n    access: [ {} ]\n    offset: {:#x}\n   \
-          \
-         requested_key: {:#x}\n    context: {}\n    auth_key_size: {}\n    iface: {}\n",
+        "fi_mr_attr:\n    mr_iov: {}\n    iov_count: {}\n    access: [ {} ]\n    offset: {:#x}\n\
+         \x20   requested_key: {:#x}\n    context: {}\n    auth_key_size: {}\n    iface: {}\n",
         d::pointer(iov),
         a.iov_count,
         t::mr_access(a.access),

@@ -31,7 +31,7 @@ pub enum Dev {
 /// A queue pair.
 // One per endpoint, whose size does not matter.
 #[allow(clippy::large_enum_variant)]
-pub enum Qp {
+pub enum AnyQp {
     Soft(SoftQp),
     Verbs(VerbsQp),
 }
@@ -127,23 +127,23 @@ impl Dev {
     }
 }
 
-impl Qp {
+impl AnyQp {
     /// The queue pair of an adapter that takes the application's own messages and receives, and
     /// whose queues the fast path drives; `None`: messages are packets of the library.
     #[inline(always)]
     pub fn native(&mut self) -> Option<&mut NativeQp> {
         match self {
-            Qp::Verbs(q) => Some(q),
-            Qp::Soft(_) => None,
+            AnyQp::Verbs(q) => Some(q),
+            AnyQp::Soft(_) => None,
         }
     }
 
-    /// As [`Qp::native`].
+    /// As [`AnyQp::native`].
     #[inline(always)]
     pub fn native_ref(&self) -> Option<&NativeQp> {
         match self {
-            Qp::Verbs(q) => Some(q),
-            Qp::Soft(_) => None,
+            AnyQp::Verbs(q) => Some(q),
+            AnyQp::Soft(_) => None,
         }
     }
 
@@ -188,37 +188,37 @@ macro_rules! each {
 }
 
 impl Device for Dev {
-    type Qp = Qp;
+    type Qp = AnyQp;
 
     fn attr(&self) -> &AdapterAttr {
         each!(self, Dev, d => d.attr())
     }
 
-    fn open_qp(&self, qpn: u16) -> Result<Qp> {
+    fn open_qp(&self, qpn: u16) -> Result<AnyQp> {
         Ok(match self {
-            Dev::Soft(d) => Qp::Soft(d.open_qp(qpn)?),
-            Dev::Verbs(d) => Qp::Verbs(d.open_qp(qpn)?),
+            Dev::Soft(d) => AnyQp::Soft(d.open_qp(qpn)?),
+            Dev::Verbs(d) => AnyQp::Verbs(d.open_qp(qpn)?),
         })
     }
 
-    fn open_raw(&self, wanted: &RawQp) -> Result<Qp> {
+    fn open_raw(&self, wanted: &RawQp) -> Result<AnyQp> {
         Ok(match self {
-            Dev::Soft(d) => Qp::Soft(d.open_raw(wanted)?),
-            Dev::Verbs(d) => Qp::Verbs(d.open_raw(wanted)?),
+            Dev::Soft(d) => AnyQp::Soft(d.open_raw(wanted)?),
+            Dev::Verbs(d) => AnyQp::Verbs(d.open_raw(wanted)?),
         })
     }
 
-    fn open_group(&self, qpn: u16, count: usize) -> Result<Vec<Qp>> {
+    fn open_group(&self, qpn: u16, count: usize) -> Result<Vec<AnyQp>> {
         Ok(match self {
             Dev::Soft(d) => d
                 .open_group(qpn, count)?
                 .into_iter()
-                .map(Qp::Soft)
+                .map(AnyQp::Soft)
                 .collect(),
             Dev::Verbs(d) => d
                 .open_group(qpn, count)?
                 .into_iter()
-                .map(Qp::Verbs)
+                .map(AnyQp::Verbs)
                 .collect(),
         })
     }
@@ -264,23 +264,23 @@ impl Device for Dev {
     }
 }
 
-impl QueuePair for Qp {
+impl QueuePair for AnyQp {
     fn addr(&self) -> QpAddr {
-        each!(self, Qp, q => q.addr())
+        each!(self, AnyQp, q => q.addr())
     }
 
     #[inline]
     fn idle(&self) -> bool {
-        each!(self, Qp, q => q.idle())
+        each!(self, AnyQp, q => q.idle())
     }
 
     #[inline]
     fn room(&self) -> bool {
-        each!(self, Qp, q => q.room())
+        each!(self, AnyQp, q => q.room())
     }
 
     fn takes(&self, mem: &UserMem) -> bool {
-        each!(self, Qp, q => q.takes(mem))
+        each!(self, AnyQp, q => q.takes(mem))
     }
 
     #[inline]
@@ -291,7 +291,7 @@ impl QueuePair for Qp {
         header: &[u8],
         payload: Payload,
     ) -> Result<()> {
-        each!(self, Qp, q => q.post_send(wr_id, to, header, payload))
+        each!(self, AnyQp, q => q.post_send(wr_id, to, header, payload))
     }
 
     #[inline]
@@ -302,53 +302,53 @@ impl QueuePair for Qp {
         remote: &Remote,
         imm: Option<u32>,
     ) -> Result<()> {
-        each!(self, Qp, q => q.post_write(wr_id, local, remote, imm))
+        each!(self, AnyQp, q => q.post_write(wr_id, local, remote, imm))
     }
 
     #[inline]
     fn post_read(&mut self, wr_id: u64, local: UserMem, remote: &Remote) -> Result<()> {
-        each!(self, Qp, q => q.post_read(wr_id, local, remote))
+        each!(self, AnyQp, q => q.post_read(wr_id, local, remote))
     }
 
     #[inline]
     fn ring(&mut self) {
-        each!(self, Qp, q => q.ring());
+        each!(self, AnyQp, q => q.ring());
     }
 
     #[inline]
     fn poll(&mut self, into: &mut Events) {
-        each!(self, Qp, q => q.poll(into));
+        each!(self, AnyQp, q => q.poll(into));
     }
 
     fn learn_peer(&mut self, peer: &QpAddr) -> bool {
-        each!(self, Qp, q => q.learn_peer(peer))
+        each!(self, AnyQp, q => q.learn_peer(peer))
     }
 
     fn expect(&mut self, peer: &QpAddr, on: bool) {
-        each!(self, Qp, q => q.expect(peer, on));
+        each!(self, AnyQp, q => q.expect(peer, on));
     }
 
     fn hold(&mut self, held: Option<fn(&[u8]) -> bool>) {
-        each!(self, Qp, q => q.hold(held));
+        each!(self, AnyQp, q => q.hold(held));
     }
 
     fn cancel_reads(&mut self, wr_id: u64) {
-        each!(self, Qp, q => q.cancel_reads(wr_id));
+        each!(self, AnyQp, q => q.cancel_reads(wr_id));
     }
 
     fn report_remote(&mut self) {
-        each!(self, Qp, q => q.report_remote());
+        each!(self, AnyQp, q => q.report_remote());
     }
 
     fn wait_fd(&self) -> i32 {
-        each!(self, Qp, q => q.wait_fd())
+        each!(self, AnyQp, q => q.wait_fd())
     }
 
     fn arm(&mut self) -> bool {
-        each!(self, Qp, q => q.arm())
+        each!(self, AnyQp, q => q.arm())
     }
 
     fn armed(&self) -> bool {
-        each!(self, Qp, q => q.armed())
+        each!(self, AnyQp, q => q.armed())
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Piece, UserMem};
 use core::ffi::c_void;
+use std::collections::HashMap;
 
 /// What every byte holds until somebody stores there.
 pub const UNTOUCHED: u8 = 0xa5;
@@ -54,5 +55,55 @@ impl Fenced {
         let ends = bytes.get(..BESIDE).is_some_and(beside)
             && bytes.get(BESIDE + self.len..).is_some_and(beside);
         assert!(ends, "a store beside {what}");
+    }
+}
+
+/// Buffers that the code under test may use until the operation that holds each ends.
+#[derive(Default)]
+pub struct LentBuffers {
+    /// By the operation's number: the buffer, and whether the operation stores to it.
+    lent: HashMap<u64, (Fenced, bool)>,
+    /// Buffers of ended operations, with the bytes that each held at that end.
+    returned: Vec<(Fenced, Vec<u8>)>,
+}
+
+impl LentBuffers {
+    /// Operation `id` holds `memory`; `stores` when it may store to the buffer.
+    pub fn lend(&mut self, id: u64, memory: Fenced, stores: bool) {
+        self.lent.insert(id, (memory, stores));
+    }
+
+    /// Operation `id` has ended. Panics when it ends twice or has stored where it must not.
+    pub fn end(&mut self, id: u64) {
+        let Some((memory, stores)) = self.lent.remove(&id) else {
+            panic!("operation {id} ends twice");
+        };
+        memory.check("a buffer");
+        if stores {
+            self.retire(memory);
+        } else {
+            assert!(memory.is_untouched(), "a store to what is sent");
+        }
+    }
+
+    /// Nothing may store to `memory` from now on.
+    pub fn retire(&mut self, memory: Fenced) {
+        let left = memory.inside().to_vec();
+        self.returned.push((memory, left));
+    }
+
+    /// Operations under way.
+    pub fn count(&self) -> usize {
+        self.lent.len()
+    }
+
+    /// Panics when an operation is under way, or something was stored to a buffer after its end.
+    pub fn check_all_ended(&self) {
+        assert!(self.lent.is_empty(), "operations do not end");
+        for (memory, left) in &self.returned {
+            memory.check("a buffer that is no longer lent");
+            let same = memory.inside() == left.as_slice();
+            assert!(same, "a store to what is no longer lent");
+        }
     }
 }

@@ -13,22 +13,23 @@
 //! - a helper copies no chunk that the transfer does not have.
 
 use super::events::EventThread;
+use super::kind::{self, ACCESS};
 use super::ring::{
     Lookup, Record, RecordHeader, RingReader, RingSegment, RingWriter, WriteBlocked, DATA, FILE,
     LINE, RX_ARMED, RX_PAUSED, SIZE, TAKEN, TX_ARMED,
 };
 use super::rma::{
     self, Completion, Initiator, KeyHash, LocalBuffer, MrTable, OutstandingRma, RemoteMrTable,
-    RmaRequest, ACCESS, VISIT, VISIT_ASIDE,
+    RmaRequest, VISIT, VISIT_ASIDE,
 };
 use super::split_copy::SplitCopy;
 use crate::core::script::Script;
 use crate::device::{MrObserver, Status};
-use crate::hmem::fenced::Fenced;
+use crate::hmem::fenced::{Fenced, LentBuffers};
 use crate::hmem::UserMem;
 use crate::types::*;
 use core::sync::atomic::{AtomicBool, Ordering::*};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -68,11 +69,6 @@ impl Store {
     }
 }
 
-struct PostedAccess {
-    memory: Fenced,
-    reads: bool,
-}
-
 struct RingHarness {
     script: Script,
     writer: RingWriter,
@@ -91,8 +87,8 @@ struct RingHarness {
     peers_region: Fenced,
     writable: Fenced,
     readable: Fenced,
-    ops: HashMap<usize, PostedAccess>,
-    done: Vec<(Fenced, Vec<u8>)>,
+    /// Buffers of the accesses, by the context of each.
+    buffers: LentBuffers,
     next: usize,
 }
 
@@ -141,8 +137,7 @@ impl RingHarness {
             peers_region,
             writable,
             readable,
-            ops: HashMap::new(),
-            done: Vec::new(),
+            buffers: LentBuffers::default(),
             next: 0,
         })
     }
@@ -161,7 +156,13 @@ impl RingHarness {
         let value = match s.below(4) {
             0 => at.wrapping_sub(near),
             1 => {
-                let kinds = [1, rma::WRITE, rma::READ, rma::ATOMIC, rma::MESSAGE];
+                let kinds = [
+                    kind::PACKET,
+                    kind::WRITE,
+                    kind::READ,
+                    kind::ATOMIC,
+                    kind::CONFIRMED,
+                ];
                 let kind = kinds[s.below(5) as usize % 5];
                 let flags = if kind == 1 { s.byte() } else { ACCESS };
                 s.length() & 0xffff_ffff | u64::from(kind) << 32 | u64::from(flags) << 40
@@ -190,12 +191,12 @@ impl RingHarness {
     }
 
     fn post(&mut self) {
-        let kinds = [rma::WRITE, rma::READ, rma::ATOMIC, rma::MESSAGE];
+        let kinds = [kind::WRITE, kind::READ, kind::ATOMIC, kind::CONFIRMED];
         let kind = kinds[self.script.below(4) as usize % 4];
         let len = self.script.byte() as usize * 20;
         let mut memory = Fenced::new(len);
         let piece = memory.piece();
-        let reads = matches!(kind, rma::READ | rma::ATOMIC);
+        let reads = matches!(kind, kind::READ | kind::ATOMIC);
         let key = if self.script.one_in(8) { 77 } else { PEERS };
         let access = RmaRequest {
             kind,
@@ -216,7 +217,7 @@ impl RingHarness {
         let what = RecordHeader {
             kind,
             flags: ACCESS,
-            message: kind == rma::MESSAGE,
+            message: kind == kind::CONFIRMED,
         };
         let words = [access.key, access.addr, access.word];
         let room = access.into.len();
@@ -230,20 +231,8 @@ impl RingHarness {
             let w = &mut self.writer;
             self.outstanding
                 .track(w, l, &access, start, note, self.thread);
-            self.ops.insert(self.next, PostedAccess { memory, reads });
+            self.buffers.lend(self.next as u64, memory, reads);
             self.next += 1;
-        }
-    }
-
-    fn end(&mut self, id: usize) {
-        let op = self.ops.remove(&id);
-        let op = op.unwrap_or_else(|| panic!("access {id} ends twice"));
-        op.memory.check("a buffer");
-        if op.reads {
-            let left = op.memory.inside().to_vec();
-            self.done.push((op.memory, left));
-        } else {
-            assert!(op.memory.is_untouched(), "a store to what is written");
         }
     }
 
@@ -263,7 +252,9 @@ impl RingHarness {
                 hears
             },
         );
-        ended.into_iter().chain(again).for_each(|id| self.end(id));
+        for context in ended.into_iter().chain(again) {
+            self.buffers.end(context as u64);
+        }
     }
 
     /// Takes some records in, as an endpoint does.
@@ -289,7 +280,7 @@ impl RingHarness {
             };
             buffer.check("a receive");
             self.reader.take(len);
-            if kind >= rma::WRITE {
+            if kind >= kind::WRITE {
                 self.reader.did(kind, len);
             }
         }
@@ -322,7 +313,13 @@ impl RingHarness {
     /// The peer writes a record as it should be, but for what it asks for.
     fn peer_writes(&mut self) {
         let s = &mut self.script;
-        let kinds = [rma::WRITE, rma::READ, rma::ATOMIC, rma::MESSAGE, 1];
+        let kinds = [
+            kind::WRITE,
+            kind::READ,
+            kind::ATOMIC,
+            kind::CONFIRMED,
+            kind::PACKET,
+        ];
         let kind = kinds[s.below(5) as usize % 5];
         let what = RecordHeader {
             kind,
@@ -353,7 +350,7 @@ impl RingHarness {
             serve(&self.peers, &r, &mut Fenced::new(64));
             let (kind, len) = (r.kind, r.len);
             self.peer_reader.take(len);
-            if kind >= rma::WRITE {
+            if kind >= kind::WRITE {
                 self.peer_reader.did(kind, len);
             }
         }
@@ -404,15 +401,15 @@ impl RingHarness {
 fn serve(own: &MrTable, r: &Record, buffer: &mut Fenced) {
     let [key, addr, _] = r.words();
     let len = r.len.saturating_sub(rma::HEAD);
-    let write = r.kind == rma::WRITE;
+    let write = r.kind == kind::WRITE;
     match r.kind {
-        rma::WRITE | rma::READ if r.done => {}
-        rma::WRITE | rma::READ => match own.own(KeyHash::of(key), addr, len, write) {
+        kind::WRITE | kind::READ if r.done => {}
+        kind::WRITE | kind::READ => match own.own(KeyHash::of(key), addr, len, write) {
             Some(p) if write => r.copy_piece(rma::HEAD, p),
             Some(p) => r.fill_piece(p),
             None => r.outcome().refuse(Status::RemoteBadKey),
         },
-        rma::ATOMIC => r.fill_bytes(&[7; 8]),
+        kind::ATOMIC => r.fill_bytes(&[7; 8]),
         _ => {
             let into: UserMem = buffer.mem();
             r.copy_mem(8, &into);
@@ -464,15 +461,9 @@ pub fn run(bytes: &[u8]) {
     });
     let mut lost = VecDeque::new();
     h.outstanding.abort(&mut h.writer, PEER, &mut lost);
-    lost.iter().for_each(|(_, e)| h.end(e.note.context));
-    assert!(h.ops.is_empty(), "accesses do not end");
-    for (memory, left) in &h.done {
-        memory.check("a buffer that is no longer lent");
-        assert!(
-            memory.inside() == left.as_slice(),
-            "a store to what is no longer lent"
-        );
-    }
+    lost.iter()
+        .for_each(|(_, e)| h.buffers.end(e.note.context as u64));
+    h.buffers.check_all_ended();
 }
 
 #[cfg(test)]

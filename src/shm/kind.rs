@@ -21,9 +21,11 @@ pub const FIN: u8 = 9;
 /// The sender has copied what there was to copy of a split copy.
 pub const SPLIT_DONE: u8 = 10;
 
+/// Bit of an access's kind, and of its record's flags.
+pub const ACCESS: u8 = 0x80;
 /// Kinds from here on are accesses, which hold the ring's lock ([`super::rma`]).
-pub const WRITE: u8 = 0xa0;
-pub const READ: u8 = 0xa1;
-pub const ATOMIC: u8 = 0xa2;
+pub const WRITE: u8 = ACCESS | 0x20;
+pub const READ: u8 = ACCESS | 0x21;
+pub const ATOMIC: u8 = ACCESS | 0x22;
 /// A message whose completion says that the peer has taken it in.
-pub const CONFIRMED: u8 = 0xa3;
+pub const CONFIRMED: u8 = ACCESS | 0x23;

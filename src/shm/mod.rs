@@ -32,7 +32,7 @@ use ring::asymmetric_fence;
 pub use ring::{Record, RecordHeader, RECORD_MAX};
 pub use rma::{
     AdapterRetry, Completion, KeyHashes, LocalBuffer, MrTable, RmaCompletion, RmaDenied,
-    RmaRequest, ATOMIC, HEAD as ACCESS_HEAD, MANY, MESSAGE as CONFIRMED, READ, WRITE,
+    RmaRequest, HEAD as ACCESS_HEAD, MANY,
 };
 pub use rx_rings::{DrainResult, PollResult, RecordUse, RxRings};
 pub use split_copy::SplitCopy;

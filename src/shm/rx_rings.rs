@@ -1,8 +1,9 @@
 //! The way in: the rings of peers, which a poll looks into.
 
 use super::events::{EventQueue, EventThread, RingEvent};
+use super::kind;
 use super::ring::{asymmetric_fence, Lookup, Record, RingReader};
-use super::rma::{self, RemoteMrTable};
+use super::rma::RemoteMrTable;
 use super::PeerIndex;
 use crate::device::QpAddr;
 use std::sync::atomic::Ordering::*;
@@ -35,7 +36,7 @@ impl RxRing {
     #[inline]
     fn mark_taken(&mut self, kind: u8, len: usize) -> bool {
         let wake = self.ring.take(len);
-        if kind >= rma::WRITE {
+        if kind >= kind::WRITE {
             self.ring.did(kind, len);
         }
         wake

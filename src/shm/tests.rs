@@ -174,7 +174,7 @@ fn neighbours(qpns: [u16; 2]) -> (ShmEndpoint, ShmEndpoint, Arc<MrTable>) {
 
 fn access(write: bool, key: u64, addr: u64, mem: Piece) -> RmaRequest<'static> {
     RmaRequest {
-        kind: if write { WRITE } else { READ },
+        kind: if write { kind::WRITE } else { kind::READ },
         flags: 0,
         key,
         addr,
@@ -201,9 +201,14 @@ fn serve(h: &mut ShmEndpoint, table: &MrTable) -> usize {
         let [key, addr, _] = r.words();
         let len = r.len - ACCESS_HEAD;
         back += usize::from(r.done);
-        match table.own(KeyHashes::default().of(key), addr, len, r.kind == WRITE) {
+        match table.own(
+            KeyHashes::default().of(key),
+            addr,
+            len,
+            r.kind == kind::WRITE,
+        ) {
             _ if r.done => {}
-            Some(p) if r.kind == WRITE => r.copy_piece(ACCESS_HEAD, p),
+            Some(p) if r.kind == kind::WRITE => r.copy_piece(ACCESS_HEAD, p),
             Some(p) => r.fill_piece(p),
             None => r.outcome().refuse(Status::RemoteBadKey),
         }
@@ -348,7 +353,7 @@ fn both_sides_at_work_do_everything_once_and_in_order() {
                         break;
                     }
                     Verdict::Unsupported => {
-                        let local = LocalBuffer::Piece(if left == 0 && x.kind == WRITE {
+                        let local = LocalBuffer::Piece(if left == 0 && x.kind == kind::WRITE {
                             out
                         } else {
                             into
@@ -357,7 +362,7 @@ fn both_sides_at_work_do_everything_once_and_in_order() {
                         while left > 0 {
                             left -= ended(&mut b).len();
                         }
-                        let write = x.kind == WRITE;
+                        let write = x.kind == kind::WRITE;
                         b.tx.cma_access(9, write, &local, (5, 0)).unwrap();
                         break;
                     }
@@ -394,7 +399,7 @@ fn what_a_writer_had_begun_when_it_went_does_not_stop_its_last_words() {
     let mut heard = false;
     while !heard {
         a.rx.poll(|_, _, r| {
-            if r.kind == WRITE {
+            if r.kind == kind::WRITE {
                 let p = table
                     .own(KeyHashes::default().of(5), 0, r.len - ACCESS_HEAD, true)
                     .unwrap();

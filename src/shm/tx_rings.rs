@@ -2,10 +2,11 @@
 
 use super::connection;
 use super::events::{EventQueue, EventThread, RingEvent};
+use super::kind;
 use super::ring::{RecordHeader, RingSegment, RingWriter, WriteBlocked, RECORD_MAX};
 use super::rma::{
-    self, AdapterRetry, Completion, Initiator, KeyHashes, LocalBuffer, OutstandingRma,
-    RemoteMrTable, RmaCompletion, RmaDenied, RmaRequest, ACCESS, CLOSE_WAIT, VISIT,
+    AdapterRetry, Completion, Initiator, KeyHashes, LocalBuffer, OutstandingRma, RemoteMrTable,
+    RmaCompletion, RmaDenied, RmaRequest, CLOSE_WAIT, VISIT,
 };
 use super::split_copy::{self, SplitCopy};
 use super::{PeerIndex, Verdict};
@@ -448,8 +449,8 @@ impl TxRings {
         }
         let what = RecordHeader {
             kind: a.kind,
-            flags: a.flags | ACCESS,
-            message: a.kind == rma::MESSAGE,
+            flags: a.flags | kind::ACCESS,
+            message: a.kind == kind::CONFIRMED,
         };
         let words = [a.key, a.addr, a.word];
         let written = match o.ring.access(what, words, &a.data, a.into.len()) {
@@ -481,7 +482,7 @@ impl TxRings {
     #[cfg(test)]
     pub fn claim_for_ever(&self, peer: PeerIndex) {
         if let Some(TxRoute::Ring(o)) = self.routes.get(peer as usize) {
-            rma::abandon(o.ring.file());
+            super::rma::abandon(o.ring.file());
         }
     }
 

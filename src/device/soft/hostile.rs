@@ -16,9 +16,9 @@ use super::packet::{PacketHead, PacketKind, HEAD_MAX, MAX_ERRS, MAX_WORDS};
 use super::sock::Sock;
 use crate::core::script::Script;
 use crate::device::{Event, Events, Payload, QpAddr, Remote};
-use crate::hmem::fenced::Fenced;
+use crate::hmem::fenced::{Fenced, LentBuffers};
 use crate::types::*;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
@@ -29,12 +29,6 @@ const TIMEOUT: u64 = 1_000_000_000;
 const REGION: usize = 4096;
 /// Longest operation of the application.
 const LONGEST: usize = 3000;
-
-/// An operation of the application.
-struct PostedOp {
-    memory: Fenced,
-    reads: bool,
-}
 
 struct EngineHarness {
     engine: Engine,
@@ -52,9 +46,8 @@ struct EngineHarness {
     asked: Vec<u64>,
     messages: HashSet<u32>,
     received: usize,
-    ops: HashMap<u64, PostedOp>,
-    /// What reads have left behind, which must stay as it is.
-    done: Vec<(Fenced, Vec<u8>)>,
+    /// Buffers of the application's operations.
+    buffers: LentBuffers,
     next_id: u64,
     write: ExposedRegion,
     read: ExposedRegion,
@@ -117,8 +110,7 @@ impl EngineHarness {
             asked: Vec::new(),
             messages: HashSet::new(),
             received: 0,
-            ops: HashMap::new(),
-            done: Vec::new(),
+            buffers: LentBuffers::default(),
             next_id: 0,
             write: ExposedRegion::new(&mem, FI_REMOTE_WRITE),
             read: ExposedRegion::new(&mem, FI_REMOTE_READ),
@@ -152,17 +144,7 @@ impl EngineHarness {
         for e in list.drain(..) {
             match e {
                 Event::Recv { .. } => self.received += 1,
-                Event::Done { wr_id, .. } => {
-                    let op = self.ops.remove(&wr_id);
-                    let op = op.unwrap_or_else(|| panic!("operation {wr_id} ends twice"));
-                    op.memory.check("a buffer");
-                    if op.reads {
-                        let left = op.memory.inside().to_vec();
-                        self.done.push((op.memory, left));
-                    } else {
-                        assert!(op.memory.is_untouched(), "a store to what is sent");
-                    }
-                }
+                Event::Done { wr_id, .. } => self.buffers.end(wr_id),
                 Event::PeerDown { .. } => {
                     self.open = None;
                     self.next_psn = 0;
@@ -245,13 +227,10 @@ impl EngineHarness {
             _ => self.engine.read(id, user, &remote, self.now),
         };
         match posted {
-            Ok(()) => {
-                let reads = kind == 2;
-                self.ops.insert(id, PostedOp { memory, reads });
-            }
+            Ok(()) => self.buffers.lend(id, memory, kind == 2),
             Err(e) => assert_eq!(e, FI_EAGAIN, "posting fails"),
         }
-        assert!(self.ops.len() <= DEPTH, "more than was asked for");
+        assert!(self.buffers.count() <= DEPTH, "more than was asked for");
         self.engine.ring(self.now);
     }
 
@@ -371,10 +350,9 @@ impl EngineHarness {
             }
             5 if self.script.one_in(30) => {
                 assert!(self.mem.remove(self.write.key).is_ok());
-                let left = self.write.memory.inside().to_vec();
                 let new = ExposedRegion::new(&self.mem, FI_REMOTE_WRITE);
                 let old = core::mem::replace(&mut self.write, new);
-                self.done.push((old.memory, left));
+                self.buffers.retire(old.memory);
             }
             6 if self.script.one_in(60) => self.connect(),
             _ => self.attack(),
@@ -403,14 +381,7 @@ pub fn run(bytes: &[u8]) {
         w.now += TIMEOUT / 2;
         w.poll();
     }
-    assert!(w.ops.is_empty(), "operations do not end");
-    for (memory, left) in &w.done {
-        memory.check("a buffer that is no longer lent");
-        assert!(
-            memory.inside() == left.as_slice(),
-            "a store to what is no longer lent"
-        );
-    }
+    w.buffers.check_all_ended();
 }
 
 #[cfg(test)]

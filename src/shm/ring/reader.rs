@@ -4,7 +4,8 @@ use super::layout::{record_word, span, GIVE_BACK, RX_ARMED, RX_PAUSED, TAKEN, TX
 use super::segment::{RingSegment, DATA, SIZE};
 use crate::device::host;
 use crate::hmem::{Piece, UserMem};
-use crate::shm::rma::{self, RmaResponse, TargetLock, ACCESS};
+use crate::shm::kind;
+use crate::shm::rma::{self, RmaResponse, TargetLock};
 use crate::shm::split_copy::SplitCopy;
 use core::sync::atomic::{fence, Ordering::*};
 use std::sync::Arc;
@@ -169,7 +170,7 @@ impl RingReader {
                 return Lookup::Broken;
             };
             let mut done = false;
-            if h.flags & ACCESS != 0 {
+            if h.flags & kind::ACCESS != 0 {
                 if !self.claim.take(&self.map) {
                     return match self.kept_for_long() {
                         true => Lookup::Broken,

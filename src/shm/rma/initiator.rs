@@ -3,7 +3,8 @@
 use super::cma::LocalBuffer;
 use super::lock::{refuse, CLOSE_WAIT, DONE, FREE, ORIGIN, RING_LOCK, UNSUPPORTED};
 use super::mr_table::{KeyHash, RemoteMrTable, RmaDenied, VISIT_ASIDE};
-use super::{ACCESS, HEAD, READ, WRITE};
+use super::HEAD;
+use crate::shm::kind;
 use crate::shm::ring::{record_word, RingSegment, DATA, SIZE, TAKEN, WRAP};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::Arc;
@@ -124,7 +125,7 @@ impl Initiator {
             let Some(h) = record_word(word, pos) else {
                 break;
             };
-            if h.flags & ACCESS != 0 {
+            if h.flags & kind::ACCESS != 0 {
                 if !self.work(h.kind, DATA + pos, h.len) {
                     break;
                 }
@@ -146,8 +147,8 @@ impl Initiator {
     fn work(&self, kind: u8, word: usize, len: usize) -> bool {
         let ring = &*self.ring;
         let write = match kind {
-            WRITE => true,
-            READ => false,
+            kind::WRITE => true,
+            kind::READ => false,
             _ => return false,
         };
         if len < HEAD {

@@ -35,13 +35,5 @@ pub use mr_table::{KeyHashes, MrTable, RemoteMrTable, RmaDenied, VISIT};
 pub use outstanding::{AdapterRetry, Completion, OutstandingRma, RmaCompletion, RmaRequest};
 pub use target::{is_target_s, RmaResponse, TargetLock};
 
-/// Bit of a record's flags: it is an access.
-pub const ACCESS: u8 = 0x80;
-/// Kinds of accesses.
-pub const WRITE: u8 = 0xa0;
-pub const READ: u8 = 0xa1;
-pub const ATOMIC: u8 = 0xa2;
-/// A message whose writer waits until it has been taken in.
-pub const MESSAGE: u8 = 0xa3;
 /// Bytes in front of an access's data: key, address, and a word of the kind.
 pub const HEAD: usize = 24;

@@ -5,14 +5,14 @@
 //! at all is decided here, by how the last ones fared: a target that does not poll is waited for
 //! once, for [`WAIT`], and then bypassed for a while.
 
-use super::{done, is_target_s, Executed, Initiator, LocalBuffer, RmaOutcome, WRITE};
+use super::{done, is_target_s, Executed, Initiator, LocalBuffer, RmaOutcome};
 use crate::core::fifo::Fifo;
 use crate::device::host::now;
 use crate::device::Status;
 use crate::hmem::Piece;
 use crate::shm::events::EventThread;
 use crate::shm::ring::RingWriter;
-use crate::shm::PeerIndex;
+use crate::shm::{kind, PeerIndex};
 use core::sync::atomic::{compiler_fence, Ordering::*};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const BURST: u32 = 16;
 /// A read, write or atomic of a peer's memory.
 #[derive(Clone, Copy)]
 pub struct RmaRequest<'a> {
-    /// [`WRITE`] or another of these.
+    /// An access of [`kind`].
     pub kind: u8,
     /// The caller's; the highest bit is not.
     pub flags: u8,
@@ -249,7 +249,7 @@ impl OutstandingRma {
                 LocalBuffer::Piece(p) if !a.unsignaled => p,
                 _ => Piece::EMPTY,
             },
-            write: a.kind == WRITE,
+            write: a.kind == kind::WRITE,
             flags: a.flags,
             note,
             atomic,

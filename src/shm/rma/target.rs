@@ -1,8 +1,8 @@
 //! The target's side of accesses, as part of [`RingReader`](crate::shm::ring::RingReader).
 
 use super::lock::{outcome_of, refuse, RmaOutcome, DONE, FREE, RING_LOCK, TARGET};
-use super::READ;
 use crate::device::Status;
+use crate::shm::kind;
 use crate::shm::ring::RingSegment;
 use core::sync::atomic::Ordering::*;
 
@@ -96,7 +96,7 @@ pub struct RmaResponse<'a> {
 /// Whether an access is the target's alone.
 #[inline]
 pub fn is_target_s(kind: u8) -> bool {
-    kind > READ
+    kind > kind::READ
 }
 
 impl RmaResponse<'_> {

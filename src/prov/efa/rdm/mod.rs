@@ -41,7 +41,7 @@ pub use srx::Srx;
 use super::addr;
 use super::domain::State;
 use crate::core::{Info, Result};
-use crate::device::any::{Dev, Qp};
+use crate::device::any::{AnyQp, Dev};
 use crate::device::{AdapterAttr, Device, Events, QueuePair, Status};
 use crate::hmem::UserMem;
 use crate::proto::{self, Failure, PeerId, ShortRecv};
@@ -74,7 +74,7 @@ pub enum Kind {
 impl Kind {
     /// Whether peers on the same host are reached through shared memory: of the adapters without
     /// protocol the software one alone knows it.
-    fn uses_shm(self, qp: &Qp) -> bool {
+    fn uses_shm(self, qp: &AnyQp) -> bool {
         match self {
             Kind::Rdm => true,
             Kind::Direct => qp.native_ref().is_none(),
@@ -202,7 +202,7 @@ impl Bound {
 
 /// What exists from fi_enable(3) on.
 struct Live {
-    qp: Qp,
+    qp: AnyQp,
     proto: proto::Endpoint,
     events: Events,
     /// RMA parts that found no room.
@@ -350,7 +350,7 @@ pub struct Ep {
     holding: bool,
     /// The queue pair of a context of a scalable endpoint, which only sends or only receives if
     /// the application wants it so.
-    context: Option<Qp>,
+    context: Option<AnyQp>,
     is_context: bool,
     /// Domain-wide settings the data path needs.
     max_rdma: usize,
@@ -499,7 +499,7 @@ impl Ep {
     }
 
     /// Its queue pair, once enabled.
-    pub fn qp_mut(&mut self) -> Option<&mut Qp> {
+    pub fn qp_mut(&mut self) -> Option<&mut AnyQp> {
         self.live.as_mut().map(|l| &mut l.qp)
     }
 

@@ -5,7 +5,7 @@ use super::shm_rma::{self, Atomic};
 use super::shm_state::{ended_entry, ShmState};
 use super::{failure, Bound, OpKind, UserOp, WR_CONTROL, WR_READ, WR_RMA, WR_TX};
 use crate::core::slab::Slab;
-use crate::device::any::{Dev, Qp};
+use crate::device::any::{AnyQp, Dev};
 use crate::device::{Device, Payload, QueuePair, Remote, Status};
 use crate::hmem::UserMem;
 use crate::proto::{
@@ -25,7 +25,7 @@ pub struct EpPort<'a> {
     pub dev: &'a Dev,
     /// What peers on the same host may know of our memory.
     pub table: Option<&'a MrTable>,
-    pub qp: &'a mut Qp,
+    pub qp: &'a mut AnyQp,
     /// The way to peers on the same host.
     pub rings: Option<&'a mut TxRings>,
     /// What was done that way.
