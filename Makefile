@@ -14,7 +14,7 @@ BUILD := build
 SONAME := libfabric.so.1
 REAL := $(SONAME).36.0
 LIB := $(BUILD)/lib/$(SONAME)
-SOURCES := $(shell find src -name '*.rs' -o -name '*.c') Cargo.toml build.rs libfabric.map
+SOURCES := $(shell find src -name '*.rs') $(shell find cdylib -type f) Cargo.toml
 HEADERS := $(shell find include -name '*.h')
 TESTS := fi_rma_bw fi_rma_pingpong fi_rdm_bw fi_rdm_tagged_bw fi_rdm_pingpong fi_rdm_tagged_pingpong
 UTILS := fi_info fi_pingpong fi_strerror
@@ -31,14 +31,10 @@ checks: $(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/asan/bad_input $(BUILD)/bin/asan
 	$(BUILD)/bin/asan/operations $(BUILD)/bin/asan/collectives $(BUILD)/bin/asan/random_calls \
 	$(BUILD)/ext/libext-fi.so
 
-# A static library first, then the linker with our version script: GNU ld takes only one, and
-# rustc would bring its own.
 $(LIB): $(SOURCES)
-	$(CARGO) rustc --release --lib --features exports --crate-type staticlib --quiet
+	$(CARGO) build --release --quiet -p libfabric
 	mkdir -p $(BUILD)/lib
-	$(CC) -shared -o $@.new -Wl,--whole-archive target/release/libfabric.a -Wl,--no-whole-archive \
-		-Wl,-soname,$(SONAME) -Wl,--version-script=libfabric.map -Wl,-z,nodelete -Wl,-z,relro,-z,now \
-		-Wl,--gc-sections -Wl,--as-needed -lgcc_s -lpthread -ldl -lm -lc
+	cp target/release/libfabric.so $@.new
 	mv $@.new $@
 	ln -sf $(SONAME) $(BUILD)/lib/libfabric.so
 
@@ -88,10 +84,12 @@ demo: all
 # sanitizers and Miri; each fuzz target for a minute; real rdma-core on emulated adapters; then
 # MPICH and Open MPI from PyPI. What needs no quiet machine (`check-aside`) runs niced beside the
 # programs, whose processes mostly wait for each other.
-check: all checks headers-check
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+check:
+	mkdir -p $(BUILD)
 	nice -n 19 $(MAKE) check-aside >$(BUILD)/aside.log 2>&1 & aside=$$!; \
+	$(MAKE) all checks headers-check && \
+	$(CARGO) fmt --all --check && \
+	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings && \
 	$(CARGO) test --workspace --quiet && \
 	$(CARGO) build --quiet --release -p efa-sim -p efa-sim-preload -p fabtests-compat && \
 	$(CARGO) run --quiet --release -p fabtests-compat -- run --lib $(BUILD)/lib --bin $(BUILD)/bin; \
@@ -179,7 +177,7 @@ MIRI_SHORT := hmem::owned hmem::plain core::slab core::fifo abi::object abi::inf
 MIRI_TESTS ?= $(MIRI_SHORT) hmem::tests wire:: proto::
 miri:
 	FABRIC_SIM_SEEDS=1 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance" $(CARGO) +nightly miri test \
-		--target-dir target/miri --lib -- $(MIRI_TESTS) --skip proto::coll
+		--target-dir target/miri -p libfabric-rs --lib -- $(MIRI_TESTS) --skip proto::coll
 
 # The quick part, where it is installed; CI installs it.
 miri-check:
@@ -188,13 +186,13 @@ miri-check:
 
 # The library's own tests under the address sanitizer.
 ASAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS=detect_leaks=0 $(CARGO) test \
-	--quiet --lib --target $(HOST) --target-dir target/asan
+	--quiet -p libfabric-rs --lib --target $(HOST) --target-dir target/asan
 asan:
 	$(ASAN)
 
 # Threads that do everything at once, under the thread sanitizer.
 TSAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
-	TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp" $(CARGO) test --quiet --features tsan \
+	TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp" $(CARGO) test --quiet -p libfabric-rs --features tsan \
 	--target $(HOST) --target-dir target/tsan --test threads
 tsan:
 	$(TSAN)

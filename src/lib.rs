@@ -4,7 +4,7 @@
 //! A call comes in through `abi`, runs in `prov`, which drives the protocol (`proto`, `wire`) and
 //! an adapter (`device`); `types` mirrors the C headers and `core` serves everyone.
 
-mod abi;
+pub mod abi;
 pub mod core;
 pub mod device;
 pub mod hmem;

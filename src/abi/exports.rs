@@ -1,7 +1,7 @@
 //! The exported functions: what `libfabric.map` lists.
 //!
-//! Every function has a plain Rust name; with feature `exports` a stub per symbol and version jumps
-//! to it (`symver`). The eight versions of fi_getinfo, fi_freeinfo and fi_dupinfo differ in the
+//! Every function has a plain Rust name; in the shared library (`cdylib/`) a stub per symbol and
+//! version jumps to it. The eight versions of fi_getinfo, fi_freeinfo and fi_dupinfo differ in the
 //! layout of their structs only, see `layout`.
 
 use super::info;
@@ -123,7 +123,11 @@ unsafe fn freeinfo(l: &Layout, i: *mut fi_info) {
 
 macro_rules! info_calls {
     ($($layout:ident: $get:ident $dup:ident $free:ident;)+) => {$(
-        unsafe extern "C" fn $get(
+        /// fi_getinfo(3), in the layout of one version.
+        ///
+        /// # Safety
+        /// The pointer rules of [`super`].
+        pub unsafe extern "C" fn $get(
             api: u32,
             node: *const c_char,
             service: *const c_char,
@@ -134,11 +138,19 @@ macro_rules! info_calls {
             // SAFETY: as promised by our caller, whose structs are of this node.
             unsafe { getinfo(&layout::$layout, api, node, service, flags, hints, out) }
         }
-        unsafe extern "C" fn $dup(i: *const fi_info) -> *mut fi_info {
+        /// fi_dupinfo(3), in the layout of one version.
+        ///
+        /// # Safety
+        /// The pointer rules of [`super`].
+        pub unsafe extern "C" fn $dup(i: *const fi_info) -> *mut fi_info {
             // SAFETY: as above.
             unsafe { dupinfo(&layout::$layout, i) }
         }
-        unsafe extern "C" fn $free(i: *mut fi_info) {
+        /// fi_freeinfo(3), in the layout of one version.
+        ///
+        /// # Safety
+        /// The pointer rules of [`super`].
+        pub unsafe extern "C" fn $free(i: *mut fi_info) {
             // SAFETY: as above.
             unsafe { freeinfo(&layout::$layout, i) }
         }
@@ -198,7 +210,13 @@ unsafe fn open_fabric(
     }
 }
 
-unsafe extern "C" fn fabric(
+/// fi_fabric(3): opens a fabric of the provider that `attr` names.
+///
+/// Errors: `-FI_EINVAL` without `attr`, `out` or a name; `-FI_ENODEV` for an unknown provider.
+///
+/// # Safety
+/// The pointer rules of [`super`].
+pub unsafe extern "C" fn fabric(
     attr: *mut fi_fabric_attr,
     out: *mut *mut fid_fabric,
     context: *mut c_void,
@@ -215,7 +233,13 @@ unsafe extern "C" fn fabric(
     })
 }
 
-unsafe extern "C" fn fabric_1_0(
+/// fi_fabric(3) of FABRIC_1.0, whose attributes have no API version.
+///
+/// Errors: As [`fabric`].
+///
+/// # Safety
+/// The pointer rules of [`super`].
+pub unsafe extern "C" fn fabric_1_0(
     attr: *mut fi_fabric_attr,
     out: *mut *mut fid_fabric,
     context: *mut c_void,
@@ -233,7 +257,13 @@ unsafe extern "C" fn fabric_1_0(
     })
 }
 
-unsafe extern "C" fn fabric2(
+/// fi_fabric2(3): opens the fabric of an info.
+///
+/// Errors: `-FI_EBADFLAGS` for any flag; else as [`fabric`].
+///
+/// # Safety
+/// The pointer rules of [`super`].
+pub unsafe extern "C" fn fabric2(
     i: *mut fi_info,
     out: *mut *mut fid_fabric,
     flags: u64,
@@ -259,7 +289,14 @@ unsafe extern "C" fn fabric2(
     })
 }
 
-unsafe extern "C" fn open(
+/// fi_open(3): an object of the library itself, `logging` or `mr_cache`.
+///
+/// Errors: `-FI_EINVAL` without a name or with attributes or flags; `-FI_ENOSYS` for another name
+/// or a later API.
+///
+/// # Safety
+/// The pointer rules of [`super`].
+pub unsafe extern "C" fn open(
     api: u32,
     name: *const c_char,
     attr: *mut c_void,
@@ -295,7 +332,11 @@ unsafe extern "C" fn open(
     })
 }
 
-unsafe extern "C" fn version() -> u32 {
+/// fi_version(3): the version of the API.
+///
+/// # Safety
+/// None: it is `unsafe` as all of C's entry points are.
+pub unsafe extern "C" fn version() -> u32 {
     API_VERSION
 }
 
@@ -315,11 +356,19 @@ pub fn strerror(errnum: c_int) -> *const c_char {
         .as_ptr()
 }
 
-unsafe extern "C" fn strerror_c(errnum: c_int) -> *const c_char {
+/// fi_strerror(3). The text stays valid.
+///
+/// # Safety
+/// None: it is `unsafe` as all of C's entry points are.
+pub unsafe extern "C" fn strerror_c(errnum: c_int) -> *const c_char {
     strerror(errnum)
 }
 
-unsafe extern "C" fn tostr_r(
+/// fi_tostr(3) into the caller's buffer. NULL for a buffer of no length or no data.
+///
+/// # Safety
+/// The pointer rules of [`super`].
+pub unsafe extern "C" fn tostr_r(
     buf: *mut c_char,
     len: usize,
     data: *const c_void,
@@ -336,7 +385,11 @@ unsafe extern "C" fn tostr_r(
     buf
 }
 
-unsafe extern "C" fn tostr(data: *const c_void, kind: fi_type) -> *mut c_char {
+/// fi_tostr(3) into a buffer of the thread, which the next call overwrites.
+///
+/// # Safety
+/// The pointer rules of [`super`].
+pub unsafe extern "C" fn tostr(data: *const c_void, kind: fi_type) -> *mut c_char {
     const LEN: usize = 8192;
     thread_local! {
         // One buffer per thread: unlike the C library's, a second thread does not overwrite it.
@@ -350,7 +403,13 @@ unsafe extern "C" fn tostr(data: *const c_void, kind: fi_type) -> *mut c_char {
     })
 }
 
-unsafe extern "C" fn getparams(out: *mut *mut fi_param, count: *mut c_int) -> c_int {
+/// fi_getparams(3): every parameter that has been defined.
+///
+/// Errors: `-FI_EINVAL` without a place for the result, `-FI_ENOMEM`.
+///
+/// # Safety
+/// The pointer rules of [`super`].
+pub unsafe extern "C" fn getparams(out: *mut *mut fi_param, count: *mut c_int) -> c_int {
     guard_int("fi_getparams", || {
         if out.is_null() || count.is_null() {
             return Err(FI_EINVAL);
@@ -379,7 +438,11 @@ unsafe extern "C" fn getparams(out: *mut *mut fi_param, count: *mut c_int) -> c_
     })
 }
 
-unsafe extern "C" fn freeparams(p: *mut fi_param) {
+/// fi_freeparams(3).
+///
+/// # Safety
+/// The pointer rules of [`super`].
+pub unsafe extern "C" fn freeparams(p: *mut fi_param) {
     if p.is_null() {
         return;
     }
@@ -406,7 +469,13 @@ unsafe fn prov_name(p: *const fi_provider) -> Option<String> {
     unsafe { info::string((*p).name) }
 }
 
-unsafe extern "C" fn param_get(
+/// fi_param_get(3): a parameter's value from the environment.
+///
+/// Errors: `-FI_ENODATA` for one that is not set, `-FI_EINVAL` for a value that is not of its type.
+///
+/// # Safety
+/// The pointer rules of [`super`].
+pub unsafe extern "C" fn param_get(
     prov: *mut fi_provider,
     name: *const c_char,
     value: *mut c_void,
@@ -439,9 +508,7 @@ unsafe extern "C" fn param_get(
 ///
 /// # Safety
 /// As fi_param_define(3).
-#[cfg_attr(feature = "exports", no_mangle)]
-#[cfg_attr(not(feature = "exports"), allow(dead_code))]
-pub unsafe extern "C" fn fi_rs_param_define(
+pub unsafe extern "C" fn param_define(
     prov: *const fi_provider,
     name: *const c_char,
     kind: c_int,
@@ -466,9 +533,7 @@ pub unsafe extern "C" fn fi_rs_param_define(
 ///
 /// # Safety
 /// As fi_log in fi_log.h.
-#[cfg_attr(feature = "exports", no_mangle)]
-#[cfg_attr(not(feature = "exports"), allow(dead_code))]
-pub unsafe extern "C" fn fi_rs_log_line(
+pub unsafe extern "C" fn log_line(
     prov: *const fi_provider,
     level: c_int,
     subsys: c_int,
@@ -492,7 +557,11 @@ pub unsafe extern "C" fn fi_rs_log_line(
     })
 }
 
-unsafe extern "C" fn log_enabled(
+/// fi_log_enabled of fi_log(3): whether a line of that level and subsystem is printed.
+///
+/// # Safety
+/// The pointer rules of [`super`].
+pub unsafe extern "C" fn log_enabled(
     prov: *const fi_provider,
     level: fi_log_level,
     subsys: fi_log_subsys,
@@ -506,7 +575,11 @@ unsafe extern "C" fn log_enabled(
     ))
 }
 
-unsafe extern "C" fn log_ready(
+/// fi_log_ready of fi_log(3): as [`log_enabled`], at most once in two seconds for a call site.
+///
+/// # Safety
+/// The pointer rules of [`super`].
+pub unsafe extern "C" fn log_ready(
     prov: *const fi_provider,
     level: fi_log_level,
     subsys: fi_log_subsys,
@@ -528,64 +601,4 @@ unsafe extern "C" fn log_ready(
         *showtime = now + INTERVAL_MS;
     }
     1
-}
-
-/// Stubs with versioned names. `@@` marks the version that new programs link to.
-macro_rules! symver {
-    ($($stub:literal => $symbol:literal $f:path;)+) => {$(
-        #[cfg(feature = "exports")]
-        core::arch::global_asm!(
-            concat!(".globl ", $stub),
-            concat!(".type ", $stub, ",@function"),
-            concat!($stub, ":"),
-            #[cfg(target_arch = "x86_64")]
-            "jmp {f}",
-            #[cfg(target_arch = "aarch64")]
-            "b {f}",
-            concat!(".symver ", $stub, ",", $symbol, ",remove"),
-            f = sym $f,
-        );
-        #[cfg(not(feature = "exports"))]
-        const _: *const () = $f as *const ();
-    )+};
-}
-
-symver! {
-    "__fi_getinfo_1_0" => "fi_getinfo@FABRIC_1.0" getinfo_1_0;
-    "__fi_getinfo_1_1" => "fi_getinfo@FABRIC_1.1" getinfo_1_1;
-    "__fi_getinfo_1_2" => "fi_getinfo@FABRIC_1.2" getinfo_1_2;
-    "__fi_getinfo_1_3" => "fi_getinfo@FABRIC_1.3" getinfo_1_3;
-    "__fi_getinfo_1_7" => "fi_getinfo@FABRIC_1.7" getinfo_1_7;
-    "__fi_getinfo_1_8" => "fi_getinfo@FABRIC_1.8" getinfo_1_8;
-    "__fi_getinfo_1_9" => "fi_getinfo@FABRIC_1.9" getinfo_1_9;
-    "__fi_getinfo_1_10" => "fi_getinfo@@FABRIC_1.10" getinfo_1_10;
-    "__fi_dupinfo_1_0" => "fi_dupinfo@FABRIC_1.0" dupinfo_1_0;
-    "__fi_dupinfo_1_1" => "fi_dupinfo@FABRIC_1.1" dupinfo_1_1;
-    "__fi_dupinfo_1_2" => "fi_dupinfo@FABRIC_1.2" dupinfo_1_2;
-    "__fi_dupinfo_1_3" => "fi_dupinfo@FABRIC_1.3" dupinfo_1_3;
-    "__fi_dupinfo_1_7" => "fi_dupinfo@FABRIC_1.7" dupinfo_1_7;
-    "__fi_dupinfo_1_8" => "fi_dupinfo@FABRIC_1.8" dupinfo_1_8;
-    "__fi_dupinfo_1_9" => "fi_dupinfo@FABRIC_1.9" dupinfo_1_9;
-    "__fi_dupinfo_1_10" => "fi_dupinfo@@FABRIC_1.10" dupinfo_1_10;
-    "__fi_freeinfo_1_0" => "fi_freeinfo@FABRIC_1.0" freeinfo_1_0;
-    "__fi_freeinfo_1_1" => "fi_freeinfo@FABRIC_1.1" freeinfo_1_1;
-    "__fi_freeinfo_1_2" => "fi_freeinfo@FABRIC_1.2" freeinfo_1_2;
-    "__fi_freeinfo_1_3" => "fi_freeinfo@FABRIC_1.3" freeinfo_1_3;
-    "__fi_freeinfo_1_7" => "fi_freeinfo@FABRIC_1.7" freeinfo_1_7;
-    "__fi_freeinfo_1_8" => "fi_freeinfo@FABRIC_1.8" freeinfo_1_8;
-    "__fi_freeinfo_1_9" => "fi_freeinfo@FABRIC_1.9" freeinfo_1_9;
-    "__fi_freeinfo_1_10" => "fi_freeinfo@@FABRIC_1.10" freeinfo_1_10;
-    "__fi_fabric_1_0" => "fi_fabric@FABRIC_1.0" fabric_1_0;
-    "__fi_fabric_1_1" => "fi_fabric@@FABRIC_1.1" fabric;
-    "__fi_fabric2_1_8" => "fi_fabric2@@FABRIC_1.8" fabric2;
-    "__fi_open_1_5" => "fi_open@@FABRIC_1.5" open;
-    "__fi_version_1_0" => "fi_version@@FABRIC_1.0" version;
-    "__fi_strerror_1_0" => "fi_strerror@@FABRIC_1.0" strerror_c;
-    "__fi_tostr_1_0" => "fi_tostr@@FABRIC_1.0" tostr;
-    "__fi_tostr_r_1_4" => "fi_tostr_r@@FABRIC_1.4" tostr_r;
-    "__fi_getparams_1_0" => "fi_getparams@@FABRIC_1.0" getparams;
-    "__fi_freeparams_1_0" => "fi_freeparams@@FABRIC_1.0" freeparams;
-    "__fi_param_get_1_0" => "fi_param_get@@FABRIC_1.0" param_get;
-    "__fi_log_enabled_1_0" => "fi_log_enabled@@FABRIC_1.0" log_enabled;
-    "__fi_log_ready_1_6" => "fi_log_ready@@FABRIC_1.6" log_ready;
 }

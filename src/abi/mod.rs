@@ -14,7 +14,7 @@ mod collective;
 mod domain;
 mod efa_ops;
 mod ep;
-mod exports;
+pub mod exports;
 mod external;
 mod fabric;
 mod info;
@@ -24,8 +24,6 @@ mod message;
 mod mr;
 mod object;
 mod queues;
-// Only the shared library allocates with it.
-#[cfg_attr(not(feature = "exports"), allow(dead_code))]
 mod reserve;
 mod rma;
 mod sep;
@@ -35,7 +33,4 @@ mod text;
 mod transfer;
 mod work;
 
-/// The shared library's; test binaries and tools keep the system's.
-#[cfg(feature = "exports")]
-#[global_allocator]
-static ALLOCATOR: reserve::Allocator = reserve::Allocator;
+pub use reserve::Allocator;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The two exports that take a variable number of arguments. They format and hand a finished
- * string to Rust (src/abi/exports.rs), which does the rest.
+ * string to Rust (src/lib.rs), which does the rest.
  */
 #include <stdarg.h>
 #include <stdio.h>
