@@ -2,13 +2,10 @@
 //! (FI_THREAD_SAFE), with the progress thread on. A plain test here; under the thread sanitizer it
 //! is `make tsan`.
 
+use fabric::core::registry::Query;
 use fabric::core::{version, Info};
 use fabric::hmem::UserMem;
-use fabric::prov::efa::addr;
-use fabric::prov::efa::av::Av;
-use fabric::prov::efa::cq::Cq;
-use fabric::prov::efa::domain::{Domain, Fabric};
-use fabric::prov::efa::rdm::{self, Common, MsgReq, Poster, RecvReq, SendData};
+use fabric::prov::contract::*;
 use fabric::types::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -20,45 +17,18 @@ struct End {
     self_addr: fi_addr_t,
 }
 
-fn info() -> Info {
-    let q = fabric::core::registry::Query {
-        api: version(1, 21),
-        node: None,
-        service: None,
-        flags: 0,
-        hints: None,
-    };
-    fabric::prov::efa::info::getinfo(&q).unwrap().remove(0)
-}
-
-fn open(d: &Arc<Domain>, info: &Info, av: u32) -> End {
-    let cq = d
-        .open_cq(Cq::new(FI_CQ_FORMAT_DATA, 0, FI_WAIT_FD).unwrap())
-        .unwrap();
+fn open<D: Domain>(d: &Arc<D>, info: &Info, av: u32) -> End {
+    let cq = d.open_cq(0, FI_WAIT_FD).unwrap().id;
     let id = d.open_ep(info).unwrap();
-    let mut s = d.lock();
-    let s = &mut *s;
-    let e = s.eps.get_mut(id).unwrap();
-    e.bind_av(av).unwrap();
-    e.bind_cq(cq, FI_TRANSMIT | FI_RECV).unwrap();
-    let fd = rdm::enable(s, id).unwrap();
-    d.watch(fd);
-    let raw = rdm::name(s, id).unwrap();
-    let self_addr = s
-        .avs
-        .get_mut(av)
-        .unwrap()
-        .insert(&raw, &mut s.peers)
-        .unwrap();
+    d.bind_av(id, av).unwrap();
+    d.bind_cq(id, cq, FI_TRANSMIT | FI_RECV).unwrap();
+    d.enable_ep(id).unwrap();
+    let self_addr = d.insert_addr(av, &d.name(id).unwrap()).unwrap();
     End { id, cq, self_addr }
 }
 
-fn close(d: &Arc<Domain>, e: &End) {
-    let (gone, fd) = rdm::close(&mut d.lock(), e.id).unwrap();
-    if let Some(fd) = fd {
-        d.unwatch(fd);
-    }
-    drop(gone);
+fn close<D: Domain>(d: &Arc<D>, e: &End) {
+    d.close_ep(e.id).unwrap();
     d.close_cq(e.cq).unwrap();
 }
 
@@ -68,7 +38,7 @@ fn mem(b: &mut [u8]) -> UserMem {
 }
 
 /// Sends to itself and waits for both completions.
-fn round_trip(d: &Arc<Domain>, e: &End, n: u8, len: usize) {
+fn round_trip<D: Domain>(d: &Arc<D>, e: &End, n: u8, len: usize) {
     let (mut from, mut to) = (vec![n; len], vec![0u8; len]);
     let recv = RecvReq {
         mem: mem(&mut to),
@@ -76,7 +46,7 @@ fn round_trip(d: &Arc<Domain>, e: &End, n: u8, len: usize) {
         tag: None,
         common: Common::default(),
     };
-    rdm::recv(&mut d.lock(), Poster::Ep(e.id), &recv).unwrap();
+    d.recv(Poster::Ep(e.id), &recv).unwrap();
     let send = MsgReq {
         data: SendData::User(mem(&mut from)),
         to: e.self_addr,
@@ -84,7 +54,7 @@ fn round_trip(d: &Arc<Domain>, e: &End, n: u8, len: usize) {
         cq_data: None,
         common: Common::default(),
     };
-    rdm::send(&mut d.lock(), e.id, &send).unwrap();
+    d.send(e.id, &send).unwrap();
     let mut done = 0;
     let until = Instant::now() + Duration::from_secs(60);
     while done < 2 {
@@ -98,13 +68,28 @@ fn round_trip(d: &Arc<Domain>, e: &End, n: u8, len: usize) {
     assert!(from == to);
 }
 
-#[test]
-fn posting_polling_inserting_opening_and_closing_at_once() {
-    let info = info();
-    let fabric = Fabric::open(None, version(1, 21)).unwrap();
-    let domain = Domain::open(fabric, info.clone()).unwrap();
-    domain.progress_thread().unwrap();
-    let av = domain.lock().avs.insert(Av::new(FI_AV_TABLE, 16, 0));
+fn everything_at_once<P: Provider>(p: &P) {
+    let q = Query {
+        api: version(1, 21),
+        node: None,
+        service: None,
+        flags: 0,
+        hints: None,
+    };
+    let mut all = p.getinfo(&q).unwrap().into_iter();
+    let info = all.find(|i| i.caps & FI_TAGGED != 0).unwrap();
+    let name = info.fabric.as_ref().and_then(|f| f.name.as_deref());
+    let fabric = Fabric::new(name.unwrap(), version(1, 21));
+    let domain = P::Domain::open(fabric, info.clone()).unwrap();
+    domain.start_progress().unwrap();
+    let attr = AvAttr {
+        type_: FI_AV_TABLE,
+        count: 16,
+        rx_ctx_bits: 0,
+        name: None,
+        reader: false,
+    };
+    let av = domain.open_av(&attr).unwrap();
     let shared = Arc::new(open(&domain, &info, av));
     let stop = Arc::new(AtomicBool::new(false));
     let mut threads = Vec::new();
@@ -121,7 +106,7 @@ fn posting_polling_inserting_opening_and_closing_at_once() {
         }));
     }
     // One that polls somebody else's queue, one that inserts, one that posts where others poll.
-    let spare = |f: fn(&Arc<Domain>, u32, &End, u16)| {
+    let spare = |f: fn(&Arc<P::Domain>, u32, &End, u16)| {
         let (d, e, stop) = (Arc::clone(&domain), Arc::clone(&shared), Arc::clone(&stop));
         std::thread::spawn(move || {
             let mut n = 1;
@@ -136,19 +121,9 @@ fn posting_polling_inserting_opening_and_closing_at_once() {
             let _ = d.read_cq::<true>(e.cq, 4, |_, _| ());
         }),
         spare(|d, av, _, n| {
-            let mut gid = [0u8; 16];
-            gid[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
-            let raw = addr::to_raw(&fabric::device::QpAddr {
-                gid,
-                qpn: n,
-                qkey: 7,
-                ..Default::default()
-            });
-            let mut s = d.lock();
-            let s = &mut *s;
-            let v = s.avs.get_mut(av).unwrap();
-            let a = v.insert(&raw, &mut s.peers).unwrap();
-            v.remove(a).unwrap();
+            let raw = d.resolve("127.0.0.1", Some(&n.to_string())).unwrap();
+            let a = d.insert_addr(av, &raw).unwrap();
+            d.remove_addr(av, a).unwrap();
         }),
         spare(|d, _, e, _| {
             let send = MsgReq {
@@ -158,8 +133,7 @@ fn posting_polling_inserting_opening_and_closing_at_once() {
                 cq_data: None,
                 common: Common::default(),
             };
-            let mut s = d.lock();
-            if rdm::send(&mut s, e.id, &send).is_ok() {
+            if d.send(e.id, &send).is_ok() {
                 let mut none = [0u8; 0];
                 let recv = RecvReq {
                     mem: mem(&mut none),
@@ -167,7 +141,7 @@ fn posting_polling_inserting_opening_and_closing_at_once() {
                     tag: Some((1, 0)),
                     common: Common::default(),
                 };
-                rdm::recv(&mut s, Poster::Ep(e.id), &recv).unwrap();
+                d.recv(Poster::Ep(e.id), &recv).unwrap();
             }
         }),
     ];
@@ -181,4 +155,17 @@ fn posting_polling_inserting_opening_and_closing_at_once() {
     close(&domain, &shared);
     domain.close_av(av).unwrap();
     domain.close().unwrap();
+}
+
+struct Each;
+
+impl ProviderVisitor for Each {
+    fn visit<P: Provider>(&mut self, p: P) {
+        everything_at_once(&p);
+    }
+}
+
+#[test]
+fn posting_polling_inserting_opening_and_closing_at_once() {
+    fabric::prov::visit(&mut Each);
 }

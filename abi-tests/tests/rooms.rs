@@ -152,6 +152,26 @@ fn no_room_but_device_names_an_adapter() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The compiler keeps `abi` from naming a provider, for those are private to `prov`; the contract
+/// lies beside them.
+#[test]
+fn the_contract_names_no_provider() {
+    let (mut seen, mut wrong) = (0, Vec::new());
+    each(|_, p, n, line| {
+        if p.components().any(|c| c.as_os_str() == "contract") {
+            seen += 1;
+            if ["prov::efa", "super::efa", "crate::proto", "crate::wire"]
+                .iter()
+                .any(|other| line.contains(other))
+            {
+                wrong.push(format!("{}:{n}: {}", p.display(), line.trim()));
+            }
+        }
+    });
+    assert!(seen > 100, "the scan found only {seen} lines");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn lines_have_up_to_a_hundred_columns() {
     let mut long = Vec::new();

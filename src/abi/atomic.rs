@@ -1,15 +1,12 @@
 //! Entry points of atomics, fi_atomic(3).
 
 use super::ep::ep;
-use super::object::{guard, guard_int};
+use super::object::{guard_int, guard_op, Tables};
 use super::transfer::*;
+use crate::core::iovs::{Iovs, RmaIov, MAX_IOV};
 use crate::core::Result;
 use crate::hmem::{arith, Piece, UserMem};
-use crate::prov::efa::rdm::fast_path::{self, FastAtomic};
-use crate::prov::efa::rdm::Poster;
-use crate::prov::efa::rdm::{
-    atomic_count, AtomicKind, AtomicReq, Fetch, Iovs, RmaIov, SendData, MAX_IOV,
-};
+use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
@@ -161,9 +158,9 @@ pub unsafe fn compare(
 /// # Safety
 /// `e` is NULL or an endpoint of ours; the buffers are lent until completion, or for the call.
 #[inline]
-unsafe fn start(e: *mut fid_ep, w: AtomicTarget, p: FastAtomic) -> Result<isize> {
+unsafe fn start<D: Domain>(e: *mut fid_ep, w: AtomicTarget, p: FastAtomic) -> Result<()> {
     // SAFETY: as promised by the caller.
-    let b = unsafe { ep(e)? };
+    let b = unsafe { ep::<D>(e)? };
     let AtomicTarget(peer, addr, key, datatype, op) = w;
     let p = FastAtomic {
         peer,
@@ -174,8 +171,8 @@ unsafe fn start(e: *mut fid_ep, w: AtomicTarget, p: FastAtomic) -> Result<isize>
         ..p
     };
     if let (Poster::Ep(id), None) = (b.who, b.tx_flags) {
-        if let Some(r) = fast_path::atomic(&mut b.domain.lock(), id, &p) {
-            return r.map(|()| 0);
+        if let Some(r) = b.domain.fast_atomic(id, &p) {
+            return r;
         }
     }
     let fetch = match (p.compare, p.result) {
@@ -190,7 +187,7 @@ unsafe fn start(e: *mut fid_ep, w: AtomicTarget, p: FastAtomic) -> Result<isize>
             Some(_) => SendData::User(p.data.into()),
             None => SendData::Inject(inject_bytes(p.data.addr() as *const c_void, p.data.len())?),
         };
-        go(e, req(data, fetch, w, context)?)
+        go::<D, _>(e, req(data, fetch, w, context)?)
     }
 }
 
@@ -222,7 +219,7 @@ unsafe fn piece(at: *const c_void, len: usize) -> Result<Piece> {
     unsafe { Piece::new(at, len) }.ok_or(FI_EINVAL)
 }
 
-unsafe extern "C" fn write(
+unsafe extern "C" fn write<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     count: usize,
@@ -235,12 +232,12 @@ unsafe extern "C" fn write(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
-    guard("fi_atomic", || unsafe {
+    guard_op("fi_atomic", || unsafe {
         let w = AtomicTarget(peer, addr, key, dt, op);
-        start(e, w, operands(buf, bytes(count, dt)?, Some(context))?)
+        start::<D>(e, w, operands(buf, bytes(count, dt)?, Some(context))?)
     })
 }
-unsafe extern "C" fn writev(
+unsafe extern "C" fn writev<D: Domain>(
     e: *mut fid_ep,
     iov: *const fi_ioc,
     _: Desc,
@@ -253,20 +250,24 @@ unsafe extern "C" fn writev(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
-    guard("fi_atomicv", || unsafe {
+    guard_op("fi_atomicv", || unsafe {
         let w = AtomicTarget(peer, addr, key, dt, op);
         let data = SendData::User(pieces(iov, count, dt)?);
-        go(e, req(data, Fetch::No, w, context)?)
+        go::<D, _>(e, req(data, Fetch::No, w, context)?)
     })
 }
-unsafe extern "C" fn writemsg(e: *mut fid_ep, m: *const fi_msg_atomic, flags: u64) -> isize {
+unsafe extern "C" fn writemsg<D: Domain>(
+    e: *mut fid_ep,
+    m: *const fi_msg_atomic,
+    flags: u64,
+) -> isize {
     // SAFETY: the message is NULL or valid; its buffers are lent until completion.
-    guard("fi_atomicmsg", || unsafe {
+    guard_op("fi_atomicmsg", || unsafe {
         let m = m.as_ref().ok_or(FI_EINVAL)?;
-        atomic_request(m, Fetch::No, flags, |r| go(e, r))
+        atomic_request(m, Fetch::No, flags, |r| go::<D, _>(e, r))
     })
 }
-unsafe extern "C" fn inject(
+unsafe extern "C" fn inject<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     count: usize,
@@ -277,12 +278,12 @@ unsafe extern "C" fn inject(
     op: fi_op,
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
-    guard("fi_inject_atomic", || unsafe {
+    guard_op("fi_inject_atomic", || unsafe {
         let w = AtomicTarget(peer, addr, key, dt, op);
-        start(e, w, operands(buf, bytes(count, dt)?, None)?)
+        start::<D>(e, w, operands(buf, bytes(count, dt)?, None)?)
     })
 }
-unsafe extern "C" fn readwrite(
+unsafe extern "C" fn readwrite<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     count: usize,
@@ -297,7 +298,7 @@ unsafe extern "C" fn readwrite(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
-    guard("fi_fetch_atomic", || unsafe {
+    guard_op("fi_fetch_atomic", || unsafe {
         let w = AtomicTarget(peer, addr, key, dt, op);
         let len = bytes(count, dt)?;
         // A read needs no operands.
@@ -310,10 +311,10 @@ unsafe extern "C" fn readwrite(
             result: Some(piece(result, len)?),
             ..p
         };
-        start(e, w, plain)
+        start::<D>(e, w, plain)
     })
 }
-unsafe extern "C" fn readwritev(
+unsafe extern "C" fn readwritev<D: Domain>(
     e: *mut fid_ep,
     iov: *const fi_ioc,
     _: Desc,
@@ -329,7 +330,7 @@ unsafe extern "C" fn readwritev(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
-    guard("fi_fetch_atomicv", || unsafe {
+    guard_op("fi_fetch_atomicv", || unsafe {
         let w = AtomicTarget(peer, addr, key, dt, op);
         let mem = if op == FI_ATOMIC_READ {
             UserMem::EMPTY
@@ -337,10 +338,10 @@ unsafe extern "C" fn readwritev(
             pieces(iov, count, dt)?
         };
         let fetch = former(resultv, result_count, dt)?;
-        go(e, req(SendData::User(mem), fetch, w, context)?)
+        go::<D, _>(e, req(SendData::User(mem), fetch, w, context)?)
     })
 }
-unsafe extern "C" fn readwritemsg(
+unsafe extern "C" fn readwritemsg<D: Domain>(
     e: *mut fid_ep,
     m: *const fi_msg_atomic,
     resultv: *mut fi_ioc,
@@ -349,13 +350,13 @@ unsafe extern "C" fn readwritemsg(
     flags: u64,
 ) -> isize {
     // SAFETY: the message is NULL or valid; its buffers are lent until completion.
-    guard("fi_fetch_atomicmsg", || unsafe {
+    guard_op("fi_fetch_atomicmsg", || unsafe {
         let m = m.as_ref().ok_or(FI_EINVAL)?;
         let fetch = former(resultv, result_count, m.datatype)?;
-        atomic_request(m, fetch, flags, |r| go(e, r))
+        atomic_request(m, fetch, flags, |r| go::<D, _>(e, r))
     })
 }
-unsafe extern "C" fn compwrite(
+unsafe extern "C" fn compwrite<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     count: usize,
@@ -372,7 +373,7 @@ unsafe extern "C" fn compwrite(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
-    guard("fi_compare_atomic", || unsafe {
+    guard_op("fi_compare_atomic", || unsafe {
         let w = AtomicTarget(peer, addr, key, dt, op);
         let len = bytes(count, dt)?;
         let plain = FastAtomic {
@@ -380,10 +381,10 @@ unsafe extern "C" fn compwrite(
             result: Some(piece(result, len)?),
             ..operands(buf, len, Some(context))?
         };
-        start(e, w, plain)
+        start::<D>(e, w, plain)
     })
 }
-unsafe extern "C" fn compwritev(
+unsafe extern "C" fn compwritev<D: Domain>(
     e: *mut fid_ep,
     iov: *const fi_ioc,
     _: Desc,
@@ -402,7 +403,7 @@ unsafe extern "C" fn compwritev(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
-    guard("fi_compare_atomicv", || unsafe {
+    guard_op("fi_compare_atomicv", || unsafe {
         let w = AtomicTarget(peer, addr, key, dt, op);
         let data = SendData::User(pieces(iov, count, dt)?);
         let fetch = compare(
@@ -410,10 +411,10 @@ unsafe extern "C" fn compwritev(
             (comparev, compare_count),
             dt,
         )?;
-        go(e, req(data, fetch, w, context)?)
+        go::<D, _>(e, req(data, fetch, w, context)?)
     })
 }
-unsafe extern "C" fn compwritemsg(
+unsafe extern "C" fn compwritemsg<D: Domain>(
     e: *mut fid_ep,
     m: *const fi_msg_atomic,
     comparev: *const fi_ioc,
@@ -425,67 +426,67 @@ unsafe extern "C" fn compwritemsg(
     flags: u64,
 ) -> isize {
     // SAFETY: the message is NULL or valid; its buffers are lent until completion.
-    guard("fi_compare_atomicmsg", || unsafe {
+    guard_op("fi_compare_atomicmsg", || unsafe {
         let m = m.as_ref().ok_or(FI_EINVAL)?;
         let fetch = compare(
             (resultv.cast_const(), result_count),
             (comparev, compare_count),
             m.datatype,
         )?;
-        atomic_request(m, fetch, flags, |r| go(e, r))
+        atomic_request(m, fetch, flags, |r| go::<D, _>(e, r))
     })
 }
 
 /// # Safety
 /// `e` is NULL or an endpoint of ours, `count` NULL or a place for a number.
-unsafe fn valid(
+unsafe fn valid<D: Domain>(
     e: *mut fid_ep,
     dt: fi_datatype,
     op: fi_op,
     count: *mut usize,
-    kind: AtomicKind,
+    call: AtomicCall,
 ) -> c_int {
     guard_int("fi_atomicvalid", || {
         // SAFETY: as promised by the caller.
         unsafe {
-            let b = ep(e)?;
-            let n = atomic_count(b.domain.atomic_room(), dt, op, kind)?;
+            let b = ep::<D>(e)?;
+            let n = b.domain.atomic_count(dt, op, call)?;
             *count.as_mut().ok_or(FI_EINVAL)? = n;
         }
         Ok(())
     })
 }
-unsafe extern "C" fn writevalid(
+unsafe extern "C" fn writevalid<D: Domain>(
     e: *mut fid_ep,
     dt: fi_datatype,
     op: fi_op,
     n: *mut usize,
 ) -> c_int {
     // SAFETY: as promised by our caller.
-    unsafe { valid(e, dt, op, n, AtomicKind::Write { receipt: true }) }
+    unsafe { valid::<D>(e, dt, op, n, AtomicCall::Write) }
 }
-unsafe extern "C" fn readwritevalid(
+unsafe extern "C" fn readwritevalid<D: Domain>(
     e: *mut fid_ep,
     dt: fi_datatype,
     op: fi_op,
     n: *mut usize,
 ) -> c_int {
     // SAFETY: as promised by our caller.
-    unsafe { valid(e, dt, op, n, AtomicKind::Fetch) }
+    unsafe { valid::<D>(e, dt, op, n, AtomicCall::Fetch) }
 }
-unsafe extern "C" fn compwritevalid(
+unsafe extern "C" fn compwritevalid<D: Domain>(
     e: *mut fid_ep,
     dt: fi_datatype,
     op: fi_op,
     n: *mut usize,
 ) -> c_int {
     // SAFETY: as promised by our caller.
-    unsafe { valid(e, dt, op, n, AtomicKind::Compare) }
+    unsafe { valid::<D>(e, dt, op, n, AtomicCall::Compare) }
 }
 
 /// fi_query_atomic(3): `flags` are none, FI_FETCH_ATOMIC or FI_COMPARE_ATOMIC, with FI_TAGGED not
 /// supported.
-pub unsafe extern "C" fn query_atomic(
+pub unsafe extern "C" fn query_atomic<D: Domain>(
     d: *mut fid_domain,
     dt: fi_datatype,
     op: fi_op,
@@ -493,38 +494,40 @@ pub unsafe extern "C" fn query_atomic(
     flags: u64,
 ) -> c_int {
     guard_int("fi_query_atomic", || {
-        let kind = match flags {
-            0 => AtomicKind::Write { receipt: true },
-            FI_FETCH_ATOMIC => AtomicKind::Fetch,
-            FI_COMPARE_ATOMIC => AtomicKind::Compare,
+        let call = match flags {
+            0 => AtomicCall::Write,
+            FI_FETCH_ATOMIC => AtomicCall::Fetch,
+            FI_COMPARE_ATOMIC => AtomicCall::Compare,
             _ if flags & FI_TAGGED != 0 => return Err(FI_EOPNOTSUPP),
             _ => return Err(FI_EBADFLAGS),
         };
         // SAFETY: `d` is a domain of ours, `attr` NULL or a place.
         unsafe {
-            let domain = super::domain::of(d)?;
+            let domain = super::domain::of::<D>(d)?;
             let a = attr.as_mut().ok_or(FI_EINVAL)?;
-            a.count = atomic_count(domain.atomic_room(), dt, op, kind)?;
+            a.count = domain.atomic_count(dt, op, call)?;
             a.size = arith::size_of(dt).ok_or(FI_EOPNOTSUPP)?;
         }
         Ok(())
     })
 }
 
-/// fi_atomic(3)
-pub static ATOMIC_OPS: fi_ops_atomic = fi_ops_atomic {
-    size: size_of::<fi_ops_atomic>(),
-    write: Some(write),
-    writev: Some(writev),
-    writemsg: Some(writemsg),
-    inject: Some(inject),
-    readwrite: Some(readwrite),
-    readwritev: Some(readwritev),
-    readwritemsg: Some(readwritemsg),
-    compwrite: Some(compwrite),
-    compwritev: Some(compwritev),
-    compwritemsg: Some(compwritemsg),
-    writevalid: Some(writevalid),
-    readwritevalid: Some(readwritevalid),
-    compwritevalid: Some(compwritevalid),
-};
+impl<D: Domain> Tables<D> {
+    /// fi_atomic(3)
+    pub const ATOMIC_OPS: &'static fi_ops_atomic = &fi_ops_atomic {
+        size: size_of::<fi_ops_atomic>(),
+        write: Some(write::<D>),
+        writev: Some(writev::<D>),
+        writemsg: Some(writemsg::<D>),
+        inject: Some(inject::<D>),
+        readwrite: Some(readwrite::<D>),
+        readwritev: Some(readwritev::<D>),
+        readwritemsg: Some(readwritemsg::<D>),
+        compwrite: Some(compwrite::<D>),
+        compwritev: Some(compwritev::<D>),
+        compwritemsg: Some(compwritemsg::<D>),
+        writevalid: Some(writevalid::<D>),
+        readwritevalid: Some(readwritevalid::<D>),
+        compwritevalid: Some(compwritevalid::<D>),
+    };
+}

@@ -3,16 +3,14 @@
 use super::domain::of;
 use super::object::*;
 use crate::core::Result;
-use crate::prov::efa::addr;
-use crate::prov::efa::av::Av;
-use crate::prov::efa::domain::Domain;
+use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::size_of;
 use core::ptr::null_mut;
 use std::sync::Arc;
 
-pub unsafe extern "C" fn av_open(
+pub unsafe extern "C" fn av_open<D: Domain>(
     d: *mut fid_domain,
     attr: *mut fi_av_attr,
     out: *mut *mut fid_av,
@@ -23,7 +21,7 @@ pub unsafe extern "C" fn av_open(
             return Err(FI_EINVAL);
         }
         // SAFETY: `d` is a domain of ours; the attributes are valid or NULL.
-        let (domain, attr) = unsafe { (of(d)?, attr.as_mut()) };
+        let (domain, attr) = unsafe { (of::<D>(d)?, attr.as_mut()) };
         let attr = attr.ok_or(FI_EINVAL)?;
         if attr.flags & (FI_EVENT | FI_SYMMETRIC) != 0 {
             crate::warn_log!(
@@ -63,20 +61,22 @@ pub unsafe extern "C" fn av_open(
             }
         };
         attr.r#type = type_;
-        let mut v = Av::new(type_, attr.count, attr.rx_ctx_bits as u32);
         // Another process's entries are read at this place: the value of an entry is its index.
         let mut map: Box<[fi_addr_t]> = Box::default();
-        let mut s = domain.lock();
-        if let Some(name) = &name {
-            v.share(name, reader, &mut s.peers)?;
+        let id = domain.open_av(&AvAttr {
+            type_,
+            count: attr.count,
+            rx_ctx_bits: attr.rx_ctx_bits as u32,
+            name: name.as_deref(),
+            reader,
+        })?;
+        if name.is_some() {
             map = (0..attr.count.clamp(1024, 1 << 20) as u64).collect();
             attr.map_addr = map.as_mut_ptr().cast();
         }
-        let id = s.avs.insert(v);
-        drop(s);
         let f = fid_av {
-            fid: new_fid(FI_CLASS_AV, context, &AV_FI_OPS),
-            ops: table(&AV_OPS),
+            fid: new_fid(FI_CLASS_AV, context, Tables::<D>::AV_FI_OPS),
+            ops: table(Tables::<D>::AV_OPS),
         };
         // SAFETY: `out` is a place for a pointer.
         unsafe {
@@ -94,8 +94,8 @@ pub unsafe extern "C" fn av_open(
 }
 
 /// Body of a `fid_av`.
-pub struct AvBody {
-    pub domain: Arc<Domain>,
+pub struct AvBody<D: Domain> {
+    pub domain: Arc<D>,
     pub id: u32,
     /// What `map_addr` of a named vector points to.
     _map: Box<[fi_addr_t]>,
@@ -103,18 +103,18 @@ pub struct AvBody {
 
 /// # Safety
 /// `v` is NULL or an address vector of ours.
-unsafe fn av<'a>(v: *mut fid_av) -> Result<&'a AvBody> {
+unsafe fn av<'a, D: Domain>(v: *mut fid_av) -> Result<&'a AvBody<D>> {
     // SAFETY: as promised by the caller.
-    unsafe { body::<fid_av, AvBody>(v) }
+    unsafe { body::<fid_av, AvBody<D>>(v) }
 }
 
-unsafe extern "C" fn av_close(f: *mut fid) -> c_int {
+unsafe extern "C" fn av_close<D: Domain>(f: *mut fid) -> c_int {
     let close = || {
         // SAFETY: only address vectors have this table.
         unsafe {
-            let b = av(f.cast())?;
+            let b = av::<D>(f.cast())?;
             b.domain.close_av(b.id)?;
-            take::<fid_av, AvBody>(f.cast())?;
+            take::<fid_av, AvBody<D>>(f.cast())?;
         }
         Ok(())
     };
@@ -122,11 +122,11 @@ unsafe extern "C" fn av_close(f: *mut fid) -> c_int {
     unsafe { guard_close(f, close) }
 }
 
-unsafe extern "C" fn av_bind(f: *mut fid, b: *mut fid, _: u64) -> c_int {
+unsafe extern "C" fn av_bind<D: Domain>(f: *mut fid, b: *mut fid, _: u64) -> c_int {
     guard_int("fi_av_bind", || {
         // SAFETY: only address vectors have this table; `b` is NULL or an open object.
         unsafe {
-            av(f.cast())?;
+            av::<D>(f.cast())?;
             if b.is_null() || (*b).fclass != FI_CLASS_EQ {
                 return Err(FI_EINVAL);
             }
@@ -136,7 +136,9 @@ unsafe extern "C" fn av_bind(f: *mut fid, b: *mut fid, _: u64) -> c_int {
     })
 }
 
-static AV_FI_OPS: fi_ops = ops(av_close, av_bind, no_control);
+impl<D: Domain> Tables<D> {
+    pub const AV_FI_OPS: &'static fi_ops = &ops(av_close::<D>, av_bind::<D>, no_control);
+}
 
 const INSERT_FLAGS: u64 = FI_MORE | FI_SYNC_ERR | FI_AV_USER_ID;
 
@@ -144,16 +146,16 @@ const INSERT_FLAGS: u64 = FI_MORE | FI_SYNC_ERR | FI_AV_USER_ID;
 ///
 /// # Safety
 /// `fi_addr` is NULL or has `count` places; with FI_SYNC_ERR `context` has `count` ints.
-unsafe fn insert_all(
+unsafe fn insert_all<D: Domain>(
     v: *mut fid_av,
     count: usize,
     fi_addr: *mut fi_addr_t,
     flags: u64,
     context: *mut c_void,
-    raw: impl Fn(usize) -> Result<[u8; addr::LEN]>,
+    raw: impl Fn(&D, usize) -> Result<Vec<u8>>,
 ) -> Result<isize> {
     // SAFETY: `v` is NULL or an address vector of ours.
-    let b = unsafe { av(v)? };
+    let b = unsafe { av::<D>(v)? };
     if flags & !INSERT_FLAGS != 0 {
         crate::warn_log!(
             FI_LOG_AV,
@@ -169,18 +171,15 @@ unsafe fn insert_all(
     if flags & FI_SYNC_ERR != 0 && errors.is_null() {
         return Err(FI_EINVAL);
     }
-    let mut s = b.domain.lock();
-    let s = &mut *s;
-    let table = s.avs.get_mut(b.id).ok_or(FI_EBADF)?;
-    let peers = &mut s.peers;
-    if table.read_only() {
+    let v = b.domain.av_info(b.id)?;
+    if v.read_only {
         crate::warn_log!(
             FI_LOG_AV,
             "fi_av_insert: the vector was opened with FI_READ"
         );
         return Err(FI_EINVAL);
     }
-    if fi_addr.is_null() && table.type_ == FI_AV_MAP && count > 0 {
+    if fi_addr.is_null() && v.type_ == FI_AV_MAP && count > 0 {
         crate::warn_log!(
             FI_LOG_AV,
             "fi_av_insert: fi_addr is NULL: FI_AV_MAP needs it"
@@ -189,7 +188,7 @@ unsafe fn insert_all(
     }
     let mut good = 0;
     for i in 0..count {
-        let r = raw(i).and_then(|a| table.insert_reached(&a, peers, &s.dev));
+        let r = raw(&*b.domain, i).and_then(|a| b.domain.insert_addr(b.id, &a));
         if let Err(e) = r {
             crate::warn_log!(
                 FI_LOG_AV,
@@ -211,7 +210,7 @@ unsafe fn insert_all(
     Ok(good)
 }
 
-unsafe extern "C" fn av_insert(
+unsafe extern "C" fn av_insert<D: Domain>(
     v: *mut fid_av,
     addrs: *const c_void,
     count: usize,
@@ -223,35 +222,17 @@ unsafe extern "C" fn av_insert(
         if addrs.is_null() && count > 0 {
             return Err(FI_EINVAL);
         }
-        // SAFETY: the caller passes `count` addresses of 32 bytes.
+        // SAFETY: the caller passes `count` addresses of one length.
         unsafe {
-            insert_all(v, count, fi_addr, flags, context, |i| {
-                Ok(addrs.cast::<[u8; addr::LEN]>().add(i).read_unaligned())
+            insert_all::<D>(v, count, fi_addr, flags, context, |_, i| {
+                let len = D::addr_len(addrs.cast::<[u8; 2]>().read_unaligned())?;
+                Ok(core::slice::from_raw_parts(addrs.cast::<u8>().add(i * len), len).to_vec())
             })
         }
     }) as c_int
 }
 
-/// Address of a node and service, as fi_getinfo(3) would resolve it.
-fn resolve(node: Option<&str>, service: Option<&str>) -> Result<[u8; addr::LEN]> {
-    let q = crate::core::registry::Query {
-        api: crate::core::API_VERSION,
-        node: Some(node.ok_or(FI_EINVAL)?),
-        service,
-        flags: 0,
-        hints: None,
-    };
-    let list = crate::prov::efa::info::getinfo(&q)?;
-    let dest = list
-        .first()
-        .and_then(|i| i.dest_addr.as_deref())
-        .ok_or(FI_EADDRNOTAVAIL)?;
-    dest.first_chunk::<{ addr::LEN }>()
-        .copied()
-        .ok_or(FI_EADDRNOTAVAIL)
-}
-
-unsafe extern "C" fn av_insertsvc(
+unsafe extern "C" fn av_insertsvc<D: Domain>(
     v: *mut fid_av,
     node: *const c_char,
     service: *const c_char,
@@ -262,12 +243,10 @@ unsafe extern "C" fn av_insertsvc(
     guard("fi_av_insertsvc", || {
         // SAFETY: both are NULL or strings; the rest as in `insert_all`.
         unsafe {
-            let (n, s) = (super::info::string(node), super::info::string(service));
-            if n.is_none() {
-                return Err(FI_EINVAL);
-            }
-            insert_all(v, 1, fi_addr, flags, context, |_| {
-                resolve(n.as_deref(), s.as_deref())
+            let n = super::info::string(node).ok_or(FI_EINVAL)?;
+            let s = super::info::string(service);
+            insert_all::<D>(v, 1, fi_addr, flags, context, |d, _| {
+                d.resolve(&n, s.as_deref())
             })
         }
     }) as c_int
@@ -282,7 +261,7 @@ fn counted(first: &str, i: usize) -> String {
     }
 }
 
-unsafe extern "C" fn av_insertsym(
+unsafe extern "C" fn av_insertsym<D: Domain>(
     v: *mut fid_av,
     node: *const c_char,
     nodecnt: usize,
@@ -301,17 +280,14 @@ unsafe extern "C" fn av_insertsym(
                 .checked_mul(svccnt)
                 .filter(|c| *c > 0)
                 .ok_or(FI_EINVAL)?;
-            insert_all(v, count, fi_addr, flags, context, |i| {
-                resolve(
-                    Some(&counted(&n, i / svccnt)),
-                    Some(&counted(&s, i % svccnt)),
-                )
+            insert_all::<D>(v, count, fi_addr, flags, context, |d, i| {
+                d.resolve(&counted(&n, i / svccnt), Some(&counted(&s, i % svccnt)))
             })
         }
     }) as c_int
 }
 
-unsafe extern "C" fn av_remove(
+unsafe extern "C" fn av_remove<D: Domain>(
     v: *mut fid_av,
     fi_addr: *mut fi_addr_t,
     count: usize,
@@ -320,7 +296,7 @@ unsafe extern "C" fn av_remove(
     guard_int("fi_av_remove", || {
         // SAFETY: `v` is NULL or ours; the caller passes `count` entries.
         unsafe {
-            let b = av(v)?;
+            let b = av::<D>(v)?;
             if flags != 0 {
                 return Err(FI_EBADFLAGS);
             }
@@ -336,7 +312,7 @@ unsafe extern "C" fn av_remove(
     })
 }
 
-unsafe extern "C" fn av_lookup(
+unsafe extern "C" fn av_lookup<D: Domain>(
     v: *mut fid_av,
     fi_addr: fi_addr_t,
     out: *mut c_void,
@@ -345,16 +321,9 @@ unsafe extern "C" fn av_lookup(
     guard_int("fi_av_lookup", || {
         // SAFETY: `v` is NULL or ours; `len` is a place that says how long `out` is.
         unsafe {
-            let b = av(v)?;
+            let b = av::<D>(v)?;
             let len = len.as_mut().ok_or(FI_EINVAL)?;
-            let a = b
-                .domain
-                .lock()
-                .avs
-                .get(b.id)
-                .ok_or(FI_EBADF)?
-                .lookup(fi_addr)?;
-            give_address(&addr::to_raw(&a), out, len);
+            give_address(&b.domain.lookup_addr(b.id, fi_addr)?, out, len);
         }
         Ok(())
     })
@@ -376,39 +345,43 @@ pub unsafe fn give_address(raw: &[u8], out: *mut c_void, len: &mut usize) -> boo
     n == raw.len()
 }
 
-unsafe extern "C" fn av_straddr(
+unsafe extern "C" fn av_straddr<D: Domain>(
     _: *mut fid_av,
     a: *const c_void,
     buf: *mut c_char,
     len: *mut usize,
 ) -> *const c_char {
-    // SAFETY: the address has 32 bytes; `len` says how long `buf` is.
+    // SAFETY: the address has the length that its beginning says; `len` says how long `buf` is.
     unsafe {
         if a.is_null() || len.is_null() {
             return core::ptr::null();
         }
-        let raw = a.cast::<[u8; addr::LEN]>().read_unaligned();
-        let text = addr::from_raw(&raw).map_or(String::new(), |a| addr::to_text(&a));
+        let Ok(n) = D::addr_len(a.cast::<[u8; 2]>().read_unaligned()) else {
+            return core::ptr::null();
+        };
+        let text = D::addr_text(core::slice::from_raw_parts(a.cast::<u8>(), n));
         let room = core::mem::replace(&mut *len, text.len() + 1);
         super::text::put(buf, room, &text);
     }
     buf
 }
 
-static AV_OPS: fi_ops_av = fi_ops_av {
-    size: size_of::<fi_ops_av>(),
-    insert: Some(av_insert),
-    insertsvc: Some(av_insertsvc),
-    insertsym: Some(av_insertsym),
-    remove: Some(av_remove),
-    lookup: Some(av_lookup),
-    straddr: Some(av_straddr),
-    av_set: Some(super::av_set::av_set),
-    insert_auth_key: None,
-    lookup_auth_key: None,
-    set_user_id: None,
-    lookup2: None,
-};
+impl<D: Domain> Tables<D> {
+    pub const AV_OPS: &'static fi_ops_av = &fi_ops_av {
+        size: size_of::<fi_ops_av>(),
+        insert: Some(av_insert::<D>),
+        insertsvc: Some(av_insertsvc::<D>),
+        insertsym: Some(av_insertsym::<D>),
+        remove: Some(av_remove::<D>),
+        lookup: Some(av_lookup::<D>),
+        straddr: Some(av_straddr::<D>),
+        av_set: Some(super::av_set::av_set::<D>),
+        insert_auth_key: None,
+        lookup_auth_key: None,
+        set_user_id: None,
+        lookup2: None,
+    };
+}
 
 #[cfg(test)]
 mod tests {

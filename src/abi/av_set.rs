@@ -4,23 +4,22 @@
 use super::av::AvBody;
 use super::object::*;
 use crate::core::Result;
-use crate::prov::efa::domain::Domain;
-use crate::prov::efa::rdm::coll;
+use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Body of a `fid_av_set`.
-pub struct SetBody {
-    domain: Arc<Domain>,
+pub struct SetBody<D: Domain> {
+    domain: Arc<D>,
     av: u32,
     addrs: Mutex<Vec<fi_addr_t>>,
     /// Most members; 0 without limit.
     most: usize,
 }
 
-impl SetBody {
+impl<D: Domain> SetBody<D> {
     fn lock(&self) -> MutexGuard<'_, Vec<fi_addr_t>> {
         self.addrs.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -45,20 +44,19 @@ impl SetBody {
 
 /// # Safety
 /// `s` is NULL or a set of ours.
-pub unsafe fn set<'a>(s: *const fid_av_set) -> Result<&'a SetBody> {
+pub unsafe fn set<'a, D: Domain>(s: *const fid_av_set) -> Result<&'a SetBody<D>> {
     // SAFETY: as promised by the caller.
-    unsafe { body::<fid_av_set, SetBody>(s.cast_mut()) }
+    unsafe { body::<fid_av_set, SetBody<D>>(s.cast_mut()) }
 }
 
 /// The addresses that the attributes name. `FI_EINVAL` for a range without stride or for half of
 /// one.
-fn range(domain: &Domain, av: u32, a: &fi_av_set_attr) -> Result<Vec<fi_addr_t>> {
-    let s = domain.lock();
-    let v = s.avs.get(av).ok_or(FI_EBADF)?;
+fn range<D: Domain>(domain: &D, av: u32, a: &fi_av_set_attr) -> Result<Vec<fi_addr_t>> {
+    let len = domain.av_info(av)?.len as u64;
     let (mut from, mut to, mut stride) = (a.start_addr, a.end_addr, a.stride);
     if a.flags & FI_UNIVERSE != 0 {
-        (from, to, stride) = (0, (v.len() as u64).saturating_sub(1), 1);
-        if v.is_empty() {
+        (from, to, stride) = (0, len.saturating_sub(1), 1);
+        if len == 0 {
             return Ok(Vec::new());
         }
     }
@@ -76,9 +74,9 @@ fn range(domain: &Domain, av: u32, a: &fi_av_set_attr) -> Result<Vec<fi_addr_t>>
     let mut list = Vec::new();
     let mut at = from;
     // Beyond the end of the vector nothing is valid.
-    let end = to.min(v.len() as u64);
+    let end = to.min(len);
     while at <= end {
-        if v.lookup(at).is_ok() {
+        if domain.lookup_addr(av, at).is_ok() {
             list.push(at);
         }
         at = match at.checked_add(stride) {
@@ -98,7 +96,7 @@ fn range(domain: &Domain, av: u32, a: &fi_av_set_attr) -> Result<Vec<fi_addr_t>>
     Ok(list)
 }
 
-pub unsafe extern "C" fn av_set(
+pub unsafe extern "C" fn av_set<D: Domain>(
     v: *mut fid_av,
     attr: *mut fi_av_set_attr,
     out: *mut *mut fid_av_set,
@@ -106,7 +104,7 @@ pub unsafe extern "C" fn av_set(
 ) -> c_int {
     guard_int("fi_av_set", || {
         // SAFETY: `v` is an address vector of ours, the attributes are NULL or valid.
-        let (av, attr) = unsafe { (body::<fid_av, AvBody>(v)?, attr.as_ref()) };
+        let (av, attr) = unsafe { (body::<fid_av, AvBody<D>>(v)?, attr.as_ref()) };
         let attr = attr.filter(|_| !out.is_null()).ok_or(FI_EINVAL)?;
         if attr.comm_key_size != 0 {
             crate::warn_log!(
@@ -116,13 +114,11 @@ pub unsafe extern "C" fn av_set(
             );
             return Err(FI_EOPNOTSUPP);
         }
-        let addrs = range(&av.domain, av.id, attr)?;
-        if let Some(v) = av.domain.lock().avs.get_mut(av.id) {
-            v.users += 1;
-        }
+        let addrs = range::<D>(&av.domain, av.id, attr)?;
+        av.domain.hold_av(av.id, true);
         let f = fid_av_set {
-            fid: new_fid(FI_CLASS_AV_SET, context, &SET_FI_OPS),
-            ops: table(&SET_OPS),
+            fid: new_fid(FI_CLASS_AV_SET, context, Tables::<D>::AV_SET_FI_OPS),
+            ops: table(Tables::<D>::AV_SET_OPS),
         };
         let b = SetBody {
             domain: Arc::clone(&av.domain),
@@ -136,13 +132,11 @@ pub unsafe extern "C" fn av_set(
     })
 }
 
-unsafe extern "C" fn close(f: *mut fid) -> c_int {
+unsafe extern "C" fn close<D: Domain>(f: *mut fid) -> c_int {
     let close = || {
         // SAFETY: only sets have this table.
-        let b = unsafe { take::<fid_av_set, SetBody>(f.cast())? };
-        if let Some(v) = b.domain.lock().avs.get_mut(b.av) {
-            v.users -= 1;
-        }
+        let b = unsafe { take::<fid_av_set, SetBody<D>>(f.cast())? };
+        b.domain.hold_av(b.av, false);
         Ok(())
     };
     // SAFETY: only objects of ours have this table.
@@ -153,15 +147,15 @@ unsafe extern "C" fn close(f: *mut fid) -> c_int {
 ///
 /// # Safety
 /// Both are NULL or sets of ours.
-unsafe fn change(
+unsafe fn change<D: Domain>(
     call: &str,
     dst: *mut fid_av_set,
     src: *const fid_av_set,
-    f: impl FnOnce(&SetBody, &mut Vec<fi_addr_t>, &[fi_addr_t]) -> Result<()>,
+    f: impl FnOnce(&SetBody<D>, &mut Vec<fi_addr_t>, &[fi_addr_t]) -> Result<()>,
 ) -> c_int {
     guard_int(call, || {
         // SAFETY: as promised by the caller.
-        let (d, s) = unsafe { (set(dst)?, set(src)?) };
+        let (d, s) = unsafe { (set::<D>(dst)?, set::<D>(src)?) };
         if d.av != s.av || !Arc::ptr_eq(&d.domain, &s.domain) {
             crate::warn_log!(FI_LOG_AV, "{call}: the sets belong to different vectors");
             return Err(FI_EINVAL);
@@ -171,10 +165,10 @@ unsafe fn change(
     })
 }
 
-unsafe extern "C" fn union(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int {
+unsafe extern "C" fn union<D: Domain>(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int {
     // SAFETY: as promised by our caller.
     unsafe {
-        change("fi_av_set_union", dst, src, |d, list, other| {
+        change::<D>("fi_av_set_union", dst, src, |d, list, other| {
             for a in other {
                 if !list.contains(a) {
                     d.room(list.len())?;
@@ -186,36 +180,31 @@ unsafe extern "C" fn union(dst: *mut fid_av_set, src: *const fid_av_set) -> c_in
     }
 }
 
-unsafe extern "C" fn intersect(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int {
+unsafe extern "C" fn intersect<D: Domain>(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int {
     // SAFETY: as promised by our caller.
     unsafe {
-        change("fi_av_set_intersect", dst, src, |_, list, other| {
+        change::<D>("fi_av_set_intersect", dst, src, |_, list, other| {
             list.retain(|a| other.contains(a));
             Ok(())
         })
     }
 }
 
-unsafe extern "C" fn diff(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int {
+unsafe extern "C" fn diff<D: Domain>(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int {
     // SAFETY: as promised by our caller.
     unsafe {
-        change("fi_av_set_diff", dst, src, |_, list, other| {
+        change::<D>("fi_av_set_diff", dst, src, |_, list, other| {
             list.retain(|a| !other.contains(a));
             Ok(())
         })
     }
 }
 
-unsafe extern "C" fn insert(s: *mut fid_av_set, addr: fi_addr_t) -> c_int {
+unsafe extern "C" fn insert<D: Domain>(s: *mut fid_av_set, addr: fi_addr_t) -> c_int {
     guard_int("fi_av_set_insert", || {
         // SAFETY: only sets have this table.
-        let b = unsafe { set(s)? };
-        let known = b
-            .domain
-            .lock()
-            .avs
-            .get(b.av)
-            .is_some_and(|v| v.lookup(addr).is_ok());
+        let b = unsafe { set::<D>(s)? };
+        let known = b.domain.lookup_addr(b.av, addr).is_ok();
         let mut list = b.lock();
         if !known || list.contains(&addr) {
             crate::warn_log!(
@@ -231,34 +220,38 @@ unsafe extern "C" fn insert(s: *mut fid_av_set, addr: fi_addr_t) -> c_int {
     })
 }
 
-unsafe extern "C" fn remove(s: *mut fid_av_set, addr: fi_addr_t) -> c_int {
+unsafe extern "C" fn remove<D: Domain>(s: *mut fid_av_set, addr: fi_addr_t) -> c_int {
     guard_int("fi_av_set_remove", || {
         // SAFETY: only sets have this table.
-        let mut list = unsafe { set(s)? }.lock();
+        let mut list = unsafe { set::<D>(s)? }.lock();
         let at = list.iter().position(|a| *a == addr).ok_or(FI_EINVAL)?;
         list.remove(at);
         Ok(())
     })
 }
 
-unsafe extern "C" fn addr(s: *mut fid_av_set, out: *mut fi_addr_t) -> c_int {
+unsafe extern "C" fn addr<D: Domain>(s: *mut fid_av_set, out: *mut fi_addr_t) -> c_int {
     guard_int("fi_av_set_addr", || {
         // SAFETY: only sets have this table; `out` is NULL or a place for an address.
         unsafe {
-            set(s)?;
-            *out.as_mut().ok_or(FI_EINVAL)? = coll::SET_ADDR;
+            set::<D>(s)?;
+            *out.as_mut().ok_or(FI_EINVAL)? = D::SET_ADDR;
         }
         Ok(())
     })
 }
 
-static SET_FI_OPS: fi_ops = ops(close, no_bind, no_control);
-static SET_OPS: fi_ops_av_set = fi_ops_av_set {
-    size: size_of::<fi_ops_av_set>(),
-    set_union: Some(union),
-    intersect: Some(intersect),
-    diff: Some(diff),
-    insert: Some(insert),
-    remove: Some(remove),
-    addr: Some(addr),
-};
+impl<D: Domain> Tables<D> {
+    pub const AV_SET_FI_OPS: &'static fi_ops = &ops(close::<D>, no_bind, no_control);
+}
+impl<D: Domain> Tables<D> {
+    pub const AV_SET_OPS: &'static fi_ops_av_set = &fi_ops_av_set {
+        size: size_of::<fi_ops_av_set>(),
+        set_union: Some(union::<D>),
+        intersect: Some(intersect::<D>),
+        diff: Some(diff::<D>),
+        insert: Some(insert::<D>),
+        remove: Some(remove::<D>),
+        addr: Some(addr::<D>),
+    };
+}

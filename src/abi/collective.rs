@@ -11,9 +11,7 @@ use super::object::*;
 use super::transfer::{flagged, one, plain};
 use crate::core::Result;
 use crate::hmem::{Owned, UserMem};
-use crate::prov::efa::domain::Domain;
-use crate::prov::efa::eq::EqEvent;
-use crate::prov::efa::rdm::coll::{self, CollReq, Needs};
+use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
@@ -31,18 +29,17 @@ fn alloc(len: usize) -> Owned {
 ///
 /// # Safety
 /// `e` is NULL or an endpoint of ours.
-unsafe fn call(
+unsafe fn call<D: Domain>(
     name: &str,
     e: *mut fid_ep,
     r: &CollReq,
     mem: impl FnOnce(Needs) -> Result<(UserMem, UserMem)>,
 ) -> isize {
-    guard(name, || {
+    guard_op(name, || {
         // SAFETY: as promised by the caller.
-        let b = unsafe { ep(e)? };
-        let mut s = b.domain.lock();
-        coll::collective(&mut s, b.id()?, r, mem, &alloc)?;
-        Ok(0)
+        let b = unsafe { ep::<D>(e)? };
+        b.domain.collective(b.id()?, r, mem, &alloc)?;
+        Ok(())
     })
 }
 
@@ -88,12 +85,16 @@ fn req(a: Args, flags: u64, context: *mut c_void) -> CollReq {
 
 const NOBODY: fi_addr_t = FI_ADDR_NOTAVAIL;
 
-unsafe extern "C" fn barrier(e: *mut fid_ep, group: fi_addr_t, context: *mut c_void) -> isize {
+unsafe extern "C" fn barrier<D: Domain>(
+    e: *mut fid_ep,
+    group: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
     // SAFETY: as promised by our caller.
-    unsafe { barrier2(e, group, 0, context) }
+    unsafe { barrier2::<D>(e, group, 0, context) }
 }
 
-unsafe extern "C" fn barrier2(
+unsafe extern "C" fn barrier2<D: Domain>(
     e: *mut fid_ep,
     group: fi_addr_t,
     flags: u64,
@@ -105,10 +106,10 @@ unsafe extern "C" fn barrier2(
         context,
     );
     // SAFETY: as promised by our caller.
-    unsafe { call("fi_barrier", e, &r, whole(null_mut(), null_mut())) }
+    unsafe { call::<D>("fi_barrier", e, &r, whole(null_mut(), null_mut())) }
 }
 
-unsafe extern "C" fn broadcast(
+unsafe extern "C" fn broadcast<D: Domain>(
     e: *mut fid_ep,
     buf: *mut c_void,
     count: usize,
@@ -125,13 +126,13 @@ unsafe extern "C" fn broadcast(
         context,
     );
     // SAFETY: as promised by our caller.
-    unsafe { call("fi_broadcast", e, &r, whole(buf, null_mut())) }
+    unsafe { call::<D>("fi_broadcast", e, &r, whole(buf, null_mut())) }
 }
 
 /// Entry points with input and result; some have a root, some an operation, one has both.
 macro_rules! entry {
     ($name:ident, $text:literal, $what:ident $(, root $root:ident)? $(, op $op:ident)?) => {
-        unsafe extern "C" fn $name(
+        unsafe extern "C" fn $name<D: Domain>(
             e: *mut fid_ep,
             buf: *const c_void,
             count: usize,
@@ -150,7 +151,7 @@ macro_rules! entry {
             $(let _op = $op;)?
             let r = req(($what, group, _root, count, dt, _op), flags, context);
             // SAFETY: as promised by our caller.
-            unsafe { call($text, e, &r, whole(buf, result)) }
+            unsafe { call::<D>($text, e, &r, whole(buf, result)) }
         }
     };
 }
@@ -164,7 +165,7 @@ entry!(gather, "fi_gather", FI_GATHER, root root);
 
 /// The operation of a message: its buffers are lists. The count is that of the input, or, at a
 /// member of a scatter that is not the root, of the result.
-unsafe extern "C" fn msg(
+unsafe extern "C" fn msg<D: Domain>(
     e: *mut fid_ep,
     m: *const fi_msg_collective,
     resultv: *mut fi_ioc,
@@ -190,13 +191,13 @@ unsafe extern "C" fn msg(
             Err(err) => return -(err as isize),
         };
         let size = crate::hmem::arith::size_of(m.datatype).unwrap_or(1);
-        let count = count_of(m, e, input.len() / size, result.len() / size);
+        let count = count_of::<D>(m, e, input.len() / size, result.len() / size);
         let r = req(
             (m.coll, m.coll_addr, m.root_addr, count, m.datatype, m.op),
             flags,
             m.context,
         );
-        call("fi_collective msg", e, &r, |_| Ok((input, result)))
+        call::<D>("fi_collective msg", e, &r, |_| Ok((input, result)))
     }
 }
 
@@ -204,11 +205,16 @@ unsafe extern "C" fn msg(
 ///
 /// # Safety
 /// `e` is NULL or an endpoint of ours.
-unsafe fn count_of(m: &fi_msg_collective, e: *mut fid_ep, input: usize, result: usize) -> usize {
+unsafe fn count_of<D: Domain>(
+    m: &fi_msg_collective,
+    e: *mut fid_ep,
+    input: usize,
+    result: usize,
+) -> usize {
     let members = || -> Result<usize> {
         // SAFETY: as promised by the caller.
-        let b = unsafe { ep(e)? };
-        coll::members(&b.domain.lock(), b.id()?, m.coll_addr)
+        let b = unsafe { ep::<D>(e)? };
+        b.domain.members(b.id()?, m.coll_addr)
     };
     match m.coll {
         FI_SCATTER => result,
@@ -217,24 +223,26 @@ unsafe fn count_of(m: &fi_msg_collective, e: *mut fid_ep, input: usize, result: 
     }
 }
 
-/// fi_collective(3)
-pub static OPS: fi_ops_collective = fi_ops_collective {
-    size: size_of::<fi_ops_collective>(),
-    barrier: Some(barrier),
-    broadcast: Some(broadcast),
-    alltoall: Some(alltoall),
-    allreduce: Some(allreduce),
-    allgather: Some(allgather),
-    reduce_scatter: Some(reduce_scatter),
-    reduce: Some(reduce),
-    scatter: Some(scatter),
-    gather: Some(gather),
-    msg: Some(msg),
-    barrier2: Some(barrier2),
-};
+impl<D: Domain> Tables<D> {
+    /// fi_collective(3)
+    pub const COLLECTIVE_OPS: &'static fi_ops_collective = &fi_ops_collective {
+        size: size_of::<fi_ops_collective>(),
+        barrier: Some(barrier::<D>),
+        broadcast: Some(broadcast::<D>),
+        alltoall: Some(alltoall::<D>),
+        allreduce: Some(allreduce::<D>),
+        allgather: Some(allgather::<D>),
+        reduce_scatter: Some(reduce_scatter::<D>),
+        reduce: Some(reduce::<D>),
+        scatter: Some(scatter::<D>),
+        gather: Some(gather::<D>),
+        msg: Some(msg::<D>),
+        barrier2: Some(barrier2::<D>),
+    };
+}
 
 /// fi_query_collective(3). FI_SCATTER as a flag asks for the reduce-scatter operation.
-pub unsafe extern "C" fn query_collective(
+pub unsafe extern "C" fn query_collective<D: Domain>(
     d: *mut fid_domain,
     what: fi_collective_op,
     attr: *mut fi_collective_attr,
@@ -242,10 +250,7 @@ pub unsafe extern "C" fn query_collective(
 ) -> c_int {
     guard_int("fi_query_collective", || {
         // SAFETY: `d` is a domain of ours, the attributes are NULL or valid.
-        let a = unsafe {
-            of(d)?;
-            attr.as_mut().ok_or(FI_EINVAL)?
-        };
+        let (d, a) = unsafe { (of::<D>(d)?, attr.as_mut().ok_or(FI_EINVAL)?) };
         if a.mode != 0 {
             return Err(FI_EINVAL);
         }
@@ -254,7 +259,7 @@ pub unsafe extern "C" fn query_collective(
             (FI_REDUCE | FI_REDUCE_SCATTER, f) if f == u64::from(FI_SCATTER) => FI_REDUCE_SCATTER,
             _ => return Err(FI_EBADFLAGS),
         };
-        let (count, size) = coll::query(what, a.datatype, a.op)?;
+        let (count, size) = d.query_collective(what, a.datatype, a.op)?;
         (a.datatype_attr.count, a.datatype_attr.size) = (count, size);
         a.max_members = u32::MAX as usize >> 1;
         Ok(())
@@ -264,8 +269,8 @@ pub unsafe extern "C" fn query_collective(
 // ---- groups ------------------------------------------------------------------------------------
 
 /// Body of a `fid_mc`.
-struct GroupBody {
-    domain: Arc<Domain>,
+struct GroupBody<D: Domain> {
+    domain: Arc<D>,
     addr: OnceLock<fi_addr_t>,
 }
 
@@ -273,8 +278,8 @@ struct GroupBody {
 ///
 /// # Safety
 /// `addr` is a `fi_collective_addr`, `out` a place for a pointer, or NULL.
-pub unsafe fn join(
-    b: &EpBody,
+pub unsafe fn join<D: Domain>(
+    b: &EpBody<D>,
     addr: *const c_void,
     flags: u64,
     out: *mut *mut fid_mc,
@@ -293,7 +298,7 @@ pub unsafe fn join(
             .cast::<fi_collective_addr>()
             .as_ref()
             .ok_or(FI_EINVAL)?;
-        (a, av_set::set(a.set)?)
+        (a, av_set::set::<D>(a.set)?)
     };
     if out.is_null() {
         return Err(FI_EINVAL);
@@ -307,13 +312,12 @@ pub unsafe fn join(
     };
     let id = b.id()?;
     // Waiting for the event moves no endpoint along, as an event queue knows none: the thread does.
-    b.domain.progress_thread()?;
-    let mut s = b.domain.lock();
-    if !coll::joinable(&s, id, a.coll_addr) {
+    b.domain.start_progress()?;
+    if !b.domain.joinable(id, a.coll_addr) {
         return Err(FI_EINVAL);
     }
     let f = fid_mc {
-        fid: new_fid(FI_CLASS_MC, context, &GROUP_FI_OPS),
+        fid: new_fid(FI_CLASS_MC, context, Tables::<D>::GROUP_FI_OPS),
         fi_addr: NOBODY,
     };
     let handle = hand_out(
@@ -338,31 +342,32 @@ pub unsafe fn join(
         bytes: bytes.to_vec(),
         err: 0,
     };
-    let joined = coll::join(&mut s, id, &set.members(), (Arc::clone(eq), event), &alloc);
-    // SAFETY: the handle was made above; nobody else has it yet.
-    unsafe {
-        match joined {
-            Ok(addr) => {
-                (*handle).fi_addr = addr;
-                let _ = body::<fid_mc, GroupBody>(handle)?.addr.set(addr);
-                *out = handle;
-                Ok(())
+    let told = (Arc::clone(eq), event);
+    let made = |addr| {
+        // SAFETY: the handle was made above; nobody else has it yet.
+        unsafe {
+            (*handle).fi_addr = addr;
+            if let Ok(g) = body::<fid_mc, GroupBody<D>>(handle) {
+                let _ = g.addr.set(addr);
             }
-            Err(e) => {
-                take::<fid_mc, GroupBody>(handle)?;
-                Err(e)
-            }
+            *out = handle;
         }
+    };
+    let joined = b.domain.join(id, &set.members(), told, &alloc, made);
+    if joined.is_err() {
+        // SAFETY: as above.
+        unsafe { take::<fid_mc, GroupBody<D>>(handle)? };
     }
+    joined
 }
 
-unsafe extern "C" fn group_close(f: *mut fid) -> c_int {
+unsafe extern "C" fn group_close<D: Domain>(f: *mut fid) -> c_int {
     let close = || {
         // SAFETY: only groups have this table; the handle is taken when nothing speaks against it.
         unsafe {
-            let b = body::<fid_mc, GroupBody>(f.cast())?;
-            coll::leave(&mut b.domain.lock(), *b.addr.get().ok_or(FI_EBADF)?)?;
-            take::<fid_mc, GroupBody>(f.cast())?;
+            let b = body::<fid_mc, GroupBody<D>>(f.cast())?;
+            b.domain.leave(*b.addr.get().ok_or(FI_EBADF)?)?;
+            take::<fid_mc, GroupBody<D>>(f.cast())?;
         }
         Ok(())
     };
@@ -370,4 +375,6 @@ unsafe extern "C" fn group_close(f: *mut fid) -> c_int {
     unsafe { guard_close(f, close) }
 }
 
-static GROUP_FI_OPS: fi_ops = ops(group_close, no_bind, no_control);
+impl<D: Domain> Tables<D> {
+    pub const GROUP_FI_OPS: &'static fi_ops = &ops(group_close::<D>, no_bind, no_control);
+}

@@ -2,10 +2,9 @@
 
 use super::fabric::FabricBody;
 use super::object::*;
-use super::{atomic, av, collective, efa_ops, ep, mr, queues, sep, sets, shared};
+use super::{atomic, av, collective, ep, queues, sep, sets, shared};
 use crate::core::{Info, Result};
-use crate::prov::efa::domain::Domain;
-use crate::prov::efa::eq::Eq;
+use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::size_of;
@@ -13,8 +12,8 @@ use core::ptr::null_mut;
 use std::sync::{Arc, OnceLock};
 
 /// Body of a `fid_domain`.
-pub struct DomainBody {
-    pub domain: Arc<Domain>,
+pub struct DomainBody<D: Domain> {
+    pub domain: Arc<D>,
     eq: OnceLock<Arc<Eq>>,
 }
 
@@ -22,17 +21,17 @@ pub struct DomainBody {
 ///
 /// # Safety
 /// `out` is a place for a pointer.
-pub unsafe fn open(
+pub unsafe fn open<D: Domain>(
     fabric: &FabricBody,
     info: Info,
     out: *mut *mut fid_domain,
     context: *mut c_void,
 ) -> Result<()> {
-    let domain = Domain::open(Arc::clone(fabric), info)?;
+    let domain = D::open(Arc::clone(fabric), info)?;
     let f = fid_domain {
-        fid: new_fid(FI_CLASS_DOMAIN, context, &DOMAIN_FI_OPS),
-        ops: table(&DOMAIN_OPS),
-        mr: table(&mr::MR_OPS),
+        fid: new_fid(FI_CLASS_DOMAIN, context, Tables::<D>::DOMAIN_FI_OPS),
+        ops: table(Tables::<D>::DOMAIN_OPS),
+        mr: table(Tables::<D>::MR_OPS),
     };
     // SAFETY: as promised by the caller.
     unsafe {
@@ -51,17 +50,19 @@ pub unsafe fn open(
 ///
 /// # Safety
 /// `d` is NULL or a domain of ours.
-pub unsafe fn of<'a>(d: *mut fid_domain) -> Result<&'a Arc<Domain>> {
+pub unsafe fn of<'a, D: Domain>(d: *mut fid_domain) -> Result<&'a Arc<D>> {
     // SAFETY: as promised by the caller.
-    unsafe { body::<fid_domain, DomainBody>(d) }.map(|b| &b.domain)
+    unsafe { body::<fid_domain, DomainBody<D>>(d) }.map(|b| &b.domain)
 }
 
-unsafe extern "C" fn domain_close(f: *mut fid) -> c_int {
+unsafe extern "C" fn domain_close<D: Domain>(f: *mut fid) -> c_int {
     let close = || {
         // SAFETY: only domains have this table.
         unsafe {
-            body::<fid_domain, DomainBody>(f.cast())?.domain.close()?;
-            take::<fid_domain, DomainBody>(f.cast())?;
+            body::<fid_domain, DomainBody<D>>(f.cast())?
+                .domain
+                .close()?;
+            take::<fid_domain, DomainBody<D>>(f.cast())?;
         }
         Ok(())
     };
@@ -69,11 +70,11 @@ unsafe extern "C" fn domain_close(f: *mut fid) -> c_int {
     unsafe { guard_close(f, close) }
 }
 
-unsafe extern "C" fn domain_bind(f: *mut fid, b: *mut fid, flags: u64) -> c_int {
+unsafe extern "C" fn domain_bind<D: Domain>(f: *mut fid, b: *mut fid, flags: u64) -> c_int {
     guard_int("fi_domain_bind", || {
         // SAFETY: only domains have this table; `b` is NULL or an open object.
         unsafe {
-            let d = body::<fid_domain, DomainBody>(f.cast())?;
+            let d = body::<fid_domain, DomainBody<D>>(f.cast())?;
             if b.is_null() || (*b).fclass != FI_CLASS_EQ {
                 return Err(FI_EINVAL);
             }
@@ -87,16 +88,18 @@ unsafe extern "C" fn domain_bind(f: *mut fid, b: *mut fid, flags: u64) -> c_int 
 }
 
 /// Feature strings that `FI_EFA_FEATURE_OPS` answers for.
-unsafe extern "C" fn feature(name: *const c_char) -> bool {
+unsafe extern "C" fn feature<D: Domain>(name: *const c_char) -> bool {
     // SAFETY: the name is NULL or a string.
-    unsafe { super::info::string(name) }.as_deref() == Some("mixed_hmem_iov")
+    unsafe { super::info::string(name) }.is_some_and(|n| D::has_feature(&n))
 }
 
-static FEATURE_OPS: fi_efa_feature_ops = fi_efa_feature_ops {
-    query: Some(feature),
-};
+impl<D: Domain> Tables<D> {
+    pub const EFA_FEATURE_OPS: &'static fi_efa_feature_ops = &fi_efa_feature_ops {
+        query: Some(feature::<D>),
+    };
+}
 
-unsafe extern "C" fn domain_ops_open(
+unsafe extern "C" fn domain_ops_open<D: Domain>(
     f: *mut fid,
     name: *const c_char,
     flags: u64,
@@ -112,34 +115,39 @@ unsafe extern "C" fn domain_ops_open(
         }
         // SAFETY: only domains have this table; the name is a string, `ops` a place.
         unsafe {
-            let d = body::<fid_domain, DomainBody>(f.cast())?;
+            let d = body::<fid_domain, DomainBody<D>>(f.cast())?;
             *ops = null_mut();
-            *ops = match super::info::string(name).as_deref() {
-                Some("efa feature ops") => table(&FEATURE_OPS).cast(),
-                Some("efa domain ops") => table(&efa_ops::DOMAIN).cast(),
-                Some("efa gda ops") if d.domain.direct() => table(&efa_ops::GDA).cast(),
-                Some("efa gda ops") => return Err(FI_EOPNOTSUPP),
-                _ => return Err(FI_ENOSYS),
+            let name = super::info::string(name).ok_or(FI_EINVAL)?;
+            *ops = match d.domain.extension(&name)? {
+                Extension::EfaFeatures => table(Tables::<D>::EFA_FEATURE_OPS).cast(),
+                Extension::EfaDomain => table(Tables::<D>::EFA_DOMAIN_OPS).cast(),
+                Extension::EfaGda => table(Tables::<D>::EFA_GDA_OPS).cast(),
             };
         }
         Ok(())
     })
 }
 
-unsafe extern "C" fn domain_control(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+unsafe extern "C" fn domain_control<D: Domain>(
+    f: *mut fid,
+    command: c_int,
+    arg: *mut c_void,
+) -> c_int {
     guard_int("fi_control", || {
         // SAFETY: only domains have this table; `arg` is what the command wants.
         unsafe {
-            let d = body::<fid_domain, DomainBody>(f.cast())?;
-            super::work::control(&d.domain, command, arg)
+            let d = body::<fid_domain, DomainBody<D>>(f.cast())?;
+            super::work::control(&*d.domain, command, arg)
         }
     })
 }
 
-static DOMAIN_FI_OPS: fi_ops = fi_ops {
-    ops_open: Some(domain_ops_open),
-    ..ops(domain_close, domain_bind, domain_control)
-};
+impl<D: Domain> Tables<D> {
+    pub const DOMAIN_FI_OPS: &'static fi_ops = &fi_ops {
+        ops_open: Some(domain_ops_open::<D>),
+        ..ops(domain_close::<D>, domain_bind::<D>, domain_control::<D>)
+    };
+}
 
 unsafe extern "C" fn xpu_ctx(
     _: *mut fid_domain,
@@ -150,18 +158,20 @@ unsafe extern "C" fn xpu_ctx(
     -FI_ENOSYS
 }
 
-static DOMAIN_OPS: fi_ops_domain = fi_ops_domain {
-    size: size_of::<fi_ops_domain>(),
-    av_open: Some(av::av_open),
-    cq_open: Some(queues::cq_open),
-    endpoint: Some(ep::endpoint),
-    scalable_ep: Some(sep::scalable_ep),
-    cntr_open: Some(queues::cntr_open),
-    poll_open: Some(sets::poll_open),
-    stx_ctx: Some(shared::stx_ctx),
-    srx_ctx: Some(shared::srx_ctx),
-    query_atomic: Some(atomic::query_atomic),
-    query_collective: Some(collective::query_collective),
-    endpoint2: Some(ep::endpoint2),
-    xpu_ctx: Some(xpu_ctx),
-};
+impl<D: Domain> Tables<D> {
+    pub const DOMAIN_OPS: &'static fi_ops_domain = &fi_ops_domain {
+        size: size_of::<fi_ops_domain>(),
+        av_open: Some(av::av_open::<D>),
+        cq_open: Some(queues::cq_open::<D>),
+        endpoint: Some(ep::endpoint::<D>),
+        scalable_ep: Some(sep::scalable_ep::<D>),
+        cntr_open: Some(queues::cntr_open::<D>),
+        poll_open: Some(sets::poll_open::<D>),
+        stx_ctx: Some(shared::stx_ctx::<D>),
+        srx_ctx: Some(shared::srx_ctx::<D>),
+        query_atomic: Some(atomic::query_atomic::<D>),
+        query_collective: Some(collective::query_collective::<D>),
+        endpoint2: Some(ep::endpoint2::<D>),
+        xpu_ctx: Some(xpu_ctx),
+    };
+}

@@ -8,12 +8,10 @@
 use super::domain::of;
 use super::ep::ep;
 use super::mr;
-use super::object::guard_int;
+use super::object::{guard_int, Tables};
 use super::queues::{cq, external_cntr, external_cq};
 use crate::core::Result;
-use crate::prov::efa::cntr::Cntr;
-use crate::prov::efa::cq::Cq;
-use crate::prov::efa::domain::{CounterPlaces, Poster, QueueMemory, QueuePlace};
+use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 
@@ -24,10 +22,10 @@ fn own(who: Poster) -> Result<u32> {
     }
 }
 
-unsafe extern "C" fn query_mr(m: *mut fid_mr, out: *mut fi_efa_mr_attr) -> c_int {
+unsafe extern "C" fn query_mr<D: Domain>(m: *mut fid_mr, out: *mut fi_efa_mr_attr) -> c_int {
     guard_int("query_mr", || {
         // SAFETY: the caller names an open region and a place for the answer.
-        let (region, out) = unsafe { (mr::region(m)?, out.as_mut().ok_or(FI_EINVAL)?) };
+        let (region, out) = unsafe { (mr::region::<D>(m)?, out.as_mut().ok_or(FI_EINVAL)?) };
         let [ic_id_validity, recv_ic_id, rdma_read_ic_id, rdma_recv_ic_id] =
             region.domain.query_mr(&region.mr)?;
         *out = fi_efa_mr_attr {
@@ -40,12 +38,14 @@ unsafe extern "C" fn query_mr(m: *mut fid_mr, out: *mut fi_efa_mr_attr) -> c_int
     })
 }
 
-/// "efa domain ops"
-pub static DOMAIN: fi_efa_ops_domain = fi_efa_ops_domain {
-    query_mr: Some(query_mr),
-};
+impl<D: Domain> Tables<D> {
+    /// "efa domain ops"
+    pub const EFA_DOMAIN_OPS: &'static fi_efa_ops_domain = &fi_efa_ops_domain {
+        query_mr: Some(query_mr::<D>),
+    };
+}
 
-unsafe extern "C" fn query_addr(
+unsafe extern "C" fn query_addr<D: Domain>(
     e: *mut fid_ep,
     addr: fi_addr_t,
     ahn: *mut u16,
@@ -58,8 +58,8 @@ unsafe extern "C" fn query_addr(
         }
         // SAFETY: the caller names an open endpoint; the places were looked at.
         unsafe {
-            let b = ep(e)?;
-            (*ahn, *qpn, *qkey) = b.domain.way_to(own(b.who)?, addr)?;
+            let b = ep::<D>(e)?;
+            (*ahn, *qpn, *qkey) = b.domain.peer_handle(own(b.who)?, addr)?;
         }
         Ok(())
     })
@@ -76,7 +76,7 @@ fn wq(m: &QueueMemory) -> fi_efa_wq_attr {
     }
 }
 
-unsafe extern "C" fn query_qp_wqs(
+unsafe extern "C" fn query_qp_wqs<D: Domain>(
     e: *mut fid_ep,
     sq: *mut fi_efa_wq_attr,
     rq: *mut fi_efa_wq_attr,
@@ -87,7 +87,7 @@ unsafe extern "C" fn query_qp_wqs(
         }
         // SAFETY: as above.
         unsafe {
-            let b = ep(e)?;
+            let b = ep::<D>(e)?;
             let [s, r, _] = b.domain.queue_memory(own(b.who)?)?;
             (*sq, *rq) = (wq(&s), wq(&r));
         }
@@ -95,10 +95,10 @@ unsafe extern "C" fn query_qp_wqs(
     })
 }
 
-unsafe extern "C" fn query_cq(q: *mut fid_cq, out: *mut fi_efa_cq_attr) -> c_int {
+unsafe extern "C" fn query_cq<D: Domain>(q: *mut fid_cq, out: *mut fi_efa_cq_attr) -> c_int {
     guard_int("query_cq", || {
         // SAFETY: the caller names an open queue and a place for the answer.
-        let (b, out) = unsafe { (cq(q)?, out.as_mut().ok_or(FI_EINVAL)?) };
+        let (b, out) = unsafe { (cq::<D>(q)?, out.as_mut().ok_or(FI_EINVAL)?) };
         let m = b.domain.cq_memory(b.id)?;
         *out = fi_efa_cq_attr {
             buffer: m.buffer as *mut u8,
@@ -146,7 +146,7 @@ fn queue_place(
     Ok((super::queues::cq_format(attr)?, place))
 }
 
-unsafe extern "C" fn cq_open_ext(
+unsafe extern "C" fn cq_open_ext<D: Domain>(
     d: *mut fid_domain,
     attr: *mut fi_cq_attr,
     init: *mut fi_efa_cq_init_attr,
@@ -155,7 +155,7 @@ unsafe extern "C" fn cq_open_ext(
 ) -> c_int {
     guard_int("cq_open_ext", || {
         // SAFETY: `d` is a domain of ours; the attributes are NULL or valid.
-        let (domain, attr, init) = unsafe { (of(d)?, attr.as_ref(), init.as_ref()) };
+        let (domain, attr, init) = unsafe { (of::<D>(d)?, attr.as_ref(), init.as_ref()) };
         let (Some(attr), Some(init), false) = (attr, init, out.is_null()) else {
             return Err(FI_EINVAL);
         };
@@ -164,17 +164,16 @@ unsafe extern "C" fn cq_open_ext(
             0 => QUEUE_SIZE,
             n => n.min(u32::MAX as usize),
         };
-        let q = Cq::new(format, entries, FI_WAIT_NONE)?;
-        let id = domain.open_external_cq(q, entries, &place)?;
+        let q = domain.open_external_cq(entries, &place)?;
         // SAFETY: `out` is a place for a pointer.
-        unsafe { *out = external_cq((domain, id), format, place.at != 0, context) };
+        unsafe { *out = external_cq((domain, q), format, place.at != 0, context) };
         Ok(())
     })
 }
 
-unsafe extern "C" fn get_mr_lkey(m: *mut fid_mr) -> u64 {
+unsafe extern "C" fn get_mr_lkey<D: Domain>(m: *mut fid_mr) -> u64 {
     // SAFETY: the caller names an open region.
-    let region = unsafe { mr::region(m) };
+    let region = unsafe { mr::region::<D>(m) };
     let key = region.ok().and_then(|r| r.domain.lkey(&r.mr));
     key.map_or(FI_KEY_NOTAVAIL, u64::from)
 }
@@ -218,7 +217,7 @@ fn counter_places(init: &fi_efa_comp_cntr_init_attr) -> Result<CounterPlaces> {
     ])
 }
 
-unsafe extern "C" fn cntr_open_ext(
+unsafe extern "C" fn cntr_open_ext<D: Domain>(
     d: *mut fid_domain,
     attr: *mut fi_cntr_attr,
     out: *mut *mut fid_cntr,
@@ -227,7 +226,7 @@ unsafe extern "C" fn cntr_open_ext(
 ) -> c_int {
     guard_int("cntr_open_ext", || {
         // SAFETY: `d` is a domain of ours; the attributes are NULL or valid.
-        let (domain, attr, init) = unsafe { (of(d)?, attr.as_ref(), init.as_ref()) };
+        let (domain, attr, init) = unsafe { (of::<D>(d)?, attr.as_ref(), init.as_ref()) };
         let (Some(init), false) = (init, out.is_null()) else {
             return Err(FI_EINVAL);
         };
@@ -246,20 +245,21 @@ unsafe extern "C" fn cntr_open_ext(
             return Err(FI_EOPNOTSUPP);
         }
         // Nobody is woken by an adapter that counts: who waits polls.
-        let c = Cntr::new(events, FI_WAIT_NONE)?;
-        let id = domain.open_external_cntr(c, &places)?;
+        let c = domain.open_external_cntr(events, &places)?;
         // SAFETY: `out` is a place for a pointer.
-        unsafe { *out = external_cntr(domain, id, context) };
+        unsafe { *out = external_cntr(domain, c, context) };
         Ok(())
     })
 }
 
-/// "efa gda ops"
-pub static GDA: fi_efa_ops_gda = fi_efa_ops_gda {
-    query_addr: Some(query_addr),
-    query_qp_wqs: Some(query_qp_wqs),
-    query_cq: Some(query_cq),
-    cq_open_ext: Some(cq_open_ext),
-    get_mr_lkey: Some(get_mr_lkey),
-    cntr_open_ext: Some(cntr_open_ext),
-};
+impl<D: Domain> Tables<D> {
+    /// "efa gda ops"
+    pub const EFA_GDA_OPS: &'static fi_efa_ops_gda = &fi_efa_ops_gda {
+        query_addr: Some(query_addr::<D>),
+        query_qp_wqs: Some(query_qp_wqs::<D>),
+        query_cq: Some(query_cq::<D>),
+        cq_open_ext: Some(cq_open_ext::<D>),
+        get_mr_lkey: Some(get_mr_lkey::<D>),
+        cntr_open_ext: Some(cntr_open_ext::<D>),
+    };
+}

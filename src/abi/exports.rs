@@ -9,8 +9,9 @@ use super::layout::{self, Layout};
 use super::object::guard_int;
 use super::text;
 use crate::core::info::FabricAttr;
-use crate::core::registry::{self, Query};
+use crate::core::registry::{self, Query, RegisteredProvider};
 use crate::core::{errno, log, params, Info, Result, API_VERSION};
+use crate::prov::contract::{Provider, ProviderVisitor};
 use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::size_of;
@@ -20,13 +21,42 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, Once};
 
+/// A provider of the library's own.
+struct Native<P>(P);
+
+impl<P: Provider> RegisteredProvider for Native<P> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn version(&self) -> u32 {
+        self.0.version()
+    }
+
+    fn getinfo(&self, q: &Query) -> Result<Vec<Info>> {
+        self.0.getinfo(q)
+    }
+
+    fn open_fabric(&self, attr: &FabricAttr, context: usize) -> Result<*mut fid_fabric> {
+        super::fabric::open(&self.0, attr, context)
+    }
+}
+
+struct RegisterEach;
+
+impl ProviderVisitor for RegisterEach {
+    fn visit<P: Provider>(&mut self, p: P) {
+        p.define_params();
+        registry::register(Arc::new(Native(p)));
+    }
+}
+
 /// Registers the providers, once.
 fn init() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         params::define_all(None, CORE_PARAMS);
-        crate::prov::efa::params::define();
-        registry::register(Arc::new(crate::prov::efa::Efa));
+        crate::prov::visit(&mut RegisterEach);
         super::external::load_all();
     });
 }
@@ -169,10 +199,9 @@ info_calls! {
 }
 
 /// # Safety
-/// `out` is NULL or a place for a pointer; `raw` is the caller's attribute struct.
+/// `out` is NULL or a place for a pointer.
 unsafe fn open_fabric(
     attr: &FabricAttr,
-    raw: *mut fi_fabric_attr,
     out: *mut *mut fid_fabric,
     context: *mut c_void,
 ) -> Result<()> {
@@ -188,26 +217,19 @@ unsafe fn open_fabric(
         return Err(FI_EINVAL);
     };
     let Some(p) = registry::by_name(prov) else {
+        let all = registry::providers();
+        let names: Vec<&str> = all.iter().map(|p| p.name()).collect();
         crate::warn_log!(
             FI_LOG_FABRIC,
-            "fi_fabric: prov_name: wanted {prov}, had efa"
+            "fi_fabric: prov_name: wanted {prov}, had {}",
+            names.join(", ")
         );
         return Err(FI_ENODEV);
     };
-    match super::external::raw(p.name()) {
-        // SAFETY: an external provider gets the caller's own struct and pointers.
-        Some(ext) => unsafe {
-            let f = (*ext).fabric.ok_or(FI_ENOSYS)?;
-            match f(raw, out, context) {
-                0 => {
-                    (**out).api_version = attr.api_version;
-                    Ok(())
-                }
-                e => Err(e.wrapping_neg()),
-            }
-        },
-        None => super::fabric::open(attr, out, context),
-    }
+    let f = p.open_fabric(attr, context as usize)?;
+    // SAFETY: as promised by the caller.
+    unsafe { *out = f };
+    Ok(())
 }
 
 /// fi_fabric(3): opens a fabric of the provider that `attr` names.
@@ -228,7 +250,7 @@ pub unsafe extern "C" fn fabric(
         // SAFETY: the attributes are valid in today's layout.
         unsafe {
             let a = info::parts::fabric(attr, layout::V1_10.fabric);
-            open_fabric(&a, attr, out, context)
+            open_fabric(&a, out, context)
         }
     })
 }
@@ -252,7 +274,7 @@ pub unsafe extern "C" fn fabric_1_0(
         unsafe {
             let mut a = info::parts::fabric(attr, layout::V1_0.fabric);
             a.api_version = crate::core::version(1, 0);
-            open_fabric(&a, attr, out, context)
+            open_fabric(&a, out, context)
         }
     })
 }
@@ -284,7 +306,7 @@ pub unsafe extern "C" fn fabric2(
                 return Err(FI_EINVAL);
             }
             let a = info::parts::fabric(attr, layout::V1_10.fabric);
-            open_fabric(&a, attr, out, context)
+            open_fabric(&a, out, context)
         }
     })
 }

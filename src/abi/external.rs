@@ -5,14 +5,15 @@
 
 use super::info;
 use super::layout::V1_10;
-use crate::core::registry::{self, Provider, Query};
+use crate::core::info::FabricAttr;
+use crate::core::registry::{self, Query, RegisteredProvider};
 use crate::core::{version, Info, Result};
 use crate::types::*;
 use core::ffi::c_void;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// A loaded provider.
 pub struct External {
@@ -26,9 +27,7 @@ unsafe impl Send for External {}
 // SAFETY: as above.
 unsafe impl Sync for External {}
 
-static LOADED: Mutex<Vec<(String, usize)>> = Mutex::new(Vec::new());
-
-impl Provider for External {
+impl RegisteredProvider for External {
     fn name(&self) -> &str {
         &self.name
     }
@@ -67,14 +66,27 @@ impl Provider for External {
             Ok(out)
         }
     }
-}
 
-/// The C struct of an external provider, for fi_fabric(3).
-pub fn raw(name: &str) -> Option<*const fi_provider> {
-    let all = LOADED.lock().unwrap_or_else(|e| e.into_inner());
-    all.iter()
-        .find(|(n, _)| n.eq_ignore_ascii_case(name))
-        .map(|(_, p)| *p as *const fi_provider)
+    fn open_fabric(&self, attr: &FabricAttr, context: usize) -> Result<*mut fid_fabric> {
+        let mut i = Info::empty();
+        i.fabric = Some(attr.clone());
+        let raw = info::write(&i, &V1_10);
+        if raw.is_null() {
+            return Err(FI_ENOMEM);
+        }
+        let mut out = core::ptr::null_mut();
+        // SAFETY: the function is called as its header declares; the attributes are freed here.
+        unsafe {
+            let f = (*self.raw).fabric.ok_or(FI_ENOSYS)?;
+            let r = f((*raw).fabric_attr, &mut out, context as *mut c_void);
+            info::free_list(raw, &V1_10);
+            if r != 0 {
+                return Err(r.wrapping_neg());
+            }
+            (*out).api_version = attr.api_version;
+        }
+        Ok(out)
+    }
 }
 
 /// Loads what `FI_PROVIDER_PATH` names.
@@ -133,8 +145,6 @@ fn load(file: &Path) -> core::result::Result<(), String> {
             "external provider {name} loaded from {}",
             file.display()
         );
-        let mut all = LOADED.lock().unwrap_or_else(|e| e.into_inner());
-        all.push((name.clone(), p as *const fi_provider as usize));
         registry::register(Arc::new(External { name, raw: p }));
     }
     Ok(())

@@ -5,8 +5,7 @@ use super::layout::V1_10;
 use super::object::*;
 use crate::core::info::FabricAttr;
 use crate::core::Result;
-use crate::prov::efa::domain::Fabric;
-use crate::prov::efa::eq::{Eq, EqEvent};
+use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::size_of;
@@ -21,17 +20,17 @@ pub struct EqBody {
     fabric: Arc<Fabric>,
 }
 
-/// Opens a fabric of provider efa.
-pub fn open(attr: &FabricAttr, out: *mut *mut fid_fabric, context: *mut c_void) -> Result<()> {
-    let fabric = Fabric::open(attr.name.as_deref(), attr.api_version)?;
+/// Opens a fabric of a provider, and returns its handle.
+pub fn open<P: Provider>(p: &P, attr: &FabricAttr, context: usize) -> Result<*mut fid_fabric> {
+    let name = attr.name.as_deref().ok_or(FI_EINVAL)?;
+    p.check_fabric(name)?;
+    let fabric = Fabric::new(name, attr.api_version);
     let f = fid_fabric {
-        fid: new_fid(FI_CLASS_FABRIC, context, &FABRIC_FI_OPS),
-        ops: table(&FABRIC_OPS),
+        fid: new_fid(FI_CLASS_FABRIC, context as *mut c_void, &FABRIC_FI_OPS),
+        ops: table(Tables::<P::Domain>::FABRIC_OPS),
         api_version: attr.api_version,
     };
-    // SAFETY: the entry point has checked that `out` is a place for a pointer.
-    unsafe { *out = hand_out::<_, FabricBody>(f, fabric) };
-    Ok(())
+    Ok(hand_out::<_, FabricBody>(f, fabric))
 }
 
 unsafe extern "C" fn fabric_close(f: *mut fid) -> c_int {
@@ -49,7 +48,7 @@ unsafe extern "C" fn fabric_close(f: *mut fid) -> c_int {
 
 static FABRIC_FI_OPS: fi_ops = ops(fabric_close, no_bind, no_control);
 
-unsafe extern "C" fn domain(
+unsafe extern "C" fn domain<D: Domain>(
     f: *mut fid_fabric,
     i: *mut fi_info,
     out: *mut *mut fid_domain,
@@ -63,12 +62,12 @@ unsafe extern "C" fn domain(
         unsafe {
             let fabric = body::<fid_fabric, FabricBody>(f)?;
             let i = info::read(i, &V1_10).ok_or(FI_EINVAL)?;
-            super::domain::open(fabric, i, out, context)
+            super::domain::open::<D>(fabric, i, out, context)
         }
     })
 }
 
-unsafe extern "C" fn domain2(
+unsafe extern "C" fn domain2<D: Domain>(
     f: *mut fid_fabric,
     i: *mut fi_info,
     out: *mut *mut fid_domain,
@@ -82,7 +81,7 @@ unsafe extern "C" fn domain2(
         return -FI_EBADFLAGS;
     }
     // SAFETY: as promised by our caller.
-    unsafe { domain(f, i, out, context) }
+    unsafe { domain::<D>(f, i, out, context) }
 }
 
 unsafe extern "C" fn passive_ep(
@@ -150,7 +149,11 @@ pub fn wait_obj(call: &str, obj: fi_wait_obj, known: &[fi_wait_obj]) -> Result<(
     Err(FI_ENOSYS)
 }
 
-unsafe extern "C" fn trywait(_: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
+unsafe extern "C" fn trywait<D: Domain>(
+    _: *mut fid_fabric,
+    fids: *mut *mut fid,
+    count: c_int,
+) -> c_int {
     guard_int("fi_trywait", || {
         if fids.is_null() || count < 0 {
             return Err(FI_EINVAL);
@@ -168,8 +171,8 @@ unsafe extern "C" fn trywait(_: *mut fid_fabric, fids: *mut *mut fid, count: c_i
                             return Err(FI_EAGAIN);
                         }
                     }
-                    FI_CLASS_CQ => super::queues::trywait_cq(f.cast())?,
-                    FI_CLASS_CNTR => super::queues::trywait_cntr(f.cast())?,
+                    FI_CLASS_CQ => super::queues::trywait_cq::<D>(f.cast())?,
+                    FI_CLASS_CNTR => super::queues::trywait_cntr::<D>(f.cast())?,
                     _ => return Err(FI_EINVAL),
                 }
             }
@@ -178,15 +181,17 @@ unsafe extern "C" fn trywait(_: *mut fid_fabric, fids: *mut *mut fid, count: c_i
     })
 }
 
-static FABRIC_OPS: fi_ops_fabric = fi_ops_fabric {
-    size: size_of::<fi_ops_fabric>(),
-    domain: Some(domain),
-    passive_ep: Some(passive_ep),
-    eq_open: Some(eq_open),
-    wait_open: Some(super::sets::wait_open),
-    trywait: Some(trywait),
-    domain2: Some(domain2),
-};
+impl<D: Domain> Tables<D> {
+    pub const FABRIC_OPS: &'static fi_ops_fabric = &fi_ops_fabric {
+        size: size_of::<fi_ops_fabric>(),
+        domain: Some(domain::<D>),
+        passive_ep: Some(passive_ep),
+        eq_open: Some(eq_open),
+        wait_open: Some(super::sets::wait_open::<D>),
+        trywait: Some(trywait::<D>),
+        domain2: Some(domain2::<D>),
+    };
+}
 
 // ---- event queues ----------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
 //! Entry points of messages, fi_msg(3) and fi_tagged(3).
 
 use super::ep::ep;
-use super::object::guard;
+use super::object::{guard_op, Tables};
 use super::transfer::*;
 use crate::core::Result;
 use crate::hmem::{Piece, UserMem};
-use crate::prov::efa::rdm::{fast_path, MsgReq, Poster, RecvReq, SendData};
+use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::c_void;
 use core::mem::size_of;
@@ -45,17 +45,17 @@ fn rcv(mem: UserMem, src: fi_addr_t, tag: Option<(u64, u64)>, context: *mut c_vo
 /// # Safety
 /// `e` is NULL or an endpoint of ours; the buffer is lent until completion, or for the call.
 #[inline(always)]
-unsafe fn tx(
+unsafe fn tx<D: Domain>(
     e: *mut fid_ep,
     (buf, len): (*const c_void, usize),
     to: fi_addr_t,
     tag: Option<u64>,
     cq_data: Option<u64>,
     context: Option<*mut c_void>,
-) -> Result<isize> {
+) -> Result<()> {
     // SAFETY: as promised by the caller.
-    let (b, data) = unsafe { (ep(e)?, Piece::new(buf, len).ok_or(FI_EINVAL)?) };
-    let p = fast_path::FastSend {
+    let (b, data) = unsafe { (ep::<D>(e)?, Piece::new(buf, len).ok_or(FI_EINVAL)?) };
+    let p = FastSend {
         data,
         to,
         tag,
@@ -63,12 +63,12 @@ unsafe fn tx(
         context: context.map(|c| c as usize),
     };
     if let (Poster::Ep(id), None) = (b.who, b.tx_flags) {
-        if let Some(r) = fast_path::send(&mut b.domain.lock(), id, &p) {
-            return r.map(|()| 0);
+        if let Some(r) = b.domain.fast_send(id, &p) {
+            return r;
         }
     }
     // SAFETY: as promised by the caller.
-    unsafe { tx_otherwise(e, &p) }
+    unsafe { tx_otherwise::<D>(e, &p) }
 }
 
 /// As [`tx`], any way.
@@ -76,7 +76,7 @@ unsafe fn tx(
 /// # Safety
 /// As [`tx`].
 #[inline(never)]
-unsafe fn tx_otherwise(e: *mut fid_ep, p: &fast_path::FastSend) -> Result<isize> {
+unsafe fn tx_otherwise<D: Domain>(e: *mut fid_ep, p: &FastSend) -> Result<()> {
     let context = p.context.unwrap_or(0) as *mut c_void;
     // SAFETY: as promised by the caller.
     unsafe {
@@ -84,7 +84,7 @@ unsafe fn tx_otherwise(e: *mut fid_ep, p: &fast_path::FastSend) -> Result<isize>
             Some(_) => SendData::User(p.data.into()),
             None => SendData::Inject(inject_bytes(p.data.addr() as *const c_void, p.data.len())?),
         };
-        go(e, msg(data, p.to, p.tag, p.cq_data, context))
+        go::<D, _>(e, msg(data, p.to, p.tag, p.cq_data, context))
     }
 }
 
@@ -94,23 +94,26 @@ unsafe fn tx_otherwise(e: *mut fid_ep, p: &fast_path::FastSend) -> Result<isize>
 /// `e` is NULL or an endpoint or shared receive context of ours; the buffer is lent until
 /// completion.
 #[inline(always)]
-unsafe fn rx(
+unsafe fn rx<D: Domain>(
     e: *mut fid_ep,
     (buf, len): (*mut c_void, usize),
     src: fi_addr_t,
     tag: Option<(u64, u64)>,
     context: *mut c_void,
-) -> Result<isize> {
+) -> Result<()> {
     // SAFETY: as promised by the caller.
-    let (b, into) = unsafe { (ep(e)?, Piece::new(buf, len).ok_or(FI_EINVAL)?) };
-    if let (Poster::Ep(id), None) = (b.who, b.rx_flags) {
-        let s = &mut b.domain.lock();
-        if let Some(r) = fast_path::recv(s, id, into, src, tag, context as usize) {
-            return r.map(|()| 0);
-        }
+    let (b, into) = unsafe { (ep::<D>(e)?, Piece::new(buf, len).ok_or(FI_EINVAL)?) };
+    let p = FastRecv {
+        into,
+        src,
+        tag,
+        context: context as usize,
+    };
+    if b.rx_flags.is_none() {
+        return b.domain.fast_recv(b.who, &p);
     }
     // SAFETY: as promised by the caller.
-    unsafe { go(e, rcv(into.into(), src, tag, context)) }
+    unsafe { go::<D, _>(e, RecvReq::from(&p)) }
 }
 
 /// The request of a `fi_sendmsg`, given to `f`.
@@ -161,7 +164,7 @@ pub fn untagged(m: &fi_msg_tagged) -> fi_msg {
 
 // ---- messages --------------------------------------------------------------------------------
 
-unsafe extern "C" fn recv(
+unsafe extern "C" fn recv<D: Domain>(
     e: *mut fid_ep,
     buf: *mut c_void,
     len: usize,
@@ -170,11 +173,11 @@ unsafe extern "C" fn recv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
-    guard("fi_recv", || unsafe {
-        rx(e, (buf, len), src, None, context)
+    guard_op("fi_recv", || unsafe {
+        rx::<D>(e, (buf, len), src, None, context)
     })
 }
-unsafe extern "C" fn recvv(
+unsafe extern "C" fn recvv<D: Domain>(
     e: *mut fid_ep,
     iov: *const iovec,
     _: Desc,
@@ -183,17 +186,17 @@ unsafe extern "C" fn recvv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
-    guard("fi_recvv", || unsafe {
-        go(e, rcv(many(iov, count)?, src, None, context))
+    guard_op("fi_recvv", || unsafe {
+        go::<D, _>(e, rcv(many(iov, count)?, src, None, context))
     })
 }
-unsafe extern "C" fn recvmsg(e: *mut fid_ep, m: *const fi_msg, flags: u64) -> isize {
+unsafe extern "C" fn recvmsg<D: Domain>(e: *mut fid_ep, m: *const fi_msg, flags: u64) -> isize {
     // SAFETY: the message is NULL or valid; its buffers are lent until completion.
-    guard("fi_recvmsg", || unsafe {
-        go(e, recv_request(m.as_ref().ok_or(FI_EINVAL)?, None, flags)?)
+    guard_op("fi_recvmsg", || unsafe {
+        go::<D, _>(e, recv_request(m.as_ref().ok_or(FI_EINVAL)?, None, flags)?)
     })
 }
-unsafe extern "C" fn send(
+unsafe extern "C" fn send<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -202,11 +205,11 @@ unsafe extern "C" fn send(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
-    guard("fi_send", || unsafe {
-        tx(e, (buf, len), to, None, None, Some(context))
+    guard_op("fi_send", || unsafe {
+        tx::<D>(e, (buf, len), to, None, None, Some(context))
     })
 }
-unsafe extern "C" fn sendv(
+unsafe extern "C" fn sendv<D: Domain>(
     e: *mut fid_ep,
     iov: *const iovec,
     _: Desc,
@@ -215,31 +218,33 @@ unsafe extern "C" fn sendv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
-    guard("fi_sendv", || unsafe {
-        go(
+    guard_op("fi_sendv", || unsafe {
+        go::<D, _>(
             e,
             msg(SendData::User(many(iov, count)?), to, None, None, context),
         )
     })
 }
-unsafe extern "C" fn sendmsg(e: *mut fid_ep, m: *const fi_msg, flags: u64) -> isize {
+unsafe extern "C" fn sendmsg<D: Domain>(e: *mut fid_ep, m: *const fi_msg, flags: u64) -> isize {
     // SAFETY: the message is NULL or valid; its buffers are lent until completion.
-    guard("fi_sendmsg", || unsafe {
-        send_request(m.as_ref().ok_or(FI_EINVAL)?, None, flags, |r| go(e, r))
+    guard_op("fi_sendmsg", || unsafe {
+        send_request(m.as_ref().ok_or(FI_EINVAL)?, None, flags, |r| {
+            go::<D, _>(e, r)
+        })
     })
 }
-unsafe extern "C" fn inject(
+unsafe extern "C" fn inject<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     len: usize,
     to: fi_addr_t,
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
-    guard("fi_inject", || unsafe {
-        tx(e, (buf, len), to, None, None, None)
+    guard_op("fi_inject", || unsafe {
+        tx::<D>(e, (buf, len), to, None, None, None)
     })
 }
-unsafe extern "C" fn senddata(
+unsafe extern "C" fn senddata<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -249,11 +254,11 @@ unsafe extern "C" fn senddata(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
-    guard("fi_senddata", || unsafe {
-        tx(e, (buf, len), to, None, Some(cq_data), Some(context))
+    guard_op("fi_senddata", || unsafe {
+        tx::<D>(e, (buf, len), to, None, Some(cq_data), Some(context))
     })
 }
-unsafe extern "C" fn injectdata(
+unsafe extern "C" fn injectdata<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -261,28 +266,30 @@ unsafe extern "C" fn injectdata(
     to: fi_addr_t,
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
-    guard("fi_injectdata", || unsafe {
-        tx(e, (buf, len), to, None, Some(cq_data), None)
+    guard_op("fi_injectdata", || unsafe {
+        tx::<D>(e, (buf, len), to, None, Some(cq_data), None)
     })
 }
 
-/// fi_msg(3)
-pub static MSG_OPS: fi_ops_msg = fi_ops_msg {
-    size: size_of::<fi_ops_msg>(),
-    recv: Some(recv),
-    recvv: Some(recvv),
-    recvmsg: Some(recvmsg),
-    send: Some(send),
-    sendv: Some(sendv),
-    sendmsg: Some(sendmsg),
-    inject: Some(inject),
-    senddata: Some(senddata),
-    injectdata: Some(injectdata),
-};
+impl<D: Domain> Tables<D> {
+    /// fi_msg(3)
+    pub const MSG_OPS: &'static fi_ops_msg = &fi_ops_msg {
+        size: size_of::<fi_ops_msg>(),
+        recv: Some(recv::<D>),
+        recvv: Some(recvv::<D>),
+        recvmsg: Some(recvmsg::<D>),
+        send: Some(send::<D>),
+        sendv: Some(sendv::<D>),
+        sendmsg: Some(sendmsg::<D>),
+        inject: Some(inject::<D>),
+        senddata: Some(senddata::<D>),
+        injectdata: Some(injectdata::<D>),
+    };
+}
 
 // ---- tagged messages -------------------------------------------------------------------------
 
-unsafe extern "C" fn trecv(
+unsafe extern "C" fn trecv<D: Domain>(
     e: *mut fid_ep,
     buf: *mut c_void,
     len: usize,
@@ -293,11 +300,11 @@ unsafe extern "C" fn trecv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
-    guard("fi_trecv", || unsafe {
-        rx(e, (buf, len), src, Some((tag, ignore)), context)
+    guard_op("fi_trecv", || unsafe {
+        rx::<D>(e, (buf, len), src, Some((tag, ignore)), context)
     })
 }
-unsafe extern "C" fn trecvv(
+unsafe extern "C" fn trecvv<D: Domain>(
     e: *mut fid_ep,
     iov: *const iovec,
     _: Desc,
@@ -308,19 +315,23 @@ unsafe extern "C" fn trecvv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
-    guard("fi_trecvv", || unsafe {
-        go(e, rcv(many(iov, count)?, src, Some((tag, ignore)), context))
+    guard_op("fi_trecvv", || unsafe {
+        go::<D, _>(e, rcv(many(iov, count)?, src, Some((tag, ignore)), context))
     })
 }
-unsafe extern "C" fn trecvmsg(e: *mut fid_ep, m: *const fi_msg_tagged, flags: u64) -> isize {
+unsafe extern "C" fn trecvmsg<D: Domain>(
+    e: *mut fid_ep,
+    m: *const fi_msg_tagged,
+    flags: u64,
+) -> isize {
     // SAFETY: the message is NULL or valid; its buffers are lent until completion.
-    guard("fi_trecvmsg", || unsafe {
+    guard_op("fi_trecvmsg", || unsafe {
         let m = m.as_ref().ok_or(FI_EINVAL)?;
         let tag = Some((m.tag, m.ignore));
-        go(e, recv_request(&untagged(m), tag, flags)?)
+        go::<D, _>(e, recv_request(&untagged(m), tag, flags)?)
     })
 }
-unsafe extern "C" fn tsend(
+unsafe extern "C" fn tsend<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -330,11 +341,11 @@ unsafe extern "C" fn tsend(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
-    guard("fi_tsend", || unsafe {
-        tx(e, (buf, len), to, Some(tag), None, Some(context))
+    guard_op("fi_tsend", || unsafe {
+        tx::<D>(e, (buf, len), to, Some(tag), None, Some(context))
     })
 }
-unsafe extern "C" fn tsendv(
+unsafe extern "C" fn tsendv<D: Domain>(
     e: *mut fid_ep,
     iov: *const iovec,
     _: Desc,
@@ -344,19 +355,23 @@ unsafe extern "C" fn tsendv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
-    guard("fi_tsendv", || unsafe {
+    guard_op("fi_tsendv", || unsafe {
         let data = SendData::User(many(iov, count)?);
-        go(e, msg(data, to, Some(tag), None, context))
+        go::<D, _>(e, msg(data, to, Some(tag), None, context))
     })
 }
-unsafe extern "C" fn tsendmsg(e: *mut fid_ep, m: *const fi_msg_tagged, flags: u64) -> isize {
+unsafe extern "C" fn tsendmsg<D: Domain>(
+    e: *mut fid_ep,
+    m: *const fi_msg_tagged,
+    flags: u64,
+) -> isize {
     // SAFETY: the message is NULL or valid; its buffers are lent until completion.
-    guard("fi_tsendmsg", || unsafe {
+    guard_op("fi_tsendmsg", || unsafe {
         let m = m.as_ref().ok_or(FI_EINVAL)?;
-        send_request(&untagged(m), Some(m.tag), flags, |r| go(e, r))
+        send_request(&untagged(m), Some(m.tag), flags, |r| go::<D, _>(e, r))
     })
 }
-unsafe extern "C" fn tinject(
+unsafe extern "C" fn tinject<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -364,11 +379,11 @@ unsafe extern "C" fn tinject(
     tag: u64,
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
-    guard("fi_tinject", || unsafe {
-        tx(e, (buf, len), to, Some(tag), None, None)
+    guard_op("fi_tinject", || unsafe {
+        tx::<D>(e, (buf, len), to, Some(tag), None, None)
     })
 }
-unsafe extern "C" fn tsenddata(
+unsafe extern "C" fn tsenddata<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -379,11 +394,11 @@ unsafe extern "C" fn tsenddata(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
-    guard("fi_tsenddata", || unsafe {
-        tx(e, (buf, len), to, Some(tag), Some(cq_data), Some(context))
+    guard_op("fi_tsenddata", || unsafe {
+        tx::<D>(e, (buf, len), to, Some(tag), Some(cq_data), Some(context))
     })
 }
-unsafe extern "C" fn tinjectdata(
+unsafe extern "C" fn tinjectdata<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -392,21 +407,23 @@ unsafe extern "C" fn tinjectdata(
     tag: u64,
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
-    guard("fi_tinjectdata", || unsafe {
-        tx(e, (buf, len), to, Some(tag), Some(cq_data), None)
+    guard_op("fi_tinjectdata", || unsafe {
+        tx::<D>(e, (buf, len), to, Some(tag), Some(cq_data), None)
     })
 }
 
-/// fi_tagged(3)
-pub static TAGGED_OPS: fi_ops_tagged = fi_ops_tagged {
-    size: size_of::<fi_ops_tagged>(),
-    recv: Some(trecv),
-    recvv: Some(trecvv),
-    recvmsg: Some(trecvmsg),
-    send: Some(tsend),
-    sendv: Some(tsendv),
-    sendmsg: Some(tsendmsg),
-    inject: Some(tinject),
-    senddata: Some(tsenddata),
-    injectdata: Some(tinjectdata),
-};
+impl<D: Domain> Tables<D> {
+    /// fi_tagged(3)
+    pub const TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
+        size: size_of::<fi_ops_tagged>(),
+        recv: Some(trecv::<D>),
+        recvv: Some(trecvv::<D>),
+        recvmsg: Some(trecvmsg::<D>),
+        send: Some(tsend::<D>),
+        sendv: Some(tsendv::<D>),
+        sendmsg: Some(tsendmsg::<D>),
+        inject: Some(tinject::<D>),
+        senddata: Some(tsenddata::<D>),
+        injectdata: Some(tinjectdata::<D>),
+    };
+}

@@ -5,7 +5,7 @@ use super::object::*;
 use super::queues::CntrBody;
 use crate::core::Result;
 use crate::hmem::UserMem;
-use crate::prov::efa::domain::{DmaBuf, Domain, Mr};
+use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
@@ -14,8 +14,8 @@ use libc::iovec;
 use std::sync::Arc;
 
 /// Body of a `fid_mr`.
-pub struct MrBody {
-    pub domain: Arc<Domain>,
+pub struct MrBody<D: Domain> {
+    pub domain: Arc<D>,
     pub mr: Mr,
 }
 
@@ -23,9 +23,9 @@ pub struct MrBody {
 ///
 /// # Safety
 /// `m` is NULL or a region of ours.
-pub unsafe fn region<'a>(m: *mut fid_mr) -> Result<&'a MrBody> {
+pub unsafe fn region<'a, D: Domain>(m: *mut fid_mr) -> Result<&'a MrBody<D>> {
     // SAFETY: as promised by the caller.
-    unsafe { body::<fid_mr, MrBody>(m) }
+    unsafe { body::<fid_mr, MrBody<D>>(m) }
 }
 
 const ACCESS: u64 =
@@ -46,7 +46,7 @@ struct Registration {
 
 /// # Safety
 /// `d` is a domain, `iov` points to `count` valid pieces of memory, `out` is NULL or a place.
-unsafe fn register(d: *mut fid, r: Registration, out: *mut *mut fid_mr) -> Result<()> {
+unsafe fn register<D: Domain>(d: *mut fid, r: Registration, out: *mut *mut fid_mr) -> Result<()> {
     let Registration {
         iov,
         count,
@@ -65,7 +65,7 @@ unsafe fn register(d: *mut fid, r: Registration, out: *mut *mut fid_mr) -> Resul
         return Err(FI_EINVAL);
     }
     // SAFETY: its class says that it is a domain.
-    let domain = unsafe { of(d.cast())? };
+    let domain = unsafe { of::<D>(d.cast())? };
     if count > 1 {
         crate::warn_log!(
             FI_LOG_MR,
@@ -107,7 +107,7 @@ unsafe fn register(d: *mut fid, r: Registration, out: *mut *mut fid_mr) -> Resul
     let mr = domain.reg_mr(mem, from, access, wanted)?;
     let key = mr.key;
     let f = fid_mr {
-        fid: new_fid(FI_CLASS_MR, context, &MR_FI_OPS),
+        fid: new_fid(FI_CLASS_MR, context, Tables::<D>::MR_FI_OPS),
         mem_desc: null_mut(),
         key,
     };
@@ -127,7 +127,7 @@ unsafe fn register(d: *mut fid, r: Registration, out: *mut *mut fid_mr) -> Resul
     Ok(())
 }
 
-unsafe extern "C" fn mr_reg(
+unsafe extern "C" fn mr_reg<D: Domain>(
     d: *mut fid,
     buf: *const c_void,
     len: usize,
@@ -143,10 +143,10 @@ unsafe extern "C" fn mr_reg(
         iov_len: len,
     };
     // SAFETY: as promised by our caller.
-    unsafe { mr_regv(d, &iov, 1, access, offset, wanted, flags, out, context) }
+    unsafe { mr_regv::<D>(d, &iov, 1, access, offset, wanted, flags, out, context) }
 }
 
-unsafe extern "C" fn mr_regv(
+unsafe extern "C" fn mr_regv<D: Domain>(
     d: *mut fid,
     iov: *const iovec,
     count: usize,
@@ -168,10 +168,10 @@ unsafe extern "C" fn mr_regv(
         context,
     };
     // SAFETY: as promised by our caller.
-    guard_int("fi_mr_reg", || unsafe { register(d, r, out) })
+    guard_int("fi_mr_reg", || unsafe { register::<D>(d, r, out) })
 }
 
-unsafe extern "C" fn mr_regattr(
+unsafe extern "C" fn mr_regattr<D: Domain>(
     d: *mut fid,
     attr: *const fi_mr_attr,
     flags: u64,
@@ -207,7 +207,7 @@ unsafe extern "C" fn mr_regattr(
             (r.iov, r.count, r.from) = (&raw const seen, 1, Some(from));
         }
         // SAFETY: as promised by our caller.
-        unsafe { register(d, r, out) }
+        unsafe { register::<D>(d, r, out) }
     })
 }
 
@@ -247,20 +247,22 @@ fn dmabuf(b: &fi_mr_dmabuf) -> Result<(DmaBuf, iovec)> {
     Ok((from, seen))
 }
 
-pub static MR_OPS: fi_ops_mr = fi_ops_mr {
-    size: size_of::<fi_ops_mr>(),
-    reg: Some(mr_reg),
-    regv: Some(mr_regv),
-    regattr: Some(mr_regattr),
-};
+impl<D: Domain> Tables<D> {
+    pub const MR_OPS: &'static fi_ops_mr = &fi_ops_mr {
+        size: size_of::<fi_ops_mr>(),
+        reg: Some(mr_reg::<D>),
+        regv: Some(mr_regv::<D>),
+        regattr: Some(mr_regattr::<D>),
+    };
+}
 
-unsafe extern "C" fn mr_close(f: *mut fid) -> c_int {
+unsafe extern "C" fn mr_close<D: Domain>(f: *mut fid) -> c_int {
     let close = || {
         // SAFETY: only regions have this table.
         unsafe {
-            let b = body::<fid_mr, MrBody>(f.cast())?;
+            let b = body::<fid_mr, MrBody<D>>(f.cast())?;
             b.domain.close_mr(&b.mr)?;
-            take::<fid_mr, MrBody>(f.cast())?;
+            take::<fid_mr, MrBody<D>>(f.cast())?;
         }
         Ok(())
     };
@@ -268,11 +270,11 @@ unsafe extern "C" fn mr_close(f: *mut fid) -> c_int {
     unsafe { guard_close(f, close) }
 }
 
-unsafe extern "C" fn mr_bind(f: *mut fid, b: *mut fid, flags: u64) -> c_int {
+unsafe extern "C" fn mr_bind<D: Domain>(f: *mut fid, b: *mut fid, flags: u64) -> c_int {
     guard_int("fi_mr_bind", || {
         // SAFETY: only regions have this table; `b` is NULL or an open object.
         unsafe {
-            let m = body::<fid_mr, MrBody>(f.cast())?;
+            let m = body::<fid_mr, MrBody<D>>(f.cast())?;
             if b.is_null() {
                 return Err(FI_EINVAL);
             }
@@ -280,7 +282,7 @@ unsafe extern "C" fn mr_bind(f: *mut fid, b: *mut fid, flags: u64) -> c_int {
                 // Regions belong to the domain here: binding to an endpoint asks for nothing more.
                 FI_CLASS_EP => Ok(()),
                 FI_CLASS_CNTR => {
-                    let c = body::<fid_cntr, CntrBody>(b.cast())?;
+                    let c = body::<fid_cntr, CntrBody<D>>(b.cast())?;
                     m.domain.bind_mr(&m.mr, c.id, flags)
                 }
                 _ => Err(FI_EINVAL),
@@ -289,11 +291,11 @@ unsafe extern "C" fn mr_bind(f: *mut fid, b: *mut fid, flags: u64) -> c_int {
     })
 }
 
-unsafe extern "C" fn mr_control(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+unsafe extern "C" fn mr_control<D: Domain>(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
     guard_int("fi_control", || {
         // SAFETY: only regions have this table; arguments are of the type the command wants.
         unsafe {
-            let b = body::<fid_mr, MrBody>(f.cast())?;
+            let b = body::<fid_mr, MrBody<D>>(f.cast())?;
             match command {
                 FI_ENABLE | FI_REFRESH => Ok(()),
                 FI_GET_RAW_MR => {
@@ -318,4 +320,6 @@ unsafe extern "C" fn mr_control(f: *mut fid, command: c_int, arg: *mut c_void) -
     })
 }
 
-static MR_FI_OPS: fi_ops = ops(mr_close, mr_bind, mr_control);
+impl<D: Domain> Tables<D> {
+    pub const MR_FI_OPS: &'static fi_ops = &ops(mr_close::<D>, mr_bind::<D>, mr_control::<D>);
+}

@@ -9,6 +9,7 @@
 use crate::core::{process, Errno};
 use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
+use core::marker::PhantomData;
 use core::mem::{offset_of, size_of};
 use core::ptr::null_mut;
 use std::collections::VecDeque;
@@ -62,6 +63,9 @@ pub fn new_fid(fclass: usize, context: *mut c_void, ops: &'static fi_ops) -> fid
         ops: (ops as *const fi_ops).cast_mut(),
     }
 }
+
+/// The operations tables of the objects of a provider's domain: each module adds its own.
+pub struct Tables<D>(PhantomData<D>);
 
 /// A static table as the C structs want it.
 pub const fn table<T>(t: &'static T) -> *mut T {
@@ -147,6 +151,16 @@ fn panicked(call: &str) -> isize {
         "{call}: internal error (a panic was caught): please report it"
     );
     -(FI_EOTHER as isize)
+}
+
+/// [`guard`] for operations, which return 0.
+#[inline(always)]
+pub fn guard_op(call: &str, f: impl FnOnce() -> Result<(), Errno>) -> isize {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(e)) => -(e as isize),
+        Err(_) => panicked(call),
+    }
 }
 
 /// [`guard`] for calls that return an `int`.

@@ -5,10 +5,7 @@ use super::fabric::wait_obj;
 use super::object::*;
 use super::sets::{wait_set, Member, WaitBody};
 use crate::core::{version, Result};
-use crate::prov::efa::cntr::Cntr;
-use crate::prov::efa::cq::{Cq, Entry, ErrEntry};
-use crate::prov::efa::domain::Domain;
-use crate::prov::efa::{Status, WaitSet};
+use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::size_of;
@@ -17,13 +14,15 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 /// Body of a `fid_cq`.
-pub struct CqBody {
-    pub domain: Arc<Domain>,
+pub struct CqBody<D: Domain> {
+    pub domain: Arc<D>,
     pub id: u32,
     /// Bytes of an entry of its format.
     step: usize,
+    wait: Option<Arc<WaitSet>>,
+    wait_obj: fi_wait_obj,
     threshold: bool,
-    set: Option<(Arc<WaitBody>, i32)>,
+    set: Option<(Arc<WaitBody<D>>, i32)>,
     /// Texts of the last errors read; `err_data` points into one of them.
     errors: Mutex<ErrorTexts>,
 }
@@ -62,12 +61,14 @@ impl ErrorTexts {
     }
 }
 
-impl CqBody {
-    fn new(domain: &Arc<Domain>, id: u32, format: fi_cq_format) -> CqBody {
+impl<D: Domain> CqBody<D> {
+    fn new(domain: &Arc<D>, q: OpenedQueue, format: fi_cq_format) -> CqBody<D> {
         CqBody {
             domain: Arc::clone(domain),
-            id,
+            id: q.id,
             step: entry_size(format),
+            wait: q.wait,
+            wait_obj: FI_WAIT_NONE,
             threshold: false,
             set: None,
             errors: Mutex::default(),
@@ -110,29 +111,40 @@ const WAITS: [fi_wait_obj; 6] = [
     FI_WAIT_YIELD,
 ];
 
-/// The wait set an object opened with FI_WAIT_SET belongs to, and the descriptor it is known by.
+/// The wait set an object opened with FI_WAIT_SET belongs to.
 ///
 /// # Safety
 /// `set` is NULL or a wait set of ours.
-unsafe fn wait_member(
+unsafe fn wait_member<D: Domain>(
     obj: fi_wait_obj,
     set: *mut fid_wait,
-    own: Option<&Arc<WaitSet>>,
-) -> Result<Option<(Arc<WaitBody>, i32)>> {
+) -> Result<Option<Arc<WaitBody<D>>>> {
     if obj != FI_WAIT_SET {
         return Ok(None);
     }
     // SAFETY: as promised by the caller.
-    let set = unsafe { wait_set(set)? };
-    Ok(own.map(|w| (Arc::clone(set), w.fd())))
+    unsafe { wait_set::<D>(set) }.map(|set| Some(Arc::clone(set)))
+}
+
+/// Has a wait set watch a queue or counter; with the descriptor that it is known by.
+fn watch<D: Domain>(
+    set: Option<Arc<WaitBody<D>>>,
+    q: &OpenedQueue,
+    member: Member<D>,
+) -> Option<(Arc<WaitBody<D>>, i32)> {
+    let watched = set.zip(q.wait.as_ref().map(|w| w.fd()));
+    if let Some((set, fd)) = &watched {
+        set.add(*fd, member);
+    }
+    watched
 }
 
 /// # Safety
 /// `q` is NULL or a completion queue of ours.
 #[inline]
-pub unsafe fn cq<'a>(q: *mut fid_cq) -> Result<&'a CqBody> {
+pub unsafe fn cq<'a, D: Domain>(q: *mut fid_cq) -> Result<&'a CqBody<D>> {
     // SAFETY: as promised by the caller.
-    unsafe { body::<fid_cq, CqBody>(q) }
+    unsafe { body::<fid_cq, CqBody<D>>(q) }
 }
 
 /// The format that attributes ask for. `FI_EINVAL` for an unknown one, `FI_EBADFLAGS` for flags.
@@ -158,7 +170,7 @@ pub fn cq_format(attr: &fi_cq_attr) -> Result<fi_cq_format> {
     }
 }
 
-pub unsafe extern "C" fn cq_open(
+pub unsafe extern "C" fn cq_open<D: Domain>(
     d: *mut fid_domain,
     attr: *mut fi_cq_attr,
     out: *mut *mut fid_cq,
@@ -169,7 +181,7 @@ pub unsafe extern "C" fn cq_open(
             return Err(FI_EINVAL);
         }
         // SAFETY: `d` is a domain of ours; the attributes are NULL or valid.
-        let (domain, attr) = unsafe { (dom::of(d)?, attr.as_mut()) };
+        let (domain, attr) = unsafe { (dom::of::<D>(d)?, attr.as_mut()) };
         let attr = attr.ok_or(FI_EINVAL)?;
         let format = cq_format(attr)?;
         wait_obj("fi_cq_open", attr.wait_obj, &WAITS)?;
@@ -185,52 +197,54 @@ pub unsafe extern "C" fn cq_open(
             );
             return Err(FI_EINVAL);
         }
-        let q = Cq::new(format, attr.size, attr.wait_obj)?;
+        // SAFETY: with FI_WAIT_SET the attributes name an open wait set.
+        let set = unsafe { wait_member(attr.wait_obj, attr.wait_set)? };
+        let q = domain.open_cq(attr.size, attr.wait_obj)?;
         attr.size = q.size;
         attr.format = format;
-        // SAFETY: with FI_WAIT_SET the attributes name an open wait set.
-        let watch = unsafe { wait_member(attr.wait_obj, attr.wait_set, q.wait.as_ref())? };
-        let id = domain.open_cq(q)?;
-        if let Some((set, fd)) = &watch {
-            set.add(*fd, Member::Cq(Arc::clone(domain), id));
-        }
-        let mut b = CqBody::new(domain, id, format);
+        let watched = watch(set, &q, Member::Cq(Arc::clone(domain), q.id));
+        let mut b = CqBody::new(domain, q, format);
+        b.wait_obj = attr.wait_obj;
         b.threshold = attr.wait_cond == FI_CQ_COND_THRESHOLD;
-        b.set = watch;
+        b.set = watched;
         // SAFETY: `out` is a place for a pointer.
-        unsafe { *out = hand_out(cq_fid(context, &CQ_OPS), b) };
+        unsafe { *out = hand_out(cq_fid::<D>(context, Tables::<D>::CQ_OPS), b) };
         Ok(())
     })
 }
 
-fn cq_fid(context: *mut c_void, ops: &'static fi_ops_cq) -> fid_cq {
+fn cq_fid<D: Domain>(context: *mut c_void, ops: &'static fi_ops_cq) -> fid_cq {
     fid_cq {
-        fid: new_fid(FI_CLASS_CQ, context, &CQ_FI_OPS),
+        fid: new_fid(FI_CLASS_CQ, context, Tables::<D>::CQ_FI_OPS),
         ops: table(ops),
     }
 }
 
 /// The handle of a queue in memory of the application's, which the process can read, or not.
-pub fn external_cq(
-    (domain, id): (&Arc<Domain>, u32),
+pub fn external_cq<D: Domain>(
+    (domain, q): (&Arc<D>, OpenedQueue),
     format: fi_cq_format,
     read: bool,
     context: *mut c_void,
 ) -> *mut fid_cq {
-    let ops = if read { &CQ_OPS } else { &UNREAD_CQ_OPS };
-    hand_out(cq_fid(context, ops), CqBody::new(domain, id, format))
+    let ops = match read {
+        true => Tables::<D>::CQ_OPS,
+        false => Tables::<D>::UNREAD_CQ_OPS,
+    };
+    let f = cq_fid::<D>(context, ops);
+    hand_out(f, CqBody::new(domain, q, format))
 }
 
-unsafe extern "C" fn cq_close(f: *mut fid) -> c_int {
+unsafe extern "C" fn cq_close<D: Domain>(f: *mut fid) -> c_int {
     let close = || {
         // SAFETY: only completion queues have this table.
         unsafe {
-            let b = cq(f.cast())?;
+            let b = cq::<D>(f.cast())?;
             b.domain.close_cq(b.id)?;
             if let Some((set, fd)) = &b.set {
                 set.remove(*fd);
             }
-            take::<fid_cq, CqBody>(f.cast())?;
+            take::<fid_cq, CqBody<D>>(f.cast())?;
         }
         Ok(())
     };
@@ -238,21 +252,19 @@ unsafe extern "C" fn cq_close(f: *mut fid) -> c_int {
     unsafe { guard_close(f, close) }
 }
 
-unsafe extern "C" fn cq_control(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+unsafe extern "C" fn cq_control<D: Domain>(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
     guard_int("fi_control", || {
         // SAFETY: only completion queues have this table; `arg` is what the command wants.
         unsafe {
-            let b = cq(f.cast())?;
+            let b = cq::<D>(f.cast())?;
             let arg = if arg.is_null() {
                 return Err(FI_EINVAL);
             } else {
                 arg
             };
-            let s = b.domain.lock();
-            let q = s.cqs.get(b.id).ok_or(FI_EBADF)?;
             match command {
-                FI_GETWAIT => get_wait(q.wait.as_ref(), q.wait_obj, arg)?,
-                FI_GETWAITOBJ => *arg.cast::<fi_wait_obj>() = q.wait_obj,
+                FI_GETWAIT => get_wait(b.wait.as_ref(), b.wait_obj, arg)?,
+                FI_GETWAITOBJ => *arg.cast::<fi_wait_obj>() = b.wait_obj,
                 _ => return Err(FI_ENOSYS),
             }
         }
@@ -260,7 +272,9 @@ unsafe extern "C" fn cq_control(f: *mut fid, command: c_int, arg: *mut c_void) -
     })
 }
 
-static CQ_FI_OPS: fi_ops = ops(cq_close, no_bind, cq_control);
+impl<D: Domain> Tables<D> {
+    pub const CQ_FI_OPS: &'static fi_ops = &ops(cq_close::<D>, no_bind, cq_control::<D>);
+}
 
 /// Bytes of an entry of a format.
 fn entry_size(format: fi_cq_format) -> usize {
@@ -321,19 +335,19 @@ impl CqReadBuffer {
     }
 }
 
-unsafe extern "C" fn cq_read(q: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {
+unsafe extern "C" fn cq_read<D: Domain>(q: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: as promised by our caller.
-    unsafe { read::<false>(q, buf, count, null_mut()) }
+    unsafe { read::<D, false>(q, buf, count, null_mut()) }
 }
 
-unsafe extern "C" fn cq_readfrom(
+unsafe extern "C" fn cq_readfrom<D: Domain>(
     q: *mut fid_cq,
     buf: *mut c_void,
     count: usize,
     src: *mut fi_addr_t,
 ) -> isize {
     // SAFETY: as promised by our caller.
-    unsafe { read::<true>(q, buf, count, src) }
+    unsafe { read::<D, true>(q, buf, count, src) }
 }
 
 /// fi_cq_read(3), or `NAMED`, fi_cq_readfrom(3), which finds out who has sent.
@@ -341,7 +355,7 @@ unsafe extern "C" fn cq_readfrom(
 /// # Safety
 /// `q` is NULL or a completion queue of ours; the buffers have room for `count` entries.
 #[inline(always)]
-unsafe fn read<const NAMED: bool>(
+unsafe fn read<D: Domain, const NAMED: bool>(
     q: *mut fid_cq,
     buf: *mut c_void,
     count: usize,
@@ -352,7 +366,7 @@ unsafe fn read<const NAMED: bool>(
             return Err(FI_EINVAL);
         }
         // SAFETY: `q` is ours.
-        let b = unsafe { cq(q)? };
+        let b = unsafe { cq::<D>(q)? };
         let out = b.out(buf, src);
         // SAFETY: the buffers have room for `count` entries, and the index is below that.
         let put = move |i: usize, e: &Entry| unsafe { out.put(i, e) };
@@ -361,7 +375,7 @@ unsafe fn read<const NAMED: bool>(
     })
 }
 
-unsafe extern "C" fn cq_sread(
+unsafe extern "C" fn cq_sread<D: Domain>(
     q: *mut fid_cq,
     buf: *mut c_void,
     count: usize,
@@ -369,10 +383,10 @@ unsafe extern "C" fn cq_sread(
     timeout: c_int,
 ) -> isize {
     // SAFETY: as promised by our caller.
-    unsafe { cq_sreadfrom(q, buf, count, null_mut(), cond, timeout) }
+    unsafe { cq_sreadfrom::<D>(q, buf, count, null_mut(), cond, timeout) }
 }
 
-unsafe extern "C" fn cq_sreadfrom(
+unsafe extern "C" fn cq_sreadfrom<D: Domain>(
     q: *mut fid_cq,
     buf: *mut c_void,
     count: usize,
@@ -385,7 +399,7 @@ unsafe extern "C" fn cq_sreadfrom(
             return Err(FI_EINVAL);
         }
         // SAFETY: `q` is ours.
-        let b = unsafe { cq(q)? };
+        let b = unsafe { cq::<D>(q)? };
         // With FI_CQ_COND_THRESHOLD the condition is the number itself (fi_cq(3)).
         let threshold = if b.threshold { cond as usize } else { 1 };
         let out = b.out(buf, src);
@@ -407,14 +421,18 @@ fn err_entry_size(api: u32) -> usize {
     }
 }
 
-unsafe extern "C" fn cq_readerr(q: *mut fid_cq, out: *mut fi_cq_err_entry, _flags: u64) -> isize {
+unsafe extern "C" fn cq_readerr<D: Domain>(
+    q: *mut fid_cq,
+    out: *mut fi_cq_err_entry,
+    _flags: u64,
+) -> isize {
     guard("fi_cq_readerr", || {
         if out.is_null() {
             return Err(FI_EINVAL);
         }
         // SAFETY: `q` is ours; `out` is an entry of the application's API version.
         unsafe {
-            let b = cq(q)?;
+            let b = cq::<D>(q)?;
             let ErrEntry {
                 entry,
                 olen,
@@ -422,7 +440,7 @@ unsafe extern "C" fn cq_readerr(q: *mut fid_cq, out: *mut fi_cq_err_entry, _flag
                 prov_errno,
                 text,
             } = b.domain.read_cq_error(b.id)?;
-            let api = b.domain.fabric.api;
+            let api = b.domain.fabric().api;
             let len = err_entry_size(api);
             // A buffer offered by the application (since 1.5) is filled; else ours is lent.
             // Programs that expect no data with an error leave these members uninitialised: what
@@ -469,15 +487,15 @@ unsafe extern "C" fn cq_readerr(q: *mut fid_cq, out: *mut fi_cq_err_entry, _flag
     })
 }
 
-unsafe extern "C" fn cq_signal(q: *mut fid_cq) -> c_int {
+unsafe extern "C" fn cq_signal<D: Domain>(q: *mut fid_cq) -> c_int {
     guard_int("fi_cq_signal", || {
         // SAFETY: `q` is ours.
-        let b = unsafe { cq(q)? };
+        let b = unsafe { cq::<D>(q)? };
         b.domain.signal_cq(b.id)
     })
 }
 
-unsafe extern "C" fn cq_strerror(
+unsafe extern "C" fn cq_strerror<D: Domain>(
     q: *mut fid_cq,
     prov_errno: c_int,
     err_data: *const c_void,
@@ -486,7 +504,7 @@ unsafe extern "C" fn cq_strerror(
 ) -> *const c_char {
     // SAFETY: `q` is ours; `err_data` is NULL or from our fi_cq_readerr; `buf` has `len` bytes.
     unsafe {
-        let Ok(b) = cq(q) else {
+        let Ok(b) = cq::<D>(q) else {
             return c"closed completion queue".as_ptr();
         };
         let mut errors = b.errors.lock().unwrap_or_else(|e| e.into_inner());
@@ -500,9 +518,7 @@ unsafe extern "C" fn cq_strerror(
             None => {
                 // A copy the application made is a terminated string.
                 let text = match err_data.is_null() {
-                    true => Status::from_code(prov_errno)
-                        .map_or("unknown error", Status::text)
-                        .to_string(),
+                    true => D::error_text(prov_errno),
                     false => super::info::string(err_data.cast()).unwrap_or_default(),
                 };
                 errors.lend(prov_errno, text).as_ptr()
@@ -517,17 +533,19 @@ unsafe extern "C" fn cq_strerror(
     }
 }
 
-static CQ_OPS: fi_ops_cq = fi_ops_cq {
-    size: size_of::<fi_ops_cq>(),
-    read: Some(cq_read),
-    readfrom: Some(cq_readfrom),
-    readerr: Some(cq_readerr),
-    sread: Some(cq_sread),
-    sreadfrom: Some(cq_sreadfrom),
-    signal: Some(cq_signal),
-    strerror: Some(cq_strerror),
-    export_xpu: None,
-};
+impl<D: Domain> Tables<D> {
+    pub const CQ_OPS: &'static fi_ops_cq = &fi_ops_cq {
+        size: size_of::<fi_ops_cq>(),
+        read: Some(cq_read::<D>),
+        readfrom: Some(cq_readfrom::<D>),
+        readerr: Some(cq_readerr::<D>),
+        sread: Some(cq_sread::<D>),
+        sreadfrom: Some(cq_sreadfrom::<D>),
+        signal: Some(cq_signal::<D>),
+        strerror: Some(cq_strerror::<D>),
+        export_xpu: None,
+    };
+}
 
 unsafe extern "C" fn no_read(_: *mut fid_cq, _: *mut c_void, _: usize) -> isize {
     -(FI_ENOSYS as isize)
@@ -563,43 +581,47 @@ unsafe extern "C" fn no_sreadfrom(
     -(FI_ENOSYS as isize)
 }
 
-/// Of a queue that a device reads, in memory that the process does not see.
-static UNREAD_CQ_OPS: fi_ops_cq = fi_ops_cq {
-    read: Some(no_read),
-    readfrom: Some(no_readfrom),
-    readerr: Some(no_readerr),
-    sread: Some(no_sread),
-    sreadfrom: Some(no_sreadfrom),
-    ..CQ_OPS
-};
+impl<D: Domain> Tables<D> {
+    /// Of a queue that a device reads, in memory that the process does not see.
+    pub const UNREAD_CQ_OPS: &'static fi_ops_cq = &fi_ops_cq {
+        read: Some(no_read),
+        readfrom: Some(no_readfrom),
+        readerr: Some(no_readerr),
+        sread: Some(no_sread),
+        sreadfrom: Some(no_sreadfrom),
+        ..*Tables::<D>::CQ_OPS
+    };
+}
 
 /// fi_trywait(3) on a completion queue: `FI_EAGAIN` when it must be read first.
 ///
 /// # Safety
 /// `q` is a completion queue of ours.
-pub unsafe fn trywait_cq(q: *mut fid_cq) -> Result<()> {
+pub unsafe fn trywait_cq<D: Domain>(q: *mut fid_cq) -> Result<()> {
     // SAFETY: as promised by the caller.
-    let b = unsafe { cq(q)? };
+    let b = unsafe { cq::<D>(q)? };
     b.domain.arm_cq(b.id).map(|_| ())
 }
 
 // ---- counters --------------------------------------------------------------------------------
 
 /// Body of a `fid_cntr`.
-pub struct CntrBody {
-    pub domain: Arc<Domain>,
+pub struct CntrBody<D: Domain> {
+    pub domain: Arc<D>,
     pub id: u32,
-    set: Option<(Arc<WaitBody>, i32)>,
+    wait: Option<Arc<WaitSet>>,
+    wait_obj: fi_wait_obj,
+    set: Option<(Arc<WaitBody<D>>, i32)>,
 }
 
 /// # Safety
 /// `c` is NULL or a counter of ours.
-pub unsafe fn cntr<'a>(c: *mut fid_cntr) -> Result<&'a CntrBody> {
+pub unsafe fn cntr<'a, D: Domain>(c: *mut fid_cntr) -> Result<&'a CntrBody<D>> {
     // SAFETY: as promised by the caller.
-    unsafe { body::<fid_cntr, CntrBody>(c) }
+    unsafe { body::<fid_cntr, CntrBody<D>>(c) }
 }
 
-pub unsafe extern "C" fn cntr_open(
+pub unsafe extern "C" fn cntr_open<D: Domain>(
     d: *mut fid_domain,
     attr: *mut fi_cntr_attr,
     out: *mut *mut fid_cntr,
@@ -610,7 +632,7 @@ pub unsafe extern "C" fn cntr_open(
             return Err(FI_EINVAL);
         }
         // SAFETY: `d` is a domain of ours; the attributes are NULL or valid.
-        let (domain, attr) = unsafe { (dom::of(d)?, attr.as_ref()) };
+        let (domain, attr) = unsafe { (dom::of::<D>(d)?, attr.as_ref()) };
         let (events, wait, flags) = attr.map_or((FI_CNTR_EVENTS_COMP, FI_WAIT_NONE, 0), |a| {
             (a.events, a.wait_obj, a.flags)
         });
@@ -625,49 +647,58 @@ pub unsafe extern "C" fn cntr_open(
             return Err(FI_EBADFLAGS);
         }
         wait_obj("fi_cntr_open", wait, &WAITS)?;
-        let c = Cntr::new(events, wait)?;
         let set = attr.map_or(null_mut(), |a| a.wait_set);
         // SAFETY: with FI_WAIT_SET the attributes name an open wait set.
-        let watch = unsafe { wait_member(wait, set, c.wait.as_ref())? };
-        let id = domain.open_cntr(c)?;
-        if let Some((set, fd)) = &watch {
-            set.add(*fd, Member::Cntr(Arc::clone(domain), id));
-        }
+        let set = unsafe { wait_member(wait, set)? };
+        let c = domain.open_cntr(events, wait)?;
+        let watched = watch(set, &c, Member::Cntr(Arc::clone(domain), c.id));
+        let b = CntrBody {
+            domain: Arc::clone(domain),
+            id: c.id,
+            wait: c.wait,
+            wait_obj: wait,
+            set: watched,
+        };
         // SAFETY: `out` is a place for a pointer.
-        unsafe { *out = new_cntr(domain, id, context, watch) };
+        unsafe { *out = new_cntr(b, context) };
         Ok(())
     })
 }
 
-fn new_cntr(
-    domain: &Arc<Domain>,
-    id: u32,
-    context: *mut c_void,
-    set: Option<(Arc<WaitBody>, i32)>,
-) -> *mut fid_cntr {
+fn new_cntr<D: Domain>(b: CntrBody<D>, context: *mut c_void) -> *mut fid_cntr {
     let f = fid_cntr {
-        fid: new_fid(FI_CLASS_CNTR, context, &CNTR_FI_OPS),
-        ops: table(&CNTR_OPS),
+        fid: new_fid(FI_CLASS_CNTR, context, Tables::<D>::CNTR_FI_OPS),
+        ops: table(Tables::<D>::CNTR_OPS),
     };
-    let domain = Arc::clone(domain);
-    hand_out(f, CntrBody { domain, id, set })
+    hand_out(f, b)
 }
 
 /// The handle of a counter of the adapter's.
-pub fn external_cntr(domain: &Arc<Domain>, id: u32, context: *mut c_void) -> *mut fid_cntr {
-    new_cntr(domain, id, context, None)
+pub fn external_cntr<D: Domain>(
+    domain: &Arc<D>,
+    c: OpenedQueue,
+    context: *mut c_void,
+) -> *mut fid_cntr {
+    let b = CntrBody {
+        domain: Arc::clone(domain),
+        id: c.id,
+        wait: None,
+        wait_obj: FI_WAIT_NONE,
+        set: None,
+    };
+    new_cntr(b, context)
 }
 
-unsafe extern "C" fn cntr_close(f: *mut fid) -> c_int {
+unsafe extern "C" fn cntr_close<D: Domain>(f: *mut fid) -> c_int {
     let close = || {
         // SAFETY: only counters have this table.
         unsafe {
-            let b = cntr(f.cast())?;
+            let b = cntr::<D>(f.cast())?;
             b.domain.close_cntr(b.id)?;
             if let Some((set, fd)) = &b.set {
                 set.remove(*fd);
             }
-            take::<fid_cntr, CntrBody>(f.cast())?;
+            take::<fid_cntr, CntrBody<D>>(f.cast())?;
         }
         Ok(())
     };
@@ -675,21 +706,23 @@ unsafe extern "C" fn cntr_close(f: *mut fid) -> c_int {
     unsafe { guard_close(f, close) }
 }
 
-unsafe extern "C" fn cntr_control(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+unsafe extern "C" fn cntr_control<D: Domain>(
+    f: *mut fid,
+    command: c_int,
+    arg: *mut c_void,
+) -> c_int {
     guard_int("fi_control", || {
         // SAFETY: only counters have this table; `arg` is what the command wants.
         unsafe {
-            let b = cntr(f.cast())?;
+            let b = cntr::<D>(f.cast())?;
             let arg = if arg.is_null() {
                 return Err(FI_EINVAL);
             } else {
                 arg
             };
-            let s = b.domain.lock();
-            let c = s.cntrs.get(b.id).ok_or(FI_EBADF)?;
             match command {
-                FI_GETWAIT => get_wait(c.wait.as_ref(), c.wait_obj, arg)?,
-                FI_GETWAITOBJ => *arg.cast::<fi_wait_obj>() = c.wait_obj,
+                FI_GETWAIT => get_wait(b.wait.as_ref(), b.wait_obj, arg)?,
+                FI_GETWAITOBJ => *arg.cast::<fi_wait_obj>() = b.wait_obj,
                 _ => return Err(FI_ENOSYS),
             }
         }
@@ -697,82 +730,98 @@ unsafe extern "C" fn cntr_control(f: *mut fid, command: c_int, arg: *mut c_void)
     })
 }
 
-static CNTR_FI_OPS: fi_ops = ops(cntr_close, no_bind, cntr_control);
-
-/// # Safety
-/// `c` is NULL or a counter of ours.
-unsafe fn change(call: &str, c: *mut fid_cntr, errors: bool, set: bool, n: u64) -> c_int {
-    guard_int(call, || {
-        // SAFETY: as promised by the caller.
-        let b = unsafe { cntr(c)? };
-        b.domain.with_cntr(b.id, |c| c.change(errors, set, n))?
-    })
+impl<D: Domain> Tables<D> {
+    pub const CNTR_FI_OPS: &'static fi_ops = &ops(cntr_close::<D>, no_bind, cntr_control::<D>);
 }
 
 /// # Safety
 /// `c` is NULL or a counter of ours.
-unsafe fn value(c: *mut fid_cntr, f: impl FnOnce(&mut Cntr) -> u64) -> u64 {
-    let mut v = 0;
+unsafe fn change<D: Domain>(
+    call: &str,
+    c: *mut fid_cntr,
+    errors: bool,
+    set: bool,
+    n: u64,
+) -> c_int {
+    guard_int(call, || {
+        // SAFETY: as promised by the caller.
+        let b = unsafe { cntr::<D>(c)? };
+        b.domain.change_cntr(b.id, errors, set, n)
+    })
+}
+
+/// The value and the errors of a counter; zeros for one that is closed.
+///
+/// # Safety
+/// `c` is NULL or a counter of ours.
+unsafe fn values<D: Domain>(c: *mut fid_cntr) -> (u64, u64) {
+    let mut v = (0, 0);
     guard_int("fi_cntr_read", || {
         // SAFETY: as promised by the caller.
-        let b = unsafe { cntr(c)? };
-        v = b.domain.with_cntr(b.id, f)?;
+        let b = unsafe { cntr::<D>(c)? };
+        v = b.domain.read_cntr(b.id)?;
         Ok(())
     });
     v
 }
 
-unsafe extern "C" fn cntr_read(c: *mut fid_cntr) -> u64 {
+unsafe extern "C" fn cntr_read<D: Domain>(c: *mut fid_cntr) -> u64 {
     // SAFETY: as promised by our caller.
-    unsafe { value(c, |c| c.value()) }
+    unsafe { values::<D>(c).0 }
 }
-unsafe extern "C" fn cntr_readerr(c: *mut fid_cntr) -> u64 {
+unsafe extern "C" fn cntr_readerr<D: Domain>(c: *mut fid_cntr) -> u64 {
     // SAFETY: as promised by our caller.
-    unsafe { value(c, |c| c.errors()) }
+    unsafe { values::<D>(c).1 }
 }
-unsafe extern "C" fn cntr_add(c: *mut fid_cntr, n: u64) -> c_int {
+unsafe extern "C" fn cntr_add<D: Domain>(c: *mut fid_cntr, n: u64) -> c_int {
     // SAFETY: as promised by our caller.
-    unsafe { change("fi_cntr_add", c, false, false, n) }
+    unsafe { change::<D>("fi_cntr_add", c, false, false, n) }
 }
-unsafe extern "C" fn cntr_set(c: *mut fid_cntr, n: u64) -> c_int {
+unsafe extern "C" fn cntr_set<D: Domain>(c: *mut fid_cntr, n: u64) -> c_int {
     // SAFETY: as promised by our caller.
-    unsafe { change("fi_cntr_set", c, false, true, n) }
+    unsafe { change::<D>("fi_cntr_set", c, false, true, n) }
 }
-unsafe extern "C" fn cntr_adderr(c: *mut fid_cntr, n: u64) -> c_int {
+unsafe extern "C" fn cntr_adderr<D: Domain>(c: *mut fid_cntr, n: u64) -> c_int {
     // SAFETY: as promised by our caller.
-    unsafe { change("fi_cntr_adderr", c, true, false, n) }
+    unsafe { change::<D>("fi_cntr_adderr", c, true, false, n) }
 }
-unsafe extern "C" fn cntr_seterr(c: *mut fid_cntr, n: u64) -> c_int {
+unsafe extern "C" fn cntr_seterr<D: Domain>(c: *mut fid_cntr, n: u64) -> c_int {
     // SAFETY: as promised by our caller.
-    unsafe { change("fi_cntr_seterr", c, true, true, n) }
+    unsafe { change::<D>("fi_cntr_seterr", c, true, true, n) }
 }
-unsafe extern "C" fn cntr_wait(c: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int {
+unsafe extern "C" fn cntr_wait<D: Domain>(
+    c: *mut fid_cntr,
+    threshold: u64,
+    timeout: c_int,
+) -> c_int {
     guard_int("fi_cntr_wait", || {
         // SAFETY: as promised by our caller.
-        let b = unsafe { cntr(c)? };
+        let b = unsafe { cntr::<D>(c)? };
         b.domain.wait_cntr(b.id, threshold, timeout)
     })
 }
 
-static CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
-    size: size_of::<fi_ops_cntr>(),
-    read: Some(cntr_read),
-    readerr: Some(cntr_readerr),
-    add: Some(cntr_add),
-    set: Some(cntr_set),
-    wait: Some(cntr_wait),
-    adderr: Some(cntr_adderr),
-    seterr: Some(cntr_seterr),
-    export_xpu: None,
-};
+impl<D: Domain> Tables<D> {
+    pub const CNTR_OPS: &'static fi_ops_cntr = &fi_ops_cntr {
+        size: size_of::<fi_ops_cntr>(),
+        read: Some(cntr_read::<D>),
+        readerr: Some(cntr_readerr::<D>),
+        add: Some(cntr_add::<D>),
+        set: Some(cntr_set::<D>),
+        wait: Some(cntr_wait::<D>),
+        adderr: Some(cntr_adderr::<D>),
+        seterr: Some(cntr_seterr::<D>),
+        export_xpu: None,
+    };
+}
 
 /// fi_trywait(3) on a counter.
 ///
 /// # Safety
 /// `c` is a counter of ours.
-pub unsafe fn trywait_cntr(c: *mut fid_cntr) -> Result<()> {
+pub unsafe fn trywait_cntr<D: Domain>(c: *mut fid_cntr) -> Result<()> {
     // SAFETY: as promised by the caller.
-    let b = unsafe { cntr(c)? };
-    let errors = b.domain.with_cntr(b.id, |c| c.errors())?;
+    let b = unsafe { cntr::<D>(c)? };
+    let (_, errors) = b.domain.read_cntr(b.id)?;
     b.domain.arm_cntr(b.id, u64::MAX, errors).map(|_| ())
 }

@@ -1,15 +1,14 @@
 //! Entry points of remote memory access, fi_rma(3).
 
 use super::ep::ep;
-use super::object::guard;
+use super::object::{guard_op, Tables};
 use super::transfer::*;
 use crate::core::Result;
 use crate::hmem::Piece;
-use crate::prov::efa::rdm::{fast_path, Poster, RmaReq, SendData};
+use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::c_void;
 use core::mem::size_of;
-use core::ptr::null_mut;
 use libc::iovec;
 
 /// The remote side of an operation: peer, address, key.
@@ -27,7 +26,6 @@ fn req<'a>(
     RmaReq {
         data,
         peer: remote.0,
-        force_adapter: None,
         addr: remote.1,
         key: remote.2,
         write,
@@ -42,17 +40,17 @@ fn req<'a>(
 /// # Safety
 /// `e` is NULL or an endpoint of ours; the buffer is lent until completion, or for the call.
 #[inline(always)]
-unsafe fn fast_or_general(
+unsafe fn fast_or_general<D: Domain>(
     e: *mut fid_ep,
     (buf, len): (*const c_void, usize),
     write: bool,
     remote: RemoteMemory,
     cq_data: Option<u64>,
     context: Option<*mut c_void>,
-) -> Result<isize> {
+) -> Result<()> {
     // SAFETY: as promised by the caller.
-    let (b, mem) = unsafe { (ep(e)?, Piece::new(buf, len).ok_or(FI_EINVAL)?) };
-    let p = fast_path::FastRma {
+    let (b, mem) = unsafe { (ep::<D>(e)?, Piece::new(buf, len).ok_or(FI_EINVAL)?) };
+    let p = FastRma {
         mem,
         peer: remote.0,
         addr: remote.1,
@@ -62,20 +60,29 @@ unsafe fn fast_or_general(
         context: context.map(|c| c as usize),
     };
     if let (Poster::Ep(id), None) = (b.who, b.tx_flags) {
-        if let Some(r) = fast_path::rma(&mut b.domain.lock(), id, &p) {
-            return r.map(|()| 0);
+        if let Some(r) = b.domain.fast_rma(id, &p) {
+            return r;
         }
     }
     // SAFETY: as promised by the caller.
+    unsafe { general::<D>(e, &p) }
+}
+
+/// As [`fast_or_general`], any way.
+///
+/// # Safety
+/// As [`fast_or_general`].
+#[inline(never)]
+unsafe fn general<D: Domain>(e: *mut fid_ep, p: &FastRma) -> Result<()> {
+    let remote = RemoteMemory(p.peer, p.addr, p.key);
+    let context = p.context.unwrap_or(0) as *mut c_void;
+    // SAFETY: as promised by the caller.
     unsafe {
-        let data = match context {
-            Some(_) => SendData::User(mem.into()),
-            None => SendData::Inject(inject_bytes(buf, len)?),
+        let data = match p.context {
+            Some(_) => SendData::User(p.mem.into()),
+            None => SendData::Inject(inject_bytes(p.mem.addr() as *const c_void, p.mem.len())?),
         };
-        go(
-            e,
-            req(data, write, remote, cq_data, context.unwrap_or(null_mut())),
-        )
+        go::<D, _>(e, req(data, p.write, remote, p.cq_data, context))
     }
 }
 
@@ -115,7 +122,7 @@ pub unsafe fn rma_request<T>(
     })
 }
 
-unsafe extern "C" fn read(
+unsafe extern "C" fn read<D: Domain>(
     e: *mut fid_ep,
     buf: *mut c_void,
     len: usize,
@@ -126,8 +133,8 @@ unsafe extern "C" fn read(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
-    guard("fi_read", || unsafe {
-        fast_or_general(
+    guard_op("fi_read", || unsafe {
+        fast_or_general::<D>(
             e,
             (buf, len),
             false,
@@ -137,7 +144,7 @@ unsafe extern "C" fn read(
         )
     })
 }
-unsafe extern "C" fn readv(
+unsafe extern "C" fn readv<D: Domain>(
     e: *mut fid_ep,
     iov: *const iovec,
     _: Desc,
@@ -148,21 +155,23 @@ unsafe extern "C" fn readv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
-    guard("fi_readv", || unsafe {
+    guard_op("fi_readv", || unsafe {
         let data = SendData::User(many(iov, count)?);
-        go(
+        go::<D, _>(
             e,
             req(data, false, RemoteMemory(src, addr, key), None, context),
         )
     })
 }
-unsafe extern "C" fn readmsg(e: *mut fid_ep, m: *const fi_msg_rma, flags: u64) -> isize {
+unsafe extern "C" fn readmsg<D: Domain>(e: *mut fid_ep, m: *const fi_msg_rma, flags: u64) -> isize {
     // SAFETY: as promised by our caller.
-    guard("fi_readmsg", || unsafe {
-        rma_request(m.as_ref().ok_or(FI_EINVAL)?, flags, false, |r| go(e, r))
+    guard_op("fi_readmsg", || unsafe {
+        rma_request(m.as_ref().ok_or(FI_EINVAL)?, flags, false, |r| {
+            go::<D, _>(e, r)
+        })
     })
 }
-unsafe extern "C" fn write(
+unsafe extern "C" fn write<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -173,8 +182,8 @@ unsafe extern "C" fn write(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
-    guard("fi_write", || unsafe {
-        fast_or_general(
+    guard_op("fi_write", || unsafe {
+        fast_or_general::<D>(
             e,
             (buf, len),
             true,
@@ -184,7 +193,7 @@ unsafe extern "C" fn write(
         )
     })
 }
-unsafe extern "C" fn writev(
+unsafe extern "C" fn writev<D: Domain>(
     e: *mut fid_ep,
     iov: *const iovec,
     _: Desc,
@@ -195,21 +204,27 @@ unsafe extern "C" fn writev(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
-    guard("fi_writev", || unsafe {
+    guard_op("fi_writev", || unsafe {
         let data = SendData::User(many(iov, count)?);
-        go(
+        go::<D, _>(
             e,
             req(data, true, RemoteMemory(to, addr, key), None, context),
         )
     })
 }
-unsafe extern "C" fn writemsg(e: *mut fid_ep, m: *const fi_msg_rma, flags: u64) -> isize {
+unsafe extern "C" fn writemsg<D: Domain>(
+    e: *mut fid_ep,
+    m: *const fi_msg_rma,
+    flags: u64,
+) -> isize {
     // SAFETY: as promised by our caller.
-    guard("fi_writemsg", || unsafe {
-        rma_request(m.as_ref().ok_or(FI_EINVAL)?, flags, true, |r| go(e, r))
+    guard_op("fi_writemsg", || unsafe {
+        rma_request(m.as_ref().ok_or(FI_EINVAL)?, flags, true, |r| {
+            go::<D, _>(e, r)
+        })
     })
 }
-unsafe extern "C" fn inject_write(
+unsafe extern "C" fn inject_write<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -218,11 +233,11 @@ unsafe extern "C" fn inject_write(
     key: u64,
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
-    guard("fi_inject_write", || unsafe {
-        fast_or_general(e, (buf, len), true, RemoteMemory(to, addr, key), None, None)
+    guard_op("fi_inject_write", || unsafe {
+        fast_or_general::<D>(e, (buf, len), true, RemoteMemory(to, addr, key), None, None)
     })
 }
-unsafe extern "C" fn writedata(
+unsafe extern "C" fn writedata<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -234,12 +249,12 @@ unsafe extern "C" fn writedata(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
-    guard("fi_writedata", || unsafe {
+    guard_op("fi_writedata", || unsafe {
         let remote = RemoteMemory(to, addr, key);
-        fast_or_general(e, (buf, len), true, remote, Some(cq_data), Some(context))
+        fast_or_general::<D>(e, (buf, len), true, remote, Some(cq_data), Some(context))
     })
 }
-unsafe extern "C" fn inject_writedata(
+unsafe extern "C" fn inject_writedata<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -249,22 +264,24 @@ unsafe extern "C" fn inject_writedata(
     key: u64,
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
-    guard("fi_inject_writedata", || unsafe {
+    guard_op("fi_inject_writedata", || unsafe {
         let remote = RemoteMemory(to, addr, key);
-        fast_or_general(e, (buf, len), true, remote, Some(cq_data), None)
+        fast_or_general::<D>(e, (buf, len), true, remote, Some(cq_data), None)
     })
 }
 
-/// fi_rma(3)
-pub static RMA_OPS: fi_ops_rma = fi_ops_rma {
-    size: size_of::<fi_ops_rma>(),
-    read: Some(read),
-    readv: Some(readv),
-    readmsg: Some(readmsg),
-    write: Some(write),
-    writev: Some(writev),
-    writemsg: Some(writemsg),
-    inject: Some(inject_write),
-    writedata: Some(writedata),
-    injectdata: Some(inject_writedata),
-};
+impl<D: Domain> Tables<D> {
+    /// fi_rma(3)
+    pub const RMA_OPS: &'static fi_ops_rma = &fi_ops_rma {
+        size: size_of::<fi_ops_rma>(),
+        read: Some(read::<D>),
+        readv: Some(readv::<D>),
+        readmsg: Some(readmsg::<D>),
+        write: Some(write::<D>),
+        writev: Some(writev::<D>),
+        writemsg: Some(writemsg::<D>),
+        inject: Some(inject_write::<D>),
+        writedata: Some(writedata::<D>),
+        injectdata: Some(inject_writedata::<D>),
+    };
+}

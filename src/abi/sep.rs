@@ -12,7 +12,7 @@ use super::info;
 use super::layout::V1_10;
 use super::object::*;
 use crate::core::Result;
-use crate::prov::efa::rdm::{self, Poster};
+use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
@@ -47,7 +47,7 @@ impl Sep {
     }
 }
 
-pub unsafe extern "C" fn scalable_ep(
+pub unsafe extern "C" fn scalable_ep<D: Domain>(
     d: *mut fid_domain,
     i: *mut fi_info,
     out: *mut *mut fid_ep,
@@ -58,8 +58,8 @@ pub unsafe extern "C" fn scalable_ep(
             return Err(FI_EINVAL);
         }
         // SAFETY: `d` is a domain of ours, `i` an info of ours.
-        let (domain, i) = unsafe { (of(d)?, info::read(i, &V1_10).ok_or(FI_EINVAL)?) };
-        let eps = rdm::open_contexts(&mut domain.lock(), &i)?;
+        let (domain, i) = unsafe { (of::<D>(d)?, info::read(i, &V1_10).ok_or(FI_EINVAL)?) };
+        let eps = domain.open_contexts(&i)?;
         let first = eps.first().copied().ok_or(FI_EINVAL)?;
         let state = Mutex::new(vec![Context::default(); eps.len()]);
         let mut b = EpBody::new(domain, Poster::Ep(first));
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn scalable_ep(
             index: 0,
             side: 0,
         });
-        let f = new_ep(FI_CLASS_SEP, context, &SEP_FI_OPS);
+        let f = new_ep::<D>(FI_CLASS_SEP, context, Tables::<D>::SEP_FI_OPS);
         // SAFETY: `out` is a place for a pointer.
         unsafe { *out = hand_out(f, b) };
         Ok(())
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn scalable_ep(
 
 /// # Safety
 /// `e` is NULL or an endpoint of ours, `out` NULL or a place.
-unsafe fn open_context(
+unsafe fn open_context<D: Domain>(
     e: *mut fid_ep,
     index: c_int,
     side: usize,
@@ -85,7 +85,7 @@ unsafe fn open_context(
     context: *mut c_void,
 ) -> Result<()> {
     // SAFETY: as promised by the caller.
-    let b = unsafe { ep(e)? };
+    let b = unsafe { ep::<D>(e)? };
     let sep = &b.part.as_ref().ok_or(FI_ENOSYS)?.sep;
     let index = usize::try_from(index).map_err(|_| FI_EINVAL)?;
     let id = *sep.eps.get(index).ok_or(FI_EINVAL)?;
@@ -104,11 +104,16 @@ unsafe fn open_context(
         side,
     });
     // SAFETY: `out` was checked.
-    unsafe { *out = hand_out(new_ep(class, context, &CONTEXT_FI_OPS), body) };
+    unsafe {
+        *out = hand_out(
+            new_ep::<D>(class, context, Tables::<D>::CONTEXT_FI_OPS),
+            body,
+        )
+    };
     Ok(())
 }
 
-pub unsafe extern "C" fn tx_ctx(
+pub unsafe extern "C" fn tx_ctx<D: Domain>(
     e: *mut fid_ep,
     index: c_int,
     _: *mut fi_tx_attr,
@@ -117,11 +122,11 @@ pub unsafe extern "C" fn tx_ctx(
 ) -> c_int {
     // SAFETY: as promised by our caller.
     guard_int("fi_tx_context", || unsafe {
-        open_context(e, index, 0, out, context)
+        open_context::<D>(e, index, 0, out, context)
     })
 }
 
-pub unsafe extern "C" fn rx_ctx(
+pub unsafe extern "C" fn rx_ctx<D: Domain>(
     e: *mut fid_ep,
     index: c_int,
     _: *mut fi_rx_attr,
@@ -130,11 +135,11 @@ pub unsafe extern "C" fn rx_ctx(
 ) -> c_int {
     // SAFETY: as promised by our caller.
     guard_int("fi_rx_context", || unsafe {
-        open_context(e, index, 1, out, context)
+        open_context::<D>(e, index, 1, out, context)
     })
 }
 
-fn enable(b: &EpBody, sep: &Sep, index: usize) -> Result<()> {
+fn enable<D: Domain>(b: &EpBody<D>, sep: &Sep, index: usize) -> Result<()> {
     let mut state = sep.lock();
     let (Some(c), Some(id)) = (state.get_mut(index), sep.eps.get(index)) else {
         return Err(FI_EINVAL);
@@ -142,19 +147,18 @@ fn enable(b: &EpBody, sep: &Sep, index: usize) -> Result<()> {
     if c.live {
         return Ok(());
     }
-    let fd = rdm::enable(&mut b.domain.lock(), *id)?;
+    b.domain.enable_ep(*id)?;
     c.live = true;
-    b.domain.watch(fd);
     Ok(())
 }
 
 // ---- the whole -------------------------------------------------------------------------------
 
-unsafe extern "C" fn sep_close(f: *mut fid) -> c_int {
+unsafe extern "C" fn sep_close<D: Domain>(f: *mut fid) -> c_int {
     let close = || {
         // SAFETY: only scalable endpoints have this table.
         let b = unsafe {
-            let b = ep(f.cast())?;
+            let b = ep::<D>(f.cast())?;
             let sep = &b.part.as_ref().ok_or(FI_EBADF)?.sep;
             if sep.lock().iter().any(|c| c.open != [false; 2]) {
                 crate::warn_log!(
@@ -163,14 +167,10 @@ unsafe extern "C" fn sep_close(f: *mut fid) -> c_int {
                 );
                 return Err(FI_EBUSY);
             }
-            take::<fid_ep, EpBody>(f.cast())?
+            take::<fid_ep, EpBody<D>>(f.cast())?
         };
         for id in b.part.iter().flat_map(|p| &p.sep.eps) {
-            let (closed, fd) = rdm::close(&mut b.domain.lock(), *id)?;
-            if let Some(fd) = fd {
-                b.domain.unwatch(fd);
-            }
-            drop(closed);
+            b.domain.close_ep(*id)?;
         }
         Ok(())
     };
@@ -178,20 +178,19 @@ unsafe extern "C" fn sep_close(f: *mut fid) -> c_int {
     unsafe { guard_close(f, close) }
 }
 
-unsafe extern "C" fn sep_bind(f: *mut fid, with: *mut fid, _: u64) -> c_int {
+unsafe extern "C" fn sep_bind<D: Domain>(f: *mut fid, with: *mut fid, _: u64) -> c_int {
     guard_int("fi_scalable_ep_bind", || {
         // SAFETY: only scalable endpoints have this table; `with` is NULL or an open object.
         unsafe {
-            let b = ep(f.cast())?;
+            let b = ep::<D>(f.cast())?;
             match with.as_ref().ok_or(FI_EINVAL)?.fclass {
                 FI_CLASS_AV => {
-                    let v = body::<fid_av, AvBody>(with.cast())?;
+                    let v = body::<fid_av, AvBody<D>>(with.cast())?;
                     if !Arc::ptr_eq(&v.domain, &b.domain) {
                         return Err(FI_EINVAL);
                     }
-                    let mut s = b.domain.lock();
                     for id in b.part.iter().flat_map(|p| &p.sep.eps) {
-                        s.eps.get_mut(*id).ok_or(FI_EBADF)?.bind_av(v.id)?;
+                        b.domain.bind_av(*id, v.id)?;
                     }
                     Ok(())
                 }
@@ -209,10 +208,10 @@ unsafe extern "C" fn sep_bind(f: *mut fid, with: *mut fid, _: u64) -> c_int {
     })
 }
 
-unsafe extern "C" fn sep_control(f: *mut fid, command: c_int, _: *mut c_void) -> c_int {
+unsafe extern "C" fn sep_control<D: Domain>(f: *mut fid, command: c_int, _: *mut c_void) -> c_int {
     guard_int("fi_control", || {
         // SAFETY: only scalable endpoints have this table.
-        let b = unsafe { ep(f.cast())? };
+        let b = unsafe { ep::<D>(f.cast())? };
         let sep = Arc::clone(&b.part.as_ref().ok_or(FI_EBADF)?.sep);
         match command {
             // Contexts may still follow: only those whose other half was never opened go live now.
@@ -230,14 +229,16 @@ unsafe extern "C" fn sep_control(f: *mut fid, command: c_int, _: *mut c_void) ->
     })
 }
 
-static SEP_FI_OPS: fi_ops = ops(sep_close, sep_bind, sep_control);
+impl<D: Domain> Tables<D> {
+    pub const SEP_FI_OPS: &'static fi_ops = &ops(sep_close::<D>, sep_bind::<D>, sep_control::<D>);
+}
 
 // ---- contexts --------------------------------------------------------------------------------
 
-unsafe extern "C" fn context_close(f: *mut fid) -> c_int {
+unsafe extern "C" fn context_close<D: Domain>(f: *mut fid) -> c_int {
     let close = || {
         // SAFETY: only contexts have this table.
-        let b = unsafe { take::<fid_ep, EpBody>(f.cast())? };
+        let b = unsafe { take::<fid_ep, EpBody<D>>(f.cast())? };
         let p = b.part.as_ref().ok_or(FI_EBADF)?;
         if let Some(open) = p
             .sep
@@ -247,24 +248,28 @@ unsafe extern "C" fn context_close(f: *mut fid) -> c_int {
         {
             *open = false;
         }
-        rdm::close_context(&mut b.domain.lock(), b.id()?, p.side);
+        b.domain.close_context(b.id()?, p.side);
         Ok(())
     };
     // SAFETY: only objects of ours have this table.
     unsafe { guard_close(f, close) }
 }
 
-unsafe extern "C" fn context_bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
+unsafe extern "C" fn context_bind<D: Domain>(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
     guard_int("fi_ep_bind", || {
         // SAFETY: only contexts have this table; `with` is NULL or an open object.
-        unsafe { bind_queue(ep(f.cast())?, with, flags) }
+        unsafe { bind_queue(ep::<D>(f.cast())?, with, flags) }
     })
 }
 
-unsafe extern "C" fn context_control(f: *mut fid, command: c_int, _: *mut c_void) -> c_int {
+unsafe extern "C" fn context_control<D: Domain>(
+    f: *mut fid,
+    command: c_int,
+    _: *mut c_void,
+) -> c_int {
     guard_int("fi_control", || {
         // SAFETY: only contexts have this table.
-        let b = unsafe { ep(f.cast())? };
+        let b = unsafe { ep::<D>(f.cast())? };
         let p = b.part.clone().ok_or(FI_EBADF)?;
         if command != FI_ENABLE {
             return Err(FI_ENOSYS);
@@ -285,4 +290,7 @@ unsafe extern "C" fn context_control(f: *mut fid, command: c_int, _: *mut c_void
     })
 }
 
-static CONTEXT_FI_OPS: fi_ops = ops(context_close, context_bind, context_control);
+impl<D: Domain> Tables<D> {
+    pub const CONTEXT_FI_OPS: &'static fi_ops =
+        &ops(context_close::<D>, context_bind::<D>, context_control::<D>);
+}

@@ -7,21 +7,19 @@ use super::domain::of;
 use super::object::*;
 use super::queues::{cntr, cq};
 use crate::core::Result;
-use crate::prov::efa::domain::Domain;
-use crate::prov::efa::eq::{deadline, remaining};
-use crate::prov::efa::WaitSet;
+use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
 use std::sync::{Arc, Mutex};
 
 /// Body of a `fid_poll`: what was added, and the last value seen of a counter.
-struct PollBody {
-    _domain: Arc<Domain>,
+struct PollBody<D: Domain> {
+    _domain: Arc<D>,
     members: Mutex<Vec<(usize, u64)>>,
 }
 
-pub unsafe extern "C" fn poll_open(
+pub unsafe extern "C" fn poll_open<D: Domain>(
     d: *mut fid_domain,
     attr: *mut fi_poll_attr,
     out: *mut *mut fid_poll,
@@ -32,13 +30,17 @@ pub unsafe extern "C" fn poll_open(
         }
         // SAFETY: `d` is a domain of ours; the attributes are NULL or valid.
         unsafe {
-            let domain = of(d)?;
+            let domain = of::<D>(d)?;
             if attr.as_ref().is_some_and(|a| a.flags != 0) {
                 return Err(FI_EBADFLAGS);
             }
             let f = fid_poll {
-                fid: new_fid(FI_CLASS_POLL, core::ptr::null_mut(), &POLL_FI_OPS),
-                ops: table(&POLL_OPS),
+                fid: new_fid(
+                    FI_CLASS_POLL,
+                    core::ptr::null_mut(),
+                    Tables::<D>::POLL_FI_OPS,
+                ),
+                ops: table(Tables::<D>::POLL_OPS),
             };
             let b = PollBody {
                 _domain: Arc::clone(domain),
@@ -50,29 +52,29 @@ pub unsafe extern "C" fn poll_open(
     })
 }
 
-unsafe extern "C" fn poll_close(f: *mut fid) -> c_int {
+unsafe extern "C" fn poll_close<D: Domain>(f: *mut fid) -> c_int {
     let close = || {
         // SAFETY: only poll sets have this table.
-        unsafe { take::<fid_poll, PollBody>(f.cast())? };
+        unsafe { take::<fid_poll, PollBody<D>>(f.cast())? };
         Ok(())
     };
     // SAFETY: only objects of ours have this table.
     unsafe { guard_close(f, close) }
 }
 
-unsafe extern "C" fn poll_add(p: *mut fid_poll, f: *mut fid, flags: u64) -> c_int {
+unsafe extern "C" fn poll_add<D: Domain>(p: *mut fid_poll, f: *mut fid, flags: u64) -> c_int {
     guard_int("fi_poll_add", || {
         // SAFETY: `p` is ours; `f` is NULL or an open object.
         unsafe {
-            let b = body::<fid_poll, PollBody>(p)?;
+            let b = body::<fid_poll, PollBody<D>>(p)?;
             if flags != 0 {
                 return Err(FI_EBADFLAGS);
             }
             let seen = match f.as_ref().ok_or(FI_EINVAL)?.fclass {
                 FI_CLASS_CQ => 0,
                 FI_CLASS_CNTR => {
-                    let c = cntr(f.cast())?;
-                    c.domain.with_cntr(c.id, |c| c.value())?
+                    let c = cntr::<D>(f.cast())?;
+                    c.domain.read_cntr(c.id)?.0
                 }
                 _ => return Err(FI_EINVAL),
             };
@@ -85,10 +87,10 @@ unsafe extern "C" fn poll_add(p: *mut fid_poll, f: *mut fid, flags: u64) -> c_in
     })
 }
 
-unsafe extern "C" fn poll_del(p: *mut fid_poll, f: *mut fid, flags: u64) -> c_int {
+unsafe extern "C" fn poll_del<D: Domain>(p: *mut fid_poll, f: *mut fid, flags: u64) -> c_int {
     guard_int("fi_poll_del", || {
         // SAFETY: `p` is ours.
-        let b = unsafe { body::<fid_poll, PollBody>(p)? };
+        let b = unsafe { body::<fid_poll, PollBody<D>>(p)? };
         if flags != 0 {
             return Err(FI_EBADFLAGS);
         }
@@ -98,23 +100,26 @@ unsafe extern "C" fn poll_del(p: *mut fid_poll, f: *mut fid, flags: u64) -> c_in
     })
 }
 
-unsafe extern "C" fn poll(p: *mut fid_poll, contexts: *mut *mut c_void, count: c_int) -> c_int {
+unsafe extern "C" fn poll<D: Domain>(
+    p: *mut fid_poll,
+    contexts: *mut *mut c_void,
+    count: c_int,
+) -> c_int {
     guard("fi_poll", || {
         // SAFETY: `p` is ours; its members are open, as fi_poll(3) asks; there is room for `count`.
         unsafe {
-            let b = body::<fid_poll, PollBody>(p)?;
+            let b = body::<fid_poll, PollBody<D>>(p)?;
             let mut n = 0;
             let mut members = b.members.lock().unwrap_or_else(|e| e.into_inner());
             for (m, seen) in members.iter_mut() {
                 let f = *m as *mut fid;
                 let news = if (*f).fclass == FI_CLASS_CQ {
-                    let q = cq(f.cast())?;
+                    let q = cq::<D>(f.cast())?;
                     q.domain.cq_has_any(q.id)?
                 } else {
-                    let c = cntr(f.cast())?;
-                    let now = c
-                        .domain
-                        .with_cntr(c.id, |c| c.value().wrapping_add(c.errors()))?;
+                    let c = cntr::<D>(f.cast())?;
+                    let (value, errors) = c.domain.read_cntr(c.id)?;
+                    let now = value.wrapping_add(errors);
                     core::mem::replace(seen, now) != now
                 };
                 if news && n < count as isize {
@@ -130,37 +135,49 @@ unsafe extern "C" fn poll(p: *mut fid_poll, contexts: *mut *mut c_void, count: c
     }) as c_int
 }
 
-static POLL_FI_OPS: fi_ops = ops(poll_close, no_bind, no_control);
-static POLL_OPS: fi_ops_poll = fi_ops_poll {
-    size: size_of::<fi_ops_poll>(),
-    poll: Some(poll),
-    poll_add: Some(poll_add),
-    poll_del: Some(poll_del),
-};
+impl<D: Domain> Tables<D> {
+    pub const POLL_FI_OPS: &'static fi_ops = &ops(poll_close::<D>, no_bind, no_control);
+}
+impl<D: Domain> Tables<D> {
+    pub const POLL_OPS: &'static fi_ops_poll = &fi_ops_poll {
+        size: size_of::<fi_ops_poll>(),
+        poll: Some(poll::<D>),
+        poll_add: Some(poll_add::<D>),
+        poll_del: Some(poll_del::<D>),
+    };
+}
 
 // ---- wait sets -------------------------------------------------------------------------------
 
 /// Something a wait set watches.
-#[derive(Clone)]
-pub enum Member {
-    Cq(Arc<Domain>, u32),
-    Cntr(Arc<Domain>, u32),
+pub enum Member<D: Domain> {
+    Cq(Arc<D>, u32),
+    Cntr(Arc<D>, u32),
+}
+
+impl<D: Domain> Clone for Member<D> {
+    fn clone(&self) -> Member<D> {
+        match self {
+            Member::Cq(d, id) => Member::Cq(Arc::clone(d), *id),
+            Member::Cntr(d, id) => Member::Cntr(Arc::clone(d), *id),
+        }
+    }
 }
 
 /// Body of a `fid_wait`.
-pub struct WaitBody {
+pub struct WaitBody<D: Domain> {
     set: WaitSet,
-    members: Mutex<Vec<(i32, Member)>>,
+    members: Mutex<Vec<(i32, Member<D>)>>,
 }
 
-impl WaitBody {
+impl<D: Domain> WaitBody<D> {
     /// Watches a queue or counter, whose wait object has this descriptor.
-    pub fn add(&self, fd: i32, m: Member) {
+    pub fn add(&self, fd: i32, m: Member<D>) {
         self.set.add(fd);
         self.lock().push((fd, m));
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(i32, Member)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(i32, Member<D>)>> {
         self.members.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -175,12 +192,12 @@ impl WaitBody {
 ///
 /// # Safety
 /// `w` is NULL or a wait set of ours.
-pub unsafe fn wait_set<'a>(w: *mut fid_wait) -> Result<&'a Arc<WaitBody>> {
+pub unsafe fn wait_set<'a, D: Domain>(w: *mut fid_wait) -> Result<&'a Arc<WaitBody<D>>> {
     // SAFETY: as promised by the caller.
-    unsafe { body::<fid_wait, Arc<WaitBody>>(w) }
+    unsafe { body::<fid_wait, Arc<WaitBody<D>>>(w) }
 }
 
-pub unsafe extern "C" fn wait_open(
+pub unsafe extern "C" fn wait_open<D: Domain>(
     _: *mut fid_fabric,
     attr: *mut fi_wait_attr,
     out: *mut *mut fid_wait,
@@ -203,10 +220,14 @@ pub unsafe extern "C" fn wait_open(
             return Err(FI_ENOSYS);
         }
         let f = fid_wait {
-            fid: new_fid(FI_CLASS_WAIT, core::ptr::null_mut(), &WAIT_FI_OPS),
-            ops: table(&WAIT_OPS),
+            fid: new_fid(
+                FI_CLASS_WAIT,
+                core::ptr::null_mut(),
+                Tables::<D>::WAIT_FI_OPS,
+            ),
+            ops: table(Tables::<D>::WAIT_OPS),
         };
-        let b = Arc::new(WaitBody {
+        let b = Arc::new(WaitBody::<D> {
             set: WaitSet::new()?,
             members: Mutex::default(),
         });
@@ -216,18 +237,18 @@ pub unsafe extern "C" fn wait_open(
     })
 }
 
-unsafe extern "C" fn wait_close(f: *mut fid) -> c_int {
+unsafe extern "C" fn wait_close<D: Domain>(f: *mut fid) -> c_int {
     let close = || {
         // SAFETY: only wait sets have this table.
         unsafe {
-            if !wait_set(f.cast())?.lock().is_empty() {
+            if !wait_set::<D>(f.cast())?.lock().is_empty() {
                 crate::warn_log!(
                     FI_LOG_FABRIC,
                     "fi_close: this wait set still has queues or counters"
                 );
                 return Err(FI_EBUSY);
             }
-            take::<fid_wait, Arc<WaitBody>>(f.cast())?;
+            take::<fid_wait, Arc<WaitBody<D>>>(f.cast())?;
         }
         Ok(())
     };
@@ -235,11 +256,15 @@ unsafe extern "C" fn wait_close(f: *mut fid) -> c_int {
     unsafe { guard_close(f, close) }
 }
 
-unsafe extern "C" fn wait_control(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+unsafe extern "C" fn wait_control<D: Domain>(
+    f: *mut fid,
+    command: c_int,
+    arg: *mut c_void,
+) -> c_int {
     guard_int("fi_control", || {
         // SAFETY: only wait sets have this table; `arg` is what the command wants.
         unsafe {
-            let b = wait_set(f.cast())?;
+            let b = wait_set::<D>(f.cast())?;
             if arg.is_null() {
                 return Err(FI_EINVAL);
             }
@@ -253,18 +278,18 @@ unsafe extern "C" fn wait_control(f: *mut fid, command: c_int, arg: *mut c_void)
 }
 
 /// fi_wait(3): 0 when something can be read, `FI_ETIMEDOUT` after `timeout` milliseconds.
-unsafe extern "C" fn wait(w: *mut fid_wait, timeout: c_int) -> c_int {
+unsafe extern "C" fn wait<D: Domain>(w: *mut fid_wait, timeout: c_int) -> c_int {
     guard_int("fi_wait", || {
         // SAFETY: `w` is NULL or ours.
-        let b = unsafe { Arc::clone(wait_set(w)?) };
+        let b = unsafe { Arc::clone(wait_set::<D>(w)?) };
         let until = deadline(timeout);
         loop {
-            let members: Vec<Member> = b.lock().iter().map(|(_, m)| m.clone()).collect();
+            let members: Vec<Member<D>> = b.lock().iter().map(|(_, m)| m.clone()).collect();
             for m in members {
                 let armed = match m {
                     Member::Cq(d, id) => d.arm_cq(id),
                     Member::Cntr(d, id) => {
-                        let (value, errors) = d.with_cntr(id, |c| (c.value(), c.errors()))?;
+                        let (value, errors) = d.read_cntr(id)?;
                         d.arm_cntr(id, value + 1, errors)
                     }
                 };
@@ -285,8 +310,12 @@ unsafe extern "C" fn wait(w: *mut fid_wait, timeout: c_int) -> c_int {
     })
 }
 
-static WAIT_FI_OPS: fi_ops = ops(wait_close, no_bind, wait_control);
-static WAIT_OPS: fi_ops_wait = fi_ops_wait {
-    size: size_of::<fi_ops_wait>(),
-    wait: Some(wait),
-};
+impl<D: Domain> Tables<D> {
+    pub const WAIT_FI_OPS: &'static fi_ops = &ops(wait_close::<D>, no_bind, wait_control::<D>);
+}
+impl<D: Domain> Tables<D> {
+    pub const WAIT_OPS: &'static fi_ops_wait = &fi_ops_wait {
+        size: size_of::<fi_ops_wait>(),
+        wait: Some(wait::<D>),
+    };
+}

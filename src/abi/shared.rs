@@ -7,13 +7,12 @@
 use super::domain::of;
 use super::ep::{ep, new_ep, EpBody};
 use super::object::*;
-use crate::prov::efa::domain::Domain;
-use crate::prov::efa::rdm::{Poster, Srx};
+use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-pub unsafe extern "C" fn srx_ctx(
+pub unsafe extern "C" fn srx_ctx<D: Domain>(
     d: *mut fid_domain,
     attr: *mut fi_rx_attr,
     out: *mut *mut fid_ep,
@@ -24,35 +23,26 @@ pub unsafe extern "C" fn srx_ctx(
             return Err(FI_EINVAL);
         }
         // SAFETY: `d` is a domain of ours; the attributes are NULL or valid.
-        let (domain, attr) = unsafe { (of(d)?, attr.as_ref()) };
+        let (domain, attr) = unsafe { (of::<D>(d)?, attr.as_ref()) };
         let (caps, flags) = (attr.map(|a| a.caps), attr.map_or(0, |a| a.op_flags));
-        let id = Srx::open(&mut domain.lock(), &domain.info, caps, flags);
-        let f = new_ep(FI_CLASS_SRX_CTX, context, &SRX_FI_OPS);
+        let id = domain.open_srx(caps, flags)?;
+        let f = new_ep::<D>(FI_CLASS_SRX_CTX, context, Tables::<D>::SRX_FI_OPS);
         // SAFETY: `out` is a place for a pointer.
         unsafe { *out = hand_out(f, EpBody::new(domain, Poster::Srx(id))) };
         Ok(())
     })
 }
 
-unsafe extern "C" fn srx_close(f: *mut fid) -> c_int {
+unsafe extern "C" fn srx_close<D: Domain>(f: *mut fid) -> c_int {
     let close = || {
         // SAFETY: only shared receive contexts have this table.
         unsafe {
-            let b = ep(f.cast())?;
+            let b = ep::<D>(f.cast())?;
             let Poster::Srx(id) = b.who else {
                 return Err(FI_EINVAL);
             };
-            let mut s = b.domain.lock();
-            if s.eps.iter().any(|(_, e)| e.uses_srx(id)) {
-                crate::warn_log!(
-                    FI_LOG_EP_CTRL,
-                    "fi_close: this shared receive context still has endpoints bound to it"
-                );
-                return Err(FI_EBUSY);
-            }
-            Srx::close(&mut s, id);
-            drop(s);
-            take::<fid_ep, EpBody>(f.cast())?;
+            b.domain.close_srx(id)?;
+            take::<fid_ep, EpBody<D>>(f.cast())?;
         }
         Ok(())
     };
@@ -60,10 +50,10 @@ unsafe extern "C" fn srx_close(f: *mut fid) -> c_int {
     unsafe { guard_close(f, close) }
 }
 
-unsafe extern "C" fn srx_control(f: *mut fid, command: c_int, _: *mut c_void) -> c_int {
+unsafe extern "C" fn srx_control<D: Domain>(f: *mut fid, command: c_int, _: *mut c_void) -> c_int {
     guard_int("fi_control", || {
         // SAFETY: only shared receive contexts have this table.
-        unsafe { ep(f.cast())? };
+        unsafe { ep::<D>(f.cast())? };
         // It is ready when it is open.
         if command == FI_ENABLE {
             Ok(())
@@ -73,11 +63,11 @@ unsafe extern "C" fn srx_control(f: *mut fid, command: c_int, _: *mut c_void) ->
     })
 }
 
-unsafe extern "C" fn srx_bind(f: *mut fid, with: *mut fid, _: u64) -> c_int {
+unsafe extern "C" fn srx_bind<D: Domain>(f: *mut fid, with: *mut fid, _: u64) -> c_int {
     guard_int("fi_ep_bind", || {
         // SAFETY: only shared receive contexts have this table; `with` is NULL or an open object.
         unsafe {
-            ep(f.cast())?;
+            ep::<D>(f.cast())?;
             // Completions go to the queues of the endpoints: these bindings ask for nothing more.
             match with.as_ref().ok_or(FI_EINVAL)?.fclass {
                 FI_CLASS_CQ | FI_CLASS_CNTR | FI_CLASS_AV | FI_CLASS_EQ => Ok(()),
@@ -87,14 +77,16 @@ unsafe extern "C" fn srx_bind(f: *mut fid, with: *mut fid, _: u64) -> c_int {
     })
 }
 
-static SRX_FI_OPS: fi_ops = ops(srx_close, srx_bind, srx_control);
-
-/// Body of a `fid_stx`.
-pub struct StxBody {
-    _domain: Arc<Domain>,
+impl<D: Domain> Tables<D> {
+    pub const SRX_FI_OPS: &'static fi_ops = &ops(srx_close::<D>, srx_bind::<D>, srx_control::<D>);
 }
 
-pub unsafe extern "C" fn stx_ctx(
+/// Body of a `fid_stx`.
+pub struct StxBody<D: Domain> {
+    _domain: Arc<D>,
+}
+
+pub unsafe extern "C" fn stx_ctx<D: Domain>(
     d: *mut fid_domain,
     _: *mut fi_tx_attr,
     out: *mut *mut fid_stx,
@@ -105,10 +97,10 @@ pub unsafe extern "C" fn stx_ctx(
             return Err(FI_EINVAL);
         }
         // SAFETY: `d` is a domain of ours.
-        let domain = unsafe { of(d)? };
+        let domain = unsafe { of::<D>(d)? };
         let f = fid_stx {
-            fid: new_fid(FI_CLASS_STX_CTX, context, &STX_FI_OPS),
-            ops: super::ep::ep_ops(),
+            fid: new_fid(FI_CLASS_STX_CTX, context, Tables::<D>::STX_FI_OPS),
+            ops: super::ep::ep_ops::<D>(),
         };
         let b = StxBody {
             _domain: Arc::clone(domain),
@@ -119,14 +111,16 @@ pub unsafe extern "C" fn stx_ctx(
     })
 }
 
-unsafe extern "C" fn stx_close(f: *mut fid) -> c_int {
+unsafe extern "C" fn stx_close<D: Domain>(f: *mut fid) -> c_int {
     let close = || {
         // SAFETY: only shared transmit contexts have this table.
-        unsafe { take::<fid_stx, StxBody>(f.cast())? };
+        unsafe { take::<fid_stx, StxBody<D>>(f.cast())? };
         Ok(())
     };
     // SAFETY: only objects of ours have this table.
     unsafe { guard_close(f, close) }
 }
 
-static STX_FI_OPS: fi_ops = ops(stx_close, no_bind, no_control);
+impl<D: Domain> Tables<D> {
+    pub const STX_FI_OPS: &'static fi_ops = &ops(stx_close::<D>, no_bind, no_control);
+}

@@ -6,9 +6,7 @@
 use super::ep::{ep, EpBody};
 use crate::core::Result;
 use crate::hmem::UserMem;
-use crate::prov::efa::domain::State;
-use crate::prov::efa::rdm::work::{self, Trigger, Work};
-use crate::prov::efa::rdm::{self, AtomicReq, Common, MsgReq, Poster, RecvReq, RmaReq, SendData};
+use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::c_void;
 use libc::iovec;
@@ -87,13 +85,13 @@ pub fn flagged(context: *mut c_void, flags: u64) -> Common {
 /// A request that an endpoint carries out.
 pub trait Request {
     /// Carries it out.
-    fn start(&self, s: &mut State, by: Poster) -> Result<()>;
+    fn start<D: Domain>(&self, d: &D, by: Poster) -> Result<()>;
     /// What every request has.
     fn common(&mut self) -> &mut Common;
     /// To be kept until later.
-    fn keep(&self) -> Work;
+    fn defer(&self) -> DeferredOp;
     /// Default flags of an alias for this kind of request.
-    fn alias(b: &EpBody) -> Option<u64> {
+    fn alias<D: Domain>(b: &EpBody<D>) -> Option<u64> {
         b.tx_flags
     }
 }
@@ -107,39 +105,39 @@ fn own(by: Poster) -> Result<u32> {
 }
 
 macro_rules! request {
-    ($t:ty, $start:path) => {
+    ($t:ty, $start:ident) => {
         impl Request for $t {
             #[inline]
-            fn start(&self, s: &mut State, by: Poster) -> Result<()> {
-                $start(s, own(by)?, self)
+            fn start<D: Domain>(&self, d: &D, by: Poster) -> Result<()> {
+                d.$start(own(by)?, self)
             }
             #[inline]
             fn common(&mut self) -> &mut Common {
                 &mut self.common
             }
-            fn keep(&self) -> Work {
-                Work::from(self)
+            fn defer(&self) -> DeferredOp {
+                DeferredOp::from(self)
             }
         }
     };
 }
-request!(MsgReq<'_>, rdm::send);
-request!(RmaReq<'_>, rdm::rma);
-request!(AtomicReq<'_>, rdm::atomic);
+request!(MsgReq<'_>, send);
+request!(RmaReq<'_>, rma);
+request!(AtomicReq<'_>, atomic);
 
 impl Request for RecvReq {
     #[inline]
-    fn start(&self, s: &mut State, by: Poster) -> Result<()> {
-        rdm::recv(s, by, self)
+    fn start<D: Domain>(&self, d: &D, by: Poster) -> Result<()> {
+        d.recv(by, self)
     }
     #[inline]
     fn common(&mut self) -> &mut Common {
         &mut self.common
     }
-    fn keep(&self) -> Work {
-        Work::from(self)
+    fn defer(&self) -> DeferredOp {
+        DeferredOp::from(self)
     }
-    fn alias(b: &EpBody) -> Option<u64> {
+    fn alias<D: Domain>(b: &EpBody<D>) -> Option<u64> {
         b.rx_flags
     }
 }
@@ -150,17 +148,17 @@ impl Request for RecvReq {
 /// `e` is NULL or an endpoint of ours; the request's memory is lent until completion. With
 /// FI_TRIGGER the context is a `struct fi_triggered_context`.
 #[inline]
-pub unsafe fn go<R: Request>(e: *mut fid_ep, mut r: R) -> Result<isize> {
+pub unsafe fn go<D: Domain, R: Request>(e: *mut fid_ep, mut r: R) -> Result<()> {
     // SAFETY: as promised by the caller.
-    let b = unsafe { ep(e)? };
+    let b = unsafe { ep::<D>(e)? };
     let c = r.common();
     c.alias = R::alias(b);
     if c.flags.or(c.alias).is_some_and(|f| f & FI_TRIGGER != 0) {
         // SAFETY: as promised by the caller.
         return unsafe { triggered(b, r) };
     }
-    r.start(&mut b.domain.lock(), b.who)?;
-    Ok(0)
+    r.start(&*b.domain, b.who)?;
+    Ok(())
 }
 
 /// Queues a request until the counter in its context has come far enough (fi_trigger(3)).
@@ -168,7 +166,7 @@ pub unsafe fn go<R: Request>(e: *mut fid_ep, mut r: R) -> Result<isize> {
 /// # Safety
 /// The context is a `struct fi_triggered_context`.
 #[cold]
-unsafe fn triggered<R: Request>(b: &EpBody, mut r: R) -> Result<isize> {
+unsafe fn triggered<D: Domain, R: Request>(b: &EpBody<D>, mut r: R) -> Result<()> {
     let c = r.common();
     c.flags = c.flags.map(|f| f & !FI_TRIGGER);
     c.alias = c.alias.map(|f| f & !FI_TRIGGER);
@@ -186,16 +184,16 @@ unsafe fn triggered<R: Request>(b: &EpBody, mut r: R) -> Result<isize> {
         return Err(FI_ENOSYS);
     }
     // SAFETY: the application names an open counter.
-    let cntr = unsafe { super::queues::cntr(threshold.cntr)?.id };
+    let cntr = unsafe { super::queues::cntr::<D>(threshold.cntr)?.id };
     let t = Trigger {
         cntr,
         threshold: threshold.threshold as u64,
         ep: own(b.who)?,
-        work: r.keep(),
+        op: r.defer(),
         name: 0,
     };
-    work::trigger(&mut b.domain.lock(), t)?;
-    Ok(0)
+    b.domain.trigger(t)?;
+    Ok(())
 }
 
 /// Runs `f` with the data of a `*msg` call: a copy if its FI_INJECT asks for one.

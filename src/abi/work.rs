@@ -7,9 +7,7 @@ use super::message::{recv_request, send_request, untagged};
 use super::queues::cntr;
 use super::rma::rma_request;
 use crate::core::Result;
-use crate::prov::efa::domain::Domain;
-use crate::prov::efa::rdm::work::{self, Trigger, Work};
-use crate::prov::efa::rdm::{Fetch, Poster};
+use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 
@@ -17,19 +15,19 @@ use core::ffi::{c_int, c_void};
 ///
 /// # Safety
 /// `arg` is what the command wants; what a queued operation names stays valid until its end.
-pub unsafe fn control(d: &Domain, command: c_int, arg: *mut c_void) -> Result<()> {
+pub unsafe fn control<D: Domain>(d: &D, command: c_int, arg: *mut c_void) -> Result<()> {
     match command {
         FI_QUEUE_WORK => {
             // SAFETY: as promised by the caller.
             let t = unsafe {
                 let w = arg.cast::<fi_deferred_work>();
-                read(w.as_ref().ok_or(FI_EINVAL)?, w as usize)?
+                read::<D>(w.as_ref().ok_or(FI_EINVAL)?, w as usize)?
             };
-            work::trigger(&mut d.lock(), t)
+            d.trigger(t)
         }
-        FI_CANCEL_WORK => work::cancel(&mut d.lock(), arg as usize),
+        FI_CANCEL_WORK => d.cancel_work(arg as usize),
         FI_FLUSH_WORK => {
-            work::flush(&mut d.lock());
+            d.flush_work();
             Ok(())
         }
         _ => Err(FI_ENOSYS),
@@ -38,23 +36,23 @@ pub unsafe fn control(d: &Domain, command: c_int, arg: *mut c_void) -> Result<()
 
 /// # Safety
 /// The work is valid, with everything it points to.
-unsafe fn read(w: &fi_deferred_work, name: usize) -> Result<Trigger> {
+unsafe fn read<D: Domain>(w: &fi_deferred_work, name: usize) -> Result<Trigger> {
     // SAFETY: as promised by the caller; the member of the union is the one that `op_type` names.
     unsafe {
-        let cntr_id = cntr(w.triggering_cntr)?.id;
+        let cntr_id = cntr::<D>(w.triggering_cntr)?.id;
         let done = match w.completion_cntr.is_null() {
             true => None,
-            false => Some(cntr(w.completion_cntr)?.id),
+            false => Some(cntr::<D>(w.completion_cntr)?.id),
         };
         macro_rules! keep {
             () => {
                 |mut r| {
                     r.common.done = done;
-                    Ok(Work::from(&r))
+                    Ok(DeferredOp::from(&r))
                 }
             };
         }
-        let (on, work) = match w.op_type {
+        let (on, op) = match w.op_type {
             FI_OP_SEND => {
                 let o = &*w.op.msg;
                 (o.ep, send_request(&o.msg, None, o.flags, keep!())?)
@@ -68,14 +66,14 @@ unsafe fn read(w: &fi_deferred_work, name: usize) -> Result<Trigger> {
                 let o = &*w.op.msg;
                 let mut r = recv_request(&o.msg, None, o.flags)?;
                 r.common.done = done;
-                (o.ep, Work::from(&r))
+                (o.ep, DeferredOp::from(&r))
             }
             FI_OP_TRECV => {
                 let o = &*w.op.tagged;
                 let tag = Some((o.msg.tag, o.msg.ignore));
                 let mut r = recv_request(&untagged(&o.msg), tag, o.flags)?;
                 r.common.done = done;
-                (o.ep, Work::from(&r))
+                (o.ep, DeferredOp::from(&r))
             }
             FI_OP_READ | FI_OP_WRITE => {
                 let o = &*w.op.rma;
@@ -101,12 +99,12 @@ unsafe fn read(w: &fi_deferred_work, name: usize) -> Result<Trigger> {
             FI_OP_CNTR_SET | FI_OP_CNTR_ADD => {
                 let o = &*w.op.cntr;
                 let set = w.op_type == FI_OP_CNTR_SET;
-                let work = Work::counter(cntr(o.cntr)?.id, o.value, set);
+                let op = DeferredOp::counter(cntr::<D>(o.cntr)?.id, o.value, set);
                 return Ok(Trigger {
                     cntr: cntr_id,
                     threshold: w.threshold,
                     ep: u32::MAX,
-                    work,
+                    op,
                     name,
                 });
             }
@@ -115,14 +113,14 @@ unsafe fn read(w: &fi_deferred_work, name: usize) -> Result<Trigger> {
                 return Err(FI_EINVAL);
             }
         };
-        let Poster::Ep(id) = ep(on)?.who else {
+        let Poster::Ep(id) = ep::<D>(on)?.who else {
             return Err(FI_EINVAL);
         };
         Ok(Trigger {
             cntr: cntr_id,
             threshold: w.threshold,
             ep: id,
-            work,
+            op,
             name,
         })
     }

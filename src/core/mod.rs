@@ -12,6 +12,7 @@ pub mod fifo;
 pub mod guarded;
 pub mod hash;
 pub mod info;
+pub mod iovs;
 pub mod log;
 pub mod memory;
 pub mod params;

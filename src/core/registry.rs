@@ -1,11 +1,11 @@
 //! The providers of this process and the rules by which fi_getinfo(3) asks them.
 //!
-//! `abi` registers provider efa and whatever `FI_PROVIDER_PATH` adds; `FI_PROVIDER` and the
-//! provider name in the hints choose among them. Rejected candidates leave a reason behind:
-//! one log line each at level info, which `fi_info --why` shows.
+//! `abi` registers the library's own (`prov::visit`) and whatever `FI_PROVIDER_PATH` adds;
+//! `FI_PROVIDER` and the provider name in the hints choose among them. Rejected candidates leave a
+//! reason behind: one log line each at level info, which `fi_info --why` shows.
 
 use super::errno::Result;
-use super::info::Info;
+use super::info::{FabricAttr, Info};
 use crate::types::*;
 use std::sync::{Arc, RwLock};
 
@@ -24,19 +24,21 @@ pub struct Query<'a> {
 }
 
 /// A provider as the registry sees it. Control path only, hence a trait object.
-pub trait Provider: Send + Sync {
+pub trait RegisteredProvider: Send + Sync {
     /// Name, as in `fabric_attr->prov_name`.
     fn name(&self) -> &str;
     /// Version, `FI_VERSION(major, minor)`.
     fn version(&self) -> u32;
     /// Candidates that satisfy the query, best first; an empty list when there is none.
     fn getinfo(&self, q: &Query) -> Result<Vec<Info>>;
+    /// fi_fabric(3): a handle whose operations are the provider's own.
+    fn open_fabric(&self, attr: &FabricAttr, context: usize) -> Result<*mut fid_fabric>;
 }
 
-static PROVIDERS: RwLock<Vec<Arc<dyn Provider>>> = RwLock::new(Vec::new());
+static PROVIDERS: RwLock<Vec<Arc<dyn RegisteredProvider>>> = RwLock::new(Vec::new());
 
 /// Adds a provider; of two with one name the one of the higher version stays.
-pub fn register(p: Arc<dyn Provider>) {
+pub fn register(p: Arc<dyn RegisteredProvider>) {
     let mut all = PROVIDERS.write().unwrap_or_else(|e| e.into_inner());
     match all
         .iter_mut()
@@ -49,13 +51,13 @@ pub fn register(p: Arc<dyn Provider>) {
 }
 
 /// Every registered provider, in order of preference.
-pub fn providers() -> Vec<Arc<dyn Provider>> {
+pub fn providers() -> Vec<Arc<dyn RegisteredProvider>> {
     PROVIDERS.read().unwrap_or_else(|e| e.into_inner()).clone()
 }
 
 /// The provider of this name, whatever filters say: an info may outlive them.
 /// Of a layered name `core;utility` the part after the last `;` counts.
-pub fn by_name(name: &str) -> Option<Arc<dyn Provider>> {
+pub fn by_name(name: &str) -> Option<Arc<dyn RegisteredProvider>> {
     let last = name.rsplit(';').next().unwrap_or(name);
     providers()
         .into_iter()
@@ -163,7 +165,7 @@ fn attributes_only() -> Result<Vec<Info>> {
     }
 }
 
-fn sign(mut i: Info, api: u32, p: &dyn Provider) -> Info {
+fn sign(mut i: Info, api: u32, p: &dyn RegisteredProvider) -> Info {
     let f = i.fabric.get_or_insert_with(Default::default);
     f.prov_name = Some(p.name().to_string());
     f.prov_version = p.version();

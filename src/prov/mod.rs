@@ -1,2 +1,10 @@
-//! Providers. There is one: `efa`.
-pub mod efa;
+//! Providers, and the contract by which `abi` reaches them.
+
+pub mod contract;
+mod efa;
+
+/// Every provider of the library, in the order in which fi_getinfo(3) lists what they offer. A new
+/// provider is a module and a line here.
+pub fn visit(v: &mut impl contract::ProviderVisitor) {
+    v.visit(efa::Efa);
+}

@@ -7,69 +7,27 @@
 
 use super::fields::{FieldReader, FieldWriter};
 use super::{pkt, req, RAW_ADDR_LEN, VERSION};
+pub use crate::core::iovs::{Iovs, RmaIov, MAX_IOV};
 
-/// Pieces of remote memory one request may name.
-pub const MAX_IOV: usize = 4;
-
-/// A piece of registered memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RmaIov {
-    pub addr: u64,
-    pub len: u64,
-    pub key: u64,
+fn emit_iovs(iovs: &Iovs, w: &mut FieldWriter) {
+    for v in iovs.as_slice() {
+        w.u64(v.addr);
+        w.u64(v.len);
+        w.u64(v.key);
+    }
 }
 
-/// Up to [`MAX_IOV`] pieces of registered memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Iovs {
-    list: [RmaIov; MAX_IOV],
-    count: u8,
-}
-
-impl Iovs {
-    /// These pieces; `None` when there are too many.
-    pub fn new(pieces: &[RmaIov]) -> Option<Iovs> {
-        let mut v = Iovs::default();
-        v.list.get_mut(..pieces.len())?.copy_from_slice(pieces);
-        v.count = pieces.len() as u8;
-        Some(v)
+fn parse_iovs(count: u32, r: &mut FieldReader) -> Option<Iovs> {
+    let mut list = [RmaIov::default(); MAX_IOV];
+    let list = list.get_mut(..count as usize)?;
+    for at in &mut *list {
+        *at = RmaIov {
+            addr: r.u64()?,
+            len: r.u64()?,
+            key: r.u64()?,
+        };
     }
-
-    /// The pieces.
-    pub fn as_slice(&self) -> &[RmaIov] {
-        self.list.get(..self.count as usize).unwrap_or(&[])
-    }
-
-    /// Bytes of all pieces together; `None` when that overflows.
-    pub fn total(&self) -> Option<u64> {
-        self.as_slice()
-            .iter()
-            .try_fold(0u64, |n, v| n.checked_add(v.len))
-    }
-
-    fn emit(&self, w: &mut FieldWriter) {
-        for v in self.as_slice() {
-            w.u64(v.addr);
-            w.u64(v.len);
-            w.u64(v.key);
-        }
-    }
-
-    fn parse(count: u32, r: &mut FieldReader) -> Option<Iovs> {
-        let mut v = Iovs::default();
-        if count as usize > MAX_IOV {
-            return None;
-        }
-        for at in v.list.iter_mut().take(count as usize) {
-            *at = RmaIov {
-                addr: r.u64()?,
-                len: r.u64()?,
-                key: r.u64()?,
-            };
-        }
-        v.count = count as u8;
-        Some(v)
-    }
+    Iovs::new(list)
 }
 
 /// Optional headers of a request, in wire order.
@@ -240,7 +198,7 @@ impl Rtm {
                 send_id,
                 from,
             } => {
-                announce(w, length, send_id, u32::from(from.count));
+                announce(w, length, send_id, from.count());
                 read = Some(from);
             }
             RtmKind::RuntRead {
@@ -250,7 +208,7 @@ impl Rtm {
                 runt,
                 from,
             } => {
-                announce(w, length, send_id, u32::from(from.count));
+                announce(w, length, send_id, from.count());
                 w.u64(offset);
                 w.u64(runt);
                 read = Some(from);
@@ -261,7 +219,7 @@ impl Rtm {
         }
         self.opt.emit(w);
         if let Some(v) = read {
-            v.emit(w);
+            emit_iovs(&v, w);
         }
     }
 
@@ -337,7 +295,7 @@ impl Rtm {
         let tag = if tagged { Some(r.u64()?) } else { None };
         let opt = Opt::parse(flags, r)?;
         if let RtmKind::LongRead { from, .. } | RtmKind::RuntRead { from, .. } = &mut kind {
-            *from = Iovs::parse(counted, r)?;
+            *from = parse_iovs(counted, r)?;
         }
         Some(Rtm {
             msg_id,
@@ -390,7 +348,7 @@ impl Rtw {
         let mut flags = req::RMA | self.opt.flags();
         flags |= if self.after_nack { req::READ_NACK } else { 0 };
         base(w, code, flags);
-        w.u32(u32::from(self.to.count));
+        w.u32(self.to.count());
         let mut read = None;
         match self.kind {
             RtwKind::Eager => {
@@ -411,14 +369,14 @@ impl Rtw {
                 send_id,
                 from,
             } => {
-                announce(w, length, send_id, u32::from(from.count));
+                announce(w, length, send_id, from.count());
                 read = Some(from);
             }
         }
-        self.to.emit(w);
+        emit_iovs(&self.to, w);
         self.opt.emit(w);
         if let Some(v) = read {
-            v.emit(w);
+            emit_iovs(&v, w);
         }
     }
 
@@ -452,10 +410,10 @@ impl Rtw {
                 }
             }
         };
-        let to = Iovs::parse(count, r)?;
+        let to = parse_iovs(count, r)?;
         let opt = Opt::parse(flags, r)?;
         if let RtwKind::LongRead { from, .. } = &mut kind {
-            *from = Iovs::parse(counted, r)?;
+            *from = parse_iovs(counted, r)?;
         }
         Some(Rtw {
             opt,
@@ -488,18 +446,18 @@ impl Rtr {
             pkt::SHORT_RTR
         };
         base(w, code, req::RMA | self.opt.flags());
-        w.u32(u32::from(self.from.count));
+        w.u32(self.from.count());
         w.u64(self.length);
         w.u32(self.recv_id);
         w.u32(self.window.unwrap_or(0));
-        self.from.emit(w);
+        emit_iovs(&self.from, w);
         self.opt.emit(w);
     }
 
     pub(super) fn parse(code: u8, flags: u16, r: &mut FieldReader) -> Option<Rtr> {
         let count = r.u32()?;
         let (length, recv_id, window) = (r.u64()?, r.u32()?, r.u32()?);
-        let from = Iovs::parse(count, r)?;
+        let from = parse_iovs(count, r)?;
         let opt = Opt::parse(flags, r)?;
         Some(Rtr {
             opt,
@@ -545,18 +503,18 @@ impl Rta {
         };
         base(w, code, req::ATOMIC | self.opt.flags());
         w.u32(self.msg_id);
-        w.u32(u32::from(self.to.count));
+        w.u32(self.to.count());
         w.u32(self.datatype);
         w.u32(self.op);
         w.u32(id);
-        self.to.emit(w);
+        emit_iovs(&self.to, w);
         self.opt.emit(w);
     }
 
     pub(super) fn parse(code: u8, flags: u16, r: &mut FieldReader) -> Option<Rta> {
         let (msg_id, count) = (r.u32()?, r.u32()?);
         let (datatype, op, id) = (r.u32()?, r.u32()?, r.u32()?);
-        let to = Iovs::parse(count, r)?;
+        let to = parse_iovs(count, r)?;
         let opt = Opt::parse(flags, r)?;
         Some(Rta {
             msg_id,

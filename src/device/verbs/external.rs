@@ -198,7 +198,7 @@ impl Drop for ExternalQueue {
 /// Thread safe.
 pub struct ExternalCounter {
     dev: Arc<Opened>,
-    calls: &'static Counters,
+    calls: &'static CounterFunctions,
     at: *mut ibv_comp_cntr,
     seen: bool,
 }

@@ -484,7 +484,7 @@ type AttachCounter = unsafe extern "C" fn(
 ) -> c_int;
 
 /// The calls of counters, in pairs for successes and errors.
-pub struct Counters {
+pub struct CounterFunctions {
     pub create: CreateCounter,
     pub destroy: unsafe extern "C" fn(*mut ibv_comp_cntr) -> c_int,
     pub set: [ChangeCounter; 2],
@@ -494,15 +494,15 @@ pub struct Counters {
     pub caps: unsafe extern "C" fn(*mut ibv_context, *mut ibv_comp_cntr_caps, usize) -> c_int,
 }
 
-impl Counters {
+impl CounterFunctions {
     /// `None` when one of them is missing.
     ///
     /// # Safety
     /// The libraries are libibverbs and libefa, open for ever.
-    unsafe fn load(verbs: *mut c_void, efa: *mut c_void) -> Option<Counters> {
+    unsafe fn load(verbs: *mut c_void, efa: *mut c_void) -> Option<CounterFunctions> {
         // SAFETY: the functions of these names have these types.
         unsafe {
-            Some(Counters {
+            Some(CounterFunctions {
                 create: optional(efa, c"efadv_create_comp_cntr")?,
                 destroy: optional(verbs, c"ibv_destroy_comp_cntr")?,
                 set: [
@@ -537,7 +537,7 @@ macro_rules! functions {
             pub efadv_get_max_sq_depth: Option<MaxSqDepth>,
             pub ibv_reg_dmabuf_mr: Option<RegDmaBuf>,
             pub efadv_create_cq: Option<CreateCq>,
-            pub counters: Option<Counters>,
+            pub counters: Option<CounterFunctions>,
         }
 
         impl Lib {
@@ -563,7 +563,7 @@ macro_rules! functions {
                     efadv_get_max_sq_depth: optional(efa, c"efadv_get_max_sq_depth"),
                     ibv_reg_dmabuf_mr: optional(verbs, c"ibv_reg_dmabuf_mr"),
                     efadv_create_cq: optional(efa, c"efadv_create_cq"),
-                    counters: Counters::load(verbs, efa),
+                    counters: CounterFunctions::load(verbs, efa),
                     $($name: {
                         let name = concat!(stringify!($name), "\0");
                         let name = CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or(c"");

@@ -212,11 +212,6 @@ impl Av {
     pub fn len(&self) -> usize {
         self.table.len()
     }
-
-    /// Whether nothing is inserted.
-    pub fn is_empty(&self) -> bool {
-        self.table.is_empty()
-    }
 }
 
 #[cfg(test)]

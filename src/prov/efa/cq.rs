@@ -9,42 +9,13 @@ use crate::core::yielding::Patience;
 use crate::core::Result;
 use crate::device::any::ExternalQueue;
 use crate::device::wait::WaitSet;
+use crate::prov::contract::{Entry, ErrEntry};
 use crate::types::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// One completion, with everything any format wants: its beginning is what a caller's entry has, as
-/// far as that goes.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-pub struct Entry {
-    pub context: usize,
-    pub flags: u64,
-    pub len: usize,
-    pub buf: usize,
-    pub data: u64,
-    pub tag: u64,
-    /// Index in the endpoint's address vector, or `FI_ADDR_NOTAVAIL`.
-    pub src: fi_addr_t,
-}
-
-/// An error completion.
-#[derive(Clone, Debug, Default)]
-pub struct ErrEntry {
-    pub entry: Entry,
-    /// Bytes that had no room.
-    pub olen: usize,
-    /// Positive `FI_E*`.
-    pub err: i32,
-    /// Device status for fi_cq_strerror(3).
-    pub prov_errno: i32,
-    /// What happened, to whom, why.
-    pub text: String,
-}
-
 /// One completion queue.
 pub struct Cq {
-    pub format: fi_cq_format,
     pub size: usize,
     pub wait_obj: fi_wait_obj,
     /// What blocked readers wait on; `None` with FI_WAIT_NONE.
@@ -81,14 +52,13 @@ pub const DEFAULT_SIZE: usize = 8192;
 
 impl Cq {
     /// An empty queue.
-    pub fn new(format: fi_cq_format, size: usize, wait_obj: fi_wait_obj) -> Result<Cq> {
+    pub fn new(size: usize, wait_obj: fi_wait_obj) -> Result<Cq> {
         let wait = match wait_obj {
             FI_WAIT_NONE => None,
             _ => Some(Arc::new(WaitSet::new()?)),
         };
         let size = if size == 0 { DEFAULT_SIZE } else { size };
         Ok(Cq {
-            format,
             size,
             wait_obj,
             wait,
@@ -240,7 +210,7 @@ mod tests {
 
     #[test]
     fn errors_keep_their_place_and_nothing_is_lost() {
-        let mut q = Cq::new(FI_CQ_FORMAT_CONTEXT, 2, FI_WAIT_NONE).unwrap();
+        let mut q = Cq::new(2, FI_WAIT_NONE).unwrap();
         for i in 0..5 {
             if i == 3 {
                 q.push_error(ErrEntry {

@@ -11,27 +11,43 @@ mod av_shared;
 pub mod cntr;
 pub mod cq;
 pub mod domain;
-pub mod eq;
 pub mod info;
 pub mod params;
 pub mod rdm;
 
-pub use crate::device::wait::WaitSet;
-pub use crate::device::Status;
-
-use crate::core::registry::{Provider, Query};
+use crate::core::registry::Query;
 use crate::core::{Info, Result};
+use crate::types::*;
 
-/// The provider as the registry sees it.
+/// The provider (fi_efa(7)).
 pub struct Efa;
 
-impl Provider for Efa {
-    fn name(&self) -> &str {
+impl super::contract::Provider for Efa {
+    type Domain = domain::EfaDomain;
+
+    fn name(&self) -> &'static str {
         "efa"
     }
 
     fn version(&self) -> u32 {
         crate::core::PROV_VERSION
+    }
+
+    fn define_params(&self) {
+        params::define();
+    }
+
+    fn check_fabric(&self, name: &str) -> Result<()> {
+        if name == info::FABRIC || name == info::DIRECT {
+            return Ok(());
+        }
+        crate::warn_log!(
+            FI_LOG_FABRIC,
+            "fi_fabric: name: wanted {name}, had {}, {}",
+            info::DIRECT,
+            info::FABRIC
+        );
+        Err(FI_ENODATA)
     }
 
     fn getinfo(&self, q: &Query) -> Result<Vec<Info>> {

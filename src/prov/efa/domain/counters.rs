@@ -1,51 +1,28 @@
 //! Counters of a domain (fi_cntr(3)).
 
-use super::fabric::busy_unless;
-use super::{arm_eps, Domain, State};
+use super::{arm_eps, EfaDomain, OpenedQueue, State};
 use crate::core::Result;
-use crate::device::any::CounterPlaces;
 use crate::device::wait::{wait_readable, WaitSet};
+use crate::prov::contract::*;
 use crate::prov::efa::cntr::Cntr;
-use crate::prov::efa::eq::{deadline, remaining};
 use crate::prov::efa::rdm::{self, work};
 use crate::types::*;
 use std::sync::Arc;
 
-impl Domain {
-    /// Opens a counter and returns its number.
-    pub fn open_cntr(self: &Arc<Self>, mut c: Cntr) -> Result<u32> {
+impl EfaDomain {
+    /// Makes a counter one of the domain's.
+    pub(super) fn insert_cntr(self: &Arc<Self>, mut c: Cntr) -> Result<OpenedQueue> {
         if c.wait_obj == FI_WAIT_MUTEX_COND {
             c.poke = Some(Arc::clone(&self.wake));
-            self.progress_thread()?;
+            self.start_progress()?;
         }
-        Ok(self.lock().cntrs.insert(c))
-    }
-
-    /// A counter of the adapter's, whose numbers are where the application says. Errors as
-    /// [`Domain::open_external_cq`].
-    pub fn open_external_cntr(
-        self: &Arc<Self>,
-        mut c: Cntr,
-        places: &CounterPlaces,
-    ) -> Result<u32> {
-        let d = self.info.domain.as_ref();
-        let most = d.map_or(0, |d| d.max_cntr_value.max(d.max_err_cntr_value));
-        let n = self.lock().dev.open_counter(places, c.bytes, most)?;
-        c.external = Some(Arc::new(n));
-        self.open_cntr(c)
-    }
-
-    /// Closes a counter; `FI_EBUSY` while an endpoint reports there.
-    pub fn close_cntr(&self, id: u32) -> Result<()> {
-        let mut s = self.lock();
-        let used = s.eps.iter().any(|(_, e)| e.uses_cntr(id))
-            || s.mr_cntrs.iter().any(|(_, c, _)| *c == id);
-        busy_unless(!used, "counter", "endpoints or memory regions bound to it")?;
-        s.cntrs.remove(id).map(|_| ()).ok_or(FI_EBADF)
+        let wait = c.wait.clone();
+        let id = self.lock().cntrs.insert(c);
+        Ok(OpenedQueue { id, size: 0, wait })
     }
 
     /// Runs `f` on a counter after moving its endpoints along.
-    pub fn with_cntr<R>(&self, id: u32, f: impl FnOnce(&mut Cntr) -> R) -> Result<R> {
+    fn with_cntr<R>(&self, id: u32, f: impl FnOnce(&mut Cntr) -> R) -> Result<R> {
         let mut s = self.lock();
         let s = &mut *s;
         progress_cntr(s, id);
@@ -55,11 +32,34 @@ impl Domain {
         }
         r
     }
+}
 
-    /// Prepares to wait for a counter: `FI_EAGAIN` when it has reached `threshold` or counts more
-    /// errors than `errors` already. Between this and the wait nothing may poll, which would
-    /// disarm.
-    pub fn arm_cntr(&self, id: u32, threshold: u64, errors: u64) -> Result<Arc<WaitSet>> {
+impl Counters for EfaDomain {
+    fn open_cntr(
+        self: &Arc<Self>,
+        events: fi_cntr_events,
+        wait_obj: fi_wait_obj,
+    ) -> Result<OpenedQueue> {
+        self.insert_cntr(Cntr::new(events, wait_obj)?)
+    }
+
+    fn read_cntr(&self, id: u32) -> Result<(u64, u64)> {
+        self.with_cntr(id, |c| (c.value(), c.errors()))
+    }
+
+    fn change_cntr(&self, id: u32, errors: bool, set: bool, n: u64) -> Result<()> {
+        self.with_cntr(id, |c| c.change(errors, set, n))?
+    }
+
+    fn close_cntr(&self, id: u32) -> Result<()> {
+        let mut s = self.lock();
+        let used = s.eps.iter().any(|(_, e)| e.uses_cntr(id))
+            || s.mr_cntrs.iter().any(|(_, c, _)| *c == id);
+        busy_unless(!used, "counter", "endpoints or memory regions bound to it")?;
+        s.cntrs.remove(id).map(|_| ()).ok_or(FI_EBADF)
+    }
+
+    fn arm_cntr(&self, id: u32, threshold: u64, errors: u64) -> Result<Arc<WaitSet>> {
         let mut s = self.lock();
         let s = &mut *s;
         progress_cntr(s, id);
@@ -77,10 +77,7 @@ impl Domain {
         }
     }
 
-    /// fi_cntr_wait(3): until the value is at least `threshold`. `FI_ETIMEDOUT` after `timeout_ms`,
-    /// `FI_EAVAIL` when an operation failed meanwhile. Without a wait object it polls.
-    /// `FI_EOPNOTSUPP` for a counter in memory of a device.
-    pub fn wait_cntr(&self, id: u32, threshold: u64, timeout_ms: i32) -> Result<()> {
+    fn wait_cntr(&self, id: u32, threshold: u64, timeout_ms: i32) -> Result<()> {
         let until = deadline(timeout_ms);
         let seen = |c: &mut Cntr| c.external.as_ref().is_none_or(|c| c.seen());
         if !self.with_cntr(id, seen)? {

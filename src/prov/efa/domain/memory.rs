@@ -1,10 +1,10 @@
-//! Memory regions of a domain (fi_mr(3)), and what an adapter tells of them, of peers and of queues
-//! to who drives it without us (fi_efa(7)).
+//! Memory regions of a domain (fi_mr(3)).
 
-use super::{Domain, Mr};
+use super::EfaDomain;
 use crate::core::Result;
-use crate::device::{Device, DmaBuf, MrObserver, QueueMemory, QueuePair};
+use crate::device::{Device, DmaBuf, MrObserver, QueuePair};
 use crate::hmem::UserMem;
+use crate::prov::contract::{MemoryRegions, Mr};
 use crate::prov::efa::rdm::OpKind;
 use crate::shm::MrTable;
 use crate::types::*;
@@ -44,16 +44,8 @@ fn wait_unused(table: &MrTable, key: u64) -> Result<()> {
 /// Looks at a region's users before the caller sleeps in between.
 const SPINS: u32 = 1000;
 
-impl Domain {
-    /// Registers memory (fi_mr(3)). `FI_ENOMR` when the adapter's table is full.
-    /// `FI_ENOKEY` when `wanted` counts (`FI_EFA_SOFT_MR_MODE`) and is taken.
-    pub fn reg_mr(
-        &self,
-        mem: UserMem,
-        from: Option<DmaBuf>,
-        access: u64,
-        wanted: u64,
-    ) -> Result<Mr> {
+impl MemoryRegions for EfaDomain {
+    fn reg_mr(&self, mem: UserMem, from: Option<DmaBuf>, access: u64, wanted: u64) -> Result<Mr> {
         crate::core::memory::check()?;
         let dev = &self.lock().dev;
         let key = match from {
@@ -64,9 +56,7 @@ impl Domain {
         Ok(Mr { key })
     }
 
-    /// Withdraws a registration: nobody uses the memory any more when it returns. `FI_EBUSY` when a
-    /// process on this host does not let go of it; then the region stays open, for another try.
-    pub fn close_mr(&self, mr: &Mr) -> Result<()> {
+    fn close_mr(&self, mr: &Mr) -> Result<()> {
         let table = self.lock().table.clone();
         if let Some(t) = table {
             t.remove(mr.key);
@@ -93,8 +83,7 @@ impl Domain {
         Ok(())
     }
 
-    /// fi_mr_bind(3) with a counter: `kinds` are FI_REMOTE_READ and FI_REMOTE_WRITE.
-    pub fn bind_mr(&self, mr: &Mr, cntr: u32, kinds: u64) -> Result<()> {
+    fn bind_mr(&self, mr: &Mr, cntr: u32, kinds: u64) -> Result<()> {
         if kinds == 0 || kinds & !(FI_REMOTE_READ | FI_REMOTE_WRITE) != 0 {
             return Err(FI_EBADFLAGS);
         }
@@ -116,52 +105,5 @@ impl Domain {
             t.want_events();
         }
         Ok(())
-    }
-
-    /// See `fi_efa_ops_domain` (fi_efa(7)).
-    pub fn query_mr(&self, mr: &Mr) -> Result<[u16; 4]> {
-        self.lock().dev.query_mr(mr.key)
-    }
-
-    /// A region's local key, at a real adapter.
-    pub fn lkey(&self, mr: &Mr) -> Option<u32> {
-        self.lock().dev.lkey(mr.key)
-    }
-
-    /// A peer as the adapter's requests name it: address handle, queue pair number, key.
-    /// `FI_EINVAL` for an unknown one, `FI_EOPNOTSUPP` without a real adapter.
-    pub fn way_to(&self, ep: u32, addr: fi_addr_t) -> Result<(u16, u16, u32)> {
-        let mut s = self.lock();
-        let s = &mut *s;
-        let e = s.eps.get_mut(ep).ok_or(FI_EBADF)?;
-        let av = e.av().and_then(|a| s.avs.get(a)).ok_or(FI_EINVAL)?;
-        let to = av.lookup(addr)?;
-        let handle = e.qp_mut().ok_or(FI_EINVAL)?.handle_of(&to)?;
-        Ok((handle, to.qpn, to.qkey))
-    }
-
-    /// An enabled endpoint's queues in memory. `FI_EINVAL` before, `FI_EOPNOTSUPP` where they are
-    /// not to be had.
-    pub fn queue_memory(&self, ep: u32) -> Result<[QueueMemory; 3]> {
-        let mut s = self.lock();
-        let e = s.eps.get_mut(ep).ok_or(FI_EBADF)?;
-        e.qp_mut().ok_or(FI_EINVAL)?.queues()
-    }
-
-    /// The memory of a completion queue: the application's, or that of the one endpoint which
-    /// reports there.
-    pub fn cq_memory(&self, cq: u32) -> Result<QueueMemory> {
-        let eps = {
-            let s = self.lock();
-            let q = s.cqs.get(cq).ok_or(FI_EBADF)?;
-            if let Some(x) = &q.external {
-                return x.memory();
-            }
-            q.eps.clone()
-        };
-        match eps.as_slice() {
-            [one] => self.queue_memory(*one).map(|[_, _, c]| c),
-            _ => Err(FI_EOPNOTSUPP),
-        }
     }
 }

@@ -1,38 +1,35 @@
-//! Fabrics and domains (fi_fabric(3), fi_domain(3)): who owns what, and one lock per domain.
+//! Domains (fi_domain(3)): who owns what, and one lock per domain.
 //!
-//! `fabric` is the former; `memory`, `queues` and `counters` are what belongs to a domain, `thread`
-//! moves it along without calls. [`State`] holds everything the data path touches. Objects are
-//! numbers in its tables; a parent counts its children and refuses to close before them
-//! (`FI_EBUSY`).
+//! The modules implement the traits of `prov::contract`, each named as the trait's module; `thread`
+//! moves a domain along without calls. [`State`] holds everything the data path touches. Objects
+//! are numbers in its tables; a domain refuses to close before them (`FI_EBUSY`).
 
+mod addresses;
 mod counters;
-mod fabric;
+mod endpoints;
+mod extensions;
 mod memory;
 mod queues;
 mod thread;
+mod transfers;
 
 use super::av::Av;
 use super::cntr::Cntr;
 use super::cq::Cq;
 use super::rdm::coll::Colls;
-use super::rdm::work::Trigger;
-pub use super::rdm::Poster;
-use super::rdm::{self, AtomicRoom, Ep, Peers, Srx, UserOp};
+use super::rdm::work::PendingTrigger;
+use super::rdm::{Ep, Peers, Srx, UserOp};
 use crate::core::slab::Slab;
 use crate::core::{Info, Result};
 use crate::device::any::Naming;
 use crate::device::any::{self, Dev};
-pub use crate::device::any::{CounterPlaces, QueuePlace};
 use crate::device::domain_lock::{DomainGuard, DomainLock};
 use crate::device::wait::WaitSet;
-use crate::device::{Device, MrObserver};
-pub use crate::device::{DmaBuf, QueueMemory};
+use crate::device::MrObserver;
 use crate::proto::RecvQueue;
+use crate::prov::contract::{busy_unless, Domain, Fabric, OpenedQueue};
 use crate::shm::MrTable;
 use crate::types::*;
-use fabric::busy_unless;
-pub use fabric::Fabric;
-pub use queues::progress_cq;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
@@ -50,7 +47,7 @@ pub struct State {
     pub ops: Slab<UserOp>,
     pub peers: Peers,
     /// Operations that wait for a counter.
-    pub triggers: Vec<Trigger>,
+    pub triggers: Vec<PendingTrigger>,
     /// Counters bound to memory regions: key, counter, kinds of access (fi_mr_bind(3)).
     pub mr_cntrs: Vec<(u64, u32, u64)>,
     /// Collective groups, and operations under way in them.
@@ -62,7 +59,7 @@ pub struct State {
 }
 
 /// A domain. Thread safe: its state is behind one lock.
-pub struct Domain {
+pub struct EfaDomain {
     pub fabric: Arc<Fabric>,
     /// The info it was opened with.
     pub info: Info,
@@ -73,12 +70,6 @@ pub struct Domain {
     closing: AtomicBool,
     /// Wakes the progress thread.
     wake: Arc<WaitSet>,
-}
-
-/// A registered region, as the caller's `fid_mr` remembers it.
-#[derive(Debug)]
-pub struct Mr {
-    pub key: u64,
 }
 
 /// How the application that opens a domain names its memory. One whose memory is no target needs no
@@ -92,9 +83,21 @@ fn naming(info: &Info) -> Naming {
     }
 }
 
-impl Domain {
-    /// Opens a domain on the adapter that `info` names. `FI_EINVAL` when it names another one.
-    pub fn open(fabric: Arc<Fabric>, info: Info) -> Result<Arc<Domain>> {
+impl EfaDomain {
+    /// Whether its endpoints speak no protocol (fabric `efa-direct`).
+    pub fn direct(&self) -> bool {
+        self.fabric.name == super::info::DIRECT
+    }
+
+    /// The state, exclusively, for a thread of the application.
+    #[inline(always)]
+    pub fn lock(&self) -> DomainGuard<'_, State> {
+        self.state.enter()
+    }
+}
+
+impl Domain for EfaDomain {
+    fn open(fabric: Arc<Fabric>, info: Info) -> Result<Arc<EfaDomain>> {
         crate::core::memory::check()?;
         super::params::define();
         crate::shm::prepare();
@@ -141,7 +144,7 @@ impl Domain {
             .is_some_and(|d| d.threading == FI_THREAD_DOMAIN);
         let wake = Arc::new(WaitSet::new()?);
         fabric.hold();
-        let d = Arc::new(Domain {
+        let d = Arc::new(EfaDomain {
             fabric,
             info,
             state: DomainLock::new(
@@ -169,7 +172,7 @@ impl Domain {
             wake,
         });
         if auto {
-            if let Err(e) = d.progress_thread() {
+            if let Err(e) = d.start_progress() {
                 d.fabric.release();
                 return Err(e);
             }
@@ -177,32 +180,15 @@ impl Domain {
         Ok(d)
     }
 
-    /// Whether its endpoints speak no protocol (fabric `efa-direct`).
-    pub fn direct(&self) -> bool {
-        self.fabric.name == super::info::DIRECT
+    fn fabric(&self) -> &Fabric {
+        &self.fabric
     }
 
-    /// Opens an endpoint as `info` describes it. `FI_EINVAL` for an info of another endpoint type.
-    pub fn open_ep(&self, info: &Info) -> Result<u32> {
-        crate::core::memory::check()?;
-        let mut s = self.lock();
-        let e = Ep::new(info, self.direct(), s.dev.attr())?;
-        Ok(s.eps.insert(e))
+    fn start_progress(self: &Arc<Self>) -> Result<()> {
+        self.progress_thread()
     }
 
-    /// What bounds atomics.
-    pub fn atomic_room(&self) -> AtomicRoom {
-        AtomicRoom::of(self.lock().dev.attr())
-    }
-
-    /// The state, exclusively, for a thread of the application.
-    #[inline(always)]
-    pub fn lock(&self) -> DomainGuard<'_, State> {
-        self.state.enter()
-    }
-
-    /// Closes the domain; `FI_EBUSY` while objects are open.
-    pub fn close(&self) -> Result<()> {
+    fn close(&self) -> Result<()> {
         {
             let s = self.lock();
             let empty = s.eps.is_empty()
@@ -220,31 +206,6 @@ impl Domain {
         self.closing.store(true, Ordering::SeqCst);
         self.wake.signal();
         self.fabric.release();
-        Ok(())
-    }
-
-    // ---- address vectors -----------------------------------------------------------------
-
-    /// Closes an address vector; `FI_EBUSY` while an endpoint uses it.
-    pub fn close_av(&self, id: u32) -> Result<()> {
-        let mut s = self.lock();
-        // Also by endpoints that are not enabled yet.
-        let used = s.avs.get(id).is_some_and(|a| a.users > 0)
-            || s.eps.iter().any(|(_, e)| e.av() == Some(id));
-        busy_unless(!used, "address vector", "endpoints bound to it")?;
-        s.avs.remove(id).map(|_| ()).ok_or(FI_EBADF)
-    }
-
-    /// Removes a peer from a vector.
-    pub fn remove_addr(&self, id: u32, fi_addr: fi_addr_t) -> Result<()> {
-        let mut s = self.lock();
-        let s = &mut *s;
-        let av = s.avs.get_mut(id).ok_or(FI_EBADF)?;
-        let peer = av.peer(fi_addr, &mut s.peers);
-        if av.remove(fi_addr)? {
-            peer.into_iter().for_each(|p| s.peers.may_be_gone(p));
-            rdm::reclaim(s);
-        }
         Ok(())
     }
 }

@@ -1,13 +1,12 @@
 //! Completion queues of a domain (fi_cq(3)): reading, which moves endpoints along, and waiting.
 
-use super::fabric::busy_unless;
-use super::{arm_eps, Domain, State};
+use super::{arm_eps, EfaDomain, OpenedQueue, State};
 use crate::core::yielding::Patience;
 use crate::core::{Errno, Result};
-use crate::device::any::QueuePlace;
 use crate::device::wait::{wait_readable, WaitSet};
-use crate::prov::efa::cq::{Cq, Entry, ErrEntry};
-use crate::prov::efa::eq::{deadline, remaining};
+use crate::device::Status;
+use crate::prov::contract::*;
+use crate::prov::efa::cq::Cq;
 use crate::prov::efa::rdm;
 use crate::prov::efa::rdm::fast_path::{self, Polled};
 use crate::types::*;
@@ -17,42 +16,51 @@ use std::sync::Arc;
 const VAIN: u32 = 64;
 const PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
 
-impl Domain {
-    /// Opens a completion queue and returns its number.
-    pub fn open_cq(self: &Arc<Self>, mut cq: Cq) -> Result<u32> {
+impl EfaDomain {
+    /// Makes a queue one of the domain's.
+    pub(super) fn insert_cq(self: &Arc<Self>, mut cq: Cq) -> Result<OpenedQueue> {
         if cq.wait_obj == FI_WAIT_MUTEX_COND {
             cq.poke = Some(Arc::clone(&self.wake));
-            self.progress_thread()?;
+            self.start_progress()?;
         }
-        Ok(self.lock().cqs.insert(cq))
+        let (size, wait) = (cq.size, cq.wait.clone());
+        let id = self.lock().cqs.insert(cq);
+        Ok(OpenedQueue { id, size, wait })
     }
 
-    /// A completion queue of `entries` in memory of the application's. `FI_EOPNOTSUPP` where the
-    /// adapter has no such things, `FI_EINVAL` for memory that does not do.
-    pub fn open_external_cq(
-        self: &Arc<Self>,
-        mut cq: Cq,
-        entries: usize,
-        place: &QueuePlace,
-    ) -> Result<u32> {
-        let q = self.lock().dev.open_queue(entries, place)?;
-        cq.external = Some(Arc::new(q));
-        self.open_cq(cq)
+    /// Whoever polls in vain may be keeping the one it waits for from running.
+    #[cold]
+    fn offer(&self, id: u32) -> Errno {
+        let taken = match crate::shm::attend() {
+            true => false,
+            false => Patience::offer(std::thread::yield_now),
+        };
+        if let Some(cq) = self.lock().cqs.get_mut(id) {
+            cq.patience.offered(taken);
+        }
+        FI_EAGAIN
+    }
+}
+
+impl CompletionQueues for EfaDomain {
+    fn open_cq(self: &Arc<Self>, size: usize, wait_obj: fi_wait_obj) -> Result<OpenedQueue> {
+        self.insert_cq(Cq::new(size, wait_obj)?)
     }
 
-    /// Closes a completion queue; `FI_EBUSY` while an endpoint reports there.
-    pub fn close_cq(&self, id: u32) -> Result<()> {
+    fn error_text(prov_errno: i32) -> String {
+        let text = Status::from_code(prov_errno).map_or("unknown error", Status::text);
+        text.to_string()
+    }
+
+    fn close_cq(&self, id: u32) -> Result<()> {
         let mut s = self.lock();
         let used = s.eps.iter().any(|(_, e)| e.uses_cq(id));
         busy_unless(!used, "completion queue", "endpoints bound to it")?;
         s.cqs.remove(id).map(|_| ()).ok_or(FI_EBADF)
     }
 
-    /// fi_cq_read(3): takes up to `count` completions out; when there are none, moves the endpoints
-    /// along first. `NAMED`: who has sent is asked for, which costs to find out. `FI_EAGAIN` when
-    /// there are none, `FI_EAVAIL` when an error is next.
     #[inline(always)]
-    pub fn read_cq<const NAMED: bool>(
+    fn read_cq<const NAMED: bool>(
         &self,
         id: u32,
         count: usize,
@@ -76,28 +84,13 @@ impl Domain {
         Err(self.offer(id))
     }
 
-    /// Whoever polls in vain may be keeping the one it waits for from running.
-    #[cold]
-    fn offer(&self, id: u32) -> Errno {
-        let taken = match crate::shm::attend() {
-            true => false,
-            false => Patience::offer(std::thread::yield_now),
-        };
-        if let Some(cq) = self.lock().cqs.get_mut(id) {
-            cq.patience.offered(taken);
-        }
-        FI_EAGAIN
-    }
-
-    /// Whether a completion or an error can be read.
-    pub fn cq_has_any(&self, id: u32) -> Result<bool> {
+    fn cq_has_any(&self, id: u32) -> Result<bool> {
         let mut s = self.lock();
         progress_cq(&mut s, id);
         s.cqs.get(id).map(Cq::has_any).ok_or(FI_EBADF)
     }
 
-    /// fi_cq_readerr(3).
-    pub fn read_cq_error(&self, id: u32) -> Result<ErrEntry> {
+    fn read_cq_error(&self, id: u32) -> Result<ErrEntry> {
         let mut s = self.lock();
         let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
         if !cq.error_next() {
@@ -106,8 +99,7 @@ impl Domain {
         s.cqs.get_mut(id).and_then(Cq::take_error).ok_or(FI_EAGAIN)
     }
 
-    /// Prepares to wait for a completion queue: `FI_EAGAIN` when there is something to read.
-    pub fn arm_cq(&self, id: u32) -> Result<Arc<WaitSet>> {
+    fn arm_cq(&self, id: u32) -> Result<Arc<WaitSet>> {
         let mut s = self.lock();
         let s = &mut *s;
         progress_cq(s, id);
@@ -126,9 +118,7 @@ impl Domain {
         }
     }
 
-    /// fi_cq_sread(3): waits up to `timeout_ms` (negative: without limit) for `threshold`
-    /// completions and takes them out. `FI_EAGAIN` after the time-out or fi_cq_signal(3).
-    pub fn sread_cq(
+    fn sread_cq(
         &self,
         id: u32,
         count: usize,
@@ -176,8 +166,7 @@ impl Domain {
         }
     }
 
-    /// fi_cq_signal(3): one blocked or coming reader returns. `FI_ENOSYS` without a wait object.
-    pub fn signal_cq(&self, id: u32) -> Result<()> {
+    fn signal_cq(&self, id: u32) -> Result<()> {
         // Meant for another thread than the one that waits, whatever the threading model.
         let mut s = self.state.lock_from_library();
         let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
@@ -188,7 +177,7 @@ impl Domain {
     }
 }
 
-/// [`Domain::read_cq`] when nothing is there that can be taken at once. `Ok(None)`: in vain, as
+/// `read_cq` when nothing is there that can be taken at once. `Ok(None)`: in vain, as
 /// often before.
 #[inline(never)]
 fn poll_cq(

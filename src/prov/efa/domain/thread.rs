@@ -1,7 +1,7 @@
 //! Progress without calls: the thread that moves a domain's endpoints along (FI_PROGRESS_AUTO,
 //! FI_WAIT_MUTEX_COND).
 
-use super::{arm_eps, Domain};
+use super::{arm_eps, EfaDomain};
 use crate::core::Result;
 use crate::device::host;
 use crate::device::wait::{wait_readable, WaitSet};
@@ -9,7 +9,7 @@ use crate::prov::efa::rdm;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-impl Domain {
+impl EfaDomain {
     /// Starts the thread that moves this domain's endpoints along when nobody calls
     /// (FI_PROGRESS_AUTO, FI_WAIT_MUTEX_COND). It sleeps while nothing arrives.
     pub fn progress_thread(self: &Arc<Self>) -> Result<()> {
@@ -32,7 +32,7 @@ impl Domain {
     }
 }
 
-fn run_progress(domain: &Weak<Domain>) {
+fn run_progress(domain: &Weak<EfaDomain>) {
     loop {
         let Some(d) = domain.upgrade() else { return };
         if d.closing.load(Ordering::SeqCst) {

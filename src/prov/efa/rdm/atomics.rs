@@ -1,7 +1,6 @@
 //! Starting atomics (fi_atomic(3)), and what of them there is.
 
-use super::ops::{inject_fits, known, live_port, start, too_long, TX_FLAGS};
-use super::ops::{AtomicReq, Fetch, SendData};
+use super::ops::{inject_fits, known, live_port, reports, start, too_long, TX_FLAGS};
 use super::port::{ep_port, EpPort};
 use super::work::Work;
 use super::{shm_rma, Kind, Live, OpKind, UserOp};
@@ -9,6 +8,7 @@ use crate::core::Result;
 use crate::device::{AdapterAttr, Device, QueuePair};
 use crate::hmem::{arith, Piece, UserMem};
 use crate::proto::{AtomicArgs, AtomicKind};
+use crate::prov::contract::{AtomicReq, Fetch, SendData};
 use crate::prov::efa::domain::State;
 use crate::shm::{Completion, Verdict};
 use crate::types::*;
@@ -74,7 +74,7 @@ pub fn element_size(dt: fi_datatype, op: fi_op, kind: AtomicKind) -> Option<usiz
 pub fn atomic(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     known(r.common.flags, TX_FLAGS, "fi_atomicmsg")?;
     let now = |s: &mut State| atomic_now(s, id, r);
-    start(s, id, (r.peer, r.common.flags), || Work::from(r), now)
+    start(s, id, (r.peer, r.common.flags), || Work::new(r), now)
 }
 
 /// As [`atomic`], past any fence.
@@ -155,7 +155,7 @@ pub(super) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
                 FI_READ
             },
         op: None,
-        report: r.common.reports(&r.data, ep.tx, flags),
+        report: !r.common.silent(&r.data) && reports(ep.tx, flags),
         reported_early: false,
     };
     let single = r.common.done.is_none() && r.to.as_slice().len() == 1;

@@ -12,7 +12,7 @@
 
 use super::ops::live_port;
 use super::port::{ep_port, EpPort};
-use super::{Common, Live, UserOp};
+use super::{Live, UserOp};
 use crate::core::slab::Slab;
 use crate::core::{Errno, Result};
 use crate::device::QueuePair;
@@ -20,9 +20,8 @@ use crate::hmem::arith::{self, Element};
 use crate::hmem::{combine, copy, Owned, UserMem};
 use crate::proto::coll::{Area, Rank, Schedule, Span, Step};
 use crate::proto::{Failure, PeerId, Port, RecvArgs, SendArgs, COLLECTIVE_TAG};
-use crate::prov::efa::cq::{Entry, ErrEntry};
+use crate::prov::contract::{Alloc, CollReq, Entry, Eq, EqEvent, ErrEntry, Needs};
 use crate::prov::efa::domain::State;
-use crate::prov::efa::eq::{Eq, EqEvent};
 use crate::types::*;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -109,29 +108,6 @@ impl Colls {
 /// Memory of operations that their endpoint's closing has ended; to be dropped after the queue
 /// pair.
 pub struct DeferredDrop(#[allow(dead_code)] Vec<Running>);
-
-/// A collective operation as it was called.
-pub struct CollReq {
-    pub what: fi_collective_op,
-    pub group: fi_addr_t,
-    /// Member that has or gets the data, where there is one.
-    pub root: fi_addr_t,
-    /// Elements: of the whole array, or for each member where members have different ones.
-    pub count: usize,
-    pub datatype: fi_datatype,
-    pub op: fi_op,
-    pub common: Common,
-}
-
-/// Bytes a call reads and writes at this member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Needs {
-    pub input: usize,
-    pub result: usize,
-}
-
-/// Makes scratch memory of so many bytes; it is kept until nothing uses it.
-pub type Alloc<'a> = &'a dyn Fn(usize) -> Owned;
 
 fn group(s: &State, ep: u32, addr: fi_addr_t) -> Result<(u32, &Group)> {
     let at = (addr ^ GROUP_ADDR) as u32;

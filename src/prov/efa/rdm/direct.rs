@@ -9,7 +9,7 @@
 //! buffer the first 40 bytes are left alone (FI_MSG_PREFIX), where an adapter writes a header.
 
 use super::port::EpPort;
-use super::{shm_state, Kind, MsgReq, UserOp};
+use super::{shm_state, Kind, UserOp};
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::any::NativeQp;
@@ -17,6 +17,7 @@ use crate::device::request::TxRequest;
 use crate::device::{Payload, QpAddr, QueuePair, Status, Taken};
 use crate::hmem::UserMem;
 use crate::proto::{Failure, PeerId, Port, Received, RecvQueue, Unexpected, ANY};
+use crate::prov::contract::{MsgReq, SendData};
 use crate::prov::efa::info::DGRAM_PREFIX;
 use crate::types::*;
 
@@ -40,9 +41,9 @@ pub fn send(port: &mut EpPort, kind: Kind, ctx: u32, peer: PeerId, r: &MsgReq) -
     let to = *port.peers.addr(peer).ok_or(FI_EINVAL)?;
     let skip = unsent(kind);
     let payload = match r.data {
-        super::SendData::Inject(b) => Payload::Copy(b.get(skip..).ok_or(FI_EINVAL)?),
-        super::SendData::User(m) if m.len() < skip => return Err(FI_EINVAL),
-        super::SendData::User(m) => Payload::User(m.part(skip, usize::MAX)),
+        SendData::Inject(b) => Payload::Copy(b.get(skip..).ok_or(FI_EINVAL)?),
+        SendData::User(m) if m.len() < skip => return Err(FI_EINVAL),
+        SendData::User(m) => Payload::User(m.part(skip, usize::MAX)),
     };
     let wr = WR | u64::from(ctx);
     if let Some(q) = port.qp.native() {

@@ -26,15 +26,13 @@ mod srx;
 mod unknown_peers;
 pub mod work;
 
-pub use crate::proto::AtomicKind;
-pub use crate::wire::{Iovs, RmaIov, MAX_IOV};
 pub use atomics::{atomic, atomic_count, atomic_max, AtomicRoom};
 pub use life::{close, close_context, enable, name, open_contexts, set_name, MAX_CONTEXTS};
-pub use ops::{send, AtomicReq, Common, Fetch, MsgReq, RecvReq, RmaReq, SendData};
-pub use options::{kind as option_kind, OptionValue};
+pub use ops::send;
+pub use options::kind as option_kind;
 pub use peers::{reclaim, Peers};
 pub use progress::progress;
-pub use receive::{cancel, recv, Poster};
+pub use receive::{cancel, recv};
 pub use rma::rma;
 pub use srx::Srx;
 
@@ -436,7 +434,7 @@ impl Ep {
 
     /// Whether something waits for its turn that does not come from outside.
     #[inline(always)]
-    fn waits(&self, triggers: &[work::Trigger], colls: &coll::Colls) -> bool {
+    fn waits(&self, triggers: &[work::PendingTrigger], colls: &coll::Colls) -> bool {
         let some = self.fenced.len() | triggers.len() | colls.load();
         some | usize::from(self.holding) != 0
     }

@@ -9,137 +9,11 @@ use super::work::Work;
 use super::{direct, rendezvous, shm_rma, shm_state, Kind, Live, UserOp};
 use crate::core::{memory, Result};
 use crate::device::QueuePair;
-use crate::hmem::UserMem;
-use crate::proto::{PeerId, SendArgs, COLLECTIVE_TAG};
+use crate::proto::{SendArgs, COLLECTIVE_TAG};
+use crate::prov::contract::MsgReq;
 use crate::prov::efa::domain::State;
 use crate::shm::Verdict;
 use crate::types::*;
-use crate::wire::Iovs;
-
-/// Where an operation's data is.
-#[derive(Clone, Copy)]
-pub enum SendData<'a> {
-    /// In application memory until the operation is done.
-    User(UserMem),
-    /// Copied before the call returns (FI_INJECT).
-    Inject(&'a [u8]),
-}
-
-impl SendData<'_> {
-    /// Bytes.
-    pub fn len(&self) -> usize {
-        match self {
-            SendData::User(m) => m.len(),
-            SendData::Inject(b) => b.len(),
-        }
-    }
-
-    /// Whether there is not one byte.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Application memory until the operation is done: none when the data is copied.
-    pub(super) fn lent(&self) -> UserMem {
-        match self {
-            SendData::User(m) => *m,
-            SendData::Inject(_) => UserMem::EMPTY,
-        }
-    }
-
-    pub(super) fn injected(&self) -> Option<&[u8]> {
-        match self {
-            SendData::Inject(b) => Some(b),
-            SendData::User(_) => None,
-        }
-    }
-}
-
-/// What every request has.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Common {
-    pub context: usize,
-    /// Flags of a `*msg` call: FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MORE, ...
-    pub flags: Option<u64>,
-    /// Default flags where the call has none: those of an alias in place of the endpoint's.
-    pub alias: Option<u64>,
-    /// A counter that hears of the end, beside the endpoint's (FI_QUEUE_WORK).
-    pub done: Option<u32>,
-}
-
-impl Common {
-    /// What holds: the call's own flags, or the defaults of the alias or of the endpoint.
-    pub(super) fn flags_or(&self, default: u64) -> u64 {
-        self.flags.or(self.alias).unwrap_or(default)
-    }
-
-    /// Whether the operation goes out at once: only a call with flags of its own can say FI_MORE.
-    pub(super) fn rings(&self) -> bool {
-        self.flags.is_none_or(|f| f & FI_MORE == 0)
-    }
-
-    /// Whether success is worth a completion entry. Injecting calls without flags report none.
-    pub(super) fn reports(&self, data: &SendData, bound: Option<super::Bound>, flags: u64) -> bool {
-        let silent = self.flags.is_none() && data.injected().is_some();
-        !silent && reports(bound, flags)
-    }
-}
-
-/// A send, tagged when `tag` is there.
-#[derive(Clone, Copy)]
-pub struct MsgReq<'a> {
-    pub data: SendData<'a>,
-    pub to: fi_addr_t,
-    pub tag: Option<u64>,
-    pub cq_data: Option<u64>,
-    pub common: Common,
-}
-
-/// A receive, tagged when `tag` is there.
-#[derive(Clone, Copy)]
-pub struct RecvReq {
-    pub mem: UserMem,
-    pub src: fi_addr_t,
-    /// Tag and the bits of it that do not matter.
-    pub tag: Option<(u64, u64)>,
-    pub common: Common,
-}
-
-/// A read or write of remote memory.
-#[derive(Clone, Copy)]
-pub struct RmaReq<'a> {
-    pub data: SendData<'a>,
-    pub peer: fi_addr_t,
-    /// This peer instead, and by the adapter.
-    pub force_adapter: Option<PeerId>,
-    pub addr: u64,
-    pub key: u64,
-    pub write: bool,
-    pub cq_data: Option<u64>,
-    pub common: Common,
-}
-
-/// What an atomic brings back, and where.
-#[derive(Clone, Copy)]
-pub enum Fetch {
-    No,
-    /// The former values.
-    Former(UserMem),
-    /// The former values; the second are values to compare with.
-    Compare(UserMem, UserMem),
-}
-
-/// An atomic on remote memory.
-#[derive(Clone, Copy)]
-pub struct AtomicReq<'a> {
-    pub data: SendData<'a>,
-    pub fetch: Fetch,
-    pub peer: fi_addr_t,
-    pub to: Iovs,
-    pub datatype: fi_datatype,
-    pub op: fi_op,
-    pub common: Common,
-}
 
 /// Flags that `fi_sendmsg`, `fi_tsendmsg`, `fi_writemsg`, `fi_readmsg` and `fi_atomicmsg` may
 /// carry.
@@ -351,7 +225,7 @@ pub(super) fn park(s: &mut State, id: u32, work: Work) -> Result<()> {
 pub fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     known(r.common.flags, TX_FLAGS, "fi_sendmsg")?;
     let now = |s: &mut State| send_now(s, id, r);
-    start(s, id, (r.to, r.common.flags), || Work::from(r), now)
+    start(s, id, (r.to, r.common.flags), || Work::new(r), now)
 }
 
 /// As [`send`], past any fence.
@@ -375,7 +249,7 @@ pub(super) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     tag_fits(ep.caps, r.tag)?;
     let flags = r.common.flags_or(ep.tx_flags);
     let peer = port.av.ok_or(FI_ENOAV)?.peer(r.to, port.peers)?;
-    let report = r.common.reports(&r.data, ep.tx, flags);
+    let report = !r.common.silent(&r.data) && reports(ep.tx, flags);
     let confirmed = flags & FI_DELIVERY_COMPLETE != 0;
     if confirmed && ep.kind == Kind::Direct && r.common.done.is_none() {
         match shm_rma::confirmed(&mut port, peer, r, report) {

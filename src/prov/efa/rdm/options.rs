@@ -3,15 +3,8 @@
 use super::{Ep, Kind};
 use crate::core::Result;
 use crate::device::AdapterAttr;
+use crate::prov::contract::OptionValue;
 use crate::types::*;
-
-/// An option's value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OptionValue {
-    Size(usize),
-    Int(i32),
-    Bool(bool),
-}
 
 /// Bytes that must be left in a multi-receive buffer for it to stay posted, unless set.
 pub const MIN_MULTI_RECV: usize = 64;

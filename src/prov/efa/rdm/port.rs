@@ -11,9 +11,10 @@ use crate::hmem::UserMem;
 use crate::proto::{
     AtomicKind, Body, Failure, Load, PeerId, Port, ReadPost, Received, ShortRecv, Token,
 };
+use crate::prov::contract::{Entry, ErrEntry};
 use crate::prov::efa::av::Av;
 use crate::prov::efa::cntr::Cntr;
-use crate::prov::efa::cq::{Cq, Entry, ErrEntry};
+use crate::prov::efa::cq::Cq;
 use crate::shm::kind;
 use crate::shm::{Completion, LocalBuffer, MrTable, RecordHeader, TxRings, Verdict};
 use crate::types::*;

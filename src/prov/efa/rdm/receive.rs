@@ -1,33 +1,24 @@
 //! Posting receives, peeking and claiming (fi_msg(3), fi_tagged(3)), and taking receives back
 //! (fi_cancel(3)).
 
-use super::ops::{known, live_port, reports, tag_fits, RecvReq, RX_FLAGS};
+use super::ops::{known, live_port, reports, tag_fits, RX_FLAGS};
 use super::port::{ep_port, EpPort};
 use super::{direct, rendezvous, short_op, Kind, Live, UserOp};
 use crate::core::{memory, Result};
 use crate::device::QueuePair;
 use crate::proto::{self, Cancelled, Peeked, Place, RecvArgs, ANY};
-use crate::prov::efa::cq::{Entry, ErrEntry};
+use crate::prov::contract::{Entry, ErrEntry, Poster, RecvReq};
 use crate::prov::efa::domain::State;
 use crate::types::*;
 
-/// Who posts a receive: an endpoint, or a shared receive context.
-#[derive(Clone, Copy, Debug)]
-pub enum Poster {
-    Ep(u32),
-    Srx(u32),
-}
-
-impl Poster {
-    /// The endpoint whose queue answers. A shared context has none of its own: its first endpoint's
-    /// does. `FI_ENOCQ` while it has no endpoint.
-    pub(super) fn answering(self, s: &State) -> Result<u32> {
-        match self {
-            Poster::Ep(id) => Ok(id),
-            Poster::Srx(x) => {
-                let user = s.eps.iter().find(|(_, e)| e.uses_srx(x));
-                user.map(|(id, _)| id).ok_or(FI_ENOCQ)
-            }
+/// The endpoint whose queue answers. A shared receive context has none of its own: its first
+/// endpoint's does. `FI_ENOCQ` while it has no endpoint.
+fn answering(by: Poster, s: &State) -> Result<u32> {
+    match by {
+        Poster::Ep(id) => Ok(id),
+        Poster::Srx(x) => {
+            let user = s.eps.iter().find(|(_, e)| e.uses_srx(x));
+            user.map(|(id, _)| id).ok_or(FI_ENOCQ)
         }
     }
 }
@@ -87,7 +78,7 @@ pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
         return Err(FI_EBADFLAGS);
     }
     if asked & FI_PEEK != 0 {
-        let id = by.answering(s)?;
+        let id = answering(by, s)?;
         return peek(s, id, rxq, &args, r, asked);
     }
     let claimed = match asked & FI_CLAIM {
@@ -110,7 +101,7 @@ pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
         if let Some(u) = claimed {
             let found = u.peeked();
             start(s, Place::nowhere(), &u);
-            tell(s, by.answering(s)?, &args, r, Some(found));
+            tell(s, answering(by, s)?, &args, r, Some(found));
         }
         return Ok(());
     }
@@ -275,7 +266,7 @@ pub fn cancel(s: &mut State, by: Poster, context: usize) -> Result<()> {
         Some(Cancelled::Later) => return Ok(()),
         None => return Err(FI_ENOENT),
     };
-    let hears = by.answering(s).ok().and_then(|id| s.eps.get(id));
+    let hears = answering(by, s).ok().and_then(|id| s.eps.get(id));
     let (cq, cntr) = hears.map_or((None, None), |e| (e.rx, e.cntrs[1]));
     if let Some(c) = cntr.and_then(|c| s.cntrs.get_mut(c)) {
         c.add_error(1);

@@ -1,7 +1,7 @@
 //! Starting reads and writes of remote memory (fi_rma(3)): by the adapter or a system call where
 //! both sides can, else emulated.
 
-use super::ops::{known, live_port, start, too_long, Common, RmaReq, SendData, TX_FLAGS};
+use super::ops::{known, live_port, reports, start, too_long, TX_FLAGS};
 use super::port::{ep_port, EpPort};
 use super::work::Work;
 use super::{shm_rma, shm_state, Kind, Live, UserOp, WR_RMA};
@@ -10,6 +10,7 @@ use crate::core::Result;
 use crate::device::{Device, Payload, QueuePair, Remote};
 use crate::hmem::UserMem;
 use crate::proto::{self, PeerId};
+use crate::prov::contract::{Common, RmaReq, SendData};
 use crate::prov::efa::domain::State;
 use crate::shm::{AdapterRetry, Verdict};
 use crate::types::*;
@@ -20,8 +21,8 @@ use crate::wire::{extra, Iovs, RmaIov};
 pub fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     let call = if r.write { "fi_writemsg" } else { "fi_readmsg" };
     known(r.common.flags, TX_FLAGS, call)?;
-    let now = |s: &mut State| rma_now(s, id, r);
-    start(s, id, (r.peer, r.common.flags), || Work::from(r), now)?;
+    let now = |s: &mut State| rma_now(s, id, r, None);
+    start(s, id, (r.peer, r.common.flags), || Work::new(r), now)?;
     // A system call for each of many would be long for a peer that waits for us.
     let rings = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
     if rings.is_some_and(|l| core::mem::take(&mut l.shm.alone)) {
@@ -44,7 +45,6 @@ pub(super) fn begin_again(s: &mut State, id: u32) {
         let again = RmaReq {
             data: SendData::User(r.wait.mem.into()),
             peer: FI_ADDR_NOTAVAIL,
-            force_adapter: Some(r.to),
             addr: r.wait.addr,
             key: r.key,
             write: r.write,
@@ -56,7 +56,7 @@ pub(super) fn begin_again(s: &mut State, id: u32) {
                 done: op.and_then(|op| op.done),
             },
         };
-        ep.fenced.push_front(Work::from(&again));
+        ep.fenced.push_front(Work::by_adapter(&again, r.to));
     }
     let again = live.shm_ep.as_mut().map(|h| h.tx.take_retries());
     for (peer, a) in again.into_iter().flatten() {
@@ -128,8 +128,13 @@ pub(super) fn rma_op(id: u32, peer: PeerId, r: &RmaReq, report: bool) -> UserOp 
     op
 }
 
-/// As [`rma`], past any fence.
-pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
+/// As [`rma`], past any fence. `by_adapter`: to this peer instead, and not by its ring.
+pub(super) fn rma_now(
+    s: &mut State,
+    id: u32,
+    r: &RmaReq,
+    by_adapter: Option<PeerId>,
+) -> Result<()> {
     let inject = r.data.injected();
     live_port!(s, id, inject => ep, proto, port);
     if ep.kind == Kind::Dgram || ep.kind == Kind::Direct && ep.caps & FI_RMA == 0 {
@@ -144,7 +149,7 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     }
     too_long("RMA operation", r.data.len(), ep.opts.max_rma_size)?;
     let flags = r.common.flags_or(ep.tx_flags);
-    let peer = match r.force_adapter {
+    let peer = match by_adapter {
         Some(peer) => peer,
         None => port.av.ok_or(FI_ENOAV)?.peer(r.peer, port.peers)?,
     };
@@ -168,8 +173,8 @@ pub(super) fn rma_now(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     let able = proto.features_of(peer).map_or(caps.homogeneous, able);
     let own = if r.write { ep.rdma_write } else { ep.rdma_read };
     let native = own && able && port.qp.takes(&mem) || ep.kind == Kind::Direct;
-    let report = r.common.reports(&r.data, ep.tx, flags);
-    if native && r.force_adapter.is_none() {
+    let report = !r.common.silent(&r.data) && reports(ep.tx, flags);
+    if native && by_adapter.is_none() {
         match shm_state::rma(&mut port, peer, r, report) {
             Verdict::Done => return Ok(()),
             Verdict::NoResources => return Err(FI_EAGAIN),

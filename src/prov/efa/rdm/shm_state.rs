@@ -9,15 +9,15 @@
 //! Reads and writes of a peer's memory are copied from here where the system allows it; the peer's
 //! events of them, and data that goes with a write, follow through the ring.
 
+use super::failure;
 use super::port::EpPort;
 use super::rendezvous::{self, Rendezvous};
 use super::rma::rma_op;
 use super::shm_rma::{self, ShmRma, Wait};
-use super::{failure, MsgReq, RmaReq, SendData};
 use crate::device::QpAddr;
 use crate::hmem::UserMem;
 use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected};
-use crate::prov::efa::cq::Entry;
+use crate::prov::contract::{Entry, MsgReq, RmaReq, SendData};
 use crate::shm::kind;
 use crate::shm::{
     Completion, LocalBuffer, Record, RecordHeader, RmaDenied, TxRings, Verdict, ACCESS_HEAD,

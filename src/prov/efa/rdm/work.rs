@@ -4,128 +4,67 @@
 //! Such an operation is kept as [`Work`], which owns what a request borrows, and becomes a request
 //! again when its time has come. One that finds no room then is tried again with every progress.
 
-use super::ops::{self, AtomicReq, Common, MsgReq, RecvReq, RmaReq, SendData};
+use super::ops;
 use super::OpKind;
-use super::{atomics, receive, rma, Poster};
+use super::{atomics, receive, rma};
 use crate::core::{Errno, Result};
-use crate::hmem::UserMem;
 use crate::proto::PeerId;
-use crate::prov::efa::cq::{Entry, ErrEntry};
+use crate::prov::contract::*;
 use crate::prov::efa::domain::State;
 use crate::types::*;
 
-/// A request whose data, if it was to be copied, is in [`Work::copy`] instead.
-// Few of these exist, and not for long: their size does not matter.
-#[allow(clippy::large_enum_variant)]
-enum WorkKind {
-    Msg(MsgReq<'static>),
-    Recv(RecvReq),
-    Rma(RmaReq<'static>),
-    Atomic(AtomicReq<'static>),
-    /// A change of a counter, which needs no endpoint.
-    Cntr {
-        cntr: u32,
-        value: u64,
-        set: bool,
-    },
-}
-
 /// See the module text.
 pub struct Work {
-    kind: WorkKind,
-    copy: Option<Box<[u8]>>,
-    common: Common,
-}
-
-/// Data to keep: application memory as it is, other bytes as a copy.
-fn keep(d: &SendData) -> (SendData<'static>, Option<Box<[u8]>>) {
-    match d {
-        SendData::User(m) => (SendData::User(*m), None),
-        SendData::Inject(b) => (SendData::User(UserMem::EMPTY), Some((*b).into())),
-    }
-}
-
-impl From<&MsgReq<'_>> for Work {
-    fn from(r: &MsgReq) -> Work {
-        let (data, copy) = keep(&r.data);
-        Work {
-            kind: WorkKind::Msg(MsgReq { data, ..*r }),
-            copy,
-            common: r.common,
-        }
-    }
-}
-
-impl From<&RecvReq> for Work {
-    fn from(r: &RecvReq) -> Work {
-        Work {
-            kind: WorkKind::Recv(*r),
-            copy: None,
-            common: r.common,
-        }
-    }
-}
-
-impl From<&RmaReq<'_>> for Work {
-    fn from(r: &RmaReq) -> Work {
-        let (data, copy) = keep(&r.data);
-        Work {
-            kind: WorkKind::Rma(RmaReq { data, ..*r }),
-            copy,
-            common: r.common,
-        }
-    }
-}
-
-impl From<&AtomicReq<'_>> for Work {
-    fn from(r: &AtomicReq) -> Work {
-        let (data, copy) = keep(&r.data);
-        Work {
-            kind: WorkKind::Atomic(AtomicReq { data, ..*r }),
-            copy,
-            common: r.common,
-        }
-    }
+    op: DeferredOp,
+    /// A write or read that this peer's ring has refused: it goes to this peer, by the adapter.
+    by_adapter: Option<PeerId>,
 }
 
 impl Work {
-    /// A change of a counter: `value` added, or put in its place.
-    pub fn counter(cntr: u32, value: u64, set: bool) -> Work {
+    /// An operation for later.
+    pub fn new(op: impl Into<DeferredOp>) -> Work {
         Work {
-            kind: WorkKind::Cntr { cntr, value, set },
-            copy: None,
-            common: Common::default(),
+            op: op.into(),
+            by_adapter: None,
+        }
+    }
+
+    /// `r`, by the adapter to this peer, whatever address it names.
+    pub fn by_adapter(r: &RmaReq, peer: PeerId) -> Work {
+        Work {
+            op: DeferredOp::from(r),
+            by_adapter: Some(peer),
         }
     }
 
     /// The peer that its fence is about, if it has one.
     fn fence(&self) -> Option<fi_addr_t> {
-        let to = match &self.kind {
-            WorkKind::Msg(r) => r.to,
-            WorkKind::Rma(r) => r.peer,
-            WorkKind::Atomic(r) => r.peer,
-            WorkKind::Recv(_) | WorkKind::Cntr { .. } => return None,
+        let to = match &self.op.kind {
+            DeferredKind::Msg(r) => r.to,
+            DeferredKind::Rma(r) => r.peer,
+            DeferredKind::Atomic(r) => r.peer,
+            DeferredKind::Recv(_) | DeferredKind::Cntr { .. } => return None,
         };
-        (self.common.flags.unwrap_or(0) & FI_FENCE != 0).then_some(to)
+        (self.op.common.flags.unwrap_or(0) & FI_FENCE != 0).then_some(to)
     }
 
     fn start(&self, s: &mut State, ep: u32) -> Result<()> {
-        let data = |kept| self.copy.as_deref().map_or(kept, SendData::Inject);
-        match &self.kind {
-            WorkKind::Msg(r) => {
+        let data = |kept| self.op.copy.as_deref().map_or(kept, SendData::Inject);
+        match &self.op.kind {
+            DeferredKind::Msg(r) => {
                 let data = data(r.data);
                 ops::send_now(s, ep, &MsgReq { data, ..*r })
             }
-            WorkKind::Recv(r) => receive::recv(s, Poster::Ep(ep), r),
-            WorkKind::Rma(r) => {
+            DeferredKind::Recv(r) => receive::recv(s, Poster::Ep(ep), r),
+            DeferredKind::Rma(r) => {
                 let data = data(r.data);
-                rma::rma_now(s, ep, &RmaReq { data, ..*r })
+                rma::rma_now(s, ep, &RmaReq { data, ..*r }, self.by_adapter)
             }
-            WorkKind::Atomic(r) => {
+            DeferredKind::Atomic(r) => {
                 let data = data(r.data);
                 atomics::atomic_now(s, ep, &AtomicReq { data, ..*r })
             }
-            WorkKind::Cntr { cntr, value, set } => {
+            DeferredKind::Cntr { cntr, value, set } => {
                 let c = s.cntrs.get_mut(*cntr).ok_or(FI_EBADF)?;
                 c.change(false, *set, *value)
             }
@@ -139,17 +78,17 @@ impl Work {
             crate::core::errno::text(e)
         );
         crate::warn_log!(FI_LOG_EP_DATA, "{text}");
-        if let Some(c) = self.common.done.and_then(|c| s.cntrs.get_mut(c)) {
+        if let Some(c) = self.op.common.done.and_then(|c| s.cntrs.get_mut(c)) {
             c.add_error(1);
         }
-        let bound = s.eps.get(ep).and_then(|e| match self.kind {
-            WorkKind::Recv(_) => e.rx,
+        let bound = s.eps.get(ep).and_then(|e| match self.op.kind {
+            DeferredKind::Recv(_) => e.rx,
             _ => e.tx,
         });
         if let Some(q) = bound.and_then(|b| s.cqs.get_mut(b.cq)) {
             q.push_error(ErrEntry {
                 entry: Entry {
-                    context: self.common.context,
+                    context: self.op.common.context,
                     src: FI_ADDR_NOTAVAIL,
                     ..Entry::default()
                 },
@@ -191,7 +130,7 @@ pub fn run_fenced(s: &mut State, id: u32) {
 }
 
 /// An operation that a counter starts.
-pub struct Trigger {
+pub struct PendingTrigger {
     pub cntr: u32,
     pub threshold: u64,
     pub ep: u32,
@@ -223,7 +162,13 @@ pub fn fire(s: &mut State) {
 /// Queues an operation for a counter, or starts it when the counter is there already.
 pub fn trigger(s: &mut State, t: Trigger) -> Result<()> {
     s.cntrs.get(t.cntr).ok_or(FI_EINVAL)?;
-    s.triggers.push(t);
+    s.triggers.push(PendingTrigger {
+        cntr: t.cntr,
+        threshold: t.threshold,
+        ep: t.ep,
+        work: Work::new(t.op),
+        name: t.name,
+    });
     fire(s);
     Ok(())
 }

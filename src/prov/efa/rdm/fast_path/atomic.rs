@@ -3,6 +3,7 @@
 use crate::core::Result;
 use crate::hmem::Piece;
 use crate::proto::AtomicKind;
+use crate::prov::contract::FastAtomic;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::rdm::atomics::element_size;
 use crate::prov::efa::rdm::port::cntr_index;
@@ -11,24 +12,6 @@ use crate::prov::efa::rdm::shm_state::ended_entry;
 use crate::shm::{Completion, Verdict};
 use crate::types::*;
 use crate::wire::RmaIov;
-
-/// An atomic without flags of its own.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct FastAtomic {
-    /// Operands, nothing when it only reads; values to compare with; where the former values go.
-    pub data: Piece,
-    pub compare: Option<Piece>,
-    pub result: Option<Piece>,
-    pub peer: fi_addr_t,
-    pub addr: u64,
-    pub key: u64,
-    pub datatype: fi_datatype,
-    pub op: fi_op,
-    /// Bytes of remote memory.
-    pub len: usize,
-    /// `None`: an injecting call, which reports no success.
-    pub context: Option<usize>,
-}
 
 /// Most bytes of remote memory.
 const MOST: usize = 64;

@@ -3,7 +3,7 @@
 //! Fabric `efa-direct`, and reads and writes of `efa`.
 
 use super::poll::{Polled, ShmPoller};
-use super::{FastPathConfig, FastRma, FastSend, Readable};
+use super::{FastPathConfig, Readable};
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::any::{NativeCqe, NativeQp, PolledEntry};
@@ -11,9 +11,10 @@ use crate::device::request::{TxDone, TxRequest};
 use crate::device::Device;
 use crate::hmem::Piece;
 use crate::proto::{PeerId, ANY};
+use crate::prov::contract::{Entry, FastRma, FastSend};
 use crate::prov::efa::av::Av;
 use crate::prov::efa::cntr::Cntr;
-use crate::prov::efa::cq::{Cq, Entry};
+use crate::prov::efa::cq::Cq;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::rdm::peers::Peers;
 use crate::prov::efa::rdm::port::cntr_index;

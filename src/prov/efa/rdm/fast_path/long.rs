@@ -2,11 +2,10 @@
 //! (`rendezvous`): an RTS, one copy, a FIN.
 
 use super::poll::{ordinary, received};
-use super::FastSend;
 use crate::core::Result;
 use crate::proto::{PeerId, RecvQueue};
+use crate::prov::contract::{Entry, FastSend};
 use crate::prov::efa::av::Av;
-use crate::prov::efa::cq::Entry;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::rdm::rendezvous::{announced, Rendezvous};
 use crate::prov::efa::rdm::shm_state::send_flags;

@@ -15,11 +15,12 @@ mod poll;
 mod read;
 mod rma;
 
-pub use atomic::{atomic, FastAtomic};
+use crate::prov::contract::{FastRecv, FastSend};
+pub use atomic::atomic;
 pub use poll::{poll, Polled};
 pub use read::read;
 use read::Readable;
-pub use rma::{rma, FastRma};
+pub use rma::rma;
 
 use super::rendezvous::FIRST;
 use super::shm_rma;
@@ -27,7 +28,6 @@ use super::shm_state::{head_len, send_flags, sent_entry, words_of};
 use super::{Ep, Kind, Live};
 use crate::core::Result;
 use crate::device::request::TxRequest;
-use crate::hmem::Piece;
 use crate::proto::{PeerId, RecvEntry, ANY, COLLECTIVE_TAG};
 use crate::prov::efa::domain::State;
 use crate::shm::kind;
@@ -127,17 +127,6 @@ impl Ep {
     }
 }
 
-/// A send without flags of its own.
-#[derive(Clone, Copy, Debug)]
-pub struct FastSend {
-    pub data: Piece,
-    pub to: fi_addr_t,
-    pub tag: Option<u64>,
-    pub cq_data: Option<u64>,
-    /// `None`: an injecting call, which reports no success.
-    pub context: Option<usize>,
-}
-
 /// Sends a message; `None`, and nothing done, when the general path has to carry it. Errors:
 /// `FI_EAGAIN`.
 #[inline(always)]
@@ -215,14 +204,13 @@ fn send_packet(s: &mut State, id: u32, p: &FastSend, peer: PeerId) -> Option<Res
 /// Posts a receive without flags of its own; `None`, and nothing done, when the general path has to
 /// post it.
 #[inline(always)]
-pub fn recv(
-    s: &mut State,
-    id: u32,
-    into: Piece,
-    src: fi_addr_t,
-    tag: Option<(u64, u64)>,
-    context: usize,
-) -> Option<Result<()>> {
+pub fn recv(s: &mut State, id: u32, p: &FastRecv) -> Option<Result<()>> {
+    let FastRecv {
+        into,
+        src,
+        tag,
+        context,
+    } = *p;
     let ep = s.eps.get_mut(id)?;
     let fast = &ep.fast;
     if fast.direct {

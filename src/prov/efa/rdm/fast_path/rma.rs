@@ -4,26 +4,13 @@
 use super::direct;
 use super::poll::{poll, Polled};
 use crate::core::Result;
-use crate::hmem::Piece;
 use crate::proto::PeerId;
+use crate::prov::contract::FastRma;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::rdm::progress;
 use crate::prov::efa::rdm::shm_rma::{self, ShmRma, Wait};
 use crate::shm::{Completion, TxRings, Verdict};
 use crate::types::*;
-
-/// A read or write without flags of its own.
-#[derive(Clone, Copy, Debug)]
-pub struct FastRma {
-    pub mem: Piece,
-    pub peer: fi_addr_t,
-    pub addr: u64,
-    pub key: u64,
-    pub write: bool,
-    pub cq_data: Option<u64>,
-    /// `None`: an injecting call, which reports no success.
-    pub context: Option<usize>,
-}
 
 /// So many injected writes in a row may be posted before a look at what has come in.
 const UNPOLLED: u32 = 64;

@@ -7,9 +7,9 @@ use super::{
 };
 use crate::hmem::{Piece, UserMem};
 use crate::proto::{Failure, PeerId, Port};
+use crate::prov::contract::{MsgReq, SendData};
 use crate::prov::efa::rdm::cost_model::CopyMethod;
 use crate::prov::efa::rdm::port::EpPort;
-use crate::prov::efa::rdm::{MsgReq, SendData};
 use crate::shm::kind;
 use crate::shm::{Completion, Record, SplitCopy, TxRings, Verdict};
 

@@ -12,10 +12,11 @@ mod target;
 use super::cost_model::{CopyMethod, CostModel};
 use super::port::EpPort;
 use super::shm_state;
-use super::{failure, MsgReq, RmaReq, SendData, UserOp};
+use super::{failure, UserOp};
 use crate::device::{host, Status};
 use crate::hmem::Piece;
 use crate::proto::{AtomicKind, Failure, PeerId};
+use crate::prov::contract::{MsgReq, RmaReq, SendData};
 use crate::shm::kind;
 use crate::shm::{
     self, AdapterRetry, Completion, LocalBuffer, RmaCompletion, RmaRequest, TxRings, Verdict,

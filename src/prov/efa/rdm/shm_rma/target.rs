@@ -5,7 +5,7 @@ use crate::device::any::Dev;
 use crate::device::{Device, Status};
 use crate::hmem::{arith, atomic, UserMem};
 use crate::proto::{AtomicKind, PeerId};
-use crate::prov::efa::cq::Entry;
+use crate::prov::contract::Entry;
 use crate::prov::efa::rdm::port::EpPort;
 use crate::shm::kind;
 use crate::shm::{KeyHashes, MrTable, Record, ACCESS_HEAD};

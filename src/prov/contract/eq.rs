@@ -1,4 +1,4 @@
-//! EqEvent queues (fi_eq(3)): control events, and whatever applications write themselves.
+//! Event queues (fi_eq(3)): control events, and whatever applications write themselves.
 
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::{Errno, Result};

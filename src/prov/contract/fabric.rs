@@ -1,7 +1,6 @@
 //! Fabrics (fi_fabric(3)).
 
 use crate::core::Result;
-use crate::prov::efa::info;
 use crate::types::*;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -14,24 +13,13 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Opens a fabric of this name for an application of API version `api`.
-    /// `FI_ENODATA` when the provider has no such fabric.
-    pub fn open(name: Option<&str>, api: u32) -> Result<Arc<Fabric>> {
-        let name = name.unwrap_or(info::FABRIC);
-        if name != info::FABRIC && name != info::DIRECT {
-            crate::warn_log!(
-                FI_LOG_FABRIC,
-                "fi_fabric: name: wanted {name}, had {}, {}",
-                info::DIRECT,
-                info::FABRIC
-            );
-            return Err(FI_ENODATA);
-        }
-        Ok(Arc::new(Fabric {
+    /// A fabric of this name, for an application of API version `api`.
+    pub fn new(name: &str, api: u32) -> Arc<Fabric> {
+        Arc::new(Fabric {
             api,
             name: name.to_string(),
             children: AtomicU32::new(0),
-        }))
+        })
     }
 
     /// A child was opened.
@@ -55,7 +43,7 @@ impl Fabric {
 }
 
 /// `FI_EBUSY`, with a line that says why, unless `free`.
-pub(super) fn busy_unless(free: bool, what: &str, users: &str) -> Result<()> {
+pub fn busy_unless(free: bool, what: &str, users: &str) -> Result<()> {
     if free {
         return Ok(());
     }

@@ -1,0 +1,32 @@
+//! Completions as a provider reports them (fi_cq(3)); `abi` writes them in the caller's format.
+
+use crate::types::*;
+
+/// One completion, with everything any format wants: its beginning is what a caller's entry has, as
+/// far as that goes.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Entry {
+    pub context: usize,
+    pub flags: u64,
+    pub len: usize,
+    pub buf: usize,
+    pub data: u64,
+    pub tag: u64,
+    /// Index in the endpoint's address vector, or `FI_ADDR_NOTAVAIL`.
+    pub src: fi_addr_t,
+}
+
+/// An error completion.
+#[derive(Clone, Debug, Default)]
+pub struct ErrEntry {
+    pub entry: Entry,
+    /// Bytes that had no room.
+    pub olen: usize,
+    /// Positive `FI_E*`.
+    pub err: i32,
+    /// Device status for fi_cq_strerror(3).
+    pub prov_errno: i32,
+    /// What happened, to whom, why.
+    pub text: String,
+}

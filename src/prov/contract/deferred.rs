@@ -1,0 +1,99 @@
+//! Requests that start later: behind a fence, or when a counter reaches a value (fi_trigger(3)).
+
+use super::request::{AtomicReq, Common, MsgReq, RecvReq, RmaReq, SendData};
+use crate::hmem::UserMem;
+
+/// A request whose data, if it was to be copied, is in [`DeferredOp::copy`].
+// Few of these exist, and not for long: their size does not matter.
+#[allow(clippy::large_enum_variant)]
+pub enum DeferredKind {
+    Msg(MsgReq<'static>),
+    Recv(RecvReq),
+    Rma(RmaReq<'static>),
+    Atomic(AtomicReq<'static>),
+    /// A change of a counter, which needs no endpoint.
+    Cntr {
+        cntr: u32,
+        value: u64,
+        set: bool,
+    },
+}
+
+/// A request that starts later: it owns what a request borrows.
+pub struct DeferredOp {
+    pub kind: DeferredKind,
+    pub copy: Option<Box<[u8]>>,
+    pub common: Common,
+}
+
+/// Data to keep: application memory as it is, other bytes as a copy.
+fn keep(d: &SendData) -> (SendData<'static>, Option<Box<[u8]>>) {
+    match d {
+        SendData::User(m) => (SendData::User(*m), None),
+        SendData::Inject(b) => (SendData::User(UserMem::EMPTY), Some((*b).into())),
+    }
+}
+
+impl From<&MsgReq<'_>> for DeferredOp {
+    fn from(r: &MsgReq) -> DeferredOp {
+        let (data, copy) = keep(&r.data);
+        DeferredOp {
+            kind: DeferredKind::Msg(MsgReq { data, ..*r }),
+            copy,
+            common: r.common,
+        }
+    }
+}
+
+impl From<&RecvReq> for DeferredOp {
+    fn from(r: &RecvReq) -> DeferredOp {
+        DeferredOp {
+            kind: DeferredKind::Recv(*r),
+            copy: None,
+            common: r.common,
+        }
+    }
+}
+
+impl From<&RmaReq<'_>> for DeferredOp {
+    fn from(r: &RmaReq) -> DeferredOp {
+        let (data, copy) = keep(&r.data);
+        DeferredOp {
+            kind: DeferredKind::Rma(RmaReq { data, ..*r }),
+            copy,
+            common: r.common,
+        }
+    }
+}
+
+impl From<&AtomicReq<'_>> for DeferredOp {
+    fn from(r: &AtomicReq) -> DeferredOp {
+        let (data, copy) = keep(&r.data);
+        DeferredOp {
+            kind: DeferredKind::Atomic(AtomicReq { data, ..*r }),
+            copy,
+            common: r.common,
+        }
+    }
+}
+
+impl DeferredOp {
+    /// A change of a counter: `value` added, or put in its place.
+    pub fn counter(cntr: u32, value: u64, set: bool) -> DeferredOp {
+        DeferredOp {
+            kind: DeferredKind::Cntr { cntr, value, set },
+            copy: None,
+            common: Common::default(),
+        }
+    }
+}
+
+/// An operation that a counter starts.
+pub struct Trigger {
+    pub cntr: u32,
+    pub threshold: u64,
+    pub ep: u32,
+    pub op: DeferredOp,
+    /// The application's name for it, for FI_CANCEL_WORK; 0 for a triggered operation.
+    pub name: usize,
+}

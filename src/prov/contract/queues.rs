@@ -1,0 +1,79 @@
+//! Completion queues and counters (fi_cq(3), fi_cntr(3)), by number. `FI_EBADF` for a number there
+//! is none of.
+
+use super::completion::{Entry, ErrEntry};
+use crate::core::Result;
+use crate::device::wait::WaitSet;
+use crate::types::*;
+use std::sync::Arc;
+
+/// A completion queue or counter that was opened.
+pub struct OpenedQueue {
+    pub id: u32,
+    /// Entries it has; a counter has none.
+    pub size: usize,
+    /// What its readers wait on; `None` with FI_WAIT_NONE.
+    pub wait: Option<Arc<WaitSet>>,
+}
+
+/// Completion queues of a domain.
+pub trait CompletionQueues {
+    /// Opens a queue of at least `size` entries; 0: as many as the provider likes.
+    fn open_cq(self: &Arc<Self>, size: usize, wait_obj: fi_wait_obj) -> Result<OpenedQueue>;
+    /// Closes it; `FI_EBUSY` while an endpoint reports there.
+    fn close_cq(&self, cq: u32) -> Result<()>;
+
+    /// fi_cq_read(3): gives up to `count` completions to `each`, with the place of each in the
+    /// caller's buffer; when there are none, moves the endpoints along first. `NAMED`: who has sent
+    /// is asked for, which may cost to find out. `FI_EAGAIN` when there are none, `FI_EAVAIL` when
+    /// an error is next.
+    fn read_cq<const NAMED: bool>(
+        &self,
+        cq: u32,
+        count: usize,
+        each: impl Fn(usize, &Entry) + Copy,
+    ) -> Result<usize>;
+    /// fi_cq_sread(3): waits up to `timeout_ms` (negative: without limit) for `threshold`
+    /// completions and takes them out. `FI_EAGAIN` after the time-out or fi_cq_signal(3).
+    fn sread_cq(
+        &self,
+        cq: u32,
+        count: usize,
+        threshold: usize,
+        timeout_ms: i32,
+        each: impl Fn(usize, &Entry) + Copy,
+    ) -> Result<usize>;
+    /// fi_cq_readerr(3): `FI_EAGAIN` when the next completion is no error.
+    fn read_cq_error(&self, cq: u32) -> Result<ErrEntry>;
+    /// What a provider error means, without the details of one completion (fi_cq_strerror(3)).
+    fn error_text(prov_errno: i32) -> String;
+
+    /// Whether a completion or an error can be read.
+    fn cq_has_any(&self, cq: u32) -> Result<bool>;
+    /// Prepares to wait (fi_trywait(3)): `FI_EAGAIN` when there is something to read.
+    fn arm_cq(&self, cq: u32) -> Result<Arc<WaitSet>>;
+    /// fi_cq_signal(3): one blocked or coming reader returns. `FI_ENOSYS` without a wait object.
+    fn signal_cq(&self, cq: u32) -> Result<()>;
+}
+
+/// Counters of a domain.
+pub trait Counters {
+    /// Opens a counter; its `size` is 0.
+    fn open_cntr(
+        self: &Arc<Self>,
+        events: fi_cntr_events,
+        wait_obj: fi_wait_obj,
+    ) -> Result<OpenedQueue>;
+    /// Closes it; `FI_EBUSY` while an endpoint or a region reports there.
+    fn close_cntr(&self, cntr: u32) -> Result<()>;
+    /// How many operations have succeeded and how many failed, after moving its endpoints along.
+    fn read_cntr(&self, cntr: u32) -> Result<(u64, u64)>;
+    /// fi_cntr_add(3), fi_cntr_set(3), and the same for errors.
+    fn change_cntr(&self, cntr: u32, errors: bool, set: bool, n: u64) -> Result<()>;
+    /// fi_cntr_wait(3): until the value is at least `threshold`. `FI_ETIMEDOUT` after `timeout_ms`,
+    /// `FI_EAVAIL` when an operation failed meanwhile.
+    fn wait_cntr(&self, cntr: u32, threshold: u64, timeout_ms: i32) -> Result<()>;
+    /// Prepares to wait: `FI_EAGAIN` when it has reached `threshold` or counts more errors than
+    /// `errors` already. Between this and the wait nothing may poll, which would disarm.
+    fn arm_cntr(&self, cntr: u32, threshold: u64, errors: u64) -> Result<Arc<WaitSet>>;
+}

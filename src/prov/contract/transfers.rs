@@ -1,0 +1,60 @@
+//! Data transfer (fi_msg(3), fi_tagged(3), fi_rma(3), fi_atomic(3), fi_trigger(3)).
+
+use super::deferred::Trigger;
+use super::request::*;
+use crate::core::Result;
+use crate::types::*;
+
+/// What an atomic call brings back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicCall {
+    /// Nothing.
+    Write,
+    /// The former values.
+    Fetch,
+    /// The former values, after a comparison.
+    Compare,
+}
+
+/// Operations of an endpoint. `FI_EAGAIN` when there is no room for one more; any error means that
+/// nothing was done. The memory of a request is lent until its completion.
+pub trait Transfers {
+    fn send(&self, ep: u32, r: &MsgReq) -> Result<()>;
+    fn recv(&self, who: Poster, r: &RecvReq) -> Result<()>;
+    /// As [`Transfers::recv`], for the most frequent receives.
+    #[inline(always)]
+    fn fast_recv(&self, who: Poster, r: &FastRecv) -> Result<()> {
+        self.recv(who, &r.into())
+    }
+    fn rma(&self, ep: u32, r: &RmaReq) -> Result<()>;
+    fn atomic(&self, ep: u32, r: &AtomicReq) -> Result<()>;
+
+    /// A short path for the most frequent requests; `None`, and nothing done, when the request has
+    /// to take the general one.
+    #[inline(always)]
+    fn fast_send(&self, _ep: u32, _r: &FastSend) -> Option<Result<()>> {
+        None
+    }
+    /// As [`Transfers::fast_send`].
+    #[inline(always)]
+    fn fast_rma(&self, _ep: u32, _r: &FastRma) -> Option<Result<()>> {
+        None
+    }
+    /// As [`Transfers::fast_send`].
+    #[inline(always)]
+    fn fast_atomic(&self, _ep: u32, _r: &FastAtomic) -> Option<Result<()>> {
+        None
+    }
+
+    /// Elements that one atomic may have; `FI_EOPNOTSUPP` where the operation does not exist for
+    /// the datatype or call (fi_atomicvalid(3)).
+    fn atomic_count(&self, dt: fi_datatype, op: fi_op, call: AtomicCall) -> Result<usize>;
+
+    /// Queues an operation for a counter, or starts it when the counter is there already.
+    fn trigger(&self, t: Trigger) -> Result<()>;
+    /// FI_CANCEL_WORK: takes back deferred work that has not started. `FI_ENOENT` when there is
+    /// none of this name.
+    fn cancel_work(&self, name: usize) -> Result<()>;
+    /// FI_FLUSH_WORK: takes all deferred work of the domain back.
+    fn flush_work(&self);
+}

@@ -1,0 +1,115 @@
+//! Endpoints and shared receive contexts of a domain (fi_endpoint(3)).
+
+use super::EfaDomain;
+use crate::core::{Info, Result};
+use crate::device::Device;
+use crate::prov::contract::{busy_unless, Endpoints, OptionValue, Poster};
+use crate::prov::efa::rdm::{self, Ep, Srx};
+use crate::types::*;
+
+impl EfaDomain {
+    /// Runs `f` on an endpoint.
+    fn with_ep<T>(&self, ep: u32, f: impl FnOnce(&mut Ep) -> T) -> Result<T> {
+        self.lock().eps.get_mut(ep).map(f).ok_or(FI_EBADF)
+    }
+}
+
+impl Endpoints for EfaDomain {
+    fn open_ep(&self, info: &Info) -> Result<u32> {
+        crate::core::memory::check()?;
+        let mut s = self.lock();
+        let e = Ep::new(info, self.direct(), s.dev.attr())?;
+        Ok(s.eps.insert(e))
+    }
+
+    fn enable_ep(&self, ep: u32) -> Result<()> {
+        let fd = rdm::enable(&mut self.lock(), ep)?;
+        self.watch(fd);
+        Ok(())
+    }
+
+    fn close_ep(&self, ep: u32) -> Result<()> {
+        let (closed, fd) = rdm::close(&mut self.lock(), ep)?;
+        if let Some(fd) = fd {
+            self.unwatch(fd);
+        }
+        // Outside the lock: what was sent last is waited for here.
+        drop(closed);
+        Ok(())
+    }
+
+    fn alias_ep(&self, ep: u32, opens: bool) -> Result<()> {
+        self.with_ep(ep, |e| match opens {
+            true => e.aliases += 1,
+            false => e.aliases -= 1,
+        })
+    }
+
+    fn bind_av(&self, ep: u32, av: u32) -> Result<()> {
+        self.with_ep(ep, |e| e.bind_av(av))?
+    }
+
+    fn bind_cq(&self, ep: u32, cq: u32, flags: u64) -> Result<()> {
+        self.with_ep(ep, |e| e.bind_cq(cq, flags))?
+    }
+
+    fn bind_cntr(&self, ep: u32, cntr: u32, flags: u64) -> Result<()> {
+        self.with_ep(ep, |e| e.bind_cntr(cntr, flags))?
+    }
+
+    fn bind_srx(&self, ep: u32, srx: u32) -> Result<()> {
+        self.with_ep(ep, |e| e.bind_srx(srx))?
+    }
+
+    fn op_flags(&self, ep: u32, recv: bool) -> Result<u64> {
+        self.with_ep(ep, |e| e.op_flags(recv))
+    }
+
+    fn set_op_flags(&self, ep: u32, flags: u64) -> Result<()> {
+        self.with_ep(ep, |e| e.set_op_flags(flags))?
+    }
+
+    fn option_kind(name: i32) -> Option<OptionValue> {
+        rdm::option_kind(name)
+    }
+
+    fn get_option(&self, ep: u32, name: i32) -> Result<OptionValue> {
+        self.with_ep(ep, |e| e.getopt(name))?
+    }
+
+    fn set_option(&self, ep: u32, name: i32, value: OptionValue) -> Result<()> {
+        self.with_ep(ep, |e| e.setopt(name, value))?
+    }
+
+    fn name(&self, ep: u32) -> Result<Vec<u8>> {
+        rdm::name(&self.lock(), ep).map(|raw| raw.to_vec())
+    }
+
+    fn set_name(&self, ep: u32, raw: &[u8]) -> Result<()> {
+        rdm::set_name(&mut self.lock(), ep, raw)
+    }
+
+    fn cancel(&self, who: Poster, context: usize) -> Result<()> {
+        rdm::cancel(&mut self.lock(), who, context)
+    }
+
+    fn open_contexts(&self, info: &Info) -> Result<Vec<u32>> {
+        rdm::open_contexts(&mut self.lock(), info)
+    }
+
+    fn close_context(&self, ep: u32, side: usize) {
+        rdm::close_context(&mut self.lock(), ep, side);
+    }
+
+    fn open_srx(&self, caps: Option<u64>, flags: u64) -> Result<u32> {
+        Ok(Srx::open(&mut self.lock(), &self.info, caps, flags))
+    }
+
+    fn close_srx(&self, srx: u32) -> Result<()> {
+        let mut s = self.lock();
+        let used = s.eps.iter().any(|(_, e)| e.uses_srx(srx));
+        busy_unless(!used, "shared receive context", "endpoints bound to it")?;
+        Srx::close(&mut s, srx);
+        Ok(())
+    }
+}

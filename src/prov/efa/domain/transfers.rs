@@ -1,0 +1,134 @@
+//! Data transfer and collectives of a domain's endpoints: each call takes the domain's lock once.
+
+use super::{EfaDomain, State};
+use crate::core::Result;
+use crate::device::Device;
+use crate::hmem::UserMem;
+use crate::proto::AtomicKind;
+use crate::prov::contract::*;
+use crate::prov::efa::rdm::{self, coll, fast_path, work, AtomicRoom};
+use crate::types::*;
+use std::sync::Arc;
+
+#[inline(never)]
+fn general_recv(s: &mut State, who: Poster, r: FastRecv) -> Result<()> {
+    rdm::recv(s, who, &(&r).into())
+}
+
+impl Transfers for EfaDomain {
+    #[inline]
+    fn send(&self, ep: u32, r: &MsgReq) -> Result<()> {
+        rdm::send(&mut self.lock(), ep, r)
+    }
+
+    #[inline]
+    fn recv(&self, who: Poster, r: &RecvReq) -> Result<()> {
+        rdm::recv(&mut self.lock(), who, r)
+    }
+
+    #[inline]
+    fn rma(&self, ep: u32, r: &RmaReq) -> Result<()> {
+        rdm::rma(&mut self.lock(), ep, r)
+    }
+
+    #[inline]
+    fn atomic(&self, ep: u32, r: &AtomicReq) -> Result<()> {
+        rdm::atomic(&mut self.lock(), ep, r)
+    }
+
+    #[inline(always)]
+    fn fast_send(&self, ep: u32, r: &FastSend) -> Option<Result<()>> {
+        fast_path::send(&mut self.lock(), ep, r)
+    }
+
+    #[inline(always)]
+    fn fast_recv(&self, who: Poster, r: &FastRecv) -> Result<()> {
+        let mut s = self.lock();
+        if let Poster::Ep(ep) = who {
+            if let Some(done) = fast_path::recv(&mut s, ep, r) {
+                return done;
+            }
+        }
+        general_recv(&mut s, who, *r)
+    }
+
+    #[inline(always)]
+    fn fast_rma(&self, ep: u32, r: &FastRma) -> Option<Result<()>> {
+        fast_path::rma(&mut self.lock(), ep, r)
+    }
+
+    #[inline(always)]
+    fn fast_atomic(&self, ep: u32, r: &FastAtomic) -> Option<Result<()>> {
+        fast_path::atomic(&mut self.lock(), ep, r)
+    }
+
+    fn atomic_count(&self, dt: fi_datatype, op: fi_op, call: AtomicCall) -> Result<usize> {
+        let kind = match call {
+            AtomicCall::Write => AtomicKind::Write { receipt: true },
+            AtomicCall::Fetch => AtomicKind::Fetch,
+            AtomicCall::Compare => AtomicKind::Compare,
+        };
+        let room = AtomicRoom::of(self.lock().dev.attr());
+        rdm::atomic_count(room, dt, op, kind)
+    }
+
+    fn trigger(&self, t: Trigger) -> Result<()> {
+        work::trigger(&mut self.lock(), t)
+    }
+
+    fn cancel_work(&self, name: usize) -> Result<()> {
+        work::cancel(&mut self.lock(), name)
+    }
+
+    fn flush_work(&self) {
+        work::flush(&mut self.lock());
+    }
+}
+
+impl Collectives for EfaDomain {
+    const SET_ADDR: fi_addr_t = coll::SET_ADDR;
+
+    fn query_collective(
+        &self,
+        what: fi_collective_op,
+        dt: fi_datatype,
+        op: fi_op,
+    ) -> Result<(usize, usize)> {
+        coll::query(what, dt, op)
+    }
+
+    fn collective(
+        &self,
+        ep: u32,
+        r: &CollReq,
+        mem: impl FnOnce(Needs) -> Result<(UserMem, UserMem)>,
+        alloc: Alloc,
+    ) -> Result<()> {
+        coll::collective(&mut self.lock(), ep, r, mem, alloc)
+    }
+
+    fn members(&self, ep: u32, group: fi_addr_t) -> Result<usize> {
+        coll::members(&self.lock(), ep, group)
+    }
+
+    fn joinable(&self, ep: u32, addr: fi_addr_t) -> bool {
+        coll::joinable(&self.lock(), ep, addr)
+    }
+
+    fn join(
+        &self,
+        ep: u32,
+        addrs: &[fi_addr_t],
+        told: (Arc<Eq>, EqEvent),
+        alloc: Alloc,
+        made: impl FnOnce(fi_addr_t),
+    ) -> Result<()> {
+        let mut s = self.lock();
+        made(coll::join(&mut s, ep, addrs, told, alloc)?);
+        Ok(())
+    }
+
+    fn leave(&self, group: fi_addr_t) -> Result<()> {
+        coll::leave(&mut self.lock(), group)
+    }
+}
