@@ -94,18 +94,19 @@ check:
 	$(CARGO) build --quiet --release -p efa-sim -p efa-sim-preload -p fabtests-compat && \
 	$(CARGO) run --quiet --release -p fabtests-compat -- run --lib $(BUILD)/lib --bin $(BUILD)/bin; \
 	status=$$?; wait $$aside || { tail -n 50 $(BUILD)/aside.log; exit 1; }; \
-	grep -H number_of_executed_units fuzz/target/*.log; exit $$status
+	grep -H number_of_executed_units fuzz/target/*.log; grep -a aarch64: $(BUILD)/aside.log; exit $$status
 	$(MAKE) asan tsan miri-check
 	efa-sim/check.sh $(BUILD)/lib $(BUILD)/bin
 	fabtests-compat/mpi.sh $(BUILD)/lib $(BUILD)/mpi
 
-# Fuzz targets, a minute each, and the builds of the library's tests under the sanitizers.
+# Fuzz targets, a minute each; the builds of the library's tests under the sanitizers; aarch64.
 .PHONY: check-aside
 check-aside:
 	$(MAKE) fuzz-build
 	$(MAKE) -j2 fuzz FUZZ_SECONDS=60
 	$(ASAN) --no-run
 	$(TSAN) --no-run
+	$(MAKE) aarch64
 
 bench: all
 	$(CARGO) run --quiet --release -p fabtests-compat -- bench --pin --lib $(BUILD)/lib \
@@ -196,6 +197,20 @@ TSAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-misma
 	--target $(HOST) --target-dir target/tsan --test threads
 tsan:
 	$(TSAN)
+
+# The library and its tests for aarch64, which qemu carries out. Debian: dpkg --add-architecture
+# arm64; packages gcc-aarch64-linux-gnu, qemu-user-static, libc6:arm64, libgcc-s1:arm64; rustup
+# target add aarch64-unknown-linux-gnu.
+ARM := aarch64-unknown-linux-gnu
+ARM_CARGO := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -L /" $(CARGO)
+.PHONY: aarch64
+aarch64:
+	@if command -v qemu-aarch64-static aarch64-linux-gnu-gcc >/dev/null && \
+		[ -e /lib/aarch64-linux-gnu/libc.so.6 ] && rustup target list --installed | grep -q $(ARM); then \
+		$(ARM_CARGO) build --quiet --target $(ARM) -p libfabric && \
+		$(ARM_CARGO) test --quiet --target $(ARM) -p libfabric-rs --lib; \
+	else echo "aarch64: compiler, emulator, C library or Rust target are not installed (see the Makefile)"; fi
 
 clean:
 	rm -rf $(BUILD)

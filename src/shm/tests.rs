@@ -4,6 +4,7 @@ use super::rx_rings::IDLE_POLLS;
 use super::*;
 use crate::device::{MrObserver, Status};
 use crate::hmem::{Piece, UserMem};
+use core::ptr::null;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -155,7 +156,16 @@ fn endpoint_with(qpn: u16, table: &Arc<MrTable>) -> ShmEndpoint {
 }
 
 /// Two endpoints, the second of which may reach the first's memory.
-fn neighbours(qpns: [u16; 2]) -> (ShmEndpoint, ShmEndpoint, Arc<MrTable>) {
+/// Two endpoints, of which one reaches the other's memory. `None` on a system without cross-memory
+/// attach, such as qemu's emulation of another processor: what needs it is left out there.
+fn neighbours(qpns: [u16; 2]) -> Option<(ShmEndpoint, ShmEndpoint, Arc<MrTable>)> {
+    // SAFETY: no bytes are copied.
+    let known = unsafe { libc::process_vm_readv(libc::getpid(), null(), 0, null(), 0, 0) } == 0;
+    let errno = std::io::Error::last_os_error().raw_os_error();
+    if !known && errno == Some(libc::ENOSYS) {
+        eprintln!("left out: the system has no process_vm_readv(2)");
+        return None;
+    }
     let table = Arc::new(MrTable::new(1).unwrap());
     let (a, mut b) = (
         endpoint_with(qpns[0], &table),
@@ -169,7 +179,7 @@ fn neighbours(qpns: [u16; 2]) -> (ShmEndpoint, ShmEndpoint, Arc<MrTable>) {
         b.gone();
         std::thread::yield_now();
     }
-    (a, b, table)
+    Some((a, b, table))
 }
 
 fn access(write: bool, key: u64, addr: u64, mem: Piece) -> RmaRequest<'static> {
@@ -227,7 +237,9 @@ fn ended(h: &mut ShmEndpoint) -> Vec<Status> {
 
 #[test]
 fn a_target_that_polls_does_accesses_and_says_what_failed() {
-    let (mut a, mut b, table) = neighbours([9, 10]);
+    let Some((mut a, mut b, table)) = neighbours([9, 10]) else {
+        return;
+    };
     let (mut far, mut near, mut back) = ([1u8; 64], [2u8; 16], [0u8; 16]);
     table.add(5, 1000, &lend(&mut far).1, FI_REMOTE_READ | FI_REMOTE_WRITE);
     let (near, back) = (lend(&mut near).0, lend(&mut back).0);
@@ -253,7 +265,9 @@ fn a_target_that_polls_does_accesses_and_says_what_failed() {
 
 #[test]
 fn what_a_target_does_not_do_is_taken_back_once() {
-    let (mut a, mut b, table) = neighbours([11, 12]);
+    let Some((mut a, mut b, table)) = neighbours([11, 12]) else {
+        return;
+    };
     let (mut far, mut near) = ([1u8; 8], [2u8; 8]);
     let far = lend(&mut far).1;
     table.add(5, 0, &far, FI_REMOTE_WRITE);
@@ -286,7 +300,9 @@ fn what_a_target_does_not_do_is_taken_back_once() {
 
 #[test]
 fn nobody_needs_to_ask_for_silent_writes() {
-    let (_a, mut b, table) = neighbours([13, 14]);
+    let Some((_a, mut b, table)) = neighbours([13, 14]) else {
+        return;
+    };
     let mut far = [0u8; 8];
     let far = lend(&mut far).1;
     table.add(5, 0, &far, FI_REMOTE_WRITE);
@@ -308,7 +324,9 @@ fn nobody_needs_to_ask_for_silent_writes() {
 
 #[test]
 fn an_endpoint_that_goes_leaves_nothing_undone() {
-    let (_a, mut b, table) = neighbours([15, 16]);
+    let Some((_a, mut b, table)) = neighbours([15, 16]) else {
+        return;
+    };
     let (mut far, mut near) = ([1u8; 8], [2u8; 8]);
     let far = lend(&mut far).1;
     table.add(5, 0, &far, FI_REMOTE_WRITE);
@@ -322,7 +340,9 @@ fn an_endpoint_that_goes_leaves_nothing_undone() {
 
 #[test]
 fn both_sides_at_work_do_everything_once_and_in_order() {
-    let (mut a, mut b, table) = neighbours([17, 18]);
+    let Some((mut a, mut b, table)) = neighbours([17, 18]) else {
+        return;
+    };
     let mut far = [0u8; 8];
     let far = lend(&mut far).1;
     table.add(5, 0, &far, FI_REMOTE_WRITE | FI_REMOTE_READ);
@@ -385,7 +405,9 @@ fn both_sides_at_work_do_everything_once_and_in_order() {
 
 #[test]
 fn what_a_writer_had_begun_when_it_went_does_not_stop_its_last_words() {
-    let (mut a, mut b, table) = neighbours([19, 20]);
+    let Some((mut a, mut b, table)) = neighbours([19, 20]) else {
+        return;
+    };
     let (mut far, mut near) = ([1u8; 8], [2u8; 8]);
     let far = lend(&mut far).1;
     table.add(5, 0, &far, FI_REMOTE_WRITE);

@@ -15,6 +15,8 @@ mod layout;
 mod model;
 mod reader;
 mod segment;
+#[cfg(test)]
+mod weak_model;
 mod writer;
 
 pub(super) use layout::{record_word, LINE, TAKEN, WRAP};

@@ -1,4 +1,4 @@
-//! The ring's promises, tried in every order in which two processors can cma_copy them out.
+//! The ring's promises, tried in every order in which two processors can carry them out.
 //!
 //! A model of `ring` on processors that keep stores in a buffer for a while (total store order, as
 //! x86): a writer of some records, with its test for a blocked reader and its own wait when the
@@ -48,7 +48,7 @@ impl Processor {
         self.at = next;
     }
 
-    fn drain_messages(&mut self, memory: &mut [u8]) {
+    fn drain_stores(&mut self, memory: &mut [u8]) {
         for (at, v) in self.stores.drain(..) {
             memory[at] = v;
         }
@@ -56,7 +56,7 @@ impl Processor {
 
     /// An atomic exchange with zero, which empties the buffer.
     fn take(&mut self, memory: &mut [u8], at: usize) -> u8 {
-        self.drain_messages(memory);
+        self.drain_stores(memory);
         core::mem::take(&mut memory[at])
     }
 }
@@ -84,7 +84,7 @@ impl Machine {
             }
             10 => w.store(TX_ARMED, 1, 11),
             11 => {
-                w.drain_messages(memory);
+                w.drain_stores(memory);
                 w.at = 12;
             }
             12 => w.at = if full(w, memory) { 14 } else { 13 },
@@ -121,7 +121,7 @@ impl Machine {
                 r.store(TAKEN, r.done, 2);
             }
             2 => {
-                r.drain_messages(memory);
+                r.drain_stores(memory);
                 r.at = 3;
             }
             3 => r.at = if r.load(memory, TX_ARMED) != 0 { 4 } else { 0 },
@@ -132,8 +132,8 @@ impl Machine {
             5 => r.store(RX_ARMED, 1, 6),
             6 => {
                 if barrier {
-                    r.drain_messages(memory);
-                    self.writer.drain_messages(memory);
+                    r.drain_stores(memory);
+                    self.writer.drain_stores(memory);
                 }
                 r.at = 7;
             }
