@@ -55,7 +55,7 @@ struct Orders {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-struct Side {
+struct RingSide {
     /// The next instruction, and how many records are done.
     at: u8,
     done: u8,
@@ -69,8 +69,8 @@ struct Side {
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct WeakMachine {
     memory: [Vec<KeptStore>; PLACES],
-    writer: Side,
-    reader: Side,
+    writer: RingSide,
+    reader: RingSide,
     fences: View,
 }
 
@@ -83,13 +83,13 @@ impl WeakMachine {
         };
         WeakMachine {
             memory: core::array::from_fn(|_| vec![zero.clone()]),
-            writer: Side::default(),
-            reader: Side::default(),
+            writer: RingSide::default(),
+            reader: RingSide::default(),
             fences: [0; PLACES],
         }
     }
 
-    fn side(&mut self, reads: bool) -> &mut Side {
+    fn side(&mut self, reads: bool) -> &mut RingSide {
         match reads {
             true => &mut self.reader,
             false => &mut self.writer,
