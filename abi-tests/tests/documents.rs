@@ -107,7 +107,13 @@ fn every_parameter_that_a_document_names_is_read() {
         for name in text.split(word).filter(|w| w.starts_with("FI_EFA_")) {
             let lower = name.trim_start_matches("FI_EFA_").to_lowercase();
             // Constants of the C headers stand in the sources as they are.
-            let known = sources.contains(&format!("\"{lower}\"")) || sources.contains(name);
+            let known = [
+                format!("\"{lower}\""),
+                format!(" {lower}: "),
+                name.to_string(),
+            ]
+            .iter()
+            .any(|n| sources.contains(n));
             seen.insert(name.to_string());
             if !known {
                 missing.insert(format!("{doc}: {name}"));

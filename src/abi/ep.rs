@@ -371,7 +371,7 @@ unsafe extern "C" fn setopt<D: Domain>(
             if level != FI_OPT_ENDPOINT {
                 return Err(FI_ENOPROTOOPT);
             }
-            let Some(kind) = D::option_kind(name) else {
+            let Some((option, kind)) = D::option_kind(name) else {
                 crate::warn_log!(FI_LOG_EP_CTRL, "fi_setopt: unknown option {name}");
                 return Err(FI_ENOPROTOOPT);
             };
@@ -383,7 +383,7 @@ unsafe extern "C" fn setopt<D: Domain>(
             if value.is_null() || len != want {
                 crate::warn_log!(
                     FI_LOG_EP_CTRL,
-                    "fi_setopt: option {name}: length {len}, wanted {want}"
+                    "fi_setopt: {option}: length {len}, accepted {want}"
                 );
                 return Err(FI_EINVAL);
             }

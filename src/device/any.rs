@@ -46,7 +46,7 @@ enum Soft {
 }
 
 fn soft() -> Soft {
-    match params::efa_str("soft").as_deref() {
+    match params::efa().soft.as_deref() {
         Some("off" | "0" | "no" | "false") => Soft::Never,
         Some("on" | "1" | "yes" | "true") => Soft::Always,
         _ => Soft::Auto,

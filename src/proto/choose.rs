@@ -35,24 +35,24 @@ pub struct Policy {
 
 impl Policy {
     /// The documented defaults for host memory.
-    pub const DEFAULT: Policy = Policy {
-        max_medium: 65_536,
-        min_read: 1 << 20,
-        min_read_write: 65_536,
-        read_segment: 1 << 30,
-        runt: 0,
-    };
+    pub const DEFAULT: Policy = Policy::of(&params::EfaParams::DEFAULT);
+
+    const fn of(p: &params::EfaParams) -> Policy {
+        Policy {
+            max_medium: p.inter_max_medium_message_size as u64,
+            min_read: p.inter_min_read_message_size as u64,
+            min_read_write: p.inter_min_read_write_size as u64,
+            read_segment: p.inter_read_segment_size as u64,
+            runt: p.runt_size as u64,
+        }
+    }
 
     /// What the environment says.
     pub fn from_params() -> Policy {
-        let d = Policy::DEFAULT;
-        let size = |name, default: u64| params::efa_size(name, default as usize) as u64;
+        let p = Policy::of(params::efa());
         Policy {
-            max_medium: size("inter_max_medium_message_size", d.max_medium),
-            min_read: size("inter_min_read_message_size", d.min_read),
-            min_read_write: size("inter_min_read_write_size", d.min_read_write),
-            read_segment: size("inter_read_segment_size", d.read_segment).max(1),
-            runt: size("runt_size", d.runt),
+            read_segment: p.read_segment.max(1),
+            ..p
         }
     }
 

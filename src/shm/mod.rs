@@ -56,7 +56,7 @@ pub enum Verdict {
 /// Does what takes long once threads have been started; the first message would wait for it
 /// otherwise.
 pub fn prepare() {
-    if params::efa_bool("enable_shm_transfer", true) {
+    if params::efa().enable_shm_transfer {
         crate::device::membarrier::join_all();
     }
 }
@@ -77,7 +77,7 @@ impl ShmEndpoint {
     /// The endpoint of the queue pair at `own`, whose descriptor joins the endpoint's own; `None`
     /// with `FI_EFA_ENABLE_SHM_TRANSFER=0` or where the system denies something it needs.
     pub fn open(own: QpAddr, adapter_fd: i32, table: Option<Arc<MrTable>>) -> Option<ShmEndpoint> {
-        if !params::efa_bool("enable_shm_transfer", true) {
+        if !params::efa().enable_shm_transfer {
             return None;
         }
         let open = || {

@@ -21,7 +21,6 @@ use std::sync::Arc;
 const KEY: usize = 32;
 /// Longest key file that is read.
 const FILE_MAX: u64 = 64 << 10;
-const PARAM: &str = "soft_key_file";
 const NAME: &str = "FI_EFA_SOFT_KEY_FILE";
 
 /// Random name of one sender, from which its packet key is derived.
@@ -103,8 +102,9 @@ impl Keys {
 }
 
 /// Value of the parameter, where it counts: off loopback.
-fn named(ip: IpAddr) -> Option<String> {
-    params::efa_str(PARAM).filter(|_| !ip.is_loopback())
+fn named(ip: IpAddr) -> Option<&'static str> {
+    let path = params::efa().soft_key_file.as_deref();
+    path.filter(|_| !ip.is_loopback())
 }
 
 /// Whether packets of a socket on `ip` are to be sealed: then they carry less.
@@ -119,12 +119,12 @@ pub fn load(ip: IpAddr) -> Result<Option<Arc<Keys>>> {
     let Some(path) = named(ip) else {
         return Ok(None);
     };
-    let (errno, why) = match path.as_str() {
+    let (errno, why) = match path {
         "require" => (
             FI_EACCES,
             format!("packets on {ip} have to be sealed: wanted the path of a key file"),
         ),
-        _ => match read(&path) {
+        _ => match read(path) {
             Ok(keys) => return Ok(Some(Arc::new(keys))),
             Err(e) => e,
         },

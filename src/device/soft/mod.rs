@@ -138,7 +138,7 @@ impl SoftDevice {
     /// What the adapter would be, without opening anything: loopback, or the interface that
     /// `FI_EFA_SOFT_IFACE` names. `FI_ENODEV` (with a log line) when that has no address.
     pub fn discover() -> Result<(AdapterAttr, IpAddr)> {
-        let (netdev, ip) = match params::efa_str("soft_iface") {
+        let (netdev, ip) = match params::efa().soft_iface.clone() {
             None => ("lo".to_string(), IpAddr::V4(Ipv4Addr::LOCALHOST)),
             Some(name) => {
                 let ip = name
@@ -160,9 +160,7 @@ impl SoftDevice {
             name: "efasoft0".into(),
             mtu: engine::segment_for(link_mtu, ip.is_ipv6(), keys::wanted(ip)),
             max_rdma: 1 << 30,
-            sq_depth: params::efa_size("tx_queue_size", 0)
-                .clamp(0, 65536)
-                .max(2048),
+            sq_depth: params::efa().tx_queue_size.clamp(2048, 65536),
             rq_depth: 4096,
             gid: engine::gid_of(ip),
             speed,
@@ -198,7 +196,7 @@ impl SoftDevice {
     /// Whether every domain is to have the application's keys and offsets, for applications that
     /// use those whatever mr_mode they are given.
     fn scalable() -> bool {
-        params::efa_str("soft_mr_mode").as_deref() == Some("scalable")
+        params::efa().soft_mr_mode.as_deref() == Some("scalable")
     }
 
     /// From now on `d` hears of every region.
@@ -237,10 +235,9 @@ impl SoftDevice {
             segment: attr.mtu,
             // One peer may use as much as was promised, and leaves some to the others.
             depth: attr.sq_depth + attr.sq_depth / 4,
-            timeout: params::efa_size("soft_timeout_ms", 5000).clamp(50, 3_600_000) as u64
-                * 1_000_000,
+            timeout: params::efa().soft_timeout_ms.clamp(50, 3_600_000) as u64 * 1_000_000,
             gso: !ip.is_loopback(),
-            fault: params::efa_str("soft_fault"),
+            fault: params::efa().soft_fault.clone(),
             keys: keys::load(ip)?,
         };
         if !ip.is_loopback() && cfg.keys.is_none() {

@@ -31,7 +31,7 @@ pub fn adapters() -> &'static [Adapter] {
 /// next store may leave them to the child, and the adapter on the wrong ones: libibverbs can keep
 /// them out of children, when told before it is used.
 fn survive_forks(lib: &Lib) {
-    if !crate::core::params::efa_bool("fork_safe", false) {
+    if !crate::core::params::efa().fork_safe {
         return;
     }
     // SAFETY: no arguments.

@@ -121,13 +121,14 @@ impl Drop for RegionRef {
 
 /// What is kept of registrations of our own, if anything is.
 fn cache(regions: usize) -> Option<Cache<RegionRef>> {
-    if !params::efa_bool("mr_cache_enable", true) {
+    let p = params::efa();
+    if !p.mr_cache_enable {
         return None;
     }
     Cache::new(Limits {
         // Applications want some of the adapter's.
-        count: params::efa_size("mr_max_cached_count", (regions / 4).min(1024)),
-        bytes: params::efa_size("mr_max_cached_size", usize::MAX),
+        count: p.mr_max_cached_count.unwrap_or((regions / 4).min(1024)),
+        bytes: p.mr_max_cached_size.unwrap_or(usize::MAX),
     })
 }
 

@@ -3,6 +3,7 @@
 use super::request::Poster;
 use crate::core::{Info, Result};
 use crate::types::*;
+use std::fmt;
 
 /// An option's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +11,16 @@ pub enum OptionValue {
     Size(usize),
     Int(i32),
     Bool(bool),
+}
+
+impl fmt::Display for OptionValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OptionValue::Size(n) => n.fmt(f),
+            OptionValue::Int(n) => n.fmt(f),
+            OptionValue::Bool(b) => b.fmt(f),
+        }
+    }
 }
 
 /// Endpoints of a domain, by number. `FI_EBADF` for a number there is none of.
@@ -34,8 +45,9 @@ pub trait Endpoints {
     fn op_flags(&self, ep: u32, recv: bool) -> Result<u64>;
     fn set_op_flags(&self, ep: u32, flags: u64) -> Result<()>;
 
-    /// What type an option of level FI_OPT_ENDPOINT has; `None` for an unknown one.
-    fn option_kind(name: i32) -> Option<OptionValue>;
+    /// Name of an option of level FI_OPT_ENDPOINT, and a value of its type; `None` for an unknown
+    /// one.
+    fn option_kind(name: i32) -> Option<(&'static str, OptionValue)>;
     fn get_option(&self, ep: u32, name: i32) -> Result<OptionValue>;
     /// `FI_EINVAL` for a value that is not accepted, `FI_EOPBADSTATE` when it comes too late.
     fn set_option(&self, ep: u32, name: i32, value: OptionValue) -> Result<()>;

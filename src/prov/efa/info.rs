@@ -5,7 +5,7 @@ use crate::core::info::{
     BusAttr, DeviceAttr, DomainAttr, EpAttr, FabricAttr, LinkAttr, Nic, RxAttr, TxAttr,
 };
 use crate::core::registry::Query;
-use crate::core::{alter, check, version, Info, Result};
+use crate::core::{alter, check, params, version, Info, Result};
 use crate::device::any;
 use crate::device::any::public_key;
 use crate::device::{AdapterAttr, QpAddr};
@@ -443,8 +443,8 @@ fn addresses(i: &mut Info, q: &Query, gid: &[u8; 16]) -> core::result::Result<()
 
 /// Candidates of all adapters that satisfy the query. `FI_ENODATA` when none does.
 pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
-    super::params::define();
-    let only = crate::core::params::efa_str("iface").filter(|s| !s.starts_with("all"));
+    let only = params::efa().iface.as_deref();
+    let only = only.filter(|s| !s.starts_with("all"));
     let mut list = Vec::new();
     let mut candidates = Vec::new();
     for dev in any::list()? {

@@ -12,7 +12,6 @@ pub mod cntr;
 pub mod cq;
 pub mod domain;
 pub mod info;
-pub mod params;
 pub mod rdm;
 
 use crate::core::registry::Query;
@@ -34,7 +33,7 @@ impl super::contract::Provider for Efa {
     }
 
     fn define_params(&self) {
-        params::define();
+        crate::core::params::efa();
     }
 
     fn check_fabric(&self, name: &str) -> Result<()> {

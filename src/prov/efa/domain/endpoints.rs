@@ -69,7 +69,7 @@ impl Endpoints for EfaDomain {
         self.with_ep(ep, |e| e.set_op_flags(flags))?
     }
 
-    fn option_kind(name: i32) -> Option<OptionValue> {
+    fn option_kind(name: i32) -> Option<(&'static str, OptionValue)> {
         rdm::option_kind(name)
     }
 

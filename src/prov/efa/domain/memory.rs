@@ -16,7 +16,7 @@ fn wait_unused(table: &MrTable, key: u64) -> Result<()> {
     if !table.in_use(key) {
         return Ok(());
     }
-    let most = crate::core::params::efa_size("soft_timeout_ms", 5000) as u64;
+    let most = crate::core::params::efa().soft_timeout_ms as u64;
     let until = Instant::now() + Duration::from_millis(most);
     let mut looks = 0;
     loop {

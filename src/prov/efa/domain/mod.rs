@@ -99,7 +99,6 @@ impl EfaDomain {
 impl Domain for EfaDomain {
     fn open(fabric: Arc<Fabric>, info: Info) -> Result<Arc<EfaDomain>> {
         crate::core::memory::check()?;
-        super::params::define();
         crate::shm::prepare();
         let asked = info.domain.as_ref().and_then(|d| d.name.as_deref());
         let device = |n: &'_ str| {
@@ -130,9 +129,9 @@ impl Domain for EfaDomain {
             .as_ref()
             .is_some_and(|d| d.progress == FI_PROGRESS_AUTO);
         let seed = std::process::id() as u64 ^ crate::device::host::now();
-        let near = crate::core::params::efa_bool("enable_shm_transfer", true)
-            && crate::core::params::efa_bool("shm_attach", true);
-        let table = near
+        let params = crate::core::params::efa();
+        let attach = params.enable_shm_transfer && params.shm_attach;
+        let table = attach
             .then(|| MrTable::new(seed).ok().map(Arc::new))
             .flatten();
         if let Some(t) = &table {
@@ -162,7 +161,7 @@ impl Domain for EfaDomain {
                     mr_cntrs: Vec::new(),
                     colls: Colls::default(),
                     table,
-                    budget: crate::core::params::efa_size("unexpected_size", 64 << 20),
+                    budget: params.unexpected_size,
                 },
                 single,
             ),

@@ -29,7 +29,7 @@ pub mod work;
 pub use atomics::{atomic, atomic_count, atomic_max, AtomicRoom};
 pub use life::{close, close_context, enable, name, open_contexts, set_name, MAX_CONTEXTS};
 pub use ops::send;
-pub use options::kind as option_kind;
+pub use options::option_kind;
 pub use peers::{reclaim, Peers};
 pub use progress::progress;
 pub use receive::{cancel, recv};

@@ -5,9 +5,13 @@ use crate::core::Result;
 use crate::device::AdapterAttr;
 use crate::prov::contract::OptionValue;
 use crate::types::*;
+use std::borrow::Cow;
 
 /// Bytes that must be left in a multi-receive buffer for it to stay posted, unless set.
 pub const MIN_MULTI_RECV: usize = 64;
+
+/// Value of FI_OPT_EFA_RNR_RETRY, and of a queue pair, that means without end.
+const RNR_RETRY_FOR_EVER: usize = 7;
 
 /// What can be set, with the adapter's answers as defaults.
 #[derive(Clone, Debug)]
@@ -50,7 +54,7 @@ impl Options {
             limit: inject,
             rma_limit: inject,
             atomic_limit: atomic,
-            rnr_retry: 7,
+            rnr_retry: RNR_RETRY_FOR_EVER,
             rnr_limit: true,
             p2p: FI_HMEM_P2P_DISABLED,
             shared_memory: true,
@@ -87,180 +91,196 @@ impl Options {
     }
 }
 
-fn refuse(name: i32, v: OptionValue, accepted: &str, e: i32) -> Result<()> {
-    crate::warn_log!(
-        FI_LOG_EP_CTRL,
-        "fi_setopt: option {name}: value {v:?}, accepted {accepted}"
-    );
-    Err(e)
+/// Why a value is refused: what would have been accepted, and the errno.
+struct Refusal {
+    accepted: Cow<'static, str>,
+    errno: i32,
 }
 
-/// What type an option has, by number; `None` for an unknown one.
-pub fn kind(name: i32) -> Option<OptionValue> {
-    match name {
-        FI_OPT_MIN_MULTI_RECV
-        | FI_OPT_CM_DATA_SIZE
-        | FI_OPT_MAX_MSG_SIZE
-        | FI_OPT_MAX_TAGGED_SIZE
-        | FI_OPT_MAX_RMA_SIZE
-        | FI_OPT_MAX_ATOMIC_SIZE
-        | FI_OPT_INJECT_MSG_SIZE
-        | FI_OPT_INJECT_TAGGED_SIZE
-        | FI_OPT_INJECT_RMA_SIZE
-        | FI_OPT_INJECT_ATOMIC_SIZE
-        | FI_OPT_EFA_RNR_RETRY => Some(OptionValue::Size(0)),
-        FI_OPT_FI_HMEM_P2P => Some(OptionValue::Int(0)),
-        FI_OPT_CUDA_API_PERMITTED
-        | FI_OPT_SHARED_MEMORY_PERMITTED
-        | FI_OPT_EFA_EMULATED_READ
-        | FI_OPT_EFA_EMULATED_WRITE
-        | FI_OPT_EFA_EMULATED_ATOMICS
-        | FI_OPT_EFA_USE_DEVICE_RDMA
-        | FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES
-        | FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES
-        | FI_OPT_EFA_HOMOGENEOUS_PEERS
-        | FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV => Some(OptionValue::Bool(false)),
-        _ => None,
+fn refuse(accepted: impl Into<Cow<'static, str>>, errno: i32) -> std::result::Result<(), Refusal> {
+    Err(Refusal {
+        accepted: accepted.into(),
+        errno,
+    })
+}
+
+type Get<T> = fn(&Ep) -> T;
+type Set<T> = fn(&mut Options, T) -> std::result::Result<(), Refusal>;
+
+/// How an option is read and set, by the type of its value.
+enum Access {
+    Size(Get<usize>, Set<usize>),
+    Int(Get<i32>, Set<i32>),
+    Bool(Get<bool>, Set<bool>),
+}
+
+/// One option. What is set `BeforeEnable` is fixed by fi_enable(3).
+struct Row {
+    number: i32,
+    name: &'static str,
+    when: When,
+    access: Access,
+}
+
+#[derive(PartialEq)]
+enum When {
+    AnyTime,
+    BeforeEnable,
+}
+
+use Access::{Bool, Int, Size};
+use When::{AnyTime, BeforeEnable};
+
+fn read_only<T>(_: &mut Options, _: T) -> std::result::Result<(), Refusal> {
+    refuse("nothing: read only", FI_EINVAL)
+}
+
+/// Stores a value that is not bounded.
+macro_rules! store {
+    ($field:ident) => {
+        |o, v| {
+            o.$field = v;
+            Ok(())
+        }
+    };
+    ($field:ident at most $limit:ident) => {
+        |o, v| {
+            if v > o.$limit {
+                return refuse(format!("at most {}", o.$limit), FI_EINVAL);
+            }
+            o.$field = v;
+            Ok(())
+        }
+    };
+}
+
+/// No queue of either adapter keeps the order of bytes within a message.
+fn in_order(_: &mut Options, wanted: bool) -> std::result::Result<(), Refusal> {
+    match wanted {
+        true => refuse("false: datagrams arrive in any order", FI_EOPNOTSUPP),
+        false => Ok(()),
     }
+}
+
+fn set_rnr_retry(o: &mut Options, n: usize) -> std::result::Result<(), Refusal> {
+    if n > RNR_RETRY_FOR_EVER {
+        return refuse("0 to 7", FI_EINVAL);
+    }
+    if !o.rnr_limit {
+        return refuse("none: the adapter tries for ever", FI_ENOSYS);
+    }
+    o.rnr_retry = n;
+    Ok(())
+}
+
+fn set_p2p(o: &mut Options, n: i32) -> std::result::Result<(), Refusal> {
+    match n {
+        FI_HMEM_P2P_ENABLED | FI_HMEM_P2P_PREFERRED | FI_HMEM_P2P_DISABLED => {
+            o.p2p = n;
+            Ok(())
+        }
+        FI_HMEM_P2P_REQUIRED => refuse("not required: no device memory here", FI_EOPNOTSUPP),
+        _ => refuse("0 to 3", FI_EINVAL),
+    }
+}
+
+macro_rules! table {
+    ($($name:ident, $when:ident, $access:expr;)+) => {
+        &[$(Row { number: $name, name: stringify!($name), when: $when, access: $access },)+]
+    };
+}
+
+/// Every option of level FI_OPT_ENDPOINT: the type and value read, and what setting it does.
+const TABLE: &[Row] = table! {
+    FI_OPT_MIN_MULTI_RECV, AnyTime, Size(|e| e.opts.min_multi_recv, store!(min_multi_recv));
+    FI_OPT_CM_DATA_SIZE, AnyTime, Size(|_| 0, read_only);
+    FI_OPT_MAX_MSG_SIZE, AnyTime, Size(|e| e.opts.max_msg_size, store!(max_msg_size));
+    FI_OPT_MAX_TAGGED_SIZE, AnyTime, Size(|e| e.opts.max_tagged_size, store!(max_tagged_size));
+    FI_OPT_MAX_RMA_SIZE, AnyTime, Size(|e| e.opts.max_rma_size, store!(max_rma_size));
+    FI_OPT_MAX_ATOMIC_SIZE, AnyTime,
+        Size(|e| e.opts.max_atomic_size, store!(max_atomic_size at most atomic_limit));
+    FI_OPT_INJECT_MSG_SIZE, AnyTime,
+        Size(|e| e.opts.inject_msg_size, store!(inject_msg_size at most limit));
+    FI_OPT_INJECT_TAGGED_SIZE, AnyTime,
+        Size(|e| e.opts.inject_tagged_size, store!(inject_tagged_size at most limit));
+    FI_OPT_INJECT_RMA_SIZE, AnyTime,
+        Size(|e| e.opts.inject_rma_size, store!(inject_rma_size at most rma_limit));
+    FI_OPT_INJECT_ATOMIC_SIZE, AnyTime,
+        Size(|e| e.opts.inject_rma_size, store!(inject_rma_size at most limit));
+    FI_OPT_EFA_RNR_RETRY, BeforeEnable, Size(|e| e.opts.rnr_retry, set_rnr_retry);
+    FI_OPT_FI_HMEM_P2P, AnyTime, Int(|e| e.opts.p2p, set_p2p);
+    FI_OPT_CUDA_API_PERMITTED, AnyTime, Bool(|e| e.opts.cuda_api, store!(cuda_api));
+    FI_OPT_SHARED_MEMORY_PERMITTED, BeforeEnable,
+        Bool(|e| e.opts.shared_memory, store!(shared_memory));
+    FI_OPT_EFA_USE_DEVICE_RDMA, BeforeEnable, Bool(|e| e.uses_rdma(), store!(device_rdma));
+    FI_OPT_EFA_EMULATED_READ, AnyTime, Bool(|e| !(e.uses_rdma() && e.rdma_read), read_only);
+    FI_OPT_EFA_EMULATED_WRITE, AnyTime, Bool(|e| !(e.uses_rdma() && e.rdma_write), read_only);
+    FI_OPT_EFA_EMULATED_ATOMICS, AnyTime, Bool(|_| true, read_only);
+    FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES, BeforeEnable, Bool(|_| false, in_order);
+    FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES, BeforeEnable, Bool(|_| false, in_order);
+    // Stored, not used: peers say what they can, and nothing is taken for granted of them.
+    FI_OPT_EFA_HOMOGENEOUS_PEERS, AnyTime, Bool(|e| e.opts.homogeneous, store!(homogeneous));
+    // Stored, not used: a write with data never takes a receive of the application's.
+    FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, AnyTime,
+        Bool(|e| e.opts.unsolicited, store!(unsolicited));
+};
+
+fn row(number: i32) -> Option<&'static Row> {
+    TABLE.iter().find(|r| r.number == number)
+}
+
+/// Name of an option and a value of its type; `None` for an unknown one.
+pub fn option_kind(number: i32) -> Option<(&'static str, OptionValue)> {
+    let row = row(number)?;
+    let kind = match row.access {
+        Size(..) => OptionValue::Size(0),
+        Int(..) => OptionValue::Int(0),
+        Bool(..) => OptionValue::Bool(false),
+    };
+    Some((row.name, kind))
 }
 
 impl Ep {
     /// Whether reads and writes are, or will be, the adapter's.
     fn uses_rdma(&self) -> bool {
-        self.opts.device_rdma && crate::core::params::efa_bool("use_device_rdma", true)
+        self.opts.device_rdma && crate::core::params::efa().use_device_rdma
     }
 
-    /// OptionValue of an option; `FI_ENOPROTOOPT` for an unknown one.
-    pub fn getopt(&self, name: i32) -> Result<OptionValue> {
-        let o = &self.opts;
-        Ok(match name {
-            FI_OPT_MIN_MULTI_RECV => OptionValue::Size(o.min_multi_recv),
-            FI_OPT_CM_DATA_SIZE => OptionValue::Size(0),
-            FI_OPT_MAX_ATOMIC_SIZE => OptionValue::Size(o.max_atomic_size),
-            FI_OPT_INJECT_ATOMIC_SIZE => OptionValue::Size(o.inject_rma_size),
-            FI_OPT_MAX_MSG_SIZE => OptionValue::Size(o.max_msg_size),
-            FI_OPT_MAX_TAGGED_SIZE => OptionValue::Size(o.max_tagged_size),
-            FI_OPT_MAX_RMA_SIZE => OptionValue::Size(o.max_rma_size),
-            FI_OPT_INJECT_MSG_SIZE => OptionValue::Size(o.inject_msg_size),
-            FI_OPT_INJECT_TAGGED_SIZE => OptionValue::Size(o.inject_tagged_size),
-            FI_OPT_INJECT_RMA_SIZE => OptionValue::Size(o.inject_rma_size),
-            FI_OPT_EFA_RNR_RETRY => OptionValue::Size(o.rnr_retry),
-            FI_OPT_FI_HMEM_P2P => OptionValue::Int(o.p2p),
-            FI_OPT_CUDA_API_PERMITTED => OptionValue::Bool(o.cuda_api),
-            FI_OPT_SHARED_MEMORY_PERMITTED => OptionValue::Bool(o.shared_memory),
-            FI_OPT_EFA_EMULATED_READ => OptionValue::Bool(!(self.uses_rdma() && self.rdma_read)),
-            FI_OPT_EFA_EMULATED_WRITE => OptionValue::Bool(!(self.uses_rdma() && self.rdma_write)),
-            FI_OPT_EFA_USE_DEVICE_RDMA => OptionValue::Bool(self.uses_rdma()),
-            FI_OPT_EFA_EMULATED_ATOMICS => OptionValue::Bool(true),
-            FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES
-            | FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES => OptionValue::Bool(false),
-            FI_OPT_EFA_HOMOGENEOUS_PEERS => OptionValue::Bool(o.homogeneous),
-            FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV => OptionValue::Bool(o.unsolicited),
-            _ => return Err(FI_ENOPROTOOPT),
+    /// Value of an option; `FI_ENOPROTOOPT` for an unknown one.
+    pub fn getopt(&self, number: i32) -> Result<OptionValue> {
+        Ok(match row(number).ok_or(FI_ENOPROTOOPT)?.access {
+            Size(get, _) => OptionValue::Size(get(self)),
+            Int(get, _) => OptionValue::Int(get(self)),
+            Bool(get, _) => OptionValue::Bool(get(self)),
         })
     }
 
     /// Sets an option. `FI_ENOPROTOOPT` for an unknown one, `FI_EINVAL` for a value out of range,
     /// `FI_EOPNOTSUPP` for one this adapter cannot grant, `FI_EOPBADSTATE` where it is too late.
-    pub fn setopt(&mut self, name: i32, v: OptionValue) -> Result<()> {
-        let set = self.set(name, v);
+    pub fn setopt(&mut self, number: i32, v: OptionValue) -> Result<()> {
+        let row = row(number).ok_or(FI_ENOPROTOOPT)?;
+        let set = self.set(row, v).map_err(|refusal| {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_setopt: {}: value {v}, accepted {}",
+                row.name,
+                refusal.accepted
+            );
+            refusal.errno
+        });
         self.configure_fast_path();
         set
     }
 
-    fn set(&mut self, name: i32, v: OptionValue) -> Result<()> {
-        let enabled = self.enabled();
-        let o = &mut self.opts;
-        let early = || if enabled { Err(FI_EOPBADSTATE) } else { Ok(()) };
-        match (name, v) {
-            (FI_OPT_MIN_MULTI_RECV, OptionValue::Size(n)) => o.min_multi_recv = n,
-            (FI_OPT_MAX_MSG_SIZE, OptionValue::Size(n)) => o.max_msg_size = n,
-            (FI_OPT_MAX_TAGGED_SIZE, OptionValue::Size(n)) => o.max_tagged_size = n,
-            (FI_OPT_MAX_RMA_SIZE, OptionValue::Size(n)) => o.max_rma_size = n,
-            (FI_OPT_MAX_ATOMIC_SIZE, OptionValue::Size(n)) => {
-                let most = o.atomic_limit;
-                if n > most {
-                    return refuse(name, v, &format!("at most {most}"), FI_EINVAL);
-                }
-                o.max_atomic_size = n;
-            }
-            (
-                FI_OPT_INJECT_MSG_SIZE
-                | FI_OPT_INJECT_TAGGED_SIZE
-                | FI_OPT_INJECT_RMA_SIZE
-                | FI_OPT_INJECT_ATOMIC_SIZE,
-                OptionValue::Size(n),
-            ) => {
-                let most = match name {
-                    FI_OPT_INJECT_RMA_SIZE => o.rma_limit,
-                    _ => o.limit,
-                };
-                if n > most {
-                    return refuse(name, v, &format!("at most {most}"), FI_EINVAL);
-                }
-                match name {
-                    FI_OPT_INJECT_MSG_SIZE => o.inject_msg_size = n,
-                    FI_OPT_INJECT_TAGGED_SIZE => o.inject_tagged_size = n,
-                    _ => o.inject_rma_size = n,
-                }
-            }
-            (FI_OPT_EFA_RNR_RETRY, OptionValue::Size(n)) => {
-                early()?;
-                if n > 7 {
-                    return refuse(name, v, "0 to 7", FI_EINVAL);
-                }
-                if !o.rnr_limit {
-                    return refuse(name, v, "none: the adapter tries for ever", FI_ENOSYS);
-                }
-                o.rnr_retry = n;
-            }
-            (FI_OPT_FI_HMEM_P2P, OptionValue::Int(n)) => match n {
-                FI_HMEM_P2P_ENABLED | FI_HMEM_P2P_PREFERRED | FI_HMEM_P2P_DISABLED => o.p2p = n,
-                FI_HMEM_P2P_REQUIRED => {
-                    return refuse(
-                        name,
-                        v,
-                        "not required: no device memory here",
-                        FI_EOPNOTSUPP,
-                    )
-                }
-                _ => return refuse(name, v, "0 to 3", FI_EINVAL),
-            },
-            (FI_OPT_CUDA_API_PERMITTED, OptionValue::Bool(b)) => o.cuda_api = b,
-            (FI_OPT_SHARED_MEMORY_PERMITTED, OptionValue::Bool(b)) => {
-                early()?;
-                o.shared_memory = b;
-            }
-            (
-                FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES
-                | FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES,
-                OptionValue::Bool(b),
-            ) => {
-                early()?;
-                if b {
-                    return refuse(
-                        name,
-                        v,
-                        "false: datagrams arrive in any order",
-                        FI_EOPNOTSUPP,
-                    );
-                }
-            }
-            (FI_OPT_EFA_USE_DEVICE_RDMA, OptionValue::Bool(b)) => {
-                early()?;
-                o.device_rdma = b;
-            }
-            // Peers say what they can; nothing is taken for granted of them.
-            (FI_OPT_EFA_HOMOGENEOUS_PEERS, OptionValue::Bool(b)) => o.homogeneous = b,
-            // Whether the adapter takes a receive for a write with data: the application's are
-            // never taken.
-            (FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, OptionValue::Bool(b)) => o.unsolicited = b,
-            (
-                FI_OPT_EFA_EMULATED_READ | FI_OPT_EFA_EMULATED_WRITE | FI_OPT_EFA_EMULATED_ATOMICS,
-                _,
-            ) => return refuse(name, v, "nothing: read only", FI_EINVAL),
-            _ => return Err(FI_ENOPROTOOPT),
+    fn set(&mut self, row: &Row, v: OptionValue) -> std::result::Result<(), Refusal> {
+        if row.when == BeforeEnable && self.enabled() {
+            return refuse("before fi_enable only", FI_EOPBADSTATE);
         }
-        Ok(())
+        match (&row.access, v) {
+            (Size(_, set), OptionValue::Size(n)) => set(&mut self.opts, n),
+            (Int(_, set), OptionValue::Int(n)) => set(&mut self.opts, n),
+            (Bool(_, set), OptionValue::Bool(b)) => set(&mut self.opts, b),
+            _ => refuse("a value of its type", FI_EINVAL),
+        }
     }
 }

@@ -5,6 +5,10 @@
 //! provider `efa` called `tx_size` is the variable `FI_EFA_TX_SIZE`; one of the core `FI_TX_SIZE`.
 //! `FI_PREFER_SYSCONFIG` and configuration files are not supported: the environment is the source.
 
+mod efa;
+
+pub use efa::{efa, EfaParams};
+
 use super::errno::Result;
 use crate::types::*;
 use std::sync::Mutex;
@@ -142,32 +146,6 @@ fn integer(text: &str) -> Option<i128> {
         t.parse().ok()?
     };
     Some(if neg { -v } else { v })
-}
-
-/// Value of an efa parameter as a number, or `default` when unset or unreadable.
-pub fn efa_size(name: &str, default: usize) -> usize {
-    match get(Some("efa"), name) {
-        Ok(Value::Size(v)) => v,
-        Ok(Value::Int(v)) => usize::try_from(v).unwrap_or(default),
-        _ => default,
-    }
-}
-
-/// Value of an efa parameter as a truth value, or `default`.
-pub fn efa_bool(name: &str, default: bool) -> bool {
-    match get(Some("efa"), name) {
-        Ok(Value::Bool(v)) => v,
-        Ok(Value::Int(v)) => v != 0,
-        _ => default,
-    }
-}
-
-/// Value of an efa parameter as text, if set.
-pub fn efa_str(name: &str) -> Option<String> {
-    match get(Some("efa"), name) {
-        Ok(Value::Str(v)) => Some(v),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,324 @@
+//! Every `FI_EFA_*` parameter, with what it does here, and its value.
+//!
+//! The values are read from the environment once, before the first object is opened ([`efa`]), and
+//! each default stands in this table. Parameters of the C provider are all known, so that a job's
+//! environment means the same or is answered honestly: those without a meaning here say why
+//! ([`NO_EFFECT`]). The table lies below the provider, because adapters and transports read it.
+
+use super::{define, get, Def, Value};
+use crate::types::*;
+use std::sync::OnceLock;
+
+const STR: fi_param_type = FI_PARAM_STRING;
+const INT: fi_param_type = FI_PARAM_INT;
+const BOOL: fi_param_type = FI_PARAM_BOOL;
+const SIZE: fi_param_type = FI_PARAM_SIZE_T;
+
+/// A kind of value: its type in C, its type here, and how it is read. Numbers that are negative or
+/// cannot be read count as not set.
+macro_rules! kind {
+    (text, $use:ident $(, $rest:tt)*) => { kind!(@$use STR, Option<String>, text $(, $rest)*) };
+    (flag, $use:ident $(, $rest:tt)*) => { kind!(@$use BOOL, bool, flag $(, $rest)*) };
+    (int, $use:ident $(, $rest:tt)*) => { kind!(@$use INT, usize, size $(, $rest)*) };
+    (size, $use:ident $(, $rest:tt)*) => { kind!(@$use SIZE, usize, size $(, $rest)*) };
+    (limit, $use:ident $(, $rest:tt)*) => { kind!(@$use SIZE, Option<usize>, limit $(, $rest)*) };
+    (@c $c:expr, $t:ty, $read:ident) => { $c };
+    (@field $c:expr, $t:ty, $read:ident) => { $t };
+    (@value $c:expr, $t:ty, $read:ident, $name:expr, $default:expr) => { $read($name, $default) };
+}
+
+macro_rules! efa_params {
+    ($($name:ident: $kind:ident = $default:expr, $help:expr;)+) => {
+        /// Values of the parameters.
+        pub struct EfaParams {
+            $(#[doc = $help] pub $name: kind!($kind, field),)+
+        }
+
+        impl EfaParams {
+            /// What holds where the environment sets nothing.
+            pub const DEFAULT: EfaParams = EfaParams { $($name: $default,)+ };
+
+            fn read() -> EfaParams {
+                let d = EfaParams::DEFAULT;
+                EfaParams { $($name: kind!($kind, value, (stringify!($name)), (d.$name)),)+ }
+            }
+        }
+
+        fn define_each() {
+            let d = EfaParams::DEFAULT;
+            $(define_one(stringify!($name), kind!($kind, c), $help, &d.$name);)+
+        }
+    };
+}
+
+efa_params! {
+    soft: text = None, "Software adapter: auto (when no EFA is found), on, off. Default auto.";
+    soft_iface: text = None,
+        "Network interface, or local IP address, that the software adapter is bound to. Default: \
+         loopback.";
+    soft_key_file: text = None,
+        "Path of a file with one or two keys of 64 hexadecimal digits: packets of the software \
+         adapter off loopback are encrypted and authenticated by them. require: nothing is opened \
+         off loopback until a path is given. Default: none, in clear.";
+    soft_timeout_ms: size = 5000,
+        "Milliseconds after which a peer that does not answer is given up, with error completions \
+         for what it owed.";
+    soft_mr_mode: text = None,
+        "basic: keys of the adapter's, virtual addresses, as a real adapter has them. scalable: \
+         keys of the application's choice, offsets (mr_mode 0). Default basic.";
+    soft_fault: text = None,
+        "For tests: loss=P,dup=P,reorder=P,delay=US,seed=N makes the software adapter lose, \
+         double and reorder datagrams, in percent.";
+    unexpected_size: size = 64 << 20,
+        "Bytes of unexpected messages an endpoint keeps before their senders are told to wait; up \
+         to four times as much while receives are posted.";
+    iface: text = None, "Comma list of adapters to use, or all. Default all.";
+    tx_queue_size: int = 0,
+        "Depth of the adapter's send queue, at least 2048 here; 0 asks the adapter.";
+    enable_shm_transfer: flag = true, "Reach peers on the same host through shared memory.";
+    shm_attach: flag = true,
+        "Read and write the memory of peers on the same host directly, where the system permits \
+         it (process_vm_readv(2)).";
+    mr_cache_enable: flag = true,
+        "Keep registrations of buffers that the application did not register, until it gives them \
+         back, where userfaultfd(2) tells of that.";
+    mr_max_cached_count: limit = None,
+        "Most registrations that are kept. Default a quarter of the adapter's, at most 1024.";
+    mr_max_cached_size: limit = None, "Most bytes of kept registrations. No limit by default.";
+    inter_max_medium_message_size: int = 65_536,
+        "Largest message sent by the medium protocol, bytes.";
+    inter_min_read_message_size: int = 1 << 20, "Smallest message that its receiver reads, bytes.";
+    inter_min_read_write_size: int = 65_536,
+        "Smallest emulated write that its target reads, bytes.";
+    inter_read_segment_size: int = 1 << 30, "Largest single read of a message, bytes.";
+    runt_size: int = 0, "Bytes of a message sent ahead of its read.";
+    fork_safe: flag = false,
+        "Keep registered memory usable after fork(2) on kernels before 5.12 (ibv_fork_init(3)). \
+         The software adapter pins nothing.";
+    use_device_rdma: flag = true,
+        "Use the adapter's RDMA; else reads and writes are emulated with messages.";
+    use_data_path_direct: flag = true,
+        "Drive the adapter's queues in place, without calls of rdma-core, where it gives them out \
+         (version 60 and later).";
+}
+
+/// Parameters of the C provider without a meaning here, and why.
+pub const NO_EFFECT: &[Def] = &[
+    Def {
+        name: "tx_size",
+        kind: SIZE,
+        help: "Send operations under way per endpoint. No effect: the depth of the send queue \
+               (tx_queue_size) bounds them, and FI_EAGAIN says when it is full.",
+    },
+    Def {
+        name: "rx_size",
+        kind: SIZE,
+        help: "Receive operations per endpoint. No effect: receives are not limited.",
+    },
+    Def {
+        name: "tx_min_credits",
+        kind: INT,
+        help: "Smallest window of a long message in packets. No effect: windows are granted \
+               whole.",
+    },
+    Def {
+        name: "use_zcpy_rx",
+        kind: BOOL,
+        help: "Receive without an intermediate buffer where possible. No effect: messages on one \
+               host and messages that are read come straight into their buffer; others are copied \
+               once.",
+    },
+    Def {
+        name: "shm_av_size",
+        kind: INT,
+        help: "Most peers reached through shared memory. No effect: there is no such limit.",
+    },
+    Def {
+        name: "recvwin_size",
+        kind: INT,
+        help: "Messages per peer kept while an earlier one is missing. No effect: the window is \
+               1048576.",
+    },
+    Def {
+        name: "readcopy_pool_size",
+        kind: INT,
+        help: "Buffers for copying to device memory. No effect: device memory is not offered.",
+    },
+    Def {
+        name: "cq_size",
+        kind: INT,
+        help: "Least size of a completion queue. No effect: queues grow as needed.",
+    },
+    Def {
+        name: "max_memcpy_size",
+        kind: SIZE,
+        help: "Messages up to this size are copied rather than registered. No effect: the adapter \
+               takes messages out of registered memory, and only those of one packet that are not \
+               registered are copied.",
+    },
+    Def {
+        name: "rx_copy_unexp",
+        kind: BOOL,
+        help: "Copy unexpected messages out of receive buffers. Always done here.",
+    },
+    Def {
+        name: "rx_copy_ooo",
+        kind: BOOL,
+        help: "Copy messages that come before their turn out of receive buffers. Always done \
+               here.",
+    },
+    Def {
+        name: "max_timeout",
+        kind: INT,
+        help: "Longest back-off after receiver-not-ready, microseconds. No effect: 20000.",
+    },
+    Def {
+        name: "timeout_interval",
+        kind: INT,
+        help: "First back-off after receiver-not-ready, microseconds. No effect: 100.",
+    },
+    Def {
+        name: "efa_cq_read_size",
+        kind: SIZE,
+        help: "Adapter completions taken per progress call. No effect: a batch of the socket.",
+    },
+    Def {
+        name: "shm_cq_read_size",
+        kind: SIZE,
+        help: "Shared memory completions taken per progress call. No effect: as many as the \
+               caller asks for.",
+    },
+    Def {
+        name: "inter_max_gdrcopy_message_size",
+        kind: INT,
+        help: "Largest message copied by gdrcopy. No effect: device memory is not offered.",
+    },
+    Def {
+        name: "use_sm2",
+        kind: BOOL,
+        help: "Use provider sm2 for shared memory. No effect.",
+    },
+    Def {
+        name: "use_huge_page",
+        kind: BOOL,
+        help: "Huge pages for packets of a real adapter. No effect: taken when the system has \
+               some free, never missed.",
+    },
+    Def {
+        name: "use_unsolicited_write_recv",
+        kind: BOOL,
+        help: "Writes with immediate data consume no receive. Always so here.",
+    },
+    Def {
+        name: "internal_rx_refill_threshold",
+        kind: SIZE,
+        help: "Receive buffers that must be missing before they are posted again. No effect: \
+               16.",
+    },
+    Def {
+        name: "implicit_av_size",
+        kind: SIZE,
+        help: "Most peers known only by their messages. No effect: unlimited.",
+    },
+    Def {
+        name: "track_mr",
+        kind: BOOL,
+        help: "Warn when a region is closed in use. No effect: closing waits for those who use \
+               it.",
+    },
+];
+
+fn text(name: &str, _: Option<String>) -> Option<String> {
+    match get(Some("efa"), name) {
+        Ok(Value::Str(v)) => Some(v),
+        _ => None,
+    }
+}
+
+fn flag(name: &str, default: bool) -> bool {
+    match get(Some("efa"), name) {
+        Ok(Value::Bool(v)) => v,
+        _ => default,
+    }
+}
+
+fn limit(name: &str, default: Option<usize>) -> Option<usize> {
+    match get(Some("efa"), name) {
+        Ok(Value::Size(v)) => Some(v),
+        Ok(Value::Int(v)) => usize::try_from(v).ok().or(default),
+        _ => default,
+    }
+}
+
+fn size(name: &str, default: usize) -> usize {
+    limit(name, Some(default)).unwrap_or(default)
+}
+
+/// How a default reads in a help text.
+trait DefaultText {
+    fn default_text(&self) -> Option<String>;
+}
+
+impl DefaultText for bool {
+    fn default_text(&self) -> Option<String> {
+        Some(u8::from(*self).to_string())
+    }
+}
+
+impl DefaultText for usize {
+    fn default_text(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+}
+
+/// Without a value the help text says what holds.
+impl<T> DefaultText for Option<T> {
+    fn default_text(&self) -> Option<String> {
+        None
+    }
+}
+
+fn define_one(name: &str, kind: fi_param_type, help: &str, default: &impl DefaultText) {
+    match default.default_text() {
+        Some(d) => define(Some("efa"), name, kind, &format!("{help} Default {d}.")),
+        None => define(Some("efa"), name, kind, help),
+    }
+}
+
+/// The values, read when this is called for the first time; fi_getparams(3) lists the parameters
+/// from then on.
+pub fn efa() -> &'static EfaParams {
+    static VALUES: OnceLock<EfaParams> = OnceLock::new();
+    VALUES.get_or_init(|| {
+        define_each();
+        super::define_all(Some("efa"), NO_EFFECT);
+        EfaParams::read()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_parameter_is_defined_once_and_says_what_it_does() {
+        assert_eq!(efa().soft_timeout_ms, EfaParams::DEFAULT.soft_timeout_ms);
+        let all = super::super::all();
+        let efa: Vec<_> = all
+            .iter()
+            .filter(|p| p.env.starts_with("FI_EFA_"))
+            .collect();
+        assert_eq!(efa.len(), COUNT);
+        for p in efa {
+            assert!(
+                p.help.len() > 20 && !p.help.contains("yet"),
+                "{}: {}",
+                p.env,
+                p.help
+            );
+        }
+    }
+
+    /// As many as the C provider has, and ours.
+    const COUNT: usize = 44;
+}
