@@ -1,7 +1,7 @@
 # make          the library, the utilities and the benchmark programs, into build/
 # make demo     build, then the main job: fi_rma_bw between two processes, as a table
 # make check    every test
-# make install  PREFIX=/usr/local DESTDIR=
+# make install  PREFIX=/usr/local DESTDIR=; library, headers, man pages, utilities
 # make headers  include/rdma/gen/types.h from src/types/
 # make bench    speed, as tables
 
@@ -29,7 +29,7 @@ CHECKS := imports trust intruder shortage kills bad_input old_nodes counters ope
 .PHONY: checks
 checks: $(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/asan/bad_input $(BUILD)/bin/asan/peer_death \
 	$(BUILD)/bin/asan/operations $(BUILD)/bin/asan/collectives $(BUILD)/bin/asan/random_calls \
-	$(BUILD)/ext/libext-fi.so
+	$(BUILD)/ext/libext-fi.so $(BUILD)/bin/hello
 
 $(LIB): $(SOURCES)
 	$(CARGO) build --release --quiet -p libfabric
@@ -55,8 +55,8 @@ $(TESTS:%=$(BUILD)/bin/%): $(BUILD)/bin/%: fabtests-compat/c/%.c fabtests-compat
 	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -Iinclude -o $@ $< fabtests-compat/c/bench.c \
 		-L$(BUILD)/lib -lfabric -Wl,-rpath,'$$ORIGIN/../lib'
 
-vpath %.c abi-tests/c fabtests-compat/c
-$(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/budgets: $(BUILD)/bin/%: %.c $(LIB) $(HEADERS)
+vpath %.c abi-tests/c fabtests-compat/c examples
+$(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/budgets $(BUILD)/bin/hello: $(BUILD)/bin/%: %.c $(LIB) $(HEADERS)
 	mkdir -p $(BUILD)/bin
 	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -Iinclude -o $@ $< \
 		-L$(BUILD)/lib -lfabric -ldl -Wl,-rpath,'$$ORIGIN/../lib'
@@ -87,15 +87,21 @@ demo: all
 check:
 	mkdir -p $(BUILD)
 	nice -n 19 $(MAKE) check-aside >$(BUILD)/aside.log 2>&1 & aside=$$!; \
-	$(MAKE) all checks headers-check && \
-	$(CARGO) fmt --all --check && \
-	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings && \
-	$(CARGO) test --workspace --quiet && \
-	$(CARGO) build --quiet --release -p efa-sim -p efa-sim-preload -p fabtests-compat && \
-	$(CARGO) run --quiet --release -p fabtests-compat -- run --lib $(BUILD)/lib --bin $(BUILD)/bin; \
-	status=$$?; wait $$aside || { tail -n 50 $(BUILD)/aside.log; exit 1; }; \
+	$(MAKE) check-programs; status=$$?; \
+	wait $$aside || { tail -n 50 $(BUILD)/aside.log; exit 1; }; \
 	grep -H number_of_executed_units fuzz/target/*.log; grep -a aarch64: $(BUILD)/aside.log; exit $$status
 	$(MAKE) asan tsan miri-check
+
+.PHONY: check-programs
+check-programs:
+	$(MAKE) all checks headers-check
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+	$(CARGO) clippy --quiet -- -D warnings
+	$(CARGO) test --workspace --quiet
+	$(CARGO) build --quiet --release -p efa-sim -p efa-sim-preload -p fabtests-compat
+	$(CARGO) run --quiet --release -p fabtests-compat -- run --lib $(BUILD)/lib --bin $(BUILD)/bin
+	fabtests-compat/hello.sh $(BUILD)/bin/hello
 	efa-sim/check.sh $(BUILD)/lib $(BUILD)/bin
 	fabtests-compat/mpi.sh $(BUILD)/lib $(BUILD)/mpi
 
@@ -123,12 +129,13 @@ headers-check:
 	else echo "headers-check: cbindgen is not installed, gen/types.h is compared by layout only"; fi
 
 install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig \
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/man/man7 \
 		$(DESTDIR)$(PREFIX)/include/rdma/gen $(DESTDIR)$(PREFIX)/include/rdma/providers
 	install -m 755 $(LIB) $(DESTDIR)$(PREFIX)/lib/$(REAL)
 	ln -sf $(REAL) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libfabric.so
 	install -m 755 $(UTILS:%=$(BUILD)/bin/%) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 man/*.7 $(DESTDIR)$(PREFIX)/share/man/man7
 	install -m 644 include/rdma/*.h $(DESTDIR)$(PREFIX)/include/rdma
 	install -m 644 include/rdma/gen/*.h $(DESTDIR)$(PREFIX)/include/rdma/gen
 	install -m 644 include/rdma/providers/*.h $(DESTDIR)$(PREFIX)/include/rdma/providers
@@ -170,7 +177,7 @@ sealed: all
 
 # Cost of matching by depth, in instructions.
 depth:
-	benches/depth.sh $$($(CARGO) bench --bench depth --no-run --message-format short 2>&1 | sed -n 's/.*(\(target.*\))/\1/p')
+	benches/depth.sh $$($(CARGO) bench --features internals --bench depth --no-run --message-format short 2>&1 | sed -n 's/.*(\(target.*\))/\1/p')
 
 # What makes no system call, under Miri (rustup toolchain install nightly -c miri -c rust-src); few seeds, for it is slow.
 # Collectives' schedules are all sizes at once, which is too much for it.

@@ -92,19 +92,72 @@ const BUILT: &[&str] = &[
     "fuzz/target/",
 ];
 
+/// The names in a text that begin like this.
+fn names<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
+    let word = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+    text.split(word).filter(move |w| w.starts_with(prefix))
+}
+
+fn source(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap()
+}
+
+#[test]
+fn the_man_pages_have_every_parameter_and_every_option() {
+    let pages = source("man/fi_efa.7") + &source("man/fi_efa_soft.7");
+    let told: BTreeSet<_> = names(&pages, "FI_").collect();
+    let params = source("src/core/params/efa.rs");
+    // A parameter is `name: kind = default` in the one table, `name: "..."` in the other.
+    let set = params.lines().filter_map(|l| {
+        let (name, rest) = l.strip_prefix("    ")?.split_once(": ")?;
+        let plain = name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        let kinds = ["text = ", "flag = ", "int = ", "size = ", "limit = "];
+        (plain && kinds.iter().any(|k| rest.starts_with(k))).then_some(name)
+    });
+    let none = params
+        .lines()
+        .filter_map(|l| l.trim().strip_prefix("name: \""));
+    let env: BTreeSet<_> = set
+        .chain(none.filter_map(|l| l.split('"').next()))
+        .map(|n| format!("FI_EFA_{}", n.to_uppercase()))
+        .collect();
+    assert!(env.len() > 40, "only {} parameters were found", env.len());
+    let options = source("src/prov/efa/rdm/options.rs");
+    let options: BTreeSet<_> = names(&options, "FI_OPT_")
+        .filter(|n| *n != "FI_OPT_ENDPOINT")
+        .map(str::to_string)
+        .collect();
+    assert!(
+        options.len() > 20,
+        "only {} options were found",
+        options.len()
+    );
+    let missing: Vec<_> = env
+        .iter()
+        .chain(&options)
+        .filter(|n| !told.contains(n.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 #[test]
 fn every_parameter_that_a_document_names_is_read() {
     let files = tracked();
     let mut sources = String::new();
-    for f in files.iter().filter(|f| f.ends_with(".rs")) {
+    for f in files
+        .iter()
+        .filter(|f| f.ends_with(".rs") || f.ends_with(".h"))
+    {
         sources += &std::fs::read_to_string(root().join(f)).unwrap();
     }
     let mut missing = BTreeSet::new();
     let mut seen = BTreeSet::new();
-    for doc in files.iter().filter(|f| f.ends_with(".md")) {
+    for doc in files
+        .iter()
+        .filter(|f| f.ends_with(".md") || f.ends_with(".7"))
+    {
         let text = std::fs::read_to_string(root().join(doc)).unwrap();
-        let word = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
-        for name in text.split(word).filter(|w| w.starts_with("FI_EFA_")) {
+        for name in names(&text, "FI_EFA_") {
             let lower = name.trim_start_matches("FI_EFA_").to_lowercase();
             // Constants of the C headers stand in the sources as they are.
             let known = [

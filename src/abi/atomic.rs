@@ -22,7 +22,7 @@ fn bytes(count: usize, dt: fi_datatype) -> Result<usize> {
 ///
 /// # Safety
 /// `iov` is NULL or has `count` elements; their memory as `UserMem::new` wants it.
-pub unsafe fn pieces(iov: *const fi_ioc, count: usize, dt: fi_datatype) -> Result<UserMem> {
+pub(crate) unsafe fn pieces(iov: *const fi_ioc, count: usize, dt: fi_datatype) -> Result<UserMem> {
     if count == 0 {
         return Ok(UserMem::EMPTY);
     }
@@ -81,7 +81,7 @@ fn req<'a>(
 ///
 /// # Safety
 /// The message is valid; its buffers are lent until completion.
-pub unsafe fn atomic_request<T>(
+pub(crate) unsafe fn atomic_request<T>(
     m: &fi_msg_atomic,
     fetch: Fetch,
     flags: u64,
@@ -131,7 +131,7 @@ pub unsafe fn atomic_request<T>(
 ///
 /// # Safety
 /// As [`pieces`].
-pub unsafe fn former(iov: *const fi_ioc, count: usize, dt: fi_datatype) -> Result<Fetch> {
+pub(crate) unsafe fn former(iov: *const fi_ioc, count: usize, dt: fi_datatype) -> Result<Fetch> {
     // SAFETY: as promised by the caller.
     Ok(Fetch::Former(unsafe { pieces(iov, count, dt)? }))
 }
@@ -140,7 +140,7 @@ pub unsafe fn former(iov: *const fi_ioc, count: usize, dt: fi_datatype) -> Resul
 ///
 /// # Safety
 /// As [`pieces`].
-pub unsafe fn compare(
+pub(crate) unsafe fn compare(
     result: (*const fi_ioc, usize),
     with: (*const fi_ioc, usize),
     dt: fi_datatype,
@@ -486,7 +486,7 @@ unsafe extern "C" fn compwritevalid<D: Domain>(
 
 /// fi_query_atomic(3): `flags` are none, FI_FETCH_ATOMIC or FI_COMPARE_ATOMIC, with FI_TAGGED not
 /// supported.
-pub unsafe extern "C" fn query_atomic<D: Domain>(
+pub(crate) unsafe extern "C" fn query_atomic<D: Domain>(
     d: *mut fid_domain,
     dt: fi_datatype,
     op: fi_op,
@@ -514,7 +514,7 @@ pub unsafe extern "C" fn query_atomic<D: Domain>(
 
 impl<D: Domain> Tables<D> {
     /// fi_atomic(3)
-    pub const ATOMIC_OPS: &'static fi_ops_atomic = &fi_ops_atomic {
+    pub(crate) const ATOMIC_OPS: &'static fi_ops_atomic = &fi_ops_atomic {
         size: size_of::<fi_ops_atomic>(),
         write: Some(write::<D>),
         writev: Some(writev::<D>),

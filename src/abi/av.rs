@@ -10,7 +10,7 @@ use core::mem::size_of;
 use core::ptr::null_mut;
 use std::sync::Arc;
 
-pub unsafe extern "C" fn av_open<D: Domain>(
+pub(crate) unsafe extern "C" fn av_open<D: Domain>(
     d: *mut fid_domain,
     attr: *mut fi_av_attr,
     out: *mut *mut fid_av,
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn av_open<D: Domain>(
 }
 
 /// Body of a `fid_av`.
-pub struct AvBody<D: Domain> {
+pub(crate) struct AvBody<D: Domain> {
     pub domain: Arc<D>,
     pub id: u32,
     /// What `map_addr` of a named vector points to.
@@ -137,7 +137,7 @@ unsafe extern "C" fn av_bind<D: Domain>(f: *mut fid, b: *mut fid, _: u64) -> c_i
 }
 
 impl<D: Domain> Tables<D> {
-    pub const AV_FI_OPS: &'static fi_ops = &ops(av_close::<D>, av_bind::<D>, no_control);
+    pub(crate) const AV_FI_OPS: &'static fi_ops = &ops(av_close::<D>, av_bind::<D>, no_control);
 }
 
 const INSERT_FLAGS: u64 = FI_MORE | FI_SYNC_ERR | FI_AV_USER_ID;
@@ -333,7 +333,7 @@ unsafe extern "C" fn av_lookup<D: Domain>(
 ///
 /// # Safety
 /// `out` is NULL or `len` bytes long.
-pub unsafe fn give_address(raw: &[u8], out: *mut c_void, len: &mut usize) -> bool {
+pub(crate) unsafe fn give_address(raw: &[u8], out: *mut c_void, len: &mut usize) -> bool {
     let room = core::mem::replace(len, raw.len());
     let n = if out.is_null() {
         0
@@ -367,7 +367,7 @@ unsafe extern "C" fn av_straddr<D: Domain>(
 }
 
 impl<D: Domain> Tables<D> {
-    pub const AV_OPS: &'static fi_ops_av = &fi_ops_av {
+    pub(crate) const AV_OPS: &'static fi_ops_av = &fi_ops_av {
         size: size_of::<fi_ops_av>(),
         insert: Some(av_insert::<D>),
         insertsvc: Some(av_insertsvc::<D>),

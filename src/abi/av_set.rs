@@ -11,7 +11,7 @@ use core::mem::size_of;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Body of a `fid_av_set`.
-pub struct SetBody<D: Domain> {
+pub(crate) struct SetBody<D: Domain> {
     domain: Arc<D>,
     av: u32,
     addrs: Mutex<Vec<fi_addr_t>>,
@@ -25,7 +25,7 @@ impl<D: Domain> SetBody<D> {
     }
 
     /// Its members, in order.
-    pub fn members(&self) -> Vec<fi_addr_t> {
+    pub(crate) fn members(&self) -> Vec<fi_addr_t> {
         self.lock().clone()
     }
 
@@ -44,7 +44,7 @@ impl<D: Domain> SetBody<D> {
 
 /// # Safety
 /// `s` is NULL or a set of ours.
-pub unsafe fn set<'a, D: Domain>(s: *const fid_av_set) -> Result<&'a SetBody<D>> {
+pub(crate) unsafe fn set<'a, D: Domain>(s: *const fid_av_set) -> Result<&'a SetBody<D>> {
     // SAFETY: as promised by the caller.
     unsafe { body::<fid_av_set, SetBody<D>>(s.cast_mut()) }
 }
@@ -96,7 +96,7 @@ fn range<D: Domain>(domain: &D, av: u32, a: &fi_av_set_attr) -> Result<Vec<fi_ad
     Ok(list)
 }
 
-pub unsafe extern "C" fn av_set<D: Domain>(
+pub(crate) unsafe extern "C" fn av_set<D: Domain>(
     v: *mut fid_av,
     attr: *mut fi_av_set_attr,
     out: *mut *mut fid_av_set,
@@ -242,10 +242,10 @@ unsafe extern "C" fn addr<D: Domain>(s: *mut fid_av_set, out: *mut fi_addr_t) ->
 }
 
 impl<D: Domain> Tables<D> {
-    pub const AV_SET_FI_OPS: &'static fi_ops = &ops(close::<D>, no_bind, no_control);
+    pub(crate) const AV_SET_FI_OPS: &'static fi_ops = &ops(close::<D>, no_bind, no_control);
 }
 impl<D: Domain> Tables<D> {
-    pub const AV_SET_OPS: &'static fi_ops_av_set = &fi_ops_av_set {
+    pub(crate) const AV_SET_OPS: &'static fi_ops_av_set = &fi_ops_av_set {
         size: size_of::<fi_ops_av_set>(),
         set_union: Some(union::<D>),
         intersect: Some(intersect::<D>),

@@ -225,7 +225,7 @@ unsafe fn count_of<D: Domain>(
 
 impl<D: Domain> Tables<D> {
     /// fi_collective(3)
-    pub const COLLECTIVE_OPS: &'static fi_ops_collective = &fi_ops_collective {
+    pub(crate) const COLLECTIVE_OPS: &'static fi_ops_collective = &fi_ops_collective {
         size: size_of::<fi_ops_collective>(),
         barrier: Some(barrier::<D>),
         broadcast: Some(broadcast::<D>),
@@ -242,7 +242,7 @@ impl<D: Domain> Tables<D> {
 }
 
 /// fi_query_collective(3). FI_SCATTER as a flag asks for the reduce-scatter operation.
-pub unsafe extern "C" fn query_collective<D: Domain>(
+pub(crate) unsafe extern "C" fn query_collective<D: Domain>(
     d: *mut fid_domain,
     what: fi_collective_op,
     attr: *mut fi_collective_attr,
@@ -278,7 +278,7 @@ struct GroupBody<D: Domain> {
 ///
 /// # Safety
 /// `addr` is a `fi_collective_addr`, `out` a place for a pointer, or NULL.
-pub unsafe fn join<D: Domain>(
+pub(crate) unsafe fn join<D: Domain>(
     b: &EpBody<D>,
     addr: *const c_void,
     flags: u64,
@@ -376,5 +376,5 @@ unsafe extern "C" fn group_close<D: Domain>(f: *mut fid) -> c_int {
 }
 
 impl<D: Domain> Tables<D> {
-    pub const GROUP_FI_OPS: &'static fi_ops = &ops(group_close::<D>, no_bind, no_control);
+    pub(crate) const GROUP_FI_OPS: &'static fi_ops = &ops(group_close::<D>, no_bind, no_control);
 }

@@ -12,7 +12,7 @@ use core::ptr::null_mut;
 use std::sync::{Arc, OnceLock};
 
 /// Body of a `fid_domain`.
-pub struct DomainBody<D: Domain> {
+pub(crate) struct DomainBody<D: Domain> {
     pub domain: Arc<D>,
     eq: OnceLock<Arc<Eq>>,
 }
@@ -21,7 +21,7 @@ pub struct DomainBody<D: Domain> {
 ///
 /// # Safety
 /// `out` is a place for a pointer.
-pub unsafe fn open<D: Domain>(
+pub(crate) unsafe fn open<D: Domain>(
     fabric: &FabricBody,
     info: Info,
     out: *mut *mut fid_domain,
@@ -50,7 +50,7 @@ pub unsafe fn open<D: Domain>(
 ///
 /// # Safety
 /// `d` is NULL or a domain of ours.
-pub unsafe fn of<'a, D: Domain>(d: *mut fid_domain) -> Result<&'a Arc<D>> {
+pub(crate) unsafe fn of<'a, D: Domain>(d: *mut fid_domain) -> Result<&'a Arc<D>> {
     // SAFETY: as promised by the caller.
     unsafe { body::<fid_domain, DomainBody<D>>(d) }.map(|b| &b.domain)
 }
@@ -94,7 +94,7 @@ unsafe extern "C" fn feature<D: Domain>(name: *const c_char) -> bool {
 }
 
 impl<D: Domain> Tables<D> {
-    pub const EFA_FEATURE_OPS: &'static fi_efa_feature_ops = &fi_efa_feature_ops {
+    pub(crate) const EFA_FEATURE_OPS: &'static fi_efa_feature_ops = &fi_efa_feature_ops {
         query: Some(feature::<D>),
     };
 }
@@ -143,7 +143,7 @@ unsafe extern "C" fn domain_control<D: Domain>(
 }
 
 impl<D: Domain> Tables<D> {
-    pub const DOMAIN_FI_OPS: &'static fi_ops = &fi_ops {
+    pub(crate) const DOMAIN_FI_OPS: &'static fi_ops = &fi_ops {
         ops_open: Some(domain_ops_open::<D>),
         ..ops(domain_close::<D>, domain_bind::<D>, domain_control::<D>)
     };
@@ -159,7 +159,7 @@ unsafe extern "C" fn xpu_ctx(
 }
 
 impl<D: Domain> Tables<D> {
-    pub const DOMAIN_OPS: &'static fi_ops_domain = &fi_ops_domain {
+    pub(crate) const DOMAIN_OPS: &'static fi_ops_domain = &fi_ops_domain {
         size: size_of::<fi_ops_domain>(),
         av_open: Some(av::av_open::<D>),
         cq_open: Some(queues::cq_open::<D>),

@@ -40,7 +40,7 @@ unsafe extern "C" fn query_mr<D: Domain>(m: *mut fid_mr, out: *mut fi_efa_mr_att
 
 impl<D: Domain> Tables<D> {
     /// "efa domain ops"
-    pub const EFA_DOMAIN_OPS: &'static fi_efa_ops_domain = &fi_efa_ops_domain {
+    pub(crate) const EFA_DOMAIN_OPS: &'static fi_efa_ops_domain = &fi_efa_ops_domain {
         query_mr: Some(query_mr::<D>),
     };
 }
@@ -254,7 +254,7 @@ unsafe extern "C" fn cntr_open_ext<D: Domain>(
 
 impl<D: Domain> Tables<D> {
     /// "efa gda ops"
-    pub const EFA_GDA_OPS: &'static fi_efa_ops_gda = &fi_efa_ops_gda {
+    pub(crate) const EFA_GDA_OPS: &'static fi_efa_ops_gda = &fi_efa_ops_gda {
         query_addr: Some(query_addr::<D>),
         query_qp_wqs: Some(query_qp_wqs::<D>),
         query_cq: Some(query_cq::<D>),

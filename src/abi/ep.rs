@@ -17,7 +17,7 @@ use core::mem::size_of;
 use std::sync::{Arc, OnceLock};
 
 /// Body of a `fid_ep`: an endpoint, an alias of one, or a shared receive context.
-pub struct EpBody<D: Domain> {
+pub(crate) struct EpBody<D: Domain> {
     pub domain: Arc<D>,
     pub who: Poster,
     /// Default flags of an alias; `None` for the endpoint itself.
@@ -31,14 +31,14 @@ pub struct EpBody<D: Domain> {
 /// # Safety
 /// `e` is NULL or an endpoint of ours.
 #[inline]
-pub unsafe fn ep<'a, D: Domain>(e: *mut fid_ep) -> Result<&'a EpBody<D>> {
+pub(crate) unsafe fn ep<'a, D: Domain>(e: *mut fid_ep) -> Result<&'a EpBody<D>> {
     // SAFETY: as promised by the caller.
     unsafe { body::<fid_ep, EpBody<D>>(e) }
 }
 
 impl<D: Domain> EpBody<D> {
     /// A handle of this domain.
-    pub fn new(domain: &Arc<D>, who: Poster) -> EpBody<D> {
+    pub(crate) fn new(domain: &Arc<D>, who: Poster) -> EpBody<D> {
         EpBody {
             domain: Arc::clone(domain),
             who,
@@ -50,7 +50,7 @@ impl<D: Domain> EpBody<D> {
     }
 
     /// The endpoint's number; `FI_EOPNOTSUPP` for a shared receive context.
-    pub fn id(&self) -> Result<u32> {
+    pub(crate) fn id(&self) -> Result<u32> {
         match self.who {
             Poster::Ep(id) => Ok(id),
             Poster::Srx(_) => Err(FI_EOPNOTSUPP),
@@ -59,7 +59,11 @@ impl<D: Domain> EpBody<D> {
 }
 
 /// The C side of an endpoint of this class.
-pub fn new_ep<D: Domain>(class: usize, context: *mut c_void, fi_ops: &'static fi_ops) -> fid_ep {
+pub(crate) fn new_ep<D: Domain>(
+    class: usize,
+    context: *mut c_void,
+    fi_ops: &'static fi_ops,
+) -> fid_ep {
     fid_ep {
         fid: new_fid(class, context, fi_ops),
         ops: table(Tables::<D>::EP_OPS),
@@ -72,7 +76,7 @@ pub fn new_ep<D: Domain>(class: usize, context: *mut c_void, fi_ops: &'static fi
     }
 }
 
-pub unsafe extern "C" fn endpoint<D: Domain>(
+pub(crate) unsafe extern "C" fn endpoint<D: Domain>(
     d: *mut fid_domain,
     i: *mut fi_info,
     out: *mut *mut fid_ep,
@@ -93,7 +97,7 @@ pub unsafe extern "C" fn endpoint<D: Domain>(
     })
 }
 
-pub unsafe extern "C" fn endpoint2<D: Domain>(
+pub(crate) unsafe extern "C" fn endpoint2<D: Domain>(
     d: *mut fid_domain,
     i: *mut fi_info,
     out: *mut *mut fid_ep,
@@ -181,7 +185,11 @@ unsafe extern "C" fn ep_bind<D: Domain>(f: *mut fid, with: *mut fid, flags: u64)
 ///
 /// # Safety
 /// `with` is NULL or an open object of its class.
-pub unsafe fn bind_queue<D: Domain>(b: &EpBody<D>, with: *mut fid, flags: u64) -> Result<()> {
+pub(crate) unsafe fn bind_queue<D: Domain>(
+    b: &EpBody<D>,
+    with: *mut fid,
+    flags: u64,
+) -> Result<()> {
     let (mut cq, mut cntr) = (None, None);
     // SAFETY: as promised by the caller.
     let domain = unsafe {
@@ -242,7 +250,8 @@ unsafe extern "C" fn ep_control<D: Domain>(f: *mut fid, command: c_int, arg: *mu
 }
 
 impl<D: Domain> Tables<D> {
-    pub const EP_FI_OPS: &'static fi_ops = &ops(ep_close::<D>, ep_bind::<D>, ep_control::<D>);
+    pub(crate) const EP_FI_OPS: &'static fi_ops =
+        &ops(ep_close::<D>, ep_bind::<D>, ep_control::<D>);
 }
 
 // ---- aliases ---------------------------------------------------------------------------------
@@ -309,7 +318,7 @@ unsafe extern "C" fn alias_control<D: Domain>(
 }
 
 impl<D: Domain> Tables<D> {
-    pub const ALIAS_FI_OPS: &'static fi_ops =
+    pub(crate) const ALIAS_FI_OPS: &'static fi_ops =
         &ops(alias_close::<D>, alias_bind, alias_control::<D>);
 }
 
@@ -402,7 +411,7 @@ unsafe extern "C" fn size_left(_: *mut fid_ep) -> isize {
 }
 
 impl<D: Domain> Tables<D> {
-    pub const EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
+    pub(crate) const EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
         size: size_of::<fi_ops_ep>(),
         cancel: Some(cancel::<D>),
         getopt: Some(getopt::<D>),
@@ -485,12 +494,12 @@ unsafe extern "C" fn join<D: Domain>(
 }
 
 /// The table of endpoint operations, for a shared transmit context.
-pub fn ep_ops<D: Domain>() -> *mut fi_ops_ep {
+pub(crate) fn ep_ops<D: Domain>() -> *mut fi_ops_ep {
     table(Tables::<D>::EP_OPS)
 }
 
 impl<D: Domain> Tables<D> {
-    pub const CM_OPS: &'static fi_ops_cm = &fi_ops_cm {
+    pub(crate) const CM_OPS: &'static fi_ops_cm = &fi_ops_cm {
         size: size_of::<fi_ops_cm>(),
         setname: Some(setname::<D>),
         getname: Some(getname::<D>),

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A loaded provider.
-pub struct External {
+pub(crate) struct External {
     name: String,
     raw: *const fi_provider,
 }
@@ -90,7 +90,7 @@ impl RegisteredProvider for External {
 }
 
 /// Loads what `FI_PROVIDER_PATH` names.
-pub fn load_all() {
+pub(crate) fn load_all() {
     let Ok(path) = std::env::var("FI_PROVIDER_PATH") else {
         return;
     };

@@ -12,16 +12,20 @@ use core::mem::size_of;
 use std::sync::Arc;
 
 /// Body of a `fid_fabric`.
-pub type FabricBody = Arc<Fabric>;
+pub(crate) type FabricBody = Arc<Fabric>;
 
 /// Body of a `fid_eq`.
-pub struct EqBody {
+pub(crate) struct EqBody {
     pub eq: Arc<Eq>,
     fabric: Arc<Fabric>,
 }
 
 /// Opens a fabric of a provider, and returns its handle.
-pub fn open<P: Provider>(p: &P, attr: &FabricAttr, context: usize) -> Result<*mut fid_fabric> {
+pub(crate) fn open<P: Provider>(
+    p: &P,
+    attr: &FabricAttr,
+    context: usize,
+) -> Result<*mut fid_fabric> {
     let name = attr.name.as_deref().ok_or(FI_EINVAL)?;
     p.check_fabric(name)?;
     let fabric = Fabric::new(name, attr.api_version);
@@ -132,7 +136,7 @@ unsafe extern "C" fn eq_open(
 }
 
 /// `FI_ENOSYS`, with a line, for a wait object that is not in `known`.
-pub fn wait_obj(call: &str, obj: fi_wait_obj, known: &[fi_wait_obj]) -> Result<()> {
+pub(crate) fn wait_obj(call: &str, obj: fi_wait_obj, known: &[fi_wait_obj]) -> Result<()> {
     if known.contains(&obj) {
         return Ok(());
     }
@@ -182,7 +186,7 @@ unsafe extern "C" fn trywait<D: Domain>(
 }
 
 impl<D: Domain> Tables<D> {
-    pub const FABRIC_OPS: &'static fi_ops_fabric = &fi_ops_fabric {
+    pub(crate) const FABRIC_OPS: &'static fi_ops_fabric = &fi_ops_fabric {
         size: size_of::<fi_ops_fabric>(),
         domain: Some(domain::<D>),
         passive_ep: Some(passive_ep),
@@ -374,7 +378,7 @@ static EQ_OPS: fi_ops_eq = fi_ops_eq {
 ///
 /// # Safety
 /// `q` is NULL or an event queue of ours.
-pub unsafe fn eq_of(q: *mut fid_eq) -> Result<Arc<Eq>> {
+pub(crate) unsafe fn eq_of(q: *mut fid_eq) -> Result<Arc<Eq>> {
     // SAFETY: as promised by the caller.
     unsafe { body::<fid_eq, EqBody>(q) }.map(|b| Arc::clone(&b.eq))
 }

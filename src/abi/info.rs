@@ -19,7 +19,7 @@ const KEY_MAX: usize = 4096;
 ///
 /// # Safety
 /// `p` is NULL or a NUL-terminated string.
-pub unsafe fn string(p: *const c_char) -> Option<String> {
+pub(crate) unsafe fn string(p: *const c_char) -> Option<String> {
     if p.is_null() {
         return None;
     }
@@ -50,7 +50,7 @@ fn dup_bytes(b: &[u8]) -> *mut u8 {
 }
 
 /// A malloc'ed, NUL-terminated copy of a string; NULL for `None`.
-pub fn dup_string(s: Option<&str>) -> *mut c_char {
+pub(crate) fn dup_string(s: Option<&str>) -> *mut c_char {
     let Some(s) = s else { return null_mut() };
     let mut v = s.as_bytes().to_vec();
     v.retain(|b| *b != 0);
@@ -250,7 +250,7 @@ unsafe fn read_nic(n: *const fid_nic) -> Nic {
 ///
 /// # Safety
 /// `p` is NULL or points to an info of that layout whose pointers are NULL or valid.
-pub unsafe fn read(p: *const fi_info, l: &Layout) -> Option<Info> {
+pub(crate) unsafe fn read(p: *const fi_info, l: &Layout) -> Option<Info> {
     if p.is_null() {
         return None;
     }
@@ -276,42 +276,42 @@ pub unsafe fn read(p: *const fi_info, l: &Layout) -> Option<Info> {
 }
 
 /// Reads single attribute structs in today's layout, for fi_tostr(3) and fi_fabric(3).
-pub mod parts {
+pub(crate) mod parts {
     use super::*;
 
     /// # Safety
     /// `p` points to a valid struct.
-    pub unsafe fn tx(p: *const fi_tx_attr) -> TxAttr {
+    pub(crate) unsafe fn tx(p: *const fi_tx_attr) -> TxAttr {
         // SAFETY: as promised by the caller.
         read_tx(unsafe { &*p })
     }
     /// # Safety
     /// `p` points to a valid struct.
-    pub unsafe fn rx(p: *const fi_rx_attr) -> RxAttr {
+    pub(crate) unsafe fn rx(p: *const fi_rx_attr) -> RxAttr {
         // SAFETY: as promised by the caller.
         read_rx(unsafe { &*p })
     }
     /// # Safety
     /// `p` points to a valid struct.
-    pub unsafe fn ep(p: *const fi_ep_attr) -> EpAttr {
+    pub(crate) unsafe fn ep(p: *const fi_ep_attr) -> EpAttr {
         // SAFETY: as promised by the caller.
         unsafe { read_ep(&*p) }
     }
     /// # Safety
     /// `p` points to a valid struct.
-    pub unsafe fn domain(p: *const fi_domain_attr) -> DomainAttr {
+    pub(crate) unsafe fn domain(p: *const fi_domain_attr) -> DomainAttr {
         // SAFETY: as promised by the caller.
         unsafe { read_domain(&*p) }
     }
     /// # Safety
     /// `p` points to a struct of at least `len` bytes.
-    pub unsafe fn fabric(p: *const fi_fabric_attr, len: usize) -> FabricAttr {
+    pub(crate) unsafe fn fabric(p: *const fi_fabric_attr, len: usize) -> FabricAttr {
         // SAFETY: as promised by the caller.
         unsafe { read_fabric(&grow(p, len)) }
     }
     /// # Safety
     /// `p` points to a valid NIC.
-    pub unsafe fn nic(p: *const fid_nic) -> Nic {
+    pub(crate) unsafe fn nic(p: *const fid_nic) -> Nic {
         // SAFETY: as promised by the caller.
         unsafe { read_nic(p) }
     }
@@ -504,7 +504,7 @@ fn write_nic(b: &Blocks, n: &Nic) -> *mut fid_nic {
 }
 
 /// Writes one info out for a node; NULL when memory is short.
-pub fn write(i: &Info, l: &Layout) -> *mut fi_info {
+pub(crate) fn write(i: &Info, l: &Layout) -> *mut fi_info {
     let has_nic = l.info > core::mem::offset_of!(fi_info, nic);
     let blocks = Blocks::default();
     let b = &blocks;
@@ -533,7 +533,7 @@ pub fn write(i: &Info, l: &Layout) -> *mut fi_info {
 }
 
 /// Writes a list out; NULL for an empty one, and when memory is short.
-pub fn write_list(list: &[Info], l: &Layout) -> *mut fi_info {
+pub(crate) fn write_list(list: &[Info], l: &Layout) -> *mut fi_info {
     let mut head = null_mut();
     for i in list.iter().rev() {
         let p = write(i, l);
@@ -585,7 +585,7 @@ unsafe fn free_nic(n: *mut fid_nic) {
 ///
 /// # Safety
 /// `p` is NULL or a list whose blocks, strings and addresses are malloc'ed or NULL.
-pub unsafe fn free_list(mut p: *mut fi_info, l: &Layout) {
+pub(crate) unsafe fn free_list(mut p: *mut fi_info, l: &Layout) {
     while !p.is_null() {
         // SAFETY: as promised by the caller; members beyond the node's layout are not touched.
         unsafe {

@@ -10,7 +10,7 @@ use core::mem::size_of;
 
 /// Bytes of each struct at one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub(crate) struct Layout {
     pub info: usize,
     pub tx: usize,
     pub ep: usize,
@@ -37,24 +37,24 @@ const INFO: usize = size_of::<fi_info>();
 const TX: usize = size_of::<fi_tx_attr>();
 
 /// FABRIC_1.0
-pub const V1_0: Layout = Layout {
+pub(crate) const V1_0: Layout = Layout {
     fabric: FABRIC_OLD,
     ..layout(INFO_OLD, TX_OLD, 80, 120)
 };
 /// FABRIC_1.1
-pub const V1_1: Layout = layout(INFO_OLD, TX_OLD, 96, 184);
+pub(crate) const V1_1: Layout = layout(INFO_OLD, TX_OLD, 96, 184);
 /// FABRIC_1.2
-pub const V1_2: Layout = layout(INFO, TX_OLD, 96, 184);
+pub(crate) const V1_2: Layout = layout(INFO, TX_OLD, 96, 184);
 /// FABRIC_1.3
-pub const V1_3: Layout = layout(INFO, TX, 96, 192);
+pub(crate) const V1_3: Layout = layout(INFO, TX, 96, 192);
 /// FABRIC_1.7
-pub const V1_7: Layout = layout(INFO, TX, 96, 200);
+pub(crate) const V1_7: Layout = layout(INFO, TX, 96, 200);
 /// FABRIC_1.8
-pub const V1_8: Layout = layout(INFO, TX, 96, 208);
+pub(crate) const V1_8: Layout = layout(INFO, TX, 96, 208);
 /// FABRIC_1.9
-pub const V1_9: Layout = layout(INFO, TX, 96, 224);
+pub(crate) const V1_9: Layout = layout(INFO, TX, 96, 224);
 /// FABRIC_1.10, the default
-pub const V1_10: Layout = layout(
+pub(crate) const V1_10: Layout = layout(
     INFO,
     TX,
     size_of::<fi_ep_attr>(),
@@ -65,7 +65,7 @@ pub const V1_10: Layout = layout(
 ///
 /// # Safety
 /// `p` points to `len` readable bytes laid out as the beginning of a `T`; all-zero is a valid `T`.
-pub unsafe fn grow<T: Copy>(p: *const T, len: usize) -> T {
+pub(crate) unsafe fn grow<T: Copy>(p: *const T, len: usize) -> T {
     let mut v = core::mem::MaybeUninit::<T>::zeroed();
     // SAFETY: at most size_of::<T>() bytes are copied from readable memory into `v`, which is a
     // valid T when zero and stays one with the caller's prefix.

@@ -59,7 +59,7 @@ impl LogSink for CLogger {
 }
 
 /// Which importer a `fid` from fi_open(3) is.
-pub enum Import {
+pub(crate) enum Import {
     Logging,
     /// The registration cache. There is none yet: a monitor is accepted and never asked.
     MrCache,
@@ -153,7 +153,7 @@ static NOTIFY: fi_ops_mem_notify = fi_ops_mem_notify {
 static OPS: fi_ops = ops(close, bind, no_control);
 
 /// Opens an importer by name; `None` for a name nobody knows.
-pub fn open(name: &str, context: *mut c_void) -> Option<*mut fid> {
+pub(crate) fn open(name: &str, context: *mut c_void) -> Option<*mut fid> {
     let (kind, class) = match name {
         "logging" => (Import::Logging, FI_CLASS_LOG),
         "mr_cache" => (Import::MrCache, FI_CLASS_MR_CACHE),

@@ -120,7 +120,7 @@ unsafe fn rx<D: Domain>(
 ///
 /// # Safety
 /// The message is valid; its buffers are lent until completion.
-pub unsafe fn send_request<T>(
+pub(crate) unsafe fn send_request<T>(
     m: &fi_msg,
     tag: Option<u64>,
     flags: u64,
@@ -141,7 +141,11 @@ pub unsafe fn send_request<T>(
 ///
 /// # Safety
 /// As [`send_request`].
-pub unsafe fn recv_request(m: &fi_msg, tag: Option<(u64, u64)>, flags: u64) -> Result<RecvReq> {
+pub(crate) unsafe fn recv_request(
+    m: &fi_msg,
+    tag: Option<(u64, u64)>,
+    flags: u64,
+) -> Result<RecvReq> {
     // SAFETY: as promised by the caller.
     let mem = unsafe { many(m.msg_iov, m.iov_count)? };
     Ok(RecvReq {
@@ -151,7 +155,7 @@ pub unsafe fn recv_request(m: &fi_msg, tag: Option<(u64, u64)>, flags: u64) -> R
 }
 
 /// The part of a tagged message that an untagged one has too.
-pub fn untagged(m: &fi_msg_tagged) -> fi_msg {
+pub(crate) fn untagged(m: &fi_msg_tagged) -> fi_msg {
     fi_msg {
         msg_iov: m.msg_iov,
         desc: m.desc,
@@ -273,7 +277,7 @@ unsafe extern "C" fn injectdata<D: Domain>(
 
 impl<D: Domain> Tables<D> {
     /// fi_msg(3)
-    pub const MSG_OPS: &'static fi_ops_msg = &fi_ops_msg {
+    pub(crate) const MSG_OPS: &'static fi_ops_msg = &fi_ops_msg {
         size: size_of::<fi_ops_msg>(),
         recv: Some(recv::<D>),
         recvv: Some(recvv::<D>),
@@ -414,7 +418,7 @@ unsafe extern "C" fn tinjectdata<D: Domain>(
 
 impl<D: Domain> Tables<D> {
     /// fi_tagged(3)
-    pub const TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
+    pub(crate) const TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
         size: size_of::<fi_ops_tagged>(),
         recv: Some(trecv::<D>),
         recvv: Some(trecvv::<D>),

@@ -14,7 +14,7 @@ use libc::iovec;
 use std::sync::Arc;
 
 /// Body of a `fid_mr`.
-pub struct MrBody<D: Domain> {
+pub(crate) struct MrBody<D: Domain> {
     pub domain: Arc<D>,
     pub mr: Mr,
 }
@@ -23,7 +23,7 @@ pub struct MrBody<D: Domain> {
 ///
 /// # Safety
 /// `m` is NULL or a region of ours.
-pub unsafe fn region<'a, D: Domain>(m: *mut fid_mr) -> Result<&'a MrBody<D>> {
+pub(crate) unsafe fn region<'a, D: Domain>(m: *mut fid_mr) -> Result<&'a MrBody<D>> {
     // SAFETY: as promised by the caller.
     unsafe { body::<fid_mr, MrBody<D>>(m) }
 }
@@ -248,7 +248,7 @@ fn dmabuf(b: &fi_mr_dmabuf) -> Result<(DmaBuf, iovec)> {
 }
 
 impl<D: Domain> Tables<D> {
-    pub const MR_OPS: &'static fi_ops_mr = &fi_ops_mr {
+    pub(crate) const MR_OPS: &'static fi_ops_mr = &fi_ops_mr {
         size: size_of::<fi_ops_mr>(),
         reg: Some(mr_reg::<D>),
         regv: Some(mr_regv::<D>),
@@ -321,5 +321,6 @@ unsafe extern "C" fn mr_control<D: Domain>(f: *mut fid, command: c_int, arg: *mu
 }
 
 impl<D: Domain> Tables<D> {
-    pub const MR_FI_OPS: &'static fi_ops = &ops(mr_close::<D>, mr_bind::<D>, mr_control::<D>);
+    pub(crate) const MR_FI_OPS: &'static fi_ops =
+        &ops(mr_close::<D>, mr_bind::<D>, mr_control::<D>);
 }

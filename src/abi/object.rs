@@ -21,7 +21,7 @@ const KEPT: usize = 4096;
 
 /// An object as the C caller holds it; `F` is its `struct fid_*`.
 #[repr(C)]
-pub struct Obj<F, B> {
+pub(crate) struct Obj<F, B> {
     /// [`process::generation`] of the process that opened it.
     opened_by: u64,
     pub f: F,
@@ -56,7 +56,7 @@ fn watch_forks() {
 }
 
 /// A fid of a class with its table; `ops` must be the table of that class.
-pub fn new_fid(fclass: usize, context: *mut c_void, ops: &'static fi_ops) -> fid {
+pub(crate) fn new_fid(fclass: usize, context: *mut c_void, ops: &'static fi_ops) -> fid {
     fid {
         fclass,
         context,
@@ -65,15 +65,15 @@ pub fn new_fid(fclass: usize, context: *mut c_void, ops: &'static fi_ops) -> fid
 }
 
 /// The operations tables of the objects of a provider's domain: each module adds its own.
-pub struct Tables<D>(PhantomData<D>);
+pub(crate) struct Tables<D>(PhantomData<D>);
 
 /// A static table as the C structs want it.
-pub const fn table<T>(t: &'static T) -> *mut T {
+pub(crate) const fn table<T>(t: &'static T) -> *mut T {
     (t as *const T).cast_mut()
 }
 
 /// Boxes an object and returns the pointer for the caller.
-pub fn hand_out<F, B>(f: F, body: B) -> *mut F {
+pub(crate) fn hand_out<F, B>(f: F, body: B) -> *mut F {
     watch_forks();
     let o = Box::into_raw(Box::new(Obj {
         opened_by: process::generation(),
@@ -89,7 +89,7 @@ pub fn hand_out<F, B>(f: F, body: B) -> *mut F {
 /// # Safety
 /// `p` is NULL or was handed out as an object of these types.
 #[inline]
-pub unsafe fn body<'a, F, B>(p: *mut F) -> Result<&'a B, Errno> {
+pub(crate) unsafe fn body<'a, F, B>(p: *mut F) -> Result<&'a B, Errno> {
     if p.is_null() {
         return Err(FI_EINVAL);
     }
@@ -107,7 +107,7 @@ static SHELLS: Mutex<VecDeque<Shell>> = Mutex::new(VecDeque::new());
 ///
 /// # Safety
 /// As [`body`]; no other call on the object is under way.
-pub unsafe fn take<F, B>(p: *mut F) -> Result<B, Errno> {
+pub(crate) unsafe fn take<F, B>(p: *mut F) -> Result<B, Errno> {
     // SAFETY: as promised by the caller.
     unsafe {
         body::<F, B>(p)?;
@@ -136,7 +136,7 @@ unsafe fn free_shell<F, B>(p: *mut c_void) {
 
 /// Runs a call: an errno becomes negative, a panic a log line and `-FI_EOTHER`.
 #[inline(always)]
-pub fn guard(call: &str, f: impl FnOnce() -> Result<isize, Errno>) -> isize {
+pub(crate) fn guard(call: &str, f: impl FnOnce() -> Result<isize, Errno>) -> isize {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(Ok(v)) => v,
         Ok(Err(e)) => -(e as isize),
@@ -155,7 +155,7 @@ fn panicked(call: &str) -> isize {
 
 /// [`guard`] for operations, which return 0.
 #[inline(always)]
-pub fn guard_op(call: &str, f: impl FnOnce() -> Result<(), Errno>) -> isize {
+pub(crate) fn guard_op(call: &str, f: impl FnOnce() -> Result<(), Errno>) -> isize {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(Ok(())) => 0,
         Ok(Err(e)) => -(e as isize),
@@ -165,7 +165,7 @@ pub fn guard_op(call: &str, f: impl FnOnce() -> Result<(), Errno>) -> isize {
 
 /// [`guard`] for calls that return an `int`.
 #[inline]
-pub fn guard_int(call: &str, f: impl FnOnce() -> Result<(), Errno>) -> c_int {
+pub(crate) fn guard_int(call: &str, f: impl FnOnce() -> Result<(), Errno>) -> c_int {
     guard(call, || f().map(|()| 0)) as c_int
 }
 
@@ -174,7 +174,7 @@ pub fn guard_int(call: &str, f: impl FnOnce() -> Result<(), Errno>) -> c_int {
 ///
 /// # Safety
 /// `f` was handed out by [`hand_out`].
-pub unsafe fn guard_close(f: *mut fid, close: impl FnOnce() -> Result<(), Errno>) -> c_int {
+pub(crate) unsafe fn guard_close(f: *mut fid, close: impl FnOnce() -> Result<(), Errno>) -> c_int {
     // SAFETY: every object begins with this number, whatever its class.
     let opened_by = unsafe { f.byte_sub(FID_AT).cast::<u64>().read() };
     if opened_by != process::generation() {
@@ -216,15 +216,15 @@ static DEAD: fi_ops = fi_ops {
 };
 
 /// `bind` of objects that nothing can be bound to.
-pub unsafe extern "C" fn no_bind(_: *mut fid, _: *mut fid, _: u64) -> c_int {
+pub(crate) unsafe extern "C" fn no_bind(_: *mut fid, _: *mut fid, _: u64) -> c_int {
     -FI_ENOSYS
 }
 /// `control` of objects without commands.
-pub unsafe extern "C" fn no_control(_: *mut fid, _: c_int, _: *mut c_void) -> c_int {
+pub(crate) unsafe extern "C" fn no_control(_: *mut fid, _: c_int, _: *mut c_void) -> c_int {
     -FI_ENOSYS
 }
 /// `ops_open` of objects without extensions.
-pub unsafe extern "C" fn no_ops_open(
+pub(crate) unsafe extern "C" fn no_ops_open(
     _: *mut fid,
     _: *const c_char,
     _: u64,
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn no_ops_open(
 }
 
 /// A table of common operations with what most objects do not have.
-pub const fn ops(
+pub(crate) const fn ops(
     close: unsafe extern "C" fn(*mut fid) -> c_int,
     bind: unsafe extern "C" fn(*mut fid, *mut fid, u64) -> c_int,
     control: unsafe extern "C" fn(*mut fid, c_int, *mut c_void) -> c_int,

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 /// Body of a `fid_cq`.
-pub struct CqBody<D: Domain> {
+pub(crate) struct CqBody<D: Domain> {
     pub domain: Arc<D>,
     pub id: u32,
     /// Bytes of an entry of its format.
@@ -142,13 +142,13 @@ fn watch<D: Domain>(
 /// # Safety
 /// `q` is NULL or a completion queue of ours.
 #[inline]
-pub unsafe fn cq<'a, D: Domain>(q: *mut fid_cq) -> Result<&'a CqBody<D>> {
+pub(crate) unsafe fn cq<'a, D: Domain>(q: *mut fid_cq) -> Result<&'a CqBody<D>> {
     // SAFETY: as promised by the caller.
     unsafe { body::<fid_cq, CqBody<D>>(q) }
 }
 
 /// The format that attributes ask for. `FI_EINVAL` for an unknown one, `FI_EBADFLAGS` for flags.
-pub fn cq_format(attr: &fi_cq_attr) -> Result<fi_cq_format> {
+pub(crate) fn cq_format(attr: &fi_cq_attr) -> Result<fi_cq_format> {
     if attr.flags & !FI_AFFINITY != 0 {
         crate::warn_log!(
             FI_LOG_CQ,
@@ -170,7 +170,7 @@ pub fn cq_format(attr: &fi_cq_attr) -> Result<fi_cq_format> {
     }
 }
 
-pub unsafe extern "C" fn cq_open<D: Domain>(
+pub(crate) unsafe extern "C" fn cq_open<D: Domain>(
     d: *mut fid_domain,
     attr: *mut fi_cq_attr,
     out: *mut *mut fid_cq,
@@ -221,7 +221,7 @@ fn cq_fid<D: Domain>(context: *mut c_void, ops: &'static fi_ops_cq) -> fid_cq {
 }
 
 /// The handle of a queue in memory of the application's, which the process can read, or not.
-pub fn external_cq<D: Domain>(
+pub(crate) fn external_cq<D: Domain>(
     (domain, q): (&Arc<D>, OpenedQueue),
     format: fi_cq_format,
     read: bool,
@@ -273,7 +273,7 @@ unsafe extern "C" fn cq_control<D: Domain>(f: *mut fid, command: c_int, arg: *mu
 }
 
 impl<D: Domain> Tables<D> {
-    pub const CQ_FI_OPS: &'static fi_ops = &ops(cq_close::<D>, no_bind, cq_control::<D>);
+    pub(crate) const CQ_FI_OPS: &'static fi_ops = &ops(cq_close::<D>, no_bind, cq_control::<D>);
 }
 
 /// Bytes of an entry of a format.
@@ -534,7 +534,7 @@ unsafe extern "C" fn cq_strerror<D: Domain>(
 }
 
 impl<D: Domain> Tables<D> {
-    pub const CQ_OPS: &'static fi_ops_cq = &fi_ops_cq {
+    pub(crate) const CQ_OPS: &'static fi_ops_cq = &fi_ops_cq {
         size: size_of::<fi_ops_cq>(),
         read: Some(cq_read::<D>),
         readfrom: Some(cq_readfrom::<D>),
@@ -583,7 +583,7 @@ unsafe extern "C" fn no_sreadfrom(
 
 impl<D: Domain> Tables<D> {
     /// Of a queue that a device reads, in memory that the process does not see.
-    pub const UNREAD_CQ_OPS: &'static fi_ops_cq = &fi_ops_cq {
+    pub(crate) const UNREAD_CQ_OPS: &'static fi_ops_cq = &fi_ops_cq {
         read: Some(no_read),
         readfrom: Some(no_readfrom),
         readerr: Some(no_readerr),
@@ -597,7 +597,7 @@ impl<D: Domain> Tables<D> {
 ///
 /// # Safety
 /// `q` is a completion queue of ours.
-pub unsafe fn trywait_cq<D: Domain>(q: *mut fid_cq) -> Result<()> {
+pub(crate) unsafe fn trywait_cq<D: Domain>(q: *mut fid_cq) -> Result<()> {
     // SAFETY: as promised by the caller.
     let b = unsafe { cq::<D>(q)? };
     b.domain.arm_cq(b.id).map(|_| ())
@@ -606,7 +606,7 @@ pub unsafe fn trywait_cq<D: Domain>(q: *mut fid_cq) -> Result<()> {
 // ---- counters --------------------------------------------------------------------------------
 
 /// Body of a `fid_cntr`.
-pub struct CntrBody<D: Domain> {
+pub(crate) struct CntrBody<D: Domain> {
     pub domain: Arc<D>,
     pub id: u32,
     wait: Option<Arc<WaitSet>>,
@@ -616,12 +616,12 @@ pub struct CntrBody<D: Domain> {
 
 /// # Safety
 /// `c` is NULL or a counter of ours.
-pub unsafe fn cntr<'a, D: Domain>(c: *mut fid_cntr) -> Result<&'a CntrBody<D>> {
+pub(crate) unsafe fn cntr<'a, D: Domain>(c: *mut fid_cntr) -> Result<&'a CntrBody<D>> {
     // SAFETY: as promised by the caller.
     unsafe { body::<fid_cntr, CntrBody<D>>(c) }
 }
 
-pub unsafe extern "C" fn cntr_open<D: Domain>(
+pub(crate) unsafe extern "C" fn cntr_open<D: Domain>(
     d: *mut fid_domain,
     attr: *mut fi_cntr_attr,
     out: *mut *mut fid_cntr,
@@ -674,7 +674,7 @@ fn new_cntr<D: Domain>(b: CntrBody<D>, context: *mut c_void) -> *mut fid_cntr {
 }
 
 /// The handle of a counter of the adapter's.
-pub fn external_cntr<D: Domain>(
+pub(crate) fn external_cntr<D: Domain>(
     domain: &Arc<D>,
     c: OpenedQueue,
     context: *mut c_void,
@@ -731,7 +731,8 @@ unsafe extern "C" fn cntr_control<D: Domain>(
 }
 
 impl<D: Domain> Tables<D> {
-    pub const CNTR_FI_OPS: &'static fi_ops = &ops(cntr_close::<D>, no_bind, cntr_control::<D>);
+    pub(crate) const CNTR_FI_OPS: &'static fi_ops =
+        &ops(cntr_close::<D>, no_bind, cntr_control::<D>);
 }
 
 /// # Safety
@@ -802,7 +803,7 @@ unsafe extern "C" fn cntr_wait<D: Domain>(
 }
 
 impl<D: Domain> Tables<D> {
-    pub const CNTR_OPS: &'static fi_ops_cntr = &fi_ops_cntr {
+    pub(crate) const CNTR_OPS: &'static fi_ops_cntr = &fi_ops_cntr {
         size: size_of::<fi_ops_cntr>(),
         read: Some(cntr_read::<D>),
         readerr: Some(cntr_readerr::<D>),
@@ -819,7 +820,7 @@ impl<D: Domain> Tables<D> {
 ///
 /// # Safety
 /// `c` is a counter of ours.
-pub unsafe fn trywait_cntr<D: Domain>(c: *mut fid_cntr) -> Result<()> {
+pub(crate) unsafe fn trywait_cntr<D: Domain>(c: *mut fid_cntr) -> Result<()> {
     // SAFETY: as promised by the caller.
     let b = unsafe { cntr::<D>(c)? };
     let (_, errors) = b.domain.read_cntr(b.id)?;

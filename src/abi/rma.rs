@@ -90,7 +90,7 @@ unsafe fn general<D: Domain>(e: *mut fid_ep, p: &FastRma) -> Result<()> {
 ///
 /// # Safety
 /// The message is valid; its buffers are lent until completion.
-pub unsafe fn rma_request<T>(
+pub(crate) unsafe fn rma_request<T>(
     m: &fi_msg_rma,
     flags: u64,
     write: bool,
@@ -272,7 +272,7 @@ unsafe extern "C" fn inject_writedata<D: Domain>(
 
 impl<D: Domain> Tables<D> {
     /// fi_rma(3)
-    pub const RMA_OPS: &'static fi_ops_rma = &fi_ops_rma {
+    pub(crate) const RMA_OPS: &'static fi_ops_rma = &fi_ops_rma {
         size: size_of::<fi_ops_rma>(),
         read: Some(read::<D>),
         readv: Some(readv::<D>),

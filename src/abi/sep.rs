@@ -18,7 +18,7 @@ use core::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
 
 /// What the contexts of a scalable endpoint share.
-pub struct Sep {
+pub(crate) struct Sep {
     /// Endpoints, by index.
     eps: Vec<u32>,
     state: Mutex<Vec<Context>>,
@@ -34,7 +34,7 @@ struct Context {
 
 /// Which context of a scalable endpoint a handle is.
 #[derive(Clone)]
-pub struct Part {
+pub(crate) struct Part {
     sep: Arc<Sep>,
     index: usize,
     /// 0: transmit, 1: receive.
@@ -47,7 +47,7 @@ impl Sep {
     }
 }
 
-pub unsafe extern "C" fn scalable_ep<D: Domain>(
+pub(crate) unsafe extern "C" fn scalable_ep<D: Domain>(
     d: *mut fid_domain,
     i: *mut fi_info,
     out: *mut *mut fid_ep,
@@ -113,7 +113,7 @@ unsafe fn open_context<D: Domain>(
     Ok(())
 }
 
-pub unsafe extern "C" fn tx_ctx<D: Domain>(
+pub(crate) unsafe extern "C" fn tx_ctx<D: Domain>(
     e: *mut fid_ep,
     index: c_int,
     _: *mut fi_tx_attr,
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn tx_ctx<D: Domain>(
     })
 }
 
-pub unsafe extern "C" fn rx_ctx<D: Domain>(
+pub(crate) unsafe extern "C" fn rx_ctx<D: Domain>(
     e: *mut fid_ep,
     index: c_int,
     _: *mut fi_rx_attr,
@@ -230,7 +230,8 @@ unsafe extern "C" fn sep_control<D: Domain>(f: *mut fid, command: c_int, _: *mut
 }
 
 impl<D: Domain> Tables<D> {
-    pub const SEP_FI_OPS: &'static fi_ops = &ops(sep_close::<D>, sep_bind::<D>, sep_control::<D>);
+    pub(crate) const SEP_FI_OPS: &'static fi_ops =
+        &ops(sep_close::<D>, sep_bind::<D>, sep_control::<D>);
 }
 
 // ---- contexts --------------------------------------------------------------------------------
@@ -291,6 +292,6 @@ unsafe extern "C" fn context_control<D: Domain>(
 }
 
 impl<D: Domain> Tables<D> {
-    pub const CONTEXT_FI_OPS: &'static fi_ops =
+    pub(crate) const CONTEXT_FI_OPS: &'static fi_ops =
         &ops(context_close::<D>, context_bind::<D>, context_control::<D>);
 }

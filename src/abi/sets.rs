@@ -19,7 +19,7 @@ struct PollBody<D: Domain> {
     members: Mutex<Vec<(usize, u64)>>,
 }
 
-pub unsafe extern "C" fn poll_open<D: Domain>(
+pub(crate) unsafe extern "C" fn poll_open<D: Domain>(
     d: *mut fid_domain,
     attr: *mut fi_poll_attr,
     out: *mut *mut fid_poll,
@@ -136,10 +136,10 @@ unsafe extern "C" fn poll<D: Domain>(
 }
 
 impl<D: Domain> Tables<D> {
-    pub const POLL_FI_OPS: &'static fi_ops = &ops(poll_close::<D>, no_bind, no_control);
+    pub(crate) const POLL_FI_OPS: &'static fi_ops = &ops(poll_close::<D>, no_bind, no_control);
 }
 impl<D: Domain> Tables<D> {
-    pub const POLL_OPS: &'static fi_ops_poll = &fi_ops_poll {
+    pub(crate) const POLL_OPS: &'static fi_ops_poll = &fi_ops_poll {
         size: size_of::<fi_ops_poll>(),
         poll: Some(poll::<D>),
         poll_add: Some(poll_add::<D>),
@@ -150,7 +150,7 @@ impl<D: Domain> Tables<D> {
 // ---- wait sets -------------------------------------------------------------------------------
 
 /// Something a wait set watches.
-pub enum Member<D: Domain> {
+pub(crate) enum Member<D: Domain> {
     Cq(Arc<D>, u32),
     Cntr(Arc<D>, u32),
 }
@@ -165,14 +165,14 @@ impl<D: Domain> Clone for Member<D> {
 }
 
 /// Body of a `fid_wait`.
-pub struct WaitBody<D: Domain> {
+pub(crate) struct WaitBody<D: Domain> {
     set: WaitSet,
     members: Mutex<Vec<(i32, Member<D>)>>,
 }
 
 impl<D: Domain> WaitBody<D> {
     /// Watches a queue or counter, whose wait object has this descriptor.
-    pub fn add(&self, fd: i32, m: Member<D>) {
+    pub(crate) fn add(&self, fd: i32, m: Member<D>) {
         self.set.add(fd);
         self.lock().push((fd, m));
     }
@@ -182,7 +182,7 @@ impl<D: Domain> WaitBody<D> {
     }
 
     /// The queue or counter of this descriptor is closed.
-    pub fn remove(&self, fd: i32) {
+    pub(crate) fn remove(&self, fd: i32) {
         self.set.remove(fd);
         self.lock().retain(|(f, _)| *f != fd);
     }
@@ -192,12 +192,12 @@ impl<D: Domain> WaitBody<D> {
 ///
 /// # Safety
 /// `w` is NULL or a wait set of ours.
-pub unsafe fn wait_set<'a, D: Domain>(w: *mut fid_wait) -> Result<&'a Arc<WaitBody<D>>> {
+pub(crate) unsafe fn wait_set<'a, D: Domain>(w: *mut fid_wait) -> Result<&'a Arc<WaitBody<D>>> {
     // SAFETY: as promised by the caller.
     unsafe { body::<fid_wait, Arc<WaitBody<D>>>(w) }
 }
 
-pub unsafe extern "C" fn wait_open<D: Domain>(
+pub(crate) unsafe extern "C" fn wait_open<D: Domain>(
     _: *mut fid_fabric,
     attr: *mut fi_wait_attr,
     out: *mut *mut fid_wait,
@@ -311,10 +311,11 @@ unsafe extern "C" fn wait<D: Domain>(w: *mut fid_wait, timeout: c_int) -> c_int 
 }
 
 impl<D: Domain> Tables<D> {
-    pub const WAIT_FI_OPS: &'static fi_ops = &ops(wait_close::<D>, no_bind, wait_control::<D>);
+    pub(crate) const WAIT_FI_OPS: &'static fi_ops =
+        &ops(wait_close::<D>, no_bind, wait_control::<D>);
 }
 impl<D: Domain> Tables<D> {
-    pub const WAIT_OPS: &'static fi_ops_wait = &fi_ops_wait {
+    pub(crate) const WAIT_OPS: &'static fi_ops_wait = &fi_ops_wait {
         size: size_of::<fi_ops_wait>(),
         wait: Some(wait::<D>),
     };

@@ -12,7 +12,7 @@ use crate::types::*;
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-pub unsafe extern "C" fn srx_ctx<D: Domain>(
+pub(crate) unsafe extern "C" fn srx_ctx<D: Domain>(
     d: *mut fid_domain,
     attr: *mut fi_rx_attr,
     out: *mut *mut fid_ep,
@@ -78,15 +78,16 @@ unsafe extern "C" fn srx_bind<D: Domain>(f: *mut fid, with: *mut fid, _: u64) ->
 }
 
 impl<D: Domain> Tables<D> {
-    pub const SRX_FI_OPS: &'static fi_ops = &ops(srx_close::<D>, srx_bind::<D>, srx_control::<D>);
+    pub(crate) const SRX_FI_OPS: &'static fi_ops =
+        &ops(srx_close::<D>, srx_bind::<D>, srx_control::<D>);
 }
 
 /// Body of a `fid_stx`.
-pub struct StxBody<D: Domain> {
+pub(crate) struct StxBody<D: Domain> {
     _domain: Arc<D>,
 }
 
-pub unsafe extern "C" fn stx_ctx<D: Domain>(
+pub(crate) unsafe extern "C" fn stx_ctx<D: Domain>(
     d: *mut fid_domain,
     _: *mut fi_tx_attr,
     out: *mut *mut fid_stx,
@@ -122,5 +123,5 @@ unsafe extern "C" fn stx_close<D: Domain>(f: *mut fid) -> c_int {
 }
 
 impl<D: Domain> Tables<D> {
-    pub const STX_FI_OPS: &'static fi_ops = &ops(stx_close::<D>, no_bind, no_control);
+    pub(crate) const STX_FI_OPS: &'static fi_ops = &ops(stx_close::<D>, no_bind, no_control);
 }

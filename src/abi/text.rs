@@ -11,7 +11,7 @@ use core::ffi::{c_char, c_void};
 ///
 /// # Safety
 /// `buf` points to `len` writable bytes.
-pub unsafe fn put(buf: *mut c_char, len: usize, text: &str) {
+pub(crate) unsafe fn put(buf: *mut c_char, len: usize, text: &str) {
     if len == 0 || buf.is_null() {
         return;
     }
@@ -27,7 +27,7 @@ pub unsafe fn put(buf: *mut c_char, len: usize, text: &str) {
 ///
 /// # Safety
 /// `data` points to a valid value of the type that `kind` names.
-pub unsafe fn describe(data: *const c_void, kind: fi_type) -> String {
+pub(crate) unsafe fn describe(data: *const c_void, kind: fi_type) -> String {
     // SAFETY: only the reads that fit `kind` are made, of memory valid by contract.
     unsafe {
         let e = || data.cast::<u32>().read_unaligned();

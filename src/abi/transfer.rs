@@ -11,14 +11,14 @@ use crate::types::*;
 use core::ffi::c_void;
 use libc::iovec;
 
-pub type Desc = *mut *mut c_void;
+pub(crate) type Desc = *mut *mut c_void;
 
 /// One piece of application memory.
 ///
 /// # Safety
 /// As `UserMem::new`.
 #[inline]
-pub unsafe fn one(buf: *const c_void, len: usize) -> Result<UserMem> {
+pub(crate) unsafe fn one(buf: *const c_void, len: usize) -> Result<UserMem> {
     // SAFETY: as promised by the caller.
     unsafe { UserMem::new([(buf, len)]) }.ok_or(FI_EINVAL)
 }
@@ -27,7 +27,7 @@ pub unsafe fn one(buf: *const c_void, len: usize) -> Result<UserMem> {
 ///
 /// # Safety
 /// `iov` is NULL or has `count` elements; their memory as `UserMem::new` wants it.
-pub unsafe fn many(iov: *const iovec, count: usize) -> Result<UserMem> {
+pub(crate) unsafe fn many(iov: *const iovec, count: usize) -> Result<UserMem> {
     if count == 0 {
         return Ok(UserMem::EMPTY);
     }
@@ -54,7 +54,7 @@ pub unsafe fn many(iov: *const iovec, count: usize) -> Result<UserMem> {
 /// # Safety
 /// `buf` is NULL or has `len` readable bytes.
 #[inline]
-pub unsafe fn inject_bytes<'a>(buf: *const c_void, len: usize) -> Result<&'a [u8]> {
+pub(crate) unsafe fn inject_bytes<'a>(buf: *const c_void, len: usize) -> Result<&'a [u8]> {
     if len == 0 {
         return Ok(&[]);
     }
@@ -67,7 +67,7 @@ pub unsafe fn inject_bytes<'a>(buf: *const c_void, len: usize) -> Result<&'a [u8
 
 /// The part of a request that every call has, for calls without flags of their own.
 #[inline]
-pub fn plain(context: *mut c_void) -> Common {
+pub(crate) fn plain(context: *mut c_void) -> Common {
     Common {
         context: context as usize,
         ..Common::default()
@@ -75,7 +75,7 @@ pub fn plain(context: *mut c_void) -> Common {
 }
 
 /// As [`plain`], for a `*msg` call.
-pub fn flagged(context: *mut c_void, flags: u64) -> Common {
+pub(crate) fn flagged(context: *mut c_void, flags: u64) -> Common {
     Common {
         flags: Some(flags),
         ..plain(context)
@@ -83,7 +83,7 @@ pub fn flagged(context: *mut c_void, flags: u64) -> Common {
 }
 
 /// A request that an endpoint carries out.
-pub trait Request {
+pub(crate) trait Request {
     /// Carries it out.
     fn start<D: Domain>(&self, d: &D, by: Poster) -> Result<()>;
     /// What every request has.
@@ -148,7 +148,7 @@ impl Request for RecvReq {
 /// `e` is NULL or an endpoint of ours; the request's memory is lent until completion. With
 /// FI_TRIGGER the context is a `struct fi_triggered_context`.
 #[inline]
-pub unsafe fn go<D: Domain, R: Request>(e: *mut fid_ep, mut r: R) -> Result<()> {
+pub(crate) unsafe fn go<D: Domain, R: Request>(e: *mut fid_ep, mut r: R) -> Result<()> {
     // SAFETY: as promised by the caller.
     let b = unsafe { ep::<D>(e)? };
     let c = r.common();
@@ -197,7 +197,7 @@ unsafe fn triggered<D: Domain, R: Request>(b: &EpBody<D>, mut r: R) -> Result<()
 }
 
 /// Runs `f` with the data of a `*msg` call: a copy if its FI_INJECT asks for one.
-pub fn with_data<T>(mem: UserMem, flags: u64, f: impl FnOnce(SendData) -> T) -> T {
+pub(crate) fn with_data<T>(mem: UserMem, flags: u64, f: impl FnOnce(SendData) -> T) -> T {
     if flags & FI_INJECT == 0 {
         return f(SendData::User(mem));
     }

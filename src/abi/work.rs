@@ -15,7 +15,7 @@ use core::ffi::{c_int, c_void};
 ///
 /// # Safety
 /// `arg` is what the command wants; what a queued operation names stays valid until its end.
-pub unsafe fn control<D: Domain>(d: &D, command: c_int, arg: *mut c_void) -> Result<()> {
+pub(crate) unsafe fn control<D: Domain>(d: &D, command: c_int, arg: *mut c_void) -> Result<()> {
     match command {
         FI_QUEUE_WORK => {
             // SAFETY: as promised by the caller.

@@ -6,6 +6,9 @@
 //! `abi::info` writes it out in the caller's own layout. Field names and units are those of
 //! fi_getinfo(3), fi_domain(3) and fi_endpoint(3).
 
+// Each field is one of the C struct's, which the man pages describe.
+#![allow(missing_docs)]
+
 use crate::types::*;
 
 /// One candidate or one set of hints. An attribute group is `None` where the caller passed NULL.

@@ -6,8 +6,11 @@ pub const MAX_IOV: usize = 4;
 /// A piece of registered memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RmaIov {
+    /// Address, or offset into the region where keys are the application's.
     pub addr: u64,
+    /// Bytes.
     pub len: u64,
+    /// Key of the region.
     pub key: u64,
 }
 

@@ -19,7 +19,7 @@ pub mod params;
 pub mod process;
 pub mod registry;
 pub mod rng;
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(any(test, feature = "internals"))]
 pub mod script;
 pub mod slab;
 pub mod sync;

@@ -7,6 +7,7 @@ pub struct Script {
 }
 
 impl Script {
+    /// Decisions from these bytes.
     pub fn new(bytes: &[u8]) -> Script {
         Script {
             bytes: bytes.to_vec(),
@@ -14,12 +15,14 @@ impl Script {
         }
     }
 
+    /// The next byte, 0 at the end.
     pub fn byte(&mut self) -> u8 {
         let b = self.bytes.get(self.at).copied().unwrap_or(0);
         self.at += 1;
         b
     }
 
+    /// Whether all are used up.
     pub fn over(&self) -> bool {
         self.at >= self.bytes.len()
     }
@@ -29,10 +32,12 @@ impl Script {
         u32::from(self.byte()) % n.max(1)
     }
 
+    /// True once in `n` times.
     pub fn one_in(&mut self, n: u8) -> bool {
         self.byte().is_multiple_of(n)
     }
 
+    /// True every other time.
     pub fn flip(&mut self) -> bool {
         self.byte() & 1 == 1
     }

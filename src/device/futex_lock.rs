@@ -15,12 +15,12 @@ const SPINS: u32 = 100;
 
 /// See the module text.
 #[derive(Default)]
-pub struct FutexLock(AtomicU32);
+pub(crate) struct FutexLock(AtomicU32);
 
 impl FutexLock {
     /// Takes it, when nobody else has it any more.
     #[inline(always)]
-    pub fn take(&self) {
+    pub(crate) fn take(&self) {
         if self
             .0
             .compare_exchange(FREE, HELD, Acquire, Relaxed)
@@ -51,7 +51,7 @@ impl FutexLock {
 
     /// Gives it back: who has taken it, once.
     #[inline(always)]
-    pub fn give(&self) {
+    pub(crate) fn give(&self) {
         if self.0.swap(FREE, Release) == WANTED {
             self.wake();
         }

@@ -85,8 +85,6 @@ pub struct AdapterAttr {
     pub up: bool,
     /// MTU of the link below, bytes.
     pub link_mtu: usize,
-    /// Name of the network interface below.
-    pub netdev: String,
     pub caps: Caps,
     pub raw: Raw,
     /// Of a piece of hardware.
@@ -143,8 +141,6 @@ pub struct Caps {
     /// Reads and writes remote memory.
     pub rdma_read: bool,
     pub rdma_write: bool,
-    /// Tells when a peer has done so ([`Event::Remote`]).
-    pub remote_events: bool,
     /// A peer's write with immediate data takes no receive.
     pub unsolicited: bool,
     /// Every peer can do the same: it need not have said so.
@@ -185,6 +181,8 @@ pub struct Bus {
 
 /// How an operation ended, in the terms of the device. The numbers are those of an EFA completion,
 /// so that `fi_cq_strerror` explains either adapter.
+// The names are those of the adapter's status codes.
+#[allow(clippy::enum_variant_names)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
@@ -325,12 +323,7 @@ pub enum Event {
     /// A peer's RDMA write with immediate data is complete in our memory.
     WriteImm { from: QpAddr, imm: u32, len: u32 },
     /// A peer has read or written our memory; only after [`QueuePair::report_remote`].
-    Remote {
-        from: QpAddr,
-        key: u64,
-        len: u32,
-        write: bool,
-    },
+    Remote { key: u64, len: u32, write: bool },
     /// An operation posted here has ended.
     Done { wr_id: u64, status: Status },
     /// A receive of the application, posted as `wr_id`, is over.
@@ -394,14 +387,17 @@ impl Events {
 /// A queue of an adapter in memory, for whoever drives it without the library.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QueueMemory {
-    /// Addresses of the first entry and of the doorbell, 0 when there is none.
+    /// Address of the first entry, 0 when there is none.
     pub buffer: usize,
+    /// Address of the doorbell, 0 when there is none.
     pub doorbell: usize,
-    /// Bytes of an entry, and entries.
+    /// Bytes of an entry.
     pub entry: u32,
+    /// Entries of the queue.
     pub entries: u32,
     /// Most entries between two doorbells.
     pub max_batch: u32,
+    /// What else it can do, as the adapter says.
     pub caps: u16,
 }
 
@@ -409,7 +405,9 @@ pub struct QueueMemory {
 /// exports it.
 #[derive(Clone, Copy, Debug)]
 pub struct DmaBuf {
+    /// Descriptor.
     pub fd: i32,
+    /// Where the region begins in it.
     pub offset: u64,
 }
 

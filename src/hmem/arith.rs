@@ -242,7 +242,7 @@ mod x87 {
 
     macro_rules! binary {
         ($name:ident, $op:literal) => {
-            pub fn $name(a: [u8; 16], b: [u8; 16]) -> [u8; 16] {
+            pub(crate) fn $name(a: [u8; 16], b: [u8; 16]) -> [u8; 16] {
                 let mut out = [0u8; 16];
                 // SAFETY: both operands and the result are sixteen bytes, of which ten are read and
                 // written; the two values pushed on the register stack are popped again.
@@ -267,7 +267,7 @@ mod x87 {
     binary!(mul, "fmulp st(1), st");
 
     /// Nearest double: enough to compare with zero, and for order where it is not a tie.
-    pub fn compare(a: [u8; 16], b: [u8; 16]) -> Option<core::cmp::Ordering> {
+    pub(crate) fn compare(a: [u8; 16], b: [u8; 16]) -> Option<core::cmp::Ordering> {
         let (above, below, unordered): (u8, u8, u8);
         // SAFETY: as above; the comparison leaves one value on the stack, which is popped.
         unsafe {

@@ -16,6 +16,7 @@ pub struct Fenced {
 }
 
 impl Fenced {
+    /// So many bytes.
     pub fn new(len: usize) -> Fenced {
         let bytes = vec![UNTOUCHED; len + 2 * BESIDE];
         Fenced { bytes, len }
@@ -33,6 +34,7 @@ impl Fenced {
         unsafe { Piece::new(at as *const c_void, self.len) }.unwrap_or(Piece::EMPTY)
     }
 
+    /// Address of the first.
     pub fn addr(&self) -> u64 {
         self.bytes.as_ptr() as u64 + BESIDE as u64
     }

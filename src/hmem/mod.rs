@@ -8,7 +8,7 @@
 
 pub mod arith;
 pub mod atomic;
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(any(test, feature = "internals"))]
 pub mod fenced;
 mod owned;
 mod plain;

@@ -35,6 +35,7 @@ pub struct Policy {
 
 impl Policy {
     /// The documented defaults for host memory.
+    #[cfg(any(test, feature = "internals"))]
     pub const DEFAULT: Policy = Policy::of(&params::EfaParams::DEFAULT);
 
     const fn of(p: &params::EfaParams) -> Policy {

@@ -46,12 +46,12 @@ pub(super) struct PeerTable {
 
 impl PeerTable {
     /// Whether the peer has an entry.
-    pub fn has(&self, id: PeerId) -> bool {
+    pub(crate) fn has(&self, id: PeerId) -> bool {
         self.at.get(id as usize).is_some_and(Option::is_some)
     }
 
     /// Forgets a peer.
-    pub fn remove(&mut self, id: PeerId) {
+    pub(crate) fn remove(&mut self, id: PeerId) {
         if let Some(p) = self.at.get_mut(id as usize) {
             *p = None;
         }
@@ -59,7 +59,7 @@ impl PeerTable {
 
     /// A peer, made on first use.
     #[inline]
-    pub fn get(&mut self, id: PeerId) -> &mut Peer {
+    pub(crate) fn get(&mut self, id: PeerId) -> &mut Peer {
         let i = id as usize;
         if self.at.len() <= i {
             self.at.resize_with(i + 1, || None);
@@ -115,16 +115,19 @@ impl Endpoint {
     }
 
     /// Operations of ours that have not completed.
+    #[cfg(any(test, feature = "internals"))]
     pub fn sending(&self) -> usize {
         self.txs.len()
     }
 
     /// Messages and answers that are arriving.
+    #[cfg(any(test, feature = "internals"))]
     pub fn receiving(&self) -> usize {
         self.rxs.len()
     }
 
     /// Bytes kept of a peer's messages that arrived before their turn.
+    #[cfg(any(test, feature = "internals"))]
     pub fn early_bytes(&mut self, peer: PeerId) -> usize {
         self.peers.get(peer).early_bytes()
     }

@@ -18,7 +18,7 @@ pub mod choose;
 pub mod coll;
 mod eager;
 mod endpoint;
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(any(test, feature = "internals"))]
 pub mod hostile;
 pub mod matching;
 mod peer;
@@ -30,7 +30,7 @@ mod send;
 mod sim;
 
 pub use atomic::{AtomicArgs, AtomicKind};
-pub use choose::{Counts, Policy};
+pub use choose::Policy;
 pub use endpoint::{Config, Endpoint};
 pub use matching::ANY;
 pub use recvq::{

@@ -11,7 +11,7 @@ type Packet = Box<[u8]>;
 
 /// Where the further packets of a message of several requests go.
 #[derive(Debug)]
-pub enum Parts {
+pub(crate) enum Parts {
     /// Its receive is not known yet.
     Waiting(Vec<Packet>),
     /// To this receive operation.
@@ -20,7 +20,7 @@ pub enum Parts {
 
 /// See the module text.
 #[derive(Debug, Default)]
-pub struct Peer {
+pub(crate) struct Peer {
     /// Number of the next message to this peer.
     pub next_msg_id: u32,
     /// Our handshake is on its way.
@@ -46,7 +46,7 @@ pub struct Peer {
 
 /// When a message's turn is.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Turn {
+pub(crate) enum Turn {
     Now,
     /// Kept until its turn.
     Early,
@@ -60,7 +60,7 @@ pub enum Turn {
 
 impl Peer {
     /// Number for a message to this peer.
-    pub fn take_msg_id(&mut self) -> u32 {
+    pub(crate) fn take_msg_id(&mut self) -> u32 {
         let id = self.next_msg_id;
         self.next_msg_id = id.wrapping_add(1);
         id
@@ -68,7 +68,7 @@ impl Peer {
 
     /// Whose turn a message is; an early one is copied and kept, up to `most` bytes in all.
     /// `several` says that the message may have further requests of this number.
-    pub fn turn(&mut self, msg_id: u32, several: bool, packet: &[u8], most: usize) -> Turn {
+    pub(crate) fn turn(&mut self, msg_id: u32, several: bool, packet: &[u8], most: usize) -> Turn {
         match msg_id.wrapping_sub(self.due) {
             0 => {
                 self.due = self.due.wrapping_add(1);
@@ -93,18 +93,18 @@ impl Peer {
 
     /// Whether this message is the next, and nothing waits for it.
     #[inline]
-    pub fn is_due(&self, msg_id: u32) -> bool {
+    pub(crate) fn is_due(&self, msg_id: u32) -> bool {
         msg_id == self.due && self.early.is_empty()
     }
 
     /// The message that was due is taken.
     #[inline]
-    pub fn was_due(&mut self) {
+    pub(crate) fn was_due(&mut self) {
         self.due = self.due.wrapping_add(1);
     }
 
     /// The packets of the next kept message whose turn has come; none for one to skip.
-    pub fn next_early(&mut self) -> Option<Vec<Packet>> {
+    pub(crate) fn next_early(&mut self) -> Option<Vec<Packet>> {
         if self.early.is_empty() {
             return None;
         }
@@ -121,13 +121,14 @@ impl Peer {
     }
 
     /// Bytes kept of messages that arrived before their turn.
-    pub fn early_bytes(&self) -> usize {
+    #[cfg(any(test, feature = "internals"))]
+    pub(crate) fn early_bytes(&self) -> usize {
         self.early_bytes
     }
 
     /// Message `msg_id` will never arrive. `false` when that cannot be kept in mind, as with
     /// [`Turn::Excess`].
-    pub fn skip(&mut self, msg_id: u32, most: usize) -> bool {
+    pub(crate) fn skip(&mut self, msg_id: u32, most: usize) -> bool {
         match msg_id.wrapping_sub(self.due) {
             0 => self.due = self.due.wrapping_add(1),
             d if d <= AHEAD_MAX => {
@@ -146,7 +147,7 @@ impl Peer {
 
     /// Forgets what was kept for the peer's messages; `each` gets the length of every further
     /// packet of a message that waits for its receive.
-    pub fn drop_kept(&mut self, mut each: impl FnMut(usize)) {
+    pub(crate) fn drop_kept(&mut self, mut each: impl FnMut(usize)) {
         for parts in core::mem::take(&mut self.parts).into_values() {
             if let Parts::Waiting(list) = parts {
                 list.iter().for_each(|p| each(p.len()));

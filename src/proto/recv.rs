@@ -78,7 +78,7 @@ pub(super) const PROTOCOL_VIOLATION: Failure = Failure {
 };
 
 impl Rx {
-    pub fn new(kind: RxKind, ctx: u32, from: PeerId, total: u64) -> Rx {
+    pub(crate) fn new(kind: RxKind, ctx: u32, from: PeerId, total: u64) -> Rx {
         Rx {
             kind,
             ctx,
@@ -99,7 +99,7 @@ impl Rx {
     /// Stores bytes that came in a packet, as far as there is room, and counts them. Of a transfer
     /// that is read only the bytes sent ahead come in packets: others are dropped, for the adapter
     /// writes there. Returns how many were counted.
-    pub fn put(&mut self, off: u64, bytes: &[u8], port: &mut impl Port) -> u64 {
+    pub(crate) fn put(&mut self, off: u64, bytes: &[u8], port: &mut impl Port) -> u64 {
         let len = bytes.len() as u64;
         let limit = self.reading.as_ref().map_or(self.total, |r| r.runt);
         let limit = limit.min(self.total);
@@ -119,7 +119,7 @@ impl Rx {
     }
 
     /// Whether all bytes are here and the adapter writes no more of them.
-    pub fn complete(&self) -> bool {
+    pub(crate) fn complete(&self) -> bool {
         let read = |r: &Reading| r.under_way == 0 && r.at >= r.end;
         self.got >= self.total && self.reading.as_ref().is_none_or(read)
     }

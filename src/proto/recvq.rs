@@ -109,23 +109,18 @@ impl Unexpected {
     }
 
     /// Length of the whole message, bytes.
-    pub fn len(&self) -> u64 {
+    pub fn byte_len(&self) -> u64 {
         match &self.coming {
             Some(c) => c.len,
             None => super::recv::total(&self.rtm, self.payload.len()),
         }
     }
 
-    /// Whether it has no byte.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// What a peek says of it.
     pub fn peeked(&self) -> Peeked {
         Peeked {
             from: self.from,
-            len: self.len(),
+            len: self.byte_len(),
             tag: self.rtm.tag.unwrap_or(0),
             cq_data: self.rtm.opt.cq_data,
         }
@@ -347,7 +342,7 @@ impl RecvQueue {
         let m = self.side(a.full_tag());
         let id = m.find_message(a.src, a.tag, a.ignore)?;
         let u = m.message(id)?;
-        let (from, tag, len) = (u.from, u.rtm.tag, u.len());
+        let (from, tag, len) = (u.from, u.rtm.tag, u.byte_len());
         let place = self.place(from, tag, len, adopt)?;
         let u = self.side(a.full_tag()).take_message(id)?;
         self.bytes = self.bytes.saturating_sub(u.weight());
@@ -445,6 +440,7 @@ impl RecvQueue {
     }
 
     /// Messages that arrived and that nobody has asked for.
+    #[cfg(any(test, feature = "internals"))]
     pub fn unexpected(&self) -> usize {
         let collective = self.collective.as_ref().map_or(0, |m| m.waiting());
         self.untagged.waiting() + self.tagged.waiting() + collective + self.claimed.len()
@@ -472,7 +468,7 @@ impl RecvQueue {
 
     /// A peer is gone: messages of it that are not complete go, for their rest will never come.
     pub(super) fn forget_incomplete(&mut self, ep: u32, from: PeerId) {
-        let whole = |u: &Unexpected| u.coming.is_some() || u.len() == u.payload.len() as u64;
+        let whole = |u: &Unexpected| u.coming.is_some() || u.byte_len() == u.payload.len() as u64;
         self.retain(|u| u.ep != ep || u.from != from || whole(u));
     }
 

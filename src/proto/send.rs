@@ -83,7 +83,7 @@ pub(super) struct Tx {
 }
 
 impl Tx {
-    pub fn new(ctx: u32, peer: PeerId, len: u64) -> Tx {
+    pub(crate) fn new(ctx: u32, peer: PeerId, len: u64) -> Tx {
         Tx {
             ctx,
             peer,

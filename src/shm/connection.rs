@@ -105,25 +105,25 @@ fn name(a: &QpAddr) -> String {
 }
 
 /// Listens for peers of the queue pair at `own`.
-pub fn listen(own: &QpAddr) -> Result<OwnedFd> {
+pub(crate) fn listen(own: &QpAddr) -> Result<OwnedFd> {
     local::listen(&name(own), BACKLOG)
 }
 
 /// Connects to the queue pair at `to` and passes it a ring; returns its process, too. `FI_EAGAIN`
 /// when it has too many callers right now, another errno when it cannot be reached this way.
-pub fn connect(own: &QpAddr, to: &QpAddr, ring: i32) -> Result<(OwnedFd, i32)> {
+pub(crate) fn connect(own: &QpAddr, to: &QpAddr, ring: i32) -> Result<(OwnedFd, i32)> {
     let (fd, pid) = local::connect(&name(to))?;
     say(&fd, &raw(own), Some(ring))?;
     Ok((fd, pid))
 }
 
 /// Whether process `pid`, which says that it is at `from`, is the one that listens there.
-pub fn owns(from: &QpAddr, pid: i32) -> bool {
+pub(crate) fn owns(from: &QpAddr, pid: i32) -> bool {
     pid > 0 && local::connect(&name(from)).is_ok_and(|(_, listens)| listens == pid)
 }
 
 /// Accepts a caller's ring, with a table of registered memory if there is one.
-pub fn answer(fd: &OwnedFd, table: Option<(i32, u64, u64)>) -> Result<()> {
+pub(crate) fn answer(fd: &OwnedFd, table: Option<(i32, u64, u64)>) -> Result<()> {
     let b = match table {
         Some((_, at, value)) => emit_two(TABLE, at, value),
         None => emit_two(ACCEPTED, 0, 0),
@@ -133,7 +133,7 @@ pub fn answer(fd: &OwnedFd, table: Option<(i32, u64, u64)>) -> Result<()> {
 
 /// Asks the caller that owns the ring of this connection for the rest of message `number`, which is
 /// ours of number `here`: for want of a ring that leads back.
-pub fn send_cts(fd: &OwnedFd, number: u32, here: u32) -> Result<()> {
+pub(crate) fn send_cts(fd: &OwnedFd, number: u32, here: u32) -> Result<()> {
     say(fd, &emit_two(CTS, number.into(), here.into()), None)
 }
 
@@ -182,7 +182,7 @@ fn say(fd: &OwnedFd, bytes: &[u8; GREETING], file: Option<i32>) -> Result<()> {
 
 /// The next caller of a listener, if there is one of our user among the next few. `Err` without a
 /// descriptor for one.
-pub fn accept(listener: &OwnedFd) -> Result<Option<(OwnedFd, i32)>> {
+pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<(OwnedFd, i32)>> {
     for _ in 0..CALLERS {
         match local::accept(listener)? {
             Incoming::Nobody => break,
@@ -194,7 +194,7 @@ pub fn accept(listener: &OwnedFd) -> Result<Option<(OwnedFd, i32)>> {
 }
 
 /// What a connection has to say.
-pub enum ConnEvent {
+pub(crate) enum ConnEvent {
     Nothing,
     /// A ring of the queue pair at this address.
     Ring(QpAddr, OwnedFd),
@@ -210,7 +210,7 @@ pub enum ConnEvent {
 }
 
 /// Reads from a connection.
-pub fn receive(fd: &OwnedFd) -> ConnEvent {
+pub(crate) fn receive(fd: &OwnedFd) -> ConnEvent {
     let mut bytes = [0u8; GREETING];
     let mut iov = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
@@ -267,6 +267,6 @@ pub fn receive(fd: &OwnedFd) -> ConnEvent {
 
 /// Wakes the reader of a connection's ring. A full socket means that wake-ups are waiting there
 /// already.
-pub fn wake(fd: &OwnedFd) {
+pub(crate) fn wake(fd: &OwnedFd) {
     local::send(fd, b"w");
 }

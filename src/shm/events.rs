@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// What the thread queues for an endpoint.
-pub enum RingEvent {
+pub(crate) enum RingEvent {
     /// A peer has opened a ring to us; the number names the connection.
     Ring(u64, QpAddr, RingReader),
     /// The peer we have called reads our ring from now on, and may let us into its memory.
@@ -34,7 +34,7 @@ pub enum RingEvent {
 }
 
 /// An endpoint as its owner and the thread share it.
-pub struct EventQueue {
+pub(crate) struct EventQueue {
     pub news: AtomicBool,
     list: Mutex<Vec<RingEvent>>,
     /// What peers may know of our memory.
@@ -45,7 +45,7 @@ pub struct EventQueue {
 
 impl EventQueue {
     /// Nothing heard yet.
-    pub fn new(table: Option<Arc<MrTable>>) -> Result<EventQueue> {
+    pub(crate) fn new(table: Option<Arc<MrTable>>) -> Result<EventQueue> {
         Ok(EventQueue {
             news: AtomicBool::new(false),
             list: Mutex::default(),
@@ -59,7 +59,7 @@ impl EventQueue {
     }
 
     /// What was heard since the last time.
-    pub fn take(&self) -> Vec<RingEvent> {
+    pub(crate) fn take(&self) -> Vec<RingEvent> {
         let mut l = self.lock();
         self.news.store(false, Relaxed);
         core::mem::take(&mut l)
@@ -67,7 +67,7 @@ impl EventQueue {
 
     /// The answer to our call on connection `id`, if it has come. That the connection has ended
     /// stays in the queue as well.
-    pub fn answer(&self, id: u64) -> Option<RingEvent> {
+    pub(crate) fn answer(&self, id: u64) -> Option<RingEvent> {
         let mut l = self.lock();
         if l.iter()
             .any(|n| matches!(n, RingEvent::End(conn) if *conn == id))
@@ -84,7 +84,7 @@ impl EventQueue {
     }
 
     /// There is something to look at.
-    pub fn signal(&self) {
+    pub(crate) fn signal(&self) {
         self.news.store(true, Release);
         self.wait.signal();
     }
@@ -172,7 +172,7 @@ fn process(pid: i32) -> Option<OwnedFd> {
 }
 
 /// See the module text.
-pub struct EventThread {
+pub(crate) struct EventThread {
     epoll: OwnedFd,
     watched: Mutex<WatchState>,
     /// Initiators with unsignaled accesses, and the descriptor that announces a new one.
@@ -205,7 +205,7 @@ static THREAD: OnceLock<Result<EventThread>> = OnceLock::new();
 impl EventThread {
     /// The thread of this process, started when it is first asked for. `FI_EMFILE` without a
     /// descriptor, `FI_EAGAIN` without a thread.
-    pub fn get() -> Result<&'static EventThread> {
+    pub(crate) fn get() -> Result<&'static EventThread> {
         let t = THREAD.get_or_init(|| {
             // SAFETY: plain numbers are passed; the descriptor is owned from here on.
             let epoll = unsafe {
@@ -283,24 +283,24 @@ impl EventThread {
     }
 
     /// Listens for an endpoint.
-    pub fn listen(&self, ep: &Arc<EventQueue>, fd: OwnedFd) -> u64 {
+    pub(crate) fn listen(&self, ep: &Arc<EventQueue>, fd: OwnedFd) -> u64 {
         self.watch(Arc::downgrade(ep), WatchedSocket::Listener(fd))
     }
 
     /// Watches the end of a peer that an endpoint has called.
-    pub fn called(&self, ep: &Arc<EventQueue>, fd: Arc<OwnedFd>, pid: i32) -> u64 {
+    pub(crate) fn called(&self, ep: &Arc<EventQueue>, fd: Arc<OwnedFd>, pid: i32) -> u64 {
         self.watch(Arc::downgrade(ep), WatchedSocket::Called(fd, pid))
     }
 
     /// Lets go of a listener or connection, which closes it.
-    pub fn forget(&self, id: u64) {
+    pub(crate) fn forget(&self, id: u64) {
         // Closing takes it out of the epoll set.
         drop(self.lock().remove(id));
     }
 
     /// Wakes the peer that has called us on connection `id`.
     #[cold]
-    pub fn wake(&self, id: u64) {
+    pub(crate) fn wake(&self, id: u64) {
         if let Some(WatchedSocket::Caller(c, _, _)) = self.lock().all.get(&id).map(|w| &w.what) {
             connection::wake(c);
         }
@@ -309,7 +309,13 @@ impl EventThread {
     /// Asks the caller of an endpoint that is at `from` for the rest of a message (see
     /// [`connection::send_cts`]).
     #[cold]
-    pub fn send_cts(&self, ep: &Arc<EventQueue>, from: &QpAddr, number: u32, here: u32) -> Verdict {
+    pub(crate) fn send_cts(
+        &self,
+        ep: &Arc<EventQueue>,
+        from: &QpAddr,
+        number: u32,
+        here: u32,
+    ) -> Verdict {
         let w = self.lock();
         let own = |w: &&Watch| {
             core::ptr::eq(w.ep.as_ptr(), Arc::as_ptr(ep)) && w.from.get() == Some(from)
@@ -326,7 +332,7 @@ impl EventThread {
 
     /// Whether the process at the other end of a connection has ended, heard of or not.
     #[cold]
-    pub fn peer_exited(&self, id: u64) -> bool {
+    pub(crate) fn peer_exited(&self, id: u64) -> bool {
         let w = self.lock();
         let Some(x) = w.all.get(&id) else { return true };
         match (w.processes.get(&x.process()), &x.what) {
@@ -456,7 +462,7 @@ impl EventThread {
 
     /// Has a ring's accesses executed although the application does not poll.
     #[cold]
-    pub fn look_after(&self, initiator: &Arc<Initiator>) {
+    pub(crate) fn look_after(&self, initiator: &Arc<Initiator>) {
         initiator.watched.store(true, SeqCst);
         self.guarded().push(PendingInitiator {
             initiator: Arc::clone(initiator),
@@ -504,7 +510,7 @@ impl EventThread {
     /// Does what the thread has to do just now, in its place: an application that polls in vain on
     /// the processor that it would run on may keep it from running for milliseconds. Whether there
     /// was something.
-    pub fn attend() -> bool {
+    pub(crate) fn attend() -> bool {
         let t = THREAD.get().and_then(|t| t.as_ref().ok());
         t.is_some_and(|t| t.hear(0, false))
     }

@@ -12,7 +12,7 @@ use core::sync::atomic::AtomicU64;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// A mapped file. Offsets beyond its end are refused by every access.
-pub struct MemfdMap {
+pub(crate) struct MemfdMap {
     at: *mut u8,
     len: usize,
     /// Until it has been passed on: a mapping needs none.
@@ -31,7 +31,7 @@ const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 impl MemfdMap {
     /// A new file of `len` bytes, all zero. `FI_ENOMEM` when there is no memory or no descriptor
     /// for it.
-    pub fn create(len: usize) -> Result<MemfdMap> {
+    pub(crate) fn create(len: usize) -> Result<MemfdMap> {
         // SAFETY: the name is a C string; the descriptor is owned from here on.
         let fd = unsafe {
             let fd = libc::memfd_create(
@@ -55,18 +55,21 @@ impl MemfdMap {
     }
 
     /// A file that a peer made. `FI_EINVAL` when it is not sealed or not of a length in `lens`.
-    pub fn open(fd: OwnedFd, lens: core::ops::RangeInclusive<usize>) -> Result<MemfdMap> {
+    pub(crate) fn open(fd: OwnedFd, lens: core::ops::RangeInclusive<usize>) -> Result<MemfdMap> {
         MemfdMap::checked(fd, lens, libc::PROT_READ | libc::PROT_WRITE)
     }
 
     /// As [`MemfdMap::open`], for a file that only its maker writes: nothing may be stored in it.
-    pub fn open_to_read(fd: OwnedFd, lens: core::ops::RangeInclusive<usize>) -> Result<MemfdMap> {
+    pub(crate) fn open_to_read(
+        fd: OwnedFd,
+        lens: core::ops::RangeInclusive<usize>,
+    ) -> Result<MemfdMap> {
         MemfdMap::checked(fd, lens, libc::PROT_READ)
     }
 
     /// Forbids other processes to write to the file. Linux 5.1 and later; before, peers are trusted
     /// not to.
-    pub fn forbid_writing(&self) {
+    pub(crate) fn forbid_writing(&self) {
         // SAFETY: plain numbers are passed.
         unsafe { libc::fcntl(self.fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE) };
     }
@@ -117,12 +120,12 @@ impl MemfdMap {
     }
 
     /// Its descriptor, to be passed on; -1 after [`MemfdMap::close_fd`].
-    pub fn fd(&self) -> i32 {
+    pub(crate) fn fd(&self) -> i32 {
         self.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
     /// Closes the descriptor; the memory stays.
-    pub fn close_fd(&mut self) {
+    pub(crate) fn close_fd(&mut self) {
         self.fd = None;
     }
 
@@ -137,7 +140,7 @@ impl MemfdMap {
 
     /// The word at `off`, a multiple of 8.
     #[inline]
-    pub fn word(&self, off: usize) -> &AtomicU64 {
+    pub(crate) fn word(&self, off: usize) -> &AtomicU64 {
         let p = self.place(off & !7, 8);
         // SAFETY: aligned, within the mapping, and shared memory is only ever used atomically.
         unsafe { AtomicU64::from_ptr(p.cast()) }
@@ -145,7 +148,7 @@ impl MemfdMap {
 
     /// `N` words from `off` on, a multiple of 8.
     #[inline]
-    pub fn words<const N: usize>(&self, off: usize) -> &[AtomicU64; N] {
+    pub(crate) fn words<const N: usize>(&self, off: usize) -> &[AtomicU64; N] {
         let p = self.place(off & !7, 8 * N);
         // SAFETY: as in `word`: aligned and within the mapping, which is longer than `N` words.
         unsafe { &*p.cast::<[AtomicU64; N]>() }

@@ -12,7 +12,7 @@
 
 mod connection;
 mod events;
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(any(test, feature = "internals"))]
 pub mod hostile;
 pub mod kind;
 mod memfd;
@@ -29,8 +29,8 @@ use crate::device::QpAddr;
 use crate::types::*;
 use events::{EventQueue, EventThread};
 use ring::asymmetric_fence;
-pub use ring::{Record, RecordHeader, RECORD_MAX};
-pub use rma::{
+pub(crate) use ring::{Record, RecordHeader, RECORD_MAX};
+pub(crate) use rma::{
     AdapterRetry, Completion, KeyHashes, LocalBuffer, MrTable, RmaCompletion, RmaDenied,
     RmaRequest, HEAD as ACCESS_HEAD, MANY,
 };

@@ -10,7 +10,7 @@ use super::ring::{RingSegment, LINE};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
 /// Words of a ring.
-pub const WORDS: u8 = 8;
+pub(crate) const WORDS: u8 = 8;
 /// Where they are, a line for each.
 const AT: usize = 16 * LINE;
 /// Bits of a word: chunks taken, chunks done, which transfer.

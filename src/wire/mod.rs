@@ -15,9 +15,9 @@ mod sender;
 
 pub use eager::{Eager, EAGER_MAX};
 pub use handshake::Handshake;
-pub use repr::{Repr, REF_MESSAGE, REF_OPERATION, REF_SKIP};
+pub use repr::{Repr, REF_OPERATION, REF_SKIP};
 pub use request::{Iovs, Opt, RmaIov, Rta, RtaKind, Rtm, RtmKind, Rtr, Rtw, RtwKind, MAX_IOV};
-pub use sender::{introduces, sender, Sender};
+pub use sender::{introduces, sender};
 
 /// Version every base header carries.
 pub const VERSION: u8 = 4;
@@ -84,6 +84,7 @@ pub mod req {
 pub const CTS_EMULATED_READ: u16 = 0x80;
 
 /// Extra features and requests, bits of the handshake.
+#[allow(dead_code)] // As many as the protocol has, whether or not they matter here.
 pub mod extra {
     pub const RDMA_READ: u64 = 1;
     pub const DELIVERY_COMPLETE: u64 = 2;

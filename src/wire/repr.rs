@@ -67,8 +67,7 @@ pub enum Repr {
 
 /// `kind` of a [`Repr::PeerError`]: `op_id` is an operation of the packet's receiver.
 pub const REF_OPERATION: u32 = 0;
-/// `op_id` is the number of a message whose first packets have arrived.
-pub const REF_MESSAGE: u32 = 1;
+// 1: the number of a message whose first packets have arrived.
 /// `op_id` is the number of a message that will never arrive.
 pub const REF_SKIP: u32 = 2;
 

@@ -103,7 +103,7 @@ efa_params! {
 }
 
 /// Parameters of the C provider without a meaning here, and why.
-pub const NO_EFFECT: &[Def] = &[
+pub(crate) const NO_EFFECT: &[Def] = &[
     Def {
         name: "tx_size",
         kind: SIZE,

@@ -43,13 +43,13 @@ struct LruList<T> {
 
 /// How much is kept.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub(crate) struct Limits {
     pub count: usize,
     pub bytes: usize,
 }
 
 /// See the module text. Thread safe.
-pub struct Cache<T: Send + Sync + 'static> {
+pub(crate) struct Cache<T: Send + Sync + 'static> {
     monitor: &'static Monitor,
     list: Arc<Mutex<LruList<T>>>,
     limits: Limits,
@@ -112,7 +112,7 @@ impl<T: Send + Sync + 'static> Listener for Mutex<LruList<T>> {
 
 impl<T: Send + Sync + 'static> Cache<T> {
     /// An empty one; `None` where the system does not say what becomes of memory.
-    pub fn new(mut limits: Limits) -> Option<Cache<T>> {
+    pub(crate) fn new(mut limits: Limits) -> Option<Cache<T>> {
         let monitor = Monitor::get()?;
         limits.count = limits.count.min(MOST);
         let list = Arc::new(Mutex::new(LruList {
@@ -131,7 +131,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
 
     /// A registration of these bytes with at least these rights: a kept one, or what `make` makes,
     /// which is kept if its memory can be watched. Errors: those of `make`.
-    pub fn get(
+    pub(crate) fn get(
         &self,
         addr: usize,
         len: usize,
@@ -191,7 +191,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
     }
 
     /// Keeps nothing of what nobody holds.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.shrink(Limits { count: 0, bytes: 0 });
     }
 

@@ -21,14 +21,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 /// Whoever keeps something about memory.
-pub trait Listener: Send + Sync {
+pub(crate) trait Listener: Send + Sync {
     /// These bytes are not what they were. Neither allocates nor frees, nor waits for anybody who
     /// does.
     fn forget(&self, from: usize, to: usize);
 }
 
 /// See the module text.
-pub struct Monitor {
+pub(crate) struct Monitor {
     notices: OwnedFd,
     listeners: Mutex<Vec<Arc<dyn Listener>>>,
     /// A notice may have been read that not everybody was told of.
@@ -77,7 +77,7 @@ const PAGE: usize = 4096;
 
 impl Monitor {
     /// The monitor of this process, if the system permits one; started when first asked for.
-    pub fn get() -> Option<&'static Monitor> {
+    pub(crate) fn get() -> Option<&'static Monitor> {
         static MONITOR: OnceLock<Option<Monitor>> = OnceLock::new();
         let m = MONITOR.get_or_init(|| {
             Monitor::open()
@@ -133,7 +133,7 @@ impl Monitor {
     }
 
     /// Tells `who` from now on; `false` when there are too many already.
-    pub fn join(&self, who: Arc<dyn Listener>) -> bool {
+    pub(crate) fn join(&self, who: Arc<dyn Listener>) -> bool {
         let mut l = self.listeners.lock().unwrap_or_else(|e| e.into_inner());
         let room = l.len() < LISTENERS;
         if room {
@@ -143,7 +143,7 @@ impl Monitor {
     }
 
     /// Tells `who` no more.
-    pub fn leave(&self, who: &Arc<dyn Listener>) {
+    pub(crate) fn leave(&self, who: &Arc<dyn Listener>) {
         let mut l = self.listeners.lock().unwrap_or_else(|e| e.into_inner());
         let at = l.iter().position(|x| Arc::ptr_eq(x, who));
         let gone = at.map(|at| l.swap_remove(at));
@@ -153,20 +153,20 @@ impl Monitor {
 
     /// Waits until everybody was told of every notice that has been read.
     #[inline]
-    pub fn settle(&self) {
+    pub(crate) fn settle(&self) {
         while self.reading.load(Acquire) {
             std::thread::yield_now();
         }
     }
 
     /// Notices read so far.
-    pub fn heard(&self) -> u64 {
+    pub(crate) fn heard(&self) -> u64 {
         self.heard.load(Acquire)
     }
 
     /// Watches the pages of these bytes; `false` when that cannot be, as for files, or what another
     /// monitor watches.
-    pub fn watch(&self, from: usize, to: usize) -> bool {
+    pub(crate) fn watch(&self, from: usize, to: usize) -> bool {
         let start = from & !(PAGE - 1);
         let Some(end) = to.checked_next_multiple_of(PAGE) else {
             return false;

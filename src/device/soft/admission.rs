@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 const CALL: usize = 16 + 2 + 4 + 4 + 8;
 
 /// Who calls: its address, its verification tag, and the token that it has named.
-pub struct Caller {
+pub(crate) struct Caller {
     pub addr: QpAddr,
     pub vtag: u32,
     pub token: u64,
@@ -30,7 +30,7 @@ fn name(a: &QpAddr) -> String {
 }
 
 /// Listens for callers of the service at `own`. `FI_EADDRINUSE` when somebody has the name.
-pub fn listen(own: &QpAddr) -> Result<OwnedFd> {
+pub(crate) fn listen(own: &QpAddr) -> Result<OwnedFd> {
     local::listen(&name(own), BACKLOG).map_err(|e| {
         if e == FI_EMFILE {
             return e;
@@ -47,7 +47,7 @@ pub fn listen(own: &QpAddr) -> Result<OwnedFd> {
 
 /// Asks the service at `to` to admit us. `false` when there is no such
 /// service; `true` also when it cannot answer now, or is another user's, which a line says.
-pub fn ask(own: &Caller, to: &QpAddr) -> bool {
+pub(crate) fn ask(own: &Caller, to: &QpAddr) -> bool {
     let fd = match local::connect(&name(to)) {
         Ok((fd, _)) => fd,
         // It has too many callers, is another user's, or we have no descriptor.
@@ -71,7 +71,7 @@ pub fn ask(own: &Caller, to: &QpAddr) -> bool {
 }
 
 /// Takes the calls that wait, at most `most`: each of our user.
-pub fn accept(listener: &OwnedFd, most: usize, mut each: impl FnMut(Caller)) {
+pub(crate) fn accept(listener: &OwnedFd, most: usize, mut each: impl FnMut(Caller)) {
     for _ in 0..most {
         let fd = match local::accept(listener) {
             Ok(Incoming::Process(fd, _)) => fd,

@@ -10,7 +10,7 @@ use crate::device::Status;
 use std::collections::{HashMap, VecDeque};
 
 /// Packets under way at most, and numbers a receiver remembers above the lowest missing one.
-pub const WINDOW: u32 = (MAX_WORDS * 64) as u32;
+pub(crate) const WINDOW: u32 = (MAX_WORDS * 64) as u32;
 /// Writes of a peer that have arrived in part, at once; an honest one has a window's worth.
 const PARTIAL_MAX: usize = WINDOW as usize;
 const MS: u64 = 1_000_000;
@@ -24,13 +24,13 @@ const RNR_MAX: u64 = 20 * MS;
 
 /// Signed distance from `b` to `a`.
 #[inline]
-pub fn dist(a: u32, b: u32) -> i32 {
+pub(crate) fn dist(a: u32, b: u32) -> i32 {
     a.wrapping_sub(b) as i32
 }
 
 /// One packet under way; `T` is what the queue pair needs to build it again.
 #[derive(Debug)]
-pub struct Pkt<T> {
+pub(crate) struct Pkt<T> {
     pub what: T,
     bytes: u32,
     sent_at: u64,
@@ -44,7 +44,7 @@ pub struct Pkt<T> {
 
 /// The sending half. See the module text.
 #[derive(Debug)]
-pub struct TxFlow<T> {
+pub(crate) struct TxFlow<T> {
     una: u32,
     next: u32,
     win: VecDeque<Pkt<T>>,
@@ -66,7 +66,7 @@ pub struct TxFlow<T> {
 
 impl<T> TxFlow<T> {
     /// A flow that assumes the peer can take `bytes` at once until it says otherwise.
-    pub fn new(first_psn: u32, bytes: u64) -> Self {
+    pub(crate) fn new(first_psn: u32, bytes: u64) -> Self {
         TxFlow {
             una: first_psn,
             next: first_psn,
@@ -88,17 +88,17 @@ impl<T> TxFlow<T> {
     }
 
     /// Lowest unacknowledged number.
-    pub fn una(&self) -> u32 {
+    pub(crate) fn una(&self) -> u32 {
         self.una
     }
 
     /// Whether nothing is under way.
-    pub fn idle(&self) -> bool {
+    pub(crate) fn idle(&self) -> bool {
         self.win.is_empty()
     }
 
     /// Whether one more packet of `bytes` may go now.
-    pub fn may_send(&self, bytes: u32) -> bool {
+    pub(crate) fn may_send(&self, bytes: u32) -> bool {
         let span = self.win.len() as u32;
         span < WINDOW
             && self.live < self.cwnd.min(self.peer_packets)
@@ -106,7 +106,7 @@ impl<T> TxFlow<T> {
     }
 
     /// Takes charge of a packet that goes out now and returns its number.
-    pub fn push(&mut self, what: T, bytes: u32, now: u64) -> u32 {
+    pub(crate) fn push(&mut self, what: T, bytes: u32, now: u64) -> u32 {
         if self.win.is_empty() {
             self.progress_at = now;
         }
@@ -127,7 +127,7 @@ impl<T> TxFlow<T> {
     }
 
     /// The packet of this number, if it is still under way.
-    pub fn get(&self, psn: u32) -> Option<&T> {
+    pub(crate) fn get(&self, psn: u32) -> Option<&T> {
         let p = self.win.get(psn.wrapping_sub(self.una) as usize)?;
         (!p.acked).then_some(&p.what)
     }
@@ -196,7 +196,7 @@ impl<T> TxFlow<T> {
     }
 
     /// All numbers below `cum` have arrived. Finished packets are appended to `done`.
-    pub fn ack_below(&mut self, cum: u32, now: u64, done: &mut Vec<T>)
+    pub(crate) fn ack_below(&mut self, cum: u32, now: u64, done: &mut Vec<T>)
     where
         T: Clone,
     {
@@ -211,7 +211,7 @@ impl<T> TxFlow<T> {
     }
 
     /// One number above the cumulative one has arrived.
-    pub fn ack_sel(&mut self, psn: u32, now: u64, done: &mut Vec<T>)
+    pub(crate) fn ack_sel(&mut self, psn: u32, now: u64, done: &mut Vec<T>)
     where
         T: Clone,
     {
@@ -222,7 +222,7 @@ impl<T> TxFlow<T> {
     }
 
     /// Ends the processing of one acknowledgement: gaps that are old enough count as lost.
-    pub fn after_acks(&mut self) {
+    pub(crate) fn after_acks(&mut self) {
         self.retire();
         let slack = (self.srtt / 4).max(REORDER_MIN);
         let newest = self.newest_acked;
@@ -251,13 +251,13 @@ impl<T> TxFlow<T> {
     }
 
     /// What the peer says it can take.
-    pub fn window(&mut self, bytes: u32, packets: u16) {
+    pub(crate) fn window(&mut self, bytes: u32, packets: u16) {
         self.peer_bytes = u64::from(bytes.max(1));
         self.peer_packets = u32::from(packets).clamp(1, WINDOW);
     }
 
     /// The peer refused a packet for want of a receive buffer: later again.
-    pub fn not_ready(&mut self, psn: u32, now: u64) {
+    pub(crate) fn not_ready(&mut self, psn: u32, now: u64) {
         let at = psn.wrapping_sub(self.una) as usize;
         self.progress_at = now;
         if let Some(p) = self.win.get_mut(at).filter(|p| !p.acked) {
@@ -273,7 +273,7 @@ impl<T> TxFlow<T> {
     }
 
     /// Next packet to send again, marked as sent now.
-    pub fn resend(&mut self, now: u64) -> Option<(u32, &T)> {
+    pub(crate) fn resend(&mut self, now: u64) -> Option<(u32, &T)> {
         if self.lost == 0 {
             return None;
         }
@@ -298,7 +298,7 @@ impl<T> TxFlow<T> {
 
     /// Handles time: marks what has waited too long. Returns when to come back, or `None` when
     /// nothing is under way.
-    pub fn tick(&mut self, now: u64) -> Option<u64> {
+    pub(crate) fn tick(&mut self, now: u64) -> Option<u64> {
         let rto = self.rto();
         let mut oldest = u64::MAX;
         let mut waiting = u64::MAX;
@@ -333,7 +333,7 @@ impl<T> TxFlow<T> {
     }
 
     /// How long the peer has been silent while something was under way.
-    pub fn silence(&self, now: u64) -> u64 {
+    pub(crate) fn silence(&self, now: u64) -> u64 {
         if self.win.is_empty() {
             0
         } else {
@@ -342,7 +342,7 @@ impl<T> TxFlow<T> {
     }
 
     /// Nothing of what was sent has arrived: all of it is to be sent again.
-    pub fn send_again(&mut self) {
+    pub(crate) fn send_again(&mut self) {
         for p in self.win.iter_mut().filter(|p| !p.acked && !p.lost) {
             p.lost = true;
             self.lost += 1;
@@ -352,7 +352,7 @@ impl<T> TxFlow<T> {
     }
 
     /// Everything still under way, for a flow that is given up.
-    pub fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         self.live = 0;
         self.lost = 0;
         self.bytes = 0;
@@ -369,7 +369,7 @@ struct Partial {
 
 /// The receiving half. See the module text.
 #[derive(Debug)]
-pub struct RxFlow {
+pub(crate) struct RxFlow {
     next: u32,
     bits: [u64; MAX_WORDS],
     /// Packets taken in since the last acknowledgement.
@@ -385,7 +385,7 @@ pub struct RxFlow {
 
 impl RxFlow {
     /// A flow whose first packet is `una`.
-    pub fn new(una: u32) -> Self {
+    pub(crate) fn new(una: u32) -> Self {
         RxFlow {
             next: una,
             bits: [0; MAX_WORDS],
@@ -409,13 +409,13 @@ impl RxFlow {
     }
 
     /// Whether this number has not been taken in yet and is within the window.
-    pub fn fresh(&self, psn: u32) -> bool {
+    pub(crate) fn fresh(&self, psn: u32) -> bool {
         let d = dist(psn, self.next);
         (0..WINDOW as i32).contains(&d) && !self.seen(psn)
     }
 
     /// Takes a number in.
-    pub fn take(&mut self, psn: u32, now: u64) {
+    pub(crate) fn take(&mut self, psn: u32, now: u64) {
         let (w, b) = Self::slot(psn);
         if let Some(x) = self.bits.get_mut(w) {
             *x |= b;
@@ -431,7 +431,7 @@ impl RxFlow {
     }
 
     /// An acknowledgement is owed, for new numbers as for repeated ones.
-    pub fn note(&mut self, now: u64) {
+    pub(crate) fn note(&mut self, now: u64) {
         if self.unacked == 0 {
             self.unacked_since = now;
         }
@@ -441,7 +441,7 @@ impl RxFlow {
 
     /// Refuses a number with a status. `false` when too many are pending: then it is as if the
     /// packet had been lost, and it will come again.
-    pub fn refuse(&mut self, psn: u32, status: Status, now: u64) -> bool {
+    pub(crate) fn refuse(&mut self, psn: u32, status: Status, now: u64) -> bool {
         if self.refused.len() >= MAX_ERRS {
             return false;
         }
@@ -451,7 +451,7 @@ impl RxFlow {
     }
 
     /// No buffer for this number now.
-    pub fn not_ready(&mut self, psn: u32, now: u64) {
+    pub(crate) fn not_ready(&mut self, psn: u32, now: u64) {
         if self.not_ready.len() < MAX_ERRS {
             self.not_ready.push(psn);
         }
@@ -459,27 +459,27 @@ impl RxFlow {
     }
 
     /// The sender waits for nothing below `una`: it knows those refusals.
-    pub fn settle(&mut self, una: u32) {
+    pub(crate) fn settle(&mut self, una: u32) {
         self.refused.retain(|(psn, _)| dist(*psn, una) >= 0);
     }
 
     /// Lowest missing number.
-    pub fn cum(&self) -> u32 {
+    pub(crate) fn cum(&self) -> u32 {
         self.next
     }
 
     /// Whether an acknowledgement has to name refused packets.
-    pub fn has_refused(&self) -> bool {
+    pub(crate) fn has_refused(&self) -> bool {
         !self.refused.is_empty()
     }
 
     /// Whether a cumulative number alone would not tell everything.
-    pub fn needs_detail(&self) -> bool {
+    pub(crate) fn needs_detail(&self) -> bool {
         !self.refused.is_empty() || !self.not_ready.is_empty() || self.bits.iter().any(|w| *w != 0)
     }
 
     /// Which numbers from `cum()` on have arrived, 64 a word.
-    pub fn words(&self, out: &mut [u64; MAX_WORDS]) -> usize {
+    pub(crate) fn words(&self, out: &mut [u64; MAX_WORDS]) -> usize {
         let mut used = 0;
         if self.bits.iter().all(|w| *w == 0) {
             return 0;
@@ -498,7 +498,7 @@ impl RxFlow {
     }
 
     /// Refused and not-ready packets to name in an acknowledgement; the latter are named once.
-    pub fn errors(&mut self) -> Vec<(u32, Status)> {
+    pub(crate) fn errors(&mut self) -> Vec<(u32, Status)> {
         let mut v = self.refused.clone();
         let room = MAX_ERRS - v.len();
         let n = self.not_ready.len().min(room);
@@ -511,18 +511,18 @@ impl RxFlow {
     }
 
     /// The owed acknowledgement has gone out.
-    pub fn acked(&mut self) {
+    pub(crate) fn acked(&mut self) {
         self.unacked = 0;
         self.idle_polls = 0;
     }
 
     /// Whether parts of write `op` can be counted: of so many writes at once, no more.
-    pub fn counts(&self, op: u32, len: u32, total: u32) -> bool {
+    pub(crate) fn counts(&self, op: u32, len: u32, total: u32) -> bool {
         len >= total || self.partial.len() < PARTIAL_MAX || self.partial.contains_key(&op)
     }
 
     /// Counts `len` bytes of write `op` with immediate; `true` when all `total` are here.
-    pub fn write_part(&mut self, op: u32, len: u32, total: u32) -> bool {
+    pub(crate) fn write_part(&mut self, op: u32, len: u32, total: u32) -> bool {
         if len >= total {
             return true;
         }

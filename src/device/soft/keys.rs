@@ -24,10 +24,10 @@ const FILE_MAX: u64 = 64 << 10;
 const NAME: &str = "FI_EFA_SOFT_KEY_FILE";
 
 /// Random name of one sender, from which its packet key is derived.
-pub type Salt = [u8; 16];
+pub(crate) type Salt = [u8; 16];
 
 /// The keys of a key file, in its order.
-pub struct Keys(Vec<Key>);
+pub(crate) struct Keys(Vec<Key>);
 
 struct Key {
     id: u32,
@@ -42,7 +42,7 @@ impl core::fmt::Debug for Keys {
 
 impl Keys {
     /// Reads the text of a key file; the error says what is wrong with it.
-    pub fn parse(text: &str) -> core::result::Result<Keys, String> {
+    pub(crate) fn parse(text: &str) -> core::result::Result<Keys, String> {
         let mut keys: Vec<Key> = Vec::new();
         for (i, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -80,19 +80,19 @@ impl Keys {
     }
 
     /// Name of the key that seals.
-    pub fn first(&self) -> u32 {
+    pub(crate) fn first(&self) -> u32 {
         self.0.first().map_or(0, |k| k.id)
     }
 
     /// Names of the keys.
-    pub fn ids(&self) -> [u32; 2] {
+    pub(crate) fn ids(&self) -> [u32; 2] {
         let mut all = self.0.iter().map(|k| k.id);
         let first = all.next().unwrap_or(0);
         [first, all.next().unwrap_or(first)]
     }
 
     /// Packet key of the sender `salt` under the key `id`, if there is such a key.
-    pub fn derive(&self, id: u32, salt: &Salt) -> Option<aead::LessSafeKey> {
+    pub(crate) fn derive(&self, id: u32, salt: &Salt) -> Option<aead::LessSafeKey> {
         let key = self.0.iter().find(|k| k.id == id)?;
         let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, salt).extract(&key.secret);
         let info: [&[u8]; 1] = [b"libfabric efasoft packets"];
@@ -108,14 +108,14 @@ fn named(ip: IpAddr) -> Option<&'static str> {
 }
 
 /// Whether packets of a socket on `ip` are to be sealed: then they carry less.
-pub fn wanted(ip: IpAddr) -> bool {
+pub(crate) fn wanted(ip: IpAddr) -> bool {
     named(ip).is_some()
 }
 
 /// The keys for sockets on `ip`; `None` on loopback, and where no key file is named. `FI_EACCES`
 /// when the file cannot be read or others can, or keys are required and none is named; `FI_EINVAL`
 /// when it is not a key file. Each with a log line.
-pub fn load(ip: IpAddr) -> Result<Option<Arc<Keys>>> {
+pub(crate) fn load(ip: IpAddr) -> Result<Option<Arc<Keys>>> {
     let Some(path) = named(ip) else {
         return Ok(None);
     };

@@ -38,17 +38,17 @@ pub struct Naming {
 }
 
 /// The table of one adapter in one process.
-pub struct MemTable {
+pub(crate) struct MemTable {
     regions: RwLock<Regions>,
     naming: Naming,
 }
 
 /// The table while remote accesses run.
-pub struct RegionsRead<'a>(RwLockReadGuard<'a, Regions>);
+pub(crate) struct RegionsRead<'a>(RwLockReadGuard<'a, Regions>);
 
 impl MemTable {
     /// An empty table.
-    pub fn new(naming: Naming) -> Self {
+    pub(crate) fn new(naming: Naming) -> Self {
         MemTable {
             regions: RwLock::default(),
             naming,
@@ -59,7 +59,12 @@ impl MemTable {
     /// `wanted` is the application's key, which counts only where keys are its choice. Regions
     /// without one are the library's own, addressed as they lie. `FI_ENOMR` when the table is full,
     /// `FI_ENOMEM` without memory for it, `FI_ENOKEY` when `wanted` is in use.
-    pub fn insert(&self, mem: UserMem, access: u64, wanted: Option<u64>) -> Result<(u64, u64)> {
+    pub(crate) fn insert(
+        &self,
+        mem: UserMem,
+        access: u64,
+        wanted: Option<u64>,
+    ) -> Result<(u64, u64)> {
         let offsets = self.naming.offsets && wanted.is_some();
         let wanted = wanted.filter(|_| self.naming.own_keys);
         let mut r = self.regions.write().unwrap_or_else(|e| e.into_inner());
@@ -93,13 +98,13 @@ impl MemTable {
 
     /// Takes a region out; accesses under way have ended when it returns.
     /// `FI_ENOKEY` when there is none of this key.
-    pub fn remove(&self, key: u64) -> Result<()> {
+    pub(crate) fn remove(&self, key: u64) -> Result<()> {
         let mut r = self.regions.write().unwrap_or_else(|e| e.into_inner());
         r.remove(&key).map(|_| ()).ok_or(FI_ENOKEY)
     }
 
     /// Keeps the table still for remote accesses.
-    pub fn access(&self) -> RegionsRead<'_> {
+    pub(crate) fn access(&self) -> RegionsRead<'_> {
         RegionsRead(self.regions.read().unwrap_or_else(|e| e.into_inner()))
     }
 }
@@ -107,7 +112,7 @@ impl MemTable {
 impl RegionsRead<'_> {
     /// The memory a peer names, if it may use it in the way `need` says (`FI_REMOTE_READ` or
     /// `FI_REMOTE_WRITE`). One refusal for all reasons: a peer learns nothing from it.
-    pub fn find(
+    pub(crate) fn find(
         &self,
         key: u64,
         addr: u64,

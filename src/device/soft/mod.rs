@@ -13,7 +13,7 @@
 mod admission;
 mod engine;
 mod flow;
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(any(test, feature = "internals"))]
 pub mod hostile;
 mod keys;
 mod mem;
@@ -166,11 +166,9 @@ impl SoftDevice {
             speed,
             up,
             link_mtu,
-            netdev,
             caps: Caps {
                 rdma_read: true,
                 rdma_write: true,
-                remote_events: true,
                 unsolicited: true,
                 homogeneous: true,
                 sessions: true,

@@ -30,14 +30,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// First bytes of a sealed datagram.
-pub const MAGIC: u16 = 0x5efb;
+pub(crate) const MAGIC: u16 = 0x5efb;
 const VERSION: u8 = 1;
 const ENVELOPE: usize = 32;
 /// Where the name of the key is.
-pub const KEY_AT: usize = 4;
+pub(crate) const KEY_AT: usize = 4;
 const TAG: usize = 16;
 /// Bytes that sealing adds to a datagram.
-pub const OVERHEAD: usize = ENVELOPE + TAG;
+pub(crate) const OVERHEAD: usize = ENVELOPE + TAG;
 /// Senders are remembered for so long after their sessions, nanoseconds: longer than the tokens
 /// that open sessions are good.
 const REMEMBERED: u64 = 30_000_000_000;
@@ -101,7 +101,7 @@ struct DepartedSender {
 }
 
 /// Where an authentic datagram comes from.
-pub struct Authenticated {
+pub(crate) struct Authenticated {
     pub salt: Salt,
     counter: u64,
     /// Its key, when nothing is kept of the sender.
@@ -109,7 +109,7 @@ pub struct Authenticated {
 }
 
 /// The seal of one queue pair.
-pub struct Seal {
+pub(crate) struct Seal {
     keys: Arc<Keys>,
     me: SocketAddr,
     /// A forked copy must not seal: it would use the parent's nonces again.
@@ -145,7 +145,7 @@ fn nonce(counter: u64) -> Nonce {
 impl Seal {
     /// The seal of a queue pair at `me` whose packets carry up to `segment` bytes. `FI_ENOMEM`, or
     /// `FI_ENOSYS` without random numbers.
-    pub fn new(keys: Arc<Keys>, me: SocketAddr, segment: usize) -> Result<Seal> {
+    pub(crate) fn new(keys: Arc<Keys>, me: SocketAddr, segment: usize) -> Result<Seal> {
         let mut salt = [0; 16];
         salt[..8].copy_from_slice(&secret()?.to_le_bytes());
         salt[8..].copy_from_slice(&secret()?.to_le_bytes());
@@ -173,7 +173,7 @@ impl Seal {
 
     /// Replaces up to [`BATCH`] datagrams by their sealed ones, which are valid until the next
     /// call. `false` when nothing may be sent.
-    pub fn seal(&mut self, batch: &mut [Datagram]) -> bool {
+    pub(crate) fn seal(&mut self, batch: &mut [Datagram]) -> bool {
         if self.process != process::generation() {
             return false;
         }
@@ -220,7 +220,7 @@ impl Seal {
     }
 
     /// Opens a datagram in place. `None` when it is not authentic, or has come before.
-    pub fn open(&mut self, g: &Got, arena: &mut [u8]) -> Option<(Got, Authenticated)> {
+    pub(crate) fn open(&mut self, g: &Got, arena: &mut [u8]) -> Option<(Got, Authenticated)> {
         let bytes = arena.get_mut(g.at..g.at.checked_add(g.len)?)?;
         let (envelope, text) = bytes.split_first_chunk_mut::<ENVELOPE>()?;
         if envelope[..2] != MAGIC.to_le_bytes() || envelope[2] != VERSION || envelope[3] != 0 {
@@ -254,7 +254,7 @@ impl Seal {
     }
 
     /// A session with the sender of a datagram is open: from now on its datagrams count once.
-    pub fn keep(&mut self, o: Authenticated) {
+    pub(crate) fn keep(&mut self, o: Authenticated) {
         let Some(key) = o.key else { return };
         let mut window = ReplayWindow::after(self.gone.remove(&o.salt).map_or(0, |g| g.top));
         window.mark(o.counter);
@@ -262,7 +262,7 @@ impl Seal {
     }
 
     /// The session with a sender is over.
-    pub fn leave(&mut self, salt: &Salt, now: u64) {
+    pub(crate) fn leave(&mut self, salt: &Salt, now: u64) {
         if let Some(s) = self.senders.remove(salt) {
             let top = s.window.top;
             self.gone.insert(*salt, DepartedSender { at: now, top });
@@ -270,7 +270,7 @@ impl Seal {
     }
 
     /// Forgets senders that cannot open a session any more by what they have sent.
-    pub fn sweep(&mut self, now: u64) {
+    pub(crate) fn sweep(&mut self, now: u64) {
         if now.saturating_sub(self.swept) > REMEMBERED / 8 {
             self.swept = now;
             self.gone
@@ -280,7 +280,7 @@ impl Seal {
 
     /// Senders that something is kept of.
     #[cfg(test)]
-    pub fn kept(&self) -> (usize, usize) {
+    pub(crate) fn kept(&self) -> (usize, usize) {
         (self.senders.len(), self.gone.len())
     }
 }

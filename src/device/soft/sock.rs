@@ -11,14 +11,14 @@ use core::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Datagrams per system call.
-pub const BATCH: usize = 32;
+pub(crate) const BATCH: usize = 32;
 /// Receive slots per system call, each for one datagram or one run of them.
-pub const SLOTS: usize = 16;
+pub(crate) const SLOTS: usize = 16;
 /// Bytes of a receive slot.
-pub const SLOT: usize = 65536;
+pub(crate) const SLOT: usize = 65536;
 
 /// One datagram on its way out.
-pub struct Datagram {
+pub(crate) struct Datagram {
     pub to: SocketAddr,
     /// Header, copied.
     pub head: [u8; super::packet::HEAD_MAX],
@@ -29,7 +29,7 @@ pub struct Datagram {
 
 impl Datagram {
     /// Header and payload in one piece, for a datagram that is held back.
-    pub fn flatten(&self) -> Vec<u8> {
+    pub(crate) fn flatten(&self) -> Vec<u8> {
         let mut v = self.head.get(..self.head_len).unwrap_or(&[]).to_vec();
         let at = v.len();
         v.resize(at + self.body.len(), 0);
@@ -41,7 +41,7 @@ impl Datagram {
 }
 
 /// What the kernel lets through to a socket; the rest costs nobody but its sender.
-pub enum SocketFilter {
+pub(crate) enum SocketFilter {
     /// Datagrams that present this verification tag, and HELLOs that present this key, if there is
     /// one.
     Open { vtag: u32, qkey: Option<u32> },
@@ -51,14 +51,14 @@ pub enum SocketFilter {
 
 /// Where a received datagram lies in the arena.
 #[derive(Clone, Copy)]
-pub struct Got {
+pub(crate) struct Got {
     pub from: SocketAddr,
     pub at: usize,
     pub len: usize,
 }
 
 /// A bound, non-blocking UDP socket.
-pub struct Sock {
+pub(crate) struct Sock {
     fd: c_int,
     port: u16,
     rcvbuf: usize,
@@ -138,7 +138,7 @@ impl Sock {
 
     /// Opens a socket bound to `ip` and `port` (0: any). Fails with the system's errno,
     /// `FI_EADDRINUSE` for a port that is taken.
-    pub fn bind(ip: IpAddr, port: u16, want_rcvbuf: usize) -> Result<Sock> {
+    pub(crate) fn bind(ip: IpAddr, port: u16, want_rcvbuf: usize) -> Result<Sock> {
         let family = if ip.is_ipv6() {
             libc::AF_INET6
         } else {
@@ -196,7 +196,7 @@ impl Sock {
 
     /// Has the kernel drop what does not pass the verification tag, as the receiver would, where
     /// the system has socket filters (socket(7), SO_ATTACH_FILTER).
-    pub fn attach_filter(&self, vtag: SocketFilter) {
+    pub(crate) fn attach_filter(&self, vtag: SocketFilter) {
         use super::{packet, seal};
         // Filters see a datagram from its UDP header on, and load big-endian numbers.
         const UDP: usize = 8;
@@ -254,22 +254,22 @@ impl Sock {
     }
 
     /// The descriptor, for epoll.
-    pub fn fd(&self) -> c_int {
+    pub(crate) fn fd(&self) -> c_int {
         self.fd
     }
 
     /// The port it is bound to.
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
     /// Receive buffer granted, as the kernel counts it (bookkeeping included).
-    pub fn rcvbuf(&self) -> usize {
+    pub(crate) fn rcvbuf(&self) -> usize {
         self.rcvbuf
     }
 
     /// Sends a batch. What the kernel does not take is lost, as on any network.
-    pub fn send(&self, batch: &[Datagram]) {
+    pub(crate) fn send(&self, batch: &[Datagram]) {
         // Descriptions for a full batch take thousands of instructions to clear.
         match batch {
             [_] => self.send_some::<1>(batch),
@@ -339,7 +339,7 @@ impl Sock {
 
     /// Sends equal-sized datagrams to one receiver as one system call and one trip through the
     /// stack, cut apart by the network card or just before it. `false` where that is not possible.
-    pub fn send_run(&self, run: &[Datagram], segment: usize) -> bool {
+    pub(crate) fn send_run(&self, run: &[Datagram], segment: usize) -> bool {
         let Some(first) = run.first() else {
             return true;
         };
@@ -392,7 +392,7 @@ impl Sock {
     }
 
     /// Receives what is there into `arena`, which holds `SLOTS * SLOT` bytes, and lists it.
-    pub fn recv(&self, arena: &mut [u8], out: &mut Vec<Got>) -> usize {
+    pub(crate) fn recv(&self, arena: &mut [u8], out: &mut Vec<Got>) -> usize {
         // Most calls find nothing or little: room for all is described when there is more.
         const FEW: usize = 2;
         let Some((first, rest)) = arena.split_at_mut_checked(FEW * SLOT) else {

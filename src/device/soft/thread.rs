@@ -28,7 +28,7 @@ const PROBE: i32 = 5000;
 const CALLERS: usize = 1024;
 
 /// A queue pair as the application and the thread share it.
-pub struct SharedEngine {
+pub(crate) struct SharedEngine {
     engine: Mutex<Engine>,
     /// Counts the application's polls, so that the thread sees whether it still does.
     polls: AtomicU32,
@@ -46,12 +46,12 @@ pub struct SharedEngine {
 
 impl SharedEngine {
     /// The engine, waiting for the thread if it is at it.
-    pub fn lock(&self) -> MutexGuard<'_, Engine> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Engine> {
         self.engine.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Notes a poll by the application.
-    pub fn polled(&self) {
+    pub(crate) fn polled(&self) {
         self.polls.store(
             self.polls.load(Ordering::Relaxed).wrapping_add(1),
             Ordering::Relaxed,
@@ -67,17 +67,17 @@ impl SharedEngine {
     }
 
     /// Whether nothing has happened since [`SharedEngine::arm`].
-    pub fn armed(&self) -> bool {
+    pub(crate) fn armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }
 
     /// Descriptor that is readable when something happened after [`SharedEngine::arm`].
-    pub fn event_fd(&self) -> i32 {
+    pub(crate) fn event_fd(&self) -> i32 {
         self.event_fd
     }
 
     /// Hands the queue pair to the thread and asks for a signal. `false` when events wait already.
-    pub fn arm(&self) -> bool {
+    pub(crate) fn arm(&self) -> bool {
         let e = self.lock();
         if e.has_events() {
             return false;
@@ -122,7 +122,7 @@ impl SharedEngine {
     }
 
     /// Shares an engine with the thread.
-    pub fn start(engine: Engine, listener: Option<OwnedFd>) -> Result<Arc<SharedEngine>> {
+    pub(crate) fn start(engine: Engine, listener: Option<OwnedFd>) -> Result<Arc<SharedEngine>> {
         // SAFETY: no pointers are passed.
         let event_fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         if event_fd < 0 {
@@ -150,7 +150,7 @@ impl SharedEngine {
     }
 
     /// Takes the queue pair away from the thread.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         if let Ok(r) = Reactor::get() {
             r.forget(self.socket);
         }
@@ -313,7 +313,7 @@ impl Reactor {
 }
 
 /// Waits for `f` to hold, looking once a millisecond, at most `limit`; for closing only.
-pub fn wait_for(limit: Duration, mut f: impl FnMut() -> bool) -> bool {
+pub(crate) fn wait_for(limit: Duration, mut f: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + limit;
     while !f() {
         if Instant::now() >= until {

@@ -21,9 +21,13 @@ use std::sync::{Arc, Mutex};
 /// sees at `at`, or not at all (0).
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePlace {
+    /// Where it is mapped, 0 if nowhere.
     pub at: usize,
+    /// Bytes.
     pub len: u64,
+    /// Where it begins in the dma-buf.
     pub offset: u64,
+    /// Descriptor of the dma-buf.
     pub fd: u32,
 }
 

@@ -131,11 +131,9 @@ unsafe fn describe(
         speed: speed(port.active_width, port.active_speed),
         up: port.state == 4,
         link_mtu: port.max_msg_sz as usize,
-        netdev: String::new(),
         caps: Caps {
             rdma_read: caps(CAP_RDMA_READ),
             rdma_write: caps(CAP_RDMA_WRITE),
-            remote_events: false,
             unsolicited: caps(CAP_UNSOLICITED),
             homogeneous: false,
             sessions: false,

@@ -51,7 +51,7 @@ impl RegionTable {
 
 /// Where bytes of the application were found to be registered; good until something is withdrawn.
 #[derive(Clone, Copy, Default)]
-pub struct FoundRegion {
+pub(crate) struct FoundRegion {
     from: usize,
     to: usize,
     lkey: u32,
@@ -61,7 +61,7 @@ pub struct FoundRegion {
 }
 
 /// Registered memory of a protection domain. Thread safe.
-pub struct VerbsMemory {
+pub(crate) struct VerbsMemory {
     adapter: &'static Adapter,
     pd: *mut ibv_pd,
     table: Mutex<RegionTable>,
@@ -77,7 +77,7 @@ unsafe impl Send for VerbsMemory {}
 unsafe impl Sync for VerbsMemory {}
 
 /// A registration, withdrawn when dropped.
-pub struct RegionRef {
+pub(crate) struct RegionRef {
     lib: &'static Lib,
     mr: *mut ibv_mr,
 }
@@ -89,7 +89,7 @@ unsafe impl Sync for RegionRef {}
 
 impl RegionRef {
     /// Its local key.
-    pub fn lkey(&self) -> u32 {
+    pub(crate) fn lkey(&self) -> u32 {
         // SAFETY: registered, and not withdrawn before `self` goes.
         unsafe { (*self.mr).lkey }
     }
@@ -134,7 +134,7 @@ fn cache(regions: usize) -> Option<Cache<RegionRef>> {
 
 impl VerbsMemory {
     /// A new protection domain.
-    pub fn new(adapter: &'static Adapter) -> Result<VerbsMemory> {
+    pub(crate) fn new(adapter: &'static Adapter) -> Result<VerbsMemory> {
         // SAFETY: the context is open.
         let pd = unsafe { (adapter.lib.ibv_alloc_pd)(adapter.context) };
         if pd.is_null() {
@@ -151,12 +151,12 @@ impl VerbsMemory {
     }
 
     /// The protection domain.
-    pub fn pd(&self) -> *mut ibv_pd {
+    pub(crate) fn pd(&self) -> *mut ibv_pd {
         self.pd
     }
 
     /// Tells `to` of all regions from now on.
-    pub fn publish(&self, to: Arc<dyn MrObserver>) {
+    pub(crate) fn publish(&self, to: Arc<dyn MrObserver>) {
         *self.directory.lock().unwrap_or_else(|e| e.into_inner()) = Some(to);
     }
 
@@ -229,12 +229,12 @@ impl VerbsMemory {
     }
 
     /// VerbsMemory of our own for packets, which the adapter reads and writes.
-    pub fn lend(&self, addr: usize, len: usize, write: bool) -> Result<RegionRef> {
+    pub(crate) fn lend(&self, addr: usize, len: usize, write: bool) -> Result<RegionRef> {
         self.register(addr, len, if write { ACCESS_LOCAL_WRITE } else { 0 })
     }
 
     /// VerbsMemory of the application for an operation, which the adapter reads or writes.
-    pub fn borrow(&self, addr: usize, len: usize, write: bool) -> Result<Arc<RegionRef>> {
+    pub(crate) fn borrow(&self, addr: usize, len: usize, write: bool) -> Result<Arc<RegionRef>> {
         self.keep(addr, len, if write { ACCESS_LOCAL_WRITE } else { 0 })
     }
 
@@ -250,7 +250,7 @@ impl VerbsMemory {
     /// The local key of bytes that lie in a region of the application; `last` is where the bytes
     /// before were.
     #[inline(always)]
-    pub fn lkey(
+    pub(crate) fn lkey(
         &self,
         last: &mut FoundRegion,
         addr: usize,
@@ -303,7 +303,7 @@ impl VerbsMemory {
     /// Registers memory and returns its key. VerbsMemory without a byte has a key that is good for
     /// nothing. `own`: by the library, which may share a region of the application. `from`: the
     /// dma-buf it is of.
-    pub fn insert(
+    pub(crate) fn insert(
         &self,
         mem: UserMem,
         access: u64,
@@ -362,7 +362,7 @@ impl VerbsMemory {
     }
 
     /// Withdraws a registration, or one user of it.
-    pub fn remove(&self, key: u64) -> Result<()> {
+    pub(crate) fn remove(&self, key: u64) -> Result<()> {
         let k = u32::try_from(key).map_err(|_| FI_EINVAL)?;
         let mut t = self.table();
         let r = t.by_key.get_mut(&k).ok_or(FI_EINVAL)?;
@@ -385,14 +385,14 @@ impl VerbsMemory {
     }
 
     /// A region's local key.
-    pub fn lkey_of(&self, key: u64) -> Option<u32> {
+    pub(crate) fn lkey_of(&self, key: u64) -> Option<u32> {
         let t = self.table();
         let r = t.by_key.get(&u32::try_from(key).ok()?)?;
         Some(r.mr.lkey())
     }
 
     /// See [`crate::device::Device::query_mr`].
-    pub fn query(&self, key: u64) -> Result<[u16; 4]> {
+    pub(crate) fn query(&self, key: u64) -> Result<[u16; 4]> {
         let query = self.adapter.lib.efadv_query_mr.ok_or(FI_ENOSYS)?;
         let k = u32::try_from(key).map_err(|_| FI_EINVAL)?;
         let t = self.table();
@@ -412,7 +412,7 @@ impl VerbsMemory {
     }
 
     /// See [`crate::device::Device::target`].
-    pub fn target(
+    pub(crate) fn target(
         &self,
         key: u64,
         addr: u64,

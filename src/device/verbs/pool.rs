@@ -9,7 +9,7 @@ use crate::types::*;
 use core::ffi::c_void;
 
 /// See the module text.
-pub struct Pool {
+pub(crate) struct Pool {
     at: *mut u8,
     bytes: usize,
     slot: usize,
@@ -27,7 +27,7 @@ const HUGE: usize = 2 << 20;
 impl Pool {
     /// `count` slots of `len` bytes. On huge pages when the system has some free, else on ordinary
     /// ones. `FI_ENOMEM`.
-    pub fn new(memory: &VerbsMemory, count: usize, len: usize, write: bool) -> Result<Pool> {
+    pub(crate) fn new(memory: &VerbsMemory, count: usize, len: usize, write: bool) -> Result<Pool> {
         let slot = len.next_multiple_of(ALIGN);
         let bytes = (count * slot).next_multiple_of(HUGE / 512);
         let map = |bytes: usize, flags: i32| {
@@ -63,7 +63,7 @@ impl Pool {
 
     /// Bytes of a slot.
     #[inline]
-    pub fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         self.slot
     }
 
@@ -89,7 +89,7 @@ impl Pool {
 
     /// The first bytes of a slot, as the adapter reads them.
     #[inline]
-    pub fn sge(&self, slot: u16, len: usize) -> ibv_sge {
+    pub(crate) fn sge(&self, slot: u16, len: usize) -> ibv_sge {
         ibv_sge {
             addr: self.addr(slot),
             length: len as u32,
@@ -99,7 +99,7 @@ impl Pool {
 
     /// Fills a slot from `off` on; what does not fit is left out.
     #[inline]
-    pub fn put(&mut self, slot: u16, off: usize, bytes: &[u8]) {
+    pub(crate) fn put(&mut self, slot: u16, off: usize, bytes: &[u8]) {
         let n = bytes.len().min(self.slot.saturating_sub(off));
         // SAFETY: within the slot, which nobody else uses now.
         unsafe { copy_bytes(bytes.as_ptr(), self.place(slot).add(off.min(self.slot)), n) };
@@ -107,7 +107,7 @@ impl Pool {
 
     /// As [`Pool::put`], one piece of application memory.
     #[inline]
-    pub fn put_piece(&mut self, slot: u16, off: usize, p: Piece) {
+    pub(crate) fn put_piece(&mut self, slot: u16, off: usize, p: Piece) {
         let n = p.len().min(self.slot.saturating_sub(off));
         // SAFETY: within the slot, which nobody else uses now; the piece is readable (see
         // `Piece::new`).
@@ -118,7 +118,7 @@ impl Pool {
     }
 
     /// As [`Pool::put`], application memory.
-    pub fn put_mem(&mut self, slot: u16, off: usize, mem: &UserMem) {
+    pub(crate) fn put_mem(&mut self, slot: u16, off: usize, mem: &UserMem) {
         let room = self.slot.saturating_sub(off);
         // SAFETY: within the slot, which nobody else uses now.
         let to = unsafe {
@@ -130,7 +130,7 @@ impl Pool {
 
     /// The first bytes of a slot that the adapter has filled.
     #[inline]
-    pub fn bytes(&self, slot: u16, len: usize) -> &[u8] {
+    pub(crate) fn bytes(&self, slot: u16, len: usize) -> &[u8] {
         // SAFETY: within the slot; the adapter is done with it.
         unsafe { core::slice::from_raw_parts(self.place(slot), len.min(self.slot)) }
     }

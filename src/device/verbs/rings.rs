@@ -18,9 +18,9 @@ const NARROW: u32 = 64;
 const WIDE: u32 = 128;
 const RECV_WQE: u32 = 16;
 /// Kinds of work requests.
-pub const SEND: u8 = 0;
-pub const READ: u8 = 1;
-pub const WRITE: u8 = 2;
+pub(crate) const SEND: u8 = 0;
+pub(crate) const READ: u8 = 1;
+pub(crate) const WRITE: u8 = 2;
 /// `ctrl1`: flags beside the kind.
 const HAS_IMM: u8 = 0x10;
 const INLINE: u8 = 0x20;
@@ -113,7 +113,7 @@ fn store_fence() {
 }
 
 /// A completion queue in memory, as its reader sees it.
-pub struct Completions {
+pub(crate) struct Completions {
     at: *mut u8,
     /// Bytes of an entry, as a power of two.
     shift: u32,
@@ -127,7 +127,7 @@ impl Completions {
     ///
     /// # Safety
     /// The memory stays while the value is used.
-    pub unsafe fn of(c: &efadv_cq_attr) -> Option<Completions> {
+    pub(crate) unsafe fn of(c: &efadv_cq_attr) -> Option<Completions> {
         let known = matches!(c.entry_size, 16 | 32)
             && c.num_entries.is_power_of_two()
             && !c.buffer.is_null();
@@ -172,14 +172,14 @@ impl Completions {
     }
 
     /// Takes the next one.
-    pub fn next(&mut self) -> Option<Cqe> {
+    pub(crate) fn next(&mut self) -> Option<Cqe> {
         let c = self.glance()?;
         Some(c.with(self.rest()))
     }
 }
 
 /// See the module text.
-pub struct Rings {
+pub(crate) struct Rings {
     sq: Queue,
     /// Its entries are wide.
     wide: bool,
@@ -191,7 +191,7 @@ pub struct Rings {
 }
 
 /// A work request for the send queue.
-pub struct SendWqe<'a> {
+pub(crate) struct SendWqe<'a> {
     pub op: u8,
     pub slot: u16,
     pub to_qpn: u16,
@@ -206,14 +206,14 @@ pub struct SendWqe<'a> {
 
 /// Bytes that travel in the work request itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Inline {
+pub(crate) struct Inline {
     words: [u64; Inline::MOST / 8],
     len: u16,
 }
 
 impl Inline {
     /// More than that no adapter takes.
-    pub const MOST: usize = 80;
+    pub(crate) const MOST: usize = 80;
 
     /// `len` bytes, which are at most [`Inline::MOST`], are these that `copy` writes to where it is
     /// told.
@@ -221,13 +221,13 @@ impl Inline {
     /// # Safety
     /// It writes no more than that.
     #[inline(always)]
-    pub unsafe fn fill(&mut self, len: usize, copy: impl FnOnce(*mut u8)) {
+    pub(crate) unsafe fn fill(&mut self, len: usize, copy: impl FnOnce(*mut u8)) {
         self.len = len as u16;
         copy(self.words.as_mut_ptr().cast());
     }
 
     /// As many of these as go.
-    pub fn of(bytes: &[u8]) -> Inline {
+    pub(crate) fn of(bytes: &[u8]) -> Inline {
         let mut i = Inline::default();
         let len = bytes.len().min(Inline::MOST);
         // SAFETY: there is room for the bytes, which are there to be read.
@@ -256,7 +256,7 @@ fn remote_len(bytes: u32, w: &SendWqe) -> u64 {
 ///
 /// # Safety
 /// It is open.
-pub unsafe fn query_cq(lib: &Lib, cq: *mut ibv_cq) -> Option<efadv_cq_attr> {
+pub(crate) unsafe fn query_cq(lib: &Lib, cq: *mut ibv_cq) -> Option<efadv_cq_attr> {
     let of = lib.efadv_query_cq?;
     // SAFETY: as promised by the caller; the answer has a place of the right type, of which zero is
     // a value.
@@ -271,7 +271,7 @@ pub unsafe fn query_cq(lib: &Lib, cq: *mut ibv_cq) -> Option<efadv_cq_attr> {
 ///
 /// # Safety
 /// It is open.
-pub unsafe fn query_wqs(lib: &Lib, qp: *mut ibv_qp) -> Option<[efadv_wq_attr; 2]> {
+pub(crate) unsafe fn query_wqs(lib: &Lib, qp: *mut ibv_qp) -> Option<[efadv_wq_attr; 2]> {
     let of = lib.efadv_query_qp_wqs?;
     // SAFETY: as above.
     unsafe {
@@ -282,7 +282,7 @@ pub unsafe fn query_wqs(lib: &Lib, qp: *mut ibv_qp) -> Option<[efadv_wq_attr; 2]
 }
 
 /// A completion queue, for whoever drives it without the library.
-pub fn memory(c: &efadv_cq_attr) -> QueueMemory {
+pub(crate) fn memory(c: &efadv_cq_attr) -> QueueMemory {
     QueueMemory {
         buffer: c.buffer as usize,
         doorbell: c.doorbell as usize,
@@ -299,7 +299,7 @@ impl Rings {
     ///
     /// # Safety
     /// Both are open and stay so while the value is used; nothing was posted to them yet.
-    pub unsafe fn open(
+    pub(crate) unsafe fn open(
         lib: &Lib,
         qp: *mut ibv_qp,
         cq: *mut ibv_cq,
@@ -325,7 +325,7 @@ impl Rings {
     /// Writes a work request; the adapter hears of it with [`Rings::ring`], or when it can take no
     /// more unheard.
     #[inline]
-    pub fn send(&mut self, w: &SendWqe) {
+    pub(crate) fn send(&mut self, w: &SendWqe) {
         self.put(w);
         if self.sq.put.wrapping_sub(self.sq.rung) >= self.sq.batch {
             self.sq.ring();
@@ -334,7 +334,7 @@ impl Rings {
 
     /// Writes a work request and lets it go, with those before it.
     #[inline(always)]
-    pub fn send_now(&mut self, w: &SendWqe) {
+    pub(crate) fn send_now(&mut self, w: &SendWqe) {
         self.put(w);
         self.sq.ring_now();
     }
@@ -405,13 +405,13 @@ impl Rings {
 
     /// Lets what was written go.
     #[inline]
-    pub fn ring(&mut self) {
+    pub(crate) fn ring(&mut self) {
         self.sq.ring();
     }
 
     /// Posts a receive of one or two pieces.
     #[inline]
-    pub fn recv(&mut self, slot: u16, pieces: &[ibv_sge]) {
+    pub(crate) fn recv(&mut self, slot: u16, pieces: &[ibv_sge]) {
         let last = pieces.len().saturating_sub(1);
         for (i, s) in pieces.iter().enumerate() {
             let mut ctrl = s.lkey;
@@ -426,30 +426,30 @@ impl Rings {
 
     /// Lets posted receives be used.
     #[inline]
-    pub fn ring_recv(&mut self) {
+    pub(crate) fn ring_recv(&mut self) {
         self.rq.ring();
     }
 
     /// Takes the next completion: the queue is this queue pair's alone.
     #[inline]
-    pub fn next(&mut self) -> Option<Cqe> {
+    pub(crate) fn next(&mut self) -> Option<Cqe> {
         self.done.next()
     }
 
     /// As [`Rings::next`], as much of it as most need.
     #[inline(always)]
-    pub fn glance(&mut self) -> Option<Cqe> {
+    pub(crate) fn glance(&mut self) -> Option<Cqe> {
         self.done.glance()
     }
 
     /// All of what [`Rings::glance`] has found just now.
-    pub fn whole(&self, c: Cqe) -> Cqe {
+    pub(crate) fn whole(&self, c: Cqe) -> Cqe {
         c.with(self.done.rest())
     }
 
     /// Takes completions, as libibverbs would tell of them; `recv` marks receives in `wr_id`.
     #[inline]
-    pub fn poll(&mut self, into: &mut [ibv_wc], recv: u64) -> usize {
+    pub(crate) fn poll(&mut self, into: &mut [ibv_wc], recv: u64) -> usize {
         let mut n = 0;
         for to in into {
             let Some(c) = self.next() else { break };
@@ -460,12 +460,12 @@ impl Rings {
     }
 
     /// Asks for an event with the next completion.
-    pub fn arm(&mut self) {
+    pub(crate) fn arm(&mut self) {
         self.tell(ARM);
     }
 
     /// An event was heard: the next one is another.
-    pub fn heard(&mut self) {
+    pub(crate) fn heard(&mut self) {
         self.heard = self.heard.wrapping_add(1);
     }
 

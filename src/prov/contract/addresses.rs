@@ -20,7 +20,9 @@ pub struct AvAttr<'a> {
 /// What there is to know of an address vector.
 #[derive(Clone, Copy, Debug)]
 pub struct AvInfo {
+    /// FI_AV_MAP or FI_AV_TABLE.
     pub type_: fi_av_type,
+    /// Whether addresses may only be looked up (FI_READ).
     pub read_only: bool,
     /// One more than the largest address.
     pub len: usize,

@@ -7,11 +7,17 @@ use crate::types::*;
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Entry {
+    /// `op_context` of the operation.
     pub context: usize,
+    /// What it was: FI_SEND, FI_RECV, FI_TAGGED, ...
     pub flags: u64,
+    /// Bytes.
     pub len: usize,
+    /// Where the data lies, for receives.
     pub buf: usize,
+    /// Data that came with it (FI_REMOTE_CQ_DATA).
     pub data: u64,
+    /// Tag of a received message.
     pub tag: u64,
     /// Index in the endpoint's address vector, or `FI_ADDR_NOTAVAIL`.
     pub src: fi_addr_t,
@@ -20,6 +26,7 @@ pub struct Entry {
 /// An error completion.
 #[derive(Clone, Debug, Default)]
 pub struct ErrEntry {
+    /// The operation.
     pub entry: Entry,
     /// Bytes that had no room.
     pub olen: usize,

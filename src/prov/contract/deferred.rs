@@ -7,22 +7,32 @@ use crate::hmem::UserMem;
 // Few of these exist, and not for long: their size does not matter.
 #[allow(clippy::large_enum_variant)]
 pub enum DeferredKind {
+    /// A send.
     Msg(MsgReq<'static>),
+    /// A receive.
     Recv(RecvReq),
+    /// A read or write.
     Rma(RmaReq<'static>),
+    /// An atomic.
     Atomic(AtomicReq<'static>),
     /// A change of a counter, which needs no endpoint.
     Cntr {
+        /// Which counter.
         cntr: u32,
+        /// What is added, or set.
         value: u64,
+        /// Whether it is set, else added.
         set: bool,
     },
 }
 
 /// A request that starts later: it owns what a request borrows.
 pub struct DeferredOp {
+    /// What to do.
     pub kind: DeferredKind,
+    /// Data that the caller keeps no longer.
     pub copy: Option<Box<[u8]>>,
+    /// Context, flags and the counter that hears of its end.
     pub common: Common,
 }
 
@@ -90,9 +100,13 @@ impl DeferredOp {
 
 /// An operation that a counter starts.
 pub struct Trigger {
+    /// The counter that is waited for.
     pub cntr: u32,
+    /// The value at which it starts.
     pub threshold: u64,
+    /// The endpoint that does it.
     pub ep: u32,
+    /// What it does.
     pub op: DeferredOp,
     /// The application's name for it, for FI_CANCEL_WORK; 0 for a triggered operation.
     pub name: usize,

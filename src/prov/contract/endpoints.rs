@@ -8,8 +8,11 @@ use std::fmt;
 /// An option's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionValue {
+    /// `size_t`.
     Size(usize),
+    /// `int`.
     Int(i32),
+    /// `bool`.
     Bool(bool),
 }
 
@@ -34,20 +37,24 @@ pub trait Endpoints {
     /// An alias comes or goes (fi_ep_alias(3)).
     fn alias_ep(&self, ep: u32, opens: bool) -> Result<()>;
 
+    /// Names by which it knows peers.
     fn bind_av(&self, ep: u32, av: u32) -> Result<()>;
     /// `flags` are FI_TRANSMIT, FI_RECV, FI_SELECTIVE_COMPLETION.
     fn bind_cq(&self, ep: u32, cq: u32, flags: u64) -> Result<()>;
     /// `flags` are the kinds of operations to count: FI_SEND, FI_REMOTE_WRITE, ...
     fn bind_cntr(&self, ep: u32, cntr: u32, flags: u64) -> Result<()>;
+    /// Receives come from a shared receive context.
     fn bind_srx(&self, ep: u32, srx: u32) -> Result<()>;
 
     /// Default flags of its operations (fi_endpoint(3), FI_GETOPSFLAG).
     fn op_flags(&self, ep: u32, recv: bool) -> Result<u64>;
+    /// `flags` hold FI_TRANSMIT or FI_RECV, which says whose they are.
     fn set_op_flags(&self, ep: u32, flags: u64) -> Result<()>;
 
     /// Name of an option of level FI_OPT_ENDPOINT, and a value of its type; `None` for an unknown
     /// one.
     fn option_kind(name: i32) -> Option<(&'static str, OptionValue)>;
+    /// `FI_ENOPROTOOPT` for an unknown option.
     fn get_option(&self, ep: u32, name: i32) -> Result<OptionValue>;
     /// `FI_EINVAL` for a value that is not accepted, `FI_EOPBADSTATE` when it comes too late.
     fn set_option(&self, ep: u32, name: i32, value: OptionValue) -> Result<()>;

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 /// An event as it was written: its number and its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EqEvent {
+    /// FI_AV_COMPLETE, FI_JOIN_COMPLETE, ...
     pub event: u32,
+    /// The entry, as the caller gets it.
     pub bytes: Vec<u8>,
     /// Positive `FI_E*` of an error, which fi_eq_readerr(3) reads; 0 otherwise.
     pub err: Errno,
@@ -18,6 +20,7 @@ pub struct EqEvent {
 
 /// One event queue. Thread safe.
 pub struct Eq {
+    /// What a caller may block on.
     pub wait_obj: fi_wait_obj,
     /// The application may write events (FI_WRITE).
     pub writable: bool,

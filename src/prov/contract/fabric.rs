@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 /// A fabric: a name, an API version, children.
 pub struct Fabric {
+    /// Version of the interface that the caller asked for.
     pub api: u32,
+    /// Its name.
     pub name: String,
     children: AtomicU32,
 }

@@ -7,6 +7,7 @@ use crate::hmem::UserMem;
 /// A registered region, as the caller's `fid_mr` remembers it.
 #[derive(Debug)]
 pub struct Mr {
+    /// What peers name it by.
     pub key: u64,
 }
 

@@ -62,6 +62,7 @@ pub trait Provider: Send + Sync + 'static {
 
 /// Takes each provider of the library ([`super::visit`]).
 pub trait ProviderVisitor {
+    /// Called once for each provider.
     fn visit<P: Provider>(&mut self, p: P);
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 /// A completion queue or counter that was opened.
 pub struct OpenedQueue {
+    /// Its number.
     pub id: u32,
     /// Entries it has; a counter has none.
     pub size: usize,

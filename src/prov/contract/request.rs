@@ -10,7 +10,9 @@ use crate::types::*;
 /// Who posts a receive: an endpoint, or a shared receive context.
 #[derive(Clone, Copy, Debug)]
 pub enum Poster {
+    /// An endpoint.
     Ep(u32),
+    /// A shared receive context.
     Srx(u32),
 }
 
@@ -57,6 +59,7 @@ impl SendData<'_> {
 /// What every request has.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Common {
+    /// `context` of the call, for its completion.
     pub context: usize,
     /// Flags of a `*msg` call: FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MORE, ...
     pub flags: Option<u64>,
@@ -86,38 +89,54 @@ impl Common {
 /// A send, tagged when `tag` is there.
 #[derive(Clone, Copy)]
 pub struct MsgReq<'a> {
+    /// What to send.
     pub data: SendData<'a>,
+    /// The receiver.
     pub to: fi_addr_t,
+    /// Tag of a tagged message.
     pub tag: Option<u64>,
+    /// Data for the receiver's completion.
     pub cq_data: Option<u64>,
+    /// Context, flags and the counter that hears of its end.
     pub common: Common,
 }
 
 /// A receive, tagged when `tag` is there.
 #[derive(Clone, Copy)]
 pub struct RecvReq {
+    /// Where the message goes.
     pub mem: UserMem,
+    /// The sender, FI_ADDR_UNSPEC for any.
     pub src: fi_addr_t,
     /// Tag and the bits of it that do not matter.
     pub tag: Option<(u64, u64)>,
+    /// Context, flags and the counter that hears of its end.
     pub common: Common,
 }
 
 /// A read or write of remote memory.
 #[derive(Clone, Copy)]
 pub struct RmaReq<'a> {
+    /// Local memory, or data to write.
     pub data: SendData<'a>,
+    /// Whose memory.
     pub peer: fi_addr_t,
+    /// Remote address.
     pub addr: u64,
+    /// Remote key.
     pub key: u64,
+    /// A write, else a read.
     pub write: bool,
+    /// Data for the target's completion.
     pub cq_data: Option<u64>,
+    /// Context, flags and the counter that hears of its end.
     pub common: Common,
 }
 
 /// What an atomic brings back, and where.
 #[derive(Clone, Copy)]
 pub enum Fetch {
+    /// Nothing.
     No,
     /// The former values.
     Former(UserMem),
@@ -128,21 +147,32 @@ pub enum Fetch {
 /// An atomic on remote memory.
 #[derive(Clone, Copy)]
 pub struct AtomicReq<'a> {
+    /// Operands.
     pub data: SendData<'a>,
+    /// What comes back.
     pub fetch: Fetch,
+    /// Whose memory.
     pub peer: fi_addr_t,
+    /// Remote memory.
     pub to: Iovs,
+    /// Type of the elements.
     pub datatype: fi_datatype,
+    /// What is done to them.
     pub op: fi_op,
+    /// Context, flags and the counter that hears of its end.
     pub common: Common,
 }
 
 /// A send without flags of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct FastSend {
+    /// What to send.
     pub data: Piece,
+    /// The receiver.
     pub to: fi_addr_t,
+    /// Tag of a tagged message.
     pub tag: Option<u64>,
+    /// Data for the receiver's completion.
     pub cq_data: Option<u64>,
     /// `None`: an injecting call, which reports no success.
     pub context: Option<usize>,
@@ -151,10 +181,13 @@ pub struct FastSend {
 /// A receive without flags of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct FastRecv {
+    /// Where the message goes.
     pub into: Piece,
+    /// The sender, FI_ADDR_UNSPEC for any.
     pub src: fi_addr_t,
     /// Tag and the bits of it that do not matter.
     pub tag: Option<(u64, u64)>,
+    /// Of its completion.
     pub context: usize,
 }
 
@@ -175,11 +208,17 @@ impl From<&FastRecv> for RecvReq {
 /// A read or write without flags of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct FastRma {
+    /// Local memory.
     pub mem: Piece,
+    /// Whose memory.
     pub peer: fi_addr_t,
+    /// Remote address.
     pub addr: u64,
+    /// Remote key.
     pub key: u64,
+    /// A write, else a read.
     pub write: bool,
+    /// Data for the target's completion.
     pub cq_data: Option<u64>,
     /// `None`: an injecting call, which reports no success.
     pub context: Option<usize>,
@@ -188,14 +227,21 @@ pub struct FastRma {
 /// An atomic without flags of its own.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FastAtomic {
-    /// Operands, nothing when it only reads; values to compare with; where the former values go.
+    /// Operands, nothing when it only reads.
     pub data: Piece,
+    /// Values to compare with.
     pub compare: Option<Piece>,
+    /// Where former values go.
     pub result: Option<Piece>,
+    /// Whose memory.
     pub peer: fi_addr_t,
+    /// Remote address.
     pub addr: u64,
+    /// Remote key.
     pub key: u64,
+    /// Type of the elements.
     pub datatype: fi_datatype,
+    /// What is done to them.
     pub op: fi_op,
     /// Bytes of remote memory.
     pub len: usize,
@@ -205,21 +251,28 @@ pub struct FastAtomic {
 
 /// A collective operation as it was called.
 pub struct CollReq {
+    /// Which operation.
     pub what: fi_collective_op,
+    /// The members.
     pub group: fi_addr_t,
     /// Member that has or gets the data, where there is one.
     pub root: fi_addr_t,
     /// Elements: of the whole array, or for each member where members have different ones.
     pub count: usize,
+    /// Type of the elements.
     pub datatype: fi_datatype,
+    /// How they are combined.
     pub op: fi_op,
+    /// Context, flags and the counter that hears of its end.
     pub common: Common,
 }
 
 /// Bytes a call reads and writes at this member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
+    /// Of the input.
     pub input: usize,
+    /// Of the result.
     pub result: usize,
 }
 

@@ -19,14 +19,18 @@ pub enum AtomicCall {
 /// Operations of an endpoint. `FI_EAGAIN` when there is no room for one more; any error means that
 /// nothing was done. The memory of a request is lent until its completion.
 pub trait Transfers {
+    /// fi_send(3), fi_tsend(3) and their variants.
     fn send(&self, ep: u32, r: &MsgReq) -> Result<()>;
+    /// fi_recv(3), fi_trecv(3) and their variants.
     fn recv(&self, who: Poster, r: &RecvReq) -> Result<()>;
     /// As [`Transfers::recv`], for the most frequent receives.
     #[inline(always)]
     fn fast_recv(&self, who: Poster, r: &FastRecv) -> Result<()> {
         self.recv(who, &r.into())
     }
+    /// fi_read(3), fi_write(3) and their variants.
     fn rma(&self, ep: u32, r: &RmaReq) -> Result<()>;
+    /// fi_atomic(3) and its variants.
     fn atomic(&self, ep: u32, r: &AtomicReq) -> Result<()>;
 
     /// A short path for the most frequent requests; `None`, and nothing done, when the request has

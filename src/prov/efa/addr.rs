@@ -6,10 +6,10 @@
 use crate::device::QpAddr;
 
 /// Length of a raw address, bytes.
-pub const LEN: usize = 32;
+pub(crate) const LEN: usize = 32;
 
 /// Raw form of an address.
-pub fn to_raw(a: &QpAddr) -> [u8; LEN] {
+pub(crate) fn to_raw(a: &QpAddr) -> [u8; LEN] {
     let mut raw = [0u8; LEN];
     let [g @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = &mut raw;
     g.copy_from_slice(&a.gid);
@@ -27,7 +27,7 @@ pub fn to_raw(a: &QpAddr) -> [u8; LEN] {
 }
 
 /// Reads a raw address; `None` when it is too short.
-pub fn from_raw(raw: &[u8]) -> Option<QpAddr> {
+pub(crate) fn from_raw(raw: &[u8]) -> Option<QpAddr> {
     let gid = *raw.first_chunk::<16>()?;
     let rest = raw.get(16..LEN)?;
     let qpn = u16::from_le_bytes(*rest.first_chunk()?);
@@ -42,7 +42,7 @@ pub fn from_raw(raw: &[u8]) -> Option<QpAddr> {
 }
 
 /// Text form: `fi_addr_efa://[gid]:qpn:qkey`, without the token: such texts are printed.
-pub fn to_text(a: &QpAddr) -> String {
+pub(crate) fn to_text(a: &QpAddr) -> String {
     format!(
         "fi_addr_efa://[{}]:{}:{}",
         std::net::Ipv6Addr::from(a.gid),

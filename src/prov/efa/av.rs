@@ -24,7 +24,7 @@ struct AvEntry {
 
 /// One address vector.
 #[derive(Debug)]
-pub struct Av {
+pub(crate) struct Av {
     pub type_: fi_av_type,
     table: Slab<AvEntry>,
     /// Index of an entry by the number of its peer; `NONE` where there is no entry.
@@ -40,7 +40,7 @@ const NONE: u32 = u32::MAX;
 
 impl Av {
     /// An empty vector, sized for `count` peers.
-    pub fn new(type_: fi_av_type, count: usize, rx_ctx_bits: u32) -> Av {
+    pub(crate) fn new(type_: fi_av_type, count: usize, rx_ctx_bits: u32) -> Av {
         let n = count.min(1 << 16);
         Av {
             type_,
@@ -54,7 +54,7 @@ impl Av {
 
     /// Inserts a raw address and returns its index; `FI_EADDRNOTAVAIL` for one that is no address
     /// (too short, or all zero).
-    pub fn insert(&mut self, raw: &[u8], peers: &mut Peers) -> Result<fi_addr_t> {
+    pub(crate) fn insert(&mut self, raw: &[u8], peers: &mut Peers) -> Result<fi_addr_t> {
         let a = addr::from_raw(raw).ok_or(FI_EINVAL)?;
         if a.gid == [0; 16] {
             return Err(FI_EADDRNOTAVAIL);
@@ -86,7 +86,7 @@ impl Av {
 
     /// As [`Av::insert`], of a peer that the adapter can reach from then on. `FI_EHOSTUNREACH` when
     /// it cannot.
-    pub fn insert_reached(
+    pub(crate) fn insert_reached(
         &mut self,
         raw: &[u8],
         peers: &mut Peers,
@@ -101,7 +101,7 @@ impl Av {
 
     /// Shares the vector with other processes under a name, or takes part in one that exists.
     /// `FI_EEXIST`, `FI_ENOENT` and what `av_shared` says.
-    pub fn share(&mut self, name: &str, reader: bool, peers: &mut Peers) -> Result<()> {
+    pub(crate) fn share(&mut self, name: &str, reader: bool, peers: &mut Peers) -> Result<()> {
         self.shared = Some(SharedAv::open(name, reader)?);
         if reader {
             self.refresh(peers)?;
@@ -110,7 +110,7 @@ impl Av {
     }
 
     /// Takes in what another process has inserted.
-    pub fn refresh(&mut self, peers: &mut Peers) -> Result<()> {
+    pub(crate) fn refresh(&mut self, peers: &mut Peers) -> Result<()> {
         let Some(s) = self.shared.take() else {
             return Ok(());
         };
@@ -130,12 +130,12 @@ impl Av {
     }
 
     /// Whether it is another process's.
-    pub fn read_only(&self) -> bool {
+    pub(crate) fn read_only(&self) -> bool {
         self.shared.as_ref().is_some_and(SharedAv::reader)
     }
 
     /// Removes an entry. Returns whether it is gone now; `FI_EINVAL` when there is none.
-    pub fn remove(&mut self, fi_addr: fi_addr_t) -> Result<bool> {
+    pub(crate) fn remove(&mut self, fi_addr: fi_addr_t) -> Result<bool> {
         let at = u32::try_from(fi_addr).map_err(|_| FI_EINVAL)?;
         let e = self.table.get_mut(at).filter(|e| e.inserted > 0);
         let e = e.ok_or(FI_EINVAL)?;
@@ -156,14 +156,14 @@ impl Av {
 
     /// Address of an entry; `FI_EINVAL` when there is none.
     #[inline]
-    pub fn lookup(&self, fi_addr: fi_addr_t) -> Result<QpAddr> {
+    pub(crate) fn lookup(&self, fi_addr: fi_addr_t) -> Result<QpAddr> {
         let at = u32::try_from(fi_addr).map_err(|_| FI_EINVAL)?;
         self.table.get(at).map(|e| e.addr).ok_or(FI_EINVAL)
     }
 
     /// The peer an entry stands for; `FI_EINVAL` when there is none.
     #[inline]
-    pub fn peer(&self, fi_addr: fi_addr_t, peers: &mut Peers) -> Result<PeerId> {
+    pub(crate) fn peer(&self, fi_addr: fi_addr_t, peers: &mut Peers) -> Result<PeerId> {
         match self.known(fi_addr) {
             Some(p) => Ok(p),
             None if self.rx_ctx_bits > 0 => self.context(fi_addr, peers),
@@ -173,7 +173,7 @@ impl Av {
 
     /// The peer, for addresses that name no context of an endpoint.
     #[inline(always)]
-    pub fn known(&self, fi_addr: fi_addr_t) -> Option<PeerId> {
+    pub(crate) fn known(&self, fi_addr: fi_addr_t) -> Option<PeerId> {
         let e = self.inserted(fi_addr).filter(|_| self.rx_ctx_bits == 0)?;
         Some(e.peer)
     }
@@ -201,7 +201,7 @@ impl Av {
 
     /// Index of a peer's entry, `FI_ADDR_NOTAVAIL` when it was not inserted.
     #[inline]
-    pub fn reverse(&self, peer: PeerId) -> fi_addr_t {
+    pub(crate) fn reverse(&self, peer: PeerId) -> fi_addr_t {
         match self.by_peer.get(peer as usize) {
             Some(at) if *at != NONE => u64::from(*at),
             _ => FI_ADDR_NOTAVAIL,
@@ -209,7 +209,7 @@ impl Av {
     }
 
     /// Entries.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.table.len()
     }
 }

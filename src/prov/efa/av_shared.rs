@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 /// See the module text.
 #[derive(Debug)]
-pub struct SharedAv {
+pub(crate) struct SharedAv {
     file: File,
     path: PathBuf,
     reader: bool,
@@ -27,7 +27,7 @@ impl SharedAv {
     /// Makes the vector of this name, or opens it for reading. `FI_EINVAL` for a name that is empty
     /// or has a slash, `FI_EEXIST` when a living process has one of this name, `FI_ENOENT` when
     /// there is none to read, `FI_EACCES` for one of another user.
-    pub fn open(name: &str, reader: bool) -> Result<SharedAv> {
+    pub(crate) fn open(name: &str, reader: bool) -> Result<SharedAv> {
         if name.is_empty() || name.contains('/') || name.len() > 200 {
             crate::warn_log!(
                 FI_LOG_AV,
@@ -53,12 +53,12 @@ impl SharedAv {
     }
 
     /// Whether another process inserts.
-    pub fn reader(&self) -> bool {
+    pub(crate) fn reader(&self) -> bool {
         self.reader
     }
 
     /// Writes the address of an index. A reader's own do not leave its process.
-    pub fn put(&self, at: u32, raw: &[u8; addr::LEN]) -> Result<()> {
+    pub(crate) fn put(&self, at: u32, raw: &[u8; addr::LEN]) -> Result<()> {
         if self.reader {
             return Ok(());
         }
@@ -68,7 +68,7 @@ impl SharedAv {
     }
 
     /// All addresses, by index.
-    pub fn read(&self) -> Result<Vec<[u8; addr::LEN]>> {
+    pub(crate) fn read(&self) -> Result<Vec<[u8; addr::LEN]>> {
         let io = |e: std::io::Error| e.raw_os_error().unwrap_or(FI_EIO);
         let len = self.file.metadata().map_err(io)?.len() as usize;
         let mut bytes = vec![0u8; len / addr::LEN * addr::LEN];

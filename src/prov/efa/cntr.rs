@@ -7,7 +7,7 @@ use crate::types::*;
 use std::sync::Arc;
 
 /// One counter.
-pub struct Cntr {
+pub(crate) struct Cntr {
     value: u64,
     errors: u64,
     /// The adapter counts, not we.
@@ -27,7 +27,7 @@ pub struct Cntr {
 
 impl Cntr {
     /// A counter at zero.
-    pub fn new(events: fi_cntr_events, wait_obj: fi_wait_obj) -> Result<Cntr> {
+    pub(crate) fn new(events: fi_cntr_events, wait_obj: fi_wait_obj) -> Result<Cntr> {
         let wait = match wait_obj {
             FI_WAIT_NONE => None,
             _ => Some(Arc::new(WaitSet::new()?)),
@@ -60,7 +60,7 @@ impl Cntr {
     }
 
     /// Wakes those who sleep here, for another has taken what they sleep on.
-    pub fn signal(&mut self) {
+    pub(crate) fn signal(&mut self) {
         if self.armed {
             self.wake();
         }
@@ -68,37 +68,37 @@ impl Cntr {
 
     /// An operation of `len` bytes has succeeded.
     #[inline]
-    pub fn count(&mut self, len: usize) {
+    pub(crate) fn count(&mut self, len: usize) {
         self.add(if self.bytes { len as u64 } else { 1 });
     }
 
     /// How many operations have succeeded.
     #[inline]
-    pub fn value(&self) -> u64 {
+    pub(crate) fn value(&self) -> u64 {
         self.external.as_ref().map_or(self.value, |c| c.read(false))
     }
 
     /// How many have failed.
     #[inline]
-    pub fn errors(&self) -> u64 {
+    pub(crate) fn errors(&self) -> u64 {
         self.external.as_ref().map_or(self.errors, |c| c.read(true))
     }
 
     /// Adds to the value.
-    pub fn add(&mut self, n: u64) {
+    pub(crate) fn add(&mut self, n: u64) {
         self.value = self.value.wrapping_add(n);
         self.wake();
     }
 
     /// Adds to the errors.
-    pub fn add_error(&mut self, n: u64) {
+    pub(crate) fn add_error(&mut self, n: u64) {
         self.errors = self.errors.wrapping_add(n);
         self.wake();
     }
 
     /// Sets (`set`) or raises the value, or the `errors`, for the application. `FI_EINVAL` for more
     /// than an adapter counts to.
-    pub fn change(&mut self, errors: bool, set: bool, n: u64) -> Result<()> {
+    pub(crate) fn change(&mut self, errors: bool, set: bool, n: u64) -> Result<()> {
         if let Some(c) = &self.external {
             return c.change(errors, set, n);
         }
@@ -113,7 +113,7 @@ impl Cntr {
     }
 
     /// An endpoint reports here from now on.
-    pub fn attach(&mut self, ep: u32, fd: i32) {
+    pub(crate) fn attach(&mut self, ep: u32, fd: i32) {
         if !self.eps.contains(&ep) {
             self.eps.push(ep);
             if let Some(w) = &self.wait {
@@ -123,7 +123,7 @@ impl Cntr {
     }
 
     /// An endpoint is closed.
-    pub fn detach(&mut self, ep: u32, fd: i32) {
+    pub(crate) fn detach(&mut self, ep: u32, fd: i32) {
         self.eps.retain(|e| *e != ep);
         if let Some(w) = &self.wait {
             w.remove(fd);

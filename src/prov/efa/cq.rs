@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// One completion queue.
-pub struct Cq {
+pub(crate) struct Cq {
     pub size: usize,
     pub wait_obj: fi_wait_obj,
     /// What blocked readers wait on; `None` with FI_WAIT_NONE.
@@ -48,11 +48,11 @@ pub struct Cq {
 const UNMOVED: u32 = 16;
 
 /// Size of a queue whose size was left open.
-pub const DEFAULT_SIZE: usize = 8192;
+pub(crate) const DEFAULT_SIZE: usize = 8192;
 
 impl Cq {
     /// An empty queue.
-    pub fn new(size: usize, wait_obj: fi_wait_obj) -> Result<Cq> {
+    pub(crate) fn new(size: usize, wait_obj: fi_wait_obj) -> Result<Cq> {
         let wait = match wait_obj {
             FI_WAIT_NONE => None,
             _ => Some(Arc::new(WaitSet::new()?)),
@@ -99,7 +99,7 @@ impl Cq {
     }
 
     /// Wakes those who sleep here, for another has taken what they sleep on.
-    pub fn signal(&mut self) {
+    pub(crate) fn signal(&mut self) {
         if self.armed {
             self.wake_waiters();
         }
@@ -107,7 +107,7 @@ impl Cq {
 
     /// Adds a completion.
     #[inline(always)]
-    pub fn push(&mut self, e: Entry) {
+    pub(crate) fn push(&mut self, e: Entry) {
         self.entries.push(e);
         self.put += 1;
         self.wake();
@@ -115,19 +115,19 @@ impl Cq {
 
     /// The endpoints have been moved along.
     #[inline]
-    pub fn moved(&mut self) {
+    pub(crate) fn moved(&mut self) {
         self.unmoved = 0;
     }
 
     /// Adds an error.
-    pub fn push_error(&mut self, e: ErrEntry) {
+    pub(crate) fn push_error(&mut self, e: ErrEntry) {
         crate::info_log!(FI_LOG_CQ, "error completion: {}", e.text);
         self.errors.push_back((self.put, e));
         self.wake();
     }
 
     /// Completions that can be read before the next error.
-    pub fn ready(&self) -> usize {
+    pub(crate) fn ready(&self) -> usize {
         match self.errors.front() {
             Some((before, _)) => (before - self.taken.min(*before)) as usize,
             None => self.entries.len(),
@@ -135,14 +135,14 @@ impl Cq {
     }
 
     /// Whether the next thing to read is an error.
-    pub fn error_next(&self) -> bool {
+    pub(crate) fn error_next(&self) -> bool {
         self.errors
             .front()
             .is_some_and(|(before, _)| *before <= self.taken)
     }
 
     /// Whether anything can be read.
-    pub fn has_any(&self) -> bool {
+    pub(crate) fn has_any(&self) -> bool {
         !self.entries.is_empty() || !self.errors.is_empty()
     }
 
@@ -150,7 +150,7 @@ impl Cq {
     /// moved along first, which they are now and then in any case: whoever posts and reads what
     /// comes of it in turn finds something every time.
     #[inline(always)]
-    pub fn take_ready(&mut self, count: usize, each: impl FnMut(usize, &Entry)) -> usize {
+    pub(crate) fn take_ready(&mut self, count: usize, each: impl FnMut(usize, &Entry)) -> usize {
         if self.entries.is_empty() || !self.errors.is_empty() || self.unmoved >= UNMOVED {
             return 0;
         }
@@ -161,7 +161,7 @@ impl Cq {
     /// A look at an empty queue's endpoint has found nothing; `None` when it is time to do more
     /// than that.
     #[inline]
-    pub fn missed(&mut self) -> Option<Result<usize>> {
+    pub(crate) fn missed(&mut self) -> Option<Result<usize>> {
         match self.patience.missed() {
             true => None,
             false => Some(Err(FI_EAGAIN)),
@@ -170,14 +170,14 @@ impl Cq {
 
     /// Takes up to `count` completions out, in order.
     #[inline(always)]
-    pub fn take(&mut self, count: usize, each: impl FnMut(usize, &Entry)) -> usize {
+    pub(crate) fn take(&mut self, count: usize, each: impl FnMut(usize, &Entry)) -> usize {
         let n = self.entries.take(self.ready().min(count), each);
         self.taken += n as u64;
         n
     }
 
     /// Takes the next error out, if it is its turn.
-    pub fn take_error(&mut self) -> Option<ErrEntry> {
+    pub(crate) fn take_error(&mut self) -> Option<ErrEntry> {
         if self.error_next() {
             self.errors.pop_front().map(|(_, e)| e)
         } else {
@@ -186,7 +186,7 @@ impl Cq {
     }
 
     /// An endpoint reports here from now on.
-    pub fn attach(&mut self, ep: u32, fd: i32) {
+    pub(crate) fn attach(&mut self, ep: u32, fd: i32) {
         if !self.eps.contains(&ep) {
             self.eps.push(ep);
             if let Some(w) = &self.wait {
@@ -196,7 +196,7 @@ impl Cq {
     }
 
     /// An endpoint is closed.
-    pub fn detach(&mut self, ep: u32, fd: i32) {
+    pub(crate) fn detach(&mut self, ep: u32, fd: i32) {
         self.eps.retain(|e| *e != ep);
         if let Some(w) = &self.wait {
             w.remove(fd);

@@ -36,9 +36,9 @@ const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_SHARED_AV;
 const MR_MODE: i32 = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_BASIC;
 const INJECT_MAX: usize = 4096;
 /// Name of the fabric of RDM endpoints that speak the wire protocol.
-pub const FABRIC: &str = "efa";
+pub(crate) const FABRIC: &str = "efa";
 /// And of those that speak none: a call is a work request.
-pub const DIRECT: &str = "efa-direct";
+pub(crate) const DIRECT: &str = "efa-direct";
 
 fn nic(d: &AdapterAttr) -> Nic {
     let ip = QpAddr {
@@ -231,7 +231,7 @@ fn collective(i: &mut Info, hints: Option<&Info>) {
 }
 
 /// Bytes in front of every datagram that the application leaves to the adapter (FI_MSG_PREFIX).
-pub const DGRAM_PREFIX: usize = 40;
+pub(crate) const DGRAM_PREFIX: usize = 40;
 
 /// What endpoints without protocol have in common, before hints: the adapter's own queues and
 /// packets, and no order.
@@ -442,7 +442,7 @@ fn addresses(i: &mut Info, q: &Query, gid: &[u8; 16]) -> core::result::Result<()
 }
 
 /// Candidates of all adapters that satisfy the query. `FI_ENODATA` when none does.
-pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
+pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
     let only = params::efa().iface.as_deref();
     let only = only.filter(|s| !s.starts_with("all"));
     let mut list = Vec::new();

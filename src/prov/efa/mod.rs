@@ -5,21 +5,21 @@
 //! one [`domain::State`] behind one lock: an operation takes it once, and polling any queue moves
 //! every endpoint bound to it. Event queues belong to the fabric and have their own.
 
-pub mod addr;
-pub mod av;
+pub(crate) mod addr;
+pub(crate) mod av;
 mod av_shared;
-pub mod cntr;
-pub mod cq;
-pub mod domain;
-pub mod info;
-pub mod rdm;
+pub(crate) mod cntr;
+pub(crate) mod cq;
+pub(crate) mod domain;
+pub(crate) mod info;
+pub(crate) mod rdm;
 
 use crate::core::registry::Query;
 use crate::core::{Info, Result};
 use crate::types::*;
 
 /// The provider (fi_efa(7)).
-pub struct Efa;
+pub(crate) struct Efa;
 
 impl super::contract::Provider for Efa {
     type Domain = domain::EfaDomain;

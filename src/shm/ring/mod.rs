@@ -20,11 +20,11 @@ mod weak_model;
 mod writer;
 
 pub(super) use layout::{record_word, LINE, TAKEN, WRAP};
-pub use layout::{RecordHeader, RECORD_MAX};
-#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use layout::{RecordHeader, RECORD_MAX};
+#[cfg(any(test, feature = "internals"))]
 pub(super) use layout::{RX_ARMED, RX_PAUSED, TX_ARMED};
-pub use reader::{Lookup, Record, RingReader};
-#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use reader::{Lookup, Record, RingReader};
+#[cfg(any(test, feature = "internals"))]
 pub(super) use segment::FILE;
-pub use segment::{RingSegment, DATA, SIZE};
-pub use writer::{asymmetric_fence, RingWriter, WriteBlocked};
+pub(crate) use segment::{RingSegment, DATA, SIZE};
+pub(crate) use writer::{asymmetric_fence, RingWriter, WriteBlocked};

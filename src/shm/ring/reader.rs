@@ -14,7 +14,7 @@ use std::sync::Arc;
 const KEPT_MAX: u64 = 5_000_000_000;
 
 /// The end that reads.
-pub struct RingReader {
+pub(crate) struct RingReader {
     map: Arc<RingSegment>,
     at: u64,
     /// Position last given back.
@@ -25,7 +25,7 @@ pub struct RingReader {
 }
 
 /// What a look into the ring finds.
-pub enum Lookup<'a> {
+pub(crate) enum Lookup<'a> {
     Nothing,
     Record(Record<'a>),
     /// The writer does not keep to the rules.
@@ -143,7 +143,7 @@ impl<'a> Record<'a> {
 
 impl RingReader {
     /// The reading end of a ring in this file.
-    pub fn new(map: Arc<RingSegment>) -> RingReader {
+    pub(crate) fn new(map: Arc<RingSegment>) -> RingReader {
         RingReader {
             map,
             at: 0,
@@ -155,7 +155,7 @@ impl RingReader {
 
     /// The next record; [`RingReader::take`] makes it the past.
     #[inline(always)]
-    pub fn look(&mut self) -> Lookup<'_> {
+    pub(crate) fn look(&mut self) -> Lookup<'_> {
         loop {
             let pos = self.at as usize % SIZE;
             let word = self.map.word(DATA + pos).load(Acquire);
@@ -203,13 +203,13 @@ impl RingReader {
     }
 
     /// The writer is gone: its lock is void, and its records are read to the end.
-    pub fn inherit(&mut self) {
+    pub(crate) fn inherit(&mut self) {
         self.claim.inherit();
     }
 
     /// The access that was looked at is done, and taken.
     #[inline]
-    pub fn did(&mut self, kind: u8, len: usize) {
+    pub(crate) fn did(&mut self, kind: u8, len: usize) {
         if rma::is_target_s(kind) {
             self.claim.wakes();
         }
@@ -219,14 +219,14 @@ impl RingReader {
     /// Nothing more is looked at for now: says which accesses are done. `true` when the writer
     /// waits for room and has to be woken.
     #[inline]
-    pub fn settle(&mut self) -> bool {
+    pub(crate) fn settle(&mut self) -> bool {
         self.claim.settle(&self.map, self.at) && self.wanted()
     }
 
     /// Takes the record of length `len` that was looked at. `true` when the writer sleeps and has
     /// to be woken.
     #[inline]
-    pub fn take(&mut self, len: usize) -> bool {
+    pub(crate) fn take(&mut self, len: usize) -> bool {
         self.at += span(len) as u64;
         if self.at - self.given < GIVE_BACK {
             return false;
@@ -246,19 +246,19 @@ impl RingReader {
 
     /// Whether a record is there.
     #[inline]
-    pub fn ready(&self) -> bool {
+    pub(crate) fn ready(&self) -> bool {
         let pos = self.at as usize % SIZE;
         self.map.word(DATA + pos).load(Acquire) != 0
     }
 
     /// Asks the writer for a wake-up with its next record. It may not have seen that before
     /// [`asymmetric_fence`].
-    pub fn arm_wakeup(&self) {
+    pub(crate) fn arm_wakeup(&self) {
         self.map.half(RX_ARMED).store(1, Relaxed);
     }
 
     /// After that, whether the caller may block: there is no record.
-    pub fn can_sleep(&self) -> bool {
+    pub(crate) fn can_sleep(&self) -> bool {
         if self.ready() {
             self.disarm_wakeup();
             return false;
@@ -267,12 +267,12 @@ impl RingReader {
     }
 
     /// Withdraws the request for a wake-up.
-    pub fn disarm_wakeup(&self) {
+    pub(crate) fn disarm_wakeup(&self) {
         self.map.half(RX_ARMED).store(0, Relaxed);
     }
 
     /// Pauses messages, or lets them go on. `true` when the writer waits and has to be woken.
-    pub fn hold(&self, on: bool) -> bool {
+    pub(crate) fn hold(&self, on: bool) -> bool {
         self.map.half(RX_PAUSED).store(u32::from(on), Relaxed);
         !on && self.wanted()
     }

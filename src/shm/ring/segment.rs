@@ -11,12 +11,12 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::os::fd::OwnedFd;
 
 /// Bytes of records.
-pub const SIZE: usize = 1 << 20;
+pub(crate) const SIZE: usize = 1 << 20;
 /// Where they begin. What lies between the first page and them is never touched, and takes no
 /// memory.
-pub const DATA: usize = SIZE;
+pub(crate) const DATA: usize = SIZE;
 /// Bytes of the file.
-pub const FILE: usize = DATA + SIZE;
+pub(crate) const FILE: usize = DATA + SIZE;
 const _: () = assert!(FILE.is_power_of_two());
 
 /// See the module text.

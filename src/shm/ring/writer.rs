@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// lines come back to the writer when they have left the reader's cache, which doubles the speed.
 const SMALL: usize = 192 << 10;
 /// The end that writes.
-pub struct RingWriter {
+pub(crate) struct RingWriter {
     map: Arc<RingSegment>,
     at: u64,
     /// Position up to which it may write, by what the reader had taken when last asked, and by
@@ -32,7 +32,7 @@ pub struct RingWriter {
 
 /// Why a record was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WriteBlocked {
+pub(crate) enum WriteBlocked {
     /// No room before the reader takes something.
     Room,
     /// The reader wants no messages now.
@@ -41,7 +41,7 @@ pub enum WriteBlocked {
 
 impl RingWriter {
     /// A new ring.
-    pub fn new() -> Result<RingWriter> {
+    pub(crate) fn new() -> Result<RingWriter> {
         RingSegment::create().map(|map| RingWriter::over(Arc::new(map)))
     }
 
@@ -59,23 +59,23 @@ impl RingWriter {
     }
 
     /// The ring's descriptor, for the reader.
-    pub fn fd(&self) -> i32 {
+    pub(crate) fn fd(&self) -> i32 {
         self.map.fd()
     }
 
     /// Uses all of the ring from now on: much is to be written.
     #[inline]
-    pub fn widen(&mut self) {
+    pub(crate) fn widen(&mut self) {
         self.used = SIZE;
     }
 
     /// Its file.
-    pub fn file(&self) -> &Arc<RingSegment> {
+    pub(crate) fn file(&self) -> &Arc<RingSegment> {
         &self.map
     }
 
     /// The reader has the descriptor.
-    pub fn passed(&mut self) {
+    pub(crate) fn passed(&mut self) {
         if let Some(m) = Arc::get_mut(&mut self.map) {
             m.close_fd();
         }
@@ -83,25 +83,25 @@ impl RingWriter {
 
     /// Position of the next record.
     #[inline]
-    pub fn at(&self) -> u64 {
+    pub(crate) fn at(&self) -> u64 {
         self.at
     }
 
     /// What lies from `at` on stays, taken or not, until this is called again; `None`: nothing.
     #[inline]
-    pub fn keep(&mut self, at: Option<u64>) {
+    pub(crate) fn keep(&mut self, at: Option<u64>) {
         self.kept = at.unwrap_or(u64::MAX);
     }
 
     /// Whether the reader has asked for a wake-up with the next record.
     #[inline]
-    pub fn reader_armed(&self) -> bool {
+    pub(crate) fn reader_armed(&self) -> bool {
         self.map.half(RX_ARMED).load(Relaxed) != 0
     }
 
     /// Whether `count` records of `len` bytes have room now.
     #[inline]
-    pub fn fits(&mut self, count: usize, len: usize) -> bool {
+    pub(crate) fn fits(&mut self, count: usize, len: usize) -> bool {
         let pos = self.at as usize % SIZE;
         let here = self.used.saturating_sub(pos) / span(len);
         let wrap = if here < count {
@@ -125,7 +125,7 @@ impl RingWriter {
     }
 
     /// Asks the reader to wake us when what stopped us is over; `false` when it is.
-    pub fn want(&self, why: WriteBlocked) -> bool {
+    pub(crate) fn want(&self, why: WriteBlocked) -> bool {
         self.map.half(TX_ARMED).store(1, Relaxed);
         fence(SeqCst);
         let stopped = match why {
@@ -140,7 +140,7 @@ impl RingWriter {
 
     /// Asks the reader to wake us when it has done something; `false` when there is no need any
     /// more.
-    pub fn want_done(&self, ended: impl Fn() -> bool) -> bool {
+    pub(crate) fn want_done(&self, ended: impl Fn() -> bool) -> bool {
         self.map.half(TX_ARMED).store(1, Relaxed);
         fence(SeqCst);
         !ended()
@@ -154,7 +154,7 @@ impl RingWriter {
 
     /// Writes a record of two parts. `Ok(true)` when the reader has to be woken.
     #[inline]
-    pub fn write(
+    pub(crate) fn write(
         &mut self,
         what: RecordHeader,
         head: &[u8],
@@ -174,7 +174,7 @@ impl RingWriter {
 
     /// Writes a record of the first `count` words, two at most, and a piece of memory.
     #[inline(always)]
-    pub fn write_short(
+    pub(crate) fn write_short(
         &mut self,
         what: RecordHeader,
         words: [u64; 2],
@@ -195,7 +195,7 @@ impl RingWriter {
 
     /// Writes a record of these words, a line at most.
     #[inline]
-    pub fn write_words(
+    pub(crate) fn write_words(
         &mut self,
         what: RecordHeader,
         words: &[u64],
@@ -211,14 +211,14 @@ impl RingWriter {
     /// Writes an access: three words, and `data` or, where that is more, `room` for the answer.
     /// Whether the reader has to be woken, and the access's position.
     #[inline(always)]
-    pub fn access(
+    pub(crate) fn access(
         &mut self,
         what: RecordHeader,
         words: [u64; 3],
         data: &LocalBuffer,
         room: usize,
     ) -> core::result::Result<(bool, u64), WriteBlocked> {
-        let len = rma::HEAD + data.len().max(room);
+        let len = rma::HEAD + data.byte_len().max(room);
         let at = self.begin(what, len)?;
         let start = self.at;
         let [key, addr, word] = words;
@@ -236,14 +236,14 @@ impl RingWriter {
 
     /// Copies the answer to the access at position `start`.
     #[inline]
-    pub fn answer(&self, start: u64, into: Piece) {
+    pub(crate) fn answer(&self, start: u64, into: Piece) {
         let at = self.word_at(start) + 8 + rma::HEAD;
         self.map.get_piece(at, into.len(), into);
     }
 
     /// RmaOutcome, key and address of the access at position `start`.
     #[cold]
-    pub fn fate(&self, start: u64) -> (RmaOutcome, u64, u64) {
+    pub(crate) fn fate(&self, start: u64) -> (RmaOutcome, u64, u64) {
         let at = self.word_at(start);
         let [w, key, addr] = [0, 8, 16].map(|o| self.map.word(at + o).load(Relaxed));
         (rma::outcome_of(w), key, addr)
@@ -251,7 +251,7 @@ impl RingWriter {
 
     /// The word and the data, `len` bytes, of the access at position `start`.
     #[cold]
-    pub fn contents(&self, start: u64, len: usize) -> (u64, Box<[u8]>) {
+    pub(crate) fn contents(&self, start: u64, len: usize) -> (u64, Box<[u8]>) {
         let at = self.word_at(start) + 8;
         let mut data = Vec::new();
         self.map.get(at + rma::HEAD, len, &mut data);
@@ -325,7 +325,7 @@ impl RingWriter {
 /// An asymmetric fence: the reader pays for both sides. Writers' later stores follow their view of
 /// our flag; their earlier stores are visible to us. `false` where the system forbids it: such a
 /// process can have no readers.
-pub fn asymmetric_fence() -> bool {
+pub(crate) fn asymmetric_fence() -> bool {
     fence(SeqCst);
     membarrier::all()
 }

@@ -5,7 +5,7 @@ use crate::hmem::{Piece, UserMem};
 use crate::shm::ring::RingSegment;
 
 /// Pieces that one call of the system copies at most.
-pub const MANY: usize = 16;
+pub(crate) const MANY: usize = 16;
 
 /// Our end of a copy.
 #[derive(Clone, Copy)]
@@ -21,7 +21,7 @@ pub enum LocalBuffer<'a> {
 impl LocalBuffer<'_> {
     /// Bytes.
     #[inline]
-    pub fn len(&self) -> usize {
+    pub fn byte_len(&self) -> usize {
         match self {
             LocalBuffer::Mem(m) => m.len(),
             LocalBuffer::Piece(p) => p.len(),
@@ -29,16 +29,11 @@ impl LocalBuffer<'_> {
             LocalBuffer::Shared(_, _, n) => *n,
         }
     }
-
-    /// Whether there is not one byte.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }
 
 /// Moves bytes between us and another process, our own from the `off`th on. Returns how many were
 /// moved.
-pub fn copy(pid: i32, write: bool, local: &LocalBuffer, off: usize, at: u64) -> usize {
+pub(crate) fn copy(pid: i32, write: bool, local: &LocalBuffer, off: usize, at: u64) -> usize {
     let mut iov = [libc::iovec {
         iov_base: core::ptr::null_mut(),
         iov_len: 0,
@@ -71,7 +66,7 @@ pub fn copy(pid: i32, write: bool, local: &LocalBuffer, off: usize, at: u64) -> 
     let n = n as libc::c_ulong;
     let far = libc::iovec {
         iov_base: at.wrapping_add(off as u64) as *mut _,
-        iov_len: local.len().saturating_sub(off),
+        iov_len: local.byte_len().saturating_sub(off),
     };
     // SAFETY: the local pieces are lent by the application (see `UserMem::new`), a slice that is
     // only read, or lie in shared memory that stays mapped as long as the borrow; what is read or
@@ -88,13 +83,17 @@ pub fn copy(pid: i32, write: bool, local: &LocalBuffer, off: usize, at: u64) -> 
 }
 
 /// Whether the system has just said that there is no such process.
-pub fn process_gone() -> bool {
+pub(crate) fn process_gone() -> bool {
     std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
 /// Copies pieces, up to [`MANY`], to or from memory of another process by one call of the system:
 /// how many, from the first on.
-pub fn copy_batch(pid: i32, write: bool, parts: impl Iterator<Item = (Piece, u64)>) -> usize {
+pub(crate) fn copy_batch(
+    pid: i32,
+    write: bool,
+    parts: impl Iterator<Item = (Piece, u64)>,
+) -> usize {
     let none = libc::iovec {
         iov_base: core::ptr::null_mut(),
         iov_len: 0,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// What became of an attempt to execute accesses from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Executed {
+pub(crate) enum Executed {
     /// The target is at work.
     LockHeld,
     /// So many were done.
@@ -19,7 +19,7 @@ pub enum Executed {
 }
 
 /// The writer's side.
-pub struct Initiator {
+pub(crate) struct Initiator {
     ring: Arc<RingSegment>,
     visit: RemoteMrTable,
     /// Positions between which accesses lie that may not be done.
@@ -33,7 +33,7 @@ pub struct Initiator {
 
 impl Initiator {
     /// For the ring to a peer whose memory `visit` reaches.
-    pub fn new(ring: Arc<RingSegment>, visit: RemoteMrTable) -> Initiator {
+    pub(crate) fn new(ring: Arc<RingSegment>, visit: RemoteMrTable) -> Initiator {
         Initiator {
             ring,
             visit,
@@ -45,13 +45,13 @@ impl Initiator {
     }
 
     /// The way into the peer's memory.
-    pub fn mr_table(&self) -> &RemoteMrTable {
+    pub(crate) fn mr_table(&self) -> &RemoteMrTable {
         &self.visit
     }
 
     /// An access has been written, from `start` to `end`; `done` is what the target has said last.
     #[inline]
-    pub fn track(&self, start: u64, end: u64, done: u64) {
+    pub(crate) fn track(&self, start: u64, end: u64, done: u64) {
         if done >= self.upto.load(Relaxed) {
             self.from.store(start, Relaxed);
         }
@@ -60,23 +60,23 @@ impl Initiator {
 
     /// What lies before this has been done, and may be written over.
     #[inline]
-    pub fn begins(&self, at: u64) {
+    pub(crate) fn begins(&self, at: u64) {
         self.from.store(at, Release);
     }
 
     /// Position of the first access that may not be done, if there is one.
-    pub fn pending(&self) -> Option<u64> {
+    pub(crate) fn pending(&self) -> Option<u64> {
         let done = self.ring.word(DONE).load(Acquire);
         (done < self.upto.load(Acquire)).then_some(done)
     }
 
     /// How many accesses we have done ourselves.
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.back.load(Relaxed)
     }
 
     /// The owner goes: does what is in the ring, waiting for the target where that has begun to.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         let until = std::time::Instant::now() + CLOSE_WAIT;
         while self.pending().is_some() && std::time::Instant::now() < until {
             match self.execute_pending(usize::MAX) {
@@ -95,7 +95,7 @@ impl Initiator {
 
     /// Does up to `most` accesses that are in the ring.
     #[cold]
-    pub fn execute_pending(&self, most: usize) -> Executed {
+    pub(crate) fn execute_pending(&self, most: usize) -> Executed {
         let ring = &*self.ring;
         let claim = ring.word(RING_LOCK);
         if claim

@@ -6,30 +6,30 @@ use crate::shm::ring::{RingSegment, LINE};
 use core::sync::atomic::Ordering::*;
 
 /// Who works on the accesses; how far they are done; how many have failed.
-pub const RING_LOCK: usize = 4 * LINE;
-pub const DONE: usize = RING_LOCK + 8;
+pub(crate) const RING_LOCK: usize = 4 * LINE;
+pub(crate) const DONE: usize = RING_LOCK + 8;
 const FAULTS: usize = RING_LOCK + 16;
-pub const FREE: u64 = 0;
-pub const TARGET: u64 = 1;
-pub const ORIGIN: u64 = 2;
+pub(crate) const FREE: u64 = 0;
+pub(crate) const TARGET: u64 = 1;
+pub(crate) const ORIGIN: u64 = 2;
 /// An owner that closes waits no longer than this for a target that has begun to work.
-pub const CLOSE_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
+pub(crate) const CLOSE_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
 /// Status of an access that failed, in its record's word.
 const STATUS: u32 = 48;
 
 /// In place of a status: it was not done, and cannot be done from here; the adapter is to do it.
-pub const UNSUPPORTED: u8 = u8::MAX;
+pub(crate) const UNSUPPORTED: u8 = u8::MAX;
 
 /// How an access ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RmaOutcome {
+pub(crate) enum RmaOutcome {
     Status(Status),
     /// Nothing was done, and the adapter is to do it.
     Unsupported,
 }
 
 /// The status in a record's word.
-pub fn outcome_of(word: u64) -> RmaOutcome {
+pub(crate) fn outcome_of(word: u64) -> RmaOutcome {
     RmaOutcome::Status(match (word >> STATUS) as u8 {
         0 => Status::Ok,
         UNSUPPORTED => return RmaOutcome::Unsupported,
@@ -39,19 +39,19 @@ pub fn outcome_of(word: u64) -> RmaOutcome {
 
 /// How far the accesses of a ring are done, and how many have failed.
 #[inline]
-pub fn done(ring: &RingSegment) -> (u64, u64) {
+pub(crate) fn done(ring: &RingSegment) -> (u64, u64) {
     let done = ring.word(DONE).load(Acquire);
     (done, ring.word(FAULTS).load(Relaxed))
 }
 
 /// Locks a ring for its writer, and leaves it so.
 #[cfg(test)]
-pub fn abandon(ring: &RingSegment) {
+pub(crate) fn abandon(ring: &RingSegment) {
     ring.word(RING_LOCK).store(ORIGIN, SeqCst);
 }
 
 /// An access failed: its record at offset `word` says so.
-pub fn refuse(ring: &RingSegment, word: usize, code: u8) {
+pub(crate) fn refuse(ring: &RingSegment, word: usize, code: u8) {
     let w = ring.word(word);
     w.store(w.load(Relaxed) | u64::from(code) << STATUS, Relaxed);
     ring.word(FAULTS).fetch_add(1, Relaxed);

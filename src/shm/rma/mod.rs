@@ -24,16 +24,16 @@ mod mr_table;
 mod outstanding;
 mod target;
 
-pub use cma::{LocalBuffer, MANY};
-pub use initiator::{Executed, Initiator};
+pub(crate) use cma::{LocalBuffer, MANY};
+pub(crate) use initiator::{Executed, Initiator};
 #[cfg(test)]
-pub use lock::abandon;
-pub use lock::{done, outcome_of, RmaOutcome, CLOSE_WAIT};
-#[cfg(any(test, feature = "fuzzing"))]
-pub use mr_table::{KeyHash, VISIT_ASIDE};
-pub use mr_table::{KeyHashes, MrTable, RemoteMrTable, RmaDenied, VISIT};
-pub use outstanding::{AdapterRetry, Completion, OutstandingRma, RmaCompletion, RmaRequest};
-pub use target::{is_target_s, RmaResponse, TargetLock};
+pub(crate) use lock::abandon;
+pub(crate) use lock::{done, outcome_of, RmaOutcome, CLOSE_WAIT};
+#[cfg(any(test, feature = "internals"))]
+pub(crate) use mr_table::{KeyHash, VISIT_ASIDE};
+pub(crate) use mr_table::{KeyHashes, MrTable, RemoteMrTable, RmaDenied, VISIT};
+pub(crate) use outstanding::{AdapterRetry, Completion, OutstandingRma, RmaCompletion, RmaRequest};
+pub(crate) use target::{is_target_s, RmaResponse, TargetLock};
 
 /// Bytes in front of an access's data: key, address, and a word of the kind.
-pub const HEAD: usize = 24;
+pub(crate) const HEAD: usize = 24;

@@ -32,7 +32,7 @@ const ENTRIES: usize = 1 << 16;
 const ENTRY: usize = 32;
 const HEAD: usize = 4096;
 /// Bytes of the file; what is not used takes no memory.
-pub const FILE: usize = HEAD + ENTRIES * ENTRY;
+pub(crate) const FILE: usize = HEAD + ENTRIES * ENTRY;
 /// Places a key may be in, from its own on. A region that finds none of them free is reached
 /// through the adapter.
 const TRIES: usize = 16;
@@ -45,8 +45,8 @@ const WRITE: u64 = 1 << 61;
 
 /// Words of a ring's segment that name the key its writer uses, for its own copies and for accesses
 /// it executes.
-pub const VISIT: usize = 192;
-pub const VISIT_ASIDE: usize = VISIT + 8;
+pub(crate) const VISIT: usize = 192;
+pub(crate) const VISIT_ASIDE: usize = VISIT + 8;
 
 /// What stands for a key in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,14 +66,14 @@ impl KeyHash {
 
 /// The tags of the keys used last: most programs use few.
 #[derive(Debug, Default)]
-pub struct KeyHashes {
+pub(crate) struct KeyHashes {
     last: [Option<(u64, KeyHash)>; 2],
 }
 
 impl KeyHashes {
     /// The tag of a key.
     #[inline(always)]
-    pub fn of(&mut self, key: u64) -> KeyHash {
+    pub(crate) fn of(&mut self, key: u64) -> KeyHash {
         match self.last {
             [Some((k, t)), _] if k == key => t,
             [_, Some((k, t))] if k == key => t,
@@ -234,14 +234,14 @@ fn find(
 }
 
 /// The initiator's side: a peer's table, and the process it is of.
-pub struct RemoteMrTable {
+pub(crate) struct RemoteMrTable {
     pid: i32,
     table: MemfdMap,
 }
 
 impl RemoteMrTable {
     /// A peer's table, if the system lets us into the peer's memory.
-    pub fn new(pid: i32, table: OwnedFd, probe: (u64, u64)) -> Option<RemoteMrTable> {
+    pub(crate) fn new(pid: i32, table: OwnedFd, probe: (u64, u64)) -> Option<RemoteMrTable> {
         let table = MemfdMap::open_to_read(table, FILE..=FILE).ok()?;
         let mut word = [0u8; 8];
         let at = core::ptr::from_mut(&mut word).cast_const().cast();
@@ -253,20 +253,20 @@ impl RemoteMrTable {
     }
 
     /// Whether the peer wants to hear of accesses.
-    pub fn events(&self) -> bool {
+    pub(crate) fn events(&self) -> bool {
         self.table.word(EVENTS).load(Relaxed) != 0
     }
 
     /// Whether a key permits reading or writing so many bytes there, as things stand.
-    pub fn permits(&self, tag: KeyHash, addr: u64, len: usize, write: bool) -> bool {
+    pub(crate) fn permits(&self, tag: KeyHash, addr: u64, len: usize, write: bool) -> bool {
         find(&self.table, tag, addr, len as u64, write).is_ok()
     }
 
     /// Writes `local` to, or reads it from, memory that the peer has named for that. `false` when
     /// not all of it is there.
-    pub fn cma_copy(&self, write: bool, local: &LocalBuffer, at: u64) -> bool {
+    pub(crate) fn cma_copy(&self, write: bool, local: &LocalBuffer, at: u64) -> bool {
         let mut off = 0;
-        while off < local.len() {
+        while off < local.byte_len() {
             match cma::copy(self.pid, write, local, off, at) {
                 0 => return false,
                 n => off += n,
@@ -277,13 +277,13 @@ impl RemoteMrTable {
 
     /// Fills pieces, up to [`MANY`], from memory that the peer has named for that, by one call of
     /// the system: how many are filled, from the first on.
-    pub fn cma_read_batch(&self, parts: impl Iterator<Item = (Piece, u64)>) -> usize {
+    pub(crate) fn cma_read_batch(&self, parts: impl Iterator<Item = (Piece, u64)>) -> usize {
         cma::copy_batch(self.pid, false, parts)
     }
 
     /// Writes `local` to, or reads it from, a region of the peer. `mark` is the word by which the
     /// peer knows of it.
-    pub fn access(
+    pub(crate) fn access(
         &self,
         mark: &AtomicU64,
         write: bool,
@@ -292,9 +292,9 @@ impl RemoteMrTable {
         addr: u64,
     ) -> core::result::Result<(), RmaDenied> {
         let _used = RegionUse::new(mark, tag);
-        find(&self.table, tag, addr, local.len() as u64, write).and_then(|at| {
+        find(&self.table, tag, addr, local.byte_len() as u64, write).and_then(|at| {
             let mut off = 0;
-            while off < local.len() {
+            while off < local.byte_len() {
                 match cma::copy(self.pid, write, local, off, at) {
                     0 if off == 0 && cma::process_gone() => {
                         return Err(RmaDenied::Status(Status::RemoteUnresponsive))
@@ -311,7 +311,7 @@ impl RemoteMrTable {
 
     /// As [`RemoteMrTable::access`], pieces, up to [`MANY`], by one call of the system: how many
     /// are there, from the first on.
-    pub fn access_batch(
+    pub(crate) fn access_batch(
         &self,
         mark: &AtomicU64,
         write: bool,

@@ -135,7 +135,7 @@ pub struct RmaCompletion {
 
 /// Those of one ring.
 #[derive(Default)]
-pub struct OutstandingRma {
+pub(crate) struct OutstandingRma {
     ops: Fifo<OutstandingOp>,
     /// The position that the target reported last, and how many failures have been reported.
     done: u64,
@@ -158,13 +158,13 @@ pub struct OutstandingRma {
 
 impl OutstandingRma {
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
 
     /// Whether reads and writes go into the ring at present. Counts the back-off down.
     #[inline]
-    pub fn takes_rma(&mut self, ring: &RingWriter) -> bool {
+    pub(crate) fn takes_rma(&mut self, ring: &RingWriter) -> bool {
         if self.backoff_left > 0 {
             self.backoff_left -= 1;
             return false;
@@ -186,7 +186,7 @@ impl OutstandingRma {
 
     /// Whether an access shall go into the ring. Counts the back-off down.
     #[inline]
-    pub fn accepts_rma(
+    pub(crate) fn accepts_rma(
         &mut self,
         a: &RmaRequest,
         ring: &RingWriter,
@@ -210,7 +210,7 @@ impl OutstandingRma {
 
     /// An access has been written at `start`. Whether it is the only one.
     #[inline]
-    pub fn track(
+    pub(crate) fn track(
         &mut self,
         ring: &mut RingWriter,
         initiator: Option<&Arc<Initiator>>,
@@ -260,7 +260,7 @@ impl OutstandingRma {
     /// Tells of those that have ended, until `each` will not hear of one; `false` in that case.
     /// `again` gets those that have to go another way.
     #[inline]
-    pub fn poll_done(
+    pub(crate) fn poll_done(
         &mut self,
         ring: &mut RingWriter,
         initiator: Option<&Initiator>,
@@ -340,7 +340,7 @@ impl OutstandingRma {
 
     /// Counts a poll without progress; after many, executes what the target does not.
     #[inline]
-    pub fn count_empty_poll(&mut self, ring: &RingWriter, initiator: Option<&Initiator>) {
+    pub(crate) fn count_empty_poll(&mut self, ring: &RingWriter, initiator: Option<&Initiator>) {
         self.empty_polls += 1;
         if self.empty_polls.is_multiple_of(CLOCK_EVERY) {
             self.fall_back(ring, initiator);
@@ -369,7 +369,7 @@ impl OutstandingRma {
 
     /// Executes whatever can be executed from here, before the owner blocks. `false` when the end
     /// of the rest raises no event.
-    pub fn settle(&mut self, ring: &RingWriter, initiator: Option<&Initiator>) -> bool {
+    pub(crate) fn settle(&mut self, ring: &RingWriter, initiator: Option<&Initiator>) -> bool {
         if let Some(l) = initiator {
             while l.pending().is_some() {
                 match l.execute_pending(usize::MAX) {
@@ -388,7 +388,7 @@ impl OutstandingRma {
     }
 
     /// The peer is gone: what it has not done is lost.
-    pub fn abort(
+    pub(crate) fn abort(
         &mut self,
         ring: &mut RingWriter,
         peer: PeerIndex,

@@ -12,7 +12,7 @@ const REPORT_BYTES: usize = 4 << 10;
 
 /// See the module text.
 #[derive(Default)]
-pub struct TargetLock {
+pub(crate) struct TargetLock {
     held: bool,
     /// Whatever lies before this has been done by the writer.
     done: u64,
@@ -26,7 +26,7 @@ pub struct TargetLock {
 impl TargetLock {
     /// Locks the accesses, unless that is so already; `false` when the writer works on them.
     #[inline]
-    pub fn take(&mut self, ring: &RingSegment) -> bool {
+    pub(crate) fn take(&mut self, ring: &RingSegment) -> bool {
         if self.held {
             return true;
         }
@@ -46,19 +46,19 @@ impl TargetLock {
     }
 
     /// The writer is gone.
-    pub fn inherit(&mut self) {
+    pub(crate) fn inherit(&mut self) {
         self.writer_gone = true;
     }
 
     /// Whether the record at `at` is not to be done any more.
     #[inline]
-    pub fn is_done(&self, at: u64) -> bool {
+    pub(crate) fn is_done(&self, at: u64) -> bool {
         at < self.done
     }
 
     /// The record before `at`, of `len` bytes, is done.
     #[inline]
-    pub fn advance(&mut self, ring: &RingSegment, at: u64, len: usize) {
+    pub(crate) fn advance(&mut self, ring: &RingSegment, at: u64, len: usize) {
         self.unreported += 1;
         if self.unreported >= REPORT_EVERY || len >= REPORT_BYTES {
             self.unreported = 0;
@@ -67,13 +67,13 @@ impl TargetLock {
     }
 
     /// The writer may block until what was taken is done.
-    pub fn wakes(&mut self) {
+    pub(crate) fn wakes(&mut self) {
         self.wakes = true;
     }
 
     /// Unlocks; everything before `at` is done. Whether the writer may be blocked.
     #[inline]
-    pub fn settle(&mut self, ring: &RingSegment, at: u64) -> bool {
+    pub(crate) fn settle(&mut self, ring: &RingSegment, at: u64) -> bool {
         if !self.held {
             return false;
         }
@@ -95,7 +95,7 @@ pub struct RmaResponse<'a> {
 
 /// Whether an access is the target's alone.
 #[inline]
-pub fn is_target_s(kind: u8) -> bool {
+pub(crate) fn is_target_s(kind: u8) -> bool {
     kind > kind::READ
 }
 

@@ -101,7 +101,7 @@ impl Engine {
     }
 
     /// Time: repetitions, silent peers, datagrams held back. Cheap when called too often.
-    pub fn service(&mut self, list: &mut Vec<Event>, now: u64) {
+    pub(crate) fn service(&mut self, list: &mut Vec<Event>, now: u64) {
         if now < self.last_service + MS {
             return;
         }

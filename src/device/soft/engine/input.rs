@@ -36,8 +36,14 @@ impl Engine {
     }
 
     /// Takes in a datagram that a harness has made.
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub fn inject(&mut self, from: SocketAddr, bytes: &[u8], list: &mut Vec<Event>, now: u64) {
+    #[cfg(any(test, feature = "internals"))]
+    pub(crate) fn inject(
+        &mut self,
+        from: SocketAddr,
+        bytes: &[u8],
+        list: &mut Vec<Event>,
+        now: u64,
+    ) {
         let mem = Arc::clone(&self.mem);
         let g = Got {
             from,
@@ -251,7 +257,6 @@ impl Engine {
                             }
                             if self.remote_events {
                                 sink.list.push(Event::Remote {
-                                    from,
                                     key,
                                     len: total,
                                     write: true,
@@ -278,7 +283,6 @@ impl Engine {
                         self.add(pi, op);
                         if self.remote_events {
                             sink.list.push(Event::Remote {
-                                from,
                                 key,
                                 len,
                                 write: false,

@@ -58,7 +58,7 @@ const READ_GONE: u64 = u64::MAX;
 
 /// Settings shared by the queue pairs of an adapter.
 #[derive(Clone, Debug)]
-pub struct EngineConfig {
+pub(crate) struct EngineConfig {
     /// Payload bytes per packet, and so the largest message.
     pub segment: usize,
     /// Operations under way at most.
@@ -158,7 +158,7 @@ struct EnginePeer {
 }
 
 /// See the module text.
-pub struct Engine {
+pub(crate) struct Engine {
     pub me: QpAddr,
     /// The queue pair is gone; the thread may still hold on to this for a moment.
     closed: bool,
@@ -176,7 +176,7 @@ pub struct Engine {
     /// Nothing is done to what leaves.
     plain: bool,
     /// Where a harness wants a copy of everything that leaves.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "internals"))]
     tap: Option<Arc<std::sync::Mutex<Vec<Vec<u8>>>>>,
     /// The number is the application's choice: callers need no token.
     service: bool,
@@ -211,7 +211,7 @@ fn socket_addr(a: &QpAddr) -> SocketAddr {
 }
 
 /// An IP address as a queue pair's GID.
-pub fn gid_of(ip: IpAddr) -> [u8; 16] {
+pub(crate) fn gid_of(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(v) => v.to_ipv6_mapped().octets(),
         IpAddr::V6(v) => v.octets(),
@@ -227,7 +227,7 @@ struct EventSink<'a> {
 
 impl Engine {
     /// An engine on a bound socket. `FI_ENOSYS` without random numbers.
-    pub fn new(
+    pub(crate) fn new(
         me: QpAddr,
         sock: Sock,
         mem: Arc<MemTable>,
@@ -263,7 +263,7 @@ impl Engine {
             vtag,
             plain,
             seal,
-            #[cfg(any(test, feature = "fuzzing"))]
+            #[cfg(any(test, feature = "internals"))]
             tap: None,
             service,
             ops: Slab::with_capacity(256),
@@ -287,7 +287,7 @@ impl Engine {
     }
 
     /// The socket's descriptor, for epoll.
-    pub fn fd(&self) -> i32 {
+    pub(crate) fn fd(&self) -> i32 {
         self.sock.fd()
     }
 
@@ -370,7 +370,7 @@ impl Engine {
     }
 
     /// Posts a send; see `QueuePair::post_send`.
-    pub fn send(
+    pub(crate) fn send(
         &mut self,
         wr_id: u64,
         to: &QpAddr,
@@ -424,7 +424,7 @@ impl Engine {
     }
 
     /// Posts an RDMA write; see `QueuePair::post_write`.
-    pub fn write(
+    pub(crate) fn write(
         &mut self,
         wr_id: u64,
         local: Payload,
@@ -452,7 +452,7 @@ impl Engine {
     }
 
     /// Posts an RDMA read; see `QueuePair::post_read`.
-    pub fn read(&mut self, wr_id: u64, local: UserMem, r: &Remote, now: u64) -> Result<()> {
+    pub(crate) fn read(&mut self, wr_id: u64, local: UserMem, r: &Remote, now: u64) -> Result<()> {
         let pi = self.room_for(&r.to, now)?;
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
@@ -484,7 +484,7 @@ impl Engine {
     }
 
     /// Ends reads posted as `wr_id`: what comes for them is dropped from now on.
-    pub fn cancel_reads(&mut self, wr_id: u64) {
+    pub(crate) fn cancel_reads(&mut self, wr_id: u64) {
         for slot in self.reads.select(|r| r.wr_id == wr_id) {
             self.end_read(slot);
             let status = Status::LocalBadKey;
@@ -493,7 +493,7 @@ impl Engine {
     }
 
     /// The layer above waits (`on`) or no longer waits for an answer of this peer.
-    pub fn expect(&mut self, a: &QpAddr, on: bool, now: u64) {
+    pub(crate) fn expect(&mut self, a: &QpAddr, on: bool, now: u64) {
         let pi = match on {
             true => self.peer(a, now),
             // Of a peer whose session has ended nothing is expected any more.
@@ -518,7 +518,7 @@ impl Engine {
     // ---- sending -------------------------------------------------------------------------
 
     /// Sends whatever every active peer's window permits.
-    pub fn ring(&mut self, now: u64) {
+    pub(crate) fn ring(&mut self, now: u64) {
         let mut i = 0;
         while let Some(pi) = self.active.get(i).copied() {
             self.pump(pi, now);
@@ -539,7 +539,7 @@ impl Engine {
     }
 
     /// The application's poll: what the thread left behind, then what is in the socket.
-    pub fn poll(&mut self, into: &mut Events, now: u64) {
+    pub(crate) fn poll(&mut self, into: &mut Events, now: u64) {
         into.list.clear();
         while let Some(e) = self.backlog.pop_front() {
             if let Event::Recv {
@@ -571,7 +571,7 @@ impl Engine {
     }
 
     /// The thread's poll: events wait in the backlog. Returns whether there are any.
-    pub fn poll_for_thread(&mut self, arena: &mut [u8], now: u64) -> bool {
+    pub(crate) fn poll_for_thread(&mut self, arena: &mut [u8], now: u64) -> bool {
         // What it took in now would count as delivered, and nobody would ever read it.
         if self.closed {
             return false;
@@ -595,55 +595,55 @@ impl Engine {
     }
 
     /// Whether a poll would find events.
-    pub fn has_events(&self) -> bool {
+    pub(crate) fn has_events(&self) -> bool {
         !self.backlog.is_empty()
     }
 
     /// Whether the thread has to come back without being asked.
-    pub fn busy(&self) -> bool {
+    pub(crate) fn busy(&self) -> bool {
         !self.active.is_empty()
             || !self.owed.is_empty()
             || self.faults.as_ref().is_some_and(|f| f.next_due().is_some())
     }
 
     /// Whether everything posted has been acknowledged.
-    pub fn drained(&self) -> bool {
+    pub(crate) fn drained(&self) -> bool {
         self.ops.is_empty()
     }
 
     /// A copy of everything that leaves from now on.
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub fn tap(&mut self) -> Arc<std::sync::Mutex<Vec<Vec<u8>>>> {
+    #[cfg(any(test, feature = "internals"))]
+    pub(crate) fn tap(&mut self) -> Arc<std::sync::Mutex<Vec<Vec<u8>>>> {
         self.plain = false;
         Arc::clone(self.tap.insert(Arc::default()))
     }
 
     /// Peers that something is kept for.
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub fn peer_count(&self) -> usize {
+    #[cfg(any(test, feature = "internals"))]
+    pub(crate) fn peer_count(&self) -> usize {
         self.peers.len()
     }
 
     /// Senders of sealed datagrams that something is kept of: in sessions, and after them.
     #[cfg(test)]
-    pub fn sealed_senders(&self) -> (usize, usize) {
+    pub(crate) fn sealed_senders(&self) -> (usize, usize) {
         self.seal.as_ref().map_or((0, 0), Seal::kept)
     }
 
     /// Whether a peer's read is being answered.
     #[cfg(test)]
-    pub fn serves(&self) -> bool {
+    pub(crate) fn serves(&self) -> bool {
         self.peers.iter().any(|(_, p)| p.serving > 0)
     }
 
     /// Whether anybody is connected, who may go without a word.
-    pub fn has_peers(&self) -> bool {
+    pub(crate) fn has_peers(&self) -> bool {
         !self.peers.is_empty()
     }
 
     /// Tells the peers that the queue pair closes, with the last acknowledgements, which they may
     /// wait for. Some more than once: nobody acknowledges this.
-    pub fn farewell(&mut self, now: u64) {
+    pub(crate) fn farewell(&mut self, now: u64) {
         self.closed = true;
         for _ in 0..3 {
             for pi in self.peers.select(|p| p.session.link == Link::Open) {
@@ -658,7 +658,7 @@ impl Engine {
 }
 
 /// Payload bytes that fit into a packet on a link of this MTU.
-pub fn segment_for(link_mtu: usize, v6: bool, sealed: bool) -> usize {
+pub(crate) fn segment_for(link_mtu: usize, v6: bool, sealed: bool) -> usize {
     let below = if v6 { 48 } else { 28 };
     let around = if sealed { seal::OVERHEAD } else { 0 };
     link_mtu

@@ -159,7 +159,7 @@ impl Engine {
             if self.seal.as_mut().is_some_and(|s| !s.seal(batch)) {
                 break;
             }
-            #[cfg(any(test, feature = "fuzzing"))]
+            #[cfg(any(test, feature = "internals"))]
             if let Some(tap) = &self.tap {
                 tap.lock()
                     .unwrap_or_else(|e| e.into_inner())

@@ -284,14 +284,20 @@ impl Engine {
 
     /// Welcomes a caller that may talk to this queue pair: by the token of our address, or because
     /// it has shown its user id. Nothing is kept of it.
-    pub fn admit(&mut self, from: SocketAddr, (qkey, vtag): (u32, u32), theirs: u64, now: u64) {
+    pub(crate) fn admit(
+        &mut self,
+        from: SocketAddr,
+        (qkey, vtag): (u32, u32),
+        theirs: u64,
+        now: u64,
+    ) {
         let number = self.sessions.number(now);
         let token = self.sessions.token(&from, qkey, theirs, number);
         self.push_bare(from, PacketKind::Welcome, number, (theirs, vtag), token);
     }
 
     /// As [`Engine::admit`], of a caller on this host, at once.
-    pub fn admit_from(&mut self, c: &Caller, now: u64) {
+    pub(crate) fn admit_from(&mut self, c: &Caller, now: u64) {
         self.admit(socket_addr(&c.addr), (c.addr.qkey, c.vtag), c.token, now);
         self.flush(now);
     }

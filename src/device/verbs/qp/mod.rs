@@ -72,7 +72,7 @@ enum WrKind {
 
 /// What a queue pair is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub(crate) enum Mode {
     /// Packets of the library, in its own memory.
     Packets,
     /// Work requests of the application, on its own memory.

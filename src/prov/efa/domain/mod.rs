@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 /// Everything of a domain that the data path touches.
-pub struct State {
+pub(crate) struct State {
     pub dev: Dev,
     pub eps: Slab<Ep>,
     pub cqs: Slab<Cq>,
@@ -59,7 +59,7 @@ pub struct State {
 }
 
 /// A domain. Thread safe: its state is behind one lock.
-pub struct EfaDomain {
+pub(crate) struct EfaDomain {
     pub fabric: Arc<Fabric>,
     /// The info it was opened with.
     pub info: Info,
@@ -85,13 +85,13 @@ fn naming(info: &Info) -> Naming {
 
 impl EfaDomain {
     /// Whether its endpoints speak no protocol (fabric `efa-direct`).
-    pub fn direct(&self) -> bool {
+    pub(crate) fn direct(&self) -> bool {
         self.fabric.name == super::info::DIRECT
     }
 
     /// The state, exclusively, for a thread of the application.
     #[inline(always)]
-    pub fn lock(&self) -> DomainGuard<'_, State> {
+    pub(crate) fn lock(&self) -> DomainGuard<'_, State> {
         self.state.enter()
     }
 }

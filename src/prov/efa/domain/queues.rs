@@ -227,7 +227,7 @@ fn quick_cq(s: &mut State, id: u32, count: usize, each: impl Fn(usize, &Entry) +
 
 /// Moves every endpoint that reports to a queue along.
 #[inline]
-pub fn progress_cq(s: &mut State, id: u32) {
+pub(crate) fn progress_cq(s: &mut State, id: u32) {
     let mut i = 0;
     while let Some(ep) = s.cqs.get(id).and_then(|c| c.eps.get(i).copied()) {
         rdm::progress(s, ep);

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 impl EfaDomain {
     /// Starts the thread that moves this domain's endpoints along when nobody calls
     /// (FI_PROGRESS_AUTO, FI_WAIT_MUTEX_COND). It sleeps while nothing arrives.
-    pub fn progress_thread(self: &Arc<Self>) -> Result<()> {
+    pub(crate) fn progress_thread(self: &Arc<Self>) -> Result<()> {
         if self.thread.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
@@ -21,13 +21,13 @@ impl EfaDomain {
     }
 
     /// Descriptor of a new endpoint, for the progress thread.
-    pub fn watch(&self, fd: i32) {
+    pub(crate) fn watch(&self, fd: i32) {
         self.wake.add(fd);
         self.wake.signal();
     }
 
     /// An endpoint is closed.
-    pub fn unwatch(&self, fd: i32) {
+    pub(crate) fn unwatch(&self, fd: i32) {
         self.wake.remove(fd);
     }
 }

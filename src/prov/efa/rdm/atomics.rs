@@ -14,13 +14,13 @@ use crate::shm::{Completion, Verdict};
 use crate::types::*;
 
 /// Largest atomic, bytes of operands: what fits into one packet beside the longest header.
-pub fn atomic_max(mtu: usize) -> usize {
+pub(crate) fn atomic_max(mtu: usize) -> usize {
     (mtu - crate::wire::HEADER_MAX.min(mtu)) & !63
 }
 
 /// What bounds the atomics of a domain.
 #[derive(Clone, Copy, Debug)]
-pub struct AtomicRoom {
+pub(crate) struct AtomicRoom {
     /// Bytes of a packet.
     mtu: usize,
     /// Bytes of the widest element. Peers across a real adapter may run the C library, which knows
@@ -30,7 +30,7 @@ pub struct AtomicRoom {
 
 impl AtomicRoom {
     /// With this adapter.
-    pub fn of(dev: &AdapterAttr) -> AtomicRoom {
+    pub(crate) fn of(dev: &AdapterAttr) -> AtomicRoom {
         AtomicRoom {
             mtu: dev.mtu,
             widest: if dev.identity.is_some() {
@@ -44,7 +44,7 @@ impl AtomicRoom {
 
 /// Elements that one atomic of this kind may have; `FI_EOPNOTSUPP` where the operation does not
 /// exist for the datatype or kind (fi_atomicvalid(3)).
-pub fn atomic_count(
+pub(crate) fn atomic_count(
     room: AtomicRoom,
     dt: fi_datatype,
     op: fi_op,
@@ -58,7 +58,7 @@ pub fn atomic_count(
 
 /// Bytes of an element, where the operation exists for the datatype and kind.
 #[inline]
-pub fn element_size(dt: fi_datatype, op: fi_op, kind: AtomicKind) -> Option<usize> {
+pub(crate) fn element_size(dt: fi_datatype, op: fi_op, kind: AtomicKind) -> Option<usize> {
     let swap = (FI_CSWAP..=FI_MSWAP).contains(&op);
     let fits = match kind {
         AtomicKind::Compare => swap,
@@ -71,7 +71,7 @@ pub fn element_size(dt: fi_datatype, op: fi_op, kind: AtomicKind) -> Option<usiz
 
 /// Starts an atomic. Errors as [`rma`], and `FI_EOPNOTSUPP` for an operation that the datatype does
 /// not have.
-pub fn atomic(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
+pub(crate) fn atomic(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     known(r.common.flags, TX_FLAGS, "fi_atomicmsg")?;
     let now = |s: &mut State| atomic_now(s, id, r);
     start(s, id, (r.peer, r.common.flags), || Work::new(r), now)

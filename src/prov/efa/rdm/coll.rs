@@ -29,7 +29,7 @@ use std::sync::Arc;
 /// Marks addresses of groups and of address vector sets among `fi_addr_t`.
 const GROUP_ADDR: u64 = 1 << 62;
 /// Address of a set that nobody has joined yet (fi_av_set_addr(3)): a set is named by its handle.
-pub const SET_ADDR: fi_addr_t = GROUP_ADDR | 0xffff_ffff;
+pub(crate) const SET_ADDR: fi_addr_t = GROUP_ADDR | 0xffff_ffff;
 /// Marks messages of a group that is being formed.
 const JOIN_TAG: u64 = COLLECTIVE_TAG | 1 << 62;
 /// Bits of a tag that number an operation within its group.
@@ -37,7 +37,7 @@ const SEQ_BITS: u32 = 30;
 
 /// Members of a collective, as one endpoint sees them.
 #[derive(Debug)]
-pub struct Group {
+pub(crate) struct Group {
     ep: u32,
     members: Box<[PeerId]>,
     addrs: Box<[fi_addr_t]>,
@@ -80,7 +80,7 @@ struct Running {
 
 /// Groups and operations of a domain.
 #[derive(Default)]
-pub struct Colls {
+pub(crate) struct Colls {
     groups: Slab<Group>,
     running: Slab<Running>,
     /// Sends and receives that have ended since the last look.
@@ -93,21 +93,21 @@ pub struct Colls {
 
 impl Colls {
     /// Whether a peer is a member of a group.
-    pub fn mentions(&self, p: PeerId) -> bool {
+    pub(crate) fn mentions(&self, p: PeerId) -> bool {
         self.groups.iter().any(|(_, g)| g.members.contains(&p))
             || self.running.iter().any(|(_, r)| r.members.contains(&p))
     }
 
     /// Operations under way.
     #[inline(always)]
-    pub fn load(&self) -> usize {
+    pub(crate) fn load(&self) -> usize {
         self.running.len()
     }
 }
 
 /// Memory of operations that their endpoint's closing has ended; to be dropped after the queue
 /// pair.
-pub struct DeferredDrop(#[allow(dead_code)] Vec<Running>);
+pub(crate) struct DeferredDrop(#[allow(dead_code)] Vec<Running>);
 
 fn group(s: &State, ep: u32, addr: fi_addr_t) -> Result<(u32, &Group)> {
     let at = (addr ^ GROUP_ADDR) as u32;
@@ -149,7 +149,7 @@ fn element(what: fi_collective_op, dt: fi_datatype, op: fi_op) -> Result<(Option
 
 /// Largest number of elements, and the size of one (fi_query_collective(3)); errors as
 /// [`collective`].
-pub fn query(what: fi_collective_op, dt: fi_datatype, op: fi_op) -> Result<(usize, usize)> {
+pub(crate) fn query(what: fi_collective_op, dt: fi_datatype, op: fi_op) -> Result<(usize, usize)> {
     if what > FI_GATHER {
         return Err(FI_EOPNOTSUPP);
     }
@@ -158,7 +158,7 @@ pub fn query(what: fi_collective_op, dt: fi_datatype, op: fi_op) -> Result<(usiz
 }
 
 /// Members of a group.
-pub fn members(s: &State, ep: u32, addr: fi_addr_t) -> Result<usize> {
+pub(crate) fn members(s: &State, ep: u32, addr: fi_addr_t) -> Result<usize> {
     group(s, ep, addr).map(|(_, g)| g.members.len())
 }
 
@@ -227,7 +227,7 @@ fn shape(s: &State, ep: u32, r: &CollReq) -> Result<Shape> {
 /// `FI_EOPNOTSUPP` without FI_COLLECTIVE or for an operation the datatype does not have,
 /// `FI_EINVAL` for a group that was not joined, a root that is no member, or buffers that are too
 /// short.
-pub fn collective(
+pub(crate) fn collective(
     s: &mut State,
     ep: u32,
     r: &CollReq,
@@ -311,7 +311,7 @@ fn hash(words: impl IntoIterator<Item = u64>) -> u32 {
 /// fi_join_collective(3): a new group of the members `addrs`, and its address. `event` goes to the
 /// event queue when all have joined. `FI_EINVAL` when an address is not in the address vector or
 /// none is the endpoint's own, `FI_EOPBADSTATE` before fi_enable.
-pub fn join(
+pub(crate) fn join(
     s: &mut State,
     ep: u32,
     addrs: &[fi_addr_t],
@@ -386,12 +386,12 @@ pub fn join(
 }
 
 /// Whether an address may be given to fi_join_collective(3): that of a set or of a group.
-pub fn joinable(s: &State, ep: u32, addr: fi_addr_t) -> bool {
+pub(crate) fn joinable(s: &State, ep: u32, addr: fi_addr_t) -> bool {
     addr == FI_ADDR_NOTAVAIL || addr == SET_ADDR || group(s, ep, addr).is_ok()
 }
 
 /// Leaves a group. `FI_EBUSY` while an operation of it is under way.
-pub fn leave(s: &mut State, addr: fi_addr_t) -> Result<()> {
+pub(crate) fn leave(s: &mut State, addr: fi_addr_t) -> Result<()> {
     let at = (addr ^ GROUP_ADDR) as u32;
     let g = s.colls.groups.get(at).ok_or(FI_EBADF)?;
     let tag = COLLECTIVE_TAG | u64::from(g.id) << SEQ_BITS;
@@ -422,7 +422,7 @@ pub(super) fn drop_ep(s: &mut State, ep: u32) -> DeferredDrop {
 
 /// Takes note of sends and receives that have ended, and goes on with what they held up.
 #[cold]
-pub fn run(s: &mut State, ep: u32) {
+pub(crate) fn run(s: &mut State, ep: u32) {
     while !s.colls.ended.is_empty() {
         for (id, failed) in core::mem::take(&mut s.colls.ended) {
             if let Some(r) = s.colls.running.get_mut(id) {
@@ -436,7 +436,7 @@ pub fn run(s: &mut State, ep: u32) {
 
 /// As [`run`], also for operations that found no room.
 #[cold]
-pub fn progress(s: &mut State, ep: u32) {
+pub(crate) fn progress(s: &mut State, ep: u32) {
     advance_all(s, ep);
     run(s, ep);
 }

@@ -10,7 +10,7 @@ use crate::device::host;
 
 /// How bytes get from one process's memory into another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CopyMethod {
+pub(crate) enum CopyMethod {
     /// Through the ring in pieces: both sides copy.
     Ring = 0,
     /// By cross-memory attach, one side copies.
@@ -73,7 +73,7 @@ fn class(len: usize) -> usize {
 
 /// See the module text.
 #[derive(Debug, Default)]
-pub struct CostModel {
+pub(crate) struct CostModel {
     known: [CostClass; CLASSES.len() + 1],
     /// When the last of the messages that travel one after another arrived.
     last: u64,
@@ -91,27 +91,27 @@ impl CostModel {
     }
 
     /// Picoseconds per byte by the cheapest method of `among`, 0 when none is known.
-    pub fn cost(&mut self, len: usize, among: &[CopyMethod]) -> u64 {
+    pub(crate) fn cost(&mut self, len: usize, among: &[CopyMethod]) -> u64 {
         let k = self.of(len);
         k.cost[k.best(among) as usize]
     }
 
     /// Chooses a method of `among` and counts its use.
-    pub fn choose(&mut self, len: usize, among: &[CopyMethod]) -> CopyMethod {
+    pub(crate) fn choose(&mut self, len: usize, among: &[CopyMethod]) -> CopyMethod {
         let way = self.next(len, among);
         self.count_use(len);
         way
     }
 
     /// Counts the use of what [`CostModel::next`] chose.
-    pub fn count_use(&mut self, len: usize) {
+    pub(crate) fn count_use(&mut self, len: usize) {
         let k = self.of(len);
         k.chosen = k.chosen.wrapping_add(1);
     }
 
     /// As [`CostModel::choose`], without counting: the caller calls [`CostModel::count_use`] when
     /// the method is used.
-    pub fn next(&mut self, len: usize, among: &[CopyMethod]) -> CopyMethod {
+    pub(crate) fn next(&mut self, len: usize, among: &[CopyMethod]) -> CopyMethod {
         let k = self.of(len);
         let best = k.best(among);
         let ways = among.len().max(1) as u32;
@@ -140,13 +140,13 @@ impl CostModel {
 
     /// Records that `n` messages of `bytes` in all were copied from here since `began`, with
     /// nothing else in between.
-    pub fn measured_copy(&mut self, way: CopyMethod, n: usize, bytes: usize, began: u64) {
+    pub(crate) fn measured_copy(&mut self, way: CopyMethod, n: usize, bytes: usize, began: u64) {
         self.add_measurement(way, n, bytes, host::now().saturating_sub(began));
     }
 
     /// Records that `n` messages of `bytes` in all, which travel one after another, have arrived;
     /// the first began at `began`. Time before the previous arrival is not theirs.
-    pub fn measured_arrival(&mut self, way: CopyMethod, n: usize, bytes: usize, began: u64) {
+    pub(crate) fn measured_arrival(&mut self, way: CopyMethod, n: usize, bytes: usize, began: u64) {
         let began = began.max(self.last);
         self.last = host::now();
         self.add_measurement(way, n, bytes, self.last.saturating_sub(began));
@@ -178,7 +178,7 @@ impl CostModel {
     }
 
     /// Takes over a cost that a peer has measured.
-    pub fn set_cost(&mut self, way: CopyMethod, len: usize, cost: u64) {
+    pub(crate) fn set_cost(&mut self, way: CopyMethod, len: usize, cost: u64) {
         self.of(len).cost[way as usize] = cost;
     }
 }

@@ -22,11 +22,11 @@ use crate::prov::efa::info::DGRAM_PREFIX;
 use crate::types::*;
 
 /// Kinds of work requests: messages and receives.
-pub const WR: u64 = 4 << 32;
-pub const WR_RECV: u64 = 6 << 32;
+pub(crate) const WR: u64 = 4 << 32;
+pub(crate) const WR_RECV: u64 = 6 << 32;
 
 /// Bytes in front of a buffer that are not sent.
-pub fn unsent(kind: Kind) -> usize {
+pub(crate) fn unsent(kind: Kind) -> usize {
     if kind == Kind::Dgram {
         DGRAM_PREFIX
     } else {
@@ -37,7 +37,13 @@ pub fn unsent(kind: Kind) -> usize {
 /// Posts a send whose operation is `ctx`. `FI_EINVAL` for a buffer without room for the prefix, or
 /// not in registered memory, `FI_EMSGSIZE` for one that is longer than a packet, `FI_EAGAIN` when
 /// the queue is full.
-pub fn send(port: &mut EpPort, kind: Kind, ctx: u32, peer: PeerId, r: &MsgReq) -> Result<()> {
+pub(crate) fn send(
+    port: &mut EpPort,
+    kind: Kind,
+    ctx: u32,
+    peer: PeerId,
+    r: &MsgReq,
+) -> Result<()> {
     let to = *port.peers.addr(peer).ok_or(FI_EINVAL)?;
     let skip = unsent(kind);
     let payload = match r.data {
@@ -62,18 +68,24 @@ pub fn send(port: &mut EpPort, kind: Kind, ctx: u32, peer: PeerId, r: &MsgReq) -
 }
 
 /// Posts a receive whose operation is `ctx` to a real adapter. Errors as [`send`].
-pub fn recv(q: &mut NativeQp, ops: &Slab<UserOp>, ctx: u32) -> Result<()> {
+pub(crate) fn recv(q: &mut NativeQp, ops: &Slab<UserOp>, ctx: u32) -> Result<()> {
     let mem = ops.get(ctx).map_or(UserMem::EMPTY, |op| op.mem);
     q.post_recv(WR_RECV | u64::from(ctx), mem)
 }
 
 /// A send is done.
-pub fn sent(port: &mut EpPort, ctx: u32, failed: Option<Failure>) {
+pub(crate) fn sent(port: &mut EpPort, ctx: u32, failed: Option<Failure>) {
     port.sent(ctx, failed.map_or(Ok(()), Err));
 }
 
 /// The software adapter has brought a message.
-pub fn arrived(port: &mut EpPort, kind: Kind, rq: &mut RecvQueue, from: PeerId, bytes: &[u8]) {
+pub(crate) fn arrived(
+    port: &mut EpPort,
+    kind: Kind,
+    rq: &mut RecvQueue,
+    from: PeerId,
+    bytes: &[u8],
+) {
     let (cq_data, data) = match bytes.split_first() {
         Some((1, rest)) => match rest.split_first_chunk::<8>() {
             Some((d, rest)) => (Some(u64::from_le_bytes(*d)), rest),
@@ -125,7 +137,7 @@ fn ended(
 
 /// The peer of a completion, which does not name its key unless the adapter has sent to it or met
 /// it.
-pub fn sender(port: &mut EpPort, from: QpAddr) -> PeerId {
+pub(crate) fn sender(port: &mut EpPort, from: QpAddr) -> PeerId {
     let Some(p) = port.peers.found(&from) else {
         return ANY;
     };
@@ -136,7 +148,7 @@ pub fn sender(port: &mut EpPort, from: QpAddr) -> PeerId {
 }
 
 /// Receive `ctx` at a real adapter is over.
-pub fn taken(port: &mut EpPort, ctx: u32, t: &Taken) {
+pub(crate) fn taken(port: &mut EpPort, ctx: u32, t: &Taken) {
     let from = sender(port, t.from);
     let imm = t.imm.map(u64::from);
     if t.write {
@@ -155,7 +167,7 @@ pub fn taken(port: &mut EpPort, ctx: u32, t: &Taken) {
 
 /// A request of the short way is over, not well or among others: it becomes an operation that ends
 /// at once.
-pub fn short(port: &mut EpPort, s: &TxRequest, status: Status, came: Option<Taken>) {
+pub(crate) fn short(port: &mut EpPort, s: &TxRequest, status: Status, came: Option<Taken>) {
     let mut op = UserOp::new(port.id, s.data.into());
     op.context = s.context;
     op.report = s.report;

@@ -24,7 +24,7 @@ const SOFT_VERSION: u32 = 0xefa2;
 
 /// Enables an endpoint: `FI_ENOAV` and `FI_ENOCQ` name what is missing. Returns the descriptor that
 /// becomes readable when it has something to do.
-pub fn enable(s: &mut State, id: u32) -> Result<i32> {
+pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     if ep.enabled() {
         return Err(FI_EOPBADSTATE);
@@ -168,7 +168,7 @@ fn left_to_adapter(ep: &Ep, cntrs: &Slab<Cntr>) -> Vec<(Arc<ExternalCounter>, u3
 
 /// The contexts of a scalable endpoint: as many endpoints as `info` asks for transmit or receive
 /// contexts, at consecutive addresses.
-pub fn open_contexts(s: &mut State, info: &Info) -> Result<Vec<u32>> {
+pub(crate) fn open_contexts(s: &mut State, info: &Info) -> Result<Vec<u32>> {
     let count = info
         .ep
         .as_ref()
@@ -195,7 +195,7 @@ pub fn open_contexts(s: &mut State, info: &Info) -> Result<Vec<u32>> {
 
 /// A transmit (`side` 0) or receive context is closed: its queue is free, whatever the endpoint
 /// still does.
-pub fn close_context(s: &mut State, id: u32, side: usize) {
+pub(crate) fn close_context(s: &mut State, id: u32, side: usize) {
     let Some(ep) = s.eps.get_mut(id) else { return };
     let bound = if side == 0 {
         ep.tx.take()
@@ -215,7 +215,7 @@ pub fn close_context(s: &mut State, id: u32, side: usize) {
 }
 
 /// Most contexts of a scalable endpoint.
-pub const MAX_CONTEXTS: usize = 16;
+pub(crate) const MAX_CONTEXTS: usize = 16;
 
 /// Drops what a closing endpoint has posted, and messages that came to it.
 fn forget_ops(s: &mut State, id: u32, ep: &Ep) {
@@ -238,7 +238,7 @@ fn forget_ops(s: &mut State, id: u32, ep: &Ep) {
 /// Closes an endpoint. `FI_EBUSY` while it has aliases. Posted operations vanish without
 /// completion, as fi_close(3) allows; what was handed to the adapter still goes out. Returns the
 /// descriptor of [`enable`].
-pub fn close(s: &mut State, id: u32) -> Result<(Ep, Option<i32>)> {
+pub(crate) fn close(s: &mut State, id: u32) -> Result<(Ep, Option<i32>)> {
     if s.eps.get(id).ok_or(FI_EBADF)?.aliases > 0 {
         crate::warn_log!(FI_LOG_EP_CTRL, "fi_close: this endpoint still has aliases");
         return Err(FI_EBUSY);
@@ -268,7 +268,7 @@ pub fn close(s: &mut State, id: u32) -> Result<(Ep, Option<i32>)> {
 }
 
 /// Address of an endpoint; before it is enabled without queue pair number.
-pub fn name(s: &State, id: u32) -> Result<[u8; addr::LEN]> {
+pub(crate) fn name(s: &State, id: u32) -> Result<[u8; addr::LEN]> {
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
     Ok(match &ep.live {
         Some(l) => addr::to_raw(&l.qp.addr()),
@@ -289,7 +289,7 @@ pub fn name(s: &State, id: u32) -> Result<[u8; addr::LEN]> {
 
 /// fi_setname(3): the queue pair number to ask for. `FI_EOPBADSTATE` after enabling,
 /// `FI_EADDRNOTAVAIL` for an address of another adapter.
-pub fn set_name(s: &mut State, id: u32, raw: &[u8]) -> Result<()> {
+pub(crate) fn set_name(s: &mut State, id: u32, raw: &[u8]) -> Result<()> {
     let gid = s.dev.attr().gid;
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     if ep.enabled() {

@@ -7,10 +7,10 @@
 //! `life` opens, enables and closes endpoints.
 
 mod atomics;
-pub mod coll;
+pub(crate) mod coll;
 mod cost_model;
 mod direct;
-pub mod fast_path;
+pub(crate) mod fast_path;
 mod life;
 mod ops;
 mod options;
@@ -24,17 +24,17 @@ mod shm_rma;
 mod shm_state;
 mod srx;
 mod unknown_peers;
-pub mod work;
+pub(crate) mod work;
 
-pub use atomics::{atomic, atomic_count, atomic_max, AtomicRoom};
-pub use life::{close, close_context, enable, name, open_contexts, set_name, MAX_CONTEXTS};
-pub use ops::send;
-pub use options::option_kind;
-pub use peers::{reclaim, Peers};
-pub use progress::progress;
-pub use receive::{cancel, recv};
-pub use rma::rma;
-pub use srx::Srx;
+pub(crate) use atomics::{atomic, atomic_count, atomic_max, AtomicRoom};
+pub(crate) use life::{close, close_context, enable, name, open_contexts, set_name, MAX_CONTEXTS};
+pub(crate) use ops::send;
+pub(crate) use options::option_kind;
+pub(crate) use peers::{reclaim, Peers};
+pub(crate) use progress::progress;
+pub(crate) use receive::{cancel, recv};
+pub(crate) use rma::rma;
+pub(crate) use srx::Srx;
 
 use super::addr;
 use super::domain::State;
@@ -49,7 +49,7 @@ use std::collections::VecDeque;
 use work::Work;
 
 /// Kinds of operations a counter can count, in the order of [`Ep::cntrs`].
-pub const CNTR_EVENTS: [u64; 6] = [
+pub(crate) const CNTR_EVENTS: [u64; 6] = [
     FI_SEND,
     FI_RECV,
     FI_WRITE,
@@ -60,7 +60,7 @@ pub const CNTR_EVENTS: [u64; 6] = [
 
 /// What an endpoint speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// The wire protocol.
     Rdm,
     /// Nothing: every call is a work request (fabric `efa-direct`).
@@ -83,7 +83,7 @@ impl Kind {
 
 /// Whose an operation's memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpKind {
+pub(crate) enum OpKind {
     /// The application's, lent with a call.
     User,
     /// A registered region's, named by a peer.
@@ -91,11 +91,11 @@ pub enum OpKind {
 }
 
 /// Marks operations of a shared receive context in [`UserOp::owner`].
-pub const SRX_OWNER: u32 = 1 << 31;
+pub(crate) const SRX_OWNER: u32 = 1 << 31;
 
 /// A posted operation.
 #[derive(Debug)]
-pub struct UserOp {
+pub(crate) struct UserOp {
     /// The endpoint, or the shared receive context with [`SRX_OWNER`].
     pub owner: u32,
     pub kind: OpKind,
@@ -128,7 +128,7 @@ pub struct UserOp {
 
 impl UserOp {
     /// An operation on this memory, otherwise blank.
-    pub fn new(owner: u32, mem: UserMem) -> UserOp {
+    pub(crate) fn new(owner: u32, mem: UserMem) -> UserOp {
         UserOp {
             owner,
             kind: OpKind::User,
@@ -315,7 +315,7 @@ impl Live {
 }
 
 /// One endpoint.
-pub struct Ep {
+pub(crate) struct Ep {
     pub caps: u64,
     tx_flags: u64,
     rx_flags: u64,
@@ -374,7 +374,7 @@ fn failure(status: Status) -> Failure {
 impl Ep {
     /// An endpoint as `info` describes it, not yet enabled. `FI_EINVAL` for an info of another
     /// endpoint type.
-    pub fn new(info: &Info, direct: bool, d: &AdapterAttr) -> Result<Ep> {
+    pub(crate) fn new(info: &Info, direct: bool, d: &AdapterAttr) -> Result<Ep> {
         let type_ = info.ep.as_ref().map_or(FI_EP_RDM, |e| e.type_);
         if type_ != FI_EP_RDM && type_ != FI_EP_DGRAM {
             crate::warn_log!(
@@ -440,18 +440,18 @@ impl Ep {
     }
 
     /// Whether fi_enable(3) has succeeded.
-    pub fn enabled(&self) -> bool {
+    pub(crate) fn enabled(&self) -> bool {
         self.live.is_some()
     }
 
     /// Descriptor that becomes readable after [`Ep::arm`] when there is something to do, once
     /// enabled.
-    pub fn wait_fd(&self) -> Option<i32> {
+    pub(crate) fn wait_fd(&self) -> Option<i32> {
         self.live.as_ref().map(Live::wait_fd)
     }
 
     /// Asks for a signal on the descriptor; `false` when there is something to do already.
-    pub fn arm(&mut self) -> bool {
+    pub(crate) fn arm(&mut self) -> bool {
         let Some(l) = &mut self.live else { return true };
         let idle = l.shm.all_reported() && !l.shm_ep.as_ref().is_some_and(ShmEndpoint::lost);
         let rings = |h: &mut ShmEndpoint| h.tx.settle() & h.rx.arm() & h.tx.arm();
@@ -471,7 +471,7 @@ impl Ep {
     }
 
     /// The regions of these targets are closed: the adapter reads nothing more into them.
-    pub fn close_targets(&mut self, targets: &[u32]) {
+    pub(crate) fn close_targets(&mut self, targets: &[u32]) {
         if let Some(l) = &mut self.live {
             for read in l.proto.close_targets(|ctx| targets.contains(&ctx)) {
                 l.qp.cancel_reads(WR_READ | u64::from(read));
@@ -497,27 +497,27 @@ impl Ep {
     }
 
     /// Its queue pair, once enabled.
-    pub fn qp_mut(&mut self) -> Option<&mut AnyQp> {
+    pub(crate) fn qp_mut(&mut self) -> Option<&mut AnyQp> {
         self.live.as_mut().map(|l| &mut l.qp)
     }
 
     /// Its address vector.
-    pub fn av(&self) -> Option<u32> {
+    pub(crate) fn av(&self) -> Option<u32> {
         self.av
     }
 
     /// Whether it reports to this queue.
-    pub fn uses_cq(&self, id: u32) -> bool {
+    pub(crate) fn uses_cq(&self, id: u32) -> bool {
         [self.tx, self.rx].iter().flatten().any(|b| b.cq == id)
     }
 
     /// Whether it reports to this counter.
-    pub fn uses_cntr(&self, id: u32) -> bool {
+    pub(crate) fn uses_cntr(&self, id: u32) -> bool {
         self.cntrs.contains(&Some(id)) || self.counted.contains(&id)
     }
 
     /// Binds an address vector. `FI_EOPBADSTATE` after enabling, `FI_EINVAL` for a second one.
-    pub fn bind_av(&mut self, av: u32) -> Result<()> {
+    pub(crate) fn bind_av(&mut self, av: u32) -> Result<()> {
         self.must_be_new("an address vector")?;
         if self.av.is_some() {
             return Err(FI_EINVAL);
@@ -528,7 +528,7 @@ impl Ep {
 
     /// Binds a completion queue: `flags` are FI_TRANSMIT, FI_RECV and FI_SELECTIVE_COMPLETION.
     /// `FI_EBADFLAGS` for others or neither, `FI_EINVAL` for a direction that is bound already.
-    pub fn bind_cq(&mut self, cq: u32, flags: u64) -> Result<()> {
+    pub(crate) fn bind_cq(&mut self, cq: u32, flags: u64) -> Result<()> {
         self.must_be_new("a completion queue")?;
         if flags & !(FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION) != 0
             || flags & (FI_TRANSMIT | FI_RECV) == 0
@@ -556,7 +556,7 @@ impl Ep {
     }
 
     /// Binds a counter to kinds of events. `FI_EBADFLAGS` for unknown ones.
-    pub fn bind_cntr(&mut self, cntr: u32, flags: u64) -> Result<()> {
+    pub(crate) fn bind_cntr(&mut self, cntr: u32, flags: u64) -> Result<()> {
         self.must_be_new("a counter")?;
         let known: u64 = CNTR_EVENTS.iter().sum();
         if flags & !known != 0 || flags == 0 {
@@ -575,7 +575,7 @@ impl Ep {
     }
 
     /// Default flags of one direction (FI_GETOPSFLAG).
-    pub fn op_flags(&self, recv: bool) -> u64 {
+    pub(crate) fn op_flags(&self, recv: bool) -> u64 {
         if recv {
             self.rx_flags
         } else {
@@ -585,7 +585,7 @@ impl Ep {
 
     /// FI_SETOPSFLAG: default flags of the direction that FI_TRANSMIT or FI_RECV names.
     /// `FI_EINVAL` for both or neither.
-    pub fn set_op_flags(&mut self, flags: u64) -> Result<()> {
+    pub(crate) fn set_op_flags(&mut self, flags: u64) -> Result<()> {
         let plain = flags & !(FI_TRANSMIT | FI_RECV);
         match flags & (FI_TRANSMIT | FI_RECV) {
             FI_TRANSMIT => self.tx_flags = plain,
@@ -609,7 +609,7 @@ impl Ep {
 
     /// Binds a shared receive context. `FI_EINVAL` for a second one, or with FI_COLLECTIVE: members
     /// of a group are told apart by their endpoints.
-    pub fn bind_srx(&mut self, srx: u32) -> Result<()> {
+    pub(crate) fn bind_srx(&mut self, srx: u32) -> Result<()> {
         self.must_be_new("a shared receive context")?;
         if self.caps & FI_COLLECTIVE != 0 {
             crate::warn_log!(
@@ -626,7 +626,7 @@ impl Ep {
     }
 
     /// Whether it takes its messages from this shared receive context.
-    pub fn uses_srx(&self, id: u32) -> bool {
+    pub(crate) fn uses_srx(&self, id: u32) -> bool {
         self.srx == Some(id)
     }
 }

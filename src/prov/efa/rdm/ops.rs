@@ -222,7 +222,7 @@ pub(super) fn park(s: &mut State, id: u32, work: Work) -> Result<()> {
 /// Sends a message. `FI_EAGAIN` when the send queue is full, `FI_EINVAL` for an unknown
 /// destination, `FI_EMSGSIZE` when an injected message is longer than the limit.
 #[inline]
-pub fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
+pub(crate) fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     known(r.common.flags, TX_FLAGS, "fi_sendmsg")?;
     let now = |s: &mut State| send_now(s, id, r);
     start(s, id, (r.to, r.common.flags), || Work::new(r), now)

@@ -8,14 +8,14 @@ use crate::types::*;
 use std::borrow::Cow;
 
 /// Bytes that must be left in a multi-receive buffer for it to stay posted, unless set.
-pub const MIN_MULTI_RECV: usize = 64;
+pub(crate) const MIN_MULTI_RECV: usize = 64;
 
 /// Value of FI_OPT_EFA_RNR_RETRY, and of a queue pair, that means without end.
 const RNR_RETRY_FOR_EVER: usize = 7;
 
 /// What can be set, with the adapter's answers as defaults.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     pub min_multi_recv: usize,
     pub max_msg_size: usize,
     pub max_tagged_size: usize,
@@ -40,7 +40,7 @@ pub struct Options {
 
 impl Options {
     /// Options of an endpoint whose injected messages are at most `inject` bytes long.
-    pub fn new(inject: usize, atomic: usize) -> Options {
+    pub(crate) fn new(inject: usize, atomic: usize) -> Options {
         Options {
             min_multi_recv: MIN_MULTI_RECV,
             max_msg_size: usize::MAX,
@@ -68,7 +68,7 @@ impl Options {
 impl Options {
     /// What bounds endpoints without protocol: a packet, the adapter's reads and writes, and what
     /// fits into the work request of one.
-    pub fn of_kind(mut self, kind: Kind, d: &AdapterAttr) -> Options {
+    pub(crate) fn of_kind(mut self, kind: Kind, d: &AdapterAttr) -> Options {
         self.rnr_limit = d.raw.rnr_limit;
         if kind != Kind::Rdm {
             self.max_msg_size = d.mtu;
@@ -81,12 +81,12 @@ impl Options {
     }
 
     /// Most bytes of an injected message.
-    pub fn limit(&self) -> usize {
+    pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
     /// FI_OPT_EFA_RNR_RETRY.
-    pub fn rnr_retry(&self) -> u8 {
+    pub(crate) fn rnr_retry(&self) -> u8 {
         self.rnr_retry as u8
     }
 }
@@ -230,7 +230,7 @@ fn row(number: i32) -> Option<&'static Row> {
 }
 
 /// Name of an option and a value of its type; `None` for an unknown one.
-pub fn option_kind(number: i32) -> Option<(&'static str, OptionValue)> {
+pub(crate) fn option_kind(number: i32) -> Option<(&'static str, OptionValue)> {
     let row = row(number)?;
     let kind = match row.access {
         Size(..) => OptionValue::Size(0),
@@ -247,7 +247,7 @@ impl Ep {
     }
 
     /// Value of an option; `FI_ENOPROTOOPT` for an unknown one.
-    pub fn getopt(&self, number: i32) -> Result<OptionValue> {
+    pub(crate) fn getopt(&self, number: i32) -> Result<OptionValue> {
         Ok(match row(number).ok_or(FI_ENOPROTOOPT)?.access {
             Size(get, _) => OptionValue::Size(get(self)),
             Int(get, _) => OptionValue::Int(get(self)),
@@ -257,7 +257,7 @@ impl Ep {
 
     /// Sets an option. `FI_ENOPROTOOPT` for an unknown one, `FI_EINVAL` for a value out of range,
     /// `FI_EOPNOTSUPP` for one this adapter cannot grant, `FI_EOPBADSTATE` where it is too late.
-    pub fn setopt(&mut self, number: i32, v: OptionValue) -> Result<()> {
+    pub(crate) fn setopt(&mut self, number: i32, v: OptionValue) -> Result<()> {
         let row = row(number).ok_or(FI_ENOPROTOOPT)?;
         let set = self.set(row, v).map_err(|refusal| {
             crate::warn_log!(

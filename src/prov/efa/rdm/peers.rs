@@ -16,7 +16,7 @@ const LOOKS: usize = 16;
 
 /// See the module text.
 #[derive(Debug, Default)]
-pub struct Peers {
+pub(crate) struct Peers {
     by_addr: HashMap<QpAddr, PeerId>,
     /// The latest with a host and queue pair number, whatever its key.
     by_number: HashMap<([u8; 16], u16), PeerId>,
@@ -35,7 +35,7 @@ struct KnownPeer {
 impl Peers {
     /// Number of the peer of this device address.
     #[inline]
-    pub fn of(&mut self, a: &QpAddr) -> PeerId {
+    pub(crate) fn of(&mut self, a: &QpAddr) -> PeerId {
         if let Some(p) = self.by_addr.get(a).copied() {
             if a.token != 0 {
                 self.complete(p, a);
@@ -61,7 +61,7 @@ impl Peers {
     /// The peer of a device address; of one without its key the latest with its host and queue pair
     /// number.
     #[inline]
-    pub fn found(&mut self, a: &QpAddr) -> Option<PeerId> {
+    pub(crate) fn found(&mut self, a: &QpAddr) -> Option<PeerId> {
         match a.qkey {
             0 => self.by_number.get(&(a.gid, a.qpn)).copied(),
             _ => Some(self.of(a)),
@@ -70,12 +70,12 @@ impl Peers {
 
     /// Device address of a peer.
     #[inline]
-    pub fn addr(&self, p: PeerId) -> Option<&QpAddr> {
+    pub(crate) fn addr(&self, p: PeerId) -> Option<&QpAddr> {
         self.all.get(p).map(|p| &p.addr)
     }
 
     /// The peer may have gone: its number is free when nothing refers to it.
-    pub fn may_be_gone(&mut self, p: PeerId) {
+    pub(crate) fn may_be_gone(&mut self, p: PeerId) {
         if let Some(known) = self.all.get_mut(p).filter(|k| !k.listed) {
             known.listed = true;
             self.gone.push_back(p);
@@ -95,7 +95,7 @@ impl Peers {
 
 /// Frees numbers of peers that have gone.
 #[cold]
-pub fn reclaim(s: &mut State) {
+pub(crate) fn reclaim(s: &mut State) {
     for _ in 0..s.peers.gone.len().min(LOOKS) {
         let Some(p) = s.peers.gone.pop_front() else {
             return;

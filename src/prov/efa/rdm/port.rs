@@ -21,7 +21,7 @@ use crate::types::*;
 use crate::wire::{Iovs, RmaIov, Rta, RtaKind};
 
 /// Borrowed parts of an endpoint and its domain, for the length of one call.
-pub struct EpPort<'a> {
+pub(crate) struct EpPort<'a> {
     pub id: u32,
     pub dev: &'a Dev,
     /// What peers on the same host may know of our memory.
@@ -162,7 +162,7 @@ impl EpPort<'_> {
 
     /// A plain access or send has ended badly, at this remote address, with this key.
     #[cold]
-    pub fn fails(&mut self, note: &Completion, peer: PeerId, at: (u64, u64), why: Failure) {
+    pub(crate) fn fails(&mut self, note: &Completion, peer: PeerId, at: (u64, u64), why: Failure) {
         let mut op = UserOp::new(self.id, UserMem::EMPTY);
         op.context = note.context;
         op.flags = note.flags;
@@ -174,7 +174,7 @@ impl EpPort<'_> {
     }
 
     /// A plain access or send has ended well.
-    pub fn done(&mut self, note: &Completion) {
+    pub(crate) fn done(&mut self, note: &Completion) {
         self.count(cntr_index(note.flags), note.len, true);
         let q = self.tx.filter(|_| note.report);
         if let Some(q) = q.and_then(|b| self.cqs.get_mut(b.cq)) {
@@ -183,7 +183,7 @@ impl EpPort<'_> {
     }
 
     /// Ends a transmit-side operation.
-    pub fn end(&mut self, op: UserOp, result: Result<(), Failure>) {
+    pub(crate) fn end(&mut self, op: UserOp, result: Result<(), Failure>) {
         if let Some(coll) = op.collective {
             return self.coll_steps.push((coll, result.err()));
         }
@@ -246,7 +246,7 @@ impl EpPort<'_> {
 
     /// A peer's access to our memory is complete: counters of the endpoint and of the region, and,
     /// for a write whose region asks for it, nothing more: RMA events are counted (fi_mr(3)).
-    pub fn remote_access(&mut self, key: u64, len: usize, write: bool) {
+    pub(crate) fn remote_access(&mut self, key: u64, len: usize, write: bool) {
         self.count(if write { 4 } else { 5 }, len, true);
         let kind = if write {
             FI_REMOTE_WRITE
@@ -265,7 +265,7 @@ impl EpPort<'_> {
     }
 
     /// One adapter request of an RMA operation is done.
-    pub fn rma_done(&mut self, ctx: u32, failed: Option<Failure>, waiting: &mut Vec<u32>) {
+    pub(crate) fn rma_done(&mut self, ctx: u32, failed: Option<Failure>, waiting: &mut Vec<u32>) {
         let Some(op) = self.ops.get_mut(ctx) else {
             return;
         };
@@ -287,7 +287,7 @@ impl EpPort<'_> {
     }
 
     /// Posts the immediate data of a write that needed several requests.
-    pub fn post_late_imm(&mut self, ctx: u32) -> bool {
+    pub(crate) fn post_late_imm(&mut self, ctx: u32) -> bool {
         let Some(op) = self.ops.get_mut(ctx) else {
             return true;
         };

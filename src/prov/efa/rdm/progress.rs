@@ -15,7 +15,7 @@ use crate::types::*;
 use crate::wire::pkt;
 
 /// Takes in what the adapter found for an endpoint, and sends what had to wait.
-pub fn progress(s: &mut State, id: u32) {
+pub(crate) fn progress(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get_mut(id) else { return };
     let waits = ep.waits(&s.triggers, &s.colls);
     let Some(live) = &mut ep.live else { return };
@@ -122,9 +122,7 @@ pub fn progress(s: &mut State, id: u32) {
                 let peer = direct::sender(&mut port, from);
                 port.report_write(peer, imm.into(), len as usize);
             }
-            Event::Remote {
-                key, len, write, ..
-            } => port.remote_access(key, len as usize, write),
+            Event::Remote { key, len, write } => port.remote_access(key, len as usize, write),
             Event::Done { wr_id, status } => {
                 let fail = (status != Status::Ok).then(|| failure(status));
                 match wr_id & !0xffff_ffff {

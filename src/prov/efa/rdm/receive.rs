@@ -25,7 +25,7 @@ fn answering(by: Poster, s: &State) -> Result<u32> {
 
 /// Posts a receive, or peeks, claims or discards. `FI_ENOCQ` for peeks at a shared receive
 /// context without an endpoint, through whose completion queue to answer.
-pub fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
+pub(crate) fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
     known(r.common.flags, RX_FLAGS, "fi_recvmsg")?;
     if memory::short() {
         return Err(FI_EAGAIN);
@@ -244,7 +244,7 @@ fn tell(s: &mut State, id: u32, args: &RecvArgs, r: &RecvReq, found: Option<Peek
 
 /// fi_cancel(3): the first posted receive of this context ends with FI_ECANCELED. `FI_ENOENT` when
 /// there is none.
-pub fn cancel(s: &mut State, by: Poster, context: usize) -> Result<()> {
+pub(crate) fn cancel(s: &mut State, by: Poster, context: usize) -> Result<()> {
     let rxq = match by {
         Poster::Ep(id) => {
             let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;

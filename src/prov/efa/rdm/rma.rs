@@ -18,7 +18,7 @@ use crate::wire::{extra, Iovs, RmaIov};
 
 /// Reads or writes remote memory. `FI_EAGAIN` when the send queue is full, `FI_EINVAL` for an
 /// unknown peer, `FI_EMSGSIZE` when injected data is longer than the limit.
-pub fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
+pub(crate) fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
     let call = if r.write { "fi_writemsg" } else { "fi_readmsg" };
     known(r.common.flags, TX_FLAGS, call)?;
     let now = |s: &mut State| rma_now(s, id, r, None);

@@ -33,11 +33,11 @@ const WITH_DATA: u8 = 2;
 /// Flag of an access: it was a write.
 const WROTE: u8 = 4;
 /// Flag of an RTS: the rest follows without a CTS.
-pub const EAGER: u8 = 8;
+pub(crate) const EAGER: u8 = 8;
 
 /// What is under way with peers on the same host.
 #[derive(Default)]
-pub struct ShmState {
+pub(crate) struct ShmState {
     /// Packets and reads of the protocol that were done at once; it hears of them with the next
     /// progress.
     pub packets: VecDeque<u32>,
@@ -52,13 +52,13 @@ pub struct ShmState {
 
 impl ShmState {
     /// Whether there is nothing to tell.
-    pub fn all_reported(&self) -> bool {
+    pub(crate) fn all_reported(&self) -> bool {
         self.untold() == 0
     }
 
     /// 0 when there is nothing to tell or to do.
     #[inline(always)]
-    pub fn load(&self) -> usize {
+    pub(crate) fn load(&self) -> usize {
         self.untold() | self.rendezvous.load()
     }
 
@@ -70,7 +70,7 @@ impl ShmState {
 }
 
 /// Sends a message through the ring, if one record holds it, and writes its completion.
-pub fn send(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Verdict {
+pub(crate) fn send(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Verdict {
     let (Some(rings), Some(addr)) = (&mut port.rings, port.peers.addr(peer)) else {
         return Verdict::Unsupported;
     };
@@ -117,19 +117,19 @@ fn put(r: &MsgReq, write: impl FnOnce(RecordHeader, &[u8], &UserMem, &[u8]) -> V
 }
 
 /// The completion of a send, which is over as soon as it was posted.
-pub fn sent_entry(context: usize, tagged: bool, len: usize) -> Entry {
+pub(crate) fn sent_entry(context: usize, tagged: bool, len: usize) -> Entry {
     ended_entry(context, send_flags(tagged), len)
 }
 
 /// Flags of a send's completion.
 #[inline]
-pub fn send_flags(tagged: bool) -> u64 {
+pub(crate) fn send_flags(tagged: bool) -> u64 {
     FI_SEND | if tagged { FI_TAGGED } else { FI_MSG }
 }
 
 /// The completion of an operation of the transmit side.
 #[inline]
-pub fn ended_entry(context: usize, flags: u64, len: usize) -> Entry {
+pub(crate) fn ended_entry(context: usize, flags: u64, len: usize) -> Entry {
     Entry {
         context,
         flags,
@@ -141,7 +141,7 @@ pub fn ended_entry(context: usize, flags: u64, len: usize) -> Entry {
 
 /// The words in front of a message, tag before data, and the flags that say which they are.
 #[inline]
-pub fn words_of(tag: Option<u64>, cq_data: Option<u64>) -> ([u64; 2], u8) {
+pub(crate) fn words_of(tag: Option<u64>, cq_data: Option<u64>) -> ([u64; 2], u8) {
     match (tag, cq_data) {
         (None, None) => ([0, 0], 0),
         (Some(t), None) => ([t, 0], TAGGED),
@@ -151,20 +151,20 @@ pub fn words_of(tag: Option<u64>, cq_data: Option<u64>) -> ([u64; 2], u8) {
 }
 
 /// As one number, the first word at the bottom.
-pub fn words(r: &MsgReq) -> (u128, u8) {
+pub(crate) fn words(r: &MsgReq) -> (u128, u8) {
     let ([first, second], flags) = words_of(r.tag, r.cq_data);
     (u128::from(first) | u128::from(second) << 64, flags)
 }
 
 /// Bytes of those words.
 #[inline]
-pub fn head_len(flags: u8) -> usize {
+pub(crate) fn head_len(flags: u8) -> usize {
     let has = |flag| usize::from(flags & flag != 0);
     8 * (has(TAGGED) + has(WITH_DATA))
 }
 
 /// What is in front of a message that has arrived.
-pub struct MessageHead {
+pub(crate) struct MessageHead {
     pub bytes: usize,
     pub tag: Option<u64>,
     pub cq_data: Option<u64>,
@@ -172,7 +172,7 @@ pub struct MessageHead {
 
 /// Reads the head of a message; `None` when the record is too short.
 #[inline]
-pub fn head_of(record: &Record) -> Option<MessageHead> {
+pub(crate) fn head_of(record: &Record) -> Option<MessageHead> {
     let bytes = head_len(record.flags);
     let has = |flag| record.flags & flag != 0;
     (record.len >= bytes).then(|| MessageHead {
@@ -183,7 +183,7 @@ pub fn head_of(record: &Record) -> Option<MessageHead> {
 }
 
 /// A message that has been received.
-pub struct ReceivedMessage {
+pub(crate) struct ReceivedMessage {
     pub from: PeerId,
     pub tag: Option<u64>,
     pub cq_data: Option<u64>,
@@ -193,7 +193,7 @@ pub struct ReceivedMessage {
 
 /// Ends its receive.
 #[inline]
-pub fn finish(
+pub(crate) fn finish(
     d: ReceivedMessage,
     mut result: core::result::Result<(), Failure>,
     rq: &mut RecvQueue,
@@ -219,7 +219,7 @@ pub fn finish(
 
 /// Copies a read or write by cross-memory attach. `Unsupported` when another route has to carry it;
 /// `Done` also when it failed and its completion says so.
-pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Verdict {
+pub(crate) fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Verdict {
     let id = port.id;
     match shm_rma::rma(port, peer, r, || rma_op(id, peer, r, report)) {
         Verdict::Unsupported => {}
@@ -277,7 +277,7 @@ const TOLD_LEN: usize = 24;
 
 /// Sends a peer the event of an access to its memory: key, length, data of a write, whether it was
 /// a write.
-pub fn tell(
+pub(crate) fn tell(
     rings: &mut TxRings,
     peer: PeerId,
     addr: &QpAddr,
@@ -295,7 +295,7 @@ pub fn tell(
 
 /// A record of a kind of this module has arrived.
 #[inline]
-pub fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
+pub(crate) fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
     match record.kind {
         kind::MESSAGE => {
             if let Some(head) = head_of(record) {

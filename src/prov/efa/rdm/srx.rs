@@ -9,7 +9,7 @@ use crate::prov::efa::domain::State;
 
 /// See the module text.
 #[derive(Debug)]
-pub struct Srx {
+pub(crate) struct Srx {
     pub rxq: u32,
     pub caps: u64,
     pub rx_flags: u64,
@@ -18,7 +18,7 @@ pub struct Srx {
 
 impl Srx {
     /// A context with an empty queue, for a domain opened with `info`; returns its number.
-    pub fn open(s: &mut State, info: &Info, caps: Option<u64>, rx_flags: u64) -> u32 {
+    pub(crate) fn open(s: &mut State, info: &Info, caps: Option<u64>, rx_flags: u64) -> u32 {
         let rxq = s.rxqs.insert(RecvQueue::default());
         s.srxs.insert(Srx {
             rxq,
@@ -29,7 +29,7 @@ impl Srx {
     }
 
     /// Closes a context that no endpoint uses.
-    pub fn close(s: &mut State, id: u32) {
+    pub(crate) fn close(s: &mut State, id: u32) {
         super::drop_ops(s, super::SRX_OWNER | id);
         if let Some(x) = s.srxs.remove(id) {
             s.rxqs.remove(x.rxq);

@@ -12,7 +12,7 @@ use crate::prov::efa::addr;
 
 /// The peer that a packet is from, made known to the adapter. `None` when the packet does not say,
 /// or the peer cannot be reached: it is dropped, for nobody could answer it.
-pub fn learn_peer(port: &mut EpPort, from: QpAddr, packet: &[u8]) -> Option<PeerId> {
+pub(crate) fn learn_peer(port: &mut EpPort, from: QpAddr, packet: &[u8]) -> Option<PeerId> {
     let says = crate::wire::sender(packet)?;
     let who = match (says.raw_addr, says.connid) {
         (Some(raw), _) => addr::from_raw(&raw)?,

@@ -14,7 +14,7 @@ use crate::prov::efa::domain::State;
 use crate::types::*;
 
 /// See the module text.
-pub struct Work {
+pub(crate) struct Work {
     op: DeferredOp,
     /// A write or read that this peer's ring has refused: it goes to this peer, by the adapter.
     by_adapter: Option<PeerId>,
@@ -22,7 +22,7 @@ pub struct Work {
 
 impl Work {
     /// An operation for later.
-    pub fn new(op: impl Into<DeferredOp>) -> Work {
+    pub(crate) fn new(op: impl Into<DeferredOp>) -> Work {
         Work {
             op: op.into(),
             by_adapter: None,
@@ -30,7 +30,7 @@ impl Work {
     }
 
     /// `r`, by the adapter to this peer, whatever address it names.
-    pub fn by_adapter(r: &RmaReq, peer: PeerId) -> Work {
+    pub(crate) fn by_adapter(r: &RmaReq, peer: PeerId) -> Work {
         Work {
             op: DeferredOp::from(r),
             by_adapter: Some(peer),
@@ -101,7 +101,7 @@ impl Work {
 }
 
 /// Whether operations of this endpoint to this peer have not ended.
-pub fn under_way(s: &State, ep: u32, peer: PeerId) -> bool {
+pub(crate) fn under_way(s: &State, ep: u32, peer: PeerId) -> bool {
     let has_outstanding = s.eps.get(ep).is_some_and(|e| e.has_outstanding(peer));
     has_outstanding
         || s.ops.iter().any(|(_, o)| {
@@ -110,7 +110,7 @@ pub fn under_way(s: &State, ep: u32, peer: PeerId) -> bool {
 }
 
 /// Starts what waits behind fences, as far as they are open.
-pub fn run_fenced(s: &mut State, id: u32) {
+pub(crate) fn run_fenced(s: &mut State, id: u32) {
     while let Some(w) = s.eps.get_mut(id).and_then(|e| e.fenced.pop_front()) {
         let av = s.eps.get(id).and_then(|e| e.av).and_then(|a| s.avs.get(a));
         let closed = w.fence().and_then(|to| av?.peer(to, &mut s.peers).ok());
@@ -130,7 +130,7 @@ pub fn run_fenced(s: &mut State, id: u32) {
 }
 
 /// An operation that a counter starts.
-pub struct PendingTrigger {
+pub(crate) struct PendingTrigger {
     pub cntr: u32,
     pub threshold: u64,
     pub ep: u32,
@@ -140,7 +140,7 @@ pub struct PendingTrigger {
 }
 
 /// Starts what the counters have reached. Called after anything that may have changed one.
-pub fn fire(s: &mut State) {
+pub(crate) fn fire(s: &mut State) {
     while let Some(at) = s
         .triggers
         .iter()
@@ -160,7 +160,7 @@ pub fn fire(s: &mut State) {
 }
 
 /// Queues an operation for a counter, or starts it when the counter is there already.
-pub fn trigger(s: &mut State, t: Trigger) -> Result<()> {
+pub(crate) fn trigger(s: &mut State, t: Trigger) -> Result<()> {
     s.cntrs.get(t.cntr).ok_or(FI_EINVAL)?;
     s.triggers.push(PendingTrigger {
         cntr: t.cntr,
@@ -174,7 +174,7 @@ pub fn trigger(s: &mut State, t: Trigger) -> Result<()> {
 }
 
 /// FI_CANCEL_WORK: takes back deferred work that has not started. `FI_ENOENT` when there is none.
-pub fn cancel(s: &mut State, name: usize) -> Result<()> {
+pub(crate) fn cancel(s: &mut State, name: usize) -> Result<()> {
     let before = s.triggers.len();
     s.triggers.retain(|t| t.name != name);
     if s.triggers.len() == before {
@@ -185,6 +185,6 @@ pub fn cancel(s: &mut State, name: usize) -> Result<()> {
 }
 
 /// FI_FLUSH_WORK: takes all deferred work of the domain back.
-pub fn flush(s: &mut State) {
+pub(crate) fn flush(s: &mut State) {
     s.triggers.retain(|t| t.name == 0);
 }

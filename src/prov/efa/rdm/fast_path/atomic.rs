@@ -18,7 +18,7 @@ const MOST: usize = 64;
 
 /// Starts an atomic; `None`, and nothing done, when it has to go another way. Errors: `FI_EAGAIN`.
 #[inline]
-pub fn atomic(s: &mut State, id: u32, p: &FastAtomic) -> Option<Result<()>> {
+pub(crate) fn atomic(s: &mut State, id: u32, p: &FastAtomic) -> Option<Result<()>> {
     let ep = s.eps.get_mut(id)?;
     let fast = &ep.fast;
     let (kind, flags) = match (p.compare, p.result) {

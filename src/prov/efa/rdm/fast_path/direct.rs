@@ -25,7 +25,7 @@ use crate::wire::extra;
 
 /// As [`super::send`], as a work request of the adapter; `most` bytes.
 #[inline(always)]
-pub fn send(s: &mut State, id: u32, p: &FastSend, most: usize) -> Option<Result<()>> {
+pub(crate) fn send(s: &mut State, id: u32, p: &FastSend, most: usize) -> Option<Result<()>> {
     let ep = s.eps.get_mut(id)?;
     if p.tag.is_some() || p.data.len() > most || !ep.fenced.is_empty() {
         return None;
@@ -50,7 +50,7 @@ pub fn send(s: &mut State, id: u32, p: &FastSend, most: usize) -> Option<Result<
 
 /// As [`super::recv`], into the adapter's queue.
 #[inline(always)]
-pub fn recv(
+pub(crate) fn recv(
     q: &mut NativeQp,
     fast: &FastPathConfig,
     into: Piece,
@@ -70,7 +70,7 @@ pub fn recv(
 
 /// As [`super::rma`], as a work request of the adapter.
 #[inline(always)]
-pub fn rma(s: &mut State, id: u32, p: &FastRma, peer: PeerId) -> Option<Result<()>> {
+pub(crate) fn rma(s: &mut State, id: u32, p: &FastRma, peer: PeerId) -> Option<Result<()>> {
     let ep = s.eps.get_mut(id)?;
     let fast = &ep.fast;
     let Live { qp, proto, .. } = ep.live.as_mut()?;

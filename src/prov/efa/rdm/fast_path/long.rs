@@ -14,7 +14,7 @@ use crate::types::*;
 
 /// As [`super::send`], a message that is too long for one record.
 #[inline(never)]
-pub fn send(s: &mut State, id: u32, p: &FastSend) -> Option<Result<()>> {
+pub(crate) fn send(s: &mut State, id: u32, p: &FastSend) -> Option<Result<()>> {
     let ep = s.eps.get_mut(id)?;
     let fast = &ep.fast;
     let [msg, tagged] = fast.longest;

@@ -16,11 +16,11 @@ mod read;
 mod rma;
 
 use crate::prov::contract::{FastRecv, FastSend};
-pub use atomic::atomic;
-pub use poll::{poll, Polled};
-pub use read::read;
+pub(crate) use atomic::atomic;
+pub(crate) use poll::{poll, Polled};
+pub(crate) use read::read;
 use read::Readable;
-pub use rma::rma;
+pub(crate) use rma::rma;
 
 use super::rendezvous::FIRST;
 use super::shm_rma;
@@ -36,7 +36,7 @@ use crate::types::*;
 
 /// What the fast path needs to know of an endpoint's settings.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct FastPathConfig {
+pub(crate) struct FastPathConfig {
     /// Whether sends take the fast path.
     sends: bool,
     /// Messages are the adapter's own work requests (efa-direct).
@@ -130,7 +130,7 @@ impl Ep {
 /// Sends a message; `None`, and nothing done, when the general path has to carry it. Errors:
 /// `FI_EAGAIN`.
 #[inline(always)]
-pub fn send(s: &mut State, id: u32, p: &FastSend) -> Option<Result<()>> {
+pub(crate) fn send(s: &mut State, id: u32, p: &FastSend) -> Option<Result<()>> {
     let ep = s.eps.get_mut(id)?;
     let fast = &ep.fast;
     let [msg, tagged] = fast.most;
@@ -204,7 +204,7 @@ fn send_packet(s: &mut State, id: u32, p: &FastSend, peer: PeerId) -> Option<Res
 /// Posts a receive without flags of its own; `None`, and nothing done, when the general path has to
 /// post it.
 #[inline(always)]
-pub fn recv(s: &mut State, id: u32, p: &FastRecv) -> Option<Result<()>> {
+pub(crate) fn recv(s: &mut State, id: u32, p: &FastRecv) -> Option<Result<()>> {
     let FastRecv {
         into,
         src,

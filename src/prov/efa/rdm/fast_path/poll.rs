@@ -64,7 +64,7 @@ pub(super) fn message(
 
 /// What [`poll`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Polled {
+pub(crate) enum Polled {
     /// So many completions, and nothing is left to do.
     All(usize),
     /// So many, and there may be something for `progress`.
@@ -93,7 +93,7 @@ impl<F: FnMut(usize, &Entry)> ShmPoller<'_, F> {
     /// Hands a completion to the caller, or keeps it in the queue it is for; whether another is
     /// welcome.
     #[inline(always)]
-    pub fn give(&mut self, to: Option<u32>, e: Entry) -> bool {
+    pub(crate) fn give(&mut self, to: Option<u32>, e: Entry) -> bool {
         if to == Some(self.cq) {
             if self.n < self.count {
                 (self.each)(self.n, &e);
@@ -109,7 +109,7 @@ impl<F: FnMut(usize, &Entry)> ShmPoller<'_, F> {
     }
 
     /// What the poll has found; `all`: nothing is left to do.
-    pub fn polled(&self, all: bool) -> Polled {
+    pub(crate) fn polled(&self, all: bool) -> Polled {
         match all {
             true => Polled::All(self.n),
             false => Polled::More(self.n),
@@ -120,7 +120,7 @@ impl<F: FnMut(usize, &Entry)> ShmPoller<'_, F> {
 /// Looks for messages to an endpoint that need nothing but their receives. Up to `count`
 /// completions for queue `cq`, which must be empty, go to `each`; those for another are kept there.
 #[inline(always)]
-pub fn poll(
+pub(crate) fn poll(
     s: &mut State,
     id: u32,
     cq: u32,

@@ -31,7 +31,7 @@ pub(super) struct Readable<'a> {
 /// Reads queue `cq`, which is empty: up to `count` completions go to `each`, with who has sent if
 /// they shall be `NAMED`. `FI_EAGAIN` when there are none; `None` when it takes a poll.
 #[inline(always)]
-pub fn read<const NAMED: bool>(
+pub(crate) fn read<const NAMED: bool>(
     s: &mut State,
     cq: u32,
     count: usize,

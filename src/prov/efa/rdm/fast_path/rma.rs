@@ -18,7 +18,7 @@ const UNPOLLED: u32 = 64;
 /// Reads or writes a peer's memory; `None`, and nothing done, when it has to go another way.
 /// Errors: `FI_EAGAIN`.
 #[inline(always)]
-pub fn rma(s: &mut State, id: u32, p: &FastRma) -> Option<Result<()>> {
+pub(crate) fn rma(s: &mut State, id: u32, p: &FastRma) -> Option<Result<()>> {
     let ep = s.eps.get_mut(id)?;
     let fast = &ep.fast;
     if p.mem.is_empty() || !ep.fenced.is_empty() {

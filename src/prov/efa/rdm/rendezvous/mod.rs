@@ -18,8 +18,8 @@
 mod receiver;
 mod sender;
 
-pub use receiver::placed;
-pub use sender::{asked, pump, send};
+pub(crate) use receiver::placed;
+pub(crate) use sender::{asked, pump, send};
 
 use super::cost_model::CostModel;
 use super::failure;
@@ -36,10 +36,10 @@ use sender::SendState;
 use std::collections::VecDeque;
 
 /// Longest message that is sent without a CTS, bytes. An unexpected one is buffered.
-pub const WHOLE: usize = 64 << 10;
+pub(crate) const WHOLE: usize = 64 << 10;
 
 /// Bytes of a record of such a message: few, so that the receiver begins early.
-pub const FIRST: usize = 8 << 10;
+pub(crate) const FIRST: usize = 8 << 10;
 
 /// Nanoseconds from an RTS to its arrival beyond which the message's time is not measured: its
 /// receiver was not polling.
@@ -61,7 +61,7 @@ struct ControlRecord {
 
 /// The long messages of an endpoint.
 #[derive(Default)]
-pub struct Rendezvous {
+pub(crate) struct Rendezvous {
     out: Slab<SendState>,
     /// Messages that [`pump`] may continue.
     turn: VecDeque<u32>,
@@ -84,18 +84,18 @@ pub struct Rendezvous {
 
 impl Rendezvous {
     /// Whether a message to or from a peer is under way, or is all here and has no receive.
-    pub fn mentions(&self, peer: PeerId) -> bool {
+    pub(crate) fn mentions(&self, peer: PeerId) -> bool {
         self.coming.iter().any(|(_, i)| i.from == peer) || self.sends_to(peer)
     }
 
     /// 0 when [`pump`] has nothing to do.
     #[inline(always)]
-    pub fn load(&self) -> usize {
+    pub(crate) fn load(&self) -> usize {
         self.turn.len() | self.unsaid.len() | self.lot.refused.len()
     }
 
     /// Whether [`pump`] stopped although the ring had room.
-    pub fn more(&self) -> bool {
+    pub(crate) fn more(&self) -> bool {
         self.more
     }
 
@@ -109,7 +109,7 @@ impl Rendezvous {
 
 /// The RTS of a long message. Its words follow those of every message: length, the sender's number
 /// of the message and its time, the address in the sender's memory; then the first bytes.
-pub struct Rts {
+pub(crate) struct Rts {
     pub head: MessageHead,
     pub len: usize,
     /// `None`: the rest follows without a CTS.
@@ -162,7 +162,7 @@ fn announcement(
 }
 
 /// Reads an RTS; `None` when the record is no valid one.
-pub fn announced(record: &Record) -> Option<Rts> {
+pub(crate) fn announced(record: &Record) -> Option<Rts> {
     let head = head_of(record)?;
     let whole = record.flags & EAGER != 0;
     let [len, number, at] = [0, 8, 16].map(|off| record.word(head.bytes + off));
@@ -188,7 +188,7 @@ fn plain(kind: u8) -> RecordHeader {
 }
 
 /// A record of a kind of this module has arrived.
-pub fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
+pub(crate) fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
     match record.kind {
         kind::RTS => receiver::begins(from, record, rq, port),
         kind::EAGER_FRAG => {
@@ -237,7 +237,7 @@ fn carry_chunk(
 }
 
 /// A peer is gone: what it has not sent or taken fails. A message that is all here stays.
-pub fn peer_down(peer: PeerId, why: Failure, rq: &mut RecvQueue, port: &mut EpPort) {
+pub(crate) fn peer_down(peer: PeerId, why: Failure, rq: &mut RecvQueue, port: &mut EpPort) {
     receiver::ask_for_refused(port);
     port.shm.rendezvous.unsaid.retain(|w| w.to != peer);
     sender::peer_down(peer, why, port);

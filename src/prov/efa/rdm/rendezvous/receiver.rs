@@ -83,12 +83,12 @@ const LOT_BYTES: usize = 256 << 10;
 impl Rendezvous {
     /// Whether messages wait for [`Rendezvous::bring`].
     #[inline(always)]
-    pub fn gathers(&self) -> bool {
+    pub(crate) fn gathers(&self) -> bool {
         !self.lot.waiting.is_empty()
     }
 
     /// Whether one more from a peer could join them.
-    pub fn gathers_more(&self, from: PeerId, len: usize) -> bool {
+    pub(crate) fn gathers_more(&self, from: PeerId, len: usize) -> bool {
         let l = &self.lot;
         l.waiting.is_empty()
             || l.from == from && l.waiting.len() < MANY && l.bytes + len <= LOT_BYTES
@@ -97,7 +97,13 @@ impl Rendezvous {
     /// As [`super::arrived`], a message that waits to be fetched and is for a plain receive: joins
     /// those that [`Rendezvous::bring`] fetches, of the same peer. `false`, and nothing done, when
     /// it takes more than that.
-    pub fn gather(&mut self, rings: &TxRings, from: PeerId, m: &Rts, rq: &mut RecvQueue) -> bool {
+    pub(crate) fn gather(
+        &mut self,
+        rings: &TxRings,
+        from: PeerId,
+        m: &Rts,
+        rq: &mut RecvQueue,
+    ) -> bool {
         let (len, Some(number)) = (m.len, m.number) else {
             return false;
         };
@@ -130,7 +136,7 @@ impl Rendezvous {
 
     /// Fetches those that have gathered, and tells their sender and `each`: who has sent it, its
     /// receive, its length, tag and data.
-    pub fn bring(
+    pub(crate) fn bring(
         &mut self,
         rings: &mut TxRings,
         mut each: impl FnMut(PeerId, &RecvEntry, usize, (Option<u64>, Option<u64>)),
@@ -441,7 +447,7 @@ fn tell(n: u32, how: u64, port: &mut EpPort) {
 }
 
 /// An unexpected message has been matched.
-pub fn placed(coming: &Coming, place: Place, rq: &mut RecvQueue, port: &mut EpPort) {
+pub(crate) fn placed(coming: &Coming, place: Place, rq: &mut RecvQueue, port: &mut EpPort) {
     let s = &mut port.shm.rendezvous;
     let Some(i) = s.coming.get_mut(coming.number) else {
         return;

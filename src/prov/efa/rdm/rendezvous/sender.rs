@@ -61,7 +61,7 @@ impl Rendezvous {
 
     /// As [`send`], one piece of memory, when the message is to be fetched, as a whole; else
     /// `Unsupported`, and nothing is done.
-    pub fn lend(
+    pub(crate) fn lend(
         &mut self,
         rings: &mut TxRings,
         peer: PeerId,
@@ -89,7 +89,7 @@ impl Rendezvous {
 
     /// As [`answered`], a message of a plain call that is there: what it is told by. `None`, and
     /// nothing done, when it takes more than that.
-    pub fn ended(&mut self, from: PeerId, record: &Record) -> Option<Completion> {
+    pub(crate) fn ended(&mut self, from: PeerId, record: &Record) -> Option<Completion> {
         let there = !lost(record);
         let o = self.answers(from, record, |o| there && o.note.op.is_none())?;
         Some(o.note)
@@ -126,7 +126,7 @@ impl Rendezvous {
 }
 
 /// Sends a message whose operation is `ctx`. `NoResources` and `Unsupported` change nothing.
-pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Verdict {
+pub(crate) fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Verdict {
     let (Some(rings), SendData::User(mem)) = (&mut port.rings, &r.data) else {
         return Verdict::Unsupported;
     };
@@ -187,7 +187,7 @@ pub fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Verdict {
 
 /// Writes DATA records of messages that were asked for as far as there is room, and sends control
 /// records that waited.
-pub fn pump(port: &mut EpPort) {
+pub(crate) fn pump(port: &mut EpPort) {
     receiver::ask_for_refused(port);
     for w in core::mem::take(&mut port.shm.rendezvous.unsaid) {
         say(w.to, w.kind, w.words, port);
@@ -231,7 +231,7 @@ pub fn pump(port: &mut EpPort) {
 }
 
 /// A CTS: the receiver of message `ours`, which calls it `theirs`, wants it written.
-pub fn asked(from: PeerId, ours: u32, theirs: u32, port: &mut EpPort) {
+pub(crate) fn asked(from: PeerId, ours: u32, theirs: u32, port: &mut EpPort) {
     let s = &mut port.shm.rendezvous;
     if let Some(o) = s.out.get_mut(ours) {
         if o.to == from && o.there.is_none() {

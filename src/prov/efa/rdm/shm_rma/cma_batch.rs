@@ -16,14 +16,14 @@ use crate::shm::{Completion, LocalBuffer, RmaCompletion, RmaDenied, TxRings, MAN
 const MOST_BYTES: usize = 256 << 10;
 
 /// An access of a batch.
-pub struct Wait {
+pub(crate) struct Wait {
     pub mem: Piece,
     pub addr: u64,
     pub note: Completion,
 }
 
 /// An access that the system refused, or to a region that is not published: the adapter decides.
-pub struct Refused {
+pub(crate) struct Refused {
     pub to: PeerId,
     pub key: u64,
     pub write: bool,
@@ -32,7 +32,7 @@ pub struct Refused {
 
 /// The batch: accesses of one peer and key, all reads or all writes.
 #[derive(Default)]
-pub struct CmaBatch {
+pub(crate) struct CmaBatch {
     to: PeerId,
     write: bool,
     key: u64,
@@ -48,29 +48,29 @@ pub struct CmaBatch {
 impl CmaBatch {
     /// 0 when there is nothing to do for a poll.
     #[inline(always)]
-    pub fn load(&self) -> usize {
+    pub(crate) fn load(&self) -> usize {
         self.waiting.len() | self.refused.len() | usize::from(self.gathers)
     }
 
     /// Takes the accesses that the adapter has to carry out.
-    pub fn refused(&mut self) -> Vec<Refused> {
+    pub(crate) fn refused(&mut self) -> Vec<Refused> {
         core::mem::take(&mut self.refused)
     }
 
     /// Whether accesses to this peer wait.
-    pub fn has_outstanding_to(&self, peer: PeerId) -> bool {
+    pub(crate) fn has_outstanding_to(&self, peer: PeerId) -> bool {
         let refused = self.refused.iter().any(|r| r.to == peer);
         refused || self.to == peer && !self.waiting.is_empty()
     }
 
     /// Has later accesses wait for the next poll.
-    pub fn gather(&mut self) {
+    pub(crate) fn gather(&mut self) {
         self.gathers = true;
     }
 
     /// Whether they wait for the next poll.
     #[inline(always)]
-    pub fn gathers(&self) -> bool {
+    pub(crate) fn gathers(&self) -> bool {
         self.gathers
     }
 
@@ -82,7 +82,7 @@ impl CmaBatch {
 }
 
 /// What copying a batch takes, and where its accesses go afterwards.
-pub struct Carrier<'a> {
+pub(crate) struct Carrier<'a> {
     pub rings: &'a mut TxRings,
     pub costs: &'a mut CostModel,
     pub ended: &'a mut Vec<(PeerId, RmaCompletion)>,
@@ -91,7 +91,13 @@ pub struct Carrier<'a> {
 impl CmaBatch {
     /// Adds an access that [`TxRings::permits`]. Whether so much was copied that the caller should
     /// poll.
-    pub fn join(&mut self, mut c: Carrier, to: PeerId, (key, write): (u64, bool), w: Wait) -> bool {
+    pub(crate) fn join(
+        &mut self,
+        mut c: Carrier,
+        to: PeerId,
+        (key, write): (u64, bool),
+        w: Wait,
+    ) -> bool {
         let len = w.mem.len();
         if !self.takes(to, (key, write), len) {
             self.carry(&mut c);
@@ -108,7 +114,7 @@ impl CmaBatch {
     }
 
     /// Copies the batch, when the application polls.
-    pub fn poll(&mut self, mut c: Carrier) {
+    pub(crate) fn poll(&mut self, mut c: Carrier) {
         self.carry(&mut c);
         (self.gathers, self.copied) = (false, 0);
     }

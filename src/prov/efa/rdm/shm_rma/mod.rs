@@ -23,18 +23,18 @@ use crate::shm::{
 };
 use crate::types::*;
 use crate::wire::RmaIov;
-pub use cma_batch::Wait;
+pub(crate) use cma_batch::Wait;
 use cma_batch::{Carrier, CmaBatch, Refused};
 use std::collections::VecDeque;
-pub use target::{arrived, find, is, serve, told, Atomic, Scratch, TargetMemory};
+pub(crate) use target::{arrived, find, is, serve, told, Atomic, Scratch, TargetMemory};
 
 /// Flag of a write: its word is data for the peer's completion queue.
-pub const WITH_DATA: u8 = 1;
+pub(crate) const WITH_DATA: u8 = 1;
 /// Longest read or write that is one record, bytes.
-pub const SHORT: usize = 8 << 10;
+pub(crate) const SHORT: usize = 8 << 10;
 /// Shortest read and write that are copied from here unless they come alone. A target that answers
 /// a read copies bytes that are in none of its caches.
-pub const TOGETHER: [usize; 2] = [2 << 10, 6 << 10];
+pub(crate) const TOGETHER: [usize; 2] = [2 << 10, 6 << 10];
 /// Bytes of a piece of a long read or write, and of a very long one.
 const PIECE: usize = 8 << 10;
 const BIG_PIECE: usize = 32 << 10;
@@ -54,7 +54,7 @@ struct LongRma {
 
 /// The accesses of an endpoint that are under way.
 #[derive(Default)]
-pub struct ShmRma {
+pub(crate) struct ShmRma {
     turn: VecDeque<LongRma>,
     /// Accesses that are copied from here.
     cma: CmaBatch,
@@ -71,34 +71,40 @@ pub struct ShmRma {
 impl ShmRma {
     /// 0 when nothing waits for a poll.
     #[inline(always)]
-    pub fn load(&self) -> usize {
+    pub(crate) fn load(&self) -> usize {
         self.turn.len() | self.cma.load()
     }
 
     /// Whether accesses to this peer wait that are not in its ring.
-    pub fn has_outstanding_to(&self, peer: PeerId) -> bool {
+    pub(crate) fn has_outstanding_to(&self, peer: PeerId) -> bool {
         self.cma.has_outstanding_to(peer)
     }
 
     /// Has accesses that are copied from here wait for the next poll: one is under way in a ring.
-    pub fn gather(&mut self) {
+    pub(crate) fn gather(&mut self) {
         self.cma.gather();
     }
 
     /// Whether they wait for the next poll.
     #[inline(always)]
-    pub fn gathers(&self) -> bool {
+    pub(crate) fn gathers(&self) -> bool {
         self.cma.gathers()
     }
 
     /// Accesses that the adapter has to carry out after all.
-    pub fn refused(&mut self) -> Vec<Refused> {
+    pub(crate) fn refused(&mut self) -> Vec<Refused> {
         self.cma.refused()
     }
 
     /// Adds an access that is copied from here, and that the peer permits. Whether the caller
     /// should poll.
-    pub fn join(&mut self, rings: &mut TxRings, to: PeerId, at: (u64, bool), w: Wait) -> bool {
+    pub(crate) fn join(
+        &mut self,
+        rings: &mut TxRings,
+        to: PeerId,
+        at: (u64, bool),
+        w: Wait,
+    ) -> bool {
         let (cma, c) = self.carrier(rings);
         cma.join(c, to, at, w)
     }
@@ -136,7 +142,12 @@ impl ShmRma {
 
 /// A read or write as an access; a flag says that data goes with a write.
 #[inline(always)]
-pub fn of(write: bool, at: (u64, u64), mem: Piece, cq_data: Option<u64>) -> RmaRequest<'static> {
+pub(crate) fn of(
+    write: bool,
+    at: (u64, u64),
+    mem: Piece,
+    cq_data: Option<u64>,
+) -> RmaRequest<'static> {
     RmaRequest {
         kind: if write { kind::WRITE } else { kind::READ },
         flags: if cq_data.is_some() { WITH_DATA } else { 0 },
@@ -151,7 +162,12 @@ pub fn of(write: bool, at: (u64, u64), mem: Piece, cq_data: Option<u64>) -> RmaR
 
 /// Starts a read or write that is long or has flags. `Unsupported`, and nothing done, when another
 /// route has to carry it.
-pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, op: impl FnOnce() -> UserOp) -> Verdict {
+pub(crate) fn rma(
+    port: &mut EpPort,
+    peer: PeerId,
+    r: &RmaReq,
+    op: impl FnOnce() -> UserOp,
+) -> Verdict {
     let Some(rings) = &mut port.rings else {
         return Verdict::Unsupported;
     };
@@ -203,7 +219,7 @@ pub fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, op: impl FnOnce() -> Use
 }
 
 /// Writes pieces of long reads and writes as far as there is room.
-pub fn pump(port: &mut EpPort, waiting: &mut Vec<u32>) {
+pub(crate) fn pump(port: &mut EpPort, waiting: &mut Vec<u32>) {
     let mut at = 0;
     while let Some(mut l) = port.shm.rma.turn.remove(at) {
         let ctx = l.ctx;
@@ -255,7 +271,7 @@ fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
                             op.parts += 1;
                         }
                         let again = AdapterRetry {
-                            note: Completion::piece(l.ctx, rest.len()),
+                            note: Completion::piece(l.ctx, rest.byte_len()),
                             write: l.write,
                             flags: 0,
                             word: 0,
@@ -289,7 +305,7 @@ fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
 }
 
 /// Sends a message with FI_DELIVERY_COMPLETE semantics through the ring.
-pub fn confirmed(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Verdict {
+pub(crate) fn confirmed(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Verdict {
     let (Some(rings), Some(addr)) = (&mut port.rings, port.peers.addr(peer)) else {
         return Verdict::Unsupported;
     };
@@ -321,7 +337,7 @@ pub fn confirmed(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> V
 }
 
 /// An atomic on one piece of a peer's memory.
-pub struct AtomicAccess<'a> {
+pub(crate) struct AtomicAccess<'a> {
     pub datatype: fi_datatype,
     pub op: fi_op,
     pub kind: AtomicKind,
@@ -337,7 +353,7 @@ pub struct AtomicAccess<'a> {
 /// Starts an atomic: `Done` with whether success is reported now. `Unsupported`, and nothing done,
 /// when another route has to carry it.
 #[inline]
-pub fn atomic(
+pub(crate) fn atomic(
     rings: &mut TxRings,
     peer: PeerId,
     a: &AtomicAccess,
@@ -371,7 +387,7 @@ fn atomic_word(dt: fi_datatype, op: fi_op, kind: AtomicKind, bytes: usize) -> u6
 
 /// Takes note of accesses that have ended, for [`report`].
 #[inline]
-pub fn collect(rings: &mut TxRings, a: &mut ShmRma) {
+pub(crate) fn collect(rings: &mut TxRings, a: &mut ShmRma) {
     if a.cma.load() > 0 {
         let (cma, c) = a.carrier(rings);
         cma.poll(c);
@@ -386,7 +402,7 @@ pub fn collect(rings: &mut TxRings, a: &mut ShmRma) {
 }
 
 /// Reports the ends that [`collect`] found.
-pub fn report(port: &mut EpPort, waiting: &mut Vec<u32>) {
+pub(crate) fn report(port: &mut EpPort, waiting: &mut Vec<u32>) {
     let mut all = core::mem::take(&mut port.shm.rma.ended);
     for (peer, e) in all.drain(..) {
         let note = e.note;

@@ -13,7 +13,7 @@ use crate::types::*;
 use crate::wire::{Iovs, RmaIov};
 
 /// The completion of a peer's write with data.
-pub fn told(data: u64, len: usize, src: fi_addr_t) -> Entry {
+pub(crate) fn told(data: u64, len: usize, src: fi_addr_t) -> Entry {
     Entry {
         flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
         len,
@@ -24,7 +24,7 @@ pub fn told(data: u64, len: usize, src: fi_addr_t) -> Entry {
 }
 
 /// What a peer has accessed.
-pub struct Served {
+pub(crate) struct Served {
     pub key: u64,
     pub len: usize,
     pub write: bool,
@@ -33,20 +33,20 @@ pub struct Served {
 
 /// Whether a record is an access to memory.
 #[inline]
-pub fn is(record: &Record) -> bool {
+pub(crate) fn is(record: &Record) -> bool {
     (kind::WRITE..=kind::ATOMIC).contains(&record.kind)
 }
 
 /// What carrying out accesses takes.
 #[derive(Clone, Copy)]
-pub struct TargetMemory<'a> {
+pub(crate) struct TargetMemory<'a> {
     pub dev: &'a Dev,
     pub table: Option<&'a MrTable>,
 }
 
 /// Buffers for atomics.
 #[derive(Default)]
-pub struct Scratch {
+pub(crate) struct Scratch {
     data: Vec<u8>,
     former: Vec<u8>,
     tags: KeyHashes,
@@ -54,7 +54,11 @@ pub struct Scratch {
 
 /// Carries out what a record asks for, unless the peer has done so already; `None` when it failed.
 #[inline]
-pub fn serve(memory: TargetMemory, record: &Record, scratch: &mut Scratch) -> Option<Served> {
+pub(crate) fn serve(
+    memory: TargetMemory,
+    record: &Record,
+    scratch: &mut Scratch,
+) -> Option<Served> {
     let [key, addr, word] = record.words();
     let mut len = record.len.saturating_sub(ACCESS_HEAD);
     let write = record.kind == kind::WRITE;
@@ -163,7 +167,7 @@ fn serve_atomic(dev: &Dev, record: &Record, a: &Atomic, s: &mut Scratch) -> Resu
 }
 
 /// An atomic on our memory.
-pub struct Atomic {
+pub(crate) struct Atomic {
     pub to: Iovs,
     pub datatype: fi_datatype,
     pub op: fi_op,
@@ -187,13 +191,18 @@ impl Atomic {
     }
 
     /// Whether it changes nothing.
-    pub fn reads(&self) -> bool {
+    pub(crate) fn reads(&self) -> bool {
         self.op == FI_ATOMIC_READ
     }
 
     /// Does it with operands `data`, to which values to compare with are added; the former values
     /// are appended to `former`. Returns bytes of memory.
-    pub fn apply(&self, dev: &Dev, data: &[u8], former: &mut Vec<u8>) -> Result<usize, Status> {
+    pub(crate) fn apply(
+        &self,
+        dev: &Dev,
+        data: &[u8],
+        former: &mut Vec<u8>,
+    ) -> Result<usize, Status> {
         let size = arith::size_of(self.datatype).ok_or(Status::LocalUnsupported)?;
         let f = arith::element(self.datatype, self.op).ok_or(Status::LocalUnsupported)?;
         let compares = self.kind == AtomicKind::Compare;
@@ -221,7 +230,7 @@ impl Atomic {
 }
 
 /// All of the memory that a request names; `Err` for the first piece that may not be used so.
-pub fn find(dev: &Dev, at: &Iovs, access: u64) -> Result<UserMem, Status> {
+pub(crate) fn find(dev: &Dev, at: &Iovs, access: u64) -> Result<UserMem, Status> {
     let mut all = UserMem::EMPTY;
     for v in at.as_slice() {
         let m = dev.target(v.key, v.addr, v.len, access)?;
@@ -231,7 +240,7 @@ pub fn find(dev: &Dev, at: &Iovs, access: u64) -> Result<UserMem, Status> {
 }
 
 /// An access of a peer has come in.
-pub fn arrived(from: PeerId, record: &Record, port: &mut EpPort) {
+pub(crate) fn arrived(from: PeerId, record: &Record, port: &mut EpPort) {
     let memory = TargetMemory {
         dev: port.dev,
         table: port.table,
