@@ -5,12 +5,12 @@ use super::object::{guard_int, guard_op, Tables};
 use super::transfer::*;
 use crate::core::iovs::{Iovs, RmaIov, MAX_IOV};
 use crate::core::Result;
-use crate::hmem::{arith, Piece, UserMem};
+use crate::hmem::{arith, UserMem};
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
-use core::ptr::null_mut;
+use core::ptr::{null, null_mut};
 
 /// Bytes of `count` elements.
 fn bytes(count: usize, dt: fi_datatype) -> Result<usize> {
@@ -18,11 +18,15 @@ fn bytes(count: usize, dt: fi_datatype) -> Result<usize> {
     count.checked_mul(size).ok_or(FI_EINVAL)
 }
 
+/// Pieces in elements as a call names them: list, descriptors, how many.
+pub(crate) type IocList = (*const fi_ioc, Desc, usize);
+
 /// Several pieces of application memory, in elements.
 ///
 /// # Safety
-/// `iov` is NULL or has `count` elements; their memory as `UserMem::new` wants it.
-pub(crate) unsafe fn pieces(iov: *const fi_ioc, count: usize, dt: fi_datatype) -> Result<UserMem> {
+/// The list is NULL or has as many elements as it says, the descriptors too; their memory as
+/// `UserMem::new` wants it.
+pub(crate) unsafe fn pieces((iov, desc, count): IocList, dt: fi_datatype) -> Result<UserMem> {
     if count == 0 {
         return Ok(UserMem::EMPTY);
     }
@@ -37,11 +41,12 @@ pub(crate) unsafe fn pieces(iov: *const fi_ioc, count: usize, dt: fi_datatype) -
     let size = arith::size_of(dt).ok_or(FI_EOPNOTSUPP)?;
     // SAFETY: as promised by the caller.
     unsafe {
-        let v = core::slice::from_raw_parts(iov, count);
-        let v = v
-            .iter()
-            .map(|v| (v.addr.cast_const(), v.count.saturating_mul(size)));
-        UserMem::new(v).ok_or(FI_EINVAL)
+        let v = core::slice::from_raw_parts(iov, count).iter().enumerate();
+        UserMem::of_kinds(v.map(|(i, v)| {
+            let len = v.count.saturating_mul(size);
+            (v.addr.cast_const(), len, kind_of(desc, i))
+        }))
+        .ok_or(FI_EINVAL)
     }
 }
 
@@ -92,7 +97,7 @@ pub(crate) unsafe fn atomic_request<T>(
         // The operand of a read is ignored (fi_atomic(3)), and may be NULL.
         let mem = match m.op {
             FI_ATOMIC_READ => UserMem::EMPTY,
-            _ => pieces(m.msg_iov, m.iov_count, m.datatype)?,
+            _ => pieces((m.msg_iov, m.desc, m.iov_count), m.datatype)?,
         };
         if m.rma_iov.is_null() {
             return Err(FI_EINVAL);
@@ -131,24 +136,38 @@ pub(crate) unsafe fn atomic_request<T>(
 ///
 /// # Safety
 /// As [`pieces`].
-pub(crate) unsafe fn former(iov: *const fi_ioc, count: usize, dt: fi_datatype) -> Result<Fetch> {
+pub(crate) unsafe fn former(list: IocList, dt: fi_datatype) -> Result<Fetch> {
     // SAFETY: as promised by the caller.
-    Ok(Fetch::Former(unsafe { pieces(iov, count, dt)? }))
+    Ok(Fetch::Former(unsafe { pieces(list, dt)? }))
 }
 
 /// Where a comparing atomic's results go, and what it compares with.
 ///
 /// # Safety
 /// As [`pieces`].
-pub(crate) unsafe fn compare(
-    result: (*const fi_ioc, usize),
-    with: (*const fi_ioc, usize),
-    dt: fi_datatype,
-) -> Result<Fetch> {
+pub(crate) unsafe fn compare(result: IocList, with: IocList, dt: fi_datatype) -> Result<Fetch> {
     // SAFETY: as promised by the caller.
-    unsafe {
-        let r = pieces(result.0, result.1, dt)?;
-        Ok(Fetch::Compare(r, pieces(with.0, with.1, dt)?))
+    unsafe { Ok(Fetch::Compare(pieces(result, dt)?, pieces(with, dt)?)) }
+}
+
+/// The buffers of an atomic on one piece, and how it ends: operands, values to compare with, where
+/// the former values go.
+struct Operands {
+    data: Buffer,
+    compare: Option<Buffer>,
+    result: Option<Buffer>,
+    /// `None`: an injecting call.
+    context: Option<*mut c_void>,
+}
+
+impl Operands {
+    fn of(data: Buffer, context: Option<*mut c_void>) -> Operands {
+        Operands {
+            data,
+            compare: None,
+            result: None,
+            context,
+        }
     }
 }
 
@@ -158,72 +177,54 @@ pub(crate) unsafe fn compare(
 /// # Safety
 /// `e` is NULL or an endpoint of ours; the buffers are lent until completion, or for the call.
 #[inline]
-unsafe fn start<D: Domain>(e: *mut fid_ep, w: AtomicTarget, p: FastAtomic) -> Result<()> {
+unsafe fn start<D: Domain>(e: *mut fid_ep, w: AtomicTarget, len: usize, o: Operands) -> Result<()> {
     // SAFETY: as promised by the caller.
     let b = unsafe { ep::<D>(e)? };
     let AtomicTarget(peer, addr, key, datatype, op) = w;
-    let p = FastAtomic {
-        peer,
-        addr,
-        key,
-        datatype,
-        op,
-        ..p
-    };
-    if let (Poster::Ep(id), None) = (b.who, b.tx_flags) {
+    let device = |m: Option<Buffer>| m.is_some_and(|m| of_device(m.2));
+    let host = !(of_device(o.data.2) || device(o.compare) || device(o.result));
+    if let (Poster::Ep(id), None, true) = (b.who, b.tx_flags, host) {
+        let one = |m: Option<Buffer>| {
+            // SAFETY: as promised by the caller.
+            m.map(|(buf, len, _)| unsafe { piece(buf, len) })
+                .transpose()
+        };
+        let p = FastAtomic {
+            data: one(Some(o.data))?.unwrap_or_default(),
+            len,
+            compare: one(o.compare)?,
+            result: one(o.result)?,
+            peer,
+            addr,
+            key,
+            datatype,
+            op,
+            context: o.context.map(|c| c as usize),
+        };
         if let Some(r) = b.domain.fast_atomic(id, &p) {
             return r;
         }
     }
-    let fetch = match (p.compare, p.result) {
-        (Some(with), Some(result)) => Fetch::Compare(result.into(), with.into()),
-        (_, Some(result)) => Fetch::Former(result.into()),
-        _ => Fetch::No,
-    };
-    let context = p.context.unwrap_or(0) as *mut c_void;
     // SAFETY: as promised by the caller.
     unsafe {
-        let data = match p.context {
-            Some(_) => SendData::User(p.data.into()),
-            None => SendData::Inject(inject_bytes(p.data.addr() as *const c_void, p.data.len())?),
+        let fetch = match (o.compare, o.result) {
+            (Some(with), Some(result)) => Fetch::Compare(user(result)?, user(with)?),
+            (_, Some(result)) => Fetch::Former(user(result)?),
+            _ => Fetch::No,
         };
-        go::<D, _>(e, req(data, fetch, w, context)?)
+        let data = match o.context {
+            Some(_) => SendData::User(user(o.data)?),
+            None => SendData::Inject(inject_bytes(o.data.0, o.data.1)?),
+        };
+        go::<D, _>(e, req(data, fetch, w, o.context.unwrap_or(null_mut()))?)
     }
-}
-
-/// Its operands, and how it ends.
-///
-/// # Safety
-/// As [`Piece::new`].
-#[inline]
-unsafe fn operands(
-    buf: *const c_void,
-    len: usize,
-    context: Option<*mut c_void>,
-) -> Result<FastAtomic> {
-    Ok(FastAtomic {
-        // SAFETY: as promised by the caller.
-        data: unsafe { piece(buf, len)? },
-        len,
-        context: context.map(|c| c as usize),
-        ..FastAtomic::default()
-    })
-}
-
-/// One piece of memory.
-///
-/// # Safety
-/// As [`Piece::new`].
-unsafe fn piece(at: *const c_void, len: usize) -> Result<Piece> {
-    // SAFETY: as promised by the caller.
-    unsafe { Piece::new(at, len) }.ok_or(FI_EINVAL)
 }
 
 unsafe extern "C" fn write<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     count: usize,
-    _: *mut c_void,
+    desc: *mut c_void,
     peer: fi_addr_t,
     addr: u64,
     key: u64,
@@ -234,13 +235,14 @@ unsafe extern "C" fn write<D: Domain>(
     // SAFETY: the caller lends the buffer until completion.
     guard_op("fi_atomic", || unsafe {
         let w = AtomicTarget(peer, addr, key, dt, op);
-        start::<D>(e, w, operands(buf, bytes(count, dt)?, Some(context))?)
+        let len = bytes(count, dt)?;
+        start::<D>(e, w, len, Operands::of((buf, len, desc), Some(context)))
     })
 }
 unsafe extern "C" fn writev<D: Domain>(
     e: *mut fid_ep,
     iov: *const fi_ioc,
-    _: Desc,
+    desc: Desc,
     count: usize,
     peer: fi_addr_t,
     addr: u64,
@@ -252,7 +254,7 @@ unsafe extern "C" fn writev<D: Domain>(
     // SAFETY: the caller lends the buffers until completion.
     guard_op("fi_atomicv", || unsafe {
         let w = AtomicTarget(peer, addr, key, dt, op);
-        let data = SendData::User(pieces(iov, count, dt)?);
+        let data = SendData::User(pieces((iov, desc, count), dt)?);
         go::<D, _>(e, req(data, Fetch::No, w, context)?)
     })
 }
@@ -280,16 +282,17 @@ unsafe extern "C" fn inject<D: Domain>(
     // SAFETY: the buffer is readable during the call.
     guard_op("fi_inject_atomic", || unsafe {
         let w = AtomicTarget(peer, addr, key, dt, op);
-        start::<D>(e, w, operands(buf, bytes(count, dt)?, None)?)
+        let len = bytes(count, dt)?;
+        start::<D>(e, w, len, Operands::of((buf, len, null_mut()), None))
     })
 }
 unsafe extern "C" fn readwrite<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     count: usize,
-    _: *mut c_void,
+    desc: *mut c_void,
     result: *mut c_void,
-    _: *mut c_void,
+    result_desc: *mut c_void,
     peer: fi_addr_t,
     addr: u64,
     key: u64,
@@ -302,25 +305,24 @@ unsafe extern "C" fn readwrite<D: Domain>(
         let w = AtomicTarget(peer, addr, key, dt, op);
         let len = bytes(count, dt)?;
         // A read needs no operands.
-        let p = match op {
-            FI_ATOMIC_READ => operands(null_mut(), 0, Some(context))?,
-            _ => operands(buf, len, Some(context))?,
+        let data = match op {
+            FI_ATOMIC_READ => (null(), 0, null_mut()),
+            _ => (buf, len, desc),
         };
-        let plain = FastAtomic {
-            len,
-            result: Some(piece(result, len)?),
-            ..p
+        let o = Operands {
+            result: Some((result.cast_const(), len, result_desc)),
+            ..Operands::of(data, Some(context))
         };
-        start::<D>(e, w, plain)
+        start::<D>(e, w, len, o)
     })
 }
 unsafe extern "C" fn readwritev<D: Domain>(
     e: *mut fid_ep,
     iov: *const fi_ioc,
-    _: Desc,
+    desc: Desc,
     count: usize,
     resultv: *mut fi_ioc,
-    _: Desc,
+    result_desc: Desc,
     result_count: usize,
     peer: fi_addr_t,
     addr: u64,
@@ -335,9 +337,9 @@ unsafe extern "C" fn readwritev<D: Domain>(
         let mem = if op == FI_ATOMIC_READ {
             UserMem::EMPTY
         } else {
-            pieces(iov, count, dt)?
+            pieces((iov, desc, count), dt)?
         };
-        let fetch = former(resultv, result_count, dt)?;
+        let fetch = former((resultv, result_desc, result_count), dt)?;
         go::<D, _>(e, req(SendData::User(mem), fetch, w, context)?)
     })
 }
@@ -345,14 +347,14 @@ unsafe extern "C" fn readwritemsg<D: Domain>(
     e: *mut fid_ep,
     m: *const fi_msg_atomic,
     resultv: *mut fi_ioc,
-    _: Desc,
+    result_desc: Desc,
     result_count: usize,
     flags: u64,
 ) -> isize {
     // SAFETY: the message is NULL or valid; its buffers are lent until completion.
     guard_op("fi_fetch_atomicmsg", || unsafe {
         let m = m.as_ref().ok_or(FI_EINVAL)?;
-        let fetch = former(resultv, result_count, m.datatype)?;
+        let fetch = former((resultv, result_desc, result_count), m.datatype)?;
         atomic_request(m, fetch, flags, |r| go::<D, _>(e, r))
     })
 }
@@ -360,11 +362,11 @@ unsafe extern "C" fn compwrite<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     count: usize,
-    _: *mut c_void,
+    desc: *mut c_void,
     with: *const c_void,
-    _: *mut c_void,
+    compare_desc: *mut c_void,
     result: *mut c_void,
-    _: *mut c_void,
+    result_desc: *mut c_void,
     peer: fi_addr_t,
     addr: u64,
     key: u64,
@@ -376,24 +378,24 @@ unsafe extern "C" fn compwrite<D: Domain>(
     guard_op("fi_compare_atomic", || unsafe {
         let w = AtomicTarget(peer, addr, key, dt, op);
         let len = bytes(count, dt)?;
-        let plain = FastAtomic {
-            compare: Some(piece(with, len)?),
-            result: Some(piece(result, len)?),
-            ..operands(buf, len, Some(context))?
+        let o = Operands {
+            compare: Some((with, len, compare_desc)),
+            result: Some((result.cast_const(), len, result_desc)),
+            ..Operands::of((buf, len, desc), Some(context))
         };
-        start::<D>(e, w, plain)
+        start::<D>(e, w, len, o)
     })
 }
 unsafe extern "C" fn compwritev<D: Domain>(
     e: *mut fid_ep,
     iov: *const fi_ioc,
-    _: Desc,
+    desc: Desc,
     count: usize,
     comparev: *const fi_ioc,
-    _: Desc,
+    compare_desc: Desc,
     compare_count: usize,
     resultv: *mut fi_ioc,
-    _: Desc,
+    result_desc: Desc,
     result_count: usize,
     peer: fi_addr_t,
     addr: u64,
@@ -405,10 +407,10 @@ unsafe extern "C" fn compwritev<D: Domain>(
     // SAFETY: the caller lends the buffers until completion.
     guard_op("fi_compare_atomicv", || unsafe {
         let w = AtomicTarget(peer, addr, key, dt, op);
-        let data = SendData::User(pieces(iov, count, dt)?);
+        let data = SendData::User(pieces((iov, desc, count), dt)?);
         let fetch = compare(
-            (resultv.cast_const(), result_count),
-            (comparev, compare_count),
+            (resultv, result_desc, result_count),
+            (comparev, compare_desc, compare_count),
             dt,
         )?;
         go::<D, _>(e, req(data, fetch, w, context)?)
@@ -418,10 +420,10 @@ unsafe extern "C" fn compwritemsg<D: Domain>(
     e: *mut fid_ep,
     m: *const fi_msg_atomic,
     comparev: *const fi_ioc,
-    _: Desc,
+    compare_desc: Desc,
     compare_count: usize,
     resultv: *mut fi_ioc,
-    _: Desc,
+    result_desc: Desc,
     result_count: usize,
     flags: u64,
 ) -> isize {
@@ -429,8 +431,8 @@ unsafe extern "C" fn compwritemsg<D: Domain>(
     guard_op("fi_compare_atomicmsg", || unsafe {
         let m = m.as_ref().ok_or(FI_EINVAL)?;
         let fetch = compare(
-            (resultv.cast_const(), result_count),
-            (comparev, compare_count),
+            (resultv, result_desc, result_count),
+            (comparev, compare_desc, compare_count),
             m.datatype,
         )?;
         atomic_request(m, fetch, flags, |r| go::<D, _>(e, r))

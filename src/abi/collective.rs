@@ -8,14 +8,14 @@ use super::av_set;
 use super::domain::of;
 use super::ep::{ep, EpBody};
 use super::object::*;
-use super::transfer::{flagged, one, plain};
+use super::transfer::{flagged, plain, user};
 use crate::core::Result;
 use crate::hmem::{Owned, UserMem};
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
-use core::ptr::null_mut;
+use core::ptr::{null, null_mut};
 use std::sync::{Arc, OnceLock};
 
 /// Scratch memory of an operation.
@@ -48,11 +48,14 @@ unsafe fn call<D: Domain>(
 /// # Safety
 /// Both have as many bytes as are needed, until completion, or are NULL where none are.
 unsafe fn whole(
-    buf: *const c_void,
-    result: *mut c_void,
+    (buf, desc): (*const c_void, *mut c_void),
+    (result, result_desc): (*mut c_void, *mut c_void),
 ) -> impl FnOnce(Needs) -> Result<(UserMem, UserMem)> {
     // SAFETY: as promised by the caller.
-    move |n: Needs| unsafe { Ok((one(buf, n.input)?, one(result.cast_const(), n.result)?)) }
+    move |n: Needs| unsafe {
+        let result = user((result.cast_const(), n.result, result_desc))?;
+        Ok((user((buf, n.input, desc))?, result))
+    }
 }
 
 /// What a call of [`OPS`] has in common: kind, group, root, count, datatype, operation.
@@ -106,14 +109,21 @@ unsafe extern "C" fn barrier2<D: Domain>(
         context,
     );
     // SAFETY: as promised by our caller.
-    unsafe { call::<D>("fi_barrier", e, &r, whole(null_mut(), null_mut())) }
+    unsafe {
+        call::<D>(
+            "fi_barrier",
+            e,
+            &r,
+            whole((null(), null_mut()), (null_mut(), null_mut())),
+        )
+    }
 }
 
 unsafe extern "C" fn broadcast<D: Domain>(
     e: *mut fid_ep,
     buf: *mut c_void,
     count: usize,
-    _desc: *mut c_void,
+    desc: *mut c_void,
     group: fi_addr_t,
     root: fi_addr_t,
     dt: fi_datatype,
@@ -126,7 +136,14 @@ unsafe extern "C" fn broadcast<D: Domain>(
         context,
     );
     // SAFETY: as promised by our caller.
-    unsafe { call::<D>("fi_broadcast", e, &r, whole(buf, null_mut())) }
+    unsafe {
+        call::<D>(
+            "fi_broadcast",
+            e,
+            &r,
+            whole((buf.cast_const(), desc), (null_mut(), null_mut())),
+        )
+    }
 }
 
 /// Entry points with input and result; some have a root, some an operation, one has both.
@@ -136,9 +153,9 @@ macro_rules! entry {
             e: *mut fid_ep,
             buf: *const c_void,
             count: usize,
-            _desc: *mut c_void,
+            desc: *mut c_void,
             result: *mut c_void,
-            _result_desc: *mut c_void,
+            result_desc: *mut c_void,
             group: fi_addr_t,
             $($root: fi_addr_t,)?
             dt: fi_datatype,
@@ -151,7 +168,7 @@ macro_rules! entry {
             $(let _op = $op;)?
             let r = req(($what, group, _root, count, dt, _op), flags, context);
             // SAFETY: as promised by our caller.
-            unsafe { call::<D>($text, e, &r, whole(buf, result)) }
+            unsafe { call::<D>($text, e, &r, whole((buf, desc), (result, result_desc))) }
         }
     };
 }
@@ -169,7 +186,7 @@ unsafe extern "C" fn msg<D: Domain>(
     e: *mut fid_ep,
     m: *const fi_msg_collective,
     resultv: *mut fi_ioc,
-    _result_desc: *mut *mut c_void,
+    result_desc: *mut *mut c_void,
     result_count: usize,
     flags: u64,
 ) -> isize {
@@ -183,8 +200,11 @@ unsafe extern "C" fn msg<D: Domain>(
             if m.coll == FI_BARRIER {
                 return Ok((UserMem::EMPTY, UserMem::EMPTY));
             }
-            let input = pieces(m.msg_iov, m.iov_count, m.datatype)?;
-            Ok((input, pieces(resultv, result_count, m.datatype)?))
+            let input = pieces((m.msg_iov, m.desc, m.iov_count), m.datatype)?;
+            Ok((
+                input,
+                pieces((resultv, result_desc, result_count), m.datatype)?,
+            ))
         };
         let (input, result) = match lists() {
             Ok(l) => l,

@@ -4,11 +4,12 @@ use super::ep::ep;
 use super::object::{guard_op, Tables};
 use super::transfer::*;
 use crate::core::Result;
-use crate::hmem::{Piece, UserMem};
+use crate::hmem::UserMem;
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::c_void;
 use core::mem::size_of;
+use core::ptr::null_mut;
 use libc::iovec;
 
 /// A send without flags of its own.
@@ -47,14 +48,18 @@ fn rcv(mem: UserMem, src: fi_addr_t, tag: Option<(u64, u64)>, context: *mut c_vo
 #[inline(always)]
 unsafe fn tx<D: Domain>(
     e: *mut fid_ep,
-    (buf, len): (*const c_void, usize),
+    (buf, len, desc): Buffer,
     to: fi_addr_t,
     tag: Option<u64>,
     cq_data: Option<u64>,
     context: Option<*mut c_void>,
 ) -> Result<()> {
+    if of_device(desc) {
+        // SAFETY: as promised by the caller.
+        return unsafe { tx_device::<D>(e, buf, len, desc, to, tag, cq_data, context) };
+    }
     // SAFETY: as promised by the caller.
-    let (b, data) = unsafe { (ep::<D>(e)?, Piece::new(buf, len).ok_or(FI_EINVAL)?) };
+    let (b, data) = unsafe { (ep::<D>(e)?, piece(buf, len)?) };
     let p = FastSend {
         data,
         to,
@@ -69,6 +74,32 @@ unsafe fn tx<D: Domain>(
     }
     // SAFETY: as promised by the caller.
     unsafe { tx_otherwise::<D>(e, &p) }
+}
+
+/// As [`tx`], from a device's memory.
+///
+/// # Safety
+/// As [`tx`].
+#[cold]
+#[allow(clippy::too_many_arguments)] // In registers, so that the way past it pays nothing.
+unsafe fn tx_device<D: Domain>(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    to: fi_addr_t,
+    tag: Option<u64>,
+    cq_data: Option<u64>,
+    context: Option<*mut c_void>,
+) -> Result<()> {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let data = SendData::User(user((buf, len, desc))?);
+        go::<D, _>(
+            e,
+            msg(data, to, tag, cq_data, context.unwrap_or(null_mut())),
+        )
+    }
 }
 
 /// As [`tx`], any way.
@@ -96,24 +127,44 @@ unsafe fn tx_otherwise<D: Domain>(e: *mut fid_ep, p: &FastSend) -> Result<()> {
 #[inline(always)]
 unsafe fn rx<D: Domain>(
     e: *mut fid_ep,
-    (buf, len): (*mut c_void, usize),
+    (buf, len, desc): Buffer,
     src: fi_addr_t,
     tag: Option<(u64, u64)>,
     context: *mut c_void,
 ) -> Result<()> {
     // SAFETY: as promised by the caller.
-    let (b, into) = unsafe { (ep::<D>(e)?, Piece::new(buf, len).ok_or(FI_EINVAL)?) };
+    let b = unsafe { ep::<D>(e)? };
+    if b.rx_flags.is_some() || of_device(desc) {
+        // SAFETY: as promised by the caller.
+        return unsafe { rx_otherwise::<D>(e, buf, len, desc, src, tag, context) };
+    }
     let p = FastRecv {
-        into,
+        // SAFETY: as promised by the caller.
+        into: unsafe { piece(buf, len)? },
         src,
         tag,
         context: context as usize,
     };
-    if b.rx_flags.is_none() {
-        return b.domain.fast_recv(b.who, &p);
-    }
+    b.domain.fast_recv(b.who, &p)
+}
+
+/// As [`rx`], with flags, or into a device's memory.
+///
+/// # Safety
+/// As [`rx`].
+#[cold]
+#[inline(never)]
+unsafe fn rx_otherwise<D: Domain>(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    src: fi_addr_t,
+    tag: Option<(u64, u64)>,
+    context: *mut c_void,
+) -> Result<()> {
     // SAFETY: as promised by the caller.
-    unsafe { go::<D, _>(e, RecvReq::from(&p)) }
+    unsafe { go::<D, _>(e, rcv(user((buf, len, desc))?, src, tag, context)) }
 }
 
 /// The request of a `fi_sendmsg`, given to `f`.
@@ -127,7 +178,7 @@ pub(crate) unsafe fn send_request<T>(
     f: impl FnOnce(MsgReq) -> Result<T>,
 ) -> Result<T> {
     // SAFETY: as promised by the caller.
-    let mem = unsafe { many(m.msg_iov, m.iov_count)? };
+    let mem = unsafe { many(m.msg_iov, m.desc, m.iov_count)? };
     with_data(mem, flags, |data| {
         let cq_data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(m.data);
         f(MsgReq {
@@ -147,7 +198,7 @@ pub(crate) unsafe fn recv_request(
     flags: u64,
 ) -> Result<RecvReq> {
     // SAFETY: as promised by the caller.
-    let mem = unsafe { many(m.msg_iov, m.iov_count)? };
+    let mem = unsafe { many(m.msg_iov, m.desc, m.iov_count)? };
     Ok(RecvReq {
         common: flagged(m.context, flags),
         ..rcv(mem, m.addr, tag, m.context)
@@ -172,26 +223,26 @@ unsafe extern "C" fn recv<D: Domain>(
     e: *mut fid_ep,
     buf: *mut c_void,
     len: usize,
-    _: *mut c_void,
+    desc: *mut c_void,
     src: fi_addr_t,
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard_op("fi_recv", || unsafe {
-        rx::<D>(e, (buf, len), src, None, context)
+        rx::<D>(e, (buf.cast_const(), len, desc), src, None, context)
     })
 }
 unsafe extern "C" fn recvv<D: Domain>(
     e: *mut fid_ep,
     iov: *const iovec,
-    _: Desc,
+    desc: Desc,
     count: usize,
     src: fi_addr_t,
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard_op("fi_recvv", || unsafe {
-        go::<D, _>(e, rcv(many(iov, count)?, src, None, context))
+        go::<D, _>(e, rcv(many(iov, desc, count)?, src, None, context))
     })
 }
 unsafe extern "C" fn recvmsg<D: Domain>(e: *mut fid_ep, m: *const fi_msg, flags: u64) -> isize {
@@ -204,19 +255,19 @@ unsafe extern "C" fn send<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     len: usize,
-    _: *mut c_void,
+    desc: *mut c_void,
     to: fi_addr_t,
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard_op("fi_send", || unsafe {
-        tx::<D>(e, (buf, len), to, None, None, Some(context))
+        tx::<D>(e, (buf, len, desc), to, None, None, Some(context))
     })
 }
 unsafe extern "C" fn sendv<D: Domain>(
     e: *mut fid_ep,
     iov: *const iovec,
-    _: Desc,
+    desc: Desc,
     count: usize,
     to: fi_addr_t,
     context: *mut c_void,
@@ -225,7 +276,13 @@ unsafe extern "C" fn sendv<D: Domain>(
     guard_op("fi_sendv", || unsafe {
         go::<D, _>(
             e,
-            msg(SendData::User(many(iov, count)?), to, None, None, context),
+            msg(
+                SendData::User(many(iov, desc, count)?),
+                to,
+                None,
+                None,
+                context,
+            ),
         )
     })
 }
@@ -245,21 +302,21 @@ unsafe extern "C" fn inject<D: Domain>(
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard_op("fi_inject", || unsafe {
-        tx::<D>(e, (buf, len), to, None, None, None)
+        tx::<D>(e, (buf, len, null_mut()), to, None, None, None)
     })
 }
 unsafe extern "C" fn senddata<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     len: usize,
-    _: *mut c_void,
+    desc: *mut c_void,
     cq_data: u64,
     to: fi_addr_t,
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard_op("fi_senddata", || unsafe {
-        tx::<D>(e, (buf, len), to, None, Some(cq_data), Some(context))
+        tx::<D>(e, (buf, len, desc), to, None, Some(cq_data), Some(context))
     })
 }
 unsafe extern "C" fn injectdata<D: Domain>(
@@ -271,7 +328,7 @@ unsafe extern "C" fn injectdata<D: Domain>(
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard_op("fi_injectdata", || unsafe {
-        tx::<D>(e, (buf, len), to, None, Some(cq_data), None)
+        tx::<D>(e, (buf, len, null_mut()), to, None, Some(cq_data), None)
     })
 }
 
@@ -297,7 +354,7 @@ unsafe extern "C" fn trecv<D: Domain>(
     e: *mut fid_ep,
     buf: *mut c_void,
     len: usize,
-    _: *mut c_void,
+    desc: *mut c_void,
     src: fi_addr_t,
     tag: u64,
     ignore: u64,
@@ -305,13 +362,19 @@ unsafe extern "C" fn trecv<D: Domain>(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard_op("fi_trecv", || unsafe {
-        rx::<D>(e, (buf, len), src, Some((tag, ignore)), context)
+        rx::<D>(
+            e,
+            (buf.cast_const(), len, desc),
+            src,
+            Some((tag, ignore)),
+            context,
+        )
     })
 }
 unsafe extern "C" fn trecvv<D: Domain>(
     e: *mut fid_ep,
     iov: *const iovec,
-    _: Desc,
+    desc: Desc,
     count: usize,
     src: fi_addr_t,
     tag: u64,
@@ -320,7 +383,10 @@ unsafe extern "C" fn trecvv<D: Domain>(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard_op("fi_trecvv", || unsafe {
-        go::<D, _>(e, rcv(many(iov, count)?, src, Some((tag, ignore)), context))
+        go::<D, _>(
+            e,
+            rcv(many(iov, desc, count)?, src, Some((tag, ignore)), context),
+        )
     })
 }
 unsafe extern "C" fn trecvmsg<D: Domain>(
@@ -339,20 +405,20 @@ unsafe extern "C" fn tsend<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     len: usize,
-    _: *mut c_void,
+    desc: *mut c_void,
     to: fi_addr_t,
     tag: u64,
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard_op("fi_tsend", || unsafe {
-        tx::<D>(e, (buf, len), to, Some(tag), None, Some(context))
+        tx::<D>(e, (buf, len, desc), to, Some(tag), None, Some(context))
     })
 }
 unsafe extern "C" fn tsendv<D: Domain>(
     e: *mut fid_ep,
     iov: *const iovec,
-    _: Desc,
+    desc: Desc,
     count: usize,
     to: fi_addr_t,
     tag: u64,
@@ -360,7 +426,7 @@ unsafe extern "C" fn tsendv<D: Domain>(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard_op("fi_tsendv", || unsafe {
-        let data = SendData::User(many(iov, count)?);
+        let data = SendData::User(many(iov, desc, count)?);
         go::<D, _>(e, msg(data, to, Some(tag), None, context))
     })
 }
@@ -384,14 +450,14 @@ unsafe extern "C" fn tinject<D: Domain>(
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard_op("fi_tinject", || unsafe {
-        tx::<D>(e, (buf, len), to, Some(tag), None, None)
+        tx::<D>(e, (buf, len, null_mut()), to, Some(tag), None, None)
     })
 }
 unsafe extern "C" fn tsenddata<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     len: usize,
-    _: *mut c_void,
+    desc: *mut c_void,
     cq_data: u64,
     to: fi_addr_t,
     tag: u64,
@@ -399,7 +465,14 @@ unsafe extern "C" fn tsenddata<D: Domain>(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard_op("fi_tsenddata", || unsafe {
-        tx::<D>(e, (buf, len), to, Some(tag), Some(cq_data), Some(context))
+        tx::<D>(
+            e,
+            (buf, len, desc),
+            to,
+            Some(tag),
+            Some(cq_data),
+            Some(context),
+        )
     })
 }
 unsafe extern "C" fn tinjectdata<D: Domain>(
@@ -412,7 +485,14 @@ unsafe extern "C" fn tinjectdata<D: Domain>(
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard_op("fi_tinjectdata", || unsafe {
-        tx::<D>(e, (buf, len), to, Some(tag), Some(cq_data), None)
+        tx::<D>(
+            e,
+            (buf, len, null_mut()),
+            to,
+            Some(tag),
+            Some(cq_data),
+            None,
+        )
     })
 }
 

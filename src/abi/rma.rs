@@ -4,11 +4,11 @@ use super::ep::ep;
 use super::object::{guard_op, Tables};
 use super::transfer::*;
 use crate::core::Result;
-use crate::hmem::Piece;
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::c_void;
 use core::mem::size_of;
+use core::ptr::null_mut;
 use libc::iovec;
 
 /// The remote side of an operation: peer, address, key.
@@ -42,14 +42,21 @@ fn req<'a>(
 #[inline(always)]
 unsafe fn fast_or_general<D: Domain>(
     e: *mut fid_ep,
-    (buf, len): (*const c_void, usize),
+    (buf, len, desc): Buffer,
     write: bool,
     remote: RemoteMemory,
     cq_data: Option<u64>,
     context: Option<*mut c_void>,
 ) -> Result<()> {
+    if of_device(desc) {
+        let RemoteMemory(peer, addr, key) = remote;
+        // SAFETY: as promised by the caller.
+        return unsafe {
+            with_device::<D>(e, buf, len, desc, write, peer, addr, key, cq_data, context)
+        };
+    }
     // SAFETY: as promised by the caller.
-    let (b, mem) = unsafe { (ep::<D>(e)?, Piece::new(buf, len).ok_or(FI_EINVAL)?) };
+    let (b, mem) = unsafe { (ep::<D>(e)?, piece(buf, len)?) };
     let p = FastRma {
         mem,
         peer: remote.0,
@@ -66,6 +73,33 @@ unsafe fn fast_or_general<D: Domain>(
     }
     // SAFETY: as promised by the caller.
     unsafe { general::<D>(e, &p) }
+}
+
+/// As [`fast_or_general`], with a device's memory at this end.
+///
+/// # Safety
+/// As [`fast_or_general`].
+#[cold]
+#[allow(clippy::too_many_arguments)] // In registers, so that the way past it pays nothing.
+unsafe fn with_device<D: Domain>(
+    e: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    write: bool,
+    peer: fi_addr_t,
+    addr: u64,
+    key: u64,
+    cq_data: Option<u64>,
+    context: Option<*mut c_void>,
+) -> Result<()> {
+    let context = context.unwrap_or(null_mut());
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let data = SendData::User(user((buf, len, desc))?);
+        let remote = RemoteMemory(peer, addr, key);
+        go::<D, _>(e, req(data, write, remote, cq_data, context))
+    }
 }
 
 /// As [`fast_or_general`], any way.
@@ -98,7 +132,7 @@ pub(crate) unsafe fn rma_request<T>(
 ) -> Result<T> {
     // SAFETY: as promised by the caller.
     let (mem, remote) = unsafe {
-        let mem = many(m.msg_iov, m.iov_count)?;
+        let mem = many(m.msg_iov, m.desc, m.iov_count)?;
         if m.rma_iov_count != 1 || m.rma_iov.is_null() {
             crate::warn_log!(
                 FI_LOG_EP_DATA,
@@ -126,7 +160,7 @@ unsafe extern "C" fn read<D: Domain>(
     e: *mut fid_ep,
     buf: *mut c_void,
     len: usize,
-    _: *mut c_void,
+    desc: *mut c_void,
     src: fi_addr_t,
     addr: u64,
     key: u64,
@@ -136,7 +170,7 @@ unsafe extern "C" fn read<D: Domain>(
     guard_op("fi_read", || unsafe {
         fast_or_general::<D>(
             e,
-            (buf, len),
+            (buf, len, desc),
             false,
             RemoteMemory(src, addr, key),
             None,
@@ -147,7 +181,7 @@ unsafe extern "C" fn read<D: Domain>(
 unsafe extern "C" fn readv<D: Domain>(
     e: *mut fid_ep,
     iov: *const iovec,
-    _: Desc,
+    desc: Desc,
     count: usize,
     src: fi_addr_t,
     addr: u64,
@@ -156,7 +190,7 @@ unsafe extern "C" fn readv<D: Domain>(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard_op("fi_readv", || unsafe {
-        let data = SendData::User(many(iov, count)?);
+        let data = SendData::User(many(iov, desc, count)?);
         go::<D, _>(
             e,
             req(data, false, RemoteMemory(src, addr, key), None, context),
@@ -175,7 +209,7 @@ unsafe extern "C" fn write<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     len: usize,
-    _: *mut c_void,
+    desc: *mut c_void,
     to: fi_addr_t,
     addr: u64,
     key: u64,
@@ -185,7 +219,7 @@ unsafe extern "C" fn write<D: Domain>(
     guard_op("fi_write", || unsafe {
         fast_or_general::<D>(
             e,
-            (buf, len),
+            (buf, len, desc),
             true,
             RemoteMemory(to, addr, key),
             None,
@@ -196,7 +230,7 @@ unsafe extern "C" fn write<D: Domain>(
 unsafe extern "C" fn writev<D: Domain>(
     e: *mut fid_ep,
     iov: *const iovec,
-    _: Desc,
+    desc: Desc,
     count: usize,
     to: fi_addr_t,
     addr: u64,
@@ -205,7 +239,7 @@ unsafe extern "C" fn writev<D: Domain>(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard_op("fi_writev", || unsafe {
-        let data = SendData::User(many(iov, count)?);
+        let data = SendData::User(many(iov, desc, count)?);
         go::<D, _>(
             e,
             req(data, true, RemoteMemory(to, addr, key), None, context),
@@ -234,14 +268,21 @@ unsafe extern "C" fn inject_write<D: Domain>(
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard_op("fi_inject_write", || unsafe {
-        fast_or_general::<D>(e, (buf, len), true, RemoteMemory(to, addr, key), None, None)
+        fast_or_general::<D>(
+            e,
+            (buf, len, null_mut()),
+            true,
+            RemoteMemory(to, addr, key),
+            None,
+            None,
+        )
     })
 }
 unsafe extern "C" fn writedata<D: Domain>(
     e: *mut fid_ep,
     buf: *const c_void,
     len: usize,
-    _: *mut c_void,
+    desc: *mut c_void,
     cq_data: u64,
     to: fi_addr_t,
     addr: u64,
@@ -251,7 +292,14 @@ unsafe extern "C" fn writedata<D: Domain>(
     // SAFETY: the caller lends the buffer until completion.
     guard_op("fi_writedata", || unsafe {
         let remote = RemoteMemory(to, addr, key);
-        fast_or_general::<D>(e, (buf, len), true, remote, Some(cq_data), Some(context))
+        fast_or_general::<D>(
+            e,
+            (buf, len, desc),
+            true,
+            remote,
+            Some(cq_data),
+            Some(context),
+        )
     })
 }
 unsafe extern "C" fn inject_writedata<D: Domain>(
@@ -266,7 +314,7 @@ unsafe extern "C" fn inject_writedata<D: Domain>(
     // SAFETY: the buffer is readable during the call.
     guard_op("fi_inject_writedata", || unsafe {
         let remote = RemoteMemory(to, addr, key);
-        fast_or_general::<D>(e, (buf, len), true, remote, Some(cq_data), None)
+        fast_or_general::<D>(e, (buf, len, null_mut()), true, remote, Some(cq_data), None)
     })
 }
 

@@ -5,7 +5,7 @@
 
 use super::ep::{ep, EpBody};
 use crate::core::Result;
-use crate::hmem::UserMem;
+use crate::hmem::{MemKind, Piece, UserMem};
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::c_void;
@@ -13,21 +13,52 @@ use libc::iovec;
 
 pub(crate) type Desc = *mut *mut c_void;
 
-/// One piece of application memory.
+/// A buffer as a call names it: address, bytes, descriptor.
+pub(crate) type Buffer = (*const c_void, usize, *mut c_void);
+
+/// Whether a descriptor is of a device's memory.
+#[inline(always)]
+pub(crate) fn of_device(desc: *mut c_void) -> bool {
+    MemKind::of_desc(desc) != MemKind::Host
+}
+
+/// One piece of host memory. `FI_EINVAL` for a NULL that has a length.
+///
+/// # Safety
+/// As `Piece::new`.
+#[inline(always)]
+pub(crate) unsafe fn piece(buf: *const c_void, len: usize) -> Result<Piece> {
+    // SAFETY: as promised by the caller.
+    unsafe { Piece::new(buf, len) }.ok_or(FI_EINVAL)
+}
+
+/// A buffer of any kind. `FI_EINVAL` for a NULL that has a length.
 ///
 /// # Safety
 /// As `UserMem::new`.
-#[inline]
-pub(crate) unsafe fn one(buf: *const c_void, len: usize) -> Result<UserMem> {
+pub(crate) unsafe fn user((buf, len, desc): Buffer) -> Result<UserMem> {
     // SAFETY: as promised by the caller.
-    unsafe { UserMem::new([(buf, len)]) }.ok_or(FI_EINVAL)
+    unsafe { UserMem::of_kinds([(buf, len, MemKind::of_desc(desc))]) }.ok_or(FI_EINVAL)
 }
 
-/// Several pieces of application memory.
+/// The kind of element `i` of a list.
 ///
 /// # Safety
-/// `iov` is NULL or has `count` elements; their memory as `UserMem::new` wants it.
-pub(crate) unsafe fn many(iov: *const iovec, count: usize) -> Result<UserMem> {
+/// `desc` is NULL or has that element.
+#[inline]
+pub(crate) unsafe fn kind_of(desc: Desc, i: usize) -> MemKind {
+    if desc.is_null() {
+        return MemKind::Host;
+    }
+    // SAFETY: as promised by the caller.
+    MemKind::of_desc(unsafe { *desc.add(i) })
+}
+
+/// Several pieces of application memory; `desc` is NULL or has a descriptor for each.
+///
+/// # Safety
+/// `iov` is NULL or has `count` elements, `desc` too; their memory as `UserMem::new` wants it.
+pub(crate) unsafe fn many(iov: *const iovec, desc: Desc, count: usize) -> Result<UserMem> {
     if count == 0 {
         return Ok(UserMem::EMPTY);
     }
@@ -44,8 +75,9 @@ pub(crate) unsafe fn many(iov: *const iovec, count: usize) -> Result<UserMem> {
     }
     // SAFETY: as promised by the caller.
     unsafe {
-        let v = core::slice::from_raw_parts(iov, count);
-        UserMem::new(v.iter().map(|v| (v.iov_base.cast_const(), v.iov_len))).ok_or(FI_EINVAL)
+        let v = core::slice::from_raw_parts(iov, count).iter().enumerate();
+        UserMem::of_kinds(v.map(|(i, v)| (v.iov_base.cast_const(), v.iov_len, kind_of(desc, i))))
+            .ok_or(FI_EINVAL)
     }
 }
 

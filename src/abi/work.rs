@@ -1,7 +1,7 @@
 //! Deferred work: `fi_control` of a domain with FI_QUEUE_WORK, FI_CANCEL_WORK and FI_FLUSH_WORK
 //! (fi_trigger(3)).
 
-use super::atomic::{atomic_request, compare, former};
+use super::atomic::{atomic_request, compare, former, IocList};
 use super::ep::ep;
 use super::message::{recv_request, send_request, untagged};
 use super::queues::cntr;
@@ -32,6 +32,11 @@ pub(crate) unsafe fn control<D: Domain>(d: &D, command: c_int, arg: *mut c_void)
         }
         _ => Err(FI_ENOSYS),
     }
+}
+
+/// Where the results of a fetching atomic go.
+fn result_list(f: &fi_msg_fetch) -> IocList {
+    (f.msg_iov.cast_const(), f.desc, f.iov_count)
 }
 
 /// # Safety
@@ -86,14 +91,13 @@ unsafe fn read<D: Domain>(w: &fi_deferred_work, name: usize) -> Result<Trigger> 
             }
             FI_OP_FETCH_ATOMIC => {
                 let o = &*w.op.fetch_atomic;
-                let f = former(o.fetch.msg_iov, o.fetch.iov_count, o.msg.datatype)?;
+                let f = former(result_list(&o.fetch), o.msg.datatype)?;
                 (o.ep, atomic_request(&o.msg, f, o.flags, keep!())?)
             }
             FI_OP_COMPARE_ATOMIC => {
                 let o = &*w.op.compare_atomic;
-                let result = (o.fetch.msg_iov.cast_const(), o.fetch.iov_count);
-                let with = (o.compare.msg_iov, o.compare.iov_count);
-                let f = compare(result, with, o.msg.datatype)?;
+                let with = (o.compare.msg_iov, o.compare.desc, o.compare.iov_count);
+                let f = compare(result_list(&o.fetch), with, o.msg.datatype)?;
                 (o.ep, atomic_request(&o.msg, f, o.flags, keep!())?)
             }
             FI_OP_CNTR_SET | FI_OP_CNTR_ADD => {

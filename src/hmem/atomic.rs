@@ -2,10 +2,11 @@
 //!
 //! Elements of up to eight bytes that are aligned are changed by compare-and-swap of the processor,
 //! so that they are atomic also against other processes and against C atomics of the application.
-//! Longer or unaligned ones are atomic against each other within this process, under one lock.
+//! Longer or unaligned ones, and those of a device's memory, are atomic against each other within
+//! this process, under one lock.
 
 use super::arith::{Element, ELEMENT_MAX};
-use super::{Piece, UserMem};
+use super::{MemKind, Piece, Segment, UserMem};
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering::SeqCst};
 use std::sync::Mutex;
 
@@ -14,20 +15,20 @@ static LONG: Mutex<()> = Mutex::new(());
 /// Copies the elements of `size` bytes in `mem` into `former`, each in one piece where the
 /// processor can.
 pub fn fetch(mem: &UserMem, size: usize, former: &mut Vec<u8>) {
-    for (addr, len) in mem.pieces() {
-        for at in (0..len / size * size).step_by(size) {
-            load(addr + at, size, former);
+    for p in mem.pieces() {
+        for at in (0..p.len() / size * size).step_by(size) {
+            load(p.part(at, size), former);
         }
     }
 }
 
-fn load(addr: usize, size: usize, former: &mut Vec<u8>) {
-    // SAFETY: `size` bytes from `addr` on are the application's (see `UserMem::new`); the atomic
-    // forms are used for aligned addresses only.
-    unsafe {
-        if addr.is_multiple_of(size) {
+fn load(mem: Segment, former: &mut Vec<u8>) {
+    let (addr, size) = (mem.addr(), mem.len());
+    if mem.kind() == MemKind::Host && addr.is_multiple_of(size.max(1)) {
+        // SAFETY: `size` bytes from `addr` on are the application's (see `UserMem::new`), and
+        // aligned.
+        unsafe {
             match size {
-                1 | 2 => {}
                 4 => {
                     let v = AtomicU32::from_ptr(addr as *mut u32).load(SeqCst);
                     return former.extend_from_slice(&v.to_ne_bytes());
@@ -39,12 +40,12 @@ fn load(addr: usize, size: usize, former: &mut Vec<u8>) {
                 _ => {}
             }
         }
-        let _alone = LONG.lock().unwrap_or_else(|e| e.into_inner());
-        let mut old = [0u8; ELEMENT_MAX];
-        if let Some(old) = old.get_mut(..size) {
-            core::ptr::copy_nonoverlapping(addr as *const u8, old.as_mut_ptr(), size);
-            former.extend_from_slice(old);
-        }
+    }
+    let _alone = LONG.lock().unwrap_or_else(|e| e.into_inner());
+    let mut old = [0u8; ELEMENT_MAX];
+    if let Some(old) = old.get_mut(..size) {
+        mem.load(old);
+        former.extend_from_slice(old);
     }
 }
 
@@ -53,19 +54,15 @@ fn load(addr: usize, size: usize, former: &mut Vec<u8>) {
 /// beyond the shortest of them is left alone.
 pub fn apply(mem: &UserMem, size: usize, f: Element, src: &[u8], cmp: &[u8], former: &mut Vec<u8>) {
     let mut done = 0;
-    for (addr, len) in mem.pieces() {
-        for at in (0..len / size * size).step_by(size) {
+    for p in mem.pieces() {
+        for at in (0..p.len() / size * size).step_by(size) {
             let from = done + at;
             // A read carries no operands.
             let s = src.get(from..from + size).unwrap_or(&[]);
             let c = cmp.get(from..from + size).unwrap_or(&[]);
-            let to = Piece {
-                addr: addr + at,
-                len: size,
-            };
-            one(to, f, s, c, former);
+            one(p.part(at, size), f, s, c, former);
         }
-        done += len;
+        done += p.len();
     }
 }
 
@@ -110,21 +107,18 @@ pub fn word(mem: Piece, f: Element, src: &[u8], cmp: &[u8]) -> Option<[u8; WORD]
     }
 }
 
-fn one(mem: Piece, f: Element, src: &[u8], cmp: &[u8], former: &mut Vec<u8>) {
-    if let Some(old) = word(mem, f, src, cmp) {
+fn one(mem: Segment, f: Element, src: &[u8], cmp: &[u8], former: &mut Vec<u8>) {
+    if let Some(old) = mem.host().and_then(|m| word(m, f, src, cmp)) {
         return former.extend_from_slice(old.get(..mem.len()).unwrap_or(&[]));
     }
     let _alone = LONG.lock().unwrap_or_else(|e| e.into_inner());
-    let (addr, size) = (mem.addr(), mem.len());
     let mut old = [0u8; ELEMENT_MAX];
-    let Some(old) = old.get_mut(..size) else {
+    let Some(old) = old.get_mut(..mem.len()) else {
         return;
     };
-    // SAFETY: `size` bytes from `addr` on are the application's (see `UserMem::new`).
-    unsafe { core::ptr::copy_nonoverlapping(addr as *const u8, old.as_mut_ptr(), size) };
+    mem.load(old);
     let new = f(old, src, cmp);
-    // SAFETY: as above; an element is at most as long as `new`.
-    unsafe { core::ptr::copy_nonoverlapping(new.as_ptr(), addr as *mut u8, size) };
+    mem.store(new.get(..mem.len()).unwrap_or(&[]));
     former.extend_from_slice(old);
 }
 

@@ -1,19 +1,30 @@
-//! Application memory, by kind. Host memory is one of them; device memory follows later.
+//! Application memory, by kind: the host's, and that of devices.
 //!
 //! The layers above never hold a pointer: they hold a [`UserMem`], up to four pieces of memory that
-//! the application lent for the life of one operation, and copy in and out of it by offset.
+//! the application lent for the life of one operation, and copy in and out of it by offset. Each
+//! piece has a [`MemKind`]. Only this room touches memory by processor, and only the host's; a
+//! device's is copied by its [`Interface`]. What the processor, the system or a peer may use as it
+//! lies is a [`Piece`], which is always the host's.
 //! This room trusts one thing, stated at [`UserMem::new`]: that what the application said to be its
 //! buffer is its buffer until the operation completes. Everything else is checked. `atomic` changes
 //! elements in place, `arith` knows what each operation does to each type.
 
 pub mod arith;
 pub mod atomic;
+mod desc;
+#[cfg(test)]
+pub(crate) mod fake;
 #[cfg(any(test, feature = "internals"))]
 pub mod fenced;
+mod interface;
 mod owned;
+mod piece;
 mod plain;
 
+pub use desc::MemKind;
+pub use interface::Interface;
 pub use owned::{combine, copy, Owned};
+pub use piece::{Piece, Segment};
 pub use plain::{copy_across, copy_bytes};
 
 use core::ffi::c_void;
@@ -21,141 +32,84 @@ use core::ffi::c_void;
 /// Most pieces of memory in one operation (`iov_limit`).
 pub const MAX_SEGS: usize = 4;
 
-/// One piece of memory lent by the application for one operation.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Piece {
-    addr: usize,
-    len: usize,
-}
-
-impl Piece {
-    /// No memory at all.
-    pub const EMPTY: Piece = Piece { addr: 0, len: 0 };
-
-    /// Takes note of a piece of memory. `None` when it is NULL and has a length.
-    ///
-    /// # Safety
-    /// As [`UserMem::new`].
-    #[inline]
-    pub unsafe fn new(at: *const c_void, len: usize) -> Option<Piece> {
-        if len == 0 {
-            return Some(Piece::EMPTY);
-        }
-        (!at.is_null()).then_some(Piece {
-            addr: at as usize,
-            len,
-        })
-    }
-
-    /// Bytes.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there is not one byte.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Address of the first byte, 0 when empty.
-    #[inline]
-    pub fn addr(&self) -> usize {
-        self.addr
-    }
-}
-
-impl Piece {
-    /// The part that starts at `off` and is at most `len` long.
-    #[inline]
-    pub fn part(self, off: usize, len: usize) -> Piece {
-        let off = off.min(self.len);
-        Piece {
-            addr: self.addr + off,
-            len: len.min(self.len - off),
-        }
-    }
-}
-
-impl Piece {
-    /// Copies `src` to its beginning and returns how many bytes had room.
-    #[inline]
-    pub fn store(&self, src: &[u8]) -> usize {
-        let n = src.len().min(self.len);
-        // SAFETY: the piece is the application's writable memory (see `new`) of at least `n` bytes.
-        unsafe { copy_bytes(src.as_ptr(), self.addr as *mut u8, n) };
-        n
-    }
-
-    /// Copies its beginning into `dst` and returns how many bytes there were.
-    #[inline]
-    pub fn load(&self, dst: &mut [u8]) -> usize {
-        let n = dst.len().min(self.len);
-        // SAFETY: as in `store`, with the directions exchanged.
-        unsafe { copy_bytes(self.addr as *const u8, dst.as_mut_ptr(), n) };
-        n
-    }
-}
-
-impl From<Piece> for UserMem {
-    fn from(p: Piece) -> UserMem {
-        let mut m = UserMem::EMPTY;
-        if p.len > 0 {
-            (m.segs[0], m.count, m.len) = (p, 1, p.len);
-        }
-        m
-    }
-}
-
 /// Memory lent by the application for one operation.
 #[derive(Clone, Copy, Debug)]
 pub struct UserMem {
     segs: [Piece; MAX_SEGS],
-    count: u8,
     len: usize,
+    count: u8,
+    kinds: [MemKind; MAX_SEGS],
 }
 
 impl UserMem {
     /// No memory at all.
     pub const EMPTY: UserMem = UserMem {
         segs: [Piece::EMPTY; MAX_SEGS],
-        count: 0,
         len: 0,
+        count: 0,
+        kinds: [MemKind::Host; MAX_SEGS],
     };
 
-    /// Takes note of pieces of memory. `None` when there are more than [`MAX_SEGS`], when their
-    /// lengths overflow, or when a piece of non-zero length is NULL.
+    /// Takes note of pieces of host memory. `None` when there are more than [`MAX_SEGS`], when
+    /// their lengths overflow, or when a piece of non-zero length is NULL.
     ///
     /// # Safety
     /// Until the operation that uses the result completes, every piece is memory that may be read,
     /// and written if the operation stores into it; nothing else relies on its contents meanwhile.
     pub unsafe fn new(pieces: impl IntoIterator<Item = (*const c_void, usize)>) -> Option<UserMem> {
+        let host = |(addr, len)| (addr, len, MemKind::Host);
+        // SAFETY: as the caller vouches.
+        unsafe { UserMem::of_kinds(pieces.into_iter().map(host)) }
+    }
+
+    /// As [`UserMem::new`], pieces of any kind.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn of_kinds(
+        pieces: impl IntoIterator<Item = (*const c_void, usize, MemKind)>,
+    ) -> Option<UserMem> {
         let mut m = UserMem::EMPTY;
-        for (addr, len) in pieces {
+        for (addr, len, kind) in pieces {
             if len == 0 {
                 continue;
             }
-            if addr.is_null() {
-                return None;
-            }
-            let seg = m.segs.get_mut(m.count as usize)?;
-            *seg = Piece {
-                addr: addr as usize,
-                len,
-            };
-            m.count += 1;
-            m.len = m.len.checked_add(len)?;
+            // SAFETY: as the caller vouches.
+            let piece = unsafe { Piece::new(addr, len) }?;
+            m.push(piece, kind)?;
         }
         Some(m)
     }
 
-    /// The one piece it is; `None` when there are several.
+    fn push(&mut self, p: Piece, kind: MemKind) -> Option<()> {
+        let at = usize::from(self.count);
+        *self.segs.get_mut(at)? = p;
+        *self.kinds.get_mut(at)? = kind;
+        self.count += 1;
+        self.len = self.len.checked_add(p.len())?;
+        Some(())
+    }
+
+    fn of_piece(p: Piece) -> UserMem {
+        let mut m = UserMem::EMPTY;
+        if !p.is_empty() {
+            (m.segs[0], m.count, m.len) = (p, 1, p.len());
+        }
+        m
+    }
+
+    /// Whether processor and system may touch all of it.
+    #[inline]
+    pub fn is_host(&self) -> bool {
+        self.kinds == [MemKind::Host; MAX_SEGS]
+    }
+
+    /// The one piece of host memory it is; `None` when there are several, or of a device.
     #[inline]
     pub fn one(&self) -> Option<Piece> {
         match self.count {
             0 => Some(Piece::EMPTY),
-            1 => Some(self.segs[0]),
+            1 if self.kinds[0] == MemKind::Host => Some(self.segs[0]),
             _ => None,
         }
     }
@@ -174,80 +128,82 @@ impl UserMem {
 
     /// Address of the first byte, 0 when empty: for completion entries and error texts.
     pub fn addr(&self) -> usize {
-        self.segs[0].addr
+        self.segs[0].addr()
     }
 
     /// The part that starts at `off` and is at most `len` long.
-    pub fn part(&self, mut off: usize, mut len: usize) -> UserMem {
+    #[inline]
+    pub fn part(&self, off: usize, len: usize) -> UserMem {
+        if self.count > 1 {
+            return self.part_of_several(off, len);
+        }
+        let p = self.segs[0].part(off, len);
+        UserMem {
+            kinds: self.kinds,
+            ..UserMem::of_piece(p)
+        }
+    }
+
+    #[cold]
+    fn part_of_several(&self, mut off: usize, mut len: usize) -> UserMem {
         let mut m = UserMem::EMPTY;
-        for s in self.segs.iter().take(self.count as usize) {
-            if off >= s.len {
-                off -= s.len;
+        let all = self.segs.iter().zip(self.kinds);
+        for (s, kind) in all.take(self.count as usize) {
+            if off >= s.len() {
+                off -= s.len();
                 continue;
             }
-            let n = (s.len - off).min(len);
-            if n == 0 {
+            let piece = s.part(off, len);
+            if piece.is_empty() || m.push(piece, kind).is_none() {
                 break;
             }
-            if let Some(to) = m.segs.get_mut(m.count as usize) {
-                *to = Piece {
-                    addr: s.addr + off,
-                    len: n,
-                };
-                m.count += 1;
-                m.len += n;
-            }
             off = 0;
-            len -= n;
+            len -= piece.len();
         }
         m
     }
 
     /// This memory followed by `more`; `None` when that is too many pieces.
     pub fn join(mut self, more: &UserMem) -> Option<UserMem> {
-        for s in more.segs.iter().take(more.count as usize) {
-            *self.segs.get_mut(self.count as usize)? = *s;
-            self.count += 1;
-            self.len += s.len;
+        let all = more.segs.iter().zip(more.kinds);
+        for (s, kind) in all.take(more.count as usize) {
+            self.push(*s, kind)?;
         }
         Some(self)
     }
 
-    /// The pieces as (address, length), for a system call or a device.
-    pub fn pieces(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        self.segs
-            .iter()
-            .take(self.count as usize)
-            .map(|s| (s.addr, s.len))
+    /// The pieces.
+    #[inline]
+    pub fn pieces(&self) -> impl Iterator<Item = Segment> + '_ {
+        let all = self.segs.iter().zip(self.kinds);
+        all.take(self.count as usize)
+            .map(|(s, kind)| Segment::new(*s, kind))
     }
 
-    /// Copies `src` into the memory from byte `off` on and returns how many bytes had room.
+    /// Copies `src` into the memory from byte `off` on and returns how many bytes were copied: as
+    /// many as had room, unless a device failed.
     #[inline]
     pub fn store(&self, off: usize, src: &[u8]) -> usize {
         let to = self.part(off, src.len());
-        let mut done = 0;
-        for (addr, len) in to.pieces() {
-            // SAFETY: the piece is the application's writable memory (see `new`); `part` keeps the
-            // pieces within it and their sum within `src`. Distinct objects do not overlap.
-            unsafe {
-                copy_bytes(src.as_ptr().add(done), addr as *mut u8, len);
-            }
-            done += len;
+        let (mut at, mut done) = (0, 0);
+        for p in to.pieces() {
+            // SAFETY: the pieces together have at most as many bytes as `src`.
+            done += unsafe { p.copy_in(src.as_ptr().add(at), p.len()) };
+            at += p.len();
         }
         done
     }
 
-    /// Copies from byte `off` on into `dst` and returns how many bytes there were.
+    /// Copies from byte `off` on into `dst` and returns how many bytes were copied: as many as
+    /// there were, unless a device failed.
     #[inline]
     pub fn load(&self, off: usize, dst: &mut [u8]) -> usize {
         let from = self.part(off, dst.len());
-        let mut done = 0;
-        for (addr, len) in from.pieces() {
-            // SAFETY: as in `store`, with the directions exchanged.
-            unsafe {
-                copy_bytes(addr as *const u8, dst.as_mut_ptr().add(done), len);
-            }
-            done += len;
+        let (mut at, mut done) = (0, 0);
+        for p in from.pieces() {
+            // SAFETY: the pieces together have at most as many bytes as `dst`.
+            done += unsafe { p.copy_out(dst.as_mut_ptr().add(at), p.len()) };
+            at += p.len();
         }
         done
     }
@@ -276,6 +232,24 @@ mod tests {
         assert_eq!(m.part(6, 9).len(), 1);
         assert_eq!(m.part(7, 1).len(), 0);
         assert_eq!(b, [4, 5, 9, 9]);
+    }
+
+    #[test]
+    fn device_memory_is_copied_by_its_interface_alone() {
+        let mut host = [1u8, 2, 3];
+        // SAFETY: `host` outlives the result.
+        let near = unsafe { UserMem::new([(host.as_mut_ptr().cast_const().cast(), 3)]) };
+        let far = fake::alloc(&[7; 4]);
+        let m = near.unwrap().join(&far).unwrap();
+        assert!(!m.is_host() && m.part(0, 3).one().is_some() && m.part(3, 4).one().is_none());
+        assert_eq!(m.store(1, &[10, 11, 12, 13]), 4);
+        assert_eq!(fake::bytes(&m), [1, 10, 11, 12, 13, 7, 7]);
+        // What fails there, or has no interface, is not reported as copied.
+        for (addr, kind) in [(1usize << 40, fake::KIND), (8, MemKind::Neuron)] {
+            // SAFETY: nothing of the kind is touched.
+            let m = unsafe { UserMem::of_kinds([(addr as *const c_void, 8, kind)]) }.unwrap();
+            assert_eq!((m.store(0, &[0; 8]), m.load(0, &mut [0; 8])), (0, 0));
+        }
     }
 
     #[test]

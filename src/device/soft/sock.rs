@@ -302,10 +302,10 @@ impl Sock {
                 iov_base: d.head.as_ptr() as *mut c_void,
                 iov_len: d.head_len,
             };
-            for ((addr, len), v) in d.body.pieces().zip(iov.iter_mut().skip(1)) {
+            for (p, v) in d.body.pieces().zip(iov.iter_mut().skip(1)) {
                 *v = libc::iovec {
-                    iov_base: addr as *mut c_void,
-                    iov_len: len,
+                    iov_base: p.addr() as *mut c_void,
+                    iov_len: p.len(),
                 };
                 used += 1;
             }
@@ -349,8 +349,8 @@ impl Sock {
         }; BATCH * 2];
         let mut used = 0;
         for d in run {
-            let pieces =
-                core::iter::once((d.head.as_ptr() as usize, d.head_len)).chain(d.body.pieces());
+            let pieces = core::iter::once((d.head.as_ptr() as usize, d.head_len))
+                .chain(d.body.pieces().map(|p| (p.addr(), p.len())));
             for (addr, len) in pieces {
                 let Some(v) = iovs.get_mut(used) else {
                     return false;

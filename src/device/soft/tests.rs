@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::device::{Data, Status};
+use crate::hmem::fake;
 
 fn device(fault: Option<&str>) -> SoftDevice {
     device_with(fault, None)
@@ -99,6 +100,40 @@ fn messages_and_rdma_reach_a_target_that_never_polls() {
         drive(&mut b, 1, &mut msgs);
         msgs.sort();
         assert_eq!(msgs, [77u32.to_le_bytes().to_vec(), b"headbody".to_vec()]);
+    }
+}
+
+#[test]
+fn device_memory_goes_through_copies_of_the_library() {
+    let bad = Some("loss=5,dup=5,reorder=40,delay=500,seed=9");
+    for fault in [None, bad] {
+        let (a_dev, b_dev) = (device(fault), device(fault));
+        let mut a = a_dev.open_qp(0).unwrap();
+        let mut b = b_dev.open_qp(0).unwrap();
+        let bytes: Vec<u8> = (0..300_000).map(|i| (i % 251) as u8).collect();
+        let (near, back) = (fake::alloc(&bytes), fake::alloc(&vec![0; bytes.len()]));
+        let far = fake::alloc(&vec![0; bytes.len()]);
+        let rights = FI_REMOTE_READ | FI_REMOTE_WRITE;
+        let remote = Remote {
+            to: b.addr(),
+            addr: far.addr() as u64,
+            key: b_dev.reg_mr(far, rights, None).unwrap(),
+        };
+        a.post_send(1, &b.addr(), b"head", Payload::User(near.part(5, 100)))
+            .unwrap();
+        a.post_write(2, Payload::User(near), &remote, None).unwrap();
+        a.ring();
+        assert_eq!(drive(&mut a, 2, &mut Vec::new()).len(), 2);
+        assert_eq!(fake::bytes(&far), bytes);
+        a.post_read(3, back, &remote).unwrap();
+        a.ring();
+        assert_eq!(drive(&mut a, 1, &mut Vec::new()), [(3, Status::Ok)]);
+        assert_eq!(fake::bytes(&back), bytes);
+        let mut msgs = Vec::new();
+        b.post_send(4, &a.addr(), b"x", Payload::Copy(b"")).unwrap();
+        b.ring();
+        drive(&mut b, 1, &mut msgs);
+        assert_eq!(msgs, [[b"head", &bytes[5..105]].concat()]);
     }
 }
 

@@ -314,7 +314,7 @@ impl VerbsMemory {
         let (first, None) = (pieces.next(), pieces.next()) else {
             return Err(FI_EINVAL);
         };
-        let (addr, len) = first.unwrap_or((0, 0));
+        let (addr, len) = first.map_or((0, 0), |p| (p.addr(), p.len()));
         let mut t = self.table();
         if own {
             if let Some(key) = t.around(addr, len, |r| access & !r.access == 0) {

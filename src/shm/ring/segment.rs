@@ -129,11 +129,11 @@ impl RingSegment {
         let Some(mut at) = self.span(off, mem.len()) else {
             return;
         };
-        for (addr, len) in mem.pieces() {
-            // SAFETY: the pieces are readable (see `UserMem::new`), and together fit, as checked.
+        for p in mem.pieces() {
+            // SAFETY: the pieces together fit, as checked.
             unsafe {
-                copy_across(addr as *const u8, at, len);
-                at = at.add(len);
+                p.copy_across(at, p.len());
+                at = at.add(p.len());
             }
         }
     }
@@ -145,11 +145,11 @@ impl RingSegment {
         let Some(mut at) = self.span(off, len) else {
             return;
         };
-        for (addr, n) in into.part(0, len).pieces() {
-            // SAFETY: the pieces are writable (see `UserMem::new`), and together fit, as checked.
+        for p in into.part(0, len).pieces() {
+            // SAFETY: the pieces together have at most as many bytes as are there.
             unsafe {
-                copy_bytes(at, addr as *mut u8, n);
-                at = at.add(n);
+                p.copy_in(at, p.len());
+                at = at.add(p.len());
             }
         }
     }

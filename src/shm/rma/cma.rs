@@ -47,7 +47,12 @@ pub(crate) fn copy(pid: i32, write: bool, local: &LocalBuffer, off: usize, at: u
         }
     };
     match local {
-        LocalBuffer::Mem(m) => m.part(off, usize::MAX).pieces().for_each(&mut put),
+        // The system cannot reach a device's memory.
+        LocalBuffer::Mem(m) if !m.is_host() => return 0,
+        LocalBuffer::Mem(m) => m
+            .part(off, usize::MAX)
+            .pieces()
+            .for_each(|p| put((p.addr(), p.len()))),
         // Bytes are there to be read.
         LocalBuffer::Bytes(_) if !write => return 0,
         LocalBuffer::Bytes(b) => {

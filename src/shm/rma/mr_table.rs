@@ -149,10 +149,11 @@ impl MrTable {
 
 impl MrObserver for MrTable {
     fn add(&self, key: u64, base: u64, mem: &UserMem, access: u64) {
-        let mut pieces = mem.pieces();
-        let (Some((at, len)), None) = (pieces.next(), pieces.next()) else {
+        // Peers reach what the processor may touch; anything else is the adapter's.
+        let Some(piece) = mem.one().filter(|p| !p.is_empty()) else {
             return;
         };
+        let (at, len) = (piece.addr(), piece.len());
         let tag = KeyHash::of(key);
         let free = (0..TRIES)
             .map(|i| tag.place(i))

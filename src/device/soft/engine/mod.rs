@@ -167,6 +167,8 @@ pub(crate) struct Engine {
     cfg: EngineConfig,
     peers: Slab<EnginePeer>,
     by_addr: HashMap<QpAddr, u32>,
+    /// Whose operation was posted last: most often the next is for the same.
+    last_peer: u32,
     /// Peers by the token that they have to present.
     by_token: HashMap<u64, u32, ByWords>,
     sessions: Sessions,
@@ -185,6 +187,8 @@ pub(crate) struct Engine {
     reads: Slab<Read>,
     spare: Vec<Vec<u8>>,
     out: Vec<Datagram>,
+    /// Copies of what the system cannot read, for the datagrams in `out`.
+    bounce: Vec<Box<[u8]>>,
     owed: Vec<u32>,
     active: Vec<u32>,
     acked: Vec<RxPart>,
@@ -258,6 +262,7 @@ impl Engine {
             cfg,
             peers: Slab::default(),
             by_addr: HashMap::new(),
+            last_peer: u32::MAX,
             by_token: HashMap::default(),
             sessions: Sessions::new()?,
             vtag,
@@ -271,6 +276,7 @@ impl Engine {
             reads: Slab::default(),
             spare: Vec::new(),
             out: Vec::with_capacity(BATCH),
+            bounce: Vec::new(),
             owed: Vec::new(),
             active: Vec::new(),
             acked: Vec::new(),
@@ -296,11 +302,16 @@ impl Engine {
     }
 
     fn peer(&mut self, a: &QpAddr, now: u64) -> u32 {
+        let last = self.peers.get(self.last_peer);
+        if last.is_some_and(|p| p.addr == *a && p.addr.token != 0) {
+            return self.last_peer;
+        }
         if let Some(i) = self.by_addr.get(a) {
             // Who has called us may become known by its whole address later.
             if let Some(p) = self.peers.get_mut(*i).filter(|p| p.addr.token == 0) {
                 p.addr.token = a.token;
             }
+            self.last_peer = *i;
             return *i;
         }
         let p = EnginePeer {

@@ -129,6 +129,9 @@ impl Engine {
             let m = unsafe { UserMem::new([(b.as_ptr().cast::<c_void>(), n)]) };
             d.body = m.unwrap_or(UserMem::EMPTY);
         }
+        if !d.body.is_host() {
+            d.body = bounced(&d.body, &mut self.bounce);
+        }
         if let Some(r) = p.rx.as_mut().filter(|r| !r.needs_detail()) {
             // The acknowledgement rides along.
             r.acked();
@@ -145,6 +148,7 @@ impl Engine {
         if self.plain {
             self.sock.send(&self.out);
             self.out.clear();
+            self.bounce.clear();
             return;
         }
         self.flush_modified(now);
@@ -175,6 +179,7 @@ impl Engine {
         }
         out.clear();
         self.out = out;
+        self.bounce.clear();
     }
 
     fn flush_runs(&self, mut rest: &[Datagram]) {
@@ -322,4 +327,15 @@ impl Engine {
         p.rx_bytes = 0;
         self.out.push(d);
     }
+}
+
+/// A copy of device memory, which the system cannot read. It is kept until the batch is sent.
+#[cold]
+fn bounced(body: &UserMem, kept: &mut Vec<Box<[u8]>>) -> UserMem {
+    let mut copy = vec![0u8; body.len()].into_boxed_slice();
+    body.load(0, &mut copy);
+    // SAFETY: the bytes stay where they are until the batch is sent, see `Engine::flush`.
+    let m = unsafe { UserMem::new([(copy.as_ptr().cast::<c_void>(), copy.len())]) };
+    kept.push(copy);
+    m.unwrap_or(UserMem::EMPTY)
 }

@@ -159,7 +159,8 @@ impl VerbsQp {
     pub(super) fn lent(&mut self, mem: &UserMem, write: bool) -> Result<([ibv_sge; 2], usize)> {
         let mut list = [ibv_sge::default(); 2];
         let mut n = 0;
-        for (addr, len) in mem.pieces() {
+        for p in mem.pieces() {
+            let (addr, len) = (p.addr(), p.len());
             let key = self.dev.memory.lkey(&mut self.found, addr, len, write);
             let most = self.pieces();
             let at = list.get_mut(n).filter(|_| n < most);
@@ -196,7 +197,7 @@ impl VerbsQp {
     /// this operation. The second is a place to copy to in the end.
     pub(super) fn local(&mut self, slot: u16, mem: &UserMem, write: bool) -> LocalSge {
         let mut pieces = mem.pieces();
-        let first = pieces.next().unwrap_or((0, 0));
+        let first = pieces.next().map_or((0, 0), |p| (p.addr(), p.len()));
         let single = pieces.next().is_none();
         let length = mem.len() as u32;
         if single && mem.is_empty() {

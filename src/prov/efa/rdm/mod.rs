@@ -23,6 +23,8 @@ mod rma;
 mod shm_rma;
 mod shm_state;
 mod srx;
+#[cfg(test)]
+mod tests;
 mod unknown_peers;
 pub(crate) mod work;
 

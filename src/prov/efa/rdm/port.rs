@@ -496,9 +496,9 @@ impl Port for EpPort<'_> {
         let mut list = [RmaIov::default(); crate::wire::MAX_IOV];
         let mut n = 0;
         let mut off = 0;
-        for (addr, len) in op.mem.pieces() {
-            let part = op.mem.part(off, len);
-            off += len;
+        for p in op.mem.pieces() {
+            let part = op.mem.part(off, p.len());
+            off += p.len();
             let key = self.dev.reg_mr(part, FI_REMOTE_READ, None);
             let (Ok(key), Some(to)) = (key, list.get_mut(n)) else {
                 op.withdraw(self.dev);
@@ -507,8 +507,8 @@ impl Port for EpPort<'_> {
             };
             op.keys.push(key);
             *to = RmaIov {
-                addr: addr as u64,
-                len: len as u64,
+                addr: p.addr() as u64,
+                len: p.len() as u64,
                 key,
             };
             n += 1;
@@ -524,7 +524,7 @@ impl Port for EpPort<'_> {
             return ReadPost::Refused;
         }
         let local = op.mem.part(into.off as usize, into.len);
-        if let Some(rings) = &mut self.rings {
+        if let Some(rings) = self.rings.as_mut().filter(|_| local.is_host()) {
             // What cannot be read from here may yet be by the adapter, which also says why not.
             if rings
                 .cma_access(

@@ -220,6 +220,9 @@ pub(crate) fn finish(
 /// Copies a read or write by cross-memory attach. `Unsupported` when another route has to carry it;
 /// `Done` also when it failed and its completion says so.
 pub(crate) fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Verdict {
+    if !r.data.lent().is_host() {
+        return Verdict::Unsupported;
+    }
     let id = port.id;
     match shm_rma::rma(port, peer, r, || rma_op(id, peer, r, report)) {
         Verdict::Unsupported => {}

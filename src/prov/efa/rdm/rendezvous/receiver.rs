@@ -267,7 +267,9 @@ fn choose(n: u32, port: &mut EpPort) -> Option<CopyMethod> {
         i.began = host::now();
     }
     let rings = port.rings.as_ref()?;
-    if i.at == 0 || !rings.reaches_memory(i.from) {
+    let into = i.place.and_then(|p| port.ops.get(p.ctx));
+    let host = into.is_none_or(|op| op.mem.is_host());
+    if i.at == 0 || !host || !rings.reaches_memory(i.from) {
         return Some(CopyMethod::Ring);
     }
     Some(s.costs.choose(i.len, ways(i.len)))

@@ -309,6 +309,9 @@ pub(crate) fn confirmed(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: boo
     let (Some(rings), Some(addr)) = (&mut port.rings, port.peers.addr(peer)) else {
         return Verdict::Unsupported;
     };
+    if !r.data.lent().is_host() {
+        return Verdict::Unsupported;
+    }
     let a = RmaRequest {
         kind: kind::CONFIRMED,
         flags: if r.cq_data.is_some() { WITH_DATA } else { 0 },

@@ -1,0 +1,83 @@
+//! What a buffer is: its kind of memory.
+//!
+//! `fi_mr_desc` gives the application a descriptor for each region, which comes back with every call
+//! that uses it. That of host memory is the region's handle, of which nothing is needed; that of
+//! device memory is a number that says its kind, so that the data path looks nothing up. It is told
+//! by its uppermost bit, which no pointer of a program has.
+
+use core::ffi::c_void;
+
+/// A kind of memory: who may touch it, and how it is copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum MemKind {
+    /// The processor reads and writes it.
+    #[default]
+    Host = 0,
+    /// FI_HMEM_CUDA
+    Cuda = 1,
+    /// FI_HMEM_ROCR
+    Rocr = 2,
+    /// FI_HMEM_NEURON
+    Neuron = 3,
+    /// FI_HMEM_SYNAPSEAI
+    Synapse = 4,
+}
+
+/// How many kinds there are.
+pub(super) const KINDS: usize = 5;
+
+const DEVICE: usize = 1 << (usize::BITS - 1);
+
+impl MemKind {
+    /// The kind of what the application has passed as `desc`.
+    #[inline(always)]
+    pub fn of_desc(desc: *mut c_void) -> MemKind {
+        match (desc as isize) < 0 {
+            true => MemKind::of_device(desc as usize),
+            false => MemKind::Host,
+        }
+    }
+
+    #[cold]
+    fn of_device(desc: usize) -> MemKind {
+        match desc & !DEVICE {
+            1 => MemKind::Cuda,
+            2 => MemKind::Rocr,
+            3 => MemKind::Neuron,
+            4 => MemKind::Synapse,
+            // Nothing that we have given out.
+            _ => MemKind::Host,
+        }
+    }
+
+    /// The descriptor of a region of device memory; NULL for host memory.
+    pub fn desc(self) -> *mut c_void {
+        match self {
+            MemKind::Host => core::ptr::null_mut(),
+            device => (DEVICE | device as usize) as *mut c_void,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_tell_device_memory_from_everything_else() {
+        let kinds = [
+            MemKind::Cuda,
+            MemKind::Rocr,
+            MemKind::Neuron,
+            MemKind::Synapse,
+        ];
+        for k in kinds {
+            assert_eq!(MemKind::of_desc(k.desc()), k);
+        }
+        let local = 0u64;
+        for p in [0, 1, &raw const local as usize, usize::MAX >> 1, usize::MAX] {
+            assert_eq!(MemKind::of_desc(p as *mut c_void), MemKind::Host);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Device memory for tests: an interface whose addresses are offsets into a vector, so that any
+//! touch by the processor or the system faults.
+
+use super::{interface, Interface, MemKind, UserMem};
+use crate::core::Result;
+use crate::types::*;
+use core::ffi::c_void;
+use std::sync::{Mutex, MutexGuard};
+
+/// The kind that stands for it.
+pub(crate) const KIND: MemKind = MemKind::Synapse;
+/// Address of its first byte: in the page that is never mapped.
+const BASE: usize = 8;
+
+static MEMORY: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+fn memory() -> MutexGuard<'static, Vec<u8>> {
+    MEMORY.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+struct Fake;
+
+impl Interface for Fake {
+    unsafe fn copy_in(&self, to: usize, from: *const u8, len: usize) -> Result<()> {
+        // SAFETY: as the caller vouches.
+        let bytes = unsafe { core::slice::from_raw_parts(from, len) };
+        let mut all = memory();
+        let part = all.get_mut(to - BASE..to - BASE + len).ok_or(FI_EFAULT)?;
+        part.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    unsafe fn copy_out(&self, to: *mut u8, from: usize, len: usize) -> Result<()> {
+        let all = memory();
+        let part = all.get(from - BASE..from - BASE + len).ok_or(FI_EFAULT)?;
+        // SAFETY: as the caller vouches.
+        unsafe { to.copy_from_nonoverlapping(part.as_ptr(), len) };
+        Ok(())
+    }
+}
+
+/// Allocates device memory with these bytes.
+pub(crate) fn alloc(bytes: &[u8]) -> UserMem {
+    interface::install(KIND, Box::new(Fake));
+    let mut all = memory();
+    let at = BASE + all.len();
+    all.extend_from_slice(bytes);
+    drop(all);
+    // SAFETY: a device's memory, which nobody touches but its interface.
+    unsafe { UserMem::of_kinds([(at as *const c_void, bytes.len(), KIND)]) }.expect("one piece")
+}
+
+/// What it holds.
+pub(crate) fn bytes(mem: &UserMem) -> Vec<u8> {
+    let mut all = vec![0; mem.len()];
+    assert_eq!(mem.load(0, &mut all), all.len());
+    all
+}

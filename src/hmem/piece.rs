@@ -1,0 +1,215 @@
+//! One piece of application memory, and copying in and out of it: a [`Piece`] is the host's, a
+//! [`Segment`] of any kind.
+
+use super::interface;
+use super::plain::{copy_across, copy_bytes};
+use super::{MemKind, UserMem};
+use core::ffi::c_void;
+
+/// One piece of host memory lent by the application for one operation.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Piece {
+    addr: usize,
+    len: usize,
+}
+
+impl Piece {
+    /// No memory at all.
+    pub const EMPTY: Piece = Piece { addr: 0, len: 0 };
+
+    /// Takes note of a piece of memory. `None` when it is NULL and has a length.
+    ///
+    /// # Safety
+    /// As [`UserMem::new`].
+    #[inline]
+    pub unsafe fn new(at: *const c_void, len: usize) -> Option<Piece> {
+        if len == 0 {
+            return Some(Piece::EMPTY);
+        }
+        (!at.is_null()).then_some(Piece {
+            addr: at as usize,
+            len,
+        })
+    }
+
+    /// Bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is not one byte.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Address of the first byte, 0 when empty.
+    #[inline]
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+
+    /// The part that starts at `off` and is at most `len` long.
+    #[inline]
+    pub fn part(self, off: usize, len: usize) -> Piece {
+        let off = off.min(self.len);
+        Piece {
+            addr: self.addr + off,
+            len: len.min(self.len - off),
+        }
+    }
+
+    /// Copies `src` to its beginning and returns how many bytes had room.
+    #[inline]
+    pub fn store(&self, src: &[u8]) -> usize {
+        let n = src.len().min(self.len);
+        // SAFETY: the piece is the application's writable memory (see `new`) of at least `n` bytes.
+        unsafe { copy_bytes(src.as_ptr(), self.addr as *mut u8, n) };
+        n
+    }
+
+    /// Copies its beginning into `dst` and returns how many bytes there were.
+    #[inline]
+    pub fn load(&self, dst: &mut [u8]) -> usize {
+        let n = dst.len().min(self.len);
+        // SAFETY: as in `store`, with the directions exchanged.
+        unsafe { copy_bytes(self.addr as *const u8, dst.as_mut_ptr(), n) };
+        n
+    }
+}
+
+impl From<Piece> for UserMem {
+    fn from(p: Piece) -> UserMem {
+        UserMem::of_piece(p)
+    }
+}
+
+/// One piece of memory of any kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    addr: usize,
+    len: usize,
+    kind: MemKind,
+}
+
+impl Segment {
+    pub(super) fn new(p: Piece, kind: MemKind) -> Segment {
+        Segment {
+            addr: p.addr,
+            len: p.len,
+            kind,
+        }
+    }
+
+    /// Address of the first byte, for a device.
+    #[inline]
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+
+    /// Bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is not one byte.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its kind.
+    #[inline]
+    pub fn kind(&self) -> MemKind {
+        self.kind
+    }
+
+    /// It, for the processor and the system; `None` where that is a device's.
+    #[inline]
+    pub fn host(&self) -> Option<Piece> {
+        (self.kind == MemKind::Host).then_some(Piece {
+            addr: self.addr,
+            len: self.len,
+        })
+    }
+
+    /// The part that starts at `off` and is at most `len` long.
+    #[inline]
+    pub fn part(&self, off: usize, len: usize) -> Segment {
+        let off = off.min(self.len);
+        Segment {
+            addr: self.addr + off,
+            len: len.min(self.len - off),
+            kind: self.kind,
+        }
+    }
+
+    /// As [`Segment::copy_in`], a slice.
+    #[inline]
+    pub fn store(&self, src: &[u8]) -> usize {
+        // SAFETY: a slice is readable.
+        unsafe { self.copy_in(src.as_ptr(), src.len()) }
+    }
+
+    /// As [`Segment::copy_out`], into a slice.
+    #[inline]
+    pub fn load(&self, dst: &mut [u8]) -> usize {
+        // SAFETY: a slice is writable.
+        unsafe { self.copy_out(dst.as_mut_ptr(), dst.len()) }
+    }
+
+    /// Copies `len` bytes to its beginning and returns how many were copied: as many as have room,
+    /// or none where a device failed.
+    ///
+    /// # Safety
+    /// `from` has `len` readable bytes, which another process may write to meanwhile.
+    #[inline(always)]
+    pub unsafe fn copy_in(&self, from: *const u8, len: usize) -> usize {
+        let n = len.min(self.len);
+        if self.kind != MemKind::Host {
+            // SAFETY: as the caller vouches.
+            let done = unsafe { interface::of(self.kind).copy_in(self.addr, from, n) };
+            return done.map_or(0, |()| n);
+        }
+        // SAFETY: the piece is the application's writable memory (see `Piece::new`) of at least `n`
+        // bytes.
+        unsafe { copy_bytes(from, self.addr as *mut u8, n) };
+        n
+    }
+
+    /// Copies `len` bytes from its beginning and returns how many were copied: as many as there
+    /// are, or none where a device failed.
+    ///
+    /// # Safety
+    /// `to` has `len` writable bytes, which another process may look at meanwhile.
+    #[inline(always)]
+    pub unsafe fn copy_out(&self, to: *mut u8, len: usize) -> usize {
+        let n = len.min(self.len);
+        if self.kind != MemKind::Host {
+            // SAFETY: as the caller vouches.
+            let done = unsafe { interface::of(self.kind).copy_out(to, self.addr, n) };
+            return done.map_or(0, |()| n);
+        }
+        // SAFETY: as in `copy_in`, with the directions exchanged.
+        unsafe { copy_bytes(self.addr as *const u8, to, n) };
+        n
+    }
+
+    /// As [`Segment::copy_out`], to memory that is in another processor's cache.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub unsafe fn copy_across(&self, to: *mut u8, len: usize) -> usize {
+        if self.kind != MemKind::Host {
+            // SAFETY: as the caller vouches.
+            return unsafe { self.copy_out(to, len) };
+        }
+        let n = len.min(self.len);
+        // SAFETY: as in `copy_out`.
+        unsafe { copy_across(self.addr as *const u8, to, n) };
+        n
+    }
+}

@@ -1,0 +1,316 @@
+//! Two endpoints of one process against each other, over every route: bytes arrive, whatever kind
+//! of memory they lie in.
+
+use crate::core::iovs::{Iovs, RmaIov};
+use crate::core::registry::Query;
+use crate::core::version;
+use crate::hmem::{fake, Owned, UserMem};
+use crate::prov::contract::*;
+use crate::prov::efa::domain::EfaDomain;
+use crate::prov::efa::Efa;
+use crate::types::*;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// An endpoint with what it needs.
+struct Side {
+    domain: Arc<EfaDomain>,
+    av: u32,
+    cq: u32,
+    ep: u32,
+}
+
+impl Side {
+    fn new(near: bool) -> Side {
+        let q = Query {
+            api: version(1, 21),
+            node: None,
+            service: None,
+            flags: 0,
+            hints: None,
+        };
+        let mut all = Efa.getinfo(&q).unwrap().into_iter();
+        let info = all.find(|i| i.caps & FI_TAGGED != 0).unwrap();
+        let name = info.fabric.as_ref().and_then(|f| f.name.as_deref());
+        let fabric = Fabric::new(name.unwrap(), version(1, 21));
+        let domain = EfaDomain::open(fabric, info.clone()).unwrap();
+        let attr = AvAttr {
+            type_: FI_AV_TABLE,
+            count: 4,
+            rx_ctx_bits: 0,
+            name: None,
+            reader: false,
+        };
+        let av = domain.open_av(&attr).unwrap();
+        let cq = domain.open_cq(0, FI_WAIT_NONE).unwrap().id;
+        let ep = domain.open_ep(&info).unwrap();
+        domain.bind_av(ep, av).unwrap();
+        domain.bind_cq(ep, cq, FI_TRANSMIT | FI_RECV).unwrap();
+        let shm = OptionValue::Bool(near);
+        domain
+            .set_option(ep, FI_OPT_SHARED_MEMORY_PERMITTED, shm)
+            .unwrap();
+        domain.enable_ep(ep).unwrap();
+        Side { domain, av, cq, ep }
+    }
+
+    /// How this one names that one.
+    fn names(&self, other: &Side) -> fi_addr_t {
+        let raw = other.domain.name(other.ep).unwrap();
+        self.domain.insert_addr(self.av, &raw).unwrap()
+    }
+
+    fn poll(&self) -> usize {
+        let last = Cell::new(0);
+        let each = |_: usize, e: &Entry| last.set(e.context);
+        match self.domain.read_cq::<false>(self.cq, 1, each) {
+            Ok(_) => last.get(),
+            Err(FI_EAGAIN) => 0,
+            Err(e) => panic!("{e}: {:?}", self.domain.read_cq_error(self.cq)),
+        }
+    }
+
+    fn close(self) {
+        self.domain.close_ep(self.ep).unwrap();
+        self.domain.close_cq(self.cq).unwrap();
+        self.domain.close_av(self.av).unwrap();
+        self.domain.close().unwrap();
+    }
+}
+
+/// A pair, and how each names the other.
+struct Pair {
+    a: Side,
+    b: Side,
+    to_b: fi_addr_t,
+}
+
+const SENT: usize = 1;
+const RECEIVED: usize = 2;
+
+impl Pair {
+    fn new(near: bool) -> Pair {
+        let (a, b) = (Side::new(near), Side::new(near));
+        let to_b = a.names(&b);
+        b.names(&a);
+        Pair { a, b, to_b }
+    }
+
+    /// Tries `post` until there is room.
+    fn post(&self, mut post: impl FnMut() -> crate::core::Result<()>) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while let Err(e) = post() {
+            assert!(e == FI_EAGAIN && Instant::now() < until, "error {e}");
+            self.a.poll();
+            self.b.poll();
+        }
+    }
+
+    /// Polls until these contexts have completed, of `a` and of `b`.
+    fn wait(&self, mut a: usize, mut b: usize) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while a | b != 0 {
+            assert!(Instant::now() < until, "{a} and {b} have not completed");
+            a &= !self.a.poll();
+            b &= !self.b.poll();
+        }
+    }
+
+    fn message(&self, from: UserMem, into: UserMem, expected: bool) {
+        let recv = RecvReq {
+            mem: into,
+            src: FI_ADDR_UNSPEC,
+            tag: Some((7, 0)),
+            common: common(RECEIVED),
+        };
+        let send = MsgReq {
+            data: SendData::User(from),
+            to: self.to_b,
+            tag: Some(7),
+            cq_data: None,
+            common: common(SENT),
+        };
+        let receive = || self.b.domain.recv(Poster::Ep(self.b.ep), &recv);
+        if expected {
+            self.post(receive);
+        }
+        self.post(|| self.a.domain.send(self.a.ep, &send));
+        if !expected {
+            for _ in 0..100 {
+                assert_eq!(self.b.poll(), 0);
+            }
+            self.post(receive);
+        }
+        self.wait(SENT, RECEIVED);
+    }
+
+    fn rma(&self, local: UserMem, far: UserMem, write: bool) {
+        let rights = FI_REMOTE_READ | FI_REMOTE_WRITE;
+        let mr = self.b.domain.reg_mr(far, None, rights, 0).unwrap();
+        let r = RmaReq {
+            data: SendData::User(local),
+            peer: self.to_b,
+            addr: far.addr() as u64,
+            key: mr.key,
+            write,
+            cq_data: None,
+            common: common(SENT),
+        };
+        self.post(|| self.a.domain.rma(self.a.ep, &r));
+        self.wait(SENT, 0);
+        self.b.domain.close_mr(&mr).unwrap();
+    }
+
+    fn sum(&self, operand: UserMem, former: UserMem, far: UserMem) {
+        let rights = FI_REMOTE_READ | FI_REMOTE_WRITE;
+        let mr = self.b.domain.reg_mr(far, None, rights, 0).unwrap();
+        let at = RmaIov {
+            addr: far.addr() as u64,
+            len: far.len() as u64,
+            key: mr.key,
+        };
+        let r = AtomicReq {
+            data: SendData::User(operand),
+            fetch: Fetch::Former(former),
+            peer: self.to_b,
+            to: Iovs::new(&[at]).unwrap(),
+            datatype: FI_UINT64,
+            op: FI_SUM,
+            common: common(SENT),
+        };
+        self.post(|| self.a.domain.atomic(self.a.ep, &r));
+        self.wait(SENT, 0);
+        self.b.domain.close_mr(&mr).unwrap();
+    }
+
+    fn close(self) {
+        self.a.close();
+        self.b.close();
+    }
+}
+
+fn common(context: usize) -> Common {
+    Common {
+        context,
+        ..Common::default()
+    }
+}
+
+/// Where a buffer is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Place {
+    Host,
+    Device,
+}
+
+/// Memory for one operation; the host's is kept beside its name.
+struct Buf(UserMem, #[allow(dead_code)] Option<Owned>);
+
+impl Buf {
+    fn new(place: Place, bytes: &[u8]) -> Buf {
+        if place == Place::Device {
+            return Buf(fake::alloc(bytes), None);
+        }
+        // SAFETY: every operation is waited for before the result goes.
+        let o = unsafe { Owned::new(bytes.len()) };
+        o.mem().store(0, bytes);
+        Buf(o.mem(), Some(o))
+    }
+
+    fn zeroed(place: Place, len: usize) -> Buf {
+        Buf::new(place, &vec![0; len])
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        fake::bytes(&self.0)
+    }
+}
+
+const SIZES: [usize; 6] = [8, 4096, 9000, 60_000, 300_000, 2 << 20];
+const PLACES: [[Place; 2]; 4] = [
+    [Place::Host, Place::Host],
+    [Place::Host, Place::Device],
+    [Place::Device, Place::Host],
+    [Place::Device, Place::Device],
+];
+
+fn each_case(mut f: impl FnMut(&Pair, [Place; 2], &[u8])) {
+    for near in [true, false] {
+        let p = Pair::new(near);
+        for places in PLACES {
+            for len in SIZES {
+                let bytes: Vec<u8> = (0..len).map(|i| (i % 249 + 1) as u8).collect();
+                f(&p, places, &bytes);
+            }
+        }
+        p.close();
+    }
+}
+
+#[test]
+fn messages_arrive_from_and_in_memory_of_any_kind() {
+    each_case(|p, [from, into], bytes| {
+        for expected in [true, false] {
+            let src = Buf::new(from, bytes);
+            let dst = Buf::zeroed(into, bytes.len());
+            p.message(src.0, dst.0, expected);
+            let what = (from, into, bytes.len(), expected);
+            assert!(dst.bytes() == bytes, "{what:?}");
+        }
+    });
+}
+
+#[test]
+fn mixed_vectors_arrive() {
+    for near in [true, false] {
+        let p = Pair::new(near);
+        for len in SIZES {
+            let bytes: Vec<u8> = (0..2 * len).map(|i| (i % 247) as u8).collect();
+            let parts = [Place::Host, Place::Device];
+            let [x, y] = [0, 1].map(|i| Buf::new(parts[i], &bytes[i * len..][..len]));
+            let [u, v] = [1, 0].map(|i| Buf::zeroed(parts[i], len));
+            p.message(x.0.join(&y.0).unwrap(), u.0.join(&v.0).unwrap(), true);
+            assert!([u.bytes(), v.bytes()].concat() == bytes, "{len}");
+        }
+        p.close();
+    }
+}
+
+#[test]
+fn writes_and_reads_reach_memory_of_any_kind() {
+    each_case(|p, [local, far], bytes| {
+        let src = Buf::new(local, bytes);
+        let dst = Buf::zeroed(far, bytes.len());
+        p.rma(src.0, dst.0, true);
+        assert!(
+            dst.bytes() == bytes,
+            "write {local:?} {far:?} {}",
+            bytes.len()
+        );
+        let back = Buf::zeroed(local, bytes.len());
+        p.rma(back.0, dst.0, false);
+        assert!(
+            back.bytes() == bytes,
+            "read {local:?} {far:?} {}",
+            bytes.len()
+        );
+    });
+}
+
+#[test]
+fn atomics_reach_memory_of_any_kind() {
+    for near in [true, false] {
+        let p = Pair::new(near);
+        for [local, far] in PLACES {
+            let of = |v: [u64; 4]| v.map(u64::to_ne_bytes).concat();
+            let operand = Buf::new(local, &of([1, 2, 3, 4]));
+            let former = Buf::zeroed(local, 32);
+            let target = Buf::new(far, &of([10, 20, 30, 40]));
+            p.sum(operand.0, former.0, target.0);
+            assert_eq!(former.bytes(), of([10, 20, 30, 40]), "{local:?} {far:?}");
+            assert_eq!(target.bytes(), of([11, 22, 33, 44]), "{local:?} {far:?}");
+        }
+        p.close();
+    }
+}
