@@ -1,9 +1,9 @@
 //! What a buffer is: its kind of memory.
 //!
-//! `fi_mr_desc` gives the application a descriptor for each region, which comes back with every call
-//! that uses it. That of host memory is the region's handle, of which nothing is needed; that of
-//! device memory is a number that says its kind, so that the data path looks nothing up. It is told
-//! by its uppermost bit, which no pointer of a program has.
+//! `fi_mr_desc` gives the application a descriptor for each region, which comes back with every
+//! call that uses it. That of host memory is the region's handle, of which nothing is needed; that
+//! of device memory is a number that says its kind, so that the data path looks nothing up. It is
+//! told by its uppermost bit, which no pointer of a program has.
 
 use core::ffi::c_void;
 

@@ -50,7 +50,15 @@ pub(crate) fn alloc(bytes: &[u8]) -> UserMem {
     unsafe { UserMem::of_kinds([(at as *const c_void, bytes.len(), KIND)]) }.expect("one piece")
 }
 
-/// What it holds.
+/// Host memory with these bytes, which stays for ever.
+pub(crate) fn host(bytes: &[u8]) -> UserMem {
+    let kept = Vec::leak(bytes.to_vec());
+    let at = kept.as_mut_ptr().cast::<c_void>().cast_const();
+    // SAFETY: nobody else knows of it.
+    unsafe { UserMem::new([(at, kept.len())]) }.expect("one piece")
+}
+
+/// What memory of either kind holds.
 pub(crate) fn bytes(mem: &UserMem) -> Vec<u8> {
     let mut all = vec![0; mem.len()];
     assert_eq!(mem.load(0, &mut all), all.len());

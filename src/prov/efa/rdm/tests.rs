@@ -4,7 +4,7 @@
 use crate::core::iovs::{Iovs, RmaIov};
 use crate::core::registry::Query;
 use crate::core::version;
-use crate::hmem::{fake, Owned, UserMem};
+use crate::hmem::{fake, UserMem};
 use crate::prov::contract::*;
 use crate::prov::efa::domain::EfaDomain;
 use crate::prov::efa::Efa;
@@ -14,15 +14,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// An endpoint with what it needs.
-struct Side {
+struct TestEndpoint {
     domain: Arc<EfaDomain>,
     av: u32,
     cq: u32,
     ep: u32,
 }
 
-impl Side {
-    fn new(near: bool) -> Side {
+impl TestEndpoint {
+    fn new(near: bool) -> TestEndpoint {
         let q = Query {
             api: version(1, 21),
             node: None,
@@ -52,11 +52,11 @@ impl Side {
             .set_option(ep, FI_OPT_SHARED_MEMORY_PERMITTED, shm)
             .unwrap();
         domain.enable_ep(ep).unwrap();
-        Side { domain, av, cq, ep }
+        TestEndpoint { domain, av, cq, ep }
     }
 
     /// How this one names that one.
-    fn names(&self, other: &Side) -> fi_addr_t {
+    fn names(&self, other: &TestEndpoint) -> fi_addr_t {
         let raw = other.domain.name(other.ep).unwrap();
         self.domain.insert_addr(self.av, &raw).unwrap()
     }
@@ -80,21 +80,21 @@ impl Side {
 }
 
 /// A pair, and how each names the other.
-struct Pair {
-    a: Side,
-    b: Side,
+struct TestPair {
+    a: TestEndpoint,
+    b: TestEndpoint,
     to_b: fi_addr_t,
 }
 
 const SENT: usize = 1;
 const RECEIVED: usize = 2;
 
-impl Pair {
-    fn new(near: bool) -> Pair {
-        let (a, b) = (Side::new(near), Side::new(near));
+impl TestPair {
+    fn new(near: bool) -> TestPair {
+        let (a, b) = (TestEndpoint::new(near), TestEndpoint::new(near));
         let to_b = a.names(&b);
         b.names(&a);
-        Pair { a, b, to_b }
+        TestPair { a, b, to_b }
     }
 
     /// Tries `post` until there is room.
@@ -199,45 +199,34 @@ fn common(context: usize) -> Common {
 
 /// Where a buffer is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Place {
+enum BufferPlace {
     Host,
     Device,
 }
 
-/// Memory for one operation; the host's is kept beside its name.
-struct Buf(UserMem, #[allow(dead_code)] Option<Owned>);
-
-impl Buf {
-    fn new(place: Place, bytes: &[u8]) -> Buf {
-        if place == Place::Device {
-            return Buf(fake::alloc(bytes), None);
-        }
-        // SAFETY: every operation is waited for before the result goes.
-        let o = unsafe { Owned::new(bytes.len()) };
-        o.mem().store(0, bytes);
-        Buf(o.mem(), Some(o))
-    }
-
-    fn zeroed(place: Place, len: usize) -> Buf {
-        Buf::new(place, &vec![0; len])
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        fake::bytes(&self.0)
+/// Memory with these bytes.
+fn buffer(place: BufferPlace, bytes: &[u8]) -> UserMem {
+    match place {
+        BufferPlace::Host => fake::host(bytes),
+        BufferPlace::Device => fake::alloc(bytes),
     }
 }
 
+fn zeroed(place: BufferPlace, len: usize) -> UserMem {
+    buffer(place, &vec![0; len])
+}
+
 const SIZES: [usize; 6] = [8, 4096, 9000, 60_000, 300_000, 2 << 20];
-const PLACES: [[Place; 2]; 4] = [
-    [Place::Host, Place::Host],
-    [Place::Host, Place::Device],
-    [Place::Device, Place::Host],
-    [Place::Device, Place::Device],
+const PLACES: [[BufferPlace; 2]; 4] = [
+    [BufferPlace::Host, BufferPlace::Host],
+    [BufferPlace::Host, BufferPlace::Device],
+    [BufferPlace::Device, BufferPlace::Host],
+    [BufferPlace::Device, BufferPlace::Device],
 ];
 
-fn each_case(mut f: impl FnMut(&Pair, [Place; 2], &[u8])) {
+fn each_case(mut f: impl FnMut(&TestPair, [BufferPlace; 2], &[u8])) {
     for near in [true, false] {
-        let p = Pair::new(near);
+        let p = TestPair::new(near);
         for places in PLACES {
             for len in SIZES {
                 let bytes: Vec<u8> = (0..len).map(|i| (i % 249 + 1) as u8).collect();
@@ -252,11 +241,11 @@ fn each_case(mut f: impl FnMut(&Pair, [Place; 2], &[u8])) {
 fn messages_arrive_from_and_in_memory_of_any_kind() {
     each_case(|p, [from, into], bytes| {
         for expected in [true, false] {
-            let src = Buf::new(from, bytes);
-            let dst = Buf::zeroed(into, bytes.len());
-            p.message(src.0, dst.0, expected);
+            let src = buffer(from, bytes);
+            let dst = zeroed(into, bytes.len());
+            p.message(src, dst, expected);
             let what = (from, into, bytes.len(), expected);
-            assert!(dst.bytes() == bytes, "{what:?}");
+            assert!(fake::bytes(&dst) == bytes, "{what:?}");
         }
     });
 }
@@ -264,14 +253,17 @@ fn messages_arrive_from_and_in_memory_of_any_kind() {
 #[test]
 fn mixed_vectors_arrive() {
     for near in [true, false] {
-        let p = Pair::new(near);
+        let p = TestPair::new(near);
         for len in SIZES {
             let bytes: Vec<u8> = (0..2 * len).map(|i| (i % 247) as u8).collect();
-            let parts = [Place::Host, Place::Device];
-            let [x, y] = [0, 1].map(|i| Buf::new(parts[i], &bytes[i * len..][..len]));
-            let [u, v] = [1, 0].map(|i| Buf::zeroed(parts[i], len));
-            p.message(x.0.join(&y.0).unwrap(), u.0.join(&v.0).unwrap(), true);
-            assert!([u.bytes(), v.bytes()].concat() == bytes, "{len}");
+            let parts = [BufferPlace::Host, BufferPlace::Device];
+            let [x, y] = [0, 1].map(|i| buffer(parts[i], &bytes[i * len..][..len]));
+            let [u, v] = [1, 0].map(|i| zeroed(parts[i], len));
+            p.message(x.join(&y).unwrap(), u.join(&v).unwrap(), true);
+            assert!(
+                [fake::bytes(&u), fake::bytes(&v)].concat() == bytes,
+                "{len}"
+            );
         }
         p.close();
     }
@@ -280,18 +272,18 @@ fn mixed_vectors_arrive() {
 #[test]
 fn writes_and_reads_reach_memory_of_any_kind() {
     each_case(|p, [local, far], bytes| {
-        let src = Buf::new(local, bytes);
-        let dst = Buf::zeroed(far, bytes.len());
-        p.rma(src.0, dst.0, true);
+        let src = buffer(local, bytes);
+        let dst = zeroed(far, bytes.len());
+        p.rma(src, dst, true);
         assert!(
-            dst.bytes() == bytes,
+            fake::bytes(&dst) == bytes,
             "write {local:?} {far:?} {}",
             bytes.len()
         );
-        let back = Buf::zeroed(local, bytes.len());
-        p.rma(back.0, dst.0, false);
+        let back = zeroed(local, bytes.len());
+        p.rma(back, dst, false);
         assert!(
-            back.bytes() == bytes,
+            fake::bytes(&back) == bytes,
             "read {local:?} {far:?} {}",
             bytes.len()
         );
@@ -301,15 +293,23 @@ fn writes_and_reads_reach_memory_of_any_kind() {
 #[test]
 fn atomics_reach_memory_of_any_kind() {
     for near in [true, false] {
-        let p = Pair::new(near);
+        let p = TestPair::new(near);
         for [local, far] in PLACES {
             let of = |v: [u64; 4]| v.map(u64::to_ne_bytes).concat();
-            let operand = Buf::new(local, &of([1, 2, 3, 4]));
-            let former = Buf::zeroed(local, 32);
-            let target = Buf::new(far, &of([10, 20, 30, 40]));
-            p.sum(operand.0, former.0, target.0);
-            assert_eq!(former.bytes(), of([10, 20, 30, 40]), "{local:?} {far:?}");
-            assert_eq!(target.bytes(), of([11, 22, 33, 44]), "{local:?} {far:?}");
+            let operand = buffer(local, &of([1, 2, 3, 4]));
+            let former = zeroed(local, 32);
+            let target = buffer(far, &of([10, 20, 30, 40]));
+            p.sum(operand, former, target);
+            assert_eq!(
+                fake::bytes(&former),
+                of([10, 20, 30, 40]),
+                "{local:?} {far:?}"
+            );
+            assert_eq!(
+                fake::bytes(&target),
+                of([11, 22, 33, 44]),
+                "{local:?} {far:?}"
+            );
         }
         p.close();
     }
