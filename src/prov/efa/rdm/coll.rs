@@ -10,6 +10,7 @@
 //! marks what it sends with its errno, and a receive watches over its sender: so every member hears
 //! of a death.
 
+use super::completion::Counted;
 use super::ops::live_port;
 use super::port::{ep_port, EpPort};
 use super::{Live, UserOp};
@@ -622,14 +623,11 @@ fn finish(s: &mut State, id: u32) {
         }
         Told::Cq { context, report } => {
             let Some(ep) = s.eps.get(r.ep) else { return };
-            let (cq, cntr) = (ep.tx, ep.cntrs[2]);
-            if let Some(c) = cntr.and_then(|c| s.cntrs.get_mut(c)) {
-                match r.failed {
-                    None => c.count(0),
-                    Some(_) => c.add_error(1),
-                }
+            match r.failed {
+                None => ep.cntrs.count(&mut s.cntrs, Counted::Write, 0),
+                Some(_) => ep.cntrs.count_error(&mut s.cntrs, Counted::Write),
             }
-            let Some(q) = cq.and_then(|b| s.cqs.get_mut(b.cq)) else {
+            let Some(q) = ep.tx.and_then(|b| s.cqs.get_mut(b.cq)) else {
                 return;
             };
             let entry = Entry {

@@ -9,6 +9,7 @@
 //! buffer the first 40 bytes are left alone (FI_MSG_PREFIX), where an adapter writes a header.
 
 use super::port::EpPort;
+use super::wr_id::WrId;
 use super::{shm_state, Kind, UserOp};
 use crate::core::slab::Slab;
 use crate::core::Result;
@@ -20,10 +21,6 @@ use crate::proto::{Failure, PeerId, Port, Received, RecvQueue, Unexpected, ANY};
 use crate::prov::contract::{MsgReq, SendData};
 use crate::prov::efa::info::DGRAM_PREFIX;
 use crate::types::*;
-
-/// Kinds of work requests: messages and receives.
-pub(crate) const WR: u64 = 4 << 32;
-pub(crate) const WR_RECV: u64 = 6 << 32;
 
 /// Bytes in front of a buffer that are not sent.
 pub(crate) fn unsent(kind: Kind) -> usize {
@@ -51,7 +48,7 @@ pub(crate) fn send(
         SendData::User(m) if m.len() < skip => return Err(FI_EINVAL),
         SendData::User(m) => Payload::User(m.part(skip, usize::MAX)),
     };
-    let wr = WR | u64::from(ctx);
+    let wr = WrId::Message(ctx).bits();
     if let Some(q) = port.qp.native() {
         return q.post_message(wr, &to, payload, r.cq_data.map(|d| d as u32));
     }
@@ -70,7 +67,7 @@ pub(crate) fn send(
 /// Posts a receive whose operation is `ctx` to a real adapter. Errors as [`send`].
 pub(crate) fn recv(q: &mut NativeQp, ops: &Slab<UserOp>, ctx: u32) -> Result<()> {
     let mem = ops.get(ctx).map_or(UserMem::EMPTY, |op| op.mem);
-    q.post_recv(WR_RECV | u64::from(ctx), mem)
+    q.post_recv(WrId::Recv(ctx).bits(), mem)
 }
 
 /// A send is done.

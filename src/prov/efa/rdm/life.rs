@@ -1,7 +1,8 @@
 //! Endpoints come and go: enabling, the contexts of scalable endpoints, addresses, closing
 //! (fi_endpoint(3)).
 
-use super::{coll, drop_ops, shm_state, Ep, Kind, Live, CNTR_EVENTS};
+use super::completion::Counted;
+use super::{coll, drop_ops, shm_state, Ep, Kind, Live};
 use crate::core::slab::Slab;
 use crate::core::{Info, Result};
 use crate::device::any::{count, ExternalCounter};
@@ -33,8 +34,9 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
         crate::warn_log!(FI_LOG_EP_CTRL, "fi_enable: no address vector is bound");
         FI_ENOAV
     })?;
-    let sends = ep.tx.is_some() || [0, 2, 3].iter().any(|i| ep.cntrs[*i].is_some());
-    let receives = ep.rx.is_some() || ep.cntrs[1].is_some();
+    let own = [Counted::Send, Counted::Write, Counted::Read];
+    let sends = ep.tx.is_some() || ep.cntrs.any(&own);
+    let receives = ep.rx.is_some() || ep.cntrs.any(&[Counted::Recv]);
     if !(ep.is_context || sends && receives) {
         crate::warn_log!(
             FI_LOG_EP_CTRL,
@@ -91,7 +93,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
         policy: Policy::from_params(),
         early_max: s.budget.max(IN_FLIGHT_MAX),
     });
-    let counted = ep.cntrs[4].is_some() || ep.cntrs[5].is_some();
+    let counted = ep.cntrs.any(&[Counted::RemoteWrite, Counted::RemoteRead]);
     if counted || !s.mr_cntrs.is_empty() {
         qp.report_remote();
         if let Some(t) = &s.table {
@@ -119,12 +121,8 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
         empty_polls: 0,
         skipped_polls: 0,
     });
-    for to in &mut ep.cntrs {
-        let external = |id: &u32| s.cntrs.get(*id).is_some_and(|c| c.external.is_some());
-        if let Some(id) = to.take_if(|id| external(id)) {
-            ep.counted.push(id);
-        }
-    }
+    let external = |id: u32| s.cntrs.get(id).is_some_and(|c| c.external.is_some());
+    ep.counted.extend(ep.cntrs.take(external));
     ep.configure_fast_path();
     if let Some(a) = s.avs.get_mut(av) {
         a.users += 1;
@@ -134,9 +132,9 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
             c.attach(id, fd);
         }
     }
-    let cntrs = ep.cntrs.iter().flatten().chain(&ep.counted);
-    for c in cntrs {
-        if let Some(c) = s.cntrs.get_mut(*c) {
+    let cntrs = ep.cntrs.each().map(|(_, c)| c);
+    for c in cntrs.chain(ep.counted.iter().copied()) {
+        if let Some(c) = s.cntrs.get_mut(c) {
             c.attach(id, fd);
         }
     }
@@ -146,17 +144,17 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
 /// What counters of the adapter's shall count.
 fn left_to_adapter(ep: &Ep, cntrs: &Slab<Cntr>) -> Vec<(Arc<ExternalCounter>, u32)> {
     let mut list: Vec<(Arc<ExternalCounter>, u32)> = Vec::new();
-    for (to, event) in ep.cntrs.iter().zip(CNTR_EVENTS) {
-        let Some(c) = to.and_then(|id| cntrs.get(id)?.external.as_ref()) else {
+    for (kind, id) in ep.cntrs.each() {
+        let Some(c) = cntrs.get(id).and_then(|c| c.external.as_ref()) else {
             continue;
         };
-        let kind = match event {
-            FI_SEND => count::SEND,
-            FI_RECV => count::RECV,
-            FI_READ => count::READ,
-            FI_WRITE => count::WRITE,
-            FI_REMOTE_READ => count::REMOTE_READ,
-            _ => count::REMOTE_WRITE,
+        let kind = match kind {
+            Counted::Send => count::SEND,
+            Counted::Recv => count::RECV,
+            Counted::Read => count::READ,
+            Counted::Write => count::WRITE,
+            Counted::RemoteRead => count::REMOTE_READ,
+            Counted::RemoteWrite => count::REMOTE_WRITE,
         };
         match list.iter_mut().find(|(other, _)| Arc::ptr_eq(other, c)) {
             Some((_, kinds)) => *kinds |= kind,
@@ -251,9 +249,9 @@ pub(crate) fn close(s: &mut State, id: u32) -> Result<(Ep, Option<i32>)> {
                 c.detach(id, fd);
             }
         }
-        let cntrs = ep.cntrs.iter().flatten().chain(&ep.counted);
-        for c in cntrs {
-            if let Some(c) = s.cntrs.get_mut(*c) {
+        let cntrs = ep.cntrs.each().map(|(_, c)| c);
+        for c in cntrs.chain(ep.counted.iter().copied()) {
+            if let Some(c) = s.cntrs.get_mut(c) {
                 c.detach(id, fd);
             }
         }

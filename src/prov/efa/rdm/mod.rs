@@ -8,6 +8,7 @@
 
 mod atomics;
 pub(crate) mod coll;
+mod completion;
 mod cost_model;
 mod direct;
 pub(crate) mod fast_path;
@@ -27,6 +28,7 @@ mod srx;
 mod tests;
 mod unknown_peers;
 pub(crate) mod work;
+mod wr_id;
 
 pub(crate) use atomics::{atomic, atomic_count, atomic_max, AtomicRoom};
 pub(crate) use life::{close, close_context, enable, name, open_contexts, set_name, MAX_CONTEXTS};
@@ -47,18 +49,10 @@ use crate::hmem::UserMem;
 use crate::proto::{self, Failure, PeerId, ShortRecv};
 use crate::shm::ShmEndpoint;
 use crate::types::*;
+use completion::BoundCntrs;
 use std::collections::VecDeque;
 use work::Work;
-
-/// Kinds of operations a counter can count, in the order of [`Ep::cntrs`].
-pub(crate) const CNTR_EVENTS: [u64; 6] = [
-    FI_SEND,
-    FI_RECV,
-    FI_WRITE,
-    FI_READ,
-    FI_REMOTE_WRITE,
-    FI_REMOTE_READ,
-];
+use wr_id::WrId;
 
 /// What an endpoint speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -326,7 +320,7 @@ pub(crate) struct Ep {
     av: Option<u32>,
     tx: Option<Bound>,
     rx: Option<Bound>,
-    cntrs: [Option<u32>; 6],
+    cntrs: BoundCntrs,
     /// Counters of the adapter's, which are none of those once the endpoint is enabled.
     counted: Vec<u32>,
     opts: options::Options,
@@ -360,11 +354,6 @@ pub(crate) struct Ep {
     /// Once closed: memory that its queue pair may still read.
     leftover: Option<coll::DeferredDrop>,
 }
-
-const WR_TX: u64 = 1 << 32;
-const WR_CONTROL: u64 = 2 << 32;
-const WR_RMA: u64 = 3 << 32;
-const WR_READ: u64 = 5 << 32;
 
 fn failure(status: Status) -> Failure {
     Failure {
@@ -406,7 +395,7 @@ impl Ep {
             av: None,
             tx: None,
             rx: None,
-            cntrs: [None; 6],
+            cntrs: BoundCntrs::default(),
             counted: Vec::new(),
             opts: options::Options::new(inject_size, atomic_max(d.mtu)).of_kind(kind, d),
             live: None,
@@ -476,7 +465,7 @@ impl Ep {
     pub(crate) fn close_targets(&mut self, targets: &[u32]) {
         if let Some(l) = &mut self.live {
             for read in l.proto.close_targets(|ctx| targets.contains(&ctx)) {
-                l.qp.cancel_reads(WR_READ | u64::from(read));
+                l.qp.cancel_reads(WrId::ProtoRead(read).bits());
             }
         }
     }
@@ -515,7 +504,7 @@ impl Ep {
 
     /// Whether it reports to this counter.
     pub(crate) fn uses_cntr(&self, id: u32) -> bool {
-        self.cntrs.contains(&Some(id)) || self.counted.contains(&id)
+        self.cntrs.each().any(|(_, c)| c == id) || self.counted.contains(&id)
     }
 
     /// Binds an address vector. `FI_EOPBADSTATE` after enabling, `FI_EINVAL` for a second one.
@@ -560,7 +549,7 @@ impl Ep {
     /// Binds a counter to kinds of events. `FI_EBADFLAGS` for unknown ones.
     pub(crate) fn bind_cntr(&mut self, cntr: u32, flags: u64) -> Result<()> {
         self.must_be_new("a counter")?;
-        let known: u64 = CNTR_EVENTS.iter().sum();
+        let known = BoundCntrs::flags();
         if flags & !known != 0 || flags == 0 {
             crate::warn_log!(
                 FI_LOG_EP_CTRL,
@@ -568,11 +557,7 @@ impl Ep {
             );
             return Err(FI_EBADFLAGS);
         }
-        for (slot, bit) in self.cntrs.iter_mut().zip(CNTR_EVENTS) {
-            if flags & bit != 0 {
-                *slot = Some(cntr);
-            }
-        }
+        self.cntrs.bind(cntr, flags);
         Ok(())
     }
 

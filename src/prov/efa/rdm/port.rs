@@ -1,9 +1,11 @@
 //! What the protocol sees of the world: this endpoint's queue pair, buffers and completion queues.
 
+use super::completion::{ended_entry, BoundCntrs, Counted};
 use super::peers::Peers;
 use super::shm_rma::{self, Atomic};
-use super::shm_state::{ended_entry, ShmState};
-use super::{failure, Bound, OpKind, UserOp, WR_CONTROL, WR_READ, WR_RMA, WR_TX};
+use super::shm_state::ShmState;
+use super::wr_id::WrId;
+use super::{failure, Bound, OpKind, UserOp};
 use crate::core::slab::Slab;
 use crate::device::any::{AnyQp, Dev};
 use crate::device::{Device, Payload, QueuePair, Remote, Status};
@@ -41,26 +43,13 @@ pub(crate) struct EpPort<'a> {
     pub av: Option<&'a Av>,
     pub tx: Option<Bound>,
     pub rx: Option<Bound>,
-    pub to_cntrs: &'a [Option<u32>; 6],
+    pub to_cntrs: &'a BoundCntrs,
     /// Data of the operation being posted, when it is to be copied.
     pub inject: Option<&'a [u8]>,
     /// The application asked for sources (FI_SOURCE).
     pub source: bool,
     /// Whether memory of messages can be read by peers, and filled by reading.
     pub rdma_read: bool,
-}
-
-/// Index into the endpoint's counters for the operation that a completion's flags describe.
-pub(super) fn cntr_index(flags: u64) -> usize {
-    if flags & FI_RECV != 0 {
-        1
-    } else if flags & FI_WRITE != 0 {
-        2
-    } else if flags & FI_READ != 0 {
-        3
-    } else {
-        0
-    }
 }
 
 /// A port of endpoint `$id` of state `$s`: what its parts `$ep` and `$qp`, borrowed already, leave.
@@ -92,9 +81,8 @@ macro_rules! ep_port {
 pub(super) use ep_port;
 
 impl EpPort<'_> {
-    pub(super) fn count(&mut self, at: usize, len: usize, ok: bool) {
-        let id = self.to_cntrs.get(at).copied().flatten();
-        self.count_at(id, len, ok);
+    pub(super) fn count(&mut self, kind: Counted, len: usize, ok: bool) {
+        self.count_at(self.to_cntrs.of(kind), len, ok);
     }
 
     pub(super) fn count_at(&mut self, id: Option<u32>, len: usize, ok: bool) {
@@ -175,7 +163,7 @@ impl EpPort<'_> {
 
     /// A plain access or send has ended well.
     pub(crate) fn done(&mut self, note: &Completion) {
-        self.count(cntr_index(note.flags), note.len, true);
+        self.count(Counted::of(note.flags), note.len, true);
         let q = self.tx.filter(|_| note.report);
         if let Some(q) = q.and_then(|b| self.cqs.get_mut(b.cq)) {
             q.push(ended_entry(note.context, note.flags, note.len));
@@ -188,7 +176,7 @@ impl EpPort<'_> {
             return self.coll_steps.push((coll, result.err()));
         }
         let len = op.len;
-        self.count(cntr_index(op.flags), len, result.is_ok());
+        self.count(Counted::of(op.flags), len, result.is_ok());
         self.count_at(op.done, len, result.is_ok());
         let Some(cq) = self.tx.map(|b| b.cq) else {
             return;
@@ -247,12 +235,9 @@ impl EpPort<'_> {
     /// A peer's access to our memory is complete: counters of the endpoint and of the region, and,
     /// for a write whose region asks for it, nothing more: RMA events are counted (fi_mr(3)).
     pub(crate) fn remote_access(&mut self, key: u64, len: usize, write: bool) {
-        self.count(if write { 4 } else { 5 }, len, true);
-        let kind = if write {
-            FI_REMOTE_WRITE
-        } else {
-            FI_REMOTE_READ
-        };
+        let counted = Counted::remote(write);
+        self.count(counted, len, true);
+        let kind = counted.flag();
         for i in 0..self.mr_cntrs.len() {
             if let Some((_, cntr, _)) = self
                 .mr_cntrs
@@ -300,7 +285,7 @@ impl EpPort<'_> {
             key: op.key,
         };
         let r = self.qp.post_write(
-            WR_RMA | u64::from(ctx),
+            WrId::Rma(ctx).bits(),
             Payload::Copy(&[]),
             &remote,
             Some(imm),
@@ -386,10 +371,10 @@ impl Port for EpPort<'_> {
             }
         }
         let wr_id = match token {
-            Token::Tx(id) => WR_TX | u64::from(id),
-            Token::Control => WR_CONTROL,
+            Token::Tx(id) => WrId::Packet(id),
+            Token::Control => WrId::Control,
         };
-        self.qp.post_send(wr_id, addr, head, payload).is_ok()
+        self.qp.post_send(wr_id.bits(), addr, head, payload).is_ok()
     }
 
     #[inline]
@@ -448,7 +433,7 @@ impl Port for EpPort<'_> {
         if !msg.stays {
             self.ops.remove(ctx);
         }
-        self.count(1, len, result.is_ok());
+        self.count(Counted::Recv, len, result.is_ok());
         self.count_at(done, len, result.is_ok());
         entry.src = self.source_of(msg.from);
         let Some(cq) = self.rx.map(|b| b.cq) else {
@@ -544,7 +529,10 @@ impl Port for EpPort<'_> {
             addr: piece.addr,
             key: piece.key,
         };
-        match self.qp.post_read(WR_READ | u64::from(id), local, &remote) {
+        match self
+            .qp
+            .post_read(WrId::ProtoRead(id).bits(), local, &remote)
+        {
             Ok(()) => ReadPost::Posted,
             Err(FI_EAGAIN) => ReadPost::Busy,
             Err(_) => ReadPost::Refused,

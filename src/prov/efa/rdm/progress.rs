@@ -2,10 +2,10 @@
 //! rings, and goes on with what had to wait.
 
 use super::port::{ep_port, EpPort};
+use super::wr_id::WrId;
 use super::{
     coll, direct, failure, rendezvous, rma, shm_rma, shm_state, unknown_peers, work, Kind, Live,
 };
-use super::{WR_READ, WR_RMA, WR_TX};
 use crate::core::memory;
 use crate::device::{Device, Event, Events, QueuePair, Status};
 use crate::prov::efa::domain::State;
@@ -125,12 +125,12 @@ pub(crate) fn progress(s: &mut State, id: u32) {
             Event::Remote { key, len, write } => port.remote_access(key, len as usize, write),
             Event::Done { wr_id, status } => {
                 let fail = (status != Status::Ok).then(|| failure(status));
-                match wr_id & !0xffff_ffff {
-                    WR_TX => proto.packet_done(wr_id as u32, fail, &mut port),
-                    direct::WR => direct::sent(&mut port, wr_id as u32, fail),
-                    WR_RMA => port.rma_done(wr_id as u32, fail, waiting),
-                    WR_READ => proto.read_done(wr_id as u32, fail, rq, &mut port),
-                    _ => {}
+                match WrId::from_bits(wr_id) {
+                    WrId::Packet(n) => proto.packet_done(n, fail, &mut port),
+                    WrId::Message(ctx) => direct::sent(&mut port, ctx, fail),
+                    WrId::Rma(ctx) => port.rma_done(ctx, fail, waiting),
+                    WrId::ProtoRead(n) => proto.read_done(n, fail, rq, &mut port),
+                    WrId::Control | WrId::Recv(_) => {}
                 }
             }
             Event::Short {
@@ -195,8 +195,8 @@ fn signal(s: &mut State, id: u32) {
             q.signal();
         }
     }
-    for c in ep.cntrs.iter().flatten() {
-        if let Some(c) = s.cntrs.get_mut(*c) {
+    for (_, c) in ep.cntrs.each() {
+        if let Some(c) = s.cntrs.get_mut(c) {
             c.signal();
         }
     }

@@ -1,6 +1,7 @@
 //! Posting receives, peeking and claiming (fi_msg(3), fi_tagged(3)), and taking receives back
 //! (fi_cancel(3)).
 
+use super::completion::Counted;
 use super::ops::{known, live_port, reports, tag_fits, RX_FLAGS};
 use super::port::{ep_port, EpPort};
 use super::{direct, rendezvous, short_op, Kind, Live, UserOp};
@@ -267,11 +268,10 @@ pub(crate) fn cancel(s: &mut State, by: Poster, context: usize) -> Result<()> {
         None => return Err(FI_ENOENT),
     };
     let hears = answering(by, s).ok().and_then(|id| s.eps.get(id));
-    let (cq, cntr) = hears.map_or((None, None), |e| (e.rx, e.cntrs[1]));
-    if let Some(c) = cntr.and_then(|c| s.cntrs.get_mut(c)) {
-        c.add_error(1);
+    if let Some(ep) = hears {
+        ep.cntrs.count_error(&mut s.cntrs, Counted::Recv);
     }
-    if let Some(cq) = cq.and_then(|b| s.cqs.get_mut(b.cq)) {
+    if let Some(cq) = hears.and_then(|ep| ep.rx).and_then(|b| s.cqs.get_mut(b.cq)) {
         let entry = Entry {
             context: op.context,
             flags: op.flags | if op.multi { FI_MULTI_RECV } else { 0 },

@@ -4,7 +4,8 @@
 use super::ops::{known, live_port, reports, start, too_long, TX_FLAGS};
 use super::port::{ep_port, EpPort};
 use super::work::Work;
-use super::{shm_rma, shm_state, Kind, Live, UserOp, WR_RMA};
+use super::wr_id::WrId;
+use super::{shm_rma, shm_state, Kind, Live, UserOp};
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::{Device, Payload, QueuePair, Remote};
@@ -82,7 +83,7 @@ fn post_again(s: &mut State, id: u32, peer: PeerId, a: AdapterRetry) {
             op.parts = 1;
             port.ops.insert(op)
         });
-        let (wr_id, key, addr) = (WR_RMA | u64::from(ctx), a.key, a.addr);
+        let (wr_id, key, addr) = (WrId::Rma(ctx).bits(), a.key, a.addr);
         let remote = Remote { to, addr, key };
         let mem = UserMem::from(a.mem);
         let data = a.flags & shm_rma::WITH_DATA != 0;
@@ -188,7 +189,7 @@ pub(super) fn rma_now(
     op.parts = 1;
     op.late_imm = imm.filter(|_| many);
     let ctx = port.ops.insert(op);
-    let wr_id = WR_RMA | u64::from(ctx);
+    let wr_id = WrId::Rma(ctx).bits();
     let remote = Remote {
         to,
         addr: r.addr,

@@ -9,6 +9,7 @@
 //! Reads and writes of a peer's memory are copied from here where the system allows it; the peer's
 //! events of them, and data that goes with a write, follow through the ring.
 
+use super::completion::{ended_entry, send_flags, Counted};
 use super::failure;
 use super::port::EpPort;
 use super::rendezvous::{self, Rendezvous};
@@ -17,7 +18,7 @@ use super::shm_rma::{self, ShmRma, Wait};
 use crate::device::QpAddr;
 use crate::hmem::UserMem;
 use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected};
-use crate::prov::contract::{Entry, MsgReq, RmaReq, SendData};
+use crate::prov::contract::{MsgReq, RmaReq, SendData};
 use crate::shm::kind;
 use crate::shm::{
     Completion, LocalBuffer, Record, RecordHeader, RmaDenied, TxRings, Verdict, ACCESS_HEAD,
@@ -79,14 +80,18 @@ pub(crate) fn send(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) ->
     });
     if sent == Verdict::Done {
         let len = r.data.len();
-        port.count(0, len, true);
+        port.count(Counted::Send, len, true);
         port.count_at(r.common.done, len, true);
         if let Some(q) = port
             .tx
             .filter(|_| report)
             .and_then(|b| port.cqs.get_mut(b.cq))
         {
-            q.push(sent_entry(r.common.context, r.tag.is_some(), len));
+            q.push(ended_entry(
+                r.common.context,
+                send_flags(r.tag.is_some()),
+                len,
+            ));
         }
     }
     sent
@@ -113,29 +118,6 @@ fn put(r: &MsgReq, write: impl FnOnce(RecordHeader, &[u8], &UserMem, &[u8]) -> V
     match &r.data {
         SendData::User(m) => write(what, head, m, &[]),
         SendData::Inject(b) => write(what, head, &UserMem::EMPTY, b),
-    }
-}
-
-/// The completion of a send, which is over as soon as it was posted.
-pub(crate) fn sent_entry(context: usize, tagged: bool, len: usize) -> Entry {
-    ended_entry(context, send_flags(tagged), len)
-}
-
-/// Flags of a send's completion.
-#[inline]
-pub(crate) fn send_flags(tagged: bool) -> u64 {
-    FI_SEND | if tagged { FI_TAGGED } else { FI_MSG }
-}
-
-/// The completion of an operation of the transmit side.
-#[inline]
-pub(crate) fn ended_entry(context: usize, flags: u64, len: usize) -> Entry {
-    Entry {
-        context,
-        flags,
-        len,
-        src: FI_ADDR_NOTAVAIL,
-        ..Entry::default()
     }
 }
 

@@ -6,9 +6,8 @@ use crate::proto::AtomicKind;
 use crate::prov::contract::FastAtomic;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::rdm::atomics::element_size;
-use crate::prov::efa::rdm::port::cntr_index;
+use crate::prov::efa::rdm::completion::{ended_entry, Counted};
 use crate::prov::efa::rdm::shm_rma::{self, AtomicAccess};
-use crate::prov::efa::rdm::shm_state::ended_entry;
 use crate::shm::{Completion, Verdict};
 use crate::types::*;
 use crate::wire::RmaIov;
@@ -74,10 +73,7 @@ pub(crate) fn atomic(s: &mut State, id: u32, p: &FastAtomic) -> Option<Result<()
         Verdict::Done => live.notify_sleeper(),
     }
     if told {
-        let counter = ep.cntrs.get(cntr_index(flags)).copied().flatten();
-        if let Some(c) = counter.and_then(|c| s.cntrs.get_mut(c)) {
-            c.count(p.len);
-        }
+        ep.cntrs.count(&mut s.cntrs, Counted::of(flags), p.len);
         let to = fast.sent_to.filter(|_| note.report);
         if let Some(q) = to.and_then(|q| s.cqs.get_mut(q)) {
             q.push(ended_entry(note.context, flags, p.len));

@@ -16,9 +16,8 @@ use crate::prov::efa::av::Av;
 use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::cq::Cq;
 use crate::prov::efa::domain::State;
+use crate::prov::efa::rdm::completion::{ended_entry, Counted};
 use crate::prov::efa::rdm::peers::Peers;
-use crate::prov::efa::rdm::port::cntr_index;
-use crate::prov::efa::rdm::shm_state::ended_entry;
 use crate::prov::efa::rdm::{Ep, Live};
 use crate::types::*;
 use crate::wire::extra;
@@ -176,10 +175,8 @@ fn next<const NAMED: bool>(
         }
     };
     if fast.counts {
-        let c = ep.cntrs.get(cntr_index(d.flags.into())).copied().flatten();
-        if let Some(c) = c.and_then(|c| cntrs.get_mut(c)) {
-            c.count(entry.len);
-        }
+        ep.cntrs
+            .count(cntrs, Counted::of(d.flags.into()), entry.len);
     }
     if !d.report {
         return Next::Silent;

@@ -7,8 +7,8 @@ use crate::proto::{PeerId, RecvQueue};
 use crate::prov::contract::{Entry, FastSend};
 use crate::prov::efa::av::Av;
 use crate::prov::efa::domain::State;
+use crate::prov::efa::rdm::completion::send_flags;
 use crate::prov::efa::rdm::rendezvous::{announced, Rendezvous};
-use crate::prov::efa::rdm::shm_state::send_flags;
 use crate::shm::{Completion, Record, TxRings, Verdict};
 use crate::types::*;
 

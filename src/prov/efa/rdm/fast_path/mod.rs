@@ -22,9 +22,10 @@ pub(crate) use read::read;
 use read::Readable;
 pub(crate) use rma::rma;
 
+use super::completion::{ended_entry, send_flags, Counted};
 use super::rendezvous::FIRST;
 use super::shm_rma;
-use super::shm_state::{head_len, send_flags, sent_entry, words_of};
+use super::shm_state::{head_len, words_of};
 use super::{Ep, Kind, Live};
 use crate::core::Result;
 use crate::device::request::TxRequest;
@@ -99,7 +100,7 @@ impl Ep {
                 .filter(|q| direct && rx.is_none_or(|r| r == *q))
                 .unwrap_or(u32::MAX),
             received_at: rx.filter(|_| plain && !direct).unwrap_or(u32::MAX),
-            counts: self.cntrs.iter().any(Option::is_some),
+            counts: self.cntrs.any(&Counted::ALL),
             rma: [
                 rma(self.rdma_read, usize::MAX),
                 rma(self.rdma_write, usize::MAX),
@@ -165,12 +166,14 @@ pub(crate) fn send(s: &mut State, id: u32, p: &FastSend) -> Option<Result<()>> {
         Verdict::NoResources => return Some(Err(FI_EAGAIN)),
         Verdict::Done => {}
     }
-    if let Some(c) = ep.cntrs[0].and_then(|c| s.cntrs.get_mut(c)) {
-        c.count(p.data.len());
-    }
+    ep.cntrs.count(&mut s.cntrs, Counted::Send, p.data.len());
     if let (Some(context), Some(q)) = (p.context, fast.sent_to) {
         if let Some(q) = s.cqs.get_mut(q) {
-            q.push(sent_entry(context, p.tag.is_some(), p.data.len()));
+            q.push(ended_entry(
+                context,
+                send_flags(p.tag.is_some()),
+                p.data.len(),
+            ));
         }
     }
     Some(Ok(()))

@@ -10,9 +10,9 @@ use crate::prov::contract::Entry;
 use crate::prov::efa::av::Av;
 use crate::prov::efa::cq::Cq;
 use crate::prov::efa::domain::State;
-use crate::prov::efa::rdm::port::cntr_index;
+use crate::prov::efa::rdm::completion::{ended_entry, Counted};
 use crate::prov::efa::rdm::shm_rma::{self, TargetMemory};
-use crate::prov::efa::rdm::shm_state::{ended_entry, head_of, ShmState};
+use crate::prov::efa::rdm::shm_state::{head_of, ShmState};
 use crate::shm::kind;
 use crate::shm::{PollResult, Record, RecordUse, ShmEndpoint};
 use crate::types::*;
@@ -172,11 +172,8 @@ pub(crate) fn poll(
         return Polled::More(0);
     }
     let av = avs.get(fast.av).filter(|_| fast.source);
-    let mut count_at = |at: usize, len| {
-        let c = ep.cntrs.get(at).copied().flatten();
-        if let Some(c) = c.and_then(|c| cntrs.get_mut(c)) {
-            c.count(len);
-        }
+    let mut count = |kind, len| {
+        ep.cntrs.count(cntrs, kind, len);
     };
     let all = match (live.qp.native(), &mut live.shm_ep) {
         (Some(q), _) if looks => {
@@ -186,7 +183,7 @@ pub(crate) fn poll(
             let (all, some) = q.poll_packets(name, |seen| {
                 let (to, report, entry) = match seen {
                     PolledCqe::Sent(s) => {
-                        count_at(cntr_index(s.flags.into()), s.data.len());
+                        count(Counted::of(s.flags.into()), s.data.len());
                         let e = ended_entry(s.context, s.flags.into(), s.data.len());
                         (ep.tx.map(|b| b.cq), s.report, e)
                     }
@@ -201,7 +198,7 @@ pub(crate) fn poll(
                         };
                         proto.eager_taken(from);
                         r.into.store(data);
-                        count_at(1, data.len());
+                        count(Counted::Recv, data.len());
                         let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
                         let entry = received(&r, data.len(), (e.tag, e.cq_data), src);
                         (fast.received_to, r.report, entry)
@@ -229,7 +226,7 @@ pub(crate) fn poll(
                     if e.note.reported_early {
                         return true;
                     }
-                    count_at(cntr_index(e.note.flags), e.note.len);
+                    count(Counted::of(e.note.flags), e.note.len);
                     if e.note.report {
                         out.give(to, ended_entry(e.note.context, e.note.flags, e.note.len));
                     }
@@ -252,11 +249,12 @@ pub(crate) fn poll(
                 table: table.as_deref(),
             };
             // Accesses to our memory that a counter counts are for `progress`.
-            let counted = || ep.cntrs[4].or(ep.cntrs[5]).is_some() || !mr_cntrs.is_empty();
+            let remote = [Counted::RemoteWrite, Counted::RemoteRead];
+            let counted = || ep.cntrs.any(&remote) || !mr_cntrs.is_empty();
             let (to, sent_to) = (fast.received_to, ep.tx.map(|b| b.cq));
             let mut ended = |to, e: Entry, (reports, counts): (bool, bool)| {
                 if counts {
-                    count_at(cntr_index(e.flags), e.len);
+                    count(Counted::of(e.flags), e.len);
                 }
                 !reports || out.give(to, e)
             };

@@ -11,6 +11,7 @@ use crate::prov::efa::av::Av;
 use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::cq::Cq;
 use crate::prov::efa::domain::State;
+use crate::prov::efa::rdm::completion::Counted;
 use crate::prov::efa::rdm::peers::Peers;
 use crate::prov::efa::rdm::Ep;
 use crate::shm::DrainResult;
@@ -81,7 +82,7 @@ fn rings(
         true => s.avs.get(fast.av),
         false => None,
     };
-    let cntr = s.ep.cntrs.get(1).copied().flatten();
+    let cntr = s.ep.cntrs.of(Counted::Recv);
     let mut cntr = cntr.and_then(|c| s.cntrs.get_mut(c));
     let mut given = 0;
     let drained = shm_ep

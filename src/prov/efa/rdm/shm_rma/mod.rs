@@ -9,6 +9,7 @@
 mod cma_batch;
 mod target;
 
+use super::completion::send_flags;
 use super::cost_model::{CopyMethod, CostModel};
 use super::port::EpPort;
 use super::shm_state;
@@ -328,7 +329,7 @@ pub(crate) fn confirmed(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: boo
     let note = Completion {
         context: r.common.context,
         len: r.data.len(),
-        flags: shm_state::send_flags(false),
+        flags: send_flags(false),
         op: None,
         report,
         reported_early: false,
