@@ -122,7 +122,7 @@ fn the_man_pages_have_every_parameter_and_every_option() {
         .map(|n| format!("FI_EFA_{}", n.to_uppercase()))
         .collect();
     assert!(env.len() > 40, "only {} parameters were found", env.len());
-    let options = source("src/prov/efa/rdm/options.rs");
+    let options = source("src/prov/efa/endpoint/options.rs");
     let options: BTreeSet<_> = names(&options, "FI_OPT_")
         .filter(|n| *n != "FI_OPT_ENDPOINT")
         .map(str::to_string)

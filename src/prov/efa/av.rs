@@ -7,11 +7,11 @@
 
 use super::addr;
 use super::av_shared::SharedAv;
-use super::rdm::Peers;
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::{Device, QpAddr};
 use crate::proto::PeerId;
+use crate::prov::efa::peers::Peers;
 use crate::types::*;
 
 #[derive(Debug)]

@@ -113,7 +113,7 @@ fn rdm(d: &AdapterAttr) -> Info {
         iov_limit: crate::hmem::MAX_SEGS,
         ..RxAttr::default()
     };
-    let atomic = super::rdm::atomic_max(d.mtu);
+    let atomic = super::ops::atomic::atomic_max(d.mtu);
     let ep = EpAttr {
         type_: FI_EP_RDM,
         protocol: FI_PROTO_EFA,
@@ -212,8 +212,8 @@ fn scalable(i: &mut Info, hints: Option<&Info>) {
     i.caps |= FI_NAMED_RX_CTX;
     if let (Some(t), Some(d)) = (&mut i.tx, &mut i.domain) {
         t.caps |= FI_NAMED_RX_CTX;
-        d.max_ep_tx_ctx = super::rdm::MAX_CONTEXTS;
-        d.max_ep_rx_ctx = super::rdm::MAX_CONTEXTS;
+        d.max_ep_tx_ctx = super::endpoint::MAX_CONTEXTS;
+        d.max_ep_rx_ctx = super::endpoint::MAX_CONTEXTS;
     }
 }
 

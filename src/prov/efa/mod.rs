@@ -9,10 +9,21 @@ pub(crate) mod addr;
 pub(crate) mod av;
 mod av_shared;
 pub(crate) mod cntr;
+mod completion;
 pub(crate) mod cq;
 pub(crate) mod domain;
+pub(crate) mod endpoint;
+pub(crate) mod fast_path;
 pub(crate) mod info;
-pub(crate) mod rdm;
+pub(crate) mod ops;
+mod peers;
+mod port;
+mod progress;
+pub(crate) mod same_host;
+#[cfg(test)]
+mod tests;
+mod unknown_peers;
+mod wr_id;
 
 use crate::core::registry::Query;
 use crate::core::{Info, Result};

@@ -5,7 +5,7 @@ use crate::core::registry::Query;
 use crate::core::Result;
 use crate::prov::contract::{busy_unless, Addresses, AvAttr, AvInfo};
 use crate::prov::efa::av::Av;
-use crate::prov::efa::{addr, info, rdm};
+use crate::prov::efa::{addr, info, peers};
 use crate::types::*;
 
 impl Addresses for EfaDomain {
@@ -78,7 +78,7 @@ impl Addresses for EfaDomain {
         let peer = av.peer(fi_addr, &mut s.peers);
         if av.remove(fi_addr)? {
             peer.into_iter().for_each(|p| s.peers.may_be_gone(p));
-            rdm::reclaim(s);
+            peers::reclaim(s);
         }
         Ok(())
     }

@@ -5,7 +5,8 @@ use crate::core::Result;
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::prov::contract::*;
 use crate::prov::efa::cntr::Cntr;
-use crate::prov::efa::rdm::{self, work};
+use crate::prov::efa::ops::deferred;
+use crate::prov::efa::progress::progress;
 use crate::types::*;
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ impl EfaDomain {
         progress_cntr(s, id);
         let r = s.cntrs.get_mut(id).map(f).ok_or(FI_EBADF);
         if !s.triggers.is_empty() {
-            work::fire(s);
+            deferred::fire(s);
         }
         r
     }
@@ -119,13 +120,13 @@ fn progress_cntr(s: &mut State, id: u32) {
     if s.cntrs.get(id).is_some_and(|c| c.eps.is_empty()) {
         let all = s.eps.select(|_| true);
         for ep in all {
-            rdm::progress(s, ep);
+            progress(s, ep);
         }
         return;
     }
     let mut i = 0;
     while let Some(ep) = s.cntrs.get(id).and_then(|c| c.eps.get(i).copied()) {
-        rdm::progress(s, ep);
+        progress(s, ep);
         i += 1;
     }
 }

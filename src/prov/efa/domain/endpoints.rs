@@ -4,7 +4,8 @@ use super::EfaDomain;
 use crate::core::{Info, Result};
 use crate::device::Device;
 use crate::prov::contract::{busy_unless, Endpoints, OptionValue, Poster};
-use crate::prov::efa::rdm::{self, Ep, Srx};
+use crate::prov::efa::endpoint::{self, Ep, Srx};
+use crate::prov::efa::ops;
 use crate::types::*;
 
 impl EfaDomain {
@@ -23,13 +24,13 @@ impl Endpoints for EfaDomain {
     }
 
     fn enable_ep(&self, ep: u32) -> Result<()> {
-        let fd = rdm::enable(&mut self.lock(), ep)?;
+        let fd = endpoint::enable(&mut self.lock(), ep)?;
         self.watch(fd);
         Ok(())
     }
 
     fn close_ep(&self, ep: u32) -> Result<()> {
-        let (closed, fd) = rdm::close(&mut self.lock(), ep)?;
+        let (closed, fd) = endpoint::close(&mut self.lock(), ep)?;
         if let Some(fd) = fd {
             self.unwatch(fd);
         }
@@ -70,7 +71,7 @@ impl Endpoints for EfaDomain {
     }
 
     fn option_kind(name: i32) -> Option<(&'static str, OptionValue)> {
-        rdm::option_kind(name)
+        endpoint::options::option_kind(name)
     }
 
     fn get_option(&self, ep: u32, name: i32) -> Result<OptionValue> {
@@ -82,23 +83,23 @@ impl Endpoints for EfaDomain {
     }
 
     fn name(&self, ep: u32) -> Result<Vec<u8>> {
-        rdm::name(&self.lock(), ep).map(|raw| raw.to_vec())
+        endpoint::name(&self.lock(), ep).map(|raw| raw.to_vec())
     }
 
     fn set_name(&self, ep: u32, raw: &[u8]) -> Result<()> {
-        rdm::set_name(&mut self.lock(), ep, raw)
+        endpoint::set_name(&mut self.lock(), ep, raw)
     }
 
     fn cancel(&self, who: Poster, context: usize) -> Result<()> {
-        rdm::cancel(&mut self.lock(), who, context)
+        ops::recv::cancel(&mut self.lock(), who, context)
     }
 
     fn open_contexts(&self, info: &Info) -> Result<Vec<u32>> {
-        rdm::open_contexts(&mut self.lock(), info)
+        endpoint::open_contexts(&mut self.lock(), info)
     }
 
     fn close_context(&self, ep: u32, side: usize) {
-        rdm::close_context(&mut self.lock(), ep, side);
+        endpoint::close_context(&mut self.lock(), ep, side);
     }
 
     fn open_srx(&self, caps: Option<u64>, flags: u64) -> Result<u32> {

@@ -5,7 +5,7 @@ use crate::core::Result;
 use crate::device::{Device, DmaBuf, MrObserver, QueuePair};
 use crate::hmem::UserMem;
 use crate::prov::contract::{MemoryRegions, Mr};
-use crate::prov::efa::rdm::OpKind;
+use crate::prov::efa::ops::OpKind;
 use crate::shm::MrTable;
 use crate::types::*;
 use std::sync::atomic::Ordering;

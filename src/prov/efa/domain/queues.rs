@@ -7,8 +7,8 @@ use crate::device::wait::{wait_readable, WaitSet};
 use crate::device::Status;
 use crate::prov::contract::*;
 use crate::prov::efa::cq::Cq;
-use crate::prov::efa::rdm;
-use crate::prov::efa::rdm::fast_path::{self, Polled};
+use crate::prov::efa::fast_path::{self, Polled};
+use crate::prov::efa::progress::progress;
 use crate::types::*;
 use std::sync::Arc;
 
@@ -214,7 +214,7 @@ fn quick_cq(s: &mut State, id: u32, count: usize, each: impl Fn(usize, &Entry) +
             Polled::All(more) => n += more,
             Polled::More(more) => {
                 n += more;
-                rdm::progress(s, ep);
+                progress(s, ep);
             }
         }
         if n > 0 && n == count {
@@ -230,7 +230,7 @@ fn quick_cq(s: &mut State, id: u32, count: usize, each: impl Fn(usize, &Entry) +
 pub(crate) fn progress_cq(s: &mut State, id: u32) {
     let mut i = 0;
     while let Some(ep) = s.cqs.get(id).and_then(|c| c.eps.get(i).copied()) {
-        rdm::progress(s, ep);
+        progress(s, ep);
         i += 1;
     }
 }

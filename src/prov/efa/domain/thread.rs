@@ -5,7 +5,7 @@ use super::{arm_eps, EfaDomain};
 use crate::core::Result;
 use crate::device::host;
 use crate::device::wait::{wait_readable, WaitSet};
-use crate::prov::efa::rdm;
+use crate::prov::efa::progress::progress;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -45,7 +45,7 @@ fn run_progress(domain: &Weak<EfaDomain>) {
             let s = &mut *s;
             let all = s.eps.select(|_| true);
             for id in &all {
-                rdm::progress(s, *id);
+                progress(s, *id);
             }
             let cqs = s.cqs.iter_mut().map(|(_, q)| (&mut q.news, &q.wait));
             let cntrs = s.cntrs.iter_mut().map(|(_, c)| (&mut c.news, &c.wait));

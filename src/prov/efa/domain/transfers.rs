@@ -6,34 +6,36 @@ use crate::device::Device;
 use crate::hmem::UserMem;
 use crate::proto::AtomicKind;
 use crate::prov::contract::*;
-use crate::prov::efa::rdm::{self, coll, fast_path, work, AtomicRoom};
+use crate::prov::efa::fast_path;
+use crate::prov::efa::ops::atomic::AtomicRoom;
+use crate::prov::efa::ops::{self, collective, deferred};
 use crate::types::*;
 use std::sync::Arc;
 
 #[inline(never)]
 fn general_recv(s: &mut State, who: Poster, r: FastRecv) -> Result<()> {
-    rdm::recv(s, who, &(&r).into())
+    ops::recv::recv(s, who, &(&r).into())
 }
 
 impl Transfers for EfaDomain {
     #[inline]
     fn send(&self, ep: u32, r: &MsgReq) -> Result<()> {
-        rdm::send(&mut self.lock(), ep, r)
+        ops::send(&mut self.lock(), ep, r)
     }
 
     #[inline]
     fn recv(&self, who: Poster, r: &RecvReq) -> Result<()> {
-        rdm::recv(&mut self.lock(), who, r)
+        ops::recv::recv(&mut self.lock(), who, r)
     }
 
     #[inline]
     fn rma(&self, ep: u32, r: &RmaReq) -> Result<()> {
-        rdm::rma(&mut self.lock(), ep, r)
+        ops::rma::rma(&mut self.lock(), ep, r)
     }
 
     #[inline]
     fn atomic(&self, ep: u32, r: &AtomicReq) -> Result<()> {
-        rdm::atomic(&mut self.lock(), ep, r)
+        ops::atomic::atomic(&mut self.lock(), ep, r)
     }
 
     #[inline(always)]
@@ -69,24 +71,24 @@ impl Transfers for EfaDomain {
             AtomicCall::Compare => AtomicKind::Compare,
         };
         let room = AtomicRoom::of(self.lock().dev.attr());
-        rdm::atomic_count(room, dt, op, kind)
+        ops::atomic::atomic_count(room, dt, op, kind)
     }
 
     fn trigger(&self, t: Trigger) -> Result<()> {
-        work::trigger(&mut self.lock(), t)
+        deferred::trigger(&mut self.lock(), t)
     }
 
     fn cancel_work(&self, name: usize) -> Result<()> {
-        work::cancel(&mut self.lock(), name)
+        deferred::cancel(&mut self.lock(), name)
     }
 
     fn flush_work(&self) {
-        work::flush(&mut self.lock());
+        deferred::flush(&mut self.lock());
     }
 }
 
 impl Collectives for EfaDomain {
-    const SET_ADDR: fi_addr_t = coll::SET_ADDR;
+    const SET_ADDR: fi_addr_t = collective::SET_ADDR;
 
     fn query_collective(
         &self,
@@ -94,7 +96,7 @@ impl Collectives for EfaDomain {
         dt: fi_datatype,
         op: fi_op,
     ) -> Result<(usize, usize)> {
-        coll::query(what, dt, op)
+        collective::query(what, dt, op)
     }
 
     fn collective(
@@ -104,15 +106,15 @@ impl Collectives for EfaDomain {
         mem: impl FnOnce(Needs) -> Result<(UserMem, UserMem)>,
         alloc: Alloc,
     ) -> Result<()> {
-        coll::collective(&mut self.lock(), ep, r, mem, alloc)
+        collective::collective(&mut self.lock(), ep, r, mem, alloc)
     }
 
     fn members(&self, ep: u32, group: fi_addr_t) -> Result<usize> {
-        coll::members(&self.lock(), ep, group)
+        collective::members(&self.lock(), ep, group)
     }
 
     fn joinable(&self, ep: u32, addr: fi_addr_t) -> bool {
-        coll::joinable(&self.lock(), ep, addr)
+        collective::joinable(&self.lock(), ep, addr)
     }
 
     fn join(
@@ -124,11 +126,11 @@ impl Collectives for EfaDomain {
         made: impl FnOnce(fi_addr_t),
     ) -> Result<()> {
         let mut s = self.lock();
-        made(coll::join(&mut s, ep, addrs, told, alloc)?);
+        made(collective::join(&mut s, ep, addrs, told, alloc)?);
         Ok(())
     }
 
     fn leave(&self, group: fi_addr_t) -> Result<()> {
-        coll::leave(&mut self.lock(), group)
+        collective::leave(&mut self.lock(), group)
     }
 }

@@ -1,0 +1,132 @@
+//! What becomes of an operation when it ends: what counts it, and its entry in a completion queue.
+
+use crate::core::slab::Slab;
+use crate::prov::contract::Entry;
+use crate::prov::efa::cntr::Cntr;
+use crate::types::*;
+
+/// Kinds of operations that a counter of an endpoint counts (fi_cntr(3)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CntrKind {
+    Send,
+    Recv,
+    Write,
+    Read,
+    RemoteWrite,
+    RemoteRead,
+}
+
+use CntrKind::*;
+
+impl CntrKind {
+    pub(crate) const ALL: [CntrKind; 6] = [Send, Recv, Write, Read, RemoteWrite, RemoteRead];
+
+    /// What the flags of a completion describe.
+    #[inline]
+    pub(crate) fn of(flags: u64) -> CntrKind {
+        if flags & FI_RECV != 0 {
+            Recv
+        } else if flags & FI_WRITE != 0 {
+            Write
+        } else if flags & FI_READ != 0 {
+            Read
+        } else {
+            Send
+        }
+    }
+
+    /// A peer's access to our memory.
+    pub(crate) fn remote(write: bool) -> CntrKind {
+        match write {
+            true => RemoteWrite,
+            false => RemoteRead,
+        }
+    }
+
+    /// The flag by which a counter is bound to it.
+    pub(crate) fn flag(self) -> u64 {
+        match self {
+            Send => FI_SEND,
+            Recv => FI_RECV,
+            Write => FI_WRITE,
+            Read => FI_READ,
+            RemoteWrite => FI_REMOTE_WRITE,
+            RemoteRead => FI_REMOTE_READ,
+        }
+    }
+}
+
+/// The counters of an endpoint, by what they count.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BoundCntrs([Option<u32>; CntrKind::ALL.len()]);
+
+impl BoundCntrs {
+    /// Flags of every kind there is.
+    pub(crate) fn flags() -> u64 {
+        CntrKind::ALL.iter().map(|k| k.flag()).sum()
+    }
+
+    /// Has a counter count the kinds that `flags` name.
+    pub(crate) fn bind(&mut self, cntr: u32, flags: u64) {
+        let slots = self.0.iter_mut().zip(CntrKind::ALL);
+        for (slot, _) in slots.filter(|(_, k)| flags & k.flag() != 0) {
+            *slot = Some(cntr);
+        }
+    }
+
+    /// The counter of a kind.
+    #[inline(always)]
+    pub(crate) fn of(&self, kind: CntrKind) -> Option<u32> {
+        self.0.get(kind as usize).copied().flatten()
+    }
+
+    /// Whether one of these kinds is counted.
+    pub(crate) fn any(&self, kinds: &[CntrKind]) -> bool {
+        kinds.iter().any(|k| self.of(*k).is_some())
+    }
+
+    /// Each counter, with what it counts.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (CntrKind, u32)> + '_ {
+        let kinds = CntrKind::ALL.into_iter().zip(self.0);
+        kinds.filter_map(|(k, id)| Some((k, id?)))
+    }
+
+    /// Takes out those for which `which` says true.
+    pub(crate) fn take(&mut self, which: impl Fn(u32) -> bool) -> Vec<u32> {
+        let slots = self.0.iter_mut();
+        slots.filter_map(|s| s.take_if(|id| which(*id))).collect()
+    }
+
+    /// Counts an operation of this kind, of so many bytes, that has ended well.
+    #[inline(always)]
+    pub(crate) fn count(&self, cntrs: &mut Slab<Cntr>, kind: CntrKind, len: usize) {
+        if let Some(c) = self.of(kind).and_then(|c| cntrs.get_mut(c)) {
+            c.count(len);
+        }
+    }
+
+    /// Counts one that has failed.
+    pub(crate) fn count_error(&self, cntrs: &mut Slab<Cntr>, kind: CntrKind) {
+        if let Some(c) = self.of(kind).and_then(|c| cntrs.get_mut(c)) {
+            c.add_error(1);
+        }
+    }
+}
+
+/// Flags of a send's completion.
+#[inline]
+pub(crate) fn send_flags(tagged: bool) -> u64 {
+    FI_SEND | if tagged { FI_TAGGED } else { FI_MSG }
+}
+
+/// The entry of an operation of the transmit side.
+#[inline]
+pub(crate) fn ended_entry(context: usize, flags: u64, len: usize) -> Entry {
+    Entry {
+        context,
+        flags,
+        len,
+        src: FI_ADDR_NOTAVAIL,
+        ..Entry::default()
+    }
+}

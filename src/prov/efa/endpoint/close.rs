@@ -1,0 +1,57 @@
+//! Closing an endpoint (fi_close(3)): what it has posted goes with it.
+
+use crate::core::Result;
+use crate::prov::efa::domain::State;
+use crate::prov::efa::endpoint::Ep;
+use crate::prov::efa::ops::{collective, drop_ops};
+use crate::types::*;
+
+/// Drops what a closing endpoint has posted, and messages that came to it.
+fn forget_ops(s: &mut State, id: u32, ep: &Ep) {
+    drop_ops(s, id);
+    match ep.srx {
+        None => {
+            s.rxqs.remove(ep.rxq);
+        }
+        Some(_) => {
+            if let Some(q) = s.rxqs.get_mut(ep.rxq) {
+                q.forget(id);
+            }
+        }
+    }
+    if let Some(l) = &ep.live {
+        crate::info_log!(FI_LOG_EP_CTRL, "endpoint closed: {}", l.proto.counts());
+    }
+}
+
+/// Closes an endpoint. `FI_EBUSY` while it has aliases. Posted operations vanish without
+/// completion, as fi_close(3) allows; what was handed to the adapter still goes out. Returns the
+/// descriptor of [`enable`].
+pub(crate) fn close(s: &mut State, id: u32) -> Result<(Ep, Option<i32>)> {
+    if s.eps.get(id).ok_or(FI_EBADF)?.aliases > 0 {
+        crate::warn_log!(FI_LOG_EP_CTRL, "fi_close: this endpoint still has aliases");
+        return Err(FI_EBUSY);
+    }
+    let mut ep = s.eps.remove(id).ok_or(FI_EBADF)?;
+    let fd = ep.wait_fd();
+    if let Some(fd) = fd {
+        for b in [ep.tx, ep.rx].into_iter().flatten() {
+            if let Some(c) = s.cqs.get_mut(b.cq) {
+                c.detach(id, fd);
+            }
+        }
+        let cntrs = ep.cntrs.each().map(|(_, c)| c);
+        for c in cntrs.chain(ep.counted.iter().copied()) {
+            if let Some(c) = s.cntrs.get_mut(c) {
+                c.detach(id, fd);
+            }
+        }
+        if let Some(a) = ep.av.and_then(|a| s.avs.get_mut(a)) {
+            a.users -= 1;
+        }
+        forget_ops(s, id, &ep);
+    }
+    s.triggers.retain(|t| t.ep != id);
+    ep.leftover = Some(collective::drop_ep(s, id));
+    Ok((ep, fd))
+}

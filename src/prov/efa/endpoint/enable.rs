@@ -1,0 +1,165 @@
+//! fi_enable(3): an endpoint gets its queue pair, its protocol and its rings.
+
+use crate::core::slab::Slab;
+use crate::core::Result;
+use crate::device::any::{count, ExternalCounter};
+use crate::device::{Device, Events, QueuePair, RawQp};
+use crate::proto::{self, Policy, RecvQueue};
+use crate::prov::efa::addr;
+use crate::prov::efa::cntr::Cntr;
+use crate::prov::efa::completion::CntrKind;
+use crate::prov::efa::domain::State;
+use crate::prov::efa::endpoint::{Ep, Kind, Live};
+use crate::prov::efa::same_host;
+use crate::shm::ShmEndpoint;
+use crate::types::*;
+use crate::wire::extra;
+use std::sync::Arc;
+
+/// Bytes that a peer may well have under way, more than any adapter's send queue: so much is kept
+/// of messages that overtake others, whatever the budget for unexpected ones.
+const IN_FLIGHT_MAX: usize = 64 << 20;
+
+/// The generation that the software adapter passes for.
+const SOFT_VERSION: u32 = 0xefa2;
+
+/// Enables an endpoint: `FI_ENOAV` and `FI_ENOCQ` name what is missing. Returns the descriptor that
+/// becomes readable when it has something to do.
+pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
+    let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
+    if ep.enabled() {
+        return Err(FI_EOPBADSTATE);
+    }
+    let av = ep.av.ok_or_else(|| {
+        crate::warn_log!(FI_LOG_EP_CTRL, "fi_enable: no address vector is bound");
+        FI_ENOAV
+    })?;
+    let own = [CntrKind::Send, CntrKind::Write, CntrKind::Read];
+    let sends = ep.tx.is_some() || ep.cntrs.any(&own);
+    let receives = ep.rx.is_some() || ep.cntrs.any(&[CntrKind::Recv]);
+    if !(ep.is_context || sends && receives) {
+        crate::warn_log!(
+            FI_LOG_EP_CTRL,
+            "fi_enable: no completion queue or counter is bound for {}",
+            if sends { "FI_RECV" } else { "FI_TRANSMIT" }
+        );
+        return Err(FI_ENOCQ);
+    }
+    let queue = |b: Option<crate::prov::efa::endpoint::Bound>| s.cqs.get(b?.cq)?.external.clone();
+    let queues = [ep.tx, ep.rx].map(queue);
+    let counters = left_to_adapter(ep, &s.cntrs);
+    let mut qp = match ep.context.take() {
+        Some(qp) => qp,
+        None if ep.kind == Kind::Rdm => s.dev.open_qp(ep.qpn)?,
+        None => s.dev.open_raw(&RawQp {
+            qpn: ep.qpn,
+            datagram: ep.kind == Kind::Dgram,
+            unsolicited: !ep.takes_imm,
+            inline: ep.opts.limit(),
+            rnr_retry: ep.opts.rnr_retry(),
+            queues,
+            counters,
+        })?,
+    };
+    let rings = ep.opts.shared_memory && ep.kind.uses_shm(&qp);
+    let shm_ep = rings
+        .then(|| ShmEndpoint::open(qp.addr(), qp.wait_fd(), s.table.clone()))
+        .flatten();
+    let fd = shm_ep.as_ref().map_or(qp.wait_fd(), ShmEndpoint::fd);
+    let caps = s.dev.attr().caps;
+    let wanted = ep.opts.device_rdma && crate::core::params::efa().use_device_rdma;
+    (ep.rdma_read, ep.rdma_write) = (wanted && caps.rdma_read, wanted && caps.rdma_write);
+    ep.homogeneous = caps.homogeneous;
+    let features = [
+        (caps.unsolicited, extra::UNSOLICITED_WRITE_RECV),
+        (ep.rdma_read, extra::RDMA_READ),
+        (ep.rdma_write, extra::RDMA_WRITE),
+    ];
+    let features = features.iter().filter(|(on, _)| *on).map(|(_, f)| f);
+    let features = features.fold(0, |all, f| all | f);
+    let proto = proto::Endpoint::new(proto::Config {
+        id,
+        mtu: s.dev.attr().mtu,
+        raw_addr: addr::to_raw(&qp.addr()),
+        device_version: s
+            .dev
+            .attr()
+            .identity
+            .as_ref()
+            .map_or(SOFT_VERSION, |i| i.device),
+        connid: qp.addr().qkey,
+        features,
+        host_id: None,
+        policy: Policy::from_params(),
+        early_max: s.budget.max(IN_FLIGHT_MAX),
+    });
+    let counted = ep.cntrs.any(&[CntrKind::RemoteWrite, CntrKind::RemoteRead]);
+    if counted || !s.mr_cntrs.is_empty() {
+        qp.report_remote();
+        if let Some(t) = &s.table {
+            t.want_events();
+        }
+    }
+    ep.rxq = match ep.srx {
+        Some(x) => s.srxs.get(x).ok_or(FI_EBADF)?.rxq,
+        None => s.rxqs.insert(RecvQueue::default()),
+    };
+    if ep.caps & FI_COLLECTIVE != 0 {
+        let q = s.rxqs.get_mut(ep.rxq).ok_or(FI_EBADF)?;
+        q.with_collectives();
+    }
+    ep.live = Some(Live {
+        qp,
+        proto,
+        events: Events::default(),
+        waiting: Vec::new(),
+        shm_ep,
+        shm: same_host::ShmState::default(),
+        armed: false,
+        packet: Vec::new(),
+        unpolled: 0,
+        empty_polls: 0,
+        skipped_polls: 0,
+    });
+    let external = |id: u32| s.cntrs.get(id).is_some_and(|c| c.external.is_some());
+    ep.counted.extend(ep.cntrs.take(external));
+    ep.configure_fast_path();
+    if let Some(a) = s.avs.get_mut(av) {
+        a.users += 1;
+    }
+    for b in [ep.tx, ep.rx].into_iter().flatten() {
+        if let Some(c) = s.cqs.get_mut(b.cq) {
+            c.attach(id, fd);
+        }
+    }
+    let cntrs = ep.cntrs.each().map(|(_, c)| c);
+    for c in cntrs.chain(ep.counted.iter().copied()) {
+        if let Some(c) = s.cntrs.get_mut(c) {
+            c.attach(id, fd);
+        }
+    }
+    Ok(fd)
+}
+
+/// What counters of the adapter's shall count.
+fn left_to_adapter(ep: &Ep, cntrs: &Slab<Cntr>) -> Vec<(Arc<ExternalCounter>, u32)> {
+    let mut list: Vec<(Arc<ExternalCounter>, u32)> = Vec::new();
+    for (kind, id) in ep.cntrs.each() {
+        let Some(c) = cntrs.get(id).and_then(|c| c.external.as_ref()) else {
+            continue;
+        };
+        let kind = match kind {
+            CntrKind::Send => count::SEND,
+            CntrKind::Recv => count::RECV,
+            CntrKind::Read => count::READ,
+            CntrKind::Write => count::WRITE,
+            CntrKind::RemoteRead => count::REMOTE_READ,
+            CntrKind::RemoteWrite => count::REMOTE_WRITE,
+        };
+        match list.iter_mut().find(|(other, _)| Arc::ptr_eq(other, c)) {
+            Some((_, kinds)) => *kinds |= kind,
+            None => list.push((Arc::clone(c), kind)),
+        }
+    }
+    list
+}

@@ -1,0 +1,126 @@
+//! What an endpoint has once it is enabled: its queue pair, its protocol, its rings, and what waits
+//! in them.
+
+use super::failure;
+use crate::device::any::AnyQp;
+use crate::device::{Events, QueuePair, Status};
+use crate::proto::{self, Failure, PeerId};
+use crate::prov::efa::peers::Peers;
+use crate::prov::efa::same_host;
+use crate::shm::ShmEndpoint;
+
+/// What exists from fi_enable(3) on.
+pub(crate) struct Live {
+    pub(crate) qp: AnyQp,
+    pub(crate) proto: proto::Endpoint,
+    pub(crate) events: Events,
+    /// RMA parts that found no room.
+    pub(crate) waiting: Vec<u32>,
+    /// Peers on the same host.
+    pub(crate) shm_ep: Option<ShmEndpoint>,
+    pub(crate) shm: same_host::ShmState,
+    /// Scratch for a packet of theirs.
+    pub(crate) packet: Vec<u8>,
+    /// Injected writes since something was last taken in.
+    pub(crate) unpolled: u32,
+    /// Empty polls of the adapter in a row, and polls that have skipped it since.
+    pub(crate) empty_polls: u32,
+    pub(crate) skipped_polls: u32,
+    /// A caller may be blocked until the descriptor is readable (see [`Ep::arm`]).
+    pub(crate) armed: bool,
+}
+
+/// After `IDLE_POLLS` empty polls the adapter is polled once every `IDLE_INTERVAL` calls while shm
+/// has traffic: a poll costs a system call, or a load from the device's memory.
+const IDLE_POLLS: u32 = 64;
+const IDLE_INTERVAL: u32 = 1024;
+
+impl Live {
+    /// Whether this poll includes the adapter. Counts those that do not.
+    #[inline]
+    pub(crate) fn adapter_due(&mut self) -> bool {
+        let due = !self.skip_adapter_poll();
+        if due {
+            self.skipped_polls = 0;
+        }
+        due
+    }
+
+    /// Whether this poll skips the adapter. Counts it then.
+    #[inline]
+    pub(crate) fn skip_adapter_poll(&mut self) -> bool {
+        let rings = self.shm_ep.as_ref().is_some_and(|h| h.rx.has_active());
+        let armed = rings
+            && self.empty_polls >= IDLE_POLLS
+            && self.skipped_polls < IDLE_INTERVAL
+            && self.qp.idle();
+        self.skipped_polls += u32::from(armed);
+        armed
+    }
+
+    /// Polls the rings, and counts an empty poll. Whether there is nothing to do beside the
+    /// adapter.
+    #[inline]
+    pub(crate) fn poll_idle(&mut self) -> bool {
+        let idle = |h: &mut ShmEndpoint| !h.tx.has_outstanding() && h.rx.poll_idle();
+        self.idle() && self.shm_ep.as_mut().is_none_or(idle)
+    }
+
+    /// Whether nothing waits to be done, the rings aside.
+    #[inline]
+    pub(crate) fn idle(&self) -> bool {
+        let lost = self.shm_ep.as_ref().is_some_and(ShmEndpoint::lost);
+        let open = self.shm.load() | self.proto.load() | self.waiting.len();
+        open == 0 && !lost
+    }
+
+    /// Peers on this host that are gone, whose last packets were taken in by the last poll.
+    #[inline]
+    pub(crate) fn lost(&mut self, peers: &mut Peers) -> Vec<(PeerId, Failure)> {
+        match &mut self.shm_ep {
+            Some(h) if h.lost() => {
+                let why = failure(Status::RemoteUnresponsive);
+                h.gone().iter().map(|a| (peers.of(a), why)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Wakes a caller that is blocked on the descriptor: an operation was posted whose completion
+    /// raises no event.
+    #[inline(always)]
+    pub(crate) fn notify_sleeper(&mut self) {
+        if self.armed {
+            self.signal();
+        }
+    }
+
+    #[cold]
+    pub(crate) fn signal(&mut self) {
+        let idle = self.idle();
+        if let Some(h) = self
+            .shm_ep
+            .as_ref()
+            .filter(|h| !idle || h.tx.has_outstanding())
+        {
+            self.armed = false;
+            h.signal();
+        }
+    }
+
+    /// Whether the adapter or the rings have lost the request for a signal that a blocked caller
+    /// relies on. Clears the state.
+    #[inline]
+    pub(crate) fn take_arm_lost(&mut self) -> bool {
+        let hears = |h: &ShmEndpoint| h.rx.armed();
+        let lost = self.armed && !(self.qp.armed() && self.shm_ep.as_ref().is_none_or(hears));
+        self.armed &= !lost;
+        lost
+    }
+
+    pub(crate) fn wait_fd(&self) -> i32 {
+        self.shm_ep
+            .as_ref()
+            .map_or(self.qp.wait_fd(), ShmEndpoint::fd)
+    }
+}

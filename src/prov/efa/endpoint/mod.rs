@@ -1,0 +1,386 @@
+//! Endpoints (fi_endpoint(3)): what one is bound to and set to.
+//!
+//! An [`Ep`] lives in its domain's state. It is opened here, becomes [`Live`] with fi_enable(3)
+//! (`enable`), and is closed by `close`; `options` has its options, `contexts` those of scalable
+//! endpoints, `srx` shared receive contexts. Operations are started by `ops` (beside this) and,
+//! those without flags, by `fast_path`; `progress` moves it along.
+
+mod close;
+mod contexts;
+mod enable;
+mod live;
+mod name;
+pub(crate) mod options;
+pub(crate) mod srx;
+
+pub(crate) use close::close;
+pub(crate) use contexts::{close_context, open_contexts, MAX_CONTEXTS};
+pub(crate) use enable::enable;
+pub(crate) use live::Live;
+pub(crate) use name::{name, set_name};
+pub(crate) use srx::Srx;
+
+use crate::core::{Info, Result};
+use crate::device::any::AnyQp;
+use crate::device::{AdapterAttr, QueuePair, Status};
+use crate::proto::{Failure, PeerId};
+use crate::prov::efa::addr;
+use crate::prov::efa::completion::BoundCntrs;
+use crate::prov::efa::fast_path::FastPathConfig;
+use crate::prov::efa::ops::atomic::atomic_max;
+use crate::prov::efa::ops::collective::{Colls, DeferredDrop};
+use crate::prov::efa::ops::deferred::{PendingTrigger, Work};
+use crate::prov::efa::wr_id::WrId;
+use crate::shm::ShmEndpoint;
+use crate::types::*;
+use std::collections::VecDeque;
+
+/// What an endpoint speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The wire protocol.
+    Rdm,
+    /// Nothing: every call is a work request (fabric `efa-direct`).
+    Direct,
+    /// Nothing, and unreliably (FI_EP_DGRAM).
+    Dgram,
+}
+
+impl Kind {
+    /// Whether peers on the same host are reached through shared memory: of the adapters without
+    /// protocol the software one alone knows it.
+    pub(crate) fn uses_shm(self, qp: &AnyQp) -> bool {
+        match self {
+            Kind::Rdm => true,
+            Kind::Direct => qp.native_ref().is_none(),
+            Kind::Dgram => false,
+        }
+    }
+}
+
+/// A queue an endpoint reports to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    pub cq: u32,
+    /// Only operations that ask for it report success (FI_SELECTIVE_COMPLETION).
+    pub selective: bool,
+}
+
+impl Bound {
+    /// Stands for the queues of all endpoints of a shared receive context.
+    pub(crate) fn everything() -> Bound {
+        Bound {
+            cq: u32::MAX,
+            selective: false,
+        }
+    }
+}
+
+/// How an operation has failed, as the adapter says it.
+pub(crate) fn failure(status: Status) -> Failure {
+    Failure {
+        errno: status.errno(),
+        status: status as u8,
+    }
+}
+
+/// One endpoint.
+pub(crate) struct Ep {
+    pub caps: u64,
+    pub(crate) tx_flags: u64,
+    pub(crate) rx_flags: u64,
+    pub(crate) fast: FastPathConfig,
+    pub(crate) qpn: u16,
+    pub(crate) av: Option<u32>,
+    pub(crate) tx: Option<Bound>,
+    pub(crate) rx: Option<Bound>,
+    pub(crate) cntrs: BoundCntrs,
+    /// Counters of the adapter's, which are none of those once the endpoint is enabled.
+    pub(crate) counted: Vec<u32>,
+    pub(crate) opts: options::Options,
+    pub(crate) live: Option<Live>,
+    /// Its receives and unexpected messages: its own queue, or that of a shared receive context.
+    pub(crate) rxq: u32,
+    pub(crate) srx: Option<u32>,
+    /// Operations that wait behind a fence, or found no room when their time came.
+    pub(crate) fenced: VecDeque<Work>,
+    /// Scratch for operands of atomics.
+    pub(crate) operands: Vec<u8>,
+    /// Whether RDMA reads and writes are used: the adapter has them, and they are wanted
+    /// (FI_OPT_EFA_USE_DEVICE_RDMA, FI_EFA_USE_DEVICE_RDMA).
+    pub(crate) rdma_read: bool,
+    pub(crate) rdma_write: bool,
+    /// Every peer's adapter has what ours has.
+    pub(crate) homogeneous: bool,
+    /// Aliases that are open (fi_ep_alias(3)).
+    pub aliases: u32,
+    /// Messages are being held off: too many are unexpected.
+    pub(crate) holding: bool,
+    /// The queue pair of a context of a scalable endpoint, which only sends or only receives if
+    /// the application wants it so.
+    pub(crate) context: Option<AnyQp>,
+    pub(crate) is_context: bool,
+    /// Domain-wide settings the data path needs.
+    pub(crate) max_rdma: usize,
+    pub(crate) kind: Kind,
+    /// Writes with immediate data take a receive, and the application knows (FI_RX_CQ_DATA).
+    pub(crate) takes_imm: bool,
+    /// Once closed: memory that its queue pair may still read.
+    pub(crate) leftover: Option<DeferredDrop>,
+}
+
+impl Ep {
+    /// An endpoint as `info` describes it, not yet enabled. `FI_EINVAL` for an info of another
+    /// endpoint type.
+    pub(crate) fn new(info: &Info, direct: bool, d: &AdapterAttr) -> Result<Ep> {
+        let type_ = info.ep.as_ref().map_or(FI_EP_RDM, |e| e.type_);
+        if type_ != FI_EP_RDM && type_ != FI_EP_DGRAM {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_endpoint: ep_attr->type: wanted {}, had FI_EP_RDM, FI_EP_DGRAM",
+                crate::core::tostr::ep_type(type_)
+            );
+            return Err(FI_EINVAL);
+        }
+        let kind = match (type_, direct) {
+            (FI_EP_DGRAM, _) => Kind::Dgram,
+            (_, true) => Kind::Direct,
+            _ => Kind::Rdm,
+        };
+        let inject_size = info.tx.as_ref().map_or(0, |t| t.inject_size);
+        let qpn = info
+            .src_addr
+            .as_deref()
+            .and_then(addr::from_raw)
+            .map_or(0, |a| a.qpn);
+        Ok(Ep {
+            caps: info.caps,
+            tx_flags: info.tx.as_ref().map_or(0, |t| t.op_flags),
+            rx_flags: info.rx.as_ref().map_or(0, |r| r.op_flags),
+            fast: FastPathConfig::default(),
+            qpn,
+            av: None,
+            tx: None,
+            rx: None,
+            cntrs: BoundCntrs::default(),
+            counted: Vec::new(),
+            opts: options::Options::new(inject_size, atomic_max(d.mtu)).of_kind(kind, d),
+            live: None,
+            rxq: u32::MAX,
+            srx: None,
+            fenced: VecDeque::new(),
+            operands: Vec::new(),
+            rdma_read: true,
+            rdma_write: true,
+            homogeneous: false,
+            aliases: 0,
+            holding: false,
+            context: None,
+            is_context: false,
+            max_rdma: d.max_rdma,
+            kind,
+            takes_imm: info.mode & FI_RX_CQ_DATA != 0,
+            leftover: None,
+        })
+    }
+
+    /// Whether sends are confirmed by their receivers where the call does not say otherwise.
+    #[inline]
+    pub(crate) fn confirms(&self) -> bool {
+        self.tx_flags & FI_DELIVERY_COMPLETE != 0
+    }
+
+    /// Whether something waits for its turn that does not come from outside.
+    #[inline(always)]
+    pub(crate) fn waits(&self, triggers: &[PendingTrigger], colls: &Colls) -> bool {
+        let some = self.fenced.len() | triggers.len() | colls.load();
+        some | usize::from(self.holding) != 0
+    }
+
+    /// Whether fi_enable(3) has succeeded.
+    pub(crate) fn enabled(&self) -> bool {
+        self.live.is_some()
+    }
+
+    /// Descriptor that becomes readable after [`Ep::arm`] when there is something to do, once
+    /// enabled.
+    pub(crate) fn wait_fd(&self) -> Option<i32> {
+        self.live.as_ref().map(Live::wait_fd)
+    }
+
+    /// Asks for a signal on the descriptor; `false` when there is something to do already.
+    pub(crate) fn arm(&mut self) -> bool {
+        let Some(l) = &mut self.live else { return true };
+        let idle = l.shm.all_reported() && !l.shm_ep.as_ref().is_some_and(ShmEndpoint::lost);
+        let rings = |h: &mut ShmEndpoint| h.tx.settle() & h.rx.arm() & h.tx.arm();
+        l.armed = idle & l.qp.arm() & l.shm_ep.as_mut().is_none_or(rings);
+        l.armed
+    }
+
+    /// Whether something is under way to a peer that is no operation: accesses in its ring, plain
+    /// requests of an adapter.
+    pub(crate) fn has_outstanding(&self, peer: PeerId) -> bool {
+        let Some(l) = &self.live else { return false };
+        let rings = l
+            .shm_ep
+            .as_ref()
+            .is_some_and(|h| h.tx.has_outstanding_to(peer));
+        rings || l.shm.rma.has_outstanding_to(peer) || l.qp.busy_with(peer)
+    }
+
+    /// The regions of these targets are closed: the adapter reads nothing more into them.
+    pub(crate) fn close_targets(&mut self, targets: &[u32]) {
+        if let Some(l) = &mut self.live {
+            for read in l.proto.close_targets(|ctx| targets.contains(&ctx)) {
+                l.qp.cancel_reads(WrId::ProtoRead(read).bits());
+            }
+        }
+    }
+
+    /// Whether this endpoint keeps state of a peer.
+    pub(crate) fn knows_peer(&self, peer: PeerId) -> bool {
+        let Some(l) = &self.live else { return false };
+        !self.fenced.is_empty()
+            || l.proto.knows_peer(peer)
+            || self.has_outstanding(peer)
+            || l.shm.rendezvous.mentions(peer)
+            || l.shm_ep.as_ref().is_some_and(|h| h.knows_peer(peer))
+    }
+
+    /// Forgets a peer: its number will be another peer's.
+    pub(crate) fn forget_peer(&mut self, peer: PeerId) {
+        if let Some(h) = self.live.as_mut().and_then(|l| l.shm_ep.as_mut()) {
+            h.tx.forget_peer(peer);
+        }
+    }
+
+    /// Its queue pair, once enabled.
+    pub(crate) fn qp_mut(&mut self) -> Option<&mut AnyQp> {
+        self.live.as_mut().map(|l| &mut l.qp)
+    }
+
+    /// Its address vector.
+    pub(crate) fn av(&self) -> Option<u32> {
+        self.av
+    }
+
+    /// Whether it reports to this queue.
+    pub(crate) fn uses_cq(&self, id: u32) -> bool {
+        [self.tx, self.rx].iter().flatten().any(|b| b.cq == id)
+    }
+
+    /// Whether it reports to this counter.
+    pub(crate) fn uses_cntr(&self, id: u32) -> bool {
+        self.cntrs.each().any(|(_, c)| c == id) || self.counted.contains(&id)
+    }
+
+    /// Binds an address vector. `FI_EOPBADSTATE` after enabling, `FI_EINVAL` for a second one.
+    pub(crate) fn bind_av(&mut self, av: u32) -> Result<()> {
+        self.must_be_new("an address vector")?;
+        if self.av.is_some() {
+            return Err(FI_EINVAL);
+        }
+        self.av = Some(av);
+        Ok(())
+    }
+
+    /// Binds a completion queue: `flags` are FI_TRANSMIT, FI_RECV and FI_SELECTIVE_COMPLETION.
+    /// `FI_EBADFLAGS` for others or neither, `FI_EINVAL` for a direction that is bound already.
+    pub(crate) fn bind_cq(&mut self, cq: u32, flags: u64) -> Result<()> {
+        self.must_be_new("a completion queue")?;
+        if flags & !(FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION) != 0
+            || flags & (FI_TRANSMIT | FI_RECV) == 0
+        {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_ep_bind: flags {flags:#x}: wanted FI_TRANSMIT or FI_RECV, and \
+                 FI_SELECTIVE_COMPLETION"
+            );
+            return Err(FI_EBADFLAGS);
+        }
+        let b = Bound {
+            cq,
+            selective: flags & FI_SELECTIVE_COMPLETION != 0,
+        };
+        for (bit, side) in [(FI_TRANSMIT, &mut self.tx), (FI_RECV, &mut self.rx)] {
+            if flags & bit != 0 {
+                if side.is_some() {
+                    return Err(FI_EINVAL);
+                }
+                *side = Some(b);
+            }
+        }
+        Ok(())
+    }
+
+    /// Binds a counter to kinds of events. `FI_EBADFLAGS` for unknown ones.
+    pub(crate) fn bind_cntr(&mut self, cntr: u32, flags: u64) -> Result<()> {
+        self.must_be_new("a counter")?;
+        let known = BoundCntrs::flags();
+        if flags & !known != 0 || flags == 0 {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_ep_bind: counter flags {flags:#x}: wanted bits of {known:#x}"
+            );
+            return Err(FI_EBADFLAGS);
+        }
+        self.cntrs.bind(cntr, flags);
+        Ok(())
+    }
+
+    /// Default flags of one direction (FI_GETOPSFLAG).
+    pub(crate) fn op_flags(&self, recv: bool) -> u64 {
+        if recv {
+            self.rx_flags
+        } else {
+            self.tx_flags
+        }
+    }
+
+    /// FI_SETOPSFLAG: default flags of the direction that FI_TRANSMIT or FI_RECV names.
+    /// `FI_EINVAL` for both or neither.
+    pub(crate) fn set_op_flags(&mut self, flags: u64) -> Result<()> {
+        let plain = flags & !(FI_TRANSMIT | FI_RECV);
+        match flags & (FI_TRANSMIT | FI_RECV) {
+            FI_TRANSMIT => self.tx_flags = plain,
+            FI_RECV => self.rx_flags = plain,
+            _ => return Err(FI_EINVAL),
+        }
+        self.configure_fast_path();
+        Ok(())
+    }
+
+    pub(crate) fn must_be_new(&self, what: &str) -> Result<()> {
+        if self.enabled() {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_ep_bind: {what} must be bound before fi_enable"
+            );
+            return Err(FI_EOPBADSTATE);
+        }
+        Ok(())
+    }
+
+    /// Binds a shared receive context. `FI_EINVAL` for a second one, or with FI_COLLECTIVE: members
+    /// of a group are told apart by their endpoints.
+    pub(crate) fn bind_srx(&mut self, srx: u32) -> Result<()> {
+        self.must_be_new("a shared receive context")?;
+        if self.caps & FI_COLLECTIVE != 0 {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_ep_bind: a shared receive context: wanted info->caps without FI_COLLECTIVE"
+            );
+            return Err(FI_EINVAL);
+        }
+        if self.srx.is_some() {
+            return Err(FI_EINVAL);
+        }
+        self.srx = Some(srx);
+        Ok(())
+    }
+
+    /// Whether it takes its messages from this shared receive context.
+    pub(crate) fn uses_srx(&self, id: u32) -> bool {
+        self.srx == Some(id)
+    }
+}

@@ -1,0 +1,286 @@
+//! Endpoint options (fi_endpoint(3), fi_efa(7)): `fi_getopt` and `fi_setopt`.
+
+use crate::core::Result;
+use crate::device::AdapterAttr;
+use crate::prov::contract::OptionValue;
+use crate::prov::efa::endpoint::{Ep, Kind};
+use crate::types::*;
+use std::borrow::Cow;
+
+/// Bytes that must be left in a multi-receive buffer for it to stay posted, unless set.
+pub(crate) const MIN_MULTI_RECV: usize = 64;
+
+/// Value of FI_OPT_EFA_RNR_RETRY, and of a queue pair, that means without end.
+const RNR_RETRY_FOR_EVER: usize = 7;
+
+/// What can be set, with the adapter's answers as defaults.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub min_multi_recv: usize,
+    pub max_msg_size: usize,
+    pub max_tagged_size: usize,
+    pub max_rma_size: usize,
+    pub inject_msg_size: usize,
+    pub inject_tagged_size: usize,
+    pub inject_rma_size: usize,
+    pub max_atomic_size: usize,
+    pub device_rdma: bool,
+    /// Most of the injected sizes, and of that of writes.
+    limit: usize,
+    rma_limit: usize,
+    atomic_limit: usize,
+    rnr_retry: usize,
+    rnr_limit: bool,
+    p2p: i32,
+    pub shared_memory: bool,
+    cuda_api: bool,
+    homogeneous: bool,
+    unsolicited: bool,
+}
+
+impl Options {
+    /// Options of an endpoint whose injected messages are at most `inject` bytes long.
+    pub(crate) fn new(inject: usize, atomic: usize) -> Options {
+        Options {
+            min_multi_recv: MIN_MULTI_RECV,
+            max_msg_size: usize::MAX,
+            max_tagged_size: usize::MAX,
+            max_rma_size: usize::MAX,
+            inject_msg_size: inject,
+            inject_tagged_size: inject,
+            inject_rma_size: inject,
+            max_atomic_size: atomic,
+            device_rdma: true,
+            limit: inject,
+            rma_limit: inject,
+            atomic_limit: atomic,
+            rnr_retry: RNR_RETRY_FOR_EVER,
+            rnr_limit: true,
+            p2p: FI_HMEM_P2P_DISABLED,
+            shared_memory: true,
+            cuda_api: true,
+            homogeneous: false,
+            unsolicited: true,
+        }
+    }
+}
+
+impl Options {
+    /// What bounds endpoints without protocol: a packet, the adapter's reads and writes, and what
+    /// fits into the work request of one.
+    pub(crate) fn of_kind(mut self, kind: Kind, d: &AdapterAttr) -> Options {
+        self.rnr_limit = d.raw.rnr_limit;
+        if kind != Kind::Rdm {
+            self.max_msg_size = d.mtu;
+            self.max_rma_size = d.max_rdma;
+            let wide = d.raw.wide.is_some() && d.caps.rdma_write && self.limit > d.raw.inline;
+            self.rma_limit = if wide { self.limit } else { 0 };
+            self.inject_rma_size = self.rma_limit;
+        }
+        self
+    }
+
+    /// Most bytes of an injected message.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// FI_OPT_EFA_RNR_RETRY.
+    pub(crate) fn rnr_retry(&self) -> u8 {
+        self.rnr_retry as u8
+    }
+}
+
+/// Why a value is refused: what would have been accepted, and the errno.
+struct Refusal {
+    accepted: Cow<'static, str>,
+    errno: i32,
+}
+
+fn refuse(accepted: impl Into<Cow<'static, str>>, errno: i32) -> std::result::Result<(), Refusal> {
+    Err(Refusal {
+        accepted: accepted.into(),
+        errno,
+    })
+}
+
+type Get<T> = fn(&Ep) -> T;
+type Set<T> = fn(&mut Options, T) -> std::result::Result<(), Refusal>;
+
+/// How an option is read and set, by the type of its value.
+enum Access {
+    Size(Get<usize>, Set<usize>),
+    Int(Get<i32>, Set<i32>),
+    Bool(Get<bool>, Set<bool>),
+}
+
+/// One option. What is set `BeforeEnable` is fixed by fi_enable(3).
+struct Row {
+    number: i32,
+    name: &'static str,
+    when: When,
+    access: Access,
+}
+
+#[derive(PartialEq)]
+enum When {
+    AnyTime,
+    BeforeEnable,
+}
+
+use Access::{Bool, Int, Size};
+use When::{AnyTime, BeforeEnable};
+
+fn read_only<T>(_: &mut Options, _: T) -> std::result::Result<(), Refusal> {
+    refuse("nothing: read only", FI_EINVAL)
+}
+
+/// Stores a value that is not bounded.
+macro_rules! store {
+    ($field:ident) => {
+        |o, v| {
+            o.$field = v;
+            Ok(())
+        }
+    };
+    ($field:ident at most $limit:ident) => {
+        |o, v| {
+            if v > o.$limit {
+                return refuse(format!("at most {}", o.$limit), FI_EINVAL);
+            }
+            o.$field = v;
+            Ok(())
+        }
+    };
+}
+
+/// No queue of either adapter keeps the order of bytes within a message.
+fn in_order(_: &mut Options, wanted: bool) -> std::result::Result<(), Refusal> {
+    match wanted {
+        true => refuse("false: datagrams arrive in any order", FI_EOPNOTSUPP),
+        false => Ok(()),
+    }
+}
+
+fn set_rnr_retry(o: &mut Options, n: usize) -> std::result::Result<(), Refusal> {
+    if n > RNR_RETRY_FOR_EVER {
+        return refuse("0 to 7", FI_EINVAL);
+    }
+    if !o.rnr_limit {
+        return refuse("none: the adapter tries for ever", FI_ENOSYS);
+    }
+    o.rnr_retry = n;
+    Ok(())
+}
+
+fn set_p2p(o: &mut Options, n: i32) -> std::result::Result<(), Refusal> {
+    match n {
+        FI_HMEM_P2P_ENABLED | FI_HMEM_P2P_PREFERRED | FI_HMEM_P2P_DISABLED => {
+            o.p2p = n;
+            Ok(())
+        }
+        FI_HMEM_P2P_REQUIRED => refuse("not required: no device memory here", FI_EOPNOTSUPP),
+        _ => refuse("0 to 3", FI_EINVAL),
+    }
+}
+
+macro_rules! table {
+    ($($name:ident, $when:ident, $access:expr;)+) => {
+        &[$(Row { number: $name, name: stringify!($name), when: $when, access: $access },)+]
+    };
+}
+
+/// Every option of level FI_OPT_ENDPOINT: the type and value read, and what setting it does.
+const TABLE: &[Row] = table! {
+    FI_OPT_MIN_MULTI_RECV, AnyTime, Size(|e| e.opts.min_multi_recv, store!(min_multi_recv));
+    FI_OPT_CM_DATA_SIZE, AnyTime, Size(|_| 0, read_only);
+    FI_OPT_MAX_MSG_SIZE, AnyTime, Size(|e| e.opts.max_msg_size, store!(max_msg_size));
+    FI_OPT_MAX_TAGGED_SIZE, AnyTime, Size(|e| e.opts.max_tagged_size, store!(max_tagged_size));
+    FI_OPT_MAX_RMA_SIZE, AnyTime, Size(|e| e.opts.max_rma_size, store!(max_rma_size));
+    FI_OPT_MAX_ATOMIC_SIZE, AnyTime,
+        Size(|e| e.opts.max_atomic_size, store!(max_atomic_size at most atomic_limit));
+    FI_OPT_INJECT_MSG_SIZE, AnyTime,
+        Size(|e| e.opts.inject_msg_size, store!(inject_msg_size at most limit));
+    FI_OPT_INJECT_TAGGED_SIZE, AnyTime,
+        Size(|e| e.opts.inject_tagged_size, store!(inject_tagged_size at most limit));
+    FI_OPT_INJECT_RMA_SIZE, AnyTime,
+        Size(|e| e.opts.inject_rma_size, store!(inject_rma_size at most rma_limit));
+    FI_OPT_INJECT_ATOMIC_SIZE, AnyTime,
+        Size(|e| e.opts.inject_rma_size, store!(inject_rma_size at most limit));
+    FI_OPT_EFA_RNR_RETRY, BeforeEnable, Size(|e| e.opts.rnr_retry, set_rnr_retry);
+    FI_OPT_FI_HMEM_P2P, AnyTime, Int(|e| e.opts.p2p, set_p2p);
+    FI_OPT_CUDA_API_PERMITTED, AnyTime, Bool(|e| e.opts.cuda_api, store!(cuda_api));
+    FI_OPT_SHARED_MEMORY_PERMITTED, BeforeEnable,
+        Bool(|e| e.opts.shared_memory, store!(shared_memory));
+    FI_OPT_EFA_USE_DEVICE_RDMA, BeforeEnable, Bool(|e| e.uses_rdma(), store!(device_rdma));
+    FI_OPT_EFA_EMULATED_READ, AnyTime, Bool(|e| !(e.uses_rdma() && e.rdma_read), read_only);
+    FI_OPT_EFA_EMULATED_WRITE, AnyTime, Bool(|e| !(e.uses_rdma() && e.rdma_write), read_only);
+    FI_OPT_EFA_EMULATED_ATOMICS, AnyTime, Bool(|_| true, read_only);
+    FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES, BeforeEnable, Bool(|_| false, in_order);
+    FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES, BeforeEnable, Bool(|_| false, in_order);
+    // Stored, not used: peers say what they can, and nothing is taken for granted of them.
+    FI_OPT_EFA_HOMOGENEOUS_PEERS, AnyTime, Bool(|e| e.opts.homogeneous, store!(homogeneous));
+    // Stored, not used: a write with data never takes a receive of the application's.
+    FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, AnyTime,
+        Bool(|e| e.opts.unsolicited, store!(unsolicited));
+};
+
+fn row(number: i32) -> Option<&'static Row> {
+    TABLE.iter().find(|r| r.number == number)
+}
+
+/// Name of an option and a value of its type; `None` for an unknown one.
+pub(crate) fn option_kind(number: i32) -> Option<(&'static str, OptionValue)> {
+    let row = row(number)?;
+    let kind = match row.access {
+        Size(..) => OptionValue::Size(0),
+        Int(..) => OptionValue::Int(0),
+        Bool(..) => OptionValue::Bool(false),
+    };
+    Some((row.name, kind))
+}
+
+impl Ep {
+    /// Whether reads and writes are, or will be, the adapter's.
+    fn uses_rdma(&self) -> bool {
+        self.opts.device_rdma && crate::core::params::efa().use_device_rdma
+    }
+
+    /// Value of an option; `FI_ENOPROTOOPT` for an unknown one.
+    pub(crate) fn getopt(&self, number: i32) -> Result<OptionValue> {
+        Ok(match row(number).ok_or(FI_ENOPROTOOPT)?.access {
+            Size(get, _) => OptionValue::Size(get(self)),
+            Int(get, _) => OptionValue::Int(get(self)),
+            Bool(get, _) => OptionValue::Bool(get(self)),
+        })
+    }
+
+    /// Sets an option. `FI_ENOPROTOOPT` for an unknown one, `FI_EINVAL` for a value out of range,
+    /// `FI_EOPNOTSUPP` for one this adapter cannot grant, `FI_EOPBADSTATE` where it is too late.
+    pub(crate) fn setopt(&mut self, number: i32, v: OptionValue) -> Result<()> {
+        let row = row(number).ok_or(FI_ENOPROTOOPT)?;
+        let set = self.set(row, v).map_err(|refusal| {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_setopt: {}: value {v}, accepted {}",
+                row.name,
+                refusal.accepted
+            );
+            refusal.errno
+        });
+        self.configure_fast_path();
+        set
+    }
+
+    fn set(&mut self, row: &Row, v: OptionValue) -> std::result::Result<(), Refusal> {
+        if row.when == BeforeEnable && self.enabled() {
+            return refuse("before fi_enable only", FI_EOPBADSTATE);
+        }
+        match (&row.access, v) {
+            (Size(_, set), OptionValue::Size(n)) => set(&mut self.opts, n),
+            (Int(_, set), OptionValue::Int(n)) => set(&mut self.opts, n),
+            (Bool(_, set), OptionValue::Bool(b)) => set(&mut self.opts, b),
+            _ => refuse("a value of its type", FI_EINVAL),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Reading an empty completion queue that one endpoint alone reports to: the next completion comes
+//! straight from a ring or from the adapter's queue, with nothing in between.
+
+use super::direct;
+use super::poll::message;
+use crate::core::slab::Slab;
+use crate::core::Result;
+use crate::proto::RecvQueue;
+use crate::prov::contract::Entry;
+use crate::prov::efa::av::Av;
+use crate::prov::efa::cntr::Cntr;
+use crate::prov::efa::completion::CntrKind;
+use crate::prov::efa::cq::Cq;
+use crate::prov::efa::domain::State;
+use crate::prov::efa::endpoint::Ep;
+use crate::prov::efa::peers::Peers;
+use crate::shm::DrainResult;
+
+/// So many messages are taken from a ring at once, and at most when more are asked for.
+const TAKEN: usize = 16;
+const MOST: usize = 64;
+
+/// An endpoint and what belongs to its completions.
+pub(super) struct Readable<'a> {
+    pub ep: &'a mut Ep,
+    pub rxqs: &'a mut Slab<RecvQueue>,
+    pub avs: &'a Slab<Av>,
+    pub peers: &'a mut Peers,
+    pub cntrs: &'a mut Slab<Cntr>,
+}
+
+/// Reads queue `cq`, which is empty: up to `count` completions go to `each`, with who has sent if
+/// they shall be `NAMED`. `FI_EAGAIN` when there are none; `None` when it takes a poll.
+#[inline(always)]
+pub(crate) fn read<const NAMED: bool>(
+    s: &mut State,
+    cq: u32,
+    count: usize,
+    each: impl Fn(usize, &Entry) + Copy,
+) -> Option<Result<usize>> {
+    let q = s.cqs.get_mut(cq)?;
+    let &[id] = q.eps.as_slice() else {
+        return None;
+    };
+    let ep = s.eps.get_mut(id).filter(|_| count > 0)?;
+    if ep.waits(&s.triggers, &s.colls) {
+        return None;
+    }
+    let (only_cq, received_at) = (ep.fast.only_cq, ep.fast.received_at);
+    let all = Readable {
+        ep,
+        rxqs: &mut s.rxqs,
+        avs: &s.avs,
+        peers: &mut s.peers,
+        cntrs: &mut s.cntrs,
+    };
+    if received_at == cq {
+        return rings(all, q, count, each);
+    }
+    match only_cq == cq {
+        true => direct::read::<NAMED>(all, q, count, each),
+        false => None,
+    }
+}
+
+/// As [`read`], messages from a peer on the same host: beyond what is asked for some are taken
+/// along and kept in the queue, for most readers ask for one.
+#[inline(always)]
+fn rings(
+    s: Readable,
+    q: &mut Cq,
+    count: usize,
+    each: impl Fn(usize, &Entry) + Copy,
+) -> Option<Result<usize>> {
+    let (fast, live) = (&s.ep.fast, s.ep.live.as_mut()?);
+    if !live.idle() || !live.skip_adapter_poll() {
+        return None;
+    }
+    let shm_ep = live.shm_ep.as_mut().filter(|h| !h.tx.has_outstanding())?;
+    let rq = s.rxqs.get_mut(s.ep.rxq)?;
+    let av = match fast.source {
+        true => s.avs.get(fast.av),
+        false => None,
+    };
+    let cntr = s.ep.cntrs.of(CntrKind::Recv);
+    let mut cntr = cntr.and_then(|c| s.cntrs.get_mut(c));
+    let mut given = 0;
+    let drained = shm_ep
+        .rx
+        .drain_messages(count.clamp(TAKEN, MOST), |from, record| {
+            let Some((entry, report)) = message(record, from, rq, av) else {
+                return false;
+            };
+            if let Some(c) = &mut cntr {
+                c.count(entry.len);
+            }
+            match report {
+                true if given < count => {
+                    each(given, &entry);
+                    given += 1;
+                }
+                true => q.push(entry),
+                false => {}
+            }
+            true
+        });
+    q.moved();
+    match (drained, given) {
+        (DrainResult::Nothing, _) => q.missed(),
+        (_, 0) => None,
+        (_, n) => {
+            q.patience.found();
+            Some(Ok(n))
+        }
+    }
+}

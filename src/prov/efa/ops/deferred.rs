@@ -1,0 +1,190 @@
+//! Operations that start later: behind a fence (FI_FENCE), when a counter reaches a value
+//! (FI_TRIGGER, fi_trigger(3)), or as deferred work (FI_QUEUE_WORK).
+//!
+//! Such an operation is kept as [`Work`], which owns what a request borrows, and becomes a request
+//! again when its time has come. One that finds no room then is tried again with every progress.
+
+use crate::core::{Errno, Result};
+use crate::proto::PeerId;
+use crate::prov::contract::*;
+use crate::prov::efa::domain::State;
+use crate::prov::efa::ops;
+use crate::prov::efa::ops::OpKind;
+use crate::prov::efa::ops::{atomic, recv, rma};
+use crate::types::*;
+
+/// See the module text.
+pub(crate) struct Work {
+    op: DeferredOp,
+    /// A write or read that this peer's ring has refused: it goes to this peer, by the adapter.
+    by_adapter: Option<PeerId>,
+}
+
+impl Work {
+    /// An operation for later.
+    pub(crate) fn new(op: impl Into<DeferredOp>) -> Work {
+        Work {
+            op: op.into(),
+            by_adapter: None,
+        }
+    }
+
+    /// `r`, by the adapter to this peer, whatever address it names.
+    pub(crate) fn by_adapter(r: &RmaReq, peer: PeerId) -> Work {
+        Work {
+            op: DeferredOp::from(r),
+            by_adapter: Some(peer),
+        }
+    }
+
+    /// The peer that its fence is about, if it has one.
+    fn fence(&self) -> Option<fi_addr_t> {
+        let to = match &self.op.kind {
+            DeferredKind::Msg(r) => r.to,
+            DeferredKind::Rma(r) => r.peer,
+            DeferredKind::Atomic(r) => r.peer,
+            DeferredKind::Recv(_) | DeferredKind::Cntr { .. } => return None,
+        };
+        (self.op.common.flags.unwrap_or(0) & FI_FENCE != 0).then_some(to)
+    }
+
+    fn start(&self, s: &mut State, ep: u32) -> Result<()> {
+        let data = |kept| self.op.copy.as_deref().map_or(kept, SendData::Inject);
+        match &self.op.kind {
+            DeferredKind::Msg(r) => {
+                let data = data(r.data);
+                ops::send_now(s, ep, &MsgReq { data, ..*r })
+            }
+            DeferredKind::Recv(r) => recv::recv(s, Poster::Ep(ep), r),
+            DeferredKind::Rma(r) => {
+                let data = data(r.data);
+                rma::rma_now(s, ep, &RmaReq { data, ..*r }, self.by_adapter)
+            }
+            DeferredKind::Atomic(r) => {
+                let data = data(r.data);
+                atomic::atomic_now(s, ep, &AtomicReq { data, ..*r })
+            }
+            DeferredKind::Cntr { cntr, value, set } => {
+                let c = s.cntrs.get_mut(*cntr).ok_or(FI_EBADF)?;
+                c.change(false, *set, *value)
+            }
+        }
+    }
+
+    /// It could not be started: its completion says so.
+    fn fail(&self, s: &mut State, ep: u32, e: Errno) {
+        let text = format!(
+            "a deferred operation could not be started: {}",
+            crate::core::errno::text(e)
+        );
+        crate::warn_log!(FI_LOG_EP_DATA, "{text}");
+        if let Some(c) = self.op.common.done.and_then(|c| s.cntrs.get_mut(c)) {
+            c.add_error(1);
+        }
+        let bound = s.eps.get(ep).and_then(|e| match self.op.kind {
+            DeferredKind::Recv(_) => e.rx,
+            _ => e.tx,
+        });
+        if let Some(q) = bound.and_then(|b| s.cqs.get_mut(b.cq)) {
+            q.push_error(ErrEntry {
+                entry: Entry {
+                    context: self.op.common.context,
+                    src: FI_ADDR_NOTAVAIL,
+                    ..Entry::default()
+                },
+                err: e,
+                text,
+                ..ErrEntry::default()
+            });
+        }
+    }
+}
+
+/// Whether operations of this endpoint to this peer have not ended.
+pub(crate) fn under_way(s: &State, ep: u32, peer: PeerId) -> bool {
+    let has_outstanding = s.eps.get(ep).is_some_and(|e| e.has_outstanding(peer));
+    has_outstanding
+        || s.ops.iter().any(|(_, o)| {
+            o.owner == ep && o.kind == OpKind::User && o.peer == peer && o.flags & FI_RECV == 0
+        })
+}
+
+/// Starts what waits behind fences, as far as they are open.
+pub(crate) fn run_fenced(s: &mut State, id: u32) {
+    while let Some(w) = s.eps.get_mut(id).and_then(|e| e.fenced.pop_front()) {
+        let av = s.eps.get(id).and_then(|e| e.av).and_then(|a| s.avs.get(a));
+        let closed = w.fence().and_then(|to| av?.peer(to, &mut s.peers).ok());
+        let hold = closed.is_some_and(|p| under_way(s, id, p));
+        let result = if hold { Err(FI_EAGAIN) } else { w.start(s, id) };
+        match result {
+            Ok(()) => {}
+            Err(FI_EAGAIN) => {
+                if let Some(e) = s.eps.get_mut(id) {
+                    e.fenced.push_front(w);
+                }
+                return;
+            }
+            Err(e) => w.fail(s, id, e),
+        }
+    }
+}
+
+/// An operation that a counter starts.
+pub(crate) struct PendingTrigger {
+    pub cntr: u32,
+    pub threshold: u64,
+    pub ep: u32,
+    pub work: Work,
+    /// The application's name for it, for FI_CANCEL_WORK; 0 for a triggered operation.
+    pub name: usize,
+}
+
+/// Starts what the counters have reached. Called after anything that may have changed one.
+pub(crate) fn fire(s: &mut State) {
+    while let Some(at) = s
+        .triggers
+        .iter()
+        .position(|t| s.cntrs.get(t.cntr).is_none_or(|c| c.value() >= t.threshold))
+    {
+        let t = s.triggers.remove(at);
+        match t.work.start(s, t.ep) {
+            Ok(()) => ops::notify_sleeper(s, t.ep),
+            Err(FI_EAGAIN) => {
+                if let Some(e) = s.eps.get_mut(t.ep) {
+                    e.fenced.push_back(t.work);
+                }
+            }
+            Err(e) => t.work.fail(s, t.ep, e),
+        }
+    }
+}
+
+/// Queues an operation for a counter, or starts it when the counter is there already.
+pub(crate) fn trigger(s: &mut State, t: Trigger) -> Result<()> {
+    s.cntrs.get(t.cntr).ok_or(FI_EINVAL)?;
+    s.triggers.push(PendingTrigger {
+        cntr: t.cntr,
+        threshold: t.threshold,
+        ep: t.ep,
+        work: Work::new(t.op),
+        name: t.name,
+    });
+    fire(s);
+    Ok(())
+}
+
+/// FI_CANCEL_WORK: takes back deferred work that has not started. `FI_ENOENT` when there is none.
+pub(crate) fn cancel(s: &mut State, name: usize) -> Result<()> {
+    let before = s.triggers.len();
+    s.triggers.retain(|t| t.name != name);
+    if s.triggers.len() == before {
+        Err(FI_ENOENT)
+    } else {
+        Ok(())
+    }
+}
+
+/// FI_FLUSH_WORK: takes all deferred work of the domain back.
+pub(crate) fn flush(s: &mut State) {
+    s.triggers.retain(|t| t.name == 0);
+}

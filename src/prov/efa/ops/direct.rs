@@ -1,0 +1,185 @@
+//! Endpoints without the wire protocol: fabric `efa-direct`, and datagrams (FI_EP_DGRAM). One call
+//! is one work request.
+//!
+//! A real adapter gets the application's own buffers: a receive is posted to its queue, a message
+//! is sent from where it lies, and the data that goes with it travels as immediate data. The
+//! software adapter carries messages with a byte in front that says whether there is such data;
+//! their receives wait in the endpoint's receive queue, as those of messages through shared memory
+//! do. There a message without a receive waits for it, but a datagram is dropped. Of a datagram's
+//! buffer the first 40 bytes are left alone (FI_MSG_PREFIX), where an adapter writes a header.
+
+use crate::core::slab::Slab;
+use crate::core::Result;
+use crate::device::any::NativeQp;
+use crate::device::request::TxRequest;
+use crate::device::{Payload, QpAddr, QueuePair, Status, Taken};
+use crate::hmem::UserMem;
+use crate::proto::{Failure, PeerId, Port, Received, RecvQueue, Unexpected, ANY};
+use crate::prov::contract::{MsgReq, SendData};
+use crate::prov::efa::endpoint::Kind;
+use crate::prov::efa::info::DGRAM_PREFIX;
+use crate::prov::efa::ops::UserOp;
+use crate::prov::efa::port::EpPort;
+use crate::prov::efa::same_host;
+use crate::prov::efa::wr_id::WrId;
+use crate::types::*;
+
+/// Bytes in front of a buffer that are not sent.
+pub(crate) fn unsent(kind: Kind) -> usize {
+    if kind == Kind::Dgram {
+        DGRAM_PREFIX
+    } else {
+        0
+    }
+}
+
+/// Posts a send whose operation is `ctx`. `FI_EINVAL` for a buffer without room for the prefix, or
+/// not in registered memory, `FI_EMSGSIZE` for one that is longer than a packet, `FI_EAGAIN` when
+/// the queue is full.
+pub(crate) fn send(
+    port: &mut EpPort,
+    kind: Kind,
+    ctx: u32,
+    peer: PeerId,
+    r: &MsgReq,
+) -> Result<()> {
+    let to = *port.peers.addr(peer).ok_or(FI_EINVAL)?;
+    let skip = unsent(kind);
+    let payload = match r.data {
+        SendData::Inject(b) => Payload::Copy(b.get(skip..).ok_or(FI_EINVAL)?),
+        SendData::User(m) if m.len() < skip => return Err(FI_EINVAL),
+        SendData::User(m) => Payload::User(m.part(skip, usize::MAX)),
+    };
+    let wr = WrId::Message(ctx).bits();
+    if let Some(q) = port.qp.native() {
+        return q.post_message(wr, &to, payload, r.cq_data.map(|d| d as u32));
+    }
+    // Data for the receiver travels in front; nothing stands for "none".
+    let mut head = [0u8; 9];
+    let mut used = 1;
+    if let (Some(d), [mark, rest @ ..]) = (r.cq_data, &mut head) {
+        *mark = 1;
+        rest.copy_from_slice(&d.to_le_bytes());
+        used = 9;
+    }
+    let head = head.get(..used).unwrap_or(&[]);
+    port.qp.post_send(wr, &to, head, payload)
+}
+
+/// Posts a receive whose operation is `ctx` to a real adapter. Errors as [`send`].
+pub(crate) fn recv(q: &mut NativeQp, ops: &Slab<UserOp>, ctx: u32) -> Result<()> {
+    let mem = ops.get(ctx).map_or(UserMem::EMPTY, |op| op.mem);
+    q.post_recv(WrId::Recv(ctx).bits(), mem)
+}
+
+/// A send is done.
+pub(crate) fn sent(port: &mut EpPort, ctx: u32, failed: Option<Failure>) {
+    port.sent(ctx, failed.map_or(Ok(()), Err));
+}
+
+/// The software adapter has brought a message.
+pub(crate) fn arrived(
+    port: &mut EpPort,
+    kind: Kind,
+    rq: &mut RecvQueue,
+    from: PeerId,
+    bytes: &[u8],
+) {
+    let (cq_data, data) = match bytes.split_first() {
+        Some((1, rest)) => match rest.split_first_chunk::<8>() {
+            Some((d, rest)) => (Some(u64::from_le_bytes(*d)), rest),
+            None => (None, &[][..]),
+        },
+        Some((_, rest)) => (None, rest),
+        None => (None, &[][..]),
+    };
+    let skip = unsent(kind);
+    let len = (skip + data.len()) as u64;
+    let Some(place) = rq.place(from, None, len, |r| port.adopt(r)) else {
+        if kind == Kind::Direct {
+            let u = Unexpected::whole(port.id, from, None, cq_data, data.into());
+            rq.keep(u);
+        }
+        return;
+    };
+    port.store(place.ctx, skip as u64, data);
+    let done = same_host::ReceivedMessage {
+        from,
+        tag: None,
+        cq_data,
+        len,
+        place,
+    };
+    same_host::finish(done, Ok(()), rq, port);
+}
+
+fn ended(
+    port: &mut EpPort,
+    ctx: u32,
+    from: PeerId,
+    len: u64,
+    cq_data: Option<u64>,
+    result: core::result::Result<(), Failure>,
+) {
+    let room = port.ops.get(ctx).map_or(0, |o: &UserOp| o.mem.len() as u64);
+    let msg = Received {
+        from,
+        len,
+        tag: 0,
+        cq_data,
+        base: 0,
+        room,
+        stays: false,
+    };
+    port.received(ctx, msg, result);
+}
+
+/// The peer of a completion, which does not name its key unless the adapter has sent to it or met
+/// it.
+pub(crate) fn sender(port: &mut EpPort, from: QpAddr) -> PeerId {
+    let Some(p) = port.peers.found(&from) else {
+        return ANY;
+    };
+    if let Some(a) = port.peers.addr(p).copied().filter(|a| *a != from) {
+        port.qp.learn_peer(&a);
+    }
+    p
+}
+
+/// Receive `ctx` at a real adapter is over.
+pub(crate) fn taken(port: &mut EpPort, ctx: u32, t: &Taken) {
+    let from = sender(port, t.from);
+    let imm = t.imm.map(u64::from);
+    if t.write {
+        return port.wrote(ctx, from, t.len as usize, imm.unwrap_or(0));
+    }
+    let failed = (t.status != Status::Ok).then(|| crate::prov::efa::endpoint::failure(t.status));
+    ended(
+        port,
+        ctx,
+        from,
+        t.len.into(),
+        imm,
+        failed.map_or(Ok(()), Err),
+    );
+}
+
+/// A request of the short way is over, not well or among others: it becomes an operation that ends
+/// at once.
+pub(crate) fn short(port: &mut EpPort, s: &TxRequest, status: Status, came: Option<Taken>) {
+    let mut op = UserOp::new(port.id, s.data.into());
+    op.context = s.context;
+    op.report = s.report;
+    op.peer = s.peer;
+    op.flags = s.flags.into();
+    (op.raddr, op.key) = (s.raddr, s.key.into());
+    let ctx = port.ops.insert(op);
+    match came {
+        None => {
+            let failed =
+                (status != Status::Ok).then(|| crate::prov::efa::endpoint::failure(status));
+            sent(port, ctx, failed);
+        }
+        Some(t) => taken(port, ctx, &t),
+    }
+}

@@ -1,0 +1,292 @@
+//! Posting receives, peeking and claiming (fi_msg(3), fi_tagged(3)), and taking receives back
+//! (fi_cancel(3)).
+
+use crate::core::{memory, Result};
+use crate::device::QueuePair;
+use crate::proto::{self, Cancelled, Peeked, Place, RecvArgs, ANY};
+use crate::prov::contract::{Entry, ErrEntry, Poster, RecvReq};
+use crate::prov::efa::completion::CntrKind;
+use crate::prov::efa::domain::State;
+use crate::prov::efa::endpoint::{Kind, Live};
+use crate::prov::efa::ops::{direct, short_op, UserOp};
+use crate::prov::efa::ops::{known, live_port, reports, tag_fits, RX_FLAGS};
+use crate::prov::efa::port::{ep_port, EpPort};
+use crate::prov::efa::same_host::rendezvous;
+use crate::types::*;
+
+/// The endpoint whose queue answers. A shared receive context has none of its own: its first
+/// endpoint's does. `FI_ENOCQ` while it has no endpoint.
+fn answering(by: Poster, s: &State) -> Result<u32> {
+    match by {
+        Poster::Ep(id) => Ok(id),
+        Poster::Srx(x) => {
+            let user = s.eps.iter().find(|(_, e)| e.uses_srx(x));
+            user.map(|(id, _)| id).ok_or(FI_ENOCQ)
+        }
+    }
+}
+
+/// Posts a receive, or peeks, claims or discards. `FI_ENOCQ` for peeks at a shared receive
+/// context without an endpoint, through whose completion queue to answer.
+pub(crate) fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
+    known(r.common.flags, RX_FLAGS, "fi_recvmsg")?;
+    if memory::short() {
+        return Err(FI_EAGAIN);
+    }
+    let (rxq, src, report, default, min_multi) = match by {
+        Poster::Ep(id) => {
+            let ep = s.eps.get(id).ok_or(FI_EBADF)?;
+            if !ep.enabled() {
+                return Err(FI_EOPBADSTATE);
+            }
+            tag_fits(ep.caps, r.tag.map(|(tag, _)| tag))?;
+            // Without FI_DIRECTED_RECV the source is not looked at (fi_msg(3)).
+            let src = if r.src == FI_ADDR_UNSPEC || ep.caps & FI_DIRECTED_RECV == 0 {
+                ANY
+            } else {
+                let av = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
+                av.peer(r.src, &mut s.peers)?
+            };
+            (ep.rxq, src, ep.rx, ep.rx_flags, ep.opts.min_multi_recv)
+        }
+        Poster::Srx(id) => {
+            let x = s.srxs.get(id).ok_or(FI_EBADF)?;
+            let src = if r.src == FI_ADDR_UNSPEC || x.caps & FI_DIRECTED_RECV == 0 {
+                ANY
+            } else {
+                let av = s.avs.iter().next().ok_or(FI_ENOAV)?.1;
+                av.peer(r.src, &mut s.peers)?
+            };
+            let all = crate::prov::efa::endpoint::Bound::everything();
+            (x.rxq, src, Some(all), x.rx_flags, x.min_multi_recv)
+        }
+    };
+    let flags = r.common.flags_or(default);
+    let (tag, ignore) = r.tag.unwrap_or((0, 0));
+    let mut args = RecvArgs {
+        src,
+        ctx: proto::NO_CTX,
+        len: r.mem.len() as u64,
+        tagged: r.tag.is_some(),
+        tag,
+        ignore,
+        multi: (flags & FI_MULTI_RECV != 0).then_some(min_multi as u64),
+    };
+    let asked = r.common.flags.unwrap_or(0) & (FI_PEEK | FI_CLAIM | FI_DISCARD);
+    if asked & FI_DISCARD != 0 && asked & (FI_PEEK | FI_CLAIM) == 0 {
+        crate::warn_log!(
+            FI_LOG_EP_DATA,
+            "fi_recvmsg: FI_DISCARD: wanted together with FI_PEEK or FI_CLAIM"
+        );
+        return Err(FI_EBADFLAGS);
+    }
+    if asked & FI_PEEK != 0 {
+        let id = answering(by, s)?;
+        return peek(s, id, rxq, &args, r, asked);
+    }
+    let claimed = match asked & FI_CLAIM {
+        0 => None,
+        _ => {
+            let q = s.rxqs.get_mut(rxq).ok_or(FI_EBADF)?;
+            match q.claimed(r.common.context) {
+                Some(u) => Some(u),
+                None => {
+                    crate::warn_log!(
+                        FI_LOG_EP_DATA,
+                        "fi_recvmsg: FI_CLAIM: no message was claimed with this context"
+                    );
+                    return Err(FI_EINVAL);
+                }
+            }
+        }
+    };
+    if asked & FI_DISCARD != 0 {
+        if let Some(u) = claimed {
+            let found = u.peeked();
+            start(s, Place::nowhere(), &u);
+            tell(s, answering(by, s)?, &args, r, Some(found));
+        }
+        return Ok(());
+    }
+    let owner = match by {
+        Poster::Ep(id) => id,
+        Poster::Srx(id) => crate::prov::efa::ops::SRX_OWNER | id,
+    };
+    let mut op = UserOp::new(owner, r.mem);
+    op.context = r.common.context;
+    op.flags = FI_RECV | if r.tag.is_some() { FI_TAGGED } else { FI_MSG };
+    op.report = reports(report, flags);
+    op.multi = args.multi.is_some();
+    op.peer = src;
+    op.key = tag;
+    op.done = r.common.done;
+    args.ctx = s.ops.insert(op);
+    if let Poster::Ep(id) = by {
+        if s.eps.get(id).is_some_and(|ep| ep.kind != Kind::Rdm) {
+            return raw_recv(s, id, rxq, &args);
+        }
+    }
+    let whole = Place::whole(args.ctx, args.len);
+    if let Some(u) = claimed {
+        start(s, whole, &u);
+        return Ok(());
+    }
+    post(s, rxq, &args)
+}
+
+/// Posts a receive whose operation exists to an endpoint without protocol.
+fn raw_recv(s: &mut State, id: u32, rxq: u32, args: &RecvArgs) -> Result<()> {
+    let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
+    let live = ep.live.as_mut().ok_or(FI_EOPBADSTATE)?;
+    let short = args.len < direct::unsent(ep.kind) as u64;
+    let done = match live.qp.native() {
+        _ if args.tagged => Err(FI_EOPNOTSUPP),
+        _ if short => Err(FI_EINVAL),
+        Some(q) => direct::recv(q, &s.ops, args.ctx),
+        None => post(s, rxq, args),
+    };
+    done.inspect_err(|_| {
+        s.ops.remove(args.ctx);
+    })
+}
+
+/// Posts a receive whose operation exists to a queue, with the messages that are there for it.
+pub(crate) fn post(s: &mut State, rxq: u32, args: &RecvArgs) -> Result<()> {
+    let q = s.rxqs.get_mut(rxq).ok_or(FI_EBADF)?;
+    if let Some(u) = q.post(args) {
+        start(s, Place::whole(args.ctx, args.len), &u);
+    } else if args.multi.is_some() {
+        let owner = s.ops.get(args.ctx).map_or(0, |op| op.owner);
+        let next = |s: &mut State| {
+            let (q, ops) = (s.rxqs.get_mut(rxq)?, &mut s.ops);
+            q.fill(args, |r| ops.insert(short_op(owner, &r)))
+        };
+        while let Some((u, place)) = next(s) {
+            start(s, place, &u);
+        }
+    }
+    Ok(())
+}
+
+/// Gives an unexpected message, at whichever endpoint it came in, to a receive.
+fn start(s: &mut State, place: Place, u: &proto::Unexpected) {
+    let id = u.ep;
+    let go = |s: &mut State| -> Result<()> {
+        live_port!(s, id, None => ep, proto, port);
+        let q = s.rxqs.get_mut(ep.rxq).ok_or(FI_EBADF)?;
+        match &u.coming {
+            Some(c) => rendezvous::placed(c, place, q, &mut port),
+            None => proto.start_unexpected(place, u, q, &mut port),
+        }
+        port.qp.ring();
+        Ok(())
+    };
+    // An endpoint that is gone has taken its messages along.
+    let _ = go(s);
+    crate::prov::efa::progress::watch_budget(s, id);
+}
+
+/// FI_PEEK, with FI_CLAIM or FI_DISCARD (fi_msg(3), fi_tagged(3)): answers through the completion
+/// queue, with `FI_ENOMSG` when there is no such message. It looks at what is here: reading the
+/// queue for the answer is what takes more in.
+fn peek(s: &mut State, id: u32, rxq: u32, args: &RecvArgs, r: &RecvReq, asked: u64) -> Result<()> {
+    let q = s.rxqs.get_mut(rxq).ok_or(FI_EBADF)?;
+    let found = q.peek(args);
+    let mut dropped = None;
+    if found.is_some() {
+        if asked & FI_CLAIM != 0 {
+            q.claim(args, r.common.context);
+        } else if asked & FI_DISCARD != 0 {
+            dropped = q.take(args);
+        }
+    }
+    if let Some(u) = dropped {
+        start(s, Place::nowhere(), &u);
+    }
+    tell(s, id, args, r, found);
+    Ok(())
+}
+
+/// The completion of a peek, or of a claimed message that was discarded.
+fn tell(s: &mut State, id: u32, args: &RecvArgs, r: &RecvReq, found: Option<Peeked>) {
+    let Some(ep) = s.eps.get(id) else { return };
+    let av = ep.av.and_then(|a| s.avs.get(a));
+    let source = ep.caps & FI_SOURCE != 0;
+    let Some(cq) = ep.rx.and_then(|b| s.cqs.get_mut(b.cq)) else {
+        return;
+    };
+    let kind = if args.tagged { FI_TAGGED } else { FI_MSG };
+    let mut entry = Entry {
+        context: r.common.context,
+        flags: FI_RECV | kind,
+        tag: args.tag,
+        src: FI_ADDR_NOTAVAIL,
+        ..Entry::default()
+    };
+    match found {
+        Some(p) => {
+            entry.len = usize::try_from(p.len).unwrap_or(usize::MAX);
+            entry.tag = p.tag;
+            entry.data = p.cq_data.unwrap_or(0);
+            if p.cq_data.is_some() {
+                entry.flags |= FI_REMOTE_CQ_DATA;
+            }
+            if let Some(av) = av.filter(|_| source) {
+                entry.src = av.reverse(p.from);
+            }
+            cq.push(entry);
+        }
+        None => cq.push_error(ErrEntry {
+            entry,
+            err: FI_ENOMSG,
+            text: "no message was found that matches the peek".to_string(),
+            ..ErrEntry::default()
+        }),
+    }
+}
+
+/// fi_cancel(3): the first posted receive of this context ends with FI_ECANCELED. `FI_ENOENT` when
+/// there is none.
+pub(crate) fn cancel(s: &mut State, by: Poster, context: usize) -> Result<()> {
+    let rxq = match by {
+        Poster::Ep(id) => {
+            let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
+            if !ep.enabled() {
+                return Err(FI_EOPBADSTATE);
+            }
+            ep.rxq
+        }
+        Poster::Srx(id) => s.srxs.get(id).ok_or(FI_EBADF)?.rxq,
+    };
+    let ops = &s.ops;
+    let q = s.rxqs.get_mut(rxq).ok_or(FI_EBADF)?;
+    let hit = q.cancel(context, |ctx| {
+        ops.get(ctx).is_some_and(|o| o.context == context)
+    });
+    let op = match hit {
+        Some(Cancelled::Now(ctx)) => s.ops.remove(ctx).ok_or(FI_ENOENT)?,
+        Some(Cancelled::RecvEntry(r)) => short_op(0, &r),
+        Some(Cancelled::Later) => return Ok(()),
+        None => return Err(FI_ENOENT),
+    };
+    let hears = answering(by, s).ok().and_then(|id| s.eps.get(id));
+    if let Some(ep) = hears {
+        ep.cntrs.count_error(&mut s.cntrs, CntrKind::Recv);
+    }
+    if let Some(cq) = hears.and_then(|ep| ep.rx).and_then(|b| s.cqs.get_mut(b.cq)) {
+        let entry = Entry {
+            context: op.context,
+            flags: op.flags | if op.multi { FI_MULTI_RECV } else { 0 },
+            tag: op.key,
+            src: FI_ADDR_NOTAVAIL,
+            ..Entry::default()
+        };
+        cq.push_error(ErrEntry {
+            entry,
+            err: FI_ECANCELED,
+            text: "the receive was cancelled by fi_cancel".to_string(),
+            ..ErrEntry::default()
+        });
+    }
+    Ok(())
+}

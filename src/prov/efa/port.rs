@@ -1,0 +1,591 @@
+//! What the protocol sees of the world: this endpoint's queue pair, buffers and completion queues.
+
+use crate::core::slab::Slab;
+use crate::device::any::{AnyQp, Dev};
+use crate::device::{Device, Payload, QueuePair, Remote, Status};
+use crate::hmem::UserMem;
+use crate::proto::{
+    AtomicKind, Body, Failure, Load, PeerId, Port, ReadPost, Received, ShortRecv, Token,
+};
+use crate::prov::contract::{Entry, ErrEntry};
+use crate::prov::efa::av::Av;
+use crate::prov::efa::cntr::Cntr;
+use crate::prov::efa::completion::{ended_entry, BoundCntrs, CntrKind};
+use crate::prov::efa::cq::Cq;
+use crate::prov::efa::endpoint::{failure, Bound};
+use crate::prov::efa::ops::{OpKind, UserOp};
+use crate::prov::efa::peers::Peers;
+use crate::prov::efa::same_host::shm_rma::{self, Atomic};
+use crate::prov::efa::same_host::ShmState;
+use crate::prov::efa::wr_id::WrId;
+use crate::shm::kind;
+use crate::shm::{Completion, LocalBuffer, MrTable, RecordHeader, TxRings, Verdict};
+use crate::types::*;
+use crate::wire::{Iovs, RmaIov, Rta, RtaKind};
+
+/// Borrowed parts of an endpoint and its domain, for the length of one call.
+pub(crate) struct EpPort<'a> {
+    pub id: u32,
+    pub dev: &'a Dev,
+    /// What peers on the same host may know of our memory.
+    pub table: Option<&'a MrTable>,
+    pub qp: &'a mut AnyQp,
+    /// The way to peers on the same host.
+    pub rings: Option<&'a mut TxRings>,
+    /// What was done that way.
+    pub shm: &'a mut ShmState,
+    pub peers: &'a mut Peers,
+    pub ops: &'a mut Slab<UserOp>,
+    pub cqs: &'a mut Slab<Cq>,
+    pub cntrs: &'a mut Slab<Cntr>,
+    pub mr_cntrs: &'a [(u64, u32, u64)],
+    /// Steps of collective operations that have ended.
+    pub coll_steps: &'a mut Vec<(u32, Option<Failure>)>,
+    pub av: Option<&'a Av>,
+    pub tx: Option<Bound>,
+    pub rx: Option<Bound>,
+    pub to_cntrs: &'a BoundCntrs,
+    /// Data of the operation being posted, when it is to be copied.
+    pub inject: Option<&'a [u8]>,
+    /// The application asked for sources (FI_SOURCE).
+    pub source: bool,
+    /// Whether memory of messages can be read by peers, and filled by reading.
+    pub rdma_read: bool,
+}
+
+/// A port of endpoint `$id` of state `$s`: what its parts `$ep` and `$qp`, borrowed already, leave.
+macro_rules! ep_port {
+    ($s:expr, $id:expr, $ep:expr, $qp:expr, $rings:expr, $shm:expr, $inject:expr) => {
+        EpPort {
+            id: $id,
+            dev: &$s.dev,
+            table: $s.table.as_deref(),
+            qp: $qp,
+            rings: $rings,
+            shm: $shm,
+            peers: &mut $s.peers,
+            ops: &mut $s.ops,
+            cqs: &mut $s.cqs,
+            cntrs: &mut $s.cntrs,
+            mr_cntrs: &$s.mr_cntrs,
+            coll_steps: &mut $s.colls.ended,
+            av: $ep.av.and_then(|a| $s.avs.get(a)),
+            tx: $ep.tx,
+            rx: $ep.rx,
+            to_cntrs: &$ep.cntrs,
+            inject: $inject,
+            source: $ep.caps & FI_SOURCE != 0,
+            rdma_read: $ep.rdma_read,
+        }
+    };
+}
+pub(super) use ep_port;
+
+impl EpPort<'_> {
+    pub(super) fn count(&mut self, kind: CntrKind, len: usize, ok: bool) {
+        self.count_at(self.to_cntrs.of(kind), len, ok);
+    }
+
+    pub(super) fn count_at(&mut self, id: Option<u32>, len: usize, ok: bool) {
+        if let Some(c) = id.and_then(|c| self.cntrs.get_mut(c)) {
+            if ok {
+                c.count(len);
+            } else {
+                c.add_error(1);
+            }
+        }
+    }
+
+    fn fi_addr(&self, p: PeerId) -> fi_addr_t {
+        self.av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(p))
+    }
+
+    fn source_of(&self, p: PeerId) -> fi_addr_t {
+        if self.source {
+            self.fi_addr(p)
+        } else {
+            FI_ADDR_NOTAVAIL
+        }
+    }
+
+    /// What went wrong, for people: operation, peer, memory, likely cause.
+    fn explain(&self, op: &UserOp, peer: PeerId, f: &Failure) -> String {
+        let what = match (
+            op.flags & (FI_RECV | FI_READ | FI_WRITE),
+            op.flags & FI_TAGGED != 0,
+            op.flags & FI_ATOMIC != 0,
+        ) {
+            (FI_RECV, true, _) => "tagged receive",
+            (FI_RECV, false, _) => "receive",
+            (FI_READ, _, true) => "fetching atomic",
+            (_, _, true) => "atomic",
+            (FI_READ, _, _) => "RMA read",
+            (FI_WRITE, _, _) => "RMA write",
+            (_, true, _) => "tagged send",
+            (_, false, _) => "send",
+        };
+        let who = self
+            .peers
+            .addr(peer)
+            .map_or("an unknown peer".into(), |a| a.to_string());
+        let cause = match Status::from_code(i32::from(f.status)) {
+            Some(s) if s != Status::Ok => s.text().to_string(),
+            _ => crate::core::errno::text(f.errno),
+        };
+        if op.flags & (FI_RMA | FI_ATOMIC) != 0 {
+            format!(
+                "{what} of {} bytes, peer {who}, remote address {:#x}, key {:#x}: {cause}",
+                op.len, op.raddr, op.key
+            )
+        } else {
+            format!("{what} of {} bytes, peer {who}: {cause}", op.len)
+        }
+    }
+
+    /// Takes an operation out, with what was made for it.
+    fn take_op(&mut self, ctx: u32) -> Option<UserOp> {
+        let op = self.ops.remove(ctx)?;
+        op.withdraw(self.dev);
+        Some(op)
+    }
+
+    /// A plain access or send has ended badly, at this remote address, with this key.
+    #[cold]
+    pub(crate) fn fails(&mut self, note: &Completion, peer: PeerId, at: (u64, u64), why: Failure) {
+        let mut op = UserOp::new(self.id, UserMem::EMPTY);
+        op.context = note.context;
+        op.flags = note.flags;
+        op.len = note.len;
+        op.report = note.report;
+        op.peer = peer;
+        (op.raddr, op.key) = at;
+        self.end(op, Err(why));
+    }
+
+    /// A plain access or send has ended well.
+    pub(crate) fn done(&mut self, note: &Completion) {
+        self.count(CntrKind::of(note.flags), note.len, true);
+        let q = self.tx.filter(|_| note.report);
+        if let Some(q) = q.and_then(|b| self.cqs.get_mut(b.cq)) {
+            q.push(ended_entry(note.context, note.flags, note.len));
+        }
+    }
+
+    /// Ends a transmit-side operation.
+    pub(crate) fn end(&mut self, op: UserOp, result: Result<(), Failure>) {
+        if let Some(coll) = op.collective {
+            return self.coll_steps.push((coll, result.err()));
+        }
+        let len = op.len;
+        self.count(CntrKind::of(op.flags), len, result.is_ok());
+        self.count_at(op.done, len, result.is_ok());
+        let Some(cq) = self.tx.map(|b| b.cq) else {
+            return;
+        };
+        let entry = Entry {
+            context: op.context,
+            flags: op.flags,
+            len,
+            src: FI_ADDR_NOTAVAIL,
+            ..Entry::default()
+        };
+        match result {
+            Ok(()) => {
+                if let Some(q) = self.cqs.get_mut(cq).filter(|_| op.report) {
+                    q.push(entry);
+                }
+            }
+            Err(f) => {
+                let text = self.explain(&op, op.peer, &f);
+                let src = self.fi_addr(op.peer);
+                if let Some(q) = self.cqs.get_mut(cq) {
+                    q.push_error(ErrEntry {
+                        entry: Entry { src, ..entry },
+                        err: f.errno,
+                        prov_errno: i32::from(f.status),
+                        text,
+                        ..ErrEntry::default()
+                    });
+                }
+            }
+        }
+    }
+
+    /// A peer has written with immediate data.
+    pub(super) fn report_write(&mut self, peer: PeerId, data: u64, len: usize) {
+        let src = self.source_of(peer);
+        if let Some(q) = self.rx.and_then(|b| self.cqs.get_mut(b.cq)) {
+            q.push(shm_rma::told(data, len, src));
+        }
+    }
+
+    /// As [`EpPort::report_write`], by using up receive `ctx`, whose context goes with it.
+    pub(super) fn wrote(&mut self, ctx: u32, peer: PeerId, len: usize, data: u64) {
+        let Some(op) = self.ops.remove(ctx) else {
+            return;
+        };
+        let src = self.source_of(peer);
+        if let Some(q) = self.rx.and_then(|b| self.cqs.get_mut(b.cq)) {
+            q.push(Entry {
+                context: op.context,
+                ..shm_rma::told(data, len, src)
+            });
+        }
+    }
+
+    /// A peer's access to our memory is complete: counters of the endpoint and of the region, and,
+    /// for a write whose region asks for it, nothing more: RMA events are counted (fi_mr(3)).
+    pub(crate) fn remote_access(&mut self, key: u64, len: usize, write: bool) {
+        let counted = CntrKind::remote(write);
+        self.count(counted, len, true);
+        let kind = counted.flag();
+        for i in 0..self.mr_cntrs.len() {
+            if let Some((_, cntr, _)) = self
+                .mr_cntrs
+                .get(i)
+                .filter(|(k, _, flags)| *k == key && flags & kind != 0)
+            {
+                self.count_at(Some(*cntr), len, true);
+            }
+        }
+    }
+
+    /// One adapter request of an RMA operation is done.
+    pub(crate) fn rma_done(&mut self, ctx: u32, failed: Option<Failure>, waiting: &mut Vec<u32>) {
+        let Some(op) = self.ops.get_mut(ctx) else {
+            return;
+        };
+        op.parts = op.parts.saturating_sub(1);
+        if op.failed.is_none() {
+            op.failed = failed;
+        }
+        if op.parts > 0 {
+            return;
+        }
+        if op.failed.is_none() && op.late_imm.is_some() {
+            waiting.push(ctx);
+            return;
+        }
+        if let Some(op) = self.take_op(ctx) {
+            let result = op.failed.map_or(Ok(()), Err);
+            self.end(op, result);
+        }
+    }
+
+    /// Posts the immediate data of a write that needed several requests.
+    pub(crate) fn post_late_imm(&mut self, ctx: u32) -> bool {
+        let Some(op) = self.ops.get_mut(ctx) else {
+            return true;
+        };
+        let (Some(imm), Some(to)) = (op.late_imm, self.peers.addr(op.peer)) else {
+            return true;
+        };
+        let remote = Remote {
+            to: *to,
+            addr: op.raddr,
+            key: op.key,
+        };
+        let r = self.qp.post_write(
+            WrId::Rma(ctx).bits(),
+            Payload::Copy(&[]),
+            &remote,
+            Some(imm),
+        );
+        if r.is_err() {
+            return false;
+        }
+        op.late_imm = None;
+        op.parts = 1;
+        true
+    }
+
+    /// A message of a collective operation has arrived. Data with it is the errno of a member that
+    /// failed.
+    fn received_step(&mut self, ctx: u32, msg: Received, result: Result<(), Failure>) {
+        let Some(op) = self.ops.remove(ctx) else {
+            return;
+        };
+        self.expect(op.peer, false);
+        let other = |errno| Some(Failure { errno, status: 0 });
+        let failed = match (result, msg.cq_data) {
+            (Err(f), _) => Some(f),
+            (Ok(()), Some(e)) => other(e as i32),
+            // The members disagree about the count.
+            (Ok(()), None) if msg.len != op.mem.len() as u64 => other(FI_EINVAL),
+            (Ok(()), None) => None,
+        };
+        self.coll_steps.extend(op.collective.map(|c| (c, failed)));
+    }
+}
+
+impl Port for EpPort<'_> {
+    #[inline]
+    fn room(&self) -> bool {
+        self.qp.room()
+    }
+
+    #[inline]
+    fn send(&mut self, to: PeerId, head: &[u8], load: Load, token: Token) -> bool {
+        let Some(addr) = self.peers.addr(to) else {
+            return false;
+        };
+        let mut copy = Vec::new();
+        let payload = match (load, self.inject) {
+            (Load::None, _) => Payload::Copy(&[]),
+            (Load::Bytes(b), _) => Payload::Copy(b),
+            (Load::Body(b), Some(data)) => {
+                let at = b.off as usize;
+                Payload::Copy(data.get(at..at + b.len).unwrap_or(&[]))
+            }
+            (Load::Body(b), None) => match self.ops.get(b.ctx) {
+                Some(op) if op.kind == OpKind::User => {
+                    Payload::User(op.mem.part(b.off as usize, b.len))
+                }
+                // The region may be closed before the packet is out: it carries a copy.
+                Some(op) => {
+                    copy.resize(b.len, 0);
+                    op.mem.load(b.off as usize, &mut copy);
+                    Payload::Copy(&copy)
+                }
+                None => return false,
+            },
+        };
+        if let Some(rings) = &mut self.rings {
+            let (body, bytes) = match payload {
+                Payload::User(m) => (m, &[][..]),
+                Payload::Copy(b) => (UserMem::EMPTY, b),
+            };
+            let what = RecordHeader {
+                kind: kind::PACKET,
+                flags: 0,
+                message: crate::prov::efa::progress::is_message(head),
+            };
+            match rings.send(to, addr, what, head, &body, bytes) {
+                Verdict::Done => {
+                    if let Token::Tx(id) = token {
+                        self.shm.packets.push_back(id);
+                    }
+                    return true;
+                }
+                Verdict::NoResources => return false,
+                Verdict::Unsupported => {}
+            }
+        }
+        let wr_id = match token {
+            Token::Tx(id) => WrId::Packet(id),
+            Token::Control => WrId::Control,
+        };
+        self.qp.post_send(wr_id.bits(), addr, head, payload).is_ok()
+    }
+
+    #[inline]
+    fn store(&mut self, ctx: u32, off: u64, bytes: &[u8]) {
+        if let Some(op) = self.ops.get(ctx) {
+            op.mem.store(off as usize, bytes);
+        }
+    }
+
+    fn sent(&mut self, ctx: u32, result: Result<(), Failure>) {
+        if let Some(op) = self.take_op(ctx) {
+            self.end(op, result);
+        }
+    }
+
+    fn adopt(&mut self, r: ShortRecv) -> u32 {
+        self.ops
+            .insert(crate::prov::efa::ops::short_op(self.id, &r))
+    }
+
+    fn received(&mut self, ctx: u32, msg: Received, result: Result<(), Failure>) {
+        let room = msg.room as usize;
+        let len = usize::try_from(msg.len).unwrap_or(usize::MAX).min(room);
+        let Some(op) = self.ops.get(ctx) else { return };
+        if op.collective.is_some() {
+            return self.received_step(ctx, msg, result);
+        }
+        let cq_data = if msg.cq_data.is_some() {
+            FI_REMOTE_CQ_DATA
+        } else {
+            0
+        };
+        let released = if op.multi && !msg.stays {
+            FI_MULTI_RECV
+        } else {
+            0
+        };
+        let mut entry = Entry {
+            context: op.context,
+            flags: op.flags | cq_data | released,
+            len,
+            buf: op.mem.addr().wrapping_add(msg.base as usize),
+            data: msg.cq_data.unwrap_or(0),
+            tag: msg.tag,
+            src: FI_ADDR_NOTAVAIL,
+        };
+        let (report, done) = (op.report, op.done);
+        let text = match &result {
+            Ok(()) => String::new(),
+            Err(f) if f.errno == FI_ETRUNC => format!(
+                "{}: the message has {} bytes, the buffer {room}",
+                self.explain(op, msg.from, f),
+                msg.len
+            ),
+            Err(f) => self.explain(op, msg.from, f),
+        };
+        if !msg.stays {
+            self.ops.remove(ctx);
+        }
+        self.count(CntrKind::Recv, len, result.is_ok());
+        self.count_at(done, len, result.is_ok());
+        entry.src = self.source_of(msg.from);
+        let Some(cq) = self.rx.map(|b| b.cq) else {
+            return;
+        };
+        match result {
+            Ok(()) => {
+                if let Some(q) = self.cqs.get_mut(cq).filter(|_| report || released != 0) {
+                    q.push(entry);
+                }
+            }
+            Err(f) => {
+                let olen = usize::try_from(msg.len)
+                    .unwrap_or(usize::MAX)
+                    .saturating_sub(room);
+                if let Some(q) = self.cqs.get_mut(cq) {
+                    q.push_error(ErrEntry {
+                        entry,
+                        olen,
+                        err: f.errno,
+                        prov_errno: i32::from(f.status),
+                        text,
+                    });
+                }
+            }
+        }
+    }
+
+    fn expect(&mut self, peer: PeerId, on: bool) {
+        if let Some(a) = self.peers.addr(peer) {
+            self.qp.expect(a, on);
+        }
+    }
+
+    fn reads_memory(&self, peer: PeerId) -> bool {
+        // Both sides are let in, or neither: the same system decides.
+        self.rings.as_ref().is_some_and(|n| n.reaches_memory(peer))
+    }
+
+    fn expose(&mut self, ctx: u32) -> Option<Iovs> {
+        if !self.rdma_read {
+            return None;
+        }
+        let op = self.ops.get_mut(ctx)?;
+        let mut list = [RmaIov::default(); crate::wire::MAX_IOV];
+        let mut n = 0;
+        let mut off = 0;
+        for p in op.mem.pieces() {
+            let part = op.mem.part(off, p.len());
+            off += p.len();
+            let key = self.dev.reg_mr(part, FI_REMOTE_READ, None);
+            let (Ok(key), Some(to)) = (key, list.get_mut(n)) else {
+                op.withdraw(self.dev);
+                op.keys.clear();
+                return None;
+            };
+            op.keys.push(key);
+            *to = RmaIov {
+                addr: p.addr() as u64,
+                len: p.len() as u64,
+                key,
+            };
+            n += 1;
+        }
+        Iovs::new(list.get(..n)?)
+    }
+
+    fn read(&mut self, from: PeerId, piece: RmaIov, into: Body, id: u32) -> ReadPost {
+        let (Some(op), Some(to)) = (self.ops.get(into.ctx), self.peers.addr(from)) else {
+            return ReadPost::Refused;
+        };
+        if !self.rdma_read {
+            return ReadPost::Refused;
+        }
+        let local = op.mem.part(into.off as usize, into.len);
+        if let Some(rings) = self.rings.as_mut().filter(|_| local.is_host()) {
+            // What cannot be read from here may yet be by the adapter, which also says why not.
+            if rings
+                .cma_access(
+                    from,
+                    false,
+                    &LocalBuffer::Mem(&local),
+                    (piece.key, piece.addr),
+                )
+                .is_ok()
+            {
+                self.shm.reads.push_back(id);
+                return ReadPost::Posted;
+            }
+        }
+        let remote = Remote {
+            to: *to,
+            addr: piece.addr,
+            key: piece.key,
+        };
+        match self
+            .qp
+            .post_read(WrId::ProtoRead(id).bits(), local, &remote)
+        {
+            Ok(()) => ReadPost::Posted,
+            Err(FI_EAGAIN) => ReadPost::Busy,
+            Err(_) => ReadPost::Refused,
+        }
+    }
+
+    fn open_target(&mut self, at: &Iovs, write: bool) -> Result<u32, Failure> {
+        let rights = if write {
+            FI_REMOTE_WRITE
+        } else {
+            FI_REMOTE_READ
+        };
+        let mem = shm_rma::find(self.dev, at, rights).map_err(failure)?;
+        let mut op = UserOp::new(self.id, mem);
+        op.kind = OpKind::Target { write };
+        op.keys = at.as_slice().iter().map(|v| v.key).collect();
+        Ok(self.ops.insert(op))
+    }
+
+    fn close_target(&mut self, ctx: u32) {
+        if let Some(op) = self.ops.remove(ctx) {
+            let write = op.kind == OpKind::Target { write: true };
+            for (i, key) in op.keys.iter().enumerate() {
+                // One operation, whatever number of pieces; a region is counted once for each.
+                if i == 0 {
+                    self.remote_access(*key, op.mem.len(), write);
+                }
+            }
+        }
+    }
+
+    fn written(&mut self, from: PeerId, cq_data: Option<u64>, len: u64) {
+        if let Some(data) = cq_data {
+            self.report_write(from, data, len as usize);
+        }
+    }
+
+    fn atomic(&mut self, rta: &Rta, data: &[u8], former: &mut Vec<u8>) -> Result<(), Failure> {
+        let a = Atomic {
+            to: rta.to,
+            datatype: rta.datatype as fi_datatype,
+            op: rta.op as fi_op,
+            kind: match rta.kind {
+                RtaKind::Fetch(_) => AtomicKind::Fetch,
+                RtaKind::Compare(_) => AtomicKind::Compare,
+                _ => AtomicKind::Write { receipt: false },
+            },
+        };
+        let len = a.apply(self.dev, data, former).map_err(failure)?;
+        let key = rta.to.as_slice().first().map_or(0, |v| v.key);
+        self.remote_access(key, len, !a.reads());
+        Ok(())
+    }
+}

@@ -1,0 +1,243 @@
+//! Progress of one endpoint: takes in completions and packets of the adapter and records of the
+//! rings, and goes on with what had to wait.
+
+use crate::core::memory;
+use crate::device::{Device, Event, Events, QueuePair, Status};
+use crate::prov::efa::domain::State;
+use crate::prov::efa::endpoint::{failure, Kind, Live};
+use crate::prov::efa::ops::{collective, deferred, direct, rma};
+use crate::prov::efa::port::{ep_port, EpPort};
+use crate::prov::efa::same_host::{rendezvous, shm_rma};
+use crate::prov::efa::wr_id::WrId;
+use crate::prov::efa::{same_host, unknown_peers};
+use crate::shm::kind;
+use crate::shm::ShmEndpoint;
+use crate::types::*;
+use crate::wire::pkt;
+
+/// Takes in what the adapter found for an endpoint, and sends what had to wait.
+pub(crate) fn progress(s: &mut State, id: u32) {
+    let Some(ep) = s.eps.get_mut(id) else { return };
+    let waits = ep.waits(&s.triggers, &s.colls);
+    let Some(live) = &mut ep.live else { return };
+    let due = live.adapter_due();
+    if !due && !waits && live.poll_idle() {
+        return;
+    }
+    let Some(rq) = s.rxqs.get_mut(ep.rxq) else {
+        return;
+    };
+    let mut down = live.lost(&mut s.peers);
+    let Live {
+        qp,
+        proto,
+        events,
+        waiting,
+        shm_ep,
+        shm,
+        packet,
+        empty_polls,
+        ..
+    } = live;
+    if due {
+        qp.poll(events);
+        *empty_polls = if events.list.is_empty() {
+            *empty_polls + 1
+        } else {
+            0
+        };
+    }
+    let Events { list, arena } = events;
+    let (rx, rings) = match shm_ep {
+        Some(ShmEndpoint { rx, tx }) => {
+            shm_rma::collect(tx, &mut shm.rma);
+            (Some(rx), Some(tx))
+        }
+        None => (None, None),
+    };
+    let mut port = ep_port!(s, id, ep, qp, rings, shm, None);
+    shm_rma::report(&mut port, waiting);
+    if let Some(rx) = rx {
+        rx.poll(|from, peer, record| {
+            let peer = *peer.get_or_insert_with(|| port.peers.of(from));
+            match record.kind {
+                kind::PACKET => {
+                    record.copy(0, packet);
+                    proto.packet(peer, packet, rq, &mut port);
+                }
+                _ => same_host::arrived(peer, record, rq, &mut port),
+            }
+        });
+        for (conn, number, there) in rx.take_cts() {
+            if let Some(peer) = port.rings.as_ref().and_then(|n| n.peer_of(conn)) {
+                rendezvous::asked(peer, number, there, &mut port);
+            }
+        }
+    }
+    for (peer, why) in &down {
+        rendezvous::peer_down(*peer, *why, rq, &mut port);
+        proto.peer_down(*peer, *why, rq, &mut port);
+        proto.forget_peer(*peer);
+    }
+    if port.shm.rendezvous.load() > 0 {
+        rendezvous::pump(&mut port);
+    }
+    if port.shm.rma.load() > 0 {
+        shm_rma::pump(&mut port, waiting);
+    }
+    while let Some(id) = port.shm.packets.pop_front() {
+        proto.packet_done(id, None, &mut port);
+    }
+    while let Some(id) = port.shm.reads.pop_front() {
+        proto.read_done(id, None, rq, &mut port);
+    }
+    for e in list.drain(..) {
+        match e {
+            Event::Recv { from, data } if ep.kind != Kind::Rdm => {
+                let peer = port.peers.of(&from);
+                let bytes = Events::bytes(arena, &data);
+                direct::arrived(&mut port, ep.kind, rq, peer, bytes);
+            }
+            Event::Taken { wr_id, taken } => direct::taken(&mut port, wr_id as u32, &taken),
+            Event::Recv { from, data } => {
+                let bytes = Events::bytes(arena, &data);
+                let peer = match &*port.qp {
+                    // Its queue pair number may have passed to another process.
+                    qp if qp.reuses_numbers() && crate::wire::introduces(bytes) => {
+                        match unknown_peers::learn_peer(&mut port, from, bytes) {
+                            Some(p) => p,
+                            None => continue,
+                        }
+                    }
+                    _ => port.peers.of(&from),
+                };
+                proto.packet(peer, bytes, rq, &mut port);
+            }
+            Event::UnknownSender { from, data } => {
+                let bytes = Events::bytes(arena, &data);
+                if let Some(peer) = unknown_peers::learn_peer(&mut port, from, bytes) {
+                    proto.packet(peer, bytes, rq, &mut port);
+                }
+            }
+            Event::WriteImm { from, imm, len } => {
+                let peer = direct::sender(&mut port, from);
+                port.report_write(peer, imm.into(), len as usize);
+            }
+            Event::Remote { key, len, write } => port.remote_access(key, len as usize, write),
+            Event::Done { wr_id, status } => {
+                let fail = (status != Status::Ok).then(|| failure(status));
+                match WrId::from_bits(wr_id) {
+                    WrId::Packet(n) => proto.packet_done(n, fail, &mut port),
+                    WrId::Message(ctx) => direct::sent(&mut port, ctx, fail),
+                    WrId::Rma(ctx) => port.rma_done(ctx, fail, waiting),
+                    WrId::ProtoRead(n) => proto.read_done(n, fail, rq, &mut port),
+                    WrId::Control | WrId::Recv(_) => {}
+                }
+            }
+            Event::Short {
+                short,
+                status,
+                taken,
+            } => direct::short(&mut port, &short, status, taken),
+            Event::Silent { peer } => {
+                let p = port.peers.of(&peer);
+                proto.greet_again(p, &mut port);
+            }
+            Event::PeerDown { peer, status } => {
+                let p = port.peers.of(&peer);
+                proto.peer_down(p, failure(status), rq, &mut port);
+                if port.dev.attr().caps.sessions {
+                    proto.forget_peer(p);
+                }
+                down.push((p, failure(status)));
+            }
+        }
+    }
+    waiting.retain(|ctx| !port.post_late_imm(*ctx));
+    proto.progress(&mut port);
+    port.qp.ring();
+    let again = port.rings.as_ref().is_some_and(|n| n.has_retries());
+    let accesses = again || port.shm.rma.load() > 0;
+    let (bytes, holding) = (rq.bytes(), ep.holding);
+    if ep.live.as_mut().is_some_and(Live::take_arm_lost) {
+        signal(s, id);
+    }
+    for (peer, failure) in &down {
+        collective::peer_down(s, id, *peer, *failure);
+        s.peers.may_be_gone(*peer);
+    }
+    if s.colls.load() > 0 {
+        collective::progress(s, id);
+    }
+    if !down.is_empty() {
+        crate::prov::efa::peers::reclaim(s);
+    }
+    if bytes > s.budget || holding || memory::short() {
+        watch_budget(s, id);
+    }
+    if accesses {
+        rma::begin_again(s, id);
+    }
+    if s.eps.get(id).is_some_and(|e| !e.fenced.is_empty()) {
+        deferred::run_fenced(s, id);
+    }
+    if !s.triggers.is_empty() {
+        deferred::fire(s);
+    }
+}
+
+/// Wakes callers that are blocked on the endpoint's queues and counters: they have to arm them
+/// again, because another caller's poll has consumed the event.
+#[cold]
+fn signal(s: &mut State, id: u32) {
+    let Some(ep) = s.eps.get(id) else { return };
+    for b in [ep.tx, ep.rx].into_iter().flatten() {
+        if let Some(q) = s.cqs.get_mut(b.cq) {
+            q.signal();
+        }
+    }
+    for (_, c) in ep.cntrs.each() {
+        if let Some(c) = s.cntrs.get_mut(c) {
+            c.signal();
+        }
+    }
+}
+
+/// Whether a packet brings a message, which may have to be kept; what belongs to messages that have
+/// begun, and answers, are always let in.
+pub(super) fn is_message(packet: &[u8]) -> bool {
+    packet.first().is_some_and(|t| *t >= pkt::REQ_FIRST)
+}
+
+/// Unexpected messages take memory: beyond the budget (`FI_EFA_UNEXPECTED_SIZE`) senders are told
+/// to wait, unless receives are posted, which they may be for; and in any case beyond four times as
+/// much. They come in again when half of the budget is free.
+pub(super) fn watch_budget(s: &mut State, id: u32) {
+    let Some(ep) = s.eps.get_mut(id) else { return };
+    let Some(q) = s.rxqs.get(ep.rxq) else { return };
+    let (bytes, budget) = (q.bytes(), s.budget);
+    // The rest of a message that has its receive is a request, too, and must come in.
+    let parts = || ep.live.as_ref().is_some_and(|l| l.proto.awaits_parts());
+    let waits = || (q.posted() == 0 && !parts()) || bytes > budget.saturating_mul(4);
+    let hold = match ep.holding {
+        _ if memory::short() => waits(),
+        true => bytes > budget / 2 && waits(),
+        false => bytes > budget && waits(),
+    };
+    if hold != ep.holding {
+        ep.holding = hold;
+        if let Some(l) = &mut ep.live {
+            l.qp.hold(hold.then_some(is_message));
+            if let Some(h) = &mut l.shm_ep {
+                h.rx.hold(hold);
+            }
+        }
+        if hold {
+            crate::info_log!(
+                FI_LOG_EP_DATA,
+                "{bytes} bytes of unexpected messages: senders wait (FI_EFA_UNEXPECTED_SIZE \
+                 {budget})"
+            );
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Messages to peers on the same host that fit into one record of shared memory: no protocol.
+//!
+//! A ring keeps records in order and loses none, so that a message needs no number, no handshake
+//! and no acknowledgement: its tag and data go in front of its bytes, and it is sent when it is
+//! written. It finds its receive like any other. Longer messages go by `rendezvous`, and those
+//! whose delivery the protocol has to confirm as packets, whose packets travel through the same
+//! ring and keep the order.
+//!
+//! Reads and writes of a peer's memory are copied from here where the system allows it; the peer's
+//! events of them, and data that goes with a write, follow through the ring.
+
+pub(crate) mod cost_model;
+pub(crate) mod rendezvous;
+pub(crate) mod shm_rma;
+
+use crate::device::QpAddr;
+use crate::hmem::UserMem;
+use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected};
+use crate::prov::contract::{MsgReq, RmaReq, SendData};
+use crate::prov::efa::completion::{ended_entry, send_flags, CntrKind};
+use crate::prov::efa::endpoint::failure;
+use crate::prov::efa::ops::rma::rma_op;
+use crate::prov::efa::port::EpPort;
+use crate::shm::kind;
+use crate::shm::{
+    Completion, LocalBuffer, Record, RecordHeader, RmaDenied, TxRings, Verdict, ACCESS_HEAD,
+    RECORD_MAX,
+};
+use crate::types::*;
+use rendezvous::Rendezvous;
+use shm_rma::{ShmRma, Wait};
+use std::collections::VecDeque;
+
+/// Flags of a message: which words are in front of it, tag before data. An access may have data,
+/// too.
+const TAGGED: u8 = 1;
+const WITH_DATA: u8 = 2;
+/// Flag of an access: it was a write.
+const WROTE: u8 = 4;
+/// Flag of an RTS: the rest follows without a CTS.
+pub(crate) const EAGER: u8 = 8;
+
+/// What is under way with peers on the same host.
+#[derive(Default)]
+pub(crate) struct ShmState {
+    /// Packets and reads of the protocol that were done at once; it hears of them with the next
+    /// progress.
+    pub packets: VecDeque<u32>,
+    pub reads: VecDeque<u32>,
+    /// Long messages.
+    pub rendezvous: Rendezvous,
+    /// Accesses to memory through rings.
+    pub rma: ShmRma,
+    /// The last accesses were a system call of ours that took long.
+    pub alone: bool,
+}
+
+impl ShmState {
+    /// Whether there is nothing to tell.
+    pub(crate) fn all_reported(&self) -> bool {
+        self.untold() == 0
+    }
+
+    /// 0 when there is nothing to tell or to do.
+    #[inline(always)]
+    pub(crate) fn load(&self) -> usize {
+        self.untold() | self.rendezvous.load()
+    }
+
+    #[inline(always)]
+    fn untold(&self) -> usize {
+        let more = usize::from(self.rendezvous.more());
+        self.packets.len() | self.reads.len() | more | self.rma.load()
+    }
+}
+
+/// Sends a message through the ring, if one record holds it, and writes its completion.
+pub(crate) fn send(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Verdict {
+    let (Some(rings), Some(addr)) = (&mut port.rings, port.peers.addr(peer)) else {
+        return Verdict::Unsupported;
+    };
+    let sent = put(r, |what, head, body, bytes| {
+        rings.send(peer, addr, what, head, body, bytes)
+    });
+    if sent == Verdict::Done {
+        let len = r.data.len();
+        port.count(CntrKind::Send, len, true);
+        port.count_at(r.common.done, len, true);
+        if let Some(q) = port
+            .tx
+            .filter(|_| report)
+            .and_then(|b| port.cqs.get_mut(b.cq))
+        {
+            q.push(ended_entry(
+                r.common.context,
+                send_flags(r.tag.is_some()),
+                len,
+            ));
+        }
+    }
+    sent
+}
+
+/// Makes the record of a message and writes it with `write`.
+#[inline]
+fn put(r: &MsgReq, write: impl FnOnce(RecordHeader, &[u8], &UserMem, &[u8]) -> Verdict) -> Verdict {
+    let most = match r.data {
+        SendData::User(_) => rendezvous::FIRST,
+        SendData::Inject(_) => RECORD_MAX - 16,
+    };
+    if r.data.len() > most {
+        return Verdict::Unsupported;
+    }
+    let (words, flags) = words(r);
+    let head = words.to_ne_bytes();
+    let head = head.get(..head_len(flags)).unwrap_or(&[]);
+    let what = RecordHeader {
+        kind: kind::MESSAGE,
+        flags,
+        message: true,
+    };
+    match &r.data {
+        SendData::User(m) => write(what, head, m, &[]),
+        SendData::Inject(b) => write(what, head, &UserMem::EMPTY, b),
+    }
+}
+
+/// The words in front of a message, tag before data, and the flags that say which they are.
+#[inline]
+pub(crate) fn words_of(tag: Option<u64>, cq_data: Option<u64>) -> ([u64; 2], u8) {
+    match (tag, cq_data) {
+        (None, None) => ([0, 0], 0),
+        (Some(t), None) => ([t, 0], TAGGED),
+        (None, Some(d)) => ([d, 0], WITH_DATA),
+        (Some(t), Some(d)) => ([t, d], TAGGED | WITH_DATA),
+    }
+}
+
+/// As one number, the first word at the bottom.
+pub(crate) fn words(r: &MsgReq) -> (u128, u8) {
+    let ([first, second], flags) = words_of(r.tag, r.cq_data);
+    (u128::from(first) | u128::from(second) << 64, flags)
+}
+
+/// Bytes of those words.
+#[inline]
+pub(crate) fn head_len(flags: u8) -> usize {
+    let has = |flag| usize::from(flags & flag != 0);
+    8 * (has(TAGGED) + has(WITH_DATA))
+}
+
+/// What is in front of a message that has arrived.
+pub(crate) struct MessageHead {
+    pub bytes: usize,
+    pub tag: Option<u64>,
+    pub cq_data: Option<u64>,
+}
+
+/// Reads the head of a message; `None` when the record is too short.
+#[inline]
+pub(crate) fn head_of(record: &Record) -> Option<MessageHead> {
+    let bytes = head_len(record.flags);
+    let has = |flag| record.flags & flag != 0;
+    (record.len >= bytes).then(|| MessageHead {
+        bytes,
+        tag: has(TAGGED).then(|| record.word(0)),
+        cq_data: has(WITH_DATA).then(|| record.word(bytes - 8)),
+    })
+}
+
+/// A message that has been received.
+pub(crate) struct ReceivedMessage {
+    pub from: PeerId,
+    pub tag: Option<u64>,
+    pub cq_data: Option<u64>,
+    pub len: u64,
+    pub place: Place,
+}
+
+/// Ends its receive.
+#[inline]
+pub(crate) fn finish(
+    d: ReceivedMessage,
+    mut result: core::result::Result<(), Failure>,
+    rq: &mut RecvQueue,
+    port: &mut EpPort,
+) {
+    let msg = Received {
+        from: d.from,
+        len: d.len,
+        tag: d.tag.unwrap_or(0),
+        cq_data: d.cq_data,
+        base: d.place.base,
+        room: d.place.room,
+        stays: rq.ended(&d.place),
+    };
+    if d.len > d.place.room && result.is_ok() {
+        result = Err(Failure {
+            errno: FI_ETRUNC,
+            status: 0,
+        });
+    }
+    port.received(d.place.ctx, msg, result);
+}
+
+/// Copies a read or write by cross-memory attach. `Unsupported` when another route has to carry it;
+/// `Done` also when it failed and its completion says so.
+pub(crate) fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Verdict {
+    if !r.data.lent().is_host() {
+        return Verdict::Unsupported;
+    }
+    let id = port.id;
+    match shm_rma::rma(port, peer, r, || rma_op(id, peer, r, report)) {
+        Verdict::Unsupported => {}
+        sent => return sent,
+    }
+    let (Some(rings), Some(addr)) = (&mut port.rings, port.peers.addr(peer)) else {
+        return Verdict::Unsupported;
+    };
+    rings.ensure_route(peer, addr);
+    let (local, plain) = match &r.data {
+        SendData::User(m) => (LocalBuffer::Mem(m), m.one().filter(|_| r.cq_data.is_none())),
+        SendData::Inject(b) => (LocalBuffer::Bytes(b), None),
+    };
+    let at = (r.key, r.addr);
+    if let Some(mem) = plain.filter(|_| rings.permits(peer, at, r.data.len(), r.write)) {
+        if !rings.wants_events(peer) {
+            let mut op = rma_op(id, peer, r, report);
+            op.parts = 1;
+            let wait = Wait {
+                mem,
+                addr: r.addr,
+                note: Completion::piece(port.ops.insert(op), mem.len()),
+            };
+            let rma = &mut port.shm.rma;
+            port.shm.alone |= rma.join(rings, peer, (r.key, r.write), wait);
+            return Verdict::Done;
+        }
+    }
+    // The peer's event must have room before its memory is touched: an error return means that
+    // nothing was done.
+    let tells = r.cq_data.is_some() || rings.wants_events(peer);
+    if tells && !rings.fits(peer, 1, TOLD_LEN) {
+        return Verdict::NoResources;
+    }
+    let done = rings.cma_access(peer, r.write, &local, at);
+    port.shm.alone |= done.is_ok();
+    let result = match done {
+        Err(RmaDenied::Unsupported) => return Verdict::Unsupported,
+        Err(RmaDenied::Status(s)) => Err(failure(s)),
+        Ok(_) if tells => {
+            let what = (r.key, r.data.len(), r.cq_data, r.write);
+            // There is room: this endpoint is the ring's only writer.
+            tell(rings, peer, addr, what);
+            Ok(())
+        }
+        Ok(_) => Ok(()),
+    };
+    let op = rma_op(port.id, peer, r, report);
+    port.end(op, result);
+    Verdict::Done
+}
+
+/// Bytes of the record of [`tell`].
+const TOLD_LEN: usize = 24;
+
+/// Sends a peer the event of an access to its memory: key, length, data of a write, whether it was
+/// a write.
+pub(crate) fn tell(
+    rings: &mut TxRings,
+    peer: PeerId,
+    addr: &QpAddr,
+    (key, len, cq_data, write): (u64, usize, Option<u64>, bool),
+) -> Verdict {
+    let words = [key, len as u64, cq_data.unwrap_or(0)];
+    let data = if cq_data.is_some() { WITH_DATA } else { 0 };
+    let what = RecordHeader {
+        kind: kind::RMA_EVENT,
+        flags: data | if write { WROTE } else { 0 },
+        message: false,
+    };
+    rings.tell(peer, addr, what, &words)
+}
+
+/// A record of a kind of this module has arrived.
+#[inline]
+pub(crate) fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
+    match record.kind {
+        kind::MESSAGE => {
+            if let Some(head) = head_of(record) {
+                message(from, record, head, rq, port);
+            }
+        }
+        kind::RMA_EVENT => {
+            let [key, len, data] = [0, 8, 16].map(|at| record.word(at));
+            let len = len as usize;
+            if record.flags & WITH_DATA != 0 {
+                port.report_write(from, data & 0xffff_ffff, len);
+            }
+            port.remote_access(key, len, record.flags & WROTE != 0);
+        }
+        kind::RTS..=kind::SPLIT_DONE => rendezvous::arrived(from, record, rq, port),
+        kind::CONFIRMED => {
+            let data = record.flags & shm_rma::WITH_DATA != 0;
+            let head = MessageHead {
+                bytes: ACCESS_HEAD,
+                tag: None,
+                cq_data: data.then(|| record.words()[2]),
+            };
+            if record.len >= ACCESS_HEAD {
+                message(from, record, head, rq, port);
+            }
+        }
+        _ if shm_rma::is(record) => shm_rma::arrived(from, record, port),
+        _ => {}
+    }
+}
+
+#[inline]
+fn message(
+    from: PeerId,
+    record: &Record,
+    head: MessageHead,
+    rq: &mut RecvQueue,
+    port: &mut EpPort,
+) {
+    let (tag, cq_data) = (head.tag, head.cq_data);
+    let len = (record.len - head.bytes) as u64;
+    let Some(place) = rq.place(from, tag, len, |s| port.adopt(s)) else {
+        let mut payload = Vec::new();
+        record.copy(head.bytes, &mut payload);
+        let payload = payload.into();
+        return rq.keep(Unexpected::whole(port.id, from, tag, cq_data, payload));
+    };
+    if let Some(op) = port.ops.get(place.ctx) {
+        let room = op.mem.part(place.base as usize, place.room as usize);
+        record.copy_mem(head.bytes, &room);
+    }
+    let done = ReceivedMessage {
+        from,
+        tag,
+        cq_data,
+        len,
+        place,
+    };
+    finish(done, Ok(()), rq, port);
+}

@@ -1,0 +1,255 @@
+//! Carries out peers' accesses to our memory.
+
+use super::WITH_DATA;
+use crate::device::any::Dev;
+use crate::device::{Device, Status};
+use crate::hmem::{arith, atomic, UserMem};
+use crate::proto::{AtomicKind, PeerId};
+use crate::prov::contract::Entry;
+use crate::prov::efa::port::EpPort;
+use crate::shm::kind;
+use crate::shm::{KeyHashes, MrTable, Record, ACCESS_HEAD};
+use crate::types::*;
+use crate::wire::{Iovs, RmaIov};
+
+/// The completion of a peer's write with data.
+pub(crate) fn told(data: u64, len: usize, src: fi_addr_t) -> Entry {
+    Entry {
+        flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
+        len,
+        data,
+        src,
+        ..Entry::default()
+    }
+}
+
+/// What a peer has accessed.
+pub(crate) struct Served {
+    pub key: u64,
+    pub len: usize,
+    pub write: bool,
+    pub data: Option<u64>,
+}
+
+/// Whether a record is an access to memory.
+#[inline]
+pub(crate) fn is(record: &Record) -> bool {
+    (kind::WRITE..=kind::ATOMIC).contains(&record.kind)
+}
+
+/// What carrying out accesses takes.
+#[derive(Clone, Copy)]
+pub(crate) struct TargetMemory<'a> {
+    pub dev: &'a Dev,
+    pub table: Option<&'a MrTable>,
+}
+
+/// Buffers for atomics.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    data: Vec<u8>,
+    former: Vec<u8>,
+    tags: KeyHashes,
+}
+
+/// Carries out what a record asks for, unless the peer has done so already; `None` when it failed.
+#[inline]
+pub(crate) fn serve(
+    memory: TargetMemory,
+    record: &Record,
+    scratch: &mut Scratch,
+) -> Option<Served> {
+    let [key, addr, word] = record.words();
+    let mut len = record.len.saturating_sub(ACCESS_HEAD);
+    let write = record.kind == kind::WRITE;
+    let mut changes = write;
+    let done = match record.kind {
+        _ if record.done => record.outcome().status(),
+        kind::WRITE | kind::READ => {
+            serve_plain(memory, record, (key, addr, len), write, &mut scratch.tags)
+        }
+        _ => {
+            let a = Atomic::of(key, addr, word);
+            changes = !a.reads();
+            let n = serve_word(memory, record, &a, &mut scratch.tags)
+                .map_or_else(|| serve_atomic(memory.dev, record, &a, scratch), Ok);
+            n.map(|n| len = n)
+        }
+    };
+    if let Err(s) = done {
+        if !record.done {
+            record.outcome().refuse(s);
+        }
+        return None;
+    }
+    Some(Served {
+        key,
+        len,
+        write: changes,
+        data: (write && record.flags & WITH_DATA != 0).then_some(word & 0xffff_ffff),
+    })
+}
+
+#[inline]
+fn serve_plain(
+    memory: TargetMemory,
+    record: &Record,
+    (key, addr, len): (u64, u64, usize),
+    write: bool,
+    tags: &mut KeyHashes,
+) -> Result<(), Status> {
+    let tag = tags.of(key);
+    if let Some(p) = memory.table.and_then(|t| t.own(tag, addr, len, write)) {
+        if write {
+            record.copy_piece(ACCESS_HEAD, p);
+        } else {
+            record.fill_piece(p);
+        }
+        return Ok(());
+    }
+    let rights = if write {
+        FI_REMOTE_WRITE
+    } else {
+        FI_REMOTE_READ
+    };
+    let mem = memory.dev.target(key, addr, len as u64, rights)?;
+    if write {
+        record.copy_mem(ACCESS_HEAD, &mem);
+    } else {
+        record.fill(&mem);
+    }
+    Ok(())
+}
+
+/// Does an atomic on one element that the processor can change in one piece, as most are; bytes of
+/// it. `None`, and nothing done, when it is another one, or is not permitted.
+#[inline]
+fn serve_word(
+    memory: TargetMemory,
+    record: &Record,
+    a: &Atomic,
+    tags: &mut KeyHashes,
+) -> Option<usize> {
+    let to = a.to.as_slice().first()?;
+    let size = arith::size_of(a.datatype).filter(|n| *n as u64 == to.len)?;
+    let compares = a.kind == AtomicKind::Compare;
+    let fetches = compares || a.kind == AtomicKind::Fetch;
+    let operands = if compares { 2 * size } else { size };
+    if size > atomic::WORD || a.reads() || record.len < ACCESS_HEAD + operands {
+        return None;
+    }
+    let table = memory.table?;
+    let tag = tags.of(to.key);
+    let mem = table.own(tag, to.addr, size, true)?;
+    if fetches {
+        table.own(tag, to.addr, size, false)?;
+    }
+    let f = arith::element(a.datatype, a.op)?;
+    let mut bytes = [0; 2 * atomic::WORD];
+    let bytes = bytes.get_mut(..operands)?;
+    record.load(ACCESS_HEAD, bytes);
+    let (src, cmp) = bytes.split_at_checked(size)?;
+    let former = atomic::word(mem, f, src, cmp)?;
+    if fetches {
+        record.fill_bytes(former.get(..size)?);
+    }
+    Some(size)
+}
+
+fn serve_atomic(dev: &Dev, record: &Record, a: &Atomic, s: &mut Scratch) -> Result<usize, Status> {
+    record.copy(ACCESS_HEAD, &mut s.data);
+    s.former.clear();
+    let len = a.apply(dev, &s.data, &mut s.former)?;
+    if !matches!(a.kind, AtomicKind::Write { .. }) {
+        record.fill_bytes(&s.former);
+    }
+    Ok(len)
+}
+
+/// An atomic on our memory.
+pub(crate) struct Atomic {
+    pub to: Iovs,
+    pub datatype: fi_datatype,
+    pub op: fi_op,
+    pub kind: AtomicKind,
+}
+
+impl Atomic {
+    /// The one that an access of this key, address and word (see [`super::atomic_word`]) is.
+    fn of(key: u64, addr: u64, word: u64) -> Atomic {
+        let len = word >> 32;
+        Atomic {
+            to: Iovs::new(&[RmaIov { addr, len, key }]).unwrap_or_default(),
+            datatype: (word as u8).into(),
+            op: ((word >> 8) as u8).into(),
+            kind: match (word >> 16) as u8 {
+                0 => AtomicKind::Write { receipt: false },
+                1 => AtomicKind::Fetch,
+                _ => AtomicKind::Compare,
+            },
+        }
+    }
+
+    /// Whether it changes nothing.
+    pub(crate) fn reads(&self) -> bool {
+        self.op == FI_ATOMIC_READ
+    }
+
+    /// Does it with operands `data`, to which values to compare with are added; the former values
+    /// are appended to `former`. Returns bytes of memory.
+    pub(crate) fn apply(
+        &self,
+        dev: &Dev,
+        data: &[u8],
+        former: &mut Vec<u8>,
+    ) -> Result<usize, Status> {
+        let size = arith::size_of(self.datatype).ok_or(Status::LocalUnsupported)?;
+        let f = arith::element(self.datatype, self.op).ok_or(Status::LocalUnsupported)?;
+        let compares = self.kind == AtomicKind::Compare;
+        let fetches = compares || self.kind == AtomicKind::Fetch;
+        let mut access = if fetches { FI_REMOTE_READ } else { 0 };
+        access |= if self.reads() { 0 } else { FI_REMOTE_WRITE };
+        let mem = find(dev, &self.to, access)?;
+        let (src, cmp) = match compares {
+            true => data.split_at_checked(mem.len()),
+            false => Some((data, &[][..])),
+        }
+        .ok_or(Status::RemoteBadLength)?;
+        let short = (!self.reads() && src.len() < mem.len()) || (compares && cmp.len() < mem.len());
+        let beyond = fetches && mem.len() > dev.attr().mtu;
+        if mem.len() % size != 0 || short || beyond {
+            return Err(Status::RemoteBadLength);
+        }
+        if self.reads() {
+            atomic::fetch(&mem, size, former);
+        } else {
+            atomic::apply(&mem, size, f, src, cmp, former);
+        }
+        Ok(mem.len())
+    }
+}
+
+/// All of the memory that a request names; `Err` for the first piece that may not be used so.
+pub(crate) fn find(dev: &Dev, at: &Iovs, access: u64) -> Result<UserMem, Status> {
+    let mut all = UserMem::EMPTY;
+    for v in at.as_slice() {
+        let m = dev.target(v.key, v.addr, v.len, access)?;
+        all = all.join(&m).ok_or(Status::RemoteBadLength)?;
+    }
+    Ok(all)
+}
+
+/// An access of a peer has come in.
+pub(crate) fn arrived(from: PeerId, record: &Record, port: &mut EpPort) {
+    let memory = TargetMemory {
+        dev: port.dev,
+        table: port.table,
+    };
+    let did = serve(memory, record, &mut port.shm.rma.scratch);
+    if let Some(d) = did {
+        if let Some(data) = d.data {
+            port.report_write(from, data, d.len);
+        }
+        port.remote_access(d.key, d.len, d.write);
+    }
+}
