@@ -76,6 +76,15 @@ impl Case {
         self.with_env("FI_EFA_ENABLE_SHM_TRANSFER", "0")
     }
 
+    /// With an emulated GPU.
+    fn with_gpu(mut self) -> Case {
+        let own = std::env::current_exe().unwrap_or_default();
+        let sim = own.with_file_name("gpu-sim");
+        self.name.push_str(" (gpu-sim)");
+        self.under = vec![sim.display().to_string(), "run".into(), "--".into()];
+        self
+    }
+
     /// With each process in a container of its own: other users, other process numbers.
     fn contained(mut self) -> Case {
         self.name.push_str(" (containers)");
@@ -300,6 +309,13 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "asan/random_calls 60 1000",
     ] {
         v.push(Case::single(p).far());
+    }
+    for fabric in ["efa", "efa-direct"] {
+        let near = Case::single(&format!("device_memory {fabric}")).with_gpu();
+        v.extend([near.clone().far(), near]);
+        if !Path::new("/dev/nvidiactl").exists() {
+            v.push(Case::single(&format!("device_memory {fabric} none")));
+        }
     }
     // An external provider is found, and nothing else answers to its name.
     let outside = Case::single("fi_info -p outside");

@@ -4,7 +4,7 @@ use super::domain::of;
 use super::object::*;
 use super::queues::CntrBody;
 use crate::core::Result;
-use crate::hmem::UserMem;
+use crate::hmem::{MemKind, UserMem};
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
@@ -37,6 +37,7 @@ struct Registration {
     count: usize,
     /// The dma-buf that the memory is of.
     from: Option<DmaBuf>,
+    kind: MemKind,
     access: u64,
     offset: u64,
     wanted: u64,
@@ -51,6 +52,7 @@ unsafe fn register<D: Domain>(d: *mut fid, r: Registration, out: *mut *mut fid_m
         iov,
         count,
         from,
+        kind,
         access,
         offset,
         wanted,
@@ -102,7 +104,8 @@ unsafe fn register<D: Domain>(d: *mut fid, r: Registration, out: *mut *mut fid_m
             );
             return Err(FI_EINVAL);
         }
-        UserMem::new([(v.iov_base.cast_const(), v.iov_len)]).ok_or(FI_EINVAL)?
+        own_kind(v.iov_base as usize, kind)?;
+        UserMem::of_kinds([(v.iov_base.cast_const(), v.iov_len, kind)]).ok_or(FI_EINVAL)?
     };
     let mr = domain.reg_mr(mem, from, access, wanted)?;
     let key = mr.key;
@@ -121,10 +124,29 @@ unsafe fn register<D: Domain>(d: *mut fid, r: Registration, out: *mut *mut fid_m
     // SAFETY: `p` was just made; `out` is a place for a pointer. A descriptor is never NULL, so
     // that clients can tell a registered buffer by it.
     unsafe {
-        (*p).mem_desc = p.cast();
+        (*p).mem_desc = match kind {
+            MemKind::Host => p.cast(),
+            device => device.desc(),
+        };
         *out = p;
     }
     Ok(())
+}
+
+/// Refuses device memory that is registered as another kind: nobody but its own interface can
+/// copy it.
+fn own_kind(at: usize, kind: MemKind) -> Result<()> {
+    match crate::hmem::owner(at) {
+        Some(owner) if owner != kind => {
+            crate::warn_log!(
+                FI_LOG_MR,
+                "fi_mr_reg: buf {at:#x} is device memory ({owner:?}): wanted fi_mr_regattr with \
+                 its iface, and FI_HMEM in the hints of fi_getinfo"
+            );
+            Err(FI_EINVAL)
+        }
+        _ => Ok(()),
+    }
 }
 
 unsafe extern "C" fn mr_reg<D: Domain>(
@@ -161,6 +183,7 @@ unsafe extern "C" fn mr_regv<D: Domain>(
         iov,
         count,
         from: None,
+        kind: MemKind::Host,
         access,
         offset,
         wanted,
@@ -180,19 +203,13 @@ unsafe extern "C" fn mr_regattr<D: Domain>(
     guard_int("fi_mr_regattr", || {
         // SAFETY: the attributes are NULL or valid.
         let a = unsafe { attr.as_ref() }.ok_or(FI_EINVAL)?;
-        if a.iface != FI_HMEM_SYSTEM {
-            crate::warn_log!(
-                FI_LOG_MR,
-                "fi_mr_regattr: iface: wanted {}, had FI_HMEM_SYSTEM",
-                crate::core::tostr::hmem_iface(a.iface)
-            );
-            return Err(FI_ENOSYS);
-        }
+        let kind = kind_of(a.iface)?;
         let mut r = Registration {
             // SAFETY: either member is a pointer.
             iov: unsafe { a.src.mr_iov },
             count: a.iov_count,
             from: None,
+            kind,
             access: a.access,
             offset: a.offset,
             wanted: a.requested_key,
@@ -208,6 +225,28 @@ unsafe extern "C" fn mr_regattr<D: Domain>(
         }
         // SAFETY: as promised by our caller.
         unsafe { register::<D>(d, r, out) }
+    })
+}
+
+/// The kind of memory of an interface. `FI_EINVAL` for one that there is not, `FI_ENOSYS` for one
+/// that this machine does not have.
+fn kind_of(iface: fi_hmem_iface) -> Result<MemKind> {
+    let kind = MemKind::of_iface(iface);
+    if let Some(kind) = kind.filter(|k| crate::hmem::present(*k)) {
+        return Ok(kind);
+    }
+    let had = match crate::hmem::present(MemKind::Cuda) {
+        true => ", FI_HMEM_CUDA",
+        false => "; this machine shows no GPU (libcuda.so.1, /dev/nvidiactl)",
+    };
+    crate::warn_log!(
+        FI_LOG_MR,
+        "fi_mr_regattr: iface: wanted {} ({iface}), had FI_HMEM_SYSTEM{had}",
+        crate::core::tostr::hmem_iface(iface)
+    );
+    Err(match kind {
+        Some(_) => FI_ENOSYS,
+        None => FI_EINVAL,
     })
 }
 

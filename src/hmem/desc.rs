@@ -5,6 +5,7 @@
 //! of device memory is a number that says its kind, so that the data path looks nothing up. It is
 //! told by its uppermost bit, which no pointer of a program has.
 
+use crate::types::*;
 use core::ffi::c_void;
 
 /// A kind of memory: who may touch it, and how it is copied.
@@ -24,8 +25,15 @@ pub enum MemKind {
     Synapse = 4,
 }
 
+/// The kinds that are a device's, in the order of their numbers.
+pub(super) const DEVICE_KINDS: [MemKind; 4] = [
+    MemKind::Cuda,
+    MemKind::Rocr,
+    MemKind::Neuron,
+    MemKind::Synapse,
+];
 /// How many kinds there are.
-pub(super) const KINDS: usize = 5;
+pub(super) const KINDS: usize = 1 + DEVICE_KINDS.len();
 
 const DEVICE: usize = 1 << (usize::BITS - 1);
 
@@ -51,6 +59,18 @@ impl MemKind {
         }
     }
 
+    /// The kind of an `iface` of fi_mr_regattr(3); `None` for one that is not known here.
+    pub fn of_iface(iface: fi_hmem_iface) -> Option<MemKind> {
+        match iface {
+            FI_HMEM_SYSTEM => Some(MemKind::Host),
+            FI_HMEM_CUDA => Some(MemKind::Cuda),
+            FI_HMEM_ROCR => Some(MemKind::Rocr),
+            FI_HMEM_NEURON => Some(MemKind::Neuron),
+            FI_HMEM_SYNAPSEAI => Some(MemKind::Synapse),
+            _ => None,
+        }
+    }
+
     /// The descriptor of a region of device memory; NULL for host memory.
     pub fn desc(self) -> *mut c_void {
         match self {
@@ -66,13 +86,7 @@ mod tests {
 
     #[test]
     fn descriptors_tell_device_memory_from_everything_else() {
-        let kinds = [
-            MemKind::Cuda,
-            MemKind::Rocr,
-            MemKind::Neuron,
-            MemKind::Synapse,
-        ];
-        for k in kinds {
+        for k in DEVICE_KINDS {
             assert_eq!(MemKind::of_desc(k.desc()), k);
         }
         let local = 0u64;

@@ -37,6 +37,10 @@ impl Interface for Fake {
         unsafe { to.copy_from_nonoverlapping(part.as_ptr(), len) };
         Ok(())
     }
+
+    fn owns(&self, at: usize) -> bool {
+        (BASE..BASE + memory().len()).contains(&at)
+    }
 }
 
 /// Allocates device memory with these bytes.

@@ -11,6 +11,7 @@
 
 pub mod arith;
 pub mod atomic;
+mod cuda;
 mod desc;
 #[cfg(test)]
 pub(crate) mod fake;
@@ -23,6 +24,7 @@ mod plain;
 
 pub use desc::MemKind;
 pub use interface::Interface;
+pub(crate) use interface::{any as any_device, owner, present};
 pub use owned::{combine, copy, Owned};
 pub use piece::{Piece, Segment};
 pub use plain::{copy_across, copy_bytes};

@@ -142,7 +142,7 @@ pub(crate) const NO_EFFECT: &[Def] = &[
     Def {
         name: "readcopy_pool_size",
         kind: INT,
-        help: "Buffers for copying to device memory. No effect: device memory is not offered.",
+        help: "Buffers for copying to device memory. No effect: copies need none of their own.",
     },
     Def {
         name: "cq_size",
@@ -191,7 +191,7 @@ pub(crate) const NO_EFFECT: &[Def] = &[
     Def {
         name: "inter_max_gdrcopy_message_size",
         kind: INT,
-        help: "Largest message copied by gdrcopy. No effect: device memory is not offered.",
+        help: "Largest message copied by gdrcopy. No effect: device memory is copied by CUDA.",
     },
     Def {
         name: "use_sm2",

@@ -230,6 +230,23 @@ fn collective(i: &mut Info, hints: Option<&Info>) {
     }
 }
 
+/// Device memory is offered to those who ask for it, and to those who ask for nothing, where this
+/// machine has some (fi_mr(3)).
+fn device_memory(i: &mut Info, q: &Query, d: &AdapterAttr) {
+    let asked = q.hints.is_none_or(|h| h.caps & FI_HMEM != 0);
+    // The software adapter copies it.
+    if !asked || q.api < version(1, 18) || d.identity.is_some() || !crate::hmem::any_device() {
+        return;
+    }
+    i.caps |= FI_HMEM;
+    if let (Some(t), Some(r), Some(d)) = (&mut i.tx, &mut i.rx, &mut i.domain) {
+        t.caps |= FI_HMEM;
+        r.caps |= FI_HMEM;
+        d.caps |= FI_HMEM;
+        d.mr_mode |= FI_MR_HMEM;
+    }
+}
+
 /// Bytes in front of every datagram that the application leaves to the adapter (FI_MSG_PREFIX).
 pub(crate) const DGRAM_PREFIX: usize = 40;
 
@@ -467,7 +484,10 @@ pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
         } else {
             scalable(&mut rendezvous, q.hints);
         }
-        candidates.push((0, direct(&dev, q), dev.clone()));
+        let mut requests = direct(&dev, q);
+        device_memory(&mut requests, q, &dev);
+        device_memory(&mut rendezvous, q, &dev);
+        candidates.push((0, requests, dev.clone()));
         candidates.push((1, rendezvous, dev.clone()));
         candidates.push((3, grams, dev));
     }
@@ -503,8 +523,8 @@ fn fit_mr_mode(i: &mut Info, q: &Query) {
     if asked == FI_MR_SCALABLE {
         d.mr_mode = FI_MR_SCALABLE;
     } else if q.api >= version(1, 5) && asked & (FI_MR_BASIC | FI_MR_SCALABLE) == 0 {
-        // FI_MR_LOCAL is not of the table: datagrams insist on it.
-        d.mr_mode &= asked | FI_MR_LOCAL;
+        // These are not of the table: datagrams and device memory insist on them.
+        d.mr_mode &= asked | FI_MR_LOCAL | FI_MR_HMEM;
     }
 }
 

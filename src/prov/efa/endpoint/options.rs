@@ -179,7 +179,7 @@ fn set_p2p(o: &mut Options, n: i32) -> std::result::Result<(), Refusal> {
             o.p2p = n;
             Ok(())
         }
-        FI_HMEM_P2P_REQUIRED => refuse("not required: no device memory here", FI_EOPNOTSUPP),
+        FI_HMEM_P2P_REQUIRED => refuse("not required: device memory is copied", FI_EOPNOTSUPP),
         _ => refuse("0 to 3", FI_EINVAL),
     }
 }

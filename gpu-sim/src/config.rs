@@ -1,0 +1,45 @@
+//! What the GPUs are like, from the environment: `GPU_SIM_GPUS` (how many), `GPU_SIM_DELAY_US` (how
+//! long a copy on a stream waits before it is carried out), `GPU_SIM_DMABUF` and `GPU_SIM_VMM` (0:
+//! without), `GPU_SIM_FAIL` (comma list of functions that fail, `name` or `name=code`).
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+pub struct Config {
+    pub gpus: usize,
+    pub delay: Duration,
+    pub dmabuf: bool,
+    fail: Vec<(String, i32)>,
+}
+
+/// CUDA_ERROR_UNKNOWN
+const UNKNOWN: i32 = 999;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+fn failing(list: &str) -> Vec<(String, i32)> {
+    let one = |s: &str| match s.split_once('=') {
+        Some((name, code)) => (name.to_string(), code.parse().unwrap_or(UNKNOWN)),
+        None => (s.to_string(), UNKNOWN),
+    };
+    list.split(',').filter(|s| !s.is_empty()).map(one).collect()
+}
+
+/// The settings, read once.
+pub fn get() -> &'static Config {
+    static CONFIG: OnceLock<Config> = OnceLock::new();
+    CONFIG.get_or_init(|| Config {
+        gpus: number("GPU_SIM_GPUS").unwrap_or(1) as usize,
+        delay: Duration::from_micros(number("GPU_SIM_DELAY_US").unwrap_or(0)),
+        dmabuf: number("GPU_SIM_DMABUF") != Some(0),
+        fail: failing(&std::env::var("GPU_SIM_FAIL").unwrap_or_default()),
+    })
+}
+
+/// The code with which a function shall fail, if it shall.
+pub fn failure(name: &str) -> Option<i32> {
+    let all = &get().fail;
+    all.iter().find(|(n, _)| n == name).map(|(_, code)| *code)
+}

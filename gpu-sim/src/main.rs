@@ -1,0 +1,110 @@
+//! `gpu-sim run [options] -- command`: runs a command, and whatever it starts, on a machine with GPUs
+//! that are emulated below CUDA (see the library beside this program).
+
+use clap::{Parser, Subcommand};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+#[derive(Parser)]
+#[command(about = "Emulated GPUs for unmodified CUDA programs")]
+struct Options {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Runs a command with emulated GPUs.
+    Run {
+        /// How many.
+        #[arg(long, default_value_t = 1)]
+        gpus: usize,
+        /// Microseconds before a copy on a stream is carried out.
+        #[arg(long, default_value_t = 0)]
+        delay_us: u64,
+        /// Without dma-bufs of device memory.
+        #[arg(long)]
+        no_dmabuf: bool,
+        /// Functions that fail: `name` or `name=code`, separated by commas.
+        #[arg(long, default_value = "")]
+        fail: String,
+        /// The library, if not beside this program.
+        #[arg(long)]
+        library: Option<PathBuf>,
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+}
+
+/// What programs ask the loader for.
+const NAMES: &[&str] = &[
+    "libcuda.so.1",
+    "libcuda.so",
+    "libcudart.so",
+    "libcudart.so.12",
+    "libnvidia-ml.so.1",
+];
+
+/// A folder with the library under each of its names, gone with the process.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(library: &Path) -> std::io::Result<Folder> {
+        let at = std::env::temp_dir().join(format!("gpu-sim.{}", std::process::id()));
+        std::fs::create_dir(&at)?;
+        let folder = Folder(at);
+        for name in NAMES {
+            std::os::unix::fs::symlink(library, folder.0.join(name))?;
+        }
+        Ok(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn main() -> ExitCode {
+    match run(Options::parse().what) {
+        Ok(code) => ExitCode::from(code),
+        Err(e) => {
+            eprintln!("gpu-sim: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(what: What) -> std::io::Result<u8> {
+    let What::Run {
+        gpus,
+        delay_us,
+        no_dmabuf,
+        fail,
+        library,
+        command,
+    } = what;
+    let beside = std::env::current_exe()?.with_file_name("libgpu_sim.so");
+    let library = library.unwrap_or(beside).canonicalize()?;
+    let folder = Folder::new(&library)?;
+    let mut path = folder.0.clone().into_os_string();
+    if let Some(more) = std::env::var_os("LD_LIBRARY_PATH") {
+        path.push(":");
+        path.push(more);
+    }
+    let [program, args @ ..] = command.as_slice() else {
+        return Ok(2);
+    };
+    let status = Command::new(program)
+        .args(args)
+        .env("LD_LIBRARY_PATH", path)
+        .env("GPU_SIM_GPUS", gpus.to_string())
+        .env("GPU_SIM_DELAY_US", delay_us.to_string())
+        .env("GPU_SIM_DMABUF", u8::from(!no_dmabuf).to_string())
+        .env("GPU_SIM_FAIL", fail)
+        .status()?;
+    let signal = status.signal().map(|s| 128 + s);
+    Ok(status.code().or(signal).unwrap_or(1) as u8)
+}

@@ -1,0 +1,237 @@
+//! Device memory: ranges of addresses without access, whose bytes are in a memfd per GPU.
+//!
+//! An address of GPU `n` lies in its window, `WINDOW` bytes of address space that nothing else gets.
+//! Behind byte `i` of the window is byte `i` of the memfd, which is mapped a second time, with access,
+//! for this library's copies (the shadow). Memory of another process that was opened by IPC gets
+//! addresses of its own, and a shadow of its own.
+
+use crate::config;
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, OnceLock};
+
+/// Bytes of memory of a GPU.
+pub const WINDOW: usize = 32 << 30;
+/// Alignment of an allocation.
+const ALIGN: usize = 512;
+/// What a page of a GPU is: exports begin and end there.
+pub const PAGE: usize = 64 << 10;
+
+/// One allocation, or one that is open by IPC.
+#[derive(Clone, Copy, Debug)]
+pub struct Allocation {
+    pub gpu: usize,
+    pub base: usize,
+    pub len: usize,
+    /// Where this library sees its first byte.
+    shadow: usize,
+    /// Offset in the owner's memfd.
+    pub off: usize,
+    /// Opened by IPC.
+    pub foreign: bool,
+}
+
+struct Gpu {
+    base: usize,
+    shadow: usize,
+    file: OwnedFd,
+    /// Free ranges of the window: offset and bytes.
+    free: BTreeMap<usize, usize>,
+}
+
+struct Memory {
+    gpus: Vec<Gpu>,
+    all: BTreeMap<usize, Allocation>,
+}
+
+fn map(len: usize, prot: i32, flags: i32, fd: i32, off: usize) -> Option<usize> {
+    // SAFETY: a new mapping, placed by the kernel, disturbs nothing.
+    let p = unsafe { libc::mmap(core::ptr::null_mut(), len, prot, flags, fd, off as i64) };
+    (p != libc::MAP_FAILED).then_some(p as usize)
+}
+
+const SEEN: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const HIDDEN: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+impl Gpu {
+    fn new() -> Option<Gpu> {
+        // SAFETY: the name is terminated; the descriptor is new and ours.
+        let file = unsafe {
+            let fd = libc::memfd_create(c"gpu-sim".as_ptr(), libc::MFD_CLOEXEC);
+            (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))?
+        };
+        // SAFETY: plain numbers are passed.
+        if unsafe { libc::ftruncate(file.as_raw_fd(), WINDOW as i64) } != 0 {
+            return None;
+        }
+        let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        Some(Gpu {
+            base: map(WINDOW, libc::PROT_NONE, HIDDEN, -1, 0)?,
+            shadow: map(WINDOW, SEEN, shared, file.as_raw_fd(), 0)?,
+            file,
+            free: BTreeMap::from([(0, WINDOW)]),
+        })
+    }
+
+    fn take(&mut self, len: usize) -> Option<usize> {
+        let (&off, &room) = self.free.iter().find(|(_, room)| **room >= len)?;
+        self.free.remove(&off);
+        if room > len {
+            self.free.insert(off + len, room - len);
+        }
+        Some(off)
+    }
+
+    fn give_back(&mut self, off: usize, len: usize) {
+        let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: plain numbers are passed; nobody uses these bytes any more.
+        unsafe { libc::fallocate(self.file.as_raw_fd(), hole, off as i64, len as i64) };
+        let (mut off, mut len) = (off, len);
+        if let Some(more) = self.free.remove(&(off + len)) {
+            len += more;
+        }
+        if let Some((&before, &room)) = self.free.range(..off).next_back() {
+            if before + room == off {
+                (off, len) = (before, len + room);
+            }
+        }
+        self.free.insert(off, len);
+    }
+}
+
+fn memory() -> MutexGuard<'static, Memory> {
+    static MEMORY: OnceLock<Mutex<Memory>> = OnceLock::new();
+    let make = || {
+        let gpus = (0..config::get().gpus).map_while(|_| Gpu::new()).collect();
+        let all = BTreeMap::new();
+        Mutex::new(Memory { gpus, all })
+    };
+    let m = MEMORY.get_or_init(make);
+    m.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Allocates; `None` when the memory is used up.
+pub fn alloc(gpu: usize, len: usize) -> Option<usize> {
+    let mut m = memory();
+    let len = len.max(1).next_multiple_of(ALIGN);
+    // Large ones begin at a page, as on a GPU.
+    let len = if len >= PAGE {
+        len.next_multiple_of(PAGE)
+    } else {
+        len
+    };
+    let g = m.gpus.get_mut(gpu)?;
+    let off = match len >= PAGE {
+        false => g.take(len)?,
+        true => {
+            let room = g.take(len + PAGE)?;
+            let off = room.next_multiple_of(PAGE);
+            let (before, after) = (off - room, room + PAGE - off);
+            for (at, n) in [(room, before), (off + len, after)] {
+                if n > 0 {
+                    g.give_back(at, n);
+                }
+            }
+            off
+        }
+    };
+    let a = Allocation {
+        gpu,
+        base: g.base + off,
+        len,
+        shadow: g.shadow + off,
+        off,
+        foreign: false,
+    };
+    m.all.insert(a.base, a);
+    Some(a.base)
+}
+
+/// Frees an allocation, or closes one that was opened. `false` when there is none at this address.
+pub fn free(at: usize) -> bool {
+    let mut m = memory();
+    let Some(a) = m.all.remove(&at) else {
+        return false;
+    };
+    if a.foreign {
+        // SAFETY: mapped by `open`, and nobody has these addresses any more.
+        unsafe {
+            libc::munmap(a.base as *mut _, a.len);
+            libc::munmap(a.shadow as *mut _, a.len);
+        }
+    } else if let Some(g) = m.gpus.get_mut(a.gpu) {
+        g.give_back(a.off, a.len);
+    }
+    true
+}
+
+/// The allocation that an address is in.
+pub fn find(at: usize) -> Option<Allocation> {
+    let m = memory();
+    let (_, a) = m.all.range(..=at).next_back()?;
+    (at < a.base + a.len).then_some(*a)
+}
+
+/// Where this library sees `len` bytes: of an allocation, or of the host as they are. `None` beyond
+/// the end of an allocation, or in a GPU's window where nothing is allocated.
+pub fn seen(at: usize, len: usize) -> Option<*mut u8> {
+    if let Some(a) = find(at) {
+        return (len <= a.base + a.len - at).then_some((a.shadow + (at - a.base)) as *mut u8);
+    }
+    let m = memory();
+    let window = |g: &Gpu| (g.base..g.base + WINDOW).contains(&at);
+    (!m.gpus.iter().any(window)).then_some(at as *mut u8)
+}
+
+/// A descriptor of the bytes from `at` on, as a dma-buf: whoever maps it begins at the descriptor's
+/// file position.
+pub fn export(at: usize, len: usize) -> Option<i32> {
+    let a = find(at).filter(|a| !a.foreign && len <= a.base + a.len - at)?;
+    let m = memory();
+    let g = m.gpus.get(a.gpu)?;
+    // A description of its own, so that its position is its own.
+    let path = format!("/proc/self/fd/{}\0", g.file.as_raw_fd());
+    // SAFETY: the path is terminated.
+    let fd = unsafe { libc::open(path.as_ptr().cast(), libc::O_RDWR | libc::O_CLOEXEC) };
+    let from = (a.off + (at - a.base)) as i64;
+    // SAFETY: plain numbers are passed.
+    if fd < 0 || unsafe { libc::lseek(fd, from, libc::SEEK_SET) } != from {
+        return None;
+    }
+    Some(fd)
+}
+
+/// The memfd of a GPU, for other processes.
+pub fn file_of(gpu: usize) -> Option<i32> {
+    memory().gpus.get(gpu).map(|g| g.file.as_raw_fd())
+}
+
+/// Opens an allocation of another process: bytes `off` to `off` + `len` of its descriptor `fd`.
+pub fn open(pid: i32, fd: i32, gpu: usize, (off, len): (usize, usize)) -> Option<usize> {
+    let path = format!("/proc/{pid}/fd/{fd}\0");
+    // SAFETY: the path is terminated; the descriptor is new and ours.
+    let file = unsafe {
+        let fd = libc::open(path.as_ptr().cast(), libc::O_RDWR | libc::O_CLOEXEC);
+        (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))?
+    };
+    // A mapping begins at a page of the system.
+    let skew = off % 4096;
+    let shadow = map(
+        len + skew,
+        SEEN,
+        libc::MAP_SHARED,
+        file.as_raw_fd(),
+        off - skew,
+    )?;
+    let base = map(len + skew, libc::PROT_NONE, HIDDEN, -1, 0)?;
+    let a = Allocation {
+        gpu,
+        base: base + skew,
+        len,
+        shadow: shadow + skew,
+        off,
+        foreign: true,
+    };
+    memory().all.insert(a.base, a);
+    Some(a.base)
+}

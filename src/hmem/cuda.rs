@@ -1,0 +1,225 @@
+//! CUDA, through libcuda.so.1, which is found by `dlopen` at first need.
+//!
+//! Nothing here initialises CUDA or makes a context: memory that a program hands in is of a CUDA
+//! that the program has initialised. A copy runs in the context of the pointer, or in the primary
+//! one of its GPU where that is active (memory of cuMemMap has none of its own), on a stream of our
+//! own that does not wait for the default stream: a kernel of the program may be waiting for this
+//! very copy.
+
+use super::interface::{self, Interface};
+use super::MemKind;
+use crate::core::Result;
+use crate::types::*;
+use core::ffi::{c_int, c_uint, c_void, CStr};
+use core::mem::transmute_copy;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Mutex, OnceLock};
+
+type Code = c_int;
+const SUCCESS: Code = 0;
+/// Attributes of a pointer, and kinds of memory.
+const CONTEXT: c_uint = 1;
+const MEMORY_TYPE: c_uint = 2;
+const DEVICE_ORDINAL: c_uint = 9;
+const MEMORY_DEVICE: c_uint = 2;
+/// CU_STREAM_NON_BLOCKING
+const NON_BLOCKING: c_uint = 1;
+
+macro_rules! functions {
+    ($($name:ident = $symbol:literal: fn($($t:ty),*);)+) => {
+        /// The functions that are used.
+        struct Functions {
+            $($name: unsafe extern "C" fn($($t),*) -> Code,)+
+        }
+
+        impl Functions {
+            /// `None` when one of them is missing.
+            fn load(lib: *mut c_void) -> Option<Functions> {
+                // SAFETY: the library is open and stays so; the functions of these names have these
+                // types (cuda.h).
+                unsafe {
+                    Some(Functions {
+                        $($name: {
+                            let p = libc::dlsym(lib, $symbol.as_ptr());
+                            if p.is_null() {
+                                return None;
+                            }
+                            transmute_copy::<*mut c_void, _>(&p)
+                        },)+
+                    })
+                }
+            }
+        }
+    };
+}
+
+functions! {
+    pointer_attribute = c"cuPointerGetAttribute": fn(*mut c_void, c_uint, usize);
+    push = c"cuCtxPushCurrent_v2": fn(usize);
+    pop = c"cuCtxPopCurrent_v2": fn(*mut usize);
+    primary_state = c"cuDevicePrimaryCtxGetState": fn(c_int, *mut c_uint, *mut c_int);
+    primary_retain = c"cuDevicePrimaryCtxRetain": fn(*mut usize, c_int);
+    stream_create = c"cuStreamCreate": fn(*mut *mut c_void, c_uint);
+    stream_wait = c"cuStreamSynchronize": fn(*mut c_void);
+    copy = c"cuMemcpyAsync": fn(usize, usize, usize, *mut c_void);
+}
+
+/// A stream of our own.
+struct CudaStream(*mut c_void);
+// SAFETY: streams may be used by any thread.
+unsafe impl Send for CudaStream {}
+
+/// The interface.
+pub(super) struct Cuda {
+    f: Functions,
+    /// By context.
+    streams: Mutex<HashMap<usize, CudaStream>>,
+}
+
+fn open(name: &CStr, flags: c_int) -> Option<*mut c_void> {
+    // SAFETY: the name is a C string. The library is never closed.
+    let p = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | flags) };
+    (!p.is_null()).then_some(p)
+}
+
+/// GPUs, as the management library counts them, which makes no context.
+fn counted() -> c_uint {
+    let count = || {
+        let lib = open(c"libnvidia-ml.so.1", 0)?;
+        let mut n = 0;
+        // SAFETY: the functions of these names have these types (nvml.h).
+        unsafe {
+            let [init, get] =
+                [c"nvmlInit_v2", c"nvmlDeviceGetCount_v2"].map(|s| libc::dlsym(lib, s.as_ptr()));
+            if init.is_null() || get.is_null() {
+                return None;
+            }
+            let init = transmute_copy::<*mut c_void, unsafe extern "C" fn() -> Code>(&init);
+            let get =
+                transmute_copy::<*mut c_void, unsafe extern "C" fn(*mut c_uint) -> Code>(&get);
+            (init() == SUCCESS && get(&mut n) == SUCCESS).then_some(n)
+        }
+    };
+    count().unwrap_or(0)
+}
+
+/// Makes the interface known where this machine has a GPU and the driver's library.
+pub(super) fn detect() {
+    let Some(lib) = open(c"libcuda.so.1", 0) else {
+        return;
+    };
+    // The management library starts a helper where the device files are missing: they are looked
+    // for first.
+    if !Path::new("/dev/nvidiactl").exists() && counted() == 0 {
+        return;
+    }
+    match Functions::load(lib) {
+        Some(f) => interface::install(
+            MemKind::Cuda,
+            Box::new(Cuda {
+                f,
+                streams: Mutex::default(),
+            }),
+        ),
+        None => crate::warn_log!(
+            FI_LOG_CORE,
+            "FI_HMEM_CUDA: libcuda.so.1 lacks functions of CUDA 11: device memory is not offered"
+        ),
+    }
+}
+
+fn check(code: Code, what: &str) -> Result<()> {
+    static SAID: OnceLock<()> = OnceLock::new();
+    if code == SUCCESS {
+        return Ok(());
+    }
+    if SAID.set(()).is_ok() {
+        crate::warn_log!(FI_LOG_CORE, "CUDA: {what} failed with error {code}");
+    }
+    Err(FI_EIO)
+}
+
+impl Cuda {
+    fn attribute<T: Default>(&self, what: c_uint, at: usize) -> Option<T> {
+        let mut v = T::default();
+        // SAFETY: the attribute has this type, and a place for it.
+        let code = unsafe { (self.f.pointer_attribute)((&raw mut v).cast(), what, at) };
+        (code == SUCCESS).then_some(v)
+    }
+
+    /// The context in which a pointer is used.
+    fn context(&self, at: usize) -> Result<usize> {
+        if let Some(c) = self.attribute::<usize>(CONTEXT, at).filter(|c| *c != 0) {
+            return Ok(c);
+        }
+        let gpu: c_int = self.attribute(DEVICE_ORDINAL, at).ok_or(FI_EFAULT)?;
+        let (mut flags, mut active, mut context) = (0, 0, 0);
+        // SAFETY: there is a place for each answer.
+        unsafe {
+            check(
+                (self.f.primary_state)(gpu, &mut flags, &mut active),
+                "cuDevicePrimaryCtxGetState",
+            )?;
+            if active == 0 {
+                return Err(FI_EIO);
+            }
+            check(
+                (self.f.primary_retain)(&mut context, gpu),
+                "cuDevicePrimaryCtxRetain",
+            )?;
+        }
+        Ok(context)
+    }
+
+    /// Copies and waits; `device` is the end that is a GPU's.
+    fn carry(&self, to: usize, from: usize, len: usize, device: usize) -> Result<()> {
+        let context = self.context(device)?;
+        // SAFETY: the context is one that the program has; what is pushed is popped below.
+        unsafe { check((self.f.push)(context), "cuCtxPushCurrent")? };
+        let done = self.carry_in(context, to, from, len);
+        let mut popped = 0;
+        // SAFETY: as above.
+        unsafe { (self.f.pop)(&mut popped) };
+        done
+    }
+
+    fn carry_in(&self, context: usize, to: usize, from: usize, len: usize) -> Result<()> {
+        let mut all = self.streams.lock().unwrap_or_else(|e| e.into_inner());
+        let stream = match all.get(&context) {
+            Some(s) => s.0,
+            None => {
+                let mut s = core::ptr::null_mut();
+                // SAFETY: there is a place for the answer.
+                unsafe {
+                    check(
+                        (self.f.stream_create)(&mut s, NON_BLOCKING),
+                        "cuStreamCreate",
+                    )?
+                };
+                all.insert(context, CudaStream(s));
+                s
+            }
+        };
+        drop(all);
+        // SAFETY: one end is host memory that the caller vouches for, the other is checked by CUDA.
+        unsafe {
+            check((self.f.copy)(to, from, len, stream), "cuMemcpyAsync")?;
+            check((self.f.stream_wait)(stream), "cuStreamSynchronize")
+        }
+    }
+}
+
+impl Interface for Cuda {
+    unsafe fn copy_in(&self, to: usize, from: *const u8, len: usize) -> Result<()> {
+        self.carry(to, from as usize, len, to)
+    }
+
+    unsafe fn copy_out(&self, to: *mut u8, from: usize, len: usize) -> Result<()> {
+        self.carry(to as usize, from, len, from)
+    }
+
+    fn owns(&self, at: usize) -> bool {
+        self.attribute(MEMORY_TYPE, at) == Some(MEMORY_DEVICE)
+    }
+}
