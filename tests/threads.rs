@@ -71,10 +71,7 @@ fn round_trip<D: Domain>(d: &Arc<D>, e: &End, n: u8, len: usize) {
 fn everything_at_once<P: Provider>(p: &P) {
     let q = Query {
         api: version(1, 21),
-        node: None,
-        service: None,
-        flags: 0,
-        hints: None,
+        ..Query::default()
     };
     let mut all = p.getinfo(&q).unwrap().into_iter();
     let info = all.find(|i| i.caps & FI_TAGGED != 0).unwrap();

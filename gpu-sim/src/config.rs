@@ -1,6 +1,6 @@
 //! What the GPUs are like, from the environment: `GPU_SIM_GPUS` (how many), `GPU_SIM_DELAY_US` (how
-//! long a copy on a stream waits before it is carried out), `GPU_SIM_DMABUF` and `GPU_SIM_VMM` (0:
-//! without), `GPU_SIM_FAIL` (comma list of functions that fail, `name` or `name=code`).
+//! long a copy on a stream waits before it is carried out), `GPU_SIM_DMABUF` (0: without),
+//! `GPU_SIM_FAIL` (comma list of functions that fail, `name` or `name=code`).
 
 use std::sync::OnceLock;
 use std::time::Duration;

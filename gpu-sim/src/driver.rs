@@ -221,9 +221,8 @@ const BUFFER_ID: c_uint = 7;
 const DEVICE_ORDINAL: c_uint = 9;
 const RANGE_START: c_uint = 11;
 const RANGE_SIZE: c_uint = 12;
-/// Kinds of memory.
-const HOST: c_uint = 1;
-const DEVICE: c_uint = 2;
+/// Memory of a device.
+pub const DEVICE: c_uint = 2;
 
 /// # Safety
 /// `to` has room for the attribute.
@@ -341,7 +340,9 @@ exports! {
             let (what, to) = (*what.add(i), *to.add(i));
             if attribute(to, what, at).is_err() {
                 match what {
-                    CONTEXT | DEVICE_POINTER | BUFFER_ID | RANGE_START | RANGE_SIZE => put(to.cast(), 0u64)?,
+                    CONTEXT | DEVICE_POINTER | BUFFER_ID | RANGE_START | RANGE_SIZE => {
+                        put(to.cast(), 0u64)?
+                    }
                     DEVICE_ORDINAL => put(to.cast(), -2 as c_int)?,
                     _ => put(to.cast(), 0 as c_uint)?,
                 }
@@ -388,26 +389,6 @@ exports! {
         (!p.is_null()).then_some(()).ok_or(INVALID_VALUE)
     }
 
-    fn cuMemcpy(to: usize, from: usize, len: usize) { current()?; copy(to, from, len) }
-    fn cuMemcpyHtoD_v2(to: usize, from: usize, len: usize) { current()?; copy(to, from, len) }
-    fn cuMemcpyDtoH_v2(to: usize, from: usize, len: usize) { current()?; copy(to, from, len) }
-    fn cuMemcpyDtoD_v2(to: usize, from: usize, len: usize) { current()?; copy(to, from, len) }
-    fn cuMemcpyAsync(to: usize, from: usize, len: usize, s: *mut c_void) {
-        current()?;
-        copy_async(to, from, len, s)
-    }
-    fn cuMemcpyHtoDAsync_v2(to: usize, from: usize, len: usize, s: *mut c_void) {
-        current()?;
-        copy_async(to, from, len, s)
-    }
-    fn cuMemcpyDtoHAsync_v2(to: usize, from: usize, len: usize, s: *mut c_void) {
-        current()?;
-        copy_async(to, from, len, s)
-    }
-    fn cuMemcpyDtoDAsync_v2(to: usize, from: usize, len: usize, s: *mut c_void) {
-        current()?;
-        copy_async(to, from, len, s)
-    }
     fn cuMemsetD8_v2(to: usize, value: u8, len: usize) {
         current()?;
         let to = memory::seen(to, len).ok_or(INVALID_VALUE)?;
@@ -462,7 +443,9 @@ exports! {
         Ok(())
     }
 
-    fn cuMemGetHandleForAddressRange(to: *mut c_void, at: usize, len: usize, kind: c_int, _flags: u64) {
+    fn cuMemGetHandleForAddressRange(
+        to: *mut c_void, at: usize, len: usize, kind: c_int, _flags: u64
+    ) {
         if !config::get().dmabuf || kind != RANGE_DMA_BUF {
             return Err(NOT_SUPPORTED);
         }
@@ -484,11 +467,25 @@ exports! {
     }
 }
 
-/// Kinds of memory, for the runtime.
-pub fn kind_of(at: usize) -> c_uint {
-    if memory::find(at).is_some() {
-        DEVICE
-    } else {
-        HOST
-    }
+/// Copies, at once and on a stream. Whose memory each end is shows by its address.
+macro_rules! copies {
+    ($($now:ident $later:ident;)+) => {
+        exports! {$(
+            fn $now(to: usize, from: usize, len: usize) {
+                current()?;
+                copy(to, from, len)
+            }
+            fn $later(to: usize, from: usize, len: usize, s: *mut c_void) {
+                current()?;
+                copy_async(to, from, len, s)
+            }
+        )+}
+    };
+}
+
+copies! {
+    cuMemcpy cuMemcpyAsync;
+    cuMemcpyHtoD_v2 cuMemcpyHtoDAsync_v2;
+    cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2;
+    cuMemcpyDtoD_v2 cuMemcpyDtoDAsync_v2;
 }

@@ -1,5 +1,5 @@
-//! `gpu-sim run [options] -- command`: runs a command, and whatever it starts, on a machine with GPUs
-//! that are emulated below CUDA (see the library beside this program).
+//! `gpu-sim run [options] -- command`: runs a command, and whatever it starts, on a machine with
+//! GPUs that are emulated below CUDA (see the library beside this program).
 
 use clap::{Parser, Subcommand};
 use std::os::unix::process::ExitStatusExt;

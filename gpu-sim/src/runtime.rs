@@ -133,7 +133,7 @@ exports! {
     fn cudaPointerGetAttributes(_gpu, a: *mut Attributes, at: usize) {
         let found = memory::find(at);
         put(a, Attributes {
-            kind: found.map_or(0, |_| driver::kind_of(at)),
+            kind: found.map_or(0, |_| driver::DEVICE),
             device: found.map_or(-1, |f| f.gpu as c_int),
             device_pointer: found.map_or(0, |_| at),
             host_pointer: if found.is_some() { 0 } else { at },

@@ -10,6 +10,7 @@ use crate::types::*;
 use std::sync::{Arc, RwLock};
 
 /// What fi_getinfo(3) was asked, as it reaches a provider.
+#[derive(Default)]
 pub struct Query<'a> {
     /// API version of the application, `FI_VERSION(major, minor)`.
     pub api: u32,

@@ -88,36 +88,32 @@ impl From<Piece> for UserMem {
 /// One piece of memory of any kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
-    addr: usize,
-    len: usize,
+    /// Host memory only if the kind says so.
+    at: Piece,
     kind: MemKind,
 }
 
 impl Segment {
-    pub(super) fn new(p: Piece, kind: MemKind) -> Segment {
-        Segment {
-            addr: p.addr,
-            len: p.len,
-            kind,
-        }
+    pub(super) fn new(at: Piece, kind: MemKind) -> Segment {
+        Segment { at, kind }
     }
 
     /// Address of the first byte, for a device.
     #[inline]
     pub fn addr(&self) -> usize {
-        self.addr
+        self.at.addr
     }
 
     /// Bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        self.len
+        self.at.len
     }
 
     /// Whether there is not one byte.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.at.is_empty()
     }
 
     /// Its kind.
@@ -129,21 +125,13 @@ impl Segment {
     /// It, for the processor and the system; `None` where that is a device's.
     #[inline]
     pub fn host(&self) -> Option<Piece> {
-        (self.kind == MemKind::Host).then_some(Piece {
-            addr: self.addr,
-            len: self.len,
-        })
+        (self.kind == MemKind::Host).then_some(self.at)
     }
 
     /// The part that starts at `off` and is at most `len` long.
     #[inline]
     pub fn part(&self, off: usize, len: usize) -> Segment {
-        let off = off.min(self.len);
-        Segment {
-            addr: self.addr + off,
-            len: len.min(self.len - off),
-            kind: self.kind,
-        }
+        Segment::new(self.at.part(off, len), self.kind)
     }
 
     /// As [`Segment::copy_in`], a slice.
@@ -167,15 +155,15 @@ impl Segment {
     /// `from` has `len` readable bytes, which another process may write to meanwhile.
     #[inline(always)]
     pub unsafe fn copy_in(&self, from: *const u8, len: usize) -> usize {
-        let n = len.min(self.len);
+        let n = len.min(self.at.len);
         if self.kind != MemKind::Host {
             // SAFETY: as the caller vouches.
-            let done = unsafe { interface::of(self.kind).copy_in(self.addr, from, n) };
+            let done = unsafe { interface::of(self.kind).copy_in(self.at.addr, from, n) };
             return done.map_or(0, |()| n);
         }
         // SAFETY: the piece is the application's writable memory (see `Piece::new`) of at least `n`
         // bytes.
-        unsafe { copy_bytes(from, self.addr as *mut u8, n) };
+        unsafe { copy_bytes(from, self.at.addr as *mut u8, n) };
         n
     }
 
@@ -186,14 +174,14 @@ impl Segment {
     /// `to` has `len` writable bytes, which another process may look at meanwhile.
     #[inline(always)]
     pub unsafe fn copy_out(&self, to: *mut u8, len: usize) -> usize {
-        let n = len.min(self.len);
+        let n = len.min(self.at.len);
         if self.kind != MemKind::Host {
             // SAFETY: as the caller vouches.
-            let done = unsafe { interface::of(self.kind).copy_out(to, self.addr, n) };
+            let done = unsafe { interface::of(self.kind).copy_out(to, self.at.addr, n) };
             return done.map_or(0, |()| n);
         }
         // SAFETY: as in `copy_in`, with the directions exchanged.
-        unsafe { copy_bytes(self.addr as *const u8, to, n) };
+        unsafe { copy_bytes(self.at.addr as *const u8, to, n) };
         n
     }
 
@@ -207,9 +195,9 @@ impl Segment {
             // SAFETY: as the caller vouches.
             return unsafe { self.copy_out(to, len) };
         }
-        let n = len.min(self.len);
+        let n = len.min(self.at.len);
         // SAFETY: as in `copy_out`.
-        unsafe { copy_across(self.addr as *const u8, to, n) };
+        unsafe { copy_across(self.at.addr as *const u8, to, n) };
         n
     }
 }

@@ -7,7 +7,7 @@ use crate::hmem::UserMem;
 use crate::proto::{
     AtomicKind, Body, Failure, Load, PeerId, Port, ReadPost, Received, ShortRecv, Token,
 };
-use crate::prov::contract::{Entry, ErrEntry};
+use crate::prov::contract::{Common, Entry, ErrEntry};
 use crate::prov::efa::av::Av;
 use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::completion::{ended_entry, BoundCntrs, CntrKind};
@@ -94,6 +94,22 @@ impl EpPort<'_> {
                 c.add_error(1);
             }
         }
+    }
+
+    /// An operation was posted, or not: then its record goes. Rings for it unless more follow
+    /// (FI_MORE).
+    pub(super) fn posted(
+        &mut self,
+        ctx: u32,
+        posted: crate::core::Result<()>,
+        c: &Common,
+    ) -> crate::core::Result<()> {
+        if posted.is_err() {
+            self.ops.remove(ctx);
+        } else if c.rings() {
+            self.qp.ring();
+        }
+        posted
     }
 
     fn fi_addr(&self, p: PeerId) -> fi_addr_t {
@@ -511,7 +527,7 @@ impl Port for EpPort<'_> {
             return ReadPost::Refused;
         }
         let local = op.mem.part(into.off as usize, into.len);
-        if let Some(rings) = self.rings.as_mut().filter(|_| local.is_host()) {
+        if let Some(rings) = &mut self.rings {
             // What cannot be read from here may yet be by the adapter, which also says why not.
             if rings
                 .cma_access(

@@ -25,10 +25,7 @@ impl TestEndpoint {
     fn new(near: bool) -> TestEndpoint {
         let q = Query {
             api: version(1, 21),
-            node: None,
-            service: None,
-            flags: 0,
-            hints: None,
+            ..Query::default()
         };
         let mut all = Efa.getinfo(&q).unwrap().into_iter();
         let info = all.find(|i| i.caps & FI_TAGGED != 0).unwrap();

@@ -112,18 +112,18 @@ impl WeakMachine {
         all
     }
 
+    /// Changes every view: of both sides, of the fences, and those that stores release.
+    fn each_view(&mut self, change: impl Fn(&mut View)) {
+        let sides = [&mut self.reader.view, &mut self.writer.view];
+        let kept = self.memory.iter_mut().flatten();
+        let released = kept.filter_map(|s| s.released.as_mut());
+        let all = sides.into_iter().chain([&mut self.fences]);
+        all.chain(released).for_each(change);
+    }
+
     /// Puts a store at index `i` of its place.
     fn insert(&mut self, reads: bool, place: usize, i: usize, mut s: KeptStore, release: bool) {
-        let moved = |v: &mut View| v[place] += u8::from(usize::from(v[place]) >= i);
-        for v in [
-            &mut self.reader.view,
-            &mut self.writer.view,
-            &mut self.fences,
-        ] {
-            moved(v);
-        }
-        let kept = self.memory.iter_mut().flatten();
-        kept.filter_map(|s| s.released.as_mut()).for_each(moved);
+        self.each_view(|v| v[place] += u8::from(usize::from(v[place]) >= i));
         let side = self.side(reads);
         side.view[place] = i as u8;
         s.released = release.then_some(side.view);
@@ -180,16 +180,7 @@ impl WeakMachine {
             let kept = &mut self.memory[place];
             kept.drain(..usize::from(old));
             kept[0].exchange = false;
-            let moved = |v: &mut View| v[place] = v[place].saturating_sub(old);
-            for v in [
-                &mut self.reader.view,
-                &mut self.writer.view,
-                &mut self.fences,
-            ] {
-                moved(v);
-            }
-            let kept = self.memory.iter_mut().flatten();
-            kept.filter_map(|s| s.released.as_mut()).for_each(moved);
+            self.each_view(|v| v[place] = v[place].saturating_sub(old));
         }
         self
     }

@@ -29,6 +29,14 @@ impl LocalBuffer<'_> {
             LocalBuffer::Shared(_, _, n) => *n,
         }
     }
+
+    /// Whether the system can reach it, which it cannot a device's memory.
+    pub fn is_host(&self) -> bool {
+        match self {
+            LocalBuffer::Mem(m) => m.is_host(),
+            LocalBuffer::Piece(_) | LocalBuffer::Bytes(_) | LocalBuffer::Shared(..) => true,
+        }
+    }
 }
 
 /// Moves bytes between us and another process, our own from the `off`th on. Returns how many were
@@ -47,8 +55,6 @@ pub(crate) fn copy(pid: i32, write: bool, local: &LocalBuffer, off: usize, at: u
         }
     };
     match local {
-        // The system cannot reach a device's memory.
-        LocalBuffer::Mem(m) if !m.is_host() => return 0,
         LocalBuffer::Mem(m) => m
             .part(off, usize::MAX)
             .pieces()

@@ -266,6 +266,9 @@ impl RemoteMrTable {
     /// Writes `local` to, or reads it from, memory that the peer has named for that. `false` when
     /// not all of it is there.
     pub(crate) fn cma_copy(&self, write: bool, local: &LocalBuffer, at: u64) -> bool {
+        if !local.is_host() {
+            return false;
+        }
         let mut off = 0;
         while off < local.byte_len() {
             match cma::copy(self.pid, write, local, off, at) {
@@ -292,6 +295,9 @@ impl RemoteMrTable {
         tag: KeyHash,
         addr: u64,
     ) -> core::result::Result<(), RmaDenied> {
+        if !local.is_host() {
+            return Err(RmaDenied::Unsupported);
+        }
         let _used = RegionUse::new(mark, tag);
         find(&self.table, tag, addr, local.byte_len() as u64, write).and_then(|at| {
             let mut off = 0;

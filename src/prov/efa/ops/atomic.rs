@@ -1,7 +1,7 @@
 //! Starting atomics (fi_atomic(3)), and what of them there is.
 
 use crate::core::Result;
-use crate::device::{AdapterAttr, Device, QueuePair};
+use crate::device::{AdapterAttr, Device};
 use crate::hmem::{arith, Piece, UserMem};
 use crate::proto::{AtomicArgs, AtomicKind};
 use crate::prov::contract::{AtomicReq, Fetch, SendData};
@@ -195,11 +195,7 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
         data: &data,
     };
     let posted = proto.atomic(&a, &mut port);
-    if posted.is_err() {
-        port.ops.remove(ctx);
-    } else if r.common.rings() {
-        port.qp.ring();
-    }
+    let posted = port.posted(ctx, posted, &r.common);
     ep.operands = data;
     posted
 }

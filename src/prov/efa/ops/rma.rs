@@ -232,14 +232,7 @@ pub(crate) fn rma_now(
             }
         }
     };
-    if let Err(e) = posted {
-        port.ops.remove(ctx);
-        return Err(e);
-    }
-    if r.common.rings() {
-        port.qp.ring();
-    }
-    Ok(())
+    port.posted(ctx, posted, &r.common)
 }
 
 /// Posts an operation that is longer than the adapter's largest request, in several. Only the first

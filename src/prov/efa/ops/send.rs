@@ -5,7 +5,6 @@ use super::{
     direct, inject_fits, known, live_port, reports, start, tag_fits, too_long, UserOp, TX_FLAGS,
 };
 use crate::core::Result;
-use crate::device::QueuePair;
 use crate::proto::SendArgs;
 use crate::prov::contract::MsgReq;
 use crate::prov::efa::domain::State;
@@ -94,12 +93,5 @@ pub(crate) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     } else {
         proto.send(&args, &mut port)
     };
-    if let Err(e) = posted {
-        port.ops.remove(ctx);
-        return Err(e);
-    }
-    if r.common.rings() {
-        port.qp.ring();
-    }
-    Ok(())
+    port.posted(ctx, posted, &r.common)
 }
