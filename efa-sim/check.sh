@@ -28,6 +28,21 @@ export FI_EFA_ENABLE_SHM_TRANSFER=0
 sim -- "$bin/dmabuf" efa
 sim --no-rdma-read --no-rdma-write -- "$bin/dmabuf" efa
 sim --old-kernel -- "$bin/dmabuf" efa refused
+# Device memory: what the adapter reaches, what has to be copied, and what is refused.
+device() {
+	echo "device memory: efa-sim $1, gpu-sim $2, ${*:3}"
+	# shellcheck disable=SC2086
+	LD_LIBRARY_PATH=$lib sim $1 -- "$target/gpu-sim" run $2 -- "$bin/device_memory" "${@:3}" 2>/dev/null
+}
+device "" "" efa uncopied
+device "--no-rdma-write" "" efa uncopied
+device "--no-rdma-read --no-rdma-write" "--delay-us 100" efa uncopied
+device "" "--no-dmabuf" efa
+device "" "--no-dmabuf" efa-direct refused
+device "" "--fail cuMemGetHandleForAddressRange=1" efa p2p
+FI_HMEM_DISABLE_P2P=1 device "" "" efa
+FI_HMEM_DISABLE_P2P=1 device "" "" efa-direct refused
+FI_EFA_ENABLE_SHM_TRANSFER=1 device "" "" efa p2p
 # Debian's libefa knows nothing of it: with a newer one, `gda` by hand.
 sim -- "$bin/gda" refused
 sim --bad-keys 20 -- "$bin/adapter_faults" keys

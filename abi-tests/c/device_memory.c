@@ -3,18 +3,24 @@
  * Memory of a GPU (FI_HMEM_CUDA, fi_mr(3)): messages, reads and writes from and into it, and what is refused. For
  * `gpu-sim run`; nobody but CUDA can touch such memory there.
  *
- * device_memory FABRIC        it works
- * device_memory FABRIC none   a machine without a GPU
+ * device_memory FABRIC         it works, by copies
+ * device_memory FABRIC p2p     as well, with an adapter that is expected to reach it
+ * device_memory FABRIC uncopied and it alone moves data: what it reads and writes is not copied
+ * device_memory FABRIC refused not offered: nobody copies there, and the adapter does not reach it
+ * device_memory FABRIC plain   a program that never asked for device memory registers some
+ * device_memory FABRIC none    a machine without a GPU
  */
 #include <dlfcn.h>
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
+#include <rdma/fi_ext_efa.h>
 #include "alone.h"
 
 enum { SIZE = 3 << 20, TO_DEVICE = 1, TO_HOST = 2, ALL = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE };
 
 static int (*gpu_malloc)(void **, size_t);
 static int (*gpu_copy)(void *, const void *, size_t, int);
+static uint64_t (*gpu_calls)(const char *library, const char *function);
 static char out[SIZE], back[SIZE];
 
 /* As `ask`, with device memory or without the mode that goes with it. */
@@ -91,6 +97,38 @@ static void holds(void *at, size_t len)
 	TRUE(memcmp(back, out, len) == 0);
 }
 
+/* Copies that the library has asked of CUDA. */
+static uint64_t copies(void)
+{
+	return gpu_calls("libfabric", "cuMemcpy");
+}
+
+static bool emulated(int option)
+{
+	bool yes;
+	size_t len = sizeof(yes);
+
+	DO(0, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, option, &yes, &len));
+	return yes;
+}
+
+/* What an endpoint with device memory can be told, and whether two kinds of memory go into one message. */
+static void options(int direct, int p2p)
+{
+	int mode = -1, required = FI_HMEM_P2P_REQUIRED, disabled = FI_HMEM_P2P_DISABLED;
+	size_t len = sizeof(mode);
+	bool off = false;
+	struct fi_efa_feature_ops *features;
+
+	DO(0, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &mode, &len));
+	TRUE(mode == (direct ? FI_HMEM_P2P_REQUIRED : p2p ? FI_HMEM_P2P_PREFERRED : FI_HMEM_P2P_DISABLED));
+	DO(direct || p2p ? 0 : -FI_EOPNOTSUPP, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &required, sizeof(required)));
+	DO(direct ? -FI_EOPNOTSUPP : 0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &disabled, sizeof(disabled)));
+	DO(direct || p2p ? 0 : -FI_EOPNOTSUPP, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_CUDA_API_PERMITTED, &off, sizeof(off)));
+	DO(0, fi_open_ops(&fabric->fid, FI_EFA_FEATURE_OPS, 0, (void **) &features, NULL));
+	TRUE(features->query("mixed_hmem_iov") == direct && !features->query("no such feature"));
+}
+
 #define POST(call) \
 	do { \
 		ssize_t ret_; \
@@ -102,7 +140,9 @@ static void holds(void *at, size_t len)
 int main(int argc, char **argv)
 {
 	static struct fi_context2 contexts[2];
-	int direct = argc > 1 && strcmp(argv[1], "efa-direct") == 0;
+	int direct = argc > 1 && strcmp(argv[1], "efa-direct") == 0, uncopied = argc > 2 && strcmp(argv[2], "uncopied") == 0;
+	int p2p = uncopied || (argc > 2 && strcmp(argv[2], "p2p") == 0);
+	size_t most = SIZE, size = sizeof(most);
 	size_t lens[] = { 8, 4096, 20000, 300000, SIZE };
 	struct fi_mr_attr attr = { .iov_count = 1, .access = ALL, .iface = FI_HMEM_CUDA };
 	struct iovec iov;
@@ -110,7 +150,7 @@ int main(int argc, char **argv)
 	char *a, *b;
 
 	TRUE(argc >= 2);
-	if (argc > 2) {
+	if (argc > 2 && strcmp(argv[2], "none") == 0) {
 		DO(-FI_ENODATA, ask_device(argv[1], FI_MR_HMEM));
 		open_disabled(argv[1]);
 		enable();
@@ -122,13 +162,28 @@ int main(int argc, char **argv)
 	}
 	gpu_malloc = (int (*)(void **, size_t)) symbol("cudaMalloc");
 	gpu_copy = (int (*)(void *, const void *, size_t, int)) symbol("cudaMemcpy");
+	gpu_calls = (uint64_t (*)(const char *, const char *)) symbol("gpu_sim_calls");
+	if (argc > 2 && strcmp(argv[2], "plain") == 0) {
+		open_disabled(argv[1]);
+		DO(-FI_EINVAL, fi_mr_reg(domain, device(), SIZE, ALL, 0, 0, 0, &mr, NULL));
+		puts("device memory is not taken for the host's");
+		return 0;
+	}
+	a = device();
+	b = device();
+	if (argc > 2 && strcmp(argv[2], "refused") == 0) {
+		DO(-FI_ENODATA, ask_device(argv[1], FI_MR_HMEM));
+		puts("device memory is not offered");
+		return 0;
+	}
 	DO(-FI_ENODATA, ask_device(argv[1], 0));
 	DO(0, ask_device(argv[1], FI_MR_HMEM));
 	TRUE(info->caps & FI_HMEM && info->domain_attr->mr_mode & FI_MR_HMEM);
 	open_asked();
+	options(direct, p2p);
 	enable();
-	a = device();
-	b = device();
+	if (direct)
+		DO(0, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_MAX_MSG_SIZE, &most, &size));
 
 	/* Registered plainly, it would be touched by the processor. */
 	DO(-FI_EINVAL, fi_mr_reg(domain, a, SIZE, ALL, 0, 0, 0, &mr, NULL));
@@ -145,20 +200,25 @@ int main(int argc, char **argv)
 	TRUE(fi_mr_desc(near) && fi_mr_desc(host));
 	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
 		size_t len = lens[i];
-		uint64_t there = (uint64_t) (uintptr_t) b;
+		uint64_t there = (uint64_t) (uintptr_t) b, before;
+		/* The first of all may come before the peer has said what it can. */
+		int counted = uncopied && i > 0;
 
 		if (!direct || len < info->ep_attr->max_msg_size) {
-			if (!direct || len < 60000) {
+			if (len <= most) {
 				fill(a);
 				POST(fi_recv(ep, b, len, fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));
 				POST(fi_send(ep, a, len, fi_mr_desc(near), self, &contexts[1]));
 				ends(2);
 				holds(b, len);
 			}
+			before = copies();
 			fill(a);
 			POST(fi_write(ep, a, len, fi_mr_desc(near), self, there, fi_mr_key(far), &contexts[0]));
 			ends(1);
 			holds(b, len);
+			TRUE(copies() == before || !counted || emulated(FI_OPT_EFA_EMULATED_WRITE));
+			before = copies();
 			fill(b);
 			POST(fi_read(ep, a, len, fi_mr_desc(near), self, there, fi_mr_key(far), &contexts[0]));
 			ends(1);
@@ -167,7 +227,28 @@ int main(int argc, char **argv)
 			POST(fi_read(ep, back, len, fi_mr_desc(host), self, there, fi_mr_key(far), &contexts[0]));
 			ends(1);
 			TRUE(memcmp(back, out, len) == 0);
+			TRUE(copies() == before || !counted || emulated(FI_OPT_EFA_EMULATED_READ));
 		}
+	}
+	if (!direct) {
+		/* No descriptor says whose memory is injected. */
+		fill(a);
+		POST(fi_recv(ep, b, 64, fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));
+		POST(fi_inject(ep, a, 64, self));
+		ends(1);
+		holds(b, 64);
+		fill(a);
+		POST(fi_inject_write(ep, a, 64, self, (uint64_t) (uintptr_t) back, fi_mr_key(host)));
+		while (memcmp(back, out, 64) != 0)
+			fi_cq_read(cq, NULL, 0);
+		/* Both kinds in one message. */
+		memcpy(back, out, 512);
+		struct iovec mixed[] = { { back, 512 }, { a + 512, 40000 } };
+		void *descs[] = { fi_mr_desc(host), fi_mr_desc(near) };
+		POST(fi_recv(ep, b, SIZE, fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));
+		POST(fi_sendv(ep, mixed, descs, 2, self, &contexts[1]));
+		ends(2);
+		holds(b, 40512);
 	}
 	DO(0, fi_close(&near->fid));
 	DO(0, fi_close(&far->fid));

@@ -102,6 +102,18 @@ fn source(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap()
 }
 
+/// Parameters of device memory, which belong to no provider.
+fn hmem_params() -> Vec<String> {
+    let table = source("src/core/params/hmem.rs");
+    let lines = table.lines().filter_map(|l| l.strip_prefix("    hmem"));
+    let names = lines.filter_map(|l| l.split_once(": "));
+    let all: Vec<_> = names
+        .map(|(rest, _)| format!("FI_HMEM{}", rest.to_uppercase()))
+        .collect();
+    assert!(all.len() > 2, "{all:?}");
+    all
+}
+
 #[test]
 fn the_man_pages_have_every_parameter_and_every_option() {
     let pages = source("man/fi_efa.7") + &source("man/fi_efa_soft.7");
@@ -120,6 +132,7 @@ fn the_man_pages_have_every_parameter_and_every_option() {
     let env: BTreeSet<_> = set
         .chain(none.filter_map(|l| l.split('"').next()))
         .map(|n| format!("FI_EFA_{}", n.to_uppercase()))
+        .chain(hmem_params())
         .collect();
     assert!(env.len() > 40, "only {} parameters were found", env.len());
     let options = source("src/prov/efa/endpoint/options.rs");

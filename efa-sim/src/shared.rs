@@ -71,9 +71,13 @@ impl Mapping {
                 0,
             ))?
         };
+        let offset = offset + exported_from(&file);
         // Beyond the end of a file there is nothing, and no error before it is touched.
-        // SAFETY: numbers are passed.
-        let ends = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) };
+        // SAFETY: a plain structure, of which zero is a value.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: there is a place for the answer.
+        let known = unsafe { libc::fstat(file.as_raw_fd(), &mut stat) } == 0;
+        let ends = if known { stat.st_size } else { -1 };
         if ends < 0 || offset.checked_add(len).is_none_or(|w| w > ends as u64) {
             return Err(libc::EINVAL);
         }
@@ -216,4 +220,16 @@ pub fn fetch(pid: u32, at: u64, into: &mut [u8]) -> Result<(), ()> {
 /// Writes to a program's memory.
 pub fn store(pid: u32, at: u64, from: &[u8]) -> Result<(), ()> {
     copy(pid, at, from.as_ptr().cast_mut(), from.len(), true)
+}
+
+/// Where a dma-buf of `gpu-sim` begins in its file: at the descriptor's position. Others begin with
+/// their file.
+fn exported_from(file: &File) -> u64 {
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    if !name.is_ok_and(|n| n.to_string_lossy().contains("memfd:gpu-sim")) {
+        return 0;
+    }
+    // SAFETY: numbers are passed; the position stays.
+    let at = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_CUR) };
+    u64::try_from(at).unwrap_or(0)
 }

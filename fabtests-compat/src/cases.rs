@@ -313,6 +313,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
     for fabric in ["efa", "efa-direct"] {
         let near = Case::single(&format!("device_memory {fabric}")).with_gpu();
         v.extend([near.clone().far(), near]);
+        v.push(Case::single(&format!("device_memory {fabric} plain")).with_gpu());
         if !Path::new("/dev/nvidiactl").exists() {
             v.push(Case::single(&format!("device_memory {fabric} none")));
         }

@@ -1,7 +1,7 @@
 //! The driver interface (libcuda.so.1): `cu*`. Codes and numbers are those of `cuda.h`.
 
 use crate::stream::{self, Progress};
-use crate::{config, context, memory};
+use crate::{config, context, counts, memory};
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::sync::{Arc, OnceLock};
 
@@ -21,7 +21,8 @@ const VERSION: c_int = 12040;
 static INITIALIZED: OnceLock<()> = OnceLock::new();
 
 /// Runs a call: not before cuInit, and not where it shall fail.
-fn call(name: &str, f: impl FnOnce() -> Result<(), c_int>) -> c_int {
+fn call(name: &'static str, f: impl FnOnce() -> Result<(), c_int>) -> c_int {
+    counts::note(name);
     if let Some(code) = config::failure(name) {
         return code;
     }

@@ -5,7 +5,7 @@
 //! does so by mistake gets SIGSEGV, and a system call EFAULT. Its bytes are in a memfd, which the
 //! copies of this library see through a mapping of their own (`memory`). A thread has a current
 //! context or none (`context`), copies on a stream happen later, by a thread (`stream`). `driver`
-//! and `runtime` are the two interfaces of CUDA, `nvml` the management library.
+//! and `runtime` are the two interfaces of CUDA, `nvml` the management library. `counts` says who has called what.
 //!
 //! Settings come from the environment, which `gpu-sim run` fills: see `config`.
 
@@ -13,6 +13,7 @@
 
 mod config;
 mod context;
+mod counts;
 mod driver;
 mod memory;
 mod nvml;

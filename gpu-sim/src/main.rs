@@ -29,6 +29,9 @@ enum What {
         /// Functions that fail: `name` or `name=code`, separated by commas.
         #[arg(long, default_value = "")]
         fail: String,
+        /// A file that gets a line for each library and function: process, library, function, calls.
+        #[arg(long)]
+        counts: Option<PathBuf>,
         /// The library, if not beside this program.
         #[arg(long)]
         library: Option<PathBuf>,
@@ -83,6 +86,7 @@ fn run(what: What) -> std::io::Result<u8> {
         delay_us,
         no_dmabuf,
         fail,
+        counts,
         library,
         command,
     } = what;
@@ -104,6 +108,7 @@ fn run(what: What) -> std::io::Result<u8> {
         .env("GPU_SIM_DELAY_US", delay_us.to_string())
         .env("GPU_SIM_DMABUF", u8::from(!no_dmabuf).to_string())
         .env("GPU_SIM_FAIL", fail)
+        .envs(counts.map(|path| ("GPU_SIM_COUNTS", path)))
         .status()?;
     let signal = status.signal().map(|s| 128 + s);
     Ok(status.code().or(signal).unwrap_or(1) as u8)

@@ -183,17 +183,26 @@ pub fn seen(at: usize, len: usize) -> Option<*mut u8> {
     (!m.gpus.iter().any(window)).then_some(at as *mut u8)
 }
 
-/// A descriptor of the bytes from `at` on, as a dma-buf: whoever maps it begins at the descriptor's
-/// file position.
+/// A descriptor of the pages from `at` on, as a dma-buf: whoever maps it begins at the descriptor's
+/// file position. They are those around one allocation, or some of them.
 pub fn export(at: usize, len: usize) -> Option<i32> {
-    let a = find(at).filter(|a| !a.foreign && len <= a.base + a.len - at)?;
+    const PAGE: usize = 4096;
     let m = memory();
+    let around = |a: &&Allocation| {
+        let (from, to) = (
+            a.base & !(PAGE - 1),
+            (a.base + a.len).next_multiple_of(PAGE),
+        );
+        !a.foreign && from <= at && at + len <= to
+    };
+    let mut near = m.all.range(..at + PAGE).rev().map(|(_, a)| a);
+    let a = near.find(around)?;
     let g = m.gpus.get(a.gpu)?;
     // A description of its own, so that its position is its own.
     let path = format!("/proc/self/fd/{}\0", g.file.as_raw_fd());
     // SAFETY: the path is terminated.
     let fd = unsafe { libc::open(path.as_ptr().cast(), libc::O_RDWR | libc::O_CLOEXEC) };
-    let from = (a.off + (at - a.base)) as i64;
+    let from = (a.off + at - a.base) as i64;
     // SAFETY: plain numbers are passed.
     if fd < 0 || unsafe { libc::lseek(fd, from, libc::SEEK_SET) } != from {
         return None;

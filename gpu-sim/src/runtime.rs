@@ -2,7 +2,7 @@
 //! GPU current, GPU 0's until the thread chooses.
 
 use crate::driver::{self, IpcHandle, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
-use crate::{config, context, memory};
+use crate::{config, context, counts, memory};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use std::cell::Cell;
 
@@ -21,7 +21,8 @@ fn gpu() -> usize {
     })
 }
 
-fn call(name: &str, f: impl FnOnce(usize) -> Result<(), c_int>) -> c_int {
+fn call(name: &'static str, f: impl FnOnce(usize) -> Result<(), c_int>) -> c_int {
+    counts::note(name);
     let code = match config::failure(name) {
         Some(code) => code,
         None => f(gpu()).err().unwrap_or(SUCCESS),

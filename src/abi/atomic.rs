@@ -182,7 +182,8 @@ unsafe fn start<D: Domain>(e: *mut fid_ep, w: AtomicTarget, len: usize, o: Opera
     let b = unsafe { ep::<D>(e)? };
     let AtomicTarget(peer, addr, key, datatype, op) = w;
     let device = |m: Option<Buffer>| m.is_some_and(|m| of_device(m.2));
-    let host = !(of_device(o.data.2) || device(o.compare) || device(o.result));
+    let injected = o.context.is_none() && device_memory_expected();
+    let host = !(injected || of_device(o.data.2) || device(o.compare) || device(o.result));
     if let (Poster::Ep(id), None, true) = (b.who, b.tx_flags, host) {
         let one = |m: Option<Buffer>| {
             // SAFETY: as promised by the caller.
@@ -212,8 +213,13 @@ unsafe fn start<D: Domain>(e: *mut fid_ep, w: AtomicTarget, len: usize, o: Opera
             (_, Some(result)) => Fetch::Former(user(result)?),
             _ => Fetch::No,
         };
+        let copy;
         let data = match o.context {
             Some(_) => SendData::User(user(o.data)?),
+            None if device_memory_expected() => {
+                copy = inject_any(o.data.0, o.data.1)?;
+                SendData::Inject(&copy)
+            }
             None => SendData::Inject(inject_bytes(o.data.0, o.data.1)?),
         };
         go::<D, _>(e, req(data, fetch, w, o.context.unwrap_or(null_mut()))?)

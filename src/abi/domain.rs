@@ -99,6 +99,45 @@ impl<D: Domain> Tables<D> {
     };
 }
 
+/// As [`feature`], where there is none.
+unsafe extern "C" fn no_feature(_: *const c_char) -> bool {
+    false
+}
+
+static NO_FEATURE_OPS: fi_efa_feature_ops = fi_efa_feature_ops {
+    query: Some(no_feature),
+};
+
+/// Answers fi_open_ops(3) with the table that `find` names.
+///
+/// # Safety
+/// `name` is NULL or a string, `ops` NULL or a place.
+pub(crate) unsafe fn open_ops<D: Domain>(
+    name: *const c_char,
+    flags: u64,
+    ops: *mut *mut c_void,
+    find: impl FnOnce(&str) -> Result<Extension>,
+) -> Result<()> {
+    if name.is_null() || ops.is_null() {
+        return Err(FI_EINVAL);
+    }
+    if flags != 0 {
+        return Err(FI_EBADFLAGS);
+    }
+    // SAFETY: as promised by the caller.
+    unsafe {
+        *ops = null_mut();
+        let name = super::info::string(name).ok_or(FI_EINVAL)?;
+        *ops = match find(&name)? {
+            Extension::EfaFeatures => table(Tables::<D>::EFA_FEATURE_OPS).cast(),
+            Extension::EfaNoFeatures => table(&NO_FEATURE_OPS).cast(),
+            Extension::EfaDomain => table(Tables::<D>::EFA_DOMAIN_OPS).cast(),
+            Extension::EfaGda => table(Tables::<D>::EFA_GDA_OPS).cast(),
+        };
+    }
+    Ok(())
+}
+
 unsafe extern "C" fn domain_ops_open<D: Domain>(
     f: *mut fid,
     name: *const c_char,
@@ -106,25 +145,10 @@ unsafe extern "C" fn domain_ops_open<D: Domain>(
     ops: *mut *mut c_void,
     _: *mut c_void,
 ) -> c_int {
-    guard_int("fi_open_ops", || {
-        if name.is_null() || ops.is_null() {
-            return Err(FI_EINVAL);
-        }
-        if flags != 0 {
-            return Err(FI_EBADFLAGS);
-        }
-        // SAFETY: only domains have this table; the name is a string, `ops` a place.
-        unsafe {
-            let d = body::<fid_domain, DomainBody<D>>(f.cast())?;
-            *ops = null_mut();
-            let name = super::info::string(name).ok_or(FI_EINVAL)?;
-            *ops = match d.domain.extension(&name)? {
-                Extension::EfaFeatures => table(Tables::<D>::EFA_FEATURE_OPS).cast(),
-                Extension::EfaDomain => table(Tables::<D>::EFA_DOMAIN_OPS).cast(),
-                Extension::EfaGda => table(Tables::<D>::EFA_GDA_OPS).cast(),
-            };
-        }
-        Ok(())
+    // SAFETY: only domains have this table; the name is a string, `ops` a place.
+    guard_int("fi_open_ops", || unsafe {
+        let d = body::<fid_domain, DomainBody<D>>(f.cast())?;
+        open_ops::<D>(name, flags, ops, |name| d.domain.extension(name))
     })
 }
 

@@ -30,7 +30,11 @@ pub(crate) fn open<P: Provider>(
     p.check_fabric(name)?;
     let fabric = Fabric::new(name, attr.api_version);
     let f = fid_fabric {
-        fid: new_fid(FI_CLASS_FABRIC, context as *mut c_void, &FABRIC_FI_OPS),
+        fid: new_fid(
+            FI_CLASS_FABRIC,
+            context as *mut c_void,
+            Tables::<P::Domain>::FABRIC_FI_OPS,
+        ),
         ops: table(Tables::<P::Domain>::FABRIC_OPS),
         api_version: attr.api_version,
     };
@@ -50,7 +54,26 @@ unsafe extern "C" fn fabric_close(f: *mut fid) -> c_int {
     unsafe { guard_close(f, close) }
 }
 
-static FABRIC_FI_OPS: fi_ops = ops(fabric_close, no_bind, no_control);
+unsafe extern "C" fn fabric_ops_open<D: Domain>(
+    f: *mut fid,
+    name: *const c_char,
+    flags: u64,
+    ops: *mut *mut c_void,
+    _: *mut c_void,
+) -> c_int {
+    // SAFETY: only fabrics have this table; the name is a string, `ops` a place.
+    guard_int("fi_open_ops", || unsafe {
+        let fabric = body::<fid_fabric, FabricBody>(f.cast())?;
+        super::domain::open_ops::<D>(name, flags, ops, |name| D::fabric_extension(fabric, name))
+    })
+}
+
+impl<D: Domain> Tables<D> {
+    const FABRIC_FI_OPS: &'static fi_ops = &fi_ops {
+        ops_open: Some(fabric_ops_open::<D>),
+        ..ops(fabric_close, no_bind, no_control)
+    };
+}
 
 unsafe extern "C" fn domain<D: Domain>(
     f: *mut fid_fabric,

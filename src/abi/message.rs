@@ -54,7 +54,7 @@ unsafe fn tx<D: Domain>(
     cq_data: Option<u64>,
     context: Option<*mut c_void>,
 ) -> Result<()> {
-    if of_device(desc) {
+    if of_device(desc) || context.is_none() && device_memory_expected() {
         // SAFETY: as promised by the caller.
         return unsafe { tx_device::<D>(e, buf, len, desc, to, tag, cq_data, context) };
     }
@@ -76,7 +76,7 @@ unsafe fn tx<D: Domain>(
     unsafe { tx_otherwise::<D>(e, &p) }
 }
 
-/// As [`tx`], from a device's memory.
+/// As [`tx`], from memory that is, or may be, a device's.
 ///
 /// # Safety
 /// As [`tx`].
@@ -94,7 +94,14 @@ unsafe fn tx_device<D: Domain>(
 ) -> Result<()> {
     // SAFETY: as promised by the caller.
     unsafe {
-        let data = SendData::User(user((buf, len, desc))?);
+        let copy;
+        let data = match context {
+            Some(_) => SendData::User(user((buf, len, desc))?),
+            None => {
+                copy = inject_any(buf, len)?;
+                SendData::Inject(&copy)
+            }
+        };
         go::<D, _>(
             e,
             msg(data, to, tag, cq_data, context.unwrap_or(null_mut())),

@@ -48,7 +48,7 @@ unsafe fn fast_or_general<D: Domain>(
     cq_data: Option<u64>,
     context: Option<*mut c_void>,
 ) -> Result<()> {
-    if of_device(desc) {
+    if of_device(desc) || context.is_none() && device_memory_expected() {
         let RemoteMemory(peer, addr, key) = remote;
         // SAFETY: as promised by the caller.
         return unsafe {
@@ -75,7 +75,7 @@ unsafe fn fast_or_general<D: Domain>(
     unsafe { general::<D>(e, &p) }
 }
 
-/// As [`fast_or_general`], with a device's memory at this end.
+/// As [`fast_or_general`], with memory at this end that is, or may be, a device's.
 ///
 /// # Safety
 /// As [`fast_or_general`].
@@ -93,10 +93,17 @@ unsafe fn with_device<D: Domain>(
     cq_data: Option<u64>,
     context: Option<*mut c_void>,
 ) -> Result<()> {
-    let context = context.unwrap_or(null_mut());
     // SAFETY: as promised by the caller.
     unsafe {
-        let data = SendData::User(user((buf, len, desc))?);
+        let copy;
+        let data = match context {
+            Some(_) => SendData::User(user((buf, len, desc))?),
+            None => {
+                copy = inject_any(buf, len)?;
+                SendData::Inject(&copy)
+            }
+        };
+        let context = context.unwrap_or(null_mut());
         let remote = RemoteMemory(peer, addr, key);
         go::<D, _>(e, req(data, write, remote, cq_data, context))
     }

@@ -5,6 +5,7 @@
 
 use super::ep::{ep, EpBody};
 use crate::core::Result;
+pub(crate) use crate::hmem::device_memory_expected;
 use crate::hmem::{MemKind, Piece, UserMem};
 use crate::prov::contract::*;
 use crate::types::*;
@@ -95,6 +96,29 @@ pub(crate) unsafe fn inject_bytes<'a>(buf: *const c_void, len: usize) -> Result<
     }
     // SAFETY: as promised by the caller.
     Ok(unsafe { core::slice::from_raw_parts(buf.cast::<u8>(), len) })
+}
+
+/// A copy of what a call injects, which has no descriptor to say whose memory it is. `FI_EIO` when
+/// its device could not copy it.
+///
+/// # Safety
+/// `buf` is NULL or has `len` readable bytes, of any kind.
+#[cold]
+pub(crate) unsafe fn inject_any(buf: *const c_void, len: usize) -> Result<Vec<u8>> {
+    let kind = crate::hmem::owner(buf as usize).unwrap_or_default();
+    // SAFETY: as promised by the caller.
+    copied(&unsafe { UserMem::of_kinds([(buf, len, kind)]) }.ok_or(FI_EINVAL)?)
+}
+
+/// A copy of memory. `FI_EIO` when its device could not copy it.
+fn copied(mem: &UserMem) -> Result<Vec<u8>> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(mem.len()).map_err(|_| FI_ENOMEM)?;
+    copy.resize(mem.len(), 0);
+    match mem.load(0, &mut copy) == mem.len() {
+        true => Ok(copy),
+        false => Err(FI_EIO),
+    }
 }
 
 /// The part of a request that every call has, for calls without flags of their own.
@@ -229,11 +253,13 @@ unsafe fn triggered<D: Domain, R: Request>(b: &EpBody<D>, mut r: R) -> Result<()
 }
 
 /// Runs `f` with the data of a `*msg` call: a copy if its FI_INJECT asks for one.
-pub(crate) fn with_data<T>(mem: UserMem, flags: u64, f: impl FnOnce(SendData) -> T) -> T {
+pub(crate) fn with_data<T>(
+    mem: UserMem,
+    flags: u64,
+    f: impl FnOnce(SendData) -> Result<T>,
+) -> Result<T> {
     if flags & FI_INJECT == 0 {
         return f(SendData::User(mem));
     }
-    let mut copy = vec![0u8; mem.len()];
-    mem.load(0, &mut copy);
-    f(SendData::Inject(&copy))
+    f(SendData::Inject(&copied(&mem)?))
 }

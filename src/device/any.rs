@@ -279,8 +279,8 @@ impl QueuePair for AnyQp {
         each!(self, AnyQp, q => q.room())
     }
 
-    fn takes(&self, mem: &UserMem) -> bool {
-        each!(self, AnyQp, q => q.takes(mem))
+    fn takes(&mut self, mem: &UserMem, key: u64) -> bool {
+        each!(self, AnyQp, q => q.takes(mem, key))
     }
 
     #[inline]

@@ -436,8 +436,8 @@ pub trait QueuePair {
     fn idle(&self) -> bool;
     /// Whether one more operation can be posted.
     fn room(&self) -> bool;
-    /// Whether a read or write may have this local memory in one request.
-    fn takes(&self, _mem: &UserMem) -> bool {
+    /// Whether one request may have this local memory and a remote region of this key.
+    fn takes(&mut self, _mem: &UserMem, _key: u64) -> bool {
         true
     }
     /// Sends `header` and `payload` as one message of at most `mtu` bytes.

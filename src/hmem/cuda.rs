@@ -6,13 +6,15 @@
 //! own that does not wait for the default stream: a kernel of the program may be waiting for this
 //! very copy.
 
-use super::interface::{self, Interface};
+use super::interface::{self, ExportedBuf, Interface};
 use super::MemKind;
+use crate::core::params::hmem;
 use crate::core::Result;
 use crate::types::*;
 use core::ffi::{c_int, c_uint, c_void, CStr};
 use core::mem::transmute_copy;
 use std::collections::HashMap;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, OnceLock};
 
@@ -63,7 +65,23 @@ functions! {
     stream_create = c"cuStreamCreate": fn(*mut *mut c_void, c_uint);
     stream_wait = c"cuStreamSynchronize": fn(*mut c_void);
     copy = c"cuMemcpyAsync": fn(usize, usize, usize, *mut c_void);
+    device_attribute = c"cuDeviceGetAttribute": fn(*mut c_int, c_int, c_int);
 }
+
+/// CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD and
+/// CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE.
+const DMA_BUF_SUPPORTED: c_int = 124;
+const DMA_BUF: c_int = 1;
+const BY_PCIE: u64 = 1;
+/// CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_NOT_SUPPORTED.
+const INVALID_VALUE: Code = 1;
+const NOT_INITIALIZED: Code = 3;
+const NOT_SUPPORTED: Code = 801;
+/// A page of the system: dma-bufs begin and end at one.
+const PAGE: usize = 4096;
+
+/// cuMemGetHandleForAddressRange
+type Export = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, u64) -> Code;
 
 /// A stream of our own.
 struct CudaStream(*mut c_void);
@@ -73,6 +91,8 @@ unsafe impl Send for CudaStream {}
 /// The interface.
 pub(super) struct Cuda {
     f: Functions,
+    /// Of CUDA 11.7 on.
+    export: Option<Export>,
     /// By context.
     streams: Mutex<HashMap<usize, CudaStream>>,
 }
@@ -104,6 +124,27 @@ fn counted() -> c_uint {
     count().unwrap_or(0)
 }
 
+/// Whether the program has loaded the driver's library.
+pub(super) fn loaded() -> bool {
+    open(c"libcuda.so.1", libc::RTLD_NOLOAD).is_some()
+}
+
+/// The function that exports dma-bufs, if this driver has it.
+fn exporter(lib: *mut c_void) -> Option<Export> {
+    // SAFETY: the library is open and stays so; the function of this name has this type (cuda.h).
+    unsafe {
+        let p = libc::dlsym(lib, c"cuMemGetHandleForAddressRange".as_ptr());
+        (!p.is_null()).then(|| transmute_copy::<*mut c_void, Export>(&p))
+    }
+}
+
+/// Whether the kernel can register device memory by its address.
+fn peermem() -> bool {
+    let modules = ["nvidia_peermem", "nv_peer_mem"];
+    let loaded = |m: &&str| Path::new("/sys/module").join(m).exists();
+    modules.iter().any(loaded)
+}
+
 /// Makes the interface known where this machine has a GPU and the driver's library.
 pub(super) fn detect() {
     let Some(lib) = open(c"libcuda.so.1", 0) else {
@@ -119,6 +160,7 @@ pub(super) fn detect() {
             MemKind::Cuda,
             Box::new(Cuda {
                 f,
+                export: exporter(lib),
                 streams: Mutex::default(),
             }),
         ),
@@ -221,5 +263,45 @@ impl Interface for Cuda {
 
     fn owns(&self, at: usize) -> bool {
         self.attribute(MEMORY_TYPE, at) == Some(MEMORY_DEVICE)
+    }
+
+    /// The whole allocation is not asked for: memory of cuMemMap has none.
+    fn export(&self, at: usize, len: usize) -> Result<ExportedBuf> {
+        let permitted = hmem().hmem_cuda_use_dmabuf;
+        let export = self.export.filter(|_| permitted).ok_or(FI_EOPNOTSUPP)?;
+        let start = at & !(PAGE - 1);
+        let end = at.checked_add(len).ok_or(FI_EINVAL)?;
+        let pages = end.next_multiple_of(PAGE) - start;
+        let mut fd: c_int = -1;
+        let mut ask = |flags| {
+            // SAFETY: there is a place for the descriptor; CUDA checks the range.
+            unsafe { export((&raw mut fd).cast(), start, pages, DMA_BUF, flags) }
+        };
+        let code = match ask(BY_PCIE) {
+            // Drivers before 12.8, and platforms without such a mapping.
+            INVALID_VALUE | NOT_SUPPORTED => ask(0),
+            code => code,
+        };
+        if code != SUCCESS || fd < 0 {
+            crate::info_log!(
+                FI_LOG_MR,
+                "cuMemGetHandleForAddressRange of {pages} bytes at {start:#x}: error {code}"
+            );
+            return Err(FI_EOPNOTSUPP);
+        }
+        Ok(ExportedBuf {
+            // SAFETY: the descriptor is new and ours.
+            fd: unsafe { OwnedFd::from_raw_fd(fd) },
+            offset: (at - start) as u64,
+        })
+    }
+
+    /// A driver that the program has not initialised yet says nothing: registration will show.
+    fn peer_to_peer(&self) -> bool {
+        let mut yes = 0;
+        // SAFETY: there is a place for the answer.
+        let code = unsafe { (self.f.device_attribute)(&mut yes, DMA_BUF_SUPPORTED, 0) };
+        let supported = code == NOT_INITIALIZED || code == SUCCESS && yes != 0;
+        peermem() || self.export.is_some() && hmem().hmem_cuda_use_dmabuf && supported
     }
 }

@@ -3,8 +3,11 @@
 //! An interface whose library is not there copies nothing and says so.
 
 use super::desc::{MemKind, DEVICE_KINDS, KINDS};
+use crate::core::params::hmem;
 use crate::core::Result;
 use crate::types::*;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
 /// What every kind of device memory can do. Thread safe; no call creates a context.
@@ -23,6 +26,26 @@ pub trait Interface: Send + Sync {
 
     /// Whether an address is in device memory of this kind.
     fn owns(&self, at: usize) -> bool;
+
+    /// The pages around `len` bytes at `at` as a dma-buf. `FI_EOPNOTSUPP` where there is none to be
+    /// had.
+    fn export(&self, _at: usize, _len: usize) -> Result<ExportedBuf> {
+        Err(FI_EOPNOTSUPP)
+    }
+
+    /// Whether adapters may be expected to read and write it themselves.
+    fn peer_to_peer(&self) -> bool {
+        false
+    }
+}
+
+/// Device memory as a dma-buf.
+#[derive(Debug)]
+pub struct ExportedBuf {
+    /// Its descriptor.
+    pub fd: OwnedFd,
+    /// Where the range begins in it, bytes.
+    pub offset: u64,
 }
 
 /// An interface without its library.
@@ -55,29 +78,75 @@ pub(crate) fn of(kind: MemKind) -> &'static dyn Interface {
     known.map_or(&Absent, |i| &**i)
 }
 
+/// Name of a kind in FI_HMEM.
+fn name(kind: MemKind) -> &'static str {
+    match kind {
+        MemKind::Host => "system",
+        MemKind::Cuda => "cuda",
+        MemKind::Rocr => "rocr",
+        MemKind::Neuron => "neuron",
+        MemKind::Synapse => "synapseai",
+    }
+}
+
 /// Looks for the interfaces of this machine, once: no context is made, and nothing is allocated on
 /// a device.
-pub(crate) fn detect() {
+fn detect() {
     static DONE: OnceLock<()> = OnceLock::new();
     DONE.get_or_init(super::cuda::detect);
 }
 
-/// Whether this machine has an interface of this kind.
-pub(crate) fn present(kind: MemKind) -> bool {
-    kind == MemKind::Host
-        || INSTALLED
-            .get(kind as usize)
-            .is_some_and(|i| i.get().is_some())
-}
-
-/// Whether this machine has device memory.
-pub(crate) fn any() -> bool {
+/// The interfaces of this machine that may be used (FI_HMEM).
+fn usable() -> impl Iterator<Item = &'static dyn Interface> {
     detect();
-    INSTALLED.iter().any(|i| i.get().is_some())
+    let all = INSTALLED.iter().skip(1).zip(DEVICE_KINDS);
+    all.filter(|(_, kind)| hmem().permits(name(*kind)))
+        .filter_map(|(i, _)| Some(&**i.get()?))
 }
 
-/// The kind of device memory that an address is in, if it is.
+/// Whether this machine has an interface of this kind, which may be used.
+pub(crate) fn present(kind: MemKind) -> bool {
+    detect();
+    let installed = |i: &OnceLock<_>| i.get().is_some();
+    let device = INSTALLED.get(kind as usize).is_some_and(installed);
+    kind == MemKind::Host || device && hmem().permits(name(kind))
+}
+
+/// Whether this machine has device memory that may be used.
+pub(crate) fn any() -> bool {
+    usable().next().is_some()
+}
+
+/// Whether adapters may be expected to read and write all of this machine's device memory.
+pub(crate) fn peer_to_peer() -> bool {
+    !hmem().hmem_disable_p2p && usable().all(|i| i.peer_to_peer())
+}
+
+/// As [`Interface::export`].
+pub(crate) fn export(kind: MemKind, at: usize, len: usize) -> Result<ExportedBuf> {
+    of(kind).export(at, len)
+}
+
+/// An endpoint may be handed device memory.
+static IN_USE: AtomicBool = AtomicBool::new(false);
+
+/// From now on buffers without a descriptor may be a device's, too.
+pub(crate) fn expect_device_memory() {
+    IN_USE.store(true, Ordering::Relaxed);
+}
+
+/// Whether a buffer without a descriptor may be a device's.
+#[inline(always)]
+pub(crate) fn device_memory_expected() -> bool {
+    IN_USE.load(Ordering::Relaxed)
+}
+
+/// The kind of device memory that an address is in, if it is. A program that has such memory has
+/// loaded its library, whether it has asked for FI_HMEM or not.
 pub(crate) fn owner(at: usize) -> Option<MemKind> {
+    if super::cuda::loaded() {
+        detect();
+    }
     let known = INSTALLED.iter().skip(1).zip(DEVICE_KINDS);
     let mut known = known.filter_map(|(i, kind)| Some((i.get()?, kind)));
     known.find(|(i, _)| i.owns(at)).map(|(_, kind)| kind)

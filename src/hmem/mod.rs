@@ -23,8 +23,11 @@ mod piece;
 mod plain;
 
 pub use desc::MemKind;
-pub use interface::Interface;
-pub(crate) use interface::{any as any_device, owner, present};
+pub(crate) use interface::{
+    any as any_device, device_memory_expected, expect_device_memory, export, owner, peer_to_peer,
+    present,
+};
+pub use interface::{ExportedBuf, Interface};
 pub use owned::{combine, copy, Owned};
 pub use piece::{Piece, Segment};
 pub use plain::{copy_across, copy_bytes};
@@ -104,6 +107,12 @@ impl UserMem {
     #[inline]
     pub fn is_host(&self) -> bool {
         self.kinds == [MemKind::Host; MAX_SEGS]
+    }
+
+    /// The one piece it is, of any kind; `None` when there are none or several.
+    #[inline]
+    pub fn single(&self) -> Option<Segment> {
+        (self.count == 1).then(|| Segment::new(self.segs[0], self.kinds[0]))
     }
 
     /// The one piece of host memory it is; `None` when there are several, or of a device.

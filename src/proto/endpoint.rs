@@ -32,6 +32,8 @@ pub struct Config {
     /// Bits of [`extra`] that depend on the adapter.
     pub features: u64,
     pub host_id: Option<u64>,
+    /// Whether the adapter reads and writes our device memory; `None`: there is none.
+    pub hmem_p2p: Option<bool>,
     pub policy: Policy,
     /// Bytes kept of one peer's messages that arrive before their turn.
     pub early_max: usize,
@@ -229,7 +231,12 @@ impl Endpoint {
             }
             Repr::Handshake => {
                 if let Some(h) = Handshake::parse(bytes) {
-                    self.peers.get(from).features = Some(h.extra);
+                    // Its device memory could be what an adapter is to read or write.
+                    let lost = match h.hmem_p2p {
+                        Some(false) => extra::RDMA_READ | extra::RDMA_WRITE,
+                        _ => 0,
+                    };
+                    self.peers.get(from).features = Some(h.extra & !lost);
                 }
             }
             Repr::Unknown(_) => {}
@@ -266,6 +273,7 @@ impl Endpoint {
             connid: Some(self.cfg.connid),
             host_id: self.cfg.host_id,
             device_version: Some(self.cfg.device_version),
+            hmem_p2p: self.cfg.hmem_p2p,
             ..Handshake::default()
         };
         let n = h.emit(&mut buf);

@@ -585,6 +585,7 @@ pub fn run(bytes: &[u8]) {
         connid: 5,
         features: crate::wire::extra::RDMA_READ,
         host_id: None,
+        hmem_p2p: None,
         policy: Policy {
             max_medium: 1500,
             min_read: 2500,

@@ -197,6 +197,7 @@ fn side(me: PeerId, rng: &mut Rng) -> Side {
         connid: 90 + me,
         features: if readable { extra::RDMA_READ } else { 0 },
         host_id: None,
+        hmem_p2p: None,
         policy,
         early_max: 64 << 20,
     };

@@ -6,6 +6,7 @@ use super::{extra, pkt, req, VERSION};
 const HOST_ID: u16 = 1;
 const DEVICE_VERSION: u16 = 2;
 const USER_RECV_QP: u16 = 4;
+const HMEM_P2P: u16 = 8;
 
 /// What a handshake says. Optional parts are `None` when absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,10 +18,12 @@ pub struct Handshake {
     pub device_version: Option<u32>,
     /// Queue pair number and key of a queue pair for user receives.
     pub user_recv_qp: Option<(u32, u32)>,
+    /// Whether the adapter reads and writes the peer's device memory, if it has some.
+    pub hmem_p2p: Option<bool>,
 }
 
 impl Handshake {
-    /// Writes the packet and returns its length; 56 bytes are enough.
+    /// Writes the packet and returns its length; 64 bytes are enough.
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         let mut w = FieldWriter::new(buf);
         let mut flags = 0;
@@ -29,6 +32,7 @@ impl Handshake {
             (self.host_id.is_some(), HOST_ID),
             (self.device_version.is_some(), DEVICE_VERSION),
             (self.user_recv_qp.is_some(), USER_RECV_QP),
+            (self.hmem_p2p.is_some(), HMEM_P2P),
         ] {
             flags |= if set { flag } else { 0 };
         }
@@ -50,6 +54,10 @@ impl Handshake {
         if let Some((qpn, qkey)) = self.user_recv_qp {
             w.u32(qpn);
             w.u32(qkey);
+        }
+        if let Some(p2p) = self.hmem_p2p {
+            // One byte, and seven that are reserved.
+            w.u64(u64::from(p2p));
         }
         w.len()
     }
@@ -80,6 +88,9 @@ impl Handshake {
         if flags & USER_RECV_QP != 0 {
             h.user_recv_qp = Some((r.u32()?, r.u32()?));
         }
+        if flags & HMEM_P2P != 0 {
+            h.hmem_p2p = Some(r.u64()? & 0xff != 0);
+        }
         Some(h)
     }
 }
@@ -96,6 +107,7 @@ mod tests {
             host_id: Some(8),
             device_version: Some(0xefa2),
             user_recv_qp: Some((9, 10)),
+            hmem_p2p: Some(false),
         };
         for h in [
             all,

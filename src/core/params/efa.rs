@@ -5,53 +5,12 @@
 //! environment means the same or is answered honestly: those without a meaning here say why
 //! ([`NO_EFFECT`]). The table lies below the provider, because adapters and transports read it.
 
-use super::{define, get, Def, Value};
-use crate::types::*;
+use super::table::{param_kind, param_table, BOOL, INT, SIZE};
+use super::Def;
 use std::sync::OnceLock;
 
-const STR: fi_param_type = FI_PARAM_STRING;
-const INT: fi_param_type = FI_PARAM_INT;
-const BOOL: fi_param_type = FI_PARAM_BOOL;
-const SIZE: fi_param_type = FI_PARAM_SIZE_T;
-
-/// A kind of value: its type in C, its type here, and how it is read. Numbers that are negative or
-/// cannot be read count as not set.
-macro_rules! kind {
-    (text, $use:ident $(, $rest:tt)*) => { kind!(@$use STR, Option<String>, text $(, $rest)*) };
-    (flag, $use:ident $(, $rest:tt)*) => { kind!(@$use BOOL, bool, flag $(, $rest)*) };
-    (int, $use:ident $(, $rest:tt)*) => { kind!(@$use INT, usize, size $(, $rest)*) };
-    (size, $use:ident $(, $rest:tt)*) => { kind!(@$use SIZE, usize, size $(, $rest)*) };
-    (limit, $use:ident $(, $rest:tt)*) => { kind!(@$use SIZE, Option<usize>, limit $(, $rest)*) };
-    (@c $c:expr, $t:ty, $read:ident) => { $c };
-    (@field $c:expr, $t:ty, $read:ident) => { $t };
-    (@value $c:expr, $t:ty, $read:ident, $name:expr, $default:expr) => { $read($name, $default) };
-}
-
-macro_rules! efa_params {
-    ($($name:ident: $kind:ident = $default:expr, $help:expr;)+) => {
-        /// Values of the parameters.
-        pub struct EfaParams {
-            $(#[doc = $help] pub $name: kind!($kind, field),)+
-        }
-
-        impl EfaParams {
-            /// What holds where the environment sets nothing.
-            pub const DEFAULT: EfaParams = EfaParams { $($name: $default,)+ };
-
-            fn read() -> EfaParams {
-                let d = EfaParams::DEFAULT;
-                EfaParams { $($name: kind!($kind, value, (stringify!($name)), (d.$name)),)+ }
-            }
-        }
-
-        fn define_each() {
-            let d = EfaParams::DEFAULT;
-            $(define_one(stringify!($name), kind!($kind, c), $help, &d.$name);)+
-        }
-    };
-}
-
-efa_params! {
+param_table! {
+    EfaParams of Some("efa");
     soft: text = None, "Software adapter: auto (when no EFA is found), on, off. Default auto.";
     soft_iface: text = None,
         "Network interface, or local IP address, that the software adapter is bound to. Default: \
@@ -228,69 +187,11 @@ pub(crate) const NO_EFFECT: &[Def] = &[
     },
 ];
 
-fn text(name: &str, _: Option<String>) -> Option<String> {
-    match get(Some("efa"), name) {
-        Ok(Value::Str(v)) => Some(v),
-        _ => None,
-    }
-}
-
-fn flag(name: &str, default: bool) -> bool {
-    match get(Some("efa"), name) {
-        Ok(Value::Bool(v)) => v,
-        _ => default,
-    }
-}
-
-fn limit(name: &str, default: Option<usize>) -> Option<usize> {
-    match get(Some("efa"), name) {
-        Ok(Value::Size(v)) => Some(v),
-        Ok(Value::Int(v)) => usize::try_from(v).ok().or(default),
-        _ => default,
-    }
-}
-
-fn size(name: &str, default: usize) -> usize {
-    limit(name, Some(default)).unwrap_or(default)
-}
-
-/// How a default reads in a help text.
-trait DefaultText {
-    fn default_text(&self) -> Option<String>;
-}
-
-impl DefaultText for bool {
-    fn default_text(&self) -> Option<String> {
-        Some(u8::from(*self).to_string())
-    }
-}
-
-impl DefaultText for usize {
-    fn default_text(&self) -> Option<String> {
-        Some(self.to_string())
-    }
-}
-
-/// Without a value the help text says what holds.
-impl<T> DefaultText for Option<T> {
-    fn default_text(&self) -> Option<String> {
-        None
-    }
-}
-
-fn define_one(name: &str, kind: fi_param_type, help: &str, default: &impl DefaultText) {
-    match default.default_text() {
-        Some(d) => define(Some("efa"), name, kind, &format!("{help} Default {d}.")),
-        None => define(Some("efa"), name, kind, help),
-    }
-}
-
 /// The values, read when this is called for the first time; fi_getparams(3) lists the parameters
 /// from then on.
 pub fn efa() -> &'static EfaParams {
     static VALUES: OnceLock<EfaParams> = OnceLock::new();
     VALUES.get_or_init(|| {
-        define_each();
         super::define_all(Some("efa"), NO_EFFECT);
         EfaParams::read()
     })

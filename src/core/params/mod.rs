@@ -6,8 +6,11 @@
 //! `FI_PREFER_SYSCONFIG` and configuration files are not supported: the environment is the source.
 
 mod efa;
+mod hmem;
+mod table;
 
 pub use efa::{efa, EfaParams};
+pub use hmem::hmem;
 
 use super::errno::Result;
 use crate::types::*;

@@ -11,15 +11,17 @@ use super::sys::*;
 use crate::core::{params, Result};
 use crate::device::mr_cache::{Cache, Limits};
 use crate::device::{DmaBuf, MrObserver, Status};
-use crate::hmem::UserMem;
+use crate::hmem::{MemKind, UserMem};
 use crate::types::*;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 
 struct VerbsRegion {
-    mr: Arc<RegionRef>,
+    /// `None`: device memory that the adapter cannot reach, which is copied.
+    mr: Option<Arc<RegionRef>>,
     mem: UserMem,
     access: u64,
     local_write: bool,
@@ -29,25 +31,29 @@ struct VerbsRegion {
 
 #[derive(Default)]
 struct RegionTable {
-    by_key: HashMap<u32, VerbsRegion>,
+    by_key: HashMap<u64, VerbsRegion>,
     /// By first byte and key: one past the last byte.
-    by_addr: BTreeMap<(usize, u32), usize>,
+    by_addr: BTreeMap<(usize, u64), usize>,
     /// Length of the longest region, bytes: no search goes back further.
     longest: usize,
 }
 
 impl RegionTable {
-    /// A region around these bytes that permits what is asked.
-    fn around(&self, addr: usize, len: usize, fits: impl Fn(&VerbsRegion) -> bool) -> Option<u32> {
+    /// A region around these bytes that the adapter knows, and that permits what is asked.
+    fn around(&self, addr: usize, len: usize, fits: impl Fn(&VerbsRegion) -> bool) -> Option<u64> {
         let end = addr.checked_add(len)?;
         let from = addr.saturating_sub(self.longest);
+        let fits = |r: &VerbsRegion| r.mr.is_some() && fits(r);
         self.by_addr
-            .range((from, 0)..=(addr, u32::MAX))
+            .range((from, 0)..=(addr, u64::MAX))
             .rev()
-            .find(|((_, key), last)| **last >= end && self.by_key.get(key).is_some_and(&fits))
+            .find(|((_, key), last)| **last >= end && self.by_key.get(key).is_some_and(fits))
             .map(|((_, key), _)| *key)
     }
 }
+
+/// Least key of a region that the adapter does not know: the adapter's keys are shorter.
+pub(crate) const OWN_KEYS: u64 = 1 << 32;
 
 /// Where bytes of the application were found to be registered; good until something is withdrawn.
 #[derive(Clone, Copy, Default)]
@@ -69,6 +75,8 @@ pub(crate) struct VerbsMemory {
     withdrawn: AtomicU64,
     directory: Mutex<Option<Arc<dyn MrObserver>>>,
     kept: Option<Cache<RegionRef>>,
+    /// Next key of a region that the adapter does not know.
+    next_own_key: AtomicU64,
 }
 
 // SAFETY: protection domains may be used by any thread.
@@ -147,6 +155,7 @@ impl VerbsMemory {
             withdrawn: AtomicU64::new(1),
             directory: Mutex::new(None),
             kept: cache(adapter.attr.identity.as_ref().map_or(0, |i| i.regions)),
+            next_own_key: AtomicU64::new(OWN_KEYS),
         })
     }
 
@@ -165,10 +174,14 @@ impl VerbsMemory {
     }
 
     fn register(&self, addr: usize, len: usize, access: c_int) -> Result<RegionRef> {
+        let mr = self.reg_mr(addr, len, access);
+        self.registered(mr, (addr, len), access)
+    }
+
+    fn reg_mr(&self, addr: usize, len: usize, access: c_int) -> *mut ibv_mr {
         // SAFETY: the kernel checks the range and pins it; its bytes are the application's (see
         // `UserMem::new`), or ours.
-        let mr = unsafe { (self.adapter.lib.ibv_reg_mr)(self.pd, addr as *mut _, len, access) };
-        self.registered(mr, (addr, len), access)
+        unsafe { (self.adapter.lib.ibv_reg_mr)(self.pd, addr as *mut _, len, access) }
     }
 
     /// A dma-buf that is known by the addresses from `addr` on.
@@ -188,6 +201,45 @@ impl VerbsMemory {
         // SAFETY: the kernel checks descriptor, offset and length.
         let mr = unsafe { reg(self.pd, from.offset, len, addr as u64, from.fd, access) };
         self.registered(mr, (addr, len), access)
+    }
+
+    /// Device memory: as a dma-buf, which the application brings or the device's interface exports,
+    /// or else by its address. `None`, with a line, where the adapter cannot reach it.
+    fn register_device(
+        &self,
+        kind: MemKind,
+        at: (usize, usize),
+        from: Option<DmaBuf>,
+        access: c_int,
+    ) -> Option<Arc<RegionRef>> {
+        if params::hmem().hmem_disable_p2p || at.1 == 0 {
+            return None;
+        }
+        let dmabuf = |from| self.register_dmabuf(from, at, access);
+        let exported = match from {
+            Some(from) => dmabuf(from),
+            None => crate::hmem::export(kind, at.0, at.1).and_then(|e| {
+                dmabuf(DmaBuf {
+                    fd: e.fd.as_raw_fd(),
+                    offset: e.offset,
+                })
+            }),
+        };
+        let lib = self.adapter.lib;
+        let by_address = || Some(self.reg_mr(at.0, at.1, access)).filter(|mr| !mr.is_null());
+        let done = exported.ok();
+        let done = done.or_else(|| by_address().map(|mr| RegionRef { lib, mr }));
+        if done.is_none() {
+            crate::warn_log!(
+                FI_LOG_MR,
+                "device memory ({kind:?}) of {} bytes at {:#x}: adapter {} cannot reach it by \
+                 dma-buf nor by address (nvidia-peermem): wanted peer-to-peer, had copies",
+                at.1,
+                at.0,
+                self.adapter.attr.name
+            );
+        }
+        done.map(Arc::new)
     }
 
     /// What came of a registration.
@@ -275,7 +327,7 @@ impl VerbsMemory {
         *last = FoundRegion {
             from: r.mem.addr(),
             to: r.mem.addr() + r.mem.len(),
-            lkey: r.mr.lkey(),
+            lkey: r.mr.as_ref()?.lkey(),
             write: r.local_write,
             at,
         };
@@ -300,9 +352,10 @@ impl VerbsMemory {
         r
     }
 
-    /// Registers memory and returns its key. VerbsMemory without a byte has a key that is good for
-    /// nothing. `own`: by the library, which may share a region of the application. `from`: the
-    /// dma-buf it is of.
+    /// Registers memory and returns its key. Memory without a byte has a key that is good for
+    /// nothing; that of device memory which the adapter cannot reach is above those of the adapter.
+    /// `own`: by the library, which may share a region of the application. `from`: the dma-buf it
+    /// is of.
     pub(crate) fn insert(
         &self,
         mem: UserMem,
@@ -315,31 +368,40 @@ impl VerbsMemory {
             return Err(FI_EINVAL);
         };
         let (addr, len) = first.map_or((0, 0), |p| (p.addr(), p.len()));
+        let kind = first.map_or(MemKind::Host, |p| p.kind());
         let mut t = self.table();
         if own {
             if let Some(key) = t.around(addr, len, |r| access & !r.access == 0) {
                 if let Some(r) = t.by_key.get_mut(&key) {
                     r.users += 1;
-                    return Ok(u64::from(key));
+                    return Ok(key);
                 }
+            }
+            if kind != MemKind::Host {
+                return Err(FI_EOPNOTSUPP);
             }
         }
         let rights = self.rights(access);
         // A range has to have a byte to be registered.
         static NOTHING: u64 = 0;
         let mr = match from {
-            Some(from) => Arc::new(self.register_dmabuf(from, (addr, len), rights)?),
+            _ if kind != MemKind::Host => self.register_device(kind, (addr, len), from, rights),
+            Some(from) => Some(Arc::new(self.register_dmabuf(from, (addr, len), rights)?)),
             None if len == 0 => {
-                Arc::new(self.register(core::ptr::from_ref(&NOTHING) as usize, 1, 0)?)
+                let nothing = core::ptr::from_ref(&NOTHING) as usize;
+                Some(Arc::new(self.register(nothing, 1, 0)?))
             }
-            None if own => self.keep(addr, len, rights)?,
-            None => Arc::new(self.register(addr, len, rights)?),
+            None if own => Some(self.keep(addr, len, rights)?),
+            None => Some(Arc::new(self.register(addr, len, rights)?)),
         };
-        let key = mr.rkey();
+        let key = match &mr {
+            Some(mr) => u64::from(mr.rkey()),
+            None => self.next_own_key.fetch_add(1, Relaxed),
+        };
         if let Some(r) = t.by_key.get_mut(&key) {
             // Kept, and another operation uses it.
             r.users += 1;
-            return Ok(key.into());
+            return Ok(key);
         }
         let permitted = if own { access } else { access | FI_SEND };
         let r = VerbsRegion {
@@ -356,23 +418,22 @@ impl VerbsMemory {
         drop(t);
         let d = self.directory.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(d) = d.as_ref().filter(|_| !own) {
-            d.add(key.into(), addr as u64, &mem, access);
+            d.add(key, addr as u64, &mem, access);
         }
-        Ok(key.into())
+        Ok(key)
     }
 
     /// Withdraws a registration, or one user of it.
     pub(crate) fn remove(&self, key: u64) -> Result<()> {
-        let k = u32::try_from(key).map_err(|_| FI_EINVAL)?;
         let mut t = self.table();
-        let r = t.by_key.get_mut(&k).ok_or(FI_EINVAL)?;
+        let r = t.by_key.get_mut(&key).ok_or(FI_EINVAL)?;
         r.users -= 1;
         if r.users > 0 {
             return Ok(());
         }
-        let r = t.by_key.remove(&k).ok_or(FI_EINVAL)?;
+        let r = t.by_key.remove(&key).ok_or(FI_EINVAL)?;
         self.withdrawn.fetch_add(1, AcqRel);
-        t.by_addr.remove(&(r.mem.addr(), k));
+        t.by_addr.remove(&(r.mem.addr(), key));
         drop(t);
         if r.published {
             let d = self.directory.lock().unwrap_or_else(|e| e.into_inner());
@@ -381,26 +442,26 @@ impl VerbsMemory {
             }
         }
         // What is kept stays registered.
-        Arc::into_inner(r.mr).map_or(Ok(()), RegionRef::withdraw)
+        let last = r.mr.and_then(Arc::into_inner);
+        last.map_or(Ok(()), RegionRef::withdraw)
     }
 
     /// A region's local key.
     pub(crate) fn lkey_of(&self, key: u64) -> Option<u32> {
         let t = self.table();
-        let r = t.by_key.get(&u32::try_from(key).ok()?)?;
-        Some(r.mr.lkey())
+        Some(t.by_key.get(&key)?.mr.as_ref()?.lkey())
     }
 
     /// See [`crate::device::Device::query_mr`].
     pub(crate) fn query(&self, key: u64) -> Result<[u16; 4]> {
         let query = self.adapter.lib.efadv_query_mr.ok_or(FI_ENOSYS)?;
-        let k = u32::try_from(key).map_err(|_| FI_EINVAL)?;
         let t = self.table();
-        let r = t.by_key.get(&k).ok_or(FI_EINVAL)?;
+        let r = t.by_key.get(&key).ok_or(FI_EINVAL)?;
+        let mr = r.mr.as_ref().ok_or(FI_ENOSYS)?;
         let mut a = efadv_mr_attr::default();
         let len = core::mem::size_of::<efadv_mr_attr>() as u32;
         // SAFETY: what is in the table is registered; the answer has a place.
-        match unsafe { query(r.mr.mr, &mut a, len) } {
+        match unsafe { query(mr.mr, &mut a, len) } {
             0 => Ok([
                 a.ic_id_validity,
                 a.recv_ic_id,
@@ -419,9 +480,8 @@ impl VerbsMemory {
         len: u64,
         access: u64,
     ) -> core::result::Result<UserMem, Status> {
-        let k = u32::try_from(key).map_err(|_| Status::RemoteBadKey)?;
         let t = self.table();
-        let r = t.by_key.get(&k).ok_or(Status::RemoteBadKey)?;
+        let r = t.by_key.get(&key).ok_or(Status::RemoteBadKey)?;
         if access & !r.access != 0 {
             return Err(Status::RemoteBadKey);
         }

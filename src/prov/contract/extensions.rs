@@ -1,6 +1,7 @@
 //! What `fi_open_ops` gives out for a domain beside the man pages' calls: the extensions of
 //! provider efa (fi_efa(7)). A provider without them keeps the defaults.
 
+use super::Fabric;
 use super::Mr;
 use super::OpenedQueue;
 use crate::core::Result;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 pub enum Extension {
     /// `struct fi_efa_feature_ops`
     EfaFeatures,
+    /// The same, of a fabric without any of them.
+    EfaNoFeatures,
     /// `struct fi_efa_ops_domain`
     EfaDomain,
     /// `struct fi_efa_ops_gda`
@@ -26,6 +29,10 @@ pub trait Extensions {
     /// The extension of this name; `FI_ENOSYS` for an unknown one, `FI_EOPNOTSUPP` for one that
     /// this domain does not have.
     fn extension(&self, _name: &str) -> Result<Extension> {
+        Err(FI_ENOSYS)
+    }
+    /// As [`Extensions::extension`], of a fabric.
+    fn fabric_extension(_fabric: &Fabric, _name: &str) -> Result<Extension> {
         Err(FI_ENOSYS)
     }
     /// Whether the provider has a feature (`fi_efa_feature_ops`).

@@ -9,6 +9,8 @@ use crate::core::{alter, check, params, version, Info, Result};
 use crate::device::any;
 use crate::device::any::public_key;
 use crate::device::{AdapterAttr, QpAddr};
+use crate::hmem;
+use crate::prov::efa::endpoint::Kind;
 use crate::types::*;
 use std::net::{IpAddr, ToSocketAddrs};
 
@@ -231,19 +233,36 @@ fn collective(i: &mut Info, hints: Option<&Info>) {
 }
 
 /// Device memory is offered to those who ask for it, and to those who ask for nothing, where this
-/// machine has some (fi_mr(3)).
-fn device_memory(i: &mut Info, q: &Query, d: &AdapterAttr) {
+/// machine has some (fi_mr(3)). Without a protocol an adapter has to reach it itself; the software
+/// adapter copies it. Programs from before API 1.18 expect that it is not copied.
+fn device_memory(i: &mut Info, q: &Query, d: &AdapterAttr, kind: Kind) {
     let asked = q.hints.is_none_or(|h| h.caps & FI_HMEM != 0);
-    // The software adapter copies it.
-    if !asked || q.api < version(1, 18) || d.identity.is_some() || !crate::hmem::any_device() {
+    if !asked || !hmem::any_device() {
         return;
     }
-    i.caps |= FI_HMEM;
-    if let (Some(t), Some(r), Some(d)) = (&mut i.tx, &mut i.rx, &mut i.domain) {
-        t.caps |= FI_HMEM;
-        r.caps |= FI_HMEM;
-        d.caps |= FI_HMEM;
-        d.mr_mode |= FI_MR_HMEM;
+    let direct = kind == Kind::Direct && d.identity.is_some();
+    let old = q.api < version(1, 18);
+    let reads = d.caps.rdma_read && params::efa().use_device_rdma && d.identity.is_some();
+    if (direct || old) && !hmem::peer_to_peer() || old && !reads {
+        crate::info_log!(
+            FI_LOG_FABRIC,
+            "{}: FI_HMEM: had no peer-to-peer between adapter and GPU (dma-buf or nvidia-peermem; \
+             FI_HMEM_DISABLE_P2P)",
+            d.name
+        );
+        return;
+    }
+    let lost = if old { FI_ATOMIC } else { 0 };
+    i.caps = i.caps & !lost | FI_HMEM;
+    if let (Some(t), Some(r), Some(x)) = (&mut i.tx, &mut i.rx, &mut i.domain) {
+        t.caps = t.caps & !lost | FI_HMEM;
+        r.caps = r.caps & !lost | FI_HMEM;
+        x.caps |= FI_HMEM;
+        x.mr_mode |= FI_MR_HMEM;
+        if kind == Kind::Rdm {
+            // Keys of regions that the adapter cannot reach are above its own.
+            x.mr_key_size = 8;
+        }
     }
 }
 
@@ -485,8 +504,8 @@ pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
             scalable(&mut rendezvous, q.hints);
         }
         let mut requests = direct(&dev, q);
-        device_memory(&mut requests, q, &dev);
-        device_memory(&mut rendezvous, q, &dev);
+        device_memory(&mut requests, q, &dev, Kind::Direct);
+        device_memory(&mut rendezvous, q, &dev, Kind::Rdm);
         candidates.push((0, requests, dev.clone()));
         candidates.push((1, rendezvous, dev.clone()));
         candidates.push((3, grams, dev));

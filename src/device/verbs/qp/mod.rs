@@ -17,7 +17,7 @@ mod post;
 mod timer;
 
 use super::external::{ExternalCounter, ExternalQueue};
-use super::mem::{FoundRegion, RegionRef};
+use super::mem::{FoundRegion, RegionRef, OWN_KEYS};
 use super::pool::Pool;
 use super::rings::{self, Inline, Rings, SendWqe};
 use super::short::{RemoteQp, RetryState};
@@ -213,8 +213,10 @@ impl QueuePair for VerbsQp {
         !self.free.is_empty()
     }
 
-    fn takes(&self, mem: &UserMem) -> bool {
-        mem.len() <= self.dev.adapter.attr.mtu || mem.pieces().count() <= 1
+    fn takes(&mut self, mem: &UserMem, key: u64) -> bool {
+        let packet = mem.len() <= self.dev.adapter.attr.mtu;
+        let mut reachable = || mem.is_host() || self.registered(mem).is_some();
+        key < OWN_KEYS && (packet || mem.pieces().count() <= 1 && reachable())
     }
 
     fn post_send(
@@ -233,12 +235,27 @@ impl QueuePair for VerbsQp {
         }
         let (slot, handle) = self.begin(to)?;
         self.tx.put(slot, 0, header);
+        let mut copied = header.len() + len;
+        let mut more = None;
         match &payload {
             Payload::Copy(b) => self.tx.put(slot, header.len(), b),
-            Payload::User(m) => self.tx.put_mem(slot, header.len(), m),
+            Payload::User(m) => {
+                // A device's memory goes from where it lies, if the adapter can reach it.
+                more = if m.is_host() {
+                    None
+                } else {
+                    self.registered(m)
+                };
+                match more {
+                    Some(_) => copied = header.len(),
+                    None => self.tx.put_mem(slot, header.len(), m),
+                }
+            }
         }
-        let local = self.tx.sge(slot, header.len() + len);
-        let request = WorkRequest::send(handle, local);
+        let request = WorkRequest {
+            more,
+            ..WorkRequest::send(handle, self.tx.sge(slot, copied))
+        };
         self.post(slot, Wr::new(wr_id, *to, request), None);
         Ok(())
     }

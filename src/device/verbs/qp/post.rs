@@ -7,10 +7,10 @@ use core::mem::zeroed;
 pub(super) type LocalSge = Result<(ibv_sge, Option<UserMem>, Option<Arc<RegionRef>>)>;
 
 impl VerbsQp {
-    /// Most pieces of a message.
+    /// Most pieces of a message: of a packet, its header, and a device's memory behind it.
     pub(super) fn pieces(&self) -> usize {
         if self.mode == Mode::Packets {
-            1
+            self.dev.adapter.attr.raw.pieces.min(2)
         } else {
             self.dev.adapter.attr.raw.pieces
         }
@@ -177,6 +177,17 @@ impl VerbsQp {
         Ok((list, n))
     }
 
+    /// One piece of device memory, where it is registered with the adapter.
+    pub(super) fn registered(&mut self, mem: &UserMem) -> Option<ibv_sge> {
+        let (addr, length) = mem.single().map(|p| (p.addr(), p.len()))?;
+        let lkey = self.dev.memory.lkey(&mut self.found, addr, length, false)?;
+        Some(ibv_sge {
+            addr: addr as u64,
+            length: length as u32,
+            lkey,
+        })
+    }
+
     /// Slot of our own memory that goes with a request's.
     pub(super) fn own(&self, slot: u16) -> u16 {
         if self.mode == Mode::Packets {
@@ -220,7 +231,7 @@ impl VerbsQp {
             let sge = self.tx.sge(slot, mem.len());
             return Ok((sge, (!write).then_some(*mem), None));
         }
-        if !single {
+        if !single || !mem.is_host() {
             return Err(FI_EINVAL);
         }
         let lent = self.dev.memory.borrow(first.0, first.1, !write)?;

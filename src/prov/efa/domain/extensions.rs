@@ -5,19 +5,32 @@ use super::{EfaDomain, OpenedQueue};
 use crate::core::Result;
 use crate::device::any::{CounterPlaces, QueuePlace};
 use crate::device::{Device, QueueMemory};
-use crate::prov::contract::{Extension, Extensions, Mr};
+use crate::prov::contract::{Extension, Extensions, Fabric, Mr};
 use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::cq::Cq;
+use crate::prov::efa::info::DIRECT;
 use crate::types::*;
 use std::sync::Arc;
+
+/// FI_EFA_FEATURE_OPS
+const FEATURES: &str = "efa feature ops";
 
 impl Extensions for EfaDomain {
     fn extension(&self, name: &str) -> Result<Extension> {
         match name {
-            "efa feature ops" => Ok(Extension::EfaFeatures),
+            FEATURES if self.direct() => Ok(Extension::EfaFeatures),
+            FEATURES => Ok(Extension::EfaNoFeatures),
             "efa domain ops" => Ok(Extension::EfaDomain),
             "efa gda ops" if self.direct() => Ok(Extension::EfaGda),
             "efa gda ops" => Err(FI_EOPNOTSUPP),
+            _ => Err(FI_ENOSYS),
+        }
+    }
+
+    fn fabric_extension(fabric: &Fabric, name: &str) -> Result<Extension> {
+        match name {
+            FEATURES if fabric.name == DIRECT => Ok(Extension::EfaFeatures),
+            FEATURES => Ok(Extension::EfaNoFeatures),
             _ => Err(FI_ENOSYS),
         }
     }

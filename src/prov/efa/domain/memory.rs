@@ -52,6 +52,11 @@ impl MemoryRegions for EfaDomain {
             None => dev.reg_mr(mem, access, Some(wanted))?,
             Some(from) => dev.reg_dmabuf(mem, from, access, Some(wanted))?,
         };
+        if self.direct() && dev.attr().identity.is_some() && dev.lkey(key).is_none() {
+            // Nobody copies here; why the adapter cannot reach it, its log line says.
+            dev.dereg_mr(key)?;
+            return Err(FI_EOPNOTSUPP);
+        }
         self.mrs.fetch_add(1, Ordering::Relaxed);
         Ok(Mr { key })
     }

@@ -90,6 +90,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
         connid: qp.addr().qkey,
         features,
         host_id: None,
+        hmem_p2p: (ep.caps & FI_HMEM != 0).then_some(!ep.opts.copies_device_memory()),
         policy: Policy::from_params(),
         early_max: s.budget.max(IN_FLIGHT_MAX),
     });

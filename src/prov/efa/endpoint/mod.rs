@@ -148,6 +148,10 @@ impl Ep {
             _ => Kind::Rdm,
         };
         let inject_size = info.tx.as_ref().map_or(0, |t| t.inject_size);
+        let mut opts = options::Options::new(inject_size, atomic_max(d.mtu)).of_kind(kind, d);
+        if info.caps & FI_HMEM != 0 {
+            opts = opts.with_device_memory(kind, d);
+        }
         let qpn = info
             .src_addr
             .as_deref()
@@ -164,7 +168,7 @@ impl Ep {
             rx: None,
             cntrs: BoundCntrs::default(),
             counted: Vec::new(),
-            opts: options::Options::new(inject_size, atomic_max(d.mtu)).of_kind(kind, d),
+            opts,
             live: None,
             rxq: u32::MAX,
             srx: None,

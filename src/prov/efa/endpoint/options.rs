@@ -2,6 +2,7 @@
 
 use crate::core::Result;
 use crate::device::AdapterAttr;
+use crate::hmem;
 use crate::prov::contract::OptionValue;
 use crate::prov::efa::endpoint::{Ep, Kind};
 use crate::types::*;
@@ -12,6 +13,19 @@ pub(crate) const MIN_MULTI_RECV: usize = 64;
 
 /// Value of FI_OPT_EFA_RNR_RETRY, and of a queue pair, that means without end.
 const RNR_RETRY_FOR_EVER: usize = 7;
+
+/// How an endpoint moves device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DeviceMemory {
+    /// It has none (FI_HMEM).
+    None,
+    /// By the adapter's own work requests (efa-direct).
+    Direct,
+    /// By the adapter where it is registered, else by copies.
+    PeerToPeer,
+    /// By copies.
+    Copied,
+}
 
 /// What can be set, with the adapter's answers as defaults.
 #[derive(Clone, Debug)]
@@ -32,6 +46,7 @@ pub(crate) struct Options {
     rnr_retry: usize,
     rnr_limit: bool,
     p2p: i32,
+    device_memory: DeviceMemory,
     pub shared_memory: bool,
     cuda_api: bool,
     homogeneous: bool,
@@ -57,6 +72,7 @@ impl Options {
             rnr_retry: RNR_RETRY_FOR_EVER,
             rnr_limit: true,
             p2p: FI_HMEM_P2P_DISABLED,
+            device_memory: DeviceMemory::None,
             shared_memory: true,
             cuda_api: true,
             homogeneous: false,
@@ -78,6 +94,24 @@ impl Options {
             self.inject_rma_size = self.rma_limit;
         }
         self
+    }
+
+    /// How an endpoint that may use device memory (FI_HMEM) moves it.
+    pub(crate) fn with_device_memory(mut self, kind: Kind, d: &AdapterAttr) -> Options {
+        use DeviceMemory::{Copied, Direct, PeerToPeer};
+        hmem::expect_device_memory();
+        let hardware = d.identity.is_some();
+        (self.device_memory, self.p2p) = match kind {
+            Kind::Direct => (Direct, FI_HMEM_P2P_REQUIRED),
+            _ if hardware && hmem::peer_to_peer() => (PeerToPeer, FI_HMEM_P2P_PREFERRED),
+            _ => (Copied, FI_HMEM_P2P_DISABLED),
+        };
+        self
+    }
+
+    /// Whether an adapter cannot reach this machine's device memory.
+    pub(crate) fn copies_device_memory(&self) -> bool {
+        self.device_memory == DeviceMemory::Copied
     }
 
     /// Most bytes of an injected message.
@@ -174,13 +208,33 @@ fn set_rnr_retry(o: &mut Options, n: usize) -> std::result::Result<(), Refusal> 
 }
 
 fn set_p2p(o: &mut Options, n: i32) -> std::result::Result<(), Refusal> {
-    match n {
-        FI_HMEM_P2P_ENABLED | FI_HMEM_P2P_PREFERRED | FI_HMEM_P2P_DISABLED => {
+    use DeviceMemory::{Direct, PeerToPeer};
+    match (n, o.device_memory) {
+        (FI_HMEM_P2P_DISABLED, Direct) => {
+            refuse("not disabled: efa-direct copies nothing", FI_EOPNOTSUPP)
+        }
+        (FI_HMEM_P2P_REQUIRED, Direct | PeerToPeer)
+        | (FI_HMEM_P2P_ENABLED | FI_HMEM_P2P_PREFERRED | FI_HMEM_P2P_DISABLED, _) => {
             o.p2p = n;
             Ok(())
         }
-        FI_HMEM_P2P_REQUIRED => refuse("not required: device memory is copied", FI_EOPNOTSUPP),
+        (FI_HMEM_P2P_REQUIRED, _) => refuse("not required: device memory is copied", FI_EOPNOTSUPP),
         _ => refuse("0 to 3", FI_EINVAL),
+    }
+}
+
+/// Whoever may not call CUDA leaves device memory to the adapter alone.
+fn set_cuda_api(o: &mut Options, permitted: bool) -> std::result::Result<(), Refusal> {
+    match o.device_memory {
+        DeviceMemory::None => refuse("nothing: an endpoint with FI_HMEM only", FI_EINVAL),
+        DeviceMemory::Copied if !permitted => refuse(
+            "true: no adapter reads or writes device memory here, CUDA copies it",
+            FI_EOPNOTSUPP,
+        ),
+        _ => {
+            o.cuda_api = permitted;
+            Ok(())
+        }
     }
 }
 
@@ -209,7 +263,7 @@ const TABLE: &[Row] = table! {
         Size(|e| e.opts.inject_rma_size, store!(inject_rma_size at most limit));
     FI_OPT_EFA_RNR_RETRY, BeforeEnable, Size(|e| e.opts.rnr_retry, set_rnr_retry);
     FI_OPT_FI_HMEM_P2P, AnyTime, Int(|e| e.opts.p2p, set_p2p);
-    FI_OPT_CUDA_API_PERMITTED, AnyTime, Bool(|e| e.opts.cuda_api, store!(cuda_api));
+    FI_OPT_CUDA_API_PERMITTED, AnyTime, Bool(|e| e.opts.cuda_api, set_cuda_api);
     FI_OPT_SHARED_MEMORY_PERMITTED, BeforeEnable,
         Bool(|e| e.opts.shared_memory, store!(shared_memory));
     FI_OPT_EFA_USE_DEVICE_RDMA, BeforeEnable, Bool(|e| e.uses_rdma(), store!(device_rdma));

@@ -176,7 +176,7 @@ pub(crate) fn rma_now(
     let able = |f: u64| f & need != 0 && alike(f);
     let able = proto.features_of(peer).map_or(caps.homogeneous, able);
     let own = if r.write { ep.rdma_write } else { ep.rdma_read };
-    let native = own && able && port.qp.takes(&mem) || ep.kind == Kind::Direct;
+    let native = own && able && port.qp.takes(&mem, r.key) || ep.kind == Kind::Direct;
     let report = !r.common.silent(&r.data) && reports(ep.tx, flags);
     if native && by_adapter.is_none() {
         match same_host::rma(&mut port, peer, r, report) {

@@ -1,0 +1,34 @@
+//! Parameters of device memory (FI_HMEM), which all providers share.
+
+use super::table::{param_kind, param_table};
+use std::sync::OnceLock;
+
+param_table! {
+    HmemParams of None;
+    hmem: text = None,
+        "Comma list of the interfaces of device memory to use: system, cuda, rocr, neuron, \
+         synapseai. Default: those that this machine has.";
+    hmem_disable_p2p: flag = false,
+        "Have no adapter read or write device memory itself: everything is copied. efa-direct, \
+         which cannot do without, offers no FI_HMEM then.";
+    hmem_cuda_use_dmabuf: flag = true,
+        "Register CUDA memory with an adapter as a dma-buf, where driver and kernel can; else by \
+         its address (nvidia-peermem).";
+}
+
+/// The values, read when this is called for the first time.
+pub fn hmem() -> &'static HmemParams {
+    static VALUES: OnceLock<HmemParams> = OnceLock::new();
+    VALUES.get_or_init(HmemParams::read)
+}
+
+impl HmemParams {
+    /// Whether an interface of this name may be used.
+    pub fn permits(&self, name: &str) -> bool {
+        let list = self.hmem.as_deref();
+        list.is_none_or(|l| {
+            l.split([',', ';'])
+                .any(|n| n.trim().eq_ignore_ascii_case(name))
+        })
+    }
+}
