@@ -40,6 +40,7 @@ device "--no-rdma-read --no-rdma-write" "--delay-us 100" efa uncopied
 device "" "--no-dmabuf" efa
 device "" "--no-dmabuf" efa-direct refused
 device "" "--fail cuMemGetHandleForAddressRange=1" efa p2p
+device "" "--no-dmabuf --fail cuMemcpyAsync=700" efa broken
 FI_HMEM_DISABLE_P2P=1 device "" "" efa
 FI_HMEM_DISABLE_P2P=1 device "" "" efa-direct refused
 FI_EFA_ENABLE_SHM_TRANSFER=1 device "" "" efa p2p

@@ -7,6 +7,7 @@
  * device_memory FABRIC p2p     as well, with an adapter that is expected to reach it
  * device_memory FABRIC uncopied and it alone moves data: what it reads and writes is not copied
  * device_memory FABRIC refused not offered: nobody copies there, and the adapter does not reach it
+ * device_memory FABRIC broken   the GPU fails to copy (gpu-sim run --fail cuMemcpyAsync=700): completions say so
  * device_memory FABRIC plain   a program that never asked for device memory registers some
  * device_memory FABRIC none    a machine without a GPU
  */
@@ -137,6 +138,31 @@ static void options(int direct, int p2p)
 		DO(0, ret_); \
 	} while (0)
 
+/* A completion of each end; both, or those of one end, are errors that say why. */
+static void fail(int wanted)
+{
+	int errors = 0;
+
+	while (wanted > 0) {
+		struct fi_cq_err_entry err = { 0 };
+		struct fi_cq_data_entry e;
+		ssize_t n = fi_cq_read(cq, &e, 1);
+
+		if (n == -FI_EAGAIN)
+			continue;
+		if (n == -FI_EAVAIL) {
+			DO(1, fi_cq_readerr(cq, &err, 0));
+			DO(FI_EIO, err.err);
+			TRUE(strstr(fi_cq_strerror(cq, err.prov_errno, err.err_data, NULL, 0), "device memory could not be copied"));
+			errors++;
+		} else {
+			DO(1, n);
+		}
+		wanted--;
+	}
+	TRUE(errors > 0);
+}
+
 int main(int argc, char **argv)
 {
 	static struct fi_context2 contexts[2];
@@ -197,6 +223,20 @@ int main(int argc, char **argv)
 	near = registered(a, FI_HMEM_CUDA);
 	far = registered(b, FI_HMEM_CUDA);
 	host = registered(back, FI_HMEM_SYSTEM);
+	for (size_t i = 0; argc > 2 && strcmp(argv[2], "broken") == 0 && i < sizeof(lens) / sizeof(lens[0]); i++) {
+		if (lens[i] > most)
+			continue;
+		POST(fi_recv(ep, b, lens[i], fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));
+		POST(fi_send(ep, back, lens[i], fi_mr_desc(host), self, &contexts[1]));
+		fail(2);
+		POST(fi_recv(ep, back, lens[i], fi_mr_desc(host), FI_ADDR_UNSPEC, &contexts[0]));
+		POST(fi_send(ep, a, lens[i], fi_mr_desc(near), self, &contexts[1]));
+		fail(2);
+	}
+	if (argc > 2 && strcmp(argv[2], "broken") == 0) {
+		puts("what the GPU could not copy ends with an error");
+		return 0;
+	}
 	TRUE(fi_mr_desc(near) && fi_mr_desc(host));
 	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
 		size_t len = lens[i];

@@ -314,6 +314,9 @@ pub fn all(bin: &Path) -> Vec<Case> {
         let near = Case::single(&format!("device_memory {fabric}")).with_gpu();
         v.extend([near.clone().far(), near]);
         v.push(Case::single(&format!("device_memory {fabric} plain")).with_gpu());
+        let broken = Case::single(&format!("device_memory {fabric} broken"));
+        let broken = broken.with_gpu().with_env("GPU_SIM_FAIL", "cuMemcpyAsync=700");
+        v.extend([broken.clone().far(), broken]);
         if !Path::new("/dev/nvidiactl").exists() {
             v.push(Case::single(&format!("device_memory {fabric} none")));
         }

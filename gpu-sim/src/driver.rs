@@ -1,5 +1,6 @@
 //! The driver interface (libcuda.so.1): `cu*`. Codes and numbers are those of `cuda.h`.
 
+use crate::memory::Origin;
 use crate::stream::{self, Progress};
 use crate::{config, context, counts, memory};
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
@@ -15,13 +16,13 @@ const NOT_READY: c_int = 600;
 pub const NOT_SUPPORTED: c_int = 801;
 
 /// Version of the interface: 12.4.
-const VERSION: c_int = 12040;
+pub const VERSION: c_int = 12040;
 
 /// Whether cuInit has been called.
 static INITIALIZED: OnceLock<()> = OnceLock::new();
 
 /// Runs a call: not before cuInit, and not where it shall fail.
-fn call(name: &'static str, f: impl FnOnce() -> Result<(), c_int>) -> c_int {
+pub fn call(name: &'static str, f: impl FnOnce() -> Result<(), c_int>) -> c_int {
     counts::note(name);
     if let Some(code) = config::failure(name) {
         return code;
@@ -36,7 +37,7 @@ fn call(name: &'static str, f: impl FnOnce() -> Result<(), c_int>) -> c_int {
 ///
 /// # Safety
 /// `to` is NULL or a place for one.
-unsafe fn put<T>(to: *mut T, v: T) -> Result<(), c_int> {
+pub unsafe fn put<T>(to: *mut T, v: T) -> Result<(), c_int> {
     if to.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -45,7 +46,7 @@ unsafe fn put<T>(to: *mut T, v: T) -> Result<(), c_int> {
     Ok(())
 }
 
-fn gpu(device: c_int) -> Result<usize, c_int> {
+pub fn gpu(device: c_int) -> Result<usize, c_int> {
     let n = usize::try_from(device).map_err(|_| INVALID_DEVICE)?;
     (n < config::get().gpus).then_some(n).ok_or(INVALID_DEVICE)
 }
@@ -192,7 +193,7 @@ const _: () = assert!(size_of::<IpcHandle>() == 64);
 
 pub fn ipc_handle(at: usize) -> Result<IpcHandle, c_int> {
     let a = memory::find(at)
-        .filter(|a| !a.foreign)
+        .filter(|a| a.origin == Origin::Own)
         .ok_or(INVALID_VALUE)?;
     Ok(IpcHandle {
         pid: std::process::id() as i32,
@@ -233,6 +234,7 @@ unsafe fn attribute(to: *mut c_void, what: c_uint, at: usize) -> Result<(), c_in
     // SAFETY: as promised by the caller.
     unsafe {
         match what {
+            CONTEXT if matches!(a.origin, Origin::Mapped(_)) => put(to.cast(), 0usize),
             CONTEXT => put(to.cast(), context::handle(a.gpu)),
             MEMORY_TYPE => put(to.cast(), DEVICE),
             DEVICE_POINTER => put(to.cast(), at),
@@ -270,6 +272,33 @@ const DMA_BUF: c_int = 124;
 const MAJOR: c_int = 75;
 /// CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 const RANGE_DMA_BUF: c_int = 1;
+
+/// CUDA_ERROR_NOT_FOUND
+const NOT_FOUND: c_int = 500;
+
+/// A function of this interface by its name without version: the newest.
+///
+/// # Safety
+/// The name is a string.
+pub unsafe fn entry_point(name: *const c_char) -> Option<*mut c_void> {
+    // SAFETY: as promised by the caller.
+    let name = unsafe { CStr::from_ptr(name) }.to_str().ok()?;
+    let newest = [format!("{name}_v2\0"), format!("{name}\0")];
+    // SAFETY: the names are terminated. This library answers: its symbols come first.
+    let find = |n: &String| unsafe { libc::dlsym(own_handle(), n.as_ptr().cast()) };
+    newest.iter().map(find).find(|p| !p.is_null())
+}
+
+/// This library, for dlsym.
+fn own_handle() -> *mut c_void {
+    // SAFETY: a plain structure, of which zero is a value; there is a place for the answer, and the
+    // name in it is a string.
+    unsafe {
+        let mut i: libc::Dl_info = core::mem::zeroed();
+        libc::dladdr(own_handle as fn() -> *mut c_void as *const c_void, &mut i);
+        libc::dlopen(i.dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD)
+    }
+}
 
 exports! {
     fn cuDriverGetVersion(v: *mut c_int) { put(v, VERSION) }
@@ -352,8 +381,9 @@ exports! {
         Ok(())
     }
     fn cuPointerSetAttribute(v: *const c_void, what: c_uint, at: usize) {
-        memory::find(at).ok_or(INVALID_VALUE)?;
+        let a = memory::find(at).ok_or(INVALID_VALUE)?;
         match what {
+            SYNC_MEMOPS if matches!(a.origin, Origin::Mapped(_)) => Err(NOT_SUPPORTED),
             SYNC_MEMOPS if !v.is_null() => Ok(()),
             _ => Err(INVALID_VALUE),
         }
@@ -456,6 +486,19 @@ exports! {
         }
         put(to.cast(), memory::export(at, len).ok_or(INVALID_VALUE)?)
     }
+    fn cuMemHostGetDevicePointer_v2(d: *mut usize, p: usize, _flags: c_uint) { put(d, p) }
+    fn cuFlushGPUDirectRDMAWrites(_target: c_int, _scope: c_int) { Ok(()) }
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) { put(mode, 0) }
+    fn cuGetProcAddress_v2(
+        name: *const c_char, f: *mut *mut c_void, _version: c_int, _flags: u64, found: *mut c_int
+    ) {
+        let p = entry_point(name);
+        if !found.is_null() {
+            // CU_GET_PROC_ADDRESS_SUCCESS, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
+            put(found, p.is_none().into())?;
+        }
+        put(f, p.ok_or(NOT_FOUND)?)
+    }
     fn cuIpcGetMemHandle(h: *mut IpcHandle, at: usize) { put(h, ipc_handle(at)?) }
     /// The handle comes by value, as in C.
     fn cuIpcOpenMemHandle_v2(p: *mut usize, h: IpcHandle, _flags: c_uint) {
@@ -463,7 +506,7 @@ exports! {
         put(p, ipc_open(&h)?)
     }
     fn cuIpcCloseMemHandle(p: usize) {
-        let opened = memory::find(p).is_some_and(|a| a.foreign && a.base == p);
+        let opened = memory::find(p).is_some_and(|a| a.origin == Origin::Foreign && a.base == p);
         (opened && memory::free(p)).then_some(()).ok_or(INVALID_VALUE)
     }
 }

@@ -19,3 +19,4 @@ mod memory;
 mod nvml;
 mod runtime;
 mod stream;
+mod vmm;

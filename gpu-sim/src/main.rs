@@ -107,7 +107,7 @@ fn run(what: What) -> std::io::Result<u8> {
         .env("GPU_SIM_GPUS", gpus.to_string())
         .env("GPU_SIM_DELAY_US", delay_us.to_string())
         .env("GPU_SIM_DMABUF", u8::from(!no_dmabuf).to_string())
-        .env("GPU_SIM_FAIL", fail)
+        .envs((!fail.is_empty()).then_some(("GPU_SIM_FAIL", fail)))
         .envs(counts.map(|path| ("GPU_SIM_COUNTS", path)))
         .status()?;
     let signal = status.signal().map(|s| 128 + s);

@@ -27,8 +27,28 @@ pub struct Allocation {
     shadow: usize,
     /// Offset in the owner's memfd.
     pub off: usize,
-    /// Opened by IPC.
-    pub foreign: bool,
+    pub origin: Origin,
+}
+
+/// Where an allocation comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// cuMemAlloc
+    Own,
+    /// Another process, by an IPC handle.
+    Foreign,
+    /// cuMemMap: physical memory of this number. It is of no context, and no other process can open
+    /// it by IPC.
+    Mapped(u64),
+}
+
+/// Memory of cuMemCreate.
+struct Physical {
+    gpu: usize,
+    off: usize,
+    len: usize,
+    /// Handles and mappings.
+    users: usize,
 }
 
 struct Gpu {
@@ -42,6 +62,10 @@ struct Gpu {
 struct Memory {
     gpus: Vec<Gpu>,
     all: BTreeMap<usize, Allocation>,
+    physical: BTreeMap<u64, Physical>,
+    /// Address space of cuMemAddressReserve: first address and bytes.
+    reserved: BTreeMap<usize, usize>,
+    next_handle: u64,
 }
 
 fn map(len: usize, prot: i32, flags: i32, fd: i32, off: usize) -> Option<usize> {
@@ -82,6 +106,19 @@ impl Gpu {
         Some(off)
     }
 
+    /// As [`Gpu::take`], whole pages.
+    fn take_pages(&mut self, len: usize) -> Option<usize> {
+        let room = self.take(len + PAGE)?;
+        let off = room.next_multiple_of(PAGE);
+        let (before, after) = (off - room, room + PAGE - off);
+        for (at, n) in [(room, before), (off + len, after)] {
+            if n > 0 {
+                self.give_back(at, n);
+            }
+        }
+        Some(off)
+    }
+
     fn give_back(&mut self, off: usize, len: usize) {
         let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         // SAFETY: plain numbers are passed; nobody uses these bytes any more.
@@ -103,8 +140,13 @@ fn memory() -> MutexGuard<'static, Memory> {
     static MEMORY: OnceLock<Mutex<Memory>> = OnceLock::new();
     let make = || {
         let gpus = (0..config::get().gpus).map_while(|_| Gpu::new()).collect();
-        let all = BTreeMap::new();
-        Mutex::new(Memory { gpus, all })
+        Mutex::new(Memory {
+            gpus,
+            all: BTreeMap::new(),
+            physical: BTreeMap::new(),
+            reserved: BTreeMap::new(),
+            next_handle: 1,
+        })
     };
     let m = MEMORY.get_or_init(make);
     m.lock().unwrap_or_else(|e| e.into_inner())
@@ -123,17 +165,7 @@ pub fn alloc(gpu: usize, len: usize) -> Option<usize> {
     let g = m.gpus.get_mut(gpu)?;
     let off = match len >= PAGE {
         false => g.take(len)?,
-        true => {
-            let room = g.take(len + PAGE)?;
-            let off = room.next_multiple_of(PAGE);
-            let (before, after) = (off - room, room + PAGE - off);
-            for (at, n) in [(room, before), (off + len, after)] {
-                if n > 0 {
-                    g.give_back(at, n);
-                }
-            }
-            off
-        }
+        true => g.take_pages(len)?,
     };
     let a = Allocation {
         gpu,
@@ -141,7 +173,7 @@ pub fn alloc(gpu: usize, len: usize) -> Option<usize> {
         len,
         shadow: g.shadow + off,
         off,
-        foreign: false,
+        origin: Origin::Own,
     };
     m.all.insert(a.base, a);
     Some(a.base)
@@ -150,10 +182,14 @@ pub fn alloc(gpu: usize, len: usize) -> Option<usize> {
 /// Frees an allocation, or closes one that was opened. `false` when there is none at this address.
 pub fn free(at: usize) -> bool {
     let mut m = memory();
+    let of = |a: &Allocation| !matches!(a.origin, Origin::Mapped(_));
+    if !m.all.get(&at).is_some_and(of) {
+        return false;
+    }
     let Some(a) = m.all.remove(&at) else {
         return false;
     };
-    if a.foreign {
+    if a.origin == Origin::Foreign {
         // SAFETY: mapped by `open`, and nobody has these addresses any more.
         unsafe {
             libc::munmap(a.base as *mut _, a.len);
@@ -180,7 +216,9 @@ pub fn seen(at: usize, len: usize) -> Option<*mut u8> {
     }
     let m = memory();
     let window = |g: &Gpu| (g.base..g.base + WINDOW).contains(&at);
-    (!m.gpus.iter().any(window)).then_some(at as *mut u8)
+    let reserved = m.reserved.range(..=at).next_back();
+    let reserved = reserved.is_some_and(|(base, len)| at < base + len);
+    (!reserved && !m.gpus.iter().any(window)).then_some(at as *mut u8)
 }
 
 /// A descriptor of the pages from `at` on, as a dma-buf: whoever maps it begins at the descriptor's
@@ -193,7 +231,7 @@ pub fn export(at: usize, len: usize) -> Option<i32> {
             a.base & !(PAGE - 1),
             (a.base + a.len).next_multiple_of(PAGE),
         );
-        !a.foreign && from <= at && at + len <= to
+        a.origin != Origin::Foreign && from <= at && at + len <= to
     };
     let mut near = m.all.range(..at + PAGE).rev().map(|(_, a)| a);
     let a = near.find(around)?;
@@ -239,8 +277,110 @@ pub fn open(pid: i32, fd: i32, gpu: usize, (off, len): (usize, usize)) -> Option
         len,
         shadow: shadow + skew,
         off,
-        foreign: true,
+        origin: Origin::Foreign,
     };
     memory().all.insert(a.base, a);
     Some(a.base)
+}
+
+/// Physical memory without addresses (cuMemCreate): its handle.
+pub fn create(gpu: usize, len: usize) -> Option<u64> {
+    let mut m = memory();
+    let off = m.gpus.get_mut(gpu)?.take_pages(len)?;
+    let handle = m.next_handle;
+    m.next_handle += 1;
+    let users = 1;
+    m.physical.insert(
+        handle,
+        Physical {
+            gpu,
+            off,
+            len,
+            users,
+        },
+    );
+    Some(handle)
+}
+
+impl Memory {
+    /// One user less; the last gives it back.
+    fn release(&mut self, handle: u64) -> Option<()> {
+        let p = self.physical.get_mut(&handle)?;
+        p.users -= 1;
+        if p.users > 0 {
+            return Some(());
+        }
+        let p = self.physical.remove(&handle)?;
+        self.gpus.get_mut(p.gpu)?.give_back(p.off, p.len);
+        Some(())
+    }
+}
+
+/// Gives a handle up.
+pub fn release(handle: u64) -> Option<()> {
+    memory().release(handle)
+}
+
+/// Addresses without memory (cuMemAddressReserve).
+pub fn reserve(len: usize) -> Option<usize> {
+    let room = map(len + PAGE, libc::PROT_NONE, HIDDEN, -1, 0)?;
+    let base = room.next_multiple_of(PAGE);
+    memory().reserved.insert(base, len);
+    Some(base)
+}
+
+/// Gives such addresses up; the kernel's mapping stays, so that nothing else gets them.
+pub fn unreserve(base: usize) -> Option<()> {
+    memory().reserved.remove(&base).map(|_| ())
+}
+
+/// Puts physical memory, from `off` on, at reserved addresses.
+pub fn map_at(base: usize, len: usize, off: usize, handle: u64) -> Option<()> {
+    let mut m = memory();
+    let (first, room) = m.reserved.range(..=base).next_back()?;
+    if base + len > first + room {
+        return None;
+    }
+    let p = m.physical.get_mut(&handle).filter(|p| off + len <= p.len)?;
+    p.users += 1;
+    let (gpu, off) = (p.gpu, p.off + off);
+    let shadow = m.gpus.get(gpu)?.shadow + off;
+    let origin = Origin::Mapped(handle);
+    let a = Allocation {
+        gpu,
+        base,
+        len,
+        shadow,
+        off,
+        origin,
+    };
+    m.all.insert(base, a);
+    Some(())
+}
+
+/// Takes everything out that is mapped in a range.
+pub fn unmap(base: usize, len: usize) -> Option<()> {
+    let mut m = memory();
+    let there: Vec<_> = m
+        .all
+        .range(base..base + len)
+        .map(|(at, a)| (*at, a.origin))
+        .collect();
+    for (at, origin) in &there {
+        let Origin::Mapped(handle) = origin else {
+            return None;
+        };
+        m.all.remove(at);
+        m.release(*handle);
+    }
+    (!there.is_empty()).then_some(())
+}
+
+/// The physical memory behind an address, with one more user: its handle.
+pub fn retain(at: usize) -> Option<u64> {
+    let Origin::Mapped(handle) = find(at)?.origin else {
+        return None;
+    };
+    memory().physical.get_mut(&handle)?.users += 1;
+    Some(handle)
 }

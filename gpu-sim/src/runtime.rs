@@ -79,6 +79,24 @@ unsafe fn put<T>(to: *mut T, v: T) -> Result<(), c_int> {
     Ok(())
 }
 
+/// # Safety
+/// The name is a string; `f` is NULL or a place, `found` too.
+unsafe fn driver_entry(
+    name: *const c_char,
+    f: *mut *mut c_void,
+    found: *mut c_int,
+) -> Result<(), c_int> {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let p = driver::entry_point(name);
+        if !found.is_null() {
+            // cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound
+            put(found, p.is_none().into())?;
+        }
+        put(f, p.unwrap_or(core::ptr::null_mut()))
+    }
+}
+
 /// `struct cudaPointerAttributes`
 #[repr(C)]
 pub struct Attributes {
@@ -108,6 +126,24 @@ exports! {
     }
     fn cudaFree(_gpu, p: usize) {
         (p == 0 || memory::free(p)).then_some(()).ok_or(INVALID_VALUE)
+    }
+    fn cudaRuntimeGetVersion(_gpu, v: *mut c_int) { put(v, driver::VERSION) }
+    fn cudaDriverGetVersion(_gpu, v: *mut c_int) { put(v, driver::VERSION) }
+    /// Driver functions by name.
+    fn cudaGetDriverEntryPoint(
+        _gpu, name: *const c_char, f: *mut *mut c_void, _flags: u64, found: *mut c_int
+    ) {
+        driver_entry(name, f, found)
+    }
+    fn cudaGetDriverEntryPointByVersion(
+        _gpu, name: *const c_char, f: *mut *mut c_void, _version: c_uint, _flags: u64,
+        found: *mut c_int
+    ) {
+        driver_entry(name, f, found)
+    }
+    fn cudaDeviceFlushGPUDirectRDMAWrites(_gpu, _target: c_int, _scope: c_int) { Ok(()) }
+    fn cudaHostAlloc(_gpu, p: *mut *mut c_void, len: usize, _flags: c_uint) {
+        put(p, libc::malloc(len))
     }
     fn cudaMallocHost(_gpu, p: *mut *mut c_void, len: usize) { put(p, libc::malloc(len)) }
     fn cudaFreeHost(_gpu, p: *mut c_void) {

@@ -205,6 +205,8 @@ pub enum Status {
     RemoteMismatch = 18,
     /// Only the software adapter tells this from a bad address.
     RemoteBadKey = 64,
+    /// Of no adapter: a device's interface failed to copy its memory.
+    LocalCopyFailed = 65,
 }
 
 impl Status {
@@ -243,6 +245,7 @@ impl Status {
             RemoteUnreachable,
             RemoteMismatch,
             RemoteBadKey,
+            LocalCopyFailed,
         ]
         .into_iter()
         .find(|s| *s as i32 == v)
@@ -263,7 +266,7 @@ impl Status {
             Status::RemoteAbort | Status::RemoteUnresponsive => FI_ECONNABORTED,
             Status::RemoteUnknownPeer => FI_ENOTCONN,
             Status::RemoteUnreachable => FI_EHOSTUNREACH,
-            Status::RemoteBadStatus | Status::RemoteMismatch => FI_EIO,
+            Status::RemoteBadStatus | Status::RemoteMismatch | Status::LocalCopyFailed => FI_EIO,
             Status::RemoteBadQpn => FI_ENOTCONN,
             Status::RemoteNotReady => FI_ENORX,
             Status::RemoteBadKey => FI_EKEYREJECTED,
@@ -305,6 +308,10 @@ impl Status {
                 "no way to the peer: another availability zone, or a security group that forbids it"
             }
             Status::RemoteMismatch => "the peer's adapter lacks a feature that the operation needs",
+            Status::LocalCopyFailed => {
+                "device memory could not be copied (the log names the function and its error); \
+                 the peer may have zeros"
+            }
             Status::RemoteBadKey => {
                 "the remote key is unknown to the peer, or does not permit this access there"
             }

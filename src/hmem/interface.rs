@@ -3,12 +3,13 @@
 //! An interface whose library is not there copies nothing and says so.
 
 use super::desc::{MemKind, DEVICE_KINDS, KINDS};
+use super::{Segment, UserMem};
 use crate::core::params::hmem;
 use crate::core::Result;
 use crate::types::*;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// What every kind of device memory can do. Thread safe; no call creates a context.
 pub trait Interface: Send + Sync {
@@ -139,6 +140,42 @@ pub(crate) fn expect_device_memory() {
 #[inline(always)]
 pub(crate) fn device_memory_expected() -> bool {
     IN_USE.load(Ordering::Relaxed)
+}
+
+/// Copies that failed: addresses of device memory, until the operation ends whose memory it is.
+static FAILED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+static FAILURES: AtomicUsize = AtomicUsize::new(0);
+/// As many are kept: a device that fails does so with every copy.
+const FAILED_MAX: usize = 1024;
+
+fn failed() -> MutexGuard<'static, Vec<(usize, usize)>> {
+    FAILED.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Takes note of a copy that failed.
+#[cold]
+pub(super) fn note_failure(at: usize, len: usize) {
+    let mut all = failed();
+    if all.len() < FAILED_MAX && all.try_reserve(1).is_ok() {
+        all.push((at, len));
+    }
+    FAILURES.store(all.len(), Ordering::Relaxed);
+}
+
+/// Whether a copy of this memory has failed since an operation with it ended last.
+pub(crate) fn take_failure(mem: &UserMem) -> bool {
+    if FAILURES.load(Ordering::Relaxed) == 0 || mem.is_host() {
+        return false;
+    }
+    let of = |at: usize, len: usize| {
+        let touches = |p: Segment| p.addr() < at + len && at < p.addr() + p.len();
+        mem.pieces().any(|p| p.kind() != MemKind::Host && touches(p))
+    };
+    let mut all = failed();
+    let before = all.len();
+    all.retain(|(at, len)| !of(*at, *len));
+    FAILURES.store(all.len(), Ordering::Relaxed);
+    all.len() < before
 }
 
 /// The kind of device memory that an address is in, if it is. A program that has such memory has

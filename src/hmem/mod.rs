@@ -25,7 +25,7 @@ mod plain;
 pub use desc::MemKind;
 pub(crate) use interface::{
     any as any_device, device_memory_expected, expect_device_memory, export, owner, peer_to_peer,
-    present,
+    present, take_failure,
 };
 pub use interface::{ExportedBuf, Interface};
 pub use owned::{combine, copy, Owned};

@@ -158,8 +158,7 @@ impl Segment {
         let n = len.min(self.at.len);
         if self.kind != MemKind::Host {
             // SAFETY: as the caller vouches.
-            let done = unsafe { interface::of(self.kind).copy_in(self.at.addr, from, n) };
-            return done.map_or(0, |()| n);
+            return unsafe { self.device_in(from, n) };
         }
         // SAFETY: the piece is the application's writable memory (see `Piece::new`) of at least `n`
         // bytes.
@@ -177,8 +176,7 @@ impl Segment {
         let n = len.min(self.at.len);
         if self.kind != MemKind::Host {
             // SAFETY: as the caller vouches.
-            let done = unsafe { interface::of(self.kind).copy_out(to, self.at.addr, n) };
-            return done.map_or(0, |()| n);
+            return unsafe { self.device_out(to, n) };
         }
         // SAFETY: as in `copy_in`, with the directions exchanged.
         unsafe { copy_bytes(self.at.addr as *const u8, to, n) };
@@ -199,5 +197,39 @@ impl Segment {
         // SAFETY: as in `copy_out`.
         unsafe { copy_across(self.at.addr as *const u8, to, n) };
         n
+    }
+
+    /// As [`Segment::copy_in`], of a device.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    unsafe fn device_in(&self, from: *const u8, len: usize) -> usize {
+        // SAFETY: as the caller vouches.
+        let done = unsafe { interface::of(self.kind).copy_in(self.at.addr, from, len) };
+        done.map_or_else(|_| self.failed(len), |()| len)
+    }
+
+    /// As [`Segment::copy_out`], of a device. Where it fails there are zeros: what was there before
+    /// may be of another message.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    unsafe fn device_out(&self, to: *mut u8, len: usize) -> usize {
+        // SAFETY: as the caller vouches.
+        let done = unsafe { interface::of(self.kind).copy_out(to, self.at.addr, len) };
+        if done.is_ok() {
+            return len;
+        }
+        // SAFETY: as the caller vouches.
+        unsafe { to.write_bytes(0, len) };
+        self.failed(len)
+    }
+
+    /// The end of the operation tells of it.
+    fn failed(&self, len: usize) -> usize {
+        interface::note_failure(self.at.addr, len);
+        0
     }
 }

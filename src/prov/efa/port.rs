@@ -3,7 +3,7 @@
 use crate::core::slab::Slab;
 use crate::device::any::{AnyQp, Dev};
 use crate::device::{Device, Payload, QueuePair, Remote, Status};
-use crate::hmem::UserMem;
+use crate::hmem::{self, UserMem};
 use crate::proto::{
     AtomicKind, Body, Failure, Load, PeerId, Port, ReadPost, Received, ShortRecv, Token,
 };
@@ -189,6 +189,7 @@ impl EpPort<'_> {
 
     /// Ends a transmit-side operation.
     pub(crate) fn end(&mut self, op: UserOp, result: Result<(), Failure>) {
+        let result = result.and_then(|()| copied(&op.mem));
         if let Some(coll) = op.collective {
             return self.coll_steps.push((coll, result.err()));
         }
@@ -334,6 +335,14 @@ impl EpPort<'_> {
     }
 }
 
+/// `Err` when a device could not copy some of this memory.
+fn copied(mem: &UserMem) -> Result<(), Failure> {
+    match hmem::take_failure(mem) {
+        false => Ok(()),
+        true => Err(failure(Status::LocalCopyFailed)),
+    }
+}
+
 impl Port for EpPort<'_> {
     #[inline]
     fn room(&self) -> bool {
@@ -413,6 +422,8 @@ impl Port for EpPort<'_> {
     }
 
     fn received(&mut self, ctx: u32, msg: Received, result: Result<(), Failure>) {
+        let mem = self.ops.get(ctx).map_or(UserMem::EMPTY, |op| op.mem);
+        let result = result.and_then(|()| copied(&mem));
         let room = msg.room as usize;
         let len = usize::try_from(msg.len).unwrap_or(usize::MAX).min(room);
         let Some(op) = self.ops.get(ctx) else { return };

@@ -20,6 +20,7 @@ use crate::prov::contract::{MsgReq, RmaReq, SendData};
 use crate::prov::efa::completion::{ended_entry, send_flags, CntrKind};
 use crate::prov::efa::endpoint::failure;
 use crate::prov::efa::ops::rma::rma_op;
+use crate::prov::efa::ops::UserOp;
 use crate::prov::efa::port::EpPort;
 use crate::shm::kind;
 use crate::shm::{
@@ -82,7 +83,13 @@ pub(crate) fn send(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) ->
     let sent = put(r, |what, head, body, bytes| {
         rings.send(peer, addr, what, head, body, bytes)
     });
-    if sent == Verdict::Done {
+    if sent == Verdict::Done && !r.data.lent().is_host() {
+        let mut op = UserOp::new(port.id, r.data.lent());
+        (op.context, op.flags) = (r.common.context, send_flags(r.tag.is_some()));
+        (op.len, op.peer) = (r.data.len(), peer);
+        (op.report, op.done) = (report, r.common.done);
+        port.end(op, Ok(()));
+    } else if sent == Verdict::Done {
         let len = r.data.len();
         port.count(CntrKind::Send, len, true);
         port.count_at(r.common.done, len, true);
