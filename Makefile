@@ -25,7 +25,7 @@ HOST := $(shell rustc -vV | sed -n 's/host: //p')
 .PHONY: all demo sealed fuzz miri miri-check asan tsan instructions budgets depth check bench install headers headers-check clean
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
-CHECKS := imports trust intruder shortage kills bad_input old_nodes counters operations peer_death long_messages many_accesses sleepers absent_target collectives efa_ops dmabuf adapter_faults inject gda forks device_memory
+CHECKS := imports trust intruder shortage kills bad_input old_nodes counters operations peer_death long_messages many_accesses sleepers absent_target collectives efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers
 .PHONY: checks
 checks: $(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/asan/bad_input $(BUILD)/bin/asan/peer_death \
 	$(BUILD)/bin/asan/operations $(BUILD)/bin/asan/collectives $(BUILD)/bin/asan/random_calls \
@@ -69,8 +69,9 @@ $(BUILD)/ext/libext-fi.so: abi-tests/c/ext_provider.c $(LIB) $(HEADERS)
 $(BUILD)/bin/peer_death $(BUILD)/bin/long_messages $(BUILD)/bin/many_accesses $(BUILD)/bin/sleepers $(BUILD)/bin/absent_target $(BUILD)/bin/trust $(BUILD)/bin/shortage $(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/asan/peer_death: fabtests-compat/c/two.h fabtests-compat/c/must.h
 $(BUILD)/bin/budgets: fabtests-compat/c/must.h
 $(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/asan/random_calls: fabtests-compat/c/dice.h
-$(patsubst %,$(BUILD)/bin/%,imports counters operations asan/operations asan/random_calls efa_ops dmabuf adapter_faults inject gda forks device_memory): abi-tests/c/do.h
-$(patsubst %,$(BUILD)/bin/%,imports efa_ops dmabuf adapter_faults inject gda forks device_memory): abi-tests/c/alone.h
+$(patsubst %,$(BUILD)/bin/%,imports counters operations asan/operations asan/random_calls efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers): abi-tests/c/do.h
+$(patsubst %,$(BUILD)/bin/%,imports efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers): abi-tests/c/alone.h
+$(BUILD)/bin/device_memory $(BUILD)/bin/device_peers: abi-tests/c/device.h
 $(BUILD)/bin/asan/%: %.c $(LIB) $(HEADERS)
 	mkdir -p $(BUILD)/bin/asan
 	$(CC) -std=c11 -D_GNU_SOURCE -O1 -g -fsanitize=address $(WARN) -Iinclude -o $@ $< \

@@ -315,12 +315,15 @@ pub fn all(bin: &Path) -> Vec<Case> {
         v.extend([near.clone().far(), near]);
         v.push(Case::single(&format!("device_memory {fabric} plain")).with_gpu());
         let broken = Case::single(&format!("device_memory {fabric} broken"));
-        let broken = broken.with_gpu().with_env("GPU_SIM_FAIL", "cuMemcpyAsync=700");
+        let broken = broken
+            .with_gpu()
+            .with_env("GPU_SIM_FAIL", "cuMemcpyAsync=700");
         v.extend([broken.clone().far(), broken]);
         if !Path::new("/dev/nvidiactl").exists() {
             v.push(Case::single(&format!("device_memory {fabric} none")));
         }
     }
+    v.push(Case::single("device_peers efa").with_gpu());
     // An external provider is found, and nothing else answers to its name.
     let outside = Case::single("fi_info -p outside");
     let ext = bin.join("../ext");

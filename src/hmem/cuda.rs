@@ -6,7 +6,7 @@
 //! own that does not wait for the default stream: a kernel of the program may be waiting for this
 //! very copy.
 
-use super::interface::{self, ExportedBuf, Interface};
+use super::interface::{self, ExportedBuf, Interface, IpcHandle};
 use super::MemKind;
 use crate::core::params::hmem;
 use crate::core::Result;
@@ -23,10 +23,15 @@ const SUCCESS: Code = 0;
 /// Attributes of a pointer, and kinds of memory.
 const CONTEXT: c_uint = 1;
 const MEMORY_TYPE: c_uint = 2;
+const BUFFER_ID: c_uint = 7;
 const DEVICE_ORDINAL: c_uint = 9;
 const MEMORY_DEVICE: c_uint = 2;
-/// CU_STREAM_NON_BLOCKING
+/// CU_STREAM_NON_BLOCKING, CU_EVENT_DISABLE_TIMING, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 const NON_BLOCKING: c_uint = 1;
+const NO_TIMING: c_uint = 2;
+const LAZY_PEER_ACCESS: c_uint = 1;
+/// CUDA_ERROR_NOT_READY
+const NOT_READY: Code = 600;
 
 macro_rules! functions {
     ($($name:ident = $symbol:literal: fn($($t:ty),*);)+) => {
@@ -66,6 +71,16 @@ functions! {
     stream_wait = c"cuStreamSynchronize": fn(*mut c_void);
     copy = c"cuMemcpyAsync": fn(usize, usize, usize, *mut c_void);
     device_attribute = c"cuDeviceGetAttribute": fn(*mut c_int, c_int, c_int);
+    device_count = c"cuDeviceGetCount": fn(*mut c_int);
+    range = c"cuMemGetAddressRange_v2": fn(*mut usize, *mut usize, usize);
+    event_create = c"cuEventCreate": fn(*mut *mut c_void, c_uint);
+    event_record = c"cuEventRecord": fn(*mut c_void, *mut c_void);
+    event_query = c"cuEventQuery": fn(*mut c_void);
+    event_wait = c"cuEventSynchronize": fn(*mut c_void);
+    event_destroy = c"cuEventDestroy_v2": fn(*mut c_void);
+    ipc_get = c"cuIpcGetMemHandle": fn(*mut CudaIpc, usize);
+    ipc_open = c"cuIpcOpenMemHandle_v2": fn(*mut usize, CudaIpc, c_uint);
+    ipc_close = c"cuIpcCloseMemHandle": fn(usize);
 }
 
 /// CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD and
@@ -82,6 +97,10 @@ const PAGE: usize = 4096;
 
 /// cuMemGetHandleForAddressRange
 type Export = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, u64) -> Code;
+
+/// `CUipcMemHandle`, which goes by value.
+#[repr(C)]
+struct CudaIpc([u64; 8]);
 
 /// A stream of our own.
 struct CudaStream(*mut c_void);
@@ -195,7 +214,11 @@ impl Cuda {
         if let Some(c) = self.attribute::<usize>(CONTEXT, at).filter(|c| *c != 0) {
             return Ok(c);
         }
-        let gpu: c_int = self.attribute(DEVICE_ORDINAL, at).ok_or(FI_EFAULT)?;
+        self.primary(self.attribute(DEVICE_ORDINAL, at).ok_or(FI_EFAULT)?)
+    }
+
+    /// The primary context of a GPU, if it is active.
+    fn primary(&self, gpu: c_int) -> Result<usize> {
         let (mut flags, mut active, mut context) = (0, 0, 0);
         // SAFETY: there is a place for each answer.
         unsafe {
@@ -214,19 +237,33 @@ impl Cuda {
         Ok(context)
     }
 
-    /// Copies and waits; `device` is the end that is a GPU's.
-    fn carry(&self, to: usize, from: usize, len: usize, device: usize) -> Result<()> {
-        let context = self.context(device)?;
+    /// Runs `f` with a context that the program has.
+    fn within<T>(&self, context: usize, f: impl FnOnce() -> Result<T>) -> Result<T> {
         // SAFETY: the context is one that the program has; what is pushed is popped below.
         unsafe { check((self.f.push)(context), "cuCtxPushCurrent")? };
-        let done = self.carry_in(context, to, from, len);
+        let done = f();
         let mut popped = 0;
         // SAFETY: as above.
         unsafe { (self.f.pop)(&mut popped) };
         done
     }
 
-    fn carry_in(&self, context: usize, to: usize, from: usize, len: usize) -> Result<()> {
+    /// Copies and waits; `device` is the end that is a GPU's.
+    fn carry(&self, to: usize, from: usize, len: usize, device: usize) -> Result<()> {
+        let context = self.context(device)?;
+        self.within(context, || {
+            let stream = self.stream(context)?;
+            // SAFETY: one end is host memory that the caller vouches for, the other is checked by
+            // CUDA.
+            unsafe {
+                check((self.f.copy)(to, from, len, stream), "cuMemcpyAsync")?;
+                check((self.f.stream_wait)(stream), "cuStreamSynchronize")
+            }
+        })
+    }
+
+    /// Our stream of a context, which is current.
+    fn stream(&self, context: usize) -> Result<*mut c_void> {
         let mut all = self.streams.lock().unwrap_or_else(|e| e.into_inner());
         let stream = match all.get(&context) {
             Some(s) => s.0,
@@ -243,12 +280,7 @@ impl Cuda {
                 s
             }
         };
-        drop(all);
-        // SAFETY: one end is host memory that the caller vouches for, the other is checked by CUDA.
-        unsafe {
-            check((self.f.copy)(to, from, len, stream), "cuMemcpyAsync")?;
-            check((self.f.stream_wait)(stream), "cuStreamSynchronize")
-        }
+        Ok(stream)
     }
 }
 
@@ -294,6 +326,96 @@ impl Interface for Cuda {
             fd: unsafe { OwnedFd::from_raw_fd(fd) },
             offset: (at - start) as u64,
         })
+    }
+
+    /// Memory of cuMemMap has no handle.
+    fn share(&self, at: usize) -> Result<IpcHandle> {
+        let (mut base, mut len, mut handle) = (0, 0, CudaIpc([0; 8]));
+        // SAFETY: there is a place for each answer.
+        let codes = unsafe {
+            [
+                (self.f.range)(&mut base, &mut len, at),
+                (self.f.ipc_get)(&mut handle, at),
+            ]
+        };
+        let id = self
+            .attribute(BUFFER_ID, at)
+            .filter(|_| codes == [SUCCESS; 2]);
+        Ok(IpcHandle {
+            words: handle.0,
+            id: id.ok_or(FI_EOPNOTSUPP)?,
+            offset: (at - base) as u64,
+        })
+    }
+
+    fn open_shared(&self, h: &IpcHandle, near: Option<usize>) -> Result<(usize, usize)> {
+        let context = match near {
+            Some(at) => self.context(at)?,
+            None => {
+                let mut n = 0;
+                // SAFETY: there is a place for the answer.
+                unsafe { (self.f.device_count)(&mut n) };
+                (0..n)
+                    .find_map(|g| self.primary(g).ok())
+                    .ok_or(FI_EOPNOTSUPP)?
+            }
+        };
+        self.within(context, || {
+            let (mut at, mut base, mut len) = (0, 0, 0);
+            // SAFETY: there is a place for each answer; CUDA checks the handle. The process that
+            // made the handle itself, or one that may not, is refused.
+            let opened = unsafe {
+                (self.f.ipc_open)(&mut at, CudaIpc(h.words), LAZY_PEER_ACCESS) == SUCCESS
+                    && (self.f.range)(&mut base, &mut len, at) == SUCCESS
+            };
+            opened.then_some((at, len)).ok_or(FI_EOPNOTSUPP)
+        })
+    }
+
+    fn close_shared(&self, base: usize) {
+        let close = || {
+            // SAFETY: opened by `open_shared`, closed once.
+            unsafe { check((self.f.ipc_close)(base), "cuIpcCloseMemHandle") }
+        };
+        let _ = self.context(base).and_then(|c| self.within(c, close));
+    }
+
+    unsafe fn start_copy(&self, to: usize, from: usize, len: usize) -> Result<usize> {
+        let context = self.context(from)?;
+        self.within(context, || {
+            let stream = self.stream(context)?;
+            let mut event = core::ptr::null_mut();
+            // SAFETY: the caller vouches for both ends; there is a place for the event.
+            unsafe {
+                check(
+                    (self.f.event_create)(&mut event, NO_TIMING),
+                    "cuEventCreate",
+                )?;
+                let started = check((self.f.copy)(to, from, len, stream), "cuMemcpyAsync");
+                let started = started
+                    .and_then(|()| check((self.f.event_record)(event, stream), "cuEventRecord"));
+                if started.is_err() {
+                    (self.f.event_destroy)(event);
+                }
+                started.map(|()| event as usize)
+            }
+        })
+    }
+
+    fn copy_over(&self, id: usize, wait: bool) -> Result<bool> {
+        let event = id as *mut c_void;
+        // SAFETY: an event of `start_copy`, which is not used again once it is destroyed.
+        unsafe {
+            let code = match wait {
+                true => (self.f.event_wait)(event),
+                false => (self.f.event_query)(event),
+            };
+            if code == NOT_READY {
+                return Ok(false);
+            }
+            (self.f.event_destroy)(event);
+            check(code, "cuMemcpyAsync").map(|()| true)
+        }
     }
 
     /// A driver that the program has not initialised yet says nothing: registration will show.

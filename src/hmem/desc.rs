@@ -71,6 +71,11 @@ impl MemKind {
         }
     }
 
+    /// The device kind of this number; `None` for any other number.
+    pub fn of_number(n: u64) -> Option<MemKind> {
+        DEVICE_KINDS.into_iter().find(|k| *k as u64 == n)
+    }
+
     /// The descriptor of a region of device memory; NULL for host memory.
     pub fn desc(self) -> *mut c_void {
         match self {

@@ -38,6 +38,66 @@ pub trait Interface: Send + Sync {
     fn peer_to_peer(&self) -> bool {
         false
     }
+
+    /// What another process of this host needs to reach the allocation around `at`.
+    /// `FI_EOPNOTSUPP` for memory that cannot be shared.
+    fn share(&self, _at: usize) -> Result<IpcHandle> {
+        Err(FI_EOPNOTSUPP)
+    }
+
+    /// Opens what another process shares, for copies in the context of device memory at `near`, or
+    /// in any for host memory (`None`): first address and bytes.
+    fn open_shared(&self, _h: &IpcHandle, _near: Option<usize>) -> Result<(usize, usize)> {
+        Err(FI_EOPNOTSUPP)
+    }
+
+    /// Closes it again; no copy is under way.
+    fn close_shared(&self, _base: usize) {}
+
+    /// Starts a copy of `len` bytes of device memory at `from` to memory of either kind at `to`.
+    ///
+    /// # Safety
+    /// Both stay as they are until the copy is over, and `to` may be written.
+    unsafe fn start_copy(&self, _to: usize, _from: usize, _len: usize) -> Result<usize> {
+        Err(FI_EOPNOTSUPP)
+    }
+
+    /// Whether copy `id` of [`Interface::start_copy`] is over; `wait`: when it is. `FI_EIO` when it
+    /// failed. It is not asked again once it is over.
+    fn copy_over(&self, _id: usize, _wait: bool) -> Result<bool> {
+        Ok(true)
+    }
+}
+
+/// Words of an [`IpcHandle`].
+pub const IPC_WORDS: usize = 10;
+
+/// What another process of this host needs to reach device memory: a handle of the interface's, a
+/// number that no other allocation has had, and where in the allocation the memory begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IpcHandle {
+    /// For the interface.
+    pub words: [u64; 8],
+    /// Of the allocation.
+    pub id: u64,
+    /// Bytes from its beginning.
+    pub offset: u64,
+}
+
+impl IpcHandle {
+    /// As words of a record.
+    pub fn to_words(&self) -> [u64; IPC_WORDS] {
+        let mut w = [0; IPC_WORDS];
+        w[..8].copy_from_slice(&self.words);
+        (w[8], w[9]) = (self.id, self.offset);
+        w
+    }
+
+    /// From words of a record.
+    pub fn of_words(w: [u64; IPC_WORDS]) -> IpcHandle {
+        let [words @ .., id, offset] = w;
+        IpcHandle { words, id, offset }
+    }
 }
 
 /// Device memory as a dma-buf.
@@ -123,6 +183,11 @@ pub(crate) fn peer_to_peer() -> bool {
     !hmem().hmem_disable_p2p && usable().all(|i| i.peer_to_peer())
 }
 
+/// As [`Interface::share`], of one piece of device memory.
+pub(crate) fn share(p: &Segment) -> Result<IpcHandle> {
+    of(p.kind()).share(p.addr())
+}
+
 /// As [`Interface::export`].
 pub(crate) fn export(kind: MemKind, at: usize, len: usize) -> Result<ExportedBuf> {
     of(kind).export(at, len)
@@ -169,7 +234,8 @@ pub(crate) fn take_failure(mem: &UserMem) -> bool {
     }
     let of = |at: usize, len: usize| {
         let touches = |p: Segment| p.addr() < at + len && at < p.addr() + p.len();
-        mem.pieces().any(|p| p.kind() != MemKind::Host && touches(p))
+        mem.pieces()
+            .any(|p| p.kind() != MemKind::Host && touches(p))
     };
     let mut all = failed();
     let before = all.len();

@@ -21,16 +21,18 @@ mod interface;
 mod owned;
 mod piece;
 mod plain;
+mod shared;
 
 pub use desc::MemKind;
 pub(crate) use interface::{
     any as any_device, device_memory_expected, expect_device_memory, export, owner, peer_to_peer,
-    present, take_failure,
+    present, share, take_failure,
 };
-pub use interface::{ExportedBuf, Interface};
+pub use interface::{ExportedBuf, Interface, IpcHandle, IPC_WORDS};
 pub use owned::{combine, copy, Owned};
 pub use piece::{Piece, Segment};
 pub use plain::{copy_across, copy_bytes};
+pub(crate) use shared::{PendingCopy, SharedMemory};
 
 use core::ffi::c_void;
 

@@ -80,7 +80,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
         proto.forget_peer(*peer);
     }
     if port.shm.rendezvous.load() > 0 {
-        rendezvous::pump(&mut port);
+        rendezvous::pump(rq, &mut port);
     }
     if port.shm.rma.load() > 0 {
         shm_rma::pump(&mut port, waiting);

@@ -40,6 +40,8 @@ const WITH_DATA: u8 = 2;
 const WROTE: u8 = 4;
 /// Flag of an RTS: the rest follows without a CTS.
 pub(crate) const EAGER: u8 = 8;
+/// Flag of an RTS: its memory is a device's, which the receiver may open.
+pub(crate) const SHARED_MEMORY: u8 = 16;
 
 /// What is under way with peers on the same host.
 #[derive(Default)]

@@ -7,6 +7,8 @@
 //! rest until the receiver has matched the message; then the receiver chooses. CTS: the sender
 //! fills the ring whenever there is room (DATA, in `pump`), while the receiver empties it into the
 //! application's buffer: two copies, but on two cores, through memory that stays in their caches.
+//! Device memory that other processes may open (`hmem::shared`) is announced by its handle; the
+//! receiver's GPU copies it, without the processor, while other things go on.
 //! FIN: the receiver has copied the message from the address in the RTS (`fetch`; several that
 //! wait, by one system call: `gather` and `bring`). SPLIT_COPY: both sides copy chunks
 //! (`shm::SplitCopy`) to the address that it names; SPLIT_DONE: the sender has copied its last
@@ -23,12 +25,12 @@ pub(crate) use sender::{asked, pump, send};
 
 use crate::core::slab::Slab;
 use crate::device::{host, Status};
-use crate::hmem::Piece;
+use crate::hmem::{IpcHandle, MemKind, Piece, SharedMemory, IPC_WORDS};
 use crate::proto::{Failure, PeerId, RecvQueue};
 use crate::prov::efa::endpoint::failure;
 use crate::prov::efa::port::EpPort;
 use crate::prov::efa::same_host::cost_model::CostModel;
-use crate::prov::efa::same_host::{head_len, head_of, words_of, MessageHead, EAGER};
+use crate::prov::efa::same_host::{head_len, head_of, words_of, MessageHead, EAGER, SHARED_MEMORY};
 use crate::shm::kind;
 use crate::shm::{LocalBuffer, Record, RecordHeader, TxRings, Verdict};
 use receiver::{ReadBatch, RecvState};
@@ -68,6 +70,9 @@ pub(crate) struct Rendezvous {
     /// The last [`pump`] stopped although there was room.
     more: bool,
     coming: Slab<RecvState>,
+    /// Messages of device memory that are being copied, and what their senders share.
+    copying: Vec<u32>,
+    shared: SharedMemory,
     /// The message that a peer's next EAGER_FRAG belongs to.
     leads: Vec<(PeerId, u32)>,
     /// Messages that are fetched by one system call.
@@ -91,7 +96,7 @@ impl Rendezvous {
     /// 0 when [`pump`] has nothing to do.
     #[inline(always)]
     pub(crate) fn load(&self) -> usize {
-        self.turn.len() | self.unsaid.len() | self.lot.refused.len()
+        self.turn.len() | self.unsaid.len() | self.lot.refused.len() | self.copying.len()
     }
 
     /// Whether [`pump`] stopped although the ring had room.
@@ -118,6 +123,8 @@ pub(crate) struct Rts {
     begun: u32,
     /// 0 if nowhere.
     at: u64,
+    /// Device memory of the sender's, whose kind stands in place of the address.
+    shared: Option<(MemKind, IpcHandle)>,
     /// Where its bytes begin in the record, and how many are there.
     body: usize,
     here: usize,
@@ -132,6 +139,26 @@ impl Rts {
             _ => now,
         }
     }
+}
+
+/// Most words of an RTS.
+const RTS_WORDS: usize = 5 + IPC_WORDS;
+
+/// The words of an RTS of shared device memory.
+fn shared_announcement(
+    words: (Option<u64>, Option<u64>),
+    len: usize,
+    number: u32,
+    (kind, handle): (MemKind, IpcHandle),
+) -> (RecordHeader, [u64; RTS_WORDS], usize) {
+    let (mut what, front, n) = announcement(words, len, Some((number, kind as u64)));
+    what.flags |= SHARED_MEMORY;
+    let mut all = [0; RTS_WORDS];
+    let words = front.into_iter().take(n).chain(handle.to_words());
+    for (to, w) in all.iter_mut().zip(words) {
+        *to = w;
+    }
+    (what, all, n + IPC_WORDS)
 }
 
 /// The words of an RTS, and how many there are; `asked`: number and address of a message that waits
@@ -166,14 +193,24 @@ pub(crate) fn announced(record: &Record) -> Option<Rts> {
     let head = head_of(record)?;
     let whole = record.flags & EAGER != 0;
     let [len, number, at] = [0, 8, 16].map(|off| record.word(head.bytes + off));
-    let (len, body) = (len as usize, head.bytes + if whole { 16 } else { 24 });
+    let (len, mut body) = (len as usize, head.bytes + if whole { 16 } else { 24 });
+    let mut shared = None;
+    if record.flags & SHARED_MEMORY != 0 {
+        let mut words = [0; IPC_WORDS];
+        for (i, w) in words.iter_mut().enumerate() {
+            *w = record.word(body + 8 * i);
+        }
+        body += 8 * IPC_WORDS;
+        shared = Some((MemKind::of_number(at)?, IpcHandle::of_words(words)));
+    }
     let here = record.len.checked_sub(body)?;
     (here <= len && !(whole && len > WHOLE)).then_some(Rts {
         head,
         len,
         number: (!whole).then_some(number as u32),
         begun: (number >> 32) as u32,
-        at: if whole { 0 } else { at },
+        at: if whole || shared.is_some() { 0 } else { at },
+        shared,
         body,
         here,
     })

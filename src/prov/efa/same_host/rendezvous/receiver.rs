@@ -3,7 +3,7 @@
 
 use super::{announced, carry_chunk, lost_there, plain, say, Rendezvous, Rts, LOST, WHOLE};
 use crate::device::host;
-use crate::hmem::UserMem;
+use crate::hmem::{IpcHandle, MemKind, PendingCopy, UserMem};
 use crate::proto::{
     Coming, Failure, PeerId, Place, Port, RecvEntry, RecvQueue, ShortRecv, Unexpected,
 };
@@ -37,6 +37,9 @@ pub(super) struct RecvState {
     /// When it began, and the transfer that the sender helps with, if it may.
     began: u64,
     share: Option<SplitCopy>,
+    /// The sender's device memory, and the copy of it that is under way.
+    device: Option<(MemKind, IpcHandle)>,
+    copy: Option<PendingCopy>,
 }
 
 impl RecvState {
@@ -196,6 +199,8 @@ pub(super) fn ask_for_refused(port: &mut EpPort) {
             at: l.at,
             began: 0,
             share: None,
+            device: None,
+            copy: None,
         });
         ask(n, port);
     }
@@ -229,6 +234,8 @@ pub(super) fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &m
         at: m.at,
         began: m.began(),
         share: None,
+        device: m.shared,
+        copy: None,
     });
     if whole {
         s.leads.retain(|(p, _)| *p != from);
@@ -248,6 +255,12 @@ pub(super) fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &m
             coming,
         ));
     }
+    if m.shared.is_some() {
+        if place.is_some() {
+            copy_or_ask(n, port);
+        }
+        return;
+    }
     let way = place.and_then(|_| choose(n, port));
     if way == Some(CopyMethod::Ring) {
         ask(n, port);
@@ -255,6 +268,55 @@ pub(super) fn begins(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &m
     goes_on(n, from, record, m.body, rq, port);
     if let Some(way @ (CopyMethod::Cma | CopyMethod::CmaBoth)) = way {
         fetch(n, way, rq, port);
+    }
+}
+
+/// Has the device copy a matched message from its sender's device memory; asks the sender to write
+/// it where that cannot be opened here: memory of this very process, or of a device that we lack.
+fn copy_or_ask(n: u32, port: &mut EpPort) {
+    let s = &mut port.shm.rendezvous;
+    let Some(i) = s.coming.get_mut(n) else { return };
+    let (Some((kind, handle)), Some(place)) = (i.device, i.place) else {
+        return;
+    };
+    let room = (place.room as usize).min(i.len);
+    let into = port.ops.get(place.ctx).map(|op| op.mem);
+    let into = into.map_or(UserMem::EMPTY, |m| m.part(place.base as usize, room));
+    match s.shared.start(i.from, (kind, &handle), &into) {
+        Ok(copy) => {
+            i.copy = Some(copy);
+            s.copying.push(n);
+        }
+        Err(_) => ask(n, port),
+    }
+}
+
+/// Ends messages whose copies are over.
+pub(super) fn poll_copies(rq: &mut RecvQueue, port: &mut EpPort) {
+    let mut at = 0;
+    while let Some(n) = port.shm.rendezvous.copying.get(at).copied() {
+        let s = &mut port.shm.rendezvous;
+        let i = s.coming.get_mut(n);
+        let over = match i.and_then(|i| i.copy.as_mut()) {
+            Some(c) => s.shared.poll(c),
+            None => Ok(true),
+        };
+        if over == Ok(false) {
+            at += 1;
+            continue;
+        }
+        s.copying.swap_remove(at);
+        if let Some(i) = s.coming.get_mut(n) {
+            i.copy = None;
+            i.got = i.len;
+        }
+        match over {
+            Ok(_) => {
+                tell(n, 0, port);
+                ends(n, rq, port);
+            }
+            Err(_) => lost(n, rq, port),
+        }
     }
 }
 
@@ -465,6 +527,9 @@ pub(crate) fn placed(coming: &Coming, place: Place, rq: &mut RecvQueue, port: &m
     if i.got == i.len {
         return ends(coming.number, rq, port);
     }
+    if i.device.is_some() {
+        return copy_or_ask(coming.number, port);
+    }
     match choose(coming.number, port) {
         Some(CopyMethod::Ring) => ask(coming.number, port),
         Some(way) => fetch(coming.number, way, rq, port),
@@ -478,6 +543,13 @@ pub(super) fn peer_down(peer: PeerId, why: Failure, rq: &mut RecvQueue, port: &m
     let lost = |i: &RecvState| i.from == peer && (i.place.is_some() || i.got < i.len);
     let lost = s.coming.select(lost);
     s.leads.retain(|(p, _)| *p != peer);
+    for n in &lost {
+        if let Some(c) = s.coming.get_mut(*n).and_then(|i| i.copy.take()) {
+            s.shared.abort(c);
+        }
+    }
+    s.copying.retain(|n| !lost.contains(n));
+    s.shared.forget(peer);
     rq.forget_coming(port.id, |n| lost.contains(&n));
     for n in lost {
         if let Some(i) = port.shm.rendezvous.coming.remove(n) {

@@ -2,11 +2,11 @@
 //! or writes them when a CTS asks for them.
 
 use super::{
-    announcement, carry_chunk, lost_there, plain, receiver, say, Rendezvous, FIRST, LOST, NONE,
-    WHOLE,
+    announcement, carry_chunk, lost_there, plain, receiver, say, shared_announcement, Rendezvous,
+    FIRST, LOST, NONE, RTS_WORDS, WHOLE,
 };
-use crate::hmem::{Piece, UserMem};
-use crate::proto::{Failure, PeerId, Port};
+use crate::hmem::{self, Piece, UserMem};
+use crate::proto::{Failure, PeerId, Port, RecvQueue};
 use crate::prov::contract::{MsgReq, SendData};
 use crate::prov::efa::port::EpPort;
 use crate::prov::efa::same_host::cost_model::CopyMethod;
@@ -106,7 +106,9 @@ impl Rendezvous {
         self.out.get(ours).filter(|o| o.to == from && such(o))?;
         let o = self.out.remove(ours)?;
         self.turn.retain(|n| *n != ours);
-        self.learn(o.note.len, Some([16, 24].map(|off| record.word(off))));
+        if o.mem.is_host() {
+            self.learn(o.note.len, Some([16, 24].map(|off| record.word(off))));
+        }
         Some(o)
     }
 
@@ -127,6 +129,9 @@ impl Rendezvous {
 
 /// Sends a message whose operation is `ctx`. `NoResources` and `Unsupported` change nothing.
 pub(crate) fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Verdict {
+    if let Some(sent) = share(port, peer, ctx, r) {
+        return sent;
+    }
     let (Some(rings), SendData::User(mem)) = (&mut port.rings, &r.data) else {
         return Verdict::Unsupported;
     };
@@ -185,10 +190,39 @@ pub(crate) fn send(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Ver
     Verdict::Done
 }
 
+/// As [`send`], one piece of device memory that the receiver may open; `None`, and nothing done,
+/// for any other.
+fn share(port: &mut EpPort, peer: PeerId, ctx: u32, r: &MsgReq) -> Option<Verdict> {
+    let mem = r.data.lent();
+    if mem.is_host() {
+        return None;
+    }
+    let p = mem.single().filter(|p| p.len() > FIRST)?;
+    let handle = hmem::share(&p).ok()?;
+    let (rings, addr) = (port.rings.as_mut()?, port.peers.addr(peer)?);
+    let rendezvous = &mut port.shm.rendezvous;
+    let note = Completion::piece(ctx, mem.len());
+    let state = SendState::new(peer, mem, note, 0);
+    let number = rendezvous.out.insert(state);
+    let words = (r.tag, r.cq_data);
+    let (what, words, n) = shared_announcement(words, mem.len(), number, (p.kind(), handle));
+    let mut head = [0; 8 * RTS_WORDS];
+    for (to, w) in head.chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&w.to_ne_bytes());
+    }
+    let head = head.get(..8 * n).unwrap_or(&[]);
+    let sent = rings.send(peer, addr, what, head, &UserMem::EMPTY, &[]);
+    if sent != Verdict::Done {
+        port.shm.rendezvous.out.remove(number);
+    }
+    Some(sent)
+}
+
 /// Writes DATA records of messages that were asked for as far as there is room, and sends control
 /// records that waited.
-pub(crate) fn pump(port: &mut EpPort) {
+pub(crate) fn pump(rq: &mut RecvQueue, port: &mut EpPort) {
     receiver::ask_for_refused(port);
+    receiver::poll_copies(rq, port);
     for w in core::mem::take(&mut port.shm.rendezvous.unsaid) {
         say(w.to, w.kind, w.words, port);
     }
@@ -237,8 +271,10 @@ pub(crate) fn asked(from: PeerId, ours: u32, theirs: u32, port: &mut EpPort) {
         if o.to == from && o.there.is_none() {
             o.there = Some(theirs);
             s.turn.push_back(ours);
-            let len = o.note.len;
-            s.learn(len, None);
+            let (len, host) = (o.note.len, o.mem.is_host());
+            if host {
+                s.learn(len, None);
+            }
             if let Some(rings) = &mut port.rings {
                 rings.widen(from);
             }

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Memory of a GPU in tests, for `gpu-sim run`: nobody but CUDA can touch it there. */
+#ifndef DEVICE_H
+#define DEVICE_H
+
+#include <dlfcn.h>
+#include "alone.h"
+
+enum { SIZE = 3 << 20, TO_DEVICE = 1, TO_HOST = 2, ALL = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE };
+
+static int (*gpu_malloc)(void **, size_t);
+static int (*gpu_copy)(void *, const void *, size_t, int);
+static uint64_t (*gpu_calls)(const char *library, const char *function);
+static char out[SIZE], back[SIZE];
+
+/* As `ask`, with device memory or without the mode that goes with it. */
+static int ask_device(const char *fabric_name, int mode)
+{
+	struct fi_info *hints = fi_allocinfo();
+	int ret;
+
+	hints->fabric_attr->name = strdup(fabric_name);
+	hints->fabric_attr->prov_name = strdup("efa");
+	hints->ep_attr->type = FI_EP_RDM;
+	hints->caps = FI_MSG | FI_RMA | FI_HMEM;
+	hints->mode = FI_CONTEXT2;
+	hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | mode;
+	ret = fi_getinfo(FI_VERSION(1, 18), NULL, NULL, 0, hints, &info);
+	fi_freeinfo(hints);
+	return ret;
+}
+
+static void *symbol(const char *name)
+{
+	void *lib = dlopen("libcudart.so", RTLD_NOW), *at = lib ? dlsym(lib, name) : NULL;
+
+	if (!at) {
+		printf("no %s: not under gpu-sim run\n", name);
+		exit(EXIT_FAILURE);
+	}
+	return at;
+}
+
+static void *device(void)
+{
+	void *at;
+
+	DO(0, gpu_malloc(&at, SIZE));
+	return at;
+}
+
+static struct fid_mr *registered(void *at, enum fi_hmem_iface iface)
+{
+	struct iovec iov = { at, SIZE };
+	struct fi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1, .access = ALL, .iface = iface };
+	struct fid_mr *mr;
+
+	DO(0, fi_mr_regattr(domain, &attr, 0, &mr));
+	return mr;
+}
+
+/* Waits for so many completions. */
+static void ends(int wanted)
+{
+	struct fi_cq_data_entry e;
+
+	while (wanted > 0) {
+		ssize_t n = fi_cq_read(cq, &e, 1);
+
+		if (n == -FI_EAGAIN)
+			continue;
+		DO(1, n);
+		wanted--;
+	}
+}
+
+static inline void fill(void *at)
+{
+	pattern(out, SIZE);
+	DO(0, gpu_copy(at, out, SIZE, TO_DEVICE));
+}
+
+static inline void holds(void *at, size_t len)
+{
+	memset(back, 0, SIZE);
+	DO(0, gpu_copy(back, at, SIZE, TO_HOST));
+	TRUE(memcmp(back, out, len) == 0);
+}
+
+/* Copies that the library has asked of CUDA. */
+static uint64_t copies(void)
+{
+	return gpu_calls("libfabric", "cuMemcpy");
+}
+
+/* Posts once there is room. */
+#define POST(call) \
+	do { \
+		ssize_t ret_; \
+		while ((ret_ = (call)) == -FI_EAGAIN) \
+			fi_cq_read(cq, NULL, 0); \
+		DO(0, ret_); \
+	} while (0)
+
+/* Finds CUDA's functions. */
+static inline void load_cuda(void)
+{
+	gpu_malloc = (int (*)(void **, size_t)) symbol("cudaMalloc");
+	gpu_copy = (int (*)(void *, const void *, size_t, int)) symbol("cudaMemcpy");
+	gpu_calls = (uint64_t (*)(const char *, const char *)) symbol("gpu_sim_calls");
+}
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Two processes of a host send each other memory of GPUs, for `gpu-sim run`: each message is copied once, by the
+ * receiver's GPU; one of cuMemMap, which no other process can open, goes another way; and a sender's end in the middle
+ * is an error, not a hang.
+ *
+ * device_peers FABRIC
+ */
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <rdma/fi_tagged.h>
+#include "device.h"
+
+/* `CUmemAllocationProp`, of GPU 0. */
+struct properties {
+	unsigned type, handles, location, gpu;
+	void *meta;
+	unsigned char flags[8];
+};
+
+static struct fi_context2 context;
+static fi_addr_t peer;
+static int out_fd, in_fd;
+
+static void tell(const void *at, size_t len)
+{
+	DO(len, write(out_fd, at, len));
+}
+
+static void hear(void *at, size_t len)
+{
+	DO(len, read(in_fd, at, len));
+}
+
+/* Waits for the other side. */
+static void meet(void)
+{
+	char c = 0;
+
+	tell(&c, 1);
+	hear(&c, 1);
+}
+
+static void *mapped(void)
+{
+	int (*create)(uint64_t *, size_t, const struct properties *, uint64_t) =
+		(int (*)(uint64_t *, size_t, const struct properties *, uint64_t)) symbol("cuMemCreate");
+	int (*reserve)(void **, size_t, size_t, size_t, uint64_t) =
+		(int (*)(void **, size_t, size_t, size_t, uint64_t)) symbol("cuMemAddressReserve");
+	int (*map)(void *, size_t, size_t, uint64_t, uint64_t) =
+		(int (*)(void *, size_t, size_t, uint64_t, uint64_t)) symbol("cuMemMap");
+	struct properties p = { .type = 1, .location = 1 };
+	uint64_t handle;
+	void *at;
+
+	DO(0, create(&handle, SIZE, &p, 0));
+	DO(0, reserve(&at, SIZE, 0, 0, 0));
+	DO(0, map(at, SIZE, 0, handle, 0));
+	return at;
+}
+
+static void connect_peers(const char *fabric_name)
+{
+	char theirs[sizeof(name)];
+
+	load_cuda();
+	device();
+	DO(0, ask_device(fabric_name, FI_MR_HMEM));
+	open_asked();
+	enable();
+	tell(name, sizeof(name));
+	hear(theirs, sizeof(theirs));
+	DO(1, fi_av_insert(av, theirs, 1, &peer, 0, NULL));
+}
+
+static void transmit(void *at, struct fid_mr *mr, size_t len)
+{
+	memset(out, 0, SIZE);
+	for (size_t i = 0; i < SIZE; i++)
+		out[i] = (char) (i * 7 + len);
+	DO(0, gpu_copy(at, out, SIZE, TO_DEVICE));
+	POST(fi_send(ep, at, len, fi_mr_desc(mr), peer, &context));
+	ends(1);
+	meet();
+}
+
+static void take(void *at, struct fid_mr *mr, size_t len, int is_host)
+{
+	POST(fi_recv(ep, at, len, fi_mr_desc(mr), FI_ADDR_UNSPEC, &context));
+	ends(1);
+	if (!is_host)
+		DO(0, gpu_copy(back, at, SIZE, TO_HOST));
+	for (size_t i = 0; i < len; i++)
+		TRUE(back[i] == (char) (i * 7 + len));
+	meet();
+}
+
+static size_t lens[] = { 8, 8192, 9000, 65536, 1 << 20, SIZE };
+
+enum { LENS = sizeof(lens) / sizeof(lens[0]) };
+
+static void sender(void)
+{
+	void *own = device(), *vmm = mapped();
+	struct fid_mr *mr = registered(own, FI_HMEM_CUDA), *other = registered(vmm, FI_HMEM_CUDA);
+	uint64_t before;
+
+	for (int i = 0; i < LENS; i++) {
+		before = copies();
+		transmit(own, mr, lens[i]);
+		TRUE(lens[i] <= 8192 || copies() == before);
+		transmit(own, mr, lens[i]);
+		transmit(vmm, other, lens[i]);
+	}
+	/* Its end comes while the receiver waits for more. */
+	meet();
+	raise(SIGKILL);
+}
+
+static void receiver(void)
+{
+	void *own = device();
+	struct fid_mr *mr = registered(own, FI_HMEM_CUDA), *host = registered(back, FI_HMEM_SYSTEM);
+	uint64_t before;
+
+	for (int i = 0; i < LENS; i++) {
+		before = copies();
+		take(own, mr, lens[i], 0);
+		TRUE(copies() - before == 1);
+		take(back, host, lens[i], 1);
+		take(own, mr, lens[i], 0);
+	}
+	/* What was opened is closed when its owner is gone. */
+	TRUE(gpu_calls("libfabric", "cuIpcOpenMemHandle") == 1);
+	meet();
+	while (gpu_calls("libfabric", "cuIpcCloseMemHandle") == 0)
+		fi_cq_read(cq, NULL, 0);
+}
+
+int main(int argc, char **argv)
+{
+	int there[2], here[2], status;
+	pid_t child;
+
+	TRUE(argc == 2 && pipe(there) == 0 && pipe(here) == 0);
+	child = fork();
+	TRUE(child >= 0);
+	out_fd = child ? there[1] : here[1];
+	in_fd = child ? here[0] : there[0];
+	close(child ? there[0] : here[0]);
+	close(child ? here[1] : there[1]);
+	connect_peers(argv[1]);
+	if (!child) {
+		sender();
+		return EXIT_FAILURE;
+	}
+	receiver();
+	DO(child, waitpid(child, &status, 0));
+	TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	puts("a GPU copies what another process sends, once");
+	return 0;
+}
