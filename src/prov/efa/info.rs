@@ -73,8 +73,9 @@ fn nic(d: &AdapterAttr) -> Nic {
             device_id: b.device,
             function_id: b.function,
         },
+        // It is part of the host: NCCL's plugin takes no adapter without a place on the bus.
         None => BusAttr {
-            bus_type: FI_BUS_UNKNOWN,
+            bus_type: FI_BUS_PCI,
             ..BusAttr::default()
         },
     };
@@ -565,8 +566,12 @@ fn candidate(i: &mut Info, q: &Query, d: &AdapterAttr) -> check::Check {
     let asked = q.hints.and_then(|h| h.domain.as_ref());
     if let Some(d) = &mut i.domain {
         if asked.is_none_or(|h| h.progress == FI_PROGRESS_UNSPEC) {
-            d.progress = FI_PROGRESS_MANUAL;
-            d.control_progress = FI_PROGRESS_MANUAL;
+            // Without a protocol there is nothing for calls to move along.
+            let progress = match direct {
+                true => FI_PROGRESS_AUTO,
+                false => FI_PROGRESS_MANUAL,
+            };
+            (d.progress, d.control_progress) = (progress, progress);
         }
         if let Some(h) = asked {
             d.domain = h.domain;
@@ -636,6 +641,13 @@ mod tests {
         let (t, r) = (i.tx.as_ref().unwrap().caps, i.rx.as_ref().unwrap().caps);
         assert_eq!(t & (FI_RECV | FI_REMOTE_READ | FI_LOCAL_COMM), 0);
         assert_eq!(r & (FI_SEND | FI_READ | FI_LOCAL_COMM), 0);
-        assert_eq!(i.domain.as_ref().unwrap().progress, FI_PROGRESS_MANUAL);
+        let progress = |i: &Info| i.domain.as_ref().unwrap().progress;
+        let all = ask(None, None, None, 0).unwrap();
+        let named = |n: &str| {
+            let of = |i: &&Info| i.fabric.as_ref().unwrap().name.as_deref() == Some(n);
+            progress(all.iter().find(of).unwrap())
+        };
+        assert_eq!(named(DIRECT), FI_PROGRESS_AUTO);
+        assert_eq!(named(FABRIC), FI_PROGRESS_MANUAL);
     }
 }

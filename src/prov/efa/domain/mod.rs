@@ -22,7 +22,7 @@ use crate::device::any::Naming;
 use crate::device::any::{self, Dev};
 use crate::device::domain_lock::{DomainGuard, DomainLock};
 use crate::device::wait::WaitSet;
-use crate::device::MrObserver;
+use crate::device::{Device, MrObserver};
 use crate::proto::RecvQueue;
 use crate::prov::contract::{busy_unless, Domain, Fabric, OpenedQueue};
 use crate::prov::efa::endpoint::srx::Srx;
@@ -127,6 +127,7 @@ impl Domain for EfaDomain {
             Err(FI_ENODEV) => return Err(unknown()),
             d => d?,
         };
+        let hardware = dev.attr().identity.is_some();
         let auto = info
             .domain
             .as_ref()
@@ -173,7 +174,9 @@ impl Domain for EfaDomain {
             closing: AtomicBool::new(false),
             wake,
         });
-        if auto {
+        // An adapter that carries out work requests of the application needs nobody.
+        let alone = d.direct() && hardware;
+        if auto && !alone {
             if let Err(e) = d.start_progress() {
                 d.fabric.release();
                 return Err(e);
