@@ -1,5 +1,6 @@
 # make          the library, the utilities and the benchmark programs, into build/
-# make demo     build, then the main job: fi_rma_bw between two processes, as a table
+# make demo     build, then the main job: fi_rma_bw between two processes, as a table; CUDA=1: with
+#               memory of a GPU, real or gpu-sim's
 # make check    every test
 # make install  PREFIX=/usr/local DESTDIR=; library, headers, man pages, utilities
 # make headers  include/rdma/gen/types.h from src/types/
@@ -42,7 +43,7 @@ $(BUILD)/bin/fi_pingpong: src/bin/fi_pingpong.c fabtests-compat/c/bench.c fabtes
 		fabtests-compat/c/bench.h $(LIB) $(HEADERS)
 	mkdir -p $(BUILD)/bin
 	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -Iinclude -Ifabtests-compat/c -o $@ $< \
-		fabtests-compat/c/bench.c -L$(BUILD)/lib -lfabric -Wl,-rpath,'$$ORIGIN/../lib'
+		fabtests-compat/c/bench.c -L$(BUILD)/lib -lfabric -ldl -Wl,-rpath,'$$ORIGIN/../lib'
 
 $(BUILD)/bin/fi_info $(BUILD)/bin/fi_strerror: $(BUILD)/bin/%: src/bin/%.c $(LIB) $(HEADERS)
 	mkdir -p $(BUILD)/bin
@@ -50,10 +51,10 @@ $(BUILD)/bin/fi_info $(BUILD)/bin/fi_strerror: $(BUILD)/bin/%: src/bin/%.c $(LIB
 		-L$(BUILD)/lib -lfabric -Wl,-rpath,'$$ORIGIN/../lib'
 
 $(TESTS:%=$(BUILD)/bin/%): $(BUILD)/bin/%: fabtests-compat/c/%.c fabtests-compat/c/bench.c \
-		fabtests-compat/c/bench.h fabtests-compat/c/loops.h $(LIB) $(HEADERS)
+		fabtests-compat/c/bench.h fabtests-compat/c/gpu.h fabtests-compat/c/loops.h $(LIB) $(HEADERS)
 	mkdir -p $(BUILD)/bin
 	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -Iinclude -o $@ $< fabtests-compat/c/bench.c \
-		-L$(BUILD)/lib -lfabric -Wl,-rpath,'$$ORIGIN/../lib'
+		-L$(BUILD)/lib -lfabric -ldl -Wl,-rpath,'$$ORIGIN/../lib'
 
 vpath %.c abi-tests/c fabtests-compat/c examples
 $(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/budgets $(BUILD)/bin/hello: $(BUILD)/bin/%: %.c $(LIB) $(HEADERS)
@@ -78,7 +79,8 @@ $(BUILD)/bin/asan/%: %.c $(LIB) $(HEADERS)
 		-L$(BUILD)/lib -lfabric -ldl -Wl,-rpath,'$$ORIGIN/../../lib'
 
 demo: all
-	$(CARGO) run --quiet --release -p fabtests-compat -- demo --lib $(BUILD)/lib --bin $(BUILD)/bin
+	$(CARGO) build --quiet --release -p gpu-sim
+	$(CARGO) run --quiet --release -p fabtests-compat -- demo $(if $(CUDA),--cuda )--lib $(BUILD)/lib --bin $(BUILD)/bin
 
 # Unit, property and simulator tests; the ABI; every benchmark program on every path; faults; bad
 # input; the same under the address sanitizer; the library's tests under the address and thread

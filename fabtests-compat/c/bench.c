@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "bench.h"
+#include "gpu.h"
 
 #define CHECK(call) \
 	do { \
@@ -52,6 +53,7 @@ static void usage(const char *name)
 	       "  -I N -w N -W N\t\t\titerations, warm-up iterations, window\n"
 	       "  -c spin|sread|fd\t\t\thow to wait for completions\n"
 	       "  -j N\t\t\t\t\tlargest injected message\n"
+	       "  -D cuda\t\t\t\tmemory of a GPU\n"
 	       "  -v\t\t\t\t\tverify every byte\n"
 	       "  --timeout N\t\t\t\tgive up waiting after so many seconds (60)\n", name, name);
 }
@@ -86,7 +88,7 @@ static int parse(struct bench *b, bool rma, int argc, char **argv)
 	struct fi_info *h = b->hints;
 	int c;
 
-	while ((c = getopt_long(argc, argv, "p:d:f:e:E::b::B:P:s:o:S:I:w:W:c:j:a:t:vhUm", longs, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "p:d:f:e:E::b::B:P:s:o:S:I:w:W:c:j:a:t:D:vhUm", longs, NULL)) != -1) {
 		switch (c) {
 		case 'p': h->fabric_attr->prov_name = strdup(optarg); break;
 		case 'd': h->domain_attr->name = strdup(optarg); break;
@@ -130,6 +132,14 @@ static int parse(struct bench *b, bool rma, int argc, char **argv)
 				strcmp(optarg, "fd") == 0 ? WAIT_FD : WAIT_SPIN;
 			break;
 		case 'j': b->inject_limit = atol(optarg); break;
+		case 'D':
+			if (strcmp(optarg, "cuda") != 0) {
+				fprintf(stderr, "-D: only cuda\n");
+				return -FI_EINVAL;
+			}
+			if (gpu_open())
+				return -FI_ENOSYS;
+			break;
 		case 'v': b->verify = true; break;
 		case 1: b->timeout_s = atoi(optarg); break;
 		default: usage(argv[0]); return -FI_EINVAL;
@@ -273,16 +283,21 @@ static int open_all(struct bench *b, bool rma)
 
 	/* Verified writes have their own place per slot of the window; else all share one. */
 	b->buf_size = slot * (size_t) (b->verify && rma ? b->window : 1);
-	b->buf = aligned_alloc(4096, (2 * b->buf_size + 4095) & ~(size_t) 4095);
+	b->buf = gpu.used ? gpu_alloc(2 * b->buf_size) :
+		aligned_alloc(4096, (2 * b->buf_size + 4095) & ~(size_t) 4095);
 	b->tx_ctx = calloc((size_t) b->window + 1, sizeof(*b->tx_ctx));
 	b->rx_ctx = calloc((size_t) b->window + 1, sizeof(*b->rx_ctx));
 	if (!b->buf || !b->tx_ctx || !b->rx_ctx)
 		return -FI_ENOMEM;
-	memset(b->buf, 0, 2 * b->buf_size);
+	bench_clear(b->buf, 2 * b->buf_size);
 	b->tx = b->buf;
 	b->rx = b->buf + b->buf_size;
-	if (rma || (b->info->domain_attr->mr_mode & FI_MR_LOCAL)) {
-		CHECK(fi_mr_reg(b->domain, b->buf, 2 * b->buf_size, access, 0, 0x1234, 0, &b->mr, NULL));
+	if (rma || gpu.used || (b->info->domain_attr->mr_mode & FI_MR_LOCAL)) {
+		struct iovec iov = { b->buf, 2 * b->buf_size };
+		struct fi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1, .access = access, .requested_key = 0x1234,
+					   .iface = gpu.used ? FI_HMEM_CUDA : FI_HMEM_SYSTEM };
+
+		CHECK(fi_mr_regattr(b->domain, &attr, 0, &b->mr));
 		b->desc = fi_mr_desc(b->mr);
 	}
 	return 0;
@@ -335,6 +350,10 @@ int bench_start(struct bench *b, enum bench_op op, bool rma, int argc, char **ar
 	b->hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 	b->hints->domain_attr->threading = FI_THREAD_DOMAIN;
 	b->hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
+	if (gpu.used) {
+		b->hints->caps |= FI_HMEM;
+		b->hints->domain_attr->mr_mode |= FI_MR_HMEM;
+	}
 	if (b->op == OP_WRITEDATA)
 		b->hints->domain_attr->cq_data_size = 4;
 	if (b->verify && rma)
@@ -367,7 +386,10 @@ int bench_end(struct bench *b)
 	r |= close_one("av", b->av ? &b->av->fid : NULL);
 	r |= close_one("domain", b->domain ? &b->domain->fid : NULL);
 	r |= close_one("fabric", b->fabric ? &b->fabric->fid : NULL);
-	free(b->buf);
+	if (gpu.used && b->buf)
+		gpu.free(b->buf);
+	else
+		free(b->buf);
 	free(b->tx_ctx);
 	free(b->rx_ctx);
 	fi_freeinfo(b->info);
@@ -537,12 +559,29 @@ int bench_post_rma(struct bench *b, enum bench_op op, size_t size, int slot)
 
 void bench_fill(char *buf, size_t size, unsigned seed)
 {
+	char *at = gpu.used ? gpu.host : buf;
+
 	for (size_t i = 0; i < size; i++)
-		buf[i] = (char) (seed * 31 + i * 7 + (i >> 8));
+		at[i] = (char) (seed * 31 + i * 7 + (i >> 8));
+	gpu_store(buf, size);
 }
 
-int bench_check(const char *what, const char *buf, size_t size, unsigned seed)
+void bench_clear(char *buf, size_t size)
 {
+	memset(gpu.used ? gpu.host : buf, 0, size);
+	gpu_store(buf, size);
+}
+
+bool bench_on_gpu(void)
+{
+	return gpu.used;
+}
+
+int bench_check(const char *what, char *buf, size_t size, unsigned seed)
+{
+	buf = gpu_seen(buf, size);
+	if (!buf)
+		return -FI_EIO;
 	for (size_t i = 0; i < size; i++) {
 		char want = (char) (seed * 31 + i * 7 + (i >> 8));
 

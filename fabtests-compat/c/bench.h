@@ -75,7 +75,10 @@ int bench_wait_rx(struct bench *b);
 /* Both sides meet; completions are still taken in meanwhile. */
 int bench_sync(struct bench *b);
 void bench_fill(char *buf, size_t size, unsigned seed);
-int bench_check(const char *what, const char *buf, size_t size, unsigned seed);
+int bench_check(const char *what, char *buf, size_t size, unsigned seed);
+void bench_clear(char *buf, size_t size);
+/* Whether the buffers are a GPU's (-D cuda): the processor cannot look at them. */
+bool bench_on_gpu(void);
 /* Moves the endpoint along without waiting. */
 int bench_progress(struct bench *b);
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Windows of writes, writes with data or reads by the client; the server only looks on. */
-#include <string.h>
 #include "loops.h"
 
 static int run(struct bench *b, size_t size, int iters)
@@ -13,7 +12,7 @@ static int run(struct bench *b, size_t size, int iters)
 
 		if (b->verify) {
 			bench_fill(b->tx, all, (unsigned) (i + 1));
-			memset(b->rx, 0, all);
+			bench_clear(b->rx, all);
 			r = bench_sync(b);
 		}
 		if (b->peer) {

@@ -96,6 +96,18 @@ impl Case {
     pub fn demo() -> Case {
         Case::pair("fi_rma_bw", "-o write -S all -I 200 -w 20")
     }
+
+    /// As [`Case::demo`], with memory of a GPU: an emulated one where there is no other.
+    pub fn cuda_demo() -> Case {
+        let c = Case::pair(
+            "fi_rma_bw",
+            "-p efa -o write -E -D cuda -S all -I 200 -w 20",
+        );
+        match Path::new("/dev/nvidiactl").exists() {
+            true => c,
+            false => c.with_gpu(),
+        }
+    }
 }
 
 /// What makes a container of a process.
@@ -324,6 +336,18 @@ pub fn all(bin: &Path) -> Vec<Case> {
         }
     }
     v.push(Case::single("device_peers efa").with_gpu());
+    for (program, args) in [
+        ("fi_rma_bw", "-o write -S all"),
+        ("fi_rma_bw", "-o read -S all"),
+        ("fi_rma_bw", "-o writedata -S 8,4096,100000,1048576"),
+        ("fi_rdm_tagged_pingpong", "-S all"),
+        ("fi_rdm_bw", "-S all"),
+    ] {
+        let c = Case::pair(program, &format!("-D cuda {args} -v -I 10 -w 2 -W 4")).with_gpu();
+        v.extend([c.clone().far(), c]);
+    }
+    let direct = "-f efa-direct -D cuda -o write -S 8,4096,100000,1048576 -v -I 10 -w 2 -W 4";
+    v.push(Case::pair("fi_rma_bw", direct).with_gpu());
     // An external provider is found, and nothing else answers to its name.
     let outside = Case::single("fi_info -p outside");
     let ext = bin.join("../ext");

@@ -66,6 +66,9 @@ enum What {
     Demo {
         #[command(flatten)]
         at: Where,
+        /// With memory of a GPU.
+        #[arg(long)]
+        cuda: bool,
     },
     /// Instructions of each call, by valgrind
     Instructions {
@@ -260,8 +263,11 @@ fn main() -> ExitCode {
     let ok = match Cli::parse().what {
         What::Run { at, filter } => run(&at, cases::all(&at.bin), &filter),
         What::Adapter { at, filter } => run(&at, cases::adapter(&at.bin), &filter),
-        What::Demo { at } => {
-            let c = Case::demo();
+        What::Demo { at, cuda } => {
+            let c = match cuda {
+                true => Case::cuda_demo(),
+                false => Case::demo(),
+            };
             match pair::run(&at, &c) {
                 Ok(out) => {
                     println!("{} {}\n{out}", c.program, c.args.join(" "));
