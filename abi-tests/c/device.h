@@ -10,11 +10,11 @@ enum { SIZE = 3 << 20, TO_DEVICE = 1, TO_HOST = 2, ALL = FI_SEND | FI_RECV | FI_
 
 static int (*gpu_malloc)(void **, size_t);
 static int (*gpu_copy)(void *, const void *, size_t, int);
-static uint64_t (*gpu_calls)(const char *library, const char *function);
+static uint64_t (*gpu_calls)(const char *library, const char *function) __attribute__((unused));
 static char out[SIZE], back[SIZE];
 
 /* As `ask`, with device memory or without the mode that goes with it. */
-static int ask_device(const char *fabric_name, int mode)
+static inline int ask_device(const char *fabric_name, int mode)
 {
 	struct fi_info *hints = fi_allocinfo();
 	int ret;
@@ -41,7 +41,7 @@ static void *symbol(const char *name)
 	return at;
 }
 
-static void *device(void)
+static inline void *device(void)
 {
 	void *at;
 
@@ -49,7 +49,7 @@ static void *device(void)
 	return at;
 }
 
-static struct fid_mr *registered(void *at, enum fi_hmem_iface iface)
+static inline struct fid_mr *registered(void *at, enum fi_hmem_iface iface)
 {
 	struct iovec iov = { at, SIZE };
 	struct fi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1, .access = ALL, .iface = iface };
@@ -60,7 +60,7 @@ static struct fid_mr *registered(void *at, enum fi_hmem_iface iface)
 }
 
 /* Waits for so many completions. */
-static void ends(int wanted)
+static inline void ends(int wanted)
 {
 	struct fi_cq_data_entry e;
 
@@ -88,7 +88,7 @@ static inline void holds(void *at, size_t len)
 }
 
 /* Copies that the library has asked of CUDA. */
-static uint64_t copies(void)
+static inline uint64_t copies(void)
 {
 	return gpu_calls("libfabric", "cuMemcpy");
 }
@@ -103,10 +103,16 @@ static uint64_t copies(void)
 	} while (0)
 
 /* Finds CUDA's functions. */
-static inline void load_cuda(void)
+static inline void load_copies(void)
 {
 	gpu_malloc = (int (*)(void **, size_t)) symbol("cudaMalloc");
 	gpu_copy = (int (*)(void *, const void *, size_t, int)) symbol("cudaMemcpy");
+}
+
+/* And gpu-sim's. */
+static inline void load_cuda(void)
+{
+	load_copies();
 	gpu_calls = (uint64_t (*)(const char *, const char *)) symbol("gpu_sim_calls");
 }
 
