@@ -178,6 +178,14 @@ pub(crate) fn any() -> bool {
     usable().next().is_some()
 }
 
+/// Why there is no device memory that may be used.
+pub(crate) fn why_none() -> &'static str {
+    match INSTALLED.iter().any(|i| i.get().is_some()) {
+        true => "the variable FI_HMEM names none of this machine's",
+        false => "this machine shows no GPU (libcuda.so.1 and /dev/nvidiactl)",
+    }
+}
+
 /// Whether adapters may be expected to read and write all of this machine's device memory.
 pub(crate) fn peer_to_peer() -> bool {
     !hmem().hmem_disable_p2p && usable().all(|i| i.peer_to_peer())

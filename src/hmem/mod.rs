@@ -26,7 +26,7 @@ mod shared;
 pub use desc::MemKind;
 pub(crate) use interface::{
     any as any_device, device_memory_expected, expect_device_memory, export, owner, peer_to_peer,
-    present, share, take_failure,
+    present, share, take_failure, why_none,
 };
 pub use interface::{ExportedBuf, Interface, IpcHandle, IPC_WORDS};
 pub use owned::{combine, copy, Owned};

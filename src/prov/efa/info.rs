@@ -238,7 +238,14 @@ fn collective(i: &mut Info, hints: Option<&Info>) {
 /// adapter copies it. Programs from before API 1.18 expect that it is not copied.
 fn device_memory(i: &mut Info, q: &Query, d: &AdapterAttr, kind: Kind) {
     let asked = q.hints.is_none_or(|h| h.caps & FI_HMEM != 0);
-    if !asked || !hmem::any_device() {
+    if !asked {
+        return;
+    }
+    if !hmem::any_device() {
+        if q.hints.is_some() {
+            let why = hmem::why_none();
+            crate::info_log!(FI_LOG_FABRIC, "{}: FI_HMEM: {why}", d.name);
+        }
         return;
     }
     let direct = kind == Kind::Direct && d.identity.is_some();
