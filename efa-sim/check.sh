@@ -37,6 +37,7 @@ device() {
 device "" "" efa uncopied
 device "--no-rdma-write" "" efa uncopied
 device "--no-rdma-read --no-rdma-write" "--delay-us 100" efa uncopied
+device "" "" efa disabled
 device "" "--no-dmabuf" efa
 device "" "--no-dmabuf" efa-direct refused
 device "" "--fail cuMemGetHandleForAddressRange=1" efa p2p

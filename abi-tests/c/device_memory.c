@@ -7,6 +7,7 @@
  * device_memory FABRIC p2p     as well, with an adapter that is expected to reach it
  * device_memory FABRIC uncopied and it alone moves data: what it reads and writes is not copied
  * device_memory FABRIC refused not offered: nobody copies there, and the adapter does not reach it
+ * device_memory FABRIC disabled and the application forbids it (FI_OPT_FI_HMEM_P2P): everything is copied
  * device_memory FABRIC broken   the GPU fails to copy (gpu-sim run --fail cuMemcpyAsync=700): completions say so
  * device_memory FABRIC plain   a program that never asked for device memory registers some
  * device_memory FABRIC none    a machine without a GPU
@@ -26,18 +27,22 @@ static bool emulated(int option)
 }
 
 /* What an endpoint with device memory can be told, and whether two kinds of memory go into one message. */
-static void options(int direct, int p2p)
+static void options(int direct, int p2p, int disable)
 {
 	int mode = -1, required = FI_HMEM_P2P_REQUIRED, disabled = FI_HMEM_P2P_DISABLED;
 	size_t len = sizeof(mode);
-	bool off = false;
+	bool off = false, on = true;
 	struct fi_efa_feature_ops *features;
 
 	DO(0, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &mode, &len));
 	TRUE(mode == (direct ? FI_HMEM_P2P_REQUIRED : p2p ? FI_HMEM_P2P_PREFERRED : FI_HMEM_P2P_DISABLED));
 	DO(direct || p2p ? 0 : -FI_EOPNOTSUPP, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &required, sizeof(required)));
 	DO(direct ? -FI_EOPNOTSUPP : 0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &disabled, sizeof(disabled)));
+	/* Of a device that an adapter is not to reach nothing is uncopied. */
+	if (!disable)
+		DO(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &mode, sizeof(mode)));
 	DO(direct || p2p ? 0 : -FI_EOPNOTSUPP, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_CUDA_API_PERMITTED, &off, sizeof(off)));
+	DO(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_CUDA_API_PERMITTED, &on, sizeof(on)));
 	DO(0, fi_open_ops(&fabric->fid, FI_EFA_FEATURE_OPS, 0, (void **) &features, NULL));
 	TRUE(features->query("mixed_hmem_iov") == direct && !features->query("no such feature"));
 }
@@ -71,7 +76,8 @@ int main(int argc, char **argv)
 {
 	static struct fi_context2 contexts[2];
 	int direct = argc > 1 && strcmp(argv[1], "efa-direct") == 0, uncopied = argc > 2 && strcmp(argv[2], "uncopied") == 0;
-	int p2p = uncopied || (argc > 2 && strcmp(argv[2], "p2p") == 0);
+	int disable = argc > 2 && strcmp(argv[2], "disabled") == 0;
+	int p2p = disable || uncopied || (argc > 2 && strcmp(argv[2], "p2p") == 0);
 	size_t most = SIZE, size = sizeof(most);
 	size_t lens[] = { 8, 4096, 20000, 300000, SIZE };
 	struct fi_mr_attr attr = { .iov_count = 1, .access = ALL, .iface = FI_HMEM_CUDA };
@@ -108,7 +114,7 @@ int main(int argc, char **argv)
 	DO(0, ask_device(argv[1], FI_MR_HMEM));
 	TRUE(info->caps & FI_HMEM && info->domain_attr->mr_mode & FI_MR_HMEM);
 	open_asked();
-	options(direct, p2p);
+	options(direct, p2p, disable);
 	enable();
 	if (direct)
 		DO(0, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_MAX_MSG_SIZE, &most, &size));
@@ -170,6 +176,7 @@ int main(int argc, char **argv)
 			ends(1);
 			TRUE(memcmp(back, out, len) == 0);
 			TRUE(copies() == before || !counted || emulated(FI_OPT_EFA_EMULATED_READ));
+			TRUE(!disable || copies() > before);
 		}
 	}
 	if (!direct) {

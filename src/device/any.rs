@@ -279,6 +279,10 @@ impl QueuePair for AnyQp {
         each!(self, AnyQp, q => q.room())
     }
 
+    fn copy_device_memory(&mut self, on: bool) {
+        each!(self, AnyQp, q => q.copy_device_memory(on))
+    }
+
     fn takes(&mut self, mem: &UserMem, key: u64) -> bool {
         each!(self, AnyQp, q => q.takes(mem, key))
     }

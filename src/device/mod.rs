@@ -447,6 +447,8 @@ pub trait QueuePair {
     fn takes(&mut self, _mem: &UserMem, _key: u64) -> bool {
         true
     }
+    /// Whether device memory is copied from now on, even where the adapter reaches it.
+    fn copy_device_memory(&mut self, _on: bool) {}
     /// Sends `header` and `payload` as one message of at most `mtu` bytes.
     /// `FI_EAGAIN` when the send queue is full, `FI_EMSGSIZE` when it is too long.
     fn post_send(&mut self, wr_id: u64, to: &QpAddr, header: &[u8], payload: Payload)

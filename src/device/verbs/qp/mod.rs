@@ -185,6 +185,8 @@ pub struct VerbsQp {
     /// Completions just taken, and those that `arm` came across.
     list: [ibv_wc; BATCH],
     pub(super) pending: Vec<ibv_wc>,
+    /// Device memory is copied, even where it is registered.
+    copies_device_memory: bool,
     /// Where the application's memory was last found to be registered.
     pub(super) found: FoundRegion,
     routes: HashMap<QpAddr, Handle, ByWords>,
@@ -211,6 +213,10 @@ impl QueuePair for VerbsQp {
 
     fn room(&self) -> bool {
         !self.free.is_empty()
+    }
+
+    fn copy_device_memory(&mut self, on: bool) {
+        self.copies_device_memory = on;
     }
 
     fn takes(&mut self, mem: &UserMem, key: u64) -> bool {

@@ -83,6 +83,7 @@ impl VerbsQp {
             empty: (0..recvs as u16).rev().collect(),
             list: [ibv_wc::default(); BATCH],
             pending: Vec::new(),
+            copies_device_memory: false,
             found: FoundRegion::default(),
             routes: HashMap::default(),
             senders: HashMap::default(),

@@ -177,8 +177,11 @@ impl VerbsQp {
         Ok((list, n))
     }
 
-    /// One piece of device memory, where it is registered with the adapter.
+    /// One piece of device memory, where it is registered with the adapter, which may use it.
     pub(super) fn registered(&mut self, mem: &UserMem) -> Option<ibv_sge> {
+        if self.copies_device_memory {
+            return None;
+        }
         let (addr, length) = mem.single().map(|p| (p.addr(), p.len()))?;
         let lkey = self.dev.memory.lkey(&mut self.found, addr, length, false)?;
         Some(ibv_sge {
@@ -216,7 +219,11 @@ impl VerbsQp {
             return Ok((sge, None, None));
         }
         let (memory, found) = (&self.dev.memory, &mut self.found);
-        let known = |addr: usize| memory.lkey(found, addr, mem.len(), !write);
+        let usable = mem.is_host() || !self.copies_device_memory;
+        let known = |addr: usize| {
+            let key = || memory.lkey(found, addr, mem.len(), !write);
+            usable.then(key).flatten()
+        };
         if let Some(lkey) = Some(first.0).filter(|_| single).and_then(known) {
             let addr = first.0 as u64;
             return Ok((ibv_sge { addr, length, lkey }, None, None));

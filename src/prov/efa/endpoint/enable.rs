@@ -61,7 +61,8 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
             counters,
         })?,
     };
-    let rings = ep.opts.shared_memory && ep.kind.uses_shm(&qp);
+    qp.copy_device_memory(ep.opts.copies_device_memory());
+    let rings = ep.opts.uses_shm() && ep.kind.uses_shm(&qp);
     let shm_ep = rings
         .then(|| ShmEndpoint::open(qp.addr(), qp.wait_fd(), s.table.clone()))
         .flatten();

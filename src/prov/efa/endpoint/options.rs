@@ -1,7 +1,7 @@
 //! Endpoint options (fi_endpoint(3), fi_efa(7)): `fi_getopt` and `fi_setopt`.
 
 use crate::core::Result;
-use crate::device::AdapterAttr;
+use crate::device::{AdapterAttr, QueuePair};
 use crate::hmem;
 use crate::prov::contract::OptionValue;
 use crate::prov::efa::endpoint::{Ep, Kind};
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     rnr_limit: bool,
     p2p: i32,
     device_memory: DeviceMemory,
-    pub shared_memory: bool,
+    shared_memory: bool,
     cuda_api: bool,
     homogeneous: bool,
     unsolicited: bool,
@@ -109,9 +109,16 @@ impl Options {
         self
     }
 
-    /// Whether an adapter cannot reach this machine's device memory.
+    /// Whether device memory is copied: an adapter cannot reach it, or shall not.
     pub(crate) fn copies_device_memory(&self) -> bool {
+        let unwanted = self.p2p == FI_HMEM_P2P_DISABLED;
         self.device_memory == DeviceMemory::Copied
+            || self.device_memory == DeviceMemory::PeerToPeer && unwanted
+    }
+
+    /// Whether messages may go through shared memory, where CUDA copies device memory.
+    pub(crate) fn uses_shm(&self) -> bool {
+        self.shared_memory && (self.cuda_api || self.device_memory == DeviceMemory::None)
     }
 
     /// Most bytes of an injected message.
@@ -263,7 +270,7 @@ const TABLE: &[Row] = table! {
         Size(|e| e.opts.inject_rma_size, store!(inject_rma_size at most limit));
     FI_OPT_EFA_RNR_RETRY, BeforeEnable, Size(|e| e.opts.rnr_retry, set_rnr_retry);
     FI_OPT_FI_HMEM_P2P, AnyTime, Int(|e| e.opts.p2p, set_p2p);
-    FI_OPT_CUDA_API_PERMITTED, AnyTime, Bool(|e| e.opts.cuda_api, set_cuda_api);
+    FI_OPT_CUDA_API_PERMITTED, BeforeEnable, Bool(|e| e.opts.cuda_api, set_cuda_api);
     FI_OPT_SHARED_MEMORY_PERMITTED, BeforeEnable,
         Bool(|e| e.opts.shared_memory, store!(shared_memory));
     FI_OPT_EFA_USE_DEVICE_RDMA, BeforeEnable, Bool(|e| e.uses_rdma(), store!(device_rdma));
@@ -322,6 +329,10 @@ impl Ep {
             );
             refusal.errno
         });
+        let copies = self.opts.copies_device_memory();
+        if let Some(qp) = self.qp_mut() {
+            qp.copy_device_memory(copies);
+        }
         self.configure_fast_path();
         set
     }
