@@ -39,6 +39,8 @@ pub use recvq::{
 };
 pub use rma::{ReadArgs, WriteArgs};
 pub use send::SendArgs;
+#[cfg(test)]
+pub(crate) use sim::seeds as sim_seeds;
 
 use crate::core::Errno;
 use crate::wire::{Iovs, RmaIov};

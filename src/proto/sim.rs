@@ -418,7 +418,7 @@ fn post(s: &mut Side, ctx: u32, len: usize, tag: Option<u64>, any: bool) {
     }
 }
 
-pub(super) fn seeds(default: u64) -> u64 {
+pub(crate) fn seeds(default: u64) -> u64 {
     std::env::var("FABRIC_SIM_SEEDS")
         .ok()
         .and_then(|v| v.parse().ok())

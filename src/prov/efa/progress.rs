@@ -7,7 +7,7 @@ use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{failure, Kind, Live};
 use crate::prov::efa::ops::{collective, deferred, direct, rma};
 use crate::prov::efa::port::{ep_port, EpPort};
-use crate::prov::efa::same_host::{rendezvous, shm_rma};
+use crate::prov::efa::same_host::shm_rma;
 use crate::prov::efa::wr_id::WrId;
 use crate::prov::efa::{same_host, unknown_peers};
 use crate::shm::kind;
@@ -35,6 +35,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
         waiting,
         shm_ep,
         shm,
+        rendezvous,
         packet,
         empty_polls,
         ..
@@ -65,22 +66,22 @@ pub(crate) fn progress(s: &mut State, id: u32) {
                     record.copy(0, packet);
                     proto.packet(peer, packet, rq, &mut port);
                 }
-                _ => same_host::arrived(peer, record, rq, &mut port),
+                _ => same_host::arrived(peer, record, rendezvous, rq, &mut port),
             }
         });
         for (conn, number, there) in rx.take_cts() {
             if let Some(peer) = port.rings.as_ref().and_then(|n| n.peer_of(conn)) {
-                rendezvous::asked(peer, number, there, &mut port);
+                rendezvous.asked(peer, number, there, &mut port);
             }
         }
     }
     for (peer, why) in &down {
-        rendezvous::peer_down(*peer, *why, rq, &mut port);
+        rendezvous.peer_down(*peer, *why, rq, &mut port);
         proto.peer_down(*peer, *why, rq, &mut port);
         proto.forget_peer(*peer);
     }
-    if port.shm.rendezvous.load() > 0 {
-        rendezvous::pump(rq, &mut port);
+    if rendezvous.load() > 0 {
+        rendezvous.pump(rq, &mut port);
     }
     if port.shm.rma.load() > 0 {
         shm_rma::pump(&mut port, waiting);

@@ -10,7 +10,7 @@ use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::completion::CntrKind;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Ep, Kind, Live};
-use crate::prov::efa::same_host;
+use crate::prov::efa::same_host::{self, rendezvous::Rendezvous};
 use crate::shm::ShmEndpoint;
 use crate::types::*;
 use crate::wire::extra;
@@ -117,6 +117,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
         waiting: Vec::new(),
         shm_ep,
         shm: same_host::ShmState::default(),
+        rendezvous: Rendezvous::default(),
         armed: false,
         packet: Vec::new(),
         unpolled: 0,

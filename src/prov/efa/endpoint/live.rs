@@ -7,6 +7,7 @@ use crate::device::{Events, QueuePair, Status};
 use crate::proto::{self, Failure, PeerId};
 use crate::prov::efa::peers::Peers;
 use crate::prov::efa::same_host;
+use crate::prov::efa::same_host::rendezvous::Rendezvous;
 use crate::shm::ShmEndpoint;
 
 /// What exists from fi_enable(3) on.
@@ -19,6 +20,8 @@ pub(crate) struct Live {
     /// Peers on the same host.
     pub(crate) shm_ep: Option<ShmEndpoint>,
     pub(crate) shm: same_host::ShmState,
+    /// Long messages to and from them.
+    pub(crate) rendezvous: Rendezvous,
     /// Scratch for a packet of theirs.
     pub(crate) packet: Vec<u8>,
     /// Injected writes since something was last taken in.
@@ -70,7 +73,8 @@ impl Live {
     #[inline]
     pub(crate) fn idle(&self) -> bool {
         let lost = self.shm_ep.as_ref().is_some_and(ShmEndpoint::lost);
-        let open = self.shm.load() | self.proto.load() | self.waiting.len();
+        let shm = self.shm.load() | self.rendezvous.load() | usize::from(self.rendezvous.more());
+        let open = shm | self.proto.load() | self.waiting.len();
         open == 0 && !lost
     }
 

@@ -215,7 +215,9 @@ impl Ep {
     /// Asks for a signal on the descriptor; `false` when there is something to do already.
     pub(crate) fn arm(&mut self) -> bool {
         let Some(l) = &mut self.live else { return true };
-        let idle = l.shm.all_reported() && !l.shm_ep.as_ref().is_some_and(ShmEndpoint::lost);
+        let idle = l.shm.all_reported()
+            && !l.rendezvous.more()
+            && !l.shm_ep.as_ref().is_some_and(ShmEndpoint::lost);
         let rings = |h: &mut ShmEndpoint| h.tx.settle() & h.rx.arm() & h.tx.arm();
         l.armed = idle & l.qp.arm() & l.shm_ep.as_mut().is_none_or(rings);
         l.armed
@@ -247,7 +249,7 @@ impl Ep {
         !self.fenced.is_empty()
             || l.proto.knows_peer(peer)
             || self.has_outstanding(peer)
-            || l.shm.rendezvous.mentions(peer)
+            || l.rendezvous.mentions(peer)
             || l.shm_ep.as_ref().is_some_and(|h| h.knows_peer(peer))
     }
 

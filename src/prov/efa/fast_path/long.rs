@@ -34,7 +34,7 @@ pub(crate) fn send(s: &mut State, id: u32, p: &FastSend) -> Option<Result<()>> {
         reported_early: false,
     };
     let rings = &mut live.shm_ep.as_mut()?.tx;
-    let rendezvous = &mut live.shm.rendezvous;
+    let rendezvous = &mut live.rendezvous;
     match rendezvous.lend(rings, peer, (p.tag, p.cq_data), p.data, note) {
         Verdict::Unsupported => None,
         Verdict::NoResources => Some(Err(FI_EAGAIN)),

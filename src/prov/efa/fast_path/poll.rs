@@ -11,8 +11,8 @@ use crate::prov::efa::av::Av;
 use crate::prov::efa::completion::{ended_entry, CntrKind};
 use crate::prov::efa::cq::Cq;
 use crate::prov::efa::domain::State;
+use crate::prov::efa::same_host::head_of;
 use crate::prov::efa::same_host::shm_rma::{self, TargetMemory};
-use crate::prov::efa::same_host::{head_of, ShmState};
 use crate::shm::kind;
 use crate::shm::{PollResult, Record, RecordUse, ShmEndpoint};
 use crate::types::*;
@@ -239,10 +239,8 @@ pub(crate) fn poll(
                     };
                 }
             }
-            let ShmState {
-                rendezvous, rma, ..
-            } = &mut live.shm;
-            let scratch = &mut rma.scratch;
+            let rendezvous = &mut live.rendezvous;
+            let scratch = &mut live.shm.rma.scratch;
             let ShmEndpoint { rx, tx } = shm_ep;
             let memory = TargetMemory {
                 dev,

@@ -58,6 +58,10 @@ fn unknown(bad: u64, call: &str) -> Result<()> {
 /// Splits the state into an enabled endpoint and a port for it.
 macro_rules! live_port {
     ($s:expr, $id:expr, $inject:expr => $ep:ident, $proto:ident, $port:ident) => {
+        live_port!($s, $id, $inject => $ep, $proto, _, $port);
+    };
+    ($s:expr, $id:expr, $inject:expr =>
+        $ep:ident, $proto:ident, $rendezvous:pat, $port:ident) => {
         let $ep = $s.eps.get_mut($id).ok_or(FI_EBADF)?;
         let Some(Live {
             qp,
@@ -66,6 +70,7 @@ macro_rules! live_port {
             waiting: _,
             shm_ep,
             shm,
+            rendezvous: $rendezvous,
             ..
         }) = &mut $ep.live
         else {

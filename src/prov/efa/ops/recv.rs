@@ -11,7 +11,6 @@ use crate::prov::efa::endpoint::{Kind, Live};
 use crate::prov::efa::ops::{direct, short_op, UserOp};
 use crate::prov::efa::ops::{known, live_port, reports, tag_fits, RX_FLAGS};
 use crate::prov::efa::port::{ep_port, EpPort};
-use crate::prov::efa::same_host::rendezvous;
 use crate::types::*;
 
 /// The endpoint whose queue answers. A shared receive context has none of its own: its first
@@ -172,10 +171,10 @@ pub(crate) fn post(s: &mut State, rxq: u32, args: &RecvArgs) -> Result<()> {
 fn start(s: &mut State, place: Place, u: &proto::Unexpected) {
     let id = u.ep;
     let go = |s: &mut State| -> Result<()> {
-        live_port!(s, id, None => ep, proto, port);
+        live_port!(s, id, None => ep, proto, rendezvous, port);
         let q = s.rxqs.get_mut(ep.rxq).ok_or(FI_EBADF)?;
         match &u.coming {
-            Some(c) => rendezvous::placed(c, place, q, &mut port),
+            Some(c) => rendezvous.placed(c, place, q, &mut port),
             None => proto.start_unexpected(place, u, q, &mut port),
         }
         port.qp.ring();

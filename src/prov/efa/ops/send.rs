@@ -6,12 +6,12 @@ use super::{
 };
 use crate::core::Result;
 use crate::proto::SendArgs;
-use crate::prov::contract::MsgReq;
+use crate::prov::contract::{MsgReq, SendData};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Kind, Live};
 use crate::prov::efa::port::{ep_port, EpPort};
-use crate::prov::efa::same_host::{self, rendezvous, shm_rma};
-use crate::shm::Verdict;
+use crate::prov::efa::same_host::{self, shm_rma};
+use crate::shm::{Completion, Verdict};
 use crate::types::*;
 
 /// Sends a message. `FI_EAGAIN` when the send queue is full, `FI_EINVAL` for an unknown
@@ -26,7 +26,7 @@ pub(crate) fn send(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
 /// As [`send`], past any fence.
 pub(crate) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     let inject = r.data.injected();
-    live_port!(s, id, inject => ep, proto, port);
+    live_port!(s, id, inject => ep, proto, rendezvous, port);
     let (limit, max) = if r.tag.is_some() {
         (ep.opts.inject_tagged_size, ep.opts.max_tagged_size)
     } else {
@@ -69,8 +69,9 @@ pub(crate) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     op.key = r.tag.unwrap_or(0);
     op.done = r.common.done;
     let ctx = port.ops.insert(op);
-    if !confirmed {
-        match rendezvous::send(&mut port, peer, ctx, r) {
+    if let (SendData::User(mem), false) = (&r.data, confirmed) {
+        let note = Completion::piece(ctx, mem.len());
+        match rendezvous.send(&mut port, peer, (r.tag, r.cq_data), mem, note) {
             Verdict::Done => return Ok(()),
             Verdict::NoResources => {
                 port.ops.remove(ctx);

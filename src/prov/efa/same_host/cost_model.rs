@@ -6,8 +6,6 @@
 //! machine. Each method is tried [`FIRST`] times, the cheapest is used from then on, and the others
 //! are measured again at intervals: less often when they were much dearer.
 
-use crate::device::host;
-
 /// How bytes get from one process's memory into another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyMethod {
@@ -138,18 +136,30 @@ impl CostModel {
         other.filter(worth).unwrap_or(best)
     }
 
-    /// Records that `n` messages of `bytes` in all were copied from here since `began`, with
-    /// nothing else in between.
-    pub(crate) fn measured_copy(&mut self, way: CopyMethod, n: usize, bytes: usize, began: u64) {
-        self.add_measurement(way, n, bytes, host::now().saturating_sub(began));
+    /// Records that `n` messages of `bytes` in all were copied from here in a time, from when to
+    /// when, with nothing else in between.
+    pub(crate) fn measured_copy(
+        &mut self,
+        way: CopyMethod,
+        n: usize,
+        bytes: usize,
+        (began, now): (u64, u64),
+    ) {
+        self.add_measurement(way, n, bytes, now.saturating_sub(began));
     }
 
-    /// Records that `n` messages of `bytes` in all, which travel one after another, have arrived;
-    /// the first began at `began`. Time before the previous arrival is not theirs.
-    pub(crate) fn measured_arrival(&mut self, way: CopyMethod, n: usize, bytes: usize, began: u64) {
+    /// Records that `n` messages of `bytes` in all, which travel one after another, have arrived
+    /// now; the first began at `began`. Time before the previous arrival is not theirs.
+    pub(crate) fn measured_arrival(
+        &mut self,
+        way: CopyMethod,
+        n: usize,
+        bytes: usize,
+        (began, now): (u64, u64),
+    ) {
         let began = began.max(self.last);
-        self.last = host::now();
-        self.add_measurement(way, n, bytes, self.last.saturating_sub(began));
+        self.last = now;
+        self.add_measurement(way, n, bytes, now.saturating_sub(began));
     }
 
     /// Records the time of `n` messages of `bytes` in all. A single time may be anything, for the

@@ -13,8 +13,9 @@ pub(crate) mod cost_model;
 pub(crate) mod rendezvous;
 pub(crate) mod shm_rma;
 
+use crate::core::slab::Slab;
 use crate::device::QpAddr;
-use crate::hmem::UserMem;
+use crate::hmem::{PendingCopy, SharedMemory, UserMem};
 use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected};
 use crate::prov::contract::{MsgReq, RmaReq, SendData};
 use crate::prov::efa::completion::{ended_entry, send_flags, CntrKind};
@@ -28,7 +29,7 @@ use crate::shm::{
     RECORD_MAX,
 };
 use crate::types::*;
-use rendezvous::Rendezvous;
+use rendezvous::{ArrivedRecord, Rendezvous, RendezvousPort};
 use shm_rma::{ShmRma, Wait};
 use std::collections::VecDeque;
 
@@ -50,8 +51,9 @@ pub(crate) struct ShmState {
     /// progress.
     pub packets: VecDeque<u32>,
     pub reads: VecDeque<u32>,
-    /// Long messages.
-    pub rendezvous: Rendezvous,
+    /// Copies of device memory that peers share, and what of it is open.
+    pub copies: Slab<PendingCopy>,
+    pub shared: SharedMemory,
     /// Accesses to memory through rings.
     pub rma: ShmRma,
     /// The last accesses were a system call of ours that took long.
@@ -61,19 +63,13 @@ pub(crate) struct ShmState {
 impl ShmState {
     /// Whether there is nothing to tell.
     pub(crate) fn all_reported(&self) -> bool {
-        self.untold() == 0
+        self.load() == 0
     }
 
     /// 0 when there is nothing to tell or to do.
     #[inline(always)]
     pub(crate) fn load(&self) -> usize {
-        self.untold() | self.rendezvous.load()
-    }
-
-    #[inline(always)]
-    fn untold(&self) -> usize {
-        let more = usize::from(self.rendezvous.more());
-        self.packets.len() | self.reads.len() | more | self.rma.load()
+        self.packets.len() | self.reads.len() | self.rma.load()
     }
 }
 
@@ -167,10 +163,10 @@ pub(crate) struct MessageHead {
 
 /// Reads the head of a message; `None` when the record is too short.
 #[inline]
-pub(crate) fn head_of(record: &Record) -> Option<MessageHead> {
-    let bytes = head_len(record.flags);
-    let has = |flag| record.flags & flag != 0;
-    (record.len >= bytes).then(|| MessageHead {
+pub(crate) fn head_of(record: &impl ArrivedRecord) -> Option<MessageHead> {
+    let bytes = head_len(record.flags());
+    let has = |flag| record.flags() & flag != 0;
+    (record.bytes() >= bytes).then(|| MessageHead {
         bytes,
         tag: has(TAGGED).then(|| record.word(0)),
         cq_data: has(WITH_DATA).then(|| record.word(bytes - 8)),
@@ -188,11 +184,11 @@ pub(crate) struct ReceivedMessage {
 
 /// Ends its receive.
 #[inline]
-pub(crate) fn finish(
+pub(crate) fn finish<P: RendezvousPort>(
     d: ReceivedMessage,
     mut result: core::result::Result<(), Failure>,
     rq: &mut RecvQueue,
-    port: &mut EpPort,
+    port: &mut P,
 ) {
     let msg = Received {
         from: d.from,
@@ -293,7 +289,13 @@ pub(crate) fn tell(
 
 /// A record of a kind of this module has arrived.
 #[inline]
-pub(crate) fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
+pub(crate) fn arrived(
+    from: PeerId,
+    record: &Record,
+    rendezvous: &mut Rendezvous,
+    rq: &mut RecvQueue,
+    port: &mut EpPort,
+) {
     match record.kind {
         kind::MESSAGE => {
             if let Some(head) = head_of(record) {
@@ -308,7 +310,7 @@ pub(crate) fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &
             }
             port.remote_access(key, len, record.flags & WROTE != 0);
         }
-        kind::RTS..=kind::SPLIT_DONE => rendezvous::arrived(from, record, rq, port),
+        kind::RTS..=kind::SPLIT_DONE => rendezvous.arrived(from, record, rq, port),
         kind::CONFIRMED => {
             let data = record.flags & shm_rma::WITH_DATA != 0;
             let head = MessageHead {
@@ -335,7 +337,7 @@ fn message(
 ) {
     let (tag, cq_data) = (head.tag, head.cq_data);
     let len = (record.len - head.bytes) as u64;
-    let Some(place) = rq.place(from, tag, len, |s| port.adopt(s)) else {
+    let Some(place) = rq.place(from, tag, len, |s| Port::adopt(port, s)) else {
         let mut payload = Vec::new();
         record.copy(head.bytes, &mut payload);
         let payload = payload.into();

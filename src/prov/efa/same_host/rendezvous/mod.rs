@@ -14,26 +14,31 @@
 //! (`shm::SplitCopy`) to the address that it names; SPLIT_DONE: the sender has copied its last
 //! chunk.
 //!
-//! `sender` and `receiver` are the two halves. A number that a peer names is looked up together
-//! with the peer, and lengths are checked against the RTS.
+//! `sender` and `receiver` are the two halves of a state machine that sees the world through its
+//! `port` alone; `sim` runs several against each other. A number that a peer names is looked up
+//! together with the peer, and lengths are checked against the RTS.
 
+mod ep_port;
+mod port;
 mod receiver;
+mod rts;
 mod sender;
+#[cfg(test)]
+mod sim;
 
-pub(crate) use receiver::placed;
-pub(crate) use sender::{asked, pump, send};
+pub(crate) use port::{ArrivedRecord, RendezvousPort, Rings};
+pub(crate) use rts::announced;
 
 use crate::core::slab::Slab;
-use crate::device::{host, Status};
-use crate::hmem::{IpcHandle, MemKind, Piece, SharedMemory, IPC_WORDS};
+use crate::device::Status;
+use crate::hmem::Piece;
 use crate::proto::{Failure, PeerId, RecvQueue};
 use crate::prov::efa::endpoint::failure;
-use crate::prov::efa::port::EpPort;
 use crate::prov::efa::same_host::cost_model::CostModel;
-use crate::prov::efa::same_host::{head_len, head_of, words_of, MessageHead, EAGER, SHARED_MEMORY};
 use crate::shm::kind;
-use crate::shm::{LocalBuffer, Record, RecordHeader, TxRings, Verdict};
+use crate::shm::{LocalBuffer, RecordHeader, Verdict};
 use receiver::{ReadBatch, RecvState};
+use rts::RTS_WORDS;
 use sender::SendState;
 use std::collections::VecDeque;
 
@@ -43,15 +48,12 @@ pub(crate) const WHOLE: usize = 64 << 10;
 /// Bytes of a record of such a message: few, so that the receiver begins early.
 pub(crate) const FIRST: usize = 8 << 10;
 
-/// Nanoseconds from an RTS to its arrival beyond which the message's time is not measured: its
-/// receiver was not polling.
-const LATE: u32 = 5_000;
-
 /// Status in a FIN: the message could not be copied.
 const LOST: u64 = 1;
 
-/// Stands for no message.
-const NONE: u32 = u32::MAX;
+/// In place of the receiver's number of a message, where no ring leads back: a FIN.
+const FIN_OK: u32 = u32::MAX;
+const FIN_LOST: u32 = u32::MAX - 1;
 
 /// A control record that waits for room in a peer's ring.
 #[derive(Clone, Copy)]
@@ -65,14 +67,13 @@ struct ControlRecord {
 #[derive(Default)]
 pub(crate) struct Rendezvous {
     out: Slab<SendState>,
-    /// Messages that [`pump`] may continue.
+    /// Messages that [`Rendezvous::pump`] may continue.
     turn: VecDeque<u32>,
-    /// The last [`pump`] stopped although there was room.
+    /// The last [`Rendezvous::pump`] stopped although there was room.
     more: bool,
     coming: Slab<RecvState>,
-    /// Messages of device memory that are being copied, and what their senders share.
+    /// Messages of device memory that are being copied.
     copying: Vec<u32>,
-    shared: SharedMemory,
     /// The message that a peer's next EAGER_FRAG belongs to.
     leads: Vec<(PeerId, u32)>,
     /// Messages that are fetched by one system call.
@@ -93,15 +94,78 @@ impl Rendezvous {
         self.coming.iter().any(|(_, i)| i.from == peer) || self.sends_to(peer)
     }
 
-    /// 0 when [`pump`] has nothing to do.
+    /// 0 when [`Rendezvous::pump`] has nothing to do.
     #[inline(always)]
     pub(crate) fn load(&self) -> usize {
         self.turn.len() | self.unsaid.len() | self.lot.refused.len() | self.copying.len()
     }
 
-    /// Whether [`pump`] stopped although the ring had room.
+    /// Whether [`Rendezvous::pump`] stopped although the ring had room.
     pub(crate) fn more(&self) -> bool {
         self.more
+    }
+
+    /// A record of a kind of this module has arrived.
+    pub(crate) fn arrived<P: RendezvousPort>(
+        &mut self,
+        from: PeerId,
+        record: &impl ArrivedRecord,
+        rq: &mut RecvQueue,
+        port: &mut P,
+    ) {
+        match record.kind() {
+            kind::RTS => self.begins(from, record, rq, port),
+            kind::EAGER_FRAG => {
+                if let Some((_, n)) = self.leads.iter().find(|(p, _)| *p == from).copied() {
+                    self.goes_on(n, from, record, 0, rq, port);
+                }
+            }
+            kind::DATA => self.goes_on(record.word(0) as u32, from, record, 8, rq, port),
+            kind::CTS => self.asked(from, record.word(0) as u32, record.word(8) as u32, port),
+            kind::SPLIT_COPY => self.help(from, record, port),
+            kind::FIN => self.answered(from, record, port),
+            _ => self.helped(from, record, rq, port),
+        }
+    }
+
+    /// Sends control records that waited, has messages go on that may, and ends those whose copies
+    /// are over.
+    pub(crate) fn pump<P: RendezvousPort>(&mut self, rq: &mut RecvQueue, port: &mut P) {
+        self.ask_for_refused(port);
+        self.poll_copies(rq, port);
+        for w in core::mem::take(&mut self.unsaid) {
+            self.say(w.to, w.kind, w.words, port);
+        }
+        self.write_data(port);
+    }
+
+    /// A peer is gone: what it has not sent or taken fails. A message that is all here stays.
+    pub(crate) fn peer_down<P: RendezvousPort>(
+        &mut self,
+        peer: PeerId,
+        why: Failure,
+        rq: &mut RecvQueue,
+        port: &mut P,
+    ) {
+        self.ask_for_refused(port);
+        self.unsaid.retain(|w| w.to != peer);
+        self.sends_fail(peer, why, port);
+        self.receives_fail(peer, why, rq, port);
+    }
+
+    /// Sends a control record to a peer, or keeps it when there is no room now.
+    fn say<P: RendezvousPort>(&mut self, to: PeerId, kind: u8, words: [u64; 5], port: &mut P) {
+        let mut sent = port.send(to, plain(kind), &words, &crate::hmem::UserMem::EMPTY);
+        if sent == Verdict::Unsupported && matches!(kind, kind::CTS | kind::FIN) {
+            // No ring leads back, for want of descriptors or memory here or there.
+            let there = match kind {
+                kind::CTS => words[1] as u32,
+                _ if words[1] & LOST != 0 => FIN_LOST,
+                _ => FIN_OK,
+            };
+            sent = port.send_cts(to, words[0] as u32, there);
+        }
+        self.said(sent, to, kind, words);
     }
 
     /// Keeps a control record that found no room.
@@ -112,110 +176,6 @@ impl Rendezvous {
     }
 }
 
-/// The RTS of a long message. Its words follow those of every message: length, the sender's number
-/// of the message and its time, the address in the sender's memory; then the first bytes.
-pub(crate) struct Rts {
-    pub head: MessageHead,
-    pub len: usize,
-    /// `None`: the rest follows without a CTS.
-    number: Option<u32>,
-    /// When its sender began, ns modulo 2^32.
-    begun: u32,
-    /// 0 if nowhere.
-    at: u64,
-    /// Device memory of the sender's, whose kind stands in place of the address.
-    shared: Option<(MemKind, IpcHandle)>,
-    /// Where its bytes begin in the record, and how many are there.
-    body: usize,
-    here: usize,
-}
-
-impl Rts {
-    /// Start of the message's time: when its sender began, or now, when we were late to poll.
-    fn began(&self) -> u64 {
-        let now = host::now();
-        match (now as u32).wrapping_sub(self.begun) {
-            age @ 0..=LATE => now - u64::from(age),
-            _ => now,
-        }
-    }
-}
-
-/// Most words of an RTS.
-const RTS_WORDS: usize = 5 + IPC_WORDS;
-
-/// The words of an RTS of shared device memory.
-fn shared_announcement(
-    words: (Option<u64>, Option<u64>),
-    len: usize,
-    number: u32,
-    (kind, handle): (MemKind, IpcHandle),
-) -> (RecordHeader, [u64; RTS_WORDS], usize) {
-    let (mut what, front, n) = announcement(words, len, Some((number, kind as u64)));
-    what.flags |= SHARED_MEMORY;
-    let mut all = [0; RTS_WORDS];
-    let words = front.into_iter().take(n).chain(handle.to_words());
-    for (to, w) in all.iter_mut().zip(words) {
-        *to = w;
-    }
-    (what, all, n + IPC_WORDS)
-}
-
-/// The words of an RTS, and how many there are; `asked`: number and address of a message that waits
-/// for a CTS.
-fn announcement(
-    (tag, cq_data): (Option<u64>, Option<u64>),
-    len: usize,
-    asked: Option<(u32, u64)>,
-) -> (RecordHeader, [u64; 5], usize) {
-    let ([first, second], kinds) = words_of(tag, cq_data);
-    let front = head_len(kinds) / 8;
-    let (number, at) = asked.unwrap_or((NONE, 0));
-    let mut words = [first, second, 0, 0, 0];
-    for (to, w) in
-        words
-            .iter_mut()
-            .skip(front)
-            .zip([len as u64, u64::from(number) | host::now() << 32, at])
-    {
-        *to = w;
-    }
-    let what = RecordHeader {
-        kind: kind::RTS,
-        flags: kinds | if asked.is_none() { EAGER } else { 0 },
-        message: true,
-    };
-    (what, words, front + if asked.is_none() { 2 } else { 3 })
-}
-
-/// Reads an RTS; `None` when the record is no valid one.
-pub(crate) fn announced(record: &Record) -> Option<Rts> {
-    let head = head_of(record)?;
-    let whole = record.flags & EAGER != 0;
-    let [len, number, at] = [0, 8, 16].map(|off| record.word(head.bytes + off));
-    let (len, mut body) = (len as usize, head.bytes + if whole { 16 } else { 24 });
-    let mut shared = None;
-    if record.flags & SHARED_MEMORY != 0 {
-        let mut words = [0; IPC_WORDS];
-        for (i, w) in words.iter_mut().enumerate() {
-            *w = record.word(body + 8 * i);
-        }
-        body += 8 * IPC_WORDS;
-        shared = Some((MemKind::of_number(at)?, IpcHandle::of_words(words)));
-    }
-    let here = record.len.checked_sub(body)?;
-    (here <= len && !(whole && len > WHOLE)).then_some(Rts {
-        head,
-        len,
-        number: (!whole).then_some(number as u32),
-        begun: (number >> 32) as u32,
-        at: if whole || shared.is_some() { 0 } else { at },
-        shared,
-        body,
-        here,
-    })
-}
-
 fn plain(kind: u8) -> RecordHeader {
     RecordHeader {
         kind,
@@ -224,46 +184,15 @@ fn plain(kind: u8) -> RecordHeader {
     }
 }
 
-/// A record of a kind of this module has arrived.
-pub(crate) fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
-    match record.kind {
-        kind::RTS => receiver::begins(from, record, rq, port),
-        kind::EAGER_FRAG => {
-            let leads = &port.shm.rendezvous.leads;
-            if let Some((_, n)) = leads.iter().find(|(p, _)| *p == from).copied() {
-                receiver::goes_on(n, from, record, 0, rq, port);
-            }
-        }
-        kind::DATA => receiver::goes_on(record.word(0) as u32, from, record, 8, rq, port),
-        kind::CTS => sender::asked(from, record.word(0) as u32, record.word(8) as u32, port),
-        kind::SPLIT_COPY => sender::help(from, record, port),
-        kind::FIN => sender::answered(from, record, port),
-        _ => receiver::helped(from, record, rq, port),
-    }
-}
-
 /// The error of a message that cross-memory attach could not copy, on either side.
 fn lost_there() -> Failure {
     failure(Status::RemoteAbort)
 }
 
-/// Sends a control record to a peer, or keeps it when there is no room now.
-fn say(to: PeerId, kind: u8, words: [u64; 5], port: &mut EpPort) {
-    let (Some(rings), Some(addr)) = (&mut port.rings, port.peers.addr(to)) else {
-        return;
-    };
-    let mut sent = rings.tell(to, addr, plain(kind), &words);
-    if sent == Verdict::Unsupported && kind == kind::CTS {
-        // No ring leads back, for want of descriptors or memory here or there.
-        sent = rings.send_cts(addr, words[0] as u32, words[1] as u32);
-    }
-    port.shm.rendezvous.said(sent, to, kind, words);
-}
-
 /// Copies a chunk of a piece of our memory to or from a peer's, at `at`. `false` when the system
 /// refuses.
 fn carry_chunk(
-    rings: &TxRings,
+    rings: &impl Rings,
     (peer, write): (PeerId, bool),
     (piece, at): (Piece, u64),
     (c, chunk): (u32, usize),
@@ -271,12 +200,4 @@ fn carry_chunk(
     let off = c as usize * chunk;
     let part = LocalBuffer::Piece(piece.part(off, chunk));
     rings.cma_copy(peer, write, &part, at.wrapping_add(off as u64))
-}
-
-/// A peer is gone: what it has not sent or taken fails. A message that is all here stays.
-pub(crate) fn peer_down(peer: PeerId, why: Failure, rq: &mut RecvQueue, port: &mut EpPort) {
-    receiver::ask_for_refused(port);
-    port.shm.rendezvous.unsaid.retain(|w| w.to != peer);
-    sender::peer_down(peer, why, port);
-    receiver::peer_down(peer, why, rq, port);
 }

@@ -132,7 +132,8 @@ impl CmaBatch {
         let parts = self.waiting.iter().map(|w| (w.mem, w.addr));
         let done = c.rings.access_batch(to, write, key, parts);
         if done == n && bytes > n * SHORT {
-            c.costs.measured_copy(CopyMethod::Cma, n, bytes, began);
+            c.costs
+                .measured_copy(CopyMethod::Cma, n, bytes, (began, host::now()));
         }
         for (i, wait) in self.waiting.drain(..).enumerate() {
             let (note, addr) = (wait.note, wait.addr);

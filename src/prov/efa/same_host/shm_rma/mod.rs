@@ -137,7 +137,7 @@ impl ShmRma {
         let (n, bytes, began) = core::mem::take(&mut self.over);
         if n > 0 {
             self.costs
-                .measured_arrival(CopyMethod::Ring, n, bytes, began);
+                .measured_arrival(CopyMethod::Ring, n, bytes, (began, host::now()));
         }
     }
 }

@@ -1,0 +1,156 @@
+//! An endpoint as the port of rendezvous.
+
+use super::port::{RendezvousPort, Rings, WORDS};
+use crate::core::Result;
+use crate::device::host;
+use crate::hmem::{self, IpcHandle, MemKind, Piece, Segment, UserMem};
+use crate::proto::{Failure, PeerId, Port, Received, ShortRecv};
+use crate::prov::efa::port::EpPort;
+use crate::shm::{Completion, LocalBuffer, RecordHeader, SplitCopy, TxRings, Verdict};
+use crate::types::*;
+
+impl Rings for TxRings {
+    #[inline(always)]
+    fn now(&self) -> u64 {
+        host::now()
+    }
+
+    #[inline(always)]
+    fn reaches_memory(&self, peer: PeerId) -> bool {
+        TxRings::reaches_memory(self, peer)
+    }
+
+    #[inline(always)]
+    fn fits(&mut self, peer: PeerId, count: usize, len: usize) -> bool {
+        TxRings::fits(self, peer, count, len)
+    }
+
+    fn widen(&mut self, peer: PeerId) {
+        TxRings::widen(self, peer);
+    }
+
+    #[inline(always)]
+    fn send_words(&mut self, peer: PeerId, what: RecordHeader, words: &[u64]) -> Verdict {
+        TxRings::send_words(self, peer, what, words)
+    }
+
+    fn cma_copy(&self, peer: PeerId, write: bool, local: &LocalBuffer, at: u64) -> bool {
+        TxRings::cma_copy(self, peer, write, local, at)
+    }
+
+    fn cma_read_batch(&self, peer: PeerId, parts: impl Iterator<Item = (Piece, u64)>) -> usize {
+        TxRings::cma_read_batch(self, peer, parts)
+    }
+
+    fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy> {
+        TxRings::open_split(self, peer, chunks)
+    }
+
+    fn copy_split(&self, peer: PeerId, s: SplitCopy, copy: impl FnMut(u32) -> bool) -> Option<u32> {
+        TxRings::copy_split(self, peer, s, copy)
+    }
+
+    fn split_done(&self, peer: PeerId, s: SplitCopy) -> bool {
+        TxRings::split_done(self, peer, s)
+    }
+
+    fn end_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
+        TxRings::end_split(self, peer, s)
+    }
+
+    fn stop_split(&mut self, peer: PeerId, s: SplitCopy) {
+        TxRings::stop_split(self, peer, s);
+    }
+}
+
+impl RendezvousPort for EpPort<'_> {
+    type Rings = TxRings;
+
+    fn id(&self) -> u32 {
+        self.id
+    }
+
+    #[inline(always)]
+    fn rings(&mut self) -> Option<&mut TxRings> {
+        self.rings.as_deref_mut()
+    }
+
+    fn send(&mut self, to: PeerId, what: RecordHeader, words: &[u64], mem: &UserMem) -> Verdict {
+        let (Some(rings), Some(addr)) = (&mut self.rings, self.peers.addr(to)) else {
+            return Verdict::Unsupported;
+        };
+        if mem.is_empty() && words.len() <= RECORD_WORDS {
+            return rings.tell(to, addr, what, words);
+        }
+        let mut head = [0; 8 * WORDS];
+        for (to, w) in head.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&w.to_ne_bytes());
+        }
+        let head = head.get(..8 * words.len()).unwrap_or(&[]);
+        rings.send(to, addr, what, head, mem, &[])
+    }
+
+    fn send_cts(&mut self, to: PeerId, number: u32, there: u32) -> Verdict {
+        match (&mut self.rings, self.peers.addr(to)) {
+            (Some(rings), Some(addr)) => rings.send_cts(addr, number, there),
+            _ => Verdict::Unsupported,
+        }
+    }
+
+    #[inline]
+    fn buffer(&self, ctx: u32) -> Option<UserMem> {
+        self.ops.get(ctx).map(|op| op.mem)
+    }
+
+    fn adopt(&mut self, recv: ShortRecv) -> u32 {
+        Port::adopt(self, recv)
+    }
+
+    fn received(&mut self, ctx: u32, msg: Received, result: core::result::Result<(), Failure>) {
+        Port::received(self, ctx, msg, result);
+    }
+
+    fn sent(&mut self, note: &Completion, to: PeerId, result: core::result::Result<(), Failure>) {
+        match (note.op, result) {
+            (Some(ctx), r) => Port::sent(self, ctx, r),
+            (None, Ok(())) => self.done(note),
+            (None, Err(why)) => self.fails(note, to, (0, 0), why),
+        }
+    }
+
+    fn share(&mut self, mem: &Segment) -> Result<IpcHandle> {
+        hmem::share(mem)
+    }
+
+    fn start_copy(
+        &mut self,
+        from: PeerId,
+        shared: (MemKind, &IpcHandle),
+        into: &UserMem,
+    ) -> Result<u32> {
+        let copy = self.shm.shared.start(from, shared, into)?;
+        Ok(self.shm.copies.insert(copy))
+    }
+
+    fn copy_over(&mut self, copy: u32) -> Result<bool> {
+        let c = self.shm.copies.get_mut(copy).ok_or(FI_EIO)?;
+        let over = self.shm.shared.poll(c);
+        if over != Ok(false) {
+            self.shm.copies.remove(copy);
+        }
+        over
+    }
+
+    fn abort_copy(&mut self, copy: u32) {
+        if let Some(c) = self.shm.copies.remove(copy) {
+            self.shm.shared.abort(c);
+        }
+    }
+
+    fn forget_shared(&mut self, peer: PeerId) {
+        self.shm.shared.forget(peer);
+    }
+}
+
+/// Most words of a record that [`TxRings::send_words`] sends.
+const RECORD_WORDS: usize = 7;

@@ -1,0 +1,166 @@
+//! What rendezvous sees of the world: the rings to its peers, copies of their memory, the sends and
+//! receives it works for, device memory and a clock. An endpoint is one (`ep_port`), and so is the
+//! simulator's.
+
+use super::RTS_WORDS;
+use crate::core::Result;
+use crate::hmem::{IpcHandle, MemKind, Piece, Segment, UserMem};
+use crate::proto::{Failure, PeerId, Received, ShortRecv};
+use crate::shm::{Completion, LocalBuffer, Record, RecordHeader, SplitCopy, Verdict};
+
+/// Most words in front of a record's memory.
+pub(super) const WORDS: usize = RTS_WORDS;
+
+/// The rings to peers, and copies of their memory by the system.
+pub(crate) trait Rings {
+    /// Nanoseconds, by a clock that all processes of the host share.
+    fn now(&self) -> u64;
+
+    /// Whether a peer's memory can be copied to and from here.
+    fn reaches_memory(&self, peer: PeerId) -> bool;
+
+    /// Whether a peer's ring has room for `count` records of `len` bytes; also where there is no
+    /// ring yet.
+    fn fits(&mut self, peer: PeerId, count: usize, len: usize) -> bool;
+
+    /// Much is to be written to a peer.
+    fn widen(&mut self, peer: PeerId);
+
+    /// Sends a record of words to a peer that has a ring; to others `Unsupported`.
+    fn send_words(&mut self, peer: PeerId, what: RecordHeader, words: &[u64]) -> Verdict;
+
+    /// Writes `local` to a peer's memory at `at`, or fills it from there. `false` when the system
+    /// refuses.
+    fn cma_copy(&self, peer: PeerId, write: bool, local: &LocalBuffer, at: u64) -> bool;
+
+    /// Fills pieces of memory from a peer's by one call of the system: how many are filled, from
+    /// the first on.
+    fn cma_read_batch(&self, peer: PeerId, parts: impl Iterator<Item = (Piece, u64)>) -> usize;
+
+    /// A copy of so many chunks that a peer may help with; `None` when there are too many already.
+    fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy>;
+
+    /// Copies chunks of it as long as there are some: how many; `None` when `copy` could not do
+    /// one.
+    fn copy_split(&self, peer: PeerId, s: SplitCopy, copy: impl FnMut(u32) -> bool) -> Option<u32>;
+
+    /// Whether all chunks are copied.
+    fn split_done(&self, peer: PeerId, s: SplitCopy) -> bool;
+
+    /// As [`Rings::split_done`]; the copy ends then.
+    fn end_split(&mut self, peer: PeerId, s: SplitCopy) -> bool;
+
+    /// Ends a copy early: the peer writes nothing more when this returns.
+    fn stop_split(&mut self, peer: PeerId, s: SplitCopy);
+}
+
+/// The rest of the world.
+pub(crate) trait RendezvousPort {
+    type Rings: Rings;
+
+    /// The endpoint's number, for messages that wait for a receive.
+    fn id(&self) -> u32;
+
+    /// `None` where shared memory is not used.
+    fn rings(&mut self) -> Option<&mut Self::Rings>;
+
+    /// Sends a record, up to [`WORDS`] words and then memory, to a peer that nothing may have been
+    /// sent to yet.
+    fn send(&mut self, to: PeerId, what: RecordHeader, words: &[u64], mem: &UserMem) -> Verdict;
+
+    /// Sends a CTS to a peer that no ring leads to.
+    fn send_cts(&mut self, to: PeerId, number: u32, there: u32) -> Verdict;
+
+    /// Memory of the operation `ctx`.
+    fn buffer(&self, ctx: u32) -> Option<UserMem>;
+
+    /// Makes an operation of a plain receive.
+    fn adopt(&mut self, recv: ShortRecv) -> u32;
+
+    /// A receive has ended, or a message in a multi-receive buffer.
+    fn received(&mut self, ctx: u32, msg: Received, result: core::result::Result<(), Failure>);
+
+    /// A send has ended.
+    fn sent(&mut self, note: &Completion, to: PeerId, result: core::result::Result<(), Failure>);
+
+    /// A handle by which other processes may open this device memory.
+    fn share(&mut self, mem: &Segment) -> Result<IpcHandle>;
+
+    /// Starts to copy what a peer shares: the number of the copy. An error where it cannot be
+    /// opened.
+    fn start_copy(
+        &mut self,
+        from: PeerId,
+        shared: (MemKind, &IpcHandle),
+        into: &UserMem,
+    ) -> Result<u32>;
+
+    /// Whether a copy is over; it is forgotten then. `FI_EIO` when it failed.
+    fn copy_over(&mut self, copy: u32) -> Result<bool>;
+
+    /// Ends a copy: nothing is written any more when this returns.
+    fn abort_copy(&mut self, copy: u32);
+
+    /// Closes what a peer shared that is gone.
+    fn forget_shared(&mut self, peer: PeerId);
+}
+
+/// A record that has arrived, in its place. Its bytes may change while it is looked at, if its
+/// writer is hostile: what is decided on is read once.
+pub(crate) trait ArrivedRecord {
+    /// One of `shm::kind`.
+    fn kind(&self) -> u8;
+
+    fn flags(&self) -> u8;
+
+    /// Length, bytes.
+    fn bytes(&self) -> usize;
+
+    /// The word at byte `off`; 0 beyond the end.
+    fn word(&self, off: usize) -> u64;
+
+    /// Copies the bytes from `off` on into memory, as many as it holds.
+    fn copy_mem(&self, off: usize, into: &UserMem);
+
+    /// Copies the bytes from `off` on behind what is there.
+    fn append(&self, off: usize, into: &mut Vec<u8>);
+
+    /// As [`Rings::copy_split`], a copy that the record's writer has opened.
+    fn copy_split(&self, s: SplitCopy, copy: impl FnMut(u32) -> bool) -> Option<u32>;
+}
+
+impl ArrivedRecord for Record<'_> {
+    #[inline(always)]
+    fn kind(&self) -> u8 {
+        self.kind
+    }
+
+    #[inline(always)]
+    fn flags(&self) -> u8 {
+        self.flags
+    }
+
+    #[inline(always)]
+    fn bytes(&self) -> usize {
+        self.len
+    }
+
+    #[inline(always)]
+    fn word(&self, off: usize) -> u64 {
+        Record::word(self, off)
+    }
+
+    #[inline]
+    fn copy_mem(&self, off: usize, into: &UserMem) {
+        Record::copy_mem(self, off, into);
+    }
+
+    #[inline]
+    fn append(&self, off: usize, into: &mut Vec<u8>) {
+        Record::append(self, off, into);
+    }
+
+    fn copy_split(&self, s: SplitCopy, copy: impl FnMut(u32) -> bool) -> Option<u32> {
+        Record::copy_split(self, s, copy)
+    }
+}

@@ -1,0 +1,915 @@
+//! Endpoints of one simulated host with a seed and a virtual clock, and the promise that, whatever
+//! the rings have room for, the system refuses and the order in which processes run, every message
+//! arrives once and whole, every send ends once, nobody copies memory of an operation that has
+//! ended, and nothing is left over; and that, when a process dies at any step, what needed it ends.
+//!
+//! `FABRIC_SIM_SEEDS` sets how many seeds run.
+
+use super::port::{ArrivedRecord, RendezvousPort, Rings};
+use super::*;
+use crate::core::rng::Rng;
+use crate::hmem::fenced::Fenced;
+use crate::hmem::{fake, IpcHandle, MemKind, Segment, UserMem};
+use crate::proto::{sim_seeds, Place, Received, RecvArgs, RecvEntry, ShortRecv, NO_CTX};
+use crate::shm::{Completion, SplitCopy};
+use crate::types::*;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::rc::Rc;
+
+/// Offset of the numbers of receives from those of the sends that they take.
+const RECV: u32 = 1000;
+
+/// Memory of an operation.
+struct Buffer {
+    owner: PeerId,
+    mem: UserMem,
+    /// Host memory, with bytes on both sides that nobody may change.
+    fenced: Option<Fenced>,
+    /// The operation has not ended.
+    lent: bool,
+    /// What it held when the operation ended.
+    left: Vec<u8>,
+}
+
+impl Buffer {
+    fn bytes(&self) -> Vec<u8> {
+        fake::bytes(&self.mem)
+    }
+}
+
+struct Split {
+    round: u16,
+    chunks: u32,
+    taken: u32,
+    done: u32,
+    stopped: bool,
+    /// So many chunks the helper takes at the same time as the owner takes the others.
+    held: u32,
+}
+
+/// What the processes share.
+struct Host {
+    rng: Rng,
+    clock: u64,
+    buffers: BTreeMap<u32, Buffer>,
+    rings: HashMap<(PeerId, PeerId), VecDeque<SimRecord>>,
+    /// Room of a ring, bytes.
+    room: usize,
+    /// Answers to peers that no ring leads to.
+    cts: VecDeque<(PeerId, PeerId, u32, u32)>,
+    /// No ring can be made from the first to the second.
+    unreached: HashSet<(PeerId, PeerId)>,
+    splits: HashMap<(PeerId, PeerId, u8), Split>,
+    dead: HashSet<PeerId>,
+    /// How often in percent the system, or the device, refuses.
+    refuses: u64,
+    /// Copies that cannot be done another way were refused.
+    failed: u32,
+    copies: HashMap<u32, (u32, UserMem, u64)>,
+    next_copy: u32,
+}
+
+type Shared = Rc<RefCell<Host>>;
+
+impl Host {
+    fn refused(&mut self) -> bool {
+        let refuses = self.refuses;
+        self.rng.below(100) < refuses
+    }
+
+    /// The memory at an address of a process, from there on. Panics unless it is lent.
+    fn at(&self, owner: PeerId, at: u64, len: usize) -> UserMem {
+        let at = at as usize;
+        let holds = |b: &&Buffer| {
+            let base = b.mem.addr();
+            b.owner == owner && b.mem.is_host() && base <= at && at + len <= base + b.mem.len()
+        };
+        let mut all = self.buffers.values().filter(holds);
+        let b = all.find(|b| b.lent).expect("memory that is not lent");
+        b.mem.part(at - b.mem.addr(), len)
+    }
+
+    fn end(&mut self, ctx: u32) {
+        let b = self.buffers.get_mut(&ctx).unwrap();
+        assert!(b.lent, "operation {ctx} ends twice");
+        b.lent = false;
+        b.left = b.bytes();
+        if ctx < RECV {
+            // The application goes on with its memory.
+            b.mem.store(0, &vec![0xdd; b.mem.len()]);
+            b.left = b.bytes();
+        }
+    }
+}
+
+struct SimRecord {
+    host: Shared,
+    from: PeerId,
+    to: PeerId,
+    what: RecordHeader,
+    body: Vec<u8>,
+}
+
+impl ArrivedRecord for SimRecord {
+    fn kind(&self) -> u8 {
+        self.what.kind
+    }
+
+    fn flags(&self) -> u8 {
+        self.what.flags
+    }
+
+    fn bytes(&self) -> usize {
+        self.body.len()
+    }
+
+    fn word(&self, off: usize) -> u64 {
+        let bytes = self.body.get(off..off + 8);
+        bytes.map_or(0, |b| u64::from_ne_bytes(b.try_into().unwrap()))
+    }
+
+    fn copy_mem(&self, off: usize, into: &UserMem) {
+        let all = self.body.get(off..).unwrap_or(&[]);
+        into.store(0, &all[..all.len().min(into.len())]);
+    }
+
+    fn append(&self, off: usize, into: &mut Vec<u8>) {
+        into.extend_from_slice(self.body.get(off..).unwrap_or(&[]));
+    }
+
+    fn copy_split(&self, s: SplitCopy, copy: impl FnMut(u32) -> bool) -> Option<u32> {
+        take_chunks(&self.host, (self.from, self.to), s, true, copy)
+    }
+}
+
+/// Takes chunks of a split copy as long as there are some for this side.
+fn take_chunks(
+    host: &Shared,
+    (owner, helper): (PeerId, PeerId),
+    s: SplitCopy,
+    helps: bool,
+    mut copy: impl FnMut(u32) -> bool,
+) -> Option<u32> {
+    let key = (owner, helper, s.word);
+    let next = || {
+        let mut h = host.borrow_mut();
+        let split = h.splits.get_mut(&key)?;
+        let most = split.chunks - if helps { 0 } else { split.held };
+        let gone = split.stopped || split.round != s.round || split.taken >= most;
+        (!gone).then(|| {
+            split.taken += 1;
+            split.taken - 1
+        })
+    };
+    let mut n = 0;
+    while let Some(c) = next() {
+        if !copy(c) {
+            host.borrow_mut().failed += 1;
+            return None;
+        }
+        host.borrow_mut().splits.get_mut(&key).unwrap().done += 1;
+        n += 1;
+    }
+    Some(n)
+}
+
+/// What an endpoint does to the world.
+struct World {
+    me: PeerId,
+    host: Shared,
+    sent: BTreeMap<u32, Result<(), Failure>>,
+    received: BTreeMap<u32, (Received, Result<(), Failure>)>,
+    round: u16,
+}
+
+impl World {
+    fn record(&mut self, to: PeerId, what: RecordHeader, body: Vec<u8>) -> Verdict {
+        let mut h = self.host.borrow_mut();
+        if h.unreached.contains(&(self.me, to)) {
+            return Verdict::Unsupported;
+        }
+        let room = h.room;
+        let ring = h.rings.entry((self.me, to)).or_default();
+        let full: usize = ring.iter().map(|r| r.body.len() + 16).sum();
+        if full + body.len() + 16 > room {
+            return Verdict::NoResources;
+        }
+        ring.push_back(SimRecord {
+            host: Rc::clone(&self.host),
+            from: self.me,
+            to,
+            what,
+            body,
+        });
+        Verdict::Done
+    }
+}
+
+impl Rings for World {
+    fn now(&self) -> u64 {
+        let mut h = self.host.borrow_mut();
+        h.clock += h.rng.below(2000);
+        h.clock
+    }
+
+    fn reaches_memory(&self, peer: PeerId) -> bool {
+        let h = self.host.borrow();
+        let ways = [(self.me, peer), (peer, self.me)];
+        !ways.iter().any(|w| h.unreached.contains(w))
+    }
+
+    fn fits(&mut self, peer: PeerId, count: usize, len: usize) -> bool {
+        let h = self.host.borrow();
+        let ring = h.rings.get(&(self.me, peer));
+        let full: usize = ring.map_or(0, |r| r.iter().map(|r| r.body.len() + 16).sum());
+        full + count * (len + 16) <= h.room
+    }
+
+    fn widen(&mut self, _peer: PeerId) {}
+
+    fn send_words(&mut self, peer: PeerId, what: RecordHeader, words: &[u64]) -> Verdict {
+        let body = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
+        self.record(peer, what, body)
+    }
+
+    fn cma_copy(&self, peer: PeerId, write: bool, local: &LocalBuffer, at: u64) -> bool {
+        let local: UserMem = match local {
+            LocalBuffer::Mem(m) => **m,
+            LocalBuffer::Piece(p) => (*p).into(),
+            _ => unreachable!("nothing else is copied"),
+        };
+        let mut h = self.host.borrow_mut();
+        if h.dead.contains(&peer) || h.refused() {
+            return false;
+        }
+        if local.is_empty() {
+            return true;
+        }
+        let theirs = h.at(peer, at, local.len());
+        let ours = h.at(self.me, local.addr() as u64, local.len());
+        let (from, to) = if write {
+            (ours, theirs)
+        } else {
+            (theirs, ours)
+        };
+        to.store(0, &fake::bytes(&from));
+        true
+    }
+
+    fn cma_read_batch(&self, peer: PeerId, parts: impl Iterator<Item = (Piece, u64)>) -> usize {
+        let mut parts = parts;
+        let all = parts.by_ref();
+        all.take_while(|(p, at)| self.cma_copy(peer, false, &LocalBuffer::Piece(*p), *at))
+            .count()
+    }
+
+    fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy> {
+        let h = &mut *self.host.borrow_mut();
+        let word = (0..3).find(|w| !h.splits.contains_key(&(self.me, peer, *w)))?;
+        self.round += 1;
+        let held = h.rng.below(u64::from(chunks) + 1) as u32;
+        let split = Split {
+            round: self.round,
+            chunks,
+            taken: 0,
+            done: 0,
+            stopped: false,
+            held,
+        };
+        h.splits.insert((self.me, peer, word), split);
+        Some(SplitCopy {
+            word,
+            round: self.round,
+            chunks,
+        })
+    }
+
+    fn copy_split(&self, peer: PeerId, s: SplitCopy, copy: impl FnMut(u32) -> bool) -> Option<u32> {
+        take_chunks(&self.host, (self.me, peer), s, false, copy)
+    }
+
+    fn split_done(&self, peer: PeerId, s: SplitCopy) -> bool {
+        let h = self.host.borrow();
+        let split = h.splits.get(&(self.me, peer, s.word));
+        split.is_some_and(|split| split.done >= split.chunks)
+    }
+
+    fn end_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
+        let over = self.split_done(peer, s);
+        if over {
+            self.host
+                .borrow_mut()
+                .splits
+                .remove(&(self.me, peer, s.word));
+        }
+        over
+    }
+
+    fn stop_split(&mut self, peer: PeerId, s: SplitCopy) {
+        let gone = (self.me, peer, s.word);
+        self.host.borrow_mut().splits.remove(&gone);
+    }
+}
+
+impl RendezvousPort for World {
+    type Rings = World;
+
+    fn id(&self) -> u32 {
+        0
+    }
+
+    fn rings(&mut self) -> Option<&mut World> {
+        Some(self)
+    }
+
+    fn send(&mut self, to: PeerId, what: RecordHeader, words: &[u64], mem: &UserMem) -> Verdict {
+        let words = words.iter().flat_map(|w| w.to_ne_bytes());
+        let body = words.chain(fake::bytes(mem)).collect();
+        self.record(to, what, body)
+    }
+
+    fn send_cts(&mut self, to: PeerId, number: u32, there: u32) -> Verdict {
+        let mut h = self.host.borrow_mut();
+        h.cts.push_back((self.me, to, number, there));
+        Verdict::Done
+    }
+
+    fn buffer(&self, ctx: u32) -> Option<UserMem> {
+        let h = self.host.borrow();
+        let b = h.buffers.get(&ctx).filter(|b| b.lent);
+        b.map(|b| b.mem)
+    }
+
+    fn adopt(&mut self, recv: ShortRecv) -> u32 {
+        recv.what.context as u32
+    }
+
+    fn received(&mut self, ctx: u32, msg: Received, result: Result<(), Failure>) {
+        self.host.borrow_mut().end(ctx);
+        let before = self.received.insert(ctx, (msg, result));
+        assert!(before.is_none(), "receive {ctx} ends twice");
+    }
+
+    fn sent(&mut self, note: &Completion, _to: PeerId, result: Result<(), Failure>) {
+        let ctx = note.op.unwrap_or(note.context as u32);
+        self.host.borrow_mut().end(ctx);
+        let before = self.sent.insert(ctx, result);
+        assert!(before.is_none(), "send {ctx} ends twice");
+    }
+
+    fn share(&mut self, mem: &Segment) -> crate::core::Result<IpcHandle> {
+        let mut h = self.host.borrow_mut();
+        let holds = |b: &&Buffer| !b.mem.is_host() && b.mem.addr() == mem.addr() && b.lent;
+        let b = h.buffers.iter().find(|(_, b)| holds(b));
+        let ctx = b.map(|(ctx, _)| *ctx).unwrap();
+        if h.refused() {
+            return Err(FI_EOPNOTSUPP);
+        }
+        Ok(IpcHandle {
+            words: [0; 8],
+            id: ctx.into(),
+            offset: 0,
+        })
+    }
+
+    fn start_copy(
+        &mut self,
+        _from: PeerId,
+        (_, handle): (MemKind, &IpcHandle),
+        into: &UserMem,
+    ) -> crate::core::Result<u32> {
+        let h = &mut *self.host.borrow_mut();
+        if h.refused() {
+            return Err(FI_EINVAL);
+        }
+        h.next_copy += 1;
+        let ready = h.clock + h.rng.below(50_000);
+        h.copies
+            .insert(h.next_copy, (handle.id as u32, *into, ready));
+        Ok(h.next_copy)
+    }
+
+    fn copy_over(&mut self, copy: u32) -> crate::core::Result<bool> {
+        let h = &mut *self.host.borrow_mut();
+        h.clock += 100;
+        let (from, into, ready) = h.copies[&copy];
+        if h.clock < ready {
+            return Ok(false);
+        }
+        h.copies.remove(&copy);
+        if h.refused() {
+            h.failed += 1;
+            return Err(FI_EIO);
+        }
+        let b = &h.buffers[&from];
+        assert!(b.lent, "device memory of an ended send is copied");
+        into.store(0, &b.bytes()[..into.len()]);
+        Ok(true)
+    }
+
+    fn abort_copy(&mut self, copy: u32) {
+        self.host.borrow_mut().copies.remove(&copy);
+    }
+
+    fn forget_shared(&mut self, _peer: PeerId) {}
+}
+
+/// An endpoint.
+struct Side {
+    state: Rendezvous,
+    rq: RecvQueue,
+    world: World,
+}
+
+/// A message, and the receive for it.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    from: PeerId,
+    to: PeerId,
+    tag: Option<u64>,
+    len: usize,
+    /// Bytes that the receive has room for.
+    room: usize,
+    /// Sent, and received, by a call of the fast path.
+    fast: [bool; 2],
+    /// Memory of a device, of the sender and of the receiver.
+    device: [bool; 2],
+}
+
+fn pattern(ctx: u32, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i as u32 ^ (i as u32 >> 8) ^ ctx.wrapping_mul(0x9d)) as u8)
+        .collect()
+}
+
+fn plans(rng: &mut Rng, sides: u64) -> Vec<Plan> {
+    let n = 1 + rng.below(10);
+    (0..n)
+        .map(|_| {
+            let from = rng.below(sides);
+            let len = FIRST
+                + 1
+                + match rng.below(8) {
+                    0 => rng.below(500_000),
+                    1 | 2 => rng.below(120_000),
+                    3 => (WHOLE - FIRST - 2) as u64 + rng.below(3),
+                    _ => rng.below(20_000),
+                } as usize;
+            let device = [(); 2].map(|()| rng.below(16) == 0);
+            Plan {
+                from: from as PeerId,
+                to: ((from + 1 + rng.below(sides - 1)) % sides) as PeerId,
+                tag: (rng.below(3) > 0).then(|| rng.below(2)),
+                len,
+                room: match rng.below(8) {
+                    0 => rng.below(len as u64) as usize,
+                    1 => len + 100,
+                    _ => len,
+                },
+                fast: device.map(|d| !d && rng.below(2) == 0),
+                device,
+            }
+        })
+        .collect()
+}
+
+/// A simulated host: its processes and what they are to do.
+struct Sim {
+    host: Shared,
+    sides: Vec<Side>,
+    plan: Vec<Plan>,
+    rng: Rng,
+    /// Messages and receives that have begun.
+    begun: HashSet<u32>,
+    /// Survivors that have heard of a death.
+    told: HashSet<PeerId>,
+}
+
+impl Sim {
+    fn new(seed: u64, n: u64) -> Sim {
+        let mut rng = Rng::new(seed);
+        let refuses = if rng.below(3) == 0 { rng.below(60) } else { 0 };
+        let plan = plans(&mut rng, n);
+        let mut unreached = HashSet::new();
+        if rng.below(4) == 0 {
+            let pair = (rng.below(n) as PeerId, rng.below(n) as PeerId);
+            if !plan.iter().any(|p| (p.from, p.to) == pair) {
+                unreached.insert(pair);
+            }
+        }
+        let host = Rc::new(RefCell::new(Host {
+            rng: Rng::new(seed ^ 0x5eed),
+            clock: 1_000_000,
+            buffers: BTreeMap::new(),
+            rings: HashMap::new(),
+            room: (80 << 10) + rng.below(400 << 10) as usize,
+            cts: VecDeque::new(),
+            unreached,
+            splits: HashMap::new(),
+            dead: HashSet::new(),
+            refuses,
+            failed: 0,
+            copies: HashMap::new(),
+            next_copy: 0,
+        }));
+        let side = |me| Side {
+            state: Rendezvous::default(),
+            rq: RecvQueue::default(),
+            world: World {
+                me,
+                host: Rc::clone(&host),
+                sent: BTreeMap::new(),
+                received: BTreeMap::new(),
+                round: 0,
+            },
+        };
+        Sim {
+            sides: (0..n as PeerId).map(side).collect(),
+            host,
+            plan,
+            rng,
+            begun: HashSet::new(),
+            told: HashSet::new(),
+        }
+    }
+
+    fn lend(&mut self, ctx: u32, owner: PeerId, bytes: &[u8], device: bool) -> UserMem {
+        let (mem, fenced) = if device {
+            (fake::alloc(bytes), None)
+        } else {
+            let mut f = Fenced::new(bytes.len());
+            let mem = f.mem();
+            mem.store(0, bytes);
+            (mem, Some(f))
+        };
+        let b = Buffer {
+            owner,
+            mem,
+            fenced,
+            lent: true,
+            left: Vec::new(),
+        };
+        self.host.borrow_mut().buffers.insert(ctx, b);
+        mem
+    }
+
+    /// Whether an earlier message, or receive, of the same kind has not begun.
+    fn must_wait(&self, n: usize, base: u32) -> bool {
+        let p = self.plan[n];
+        let same = |q: &Plan| (q.from, q.to, q.tag) == (p.from, p.to, p.tag);
+        let earlier = (0u32..).zip(&self.plan[..n]);
+        earlier
+            .filter(|(_, q)| same(q))
+            .any(|(i, _)| !self.begun.contains(&(i + base)))
+    }
+
+    /// Sends message `n`, if there is room.
+    fn send(&mut self, n: usize) {
+        let (ctx, p) = (n as u32, self.plan[n]);
+        if self.begun.contains(&ctx) || self.must_wait(n, 0) {
+            return;
+        }
+        let mem = self.lend(ctx, p.from, &pattern(ctx, p.len), p.device[0]);
+        let words = (p.tag, ctx.is_multiple_of(3).then_some(u64::from(ctx)));
+        let s = &mut self.sides[p.from as usize];
+        let note = Completion {
+            context: n,
+            len: p.len,
+            ..Completion::default()
+        };
+        let mut sent = Verdict::Unsupported;
+        if let Some(piece) = mem.one().filter(|_| p.fast[0]) {
+            sent = s.state.lend(&mut s.world, p.to, words, piece, note);
+        }
+        if sent == Verdict::Unsupported {
+            let note = Completion::piece(ctx, p.len);
+            sent = s.state.send(&mut s.world, p.to, words, &mem, note);
+        }
+        if sent == Verdict::Done {
+            self.begun.insert(ctx);
+        } else {
+            assert!(!s.world.sent.contains_key(&ctx), "refused, and ended");
+            self.host.borrow_mut().buffers.remove(&ctx);
+        }
+    }
+
+    /// Posts the receive for message `n`.
+    fn post(&mut self, n: usize) {
+        let (ctx, p) = (n as u32 + RECV, self.plan[n]);
+        if self.begun.contains(&ctx) || self.must_wait(n, RECV) {
+            return;
+        }
+        self.begun.insert(ctx);
+        let mem = self.lend(ctx, p.to, &vec![0; p.room], p.device[1]);
+        let s = &mut self.sides[p.to as usize];
+        if let Some(into) = mem.one().filter(|_| p.fast[1]) {
+            let what = RecvEntry {
+                context: ctx as usize,
+                into,
+                report: true,
+                tagged: p.tag.is_some(),
+            };
+            let tag = p.tag.map(|t| (t, 0));
+            if s.rq.post_short(p.from, tag, what).is_some() {
+                return;
+            }
+        }
+        let a = RecvArgs {
+            src: p.from,
+            ctx,
+            len: p.room as u64,
+            tagged: p.tag.is_some(),
+            tag: p.tag.unwrap_or(0),
+            ignore: 0,
+            multi: None,
+        };
+        if let Some(u) = s.rq.post(&a) {
+            let place = Place::whole(ctx, a.len);
+            let coming = u.coming.expect("a long message");
+            s.state.placed(&coming, place, &mut s.rq, &mut s.world);
+        }
+    }
+
+    /// Has an endpoint take in records, as a poll does.
+    fn poll(&mut self, me: PeerId) {
+        let most = self.rng.below(6);
+        let fast = self.rng.below(2) == 0;
+        let n = self.sides.len() as PeerId;
+        for from in 0..n {
+            for _ in 0..most {
+                let mut h = self.host.borrow_mut();
+                let ring = h.rings.get_mut(&(from, me));
+                let Some(r) = ring.and_then(VecDeque::pop_front) else {
+                    break;
+                };
+                drop(h);
+                let s = &mut self.sides[me as usize];
+                if !(fast && take_fast(s, from, &r)) {
+                    bring(s);
+                    s.state.arrived(from, &r, &mut s.rq, &mut s.world);
+                }
+            }
+        }
+        let s = &mut self.sides[me as usize];
+        bring(s);
+        let mut h = self.host.borrow_mut();
+        let (ours, others) = core::mem::take(&mut h.cts)
+            .into_iter()
+            .partition(|(_, to, ..)| *to == me);
+        h.cts = others;
+        drop(h);
+        for (from, _, number, there) in ours {
+            s.state.asked(from, number, there, &mut s.world);
+        }
+        if s.state.load() > 0 {
+            s.state.pump(&mut s.rq, &mut s.world);
+        }
+    }
+
+    /// One step of a random process.
+    fn step(&mut self) {
+        let n = self.rng.below(self.plan.len() as u64) as usize;
+        let dead = self.host.borrow().dead.clone();
+        let Plan { from, to, .. } = self.plan[n];
+        let known_dead = dead.contains(&to) && self.told.contains(&from);
+        match self.rng.below(3) {
+            0 if !dead.contains(&from) && !known_dead => self.send(n),
+            1 if !dead.contains(&to) => self.post(n),
+            _ => {
+                let me = self.rng.below(self.sides.len() as u64) as PeerId;
+                if !dead.contains(&me) {
+                    self.poll(me);
+                }
+            }
+        }
+    }
+
+    fn idle(&self, side: &Side) -> bool {
+        let s = &side.state;
+        s.out.is_empty() && s.coming.is_empty() && s.load() == 0 && s.leads.is_empty()
+    }
+
+    /// Tells survivors of a death that have taken in its last words.
+    fn tell_of(&mut self, dead: PeerId) {
+        let why = Failure {
+            errno: FI_ECONNABORTED,
+            status: 13,
+        };
+        for me in 0..self.sides.len() as PeerId {
+            let mut h = self.host.borrow_mut();
+            let left = h.rings.get(&(dead, me)).is_some_and(|r| !r.is_empty());
+            if me == dead || left || self.told.contains(&me) {
+                continue;
+            }
+            self.told.insert(me);
+            h.rings.remove(&(me, dead));
+            h.cts.retain(|(from, to, ..)| *from != dead && *to != dead);
+            h.splits
+                .retain(|(owner, helper, _), _| *owner != me || *helper != dead);
+            drop(h);
+            let s = &mut self.sides[me as usize];
+            s.state.peer_down(dead, why, &mut s.rq, &mut s.world);
+        }
+    }
+
+    /// Checks message `n`, both of whose sides have lived.
+    fn check(&self, seed: u64, n: usize) {
+        let (ctx, p) = (n as u32, self.plan[n]);
+        let (from, to) = (&self.sides[p.from as usize], &self.sides[p.to as usize]);
+        let h = self.host.borrow();
+        let sent = from.world.sent[&ctx];
+        let (msg, result) = &to.world.received[&(ctx + RECV)];
+        let b = &h.buffers[&(ctx + RECV)];
+        let lost = Err(lost_there());
+        if sent == lost || *result == lost {
+            assert!(h.failed > 0, "seed {seed} message {n}: {p:?}");
+            return;
+        }
+        assert_eq!(sent, Ok(()), "seed {seed} message {n}: {p:?}");
+        let got = p.len.min(p.room);
+        let whole = p.room >= p.len;
+        assert_eq!(result.is_ok(), whole, "seed {seed} message {n}: {result:?}");
+        let head = (msg.len as usize, msg.cq_data, msg.from);
+        let data = ctx.is_multiple_of(3).then_some(u64::from(ctx));
+        assert_eq!(head, (p.len, data, p.from), "seed {seed} message {n}");
+        let same = b.left[..got] == pattern(ctx, p.len)[..got];
+        assert!(same, "seed {seed} message {n}: {p:?}");
+    }
+
+    /// Nobody has touched what was not lent.
+    fn check_memory(&self, seed: u64) {
+        for (ctx, b) in &self.host.borrow().buffers {
+            if let Some(f) = &b.fenced {
+                f.check("a buffer");
+            }
+            let same = b.lent || b.bytes() == b.left;
+            assert!(same, "seed {seed}: {ctx} was touched after its end");
+        }
+    }
+}
+
+/// Takes a record in as the fast path does; `false` when it leaves it.
+fn take_fast(s: &mut Side, from: PeerId, r: &SimRecord) -> bool {
+    match r.what.kind {
+        kind::RTS => {
+            let Some(m) = announced(r) else { return false };
+            if !s.state.gathers_more(from, m.len) {
+                bring(s);
+            }
+            s.state.gather(&s.world, from, &m, &mut s.rq)
+        }
+        kind::FIN => {
+            let note = s.state.ended(from, r);
+            if let Some(n) = &note {
+                s.world.sent(n, from, Ok(()));
+            }
+            note.is_some()
+        }
+        _ => false,
+    }
+}
+
+/// Fetches what has gathered.
+fn bring(s: &mut Side) {
+    if !s.state.gathers() {
+        return;
+    }
+    let mut ended = Vec::new();
+    s.state.bring(&mut s.world, |from, r, len, (tag, cq_data)| {
+        let msg = Received {
+            from,
+            len: len as u64,
+            tag: tag.unwrap_or(0),
+            cq_data,
+            base: 0,
+            room: r.into.len() as u64,
+            stays: false,
+        };
+        ended.push((r.context as u32, msg));
+    });
+    for (ctx, msg) in ended {
+        s.world.received(ctx, msg, Ok(()));
+    }
+}
+
+#[test]
+fn every_message_arrives_once_and_whole() {
+    for seed in 0..sim_seeds(2000) {
+        let sides = 2 + seed % 2;
+        let mut sim = Sim::new(seed, sides);
+        let all = 2 * sim.plan.len();
+        let mut steps = 0;
+        let ended = |s: &Side| s.world.sent.len() + s.world.received.len();
+        let over = |s: &Sim| {
+            let n: usize = s.sides.iter().map(ended).sum();
+            n == all && s.sides.iter().all(|side| s.idle(side))
+        };
+        while !over(&sim) {
+            steps += 1;
+            assert!(steps < 100_000, "seed {seed} stuck: {:?}", sim.plan);
+            sim.step();
+        }
+        for n in 0..sim.plan.len() {
+            sim.check(seed, n);
+        }
+        sim.check_memory(seed);
+        let h = sim.host.borrow();
+        assert!(h.splits.is_empty() && h.copies.is_empty(), "seed {seed}");
+        let unexpected = sim.sides.iter().map(|s| s.rq.unexpected() + s.rq.posted());
+        assert_eq!(unexpected.sum::<usize>(), 0, "seed {seed}");
+    }
+}
+
+/// Three processes; the last one dies at a random step.
+#[test]
+fn a_process_that_dies_ends_what_needed_it() {
+    for seed in 0..sim_seeds(2000) {
+        let mut sim = Sim::new(seed ^ 0xdead, 3);
+        let (dead, death) = (2, sim.rng.below(150));
+        let owned = |p: &Plan| p.from != dead && p.to != dead;
+        let mut steps = 0;
+        loop {
+            steps += 1;
+            assert!(steps < 100_000, "seed {seed} stuck: {:?}", sim.plan);
+            if steps == death + 1 {
+                sim.host.borrow_mut().dead.insert(dead);
+            }
+            sim.step();
+            if steps > death {
+                sim.tell_of(dead);
+            }
+            let begun = (0u32..)
+                .zip(&sim.plan)
+                .all(|(i, p)| !owned(p) || [i, i + RECV].iter().all(|ctx| sim.begun.contains(ctx)));
+            let h = sim.host.borrow();
+            let ended = h.buffers.iter().all(|(ctx, b)| {
+                let p = sim.plan[(ctx % RECV) as usize];
+                // A receive stays posted when its sender died before it sent.
+                let waits = *ctx >= RECV && p.from == dead;
+                b.owner == dead || !b.lent || waits
+            });
+            if begun && ended && sim.told.len() == 2 {
+                break;
+            }
+        }
+        for n in 0..sim.plan.len() {
+            if owned(&sim.plan[n]) {
+                sim.check(seed, n);
+            }
+        }
+        sim.check_memory(seed);
+        for s in sim.sides.iter().take(2) {
+            assert!(s.state.out.is_empty() && s.state.load() == 0, "seed {seed}");
+            assert!(s.state.coming.iter().all(|(_, i)| i.from == dead));
+        }
+    }
+}
+
+#[test]
+fn numbers_of_peers_are_checked() {
+    // A FIN, CTS or DATA of a peer that the message is not of changes nothing.
+    let mut sim = Sim::new(7, 3);
+    sim.plan = vec![Plan {
+        from: 0,
+        to: 1,
+        tag: None,
+        len: 300_000,
+        room: 300_000,
+        fast: [false; 2],
+        device: [false; 2],
+    }];
+    sim.host.borrow_mut().refuses = 0;
+    sim.host.borrow_mut().unreached.clear();
+    sim.send(0);
+    for kind in [
+        kind::FIN,
+        kind::CTS,
+        kind::DATA,
+        kind::SPLIT_COPY,
+        kind::SPLIT_DONE,
+    ] {
+        let r = SimRecord {
+            host: Rc::clone(&sim.host),
+            from: 2,
+            to: 0,
+            what: plain(kind),
+            body: vec![0; 40],
+        };
+        for me in [0, 1] {
+            let s = &mut sim.sides[me];
+            s.state.arrived(2, &r, &mut s.rq, &mut s.world);
+        }
+    }
+    assert!(sim.sides[0].world.sent.is_empty());
+    sim.post(0);
+    let mut steps = 0;
+    while !sim.sides.iter().all(|s| sim.idle(s)) || sim.sides[1].world.received.is_empty() {
+        steps += 1;
+        assert!(steps < 10_000);
+        sim.poll(0);
+        sim.poll(1);
+    }
+    sim.check(7, 0);
+    assert!(sim.begun.contains(&RECV) && NO_CTX > RECV);
+}
