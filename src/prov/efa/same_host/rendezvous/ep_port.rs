@@ -1,6 +1,6 @@
 //! An endpoint as the port of rendezvous.
 
-use super::port::{RendezvousPort, Rings, WORDS};
+use super::port::{PeerRings, RendezvousPort, WORDS};
 use crate::core::Result;
 use crate::device::host;
 use crate::hmem::{self, IpcHandle, MemKind, Piece, Segment, UserMem};
@@ -9,7 +9,7 @@ use crate::prov::efa::port::EpPort;
 use crate::shm::{Completion, LocalBuffer, RecordHeader, SplitCopy, TxRings, Verdict};
 use crate::types::*;
 
-impl Rings for TxRings {
+impl PeerRings for TxRings {
     #[inline(always)]
     fn now(&self) -> u64 {
         host::now()
@@ -64,7 +64,7 @@ impl Rings for TxRings {
 }
 
 impl RendezvousPort for EpPort<'_> {
-    type Rings = TxRings;
+    type PeerRings = TxRings;
 
     fn id(&self) -> u32 {
         self.id

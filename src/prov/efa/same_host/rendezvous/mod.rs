@@ -26,7 +26,7 @@ mod sender;
 #[cfg(test)]
 mod sim;
 
-pub(crate) use port::{ArrivedRecord, RendezvousPort, Rings};
+pub(crate) use port::{ArrivedRecord, PeerRings, RendezvousPort};
 pub(crate) use rts::announced;
 
 use crate::core::slab::Slab;
@@ -192,7 +192,7 @@ fn lost_there() -> Failure {
 /// Copies a chunk of a piece of our memory to or from a peer's, at `at`. `false` when the system
 /// refuses.
 fn carry_chunk(
-    rings: &impl Rings,
+    rings: &impl PeerRings,
     (peer, write): (PeerId, bool),
     (piece, at): (Piece, u64),
     (c, chunk): (u32, usize),

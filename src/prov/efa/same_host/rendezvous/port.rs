@@ -12,7 +12,7 @@ use crate::shm::{Completion, LocalBuffer, Record, RecordHeader, SplitCopy, Verdi
 pub(super) const WORDS: usize = RTS_WORDS;
 
 /// The rings to peers, and copies of their memory by the system.
-pub(crate) trait Rings {
+pub(crate) trait PeerRings {
     /// Nanoseconds, by a clock that all processes of the host share.
     fn now(&self) -> u64;
 
@@ -47,7 +47,7 @@ pub(crate) trait Rings {
     /// Whether all chunks are copied.
     fn split_done(&self, peer: PeerId, s: SplitCopy) -> bool;
 
-    /// As [`Rings::split_done`]; the copy ends then.
+    /// As [`PeerRings::split_done`]; the copy ends then.
     fn end_split(&mut self, peer: PeerId, s: SplitCopy) -> bool;
 
     /// Ends a copy early: the peer writes nothing more when this returns.
@@ -56,13 +56,13 @@ pub(crate) trait Rings {
 
 /// The rest of the world.
 pub(crate) trait RendezvousPort {
-    type Rings: Rings;
+    type PeerRings: PeerRings;
 
     /// The endpoint's number, for messages that wait for a receive.
     fn id(&self) -> u32;
 
     /// `None` where shared memory is not used.
-    fn rings(&mut self) -> Option<&mut Self::Rings>;
+    fn rings(&mut self) -> Option<&mut Self::PeerRings>;
 
     /// Sends a record, up to [`WORDS`] words and then memory, to a peer that nothing may have been
     /// sent to yet.
@@ -125,7 +125,7 @@ pub(crate) trait ArrivedRecord {
     /// Copies the bytes from `off` on behind what is there.
     fn append(&self, off: usize, into: &mut Vec<u8>);
 
-    /// As [`Rings::copy_split`], a copy that the record's writer has opened.
+    /// As [`PeerRings::copy_split`], a copy that the record's writer has opened.
     fn copy_split(&self, s: SplitCopy, copy: impl FnMut(u32) -> bool) -> Option<u32>;
 }
 

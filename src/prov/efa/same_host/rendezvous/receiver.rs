@@ -1,7 +1,7 @@
 //! The receiver of long messages (see `rendezvous`): takes in what follows by itself, and asks for
 //! or fetches the rest of a message that has been matched.
 
-use super::port::{ArrivedRecord, RendezvousPort, Rings};
+use super::port::{ArrivedRecord, PeerRings, RendezvousPort};
 use super::rts::{announced, Rts};
 use super::{carry_chunk, lost_there, plain, Rendezvous, LOST, WHOLE};
 use crate::hmem::{IpcHandle, MemKind, UserMem};
@@ -100,10 +100,10 @@ impl Rendezvous {
             || l.from == from && l.waiting.len() < MANY && l.bytes + len <= LOT_BYTES
     }
 
-    /// As [`Rendezvous::arrived`], a message that waits to be fetched and is for a plain receive: joins
-    /// those that [`Rendezvous::bring`] fetches, of the same peer. `false`, and nothing done, when
-    /// it takes more than that.
-    pub(crate) fn gather<R: Rings>(
+    /// As [`Rendezvous::arrived`], a message that waits to be fetched and is for a plain receive:
+    /// joins those that [`Rendezvous::bring`] fetches, of the same peer. `false`, and nothing done,
+    /// when it takes more than that.
+    pub(crate) fn gather<R: PeerRings>(
         &mut self,
         rings: &R,
         from: PeerId,
@@ -142,7 +142,7 @@ impl Rendezvous {
 
     /// Fetches those that have gathered, and tells their sender and `each`: who has sent it, its
     /// receive, its length, tag and data.
-    pub(crate) fn bring<R: Rings>(
+    pub(crate) fn bring<R: PeerRings>(
         &mut self,
         rings: &mut R,
         mut each: impl FnMut(PeerId, &RecvEntry, usize, (Option<u64>, Option<u64>)),

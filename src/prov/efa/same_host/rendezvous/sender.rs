@@ -1,7 +1,7 @@
 //! The sender of long messages (see `rendezvous`): writes them eagerly, lends them to be fetched,
 //! or writes them when a CTS asks for them.
 
-use super::port::{ArrivedRecord, RendezvousPort, Rings};
+use super::port::{ArrivedRecord, PeerRings, RendezvousPort};
 use super::rts::RtsWords;
 use super::{carry_chunk, lost_there, plain, Rendezvous, FIN_LOST, FIN_OK, FIRST, LOST, WHOLE};
 use crate::hmem::{Piece, UserMem};
@@ -57,7 +57,7 @@ impl Rendezvous {
 
     /// Sends a message of one piece of memory that is to be fetched, as a whole; else
     /// `Unsupported`, and nothing is done.
-    pub(crate) fn lend<R: Rings>(
+    pub(crate) fn lend<R: PeerRings>(
         &mut self,
         rings: &mut R,
         peer: PeerId,
@@ -240,8 +240,8 @@ impl Rendezvous {
         }
     }
 
-    /// A CTS: the receiver of message `ours`, which calls it `theirs`, wants it written. Or its FIN,
-    /// where no ring leads back.
+    /// A CTS: the receiver of message `ours`, which calls it `theirs`, wants it written. Or its
+    /// FIN, where no ring leads back.
     pub(crate) fn asked<P: RendezvousPort>(
         &mut self,
         from: PeerId,
