@@ -12,6 +12,7 @@ CARGO ?= cargo
 CC ?= cc
 CFLAGS ?= -O2 -g
 BUILD := build
+OWN_VERSION := $(shell sed -n '/^version = /{s/.*"\(.*\)"/\1/p;q}' Cargo.toml)
 SONAME := libfabric.so.1
 REAL := $(SONAME).36.0
 LIB := $(BUILD)/lib/$(SONAME)
@@ -26,7 +27,7 @@ HOST := $(shell rustc -vV | sed -n 's/host: //p')
 .PHONY: all demo sealed fuzz miri miri-check asan tsan instructions budgets depth check bench install headers headers-check clean
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
-CHECKS := imports trust intruder shortage kills bad_input old_nodes counters operations peer_death long_messages many_accesses sleepers absent_target collectives efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers
+CHECKS := imports write_receives trust intruder shortage kills bad_input old_nodes counters operations peer_death long_messages many_accesses sleepers absent_target collectives efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers
 .PHONY: checks
 checks: $(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/asan/bad_input $(BUILD)/bin/asan/peer_death \
 	$(BUILD)/bin/asan/operations $(BUILD)/bin/asan/collectives $(BUILD)/bin/asan/random_calls \
@@ -47,7 +48,7 @@ $(BUILD)/bin/fi_pingpong: src/bin/fi_pingpong.c fabtests-compat/c/bench.c fabtes
 
 $(BUILD)/bin/fi_info $(BUILD)/bin/fi_strerror: $(BUILD)/bin/%: src/bin/%.c $(LIB) $(HEADERS)
 	mkdir -p $(BUILD)/bin
-	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -Iinclude -o $@ $< \
+	$(CC) -std=c11 -D_GNU_SOURCE -DOWN_VERSION='"$(OWN_VERSION)"' $(CFLAGS) $(WARN) -Iinclude -o $@ $< \
 		-L$(BUILD)/lib -lfabric -Wl,-rpath,'$$ORIGIN/../lib'
 
 $(TESTS:%=$(BUILD)/bin/%): $(BUILD)/bin/%: fabtests-compat/c/%.c fabtests-compat/c/bench.c \
@@ -70,8 +71,8 @@ $(BUILD)/ext/libext-fi.so: abi-tests/c/ext_provider.c $(LIB) $(HEADERS)
 $(BUILD)/bin/peer_death $(BUILD)/bin/long_messages $(BUILD)/bin/many_accesses $(BUILD)/bin/sleepers $(BUILD)/bin/absent_target $(BUILD)/bin/trust $(BUILD)/bin/shortage $(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/asan/peer_death: fabtests-compat/c/two.h fabtests-compat/c/must.h
 $(BUILD)/bin/budgets: fabtests-compat/c/must.h
 $(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/asan/random_calls: fabtests-compat/c/dice.h
-$(patsubst %,$(BUILD)/bin/%,imports counters operations asan/operations asan/random_calls efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers): abi-tests/c/do.h
-$(patsubst %,$(BUILD)/bin/%,imports efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers): abi-tests/c/alone.h
+$(patsubst %,$(BUILD)/bin/%,imports write_receives counters operations asan/operations asan/random_calls efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers): abi-tests/c/do.h
+$(patsubst %,$(BUILD)/bin/%,imports write_receives efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers): abi-tests/c/alone.h
 $(BUILD)/bin/device_memory $(BUILD)/bin/device_peers: abi-tests/c/device.h
 $(BUILD)/bin/asan/%: %.c $(LIB) $(HEADERS)
 	mkdir -p $(BUILD)/bin/asan
@@ -198,13 +199,13 @@ miri-check:
 	else echo "miri-check: Miri is not installed (rustup toolchain install nightly -c miri -c rust-src)"; fi
 
 # The library's own tests under the address sanitizer.
-ASAN := FABRIC_SIM_SEEDS=1000 RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS=detect_leaks=0 $(CARGO) test \
+ASAN := FABRIC_SIM_SEEDS=300 RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS=detect_leaks=0 $(CARGO) test \
 	--quiet -p libfabric-rs --lib --target $(HOST) --target-dir target/asan
 asan:
 	$(ASAN)
 
 # Threads that do everything at once, under the thread sanitizer.
-TSAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
+TSAN := CARGO_PROFILE_DEV_OPT_LEVEL=0 RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
 	TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp" $(CARGO) test --quiet -p libfabric-rs --features tsan \
 	--target $(HOST) --target-dir target/tsan --test threads
 tsan:
@@ -220,7 +221,7 @@ ARM_INSTALLED := command -v qemu-aarch64-static aarch64-linux-gnu-gcc >/dev/null
 	[ -e /lib/aarch64-linux-gnu/libc.so.6 ] && rustup target list --installed | grep -q $(ARM)
 .PHONY: aarch64 aarch64-build
 aarch64-build:
-	@if $(ARM_INSTALLED); then $(ARM_CARGO) build --quiet --target $(ARM) -p libfabric && \
+	@if $(ARM_INSTALLED); then CARGO_PROFILE_DEV_OPT_LEVEL=0 $(ARM_CARGO) build --quiet --target $(ARM) -p libfabric && \
 		$(ARM_CARGO) test --quiet --target $(ARM) -p libfabric-rs --lib --no-run; fi
 aarch64: aarch64-build
 	@if $(ARM_INSTALLED); then $(ARM_CARGO) test --quiet --target $(ARM) -p libfabric-rs --lib; \

@@ -268,6 +268,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
     for p in [
         "old_nodes",
         "imports",
+        "write_receives",
         "counters",
         "operations",
         "bad_input",

@@ -98,7 +98,7 @@ enum What {
         /// As JSON, one object, in place of the table
         #[arg(long)]
         json: bool,
-        /// Also as a picture (PNG): time and bandwidth over size
+        /// Also as a picture (SVG): time and bandwidth over size
         #[arg(long)]
         plot: Option<PathBuf>,
     },

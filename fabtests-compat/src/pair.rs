@@ -2,9 +2,11 @@
 
 use crate::cases::Case;
 use crate::Where;
+use nix::sys::memfd::{memfd_create, MFdFlags};
 use std::ffi::OsString;
-use std::io::Read;
+use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -29,8 +31,35 @@ fn listening(port: u16) -> bool {
     })
 }
 
+/// What a process prints, in memory: it never waits for its reader, nor the reader for whoever
+/// inherited its output.
+struct Printed(File);
+
+impl Printed {
+    fn new() -> Result<Printed, String> {
+        let fd = memfd_create(c"printed", MFdFlags::MFD_CLOEXEC);
+        fd.map(|fd| Printed(fd.into())).map_err(|e| e.to_string())
+    }
+
+    fn stdio(&self) -> Result<Stdio, String> {
+        let copy = self.0.try_clone().map_err(|e| e.to_string())?;
+        Ok(copy.into())
+    }
+
+    fn text(&self) -> String {
+        let len = self.0.metadata().map_or(0, |m| m.len());
+        let mut bytes = vec![0; len as usize];
+        match self.0.read_exact_at(&mut bytes, 0) {
+            Ok(()) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(e) => e.to_string(),
+        }
+    }
+}
+
 struct Proc {
     child: Child,
+    out: Printed,
+    err: Printed,
 }
 
 impl Proc {
@@ -44,17 +73,18 @@ impl Proc {
             }
             None => Command::new(program),
         };
+        let (out, err) = (Printed::new()?, Printed::new()?);
         let child = command
             .args(&c.args)
             .args(extra)
             .env("LD_LIBRARY_PATH", first(&at.lib))
             .envs(c.env.iter().cloned())
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stdout(out.stdio()?)
+            .stderr(err.stdio()?)
             .spawn()
             .map_err(|e| format!("{}: {e}", c.program))?;
-        Ok(Proc { child })
+        Ok(Proc { child, out, err })
     }
 
     fn ended(&mut self) -> bool {
@@ -64,14 +94,7 @@ impl Proc {
     /// Exit status and everything printed.
     fn finish(mut self) -> (bool, String) {
         let ok = self.child.wait().is_ok_and(|s| s.success());
-        let mut text = String::new();
-        if let Some(mut o) = self.child.stdout.take() {
-            let _ = o.read_to_string(&mut text);
-        }
-        if let Some(mut e) = self.child.stderr.take() {
-            let _ = e.read_to_string(&mut text);
-        }
-        (ok, text)
+        (ok, self.out.text() + &self.err.text())
     }
 }
 
@@ -161,19 +184,15 @@ pub fn run(at: &Where, c: &Case) -> Result<String, String> {
     Err(format!("server:\n{s_text}\nclient:\n{c_text}\n{why}"))
 }
 
-/// Microseconds per transfer and MB/s of the last row of a table.
+/// Microseconds per transfer and MB/s of the last row of a table; lines of the log may follow it.
 pub fn row(text: &str) -> Option<(f64, f64)> {
-    let f: Vec<&str> = text
-        .lines()
-        .rev()
-        .find(|l| !l.trim().is_empty())?
-        .split_whitespace()
-        .collect();
-    let n = f.len();
-    Some((
-        f.get(n.checked_sub(2)?)?.parse().ok()?,
-        f.get(n.checked_sub(3)?)?.parse().ok()?,
-    ))
+    text.lines().rev().find_map(|line| {
+        let f: Vec<&str> = line.split_whitespace().collect();
+        let n = f.len();
+        let number = |back: usize| f.get(n.checked_sub(back)?)?.parse().ok();
+        let _rate: f64 = number(1)?;
+        Some((number(2)?, number(3)?))
+    })
 }
 
 /// The run in the middle, by time.
@@ -189,6 +208,8 @@ mod tests {
         let t = "bytes   iters   total       time     MB/sec    usec/xfer   Mxfers/sec\n\
                  64k     1k      62m         0.07s   1841.49      35.59       0.03\n";
         assert_eq!(super::row(t), Some((35.59, 1841.49)));
+        let logged = format!("{t}libfabric:1:2:efa:fabric:any():82<warn> a line of 3 words\n");
+        assert_eq!(super::row(&logged), Some((35.59, 1841.49)));
         assert_eq!(super::row(""), None);
         assert_eq!(
             super::median(vec![(3.0, 1.0), (1.0, 3.0), (2.0, 2.0)]),

@@ -3,12 +3,8 @@
 
 use crate::{Measured, Report};
 use plotters::prelude::*;
-use plotters::style::{register_font, FontStyle};
 use std::collections::BTreeMap;
 use std::path::Path;
-
-/// Where Debian's package fonts-dejavu-core puts its font.
-const FONT: &str = "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf";
 
 type Points = Vec<(f64, f64)>;
 
@@ -101,14 +97,13 @@ where
         .map_err(e)
 }
 
-/// Writes the picture, a PNG. Errors say what is missing.
+/// Writes the picture, an SVG. Errors say what is missing.
 pub fn draw(r: &Report, file: &Path) -> Result<(), String> {
-    let font = std::fs::read(FONT)
-        .map_err(|e| format!("--plot: {FONT}: {e}: wanted Debian's package fonts-dejavu-core"))?;
-    register_font("sans-serif", FontStyle::Normal, font.leak())
-        .map_err(|_| format!("--plot: {FONT} is not a font"))?;
+    if r.rows.iter().all(|m| m.ours.is_none() && m.peer.is_none()) {
+        return Err("--plot: nothing was measured".into());
+    }
     let f = &r.floors;
-    let root = BitMapBackend::new(file, (1700, 800)).into_drawing_area();
+    let root = SVGBackend::new(file, (1700, 800)).into_drawing_area();
     let e = |e: DrawingAreaErrorKind<_>| format!("--plot: {}: {e}", file.display());
     root.fill(&WHITE).map_err(e)?;
     let (left, right) = root.split_horizontally(850);

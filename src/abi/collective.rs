@@ -361,6 +361,7 @@ pub(crate) unsafe fn join<D: Domain>(
         event: FI_JOIN_COMPLETE,
         bytes: bytes.to_vec(),
         err: 0,
+        prov_errno: 0,
     };
     let told = (Arc::clone(eq), event);
     let made = |addr| {

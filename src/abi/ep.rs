@@ -151,6 +151,9 @@ unsafe extern "C" fn ep_bind<D: Domain>(f: *mut fid, with: *mut fid, flags: u64)
             match (*with).fclass {
                 FI_CLASS_EQ => {
                     let eq = super::fabric::eq_of(with.cast())?;
+                    if let Poster::Ep(id) = b.who {
+                        b.domain.bind_eq(id, Arc::clone(&eq))?;
+                    }
                     b.eq.set(eq).map_err(|_| FI_EINVAL)
                 }
                 FI_CLASS_AV => {

@@ -328,7 +328,7 @@ unsafe extern "C" fn eq_readerr(q: *mut fid_eq, buf: *mut fi_eq_err_entry, _: u6
             let whole = e.bytes.len() == size_of::<fi_eq_entry>();
             let head = whole.then(|| head.read_unaligned()).ok_or(FI_EOTHER)?;
             (to.fid, to.context, to.data) = (head.fid, head.context, head.data);
-            (to.err, to.prov_errno) = (e.err, 0);
+            (to.err, to.prov_errno) = (e.err, e.prov_errno);
             to.err_data_size = 0;
         }
         Ok(size_of::<fi_eq_err_entry>() as isize)
@@ -365,6 +365,7 @@ unsafe extern "C" fn eq_write(
                 event,
                 bytes: bytes.to_vec(),
                 err: 0,
+                prov_errno: 0,
             });
         }
         Ok(len as isize)

@@ -23,6 +23,17 @@ pub(crate) fn of_device(desc: *mut c_void) -> bool {
     MemKind::of_desc(desc) != MemKind::Host
 }
 
+/// Says which buffer is missing. `FI_EINVAL`.
+#[cold]
+#[inline(never)]
+fn no_buffer(len: usize) -> i32 {
+    crate::warn_log!(
+        FI_LOG_EP_DATA,
+        "buf: NULL with a length of {len} bytes: wanted an address (NULL only with 0 bytes)"
+    );
+    FI_EINVAL
+}
+
 /// One piece of host memory. `FI_EINVAL` for a NULL that has a length.
 ///
 /// # Safety
@@ -30,7 +41,7 @@ pub(crate) fn of_device(desc: *mut c_void) -> bool {
 #[inline(always)]
 pub(crate) unsafe fn piece(buf: *const c_void, len: usize) -> Result<Piece> {
     // SAFETY: as promised by the caller.
-    unsafe { Piece::new(buf, len) }.ok_or(FI_EINVAL)
+    unsafe { Piece::new(buf, len) }.ok_or_else(|| no_buffer(len))
 }
 
 /// A buffer of any kind. `FI_EINVAL` for a NULL that has a length.
@@ -39,7 +50,7 @@ pub(crate) unsafe fn piece(buf: *const c_void, len: usize) -> Result<Piece> {
 /// As `UserMem::new`.
 pub(crate) unsafe fn user((buf, len, desc): Buffer) -> Result<UserMem> {
     // SAFETY: as promised by the caller.
-    unsafe { UserMem::of_kinds([(buf, len, MemKind::of_desc(desc))]) }.ok_or(FI_EINVAL)
+    unsafe { UserMem::of_kinds([(buf, len, MemKind::of_desc(desc))]) }.ok_or_else(|| no_buffer(len))
 }
 
 /// The kind of element `i` of a list.
@@ -64,6 +75,10 @@ pub(crate) unsafe fn many(iov: *const iovec, desc: Desc, count: usize) -> Result
         return Ok(UserMem::EMPTY);
     }
     if iov.is_null() {
+        crate::warn_log!(
+            FI_LOG_EP_DATA,
+            "msg_iov: NULL with iov_count {count}: wanted an array (NULL only with a count of 0)"
+        );
         return Err(FI_EINVAL);
     }
     if count > crate::hmem::MAX_SEGS {
@@ -76,9 +91,13 @@ pub(crate) unsafe fn many(iov: *const iovec, desc: Desc, count: usize) -> Result
     }
     // SAFETY: as promised by the caller.
     unsafe {
-        let v = core::slice::from_raw_parts(iov, count).iter().enumerate();
+        let iov = core::slice::from_raw_parts(iov, count);
+        let v = iov.iter().enumerate();
         UserMem::of_kinds(v.map(|(i, v)| (v.iov_base.cast_const(), v.iov_len, kind_of(desc, i))))
-            .ok_or(FI_EINVAL)
+            .ok_or_else(|| {
+                let missing = iov.iter().find(|v| v.iov_base.is_null() && v.iov_len > 0);
+                no_buffer(missing.map_or(0, |v| v.iov_len))
+            })
     }
 }
 
@@ -92,7 +111,7 @@ pub(crate) unsafe fn inject_bytes<'a>(buf: *const c_void, len: usize) -> Result<
         return Ok(&[]);
     }
     if buf.is_null() {
-        return Err(FI_EINVAL);
+        return Err(no_buffer(len));
     }
     // SAFETY: as promised by the caller.
     Ok(unsafe { core::slice::from_raw_parts(buf.cast::<u8>(), len) })
@@ -107,7 +126,7 @@ pub(crate) unsafe fn inject_bytes<'a>(buf: *const c_void, len: usize) -> Result<
 pub(crate) unsafe fn inject_any(buf: *const c_void, len: usize) -> Result<Vec<u8>> {
     let kind = crate::hmem::owner(buf as usize).unwrap_or_default();
     // SAFETY: as promised by the caller.
-    copied(&unsafe { UserMem::of_kinds([(buf, len, kind)]) }.ok_or(FI_EINVAL)?)
+    copied(&unsafe { UserMem::of_kinds([(buf, len, kind)]) }.ok_or_else(|| no_buffer(len))?)
 }
 
 /// A copy of memory. `FI_EIO` when its device could not copy it.

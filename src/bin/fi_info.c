@@ -191,6 +191,25 @@ static void why_log(const struct fi_provider *prov, enum fi_log_level level,
 static struct fi_ops_log why_ops = { sizeof(why_ops), why_enabled, why_ready, why_log };
 static struct fid_logging why_fid = { { 0, NULL, NULL }, &why_ops };
 
+/* The providers there are, where none has the wanted name. */
+static void say_providers(const char *wanted)
+{
+	struct fi_info *list = NULL;
+	int found = 0;
+
+	if (fi_getinfo(fi_version(), NULL, NULL, FI_PROV_ATTR_ONLY, NULL, &list))
+		return;
+	for (struct fi_info *i = list; i; i = i->next)
+		found |= strcasestr(wanted, i->fabric_attr->prov_name) != NULL;
+	if (!found) {
+		fprintf(stderr, "no provider %s here; there is:", wanted);
+		for (struct fi_info *i = list; i; i = i->next)
+			fprintf(stderr, "%s %s", i == list ? "" : ",", i->fabric_attr->prov_name);
+		fprintf(stderr, "\n");
+	}
+	fi_freeinfo(list);
+}
+
 static void usage(void)
 {
 	printf("Usage: fi_info [OPTIONS]\n"
@@ -275,9 +294,9 @@ int main(int argc, char **argv)
 		case 'l': providers = 1; flags |= FI_PROV_ATTR_ONLY; break;
 		case 'v': verbose = 1; break;
 		case VERSION:
-			printf("%s: %s\nlibfabric: %s\nlibfabric api: %d.%d\n", argv[0],
+			printf("%s: %s\nlibfabric: %s\nlibfabric api: %d.%d\nlibfabric-rs: %s\n", argv[0],
 			       fi_tostr("1", FI_TYPE_VERSION), fi_tostr("1", FI_TYPE_VERSION),
-			       FI_MAJOR(fi_version()), FI_MINOR(fi_version()));
+			       FI_MAJOR(fi_version()), FI_MINOR(fi_version()), OWN_VERSION);
 			return EXIT_SUCCESS;
 		case WHY:
 			ret = fi_import_log(fi_version(), 0, &why_fid);
@@ -291,9 +310,11 @@ int main(int argc, char **argv)
 		}
 	}
 	ret = fi_getinfo(fi_version(), node, port, flags, use ? hints : NULL, &list);
-	if (ret && !env)
+	if (ret && !env) {
 		fprintf(stderr, "fi_getinfo: %d (%s)\n", ret, fi_strerror(-ret));
-	else if (env)
+		if (ret == -FI_ENODATA && hints->fabric_attr->prov_name)
+			say_providers(hints->fabric_attr->prov_name);
+	} else if (env)
 		ret = print_env(part);
 	else if (json)
 		print_json(list);
@@ -303,5 +324,5 @@ int main(int argc, char **argv)
 		print_short(list, providers);
 	fi_freeinfo(list);
 	fi_freeinfo(hints);
-	return ret ? EXIT_FAILURE : EXIT_SUCCESS;
+	return -ret;
 }

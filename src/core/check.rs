@@ -273,7 +273,6 @@ fn check_domain(api: u32, h: &DomainAttr, p: &DomainAttr, caps: u64, hint_mode: 
     if api < version(1, 5) {
         return Ok(());
     }
-    at_most("domain_attr->cntr_cnt", h.cntr_cnt, p.cntr_cnt)?;
     at_most("domain_attr->mr_iov_limit", h.mr_iov_limit, p.mr_iov_limit)?;
     at_most("domain_attr->max_err_data", h.max_err_data, p.max_err_data)?;
     at_most("domain_attr->mr_cnt", h.mr_cnt, p.mr_cnt)?;

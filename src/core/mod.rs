@@ -31,6 +31,9 @@ pub use info::Info;
 
 /// API version this library implements, as fi_version(3) answers it.
 pub const API_VERSION: u32 = version(2, 7);
+/// The library's version, as `libfabric.pc` and fi_tostr(3)'s FI_TYPE_VERSION have it: the release
+/// whose API and ABI this is.
+pub const LIBRARY_VERSION: &str = "2.7.0";
 /// Version of provider efa; clients read it as `major * 100 + minor`.
 pub const PROV_VERSION: u32 = version(207, 0);
 

@@ -53,9 +53,10 @@ fn soft() -> Soft {
     }
 }
 
-/// The adapters there are, real ones first. `FI_ENODATA` when there is none.
+/// The adapters there are, real ones first. `FI_ENODATA` when there is none, `FI_EINVAL` when the
+/// job's parameters contradict each other.
 pub fn list() -> Result<Vec<AdapterAttr>> {
-    let mut list: Vec<AdapterAttr> = adapters().iter().map(|a| a.attr.clone()).collect();
+    let mut list: Vec<AdapterAttr> = adapters()?.iter().map(|a| a.attr.clone()).collect();
     let wanted = soft();
     if wanted == Soft::Always || wanted == Soft::Auto && list.is_empty() {
         if list.is_empty() {
@@ -73,11 +74,25 @@ pub fn list() -> Result<Vec<AdapterAttr>> {
     Ok(list)
 }
 
+/// Says once, to who has not asked for it, that the adapter is software: clients take it for an EFA
+/// by its provider's name.
+fn not_hardware(attr: &AdapterAttr) {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        crate::warn_log!(
+            FI_LOG_FABRIC,
+            "no EFA adapter here: {} is software over UDP, and shared memory within the host \
+             (FI_EFA_SOFT=on leaves this line out, FI_EFA_SOFT=off the software adapter)",
+            attr.name
+        );
+    });
+}
+
 impl Dev {
     /// Opens the adapter of this name; without one, the first. `FI_ENODEV` when there is none of
     /// that name.
     pub fn open(name: Option<&str>, naming: Naming) -> Result<Dev> {
-        let known = adapters();
+        let known = adapters()?;
         let real = match name {
             Some(n) => known.iter().find(|a| a.attr.name == n),
             None => known.first().filter(|_| soft() != Soft::Always),
@@ -91,6 +106,9 @@ impl Dev {
         let dev = SoftDevice::open(naming)?;
         if name.is_some_and(|n| n != dev.attr().name) {
             return Err(FI_ENODEV);
+        }
+        if soft() == Soft::Auto {
+            not_hardware(dev.attr());
         }
         Ok(Dev::Soft(dev))
     }

@@ -105,7 +105,9 @@ pub struct Raw {
     pub rnr_limit: bool,
     /// Wider work requests, where the adapter has them.
     pub wide: Option<Wide>,
-    /// How far its own counters count; 0 where it has none.
+    /// How many counters of its own it has.
+    pub counters: usize,
+    /// How far they count; 0 where it has none.
     pub counts_to: u64,
 }
 

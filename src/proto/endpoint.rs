@@ -150,6 +150,11 @@ impl Endpoint {
         self.peers.get(peer).features
     }
 
+    /// Whether operations, of either side, are under way with a peer.
+    pub fn works_with(&self, peer: PeerId) -> bool {
+        self.txs.iter().any(|(_, t)| t.peer == peer) || self.rxs.iter().any(|(_, r)| r.from == peer)
+    }
+
     /// Optional headers of a request: who we are, until the peer has shown that it knows.
     pub(super) fn opt(&mut self, peer: PeerId, cq_data: Option<u64>) -> Opt {
         let known = self.peers.get(peer).features;
@@ -458,9 +463,7 @@ impl Endpoint {
 
     /// Whether anything is kept of a peer.
     pub fn knows_peer(&self, peer: PeerId) -> bool {
-        self.peers.has(peer)
-            || self.txs.iter().any(|(_, t)| t.peer == peer)
-            || self.rxs.iter().any(|(_, r)| r.from == peer)
+        self.peers.has(peer) || self.works_with(peer)
     }
 
     /// The session with a peer is over: message numbers begin anew with the next one. To be called

@@ -35,7 +35,7 @@ pub use endpoint::{Config, Endpoint};
 pub use matching::ANY;
 pub use recvq::{
     Cancelled, Coming, Peeked, Place, RecvArgs, RecvEntry, RecvQueue, ShortRecv, Unexpected,
-    COLLECTIVE_TAG, NO_CTX,
+    Written, COLLECTIVE_TAG, NO_CTX,
 };
 pub use rma::{ReadArgs, WriteArgs};
 pub use send::SendArgs;

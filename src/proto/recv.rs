@@ -155,6 +155,7 @@ impl Endpoint {
             Some(place) => self.start(place, from, rtm, payload, rq, port),
             None => rq.keep(Unexpected {
                 coming: None,
+                written: None,
                 ep: self.cfg.id,
                 from,
                 rtm: *rtm,

@@ -51,6 +51,17 @@ pub struct Unexpected {
     pub(super) payload: Box<[u8]>,
     /// A message that comes without the protocol, bit by bit.
     pub coming: Option<Coming>,
+    /// No message but a write that takes a receive.
+    pub written: Option<Written>,
+}
+
+/// A write with data that takes a receive: the bytes are in their place, the data goes to the
+/// receive's completion.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// Bytes written.
+    pub len: usize,
+    pub data: u64,
 }
 
 /// A message whose bytes come without the protocol: the provider has them.
@@ -91,6 +102,15 @@ impl Unexpected {
             rtm,
             payload,
             coming: None,
+            written: None,
+        }
+    }
+
+    /// A write that takes a receive.
+    pub fn write(ep: u32, from: PeerId, written: Written) -> Unexpected {
+        Unexpected {
+            written: Some(written),
+            ..Unexpected::whole(ep, from, None, Some(written.data), Box::default())
         }
     }
 

@@ -54,6 +54,10 @@ param_table! {
     fork_safe: flag = false,
         "Keep registered memory usable after fork(2) on kernels before 5.12 (ibv_fork_init(3)). \
          The software adapter pins nothing.";
+    use_huge_page: choice = None,
+        "Huge pages for packets of a real adapter, where the system has some free. Default: on, \
+         unless FI_EFA_FORK_SAFE is on and the kernel does not copy pinned pages at fork(2); \
+         both together are refused there.";
     use_device_rdma: flag = true,
         "Use the adapter's RDMA; else reads and writes are emulated with messages.";
     use_data_path_direct: flag = true,
@@ -156,12 +160,6 @@ pub(crate) const NO_EFFECT: &[Def] = &[
         name: "use_sm2",
         kind: BOOL,
         help: "Use provider sm2 for shared memory. No effect.",
-    },
-    Def {
-        name: "use_huge_page",
-        kind: BOOL,
-        help: "Huge pages for packets of a real adapter. No effect: taken when the system has \
-               some free, never missed.",
     },
     Def {
         name: "use_unsolicited_write_recv",

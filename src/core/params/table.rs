@@ -17,6 +17,9 @@ macro_rules! param_kind {
     (flag, $use:ident $(, $rest:tt)*) => {
         param_kind!(@$use BOOL, bool, flag $(, $rest)*)
     };
+    (choice, $use:ident $(, $rest:tt)*) => {
+        param_kind!(@$use BOOL, Option<bool>, choice $(, $rest)*)
+    };
     (int, $use:ident $(, $rest:tt)*) => {
         param_kind!(@$use INT, usize, size $(, $rest)*)
     };
@@ -75,11 +78,15 @@ pub(super) fn text(name: ParamName, _: Option<String>) -> Option<String> {
     }
 }
 
-pub(super) fn flag(name: ParamName, default: bool) -> bool {
+pub(super) fn choice(name: ParamName, default: Option<bool>) -> Option<bool> {
     match get(name.0, name.1) {
-        Ok(Value::Bool(v)) => v,
+        Ok(Value::Bool(v)) => Some(v),
         _ => default,
     }
+}
+
+pub(super) fn flag(name: ParamName, default: bool) -> bool {
+    choice(name, None).unwrap_or(default)
 }
 
 pub(super) fn limit(name: ParamName, default: Option<usize>) -> Option<usize> {

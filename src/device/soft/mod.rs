@@ -184,6 +184,7 @@ impl SoftDevice {
                 // A message waits for its receive.
                 rnr_limit: true,
                 wide: None,
+                counters: 0,
                 counts_to: 0,
             },
             identity: None,

@@ -1,6 +1,8 @@
 //! The EFA adapters of this machine: opened once, when they are first asked for, and never closed.
 
+use super::forks;
 use super::sys::*;
+use crate::core::Result;
 use crate::device::{AdapterAttr, Bus, Caps, Identity, Raw, Wide};
 use crate::types::*;
 use core::ffi::{c_char, CStr};
@@ -14,6 +16,8 @@ pub struct Adapter {
     pub context: *mut ibv_context,
     pub attr: AdapterAttr,
     pub limits: efadv_device_attr,
+    /// Whether packets may lie on huge pages.
+    pub huge_pages: bool,
 }
 
 // SAFETY: contexts of libibverbs may be used by any thread; nothing in here changes.
@@ -21,41 +25,23 @@ unsafe impl Send for Adapter {}
 // SAFETY: as above.
 unsafe impl Sync for Adapter {}
 
-/// All of them, in the order of libibverbs.
-pub fn adapters() -> &'static [Adapter] {
-    static LIST: OnceLock<Vec<Adapter>> = OnceLock::new();
-    LIST.get_or_init(|| lib().map(find).unwrap_or_default())
+/// All of them, in the order of libibverbs. `FI_EINVAL` when the job's parameters contradict each
+/// other.
+pub fn adapters() -> Result<&'static [Adapter]> {
+    static LIST: OnceLock<Result<Vec<Adapter>>> = OnceLock::new();
+    let list = LIST.get_or_init(|| lib().map_or(Ok(Vec::new()), find));
+    list.as_ref().map(Vec::as_slice).map_err(|e| *e)
 }
 
-/// Where a kernel does not copy pinned pages for the child of a fork(2) (before 5.12), the parent's
-/// next store may leave them to the child, and the adapter on the wrong ones: libibverbs can keep
-/// them out of children, when told before it is used.
-fn survive_forks(lib: &Lib) {
-    if !crate::core::params::efa().fork_safe {
-        return;
-    }
-    // SAFETY: no arguments.
-    let e = unsafe { (lib.ibv_fork_init)() };
-    if e != 0 {
-        crate::warn_log!(
-            FI_LOG_FABRIC,
-            "FI_EFA_FORK_SAFE: ibv_fork_init failed ({}): something has registered memory before; \
-             processes that call \
-             fork() may lose what is registered, unless the kernel is 5.12 or newer",
-            crate::core::errno::text(e)
-        );
-    }
-}
-
-fn find(lib: &'static Lib) -> Vec<Adapter> {
-    survive_forks(lib);
+fn find(lib: &'static Lib) -> Result<Vec<Adapter>> {
+    forks::prepare(lib);
     let mut list = Vec::new();
     let mut count = 0;
     // SAFETY: the list has `count` devices and is freed once; contexts stay open.
     unsafe {
         let devices = (lib.ibv_get_device_list)(&mut count);
         if devices.is_null() {
-            return list;
+            return Ok(list);
         }
         for i in 0..usize::try_from(count).unwrap_or(0) {
             let device = *devices.add(i);
@@ -71,6 +57,7 @@ fn find(lib: &'static Lib) -> Vec<Adapter> {
                     context,
                     attr,
                     limits,
+                    huge_pages: false,
                 }),
                 // Another vendor's.
                 None => drop((lib.ibv_close_device)(context)),
@@ -78,7 +65,11 @@ fn find(lib: &'static Lib) -> Vec<Adapter> {
         }
         (lib.ibv_free_device_list)(devices);
     }
-    list
+    if !list.is_empty() {
+        let allowed = forks::huge_pages(lib)?;
+        list.iter_mut().for_each(|a| a.huge_pages = allowed);
+    }
+    Ok(list)
 }
 
 /// # Safety
@@ -121,6 +112,8 @@ unsafe fn describe(
     let sys = sysfs(name);
     // SAFETY: the firmware version ends within its array.
     let firmware = unsafe { text(d.fw_ver.as_ptr()) };
+    // SAFETY: as promised by the caller.
+    let counters = unsafe { counters(lib, context, &limits) };
     let attr = AdapterAttr {
         name: name.to_string(),
         mtu: port.max_msg_sz as usize,
@@ -148,8 +141,8 @@ unsafe fn describe(
             rnr_limit: caps(CAP_RNR_RETRY),
             // SAFETY: as promised by the caller.
             wide: unsafe { wide(lib, context, &limits, pieces) },
-            // SAFETY: as above.
-            counts_to: unsafe { counts_to(lib, context, &limits) },
+            counters: counters.max_counters as usize,
+            counts_to: counters.max_value,
         },
         identity: Some(Identity {
             vendor: d.vendor_id,
@@ -197,21 +190,25 @@ unsafe fn wide(
     })
 }
 
-/// How far the adapter's counters count; 0 where it has none, or the libraries know of none.
+/// The adapter's counters; zeros where it has none, or the libraries know of none.
 ///
 /// # Safety
 /// `context` is open.
-unsafe fn counts_to(lib: &Lib, context: *mut ibv_context, limits: &efadv_device_attr) -> u64 {
+unsafe fn counters(
+    lib: &Lib,
+    context: *mut ibv_context,
+    limits: &efadv_device_attr,
+) -> ibv_comp_cntr_caps {
     let mut caps = ibv_comp_cntr_caps::default();
     match &lib.counters {
         Some(c) if limits.device_caps & CAP_COUNTERS != 0 => {
             // SAFETY: as promised by the caller; the answer has its place.
             match unsafe { (c.caps)(context, &mut caps, size_of::<ibv_comp_cntr_caps>()) } {
-                0 => caps.max_value,
-                _ => 0,
+                0 => caps,
+                _ => ibv_comp_cntr_caps::default(),
             }
         }
-        _ => 0,
+        _ => caps,
     }
 }
 

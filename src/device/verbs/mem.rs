@@ -164,6 +164,11 @@ impl VerbsMemory {
         self.pd
     }
 
+    /// Whether packets may lie on huge pages.
+    pub(crate) fn huge_pages(&self) -> bool {
+        self.adapter.huge_pages
+    }
+
     /// Tells `to` of all regions from now on.
     pub(crate) fn publish(&self, to: Arc<dyn MrObserver>) {
         *self.directory.lock().unwrap_or_else(|e| e.into_inner()) = Some(to);

@@ -9,6 +9,7 @@
 
 mod cqe;
 mod external;
+mod forks;
 mod list;
 mod mem;
 mod pool;

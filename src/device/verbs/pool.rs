@@ -25,8 +25,8 @@ const ALIGN: usize = 64;
 const HUGE: usize = 2 << 20;
 
 impl Pool {
-    /// `count` slots of `len` bytes. On huge pages when the system has some free, else on ordinary
-    /// ones. `FI_ENOMEM`.
+    /// `count` slots of `len` bytes. On huge pages where they are allowed (`forks`) and some are
+    /// free, else on ordinary ones. `FI_ENOMEM`.
     pub(crate) fn new(memory: &VerbsMemory, count: usize, len: usize, write: bool) -> Result<Pool> {
         let slot = len.next_multiple_of(ALIGN);
         let bytes = (count * slot).next_multiple_of(HUGE / 512);
@@ -44,7 +44,11 @@ impl Pool {
             }
         };
         let whole = bytes.next_multiple_of(HUGE);
-        let (at, bytes) = match map(whole, libc::MAP_HUGETLB) {
+        let huge = match memory.huge_pages() {
+            true => map(whole, libc::MAP_HUGETLB),
+            false => libc::MAP_FAILED,
+        };
+        let (at, bytes) = match huge {
             p if p != libc::MAP_FAILED => (p, whole),
             _ => (map(bytes, 0), bytes),
         };

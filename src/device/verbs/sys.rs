@@ -538,6 +538,8 @@ macro_rules! functions {
             pub ibv_reg_dmabuf_mr: Option<RegDmaBuf>,
             pub efadv_create_cq: Option<CreateCq>,
             pub counters: Option<CounterFunctions>,
+            /// Since rdma-core 39.
+            pub ibv_is_fork_initialized: Option<unsafe extern "C" fn() -> c_int>,
         }
 
         impl Lib {
@@ -564,6 +566,7 @@ macro_rules! functions {
                     ibv_reg_dmabuf_mr: optional(verbs, c"ibv_reg_dmabuf_mr"),
                     efadv_create_cq: optional(efa, c"efadv_create_cq"),
                     counters: CounterFunctions::load(verbs, efa),
+                    ibv_is_fork_initialized: optional(verbs, c"ibv_is_fork_initialized"),
                     $($name: {
                         let name = concat!(stringify!($name), "\0");
                         let name = CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or(c"");

@@ -16,7 +16,12 @@ pub struct EqEvent {
     pub bytes: Vec<u8>,
     /// Positive `FI_E*` of an error, which fi_eq_readerr(3) reads; 0 otherwise.
     pub err: Errno,
+    /// The provider's own number of an error.
+    pub prov_errno: i32,
 }
+
+/// Errors without an operation that a queue keeps for who does not read it: peers can cause them.
+const UNREAD_MAX: usize = 256;
 
 /// One event queue. Thread safe.
 pub struct Eq {
@@ -52,6 +57,18 @@ impl Eq {
         self.lock().push_back(e);
         if let Some(w) = &self.wait {
             w.signal();
+        }
+    }
+
+    /// Reports an error that belongs to no operation: FI_NOTIFY with a `fi_eq_entry` of zeros.
+    pub fn report_error(&self, err: Errno, prov_errno: i32) {
+        if self.lock().len() < UNREAD_MAX {
+            self.push(EqEvent {
+                event: FI_NOTIFY,
+                bytes: vec![0; core::mem::size_of::<fi_eq_entry>()],
+                err,
+                prov_errno,
+            });
         }
     }
 
@@ -145,6 +162,7 @@ mod tests {
                 event,
                 bytes: vec![event as u8; 8],
                 err: 0,
+                prov_errno: 0,
             });
         }
         assert_eq!(q.read(4, false), Err(FI_ETOOSMALL));

@@ -31,7 +31,7 @@ impl SharedAv {
         if name.is_empty() || name.contains('/') || name.len() > 200 {
             crate::warn_log!(
                 FI_LOG_AV,
-                "fi_av_open: name \"{name}\": wanted 1 to 200 characters and no slash"
+                "fi_av_open: name {name:?}: wanted 1 to 200 characters and no slash"
             );
             return Err(FI_EINVAL);
         }
@@ -43,8 +43,17 @@ impl SharedAv {
             how.write(true).create(true).truncate(true).mode(0o600);
         }
         let file = how.open(&path).map_err(|e| {
-            crate::warn_log!(FI_LOG_AV, "fi_av_open: {}: {e}", path.display());
-            e.raw_os_error().unwrap_or(FI_EIO)
+            let errno = e.raw_os_error().unwrap_or(FI_EIO);
+            if reader && errno == FI_ENOENT {
+                // How an application asks whether it is the first.
+                crate::info_log!(
+                    FI_LOG_AV,
+                    "fi_av_open: no vector {name:?} to read: {path:?}"
+                );
+            } else {
+                crate::warn_log!(FI_LOG_AV, "fi_av_open: {path:?}: {e}");
+            }
+            errno
         })?;
         if file.metadata().map_or(true, |m| m.uid() != uid()) {
             return Err(FI_EACCES);

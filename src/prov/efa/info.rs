@@ -152,7 +152,9 @@ fn rdm(d: &AdapterAttr) -> Info {
         max_ep_rx_ctx: 1,
         max_ep_stx_ctx: 1024,
         max_ep_srx_ctx: 1024,
-        cntr_cnt: 256,
+        // Those that the adapter counts by itself (fi_domain(3), provider efa); the library's are
+        // not limited, so that a hint of any number is met.
+        cntr_cnt: d.raw.counters,
         mr_iov_limit: 1,
         caps: DOMAIN_CAPS,
         mr_cnt: 1 << 20,

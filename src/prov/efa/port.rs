@@ -51,6 +51,8 @@ pub(crate) struct EpPort<'a> {
     pub source: bool,
     /// Whether memory of messages can be read by peers, and filled by reading.
     pub rdma_read: bool,
+    /// A peer's write with data takes a receive.
+    pub writes_take_receives: bool,
 }
 
 /// A port of endpoint `$id` of state `$s`: what its parts `$ep` and `$qp`, borrowed already, leave.
@@ -76,6 +78,7 @@ macro_rules! ep_port {
             inject: $inject,
             source: $ep.caps & FI_SOURCE != 0,
             rdma_read: $ep.rdma_read,
+            writes_take_receives: $ep.writes_take_receives,
         }
     };
 }

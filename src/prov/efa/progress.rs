@@ -3,6 +3,7 @@
 
 use crate::core::memory;
 use crate::device::{Device, Event, Events, QueuePair, Status};
+use crate::proto::Written;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{failure, Kind, Live};
 use crate::prov::efa::ops::{collective, deferred, direct, rma};
@@ -122,7 +123,9 @@ pub(crate) fn progress(s: &mut State, id: u32) {
             }
             Event::WriteImm { from, imm, len } => {
                 let peer = direct::sender(&mut port, from);
-                port.report_write(peer, imm.into(), len as usize);
+                let len = len as usize;
+                let data = imm.into();
+                direct::written(&mut port, rq, peer, Written { len, data });
             }
             Event::Remote { key, len, write } => port.remote_access(key, len as usize, write),
             Event::Done { wr_id, status } => {
@@ -146,6 +149,11 @@ pub(crate) fn progress(s: &mut State, id: u32) {
             }
             Event::PeerDown { peer, status } => {
                 let p = port.peers.of(&peer);
+                if let Some(eq) = ep.eq.as_ref().filter(|_| proto.works_with(p)) {
+                    // Beside the errors of its operations, as the C provider tells of a peer whose
+                    // endpoint is closed.
+                    eq.report_error(failure(status).errno, status as i32);
+                }
                 proto.peer_down(p, failure(status), rq, &mut port);
                 if port.dev.attr().caps.sessions {
                     proto.forget_peer(p);

@@ -3,10 +3,11 @@
 use super::EfaDomain;
 use crate::core::{Info, Result};
 use crate::device::Device;
-use crate::prov::contract::{busy_unless, Endpoints, OptionValue, Poster};
+use crate::prov::contract::{busy_unless, Endpoints, Eq, OptionValue, Poster};
 use crate::prov::efa::endpoint::{self, Ep, Srx};
 use crate::prov::efa::ops;
 use crate::types::*;
+use std::sync::Arc;
 
 impl EfaDomain {
     /// Runs `f` on an endpoint.
@@ -50,12 +51,16 @@ impl Endpoints for EfaDomain {
         self.with_ep(ep, |e| e.bind_av(av))?
     }
 
+    fn bind_eq(&self, ep: u32, eq: Arc<Eq>) -> Result<()> {
+        self.with_ep(ep, |e| e.eq = Some(eq))
+    }
+
     fn bind_cq(&self, ep: u32, cq: u32, flags: u64) -> Result<()> {
         self.with_ep(ep, |e| e.bind_cq(cq, flags))?
     }
 
     fn bind_cntr(&self, ep: u32, cntr: u32, flags: u64) -> Result<()> {
-        self.with_ep(ep, |e| e.bind_cntr(cntr, flags))?
+        endpoint::bind_cntr(&mut self.lock(), ep, cntr, flags)
     }
 
     fn bind_srx(&self, ep: u32, srx: u32) -> Result<()> {

@@ -7,7 +7,7 @@ use crate::device::{Device, Events, QueuePair, RawQp};
 use crate::proto::{self, Policy, RecvQueue};
 use crate::prov::efa::addr;
 use crate::prov::efa::cntr::Cntr;
-use crate::prov::efa::completion::CntrKind;
+use crate::prov::efa::completion::{BoundCntrs, CntrKind};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Ep, Kind, Live};
 use crate::prov::efa::same_host::{self, rendezvous::Rendezvous};
@@ -22,6 +22,9 @@ const IN_FLIGHT_MAX: usize = 64 << 20;
 
 /// The generation that the software adapter passes for.
 const SOFT_VERSION: u32 = 0xefa2;
+
+/// What counts accesses of peers.
+const REMOTE: [CntrKind; 2] = [CntrKind::RemoteWrite, CntrKind::RemoteRead];
 
 /// Enables an endpoint: `FI_ENOAV` and `FI_ENOCQ` name what is missing. Returns the descriptor that
 /// becomes readable when it has something to do.
@@ -54,7 +57,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
         None => s.dev.open_raw(&RawQp {
             qpn: ep.qpn,
             datagram: ep.kind == Kind::Dgram,
-            unsolicited: !ep.takes_imm,
+            unsolicited: !ep.writes_take_receives,
             inline: ep.opts.limit(),
             rnr_retry: ep.opts.rnr_retry(),
             queues,
@@ -95,8 +98,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
         policy: Policy::from_params(),
         early_max: s.budget.max(IN_FLIGHT_MAX),
     });
-    let counted = ep.cntrs.any(&[CntrKind::RemoteWrite, CntrKind::RemoteRead]);
-    if counted || !s.mr_cntrs.is_empty() {
+    if ep.cntrs.any(&REMOTE) || !s.mr_cntrs.is_empty() {
         qp.report_remote();
         if let Some(t) = &s.table {
             t.want_events();
@@ -142,6 +144,36 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
         }
     }
     Ok(fd)
+}
+
+/// Binds a counter to kinds of events, before fi_enable or after it (as Sandia OpenSHMEM does).
+/// `FI_EBADFLAGS` for unknown kinds, `FI_EOPBADSTATE` for a counter of the adapter's after
+/// fi_enable: it counts from the making of the queue pair on.
+pub(crate) fn bind_cntr(s: &mut State, id: u32, cntr: u32, flags: u64) -> Result<()> {
+    let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
+    let known = BoundCntrs::flags();
+    if flags & !known != 0 || flags == 0 {
+        crate::warn_log!(
+            FI_LOG_EP_CTRL,
+            "fi_ep_bind: counter flags {flags:#x}: wanted bits of {known:#x}"
+        );
+        return Err(FI_EBADFLAGS);
+    }
+    let c = s.cntrs.get_mut(cntr).ok_or(FI_EBADF)?;
+    if c.external.is_some() {
+        ep.must_be_new("a counter of the adapter's")?;
+    }
+    ep.cntrs.bind(cntr, flags);
+    let Some(l) = &mut ep.live else { return Ok(()) };
+    c.attach(id, l.wait_fd());
+    if ep.cntrs.any(&REMOTE) {
+        l.qp.report_remote();
+        if let Some(t) = &s.table {
+            t.want_events();
+        }
+    }
+    ep.configure_fast_path();
+    Ok(())
 }
 
 /// What counters of the adapter's shall count.

@@ -15,7 +15,7 @@ pub(crate) mod srx;
 
 pub(crate) use close::close;
 pub(crate) use contexts::{close_context, open_contexts, MAX_CONTEXTS};
-pub(crate) use enable::enable;
+pub(crate) use enable::{bind_cntr, enable};
 pub(crate) use live::Live;
 pub(crate) use name::{name, set_name};
 pub(crate) use srx::Srx;
@@ -24,6 +24,7 @@ use crate::core::{Info, Result};
 use crate::device::any::AnyQp;
 use crate::device::{AdapterAttr, QueuePair, Status};
 use crate::proto::{Failure, PeerId};
+use crate::prov::contract::Eq;
 use crate::prov::efa::addr;
 use crate::prov::efa::completion::BoundCntrs;
 use crate::prov::efa::fast_path::FastPathConfig;
@@ -34,6 +35,7 @@ use crate::prov::efa::wr_id::WrId;
 use crate::shm::ShmEndpoint;
 use crate::types::*;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// What an endpoint speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +97,8 @@ pub(crate) struct Ep {
     pub(crate) tx: Option<Bound>,
     pub(crate) rx: Option<Bound>,
     pub(crate) cntrs: BoundCntrs,
+    /// Where it reports what belongs to no operation.
+    pub(crate) eq: Option<Arc<Eq>>,
     /// Counters of the adapter's, which are none of those once the endpoint is enabled.
     pub(crate) counted: Vec<u32>,
     pub(crate) opts: options::Options,
@@ -124,7 +128,7 @@ pub(crate) struct Ep {
     pub(crate) max_rdma: usize,
     pub(crate) kind: Kind,
     /// Writes with immediate data take a receive, and the application knows (FI_RX_CQ_DATA).
-    pub(crate) takes_imm: bool,
+    pub(crate) writes_take_receives: bool,
     /// Once closed: memory that its queue pair may still read.
     pub(crate) leftover: Option<DeferredDrop>,
 }
@@ -167,6 +171,7 @@ impl Ep {
             tx: None,
             rx: None,
             cntrs: BoundCntrs::default(),
+            eq: None,
             counted: Vec::new(),
             opts,
             live: None,
@@ -183,7 +188,7 @@ impl Ep {
             is_context: false,
             max_rdma: d.max_rdma,
             kind,
-            takes_imm: info.mode & FI_RX_CQ_DATA != 0,
+            writes_take_receives: kind == Kind::Direct && info.mode & FI_RX_CQ_DATA != 0,
             leftover: None,
         })
     }
@@ -316,21 +321,6 @@ impl Ep {
                 *side = Some(b);
             }
         }
-        Ok(())
-    }
-
-    /// Binds a counter to kinds of events. `FI_EBADFLAGS` for unknown ones.
-    pub(crate) fn bind_cntr(&mut self, cntr: u32, flags: u64) -> Result<()> {
-        self.must_be_new("a counter")?;
-        let known = BoundCntrs::flags();
-        if flags & !known != 0 || flags == 0 {
-            crate::warn_log!(
-                FI_LOG_EP_CTRL,
-                "fi_ep_bind: counter flags {flags:#x}: wanted bits of {known:#x}"
-            );
-            return Err(FI_EBADFLAGS);
-        }
-        self.cntrs.bind(cntr, flags);
         Ok(())
     }
 

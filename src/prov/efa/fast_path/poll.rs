@@ -246,9 +246,11 @@ pub(crate) fn poll(
                 dev,
                 table: table.as_deref(),
             };
-            // Accesses to our memory that a counter counts are for `progress`.
+            // Accesses to our memory that a counter counts, or that take receives, are for
+            // `progress`.
             let remote = [CntrKind::RemoteWrite, CntrKind::RemoteRead];
-            let counted = || ep.cntrs.any(&remote) || !mr_cntrs.is_empty();
+            let counted =
+                || ep.cntrs.any(&remote) || !mr_cntrs.is_empty() || ep.writes_take_receives;
             let (to, sent_to) = (fast.received_to, ep.tx.map(|b| b.cq));
             let mut ended = |to, e: Entry, (reports, counts): (bool, bool)| {
                 if counts {

@@ -14,7 +14,7 @@ use crate::device::any::NativeQp;
 use crate::device::request::TxRequest;
 use crate::device::{Payload, QpAddr, QueuePair, Status, Taken};
 use crate::hmem::UserMem;
-use crate::proto::{Failure, PeerId, Port, Received, RecvQueue, Unexpected, ANY};
+use crate::proto::{Failure, PeerId, Port, Received, RecvQueue, Unexpected, Written, ANY};
 use crate::prov::contract::{MsgReq, SendData};
 use crate::prov::efa::endpoint::Kind;
 use crate::prov::efa::info::DGRAM_PREFIX;
@@ -111,6 +111,18 @@ pub(crate) fn arrived(
         place,
     };
     same_host::finish(done, Ok(()), rq, port);
+}
+
+/// Takes in a write with data of a peer; where that is agreed (FI_RX_CQ_DATA), by using up a
+/// receive.
+pub(crate) fn written(port: &mut EpPort, rq: &mut RecvQueue, from: PeerId, w: Written) {
+    if !port.writes_take_receives {
+        return port.report_write(from, w.data, w.len);
+    }
+    match rq.place(from, None, 0, |r| port.adopt(r)) {
+        Some(place) => port.wrote(place.ctx, from, w.len, w.data),
+        None => rq.keep(Unexpected::write(port.id, from, w)),
+    }
 }
 
 fn ended(

@@ -173,9 +173,10 @@ fn start(s: &mut State, place: Place, u: &proto::Unexpected) {
     let go = |s: &mut State| -> Result<()> {
         live_port!(s, id, None => ep, proto, rendezvous, port);
         let q = s.rxqs.get_mut(ep.rxq).ok_or(FI_EBADF)?;
-        match &u.coming {
-            Some(c) => rendezvous.placed(c, place, q, &mut port),
-            None => proto.start_unexpected(place, u, q, &mut port),
+        match (&u.coming, &u.written) {
+            (Some(c), _) => rendezvous.placed(c, place, q, &mut port),
+            (_, Some(w)) => port.wrote(place.ctx, u.from, w.len, w.data),
+            _ => proto.start_unexpected(place, u, q, &mut port),
         }
         port.qp.ring();
         Ok(())

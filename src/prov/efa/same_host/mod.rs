@@ -16,10 +16,11 @@ pub(crate) mod shm_rma;
 use crate::core::slab::Slab;
 use crate::device::QpAddr;
 use crate::hmem::{PendingCopy, SharedMemory, UserMem};
-use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected};
+use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected, Written};
 use crate::prov::contract::{MsgReq, RmaReq, SendData};
 use crate::prov::efa::completion::{ended_entry, send_flags, CntrKind};
 use crate::prov::efa::endpoint::failure;
+use crate::prov::efa::ops::direct;
 use crate::prov::efa::ops::rma::rma_op;
 use crate::prov::efa::ops::UserOp;
 use crate::prov::efa::port::EpPort;
@@ -304,9 +305,9 @@ pub(crate) fn arrived(
         }
         kind::RMA_EVENT => {
             let [key, len, data] = [0, 8, 16].map(|at| record.word(at));
-            let len = len as usize;
+            let (len, data) = (len as usize, data & 0xffff_ffff);
             if record.flags & WITH_DATA != 0 {
-                port.report_write(from, data & 0xffff_ffff, len);
+                direct::written(port, rq, from, Written { len, data });
             }
             port.remote_access(key, len, record.flags & WROTE != 0);
         }
@@ -322,7 +323,7 @@ pub(crate) fn arrived(
                 message(from, record, head, rq, port);
             }
         }
-        _ if shm_rma::is(record) => shm_rma::arrived(from, record, port),
+        _ if shm_rma::is(record) => shm_rma::arrived(from, record, rq, port),
         _ => {}
     }
 }

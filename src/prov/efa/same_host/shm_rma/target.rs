@@ -4,8 +4,9 @@ use super::WITH_DATA;
 use crate::device::any::Dev;
 use crate::device::{Device, Status};
 use crate::hmem::{arith, atomic, UserMem};
-use crate::proto::{AtomicKind, PeerId};
+use crate::proto::{AtomicKind, PeerId, RecvQueue, Written};
 use crate::prov::contract::Entry;
+use crate::prov::efa::ops::direct;
 use crate::prov::efa::port::EpPort;
 use crate::shm::kind;
 use crate::shm::{KeyHashes, MrTable, Record, ACCESS_HEAD};
@@ -240,7 +241,7 @@ pub(crate) fn find(dev: &Dev, at: &Iovs, access: u64) -> Result<UserMem, Status>
 }
 
 /// An access of a peer has come in.
-pub(crate) fn arrived(from: PeerId, record: &Record, port: &mut EpPort) {
+pub(crate) fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
     let memory = TargetMemory {
         dev: port.dev,
         table: port.table,
@@ -248,7 +249,8 @@ pub(crate) fn arrived(from: PeerId, record: &Record, port: &mut EpPort) {
     let did = serve(memory, record, &mut port.shm.rma.scratch);
     if let Some(d) = did {
         if let Some(data) = d.data {
-            port.report_write(from, data, d.len);
+            let len = d.len;
+            direct::written(port, rq, from, Written { len, data });
         }
         port.remote_access(d.key, d.len, d.write);
     }
