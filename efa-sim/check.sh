@@ -55,6 +55,4 @@ sim -- "$bin/adapter_faults" receiver
 sim --no-rnr-retry -- "$bin/adapter_faults" receiver
 sim -- "$bin/inject" 32
 sim -- "$bin/write_receives" hardware
-# rdma-core takes a kernel without RDMA for one that does not copy pinned pages at fork.
-FI_EFA_FORK_SAFE=1 FI_EFA_USE_HUGE_PAGE=1 LD_LIBRARY_PATH=$lib sim -- "$bin/fi_info" -p efa 2>&1 | grep -q "incompatible with rdma-core.s fork support"
 sim --inline 80 -- "$bin/inject" 80
