@@ -3,6 +3,7 @@
 #               memory of a GPU, real or gpu-sim's
 # make check    every test
 # make install  PREFIX=/usr/local DESTDIR=; library, headers, man pages, utilities
+# make install-provider DIR=  provider efa as a file for another libfabric
 # make headers  include/rdma/gen/types.h from src/types/
 # make bench    speed, as tables
 
@@ -27,9 +28,10 @@ HOST := $(shell rustc -vV | sed -n 's/host: //p')
 .PHONY: all demo sealed fuzz miri miri-check asan tsan instructions budgets depth check bench install headers headers-check clean
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
-CHECKS := imports write_receives trust intruder shortage kills bad_input old_nodes counters operations peer_death long_messages many_accesses sleepers absent_target collectives efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers
+PROVIDER := $(BUILD)/provider/libefa-fi.so
+CHECKS := imports write_receives provider_file trust intruder shortage kills bad_input old_nodes counters operations peer_death long_messages many_accesses sleepers absent_target collectives efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers
 .PHONY: checks
-checks: $(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/asan/bad_input $(BUILD)/bin/asan/peer_death \
+checks: $(CHECKS:%=$(BUILD)/bin/%) $(PROVIDER) $(BUILD)/bin/asan/bad_input $(BUILD)/bin/asan/peer_death \
 	$(BUILD)/bin/asan/operations $(BUILD)/bin/asan/collectives $(BUILD)/bin/asan/random_calls \
 	$(BUILD)/ext/libext-fi.so $(BUILD)/bin/hello
 
@@ -39,6 +41,13 @@ $(LIB): $(SOURCES)
 	cp target/release/libfabric.so $@.new
 	mv $@.new $@
 	ln -sf $(SONAME) $(BUILD)/lib/libfabric.so
+
+# Provider efa as a file of another libfabric (fi_provider(3)).
+$(PROVIDER): $(SOURCES) $(shell find provider-file -type f)
+	$(CARGO) build --release --quiet -p provider-file
+	mkdir -p $(@D)
+	cp target/release/libefa_fi.so $@.new
+	mv $@.new $@
 
 $(BUILD)/bin/fi_pingpong: src/bin/fi_pingpong.c fabtests-compat/c/bench.c fabtests-compat/c/loops.h \
 		fabtests-compat/c/bench.h $(LIB) $(HEADERS)
@@ -70,9 +79,10 @@ $(BUILD)/ext/libext-fi.so: abi-tests/c/ext_provider.c $(LIB) $(HEADERS)
 # The address sanitizer watches the program and every malloc, free and copy of the library.
 $(BUILD)/bin/peer_death $(BUILD)/bin/long_messages $(BUILD)/bin/many_accesses $(BUILD)/bin/sleepers $(BUILD)/bin/absent_target $(BUILD)/bin/trust $(BUILD)/bin/shortage $(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/asan/peer_death: fabtests-compat/c/two.h fabtests-compat/c/must.h
 $(BUILD)/bin/budgets: fabtests-compat/c/must.h
+$(BUILD)/bin/provider_file: CFLAGS += -rdynamic
 $(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/asan/random_calls: fabtests-compat/c/dice.h
-$(patsubst %,$(BUILD)/bin/%,imports write_receives counters operations asan/operations asan/random_calls efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers): abi-tests/c/do.h
-$(patsubst %,$(BUILD)/bin/%,imports write_receives efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers): abi-tests/c/alone.h
+$(patsubst %,$(BUILD)/bin/%,imports write_receives provider_file counters operations asan/operations asan/random_calls efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers): abi-tests/c/do.h
+$(patsubst %,$(BUILD)/bin/%,imports write_receives provider_file efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers): abi-tests/c/alone.h
 $(BUILD)/bin/device_memory $(BUILD)/bin/device_peers: abi-tests/c/device.h
 $(BUILD)/bin/asan/%: %.c $(LIB) $(HEADERS)
 	mkdir -p $(BUILD)/bin/asan
@@ -133,6 +143,12 @@ headers-check:
 		cbindgen --quiet --config cbindgen.toml --crate libfabric-rs --output $(BUILD)/types.h && \
 		cmp $(BUILD)/types.h include/rdma/gen/types.h; \
 	else echo "headers-check: cbindgen is not installed, gen/types.h is compared by layout only"; fi
+
+# DIR: the folder of the other library's provider files, or one for FI_PROVIDER_PATH.
+.PHONY: install-provider
+install-provider: $(PROVIDER)
+	@[ -n "$(DIR)" ] || { echo "install-provider: DIR=, the folder of provider files, is missing"; exit 2; }
+	install -D -m 755 $(PROVIDER) $(DESTDIR)$(DIR)/libefa-fi.so
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/man/man7 \

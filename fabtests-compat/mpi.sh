@@ -2,8 +2,8 @@
 # MPI libraries that do not know this project, on our library: mpi.sh LIBDIR WORKDIR
 #
 # MPICH and Open MPI come from PyPI into virtual environments under WORKDIR; mpi_job.c is compiled by their
-# own mpicc and run with 2 and 4 ranks over provider efa. Without PyPI, or python3-venv, nothing is run, and
-# that is said.
+# own mpicc and run with 2 and 4 ranks over provider efa; MPICH also with its own library and our provider file.
+# Without PyPI, or python3-venv, nothing is run, and that is said.
 set -u
 lib=$(cd "$1" && pwd)
 mkdir -p "$2" && work=$(cd "$2" && pwd)
@@ -61,4 +61,8 @@ for n in 2 4; do
 	job openmpi $n "$work/openmpi/bin/mpiexec" --allow-run-as-root --oversubscribe --bind-to none -n $n \
 		--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include efa --mca btl ^ofi "$work/job-openmpi"
 done
+# MPICH once more with the library that it brings, and ours as a provider file.
+provider=$(cd "$lib/../provider" 2>/dev/null && pwd) &&
+	lib='' FI_PROVIDER_PATH=$provider FI_PROVIDER=efa MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1 \
+		job "mpich+file" 2 "$work/mpich/bin/mpiexec" -n 2 "$work/job-mpich"
 exit $failed

@@ -269,6 +269,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "old_nodes",
         "imports",
         "write_receives",
+        "provider_file",
         "counters",
         "operations",
         "bad_input",
@@ -358,8 +359,18 @@ pub fn all(bin: &Path) -> Vec<Case> {
     // Debian's own binaries, linked to libfabric 1.17 (package libfabric-bin).
     let mut debian = Case::pair("/usr/bin/fi_pingpong", "-e rdm -c");
     debian.pingpong_ports = true;
-    v.push(debian);
-    v.push(Case::single("/usr/bin/fi_info"));
+    let info = Case::single("/usr/bin/fi_info");
+    v.extend([debian.clone(), info]);
+    // The same with Debian's library, which has no efa, and ours as a provider file.
+    let files = bin.join("../provider");
+    if let Ok(files) = files.canonicalize() {
+        let info = Case::single("/usr/bin/fi_info -p efa");
+        let hosted = |c: Case| {
+            c.with_env("LD_LIBRARY_PATH", "")
+                .with_env("FI_PROVIDER_PATH", &files.display().to_string())
+        };
+        v.extend([debian, info].map(hosted));
+    }
     v.retain(|c| bin.join(&c.program).exists());
     v
 }

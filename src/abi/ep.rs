@@ -4,7 +4,7 @@ use super::av::{give_address, AvBody};
 use super::collective;
 use super::domain as dom;
 use super::info;
-use super::layout::V1_10;
+use super::layout;
 use super::object::*;
 use super::queues::{CntrBody, CqBody};
 use super::sep::Part;
@@ -87,7 +87,12 @@ pub(crate) unsafe extern "C" fn endpoint<D: Domain>(
             return Err(FI_EINVAL);
         }
         // SAFETY: `d` is a domain of ours, `i` an info of ours.
-        let (domain, i) = unsafe { (dom::of::<D>(d)?, info::read(i, &V1_10).ok_or(FI_EINVAL)?) };
+        let (domain, i) = unsafe {
+            (
+                dom::of::<D>(d)?,
+                info::read(i, layout::callers()).ok_or(FI_EINVAL)?,
+            )
+        };
         let id = domain.open_ep(&i)?;
         let f = new_ep::<D>(FI_CLASS_EP, context, Tables::<D>::EP_FI_OPS);
         let b = EpBody::new(domain, Poster::Ep(id));

@@ -9,7 +9,7 @@ use super::layout::{self, Layout};
 use super::object::guard_int;
 use super::text;
 use crate::core::info::FabricAttr;
-use crate::core::registry::{self, Query, RegisteredProvider};
+use crate::core::registry::{self, Preference, Query, RegisteredProvider};
 use crate::core::{errno, log, params, Info, Result, API_VERSION};
 use crate::prov::contract::{Provider, ProviderVisitor};
 use crate::types::*;
@@ -47,7 +47,7 @@ struct RegisterEach;
 impl ProviderVisitor for RegisterEach {
     fn visit<P: Provider>(&mut self, p: P) {
         p.define_params();
-        registry::register(Arc::new(Native(p)));
+        registry::register(Arc::new(Native(p)), Preference::Version);
     }
 }
 
@@ -56,9 +56,15 @@ fn init() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         params::define_all(None, CORE_PARAMS);
-        crate::prov::visit(&mut RegisterEach);
+        register_own();
         super::external::load_all();
     });
+}
+
+/// Registers the library's own providers, once.
+pub(crate) fn register_own() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| crate::prov::visit(&mut RegisterEach));
 }
 
 const CORE_PARAMS: &[params::Def] = &[
@@ -70,7 +76,9 @@ const CORE_PARAMS: &[params::Def] = &[
     params::Def {
         name: "provider_path",
         kind: FI_PARAM_STRING,
-        help: "Colon list of directories with external providers (lib*-fi.so).",
+        help: "Colon list of directories with external providers (lib*-fi.so); +FILE: a file to \
+               prefer; @ in front of the list: files before the library's own providers, whatever \
+               their versions. Default: libfabric beside the library.",
     },
     params::Def {
         name: "log_level",

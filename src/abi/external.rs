@@ -1,12 +1,14 @@
-//! External providers: `lib*-fi.so` from the directories of `FI_PROVIDER_PATH` (fi_provider(3)).
+//! External providers: `lib*-fi.so` from the directories of `FI_PROVIDER_PATH` (fi_provider(3)),
+//! or from `libfabric` beside the library.
 //!
 //! Each exports `fi_prov_ini`, which returns a `struct fi_provider`. Directories are separated by
-//! colons; nothing is loaded when the variable is unset.
+//! colons; `+FILE` among them is a file to be preferred to all of its name, and `@` in front of the
+//! list puts files before the library's own providers, whatever their versions.
 
 use super::info;
 use super::layout::V1_10;
 use crate::core::info::FabricAttr;
-use crate::core::registry::{self, Query, RegisteredProvider};
+use crate::core::registry::{self, Preference, Query, RegisteredProvider};
 use crate::core::{version, Info, Result};
 use crate::types::*;
 use core::ffi::c_void;
@@ -89,36 +91,105 @@ impl RegisteredProvider for External {
     }
 }
 
-/// Loads what `FI_PROVIDER_PATH` names.
-pub(crate) fn load_all() {
-    let Ok(path) = std::env::var("FI_PROVIDER_PATH") else {
-        return;
-    };
-    for dir in path.split(':').filter(|d| !d.is_empty()) {
-        let Ok(entries) = std::fs::read_dir(dir) else {
-            crate::warn_log!(
-                FI_LOG_CORE,
-                "FI_PROVIDER_PATH: {dir} is no readable directory"
-            );
-            continue;
+/// What `FI_PROVIDER_PATH` says: folders to search, or files to prefer, in its order.
+#[derive(Debug, PartialEq)]
+struct Search<'a> {
+    /// Files come before the library's own providers whatever their versions (`@`).
+    found_first: bool,
+    /// Folders, and (`true`) preferred files.
+    places: Vec<(bool, &'a Path)>,
+}
+
+impl<'a> Search<'a> {
+    /// `default` is searched where no folder is named.
+    fn of(text: &'a str, default: Option<&'a Path>) -> Search<'a> {
+        let (found_first, list) = match text.strip_prefix('@') {
+            Some(rest) => (true, rest),
+            None => (false, text),
         };
-        let mut files: Vec<PathBuf> = entries
-            .filter_map(|e| e.ok().map(|e| e.path()))
-            .filter(|p| {
-                p.file_name()
-                    .is_some_and(|n| n.to_string_lossy().ends_with("-fi.so"))
-            })
+        let place = |p: &'a str| match p.strip_prefix('+') {
+            Some(file) => (true, Path::new(file)),
+            None => (false, Path::new(p)),
+        };
+        let mut places: Vec<_> = list
+            .split(':')
+            .filter(|p| !p.is_empty())
+            .map(place)
             .collect();
-        files.sort();
-        for f in files {
-            if let Err(why) = load(&f) {
-                crate::warn_log!(FI_LOG_CORE, "external provider {}: {why}", f.display());
-            }
+        if places.iter().all(|(preferred, _)| *preferred) {
+            places.extend(default.map(|d| (false, d)));
+        }
+        Search {
+            found_first,
+            places,
         }
     }
 }
 
-fn load(file: &Path) -> core::result::Result<(), String> {
+/// `libfabric` beside the library itself, if that is a folder.
+fn default_folder() -> Option<PathBuf> {
+    // SAFETY: the answer has its place, and its name stays as long as the library.
+    let name = unsafe {
+        let mut at: libc::Dl_info = core::mem::zeroed();
+        let found = libc::dladdr(default_folder as *const c_void, &mut at) != 0;
+        if found && !at.dli_fname.is_null() {
+            info::string(at.dli_fname)
+        } else {
+            None
+        }
+    };
+    let dir = Path::new(&name?).parent()?.join("libfabric");
+    dir.is_dir().then_some(dir)
+}
+
+/// Loads what `FI_PROVIDER_PATH` names, or what the default folder has.
+pub(crate) fn load_all() {
+    let text = std::env::var("FI_PROVIDER_PATH").unwrap_or_default();
+    let default = default_folder();
+    let search = Search::of(&text, default.as_deref());
+    let rank = match search.found_first {
+        true => Preference::Found,
+        false => Preference::Version,
+    };
+    for (preferred, place) in &search.places {
+        match preferred {
+            true => load(place, Preference::Preferred),
+            false => load_folder(place, rank),
+        }
+    }
+}
+
+/// Loads the provider files of a folder, in the order of their names.
+fn load_folder(dir: &Path, rank: Preference) {
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        crate::warn_log!(
+            FI_LOG_CORE,
+            "FI_PROVIDER_PATH: {} is no readable directory",
+            dir.display()
+        );
+        return;
+    };
+    let is_file = |p: &PathBuf| {
+        p.file_name()
+            .is_some_and(|n| n.to_string_lossy().ends_with("-fi.so"))
+    };
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|e| e.ok().map(|e| e.path()))
+        .filter(is_file)
+        .collect();
+    files.sort();
+    for f in files {
+        load(&f, rank);
+    }
+}
+
+fn load(file: &Path, rank: Preference) {
+    if let Err(why) = open(file, rank) {
+        crate::warn_log!(FI_LOG_CORE, "external provider {}: {why}", file.display());
+    }
+}
+
+fn open(file: &Path, rank: Preference) -> core::result::Result<(), String> {
     let path = CString::new(file.as_os_str().as_bytes()).map_err(|e| e.to_string())?;
     // SAFETY: loading a library that the administrator named runs its initialisers; the entry
     // point is called as fi_prov.h declares it. The library stays loaded for good.
@@ -145,7 +216,40 @@ fn load(file: &Path) -> core::result::Result<(), String> {
             "external provider {name} loaded from {}",
             file.display()
         );
-        registry::register(Arc::new(External { name, raw: p }));
+        registry::register(Arc::new(External { name, raw: p }), rank);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_names_folders_and_preferred_files() {
+        let default = Path::new("/lib/libfabric");
+        let of = |text| {
+            let s = Search::of(text, Some(default));
+            let places: Vec<_> = s
+                .places
+                .iter()
+                .map(|(p, at)| (*p, at.to_str().unwrap()))
+                .collect();
+            (s.found_first, places)
+        };
+        assert_eq!(of(""), (false, vec![(false, "/lib/libfabric")]));
+        assert_eq!(of("@"), (true, vec![(false, "/lib/libfabric")]));
+        assert_eq!(of("/a::/b"), (false, vec![(false, "/a"), (false, "/b")]));
+        assert_eq!(of("@/a"), (true, vec![(false, "/a")]));
+        let preferred = (true, "/x/liba-fi.so");
+        assert_eq!(
+            of("+/x/liba-fi.so"),
+            (false, vec![preferred, (false, "/lib/libfabric")])
+        );
+        assert_eq!(
+            of("/a:+/x/liba-fi.so"),
+            (false, vec![(false, "/a"), preferred])
+        );
+        assert_eq!(Search::of("", None).places, []);
+    }
 }

@@ -1,7 +1,7 @@
 //! `fid_fabric` and `fid_eq`.
 
 use super::info;
-use super::layout::V1_10;
+use super::layout;
 use super::object::*;
 use crate::core::info::FabricAttr;
 use crate::core::Result;
@@ -88,7 +88,7 @@ unsafe extern "C" fn domain<D: Domain>(
         // SAFETY: `f` is a fabric of ours, `i` an info of ours, `out` a place for a pointer.
         unsafe {
             let fabric = body::<fid_fabric, FabricBody>(f)?;
-            let i = info::read(i, &V1_10).ok_or(FI_EINVAL)?;
+            let i = info::read(i, layout::callers()).ok_or(FI_EINVAL)?;
             super::domain::open::<D>(fabric, i, out, context)
         }
     })

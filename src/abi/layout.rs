@@ -6,7 +6,9 @@
 //! reader looks at its prefix) except for members that the node's struct does not have.
 
 use crate::types::*;
+use core::ffi::CStr;
 use core::mem::size_of;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Bytes of each struct at one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +62,38 @@ pub(crate) const V1_10: Layout = layout(
     size_of::<fi_ep_attr>(),
     size_of::<fi_domain_attr>(),
 );
+
+/// Layouts by version node, newest first.
+static NODES: [(&CStr, Layout); 8] = [
+    (c"FABRIC_1.10", V1_10),
+    (c"FABRIC_1.9", V1_9),
+    (c"FABRIC_1.8", V1_8),
+    (c"FABRIC_1.7", V1_7),
+    (c"FABRIC_1.3", V1_3),
+    (c"FABRIC_1.2", V1_2),
+    (c"FABRIC_1.1", V1_1),
+    (c"FABRIC_1.0", V1_0),
+];
+
+/// Which of [`NODES`] applications have.
+static CALLERS: AtomicUsize = AtomicUsize::new(0);
+
+/// Layout of the structs that applications bring to fabrics, domains and endpoints: today's, unless
+/// they come through another library that is older.
+pub(crate) fn callers() -> &'static Layout {
+    let node = NODES.get(CALLERS.load(Relaxed));
+    node.map_or(&V1_10, |(_, layout)| layout)
+}
+
+/// Applications come through a library whose newest version node is the first for which `has` says
+/// true. Where none is to be seen, the library is part of a program, and taken for the oldest that
+/// loads provider files. Of several libraries the oldest counts: what a struct has beyond its
+/// layout is not looked at.
+pub(crate) fn expect_node(has: impl Fn(&CStr) -> bool) {
+    let newest = NODES.iter().position(|(node, _)| has(node));
+    let oldest = NODES.iter().position(|(_, layout)| *layout == V1_3);
+    CALLERS.fetch_max(newest.or(oldest).unwrap_or(0), Relaxed);
+}
 
 /// Copies a struct of `len` bytes into its current form, zero where it was shorter.
 ///

@@ -23,6 +23,7 @@ mod logging;
 mod message;
 mod mr;
 mod object;
+pub mod provider_file;
 mod queues;
 mod reserve;
 mod rma;

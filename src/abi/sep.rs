@@ -9,7 +9,7 @@ use super::av::AvBody;
 use super::domain::of;
 use super::ep::{bind_queue, ep, new_ep, EpBody};
 use super::info;
-use super::layout::V1_10;
+use super::layout;
 use super::object::*;
 use crate::core::Result;
 use crate::prov::contract::*;
@@ -58,7 +58,12 @@ pub(crate) unsafe extern "C" fn scalable_ep<D: Domain>(
             return Err(FI_EINVAL);
         }
         // SAFETY: `d` is a domain of ours, `i` an info of ours.
-        let (domain, i) = unsafe { (of::<D>(d)?, info::read(i, &V1_10).ok_or(FI_EINVAL)?) };
+        let (domain, i) = unsafe {
+            (
+                of::<D>(d)?,
+                info::read(i, layout::callers()).ok_or(FI_EINVAL)?,
+            )
+        };
         let eps = domain.open_contexts(&i)?;
         let first = eps.first().copied().ok_or(FI_EINVAL)?;
         let state = Mutex::new(vec![Context::default(); eps.len()]);

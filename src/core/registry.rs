@@ -36,24 +36,46 @@ pub trait RegisteredProvider: Send + Sync {
     fn open_fabric(&self, attr: &FabricAttr, context: usize) -> Result<*mut fid_fabric>;
 }
 
-static PROVIDERS: RwLock<Vec<Arc<dyn RegisteredProvider>>> = RwLock::new(Vec::new());
+/// Which of several providers of one name stays: the one of the higher rank, the first of those
+/// whose rank is above `Version`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Preference {
+    /// The one of the higher version.
+    Version,
+    /// Before those that go by their versions.
+    Found,
+    /// Before all others.
+    Preferred,
+}
 
-/// Adds a provider; of two with one name the one of the higher version stays.
-pub fn register(p: Arc<dyn RegisteredProvider>) {
-    let mut all = PROVIDERS.write().unwrap_or_else(|e| e.into_inner());
-    match all
-        .iter_mut()
-        .find(|o| o.name().eq_ignore_ascii_case(p.name()))
-    {
-        Some(old) if old.version() >= p.version() => {}
-        Some(old) => *old = p,
-        None => all.push(p),
+type Registered = (Preference, Arc<dyn RegisteredProvider>);
+
+static PROVIDERS: RwLock<Vec<Registered>> = RwLock::new(Vec::new());
+
+/// Adds a provider, unless one of its name stays.
+pub fn register(p: Arc<dyn RegisteredProvider>, rank: Preference) {
+    add(
+        &mut PROVIDERS.write().unwrap_or_else(|e| e.into_inner()),
+        p,
+        rank,
+    );
+}
+
+fn add(all: &mut Vec<Registered>, p: Arc<dyn RegisteredProvider>, rank: Preference) {
+    let same = |(_, o): &&mut Registered| o.name().eq_ignore_ascii_case(p.name());
+    let Some((old_rank, old)) = all.iter_mut().find(same) else {
+        return all.push((rank, p));
+    };
+    let newer = rank == Preference::Version && p.version() > old.version();
+    if rank > *old_rank || rank == *old_rank && newer {
+        (*old_rank, *old) = (rank, p);
     }
 }
 
 /// Every registered provider, in order of preference.
 pub fn providers() -> Vec<Arc<dyn RegisteredProvider>> {
-    PROVIDERS.read().unwrap_or_else(|e| e.into_inner()).clone()
+    let all = PROVIDERS.read().unwrap_or_else(|e| e.into_inner());
+    all.iter().map(|(_, p)| Arc::clone(p)).collect()
 }
 
 /// The provider of this name, whatever filters say: an info may outlive them.
@@ -185,6 +207,42 @@ mod tests {
         assert!(!env_allows(Some("tcp"), "efa"));
         assert!(!env_allows(Some("^efa"), "efa"));
         assert!(env_allows(Some("^tcp"), "efa"));
+    }
+
+    struct Versioned(u32);
+
+    impl RegisteredProvider for Versioned {
+        fn name(&self) -> &str {
+            "x"
+        }
+        fn version(&self) -> u32 {
+            self.0
+        }
+        fn getinfo(&self, _: &Query) -> Result<Vec<Info>> {
+            Err(FI_ENODATA)
+        }
+        fn open_fabric(&self, _: &FabricAttr, _: usize) -> Result<*mut fid_fabric> {
+            Err(FI_ENOSYS)
+        }
+    }
+
+    #[test]
+    fn of_one_name_the_rank_decides_then_the_version_or_the_order() {
+        use Preference::*;
+        let kept = |list: &[(u32, Preference)]| {
+            let mut all = Vec::new();
+            for (version, rank) in list {
+                add(&mut all, Arc::new(Versioned(*version)), *rank);
+            }
+            assert_eq!(all.len(), 1);
+            all[0].1.version()
+        };
+        assert_eq!(kept(&[(2, Version), (1, Version)]), 2);
+        assert_eq!(kept(&[(1, Version), (2, Version)]), 2);
+        assert_eq!(kept(&[(2, Version), (1, Found), (3, Found)]), 1);
+        assert_eq!(kept(&[(2, Version), (1, Preferred), (3, Preferred)]), 1);
+        assert_eq!(kept(&[(3, Found), (1, Preferred)]), 1);
+        assert_eq!(kept(&[(1, Preferred), (3, Found)]), 1);
     }
 
     #[test]

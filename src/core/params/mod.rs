@@ -14,7 +14,7 @@ pub use hmem::hmem;
 
 use super::errno::Result;
 use crate::types::*;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 /// One defined parameter.
 #[derive(Clone, Debug)]
@@ -52,9 +52,27 @@ fn defined() -> std::sync::MutexGuard<'static, Vec<Param>> {
     DEFINED.lock().unwrap_or_else(|e| e.into_inner())
 }
 
+/// Another library that lists the parameters of our providers, and has their values.
+pub trait ParamHost: Send + Sync {
+    /// Takes over a definition.
+    fn define(&self, name: &str, kind: fi_param_type, help: &str);
+    /// As [`get`].
+    fn get(&self, name: &str, kind: fi_param_type) -> Result<Value>;
+}
+
+static HOST: OnceLock<Box<dyn ParamHost>> = OnceLock::new();
+
+/// Parameters of providers are those of `host` from now on. The first one stays.
+pub fn set_host(host: Box<dyn ParamHost>) {
+    let _ = HOST.set(host);
+}
+
 /// Defines a parameter; a second definition of the same name replaces the first.
 pub fn define(prov: Option<&str>, name: &str, kind: fi_param_type, help: &str) {
     let env = env_name(prov, name);
+    if let Some(h) = HOST.get().filter(|_| prov.is_some()) {
+        h.define(name, kind, help);
+    }
     let mut all = defined();
     all.retain(|p| p.env != env);
     all.push(Param {
@@ -98,6 +116,13 @@ pub fn get(prov: Option<&str>, name: &str) -> Result<Value> {
         .find(|p| p.env == env)
         .map(|p| p.kind)
         .ok_or(FI_ENOENT)?;
+    if let Some(h) = HOST.get().filter(|_| prov.is_some()) {
+        match h.get(name, kind) {
+            // A host that does not know of parameters, or not of this kind.
+            Err(FI_ENOSYS | FI_EINVAL | FI_ENOENT) => {}
+            other => return other,
+        }
+    }
     let text = std::env::var(&env).map_err(|_| FI_ENODATA)?;
     parse(kind, &text).ok_or_else(|| {
         crate::warn_log!(
