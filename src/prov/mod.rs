@@ -2,6 +2,7 @@
 
 pub mod contract;
 mod efa;
+mod reports;
 
 /// Every provider of the library, in the order in which fi_getinfo(3) lists what they offer. A new
 /// provider is a module and a line here.

@@ -8,9 +8,6 @@
 pub(crate) mod addr;
 pub(crate) mod av;
 mod av_shared;
-pub(crate) mod cntr;
-mod completion;
-pub(crate) mod cq;
 pub(crate) mod domain;
 pub(crate) mod endpoint;
 pub(crate) mod fast_path;

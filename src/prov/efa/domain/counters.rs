@@ -4,9 +4,9 @@ use super::{arm_eps, EfaDomain, OpenedQueue, State};
 use crate::core::Result;
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::prov::contract::*;
-use crate::prov::efa::cntr::Cntr;
 use crate::prov::efa::ops::deferred;
 use crate::prov::efa::progress::progress;
+use crate::prov::reports::cntr::Cntr;
 use crate::types::*;
 use std::sync::Arc;
 

@@ -6,9 +6,9 @@ use crate::core::Result;
 use crate::device::any::{CounterPlaces, QueuePlace};
 use crate::device::{Device, QueueMemory};
 use crate::prov::contract::{Extension, Extensions, Fabric, Mr};
-use crate::prov::efa::cntr::Cntr;
-use crate::prov::efa::cq::Cq;
 use crate::prov::efa::info::DIRECT;
+use crate::prov::reports::cntr::Cntr;
+use crate::prov::reports::cq::Cq;
 use crate::types::*;
 use std::sync::Arc;
 

@@ -14,8 +14,6 @@ mod thread;
 mod transfers;
 
 use super::av::Av;
-use super::cntr::Cntr;
-use super::cq::Cq;
 use crate::core::slab::Slab;
 use crate::core::{Info, Result};
 use crate::device::any::Naming;
@@ -31,6 +29,8 @@ use crate::prov::efa::ops::collective::Colls;
 use crate::prov::efa::ops::deferred::PendingTrigger;
 use crate::prov::efa::ops::UserOp;
 use crate::prov::efa::peers::Peers;
+use crate::prov::reports::cntr::Cntr;
+use crate::prov::reports::cq::Cq;
 use crate::shm::MrTable;
 use crate::types::*;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

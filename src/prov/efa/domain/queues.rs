@@ -6,9 +6,9 @@ use crate::core::{Errno, Result};
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::device::Status;
 use crate::prov::contract::*;
-use crate::prov::efa::cq::Cq;
 use crate::prov::efa::fast_path::{self, Polled};
 use crate::prov::efa::progress::progress;
+use crate::prov::reports::cq::Cq;
 use crate::types::*;
 use std::sync::Arc;
 

@@ -6,11 +6,11 @@ use crate::device::any::{count, ExternalCounter};
 use crate::device::{Device, Events, QueuePair, RawQp};
 use crate::proto::{self, Policy, RecvQueue};
 use crate::prov::efa::addr;
-use crate::prov::efa::cntr::Cntr;
-use crate::prov::efa::completion::{BoundCntrs, CntrKind};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Ep, Kind, Live};
 use crate::prov::efa::same_host::{self, rendezvous::Rendezvous};
+use crate::prov::reports::cntr::Cntr;
+use crate::prov::reports::completion::{BoundCntrs, CntrKind};
 use crate::shm::ShmEndpoint;
 use crate::types::*;
 use crate::wire::extra;
@@ -48,7 +48,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
         );
         return Err(FI_ENOCQ);
     }
-    let queue = |b: Option<crate::prov::efa::endpoint::Bound>| s.cqs.get(b?.cq)?.external.clone();
+    let queue = |b: Option<crate::prov::reports::Bound>| s.cqs.get(b?.cq)?.external.clone();
     let queues = [ep.tx, ep.rx].map(queue);
     let counters = left_to_adapter(ep, &s.cntrs);
     let mut qp = match ep.context.take() {

@@ -26,12 +26,13 @@ use crate::device::{AdapterAttr, QueuePair, Status};
 use crate::proto::{Failure, PeerId};
 use crate::prov::contract::Eq;
 use crate::prov::efa::addr;
-use crate::prov::efa::completion::BoundCntrs;
 use crate::prov::efa::fast_path::FastPathConfig;
 use crate::prov::efa::ops::atomic::atomic_max;
 use crate::prov::efa::ops::collective::{Colls, DeferredDrop};
 use crate::prov::efa::ops::deferred::{PendingTrigger, Work};
 use crate::prov::efa::wr_id::WrId;
+use crate::prov::reports::completion::BoundCntrs;
+use crate::prov::reports::Bound;
 use crate::shm::ShmEndpoint;
 use crate::types::*;
 use std::collections::VecDeque;
@@ -56,24 +57,6 @@ impl Kind {
             Kind::Rdm => true,
             Kind::Direct => qp.native_ref().is_none(),
             Kind::Dgram => false,
-        }
-    }
-}
-
-/// A queue an endpoint reports to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bound {
-    pub cq: u32,
-    /// Only operations that ask for it report success (FI_SELECTIVE_COMPLETION).
-    pub selective: bool,
-}
-
-impl Bound {
-    /// Stands for the queues of all endpoints of a shared receive context.
-    pub(crate) fn everything() -> Bound {
-        Bound {
-            cq: u32::MAX,
-            selective: false,
         }
     }
 }

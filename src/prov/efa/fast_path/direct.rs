@@ -13,12 +13,12 @@ use crate::hmem::Piece;
 use crate::proto::{PeerId, ANY};
 use crate::prov::contract::{Entry, FastRma, FastSend};
 use crate::prov::efa::av::Av;
-use crate::prov::efa::cntr::Cntr;
-use crate::prov::efa::completion::{ended_entry, CntrKind};
-use crate::prov::efa::cq::Cq;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Ep, Live};
 use crate::prov::efa::peers::Peers;
+use crate::prov::reports::cntr::Cntr;
+use crate::prov::reports::completion::{ended_entry, CntrKind};
+use crate::prov::reports::cq::Cq;
 use crate::types::*;
 use crate::wire::extra;
 

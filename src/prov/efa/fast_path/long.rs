@@ -6,9 +6,9 @@ use crate::core::Result;
 use crate::proto::{PeerId, RecvQueue};
 use crate::prov::contract::{Entry, FastSend};
 use crate::prov::efa::av::Av;
-use crate::prov::efa::completion::send_flags;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::same_host::rendezvous::{announced, Rendezvous};
+use crate::prov::reports::completion::send_flags;
 use crate::shm::{Completion, Record, TxRings, Verdict};
 use crate::types::*;
 

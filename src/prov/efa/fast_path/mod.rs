@@ -25,12 +25,12 @@ pub(crate) use rma::rma;
 use crate::core::Result;
 use crate::device::request::TxRequest;
 use crate::proto::{PeerId, RecvEntry, ANY, COLLECTIVE_TAG};
-use crate::prov::efa::completion::{ended_entry, send_flags, CntrKind};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Ep, Kind, Live};
 use crate::prov::efa::same_host::rendezvous::FIRST;
 use crate::prov::efa::same_host::shm_rma;
 use crate::prov::efa::same_host::{head_len, words_of};
+use crate::prov::reports::completion::{ended_entry, send_flags, CntrKind};
 use crate::shm::kind;
 use crate::shm::{RecordHeader, Verdict};
 use crate::types::*;
@@ -75,9 +75,8 @@ pub(crate) struct FastPathConfig {
 impl Ep {
     /// Computes the configuration anew, after a setting has changed.
     pub(super) fn configure_fast_path(&mut self) {
-        let reports = |b: Option<crate::prov::efa::endpoint::Bound>, flags| {
-            crate::prov::efa::ops::reports(b, flags)
-        };
+        let reports =
+            |b: Option<crate::prov::reports::Bound>, flags| crate::prov::reports::reports(b, flags);
         let native = self.live.as_ref().and_then(|l| l.qp.native_ref());
         let live = self.live.as_ref();
         let plain = live.is_some_and(|l| self.kind.uses_shm(&l.qp));

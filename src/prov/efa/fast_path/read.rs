@@ -8,12 +8,12 @@ use crate::core::Result;
 use crate::proto::RecvQueue;
 use crate::prov::contract::Entry;
 use crate::prov::efa::av::Av;
-use crate::prov::efa::cntr::Cntr;
-use crate::prov::efa::completion::CntrKind;
-use crate::prov::efa::cq::Cq;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::Ep;
 use crate::prov::efa::peers::Peers;
+use crate::prov::reports::cntr::Cntr;
+use crate::prov::reports::completion::CntrKind;
+use crate::prov::reports::cq::Cq;
 use crate::shm::DrainResult;
 
 /// So many messages are taken from a ring at once, and at most when more are asked for.

@@ -8,10 +8,11 @@ use crate::prov::contract::{AtomicReq, Fetch, SendData};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Kind, Live};
 use crate::prov::efa::ops::deferred::Work;
-use crate::prov::efa::ops::{inject_fits, known, live_port, reports, start, too_long, TX_FLAGS};
+use crate::prov::efa::ops::{inject_fits, known, live_port, start, too_long, TX_FLAGS};
 use crate::prov::efa::ops::{OpKind, UserOp};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host::shm_rma;
+use crate::prov::reports::reports;
 use crate::shm::{Completion, Verdict};
 use crate::types::*;
 

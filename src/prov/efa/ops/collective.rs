@@ -18,12 +18,12 @@ use crate::hmem::{combine, copy, Owned, UserMem};
 use crate::proto::coll::{Area, Rank, Schedule, Span, Step};
 use crate::proto::{Failure, PeerId, Port, RecvArgs, SendArgs, COLLECTIVE_TAG};
 use crate::prov::contract::{Alloc, CollReq, Entry, Eq, EqEvent, ErrEntry, Needs};
-use crate::prov::efa::completion::CntrKind;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::Live;
 use crate::prov::efa::ops::live_port;
 use crate::prov::efa::ops::UserOp;
 use crate::prov::efa::port::{ep_port, EpPort};
+use crate::prov::reports::completion::CntrKind;
 use crate::types::*;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -238,7 +238,7 @@ pub(crate) fn collective(
 ) -> Result<()> {
     let e = s.eps.get(ep).ok_or(FI_EBADF)?;
     let flags = r.common.flags_or(e.tx_flags);
-    let report = crate::prov::efa::ops::reports(e.tx, flags);
+    let report = crate::prov::reports::reports(e.tx, flags);
     let x = shape(s, ep, r)?;
     let (input, result) = mem(x.needs)?;
     if input.len() < x.needs.input || result.len() < x.needs.result {

@@ -109,10 +109,6 @@ fn exceeds(what: &str, len: usize, limit: usize) -> Result<()> {
     Err(FI_EMSGSIZE)
 }
 
-pub(crate) fn reports(bound: Option<crate::prov::efa::endpoint::Bound>, flags: u64) -> bool {
-    bound.is_some_and(|b| !b.selective || flags & FI_COMPLETION != 0)
-}
-
 /// Refuses tags that collective operations use, at endpoints that have those (mem_tag_format).
 #[inline]
 pub(crate) fn tag_fits(caps: u64, tag: Option<u64>) -> Result<()> {

@@ -5,12 +5,13 @@ use crate::core::{memory, Result};
 use crate::device::QueuePair;
 use crate::proto::{self, Cancelled, Peeked, Place, RecvArgs, ANY};
 use crate::prov::contract::{Entry, ErrEntry, Poster, RecvReq};
-use crate::prov::efa::completion::CntrKind;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Kind, Live};
 use crate::prov::efa::ops::{direct, short_op, UserOp};
-use crate::prov::efa::ops::{known, live_port, reports, tag_fits, RX_FLAGS};
+use crate::prov::efa::ops::{known, live_port, tag_fits, RX_FLAGS};
 use crate::prov::efa::port::{ep_port, EpPort};
+use crate::prov::reports::completion::CntrKind;
+use crate::prov::reports::reports;
 use crate::types::*;
 
 /// The endpoint whose queue answers. A shared receive context has none of its own: its first
@@ -56,7 +57,7 @@ pub(crate) fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
                 let av = s.avs.iter().next().ok_or(FI_ENOAV)?.1;
                 av.peer(r.src, &mut s.peers)?
             };
-            let all = crate::prov::efa::endpoint::Bound::everything();
+            let all = crate::prov::reports::Bound::everything();
             (x.rxq, src, Some(all), x.rx_flags, x.min_multi_recv)
         }
     };

@@ -1,9 +1,7 @@
 //! Starting sends (fi_msg(3), fi_tagged(3)).
 
 use super::deferred::Work;
-use super::{
-    direct, inject_fits, known, live_port, reports, start, tag_fits, too_long, UserOp, TX_FLAGS,
-};
+use super::{direct, inject_fits, known, live_port, start, tag_fits, too_long, UserOp, TX_FLAGS};
 use crate::core::Result;
 use crate::proto::SendArgs;
 use crate::prov::contract::{MsgReq, SendData};
@@ -11,6 +9,7 @@ use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Kind, Live};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host::{self, shm_rma};
+use crate::prov::reports::reports;
 use crate::shm::{Completion, Verdict};
 use crate::types::*;
 

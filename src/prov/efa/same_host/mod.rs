@@ -18,12 +18,12 @@ use crate::device::QpAddr;
 use crate::hmem::{PendingCopy, SharedMemory, UserMem};
 use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected, Written};
 use crate::prov::contract::{MsgReq, RmaReq, SendData};
-use crate::prov::efa::completion::{ended_entry, send_flags, CntrKind};
 use crate::prov::efa::endpoint::failure;
 use crate::prov::efa::ops::direct;
 use crate::prov::efa::ops::rma::rma_op;
 use crate::prov::efa::ops::UserOp;
 use crate::prov::efa::port::EpPort;
+use crate::prov::reports::completion::{ended_entry, send_flags, CntrKind};
 use crate::shm::kind;
 use crate::shm::{
     Completion, LocalBuffer, Record, RecordHeader, RmaDenied, TxRings, Verdict, ACCESS_HEAD,

@@ -13,12 +13,12 @@ use crate::device::{host, Status};
 use crate::hmem::Piece;
 use crate::proto::{AtomicKind, Failure, PeerId};
 use crate::prov::contract::{MsgReq, RmaReq, SendData};
-use crate::prov::efa::completion::send_flags;
 use crate::prov::efa::endpoint::failure;
 use crate::prov::efa::ops::UserOp;
 use crate::prov::efa::port::EpPort;
 use crate::prov::efa::same_host;
 use crate::prov::efa::same_host::cost_model::{CopyMethod, CostModel};
+use crate::prov::reports::completion::send_flags;
 use crate::shm::kind;
 use crate::shm::{
     self, AdapterRetry, Completion, LocalBuffer, RmaCompletion, RmaRequest, TxRings, Verdict,

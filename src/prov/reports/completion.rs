@@ -2,7 +2,7 @@
 
 use crate::core::slab::Slab;
 use crate::prov::contract::Entry;
-use crate::prov::efa::cntr::Cntr;
+use crate::prov::reports::cntr::Cntr;
 use crate::types::*;
 
 /// Kinds of operations that a counter of an endpoint counts (fi_cntr(3)).
