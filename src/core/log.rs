@@ -201,13 +201,31 @@ pub fn place(module: &'static str) -> &'static str {
     module.rsplit("::").next().unwrap_or(module)
 }
 
-/// `log_at!(FI_LOG_WARN, FI_LOG_CQ, "text {}", x)`: one line in the name of provider efa.
+/// The provider in whose name a module's lines are: its own, or efa's, whose rooms those below are.
+pub const fn provider(module: &str) -> &'static str {
+    let (m, tcp) = (module.as_bytes(), b"::prov::tcp");
+    let mut at = 0;
+    while at + tcp.len() <= m.len() {
+        let mut same = 0;
+        while same < tcp.len() && m[at + same] == tcp[same] {
+            same += 1;
+        }
+        if same == tcp.len() {
+            return "tcp";
+        }
+        at += 1;
+    }
+    "efa"
+}
+
+/// `log_at!(FI_LOG_WARN, FI_LOG_CQ, "text {}", x)`: one line in the name of the module's provider.
 #[macro_export]
 macro_rules! log_at {
-    ($level:expr, $subsys:expr, $($arg:tt)*) => {
-        if $crate::core::log::enabled("efa", $level, $subsys) {
+    ($level:expr, $subsys:expr, $($arg:tt)*) => {{
+        const PROV: &str = $crate::core::log::provider(module_path!());
+        if $crate::core::log::enabled(PROV, $level, $subsys) {
             $crate::core::log::line(
-                "efa",
+                PROV,
                 $level,
                 $subsys,
                 $crate::core::log::place(module_path!()),
@@ -215,7 +233,7 @@ macro_rules! log_at {
                 &format!($($arg)*),
             );
         }
-    };
+    }};
 }
 
 /// A line at level warn: something failed, and why.

@@ -15,10 +15,12 @@ pub mod fault;
 mod futex_lock;
 pub mod host;
 pub mod local;
+pub(crate) mod mem_table;
 pub mod membarrier;
 mod mr_cache;
 pub mod request;
 pub mod soft;
+pub mod stream;
 pub mod verbs;
 pub mod wait;
 

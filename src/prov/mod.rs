@@ -3,9 +3,11 @@
 pub mod contract;
 mod efa;
 mod reports;
+mod tcp;
 
 /// Every provider of the library, in the order in which fi_getinfo(3) lists what they offer. A new
 /// provider is a module and a line here.
 pub fn visit(v: &mut impl contract::ProviderVisitor) {
     v.visit(efa::Efa);
+    v.visit(tcp::Tcp);
 }

@@ -8,9 +8,11 @@
 mod efa;
 mod hmem;
 mod table;
+mod tcp;
 
 pub use efa::{efa, EfaParams};
 pub use hmem::hmem;
+pub use tcp::{tcp, TcpParams};
 
 use super::errno::Result;
 use crate::types::*;

@@ -11,10 +11,10 @@
 //! - a numbered datagram takes effect once.
 
 use super::engine::{Engine, EngineConfig};
-use super::mem::{MemTable, Naming};
 use super::packet::{PacketHead, PacketKind, HEAD_MAX, MAX_ERRS, MAX_WORDS};
 use super::sock::Sock;
 use crate::core::script::Script;
+use crate::device::mem_table::{MemTable, Naming};
 use crate::device::{Event, Events, Payload, QpAddr, Remote};
 use crate::hmem::fenced::{Fenced, LentBuffers};
 use crate::types::*;

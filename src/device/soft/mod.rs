@@ -16,13 +16,15 @@ mod flow;
 #[cfg(any(test, feature = "internals"))]
 pub mod hostile;
 mod keys;
-mod mem;
+
 pub mod packet;
 mod seal;
 mod sock;
 mod thread;
 
 use super::host::{now, secret};
+use super::mem_table::MemTable;
+pub use super::mem_table::Naming;
 use super::{
     AdapterAttr, Caps, Device, Event, Events, MrObserver, Payload, QpAddr, QueuePair, Raw, RawQp,
     Remote,
@@ -32,8 +34,6 @@ use crate::core::Result;
 use crate::hmem::UserMem;
 use crate::types::*;
 use engine::{Engine, EngineConfig};
-use mem::MemTable;
-pub use mem::Naming;
 use sock::Sock;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

@@ -75,17 +75,6 @@ pub(crate) struct EfaDomain {
     wake: Arc<WaitSet>,
 }
 
-/// How the application that opens a domain names its memory. One whose memory is no target needs no
-/// names.
-fn naming(info: &Info) -> Naming {
-    let mode = info.domain.as_ref().map_or(FI_MR_BASIC, |d| d.mr_mode);
-    let plain = mode & FI_MR_BASIC != 0 || !crate::core::check::rma_target(info.caps);
-    Naming {
-        own_keys: !plain && mode & FI_MR_PROV_KEY == 0,
-        offsets: !plain && mode & FI_MR_VIRT_ADDR == 0,
-    }
-}
-
 impl EfaDomain {
     /// Whether its endpoints speak no protocol (fabric `efa-direct`).
     pub(crate) fn direct(&self) -> bool {
@@ -123,7 +112,7 @@ impl Domain for EfaDomain {
             Some(n) => Some(device(n).ok_or_else(unknown)?),
             None => None,
         };
-        let mut dev = match Dev::open(name.as_deref(), naming(&info)) {
+        let mut dev = match Dev::open(name.as_deref(), Naming::of(&info)) {
             Err(FI_ENODEV) => return Err(unknown()),
             d => d?,
         };

@@ -1,4 +1,4 @@
-//! Memory regions of the software adapter: what peers may reach, by key.
+//! Memory regions that software lets peers reach, by key: of the software adapter, of sockets.
 //!
 //! A remote access names a key, an address and a length; all three are checked against the table
 //! before a byte moves, under a lock that `remove` waits for. A key is 64 random bits; whatever is
@@ -8,7 +8,7 @@
 
 use crate::core::hash::ByWords;
 use crate::core::sync::{RwLock, RwLockReadGuard};
-use crate::core::Result;
+use crate::core::{check, Info, Result};
 use crate::device::host::secret;
 use crate::device::Status;
 use crate::hmem::UserMem;
@@ -35,6 +35,19 @@ pub struct Naming {
     pub own_keys: bool,
     /// Addresses begin at 0 in every region.
     pub offsets: bool,
+}
+
+impl Naming {
+    /// How the application that opens a domain names its memory. One whose memory is no target
+    /// needs no names.
+    pub fn of(info: &Info) -> Naming {
+        let mode = info.domain.as_ref().map_or(FI_MR_BASIC, |d| d.mr_mode);
+        let plain = mode & FI_MR_BASIC != 0 || !check::rma_target(info.caps);
+        Naming {
+            own_keys: !plain && mode & FI_MR_PROV_KEY == 0,
+            offsets: !plain && mode & FI_MR_VIRT_ADDR == 0,
+        }
+    }
 }
 
 /// The table of one adapter in one process.

@@ -1,0 +1,443 @@
+//! TCP sockets: connections that do not block, with application memory scattered into and gathered
+//! from where it is, listeners, and a poller that tells which of many have something to do.
+
+use crate::hmem::{UserMem, MAX_SEGS};
+use crate::types::*;
+use core::ffi::c_int;
+use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
+use std::io::{self, ErrorKind};
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+/// Pieces of memory that one call sends at most.
+pub(crate) const GATHER_MAX: usize = 16;
+
+/// A connected socket, or one that is being connected. Never blocks.
+#[derive(Debug)]
+pub(crate) struct Stream(Socket);
+
+/// Memory that one call sends, in order.
+pub(crate) struct Gather<'a> {
+    iov: [libc::iovec; GATHER_MAX],
+    count: usize,
+    len: usize,
+    bytes: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Gather<'a> {
+    /// Nothing yet.
+    #[inline]
+    pub(crate) fn new() -> Gather<'a> {
+        let none = libc::iovec {
+            iov_base: core::ptr::null_mut(),
+            iov_len: 0,
+        };
+        Gather {
+            iov: [none; GATHER_MAX],
+            count: 0,
+            len: 0,
+            bytes: PhantomData,
+        }
+    }
+
+    /// Whether there is room for a header and the pieces of one operation.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.count + MAX_SEGS < GATHER_MAX
+    }
+
+    /// Bytes.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    fn push(&mut self, at: *const u8, len: usize) {
+        if len == 0 {
+            return;
+        }
+        if let Some(v) = self.iov.get_mut(self.count) {
+            v.iov_base = at.cast_mut().cast();
+            v.iov_len = len;
+            self.count += 1;
+            self.len += len;
+        }
+    }
+
+    /// Appends bytes.
+    #[inline]
+    pub(crate) fn bytes(&mut self, b: &'a [u8]) {
+        self.push(b.as_ptr(), b.len());
+    }
+
+    /// Appends application memory, which has to be host memory.
+    #[inline]
+    pub(crate) fn mem(&mut self, m: &UserMem) {
+        for p in m.pieces().filter_map(|p| p.host()) {
+            self.push(p.addr() as *const u8, p.len());
+        }
+    }
+}
+
+/// What a receive has brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamRead {
+    /// So many bytes.
+    Bytes(usize),
+    /// Nothing now.
+    Nothing,
+    /// The peer has closed the connection.
+    Closed,
+}
+
+fn io_errno(e: &io::Error) -> c_int {
+    e.raw_os_error().unwrap_or(FI_EIO)
+}
+
+/// The last system call's answer, which was not what was hoped for.
+fn last() -> Result<StreamRead, c_int> {
+    let e = io::Error::last_os_error();
+    match e.kind() {
+        ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(StreamRead::Nothing),
+        _ => Err(io_errno(&e)),
+    }
+}
+
+/// The port is chosen when the other side is known, so that peers may have the same one.
+fn late_port(s: &Socket) {
+    let on: c_int = 1;
+    // SAFETY: the option's value is a c_int that outlives the call.
+    unsafe {
+        libc::setsockopt(
+            s.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            core::mem::size_of::<c_int>() as u32,
+        );
+    }
+}
+
+impl Stream {
+    /// Begins to connect to `to`, from the address `from`, any port of it. It is connected when it
+    /// becomes writable and [`Stream::error`] says nothing.
+    pub(crate) fn connect(from: SocketAddr, to: SocketAddr) -> Result<Stream, c_int> {
+        let go = || -> io::Result<Stream> {
+            let s = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+            s.set_nonblocking(true)?;
+            let mut from = from;
+            from.set_port(0);
+            if !from.ip().is_unspecified() && from.is_ipv4() == to.is_ipv4() {
+                late_port(&s);
+                s.bind(&SockAddr::from(from))?;
+            }
+            match s.connect(&SockAddr::from(to)) {
+                Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => {}
+                r => r?,
+            }
+            Ok(Stream(s))
+        };
+        go().map_err(|e| io_errno(&e))
+    }
+
+    /// Sets what holds for every connection.
+    pub(crate) fn tune(&self, nodelay: bool) {
+        let keepalive = TcpKeepalive::new()
+            .with_time(Duration::from_secs(30))
+            .with_interval(Duration::from_secs(10))
+            .with_retries(3);
+        let _ = self.0.set_tcp_nodelay(nodelay);
+        let _ = self.0.set_tcp_keepalive(&keepalive);
+    }
+
+    /// Error of a connection attempt, or of the connection; 0: none.
+    pub(crate) fn error(&self) -> c_int {
+        match self.0.take_error() {
+            Ok(None) => 0,
+            Ok(Some(e)) => io_errno(&e),
+            Err(e) => io_errno(&e),
+        }
+    }
+
+    pub(crate) fn fd(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+
+    /// Address of the other side.
+    pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
+        self.0.peer_addr().ok()?.as_socket()
+    }
+
+    /// Address of this side.
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        self.0.local_addr().ok()?.as_socket()
+    }
+
+    /// Sends what it can, and returns how many bytes that were; 0 when there is no room.
+    #[inline]
+    pub(crate) fn send(&self, g: &Gather) -> Result<usize, c_int> {
+        // SAFETY: all-zero is a valid message header.
+        let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
+        m.msg_iov = g.iov.as_ptr().cast_mut();
+        m.msg_iovlen = g.count as _;
+        // SAFETY: the first `count` pieces are readable memory: slices that outlive `g`, and what
+        // the application lent (see `UserMem::new`); the kernel only reads.
+        let n = unsafe { libc::sendmsg(self.fd(), &m, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+        match usize::try_from(n) {
+            Ok(n) => Ok(n),
+            Err(_) => last().map(|_| 0),
+        }
+    }
+
+    /// Receives into `first`, which is host memory, and what is left into `then`. One of them has
+    /// room.
+    #[inline]
+    pub(crate) fn recv(&self, first: &UserMem, then: &mut [u8]) -> Result<StreamRead, c_int> {
+        let n = if first.is_empty() {
+            let (at, room) = (then.as_mut_ptr(), then.len());
+            // SAFETY: `then` is writable.
+            unsafe { libc::recv(self.fd(), at.cast(), room, libc::MSG_DONTWAIT) }
+        } else {
+            let mut g = Gather::new();
+            g.mem(first);
+            g.push(then.as_mut_ptr().cast_const(), then.len());
+            // SAFETY: the pieces are writable: the application lent them for this (see
+            // `UserMem::new`), and `then` is a slice; the socket does not block.
+            unsafe { libc::readv(self.fd(), g.iov.as_ptr(), g.count as c_int) }
+        };
+        match usize::try_from(n) {
+            Ok(0) => Ok(StreamRead::Closed),
+            Ok(n) => Ok(StreamRead::Bytes(n)),
+            Err(_) => last(),
+        }
+    }
+
+    /// Ends the connection in both directions.
+    pub(crate) fn shut(&self) {
+        let _ = self.0.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+/// A socket that connections come in by.
+#[derive(Debug)]
+pub(crate) struct StreamListener {
+    socket: Socket,
+    addr: SocketAddr,
+}
+
+impl StreamListener {
+    /// Binds an address; port 0: any that is free. `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL` and what
+    /// else bind(2) says.
+    pub(crate) fn bind(at: SocketAddr) -> Result<StreamListener, c_int> {
+        let go = || -> io::Result<StreamListener> {
+            let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
+            socket.set_nonblocking(true)?;
+            socket.set_reuse_address(true)?;
+            socket.bind(&SockAddr::from(at))?;
+            let addr = socket.local_addr()?.as_socket().unwrap_or(at);
+            Ok(StreamListener { socket, addr })
+        };
+        go().map_err(|e| io_errno(&e))
+    }
+
+    /// Begins to take connections in.
+    pub(crate) fn listen(&self) -> Result<(), c_int> {
+        self.socket.listen(4096).map_err(|e| io_errno(&e))
+    }
+
+    /// The next connection. `None` when there is none; an error when it cannot be taken in now.
+    pub(crate) fn accept(&self) -> Result<Option<(Stream, SocketAddr)>, c_int> {
+        match self.socket.accept() {
+            Ok((s, from)) => {
+                let nonblocking = s.set_nonblocking(true).is_ok();
+                let from = from.as_socket().filter(|_| nonblocking);
+                Ok(from.map(|from| (Stream(s), from)))
+            }
+            Err(e) => match e.kind() {
+                ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {
+                    Ok(None)
+                }
+                _ => Err(io_errno(&e)),
+            },
+        }
+    }
+
+    /// Where it is bound.
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    pub(crate) fn fd(&self) -> i32 {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// Something that is ready: its name, and what can be done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ready {
+    pub name: u64,
+    pub read: bool,
+    pub write: bool,
+}
+
+/// Events of one look at a poller.
+pub(crate) const READY_MAX: usize = 64;
+
+/// Watches sockets, each by a name (epoll(7), level triggered).
+#[derive(Debug)]
+pub(crate) struct Poller {
+    epoll: i32,
+}
+
+impl Poller {
+    /// `FI_EMFILE` when descriptors are used up.
+    pub(crate) fn new() -> Result<Poller, c_int> {
+        // SAFETY: no pointers are passed.
+        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if epoll < 0 {
+            return Err(io_errno(&io::Error::last_os_error()));
+        }
+        Ok(Poller { epoll })
+    }
+
+    /// Readable while a socket is ready.
+    pub(crate) fn fd(&self) -> i32 {
+        self.epoll
+    }
+
+    fn control(&self, what: c_int, fd: i32, name: u64, read: bool, write: bool) {
+        let mut events = 0;
+        if read {
+            events |= libc::EPOLLIN;
+        }
+        if write {
+            events |= libc::EPOLLOUT;
+        }
+        let mut e = libc::epoll_event {
+            events: events as u32,
+            u64: name,
+        };
+        // SAFETY: `e` outlives the call.
+        unsafe { libc::epoll_ctl(self.epoll, what, fd, &mut e) };
+    }
+
+    /// Watches a socket.
+    pub(crate) fn add(&self, fd: i32, name: u64, read: bool, write: bool) {
+        self.control(libc::EPOLL_CTL_ADD, fd, name, read, write);
+    }
+
+    /// Changes what is waited for.
+    pub(crate) fn change(&self, fd: i32, name: u64, read: bool, write: bool) {
+        self.control(libc::EPOLL_CTL_MOD, fd, name, read, write);
+    }
+
+    /// No longer watches a socket.
+    pub(crate) fn remove(&self, fd: i32) {
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, false, false);
+    }
+
+    /// Which sockets are ready now. Errors and hang-ups count as readable and writable.
+    #[inline]
+    pub(crate) fn look(&self, out: &mut Vec<Ready>) {
+        let none = libc::epoll_event { events: 0, u64: 0 };
+        let mut list = [none; READY_MAX];
+        // SAFETY: the list has room for so many events.
+        let n = unsafe { libc::epoll_wait(self.epoll, list.as_mut_ptr(), READY_MAX as c_int, 0) };
+        out.clear();
+        let n = usize::try_from(n).unwrap_or(0);
+        out.extend(list.iter().take(n).map(|e| {
+            let events = e.events as i32;
+            let over = events & (libc::EPOLLERR | libc::EPOLLHUP) != 0;
+            Ready {
+                name: e.u64,
+                read: over || events & libc::EPOLLIN != 0,
+                write: over || events & libc::EPOLLOUT != 0,
+            }
+        }));
+    }
+}
+
+impl Drop for Poller {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours and closed once.
+        unsafe { libc::close(self.epoll) };
+    }
+}
+
+/// A network interface's address.
+#[derive(Clone, Debug)]
+pub(crate) struct InterfaceAddr {
+    pub name: String,
+    pub ip: std::net::IpAddr,
+    /// Of the network it is in, as many leading bits.
+    pub prefix: u32,
+    pub scope: u32,
+    pub loopback: bool,
+    /// Joins exactly two hosts: most often a tunnel.
+    pub point_to_point: bool,
+}
+
+/// An address as the system writes it. `None` for other families.
+///
+/// # Safety
+/// `a` is NULL or a socket address of the length of its family.
+unsafe fn address(a: *const libc::sockaddr) -> Option<(std::net::IpAddr, u32)> {
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+    // SAFETY: as the caller vouches.
+    unsafe {
+        match i32::from(a.as_ref()?.sa_family) {
+            libc::AF_INET => {
+                let s = a.cast::<libc::sockaddr_in>().read_unaligned();
+                let ip = Ipv4Addr::from(s.sin_addr.s_addr.to_ne_bytes());
+                Some((IpAddr::V4(ip), 0))
+            }
+            libc::AF_INET6 => {
+                let s = a.cast::<libc::sockaddr_in6>().read_unaligned();
+                let ip = Ipv6Addr::from(s.sin6_addr.s6_addr);
+                Some((IpAddr::V6(ip), s.sin6_scope_id))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Addresses of the interfaces that are up, in the system's order.
+pub(crate) fn interface_addrs() -> Vec<InterfaceAddr> {
+    let mut out = Vec::new();
+    let mut list: *mut libc::ifaddrs = core::ptr::null_mut();
+    // SAFETY: on success `list` is a list that we walk read-only and free once.
+    unsafe {
+        if libc::getifaddrs(&mut list) != 0 {
+            return out;
+        }
+        let mut at = list;
+        while let Some(a) = at.as_ref() {
+            at = a.ifa_next;
+            let flags = a.ifa_flags as c_int;
+            if flags & libc::IFF_UP == 0 {
+                continue;
+            }
+            let Some((ip, scope)) = address(a.ifa_addr) else {
+                continue;
+            };
+            let mask = address(a.ifa_netmask).map(|(m, _)| match m {
+                std::net::IpAddr::V4(m) => u32::from(m).count_ones(),
+                std::net::IpAddr::V6(m) => u128::from(m).count_ones(),
+            });
+            let name = core::ffi::CStr::from_ptr(a.ifa_name);
+            out.push(InterfaceAddr {
+                name: name.to_string_lossy().into_owned(),
+                ip,
+                prefix: mask.unwrap_or(0),
+                scope,
+                loopback: flags & libc::IFF_LOOPBACK != 0,
+                point_to_point: flags & libc::IFF_POINTOPOINT != 0,
+            });
+        }
+        libc::freeifaddrs(list);
+    }
+    out
+}

@@ -1,0 +1,599 @@
+//! What comes in by a connection: cut into headers and payloads, and put where it belongs.
+//!
+//! A payload of some length is received straight into its place; what follows it, and everything
+//! short, comes into a buffer that all connections share. Of a header that is not complete the
+//! connection keeps what is there.
+
+use super::super::recvq::{forget, RecvPlace, SavedMsg, SavedState};
+use super::super::state::{MsgInfo, TcpState, Why};
+use super::super::wire::{self, Head, Malformed, XnetOp, BASE};
+use super::make::{control, control_needs, refuse};
+use super::output::watch;
+use super::{lost, post, Conn, ConnState, InBody, Phase, Target, Then};
+use crate::core::params;
+use crate::device::stream::StreamRead;
+use crate::hmem::UserMem;
+use crate::prov::contract::SendData;
+use crate::types::*;
+
+/// Payloads of which this much is missing are received straight into their place.
+const DIRECT_MIN: u64 = 4096;
+/// System calls for one connection before it is another's turn.
+const ROUNDS: u32 = 16;
+
+/// Takes in what has arrived by a connection; whether something has.
+#[inline]
+pub(crate) fn receive(s: &mut TcpState, id: u32) -> bool {
+    let mut buf = core::mem::take(&mut s.buf);
+    if buf.is_empty() {
+        // Called while another connection's bytes are in the shared one.
+        buf = vec![0; BASE * 256];
+    }
+    let mut any = false;
+    for _ in 0..ROUNDS {
+        let Some(c) = s.conns.get(id) else { break };
+        if c.held() || matches!(c.state, ConnState::Connecting | ConnState::Refused { .. }) {
+            break;
+        }
+        let Some(stream) = &c.stream else { break };
+        let direct = straight(c);
+        let room = direct.len() + buf.len();
+        match stream.recv(&direct, &mut buf) {
+            Ok(StreamRead::Bytes(n)) => {
+                any = true;
+                let first = n.min(direct.len());
+                if first > 0 {
+                    arrived(s, id, first);
+                }
+                let rest = buf.get(..n - first).unwrap_or(&[]);
+                if let Err(why) = consume(s, id, rest) {
+                    refuse(s, id, why);
+                    break;
+                }
+                if n < room {
+                    break;
+                }
+            }
+            Ok(StreamRead::Nothing) => break,
+            Ok(StreamRead::Closed) => {
+                lost(s, id, FI_ECONNRESET, "the connection was ended by");
+                break;
+            }
+            Err(e) => {
+                lost(s, id, e, "receiving from");
+                break;
+            }
+        }
+    }
+    if s.buf.len() < buf.len() {
+        s.buf = buf;
+    }
+    any
+}
+
+/// The place of what comes next, if it is known and large.
+#[inline]
+fn straight(c: &Conn) -> UserMem {
+    let Phase::Body(b) = &c.rx.phase else {
+        return UserMem::EMPTY;
+    };
+    let left = b.msg.len - b.off;
+    if left < DIRECT_MIN {
+        return UserMem::EMPTY;
+    }
+    let mem = match &b.to {
+        Target::Recv(p) => &p.mem,
+        Target::Read(_, m) | Target::Write(m) => m,
+        Target::Saved(_) | Target::Drop => return UserMem::EMPTY,
+    };
+    let most = usize::try_from(left).unwrap_or(usize::MAX);
+    mem.part(usize::try_from(b.off).unwrap_or(usize::MAX), most)
+}
+
+/// So many bytes of the payload are in their place.
+fn arrived(s: &mut TcpState, id: u32, n: usize) {
+    let Some(c) = s.conns.get_mut(id) else { return };
+    if let Phase::Body(b) = &mut c.rx.phase {
+        b.off += n as u64;
+        if b.off == b.msg.len {
+            let b = *b;
+            finish(s, id, &b);
+        }
+    }
+}
+
+/// Takes in bytes.
+pub(super) fn consume(
+    s: &mut TcpState,
+    id: u32,
+    mut bytes: &[u8],
+) -> core::result::Result<(), Malformed> {
+    while !bytes.is_empty() {
+        let Some(c) = s.conns.get_mut(id) else {
+            return Ok(());
+        };
+        match &mut c.rx.phase {
+            Phase::Head => bytes = head(s, id, bytes)?,
+            Phase::Body(b) => {
+                let left = usize::try_from(b.msg.len - b.off).unwrap_or(usize::MAX);
+                let (now, rest) = bytes.split_at(left.min(bytes.len()));
+                let at = usize::try_from(b.off).unwrap_or(usize::MAX);
+                match &b.to {
+                    Target::Recv(p) => {
+                        p.mem.store(at, now);
+                    }
+                    Target::Read(_, m) | Target::Write(m) => {
+                        m.store(at, now);
+                    }
+                    Target::Saved(n) => {
+                        if let Some(m) = s.saved.get_mut(*n) {
+                            if let Some(to) = m.bytes.get_mut(at..at + now.len()) {
+                                to.copy_from_slice(now);
+                                m.have = at + now.len();
+                            }
+                        }
+                    }
+                    Target::Drop => {}
+                }
+                bytes = rest;
+                arrived(s, id, now.len());
+            }
+            Phase::Held { .. } => {
+                c.rx.stash.extend_from_slice(bytes);
+                return Ok(());
+            }
+            Phase::Control(v) => {
+                // Never more than a control message has, so that nothing grows.
+                let needs = control_needs(v).ok_or("it does not speak this protocol")?;
+                let (now, rest) = bytes.split_at(needs.min(bytes.len()));
+                v.extend_from_slice(now);
+                bytes = rest;
+                if control_needs(v).ok_or("it does not speak this protocol")? == 0 {
+                    let whole = core::mem::take(v);
+                    control(s, id, &whole);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes a header in, or as much of it as there is; what follows it.
+#[inline]
+fn head<'a>(
+    s: &mut TcpState,
+    id: u32,
+    bytes: &'a [u8],
+) -> core::result::Result<&'a [u8], Malformed> {
+    let Some(c) = s.conns.get_mut(id) else {
+        return Ok(&[]);
+    };
+    let order = c.order;
+    if c.rx.have == 0 {
+        // The usual case: all of it is here.
+        if let Some(base) = bytes.first_chunk::<BASE>() {
+            let len = wire::head_len(base)?;
+            if let Some((head, rest)) = bytes.split_at_checked(len) {
+                begin(s, id, &wire::parse(head, order)?)?;
+                return Ok(rest);
+            }
+        }
+    }
+    let rx = &mut c.rx;
+    let want = match rx.head.first_chunk::<BASE>() {
+        Some(base) if rx.have >= BASE => wire::head_len(base)?,
+        _ => BASE,
+    };
+    let (now, rest) = bytes.split_at((want - rx.have).min(bytes.len()));
+    if let Some(to) = rx.head.get_mut(rx.have..rx.have + now.len()) {
+        to.copy_from_slice(now);
+    }
+    rx.have += now.len();
+    if rx.have < want {
+        return Ok(rest);
+    }
+    let len = match rx.head.first_chunk::<BASE>() {
+        Some(base) => wire::head_len(base)?,
+        None => BASE,
+    };
+    if rx.have == len {
+        let parsed = wire::parse(rx.head.get(..len).unwrap_or(&[]), order)?;
+        rx.have = 0;
+        begin(s, id, &parsed)?;
+    }
+    Ok(rest)
+}
+
+/// A header is here: its payload gets a place.
+#[inline]
+fn begin(s: &mut TcpState, id: u32, h: &Head) -> core::result::Result<(), Malformed> {
+    let Some(c) = s.conns.get_mut(id) else {
+        return Ok(());
+    };
+    let msg = MsgInfo {
+        from: c.peer,
+        tag: matches!(h.op, XnetOp::Tagged | XnetOp::TaggedRts).then_some(h.tag),
+        cq_data: h.cq_data,
+        len: h.payload,
+    };
+    match h.op {
+        XnetOp::Msg if h.op_data == wire::ACK => {
+            let n = c.unacked.pop_front();
+            let n = n.ok_or("it acknowledges what was not sent")?;
+            if h.payload != 0 {
+                return Err("its acknowledgement has a payload");
+            }
+            s.tx_done(&n);
+        }
+        XnetOp::Msg | XnetOp::Tagged => message(s, id, h, msg),
+        XnetOp::ReadReq => read_request(s, id, h, msg)?,
+        XnetOp::ReadRsp => {
+            let (n, mem) = c.reads.pop_front().ok_or("it answers no read")?;
+            if h.payload != mem.len() as u64 {
+                c.reads.push_front((n, mem));
+                return Err("its answer to a read has another length");
+            }
+            payload(s, id, Target::Read(n, mem), msg, false, [0; 4]);
+        }
+        XnetOp::Write => {
+            let (mem, keys) = regions(s, h, FI_REMOTE_WRITE)?;
+            payload(s, id, Target::Write(mem), msg, h.wants_ack(), keys);
+        }
+        XnetOp::TaggedRts => {
+            if h.payload != 0 || h.op_data == 0 {
+                return Err("its announcement is malformed");
+            }
+            let msg = MsgInfo {
+                len: h.announced,
+                ..msg
+            };
+            announced(s, id, h, msg)?;
+        }
+        XnetOp::Cts => {
+            let at = c.rts.iter().position(|(n, _)| *n == h.op_data);
+            let at = at.ok_or("it asks for a message that was not announced")?;
+            let (_, (note, mem)) = c.rts.swap_remove(at);
+            let mut data = Head::new(XnetOp::Data, mem.len() as u64);
+            data.op_data = h.op_data;
+            let confirmed = note.flags & FI_DELIVERY_COMPLETE != 0;
+            let note = super::super::state::TxNote {
+                flags: note.flags & !FI_DELIVERY_COMPLETE,
+                ..note
+            };
+            let then = match confirmed {
+                true => Then::Acknowledged(note),
+                false => Then::Done(note),
+            };
+            post(s, id, &data, &SendData::User(mem), then);
+        }
+        XnetOp::Data => {
+            let at = c.cts.iter().position(|(n, _)| *n == h.op_data);
+            let at = at.ok_or("it sends a message that was not asked for")?;
+            let (number, (place, msg, ack)) = c.cts.swap_remove(at);
+            if h.payload != msg.len {
+                c.cts.push((number, (place, msg, ack)));
+                return Err("its message has another length than was announced");
+            }
+            payload(s, id, Target::Recv(place), msg, ack, [0; 4]);
+        }
+    }
+    Ok(())
+}
+
+/// The payload of this length goes there.
+#[inline]
+fn payload(s: &mut TcpState, id: u32, to: Target, msg: MsgInfo, ack: bool, keys: [u64; 4]) {
+    let b = InBody {
+        to,
+        msg,
+        off: 0,
+        ack,
+        keys,
+    };
+    if msg.len == 0 {
+        return finish(s, id, &b);
+    }
+    if let Some(c) = s.conns.get_mut(id) {
+        c.rx.phase = Phase::Body(b);
+    }
+}
+
+/// A message: into its receive, or it is kept.
+#[inline]
+fn message(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
+    let Some(ep) = s.conns.get(id).and_then(|c| s.eps.get(c.ep)) else {
+        return;
+    };
+    let Some(q) = s.rxqs.get_mut(ep.rxq) else {
+        return;
+    };
+    match q.place(&mut s.recvs, msg.from, msg.tag, msg.len) {
+        Some(p) => payload(s, id, Target::Recv(p), msg, h.wants_ack(), [0; 4]),
+        None => save(s, id, h, msg),
+    }
+}
+
+/// Keeps a message that has no receive: here, or where it is.
+fn save(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
+    let Some(ep) = s.conns.get(id).map(|c| c.ep) else {
+        return;
+    };
+    let Some(rxq) = s.eps.get(ep).map(|e| e.rxq) else {
+        return;
+    };
+    let p = params::tcp();
+    let len = usize::try_from(msg.len).unwrap_or(usize::MAX);
+    let kept = s.rxqs.get(rxq).map_or(0, |q| q.bytes);
+    let many = || {
+        let of = s.saved.iter().filter(|(_, m)| m.conn == id && m.ep == ep);
+        p.max_saved > 0 && of.count() >= p.max_saved
+    };
+    let held = len > p.max_saved_size || len > p.saved_total.saturating_sub(kept) || many();
+    let (state, room) = match held {
+        true => (SavedState::Held, 0),
+        false if len == 0 => (SavedState::Whole, 0),
+        false => (SavedState::Coming, len),
+    };
+    let m = SavedMsg {
+        ep,
+        conn: id,
+        from: msg.from,
+        tag: msg.tag,
+        cq_data: msg.cq_data,
+        len: msg.len,
+        state,
+        bytes: vec![0; room],
+        have: 0,
+    };
+    let number = keep(s, rxq, m);
+    if !held {
+        return payload(s, id, Target::Saved(number), msg, h.wants_ack(), [0; 4]);
+    }
+    if let Some(c) = s.conns.get_mut(id) {
+        c.rx.phase = Phase::Held { ack: h.wants_ack() };
+    }
+    watch(s, id);
+}
+
+fn keep(s: &mut TcpState, rxq: u32, m: SavedMsg) -> u32 {
+    s.peers.hold(m.from);
+    let number = s.saved.insert(m);
+    if let (Some(q), Some(m)) = (s.rxqs.get_mut(rxq), s.saved.get(number)) {
+        q.keep(number, m);
+    }
+    number
+}
+
+/// A message is announced: it is asked for when it has a receive.
+fn announced(
+    s: &mut TcpState,
+    id: u32,
+    h: &Head,
+    msg: MsgInfo,
+) -> core::result::Result<(), Malformed> {
+    let Some(c) = s.conns.get(id) else {
+        return Ok(());
+    };
+    let known = |m: &SavedMsg| m.conn == id && m.state == SavedState::Announced(h.op_data);
+    if c.cts.iter().any(|(n, _)| *n == h.op_data) || s.saved.iter().any(|(_, m)| known(m)) {
+        return Err("it announces two messages by one number");
+    }
+    let Some(ep) = s.eps.get(c.ep) else {
+        return Ok(());
+    };
+    let (id_ep, rxq) = (c.ep, ep.rxq);
+    let Some(q) = s.rxqs.get_mut(rxq) else {
+        return Ok(());
+    };
+    if let Some(p) = q.place(&mut s.recvs, msg.from, msg.tag, msg.len) {
+        ask(s, id, h.op_data, p, msg, h.wants_ack());
+        return Ok(());
+    }
+    let m = SavedMsg {
+        ep: id_ep,
+        conn: id,
+        from: msg.from,
+        tag: msg.tag,
+        cq_data: msg.cq_data,
+        len: msg.len,
+        state: SavedState::Announced(h.op_data),
+        bytes: Vec::new(),
+        have: usize::from(h.wants_ack()),
+    };
+    keep(s, rxq, m);
+    Ok(())
+}
+
+/// Asks for an announced message.
+fn ask(s: &mut TcpState, id: u32, number: u8, p: RecvPlace, msg: MsgInfo, ack: bool) {
+    if let Some(c) = s.conns.get_mut(id) {
+        c.cts.push((number, (p, msg, ack)));
+    }
+    let mut h = Head::new(XnetOp::Cts, 0);
+    h.op_data = number;
+    post(s, id, &h, &SendData::Inject(&[]), Then::Nothing);
+}
+
+/// The registered memory that a peer names, if it may use it so.
+fn regions(
+    s: &TcpState,
+    h: &Head,
+    need: u64,
+) -> core::result::Result<(UserMem, [u64; 4]), Malformed> {
+    let table = s.mem.access();
+    let mut mem = UserMem::EMPTY;
+    let mut keys = [0; 4];
+    for (v, key) in h.iovs.as_slice().iter().zip(&mut keys) {
+        let part = table.find(v.key, v.addr, v.len, need);
+        let part =
+            part.map_err(|_| "it names memory that it may not use so (key, address, length)")?;
+        mem = mem
+            .join(&part)
+            .ok_or("it names memory in too many pieces")?;
+        *key = v.key;
+    }
+    Ok((mem, keys))
+}
+
+/// A peer reads.
+fn read_request(
+    s: &mut TcpState,
+    id: u32,
+    h: &Head,
+    msg: MsgInfo,
+) -> core::result::Result<(), Malformed> {
+    if h.payload != 0 {
+        return Err("its read has a payload");
+    }
+    let (mem, keys) = regions(s, h, FI_REMOTE_READ)?;
+    let msg = MsgInfo {
+        len: mem.len() as u64,
+        ..msg
+    };
+    let answer = Head::new(XnetOp::ReadRsp, msg.len);
+    let then = Then::RemoteRead(msg, keys);
+    post(s, id, &answer, &SendData::User(mem), then);
+    Ok(())
+}
+
+/// All of a payload is in its place.
+#[inline]
+fn finish(s: &mut TcpState, id: u32, b: &InBody) {
+    let Some(c) = s.conns.get_mut(id) else { return };
+    c.rx.phase = Phase::Head;
+    let ep = c.ep;
+    match &b.to {
+        Target::Recv(p) => s.recv_done(ep, p, &b.msg, None),
+        Target::Saved(n) => {
+            if let Some(m) = s.saved.get_mut(*n) {
+                m.state = SavedState::Whole;
+            }
+        }
+        Target::Read(n, _) => s.tx_done(n),
+        Target::Write(_) => s.remote_done(ep, true, &b.msg, &b.keys),
+        Target::Drop => {}
+    }
+    if b.ack {
+        let mut h = Head::new(XnetOp::Msg, 0);
+        h.op_data = wire::ACK;
+        post(s, id, &h, &SendData::Inject(&[]), Then::Nothing);
+    }
+}
+
+fn info_of(m: &SavedMsg) -> MsgInfo {
+    MsgInfo {
+        from: m.from,
+        tag: m.tag,
+        cq_data: m.cq_data,
+        len: m.len,
+    }
+}
+
+/// Gives a saved message, which is in no queue any more, to a receive.
+pub(crate) fn deliver(s: &mut TcpState, number: u32, p: RecvPlace) {
+    let Some(m) = s.saved.get(number) else { return };
+    let (conn, state, msg) = (m.conn, m.state, info_of(m));
+    let here = m.bytes.get(..m.have).unwrap_or(&[]);
+    match state {
+        SavedState::Whole => {
+            p.mem.store(0, here);
+            let ep = m.ep;
+            // Its peer is held until the completion has its name.
+            s.recv_done(ep, &p, &msg, None);
+            forget(s, number);
+        }
+        SavedState::Coming => {
+            p.mem.store(0, here);
+            turn(s, conn, number, Target::Recv(p));
+            forget(s, number);
+        }
+        SavedState::Held => {
+            forget(s, number);
+            resume(s, conn, Target::Recv(p), msg);
+        }
+        SavedState::Announced(n) => {
+            let ack = m.have != 0;
+            forget(s, number);
+            ask(s, conn, n, p, msg, ack);
+        }
+    }
+}
+
+/// Drops a saved message, which is in no queue any more.
+pub(crate) fn discard(s: &mut TcpState, number: u32) {
+    let Some(m) = forget(s, number) else { return };
+    match m.state {
+        SavedState::Whole => {}
+        SavedState::Coming => turn(s, m.conn, number, Target::Drop),
+        SavedState::Held => resume(s, m.conn, Target::Drop, info_of(&m)),
+        SavedState::Announced(n) => {
+            // Its bytes have to come, for its sender waits to send them.
+            let p = RecvPlace {
+                recv: u32::MAX,
+                mem: UserMem::EMPTY,
+            };
+            ask(s, m.conn, n, p, info_of(&m), m.have != 0);
+        }
+    }
+}
+
+/// The rest of a message that was being saved goes elsewhere.
+fn turn(s: &mut TcpState, id: u32, number: u32, to: Target) {
+    let Some(c) = s.conns.get_mut(id) else { return };
+    if let Phase::Body(b) = &mut c.rx.phase {
+        if matches!(b.to, Target::Saved(n) if n == number) {
+            b.to = to;
+        }
+    }
+}
+
+/// A connection that was held is read again, its message going to `to`.
+fn resume(s: &mut TcpState, id: u32, to: Target, msg: MsgInfo) {
+    let Some(c) = s.conns.get_mut(id) else { return };
+    let Phase::Held { ack } = c.rx.phase else {
+        return;
+    };
+    c.rx.phase = Phase::Head;
+    let stash = core::mem::take(&mut c.rx.stash);
+    payload(s, id, to, msg, ack, [0; 4]);
+    if let Err(why) = consume(s, id, &stash) {
+        return refuse(s, id, why);
+    }
+    watch(s, id);
+}
+
+/// A connection has ended: what was coming in does not.
+pub(super) fn store_failed(s: &mut TcpState, id: u32, c: &mut Conn, why: &Why) {
+    if let Phase::Body(b) = &c.rx.phase {
+        match &b.to {
+            Target::Recv(p) => s.recv_done(c.ep, p, &b.msg, Some(why.clone())),
+            Target::Read(n, _) => s.tx_failed(n, why),
+            Target::Saved(_) | Target::Write(_) | Target::Drop => {}
+        }
+    }
+    // Messages that are not whole never will be.
+    let part = |m: &SavedMsg| m.conn == id && m.state != SavedState::Whole;
+    let gone = s.saved.select(part);
+    if gone.is_empty() {
+        return;
+    }
+    let rxq = s.eps.get(c.ep).map(|e| e.rxq);
+    if let Some(q) = rxq.and_then(|q| s.rxqs.get_mut(q)) {
+        q.drop_messages(|n| gone.contains(&n));
+    }
+    for n in gone {
+        forget(s, n);
+    }
+}
+
+/// A region is closed: nothing of it is read or written any more.
+pub(crate) fn region_closed(s: &mut TcpState, key: u64) {
+    for (_, c) in s.conns.iter_mut() {
+        c.tx.region_closed(key);
+        if let Phase::Body(b) = &mut c.rx.phase {
+            if matches!(b.to, Target::Write(_)) && b.keys.contains(&key) {
+                b.to = Target::Drop;
+            }
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! How connections come about and end.
+//!
+//! An endpoint connects when it first sends. Both sides may do so at once: the request of the side
+//! with the larger address counts, the other is refused, and what waited for it leaves by the
+//! first. A request of a process that has a connection already replaces it only when it is another
+//! process (by its number), for the former is gone then.
+
+use super::super::ep::TcpEp;
+use super::super::state::{TcpState, NO_CONN};
+use super::super::wire::{
+    emit_control, parse_control, Control, ControlKind, Hello, CONTROL, RDM_VERSION, VERSION_SEEN,
+};
+use super::input::{receive, store_failed};
+use super::output::watch;
+use super::{flush, Conn, ConnState, Phase, Then};
+use crate::core::{errno, params, Errno, Result};
+use crate::device::stream::{Gather, Stream};
+use crate::proto::PeerId;
+use crate::types::*;
+use std::time::{Duration, Instant};
+
+/// Connections of strangers that have not said who they are, at one endpoint.
+const STRANGERS_MAX: usize = 1024;
+/// After a refusal the next attempt follows in so long, doubled each time up to the second.
+const RETRY: Duration = Duration::from_millis(10);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+
+fn timeout() -> Duration {
+    Duration::from_millis(params::tcp().connect_timeout_ms as u64)
+}
+
+/// The connection to a peer, which may not be open yet; held by the endpoint's table.
+#[inline]
+pub(crate) fn conn_for(s: &mut TcpState, ep: u32, peer: PeerId) -> Result<u32> {
+    let known = s.eps.get(ep).ok_or(FI_EBADF)?.conns.get(&peer);
+    match known {
+        Some(c) => Ok(*c),
+        None => connect(s, ep, peer),
+    }
+}
+
+#[cold]
+fn connect(s: &mut TcpState, ep: u32, peer: PeerId) -> Result<u32> {
+    crate::core::memory::check()?;
+    let mut c = Conn::new(ep, ConnState::Connecting, None, Instant::now() + timeout());
+    c.peer = peer;
+    s.peers.hold(peer);
+    let id = s.conns.insert(c);
+    if let Some(e) = s.eps.get_mut(ep) {
+        e.conns.insert(peer, id);
+    }
+    s.making.push(id);
+    if let Err(e) = attempt(s, id) {
+        // The call fails; nothing waits for the connection yet.
+        log_lost(s, id, e, "connecting to");
+        drop_conn(s, id);
+        return Err(e);
+    }
+    Ok(id)
+}
+
+/// Begins to connect.
+fn attempt(s: &mut TcpState, id: u32) -> Result<()> {
+    let Some(c) = s.conns.get_mut(id) else {
+        return Ok(());
+    };
+    let to = s.peers.addr(c.peer).ok_or(FI_EINVAL)?;
+    let from = s.eps.get(c.ep).ok_or(FI_EBADF)?.addr;
+    let stream = Stream::connect(from, to)?;
+    stream.tune(params::tcp().nodelay);
+    s.poller.add(stream.fd(), u64::from(id), false, true);
+    c.stream = Some(stream);
+    c.state = ConnState::Connecting;
+    c.rx.phase = Phase::Control(Vec::new());
+    Ok(())
+}
+
+/// Sends a control message, which an empty socket takes whole.
+fn say(c: &Conn, kind: ControlKind, hello: &Hello) -> Result<()> {
+    let bytes = emit_control(kind, &hello.emit());
+    let mut g = Gather::new();
+    g.bytes(&bytes);
+    let stream = c.stream.as_ref().ok_or(FI_ENOTCONN)?;
+    match stream.send(&g)? {
+        n if n == bytes.len() => Ok(()),
+        _ => Err(FI_EIO),
+    }
+}
+
+/// What we say of ourselves.
+fn our_hello(ep: &TcpEp, version: u8) -> Hello {
+    Hello {
+        version,
+        features: 0,
+        port: ep.addr.port(),
+        pid: std::process::id(),
+    }
+}
+
+/// A socket is writable: it is connected, or has failed to, or takes more.
+pub(crate) fn writable(s: &mut TcpState, id: u32) {
+    let Some(c) = s.conns.get_mut(id) else { return };
+    if c.state != ConnState::Connecting {
+        return flush(s, id);
+    }
+    let Some(stream) = &c.stream else { return };
+    let e = stream.error();
+    if e != 0 {
+        return lost(s, id, e, "connecting to");
+    }
+    let Some(ep) = s.eps.get(c.ep) else { return };
+    if let Err(e) = say(c, ControlKind::Request, &our_hello(ep, RDM_VERSION)) {
+        return lost(s, id, e, "connecting to");
+    }
+    c.state = ConnState::Requested;
+    watch(s, id);
+}
+
+/// Takes in connections that wait at an endpoint's listener.
+pub(crate) fn accept(s: &mut TcpState, ep: u32) {
+    loop {
+        let Some(l) = s.eps.get(ep).and_then(|e| e.listener.as_ref()) else {
+            return;
+        };
+        let stream = match l.accept() {
+            Ok(Some((stream, _))) => stream,
+            Ok(None) => return,
+            Err(e) => {
+                crate::warn_log!(
+                    FI_LOG_EP_CTRL,
+                    "cannot take a connection in: {} (ulimit -n)",
+                    errno::text(e)
+                );
+                return;
+            }
+        };
+        let strangers = s.making.iter().filter_map(|c| s.conns.get(*c));
+        let strangers = strangers.filter(|c| c.ep == ep && c.state == ConnState::Accepted);
+        if strangers.count() >= STRANGERS_MAX {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "{STRANGERS_MAX} callers have not said who they are: one more is turned away"
+            );
+            continue;
+        }
+        stream.tune(params::tcp().nodelay);
+        let fd = stream.fd();
+        let until = Instant::now() + timeout();
+        let c = Conn::new(ep, ConnState::Accepted, Some(stream), until);
+        let id = s.conns.insert(c);
+        s.making.push(id);
+        s.poller.add(fd, u64::from(id), true, false);
+        // Most often it has said it already.
+        receive(s, id);
+    }
+}
+
+/// Bytes that a control message still lacks after these; `None` for one that is none.
+pub(super) fn control_needs(bytes: &[u8]) -> Option<usize> {
+    let Some(head) = bytes.first_chunk::<CONTROL>() else {
+        return Some(CONTROL - bytes.len());
+    };
+    let data = parse_control(head).ok()?.data;
+    Some((CONTROL + data).saturating_sub(bytes.len()))
+}
+
+/// A control message is here.
+pub(super) fn control(s: &mut TcpState, id: u32, bytes: &[u8]) {
+    let parsed = bytes
+        .split_first_chunk::<CONTROL>()
+        .ok_or("its control message is too short")
+        .and_then(|(head, data)| Ok((parse_control(head)?, Hello::parse(data))));
+    let (control, hello) = match parsed {
+        Ok(p) => p,
+        Err(why) => return refuse(s, id, why),
+    };
+    let Some(c) = s.conns.get(id) else { return };
+    match (c.state, control.kind) {
+        (ConnState::Requested, ControlKind::Reject) => refused(s, id),
+        (ConnState::Requested, ControlKind::Accept) => match hello {
+            Ok(h) => opened(s, id, &control, &h),
+            Err(why) => refuse(s, id, why),
+        },
+        (ConnState::Accepted, ControlKind::Request) => match hello {
+            Ok(h) => requested(s, id, &control, &h),
+            Err(why) => refuse(s, id, why),
+        },
+        _ => refuse(s, id, "its control message comes at the wrong time"),
+    }
+}
+
+/// The other side is no peer of ours.
+pub(super) fn refuse(s: &mut TcpState, id: u32, why: &str) {
+    let from = s.conns.get(id).and_then(|c| c.stream.as_ref());
+    let from = from.and_then(Stream::peer_addr);
+    let from = from.map_or("?".to_string(), |a| a.to_string());
+    crate::warn_log!(FI_LOG_EP_DATA, "the connection with {from} is ended: {why}");
+    end(s, id, FI_EPROTO, &format!("protocol error: {why}"));
+}
+
+/// Our request was refused: the peer's own is on its way, or it is tried again.
+fn refused(s: &mut TcpState, id: u32) {
+    let Some(c) = s.conns.get_mut(id) else { return };
+    c.stream = None;
+    let wait = RETRY * 2u32.saturating_pow(c.refused.min(10));
+    c.refused += 1;
+    c.state = ConnState::Refused {
+        again: Instant::now() + wait.min(RETRY_MAX),
+    };
+}
+
+/// Whether messages may be announced on a connection of this version.
+fn announces(version: u8) -> bool {
+    version & !VERSION_SEEN >= 1
+}
+
+/// Our request was accepted.
+fn opened(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
+    let Some(c) = s.conns.get_mut(id) else { return };
+    c.announces = h.version & VERSION_SEEN != 0 && announces(h.version);
+    c.remote_pid = h.pid;
+    open(s, id, control);
+}
+
+/// Messages may pass.
+fn open(s: &mut TcpState, id: u32, control: &Control) {
+    let Some(c) = s.conns.get_mut(id) else { return };
+    c.order = control.order;
+    c.tx.reorder(control.order);
+    c.state = ConnState::Open;
+    c.rx.phase = Phase::Head;
+    s.making.retain(|m| *m != id);
+    s.hot = id;
+    flush(s, id);
+}
+
+/// A peer wants to connect.
+fn requested(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
+    let Some(c) = s.conns.get(id) else { return };
+    let ep = c.ep;
+    let from = c.stream.as_ref().and_then(Stream::peer_addr);
+    let (Some(mut from), Some(e)) = (from, s.eps.get(ep)) else {
+        return end(s, id, FI_ENOTCONN, "the peer is gone");
+    };
+    from.set_port(h.port);
+    // Listening at all addresses, we are who was called.
+    let local = s
+        .conns
+        .get(id)
+        .and_then(|c| c.stream.as_ref()?.local_addr());
+    let mut own = e.addr;
+    if let (true, Some(l)) = (own.ip().is_unspecified(), local) {
+        own.set_ip(l.ip());
+    }
+    let peer = s.peers.hold_addr(from);
+    if let Some(c) = s.conns.get_mut(id) {
+        c.peer = peer;
+    }
+    let mut former = s.eps.get(ep).and_then(|e| e.conns.get(&peer).copied());
+    if let Some(f) = former {
+        // It may have ended without our having looked.
+        receive(s, f);
+        former = s.eps.get(ep).and_then(|e| e.conns.get(&peer).copied());
+    }
+    let mut ourselves = false;
+    if let Some((f, old)) = former.and_then(|f| Some((f, s.conns.get(f)?))) {
+        match old.state {
+            ConnState::Open if old.remote_pid == h.pid => return turn_away(s, id, h),
+            ConnState::Open | ConnState::Accepted => {
+                end(s, f, FI_ECONNRESET, "the peer was started anew");
+                former = None;
+            }
+            ConnState::Refused { .. } => {}
+            ConnState::Connecting | ConnState::Requested if from == own => {
+                (ourselves, former) = (true, None);
+            }
+            ConnState::Connecting | ConnState::Requested if from < own => {
+                return turn_away(s, id, h);
+            }
+            ConnState::Connecting | ConnState::Requested => {}
+        }
+    }
+    let version = match h.version {
+        0 => 0,
+        v => v.min(RDM_VERSION) | VERSION_SEEN,
+    };
+    let (Some(c), Some(e)) = (s.conns.get_mut(id), s.eps.get(ep)) else {
+        return;
+    };
+    if let Err(err) = say(c, ControlKind::Accept, &our_hello(e, version)) {
+        return end(s, id, err, "the answer to its request could not be sent");
+    }
+    c.announces = announces(h.version);
+    c.remote_pid = h.pid;
+    if let Some(mut old) = former.and_then(|f| s.conns.remove(f)) {
+        // What waited for our own request leaves by the peer's.
+        s.peers.release(old.peer);
+        s.making.retain(|m| Some(*m) != former);
+        if let Some(c) = s.conns.get_mut(id) {
+            c.tx.take_over(&mut old.tx);
+            c.rts = core::mem::take(&mut old.rts);
+        }
+    }
+    if !ourselves {
+        if let Some(e) = s.eps.get_mut(ep) {
+            e.conns.insert(peer, id);
+        }
+    }
+    open(s, id, control);
+}
+
+/// Our own request, or connection, is to be used.
+fn turn_away(s: &mut TcpState, id: u32, h: &Hello) {
+    if let Some(c) = s.conns.get(id) {
+        let _ = say(c, ControlKind::Reject, h);
+    }
+    drop_conn(s, id);
+}
+
+/// Looks after connections that take long to come about.
+pub(crate) fn expire(s: &mut TcpState) {
+    let now = Instant::now();
+    for id in s.making.clone() {
+        let Some(c) = s.conns.get(id) else {
+            s.making.retain(|m| *m != id);
+            continue;
+        };
+        if now >= c.deadline {
+            let ms = params::tcp().connect_timeout_ms;
+            let text = format!("no connection within {ms} ms (FI_TCP_CONNECT_TIMEOUT_MS)");
+            end(s, id, FI_ETIMEDOUT, &text);
+            continue;
+        }
+        if matches!(c.state, ConnState::Refused { again } if now >= again) {
+            if let Err(e) = attempt(s, id) {
+                lost(s, id, e, "connecting to");
+            }
+        }
+    }
+}
+
+fn peer_text(s: &TcpState, id: u32) -> String {
+    let addr = s.conns.get(id).and_then(|c| s.peers.addr(c.peer));
+    addr.map_or("a caller".to_string(), |a| a.to_string())
+}
+
+fn log_lost(s: &TcpState, id: u32, e: Errno, doing: &str) -> String {
+    let text = format!("{doing} {}: {}", peer_text(s, id), errno::text(e));
+    crate::info_log!(FI_LOG_EP_CTRL, "{text}");
+    text
+}
+
+/// The system has ended a connection with this errno.
+#[cold]
+pub(crate) fn lost(s: &mut TcpState, id: u32, e: Errno, doing: &str) {
+    let text = log_lost(s, id, e, doing);
+    end(s, id, e, &text);
+}
+
+/// Ends a connection: everything that needs it fails.
+#[cold]
+pub(super) fn end(s: &mut TcpState, id: u32, e: Errno, text: &str) {
+    let Some(mut c) = s.conns.remove(id) else {
+        return;
+    };
+    forget_conn(s, id, &c);
+    let why = (e, text.to_string());
+    store_failed(s, id, &mut c, &why);
+    let waiting: Vec<_> = c.tx.drain().collect();
+    let queued = waiting.into_iter().filter_map(|t| match t {
+        Then::Done(n) | Then::Acknowledged(n) | Then::Answered(n, _) => Some(n),
+        Then::Nothing | Then::RemoteRead(..) => None,
+    });
+    let sent = c.unacked.iter().copied();
+    let reads = c.reads.iter().map(|(n, _)| *n);
+    let announced = c.rts.iter().map(|(_, (n, _))| *n);
+    // In the order in which they were posted, as far as that is known.
+    for n in sent.chain(reads).chain(announced).chain(queued) {
+        s.tx_failed(&n, &why);
+    }
+    for (_, (place, msg, _)) in &c.cts {
+        s.recv_done(c.ep, place, msg, Some(why.clone()));
+    }
+}
+
+/// A connection goes, and nobody hears of what was under way.
+pub(crate) fn drop_conn(s: &mut TcpState, id: u32) {
+    if let Some(c) = s.conns.remove(id) {
+        forget_conn(s, id, &c);
+    }
+}
+
+fn forget_conn(s: &mut TcpState, id: u32, c: &Conn) {
+    s.making.retain(|m| *m != id);
+    if s.hot == id {
+        s.hot = NO_CONN;
+    }
+    if let Some(stream) = &c.stream {
+        s.poller.remove(stream.fd());
+        stream.shut();
+    }
+    if let Some(e) = s.eps.get_mut(c.ep) {
+        if e.conns.get(&c.peer) == Some(&id) {
+            e.conns.remove(&c.peer);
+        }
+    }
+    s.peers.release(c.peer);
+}

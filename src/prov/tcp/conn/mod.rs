@@ -1,0 +1,179 @@
+//! A connection: one socket, what leaves by it and what comes in.
+//!
+//! Data passes so: `output` sends a header and the memory it speaks of at once, or queues both
+//! while the socket is full; `input` cuts what arrives into headers and payloads, each payload
+//! going straight to where it belongs; `make` connects, answers and ends.
+//!
+//! Invariants: bytes leave and arrive in the order of the calls, so that acknowledgements and
+//! answers to reads need no numbers; lengths, counts, keys and numbers of the peer are checked
+//! before anything is done with them; a peer that breaks the protocol loses its connection, and
+//! nobody else anything.
+
+mod input;
+mod make;
+mod output;
+
+pub(crate) use input::{deliver, discard, receive, region_closed};
+pub(crate) use make::{accept, conn_for, drop_conn, expire, lost, writable};
+pub(crate) use output::{flush, post, send_rest, Then};
+
+use super::peers::NOBODY;
+use super::recvq::RecvPlace;
+use super::state::{MsgInfo, TxNote};
+use super::wire::{ByteOrder, HEAD_MAX};
+use crate::device::stream::Stream;
+use crate::hmem::UserMem;
+use crate::proto::PeerId;
+use output::Outbound;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConnState {
+    /// Ours: the system connects.
+    Connecting,
+    /// Ours: the peer has our request.
+    Requested,
+    /// Ours: the peer has refused, for its own request is on its way, or for now.
+    Refused { again: Instant },
+    /// The peer's: its request is not here yet.
+    Accepted,
+    /// Messages may pass.
+    Open,
+}
+
+/// Where a payload goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target {
+    /// Into a receive.
+    Recv(RecvPlace),
+    /// Into a message that waits for one, by number.
+    Saved(u32),
+    /// Into the memory of a read of ours.
+    Read(TxNote, UserMem),
+    /// Into registered memory, by a peer's write, whose keys are `InBody::keys`.
+    Write(UserMem),
+    /// Nowhere.
+    Drop,
+}
+
+/// A payload that is coming in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InBody {
+    to: Target,
+    msg: MsgInfo,
+    /// Bytes that are here, of `msg.len`.
+    off: u64,
+    ack: bool,
+    keys: [u64; 4],
+}
+
+/// What comes next.
+#[derive(Debug)]
+enum Phase {
+    /// A control message.
+    Control(Vec<u8>),
+    /// A header.
+    Head,
+    /// A payload.
+    Body(InBody),
+    /// The payload of a saved message, which stays in the socket until it has a receive.
+    Held { ack: bool },
+}
+
+/// What comes in.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    phase: Phase,
+    head: [u8; HEAD_MAX],
+    /// Bytes of the header that are here.
+    have: usize,
+    /// What was received before it could be used.
+    stash: Vec<u8>,
+}
+
+/// Messages announced on a connection, by the numbers of the protocol, 1 to 255.
+type Announced<T> = Vec<(u8, T)>;
+
+/// See the module text.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub ep: u32,
+    /// Held, unless it is [`NOBODY`].
+    pub peer: PeerId,
+    pub state: ConnState,
+    /// None between attempts.
+    stream: Option<Stream>,
+    rx: Inbound,
+    tx: Outbound,
+    order: ByteOrder,
+    /// The peer may announce messages, and understands announcements.
+    announces: bool,
+    remote_pid: u32,
+    /// When it has to be open.
+    deadline: Instant,
+    /// Refusals so far.
+    refused: u32,
+    /// Messages that the peer has not acknowledged.
+    unacked: VecDeque<TxNote>,
+    /// Reads that it has not answered.
+    reads: VecDeque<(TxNote, UserMem)>,
+    /// Messages that it has not asked for.
+    rts: Announced<(TxNote, UserMem)>,
+    /// Messages that we have asked for.
+    cts: Announced<(RecvPlace, MsgInfo, bool)>,
+}
+
+impl Conn {
+    fn new(ep: u32, state: ConnState, stream: Option<Stream>, deadline: Instant) -> Conn {
+        let phase = match state {
+            ConnState::Open => Phase::Head,
+            _ => Phase::Control(Vec::new()),
+        };
+        Conn {
+            ep,
+            peer: NOBODY,
+            state,
+            stream,
+            rx: Inbound {
+                phase,
+                head: [0; HEAD_MAX],
+                have: 0,
+                stash: Vec::new(),
+            },
+            tx: Outbound::default(),
+            order: ByteOrder::Host,
+            announces: false,
+            remote_pid: 0,
+            deadline,
+            refused: 0,
+            unacked: VecDeque::new(),
+            reads: VecDeque::new(),
+            rts: Vec::new(),
+            cts: Vec::new(),
+        }
+    }
+
+    /// Whether nobody reads it for now.
+    fn held(&self) -> bool {
+        matches!(self.rx.phase, Phase::Held { .. })
+    }
+
+    /// A number for a message to announce, if there is one free. `None` to peers that do not know
+    /// announcements.
+    pub(crate) fn next_announcement(&self) -> Option<Option<u8>> {
+        let open = self.state == ConnState::Open && self.announces;
+        open.then(|| (1..=u8::MAX).find(|n| self.rts.iter().all(|(used, _)| used != n)))
+    }
+
+    /// A message is announced by this number.
+    pub(crate) fn announced(&mut self, number: u8, note: TxNote, mem: UserMem) {
+        self.rts.push((number, (note, mem)));
+    }
+
+    /// Operations that wait for the socket.
+    pub(crate) fn queued(&self) -> usize {
+        self.tx.len()
+    }
+}

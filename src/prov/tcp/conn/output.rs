@@ -1,0 +1,279 @@
+//! What leaves by a connection.
+//!
+//! Where nothing waits, a message goes to the socket straight from the call. What the socket does
+//! not take is queued, and leaves when it is writable again, several messages by one system call.
+
+use super::super::state::{MsgInfo, TcpState, TxNote};
+use super::super::wire::{emit, parse, ByteOrder, Head, HEAD_MAX, ID_AT};
+use super::{lost, ConnState};
+use crate::device::stream::Gather;
+use crate::hmem::UserMem;
+use crate::prov::contract::SendData;
+use std::collections::VecDeque;
+
+/// What a message speaks of.
+#[derive(Debug)]
+enum OutBody {
+    /// Memory that is lent until the operation is over.
+    Lent(UserMem),
+    /// A copy.
+    Own(Box<[u8]>),
+}
+
+impl OutBody {
+    fn len(&self) -> usize {
+        match self {
+            OutBody::Lent(m) => m.len(),
+            OutBody::Own(b) => b.len(),
+        }
+    }
+}
+
+/// What happens when the last byte of a message is in the socket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Then {
+    Nothing,
+    /// The operation is over.
+    Done(TxNote),
+    /// It is over when the peer has acknowledged it.
+    Acknowledged(TxNote),
+    /// It is over when the answer has come.
+    Answered(TxNote, UserMem),
+    /// A peer's read of these regions is over.
+    RemoteRead(MsgInfo, [u64; 4]),
+}
+
+/// A message that waits for the socket.
+#[derive(Debug)]
+struct OutItem {
+    head: [u8; HEAD_MAX],
+    head_len: usize,
+    body: OutBody,
+    then: Then,
+}
+
+impl OutItem {
+    fn len(&self) -> usize {
+        self.head_len + self.body.len()
+    }
+
+    /// Appends what is left of it after `sent` bytes.
+    fn gather<'a>(&'a self, sent: usize, g: &mut Gather<'a>) {
+        if let Some(h) = self.head.get(sent..self.head_len) {
+            g.bytes(h);
+        }
+        let off = sent.saturating_sub(self.head_len);
+        match &self.body {
+            OutBody::Lent(m) => g.mem(&m.part(off, m.len())),
+            OutBody::Own(b) => g.bytes(b.get(off..).unwrap_or(&[])),
+        }
+    }
+}
+
+/// See the module text.
+#[derive(Debug, Default)]
+pub(crate) struct Outbound {
+    queue: VecDeque<OutItem>,
+    /// Bytes of the first that have left.
+    sent: usize,
+    /// Number of the next header.
+    next_id: u8,
+    /// The poller tells when the socket is writable.
+    waits: bool,
+}
+
+impl Outbound {
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// The peer writes numbers in this order; nothing has left yet.
+    pub(super) fn reorder(&mut self, order: ByteOrder) {
+        if order == ByteOrder::Host {
+            return;
+        }
+        for item in &mut self.queue {
+            let (id, head) = (item.head[ID_AT], item.head);
+            let head = head.get(..item.head_len).unwrap_or(&[]);
+            if let Ok(h) = parse(head, ByteOrder::Host) {
+                emit(&h, order, &mut item.head);
+                item.head[ID_AT] = id;
+            }
+        }
+    }
+
+    /// A new socket: nothing has left by it.
+    pub(super) fn take_over(&mut self, from: &mut Outbound) {
+        core::mem::swap(&mut self.queue, &mut from.queue);
+        for item in &mut self.queue {
+            item.head[ID_AT] = self.next_id;
+            self.next_id = self.next_id.wrapping_add(1);
+        }
+    }
+
+    /// Operations that wait, taken out.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Then> + '_ {
+        self.sent = 0;
+        self.queue.drain(..).map(|i| i.then)
+    }
+
+    /// A region is closed: what peers were reading of it is copied first.
+    pub(super) fn region_closed(&mut self, key: u64) {
+        for i in &mut self.queue {
+            if let (Then::RemoteRead(_, keys), OutBody::Lent(m)) = (&i.then, &i.body) {
+                if keys.contains(&key) {
+                    let mut copy = vec![0; m.len()].into_boxed_slice();
+                    m.load(0, &mut copy);
+                    i.body = OutBody::Own(copy);
+                }
+            }
+        }
+    }
+}
+
+/// Sends a message, or queues it. Injected data is copied where it cannot leave at once.
+#[inline]
+pub(crate) fn post(s: &mut TcpState, id: u32, h: &Head, data: &SendData, then: Then) {
+    let Some(c) = s.conns.get_mut(id) else { return };
+    let mut head = [0; HEAD_MAX];
+    let head_len = emit(h, c.order, &mut head);
+    head[ID_AT] = c.tx.next_id;
+    c.tx.next_id = c.tx.next_id.wrapping_add(1);
+    let total = head_len + data.len();
+    let mut sent = 0;
+    let mut failed = None;
+    if c.state == ConnState::Open && c.tx.queue.is_empty() {
+        if let Some(stream) = &c.stream {
+            let mut g = Gather::new();
+            g.bytes(head.get(..head_len).unwrap_or(&[]));
+            match data {
+                SendData::User(m) => g.mem(m),
+                SendData::Inject(b) => g.bytes(b),
+            }
+            match stream.send(&g) {
+                Ok(n) if n == total => return ended(s, id, then),
+                Ok(n) => sent = n,
+                Err(e) => failed = Some(e),
+            }
+        }
+    }
+    let Some(c) = s.conns.get_mut(id) else { return };
+    if c.tx.queue.is_empty() {
+        c.tx.sent = sent;
+    }
+    c.tx.queue.push_back(OutItem {
+        head,
+        head_len,
+        body: match data {
+            SendData::User(m) => OutBody::Lent(*m),
+            SendData::Inject(b) => OutBody::Own((*b).into()),
+        },
+        then,
+    });
+    match failed {
+        Some(e) => lost(s, id, e, "sending to"),
+        None => wait_writable(s, id),
+    }
+}
+
+/// Has the poller tell when the socket is writable, if something waits for that.
+fn wait_writable(s: &mut TcpState, id: u32) {
+    let Some(c) = s.conns.get_mut(id) else { return };
+    if c.state != ConnState::Open {
+        return;
+    }
+    let waits = !c.tx.queue.is_empty();
+    if waits != c.tx.waits {
+        c.tx.waits = waits;
+        watch(s, id);
+    }
+}
+
+/// Tells the poller what an open connection waits for.
+pub(super) fn watch(s: &mut TcpState, id: u32) {
+    let Some(c) = s.conns.get(id) else { return };
+    if let Some(stream) = &c.stream {
+        s.poller
+            .change(stream.fd(), u64::from(id), !c.held(), c.tx.waits);
+    }
+}
+
+/// Sends what waits, as far as the socket takes it.
+pub(crate) fn flush(s: &mut TcpState, id: u32) {
+    loop {
+        let Some(c) = s.conns.get_mut(id) else { return };
+        if c.state != ConnState::Open || c.tx.queue.is_empty() {
+            break;
+        }
+        let Some(stream) = &c.stream else { return };
+        let mut g = Gather::new();
+        let mut skip = c.tx.sent;
+        for item in &c.tx.queue {
+            if !g.has_room() {
+                break;
+            }
+            item.gather(skip, &mut g);
+            skip = 0;
+        }
+        let sent = match stream.send(&g) {
+            Ok(n) => n,
+            Err(e) => return lost(s, id, e, "sending to"),
+        };
+        let full = sent < g.len();
+        c.tx.sent += sent;
+        while let Some(c) = s.conns.get_mut(id) {
+            let first = c.tx.queue.front().map(OutItem::len);
+            match first {
+                Some(n) if n <= c.tx.sent => c.tx.sent -= n,
+                _ => break,
+            }
+            if let Some(item) = c.tx.queue.pop_front() {
+                ended(s, id, item.then);
+            }
+        }
+        if full {
+            break;
+        }
+    }
+    wait_writable(s, id);
+}
+
+/// Waits a little for the socket to take what is queued, before it is closed.
+pub(crate) fn send_rest(s: &mut TcpState, id: u32) {
+    for _ in 0..REST_WAITS {
+        flush(s, id);
+        let Some(c) = s.conns.get(id) else { return };
+        let Some(stream) = &c.stream else { return };
+        if c.state != ConnState::Open || c.tx.queue.is_empty() {
+            return;
+        }
+        crate::device::wait::poll_fd(stream.fd(), libc::POLLOUT, 10);
+    }
+}
+
+/// Waits of 10 ms for a socket that is about to be closed.
+const REST_WAITS: u32 = 50;
+
+/// The last byte of a message is in the socket.
+#[inline]
+fn ended(s: &mut TcpState, id: u32, then: Then) {
+    match then {
+        Then::Nothing => {}
+        Then::Done(n) => s.tx_done(&n),
+        Then::Acknowledged(n) => {
+            if let Some(c) = s.conns.get_mut(id) {
+                c.unacked.push_back(n);
+            }
+        }
+        Then::Answered(n, mem) => {
+            if let Some(c) = s.conns.get_mut(id) {
+                c.reads.push_back((n, mem));
+            }
+        }
+        Then::RemoteRead(m, keys) => {
+            if let Some(ep) = s.conns.get(id).map(|c| c.ep) {
+                s.remote_done(ep, false, &m, &keys);
+            }
+        }
+    }
+}

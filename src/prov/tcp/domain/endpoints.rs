@@ -1,0 +1,123 @@
+//! Endpoints and shared receive contexts of a domain (fi_endpoint(3)).
+
+use super::TcpDomain;
+use crate::core::{Info, Result};
+use crate::prov::contract::{busy_unless, Endpoints, Eq, OptionValue, Poster};
+use crate::prov::tcp::ep::{self, TcpEp, TcpSrx};
+use crate::prov::tcp::recvq::TcpRecvQueue;
+use crate::prov::tcp::{addr, ops};
+use crate::types::*;
+use std::sync::Arc;
+
+impl TcpDomain {
+    /// Runs `f` on an endpoint.
+    fn with_ep<T>(&self, ep: u32, f: impl FnOnce(&mut TcpEp) -> T) -> Result<T> {
+        self.lock().eps.get_mut(ep).map(f).ok_or(FI_EBADF)
+    }
+}
+
+impl Endpoints for TcpDomain {
+    fn open_ep(&self, info: &Info) -> Result<u32> {
+        crate::core::memory::check()?;
+        let e = TcpEp::new(info)?;
+        Ok(self.lock().eps.insert(e))
+    }
+
+    fn enable_ep(&self, ep: u32) -> Result<()> {
+        ep::enable(&mut self.lock(), ep)
+    }
+
+    fn close_ep(&self, ep: u32) -> Result<()> {
+        ep::close(&mut self.lock(), ep)
+    }
+
+    fn alias_ep(&self, ep: u32, opens: bool) -> Result<()> {
+        self.with_ep(ep, |e| match opens {
+            true => e.aliases += 1,
+            false => e.aliases -= 1,
+        })
+    }
+
+    fn bind_av(&self, ep: u32, av: u32) -> Result<()> {
+        self.with_ep(ep, |e| {
+            e.must_be_new("an address vector")?;
+            if e.av.is_some() {
+                return Err(FI_EINVAL);
+            }
+            e.av = Some(av);
+            Ok(())
+        })?
+    }
+
+    fn bind_eq(&self, ep: u32, eq: Arc<Eq>) -> Result<()> {
+        self.with_ep(ep, |e| e.eq = Some(eq))
+    }
+
+    fn bind_cq(&self, ep: u32, cq: u32, flags: u64) -> Result<()> {
+        self.with_ep(ep, |e| e.bind_cq(cq, flags))?
+    }
+
+    fn bind_cntr(&self, ep: u32, cntr: u32, flags: u64) -> Result<()> {
+        ep::bind_cntr(&mut self.lock(), ep, cntr, flags)
+    }
+
+    fn bind_srx(&self, ep: u32, srx: u32) -> Result<()> {
+        self.with_ep(ep, |e| {
+            e.must_be_new("a shared receive context")?;
+            if e.srx.is_some() {
+                return Err(FI_EINVAL);
+            }
+            e.srx = Some(srx);
+            Ok(())
+        })?
+    }
+
+    fn op_flags(&self, ep: u32, recv: bool) -> Result<u64> {
+        self.with_ep(ep, |e| if recv { e.rx_flags } else { e.tx_flags })
+    }
+
+    fn set_op_flags(&self, ep: u32, flags: u64) -> Result<()> {
+        self.with_ep(ep, |e| e.set_op_flags(flags))?
+    }
+
+    fn option_kind(name: i32) -> Option<(&'static str, OptionValue)> {
+        ep::option_kind(name)
+    }
+
+    fn get_option(&self, ep: u32, name: i32) -> Result<OptionValue> {
+        self.with_ep(ep, |e| e.get_option(name))?
+    }
+
+    fn set_option(&self, ep: u32, name: i32, value: OptionValue) -> Result<()> {
+        self.with_ep(ep, |e| e.set_option(name, value))?
+    }
+
+    fn name(&self, ep: u32) -> Result<Vec<u8>> {
+        self.with_ep(ep, |e| addr::to_raw(&e.addr))
+    }
+
+    fn set_name(&self, ep: u32, raw: &[u8]) -> Result<()> {
+        let at = addr::from_raw(raw).ok_or(FI_EINVAL)?;
+        self.with_ep(ep, |e| e.set_addr(at))?
+    }
+
+    fn cancel(&self, who: Poster, context: usize) -> Result<()> {
+        ops::cancel(&mut self.lock(), who, context)
+    }
+
+    fn open_srx(&self, _caps: Option<u64>, flags: u64) -> Result<u32> {
+        let mut s = self.lock();
+        let rxq = s.rxqs.insert(TcpRecvQueue::default());
+        Ok(s.srxs.insert(TcpSrx { rxq, flags }))
+    }
+
+    fn close_srx(&self, srx: u32) -> Result<()> {
+        let mut s = self.lock();
+        let s = &mut *s;
+        let used = s.eps.iter().any(|(_, e)| e.srx == Some(srx));
+        busy_unless(!used, "shared receive context", "endpoints bound to it")?;
+        let x = s.srxs.remove(srx).ok_or(FI_EBADF)?;
+        ep::drop_receives(s, x.rxq);
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! Domains (fi_domain(3)): the contract's traits over one state behind one lock.
+
+mod addresses;
+mod counters;
+mod endpoints;
+mod queues;
+mod thread;
+mod transfers;
+
+use super::state::TcpState;
+use crate::core::{Info, Result};
+use crate::device::domain_lock::{DomainGuard, DomainLock};
+use crate::device::mem_table::{MemTable, Naming};
+use crate::device::stream::Poller;
+use crate::device::wait::WaitSet;
+use crate::prov::contract::{busy_unless, Domain, Fabric};
+use crate::types::*;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Arc;
+
+/// A domain. Thread safe: its state is behind one lock.
+pub(crate) struct TcpDomain {
+    fabric: Arc<Fabric>,
+    state: DomainLock<TcpState>,
+    mrs: AtomicU32,
+    /// There is a progress thread.
+    thread: AtomicBool,
+    closing: AtomicBool,
+    /// Calls that moved the domain along, for the thread to see whether there are any.
+    calls: AtomicU32,
+    /// Wakes the progress thread.
+    wake: Arc<WaitSet>,
+}
+
+impl TcpDomain {
+    /// The state, exclusively, for a thread of the application.
+    #[inline(always)]
+    fn lock(&self) -> DomainGuard<'_, TcpState> {
+        self.state.enter()
+    }
+
+    /// The state, for a call that moves the domain along.
+    #[inline(always)]
+    fn lock_to_move(&self) -> DomainGuard<'_, TcpState> {
+        if self.thread.load(Ordering::Relaxed) {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+        }
+        self.state.enter()
+    }
+}
+
+impl Domain for TcpDomain {
+    fn open(fabric: Arc<Fabric>, info: Info) -> Result<Arc<TcpDomain>> {
+        crate::core::memory::check()?;
+        let poller = Poller::new()?;
+        let wake = Arc::new(WaitSet::new()?);
+        wake.add(poller.fd());
+        let d = info.domain.as_ref();
+        let single = d.is_some_and(|d| d.threading == FI_THREAD_DOMAIN);
+        let auto = d.is_some_and(|d| d.progress == FI_PROGRESS_AUTO);
+        let state = TcpState::new(poller, MemTable::new(Naming::of(&info)));
+        fabric.hold();
+        let d = Arc::new(TcpDomain {
+            fabric,
+            state: DomainLock::new(state, single),
+            mrs: AtomicU32::new(0),
+            thread: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            calls: AtomicU32::new(0),
+            wake,
+        });
+        if auto && !crate::core::params::tcp().disable_auto_progress {
+            if let Err(e) = d.start_progress() {
+                d.fabric.release();
+                return Err(e);
+            }
+        }
+        Ok(d)
+    }
+
+    fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
+    fn start_progress(self: &Arc<Self>) -> Result<()> {
+        self.progress_thread()
+    }
+
+    fn close(&self) -> Result<()> {
+        {
+            let s = self.lock();
+            let empty = s.eps.is_empty()
+                && s.cqs.is_empty()
+                && s.cntrs.is_empty()
+                && s.avs.is_empty()
+                && s.srxs.is_empty();
+            let free = empty && self.mrs.load(Ordering::Relaxed) == 0;
+            busy_unless(
+                free,
+                "domain",
+                "endpoints, queues, counters, address vectors or memory regions",
+            )?;
+        }
+        self.closing.store(true, Ordering::SeqCst);
+        self.wake.signal();
+        self.fabric.release();
+        Ok(())
+    }
+}

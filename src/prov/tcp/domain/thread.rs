@@ -1,0 +1,66 @@
+//! Progress without calls (FI_PROGRESS_AUTO, FI_WAIT_MUTEX_COND): a thread that waits for the
+//! domain's sockets.
+//!
+//! While the application moves the domain along itself the thread only looks whether it still
+//! does, a thousand times a second at most: whoever else reads the sockets slows both.
+
+use super::TcpDomain;
+use crate::core::Result;
+use crate::device::host;
+use crate::device::wait::{wait_readable, WaitSet};
+use crate::prov::tcp::progress::settle;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Between two looks at whether the application polls.
+const LOOK: Duration = Duration::from_millis(1);
+
+impl TcpDomain {
+    /// Starts the thread, once.
+    pub(super) fn progress_thread(self: &Arc<Self>) -> Result<()> {
+        if self.thread.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        let me = Arc::downgrade(self);
+        host::start(c"fi-progress", move || run(&me))
+    }
+}
+
+fn run(domain: &Weak<TcpDomain>) {
+    let mut seen = 0;
+    loop {
+        let Some(d) = domain.upgrade() else { return };
+        if d.closing.load(Ordering::SeqCst) {
+            return;
+        }
+        let calls = d.calls.load(Ordering::Relaxed);
+        if calls != seen {
+            seen = calls;
+            drop(d);
+            std::thread::sleep(LOOK);
+            continue;
+        }
+        d.wake.clear();
+        let mut tell: Vec<Arc<WaitSet>> = Vec::new();
+        let quiet = {
+            let mut s = d.state.lock_from_library();
+            let s = &mut *s;
+            let quiet = settle(s);
+            let cqs = s.cqs.iter_mut().map(|(_, q)| (&mut q.news, &q.wait));
+            let cntrs = s.cntrs.iter_mut().map(|(_, c)| (&mut c.news, &c.wait));
+            for (news, wait) in cqs.chain(cntrs) {
+                if core::mem::take(news) {
+                    tell.extend(wait.clone());
+                }
+            }
+            quiet
+        };
+        for w in tell {
+            w.broadcast();
+        }
+        // Looks around now and then: the domain may be gone without a signal, connections that are
+        // being made have deadlines.
+        wait_readable(d.wake.fd(), if quiet { 100 } else { 10 });
+    }
+}

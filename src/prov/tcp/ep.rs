@@ -1,0 +1,364 @@
+//! Endpoints (fi_endpoint(3)): what one is bound to and set to, and its connections.
+
+use super::addr;
+use super::conn;
+use super::recvq::{forget, TcpRecvQueue};
+use super::state::TcpState;
+use crate::core::hash::ByWords;
+use crate::core::{params, Info, Result};
+use crate::device::stream::StreamListener;
+use crate::proto::PeerId;
+use crate::prov::contract::{Eq, OptionValue};
+use crate::prov::reports::completion::{BoundCntrs, CntrKind};
+use crate::prov::reports::Bound;
+use crate::types::*;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Bytes that must be left in a multi-receive buffer for it to stay posted, unless set.
+pub(crate) const MIN_MULTI_RECV: usize = 64;
+
+/// A shared receive context.
+#[derive(Debug)]
+pub(crate) struct TcpSrx {
+    pub rxq: u32,
+    pub flags: u64,
+}
+
+/// One endpoint.
+pub(crate) struct TcpEp {
+    pub caps: u64,
+    pub tx_flags: u64,
+    pub rx_flags: u64,
+    pub inject: usize,
+    /// Operations that wait for one connection's socket at most.
+    pub tx_size: usize,
+    pub av: Option<u32>,
+    pub tx: Option<Bound>,
+    pub rx: Option<Bound>,
+    pub cntrs: BoundCntrs,
+    pub eq: Option<Arc<Eq>>,
+    pub srx: Option<u32>,
+    /// Its receives: its own queue, or that of a shared receive context.
+    pub rxq: u32,
+    pub enabled: bool,
+    pub aliases: u32,
+    pub min_multi_recv: usize,
+    /// Where peers reach it.
+    pub addr: SocketAddr,
+    pub listener: Option<StreamListener>,
+    /// Its connections, by peer.
+    pub conns: HashMap<PeerId, u32, ByWords>,
+}
+
+/// Binds where `addr` says, or to any port that FI_TCP_PORT_LOW_RANGE and -HIGH_RANGE allow.
+fn bind(addr: SocketAddr) -> Result<StreamListener> {
+    let p = params::tcp();
+    let (low, high) = (p.port_low_range, p.port_high_range.min(65535));
+    let failed = |e| {
+        crate::warn_log!(
+            FI_LOG_EP_CTRL,
+            "fi_endpoint: cannot listen at {addr}: {}",
+            crate::core::errno::text(e)
+        );
+        e
+    };
+    if addr.port() != 0 || high == 0 || low > high {
+        return StreamListener::bind(addr).map_err(failed);
+    }
+    let count = high - low + 1;
+    let first = crate::device::host::random() as usize % count;
+    for i in 0..count {
+        let port = low + (first + i) % count;
+        let mut at = addr;
+        at.set_port(u16::try_from(port).unwrap_or(0));
+        match StreamListener::bind(at) {
+            Err(FI_EADDRINUSE) => {}
+            r => return r.map_err(failed),
+        }
+    }
+    Err(failed(FI_EADDRNOTAVAIL))
+}
+
+impl TcpEp {
+    /// An endpoint as `info` describes it, bound to its address and not yet enabled. `FI_EINVAL`
+    /// for an info of another endpoint type, `FI_EADDRINUSE` for a port that is taken.
+    pub(crate) fn new(info: &Info) -> Result<TcpEp> {
+        let type_ = info.ep.as_ref().map_or(FI_EP_RDM, |e| e.type_);
+        if type_ != FI_EP_RDM {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_endpoint: ep_attr->type: wanted {}, had FI_EP_RDM",
+                crate::core::tostr::ep_type(type_)
+            );
+            return Err(FI_EINVAL);
+        }
+        let src = info.src_addr.as_deref().and_then(addr::from_raw);
+        let src = src.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
+        let listener = bind(src)?;
+        let tx = info.tx.as_ref();
+        Ok(TcpEp {
+            caps: info.caps,
+            tx_flags: tx.map_or(0, |t| t.op_flags),
+            rx_flags: info.rx.as_ref().map_or(0, |r| r.op_flags),
+            inject: tx.map_or(0, |t| t.inject_size),
+            tx_size: tx.map_or(0, |t| t.size).max(1),
+            av: None,
+            tx: None,
+            rx: None,
+            cntrs: BoundCntrs::default(),
+            eq: None,
+            srx: None,
+            rxq: u32::MAX,
+            enabled: false,
+            aliases: 0,
+            min_multi_recv: MIN_MULTI_RECV,
+            addr: listener.addr(),
+            listener: Some(listener),
+            conns: HashMap::default(),
+        })
+    }
+
+    /// `FI_EOPBADSTATE`, with a line, once it is enabled.
+    pub(crate) fn must_be_new(&self, what: &str) -> Result<()> {
+        if !self.enabled {
+            return Ok(());
+        }
+        crate::warn_log!(
+            FI_LOG_EP_CTRL,
+            "fi_ep_bind: {what} must be bound before fi_enable"
+        );
+        Err(FI_EOPBADSTATE)
+    }
+
+    /// Binds a completion queue: `flags` are FI_TRANSMIT, FI_RECV and FI_SELECTIVE_COMPLETION.
+    /// `FI_EBADFLAGS` for others or neither, `FI_EINVAL` for a direction that is bound already.
+    pub(crate) fn bind_cq(&mut self, cq: u32, flags: u64) -> Result<()> {
+        self.must_be_new("a completion queue")?;
+        let known = FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION;
+        if flags & !known != 0 || flags & (FI_TRANSMIT | FI_RECV) == 0 {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_ep_bind: flags {flags:#x}: wanted FI_TRANSMIT or FI_RECV, and \
+                 FI_SELECTIVE_COMPLETION"
+            );
+            return Err(FI_EBADFLAGS);
+        }
+        let b = Bound {
+            cq,
+            selective: flags & FI_SELECTIVE_COMPLETION != 0,
+        };
+        for (bit, side) in [(FI_TRANSMIT, &mut self.tx), (FI_RECV, &mut self.rx)] {
+            if flags & bit != 0 {
+                if side.is_some() {
+                    return Err(FI_EINVAL);
+                }
+                *side = Some(b);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it reports to this queue.
+    pub(crate) fn uses_cq(&self, id: u32) -> bool {
+        [self.tx, self.rx].iter().flatten().any(|b| b.cq == id)
+    }
+
+    /// FI_SETOPSFLAG: default flags of the direction that FI_TRANSMIT or FI_RECV names.
+    /// `FI_EINVAL` for both or neither.
+    pub(crate) fn set_op_flags(&mut self, flags: u64) -> Result<()> {
+        let plain = flags & !(FI_TRANSMIT | FI_RECV);
+        match flags & (FI_TRANSMIT | FI_RECV) {
+            FI_TRANSMIT => self.tx_flags = plain,
+            FI_RECV => self.rx_flags = plain,
+            _ => return Err(FI_EINVAL),
+        }
+        Ok(())
+    }
+
+    /// fi_setname(3): listens elsewhere. `FI_EOPBADSTATE` once it is enabled.
+    pub(crate) fn set_addr(&mut self, at: SocketAddr) -> Result<()> {
+        if self.enabled {
+            return Err(FI_EOPBADSTATE);
+        }
+        let l = bind(at)?;
+        self.addr = l.addr();
+        self.listener = Some(l);
+        Ok(())
+    }
+
+    /// Value of an option; `FI_ENOPROTOOPT` for an unknown one.
+    pub(crate) fn get_option(&self, name: i32) -> Result<OptionValue> {
+        match name {
+            FI_OPT_MIN_MULTI_RECV => Ok(OptionValue::Size(self.min_multi_recv)),
+            FI_OPT_CM_DATA_SIZE => Ok(OptionValue::Size(super::wire::CONTROL_DATA_MAX)),
+            FI_OPT_MAX_MSG_SIZE | FI_OPT_MAX_TAGGED_SIZE | FI_OPT_MAX_RMA_SIZE => {
+                Ok(OptionValue::Size(usize::MAX))
+            }
+            FI_OPT_INJECT_MSG_SIZE | FI_OPT_INJECT_TAGGED_SIZE | FI_OPT_INJECT_RMA_SIZE => {
+                Ok(OptionValue::Size(self.inject))
+            }
+            _ => Err(FI_ENOPROTOOPT),
+        }
+    }
+
+    /// Sets an option. `FI_EINVAL` for a value that cannot be met.
+    pub(crate) fn set_option(&mut self, name: i32, value: OptionValue) -> Result<()> {
+        match (name, value) {
+            (FI_OPT_MIN_MULTI_RECV, OptionValue::Size(n)) => self.min_multi_recv = n,
+            (_, OptionValue::Size(n)) if self.get_option(name)? == OptionValue::Size(n) => {}
+            (FI_OPT_MAX_MSG_SIZE | FI_OPT_MAX_TAGGED_SIZE | FI_OPT_MAX_RMA_SIZE, _) => {}
+            (
+                FI_OPT_INJECT_MSG_SIZE | FI_OPT_INJECT_TAGGED_SIZE | FI_OPT_INJECT_RMA_SIZE,
+                OptionValue::Size(n),
+            ) if n <= self.inject => {}
+            (FI_OPT_CM_DATA_SIZE, _) => return Err(FI_ENOPROTOOPT),
+            _ => {
+                self.get_option(name)?;
+                return Err(FI_EINVAL);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Name of an option of level FI_OPT_ENDPOINT, and a value of its type.
+pub(crate) fn option_kind(name: i32) -> Option<(&'static str, OptionValue)> {
+    let text = match name {
+        FI_OPT_MIN_MULTI_RECV => "FI_OPT_MIN_MULTI_RECV",
+        FI_OPT_CM_DATA_SIZE => "FI_OPT_CM_DATA_SIZE",
+        FI_OPT_MAX_MSG_SIZE => "FI_OPT_MAX_MSG_SIZE",
+        FI_OPT_MAX_TAGGED_SIZE => "FI_OPT_MAX_TAGGED_SIZE",
+        FI_OPT_MAX_RMA_SIZE => "FI_OPT_MAX_RMA_SIZE",
+        FI_OPT_INJECT_MSG_SIZE => "FI_OPT_INJECT_MSG_SIZE",
+        FI_OPT_INJECT_TAGGED_SIZE => "FI_OPT_INJECT_TAGGED_SIZE",
+        FI_OPT_INJECT_RMA_SIZE => "FI_OPT_INJECT_RMA_SIZE",
+        _ => return None,
+    };
+    Some((text, OptionValue::Size(0)))
+}
+
+/// The name by which the poller knows an endpoint's listener.
+pub(crate) fn listener_name(ep: u32) -> u64 {
+    1 << 32 | u64::from(ep)
+}
+
+/// fi_enable(3): `FI_ENOAV` and `FI_ENOCQ` name what is missing.
+pub(crate) fn enable(s: &mut TcpState, id: u32) -> Result<()> {
+    let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
+    if ep.enabled {
+        return Ok(());
+    }
+    ep.av.ok_or(FI_ENOAV)?;
+    use CntrKind::*;
+    let sends = ep.caps & (FI_SEND | FI_READ | FI_WRITE) != 0;
+    let receives = ep.caps & FI_RECV != 0;
+    let silent_tx = ep.tx.is_none() && !ep.cntrs.any(&[Send, Write, Read]);
+    let silent_rx = ep.rx.is_none() && !ep.cntrs.any(&[Recv]);
+    if sends && silent_tx || receives && silent_rx {
+        crate::warn_log!(
+            FI_LOG_EP_CTRL,
+            "fi_enable: wanted a completion queue or a counter for each direction (fi_ep_bind)"
+        );
+        return Err(FI_ENOCQ);
+    }
+    ep.rxq = match ep.srx {
+        Some(x) => s.srxs.get(x).ok_or(FI_EBADF)?.rxq,
+        None => s.rxqs.insert(TcpRecvQueue::default()),
+    };
+    if let Some(l) = &ep.listener {
+        l.listen()?;
+        s.poller.add(l.fd(), listener_name(id), true, false);
+    }
+    ep.enabled = true;
+    attach_queues(s, id);
+    Ok(())
+}
+
+/// Its queues and counters wait for the domain's sockets from now on.
+fn attach_queues(s: &mut TcpState, id: u32) {
+    let Some(ep) = s.eps.get(id) else { return };
+    let fd = s.poller.fd();
+    for b in [ep.tx, ep.rx].into_iter().flatten() {
+        if let Some(cq) = s.cqs.get_mut(b.cq) {
+            cq.attach(id, fd);
+        }
+    }
+    for (_, c) in ep.cntrs.each() {
+        if let Some(c) = s.cntrs.get_mut(c) {
+            c.attach(id, fd);
+        }
+    }
+}
+
+/// fi_ep_bind(3) with a counter. `FI_EBADFLAGS` for kinds of operations there are none of.
+pub(crate) fn bind_cntr(s: &mut TcpState, id: u32, cntr: u32, flags: u64) -> Result<()> {
+    let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
+    if flags == 0 || flags & !BoundCntrs::flags() != 0 {
+        return Err(FI_EBADFLAGS);
+    }
+    s.cntrs.get(cntr).ok_or(FI_EBADF)?;
+    ep.cntrs.bind(cntr, flags);
+    if ep.enabled {
+        attach_queues(s, id);
+    }
+    Ok(())
+}
+
+/// Closes an endpoint, with its connections: what is under way does not end.
+pub(crate) fn close(s: &mut TcpState, id: u32) -> Result<()> {
+    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
+    crate::prov::contract::busy_unless(ep.aliases == 0, "endpoint", "aliases")?;
+    for c in s.conns.select(|c| c.ep == id) {
+        conn::send_rest(s, c);
+        conn::drop_conn(s, c);
+    }
+    let gone = s.saved.select(|m| m.ep == id);
+    let Some(ep) = s.eps.get_mut(id) else {
+        return Ok(());
+    };
+    // No receive queue where it was never enabled.
+    if let Some(q) = s.rxqs.get_mut(ep.rxq) {
+        q.drop_messages(|n| gone.contains(&n));
+    }
+    for n in gone {
+        forget(s, n);
+    }
+    let Some(ep) = s.eps.remove(id) else {
+        return Ok(());
+    };
+    if let Some(l) = ep.listener.as_ref().filter(|_| ep.enabled) {
+        s.poller.remove(l.fd());
+    }
+    if ep.srx.is_none() {
+        drop_receives(s, ep.rxq);
+    }
+    // A queue that others use, too, still waits for the sockets.
+    let fd = s.poller.fd();
+    let mut cqs: Vec<u32> = [ep.tx, ep.rx].iter().flatten().map(|b| b.cq).collect();
+    cqs.dedup();
+    for b in cqs {
+        if let Some(cq) = s.cqs.get_mut(b) {
+            cq.detach(id, if cq.eps.len() > 1 { -1 } else { fd });
+        }
+    }
+    let mut cntrs: Vec<u32> = ep.cntrs.each().map(|(_, c)| c).collect();
+    cntrs.sort_unstable();
+    cntrs.dedup();
+    for c in cntrs {
+        if let Some(c) = s.cntrs.get_mut(c) {
+            c.detach(id, if c.eps.len() > 1 { -1 } else { fd });
+        }
+    }
+    Ok(())
+}
+
+/// A receive queue goes, with the receives in it.
+pub(crate) fn drop_receives(s: &mut TcpState, rxq: u32) {
+    if let Some(mut q) = s.rxqs.remove(rxq) {
+        while let Some(r) = q.cancel(|_| true) {
+            s.recvs.free(r);
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! What fi_getinfo(3) offers: connected and RDM endpoints at each interface's address, shaped by
+//! hints, node and service.
+//!
+//! An endpoint listens at an address that peers can reach: where the destination is known it is the
+//! one from which the system would send there; else physical networks come before bridges and
+//! tunnels, and loopback last.
+
+use super::addr;
+use crate::core::info::{DomainAttr, EpAttr, FabricAttr, RxAttr, TxAttr};
+use crate::core::registry::Query;
+use crate::core::{alter, check, params, Info, Result};
+use crate::device::stream::{interface_addrs, InterfaceAddr};
+use crate::types::*;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+
+const EP_CAPS: u64 = FI_MSG | FI_RMA | FI_TAGGED;
+const TX_CAPS: u64 = EP_CAPS | FI_SEND | FI_READ | FI_WRITE;
+const RX_CAPS: u64 = EP_CAPS
+    | FI_RECV
+    | FI_REMOTE_READ
+    | FI_REMOTE_WRITE
+    | FI_RMA_EVENT
+    | FI_DIRECTED_RECV
+    | FI_SOURCE
+    | FI_MULTI_RECV;
+/// A connection keeps everything in order.
+const ORDER: u64 = FI_ORDER_RAR
+    | FI_ORDER_RAW
+    | FI_ORDER_RAS
+    | FI_ORDER_WAW
+    | FI_ORDER_WAS
+    | FI_ORDER_SAW
+    | FI_ORDER_SAS
+    | FI_ORDER_RMA_RAR
+    | FI_ORDER_RMA_RAW
+    | FI_ORDER_RMA_WAW
+    | FI_ORDER_ATOMIC_RAR
+    | FI_ORDER_ATOMIC_RAW
+    | FI_ORDER_ATOMIC_WAW;
+/// FI_TAG_GENERIC: the application has all bits.
+const TAGS: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+/// Name of fabric and domain where no interface is known.
+const ANYWHERE: &str = "tcp";
+
+/// The RDM candidate, before hints.
+fn rdm() -> Info {
+    let p = params::tcp();
+    let tx = TxAttr {
+        caps: TX_CAPS,
+        op_flags: FI_INJECT
+            | FI_COMPLETION
+            | FI_INJECT_COMPLETE
+            | FI_TRANSMIT_COMPLETE
+            | FI_DELIVERY_COMPLETE,
+        msg_order: ORDER,
+        inject_size: p.max_inject,
+        size: 65536,
+        iov_limit: crate::hmem::MAX_SEGS,
+        rma_iov_limit: 1,
+        ..TxAttr::default()
+    };
+    let rx = RxAttr {
+        caps: RX_CAPS,
+        op_flags: FI_COMPLETION | FI_MULTI_RECV,
+        msg_order: ORDER,
+        size: 65536,
+        iov_limit: crate::hmem::MAX_SEGS,
+        ..RxAttr::default()
+    };
+    let ep = EpAttr {
+        type_: FI_EP_RDM,
+        protocol: FI_PROTO_XNET,
+        protocol_version: u32::from(super::wire::RDM_VERSION),
+        max_msg_size: usize::MAX,
+        max_order_raw_size: usize::MAX,
+        max_order_waw_size: usize::MAX,
+        mem_tag_format: TAGS,
+        tx_ctx_cnt: 1,
+        rx_ctx_cnt: 1,
+        ..EpAttr::default()
+    };
+    let domain = DomainAttr {
+        name: Some(ANYWHERE.into()),
+        threading: FI_THREAD_SAFE,
+        control_progress: FI_PROGRESS_AUTO,
+        progress: FI_PROGRESS_AUTO,
+        resource_mgmt: FI_RM_ENABLED,
+        av_type: FI_AV_UNSPEC,
+        mr_mode: FI_MR_SCALABLE | FI_MR_BASIC,
+        mr_key_size: 8,
+        cq_data_size: 8,
+        cq_cnt: 256,
+        ep_cnt: 256,
+        tx_ctx_cnt: 256,
+        rx_ctx_cnt: 256,
+        max_ep_tx_ctx: 1,
+        max_ep_rx_ctx: 1,
+        mr_iov_limit: 1,
+        mr_cnt: 1 << 20,
+        caps: FI_LOCAL_COMM | FI_REMOTE_COMM,
+        max_err_data: 256,
+        max_cntr_value: u64::MAX,
+        max_err_cntr_value: u64::MAX,
+        ..DomainAttr::default()
+    };
+    Info {
+        caps: TX_CAPS | RX_CAPS | FI_LOCAL_COMM | FI_REMOTE_COMM,
+        addr_format: FI_SOCKADDR_IP,
+        tx: Some(tx),
+        rx: Some(rx),
+        ep: Some(ep),
+        domain: Some(domain),
+        fabric: Some(FabricAttr {
+            name: Some(ANYWHERE.into()),
+            prov_version: crate::core::PROV_VERSION,
+            ..FabricAttr::default()
+        }),
+        ..Info::default()
+    }
+}
+
+/// The network of an interface's address, which is the name of its fabric.
+fn network(a: &InterfaceAddr) -> String {
+    let ip: IpAddr = match a.ip {
+        IpAddr::V4(v) => {
+            let mask = u32::MAX.checked_shl(32 - a.prefix).unwrap_or(0);
+            (u32::from(v) & mask).to_be_bytes().into()
+        }
+        IpAddr::V6(v) => {
+            let mask = u128::MAX.checked_shl(128 - a.prefix).unwrap_or(0);
+            (u128::from(v) & mask).to_be_bytes().into()
+        }
+    };
+    format!("{ip}/{}", a.prefix)
+}
+
+/// Whether peers elsewhere are seldom reached by an interface of this name: bridges of containers
+/// and virtual machines, tunnels.
+fn doubtful(a: &InterfaceAddr) -> bool {
+    let names = [
+        "docker", "br-", "virbr", "veth", "cni", "flannel", "cali", "tun", "tap", "wg", "vpn",
+        "podman", "lxc", "lxd",
+    ];
+    a.point_to_point || names.iter().any(|n| a.name.starts_with(n))
+}
+
+/// The addresses to offer, best first.
+fn interfaces() -> Vec<InterfaceAddr> {
+    let only = params::tcp().iface.as_deref();
+    let mut all = interface_addrs();
+    all.retain(|a| {
+        let wanted = only.is_none_or(|o| a.name == o || a.ip.to_string() == o);
+        if !wanted {
+            crate::info_log!(
+                FI_LOG_FABRIC,
+                "rejected {} ({}): FI_TCP_IFACE: wanted {}",
+                a.name,
+                a.ip,
+                only.unwrap_or("")
+            );
+        }
+        wanted
+    });
+    let link_local =
+        |ip: &IpAddr| matches!(ip, IpAddr::V6(v) if v.segments()[0] & 0xffc0 == 0xfe80);
+    // The sort keeps the system's order among equals.
+    all.sort_by_key(|a| (a.loopback, doubtful(a), a.ip.is_ipv6(), link_local(&a.ip)));
+    all
+}
+
+/// Fabrics there are, by name.
+pub(crate) fn fabrics() -> Vec<String> {
+    let mut names: Vec<String> = interfaces().iter().map(network).collect();
+    names.push(ANYWHERE.into());
+    names.dedup();
+    names
+}
+
+/// The address from which the system would send to `to`.
+fn route(to: &SocketAddr) -> Option<SocketAddr> {
+    let any: IpAddr = match to {
+        SocketAddr::V4(_) => [0; 4].into(),
+        SocketAddr::V6(_) => [0; 16].into(),
+    };
+    // Connecting a datagram socket sends nothing.
+    let s = UdpSocket::bind((any, 0)).ok()?;
+    let port = if to.port() == 0 { 9 } else { to.port() };
+    s.connect(SocketAddr::new(to.ip(), port)).ok()?;
+    let mut from = s.local_addr().ok()?;
+    from.set_port(0);
+    Some(from)
+}
+
+/// Addresses that node and service stand for. With FI_NUMERICHOST only numbers are read.
+pub(crate) fn resolve(node: &str, service: Option<&str>, flags: u64) -> Result<Vec<SocketAddr>> {
+    let port = match service {
+        None => 0,
+        Some(s) => s.parse::<u16>().map_err(|_| {
+            crate::info_log!(FI_LOG_FABRIC, "service {s}: wanted a port, 0 to 65535");
+            FI_ENODATA
+        })?,
+    };
+    if let Ok(ip) = node.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    if flags & FI_NUMERICHOST != 0 {
+        crate::info_log!(
+            FI_LOG_FABRIC,
+            "node {node} is not a numeric address (FI_NUMERICHOST)"
+        );
+        return Err(FI_ENODATA);
+    }
+    let list = (node, port).to_socket_addrs().map_err(|e| {
+        crate::info_log!(FI_LOG_FABRIC, "node {node}: {e}");
+        FI_ENODATA
+    })?;
+    Ok(list.collect())
+}
+
+/// Where candidates are, and whom they are to reach.
+#[derive(Default)]
+struct Places {
+    src: Option<SocketAddr>,
+    dest: Option<SocketAddr>,
+}
+
+/// Whether addresses of this kind have the format that was asked for.
+fn format_fits(format: u32, a: &SocketAddr) -> bool {
+    match format {
+        FI_SOCKADDR_IN => a.is_ipv4(),
+        FI_SOCKADDR_IN6 => a.is_ipv6(),
+        FI_FORMAT_UNSPEC | FI_SOCKADDR | FI_SOCKADDR_IP => true,
+        _ => false,
+    }
+}
+
+fn places(q: &Query) -> Result<Places> {
+    let mut p = Places::default();
+    let format = q.hints.map_or(FI_FORMAT_UNSPEC, |h| h.addr_format);
+    if let Some(h) = q.hints {
+        let read = |raw: &Option<Vec<u8>>, attr: &str| match raw {
+            None => Ok(None),
+            Some(r) => addr::from_raw(r).map(Some).ok_or_else(|| {
+                crate::info_log!(
+                    FI_LOG_FABRIC,
+                    "rejected tcp: {attr}: wanted an address of another format, had \
+                     FI_SOCKADDR_IN, FI_SOCKADDR_IN6"
+                );
+                FI_ENODATA
+            }),
+        };
+        p.src = read(&h.src_addr, "src_addr")?;
+        p.dest = read(&h.dest_addr, "dest_addr")?;
+    }
+    let source = q.flags & FI_SOURCE != 0;
+    let named = match (q.node, q.service) {
+        (Some(n), s) => {
+            let list = resolve(n, s, q.flags)?;
+            let v4 = list.iter().find(|a| a.is_ipv4() && format_fits(format, a));
+            let first = v4.or_else(|| list.iter().find(|a| format_fits(format, a)));
+            Some(*first.ok_or(FI_ENODATA)?)
+        }
+        (None, Some(s)) if source => {
+            let any = match format {
+                FI_SOCKADDR_IN6 => "::",
+                _ => "0.0.0.0",
+            };
+            resolve(any, Some(s), q.flags)?.first().copied()
+        }
+        _ => None,
+    };
+    if named.is_some() {
+        *(if source { &mut p.src } else { &mut p.dest }) = named;
+    }
+    if let (Some(d), None) = (&p.dest, &p.src) {
+        p.src = route(d);
+        if p.src.is_none() {
+            crate::info_log!(FI_LOG_FABRIC, "rejected tcp: dest_addr: no route to {d}");
+            return Err(FI_ENODATA);
+        }
+    }
+    Ok(p)
+}
+
+/// Gives a candidate its address, and the names of the network that is in.
+fn place(i: &mut Info, src: SocketAddr, at: Option<&InterfaceAddr>) {
+    i.addr_format = match src {
+        SocketAddr::V4(_) => FI_SOCKADDR_IN,
+        SocketAddr::V6(_) => FI_SOCKADDR_IN6,
+    };
+    i.src_addr = Some(addr::to_raw(&src));
+    let Some(at) = at else { return };
+    if let Some(d) = &mut i.domain {
+        d.name = Some(at.name.clone());
+    }
+    if let Some(f) = &mut i.fabric {
+        f.name = Some(network(at));
+    }
+    // Nobody else is on loopback.
+    if at.loopback {
+        i.caps &= !FI_REMOTE_COMM;
+        if let Some(d) = &mut i.domain {
+            d.caps &= !FI_REMOTE_COMM;
+        }
+    }
+}
+
+/// Candidates that satisfy the query. `FI_ENODATA` when none does.
+pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
+    let p = places(q)?;
+    let all = interfaces();
+    let format = q.hints.map_or(FI_FORMAT_UNSPEC, |h| h.addr_format);
+    let mut list = Vec::new();
+    for base in [rdm()] {
+        let mut offer = |src: SocketAddr, at: Option<&InterfaceAddr>| {
+            if !format_fits(format, &src) {
+                return;
+            }
+            let mut i = base.clone();
+            place(&mut i, src, at);
+            i.dest_addr = p.dest.as_ref().map(addr::to_raw);
+            match candidate(&mut i, q) {
+                Ok(()) => list.push(i),
+                Err(m) => {
+                    let name = at.map_or(ANYWHERE, |a| &a.name);
+                    crate::info_log!(FI_LOG_FABRIC, "rejected tcp at {name} ({}): {m}", src.ip());
+                }
+            }
+        };
+        match p.src {
+            Some(src) => offer(src, all.iter().find(|a| a.ip == src.ip())),
+            None => {
+                for a in &all {
+                    let mut src = SocketAddr::new(a.ip, 0);
+                    if let SocketAddr::V6(v) = &mut src {
+                        v.set_scope_id(a.scope);
+                    }
+                    offer(src, Some(a));
+                }
+            }
+        }
+    }
+    if list.is_empty() {
+        Err(FI_ENODATA)
+    } else {
+        Ok(list)
+    }
+}
+
+fn candidate(i: &mut Info, q: &Query) -> check::Check {
+    let asked = q.hints.and_then(|h| h.domain.as_ref());
+    let format = i.addr_format;
+    if let Some(h) = q.hints {
+        // Of any format that asks for IP addresses this one is.
+        i.addr_format = match h.addr_format {
+            FI_SOCKADDR | FI_SOCKADDR_IP => h.addr_format,
+            _ => format,
+        };
+        check::check(q.api, i, h)?;
+        i.addr_format = format;
+    }
+    alter::alter(q.api, i, q.hints);
+    let p = params::tcp();
+    let tx_size = q.hints.and_then(|h| h.tx.as_ref()).map_or(0, |t| t.size);
+    let rx_size = q.hints.and_then(|h| h.rx.as_ref()).map_or(0, |r| r.size);
+    if let Some(t) = i.tx.as_mut().filter(|_| tx_size == 0) {
+        t.size = p.tx_size;
+    }
+    if let Some(r) = i.rx.as_mut().filter(|_| rx_size == 0) {
+        r.size = p.rx_size;
+    }
+    if let (Some(d), Some(h)) = (&mut i.domain, asked) {
+        d.domain = h.domain;
+        d.tclass = h.tclass;
+    }
+    if let (Some(t), Some(h)) = (&mut i.tx, q.hints.and_then(|h| h.tx.as_ref())) {
+        t.tclass = h.tclass;
+    }
+    if let (Some(f), Some(h)) = (&mut i.fabric, q.hints.and_then(|h| h.fabric.as_ref())) {
+        f.fabric = h.fabric;
+    }
+    Ok(())
+}

@@ -1,0 +1,442 @@
+//! Starting operations: sends, receives, reads and writes (fi_msg(3), fi_tagged(3), fi_rma(3)).
+
+use super::conn::{self, conn_for, post, Then};
+use super::progress::look;
+use super::recvq::{RecvPlace, TcpRecv, Wanted};
+use super::state::{TcpState, TxNote};
+use super::wire::{Head, XnetOp, DELIVERY_COMPLETE};
+use crate::core::iovs::{Iovs, RmaIov};
+use crate::core::{memory, params, Result};
+use crate::hmem::UserMem;
+use crate::proto::ANY;
+use crate::prov::contract::{Common, Entry, ErrEntry, MsgReq, Poster, RecvReq, RmaReq, SendData};
+use crate::prov::reports::completion::{send_flags, CntrKind};
+use crate::prov::reports::reports;
+use crate::types::*;
+
+/// Flags that `fi_sendmsg`, `fi_tsendmsg`, `fi_writemsg` and `fi_readmsg` may carry.
+const TX_FLAGS: u64 = FI_COMPLETION
+    | FI_MORE
+    | FI_INJECT
+    | FI_INJECT_COMPLETE
+    | FI_TRANSMIT_COMPLETE
+    | FI_DELIVERY_COMPLETE
+    | FI_COMMIT_COMPLETE
+    | FI_REMOTE_CQ_DATA
+    | FI_FENCE;
+const RX_FLAGS: u64 = FI_COMPLETION | FI_MORE | FI_MULTI_RECV | FI_PEEK | FI_CLAIM | FI_DISCARD;
+/// Completion levels for which the peer has to answer.
+const CONFIRMED: u64 = FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMMIT_COMPLETE;
+
+fn known(flags: Option<u64>, all: u64, call: &str) -> Result<()> {
+    let bad = flags.unwrap_or(0) & !all;
+    if bad == 0 {
+        return Ok(());
+    }
+    crate::warn_log!(
+        FI_LOG_EP_DATA,
+        "{call}: flags {bad:#x} ({}) are not supported",
+        crate::core::tostr::op_flags(bad)
+    );
+    Err(FI_EBADFLAGS)
+}
+
+/// What an operation of the transmit side starts with.
+struct Started {
+    conn: u32,
+    note: TxNote,
+    confirmed: bool,
+}
+
+/// Checks an operation, and finds its connection.
+#[inline]
+fn start(
+    s: &mut TcpState,
+    id: u32,
+    to: fi_addr_t,
+    data: &SendData,
+    (common, flags): (&Common, u64),
+) -> Result<Started> {
+    if memory::short() {
+        return Err(FI_EAGAIN);
+    }
+    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
+    if !ep.enabled {
+        return Err(FI_EOPBADSTATE);
+    }
+    if data.injected().is_some_and(|b| b.len() > ep.inject) {
+        return too_long(data.len(), ep.inject);
+    }
+    let peer = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?.peer(to)?;
+    let given = common.flags_or(ep.tx_flags);
+    let note = TxNote {
+        ep: id,
+        context: common.context,
+        flags,
+        len: data.len(),
+        report: !common.silent(data) && reports(ep.tx, given),
+        done: common.done,
+    };
+    let room = ep.tx_size;
+    let conn = conn_for(s, id, peer)?;
+    if s.conns.get(conn).is_some_and(|c| c.queued() >= room) {
+        // For callers that try again without reading a queue.
+        look(s);
+        if s.conns.get(conn).is_none_or(|c| c.queued() >= room) {
+            return Err(FI_EAGAIN);
+        }
+    }
+    Ok(Started {
+        conn,
+        note,
+        confirmed: given & CONFIRMED != 0,
+    })
+}
+
+#[cold]
+fn too_long(len: usize, limit: usize) -> Result<Started> {
+    crate::warn_log!(
+        FI_LOG_EP_DATA,
+        "inject (tx_attr->inject_size) of {len} bytes: at most {limit}"
+    );
+    Err(FI_EMSGSIZE)
+}
+
+fn then(st: &Started) -> Then {
+    match st.confirmed {
+        true => Then::Acknowledged(st.note),
+        false => Then::Done(st.note),
+    }
+}
+
+/// Sends a message. `FI_EAGAIN` when too much waits for the peer's socket, `FI_EINVAL` for an
+/// unknown destination, `FI_EMSGSIZE` when an injected message is longer than the limit.
+#[inline]
+pub(crate) fn send(s: &mut TcpState, id: u32, r: &MsgReq) -> Result<()> {
+    known(r.common.flags, TX_FLAGS, "fi_sendmsg")?;
+    let flags = send_flags(r.tag.is_some());
+    let st = start(s, id, r.to, &r.data, (&r.common, flags))?;
+    let op = if r.tag.is_some() {
+        XnetOp::Tagged
+    } else {
+        XnetOp::Msg
+    };
+    let mut h = Head::new(op, r.data.len() as u64);
+    h.cq_data = r.cq_data;
+    h.tag = r.tag.unwrap_or(0);
+    if st.confirmed {
+        h.flags = DELIVERY_COMPLETE;
+    }
+    if let (XnetOp::Tagged, SendData::User(mem)) = (op, &r.data) {
+        if mem.len() > params::tcp().max_saved_size {
+            if let Some(done) = announce(s, &st, &h, mem) {
+                return done;
+            }
+        }
+    }
+    post(s, st.conn, &h, &r.data, then(&st));
+    Ok(())
+}
+
+/// Announces a long message instead of sending it, to peers that understand that; `None`: it is
+/// sent.
+fn announce(s: &mut TcpState, st: &Started, h: &Head, mem: &UserMem) -> Option<Result<()>> {
+    let c = s.conns.get_mut(st.conn)?;
+    let number = c.next_announcement()?;
+    let Some(number) = number else {
+        return Some(Err(FI_EAGAIN));
+    };
+    let mut note = st.note;
+    if st.confirmed {
+        note.flags |= FI_DELIVERY_COMPLETE;
+    }
+    c.announced(number, note, *mem);
+    let h = Head {
+        op: XnetOp::TaggedRts,
+        op_data: number,
+        announced: mem.len() as u64,
+        payload: 0,
+        ..*h
+    };
+    post(s, st.conn, &h, &SendData::Inject(&[]), Then::Nothing);
+    Some(Ok(()))
+}
+
+/// Reads or writes remote memory. Errors as [`send`].
+#[inline]
+pub(crate) fn rma(s: &mut TcpState, id: u32, r: &RmaReq) -> Result<()> {
+    let (call, flags) = match r.write {
+        true => ("fi_writemsg", FI_RMA | FI_WRITE),
+        false => ("fi_readmsg", FI_RMA | FI_READ),
+    };
+    known(r.common.flags, TX_FLAGS, call)?;
+    let st = start(s, id, r.peer, &r.data, (&r.common, flags))?;
+    let iov = RmaIov {
+        addr: r.addr,
+        len: r.data.len() as u64,
+        key: r.key,
+    };
+    let iovs = Iovs::new(&[iov]).unwrap_or_default();
+    if r.write {
+        let mut h = Head::new(XnetOp::Write, r.data.len() as u64);
+        (h.iovs, h.cq_data) = (iovs, r.cq_data);
+        if st.confirmed {
+            h.flags = DELIVERY_COMPLETE;
+        }
+        post(s, st.conn, &h, &r.data, then(&st));
+    } else {
+        let mut h = Head::new(XnetOp::ReadReq, 0);
+        h.iovs = iovs;
+        let then = Then::Answered(st.note, r.data.lent());
+        post(s, st.conn, &h, &SendData::Inject(&[]), then);
+    }
+    Ok(())
+}
+
+/// Where a poster's receives wait, and how.
+struct PostedAt {
+    rxq: u32,
+    wanted: Wanted,
+    report: bool,
+    flags: u64,
+    min_multi: usize,
+}
+
+fn posted_at(s: &TcpState, by: Poster, r: &RecvReq) -> Result<PostedAt> {
+    let tag = r.tag;
+    match by {
+        Poster::Ep(id) => {
+            let ep = s.eps.get(id).ok_or(FI_EBADF)?;
+            if !ep.enabled {
+                return Err(FI_EOPBADSTATE);
+            }
+            // Without FI_DIRECTED_RECV the source is not looked at (fi_msg(3)).
+            let src = if r.src == FI_ADDR_UNSPEC || ep.caps & FI_DIRECTED_RECV == 0 {
+                ANY
+            } else {
+                let av = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
+                av.peer(r.src)?
+            };
+            let flags = r.common.flags_or(ep.rx_flags);
+            Ok(PostedAt {
+                rxq: ep.rxq,
+                wanted: Wanted { src, tag },
+                report: reports(ep.rx, flags),
+                flags,
+                min_multi: ep.min_multi_recv,
+            })
+        }
+        Poster::Srx(id) => {
+            let x = s.srxs.get(id).ok_or(FI_EBADF)?;
+            Ok(PostedAt {
+                rxq: x.rxq,
+                wanted: Wanted { src: ANY, tag },
+                report: true,
+                flags: r.common.flags_or(x.flags),
+                min_multi: super::ep::MIN_MULTI_RECV,
+            })
+        }
+    }
+}
+
+/// The endpoint whose queue answers. A shared receive context has none of its own: its first
+/// endpoint's does. `FI_ENOCQ` while it has no endpoint.
+fn answering(s: &TcpState, by: Poster) -> Result<u32> {
+    match by {
+        Poster::Ep(id) => Ok(id),
+        Poster::Srx(x) => {
+            let user = s.eps.iter().find(|(_, e)| e.srx == Some(x));
+            user.map(|(id, _)| id).ok_or(FI_ENOCQ)
+        }
+    }
+}
+
+/// Posts a receive, or peeks, claims or discards.
+#[inline]
+pub(crate) fn recv(s: &mut TcpState, by: Poster, r: &RecvReq) -> Result<()> {
+    known(r.common.flags, RX_FLAGS, "fi_recvmsg")?;
+    if memory::short() {
+        return Err(FI_EAGAIN);
+    }
+    let at = posted_at(s, by, r)?;
+    let asked = r.common.flags.unwrap_or(0) & (FI_PEEK | FI_CLAIM | FI_DISCARD);
+    if asked != 0 {
+        return asked_for(s, by, r, &at, asked);
+    }
+    let multi = (at.flags & FI_MULTI_RECV != 0).then_some(at.min_multi);
+    let recv = s.recvs.insert(TcpRecv {
+        context: r.common.context,
+        flags: FI_RECV | if r.tag.is_some() { FI_TAGGED } else { FI_MSG },
+        mem: r.mem,
+        report: at.report,
+        multi,
+        used: 0,
+        live: 0,
+        closed: false,
+        done: r.common.done,
+    });
+    let q = s.rxqs.get_mut(at.rxq).ok_or(FI_EBADF)?;
+    if multi.is_none() {
+        let Some(number) = q.take(&at.wanted) else {
+            q.post(&at.wanted, recv);
+            return Ok(());
+        };
+        give(s, number, recv, r.mem);
+        return Ok(());
+    }
+    q.post(&at.wanted, recv);
+    // As many messages as are here for it.
+    while let Some(q) = s.rxqs.get_mut(at.rxq) {
+        let Some(m) = q.find(&at.wanted).and_then(|n| s.saved.get(n)) else {
+            break;
+        };
+        let Some(p) = q.place(&mut s.recvs, m.from, m.tag, m.len) else {
+            break;
+        };
+        if let Some(number) = q.take(&at.wanted) {
+            conn::deliver(s, number, p);
+        }
+    }
+    Ok(())
+}
+
+/// Gives a saved message to a receive that is for one.
+fn give(s: &mut TcpState, number: u32, recv: u32, mem: UserMem) {
+    if let Some(r) = s.recvs.get_mut(recv) {
+        r.live += 1;
+    }
+    conn::deliver(s, number, RecvPlace { recv, mem });
+}
+
+/// FI_PEEK, FI_CLAIM and FI_DISCARD (fi_msg(3), fi_tagged(3)): a peek answers through the
+/// completion queue, with `FI_ENOMSG` when there is no such message.
+fn asked_for(s: &mut TcpState, by: Poster, r: &RecvReq, at: &PostedAt, asked: u64) -> Result<()> {
+    if asked == FI_DISCARD {
+        crate::warn_log!(
+            FI_LOG_EP_DATA,
+            "fi_recvmsg: FI_DISCARD: wanted together with FI_PEEK or FI_CLAIM"
+        );
+        return Err(FI_EBADFLAGS);
+    }
+    let id = answering(s, by)?;
+    let q = s.rxqs.get_mut(at.rxq).ok_or(FI_EBADF)?;
+    if asked & FI_PEEK != 0 {
+        let found = if asked & (FI_CLAIM | FI_DISCARD) != 0 {
+            q.take(&at.wanted)
+        } else {
+            q.find(&at.wanted)
+        };
+        if let Some(n) = found.filter(|_| asked & FI_CLAIM != 0) {
+            q.claimed.insert(r.common.context, n);
+        }
+        tell(s, id, r, found);
+        if let Some(n) = found.filter(|_| asked & FI_CLAIM == 0 && asked & FI_DISCARD != 0) {
+            conn::discard(s, n);
+        }
+        return Ok(());
+    }
+    let Some(number) = q.claimed.remove(&r.common.context) else {
+        crate::warn_log!(
+            FI_LOG_EP_DATA,
+            "fi_recvmsg: FI_CLAIM: no message was claimed with this context"
+        );
+        return Err(FI_EINVAL);
+    };
+    if asked & FI_DISCARD != 0 {
+        tell(s, id, r, Some(number));
+        conn::discard(s, number);
+        return Ok(());
+    }
+    let recv = s.recvs.insert(TcpRecv {
+        context: r.common.context,
+        flags: FI_RECV | if r.tag.is_some() { FI_TAGGED } else { FI_MSG },
+        mem: r.mem,
+        report: at.report,
+        multi: None,
+        used: 0,
+        live: 0,
+        closed: false,
+        done: r.common.done,
+    });
+    give(s, number, recv, r.mem);
+    Ok(())
+}
+
+/// The completion of a peek, or of a claimed message that was discarded.
+fn tell(s: &mut TcpState, id: u32, r: &RecvReq, found: Option<u32>) {
+    let Some(ep) = s.eps.get(id) else { return };
+    let m = found.and_then(|n| s.saved.get(n));
+    let kind = if r.tag.is_some() { FI_TAGGED } else { FI_MSG };
+    let mut entry = Entry {
+        context: r.common.context,
+        flags: FI_RECV | kind,
+        tag: r.tag.map_or(0, |t| t.0),
+        src: FI_ADDR_NOTAVAIL,
+        ..Entry::default()
+    };
+    if let Some(m) = m {
+        entry.len = usize::try_from(m.len).unwrap_or(usize::MAX);
+        entry.tag = m.tag.unwrap_or(0);
+        entry.data = m.cq_data.unwrap_or(0);
+        if m.cq_data.is_some() {
+            entry.flags |= FI_REMOTE_CQ_DATA;
+        }
+        entry.src = s.source(ep, m.from);
+    }
+    let here = m.is_some();
+    let Some(cq) = ep.rx.and_then(|b| s.cqs.get_mut(b.cq)) else {
+        return;
+    };
+    if here {
+        return cq.push(entry);
+    }
+    cq.push_error(ErrEntry {
+        entry,
+        err: FI_ENOMSG,
+        text: "no message was found that matches the peek".to_string(),
+        ..ErrEntry::default()
+    });
+}
+
+/// fi_cancel(3): the first posted receive of this context ends with FI_ECANCELED. `FI_ENOENT` when
+/// there is none.
+pub(crate) fn cancel(s: &mut TcpState, by: Poster, context: usize) -> Result<()> {
+    let rxq = match by {
+        Poster::Ep(id) => s.eps.get(id).ok_or(FI_EBADF)?.rxq,
+        Poster::Srx(id) => s.srxs.get(id).ok_or(FI_EBADF)?.rxq,
+    };
+    let recvs = &s.recvs;
+    let q = s.rxqs.get_mut(rxq).ok_or(FI_EOPBADSTATE)?;
+    let hit = q.cancel(|n| recvs.get(n).is_some_and(|r| r.context == context));
+    let number = hit.ok_or(FI_ENOENT)?;
+    let r = s.recvs.get_mut(number).ok_or(FI_ENOENT)?;
+    if r.live > 0 {
+        // Messages are on their way into it: it ends with the last of them.
+        r.closed = true;
+        return Ok(());
+    }
+    let mut flags = r.flags;
+    if r.multi.is_some() {
+        flags |= FI_MULTI_RECV;
+    }
+    s.recvs.free(number);
+    let hears = answering(s, by).ok();
+    let Some(ep) = hears.and_then(|id| s.eps.get(id)) else {
+        return Ok(());
+    };
+    ep.cntrs.count_error(&mut s.cntrs, CntrKind::Recv);
+    if let Some(cq) = ep.rx.and_then(|b| s.cqs.get_mut(b.cq)) {
+        cq.push_error(ErrEntry {
+            entry: Entry {
+                context,
+                flags,
+                src: FI_ADDR_NOTAVAIL,
+                ..Entry::default()
+            },
+            err: FI_ECANCELED,
+            text: "the receive was cancelled by fi_cancel".to_string(),
+            ..ErrEntry::default()
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! Receives that wait for messages, and messages that wait for receives (fi_msg(3), fi_tagged(3)).
+//!
+//! Which receive takes which message `proto::matching` decides. A message for which none is posted
+//! is a [`SavedMsg`]: its bytes are kept as they come, or, where too much is kept already, left in
+//! the connection, which nobody reads until the message has a receive.
+
+use super::peers::TcpPeers;
+use super::state::TcpState;
+use crate::core::slab::Slab;
+use crate::hmem::UserMem;
+use crate::proto::matching::{Matcher, Posted};
+use crate::proto::PeerId;
+use std::collections::HashMap;
+
+/// A receive.
+#[derive(Debug)]
+pub(crate) struct TcpRecv {
+    pub context: usize,
+    /// FI_RECV, and FI_TAGGED or FI_MSG.
+    pub flags: u64,
+    pub mem: UserMem,
+    pub report: bool,
+    /// With FI_MULTI_RECV: the buffer is given back when less than this is left of it.
+    pub multi: Option<usize>,
+    /// Bytes of it that messages have.
+    pub used: usize,
+    /// Messages on their way into it.
+    pub live: u32,
+    /// No further message gets in.
+    pub closed: bool,
+    /// A counter that hears of the end, beside the endpoint's.
+    pub done: Option<u32>,
+}
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecvPlace {
+    pub recv: u32,
+    pub mem: UserMem,
+}
+
+/// How far a message without a receive is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SavedState {
+    /// All of it is here.
+    Whole,
+    /// It is coming in.
+    Coming,
+    /// It stays in its connection.
+    Held,
+    /// Its sender waits to be asked for it, by this number.
+    Announced(u8),
+}
+
+/// A message without a receive.
+#[derive(Debug)]
+pub(crate) struct SavedMsg {
+    /// Endpoint it came to.
+    pub ep: u32,
+    /// The connection it comes by; of no meaning once it is whole.
+    pub conn: u32,
+    /// Held.
+    pub from: PeerId,
+    pub tag: Option<u64>,
+    pub cq_data: Option<u64>,
+    pub len: u64,
+    pub state: SavedState,
+    pub bytes: Vec<u8>,
+    pub have: usize,
+}
+
+/// What a receive looks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub src: PeerId,
+    pub tag: Option<(u64, u64)>,
+}
+
+/// Receives and messages of one endpoint or shared receive context.
+#[derive(Debug, Default)]
+pub(crate) struct TcpRecvQueue {
+    untagged: Matcher<u32, u32>,
+    tagged: Matcher<u32, u32>,
+    /// Messages set aside by FI_CLAIM, by the context of the call.
+    pub claimed: HashMap<usize, u32>,
+    /// Bytes of messages that are kept.
+    pub bytes: usize,
+}
+
+impl TcpRecvQueue {
+    fn side(&mut self, tagged: bool) -> &mut Matcher<u32, u32> {
+        match tagged {
+            true => &mut self.tagged,
+            false => &mut self.untagged,
+        }
+    }
+
+    /// Posts a receive that found no message.
+    pub(crate) fn post(&mut self, w: &Wanted, recv: u32) {
+        let (tag, ignore) = w.tag.unwrap_or((0, 0));
+        self.side(w.tag.is_some()).post(Posted {
+            src: w.src,
+            tag,
+            ignore,
+            what: recv,
+        });
+    }
+
+    /// The place for a message of so many bytes, if a receive waits for it.
+    #[inline]
+    pub(crate) fn place(
+        &mut self,
+        recvs: &mut Slab<TcpRecv>,
+        from: PeerId,
+        tag: Option<u64>,
+        len: u64,
+    ) -> Option<RecvPlace> {
+        let m = self.side(tag.is_some());
+        let id = m.find_receive(from, tag.unwrap_or(0))?;
+        let recv = *m.receive_mut(id)?;
+        let r = recvs.get_mut(recv)?;
+        r.live += 1;
+        let Some(least) = r.multi else {
+            m.take_receive(id);
+            return Some(RecvPlace { recv, mem: r.mem });
+        };
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let mem = r.mem.part(r.used, len);
+        r.used += mem.len();
+        if r.mem.len() - r.used < least.max(1) {
+            r.closed = true;
+            m.take_receive(id);
+        }
+        Some(RecvPlace { recv, mem })
+    }
+
+    /// The oldest message that a receive would take, left there.
+    pub(crate) fn find(&mut self, w: &Wanted) -> Option<u32> {
+        let (tag, ignore) = w.tag.unwrap_or((0, 0));
+        let m = self.side(w.tag.is_some());
+        let id = m.find_message(w.src, tag, ignore)?;
+        m.message(id).copied()
+    }
+
+    /// As [`TcpRecvQueue::find`], taken out.
+    pub(crate) fn take(&mut self, w: &Wanted) -> Option<u32> {
+        let (tag, ignore) = w.tag.unwrap_or((0, 0));
+        let m = self.side(w.tag.is_some());
+        let id = m.find_message(w.src, tag, ignore)?;
+        m.take_message(id)
+    }
+
+    /// Keeps a message.
+    pub(crate) fn keep(&mut self, number: u32, m: &SavedMsg) {
+        self.bytes += m.bytes.len();
+        self.side(m.tag.is_some())
+            .keep(m.from, m.tag.unwrap_or(0), number);
+    }
+
+    /// Takes back the first posted receive that `pick` accepts, by its number.
+    pub(crate) fn cancel(&mut self, mut pick: impl FnMut(u32) -> bool) -> Option<u32> {
+        let hit = self.untagged.cancel(|r| pick(*r));
+        let hit = hit.or_else(|| self.tagged.cancel(|r| pick(*r)));
+        hit.map(|p| p.what)
+    }
+
+    /// Drops the messages that `pick` accepts, by their numbers.
+    pub(crate) fn drop_messages(&mut self, pick: impl Fn(u32) -> bool) {
+        self.untagged.retain_messages(|n| !pick(*n));
+        self.tagged.retain_messages(|n| !pick(*n));
+        self.claimed.retain(|_, n| !pick(*n));
+    }
+}
+
+/// Forgets a message that is no longer in a queue.
+pub(crate) fn forget(s: &mut TcpState, number: u32) -> Option<SavedMsg> {
+    let m = s.saved.remove(number)?;
+    release(&mut s.peers, &m);
+    let rxq = s.eps.get(m.ep).map(|e| e.rxq);
+    if let Some(q) = rxq.and_then(|q| s.rxqs.get_mut(q)) {
+        q.bytes = q.bytes.saturating_sub(m.bytes.len());
+    }
+    Some(m)
+}
+
+fn release(peers: &mut TcpPeers, m: &SavedMsg) {
+    peers.release(m.from);
+}

@@ -1,0 +1,245 @@
+//! Everything of a domain that the data path touches, and what becomes of operations that end.
+
+use super::conn::Conn;
+use super::ep::{TcpEp, TcpSrx};
+use super::peers::{TcpAv, TcpPeers, NOBODY};
+use super::recvq::{RecvPlace, SavedMsg, TcpRecv, TcpRecvQueue};
+use crate::core::slab::Slab;
+use crate::core::Errno;
+use crate::device::mem_table::MemTable;
+use crate::device::stream::{Poller, Ready};
+use crate::proto::PeerId;
+use crate::prov::contract::{Entry, ErrEntry};
+use crate::prov::reports::cntr::Cntr;
+use crate::prov::reports::completion::{ended_entry, CntrKind};
+use crate::prov::reports::cq::Cq;
+use crate::types::*;
+
+/// See the module text.
+pub(crate) struct TcpState {
+    pub poller: Poller,
+    pub eps: Slab<TcpEp>,
+    pub cqs: Slab<Cq>,
+    pub cntrs: Slab<Cntr>,
+    pub avs: Slab<TcpAv>,
+    pub srxs: Slab<TcpSrx>,
+    /// Receive queues of endpoints and shared receive contexts.
+    pub rxqs: Slab<TcpRecvQueue>,
+    /// Posted receives, and those that messages come into.
+    pub recvs: Slab<TcpRecv>,
+    /// Messages without a receive.
+    pub saved: Slab<SavedMsg>,
+    pub conns: Slab<Conn>,
+    pub peers: TcpPeers,
+    /// Registered memory.
+    pub mem: MemTable,
+    /// Counters bound to memory regions: key, counter, kinds of access (fi_mr_bind(3)).
+    pub mr_cntrs: Vec<(u64, u32, u64)>,
+    /// Connections that have a deadline: they are being made.
+    pub making: Vec<u32>,
+    /// What is received and does not go straight to its place.
+    pub buf: Vec<u8>,
+    pub ready: Vec<Ready>,
+    /// The connection that something came by last.
+    pub hot: u32,
+    /// Looks at sockets so far.
+    pub turns: u32,
+}
+
+/// No connection.
+pub(crate) const NO_CONN: u32 = u32::MAX;
+/// Bytes of the shared receive buffer.
+const BUFFER: usize = 64 << 10;
+
+/// What is told at the end of an operation of the transmit side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TxNote {
+    pub ep: u32,
+    pub context: usize,
+    /// FI_SEND, FI_READ, FI_TAGGED, ...
+    pub flags: u64,
+    pub len: usize,
+    /// Success is worth a completion entry.
+    pub report: bool,
+    /// A counter that hears of the end, beside the endpoint's.
+    pub done: Option<u32>,
+}
+
+/// What a receive's completion says of its message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MsgInfo {
+    pub from: PeerId,
+    pub tag: Option<u64>,
+    pub cq_data: Option<u64>,
+    pub len: u64,
+}
+
+/// Why an operation failed: positive `FI_E*`, and a text.
+pub(crate) type Why = (Errno, String);
+
+impl TcpState {
+    pub(crate) fn new(poller: Poller, mem: MemTable) -> TcpState {
+        TcpState {
+            poller,
+            eps: Slab::default(),
+            cqs: Slab::default(),
+            cntrs: Slab::default(),
+            avs: Slab::default(),
+            srxs: Slab::default(),
+            rxqs: Slab::default(),
+            recvs: Slab::with_capacity(256),
+            saved: Slab::default(),
+            conns: Slab::default(),
+            peers: TcpPeers::default(),
+            mem,
+            mr_cntrs: Vec::new(),
+            making: Vec::new(),
+            buf: vec![0; BUFFER],
+            ready: Vec::with_capacity(crate::device::stream::READY_MAX),
+            hot: NO_CONN,
+            turns: 0,
+        }
+    }
+
+    /// An operation of the transmit side has succeeded.
+    #[inline]
+    pub(crate) fn tx_done(&mut self, n: &TxNote) {
+        if let Some(ep) = self.eps.get(n.ep) {
+            ep.cntrs
+                .count(&mut self.cntrs, CntrKind::of(n.flags), n.len);
+            if n.report {
+                if let Some(cq) = ep.tx.and_then(|b| self.cqs.get_mut(b.cq)) {
+                    cq.push(ended_entry(n.context, n.flags, n.len));
+                }
+            }
+        }
+        if let Some(c) = n.done.and_then(|c| self.cntrs.get_mut(c)) {
+            c.add(1);
+        }
+    }
+
+    /// One has failed.
+    pub(crate) fn tx_failed(&mut self, n: &TxNote, why: &Why) {
+        if let Some(ep) = self.eps.get(n.ep) {
+            ep.cntrs.count_error(&mut self.cntrs, CntrKind::of(n.flags));
+            if let Some(cq) = ep.tx.and_then(|b| self.cqs.get_mut(b.cq)) {
+                cq.push_error(ErrEntry {
+                    entry: ended_entry(n.context, n.flags, 0),
+                    err: why.0,
+                    prov_errno: why.0,
+                    text: why.1.clone(),
+                    ..ErrEntry::default()
+                });
+            }
+        }
+        if let Some(c) = n.done.and_then(|c| self.cntrs.get_mut(c)) {
+            c.add_error(1);
+        }
+    }
+
+    /// The application's name for a peer, at an endpoint.
+    pub(crate) fn source(&self, ep: &TcpEp, from: PeerId) -> fi_addr_t {
+        if from == NOBODY || ep.caps & FI_SOURCE == 0 {
+            return FI_ADDR_NOTAVAIL;
+        }
+        let av = ep.av.and_then(|a| self.avs.get(a));
+        av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from))
+    }
+
+    /// A message to endpoint `id` is in its place, or has failed on the way there.
+    #[inline]
+    pub(crate) fn recv_done(&mut self, id: u32, p: &RecvPlace, m: &MsgInfo, why: Option<Why>) {
+        let Some(r) = self.recvs.get_mut(p.recv) else {
+            return;
+        };
+        r.live = r.live.saturating_sub(1);
+        let last = r.multi.is_none() || r.closed && r.live == 0;
+        let mut flags = r.flags;
+        if last && r.multi.is_some() {
+            flags |= FI_MULTI_RECV;
+        }
+        let (context, report, done) = (r.context, r.report, r.done);
+        if last {
+            self.recvs.free(p.recv);
+        }
+        let over = m.len.saturating_sub(p.mem.len() as u64);
+        let why = why.or_else(|| {
+            (over > 0).then(|| {
+                let text = format!(
+                    "the message has {} bytes, the receive buffer {}",
+                    m.len,
+                    p.mem.len()
+                );
+                (FI_ETRUNC, text)
+            })
+        });
+        let Some(ep) = self.eps.get(id) else { return };
+        let entry = Entry {
+            context,
+            flags: flags
+                | if m.cq_data.is_some() {
+                    FI_REMOTE_CQ_DATA
+                } else {
+                    0
+                },
+            len: (m.len - over) as usize,
+            buf: p.mem.addr(),
+            data: m.cq_data.unwrap_or(0),
+            tag: m.tag.unwrap_or(0),
+            src: self.source(ep, m.from),
+        };
+        let cq = ep.rx.and_then(|b| self.cqs.get_mut(b.cq));
+        match why {
+            None => {
+                ep.cntrs.count(&mut self.cntrs, CntrKind::Recv, entry.len);
+                if let Some(c) = done.and_then(|c| self.cntrs.get_mut(c)) {
+                    c.add(1);
+                }
+                // A buffer that is given back is always told of.
+                if let Some(cq) = cq.filter(|_| report || flags & FI_MULTI_RECV != 0) {
+                    cq.push(entry);
+                }
+            }
+            Some((err, text)) => {
+                ep.cntrs.count_error(&mut self.cntrs, CntrKind::Recv);
+                if let Some(c) = done.and_then(|c| self.cntrs.get_mut(c)) {
+                    c.add_error(1);
+                }
+                if let Some(cq) = cq {
+                    cq.push_error(ErrEntry {
+                        entry,
+                        olen: over as usize,
+                        err,
+                        prov_errno: err,
+                        text,
+                    });
+                }
+            }
+        }
+    }
+
+    /// A peer has read (or written) registered memory.
+    pub(crate) fn remote_done(&mut self, id: u32, write: bool, m: &MsgInfo, keys: &[u64]) {
+        let kind = CntrKind::remote(write);
+        for (key, cntr, kinds) in &self.mr_cntrs {
+            if keys.contains(key) && kinds & kind.flag() != 0 {
+                if let Some(c) = self.cntrs.get_mut(*cntr) {
+                    c.count(m.len as usize);
+                }
+            }
+        }
+        let Some(ep) = self.eps.get(id) else { return };
+        ep.cntrs.count(&mut self.cntrs, kind, m.len as usize);
+        let Some(data) = m.cq_data else { return };
+        let entry = Entry {
+            flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
+            len: m.len as usize,
+            data,
+            src: self.source(ep, m.from),
+            ..Entry::default()
+        };
+        if let Some(cq) = ep.rx.and_then(|b| self.cqs.get_mut(b.cq)) {
+            cq.push(entry);
+        }
+    }
+}
