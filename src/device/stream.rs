@@ -192,6 +192,18 @@ impl Stream {
         }
     }
 
+    /// As [`Stream::send`], one piece.
+    #[inline]
+    pub(crate) fn send_bytes(&self, b: &[u8]) -> Result<usize, c_int> {
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: the kernel only reads, and no further than the slice goes.
+        let n = unsafe { libc::send(self.fd(), b.as_ptr().cast(), b.len(), flags) };
+        match usize::try_from(n) {
+            Ok(n) => Ok(n),
+            Err(_) => last().map(|_| 0),
+        }
+    }
+
     /// Receives into `first`, which is host memory, and what is left into `then`. One of them has
     /// room.
     #[inline]

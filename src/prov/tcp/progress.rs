@@ -1,7 +1,7 @@
 //! Moving a domain's connections along.
 //!
 //! The connection that something came by last is looked at first, by the one system call that also
-//! brings what is there; all others are asked for every few looks, and whenever it has nothing.
+//! brings what is there; all others are asked for every few looks.
 
 use super::conn::{accept, expire, flush, receive, writable};
 use super::state::{TcpState, NO_CONN};
@@ -17,15 +17,15 @@ pub(crate) fn progress(s: &mut TcpState) {
         let hot = s.hot;
         let any = receive(s, hot);
         let every = if any { 4 * ALONE } else { ALONE };
-        if !s.turns.is_multiple_of(every) {
+        if s.full == 0 && !s.turns.is_multiple_of(every) {
             return;
         }
     }
     look(s);
 }
 
-/// Looks at every socket that is ready.
-pub(crate) fn look(s: &mut TcpState) {
+/// Looks at every socket that is ready; whether there was one.
+pub(crate) fn look(s: &mut TcpState) -> bool {
     let mut ready = core::mem::take(&mut s.ready);
     s.poller.look(&mut ready);
     for r in &ready {
@@ -41,10 +41,12 @@ pub(crate) fn look(s: &mut TcpState) {
             s.hot = id;
         }
     }
+    let any = !ready.is_empty();
     s.ready = ready;
     if !s.making.is_empty() {
         expire(s);
     }
+    any
 }
 
 /// Everything once, before a caller sleeps; whether nothing is left to do but what the sockets

@@ -42,14 +42,16 @@ pub(crate) struct TcpState {
     pub ready: Vec<Ready>,
     /// The connection that something came by last.
     pub hot: u32,
+    /// Connections that wait for room in their sockets.
+    pub full: u32,
     /// Looks at sockets so far.
     pub turns: u32,
 }
 
 /// No connection.
 pub(crate) const NO_CONN: u32 = u32::MAX;
-/// Bytes of the shared receive buffer.
-const BUFFER: usize = 64 << 10;
+/// Bytes of the shared receive buffer: what comes this way is copied once more.
+const BUFFER: usize = 16 << 10;
 
 /// What is told at the end of an operation of the transmit side.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +99,7 @@ impl TcpState {
             buf: vec![0; BUFFER],
             ready: Vec::with_capacity(crate::device::stream::READY_MAX),
             hot: NO_CONN,
+            full: 0,
             turns: 0,
         }
     }

@@ -392,6 +392,7 @@ pub(crate) fn drop_conn(s: &mut TcpState, id: u32) {
 
 fn forget_conn(s: &mut TcpState, id: u32, c: &Conn) {
     s.making.retain(|m| *m != id);
+    s.full -= u32::from(c.tx.waits());
     if s.hot == id {
         s.hot = NO_CONN;
     }

@@ -117,6 +117,11 @@ impl Outbound {
         self.queue.drain(..).map(|i| i.then)
     }
 
+    /// Whether the poller is to tell when the socket is writable.
+    pub(super) fn waits(&self) -> bool {
+        self.waits
+    }
+
     /// A region is closed: what peers were reading of it is copied first.
     pub(super) fn region_closed(&mut self, key: u64) {
         for i in &mut self.queue {
@@ -129,6 +134,29 @@ impl Outbound {
             }
         }
     }
+}
+
+/// Bytes of header and payload up to which both are sent as one piece: the system takes longer for
+/// two.
+const SHORT: usize = 256;
+
+/// A short message in one piece, and its length.
+#[inline]
+fn short(head: &[u8; HEAD_MAX], head_len: usize, data: &SendData) -> Option<([u8; SHORT], usize)> {
+    let len = head_len + data.len();
+    if len > SHORT {
+        return None;
+    }
+    let mut all = [0; SHORT];
+    all[..HEAD_MAX].copy_from_slice(head);
+    let to = all.get_mut(head_len..len)?;
+    match data {
+        SendData::User(m) => {
+            m.load(0, to);
+        }
+        SendData::Inject(b) => to.copy_from_slice(b),
+    }
+    Some((all, len))
 }
 
 /// Sends a message, or queues it. Injected data is copied where it cannot leave at once.
@@ -144,13 +172,19 @@ pub(crate) fn post(s: &mut TcpState, id: u32, h: &Head, data: &SendData, then: T
     let mut failed = None;
     if c.state == ConnState::Open && c.tx.queue.is_empty() {
         if let Some(stream) = &c.stream {
-            let mut g = Gather::new();
-            g.bytes(head.get(..head_len).unwrap_or(&[]));
-            match data {
-                SendData::User(m) => g.mem(m),
-                SendData::Inject(b) => g.bytes(b),
-            }
-            match stream.send(&g) {
+            let left = match short(&head, head_len, data) {
+                Some((all, len)) => stream.send_bytes(all.get(..len).unwrap_or(&[])),
+                None => {
+                    let mut g = Gather::new();
+                    g.bytes(head.get(..head_len).unwrap_or(&[]));
+                    match data {
+                        SendData::User(m) => g.mem(m),
+                        SendData::Inject(b) => g.bytes(b),
+                    }
+                    stream.send(&g)
+                }
+            };
+            match left {
                 Ok(n) if n == total => return ended(s, id, then),
                 Ok(n) => sent = n,
                 Err(e) => failed = Some(e),
@@ -185,6 +219,10 @@ fn wait_writable(s: &mut TcpState, id: u32) {
     let waits = !c.tx.queue.is_empty();
     if waits != c.tx.waits {
         c.tx.waits = waits;
+        match waits {
+            true => s.full += 1,
+            false => s.full -= 1,
+        }
         watch(s, id);
     }
 }

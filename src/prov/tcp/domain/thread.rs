@@ -2,19 +2,22 @@
 //! domain's sockets.
 //!
 //! While the application moves the domain along itself the thread only looks whether it still
-//! does, a thousand times a second at most: whoever else reads the sockets slows both.
+//! does, some hundred times a second: whoever else reads the sockets slows both.
 
 use super::TcpDomain;
 use crate::core::Result;
 use crate::device::host;
 use crate::device::wait::{wait_readable, WaitSet};
-use crate::prov::tcp::progress::settle;
+use crate::prov::tcp::progress::{look, settle};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Between two looks at whether the application polls.
+/// Between two looks at whether the application polls: at first, and while it does.
 const LOOK: Duration = Duration::from_millis(1);
+const LOOK_MAX: Duration = Duration::from_millis(4);
+/// Looks in vain before the thread sleeps.
+const VAIN: u32 = 16;
 
 impl TcpDomain {
     /// Starts the thread, once.
@@ -29,6 +32,7 @@ impl TcpDomain {
 
 fn run(domain: &Weak<TcpDomain>) {
     let mut seen = 0;
+    let mut pause = LOOK;
     loop {
         let Some(d) = domain.upgrade() else { return };
         if d.closing.load(Ordering::SeqCst) {
@@ -38,14 +42,21 @@ fn run(domain: &Weak<TcpDomain>) {
         if calls != seen {
             seen = calls;
             drop(d);
-            std::thread::sleep(LOOK);
+            std::thread::sleep(pause);
+            pause = LOOK_MAX.min(2 * pause);
             continue;
         }
+        pause = LOOK;
         d.wake.clear();
         let mut tell: Vec<Arc<WaitSet>> = Vec::new();
         let quiet = {
             let mut s = d.state.lock_from_library();
             let s = &mut *s;
+            // A stream comes in pieces, and sleeping costs as much as several of them.
+            let mut vain = 0;
+            while vain < VAIN {
+                vain = if look(s) { 0 } else { vain + 1 };
+            }
             let quiet = settle(s);
             let cqs = s.cqs.iter_mut().map(|(_, q)| (&mut q.news, &q.wait));
             let cntrs = s.cntrs.iter_mut().map(|(_, c)| (&mut c.news, &c.wait));
