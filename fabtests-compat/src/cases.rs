@@ -15,6 +15,8 @@ pub struct Case {
     pub pair: bool,
     /// Port options are those of fi_pingpong (-B, -P) instead of -E.
     pub pingpong_ports: bool,
+    /// A provider other than the one that the command line names.
+    pub provider: Option<&'static str>,
 }
 
 /// Bad networks, by seed: 5 % lost, 5 % doubled, a good half out of order.
@@ -53,7 +55,15 @@ impl Case {
             under: Vec::new(),
             pair: true,
             pingpong_ports: false,
+            provider: None,
         }
+    }
+
+    /// With provider tcp.
+    fn tcp(mut self) -> Case {
+        self.name.push_str(" (tcp)");
+        self.provider = Some("tcp");
+        self
     }
 
     /// One process, by its command line.
@@ -142,6 +152,34 @@ fn containers() -> Vec<Case> {
     .to_vec()
 }
 
+/// Cases of provider tcp.
+fn tcp() -> Vec<Case> {
+    let mut v = Vec::new();
+    for (program, args) in [
+        ("fi_rdm_pingpong", ""),
+        ("fi_rdm_tagged_pingpong", ""),
+        ("fi_rdm_bw", ""),
+        ("fi_rdm_tagged_bw", ""),
+        ("fi_rma_bw", "-o write"),
+        ("fi_rma_bw", "-o writedata"),
+        ("fi_rma_bw", "-o read"),
+        ("fi_rma_pingpong", "-o writedata"),
+    ] {
+        let args = format!("{args} -v -S all -I 20 -W 8");
+        v.push(Case::pair(program, &args).tcp());
+    }
+    for wait in ["sread", "fd"] {
+        for (program, args) in [
+            ("fi_rdm_tagged_pingpong", "-S 8,100000"),
+            ("fi_rdm_bw", "-W 8 -S 60000,1048576"),
+            ("fi_rma_bw", "-o write -W 8 -S 8,100000"),
+        ] {
+            v.push(Case::pair(program, &format!("{args} -c {wait} -v -I 50")).tcp());
+        }
+    }
+    v
+}
+
 /// Endpoints without the wire protocol.
 fn direct() -> Vec<Case> {
     ["fi_rdm_pingpong", "fi_rdm_bw"]
@@ -220,6 +258,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         }
     }
     v.extend(containers());
+    v.extend(tcp());
     v.extend(direct());
     for o in ["write", "writedata", "read"] {
         let args = format!("-o {o} -S 1,64,4096,100000 -v -I 50 -W 8 -f efa-direct");

@@ -142,10 +142,11 @@ pub fn run(at: &Where, c: &Case) -> Result<String, String> {
         } else {
             vec![format!("-E={port}")]
         };
-        let mut all = vec!["-p".to_string(), at.provider.clone()];
+        let provider = c.provider.unwrap_or(&at.provider);
+        let mut all = vec!["-p".to_string(), provider.to_string()];
         // Unless they ask for a fabric, programs would take the first that is offered:
         // `efa-direct`.
-        if at.provider == "efa" && !c.pingpong_ports && !c.args.iter().any(|a| a == "-f") {
+        if provider == "efa" && !c.pingpong_ports && !c.args.iter().any(|a| a == "-f") {
             all.extend(["-f", "efa"].map(str::to_string));
         }
         [all, port].concat()
