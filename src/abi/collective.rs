@@ -360,8 +360,7 @@ pub(crate) unsafe fn join<D: Domain>(
     let event = EqEvent {
         event: FI_JOIN_COMPLETE,
         bytes: bytes.to_vec(),
-        err: 0,
-        prov_errno: 0,
+        ..EqEvent::default()
     };
     let told = (Arc::clone(eq), event);
     let made = |addr| {

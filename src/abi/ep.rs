@@ -1,6 +1,7 @@
 //! `fid_ep`: life of an endpoint, its options and names. Data transfer is in `transfer`.
 
 use super::av::{give_address, AvBody};
+use super::cm;
 use super::collective;
 use super::domain as dom;
 use super::info;
@@ -93,7 +94,8 @@ pub(crate) unsafe extern "C" fn endpoint<D: Domain>(
                 info::read(i, layout::callers()).ok_or(FI_EINVAL)?,
             )
         };
-        let id = domain.open_ep(&i)?;
+        // SAFETY: the handle of an info is NULL or an open object of this fabric.
+        let id = unsafe { cm::open_ep(domain, &i)? };
         let f = new_ep::<D>(FI_CLASS_EP, context, Tables::<D>::EP_FI_OPS);
         let b = EpBody::new(domain, Poster::Ep(id));
         // SAFETY: `out` is a place for a pointer.
@@ -157,7 +159,12 @@ unsafe extern "C" fn ep_bind<D: Domain>(f: *mut fid, with: *mut fid, flags: u64)
                 FI_CLASS_EQ => {
                     let eq = super::fabric::eq_of(with.cast())?;
                     if let Poster::Ep(id) = b.who {
-                        b.domain.bind_eq(id, Arc::clone(&eq))?;
+                        let to = EventTarget {
+                            eq: Arc::clone(&eq),
+                            fid: f as usize,
+                            context: (*f).context as usize,
+                        };
+                        b.domain.bind_eq(id, to)?;
                     }
                     b.eq.set(eq).map_err(|_| FI_EINVAL)
                 }
@@ -449,7 +456,7 @@ unsafe extern "C" fn getname<D: Domain>(f: fid_t, addr: *mut c_void, len: *mut u
 }
 
 /// Bytes that no address exceeds (fi_cm(3)).
-const ADDR_MAX: usize = 256;
+pub(crate) const ADDR_MAX: usize = 256;
 
 unsafe extern "C" fn setname<D: Domain>(f: fid_t, addr: *mut c_void, len: usize) -> c_int {
     guard_int("fi_setname", || {
@@ -465,29 +472,6 @@ unsafe extern "C" fn setname<D: Domain>(f: fid_t, addr: *mut c_void, len: usize)
     })
 }
 
-unsafe extern "C" fn getpeer(_: *mut fid_ep, _: *mut c_void, _: *mut usize) -> c_int {
-    -FI_ENOSYS
-}
-unsafe extern "C" fn connect(
-    _: *mut fid_ep,
-    _: *const c_void,
-    _: *const c_void,
-    _: usize,
-) -> c_int {
-    -FI_ENOSYS
-}
-unsafe extern "C" fn listen(_: *mut fid_pep) -> c_int {
-    -FI_ENOSYS
-}
-unsafe extern "C" fn accept(_: *mut fid_ep, _: *const c_void, _: usize) -> c_int {
-    -FI_ENOSYS
-}
-unsafe extern "C" fn reject(_: *mut fid_pep, _: fid_t, _: *const c_void, _: usize) -> c_int {
-    -FI_ENOSYS
-}
-unsafe extern "C" fn shutdown(_: *mut fid_ep, _: u64) -> c_int {
-    -FI_ENOSYS
-}
 unsafe extern "C" fn join<D: Domain>(
     e: *mut fid_ep,
     addr: *const c_void,
@@ -511,12 +495,12 @@ impl<D: Domain> Tables<D> {
         size: size_of::<fi_ops_cm>(),
         setname: Some(setname::<D>),
         getname: Some(getname::<D>),
-        getpeer: Some(getpeer),
-        connect: Some(connect),
-        listen: Some(listen),
-        accept: Some(accept),
-        reject: Some(reject),
-        shutdown: Some(shutdown),
+        getpeer: Some(cm::getpeer::<D>),
+        connect: Some(cm::connect::<D>),
+        listen: Some(cm::no_listen),
+        accept: Some(cm::accept::<D>),
+        reject: Some(cm::no_reject),
+        shutdown: Some(cm::shutdown::<D>),
         join: Some(join::<D>),
     };
 }

@@ -9,7 +9,7 @@ use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::size_of;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Body of a `fid_fabric`.
 pub(crate) type FabricBody = Arc<Fabric>;
@@ -18,6 +18,8 @@ pub(crate) type FabricBody = Arc<Fabric>;
 pub(crate) struct EqBody {
     pub eq: Arc<Eq>,
     fabric: Arc<Fabric>,
+    /// More about the error that was read last, for callers that bring no room for it.
+    err_data: Mutex<Vec<u8>>,
 }
 
 /// Opens a fabric of a provider, and returns its handle.
@@ -111,15 +113,6 @@ unsafe extern "C" fn domain2<D: Domain>(
     unsafe { domain::<D>(f, i, out, context) }
 }
 
-unsafe extern "C" fn passive_ep(
-    _: *mut fid_fabric,
-    _: *mut fi_info,
-    _: *mut *mut fid_pep,
-    _: *mut c_void,
-) -> c_int {
-    -FI_ENOSYS
-}
-
 unsafe extern "C" fn eq_open(
     f: *mut fid_fabric,
     attr: *mut fi_eq_attr,
@@ -147,6 +140,7 @@ unsafe extern "C" fn eq_open(
         let b = EqBody {
             eq,
             fabric: Arc::clone(fabric),
+            err_data: Mutex::default(),
         };
         let f = fid_eq {
             fid: new_fid(FI_CLASS_EQ, context, &EQ_FI_OPS),
@@ -212,7 +206,7 @@ impl<D: Domain> Tables<D> {
     pub(crate) const FABRIC_OPS: &'static fi_ops_fabric = &fi_ops_fabric {
         size: size_of::<fi_ops_fabric>(),
         domain: Some(domain::<D>),
-        passive_ep: Some(passive_ep),
+        passive_ep: Some(super::cm::passive_ep::<D>),
         eq_open: Some(eq_open),
         wait_open: Some(super::sets::wait_open::<D>),
         trywait: Some(trywait::<D>),
@@ -329,7 +323,19 @@ unsafe extern "C" fn eq_readerr(q: *mut fid_eq, buf: *mut fi_eq_err_entry, _: u6
             let head = whole.then(|| head.read_unaligned()).ok_or(FI_EOTHER)?;
             (to.fid, to.context, to.data) = (head.fid, head.context, head.data);
             (to.err, to.prov_errno) = (e.err, e.prov_errno);
-            to.err_data_size = 0;
+            let mut kept = b.err_data.lock().unwrap_or_else(|e| e.into_inner());
+            *kept = e.err_data;
+            if to.err_data.is_null() || to.err_data_size == 0 {
+                // Ours, until the next read.
+                to.err_data = match kept.is_empty() {
+                    true => core::ptr::null_mut(),
+                    false => kept.as_mut_ptr().cast(),
+                };
+                to.err_data_size = kept.len();
+            } else {
+                to.err_data_size = to.err_data_size.min(kept.len());
+                core::ptr::copy_nonoverlapping(kept.as_ptr(), to.err_data.cast(), to.err_data_size);
+            }
         }
         Ok(size_of::<fi_eq_err_entry>() as isize)
     })
@@ -364,8 +370,7 @@ unsafe extern "C" fn eq_write(
             b.eq.push(EqEvent {
                 event,
                 bytes: bytes.to_vec(),
-                err: 0,
-                prov_errno: 0,
+                ..EqEvent::default()
             });
         }
         Ok(len as isize)

@@ -10,6 +10,7 @@
 mod atomic;
 mod av;
 mod av_set;
+mod cm;
 mod collective;
 mod domain;
 mod efa_ops;

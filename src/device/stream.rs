@@ -255,9 +255,21 @@ impl StreamListener {
         go().map_err(|e| io_errno(&e))
     }
 
-    /// Begins to take connections in.
-    pub(crate) fn listen(&self) -> Result<(), c_int> {
-        self.socket.listen(4096).map_err(|e| io_errno(&e))
+    /// Begins to take connections in; `backlog` of them wait in the system at most.
+    pub(crate) fn listen(&self, backlog: c_int) -> Result<(), c_int> {
+        self.socket.listen(backlog).map_err(|e| io_errno(&e))
+    }
+
+    /// Begins to connect from here instead of listening, as [`Stream::connect`].
+    pub(crate) fn connect(&self, to: SocketAddr) -> Result<Stream, c_int> {
+        let go = || -> io::Result<Stream> {
+            match self.socket.connect(&SockAddr::from(to)) {
+                Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => {}
+                r => r?,
+            }
+            Ok(Stream(self.socket.try_clone()?))
+        };
+        go().map_err(|e| io_errno(&e))
     }
 
     /// The next connection. `None` when there is none; an error when it cannot be taken in now.
@@ -286,6 +298,9 @@ impl StreamListener {
         self.socket.as_raw_fd()
     }
 }
+
+/// Connections that wait in the system to be taken in, unless the application says otherwise.
+pub(crate) const BACKLOG: c_int = 4096;
 
 /// Something that is ready: its name, and what can be done.
 #[derive(Clone, Copy, Debug)]

@@ -1,11 +1,10 @@
 //! Endpoints and shared receive contexts (fi_endpoint(3), fi_cm(3)): their lives and options.
 
-use super::eq::Eq;
+use super::connections::EventTarget;
 use super::request::Poster;
 use crate::core::{Info, Result};
 use crate::types::*;
 use std::fmt;
-use std::sync::Arc;
 
 /// An option's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +41,7 @@ pub trait Endpoints {
     /// Names by which it knows peers.
     fn bind_av(&self, ep: u32, av: u32) -> Result<()>;
     /// Where it reports what belongs to no operation.
-    fn bind_eq(&self, ep: u32, eq: Arc<Eq>) -> Result<()>;
+    fn bind_eq(&self, ep: u32, to: EventTarget) -> Result<()>;
     /// `flags` are FI_TRANSMIT, FI_RECV, FI_SELECTIVE_COMPLETION.
     fn bind_cq(&self, ep: u32, cq: u32, flags: u64) -> Result<()>;
     /// `flags` are the kinds of operations to count: FI_SEND, FI_REMOTE_WRITE, ...

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// An event as it was written: its number and its bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EqEvent {
     /// FI_AV_COMPLETE, FI_JOIN_COMPLETE, ...
     pub event: u32,
@@ -18,6 +18,8 @@ pub struct EqEvent {
     pub err: Errno,
     /// The provider's own number of an error.
     pub prov_errno: i32,
+    /// More about an error: the data of fi_reject(3).
+    pub err_data: Vec<u8>,
 }
 
 /// Errors without an operation that a queue keeps for who does not read it: peers can cause them.
@@ -68,8 +70,22 @@ impl Eq {
                 bytes: vec![0; core::mem::size_of::<fi_eq_entry>()],
                 err,
                 prov_errno,
+                err_data: Vec::new(),
             });
         }
+    }
+
+    /// Appends a `fi_eq_cm_entry`: the application's `fid` and `info`, by address, and the peer's
+    /// data.
+    pub fn push_cm(&self, event: u32, fid: usize, info: usize, data: &[u8]) {
+        let head = [fid, info];
+        let mut bytes: Vec<u8> = head.iter().flat_map(|w| w.to_ne_bytes()).collect();
+        bytes.extend_from_slice(data);
+        self.push(EqEvent {
+            event,
+            bytes,
+            ..EqEvent::default()
+        });
     }
 
     /// Reads the next event, leaving it there with `peek`. `FI_EAGAIN` when there is none,
@@ -161,8 +177,7 @@ mod tests {
             q.push(EqEvent {
                 event,
                 bytes: vec![event as u8; 8],
-                err: 0,
-                prov_errno: 0,
+                ..EqEvent::default()
             });
         }
         assert_eq!(q.read(4, false), Err(FI_ETOOSMALL));

@@ -12,6 +12,7 @@
 mod addresses;
 mod collectives;
 mod completion;
+mod connections;
 mod deferred;
 mod endpoints;
 mod eq;
@@ -25,6 +26,7 @@ mod transfers;
 pub use addresses::{Addresses, AvAttr, AvInfo};
 pub use collectives::Collectives;
 pub use completion::{Entry, ErrEntry};
+pub use connections::{ConnRequest, Connections, EventTarget, OnRequest};
 pub use deferred::{DeferredKind, DeferredOp, Trigger};
 pub use endpoints::{Endpoints, OptionValue};
 pub use eq::{deadline, remaining, Eq, EqEvent};
@@ -71,6 +73,7 @@ pub trait Domain:
     Addresses
     + Collectives
     + CompletionQueues
+    + Connections
     + Counters
     + Endpoints
     + Extensions

@@ -2,19 +2,20 @@
 
 use super::addr;
 use super::conn;
+use super::msg::MsgSide;
+use super::passive::TcpRequest;
 use super::recvq::{forget, TcpRecvQueue};
 use super::state::TcpState;
 use crate::core::hash::ByWords;
 use crate::core::{params, Info, Result};
-use crate::device::stream::StreamListener;
+use crate::device::stream::{StreamListener, BACKLOG};
 use crate::proto::PeerId;
-use crate::prov::contract::{Eq, OptionValue};
+use crate::prov::contract::{EventTarget, OptionValue};
 use crate::prov::reports::completion::{BoundCntrs, CntrKind};
 use crate::prov::reports::Bound;
 use crate::types::*;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 /// Bytes that must be left in a multi-receive buffer for it to stay posted, unless set.
 pub(crate) const MIN_MULTI_RECV: usize = 64;
@@ -38,7 +39,9 @@ pub(crate) struct TcpEp {
     pub tx: Option<Bound>,
     pub rx: Option<Bound>,
     pub cntrs: BoundCntrs,
-    pub eq: Option<Arc<Eq>>,
+    pub eq: Option<EventTarget>,
+    /// Of a connected endpoint.
+    pub msg: Option<MsgSide>,
     pub srx: Option<u32>,
     /// Its receives: its own queue, or that of a shared receive context.
     pub rxq: u32,
@@ -53,7 +56,7 @@ pub(crate) struct TcpEp {
 }
 
 /// Binds where `addr` says, or to any port that FI_TCP_PORT_LOW_RANGE and -HIGH_RANGE allow.
-fn bind(addr: SocketAddr) -> Result<StreamListener> {
+pub(crate) fn bind(addr: SocketAddr) -> Result<StreamListener> {
     let p = params::tcp();
     let (low, high) = (p.port_low_range, p.port_high_range.min(65535));
     let failed = |e| {
@@ -81,24 +84,49 @@ fn bind(addr: SocketAddr) -> Result<StreamListener> {
     Err(failed(FI_EADDRNOTAVAIL))
 }
 
+/// The source address that `info` names.
+pub(crate) fn source(info: &Info) -> SocketAddr {
+    let src = info.src_addr.as_deref().and_then(addr::from_raw);
+    src.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)))
+}
+
 impl TcpEp {
     /// An endpoint as `info` describes it, bound to its address and not yet enabled. `FI_EINVAL`
     /// for an info of another endpoint type, `FI_EADDRINUSE` for a port that is taken.
     pub(crate) fn new(info: &Info) -> Result<TcpEp> {
         let type_ = info.ep.as_ref().map_or(FI_EP_RDM, |e| e.type_);
-        if type_ != FI_EP_RDM {
+        if !matches!(type_, FI_EP_RDM | FI_EP_MSG) {
             crate::warn_log!(
                 FI_LOG_EP_CTRL,
-                "fi_endpoint: ep_attr->type: wanted {}, had FI_EP_RDM",
+                "fi_endpoint: ep_attr->type: wanted {}, had FI_EP_RDM, FI_EP_MSG",
                 crate::core::tostr::ep_type(type_)
             );
             return Err(FI_EINVAL);
         }
-        let src = info.src_addr.as_deref().and_then(addr::from_raw);
-        let src = src.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
-        let listener = bind(src)?;
+        let listener = bind(source(info))?;
+        let msg = (type_ == FI_EP_MSG).then(MsgSide::default);
+        Ok(TcpEp::at(info, listener.addr(), Some(listener), msg))
+    }
+
+    /// A connected endpoint that connects from a passive one's address.
+    pub(crate) fn of_passive(info: &Info, l: StreamListener) -> TcpEp {
+        TcpEp::at(info, l.addr(), Some(l), Some(MsgSide::New))
+    }
+
+    /// A connected endpoint for a request.
+    pub(crate) fn of_request(info: &Info, r: TcpRequest) -> TcpEp {
+        let addr = r.stream.local_addr().unwrap_or_else(|| source(info));
+        TcpEp::at(info, addr, None, Some(MsgSide::Asked(r)))
+    }
+
+    fn at(
+        info: &Info,
+        addr: SocketAddr,
+        listener: Option<StreamListener>,
+        msg: Option<MsgSide>,
+    ) -> TcpEp {
         let tx = info.tx.as_ref();
-        Ok(TcpEp {
+        TcpEp {
             caps: info.caps,
             tx_flags: tx.map_or(0, |t| t.op_flags),
             rx_flags: info.rx.as_ref().map_or(0, |r| r.op_flags),
@@ -109,15 +137,16 @@ impl TcpEp {
             rx: None,
             cntrs: BoundCntrs::default(),
             eq: None,
+            msg,
             srx: None,
             rxq: u32::MAX,
             enabled: false,
             aliases: 0,
             min_multi_recv: MIN_MULTI_RECV,
-            addr: listener.addr(),
-            listener: Some(listener),
+            addr,
+            listener,
             conns: HashMap::default(),
-        })
+        }
     }
 
     /// `FI_EOPBADSTATE`, with a line, once it is enabled.
@@ -244,13 +273,16 @@ pub(crate) fn listener_name(ep: u32) -> u64 {
     1 << 32 | u64::from(ep)
 }
 
-/// fi_enable(3): `FI_ENOAV` and `FI_ENOCQ` name what is missing.
+/// fi_enable(3): `FI_ENOAV`, `FI_ENOEQ` and `FI_ENOCQ` name what is missing.
 pub(crate) fn enable(s: &mut TcpState, id: u32) -> Result<()> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     if ep.enabled {
         return Ok(());
     }
-    ep.av.ok_or(FI_ENOAV)?;
+    match &ep.msg {
+        None => ep.av.map(|_| ()).ok_or(FI_ENOAV)?,
+        Some(_) => ep.eq.as_ref().map(|_| ()).ok_or(FI_ENOEQ)?,
+    }
     use CntrKind::*;
     let sends = ep.caps & (FI_SEND | FI_READ | FI_WRITE) != 0;
     let receives = ep.caps & FI_RECV != 0;
@@ -267,8 +299,8 @@ pub(crate) fn enable(s: &mut TcpState, id: u32) -> Result<()> {
         Some(x) => s.srxs.get(x).ok_or(FI_EBADF)?.rxq,
         None => s.rxqs.insert(TcpRecvQueue::default()),
     };
-    if let Some(l) = &ep.listener {
-        l.listen()?;
+    if let (Some(l), None) = (&ep.listener, &ep.msg) {
+        l.listen(BACKLOG)?;
         s.poller.add(l.fd(), listener_name(id), true, false);
     }
     ep.enabled = true;
@@ -328,7 +360,11 @@ pub(crate) fn close(s: &mut TcpState, id: u32) -> Result<()> {
     let Some(ep) = s.eps.remove(id) else {
         return Ok(());
     };
-    if let Some(l) = ep.listener.as_ref().filter(|_| ep.enabled) {
+    if let Some(l) = ep
+        .listener
+        .as_ref()
+        .filter(|_| ep.enabled && ep.msg.is_none())
+    {
         s.poller.remove(l.fd());
     }
     if ep.srx.is_none() {

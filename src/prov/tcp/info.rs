@@ -39,6 +39,10 @@ const ORDER: u64 = FI_ORDER_RAR
     | FI_ORDER_ATOMIC_WAW;
 /// FI_TAG_GENERIC: the application has all bits.
 const TAGS: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+/// Operations of a connected endpoint that wait at most, unless asked for.
+const CONNECTED_SIZE: usize = 1024;
+/// Connected endpoints of a domain.
+const CONNECTED_MAX: usize = 8192;
 /// Name of fabric and domain where no interface is known.
 const ANYWHERE: &str = "tcp";
 
@@ -117,6 +121,45 @@ fn rdm() -> Info {
         }),
         ..Info::default()
     }
+}
+
+/// The candidate of connected endpoints whose receives are in a shared receive context, before
+/// hints.
+fn connected_shared() -> Info {
+    let mut i = rdm();
+    if let Some(t) = &mut i.tx {
+        t.size = CONNECTED_SIZE;
+    }
+    if let Some(e) = &mut i.ep {
+        e.type_ = FI_EP_MSG;
+        e.protocol = FI_PROTO_SOCK_TCP;
+        e.protocol_version = 0;
+        e.rx_ctx_cnt = FI_SHARED_CONTEXT;
+    }
+    if let Some(d) = &mut i.domain {
+        (d.ep_cnt, d.tx_ctx_cnt, d.rx_ctx_cnt) = (CONNECTED_MAX, CONNECTED_MAX, CONNECTED_MAX);
+        d.max_ep_srx_ctx = CONNECTED_MAX;
+    }
+    i
+}
+
+/// The candidate of connected endpoints with receives of their own, before hints.
+fn connected() -> Info {
+    let mut i = connected_shared();
+    let lacks = FI_TAGGED | FI_DIRECTED_RECV | FI_SOURCE | FI_MULTI_RECV;
+    i.caps &= !lacks;
+    if let Some(t) = &mut i.tx {
+        t.caps &= !lacks;
+    }
+    if let Some(r) = &mut i.rx {
+        r.caps &= !lacks;
+        r.op_flags = FI_COMPLETION;
+        r.size = CONNECTED_SIZE;
+    }
+    if let Some(e) = &mut i.ep {
+        (e.rx_ctx_cnt, e.mem_tag_format) = (1, 0);
+    }
+    i
 }
 
 /// The network of an interface's address, which is the name of its fabric.
@@ -311,7 +354,7 @@ pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
     let all = interfaces();
     let format = q.hints.map_or(FI_FORMAT_UNSPEC, |h| h.addr_format);
     let mut list = Vec::new();
-    for base in [rdm()] {
+    for base in [connected(), connected_shared(), rdm()] {
         let mut offer = |src: SocketAddr, at: Option<&InterfaceAddr>| {
             if !format_fits(format, &src) {
                 return;

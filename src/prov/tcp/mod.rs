@@ -1,5 +1,6 @@
 //! Provider `tcp` (fi_tcp(7)): endpoints that reach each other by TCP connections, in the wire
-//! format of the C library's provider of this name.
+//! format of the C library's provider of this name. Reliable datagrams (FI_EP_RDM), and connected
+//! endpoints (FI_EP_MSG), which `msg` and `passive` add.
 //!
 //! Safe code, as `prov/efa`: `domain` implements the contract's traits over one [`state::TcpState`]
 //! behind one lock. An operation (`ops`) finds its peer's connection, which is made when it is
@@ -11,7 +12,9 @@ mod conn;
 mod domain;
 mod ep;
 mod info;
+mod msg;
 mod ops;
+mod passive;
 mod peers;
 mod progress;
 mod recvq;

@@ -1,6 +1,6 @@
 //! Starting operations: sends, receives, reads and writes (fi_msg(3), fi_tagged(3), fi_rma(3)).
 
-use super::conn::{self, conn_for, post, Then};
+use super::conn::{self, conn_for, post, ConnState, Then};
 use super::progress::look;
 use super::recvq::{RecvPlace, TcpRecv, Wanted};
 use super::state::{TcpState, TxNote};
@@ -67,7 +67,6 @@ fn start(
     if data.injected().is_some_and(|b| b.len() > ep.inject) {
         return too_long(data.len(), ep.inject);
     }
-    let peer = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?.peer(to)?;
     let given = common.flags_or(ep.tx_flags);
     let note = TxNote {
         ep: id,
@@ -78,7 +77,18 @@ fn start(
         done: common.done,
     };
     let room = ep.tx_size;
-    let conn = conn_for(s, id, peer)?;
+    let conn = match &ep.msg {
+        None => {
+            let av = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
+            let peer = av.peer(to)?;
+            conn_for(s, id, peer)?
+        }
+        Some(m) => {
+            let n = m.conn()?;
+            let open = s.conns.get(n).is_some_and(|c| c.state == ConnState::Open);
+            open.then_some(n).ok_or(FI_ENOTCONN)?
+        }
+    };
     if s.conns.get(conn).is_some_and(|c| c.queued() >= room) {
         // For callers that try again without reading a queue.
         look(s);
@@ -211,7 +221,8 @@ fn posted_at(s: &TcpState, by: Poster, r: &RecvReq) -> Result<PostedAt> {
                 return Err(FI_EOPBADSTATE);
             }
             // Without FI_DIRECTED_RECV the source is not looked at (fi_msg(3)).
-            let src = if r.src == FI_ADDR_UNSPEC || ep.caps & FI_DIRECTED_RECV == 0 {
+            let any = r.src == FI_ADDR_UNSPEC || ep.msg.is_some();
+            let src = if any || ep.caps & FI_DIRECTED_RECV == 0 {
                 ANY
             } else {
                 let av = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;

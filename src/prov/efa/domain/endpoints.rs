@@ -3,11 +3,13 @@
 use super::EfaDomain;
 use crate::core::{Info, Result};
 use crate::device::Device;
-use crate::prov::contract::{busy_unless, Endpoints, Eq, OptionValue, Poster};
+use crate::prov::contract::{
+    busy_unless, Connections, Endpoints, EventTarget, OptionValue, Poster,
+};
 use crate::prov::efa::endpoint::{self, Ep, Srx};
 use crate::prov::efa::ops;
 use crate::types::*;
-use std::sync::Arc;
+use std::convert::Infallible;
 
 impl EfaDomain {
     /// Runs `f` on an endpoint.
@@ -51,8 +53,8 @@ impl Endpoints for EfaDomain {
         self.with_ep(ep, |e| e.bind_av(av))?
     }
 
-    fn bind_eq(&self, ep: u32, eq: Arc<Eq>) -> Result<()> {
-        self.with_ep(ep, |e| e.eq = Some(eq))
+    fn bind_eq(&self, ep: u32, to: EventTarget) -> Result<()> {
+        self.with_ep(ep, |e| e.eq = Some(to.eq))
     }
 
     fn bind_cq(&self, ep: u32, cq: u32, flags: u64) -> Result<()> {
@@ -118,4 +120,10 @@ impl Endpoints for EfaDomain {
         Srx::close(&mut s, srx);
         Ok(())
     }
+}
+
+/// Reliable datagrams need no connections.
+impl Connections for EfaDomain {
+    type Passive = Infallible;
+    type Request = Infallible;
 }

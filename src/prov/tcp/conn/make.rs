@@ -6,6 +6,7 @@
 //! process (by its number), for the former is gone then.
 
 use super::super::ep::TcpEp;
+use super::super::msg;
 use super::super::state::{TcpState, NO_CONN};
 use super::super::wire::{
     emit_control, parse_control, Control, ControlKind, Hello, CONTROL, RDM_VERSION, VERSION_SEEN,
@@ -14,7 +15,7 @@ use super::input::{receive, store_failed};
 use super::output::watch;
 use super::{flush, Conn, ConnState, Phase, Then};
 use crate::core::{errno, params, Errno, Result};
-use crate::device::stream::{Gather, Stream};
+use crate::device::stream::Stream;
 use crate::proto::PeerId;
 use crate::types::*;
 use std::time::{Duration, Instant};
@@ -76,12 +77,10 @@ fn attempt(s: &mut TcpState, id: u32) -> Result<()> {
 }
 
 /// Sends a control message, which an empty socket takes whole.
-fn say(c: &Conn, kind: ControlKind, hello: &Hello) -> Result<()> {
-    let bytes = emit_control(kind, &hello.emit());
-    let mut g = Gather::new();
-    g.bytes(&bytes);
+pub(crate) fn say(c: &Conn, kind: ControlKind, data: &[u8]) -> Result<()> {
+    let bytes = emit_control(kind, data);
     let stream = c.stream.as_ref().ok_or(FI_ENOTCONN)?;
-    match stream.send(&g)? {
+    match stream.send_bytes(&bytes)? {
         n if n == bytes.len() => Ok(()),
         _ => Err(FI_EIO),
     }
@@ -109,10 +108,18 @@ pub(crate) fn writable(s: &mut TcpState, id: u32) {
         return lost(s, id, e, "connecting to");
     }
     let Some(ep) = s.eps.get(c.ep) else { return };
-    if let Err(e) = say(c, ControlKind::Request, &our_hello(ep, RDM_VERSION)) {
+    let said = match &ep.msg {
+        Some(_) => say(c, ControlKind::Request, msg::greeting(ep)),
+        None => say(c, ControlKind::Request, &our_hello(ep, RDM_VERSION).emit()),
+    };
+    c.state = ConnState::Requested;
+    if ep.msg.is_some() {
+        // Its peer's application takes the time it needs.
+        s.making.retain(|m| *m != id);
+    }
+    if let Err(e) = said {
         return lost(s, id, e, "connecting to");
     }
-    c.state = ConnState::Requested;
     watch(s, id);
 }
 
@@ -156,7 +163,7 @@ pub(crate) fn accept(s: &mut TcpState, ep: u32) {
 }
 
 /// Bytes that a control message still lacks after these; `None` for one that is none.
-pub(super) fn control_needs(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn control_needs(bytes: &[u8]) -> Option<usize> {
     let Some(head) = bytes.first_chunk::<CONTROL>() else {
         return Some(CONTROL - bytes.len());
     };
@@ -175,6 +182,10 @@ pub(super) fn control(s: &mut TcpState, id: u32, bytes: &[u8]) {
         Err(why) => return refuse(s, id, why),
     };
     let Some(c) = s.conns.get(id) else { return };
+    if s.eps.get(c.ep).is_some_and(|e| e.msg.is_some()) {
+        let data = bytes.get(CONTROL..).unwrap_or(&[]);
+        return msg::answered(s, id, &control, data);
+    }
     match (c.state, control.kind) {
         (ConnState::Requested, ControlKind::Reject) => refused(s, id),
         (ConnState::Requested, ControlKind::Accept) => match hello {
@@ -190,7 +201,7 @@ pub(super) fn control(s: &mut TcpState, id: u32, bytes: &[u8]) {
 }
 
 /// The other side is no peer of ours.
-pub(super) fn refuse(s: &mut TcpState, id: u32, why: &str) {
+pub(crate) fn refuse(s: &mut TcpState, id: u32, why: &str) {
     let from = s.conns.get(id).and_then(|c| c.stream.as_ref());
     let from = from.and_then(Stream::peer_addr);
     let from = from.map_or("?".to_string(), |a| a.to_string());
@@ -225,10 +236,8 @@ fn opened(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
 /// Messages may pass.
 fn open(s: &mut TcpState, id: u32, control: &Control) {
     let Some(c) = s.conns.get_mut(id) else { return };
-    c.order = control.order;
-    c.tx.reorder(control.order);
-    c.state = ConnState::Open;
-    c.rx.phase = Phase::Head;
+    c.set_order(control.order);
+    c.opened();
     s.making.retain(|m| *m != id);
     s.hot = id;
     flush(s, id);
@@ -287,7 +296,7 @@ fn requested(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
     let (Some(c), Some(e)) = (s.conns.get_mut(id), s.eps.get(ep)) else {
         return;
     };
-    if let Err(err) = say(c, ControlKind::Accept, &our_hello(e, version)) {
+    if let Err(err) = say(c, ControlKind::Accept, &our_hello(e, version).emit()) {
         return end(s, id, err, "the answer to its request could not be sent");
     }
     c.announces = announces(h.version);
@@ -312,7 +321,7 @@ fn requested(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
 /// Our own request, or connection, is to be used.
 fn turn_away(s: &mut TcpState, id: u32, h: &Hello) {
     if let Some(c) = s.conns.get(id) {
-        let _ = say(c, ControlKind::Reject, h);
+        let _ = say(c, ControlKind::Reject, &h.emit());
     }
     drop_conn(s, id);
 }
@@ -359,11 +368,12 @@ pub(crate) fn lost(s: &mut TcpState, id: u32, e: Errno, doing: &str) {
 
 /// Ends a connection: everything that needs it fails.
 #[cold]
-pub(super) fn end(s: &mut TcpState, id: u32, e: Errno, text: &str) {
+pub(crate) fn end(s: &mut TcpState, id: u32, e: Errno, text: &str) {
     let Some(mut c) = s.conns.remove(id) else {
         return;
     };
     forget_conn(s, id, &c);
+    msg::over(s, c.ep, (id, c.state), e, &[]);
     let why = (e, text.to_string());
     store_failed(s, id, &mut c, &why);
     let waiting: Vec<_> = c.tx.drain().collect();
@@ -381,6 +391,7 @@ pub(super) fn end(s: &mut TcpState, id: u32, e: Errno, text: &str) {
     for (_, (place, msg, _)) in &c.cts {
         s.recv_done(c.ep, place, msg, Some(why.clone()));
     }
+    msg::flush_receives(s, c.ep);
 }
 
 /// A connection goes, and nobody hears of what was under way.

@@ -14,8 +14,10 @@ mod make;
 mod output;
 
 pub(crate) use input::{deliver, discard, receive, region_closed};
-pub(crate) use make::{accept, conn_for, drop_conn, expire, lost, writable};
-pub(crate) use output::{flush, post, send_rest, Then};
+pub(crate) use make::{
+    accept, conn_for, control_needs, drop_conn, end, expire, lost, refuse, say, writable,
+};
+pub(crate) use output::{flush, post, send_rest, watch, Then};
 
 use super::peers::NOBODY;
 use super::recvq::RecvPlace;
@@ -126,7 +128,12 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    fn new(ep: u32, state: ConnState, stream: Option<Stream>, deadline: Instant) -> Conn {
+    pub(crate) fn new(
+        ep: u32,
+        state: ConnState,
+        stream: Option<Stream>,
+        deadline: Instant,
+    ) -> Conn {
         let phase = match state {
             ConnState::Open => Phase::Head,
             _ => Phase::Control(Vec::new()),
@@ -153,6 +160,18 @@ impl Conn {
             rts: Vec::new(),
             cts: Vec::new(),
         }
+    }
+
+    /// The peer writes numbers in this order; nothing has left yet.
+    pub(crate) fn set_order(&mut self, order: ByteOrder) {
+        self.order = order;
+        self.tx.reorder(order);
+    }
+
+    /// Messages may pass.
+    pub(crate) fn opened(&mut self) {
+        self.state = ConnState::Open;
+        self.rx.phase = Phase::Head;
     }
 
     /// Whether nobody reads it for now.

@@ -228,7 +228,7 @@ fn wait_writable(s: &mut TcpState, id: u32) {
 }
 
 /// Tells the poller what an open connection waits for.
-pub(super) fn watch(s: &mut TcpState, id: u32) {
+pub(crate) fn watch(s: &mut TcpState, id: u32) {
     let Some(c) = s.conns.get(id) else { return };
     if let Some(stream) = &c.stream {
         s.poller

@@ -2,10 +2,15 @@
 
 use super::TcpDomain;
 use crate::core::{Info, Result};
-use crate::prov::contract::{busy_unless, Endpoints, Eq, OptionValue, Poster};
+use crate::prov::contract::OnRequest;
+use crate::prov::contract::{
+    busy_unless, Connections, Endpoints, EventTarget, OptionValue, Poster,
+};
 use crate::prov::tcp::ep::{self, TcpEp, TcpSrx};
+use crate::prov::tcp::passive::{TcpPassive, TcpRequest};
 use crate::prov::tcp::recvq::TcpRecvQueue;
-use crate::prov::tcp::{addr, ops};
+use crate::prov::tcp::wire::CONTROL_DATA_MAX;
+use crate::prov::tcp::{addr, msg, ops};
 use crate::types::*;
 use std::sync::Arc;
 
@@ -49,8 +54,8 @@ impl Endpoints for TcpDomain {
         })?
     }
 
-    fn bind_eq(&self, ep: u32, eq: Arc<Eq>) -> Result<()> {
-        self.with_ep(ep, |e| e.eq = Some(eq))
+    fn bind_eq(&self, ep: u32, to: EventTarget) -> Result<()> {
+        self.with_ep(ep, |e| e.eq = Some(to))
     }
 
     fn bind_cq(&self, ep: u32, cq: u32, flags: u64) -> Result<()> {
@@ -119,5 +124,69 @@ impl Endpoints for TcpDomain {
         let x = s.srxs.remove(srx).ok_or(FI_EBADF)?;
         ep::drop_receives(s, x.rxq);
         Ok(())
+    }
+}
+
+impl Connections for TcpDomain {
+    type Passive = TcpPassive;
+    type Request = TcpRequest;
+
+    fn open_passive(info: &Info) -> Result<TcpPassive> {
+        TcpPassive::open(info)
+    }
+
+    fn listen(p: &TcpPassive, told: OnRequest<TcpRequest>) -> Result<()> {
+        p.listen(told)
+    }
+
+    fn passive_name(p: &TcpPassive) -> Result<Vec<u8>> {
+        Ok(addr::to_raw(&p.addr()?))
+    }
+
+    fn set_passive_name(p: &TcpPassive, raw: &[u8]) -> Result<()> {
+        p.set_addr(addr::from_raw(raw).ok_or(FI_EINVAL)?)
+    }
+
+    fn set_backlog(p: &TcpPassive, n: i32) -> Result<()> {
+        p.set_backlog(n)
+    }
+
+    fn connection_data_size() -> usize {
+        CONTROL_DATA_MAX
+    }
+
+    fn reject(r: TcpRequest, data: &[u8]) -> Result<()> {
+        r.reject(data);
+        Ok(())
+    }
+
+    fn open_requested_ep(&self, info: &Info, r: TcpRequest) -> Result<u32> {
+        let e = TcpEp::of_request(info, r);
+        Ok(self.lock().eps.insert(e))
+    }
+
+    fn open_ep_of_passive(&self, info: &Info, p: &TcpPassive) -> Result<u32> {
+        let e = TcpEp::of_passive(info, p.take_socket()?);
+        Ok(self.lock().eps.insert(e))
+    }
+
+    fn connect(self: &Arc<Self>, ep: u32, to: &[u8], data: &[u8]) -> Result<()> {
+        let to = addr::from_raw(to).ok_or(FI_EINVAL)?;
+        msg::connect(&mut self.lock(), ep, to, data)?;
+        // Who waits for the event reads no queue that would move the connection along.
+        self.progress_thread()
+    }
+
+    fn accept(self: &Arc<Self>, ep: u32, data: &[u8]) -> Result<()> {
+        msg::accept(&mut self.lock(), ep, data)?;
+        self.progress_thread()
+    }
+
+    fn shutdown(&self, ep: u32) -> Result<()> {
+        msg::shutdown(&mut self.lock(), ep)
+    }
+
+    fn peer_name(&self, ep: u32) -> Result<Vec<u8>> {
+        Ok(addr::to_raw(&msg::peer(&self.lock(), ep)?))
     }
 }

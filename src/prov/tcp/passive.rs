@@ -1,0 +1,319 @@
+//! Passive endpoints (fi_passive_ep(3)): they listen, and tell the application of requests.
+//!
+//! Each has a thread while it listens: it takes connections in, reads the request of each, and
+//! hands it over. Callers that say nothing are dropped after FI_TCP_CONNECT_TIMEOUT_MS; there are
+//! at most so many of them, and of requests that the application has not answered.
+
+use super::addr;
+use super::conn::control_needs;
+use super::wire::{emit_control, parse_control, ByteOrder, ControlKind, CONTROL};
+use crate::core::slab::Slab;
+use crate::core::{errno, params, Info, Result};
+use crate::device::host;
+use crate::device::stream::{Poller, Ready, Stream, StreamListener, StreamRead, BACKLOG};
+use crate::device::wait::{wait_readable, WaitSet};
+use crate::hmem::UserMem;
+use crate::prov::contract::{ConnRequest, OnRequest};
+use crate::types::*;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Callers that have not said what they want, at one passive endpoint.
+const CALLERS_MAX: usize = 1024;
+/// Requests that the application has neither accepted nor rejected.
+const REQUESTS_MAX: usize = 4096;
+
+/// A request to connect, as the application holds it.
+pub(crate) struct TcpRequest {
+    pub stream: Stream,
+    pub order: ByteOrder,
+    /// Counts it, for as long as the application holds it.
+    _held: Arc<()>,
+}
+
+impl TcpRequest {
+    /// fi_reject(3).
+    pub(crate) fn reject(self, data: &[u8]) {
+        let bytes = emit_control(ControlKind::Reject, data);
+        if self.stream.send_bytes(&bytes) != Ok(bytes.len()) {
+            crate::info_log!(FI_LOG_EP_CTRL, "fi_reject: the caller is gone");
+        }
+        self.stream.shut();
+    }
+}
+
+/// See the module text.
+pub(crate) struct TcpPassive {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    info: Info,
+    state: Mutex<PassiveState>,
+    /// Wakes the thread.
+    wake: WaitSet,
+}
+
+struct PassiveState {
+    /// None once an endpoint has its socket.
+    listener: Option<Arc<StreamListener>>,
+    backlog: i32,
+    /// Where requests go: somewhere from fi_listen to the end.
+    told: Option<OnRequest<TcpRequest>>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, PassiveState> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl TcpPassive {
+    /// Binds the source address of `info`. `FI_EINVAL` for another endpoint type, `FI_EADDRINUSE`
+    /// for an address that is taken.
+    pub(crate) fn open(info: &Info) -> Result<TcpPassive> {
+        let type_ = info.ep.as_ref().map_or(FI_EP_UNSPEC, |e| e.type_);
+        if type_ != FI_EP_MSG {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_passive_ep: ep_attr->type: wanted {}, had FI_EP_MSG",
+                crate::core::tostr::ep_type(type_)
+            );
+            return Err(FI_EINVAL);
+        }
+        let listener = super::ep::bind(super::ep::source(info))?;
+        let state = PassiveState {
+            listener: Some(Arc::new(listener)),
+            backlog: BACKLOG,
+            told: None,
+        };
+        Ok(TcpPassive {
+            shared: Arc::new(Shared {
+                info: info.clone(),
+                state: Mutex::new(state),
+                wake: WaitSet::new()?,
+            }),
+        })
+    }
+
+    /// fi_listen(3). `FI_EINVAL` when it listens, or an endpoint has its address.
+    pub(crate) fn listen(&self, told: OnRequest<TcpRequest>) -> Result<()> {
+        let mut s = self.shared.lock();
+        let l = s.listener.clone().filter(|_| s.told.is_none());
+        let l = l.ok_or(FI_EINVAL)?;
+        l.listen(s.backlog)?;
+        let poller = Poller::new()?;
+        poller.add(l.fd(), LISTENER, true, false);
+        poller.add(self.shared.wake.fd(), WAKE, true, false);
+        s.told = Some(told);
+        let mut thread = Callers {
+            shared: Arc::clone(&self.shared),
+            poller,
+            listener: l,
+            all: Slab::default(),
+            held: Arc::new(()),
+        };
+        let started = host::start(c"fi-listen", move || thread.run());
+        if started.is_err() {
+            s.told = None;
+        }
+        started
+    }
+
+    /// FI_BACKLOG (fi_control(3)). `FI_EINVAL` for a negative number.
+    pub(crate) fn set_backlog(&self, n: i32) -> Result<()> {
+        if n < 0 {
+            return Err(FI_EINVAL);
+        }
+        let mut s = self.shared.lock();
+        s.backlog = n;
+        match (&s.listener, &s.told) {
+            (Some(l), Some(_)) => l.listen(n),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where it is bound. `FI_EOPBADSTATE` once an endpoint has its address.
+    pub(crate) fn addr(&self) -> Result<SocketAddr> {
+        let s = self.shared.lock();
+        s.listener.as_ref().map(|l| l.addr()).ok_or(FI_EOPBADSTATE)
+    }
+
+    /// fi_setname(3). `FI_EOPBADSTATE` once it listens.
+    pub(crate) fn set_addr(&self, at: SocketAddr) -> Result<()> {
+        let mut s = self.shared.lock();
+        if s.told.is_some() {
+            return Err(FI_EOPBADSTATE);
+        }
+        s.listener = Some(Arc::new(super::ep::bind(at)?));
+        Ok(())
+    }
+
+    /// Its socket, for an endpoint. `FI_EOPBADSTATE` once it listens or has none.
+    pub(crate) fn take_socket(&self) -> Result<StreamListener> {
+        let mut s = self.shared.lock();
+        if s.told.is_some() {
+            return Err(FI_EOPBADSTATE);
+        }
+        let l = s.listener.take().ok_or(FI_EOPBADSTATE)?;
+        Arc::try_unwrap(l).map_err(|_| FI_EOPBADSTATE)
+    }
+}
+
+impl Drop for TcpPassive {
+    fn drop(&mut self) {
+        let mut s = self.shared.lock();
+        (s.told, s.listener) = (None, None);
+        drop(s);
+        self.shared.wake.signal();
+    }
+}
+
+/// Names for the poller: callers follow.
+const LISTENER: u64 = 0;
+const WAKE: u64 = 1;
+const FIRST: u64 = 2;
+
+/// Somebody who has not said what he wants.
+struct Caller {
+    stream: Stream,
+    said: Vec<u8>,
+    deadline: Instant,
+}
+
+/// What the thread knows.
+struct Callers {
+    shared: Arc<Shared>,
+    poller: Poller,
+    listener: Arc<StreamListener>,
+    all: Slab<Caller>,
+    /// One more refers to it for each request that the application holds.
+    held: Arc<()>,
+}
+
+impl Callers {
+    fn run(&mut self) {
+        let mut ready: Vec<Ready> = Vec::new();
+        while self.shared.lock().told.is_some() {
+            wait_readable(self.poller.fd(), if self.all.is_empty() { -1 } else { 100 });
+            self.poller.look(&mut ready);
+            for r in &ready {
+                match r.name {
+                    LISTENER => self.take_in(),
+                    WAKE => self.shared.wake.clear(),
+                    n => self.hear((n - FIRST) as u32),
+                }
+            }
+            let now = Instant::now();
+            for id in self.all.select(|c| c.deadline <= now) {
+                self.drop_caller(id, "it said nothing in time");
+            }
+        }
+    }
+
+    fn take_in(&mut self) {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok(Some((stream, _))) => stream,
+                Ok(None) => return,
+                Err(e) => {
+                    let text = errno::text(e);
+                    crate::warn_log!(FI_LOG_EP_CTRL, "fi_listen: {text} (ulimit -n)");
+                    // What waits stays there; not to be asked for at once again.
+                    std::thread::sleep(Duration::from_millis(10));
+                    return;
+                }
+            };
+            if self.all.len() >= CALLERS_MAX {
+                crate::warn_log!(
+                    FI_LOG_EP_CTRL,
+                    "fi_listen: {CALLERS_MAX} callers have not said what they want: one more is \
+                     turned away"
+                );
+                continue;
+            }
+            stream.tune(params::tcp().nodelay);
+            let fd = stream.fd();
+            let wait = Duration::from_millis(params::tcp().connect_timeout_ms as u64);
+            let id = self.all.insert(Caller {
+                stream,
+                said: Vec::new(),
+                deadline: Instant::now() + wait,
+            });
+            self.poller.add(fd, FIRST + u64::from(id), true, false);
+        }
+    }
+
+    fn drop_caller(&mut self, id: u32, why: &str) {
+        if let Some(c) = self.all.remove(id) {
+            let from = c.stream.peer_addr();
+            let from = from.map_or("?".to_string(), |a| a.to_string());
+            crate::info_log!(FI_LOG_EP_CTRL, "fi_listen: {from} is turned away: {why}");
+            self.poller.remove(c.stream.fd());
+        }
+    }
+
+    /// Reads no more than the request has: what follows is the endpoint's.
+    fn hear(&mut self, id: u32) {
+        loop {
+            let Some(c) = self.all.get_mut(id) else {
+                return;
+            };
+            let Some(needs) = control_needs(&c.said) else {
+                return self.drop_caller(id, "it does not speak this protocol");
+            };
+            if needs == 0 {
+                return self.whole(id);
+            }
+            let have = c.said.len();
+            c.said.resize(have + needs, 0);
+            let room = c.said.get_mut(have..).unwrap_or(&mut []);
+            let n = match c.stream.recv(&UserMem::EMPTY, room) {
+                Ok(StreamRead::Bytes(n)) => n,
+                Ok(StreamRead::Nothing) => return c.said.truncate(have),
+                Ok(StreamRead::Closed) => return self.drop_caller(id, "it has hung up"),
+                Err(e) => return self.drop_caller(id, &errno::text(e)),
+            };
+            c.said.truncate(have + n);
+        }
+    }
+
+    /// A request is here.
+    fn whole(&mut self, id: u32) {
+        let Some(c) = self.all.get(id) else { return };
+        let control = c.said.first_chunk::<CONTROL>().map(parse_control);
+        let (Some(Ok(control)), Some(peer)) = (control, c.stream.peer_addr()) else {
+            return self.drop_caller(id, "its request is malformed");
+        };
+        if control.kind != ControlKind::Request {
+            return self.drop_caller(id, "it makes no request");
+        }
+        if Arc::strong_count(&self.held) > REQUESTS_MAX {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_listen: {REQUESTS_MAX} requests are neither accepted nor rejected: one more is \
+                 turned away"
+            );
+            return self.drop_caller(id, "too many requests");
+        }
+        let Some(c) = self.all.remove(id) else { return };
+        self.poller.remove(c.stream.fd());
+        let mut info = self.shared.info.clone();
+        info.dest_addr = Some(addr::to_raw(&peer));
+        info.src_addr = c.stream.local_addr().as_ref().map(addr::to_raw);
+        let request = ConnRequest {
+            info,
+            data: c.said.get(CONTROL..).unwrap_or(&[]).to_vec(),
+            request: TcpRequest {
+                stream: c.stream,
+                order: control.order,
+                _held: Arc::clone(&self.held),
+            },
+        };
+        // Under the lock: nothing is told any more once the passive endpoint is closed.
+        if let Some(told) = &self.shared.lock().told {
+            told(request);
+        }
+    }
+}
