@@ -319,6 +319,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "many_accesses",
         "many_accesses reluctantly",
         "sleepers",
+        "connections",
         "absent_target",
         "collectives",
         "dmabuf efa",

@@ -1,7 +1,7 @@
 //! Connections (fi_cm(3)): `fid_pep`, requests to connect, and what endpoints do with them.
 //!
-//! A request reaches the application as FI_CONNREQ, with an `fi_info` whose `handle` is the request;
-//! fi_endpoint(3) takes it from there, or fi_reject(3).
+//! A request reaches the application as FI_CONNREQ, with an `fi_info` whose `handle` is the
+//! request; fi_endpoint(3) takes it from there, or fi_reject(3).
 
 use super::av::give_address;
 use super::ep::{ep, ADDR_MAX};

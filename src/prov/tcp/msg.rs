@@ -89,10 +89,9 @@ pub(crate) fn connect(s: &mut TcpState, id: u32, to: SocketAddr, data: &[u8]) ->
     ep::enable(s, id)?;
     let e = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     let socket = e.listener.as_ref().ok_or(FI_EINVAL)?;
-    let stream = socket.connect(to).map_err(|err| {
-        let text = errno::text(err);
+    let stream = socket.connect(to).inspect_err(|err| {
+        let text = errno::text(*err);
         crate::info_log!(FI_LOG_EP_CTRL, "fi_connect: connecting to {to}: {text}");
-        err
     })?;
     e.listener = None;
     let n = add(s, id, ConnState::Connecting, stream, data);

@@ -107,7 +107,7 @@ impl TcpPassive {
         poller.add(l.fd(), LISTENER, true, false);
         poller.add(self.shared.wake.fd(), WAKE, true, false);
         s.told = Some(told);
-        let mut thread = Callers {
+        let mut thread = Strangers {
             shared: Arc::clone(&self.shared),
             poller,
             listener: l,
@@ -176,23 +176,23 @@ const WAKE: u64 = 1;
 const FIRST: u64 = 2;
 
 /// Somebody who has not said what he wants.
-struct Caller {
+struct Stranger {
     stream: Stream,
     said: Vec<u8>,
     deadline: Instant,
 }
 
 /// What the thread knows.
-struct Callers {
+struct Strangers {
     shared: Arc<Shared>,
     poller: Poller,
     listener: Arc<StreamListener>,
-    all: Slab<Caller>,
+    all: Slab<Stranger>,
     /// One more refers to it for each request that the application holds.
     held: Arc<()>,
 }
 
-impl Callers {
+impl Strangers {
     fn run(&mut self) {
         let mut ready: Vec<Ready> = Vec::new();
         while self.shared.lock().told.is_some() {
@@ -236,7 +236,7 @@ impl Callers {
             stream.tune(params::tcp().nodelay);
             let fd = stream.fd();
             let wait = Duration::from_millis(params::tcp().connect_timeout_ms as u64);
-            let id = self.all.insert(Caller {
+            let id = self.all.insert(Stranger {
                 stream,
                 said: Vec::new(),
                 deadline: Instant::now() + wait,

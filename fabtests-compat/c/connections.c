@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Connected endpoints of provider tcp (fi_cm(3)): a server, and callers that are processes of their
+ * own. One is accepted, one rejected, one killed; strangers say what no endpoint would.
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <rdma/fi_eq.h>
+#include "two.h"
+
+enum { LEN = 64, CALLS = 3, STRANGERS = 40 };
+
+static struct fid_eq *eq;
+static struct fid_pep *pep;
+static struct sockaddr_in at;
+
+static void open_fabric(const char *node, const char *service, uint64_t flags)
+{
+	struct fi_info *hints = fi_allocinfo();
+	struct fi_eq_attr attr = { .wait_obj = FI_WAIT_UNSPEC };
+
+	setenv("FI_PROVIDER", "tcp", 1);
+	hints->ep_attr->type = FI_EP_MSG;
+	hints->caps = FI_MSG;
+	hints->addr_format = FI_SOCKADDR_IN;
+	DO(fi_getinfo(FI_VERSION(2, 0), node, service, flags, hints, &info));
+	fi_freeinfo(hints);
+	DO(fi_fabric(info->fabric_attr, &fabric, NULL));
+	DO(fi_eq_open(fabric, &attr, &eq, NULL));
+	DO(fi_domain(fabric, info, &domain, NULL));
+}
+
+/* The endpoint for what `i` names, with a queue and a receive. */
+static void open_ep(struct fi_info *i)
+{
+	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_MSG, .wait_obj = FI_WAIT_UNSPEC };
+
+	DO(fi_endpoint(domain, i, &ep, NULL));
+	DO(fi_cq_open(domain, &attr, &cq, NULL));
+	check(fi_enable(ep) == -FI_ENOEQ, "fi_enable without an event queue: wanted FI_ENOEQ");
+	DO(fi_ep_bind(ep, &eq->fid, 0));
+	DO(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
+	DO(fi_enable(ep));
+	check(fi_send(ep, buf, LEN, NULL, 0, NULL) == -FI_ENOTCONN,
+	      "a send without a connection: wanted FI_ENOTCONN");
+	DO(fi_recv(ep, buf, LEN, NULL, 0, buf));
+}
+
+static void close_ep(void)
+{
+	DO(fi_close(&ep->fid));
+	DO(fi_close(&cq->fid));
+}
+
+/* The next event, and its data. */
+static uint32_t event(struct fi_eq_cm_entry *e, char *data, size_t room)
+{
+	char all[sizeof(*e) + 256] = { 0 };
+	uint32_t what;
+	ssize_t n = fi_eq_sread(eq, &what, all, sizeof(all), 20000, 0);
+
+	if (n < 0) {
+		printf("fi_eq_sread: %s\n", fi_strerror((int) -n));
+		exit(EXIT_FAILURE);
+	}
+	memcpy(e, all, sizeof(*e));
+	memset(data, 0, room);
+	if ((size_t) n > sizeof(*e))
+		memcpy(data, all + sizeof(*e), (size_t) n - sizeof(*e));
+	return what;
+}
+
+static void expect(uint32_t what, const char *data)
+{
+	struct fi_eq_cm_entry e;
+	char had[256];
+
+	check(event(&e, had, sizeof(had)) == what, "another event than was expected");
+	check(e.fid == &ep->fid, "an event of another endpoint");
+	check(strcmp(had, data) == 0, "an event with other data");
+}
+
+/* The next completion: 0, or the error it reports. */
+static int completion(void *context)
+{
+	struct fi_cq_msg_entry c;
+	struct fi_cq_err_entry e = { 0 };
+	ssize_t n = fi_cq_sread(cq, &c, 1, NULL, 20000);
+
+	if (n == 1) {
+		check(c.op_context == context, "a completion of another operation");
+		return 0;
+	}
+	check(n == -FI_EAVAIL, "no completion");
+	check(fi_cq_readerr(cq, &e, 0) == 1, "fi_cq_readerr");
+	check(e.op_context == context, "an error of another operation");
+	return e.err;
+}
+
+static void call(int server, const void *data, size_t len)
+{
+	char port[16];
+
+	check(read(server, &at, sizeof(at)) == sizeof(at), "the server is gone");
+	snprintf(port, sizeof(port), "%d", ntohs(at.sin_port));
+	open_fabric("127.0.0.1", port, 0);
+	open_ep(info);
+	DO(fi_connect(ep, info->dest_addr, data, len));
+}
+
+/* Is accepted, has a message echoed, hangs up. */
+static int accepted(int fd)
+{
+	struct sockaddr_in peer;
+	size_t len = sizeof(peer);
+	char ok = 1;
+
+	call(fd, "hello", 6);
+	expect(FI_CONNECTED, "welcome");
+	DO(fi_getpeer(ep, &peer, &len));
+	check(peer.sin_port == at.sin_port, "fi_getpeer: another port");
+	check(fi_connect(ep, info->dest_addr, NULL, 0) == -FI_EINVAL, "connected twice");
+	memset(buf + LEN, 'x', LEN);
+	DO(fi_send(ep, buf + LEN, LEN, NULL, 0, buf + LEN));
+	check(completion(buf + LEN) == 0, "the send failed");
+	check(completion(buf) == 0, "no echo");
+	check(memcmp(buf, buf + LEN, LEN) == 0, "the echo has other bytes");
+	DO(fi_shutdown(ep, 0));
+	expect(FI_SHUTDOWN, "");
+	close_ep();
+	check(write(fd, &ok, 1) == 1, "the server is gone");
+	return 0;
+}
+
+/* Is rejected, and told why. */
+static int rejected(int fd)
+{
+	struct fi_eq_cm_entry e;
+	struct fi_eq_err_entry err = { 0 };
+	char why[256] = { 0 }, ok = 1;
+	uint32_t what;
+
+	call(fd, "hello", 6);
+	check(fi_eq_sread(eq, &what, &e, sizeof(e), 20000, 0) == -FI_EAVAIL, "not rejected");
+	err.err_data = why;
+	err.err_data_size = sizeof(why);
+	check(fi_eq_readerr(eq, &err, 0) == sizeof(err), "fi_eq_readerr");
+	check(err.err == FI_ECONNREFUSED && err.fid == &ep->fid, "another error");
+	check(strcmp(why, "full") == 0, "the reason was lost");
+	check(completion(buf) == FI_ECANCELED, "the receive was not flushed");
+	close_ep();
+	check(write(fd, &ok, 1) == 1, "the server is gone");
+	return 0;
+}
+
+/* Lives until it is killed. */
+static int killed(int fd)
+{
+	char ok = 1;
+
+	call(fd, "hello", 6);
+	expect(FI_CONNECTED, "welcome");
+	check(write(fd, &ok, 1) == 1, "the server is gone");
+	return pause();
+}
+
+/* A socket that is connected to the server. */
+static int knock(void)
+{
+	int s = socket(AF_INET, SOCK_STREAM, 0);
+
+	DO(s);
+	DO(connect(s, (struct sockaddr *) &at, sizeof(at)));
+	return s;
+}
+
+/* Says what no endpoint would, then goes. */
+static void stranger(int n)
+{
+	static const unsigned char said[][40] = {
+		{ 0 }, { 3, 0, 0xff, 0xff }, { 3, 1 }, { 3, 6 }, { 9 }, { 'G', 'E', 'T', ' ' }
+	};
+	int s = knock();
+	size_t len = (size_t) n % sizeof(said[0]) + 1;
+
+	check(send(s, said[n % 6], len, MSG_NOSIGNAL) == (ssize_t) len, "send");
+	close(s);
+}
+
+/* The next request's info; it has to say hello. */
+static struct fi_info *request(const char *data)
+{
+	struct fi_eq_cm_entry e;
+	char had[256];
+
+	check(event(&e, had, sizeof(had)) == FI_CONNREQ, "wanted a request");
+	check(e.fid == &pep->fid && e.info && e.info->handle, "a request without info");
+	check(strcmp(had, data) == 0, "a request with other data");
+	return e.info;
+}
+
+/* Accepts, and returns when the connection is there. */
+static void accept_call(const char *data)
+{
+	struct fi_info *i = request(data);
+
+	open_ep(i);
+	DO(fi_accept(ep, "welcome", 8));
+	expect(FI_CONNECTED, "");
+	fi_freeinfo(i);
+}
+
+static void over(void)
+{
+	expect(FI_SHUTDOWN, "");
+	check(completion(buf) == FI_ECANCELED, "the receive was not flushed");
+	check(fi_send(ep, buf, LEN, NULL, 0, NULL) == -FI_ENOTCONN,
+	      "a send after the end: wanted FI_ENOTCONN");
+	close_ep();
+}
+
+static void serve(void)
+{
+	int (*const callers[CALLS])(int) = { accepted, rejected, killed };
+	int fds[CALLS], status;
+	pid_t pids[CALLS];
+	size_t len = sizeof(at);
+	char ok;
+
+	/* Callers begin before the library is in use here, and wait for the address. */
+	for (int i = 0; i < CALLS; i++)
+		pids[i] = beside(callers[i], &fds[i]);
+	open_fabric("127.0.0.1", NULL, FI_SOURCE);
+	DO(fi_passive_ep(fabric, info, &pep, NULL));
+	check(fi_listen(pep) == -FI_ENOEQ, "fi_listen without an event queue: wanted FI_ENOEQ");
+	DO(fi_pep_bind(pep, &eq->fid, 0));
+	DO(fi_getname(&pep->fid, &at, &len));
+	DO(fi_listen(pep));
+	check(fi_listen(pep) == -FI_EINVAL, "listens twice");
+
+	for (int i = 0; i < STRANGERS; i++)
+		stranger(i);
+	check(write(fds[0], &at, sizeof(at)) == sizeof(at), "a caller is gone");
+	accept_call("hello");
+	check(completion(buf) == 0, "no message");
+	DO(fi_recv(ep, buf, LEN, NULL, 0, buf));
+	memset(buf + LEN, 'x', LEN);
+	DO(fi_send(ep, buf + LEN, LEN, NULL, 0, buf + LEN));
+	check(completion(buf + LEN) == 0, "the echo failed");
+	over();
+
+	check(write(fds[1], &at, sizeof(at)) == sizeof(at), "a caller is gone");
+	{
+		struct fi_info *i = request("hello");
+
+		DO(fi_reject(pep, i->handle, "full", 5));
+		check(fi_reject(pep, i->handle, "full", 5) == -FI_EINVAL, "rejected twice");
+		fi_freeinfo(i);
+	}
+
+	check(write(fds[2], &at, sizeof(at)) == sizeof(at), "a caller is gone");
+	accept_call("hello");
+	check(read(fds[2], &ok, 1) == 1, "the third caller is gone");
+	kill(pids[2], SIGKILL);
+	over();
+
+	/* A request as it should be, then no header. */
+	{
+		unsigned char bytes[32 + 6] = { 3, 0, 0, 6, [24] = 1 };
+		int s = knock();
+
+		memcpy(bytes + 32, "hello", 6);
+		check(send(s, bytes, sizeof(bytes), 0) == sizeof(bytes), "send");
+		accept_call("hello");
+		check(send(s, "GET / HTTP/1.1\r\n\r\n", 18, 0) == 18, "send");
+		over();
+		close(s);
+	}
+
+	for (int i = 0; i < CALLS; i++) {
+		if (i != 2)
+			check(read(fds[i], &ok, 1) == 1, "a caller was not content");
+		check(waitpid(pids[i], &status, 0) == pids[i], "waitpid");
+		check(i == 2 || status == 0, "a caller failed");
+	}
+	DO(fi_close(&pep->fid));
+	DO(fi_close(&domain->fid));
+	DO(fi_close(&eq->fid));
+	DO(fi_close(&fabric->fid));
+	fi_freeinfo(info);
+}
+
+int main(void)
+{
+	static char bytes[2 * LEN];
+
+	buf = bytes;
+	serve();
+	puts("accepted, rejected, killed, and strangers: as they should be");
+	return 0;
+}
