@@ -116,7 +116,7 @@ fn hmem_params() -> Vec<String> {
 
 #[test]
 fn the_man_pages_have_every_parameter_and_every_option() {
-    let pages = source("man/fi_efa.7") + &source("man/fi_efa_soft.7");
+    let pages = source("man/fi_efa.7") + &source("man/fi_efa_soft.7") + &source("man/fi_tcp.7");
     let told: BTreeSet<_> = names(&pages, "FI_").collect();
     let params = source("src/core/params/efa.rs");
     // A parameter is `name: kind = default` in the one table, `name: "..."` in the other.
