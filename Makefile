@@ -166,7 +166,7 @@ install: all
 
 # Fuzz targets, FUZZ_SECONDS each, from the inputs in fuzz/corpus; new ones go to fuzz/target/corpus, a failing one to fuzz/target.
 # Coverage wants a nightly compiler; RUSTC_BOOTSTRAP lends the stable one that ability. `make check` runs each for a minute.
-FUZZERS := wire soft_packet soft_hostile shm_hostile proto_hostile
+FUZZERS := wire soft_packet soft_hostile shm_hostile proto_hostile tcp_hostile
 FUZZ_BIN := fuzz/target/$(HOST)/release
 COVERAGE := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 	-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table

@@ -143,6 +143,14 @@ impl Stream {
         go().map_err(|e| io_errno(&e))
     }
 
+    /// Two that are connected with each other, for tests.
+    #[cfg(any(test, feature = "internals"))]
+    pub(crate) fn pair() -> Result<(Stream, Stream), c_int> {
+        let pair = Socket::pair(Domain::UNIX, Type::STREAM, None);
+        let (a, b) = pair.map_err(|e| io_errno(&e))?;
+        Ok((Stream(a), Stream(b)))
+    }
+
     /// Sets what holds for every connection.
     pub(crate) fn tune(&self, nodelay: bool) {
         let keepalive = TcpKeepalive::new()

@@ -5,6 +5,9 @@ mod efa;
 mod reports;
 mod tcp;
 
+#[cfg(feature = "internals")]
+pub use tcp::hostile as tcp_hostile;
+
 /// Every provider of the library, in the order in which fi_getinfo(3) lists what they offer. A new
 /// provider is a module and a line here.
 pub fn visit(v: &mut impl contract::ProviderVisitor) {

@@ -119,7 +119,7 @@ impl TcpEp {
         TcpEp::at(info, addr, None, Some(MsgSide::Asked(r)))
     }
 
-    fn at(
+    pub(super) fn at(
         info: &Info,
         addr: SocketAddr,
         listener: Option<StreamListener>,

@@ -47,7 +47,7 @@ const CONNECTED_MAX: usize = 8192;
 const ANYWHERE: &str = "tcp";
 
 /// The RDM candidate, before hints.
-fn rdm() -> Info {
+pub(super) fn rdm() -> Info {
     let p = params::tcp();
     let tx = TxAttr {
         caps: TX_CAPS,

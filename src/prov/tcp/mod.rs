@@ -11,6 +11,8 @@ mod addr;
 mod conn;
 mod domain;
 mod ep;
+#[cfg(any(test, feature = "internals"))]
+pub mod hostile;
 mod info;
 mod msg;
 mod ops;

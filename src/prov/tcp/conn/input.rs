@@ -103,7 +103,7 @@ fn arrived(s: &mut TcpState, id: u32, n: usize) {
 }
 
 /// Takes in bytes.
-pub(super) fn consume(
+pub(crate) fn consume(
     s: &mut TcpState,
     id: u32,
     mut bytes: &[u8],
@@ -218,11 +218,11 @@ fn begin(s: &mut TcpState, id: u32, h: &Head) -> core::result::Result<(), Malfor
     };
     match h.op {
         XnetOp::Msg if h.op_data == wire::ACK => {
-            let n = c.unacked.pop_front();
-            let n = n.ok_or("it acknowledges what was not sent")?;
             if h.payload != 0 {
                 return Err("its acknowledgement has a payload");
             }
+            let n = c.unacked.pop_front();
+            let n = n.ok_or("it acknowledges what was not sent")?;
             s.tx_done(&n);
         }
         XnetOp::Msg | XnetOp::Tagged => message(s, id, h, msg),

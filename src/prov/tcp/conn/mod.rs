@@ -13,6 +13,8 @@ mod input;
 mod make;
 mod output;
 
+#[cfg(any(test, feature = "internals"))]
+pub(crate) use input::consume;
 pub(crate) use input::{deliver, discard, receive, region_closed};
 pub(crate) use make::{
     accept, conn_for, control_needs, drop_conn, end, expire, lost, refuse, say, writable,
@@ -168,6 +170,12 @@ impl Conn {
         self.tx.reorder(order);
     }
 
+    /// The peer understands announcements.
+    #[cfg(any(test, feature = "internals"))]
+    pub(crate) fn set_announces(&mut self) {
+        self.announces = true;
+    }
+
     /// Messages may pass.
     pub(crate) fn opened(&mut self) {
         self.state = ConnState::Open;
@@ -175,7 +183,7 @@ impl Conn {
     }
 
     /// Whether nobody reads it for now.
-    fn held(&self) -> bool {
+    pub(crate) fn held(&self) -> bool {
         matches!(self.rx.phase, Phase::Held { .. })
     }
 
