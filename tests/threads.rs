@@ -74,7 +74,8 @@ fn everything_at_once<P: Provider>(p: &P) {
         ..Query::default()
     };
     let mut all = p.getinfo(&q).unwrap().into_iter();
-    let info = all.find(|i| i.caps & FI_TAGGED != 0).unwrap();
+    let rdm = |i: &Info| i.ep.as_ref().is_some_and(|e| e.type_ == FI_EP_RDM);
+    let info = all.find(|i| rdm(i) && i.caps & FI_TAGGED != 0).unwrap();
     let name = info.fabric.as_ref().and_then(|f| f.name.as_deref());
     let fabric = Fabric::new(name.unwrap(), version(1, 21));
     let domain = P::Domain::open(fabric, info.clone()).unwrap();
