@@ -319,6 +319,22 @@ fn check_ep(h: &EpAttr, p: &EpAttr, caps: u64, domain: Option<&DomainAttr>) -> C
     let (max_tx, max_rx) = domain.map_or((1, 1), |d| (d.max_ep_tx_ctx, d.max_ep_rx_ctx));
     // FI_SHARED_CONTEXT is no number.
     let contexts = |n: usize| if n == FI_SHARED_CONTEXT { 0 } else { n };
+    let shared = |n: usize, most: usize| n != FI_SHARED_CONTEXT || most > 0;
+    let (stx, srx) = domain.map_or((0, 0), |d| (d.max_ep_stx_ctx, d.max_ep_srx_ctx));
+    if !shared(h.tx_ctx_cnt, stx) {
+        return no(
+            "ep_attr->tx_ctx_cnt",
+            "FI_SHARED_CONTEXT",
+            &max_tx.to_string(),
+        );
+    }
+    if !shared(h.rx_ctx_cnt, srx) {
+        return no(
+            "ep_attr->rx_ctx_cnt",
+            "FI_SHARED_CONTEXT",
+            &max_rx.to_string(),
+        );
+    }
     at_most("ep_attr->tx_ctx_cnt", contexts(h.tx_ctx_cnt), max_tx)?;
     at_most("ep_attr->rx_ctx_cnt", contexts(h.rx_ctx_cnt), max_rx)?;
     if caps & (FI_RMA | FI_ATOMIC) != 0 {

@@ -98,6 +98,7 @@ pub(super) fn rdm() -> Info {
         tx_ctx_cnt: 256,
         rx_ctx_cnt: 256,
         max_ep_tx_ctx: 1,
+        max_ep_srx_ctx: 256,
         max_ep_rx_ctx: 1,
         mr_iov_limit: 1,
         mr_cnt: 1 << 20,

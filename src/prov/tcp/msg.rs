@@ -120,16 +120,16 @@ pub(crate) fn accept(s: &mut TcpState, id: u32, data: &[u8]) -> Result<()> {
         return Err(FI_EINVAL);
     };
     let n = add(s, id, ConnState::Open, r.stream, &[]);
+    s.hot = n;
+    // First: as soon as the caller knows, its next request may be reported.
+    report(s, id, FI_CONNECTED, &[]);
     if let Some(c) = s.conns.get_mut(n) {
         c.set_order(r.order);
         if let Err(err) = conn::say(c, ControlKind::Accept, data) {
-            // The caller learns by the event.
+            // FI_SHUTDOWN tells.
             conn::lost(s, n, err, "accepting");
-            return Ok(());
         }
     }
-    report(s, id, FI_CONNECTED, &[]);
-    s.hot = n;
     Ok(())
 }
 
