@@ -325,14 +325,14 @@ fn check_ep(h: &EpAttr, p: &EpAttr, caps: u64, domain: Option<&DomainAttr>) -> C
         return no(
             "ep_attr->tx_ctx_cnt",
             "FI_SHARED_CONTEXT",
-            &max_tx.to_string(),
+            max_tx.to_string(),
         );
     }
     if !shared(h.rx_ctx_cnt, srx) {
         return no(
             "ep_attr->rx_ctx_cnt",
             "FI_SHARED_CONTEXT",
-            &max_rx.to_string(),
+            max_rx.to_string(),
         );
     }
     at_most("ep_attr->tx_ctx_cnt", contexts(h.tx_ctx_cnt), max_tx)?;
