@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Connected endpoints of provider tcp (fi_cm(3)): a server, and callers that are processes of their
- * own. One is accepted, one rejected, one killed; strangers say what no endpoint would.
+ * own. One is accepted, one rejected, one killed, one connects many times; strangers say what no
+ * endpoint would.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <rdma/fi_eq.h>
 #include "two.h"
 
-enum { LEN = 64, CALLS = 3, STRANGERS = 40 };
+enum { LEN = 64, CALLS = 4, STRANGERS = 40, AGAIN = 50 };
 
 static struct fid_eq *eq;
 static struct fid_pep *pep;
@@ -97,13 +98,18 @@ static int completion(void *context)
 	return e.err;
 }
 
-static void call(int server, const void *data, size_t len)
+static void open_caller(void)
 {
 	char port[16];
 
-	check(read(server, &at, sizeof(at)) == sizeof(at), "the server is gone");
 	snprintf(port, sizeof(port), "%d", ntohs(at.sin_port));
 	open_fabric("127.0.0.1", port, 0);
+}
+
+static void call(int server, const void *data, size_t len)
+{
+	check(read(server, &at, sizeof(at)) == sizeof(at), "the server is gone");
+	open_caller();
 	open_ep(info);
 	DO(fi_connect(ep, info->dest_addr, data, len));
 }
@@ -164,6 +170,32 @@ static int killed(int fd)
 	return pause();
 }
 
+/* Connects again as soon as it is connected: the server hears of one after the other. */
+static int again(int fd)
+{
+	struct fid_ep *eps[AGAIN];
+	struct fid_cq *cqs[AGAIN];
+	char ok = 1;
+
+	check(read(fd, &at, sizeof(at)) == sizeof(at), "the server is gone");
+	open_caller();
+	for (int i = 0; i < AGAIN; i++) {
+		open_ep(info);
+		DO(fi_connect(ep, info->dest_addr, "hello", 6));
+		expect(FI_CONNECTED, "welcome");
+		eps[i] = ep;
+		cqs[i] = cq;
+	}
+	check(read(fd, &ok, 1) == 1, "the server is gone");
+	for (int i = 0; i < AGAIN; i++) {
+		ep = eps[i];
+		cq = cqs[i];
+		close_ep();
+	}
+	check(write(fd, &ok, 1) == 1, "the server is gone");
+	return 0;
+}
+
 /* A socket that is connected to the server. */
 static int knock(void)
 {
@@ -221,7 +253,7 @@ static void over(void)
 
 static void serve(void)
 {
-	int (*const callers[CALLS])(int) = { accepted, rejected, killed };
+	int (*const callers[CALLS])(int) = { accepted, rejected, killed, again };
 	int fds[CALLS], status;
 	pid_t pids[CALLS];
 	size_t len = sizeof(at);
@@ -275,6 +307,24 @@ static void serve(void)
 		check(send(s, "GET / HTTP/1.1\r\n\r\n", 18, 0) == 18, "send");
 		over();
 		close(s);
+	}
+
+	check(write(fds[3], &at, sizeof(at)) == sizeof(at), "a caller is gone");
+	{
+		struct fid_ep *eps[AGAIN];
+		struct fid_cq *cqs[AGAIN];
+
+		for (int i = 0; i < AGAIN; i++) {
+			accept_call("hello");
+			eps[i] = ep;
+			cqs[i] = cq;
+		}
+		for (int i = 0; i < AGAIN; i++) {
+			ep = eps[i];
+			cq = cqs[i];
+			close_ep();
+		}
+		check(write(fds[3], &ok, 1) == 1, "a caller is gone");
 	}
 
 	for (int i = 0; i < CALLS; i++) {
