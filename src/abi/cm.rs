@@ -3,8 +3,7 @@
 //! A request reaches the application as FI_CONNREQ, with an `fi_info` whose `handle` is the
 //! request; fi_endpoint(3) takes it from there, or fi_reject(3).
 
-use super::av::give_address;
-use super::ep::{ep, ADDR_MAX};
+use super::ep::{ep, give_name, ADDR_MAX};
 use super::fabric::{eq_of, FabricBody};
 use super::info;
 use super::layout;
@@ -154,11 +153,7 @@ unsafe extern "C" fn pep_getname<D: Domain>(f: fid_t, addr: *mut c_void, len: *m
         // SAFETY: only passive endpoints have this table; `len` says how long `addr` is.
         unsafe {
             let raw = D::passive_name(&pep::<D>(f.cast())?.passive)?;
-            let len = len.as_mut().ok_or(FI_EINVAL)?;
-            match give_address(&raw, addr, len) {
-                true => Ok(()),
-                false => Err(FI_ETOOSMALL),
-            }
+            give_name(&raw, addr, len)
         }
     })
 }
@@ -176,17 +171,6 @@ unsafe extern "C" fn pep_setname<D: Domain>(f: fid_t, addr: *mut c_void, len: us
     })
 }
 
-/// The handle of a passive endpoint, for the thread that hears of requests.
-struct PepFid(*mut fid);
-// SAFETY: only its address is used.
-unsafe impl Send for PepFid {}
-
-impl PepFid {
-    fn addr(&self) -> usize {
-        self.0 as usize
-    }
-}
-
 unsafe extern "C" fn listen<D: Domain>(p: *mut fid_pep) -> c_int {
     guard_int("fi_listen", || {
         // SAFETY: only passive endpoints have this table.
@@ -198,9 +182,9 @@ unsafe extern "C" fn listen<D: Domain>(p: *mut fid_pep) -> c_int {
             );
             return Err(FI_ENOEQ);
         };
-        let me = PepFid(p.cast());
+        let pep = p as usize;
         let format = layout::callers();
-        let told = move |r: ConnRequest<D::Request>| {
+        let on_request = move |r: ConnRequest<D::Request>| {
             let f = new_fid(FI_CLASS_CONNREQ, null_mut(), Tables::<D>::REQUEST_FI_OPS);
             let handle: *mut fid = hand_out(f, RequestBody::<D>(r.request));
             let i = Info {
@@ -208,9 +192,9 @@ unsafe extern "C" fn listen<D: Domain>(p: *mut fid_pep) -> c_int {
                 ..r.info
             };
             let i = info::write(&i, format);
-            eq.push_cm(FI_CONNREQ, me.addr(), i as usize, &r.data);
+            eq.push_cm(FI_CONNREQ, pep, i as usize, &r.data);
         };
-        D::listen(&b.passive, Box::new(told))
+        D::listen(&b.passive, Box::new(on_request))
     })
 }
 
@@ -363,10 +347,7 @@ pub(crate) unsafe extern "C" fn getpeer<D: Domain>(
         unsafe {
             let b = ep::<D>(e)?;
             let raw = b.domain.peer_name(b.id()?)?;
-            match give_address(&raw, addr, len.as_mut().ok_or(FI_EINVAL)?) {
-                true => Ok(()),
-                false => Err(FI_ETOOSMALL),
-            }
+            give_name(&raw, addr, len)
         }
     })
 }

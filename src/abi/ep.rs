@@ -444,15 +444,20 @@ unsafe extern "C" fn getname<D: Domain>(f: fid_t, addr: *mut c_void, len: *mut u
         // SAFETY: only endpoints have this table; `len` says how long `addr` is.
         unsafe {
             let b = ep::<D>(f.cast())?;
-            let len = len.as_mut().ok_or(FI_EINVAL)?;
             let raw = b.domain.name(b.id()?)?;
-            if give_address(&raw, addr, len) {
-                Ok(())
-            } else {
-                Err(FI_ETOOSMALL)
-            }
+            give_name(&raw, addr, len)
         }
     })
+}
+
+/// Hands out an address (fi_getname(3)). `FI_ETOOSMALL`, with the length, where it does not fit.
+///
+/// # Safety
+/// `len` is NULL or says how long `addr` is.
+pub(crate) unsafe fn give_name(raw: &[u8], addr: *mut c_void, len: *mut usize) -> Result<()> {
+    // SAFETY: as promised by the caller.
+    let fits = unsafe { give_address(raw, addr, len.as_mut().ok_or(FI_EINVAL)?) };
+    fits.then_some(()).ok_or(FI_ETOOSMALL)
 }
 
 /// Bytes that no address exceeds (fi_cm(3)).

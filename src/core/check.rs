@@ -317,26 +317,17 @@ fn check_ep(h: &EpAttr, p: &EpAttr, caps: u64, domain: Option<&DomainAttr>) -> C
     )?;
     at_most("ep_attr->max_msg_size", h.max_msg_size, p.max_msg_size)?;
     let (max_tx, max_rx) = domain.map_or((1, 1), |d| (d.max_ep_tx_ctx, d.max_ep_rx_ctx));
-    // FI_SHARED_CONTEXT is no number.
-    let contexts = |n: usize| if n == FI_SHARED_CONTEXT { 0 } else { n };
-    let shared = |n: usize, most: usize| n != FI_SHARED_CONTEXT || most > 0;
-    let (stx, srx) = domain.map_or((0, 0), |d| (d.max_ep_stx_ctx, d.max_ep_srx_ctx));
-    if !shared(h.tx_ctx_cnt, stx) {
-        return no(
-            "ep_attr->tx_ctx_cnt",
-            "FI_SHARED_CONTEXT",
-            max_tx.to_string(),
-        );
+    let (max_stx, max_srx) = domain.map_or((0, 0), |d| (d.max_ep_stx_ctx, d.max_ep_srx_ctx));
+    for (attr, wanted, max, max_shared) in [
+        ("ep_attr->tx_ctx_cnt", h.tx_ctx_cnt, max_tx, max_stx),
+        ("ep_attr->rx_ctx_cnt", h.rx_ctx_cnt, max_rx, max_srx),
+    ] {
+        if wanted != FI_SHARED_CONTEXT {
+            at_most(attr, wanted, max)?;
+        } else if max_shared == 0 {
+            return no(attr, "FI_SHARED_CONTEXT", max.to_string());
+        }
     }
-    if !shared(h.rx_ctx_cnt, srx) {
-        return no(
-            "ep_attr->rx_ctx_cnt",
-            "FI_SHARED_CONTEXT",
-            max_rx.to_string(),
-        );
-    }
-    at_most("ep_attr->tx_ctx_cnt", contexts(h.tx_ctx_cnt), max_tx)?;
-    at_most("ep_attr->rx_ctx_cnt", contexts(h.rx_ctx_cnt), max_rx)?;
     if caps & (FI_RMA | FI_ATOMIC) != 0 {
         at_most(
             "ep_attr->max_order_raw_size",

@@ -121,6 +121,13 @@ fn late_port(s: &Socket) {
     }
 }
 
+fn begin_connect(s: &Socket, to: SocketAddr) -> io::Result<()> {
+    match s.connect(&SockAddr::from(to)) {
+        Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
+        r => r,
+    }
+}
+
 impl Stream {
     /// Begins to connect to `to`, from the address `from`, any port of it. It is connected when it
     /// becomes writable and [`Stream::error`] says nothing.
@@ -134,10 +141,7 @@ impl Stream {
                 late_port(&s);
                 s.bind(&SockAddr::from(from))?;
             }
-            match s.connect(&SockAddr::from(to)) {
-                Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => {}
-                r => r?,
-            }
+            begin_connect(&s, to)?;
             Ok(Stream(s))
         };
         go().map_err(|e| io_errno(&e))
@@ -271,10 +275,7 @@ impl StreamListener {
     /// Begins to connect from here instead of listening, as [`Stream::connect`].
     pub(crate) fn connect(&self, to: SocketAddr) -> Result<Stream, c_int> {
         let go = || -> io::Result<Stream> {
-            match self.socket.connect(&SockAddr::from(to)) {
-                Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => {}
-                r => r?,
-            }
+            begin_connect(&self.socket, to)?;
             Ok(Stream(self.socket.try_clone()?))
         };
         go().map_err(|e| io_errno(&e))

@@ -62,8 +62,9 @@ pub trait Connections {
     fn open_passive(_info: &Info) -> Result<Self::Passive> {
         Err(FI_ENOSYS)
     }
-    /// fi_listen(3): `told` is called for each request from now on, by a thread of the library.
-    fn listen(_p: &Self::Passive, _told: OnRequest<Self::Request>) -> Result<()> {
+    /// fi_listen(3): `on_request` is called for each request from now on, by a thread of the
+    /// library.
+    fn listen(_p: &Self::Passive, _on_request: OnRequest<Self::Request>) -> Result<()> {
         Err(FI_ENOSYS)
     }
     /// Its raw address (fi_getname(3)).

@@ -2,7 +2,7 @@
 
 use super::addr;
 use super::conn;
-use super::msg::MsgSide;
+use super::msg::MsgState;
 use super::passive::TcpRequest;
 use super::recvq::{forget, TcpRecvQueue};
 use super::state::TcpState;
@@ -41,7 +41,7 @@ pub(crate) struct TcpEp {
     pub cntrs: BoundCntrs,
     pub eq: Option<EventTarget>,
     /// Of a connected endpoint.
-    pub msg: Option<MsgSide>,
+    pub msg: Option<MsgState>,
     pub srx: Option<u32>,
     /// Its receives: its own queue, or that of a shared receive context.
     pub rxq: u32,
@@ -104,26 +104,26 @@ impl TcpEp {
             return Err(FI_EINVAL);
         }
         let listener = bind(source(info))?;
-        let msg = (type_ == FI_EP_MSG).then(MsgSide::default);
+        let msg = (type_ == FI_EP_MSG).then(MsgState::default);
         Ok(TcpEp::at(info, listener.addr(), Some(listener), msg))
     }
 
     /// A connected endpoint that connects from a passive one's address.
     pub(crate) fn of_passive(info: &Info, l: StreamListener) -> TcpEp {
-        TcpEp::at(info, l.addr(), Some(l), Some(MsgSide::New))
+        TcpEp::at(info, l.addr(), Some(l), Some(MsgState::New))
     }
 
     /// A connected endpoint for a request.
     pub(crate) fn of_request(info: &Info, r: TcpRequest) -> TcpEp {
         let addr = r.stream.local_addr().unwrap_or_else(|| source(info));
-        TcpEp::at(info, addr, None, Some(MsgSide::Asked(r)))
+        TcpEp::at(info, addr, None, Some(MsgState::Requested(r)))
     }
 
     pub(super) fn at(
         info: &Info,
         addr: SocketAddr,
         listener: Option<StreamListener>,
-        msg: Option<MsgSide>,
+        msg: Option<MsgState>,
     ) -> TcpEp {
         let tx = info.tx.as_ref();
         TcpEp {
@@ -147,6 +147,12 @@ impl TcpEp {
             listener,
             conns: HashMap::default(),
         }
+    }
+
+    /// Where peers connect to it, once it is enabled. A connected endpoint has its socket to
+    /// connect from.
+    fn listens_at(&self) -> Option<&StreamListener> {
+        self.listener.as_ref().filter(|_| self.msg.is_none())
     }
 
     /// `FI_EOPBADSTATE`, with a line, once it is enabled.
@@ -299,7 +305,7 @@ pub(crate) fn enable(s: &mut TcpState, id: u32) -> Result<()> {
         Some(x) => s.srxs.get(x).ok_or(FI_EBADF)?.rxq,
         None => s.rxqs.insert(TcpRecvQueue::default()),
     };
-    if let (Some(l), None) = (&ep.listener, &ep.msg) {
+    if let Some(l) = ep.listens_at() {
         l.listen(BACKLOG)?;
         s.poller.add(l.fd(), listener_name(id), true, false);
     }
@@ -360,11 +366,7 @@ pub(crate) fn close(s: &mut TcpState, id: u32) -> Result<()> {
     let Some(ep) = s.eps.remove(id) else {
         return Ok(());
     };
-    if let Some(l) = ep
-        .listener
-        .as_ref()
-        .filter(|_| ep.enabled && ep.msg.is_none())
-    {
+    if let Some(l) = ep.listens_at().filter(|_| ep.enabled) {
         s.poller.remove(l.fd());
     }
     if ep.srx.is_none() {

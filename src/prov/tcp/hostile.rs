@@ -10,7 +10,7 @@
 
 use super::conn::{self, consume, end, post, refuse, Conn, ConnState, Then};
 use super::ep::TcpEp;
-use super::msg::MsgSide;
+use super::msg::MsgState;
 use super::state::{TcpState, TxNote};
 use super::wire::{emit, ByteOrder, Head, XnetOp, ACK, DELIVERY_COMPLETE, HEAD_MAX};
 use super::{info, ops};
@@ -73,7 +73,7 @@ impl Harness {
         let (near, far) = Stream::pair().ok()?;
         let cq = s.cqs.insert(Cq::new(64, FI_WAIT_NONE).ok()?);
         let at = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-        let mut e = TcpEp::at(&info::rdm(), at, None, Some(MsgSide::New));
+        let mut e = TcpEp::at(&info::rdm(), at, None, Some(MsgState::New));
         e.bind_cq(cq, FI_TRANSMIT | FI_RECV).ok()?;
         e.rxq = s.rxqs.insert(Default::default());
         e.enabled = true;
@@ -89,7 +89,7 @@ impl Harness {
         c.set_announces();
         c.peer = s.peers.hold_addr(at);
         let conn = s.conns.insert(c);
-        s.eps.get_mut(ep)?.msg = Some(MsgSide::Conn(conn, Vec::new()));
+        s.eps.get_mut(ep)?.msg = Some(MsgState::Conn(conn, Vec::new()));
         let mut regions = Vec::new();
         for (key, access) in [(1, FI_REMOTE_READ), (2, FI_REMOTE_READ | FI_REMOTE_WRITE)] {
             let mut memory = Fenced::new(REGION);

@@ -11,39 +11,45 @@ use super::state::TcpState;
 use super::wire::{Control, ControlKind, CONTROL_DATA_MAX};
 use crate::core::{errno, params, Result};
 use crate::device::stream::Stream;
-use crate::prov::contract::{Entry, ErrEntry};
-use crate::prov::reports::completion::CntrKind;
 use crate::types::*;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// What a connected endpoint has besides what every endpoint has.
+/// How far the connection of an endpoint is.
 #[derive(Default)]
-pub(crate) enum MsgSide {
+pub(crate) enum MsgState {
     /// Nothing yet.
     #[default]
     New,
     /// A request, to be accepted.
-    Asked(TcpRequest),
-    /// A connection, which may not be open yet, and what its request says.
+    Requested(TcpRequest),
+    /// A connection, which may not be open yet, and the application's data in its request.
     Conn(u32, Vec<u8>),
     /// It had one.
     Over,
 }
 
-impl MsgSide {
+impl MsgState {
     /// The connection's number. `FI_ENOTCONN` without one.
     #[inline]
     pub(crate) fn conn(&self) -> Result<u32> {
         match self {
-            MsgSide::Conn(id, _) => Ok(*id),
+            MsgState::Conn(id, _) => Ok(*id),
             _ => Err(FI_ENOTCONN),
+        }
+    }
+
+    /// The application's data in the connection's request.
+    pub(crate) fn request_data(&self) -> &[u8] {
+        match self {
+            MsgState::Conn(_, data) => data,
+            _ => &[],
         }
     }
 }
 
-/// The endpoint and its side, for a call of fi_cm(3).
-fn side<'a>(s: &'a mut TcpState, id: u32, data: &[u8]) -> Result<&'a mut TcpEp> {
+/// The endpoint, for a call of fi_cm(3) that brings data for the peer.
+fn connected_ep<'a>(s: &'a mut TcpState, id: u32, data: &[u8]) -> Result<&'a mut TcpEp> {
     let e = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     if e.msg.is_none() {
         return Err(FI_ENOSYS);
@@ -57,12 +63,17 @@ fn side<'a>(s: &'a mut TcpState, id: u32, data: &[u8]) -> Result<&'a mut TcpEp> 
     Ok(e)
 }
 
-/// A new connection of an endpoint.
-fn add(s: &mut TcpState, id: u32, state: ConnState, stream: Stream, greeting: &[u8]) -> u32 {
-    stream.tune(params::tcp().nodelay);
-    let (fd, peer) = (stream.fd(), stream.peer_addr());
-    let wait = Duration::from_millis(params::tcp().connect_timeout_ms as u64);
-    let mut c = Conn::new(id, state, Some(stream), Instant::now() + wait);
+/// A new connection of an endpoint with `peer`.
+fn add_conn(
+    s: &mut TcpState,
+    id: u32,
+    state: ConnState,
+    stream: Stream,
+    peer: Option<SocketAddr>,
+    request_data: &[u8],
+) -> u32 {
+    let fd = stream.fd();
+    let mut c = Conn::new(id, state, Some(stream), Instant::now() + conn::timeout());
     if let Some(peer) = peer {
         c.peer = s.peers.hold_addr(peer);
     }
@@ -70,7 +81,7 @@ fn add(s: &mut TcpState, id: u32, state: ConnState, stream: Stream, greeting: &[
     let open = state == ConnState::Open;
     s.poller.add(fd, u64::from(n), open, !open);
     if let Some(e) = s.eps.get_mut(id) {
-        e.msg = Some(MsgSide::Conn(n, greeting.to_vec()));
+        e.msg = Some(MsgState::Conn(n, request_data.to_vec()));
     }
     n
 }
@@ -78,8 +89,8 @@ fn add(s: &mut TcpState, id: u32, state: ConnState, stream: Stream, greeting: &[
 /// fi_connect(3). `FI_EINVAL` for an endpoint that has or had a connection, or a request.
 pub(crate) fn connect(s: &mut TcpState, id: u32, to: SocketAddr, data: &[u8]) -> Result<()> {
     crate::core::memory::check()?;
-    let e = side(s, id, data)?;
-    if !matches!(e.msg, Some(MsgSide::New)) || e.addr.is_ipv4() != to.is_ipv4() {
+    let e = connected_ep(s, id, data)?;
+    if !matches!(e.msg, Some(MsgState::New)) || e.addr.is_ipv4() != to.is_ipv4() {
         crate::warn_log!(
             FI_LOG_EP_CTRL,
             "fi_connect: {to}: wanted a new endpoint, and an address of the kind of its own"
@@ -94,20 +105,16 @@ pub(crate) fn connect(s: &mut TcpState, id: u32, to: SocketAddr, data: &[u8]) ->
         crate::info_log!(FI_LOG_EP_CTRL, "fi_connect: connecting to {to}: {text}");
     })?;
     e.listener = None;
-    let n = add(s, id, ConnState::Connecting, stream, data);
-    let peer = s.peers.hold_addr(to);
-    if let Some(c) = s.conns.get_mut(n) {
-        let former = core::mem::replace(&mut c.peer, peer);
-        s.peers.release(former);
-    }
+    stream.tune(params::tcp().nodelay);
+    let n = add_conn(s, id, ConnState::Connecting, stream, Some(to), data);
     s.making.push(n);
     Ok(())
 }
 
 /// fi_accept(3). `FI_EINVAL` for an endpoint that was not opened for a request.
 pub(crate) fn accept(s: &mut TcpState, id: u32, data: &[u8]) -> Result<()> {
-    let e = side(s, id, data)?;
-    if !matches!(e.msg, Some(MsgSide::Asked(_))) {
+    let e = connected_ep(s, id, data)?;
+    if !matches!(e.msg, Some(MsgState::Requested(_))) {
         crate::warn_log!(
             FI_LOG_EP_CTRL,
             "fi_accept: wanted an endpoint of the request that FI_CONNREQ brought, not yet accepted"
@@ -116,10 +123,11 @@ pub(crate) fn accept(s: &mut TcpState, id: u32, data: &[u8]) -> Result<()> {
     }
     ep::enable(s, id)?;
     let e = s.eps.get_mut(id).ok_or(FI_EBADF)?;
-    let Some(MsgSide::Asked(r)) = e.msg.replace(MsgSide::Over) else {
+    let Some(MsgState::Requested(r)) = e.msg.replace(MsgState::Over) else {
         return Err(FI_EINVAL);
     };
-    let n = add(s, id, ConnState::Open, r.stream, &[]);
+    let peer = r.stream.peer_addr();
+    let n = add_conn(s, id, ConnState::Open, r.stream, peer, &[]);
     s.hot = n;
     // First: as soon as the caller knows, its next request may be reported.
     report(s, id, FI_CONNECTED, &[]);
@@ -155,14 +163,6 @@ pub(crate) fn peer(s: &TcpState, id: u32) -> Result<SocketAddr> {
     s.peers.addr(c.peer).ok_or(FI_ENOTCONN)
 }
 
-/// What an endpoint's request says.
-pub(crate) fn greeting(e: &TcpEp) -> &[u8] {
-    match &e.msg {
-        Some(MsgSide::Conn(_, data)) => data,
-        _ => &[],
-    }
-}
-
 fn report(s: &TcpState, id: u32, event: u32, data: &[u8]) {
     if let Some(eq) = s.eps.get(id).and_then(|e| e.eq.as_ref()) {
         eq.report(event, data);
@@ -170,7 +170,7 @@ fn report(s: &TcpState, id: u32, event: u32, data: &[u8]) {
 }
 
 /// The answer to our request.
-pub(super) fn answered(s: &mut TcpState, n: u32, control: &Control, data: &[u8]) {
+pub(super) fn handle_answer(s: &mut TcpState, n: u32, control: &Control, data: &[u8]) {
     let Some(c) = s.conns.get_mut(n) else { return };
     let id = c.ep;
     match (c.state, control.kind) {
@@ -182,7 +182,7 @@ pub(super) fn answered(s: &mut TcpState, n: u32, control: &Control, data: &[u8])
             report(s, id, FI_CONNECTED, data);
         }
         (ConnState::Requested, ControlKind::Reject) => {
-            over(s, id, (n, ConnState::Requested), FI_ECONNREFUSED, data);
+            report_end(s, id, (n, ConnState::Requested), FI_ECONNREFUSED, data);
             end(s, n, FI_ECONNREFUSED, "the peer has rejected the request");
         }
         _ => conn::refuse(s, n, "its control message comes at the wrong time"),
@@ -191,12 +191,18 @@ pub(super) fn answered(s: &mut TcpState, n: u32, control: &Control, data: &[u8])
 
 /// A connection of an endpoint ends: the application hears of it, once, and posted receives with
 /// it.
-pub(super) fn over(s: &mut TcpState, id: u32, (n, state): (u32, ConnState), err: i32, data: &[u8]) {
+pub(super) fn report_end(
+    s: &mut TcpState,
+    id: u32,
+    (n, state): (u32, ConnState),
+    err: i32,
+    data: &[u8],
+) {
     let Some(e) = s.eps.get_mut(id) else { return };
-    if !matches!(e.msg, Some(MsgSide::Conn(at, _)) if at == n) {
+    if !matches!(e.msg, Some(MsgState::Conn(at, _)) if at == n) {
         return;
     }
-    e.msg = Some(MsgSide::Over);
+    e.msg = Some(MsgState::Over);
     if let Some(eq) = &e.eq {
         match state {
             ConnState::Open => eq.report(FI_SHUTDOWN, &[]),
@@ -210,25 +216,10 @@ pub(super) fn flush_receives(s: &mut TcpState, id: u32) {
     let Some(e) = s.eps.get(id).filter(|e| e.msg.is_some() && e.srx.is_none()) else {
         return;
     };
-    let Some(q) = s.rxqs.get_mut(e.rxq) else {
-        return;
-    };
-    while let Some(r) = q.cancel(|_| true).and_then(|n| s.recvs.remove(n)) {
-        e.cntrs.count_error(&mut s.cntrs, CntrKind::Recv);
-        let Some(cq) = e.rx.and_then(|b| s.cqs.get_mut(b.cq)) else {
-            continue;
-        };
-        let multi = if r.multi.is_some() { FI_MULTI_RECV } else { 0 };
-        cq.push_error(ErrEntry {
-            entry: Entry {
-                context: r.context,
-                flags: r.flags | multi,
-                src: FI_ADDR_NOTAVAIL,
-                ..Entry::default()
-            },
-            err: FI_ECANCELED,
-            text: "the connection has ended".to_string(),
-            ..ErrEntry::default()
-        });
+    let rxq = e.rxq;
+    while let Some(n) = s.rxqs.get_mut(rxq).and_then(|q| q.cancel(|_| true)) {
+        if let Some(r) = s.recvs.remove(n) {
+            s.recv_cancelled(id, &r, "the connection has ended");
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::core::{memory, params, Result};
 use crate::hmem::UserMem;
 use crate::proto::ANY;
 use crate::prov::contract::{Common, Entry, ErrEntry, MsgReq, Poster, RecvReq, RmaReq, SendData};
-use crate::prov::reports::completion::{send_flags, CntrKind};
+use crate::prov::reports::completion::send_flags;
 use crate::prov::reports::reports;
 use crate::types::*;
 
@@ -426,28 +426,9 @@ pub(crate) fn cancel(s: &mut TcpState, by: Poster, context: usize) -> Result<()>
         r.closed = true;
         return Ok(());
     }
-    let mut flags = r.flags;
-    if r.multi.is_some() {
-        flags |= FI_MULTI_RECV;
-    }
-    s.recvs.free(number);
-    let hears = answering(s, by).ok();
-    let Some(ep) = hears.and_then(|id| s.eps.get(id)) else {
-        return Ok(());
-    };
-    ep.cntrs.count_error(&mut s.cntrs, CntrKind::Recv);
-    if let Some(cq) = ep.rx.and_then(|b| s.cqs.get_mut(b.cq)) {
-        cq.push_error(ErrEntry {
-            entry: Entry {
-                context,
-                flags,
-                src: FI_ADDR_NOTAVAIL,
-                ..Entry::default()
-            },
-            err: FI_ECANCELED,
-            text: "the receive was cancelled by fi_cancel".to_string(),
-            ..ErrEntry::default()
-        });
+    let gone = s.recvs.remove(number);
+    if let (Some(r), Ok(id)) = (gone, answering(s, by)) {
+        s.recv_cancelled(id, &r, "the receive was cancelled by fi_cancel");
     }
     Ok(())
 }

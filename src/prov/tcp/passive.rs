@@ -5,10 +5,10 @@
 //! at most so many of them, and of requests that the application has not answered.
 
 use super::addr;
-use super::conn::control_needs;
+use super::conn::{control_needs, next_caller, timeout};
 use super::wire::{emit_control, parse_control, ByteOrder, ControlKind, CONTROL};
 use crate::core::slab::Slab;
-use crate::core::{errno, params, Info, Result};
+use crate::core::{errno, Info, Result};
 use crate::device::host;
 use crate::device::stream::{Poller, Ready, Stream, StreamListener, StreamRead, BACKLOG};
 use crate::device::wait::{wait_readable, WaitSet};
@@ -19,8 +19,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Callers that have not said what they want, at one passive endpoint.
-const CALLERS_MAX: usize = 1024;
 /// Requests that the application has neither accepted nor rejected.
 const REQUESTS_MAX: usize = 4096;
 
@@ -60,7 +58,7 @@ struct PassiveState {
     listener: Option<Arc<StreamListener>>,
     backlog: i32,
     /// Where requests go: somewhere from fi_listen to the end.
-    told: Option<OnRequest<TcpRequest>>,
+    on_request: Option<OnRequest<TcpRequest>>,
 }
 
 impl Shared {
@@ -86,7 +84,7 @@ impl TcpPassive {
         let state = PassiveState {
             listener: Some(Arc::new(listener)),
             backlog: BACKLOG,
-            told: None,
+            on_request: None,
         };
         Ok(TcpPassive {
             shared: Arc::new(Shared {
@@ -98,25 +96,25 @@ impl TcpPassive {
     }
 
     /// fi_listen(3). `FI_EINVAL` when it listens, or an endpoint has its address.
-    pub(crate) fn listen(&self, told: OnRequest<TcpRequest>) -> Result<()> {
+    pub(crate) fn listen(&self, on_request: OnRequest<TcpRequest>) -> Result<()> {
         let mut s = self.shared.lock();
-        let l = s.listener.clone().filter(|_| s.told.is_none());
+        let l = s.listener.clone().filter(|_| s.on_request.is_none());
         let l = l.ok_or(FI_EINVAL)?;
         l.listen(s.backlog)?;
         let poller = Poller::new()?;
         poller.add(l.fd(), LISTENER, true, false);
         poller.add(self.shared.wake.fd(), WAKE, true, false);
-        s.told = Some(told);
-        let mut thread = Strangers {
+        s.on_request = Some(on_request);
+        let mut thread = ListenThread {
             shared: Arc::clone(&self.shared),
             poller,
             listener: l,
-            all: Slab::default(),
+            pending: Slab::default(),
             held: Arc::new(()),
         };
         let started = host::start(c"fi-listen", move || thread.run());
         if started.is_err() {
-            s.told = None;
+            s.on_request = None;
         }
         started
     }
@@ -128,7 +126,7 @@ impl TcpPassive {
         }
         let mut s = self.shared.lock();
         s.backlog = n;
-        match (&s.listener, &s.told) {
+        match (&s.listener, &s.on_request) {
             (Some(l), Some(_)) => l.listen(n),
             _ => Ok(()),
         }
@@ -143,7 +141,7 @@ impl TcpPassive {
     /// fi_setname(3). `FI_EOPBADSTATE` once it listens.
     pub(crate) fn set_addr(&self, at: SocketAddr) -> Result<()> {
         let mut s = self.shared.lock();
-        if s.told.is_some() {
+        if s.on_request.is_some() {
             return Err(FI_EOPBADSTATE);
         }
         s.listener = Some(Arc::new(super::ep::bind(at)?));
@@ -153,7 +151,7 @@ impl TcpPassive {
     /// Its socket, for an endpoint. `FI_EOPBADSTATE` once it listens or has none.
     pub(crate) fn take_socket(&self) -> Result<StreamListener> {
         let mut s = self.shared.lock();
-        if s.told.is_some() {
+        if s.on_request.is_some() {
             return Err(FI_EOPBADSTATE);
         }
         let l = s.listener.take().ok_or(FI_EOPBADSTATE)?;
@@ -164,7 +162,7 @@ impl TcpPassive {
 impl Drop for TcpPassive {
     fn drop(&mut self) {
         let mut s = self.shared.lock();
-        (s.told, s.listener) = (None, None);
+        (s.on_request, s.listener) = (None, None);
         drop(s);
         self.shared.wake.signal();
     }
@@ -175,78 +173,66 @@ const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
 const FIRST: u64 = 2;
 
-/// Somebody who has not said what he wants.
-struct Stranger {
+/// A connection whose request is not here yet.
+struct PendingCaller {
     stream: Stream,
-    said: Vec<u8>,
+    received: Vec<u8>,
     deadline: Instant,
 }
 
-/// What the thread knows.
-struct Strangers {
+/// The thread of a passive endpoint that listens.
+struct ListenThread {
     shared: Arc<Shared>,
     poller: Poller,
     listener: Arc<StreamListener>,
-    all: Slab<Stranger>,
+    pending: Slab<PendingCaller>,
     /// One more refers to it for each request that the application holds.
     held: Arc<()>,
 }
 
-impl Strangers {
+impl ListenThread {
     fn run(&mut self) {
         let mut ready: Vec<Ready> = Vec::new();
-        while self.shared.lock().told.is_some() {
-            wait_readable(self.poller.fd(), if self.all.is_empty() { -1 } else { 100 });
+        while self.shared.lock().on_request.is_some() {
+            wait_readable(
+                self.poller.fd(),
+                if self.pending.is_empty() { -1 } else { 100 },
+            );
             self.poller.look(&mut ready);
             for r in &ready {
                 match r.name {
-                    LISTENER => self.take_in(),
+                    LISTENER => self.accept_callers(),
                     WAKE => self.shared.wake.clear(),
-                    n => self.hear((n - FIRST) as u32),
+                    n => self.read_request((n - FIRST) as u32),
                 }
             }
             let now = Instant::now();
-            for id in self.all.select(|c| c.deadline <= now) {
+            for id in self.pending.select(|c| c.deadline <= now) {
                 self.drop_caller(id, "it said nothing in time");
             }
         }
     }
 
-    fn take_in(&mut self) {
+    fn accept_callers(&mut self) {
         loop {
-            let stream = match self.listener.accept() {
-                Ok(Some((stream, _))) => stream,
+            let stream = match next_caller(&self.listener, || self.pending.len()) {
+                Ok(Some(stream)) => stream,
                 Ok(None) => return,
-                Err(e) => {
-                    let text = errno::text(e);
-                    crate::warn_log!(FI_LOG_EP_CTRL, "fi_listen: {text} (ulimit -n)");
-                    // What waits stays there; not to be asked for at once again.
-                    std::thread::sleep(Duration::from_millis(10));
-                    return;
-                }
+                // What waits stays there; not to be asked for at once again.
+                Err(_) => return std::thread::sleep(Duration::from_millis(10)),
             };
-            if self.all.len() >= CALLERS_MAX {
-                crate::warn_log!(
-                    FI_LOG_EP_CTRL,
-                    "fi_listen: {CALLERS_MAX} callers have not said what they want: one more is \
-                     turned away"
-                );
-                continue;
-            }
-            stream.tune(params::tcp().nodelay);
             let fd = stream.fd();
-            let wait = Duration::from_millis(params::tcp().connect_timeout_ms as u64);
-            let id = self.all.insert(Stranger {
+            let id = self.pending.insert(PendingCaller {
                 stream,
-                said: Vec::new(),
-                deadline: Instant::now() + wait,
+                received: Vec::new(),
+                deadline: Instant::now() + timeout(),
             });
             self.poller.add(fd, FIRST + u64::from(id), true, false);
         }
     }
 
     fn drop_caller(&mut self, id: u32, why: &str) {
-        if let Some(c) = self.all.remove(id) {
+        if let Some(c) = self.pending.remove(id) {
             let from = c.stream.peer_addr();
             let from = from.map_or("?".to_string(), |a| a.to_string());
             crate::info_log!(FI_LOG_EP_CTRL, "fi_listen: {from} is turned away: {why}");
@@ -255,34 +241,36 @@ impl Strangers {
     }
 
     /// Reads no more than the request has: what follows is the endpoint's.
-    fn hear(&mut self, id: u32) {
+    fn read_request(&mut self, id: u32) {
         loop {
-            let Some(c) = self.all.get_mut(id) else {
+            let Some(c) = self.pending.get_mut(id) else {
                 return;
             };
-            let Some(needs) = control_needs(&c.said) else {
+            let Some(needs) = control_needs(&c.received) else {
                 return self.drop_caller(id, "it does not speak this protocol");
             };
             if needs == 0 {
-                return self.whole(id);
+                return self.report_request(id);
             }
-            let have = c.said.len();
-            c.said.resize(have + needs, 0);
-            let room = c.said.get_mut(have..).unwrap_or(&mut []);
+            let have = c.received.len();
+            c.received.resize(have + needs, 0);
+            let room = c.received.get_mut(have..).unwrap_or(&mut []);
             let n = match c.stream.recv(&UserMem::EMPTY, room) {
                 Ok(StreamRead::Bytes(n)) => n,
-                Ok(StreamRead::Nothing) => return c.said.truncate(have),
+                Ok(StreamRead::Nothing) => return c.received.truncate(have),
                 Ok(StreamRead::Closed) => return self.drop_caller(id, "it has hung up"),
                 Err(e) => return self.drop_caller(id, &errno::text(e)),
             };
-            c.said.truncate(have + n);
+            c.received.truncate(have + n);
         }
     }
 
     /// A request is here.
-    fn whole(&mut self, id: u32) {
-        let Some(c) = self.all.get(id) else { return };
-        let control = c.said.first_chunk::<CONTROL>().map(parse_control);
+    fn report_request(&mut self, id: u32) {
+        let Some(c) = self.pending.get(id) else {
+            return;
+        };
+        let control = c.received.first_chunk::<CONTROL>().map(parse_control);
         let (Some(Ok(control)), Some(peer)) = (control, c.stream.peer_addr()) else {
             return self.drop_caller(id, "its request is malformed");
         };
@@ -297,14 +285,16 @@ impl Strangers {
             );
             return self.drop_caller(id, "too many requests");
         }
-        let Some(c) = self.all.remove(id) else { return };
+        let Some(c) = self.pending.remove(id) else {
+            return;
+        };
         self.poller.remove(c.stream.fd());
         let mut info = self.shared.info.clone();
         info.dest_addr = Some(addr::to_raw(&peer));
         info.src_addr = c.stream.local_addr().as_ref().map(addr::to_raw);
         let request = ConnRequest {
             info,
-            data: c.said.get(CONTROL..).unwrap_or(&[]).to_vec(),
+            data: c.received.get(CONTROL..).unwrap_or(&[]).to_vec(),
             request: TcpRequest {
                 stream: c.stream,
                 order: control.order,
@@ -312,8 +302,8 @@ impl Strangers {
             },
         };
         // Under the lock: nothing is told any more once the passive endpoint is closed.
-        if let Some(told) = &self.shared.lock().told {
-            told(request);
+        if let Some(on_request) = &self.shared.lock().on_request {
+            on_request(request);
         }
     }
 }

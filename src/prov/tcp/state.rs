@@ -221,6 +221,27 @@ impl TcpState {
         }
     }
 
+    /// A posted receive, which is in no queue any more, ends without a message.
+    pub(crate) fn recv_cancelled(&mut self, ep: u32, r: &TcpRecv, text: &str) {
+        let Some(ep) = self.eps.get(ep) else { return };
+        ep.cntrs.count_error(&mut self.cntrs, CntrKind::Recv);
+        let Some(cq) = ep.rx.and_then(|b| self.cqs.get_mut(b.cq)) else {
+            return;
+        };
+        let multi = if r.multi.is_some() { FI_MULTI_RECV } else { 0 };
+        cq.push_error(ErrEntry {
+            entry: Entry {
+                context: r.context,
+                flags: r.flags | multi,
+                src: FI_ADDR_NOTAVAIL,
+                ..Entry::default()
+            },
+            err: FI_ECANCELED,
+            text: text.to_string(),
+            ..ErrEntry::default()
+        });
+    }
+
     /// A peer has read (or written) registered memory.
     pub(crate) fn remote_done(&mut self, id: u32, write: bool, m: &MsgInfo, keys: &[u64]) {
         let kind = CntrKind::remote(write);

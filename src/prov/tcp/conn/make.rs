@@ -15,7 +15,7 @@ use super::input::{receive, store_failed};
 use super::output::watch;
 use super::{flush, Conn, ConnState, Phase, Then};
 use crate::core::{errno, params, Errno, Result};
-use crate::device::stream::Stream;
+use crate::device::stream::{Stream, StreamListener};
 use crate::proto::PeerId;
 use crate::types::*;
 use std::time::{Duration, Instant};
@@ -26,7 +26,8 @@ const STRANGERS_MAX: usize = 1024;
 const RETRY: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
-fn timeout() -> Duration {
+/// For a connection to come about, and for callers to say what they want.
+pub(crate) fn timeout() -> Duration {
     Duration::from_millis(params::tcp().connect_timeout_ms as u64)
 }
 
@@ -109,7 +110,7 @@ pub(crate) fn writable(s: &mut TcpState, id: u32) {
     }
     let Some(ep) = s.eps.get(c.ep) else { return };
     let said = match &ep.msg {
-        Some(_) => say(c, ControlKind::Request, msg::greeting(ep)),
+        Some(m) => say(c, ControlKind::Request, m.request_data()),
         None => say(c, ControlKind::Request, &our_hello(ep, RDM_VERSION).emit()),
     };
     c.state = ConnState::Requested;
@@ -123,34 +124,49 @@ pub(crate) fn writable(s: &mut TcpState, id: u32) {
     watch(s, id);
 }
 
+/// The next caller at a listener, if there is one and `pending`, those that have not said who they
+/// are, are not too many. An error: none can be accepted now.
+pub(crate) fn next_caller(
+    l: &StreamListener,
+    pending: impl Fn() -> usize,
+) -> Result<Option<Stream>> {
+    loop {
+        let accepted = l.accept().inspect_err(|e| {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "cannot take a connection in: {} (ulimit -n)",
+                errno::text(*e)
+            );
+        })?;
+        let Some((stream, _)) = accepted else {
+            return Ok(None);
+        };
+        if pending() < STRANGERS_MAX {
+            stream.tune(params::tcp().nodelay);
+            return Ok(Some(stream));
+        }
+        crate::warn_log!(
+            FI_LOG_EP_CTRL,
+            "{STRANGERS_MAX} callers have not said who they are: one more is turned away"
+        );
+    }
+}
+
 /// Takes in connections that wait at an endpoint's listener.
 pub(crate) fn accept(s: &mut TcpState, ep: u32) {
     loop {
         let Some(l) = s.eps.get(ep).and_then(|e| e.listener.as_ref()) else {
             return;
         };
-        let stream = match l.accept() {
-            Ok(Some((stream, _))) => stream,
-            Ok(None) => return,
-            Err(e) => {
-                crate::warn_log!(
-                    FI_LOG_EP_CTRL,
-                    "cannot take a connection in: {} (ulimit -n)",
-                    errno::text(e)
-                );
-                return;
-            }
+        let pending = || {
+            let making = s.making.iter().filter_map(|c| s.conns.get(*c));
+            making
+                .filter(|c| c.ep == ep && c.state == ConnState::Accepted)
+                .count()
         };
-        let strangers = s.making.iter().filter_map(|c| s.conns.get(*c));
-        let strangers = strangers.filter(|c| c.ep == ep && c.state == ConnState::Accepted);
-        if strangers.count() >= STRANGERS_MAX {
-            crate::warn_log!(
-                FI_LOG_EP_CTRL,
-                "{STRANGERS_MAX} callers have not said who they are: one more is turned away"
-            );
-            continue;
-        }
-        stream.tune(params::tcp().nodelay);
+        let Ok(Some(stream)) = next_caller(l, pending) else {
+            return;
+        };
         let fd = stream.fd();
         let until = Instant::now() + timeout();
         let c = Conn::new(ep, ConnState::Accepted, Some(stream), until);
@@ -184,7 +200,7 @@ pub(super) fn control(s: &mut TcpState, id: u32, bytes: &[u8]) {
     let Some(c) = s.conns.get(id) else { return };
     if s.eps.get(c.ep).is_some_and(|e| e.msg.is_some()) {
         let data = bytes.get(CONTROL..).unwrap_or(&[]);
-        return msg::answered(s, id, &control, data);
+        return msg::handle_answer(s, id, &control, data);
     }
     match (c.state, control.kind) {
         (ConnState::Requested, ControlKind::Reject) => refused(s, id),
@@ -373,7 +389,7 @@ pub(crate) fn end(s: &mut TcpState, id: u32, e: Errno, text: &str) {
         return;
     };
     forget_conn(s, id, &c);
-    msg::over(s, c.ep, (id, c.state), e, &[]);
+    msg::report_end(s, c.ep, (id, c.state), e, &[]);
     let why = (e, text.to_string());
     store_failed(s, id, &mut c, &why);
     let waiting: Vec<_> = c.tx.drain().collect();

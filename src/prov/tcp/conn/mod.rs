@@ -17,7 +17,8 @@ mod output;
 pub(crate) use input::consume;
 pub(crate) use input::{deliver, discard, receive, region_closed};
 pub(crate) use make::{
-    accept, conn_for, control_needs, drop_conn, end, expire, lost, refuse, say, writable,
+    accept, conn_for, control_needs, drop_conn, end, expire, lost, next_caller, refuse, say,
+    timeout, writable,
 };
 pub(crate) use output::{flush, post, send_rest, watch, Then};
 

@@ -2,9 +2,8 @@
 
 use super::TcpDomain;
 use crate::core::{Info, Result};
-use crate::prov::contract::OnRequest;
 use crate::prov::contract::{
-    busy_unless, Connections, Endpoints, EventTarget, OptionValue, Poster,
+    busy_unless, Connections, Endpoints, EventTarget, OnRequest, OptionValue, Poster,
 };
 use crate::prov::tcp::ep::{self, TcpEp, TcpSrx};
 use crate::prov::tcp::passive::{TcpPassive, TcpRequest};
@@ -135,8 +134,8 @@ impl Connections for TcpDomain {
         TcpPassive::open(info)
     }
 
-    fn listen(p: &TcpPassive, told: OnRequest<TcpRequest>) -> Result<()> {
-        p.listen(told)
+    fn listen(p: &TcpPassive, on_request: OnRequest<TcpRequest>) -> Result<()> {
+        p.listen(on_request)
     }
 
     fn passive_name(p: &TcpPassive) -> Result<Vec<u8>> {
