@@ -143,10 +143,15 @@ pub fn send(fd: &OwnedFd, bytes: &[u8]) -> bool {
     n == bytes.len() as isize
 }
 
-/// Receives a message; its length, or `None` when there is none.
+/// Receives a message; its length, 0 when the connection has ended, or `None` when no message has
+/// come yet.
 pub fn recv(fd: &OwnedFd, into: &mut [u8]) -> Option<usize> {
     let flags = libc::MSG_DONTWAIT;
     // SAFETY: at most as many bytes are written as there is room for.
     let n = unsafe { libc::recv(fd.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), flags) };
-    usize::try_from(n).ok()
+    match usize::try_from(n) {
+        Ok(n) => Some(n),
+        Err(_) if matches!(errno(), FI_EAGAIN | libc::EINTR) => None,
+        Err(_) => Some(0),
+    }
 }

@@ -10,7 +10,7 @@ use crate::core::Result;
 use crate::device::local::{self, Incoming};
 use crate::device::QpAddr;
 use crate::types::*;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Bytes of a call: gid, queue pair number, key, verification tag, token.
 const CALL: usize = 16 + 2 + 4 + 4 + 8;
@@ -29,9 +29,20 @@ fn name(a: &QpAddr) -> String {
     format!("libfabric-efa-admit/{gid:032x}/{}", a.qpn)
 }
 
-/// Listens for callers of the service at `own`. `FI_EADDRINUSE` when somebody has the name.
-pub(crate) fn listen(own: &QpAddr) -> Result<OwnedFd> {
-    local::listen(&name(own), BACKLOG).map_err(|e| {
+/// Connections whose call has not come yet; the oldest goes when there are more.
+const WAITING: usize = 256;
+
+/// Where a service accepts callers.
+pub(crate) struct AdmissionListener {
+    socket: OwnedFd,
+    /// A caller connects and then sends its call: between the two it may lose the processor to
+    /// the thread that accepts.
+    waiting: Vec<OwnedFd>,
+}
+
+/// Listens for callers of the service at `own`. `FI_EADDRINUSE` when another process has the name.
+pub(crate) fn listen(own: &QpAddr) -> Result<AdmissionListener> {
+    let socket = local::listen(&name(own), BACKLOG).map_err(|e| {
         if e == FI_EMFILE {
             return e;
         }
@@ -42,6 +53,10 @@ pub(crate) fn listen(own: &QpAddr) -> Result<OwnedFd> {
             own.qpn
         );
         FI_EADDRINUSE
+    })?;
+    Ok(AdmissionListener {
+        socket,
+        waiting: Vec::new(),
     })
 }
 
@@ -54,6 +69,12 @@ pub(crate) fn ask(own: &Caller, to: &QpAddr) -> bool {
         Err(FI_EAGAIN | FI_EACCES | FI_EMFILE | libc::ENFILE | FI_ENOMEM) => return true,
         Err(_) => return false,
     };
+    send_call(&fd, own);
+    true
+}
+
+/// Sends a call; `false` when it cannot be sent now.
+fn send_call(fd: &OwnedFd, own: &Caller) -> bool {
     let mut call = [0u8; CALL];
     let parts: [&[u8]; 5] = [
         &own.addr.gid,
@@ -66,25 +87,68 @@ pub(crate) fn ask(own: &Caller, to: &QpAddr) -> bool {
     call.iter_mut()
         .zip(bytes)
         .for_each(|(to, from)| *to = *from);
-    local::send(&fd, &call);
-    true
+    local::send(fd, &call)
 }
 
-/// Takes the calls that wait, at most `most`: each of our user.
-pub(crate) fn accept(listener: &OwnedFd, most: usize, mut each: impl FnMut(Caller)) {
-    for _ in 0..most {
-        let fd = match local::accept(listener) {
-            Ok(Incoming::Process(fd, _)) => fd,
-            Ok(Incoming::OtherUser) => continue,
-            Ok(Incoming::Nobody) | Err(_) => return,
-        };
-        let mut call = [0u8; CALL];
-        if local::recv(&fd, &mut call) != Some(CALL) {
-            continue;
+impl AdmissionListener {
+    /// The listening socket's descriptor, for epoll.
+    pub(crate) fn fd(&self) -> i32 {
+        self.socket.as_raw_fd()
+    }
+
+    /// Accepts at most `most` connections of our user and hands every call that has come to
+    /// `each`. `wait_for` gets the descriptor of a connection whose call is still to come:
+    /// `accept` has to be called again when the descriptor is readable.
+    pub(crate) fn accept(
+        &mut self,
+        most: usize,
+        mut each: impl FnMut(Caller),
+        mut wait_for: impl FnMut(i32),
+    ) {
+        self.waiting.retain(|fd| match receive(fd) {
+            CallStatus::Later => true,
+            CallStatus::Call(caller) => {
+                each(caller);
+                false
+            }
+            CallStatus::Invalid => false,
+        });
+        for _ in 0..most {
+            let fd = match local::accept(&self.socket) {
+                Ok(Incoming::Process(fd, _)) => fd,
+                Ok(Incoming::OtherUser) => continue,
+                Ok(Incoming::Nobody) | Err(_) => return,
+            };
+            match receive(&fd) {
+                CallStatus::Call(caller) => each(caller),
+                CallStatus::Invalid => {}
+                CallStatus::Later => {
+                    if self.waiting.len() >= WAITING {
+                        self.waiting.remove(0);
+                    }
+                    wait_for(fd.as_raw_fd());
+                    self.waiting.push(fd);
+                }
+            }
         }
-        if let Some(caller) = parse(&call) {
-            each(caller);
-        }
+    }
+}
+
+/// What a connection has brought.
+enum CallStatus {
+    Call(Caller),
+    /// Nothing yet.
+    Later,
+    /// Something else than a call, or its end.
+    Invalid,
+}
+
+fn receive(fd: &OwnedFd) -> CallStatus {
+    let mut call = [0u8; CALL];
+    match local::recv(fd, &mut call) {
+        Some(CALL) => parse(&call).map_or(CallStatus::Invalid, CallStatus::Call),
+        Some(_) => CallStatus::Invalid,
+        None => CallStatus::Later,
     }
 }
 
@@ -105,4 +169,55 @@ fn parse(call: &[u8; CALL]) -> Option<Caller> {
         vtag: u32::from_le_bytes(*vtag),
         token: u64::from_le_bytes(*token),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(qpn: u16) -> Caller {
+        let addr = QpAddr {
+            gid: [7; 16],
+            qpn,
+            qkey: 3,
+            token: 0,
+        };
+        Caller {
+            addr,
+            vtag: 4,
+            token: 5,
+        }
+    }
+
+    #[test]
+    fn a_call_that_comes_after_its_connection_was_accepted_counts() {
+        // The name holds this process's number: other runs of this test have other names.
+        let mut own = caller(1).addr;
+        own.gid[..4].copy_from_slice(&std::process::id().to_be_bytes());
+        let mut l = listen(&own).unwrap();
+        let (fd, _) = local::connect(&name(&own)).unwrap();
+        let (mut calls, mut watched) = (Vec::new(), 0);
+        l.accept(8, |c| calls.push(c.addr), |_| watched += 1);
+        assert_eq!((calls.len(), watched), (0, 1));
+        assert!(send_call(&fd, &caller(9)));
+        l.accept(8, |c| calls.push(c.addr), |_| watched += 1);
+        assert_eq!((calls.as_slice(), watched), (&[caller(9).addr][..], 1));
+        assert!(l.waiting.is_empty());
+    }
+
+    #[test]
+    fn connections_without_a_call_are_bounded_and_end_with_their_callers() {
+        let mut own = caller(2).addr;
+        own.gid[..4].copy_from_slice(&std::process::id().to_be_bytes());
+        let mut l = listen(&own).unwrap();
+        let mut open = Vec::new();
+        for _ in 0..WAITING + 10 {
+            open.push(local::connect(&name(&own)).unwrap());
+            l.accept(8, |_| panic!("nobody has called"), |_| {});
+        }
+        assert_eq!(l.waiting.len(), WAITING);
+        open.clear();
+        l.accept(8, |_| panic!("nobody has called"), |_| {});
+        assert!(l.waiting.is_empty());
+    }
 }

@@ -7,14 +7,13 @@
 //! an armed queue pair's descriptor becomes readable. One thread per process, started with the
 //! first queue pair; it sleeps for good while there is nothing to do.
 
-use super::admission;
+use super::admission::AdmissionListener;
 use super::engine::Engine;
 use super::sock::{SLOT, SLOTS};
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
 use crate::device::host::{self, now};
 use crate::types::*;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -41,7 +40,7 @@ pub(crate) struct SharedEngine {
     socket: i32,
     event_fd: i32,
     /// Where callers on this host ask to be admitted.
-    listener: Option<OwnedFd>,
+    listener: Option<Mutex<AdmissionListener>>,
 }
 
 impl SharedEngine {
@@ -101,7 +100,14 @@ impl SharedEngine {
     fn admit(&self) {
         let Some(l) = &self.listener else { return };
         let mut callers = Vec::new();
-        admission::accept(l, CALLERS, |caller| callers.push(caller));
+        let watch = |fd| {
+            if let Ok(r) = Reactor::get() {
+                r.watch(fd, libc::EPOLLET);
+            }
+        };
+        let mut l = l.lock().unwrap_or_else(|e| e.into_inner());
+        l.accept(CALLERS, |caller| callers.push(caller), watch);
+        drop(l);
         if callers.is_empty() {
             return;
         }
@@ -122,13 +128,17 @@ impl SharedEngine {
     }
 
     /// Shares an engine with the thread.
-    pub(crate) fn start(engine: Engine, listener: Option<OwnedFd>) -> Result<Arc<SharedEngine>> {
+    pub(crate) fn start(
+        engine: Engine,
+        listener: Option<AdmissionListener>,
+    ) -> Result<Arc<SharedEngine>> {
         // SAFETY: no pointers are passed.
         let event_fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         if event_fd < 0 {
             return Err(FI_EMFILE);
         }
         let socket = engine.fd();
+        let listener_fd = listener.as_ref().map(AdmissionListener::fd);
         let s = Arc::new(SharedEngine {
             engine: Mutex::new(engine),
             polls: AtomicU32::new(0),
@@ -137,12 +147,12 @@ impl SharedEngine {
             signalled: AtomicBool::new(false),
             socket,
             event_fd,
-            listener,
+            listener: listener.map(Mutex::new),
         });
         let r = Reactor::get()?;
-        if let Some(l) = &s.listener {
+        if let Some(fd) = listener_fd {
             // A caller for whom no descriptor is left does not keep the thread busy.
-            r.watch(l.as_raw_fd(), libc::EPOLLET);
+            r.watch(fd, libc::EPOLLET);
         }
         r.list().push(Arc::downgrade(&s));
         r.wake();
