@@ -33,6 +33,10 @@ mod shm;
 #[cfg(feature = "internals")]
 pub mod shm;
 #[cfg(not(feature = "internals"))]
+mod transport;
+#[cfg(feature = "internals")]
+pub mod transport;
+#[cfg(not(feature = "internals"))]
 mod wire;
 #[cfg(feature = "internals")]
 pub mod wire;

@@ -8,14 +8,24 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("core", &["types"]),
     ("wire", &["types", "core"]),
     // `hmem` for the name of a plain receive's memory, which it hands through.
-    ("proto", &["wire", "hmem", "types", "core"]),
+    ("proto", &["wire", "transport", "hmem", "types", "core"]),
     ("hmem", &["types", "core"]),
-    ("device", &["hmem", "types", "core"]),
-    // `device` for its terms (addresses, statuses) and its ways of waiting.
-    ("shm", &["device", "hmem", "types", "core"]),
+    ("transport", &["hmem", "types", "core"]),
+    ("device", &["transport", "hmem", "types", "core"]),
+    // `device` for its addresses and its ways of waiting.
+    ("shm", &["transport", "device", "hmem", "types", "core"]),
     (
         "prov",
-        &["proto", "wire", "device", "shm", "hmem", "types", "core"],
+        &[
+            "proto",
+            "wire",
+            "transport",
+            "device",
+            "shm",
+            "hmem",
+            "types",
+            "core",
+        ],
     ),
     // `hmem` because what a caller lends becomes a `UserMem` at the door.
     ("abi", &["prov", "hmem", "types", "core"]),

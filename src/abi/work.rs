@@ -52,7 +52,7 @@ unsafe fn read<D: Domain>(w: &fi_deferred_work, name: usize) -> Result<Trigger> 
         macro_rules! keep {
             () => {
                 |mut r| {
-                    r.common.done = done;
+                    r.common.completion_cntr = done;
                     Ok(DeferredOp::from(&r))
                 }
             };
@@ -70,14 +70,14 @@ unsafe fn read<D: Domain>(w: &fi_deferred_work, name: usize) -> Result<Trigger> 
             FI_OP_RECV => {
                 let o = &*w.op.msg;
                 let mut r = recv_request(&o.msg, None, o.flags)?;
-                r.common.done = done;
+                r.common.completion_cntr = done;
                 (o.ep, DeferredOp::from(&r))
             }
             FI_OP_TRECV => {
                 let o = &*w.op.tagged;
                 let tag = Some((o.msg.tag, o.msg.ignore));
                 let mut r = recv_request(&untagged(&o.msg), tag, o.flags)?;
-                r.common.done = done;
+                r.common.completion_cntr = done;
                 (o.ep, DeferredOp::from(&r))
             }
             FI_OP_READ | FI_OP_WRITE => {

@@ -6,11 +6,11 @@ pub use super::soft::{public_key, Naming};
 use super::soft::{SoftDevice, SoftQp};
 use super::verbs::{adapters, VerbsDevice, VerbsQp};
 use super::{
-    AdapterAttr, Device, DmaBuf, Events, MrObserver, Payload, QpAddr, QueueMemory, QueuePair,
-    RawQp, Remote, Status,
+    AdapterAttr, Device, DmaBuf, Events, MrObserver, Payload, QpAddr, QueueMemory, QueuePair, RawQp,
 };
 use crate::core::{params, Result};
 use crate::hmem::UserMem;
+use crate::transport::{Completion, PeerId, Report, Status};
 use crate::types::*;
 use std::sync::Arc;
 
@@ -306,30 +306,32 @@ impl QueuePair for AnyQp {
     }
 
     #[inline]
-    fn post_send(
-        &mut self,
-        wr_id: u64,
-        to: &QpAddr,
-        header: &[u8],
-        payload: Payload,
-    ) -> Result<()> {
-        each!(self, AnyQp, q => q.post_send(wr_id, to, header, payload))
+    fn connect(&mut self, peer: PeerId, at: &QpAddr) -> Result<()> {
+        each!(self, AnyQp, q => q.connect(peer, at))
     }
 
     #[inline]
-    fn post_write(
-        &mut self,
-        wr_id: u64,
-        local: Payload,
-        remote: &Remote,
-        imm: Option<u32>,
-    ) -> Result<()> {
-        each!(self, AnyQp, q => q.post_write(wr_id, local, remote, imm))
+    fn connected(&self, peer: PeerId) -> bool {
+        each!(self, AnyQp, q => q.connected(peer))
+    }
+
+    fn disconnect(&mut self, peer: PeerId) {
+        each!(self, AnyQp, q => q.disconnect(peer))
     }
 
     #[inline]
-    fn post_read(&mut self, wr_id: u64, local: UserMem, remote: &Remote) -> Result<()> {
-        each!(self, AnyQp, q => q.post_read(wr_id, local, remote))
+    fn post_send(&mut self, done: Completion, header: &[u8], payload: Payload) -> Result<()> {
+        each!(self, AnyQp, q => q.post_send(done, header, payload))
+    }
+
+    #[inline]
+    fn post_write(&mut self, done: Completion, local: Payload, imm: Option<u32>) -> Result<()> {
+        each!(self, AnyQp, q => q.post_write(done, local, imm))
+    }
+
+    #[inline]
+    fn post_read(&mut self, done: Completion, local: UserMem) -> Result<()> {
+        each!(self, AnyQp, q => q.post_read(done, local))
     }
 
     #[inline]
@@ -342,10 +344,6 @@ impl QueuePair for AnyQp {
         each!(self, AnyQp, q => q.poll(into));
     }
 
-    fn learn_peer(&mut self, peer: &QpAddr) -> bool {
-        each!(self, AnyQp, q => q.learn_peer(peer))
-    }
-
     fn expect(&mut self, peer: &QpAddr, on: bool) {
         each!(self, AnyQp, q => q.expect(peer, on));
     }
@@ -354,8 +352,8 @@ impl QueuePair for AnyQp {
         each!(self, AnyQp, q => q.hold(held));
     }
 
-    fn cancel_reads(&mut self, wr_id: u64) {
-        each!(self, AnyQp, q => q.cancel_reads(wr_id));
+    fn cancel_reads(&mut self, to: Report) {
+        each!(self, AnyQp, q => q.cancel_reads(to));
     }
 
     fn report_remote(&mut self) {

@@ -10,8 +10,8 @@ use crate::core::hash::ByWords;
 use crate::core::sync::{RwLock, RwLockReadGuard};
 use crate::core::{check, Info, Result};
 use crate::device::host::secret;
-use crate::device::Status;
 use crate::hmem::UserMem;
+use crate::transport::Status;
 use crate::types::*;
 use std::collections::HashMap;
 

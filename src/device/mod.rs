@@ -6,8 +6,9 @@
 //! implements it over UDP, `verbs` over a real EFA adapter. `fault` sits below `soft`'s reliability
 //! and loses, doubles, reorders and delays datagrams on purpose.
 //!
-//! One operation, as data: `post_*` takes a work request with the caller's `wr_id`; `ring` lets
+//! One operation, as data: `post_*` takes a work request with its [`Completion`]; `ring` lets
 //! everything posted so far go; `poll` fills an [`Events`] with what arrived and what completed.
+//! Peers go by the owner's numbers, which [`QueuePair::connect`] gives an address.
 
 pub mod any;
 pub mod domain_lock;
@@ -25,7 +26,8 @@ pub mod verbs;
 pub mod wait;
 
 use crate::core::Result;
-use crate::hmem::UserMem;
+use crate::hmem::{Piece, UserMem};
+use crate::transport::{Completion, PeerId, Report, Status};
 use crate::types::FI_ENOSYS;
 use any::{ExternalCounter, ExternalQueue};
 use std::sync::Arc;
@@ -183,167 +185,26 @@ pub struct Bus {
     pub function: u8,
 }
 
-/// How an operation ended, in the terms of the device. The numbers are those of an EFA completion,
-/// so that `fi_cq_strerror` explains either adapter.
-// The names are those of the adapter's status codes.
-#[allow(clippy::enum_variant_names)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Status {
-    Ok = 0,
-    Flushed = 1,
-    LocalQpError = 2,
-    LocalUnsupported = 3,
-    LocalBadHandle = 4,
-    LocalBadKey = 5,
-    LocalBadLength = 6,
-    RemoteBadAddress = 7,
-    RemoteAbort = 8,
-    RemoteBadQpn = 9,
-    RemoteNotReady = 10,
-    RemoteBadLength = 11,
-    RemoteBadStatus = 12,
-    RemoteUnresponsive = 13,
-    RemoteUnknownPeer = 14,
-    RemoteUnreachable = 15,
-    RemoteMismatch = 18,
-    /// Only the software adapter tells this from a bad address.
-    RemoteBadKey = 64,
-    /// Of no adapter: a device's interface failed to copy its memory.
-    LocalCopyFailed = 65,
-}
-
-impl Status {
-    /// The status a peer put on the wire.
-    pub fn from_wire(v: u32) -> Status {
-        match v {
-            0 => Status::Ok,
-            7 => Status::RemoteBadAddress,
-            9 => Status::RemoteBadQpn,
-            10 => Status::RemoteNotReady,
-            11 => Status::RemoteBadLength,
-            64 => Status::RemoteBadKey,
-            _ => Status::RemoteAbort,
-        }
-    }
-
-    /// The status of this number, as it comes back through `prov_errno`.
-    pub fn from_code(v: i32) -> Option<Status> {
-        use Status::*;
-        [
-            Ok,
-            Flushed,
-            LocalQpError,
-            LocalUnsupported,
-            LocalBadHandle,
-            LocalBadKey,
-            LocalBadLength,
-            RemoteBadAddress,
-            RemoteAbort,
-            RemoteBadQpn,
-            RemoteNotReady,
-            RemoteBadLength,
-            RemoteBadStatus,
-            RemoteUnresponsive,
-            RemoteUnknownPeer,
-            RemoteUnreachable,
-            RemoteMismatch,
-            RemoteBadKey,
-            LocalCopyFailed,
-        ]
-        .into_iter()
-        .find(|s| *s as i32 == v)
-    }
-
-    /// The errno of a completion that ends with this status.
-    pub fn errno(self) -> crate::core::Errno {
-        use crate::types::*;
-        match self {
-            Status::Ok => FI_SUCCESS,
-            Status::Flushed => FI_ECANCELED,
-            Status::LocalQpError
-            | Status::LocalUnsupported
-            | Status::LocalBadHandle
-            | Status::LocalBadKey
-            | Status::RemoteBadAddress => FI_EINVAL,
-            Status::LocalBadLength | Status::RemoteBadLength => FI_EMSGSIZE,
-            Status::RemoteAbort | Status::RemoteUnresponsive => FI_ECONNABORTED,
-            Status::RemoteUnknownPeer => FI_ENOTCONN,
-            Status::RemoteUnreachable => FI_EHOSTUNREACH,
-            Status::RemoteBadStatus | Status::RemoteMismatch | Status::LocalCopyFailed => FI_EIO,
-            Status::RemoteBadQpn => FI_ENOTCONN,
-            Status::RemoteNotReady => FI_ENORX,
-            Status::RemoteBadKey => FI_EKEYREJECTED,
-        }
-    }
-
-    /// What it means and what to look at, for `fi_cq_strerror`.
-    pub fn text(self) -> &'static str {
-        match self {
-            Status::Ok => "success",
-            Status::Flushed => "flushed: the queue pair was closed with this operation under way",
-            Status::LocalQpError => "the local queue pair is in error state",
-            Status::LocalUnsupported => "the adapter does not support this operation",
-            Status::LocalBadHandle => {
-                "the adapter does not know the peer's address handle any more"
-            }
-            Status::LocalBadKey => {
-                "the local buffer is not in the memory region of its descriptor, or that was closed"
-            }
-            Status::LocalBadLength => "the local buffer is shorter than the data",
-            Status::RemoteBadAddress => {
-                "the remote address range is outside the memory region of the key presented"
-            }
-            Status::RemoteAbort => "the peer aborted the operation",
-            Status::RemoteBadQpn => {
-                "no such queue pair: the peer has closed its endpoint or was restarted"
-            }
-            Status::RemoteNotReady => "receiver not ready: the peer has no receive buffer left",
-            Status::RemoteBadLength => "the message is longer than the peer can take",
-            Status::RemoteUnresponsive => {
-                "no answer from the peer: process gone, host down or network cut"
-            }
-            Status::RemoteBadStatus => "the peer's adapter answered with a status of no meaning",
-            Status::RemoteUnknownPeer => {
-                "the peer does not know us: its address vector must hold our address before it can \
-                 be read or written"
-            }
-            Status::RemoteUnreachable => {
-                "no way to the peer: another availability zone, or a security group that forbids it"
-            }
-            Status::RemoteMismatch => "the peer's adapter lacks a feature that the operation needs",
-            Status::LocalCopyFailed => {
-                "device memory could not be copied (the log names the function and its error); \
-                 the peer may have zeros"
-            }
-            Status::RemoteBadKey => {
-                "the remote key is unknown to the peer, or does not permit this access there"
-            }
-        }
-    }
-}
-
 /// What an arriving message or a finished operation looks like.
 #[derive(Debug)]
 pub enum Event {
     /// A message has arrived; the bytes are in the [`Events`] that holds this.
     Recv { from: QpAddr, data: Data },
     /// As [`Event::Recv`], from somebody whose key the adapter does not tell, which is 0 here; the
-    /// host may be unknown, too: zero. [`QueuePair::learn_peer`] makes a sender known.
+    /// host may be unknown, too: zero. [`QueuePair::connect`] makes a sender known.
     UnknownSender { from: QpAddr, data: Data },
     /// A peer's RDMA write with immediate data is complete in our memory.
     WriteImm { from: QpAddr, imm: u32, len: u32 },
     /// A peer has read or written our memory; only after [`QueuePair::report_remote`].
     Remote { key: u64, len: u32, write: bool },
     /// An operation posted here has ended.
-    Done { wr_id: u64, status: Status },
-    /// A receive of the application, posted as `wr_id`, is over.
-    Taken { wr_id: u64, taken: Taken },
-    /// As [`Event::Done`] or [`Event::Taken`], of a request of the short way.
-    Short {
-        short: request::TxRequest,
-        status: Status,
-        taken: Option<Taken>,
+    Done { done: Completion, status: Status },
+    /// A receive of the application is over. `into`: its memory, if that is one piece and nobody
+    /// else knows.
+    Taken {
+        done: Completion,
+        into: Piece,
+        taken: Taken,
     },
     /// Something is awaited from a peer ([`QueuePair::expect`]), and only who sends to it hears of
     /// its end.
@@ -422,14 +283,6 @@ pub struct DmaBuf {
     pub offset: u64,
 }
 
-/// An RDMA operation's far end.
-#[derive(Clone, Copy, Debug)]
-pub struct Remote {
-    pub to: QpAddr,
-    pub addr: u64,
-    pub key: u64,
-}
-
 /// Payload of a send.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
@@ -453,38 +306,35 @@ pub trait QueuePair {
     }
     /// Whether device memory is copied from now on, even where the adapter reaches it.
     fn copy_device_memory(&mut self, _on: bool) {}
-    /// Sends `header` and `payload` as one message of at most `mtu` bytes.
-    /// `FI_EAGAIN` when the send queue is full, `FI_EMSGSIZE` when it is too long.
-    fn post_send(&mut self, wr_id: u64, to: &QpAddr, header: &[u8], payload: Payload)
-        -> Result<()>;
-    /// Writes `local` into the peer's memory; with `imm` the peer gets a [`Event::WriteImm`].
-    fn post_write(
-        &mut self,
-        wr_id: u64,
-        local: Payload,
-        remote: &Remote,
-        imm: Option<u32>,
-    ) -> Result<()>;
-    /// Reads the peer's memory into `local`.
-    fn post_read(&mut self, wr_id: u64, local: UserMem, remote: &Remote) -> Result<()>;
+    /// From now on `peer` is the owner's number of the queue pair at `at`, whatever it was before.
+    /// `FI_EHOSTUNREACH` when there is no way to it.
+    fn connect(&mut self, peer: PeerId, at: &QpAddr) -> Result<()>;
+    /// Whether operations can be posted to a peer of this number, and its address is known in full.
+    fn connected(&self, peer: PeerId) -> bool;
+    /// The number is nobody's any more.
+    fn disconnect(&mut self, peer: PeerId);
+    /// Sends `header` and `payload` as one message of at most `mtu` bytes to `done.peer`.
+    /// `FI_EAGAIN` when the send queue is full, `FI_EMSGSIZE` when it is too long, `FI_EINVAL` for
+    /// a peer that is not connected.
+    fn post_send(&mut self, done: Completion, header: &[u8], payload: Payload) -> Result<()>;
+    /// Writes `local` to `done.remote` of `done.peer`; with `imm` the peer gets a
+    /// [`Event::WriteImm`].
+    fn post_write(&mut self, done: Completion, local: Payload, imm: Option<u32>) -> Result<()>;
+    /// Reads `done.remote` of `done.peer` into `local`.
+    fn post_read(&mut self, done: Completion, local: UserMem) -> Result<()>;
     /// Lets everything posted so far go.
     fn ring(&mut self);
     /// Moves the adapter along and collects what happened.
     fn poll(&mut self, into: &mut Events);
-    /// This is who a stranger is: its packets are known from now on. `false` when it cannot be
-    /// reached.
-    fn learn_peer(&mut self, _peer: &QpAddr) -> bool {
-        true
-    }
     /// Says that an answer of this peer is (`on`) or is no longer awaited, so that its silence is
     /// noticed although nothing is under way.
     fn expect(&mut self, peer: &QpAddr, on: bool);
     /// Messages for which `held` says true are answered with "receiver not ready" from now on, and
     /// come again later; `None` lets all in.
     fn hold(&mut self, held: Option<fn(&[u8]) -> bool>);
-    /// Ends reads posted as `wr_id`: nothing more is stored for them. An adapter whose reads end
+    /// Ends reads that report there: nothing more is stored for them. An adapter whose reads end
     /// with the registration of their local memory has nothing to do.
-    fn cancel_reads(&mut self, _wr_id: u64) {}
+    fn cancel_reads(&mut self, _to: Report) {}
     /// Asks for [`Event::Remote`].
     fn report_remote(&mut self);
     /// File descriptor that becomes readable after [`QueuePair::arm`] once `poll` has something.

@@ -46,7 +46,7 @@ use crate::core::Errno;
 use crate::wire::{Iovs, RmaIov};
 
 /// Number of a peer, the same for all endpoints that share a receive queue.
-pub type PeerId = u32;
+pub use crate::transport::PeerId;
 
 /// Why an operation ended without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

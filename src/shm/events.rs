@@ -8,11 +8,11 @@
 use super::connection::{self, accept, receive, ConnEvent};
 use super::ring::{asymmetric_fence, RingReader, RingSegment};
 use super::rma::{Executed, Initiator, MrTable, RemoteMrTable};
-use super::Verdict;
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
 use crate::device::wait::{poll_fd, WaitSet};
 use crate::device::{host, QpAddr};
+use crate::transport::Verdict;
 use crate::types::*;
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

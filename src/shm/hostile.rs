@@ -19,14 +19,15 @@ use super::ring::{
     LINE, RX_ARMED, RX_PAUSED, SIZE, TAKEN, TX_ARMED,
 };
 use super::rma::{
-    self, Completion, Initiator, KeyHash, LocalBuffer, MrTable, OutstandingRma, RemoteMrTable,
-    RmaRequest, VISIT, VISIT_ASIDE,
+    self, Initiator, KeyHash, LocalBuffer, MrTable, OutstandingRma, RemoteMrTable, RmaRequest,
+    VISIT, VISIT_ASIDE,
 };
 use super::split_copy::SplitCopy;
 use crate::core::script::Script;
-use crate::device::{MrObserver, Status};
+use crate::device::MrObserver;
 use crate::hmem::fenced::{Fenced, LentBuffers};
 use crate::hmem::UserMem;
+use crate::transport::{Completion, RemoteAddr, Status};
 use crate::types::*;
 use core::sync::atomic::{AtomicBool, Ordering::*};
 use std::collections::VecDeque;
@@ -37,7 +38,6 @@ use std::sync::Arc;
 const REGION: usize = 4096;
 /// Steps of one script: longer ones find nothing that shorter ones do not.
 const STEPS: u32 = 400;
-const PEER: u32 = 9;
 /// Words that say how things stand, in front of the records.
 const CONTROL: [usize; 12] = [
     TAKEN,
@@ -198,11 +198,13 @@ impl RingHarness {
         let piece = memory.piece();
         let reads = matches!(kind, kind::READ | kind::ATOMIC);
         let key = if self.script.one_in(8) { 77 } else { PEERS };
+        let remote = RemoteAddr {
+            addr: u64::from(self.script.byte()) * 8,
+            key,
+        };
         let access = RmaRequest {
             kind,
             flags: 0,
-            key,
-            addr: u64::from(self.script.byte()) * 8,
             word: 0,
             data: LocalBuffer::Piece(if reads { Default::default() } else { piece }),
             into: if reads { piece } else { Default::default() },
@@ -219,18 +221,19 @@ impl RingHarness {
             flags: ACCESS,
             message: kind == kind::CONFIRMED,
         };
-        let words = [access.key, access.addr, access.word];
+        let words = [remote.key, remote.addr, access.word];
         let room = access.into.len();
         if let Ok((_, start)) = self.writer.access(what, words, &access.data, room) {
-            let note = Completion {
+            let done = Completion {
                 context: self.next,
                 len,
+                remote,
                 ..Completion::default()
             };
             let l = Some(&self.initiator);
             let w = &mut self.writer;
             self.outstanding
-                .track(w, l, &access, start, note, self.thread);
+                .track(w, l, &access, start, done, self.thread);
             self.buffers.lend(self.next as u64, memory, reads);
             self.next += 1;
         }
@@ -243,11 +246,11 @@ impl RingHarness {
         self.outstanding.poll_done(
             w,
             l,
-            |a| again.push(a.note.context),
-            |e| {
+            |a| again.push(a.done.context),
+            |done, _| {
                 let hears = !refuses || ended.is_empty();
                 if hears {
-                    ended.push(e.note.context);
+                    ended.push(done.context);
                 }
                 hears
             },
@@ -460,9 +463,9 @@ pub fn run(bytes: &[u8]) {
         }
     });
     let mut lost = VecDeque::new();
-    h.outstanding.abort(&mut h.writer, PEER, &mut lost);
+    h.outstanding.abort(&mut h.writer, &mut lost);
     lost.iter()
-        .for_each(|(_, e)| h.buffers.end(e.note.context as u64));
+        .for_each(|(done, _)| h.buffers.end(done.context as u64));
     h.buffers.check_all_ended();
 }
 

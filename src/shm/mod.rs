@@ -26,32 +26,18 @@ mod tx_rings;
 
 use crate::core::params;
 use crate::device::QpAddr;
+use crate::transport::PeerId;
 use crate::types::*;
 use events::{EventQueue, EventThread};
 use ring::asymmetric_fence;
 pub(crate) use ring::{Record, RecordHeader, RECORD_MAX};
 pub(crate) use rma::{
-    AdapterRetry, Completion, KeyHashes, LocalBuffer, MrTable, RmaCompletion, RmaDenied,
-    RmaRequest, HEAD as ACCESS_HEAD, MANY,
+    AdapterRetry, KeyHashes, LocalBuffer, MrTable, RmaDenied, RmaRequest, HEAD as ACCESS_HEAD, MANY,
 };
 pub use rx_rings::{DrainResult, PollResult, RecordUse, RxRings};
 pub use split_copy::SplitCopy;
 use std::sync::Arc;
 pub use tx_rings::TxRings;
-
-/// The caller's number of a peer.
-type PeerIndex = u32;
-
-/// What became of an operation that was handed to a transport.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// The peer has it.
-    Done,
-    /// There is no room for it now.
-    NoResources,
-    /// This transport does not reach the peer, or cannot do this.
-    Unsupported,
-}
 
 /// Does what takes long once threads have been started; the first message would wait for it
 /// otherwise.
@@ -135,7 +121,7 @@ impl ShmEndpoint {
     }
 
     /// Whether there is a ring to or from a peer.
-    pub fn knows_peer(&self, peer: PeerIndex) -> bool {
+    pub fn knows_peer(&self, peer: PeerId) -> bool {
         self.tx.has_ring(peer) || self.rx.has_ring(peer)
     }
 

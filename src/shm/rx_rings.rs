@@ -4,8 +4,8 @@ use super::events::{EventQueue, EventThread, RingEvent};
 use super::kind;
 use super::ring::{asymmetric_fence, Lookup, Record, RingReader};
 use super::rma::RemoteMrTable;
-use super::PeerIndex;
 use crate::device::QpAddr;
+use crate::transport::PeerId;
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ struct RxRing {
     ring: RingReader,
     from: QpAddr,
     /// The peer's number, as [`RxRings::poll`]'s caller knows it.
-    peer: Option<PeerIndex>,
+    peer: Option<PeerId>,
     conn: u64,
     /// Polls since the last record.
     idle: u32,
@@ -149,7 +149,7 @@ impl RxRings {
     }
 
     /// Whether a ring of this peer is read.
-    pub(super) fn has_ring(&self, peer: PeerIndex) -> bool {
+    pub(super) fn has_ring(&self, peer: PeerId) -> bool {
         let all = self.active.iter().chain(&self.parked);
         all.filter_map(|i| i.peer).any(|p| p == peer)
     }
@@ -196,7 +196,7 @@ impl RxRings {
     #[inline(always)]
     pub fn poll_records(
         &mut self,
-        mut each: impl FnMut(PeerIndex, &Record) -> RecordUse,
+        mut each: impl FnMut(PeerId, &Record) -> RecordUse,
     ) -> PollResult {
         if self.shared.news.load(Acquire) {
             return PollResult::More;
@@ -258,7 +258,7 @@ impl RxRings {
     pub fn drain_messages(
         &mut self,
         most: usize,
-        mut each: impl FnMut(PeerIndex, &Record) -> bool,
+        mut each: impl FnMut(PeerId, &Record) -> bool,
     ) -> DrainResult {
         if self.shared.news.load(Acquire) {
             return DrainResult::Left;
@@ -312,7 +312,7 @@ impl RxRings {
     /// Takes records in: `each` gets the peer's address, a place for its number, and the record.
     /// Whether there were any.
     #[inline]
-    pub fn poll(&mut self, mut each: impl FnMut(&QpAddr, &mut Option<PeerIndex>, &Record)) -> bool {
+    pub fn poll(&mut self, mut each: impl FnMut(&QpAddr, &mut Option<PeerId>, &Record)) -> bool {
         if self.shared.news.load(Acquire) {
             self.take_events();
         }

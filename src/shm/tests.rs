@@ -2,8 +2,9 @@
 
 use super::rx_rings::IDLE_POLLS;
 use super::*;
-use crate::device::{MrObserver, Status};
+use crate::device::MrObserver;
 use crate::hmem::{Piece, UserMem};
+use crate::transport::{Completion, RemoteAddr, Report, Status, Verdict};
 use core::ptr::null;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::SeqCst;
@@ -182,12 +183,10 @@ fn neighbours(qpns: [u16; 2]) -> Option<(ShmEndpoint, ShmEndpoint, Arc<MrTable>)
     Some((a, b, table))
 }
 
-fn access(write: bool, key: u64, addr: u64, mem: Piece) -> RmaRequest<'static> {
+fn access(write: bool, mem: Piece) -> RmaRequest<'static> {
     RmaRequest {
         kind: if write { kind::WRITE } else { kind::READ },
         flags: 0,
-        key,
-        addr,
         word: 0,
         data: LocalBuffer::Piece(if write { mem } else { Piece::EMPTY }),
         into: if write { Piece::EMPTY } else { mem },
@@ -195,14 +194,15 @@ fn access(write: bool, key: u64, addr: u64, mem: Piece) -> RmaRequest<'static> {
     }
 }
 
-const NOTE: Completion = Completion {
-    context: 0,
-    len: 0,
-    flags: 0,
-    op: None,
-    report: true,
-    reported_early: false,
-};
+/// Of an access to memory of peer 9.
+fn at(key: u64, addr: u64) -> Completion {
+    Completion {
+        peer: 9,
+        report: Report::Entry,
+        remote: RemoteAddr { addr, key },
+        ..Completion::default()
+    }
+}
 
 /// Does what records ask for, as an endpoint does; how many of them their writer had done.
 fn serve(h: &mut ShmEndpoint, table: &MrTable) -> usize {
@@ -228,8 +228,8 @@ fn serve(h: &mut ShmEndpoint, table: &MrTable) -> usize {
 
 fn ended(h: &mut ShmEndpoint) -> Vec<Status> {
     let mut all = Vec::new();
-    h.tx.poll_done(|_, e| {
-        all.push(e.status);
+    h.tx.poll_done(|_, status| {
+        all.push(status);
         true
     });
     all
@@ -243,15 +243,15 @@ fn a_target_that_polls_does_accesses_and_says_what_failed() {
     let (mut far, mut near, mut back) = ([1u8; 64], [2u8; 16], [0u8; 16]);
     table.add(5, 1000, &lend(&mut far).1, FI_REMOTE_READ | FI_REMOTE_WRITE);
     let (near, back) = (lend(&mut near).0, lend(&mut back).0);
-    for (w, key, at, mem) in [
+    for (w, key, addr, mem) in [
         (true, 5, 1008, near),
         (false, 5, 1000, back),
         (true, 6, 1000, near),
         (true, 5, 1050, near),
         (false, 5, 1000, back),
     ] {
-        let sent = b.tx.post(9, &access(w, key, at, mem), NOTE);
-        assert_eq!(sent, Verdict::Done);
+        let sent = b.tx.post(&access(w, mem), at(key, addr));
+        assert_eq!(sent, Verdict::Queued);
     }
     assert_eq!(ended(&mut b), []);
     assert_eq!(serve(&mut a, &table), 0);
@@ -273,7 +273,7 @@ fn what_a_target_does_not_do_is_taken_back_once() {
     table.add(5, 0, &far, FI_REMOTE_WRITE);
     let near = lend(&mut near).0;
     for key in [5, 5, 7] {
-        b.tx.post(9, &access(true, key, 0, near), NOTE);
+        b.tx.post(&access(true, near), at(key, 0));
     }
     let mut all = Vec::new();
     while all.len() < 2 || !b.tx.has_retries() {
@@ -282,8 +282,10 @@ fn what_a_target_does_not_do_is_taken_back_once() {
     assert_eq!(all, [Status::Ok, Status::Ok]);
     // Of a key that is not published the adapter knows what is wrong.
     let again = b.tx.take_retries();
-    let is =
-        |(to, a): &(PeerIndex, AdapterRetry)| (*to, a.key, a.write, a.mem.len()) == (9, 7, true, 8);
+    let is = |a: &AdapterRetry| {
+        let done = a.done;
+        (done.peer, done.remote.key, a.write, a.mem.len()) == (9, 7, true, 8)
+    };
     assert!(again.len() == 1 && again.iter().all(is));
     let mut seen = [0; 8];
     far.load(0, &mut seen);
@@ -294,7 +296,7 @@ fn what_a_target_does_not_do_is_taken_back_once() {
     far.load(0, &mut seen);
     assert_eq!(seen, [3; 8]);
     // And it is left alone for a while.
-    let sent = b.tx.post(9, &access(true, 5, 0, near), NOTE);
+    let sent = b.tx.post(&access(true, near), at(5, 0));
     assert_eq!(sent, Verdict::Unsupported);
 }
 
@@ -311,9 +313,9 @@ fn nobody_needs_to_ask_for_silent_writes() {
     while posted < 40 {
         n += 1;
         let mut bytes = n.to_ne_bytes();
-        let mut a = access(true, 5, 0, lend(&mut bytes).0);
+        let mut a = access(true, lend(&mut bytes).0);
         a.unsignaled = true;
-        posted += usize::from(b.tx.post(9, &a, NOTE) == Verdict::Done);
+        posted += usize::from(b.tx.post(&a, at(5, 0)) == Verdict::Queued);
     }
     let mut seen = [0; 8];
     while u64::from_ne_bytes(seen) != n {
@@ -331,7 +333,7 @@ fn an_endpoint_that_goes_leaves_nothing_undone() {
     let far = lend(&mut far).1;
     table.add(5, 0, &far, FI_REMOTE_WRITE);
     let near = lend(&mut near).0;
-    assert_eq!(b.tx.post(9, &access(true, 5, 0, near), NOTE), Verdict::Done);
+    assert_eq!(b.tx.post(&access(true, near), at(5, 0)), Verdict::Queued);
     drop(b);
     let mut seen = [0; 8];
     far.load(0, &mut seen);
@@ -365,10 +367,10 @@ fn both_sides_at_work_do_everything_once_and_in_order() {
         let (mut out, mut got) = (n.to_ne_bytes(), [0u8; 8]);
         let (out, into) = (lend(&mut out).0, lend(&mut got).0);
         let mut left = 0;
-        for x in [access(true, 5, 0, out), access(false, 5, 0, into)] {
+        for x in [access(true, out), access(false, into)] {
             loop {
-                match b.tx.post(9, &x, NOTE) {
-                    Verdict::Done => {
+                match b.tx.post(&x, at(5, 0)) {
+                    Verdict::Done | Verdict::Queued => {
                         left += 1;
                         break;
                     }
@@ -383,7 +385,7 @@ fn both_sides_at_work_do_everything_once_and_in_order() {
                             left -= ended(&mut b).len();
                         }
                         let write = x.kind == kind::WRITE;
-                        b.tx.cma_access(9, write, &local, (5, 0)).unwrap();
+                        b.tx.cma_access(9, write, &local, at(5, 0).remote).unwrap();
                         break;
                     }
                     Verdict::NoResources => {
@@ -411,8 +413,8 @@ fn what_a_writer_had_begun_when_it_went_does_not_stop_its_last_words() {
     let (mut far, mut near) = ([1u8; 8], [2u8; 8]);
     let far = lend(&mut far).1;
     table.add(5, 0, &far, FI_REMOTE_WRITE);
-    let write = access(true, 5, 0, lend(&mut near).0);
-    assert_eq!(b.tx.post(9, &write, NOTE), Verdict::Done);
+    let write = access(true, lend(&mut near).0);
+    assert_eq!(b.tx.post(&write, at(5, 0)), Verdict::Queued);
     assert_eq!(send(&mut b, &a, b"bye"), Verdict::Done);
     b.tx.claim_for_ever(9);
     assert_eq!(serve(&mut a, &table), 0);

@@ -6,7 +6,7 @@
 //! argument, in nanoseconds. Numbers wrap; comparisons are by signed distance.
 
 use super::packet::{MAX_ERRS, MAX_WORDS};
-use crate::device::Status;
+use crate::transport::Status;
 use std::collections::{HashMap, VecDeque};
 
 /// Packets under way at most, and numbers a receiver remembers above the lowest missing one.

@@ -15,8 +15,9 @@ use super::packet::{PacketHead, PacketKind, HEAD_MAX, MAX_ERRS, MAX_WORDS};
 use super::sock::Sock;
 use crate::core::script::Script;
 use crate::device::mem_table::{MemTable, Naming};
-use crate::device::{Event, Events, Payload, QpAddr, Remote};
+use crate::device::{Event, Events, Payload, QpAddr};
 use crate::hmem::fenced::{Fenced, LentBuffers};
+use crate::transport::{Completion, RemoteAddr};
 use crate::types::*;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -144,7 +145,7 @@ impl EngineHarness {
         for e in list.drain(..) {
             match e {
                 Event::Recv { .. } => self.received += 1,
-                Event::Done { wr_id, .. } => self.buffers.end(wr_id),
+                Event::Done { done, .. } => self.buffers.end(done.context as u64),
                 Event::PeerDown { .. } => {
                     self.open = None;
                     self.next_psn = 0;
@@ -207,24 +208,24 @@ impl EngineHarness {
         let user = memory.mem();
         let id = self.next_id;
         self.next_id += 1;
-        let remote = Remote {
-            to: self.peer_addr,
-            addr: self.script.length(),
-            key: 4,
+        let done = Completion {
+            context: id as usize,
+            remote: RemoteAddr {
+                addr: self.script.length(),
+                key: 4,
+            },
+            ..Completion::default()
         };
         let imm = self.script.flip().then_some(6);
+        let to = self.peer_addr;
         let posted = match kind {
-            0 => self.engine.send(
-                id,
-                &self.peer_addr,
-                b"header",
-                Payload::User(user),
-                self.now,
-            ),
+            0 => self
+                .engine
+                .send(done, &to, b"header", Payload::User(user), self.now),
             1 => self
                 .engine
-                .write(id, Payload::User(user), &remote, imm, self.now),
-            _ => self.engine.read(id, user, &remote, self.now),
+                .write(done, &to, Payload::User(user), imm, self.now),
+            _ => self.engine.read(done, &to, user, self.now),
         };
         match posted {
             Ok(()) => self.buffers.lend(id, memory, kind == 2),

@@ -27,11 +27,11 @@ use super::mem_table::MemTable;
 pub use super::mem_table::Naming;
 use super::{
     AdapterAttr, Caps, Device, Event, Events, MrObserver, Payload, QpAddr, QueuePair, Raw, RawQp,
-    Remote,
 };
 use crate::core::params;
 use crate::core::Result;
 use crate::hmem::UserMem;
+use crate::transport::{Completion, PeerId, Report, Status};
 use crate::types::*;
 use engine::{Engine, EngineConfig};
 use sock::Sock;
@@ -58,6 +58,8 @@ pub struct SoftDevice {
 pub struct SoftQp {
     shared: Arc<SharedEngine>,
     addr: QpAddr,
+    /// Peers' addresses, by the owner's numbers.
+    peers: Vec<Option<QpAddr>>,
     /// Nothing was posted since the last `ring`.
     rung: bool,
     depth: usize,
@@ -221,6 +223,7 @@ impl SoftDevice {
         Ok(SoftQp {
             shared,
             addr,
+            peers: Vec::new(),
             rung: true,
             depth: self.cfg.depth,
             outstanding: 0,
@@ -319,7 +322,7 @@ impl Device for SoftDevice {
         addr: u64,
         len: u64,
         access: u64,
-    ) -> core::result::Result<UserMem, super::Status> {
+    ) -> core::result::Result<UserMem, Status> {
         self.mem.access().find(key, addr, len, access)
     }
 }
@@ -329,36 +332,49 @@ impl QueuePair for SoftQp {
         self.addr
     }
 
-    fn post_send(
-        &mut self,
-        wr_id: u64,
-        to: &QpAddr,
-        header: &[u8],
-        payload: Payload,
-    ) -> Result<()> {
-        self.shared.lock().send(wr_id, to, header, payload, now())?;
-        self.rung = false;
-        self.outstanding += 1;
+    fn connect(&mut self, peer: PeerId, at: &QpAddr) -> Result<()> {
+        let i = peer as usize;
+        if self.peers.len() <= i {
+            let more = i + 1 - self.peers.len();
+            self.peers.try_reserve(more).map_err(|_| FI_ENOMEM)?;
+            self.peers.resize(i + 1, None);
+        }
+        if let Some(p) = self.peers.get_mut(i) {
+            *p = Some(*at);
+        }
         Ok(())
     }
 
-    fn post_write(
-        &mut self,
-        wr_id: u64,
-        local: Payload,
-        remote: &Remote,
-        imm: Option<u32>,
-    ) -> Result<()> {
-        self.shared.lock().write(wr_id, local, remote, imm, now())?;
-        self.rung = false;
-        self.outstanding += 1;
+    /// A peer whose token is not known is asked about again: it may be known by now.
+    #[inline]
+    fn connected(&self, peer: PeerId) -> bool {
+        self.peer(peer).is_ok_and(|a| a.token != 0)
+    }
+
+    fn disconnect(&mut self, peer: PeerId) {
+        if let Some(p) = self.peers.get_mut(peer as usize) {
+            *p = None;
+        }
+    }
+
+    fn post_send(&mut self, done: Completion, header: &[u8], payload: Payload) -> Result<()> {
+        let to = self.peer(done.peer)?;
+        self.shared.lock().send(done, &to, header, payload, now())?;
+        self.posted();
         Ok(())
     }
 
-    fn post_read(&mut self, wr_id: u64, local: UserMem, remote: &Remote) -> Result<()> {
-        self.shared.lock().read(wr_id, local, remote, now())?;
-        self.rung = false;
-        self.outstanding += 1;
+    fn post_write(&mut self, done: Completion, local: Payload, imm: Option<u32>) -> Result<()> {
+        let to = self.peer(done.peer)?;
+        self.shared.lock().write(done, &to, local, imm, now())?;
+        self.posted();
+        Ok(())
+    }
+
+    fn post_read(&mut self, done: Completion, local: UserMem) -> Result<()> {
+        let to = self.peer(done.peer)?;
+        self.shared.lock().read(done, &to, local, now())?;
+        self.posted();
         Ok(())
     }
 
@@ -397,8 +413,8 @@ impl QueuePair for SoftQp {
         self.shared.lock().hold = held;
     }
 
-    fn cancel_reads(&mut self, wr_id: u64) {
-        self.shared.lock().cancel_reads(wr_id);
+    fn cancel_reads(&mut self, to: Report) {
+        self.shared.lock().cancel_reads(to);
     }
 
     fn report_remote(&mut self) {
@@ -415,6 +431,21 @@ impl QueuePair for SoftQp {
 
     fn armed(&self) -> bool {
         self.shared.armed()
+    }
+}
+
+impl SoftQp {
+    /// Address of a peer.
+    #[inline]
+    fn peer(&self, peer: PeerId) -> Result<QpAddr> {
+        let known = self.peers.get(peer as usize).copied().flatten();
+        known.ok_or(FI_EINVAL)
+    }
+
+    /// An operation was posted.
+    fn posted(&mut self) {
+        self.rung = false;
+        self.outstanding += 1;
     }
 }
 

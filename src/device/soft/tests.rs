@@ -1,8 +1,9 @@
 //! Queue pairs of one process against each other, and against somebody who is not honest.
 
 use super::*;
-use crate::device::{Data, Status};
+use crate::device::Data;
 use crate::hmem::fake;
+use crate::transport::RemoteAddr;
 
 fn device(fault: Option<&str>) -> SoftDevice {
     device_with(fault, None)
@@ -37,6 +38,47 @@ fn mem(b: &mut [u8]) -> UserMem {
     unsafe { UserMem::new([(b.as_mut_ptr() as *const core::ffi::c_void, b.len())]) }.unwrap()
 }
 
+/// Memory of a queue pair.
+#[derive(Clone, Copy)]
+struct RemoteRegion {
+    to: QpAddr,
+    addr: u64,
+    key: u64,
+}
+
+/// Operations that the tests tell apart by their context.
+trait Posts {
+    fn send(&mut self, id: u64, to: &QpAddr, head: &[u8], payload: Payload) -> Result<()>;
+    fn write(&mut self, id: u64, local: Payload, r: &RemoteRegion, imm: Option<u32>) -> Result<()>;
+    fn read(&mut self, id: u64, local: UserMem, r: &RemoteRegion) -> Result<()>;
+}
+
+fn completion(id: u64, r: Option<&RemoteRegion>) -> Completion {
+    Completion {
+        context: id as usize,
+        remote: r.map_or(RemoteAddr::default(), |r| RemoteAddr {
+            addr: r.addr,
+            key: r.key,
+        }),
+        ..Completion::default()
+    }
+}
+
+impl Posts for SoftQp {
+    fn send(&mut self, id: u64, to: &QpAddr, head: &[u8], payload: Payload) -> Result<()> {
+        self.connect(0, to)?;
+        self.post_send(completion(id, None), head, payload)
+    }
+    fn write(&mut self, id: u64, local: Payload, r: &RemoteRegion, imm: Option<u32>) -> Result<()> {
+        self.connect(0, &r.to)?;
+        self.post_write(completion(id, Some(r)), local, imm)
+    }
+    fn read(&mut self, id: u64, local: UserMem, r: &RemoteRegion) -> Result<()> {
+        self.connect(0, &r.to)?;
+        self.post_read(completion(id, Some(r)), local)
+    }
+}
+
 /// Polls until `want` operations are done; messages are appended to `msgs`.
 fn drive(qp: &mut SoftQp, want: usize, msgs: &mut Vec<Vec<u8>>) -> Vec<(u64, Status)> {
     let mut done = Vec::new();
@@ -48,7 +90,7 @@ fn drive(qp: &mut SoftQp, want: usize, msgs: &mut Vec<Vec<u8>>) -> Vec<(u64, Sta
         let Events { list, arena } = &mut ev;
         for e in list.drain(..) {
             match e {
-                Event::Done { wr_id, status } => done.push((wr_id, status)),
+                Event::Done { done: d, status } => done.push((d.context as u64, status)),
                 Event::Recv { data, .. } | Event::UnknownSender { data, .. } => {
                     msgs.push(Events::bytes(arena, &data).to_vec())
                 }
@@ -74,14 +116,14 @@ fn messages_and_rdma_reach_a_target_that_never_polls() {
         let key = b_dev
             .reg_mr(mem(&mut far), FI_REMOTE_READ | FI_REMOTE_WRITE, None)
             .unwrap();
-        let remote = Remote {
+        let remote = RemoteRegion {
             to: b.addr(),
             addr: far.as_ptr() as u64,
             key,
         };
-        a.post_send(7, &b.addr(), b"head", Payload::Copy(b"body"))
+        a.send(7, &b.addr(), b"head", Payload::Copy(b"body"))
             .unwrap();
-        a.post_write(1, Payload::User(mem(&mut near)), &remote, Some(77))
+        a.write(1, Payload::User(mem(&mut near)), &remote, Some(77))
             .unwrap();
         a.ring();
         let mut none = Vec::new();
@@ -90,12 +132,12 @@ fn messages_and_rdma_reach_a_target_that_never_polls() {
         assert_eq!(got, [(1, Status::Ok), (7, Status::Ok)]);
         assert_eq!(far, near);
         let mut back = vec![0u8; 3 << 20];
-        a.post_read(2, mem(&mut back), &remote).unwrap();
+        a.read(2, mem(&mut back), &remote).unwrap();
         a.ring();
         assert_eq!(drive(&mut a, 1, &mut none), [(2, Status::Ok)]);
         assert_eq!(back, near);
         let mut msgs = Vec::new();
-        b.post_send(3, &a.addr(), b"x", Payload::Copy(b"")).unwrap();
+        b.send(3, &a.addr(), b"x", Payload::Copy(b"")).unwrap();
         b.ring();
         drive(&mut b, 1, &mut msgs);
         msgs.sort();
@@ -114,23 +156,23 @@ fn device_memory_goes_through_copies_of_the_library() {
         let (near, back) = (fake::alloc(&bytes), fake::alloc(&vec![0; bytes.len()]));
         let far = fake::alloc(&vec![0; bytes.len()]);
         let rights = FI_REMOTE_READ | FI_REMOTE_WRITE;
-        let remote = Remote {
+        let remote = RemoteRegion {
             to: b.addr(),
             addr: far.addr() as u64,
             key: b_dev.reg_mr(far, rights, None).unwrap(),
         };
-        a.post_send(1, &b.addr(), b"head", Payload::User(near.part(5, 100)))
+        a.send(1, &b.addr(), b"head", Payload::User(near.part(5, 100)))
             .unwrap();
-        a.post_write(2, Payload::User(near), &remote, None).unwrap();
+        a.write(2, Payload::User(near), &remote, None).unwrap();
         a.ring();
         assert_eq!(drive(&mut a, 2, &mut Vec::new()).len(), 2);
         assert_eq!(fake::bytes(&far), bytes);
-        a.post_read(3, back, &remote).unwrap();
+        a.read(3, back, &remote).unwrap();
         a.ring();
         assert_eq!(drive(&mut a, 1, &mut Vec::new()), [(3, Status::Ok)]);
         assert_eq!(fake::bytes(&back), bytes);
         let mut msgs = Vec::new();
-        b.post_send(4, &a.addr(), b"x", Payload::Copy(b"")).unwrap();
+        b.send(4, &a.addr(), b"x", Payload::Copy(b"")).unwrap();
         b.ring();
         drive(&mut b, 1, &mut msgs);
         assert_eq!(msgs, [[b"head", &bytes[5..105]].concat()]);
@@ -149,7 +191,7 @@ fn bad_keys_and_vanished_peers_end_in_errors() {
     let mut none = Vec::new();
     let cases = [
         (
-            Remote {
+            RemoteRegion {
                 to: b.addr(),
                 addr: at,
                 key: key ^ 1 << 30,
@@ -157,7 +199,7 @@ fn bad_keys_and_vanished_peers_end_in_errors() {
             Status::RemoteBadKey,
         ),
         (
-            Remote {
+            RemoteRegion {
                 to: b.addr(),
                 addr: at,
                 key,
@@ -166,21 +208,18 @@ fn bad_keys_and_vanished_peers_end_in_errors() {
         ),
     ];
     for (r, want) in cases {
-        a.post_write(1, Payload::User(mem(&mut near)), &r, None)
-            .unwrap();
+        a.write(1, Payload::User(mem(&mut near)), &r, None).unwrap();
         a.ring();
         assert_eq!(drive(&mut a, 1, &mut none), [(1, want)]);
     }
-    a.post_read(2, mem(&mut near).part(0, 8), &cases[1].0)
-        .unwrap();
+    a.read(2, mem(&mut near).part(0, 8), &cases[1].0).unwrap();
     a.ring();
     assert_eq!(drive(&mut a, 1, &mut none), [(2, Status::RemoteBadKey)]);
     assert_eq!(far, [0u8; 64]);
     // Same port, other key: the peer was restarted, and strangers are not answered.
     let mut ghost = b.addr();
     ghost.qkey ^= 1;
-    a.post_send(3, &ghost, b"hello?", Payload::Copy(b""))
-        .unwrap();
+    a.send(3, &ghost, b"hello?", Payload::Copy(b"")).unwrap();
     a.ring();
     assert_eq!(
         drive(&mut a, 1, &mut none),
@@ -189,14 +228,12 @@ fn bad_keys_and_vanished_peers_end_in_errors() {
     let gone = b.addr();
     // Under way as the peer closes, whoever takes in that it does.
     b.shared.lock().hold = Some(|_| true);
-    a.post_send(4, &gone, b"hello?", Payload::Copy(b""))
-        .unwrap();
+    a.send(4, &gone, b"hello?", Payload::Copy(b"")).unwrap();
     a.ring();
     drop(b);
     assert_eq!(drive(&mut a, 1, &mut none), [(4, Status::RemoteBadQpn)]);
     // Nobody is left to say that it is gone.
-    a.post_send(5, &gone, b"hello?", Payload::Copy(b""))
-        .unwrap();
+    a.send(5, &gone, b"hello?", Payload::Copy(b"")).unwrap();
     a.ring();
     assert_eq!(
         drive(&mut a, 1, &mut none),
@@ -348,8 +385,7 @@ fn who_knows_the_token_must_be_reachable_and_keeps_to_its_session() {
     assert_eq!(b.shared.lock().peer_count(), 1);
     // Another peer's session is out of its reach.
     let mut peer = other.open_qp(0).unwrap();
-    peer.post_send(1, &b.addr(), b"x", Payload::Copy(b""))
-        .unwrap();
+    peer.send(1, &b.addr(), b"x", Payload::Copy(b"")).unwrap();
     peer.ring();
     let mut none = Vec::new();
     drive(&mut peer, 1, &mut none);
@@ -359,8 +395,7 @@ fn who_knows_the_token_must_be_reachable_and_keeps_to_its_session() {
         a.send(h, b"");
     }
     poll(&mut b, 50);
-    peer.post_send(2, &b.addr(), b"y", Payload::Copy(b""))
-        .unwrap();
+    peer.send(2, &b.addr(), b"y", Payload::Copy(b"")).unwrap();
     peer.ring();
     assert_eq!(drive(&mut peer, 1, &mut none), [(2, Status::Ok)]);
 }
@@ -372,8 +407,7 @@ fn peers_that_come_and_go_leave_nothing() {
     let mut none = Vec::new();
     for i in 0..200 {
         let mut peer = other.open_qp(0).unwrap();
-        peer.post_send(i, &b.addr(), b"x", Payload::Copy(b""))
-            .unwrap();
+        peer.send(i, &b.addr(), b"x", Payload::Copy(b"")).unwrap();
         peer.ring();
         drive(&mut peer, 1, &mut none);
         poll(&mut b, 2);
@@ -390,7 +424,7 @@ fn one_peer_that_takes_nothing_leaves_room_for_others() {
     stuck.shared.lock().hold = Some(|_| true);
     let mut posted = 0;
     while a
-        .post_send(posted, &stuck.addr(), b"x", Payload::Copy(b""))
+        .send(posted, &stuck.addr(), b"x", Payload::Copy(b""))
         .is_ok()
     {
         posted += 1;
@@ -398,7 +432,7 @@ fn one_peer_that_takes_nothing_leaves_room_for_others() {
     a.ring();
     assert!(posted >= 200, "one peer alone had room for {posted}");
     for i in 0..50 {
-        a.post_send(1000 + i, &takes.addr(), b"x", Payload::Copy(b""))
+        a.send(1000 + i, &takes.addr(), b"x", Payload::Copy(b""))
             .unwrap();
         a.ring();
         let mut none = Vec::new();
@@ -420,7 +454,7 @@ fn a_service_is_found_by_its_number_and_admits_its_own_user() {
         token: 0,
         ..b.addr()
     };
-    a.post_send(1, &to, b"x", Payload::Copy(b"")).unwrap();
+    a.send(1, &to, b"x", Payload::Copy(b"")).unwrap();
     a.ring();
     let mut none = Vec::new();
     assert_eq!(drive(&mut a, 1, &mut none), [(1, Status::Ok)]);
@@ -439,12 +473,12 @@ fn a_region_closed_during_a_read_ends_the_read_and_nothing_else() {
     let mut far = vec![0u8; 256 << 20];
     let mut near = vec![0u8; 256 << 20];
     let key = b_dev.reg_mr(mem(&mut far), FI_REMOTE_READ, None).unwrap();
-    let remote = Remote {
+    let remote = RemoteRegion {
         to: b.addr(),
         addr: far.as_ptr() as u64,
         key,
     };
-    a.post_read(1, mem(&mut near), &remote).unwrap();
+    a.read(1, mem(&mut near), &remote).unwrap();
     a.ring();
     let mut none = Vec::new();
     let mut events = Events::default();
@@ -456,7 +490,7 @@ fn a_region_closed_during_a_read_ends_the_read_and_nothing_else() {
     }
     b_dev.dereg_mr(key).unwrap();
     assert_eq!(drive(&mut a, 1, &mut none), [(1, Status::RemoteAbort)]);
-    a.post_send(2, &b.addr(), b"still here", Payload::Copy(b""))
+    a.send(2, &b.addr(), b"still here", Payload::Copy(b""))
         .unwrap();
     a.ring();
     assert_eq!(drive(&mut a, 1, &mut none), [(2, Status::Ok)]);
@@ -469,13 +503,13 @@ fn messages_wait_for_a_receiver_that_sleeps() {
     let mut b = b_dev.open_qp(0).unwrap();
     let mut none = Vec::new();
     for i in 0..200u64 {
-        a.post_send(i, &b.addr(), &i.to_le_bytes(), Payload::Copy(&[0; 1000]))
+        a.send(i, &b.addr(), &i.to_le_bytes(), Payload::Copy(&[0; 1000]))
             .unwrap();
     }
     a.ring();
     assert_eq!(drive(&mut a, 200, &mut none).len(), 200);
     let mut msgs = Vec::new();
-    b.post_send(1, &a.addr(), b"", Payload::Copy(b"")).unwrap();
+    b.send(1, &a.addr(), b"", Payload::Copy(b"")).unwrap();
     b.ring();
     while msgs.len() < 200 {
         drive(&mut b, 0, &mut msgs);
@@ -532,8 +566,7 @@ fn who_has_no_key_is_not_heard() {
     ] {
         let other = sealed(&text);
         let mut peer = other.open_qp(0).unwrap();
-        peer.post_send(1, &b.addr(), b"x", Payload::Copy(b""))
-            .unwrap();
+        peer.send(1, &b.addr(), b"x", Payload::Copy(b"")).unwrap();
         peer.ring();
         assert_eq!(drive(&mut peer, 1, &mut none), [(1, want)]);
         poll(&mut b, 5);
@@ -553,10 +586,10 @@ fn keys_change_while_programs_run() {
         let (x, y) = (sealed(&before), sealed(&after));
         let (mut a, mut b) = (x.open_qp(0).unwrap(), y.open_qp(0).unwrap());
         let mut none = Vec::new();
-        a.post_send(1, &b.addr(), b"x", Payload::Copy(b"")).unwrap();
+        a.send(1, &b.addr(), b"x", Payload::Copy(b"")).unwrap();
         a.ring();
         assert_eq!(drive(&mut a, 1, &mut none), [(1, Status::Ok)]);
-        b.post_send(2, &a.addr(), b"x", Payload::Copy(b"")).unwrap();
+        b.send(2, &a.addr(), b"x", Payload::Copy(b"")).unwrap();
         b.ring();
         assert_eq!(drive(&mut b, 1, &mut none), [(2, Status::Ok)]);
     }
@@ -571,15 +604,14 @@ fn sealed_datagrams_cannot_be_changed_replayed_or_led_elsewhere() {
     // Everything that a sends from now on is kept.
     let kept = a.shared.lock().tap();
     for i in 0..20 {
-        a.post_send(i, &b.addr(), b"once", Payload::Copy(b""))
-            .unwrap();
+        a.send(i, &b.addr(), b"once", Payload::Copy(b"")).unwrap();
         a.ring();
         assert_eq!(drive(&mut a, 1, &mut none), [(i, Status::Ok)]);
     }
     let mut msgs = Vec::new();
     drive(&mut b, 0, &mut msgs);
     while msgs.len() < 20 {
-        b.post_send(1, &a.addr(), b"", Payload::Copy(b"")).unwrap();
+        b.send(1, &a.addr(), b"", Payload::Copy(b"")).unwrap();
         b.ring();
         drive(&mut b, 1, &mut msgs);
         poll(&mut a, 1);
@@ -624,7 +656,7 @@ fn nothing_is_kept_of_senders_long_after_their_sessions() {
     let mut none = Vec::new();
     for i in 0..50 {
         let mut a = x.open_qp(0).unwrap();
-        a.post_send(i, &b.addr(), b"x", Payload::Copy(b"")).unwrap();
+        a.send(i, &b.addr(), b"x", Payload::Copy(b"")).unwrap();
         a.ring();
         drive(&mut a, 1, &mut none);
         poll(&mut b, 2);

@@ -1,8 +1,11 @@
 //! A completion as the adapter writes it into its queue (`efa_io_defs.h`, `abi/efa-io-defs.json`),
 //! read as far as it is asked for.
 
-use super::rings::WRITE;
+use super::rings::WqeOp;
 use super::sys::*;
+
+/// As [`WqeOp`] in a completion.
+const WRITE: u8 = WqeOp::Write as u8;
 
 /// A completion, as the adapter has written it.
 #[derive(Clone, Copy, Debug)]

@@ -18,9 +18,10 @@ mod rings;
 pub mod short;
 pub mod sys;
 
-use super::{AdapterAttr, Device, DmaBuf, MrObserver, QpAddr, RawQp, Status};
+use super::{AdapterAttr, Device, DmaBuf, MrObserver, QpAddr, RawQp};
 use crate::core::Result;
 use crate::hmem::UserMem;
+use crate::transport::Status;
 use crate::types::*;
 pub use cqe::Cqe;
 pub use external::{count, CounterPlaces, ExternalCounter, ExternalQueue, QueuePlace};

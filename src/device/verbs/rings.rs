@@ -17,10 +17,16 @@ use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering::*};
 const NARROW: u32 = 64;
 const WIDE: u32 = 128;
 const RECV_WQE: u32 = 16;
-/// Kinds of work requests.
-pub(crate) const SEND: u8 = 0;
-pub(crate) const READ: u8 = 1;
-pub(crate) const WRITE: u8 = 2;
+
+/// Kinds of work requests, as the adapter numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum WqeOp {
+    Send = 0,
+    Read = 1,
+    Write = 2,
+}
+
 /// `ctrl1`: flags beside the kind.
 const HAS_IMM: u8 = 0x10;
 const INLINE: u8 = 0x20;
@@ -192,7 +198,7 @@ pub(crate) struct Rings {
 
 /// A work request for the send queue.
 pub(crate) struct SendWqe<'a> {
-    pub op: u8,
+    pub op: WqeOp,
     pub slot: u16,
     pub to_qpn: u16,
     pub qkey: u32,
@@ -348,8 +354,8 @@ impl Rings {
         let [head, meta, key] = self.meta(w, pieces, 0);
         let [c, d] = piece(&w.local);
         let [a, b, c, d] = match (w.op, &w.more) {
-            (SEND, None) => [c, d, 0, 0],
-            (SEND, Some(more)) => [c, d, piece(more)[0], piece(more)[1]],
+            (WqeOp::Send, None) => [c, d, 0, 0],
+            (WqeOp::Send, Some(more)) => [c, d, piece(more)[0], piece(more)[1]],
             _ => [remote_len(w.local.length, w), w.remote.0, c, d],
         };
         let e = [head, meta, key, 0, a, b, c, d];
@@ -375,7 +381,7 @@ impl Rings {
         // The round that this entry is of is odd or even.
         let phase = u8::from(self.sq.put & (self.sq.mask + 1) != 0);
         let imm = if w.imm.is_some() { HAS_IMM } else { 0 };
-        let ctrl1 = w.op | flags | imm | META_DESC;
+        let ctrl1 = w.op as u8 | flags | imm | META_DESC;
         let head = u64::from(w.slot)
             | u64::from(ctrl1) << 16
             | u64::from(phase | WHOLE) << 24
@@ -394,7 +400,7 @@ impl Rings {
         let len = remote_len(inline.len.into(), w);
         match (self.wide, w.op) {
             (false, _) => self.sq.write(&[head, meta, key, 0, a, b, c, d]),
-            (true, SEND) => self
+            (true, WqeOp::Send) => self
                 .sq
                 .write(&[head, meta, key, 0, a, b, c, d, e, f, g, h, i, j, 0, 0]),
             (true, _) => self.sq.write(&[

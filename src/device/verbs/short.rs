@@ -5,50 +5,13 @@
 
 use super::cqe::{Cqe, CqeKind};
 use super::pool::Pool;
-use super::qp::{sender, Mode, VerbsQp};
-use super::rings::{self, Inline, SendWqe};
+use super::qp::{grow, sender, Mode, RecvSlot, TxSlot, VerbsQp};
+use super::rings::{Inline, SendWqe, WqeOp};
 use super::sys::*;
-use crate::core::Result;
-use crate::device::request::{PolledCqe, Redelivery, TxDone, TxRequest};
+use crate::device::request::{PolledCqe, Redelivery};
 use crate::device::QpAddr;
 use crate::hmem::{copy_bytes, Piece};
-use crate::types::FI_EAGAIN;
-
-/// A request that may have to be sent again, beside what its [`TxRequest`] says.
-#[derive(Clone, Copy, Default)]
-pub(super) struct RetryState {
-    op: u8,
-    imm: Option<u32>,
-    local: ibv_sge,
-}
-
-/// A peer, as the adapter's requests name it.
-#[derive(Clone, Copy, Default)]
-pub(super) struct RemoteQp {
-    ah: u16,
-    qpn: u16,
-    qkey: u32,
-    known: bool,
-}
-
-impl RemoteQp {
-    /// The request in `slot`, to this peer.
-    #[inline]
-    fn request(&self, slot: u16, a: &RetryState, s: &TxRequest) -> SendWqe<'static> {
-        SendWqe {
-            op: a.op,
-            slot,
-            to_qpn: self.qpn,
-            qkey: self.qkey,
-            ah: self.ah,
-            imm: a.imm,
-            local: a.local,
-            more: None,
-            inline: None,
-            remote: (s.raddr, s.key),
-        }
-    }
-}
+use crate::transport::{Completion, PeerId, Report, Verdict};
 
 /// What [`VerbsQp::poll_entry`] finds.
 pub enum PolledEntry {
@@ -56,43 +19,15 @@ pub enum PolledEntry {
     /// The general poll has to handle it.
     Deferred,
     /// A request has ended.
-    Sent(TxDone),
+    Sent(Completion),
     /// A message has come into a receive at this address, with what the adapter says of it.
-    Came(TxDone, usize, Cqe),
+    Came(Completion, usize, Cqe),
 }
 
-/// As many slots have memory as requests were under way at once: for one that has none there will
-/// be, and this request goes the long way.
-#[cold]
-fn lengthen(
-    slots: &mut Vec<Option<TxRequest>>,
-    free: &mut Vec<u16>,
-    slot: u16,
-) -> Option<Result<()>> {
-    free.push(slot);
-    slots.resize((usize::from(slot) + 1).next_power_of_two().max(64), None);
-    None
-}
-
-/// The request in `slot` is over, with its address; `None` when there is none of this kind.
+/// Whether an operation reports without anything else having to be looked at.
 #[inline(always)]
-fn over(
-    slots: &mut [Option<TxRequest>],
-    free: &mut Vec<u16>,
-    slot: u16,
-) -> Option<(TxDone, usize)> {
-    let at = slots.get_mut(usize::from(slot))?;
-    let s = at.as_ref()?;
-    let done = TxDone {
-        context: s.context,
-        len: s.data.len(),
-        flags: s.flags,
-        report: s.report,
-    };
-    let addr = s.data.addr();
-    *at = None;
-    free.push(slot);
-    Some((done, addr))
+fn reports_itself(done: &Completion) -> bool {
+    matches!(done.report, Report::Entry | Report::Counters)
 }
 
 /// A piece of registered memory.
@@ -112,43 +47,35 @@ impl VerbsQp {
         self.rings.is_some() && self.mode == Mode::Direct
     }
 
-    /// Sends a message; `None`, and nothing done, when it has to go another way. `addr` tells the
-    /// address of the peer, once. Errors: `FI_EAGAIN`.
+    /// Sends a message to a connected peer. `Unsupported`, and nothing done, when it has to go
+    /// another way.
     #[inline(always)]
-    pub fn send_short(
-        &mut self,
-        s: TxRequest,
-        imm: Option<u32>,
-        addr: impl FnOnce() -> Option<QpAddr>,
-    ) -> Option<Result<()>> {
-        let way = self.way_to(s.peer, addr)?;
-        let (addr, len) = (s.data.addr(), s.data.len());
+    pub fn send_short(&mut self, done: Completion, data: Piece, imm: Option<u32>) -> Verdict {
+        let (addr, len) = (data.addr(), data.len());
         if len <= self.inline {
-            return self.inlined(s, way, rings::SEND, imm);
+            return self.inlined(done, data, WqeOp::Send, imm);
         }
-        let lkey = self.dev.memory.lkey(&mut self.found, addr, len, false)?;
-        let local = piece(&s.data, lkey);
-        self.submit_short(s, way, (rings::SEND, imm), None, |_, _| local)
+        match self.dev.memory.lkey(&mut self.found, addr, len, false) {
+            Some(lkey) => {
+                let local = piece(&data, lkey);
+                self.submit_short(done, (WqeOp::Send, imm), None, |_, _| local)
+            }
+            None => Verdict::Unsupported,
+        }
     }
 
     /// Sends or writes bytes that go with the work request.
     #[inline(always)]
-    fn inlined(
-        &mut self,
-        s: TxRequest,
-        way: RemoteQp,
-        op: u8,
-        imm: Option<u32>,
-    ) -> Option<Result<()>> {
-        let (from, len) = (s.data.addr() as *const u8, s.data.len());
+    fn inlined(&mut self, done: Completion, data: Piece, op: WqeOp, imm: Option<u32>) -> Verdict {
+        let (from, len) = (data.addr() as *const u8, data.len());
         if len > Inline::MOST {
-            return None;
+            return Verdict::Unsupported;
         }
         let mut bytes = Inline::default();
         // SAFETY: the piece is readable (see `Piece::new`), and there is room for it.
         unsafe { bytes.fill(len, |to| copy_bytes(from, to, len)) };
         let local = ibv_sge::default();
-        self.submit_short(s, way, (op, imm), Some(&bytes), |_, _| local)
+        self.submit_short(done, (op, imm), Some(&bytes), |_, _| local)
     }
 
     /// Sends a packet: `head`, of which `len` bytes count, and the piece behind it. Answers as
@@ -156,18 +83,17 @@ impl VerbsQp {
     #[inline]
     pub fn send_packet<const N: usize>(
         &mut self,
-        s: TxRequest,
+        done: Completion,
         (head, len): (&[u8; N], usize),
-        addr: impl FnOnce() -> Option<QpAddr>,
-    ) -> Option<Result<()>> {
-        let way = self.way_to(s.peer, addr)?;
-        let bytes = len + s.data.len();
+        data: Piece,
+    ) -> Verdict {
+        let bytes = len + data.len();
         if bytes > self.tx.room() {
-            return None;
+            return Verdict::Unsupported;
         }
-        self.submit_short(s, way, (rings::SEND, None), None, |tx, slot| {
+        self.submit_short(done, (WqeOp::Send, None), None, |tx, slot| {
             tx.put(slot, 0, head);
-            tx.put_piece(slot, len, s.data);
+            tx.put_piece(slot, len, data);
             tx.sge(slot, bytes)
         })
     }
@@ -177,48 +103,42 @@ impl VerbsQp {
     #[inline(always)]
     pub fn rdma_short(
         &mut self,
-        s: TxRequest,
+        done: Completion,
+        data: Piece,
         (write, copied): (bool, bool),
         imm: Option<u32>,
-        addr: impl FnOnce() -> Option<QpAddr>,
-    ) -> Option<Result<()>> {
-        let way = self.way_to(s.peer, addr)?;
-        let op = if write { rings::WRITE } else { rings::READ };
-        let (addr, len) = (s.data.addr(), s.data.len());
+    ) -> Verdict {
+        let op = if write { WqeOp::Write } else { WqeOp::Read };
+        let (addr, len) = (data.addr(), data.len());
         let lkey = match copied {
             true => None,
             false => self.dev.memory.lkey(&mut self.found, addr, len, !write),
         };
         let Some(lkey) = lkey else {
             return match write {
-                true if self.wide && len <= self.inline => self.write_along(s, way, imm),
-                true => self.write_copied(s, way, imm),
-                false => None,
+                true if self.wide && len <= self.inline => self.write_along(done, data, imm),
+                true => self.write_copied(done, data, imm),
+                false => Verdict::Unsupported,
             };
         };
-        let local = piece(&s.data, lkey);
-        self.submit_short(s, way, (op, imm), None, |_, _| local)
+        let local = piece(&data, lkey);
+        self.submit_short(done, (op, imm), None, |_, _| local)
     }
 
     #[inline(never)]
-    fn write_along(&mut self, s: TxRequest, way: RemoteQp, imm: Option<u32>) -> Option<Result<()>> {
-        self.inlined(s, way, rings::WRITE, imm)
+    fn write_along(&mut self, done: Completion, data: Piece, imm: Option<u32>) -> Verdict {
+        self.inlined(done, data, WqeOp::Write, imm)
     }
 
     /// Writes what fits into the slot of a packet.
     #[inline(never)]
-    fn write_copied(
-        &mut self,
-        s: TxRequest,
-        way: RemoteQp,
-        imm: Option<u32>,
-    ) -> Option<Result<()>> {
-        if self.rx.is_none() || s.data.len() > self.tx.room() {
-            return None;
+    fn write_copied(&mut self, done: Completion, data: Piece, imm: Option<u32>) -> Verdict {
+        if self.rx.is_none() || data.len() > self.tx.room() {
+            return Verdict::Unsupported;
         }
-        self.submit_short(s, way, (rings::WRITE, imm), None, |tx, slot| {
-            tx.put_piece(slot, 0, s.data);
-            tx.sge(slot, s.data.len())
+        self.submit_short(done, (WqeOp::Write, imm), None, |tx, slot| {
+            tx.put_piece(slot, 0, data);
+            tx.sge(slot, data.len())
         })
     }
 
@@ -227,44 +147,33 @@ impl VerbsQp {
     #[inline(always)]
     fn submit_short(
         &mut self,
-        s: TxRequest,
-        way: RemoteQp,
-        (op, imm): (u8, Option<u32>),
+        done: Completion,
+        (op, imm): (WqeOp, Option<u32>),
         inline: Option<&Inline>,
         place: impl FnOnce(&mut Pool, u16) -> ibv_sge,
-    ) -> Option<Result<()>> {
-        let rings = self.rings.as_mut()?;
+    ) -> Verdict {
+        let (Some(rings), Some(to)) = (self.rings.as_mut(), self.remotes.get(done.peer)) else {
+            return Verdict::Unsupported;
+        };
         let Some(slot) = self.free.pop() else {
-            return Some(Err(FI_EAGAIN));
+            return Verdict::NoResources;
         };
-        let Some(to) = self.shorts.get_mut(usize::from(slot)) else {
-            return lengthen(&mut self.shorts, &mut self.free, slot);
+        let at = usize::from(slot);
+        if at >= self.slots.len() {
+            grow(&mut self.slots, slot);
+        }
+        let t = TxSlot {
+            imm,
+            ..TxSlot::new(done, op, place(&mut self.tx, slot))
         };
-        *to = Some(s);
-        let local = place(&mut self.tx, slot);
-        let a = RetryState { op, imm, local };
-        if let Some(to) = self.kept.get_mut(usize::from(slot)) {
-            *to = a;
+        if let Some(kept) = self.slots.get_mut(at) {
+            *kept = Some(t);
         }
         rings.send_now(&SendWqe {
             inline,
-            ..way.request(slot, &a, &s)
+            ..to.request(slot, &t)
         });
-        Some(Ok(()))
-    }
-
-    /// Its peer was not ready for it.
-    #[cold]
-    pub(super) fn send_short_again(&mut self, slot: u16) {
-        let at = usize::from(slot);
-        let short = self.shorts.get(at).copied().flatten();
-        let way = short.and_then(|s| self.ways.get(s.peer as usize));
-        let (Some(way), Some(s), Some(a)) = (way, short, self.kept.get(at)) else {
-            return;
-        };
-        if let Some(rings) = &mut self.rings {
-            rings.send(&way.request(slot, a, &s));
-        }
+        Verdict::Queued
     }
 
     /// Whether packets can go this way.
@@ -303,32 +212,30 @@ impl VerbsQp {
         }
     }
 
-    /// The request of a completion of a send is over, if it went this way.
+    /// The request of a completion of a send is over, if it reports itself.
     #[inline(always)]
     fn sent(
         &mut self,
         slot: u16,
-        each: impl FnOnce(&TxRequest) -> Redelivery,
+        each: impl FnOnce(&Completion) -> Redelivery,
     ) -> Option<Redelivery> {
-        let at = self.shorts.get_mut(usize::from(slot))?;
-        let kept = each(at.as_ref()?);
+        let at = self.slots.get_mut(usize::from(slot))?;
+        let t = at
+            .as_ref()
+            .filter(|t| reports_itself(&t.done) && !t.extra)?;
+        let kept = each(&t.done);
         *at = None;
         self.free.push(slot);
         Some(kept)
     }
 
-    /// Takes completions of packets; `name` finds the owner's number of a peer, which is asked for
-    /// once. Answers as `completions`.
+    /// Takes completions of packets. Answers as `completions`.
     #[inline]
-    pub fn poll_packets(
-        &mut self,
-        mut name: impl FnMut(&QpAddr) -> Option<u32>,
-        mut each: impl FnMut(PolledCqe) -> Redelivery,
-    ) -> (bool, bool) {
+    pub fn poll_packets(&mut self, mut each: impl FnMut(PolledCqe) -> Redelivery) -> (bool, bool) {
         let seen = self.completions(|q, c| match c.sent() {
             _ if !c.well() => None,
-            true => q.sent(c.slot(), |s| each(PolledCqe::Sent(s))),
-            false => q.packet(c, &mut name, &mut each),
+            true => q.sent(c.slot(), |done| each(PolledCqe::Sent(done))),
+            false => q.packet(c, &mut each),
         });
         self.refill_some();
         seen
@@ -339,19 +246,9 @@ impl VerbsQp {
     fn packet(
         &mut self,
         c: &Cqe,
-        name: &mut impl FnMut(&QpAddr) -> Option<u32>,
         each: &mut impl FnMut(PolledCqe) -> Redelivery,
     ) -> Option<Redelivery> {
-        let from = c.from();
-        let peer = match self.names.get(&from) {
-            Some(p) => *p,
-            None => {
-                let who = sender(&self.senders, &self.dev, from);
-                let p = Some(who).filter(|w| w.qkey != 0).and_then(|w| name(&w))?;
-                self.names.insert(from, p);
-                p
-            }
-        };
+        let peer = *self.names.get(&c.from())?;
         let bytes = self.rx.as_ref()?.bytes(c.slot(), c.bytes() as usize);
         let kept = each(PolledCqe::Packet(peer, bytes));
         if kept != Redelivery::Deferred {
@@ -360,62 +257,35 @@ impl VerbsQp {
         Some(kept)
     }
 
-    /// Whether a request of this kind to a peer of the owner's is not over.
-    pub fn busy_with(&self, peer: u32) -> bool {
-        self.shorts.iter().flatten().any(|s| s.peer == peer)
-    }
-
-    /// The way to a peer of the owner's, whose address `addr` tells once.
-    #[inline(always)]
-    fn way_to(&mut self, peer: u32, addr: impl FnOnce() -> Option<QpAddr>) -> Option<RemoteQp> {
-        let at = peer as usize;
-        if !self.ways.get(at).is_some_and(|w| w.known) {
-            self.way(at, addr()?)?;
-        }
-        self.ways.get(at).copied()
-    }
-
-    #[cold]
-    fn way(&mut self, at: usize, addr: QpAddr) -> Option<()> {
-        let h = self.route(&addr).ok()?;
-        if self.ways.len() <= at {
-            self.ways.resize(at + 1, RemoteQp::default());
-        }
-        let w = self.ways.get_mut(at)?;
-        *w = RemoteQp {
-            ah: h.number,
-            qpn: addr.qpn,
-            qkey: addr.qkey,
-            known: true,
-        };
-        if self.who.len() <= at {
-            self.who.resize(at + 1, QpAddr::default());
-        }
-        if let Some(to) = self.who.get_mut(at) {
-            *to = addr;
-        }
-        Some(())
+    /// Whether a request to a peer that [`reports_itself`] is not over.
+    pub fn busy_with(&self, peer: PeerId) -> bool {
+        let mut all = self.slots.iter().flatten();
+        all.any(|t| t.done.peer == peer && reports_itself(&t.done))
     }
 
     /// Posts a receive. Answers as [`VerbsQp::send_short`].
     #[inline(always)]
-    pub fn recv_short(&mut self, s: TxRequest) -> Option<Result<()>> {
-        let (addr, len) = (s.data.addr(), s.data.len());
+    pub fn recv_short(&mut self, done: Completion, into: Piece) -> Verdict {
+        let (addr, len) = (into.addr(), into.len());
         if len == 0 {
-            return None;
+            return Verdict::Unsupported;
         }
-        let lkey = self.dev.memory.lkey(&mut self.found, addr, len, true)?;
-        let rings = self.rings.as_mut()?;
+        let lkey = self.dev.memory.lkey(&mut self.found, addr, len, true);
+        let (Some(lkey), Some(rings)) = (lkey, self.rings.as_mut()) else {
+            return Verdict::Unsupported;
+        };
         let Some(slot) = self.empty.pop() else {
-            return Some(Err(FI_EAGAIN));
+            return Verdict::NoResources;
         };
-        let Some(to) = self.short_recvs.get_mut(usize::from(slot)) else {
-            return lengthen(&mut self.short_recvs, &mut self.empty, slot);
-        };
-        *to = Some(s);
-        rings.recv(slot, &[piece(&s.data, lkey)]);
+        if usize::from(slot) >= self.recvs.len() {
+            grow(&mut self.recvs, slot);
+        }
+        if let Some(to) = self.recvs.get_mut(usize::from(slot)) {
+            *to = Some(RecvSlot { done, into });
+        }
+        rings.recv(slot, &[piece(&into, lkey)]);
         rings.ring_recv();
-        Some(Ok(()))
+        Verdict::Queued
     }
 
     /// Takes the next completion of a request of the application's own. The queue pair must be
@@ -426,14 +296,30 @@ impl VerbsQp {
             return PolledEntry::Nothing;
         };
         match c.plain() {
-            CqeKind::Sent => match over(&mut self.shorts, &mut self.free, c.slot()) {
-                Some((done, _)) => PolledEntry::Sent(done),
-                None => self.leave(c),
-            },
-            CqeKind::Came => match over(&mut self.short_recvs, &mut self.empty, c.slot()) {
-                Some((done, at)) => PolledEntry::Came(done, at, c),
-                None => self.leave(c),
-            },
+            CqeKind::Sent => {
+                let at = self.slots.get_mut(usize::from(c.slot()));
+                if let Some(at) = at {
+                    if let Some(t) = at.as_ref().filter(|t| reports_itself(&t.done) && !t.extra) {
+                        let done = t.done;
+                        *at = None;
+                        self.free.push(c.slot());
+                        return PolledEntry::Sent(done);
+                    }
+                }
+                self.leave(c)
+            }
+            CqeKind::Came => {
+                let at = self.recvs.get_mut(usize::from(c.slot()));
+                if let Some(at) = at {
+                    if let Some(r) = at.as_ref().filter(|r| reports_itself(&r.done)) {
+                        let (done, addr) = (r.done, r.into.addr());
+                        *at = None;
+                        self.empty.push(c.slot());
+                        return PolledEntry::Came(done, addr, c);
+                    }
+                }
+                self.leave(c)
+            }
             CqeKind::Not => self.leave(c),
         }
     }

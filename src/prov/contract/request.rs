@@ -65,8 +65,8 @@ pub struct Common {
     pub flags: Option<u64>,
     /// Default flags where the call has none: those of an alias in place of the endpoint's.
     pub alias: Option<u64>,
-    /// A counter that hears of the end, beside the endpoint's (FI_QUEUE_WORK).
-    pub done: Option<u32>,
+    /// A counter that counts its end, beside the endpoint's (FI_QUEUE_WORK).
+    pub completion_cntr: Option<u32>,
 }
 
 impl Common {

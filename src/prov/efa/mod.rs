@@ -20,7 +20,6 @@ pub(crate) mod same_host;
 #[cfg(test)]
 mod tests;
 mod unknown_peers;
-mod wr_id;
 
 use crate::core::registry::Query;
 use crate::core::{Info, Result};

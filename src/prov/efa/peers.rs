@@ -120,6 +120,6 @@ fn is_used(s: &State, p: PeerId) -> bool {
     s.avs.iter().any(inserted)
         || s.eps.iter().any(|(_, e)| e.knows_peer(p))
         || s.rxqs.iter().any(|(_, q)| q.mentions(p))
-        || s.ops.iter().any(|(_, o)| o.peer == p)
+        || s.ops.iter().any(|(_, o)| o.done.peer == p)
         || s.colls.mentions(p)
 }

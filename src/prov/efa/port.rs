@@ -2,7 +2,7 @@
 
 use crate::core::slab::Slab;
 use crate::device::any::{AnyQp, Dev};
-use crate::device::{Device, Payload, QueuePair, Remote, Status};
+use crate::device::{Device, Payload, QueuePair};
 use crate::hmem::{self, UserMem};
 use crate::proto::{
     AtomicKind, Body, Failure, Load, PeerId, Port, ReadPost, Received, ShortRecv, Token,
@@ -14,13 +14,13 @@ use crate::prov::efa::ops::{OpKind, UserOp};
 use crate::prov::efa::peers::Peers;
 use crate::prov::efa::same_host::shm_rma::{self, Atomic};
 use crate::prov::efa::same_host::ShmState;
-use crate::prov::efa::wr_id::WrId;
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::completion::{ended_entry, BoundCntrs, CntrKind};
 use crate::prov::reports::cq::Cq;
 use crate::prov::reports::Bound;
 use crate::shm::kind;
-use crate::shm::{Completion, LocalBuffer, MrTable, RecordHeader, TxRings, Verdict};
+use crate::shm::{LocalBuffer, MrTable, RecordHeader, TxRings};
+use crate::transport::{Completion, RemoteAddr, Report, Status, Verdict};
 use crate::types::*;
 use crate::wire::{Iovs, RmaIov, Rta, RtaKind};
 
@@ -129,11 +129,12 @@ impl EpPort<'_> {
     }
 
     /// What went wrong, for people: operation, peer, memory, likely cause.
-    fn explain(&self, op: &UserOp, peer: PeerId, f: &Failure) -> String {
+    fn explain(&self, done: &Completion, peer: PeerId, f: &Failure) -> String {
+        let flags = u64::from(done.flags);
         let what = match (
-            op.flags & (FI_RECV | FI_READ | FI_WRITE),
-            op.flags & FI_TAGGED != 0,
-            op.flags & FI_ATOMIC != 0,
+            flags & (FI_RECV | FI_READ | FI_WRITE),
+            flags & FI_TAGGED != 0,
+            flags & FI_ATOMIC != 0,
         ) {
             (FI_RECV, true, _) => "tagged receive",
             (FI_RECV, false, _) => "receive",
@@ -152,13 +153,13 @@ impl EpPort<'_> {
             Some(s) if s != Status::Ok => s.text().to_string(),
             _ => crate::core::errno::text(f.errno),
         };
-        if op.flags & (FI_RMA | FI_ATOMIC) != 0 {
+        if flags & (FI_RMA | FI_ATOMIC) != 0 {
             format!(
                 "{what} of {} bytes, peer {who}, remote address {:#x}, key {:#x}: {cause}",
-                op.len, op.raddr, op.key
+                done.len, done.remote.addr, done.remote.key
             )
         } else {
-            format!("{what} of {} bytes, peer {who}: {cause}", op.len)
+            format!("{what} of {} bytes, peer {who}: {cause}", done.len)
         }
     }
 
@@ -169,59 +170,34 @@ impl EpPort<'_> {
         Some(op)
     }
 
-    /// A plain access or send has ended badly, at this remote address, with this key.
-    #[cold]
-    pub(crate) fn fails(&mut self, note: &Completion, peer: PeerId, at: (u64, u64), why: Failure) {
-        let mut op = UserOp::new(self.id, UserMem::EMPTY);
-        op.context = note.context;
-        op.flags = note.flags;
-        op.len = note.len;
-        op.report = note.report;
-        op.peer = peer;
-        (op.raddr, op.key) = at;
-        self.end(op, Err(why));
-    }
-
-    /// A plain access or send has ended well.
-    pub(crate) fn done(&mut self, note: &Completion) {
-        self.count(CntrKind::of(note.flags), note.len, true);
-        let q = self.tx.filter(|_| note.report);
-        if let Some(q) = q.and_then(|b| self.cqs.get_mut(b.cq)) {
-            q.push(ended_entry(note.context, note.flags, note.len));
+    /// Reports the end of an operation of the transmit side.
+    pub(crate) fn complete(&mut self, done: &Completion, result: Result<(), Failure>) {
+        if done.report == Report::Early && result.is_ok() {
+            return;
         }
-    }
-
-    /// Ends a transmit-side operation.
-    pub(crate) fn end(&mut self, op: UserOp, result: Result<(), Failure>) {
-        let result = result.and_then(|()| copied(&op.mem));
-        if let Some(coll) = op.collective {
-            return self.coll_steps.push((coll, result.err()));
-        }
-        let len = op.len;
-        self.count(CntrKind::of(op.flags), len, result.is_ok());
-        self.count_at(op.done, len, result.is_ok());
+        self.count(CntrKind::of(done.flags), done.len, result.is_ok());
         let Some(cq) = self.tx.map(|b| b.cq) else {
             return;
         };
-        let entry = Entry {
-            context: op.context,
-            flags: op.flags,
-            len,
-            src: FI_ADDR_NOTAVAIL,
-            ..Entry::default()
-        };
         match result {
             Ok(()) => {
-                if let Some(q) = self.cqs.get_mut(cq).filter(|_| op.report) {
-                    q.push(entry);
+                if let Some(q) = self
+                    .cqs
+                    .get_mut(cq)
+                    .filter(|_| done.report == Report::Entry)
+                {
+                    q.push(ended_entry(done));
                 }
             }
             Err(f) => {
-                let text = self.explain(&op, op.peer, &f);
-                let src = self.fi_addr(op.peer);
+                let text = self.explain(done, done.peer, &f);
+                let src = self.fi_addr(done.peer);
                 if let Some(q) = self.cqs.get_mut(cq) {
                     q.push_error(ErrEntry {
-                        entry: Entry { src, ..entry },
+                        entry: Entry {
+                            src,
+                            ..ended_entry(done)
+                        },
                         err: f.errno,
                         prov_errno: i32::from(f.status),
                         text,
@@ -230,6 +206,26 @@ impl EpPort<'_> {
                 }
             }
         }
+    }
+
+    /// Ends an operation of the transmit side.
+    pub(crate) fn end(&mut self, op: UserOp, result: Result<(), Failure>) {
+        let result = result.and_then(|()| copied(&op.mem));
+        if let Some(coll) = op.collective {
+            return self.coll_steps.push((coll, result.err()));
+        }
+        self.count_at(op.completion_cntr, op.done.len, result.is_ok());
+        self.complete(&op.done, result);
+    }
+
+    /// Makes the peer known to the adapter. `FI_EINVAL` for an unknown one, `FI_EHOSTUNREACH`.
+    #[inline]
+    pub(crate) fn connect(&mut self, peer: PeerId) -> crate::core::Result<()> {
+        if self.qp.connected(peer) {
+            return Ok(());
+        }
+        let addr = self.peers.addr(peer).ok_or(FI_EINVAL)?;
+        self.qp.connect(peer, addr)
     }
 
     /// A peer has written with immediate data.
@@ -248,7 +244,7 @@ impl EpPort<'_> {
         let src = self.source_of(peer);
         if let Some(q) = self.rx.and_then(|b| self.cqs.get_mut(b.cq)) {
             q.push(Entry {
-                context: op.context,
+                context: op.done.context,
                 ..shm_rma::told(data, len, src)
             });
         }
@@ -271,8 +267,9 @@ impl EpPort<'_> {
         }
     }
 
-    /// One adapter request of an RMA operation is done.
-    pub(crate) fn rma_done(&mut self, ctx: u32, failed: Option<Failure>, waiting: &mut Vec<u32>) {
+    /// A part of operation `ctx` has ended; with the last of them it ends, or waits to write its
+    /// data (`waiting`).
+    pub(crate) fn part_done(&mut self, ctx: u32, failed: Option<Failure>, waiting: &mut Vec<u32>) {
         let Some(op) = self.ops.get_mut(ctx) else {
             return;
         };
@@ -298,21 +295,16 @@ impl EpPort<'_> {
         let Some(op) = self.ops.get_mut(ctx) else {
             return true;
         };
-        let (Some(imm), Some(to)) = (op.late_imm, self.peers.addr(op.peer)) else {
-            return true;
+        let Some(imm) = op.late_imm else { return true };
+        let done = Completion {
+            remote: op.done.remote,
+            ..Completion::part(ctx, op.done.peer, 0)
         };
-        let remote = Remote {
-            to: *to,
-            addr: op.raddr,
-            key: op.key,
-        };
-        let r = self.qp.post_write(
-            WrId::Rma(ctx).bits(),
-            Payload::Copy(&[]),
-            &remote,
-            Some(imm),
-        );
-        if r.is_err() {
+        if self
+            .qp
+            .post_write(done, Payload::Copy(&[]), Some(imm))
+            .is_err()
+        {
             return false;
         }
         op.late_imm = None;
@@ -326,7 +318,7 @@ impl EpPort<'_> {
         let Some(op) = self.ops.remove(ctx) else {
             return;
         };
-        self.expect(op.peer, false);
+        self.expect(op.done.peer, false);
         let other = |errno| Some(Failure { errno, status: 0 });
         let failed = match (result, msg.cq_data) {
             (Err(f), _) => Some(f),
@@ -390,7 +382,7 @@ impl Port for EpPort<'_> {
                 message: crate::prov::efa::progress::is_message(head),
             };
             match rings.send(to, addr, what, head, &body, bytes) {
-                Verdict::Done => {
+                Verdict::Done | Verdict::Queued => {
                     if let Token::Tx(id) = token {
                         self.shm.packets.push_back(id);
                     }
@@ -400,11 +392,15 @@ impl Port for EpPort<'_> {
                 Verdict::Unsupported => {}
             }
         }
-        let wr_id = match token {
-            Token::Tx(id) => WrId::Packet(id),
-            Token::Control => WrId::Control,
+        let report = match token {
+            Token::Tx(id) => Report::Packet(id),
+            Token::Control => Report::Nowhere,
         };
-        self.qp.post_send(wr_id.bits(), addr, head, payload).is_ok()
+        if !self.qp.connected(to) && self.qp.connect(to, addr).is_err() {
+            return false;
+        }
+        let done = Completion::internal(report, to);
+        self.qp.post_send(done, head, payload).is_ok()
     }
 
     #[inline]
@@ -445,36 +441,37 @@ impl Port for EpPort<'_> {
             0
         };
         let mut entry = Entry {
-            context: op.context,
-            flags: op.flags | cq_data | released,
+            context: op.done.context,
+            flags: u64::from(op.done.flags) | cq_data | released,
             len,
             buf: op.mem.addr().wrapping_add(msg.base as usize),
             data: msg.cq_data.unwrap_or(0),
             tag: msg.tag,
             src: FI_ADDR_NOTAVAIL,
         };
-        let (report, done) = (op.report, op.done);
+        let (report, cntr) = (op.done.report, op.completion_cntr);
         let text = match &result {
             Ok(()) => String::new(),
             Err(f) if f.errno == FI_ETRUNC => format!(
                 "{}: the message has {} bytes, the buffer {room}",
-                self.explain(op, msg.from, f),
+                self.explain(&op.done, msg.from, f),
                 msg.len
             ),
-            Err(f) => self.explain(op, msg.from, f),
+            Err(f) => self.explain(&op.done, msg.from, f),
         };
         if !msg.stays {
             self.ops.remove(ctx);
         }
         self.count(CntrKind::Recv, len, result.is_ok());
-        self.count_at(done, len, result.is_ok());
+        self.count_at(cntr, len, result.is_ok());
         entry.src = self.source_of(msg.from);
         let Some(cq) = self.rx.map(|b| b.cq) else {
             return;
         };
         match result {
             Ok(()) => {
-                if let Some(q) = self.cqs.get_mut(cq).filter(|_| report || released != 0) {
+                let entry_due = report == Report::Entry || released != 0;
+                if let Some(q) = self.cqs.get_mut(cq).filter(|_| entry_due) {
                     q.push(entry);
                 }
             }
@@ -535,7 +532,7 @@ impl Port for EpPort<'_> {
     }
 
     fn read(&mut self, from: PeerId, piece: RmaIov, into: Body, id: u32) -> ReadPost {
-        let (Some(op), Some(to)) = (self.ops.get(into.ctx), self.peers.addr(from)) else {
+        let Some(op) = self.ops.get(into.ctx) else {
             return ReadPost::Refused;
         };
         if !self.rdma_read {
@@ -549,7 +546,10 @@ impl Port for EpPort<'_> {
                     from,
                     false,
                     &LocalBuffer::Mem(&local),
-                    (piece.key, piece.addr),
+                    RemoteAddr {
+                        addr: piece.addr,
+                        key: piece.key,
+                    },
                 )
                 .is_ok()
             {
@@ -557,15 +557,17 @@ impl Port for EpPort<'_> {
                 return ReadPost::Posted;
             }
         }
-        let remote = Remote {
-            to: *to,
-            addr: piece.addr,
-            key: piece.key,
+        if self.connect(from).is_err() {
+            return ReadPost::Refused;
+        }
+        let done = Completion {
+            remote: RemoteAddr {
+                addr: piece.addr,
+                key: piece.key,
+            },
+            ..Completion::internal(Report::ProtoRead(id), from)
         };
-        match self
-            .qp
-            .post_read(WrId::ProtoRead(id).bits(), local, &remote)
-        {
+        match self.qp.post_read(done, local) {
             Ok(()) => ReadPost::Posted,
             Err(FI_EAGAIN) => ReadPost::Busy,
             Err(_) => ReadPost::Refused,
@@ -579,7 +581,7 @@ impl Port for EpPort<'_> {
             FI_REMOTE_READ
         };
         let mem = shm_rma::find(self.dev, at, rights).map_err(failure)?;
-        let mut op = UserOp::new(self.id, mem);
+        let mut op = UserOp::new(self.id, mem, Completion::default());
         op.kind = OpKind::Target { write };
         op.keys = at.as_slice().iter().map(|v| v.key).collect();
         Ok(self.ops.insert(op))

@@ -2,17 +2,17 @@
 //! rings, and goes on with what had to wait.
 
 use crate::core::memory;
-use crate::device::{Device, Event, Events, QueuePair, Status};
+use crate::device::{Device, Event, Events, QueuePair};
 use crate::proto::Written;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{failure, Kind, Live};
 use crate::prov::efa::ops::{collective, deferred, direct, rma};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host::shm_rma;
-use crate::prov::efa::wr_id::WrId;
 use crate::prov::efa::{same_host, unknown_peers};
 use crate::shm::kind;
 use crate::shm::ShmEndpoint;
+use crate::transport::{Report, Status};
 use crate::types::*;
 use crate::wire::pkt;
 
@@ -100,7 +100,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
                 let bytes = Events::bytes(arena, &data);
                 direct::arrived(&mut port, ep.kind, rq, peer, bytes);
             }
-            Event::Taken { wr_id, taken } => direct::taken(&mut port, wr_id as u32, &taken),
+            Event::Taken { done, into, taken } => direct::taken(&mut port, &done, into, &taken),
             Event::Recv { from, data } => {
                 let bytes = Events::bytes(arena, &data);
                 let peer = match &*port.qp {
@@ -128,21 +128,18 @@ pub(crate) fn progress(s: &mut State, id: u32) {
                 direct::written(&mut port, rq, peer, Written { len, data });
             }
             Event::Remote { key, len, write } => port.remote_access(key, len as usize, write),
-            Event::Done { wr_id, status } => {
+            Event::Done { done, status } => {
                 let fail = (status != Status::Ok).then(|| failure(status));
-                match WrId::from_bits(wr_id) {
-                    WrId::Packet(n) => proto.packet_done(n, fail, &mut port),
-                    WrId::Message(ctx) => direct::sent(&mut port, ctx, fail),
-                    WrId::Rma(ctx) => port.rma_done(ctx, fail, waiting),
-                    WrId::ProtoRead(n) => proto.read_done(n, fail, rq, &mut port),
-                    WrId::Control | WrId::Recv(_) => {}
+                match done.report {
+                    Report::Packet(n) => proto.packet_done(n, fail, &mut port),
+                    Report::Op(ctx) => port.part_done(ctx, fail, waiting),
+                    Report::ProtoRead(n) => proto.read_done(n, fail, rq, &mut port),
+                    Report::Nowhere => {}
+                    Report::Entry | Report::Counters | Report::Early => {
+                        port.complete(&done, fail.map_or(Ok(()), Err));
+                    }
                 }
             }
-            Event::Short {
-                short,
-                status,
-                taken,
-            } => direct::short(&mut port, &short, status, taken),
             Event::Silent { peer } => {
                 let p = port.peers.of(&peer);
                 proto.greet_again(p, &mut port);

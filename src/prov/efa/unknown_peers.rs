@@ -5,7 +5,7 @@
 //! number one after another, is in the packet: requests carry the sender's whole address until they
 //! know that it is known, other packets its connection id, which is the key.
 
-use crate::device::{QpAddr, QueuePair};
+use crate::device::{Device, QpAddr, QueuePair};
 use crate::proto::PeerId;
 use crate::prov::efa::addr;
 use crate::prov::efa::port::EpPort;
@@ -24,8 +24,11 @@ pub(crate) fn learn_peer(port: &mut EpPort, from: QpAddr, packet: &[u8]) -> Opti
     if !same_host || who.qpn != from.qpn {
         return None;
     }
-    if who != from && !port.qp.learn_peer(&who) {
-        return None;
+    if who == from {
+        return Some(port.peers.of(&who));
     }
-    Some(port.peers.of(&who))
+    port.dev.reach(&who).ok()?;
+    let peer = port.peers.of(&who);
+    port.qp.connect(peer, &who).ok()?;
+    Some(peer)
 }

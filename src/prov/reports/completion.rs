@@ -3,6 +3,7 @@
 use crate::core::slab::Slab;
 use crate::prov::contract::Entry;
 use crate::prov::reports::cntr::Cntr;
+use crate::transport::{Completion, Report};
 use crate::types::*;
 
 /// Kinds of operations that a counter of an endpoint counts (fi_cntr(3)).
@@ -23,7 +24,8 @@ impl CntrKind {
 
     /// What the flags of a completion describe.
     #[inline]
-    pub(crate) fn of(flags: u64) -> CntrKind {
+    pub(crate) fn of(flags: u32) -> CntrKind {
+        let flags = u64::from(flags);
         if flags & FI_RECV != 0 {
             Recv
         } else if flags & FI_WRITE != 0 {
@@ -115,17 +117,32 @@ impl BoundCntrs {
 
 /// Flags of a send's completion.
 #[inline]
-pub(crate) fn send_flags(tagged: bool) -> u64 {
-    FI_SEND | if tagged { FI_TAGGED } else { FI_MSG }
+pub(crate) fn send_flags(tagged: bool) -> u32 {
+    (FI_SEND | if tagged { FI_TAGGED } else { FI_MSG }) as u32
+}
+
+/// Flags of the completion of a read or write.
+#[inline]
+pub(crate) fn rma_flags(write: bool) -> u32 {
+    (FI_RMA | if write { FI_WRITE } else { FI_READ }) as u32
+}
+
+/// Where an operation is reported whose success is worth an entry, or is not.
+#[inline]
+pub(crate) fn reported(entry: bool) -> Report {
+    match entry {
+        true => Report::Entry,
+        false => Report::Counters,
+    }
 }
 
 /// The entry of an operation of the transmit side.
 #[inline]
-pub(crate) fn ended_entry(context: usize, flags: u64, len: usize) -> Entry {
+pub(crate) fn ended_entry(done: &Completion) -> Entry {
     Entry {
-        context,
-        flags,
-        len,
+        context: done.context,
+        flags: done.flags.into(),
+        len: done.len,
         src: FI_ADDR_NOTAVAIL,
         ..Entry::default()
     }

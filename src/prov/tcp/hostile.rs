@@ -11,7 +11,7 @@
 use super::conn::{self, consume, end, post, refuse, Conn, ConnState, Then};
 use super::ep::TcpEp;
 use super::msg::MsgState;
-use super::state::{TcpState, TxNote};
+use super::state::{TcpState, TxOp};
 use super::wire::{emit, ByteOrder, Head, XnetOp, ACK, DELIVERY_COMPLETE, HEAD_MAX};
 use super::{info, ops};
 use crate::core::iovs::{Iovs, RmaIov};
@@ -22,6 +22,7 @@ use crate::hmem::fenced::{Fenced, LentBuffers};
 use crate::hmem::UserMem;
 use crate::prov::contract::{Common, MsgReq, Poster, RecvReq, RmaReq, SendData};
 use crate::prov::reports::cq::Cq;
+use crate::transport::{Completion, Report};
 use crate::types::*;
 use std::collections::HashSet;
 use std::time::Instant;
@@ -257,15 +258,19 @@ impl Harness {
             return;
         };
         let mem = memory.mem();
-        let note = TxNote {
+        let op = TxOp {
             ep: self.ep,
-            context: id as usize,
-            flags: FI_SEND | FI_TAGGED,
-            len: mem.len(),
-            report: true,
-            done: None,
+            done: Completion {
+                context: id as usize,
+                len: mem.len(),
+                flags: (FI_SEND | FI_TAGGED) as u32,
+                report: Report::Entry,
+                ..Completion::default()
+            },
+            completion_cntr: None,
+            confirmed: false,
         };
-        c.announced(number, note, mem);
+        c.announced(number, op, mem);
         let mut h = Head::new(XnetOp::TaggedRts, 0);
         (h.op_data, h.announced) = (number, mem.len() as u64);
         self.buffers.lend(id, memory, false);

@@ -3,15 +3,16 @@
 use super::conn::{self, conn_for, post, ConnState, Then};
 use super::progress::look;
 use super::recvq::{RecvPlace, TcpRecv, Wanted};
-use super::state::{TcpState, TxNote};
+use super::state::{TcpState, TxOp};
 use super::wire::{Head, XnetOp, DELIVERY_COMPLETE};
 use crate::core::iovs::{Iovs, RmaIov};
 use crate::core::{memory, params, Result};
 use crate::hmem::UserMem;
 use crate::proto::ANY;
 use crate::prov::contract::{Common, Entry, ErrEntry, MsgReq, Poster, RecvReq, RmaReq, SendData};
-use crate::prov::reports::completion::send_flags;
+use crate::prov::reports::completion::{reported, rma_flags, send_flags};
 use crate::prov::reports::reports;
+use crate::transport::Completion;
 use crate::types::*;
 
 /// Flags that `fi_sendmsg`, `fi_tsendmsg`, `fi_writemsg` and `fi_readmsg` may carry.
@@ -44,8 +45,7 @@ fn known(flags: Option<u64>, all: u64, call: &str) -> Result<()> {
 /// What an operation of the transmit side starts with.
 struct Started {
     conn: u32,
-    note: TxNote,
-    confirmed: bool,
+    op: TxOp,
 }
 
 /// Checks an operation, and finds its connection.
@@ -55,7 +55,7 @@ fn start(
     id: u32,
     to: fi_addr_t,
     data: &SendData,
-    (common, flags): (&Common, u64),
+    (common, flags): (&Common, u32),
 ) -> Result<Started> {
     if memory::short() {
         return Err(FI_EAGAIN);
@@ -68,19 +68,24 @@ fn start(
         return too_long(data.len(), ep.inject);
     }
     let given = common.flags_or(ep.tx_flags);
-    let note = TxNote {
+    let mut op = TxOp {
         ep: id,
-        context: common.context,
-        flags,
-        len: data.len(),
-        report: !common.silent(data) && reports(ep.tx, given),
-        done: common.done,
+        done: Completion {
+            context: common.context,
+            len: data.len(),
+            flags,
+            report: reported(!common.silent(data) && reports(ep.tx, given)),
+            ..Completion::default()
+        },
+        completion_cntr: common.completion_cntr,
+        confirmed: given & CONFIRMED != 0,
     };
     let room = ep.tx_size;
     let conn = match &ep.msg {
         None => {
             let av = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
             let peer = av.peer(to)?;
+            op.done.peer = peer;
             conn_for(s, id, peer)?
         }
         Some(m) => {
@@ -96,11 +101,7 @@ fn start(
             return Err(FI_EAGAIN);
         }
     }
-    Ok(Started {
-        conn,
-        note,
-        confirmed: given & CONFIRMED != 0,
-    })
+    Ok(Started { conn, op })
 }
 
 #[cold]
@@ -113,9 +114,9 @@ fn too_long(len: usize, limit: usize) -> Result<Started> {
 }
 
 fn then(st: &Started) -> Then {
-    match st.confirmed {
-        true => Then::Acknowledged(st.note),
-        false => Then::Done(st.note),
+    match st.op.confirmed {
+        true => Then::Acknowledged(st.op),
+        false => Then::Done(st.op),
     }
 }
 
@@ -134,7 +135,7 @@ pub(crate) fn send(s: &mut TcpState, id: u32, r: &MsgReq) -> Result<()> {
     let mut h = Head::new(op, r.data.len() as u64);
     h.cq_data = r.cq_data;
     h.tag = r.tag.unwrap_or(0);
-    if st.confirmed {
+    if st.op.confirmed {
         h.flags = DELIVERY_COMPLETE;
     }
     if let (XnetOp::Tagged, SendData::User(mem)) = (op, &r.data) {
@@ -156,11 +157,7 @@ fn announce(s: &mut TcpState, st: &Started, h: &Head, mem: &UserMem) -> Option<R
     let Some(number) = number else {
         return Some(Err(FI_EAGAIN));
     };
-    let mut note = st.note;
-    if st.confirmed {
-        note.flags |= FI_DELIVERY_COMPLETE;
-    }
-    c.announced(number, note, *mem);
+    c.announced(number, st.op, *mem);
     let h = Head {
         op: XnetOp::TaggedRts,
         op_data: number,
@@ -175,12 +172,9 @@ fn announce(s: &mut TcpState, st: &Started, h: &Head, mem: &UserMem) -> Option<R
 /// Reads or writes remote memory. Errors as [`send`].
 #[inline]
 pub(crate) fn rma(s: &mut TcpState, id: u32, r: &RmaReq) -> Result<()> {
-    let (call, flags) = match r.write {
-        true => ("fi_writemsg", FI_RMA | FI_WRITE),
-        false => ("fi_readmsg", FI_RMA | FI_READ),
-    };
+    let call = if r.write { "fi_writemsg" } else { "fi_readmsg" };
     known(r.common.flags, TX_FLAGS, call)?;
-    let st = start(s, id, r.peer, &r.data, (&r.common, flags))?;
+    let st = start(s, id, r.peer, &r.data, (&r.common, rma_flags(r.write)))?;
     let iov = RmaIov {
         addr: r.addr,
         len: r.data.len() as u64,
@@ -190,14 +184,14 @@ pub(crate) fn rma(s: &mut TcpState, id: u32, r: &RmaReq) -> Result<()> {
     if r.write {
         let mut h = Head::new(XnetOp::Write, r.data.len() as u64);
         (h.iovs, h.cq_data) = (iovs, r.cq_data);
-        if st.confirmed {
+        if st.op.confirmed {
             h.flags = DELIVERY_COMPLETE;
         }
         post(s, st.conn, &h, &r.data, then(&st));
     } else {
         let mut h = Head::new(XnetOp::ReadReq, 0);
         h.iovs = iovs;
-        let then = Then::Answered(st.note, r.data.lent());
+        let then = Then::Answered(st.op, r.data.lent());
         post(s, st.conn, &h, &SendData::Inject(&[]), then);
     }
     Ok(())
@@ -284,7 +278,7 @@ pub(crate) fn recv(s: &mut TcpState, by: Poster, r: &RecvReq) -> Result<()> {
         used: 0,
         live: 0,
         closed: false,
-        done: r.common.done,
+        completion_cntr: r.common.completion_cntr,
     });
     let q = s.rxqs.get_mut(at.rxq).ok_or(FI_EBADF)?;
     if multi.is_none() {
@@ -367,7 +361,7 @@ fn asked_for(s: &mut TcpState, by: Poster, r: &RecvReq, at: &PostedAt, asked: u6
         used: 0,
         live: 0,
         closed: false,
-        done: r.common.done,
+        completion_cntr: r.common.completion_cntr,
     });
     give(s, number, recv, r.mem);
     Ok(())

@@ -29,7 +29,7 @@ pub(crate) struct TcpRecv {
     /// No further message gets in.
     pub closed: bool,
     /// A counter that hears of the end, beside the endpoint's.
-    pub done: Option<u32>,
+    pub completion_cntr: Option<u32>,
 }
 
 /// Where a message goes.

@@ -13,6 +13,7 @@ use crate::prov::contract::{Entry, ErrEntry};
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::completion::{ended_entry, CntrKind};
 use crate::prov::reports::cq::Cq;
+use crate::transport::{Completion, Report};
 use crate::types::*;
 
 /// See the module text.
@@ -53,18 +54,16 @@ pub(crate) const NO_CONN: u32 = u32::MAX;
 /// Bytes of the shared receive buffer: what comes this way is copied once more.
 const BUFFER: usize = 16 << 10;
 
-/// What is told at the end of an operation of the transmit side.
+/// An operation of the transmit side in flight.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TxNote {
+pub(crate) struct TxOp {
     pub ep: u32,
-    pub context: usize,
-    /// FI_SEND, FI_READ, FI_TAGGED, ...
-    pub flags: u64,
-    pub len: usize,
-    /// Success is worth a completion entry.
-    pub report: bool,
-    /// A counter that hears of the end, beside the endpoint's.
-    pub done: Option<u32>,
+    /// What is reported of it.
+    pub done: Completion,
+    /// A counter that counts its end, beside the endpoint's.
+    pub completion_cntr: Option<u32>,
+    /// It ends when the peer has acknowledged it.
+    pub confirmed: bool,
 }
 
 /// What a receive's completion says of its message.
@@ -106,28 +105,33 @@ impl TcpState {
 
     /// An operation of the transmit side has succeeded.
     #[inline]
-    pub(crate) fn tx_done(&mut self, n: &TxNote) {
-        if let Some(ep) = self.eps.get(n.ep) {
+    pub(crate) fn tx_done(&mut self, op: &TxOp) {
+        if let Some(ep) = self.eps.get(op.ep) {
+            let done = &op.done;
             ep.cntrs
-                .count(&mut self.cntrs, CntrKind::of(n.flags), n.len);
-            if n.report {
+                .count(&mut self.cntrs, CntrKind::of(done.flags), done.len);
+            if done.report == Report::Entry {
                 if let Some(cq) = ep.tx.and_then(|b| self.cqs.get_mut(b.cq)) {
-                    cq.push(ended_entry(n.context, n.flags, n.len));
+                    cq.push(ended_entry(done));
                 }
             }
         }
-        if let Some(c) = n.done.and_then(|c| self.cntrs.get_mut(c)) {
+        if let Some(c) = op.completion_cntr.and_then(|c| self.cntrs.get_mut(c)) {
             c.add(1);
         }
     }
 
     /// One has failed.
-    pub(crate) fn tx_failed(&mut self, n: &TxNote, why: &Why) {
-        if let Some(ep) = self.eps.get(n.ep) {
-            ep.cntrs.count_error(&mut self.cntrs, CntrKind::of(n.flags));
+    pub(crate) fn tx_failed(&mut self, op: &TxOp, why: &Why) {
+        if let Some(ep) = self.eps.get(op.ep) {
+            let kind = CntrKind::of(op.done.flags);
+            ep.cntrs.count_error(&mut self.cntrs, kind);
             if let Some(cq) = ep.tx.and_then(|b| self.cqs.get_mut(b.cq)) {
                 cq.push_error(ErrEntry {
-                    entry: ended_entry(n.context, n.flags, 0),
+                    entry: Entry {
+                        len: 0,
+                        ..ended_entry(&op.done)
+                    },
                     err: why.0,
                     prov_errno: why.0,
                     text: why.1.clone(),
@@ -135,7 +139,7 @@ impl TcpState {
                 });
             }
         }
-        if let Some(c) = n.done.and_then(|c| self.cntrs.get_mut(c)) {
+        if let Some(c) = op.completion_cntr.and_then(|c| self.cntrs.get_mut(c)) {
             c.add_error(1);
         }
     }
@@ -161,7 +165,7 @@ impl TcpState {
         if last && r.multi.is_some() {
             flags |= FI_MULTI_RECV;
         }
-        let (context, report, done) = (r.context, r.report, r.done);
+        let (context, report, cntr) = (r.context, r.report, r.completion_cntr);
         if last {
             self.recvs.free(p.recv);
         }
@@ -195,7 +199,7 @@ impl TcpState {
         match why {
             None => {
                 ep.cntrs.count(&mut self.cntrs, CntrKind::Recv, entry.len);
-                if let Some(c) = done.and_then(|c| self.cntrs.get_mut(c)) {
+                if let Some(c) = cntr.and_then(|c| self.cntrs.get_mut(c)) {
                     c.add(1);
                 }
                 // A buffer that is given back is always told of.
@@ -205,7 +209,7 @@ impl TcpState {
             }
             Some((err, text)) => {
                 ep.cntrs.count_error(&mut self.cntrs, CntrKind::Recv);
-                if let Some(c) = done.and_then(|c| self.cntrs.get_mut(c)) {
+                if let Some(c) = cntr.and_then(|c| self.cntrs.get_mut(c)) {
                     c.add_error(1);
                 }
                 if let Some(cq) = cq {

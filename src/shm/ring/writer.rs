@@ -241,12 +241,10 @@ impl RingWriter {
         self.map.get_piece(at, into.len(), into);
     }
 
-    /// RmaOutcome, key and address of the access at position `start`.
+    /// How the access at position `start` went.
     #[cold]
-    pub(crate) fn fate(&self, start: u64) -> (RmaOutcome, u64, u64) {
-        let at = self.word_at(start);
-        let [w, key, addr] = [0, 8, 16].map(|o| self.map.word(at + o).load(Relaxed));
-        (rma::outcome_of(w), key, addr)
+    pub(crate) fn fate(&self, start: u64) -> RmaOutcome {
+        rma::outcome_of(self.map.word(self.word_at(start)).load(Relaxed))
     }
 
     /// The word and the data, `len` bytes, of the access at position `start`.

@@ -1,8 +1,8 @@
 //! The words of a ring by which its two sides agree on accesses: the lock, how far they are done,
 //! and how many have failed.
 
-use crate::device::Status;
 use crate::shm::ring::{RingSegment, LINE};
+use crate::transport::Status;
 use core::sync::atomic::Ordering::*;
 
 /// Who works on the accesses; how far they are done; how many have failed.

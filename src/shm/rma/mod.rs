@@ -32,7 +32,7 @@ pub(crate) use lock::{done, outcome_of, RmaOutcome, CLOSE_WAIT};
 #[cfg(any(test, feature = "internals"))]
 pub(crate) use mr_table::{KeyHash, VISIT_ASIDE};
 pub(crate) use mr_table::{KeyHashes, MrTable, RemoteMrTable, RmaDenied, VISIT};
-pub(crate) use outstanding::{AdapterRetry, Completion, OutstandingRma, RmaCompletion, RmaRequest};
+pub(crate) use outstanding::{AdapterRetry, OutstandingRma, RmaRequest};
 pub(crate) use target::{is_target_s, RmaResponse, TargetLock};
 
 /// Bytes in front of an access's data: key, address, and a word of the kind.

@@ -1,18 +1,17 @@
 //! Accesses that have been written into a ring and are not known to be done.
 //!
-//! Each carries a [`Completion`], which comes back with its end ([`RmaCompletion`]) and what was
-//! read. Its record is kept until then: a read's answer lies in it. Which accesses go into the ring
+//! Each carries a [`Completion`], which comes back with its end, and what was read. Its record is kept until then: a read's answer lies in it. Which accesses go into the ring
 //! at all is decided here, by how the last ones fared: a target that does not poll is waited for
 //! once, for [`WAIT`], and then bypassed for a while.
 
 use super::{done, is_target_s, Executed, Initiator, LocalBuffer, RmaOutcome};
 use crate::core::fifo::Fifo;
 use crate::device::host::now;
-use crate::device::Status;
 use crate::hmem::Piece;
 use crate::shm::events::EventThread;
+use crate::shm::kind;
 use crate::shm::ring::RingWriter;
-use crate::shm::{kind, PeerIndex};
+use crate::transport::{Completion, Status};
 use core::sync::atomic::{compiler_fence, Ordering::*};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,15 +30,13 @@ const BATCH: usize = 8;
 /// then.
 const BURST: u32 = 16;
 
-/// A read, write or atomic of a peer's memory.
+/// A read, write or atomic of a peer's memory, which its [`Completion`] names.
 #[derive(Clone, Copy)]
 pub struct RmaRequest<'a> {
     /// An access of [`kind`].
     pub kind: u8,
     /// The caller's; the highest bit is not.
     pub flags: u8,
-    pub key: u64,
-    pub addr: u64,
     /// The caller's.
     pub word: u64,
     /// What is written, or operands.
@@ -48,20 +45,6 @@ pub struct RmaRequest<'a> {
     pub into: Piece,
     /// The application may never poll for its end.
     pub unsignaled: bool,
-}
-
-/// What is reported of an operation when it has ended.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Completion {
-    pub context: usize,
-    pub len: usize,
-    pub flags: u64,
-    /// Number of an operation.
-    pub op: Option<u32>,
-    /// Success is worth a completion.
-    pub report: bool,
-    /// Success has been reported already.
-    pub reported_early: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -73,19 +56,17 @@ struct OutstandingOp {
     from: Piece,
     write: bool,
     flags: u8,
-    note: Completion,
+    done: Completion,
     atomic: bool,
 }
 
 /// A read or write that cannot be done through shared memory after all: the adapter is to do it.
 pub struct AdapterRetry {
-    pub note: Completion,
+    pub done: Completion,
     pub write: bool,
     /// As in [`RmaRequest::flags`] and [`RmaRequest::word`].
     pub flags: u8,
     pub word: u64,
-    pub key: u64,
-    pub addr: u64,
     pub mem: Piece,
     /// What is written, where the application has its memory back.
     pub bytes: Option<Box<[u8]>>,
@@ -93,44 +74,18 @@ pub struct AdapterRetry {
 
 impl OutstandingOp {
     #[cold]
-    fn again(&self, ring: &RingWriter, (key, addr): (u64, u64)) -> AdapterRetry {
-        let (word, data) = ring.contents(self.start, self.note.len);
+    fn again(&self, ring: &RingWriter) -> AdapterRetry {
+        let (word, data) = ring.contents(self.start, self.done.len);
         let lent = if self.write { self.from } else { self.into };
         AdapterRetry {
-            note: self.note,
+            done: self.done,
             write: self.write,
             flags: self.flags,
             word,
-            key,
-            addr,
             mem: lent,
             bytes: (self.write && lent.is_empty()).then_some(data),
         }
     }
-}
-
-impl Completion {
-    /// Of a piece of an operation, which knows the rest.
-    pub fn piece(op: u32, len: usize) -> Completion {
-        Completion {
-            context: 0,
-            len,
-            flags: 0,
-            op: Some(op),
-            report: false,
-            reported_early: false,
-        }
-    }
-}
-
-/// The end of an access.
-#[derive(Clone, Copy)]
-pub struct RmaCompletion {
-    pub note: Completion,
-    pub status: Status,
-    /// Of one that failed.
-    pub key: u64,
-    pub addr: u64,
 }
 
 /// Those of one ring.
@@ -216,7 +171,7 @@ impl OutstandingRma {
         initiator: Option<&Arc<Initiator>>,
         a: &RmaRequest,
         start: u64,
-        note: Completion,
+        done: Completion,
         thread: &'static EventThread,
     ) -> bool {
         // A blocked reader is woken by it.
@@ -251,7 +206,7 @@ impl OutstandingRma {
             },
             write: a.kind == kind::WRITE,
             flags: a.flags,
-            note,
+            done,
             atomic,
         });
         first
@@ -265,7 +220,7 @@ impl OutstandingRma {
         ring: &mut RingWriter,
         initiator: Option<&Initiator>,
         mut again: impl FnMut(AdapterRetry),
-        mut each: impl FnMut(&RmaCompletion) -> bool,
+        mut each: impl FnMut(&Completion, Status) -> bool,
     ) -> bool {
         let (done, faults) = done(ring.file());
         let Some(first) = self.ops.get(0) else {
@@ -279,19 +234,12 @@ impl OutstandingRma {
         (self.empty_polls, self.since) = (0, 0);
         let mut all = true;
         while let Some(d) = self.ops.get(0).filter(|d| d.end <= done) {
-            let mut e = RmaCompletion {
-                note: d.note,
-                status: Status::Ok,
-                key: 0,
-                addr: 0,
-            };
+            let mut status = Status::Ok;
             if faults != self.faults {
-                let outcome;
-                (outcome, e.key, e.addr) = ring.fate(d.start);
-                match outcome {
-                    RmaOutcome::Status(s) => e.status = s,
+                match ring.fate(d.start) {
+                    RmaOutcome::Status(s) => status = s,
                     RmaOutcome::Unsupported => {
-                        again(d.again(ring, (e.key, e.addr)));
+                        again(d.again(ring));
                         self.faults = self.faults.wrapping_add(1);
                         self.atomics -= u32::from(d.atomic);
                         self.ops.drop_first();
@@ -299,16 +247,16 @@ impl OutstandingRma {
                     }
                 }
             }
-            if e.status == Status::Ok && !d.into.is_empty() {
+            if status == Status::Ok && !d.into.is_empty() {
                 ring.answer(d.start, d.into);
             }
-            if !each(&e) {
+            if !each(&d.done, status) {
                 all = false;
                 break;
             }
             // A failure may be counted before its access is said to be done: what is counted here
             // is what was told.
-            if e.status != Status::Ok {
+            if status != Status::Ok {
                 self.faults = self.faults.wrapping_add(1);
             }
             self.atomics -= u32::from(d.atomic);
@@ -391,42 +339,23 @@ impl OutstandingRma {
     pub(crate) fn abort(
         &mut self,
         ring: &mut RingWriter,
-        peer: PeerIndex,
-        lost: &mut VecDeque<(PeerIndex, RmaCompletion)>,
+        lost: &mut VecDeque<(Completion, Status)>,
     ) {
         // Nothing is retried over the adapter for a peer that is gone.
         let mut refused = Vec::new();
-        let mut ended = Vec::new();
         self.poll_done(
             ring,
             None,
-            |a| refused.push((a.note, a.key, a.addr)),
-            |e| {
-                ended.push(*e);
+            |a| refused.push(a.done),
+            |done, status| {
+                lost.push_back((*done, status));
                 true
             },
         );
-        lost.extend(ended.into_iter().map(|e| (peer, e)));
-        let status = Status::RemoteUnresponsive;
-        lost.extend(refused.into_iter().map(|(note, key, addr)| {
-            let e = RmaCompletion {
-                note,
-                status,
-                key,
-                addr,
-            };
-            (peer, e)
-        }));
+        let gone = Status::RemoteUnresponsive;
+        lost.extend(refused.into_iter().map(|done| (done, gone)));
         while let Some(d) = self.ops.remove(0) {
-            let (_, key, addr) = ring.fate(d.start);
-            let (note, status) = (d.note, Status::RemoteUnresponsive);
-            let ended = RmaCompletion {
-                note,
-                status,
-                key,
-                addr,
-            };
-            lost.push_back((peer, ended));
+            lost.push_back((d.done, gone));
         }
     }
 }

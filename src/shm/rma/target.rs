@@ -1,9 +1,9 @@
 //! The target's side of accesses, as part of [`RingReader`](crate::shm::ring::RingReader).
 
 use super::lock::{outcome_of, refuse, RmaOutcome, DONE, FREE, RING_LOCK, TARGET};
-use crate::device::Status;
 use crate::shm::kind;
 use crate::shm::ring::RingSegment;
+use crate::transport::Status;
 use core::sync::atomic::Ordering::*;
 
 /// The target reports its progress after so many accesses or bytes, and when it has no more.

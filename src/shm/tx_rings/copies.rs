@@ -5,7 +5,7 @@ use super::*;
 impl TxRings {
     /// Of the ring to a peer whose memory can be reached from here.
     #[inline]
-    fn initiator(&self, peer: PeerIndex) -> Option<&Initiator> {
+    fn initiator(&self, peer: PeerId) -> Option<&Initiator> {
         match self.routes.get(peer as usize) {
             Some(TxRoute::Ring(o)) => o.initiator.as_deref(),
             _ => None,
@@ -14,7 +14,7 @@ impl TxRings {
 
     /// Whether the peer's memory can be reached from here.
     #[inline]
-    pub fn reaches_memory(&self, peer: PeerIndex) -> bool {
+    pub fn reaches_memory(&self, peer: PeerId) -> bool {
         self.initiator(peer).is_some()
     }
 
@@ -22,10 +22,10 @@ impl TxRings {
     /// it.
     pub fn cma_access(
         &mut self,
-        peer: PeerIndex,
+        peer: PeerId,
         write: bool,
         local: &LocalBuffer,
-        (key, addr): (u64, u64),
+        RemoteAddr { addr, key }: RemoteAddr,
     ) -> core::result::Result<bool, RmaDenied> {
         let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
             return Err(RmaDenied::Unsupported);
@@ -44,7 +44,7 @@ impl TxRings {
     /// from the first on.
     pub fn access_batch(
         &mut self,
-        peer: PeerIndex,
+        peer: PeerId,
         write: bool,
         key: u64,
         parts: impl Iterator<Item = (Piece, u64)>,
@@ -60,25 +60,21 @@ impl TxRings {
 
     /// Writes `local` to a peer's memory, or fills it from there, where the peer has said. `false`
     /// when that did not work.
-    pub fn cma_copy(&self, peer: PeerIndex, write: bool, local: &LocalBuffer, at: u64) -> bool {
+    pub fn cma_copy(&self, peer: PeerId, write: bool, local: &LocalBuffer, at: u64) -> bool {
         self.initiator(peer)
             .is_some_and(|l| l.mr_table().cma_copy(write, local, at))
     }
 
     /// Fills pieces of memory, up to `MANY`, from where the peer has said, by one call of the
     /// system: how many are filled, from the first on.
-    pub fn cma_read_batch(
-        &self,
-        peer: PeerIndex,
-        parts: impl Iterator<Item = (Piece, u64)>,
-    ) -> usize {
+    pub fn cma_read_batch(&self, peer: PeerId, parts: impl Iterator<Item = (Piece, u64)>) -> usize {
         self.initiator(peer)
             .map_or(0, |l| l.mr_table().cma_read_batch(parts))
     }
 
     /// A transfer of so many chunks that the peer may help with; `None` when there are too many
     /// already.
-    pub fn open_split(&mut self, peer: PeerIndex, chunks: u32) -> Option<SplitCopy> {
+    pub fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy> {
         let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
             return None;
         };
@@ -97,7 +93,7 @@ impl TxRings {
         Some(share)
     }
 
-    fn shared(&self, peer: PeerIndex) -> Option<&RingSegment> {
+    fn shared(&self, peer: PeerId) -> Option<&RingSegment> {
         match self.routes.get(peer as usize) {
             Some(TxRoute::Ring(o)) => Some(o.ring.file()),
             _ => None,
@@ -108,7 +104,7 @@ impl TxRings {
     /// could not do one.
     pub fn copy_split(
         &self,
-        peer: PeerIndex,
+        peer: PeerId,
         s: SplitCopy,
         copy: impl FnMut(u32) -> bool,
     ) -> Option<u32> {
@@ -116,12 +112,12 @@ impl TxRings {
     }
 
     /// Whether all are.
-    pub fn split_done(&self, peer: PeerIndex, s: SplitCopy) -> bool {
+    pub fn split_done(&self, peer: PeerId, s: SplitCopy) -> bool {
         self.shared(peer).is_some_and(|ring| s.over(ring))
     }
 
     /// As [`TxRings::split_done`]; it ends then.
-    pub fn end_split(&mut self, peer: PeerIndex, s: SplitCopy) -> bool {
+    pub fn end_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
         let over = self.split_done(peer, s);
         if let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize).filter(|_| over) {
             o.shares &= !(1 << s.word);
@@ -131,7 +127,7 @@ impl TxRings {
 
     /// A transfer ends before it is over: nothing is written by the peer any more when this
     /// returns.
-    pub fn stop_split(&mut self, peer: PeerIndex, s: SplitCopy) {
+    pub fn stop_split(&mut self, peer: PeerId, s: SplitCopy) {
         if let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) {
             o.stop(1 << s.word, self.thread);
         }
@@ -140,8 +136,8 @@ impl TxRings {
     /// Whether a read or write of a peer's region is known to be permitted, and possible from here.
     pub fn permits(
         &mut self,
-        peer: PeerIndex,
-        (key, addr): (u64, u64),
+        peer: PeerId,
+        RemoteAddr { addr, key }: RemoteAddr,
         len: usize,
         write: bool,
     ) -> bool {
@@ -154,7 +150,7 @@ impl TxRings {
     }
 
     /// Whether a peer wants to hear of every access.
-    pub fn wants_events(&self, peer: PeerIndex) -> bool {
+    pub fn wants_events(&self, peer: PeerId) -> bool {
         self.initiator(peer).is_some_and(|l| l.mr_table().events())
     }
 }

@@ -11,14 +11,14 @@ use super::events::{EventQueue, EventThread, RingEvent};
 use super::kind;
 use super::ring::{RecordHeader, RingSegment, RingWriter, WriteBlocked, RECORD_MAX};
 use super::rma::{
-    AdapterRetry, Completion, Initiator, KeyHashes, LocalBuffer, OutstandingRma, RemoteMrTable,
-    RmaCompletion, RmaDenied, RmaRequest, CLOSE_WAIT, VISIT,
+    AdapterRetry, Initiator, KeyHashes, LocalBuffer, OutstandingRma, RemoteMrTable, RmaDenied,
+    RmaRequest, CLOSE_WAIT, VISIT,
 };
 use super::split_copy::{self, SplitCopy};
-use super::{PeerIndex, Verdict};
 use crate::device::wait::wait_readable;
 use crate::device::{host, QpAddr};
 use crate::hmem::{Piece, UserMem};
+use crate::transport::{Completion, PeerId, RemoteAddr, Status, Verdict};
 use crate::types::*;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -86,8 +86,8 @@ impl TxRing {
     fn outcome(
         &mut self,
         written: core::result::Result<bool, WriteBlocked>,
-        peer: PeerIndex,
-        stopped: &mut Vec<PeerIndex>,
+        peer: PeerId,
+        stopped: &mut Vec<PeerId>,
     ) -> Verdict {
         match written {
             Ok(false) => Verdict::Done,
@@ -112,15 +112,15 @@ pub struct TxRings {
     thread: &'static EventThread,
     routes: Vec<TxRoute>,
     /// Peers for whom something was stopped.
-    stopped: Vec<PeerIndex>,
+    stopped: Vec<PeerId>,
     /// Peers that accesses have been written to which are not known to be done.
-    peers_outstanding: Vec<PeerIndex>,
+    peers_outstanding: Vec<PeerId>,
     /// Accesses to peers that are gone.
-    lost: VecDeque<(PeerIndex, RmaCompletion)>,
+    lost: VecDeque<(Completion, Status)>,
     /// Peers of which it is not known yet how packets reach them ([`TxRoute::is_open`]).
     calling: usize,
     /// Accesses that the adapter is to do.
-    again: Vec<(PeerIndex, AdapterRetry)>,
+    again: Vec<AdapterRetry>,
 }
 
 impl TxRings {
@@ -144,18 +144,18 @@ impl TxRings {
     }
 
     /// Whether the peer has been called and has not answered yet.
-    pub fn is_calling(&self, peer: PeerIndex) -> bool {
+    pub fn is_calling(&self, peer: PeerId) -> bool {
         self.routes.get(peer as usize).is_some_and(TxRoute::is_open)
     }
 
     /// Whether there is a ring to a peer, or will be.
-    pub(super) fn has_ring(&self, peer: PeerIndex) -> bool {
+    pub(super) fn has_ring(&self, peer: PeerId) -> bool {
         let ring = matches!(self.routes.get(peer as usize), Some(TxRoute::Ring(_)));
         ring || self.is_calling(peer)
     }
 
     /// The number will be another peer's, to which there is no route yet.
-    pub fn forget_peer(&mut self, peer: PeerIndex) {
+    pub fn forget_peer(&mut self, peer: PeerId) {
         if let TxRoute::Calling(o, _) = self.set_route(peer as usize, TxRoute::Unknown) {
             self.thread.forget(o.conn);
         }
@@ -163,7 +163,7 @@ impl TxRings {
 
     /// Whether a peer is known to be reached by the adapter alone.
     #[inline]
-    pub fn uses_adapter(&self, peer: PeerIndex) -> bool {
+    pub fn uses_adapter(&self, peer: PeerId) -> bool {
         matches!(self.routes.get(peer as usize), Some(TxRoute::Adapter))
     }
 
@@ -172,7 +172,7 @@ impl TxRings {
     #[inline]
     pub fn send(
         &mut self,
-        peer: PeerIndex,
+        peer: PeerId,
         addr: &QpAddr,
         what: RecordHeader,
         head: &[u8],
@@ -199,7 +199,7 @@ impl TxRings {
     #[inline(always)]
     pub fn send_short(
         &mut self,
-        peer: PeerIndex,
+        peer: PeerId,
         what: RecordHeader,
         words: ([u64; 2], usize),
         body: Piece,
@@ -213,7 +213,7 @@ impl TxRings {
 
     /// As [`TxRings::send_short`], a record of up to seven words.
     #[inline]
-    pub fn send_words(&mut self, peer: PeerIndex, what: RecordHeader, words: &[u64]) -> Verdict {
+    pub fn send_words(&mut self, peer: PeerId, what: RecordHeader, words: &[u64]) -> Verdict {
         let Some(TxRoute::Ring(out)) = self.routes.get_mut(peer as usize) else {
             return Verdict::Unsupported;
         };
@@ -224,7 +224,7 @@ impl TxRings {
     /// As [`TxRings::send_words`], to a peer that nothing may have been sent to yet.
     pub fn tell(
         &mut self,
-        peer: PeerIndex,
+        peer: PeerId,
         addr: &QpAddr,
         what: RecordHeader,
         words: &[u64],
@@ -238,7 +238,7 @@ impl TxRings {
     /// Whether a peer's ring has room for `count` records of `len` bytes now; also where there is
     /// no ring yet.
     #[inline]
-    pub fn fits(&mut self, peer: PeerIndex, count: usize, len: usize) -> bool {
+    pub fn fits(&mut self, peer: PeerId, count: usize, len: usize) -> bool {
         let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
             return true;
         };
@@ -250,7 +250,7 @@ impl TxRings {
     }
 
     /// Much is to be written to a peer.
-    pub fn widen(&mut self, peer: PeerIndex) {
+    pub fn widen(&mut self, peer: PeerId) {
         if let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) {
             o.ring.widen();
         }

@@ -6,7 +6,8 @@ impl TxRings {
     /// Writes an access into a peer's ring, whose end [`TxRings::poll_done`] tells. `Unsupported`
     /// where it is better done from here, or cannot be done by the peer.
     #[inline(always)]
-    pub fn post(&mut self, peer: PeerIndex, a: &RmaRequest, note: Completion) -> Verdict {
+    pub fn post(&mut self, a: &RmaRequest, done: Completion) -> Verdict {
+        let peer = done.peer;
         let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
             return Verdict::Unsupported;
         };
@@ -21,11 +22,11 @@ impl TxRings {
             flags: a.flags | kind::ACCESS,
             message: a.kind == kind::CONFIRMED,
         };
-        let words = [a.key, a.addr, a.word];
+        let words = [done.remote.key, done.remote.addr, a.word];
         let written = match o.ring.access(what, words, &a.data, a.into.len()) {
             Ok((wake, start)) => {
                 let (l, t) = (o.initiator.as_ref(), self.thread);
-                if o.outstanding.track(&mut o.ring, l, a, start, note, t) {
+                if o.outstanding.track(&mut o.ring, l, a, start, done, t) {
                     self.peers_outstanding.push(peer);
                 }
                 Ok(wake)
@@ -36,11 +37,14 @@ impl TxRings {
                 Err(why)
             }
         };
-        o.outcome(written, peer, &mut self.stopped)
+        match o.outcome(written, peer, &mut self.stopped) {
+            Verdict::Done => Verdict::Queued,
+            other => other,
+        }
     }
 
     /// Whether accesses to a peer go into its ring just now.
-    pub fn takes_rma(&mut self, peer: PeerIndex) -> bool {
+    pub fn takes_rma(&mut self, peer: PeerId) -> bool {
         match self.routes.get_mut(peer as usize) {
             Some(TxRoute::Ring(o)) => o.initiator.is_some() && o.outstanding.takes_rma(&o.ring),
             _ => false,
@@ -49,7 +53,7 @@ impl TxRings {
 
     /// As a process leaves it that ends in the middle of [`Initiator::execute_pending`].
     #[cfg(test)]
-    pub fn claim_for_ever(&self, peer: PeerIndex) {
+    pub fn claim_for_ever(&self, peer: PeerId) {
         if let Some(TxRoute::Ring(o)) = self.routes.get(peer as usize) {
             crate::shm::rma::abandon(o.ring.file());
         }
@@ -62,14 +66,14 @@ impl TxRings {
     }
 
     /// What the adapter is to do.
-    pub fn take_retries(&mut self) -> Vec<(PeerIndex, AdapterRetry)> {
+    pub fn take_retries(&mut self) -> Vec<AdapterRetry> {
         core::mem::take(&mut self.again)
     }
 
     /// An access that cannot be done through shared memory, or that the adapter has no room for
     /// now.
-    pub fn add_retry(&mut self, peer: PeerIndex, a: AdapterRetry) {
-        self.again.push((peer, a));
+    pub fn add_retry(&mut self, a: AdapterRetry) {
+        self.again.push(a);
     }
 
     /// Whether there is something for [`TxRings::take_retries`].
@@ -78,18 +82,18 @@ impl TxRings {
     }
 
     /// Whether accesses to a peer are not known to be done.
-    pub fn has_outstanding_to(&self, peer: PeerIndex) -> bool {
+    pub fn has_outstanding_to(&self, peer: PeerId) -> bool {
         self.peers_outstanding.contains(&peer)
-            || self.lost.iter().any(|(p, _)| *p == peer)
-            || self.again.iter().any(|(p, _)| *p == peer)
+            || self.lost.iter().any(|(done, _)| done.peer == peer)
+            || self.again.iter().any(|a| a.done.peer == peer)
     }
 
     /// Tells of accesses that have ended, until `each` will not hear of one, which it is told of
     /// again then. `false` in that case, and when some are for [`TxRings::take_retries`].
     #[inline]
-    pub fn poll_done(&mut self, mut each: impl FnMut(PeerIndex, &RmaCompletion) -> bool) -> bool {
-        while let Some((peer, e)) = self.lost.front() {
-            if !each(*peer, e) {
+    pub fn poll_done(&mut self, mut each: impl FnMut(&Completion, Status) -> bool) -> bool {
+        while let Some((done, status)) = self.lost.front() {
+            if !each(done, *status) {
                 return false;
             }
             self.lost.pop_front();
@@ -101,10 +105,10 @@ impl TxRings {
                 continue;
             };
             let initiator = o.initiator.as_deref();
-            let again = |a| self.again.push((peer, a));
+            let again = |a| self.again.push(a);
             if !o
                 .outstanding
-                .poll_done(&mut o.ring, initiator, again, |e| each(peer, e))
+                .poll_done(&mut o.ring, initiator, again, &mut each)
             {
                 return false;
             }

@@ -7,7 +7,7 @@ impl TxRings {
     /// gets no packet in another way meanwhile, for messages keep their order only on one. One that
     /// does not answer for [`ANSWER`] is reached by the adapter.
     #[cold]
-    fn call(&mut self, peer: PeerIndex, addr: &QpAddr) -> bool {
+    fn call(&mut self, peer: PeerId, addr: &QpAddr) -> bool {
         let at = peer as usize;
         if self.routes.len() <= at {
             let more = at + 1 - self.routes.len();
@@ -120,10 +120,10 @@ impl TxRings {
     }
 
     /// The peer that a ring leads to by connection `conn`.
-    pub fn peer_of(&self, conn: u64) -> Option<PeerIndex> {
+    pub fn peer_of(&self, conn: u64) -> Option<PeerId> {
         let of = |r: &TxRoute| matches!(r, TxRoute::Ring(o) if o.conn == conn);
         let at = self.routes.iter().position(of)?;
-        PeerIndex::try_from(at).ok()
+        PeerId::try_from(at).ok()
     }
 
     /// The peer of a connection that has ended. What is sent to it from now on, the adapter answers
@@ -136,9 +136,9 @@ impl TxRings {
         let TxRoute::Ring(mut o) = self.set_route(at, TxRoute::Adapter) else {
             return None;
         };
-        let peer = at as PeerIndex;
+        let peer = at as PeerId;
         self.peers_outstanding.retain(|p| *p != peer);
-        o.outstanding.abort(&mut o.ring, peer, &mut self.lost);
+        o.outstanding.abort(&mut o.ring, &mut self.lost);
         Some(o.to)
     }
 
@@ -146,7 +146,7 @@ impl TxRings {
     /// goes by the adapter, what comes later perhaps not. `false` when it has too many callers just
     /// now.
     #[inline]
-    pub fn ensure_route(&mut self, peer: PeerIndex, addr: &QpAddr) -> bool {
+    pub fn ensure_route(&mut self, peer: PeerId, addr: &QpAddr) -> bool {
         match self.routes.get(peer as usize) {
             Some(TxRoute::Ring(_) | TxRoute::Adapter) => true,
             _ => self.call(peer, addr),

@@ -23,14 +23,14 @@ impl Engine {
         if let Some(p) = p {
             match op.kind {
                 EngineOpKind::ReadResp { .. } => p.serving = p.serving.saturating_sub(1),
-                _ if op.wr_id.is_some() => p.user_ops = p.user_ops.saturating_sub(1),
+                _ if op.done.is_some() => p.user_ops = p.user_ops.saturating_sub(1),
                 _ => {}
             }
         }
-        if let Some(wr_id) = op.wr_id {
+        if let Some(done) = op.done {
             self.user_ops -= 1;
             list.push(Event::Done {
-                wr_id,
+                done,
                 status: op.status,
             });
         }
@@ -50,10 +50,10 @@ impl Engine {
             // A refusal may come late, when the slot is another read's.
             let peer = op.peer;
             let slot = self.read_slot(id, peer);
-            let read = slot.and_then(|slot| Some((slot, self.reads.get(slot)?.wr_id)));
-            if let Some((slot, wr_id)) = read {
+            let read = slot.and_then(|slot| Some((slot, self.reads.get(slot)?.done)));
+            if let Some((slot, done)) = read {
                 self.end_read(slot);
-                list.push(Event::Done { wr_id, status });
+                list.push(Event::Done { done, status });
             }
         }
         if let Some(op) = self.ops.get_mut(part.op) {
@@ -92,7 +92,7 @@ impl Engine {
         for slot in reads {
             if let Some(r) = self.reads.remove(slot) {
                 list.push(Event::Done {
-                    wr_id: r.wr_id,
+                    done: r.done,
                     status,
                 });
             }

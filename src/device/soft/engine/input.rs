@@ -323,10 +323,10 @@ impl Engine {
             return;
         };
         if off == READ_GONE {
-            let wr_id = r.wr_id;
+            let done = r.done;
             self.end_read(slot);
             list.push(Event::Done {
-                wr_id,
+                done,
                 status: Status::RemoteAbort,
             });
             return;
@@ -339,10 +339,10 @@ impl Engine {
         r.local.store(off as usize, data);
         r.got = r.got.saturating_add(data.len() as u64);
         if r.got >= total {
-            let wr_id = r.wr_id;
+            let done = r.done;
             self.end_read(slot);
             list.push(Event::Done {
-                wr_id,
+                done,
                 status: Status::Ok,
             });
         }

@@ -23,8 +23,9 @@ use crate::core::Result;
 use crate::device::fault::{Fate, Faults};
 use crate::device::host::secret;
 use crate::device::mem_table::{MemTable, RegionsRead};
-use crate::device::{Data, Event, Events, Payload, QpAddr, Remote, Status};
+use crate::device::{Data, Event, Events, Payload, QpAddr};
 use crate::hmem::UserMem;
+use crate::transport::{Completion, Report, Status};
 use crate::types::*;
 use core::ffi::c_void;
 use session::{Hearing, Link, Session, Sessions};
@@ -101,7 +102,8 @@ enum EngineOpKind {
 #[derive(Debug)]
 struct EngineOp {
     peer: u32,
-    wr_id: Option<u64>,
+    /// Of an operation of the application's.
+    done: Option<Completion>,
     kind: EngineOpKind,
     /// Header of a send, and payload that was copied at posting.
     copy: Vec<u8>,
@@ -123,7 +125,7 @@ struct RxPart {
 
 #[derive(Debug)]
 struct Read {
-    wr_id: u64,
+    done: Completion,
     peer: u32,
     generation: u32,
     local: UserMem,
@@ -353,7 +355,7 @@ impl Engine {
     }
 
     fn add(&mut self, pi: u32, op: EngineOp) {
-        let user = usize::from(op.wr_id.is_some());
+        let user = usize::from(op.done.is_some());
         let i = self.ops.insert(EngineOp { peer: pi, ..op });
         if let Some(p) = self.peers.get_mut(pi) {
             p.pending.push_back(i);
@@ -383,7 +385,7 @@ impl Engine {
     /// Posts a send; see `QueuePair::post_send`.
     pub(crate) fn send(
         &mut self,
-        wr_id: u64,
+        done: Completion,
         to: &QpAddr,
         head: &[u8],
         payload: Payload,
@@ -409,12 +411,12 @@ impl Engine {
         let kind = EngineOpKind::Send {
             head_len: head.len(),
         };
-        self.add(pi, Self::op(Some(wr_id), kind, copy, user, len as u64));
+        self.add(pi, Self::op(Some(done), kind, copy, user, len as u64));
         Ok(())
     }
 
     fn op(
-        wr_id: Option<u64>,
+        done: Option<Completion>,
         kind: EngineOpKind,
         copy: Vec<u8>,
         user: UserMem,
@@ -422,7 +424,7 @@ impl Engine {
     ) -> EngineOp {
         EngineOp {
             peer: u32::MAX,
-            wr_id,
+            done,
             kind,
             copy,
             user,
@@ -437,13 +439,13 @@ impl Engine {
     /// Posts an RDMA write; see `QueuePair::post_write`.
     pub(crate) fn write(
         &mut self,
-        wr_id: u64,
+        done: Completion,
+        to: &QpAddr,
         local: Payload,
-        r: &Remote,
         imm: Option<u32>,
         now: u64,
     ) -> Result<()> {
-        let pi = self.room_for(&r.to, now)?;
+        let pi = self.room_for(to, now)?;
         let mut copy = self.buffer();
         let user = match local {
             Payload::Copy(b) => {
@@ -454,21 +456,27 @@ impl Engine {
         };
         let total = (copy.len() + user.len()) as u64;
         let kind = EngineOpKind::Write {
-            key: r.key,
-            addr: r.addr,
+            key: done.remote.key,
+            addr: done.remote.addr,
             imm,
         };
-        self.add(pi, Self::op(Some(wr_id), kind, copy, user, total));
+        self.add(pi, Self::op(Some(done), kind, copy, user, total));
         Ok(())
     }
 
     /// Posts an RDMA read; see `QueuePair::post_read`.
-    pub(crate) fn read(&mut self, wr_id: u64, local: UserMem, r: &Remote, now: u64) -> Result<()> {
-        let pi = self.room_for(&r.to, now)?;
+    pub(crate) fn read(
+        &mut self,
+        done: Completion,
+        to: &QpAddr,
+        local: UserMem,
+        now: u64,
+    ) -> Result<()> {
+        let pi = self.room_for(to, now)?;
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
         let slot = self.reads.insert(Read {
-            wr_id,
+            done,
             peer: pi,
             generation,
             local,
@@ -477,13 +485,13 @@ impl Engine {
         let id = u64::from(slot) | u64::from(generation) << 32;
         let kind = EngineOpKind::ReadReq {
             id,
-            key: r.key,
-            addr: r.addr,
+            key: done.remote.key,
+            addr: done.remote.addr,
             len: local.len() as u32,
         };
         let copy = self.buffer();
         self.add(pi, Self::op(None, kind, copy, UserMem::EMPTY, 0));
-        self.expect(&r.to, true, now);
+        self.expect(to, true, now);
         Ok(())
     }
 
@@ -494,12 +502,13 @@ impl Engine {
         (r.generation == generation && r.peer == peer).then_some(slot)
     }
 
-    /// Ends reads posted as `wr_id`: what comes for them is dropped from now on.
-    pub(crate) fn cancel_reads(&mut self, wr_id: u64) {
-        for slot in self.reads.select(|r| r.wr_id == wr_id) {
+    /// Ends reads that report there: what comes for them is dropped from now on.
+    pub(crate) fn cancel_reads(&mut self, to: Report) {
+        for slot in self.reads.select(|r| r.done.report == to) {
+            let done = self.reads.get(slot).map(|r| r.done).unwrap_or_default();
             self.end_read(slot);
             let status = Status::LocalBadKey;
-            self.backlog.push_back(Event::Done { wr_id, status });
+            self.backlog.push_back(Event::Done { done, status });
         }
     }
 

@@ -49,38 +49,7 @@ impl VerbsQp {
             self.arrived(slot, wc, into);
             return;
         }
-        let status = status_of(wc);
-        let short = self.shorts.get_mut(usize::from(slot));
-        if let Some(short) = short.and_then(|s| s.as_mut()) {
-            if status == Status::RemoteNotReady && self.mode == Mode::Packets {
-                let wait = back_off(short.tries.into());
-                short.tries = short.tries.saturating_add(1);
-                return self.again.push((Instant::now() + wait, slot));
-            }
-            let short = *short;
-            self.forget(slot);
-            into.list.push(Event::Short {
-                short,
-                status,
-                taken: None,
-            });
-            let peer = short.peer as usize;
-            if self.mode == Mode::Packets && is_down(status) {
-                let peer = self.who.get(peer).copied();
-                into.list
-                    .extend(peer.map(|peer| Event::PeerDown { peer, status }));
-            }
-            return;
-        }
-        self.ended(slot, status, into);
-    }
-
-    /// A request of the short way is over.
-    fn forget(&mut self, slot: u16) {
-        if let Some(s) = self.shorts.get_mut(usize::from(slot)) {
-            *s = None;
-        }
-        self.free.push(slot);
+        self.ended(slot, status_of(wc), into);
     }
 
     fn sender(&self, wc: &ibv_wc) -> QpAddr {
@@ -133,47 +102,45 @@ impl VerbsQp {
     /// A receive of the application is over.
     pub(super) fn taken(&mut self, slot: u16, wc: &ibv_wc, into: &mut Events) {
         let taken = self.taken_by(wc);
-        let short = self.short_recvs.get_mut(usize::from(slot));
-        into.list.push(match short.and_then(Option::take) {
-            Some(short) => Event::Short {
-                short,
-                status: taken.status,
-                taken: Some(taken),
-            },
-            None => Event::Taken {
-                wr_id: self.taking.get(usize::from(slot)).copied().unwrap_or(0),
+        let posted = self.recvs.get_mut(usize::from(slot));
+        if let Some(r) = posted.and_then(Option::take) {
+            into.list.push(Event::Taken {
+                done: r.done,
+                into: r.into,
                 taken,
-            },
-        });
+            });
+        }
     }
 
     /// A work request is over, unless it is to be sent again.
     pub(super) fn ended(&mut self, slot: u16, status: Status, into: &mut Events) {
-        let Some(at) = self.wrs.get_mut(usize::from(slot)) else {
+        let at = self.slots.get_mut(usize::from(slot));
+        let Some((at, t)) = at.and_then(|at| at.map(|t| (at, t))) else {
             return;
         };
         if status == Status::RemoteNotReady && self.mode == Mode::Packets {
-            if let Some(w) = at {
-                let wait = back_off(w.tries);
-                w.tries += 1;
-                self.again.push((Instant::now() + wait, slot));
-                return;
+            let wait = back_off(t.tries.into());
+            *at = Some(TxSlot {
+                tries: t.tries.saturating_add(1),
+                ..t
+            });
+            return self.again.push((Instant::now() + wait, slot));
+        }
+        *at = None;
+        if t.extra {
+            let extra = self.extras.get_mut(usize::from(slot));
+            let extra = extra.map(core::mem::take).unwrap_or_default();
+            if let (Some(mem), Status::Ok) = (&extra.back, status) {
+                mem.store(0, self.tx.bytes(slot, mem.len()));
             }
         }
-        let Some(w) = at.take() else { return };
-        if let (Some(mem), Status::Ok) = (&w.back, status) {
-            mem.store(0, self.tx.bytes(slot, mem.len()));
-        }
         self.free.push(slot);
-        into.list.push(Event::Done {
-            wr_id: w.wr_id,
-            status,
-        });
+        let done = t.done;
+        into.list.push(Event::Done { done, status });
         if is_down(status) {
-            into.list.push(Event::PeerDown {
-                peer: w.peer,
-                status,
-            });
+            let peer = self.remotes.addr(done.peer);
+            into.list
+                .extend(peer.map(|peer| Event::PeerDown { peer, status }));
         }
     }
 
@@ -187,12 +154,7 @@ impl VerbsQp {
                 continue;
             }
             self.again.swap_remove(i);
-            let w = self.wrs.get(usize::from(slot)).and_then(Option::as_ref);
-            if let Some((r, peer)) = w.map(|w| (w.request, w.peer)) {
-                self.submit(slot, &r, &peer, None);
-            } else {
-                self.send_short_again(slot);
-            }
+            self.submit(slot, None);
         }
         self.ring();
     }

@@ -14,27 +14,28 @@
 mod complete;
 mod open;
 mod post;
+mod slots;
 mod timer;
 
 use super::external::{ExternalCounter, ExternalQueue};
-use super::mem::{FoundRegion, RegionRef, OWN_KEYS};
+use super::mem::{FoundRegion, OWN_KEYS};
 use super::pool::Pool;
-use super::rings::{self, Inline, Rings, SendWqe};
-use super::short::{RemoteQp, RetryState};
+use super::rings::{self, Inline, Rings, WqeOp};
 use super::sys::*;
-use super::{Handle, Opened};
+use super::Opened;
 use crate::core::hash::ByWords;
 use crate::core::Result;
-use crate::device::request::TxRequest;
 use crate::device::wait::WaitSet;
-use crate::device::{
-    Data, Event, Events, Payload, QpAddr, QueueMemory, QueuePair, RawQp, Remote, Status, Taken,
-};
-use crate::hmem::UserMem;
+use crate::device::{Data, Event, Events, Payload, QpAddr, QueueMemory, QueuePair, RawQp, Taken};
+use crate::hmem::{Piece, UserMem};
+use crate::transport::{Completion, PeerId, Status};
 use crate::types::*;
 pub(super) use complete::sender;
 use core::ffi::c_int;
 use core::ptr::null_mut;
+pub(super) use post::grow;
+use slots::RemoteQps;
+pub(super) use slots::{RecvSlot, TxExtra, TxSlot};
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -63,13 +64,6 @@ const LOOKS: u32 = 512;
 /// Peers, by address handle and queue pair number.
 pub(super) type Senders = HashMap<(u16, u16), QpAddr, ByWords>;
 
-#[derive(Clone, Copy)]
-enum WrKind {
-    Send,
-    Write,
-    Read,
-}
-
 /// What a queue pair is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -79,59 +73,6 @@ pub(crate) enum Mode {
     Direct,
     /// As [`Mode::Direct`], unreliably.
     Datagram,
-}
-
-/// A work request as the adapter gets it.
-#[derive(Clone, Copy)]
-struct WorkRequest {
-    op: WrKind,
-    to: Handle,
-    local: ibv_sge,
-    /// A second piece of a message.
-    more: Option<ibv_sge>,
-    rkey: u32,
-    raddr: u64,
-    imm: Option<u32>,
-}
-
-/// A work request under way.
-struct Wr {
-    wr_id: u64,
-    peer: QpAddr,
-    request: WorkRequest,
-    /// VerbsMemory registered for it alone.
-    _lent: Option<Arc<RegionRef>>,
-    /// Where a read's bytes belong that came into the slot.
-    back: Option<UserMem>,
-    tries: u32,
-}
-
-impl WorkRequest {
-    /// A message.
-    fn send(to: Handle, local: ibv_sge) -> WorkRequest {
-        WorkRequest {
-            op: WrKind::Send,
-            to,
-            local,
-            more: None,
-            rkey: 0,
-            raddr: 0,
-            imm: None,
-        }
-    }
-}
-
-impl Wr {
-    fn new(wr_id: u64, peer: QpAddr, request: WorkRequest) -> Wr {
-        Wr {
-            wr_id,
-            peer,
-            request,
-            _lent: None,
-            back: None,
-            tries: 0,
-        }
-    }
 }
 
 /// See the module text.
@@ -157,21 +98,18 @@ pub struct VerbsQp {
     pub(super) tx: Pool,
     /// Packets' receives; the application brings its own.
     pub(super) rx: Option<Pool>,
-    /// Its receives, by slot.
-    taking: Vec<u64>,
-    /// Requests under way, by slot: as many as there were at once; and how many slots there are.
-    wrs: Vec<Option<Wr>>,
+    /// Its receives, by slot: as many as there were at once.
+    pub(super) recvs: Vec<Option<RecvSlot>>,
+    /// Requests under way, by slot: as many as there were at once; what few of them have; and how
+    /// many slots there are.
+    pub(super) slots: Vec<Option<TxSlot>>,
+    pub(super) extras: Vec<TxExtra>,
     sends: usize,
     pub(super) free: Vec<u16>,
     /// The queues themselves, where they can be had.
     pub(super) rings: Option<Rings>,
-    /// Requests of the short way, by slot, and the peers of it.
-    pub(super) shorts: Vec<Option<TxRequest>>,
-    /// What it takes to send them again.
-    pub(super) kept: Vec<RetryState>,
-    pub(super) short_recvs: Vec<Option<TxRequest>>,
-    pub(super) ways: Vec<RemoteQp>,
-    pub(super) who: Vec<QpAddr>,
+    /// Whom requests can go to.
+    pub(super) remotes: RemoteQps,
     /// What the owner calls those who send to us: by address handle and queue pair number.
     pub(super) names: HashMap<(u16, u16), u32, ByWords>,
     /// Between `wr_start` and `wr_complete`: slots that were handed over.
@@ -189,7 +127,6 @@ pub struct VerbsQp {
     copies_device_memory: bool,
     /// Where the application's memory was last found to be registered.
     pub(super) found: FoundRegion,
-    routes: HashMap<QpAddr, Handle, ByWords>,
     pub(super) senders: Senders,
     /// Queues of the application's, of sends and of receives, which stand in for ours; and whether
     /// the process sees one of them.
@@ -225,13 +162,31 @@ impl QueuePair for VerbsQp {
         key < OWN_KEYS && (packet || mem.pieces().count() <= 1 && reachable())
     }
 
-    fn post_send(
-        &mut self,
-        wr_id: u64,
-        to: &QpAddr,
-        header: &[u8],
-        payload: Payload,
-    ) -> Result<()> {
+    fn connect(&mut self, peer: PeerId, at: &QpAddr) -> Result<()> {
+        let h = self.dev.handle(&at.gid)?;
+        self.disconnect(peer);
+        self.remotes.set(peer, at, h);
+        self.senders.insert((h.number, at.qpn), *at);
+        self.names.insert((h.number, at.qpn), peer);
+        Ok(())
+    }
+
+    #[inline]
+    fn connected(&self, peer: PeerId) -> bool {
+        self.remotes.get(peer).is_some()
+    }
+
+    fn disconnect(&mut self, peer: PeerId) {
+        let number = self.remotes.get(peer).map(|r| (r.handle.number, r.qpn));
+        self.remotes.remove(peer);
+        // Its number may be another's by now.
+        if let Some(n) = number.filter(|n| self.names.get(n) == Some(&peer)) {
+            self.names.remove(&n);
+            self.senders.remove(&n);
+        }
+    }
+
+    fn post_send(&mut self, done: Completion, header: &[u8], payload: Payload) -> Result<()> {
         let len = match &payload {
             Payload::Copy(b) => b.len(),
             Payload::User(m) => m.len(),
@@ -239,7 +194,7 @@ impl QueuePair for VerbsQp {
         if header.len() + len > self.dev.adapter.attr.mtu {
             return Err(FI_EMSGSIZE);
         }
-        let (slot, handle) = self.begin(to)?;
+        let slot = self.begin(done.peer)?;
         self.tx.put(slot, 0, header);
         let mut copied = header.len() + len;
         let mut more = None;
@@ -258,22 +213,17 @@ impl QueuePair for VerbsQp {
                 }
             }
         }
-        let request = WorkRequest {
+        let local = self.tx.sge(slot, copied);
+        let extra = TxExtra {
             more,
-            ..WorkRequest::send(handle, self.tx.sge(slot, copied))
+            ..TxExtra::default()
         };
-        self.post(slot, Wr::new(wr_id, *to, request), None);
+        self.post(slot, TxSlot::new(done, WqeOp::Send, local), extra, None);
         Ok(())
     }
 
-    fn post_write(
-        &mut self,
-        wr_id: u64,
-        local: Payload,
-        remote: &Remote,
-        imm: Option<u32>,
-    ) -> Result<()> {
-        let (slot, to) = self.begin(&remote.to)?;
+    fn post_write(&mut self, done: Completion, local: Payload, imm: Option<u32>) -> Result<()> {
+        let slot = self.begin(done.peer)?;
         let inline = match &local {
             Payload::Copy(b) if self.wide => Some(*b),
             _ => None,
@@ -281,22 +231,21 @@ impl QueuePair for VerbsQp {
         let most = inline.map_or(self.tx.room(), |_| self.inline);
         let place = match &local {
             Payload::Copy(b) if b.len() > most => Err(FI_EMSGSIZE),
-            Payload::Copy(_) if inline.is_some() => Ok((ibv_sge::default(), None, None)),
+            Payload::Copy(_) if inline.is_some() => Ok((ibv_sge::default(), TxExtra::default())),
             Payload::Copy(b) => {
                 let own = self.own(slot);
                 self.tx.put(own, 0, b);
-                let sge = self.tx.sge(own, b.len());
-                Ok((sge, None, None))
+                Ok((self.tx.sge(own, b.len()), TxExtra::default()))
             }
             Payload::User(m) => self.local(slot, m, true),
         };
-        self.rdma(slot, to, wr_id, WrKind::Write, place, remote, imm, inline)
+        self.rdma(slot, (WqeOp::Write, imm), done, place, inline)
     }
 
-    fn post_read(&mut self, wr_id: u64, local: UserMem, remote: &Remote) -> Result<()> {
-        let (slot, to) = self.begin(&remote.to)?;
+    fn post_read(&mut self, done: Completion, local: UserMem) -> Result<()> {
+        let slot = self.begin(done.peer)?;
         let place = self.local(slot, &local, false);
-        self.rdma(slot, to, wr_id, WrKind::Read, place, remote, None, None)
+        self.rdma(slot, (WqeOp::Read, None), done, place, None)
     }
 
     fn ring(&mut self) {
@@ -352,11 +301,6 @@ impl QueuePair for VerbsQp {
                 self.remind(into);
             }
         }
-    }
-
-    fn learn_peer(&mut self, peer: &QpAddr) -> bool {
-        self.routes.remove(peer);
-        self.route(peer).is_ok()
     }
 
     fn expect(&mut self, peer: &QpAddr, on: bool) {

@@ -65,17 +65,14 @@ impl VerbsQp {
             looks: 0,
             tx,
             rx,
-            taking: if packets { Vec::new() } else { vec![0; recvs] },
-            wrs: Vec::new(),
+            recvs: Vec::new(),
+            slots: Vec::new(),
+            extras: Vec::new(),
             sends,
             free: (0..sends as u16).rev().collect(),
             rings: None,
-            shorts: Vec::new(),
-            kept: Vec::new(),
-            short_recvs: Vec::new(),
             names: HashMap::default(),
-            ways: Vec::new(),
-            who: Vec::new(),
+            remotes: RemoteQps::default(),
             batch: Vec::with_capacity(sends),
             refused: Vec::new(),
             again: Vec::new(),
@@ -85,16 +82,12 @@ impl VerbsQp {
             pending: Vec::new(),
             copies_device_memory: false,
             found: FoundRegion::default(),
-            routes: HashMap::default(),
             senders: HashMap::default(),
             external: wanted.queues.clone(),
             read: wanted.queues.iter().flatten().any(|q| q.seen()),
             _counters: wanted.counters.iter().map(|(c, _)| Arc::clone(c)).collect(),
         };
         q.create(sends, recvs, wanted)?;
-        if q.mode == Mode::Packets && q.rings.is_some() {
-            q.kept = vec![RetryState::default(); sends];
-        }
         q.refill();
         Ok(q)
     }

@@ -1,10 +1,11 @@
 //! Posting: from memory and a peer to a work request in the adapter's queue.
 
+use super::super::rings::SendWqe;
 use super::*;
 use core::mem::zeroed;
 
-/// LocalSge memory of a request, as [`VerbsQp::local`] finds it.
-pub(super) type LocalSge = Result<(ibv_sge, Option<UserMem>, Option<Arc<RegionRef>>)>;
+/// Local memory of a request, as [`VerbsQp::local`] finds it.
+pub(super) type LocalSge = Result<(ibv_sge, TxExtra)>;
 
 impl VerbsQp {
     /// Most pieces of a message: of a packet, its header, and a device's memory behind it.
@@ -69,89 +70,80 @@ impl VerbsQp {
 
     /// Number of a peer's address handle.
     pub fn handle_of(&mut self, peer: &QpAddr) -> Result<u16> {
-        self.route(peer).map(|h| h.number)
-    }
-
-    /// How a peer is reached; its packets are known by it, too.
-    pub(in crate::device::verbs) fn route(&mut self, peer: &QpAddr) -> Result<Handle> {
-        if let Some(h) = self.routes.get(peer) {
-            return Ok(*h);
-        }
-        let h = self.dev.handle(&peer.gid)?;
-        self.routes.insert(*peer, h);
-        self.names.remove(&(h.number, peer.qpn));
-        self.senders.insert((h.number, peer.qpn), *peer);
-        Ok(h)
+        self.dev.handle(&peer.gid).map(|h| h.number)
     }
 
     /// Hands a request over; `inline` in place of its memory.
     #[inline]
-    pub(super) fn submit(
-        &mut self,
-        slot: u16,
-        r: &WorkRequest,
-        peer: &QpAddr,
-        inline: Option<&[u8]>,
-    ) {
+    pub(super) fn submit(&mut self, slot: u16, inline: Option<&[u8]>) {
+        let Some(Some(t)) = self.slots.get(usize::from(slot)) else {
+            return;
+        };
+        let Some(to) = self.remotes.get(t.done.peer) else {
+            return self.refused.push(slot);
+        };
+        let more = match t.extra {
+            true => self.extras.get(usize::from(slot)).and_then(|e| e.more),
+            false => None,
+        };
         if let Some(q) = &mut self.rings {
             let inline = inline.map(Inline::of);
             return q.send(&SendWqe {
-                op: match r.op {
-                    WrKind::Send => rings::SEND,
-                    WrKind::Write => rings::WRITE,
-                    WrKind::Read => rings::READ,
-                },
-                slot,
-                to_qpn: peer.qpn,
-                qkey: peer.qkey,
-                ah: r.to.number,
-                imm: r.imm,
-                local: r.local,
-                more: r.more,
+                more,
                 inline: inline.as_ref(),
-                remote: (r.raddr, r.rkey),
+                ..to.request(slot, t)
             });
         }
         let x = self.ex;
+        let (raddr, rkey) = (t.done.remote.addr, t.done.remote.key as u32);
         // SAFETY: `x` is the open queue pair; calls come in the order that ibv_wr_post(3) asks for.
         unsafe {
             if self.batch.is_empty() {
                 ((*x).wr_start)(x);
             }
             (*x).wr_id = slot.into();
-            match (r.op, r.imm) {
-                (WrKind::Send, None) => ((*x).wr_send)(x),
-                (WrKind::Send, Some(i)) => ((*x).wr_send_imm)(x, i),
-                (WrKind::Write, None) => ((*x).wr_rdma_write)(x, r.rkey, r.raddr),
-                (WrKind::Write, Some(i)) => ((*x).wr_rdma_write_imm)(x, r.rkey, r.raddr, i),
-                (WrKind::Read, _) => ((*x).wr_rdma_read)(x, r.rkey, r.raddr),
+            match (t.op, t.imm) {
+                (WqeOp::Send, None) => ((*x).wr_send)(x),
+                (WqeOp::Send, Some(i)) => ((*x).wr_send_imm)(x, i),
+                (WqeOp::Write, None) => ((*x).wr_rdma_write)(x, rkey, raddr),
+                (WqeOp::Write, Some(i)) => ((*x).wr_rdma_write_imm)(x, rkey, raddr, i),
+                (WqeOp::Read, _) => ((*x).wr_rdma_read)(x, rkey, raddr),
             }
-            match (inline, r.more) {
+            match (inline, more) {
                 (Some(b), _) => {
                     ((*x).wr_set_inline_data)(x, b.as_ptr().cast_mut().cast(), b.len());
                 }
                 (None, None) => {
-                    ((*x).wr_set_sge)(x, r.local.lkey, r.local.addr, r.local.length);
+                    ((*x).wr_set_sge)(x, t.local.lkey, t.local.addr, t.local.length);
                 }
                 (None, Some(more)) => {
-                    let both = [r.local, more];
+                    let both = [t.local, more];
                     ((*x).wr_set_sge_list)(x, both.len(), both.as_ptr());
                 }
             }
-            ((*x).wr_set_ud_addr)(x, r.to.ah, peer.qpn.into(), peer.qkey);
+            ((*x).wr_set_ud_addr)(x, to.handle.ah, to.qpn.into(), to.qkey);
         }
         self.batch.push(slot);
     }
 
-    pub(super) fn post(&mut self, slot: u16, wr: Wr, inline: Option<&[u8]>) {
-        let (r, peer) = (wr.request, wr.peer);
-        if usize::from(slot) >= self.wrs.len() {
-            self.wrs.resize_with(usize::from(slot) + 1, || None);
+    pub(super) fn post(&mut self, slot: u16, t: TxSlot, extra: TxExtra, inline: Option<&[u8]>) {
+        let at = usize::from(slot);
+        if at >= self.slots.len() {
+            grow(&mut self.slots, slot);
         }
-        if let Some(at) = self.wrs.get_mut(usize::from(slot)) {
-            *at = Some(wr);
+        let needed = extra.is_needed();
+        if needed {
+            if at >= self.extras.len() {
+                self.extras.resize_with(at + 1, TxExtra::default);
+            }
+            if let Some(to) = self.extras.get_mut(at) {
+                *to = extra;
+            }
         }
-        self.submit(slot, &r, &peer, inline);
+        if let Some(to) = self.slots.get_mut(at) {
+            *to = Some(TxSlot { extra: needed, ..t });
+        }
+        self.submit(slot, inline);
     }
 
     /// Registered memory of the application, piece by piece. `FI_EINVAL` when there are too many,
@@ -200,15 +192,14 @@ impl VerbsQp {
         }
     }
 
-    /// A slot, and the way to a peer.
-    pub(super) fn begin(&mut self, peer: &QpAddr) -> Result<(u16, Handle)> {
-        let to = self.route(peer)?;
-        let slot = self.free.pop().ok_or(FI_EAGAIN)?;
-        Ok((slot, to))
+    /// A slot for a request to a peer. `FI_EINVAL` for one that is not connected, `FI_EAGAIN`.
+    pub(super) fn begin(&mut self, peer: PeerId) -> Result<u16> {
+        self.remotes.get(peer).ok_or(FI_EINVAL)?;
+        self.free.pop().ok_or(FI_EAGAIN)
     }
 
-    /// LocalSge memory of a read or write: where it is registered, in the slot, or registered for
-    /// this operation. The second is a place to copy to in the end.
+    /// Local memory of a read or write: where it is registered, in the slot, or registered for this
+    /// operation.
     pub(super) fn local(&mut self, slot: u16, mem: &UserMem, write: bool) -> LocalSge {
         let mut pieces = mem.pieces();
         let first = pieces.next().map_or((0, 0), |p| (p.addr(), p.len()));
@@ -216,7 +207,7 @@ impl VerbsQp {
         let length = mem.len() as u32;
         if single && mem.is_empty() {
             let sge = self.tx.sge(self.own(slot), 0);
-            return Ok((sge, None, None));
+            return Ok((sge, TxExtra::default()));
         }
         let (memory, found) = (&self.dev.memory, &mut self.found);
         let usable = mem.is_host() || !self.copies_device_memory;
@@ -226,7 +217,7 @@ impl VerbsQp {
         };
         if let Some(lkey) = Some(first.0).filter(|_| single).and_then(known) {
             let addr = first.0 as u64;
-            return Ok((ibv_sge { addr, length, lkey }, None, None));
+            return Ok((ibv_sge { addr, length, lkey }, TxExtra::default()));
         }
         if self.mode != Mode::Packets {
             return Err(unregistered(first.0, first.1, 1));
@@ -236,7 +227,12 @@ impl VerbsQp {
                 self.tx.put_mem(slot, 0, mem);
             }
             let sge = self.tx.sge(slot, mem.len());
-            return Ok((sge, (!write).then_some(*mem), None));
+            let back = (!write).then_some(*mem);
+            let extra = TxExtra {
+                back,
+                ..TxExtra::default()
+            };
+            return Ok((sge, extra));
         }
         if !single || !mem.is_host() {
             return Err(FI_EINVAL);
@@ -247,39 +243,29 @@ impl VerbsQp {
             length,
             lkey: lent.lkey(),
         };
-        Ok((sge, None, Some(lent)))
+        let extra = TxExtra {
+            lent: Some(lent),
+            ..TxExtra::default()
+        };
+        Ok((sge, extra))
     }
 
     /// Posts a read or write whose local memory was found, or was not; of a write `inline` may go
     /// in its place.
-    #[allow(clippy::too_many_arguments)]
     pub(super) fn rdma(
         &mut self,
         slot: u16,
-        to: Handle,
-        wr_id: u64,
-        op: WrKind,
+        (op, imm): (WqeOp, Option<u32>),
+        done: Completion,
         local: LocalSge,
-        remote: &Remote,
-        imm: Option<u32>,
         inline: Option<&[u8]>,
     ) -> Result<()> {
-        let (local, back, lent) = local.inspect_err(|_| self.free.push(slot))?;
-        let request = WorkRequest {
-            op,
-            to,
-            local,
-            more: None,
-            rkey: remote.key as u32,
-            raddr: remote.addr,
+        let (local, extra) = local.inspect_err(|_| self.free.push(slot))?;
+        let t = TxSlot {
             imm,
+            ..TxSlot::new(done, op, local)
         };
-        let w = Wr {
-            _lent: lent,
-            back,
-            ..Wr::new(wr_id, remote.to, request)
-        };
-        self.post(slot, w, inline);
+        self.post(slot, t, extra, inline);
         Ok(())
     }
 
@@ -288,8 +274,7 @@ impl VerbsQp {
     /// registered.
     pub fn post_message(
         &mut self,
-        wr_id: u64,
-        to: &QpAddr,
+        done: Completion,
         payload: Payload,
         imm: Option<u32>,
     ) -> Result<()> {
@@ -302,27 +287,34 @@ impl VerbsQp {
             Payload::User(m) => (None, m),
         };
         let (sges, n) = self.lent(&mem, false)?;
-        let (slot, handle) = self.begin(to)?;
-        let request = WorkRequest {
+        let slot = self.begin(done.peer)?;
+        let extra = TxExtra {
             more: (n > 1).then_some(sges[1]),
-            imm,
-            ..WorkRequest::send(handle, sges[0])
+            ..TxExtra::default()
         };
-        self.post(slot, Wr::new(wr_id, *to, request), inline);
+        let t = TxSlot {
+            imm,
+            ..TxSlot::new(done, WqeOp::Send, sges[0])
+        };
+        self.post(slot, t, extra, inline);
         Ok(())
     }
 
     /// Posts a receive of the application; [`Event::Taken`] tells of its end. Errors as
     /// [`VerbsQp::post_message`].
-    pub fn post_recv(&mut self, wr_id: u64, mem: UserMem) -> Result<()> {
+    pub fn post_recv(&mut self, done: Completion, mem: UserMem) -> Result<()> {
         let (mut sges, n) = self.lent(&mem, true)?;
         let slot = self.empty.pop().ok_or(FI_EAGAIN)?;
         if n == 0 {
             // An adapter wants a piece: one without a byte.
             sges[0] = self.tx.sge(0, 0);
         }
-        if let Some(at) = self.taking.get_mut(usize::from(slot)) {
-            *at = wr_id;
+        if usize::from(slot) >= self.recvs.len() {
+            grow(&mut self.recvs, slot);
+        }
+        if let Some(at) = self.recvs.get_mut(usize::from(slot)) {
+            let into = Piece::EMPTY;
+            *at = Some(RecvSlot { done, into });
         }
         if let Some(r) = &mut self.rings {
             r.recv(slot, sges.get(..n.max(1)).unwrap_or(&[]));
@@ -345,6 +337,12 @@ impl VerbsQp {
         }
         Ok(())
     }
+}
+
+/// Memory for slots up to this one and some more: as many as were used at once.
+#[cold]
+pub(in crate::device::verbs) fn grow<T: Clone>(slots: &mut Vec<Option<T>>, slot: u16) {
+    slots.resize((usize::from(slot) + 1).next_power_of_two().max(64), None);
 }
 
 #[cold]

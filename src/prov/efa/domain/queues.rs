@@ -4,11 +4,11 @@ use super::{arm_eps, EfaDomain, OpenedQueue, State};
 use crate::core::yielding::Patience;
 use crate::core::{Errno, Result};
 use crate::device::wait::{wait_readable, WaitSet};
-use crate::device::Status;
 use crate::prov::contract::*;
 use crate::prov::efa::fast_path::{self, Polled};
 use crate::prov::efa::progress::progress;
 use crate::prov::reports::cq::Cq;
+use crate::transport::Status;
 use crate::types::*;
 use std::sync::Arc;
 

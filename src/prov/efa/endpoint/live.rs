@@ -3,12 +3,13 @@
 
 use super::failure;
 use crate::device::any::AnyQp;
-use crate::device::{Events, QueuePair, Status};
+use crate::device::{Events, QueuePair};
 use crate::proto::{self, Failure, PeerId};
 use crate::prov::efa::peers::Peers;
 use crate::prov::efa::same_host;
 use crate::prov::efa::same_host::rendezvous::Rendezvous;
 use crate::shm::ShmEndpoint;
+use crate::transport::Status;
 
 /// What exists from fi_enable(3) on.
 pub(crate) struct Live {

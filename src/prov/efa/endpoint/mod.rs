@@ -22,7 +22,7 @@ pub(crate) use srx::Srx;
 
 use crate::core::{Info, Result};
 use crate::device::any::AnyQp;
-use crate::device::{AdapterAttr, QueuePair, Status};
+use crate::device::{AdapterAttr, QueuePair};
 use crate::proto::{Failure, PeerId};
 use crate::prov::contract::Eq;
 use crate::prov::efa::addr;
@@ -30,10 +30,10 @@ use crate::prov::efa::fast_path::FastPathConfig;
 use crate::prov::efa::ops::atomic::atomic_max;
 use crate::prov::efa::ops::collective::{Colls, DeferredDrop};
 use crate::prov::efa::ops::deferred::{PendingTrigger, Work};
-use crate::prov::efa::wr_id::WrId;
 use crate::prov::reports::completion::BoundCntrs;
 use crate::prov::reports::Bound;
 use crate::shm::ShmEndpoint;
+use crate::transport::{Report, Status};
 use crate::types::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -226,7 +226,7 @@ impl Ep {
     pub(crate) fn close_targets(&mut self, targets: &[u32]) {
         if let Some(l) = &mut self.live {
             for read in l.proto.close_targets(|ctx| targets.contains(&ctx)) {
-                l.qp.cancel_reads(WrId::ProtoRead(read).bits());
+                l.qp.cancel_reads(Report::ProtoRead(read));
             }
         }
     }
@@ -243,7 +243,9 @@ impl Ep {
 
     /// Forgets a peer: its number will be another peer's.
     pub(crate) fn forget_peer(&mut self, peer: PeerId) {
-        if let Some(h) = self.live.as_mut().and_then(|l| l.shm_ep.as_mut()) {
+        let Some(l) = &mut self.live else { return };
+        l.qp.disconnect(peer);
+        if let Some(h) = &mut l.shm_ep {
             h.tx.forget_peer(peer);
         }
     }

@@ -7,10 +7,9 @@ use crate::prov::contract::FastAtomic;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::ops::atomic::element_size;
 use crate::prov::efa::same_host::shm_rma::{self, AtomicAccess};
-use crate::prov::reports::completion::{ended_entry, CntrKind};
-use crate::shm::{Completion, Verdict};
+use crate::prov::reports::completion::{ended_entry, reported, CntrKind};
+use crate::transport::{Completion, RemoteAddr, Report, Verdict};
 use crate::types::*;
-use crate::wire::RmaIov;
 
 /// Most bytes of remote memory.
 const MOST: usize = 64;
@@ -21,9 +20,9 @@ pub(crate) fn atomic(s: &mut State, id: u32, p: &FastAtomic) -> Option<Result<()
     let ep = s.eps.get_mut(id)?;
     let fast = &ep.fast;
     let (kind, flags) = match (p.compare, p.result) {
-        (Some(_), _) => (AtomicKind::Compare, FI_ATOMIC | FI_READ),
-        (None, Some(_)) => (AtomicKind::Fetch, FI_ATOMIC | FI_READ),
-        (None, None) => (AtomicKind::Write { receipt: true }, FI_ATOMIC | FI_WRITE),
+        (Some(_), _) => (AtomicKind::Compare, FI_READ),
+        (None, Some(_)) => (AtomicKind::Fetch, FI_READ),
+        (None, None) => (AtomicKind::Write { receipt: true }, FI_WRITE),
     };
     let size = element_size(p.datatype, p.op, kind).filter(|n| *n <= 8)?;
     let fits = p.len > 0 && p.len <= MOST && p.len.is_multiple_of(size);
@@ -49,34 +48,34 @@ pub(crate) fn atomic(s: &mut State, id: u32, p: &FastAtomic) -> Option<Result<()
         datatype: p.datatype,
         op: p.op,
         kind,
-        at: RmaIov {
-            addr: p.addr,
-            len: p.len as u64,
-            key: p.key,
-        },
+        len: p.len,
         data: data.get(..operands + compared)?,
         result: p.result.unwrap_or(Piece::EMPTY),
         early: p.result.is_none(),
     };
-    let note = Completion {
+    let done = Completion {
         context: p.context.unwrap_or(0),
         len: p.len,
-        flags,
-        op: None,
-        report: p.context.is_some() && fast.sent_to.is_some(),
-        reported_early: false,
+        flags: (FI_ATOMIC | flags) as u32,
+        peer,
+        report: reported(p.context.is_some() && fast.sent_to.is_some()),
+        remote: RemoteAddr {
+            addr: p.addr,
+            key: p.key,
+        },
     };
-    let (sent, told) = shm_rma::atomic(rings, peer, &a, note);
+    let (sent, early) = shm_rma::atomic(rings, &a, done);
     match sent {
         Verdict::Unsupported => return None,
         Verdict::NoResources => return Some(Err(FI_EAGAIN)),
-        Verdict::Done => live.notify_sleeper(),
+        Verdict::Done | Verdict::Queued => live.notify_sleeper(),
     }
-    if told {
-        ep.cntrs.count(&mut s.cntrs, CntrKind::of(flags), p.len);
-        let to = fast.sent_to.filter(|_| note.report);
+    if early {
+        ep.cntrs
+            .count(&mut s.cntrs, CntrKind::of(done.flags), p.len);
+        let to = fast.sent_to.filter(|_| done.report == Report::Entry);
         if let Some(q) = to.and_then(|q| s.cqs.get_mut(q)) {
-            q.push(ended_entry(note.context, flags, p.len));
+            q.push(ended_entry(&done));
         }
     }
     Some(Ok(()))

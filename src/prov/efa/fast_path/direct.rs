@@ -3,11 +3,10 @@
 //! Fabric `efa-direct`, and reads and writes of `efa`.
 
 use super::poll::{Polled, ShmPoller};
-use super::{FastPathConfig, Readable};
+use super::{posted, sent_completion, FastPathConfig, Readable};
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::any::{NativeCqe, NativeQp, PolledEntry};
-use crate::device::request::{TxDone, TxRequest};
 use crate::device::Device;
 use crate::hmem::Piece;
 use crate::proto::{PeerId, ANY};
@@ -17,8 +16,9 @@ use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Ep, Live};
 use crate::prov::efa::peers::Peers;
 use crate::prov::reports::cntr::Cntr;
-use crate::prov::reports::completion::{ended_entry, CntrKind};
+use crate::prov::reports::completion::{ended_entry, reported, rma_flags, CntrKind};
 use crate::prov::reports::cq::Cq;
+use crate::transport::{Completion, RemoteAddr, Report};
 use crate::types::*;
 use crate::wire::extra;
 
@@ -31,20 +31,9 @@ pub(crate) fn send(s: &mut State, id: u32, p: &FastSend, most: usize) -> Option<
     }
     let peer = s.avs.get(ep.fast.av)?.known(p.to)?;
     let q = ep.live.as_mut()?.qp.native()?;
-    let short = TxRequest {
-        context: p.context.unwrap_or(0),
-        data: p.data,
-        key: 0,
-        raddr: 0,
-        peer,
-        flags: (FI_SEND | FI_MSG) as u32,
-        report: p.context.is_some() && ep.fast.sent_to.is_some(),
-        tries: 0,
-    };
-    let peers = &s.peers;
-    q.send_short(short, p.cq_data.map(|d| d as u32), || {
-        peers.addr(peer).copied()
-    })
+    let report = reported(p.context.is_some() && ep.fast.sent_to.is_some());
+    let done = sent_completion(p.context.unwrap_or(0), p, peer, report);
+    posted(q.send_short(done, p.data, p.cq_data.map(|d| d as u32)))
 }
 
 /// As [`super::recv`], into the adapter's queue.
@@ -55,16 +44,15 @@ pub(crate) fn recv(
     into: Piece,
     context: usize,
 ) -> Option<Result<()>> {
-    q.recv_short(TxRequest {
+    let done = Completion {
         context,
-        data: into,
-        key: 0,
-        raddr: 0,
-        peer: ANY,
+        len: into.len(),
         flags: (FI_RECV | FI_MSG) as u32,
-        report: fast.report,
-        tries: 0,
-    })
+        peer: ANY,
+        report: reported(fast.report),
+        remote: RemoteAddr::default(),
+    };
+    posted(q.recv_short(done, into))
 }
 
 /// As [`super::rma`], as a work request of the adapter.
@@ -91,27 +79,22 @@ pub(crate) fn rma(s: &mut State, id: u32, p: &FastRma, peer: PeerId) -> Option<R
             return None;
         }
     }
-    let kind = if p.write { FI_WRITE } else { FI_READ };
-    let short = TxRequest {
+    let key = u32::try_from(p.key).ok()?.into();
+    let done = Completion {
         context: p.context.unwrap_or(0),
-        data: p.mem,
-        key: u32::try_from(p.key).ok()?,
-        raddr: p.addr,
+        len: p.mem.len(),
+        flags: rma_flags(p.write),
         peer,
-        flags: (FI_RMA | kind) as u32,
-        report: p.context.is_some() && fast.sent_to.is_some(),
-        tries: 0,
+        report: reported(p.context.is_some() && fast.sent_to.is_some()),
+        remote: RemoteAddr { addr: p.addr, key },
     };
-    let peers = &s.peers;
     let how = (p.write, p.context.is_none());
-    q.rdma_short(short, how, p.cq_data.map(|d| d as u32), || {
-        peers.addr(peer).copied()
-    })
+    posted(q.rdma_short(done, p.mem, how, p.cq_data.map(|d| d as u32)))
 }
 
 /// The completion of a receive, from an unknown peer.
 #[inline(always)]
-fn received(d: &TxDone, at: usize, c: &NativeCqe) -> Entry {
+fn received(d: &Completion, at: usize, c: &NativeCqe) -> Entry {
     let imm = c.imm();
     Entry {
         context: d.context,
@@ -165,7 +148,7 @@ fn next<const NAMED: bool>(
     let (d, entry) = match qp.poll_entry() {
         PolledEntry::Nothing => return Next::Nothing,
         PolledEntry::Deferred => return Next::Left,
-        PolledEntry::Sent(d) => (d, ended_entry(d.context, d.flags.into(), d.len)),
+        PolledEntry::Sent(d) => (d, ended_entry(&d)),
         PolledEntry::Came(d, at, c) => {
             let mut e = received(&d, at, &c);
             if NAMED && fast.source {
@@ -175,10 +158,9 @@ fn next<const NAMED: bool>(
         }
     };
     if fast.counts {
-        ep.cntrs
-            .count(cntrs, CntrKind::of(d.flags.into()), entry.len);
+        ep.cntrs.count(cntrs, CntrKind::of(d.flags), entry.len);
     }
-    if !d.report {
+    if d.report != Report::Entry {
         return Next::Silent;
     }
     give(&entry);

@@ -8,8 +8,9 @@ use crate::prov::contract::{Entry, FastSend};
 use crate::prov::efa::av::Av;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::same_host::rendezvous::{announced, Rendezvous};
-use crate::prov::reports::completion::send_flags;
-use crate::shm::{Completion, Record, TxRings, Verdict};
+use crate::prov::reports::completion::{reported, send_flags};
+use crate::shm::{Record, TxRings};
+use crate::transport::{Completion, RemoteAddr, Verdict};
 use crate::types::*;
 
 /// As [`super::send`], a message that is too long for one record.
@@ -25,20 +26,20 @@ pub(crate) fn send(s: &mut State, id: u32, p: &FastSend) -> Option<Result<()>> {
     }
     let peer = s.avs.get(fast.av)?.known(p.to)?;
     let live = ep.live.as_mut()?;
-    let note = Completion {
+    let done = Completion {
         context,
         len,
         flags: send_flags(p.tag.is_some()),
-        op: None,
-        report: fast.sent_to.is_some(),
-        reported_early: false,
+        peer,
+        report: reported(fast.sent_to.is_some()),
+        remote: RemoteAddr::default(),
     };
     let rings = &mut live.shm_ep.as_mut()?.tx;
     let rendezvous = &mut live.rendezvous;
-    match rendezvous.lend(rings, peer, (p.tag, p.cq_data), p.data, note) {
+    match rendezvous.lend(rings, (p.tag, p.cq_data), p.data, done) {
         Verdict::Unsupported => None,
         Verdict::NoResources => Some(Err(FI_EAGAIN)),
-        Verdict::Done => Some(Ok(())),
+        Verdict::Done | Verdict::Queued => Some(Ok(())),
     }
 }
 

@@ -23,16 +23,15 @@ use read::Readable;
 pub(crate) use rma::rma;
 
 use crate::core::Result;
-use crate::device::request::TxRequest;
 use crate::proto::{PeerId, RecvEntry, ANY, COLLECTIVE_TAG};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Ep, Kind, Live};
 use crate::prov::efa::same_host::rendezvous::FIRST;
 use crate::prov::efa::same_host::shm_rma;
 use crate::prov::efa::same_host::{head_len, words_of};
-use crate::prov::reports::completion::{ended_entry, send_flags, CntrKind};
-use crate::shm::kind;
-use crate::shm::{RecordHeader, Verdict};
+use crate::prov::reports::completion::{ended_entry, reported, send_flags, CntrKind};
+use crate::shm::{kind, RecordHeader};
+use crate::transport::{Completion, RemoteAddr, Report, Verdict};
 use crate::types::*;
 
 /// What the fast path needs to know of an endpoint's settings.
@@ -165,19 +164,43 @@ pub(crate) fn send(s: &mut State, id: u32, p: &FastSend) -> Option<Result<()>> {
     match rings.send_short(peer, what, (words, head_len(flags) / 8), p.data) {
         Verdict::Unsupported => return None,
         Verdict::NoResources => return Some(Err(FI_EAGAIN)),
-        Verdict::Done => {}
+        Verdict::Done | Verdict::Queued => {}
     }
     ep.cntrs.count(&mut s.cntrs, CntrKind::Send, p.data.len());
     if let (Some(context), Some(q)) = (p.context, fast.sent_to) {
         if let Some(q) = s.cqs.get_mut(q) {
-            q.push(ended_entry(
+            q.push(ended_entry(&sent_completion(
                 context,
-                send_flags(p.tag.is_some()),
-                p.data.len(),
-            ));
+                p,
+                peer,
+                Report::Entry,
+            )));
         }
     }
     Some(Ok(()))
+}
+
+/// What is reported of a send.
+#[inline(always)]
+fn sent_completion(context: usize, p: &FastSend, peer: PeerId, report: Report) -> Completion {
+    Completion {
+        context,
+        len: p.data.len(),
+        flags: send_flags(p.tag.is_some()),
+        peer,
+        report,
+        remote: RemoteAddr::default(),
+    }
+}
+
+/// What became of a request that was handed to the adapter; `None`: it has to go another way.
+#[inline(always)]
+fn posted(v: Verdict) -> Option<Result<()>> {
+    match v {
+        Verdict::Done | Verdict::Queued => Some(Ok(())),
+        Verdict::NoResources => Some(Err(FI_EAGAIN)),
+        Verdict::Unsupported => None,
+    }
 }
 
 /// As [`send`], a message of one packet, by the adapter.
@@ -187,22 +210,13 @@ fn send_packet(s: &mut State, id: u32, p: &FastSend, peer: PeerId) -> Option<Res
     let Live { qp, proto, .. } = ep.live.as_mut()?;
     let q = qp.native()?;
     let (head, len) = proto.eager_head(peer, p.tag, p.cq_data)?;
-    let short = TxRequest {
-        context: p.context.unwrap_or(0),
-        data: p.data,
-        peer,
-        report: p.context.is_some() && ep.fast.sent_to.is_some(),
-        flags: send_flags(p.tag.is_some()) as u32,
-        key: 0,
-        raddr: 0,
-        tries: 0,
-    };
-    let peers = &s.peers;
-    let sent = q.send_packet(short, (&head, len), || peers.addr(peer).copied())?;
-    if sent.is_ok() {
+    let report = reported(p.context.is_some() && ep.fast.sent_to.is_some());
+    let done = sent_completion(p.context.unwrap_or(0), p, peer, report);
+    let sent = q.send_packet(done, (&head, len), p.data);
+    if sent == Verdict::Queued {
         proto.eager_sent(peer);
     }
-    Some(sent)
+    posted(sent)
 }
 
 /// Posts a receive without flags of its own; `None`, and nothing done, when the general path has to

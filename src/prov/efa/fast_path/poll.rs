@@ -4,7 +4,6 @@
 use super::{direct, long};
 use crate::core::slab::Slab;
 use crate::device::request::{PolledCqe, Redelivery};
-use crate::device::{QpAddr, Status};
 use crate::proto::{PeerId, RecvEntry, RecvQueue, COLLECTIVE_TAG};
 use crate::prov::contract::Entry;
 use crate::prov::efa::av::Av;
@@ -15,6 +14,7 @@ use crate::prov::reports::completion::{ended_entry, CntrKind};
 use crate::prov::reports::cq::Cq;
 use crate::shm::kind;
 use crate::shm::{PollResult, Record, RecordUse, ShmEndpoint};
+use crate::transport::{Report, Status};
 use crate::types::*;
 
 /// The completion of a plain receive.
@@ -179,13 +179,12 @@ pub(crate) fn poll(
         (Some(q), _) if looks => {
             live.skipped_polls = 0;
             let proto = &mut live.proto;
-            let name = |a: &QpAddr| Some(peers.of(a));
-            let (all, some) = q.poll_packets(name, |seen| {
+            let (all, some) = q.poll_packets(|seen| {
                 let (to, report, entry) = match seen {
-                    PolledCqe::Sent(s) => {
-                        count(CntrKind::of(s.flags.into()), s.data.len());
-                        let e = ended_entry(s.context, s.flags.into(), s.data.len());
-                        (ep.tx.map(|b| b.cq), s.report, e)
+                    PolledCqe::Sent(done) => {
+                        count(CntrKind::of(done.flags), done.len);
+                        let report = done.report == Report::Entry;
+                        (ep.tx.map(|b| b.cq), report, ended_entry(done))
                     }
                     PolledCqe::Packet(from, bytes) => {
                         let head = proto.eager_in(from, bytes);
@@ -218,17 +217,17 @@ pub(crate) fn poll(
         (_, Some(shm_ep)) => {
             if shm_ep.tx.has_outstanding() {
                 let to = ep.tx.map(|b| b.cq);
-                let all = shm_ep.tx.poll_done(|_, e| {
-                    let special = e.status != Status::Ok || e.note.op.is_some();
+                let all = shm_ep.tx.poll_done(|done, status| {
+                    let special = status != Status::Ok || done.op().is_some();
                     if special || out.kept >= out.ahead {
                         return false;
                     }
-                    if e.note.reported_early {
+                    if done.report == Report::Early {
                         return true;
                     }
-                    count(CntrKind::of(e.note.flags), e.note.len);
-                    if e.note.report {
-                        out.give(to, ended_entry(e.note.context, e.note.flags, e.note.len));
+                    count(CntrKind::of(done.flags), done.len);
+                    if done.report == Report::Entry {
+                        out.give(to, ended_entry(done));
                     }
                     true
                 });
@@ -254,7 +253,7 @@ pub(crate) fn poll(
             let (to, sent_to) = (fast.received_to, ep.tx.map(|b| b.cq));
             let mut ended = |to, e: Entry, (reports, counts): (bool, bool)| {
                 if counts {
-                    count(CntrKind::of(e.flags), e.len);
+                    count(CntrKind::of(e.flags as u32), e.len);
                 }
                 !reports || out.give(to, e)
             };
@@ -267,11 +266,11 @@ pub(crate) fn poll(
                     return more.map_or(RecordUse::Deferred, RecordUse::after);
                 }
                 if record.kind == kind::FIN {
-                    let Some(n) = rendezvous.ended(from, record) else {
+                    let Some(done) = rendezvous.ended(from, record) else {
                         return RecordUse::Deferred;
                     };
-                    let e = ended_entry(n.context, n.flags, n.len);
-                    return RecordUse::after(ended(sent_to, e, (n.report, true)));
+                    let reports = done.report == Report::Entry;
+                    return RecordUse::after(ended(sent_to, ended_entry(&done), (reports, true)));
                 }
                 if rendezvous.gathers() {
                     let long = (&mut *rendezvous, &mut *tx);

@@ -4,12 +4,13 @@
 use super::direct;
 use super::poll::{poll, Polled};
 use crate::core::Result;
-use crate::proto::PeerId;
 use crate::prov::contract::FastRma;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::progress::progress;
 use crate::prov::efa::same_host::shm_rma::{self, ShmRma, Wait};
-use crate::shm::{Completion, TxRings, Verdict};
+use crate::prov::reports::completion::{reported, rma_flags};
+use crate::shm::TxRings;
+use crate::transport::{Completion, RemoteAddr, Verdict};
 use crate::types::*;
 
 /// So many injected writes in a row may be posted before a look at what has come in.
@@ -50,19 +51,22 @@ pub(crate) fn rma(s: &mut State, id: u32, p: &FastRma) -> Option<Result<()>> {
         return None;
     }
     let rings = &mut live.shm_ep.as_mut()?.tx;
-    let note = Completion {
+    let done = Completion {
         context: p.context.unwrap_or(0),
         len,
-        flags: FI_RMA | if p.write { FI_WRITE } else { FI_READ },
-        op: None,
-        report: p.context.is_some() && fast.sent_to.is_some(),
-        reported_early: false,
+        flags: rma_flags(p.write),
+        peer,
+        report: reported(p.context.is_some() && fast.sent_to.is_some()),
+        remote: RemoteAddr {
+            addr: p.addr,
+            key: p.key,
+        },
     };
     let rma = &mut live.shm.rma;
     let [reads, writes] = shm_rma::TOGETHER;
     let long = len >= if p.write { writes } else { reads };
     if long && (rings.has_outstanding() || rma.gathers()) {
-        if let Some(due) = cma_batched(rings, rma, peer, p, note) {
+        if let Some(due) = cma_batched(rings, rma, p, done) {
             live.notify_sleeper();
             if due {
                 progress(s, id);
@@ -70,12 +74,12 @@ pub(crate) fn rma(s: &mut State, id: u32, p: &FastRma) -> Option<Result<()>> {
             return Some(Ok(()));
         }
     }
-    let mut a = shm_rma::of(p.write, (p.key, p.addr), p.mem, p.cq_data);
+    let mut a = shm_rma::of(p.write, p.mem, p.cq_data);
     a.unsignaled = p.context.is_none();
-    match rings.post(peer, &a, note) {
+    match rings.post(&a, done) {
         Verdict::Unsupported => return None,
         Verdict::NoResources => return Some(Err(FI_EAGAIN)),
-        Verdict::Done => {}
+        Verdict::Done | Verdict::Queued => {}
     }
     live.notify_sleeper();
     if a.unsignaled {
@@ -98,20 +102,14 @@ pub(crate) fn rma(s: &mut State, id: u32, p: &FastRma) -> Option<Result<()>> {
 fn cma_batched(
     rings: &mut TxRings,
     rma: &mut ShmRma,
-    peer: PeerId,
     p: &FastRma,
-    note: Completion,
+    done: Completion,
 ) -> Option<bool> {
-    let at = (p.key, p.addr);
+    let peer = done.peer;
     let plain = p.cq_data.is_none() && p.context.is_some();
-    if !plain || !rings.permits(peer, at, note.len, p.write) || rings.wants_events(peer) {
+    if !plain || !rings.permits(peer, done.remote, done.len, p.write) || rings.wants_events(peer) {
         return None;
     }
     rma.gather();
-    let wait = Wait {
-        mem: p.mem,
-        addr: p.addr,
-        note,
-    };
-    Some(rma.join(rings, peer, (p.key, p.write), wait))
+    Some(rma.join(rings, p.write, Wait { mem: p.mem, done }))
 }

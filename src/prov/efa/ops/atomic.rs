@@ -12,8 +12,9 @@ use crate::prov::efa::ops::{inject_fits, known, live_port, start, too_long, TX_F
 use crate::prov::efa::ops::{OpKind, UserOp};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host::shm_rma;
+use crate::prov::reports::completion::reported;
 use crate::prov::reports::reports;
-use crate::shm::{Completion, Verdict};
+use crate::transport::{Completion, RemoteAddr, Verdict};
 use crate::types::*;
 
 /// Largest atomic, bytes of operands: what fits into one packet beside the longest header.
@@ -138,52 +139,47 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     }
     let first = r.to.as_slice().first().copied().unwrap_or_default();
     let result = result.part(0, bytes);
+    let changes = matches!(r.fetch, Fetch::No);
+    let report = !r.common.silent(&r.data) && reports(ep.tx, flags);
+    let done = Completion {
+        context: r.common.context,
+        len: bytes,
+        flags: (FI_ATOMIC | if changes { FI_WRITE } else { FI_READ }) as u32,
+        peer,
+        report: reported(report),
+        remote: RemoteAddr {
+            addr: first.addr,
+            key: first.key,
+        },
+    };
     let a = shm_rma::AtomicAccess {
         datatype: r.datatype,
         op: r.op,
         kind,
-        at: first,
+        len: bytes,
         data: &data,
         result: result.one().unwrap_or(Piece::EMPTY),
-        // Who did not ask to hear when it is done hears when it is on its way, and sure to be done.
-        early: matches!(r.fetch, Fetch::No) && flags & FI_DELIVERY_COMPLETE == 0,
+        // Unless FI_DELIVERY_COMPLETE asks for more, success is reported when the request is on its
+        // way and certain to be carried out.
+        early: changes && flags & FI_DELIVERY_COMPLETE == 0,
     };
-    let note = Completion {
-        context: r.common.context,
-        len: bytes,
-        flags: FI_ATOMIC
-            | if matches!(r.fetch, Fetch::No) {
-                FI_WRITE
-            } else {
-                FI_READ
-            },
-        op: None,
-        report: !r.common.silent(&r.data) && reports(ep.tx, flags),
-        reported_early: false,
-    };
-    let single = r.common.done.is_none() && r.to.as_slice().len() == 1;
+    let single = r.common.completion_cntr.is_none() && r.to.as_slice().len() == 1;
     let single = single && result.one().is_some();
     if let Some(rings) = port.rings.as_mut().filter(|_| single) {
-        let (sent, told) = shm_rma::atomic(rings, peer, &a, note);
-        if told {
-            port.done(&note);
+        let (sent, early) = shm_rma::atomic(rings, &a, done);
+        if early {
+            port.complete(&done, Ok(()));
         }
         if sent != Verdict::Unsupported {
             ep.operands = data;
             return match sent {
-                Verdict::Done => Ok(()),
-                _ => Err(FI_EAGAIN),
+                Verdict::NoResources => Err(FI_EAGAIN),
+                _ => Ok(()),
             };
         }
     }
-    let mut op = UserOp::new(id, result);
-    op.context = note.context;
-    op.flags = note.flags;
-    op.len = bytes;
-    op.report = note.report;
-    op.peer = peer;
-    (op.raddr, op.key) = (first.addr, first.key);
-    op.done = r.common.done;
+    let mut op = UserOp::new(id, result, done);
+    op.completion_cntr = r.common.completion_cntr;
     debug_assert_eq!(op.kind, OpKind::User);
     let ctx = port.ops.insert(op);
     let a = AtomicArgs {

@@ -24,6 +24,7 @@ use crate::prov::efa::ops::live_port;
 use crate::prov::efa::ops::UserOp;
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::reports::completion::CntrKind;
+use crate::transport::Completion;
 use crate::types::*;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -519,10 +520,13 @@ fn fail(s: &mut State, id: u32, errno: Errno) {
 }
 
 fn step_op(ep: u32, id: u32, mem: UserMem, peer: PeerId, kind: u64) -> UserOp {
-    let mut op = UserOp::new(ep, mem);
-    op.flags = kind | FI_COLLECTIVE;
-    op.peer = peer;
-    op.report = false;
+    let done = Completion {
+        len: mem.len(),
+        flags: (kind | FI_COLLECTIVE) as u32,
+        peer,
+        ..Completion::default()
+    };
+    let mut op = UserOp::new(ep, mem, done);
     op.collective = Some(id);
     op
 }
@@ -587,7 +591,7 @@ pub(crate) fn peer_down(s: &mut State, id: u32, peer: PeerId, failure: Failure) 
     let Some(q) = s.rxqs.get_mut(rxq) else { return };
     let ops = &s.ops;
     let mut hit = Vec::new();
-    while let Some(ctx) = q.cancel_collective(|c| ops.get(c).is_some_and(|o| o.peer == peer)) {
+    while let Some(ctx) = q.cancel_collective(|c| ops.get(c).is_some_and(|o| o.done.peer == peer)) {
         hit.push(ctx);
     }
     for ctx in hit {

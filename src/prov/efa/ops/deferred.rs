@@ -78,7 +78,12 @@ impl Work {
             crate::core::errno::text(e)
         );
         crate::warn_log!(FI_LOG_EP_DATA, "{text}");
-        if let Some(c) = self.op.common.done.and_then(|c| s.cntrs.get_mut(c)) {
+        if let Some(c) = self
+            .op
+            .common
+            .completion_cntr
+            .and_then(|c| s.cntrs.get_mut(c))
+        {
             c.add_error(1);
         }
         let bound = s.eps.get(ep).and_then(|e| match self.op.kind {
@@ -105,7 +110,8 @@ pub(crate) fn under_way(s: &State, ep: u32, peer: PeerId) -> bool {
     let has_outstanding = s.eps.get(ep).is_some_and(|e| e.has_outstanding(peer));
     has_outstanding
         || s.ops.iter().any(|(_, o)| {
-            o.owner == ep && o.kind == OpKind::User && o.peer == peer && o.flags & FI_RECV == 0
+            let sends = u64::from(o.done.flags) & FI_RECV == 0;
+            o.owner == ep && o.kind == OpKind::User && o.done.peer == peer && sends
         })
 }
 

@@ -11,9 +11,8 @@
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::any::NativeQp;
-use crate::device::request::TxRequest;
-use crate::device::{Payload, QpAddr, QueuePair, Status, Taken};
-use crate::hmem::UserMem;
+use crate::device::{Payload, QpAddr, QueuePair, Taken};
+use crate::hmem::{Piece, UserMem};
 use crate::proto::{Failure, PeerId, Port, Received, RecvQueue, Unexpected, Written, ANY};
 use crate::prov::contract::{MsgReq, SendData};
 use crate::prov::efa::endpoint::Kind;
@@ -21,7 +20,7 @@ use crate::prov::efa::info::DGRAM_PREFIX;
 use crate::prov::efa::ops::UserOp;
 use crate::prov::efa::port::EpPort;
 use crate::prov::efa::same_host;
-use crate::prov::efa::wr_id::WrId;
+use crate::transport::{Completion, Status};
 use crate::types::*;
 
 /// Bytes in front of a buffer that are not sent.
@@ -43,16 +42,16 @@ pub(crate) fn send(
     peer: PeerId,
     r: &MsgReq,
 ) -> Result<()> {
-    let to = *port.peers.addr(peer).ok_or(FI_EINVAL)?;
+    port.connect(peer)?;
     let skip = unsent(kind);
     let payload = match r.data {
         SendData::Inject(b) => Payload::Copy(b.get(skip..).ok_or(FI_EINVAL)?),
         SendData::User(m) if m.len() < skip => return Err(FI_EINVAL),
         SendData::User(m) => Payload::User(m.part(skip, usize::MAX)),
     };
-    let wr = WrId::Message(ctx).bits();
+    let part = Completion::part(ctx, peer, r.data.len());
     if let Some(q) = port.qp.native() {
-        return q.post_message(wr, &to, payload, r.cq_data.map(|d| d as u32));
+        return q.post_message(part, payload, r.cq_data.map(|d| d as u32));
     }
     // Data for the receiver travels in front; nothing stands for "none".
     let mut head = [0u8; 9];
@@ -63,18 +62,13 @@ pub(crate) fn send(
         used = 9;
     }
     let head = head.get(..used).unwrap_or(&[]);
-    port.qp.post_send(wr, &to, head, payload)
+    port.qp.post_send(part, head, payload)
 }
 
 /// Posts a receive whose operation is `ctx` to a real adapter. Errors as [`send`].
 pub(crate) fn recv(q: &mut NativeQp, ops: &Slab<UserOp>, ctx: u32) -> Result<()> {
     let mem = ops.get(ctx).map_or(UserMem::EMPTY, |op| op.mem);
-    q.post_recv(WrId::Recv(ctx).bits(), mem)
-}
-
-/// A send is done.
-pub(crate) fn sent(port: &mut EpPort, ctx: u32, failed: Option<Failure>) {
-    port.sent(ctx, failed.map_or(Ok(()), Err));
+    q.post_recv(Completion::part(ctx, ANY, mem.len()), mem)
 }
 
 /// The software adapter has brought a message.
@@ -153,15 +147,19 @@ pub(crate) fn sender(port: &mut EpPort, from: QpAddr) -> PeerId {
         return ANY;
     };
     if let Some(a) = port.peers.addr(p).copied().filter(|a| *a != from) {
-        port.qp.learn_peer(&a);
+        let _ = port.qp.connect(p, &a);
     }
     p
 }
 
-/// Receive `ctx` at a real adapter is over.
-pub(crate) fn taken(port: &mut EpPort, ctx: u32, t: &Taken) {
+/// A receive at a real adapter is over. One without an operation, into this piece, becomes an
+/// operation that ends at once.
+pub(crate) fn taken(port: &mut EpPort, done: &Completion, into: Piece, t: &Taken) {
     let from = sender(port, t.from);
     let imm = t.imm.map(u64::from);
+    let ctx = done
+        .op()
+        .unwrap_or_else(|| port.ops.insert(UserOp::new(port.id, into.into(), *done)));
     if t.write {
         return port.wrote(ctx, from, t.len as usize, imm.unwrap_or(0));
     }
@@ -174,24 +172,4 @@ pub(crate) fn taken(port: &mut EpPort, ctx: u32, t: &Taken) {
         imm,
         failed.map_or(Ok(()), Err),
     );
-}
-
-/// A request of the short way is over, not well or among others: it becomes an operation that ends
-/// at once.
-pub(crate) fn short(port: &mut EpPort, s: &TxRequest, status: Status, came: Option<Taken>) {
-    let mut op = UserOp::new(port.id, s.data.into());
-    op.context = s.context;
-    op.report = s.report;
-    op.peer = s.peer;
-    op.flags = s.flags.into();
-    (op.raddr, op.key) = (s.raddr, s.key.into());
-    let ctx = port.ops.insert(op);
-    match came {
-        None => {
-            let failed =
-                (status != Status::Ok).then(|| crate::prov::efa::endpoint::failure(status));
-            sent(port, ctx, failed);
-        }
-        Some(t) => taken(port, ctx, &t),
-    }
 }

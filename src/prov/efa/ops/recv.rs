@@ -10,8 +10,9 @@ use crate::prov::efa::endpoint::{Kind, Live};
 use crate::prov::efa::ops::{direct, short_op, UserOp};
 use crate::prov::efa::ops::{known, live_port, tag_fits, RX_FLAGS};
 use crate::prov::efa::port::{ep_port, EpPort};
-use crate::prov::reports::completion::CntrKind;
+use crate::prov::reports::completion::{reported, CntrKind};
 use crate::prov::reports::reports;
+use crate::transport::{Completion, RemoteAddr};
 use crate::types::*;
 
 /// The endpoint whose queue answers. A shared receive context has none of its own: its first
@@ -112,14 +113,18 @@ pub(crate) fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
         Poster::Ep(id) => id,
         Poster::Srx(id) => crate::prov::efa::ops::SRX_OWNER | id,
     };
-    let mut op = UserOp::new(owner, r.mem);
-    op.context = r.common.context;
-    op.flags = FI_RECV | if r.tag.is_some() { FI_TAGGED } else { FI_MSG };
-    op.report = reports(report, flags);
+    let kind = if r.tag.is_some() { FI_TAGGED } else { FI_MSG };
+    let done = Completion {
+        context: r.common.context,
+        len: r.mem.len(),
+        flags: (FI_RECV | kind) as u32,
+        peer: src,
+        report: reported(reports(report, flags)),
+        remote: RemoteAddr { addr: 0, key: tag },
+    };
+    let mut op = UserOp::new(owner, r.mem, done);
     op.multi = args.multi.is_some();
-    op.peer = src;
-    op.key = tag;
-    op.done = r.common.done;
+    op.completion_cntr = r.common.completion_cntr;
     args.ctx = s.ops.insert(op);
     if let Poster::Ep(id) = by {
         if s.eps.get(id).is_some_and(|ep| ep.kind != Kind::Rdm) {
@@ -262,7 +267,7 @@ pub(crate) fn cancel(s: &mut State, by: Poster, context: usize) -> Result<()> {
     let ops = &s.ops;
     let q = s.rxqs.get_mut(rxq).ok_or(FI_EBADF)?;
     let hit = q.cancel(context, |ctx| {
-        ops.get(ctx).is_some_and(|o| o.context == context)
+        ops.get(ctx).is_some_and(|o| o.done.context == context)
     });
     let op = match hit {
         Some(Cancelled::Now(ctx)) => s.ops.remove(ctx).ok_or(FI_ENOENT)?,
@@ -276,9 +281,9 @@ pub(crate) fn cancel(s: &mut State, by: Poster, context: usize) -> Result<()> {
     }
     if let Some(cq) = hears.and_then(|ep| ep.rx).and_then(|b| s.cqs.get_mut(b.cq)) {
         let entry = Entry {
-            context: op.context,
-            flags: op.flags | if op.multi { FI_MULTI_RECV } else { 0 },
-            tag: op.key,
+            context: op.done.context,
+            flags: u64::from(op.done.flags) | if op.multi { FI_MULTI_RECV } else { 0 },
+            tag: op.done.remote.key,
             src: FI_ADDR_NOTAVAIL,
             ..Entry::default()
         };

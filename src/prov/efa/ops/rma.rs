@@ -3,7 +3,7 @@
 
 use crate::core::slab::Slab;
 use crate::core::Result;
-use crate::device::{Device, Payload, QueuePair, Remote};
+use crate::device::{Device, Payload, QueuePair};
 use crate::hmem::UserMem;
 use crate::proto::{self, PeerId};
 use crate::prov::contract::{Common, RmaReq, SendData};
@@ -15,9 +15,10 @@ use crate::prov::efa::ops::{known, live_port, start, too_long, TX_FLAGS};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host;
 use crate::prov::efa::same_host::shm_rma;
-use crate::prov::efa::wr_id::WrId;
+use crate::prov::reports::completion::{reported, rma_flags};
 use crate::prov::reports::reports;
-use crate::shm::{AdapterRetry, Verdict};
+use crate::shm::AdapterRetry;
+use crate::transport::{Completion, RemoteAddr, Report, Verdict};
 use crate::types::*;
 use crate::wire::{extra, Iovs, RmaIov};
 
@@ -42,72 +43,56 @@ pub(crate) fn begin_again(s: &mut State, id: u32) {
     let Some(live) = &mut ep.live else { return };
     // It is older than what waits behind fences.
     for r in live.shm.rma.refused().into_iter().rev() {
-        let note = &r.wait.note;
-        let op = note.op.and_then(|ctx| s.ops.remove(ctx));
-        let (context, report) = op
-            .as_ref()
-            .map_or((note.context, note.report), |op| (op.context, op.report));
+        let part = r.wait.done;
+        let op = part.op().and_then(|ctx| s.ops.remove(ctx));
+        let done = op.as_ref().map_or(part, |op| op.done);
+        let entry = done.report == Report::Entry;
         let again = RmaReq {
             data: SendData::User(r.wait.mem.into()),
             peer: FI_ADDR_NOTAVAIL,
-            addr: r.wait.addr,
-            key: r.key,
+            addr: part.remote.addr,
+            key: part.remote.key,
             write: r.write,
             cq_data: None,
             common: Common {
-                context,
-                flags: Some(if report { FI_COMPLETION } else { 0 }),
+                context: done.context,
+                flags: Some(if entry { FI_COMPLETION } else { 0 }),
                 alias: None,
-                done: op.and_then(|op| op.done),
+                completion_cntr: op.and_then(|op| op.completion_cntr),
             },
         };
-        ep.fenced.push_front(Work::by_adapter(&again, r.to));
+        ep.fenced.push_front(Work::by_adapter(&again, part.peer));
     }
     let again = live.shm_ep.as_mut().map(|h| h.tx.take_retries());
-    for (peer, a) in again.into_iter().flatten() {
-        post_again(s, id, peer, a);
+    for a in again.into_iter().flatten() {
+        post_again(s, id, a);
     }
 }
 
 /// Posts to the adapter what could not be done through shared memory. It is kept while there is no
 /// room.
-fn post_again(s: &mut State, id: u32, peer: PeerId, a: AdapterRetry) {
+fn post_again(s: &mut State, id: u32, a: AdapterRetry) {
     let mut waiting = Vec::new();
     let mut go = |s: &mut State| -> Result<()> {
         live_port!(s, id, None => _ep, _proto, port);
-        let to = port.peers.addr(peer).copied().unwrap_or_default();
-        let ctx = a.note.op.unwrap_or_else(|| {
-            let mut op = UserOp::new(id, UserMem::EMPTY);
-            op.context = a.note.context;
-            op.flags = a.note.flags;
-            op.len = a.note.len;
-            op.report = a.note.report;
-            op.peer = peer;
-            (op.raddr, op.key) = (a.addr, a.key);
-            op.parts = 1;
-            port.ops.insert(op)
-        });
-        let (wr_id, key, addr) = (WrId::Rma(ctx).bits(), a.key, a.addr);
-        let remote = Remote { to, addr, key };
+        let _ = port.connect(a.done.peer);
         let mem = UserMem::from(a.mem);
         let data = a.flags & shm_rma::WITH_DATA != 0;
         let imm = (a.write && data).then_some(a.word as u32);
         let posted = match &a.bytes {
-            Some(b) => port.qp.post_write(wr_id, Payload::Copy(b), &remote, imm),
-            None if a.write => port.qp.post_write(wr_id, Payload::User(mem), &remote, imm),
-            None => port.qp.post_read(wr_id, mem, &remote),
+            Some(b) => port.qp.post_write(a.done, Payload::Copy(b), imm),
+            None if a.write => port.qp.post_write(a.done, Payload::User(mem), imm),
+            None => port.qp.post_read(a.done, mem),
         };
         match posted {
             Ok(()) => port.qp.ring(),
-            Err(FI_EAGAIN) => {
-                if a.note.op.is_none() {
-                    port.ops.remove(ctx);
-                }
-                return Err(FI_EAGAIN);
-            }
+            Err(FI_EAGAIN) => return Err(FI_EAGAIN),
             Err(errno) => {
                 let why = crate::proto::Failure { errno, status: 0 };
-                port.rma_done(ctx, Some(why), &mut waiting);
+                match a.done.op() {
+                    Some(ctx) => port.part_done(ctx, Some(why), &mut waiting),
+                    None => port.complete(&a.done, Err(why)),
+                }
             }
         }
         Ok(())
@@ -115,21 +100,30 @@ fn post_again(s: &mut State, id: u32, peer: PeerId, a: AdapterRetry) {
     if go(s) == Err(FI_EAGAIN) {
         let live = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
         if let Some(h) = live.and_then(|l| l.shm_ep.as_mut()) {
-            h.tx.add_retry(peer, a);
+            h.tx.add_retry(a);
         }
     }
 }
 
-/// The operation of a read or write, whichever way it is done.
-pub(crate) fn rma_op(id: u32, peer: PeerId, r: &RmaReq, report: bool) -> UserOp {
-    let mut op = UserOp::new(id, r.data.lent());
-    op.context = r.common.context;
-    op.flags = FI_RMA | if r.write { FI_WRITE } else { FI_READ };
-    op.len = r.data.len();
-    op.report = report;
-    op.peer = peer;
-    (op.raddr, op.key) = (r.addr, r.key);
-    op.done = r.common.done;
+/// What is reported of a read or write, whichever way it is done.
+pub(crate) fn rma_completion(peer: PeerId, r: &RmaReq, report: bool) -> Completion {
+    Completion {
+        context: r.common.context,
+        len: r.data.len(),
+        flags: rma_flags(r.write),
+        peer,
+        report: reported(report),
+        remote: RemoteAddr {
+            addr: r.addr,
+            key: r.key,
+        },
+    }
+}
+
+/// The operation of a read or write.
+pub(crate) fn rma_op(id: u32, r: &RmaReq, done: Completion) -> UserOp {
+    let mut op = UserOp::new(id, r.data.lent(), done);
+    op.completion_cntr = r.common.completion_cntr;
     op
 }
 
@@ -158,7 +152,6 @@ pub(crate) fn rma_now(
         Some(peer) => peer,
         None => port.av.ok_or(FI_ENOAV)?.peer(r.peer, port.peers)?,
     };
-    let to = *port.peers.addr(peer).ok_or(FI_EINVAL)?;
     if !port.qp.room() {
         return Err(FI_EAGAIN);
     }
@@ -179,32 +172,31 @@ pub(crate) fn rma_now(
     let own = if r.write { ep.rdma_write } else { ep.rdma_read };
     let native = own && able && port.qp.takes(&mem, r.key) || ep.kind == Kind::Direct;
     let report = !r.common.silent(&r.data) && reports(ep.tx, flags);
+    let done = rma_completion(peer, r, report);
     if native && by_adapter.is_none() {
-        match same_host::rma(&mut port, peer, r, report) {
-            Verdict::Done => return Ok(()),
+        match same_host::rma(&mut port, r, done) {
+            Verdict::Done | Verdict::Queued => return Ok(()),
             Verdict::NoResources => return Err(FI_EAGAIN),
             Verdict::Unsupported => {}
         }
     }
+    port.connect(peer)?;
     let imm = r.cq_data.map(|d| d as u32);
     let max = ep.max_rdma;
     let many = native && mem.len() > max;
-    let mut op = rma_op(id, peer, r, report);
-    op.parts = 1;
+    let mut op = rma_op(id, r, done);
     op.late_imm = imm.filter(|_| many);
     let ctx = port.ops.insert(op);
-    let wr_id = WrId::Rma(ctx).bits();
-    let remote = Remote {
-        to,
-        addr: r.addr,
-        key: r.key,
+    let part = Completion {
+        report: Report::Op(ctx),
+        ..done
     };
     let len = r.data.len() as u64;
     let posted = match (native, r.write, inject) {
-        (true, true, Some(b)) => port.qp.post_write(wr_id, Payload::Copy(b), &remote, imm),
-        (true, _, _) if many => post_parts(port.qp, wr_id, &mem, &remote, r.write, max, port.ops),
-        (true, true, None) => port.qp.post_write(wr_id, Payload::User(mem), &remote, imm),
-        (true, false, _) => port.qp.post_read(wr_id, mem, &remote),
+        (true, true, Some(b)) => port.qp.post_write(part, Payload::Copy(b), imm),
+        (true, _, _) if many => post_parts(port.qp, part, &mem, (r.write, max), port.ops),
+        (true, true, None) => port.qp.post_write(part, Payload::User(mem), imm),
+        (true, false, _) => port.qp.post_read(part, mem),
         (false, write, _) => {
             let target = RmaIov {
                 addr: r.addr,
@@ -240,32 +232,35 @@ pub(crate) fn rma_now(
 /// can be refused: nothing has happened then.
 fn post_parts(
     qp: &mut impl QueuePair,
-    wr_id: u64,
+    whole: Completion,
     mem: &UserMem,
-    remote: &Remote,
-    write: bool,
-    max: usize,
+    (write, max): (bool, usize),
     ops: &mut Slab<UserOp>,
 ) -> Result<()> {
+    let mut op = whole.op().and_then(|ctx| ops.get_mut(ctx));
     let mut off = 0;
     let mut parts = 0;
     while off < mem.len() {
         let part = mem.part(off, max);
-        let r = Remote {
-            addr: remote.addr.wrapping_add(off as u64),
-            ..*remote
+        let done = Completion {
+            len: part.len(),
+            remote: RemoteAddr {
+                addr: whole.remote.addr.wrapping_add(off as u64),
+                ..whole.remote
+            },
+            ..whole
         };
         let posted = if write {
-            qp.post_write(wr_id, Payload::User(part), &r, None)
+            qp.post_write(done, Payload::User(part), None)
         } else {
-            qp.post_read(wr_id, part, &r)
+            qp.post_read(done, part)
         };
         match posted {
             Ok(()) => parts += 1,
             Err(e) if parts == 0 => return Err(e),
             // The queue ran full in the middle: the parts posted so far end with the error below.
             Err(e) => {
-                if let Some(op) = ops.get_mut(wr_id as u32) {
+                if let Some(op) = &mut op {
                     op.failed = Some(crate::proto::Failure {
                         errno: e,
                         status: 0,
@@ -276,7 +271,7 @@ fn post_parts(
         }
         off += part.len();
     }
-    if let Some(op) = ops.get_mut(wr_id as u32) {
+    if let Some(op) = op {
         op.parts = parts;
     }
     Ok(())

@@ -9,8 +9,9 @@ use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Kind, Live};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host::{self, shm_rma};
+use crate::prov::reports::completion::{reported, send_flags};
 use crate::prov::reports::reports;
-use crate::shm::{Completion, Verdict};
+use crate::transport::{Completion, RemoteAddr, Verdict};
 use crate::types::*;
 
 /// Sends a message. `FI_EAGAIN` when the send queue is full, `FI_EINVAL` for an unknown
@@ -45,33 +46,38 @@ pub(crate) fn send_now(s: &mut State, id: u32, r: &MsgReq) -> Result<()> {
     let peer = port.av.ok_or(FI_ENOAV)?.peer(r.to, port.peers)?;
     let report = !r.common.silent(&r.data) && reports(ep.tx, flags);
     let confirmed = flags & FI_DELIVERY_COMPLETE != 0;
-    if confirmed && ep.kind == Kind::Direct && r.common.done.is_none() {
+    if confirmed && ep.kind == Kind::Direct && r.common.completion_cntr.is_none() {
         match shm_rma::confirmed(&mut port, peer, r, report) {
-            Verdict::Done => return Ok(()),
+            Verdict::Done | Verdict::Queued => return Ok(()),
             Verdict::NoResources => return Err(FI_EAGAIN),
             Verdict::Unsupported => {}
         }
     }
     if !confirmed {
         match same_host::send(&mut port, peer, r, report) {
-            Verdict::Done => return Ok(()),
+            Verdict::Done | Verdict::Queued => return Ok(()),
             Verdict::NoResources => return Err(FI_EAGAIN),
             Verdict::Unsupported => {}
         }
     }
-    let mut op = UserOp::new(id, r.data.lent());
-    op.context = r.common.context;
-    op.flags = FI_SEND | if r.tag.is_some() { FI_TAGGED } else { FI_MSG };
-    op.len = r.data.len();
-    op.report = report;
-    op.peer = peer;
-    op.key = r.tag.unwrap_or(0);
-    op.done = r.common.done;
+    let done = Completion {
+        context: r.common.context,
+        len: r.data.len(),
+        flags: send_flags(r.tag.is_some()),
+        peer,
+        report: reported(report),
+        remote: RemoteAddr {
+            addr: 0,
+            key: r.tag.unwrap_or(0),
+        },
+    };
+    let mut op = UserOp::new(id, r.data.lent(), done);
+    op.completion_cntr = r.common.completion_cntr;
     let ctx = port.ops.insert(op);
     if let (SendData::User(mem), false) = (&r.data, confirmed) {
-        let note = Completion::piece(ctx, mem.len());
-        match rendezvous.send(&mut port, peer, (r.tag, r.cq_data), mem, note) {
-            Verdict::Done => return Ok(()),
+        let part = Completion::part(ctx, peer, mem.len());
+        match rendezvous.send(&mut port, (r.tag, r.cq_data), mem, part) {
+            Verdict::Done | Verdict::Queued => return Ok(()),
             Verdict::NoResources => {
                 port.ops.remove(ctx);
                 return Err(FI_EAGAIN);

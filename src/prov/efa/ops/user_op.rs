@@ -1,12 +1,14 @@
-//! The record of an operation that takes more than the fast path, from its call until its
-//! completion. Its number travels as `ctx` through the protocol and in the id of work requests
-//! (`wr_id`).
+//! The record of an operation that is carried out in several parts, or by the protocol: what is
+//! reported of it when all parts have ended. Its number travels as `ctx` through the protocol, and
+//! in the completions of its parts ([`Report::Op`](crate::transport::Report::Op)).
 
 use crate::device::any::Dev;
 use crate::device::Device;
 use crate::hmem::UserMem;
 use crate::proto::{Failure, ShortRecv};
 use crate::prov::efa::domain::State;
+use crate::prov::reports::completion::reported;
+use crate::transport::{Completion, RemoteAddr};
 use crate::types::*;
 
 /// Whose an operation's memory is.
@@ -29,25 +31,16 @@ pub(crate) struct UserOp {
     pub kind: OpKind,
     /// A receive for several messages (FI_MULTI_RECV).
     pub multi: bool,
-    /// A counter that hears of its end, beside the endpoint's.
-    pub done: Option<u32>,
-    /// A collective operation it is a step of: that hears of its end, and nobody else.
+    /// What is reported of it.
+    pub done: Completion,
+    /// A counter that counts its end, beside the endpoint's (FI_QUEUE_WORK).
+    pub completion_cntr: Option<u32>,
+    /// A collective operation it is a step of: its end is reported there alone.
     pub collective: Option<u32>,
     /// Keys made to let peers read `mem`, or keys the peer named to get it.
     pub keys: Vec<u64>,
-    pub context: usize,
-    /// Flags of its completion entry.
-    pub flags: u64,
     pub mem: UserMem,
-    /// Bytes to move: those of `mem`, or of data that was copied when the operation was posted.
-    pub len: usize,
-    /// Whether success is worth a completion entry.
-    pub report: bool,
-    pub peer: u32,
-    /// Remote address and key of RMA, tag of tagged messages: for error texts and entries.
-    pub raddr: u64,
-    pub key: u64,
-    /// Requests to the adapter that are not done.
+    /// Requests to a transport that have not ended.
     pub parts: u32,
     pub failed: Option<Failure>,
     /// Data to deliver when all parts have arrived, where one request could not carry both.
@@ -55,24 +48,18 @@ pub(crate) struct UserOp {
 }
 
 impl UserOp {
-    /// An operation on this memory, otherwise blank.
-    pub(crate) fn new(owner: u32, mem: UserMem) -> UserOp {
+    /// An operation on this memory, of one part.
+    pub(crate) fn new(owner: u32, mem: UserMem, done: Completion) -> UserOp {
         UserOp {
             owner,
             kind: OpKind::User,
             multi: false,
-            done: None,
+            done,
+            completion_cntr: None,
             collective: None,
             keys: Vec::new(),
-            context: 0,
-            flags: 0,
-            len: mem.len(),
             mem,
-            report: true,
-            peer: 0,
-            raddr: 0,
-            key: 0,
-            parts: 0,
+            parts: 1,
             failed: None,
             late_imm: None,
         }
@@ -90,13 +77,19 @@ impl UserOp {
 
 /// The operation of a plain receive.
 pub(crate) fn short_op(owner: u32, r: &ShortRecv) -> UserOp {
-    let mut op = UserOp::new(owner, r.what.into.into());
-    op.context = r.what.context;
-    op.flags = FI_RECV | if r.what.tagged { FI_TAGGED } else { FI_MSG };
-    op.report = r.what.report;
-    op.peer = r.src;
-    op.key = r.tag;
-    op
+    let kind = if r.what.tagged { FI_TAGGED } else { FI_MSG };
+    let done = Completion {
+        context: r.what.context,
+        len: r.what.into.len(),
+        flags: (FI_RECV | kind) as u32,
+        peer: r.src,
+        report: reported(r.what.report),
+        remote: RemoteAddr {
+            addr: 0,
+            key: r.tag,
+        },
+    };
+    UserOp::new(owner, r.what.into.into(), done)
 }
 
 /// Drops the operations of an endpoint or shared receive context that is closed.

@@ -23,12 +23,10 @@ use crate::prov::efa::ops::direct;
 use crate::prov::efa::ops::rma::rma_op;
 use crate::prov::efa::ops::UserOp;
 use crate::prov::efa::port::EpPort;
-use crate::prov::reports::completion::{ended_entry, send_flags, CntrKind};
+use crate::prov::reports::completion::{reported, send_flags};
 use crate::shm::kind;
-use crate::shm::{
-    Completion, LocalBuffer, Record, RecordHeader, RmaDenied, TxRings, Verdict, ACCESS_HEAD,
-    RECORD_MAX,
-};
+use crate::shm::{LocalBuffer, Record, RecordHeader, RmaDenied, TxRings, ACCESS_HEAD, RECORD_MAX};
+use crate::transport::{Completion, RemoteAddr, Report, Verdict};
 use crate::types::*;
 use rendezvous::{ArrivedRecord, Rendezvous, RendezvousPort};
 use shm_rma::{ShmRma, Wait};
@@ -82,26 +80,22 @@ pub(crate) fn send(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) ->
     let sent = put(r, |what, head, body, bytes| {
         rings.send(peer, addr, what, head, body, bytes)
     });
-    if sent == Verdict::Done && !r.data.lent().is_host() {
-        let mut op = UserOp::new(port.id, r.data.lent());
-        (op.context, op.flags) = (r.common.context, send_flags(r.tag.is_some()));
-        (op.len, op.peer) = (r.data.len(), peer);
-        (op.report, op.done) = (report, r.common.done);
-        port.end(op, Ok(()));
-    } else if sent == Verdict::Done {
-        let len = r.data.len();
-        port.count(CntrKind::Send, len, true);
-        port.count_at(r.common.done, len, true);
-        if let Some(q) = port
-            .tx
-            .filter(|_| report)
-            .and_then(|b| port.cqs.get_mut(b.cq))
-        {
-            q.push(ended_entry(
-                r.common.context,
-                send_flags(r.tag.is_some()),
-                len,
-            ));
+    if sent == Verdict::Done {
+        let done = Completion {
+            context: r.common.context,
+            len: r.data.len(),
+            flags: send_flags(r.tag.is_some()),
+            peer,
+            report: reported(report),
+            remote: RemoteAddr::default(),
+        };
+        if r.data.lent().is_host() {
+            port.count_at(r.common.completion_cntr, done.len, true);
+            port.complete(&done, Ok(()));
+        } else {
+            let mut op = UserOp::new(port.id, r.data.lent(), done);
+            op.completion_cntr = r.common.completion_cntr;
+            port.end(op, Ok(()));
         }
     }
     sent
@@ -211,12 +205,12 @@ pub(crate) fn finish<P: RendezvousPort>(
 
 /// Copies a read or write by cross-memory attach. `Unsupported` when another route has to carry it;
 /// `Done` also when it failed and its completion says so.
-pub(crate) fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> Verdict {
+pub(crate) fn rma(port: &mut EpPort, r: &RmaReq, done: Completion) -> Verdict {
+    let peer = done.peer;
     if !r.data.lent().is_host() {
         return Verdict::Unsupported;
     }
-    let id = port.id;
-    match shm_rma::rma(port, peer, r, || rma_op(id, peer, r, report)) {
+    match shm_rma::rma(port, r, done) {
         Verdict::Unsupported => {}
         sent => return sent,
     }
@@ -228,19 +222,13 @@ pub(crate) fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> 
         SendData::User(m) => (LocalBuffer::Mem(m), m.one().filter(|_| r.cq_data.is_none())),
         SendData::Inject(b) => (LocalBuffer::Bytes(b), None),
     };
-    let at = (r.key, r.addr);
-    if let Some(mem) = plain.filter(|_| rings.permits(peer, at, r.data.len(), r.write)) {
+    if let Some(mem) = plain.filter(|_| rings.permits(peer, done.remote, done.len, r.write)) {
         if !rings.wants_events(peer) {
-            let mut op = rma_op(id, peer, r, report);
-            op.parts = 1;
-            let wait = Wait {
-                mem,
-                addr: r.addr,
-                note: Completion::piece(port.ops.insert(op), mem.len()),
-            };
+            let report = Report::Op(port.ops.insert(rma_op(port.id, r, done)));
+            let done = Completion { report, ..done };
             let rma = &mut port.shm.rma;
-            port.shm.alone |= rma.join(rings, peer, (r.key, r.write), wait);
-            return Verdict::Done;
+            port.shm.alone |= rma.join(rings, r.write, Wait { mem, done });
+            return Verdict::Queued;
         }
     }
     // The peer's event must have room before its memory is touched: an error return means that
@@ -249,9 +237,9 @@ pub(crate) fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> 
     if tells && !rings.fits(peer, 1, TOLD_LEN) {
         return Verdict::NoResources;
     }
-    let done = rings.cma_access(peer, r.write, &local, at);
-    port.shm.alone |= done.is_ok();
-    let result = match done {
+    let copied = rings.cma_access(peer, r.write, &local, done.remote);
+    port.shm.alone |= copied.is_ok();
+    let result = match copied {
         Err(RmaDenied::Unsupported) => return Verdict::Unsupported,
         Err(RmaDenied::Status(s)) => Err(failure(s)),
         Ok(_) if tells => {
@@ -262,8 +250,7 @@ pub(crate) fn rma(port: &mut EpPort, peer: PeerId, r: &RmaReq, report: bool) -> 
         }
         Ok(_) => Ok(()),
     };
-    let op = rma_op(port.id, peer, r, report);
-    port.end(op, result);
+    port.end(rma_op(port.id, r, done), result);
     Verdict::Done
 }
 

@@ -252,17 +252,12 @@ fn begin(s: &mut TcpState, id: u32, h: &Head) -> core::result::Result<(), Malfor
         XnetOp::Cts => {
             let at = c.rts.iter().position(|(n, _)| *n == h.op_data);
             let at = at.ok_or("it asks for a message that was not announced")?;
-            let (_, (note, mem)) = c.rts.swap_remove(at);
+            let (_, (op, mem)) = c.rts.swap_remove(at);
             let mut data = Head::new(XnetOp::Data, mem.len() as u64);
             data.op_data = h.op_data;
-            let confirmed = note.flags & FI_DELIVERY_COMPLETE != 0;
-            let note = super::super::state::TxNote {
-                flags: note.flags & !FI_DELIVERY_COMPLETE,
-                ..note
-            };
-            let then = match confirmed {
-                true => Then::Acknowledged(note),
-                false => Then::Done(note),
+            let then = match op.confirmed {
+                true => Then::Acknowledged(op),
+                false => Then::Done(op),
             };
             post(s, id, &data, &SendData::User(mem), then);
         }

@@ -24,7 +24,7 @@ pub(crate) use output::{flush, post, send_rest, watch, Then};
 
 use super::peers::NOBODY;
 use super::recvq::RecvPlace;
-use super::state::{MsgInfo, TxNote};
+use super::state::{MsgInfo, TxOp};
 use super::wire::{ByteOrder, HEAD_MAX};
 use crate::device::stream::Stream;
 use crate::hmem::UserMem;
@@ -56,7 +56,7 @@ pub(crate) enum Target {
     /// Into a message that waits for one, by number.
     Saved(u32),
     /// Into the memory of a read of ours.
-    Read(TxNote, UserMem),
+    Read(TxOp, UserMem),
     /// Into registered memory, by a peer's write, whose keys are `InBody::keys`.
     Write(UserMem),
     /// Nowhere.
@@ -75,6 +75,8 @@ pub(crate) struct InBody {
 }
 
 /// What comes next.
+// One per connection, whose size does not matter.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 enum Phase {
     /// A control message.
@@ -121,11 +123,11 @@ pub(crate) struct Conn {
     /// Refusals so far.
     refused: u32,
     /// Messages that the peer has not acknowledged.
-    unacked: VecDeque<TxNote>,
+    unacked: VecDeque<TxOp>,
     /// Reads that it has not answered.
-    reads: VecDeque<(TxNote, UserMem)>,
+    reads: VecDeque<(TxOp, UserMem)>,
     /// Messages that it has not asked for.
-    rts: Announced<(TxNote, UserMem)>,
+    rts: Announced<(TxOp, UserMem)>,
     /// Messages that we have asked for.
     cts: Announced<(RecvPlace, MsgInfo, bool)>,
 }
@@ -196,8 +198,8 @@ impl Conn {
     }
 
     /// A message is announced by this number.
-    pub(crate) fn announced(&mut self, number: u8, note: TxNote, mem: UserMem) {
-        self.rts.push((number, (note, mem)));
+    pub(crate) fn announced(&mut self, number: u8, op: TxOp, mem: UserMem) {
+        self.rts.push((number, (op, mem)));
     }
 
     /// Operations that wait for the socket.

@@ -3,7 +3,7 @@
 //! Where nothing waits, a message goes to the socket straight from the call. What the socket does
 //! not take is queued, and leaves when it is writable again, several messages by one system call.
 
-use super::super::state::{MsgInfo, TcpState, TxNote};
+use super::super::state::{MsgInfo, TcpState, TxOp};
 use super::super::wire::{emit, parse, ByteOrder, Head, HEAD_MAX, ID_AT};
 use super::{lost, ConnState};
 use crate::device::stream::Gather;
@@ -34,11 +34,11 @@ impl OutBody {
 pub(crate) enum Then {
     Nothing,
     /// The operation is over.
-    Done(TxNote),
+    Done(TxOp),
     /// It is over when the peer has acknowledged it.
-    Acknowledged(TxNote),
+    Acknowledged(TxOp),
     /// It is over when the answer has come.
-    Answered(TxNote, UserMem),
+    Answered(TxOp, UserMem),
     /// A peer's read of these regions is over.
     RemoteRead(MsgInfo, [u64; 4]),
 }

@@ -6,7 +6,8 @@ use crate::device::host;
 use crate::hmem::{self, IpcHandle, MemKind, Piece, Segment, UserMem};
 use crate::proto::{Failure, PeerId, Port, Received, ShortRecv};
 use crate::prov::efa::port::EpPort;
-use crate::shm::{Completion, LocalBuffer, RecordHeader, SplitCopy, TxRings, Verdict};
+use crate::shm::{LocalBuffer, RecordHeader, SplitCopy, TxRings};
+use crate::transport::{Completion, Verdict};
 use crate::types::*;
 
 impl PeerRings for TxRings {
@@ -110,11 +111,10 @@ impl RendezvousPort for EpPort<'_> {
         Port::received(self, ctx, msg, result);
     }
 
-    fn sent(&mut self, note: &Completion, to: PeerId, result: core::result::Result<(), Failure>) {
-        match (note.op, result) {
-            (Some(ctx), r) => Port::sent(self, ctx, r),
-            (None, Ok(())) => self.done(note),
-            (None, Err(why)) => self.fails(note, to, (0, 0), why),
+    fn sent(&mut self, done: &Completion, result: core::result::Result<(), Failure>) {
+        match done.op() {
+            Some(ctx) => Port::sent(self, ctx, result),
+            None => self.complete(done, result),
         }
     }
 

@@ -30,13 +30,13 @@ pub(crate) use port::{ArrivedRecord, PeerRings, RendezvousPort};
 pub(crate) use rts::announced;
 
 use crate::core::slab::Slab;
-use crate::device::Status;
 use crate::hmem::Piece;
 use crate::proto::{Failure, PeerId, RecvQueue};
 use crate::prov::efa::endpoint::failure;
 use crate::prov::efa::same_host::cost_model::CostModel;
 use crate::shm::kind;
-use crate::shm::{LocalBuffer, RecordHeader, Verdict};
+use crate::shm::{LocalBuffer, RecordHeader};
+use crate::transport::{Status, Verdict};
 use receiver::{ReadBatch, RecvState};
 use rts::RTS_WORDS;
 use sender::SendState;

@@ -6,7 +6,8 @@ use super::RTS_WORDS;
 use crate::core::Result;
 use crate::hmem::{IpcHandle, MemKind, Piece, Segment, UserMem};
 use crate::proto::{Failure, PeerId, Received, ShortRecv};
-use crate::shm::{Completion, LocalBuffer, Record, RecordHeader, SplitCopy, Verdict};
+use crate::shm::{LocalBuffer, Record, RecordHeader, SplitCopy};
+use crate::transport::{Completion, Verdict};
 
 /// Most words in front of a record's memory.
 pub(super) const WORDS: usize = RTS_WORDS;
@@ -81,7 +82,7 @@ pub(crate) trait RendezvousPort {
     fn received(&mut self, ctx: u32, msg: Received, result: core::result::Result<(), Failure>);
 
     /// A send has ended.
-    fn sent(&mut self, note: &Completion, to: PeerId, result: core::result::Result<(), Failure>);
+    fn sent(&mut self, done: &Completion, result: core::result::Result<(), Failure>);
 
     /// A handle by which other processes may open this device memory.
     fn share(&mut self, mem: &Segment) -> Result<IpcHandle>;

@@ -8,7 +8,8 @@ use crate::hmem::{Piece, UserMem};
 use crate::proto::{Failure, PeerId};
 use crate::prov::efa::same_host::cost_model::CopyMethod;
 use crate::shm::kind;
-use crate::shm::{Completion, SplitCopy, Verdict};
+use crate::shm::SplitCopy;
+use crate::transport::{Completion, Verdict};
 
 /// Bytes of a DATA record.
 const REST: usize = 32 << 10;
@@ -24,35 +25,32 @@ type Words = (Option<u64>, Option<u64>);
 
 /// A message that is being sent.
 pub(super) struct SendState {
-    to: PeerId,
     mem: UserMem,
-    /// Its operation, or the completion of a fast-path call.
-    note: Completion,
+    done: Completion,
     sent: usize,
     /// The receiver's number of the message, from its CTS.
     there: Option<u32>,
 }
 
 impl SendState {
-    fn new(to: PeerId, mem: UserMem, note: Completion, sent: usize) -> SendState {
+    fn new(mem: UserMem, done: Completion, sent: usize) -> SendState {
         SendState {
-            to,
             mem,
-            note,
+            done,
             sent,
             there: None,
         }
     }
 
     fn ends<P: RendezvousPort>(self, result: Result<(), Failure>, port: &mut P) {
-        port.sent(&self.note, self.to, result);
+        port.sent(&self.done, result);
     }
 }
 
 impl Rendezvous {
     /// Whether a message to this peer is under way.
     pub(super) fn sends_to(&self, peer: PeerId) -> bool {
-        self.out.iter().any(|(_, o)| o.to == peer)
+        self.out.iter().any(|(_, o)| o.done.peer == peer)
     }
 
     /// Sends a message of one piece of memory that is to be fetched, as a whole; else
@@ -60,12 +58,11 @@ impl Rendezvous {
     pub(crate) fn lend<R: PeerRings>(
         &mut self,
         rings: &mut R,
-        peer: PeerId,
         words: Words,
         mem: Piece,
-        note: Completion,
+        done: Completion,
     ) -> Verdict {
-        let len = mem.len();
+        let (peer, len) = (done.peer, mem.len());
         let fetched = match len <= WHOLE {
             true => self.asking.next(len, &UNASKED_OR_NOT) == CopyMethod::Cma,
             false => self.fetched,
@@ -73,14 +70,15 @@ impl Rendezvous {
         if !fetched || !rings.reaches_memory(peer) {
             return Verdict::Unsupported;
         }
-        let number = self.out.insert(SendState::new(peer, mem.into(), note, 0));
+        let number = self.out.insert(SendState::new(mem.into(), done, 0));
         let asked = Some((number, mem.addr() as u64));
         let rts = RtsWords::new(words, len, asked, rings.now());
         let sent = rings.send_words(peer, rts.what, rts.as_slice());
-        match sent {
-            Verdict::Done => self.asking.count_use(len),
-            _ => drop(self.out.remove(number)),
+        if sent == Verdict::Done {
+            self.asking.count_use(len);
+            return Verdict::Queued;
         }
+        self.out.remove(number);
         sent
     }
 
@@ -92,8 +90,8 @@ impl Rendezvous {
         record: &impl ArrivedRecord,
     ) -> Option<Completion> {
         let there = !lost(record);
-        let o = self.answers(from, record, |o| there && o.note.op.is_none())?;
-        Some(o.note)
+        let o = self.answers(from, record, |o| there && o.done.op().is_none())?;
+        Some(o.done)
     }
 
     /// The message that a FIN names, if it is that peer's.
@@ -104,11 +102,13 @@ impl Rendezvous {
         such: impl FnOnce(&SendState) -> bool,
     ) -> Option<SendState> {
         let ours = record.word(0) as u32;
-        self.out.get(ours).filter(|o| o.to == from && such(o))?;
+        self.out
+            .get(ours)
+            .filter(|o| o.done.peer == from && such(o))?;
         let o = self.out.remove(ours)?;
         self.turn.retain(|n| *n != ours);
         if o.mem.is_host() {
-            self.learn(o.note.len, Some([16, 24].map(|off| record.word(off))));
+            self.learn(o.done.len, Some([16, 24].map(|off| record.word(off))));
         }
         Some(o)
     }
@@ -127,16 +127,16 @@ impl Rendezvous {
         }
     }
 
-    /// Sends a message of which `note` is told. `NoResources` and `Unsupported` change nothing.
+    /// Sends a message of which `done` is reported. `NoResources` and `Unsupported` change nothing.
     pub(crate) fn send<P: RendezvousPort>(
         &mut self,
         port: &mut P,
-        peer: PeerId,
         words: Words,
         mem: &UserMem,
-        note: Completion,
+        done: Completion,
     ) -> Verdict {
-        if let Some(sent) = self.share(port, peer, words, mem, note) {
+        let peer = done.peer;
+        if let Some(sent) = self.share(port, words, mem, done) {
             return sent;
         }
         let Some(rings) = port.rings() else {
@@ -145,7 +145,7 @@ impl Rendezvous {
         let len = mem.len();
         let place = mem.one().filter(|_| rings.reaches_memory(peer));
         if let Some(p) = place {
-            match self.lend(rings, peer, words, p, note) {
+            match self.lend(rings, words, p, done) {
                 Verdict::Unsupported => {}
                 sent => return sent,
             }
@@ -155,7 +155,7 @@ impl Rendezvous {
             return Verdict::NoResources;
         }
         let now = rings.now();
-        let number = (!whole).then(|| self.out.insert(SendState::new(peer, *mem, note, FIRST)));
+        let number = (!whole).then(|| self.out.insert(SendState::new(*mem, done, FIRST)));
         let at = place.map_or(0, |p| p.addr() as u64);
         let rts = RtsWords::new(words, len, number.map(|n| (n, at)), now);
         let sent = port.send(peer, rts.what, rts.as_slice(), &mem.part(0, FIRST));
@@ -174,9 +174,10 @@ impl Rendezvous {
                 debug_assert_eq!(sent, Verdict::Done, "there was room");
                 off += FIRST;
             }
-            port.sent(&note, peer, Ok(()));
+            port.sent(&done, Ok(()));
+            return Verdict::Done;
         }
-        Verdict::Done
+        Verdict::Queued
     }
 
     /// As [`Rendezvous::send`], one piece of device memory that the receiver may open; `None`, and
@@ -184,10 +185,9 @@ impl Rendezvous {
     fn share<P: RendezvousPort>(
         &mut self,
         port: &mut P,
-        peer: PeerId,
         words: Words,
         mem: &UserMem,
-        note: Completion,
+        done: Completion,
     ) -> Option<Verdict> {
         if mem.is_host() {
             return None;
@@ -195,12 +195,13 @@ impl Rendezvous {
         let p = mem.single().filter(|p| p.len() > FIRST)?;
         let handle = port.share(&p).ok()?;
         let now = port.rings()?.now();
-        let number = self.out.insert(SendState::new(peer, *mem, note, 0));
+        let number = self.out.insert(SendState::new(*mem, done, 0));
         let rts = RtsWords::shared(words, mem.len(), number, (p.kind(), handle), now);
-        let sent = port.send(peer, rts.what, rts.as_slice(), &UserMem::EMPTY);
-        if sent != Verdict::Done {
-            self.out.remove(number);
+        let sent = port.send(done.peer, rts.what, rts.as_slice(), &UserMem::EMPTY);
+        if sent == Verdict::Done {
+            return Some(Verdict::Queued);
         }
+        self.out.remove(number);
         Some(sent)
     }
 
@@ -217,13 +218,13 @@ impl Rendezvous {
             };
             let mem = o.mem;
             let head = [u64::from(o.there.unwrap_or(u32::MAX))];
-            while full != Some(o.to) && o.sent < mem.len() && left > 0 {
+            while full != Some(o.done.peer) && o.sent < mem.len() && left > 0 {
                 let part = mem.part(o.sent, REST);
-                if port.send(o.to, plain(kind::DATA), &head, &part) == Verdict::Done {
+                if port.send(o.done.peer, plain(kind::DATA), &head, &part) == Verdict::Done {
                     o.sent += part.len();
                     left = left.saturating_sub(part.len());
                 } else {
-                    full = Some(o.to);
+                    full = Some(o.done.peer);
                 }
             }
             if o.sent >= mem.len() {
@@ -249,7 +250,7 @@ impl Rendezvous {
         theirs: u32,
         port: &mut P,
     ) {
-        let waits = |o: &&mut SendState| o.to == from && o.there.is_none();
+        let waits = |o: &&mut SendState| o.done.peer == from && o.there.is_none();
         let Some(o) = self.out.get_mut(ours).filter(waits) else {
             return;
         };
@@ -262,7 +263,7 @@ impl Rendezvous {
         }
         o.there = Some(theirs);
         self.turn.push_back(ours);
-        let (len, host) = (o.note.len, o.mem.is_host());
+        let (len, host) = (o.done.len, o.mem.is_host());
         if host {
             self.learn(len, None);
         }
@@ -296,7 +297,7 @@ impl Rendezvous {
         let (ours, theirs) = (which as u32, which >> 32);
         let (chunk, got) = (how as u32 as usize, (how >> 32) as usize);
         let share = SplitCopy::of(share);
-        let o = self.out.get(ours).filter(|o| o.to == from);
+        let o = self.out.get(ours).filter(|o| o.done.peer == from);
         let mem = o.and_then(|o| o.mem.one());
         let (Some(mem), Some(rings)) = (mem, port.rings()) else {
             return;
@@ -321,7 +322,7 @@ impl Rendezvous {
         why: Failure,
         port: &mut P,
     ) {
-        let out = self.out.select(|o| o.to == peer);
+        let out = self.out.select(|o| o.done.peer == peer);
         self.turn.retain(|n| !out.contains(n));
         for n in out {
             if let Some(o) = self.out.remove(n) {

@@ -11,7 +11,8 @@ use crate::core::rng::Rng;
 use crate::hmem::fenced::Fenced;
 use crate::hmem::{fake, IpcHandle, MemKind, Segment, UserMem};
 use crate::proto::{sim_seeds, Place, Received, RecvArgs, RecvEntry, ShortRecv, NO_CTX};
-use crate::shm::{Completion, SplitCopy};
+use crate::shm::SplitCopy;
+use crate::transport::Completion;
 use crate::types::*;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -357,8 +358,8 @@ impl RendezvousPort for SimPort {
         assert!(before.is_none(), "receive {ctx} ends twice");
     }
 
-    fn sent(&mut self, note: &Completion, _to: PeerId, result: Result<(), Failure>) {
-        let ctx = note.op.unwrap_or(note.context as u32);
+    fn sent(&mut self, done: &Completion, result: Result<(), Failure>) {
+        let ctx = done.op().unwrap_or(done.context as u32);
         self.host.borrow_mut().end(ctx);
         let before = self.sent.insert(ctx, result);
         assert!(before.is_none(), "send {ctx} ends twice");
@@ -579,20 +580,21 @@ impl Sim {
         let mem = self.lend(ctx, p.from, &pattern(ctx, p.len), p.device[0]);
         let words = (p.tag, ctx.is_multiple_of(3).then_some(u64::from(ctx)));
         let s = &mut self.sides[p.from as usize];
-        let note = Completion {
+        let done = Completion {
             context: n,
             len: p.len,
+            peer: p.to,
             ..Completion::default()
         };
         let mut sent = Verdict::Unsupported;
         if let Some(piece) = mem.one().filter(|_| p.fast[0]) {
-            sent = s.state.lend(&mut s.world, p.to, words, piece, note);
+            sent = s.state.lend(&mut s.world, words, piece, done);
         }
         if sent == Verdict::Unsupported {
-            let note = Completion::piece(ctx, p.len);
-            sent = s.state.send(&mut s.world, p.to, words, &mem, note);
+            let part = Completion::part(ctx, p.to, p.len);
+            sent = s.state.send(&mut s.world, words, &mem, part);
         }
-        if sent == Verdict::Done {
+        if matches!(sent, Verdict::Done | Verdict::Queued) {
             self.begun.insert(ctx);
         } else {
             assert!(!s.world.sent.contains_key(&ctx), "refused, and ended");
@@ -766,11 +768,11 @@ fn take_fast(s: &mut SimEndpoint, from: PeerId, r: &SimRecord) -> bool {
             s.state.gather(&s.world, from, &m, &mut s.rq)
         }
         kind::FIN => {
-            let note = s.state.ended(from, r);
-            if let Some(n) = &note {
-                s.world.sent(n, from, Ok(()));
+            let done = s.state.ended(from, r);
+            if let Some(done) = &done {
+                s.world.sent(done, Ok(()));
             }
-            note.is_some()
+            done.is_some()
         }
         _ => false,
     }

@@ -6,11 +6,12 @@
 //! or until the application polls ([`super::collect`]), which it has to for their completions.
 
 use super::SHORT;
-use crate::device::{host, Status};
+use crate::device::host;
 use crate::hmem::Piece;
 use crate::proto::PeerId;
 use crate::prov::efa::same_host::cost_model::{CopyMethod, CostModel};
-use crate::shm::{Completion, LocalBuffer, RmaCompletion, RmaDenied, TxRings, MANY};
+use crate::shm::{LocalBuffer, RmaDenied, TxRings, MANY};
+use crate::transport::{Completion, Status};
 
 /// Most bytes of a batch of several accesses: bounds how long the first waits.
 const MOST_BYTES: usize = 256 << 10;
@@ -18,14 +19,11 @@ const MOST_BYTES: usize = 256 << 10;
 /// An access of a batch.
 pub(crate) struct Wait {
     pub mem: Piece,
-    pub addr: u64,
-    pub note: Completion,
+    pub done: Completion,
 }
 
 /// An access that the system refused, or to a region that is not published: the adapter decides.
 pub(crate) struct Refused {
-    pub to: PeerId,
-    pub key: u64,
     pub write: bool,
     pub wait: Wait,
 }
@@ -59,7 +57,7 @@ impl CmaBatch {
 
     /// Whether accesses to this peer wait.
     pub(crate) fn has_outstanding_to(&self, peer: PeerId) -> bool {
-        let refused = self.refused.iter().any(|r| r.to == peer);
+        let refused = self.refused.iter().any(|r| r.wait.done.peer == peer);
         refused || self.to == peer && !self.waiting.is_empty()
     }
 
@@ -85,20 +83,14 @@ impl CmaBatch {
 pub(crate) struct Carrier<'a> {
     pub rings: &'a mut TxRings,
     pub costs: &'a mut CostModel,
-    pub ended: &'a mut Vec<(PeerId, RmaCompletion)>,
+    pub ended: &'a mut Vec<(Completion, Status)>,
 }
 
 impl CmaBatch {
     /// Adds an access that [`TxRings::permits`]. Whether so much was copied that the caller should
     /// poll.
-    pub(crate) fn join(
-        &mut self,
-        mut c: Carrier,
-        to: PeerId,
-        (key, write): (u64, bool),
-        w: Wait,
-    ) -> bool {
-        let len = w.mem.len();
+    pub(crate) fn join(&mut self, mut c: Carrier, write: bool, w: Wait) -> bool {
+        let (to, key, len) = (w.done.peer, w.done.remote.key, w.mem.len());
         if !self.takes(to, (key, write), len) {
             self.carry(&mut c);
         }
@@ -129,41 +121,27 @@ impl CmaBatch {
         let began = host::now();
         let bytes = core::mem::take(&mut self.bytes);
         self.copied += bytes;
-        let parts = self.waiting.iter().map(|w| (w.mem, w.addr));
+        let parts = self.waiting.iter().map(|w| (w.mem, w.done.remote.addr));
         let done = c.rings.access_batch(to, write, key, parts);
         if done == n && bytes > n * SHORT {
             c.costs
                 .measured_copy(CopyMethod::Cma, n, bytes, (began, host::now()));
         }
         for (i, wait) in self.waiting.drain(..).enumerate() {
-            let (note, addr) = (wait.note, wait.addr);
             let local = LocalBuffer::Piece(wait.mem);
             let went = match i < done {
                 true => Ok(false),
-                false => c.rings.cma_access(to, write, &local, (key, addr)),
+                false => c.rings.cma_access(to, write, &local, wait.done.remote),
             };
             let status = match went {
                 Ok(_) => Status::Ok,
                 Err(RmaDenied::Status(s)) => s,
                 Err(RmaDenied::Unsupported) => {
-                    self.refused.push(Refused {
-                        to,
-                        key,
-                        write,
-                        wait,
-                    });
+                    self.refused.push(Refused { write, wait });
                     continue;
                 }
             };
-            c.ended.push((
-                to,
-                RmaCompletion {
-                    note,
-                    status,
-                    key,
-                    addr,
-                },
-            ));
+            c.ended.push((wait.done, status));
         }
     }
 }

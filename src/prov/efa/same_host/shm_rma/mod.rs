@@ -9,22 +9,20 @@
 mod cma_batch;
 mod target;
 
-use crate::device::{host, Status};
+use crate::device::host;
 use crate::hmem::Piece;
 use crate::proto::{AtomicKind, Failure, PeerId};
 use crate::prov::contract::{MsgReq, RmaReq, SendData};
 use crate::prov::efa::endpoint::failure;
-use crate::prov::efa::ops::UserOp;
+use crate::prov::efa::ops::rma::rma_op;
 use crate::prov::efa::port::EpPort;
 use crate::prov::efa::same_host;
 use crate::prov::efa::same_host::cost_model::{CopyMethod, CostModel};
-use crate::prov::reports::completion::send_flags;
+use crate::prov::reports::completion::{reported, send_flags};
 use crate::shm::kind;
-use crate::shm::{
-    self, AdapterRetry, Completion, LocalBuffer, RmaCompletion, RmaRequest, TxRings, Verdict,
-};
+use crate::shm::{self, AdapterRetry, LocalBuffer, RmaRequest, TxRings};
+use crate::transport::{Completion, RemoteAddr, Report, Status, Verdict};
 use crate::types::*;
-use crate::wire::RmaIov;
 pub(crate) use cma_batch::Wait;
 use cma_batch::{Carrier, CmaBatch, Refused};
 use std::collections::VecDeque;
@@ -44,12 +42,11 @@ const BIG: usize = 64 << 10;
 
 /// A long read or write, of which pieces are still to be written into the ring.
 struct LongRma {
-    peer: PeerId,
+    /// Of all of it; it is an operation.
+    done: Completion,
     ctx: u32,
     write: bool,
     mem: Piece,
-    key: u64,
-    addr: u64,
     off: usize,
     cq_data: Option<u64>,
 }
@@ -61,7 +58,7 @@ pub(crate) struct ShmRma {
     /// Accesses that are copied from here.
     cma: CmaBatch,
     /// Accesses that have ended, for [`report`].
-    ended: Vec<(PeerId, RmaCompletion)>,
+    ended: Vec<(Completion, Status)>,
     pub scratch: Scratch,
     /// Costs of long accesses, and when those in pieces began. Those that have ended and are not
     /// measured yet: how many, their bytes, and when the first began.
@@ -100,15 +97,9 @@ impl ShmRma {
 
     /// Adds an access that is copied from here, and that the peer permits. Whether the caller
     /// should poll.
-    pub(crate) fn join(
-        &mut self,
-        rings: &mut TxRings,
-        to: PeerId,
-        at: (u64, bool),
-        w: Wait,
-    ) -> bool {
+    pub(crate) fn join(&mut self, rings: &mut TxRings, write: bool, w: Wait) -> bool {
         let (cma, c) = self.carrier(rings);
-        cma.join(c, to, at, w)
+        cma.join(c, write, w)
     }
 
     /// The batch of accesses that are copied from here, and what copying takes.
@@ -144,17 +135,10 @@ impl ShmRma {
 
 /// A read or write as an access; a flag says that data goes with a write.
 #[inline(always)]
-pub(crate) fn of(
-    write: bool,
-    at: (u64, u64),
-    mem: Piece,
-    cq_data: Option<u64>,
-) -> RmaRequest<'static> {
+pub(crate) fn of(write: bool, mem: Piece, cq_data: Option<u64>) -> RmaRequest<'static> {
     RmaRequest {
         kind: if write { kind::WRITE } else { kind::READ },
         flags: if cq_data.is_some() { WITH_DATA } else { 0 },
-        key: at.0,
-        addr: at.1,
         word: cq_data.unwrap_or(0),
         data: LocalBuffer::Piece(if write { mem } else { Piece::EMPTY }),
         into: if write { Piece::EMPTY } else { mem },
@@ -164,16 +148,11 @@ pub(crate) fn of(
 
 /// Starts a read or write that is long or has flags. `Unsupported`, and nothing done, when another
 /// route has to carry it.
-pub(crate) fn rma(
-    port: &mut EpPort,
-    peer: PeerId,
-    r: &RmaReq,
-    op: impl FnOnce() -> UserOp,
-) -> Verdict {
+pub(crate) fn rma(port: &mut EpPort, r: &RmaReq, done: Completion) -> Verdict {
     let Some(rings) = &mut port.rings else {
         return Verdict::Unsupported;
     };
-    let len = r.data.len();
+    let (peer, len) = (done.peer, r.data.len());
     let SendData::User(mem) = &r.data else {
         return Verdict::Unsupported;
     };
@@ -181,12 +160,10 @@ pub(crate) fn rma(
         return Verdict::Unsupported;
     };
     if len <= SHORT {
-        let mut op = op();
-        op.parts = 1;
-        let ctx = port.ops.insert(op);
-        let a = of(r.write, (r.key, r.addr), mem, r.cq_data);
-        let sent = rings.post(peer, &a, Completion::piece(ctx, len));
-        if sent != Verdict::Done {
+        let ctx = port.ops.insert(rma_op(port.id, r, done));
+        let report = Report::Op(ctx);
+        let sent = rings.post(&of(r.write, mem, r.cq_data), Completion { report, ..done });
+        if sent != Verdict::Queued {
             port.ops.remove(ctx);
         }
         return sent;
@@ -199,25 +176,21 @@ pub(crate) fn rma(
     if rma.costs.choose(len, &[CopyMethod::Ring, CopyMethod::Cma]) == CopyMethod::Cma {
         return Verdict::Unsupported;
     }
-    let mut op = op();
-    op.parts = 1;
-    let ctx = port.ops.insert(op);
+    let ctx = port.ops.insert(rma_op(port.id, r, done));
     if len > BIG {
         rings.widen(peer);
     }
     let rma = &mut port.shm.rma;
     rma.begun.push((ctx, host::now()));
     rma.turn.push_back(LongRma {
-        peer,
+        done,
         ctx,
         write: r.write,
         mem,
-        key: r.key,
-        addr: r.addr,
         off: 0,
         cq_data: r.cq_data,
     });
-    Verdict::Done
+    Verdict::Queued
 }
 
 /// Writes pieces of long reads and writes as far as there is room.
@@ -238,9 +211,9 @@ pub(crate) fn pump(port: &mut EpPort, waiting: &mut Vec<u32>) {
 /// A piece of a read or write is done, or its writing; with the last of them it ends.
 fn part_done(port: &mut EpPort, ctx: u32, failed: Option<Failure>, waiting: &mut Vec<u32>) {
     if let Some(op) = port.ops.get(ctx).filter(|op| op.parts == 1) {
-        port.shm.rma.ends(ctx, op.len);
+        port.shm.rma.ends(ctx, op.done.len);
     }
-    port.rma_done(ctx, failed, waiting);
+    port.part_done(ctx, failed, waiting);
 }
 
 /// Writes pieces; `None` when it has to wait, and how it went when all are written.
@@ -251,10 +224,14 @@ fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
     let piece = if l.mem.len() > BIG { BIG_PIECE } else { PIECE };
     while l.off < l.mem.len() {
         let part = l.mem.part(l.off, piece);
-        let at = (l.key, l.addr.wrapping_add(l.off as u64));
-        let note = Completion::piece(l.ctx, part.len());
-        match rings.post(l.peer, &of(l.write, at, part, None), note) {
-            Verdict::Done => {
+        let mut done = Completion {
+            report: Report::Op(l.ctx),
+            len: part.len(),
+            ..l.done
+        };
+        done.remote.addr = done.remote.addr.wrapping_add(l.off as u64);
+        match rings.post(&of(l.write, part, None), done) {
+            Verdict::Done | Verdict::Queued => {
                 if let Some(op) = port.ops.get_mut(l.ctx) {
                     op.parts += 1;
                 }
@@ -265,7 +242,7 @@ fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
                 let rest_of = l.mem.part(l.off, usize::MAX);
                 let rest = LocalBuffer::Piece(rest_of);
                 l.off = l.mem.len();
-                match rings.cma_access(l.peer, l.write, &rest, at) {
+                match rings.cma_access(l.done.peer, l.write, &rest, done.remote) {
                     Ok(_) => {}
                     Err(shm::RmaDenied::Status(s)) => return Some(Some(failure(s))),
                     Err(shm::RmaDenied::Unsupported) => {
@@ -273,16 +250,17 @@ fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
                             op.parts += 1;
                         }
                         let again = AdapterRetry {
-                            note: Completion::piece(l.ctx, rest.byte_len()),
+                            done: Completion {
+                                len: rest.byte_len(),
+                                ..done
+                            },
                             write: l.write,
                             flags: 0,
                             word: 0,
-                            key: at.0,
-                            addr: at.1,
                             mem: rest_of,
                             bytes: None,
                         };
-                        rings.add_retry(l.peer, again);
+                        rings.add_retry(again);
                     }
                 }
             }
@@ -297,8 +275,9 @@ fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
         if op.parts > 1 {
             return None;
         }
-        let addr = port.peers.addr(l.peer)?;
-        let told = same_host::tell(rings, l.peer, addr, (l.key, l.mem.len(), l.cq_data, true));
+        let addr = port.peers.addr(l.done.peer)?;
+        let what = (l.done.remote.key, l.mem.len(), l.cq_data, true);
+        let told = same_host::tell(rings, l.done.peer, addr, what);
         if told == Verdict::NoResources {
             return None;
         }
@@ -317,8 +296,6 @@ pub(crate) fn confirmed(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: boo
     let a = RmaRequest {
         kind: kind::CONFIRMED,
         flags: if r.cq_data.is_some() { WITH_DATA } else { 0 },
-        key: 0,
-        addr: 0,
         word: r.cq_data.unwrap_or(0),
         data: match &r.data {
             SendData::User(m) => LocalBuffer::Mem(m),
@@ -327,26 +304,27 @@ pub(crate) fn confirmed(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: boo
         into: Piece::EMPTY,
         unsignaled: false,
     };
-    let note = Completion {
+    let done = Completion {
         context: r.common.context,
         len: r.data.len(),
         flags: send_flags(false),
-        op: None,
-        report,
-        reported_early: false,
+        peer,
+        report: reported(report),
+        remote: RemoteAddr::default(),
     };
     if !rings.ensure_route(peer, addr) {
         return Verdict::NoResources;
     }
-    rings.post(peer, &a, note)
+    rings.post(&a, done)
 }
 
-/// An atomic on one piece of a peer's memory.
+/// An atomic on one piece of a peer's memory, which its completion names.
 pub(crate) struct AtomicAccess<'a> {
     pub datatype: fi_datatype,
     pub op: fi_op,
     pub kind: AtomicKind,
-    pub at: RmaIov,
+    /// Bytes of that memory.
+    pub len: usize,
     /// Operands, and values to compare with.
     pub data: &'a [u8],
     /// Where the former values go.
@@ -355,29 +333,28 @@ pub(crate) struct AtomicAccess<'a> {
     pub early: bool,
 }
 
-/// Starts an atomic: `Done` with whether success is reported now. `Unsupported`, and nothing done,
-/// when another route has to carry it.
+/// Starts an atomic, and says whether its success is to be reported now. `Unsupported`, and nothing
+/// done, when another route has to carry it.
 #[inline]
 pub(crate) fn atomic(
     rings: &mut TxRings,
-    peer: PeerId,
     a: &AtomicAccess,
-    mut note: Completion,
+    mut done: Completion,
 ) -> (Verdict, bool) {
     let access = RmaRequest {
         kind: kind::ATOMIC,
         flags: 0,
-        key: a.at.key,
-        addr: a.at.addr,
-        word: atomic_word(a.datatype, a.op, a.kind, a.at.len as usize),
+        word: atomic_word(a.datatype, a.op, a.kind, a.len),
         data: LocalBuffer::Bytes(a.data),
         into: a.result,
         unsignaled: false,
     };
-    let (at, len) = ((a.at.key, a.at.addr), a.at.len as usize);
-    note.reported_early = a.early && rings.permits(peer, at, len, true);
-    let sent = rings.post(peer, &access, note);
-    (sent, note.reported_early && sent == Verdict::Done)
+    let early = a.early && rings.permits(done.peer, done.remote, a.len, true);
+    if early {
+        done.report = Report::Early;
+    }
+    let sent = rings.post(&access, done);
+    (sent, early && sent == Verdict::Queued)
 }
 
 /// What an atomic is, in one word.
@@ -400,8 +377,8 @@ pub(crate) fn collect(rings: &mut TxRings, a: &mut ShmRma) {
     if !rings.has_outstanding() {
         return;
     }
-    rings.poll_done(|peer, e| {
-        a.ended.push((peer, *e));
+    rings.poll_done(|done, status| {
+        a.ended.push((*done, status));
         true
     });
 }
@@ -409,20 +386,12 @@ pub(crate) fn collect(rings: &mut TxRings, a: &mut ShmRma) {
 /// Reports the ends that [`collect`] found.
 pub(crate) fn report(port: &mut EpPort, waiting: &mut Vec<u32>) {
     let mut all = core::mem::take(&mut port.shm.rma.ended);
-    for (peer, e) in all.drain(..) {
-        let note = e.note;
-        let fail = (e.status != Status::Ok).then(|| failure(e.status));
-        if let Some(ctx) = note.op {
-            part_done(port, ctx, fail, waiting);
-            continue;
+    for (done, status) in all.drain(..) {
+        let fail = (status != Status::Ok).then(|| failure(status));
+        match done.op() {
+            Some(ctx) => part_done(port, ctx, fail, waiting),
+            None => port.complete(&done, fail.map_or(Ok(()), Err)),
         }
-        let Some(fail) = fail else {
-            if !note.reported_early {
-                port.done(&note);
-            }
-            continue;
-        };
-        port.fails(&note, peer, (e.addr, e.key), fail);
     }
     port.shm.rma.ended = all;
     port.shm.rma.learn();

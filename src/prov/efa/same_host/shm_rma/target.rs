@@ -2,7 +2,7 @@
 
 use super::WITH_DATA;
 use crate::device::any::Dev;
-use crate::device::{Device, Status};
+use crate::device::Device;
 use crate::hmem::{arith, atomic, UserMem};
 use crate::proto::{AtomicKind, PeerId, RecvQueue, Written};
 use crate::prov::contract::Entry;
@@ -10,6 +10,7 @@ use crate::prov::efa::ops::direct;
 use crate::prov::efa::port::EpPort;
 use crate::shm::kind;
 use crate::shm::{KeyHashes, MrTable, Record, ACCESS_HEAD};
+use crate::transport::Status;
 use crate::types::*;
 use crate::wire::{Iovs, RmaIov};
 
