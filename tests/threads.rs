@@ -125,7 +125,7 @@ fn everything_at_once<P: Provider>(p: &P) {
         }),
         spare(|d, _, e, _| {
             let send = MsgReq {
-                data: SendData::Inject(b"to whoever polls"),
+                data: SendData::Inject(b"to whoever polls"[..].into()),
                 to: e.self_addr,
                 tag: Some(1),
                 cq_data: None,

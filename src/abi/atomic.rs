@@ -50,18 +50,18 @@ pub(crate) unsafe fn pieces((iov, desc, count): IocList, dt: fi_datatype) -> Res
     }
 }
 
-/// AtomicTarget an atomic does, and to whom: peer, address, key, datatype, operation.
+/// What an atomic does, and to whom: peer, address, key, datatype, operation.
 #[derive(Clone, Copy)]
-struct AtomicTarget(fi_addr_t, u64, u64, fi_datatype, fi_op);
+struct AtomicCallee(fi_addr_t, u64, u64, fi_datatype, fi_op);
 
 /// A request for as many elements as there are bytes of data, or of results when it only reads.
 fn req<'a>(
     data: SendData<'a>,
     fetch: Fetch,
-    w: AtomicTarget,
+    w: AtomicCallee,
     context: *mut c_void,
-) -> Result<AtomicReq<'a>> {
-    let AtomicTarget(peer, addr, key, datatype, op) = w;
+) -> Result<AtomicReq<SendData<'a>>> {
+    let AtomicCallee(peer, addr, key, datatype, op) = w;
     let len = match fetch {
         Fetch::Former(m) if op == FI_ATOMIC_READ => m.len(),
         _ => data.len(),
@@ -90,7 +90,7 @@ pub(crate) unsafe fn atomic_request<T>(
     m: &fi_msg_atomic,
     fetch: Fetch,
     flags: u64,
-    f: impl FnOnce(AtomicReq) -> Result<T>,
+    f: impl FnOnce(AtomicReq<SendData>) -> Result<T>,
 ) -> Result<T> {
     // SAFETY: as promised by the caller.
     let (mem, remote) = unsafe {
@@ -171,41 +171,72 @@ impl Operands {
     }
 }
 
-/// Starts an atomic on one buffer, without flags of its own: the short way, when it can go that
-/// way.
+/// Starts an atomic on one buffer, without flags of its own.
 ///
 /// # Safety
 /// `e` is NULL or an endpoint of ours; the buffers are lent until completion, or for the call.
 #[inline]
-unsafe fn start<D: Domain>(e: *mut fid_ep, w: AtomicTarget, len: usize, o: Operands) -> Result<()> {
+unsafe fn start<D: Domain>(e: *mut fid_ep, w: AtomicCallee, len: usize, o: Operands) -> Result<()> {
     // SAFETY: as promised by the caller.
     let b = unsafe { ep::<D>(e)? };
-    let AtomicTarget(peer, addr, key, datatype, op) = w;
+    let AtomicCallee(peer, addr, key, datatype, op) = w;
     let device = |m: Option<Buffer>| m.is_some_and(|m| of_device(m.2));
     let injected = o.context.is_none() && device_memory_expected();
     let host = !(injected || of_device(o.data.2) || device(o.compare) || device(o.result));
-    if let (Poster::Ep(id), None, true) = (b.who, b.tx_flags, host) {
-        let one = |m: Option<Buffer>| {
-            // SAFETY: as promised by the caller.
-            m.map(|(buf, len, _)| unsafe { piece(buf, len) })
-                .transpose()
+    let (Some(id), true) = (b.plain_tx(), host) else {
+        // SAFETY: as promised by the caller.
+        return unsafe { start_any::<D>(e, w, o) };
+    };
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let of = |m: Buffer| piece(m.0, m.1);
+        let fetch = match (o.compare, o.result) {
+            (Some(with), Some(result)) => Fetch::Compare(of(result)?, of(with)?),
+            (_, Some(result)) => Fetch::Former(of(result)?),
+            _ => Fetch::No,
         };
-        let p = FastAtomic {
-            data: one(Some(o.data))?.unwrap_or_default(),
-            len,
-            compare: one(o.compare)?,
-            result: one(o.result)?,
-            peer,
-            addr,
-            key,
-            datatype,
-            op,
-            context: o.context.map(|c| c as usize),
+        let len = len as u64;
+        let to = RmaIov { addr, len, key };
+        let common = PlainCall {
+            context: o.context.unwrap_or(null_mut()) as usize,
         };
-        if let Some(r) = b.domain.fast_atomic(id, &p) {
-            return r;
+        match o.context {
+            Some(_) => {
+                let data = of(o.data)?;
+                let r = AtomicReq {
+                    data,
+                    fetch,
+                    peer,
+                    to,
+                    datatype,
+                    op,
+                    common,
+                };
+                b.domain.atomic(id, &r)
+            }
+            None => {
+                let data = inject_buf(o.data.0, o.data.1)?;
+                let r = AtomicReq {
+                    data,
+                    fetch,
+                    peer,
+                    to,
+                    datatype,
+                    op,
+                    common,
+                };
+                b.domain.atomic(id, &r)
+            }
         }
     }
+}
+
+/// As [`start`], of an alias, or on memory that is, or may be, a device's.
+///
+/// # Safety
+/// As [`start`].
+#[cold]
+unsafe fn start_any<D: Domain>(e: *mut fid_ep, w: AtomicCallee, o: Operands) -> Result<()> {
     // SAFETY: as promised by the caller.
     unsafe {
         let fetch = match (o.compare, o.result) {
@@ -218,9 +249,9 @@ unsafe fn start<D: Domain>(e: *mut fid_ep, w: AtomicTarget, len: usize, o: Opera
             Some(_) => SendData::User(user(o.data)?),
             None if device_memory_expected() => {
                 copy = inject_any(o.data.0, o.data.1)?;
-                SendData::Inject(&copy)
+                SendData::Inject(copy.as_slice().into())
             }
-            None => SendData::Inject(inject_bytes(o.data.0, o.data.1)?),
+            None => SendData::Inject(inject_buf(o.data.0, o.data.1)?),
         };
         go::<D, _>(e, req(data, fetch, w, o.context.unwrap_or(null_mut()))?)
     }
@@ -240,7 +271,7 @@ unsafe extern "C" fn write<D: Domain>(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard_op("fi_atomic", || unsafe {
-        let w = AtomicTarget(peer, addr, key, dt, op);
+        let w = AtomicCallee(peer, addr, key, dt, op);
         let len = bytes(count, dt)?;
         start::<D>(e, w, len, Operands::of((buf, len, desc), Some(context)))
     })
@@ -259,7 +290,7 @@ unsafe extern "C" fn writev<D: Domain>(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard_op("fi_atomicv", || unsafe {
-        let w = AtomicTarget(peer, addr, key, dt, op);
+        let w = AtomicCallee(peer, addr, key, dt, op);
         let data = SendData::User(pieces((iov, desc, count), dt)?);
         go::<D, _>(e, req(data, Fetch::No, w, context)?)
     })
@@ -287,7 +318,7 @@ unsafe extern "C" fn inject<D: Domain>(
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard_op("fi_inject_atomic", || unsafe {
-        let w = AtomicTarget(peer, addr, key, dt, op);
+        let w = AtomicCallee(peer, addr, key, dt, op);
         let len = bytes(count, dt)?;
         start::<D>(e, w, len, Operands::of((buf, len, null_mut()), None))
     })
@@ -308,7 +339,7 @@ unsafe extern "C" fn readwrite<D: Domain>(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard_op("fi_fetch_atomic", || unsafe {
-        let w = AtomicTarget(peer, addr, key, dt, op);
+        let w = AtomicCallee(peer, addr, key, dt, op);
         let len = bytes(count, dt)?;
         // A read needs no operands.
         let data = match op {
@@ -339,7 +370,7 @@ unsafe extern "C" fn readwritev<D: Domain>(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard_op("fi_fetch_atomicv", || unsafe {
-        let w = AtomicTarget(peer, addr, key, dt, op);
+        let w = AtomicCallee(peer, addr, key, dt, op);
         let mem = if op == FI_ATOMIC_READ {
             UserMem::EMPTY
         } else {
@@ -382,7 +413,7 @@ unsafe extern "C" fn compwrite<D: Domain>(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard_op("fi_compare_atomic", || unsafe {
-        let w = AtomicTarget(peer, addr, key, dt, op);
+        let w = AtomicCallee(peer, addr, key, dt, op);
         let len = bytes(count, dt)?;
         let o = Operands {
             compare: Some((with, len, compare_desc)),
@@ -412,7 +443,7 @@ unsafe extern "C" fn compwritev<D: Domain>(
 ) -> isize {
     // SAFETY: the caller lends the buffers until completion.
     guard_op("fi_compare_atomicv", || unsafe {
-        let w = AtomicTarget(peer, addr, key, dt, op);
+        let w = AtomicCallee(peer, addr, key, dt, op);
         let data = SendData::User(pieces((iov, desc, count), dt)?);
         let fetch = compare(
             (resultv, result_desc, result_count),

@@ -38,6 +38,16 @@ pub(crate) unsafe fn ep<'a, D: Domain>(e: *mut fid_ep) -> Result<&'a EpBody<D>> 
 }
 
 impl<D: Domain> EpBody<D> {
+    /// The endpoint, if operations of calls without flags are its own: not those of an alias, or of
+    /// a shared receive context, which has none.
+    #[inline(always)]
+    pub(crate) fn plain_tx(&self) -> Option<u32> {
+        match (self.who, self.tx_flags) {
+            (Poster::Ep(id), None) => Some(id),
+            _ => None,
+        }
+    }
+
     /// A handle of this domain.
     pub(crate) fn new(domain: &Arc<D>, who: Poster) -> EpBody<D> {
         EpBody {

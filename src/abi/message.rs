@@ -20,7 +20,7 @@ fn msg<'a>(
     tag: Option<u64>,
     cq_data: Option<u64>,
     context: *mut c_void,
-) -> MsgReq<'a> {
+) -> MsgReq<SendData<'a>> {
     MsgReq {
         data,
         to,
@@ -41,7 +41,7 @@ fn rcv(mem: UserMem, src: fi_addr_t, tag: Option<(u64, u64)>, context: *mut c_vo
     }
 }
 
-/// A send, from C arguments: the short way when it can go that way. No context: an injecting call.
+/// A send, from C arguments. No context: an injecting call.
 ///
 /// # Safety
 /// `e` is NULL or an endpoint of ours; the buffer is lent until completion, or for the call.
@@ -58,22 +58,54 @@ unsafe fn tx<D: Domain>(
         // SAFETY: as promised by the caller.
         return unsafe { tx_device::<D>(e, buf, len, desc, to, tag, cq_data, context) };
     }
-    // SAFETY: as promised by the caller.
-    let (b, data) = unsafe { (ep::<D>(e)?, piece(buf, len)?) };
-    let p = FastSend {
-        data,
-        to,
-        tag,
-        cq_data,
-        context: context.map(|c| c as usize),
+    let common = PlainCall {
+        context: context.unwrap_or(null_mut()) as usize,
     };
-    if let (Poster::Ep(id), None) = (b.who, b.tx_flags) {
-        if let Some(r) = b.domain.fast_send(id, &p) {
-            return r;
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let b = ep::<D>(e)?;
+        match context {
+            Some(_) => {
+                let data = piece(buf, len)?;
+                let r = MsgReq {
+                    data,
+                    to,
+                    tag,
+                    cq_data,
+                    common,
+                };
+                match b.plain_tx() {
+                    Some(id) => b.domain.send(id, &r),
+                    None => go_any::<D, _>(e, r),
+                }
+            }
+            None => {
+                let data = inject_buf(buf, len)?;
+                let r = MsgReq {
+                    data,
+                    to,
+                    tag,
+                    cq_data,
+                    common,
+                };
+                match b.plain_tx() {
+                    Some(id) => b.domain.send(id, &r),
+                    None => go_any::<D, _>(e, r),
+                }
+            }
         }
     }
+}
+
+/// As [`tx`], of an alias, or to a shared receive context.
+///
+/// # Safety
+/// As [`tx`].
+#[cold]
+#[inline(never)]
+unsafe fn go_any<D: Domain, B: SendBuffer>(e: *mut fid_ep, r: MsgReq<B, PlainCall>) -> Result<()> {
     // SAFETY: as promised by the caller.
-    unsafe { tx_otherwise::<D>(e, &p) }
+    unsafe { go::<D, _>(e, r.general()) }
 }
 
 /// As [`tx`], from memory that is, or may be, a device's.
@@ -99,7 +131,7 @@ unsafe fn tx_device<D: Domain>(
             Some(_) => SendData::User(user((buf, len, desc))?),
             None => {
                 copy = inject_any(buf, len)?;
-                SendData::Inject(&copy)
+                SendData::Inject(copy.as_slice().into())
             }
         };
         go::<D, _>(
@@ -109,24 +141,7 @@ unsafe fn tx_device<D: Domain>(
     }
 }
 
-/// As [`tx`], any way.
-///
-/// # Safety
-/// As [`tx`].
-#[inline(never)]
-unsafe fn tx_otherwise<D: Domain>(e: *mut fid_ep, p: &FastSend) -> Result<()> {
-    let context = p.context.unwrap_or(0) as *mut c_void;
-    // SAFETY: as promised by the caller.
-    unsafe {
-        let data = match p.context {
-            Some(_) => SendData::User(p.data.into()),
-            None => SendData::Inject(inject_bytes(p.data.addr() as *const c_void, p.data.len())?),
-        };
-        go::<D, _>(e, msg(data, p.to, p.tag, p.cq_data, context))
-    }
-}
-
-/// A receive, from C arguments: a plain one when it is that.
+/// A receive, from C arguments.
 ///
 /// # Safety
 /// `e` is NULL or an endpoint or shared receive context of ours; the buffer is lent until
@@ -145,14 +160,16 @@ unsafe fn rx<D: Domain>(
         // SAFETY: as promised by the caller.
         return unsafe { rx_otherwise::<D>(e, buf, len, desc, src, tag, context) };
     }
-    let p = FastRecv {
+    let r = RecvReq {
         // SAFETY: as promised by the caller.
-        into: unsafe { piece(buf, len)? },
+        mem: unsafe { piece(buf, len)? },
         src,
         tag,
-        context: context as usize,
+        common: PlainCall {
+            context: context as usize,
+        },
     };
-    b.domain.fast_recv(b.who, &p)
+    b.domain.recv(b.who, &r)
 }
 
 /// As [`rx`], with flags, or into a device's memory.
@@ -182,7 +199,7 @@ pub(crate) unsafe fn send_request<T>(
     m: &fi_msg,
     tag: Option<u64>,
     flags: u64,
-    f: impl FnOnce(MsgReq) -> Result<T>,
+    f: impl FnOnce(MsgReq<SendData>) -> Result<T>,
 ) -> Result<T> {
     // SAFETY: as promised by the caller.
     let mem = unsafe { many(m.msg_iov, m.desc, m.iov_count)? };

@@ -22,7 +22,7 @@ fn req<'a>(
     remote: RemoteMemory,
     cq_data: Option<u64>,
     context: *mut c_void,
-) -> RmaReq<'a> {
+) -> RmaReq<SendData<'a>> {
     RmaReq {
         data,
         peer: remote.0,
@@ -34,13 +34,12 @@ fn req<'a>(
     }
 }
 
-/// A read or write, from C arguments: the short way when it can go that way. No context: an
-/// injecting call.
+/// A read or write, from C arguments. No context: an injecting call.
 ///
 /// # Safety
 /// `e` is NULL or an endpoint of ours; the buffer is lent until completion, or for the call.
 #[inline(always)]
-unsafe fn fast_or_general<D: Domain>(
+unsafe fn access<D: Domain>(
     e: *mut fid_ep,
     (buf, len, desc): Buffer,
     write: bool,
@@ -48,37 +47,71 @@ unsafe fn fast_or_general<D: Domain>(
     cq_data: Option<u64>,
     context: Option<*mut c_void>,
 ) -> Result<()> {
+    let RemoteMemory(peer, addr, key) = remote;
     if of_device(desc) || context.is_none() && device_memory_expected() {
-        let RemoteMemory(peer, addr, key) = remote;
         // SAFETY: as promised by the caller.
         return unsafe {
             with_device::<D>(e, buf, len, desc, write, peer, addr, key, cq_data, context)
         };
     }
+    let context = context.map(|c| PlainCall {
+        context: c as usize,
+    });
     // SAFETY: as promised by the caller.
-    let (b, mem) = unsafe { (ep::<D>(e)?, piece(buf, len)?) };
-    let p = FastRma {
-        mem,
-        peer: remote.0,
-        addr: remote.1,
-        key: remote.2,
-        write,
-        cq_data,
-        context: context.map(|c| c as usize),
-    };
-    if let (Poster::Ep(id), None) = (b.who, b.tx_flags) {
-        if let Some(r) = b.domain.fast_rma(id, &p) {
-            return r;
+    unsafe {
+        let b = ep::<D>(e)?;
+        match context {
+            Some(common) => {
+                let data = piece(buf, len)?;
+                let r = RmaReq {
+                    data,
+                    peer,
+                    addr,
+                    key,
+                    write,
+                    cq_data,
+                    common,
+                };
+                match b.plain_tx() {
+                    Some(id) => b.domain.rma(id, &r),
+                    None => go_any::<D, _>(e, r),
+                }
+            }
+            None => {
+                let (data, common) = (inject_buf(buf, len)?, PlainCall::default());
+                let r = RmaReq {
+                    data,
+                    peer,
+                    addr,
+                    key,
+                    write,
+                    cq_data,
+                    common,
+                };
+                match b.plain_tx() {
+                    Some(id) => b.domain.rma(id, &r),
+                    None => go_any::<D, _>(e, r),
+                }
+            }
         }
     }
-    // SAFETY: as promised by the caller.
-    unsafe { general::<D>(e, &p) }
 }
 
-/// As [`fast_or_general`], with memory at this end that is, or may be, a device's.
+/// As [`access`], of an alias.
 ///
 /// # Safety
-/// As [`fast_or_general`].
+/// As [`access`].
+#[cold]
+#[inline(never)]
+unsafe fn go_any<D: Domain, B: SendBuffer>(e: *mut fid_ep, r: RmaReq<B, PlainCall>) -> Result<()> {
+    // SAFETY: as promised by the caller.
+    unsafe { go::<D, _>(e, r.general()) }
+}
+
+/// As [`access`], with memory at this end that is, or may be, a device's.
+///
+/// # Safety
+/// As [`access`].
 #[cold]
 #[allow(clippy::too_many_arguments)] // In registers, so that the way past it pays nothing.
 unsafe fn with_device<D: Domain>(
@@ -100,30 +133,12 @@ unsafe fn with_device<D: Domain>(
             Some(_) => SendData::User(user((buf, len, desc))?),
             None => {
                 copy = inject_any(buf, len)?;
-                SendData::Inject(&copy)
+                SendData::Inject(copy.as_slice().into())
             }
         };
         let context = context.unwrap_or(null_mut());
         let remote = RemoteMemory(peer, addr, key);
         go::<D, _>(e, req(data, write, remote, cq_data, context))
-    }
-}
-
-/// As [`fast_or_general`], any way.
-///
-/// # Safety
-/// As [`fast_or_general`].
-#[inline(never)]
-unsafe fn general<D: Domain>(e: *mut fid_ep, p: &FastRma) -> Result<()> {
-    let remote = RemoteMemory(p.peer, p.addr, p.key);
-    let context = p.context.unwrap_or(0) as *mut c_void;
-    // SAFETY: as promised by the caller.
-    unsafe {
-        let data = match p.context {
-            Some(_) => SendData::User(p.mem.into()),
-            None => SendData::Inject(inject_bytes(p.mem.addr() as *const c_void, p.mem.len())?),
-        };
-        go::<D, _>(e, req(data, p.write, remote, p.cq_data, context))
     }
 }
 
@@ -135,7 +150,7 @@ pub(crate) unsafe fn rma_request<T>(
     m: &fi_msg_rma,
     flags: u64,
     write: bool,
-    f: impl FnOnce(RmaReq) -> Result<T>,
+    f: impl FnOnce(RmaReq<SendData>) -> Result<T>,
 ) -> Result<T> {
     // SAFETY: as promised by the caller.
     let (mem, remote) = unsafe {
@@ -175,7 +190,7 @@ unsafe extern "C" fn read<D: Domain>(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard_op("fi_read", || unsafe {
-        fast_or_general::<D>(
+        access::<D>(
             e,
             (buf, len, desc),
             false,
@@ -224,7 +239,7 @@ unsafe extern "C" fn write<D: Domain>(
 ) -> isize {
     // SAFETY: the caller lends the buffer until completion.
     guard_op("fi_write", || unsafe {
-        fast_or_general::<D>(
+        access::<D>(
             e,
             (buf, len, desc),
             true,
@@ -275,7 +290,7 @@ unsafe extern "C" fn inject_write<D: Domain>(
 ) -> isize {
     // SAFETY: the buffer is readable during the call.
     guard_op("fi_inject_write", || unsafe {
-        fast_or_general::<D>(
+        access::<D>(
             e,
             (buf, len, null_mut()),
             true,
@@ -299,7 +314,7 @@ unsafe extern "C" fn writedata<D: Domain>(
     // SAFETY: the caller lends the buffer until completion.
     guard_op("fi_writedata", || unsafe {
         let remote = RemoteMemory(to, addr, key);
-        fast_or_general::<D>(
+        access::<D>(
             e,
             (buf, len, desc),
             true,
@@ -321,7 +336,7 @@ unsafe extern "C" fn inject_writedata<D: Domain>(
     // SAFETY: the buffer is readable during the call.
     guard_op("fi_inject_writedata", || unsafe {
         let remote = RemoteMemory(to, addr, key);
-        fast_or_general::<D>(e, (buf, len, null_mut()), true, remote, Some(cq_data), None)
+        access::<D>(e, (buf, len, null_mut()), true, remote, Some(cq_data), None)
     })
 }
 

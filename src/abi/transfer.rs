@@ -6,7 +6,7 @@
 use super::ep::{ep, EpBody};
 use crate::core::Result;
 pub(crate) use crate::hmem::device_memory_expected;
-use crate::hmem::{MemKind, Piece, UserMem};
+use crate::hmem::{InjectBuf, MemKind, Piece, UserMem};
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::c_void;
@@ -101,20 +101,14 @@ pub(crate) unsafe fn many(iov: *const iovec, desc: Desc, count: usize) -> Result
     }
 }
 
-/// Bytes to copy before the call returns.
+/// Bytes to copy before the call returns. `FI_EINVAL` for a NULL that has a length.
 ///
 /// # Safety
-/// `buf` is NULL or has `len` readable bytes.
-#[inline]
-pub(crate) unsafe fn inject_bytes<'a>(buf: *const c_void, len: usize) -> Result<&'a [u8]> {
-    if len == 0 {
-        return Ok(&[]);
-    }
-    if buf.is_null() {
-        return Err(no_buffer(len));
-    }
+/// `buf` is NULL or has `len` bytes that can be read, and do not change, until the call returns.
+#[inline(always)]
+pub(crate) unsafe fn inject_buf<'a>(buf: *const c_void, len: usize) -> Result<InjectBuf<'a>> {
     // SAFETY: as promised by the caller.
-    Ok(unsafe { core::slice::from_raw_parts(buf.cast::<u8>(), len) })
+    unsafe { InjectBuf::new(buf, len) }.ok_or_else(|| no_buffer(len))
 }
 
 /// A copy of what a call injects, which has no descriptor to say whose memory it is. `FI_EIO` when
@@ -196,9 +190,9 @@ macro_rules! request {
         }
     };
 }
-request!(MsgReq<'_>, send);
-request!(RmaReq<'_>, rma);
-request!(AtomicReq<'_>, atomic);
+request!(MsgReq<SendData<'_>>, send);
+request!(RmaReq<SendData<'_>>, rma);
+request!(AtomicReq<SendData<'_>>, atomic);
 
 impl Request for RecvReq {
     #[inline]
@@ -280,5 +274,5 @@ pub(crate) fn with_data<T>(
     if flags & FI_INJECT == 0 {
         return f(SendData::User(mem));
     }
-    f(SendData::Inject(&copied(&mem)?))
+    f(SendData::Inject(copied(&mem)?.as_slice().into()))
 }

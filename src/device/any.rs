@@ -6,11 +6,14 @@ pub use super::soft::{public_key, Naming};
 use super::soft::{SoftDevice, SoftQp};
 use super::verbs::{adapters, VerbsDevice, VerbsQp};
 use super::{
-    AdapterAttr, Device, DmaBuf, Events, MrObserver, Payload, QpAddr, QueueMemory, QueuePair, RawQp,
+    AdapterAttr, AmHeader, Device, DmaBuf, Events, MrObserver, QpAddr, QueueMemory, QueuePair,
+    RawQp,
 };
 use crate::core::{params, Result};
-use crate::hmem::UserMem;
-use crate::transport::{Completion, PeerId, Report, Status};
+use crate::hmem::{InjectBuf, UserMem};
+use crate::transport::{
+    Completion, Payload, PeerId, Report, Status, Transport, TransportCaps, Verdict,
+};
 use crate::types::*;
 use std::sync::Arc;
 
@@ -18,7 +21,7 @@ use std::sync::Arc;
 pub use super::verbs::{count, CounterPlaces, ExternalCounter, ExternalQueue, QueuePlace};
 /// The queue pair of an adapter that takes the application's own messages and receives as they
 /// are, the entries of its completion queue, and what a poll of it finds.
-pub use super::verbs::{short::PolledEntry, Cqe as NativeCqe, VerbsQp as NativeQp};
+pub use super::verbs::{transport::PolledEntry, Cqe as NativeCqe, VerbsQp as NativeQp};
 
 /// An adapter, opened by a domain.
 // One per domain, whose size does not matter.
@@ -171,11 +174,6 @@ impl AnyQp {
         self.native_ref().is_some()
     }
 
-    /// Whether requests of the fast path to this peer are under way.
-    pub fn busy_with(&self, peer: u32) -> bool {
-        self.native_ref().is_some_and(|q| q.busy_with(peer))
-    }
-
     /// A peer's address handle. `FI_EOPNOTSUPP` where the adapter has none.
     pub fn handle_of(&mut self, to: &QpAddr) -> Result<u16> {
         self.native().ok_or(FI_EOPNOTSUPP)?.handle_of(to)
@@ -282,6 +280,40 @@ impl Device for Dev {
     }
 }
 
+impl Transport for AnyQp {
+    type Header<'a> = AmHeader<'a>;
+
+    #[inline]
+    fn caps(&self, peer: PeerId) -> TransportCaps {
+        each!(self, AnyQp, q => q.caps(peer))
+    }
+
+    #[inline(always)]
+    fn am_short(&mut self, done: Completion, head: AmHeader, data: InjectBuf) -> Verdict {
+        each!(self, AnyQp, q => q.am_short(done, head, data))
+    }
+
+    #[inline]
+    fn am_bcopy(&mut self, done: Completion, head: AmHeader, data: Payload) -> Verdict {
+        each!(self, AnyQp, q => q.am_bcopy(done, head, data))
+    }
+
+    #[inline(always)]
+    fn am_zcopy(&mut self, done: Completion, head: AmHeader, data: Payload) -> Verdict {
+        each!(self, AnyQp, q => q.am_zcopy(done, head, data))
+    }
+
+    #[inline(always)]
+    fn put(&mut self, done: Completion, data: Payload, imm: Option<u64>) -> Verdict {
+        each!(self, AnyQp, q => q.put(done, data, imm))
+    }
+
+    #[inline(always)]
+    fn get(&mut self, done: Completion, into: Payload) -> Verdict {
+        each!(self, AnyQp, q => q.get(done, into))
+    }
+}
+
 impl QueuePair for AnyQp {
     fn addr(&self) -> QpAddr {
         each!(self, AnyQp, q => q.addr())
@@ -301,8 +333,9 @@ impl QueuePair for AnyQp {
         each!(self, AnyQp, q => q.copy_device_memory(on))
     }
 
-    fn takes(&mut self, mem: &UserMem, key: u64) -> bool {
-        each!(self, AnyQp, q => q.takes(mem, key))
+    #[inline(always)]
+    fn takes(&mut self, data: &Payload, key: u64) -> bool {
+        each!(self, AnyQp, q => q.takes(data, key))
     }
 
     #[inline]
@@ -319,19 +352,8 @@ impl QueuePair for AnyQp {
         each!(self, AnyQp, q => q.disconnect(peer))
     }
 
-    #[inline]
-    fn post_send(&mut self, done: Completion, header: &[u8], payload: Payload) -> Result<()> {
-        each!(self, AnyQp, q => q.post_send(done, header, payload))
-    }
-
-    #[inline]
-    fn post_write(&mut self, done: Completion, local: Payload, imm: Option<u32>) -> Result<()> {
-        each!(self, AnyQp, q => q.post_write(done, local, imm))
-    }
-
-    #[inline]
-    fn post_read(&mut self, done: Completion, local: UserMem) -> Result<()> {
-        each!(self, AnyQp, q => q.post_read(done, local))
+    fn busy_with(&self, peer: PeerId) -> bool {
+        each!(self, AnyQp, q => q.busy_with(peer))
     }
 
     #[inline]

@@ -6,9 +6,9 @@
 //! implements it over UDP, `verbs` over a real EFA adapter. `fault` sits below `soft`'s reliability
 //! and loses, doubles, reorders and delays datagrams on purpose.
 //!
-//! One operation, as data: `post_*` takes a work request with its [`Completion`]; `ring` lets
-//! everything posted so far go; `poll` fills an [`Events`] with what arrived and what completed.
-//! Peers go by the owner's numbers, which [`QueuePair::connect`] gives an address.
+//! A queue pair is a [`Transport`] whose header is an [`AmHeader`]. What it has taken goes out with
+//! `ring`; `poll` fills an [`Events`] with what arrived and what completed. Peers go by the owner's
+//! numbers, which [`QueuePair::connect`] gives an address.
 
 pub mod any;
 pub mod domain_lock;
@@ -27,7 +27,7 @@ pub mod wait;
 
 use crate::core::Result;
 use crate::hmem::{Piece, UserMem};
-use crate::transport::{Completion, PeerId, Report, Status};
+use crate::transport::{Completion, Payload, PeerId, Report, Status, Transport};
 use crate::types::FI_ENOSYS;
 use any::{ExternalCounter, ExternalQueue};
 use std::sync::Arc;
@@ -188,8 +188,13 @@ pub struct Bus {
 /// What an arriving message or a finished operation looks like.
 #[derive(Debug)]
 pub enum Event {
-    /// A message has arrived; the bytes are in the [`Events`] that holds this.
-    Recv { from: QpAddr, data: Data },
+    /// A message has arrived; the bytes are in the [`Events`] that holds this. Immediate data comes
+    /// with an application's own messages alone.
+    Recv {
+        from: QpAddr,
+        data: Data,
+        imm: Option<u64>,
+    },
     /// As [`Event::Recv`], from somebody whose key the adapter does not tell, which is 0 here; the
     /// host may be unknown, too: zero. [`QueuePair::connect`] makes a sender known.
     UnknownSender { from: QpAddr, data: Data },
@@ -283,17 +288,69 @@ pub struct DmaBuf {
     pub offset: u64,
 }
 
-/// Payload of a send.
-#[derive(Clone, Copy, Debug)]
-pub enum Payload<'a> {
-    /// Copied now; the caller may reuse it at once.
-    Copy(&'a [u8]),
-    /// Read from application memory until the operation is done.
-    User(UserMem),
+/// What goes in front of the data of a message to a queue pair: a header, or, for queue pairs of an
+/// application's own messages, immediate data.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AmHeader<'a> {
+    /// The header's `len` bytes, and some more that mean nothing: a length known at compile time
+    /// is copied faster.
+    padded: &'a [u8],
+    len: usize,
+    pub imm: Option<u64>,
+}
+
+impl<'a> AmHeader<'a> {
+    /// These bytes.
+    #[inline]
+    pub fn bytes(bytes: &'a [u8]) -> AmHeader<'a> {
+        AmHeader {
+            padded: bytes,
+            len: bytes.len(),
+            imm: None,
+        }
+    }
+
+    /// The first `len` bytes of these.
+    #[inline(always)]
+    pub fn padded<const N: usize>(bytes: &'a [u8; N], len: usize) -> AmHeader<'a> {
+        AmHeader {
+            padded: bytes,
+            len: len.min(N),
+            imm: None,
+        }
+    }
+
+    /// No header.
+    #[inline(always)]
+    pub fn imm(imm: Option<u64>) -> AmHeader<'static> {
+        AmHeader {
+            padded: &[],
+            len: 0,
+            imm,
+        }
+    }
+
+    /// The header's bytes, and some more.
+    #[inline(always)]
+    pub fn padded_bytes(&self) -> &'a [u8] {
+        self.padded
+    }
+
+    /// Bytes of the header.
+    #[inline(always)]
+    pub fn byte_len(&self) -> usize {
+        self.len
+    }
+
+    /// The header's bytes.
+    #[inline]
+    pub fn as_slice(&self) -> &'a [u8] {
+        self.padded.get(..self.len).unwrap_or(self.padded)
+    }
 }
 
 /// A reliable datagram queue pair. Not thread safe by itself: the owner serialises the calls.
-pub trait QueuePair {
+pub trait QueuePair: for<'a> Transport<Header<'a> = AmHeader<'a>> {
     /// Its address, for peers.
     fn addr(&self) -> QpAddr;
     /// Whether nothing posted is under way.
@@ -301,7 +358,8 @@ pub trait QueuePair {
     /// Whether one more operation can be posted.
     fn room(&self) -> bool;
     /// Whether one request may have this local memory and a remote region of this key.
-    fn takes(&mut self, _mem: &UserMem, _key: u64) -> bool {
+    #[inline(always)]
+    fn takes(&mut self, _data: &Payload, _key: u64) -> bool {
         true
     }
     /// Whether device memory is copied from now on, even where the adapter reaches it.
@@ -309,19 +367,12 @@ pub trait QueuePair {
     /// From now on `peer` is the owner's number of the queue pair at `at`, whatever it was before.
     /// `FI_EHOSTUNREACH` when there is no way to it.
     fn connect(&mut self, peer: PeerId, at: &QpAddr) -> Result<()>;
-    /// Whether operations can be posted to a peer of this number, and its address is known in full.
+    /// Whether operations can be posted to a peer of this number.
     fn connected(&self, peer: PeerId) -> bool;
     /// The number is nobody's any more.
     fn disconnect(&mut self, peer: PeerId);
-    /// Sends `header` and `payload` as one message of at most `mtu` bytes to `done.peer`.
-    /// `FI_EAGAIN` when the send queue is full, `FI_EMSGSIZE` when it is too long, `FI_EINVAL` for
-    /// a peer that is not connected.
-    fn post_send(&mut self, done: Completion, header: &[u8], payload: Payload) -> Result<()>;
-    /// Writes `local` to `done.remote` of `done.peer`; with `imm` the peer gets a
-    /// [`Event::WriteImm`].
-    fn post_write(&mut self, done: Completion, local: Payload, imm: Option<u32>) -> Result<()>;
-    /// Reads `done.remote` of `done.peer` into `local`.
-    fn post_read(&mut self, done: Completion, local: UserMem) -> Result<()>;
+    /// Whether an operation for a peer that reports itself has not ended.
+    fn busy_with(&self, peer: PeerId) -> bool;
     /// Lets everything posted so far go.
     fn ring(&mut self);
     /// Moves the adapter along and collects what happened.

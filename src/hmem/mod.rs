@@ -30,7 +30,7 @@ pub(crate) use interface::{
 };
 pub use interface::{ExportedBuf, Interface, IpcHandle, IPC_WORDS};
 pub use owned::{combine, copy, Owned};
-pub use piece::{Piece, Segment};
+pub use piece::{InjectBuf, Piece, Segment};
 pub use plain::{copy_across, copy_bytes};
 pub(crate) use shared::{PendingCopy, SharedMemory};
 
@@ -97,6 +97,7 @@ impl UserMem {
         Some(())
     }
 
+    #[inline]
     fn of_piece(p: Piece) -> UserMem {
         let mut m = UserMem::EMPTY;
         if !p.is_empty() {

@@ -5,6 +5,7 @@ use super::interface;
 use super::plain::{copy_across, copy_bytes};
 use super::{MemKind, UserMem};
 use core::ffi::c_void;
+use core::marker::PhantomData;
 
 /// One piece of host memory lent by the application for one operation.
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,6 +77,62 @@ impl Piece {
         // SAFETY: as in `store`, with the directions exchanged.
         unsafe { copy_bytes(self.addr as *const u8, dst.as_mut_ptr(), n) };
         n
+    }
+}
+
+/// Host memory that a call lends until it returns, to be read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InjectBuf<'a> {
+    piece: Piece,
+    lent: PhantomData<&'a [u8]>,
+}
+
+/// Memory that is lent for longer is lent until the call returns.
+impl From<Piece> for InjectBuf<'_> {
+    #[inline(always)]
+    fn from(piece: Piece) -> Self {
+        let lent = PhantomData;
+        InjectBuf { piece, lent }
+    }
+}
+
+impl<'a> From<&'a [u8]> for InjectBuf<'a> {
+    fn from(b: &'a [u8]) -> InjectBuf<'a> {
+        let (addr, len) = (b.as_ptr() as usize, b.len());
+        InjectBuf {
+            piece: Piece { addr, len },
+            lent: PhantomData,
+        }
+    }
+}
+
+impl<'a> InjectBuf<'a> {
+    /// Takes note of `len` bytes. `None` when there are some at NULL.
+    ///
+    /// # Safety
+    /// They can be read, and do not change, for the lifetime.
+    #[inline]
+    pub unsafe fn new(at: *const c_void, len: usize) -> Option<InjectBuf<'a>> {
+        // SAFETY: as promised by the caller; nobody writes to the piece.
+        let piece = unsafe { Piece::new(at, len) }?;
+        let lent = PhantomData;
+        Some(InjectBuf { piece, lent })
+    }
+
+    /// The bytes.
+    #[inline]
+    pub fn bytes(&self) -> &'a [u8] {
+        if self.piece.is_empty() {
+            return &[];
+        }
+        // SAFETY: as promised in `new`.
+        unsafe { core::slice::from_raw_parts(self.piece.addr as *const u8, self.piece.len) }
+    }
+
+    /// As memory of an operation that reads it, and ends before the call returns.
+    #[inline]
+    pub fn piece(&self) -> Piece {
+        self.piece
     }
 }
 

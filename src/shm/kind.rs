@@ -21,6 +21,11 @@ pub const FIN: u8 = 9;
 /// The sender has copied what there was to copy of a split copy.
 pub const SPLIT_DONE: u8 = 10;
 
+/// Flags of a message and of a long message's beginning: which words are in front of it, tag before
+/// data. An access may have data, too.
+pub const TAGGED: u8 = 1;
+pub const WITH_DATA: u8 = 2;
+
 /// Bit of an access's kind, and of its record's flags.
 pub const ACCESS: u8 = 0x80;
 /// Kinds from here on are accesses, which hold the ring's lock ([`super::rma`]).

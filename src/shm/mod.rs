@@ -32,12 +32,12 @@ use events::{EventQueue, EventThread};
 use ring::asymmetric_fence;
 pub(crate) use ring::{Record, RecordHeader, RECORD_MAX};
 pub(crate) use rma::{
-    AdapterRetry, KeyHashes, LocalBuffer, MrTable, RmaDenied, RmaRequest, HEAD as ACCESS_HEAD, MANY,
+    AdapterRetry, KeyHashes, LocalBuffer, MrTable, RmaDenied, HEAD as ACCESS_HEAD, MANY,
 };
 pub use rx_rings::{DrainResult, PollResult, RecordUse, RxRings};
 pub use split_copy::SplitCopy;
 use std::sync::Arc;
-pub use tx_rings::TxRings;
+pub use tx_rings::{RecordHead, TxRings};
 
 /// Does what takes long once threads have been started; the first message would wait for it
 /// otherwise.

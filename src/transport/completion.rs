@@ -73,6 +73,12 @@ impl Completion {
         }
     }
 
+    /// Whether its end is reported without a look at anything else.
+    #[inline(always)]
+    pub fn reports_itself(&self) -> bool {
+        matches!(self.report, Report::Entry | Report::Counters)
+    }
+
     /// The operation that this is a part of.
     #[inline]
     pub fn op(&self) -> Option<u32> {

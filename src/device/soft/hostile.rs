@@ -15,9 +15,9 @@ use super::packet::{PacketHead, PacketKind, HEAD_MAX, MAX_ERRS, MAX_WORDS};
 use super::sock::Sock;
 use crate::core::script::Script;
 use crate::device::mem_table::{MemTable, Naming};
-use crate::device::{Event, Events, Payload, QpAddr};
+use crate::device::{Event, Events, QpAddr};
 use crate::hmem::fenced::{Fenced, LentBuffers};
-use crate::transport::{Completion, RemoteAddr};
+use crate::transport::{Completion, Payload, RemoteAddr};
 use crate::types::*;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -221,10 +221,10 @@ impl EngineHarness {
         let posted = match kind {
             0 => self
                 .engine
-                .send(done, &to, b"header", Payload::User(user), self.now),
+                .send(done, &to, b"header", Payload::User(&user), self.now),
             1 => self
                 .engine
-                .write(done, &to, Payload::User(user), imm, self.now),
+                .write(done, &to, Payload::User(&user), imm, self.now),
             _ => self.engine.read(done, &to, user, self.now),
         };
         match posted {

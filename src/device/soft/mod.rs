@@ -26,12 +26,15 @@ use super::host::{now, secret};
 use super::mem_table::MemTable;
 pub use super::mem_table::Naming;
 use super::{
-    AdapterAttr, Caps, Device, Event, Events, MrObserver, Payload, QpAddr, QueuePair, Raw, RawQp,
+    AdapterAttr, AmHeader, Caps, Data, Device, Event, Events, MrObserver, QpAddr, QueuePair, Raw,
+    RawQp,
 };
 use crate::core::params;
 use crate::core::Result;
-use crate::hmem::UserMem;
-use crate::transport::{Completion, PeerId, Report, Status};
+use crate::hmem::{InjectBuf, UserMem};
+use crate::transport::{
+    Completion, Payload, PeerId, Report, Status, Transport, TransportCaps, Verdict,
+};
 use crate::types::*;
 use engine::{Engine, EngineConfig};
 use sock::Sock;
@@ -42,6 +45,8 @@ use thread::SharedEngine;
 
 /// Socket buffer of a queue pair, bytes.
 const SOCKET_BYTES: usize = 16 << 20;
+/// Largest read or write, bytes.
+const MAX_RDMA: usize = 1 << 30;
 /// Attempts at finding ports in a row.
 const GROUP_TRIES: usize = 64;
 
@@ -58,6 +63,10 @@ pub struct SoftDevice {
 pub struct SoftQp {
     shared: Arc<SharedEngine>,
     addr: QpAddr,
+    /// Largest message, bytes.
+    mtu: usize,
+    /// Its messages are an application's own, which uses no protocol.
+    raw: bool,
     /// Peers' addresses, by the owner's numbers.
     peers: Vec<Option<QpAddr>>,
     /// Nothing was posted since the last `ring`.
@@ -161,7 +170,7 @@ impl SoftDevice {
         let attr = AdapterAttr {
             name: "efasoft0".into(),
             mtu: engine::segment_for(link_mtu, ip.is_ipv6(), keys::wanted(ip)),
-            max_rdma: 1 << 30,
+            max_rdma: MAX_RDMA,
             sq_depth: params::efa().tx_queue_size.clamp(2048, 65536),
             rq_depth: 4096,
             gid: engine::gid_of(ip),
@@ -223,6 +232,8 @@ impl SoftDevice {
         Ok(SoftQp {
             shared,
             addr,
+            mtu: self.attr.mtu,
+            raw: false,
             peers: Vec::new(),
             rung: true,
             depth: self.cfg.depth,
@@ -272,7 +283,9 @@ impl Device for SoftDevice {
     }
 
     fn open_raw(&self, wanted: &RawQp) -> Result<SoftQp> {
-        self.open_qp(wanted.qpn)
+        let mut q = self.open_qp(wanted.qpn)?;
+        q.raw = true;
+        Ok(q)
     }
 
     fn open_group(&self, qpn: u16, count: usize) -> Result<Vec<SoftQp>> {
@@ -327,6 +340,50 @@ impl Device for SoftDevice {
     }
 }
 
+impl Transport for SoftQp {
+    type Header<'a> = AmHeader<'a>;
+
+    fn caps(&self, _: PeerId) -> TransportCaps {
+        TransportCaps {
+            am_short: self.mtu,
+            am_bcopy: self.mtu,
+            am_zcopy: self.mtu,
+            put: MAX_RDMA,
+            get: MAX_RDMA,
+            atomic: false,
+        }
+    }
+
+    fn am_short(&mut self, done: Completion, head: AmHeader, data: InjectBuf) -> Verdict {
+        self.send_framed(done, head, Payload::Inject(data))
+    }
+
+    fn am_bcopy(&mut self, done: Completion, head: AmHeader, data: Payload) -> Verdict {
+        match data {
+            Payload::Inject(_) => self.send_framed(done, head, data),
+            lent => {
+                let mem = lent.lent();
+                let mut copy = vec![0; mem.len()];
+                mem.load(0, &mut copy);
+                self.send_framed(done, head, Payload::Inject(copy.as_slice().into()))
+            }
+        }
+    }
+
+    fn am_zcopy(&mut self, done: Completion, head: AmHeader, data: Payload) -> Verdict {
+        self.send_framed(done, head, data)
+    }
+
+    fn put(&mut self, done: Completion, data: Payload, imm: Option<u64>) -> Verdict {
+        let imm = imm.map(|i| i as u32);
+        self.post(done.peer, |e, to| e.write(done, to, data, imm, now()))
+    }
+
+    fn get(&mut self, done: Completion, into: Payload) -> Verdict {
+        self.post(done.peer, |e, to| e.read(done, to, into.lent(), now()))
+    }
+}
+
 impl QueuePair for SoftQp {
     fn addr(&self) -> QpAddr {
         self.addr
@@ -345,37 +402,19 @@ impl QueuePair for SoftQp {
         Ok(())
     }
 
-    /// A peer whose token is not known is asked about again: it may be known by now.
     #[inline]
     fn connected(&self, peer: PeerId) -> bool {
-        self.peer(peer).is_ok_and(|a| a.token != 0)
+        self.peer(peer).is_ok()
+    }
+
+    fn busy_with(&self, peer: PeerId) -> bool {
+        self.shared.lock().busy_with(peer)
     }
 
     fn disconnect(&mut self, peer: PeerId) {
         if let Some(p) = self.peers.get_mut(peer as usize) {
             *p = None;
         }
-    }
-
-    fn post_send(&mut self, done: Completion, header: &[u8], payload: Payload) -> Result<()> {
-        let to = self.peer(done.peer)?;
-        self.shared.lock().send(done, &to, header, payload, now())?;
-        self.posted();
-        Ok(())
-    }
-
-    fn post_write(&mut self, done: Completion, local: Payload, imm: Option<u32>) -> Result<()> {
-        let to = self.peer(done.peer)?;
-        self.shared.lock().write(done, &to, local, imm, now())?;
-        self.posted();
-        Ok(())
-    }
-
-    fn post_read(&mut self, done: Completion, local: UserMem) -> Result<()> {
-        let to = self.peer(done.peer)?;
-        self.shared.lock().read(done, &to, local, now())?;
-        self.posted();
-        Ok(())
     }
 
     fn ring(&mut self) {
@@ -389,6 +428,15 @@ impl QueuePair for SoftQp {
         self.shared.polled();
         self.rung = true;
         self.shared.lock().poll(into, now());
+        if self.raw {
+            let Events { list, arena } = into;
+            for e in list {
+                if let Event::Recv { data, imm, .. } = e {
+                    let whole = core::mem::replace(data, Data::Arena(0, 0));
+                    (*data, *imm) = unframe(arena, whole);
+                }
+            }
+        }
         let done = into
             .list
             .iter()
@@ -442,11 +490,65 @@ impl SoftQp {
         known.ok_or(FI_EINVAL)
     }
 
-    /// An operation was posted.
-    fn posted(&mut self) {
-        self.rung = false;
-        self.outstanding += 1;
+    /// Hands the engine an operation for a peer.
+    fn post(
+        &mut self,
+        peer: PeerId,
+        f: impl FnOnce(&mut Engine, &QpAddr) -> Result<()>,
+    ) -> Verdict {
+        // Ends that no poll has taken count, too: they are kept.
+        if !self.room() {
+            return Verdict::NoResources;
+        }
+        let posted = self
+            .peer(peer)
+            .and_then(|to| f(&mut self.shared.lock(), &to));
+        if posted.is_ok() {
+            self.rung = false;
+            self.outstanding += 1;
+        }
+        Verdict::posted(posted)
     }
+
+    /// Sends a message: of an application that uses no protocol with its immediate data in front.
+    fn send_framed(&mut self, done: Completion, head: AmHeader, data: Payload) -> Verdict {
+        let mut framed = [0; 9];
+        let head = match (self.raw, head.imm) {
+            (false, _) => head.as_slice(),
+            (true, None) => &framed[..1],
+            (true, Some(imm)) => {
+                let (mark, rest) = framed.split_at_mut(1);
+                mark.copy_from_slice(&[WITH_IMM]);
+                rest.copy_from_slice(&imm.to_le_bytes());
+                &framed[..]
+            }
+        };
+        self.post(done.peer, |e, to| e.send(done, to, head, data, now()))
+    }
+}
+
+/// First byte of a message of an application that uses no protocol: immediate data follows.
+const WITH_IMM: u8 = 1;
+
+/// Takes apart what [`SoftQp::send_framed`] has framed: its data and immediate data.
+fn unframe(arena: &[u8], data: Data) -> (Data, Option<u64>) {
+    let bytes = Events::bytes(arena, &data);
+    let (skip, imm) = match bytes.split_first() {
+        Some((&WITH_IMM, rest)) => match rest.first_chunk::<8>() {
+            Some(imm) => (9, Some(u64::from_le_bytes(*imm))),
+            None => (bytes.len(), None),
+        },
+        Some(_) => (1, None),
+        None => (0, None),
+    };
+    let data = match data {
+        Data::Arena(from, to) => Data::Arena(from + skip as u32, to),
+        Data::Own(mut v) => {
+            v.drain(..skip);
+            Data::Own(v)
+        }
+    };
+    (data, imm)
 }
 
 impl Drop for SoftQp {

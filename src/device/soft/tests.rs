@@ -46,10 +46,15 @@ struct RemoteRegion {
     key: u64,
 }
 
+/// Bytes that the caller keeps.
+fn inject(b: &[u8]) -> Payload<'_> {
+    Payload::Inject(b.into())
+}
+
 /// Operations that the tests tell apart by their context.
 trait Posts {
     fn send(&mut self, id: u64, to: &QpAddr, head: &[u8], payload: Payload) -> Result<()>;
-    fn write(&mut self, id: u64, local: Payload, r: &RemoteRegion, imm: Option<u32>) -> Result<()>;
+    fn write(&mut self, id: u64, local: Payload, r: &RemoteRegion, imm: Option<u64>) -> Result<()>;
     fn read(&mut self, id: u64, local: UserMem, r: &RemoteRegion) -> Result<()>;
 }
 
@@ -67,15 +72,17 @@ fn completion(id: u64, r: Option<&RemoteRegion>) -> Completion {
 impl Posts for SoftQp {
     fn send(&mut self, id: u64, to: &QpAddr, head: &[u8], payload: Payload) -> Result<()> {
         self.connect(0, to)?;
-        self.post_send(completion(id, None), head, payload)
+        let head = AmHeader::bytes(head);
+        self.am_zcopy(completion(id, None), head, payload).result()
     }
-    fn write(&mut self, id: u64, local: Payload, r: &RemoteRegion, imm: Option<u32>) -> Result<()> {
+    fn write(&mut self, id: u64, local: Payload, r: &RemoteRegion, imm: Option<u64>) -> Result<()> {
         self.connect(0, &r.to)?;
-        self.post_write(completion(id, Some(r)), local, imm)
+        self.put(completion(id, Some(r)), local, imm).result()
     }
     fn read(&mut self, id: u64, local: UserMem, r: &RemoteRegion) -> Result<()> {
         self.connect(0, &r.to)?;
-        self.post_read(completion(id, Some(r)), local)
+        self.get(completion(id, Some(r)), Payload::User(&local))
+            .result()
     }
 }
 
@@ -121,9 +128,8 @@ fn messages_and_rdma_reach_a_target_that_never_polls() {
             addr: far.as_ptr() as u64,
             key,
         };
-        a.send(7, &b.addr(), b"head", Payload::Copy(b"body"))
-            .unwrap();
-        a.write(1, Payload::User(mem(&mut near)), &remote, Some(77))
+        a.send(7, &b.addr(), b"head", inject(b"body")).unwrap();
+        a.write(1, Payload::User(&mem(&mut near)), &remote, Some(77))
             .unwrap();
         a.ring();
         let mut none = Vec::new();
@@ -137,7 +143,7 @@ fn messages_and_rdma_reach_a_target_that_never_polls() {
         assert_eq!(drive(&mut a, 1, &mut none), [(2, Status::Ok)]);
         assert_eq!(back, near);
         let mut msgs = Vec::new();
-        b.send(3, &a.addr(), b"x", Payload::Copy(b"")).unwrap();
+        b.send(3, &a.addr(), b"x", inject(b"")).unwrap();
         b.ring();
         drive(&mut b, 1, &mut msgs);
         msgs.sort();
@@ -161,9 +167,9 @@ fn device_memory_goes_through_copies_of_the_library() {
             addr: far.addr() as u64,
             key: b_dev.reg_mr(far, rights, None).unwrap(),
         };
-        a.send(1, &b.addr(), b"head", Payload::User(near.part(5, 100)))
+        a.send(1, &b.addr(), b"head", Payload::User(&near.part(5, 100)))
             .unwrap();
-        a.write(2, Payload::User(near), &remote, None).unwrap();
+        a.write(2, Payload::User(&near), &remote, None).unwrap();
         a.ring();
         assert_eq!(drive(&mut a, 2, &mut Vec::new()).len(), 2);
         assert_eq!(fake::bytes(&far), bytes);
@@ -172,7 +178,7 @@ fn device_memory_goes_through_copies_of_the_library() {
         assert_eq!(drive(&mut a, 1, &mut Vec::new()), [(3, Status::Ok)]);
         assert_eq!(fake::bytes(&back), bytes);
         let mut msgs = Vec::new();
-        b.send(4, &a.addr(), b"x", Payload::Copy(b"")).unwrap();
+        b.send(4, &a.addr(), b"x", inject(b"")).unwrap();
         b.ring();
         drive(&mut b, 1, &mut msgs);
         assert_eq!(msgs, [[b"head", &bytes[5..105]].concat()]);
@@ -208,7 +214,8 @@ fn bad_keys_and_vanished_peers_end_in_errors() {
         ),
     ];
     for (r, want) in cases {
-        a.write(1, Payload::User(mem(&mut near)), &r, None).unwrap();
+        a.write(1, Payload::User(&mem(&mut near)), &r, None)
+            .unwrap();
         a.ring();
         assert_eq!(drive(&mut a, 1, &mut none), [(1, want)]);
     }
@@ -219,7 +226,7 @@ fn bad_keys_and_vanished_peers_end_in_errors() {
     // Same port, other key: the peer was restarted, and strangers are not answered.
     let mut ghost = b.addr();
     ghost.qkey ^= 1;
-    a.send(3, &ghost, b"hello?", Payload::Copy(b"")).unwrap();
+    a.send(3, &ghost, b"hello?", inject(b"")).unwrap();
     a.ring();
     assert_eq!(
         drive(&mut a, 1, &mut none),
@@ -228,12 +235,12 @@ fn bad_keys_and_vanished_peers_end_in_errors() {
     let gone = b.addr();
     // Under way as the peer closes, whoever takes in that it does.
     b.shared.lock().hold = Some(|_| true);
-    a.send(4, &gone, b"hello?", Payload::Copy(b"")).unwrap();
+    a.send(4, &gone, b"hello?", inject(b"")).unwrap();
     a.ring();
     drop(b);
     assert_eq!(drive(&mut a, 1, &mut none), [(4, Status::RemoteBadQpn)]);
     // Nobody is left to say that it is gone.
-    a.send(5, &gone, b"hello?", Payload::Copy(b"")).unwrap();
+    a.send(5, &gone, b"hello?", inject(b"")).unwrap();
     a.ring();
     assert_eq!(
         drive(&mut a, 1, &mut none),
@@ -385,7 +392,7 @@ fn who_knows_the_token_must_be_reachable_and_keeps_to_its_session() {
     assert_eq!(b.shared.lock().peer_count(), 1);
     // Another peer's session is out of its reach.
     let mut peer = other.open_qp(0).unwrap();
-    peer.send(1, &b.addr(), b"x", Payload::Copy(b"")).unwrap();
+    peer.send(1, &b.addr(), b"x", inject(b"")).unwrap();
     peer.ring();
     let mut none = Vec::new();
     drive(&mut peer, 1, &mut none);
@@ -395,7 +402,7 @@ fn who_knows_the_token_must_be_reachable_and_keeps_to_its_session() {
         a.send(h, b"");
     }
     poll(&mut b, 50);
-    peer.send(2, &b.addr(), b"y", Payload::Copy(b"")).unwrap();
+    peer.send(2, &b.addr(), b"y", inject(b"")).unwrap();
     peer.ring();
     assert_eq!(drive(&mut peer, 1, &mut none), [(2, Status::Ok)]);
 }
@@ -407,7 +414,7 @@ fn peers_that_come_and_go_leave_nothing() {
     let mut none = Vec::new();
     for i in 0..200 {
         let mut peer = other.open_qp(0).unwrap();
-        peer.send(i, &b.addr(), b"x", Payload::Copy(b"")).unwrap();
+        peer.send(i, &b.addr(), b"x", inject(b"")).unwrap();
         peer.ring();
         drive(&mut peer, 1, &mut none);
         poll(&mut b, 2);
@@ -423,17 +430,13 @@ fn one_peer_that_takes_nothing_leaves_room_for_others() {
     let (stuck, mut takes) = (other.open_qp(0).unwrap(), other.open_qp(0).unwrap());
     stuck.shared.lock().hold = Some(|_| true);
     let mut posted = 0;
-    while a
-        .send(posted, &stuck.addr(), b"x", Payload::Copy(b""))
-        .is_ok()
-    {
+    while a.send(posted, &stuck.addr(), b"x", inject(b"")).is_ok() {
         posted += 1;
     }
     a.ring();
     assert!(posted >= 200, "one peer alone had room for {posted}");
     for i in 0..50 {
-        a.send(1000 + i, &takes.addr(), b"x", Payload::Copy(b""))
-            .unwrap();
+        a.send(1000 + i, &takes.addr(), b"x", inject(b"")).unwrap();
         a.ring();
         let mut none = Vec::new();
         let done = drive(&mut a, 1, &mut none);
@@ -454,7 +457,7 @@ fn a_service_is_found_by_its_number_and_admits_its_own_user() {
         token: 0,
         ..b.addr()
     };
-    a.send(1, &to, b"x", Payload::Copy(b"")).unwrap();
+    a.send(1, &to, b"x", inject(b"")).unwrap();
     a.ring();
     let mut none = Vec::new();
     assert_eq!(drive(&mut a, 1, &mut none), [(1, Status::Ok)]);
@@ -490,8 +493,7 @@ fn a_region_closed_during_a_read_ends_the_read_and_nothing_else() {
     }
     b_dev.dereg_mr(key).unwrap();
     assert_eq!(drive(&mut a, 1, &mut none), [(1, Status::RemoteAbort)]);
-    a.send(2, &b.addr(), b"still here", Payload::Copy(b""))
-        .unwrap();
+    a.send(2, &b.addr(), b"still here", inject(b"")).unwrap();
     a.ring();
     assert_eq!(drive(&mut a, 1, &mut none), [(2, Status::Ok)]);
 }
@@ -503,13 +505,13 @@ fn messages_wait_for_a_receiver_that_sleeps() {
     let mut b = b_dev.open_qp(0).unwrap();
     let mut none = Vec::new();
     for i in 0..200u64 {
-        a.send(i, &b.addr(), &i.to_le_bytes(), Payload::Copy(&[0; 1000]))
+        a.send(i, &b.addr(), &i.to_le_bytes(), inject(&[0; 1000]))
             .unwrap();
     }
     a.ring();
     assert_eq!(drive(&mut a, 200, &mut none).len(), 200);
     let mut msgs = Vec::new();
-    b.send(1, &a.addr(), b"", Payload::Copy(b"")).unwrap();
+    b.send(1, &a.addr(), b"", inject(b"")).unwrap();
     b.ring();
     while msgs.len() < 200 {
         drive(&mut b, 0, &mut msgs);
@@ -566,7 +568,7 @@ fn who_has_no_key_is_not_heard() {
     ] {
         let other = sealed(&text);
         let mut peer = other.open_qp(0).unwrap();
-        peer.send(1, &b.addr(), b"x", Payload::Copy(b"")).unwrap();
+        peer.send(1, &b.addr(), b"x", inject(b"")).unwrap();
         peer.ring();
         assert_eq!(drive(&mut peer, 1, &mut none), [(1, want)]);
         poll(&mut b, 5);
@@ -586,10 +588,10 @@ fn keys_change_while_programs_run() {
         let (x, y) = (sealed(&before), sealed(&after));
         let (mut a, mut b) = (x.open_qp(0).unwrap(), y.open_qp(0).unwrap());
         let mut none = Vec::new();
-        a.send(1, &b.addr(), b"x", Payload::Copy(b"")).unwrap();
+        a.send(1, &b.addr(), b"x", inject(b"")).unwrap();
         a.ring();
         assert_eq!(drive(&mut a, 1, &mut none), [(1, Status::Ok)]);
-        b.send(2, &a.addr(), b"x", Payload::Copy(b"")).unwrap();
+        b.send(2, &a.addr(), b"x", inject(b"")).unwrap();
         b.ring();
         assert_eq!(drive(&mut b, 1, &mut none), [(2, Status::Ok)]);
     }
@@ -604,14 +606,14 @@ fn sealed_datagrams_cannot_be_changed_replayed_or_led_elsewhere() {
     // Everything that a sends from now on is kept.
     let kept = a.shared.lock().tap();
     for i in 0..20 {
-        a.send(i, &b.addr(), b"once", Payload::Copy(b"")).unwrap();
+        a.send(i, &b.addr(), b"once", inject(b"")).unwrap();
         a.ring();
         assert_eq!(drive(&mut a, 1, &mut none), [(i, Status::Ok)]);
     }
     let mut msgs = Vec::new();
     drive(&mut b, 0, &mut msgs);
     while msgs.len() < 20 {
-        b.send(1, &a.addr(), b"", Payload::Copy(b"")).unwrap();
+        b.send(1, &a.addr(), b"", inject(b"")).unwrap();
         b.ring();
         drive(&mut b, 1, &mut msgs);
         poll(&mut a, 1);
@@ -656,7 +658,7 @@ fn nothing_is_kept_of_senders_long_after_their_sessions() {
     let mut none = Vec::new();
     for i in 0..50 {
         let mut a = x.open_qp(0).unwrap();
-        a.send(i, &b.addr(), b"x", Payload::Copy(b"")).unwrap();
+        a.send(i, &b.addr(), b"x", inject(b"")).unwrap();
         a.ring();
         drive(&mut a, 1, &mut none);
         poll(&mut b, 2);

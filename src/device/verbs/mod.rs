@@ -15,8 +15,8 @@ mod mem;
 mod pool;
 mod qp;
 mod rings;
-pub mod short;
 pub mod sys;
+pub mod transport;
 
 use super::{AdapterAttr, Device, DmaBuf, MrObserver, QpAddr, RawQp};
 use crate::core::Result;

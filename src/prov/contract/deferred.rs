@@ -8,13 +8,13 @@ use crate::hmem::UserMem;
 #[allow(clippy::large_enum_variant)]
 pub enum DeferredKind {
     /// A send.
-    Msg(MsgReq<'static>),
+    Msg(MsgReq<SendData<'static>>),
     /// A receive.
     Recv(RecvReq),
     /// A read or write.
-    Rma(RmaReq<'static>),
+    Rma(RmaReq<SendData<'static>>),
     /// An atomic.
-    Atomic(AtomicReq<'static>),
+    Atomic(AtomicReq<SendData<'static>>),
     /// A change of a counter, which needs no endpoint.
     Cntr {
         /// Which counter.
@@ -40,12 +40,12 @@ pub struct DeferredOp {
 fn keep(d: &SendData) -> (SendData<'static>, Option<Box<[u8]>>) {
     match d {
         SendData::User(m) => (SendData::User(*m), None),
-        SendData::Inject(b) => (SendData::User(UserMem::EMPTY), Some((*b).into())),
+        SendData::Inject(b) => (SendData::User(UserMem::EMPTY), Some(b.bytes().into())),
     }
 }
 
-impl From<&MsgReq<'_>> for DeferredOp {
-    fn from(r: &MsgReq) -> DeferredOp {
+impl From<&MsgReq<SendData<'_>>> for DeferredOp {
+    fn from(r: &MsgReq<SendData>) -> DeferredOp {
         let (data, copy) = keep(&r.data);
         DeferredOp {
             kind: DeferredKind::Msg(MsgReq { data, ..*r }),
@@ -65,8 +65,8 @@ impl From<&RecvReq> for DeferredOp {
     }
 }
 
-impl From<&RmaReq<'_>> for DeferredOp {
-    fn from(r: &RmaReq) -> DeferredOp {
+impl From<&RmaReq<SendData<'_>>> for DeferredOp {
+    fn from(r: &RmaReq<SendData>) -> DeferredOp {
         let (data, copy) = keep(&r.data);
         DeferredOp {
             kind: DeferredKind::Rma(RmaReq { data, ..*r }),
@@ -76,8 +76,8 @@ impl From<&RmaReq<'_>> for DeferredOp {
     }
 }
 
-impl From<&AtomicReq<'_>> for DeferredOp {
-    fn from(r: &AtomicReq) -> DeferredOp {
+impl From<&AtomicReq<SendData<'_>>> for DeferredOp {
+    fn from(r: &AtomicReq<SendData>) -> DeferredOp {
         let (data, copy) = keep(&r.data);
         DeferredOp {
             kind: DeferredKind::Atomic(AtomicReq { data, ..*r }),

@@ -1,10 +1,12 @@
 //! Requests: what an application asks an endpoint for, without C pointers.
 //!
-//! A request is borrowed from the caller for the length of the call. The `Fast*` requests are those
-//! of calls without flags and with one buffer: a provider may carry them out by a short path.
+//! A request is borrowed from the caller for the length of the call. The kind of its buffers and of
+//! its flags are type parameters: of calls without flags and with one buffer of host memory
+//! ([`Piece`] or [`InjectBuf`], with [`PlainCall`]) much is known when a provider is compiled for
+//! them; [`SendData`] and [`Common`] stand for any call.
 
-use crate::core::iovs::Iovs;
-use crate::hmem::{Owned, Piece, UserMem};
+use crate::core::iovs::{Iovs, RmaIov};
+use crate::hmem::{InjectBuf, Owned, Piece, UserMem};
 use crate::types::*;
 
 /// Who posts a receive: an endpoint, or a shared receive context.
@@ -22,23 +24,86 @@ pub enum SendData<'a> {
     /// In application memory until the operation is done.
     User(UserMem),
     /// Copied before the call returns (FI_INJECT).
-    Inject(&'a [u8]),
+    Inject(InjectBuf<'a>),
 }
 
-impl SendData<'_> {
+/// Data of a request to send or write.
+pub trait SendBuffer: Copy {
     /// Bytes.
-    pub fn len(&self) -> usize {
-        match self {
-            SendData::User(m) => m.len(),
-            SendData::Inject(b) => b.len(),
-        }
-    }
-
+    fn len(&self) -> usize;
     /// Whether there is not one byte.
-    pub fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    /// Whether the caller gets its memory back when the call returns.
+    fn injected(&self) -> bool;
+    /// The one piece of host memory it is.
+    fn piece(&self) -> Option<Piece>;
+    /// As any data.
+    fn data(&self) -> SendData<'_>;
+}
 
+impl SendBuffer for Piece {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        Piece::len(self)
+    }
+    #[inline(always)]
+    fn injected(&self) -> bool {
+        false
+    }
+    #[inline(always)]
+    fn piece(&self) -> Option<Piece> {
+        Some(*self)
+    }
+    fn data(&self) -> SendData<'_> {
+        SendData::User((*self).into())
+    }
+}
+
+impl SendBuffer for InjectBuf<'_> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.piece().len()
+    }
+    #[inline(always)]
+    fn injected(&self) -> bool {
+        true
+    }
+    #[inline(always)]
+    fn piece(&self) -> Option<Piece> {
+        Some(InjectBuf::piece(self))
+    }
+    fn data(&self) -> SendData<'_> {
+        SendData::Inject(*self)
+    }
+}
+
+impl SendBuffer for SendData<'_> {
+    #[inline]
+    fn len(&self) -> usize {
+        match self {
+            SendData::User(m) => m.len(),
+            SendData::Inject(b) => SendBuffer::len(b),
+        }
+    }
+    #[inline]
+    fn injected(&self) -> bool {
+        matches!(self, SendData::Inject(_))
+    }
+    #[inline]
+    fn piece(&self) -> Option<Piece> {
+        match self {
+            SendData::User(m) => m.one(),
+            SendData::Inject(b) => Some(b.piece()),
+        }
+    }
+    fn data(&self) -> SendData<'_> {
+        *self
+    }
+}
+
+impl<'a> SendData<'a> {
     /// Application memory until the operation is done: none when the data is copied.
     pub fn lent(&self) -> UserMem {
         match self {
@@ -48,15 +113,135 @@ impl SendData<'_> {
     }
 
     /// The bytes to copy, if they are to be copied.
-    pub fn injected(&self) -> Option<&[u8]> {
+    pub fn inject_bytes(&self) -> Option<&'a [u8]> {
         match self {
-            SendData::Inject(b) => Some(b),
+            SendData::Inject(b) => Some(b.bytes()),
             SendData::User(_) => None,
         }
     }
 }
 
-/// What every request has.
+/// Memory that an operation fills.
+pub trait RecvBuffer: Copy {
+    /// The one piece of host memory it is.
+    fn piece(&self) -> Option<Piece>;
+    /// As any memory.
+    fn mem(&self) -> UserMem;
+}
+
+impl RecvBuffer for Piece {
+    #[inline(always)]
+    fn piece(&self) -> Option<Piece> {
+        Some(*self)
+    }
+    fn mem(&self) -> UserMem {
+        (*self).into()
+    }
+}
+
+impl RecvBuffer for UserMem {
+    #[inline]
+    fn piece(&self) -> Option<Piece> {
+        self.one()
+    }
+    fn mem(&self) -> UserMem {
+        *self
+    }
+}
+
+/// Memory of a peer that an atomic works on.
+pub trait AtomicMemory: Copy {
+    /// The one piece it is.
+    fn one(&self) -> Option<RmaIov>;
+    /// As any number of pieces.
+    fn iovs(&self) -> Iovs;
+}
+
+impl AtomicMemory for RmaIov {
+    #[inline(always)]
+    fn one(&self) -> Option<RmaIov> {
+        Some(*self)
+    }
+    fn iovs(&self) -> Iovs {
+        Iovs::new(&[*self]).unwrap_or_default()
+    }
+}
+
+impl AtomicMemory for Iovs {
+    fn one(&self) -> Option<RmaIov> {
+        match self.as_slice() {
+            [one] => Some(*one),
+            _ => None,
+        }
+    }
+    fn iovs(&self) -> Iovs {
+        *self
+    }
+}
+
+/// How an operation was called: context and flags.
+pub trait Call: Copy {
+    /// Whether every such call is without flags, of an endpoint that is no alias.
+    const PLAIN: bool;
+
+    /// `context` of the call, for its completion.
+    fn context(&self) -> usize;
+    /// Flags of a `*msg` call: FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MORE, ...
+    fn flags(&self) -> Option<u64>;
+    /// As any call.
+    fn common(&self) -> Common;
+
+    /// Whether the operation goes out at once: only a call with flags of its own can say FI_MORE.
+    #[inline(always)]
+    fn rings(&self) -> bool {
+        self.flags().is_none_or(|f| f & FI_MORE == 0)
+    }
+    /// What holds: the call's own flags, or the defaults of the alias or of the endpoint.
+    fn flags_or(&self, default: u64) -> u64;
+    /// A counter that counts its end, beside the endpoint's (FI_QUEUE_WORK).
+    fn completion_cntr(&self) -> Option<u32>;
+    /// Whether success reports nothing: injecting calls without flags do not.
+    #[inline(always)]
+    fn silent(&self, injected: bool) -> bool {
+        self.flags().is_none() && injected
+    }
+}
+
+/// A call without flags, of an endpoint that is no alias.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PlainCall {
+    /// `context` of the call, for its completion.
+    pub context: usize,
+}
+
+impl Call for PlainCall {
+    const PLAIN: bool = true;
+
+    #[inline(always)]
+    fn context(&self) -> usize {
+        self.context
+    }
+    #[inline(always)]
+    fn flags(&self) -> Option<u64> {
+        None
+    }
+    #[inline(always)]
+    fn flags_or(&self, default: u64) -> u64 {
+        default
+    }
+    #[inline(always)]
+    fn completion_cntr(&self) -> Option<u32> {
+        None
+    }
+    fn common(&self) -> Common {
+        Common {
+            context: self.context,
+            ..Common::default()
+        }
+    }
+}
+
+/// How any operation was called.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Common {
     /// `context` of the call, for its completion.
@@ -69,147 +254,88 @@ pub struct Common {
     pub completion_cntr: Option<u32>,
 }
 
-impl Common {
-    /// What holds: the call's own flags, or the defaults of the alias or of the endpoint.
-    pub fn flags_or(&self, default: u64) -> u64 {
+impl Call for Common {
+    const PLAIN: bool = false;
+
+    #[inline]
+    fn context(&self) -> usize {
+        self.context
+    }
+    #[inline]
+    fn flags(&self) -> Option<u64> {
+        self.flags
+    }
+    #[inline]
+    fn flags_or(&self, default: u64) -> u64 {
         self.flags.or(self.alias).unwrap_or(default)
     }
-
-    /// Whether the operation goes out at once: only a call with flags of its own can say FI_MORE.
-    pub fn rings(&self) -> bool {
-        self.flags.is_none_or(|f| f & FI_MORE == 0)
+    #[inline]
+    fn completion_cntr(&self) -> Option<u32> {
+        self.completion_cntr
     }
-
-    /// Whether success reports nothing: injecting calls without flags do not.
-    pub fn silent(&self, data: &SendData) -> bool {
-        self.flags.is_none() && data.injected().is_some()
+    fn common(&self) -> Common {
+        *self
     }
 }
 
 /// A send, tagged when `tag` is there.
 #[derive(Clone, Copy)]
-pub struct MsgReq<'a> {
+pub struct MsgReq<D, C = Common> {
     /// What to send.
-    pub data: SendData<'a>,
+    pub data: D,
     /// The receiver.
     pub to: fi_addr_t,
     /// Tag of a tagged message.
     pub tag: Option<u64>,
     /// Data for the receiver's completion.
     pub cq_data: Option<u64>,
-    /// Context, flags and the counter that hears of its end.
-    pub common: Common,
+    /// Context and flags.
+    pub common: C,
 }
 
-/// A receive, tagged when `tag` is there.
-#[derive(Clone, Copy)]
-pub struct RecvReq {
-    /// Where the message goes.
-    pub mem: UserMem,
-    /// The sender, FI_ADDR_UNSPEC for any.
-    pub src: fi_addr_t,
-    /// Tag and the bits of it that do not matter.
-    pub tag: Option<(u64, u64)>,
-    /// Context, flags and the counter that hears of its end.
-    pub common: Common,
-}
-
-/// A read or write of remote memory.
-#[derive(Clone, Copy)]
-pub struct RmaReq<'a> {
-    /// Local memory, or data to write.
-    pub data: SendData<'a>,
-    /// Whose memory.
-    pub peer: fi_addr_t,
-    /// Remote address.
-    pub addr: u64,
-    /// Remote key.
-    pub key: u64,
-    /// A write, else a read.
-    pub write: bool,
-    /// Data for the target's completion.
-    pub cq_data: Option<u64>,
-    /// Context, flags and the counter that hears of its end.
-    pub common: Common,
-}
-
-/// What an atomic brings back, and where.
-#[derive(Clone, Copy)]
-pub enum Fetch {
-    /// Nothing.
-    No,
-    /// The former values.
-    Former(UserMem),
-    /// The former values; the second are values to compare with.
-    Compare(UserMem, UserMem),
-}
-
-/// An atomic on remote memory.
-#[derive(Clone, Copy)]
-pub struct AtomicReq<'a> {
-    /// Operands.
-    pub data: SendData<'a>,
-    /// What comes back.
-    pub fetch: Fetch,
-    /// Whose memory.
-    pub peer: fi_addr_t,
-    /// Remote memory.
-    pub to: Iovs,
-    /// Type of the elements.
-    pub datatype: fi_datatype,
-    /// What is done to them.
-    pub op: fi_op,
-    /// Context, flags and the counter that hears of its end.
-    pub common: Common,
-}
-
-/// A send without flags of its own.
-#[derive(Clone, Copy, Debug)]
-pub struct FastSend {
-    /// What to send.
-    pub data: Piece,
-    /// The receiver.
-    pub to: fi_addr_t,
-    /// Tag of a tagged message.
-    pub tag: Option<u64>,
-    /// Data for the receiver's completion.
-    pub cq_data: Option<u64>,
-    /// `None`: an injecting call, which reports no success.
-    pub context: Option<usize>,
-}
-
-/// A receive without flags of its own.
-#[derive(Clone, Copy, Debug)]
-pub struct FastRecv {
-    /// Where the message goes.
-    pub into: Piece,
-    /// The sender, FI_ADDR_UNSPEC for any.
-    pub src: fi_addr_t,
-    /// Tag and the bits of it that do not matter.
-    pub tag: Option<(u64, u64)>,
-    /// Of its completion.
-    pub context: usize,
-}
-
-impl From<&FastRecv> for RecvReq {
-    fn from(r: &FastRecv) -> RecvReq {
-        RecvReq {
-            mem: r.into.into(),
-            src: r.src,
-            tag: r.tag,
-            common: Common {
-                context: r.context,
-                ..Common::default()
-            },
+impl<D: SendBuffer, C: Call> MsgReq<D, C> {
+    /// As any call.
+    pub fn general(&self) -> MsgReq<SendData<'_>> {
+        MsgReq {
+            data: self.data.data(),
+            to: self.to,
+            tag: self.tag,
+            cq_data: self.cq_data,
+            common: self.common.common(),
         }
     }
 }
 
-/// A read or write without flags of its own.
-#[derive(Clone, Copy, Debug)]
-pub struct FastRma {
-    /// Local memory.
-    pub mem: Piece,
+/// A receive, tagged when `tag` is there.
+#[derive(Clone, Copy)]
+pub struct RecvReq<M = UserMem, C = Common> {
+    /// Where the message goes.
+    pub mem: M,
+    /// The sender, FI_ADDR_UNSPEC for any.
+    pub src: fi_addr_t,
+    /// Tag and the bits of it that do not matter.
+    pub tag: Option<(u64, u64)>,
+    /// Context and flags.
+    pub common: C,
+}
+
+impl<M: RecvBuffer, C: Call> RecvReq<M, C> {
+    /// As any call.
+    pub fn general(&self) -> RecvReq {
+        RecvReq {
+            mem: self.mem.mem(),
+            src: self.src,
+            tag: self.tag,
+            common: self.common.common(),
+        }
+    }
+}
+
+/// A read or write of remote memory.
+#[derive(Clone, Copy)]
+pub struct RmaReq<D, C = Common> {
+    /// Local memory, or data to write.
+    pub data: D,
     /// Whose memory.
     pub peer: fi_addr_t,
     /// Remote address.
@@ -220,33 +346,79 @@ pub struct FastRma {
     pub write: bool,
     /// Data for the target's completion.
     pub cq_data: Option<u64>,
-    /// `None`: an injecting call, which reports no success.
-    pub context: Option<usize>,
+    /// Context and flags.
+    pub common: C,
 }
 
-/// An atomic without flags of its own.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct FastAtomic {
-    /// Operands, nothing when it only reads.
-    pub data: Piece,
-    /// Values to compare with.
-    pub compare: Option<Piece>,
-    /// Where former values go.
-    pub result: Option<Piece>,
+impl<D: SendBuffer, C: Call> RmaReq<D, C> {
+    /// As any call.
+    pub fn general(&self) -> RmaReq<SendData<'_>> {
+        RmaReq {
+            data: self.data.data(),
+            peer: self.peer,
+            addr: self.addr,
+            key: self.key,
+            write: self.write,
+            cq_data: self.cq_data,
+            common: self.common.common(),
+        }
+    }
+}
+
+/// What an atomic brings back, and where.
+#[derive(Clone, Copy)]
+pub enum Fetch<M = UserMem> {
+    /// Nothing.
+    No,
+    /// The former values.
+    Former(M),
+    /// The former values; the second are values to compare with.
+    Compare(M, M),
+}
+
+impl<M: RecvBuffer> Fetch<M> {
+    /// Of any memory.
+    pub fn general(&self) -> Fetch {
+        match self {
+            Fetch::No => Fetch::No,
+            Fetch::Former(m) => Fetch::Former(m.mem()),
+            Fetch::Compare(m, c) => Fetch::Compare(m.mem(), c.mem()),
+        }
+    }
+}
+
+/// An atomic on remote memory.
+#[derive(Clone, Copy)]
+pub struct AtomicReq<D, M = UserMem, T = Iovs, C = Common> {
+    /// Operands.
+    pub data: D,
+    /// What comes back.
+    pub fetch: Fetch<M>,
     /// Whose memory.
     pub peer: fi_addr_t,
-    /// Remote address.
-    pub addr: u64,
-    /// Remote key.
-    pub key: u64,
+    /// Remote memory.
+    pub to: T,
     /// Type of the elements.
     pub datatype: fi_datatype,
     /// What is done to them.
     pub op: fi_op,
-    /// Bytes of remote memory.
-    pub len: usize,
-    /// `None`: an injecting call, which reports no success.
-    pub context: Option<usize>,
+    /// Context and flags.
+    pub common: C,
+}
+
+impl<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call> AtomicReq<D, M, T, C> {
+    /// As any call.
+    pub fn general(&self) -> AtomicReq<SendData<'_>> {
+        AtomicReq {
+            data: self.data.data(),
+            fetch: self.fetch.general(),
+            peer: self.peer,
+            to: self.to.iovs(),
+            datatype: self.datatype,
+            op: self.op,
+            common: self.common.common(),
+        }
+    }
 }
 
 /// A collective operation as it was called.

@@ -20,35 +20,17 @@ pub enum AtomicCall {
 /// nothing was done. The memory of a request is lent until its completion.
 pub trait Transfers {
     /// fi_send(3), fi_tsend(3) and their variants.
-    fn send(&self, ep: u32, r: &MsgReq) -> Result<()>;
+    fn send<D: SendBuffer, C: Call>(&self, ep: u32, r: &MsgReq<D, C>) -> Result<()>;
     /// fi_recv(3), fi_trecv(3) and their variants.
-    fn recv(&self, who: Poster, r: &RecvReq) -> Result<()>;
-    /// As [`Transfers::recv`], for the most frequent receives.
-    #[inline(always)]
-    fn fast_recv(&self, who: Poster, r: &FastRecv) -> Result<()> {
-        self.recv(who, &r.into())
-    }
+    fn recv<M: RecvBuffer, C: Call>(&self, who: Poster, r: &RecvReq<M, C>) -> Result<()>;
     /// fi_read(3), fi_write(3) and their variants.
-    fn rma(&self, ep: u32, r: &RmaReq) -> Result<()>;
+    fn rma<D: SendBuffer, C: Call>(&self, ep: u32, r: &RmaReq<D, C>) -> Result<()>;
     /// fi_atomic(3) and its variants.
-    fn atomic(&self, ep: u32, r: &AtomicReq) -> Result<()>;
-
-    /// A short path for the most frequent requests; `None`, and nothing done, when the request has
-    /// to take the general one.
-    #[inline(always)]
-    fn fast_send(&self, _ep: u32, _r: &FastSend) -> Option<Result<()>> {
-        None
-    }
-    /// As [`Transfers::fast_send`].
-    #[inline(always)]
-    fn fast_rma(&self, _ep: u32, _r: &FastRma) -> Option<Result<()>> {
-        None
-    }
-    /// As [`Transfers::fast_send`].
-    #[inline(always)]
-    fn fast_atomic(&self, _ep: u32, _r: &FastAtomic) -> Option<Result<()>> {
-        None
-    }
+    fn atomic<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call>(
+        &self,
+        ep: u32,
+        r: &AtomicReq<D, M, T, C>,
+    ) -> Result<()>;
 
     /// Elements that one atomic may have; `FI_EOPNOTSUPP` where the operation does not exist for
     /// the datatype or call (fi_atomicvalid(3)).

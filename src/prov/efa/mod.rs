@@ -10,13 +10,14 @@ pub(crate) mod av;
 mod av_shared;
 pub(crate) mod domain;
 pub(crate) mod endpoint;
-pub(crate) mod fast_path;
 pub(crate) mod info;
 pub(crate) mod ops;
 mod peers;
+pub(crate) mod poll;
 mod port;
 mod progress;
 pub(crate) mod same_host;
+pub(crate) mod select;
 #[cfg(test)]
 mod tests;
 mod unknown_peers;

@@ -23,6 +23,8 @@ pub(crate) struct Peers {
     all: Slab<KnownPeer>,
     /// Peers that may have gone, each once.
     gone: VecDeque<PeerId>,
+    /// Peers whose addresses have become known in full.
+    completed: Vec<PeerId>,
 }
 
 #[derive(Debug)]
@@ -53,8 +55,10 @@ impl Peers {
 
     /// The whole address of a peer that may have been known by a message alone.
     fn complete(&mut self, p: PeerId, a: &QpAddr) {
-        if let Some(known) = self.all.get_mut(p) {
+        let known = self.all.get_mut(p).filter(|k| k.addr.token != a.token);
+        if let Some(known) = known {
             known.addr.token = a.token;
+            self.completed.push(p);
         }
     }
 
@@ -111,6 +115,16 @@ pub(crate) fn reclaim(s: &mut State) {
             e.forget_peer(p);
         }
         s.peers.remove(p);
+    }
+}
+
+/// Has endpoints use the whole addresses of peers that were known in part before: after addresses
+/// have been inserted into a vector.
+pub(crate) fn readdress(s: &mut State) {
+    for p in core::mem::take(&mut s.peers.completed) {
+        for (_, e) in s.eps.iter_mut() {
+            e.readdress(p);
+        }
     }
 }
 

@@ -2,12 +2,12 @@
 
 use crate::core::slab::Slab;
 use crate::device::any::{AnyQp, Dev};
-use crate::device::{Device, Payload, QueuePair};
+use crate::device::{AmHeader, Device, QueuePair};
 use crate::hmem::{self, UserMem};
 use crate::proto::{
     AtomicKind, Body, Failure, Load, PeerId, Port, ReadPost, Received, ShortRecv, Token,
 };
-use crate::prov::contract::{Common, Entry, ErrEntry};
+use crate::prov::contract::{Call, Entry, ErrEntry};
 use crate::prov::efa::av::Av;
 use crate::prov::efa::endpoint::failure;
 use crate::prov::efa::ops::{OpKind, UserOp};
@@ -19,8 +19,8 @@ use crate::prov::reports::completion::{ended_entry, BoundCntrs, CntrKind};
 use crate::prov::reports::cq::Cq;
 use crate::prov::reports::Bound;
 use crate::shm::kind;
-use crate::shm::{LocalBuffer, MrTable, RecordHeader, TxRings};
-use crate::transport::{Completion, RemoteAddr, Report, Status, Verdict};
+use crate::shm::{LocalBuffer, MrTable, RecordHead, RecordHeader, TxRings};
+use crate::transport::{Completion, Payload, RemoteAddr, Report, Status, Transport, Verdict};
 use crate::types::*;
 use crate::wire::{Iovs, RmaIov, Rta, RtaKind};
 
@@ -106,7 +106,7 @@ impl EpPort<'_> {
         &mut self,
         ctx: u32,
         posted: crate::core::Result<()>,
-        c: &Common,
+        c: &impl Call,
     ) -> crate::core::Result<()> {
         if posted.is_err() {
             self.ops.remove(ctx);
@@ -218,6 +218,23 @@ impl EpPort<'_> {
         self.complete(&op.done, result);
     }
 
+    /// Where the end of an operation that a counter of its own counts is reported: to a record that
+    /// `op` makes. Others report themselves.
+    pub(crate) fn track(
+        &mut self,
+        cntr: Option<u32>,
+        op: impl FnOnce() -> UserOp,
+        done: Completion,
+    ) -> Completion {
+        match cntr {
+            None => done,
+            Some(_) => Completion {
+                report: Report::Op(self.ops.insert(op())),
+                ..done
+            },
+        }
+    }
+
     /// Makes the peer known to the adapter. `FI_EINVAL` for an unknown one, `FI_EHOSTUNREACH`.
     #[inline]
     pub(crate) fn connect(&mut self, peer: PeerId) -> crate::core::Result<()> {
@@ -300,11 +317,7 @@ impl EpPort<'_> {
             remote: op.done.remote,
             ..Completion::part(ctx, op.done.peer, 0)
         };
-        if self
-            .qp
-            .post_write(done, Payload::Copy(&[]), Some(imm))
-            .is_err()
-        {
+        if self.qp.put(done, Payload::EMPTY, Some(imm)) != Verdict::Queued {
             return false;
         }
         op.late_imm = None;
@@ -351,37 +364,43 @@ impl Port for EpPort<'_> {
             return false;
         };
         let mut copy = Vec::new();
+        let lent;
         let payload = match (load, self.inject) {
-            (Load::None, _) => Payload::Copy(&[]),
-            (Load::Bytes(b), _) => Payload::Copy(b),
+            (Load::None, _) => Payload::EMPTY,
+            (Load::Bytes(b), _) => Payload::Inject(b.into()),
             (Load::Body(b), Some(data)) => {
                 let at = b.off as usize;
-                Payload::Copy(data.get(at..at + b.len).unwrap_or(&[]))
+                Payload::Inject(data.get(at..at + b.len).unwrap_or(&[]).into())
             }
             (Load::Body(b), None) => match self.ops.get(b.ctx) {
                 Some(op) if op.kind == OpKind::User => {
-                    Payload::User(op.mem.part(b.off as usize, b.len))
+                    lent = op.mem.part(b.off as usize, b.len);
+                    Payload::User(&lent)
                 }
                 // The region may be closed before the packet is out: it carries a copy.
                 Some(op) => {
                     copy.resize(b.len, 0);
                     op.mem.load(b.off as usize, &mut copy);
-                    Payload::Copy(&copy)
+                    Payload::Inject(copy.as_slice().into())
                 }
                 None => return false,
             },
         };
+        let report = match token {
+            Token::Tx(id) => Report::Packet(id),
+            Token::Control => Report::Nowhere,
+        };
+        let done = Completion::internal(report, to);
         if let Some(rings) = &mut self.rings {
-            let (body, bytes) = match payload {
-                Payload::User(m) => (m, &[][..]),
-                Payload::Copy(b) => (UserMem::EMPTY, b),
-            };
+            if !rings.ensure_route(to, addr) {
+                return false;
+            }
             let what = RecordHeader {
                 kind: kind::PACKET,
                 flags: 0,
                 message: crate::prov::efa::progress::is_message(head),
             };
-            match rings.send(to, addr, what, head, &body, bytes) {
+            match rings.am_bcopy(done, RecordHead::bytes(what, head), payload) {
                 Verdict::Done | Verdict::Queued => {
                     if let Token::Tx(id) = token {
                         self.shm.packets.push_back(id);
@@ -389,18 +408,18 @@ impl Port for EpPort<'_> {
                     return true;
                 }
                 Verdict::NoResources => return false,
-                Verdict::Unsupported => {}
+                Verdict::Unsupported | Verdict::Failed(_) => {}
             }
         }
-        let report = match token {
-            Token::Tx(id) => Report::Packet(id),
-            Token::Control => Report::Nowhere,
-        };
         if !self.qp.connected(to) && self.qp.connect(to, addr).is_err() {
             return false;
         }
-        let done = Completion::internal(report, to);
-        self.qp.post_send(done, head, payload).is_ok()
+        let head = AmHeader::bytes(head);
+        let sent = match payload {
+            Payload::Inject(_) => self.qp.am_bcopy(done, head, payload),
+            lent => self.qp.am_zcopy(done, head, lent),
+        };
+        sent == Verdict::Queued
     }
 
     #[inline]
@@ -567,10 +586,10 @@ impl Port for EpPort<'_> {
             },
             ..Completion::internal(Report::ProtoRead(id), from)
         };
-        match self.qp.post_read(done, local) {
-            Ok(()) => ReadPost::Posted,
-            Err(FI_EAGAIN) => ReadPost::Busy,
-            Err(_) => ReadPost::Refused,
+        match self.qp.get(done, Payload::User(&local)) {
+            Verdict::Done | Verdict::Queued => ReadPost::Posted,
+            Verdict::NoResources => ReadPost::Busy,
+            Verdict::Unsupported | Verdict::Failed(_) => ReadPost::Refused,
         }
     }
 

@@ -95,13 +95,13 @@ pub(crate) fn progress(s: &mut State, id: u32) {
     }
     for e in list.drain(..) {
         match e {
-            Event::Recv { from, data } if ep.kind != Kind::Rdm => {
+            Event::Recv { from, data, imm } if ep.kind != Kind::Rdm => {
                 let peer = port.peers.of(&from);
-                let bytes = Events::bytes(arena, &data);
-                direct::arrived(&mut port, ep.kind, rq, peer, bytes);
+                let message = (Events::bytes(arena, &data), imm);
+                direct::arrived(&mut port, ep.kind, rq, peer, message);
             }
             Event::Taken { done, into, taken } => direct::taken(&mut port, &done, into, &taken),
-            Event::Recv { from, data } => {
+            Event::Recv { from, data, .. } => {
                 let bytes = Events::bytes(arena, &data);
                 let peer = match &*port.qp {
                     // Its queue pair number may have passed to another process.

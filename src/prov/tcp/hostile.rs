@@ -19,6 +19,7 @@ use crate::core::script::Script;
 use crate::device::mem_table::{MemTable, Naming};
 use crate::device::stream::{Poller, Stream, StreamRead};
 use crate::hmem::fenced::{Fenced, LentBuffers};
+use crate::hmem::InjectBuf;
 use crate::hmem::UserMem;
 use crate::prov::contract::{Common, MsgReq, Poster, RecvReq, RmaReq, SendData};
 use crate::prov::reports::cq::Cq;
@@ -278,7 +279,7 @@ impl Harness {
             &mut self.s,
             self.conn,
             &h,
-            &SendData::Inject(&[]),
+            &SendData::Inject(InjectBuf::default()),
             Then::Nothing,
         );
         self.ended();

@@ -7,9 +7,11 @@ use super::state::{TcpState, TxOp};
 use super::wire::{Head, XnetOp, DELIVERY_COMPLETE};
 use crate::core::iovs::{Iovs, RmaIov};
 use crate::core::{memory, params, Result};
-use crate::hmem::UserMem;
+use crate::hmem::{InjectBuf, UserMem};
 use crate::proto::ANY;
-use crate::prov::contract::{Common, Entry, ErrEntry, MsgReq, Poster, RecvReq, RmaReq, SendData};
+use crate::prov::contract::{
+    Call, Common, Entry, ErrEntry, MsgReq, Poster, RecvReq, RmaReq, SendBuffer, SendData,
+};
 use crate::prov::reports::completion::{reported, rma_flags, send_flags};
 use crate::prov::reports::reports;
 use crate::transport::Completion;
@@ -64,7 +66,7 @@ fn start(
     if !ep.enabled {
         return Err(FI_EOPBADSTATE);
     }
-    if data.injected().is_some_and(|b| b.len() > ep.inject) {
+    if data.injected() && data.len() > ep.inject {
         return too_long(data.len(), ep.inject);
     }
     let given = common.flags_or(ep.tx_flags);
@@ -74,7 +76,7 @@ fn start(
             context: common.context,
             len: data.len(),
             flags,
-            report: reported(!common.silent(data) && reports(ep.tx, given)),
+            report: reported(!common.silent(data.injected()) && reports(ep.tx, given)),
             ..Completion::default()
         },
         completion_cntr: common.completion_cntr,
@@ -123,7 +125,7 @@ fn then(st: &Started) -> Then {
 /// Sends a message. `FI_EAGAIN` when too much waits for the peer's socket, `FI_EINVAL` for an
 /// unknown destination, `FI_EMSGSIZE` when an injected message is longer than the limit.
 #[inline]
-pub(crate) fn send(s: &mut TcpState, id: u32, r: &MsgReq) -> Result<()> {
+pub(crate) fn send(s: &mut TcpState, id: u32, r: &MsgReq<SendData>) -> Result<()> {
     known(r.common.flags, TX_FLAGS, "fi_sendmsg")?;
     let flags = send_flags(r.tag.is_some());
     let st = start(s, id, r.to, &r.data, (&r.common, flags))?;
@@ -165,13 +167,19 @@ fn announce(s: &mut TcpState, st: &Started, h: &Head, mem: &UserMem) -> Option<R
         payload: 0,
         ..*h
     };
-    post(s, st.conn, &h, &SendData::Inject(&[]), Then::Nothing);
+    post(
+        s,
+        st.conn,
+        &h,
+        &SendData::Inject(InjectBuf::default()),
+        Then::Nothing,
+    );
     Some(Ok(()))
 }
 
 /// Reads or writes remote memory. Errors as [`send`].
 #[inline]
-pub(crate) fn rma(s: &mut TcpState, id: u32, r: &RmaReq) -> Result<()> {
+pub(crate) fn rma(s: &mut TcpState, id: u32, r: &RmaReq<SendData>) -> Result<()> {
     let call = if r.write { "fi_writemsg" } else { "fi_readmsg" };
     known(r.common.flags, TX_FLAGS, call)?;
     let st = start(s, id, r.peer, &r.data, (&r.common, rma_flags(r.write)))?;
@@ -192,7 +200,13 @@ pub(crate) fn rma(s: &mut TcpState, id: u32, r: &RmaReq) -> Result<()> {
         let mut h = Head::new(XnetOp::ReadReq, 0);
         h.iovs = iovs;
         let then = Then::Answered(st.op, r.data.lent());
-        post(s, st.conn, &h, &SendData::Inject(&[]), then);
+        post(
+            s,
+            st.conn,
+            &h,
+            &SendData::Inject(InjectBuf::default()),
+            then,
+        );
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ const BURST: u32 = 16;
 
 /// A read, write or atomic of a peer's memory, which its [`Completion`] names.
 #[derive(Clone, Copy)]
-pub struct RmaRequest<'a> {
+pub(crate) struct RmaRequest<'a> {
     /// An access of [`kind`].
     pub kind: u8,
     /// The caller's; the highest bit is not.

@@ -1,15 +1,20 @@
-//! The way out: which way packets reach each peer, and its ring. Here are the rings and the records
-//! of messages; `route` finds out how a peer is reached, `rma` has reads, writes and atomics as
-//! records, `copies` what the system copies in their place.
+//! The sending side: how each peer is reached, and its ring.
+//!
+//! `transport` is what the provider sees of it: messages, reads, writes and atomics as records.
+//! `route` finds out how a peer is reached, `rma` keeps what has been posted until it ends,
+//! `copies` has what the system copies in the place of records.
 
 mod copies;
 mod rma;
 mod route;
+mod transport;
+
+pub use transport::RecordHead;
 
 use super::connection;
 use super::events::{EventQueue, EventThread, RingEvent};
 use super::kind;
-use super::ring::{RecordHeader, RingSegment, RingWriter, WriteBlocked, RECORD_MAX};
+use super::ring::{RecordHeader, RingSegment, RingWriter, WriteBlocked};
 use super::rma::{
     AdapterRetry, Initiator, KeyHashes, LocalBuffer, OutstandingRma, RemoteMrTable, RmaDenied,
     RmaRequest, CLOSE_WAIT, VISIT,
@@ -161,57 +166,13 @@ impl TxRings {
         }
     }
 
-    /// Whether a peer is known to be reached by the adapter alone.
+    /// Whether records can go to a peer now.
     #[inline]
-    pub fn uses_adapter(&self, peer: PeerId) -> bool {
-        matches!(self.routes.get(peer as usize), Some(TxRoute::Adapter))
+    pub fn has_route(&self, peer: PeerId) -> bool {
+        matches!(self.routes.get(peer as usize), Some(TxRoute::Ring(_)))
     }
 
-    /// Hands a packet of up to [`RECORD_MAX`] bytes to a peer: `head`, then `body` or, without one,
-    /// `bytes`.
-    #[inline]
-    pub fn send(
-        &mut self,
-        peer: PeerId,
-        addr: &QpAddr,
-        what: RecordHeader,
-        head: &[u8],
-        body: &UserMem,
-        bytes: &[u8],
-    ) -> Verdict {
-        if !self.ensure_route(peer, addr) {
-            return Verdict::NoResources;
-        }
-        let len = head.len() + body.len() + bytes.len();
-        let Some(TxRoute::Ring(out)) = self
-            .routes
-            .get_mut(peer as usize)
-            .filter(|_| len <= RECORD_MAX)
-        else {
-            return Verdict::Unsupported;
-        };
-        let written = out.ring.write(what, head, body, bytes);
-        out.outcome(written, peer, &mut self.stopped)
-    }
-
-    /// As [`TxRings::send`], a record of up to two words and a piece of memory, to a peer that was
-    /// sent to before; to others `Unsupported`.
-    #[inline(always)]
-    pub fn send_short(
-        &mut self,
-        peer: PeerId,
-        what: RecordHeader,
-        words: ([u64; 2], usize),
-        body: Piece,
-    ) -> Verdict {
-        let Some(TxRoute::Ring(out)) = self.routes.get_mut(peer as usize) else {
-            return Verdict::Unsupported;
-        };
-        let written = out.ring.write_short(what, words.0, words.1, body);
-        out.outcome(written, peer, &mut self.stopped)
-    }
-
-    /// As [`TxRings::send_short`], a record of up to seven words.
+    /// Sends a record of up to seven words to a peer that has a ring; to others `Unsupported`.
     #[inline]
     pub fn send_words(&mut self, peer: PeerId, what: RecordHeader, words: &[u64]) -> Verdict {
         let Some(TxRoute::Ring(out)) = self.routes.get_mut(peer as usize) else {

@@ -6,7 +6,7 @@ impl TxRings {
     /// Writes an access into a peer's ring, whose end [`TxRings::poll_done`] tells. `Unsupported`
     /// where it is better done from here, or cannot be done by the peer.
     #[inline(always)]
-    pub fn post(&mut self, a: &RmaRequest, done: Completion) -> Verdict {
+    pub(in crate::shm) fn post(&mut self, a: &RmaRequest, done: Completion) -> Verdict {
         let peer = done.peer;
         let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
             return Verdict::Unsupported;

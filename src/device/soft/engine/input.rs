@@ -226,7 +226,11 @@ impl Engine {
                     self.backlog_bytes += payload.len();
                     Data::Own(payload.to_vec())
                 };
-                sink.list.push(Event::Recv { from, data });
+                sink.list.push(Event::Recv {
+                    from,
+                    data,
+                    imm: None,
+                });
             }
             PacketKind::Write {
                 op,

@@ -23,9 +23,9 @@ use crate::core::Result;
 use crate::device::fault::{Fate, Faults};
 use crate::device::host::secret;
 use crate::device::mem_table::{MemTable, RegionsRead};
-use crate::device::{Data, Event, Events, Payload, QpAddr};
+use crate::device::{Data, Event, Events, QpAddr};
 use crate::hmem::UserMem;
-use crate::transport::{Completion, Report, Status};
+use crate::transport::{Completion, Payload, PeerId, Report, Status};
 use crate::types::*;
 use core::ffi::c_void;
 use session::{Hearing, Link, Session, Sessions};
@@ -224,6 +224,14 @@ pub(crate) fn gid_of(ip: IpAddr) -> [u8; 16] {
     }
 }
 
+/// Memory that stays lent; what does not is copied.
+fn take_in(data: Payload, copy: &mut Vec<u8>) -> UserMem {
+    if let Payload::Inject(b) = data {
+        copy.extend_from_slice(b.bytes());
+    }
+    data.lent()
+}
+
 /// What a poll produces into: events, and where received bytes may stay.
 struct EventSink<'a> {
     list: &'a mut Vec<Event>,
@@ -391,23 +399,14 @@ impl Engine {
         payload: Payload,
         now: u64,
     ) -> Result<()> {
-        let len = match payload {
-            Payload::Copy(b) => b.len(),
-            Payload::User(m) => m.len(),
-        };
+        let len = payload.byte_len();
         if head.len() + len > self.cfg.segment || head.len() > HEAD_MAX - packet::BASE {
             return Err(FI_EMSGSIZE);
         }
         let pi = self.room_for(to, now)?;
         let mut copy = self.buffer();
         copy.extend_from_slice(head);
-        let user = match payload {
-            Payload::Copy(b) => {
-                copy.extend_from_slice(b);
-                UserMem::EMPTY
-            }
-            Payload::User(m) => m,
-        };
+        let user = take_in(payload, &mut copy);
         let kind = EngineOpKind::Send {
             head_len: head.len(),
         };
@@ -447,13 +446,7 @@ impl Engine {
     ) -> Result<()> {
         let pi = self.room_for(to, now)?;
         let mut copy = self.buffer();
-        let user = match local {
-            Payload::Copy(b) => {
-                copy.extend_from_slice(b);
-                UserMem::EMPTY
-            }
-            Payload::User(m) => m,
-        };
+        let user = take_in(local, &mut copy);
         let total = (copy.len() + user.len()) as u64;
         let kind = EngineOpKind::Write {
             key: done.remote.key,
@@ -624,6 +617,13 @@ impl Engine {
         !self.active.is_empty()
             || !self.owed.is_empty()
             || self.faults.as_ref().is_some_and(|f| f.next_due().is_some())
+    }
+
+    /// Whether an operation for the owner's peer of this number that reports itself has not ended.
+    pub(crate) fn busy_with(&self, peer: PeerId) -> bool {
+        let posted = self.ops.iter().filter_map(|(_, o)| o.done);
+        let mut all = posted.chain(self.reads.iter().map(|(_, r)| r.done));
+        all.any(|d| d.peer == peer && d.reports_itself())
     }
 
     /// Whether everything posted has been acknowledged.

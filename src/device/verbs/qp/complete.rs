@@ -82,7 +82,11 @@ impl VerbsQp {
         into.arena.extend_from_slice(bytes);
         let data = Data::Arena(at as u32, into.arena.len() as u32);
         into.list.push(if from.qkey != 0 {
-            Event::Recv { from, data }
+            Event::Recv {
+                from,
+                data,
+                imm: None,
+            }
         } else {
             Event::UnknownSender { from, data }
         });

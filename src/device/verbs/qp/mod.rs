@@ -26,16 +26,16 @@ use super::Opened;
 use crate::core::hash::ByWords;
 use crate::core::Result;
 use crate::device::wait::WaitSet;
-use crate::device::{Data, Event, Events, Payload, QpAddr, QueueMemory, QueuePair, RawQp, Taken};
+use crate::device::{Data, Event, Events, QpAddr, QueueMemory, QueuePair, RawQp, Taken};
 use crate::hmem::{Piece, UserMem};
-use crate::transport::{Completion, PeerId, Status};
+use crate::transport::{Completion, Payload, PeerId, Status, Verdict};
 use crate::types::*;
 pub(super) use complete::sender;
 use core::ffi::c_int;
 use core::ptr::null_mut;
 pub(super) use post::grow;
 use slots::RemoteQps;
-pub(super) use slots::{RecvSlot, TxExtra, TxSlot};
+pub(super) use slots::{PostedRecv, TxExtra, TxSlot};
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -99,7 +99,7 @@ pub struct VerbsQp {
     /// Packets' receives; the application brings its own.
     pub(super) rx: Option<Pool>,
     /// Its receives, by slot: as many as there were at once.
-    pub(super) recvs: Vec<Option<RecvSlot>>,
+    pub(super) recvs: Vec<Option<PostedRecv>>,
     /// Requests under way, by slot: as many as there were at once; what few of them have; and how
     /// many slots there are.
     pub(super) slots: Vec<Option<TxSlot>>,
@@ -156,10 +156,13 @@ impl QueuePair for VerbsQp {
         self.copies_device_memory = on;
     }
 
-    fn takes(&mut self, mem: &UserMem, key: u64) -> bool {
-        let packet = mem.len() <= self.dev.adapter.attr.mtu;
-        let mut reachable = || mem.is_host() || self.registered(mem).is_some();
-        key < OWN_KEYS && (packet || mem.pieces().count() <= 1 && reachable())
+    #[inline(always)]
+    fn takes(&mut self, data: &Payload, key: u64) -> bool {
+        let fits = match data {
+            Payload::Inject(_) | Payload::Piece(_) => true,
+            Payload::User(m) => self.takes_user(m),
+        };
+        key < OWN_KEYS && fits
     }
 
     fn connect(&mut self, peer: PeerId, at: &QpAddr) -> Result<()> {
@@ -176,6 +179,11 @@ impl QueuePair for VerbsQp {
         self.remotes.get(peer).is_some()
     }
 
+    fn busy_with(&self, peer: PeerId) -> bool {
+        let mut all = self.slots.iter().flatten();
+        all.any(|t| t.done.peer == peer && t.done.reports_itself())
+    }
+
     fn disconnect(&mut self, peer: PeerId) {
         let number = self.remotes.get(peer).map(|r| (r.handle.number, r.qpn));
         self.remotes.remove(peer);
@@ -184,68 +192,6 @@ impl QueuePair for VerbsQp {
             self.names.remove(&n);
             self.senders.remove(&n);
         }
-    }
-
-    fn post_send(&mut self, done: Completion, header: &[u8], payload: Payload) -> Result<()> {
-        let len = match &payload {
-            Payload::Copy(b) => b.len(),
-            Payload::User(m) => m.len(),
-        };
-        if header.len() + len > self.dev.adapter.attr.mtu {
-            return Err(FI_EMSGSIZE);
-        }
-        let slot = self.begin(done.peer)?;
-        self.tx.put(slot, 0, header);
-        let mut copied = header.len() + len;
-        let mut more = None;
-        match &payload {
-            Payload::Copy(b) => self.tx.put(slot, header.len(), b),
-            Payload::User(m) => {
-                // A device's memory goes from where it lies, if the adapter can reach it.
-                more = if m.is_host() {
-                    None
-                } else {
-                    self.registered(m)
-                };
-                match more {
-                    Some(_) => copied = header.len(),
-                    None => self.tx.put_mem(slot, header.len(), m),
-                }
-            }
-        }
-        let local = self.tx.sge(slot, copied);
-        let extra = TxExtra {
-            more,
-            ..TxExtra::default()
-        };
-        self.post(slot, TxSlot::new(done, WqeOp::Send, local), extra, None);
-        Ok(())
-    }
-
-    fn post_write(&mut self, done: Completion, local: Payload, imm: Option<u32>) -> Result<()> {
-        let slot = self.begin(done.peer)?;
-        let inline = match &local {
-            Payload::Copy(b) if self.wide => Some(*b),
-            _ => None,
-        };
-        let most = inline.map_or(self.tx.room(), |_| self.inline);
-        let place = match &local {
-            Payload::Copy(b) if b.len() > most => Err(FI_EMSGSIZE),
-            Payload::Copy(_) if inline.is_some() => Ok((ibv_sge::default(), TxExtra::default())),
-            Payload::Copy(b) => {
-                let own = self.own(slot);
-                self.tx.put(own, 0, b);
-                Ok((self.tx.sge(own, b.len()), TxExtra::default()))
-            }
-            Payload::User(m) => self.local(slot, m, true),
-        };
-        self.rdma(slot, (WqeOp::Write, imm), done, place, inline)
-    }
-
-    fn post_read(&mut self, done: Completion, local: UserMem) -> Result<()> {
-        let slot = self.begin(done.peer)?;
-        let place = self.local(slot, &local, false);
-        self.rdma(slot, (WqeOp::Read, None), done, place, None)
     }
 
     fn ring(&mut self) {

@@ -2,6 +2,8 @@
 
 use super::super::rings::SendWqe;
 use super::*;
+use crate::device::AmHeader;
+use crate::hmem::InjectBuf;
 use core::mem::zeroed;
 
 /// Local memory of a request, as [`VerbsQp::local`] finds it.
@@ -183,6 +185,13 @@ impl VerbsQp {
         })
     }
 
+    /// Whether one read or write may have this local memory.
+    pub(super) fn takes_user(&mut self, mem: &UserMem) -> bool {
+        let packet = mem.len() <= self.dev.adapter.attr.mtu;
+        let mut reachable = || mem.is_host() || self.registered(mem).is_some();
+        packet || mem.pieces().count() <= 1 && reachable()
+    }
+
     /// Slot of our own memory that goes with a request's.
     pub(super) fn own(&self, slot: u16) -> u16 {
         if self.mode == Mode::Packets {
@@ -250,58 +259,175 @@ impl VerbsQp {
         Ok((sge, extra))
     }
 
-    /// Posts a read or write whose local memory was found, or was not; of a write `inline` may go
-    /// in its place.
-    pub(super) fn rdma(
-        &mut self,
-        slot: u16,
-        (op, imm): (WqeOp, Option<u32>),
-        done: Completion,
-        local: LocalSge,
-        inline: Option<&[u8]>,
-    ) -> Result<()> {
-        let (local, extra) = local.inspect_err(|_| self.free.push(slot))?;
-        let t = TxSlot {
-            imm,
-            ..TxSlot::new(done, op, local)
-        };
-        self.post(slot, t, extra, inline);
-        Ok(())
-    }
-
-    /// Sends a message of the application: `Payload::Copy` in the work request itself, other memory
-    /// from where it lies. `FI_EAGAIN`, `FI_EMSGSIZE`, `FI_EINVAL` for memory that is not
-    /// registered.
-    pub fn post_message(
+    /// Posts a packet: its header and data, copied but for a device's memory that the adapter can
+    /// reach, if `lent` says that it may. `FI_EMSGSIZE` when it is too long; and as
+    /// [`Self::begin`].
+    pub(in crate::device::verbs) fn post_packet(
         &mut self,
         done: Completion,
-        payload: Payload,
-        imm: Option<u32>,
+        head: AmHeader,
+        data: Payload,
+        lent: bool,
     ) -> Result<()> {
-        let a = &self.dev.adapter.attr;
-        let (inline, mem) = match payload {
-            Payload::Copy(b) if b.len() > self.inline => return Err(FI_EMSGSIZE),
-            Payload::Copy(b) => (Some(b), UserMem::EMPTY),
-            Payload::User(m) if m.len() > a.mtu => return Err(FI_EMSGSIZE),
-            Payload::User(m) if m.is_empty() => (Some(&[][..]), m),
-            Payload::User(m) => (None, m),
-        };
-        let (sges, n) = self.lent(&mem, false)?;
+        let (head, len) = (head.as_slice(), data.byte_len());
+        if head.len() + len > self.dev.adapter.attr.mtu {
+            return Err(FI_EMSGSIZE);
+        }
         let slot = self.begin(done.peer)?;
+        self.tx.put(slot, 0, head);
+        let mut copied = head.len() + len;
+        let mut more = None;
+        match data {
+            Payload::Inject(b) => self.tx.put(slot, head.len(), b.bytes()),
+            Payload::Piece(p) => self.tx.put_piece(slot, head.len(), p),
+            Payload::User(m) => {
+                // A device's memory goes from where it lies, if the adapter can reach it.
+                more = match lent && !m.is_host() {
+                    true => self.registered(m),
+                    false => None,
+                };
+                match more {
+                    Some(_) => copied = head.len(),
+                    None => self.tx.put_mem(slot, head.len(), m),
+                }
+            }
+        }
+        let local = self.tx.sge(slot, copied);
         let extra = TxExtra {
-            more: (n > 1).then_some(sges[1]),
+            more,
             ..TxExtra::default()
         };
-        let t = TxSlot {
-            imm,
-            ..TxSlot::new(done, WqeOp::Send, sges[0])
-        };
-        self.post(slot, t, extra, inline);
+        self.post(slot, TxSlot::new(done, WqeOp::Send, local), extra, None);
         Ok(())
     }
 
-    /// Posts a receive of the application; [`Event::Taken`] tells of its end. Errors as
-    /// [`VerbsQp::post_message`].
+    /// As the transport's `am_zcopy`, in any case.
+    #[inline(never)]
+    pub(in crate::device::verbs) fn am_zcopy_any(
+        &mut self,
+        done: Completion,
+        head: AmHeader,
+        data: Payload,
+    ) -> Verdict {
+        if self.mode == Mode::Packets {
+            return Verdict::posted(self.post_packet(done, head, data, true));
+        }
+        let mem = data.lent();
+        if data.byte_len() > self.dev.adapter.attr.mtu {
+            return Verdict::Failed(FI_EMSGSIZE);
+        }
+        let what = (WqeOp::Send, head.imm.map(|i| i as u32));
+        if mem.is_empty() {
+            return self.post_inline(done, Piece::EMPTY, what);
+        }
+        let post = |q: &mut VerbsQp| {
+            let (sges, n) = q.lent(&mem, false)?;
+            let slot = q.begin(done.peer)?;
+            let extra = TxExtra {
+                more: (n > 1).then_some(sges[1]),
+                ..TxExtra::default()
+            };
+            let imm = what.1;
+            let t = TxSlot {
+                imm,
+                ..TxSlot::new(done, WqeOp::Send, sges[0])
+            };
+            q.post(slot, t, extra, None);
+            Ok(())
+        };
+        Verdict::posted(post(self))
+    }
+
+    /// Posts a request that its bytes go with. `FI_EMSGSIZE` when there are too many.
+    #[inline(never)]
+    pub(in crate::device::verbs) fn post_inline(
+        &mut self,
+        done: Completion,
+        data: Piece,
+        (op, imm): (WqeOp, Option<u32>),
+    ) -> Verdict {
+        let mut bytes = [0; Inline::MOST];
+        let Some(to) = bytes
+            .get_mut(..data.len())
+            .filter(|b| b.len() <= self.inline)
+        else {
+            return Verdict::Failed(FI_EMSGSIZE);
+        };
+        data.load(to);
+        let slot = match self.begin(done.peer) {
+            Ok(slot) => slot,
+            Err(e) => return Verdict::posted(Err(e)),
+        };
+        let t = TxSlot {
+            imm,
+            ..TxSlot::new(done, op, ibv_sge::default())
+        };
+        self.post(slot, t, TxExtra::default(), Some(to));
+        Verdict::Queued
+    }
+
+    /// As the transport's `put`, from any memory.
+    #[inline(never)]
+    pub(in crate::device::verbs) fn put_any(
+        &mut self,
+        done: Completion,
+        data: Payload,
+        imm: Option<u32>,
+    ) -> Verdict {
+        if let Payload::Inject(b) = data {
+            return match self.wide {
+                true => self.post_inline(done, b.piece(), (WqeOp::Write, imm)),
+                false => self.rdma(done, (WqeOp::Write, imm), |q, slot| q.copied(slot, b)),
+            };
+        }
+        let mem = data.lent();
+        self.rdma(done, (WqeOp::Write, imm), |q, slot| {
+            q.local(slot, &mem, true)
+        })
+    }
+
+    /// As the transport's `get`, into any memory.
+    #[inline(never)]
+    pub(in crate::device::verbs) fn get_any(&mut self, done: Completion, into: Payload) -> Verdict {
+        let mem = into.lent();
+        self.rdma(done, (WqeOp::Read, None), |q, slot| {
+            q.local(slot, &mem, false)
+        })
+    }
+
+    /// What a write copies, in memory of our own. `FI_EMSGSIZE` when it has no room there.
+    fn copied(&mut self, slot: u16, b: InjectBuf) -> LocalSge {
+        let bytes = b.bytes();
+        if bytes.len() > self.tx.room() {
+            return Err(FI_EMSGSIZE);
+        }
+        let own = self.own(slot);
+        self.tx.put(own, 0, bytes);
+        Ok((self.tx.sge(own, bytes.len()), TxExtra::default()))
+    }
+
+    /// Posts a read or write whose local memory `local` finds.
+    fn rdma(
+        &mut self,
+        done: Completion,
+        (op, imm): (WqeOp, Option<u32>),
+        local: impl FnOnce(&mut VerbsQp, u16) -> LocalSge,
+    ) -> Verdict {
+        let post = || {
+            let slot = self.begin(done.peer)?;
+            let (local, extra) = local(self, slot).inspect_err(|_| self.free.push(slot))?;
+            let t = TxSlot {
+                imm,
+                ..TxSlot::new(done, op, local)
+            };
+            self.post(slot, t, extra, None);
+            Ok(())
+        };
+        Verdict::posted(post())
+    }
+
+    /// Posts a receive of the application; [`Event::Taken`] tells of its end. `FI_EAGAIN`;
+    /// `FI_EINVAL` for memory that is not registered.
     pub fn post_recv(&mut self, done: Completion, mem: UserMem) -> Result<()> {
         let (mut sges, n) = self.lent(&mem, true)?;
         let slot = self.empty.pop().ok_or(FI_EAGAIN)?;
@@ -314,7 +440,7 @@ impl VerbsQp {
         }
         if let Some(at) = self.recvs.get_mut(usize::from(slot)) {
             let into = Piece::EMPTY;
-            *at = Some(RecvSlot { done, into });
+            *at = Some(PostedRecv { done, into });
         }
         if let Some(r) = &mut self.rings {
             r.recv(slot, sges.get(..n.max(1)).unwrap_or(&[]));

@@ -54,7 +54,7 @@ impl TxExtra {
 
 /// A receive of the application that is posted, and its memory, if nobody else knows.
 #[derive(Clone, Copy)]
-pub(in crate::device::verbs) struct RecvSlot {
+pub(in crate::device::verbs) struct PostedRecv {
     pub done: Completion,
     pub into: Piece,
 }

@@ -68,7 +68,9 @@ impl Addresses for EfaDomain {
         let mut s = self.lock();
         let s = &mut *s;
         let v = s.avs.get_mut(id).ok_or(FI_EBADF)?;
-        v.insert_reached(raw, &mut s.peers, &s.dev)
+        let at = v.insert_reached(raw, &mut s.peers, &s.dev);
+        peers::readdress(s);
+        at
     }
 
     fn remove_addr(&self, id: u32, fi_addr: fi_addr_t) -> Result<()> {

@@ -5,7 +5,7 @@ use crate::core::yielding::Patience;
 use crate::core::{Errno, Result};
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::prov::contract::*;
-use crate::prov::efa::fast_path::{self, Polled};
+use crate::prov::efa::poll::{self, Polled};
 use crate::prov::efa::progress::progress;
 use crate::prov::reports::cq::Cq;
 use crate::transport::Status;
@@ -74,7 +74,7 @@ impl CompletionQueues for EfaDomain {
                 if n > 0 {
                     return Ok(n);
                 }
-            } else if let Some(found) = fast_path::read::<NAMED>(&mut s, id, count, each) {
+            } else if let Some(found) = poll::read::<NAMED>(&mut s, id, count, each) {
                 return found;
             }
             if let Some(n) = poll_cq(&mut s, id, count, each)? {
@@ -210,7 +210,7 @@ fn quick_cq(s: &mut State, id: u32, count: usize, each: impl Fn(usize, &Entry) +
     let mut n = 0;
     let mut i = 0;
     while let Some(ep) = s.cqs.get(id).and_then(|c| c.eps.get(i).copied()) {
-        match fast_path::poll(s, ep, id, count - n, |k, e| each(n + k, e)) {
+        match poll::poll(s, ep, id, count - n, |k, e| each(n + k, e)) {
             Polled::All(more) => n += more,
             Polled::More(more) => {
                 n += more;

@@ -1,67 +1,39 @@
 //! Data transfer and collectives of a domain's endpoints: each call takes the domain's lock once.
 
-use super::{EfaDomain, State};
+use super::EfaDomain;
 use crate::core::Result;
 use crate::device::Device;
 use crate::hmem::UserMem;
 use crate::proto::AtomicKind;
 use crate::prov::contract::*;
-use crate::prov::efa::fast_path;
 use crate::prov::efa::ops::atomic::AtomicRoom;
 use crate::prov::efa::ops::{self, collective, deferred};
 use crate::types::*;
 use std::sync::Arc;
 
-#[inline(never)]
-fn general_recv(s: &mut State, who: Poster, r: FastRecv) -> Result<()> {
-    ops::recv::recv(s, who, &(&r).into())
-}
-
 impl Transfers for EfaDomain {
-    #[inline]
-    fn send(&self, ep: u32, r: &MsgReq) -> Result<()> {
+    #[inline(always)]
+    fn send<D: SendBuffer, C: Call>(&self, ep: u32, r: &MsgReq<D, C>) -> Result<()> {
         ops::send(&mut self.lock(), ep, r)
     }
 
-    #[inline]
-    fn recv(&self, who: Poster, r: &RecvReq) -> Result<()> {
+    #[inline(always)]
+    fn recv<M: RecvBuffer, C: Call>(&self, who: Poster, r: &RecvReq<M, C>) -> Result<()> {
         ops::recv::recv(&mut self.lock(), who, r)
     }
 
-    #[inline]
-    fn rma(&self, ep: u32, r: &RmaReq) -> Result<()> {
+    #[inline(always)]
+    fn rma<D: SendBuffer, C: Call>(&self, ep: u32, r: &RmaReq<D, C>) -> Result<()> {
         ops::rma::rma(&mut self.lock(), ep, r)
     }
 
-    #[inline]
-    fn atomic(&self, ep: u32, r: &AtomicReq) -> Result<()> {
+    #[inline(always)]
+    fn atomic<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call>(
+        &self,
+        ep: u32,
+        r: &AtomicReq<D, M, T, C>,
+    ) -> Result<()> {
         ops::atomic::atomic(&mut self.lock(), ep, r)
-    }
-
-    #[inline(always)]
-    fn fast_send(&self, ep: u32, r: &FastSend) -> Option<Result<()>> {
-        fast_path::send(&mut self.lock(), ep, r)
-    }
-
-    #[inline(always)]
-    fn fast_recv(&self, who: Poster, r: &FastRecv) -> Result<()> {
-        let mut s = self.lock();
-        if let Poster::Ep(ep) = who {
-            if let Some(done) = fast_path::recv(&mut s, ep, r) {
-                return done;
-            }
-        }
-        general_recv(&mut s, who, *r)
-    }
-
-    #[inline(always)]
-    fn fast_rma(&self, ep: u32, r: &FastRma) -> Option<Result<()>> {
-        fast_path::rma(&mut self.lock(), ep, r)
-    }
-
-    #[inline(always)]
-    fn fast_atomic(&self, ep: u32, r: &FastAtomic) -> Option<Result<()>> {
-        fast_path::atomic(&mut self.lock(), ep, r)
     }
 
     fn atomic_count(&self, dt: fi_datatype, op: fi_op, call: AtomicCall) -> Result<usize> {

@@ -42,7 +42,7 @@ pub(crate) fn close_context(s: &mut State, id: u32, side: usize) {
     } else {
         ep.rx.take()
     };
-    ep.configure_fast_path();
+    ep.configure_data_path();
     let fd = ep.wait_fd();
     let (Some(b), Some(fd)) = (bound, fd) else {
         return;

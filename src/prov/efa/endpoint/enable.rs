@@ -9,6 +9,7 @@ use crate::prov::efa::addr;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Ep, Kind, Live};
 use crate::prov::efa::same_host::{self, rendezvous::Rendezvous};
+use crate::prov::efa::select::Routes;
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::completion::{BoundCntrs, CntrKind};
 use crate::shm::ShmEndpoint;
@@ -116,6 +117,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
         qp,
         proto,
         events: Events::default(),
+        routes: Routes::default(),
         waiting: Vec::new(),
         shm_ep,
         shm: same_host::ShmState::default(),
@@ -128,7 +130,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
     });
     let external = |id: u32| s.cntrs.get(id).is_some_and(|c| c.external.is_some());
     ep.counted.extend(ep.cntrs.take(external));
-    ep.configure_fast_path();
+    ep.configure_data_path();
     if let Some(a) = s.avs.get_mut(av) {
         a.users += 1;
     }
@@ -172,7 +174,7 @@ pub(crate) fn bind_cntr(s: &mut State, id: u32, cntr: u32, flags: u64) -> Result
             t.want_events();
         }
     }
-    ep.configure_fast_path();
+    ep.configure_data_path();
     Ok(())
 }
 

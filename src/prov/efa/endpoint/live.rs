@@ -8,6 +8,7 @@ use crate::proto::{self, Failure, PeerId};
 use crate::prov::efa::peers::Peers;
 use crate::prov::efa::same_host;
 use crate::prov::efa::same_host::rendezvous::Rendezvous;
+use crate::prov::efa::select::Routes;
 use crate::shm::ShmEndpoint;
 use crate::transport::Status;
 
@@ -16,6 +17,8 @@ pub(crate) struct Live {
     pub(crate) qp: AnyQp,
     pub(crate) proto: proto::Endpoint,
     pub(crate) events: Events,
+    /// How each peer is reached.
+    pub(crate) routes: Routes,
     /// RMA parts that found no room.
     pub(crate) waiting: Vec<u32>,
     /// Peers on the same host.
@@ -85,6 +88,8 @@ impl Live {
         match &mut self.shm_ep {
             Some(h) if h.lost() => {
                 let why = failure(Status::RemoteUnresponsive);
+                // Rings have come or gone.
+                self.routes.clear();
                 h.gone().iter().map(|a| (peers.of(a), why)).collect()
             }
             _ => Vec::new(),

@@ -6,6 +6,7 @@
 //! those without flags, by `fast_path`; `progress` moves it along.
 
 mod close;
+mod config;
 mod contexts;
 mod enable;
 mod live;
@@ -14,6 +15,7 @@ pub(crate) mod options;
 pub(crate) mod srx;
 
 pub(crate) use close::close;
+pub(crate) use config::{DataPathConfig, TxMode};
 pub(crate) use contexts::{close_context, open_contexts, MAX_CONTEXTS};
 pub(crate) use enable::{bind_cntr, enable};
 pub(crate) use live::Live;
@@ -26,7 +28,6 @@ use crate::device::{AdapterAttr, QueuePair};
 use crate::proto::{Failure, PeerId};
 use crate::prov::contract::Eq;
 use crate::prov::efa::addr;
-use crate::prov::efa::fast_path::FastPathConfig;
 use crate::prov::efa::ops::atomic::atomic_max;
 use crate::prov::efa::ops::collective::{Colls, DeferredDrop};
 use crate::prov::efa::ops::deferred::{PendingTrigger, Work};
@@ -74,7 +75,7 @@ pub(crate) struct Ep {
     pub caps: u64,
     pub(crate) tx_flags: u64,
     pub(crate) rx_flags: u64,
-    pub(crate) fast: FastPathConfig,
+    pub(crate) config: DataPathConfig,
     pub(crate) qpn: u16,
     pub(crate) av: Option<u32>,
     pub(crate) tx: Option<Bound>,
@@ -148,7 +149,7 @@ impl Ep {
             caps: info.caps,
             tx_flags: info.tx.as_ref().map_or(0, |t| t.op_flags),
             rx_flags: info.rx.as_ref().map_or(0, |r| r.op_flags),
-            fast: FastPathConfig::default(),
+            config: DataPathConfig::default(),
             qpn,
             av: None,
             tx: None,
@@ -174,12 +175,6 @@ impl Ep {
             writes_take_receives: kind == Kind::Direct && info.mode & FI_RX_CQ_DATA != 0,
             leftover: None,
         })
-    }
-
-    /// Whether sends are confirmed by their receivers where the call does not say otherwise.
-    #[inline]
-    pub(crate) fn confirms(&self) -> bool {
-        self.tx_flags & FI_DELIVERY_COMPLETE != 0
     }
 
     /// Whether something waits for its turn that does not come from outside.
@@ -245,9 +240,17 @@ impl Ep {
     pub(crate) fn forget_peer(&mut self, peer: PeerId) {
         let Some(l) = &mut self.live else { return };
         l.qp.disconnect(peer);
+        l.routes.forget(peer);
         if let Some(h) = &mut l.shm_ep {
             h.tx.forget_peer(peer);
         }
+    }
+
+    /// A peer's address has become known in full.
+    pub(crate) fn readdress(&mut self, peer: PeerId) {
+        let Some(l) = &mut self.live else { return };
+        l.qp.disconnect(peer);
+        l.routes.forget(peer);
     }
 
     /// Its queue pair, once enabled.
@@ -327,7 +330,7 @@ impl Ep {
             FI_RECV => self.rx_flags = plain,
             _ => return Err(FI_EINVAL),
         }
-        self.configure_fast_path();
+        self.configure_data_path();
         Ok(())
     }
 

@@ -333,7 +333,7 @@ impl Ep {
         if let Some(qp) = self.qp_mut() {
             qp.copy_device_memory(copies);
         }
-        self.configure_fast_path();
+        self.configure_data_path();
         set
     }
 

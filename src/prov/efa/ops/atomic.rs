@@ -1,21 +1,24 @@
 //! Starting atomics (fi_atomic(3)), and what of them there is.
 
-use crate::core::Result;
+use super::deferred::Work;
+use super::{fences, known, live_port, notify_sleeper, resolve, too_long, wait, wait_for_route};
+use super::{UserOp, TX_FLAGS};
+use crate::core::{memory, Result};
 use crate::device::{AdapterAttr, Device};
 use crate::hmem::{arith, Piece, UserMem};
-use crate::proto::{AtomicArgs, AtomicKind};
-use crate::prov::contract::{AtomicReq, Fetch, SendData};
+use crate::proto::{AtomicArgs, AtomicKind, PeerId};
+use crate::prov::contract::{
+    AtomicMemory, AtomicReq, Call, Fetch, RecvBuffer, SendBuffer, SendData,
+};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Kind, Live};
-use crate::prov::efa::ops::deferred::Work;
-use crate::prov::efa::ops::{inject_fits, known, live_port, start, too_long, TX_FLAGS};
-use crate::prov::efa::ops::{OpKind, UserOp};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host::shm_rma;
-use crate::prov::reports::completion::reported;
-use crate::prov::reports::reports;
-use crate::transport::{Completion, RemoteAddr, Verdict};
+use crate::prov::efa::select::{choose_message, MessageRoute, NoRoute};
+use crate::prov::reports::completion::{ended_entry, reported, CntrKind};
+use crate::transport::{AtomicRequest, Completion, RemoteAddr, Verdict};
 use crate::types::*;
+use crate::wire::RmaIov;
 
 /// Largest atomic, bytes of operands: what fits into one packet beside the longest header.
 pub(crate) fn atomic_max(mtu: usize) -> usize {
@@ -73,25 +76,149 @@ pub(crate) fn element_size(dt: fi_datatype, op: fi_op, kind: AtomicKind) -> Opti
     arith::size_of(dt)
 }
 
-/// Starts an atomic. Errors as [`rma`], and `FI_EOPNOTSUPP` for an operation that the datatype does
-/// not have.
-pub(crate) fn atomic(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
-    known(r.common.flags, TX_FLAGS, "fi_atomicmsg")?;
-    let now = |s: &mut State| atomic_now(s, id, r);
-    start(s, id, (r.peer, r.common.flags), || Work::new(r), now)
+/// Most bytes of remote memory of an atomic that is started without a look at its elements' list.
+const SHORT: usize = 64;
+
+/// Starts an atomic. Errors as [`super::rma::rma`], and `FI_EOPNOTSUPP` for an operation that the
+/// datatype does not have.
+#[inline]
+pub(crate) fn atomic<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call>(
+    s: &mut State,
+    id: u32,
+    r: &AtomicReq<D, M, T, C>,
+) -> Result<()> {
+    known(r.common.flags(), TX_FLAGS, "fi_atomicmsg")?;
+    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
+    if ep.fenced.is_empty() && !fences(&r.common) {
+        if let Some(started) = short(s, id, r) {
+            return started;
+        }
+    }
+    general(s, id, &r.general())
+}
+
+#[inline(never)]
+fn general(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Result<()> {
+    match wait(s, id, (r.peer, &r.common), || Work::new(r))? {
+        true => Ok(()),
+        false => atomic_now(s, id, r),
+    }
+}
+
+/// What is reported of an atomic on `len` bytes.
+fn completion(
+    peer: PeerId,
+    call: &impl Call,
+    at: &RmaIov,
+    changes: bool,
+    entry: bool,
+) -> Completion {
+    Completion {
+        context: call.context(),
+        len: at.len as usize,
+        flags: (FI_ATOMIC | if changes { FI_WRITE } else { FI_READ }) as u32,
+        peer,
+        report: reported(entry),
+        remote: RemoteAddr {
+            addr: at.addr,
+            key: at.key,
+        },
+    }
+}
+
+/// Starts an atomic on few bytes of one piece, by a ring; `None`, and nothing done, when it takes
+/// more than that.
+#[inline(always)]
+fn short<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call>(
+    s: &mut State,
+    id: u32,
+    r: &AtomicReq<D, M, T, C>,
+) -> Option<Result<()>> {
+    let ep = s.eps.get_mut(id)?;
+    let at = r.to.one()?;
+    let len = at.len as usize;
+    let (kind, result, compare) = match &r.fetch {
+        Fetch::No => (AtomicKind::Write { receipt: true }, Piece::EMPTY, None),
+        Fetch::Former(m) => (AtomicKind::Fetch, m.piece()?, None),
+        Fetch::Compare(m, c) => (AtomicKind::Compare, m.piece()?, Some(c.piece()?)),
+    };
+    let size = element_size(r.datatype, r.op, kind).filter(|n| *n <= 8)?;
+    let fits =
+        len > 0 && len <= SHORT && len.is_multiple_of(size) && len <= ep.opts.max_atomic_size;
+    let injected = r.data.injected();
+    if !fits || injected && len > ep.config.inject_rma_max || ep.kind != Kind::Rdm {
+        return None;
+    }
+    let changes = matches!(r.fetch, Fetch::No);
+    let reads = r.op == FI_ATOMIC_READ;
+    let held = |p: Piece| p.len() >= len;
+    let operands = if reads { Piece::EMPTY } else { r.data.piece()? };
+    if !(reads || held(operands)) || !(changes || held(result)) || compare.is_some_and(|c| !held(c))
+    {
+        return None;
+    }
+    let peer = s.avs.get(ep.config.av)?.known(r.peer)?;
+    let mode = ep.tx_mode(&r.common, injected);
+    let live = ep.live.as_mut()?;
+    if r.common.completion_cntr().is_some() || live.routes.message(peer) != MessageRoute::Ring {
+        return None;
+    }
+    let rings = &mut live.shm_ep.as_mut()?.tx;
+    let mut data = [0; 2 * SHORT];
+    let mut used = operands.load(data.get_mut(..len)?);
+    if let Some(c) = compare {
+        used += c.load(data.get_mut(used..used + len)?);
+    }
+    let done = completion(peer, &r.common, &at, changes, mode.entry);
+    let a = AtomicRequest {
+        word: shm_rma::atomic_word(r.datatype, r.op, kind, len),
+        len,
+        data: data.get(..used)?,
+        result,
+    };
+    let (sent, early) = shm_rma::atomic(rings, &a, changes && !mode.delivery, done);
+    if sent == Verdict::Unsupported {
+        return None;
+    }
+    if sent == Verdict::Queued {
+        live.notify_sleeper();
+    }
+    if early {
+        ep.cntrs.count(&mut s.cntrs, CntrKind::of(done.flags), len);
+        let to = ep.config.tx_cq.filter(|_| mode.entry);
+        if let Some(q) = to.and_then(|q| s.cqs.get_mut(q)) {
+            q.push(ended_entry(&done));
+        }
+    }
+    Some(sent.result())
 }
 
 /// As [`atomic`], past any fence.
-pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
+pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Result<()> {
     let room = AtomicRoom::of(s.dev.attr());
-    live_port!(s, id, None => ep, proto, port);
+    let peer = resolve(s, id, r.peer)?;
+    if memory::short() {
+        return Err(FI_EAGAIN);
+    }
+    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
+    let live = ep.live.as_ref().ok_or(FI_EOPBADSTATE)?;
     if ep.kind != Kind::Rdm {
         return Err(FI_EOPNOTSUPP);
     }
-    let flags = r.common.flags_or(ep.tx_flags);
+    if live.routes.message(peer) == MessageRoute::Unknown {
+        match choose_message(s, id, peer) {
+            Ok(_) => {}
+            Err(NoRoute::Failed(e)) => return Err(e),
+            Err(NoRoute::Calling) => return wait_for_route(s, id, || Work::new(r)),
+        }
+    }
+    let injected = r.data.injected();
+    let mode = s.eps.get(id).ok_or(FI_EBADF)?.tx_mode(&r.common, injected);
+    live_port!(s, id, None => ep, proto, port);
+    let changes = matches!(r.fetch, Fetch::No);
     let kind = match r.fetch {
         Fetch::No => AtomicKind::Write {
-            receipt: r.data.injected().is_none() || flags & FI_DELIVERY_COMPLETE != 0,
+            receipt: !injected || mode.delivery,
         },
         Fetch::Former(_) => AtomicKind::Fetch,
         Fetch::Compare(..) => AtomicKind::Compare,
@@ -99,8 +226,9 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     let count = atomic_count(room, r.datatype, r.op, kind)?;
     let size = arith::size_of(r.datatype).ok_or(FI_EOPNOTSUPP)?;
     let bytes = r.to.total().ok_or(FI_EINVAL)? as usize;
-    if r.data.injected().is_some() {
-        inject_fits(r.data.len(), ep.opts.inject_rma_size)?;
+    if injected {
+        let what = "inject (tx_attr->inject_size)";
+        too_long(what, r.data.len(), ep.config.inject_rma_max)?;
     }
     too_long("atomic", bytes, (count * size).min(ep.opts.max_atomic_size))?;
     let reads = r.op == FI_ATOMIC_READ;
@@ -111,7 +239,7 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     };
     let short = (!reads && r.data.len() < bytes)
         || (kind == AtomicKind::Compare && compare.len() < bytes)
-        || (!matches!(r.fetch, Fetch::No) && result.len() < bytes);
+        || (!changes && result.len() < bytes);
     if short || bytes == 0 || !bytes.is_multiple_of(size) {
         crate::warn_log!(
             FI_LOG_EP_DATA,
@@ -120,7 +248,6 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
         );
         return Err(FI_EINVAL);
     }
-    let peer = port.av.ok_or(FI_ENOAV)?.peer(r.peer, port.peers)?;
     // Atomics are short: their operands are copied, so that one packet is all there is to keep.
     let mut data = core::mem::take(&mut ep.operands);
     data.clear();
@@ -130,7 +257,7 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
             SendData::User(m) => {
                 m.load(0, &mut data);
             }
-            SendData::Inject(b) => data.copy_from_slice(b.get(..bytes).unwrap_or(&[])),
+            SendData::Inject(b) => data.copy_from_slice(b.bytes().get(..bytes).unwrap_or(&[])),
         }
     }
     if kind == AtomicKind::Compare {
@@ -139,48 +266,34 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     }
     let first = r.to.as_slice().first().copied().unwrap_or_default();
     let result = result.part(0, bytes);
-    let changes = matches!(r.fetch, Fetch::No);
-    let report = !r.common.silent(&r.data) && reports(ep.tx, flags);
-    let done = Completion {
-        context: r.common.context,
-        len: bytes,
-        flags: (FI_ATOMIC | if changes { FI_WRITE } else { FI_READ }) as u32,
-        peer,
-        report: reported(report),
-        remote: RemoteAddr {
-            addr: first.addr,
-            key: first.key,
-        },
+    let whole = RmaIov {
+        len: bytes as u64,
+        ..first
     };
-    let a = shm_rma::AtomicAccess {
-        datatype: r.datatype,
-        op: r.op,
-        kind,
-        len: bytes,
-        data: &data,
-        result: result.one().unwrap_or(Piece::EMPTY),
+    let done = completion(peer, &r.common, &whole, changes, mode.entry);
+    let single = r.common.completion_cntr.is_none() && r.to.as_slice().len() == 1;
+    let one = result.one().filter(|_| single);
+    if let (Some(rings), Some(result)) = (&mut port.rings, one) {
+        let a = AtomicRequest {
+            word: shm_rma::atomic_word(r.datatype, r.op, kind, bytes),
+            len: bytes,
+            data: &data,
+            result,
+        };
         // Unless FI_DELIVERY_COMPLETE asks for more, success is reported when the request is on its
         // way and certain to be carried out.
-        early: changes && flags & FI_DELIVERY_COMPLETE == 0,
-    };
-    let single = r.common.completion_cntr.is_none() && r.to.as_slice().len() == 1;
-    let single = single && result.one().is_some();
-    if let Some(rings) = port.rings.as_mut().filter(|_| single) {
-        let (sent, early) = shm_rma::atomic(rings, &a, done);
+        let (sent, early) = shm_rma::atomic(rings, &a, changes && !mode.delivery, done);
         if early {
             port.complete(&done, Ok(()));
         }
         if sent != Verdict::Unsupported {
             ep.operands = data;
-            return match sent {
-                Verdict::NoResources => Err(FI_EAGAIN),
-                _ => Ok(()),
-            };
+            notify_sleeper(s, id);
+            return sent.result();
         }
     }
     let mut op = UserOp::new(id, result, done);
     op.completion_cntr = r.common.completion_cntr;
-    debug_assert_eq!(op.kind, OpKind::User);
     let ctx = port.ops.insert(op);
     let a = AtomicArgs {
         peer,
@@ -194,5 +307,7 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq) -> Result<()> {
     let posted = proto.atomic(&a, &mut port);
     let posted = port.posted(ctx, posted, &r.common);
     ep.operands = data;
-    posted
+    posted?;
+    notify_sleeper(s, id);
+    Ok(())
 }

@@ -17,7 +17,7 @@ use crate::hmem::arith::{self, Element};
 use crate::hmem::{combine, copy, Owned, UserMem};
 use crate::proto::coll::{Area, Rank, Schedule, Span, Step};
 use crate::proto::{Failure, PeerId, Port, RecvArgs, SendArgs, COLLECTIVE_TAG};
-use crate::prov::contract::{Alloc, CollReq, Entry, Eq, EqEvent, ErrEntry, Needs};
+use crate::prov::contract::{Alloc, Call, CollReq, Entry, Eq, EqEvent, ErrEntry, Needs};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::Live;
 use crate::prov::efa::ops::live_port;

@@ -30,7 +30,7 @@ impl Work {
     }
 
     /// `r`, by the adapter to this peer, whatever address it names.
-    pub(crate) fn by_adapter(r: &RmaReq, peer: PeerId) -> Work {
+    pub(crate) fn by_adapter(r: &RmaReq<SendData>, peer: PeerId) -> Work {
         Work {
             op: DeferredOp::from(r),
             by_adapter: Some(peer),
@@ -49,16 +49,23 @@ impl Work {
     }
 
     fn start(&self, s: &mut State, ep: u32) -> Result<()> {
-        let data = |kept| self.op.copy.as_deref().map_or(kept, SendData::Inject);
+        let data = |kept| match self.op.copy.as_deref() {
+            Some(copy) => SendData::Inject(copy.into()),
+            None => kept,
+        };
         match &self.op.kind {
             DeferredKind::Msg(r) => {
                 let data = data(r.data);
                 ops::send_now(s, ep, &MsgReq { data, ..*r })
             }
-            DeferredKind::Recv(r) => recv::recv(s, Poster::Ep(ep), r),
+            DeferredKind::Recv(r) => recv::recv_any(s, Poster::Ep(ep), r),
             DeferredKind::Rma(r) => {
                 let data = data(r.data);
-                rma::rma_now(s, ep, &RmaReq { data, ..*r }, self.by_adapter)
+                let r = RmaReq { data, ..*r };
+                match self.by_adapter {
+                    Some(peer) => rma::retry_by_adapter(s, ep, peer, &r),
+                    None => rma::rma_now(s, ep, &r),
+                }
             }
             DeferredKind::Atomic(r) => {
                 let data = data(r.data);

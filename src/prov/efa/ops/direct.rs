@@ -2,25 +2,24 @@
 //! is one work request.
 //!
 //! A real adapter gets the application's own buffers: a receive is posted to its queue, a message
-//! is sent from where it lies, and the data that goes with it travels as immediate data. The
-//! software adapter carries messages with a byte in front that says whether there is such data;
-//! their receives wait in the endpoint's receive queue, as those of messages through shared memory
-//! do. There a message without a receive waits for it, but a datagram is dropped. Of a datagram's
-//! buffer the first 40 bytes are left alone (FI_MSG_PREFIX), where an adapter writes a header.
+//! is sent from where it lies. Messages of the software adapter wait in the endpoint's receive
+//! queue, or their receives do, as with messages through shared memory; a message without a receive
+//! waits there for it, but a datagram is dropped. Of a datagram's buffer the first 40 bytes are left
+//! alone (FI_MSG_PREFIX), where an adapter writes a header.
 
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::any::NativeQp;
-use crate::device::{Payload, QpAddr, QueuePair, Taken};
+use crate::device::{AmHeader, QpAddr, QueuePair, Taken};
 use crate::hmem::{Piece, UserMem};
 use crate::proto::{Failure, PeerId, Port, Received, RecvQueue, Unexpected, Written, ANY};
-use crate::prov::contract::{MsgReq, SendData};
+use crate::prov::contract::{MsgReq, SendBuffer, SendData};
 use crate::prov::efa::endpoint::Kind;
 use crate::prov::efa::info::DGRAM_PREFIX;
 use crate::prov::efa::ops::UserOp;
 use crate::prov::efa::port::EpPort;
 use crate::prov::efa::same_host;
-use crate::transport::{Completion, Status};
+use crate::transport::{Completion, Payload, Status, Transport};
 use crate::types::*;
 
 /// Bytes in front of a buffer that are not sent.
@@ -32,37 +31,31 @@ pub(crate) fn unsent(kind: Kind) -> usize {
     }
 }
 
-/// Posts a send whose operation is `ctx`. `FI_EINVAL` for a buffer without room for the prefix, or
-/// not in registered memory, `FI_EMSGSIZE` for one that is longer than a packet, `FI_EAGAIN` when
-/// the queue is full.
+/// Posts a send whose operation is `ctx` to a peer that is connected. `FI_EINVAL` for a buffer
+/// without room for the prefix, or not in registered memory, `FI_EMSGSIZE` for one that is longer
+/// than a packet, `FI_EAGAIN` when the queue is full.
 pub(crate) fn send(
     port: &mut EpPort,
     kind: Kind,
     ctx: u32,
     peer: PeerId,
-    r: &MsgReq,
+    r: &MsgReq<SendData>,
 ) -> Result<()> {
-    port.connect(peer)?;
     let skip = unsent(kind);
-    let payload = match r.data {
-        SendData::Inject(b) => Payload::Copy(b.get(skip..).ok_or(FI_EINVAL)?),
+    let done = Completion::part(ctx, peer, r.data.len());
+    let head = AmHeader::imm(r.cq_data);
+    let sent = match &r.data {
+        SendData::Inject(b) => {
+            let sent = b.bytes().get(skip..).ok_or(FI_EINVAL)?;
+            port.qp.am_short(done, head, sent.into())
+        }
         SendData::User(m) if m.len() < skip => return Err(FI_EINVAL),
-        SendData::User(m) => Payload::User(m.part(skip, usize::MAX)),
+        SendData::User(m) => {
+            let sent = m.part(skip, usize::MAX);
+            port.qp.am_zcopy(done, head, Payload::User(&sent))
+        }
     };
-    let part = Completion::part(ctx, peer, r.data.len());
-    if let Some(q) = port.qp.native() {
-        return q.post_message(part, payload, r.cq_data.map(|d| d as u32));
-    }
-    // Data for the receiver travels in front; nothing stands for "none".
-    let mut head = [0u8; 9];
-    let mut used = 1;
-    if let (Some(d), [mark, rest @ ..]) = (r.cq_data, &mut head) {
-        *mark = 1;
-        rest.copy_from_slice(&d.to_le_bytes());
-        used = 9;
-    }
-    let head = head.get(..used).unwrap_or(&[]);
-    port.qp.post_send(part, head, payload)
+    sent.result()
 }
 
 /// Posts a receive whose operation is `ctx` to a real adapter. Errors as [`send`].
@@ -77,16 +70,8 @@ pub(crate) fn arrived(
     kind: Kind,
     rq: &mut RecvQueue,
     from: PeerId,
-    bytes: &[u8],
+    (data, cq_data): (&[u8], Option<u64>),
 ) {
-    let (cq_data, data) = match bytes.split_first() {
-        Some((1, rest)) => match rest.split_first_chunk::<8>() {
-            Some((d, rest)) => (Some(u64::from_le_bytes(*d)), rest),
-            None => (None, &[][..]),
-        },
-        Some((_, rest)) => (None, rest),
-        None => (None, &[][..]),
-    };
     let skip = unsent(kind);
     let len = (skip + data.len()) as u64;
     let Some(place) = rq.place(from, None, len, |r| port.adopt(r)) else {

@@ -17,9 +17,11 @@ mod user_op;
 pub(crate) use send::{send, send_now};
 pub(crate) use user_op::{drop_ops, short_op, OpKind, UserOp, SRX_OWNER};
 
-use crate::core::{memory, Result};
+use crate::core::Result;
 use crate::proto::COLLECTIVE_TAG;
+use crate::prov::contract::Call;
 use crate::prov::efa::domain::State;
+use crate::transport::PeerId;
 use crate::types::*;
 use deferred::Work;
 
@@ -91,11 +93,6 @@ macro_rules! live_port {
 pub(crate) use live_port;
 
 #[inline]
-pub(crate) fn inject_fits(len: usize, limit: usize) -> Result<()> {
-    too_long("inject (tx_attr->inject_size)", len, limit)
-}
-
-#[inline]
 pub(crate) fn too_long(what: &str, len: usize, limit: usize) -> Result<()> {
     if len <= limit {
         return Ok(());
@@ -128,51 +125,68 @@ fn taken(tag: u64) -> Result<()> {
     Err(FI_EINVAL)
 }
 
-/// Whether a request has to wait behind a fence, or is one that earlier operations hold up.
-#[inline]
-pub(crate) fn fenced(s: &mut State, id: u32, peer: fi_addr_t, flags: Option<u64>) -> Result<bool> {
-    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
-    if !ep.fenced.is_empty() {
-        return Ok(true);
-    }
-    if flags.unwrap_or(0) & FI_FENCE == 0 {
-        return Ok(false);
-    }
-    let av = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
-    let peer = av.peer(peer, &mut s.peers)?;
-    Ok(crate::prov::efa::ops::deferred::under_way(s, id, peer))
+/// Whether a call asks for a fence.
+#[inline(always)]
+pub(crate) fn fences(call: &impl Call) -> bool {
+    call.flags().is_some_and(|f| f & FI_FENCE != 0)
 }
 
-/// Starts an operation by `now`. The operation is parked as `work` behind a fence, and while its
-/// peer, on this host, has not answered the first call.
-#[inline]
-pub(crate) fn start(
+/// Keeps an operation that has to wait behind a fence, or behind operations that do. Whether it has
+/// to.
+pub(crate) fn wait(
     s: &mut State,
     id: u32,
-    (to, flags): (fi_addr_t, Option<u64>),
-    work: impl Fn() -> Work,
-    now: impl Fn(&mut State) -> Result<()>,
-) -> Result<()> {
-    if fenced(s, id, to, flags)? {
-        return park(s, id, work());
+    (to, call): (fi_addr_t, &impl Call),
+    work: impl FnOnce() -> Work,
+) -> Result<bool> {
+    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
+    let mut waits = !ep.fenced.is_empty();
+    if !waits && fences(call) {
+        let peer = resolve(s, id, to)?;
+        waits = deferred::under_way(s, id, peer);
     }
-    match again(s, id, now) {
-        Err(FI_EAGAIN) => park_while_calling(s, id, to, work),
+    if waits {
+        park(s, id, work())?;
+    }
+    Ok(waits)
+}
+
+/// The peer of an address. One that is not in a vector shared by name is looked up again when the
+/// vector has news. `FI_ENOAV` without a vector, `FI_EINVAL` for an unknown address.
+#[cold]
+pub(crate) fn resolve(s: &mut State, id: u32, to: fi_addr_t) -> Result<PeerId> {
+    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
+    if !ep.enabled() {
+        return Err(FI_EOPBADSTATE);
+    }
+    let av = ep.av.ok_or(FI_ENOAV)?;
+    let known = |s: &mut State| s.avs.get(av).ok_or(FI_ENOAV)?.peer(to, &mut s.peers);
+    match known(s) {
+        Err(FI_EINVAL) if refresh(s, av) => known(s),
         r => r,
     }
 }
 
-/// Starts an operation; one to a peer that is not in a vector shared by name is tried again when
-/// the vector has news.
-#[inline]
-fn again(s: &mut State, id: u32, f: impl Fn(&mut State) -> Result<()>) -> Result<()> {
-    if memory::short() {
+/// Whether another process has inserted addresses into a vector since the last look.
+fn refresh(s: &mut State, av: u32) -> bool {
+    let Some(v) = s.avs.get_mut(av).filter(|v| v.read_only()) else {
+        return false;
+    };
+    let before = v.len();
+    let found = v.refresh(&mut s.peers).is_ok() && v.len() > before;
+    crate::prov::efa::peers::readdress(s);
+    found
+}
+
+/// Keeps an operation whose peer, on this host, has been called and has not answered yet.
+/// `FI_EAGAIN` when there are too many of those.
+#[cold]
+pub(crate) fn wait_for_route(s: &mut State, id: u32, work: impl FnOnce() -> Work) -> Result<()> {
+    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
+    if ep.fenced.len() >= PARKED_MAX {
         return Err(FI_EAGAIN);
     }
-    match f(s) {
-        Err(FI_EINVAL) if news(s, id) => f(s),
-        r => r,
-    }?;
+    park(s, id, work())?;
     notify_sleeper(s, id);
     Ok(())
 }
@@ -186,38 +200,8 @@ pub(crate) fn notify_sleeper(s: &mut State, id: u32) {
     }
 }
 
-#[cold]
-fn news(s: &mut State, id: u32) -> bool {
-    let av = s.eps.get(id).and_then(|e| e.av);
-    let Some(av) = av.and_then(|a| s.avs.get_mut(a)) else {
-        return false;
-    };
-    let before = av.len();
-    av.read_only() && av.refresh(&mut s.peers).is_ok() && av.len() > before
-}
-
 /// Operations that wait for an answer of a peer on this host to its first call, at most.
 const PARKED_MAX: usize = 256;
-
-/// Keeps an operation that found no room because its peer, on this host, has just been called: it
-/// starts when the peer has answered.
-#[cold]
-fn park_while_calling(
-    s: &mut State,
-    id: u32,
-    to: fi_addr_t,
-    work: impl FnOnce() -> Work,
-) -> Result<()> {
-    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
-    let av = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
-    let peer = av.peer(to, &mut s.peers)?;
-    let shm_ep = ep.live.as_ref().and_then(|l| l.shm_ep.as_ref());
-    let calling = shm_ep.is_some_and(|h| h.tx.is_calling(peer));
-    if !calling || ep.fenced.len() >= PARKED_MAX {
-        return Err(FI_EAGAIN);
-    }
-    park(s, id, work())
-}
 
 pub(crate) fn park(s: &mut State, id: u32, work: Work) -> Result<()> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;

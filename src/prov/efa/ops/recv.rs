@@ -3,8 +3,8 @@
 
 use crate::core::{memory, Result};
 use crate::device::QueuePair;
-use crate::proto::{self, Cancelled, Peeked, Place, RecvArgs, ANY};
-use crate::prov::contract::{Entry, ErrEntry, Poster, RecvReq};
+use crate::proto::{self, Cancelled, Peeked, Place, RecvArgs, RecvEntry, ANY};
+use crate::prov::contract::{Call, Entry, ErrEntry, Poster, RecvBuffer, RecvReq};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Kind, Live};
 use crate::prov::efa::ops::{direct, short_op, UserOp};
@@ -12,7 +12,7 @@ use crate::prov::efa::ops::{known, live_port, tag_fits, RX_FLAGS};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::reports::completion::{reported, CntrKind};
 use crate::prov::reports::reports;
-use crate::transport::{Completion, RemoteAddr};
+use crate::transport::{Completion, RemoteAddr, Verdict};
 use crate::types::*;
 
 /// The endpoint whose queue answers. A shared receive context has none of its own: its first
@@ -29,7 +29,75 @@ fn answering(by: Poster, s: &State) -> Result<u32> {
 
 /// Posts a receive, or peeks, claims or discards. `FI_ENOCQ` for peeks at a shared receive
 /// context without an endpoint, through whose completion queue to answer.
-pub(crate) fn recv(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
+#[inline(always)]
+pub(crate) fn recv<M: RecvBuffer, C: Call>(
+    s: &mut State,
+    by: Poster,
+    r: &RecvReq<M, C>,
+) -> Result<()> {
+    if let (true, Poster::Ep(id)) = (C::PLAIN, by) {
+        if let Some(posted) = recv_plain(s, id, r) {
+            return posted;
+        }
+    }
+    general(s, by, *r)
+}
+
+#[inline(never)]
+fn general<M: RecvBuffer, C: Call>(s: &mut State, by: Poster, r: RecvReq<M, C>) -> Result<()> {
+    recv_any(s, by, &r.general())
+}
+
+/// Posts a receive of a call without flags, into one piece, to the endpoint's own queue; `None`, and
+/// nothing done, when it takes more than that.
+#[inline(always)]
+fn recv_plain<M: RecvBuffer, C: Call>(
+    s: &mut State,
+    id: u32,
+    r: &RecvReq<M, C>,
+) -> Option<Result<()>> {
+    let ep = s.eps.get_mut(id)?;
+    let c = &ep.config;
+    let (into, context) = (r.mem.piece()?, r.common.context());
+    if c.receives_native {
+        let q = ep.live.as_mut()?.qp.native()?;
+        if r.tag.is_some() {
+            return None;
+        }
+        let done = Completion {
+            context,
+            len: into.len(),
+            flags: (FI_RECV | FI_MSG) as u32,
+            peer: ANY,
+            report: reported(c.rx_entries),
+            remote: RemoteAddr::default(),
+        };
+        return match q.recv(done, into) {
+            Verdict::Unsupported => None,
+            posted => Some(posted.result()),
+        };
+    }
+    let refused = |tag: u64| !c.tags || tag & c.tag_forbidden != 0;
+    if !c.receives_plain || r.tag.is_some_and(|(tag, _)| refused(tag)) {
+        return None;
+    }
+    let from = if r.src == FI_ADDR_UNSPEC || !c.directed {
+        ANY
+    } else {
+        s.avs.get(c.av)?.known(r.src)?
+    };
+    let what = RecvEntry {
+        context,
+        into,
+        report: c.rx_entries,
+        tagged: r.tag.is_some(),
+    };
+    let q = s.rxqs.get_mut(ep.rxq)?;
+    q.post_short(from, r.tag, what).map(Ok)
+}
+
+/// As [`recv`], any receive.
+pub(crate) fn recv_any(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
     known(r.common.flags, RX_FLAGS, "fi_recvmsg")?;
     if memory::short() {
         return Err(FI_EAGAIN);

@@ -1,40 +1,403 @@
-//! Starting reads and writes of remote memory (fi_rma(3)): by the adapter or a system call where
-//! both sides can, else emulated.
+//! Starting reads and writes of remote memory (fi_rma(3)).
+//!
+//! [`rma`] checks a request against the endpoint's settings, looks its peer and the way to the
+//! peer's memory up, and hands it to the transport; as [`send`](super::send) it is compiled for
+//! calls without flags and with one buffer, and for all others.
 
-use crate::core::slab::Slab;
-use crate::core::Result;
-use crate::device::{Device, Payload, QueuePair};
-use crate::hmem::UserMem;
+use super::deferred::Work;
+use super::{fences, known, live_port, notify_sleeper, resolve, too_long, wait, wait_for_route};
+use super::{UserOp, TX_FLAGS};
+use crate::core::{memory, Result};
+use crate::device::QueuePair;
+use crate::hmem::{Piece, UserMem};
 use crate::proto::{self, PeerId};
-use crate::prov::contract::{Common, RmaReq, SendData};
+use crate::prov::contract::{Call, Common, RmaReq, SendBuffer, SendData};
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{Kind, Live};
-use crate::prov::efa::ops::deferred::Work;
-use crate::prov::efa::ops::UserOp;
-use crate::prov::efa::ops::{known, live_port, start, too_long, TX_FLAGS};
+use crate::prov::efa::endpoint::{Ep, Live, TxMode};
+use crate::prov::efa::poll::{poll, Polled};
 use crate::prov::efa::port::{ep_port, EpPort};
+use crate::prov::efa::progress::progress;
 use crate::prov::efa::same_host;
-use crate::prov::efa::same_host::shm_rma;
+use crate::prov::efa::same_host::shm_rma::{self, Wait};
+use crate::prov::efa::select::{choose_rma, NoRoute, RmaRoute};
 use crate::prov::reports::completion::{reported, rma_flags};
-use crate::prov::reports::reports;
-use crate::shm::AdapterRetry;
-use crate::transport::{Completion, RemoteAddr, Report, Verdict};
+use crate::shm::{kind, AdapterRetry};
+use crate::transport::{Completion, Payload, RemoteAddr, Report, Transport, Verdict};
 use crate::types::*;
-use crate::wire::{extra, Iovs, RmaIov};
+use crate::wire::{Iovs, RmaIov};
+
+/// So many injected writes in a row may be posted before a look at what has come in.
+const UNPOLLED: u32 = 64;
 
 /// Reads or writes remote memory. `FI_EAGAIN` when the send queue is full, `FI_EINVAL` for an
-/// unknown peer, `FI_EMSGSIZE` when injected data is longer than the limit.
-pub(crate) fn rma(s: &mut State, id: u32, r: &RmaReq) -> Result<()> {
+/// unknown peer, `FI_EMSGSIZE` when it is too long, `FI_EOPNOTSUPP` where the endpoint has no RMA.
+#[inline(always)]
+pub(crate) fn rma<D: SendBuffer, C: Call>(s: &mut State, id: u32, r: &RmaReq<D, C>) -> Result<()> {
     let call = if r.write { "fi_writemsg" } else { "fi_readmsg" };
-    known(r.common.flags, TX_FLAGS, call)?;
-    let now = |s: &mut State| rma_now(s, id, r, None);
-    start(s, id, (r.peer, r.common.flags), || Work::new(r), now)?;
-    // A system call for each of many would be long for a peer that waits for us.
-    let rings = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
-    if rings.is_some_and(|l| core::mem::take(&mut l.shm.alone)) {
-        crate::prov::efa::progress::progress(s, id);
+    known(r.common.flags(), TX_FLAGS, call)?;
+    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
+    if !ep.fenced.is_empty() || fences(&r.common) {
+        return rma_behind_fence(s, id, *r);
+    }
+    rma_now(s, id, r)
+}
+
+#[cold]
+#[inline(never)]
+fn rma_behind_fence<D: SendBuffer, C: Call>(s: &mut State, id: u32, r: RmaReq<D, C>) -> Result<()> {
+    match wait(s, id, (r.peer, &r.common), || Work::new(&r.general()))? {
+        true => Ok(()),
+        false => rma_now(s, id, &r.general()),
+    }
+}
+
+/// As [`rma`], past any fence.
+#[inline(always)]
+pub(crate) fn rma_now<D: SendBuffer, C: Call>(
+    s: &mut State,
+    id: u32,
+    r: &RmaReq<D, C>,
+) -> Result<()> {
+    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
+    let c = &ep.config;
+    let (len, injected) = (r.data.len(), r.data.injected());
+    if !c.rma || len > c.rma_max || injected && len > c.inject_rma_max {
+        return refused(ep, len, injected);
+    }
+    match s.avs.get(c.av).and_then(|av| av.known(r.peer)) {
+        Some(peer) => rma_to(s, id, peer, r),
+        None => rma_resolved(s, id, *r),
+    }
+}
+
+#[cold]
+fn refused(ep: &Ep, len: usize, injected: bool) -> Result<()> {
+    if !ep.enabled() {
+        return Err(FI_EOPBADSTATE);
+    }
+    if !ep.config.rma {
+        return Err(FI_EOPNOTSUPP);
+    }
+    if injected {
+        let what = "injected write (FI_OPT_INJECT_RMA_SIZE)";
+        too_long(what, len, ep.config.inject_rma_max)?;
+    }
+    too_long("RMA operation", len, ep.config.rma_max)
+}
+
+#[cold]
+#[inline(never)]
+fn rma_resolved<D: SendBuffer, C: Call>(s: &mut State, id: u32, r: RmaReq<D, C>) -> Result<()> {
+    let peer = resolve(s, id, r.peer)?;
+    rma_to(s, id, peer, &r.general())
+}
+
+/// What is reported of a read or write.
+#[inline(always)]
+fn completion<D: SendBuffer, C: Call>(peer: PeerId, r: &RmaReq<D, C>, entry: bool) -> Completion {
+    Completion {
+        context: r.common.context(),
+        len: r.data.len(),
+        flags: rma_flags(r.write),
+        peer,
+        report: reported(entry),
+        remote: RemoteAddr {
+            addr: r.addr,
+            key: r.key,
+        },
+    }
+}
+
+/// As [`rma_now`], of this peer's memory.
+#[inline(always)]
+fn rma_to<D: SendBuffer, C: Call>(
+    s: &mut State,
+    id: u32,
+    peer: PeerId,
+    r: &RmaReq<D, C>,
+) -> Result<()> {
+    let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
+    let mode = ep.tx_mode(&r.common, r.data.injected());
+    let live = ep.live.as_mut().ok_or(FI_EOPBADSTATE)?;
+    let route = live.routes.rma(peer, r.write, r.cq_data.is_some());
+    let simple = C::PLAIN || r.common.completion_cntr().is_none();
+    let piece = r.data.piece().filter(|p| simple && !p.is_empty());
+    match (route, piece) {
+        (RmaRoute::Ring, Some(p)) if p.len() <= shm_rma::SHORT => {
+            match ring_short(live, completion(peer, r, mode.entry), p, r) {
+                Verdict::Queued => {}
+                Verdict::Unsupported => return general(s, id, (peer, route), mode, *r),
+                other => return other.result(),
+            }
+            live.notify_sleeper();
+            let due = if r.data.injected() {
+                // Two that only write would fill each other's rings.
+                live.unpolled += 1;
+                live.unpolled >= UNPOLLED
+            } else {
+                live.shm.poll_due
+            };
+            if due {
+                look(s, id);
+            }
+            Ok(())
+        }
+        (RmaRoute::Adapter, Some(p))
+            if p.len() <= ep.config.max_rdma && live.qp.takes(&Payload::Piece(p), r.key) =>
+        {
+            let done = completion(peer, r, mode.entry);
+            let posted = match (r.write, r.data.injected()) {
+                (true, true) => live.qp.put(done, Payload::Inject(p.into()), r.cq_data),
+                (true, false) => live.qp.put(done, Payload::Piece(p), r.cq_data),
+                (false, _) => live.qp.get(done, Payload::Piece(p)),
+            };
+            if r.common.rings() {
+                live.qp.ring();
+            }
+            posted.result()
+        }
+        _ => general(s, id, (peer, route), mode, *r),
+    }
+}
+
+/// One record in the ring; or, of several that are long enough for the target's two copies to be
+/// dearer than one from here, one of a batch that is copied from here.
+#[inline(always)]
+fn ring_short<D: SendBuffer, C: Call>(
+    live: &mut Live,
+    done: Completion,
+    p: Piece,
+    r: &RmaReq<D, C>,
+) -> Verdict {
+    let Some(h) = &mut live.shm_ep else {
+        return Verdict::Unsupported;
+    };
+    let batched = p.len() >= shm_rma::TOGETHER[usize::from(r.write)];
+    if batched && (h.tx.has_outstanding() || live.shm.rma.gathers()) {
+        let plain = r.cq_data.is_none() && !r.data.injected();
+        if plain
+            && live
+                .shm
+                .add_to_batch(&mut h.tx, r.write, Wait { mem: p, done })
+        {
+            return Verdict::Queued;
+        }
+    }
+    match (r.write, r.data.injected()) {
+        (true, true) => h.tx.put(done, Payload::Inject(p.into()), r.cq_data),
+        (true, false) => h.tx.put(done, Payload::Piece(p), r.cq_data),
+        (false, _) => h.tx.get(done, Payload::Piece(p)),
+    }
+}
+
+/// Looks at what has come in, as a caller that only posts does not.
+#[cold]
+fn look(s: &mut State, id: u32) {
+    if let Some(l) = s.eps.get_mut(id).and_then(|e| e.live.as_mut()) {
+        l.unpolled = 0;
+        if core::mem::take(&mut l.shm.poll_due) {
+            return progress(s, id);
+        }
+    }
+    if let Polled::More(_) = poll(s, id, u32::MAX, usize::MAX, |_, _| {}) {
+        progress(s, id);
+    }
+}
+
+/// As [`rma_to`], whatever is left.
+#[inline(never)]
+fn general<D: SendBuffer, C: Call>(
+    s: &mut State,
+    id: u32,
+    way: (PeerId, RmaRoute),
+    mode: TxMode,
+    r: RmaReq<D, C>,
+) -> Result<()> {
+    rma_any(s, id, way, mode, &r.general())
+}
+
+/// Reads or writes by the way that is known, or is found out now.
+fn rma_any(
+    s: &mut State,
+    id: u32,
+    (peer, route): (PeerId, RmaRoute),
+    mode: TxMode,
+    r: &RmaReq<SendData>,
+) -> Result<()> {
+    if memory::short() {
+        return Err(FI_EAGAIN);
+    }
+    let route = match route {
+        RmaRoute::Unknown => match choose_rma(s, id, peer, (r.write, r.cq_data.is_some())) {
+            Ok(route) => route,
+            Err(NoRoute::Failed(e)) => return Err(e),
+            Err(NoRoute::Calling) => return wait_for_route(s, id, || Work::new(r)),
+        },
+        known => known,
+    };
+    let done = completion(peer, r, mode.entry);
+    let sent = match route {
+        RmaRoute::Ring => {
+            live_port!(s, id, None => _ep, _proto, port);
+            match same_host::rma(&mut port, r, done) {
+                Verdict::Unsupported => by_adapter(s, id, r, done),
+                sent => sent,
+            }
+        }
+        RmaRoute::Adapter => by_adapter(s, id, r, done),
+        RmaRoute::Emulated | RmaRoute::Unknown => Verdict::Unsupported,
+    };
+    if sent == Verdict::Unsupported {
+        by_protocol(s, id, r, done)?;
+    } else {
+        sent.result()?;
+    }
+    notify_sleeper(s, id);
+    let live = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
+    if live.is_some_and(|l| l.shm.poll_due) {
+        look(s, id);
     }
     Ok(())
+}
+
+/// Reads or writes by the adapter; `Unsupported`, and nothing done, when it cannot.
+fn by_adapter(s: &mut State, id: u32, r: &RmaReq<SendData>, done: Completion) -> Verdict {
+    let mut go = || -> Result<Verdict> {
+        live_port!(s, id, None => ep, _proto, port);
+        port.connect(done.peer)?;
+        let mem = r.data.lent();
+        let data = match &r.data {
+            SendData::User(_) => Payload::User(&mem),
+            SendData::Inject(b) => Payload::Inject(*b),
+        };
+        if !port.qp.takes(&data, r.key) {
+            return Ok(Verdict::Unsupported);
+        }
+        if !port.qp.room() {
+            return Ok(Verdict::NoResources);
+        }
+        let max = ep.config.max_rdma;
+        let many = mem.len() > max;
+        // Only an operation in one part, of memory that needs no copies, reports itself.
+        let own = !many && mem.is_host() && r.common.completion_cntr.is_none();
+        let mut done = done;
+        if !own {
+            let mut op = rma_op(id, r, done);
+            op.late_imm = r.cq_data.filter(|_| many);
+            done.report = Report::Op(port.ops.insert(op));
+        }
+        let posted = match (many, r.write) {
+            (true, _) => post_parts(&mut port, done, &mem, (r.write, max)),
+            (false, true) => port.qp.put(done, data, r.cq_data),
+            (false, false) => port.qp.get(done, data),
+        };
+        match posted {
+            Verdict::Queued if r.common.rings() => port.qp.ring(),
+            Verdict::Queued => {}
+            _ => drop(done.op().and_then(|ctx| port.ops.remove(ctx))),
+        }
+        Ok(posted)
+    };
+    go().unwrap_or_else(Verdict::Failed)
+}
+
+/// Has the peer read or write, by messages of the protocol.
+fn by_protocol(s: &mut State, id: u32, r: &RmaReq<SendData>, done: Completion) -> Result<()> {
+    let inject = r.data.inject_bytes();
+    live_port!(s, id, inject => _ep, proto, port);
+    if !port.qp.room() {
+        return Err(FI_EAGAIN);
+    }
+    let ctx = port.ops.insert(rma_op(id, r, done));
+    let (peer, len) = (done.peer, done.len as u64);
+    let target = RmaIov {
+        addr: r.addr,
+        len,
+        key: r.key,
+    };
+    let target = Iovs::new(&[target]).ok_or(FI_EINVAL)?;
+    let posted = if r.write {
+        let a = proto::WriteArgs {
+            peer,
+            ctx,
+            len,
+            to: target,
+            cq_data: r.cq_data,
+            inject: inject.is_some(),
+        };
+        proto.write(&a, &mut port)
+    } else {
+        let a = proto::ReadArgs {
+            peer,
+            ctx,
+            len,
+            from: target,
+        };
+        proto.read(&a, &mut port)
+    };
+    port.posted(ctx, posted, &r.common)
+}
+
+/// The operation of a read or write.
+pub(crate) fn rma_op(id: u32, r: &RmaReq<SendData>, done: Completion) -> UserOp {
+    let mut op = UserOp::new(id, r.data.lent(), done);
+    op.completion_cntr = r.common.completion_cntr;
+    op
+}
+
+/// Posts an operation that is longer than the adapter's largest request, in several. Only the first
+/// can be refused: nothing has happened then.
+fn post_parts(
+    port: &mut EpPort,
+    whole: Completion,
+    mem: &UserMem,
+    (write, max): (bool, usize),
+) -> Verdict {
+    let (mut off, mut parts) = (0, 0);
+    while off < mem.len() {
+        let part = mem.part(off, max);
+        let done = Completion {
+            len: part.len(),
+            remote: RemoteAddr {
+                addr: whole.remote.addr.wrapping_add(off as u64),
+                ..whole.remote
+            },
+            ..whole
+        };
+        let posted = match write {
+            true => port.qp.put(done, Payload::User(&part), None),
+            false => port.qp.get(done, Payload::User(&part)),
+        };
+        match posted {
+            Verdict::Queued => parts += 1,
+            refused if parts == 0 => return refused,
+            // The queue ran full in the middle: the parts posted so far end with the error below.
+            refused => {
+                let errno = refused.result().err().unwrap_or(FI_EOTHER);
+                if let Some(op) = whole.op().and_then(|ctx| port.ops.get_mut(ctx)) {
+                    op.failed = Some(proto::Failure { errno, status: 0 });
+                }
+                break;
+            }
+        }
+        off += part.len();
+    }
+    if let Some(op) = whole.op().and_then(|ctx| port.ops.get_mut(ctx)) {
+        op.parts = parts;
+    }
+    Verdict::Queued
+}
+
+/// Posts to the adapter what could not be done through shared memory.
+pub(crate) fn retry_by_adapter(
+    s: &mut State,
+    id: u32,
+    peer: PeerId,
+    r: &RmaReq<SendData>,
+) -> Result<()> {
+    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
+    let mode = ep.tx_mode(&r.common, false);
+    by_adapter(s, id, r, completion(peer, r, mode.entry)).result()
 }
 
 /// Begins again what could not be done from here, by the adapter.
@@ -76,15 +439,14 @@ fn post_again(s: &mut State, id: u32, a: AdapterRetry) {
     let mut go = |s: &mut State| -> Result<()> {
         live_port!(s, id, None => _ep, _proto, port);
         let _ = port.connect(a.done.peer);
-        let mem = UserMem::from(a.mem);
-        let data = a.flags & shm_rma::WITH_DATA != 0;
-        let imm = (a.write && data).then_some(a.word as u32);
+        let data = a.flags & kind::WITH_DATA != 0;
+        let imm = (a.write && data).then_some(a.word);
         let posted = match &a.bytes {
-            Some(b) => port.qp.post_write(a.done, Payload::Copy(b), imm),
-            None if a.write => port.qp.post_write(a.done, Payload::User(mem), imm),
-            None => port.qp.post_read(a.done, mem),
+            Some(b) => port.qp.put(a.done, Payload::Inject((&**b).into()), imm),
+            None if a.write => port.qp.put(a.done, Payload::Piece(a.mem), imm),
+            None => port.qp.get(a.done, Payload::Piece(a.mem)),
         };
-        match posted {
+        match posted.result() {
             Ok(()) => port.qp.ring(),
             Err(FI_EAGAIN) => return Err(FI_EAGAIN),
             Err(errno) => {
@@ -103,176 +465,4 @@ fn post_again(s: &mut State, id: u32, a: AdapterRetry) {
             h.tx.add_retry(a);
         }
     }
-}
-
-/// What is reported of a read or write, whichever way it is done.
-pub(crate) fn rma_completion(peer: PeerId, r: &RmaReq, report: bool) -> Completion {
-    Completion {
-        context: r.common.context,
-        len: r.data.len(),
-        flags: rma_flags(r.write),
-        peer,
-        report: reported(report),
-        remote: RemoteAddr {
-            addr: r.addr,
-            key: r.key,
-        },
-    }
-}
-
-/// The operation of a read or write.
-pub(crate) fn rma_op(id: u32, r: &RmaReq, done: Completion) -> UserOp {
-    let mut op = UserOp::new(id, r.data.lent(), done);
-    op.completion_cntr = r.common.completion_cntr;
-    op
-}
-
-/// As [`rma`], past any fence. `by_adapter`: to this peer instead, and not by its ring.
-pub(crate) fn rma_now(
-    s: &mut State,
-    id: u32,
-    r: &RmaReq,
-    by_adapter: Option<PeerId>,
-) -> Result<()> {
-    let inject = r.data.injected();
-    live_port!(s, id, inject => ep, proto, port);
-    if ep.kind == Kind::Dgram || ep.kind == Kind::Direct && ep.caps & FI_RMA == 0 {
-        return Err(FI_EOPNOTSUPP);
-    }
-    if let Some(b) = inject {
-        too_long(
-            "injected write (FI_OPT_INJECT_RMA_SIZE)",
-            b.len(),
-            ep.opts.inject_rma_size,
-        )?;
-    }
-    too_long("RMA operation", r.data.len(), ep.opts.max_rma_size)?;
-    let flags = r.common.flags_or(ep.tx_flags);
-    let peer = match by_adapter {
-        Some(peer) => peer,
-        None => port.av.ok_or(FI_ENOAV)?.peer(r.peer, port.peers)?,
-    };
-    if !port.qp.room() {
-        return Err(FI_EAGAIN);
-    }
-    let mem = r.data.lent();
-    // A peer that has said so cannot be read or written by the adapter.
-    let need = if r.write {
-        extra::RDMA_WRITE
-    } else {
-        extra::RDMA_READ
-    };
-    let caps = port.dev.attr().caps;
-    // Whether a write with data takes a receive has to be the same on both sides.
-    let alike = |f: u64| {
-        r.cq_data.is_none() || (f & extra::UNSOLICITED_WRITE_RECV != 0) == caps.unsolicited
-    };
-    let able = |f: u64| f & need != 0 && alike(f);
-    let able = proto.features_of(peer).map_or(caps.homogeneous, able);
-    let own = if r.write { ep.rdma_write } else { ep.rdma_read };
-    let native = own && able && port.qp.takes(&mem, r.key) || ep.kind == Kind::Direct;
-    let report = !r.common.silent(&r.data) && reports(ep.tx, flags);
-    let done = rma_completion(peer, r, report);
-    if native && by_adapter.is_none() {
-        match same_host::rma(&mut port, r, done) {
-            Verdict::Done | Verdict::Queued => return Ok(()),
-            Verdict::NoResources => return Err(FI_EAGAIN),
-            Verdict::Unsupported => {}
-        }
-    }
-    port.connect(peer)?;
-    let imm = r.cq_data.map(|d| d as u32);
-    let max = ep.max_rdma;
-    let many = native && mem.len() > max;
-    let mut op = rma_op(id, r, done);
-    op.late_imm = imm.filter(|_| many);
-    let ctx = port.ops.insert(op);
-    let part = Completion {
-        report: Report::Op(ctx),
-        ..done
-    };
-    let len = r.data.len() as u64;
-    let posted = match (native, r.write, inject) {
-        (true, true, Some(b)) => port.qp.post_write(part, Payload::Copy(b), imm),
-        (true, _, _) if many => post_parts(port.qp, part, &mem, (r.write, max), port.ops),
-        (true, true, None) => port.qp.post_write(part, Payload::User(mem), imm),
-        (true, false, _) => port.qp.post_read(part, mem),
-        (false, write, _) => {
-            let target = RmaIov {
-                addr: r.addr,
-                len,
-                key: r.key,
-            };
-            let target = Iovs::new(&[target]).ok_or(FI_EINVAL)?;
-            if write {
-                let a = proto::WriteArgs {
-                    peer,
-                    ctx,
-                    len,
-                    to: target,
-                    cq_data: r.cq_data,
-                    inject: inject.is_some(),
-                };
-                proto.write(&a, &mut port)
-            } else {
-                let a = proto::ReadArgs {
-                    peer,
-                    ctx,
-                    len,
-                    from: target,
-                };
-                proto.read(&a, &mut port)
-            }
-        }
-    };
-    port.posted(ctx, posted, &r.common)
-}
-
-/// Posts an operation that is longer than the adapter's largest request, in several. Only the first
-/// can be refused: nothing has happened then.
-fn post_parts(
-    qp: &mut impl QueuePair,
-    whole: Completion,
-    mem: &UserMem,
-    (write, max): (bool, usize),
-    ops: &mut Slab<UserOp>,
-) -> Result<()> {
-    let mut op = whole.op().and_then(|ctx| ops.get_mut(ctx));
-    let mut off = 0;
-    let mut parts = 0;
-    while off < mem.len() {
-        let part = mem.part(off, max);
-        let done = Completion {
-            len: part.len(),
-            remote: RemoteAddr {
-                addr: whole.remote.addr.wrapping_add(off as u64),
-                ..whole.remote
-            },
-            ..whole
-        };
-        let posted = if write {
-            qp.post_write(done, Payload::User(part), None)
-        } else {
-            qp.post_read(done, part)
-        };
-        match posted {
-            Ok(()) => parts += 1,
-            Err(e) if parts == 0 => return Err(e),
-            // The queue ran full in the middle: the parts posted so far end with the error below.
-            Err(e) => {
-                if let Some(op) = &mut op {
-                    op.failed = Some(crate::proto::Failure {
-                        errno: e,
-                        status: 0,
-                    });
-                }
-                break;
-            }
-        }
-        off += part.len();
-    }
-    if let Some(op) = op {
-        op.parts = parts;
-    }
-    Ok(())
 }

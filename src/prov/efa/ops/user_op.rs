@@ -44,7 +44,7 @@ pub(crate) struct UserOp {
     pub parts: u32,
     pub failed: Option<Failure>,
     /// Data to deliver when all parts have arrived, where one request could not carry both.
-    pub late_imm: Option<u32>,
+    pub late_imm: Option<u64>,
 }
 
 impl UserOp {

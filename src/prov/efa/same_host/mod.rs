@@ -15,27 +15,25 @@ pub(crate) mod shm_rma;
 
 use crate::core::slab::Slab;
 use crate::device::QpAddr;
-use crate::hmem::{PendingCopy, SharedMemory, UserMem};
+use crate::hmem::{PendingCopy, SharedMemory};
 use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected, Written};
-use crate::prov::contract::{MsgReq, RmaReq, SendData};
+use crate::prov::contract::{RmaReq, SendBuffer, SendData};
 use crate::prov::efa::endpoint::failure;
 use crate::prov::efa::ops::direct;
 use crate::prov::efa::ops::rma::rma_op;
-use crate::prov::efa::ops::UserOp;
 use crate::prov::efa::port::EpPort;
-use crate::prov::reports::completion::{reported, send_flags};
-use crate::shm::kind;
-use crate::shm::{LocalBuffer, Record, RecordHeader, RmaDenied, TxRings, ACCESS_HEAD, RECORD_MAX};
-use crate::transport::{Completion, RemoteAddr, Report, Verdict};
+use crate::shm::kind::{self, TAGGED, WITH_DATA};
+use crate::shm::{
+    LocalBuffer, Record, RecordHead, RecordHeader, RmaDenied, TxRings, ACCESS_HEAD, RECORD_MAX,
+};
+use crate::transport::{Completion, Verdict};
 use crate::types::*;
 use rendezvous::{ArrivedRecord, Rendezvous, RendezvousPort};
 use shm_rma::{ShmRma, Wait};
 use std::collections::VecDeque;
 
-/// Flags of a message: which words are in front of it, tag before data. An access may have data,
-/// too.
-const TAGGED: u8 = 1;
-const WITH_DATA: u8 = 2;
+/// Longest injected message in one record, with two words in front of it.
+pub(crate) const INJECTED_RECORD: usize = RECORD_MAX - 16;
 /// Flag of an access: it was a write.
 const WROTE: u8 = 4;
 /// Flag of an RTS: the rest follows without a CTS.
@@ -55,14 +53,29 @@ pub(crate) struct ShmState {
     pub shared: SharedMemory,
     /// Accesses to memory through rings.
     pub rma: ShmRma,
-    /// The last accesses were a system call of ours that took long.
-    pub alone: bool,
+    /// The last reads and writes were system calls of ours that took long: the endpoint is to be
+    /// polled, for a peer may wait for us.
+    pub poll_due: bool,
 }
 
 impl ShmState {
     /// Whether there is nothing to tell.
     pub(crate) fn all_reported(&self) -> bool {
         self.load() == 0
+    }
+
+    /// Adds a read or write to the batch that is copied from here, if the peer permits that, and
+    /// need not be told; whether it does.
+    #[inline(never)]
+    pub(crate) fn add_to_batch(&mut self, rings: &mut TxRings, write: bool, w: Wait) -> bool {
+        let done = &w.done;
+        let permits = rings.permits(done.peer, done.remote, done.len, write);
+        if !permits || rings.wants_events(done.peer) {
+            return false;
+        }
+        self.rma.gather();
+        self.poll_due |= self.rma.join(rings, write, w);
+        true
     }
 
     /// 0 when there is nothing to tell or to do.
@@ -72,57 +85,14 @@ impl ShmState {
     }
 }
 
-/// Sends a message through the ring, if one record holds it, and writes its completion.
-pub(crate) fn send(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Verdict {
-    let (Some(rings), Some(addr)) = (&mut port.rings, port.peers.addr(peer)) else {
-        return Verdict::Unsupported;
-    };
-    let sent = put(r, |what, head, body, bytes| {
-        rings.send(peer, addr, what, head, body, bytes)
-    });
-    if sent == Verdict::Done {
-        let done = Completion {
-            context: r.common.context,
-            len: r.data.len(),
-            flags: send_flags(r.tag.is_some()),
-            peer,
-            report: reported(report),
-            remote: RemoteAddr::default(),
-        };
-        if r.data.lent().is_host() {
-            port.count_at(r.common.completion_cntr, done.len, true);
-            port.complete(&done, Ok(()));
-        } else {
-            let mut op = UserOp::new(port.id, r.data.lent(), done);
-            op.completion_cntr = r.common.completion_cntr;
-            port.end(op, Ok(()));
-        }
-    }
-    sent
-}
-
-/// Makes the record of a message and writes it with `write`.
-#[inline]
-fn put(r: &MsgReq, write: impl FnOnce(RecordHeader, &[u8], &UserMem, &[u8]) -> Verdict) -> Verdict {
-    let most = match r.data {
-        SendData::User(_) => rendezvous::FIRST,
-        SendData::Inject(_) => RECORD_MAX - 16,
-    };
-    if r.data.len() > most {
-        return Verdict::Unsupported;
-    }
-    let (words, flags) = words(r);
-    let head = words.to_ne_bytes();
-    let head = head.get(..head_len(flags)).unwrap_or(&[]);
+/// The head of a message whose delivery the receiver confirms.
+pub(crate) fn confirmed_head(cq_data: Option<u64>) -> RecordHead<'static> {
     let what = RecordHeader {
-        kind: kind::MESSAGE,
-        flags,
+        kind: kind::CONFIRMED,
+        flags: if cq_data.is_some() { WITH_DATA } else { 0 },
         message: true,
     };
-    match &r.data {
-        SendData::User(m) => write(what, head, m, &[]),
-        SendData::Inject(b) => write(what, head, &UserMem::EMPTY, b),
-    }
+    RecordHead::words(what, [cq_data.unwrap_or(0), 0], 1)
 }
 
 /// The words in front of a message, tag before data, and the flags that say which they are.
@@ -134,12 +104,6 @@ pub(crate) fn words_of(tag: Option<u64>, cq_data: Option<u64>) -> ([u64; 2], u8)
         (None, Some(d)) => ([d, 0], WITH_DATA),
         (Some(t), Some(d)) => ([t, d], TAGGED | WITH_DATA),
     }
-}
-
-/// As one number, the first word at the bottom.
-pub(crate) fn words(r: &MsgReq) -> (u128, u8) {
-    let ([first, second], flags) = words_of(r.tag, r.cq_data);
-    (u128::from(first) | u128::from(second) << 64, flags)
 }
 
 /// Bytes of those words.
@@ -205,7 +169,7 @@ pub(crate) fn finish<P: RendezvousPort>(
 
 /// Copies a read or write by cross-memory attach. `Unsupported` when another route has to carry it;
 /// `Done` also when it failed and its completion says so.
-pub(crate) fn rma(port: &mut EpPort, r: &RmaReq, done: Completion) -> Verdict {
+pub(crate) fn rma(port: &mut EpPort, r: &RmaReq<SendData>, done: Completion) -> Verdict {
     let peer = done.peer;
     if !r.data.lent().is_host() {
         return Verdict::Unsupported;
@@ -217,17 +181,18 @@ pub(crate) fn rma(port: &mut EpPort, r: &RmaReq, done: Completion) -> Verdict {
     let (Some(rings), Some(addr)) = (&mut port.rings, port.peers.addr(peer)) else {
         return Verdict::Unsupported;
     };
-    rings.ensure_route(peer, addr);
     let (local, plain) = match &r.data {
         SendData::User(m) => (LocalBuffer::Mem(m), m.one().filter(|_| r.cq_data.is_none())),
-        SendData::Inject(b) => (LocalBuffer::Bytes(b), None),
+        SendData::Inject(b) => (LocalBuffer::Bytes(b.bytes()), None),
     };
     if let Some(mem) = plain.filter(|_| rings.permits(peer, done.remote, done.len, r.write)) {
         if !rings.wants_events(peer) {
-            let report = Report::Op(port.ops.insert(rma_op(port.id, r, done)));
-            let done = Completion { report, ..done };
-            let rma = &mut port.shm.rma;
-            port.shm.alone |= rma.join(rings, r.write, Wait { mem, done });
+            let id = port.id;
+            let done = port.track(r.common.completion_cntr, || rma_op(id, r, done), done);
+            let Some(rings) = &mut port.rings else {
+                return Verdict::Unsupported;
+            };
+            port.shm.poll_due |= port.shm.rma.join(rings, r.write, Wait { mem, done });
             return Verdict::Queued;
         }
     }
@@ -238,7 +203,7 @@ pub(crate) fn rma(port: &mut EpPort, r: &RmaReq, done: Completion) -> Verdict {
         return Verdict::NoResources;
     }
     let copied = rings.cma_access(peer, r.write, &local, done.remote);
-    port.shm.alone |= copied.is_ok();
+    port.shm.poll_due |= copied.is_ok();
     let result = match copied {
         Err(RmaDenied::Unsupported) => return Verdict::Unsupported,
         Err(RmaDenied::Status(s)) => Err(failure(s)),
@@ -300,7 +265,7 @@ pub(crate) fn arrived(
         }
         kind::RTS..=kind::SPLIT_DONE => rendezvous.arrived(from, record, rq, port),
         kind::CONFIRMED => {
-            let data = record.flags & shm_rma::WITH_DATA != 0;
+            let data = record.flags & WITH_DATA != 0;
             let head = MessageHead {
                 bytes: ACCESS_HEAD,
                 tag: None,

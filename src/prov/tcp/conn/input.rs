@@ -12,7 +12,7 @@ use super::output::watch;
 use super::{lost, post, Conn, ConnState, InBody, Phase, Target, Then};
 use crate::core::params;
 use crate::device::stream::StreamRead;
-use crate::hmem::UserMem;
+use crate::hmem::{InjectBuf, UserMem};
 use crate::prov::contract::SendData;
 use crate::types::*;
 
@@ -406,7 +406,13 @@ fn ask(s: &mut TcpState, id: u32, number: u8, p: RecvPlace, msg: MsgInfo, ack: b
     }
     let mut h = Head::new(XnetOp::Cts, 0);
     h.op_data = number;
-    post(s, id, &h, &SendData::Inject(&[]), Then::Nothing);
+    post(
+        s,
+        id,
+        &h,
+        &SendData::Inject(InjectBuf::default()),
+        Then::Nothing,
+    );
 }
 
 /// The registered memory that a peer names, if it may use it so.
@@ -471,7 +477,13 @@ fn finish(s: &mut TcpState, id: u32, b: &InBody) {
     if b.ack {
         let mut h = Head::new(XnetOp::Msg, 0);
         h.op_data = wire::ACK;
-        post(s, id, &h, &SendData::Inject(&[]), Then::Nothing);
+        post(
+            s,
+            id,
+            &h,
+            &SendData::Inject(InjectBuf::default()),
+            Then::Nothing,
+        );
     }
 }
 

@@ -8,7 +8,7 @@ use super::super::wire::{emit, parse, ByteOrder, Head, HEAD_MAX, ID_AT};
 use super::{lost, ConnState};
 use crate::device::stream::Gather;
 use crate::hmem::UserMem;
-use crate::prov::contract::SendData;
+use crate::prov::contract::{SendBuffer, SendData};
 use std::collections::VecDeque;
 
 /// What a message speaks of.
@@ -154,7 +154,7 @@ fn short(head: &[u8; HEAD_MAX], head_len: usize, data: &SendData) -> Option<([u8
         SendData::User(m) => {
             m.load(0, to);
         }
-        SendData::Inject(b) => to.copy_from_slice(b),
+        SendData::Inject(b) => to.copy_from_slice(b.bytes()),
     }
     Some((all, len))
 }
@@ -179,7 +179,7 @@ pub(crate) fn post(s: &mut TcpState, id: u32, h: &Head, data: &SendData, then: T
                     g.bytes(head.get(..head_len).unwrap_or(&[]));
                     match data {
                         SendData::User(m) => g.mem(m),
-                        SendData::Inject(b) => g.bytes(b),
+                        SendData::Inject(b) => g.bytes(b.bytes()),
                     }
                     stream.send(&g)
                 }
@@ -200,7 +200,7 @@ pub(crate) fn post(s: &mut TcpState, id: u32, h: &Head, data: &SendData, then: T
         head_len,
         body: match data {
             SendData::User(m) => OutBody::Lent(*m),
-            SendData::Inject(b) => OutBody::Own((*b).into()),
+            SendData::Inject(b) => OutBody::Own(b.bytes().into()),
         },
         then,
     });

@@ -8,21 +8,25 @@ use crate::types::*;
 
 impl Transfers for TcpDomain {
     #[inline]
-    fn send(&self, ep: u32, r: &MsgReq) -> Result<()> {
-        ops::send(&mut self.lock(), ep, r)
+    fn send<D: SendBuffer, C: Call>(&self, ep: u32, r: &MsgReq<D, C>) -> Result<()> {
+        ops::send(&mut self.lock(), ep, &r.general())
     }
 
     #[inline]
-    fn recv(&self, who: Poster, r: &RecvReq) -> Result<()> {
-        ops::recv(&mut self.lock(), who, r)
+    fn recv<M: RecvBuffer, C: Call>(&self, who: Poster, r: &RecvReq<M, C>) -> Result<()> {
+        ops::recv(&mut self.lock(), who, &r.general())
     }
 
     #[inline]
-    fn rma(&self, ep: u32, r: &RmaReq) -> Result<()> {
-        ops::rma(&mut self.lock(), ep, r)
+    fn rma<D: SendBuffer, C: Call>(&self, ep: u32, r: &RmaReq<D, C>) -> Result<()> {
+        ops::rma(&mut self.lock(), ep, &r.general())
     }
 
-    fn atomic(&self, _: u32, _: &AtomicReq) -> Result<()> {
+    fn atomic<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call>(
+        &self,
+        _: u32,
+        _: &AtomicReq<D, M, T, C>,
+    ) -> Result<()> {
         Err(FI_ENOSYS)
     }
 

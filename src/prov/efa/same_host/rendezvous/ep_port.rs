@@ -6,8 +6,8 @@ use crate::device::host;
 use crate::hmem::{self, IpcHandle, MemKind, Piece, Segment, UserMem};
 use crate::proto::{Failure, PeerId, Port, Received, ShortRecv};
 use crate::prov::efa::port::EpPort;
-use crate::shm::{LocalBuffer, RecordHeader, SplitCopy, TxRings};
-use crate::transport::{Completion, Verdict};
+use crate::shm::{LocalBuffer, RecordHead, RecordHeader, SplitCopy, TxRings};
+use crate::transport::{Completion, Payload, Report, Transport, Verdict};
 use crate::types::*;
 
 impl PeerRings for TxRings {
@@ -88,7 +88,12 @@ impl RendezvousPort for EpPort<'_> {
             to.copy_from_slice(&w.to_ne_bytes());
         }
         let head = head.get(..8 * words.len()).unwrap_or(&[]);
-        rings.send(to, addr, what, head, mem, &[])
+        if !rings.ensure_route(to, addr) {
+            return Verdict::NoResources;
+        }
+        let head = RecordHead::bytes(what, head);
+        let done = Completion::internal(Report::Nowhere, to);
+        rings.am_bcopy(done, head, Payload::User(mem))
     }
 
     fn send_cts(&mut self, to: PeerId, number: u32, there: u32) -> Verdict {

@@ -12,24 +12,20 @@ mod target;
 use crate::device::host;
 use crate::hmem::Piece;
 use crate::proto::{AtomicKind, Failure, PeerId};
-use crate::prov::contract::{MsgReq, RmaReq, SendData};
+use crate::prov::contract::{RmaReq, SendBuffer, SendData};
 use crate::prov::efa::endpoint::failure;
 use crate::prov::efa::ops::rma::rma_op;
 use crate::prov::efa::port::EpPort;
 use crate::prov::efa::same_host;
 use crate::prov::efa::same_host::cost_model::{CopyMethod, CostModel};
-use crate::prov::reports::completion::{reported, send_flags};
-use crate::shm::kind;
-use crate::shm::{self, AdapterRetry, LocalBuffer, RmaRequest, TxRings};
-use crate::transport::{Completion, RemoteAddr, Report, Status, Verdict};
+use crate::shm::{self, AdapterRetry, LocalBuffer, TxRings};
+use crate::transport::{AtomicRequest, Completion, Payload, Report, Status, Transport, Verdict};
 use crate::types::*;
 pub(crate) use cma_batch::Wait;
 use cma_batch::{Carrier, CmaBatch, Refused};
 use std::collections::VecDeque;
 pub(crate) use target::{arrived, find, is, serve, told, Atomic, Scratch, TargetMemory};
 
-/// Flag of a write: its word is data for the peer's completion queue.
-pub(crate) const WITH_DATA: u8 = 1;
 /// Longest read or write that is one record, bytes.
 pub(crate) const SHORT: usize = 8 << 10;
 /// Shortest read and write that are copied from here unless they come alone. A target that answers
@@ -133,22 +129,9 @@ impl ShmRma {
     }
 }
 
-/// A read or write as an access; a flag says that data goes with a write.
-#[inline(always)]
-pub(crate) fn of(write: bool, mem: Piece, cq_data: Option<u64>) -> RmaRequest<'static> {
-    RmaRequest {
-        kind: if write { kind::WRITE } else { kind::READ },
-        flags: if cq_data.is_some() { WITH_DATA } else { 0 },
-        word: cq_data.unwrap_or(0),
-        data: LocalBuffer::Piece(if write { mem } else { Piece::EMPTY }),
-        into: if write { Piece::EMPTY } else { mem },
-        unsignaled: false,
-    }
-}
-
 /// Starts a read or write that is long or has flags. `Unsupported`, and nothing done, when another
 /// route has to carry it.
-pub(crate) fn rma(port: &mut EpPort, r: &RmaReq, done: Completion) -> Verdict {
+pub(crate) fn rma(port: &mut EpPort, r: &RmaReq<SendData>, done: Completion) -> Verdict {
     let Some(rings) = &mut port.rings else {
         return Verdict::Unsupported;
     };
@@ -160,11 +143,17 @@ pub(crate) fn rma(port: &mut EpPort, r: &RmaReq, done: Completion) -> Verdict {
         return Verdict::Unsupported;
     };
     if len <= SHORT {
-        let ctx = port.ops.insert(rma_op(port.id, r, done));
-        let report = Report::Op(ctx);
-        let sent = rings.post(&of(r.write, mem, r.cq_data), Completion { report, ..done });
+        let id = port.id;
+        let done = port.track(r.common.completion_cntr, || rma_op(id, r, done), done);
+        let Some(rings) = &mut port.rings else {
+            return Verdict::Unsupported;
+        };
+        let sent = match r.write {
+            true => rings.put(done, Payload::Piece(mem), r.cq_data),
+            false => rings.get(done, Payload::Piece(mem)),
+        };
         if sent != Verdict::Queued {
-            port.ops.remove(ctx);
+            drop(done.op().and_then(|ctx| port.ops.remove(ctx)));
         }
         return sent;
     }
@@ -230,7 +219,11 @@ fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
             ..l.done
         };
         done.remote.addr = done.remote.addr.wrapping_add(l.off as u64);
-        match rings.post(&of(l.write, part, None), done) {
+        let posted = match l.write {
+            true => rings.put(done, Payload::Piece(part), None),
+            false => rings.get(done, Payload::Piece(part)),
+        };
+        match posted {
             Verdict::Done | Verdict::Queued => {
                 if let Some(op) = port.ops.get_mut(l.ctx) {
                     op.parts += 1;
@@ -238,7 +231,7 @@ fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
                 l.off += part.len();
             }
             Verdict::NoResources => return None,
-            Verdict::Unsupported => {
+            Verdict::Unsupported | Verdict::Failed(_) => {
                 let rest_of = l.mem.part(l.off, usize::MAX);
                 let rest = LocalBuffer::Piece(rest_of);
                 l.off = l.mem.len();
@@ -285,80 +278,26 @@ fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
     Some(None)
 }
 
-/// Sends a message with FI_DELIVERY_COMPLETE semantics through the ring.
-pub(crate) fn confirmed(port: &mut EpPort, peer: PeerId, r: &MsgReq, report: bool) -> Verdict {
-    let (Some(rings), Some(addr)) = (&mut port.rings, port.peers.addr(peer)) else {
-        return Verdict::Unsupported;
-    };
-    if !r.data.lent().is_host() {
-        return Verdict::Unsupported;
-    }
-    let a = RmaRequest {
-        kind: kind::CONFIRMED,
-        flags: if r.cq_data.is_some() { WITH_DATA } else { 0 },
-        word: r.cq_data.unwrap_or(0),
-        data: match &r.data {
-            SendData::User(m) => LocalBuffer::Mem(m),
-            SendData::Inject(b) => LocalBuffer::Bytes(b),
-        },
-        into: Piece::EMPTY,
-        unsignaled: false,
-    };
-    let done = Completion {
-        context: r.common.context,
-        len: r.data.len(),
-        flags: send_flags(false),
-        peer,
-        report: reported(report),
-        remote: RemoteAddr::default(),
-    };
-    if !rings.ensure_route(peer, addr) {
-        return Verdict::NoResources;
-    }
-    rings.post(&a, done)
-}
-
-/// An atomic on one piece of a peer's memory, which its completion names.
-pub(crate) struct AtomicAccess<'a> {
-    pub datatype: fi_datatype,
-    pub op: fi_op,
-    pub kind: AtomicKind,
-    /// Bytes of that memory.
-    pub len: usize,
-    /// Operands, and values to compare with.
-    pub data: &'a [u8],
-    /// Where the former values go.
-    pub result: Piece,
-    /// Success is reported when the record is written, if it is certain then.
-    pub early: bool,
-}
-
-/// Starts an atomic, and says whether its success is to be reported now. `Unsupported`, and nothing
-/// done, when another route has to carry it.
+/// Starts an atomic, and says whether its success is to be reported now: when that is wanted
+/// (`early`), and it is certain to be carried out. `Unsupported`, and nothing done, when another
+/// route has to carry it.
 #[inline]
 pub(crate) fn atomic(
     rings: &mut TxRings,
-    a: &AtomicAccess,
+    a: &AtomicRequest,
+    early: bool,
     mut done: Completion,
 ) -> (Verdict, bool) {
-    let access = RmaRequest {
-        kind: kind::ATOMIC,
-        flags: 0,
-        word: atomic_word(a.datatype, a.op, a.kind, a.len),
-        data: LocalBuffer::Bytes(a.data),
-        into: a.result,
-        unsignaled: false,
-    };
-    let early = a.early && rings.permits(done.peer, done.remote, a.len, true);
+    let early = early && rings.permits(done.peer, done.remote, a.len, true);
     if early {
         done.report = Report::Early;
     }
-    let sent = rings.post(&access, done);
+    let sent = rings.atomic(done, a);
     (sent, early && sent == Verdict::Queued)
 }
 
 /// What an atomic is, in one word.
-fn atomic_word(dt: fi_datatype, op: fi_op, kind: AtomicKind, bytes: usize) -> u64 {
+pub(crate) fn atomic_word(dt: fi_datatype, op: fi_op, kind: AtomicKind, bytes: usize) -> u64 {
     let kind = match kind {
         AtomicKind::Write { .. } => 0,
         AtomicKind::Fetch => 1,

@@ -1,6 +1,5 @@
 //! Carries out peers' accesses to our memory.
 
-use super::WITH_DATA;
 use crate::device::any::Dev;
 use crate::device::Device;
 use crate::hmem::{arith, atomic, UserMem};
@@ -8,7 +7,7 @@ use crate::proto::{AtomicKind, PeerId, RecvQueue, Written};
 use crate::prov::contract::Entry;
 use crate::prov::efa::ops::direct;
 use crate::prov::efa::port::EpPort;
-use crate::shm::kind;
+use crate::shm::kind::{self, WITH_DATA};
 use crate::shm::{KeyHashes, MrTable, Record, ACCESS_HEAD};
 use crate::transport::Status;
 use crate::types::*;

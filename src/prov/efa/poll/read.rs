@@ -1,8 +1,7 @@
 //! Reading an empty completion queue that one endpoint alone reports to: the next completion comes
 //! straight from a ring or from the adapter's queue, with nothing in between.
 
-use super::direct;
-use super::poll::message;
+use super::{message, native};
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::proto::RecvQueue;
@@ -46,7 +45,7 @@ pub(crate) fn read<const NAMED: bool>(
     if ep.waits(&s.triggers, &s.colls) {
         return None;
     }
-    let (only_cq, received_at) = (ep.fast.only_cq, ep.fast.received_at);
+    let (only_cq, ring_cq) = (ep.config.only_cq, ep.config.ring_cq);
     let all = Readable {
         ep,
         rxqs: &mut s.rxqs,
@@ -54,11 +53,11 @@ pub(crate) fn read<const NAMED: bool>(
         peers: &mut s.peers,
         cntrs: &mut s.cntrs,
     };
-    if received_at == cq {
+    if ring_cq == cq {
         return rings(all, q, count, each);
     }
     match only_cq == cq {
-        true => direct::read::<NAMED>(all, q, count, each),
+        true => native::read::<NAMED>(all, q, count, each),
         false => None,
     }
 }
@@ -72,14 +71,14 @@ fn rings(
     count: usize,
     each: impl Fn(usize, &Entry) + Copy,
 ) -> Option<Result<usize>> {
-    let (fast, live) = (&s.ep.fast, s.ep.live.as_mut()?);
+    let (config, live) = (&s.ep.config, s.ep.live.as_mut()?);
     if !live.idle() || !live.skip_adapter_poll() {
         return None;
     }
     let shm_ep = live.shm_ep.as_mut().filter(|h| !h.tx.has_outstanding())?;
     let rq = s.rxqs.get_mut(s.ep.rxq)?;
-    let av = match fast.source {
-        true => s.avs.get(fast.av),
+    let av = match config.source {
+        true => s.avs.get(config.av),
         false => None,
     };
     let cntr = s.ep.cntrs.of(CntrKind::Recv);

@@ -1,7 +1,17 @@
-//! Reading an empty completion queue: arriving messages go straight into their receives,
-//! completions straight to the reader.
+//! Polling for what needs nothing but a look: arriving messages go straight into their receives,
+//! completions straight to whoever reads the queue.
+//!
+//! `read` serves a queue that one endpoint alone reports to, [`poll`] any; `native` polls an
+//! adapter whose completions are the application's own, `fetch` copies long messages of peers on
+//! the same host. What takes more is left where it was found, for
+//! [`progress`](super::progress::progress).
 
-use super::{direct, long};
+mod fetch;
+mod native;
+mod read;
+
+pub(crate) use read::read;
+
 use crate::core::slab::Slab;
 use crate::device::request::{PolledCqe, Redelivery};
 use crate::proto::{PeerId, RecvEntry, RecvQueue, COLLECTIVE_TAG};
@@ -154,12 +164,12 @@ pub(crate) fn poll(
         each,
     };
     let waits = ep.waits(triggers, colls);
-    if ep.fast.direct && !waits {
+    if ep.config.completes_in_place && !waits {
         // It costs less to read one than to keep one.
         out.ahead = if count > 0 { 0 } else { AHEAD };
-        return direct::poll((ep, avs, peers, cntrs), out);
+        return native::poll((ep, avs, peers, cntrs), out);
     }
-    let fast = &ep.fast;
+    let config = &ep.config;
     let (Some(live), Some(rq)) = (&mut ep.live, rxqs.get_mut(ep.rxq)) else {
         return Polled::All(0);
     };
@@ -167,11 +177,11 @@ pub(crate) fn poll(
         return Polled::More(0);
     }
     let armed = live.skip_adapter_poll();
-    let looks = fast.packet.is_some() && !armed;
+    let looks = config.polls_packets && !armed;
     if !(looks || armed) {
         return Polled::More(0);
     }
-    let av = avs.get(fast.av).filter(|_| fast.source);
+    let av = avs.get(config.av).filter(|_| config.source);
     let mut count = |kind, len| {
         ep.cntrs.count(cntrs, kind, len);
     };
@@ -200,7 +210,7 @@ pub(crate) fn poll(
                         count(CntrKind::Recv, data.len());
                         let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
                         let entry = received(&r, data.len(), (e.tag, e.cq_data), src);
-                        (fast.received_to, r.report, entry)
+                        (config.rx_cq, r.report, entry)
                     }
                 };
                 if !report || out.give(to, entry) {
@@ -250,7 +260,7 @@ pub(crate) fn poll(
             let remote = [CntrKind::RemoteWrite, CntrKind::RemoteRead];
             let counted =
                 || ep.cntrs.any(&remote) || !mr_cntrs.is_empty() || ep.writes_take_receives;
-            let (to, sent_to) = (fast.received_to, ep.tx.map(|b| b.cq));
+            let (to, sent_to) = (config.rx_cq, ep.tx.map(|b| b.cq));
             let mut ended = |to, e: Entry, (reports, counts): (bool, bool)| {
                 if counts {
                     count(CntrKind::of(e.flags as u32), e.len);
@@ -260,7 +270,7 @@ pub(crate) fn poll(
             let seen = rx.poll_records(|from, record| {
                 if record.kind == kind::RTS {
                     let long = (&mut *rendezvous, &mut *tx);
-                    let more = long::gather(record, from, (&mut *rq, av), long, |e, reports| {
+                    let more = fetch::gather(record, from, (&mut *rq, av), long, |e, reports| {
                         ended(to, e, (reports, true))
                     });
                     return more.map_or(RecordUse::Deferred, RecordUse::after);
@@ -274,7 +284,7 @@ pub(crate) fn poll(
                 }
                 if rendezvous.gathers() {
                     let long = (&mut *rendezvous, &mut *tx);
-                    long::bring(av, long, |e, reports| ended(to, e, (reports, true)));
+                    fetch::bring(av, long, |e, reports| ended(to, e, (reports, true)));
                 }
                 if shm_rma::is(record) && !counted() {
                     let did = shm_rma::serve(memory, record, scratch);
@@ -291,7 +301,7 @@ pub(crate) fn poll(
                 }
             });
             if rendezvous.gathers() {
-                long::bring(av, (rendezvous, tx), |e, reports| {
+                fetch::bring(av, (rendezvous, tx), |e, reports| {
                     ended(to, e, (reports, true))
                 });
             }

@@ -1,17 +1,19 @@
-//! The short way of requests without flags, with the queues at hand: an application's own message
-//! from one piece of registered memory, or a packet of the library in its slot. A request is a few
-//! words in its slot until its completion is taken, straight from the adapter's queue; a packet
-//! that has come is looked at in its place.
+//! A queue pair as a [`Transport`]: a message, read or write is a work request in its slot.
+//!
+//! Where the adapter's queues are at hand (`rings`), a request without anything unusual is written
+//! straight into them, and its completion is taken straight out; a packet that has come is looked
+//! at in its place. Whatever takes more goes through `qp::post`. What is submitted through
+//! `rings` by the calls here goes out at once, the rest with [`QueuePair::ring`](crate::device::QueuePair).
 
 use super::cqe::{Cqe, CqeKind};
 use super::pool::Pool;
-use super::qp::{grow, sender, Mode, RecvSlot, TxSlot, VerbsQp};
+use super::qp::{grow, sender, Mode, PostedRecv, TxSlot, VerbsQp};
 use super::rings::{Inline, SendWqe, WqeOp};
 use super::sys::*;
 use crate::device::request::{PolledCqe, Redelivery};
-use crate::device::QpAddr;
-use crate::hmem::{copy_bytes, Piece};
-use crate::transport::{Completion, PeerId, Report, Verdict};
+use crate::device::{AmHeader, QpAddr};
+use crate::hmem::{copy_bytes, InjectBuf, Piece};
+use crate::transport::{Completion, Payload, PeerId, Transport, TransportCaps, Verdict};
 
 /// What [`VerbsQp::poll_entry`] finds.
 pub enum PolledEntry {
@@ -24,12 +26,6 @@ pub enum PolledEntry {
     Came(Completion, usize, Cqe),
 }
 
-/// Whether an operation reports without anything else having to be looked at.
-#[inline(always)]
-fn reports_itself(done: &Completion) -> bool {
-    matches!(done.report, Report::Entry | Report::Counters)
-}
-
 /// A piece of registered memory.
 #[inline(always)]
 fn piece(p: &Piece, lkey: u32) -> ibv_sge {
@@ -40,112 +36,138 @@ fn piece(p: &Piece, lkey: u32) -> ibv_sge {
     }
 }
 
+impl Transport for VerbsQp {
+    type Header<'a> = AmHeader<'a>;
+
+    fn caps(&self, _: PeerId) -> TransportCaps {
+        let a = &self.dev.adapter.attr;
+        let packets = self.mode == Mode::Packets;
+        TransportCaps {
+            am_short: if packets { a.mtu } else { self.inline },
+            am_bcopy: if packets { a.mtu } else { 0 },
+            am_zcopy: a.mtu,
+            put: if a.caps.rdma_write { a.max_rdma } else { 0 },
+            get: if a.caps.rdma_read { a.max_rdma } else { 0 },
+            atomic: false,
+        }
+    }
+
+    #[inline(always)]
+    fn am_short(&mut self, done: Completion, head: AmHeader, data: InjectBuf) -> Verdict {
+        match self.mode {
+            Mode::Packets => self.send_packet(done, head, data.piece()),
+            _ => self.send_inline(done, data.piece(), head.imm),
+        }
+    }
+
+    fn am_bcopy(&mut self, done: Completion, head: AmHeader, data: Payload) -> Verdict {
+        match (self.mode, data) {
+            (Mode::Packets, _) => Verdict::posted(self.post_packet(done, head, data, false)),
+            (_, Payload::Inject(b)) => self.send_inline(done, b.piece(), head.imm),
+            _ => Verdict::Unsupported,
+        }
+    }
+
+    #[inline(always)]
+    fn am_zcopy(&mut self, done: Completion, head: AmHeader, data: Payload) -> Verdict {
+        if let Payload::Piece(p) = data {
+            if self.mode == Mode::Packets {
+                return self.send_packet(done, head, p);
+            }
+            if p.len() <= self.inline {
+                return self.send_inline(done, p, head.imm);
+            }
+            let (addr, len) = (p.addr(), p.len());
+            let lkey = self.dev.memory.lkey(&mut self.found, addr, len, false);
+            if let Some(lkey) = lkey.filter(|_| self.rings.is_some()) {
+                let local = piece(&p, lkey);
+                let what = (WqeOp::Send, head.imm.map(|i| i as u32));
+                return self.submit_now(done, what, None, |_, _| local);
+            }
+        }
+        self.am_zcopy_any(done, head, data)
+    }
+
+    #[inline(always)]
+    fn put(&mut self, done: Completion, data: Payload, imm: Option<u64>) -> Verdict {
+        if let Payload::Piece(p) = data {
+            let (addr, len) = (p.addr(), p.len());
+            let lkey = self.dev.memory.lkey(&mut self.found, addr, len, false);
+            if let Some(lkey) = lkey.filter(|_| self.rings.is_some()) {
+                let local = piece(&p, lkey);
+                let what = (WqeOp::Write, imm.map(|i| i as u32));
+                return self.submit_now(done, what, None, |_, _| local);
+            }
+        }
+        self.put_any(done, data, imm.map(|i| i as u32))
+    }
+
+    #[inline(always)]
+    fn get(&mut self, done: Completion, into: Payload) -> Verdict {
+        if let Payload::Piece(p) = into {
+            let (addr, len) = (p.addr(), p.len());
+            let lkey = self.dev.memory.lkey(&mut self.found, addr, len, true);
+            if let Some(lkey) = lkey.filter(|_| self.rings.is_some()) {
+                let local = piece(&p, lkey);
+                return self.submit_now(done, (WqeOp::Read, None), None, |_, _| local);
+            }
+        }
+        self.get_any(done, into)
+    }
+}
+
 impl VerbsQp {
-    /// Whether requests can go this way.
+    /// Whether completions of an application's own requests can be taken one by one.
     #[inline]
-    pub fn shortens(&self) -> bool {
+    pub fn completes_in_place(&self) -> bool {
         self.rings.is_some() && self.mode == Mode::Direct
     }
 
-    /// Sends a message to a connected peer. `Unsupported`, and nothing done, when it has to go
-    /// another way.
+    /// Sends a packet: the header, and the piece behind it, copied.
     #[inline(always)]
-    pub fn send_short(&mut self, done: Completion, data: Piece, imm: Option<u32>) -> Verdict {
-        let (addr, len) = (data.addr(), data.len());
-        if len <= self.inline {
-            return self.inlined(done, data, WqeOp::Send, imm);
+    fn send_packet(&mut self, done: Completion, head: AmHeader, data: Piece) -> Verdict {
+        let (bytes, len) = (head.padded_bytes(), head.byte_len());
+        if self.rings.is_none() || len + data.len() > self.tx.room() {
+            return Verdict::posted(self.post_packet(done, head, Payload::Piece(data), false));
         }
-        match self.dev.memory.lkey(&mut self.found, addr, len, false) {
-            Some(lkey) => {
-                let local = piece(&data, lkey);
-                self.submit_short(done, (WqeOp::Send, imm), None, |_, _| local)
-            }
-            None => Verdict::Unsupported,
+        self.submit_now(done, (WqeOp::Send, None), None, |tx, slot| {
+            tx.put(slot, 0, bytes);
+            tx.put_piece(slot, len, data);
+            tx.sge(slot, len + data.len())
+        })
+    }
+
+    /// Sends bytes that go with the work request.
+    #[inline(always)]
+    fn send_inline(&mut self, done: Completion, data: Piece, imm: Option<u64>) -> Verdict {
+        let what = (WqeOp::Send, imm.map(|i| i as u32));
+        match self.rings.is_some() && data.len() <= self.inline.min(Inline::MOST) {
+            true => self.submit_inline(done, data, what),
+            false => self.post_inline(done, data, what),
         }
     }
 
-    /// Sends or writes bytes that go with the work request.
+    /// Sends or writes bytes that go with the work request, of which there are at most
+    /// [`Inline::MOST`].
     #[inline(always)]
-    fn inlined(&mut self, done: Completion, data: Piece, op: WqeOp, imm: Option<u32>) -> Verdict {
+    fn submit_inline(
+        &mut self,
+        done: Completion,
+        data: Piece,
+        what: (WqeOp, Option<u32>),
+    ) -> Verdict {
         let (from, len) = (data.addr() as *const u8, data.len());
-        if len > Inline::MOST {
-            return Verdict::Unsupported;
-        }
         let mut bytes = Inline::default();
         // SAFETY: the piece is readable (see `Piece::new`), and there is room for it.
         unsafe { bytes.fill(len, |to| copy_bytes(from, to, len)) };
         let local = ibv_sge::default();
-        self.submit_short(done, (op, imm), Some(&bytes), |_, _| local)
-    }
-
-    /// Sends a packet: `head`, of which `len` bytes count, and the piece behind it. Answers as
-    /// [`VerbsQp::send_short`].
-    #[inline]
-    pub fn send_packet<const N: usize>(
-        &mut self,
-        done: Completion,
-        (head, len): (&[u8; N], usize),
-        data: Piece,
-    ) -> Verdict {
-        let bytes = len + data.len();
-        if bytes > self.tx.room() {
-            return Verdict::Unsupported;
-        }
-        self.submit_short(done, (WqeOp::Send, None), None, |tx, slot| {
-            tx.put(slot, 0, head);
-            tx.put_piece(slot, len, data);
-            tx.sge(slot, bytes)
-        })
-    }
-
-    /// Reads or writes a peer's memory. `copied`: the piece is the caller's again when this
-    /// returns. Answers as [`VerbsQp::send_short`].
-    #[inline(always)]
-    pub fn rdma_short(
-        &mut self,
-        done: Completion,
-        data: Piece,
-        (write, copied): (bool, bool),
-        imm: Option<u32>,
-    ) -> Verdict {
-        let op = if write { WqeOp::Write } else { WqeOp::Read };
-        let (addr, len) = (data.addr(), data.len());
-        let lkey = match copied {
-            true => None,
-            false => self.dev.memory.lkey(&mut self.found, addr, len, !write),
-        };
-        let Some(lkey) = lkey else {
-            return match write {
-                true if self.wide && len <= self.inline => self.write_along(done, data, imm),
-                true => self.write_copied(done, data, imm),
-                false => Verdict::Unsupported,
-            };
-        };
-        let local = piece(&data, lkey);
-        self.submit_short(done, (op, imm), None, |_, _| local)
-    }
-
-    #[inline(never)]
-    fn write_along(&mut self, done: Completion, data: Piece, imm: Option<u32>) -> Verdict {
-        self.inlined(done, data, WqeOp::Write, imm)
-    }
-
-    /// Writes what fits into the slot of a packet.
-    #[inline(never)]
-    fn write_copied(&mut self, done: Completion, data: Piece, imm: Option<u32>) -> Verdict {
-        if self.rx.is_none() || data.len() > self.tx.room() {
-            return Verdict::Unsupported;
-        }
-        self.submit_short(done, (WqeOp::Write, imm), None, |tx, slot| {
-            tx.put_piece(slot, 0, data);
-            tx.sge(slot, data.len())
-        })
+        self.submit_now(done, what, Some(&bytes), |_, _| local)
     }
 
     /// Hands a request over: `inline` goes with it, or what `place` says, which may put it into the
     /// packet of its slot.
     #[inline(always)]
-    fn submit_short(
+    fn submit_now(
         &mut self,
         done: Completion,
         (op, imm): (WqeOp, Option<u32>),
@@ -176,9 +198,9 @@ impl VerbsQp {
         Verdict::Queued
     }
 
-    /// Whether packets can go this way.
+    /// Whether packets can be polled for in their places.
     #[inline]
-    pub fn sends_packets(&self) -> bool {
+    pub fn polls_packets(&self) -> bool {
         self.rings.is_some() && self.rx.is_some()
     }
 
@@ -222,7 +244,7 @@ impl VerbsQp {
         let at = self.slots.get_mut(usize::from(slot))?;
         let t = at
             .as_ref()
-            .filter(|t| reports_itself(&t.done) && !t.extra)?;
+            .filter(|t| t.done.reports_itself() && !t.extra)?;
         let kept = each(&t.done);
         *at = None;
         self.free.push(slot);
@@ -257,15 +279,10 @@ impl VerbsQp {
         Some(kept)
     }
 
-    /// Whether a request to a peer that [`reports_itself`] is not over.
-    pub fn busy_with(&self, peer: PeerId) -> bool {
-        let mut all = self.slots.iter().flatten();
-        all.any(|t| t.done.peer == peer && reports_itself(&t.done))
-    }
-
-    /// Posts a receive. Answers as [`VerbsQp::send_short`].
+    /// Posts a receive of the application. `Unsupported`, and nothing done, when
+    /// [`VerbsQp::post_recv`] has to.
     #[inline(always)]
-    pub fn recv_short(&mut self, done: Completion, into: Piece) -> Verdict {
+    pub fn recv(&mut self, done: Completion, into: Piece) -> Verdict {
         let (addr, len) = (into.addr(), into.len());
         if len == 0 {
             return Verdict::Unsupported;
@@ -281,7 +298,7 @@ impl VerbsQp {
             grow(&mut self.recvs, slot);
         }
         if let Some(to) = self.recvs.get_mut(usize::from(slot)) {
-            *to = Some(RecvSlot { done, into });
+            *to = Some(PostedRecv { done, into });
         }
         rings.recv(slot, &[piece(&into, lkey)]);
         rings.ring_recv();
@@ -299,7 +316,7 @@ impl VerbsQp {
             CqeKind::Sent => {
                 let at = self.slots.get_mut(usize::from(c.slot()));
                 if let Some(at) = at {
-                    if let Some(t) = at.as_ref().filter(|t| reports_itself(&t.done) && !t.extra) {
+                    if let Some(t) = at.as_ref().filter(|t| t.done.reports_itself() && !t.extra) {
                         let done = t.done;
                         *at = None;
                         self.free.push(c.slot());
@@ -311,7 +328,7 @@ impl VerbsQp {
             CqeKind::Came => {
                 let at = self.recvs.get_mut(usize::from(c.slot()));
                 if let Some(at) = at {
-                    if let Some(r) = at.as_ref().filter(|r| reports_itself(&r.done)) {
+                    if let Some(r) = at.as_ref().filter(|r| r.done.reports_itself()) {
                         let (done, addr) = (r.done, r.into.addr());
                         *at = None;
                         self.empty.push(c.slot());

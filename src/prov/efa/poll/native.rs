@@ -1,96 +1,21 @@
-//! The fast path over a real adapter whose queues are mapped (`device/verbs/short.rs`): a call is a
-//! work request in its slot, a completion goes from the adapter's queue to the reader's buffer.
-//! Fabric `efa-direct`, and reads and writes of `efa`.
+//! Polling an adapter whose queues are mapped, and whose completions are those of the application's
+//! own requests (fabric `efa-direct`): a completion goes from the adapter's queue to the reader's
+//! buffer.
 
-use super::poll::{Polled, ShmPoller};
-use super::{posted, sent_completion, FastPathConfig, Readable};
+use super::read::Readable;
+use super::{Polled, ShmPoller};
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::any::{NativeCqe, NativeQp, PolledEntry};
-use crate::device::Device;
-use crate::hmem::Piece;
-use crate::proto::{PeerId, ANY};
-use crate::prov::contract::{Entry, FastRma, FastSend};
+use crate::prov::contract::Entry;
 use crate::prov::efa::av::Av;
-use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Ep, Live};
 use crate::prov::efa::peers::Peers;
 use crate::prov::reports::cntr::Cntr;
-use crate::prov::reports::completion::{ended_entry, reported, rma_flags, CntrKind};
+use crate::prov::reports::completion::{ended_entry, CntrKind};
 use crate::prov::reports::cq::Cq;
-use crate::transport::{Completion, RemoteAddr, Report};
+use crate::transport::{Completion, Report};
 use crate::types::*;
-use crate::wire::extra;
-
-/// As [`super::send`], as a work request of the adapter; `most` bytes.
-#[inline(always)]
-pub(crate) fn send(s: &mut State, id: u32, p: &FastSend, most: usize) -> Option<Result<()>> {
-    let ep = s.eps.get_mut(id)?;
-    if p.tag.is_some() || p.data.len() > most || !ep.fenced.is_empty() {
-        return None;
-    }
-    let peer = s.avs.get(ep.fast.av)?.known(p.to)?;
-    let q = ep.live.as_mut()?.qp.native()?;
-    let report = reported(p.context.is_some() && ep.fast.sent_to.is_some());
-    let done = sent_completion(p.context.unwrap_or(0), p, peer, report);
-    posted(q.send_short(done, p.data, p.cq_data.map(|d| d as u32)))
-}
-
-/// As [`super::recv`], into the adapter's queue.
-#[inline(always)]
-pub(crate) fn recv(
-    q: &mut NativeQp,
-    fast: &FastPathConfig,
-    into: Piece,
-    context: usize,
-) -> Option<Result<()>> {
-    let done = Completion {
-        context,
-        len: into.len(),
-        flags: (FI_RECV | FI_MSG) as u32,
-        peer: ANY,
-        report: reported(fast.report),
-        remote: RemoteAddr::default(),
-    };
-    posted(q.recv_short(done, into))
-}
-
-/// As [`super::rma`], as a work request of the adapter.
-#[inline(always)]
-pub(crate) fn rma(s: &mut State, id: u32, p: &FastRma, peer: PeerId) -> Option<Result<()>> {
-    let ep = s.eps.get_mut(id)?;
-    let fast = &ep.fast;
-    let Live { qp, proto, .. } = ep.live.as_mut()?;
-    let q = qp.native()?;
-    let [lent, injected] = fast.adapter_rma;
-    let most = if p.context.is_some() { lent } else { injected };
-    if p.mem.len() > most {
-        return None;
-    }
-    if !fast.direct {
-        let unsolicited = s.dev.attr().caps.unsolicited;
-        let theirs = proto.features_of(peer)?;
-        let able = match p.write {
-            true => ep.rdma_write && theirs & extra::RDMA_WRITE != 0,
-            false => ep.rdma_read && theirs & extra::RDMA_READ != 0,
-        };
-        let alike = (theirs & extra::UNSOLICITED_WRITE_RECV != 0) == unsolicited;
-        if !able || p.cq_data.is_some() && !alike {
-            return None;
-        }
-    }
-    let key = u32::try_from(p.key).ok()?.into();
-    let done = Completion {
-        context: p.context.unwrap_or(0),
-        len: p.mem.len(),
-        flags: rma_flags(p.write),
-        peer,
-        report: reported(p.context.is_some() && fast.sent_to.is_some()),
-        remote: RemoteAddr { addr: p.addr, key },
-    };
-    let how = (p.write, p.context.is_none());
-    posted(q.rdma_short(done, p.mem, how, p.cq_data.map(|d| d as u32)))
-}
 
 /// The completion of a receive, from an unknown peer.
 #[inline(always)]
@@ -141,7 +66,7 @@ fn next<const NAMED: bool>(
     (ep, avs, peers, cntrs): (&mut Ep, &Slab<Av>, &mut Peers, &mut Slab<Cntr>),
     give: impl FnOnce(&Entry),
 ) -> Next {
-    let fast = &ep.fast;
+    let config = &ep.config;
     let Some(qp) = ep.live.as_mut().and_then(|l| l.qp.native()) else {
         return Next::Left;
     };
@@ -151,13 +76,13 @@ fn next<const NAMED: bool>(
         PolledEntry::Sent(d) => (d, ended_entry(&d)),
         PolledEntry::Came(d, at, c) => {
             let mut e = received(&d, at, &c);
-            if NAMED && fast.source {
-                e.src = source(qp, c, avs.get(fast.av), peers);
+            if NAMED && config.source {
+                e.src = source(qp, c, avs.get(config.av), peers);
             }
             (d, e)
         }
     };
-    if fast.counts {
+    if config.counts {
         ep.cntrs.count(cntrs, CntrKind::of(d.flags), entry.len);
     }
     if d.report != Report::Entry {
@@ -174,7 +99,7 @@ pub(super) fn poll<F: FnMut(usize, &Entry)>(
     mut out: ShmPoller<F>,
 ) -> Polled {
     let sent = ep.tx.map(|b| b.cq);
-    let received = ep.fast.received_to;
+    let received = ep.config.rx_cq;
     if !calm(ep) {
         return out.polled(false);
     }

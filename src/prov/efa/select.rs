@@ -1,0 +1,210 @@
+//! How a peer is reached: chosen once, and again when the endpoint's settings or the peer change.
+//!
+//! An endpoint looks a peer's [`PeerRoute`] up with every operation. One that is not there is chosen
+//! by [`choose_message`] or [`choose_rma`]: the peer's process is asked for a ring if it is on this
+//! host, the adapter is told of the peer, and what the peer's handshake has said is considered.
+//! [`Routes::forget`] and [`Routes::clear`] have it chosen again: a ring has come or gone, the peer
+//! has introduced itself, an option was set.
+
+use crate::core::Result;
+use crate::device::{Device, QueuePair};
+use crate::prov::efa::domain::State;
+use crate::prov::efa::endpoint::{Kind, Live};
+use crate::transport::{PeerId, Transport};
+use crate::types::*;
+use crate::wire::extra;
+
+/// How messages go to a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum MessageRoute {
+    /// It is not known yet.
+    #[default]
+    Unknown,
+    /// Records of the ring to it: whole messages, and `rendezvous` for long ones.
+    Ring,
+    /// Packets of the protocol, by the adapter.
+    Packets,
+    /// One message of the adapter for each (efa-direct, datagrams).
+    Direct,
+}
+
+/// How a peer's memory is read or written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum RmaRoute {
+    /// It is not known yet.
+    #[default]
+    Unknown,
+    /// By records of the ring to it, or by the system.
+    Ring,
+    /// By the adapter.
+    Adapter,
+    /// By messages of the protocol, which the peer answers.
+    Emulated,
+}
+
+/// What an endpoint knows of the way to a peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PeerRoute {
+    message: MessageRoute,
+    read: RmaRoute,
+    write: RmaRoute,
+    /// Writes with data for the peer's completion queue.
+    write_data: RmaRoute,
+}
+
+/// The routes of an endpoint, by peer.
+#[derive(Debug, Default)]
+pub(crate) struct Routes(Vec<PeerRoute>);
+
+impl Routes {
+    /// How messages go to a peer.
+    #[inline(always)]
+    pub(crate) fn message(&self, peer: PeerId) -> MessageRoute {
+        match self.0.get(peer as usize) {
+            Some(r) => r.message,
+            None => MessageRoute::Unknown,
+        }
+    }
+
+    /// How its memory is read, or written, with data or without.
+    #[inline(always)]
+    pub(crate) fn rma(&self, peer: PeerId, write: bool, data: bool) -> RmaRoute {
+        let Some(r) = self.0.get(peer as usize) else {
+            return RmaRoute::Unknown;
+        };
+        match (write, data) {
+            (false, _) => r.read,
+            (true, false) => r.write,
+            (true, true) => r.write_data,
+        }
+    }
+
+    fn entry(&mut self, peer: PeerId) -> Result<&mut PeerRoute> {
+        let i = peer as usize;
+        if self.0.len() <= i {
+            let more = i + 1 - self.0.len();
+            self.0.try_reserve(more).map_err(|_| FI_ENOMEM)?;
+            self.0.resize(i + 1, PeerRoute::default());
+        }
+        self.0.get_mut(i).ok_or(FI_ENOMEM)
+    }
+
+    /// The peer has changed.
+    pub(crate) fn forget(&mut self, peer: PeerId) {
+        if let Some(r) = self.0.get_mut(peer as usize) {
+            *r = PeerRoute::default();
+        }
+    }
+
+    /// Settings have changed, or peers.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Why a route is not known.
+pub(crate) enum NoRoute {
+    /// The peer, on this host, has been called and has not answered yet.
+    Calling,
+    /// There is none.
+    Failed(crate::core::Errno),
+}
+
+/// Whether there is a ring to a peer; the peer is called first if need be. Else the adapter can
+/// take operations for it.
+fn ring_or_adapter(s: &mut State, id: u32, peer: PeerId) -> core::result::Result<bool, NoRoute> {
+    let fails = NoRoute::Failed;
+    let ep = s.eps.get_mut(id).ok_or(fails(FI_EBADF))?;
+    let live = ep.live.as_mut().ok_or(fails(FI_EOPBADSTATE))?;
+    let addr = s.peers.addr(peer).ok_or(fails(FI_EINVAL))?;
+    if let Some(h) = &mut live.shm_ep {
+        if !h.tx.ensure_route(peer, addr) {
+            return Err(NoRoute::Calling);
+        }
+        if h.tx.has_route(peer) {
+            return Ok(true);
+        }
+    }
+    if !live.qp.connected(peer) {
+        live.qp.connect(peer, addr).map_err(fails)?;
+    }
+    Ok(false)
+}
+
+/// Chooses how messages go to a peer.
+#[cold]
+pub(crate) fn choose_message(
+    s: &mut State,
+    id: u32,
+    peer: PeerId,
+) -> core::result::Result<MessageRoute, NoRoute> {
+    let ring = ring_or_adapter(s, id, peer)?;
+    let fails = NoRoute::Failed;
+    let ep = s.eps.get_mut(id).ok_or(fails(FI_EBADF))?;
+    let route = match (ring, ep.kind) {
+        (true, _) => MessageRoute::Ring,
+        (false, Kind::Rdm) => MessageRoute::Packets,
+        (false, Kind::Direct | Kind::Dgram) => MessageRoute::Direct,
+    };
+    let live = ep.live.as_mut().ok_or(fails(FI_EOPBADSTATE))?;
+    live.routes.entry(peer).map_err(fails)?.message = route;
+    Ok(route)
+}
+
+/// Chooses how a peer's memory is read, or written, with data for its completion queue or without.
+#[cold]
+pub(crate) fn choose_rma(
+    s: &mut State,
+    id: u32,
+    peer: PeerId,
+    (write, data): (bool, bool),
+) -> core::result::Result<RmaRoute, NoRoute> {
+    let ring = ring_or_adapter(s, id, peer)?;
+    let fails = NoRoute::Failed;
+    let ep = s.eps.get_mut(id).ok_or(fails(FI_EBADF))?;
+    let (kind, own) = (
+        ep.kind,
+        [ep.rdma_read, ep.rdma_write, ep.rdma_write].map(|on| on || ep.kind == Kind::Direct),
+    );
+    let Live {
+        qp, proto, routes, ..
+    } = ep.live.as_mut().ok_or(fails(FI_EOPBADSTATE))?;
+    let caps = s.dev.attr().caps;
+    let theirs = match kind {
+        Kind::Rdm => proto.features_of(peer),
+        Kind::Direct | Kind::Dgram => None,
+    };
+    // Whether a write with data takes a receive has to be the same on both sides.
+    let alike = |f: u64| (f & extra::UNSOLICITED_WRITE_RECV != 0) == caps.unsolicited;
+    let able = match theirs {
+        _ if kind == Kind::Direct => [true; 3],
+        Some(f) => {
+            let writes = f & extra::RDMA_WRITE != 0;
+            [f & extra::RDMA_READ != 0, writes, writes && alike(f)]
+        }
+        None => [caps.homogeneous; 3],
+    };
+    let most = qp.caps(peer);
+    let native = match ring {
+        true => RmaRoute::Ring,
+        false => RmaRoute::Adapter,
+    };
+    let can = [most.get, most.put, most.put].map(|n| n > 0);
+    let mut all = [RmaRoute::Emulated; 3];
+    for (i, r) in all.iter_mut().enumerate() {
+        if own[i] && able[i] && (ring || can[i]) {
+            *r = native;
+        }
+    }
+    let [read, written, written_data] = all;
+    // What a peer can do is known for sure when it has said so.
+    if theirs.is_some() || kind == Kind::Direct || caps.homogeneous {
+        let e = routes.entry(peer).map_err(fails)?;
+        (e.read, e.write, e.write_data) = (read, written, written_data);
+    }
+    Ok(match (write, data) {
+        (false, _) => read,
+        (true, false) => written,
+        (true, true) => written_data,
+    })
+}
