@@ -29,7 +29,8 @@ enum What {
         /// Functions that fail: `name` or `name=code`, separated by commas.
         #[arg(long, default_value = "")]
         fail: String,
-        /// A file that gets a line for each library and function: process, library, function, calls.
+        /// A file that gets a line for each library and function: process, library, function,
+        /// calls.
         #[arg(long)]
         counts: Option<PathBuf>,
         /// The library, if not beside this program.

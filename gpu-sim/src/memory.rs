@@ -1,9 +1,9 @@
 //! Device memory: ranges of addresses without access, whose bytes are in a memfd per GPU.
 //!
 //! An address of GPU `n` lies in its window, `WINDOW` bytes of address space that nothing else
-//! gets. Behind byte `i` of the window is byte `i` of the memfd, which is mapped a second time, with
-//! access, for this library's copies (the shadow). Memory of another process that was opened by IPC
-//! gets addresses of its own, and a shadow of its own.
+//! gets. Behind byte `i` of the window is byte `i` of the memfd, which is mapped a second time,
+//! with access, for this library's copies (the shadow). Memory of another process that was opened
+//! by IPC gets addresses of its own, and a shadow of its own.
 
 use crate::config;
 use std::collections::BTreeMap;

@@ -17,11 +17,11 @@ use crate::transport::{
 use crate::types::*;
 use std::sync::Arc;
 
+/// The queue pair of an adapter whose queues are mapped, and what a poll of it finds.
+pub use super::verbs::poll::{FilledRecv, OwnRequests, PolledPacket};
+pub use super::verbs::VerbsQp as NativeQp;
 /// What an application places in memory of its own or of a device: only hardware has them.
 pub use super::verbs::{count, CounterPlaces, ExternalCounter, ExternalQueue, QueuePlace};
-/// The queue pair of an adapter that takes the application's own messages and receives as they
-/// are, the entries of its completion queue, and what a poll of it finds.
-pub use super::verbs::{transport::PolledEntry, Cqe as NativeCqe, VerbsQp as NativeQp};
 
 /// An adapter, opened by a domain.
 // One per domain, whose size does not matter.
@@ -356,14 +356,14 @@ impl QueuePair for AnyQp {
         each!(self, AnyQp, q => q.busy_with(peer))
     }
 
-    #[inline]
+    #[inline(always)]
     fn ring(&mut self) {
         each!(self, AnyQp, q => q.ring());
     }
 
     #[inline]
-    fn poll(&mut self, into: &mut Events) {
-        each!(self, AnyQp, q => q.poll(into));
+    fn poll_all(&mut self, into: &mut Events) {
+        each!(self, AnyQp, q => q.poll_all(into));
     }
 
     fn expect(&mut self, peer: &QpAddr, on: bool) {

@@ -7,8 +7,8 @@
 //! and loses, doubles, reorders and delays datagrams on purpose.
 //!
 //! A queue pair is a [`Transport`] whose header is an [`AmHeader`]. What it has taken goes out with
-//! `ring`; `poll` fills an [`Events`] with what arrived and what completed. Peers go by the owner's
-//! numbers, which [`QueuePair::connect`] gives an address.
+//! `ring`; `poll_all` fills an [`Events`] with what arrived and what completed. Peers go by the
+//! owner's numbers, which [`QueuePair::connect`] gives an address.
 
 pub mod any;
 pub mod domain_lock;
@@ -19,7 +19,6 @@ pub mod local;
 pub(crate) mod mem_table;
 pub mod membarrier;
 mod mr_cache;
-pub mod request;
 pub mod soft;
 pub mod stream;
 pub mod verbs;
@@ -241,7 +240,7 @@ pub enum Data {
     Own(Vec<u8>),
 }
 
-/// What one `poll` found. Lent to the queue pair, read afterwards, used again: no allocation.
+/// What one `poll_all` found. Lent to the queue pair, read afterwards, used again: no allocation.
 #[derive(Default)]
 pub struct Events {
     /// In order of arrival.
@@ -375,8 +374,8 @@ pub trait QueuePair: for<'a> Transport<Header<'a> = AmHeader<'a>> {
     fn busy_with(&self, peer: PeerId) -> bool;
     /// Lets everything posted so far go.
     fn ring(&mut self);
-    /// Moves the adapter along and collects what happened.
-    fn poll(&mut self, into: &mut Events);
+    /// Moves the adapter along and collects whatever happened.
+    fn poll_all(&mut self, into: &mut Events);
     /// Says that an answer of this peer is (`on`) or is no longer awaited, so that its silence is
     /// noticed although nothing is under way.
     fn expect(&mut self, peer: &QpAddr, on: bool);
@@ -388,9 +387,10 @@ pub trait QueuePair: for<'a> Transport<Header<'a> = AmHeader<'a>> {
     fn cancel_reads(&mut self, _to: Report) {}
     /// Asks for [`Event::Remote`].
     fn report_remote(&mut self);
-    /// File descriptor that becomes readable after [`QueuePair::arm`] once `poll` has something.
+    /// File descriptor that becomes readable after [`QueuePair::arm`] once `poll_all` has
+    /// something.
     fn wait_fd(&self) -> i32;
-    /// Asks for a signal on the descriptor; `false` when `poll` has something already.
+    /// Asks for a signal on the descriptor; `false` when `poll_all` has something already.
     fn arm(&mut self) -> bool;
 
     /// Whether nothing has happened since then; also where polls do not take the signal back.

@@ -17,7 +17,7 @@ impl Endpoint {
 
     /// The header of the next message to a peer, and its length; `None` when more has to be said.
     /// [`Endpoint::eager_sent`] makes it the past.
-    #[inline]
+    #[inline(always)]
     pub fn eager_head(
         &mut self,
         to: PeerId,
@@ -25,7 +25,7 @@ impl Endpoint {
         cq_data: Option<u64>,
     ) -> Option<([u8; EAGER_MAX], usize)> {
         let connid = Some(self.cfg.connid);
-        let p = self.peers.get(to);
+        let p = self.peers.known(to)?;
         if p.features? & extra::CONSTANT_HEADER != 0 {
             return None;
         }
@@ -39,9 +39,11 @@ impl Endpoint {
     }
 
     /// The message has gone.
-    #[inline]
+    #[inline(always)]
     pub fn eager_sent(&mut self, to: PeerId) {
-        self.peers.get(to).take_msg_id();
+        if let Some(p) = self.peers.known(to) {
+            p.take_msg_id();
+        }
         self.counts.eager += 1;
     }
 

@@ -59,6 +59,12 @@ impl PeerTable {
         }
     }
 
+    /// A peer that has been used.
+    #[inline(always)]
+    pub(crate) fn known(&mut self, id: PeerId) -> Option<&mut Peer> {
+        self.at.get_mut(id as usize)?.as_deref_mut()
+    }
+
     /// A peer, made on first use.
     #[inline]
     pub(crate) fn get(&mut self, id: PeerId) -> &mut Peer {

@@ -27,7 +27,7 @@ use crate::core::script::Script;
 use crate::device::MrObserver;
 use crate::hmem::fenced::{Fenced, LentBuffers};
 use crate::hmem::UserMem;
-use crate::transport::{Completion, RemoteAddr, Status};
+use crate::transport::{Completion, Flow, RemoteAddr, Status};
 use crate::types::*;
 use core::sync::atomic::{AtomicBool, Ordering::*};
 use std::collections::VecDeque;
@@ -243,16 +243,16 @@ impl RingHarness {
         let refuses = self.script.one_in(4);
         let (mut ended, mut again) = (Vec::new(), Vec::new());
         let (w, l) = (&mut self.writer, Some(&*self.initiator));
-        self.outstanding.poll_done(
+        self.outstanding.poll(
             w,
             l,
             |a| again.push(a.done.context),
             |done, _| {
-                let hears = !refuses || ended.is_empty();
-                if hears {
-                    ended.push(done.context);
+                if refuses && !ended.is_empty() {
+                    return Flow::Deferred;
                 }
-                hears
+                ended.push(done.context);
+                Flow::Taken
             },
         );
         for context in ended.into_iter().chain(again) {

@@ -5,7 +5,7 @@ use super::kind;
 use super::ring::{asymmetric_fence, Lookup, Record, RingReader};
 use super::rma::RemoteMrTable;
 use crate::device::QpAddr;
-use crate::transport::PeerId;
+use crate::transport::{Flow, PeerId, Poll, PollStatus, Sink};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const BURST: u32 = 64;
 struct RxRing {
     ring: RingReader,
     from: QpAddr,
-    /// The peer's number, as [`RxRings::poll`]'s caller knows it.
+    /// The peer's number, as [`RxRings::poll_all`]'s caller knows it.
     peer: Option<PeerId>,
     conn: u64,
     /// Polls since the last record.
@@ -56,45 +56,10 @@ impl RxRing {
     }
 }
 
-/// What the caller of [`RxRings::poll_records`] did with a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordUse {
-    Taken,
-    /// Taken, and it takes no more now.
-    TakenLast,
-    /// The record is to stay where it is.
-    Deferred,
-}
-
-impl RecordUse {
-    /// A record was taken; `more`: another one is welcome.
-    #[inline(always)]
-    pub fn after(more: bool) -> RecordUse {
-        match more {
-            true => RecordUse::Taken,
-            false => RecordUse::TakenLast,
-        }
-    }
-}
-
-/// What [`RxRings::poll_records`] left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PollResult {
-    /// Whatever there was has been taken.
-    All,
-    /// Something is left that takes [`RxRings::poll`].
-    More,
-}
-
-/// What [`RxRings::drain_messages`] did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DrainResult {
-    /// No ring has a record.
-    Nothing,
-    /// There is something that takes [`RxRings::poll_records`] or [`RxRings::poll`].
-    Left,
-    /// Records were taken from one ring.
-    Some,
+/// A record of a ring, and its writer.
+pub struct PeerRecord<'a> {
+    pub from: PeerId,
+    pub record: &'a Record<'a>,
 }
 
 /// The way in: the rings of peers.
@@ -106,7 +71,7 @@ pub struct RxRings {
     active: Vec<RxRing>,
     parked: Vec<RxRing>,
     held: bool,
-    /// The ring that [`RxRings::poll_records`] begins with.
+    /// The ring that a poll begins with.
     turn: usize,
     /// Somebody may wait on the descriptor, and rings that are polled ask for a signal: until there
     /// is one, for whoever polls meanwhile may be somebody else.
@@ -191,18 +156,28 @@ impl RxRings {
         true
     }
 
-    /// A poll that offers records to `each`, with the number of their peer, until it leaves one
-    /// where it is or has enough. Rings take turns to be the first.
+    /// As [`Poll::poll`], of the first ring that has something: nothing but messages.
+    #[inline(never)]
+    pub fn poll_messages<S>(&mut self, budget: usize, sink: &mut S) -> PollStatus
+    where
+        S: for<'a> Sink<PeerRecord<'a>>,
+    {
+        self.poll_rings::<true, S>(budget, sink)
+    }
+
+    /// Offers records to a sink. Rings take turns to be the first; `ONE`: the first that has
+    /// anything is the last.
     #[inline(always)]
-    pub fn poll_records(
-        &mut self,
-        mut each: impl FnMut(PeerId, &Record) -> RecordUse,
-    ) -> PollResult {
+    fn poll_rings<const ONE: bool, S>(&mut self, budget: usize, sink: &mut S) -> PollStatus
+    where
+        S: for<'a> Sink<PeerRecord<'a>>,
+    {
         if self.shared.news.load(Acquire) {
-            return PollResult::More;
+            return PollStatus::Deferred;
         }
         let n = self.active.len();
         let mut any_idle = false;
+        let mut found = PollStatus::Empty;
         let mut at = self.turn;
         for _ in 0..n {
             at = if at >= n { 0 } else { at };
@@ -210,83 +185,27 @@ impl RxRings {
                 break;
             };
             at += 1;
-            let mut taken = false;
-            let verdict = loop {
-                let (verdict, kind, len) = match (i.ring.look(), i.peer) {
-                    (Lookup::Nothing, _) => break RecordUse::Taken,
-                    (Lookup::Record(r), Some(peer)) => (each(peer, &r), r.kind, r.len),
-                    _ => break RecordUse::Deferred,
-                };
-                if verdict == RecordUse::Deferred {
-                    break verdict;
-                }
-                if i.mark_taken(kind, len) {
-                    self.thread.wake(i.conn);
-                }
-                taken = true;
-                if verdict == RecordUse::TakenLast {
-                    break verdict;
-                }
-            };
-            if i.ring.settle() {
-                self.thread.wake(i.conn);
-            }
-            match verdict {
-                RecordUse::Taken => {}
-                RecordUse::Deferred => return PollResult::More,
-                RecordUse::TakenLast => {
-                    i.idle = 0;
-                    self.turn = at;
-                    return PollResult::All;
-                }
-            }
-            if taken {
-                i.idle = 0;
-            } else {
-                any_idle |= i.count_empty_poll();
-            }
-        }
-        if any_idle {
-            self.park_idle();
-        }
-        PollResult::All
-    }
-
-    /// Offers up to `most` messages of the first ring that has any to `each`, until it leaves one
-    /// where it is: nothing but what a message takes.
-    #[inline(never)]
-    pub fn drain_messages(
-        &mut self,
-        most: usize,
-        mut each: impl FnMut(PeerId, &Record) -> bool,
-    ) -> DrainResult {
-        if self.shared.news.load(Acquire) {
-            return DrainResult::Left;
-        }
-        let n = self.active.len();
-        let mut any_idle = false;
-        for _ in 0..n {
-            self.turn = if self.turn >= n { 0 } else { self.turn };
-            let Some(i) = self.active.get_mut(self.turn) else {
-                break;
-            };
-            let Some(peer) = i.peer else {
-                return DrainResult::Left;
-            };
-            let (mut taken, mut left, mut wake) = (0, false, false);
             // Behind a message that was waited for there is none, mostly: looking there takes the
             // line from its writer.
-            let most = if i.idle > 0 { 1 } else { most };
-            while taken < most {
-                let len = match i.ring.look() {
-                    Lookup::Nothing => break,
-                    Lookup::Record(r) if each(peer, &r) => r.len,
-                    _ => {
-                        left = true;
-                        break;
+            let most = if ONE && i.idle > 0 { 1 } else { budget };
+            let (mut taken, mut wake) = (0, false);
+            let mut flow = Flow::Taken;
+            while flow == Flow::Taken && taken < most {
+                let (kind, len);
+                (flow, kind, len) = match (i.ring.look(), i.peer) {
+                    (Lookup::Nothing, _) => break,
+                    (Lookup::Record(r), Some(from)) => {
+                        (sink.message(PeerRecord { from, record: &r }), r.kind, r.len)
                     }
+                    _ => (Flow::Deferred, 0, 0),
                 };
-                wake |= i.ring.take(len);
+                if flow == Flow::Deferred {
+                    break;
+                }
+                wake |= match ONE {
+                    true => i.ring.take(len),
+                    false => i.mark_taken(kind, len),
+                };
                 taken += 1;
             }
             if i.ring.settle() | wake {
@@ -294,25 +213,31 @@ impl RxRings {
             }
             if taken > 0 {
                 i.idle = 0;
-                self.turn += 1;
-                return DrainResult::Some;
+                found = PollStatus::Taken;
             }
-            if left {
-                return DrainResult::Left;
+            match flow {
+                Flow::Deferred if !ONE || taken == 0 => return PollStatus::Deferred,
+                Flow::Taken if taken == 0 => any_idle |= i.count_empty_poll(),
+                Flow::Taken if !ONE => {}
+                _ => {
+                    self.turn = at;
+                    return PollStatus::Taken;
+                }
             }
-            any_idle |= i.count_empty_poll();
-            self.turn += 1;
         }
         if any_idle {
             self.park_idle();
         }
-        DrainResult::Nothing
+        found
     }
 
-    /// Takes records in: `each` gets the peer's address, a place for its number, and the record.
-    /// Whether there were any.
+    /// Takes whatever there is: `each` gets the peer's address, a place for its number, and the
+    /// record. Whether there were any.
     #[inline]
-    pub fn poll(&mut self, mut each: impl FnMut(&QpAddr, &mut Option<PeerId>, &Record)) -> bool {
+    pub fn poll_all(
+        &mut self,
+        mut each: impl FnMut(&QpAddr, &mut Option<PeerId>, &Record),
+    ) -> bool {
         if self.shared.news.load(Acquire) {
             self.take_events();
         }
@@ -463,6 +388,18 @@ impl RxRings {
         asymmetric_fence();
         let awake = self.active.iter().all(|i| !i.ended && i.ring.can_sleep());
         awake && !self.shared.news.load(SeqCst)
+    }
+}
+
+impl Poll for RxRings {
+    type Message<'a> = PeerRecord<'a>;
+
+    #[inline(always)]
+    fn poll<S>(&mut self, budget: usize, sink: &mut S) -> PollStatus
+    where
+        S: for<'a> Sink<PeerRecord<'a>>,
+    {
+        self.poll_rings::<false, S>(budget, sink)
     }
 }
 

@@ -5,6 +5,7 @@ use super::rx_rings::IDLE_POLLS;
 use super::*;
 use crate::device::MrObserver;
 use crate::hmem::{Piece, UserMem};
+use crate::transport::Poll;
 use crate::transport::{Completion, Payload, RemoteAddr, Report, Status, Transport, Verdict};
 use core::ptr::null;
 use std::os::fd::AsRawFd;
@@ -65,7 +66,7 @@ fn send(from: &mut ShmEndpoint, to: &ShmEndpoint, text: &[u8]) -> Verdict {
 fn take(h: &mut ShmEndpoint, n: usize) -> Vec<Vec<u8>> {
     let mut got = Vec::new();
     while got.len() < n {
-        let some = h.rx.poll(|_, _, r| {
+        let some = h.rx.poll_all(|_, _, r| {
             let mut b = Vec::new();
             r.copy(0, &mut b);
             got.push(b);
@@ -94,7 +95,7 @@ fn a_ring_falls_asleep_and_wakes_again() {
     send(&mut a, &b, b"one");
     take(&mut b, 1);
     for _ in 0..2 * IDLE_POLLS {
-        b.rx.poll(|_, _, _| panic!("there is nothing"));
+        b.rx.poll_all(|_, _, _| panic!("there is nothing"));
     }
     assert!(!b.rx.has_active());
     send(&mut a, &b, b"two");
@@ -115,13 +116,13 @@ fn the_last_words_of_a_peer_are_heard_before_its_end() {
     assert_eq!(take(&mut b, 100).len(), 100);
     let mut dead = Vec::new();
     while dead.is_empty() {
-        b.rx.poll(|_, _, _| panic!("there is nothing more"));
+        b.rx.poll_all(|_, _, _| panic!("there is nothing more"));
         dead = b.gone();
     }
     assert!(dead.iter().all(|d| *d == gone));
     // It is told of again when our ring to it has ended, too; from then on the adapter answers.
     while b.tx.has_route(9) {
-        b.rx.poll(|_, _, _| panic!("there is nothing more"));
+        b.rx.poll_all(|_, _, _| panic!("there is nothing more"));
         assert!(b.gone().iter().all(|d| *d == gone));
     }
     let addr = gone;
@@ -186,7 +187,7 @@ fn neighbours(qpns: [u16; 2]) -> Option<(ShmEndpoint, ShmEndpoint, Arc<MrTable>)
     send(&mut b, &a, b"hello");
     take(&mut a, 1);
     while !b.tx.reaches_memory(9) {
-        b.rx.poll(|_, _, _| {});
+        b.rx.poll_all(|_, _, _| {});
         b.gone();
         std::thread::yield_now();
     }
@@ -217,7 +218,7 @@ fn at(key: u64, addr: u64) -> Completion {
 /// Does what records ask for, as an endpoint does; how many of them their writer had done.
 fn serve(h: &mut ShmEndpoint, table: &MrTable) -> usize {
     let mut back = 0;
-    h.rx.poll(|_, _, r| {
+    h.rx.poll_all(|_, _, r| {
         let [key, addr, _] = r.words();
         let len = r.len - ACCESS_HEAD;
         back += usize::from(r.done);
@@ -238,11 +239,8 @@ fn serve(h: &mut ShmEndpoint, table: &MrTable) -> usize {
 
 fn ended(h: &mut ShmEndpoint) -> Vec<Status> {
     let mut all = Vec::new();
-    h.tx.poll_done(|_, status| {
-        all.push(status);
-        true
-    });
-    all
+    h.tx.poll(usize::MAX, &mut all);
+    all.into_iter().map(|(_, status)| status).collect()
 }
 
 #[test]
@@ -433,7 +431,7 @@ fn what_a_writer_had_begun_when_it_went_does_not_stop_its_last_words() {
     let mut seen = [0; 8];
     let mut heard = false;
     while !heard {
-        a.rx.poll(|_, _, r| {
+        a.rx.poll_all(|_, _, r| {
             if r.kind == kind::WRITE {
                 let p = table
                     .own(KeyHashes::default().of(5), 0, r.len - ACCESS_HEAD, true)

@@ -5,15 +5,18 @@
 //! memory; as with UCX's transports there is a call for each way in which data can be handed over,
 //! and [`TransportCaps`] says what a transport can do and how large things may be. `shm` implements
 //! it for processes of one host, `device::verbs` for an EFA adapter, `device::soft` for the
-//! software adapter; they are compiled in, nothing is dispatched at run time but which adapter there is.
+//! software adapter. They are compiled in: nothing is dispatched at run time but which adapter
+//! there is.
 //!
-//! Every call answers with a [`Verdict`]. What is under way then comes back through the transport's
-//! poll, with its [`Completion`].
+//! Every call answers with a [`Verdict`]. The [`Completion`] of what is under way comes back by the
+//! transport's [`Poll`], which has arriving messages, too.
 
 mod completion;
+mod poll;
 mod status;
 
 pub use completion::{Completion, RemoteAddr, Report};
+pub use poll::{Flow, Poll, PollStatus, Sink};
 pub use status::Status;
 
 use crate::core::{Errno, Result};

@@ -19,7 +19,7 @@ pub struct Eager {
 
 impl Eager {
     /// Its bytes, and how many there are; the rest is zero.
-    #[inline]
+    #[inline(always)]
     pub fn emit(&self) -> ([u8; EAGER_MAX], usize) {
         let mut out = [0; EAGER_MAX];
         let mut flags = req::MSG;

@@ -424,7 +424,7 @@ impl QueuePair for SoftQp {
         }
     }
 
-    fn poll(&mut self, into: &mut Events) {
+    fn poll_all(&mut self, into: &mut Events) {
         self.shared.polled();
         self.rung = true;
         self.shared.lock().poll(into, now());

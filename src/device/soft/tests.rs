@@ -93,7 +93,7 @@ fn drive(qp: &mut SoftQp, want: usize, msgs: &mut Vec<Vec<u8>>) -> Vec<(u64, Sta
     let t0 = now();
     while done.len() < want {
         assert!(now() - t0 < 60_000_000_000, "stuck with {done:?}");
-        qp.poll(&mut ev);
+        qp.poll_all(&mut ev);
         let Events { list, arena } = &mut ev;
         for e in list.drain(..) {
             match e {
@@ -308,7 +308,7 @@ fn poll(qp: &mut SoftQp, times: usize) -> usize {
     let mut events = Events::default();
     let mut seen = 0;
     for _ in 0..times {
-        qp.poll(&mut events);
+        qp.poll_all(&mut events);
         seen += events.list.len();
     }
     seen
@@ -488,8 +488,8 @@ fn a_region_closed_during_a_read_ends_the_read_and_nothing_else() {
     // The request is there when it is being answered.
     while !b.shared.lock().serves() {
         drive(&mut a, 0, &mut none);
-        a.poll(&mut events);
-        b.poll(&mut events);
+        a.poll_all(&mut events);
+        b.poll_all(&mut events);
     }
     b_dev.dereg_mr(key).unwrap();
     assert_eq!(drive(&mut a, 1, &mut none), [(1, Status::RemoteAbort)]);
@@ -516,7 +516,7 @@ fn messages_wait_for_a_receiver_that_sleeps() {
     while msgs.len() < 200 {
         drive(&mut b, 0, &mut msgs);
         let mut ev = Events::default();
-        b.poll(&mut ev);
+        b.poll_all(&mut ev);
         let Events { list, arena } = &mut ev;
         for e in list.drain(..) {
             if let Event::Recv {

@@ -409,6 +409,12 @@ impl Rings {
         }
     }
 
+    /// Whether the adapter knows of whatever was written.
+    #[inline(always)]
+    pub(crate) fn rung(&self) -> bool {
+        self.sq.rung == self.sq.put
+    }
+
     /// Lets what was written go.
     #[inline]
     pub(crate) fn ring(&mut self) {

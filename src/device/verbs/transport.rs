@@ -1,30 +1,16 @@
 //! A queue pair as a [`Transport`]: a message, read or write is a work request in its slot.
 //!
 //! Where the adapter's queues are at hand (`rings`), a request without anything unusual is written
-//! straight into them, and its completion is taken straight out; a packet that has come is looked
-//! at in its place. Whatever takes more goes through `qp::post`. What is submitted through
-//! `rings` by the calls here goes out at once, the rest with [`QueuePair::ring`](crate::device::QueuePair).
+//! straight into them, and goes out at once. Whatever takes more goes through `qp::post`, and out
+//! with [`QueuePair::ring`](crate::device::QueuePair).
 
-use super::cqe::{Cqe, CqeKind};
 use super::pool::Pool;
-use super::qp::{grow, sender, Mode, PostedRecv, TxSlot, VerbsQp};
+use super::qp::{grow, Mode, PostedRecv, TxSlot, VerbsQp};
 use super::rings::{Inline, SendWqe, WqeOp};
 use super::sys::*;
-use crate::device::request::{PolledCqe, Redelivery};
-use crate::device::{AmHeader, QpAddr};
+use crate::device::AmHeader;
 use crate::hmem::{copy_bytes, InjectBuf, Piece};
 use crate::transport::{Completion, Payload, PeerId, Transport, TransportCaps, Verdict};
-
-/// What [`VerbsQp::poll_entry`] finds.
-pub enum PolledEntry {
-    Nothing,
-    /// The general poll has to handle it.
-    Deferred,
-    /// A request has ended.
-    Sent(Completion),
-    /// A message has come into a receive at this address, with what the adapter says of it.
-    Came(Completion, usize, Cqe),
-}
 
 /// A piece of registered memory.
 #[inline(always)]
@@ -198,87 +184,6 @@ impl VerbsQp {
         Verdict::Queued
     }
 
-    /// Whether packets can be polled for in their places.
-    #[inline]
-    pub fn polls_packets(&self) -> bool {
-        self.rings.is_some() && self.rx.is_some()
-    }
-
-    /// Takes completions, as far as `each` can deal with them. `false` when there is something that
-    /// takes a poll. The second: whether there was anything.
-    #[inline(always)]
-    fn completions(
-        &mut self,
-        mut each: impl FnMut(&mut Self, &Cqe) -> Option<Redelivery>,
-    ) -> (bool, bool) {
-        if !self.calm() {
-            return (false, false);
-        }
-        let mut some = false;
-        loop {
-            let Some(rings) = self.rings.as_mut() else {
-                return (false, some);
-            };
-            let Some(c) = rings.next() else {
-                return (true, some);
-            };
-            some = true;
-            match each(self, &c) {
-                Some(Redelivery::Over) => {}
-                Some(Redelivery::Last) => return (true, true),
-                Some(Redelivery::Deferred) | None => {
-                    self.pending.push(c.wc(super::qp::RECV));
-                    return (false, true);
-                }
-            }
-        }
-    }
-
-    /// The request of a completion of a send is over, if it reports itself.
-    #[inline(always)]
-    fn sent(
-        &mut self,
-        slot: u16,
-        each: impl FnOnce(&Completion) -> Redelivery,
-    ) -> Option<Redelivery> {
-        let at = self.slots.get_mut(usize::from(slot))?;
-        let t = at
-            .as_ref()
-            .filter(|t| t.done.reports_itself() && !t.extra)?;
-        let kept = each(&t.done);
-        *at = None;
-        self.free.push(slot);
-        Some(kept)
-    }
-
-    /// Takes completions of packets. Answers as `completions`.
-    #[inline]
-    pub fn poll_packets(&mut self, mut each: impl FnMut(PolledCqe) -> Redelivery) -> (bool, bool) {
-        let seen = self.completions(|q, c| match c.sent() {
-            _ if !c.well() => None,
-            true => q.sent(c.slot(), |done| each(PolledCqe::Sent(done))),
-            false => q.packet(c, &mut each),
-        });
-        self.refill_some();
-        seen
-    }
-
-    /// `None`: it takes a poll.
-    #[inline]
-    fn packet(
-        &mut self,
-        c: &Cqe,
-        each: &mut impl FnMut(PolledCqe) -> Redelivery,
-    ) -> Option<Redelivery> {
-        let peer = *self.names.get(&c.from())?;
-        let bytes = self.rx.as_ref()?.bytes(c.slot(), c.bytes() as usize);
-        let kept = each(PolledCqe::Packet(peer, bytes));
-        if kept != Redelivery::Deferred {
-            self.empty.push(c.slot());
-        }
-        Some(kept)
-    }
-
     /// Posts a receive of the application. `Unsupported`, and nothing done, when
     /// [`VerbsQp::post_recv`] has to.
     #[inline(always)]
@@ -303,54 +208,5 @@ impl VerbsQp {
         rings.recv(slot, &[piece(&into, lkey)]);
         rings.ring_recv();
         Verdict::Queued
-    }
-
-    /// Takes the next completion of a request of the application's own. The queue pair must be
-    /// `calm`.
-    #[inline(always)]
-    pub fn poll_entry(&mut self) -> PolledEntry {
-        let Some(c) = self.rings.as_mut().and_then(|r| r.glance()) else {
-            return PolledEntry::Nothing;
-        };
-        match c.plain() {
-            CqeKind::Sent => {
-                let at = self.slots.get_mut(usize::from(c.slot()));
-                if let Some(at) = at {
-                    if let Some(t) = at.as_ref().filter(|t| t.done.reports_itself() && !t.extra) {
-                        let done = t.done;
-                        *at = None;
-                        self.free.push(c.slot());
-                        return PolledEntry::Sent(done);
-                    }
-                }
-                self.leave(c)
-            }
-            CqeKind::Came => {
-                let at = self.recvs.get_mut(usize::from(c.slot()));
-                if let Some(at) = at {
-                    if let Some(r) = at.as_ref().filter(|r| r.done.reports_itself()) {
-                        let (done, addr) = (r.done, r.into.addr());
-                        *at = None;
-                        self.empty.push(c.slot());
-                        return PolledEntry::Came(done, addr, c);
-                    }
-                }
-                self.leave(c)
-            }
-            CqeKind::Not => self.leave(c),
-        }
-    }
-
-    /// A completion is for a poll.
-    #[cold]
-    fn leave(&mut self, c: Cqe) -> PolledEntry {
-        let c = self.rings.as_ref().map_or(c, |r| r.whole(c));
-        self.pending.push(c.wc(super::qp::RECV));
-        PolledEntry::Deferred
-    }
-
-    /// Who has sent what came; a key of 0 is not known.
-    pub fn source(&self, c: &Cqe) -> QpAddr {
-        sender(&self.senders, &self.dev, c.from())
     }
 }

@@ -42,7 +42,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
         ..
     } = live;
     if due {
-        qp.poll(events);
+        qp.poll_all(events);
         *empty_polls = if events.list.is_empty() {
             *empty_polls + 1
         } else {
@@ -60,7 +60,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
     let mut port = ep_port!(s, id, ep, qp, rings, shm, None);
     shm_rma::report(&mut port, waiting);
     if let Some(rx) = rx {
-        rx.poll(|from, peer, record| {
+        rx.poll_all(|from, peer, record| {
             let peer = *peer.get_or_insert_with(|| port.peers.of(from));
             match record.kind {
                 kind::PACKET => {

@@ -1,10 +1,10 @@
 //! How a peer is reached: chosen once, and again when the endpoint's settings or the peer change.
 //!
-//! An endpoint looks a peer's [`PeerRoute`] up with every operation. One that is not there is chosen
-//! by [`choose_message`] or [`choose_rma`]: the peer's process is asked for a ring if it is on this
-//! host, the adapter is told of the peer, and what the peer's handshake has said is considered.
-//! [`Routes::forget`] and [`Routes::clear`] have it chosen again: a ring has come or gone, the peer
-//! has introduced itself, an option was set.
+//! An endpoint looks a peer's [`PeerRoute`] up with every operation. One that is not there is
+//! chosen by [`choose_message`] or [`choose_rma`]: the peer's process is asked for a ring if it is
+//! on this host, the adapter is told of the peer, and what the peer's handshake has said is
+//! considered. [`Routes::forget`] and [`Routes::clear`] have it chosen again: a ring has come or
+//! gone, the peer has introduced itself, an option was set.
 
 use crate::core::Result;
 use crate::device::{Device, QueuePair};

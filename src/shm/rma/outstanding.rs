@@ -1,8 +1,9 @@
 //! Accesses that have been written into a ring and are not known to be done.
 //!
-//! Each carries a [`Completion`], which comes back with its end, and what was read. Its record is kept until then: a read's answer lies in it. Which accesses go into the ring
-//! at all is decided here, by how the last ones fared: a target that does not poll is waited for
-//! once, for [`WAIT`], and then bypassed for a while.
+//! Each carries a [`Completion`], which comes back with its end, and what was read. Its record is
+//! kept until then: a read's answer lies in it. Which accesses go into the ring at all is decided
+//! here, by how the last ones fared: a target that does not poll is waited for once, for [`WAIT`],
+//! and then bypassed for a while.
 
 use super::{done, is_target_s, Executed, Initiator, LocalBuffer, RmaOutcome};
 use crate::core::fifo::Fifo;
@@ -11,7 +12,7 @@ use crate::hmem::Piece;
 use crate::shm::events::EventThread;
 use crate::shm::kind;
 use crate::shm::ring::RingWriter;
-use crate::transport::{Completion, Status};
+use crate::transport::{Completion, Flow, Status};
 use core::sync::atomic::{compiler_fence, Ordering::*};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -212,28 +213,32 @@ impl OutstandingRma {
         first
     }
 
-    /// Tells of those that have ended, until `each` will not hear of one; `false` in that case.
-    /// `again` gets those that have to go another way.
+    /// Offers those that have ended to `each`, and says what became of the last one. `again` gets
+    /// those that have to go another way.
     #[inline]
-    pub(crate) fn poll_done(
+    pub(crate) fn poll(
         &mut self,
         ring: &mut RingWriter,
         initiator: Option<&Initiator>,
         mut again: impl FnMut(AdapterRetry),
-        mut each: impl FnMut(&Completion, Status) -> bool,
-    ) -> bool {
+        mut each: impl FnMut(&Completion, Status) -> Flow,
+    ) -> Flow {
         let (done, faults) = done(ring.file());
         let Some(first) = self.ops.get(0) else {
-            return true;
+            return Flow::Taken;
         };
         if done < first.end {
             self.count_empty_poll(ring, initiator);
-            return true;
+            return Flow::Taken;
         }
         self.done = done.min(ring.at());
         (self.empty_polls, self.since) = (0, 0);
-        let mut all = true;
-        while let Some(d) = self.ops.get(0).filter(|d| d.end <= done) {
+        let mut flow = Flow::Taken;
+        while let Some(d) = self
+            .ops
+            .get(0)
+            .filter(|d| d.end <= done && flow == Flow::Taken)
+        {
             let mut status = Status::Ok;
             if faults != self.faults {
                 match ring.fate(d.start) {
@@ -250,8 +255,8 @@ impl OutstandingRma {
             if status == Status::Ok && !d.into.is_empty() {
                 ring.answer(d.start, d.into);
             }
-            if !each(&d.done, status) {
-                all = false;
+            flow = each(&d.done, status);
+            if flow == Flow::Deferred {
                 break;
             }
             // A failure may be counted before its access is said to be done: what is counted here
@@ -267,10 +272,10 @@ impl OutstandingRma {
         if let (Some(l), Some(at)) = (initiator, kept) {
             l.begins(at);
         }
-        if all {
+        if flow == Flow::Taken {
             self.update_backoff(initiator);
         }
-        all
+        flow
     }
 
     /// Clears the back-off when the target did the last accesses itself.
@@ -343,13 +348,13 @@ impl OutstandingRma {
     ) {
         // Nothing is retried over the adapter for a peer that is gone.
         let mut refused = Vec::new();
-        self.poll_done(
+        self.poll(
             ring,
             None,
             |a| refused.push(a.done),
             |done, status| {
                 lost.push_back((*done, status));
-                true
+                Flow::Taken
             },
         );
         let gone = Status::RemoteUnresponsive;

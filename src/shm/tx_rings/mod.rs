@@ -23,7 +23,9 @@ use super::split_copy::{self, SplitCopy};
 use crate::device::wait::wait_readable;
 use crate::device::{host, QpAddr};
 use crate::hmem::{Piece, UserMem};
-use crate::transport::{Completion, PeerId, RemoteAddr, Status, Verdict};
+use crate::transport::{
+    Completion, Flow, PeerId, Poll, PollStatus, RemoteAddr, Sink, Status, Verdict,
+};
 use crate::types::*;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};

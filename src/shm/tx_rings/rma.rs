@@ -3,8 +3,8 @@
 use super::*;
 
 impl TxRings {
-    /// Writes an access into a peer's ring, whose end [`TxRings::poll_done`] tells. `Unsupported`
-    /// where it is better done from here, or cannot be done by the peer.
+    /// Writes an access into a peer's ring, whose end a poll tells. `Unsupported` where it is
+    /// better done from here, or cannot be done by the peer.
     #[inline(always)]
     pub(in crate::shm) fn post(&mut self, a: &RmaRequest, done: Completion) -> Verdict {
         let peer = done.peer;
@@ -59,7 +59,7 @@ impl TxRings {
         }
     }
 
-    /// Whether [`TxRings::poll_done`] may have something to say.
+    /// Whether a poll may find something.
     #[inline]
     pub fn has_outstanding(&self) -> bool {
         !(self.peers_outstanding.is_empty() && self.lost.is_empty() && self.again.is_empty())
@@ -88,39 +88,6 @@ impl TxRings {
             || self.again.iter().any(|a| a.done.peer == peer)
     }
 
-    /// Tells of accesses that have ended, until `each` will not hear of one, which it is told of
-    /// again then. `false` in that case, and when some are for [`TxRings::take_retries`].
-    #[inline]
-    pub fn poll_done(&mut self, mut each: impl FnMut(&Completion, Status) -> bool) -> bool {
-        while let Some((done, status)) = self.lost.front() {
-            if !each(done, *status) {
-                return false;
-            }
-            self.lost.pop_front();
-        }
-        let mut at = 0;
-        while let Some(peer) = self.peers_outstanding.get(at).copied() {
-            let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
-                self.peers_outstanding.swap_remove(at);
-                continue;
-            };
-            let initiator = o.initiator.as_deref();
-            let again = |a| self.again.push(a);
-            if !o
-                .outstanding
-                .poll_done(&mut o.ring, initiator, again, &mut each)
-            {
-                return false;
-            }
-            if o.outstanding.is_empty() {
-                self.peers_outstanding.swap_remove(at);
-            } else {
-                at += 1;
-            }
-        }
-        self.again.is_empty()
-    }
-
     /// Executes every access that can be executed from here, before the caller blocks; `false` when
     /// some are left whose end raises no event.
     pub fn settle(&mut self) -> bool {
@@ -131,5 +98,64 @@ impl TxRings {
             }
         }
         all
+    }
+}
+
+/// Ends of accesses; nothing arrives here. [`PollStatus::Deferred`] also when some are for
+/// [`TxRings::take_retries`].
+impl Poll for TxRings {
+    type Message<'a> = ();
+
+    #[inline]
+    fn poll<S>(&mut self, budget: usize, sink: &mut S) -> PollStatus
+    where
+        S: for<'a> Sink<()>,
+    {
+        let mut left = budget;
+        while let Some((done, status)) = self.lost.front() {
+            if left == 0 {
+                return PollStatus::Taken;
+            }
+            left -= 1;
+            let flow = sink.completed(done, *status);
+            if flow == Flow::Deferred {
+                return PollStatus::Deferred;
+            }
+            self.lost.pop_front();
+            if flow == Flow::Enough {
+                return PollStatus::Taken;
+            }
+        }
+        let mut at = 0;
+        while let Some(peer) = self.peers_outstanding.get(at).copied() {
+            let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
+                self.peers_outstanding.swap_remove(at);
+                continue;
+            };
+            let initiator = o.initiator.as_deref();
+            let again = |a| self.again.push(a);
+            let each = |done: &Completion, status| {
+                left = left.saturating_sub(1);
+                match sink.completed(done, status) {
+                    Flow::Taken if left == 0 => Flow::Enough,
+                    flow => flow,
+                }
+            };
+            match o.outstanding.poll(&mut o.ring, initiator, again, each) {
+                Flow::Taken => {}
+                Flow::Enough => return PollStatus::Taken,
+                Flow::Deferred => return PollStatus::Deferred,
+            }
+            if o.outstanding.is_empty() {
+                self.peers_outstanding.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        match (self.again.is_empty(), left == budget) {
+            (false, _) => PollStatus::Deferred,
+            (true, true) => PollStatus::Empty,
+            (true, false) => PollStatus::Taken,
+        }
     }
 }

@@ -1,6 +1,6 @@
-//! The rings to peers as a [`Transport`]. A message is done when its record is written; reads, writes
-//! and atomics, and messages whose delivery is to be confirmed, are records whose end
-//! [`TxRings::poll_done`] tells.
+//! The rings to peers as a [`Transport`]. A message is done when its record is written; reads,
+//! writes and atomics, and messages whose delivery is to be confirmed, are records whose end a poll
+//! tells.
 
 use super::*;
 use crate::hmem::InjectBuf;

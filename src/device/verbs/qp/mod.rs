@@ -139,6 +139,23 @@ pub struct VerbsQp {
 // SAFETY: libibverbs takes calls from any thread; the owner serialises them.
 unsafe impl Send for VerbsQp {}
 
+impl VerbsQp {
+    /// Hands a batch over to the library.
+    #[inline(never)]
+    fn complete_batch(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        let x = self.ex;
+        // SAFETY: a batch was started.
+        let e = unsafe { ((*x).wr_complete)(x) };
+        if e != 0 {
+            self.refused.append(&mut self.batch);
+        }
+        self.batch.clear();
+    }
+}
+
 impl QueuePair for VerbsQp {
     fn addr(&self) -> QpAddr {
         self.addr
@@ -194,23 +211,16 @@ impl QueuePair for VerbsQp {
         }
     }
 
+    #[inline(always)]
     fn ring(&mut self) {
-        if let Some(r) = &mut self.rings {
-            return r.ring();
+        match &mut self.rings {
+            Some(r) if r.rung() => {}
+            Some(r) => r.ring(),
+            None => self.complete_batch(),
         }
-        if self.batch.is_empty() {
-            return;
-        }
-        let x = self.ex;
-        // SAFETY: a batch was started.
-        let e = unsafe { ((*x).wr_complete)(x) };
-        if e != 0 {
-            self.refused.append(&mut self.batch);
-        }
-        self.batch.clear();
     }
 
-    fn poll(&mut self, into: &mut Events) {
+    fn poll_all(&mut self, into: &mut Events) {
         into.arena.clear();
         if !self.refused.is_empty() || !self.pending.is_empty() {
             for slot in core::mem::take(&mut self.refused) {
@@ -303,7 +313,7 @@ impl Drop for VerbsQp {
             let until = Instant::now() + LINGER;
             let mut events = Events::default();
             while !self.idle() && Instant::now() < until {
-                self.poll(&mut events);
+                self.poll_all(&mut events);
                 events.list.clear();
                 std::thread::yield_now();
             }

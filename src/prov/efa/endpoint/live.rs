@@ -2,7 +2,7 @@
 //! in them.
 
 use super::failure;
-use crate::device::any::AnyQp;
+use crate::device::any::{AnyQp, OwnRequests};
 use crate::device::{Events, QueuePair};
 use crate::proto::{self, Failure, PeerId};
 use crate::prov::efa::peers::Peers;
@@ -63,6 +63,16 @@ impl Live {
             && self.qp.idle();
         self.skipped_polls += u32::from(armed);
         armed
+    }
+
+    /// The queue pair as a source of the application's own completions, if there is nothing to do
+    /// beside taking them.
+    #[inline(always)]
+    pub(crate) fn own_requests(&mut self) -> Option<OwnRequests<'_>> {
+        match self.waiting.is_empty() {
+            true => self.qp.native().map(OwnRequests),
+            false => None,
+        }
     }
 
     /// Polls the rings, and counts an empty poll. Whether there is nothing to do beside the

@@ -4,8 +4,8 @@
 //! A real adapter gets the application's own buffers: a receive is posted to its queue, a message
 //! is sent from where it lies. Messages of the software adapter wait in the endpoint's receive
 //! queue, or their receives do, as with messages through shared memory; a message without a receive
-//! waits there for it, but a datagram is dropped. Of a datagram's buffer the first 40 bytes are left
-//! alone (FI_MSG_PREFIX), where an adapter writes a header.
+//! waits there for it, but a datagram is dropped. Of a datagram's buffer the first 40 bytes are
+//! left alone (FI_MSG_PREFIX), where an adapter writes a header.
 
 use crate::core::slab::Slab;
 use crate::core::Result;

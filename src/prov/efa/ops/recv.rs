@@ -48,8 +48,8 @@ fn general<M: RecvBuffer, C: Call>(s: &mut State, by: Poster, r: RecvReq<M, C>) 
     recv_any(s, by, &r.general())
 }
 
-/// Posts a receive of a call without flags, into one piece, to the endpoint's own queue; `None`, and
-/// nothing done, when it takes more than that.
+/// Posts a receive of a call without flags, into one piece, to the endpoint's own queue; `None`,
+/// and nothing done, when it takes more than that.
 #[inline(always)]
 fn recv_plain<M: RecvBuffer, C: Call>(
     s: &mut State,

@@ -1,7 +1,8 @@
 //! Reading an empty completion queue that one endpoint alone reports to: the next completion comes
 //! straight from a ring or from the adapter's queue, with nothing in between.
 
-use super::{message, native};
+use super::records::message;
+use super::requests;
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::proto::RecvQueue;
@@ -13,7 +14,8 @@ use crate::prov::efa::peers::Peers;
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::completion::CntrKind;
 use crate::prov::reports::cq::Cq;
-use crate::shm::DrainResult;
+use crate::shm::PeerRecord;
+use crate::transport::{Completion, Flow, PollStatus, Sink, Status};
 
 /// So many messages are taken from a ring at once, and at most when more are asked for.
 const TAKEN: usize = 16;
@@ -57,7 +59,7 @@ pub(crate) fn read<const NAMED: bool>(
         return rings(all, q, count, each);
     }
     match only_cq == cq {
-        true => native::read::<NAMED>(all, q, count, each),
+        true => requests::read::<NAMED>(all, q, count, each),
         false => None,
     }
 }
@@ -82,34 +84,60 @@ fn rings(
         false => None,
     };
     let cntr = s.ep.cntrs.of(CntrKind::Recv);
-    let mut cntr = cntr.and_then(|c| s.cntrs.get_mut(c));
-    let mut given = 0;
-    let drained = shm_ep
-        .rx
-        .drain_messages(count.clamp(TAKEN, MOST), |from, record| {
-            let Some((entry, report)) = message(record, from, rq, av) else {
-                return false;
-            };
-            if let Some(c) = &mut cntr {
-                c.count(entry.len);
-            }
-            match report {
-                true if given < count => {
-                    each(given, &entry);
-                    given += 1;
-                }
-                true => q.push(entry),
-                false => {}
-            }
-            true
-        });
+    let mut sink = MessageSink {
+        rq,
+        av,
+        cntr: cntr.and_then(|c| s.cntrs.get_mut(c)),
+        q,
+        count,
+        given: 0,
+        each,
+    };
+    let status = shm_ep.rx.poll_messages(count.clamp(TAKEN, MOST), &mut sink);
+    let MessageSink { q, given, .. } = sink;
     q.moved();
-    match (drained, given) {
-        (DrainResult::Nothing, _) => q.missed(),
+    match (status, given) {
+        (PollStatus::Empty, _) => q.missed(),
         (_, 0) => None,
         (_, n) => {
             q.patience.found();
             Some(Ok(n))
         }
+    }
+}
+
+/// Takes messages into their receives; their completions go to the reader, or into its queue.
+struct MessageSink<'a, F> {
+    rq: &'a mut RecvQueue,
+    av: Option<&'a Av>,
+    cntr: Option<&'a mut Cntr>,
+    q: &'a mut Cq,
+    count: usize,
+    given: usize,
+    each: F,
+}
+
+impl<'r, F: Fn(usize, &Entry)> Sink<PeerRecord<'r>> for MessageSink<'_, F> {
+    fn completed(&mut self, _: &Completion, _: Status) -> Flow {
+        Flow::Deferred
+    }
+
+    #[inline(always)]
+    fn message(&mut self, m: PeerRecord) -> Flow {
+        let Some((entry, report)) = message(&m, self.rq, self.av) else {
+            return Flow::Deferred;
+        };
+        if let Some(c) = &mut self.cntr {
+            c.count(entry.len);
+        }
+        match report {
+            true if self.given < self.count => {
+                (self.each)(self.given, &entry);
+                self.given += 1;
+            }
+            true => self.q.push(entry),
+            false => {}
+        }
+        Flow::Taken
     }
 }

@@ -19,7 +19,9 @@ use crate::prov::efa::port::EpPort;
 use crate::prov::efa::same_host;
 use crate::prov::efa::same_host::cost_model::{CopyMethod, CostModel};
 use crate::shm::{self, AdapterRetry, LocalBuffer, TxRings};
-use crate::transport::{AtomicRequest, Completion, Payload, Report, Status, Transport, Verdict};
+use crate::transport::{
+    AtomicRequest, Completion, Payload, Poll, Report, Status, Transport, Verdict,
+};
 use crate::types::*;
 pub(crate) use cma_batch::Wait;
 use cma_batch::{Carrier, CmaBatch, Refused};
@@ -316,10 +318,7 @@ pub(crate) fn collect(rings: &mut TxRings, a: &mut ShmRma) {
     if !rings.has_outstanding() {
         return;
     }
-    rings.poll_done(|done, status| {
-        a.ended.push((*done, status));
-        true
-    });
+    rings.poll(usize::MAX, &mut a.ended);
 }
 
 /// Reports the ends that [`collect`] found.

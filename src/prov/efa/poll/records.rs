@@ -1,0 +1,122 @@
+//! Records of rings: messages go into their receives, reads, writes and atomics are executed, long
+//! messages of peers on this host are fetched (`rendezvous`: an RTS, one copy, a FIN).
+
+use super::sink::Reporter;
+use super::{ordinary, received};
+use crate::proto::{PeerId, RecvQueue};
+use crate::prov::contract::Entry;
+use crate::prov::efa::av::Av;
+use crate::prov::efa::same_host::head_of;
+use crate::prov::efa::same_host::rendezvous::{announced, Rendezvous};
+use crate::prov::efa::same_host::shm_rma::{self, Scratch, TargetMemory};
+use crate::prov::reports::completion::CntrKind;
+use crate::shm::{kind, PeerRecord, Record, TxRings};
+use crate::transport::{Completion, Flow, Sink, Status};
+use crate::types::FI_ADDR_NOTAVAIL;
+
+/// Copies a message from a ring into the receive that matches it. Its completion, and whether that
+/// is reported; `None` when the general path has to handle it.
+#[inline(always)]
+pub(super) fn message(
+    PeerRecord { from, record }: &PeerRecord,
+    rq: &mut RecvQueue,
+    av: Option<&Av>,
+) -> Option<(Entry, bool)> {
+    let head = (record.kind == kind::MESSAGE)
+        .then(|| head_of(*record))
+        .flatten();
+    let head = head.filter(|h| ordinary(h.tag))?;
+    let len = record.len - head.bytes;
+    let r = rq.take_short(*from, head.tag, len)?;
+    record.copy_piece(head.bytes, r.into);
+    let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(*from));
+    Some((received(&r, len, (head.tag, head.cq_data), src), r.report))
+}
+
+/// Takes records for one endpoint.
+pub(super) struct RecordSink<'a, F> {
+    pub out: Reporter<'a, F>,
+    pub rq: &'a mut RecvQueue,
+    /// Who has sent a message is looked up here, if that is wanted.
+    pub av: Option<&'a Av>,
+    pub rendezvous: &'a mut Rendezvous,
+    pub tx: &'a mut TxRings,
+    /// Memory of ours that peers read and write, and what takes their operands.
+    pub memory: TargetMemory<'a>,
+    pub scratch: &'a mut Scratch,
+    /// Whether writes with data take no receives, and regions have no counters.
+    pub plain_target: bool,
+}
+
+impl<F: FnMut(usize, &Entry)> RecordSink<'_, F> {
+    /// A long message joins those that are fetched together, soon.
+    #[inline(never)]
+    fn gather(&mut self, from: PeerId, record: &Record) -> Flow {
+        let Some(m) = announced(record).filter(|m| ordinary(m.head.tag)) else {
+            return Flow::Deferred;
+        };
+        let mut flow = Flow::Taken;
+        if !self.rendezvous.gathers_more(from, m.len) {
+            flow = self.fetch();
+        }
+        if !self.rendezvous.gather(self.tx, from, &m, self.rq) {
+            return Flow::Deferred;
+        }
+        // Nothing shall be left when the reader has enough.
+        if !self.rendezvous.gathers_more(from, m.len) {
+            flow = self.fetch();
+        }
+        flow
+    }
+
+    /// Fetches what has gathered.
+    #[inline(never)]
+    pub(super) fn fetch(&mut self) -> Flow {
+        let mut flow = Flow::Taken;
+        let (out, av) = (&mut self.out, self.av);
+        self.rendezvous.bring(self.tx, |from, r, len, words| {
+            let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
+            flow = out.received(received(r, len, words, src), r.report);
+        });
+        flow
+    }
+
+    /// Whether accesses to our memory are counted, or take receives.
+    fn counts_accesses(&self) -> bool {
+        let remote = [CntrKind::RemoteWrite, CntrKind::RemoteRead];
+        !self.plain_target || self.out.bound.any(&remote)
+    }
+}
+
+impl<'r, F: FnMut(usize, &Entry)> Sink<PeerRecord<'r>> for RecordSink<'_, F> {
+    fn completed(&mut self, _: &Completion, _: Status) -> Flow {
+        Flow::Deferred
+    }
+
+    #[inline(always)]
+    fn message(&mut self, m: PeerRecord) -> Flow {
+        let PeerRecord { from, record } = m;
+        if record.kind == kind::RTS {
+            return self.gather(from, record);
+        }
+        if record.kind == kind::FIN {
+            let done = self.rendezvous.ended(from, record);
+            return done.map_or(Flow::Deferred, |d| self.out.sent(&d));
+        }
+        if self.rendezvous.gathers() {
+            self.fetch();
+        }
+        if shm_rma::is(record) && !self.counts_accesses() {
+            let did = shm_rma::serve(self.memory, record, self.scratch);
+            let Some((data, d)) = did.and_then(|d| Some((d.data?, d))) else {
+                return Flow::Taken;
+            };
+            let src = self.av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
+            return self.out.written(shm_rma::told(data, d.len, src));
+        }
+        match message(&m, self.rq, self.av) {
+            Some((entry, reports)) => self.out.received(entry, reports),
+            None => Flow::Deferred,
+        }
+    }
+}
