@@ -232,11 +232,11 @@ impl RxRings {
     }
 
     /// Takes whatever there is: `each` gets the peer's address, a place for its number, and the
-    /// record. Whether there were any.
+    /// record, which comes again with the next poll if it is deferred. Whether there were any.
     #[inline]
     pub fn poll_all(
         &mut self,
-        mut each: impl FnMut(&QpAddr, &mut Option<PeerId>, &Record),
+        mut each: impl FnMut(&QpAddr, &mut Option<PeerId>, &Record) -> Flow,
     ) -> bool {
         if self.shared.news.load(Acquire) {
             self.take_events();
@@ -249,10 +249,13 @@ impl RxRings {
             while n < BURST {
                 let (kind, len) = match i.ring.look() {
                     Lookup::Nothing => break,
-                    Lookup::Record(r) => {
-                        each(&i.from, &mut i.peer, &r);
-                        (r.kind, r.len)
-                    }
+                    Lookup::Record(r) => match each(&i.from, &mut i.peer, &r) {
+                        Flow::Deferred => {
+                            n += 1;
+                            break;
+                        }
+                        _ => (r.kind, r.len),
+                    },
                     Lookup::Broken => {
                         i.ended = true;
                         break;

@@ -54,11 +54,17 @@ impl SplitCopy {
         self.at(ring).store(u64::from(self.round) << ROUND, Release);
     }
 
-    /// Copies chunks as long as there are some, each at most once whatever the peer writes into the
-    /// word: how many; `None` when `copy` could not do one.
-    pub(super) fn work(self, ring: &RingSegment, mut copy: impl FnMut(u32) -> bool) -> Option<u32> {
+    /// Copies up to `most` chunks, as long as there are some: how many; `None` when `copy` could
+    /// not do one.
+    pub(super) fn work(
+        self,
+        ring: &RingSegment,
+        most: u32,
+        mut copy: impl FnMut(u32) -> bool,
+    ) -> Option<u32> {
         let mut n = 0;
-        while let Some(c) = self.take(ring).filter(|_| n < self.chunks) {
+        while n < most {
+            let Some(c) = self.take(ring) else { break };
             if !copy(c) {
                 return None;
             }
@@ -125,13 +131,15 @@ mod tests {
         share.open(&ring);
         let takes = || {
             let mut mine = Vec::new();
-            let n = share.work(&ring, |c| {
+            let n = share.work(&ring, 1000, |c| {
                 mine.push(c);
                 true
             });
             assert_eq!(n, Some(mine.len() as u32));
             mine
         };
+        let none = share.work(&ring, 0, |_| panic!("a chunk that nobody wants"));
+        assert_eq!(none, Some(0));
         let mut all = std::thread::scope(|s| {
             let other = s.spawn(takes);
             let mut all = takes();

@@ -5,8 +5,8 @@ use super::rx_rings::IDLE_POLLS;
 use super::*;
 use crate::device::MrObserver;
 use crate::hmem::{Piece, UserMem};
-use crate::transport::Poll;
 use crate::transport::{Completion, Payload, RemoteAddr, Report, Status, Transport, Verdict};
+use crate::transport::{Flow, Poll};
 use core::ptr::null;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::SeqCst;
@@ -70,6 +70,7 @@ fn take(h: &mut ShmEndpoint, n: usize) -> Vec<Vec<u8>> {
             let mut b = Vec::new();
             r.copy(0, &mut b);
             got.push(b);
+            Flow::Taken
         });
         if !some && h.rx.arm() {
             assert!(readable(h.fd()), "nothing within ten seconds");
@@ -187,7 +188,7 @@ fn neighbours(qpns: [u16; 2]) -> Option<(ShmEndpoint, ShmEndpoint, Arc<MrTable>)
     send(&mut b, &a, b"hello");
     take(&mut a, 1);
     while !b.tx.reaches_memory(9) {
-        b.rx.poll_all(|_, _, _| {});
+        b.rx.poll_all(|_, _, _| Flow::Taken);
         b.gone();
         std::thread::yield_now();
     }
@@ -233,6 +234,7 @@ fn serve(h: &mut ShmEndpoint, table: &MrTable) -> usize {
             Some(p) => r.fill_piece(p),
             None => r.outcome().refuse(Status::RemoteBadKey),
         }
+        Flow::Taken
     });
     back
 }
@@ -440,6 +442,7 @@ fn what_a_writer_had_begun_when_it_went_does_not_stop_its_last_words() {
             } else {
                 heard = true;
             }
+            Flow::Taken
         });
     }
     far.load(0, &mut seen);

@@ -35,6 +35,8 @@ pub(crate) struct EpPort<'a> {
     pub rings: Option<&'a mut TxRings>,
     /// What was done that way.
     pub shm: &'a mut ShmState,
+    /// Writes in parts whose data is to be written.
+    pub late_imms: &'a mut Vec<u32>,
     pub peers: &'a mut Peers,
     pub ops: &'a mut Slab<UserOp>,
     pub cqs: &'a mut Slab<Cq>,
@@ -58,7 +60,7 @@ pub(crate) struct EpPort<'a> {
 
 /// A port of endpoint `$id` of state `$s`: what its parts `$ep` and `$qp`, borrowed already, leave.
 macro_rules! ep_port {
-    ($s:expr, $id:expr, $ep:expr, $qp:expr, $rings:expr, $shm:expr, $inject:expr) => {
+    ($s:expr, $id:expr, $ep:expr, $qp:expr, $rings:expr, $shm:expr, $late:expr, $inject:expr) => {
         EpPort {
             id: $id,
             dev: &$s.dev,
@@ -66,6 +68,7 @@ macro_rules! ep_port {
             qp: $qp,
             rings: $rings,
             shm: $shm,
+            late_imms: $late,
             peers: &mut $s.peers,
             ops: &mut $s.ops,
             cqs: &mut $s.cqs,
@@ -218,23 +221,6 @@ impl EpPort<'_> {
         self.complete(&op.done, result);
     }
 
-    /// Where the end of an operation that a counter of its own counts is reported: to a record that
-    /// `op` makes. Others report themselves.
-    pub(crate) fn track(
-        &mut self,
-        cntr: Option<u32>,
-        op: impl FnOnce() -> UserOp,
-        done: Completion,
-    ) -> Completion {
-        match cntr {
-            None => done,
-            Some(_) => Completion {
-                report: Report::Op(self.ops.insert(op())),
-                ..done
-            },
-        }
-    }
-
     /// Makes the peer known to the adapter. `FI_EINVAL` for an unknown one, `FI_EHOSTUNREACH`.
     #[inline]
     pub(crate) fn connect(&mut self, peer: PeerId) -> crate::core::Result<()> {
@@ -285,8 +271,8 @@ impl EpPort<'_> {
     }
 
     /// A part of operation `ctx` has ended; with the last of them it ends, or waits to write its
-    /// data (`waiting`).
-    pub(crate) fn part_done(&mut self, ctx: u32, failed: Option<Failure>, waiting: &mut Vec<u32>) {
+    /// data.
+    pub(crate) fn part_done(&mut self, ctx: u32, failed: Option<Failure>) {
         let Some(op) = self.ops.get_mut(ctx) else {
             return;
         };
@@ -298,7 +284,7 @@ impl EpPort<'_> {
             return;
         }
         if op.failed.is_none() && op.late_imm.is_some() {
-            waiting.push(ctx);
+            self.late_imms.push(ctx);
             return;
         }
         if let Some(op) = self.take_op(ctx) {
@@ -307,8 +293,20 @@ impl EpPort<'_> {
         }
     }
 
-    /// Posts the immediate data of a write that needed several requests.
-    pub(crate) fn post_late_imm(&mut self, ctx: u32) -> bool {
+    /// Posts the immediate data of writes that needed several requests.
+    pub(crate) fn post_late_imms(&mut self) {
+        if self.late_imms.is_empty() {
+            return;
+        }
+        for ctx in core::mem::take(self.late_imms) {
+            if !self.post_late_imm(ctx) {
+                self.late_imms.push(ctx);
+            }
+        }
+    }
+
+    /// Posts the immediate data of one; `false` when there is no room.
+    fn post_late_imm(&mut self, ctx: u32) -> bool {
         let Some(op) = self.ops.get_mut(ctx) else {
             return true;
         };

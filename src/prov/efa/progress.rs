@@ -6,13 +6,12 @@ use crate::device::{Device, Event, Events, QueuePair};
 use crate::proto::Written;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{failure, Kind, Live};
-use crate::prov::efa::ops::{collective, deferred, direct, rma};
+use crate::prov::efa::ops::{collective, deferred, direct, rma::begin_again};
 use crate::prov::efa::port::{ep_port, EpPort};
-use crate::prov::efa::same_host::shm_rma;
 use crate::prov::efa::{same_host, unknown_peers};
 use crate::shm::kind;
 use crate::shm::ShmEndpoint;
-use crate::transport::{Report, Status};
+use crate::transport::{Flow, Report, Status};
 use crate::types::*;
 use crate::wire::pkt;
 
@@ -37,6 +36,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
         shm_ep,
         shm,
         rendezvous,
+        rma,
         packet,
         empty_polls,
         ..
@@ -52,13 +52,13 @@ pub(crate) fn progress(s: &mut State, id: u32) {
     let Events { list, arena } = events;
     let (rx, rings) = match shm_ep {
         Some(ShmEndpoint { rx, tx }) => {
-            shm_rma::collect(tx, &mut shm.rma);
+            rma.collect(tx);
             (Some(rx), Some(tx))
         }
         None => (None, None),
     };
-    let mut port = ep_port!(s, id, ep, qp, rings, shm, None);
-    shm_rma::report(&mut port, waiting);
+    let mut port = ep_port!(s, id, ep, qp, rings, shm, waiting, None);
+    rma.report(&mut port);
     if let Some(rx) = rx {
         rx.poll_all(|from, peer, record| {
             let peer = *peer.get_or_insert_with(|| port.peers.of(from));
@@ -66,6 +66,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
                 kind::PACKET => {
                     record.copy(0, packet);
                     proto.packet(peer, packet, rq, &mut port);
+                    Flow::Taken
                 }
                 _ => same_host::arrived(peer, record, rendezvous, rq, &mut port),
             }
@@ -84,8 +85,8 @@ pub(crate) fn progress(s: &mut State, id: u32) {
     if rendezvous.load() > 0 {
         rendezvous.pump(rq, &mut port);
     }
-    if port.shm.rma.load() > 0 {
-        shm_rma::pump(&mut port, waiting);
+    if rma.load() > 0 {
+        rma.pump(&mut port);
     }
     while let Some(id) = port.shm.packets.pop_front() {
         proto.packet_done(id, None, &mut port);
@@ -132,7 +133,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
                 let fail = (status != Status::Ok).then(|| failure(status));
                 match done.report {
                     Report::Packet(n) => proto.packet_done(n, fail, &mut port),
-                    Report::Op(ctx) => port.part_done(ctx, fail, waiting),
+                    Report::Op(ctx) => port.part_done(ctx, fail),
                     Report::ProtoRead(n) => proto.read_done(n, fail, rq, &mut port),
                     Report::Nowhere => {}
                     Report::Entry | Report::Counters | Report::Early => {
@@ -159,11 +160,11 @@ pub(crate) fn progress(s: &mut State, id: u32) {
             }
         }
     }
-    waiting.retain(|ctx| !port.post_late_imm(*ctx));
+    port.post_late_imms();
     proto.progress(&mut port);
     port.qp.ring();
     let again = port.rings.as_ref().is_some_and(|n| n.has_retries());
-    let accesses = again || port.shm.rma.load() > 0;
+    let accesses = again || rma.load() > 0;
     let (bytes, holding) = (rq.bytes(), ep.holding);
     if ep.live.as_mut().is_some_and(Live::take_arm_lost) {
         signal(s, id);
@@ -182,7 +183,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
         watch_budget(s, id);
     }
     if accesses {
-        rma::begin_again(s, id);
+        begin_again(s, id);
     }
     if s.eps.get(id).is_some_and(|e| !e.fenced.is_empty()) {
         deferred::run_fenced(s, id);

@@ -98,10 +98,15 @@ impl<'a> Record<'a> {
         self.map.word(self.at + off).load(Relaxed)
     }
 
-    /// Copies chunks of a transfer that the writer shares with us as long as there are some: how
-    /// many; `None` when `copy` could not do one.
-    pub fn copy_split(&self, s: SplitCopy, copy: impl FnMut(u32) -> bool) -> Option<u32> {
-        s.work(self.map, copy)
+    /// Copies up to `most` chunks of a transfer that the writer shares with us, as long as there
+    /// are some: how many; `None` when `copy` could not do one.
+    pub fn copy_split(
+        &self,
+        s: SplitCopy,
+        most: u32,
+        copy: impl FnMut(u32) -> bool,
+    ) -> Option<u32> {
+        s.work(self.map, most, copy)
     }
 
     /// Copies bytes from `off` on; nothing when there are not so many.

@@ -100,15 +100,17 @@ impl TxRings {
         }
     }
 
-    /// Copies chunks of a transfer of ours as long as there are some: how many; `None` when `copy`
-    /// could not do one.
+    /// Copies up to `most` chunks of a transfer of ours, as long as there are some: how many;
+    /// `None` when `copy` could not do one.
     pub fn copy_split(
         &self,
         peer: PeerId,
         s: SplitCopy,
+        most: u32,
         copy: impl FnMut(u32) -> bool,
     ) -> Option<u32> {
-        self.shared(peer).map_or(Some(0), |ring| s.work(ring, copy))
+        self.shared(peer)
+            .map_or(Some(0), |ring| s.work(ring, most, copy))
     }
 
     /// Whether all are.

@@ -122,6 +122,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
         shm_ep,
         shm: same_host::ShmState::default(),
         rendezvous: Rendezvous::default(),
+        rma: Default::default(),
         armed: false,
         packet: Vec::new(),
         unpolled: 0,

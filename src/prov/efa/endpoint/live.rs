@@ -8,6 +8,7 @@ use crate::proto::{self, Failure, PeerId};
 use crate::prov::efa::peers::Peers;
 use crate::prov::efa::same_host;
 use crate::prov::efa::same_host::rendezvous::Rendezvous;
+use crate::prov::efa::same_host::shm_rma::ShmRma;
 use crate::prov::efa::select::Routes;
 use crate::shm::ShmEndpoint;
 use crate::transport::Status;
@@ -24,8 +25,9 @@ pub(crate) struct Live {
     /// Peers on the same host.
     pub(crate) shm_ep: Option<ShmEndpoint>,
     pub(crate) shm: same_host::ShmState,
-    /// Long messages to and from them.
+    /// Long messages to and from them, and accesses to their memory.
     pub(crate) rendezvous: Rendezvous,
+    pub(crate) rma: ShmRma,
     /// Scratch for a packet of theirs.
     pub(crate) packet: Vec<u8>,
     /// Injected writes since something was last taken in.
@@ -87,7 +89,10 @@ impl Live {
     #[inline]
     pub(crate) fn idle(&self) -> bool {
         let lost = self.shm_ep.as_ref().is_some_and(ShmEndpoint::lost);
-        let shm = self.shm.load() | self.rendezvous.load() | usize::from(self.rendezvous.more());
+        let shm = self.shm.load()
+            | self.rma.load()
+            | self.rendezvous.load()
+            | usize::from(self.rendezvous.more());
         let open = shm | self.proto.load() | self.waiting.len();
         open == 0 && !lost
     }

@@ -199,6 +199,7 @@ impl Ep {
     pub(crate) fn arm(&mut self) -> bool {
         let Some(l) = &mut self.live else { return true };
         let idle = l.shm.all_reported()
+            && l.rma.load() == 0
             && !l.rendezvous.more()
             && !l.shm_ep.as_ref().is_some_and(ShmEndpoint::lost);
         let rings = |h: &mut ShmEndpoint| h.tx.settle() & h.rx.arm() & h.tx.arm();
@@ -214,7 +215,7 @@ impl Ep {
             .shm_ep
             .as_ref()
             .is_some_and(|h| h.tx.has_outstanding_to(peer));
-        rings || l.shm.rma.has_outstanding_to(peer) || l.qp.busy_with(peer)
+        rings || l.rma.has_outstanding_to(peer) || l.qp.busy_with(peer)
     }
 
     /// The regions of these targets are closed: the adapter reads nothing more into them.

@@ -60,19 +60,20 @@ fn unknown(bad: u64, call: &str) -> Result<()> {
 /// Splits the state into an enabled endpoint and a port for it.
 macro_rules! live_port {
     ($s:expr, $id:expr, $inject:expr => $ep:ident, $proto:ident, $port:ident) => {
-        live_port!($s, $id, $inject => $ep, $proto, _, $port);
+        live_port!($s, $id, $inject => $ep, $proto, _, _, $port);
     };
     ($s:expr, $id:expr, $inject:expr =>
-        $ep:ident, $proto:ident, $rendezvous:pat, $port:ident) => {
+        $ep:ident, $proto:ident, $rendezvous:pat, $rma:pat, $port:ident) => {
         let $ep = $s.eps.get_mut($id).ok_or(FI_EBADF)?;
         let Some(Live {
             qp,
             proto: $proto,
             events: _,
-            waiting: _,
+            waiting,
             shm_ep,
             shm,
             rendezvous: $rendezvous,
+            rma: $rma,
             ..
         }) = &mut $ep.live
         else {
@@ -86,6 +87,7 @@ macro_rules! live_port {
             qp,
             shm_ep.as_mut().map(|h| &mut h.tx),
             shm,
+            waiting,
             $inject
         );
     };

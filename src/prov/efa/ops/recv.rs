@@ -245,7 +245,7 @@ pub(crate) fn post(s: &mut State, rxq: u32, args: &RecvArgs) -> Result<()> {
 fn start(s: &mut State, place: Place, u: &proto::Unexpected) {
     let id = u.ep;
     let go = |s: &mut State| -> Result<()> {
-        live_port!(s, id, None => ep, proto, rendezvous, port);
+        live_port!(s, id, None => ep, proto, rendezvous, _, port);
         let q = s.rxqs.get_mut(ep.rxq).ok_or(FI_EBADF)?;
         match (&u.coming, &u.written) {
             (Some(c), _) => rendezvous.placed(c, place, q, &mut port),

@@ -17,7 +17,6 @@ use crate::prov::efa::endpoint::{Ep, Live, TxMode};
 use crate::prov::efa::poll::{poll, Polled};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::progress::progress;
-use crate::prov::efa::same_host;
 use crate::prov::efa::same_host::shm_rma::{self, Wait};
 use crate::prov::efa::select::{choose_rma, NoRoute, RmaRoute};
 use crate::prov::reports::completion::{reported, rma_flags};
@@ -130,15 +129,14 @@ fn rma_to<D: SendBuffer, C: Call>(
                 other => return other.result(),
             }
             live.notify_sleeper();
-            let due = if r.data.injected() {
+            if r.data.injected() {
                 // Two that only write would fill each other's rings.
                 live.unpolled += 1;
-                live.unpolled >= UNPOLLED
-            } else {
-                live.shm.poll_due
-            };
-            if due {
-                look(s, id);
+                if live.unpolled >= UNPOLLED {
+                    look(s, id);
+                }
+            } else if live.rma.take_poll_due() {
+                progress(s, id);
             }
             Ok(())
         }
@@ -173,11 +171,11 @@ fn ring_short<D: SendBuffer, C: Call>(
         return Verdict::Unsupported;
     };
     let batched = p.len() >= shm_rma::TOGETHER[usize::from(r.write)];
-    if batched && (h.tx.has_outstanding() || live.shm.rma.gathers()) {
+    if batched && (h.tx.has_outstanding() || live.rma.gathers()) {
         let plain = r.cq_data.is_none() && !r.data.injected();
         if plain
             && live
-                .shm
+                .rma
                 .add_to_batch(&mut h.tx, r.write, Wait { mem: p, done })
         {
             return Verdict::Queued;
@@ -195,9 +193,6 @@ fn ring_short<D: SendBuffer, C: Call>(
 fn look(s: &mut State, id: u32) {
     if let Some(l) = s.eps.get_mut(id).and_then(|e| e.live.as_mut()) {
         l.unpolled = 0;
-        if core::mem::take(&mut l.shm.poll_due) {
-            return progress(s, id);
-        }
     }
     if let Polled::More(_) = poll(s, id, u32::MAX, usize::MAX, |_, _| {}) {
         progress(s, id);
@@ -238,8 +233,8 @@ fn rma_any(
     let done = completion(peer, r, mode.entry);
     let sent = match route {
         RmaRoute::Ring => {
-            live_port!(s, id, None => _ep, _proto, port);
-            match same_host::rma(&mut port, r, done) {
+            live_port!(s, id, None => _ep, _proto, _, shm, port);
+            match shm.start(&mut port, r, done) {
                 Verdict::Unsupported => by_adapter(s, id, r, done),
                 sent => sent,
             }
@@ -254,8 +249,8 @@ fn rma_any(
     }
     notify_sleeper(s, id);
     let live = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
-    if live.is_some_and(|l| l.shm.poll_due) {
-        look(s, id);
+    if live.is_some_and(|l| l.rma.take_poll_due()) {
+        progress(s, id);
     }
     Ok(())
 }
@@ -405,18 +400,18 @@ pub(crate) fn begin_again(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get_mut(id) else { return };
     let Some(live) = &mut ep.live else { return };
     // It is older than what waits behind fences.
-    for r in live.shm.rma.refused().into_iter().rev() {
-        let part = r.wait.done;
+    for r in live.rma.refused().into_iter().rev() {
+        let part = r.done;
         let op = part.op().and_then(|ctx| s.ops.remove(ctx));
         let done = op.as_ref().map_or(part, |op| op.done);
         let entry = done.report == Report::Entry;
         let again = RmaReq {
-            data: SendData::User(r.wait.mem.into()),
+            data: SendData::User(r.mem),
             peer: FI_ADDR_NOTAVAIL,
             addr: part.remote.addr,
             key: part.remote.key,
             write: r.write,
-            cq_data: None,
+            cq_data: r.cq_data,
             common: Common {
                 context: done.context,
                 flags: Some(if entry { FI_COMPLETION } else { 0 }),
@@ -435,8 +430,7 @@ pub(crate) fn begin_again(s: &mut State, id: u32) {
 /// Posts to the adapter what could not be done through shared memory. It is kept while there is no
 /// room.
 fn post_again(s: &mut State, id: u32, a: AdapterRetry) {
-    let mut waiting = Vec::new();
-    let mut go = |s: &mut State| -> Result<()> {
+    let go = |s: &mut State| -> Result<()> {
         live_port!(s, id, None => _ep, _proto, port);
         let _ = port.connect(a.done.peer);
         let data = a.flags & kind::WITH_DATA != 0;
@@ -452,7 +446,7 @@ fn post_again(s: &mut State, id: u32, a: AdapterRetry) {
             Err(errno) => {
                 let why = crate::proto::Failure { errno, status: 0 };
                 match a.done.op() {
-                    Some(ctx) => port.part_done(ctx, Some(why), &mut waiting),
+                    Some(ctx) => port.part_done(ctx, Some(why)),
                     None => port.complete(&a.done, Err(why)),
                 }
             }

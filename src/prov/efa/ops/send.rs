@@ -257,7 +257,7 @@ fn send_op(id: u32, r: &MsgReq<SendData>, done: Completion) -> UserOp {
 /// Sends a message to a peer on this host: as one record, by rendezvous, or, when the protocol has
 /// to confirm it, as packets in the ring.
 fn by_ring(s: &mut State, id: u32, peer: PeerId, mode: TxMode, r: &MsgReq<SendData>) -> Result<()> {
-    live_port!(s, id, None => ep, _proto, rendezvous, port);
+    live_port!(s, id, None => ep, _proto, rendezvous, _, port);
     let Some(rings) = &mut port.rings else {
         return Err(FI_EOPNOTSUPP);
     };

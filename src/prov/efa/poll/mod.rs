@@ -65,6 +65,9 @@ pub(crate) enum Polled {
 /// most readers ask for one, and what a poll costs beside its messages is paid once.
 const AHEAD: usize = 16;
 
+/// So many records are taken from one ring before the next one's turn.
+const BURST: usize = 64;
+
 /// Looks for messages to an endpoint that need nothing but their receives. Up to `count`
 /// completions for queue `cq`, which must be empty, go to `each`; those for another are kept there.
 #[inline(always)]
@@ -152,10 +155,11 @@ pub(crate) fn poll(
                     dev: &s.dev,
                     table: s.table.as_deref(),
                 },
-                scratch: &mut live.shm.rma.scratch,
+                scratch: &mut live.shm.scratch,
                 plain_target: s.mr_cntrs.is_empty() && !ep.writes_take_receives,
+                fetched: 0,
             };
-            let status = rx.poll(usize::MAX, &mut sink);
+            let status = rx.poll(BURST, &mut sink);
             if sink.rendezvous.gathers() {
                 sink.fetch();
             }

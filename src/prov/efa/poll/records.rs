@@ -7,7 +7,7 @@ use crate::proto::{PeerId, RecvQueue};
 use crate::prov::contract::Entry;
 use crate::prov::efa::av::Av;
 use crate::prov::efa::same_host::head_of;
-use crate::prov::efa::same_host::rendezvous::{announced, Rendezvous};
+use crate::prov::efa::same_host::rendezvous::{announced, Rendezvous, AT_ONCE};
 use crate::prov::efa::same_host::shm_rma::{self, Scratch, TargetMemory};
 use crate::prov::reports::completion::CntrKind;
 use crate::shm::{kind, PeerRecord, Record, TxRings};
@@ -46,6 +46,8 @@ pub(super) struct RecordSink<'a, F> {
     pub scratch: &'a mut Scratch,
     /// Whether writes with data take no receives, and regions have no counters.
     pub plain_target: bool,
+    /// Bytes of long messages that were fetched.
+    pub fetched: usize,
 }
 
 impl<F: FnMut(usize, &Entry)> RecordSink<'_, F> {
@@ -74,11 +76,14 @@ impl<F: FnMut(usize, &Entry)> RecordSink<'_, F> {
     pub(super) fn fetch(&mut self) -> Flow {
         let mut flow = Flow::Taken;
         let (out, av) = (&mut self.out, self.av);
-        self.rendezvous.bring(self.tx, |from, r, len, words| {
+        self.fetched += self.rendezvous.bring(self.tx, |from, r, len, words| {
             let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
             flow = out.received(received(r, len, words, src), r.report);
         });
-        flow
+        match self.fetched < AT_ONCE {
+            true => flow,
+            false => Flow::Enough,
+        }
     }
 
     /// Whether accesses to our memory are counted, or take receives.

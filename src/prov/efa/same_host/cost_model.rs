@@ -75,6 +75,8 @@ pub(crate) struct CostModel {
     known: [CostClass; CLASSES.len() + 1],
     /// When the last of the messages that travel one after another arrived.
     last: u64,
+    /// Nanoseconds since then that were spent on messages that have not arrived.
+    others: u64,
 }
 
 impl CostModel {
@@ -159,7 +161,14 @@ impl CostModel {
     ) {
         let began = began.max(self.last);
         self.last = now;
-        self.add_measurement(way, n, bytes, now.saturating_sub(began));
+        let others = core::mem::take(&mut self.others);
+        let ns = now.saturating_sub(began).saturating_sub(others);
+        self.add_measurement(way, n, bytes, ns);
+    }
+
+    /// Time that went into a part of another message is no arriving message's.
+    pub(crate) fn count_other(&mut self, ns: u64) {
+        self.others = self.others.saturating_add(ns);
     }
 
     /// Records the time of `n` messages of `bytes` in all. A single time may be anything, for the

@@ -14,22 +14,16 @@ pub(crate) mod rendezvous;
 pub(crate) mod shm_rma;
 
 use crate::core::slab::Slab;
-use crate::device::QpAddr;
 use crate::hmem::{PendingCopy, SharedMemory};
 use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected, Written};
-use crate::prov::contract::{RmaReq, SendBuffer, SendData};
-use crate::prov::efa::endpoint::failure;
 use crate::prov::efa::ops::direct;
-use crate::prov::efa::ops::rma::rma_op;
 use crate::prov::efa::port::EpPort;
 use crate::shm::kind::{self, TAGGED, WITH_DATA};
-use crate::shm::{
-    LocalBuffer, Record, RecordHead, RecordHeader, RmaDenied, TxRings, ACCESS_HEAD, RECORD_MAX,
-};
-use crate::transport::{Completion, Verdict};
+use crate::shm::{Record, RecordHead, RecordHeader, ACCESS_HEAD, RECORD_MAX};
+use crate::transport::Flow;
 use crate::types::*;
 use rendezvous::{ArrivedRecord, Rendezvous, RendezvousPort};
-use shm_rma::{ShmRma, Wait};
+use shm_rma::Scratch;
 use std::collections::VecDeque;
 
 /// Longest injected message in one record, with two words in front of it.
@@ -51,11 +45,8 @@ pub(crate) struct ShmState {
     /// Copies of device memory that peers share, and what of it is open.
     pub copies: Slab<PendingCopy>,
     pub shared: SharedMemory,
-    /// Accesses to memory through rings.
-    pub rma: ShmRma,
-    /// The last reads and writes were system calls of ours that took long: the endpoint is to be
-    /// polled, for a peer may wait for us.
-    pub poll_due: bool,
+    /// What executing peers' accesses takes.
+    pub scratch: Scratch,
 }
 
 impl ShmState {
@@ -64,24 +55,10 @@ impl ShmState {
         self.load() == 0
     }
 
-    /// Adds a read or write to the batch that is copied from here, if the peer permits that, and
-    /// need not be told; whether it does.
-    #[inline(never)]
-    pub(crate) fn add_to_batch(&mut self, rings: &mut TxRings, write: bool, w: Wait) -> bool {
-        let done = &w.done;
-        let permits = rings.permits(done.peer, done.remote, done.len, write);
-        if !permits || rings.wants_events(done.peer) {
-            return false;
-        }
-        self.rma.gather();
-        self.poll_due |= self.rma.join(rings, write, w);
-        true
-    }
-
     /// 0 when there is nothing to tell or to do.
     #[inline(always)]
     pub(crate) fn load(&self) -> usize {
-        self.packets.len() | self.reads.len() | self.rma.load()
+        self.packets.len() | self.reads.len()
     }
 }
 
@@ -167,80 +144,20 @@ pub(crate) fn finish<P: RendezvousPort>(
     port.received(d.place.ctx, msg, result);
 }
 
-/// Copies a read or write by cross-memory attach. `Unsupported` when another route has to carry it;
-/// `Done` also when it failed and its completion says so.
-pub(crate) fn rma(port: &mut EpPort, r: &RmaReq<SendData>, done: Completion) -> Verdict {
-    let peer = done.peer;
-    if !r.data.lent().is_host() {
-        return Verdict::Unsupported;
-    }
-    match shm_rma::rma(port, r, done) {
-        Verdict::Unsupported => {}
-        sent => return sent,
-    }
-    let (Some(rings), Some(addr)) = (&mut port.rings, port.peers.addr(peer)) else {
-        return Verdict::Unsupported;
-    };
-    let (local, plain) = match &r.data {
-        SendData::User(m) => (LocalBuffer::Mem(m), m.one().filter(|_| r.cq_data.is_none())),
-        SendData::Inject(b) => (LocalBuffer::Bytes(b.bytes()), None),
-    };
-    if let Some(mem) = plain.filter(|_| rings.permits(peer, done.remote, done.len, r.write)) {
-        if !rings.wants_events(peer) {
-            let id = port.id;
-            let done = port.track(r.common.completion_cntr, || rma_op(id, r, done), done);
-            let Some(rings) = &mut port.rings else {
-                return Verdict::Unsupported;
-            };
-            port.shm.poll_due |= port.shm.rma.join(rings, r.write, Wait { mem, done });
-            return Verdict::Queued;
-        }
-    }
-    // The peer's event must have room before its memory is touched: an error return means that
-    // nothing was done.
-    let tells = r.cq_data.is_some() || rings.wants_events(peer);
-    if tells && !rings.fits(peer, 1, TOLD_LEN) {
-        return Verdict::NoResources;
-    }
-    let copied = rings.cma_access(peer, r.write, &local, done.remote);
-    port.shm.poll_due |= copied.is_ok();
-    let result = match copied {
-        Err(RmaDenied::Unsupported) => return Verdict::Unsupported,
-        Err(RmaDenied::Status(s)) => Err(failure(s)),
-        Ok(_) if tells => {
-            let what = (r.key, r.data.len(), r.cq_data, r.write);
-            // There is room: this endpoint is the ring's only writer.
-            tell(rings, peer, addr, what);
-            Ok(())
-        }
-        Ok(_) => Ok(()),
-    };
-    port.end(rma_op(port.id, r, done), result);
-    Verdict::Done
-}
-
-/// Bytes of the record of [`tell`].
-const TOLD_LEN: usize = 24;
-
-/// Sends a peer the event of an access to its memory: key, length, data of a write, whether it was
-/// a write.
-pub(crate) fn tell(
-    rings: &mut TxRings,
-    peer: PeerId,
-    addr: &QpAddr,
+/// The event of an access to a peer's memory: key, length, data of a write, whether it was a write.
+pub(crate) fn event_words(
     (key, len, cq_data, write): (u64, usize, Option<u64>, bool),
-) -> Verdict {
-    let words = [key, len as u64, cq_data.unwrap_or(0)];
+) -> (RecordHeader, [u64; 3]) {
     let data = if cq_data.is_some() { WITH_DATA } else { 0 };
     let what = RecordHeader {
         kind: kind::RMA_EVENT,
         flags: data | if write { WROTE } else { 0 },
         message: false,
     };
-    rings.tell(peer, addr, what, &words)
+    (what, [key, len as u64, cq_data.unwrap_or(0)])
 }
 
-/// A record of a kind of this module has arrived.
+/// A record of a kind of this module has arrived. Deferred: it is to come again with the next poll.
 #[inline]
 pub(crate) fn arrived(
     from: PeerId,
@@ -248,7 +165,7 @@ pub(crate) fn arrived(
     rendezvous: &mut Rendezvous,
     rq: &mut RecvQueue,
     port: &mut EpPort,
-) {
+) -> Flow {
     match record.kind {
         kind::MESSAGE => {
             if let Some(head) = head_of(record) {
@@ -263,7 +180,7 @@ pub(crate) fn arrived(
             }
             port.remote_access(key, len, record.flags & WROTE != 0);
         }
-        kind::RTS..=kind::SPLIT_DONE => rendezvous.arrived(from, record, rq, port),
+        kind::RTS..=kind::SPLIT_DONE => return rendezvous.arrived(from, record, rq, port),
         kind::CONFIRMED => {
             let data = record.flags & WITH_DATA != 0;
             let head = MessageHead {
@@ -278,6 +195,7 @@ pub(crate) fn arrived(
         _ if shm_rma::is(record) => shm_rma::arrived(from, record, rq, port),
         _ => {}
     }
+    Flow::Taken
 }
 
 #[inline]

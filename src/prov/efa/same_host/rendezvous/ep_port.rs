@@ -47,8 +47,14 @@ impl PeerRings for TxRings {
         TxRings::open_split(self, peer, chunks)
     }
 
-    fn copy_split(&self, peer: PeerId, s: SplitCopy, copy: impl FnMut(u32) -> bool) -> Option<u32> {
-        TxRings::copy_split(self, peer, s, copy)
+    fn copy_split(
+        &self,
+        peer: PeerId,
+        s: SplitCopy,
+        most: u32,
+        copy: impl FnMut(u32) -> bool,
+    ) -> Option<u32> {
+        TxRings::copy_split(self, peer, s, most, copy)
     }
 
     fn split_done(&self, peer: PeerId, s: SplitCopy) -> bool {

@@ -12,7 +12,8 @@
 //! FIN: the receiver has copied the message from the address in the RTS (`fetch`; several that
 //! wait, by one system call: `gather` and `bring`). SPLIT_COPY: both sides copy chunks
 //! (`shm::SplitCopy`) to the address that it names; SPLIT_DONE: the sender has copied its last
-//! chunk.
+//! chunk. Copies stop after [`AT_ONCE`] bytes, and go on with the next poll: the domain's lock is
+//! held meanwhile.
 //!
 //! `sender` and `receiver` are the two halves of a state machine that sees the world through its
 //! `port` alone; `sim` runs several against each other. A number that a peer names is looked up
@@ -33,10 +34,10 @@ use crate::core::slab::Slab;
 use crate::hmem::Piece;
 use crate::proto::{Failure, PeerId, RecvQueue};
 use crate::prov::efa::endpoint::failure;
-use crate::prov::efa::same_host::cost_model::CostModel;
+use crate::prov::efa::same_host::cost_model::{CopyMethod, CostModel};
 use crate::shm::kind;
 use crate::shm::{LocalBuffer, RecordHeader};
-use crate::transport::{Status, Verdict};
+use crate::transport::{Flow, Status, Verdict};
 use receiver::{ReadBatch, RecvState};
 use rts::RTS_WORDS;
 use sender::SendState;
@@ -47,6 +48,9 @@ pub(crate) const WHOLE: usize = 64 << 10;
 
 /// Bytes of a record of such a message: few, so that the receiver begins early.
 pub(crate) const FIRST: usize = 8 << 10;
+
+/// Most bytes that one poll copies, and writes, but for the rest of a chunk.
+pub(crate) const AT_ONCE: usize = 256 << 10;
 
 /// Status in a FIN: the message could not be copied.
 const LOST: u64 = 1;
@@ -72,6 +76,11 @@ pub(crate) struct Rendezvous {
     /// The last [`Rendezvous::pump`] stopped although there was room.
     more: bool,
     coming: Slab<RecvState>,
+    /// Messages that are being fetched; whether something is left to copy of one.
+    fetching: VecDeque<(u32, CopyMethod)>,
+    fetches: bool,
+    /// Bytes that were copied since the last [`Rendezvous::pump`].
+    copied: usize,
     /// Messages of device memory that are being copied.
     copying: Vec<u32>,
     /// The message that a peer's next EAGER_FRAG belongs to.
@@ -97,22 +106,25 @@ impl Rendezvous {
     /// 0 when [`Rendezvous::pump`] has nothing to do.
     #[inline(always)]
     pub(crate) fn load(&self) -> usize {
-        self.turn.len() | self.unsaid.len() | self.lot.refused.len() | self.copying.len()
+        let sends = self.turn.len() | self.unsaid.len();
+        let copies = self.copying.len() | self.fetching.len() | usize::from(self.budget() == 0);
+        sends | self.lot.refused.len() | copies
     }
 
-    /// Whether [`Rendezvous::pump`] stopped although the ring had room.
+    /// Whether [`Rendezvous::pump`] stopped although there was something to copy.
     pub(crate) fn more(&self) -> bool {
-        self.more
+        self.more || self.fetches
     }
 
-    /// A record of a kind of this module has arrived.
+    /// A record of a kind of this module has arrived. Deferred: it is to come again with the next
+    /// poll.
     pub(crate) fn arrived<P: RendezvousPort>(
         &mut self,
         from: PeerId,
         record: &impl ArrivedRecord,
         rq: &mut RecvQueue,
         port: &mut P,
-    ) {
+    ) -> Flow {
         match record.kind() {
             kind::RTS => self.begins(from, record, rq, port),
             kind::EAGER_FRAG => {
@@ -122,17 +134,20 @@ impl Rendezvous {
             }
             kind::DATA => self.goes_on(record.word(0) as u32, from, record, 8, rq, port),
             kind::CTS => self.asked(from, record.word(0) as u32, record.word(8) as u32, port),
-            kind::SPLIT_COPY => self.help(from, record, port),
+            kind::SPLIT_COPY => return self.help(from, record, port),
             kind::FIN => self.answered(from, record, port),
             _ => self.helped(from, record, rq, port),
         }
+        Flow::Taken
     }
 
     /// Sends control records that waited, has messages go on that may, and ends those whose copies
     /// are over.
     pub(crate) fn pump<P: RendezvousPort>(&mut self, rq: &mut RecvQueue, port: &mut P) {
+        self.copied = 0;
         self.ask_for_refused(port);
         self.poll_copies(rq, port);
+        self.fetch_on(rq, port);
         for w in core::mem::take(&mut self.unsaid) {
             self.say(w.to, w.kind, w.words, port);
         }
@@ -166,6 +181,16 @@ impl Rendezvous {
             sent = port.send_cts(to, words[0] as u32, there);
         }
         self.said(sent, to, kind, words);
+    }
+
+    /// Bytes that may be copied until the next [`Rendezvous::pump`].
+    fn budget(&self) -> usize {
+        AT_ONCE.saturating_sub(self.copied)
+    }
+
+    /// Chunks of this length that may be copied now: as many as the budget has, rounded up.
+    fn chunks_now(&self, chunk: usize) -> u32 {
+        self.budget().div_ceil(chunk.max(1)).min(64) as u32
     }
 
     /// Keeps a control record that found no room.

@@ -41,9 +41,15 @@ pub(crate) trait PeerRings {
     /// A copy of so many chunks that a peer may help with; `None` when there are too many already.
     fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy>;
 
-    /// Copies chunks of it as long as there are some: how many; `None` when `copy` could not do
-    /// one.
-    fn copy_split(&self, peer: PeerId, s: SplitCopy, copy: impl FnMut(u32) -> bool) -> Option<u32>;
+    /// Copies up to `most` chunks of it, as long as there are some: how many; `None` when `copy`
+    /// could not do one.
+    fn copy_split(
+        &self,
+        peer: PeerId,
+        s: SplitCopy,
+        most: u32,
+        copy: impl FnMut(u32) -> bool,
+    ) -> Option<u32>;
 
     /// Whether all chunks are copied.
     fn split_done(&self, peer: PeerId, s: SplitCopy) -> bool;
@@ -127,7 +133,7 @@ pub(crate) trait ArrivedRecord {
     fn append(&self, off: usize, into: &mut Vec<u8>);
 
     /// As [`PeerRings::copy_split`], a copy that the record's writer has opened.
-    fn copy_split(&self, s: SplitCopy, copy: impl FnMut(u32) -> bool) -> Option<u32>;
+    fn copy_split(&self, s: SplitCopy, most: u32, copy: impl FnMut(u32) -> bool) -> Option<u32>;
 }
 
 impl ArrivedRecord for Record<'_> {
@@ -161,7 +167,7 @@ impl ArrivedRecord for Record<'_> {
         Record::append(self, off, into);
     }
 
-    fn copy_split(&self, s: SplitCopy, copy: impl FnMut(u32) -> bool) -> Option<u32> {
-        Record::copy_split(self, s, copy)
+    fn copy_split(&self, s: SplitCopy, most: u32, copy: impl FnMut(u32) -> bool) -> Option<u32> {
+        Record::copy_split(self, s, most, copy)
     }
 }

@@ -32,15 +32,20 @@ pub(super) struct RecvState {
     /// memory; 0 if there is none.
     number: Option<u32>,
     at: u64,
-    /// When it began, and the transfer that the sender helps with, if it may.
+    /// When it began, and the copy that is under way.
     began: u64,
-    share: Option<SplitCopy>,
+    fetch: Option<FetchState>,
     /// The sender's device memory, and the number of the copy of it that is under way.
     device: Option<(MemKind, IpcHandle)>,
     copy: Option<u32>,
 }
 
 impl RecvState {
+    /// The copy that the sender helps with.
+    fn split(&self) -> Option<SplitCopy> {
+        self.fetch?.split.map(|(s, _)| s)
+    }
+
     fn over<P: RendezvousPort>(
         self,
         result: Result<(), Failure>,
@@ -58,6 +63,31 @@ impl RecvState {
             finish(done, result, rq, port);
         }
     }
+}
+
+/// A message that is being copied from its sender's memory.
+#[derive(Clone, Copy)]
+struct FetchState {
+    /// Bytes of what is left of the message that its receive has room for, and bytes that were
+    /// copied; of a split copy, chunks that were copied from here.
+    room: usize,
+    copied: usize,
+    /// The copy that the sender helps with, and bytes of a chunk. Whether chunks may be left.
+    split: Option<(SplitCopy, usize)>,
+    left: bool,
+    /// Nanoseconds that earlier polls spent on it.
+    ns: u64,
+}
+
+/// How the copy of a message has ended.
+enum Fetched {
+    Here,
+    /// The system would not copy it: it can be asked for.
+    Refused,
+    /// A chunk could not be copied.
+    Lost,
+    /// The message has ended already.
+    Gone,
 }
 
 /// A message that waits to be fetched, with the receive that it matched.
@@ -113,7 +143,7 @@ impl Rendezvous {
         let (len, Some(number)) = (m.len, m.number) else {
             return false;
         };
-        if m.here > 0 || m.at == 0 || !rings.reaches_memory(from) {
+        if m.here > 0 || m.at == 0 || len > LOT_BYTES || !rings.reaches_memory(from) {
             return false;
         }
         if self.costs.next(len, ways(len)) != CopyMethod::Cma {
@@ -141,12 +171,12 @@ impl Rendezvous {
     }
 
     /// Fetches those that have gathered, and tells their sender and `each`: who has sent it, its
-    /// receive, its length, tag and data.
+    /// receive, its length, tag and data. Bytes that were to be copied.
     pub(crate) fn bring<R: PeerRings>(
         &mut self,
         rings: &mut R,
         mut each: impl FnMut(PeerId, &RecvEntry, usize, (Option<u64>, Option<u64>)),
-    ) {
+    ) -> usize {
         let from = self.lot.from;
         let bytes = core::mem::take(&mut self.lot.bytes);
         let mut all = core::mem::take(&mut self.lot.waiting);
@@ -172,6 +202,7 @@ impl Rendezvous {
             each(from, &l.into, l.len, (l.tag, l.cq_data));
         }
         self.lot.waiting = all;
+        bytes
     }
 
     /// The words of a FIN: the status, and what messages like this one cost here, by the ring and
@@ -204,7 +235,7 @@ impl Rendezvous {
                 number: Some(l.number),
                 at: l.at,
                 began: 0,
-                share: None,
+                fetch: None,
                 device: None,
                 copy: None,
             });
@@ -235,7 +266,7 @@ impl Rendezvous {
             number: m.number,
             at: m.at,
             began: m.began(now),
-            share: None,
+            fetch: None,
             device: m.shared,
             copy: None,
         });
@@ -397,7 +428,7 @@ impl Rendezvous {
         }
     }
 
-    /// Copies the rest of a matched message from the sender's memory, with a split copy or alone.
+    /// Has the rest of a matched message copied from the sender's memory, in its turn.
     fn fetch<P: RendezvousPort>(
         &mut self,
         n: u32,
@@ -405,59 +436,166 @@ impl Rendezvous {
         rq: &mut RecvQueue,
         port: &mut P,
     ) {
-        let Some(i) = self.coming.get_mut(n) else {
-            return;
-        };
-        let (Some(place), Some(number)) = (i.place, i.number) else {
-            return;
-        };
-        let (from, got) = (i.from, i.got);
-        let room = (place.room as usize).saturating_sub(got).min(i.len - got);
-        let into = port.buffer(place.ctx);
-        let into = into.map_or(UserMem::EMPTY, |m| m.part(place.base as usize + got, room));
-        let Some(rings) = port.rings() else { return };
-        let at = i.at.wrapping_add(got as u64);
+        self.fetching.push_back((n, way));
+        self.fetch_on(rq, port);
+    }
+
+    /// Begins a copy, that the sender helps with or not: both sides work on one message at a time.
+    fn open_fetch<P: RendezvousPort>(
+        &mut self,
+        n: u32,
+        way: CopyMethod,
+        port: &mut P,
+    ) -> Option<FetchState> {
+        let (into, _) = self.fetched_into(n, port)?;
+        let (i, rings) = (self.coming.get_mut(n)?, port.rings()?);
+        let (from, got, number, room) = (i.from, i.got, i.number, into.len());
         // Two chunks at least: else there is nothing to share, as with a receive that has no room.
         let half = room.div_ceil(2).next_multiple_of(4096).max(4096);
         let chunk = (room / CHUNKS)
             .clamp(*CHUNK.start(), *CHUNK.end())
             .min(half);
-        let whole = into
+        let piece = into
             .one()
-            .filter(|p| way == CopyMethod::CmaBoth && p.len() == room && room > chunk);
-        let chunks = room.div_ceil(chunk) as u32;
-        let share = whole.and_then(|p| Some((rings.open_split(from, chunks)?, p)));
-        let Some((share, piece)) = share else {
-            return match rings.cma_copy(from, false, &LocalBuffer::Mem(&into), at) {
-                true => self.fetched(n, rq, port),
-                false => self.ask(n, port),
-            };
+            .filter(|_| way == CopyMethod::CmaBoth && room > chunk);
+        let split = piece.and_then(|p| {
+            let s = rings.open_split(from, room.div_ceil(chunk) as u32)?;
+            Some((s, p))
+        });
+        let f = FetchState {
+            room,
+            copied: 0,
+            split: split.map(|(s, _)| (s, chunk)),
+            left: true,
+            ns: 0,
         };
-        i.share = Some(share);
-        let words = [
-            u64::from(number) | u64::from(n) << 32,
-            share.packed(),
-            piece.addr() as u64,
-            chunk as u64 | (got as u64) << 32,
-            room as u64,
-        ];
-        self.say(from, kind::SPLIT_COPY, words, port);
-        let Some(rings) = port.rings() else { return };
-        let began = rings.now();
-        let copy = |c| carry_chunk(rings, (from, false), (piece, at), (c, chunk));
-        match rings.copy_split(from, share, copy) {
-            Some(ours) => {
-                // The sender's last chunk is there soon: its SPLIT_DONE comes behind all that is in
-                // the ring.
-                let now = rings.now();
-                let moment = now + now.saturating_sub(began) / u64::from(ours.max(1));
-                while !rings.split_done(from, share) && rings.now() < moment {
-                    core::hint::spin_loop();
-                }
-                self.fetched(n, rq, port);
-            }
-            None => self.lost(n, rq, port),
+        i.fetch = Some(f);
+        if let Some((s, piece)) = split {
+            let words = [
+                u64::from(number.unwrap_or(0)) | u64::from(n) << 32,
+                s.packed(),
+                piece.addr() as u64,
+                chunk as u64 | (got as u64) << 32,
+                room as u64,
+            ];
+            self.say(from, kind::SPLIT_COPY, words, port);
         }
+        Some(f)
+    }
+
+    /// Where the rest of a message that waits for it belongs, and where it is in the sender's
+    /// memory.
+    fn fetched_into<P: RendezvousPort>(&self, n: u32, port: &P) -> Option<(UserMem, u64)> {
+        let i = self.coming.get(n)?;
+        let (place, _) = (i.place?, i.number?);
+        let room = (place.room as usize)
+            .saturating_sub(i.got)
+            .min(i.len - i.got);
+        let mem = port.buffer(place.ctx);
+        let into = mem.map_or(UserMem::EMPTY, |m| {
+            m.part(place.base as usize + i.got, room)
+        });
+        Some((into, i.at.wrapping_add(i.got as u64)))
+    }
+
+    /// Copies as much as one call may of the messages that are being fetched.
+    pub(super) fn fetch_on<P: RendezvousPort>(&mut self, rq: &mut RecvQueue, port: &mut P) {
+        let mut at = 0;
+        self.fetches = false;
+        while let Some((n, way)) = self.fetching.get(at).copied() {
+            let mut fetch = self.coming.get(n).and_then(|i| i.fetch);
+            if fetch.is_none() {
+                if self.fetches {
+                    return;
+                }
+                fetch = self.open_fetch(n, way, port);
+            }
+            let began = port.rings().map_or(0, |r| r.now());
+            let ends = match fetch {
+                Some(f) if f.left && self.budget() == 0 => None,
+                Some(f) => match f.split {
+                    None => self.fetch_alone(n, f, port),
+                    Some(split) => self.fetch_split(n, split, port),
+                },
+                None => Some(Fetched::Gone),
+            };
+            let Some(ends) = ends else {
+                let ns = port.rings().map_or(0, |r| r.now().saturating_sub(began));
+                self.costs.count_other(ns);
+                let fetch = self.coming.get_mut(n).and_then(|i| i.fetch.as_mut());
+                if let Some(f) = fetch {
+                    f.ns += ns;
+                    self.fetches |= f.left;
+                }
+                at += 1;
+                continue;
+            };
+            self.fetching.remove(at);
+            match ends {
+                Fetched::Here => self.fetched(n, began, rq, port),
+                Fetched::Refused => self.ask(n, port),
+                Fetched::Lost => self.lost(n, rq, port),
+                Fetched::Gone => {}
+            }
+        }
+    }
+
+    /// Copies the next bytes of a message; `None` when there are more.
+    fn fetch_alone<P: RendezvousPort>(
+        &mut self,
+        n: u32,
+        f: FetchState,
+        port: &mut P,
+    ) -> Option<Fetched> {
+        let part = (f.room - f.copied).min(self.budget());
+        self.copied += part;
+        if part > 0 {
+            let (into, at) = self.fetched_into(n, port)?;
+            let i = self.coming.get_mut(n)?;
+            let local = into.part(f.copied, part);
+            let at = at.wrapping_add(f.copied as u64);
+            if !port
+                .rings()?
+                .cma_copy(i.from, false, &LocalBuffer::Mem(&local), at)
+            {
+                // The sender writes all of it again, from where it stood.
+                i.fetch = None;
+                return Some(Fetched::Refused);
+            }
+            i.fetch = Some(FetchState {
+                copied: f.copied + part,
+                ..f
+            });
+        }
+        (f.copied + part == f.room).then_some(Fetched::Here)
+    }
+
+    /// Copies chunks of a message that its sender copies, too; `None` when some are not there yet.
+    fn fetch_split<P: RendezvousPort>(
+        &mut self,
+        n: u32,
+        (split, chunk): (SplitCopy, usize),
+        port: &mut P,
+    ) -> Option<Fetched> {
+        let (into, at) = self.fetched_into(n, port)?;
+        let count = self.chunks_now(chunk);
+        let i = self.coming.get_mut(n)?;
+        let (piece, from, rings) = (into.one()?, i.from, port.rings()?);
+        let f = i.fetch.as_mut()?;
+        if f.left {
+            let copy = |c| carry_chunk(rings, (from, false), (piece, at), (c, chunk));
+            // A chunk is copied once, whatever the peer writes into the word of the transfer.
+            let count = count.min(split.chunks.saturating_sub(f.copied as u32));
+            let Some(ours) = rings.copy_split(from, split, count, copy) else {
+                return Some(Fetched::Lost);
+            };
+            self.copied += ours as usize * chunk;
+            f.copied += ours as usize;
+            f.left = ours > 0 && ours == count;
+        }
+        // The sender may still copy its last chunk; its SPLIT_DONE comes behind all that is in the
+        // ring, and wakes us.
+        rings.split_done(from, split).then_some(Fetched::Here)
     }
 
     /// The sender has copied its chunks, or could not.
@@ -469,29 +607,39 @@ impl Rendezvous {
         port: &mut P,
     ) {
         let (n, how) = (record.word(0) as u32, record.word(8));
-        let helped = |i: &RecvState| i.from == from && i.share.is_some();
+        let helped = |i: &RecvState| i.from == from && i.split().is_some();
         if self.coming.get(n).is_some_and(helped) {
+            let now = port.rings().map_or(0, |r| r.now());
             match how & LOST {
-                0 => self.fetched(n, rq, port),
+                0 => self.fetched(n, now, rq, port),
                 _ => self.lost(n, rq, port),
             }
         }
     }
 
-    /// Our chunks of a message are copied: it ends, unless the sender still copies one.
-    fn fetched<P: RendezvousPort>(&mut self, n: u32, rq: &mut RecvQueue, port: &mut P) {
+    /// Our chunks of a message are copied, the last ones since `began`: it ends, unless the sender
+    /// still copies one.
+    fn fetched<P: RendezvousPort>(&mut self, n: u32, began: u64, rq: &mut RecvQueue, port: &mut P) {
         let (Some(i), Some(rings)) = (self.coming.get_mut(n), port.rings()) else {
             return;
         };
-        let over = i.share.is_none_or(|share| rings.end_split(i.from, share));
+        let split = i.split();
+        let over = split.is_none_or(|s| rings.end_split(i.from, s));
         if !over {
             return;
         }
-        let way = i.share.map_or(CopyMethod::Cma, |_| CopyMethod::CmaBoth);
-        let (len, began) = (i.len, i.began);
+        let way = split.map_or(CopyMethod::Cma, |_| CopyMethod::CmaBoth);
+        let (len, earlier, now) = (i.len, i.fetch.map_or(0, |f| f.ns), rings.now());
+        let began = match earlier {
+            0 => i.began,
+            ns => began.saturating_sub(ns),
+        };
         i.got = len;
-        self.costs
-            .measured_arrival(way, 1, len, (began, rings.now()));
+        self.fetching.retain(|(f, _)| *f != n);
+        match earlier {
+            0 => self.costs.measured_arrival(way, 1, len, (began, now)),
+            _ => self.costs.measured_copy(way, 1, len, (began, now)),
+        }
         self.tell(n, 0, port);
         self.ends(n, rq, port);
     }
@@ -500,9 +648,10 @@ impl Rendezvous {
     #[cold]
     fn lost<P: RendezvousPort>(&mut self, n: u32, rq: &mut RecvQueue, port: &mut P) {
         self.tell(n, LOST, port);
+        self.fetching.retain(|(f, _)| *f != n);
         if let Some(i) = self.coming.remove(n) {
-            if let (Some(rings), Some(share)) = (port.rings(), i.share) {
-                rings.stop_split(i.from, share);
+            if let (Some(rings), Some(split)) = (port.rings(), i.split()) {
+                rings.stop_split(i.from, split);
             }
             i.over(Err(lost_there()), rq, port);
         }
@@ -566,6 +715,7 @@ impl Rendezvous {
             }
         }
         self.copying.retain(|n| !lost.contains(n));
+        self.fetching.retain(|(n, _)| !lost.contains(n));
         port.forget_shared(peer);
         rq.forget_coming(port.id(), |n| lost.contains(&n));
         for n in lost {

@@ -3,19 +3,17 @@
 
 use super::port::{ArrivedRecord, PeerRings, RendezvousPort};
 use super::rts::RtsWords;
-use super::{carry_chunk, lost_there, plain, Rendezvous, FIN_LOST, FIN_OK, FIRST, LOST, WHOLE};
+use super::{carry_chunk, lost_there, plain, Rendezvous};
+use super::{AT_ONCE, FIN_LOST, FIN_OK, FIRST, LOST, WHOLE};
 use crate::hmem::{Piece, UserMem};
 use crate::proto::{Failure, PeerId};
 use crate::prov::efa::same_host::cost_model::CopyMethod;
 use crate::shm::kind;
 use crate::shm::SplitCopy;
-use crate::transport::{Completion, Verdict};
+use crate::transport::{Completion, Flow, Verdict};
 
 /// Bytes of a DATA record.
 const REST: usize = 32 << 10;
-
-/// Most bytes that one call of [`Rendezvous::pump`] writes: arriving records must be polled, too.
-const AT_ONCE: usize = 256 << 10;
 
 /// Copy methods of messages that need no CTS: eager, or fetched.
 const UNASKED_OR_NOT: [CopyMethod; 2] = [CopyMethod::Ring, CopyMethod::Cma];
@@ -30,6 +28,8 @@ pub(super) struct SendState {
     sent: usize,
     /// The receiver's number of the message, from its CTS.
     there: Option<u32>,
+    /// Chunks of a split copy that were copied from here.
+    helped: u32,
 }
 
 impl SendState {
@@ -39,6 +39,7 @@ impl SendState {
             done,
             sent,
             there: None,
+            helped: 0,
         }
     }
 
@@ -285,34 +286,48 @@ impl Rendezvous {
         }
     }
 
-    /// Copies chunks of a message of ours to where its receiver wants them, as long as there are
-    /// some.
+    /// Copies chunks of a message of ours to where its receiver wants them. Deferred: there may be
+    /// more.
     pub(super) fn help<P: RendezvousPort>(
         &mut self,
         from: PeerId,
         record: &impl ArrivedRecord,
         port: &mut P,
-    ) {
+    ) -> Flow {
         let [which, share, at, how, room] = [0, 8, 16, 24, 32].map(|off| record.word(off));
         let (ours, theirs) = (which as u32, which >> 32);
         let (chunk, got) = (how as u32 as usize, (how >> 32) as usize);
         let share = SplitCopy::of(share);
-        let o = self.out.get(ours).filter(|o| o.done.peer == from);
-        let mem = o.and_then(|o| o.mem.one());
-        let (Some(mem), Some(rings)) = (mem, port.rings()) else {
-            return;
+        let now = self.chunks_now(chunk);
+        let o = self.out.get_mut(ours).filter(|o| o.done.peer == from);
+        let Some((o, rings)) = o.zip(port.rings()) else {
+            return Flow::Taken;
         };
-        if !rings.reaches_memory(from) {
-            return;
-        }
+        let Some(mem) = o.mem.one().filter(|_| rings.reaches_memory(from)) else {
+            return Flow::Taken;
+        };
         let rest: Piece = mem.part(got, room as usize);
         let copy = |c| carry_chunk(rings, (from, true), (rest, at), (c, chunk));
-        let how = match record.copy_split(share, copy) {
-            Some(0) => return,
-            Some(_) => 0,
+        // A chunk is copied once, whatever the peer writes into the word of the transfer.
+        let left = share.chunks.saturating_sub(o.helped);
+        let most = left.min(now);
+        let how = match record.copy_split(share, most, copy) {
+            Some(n) => {
+                o.helped = o.helped.saturating_add(n);
+                self.copied = self
+                    .copied
+                    .saturating_add((n as usize).saturating_mul(chunk));
+                if left > 0 && n == most {
+                    return Flow::Deferred;
+                }
+                0
+            }
             None => LOST,
         };
-        self.say(from, kind::SPLIT_DONE, [theirs, how, 0, 0, 0], port);
+        if how == LOST || o.helped > 0 {
+            self.say(from, kind::SPLIT_DONE, [theirs, how, 0, 0, 0], port);
+        }
+        Flow::Taken
     }
 
     /// A peer is gone: messages that it has not taken fail.

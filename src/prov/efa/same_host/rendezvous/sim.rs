@@ -12,7 +12,7 @@ use crate::hmem::fenced::Fenced;
 use crate::hmem::{fake, IpcHandle, MemKind, Segment, UserMem};
 use crate::proto::{sim_seeds, Place, Received, RecvArgs, RecvEntry, ShortRecv, NO_CTX};
 use crate::shm::SplitCopy;
-use crate::transport::Completion;
+use crate::transport::{Completion, Flow};
 use crate::types::*;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -143,8 +143,8 @@ impl ArrivedRecord for SimRecord {
         into.extend_from_slice(self.body.get(off..).unwrap_or(&[]));
     }
 
-    fn copy_split(&self, s: SplitCopy, copy: impl FnMut(u32) -> bool) -> Option<u32> {
-        take_chunks(&self.host, (self.from, self.to), s, true, copy)
+    fn copy_split(&self, s: SplitCopy, most: u32, copy: impl FnMut(u32) -> bool) -> Option<u32> {
+        take_chunks(&self.host, (self.from, self.to), s, (true, most), copy)
     }
 }
 
@@ -153,22 +153,22 @@ fn take_chunks(
     host: &SharedHost,
     (owner, helper): (PeerId, PeerId),
     s: SplitCopy,
-    helps: bool,
+    (helps, most): (bool, u32),
     mut copy: impl FnMut(u32) -> bool,
 ) -> Option<u32> {
     let key = (owner, helper, s.word);
     let next = || {
         let mut h = host.borrow_mut();
         let split = h.splits.get_mut(&key)?;
-        let most = split.chunks - if helps { 0 } else { split.held };
-        let gone = split.stopped || split.round != s.round || split.taken >= most;
+        let end = split.chunks - if helps { 0 } else { split.held };
+        let gone = split.stopped || split.round != s.round || split.taken >= end;
         (!gone).then(|| {
             split.taken += 1;
             split.taken - 1
         })
     };
     let mut n = 0;
-    while let Some(c) = next() {
+    while let Some(c) = (n < most).then(next).flatten() {
         if !copy(c) {
             host.borrow_mut().failed += 1;
             return None;
@@ -292,8 +292,14 @@ impl PeerRings for SimPort {
         })
     }
 
-    fn copy_split(&self, peer: PeerId, s: SplitCopy, copy: impl FnMut(u32) -> bool) -> Option<u32> {
-        take_chunks(&self.host, (self.me, peer), s, false, copy)
+    fn copy_split(
+        &self,
+        peer: PeerId,
+        s: SplitCopy,
+        most: u32,
+        copy: impl FnMut(u32) -> bool,
+    ) -> Option<u32> {
+        take_chunks(&self.host, (self.me, peer), s, (false, most), copy)
     }
 
     fn split_done(&self, peer: PeerId, s: SplitCopy) -> bool {
@@ -653,9 +659,16 @@ impl Sim {
                 };
                 drop(h);
                 let s = &mut self.sides[me as usize];
-                if !(fast && take_fast(s, from, &r)) {
-                    bring(s);
-                    s.state.arrived(from, &r, &mut s.rq, &mut s.world);
+                if fast && take_fast(s, from, &r) {
+                    continue;
+                }
+                bring(s);
+                if s.state.arrived(from, &r, &mut s.rq, &mut s.world) == Flow::Deferred {
+                    let mut h = self.host.borrow_mut();
+                    if let Some(ring) = h.rings.get_mut(&(from, me)) {
+                        ring.push_front(r);
+                    }
+                    break;
                 }
             }
         }

@@ -1,20 +1,24 @@
-//! Batches of reads and writes by cross-memory attach: one system call costs as much as the copy of
-//! several KiB.
+//! Reads and writes by cross-memory attach: short ones in batches, for one system call costs as
+//! much as the copy of several KiB; long ones by several calls, so that no poll takes long.
 //!
-//! The first access is copied at once, or by the target if it is short. While the application posts
-//! others without polling in between they are collected: until there are as many as one call takes,
-//! or until the application polls ([`super::collect`]), which it has to for their completions.
+//! The first access of a batch is copied at once, or by the target if it is short. While the
+//! application posts others without polling in between they are collected: until there are as many
+//! as one call takes, or until the application polls ([`super::ShmRma::collect`]), which it has to
+//! for their completions. A long access is copied up to [`AT_ONCE`] bytes at a time, and the target
+//! hears of it behind the last of them, if it wants to.
 
+use super::port::RmaRings;
 use super::SHORT;
-use crate::device::host;
-use crate::hmem::Piece;
+use crate::hmem::{Piece, UserMem};
 use crate::proto::PeerId;
 use crate::prov::efa::same_host::cost_model::{CopyMethod, CostModel};
-use crate::shm::{LocalBuffer, RmaDenied, TxRings, MANY};
-use crate::transport::{Completion, Status};
+use crate::shm::{LocalBuffer, RmaDenied, MANY};
+use crate::transport::{Completion, RemoteAddr, Status, Verdict};
+use std::collections::VecDeque;
 
-/// Most bytes of a batch of several accesses: bounds how long the first waits.
-const MOST_BYTES: usize = 256 << 10;
+/// Most bytes of a batch of several accesses, which bounds how long the first waits, and of a long
+/// access that one poll copies.
+pub(super) const AT_ONCE: usize = 256 << 10;
 
 /// An access of a batch.
 pub(crate) struct Wait {
@@ -25,12 +29,28 @@ pub(crate) struct Wait {
 /// An access that the system refused, or to a region that is not published: the adapter decides.
 pub(crate) struct Refused {
     pub write: bool,
-    pub wait: Wait,
+    pub mem: UserMem,
+    pub done: Completion,
+    pub cq_data: Option<u64>,
 }
 
-/// The batch: accesses of one peer and key, all reads or all writes.
+/// A long access.
+pub(super) struct LongCopy {
+    pub write: bool,
+    pub mem: UserMem,
+    pub done: Completion,
+    pub cq_data: Option<u64>,
+    /// The target wants to hear of it.
+    pub tells: bool,
+    pub copied: usize,
+    /// Nanoseconds that it took so far.
+    pub ns: u64,
+}
+
+/// What is copied from here.
 #[derive(Default)]
 pub(crate) struct CmaBatch {
+    /// The batch: accesses of one peer and key, all reads or all writes.
     to: PeerId,
     write: bool,
     key: u64,
@@ -40,6 +60,7 @@ pub(crate) struct CmaBatch {
     /// copied since then.
     gathers: bool,
     copied: usize,
+    long: VecDeque<LongCopy>,
     refused: Vec<Refused>,
 }
 
@@ -47,7 +68,7 @@ impl CmaBatch {
     /// 0 when there is nothing to do for a poll.
     #[inline(always)]
     pub(crate) fn load(&self) -> usize {
-        self.waiting.len() | self.refused.len() | usize::from(self.gathers)
+        self.waiting.len() | self.long.len() | self.refused.len() | usize::from(self.gathers)
     }
 
     /// Takes the accesses that the adapter has to carry out.
@@ -57,8 +78,9 @@ impl CmaBatch {
 
     /// Whether accesses to this peer wait.
     pub(crate) fn has_outstanding_to(&self, peer: PeerId) -> bool {
-        let refused = self.refused.iter().any(|r| r.wait.done.peer == peer);
-        refused || self.to == peer && !self.waiting.is_empty()
+        let refused = self.refused.iter().any(|r| r.done.peer == peer);
+        let long = self.long.iter().any(|l| l.done.peer == peer);
+        refused || long || self.to == peer && !self.waiting.is_empty()
     }
 
     /// Has later accesses wait for the next poll.
@@ -74,23 +96,39 @@ impl CmaBatch {
 
     /// Whether one more fits into the batch.
     fn takes(&self, to: PeerId, (key, write): (u64, bool), len: usize) -> bool {
-        let room = self.waiting.len() < MANY && self.bytes + len <= MOST_BYTES;
+        let room = self.waiting.len() < MANY && self.bytes + len <= AT_ONCE;
         self.waiting.is_empty() || room && (self.to, self.key, self.write) == (to, key, write)
     }
 }
 
-/// What copying a batch takes, and where its accesses go afterwards.
-pub(crate) struct Carrier<'a> {
-    pub rings: &'a mut TxRings,
+/// What copying takes, and where accesses go afterwards.
+pub(super) struct Carrier<'a, R> {
+    pub rings: &'a mut R,
     pub costs: &'a mut CostModel,
     pub ended: &'a mut Vec<(Completion, Status)>,
 }
 
 impl CmaBatch {
-    /// Adds an access that [`TxRings::permits`]. Whether so much was copied that the caller should
+    /// Adds an access that the target permits. Whether so much was copied that the caller should
     /// poll.
-    pub(crate) fn join(&mut self, mut c: Carrier, write: bool, w: Wait) -> bool {
+    pub(super) fn join<R: RmaRings>(&mut self, mut c: Carrier<R>, write: bool, w: Wait) -> bool {
         let (to, key, len) = (w.done.peer, w.done.remote.key, w.mem.len());
+        if len > AT_ONCE {
+            self.long.push_back(LongCopy {
+                write,
+                mem: w.mem.into(),
+                done: w.done,
+                cq_data: None,
+                tells: false,
+                copied: 0,
+                ns: 0,
+            });
+            if !self.gathers {
+                self.copy_long(&mut c);
+            }
+            self.gathers = true;
+            return self.copied >= AT_ONCE;
+        }
         if !self.takes(to, (key, write), len) {
             self.carry(&mut c);
         }
@@ -102,46 +140,124 @@ impl CmaBatch {
             self.carry(&mut c);
         }
         self.gathers = true;
-        self.copied >= MOST_BYTES
+        self.copied >= AT_ONCE
     }
 
-    /// Copies the batch, when the application polls.
-    pub(crate) fn poll(&mut self, mut c: Carrier) {
+    /// Begins a long access whose memory may be in pieces, and whose target may not permit it or
+    /// may want to hear of it. An error, and nothing done, when it is denied.
+    pub(super) fn begin<R: RmaRings>(
+        &mut self,
+        rings: &mut R,
+        mut l: LongCopy,
+    ) -> Result<(), RmaDenied> {
+        copy_part(rings, &mut l, AT_ONCE)?;
+        self.copied += l.copied;
+        self.long.push_back(l);
+        Ok(())
+    }
+
+    /// Copies the batch, and of long accesses as much as one poll may, when the application polls.
+    pub(super) fn poll<R: RmaRings>(&mut self, mut c: Carrier<R>) {
         self.carry(&mut c);
+        self.copied = 0;
+        self.copy_long(&mut c);
         (self.gathers, self.copied) = (false, 0);
     }
 
     /// Copies the batch.
-    fn carry(&mut self, c: &mut Carrier) {
+    fn carry<R: RmaRings>(&mut self, c: &mut Carrier<R>) {
         let n = self.waiting.len();
         if n == 0 {
             return;
         }
         let (to, key, write) = (self.to, self.key, self.write);
-        let began = host::now();
+        let began = c.rings.now();
         let bytes = core::mem::take(&mut self.bytes);
         self.copied += bytes;
         let parts = self.waiting.iter().map(|w| (w.mem, w.done.remote.addr));
         let done = c.rings.access_batch(to, write, key, parts);
         if done == n && bytes > n * SHORT {
             c.costs
-                .measured_copy(CopyMethod::Cma, n, bytes, (began, host::now()));
+                .measured_copy(CopyMethod::Cma, n, bytes, (began, c.rings.now()));
         }
-        for (i, wait) in self.waiting.drain(..).enumerate() {
-            let local = LocalBuffer::Piece(wait.mem);
+        for (i, Wait { mem, done: ends }) in self.waiting.drain(..).enumerate() {
+            let local = LocalBuffer::Piece(mem);
             let went = match i < done {
-                true => Ok(false),
-                false => c.rings.cma_access(to, write, &local, wait.done.remote),
+                true => Ok(()),
+                false => c.rings.cma_access(to, write, &local, ends.remote),
             };
             let status = match went {
-                Ok(_) => Status::Ok,
+                Ok(()) => Status::Ok,
                 Err(RmaDenied::Status(s)) => s,
                 Err(RmaDenied::Unsupported) => {
-                    self.refused.push(Refused { write, wait });
+                    self.refused.push(Refused {
+                        write,
+                        mem: mem.into(),
+                        done: ends,
+                        cq_data: None,
+                    });
                     continue;
                 }
             };
-            c.ended.push((wait.done, status));
+            c.ended.push((ends, status));
         }
     }
+
+    /// Copies of long accesses what one poll may, the oldest first.
+    fn copy_long<R: RmaRings>(&mut self, c: &mut Carrier<R>) {
+        let mut at = 0;
+        while let Some(l) = self.long.get_mut(at) {
+            let most = AT_ONCE.saturating_sub(self.copied);
+            if l.copied < l.mem.len() {
+                if most == 0 {
+                    return;
+                }
+                let before = l.copied;
+                let went = copy_part(c.rings, l, most);
+                self.copied += l.copied - before;
+                if let Err(denied) = went {
+                    let Some(l) = self.long.remove(at) else { break };
+                    match denied {
+                        RmaDenied::Status(s) => c.ended.push((l.done, s)),
+                        RmaDenied::Unsupported => self.refused.push(Refused {
+                            write: l.write,
+                            mem: l.mem,
+                            done: l.done,
+                            cq_data: l.cq_data,
+                        }),
+                    }
+                    continue;
+                }
+            }
+            if l.copied < l.mem.len() || l.tells && !told(c.rings, l) {
+                at += 1;
+                continue;
+            }
+            if let Some(l) = self.long.remove(at) {
+                c.costs
+                    .measured_copy(CopyMethod::Cma, 1, l.copied, (0, l.ns));
+                c.ended.push((l.done, Status::Ok));
+            }
+        }
+    }
+}
+
+/// Copies the next bytes of a long access.
+fn copy_part<R: RmaRings>(rings: &mut R, l: &mut LongCopy, most: usize) -> Result<(), RmaDenied> {
+    let part = l.mem.part(l.copied, most);
+    let at = RemoteAddr {
+        addr: l.done.remote.addr.wrapping_add(l.copied as u64),
+        ..l.done.remote
+    };
+    let began = rings.now();
+    rings.cma_access(l.done.peer, l.write, &LocalBuffer::Mem(&part), at)?;
+    l.copied += part.len();
+    l.ns += rings.now().saturating_sub(began);
+    Ok(())
+}
+
+/// Tells the target of a long access; `false` when there is no room now.
+fn told<R: RmaRings>(rings: &mut R, l: &LongCopy) -> bool {
+    let what = (l.done.remote.key, l.mem.len(), l.cq_data, l.write);
+    rings.tell(l.done.peer, what) != Verdict::NoResources
 }

@@ -1,30 +1,34 @@
-//! Reads, writes and atomics of a same-host peer's memory, as records in its ring.
+//! Reads, writes and atomics of a same-host peer's memory.
 //!
-//! The peer executes them when it polls (`target`), which costs two cache lines where a system call
-//! costs microseconds; when it does not poll, `shm` executes reads and writes in its place. A short
-//! one is one record and a [`Completion`]; a long one is an operation in pieces ([`LongRma`]), so
-//! that both sides copy at once. Reads and writes that are cheaper by cross-memory attach go that
-//! way, several by one call (`cma_batch`).
+//! The peer executes records in its ring when it polls (`target`), which costs two cache lines
+//! where a system call costs microseconds; when it does not poll, `shm` executes reads and writes
+//! in its place. A short one is one record and a [`Completion`]; a long one is an operation in
+//! pieces ([`LongRma`]), so that both sides copy at once. Reads and writes that are cheaper by
+//! cross-memory attach go that way: short ones several by one call, long ones in parts
+//! (`cma_batch`).
+//!
+//! [`ShmRma`] is a state machine that sees the world through its `port` alone; `sim` runs several
+//! against each other. [`ShmRma::start`] begins an access; a poll goes through
+//! [`ShmRma::collect`], [`ShmRma::report`] and [`ShmRma::pump`].
 
 mod cma_batch;
+mod ep_port;
+mod port;
+#[cfg(test)]
+mod sim;
 mod target;
 
-use crate::device::host;
 use crate::hmem::Piece;
 use crate::proto::{AtomicKind, Failure, PeerId};
-use crate::prov::contract::{RmaReq, SendBuffer, SendData};
+use crate::prov::contract::{RmaReq, SendData};
 use crate::prov::efa::endpoint::failure;
-use crate::prov::efa::ops::rma::rma_op;
-use crate::prov::efa::port::EpPort;
-use crate::prov::efa::same_host;
 use crate::prov::efa::same_host::cost_model::{CopyMethod, CostModel};
-use crate::shm::{self, AdapterRetry, LocalBuffer, TxRings};
-use crate::transport::{
-    AtomicRequest, Completion, Payload, Poll, Report, Status, Transport, Verdict,
-};
+use crate::shm::{AdapterRetry, LocalBuffer, RmaDenied, TxRings};
+use crate::transport::{AtomicRequest, Completion, Payload, Report, Status, Transport, Verdict};
 use crate::types::*;
 pub(crate) use cma_batch::Wait;
-use cma_batch::{Carrier, CmaBatch, Refused};
+use cma_batch::{Carrier, CmaBatch, LongCopy, Refused, AT_ONCE};
+use port::{RmaPort, RmaRings};
 use std::collections::VecDeque;
 pub(crate) use target::{arrived, find, is, serve, told, Atomic, Scratch, TargetMemory};
 
@@ -55,14 +59,14 @@ pub(crate) struct ShmRma {
     turn: VecDeque<LongRma>,
     /// Accesses that are copied from here.
     cma: CmaBatch,
-    /// Accesses that have ended, for [`report`].
+    /// Accesses that have ended, for [`ShmRma::report`].
     ended: Vec<(Completion, Status)>,
-    pub scratch: Scratch,
     /// Costs of long accesses, and when those in pieces began. Those that have ended and are not
     /// measured yet: how many, their bytes, and when the first began.
     costs: CostModel,
     begun: Vec<(u32, u64)>,
     over: (usize, usize, u64),
+    poll_due: bool,
 }
 
 impl ShmRma {
@@ -93,15 +97,40 @@ impl ShmRma {
         self.cma.refused()
     }
 
-    /// Adds an access that is copied from here, and that the peer permits. Whether the caller
-    /// should poll.
-    pub(crate) fn join(&mut self, rings: &mut TxRings, write: bool, w: Wait) -> bool {
-        let (cma, c) = self.carrier(rings);
-        cma.join(c, write, w)
+    /// Adds a read or write to those that are copied from here, if the peer permits that, and need
+    /// not be told; whether it does. [`ShmRma::poll_due`] says whether to poll then.
+    #[inline(never)]
+    pub(crate) fn add_to_batch<R: RmaRings>(
+        &mut self,
+        rings: &mut R,
+        write: bool,
+        w: Wait,
+    ) -> bool {
+        let done = &w.done;
+        let permits = rings.permits(done.peer, done.remote, done.len, write);
+        if !permits || rings.wants_events(done.peer) {
+            return false;
+        }
+        self.gather();
+        self.join(rings, write, w);
+        true
     }
 
-    /// The batch of accesses that are copied from here, and what copying takes.
-    fn carrier<'a>(&'a mut self, rings: &'a mut TxRings) -> (&'a mut CmaBatch, Carrier<'a>) {
+    /// Adds an access that is copied from here, and that the peer permits.
+    fn join<R: RmaRings>(&mut self, rings: &mut R, write: bool, w: Wait) {
+        let (cma, c) = self.carrier(rings);
+        self.poll_due |= cma.join(c, write, w);
+    }
+
+    /// Whether the last accesses were system calls of ours that took long: the endpoint is to be
+    /// polled, for a peer may wait for us. Asked once.
+    #[inline(always)]
+    pub(crate) fn take_poll_due(&mut self) -> bool {
+        core::mem::take(&mut self.poll_due)
+    }
+
+    /// What is copied from here, and what copying takes.
+    fn carrier<'a, R>(&'a mut self, rings: &'a mut R) -> (&'a mut CmaBatch, Carrier<'a, R>) {
         let c = Carrier {
             rings,
             costs: &mut self.costs,
@@ -122,98 +151,227 @@ impl ShmRma {
 
     /// Measures the accesses that have ended: they travel one after another, and one poll sees
     /// several end.
-    fn learn(&mut self) {
+    fn learn(&mut self, now: u64) {
         let (n, bytes, began) = core::mem::take(&mut self.over);
         if n > 0 {
             self.costs
-                .measured_arrival(CopyMethod::Ring, n, bytes, (began, host::now()));
+                .measured_arrival(CopyMethod::Ring, n, bytes, (began, now));
         }
     }
-}
 
-/// Starts a read or write that is long or has flags. `Unsupported`, and nothing done, when another
-/// route has to carry it.
-pub(crate) fn rma(port: &mut EpPort, r: &RmaReq<SendData>, done: Completion) -> Verdict {
-    let Some(rings) = &mut port.rings else {
-        return Verdict::Unsupported;
-    };
-    let (peer, len) = (done.peer, r.data.len());
-    let SendData::User(mem) = &r.data else {
-        return Verdict::Unsupported;
-    };
-    let Some(mem) = mem.one() else {
-        return Verdict::Unsupported;
-    };
-    if len <= SHORT {
-        let id = port.id;
-        let done = port.track(r.common.completion_cntr, || rma_op(id, r, done), done);
-        let Some(rings) = &mut port.rings else {
+    /// Starts a read or write. `Unsupported`, and nothing done, when another route has to carry it;
+    /// `Done` also when it failed and its completion says so.
+    pub(crate) fn start<P: RmaPort>(
+        &mut self,
+        port: &mut P,
+        r: &RmaReq<SendData>,
+        done: Completion,
+    ) -> Verdict {
+        let lent = r.data.lent();
+        if !lent.is_host() {
+            return Verdict::Unsupported;
+        }
+        let mem = match &r.data {
+            SendData::User(m) => m.one(),
+            SendData::Inject(_) => None,
+        };
+        if let Some(mem) = mem {
+            match self.by_ring(port, r, mem, done) {
+                Verdict::Unsupported => {}
+                sent => return sent,
+            }
+        }
+        let Some(rings) = port.rings() else {
             return Verdict::Unsupported;
         };
-        let sent = match r.write {
-            true => rings.put(done, Payload::Piece(mem), r.cq_data),
-            false => rings.get(done, Payload::Piece(mem)),
+        let (peer, wants_events) = (done.peer, rings.wants_events(done.peer));
+        let permits = rings.permits(peer, done.remote, done.len, r.write);
+        let plain = mem.filter(|_| r.cq_data.is_none() && !wants_events && permits);
+        let done = tracked(port, r, done);
+        let Some(rings) = port.rings() else {
+            return Verdict::Unsupported;
         };
-        if sent != Verdict::Queued {
-            drop(done.op().and_then(|ctx| port.ops.remove(ctx)));
+        if let Some(mem) = plain {
+            self.join(rings, r.write, Wait { mem, done });
+            return Verdict::Queued;
         }
-        return sent;
+        let tells = r.cq_data.is_some() || wants_events;
+        let copied = match &r.data {
+            SendData::User(m) if m.len() > AT_ONCE => {
+                let long = LongCopy {
+                    write: r.write,
+                    mem: *m,
+                    done,
+                    cq_data: r.cq_data,
+                    tells,
+                    copied: 0,
+                    ns: 0,
+                };
+                match self.cma.begin(rings, long) {
+                    Ok(()) => return Verdict::Queued,
+                    Err(denied) => Err(denied),
+                }
+            }
+            // The peer's event must have room before its memory is touched: an error return means
+            // that nothing was done.
+            _ if tells && !rings.fits_event(peer) => {
+                drop_tracked(port, done);
+                return Verdict::NoResources;
+            }
+            SendData::User(m) => rings.cma_access(peer, r.write, &LocalBuffer::Mem(m), done.remote),
+            SendData::Inject(b) => {
+                let bytes = LocalBuffer::Bytes(b.bytes());
+                rings.cma_access(peer, r.write, &bytes, done.remote)
+            }
+        };
+        let failed = match copied {
+            Err(RmaDenied::Unsupported) => {
+                drop_tracked(port, done);
+                return Verdict::Unsupported;
+            }
+            Err(RmaDenied::Status(s)) => Some(failure(s)),
+            Ok(()) => {
+                if tells {
+                    // There is room: this endpoint is the ring's only writer.
+                    rings.tell(peer, (r.key, done.len, r.cq_data, r.write));
+                }
+                None
+            }
+        };
+        self.poll_due = true;
+        match done.op() {
+            Some(ctx) => port.part_done(ctx, failed),
+            None => port.complete(&done, failed.map_or(Ok(()), Err)),
+        }
+        Verdict::Done
     }
-    // A target that counts accesses counts one.
-    if !rings.takes_rma(peer) || rings.wants_events(peer) {
-        return Verdict::Unsupported;
-    }
-    let rma = &mut port.shm.rma;
-    if rma.costs.choose(len, &[CopyMethod::Ring, CopyMethod::Cma]) == CopyMethod::Cma {
-        return Verdict::Unsupported;
-    }
-    let ctx = port.ops.insert(rma_op(port.id, r, done));
-    if len > BIG {
-        rings.widen(peer);
-    }
-    let rma = &mut port.shm.rma;
-    rma.begun.push((ctx, host::now()));
-    rma.turn.push_back(LongRma {
-        done,
-        ctx,
-        write: r.write,
-        mem,
-        off: 0,
-        cq_data: r.cq_data,
-    });
-    Verdict::Queued
-}
 
-/// Writes pieces of long reads and writes as far as there is room.
-pub(crate) fn pump(port: &mut EpPort, waiting: &mut Vec<u32>) {
-    let mut at = 0;
-    while let Some(mut l) = port.shm.rma.turn.remove(at) {
-        let ctx = l.ctx;
-        match go_on(&mut l, port) {
-            Some(failed) => part_done(port, ctx, failed, waiting),
-            None => {
-                port.shm.rma.turn.insert(at, l);
-                at += 1;
+    /// Starts a read or write of one piece of memory by records in the peer's ring.
+    fn by_ring<P: RmaPort>(
+        &mut self,
+        port: &mut P,
+        r: &RmaReq<SendData>,
+        mem: Piece,
+        done: Completion,
+    ) -> Verdict {
+        let (peer, len) = (done.peer, mem.len());
+        if len <= SHORT {
+            let done = tracked(port, r, done);
+            let sent = port.rings().map(|rings| match r.write {
+                true => rings.put(done, Payload::Piece(mem), r.cq_data),
+                false => rings.get(done, Payload::Piece(mem)),
+            });
+            let sent = sent.unwrap_or(Verdict::Unsupported);
+            if sent != Verdict::Queued {
+                drop_tracked(port, done);
+            }
+            return sent;
+        }
+        let Some(rings) = port.rings() else {
+            return Verdict::Unsupported;
+        };
+        // A target that counts accesses counts one.
+        if !rings.takes_rma(peer) || rings.wants_events(peer) {
+            return Verdict::Unsupported;
+        }
+        if self.costs.choose(len, &[CopyMethod::Ring, CopyMethod::Cma]) == CopyMethod::Cma {
+            return Verdict::Unsupported;
+        }
+        if len > BIG {
+            rings.widen(peer);
+        }
+        let began = rings.now();
+        let ctx = port.open(r, done);
+        self.begun.push((ctx, began));
+        self.turn.push_back(LongRma {
+            done,
+            ctx,
+            write: r.write,
+            mem,
+            off: 0,
+            cq_data: r.cq_data,
+        });
+        Verdict::Queued
+    }
+
+    /// Copies what waits for a poll, and takes note of accesses that have ended, for
+    /// [`ShmRma::report`].
+    #[inline]
+    pub(crate) fn collect<R: RmaRings>(&mut self, rings: &mut R) {
+        if self.cma.load() > 0 {
+            let (cma, c) = self.carrier(rings);
+            cma.poll(c);
+        }
+        rings.poll_ended(&mut self.ended);
+    }
+
+    /// Reports the ends that [`ShmRma::collect`] found.
+    pub(crate) fn report<P: RmaPort>(&mut self, port: &mut P) {
+        let mut all = core::mem::take(&mut self.ended);
+        for (done, status) in all.drain(..) {
+            let fail = (status != Status::Ok).then(|| failure(status));
+            match done.op() {
+                Some(ctx) => self.part_done(port, ctx, fail),
+                None => port.complete(&done, fail.map_or(Ok(()), Err)),
+            }
+        }
+        self.ended = all;
+        if self.over.0 > 0 {
+            let now = port.rings().map_or(0, |rings| rings.now());
+            self.learn(now);
+        }
+    }
+
+    /// Writes pieces of long reads and writes as far as there is room.
+    pub(crate) fn pump<P: RmaPort>(&mut self, port: &mut P) {
+        let mut at = 0;
+        while let Some(mut l) = self.turn.remove(at) {
+            let ctx = l.ctx;
+            match go_on(&mut l, port) {
+                Some(failed) => self.part_done(port, ctx, failed),
+                None => {
+                    self.turn.insert(at, l);
+                    at += 1;
+                }
             }
         }
     }
+
+    /// A piece of a read or write is done, or its writing; with the last of them it ends.
+    fn part_done<P: RmaPort>(&mut self, port: &mut P, ctx: u32, failed: Option<Failure>) {
+        if let Some((1, len, _)) = port.parts(ctx) {
+            self.ends(ctx, len);
+        }
+        port.part_done(ctx, failed);
+    }
 }
 
-/// A piece of a read or write is done, or its writing; with the last of them it ends.
-fn part_done(port: &mut EpPort, ctx: u32, failed: Option<Failure>, waiting: &mut Vec<u32>) {
-    if let Some(op) = port.ops.get(ctx).filter(|op| op.parts == 1) {
-        port.shm.rma.ends(ctx, op.done.len);
+/// Where the end of an access is reported: to a record of its own, if a counter of its own counts
+/// it.
+fn tracked<P: RmaPort>(port: &mut P, r: &RmaReq<SendData>, done: Completion) -> Completion {
+    match r.common.completion_cntr {
+        None => done,
+        Some(_) => Completion {
+            report: Report::Op(port.open(r, done)),
+            ..done
+        },
     }
-    port.part_done(ctx, failed, waiting);
+}
+
+/// Takes back [`tracked`].
+fn drop_tracked<P: RmaPort>(port: &mut P, done: Completion) {
+    if let Some(ctx) = done.op() {
+        port.discard(ctx);
+    }
 }
 
 /// Writes pieces; `None` when it has to wait, and how it went when all are written.
-fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
-    let Some(rings) = &mut port.rings else {
-        return Some(Some(failure(Status::RemoteUnresponsive)));
-    };
+fn go_on<P: RmaPort>(l: &mut LongRma, port: &mut P) -> Option<Option<Failure>> {
     let piece = if l.mem.len() > BIG { BIG_PIECE } else { PIECE };
     while l.off < l.mem.len() {
+        let Some(rings) = port.rings() else {
+            return Some(Some(failure(Status::RemoteUnresponsive)));
+        };
         let part = l.mem.part(l.off, piece);
         let mut done = Completion {
             report: Report::Op(l.ctx),
@@ -227,35 +385,41 @@ fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
         };
         match posted {
             Verdict::Done | Verdict::Queued => {
-                if let Some(op) = port.ops.get_mut(l.ctx) {
-                    op.parts += 1;
-                }
+                port.add_part(l.ctx);
                 l.off += part.len();
             }
             Verdict::NoResources => return None,
             Verdict::Unsupported | Verdict::Failed(_) => {
-                let rest_of = l.mem.part(l.off, usize::MAX);
-                let rest = LocalBuffer::Piece(rest_of);
-                l.off = l.mem.len();
-                match rings.cma_access(l.done.peer, l.write, &rest, done.remote) {
-                    Ok(_) => {}
-                    Err(shm::RmaDenied::Status(s)) => return Some(Some(failure(s))),
-                    Err(shm::RmaDenied::Unsupported) => {
-                        if let Some(op) = port.ops.get_mut(l.ctx) {
-                            op.parts += 1;
+                // The ring takes no more for now.
+                let part = l.mem.part(l.off, AT_ONCE);
+                let local = LocalBuffer::Piece(part);
+                match rings.cma_access(l.done.peer, l.write, &local, done.remote) {
+                    Ok(()) => {
+                        l.off += part.len();
+                        if l.off < l.mem.len() {
+                            return None;
                         }
+                    }
+                    Err(RmaDenied::Status(s)) => {
+                        l.off = l.mem.len();
+                        return Some(Some(failure(s)));
+                    }
+                    Err(RmaDenied::Unsupported) => {
+                        let rest = l.mem.part(l.off, usize::MAX);
+                        l.off = l.mem.len();
                         let again = AdapterRetry {
                             done: Completion {
-                                len: rest.byte_len(),
+                                len: rest.len(),
                                 ..done
                             },
                             write: l.write,
                             flags: 0,
                             word: 0,
-                            mem: rest_of,
+                            mem: rest,
                             bytes: None,
                         };
                         rings.add_retry(again);
+                        port.add_part(l.ctx);
                     }
                 }
             }
@@ -263,17 +427,13 @@ fn go_on(l: &mut LongRma, port: &mut EpPort) -> Option<Option<Failure>> {
     }
     if l.cq_data.is_some() {
         // The peer gets one event, when everything is there.
-        let op = port.ops.get(l.ctx)?;
-        if op.failed.is_some() {
-            return Some(None);
+        match port.parts(l.ctx)? {
+            (_, _, true) => return Some(None),
+            (1, ..) => {}
+            _ => return None,
         }
-        if op.parts > 1 {
-            return None;
-        }
-        let addr = port.peers.addr(l.done.peer)?;
         let what = (l.done.remote.key, l.mem.len(), l.cq_data, true);
-        let told = same_host::tell(rings, l.done.peer, addr, what);
-        if told == Verdict::NoResources {
+        if port.rings()?.tell(l.done.peer, what) == Verdict::NoResources {
             return None;
         }
     }
@@ -306,31 +466,4 @@ pub(crate) fn atomic_word(dt: fi_datatype, op: fi_op, kind: AtomicKind, bytes: u
         AtomicKind::Compare => 2,
     };
     u64::from(dt as u8) | u64::from(op as u8) << 8 | kind << 16 | (bytes as u64) << 32
-}
-
-/// Takes note of accesses that have ended, for [`report`].
-#[inline]
-pub(crate) fn collect(rings: &mut TxRings, a: &mut ShmRma) {
-    if a.cma.load() > 0 {
-        let (cma, c) = a.carrier(rings);
-        cma.poll(c);
-    }
-    if !rings.has_outstanding() {
-        return;
-    }
-    rings.poll(usize::MAX, &mut a.ended);
-}
-
-/// Reports the ends that [`collect`] found.
-pub(crate) fn report(port: &mut EpPort, waiting: &mut Vec<u32>) {
-    let mut all = core::mem::take(&mut port.shm.rma.ended);
-    for (done, status) in all.drain(..) {
-        let fail = (status != Status::Ok).then(|| failure(status));
-        match done.op() {
-            Some(ctx) => part_done(port, ctx, fail, waiting),
-            None => port.complete(&done, fail.map_or(Ok(()), Err)),
-        }
-    }
-    port.shm.rma.ended = all;
-    port.shm.rma.learn();
 }

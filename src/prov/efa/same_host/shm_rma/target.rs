@@ -246,7 +246,7 @@ pub(crate) fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &
         dev: port.dev,
         table: port.table,
     };
-    let did = serve(memory, record, &mut port.shm.rma.scratch);
+    let did = serve(memory, record, &mut port.shm.scratch);
     if let Some(d) = did {
         if let Some(data) = d.data {
             let len = d.len;

@@ -1,0 +1,119 @@
+//! An endpoint as the port of reads and writes of same-host peers.
+
+use super::port::{RmaPort, RmaRings};
+use crate::device::host;
+use crate::hmem::Piece;
+use crate::proto::{Failure, PeerId};
+use crate::prov::contract::{RmaReq, SendData};
+use crate::prov::efa::ops::rma::rma_op;
+use crate::prov::efa::port::EpPort;
+use crate::prov::efa::same_host::event_words;
+use crate::shm::{AdapterRetry, LocalBuffer, RmaDenied, TxRings};
+use crate::transport::{Completion, Payload, Poll, RemoteAddr, Status, Transport, Verdict};
+
+/// Bytes of the record of an event.
+const EVENT_LEN: usize = 24;
+
+impl RmaRings for TxRings {
+    fn now(&self) -> u64 {
+        host::now()
+    }
+
+    fn takes_rma(&mut self, peer: PeerId) -> bool {
+        TxRings::takes_rma(self, peer)
+    }
+
+    fn wants_events(&self, peer: PeerId) -> bool {
+        TxRings::wants_events(self, peer)
+    }
+
+    fn permits(&mut self, peer: PeerId, at: RemoteAddr, len: usize, write: bool) -> bool {
+        TxRings::permits(self, peer, at, len, write)
+    }
+
+    fn widen(&mut self, peer: PeerId) {
+        TxRings::widen(self, peer);
+    }
+
+    fn put(&mut self, done: Completion, data: Payload, imm: Option<u64>) -> Verdict {
+        Transport::put(self, done, data, imm)
+    }
+
+    fn get(&mut self, done: Completion, into: Payload) -> Verdict {
+        Transport::get(self, done, into)
+    }
+
+    fn cma_access(
+        &mut self,
+        peer: PeerId,
+        write: bool,
+        local: &LocalBuffer,
+        at: RemoteAddr,
+    ) -> Result<(), RmaDenied> {
+        TxRings::cma_access(self, peer, write, local, at).map(|_| ())
+    }
+
+    fn access_batch(
+        &mut self,
+        peer: PeerId,
+        write: bool,
+        key: u64,
+        parts: impl Iterator<Item = (Piece, u64)>,
+    ) -> usize {
+        TxRings::access_batch(self, peer, write, key, parts)
+    }
+
+    fn fits_event(&mut self, peer: PeerId) -> bool {
+        self.fits(peer, 1, EVENT_LEN)
+    }
+
+    fn tell(&mut self, peer: PeerId, what: (u64, usize, Option<u64>, bool)) -> Verdict {
+        let (head, words) = event_words(what);
+        self.send_words(peer, head, &words)
+    }
+
+    fn add_retry(&mut self, again: AdapterRetry) {
+        TxRings::add_retry(self, again);
+    }
+
+    fn poll_ended(&mut self, ended: &mut Vec<(Completion, Status)>) {
+        if self.has_outstanding() {
+            self.poll(usize::MAX, ended);
+        }
+    }
+}
+
+impl RmaPort for EpPort<'_> {
+    type Rings = TxRings;
+
+    fn rings(&mut self) -> Option<&mut TxRings> {
+        self.rings.as_deref_mut()
+    }
+
+    fn open(&mut self, r: &RmaReq<SendData>, done: Completion) -> u32 {
+        self.ops.insert(rma_op(self.id, r, done))
+    }
+
+    fn discard(&mut self, ctx: u32) {
+        self.ops.remove(ctx);
+    }
+
+    fn add_part(&mut self, ctx: u32) {
+        if let Some(op) = self.ops.get_mut(ctx) {
+            op.parts += 1;
+        }
+    }
+
+    fn parts(&self, ctx: u32) -> Option<(u32, usize, bool)> {
+        let op = self.ops.get(ctx)?;
+        Some((op.parts, op.done.len, op.failed.is_some()))
+    }
+
+    fn part_done(&mut self, ctx: u32, failed: Option<Failure>) {
+        EpPort::part_done(self, ctx, failed);
+    }
+
+    fn complete(&mut self, done: &Completion, result: Result<(), Failure>) {
+        EpPort::complete(self, done, result);
+    }
+}

@@ -1,0 +1,93 @@
+//! What reads and writes of same-host peers see of the world: the rings to them, copies of their
+//! memory, and the operations they are parts of. An endpoint is one (`ep_port`), and so is the
+//! simulator's.
+
+use crate::hmem::Piece;
+use crate::proto::{Failure, PeerId};
+use crate::prov::contract::{RmaReq, SendData};
+use crate::shm::{AdapterRetry, LocalBuffer, RmaDenied};
+use crate::transport::{Completion, Payload, RemoteAddr, Status, Verdict};
+
+/// The rings to peers, and copies of their memory by the system.
+pub(crate) trait RmaRings {
+    /// Nanoseconds, by a clock that all processes of the host share.
+    fn now(&self) -> u64;
+
+    /// Whether accesses to a peer go into its ring just now.
+    fn takes_rma(&mut self, peer: PeerId) -> bool;
+
+    /// Whether a peer wants to hear of every access.
+    fn wants_events(&self, peer: PeerId) -> bool;
+
+    /// Whether an access is known to be permitted, and possible from here.
+    fn permits(&mut self, peer: PeerId, at: RemoteAddr, len: usize, write: bool) -> bool;
+
+    /// Much is to be written to a peer.
+    fn widen(&mut self, peer: PeerId);
+
+    /// Writes an access into a peer's ring, as [`Transport::put`] has it.
+    ///
+    /// [`Transport::put`]: crate::transport::Transport::put
+    fn put(&mut self, done: Completion, data: Payload, imm: Option<u64>) -> Verdict;
+
+    /// As [`RmaRings::put`], a read.
+    fn get(&mut self, done: Completion, into: Payload) -> Verdict;
+
+    /// Writes `local` to a peer's region, or fills it from there.
+    fn cma_access(
+        &mut self,
+        peer: PeerId,
+        write: bool,
+        local: &LocalBuffer,
+        at: RemoteAddr,
+    ) -> Result<(), RmaDenied>;
+
+    /// Copies pieces to or from a peer's region by one call of the system: how many are there, from
+    /// the first on.
+    fn access_batch(
+        &mut self,
+        peer: PeerId,
+        write: bool,
+        key: u64,
+        parts: impl Iterator<Item = (Piece, u64)>,
+    ) -> usize;
+
+    /// Whether there is room for the event of an access.
+    fn fits_event(&mut self, peer: PeerId) -> bool;
+
+    /// Sends a peer the event of an access to its memory: key, length, data of a write, whether it
+    /// was a write.
+    fn tell(&mut self, peer: PeerId, what: (u64, usize, Option<u64>, bool)) -> Verdict;
+
+    /// Has the adapter carry out what cannot be done from here.
+    fn add_retry(&mut self, again: AdapterRetry);
+
+    /// Appends accesses in rings that have ended.
+    fn poll_ended(&mut self, ended: &mut Vec<(Completion, Status)>);
+}
+
+/// The rest of the world.
+pub(crate) trait RmaPort {
+    type Rings: RmaRings;
+
+    /// `None` where shared memory is not used.
+    fn rings(&mut self) -> Option<&mut Self::Rings>;
+
+    /// Makes the record of an operation, of one part so far.
+    fn open(&mut self, r: &RmaReq<SendData>, done: Completion) -> u32;
+
+    /// Takes back [`RmaPort::open`].
+    fn discard(&mut self, ctx: u32);
+
+    /// One more part of an operation is under way.
+    fn add_part(&mut self, ctx: u32);
+
+    /// How many parts of an operation are under way, its length, and whether one has failed.
+    fn parts(&self, ctx: u32) -> Option<(u32, usize, bool)>;
+
+    /// A part of an operation has ended; with the last one it ends.
+    fn part_done(&mut self, ctx: u32, failed: Option<Failure>);
+
+    /// An operation without a record has ended.
+    fn complete(&mut self, done: &Completion, result: Result<(), Failure>);
+}
