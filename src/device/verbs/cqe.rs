@@ -9,7 +9,7 @@ const WRITE: u8 = WqeOp::Write as u8;
 
 /// A completion, as the adapter has written it.
 #[derive(Clone, Copy, Debug)]
-pub struct Cqe {
+pub(super) struct Cqe {
     /// Slot, status, flags, queue pair, and of a receive its length.
     first: u64,
     /// Of a receive: address handle and queue pair of the sender, immediate data.
@@ -24,7 +24,7 @@ const CAME: u64 = 2 << 25;
 
 /// What most completions are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CqeKind {
+pub(super) enum CqeKind {
     /// A request of ours has ended well.
     Sent,
     /// A message has come.
@@ -36,7 +36,7 @@ pub enum CqeKind {
 impl Cqe {
     /// From the words of its entry.
     #[inline]
-    pub fn new([first, second, third]: [u64; 3]) -> Cqe {
+    pub(super) fn new([first, second, third]: [u64; 3]) -> Cqe {
         Cqe {
             first,
             second,
@@ -45,18 +45,18 @@ impl Cqe {
     }
 
     /// With its last word.
-    pub fn with(self, third: u64) -> Cqe {
+    pub(super) fn with(self, third: u64) -> Cqe {
         Cqe { third, ..self }
     }
 
     /// Which queue pair it is of.
-    pub fn qpn(&self) -> u16 {
+    pub(super) fn qpn(&self) -> u16 {
         (self.first >> 32) as u16
     }
 
     /// What it tells, as far as that is plain.
     #[inline(always)]
-    pub fn plain(&self) -> CqeKind {
+    pub(super) fn plain(&self) -> CqeKind {
         const STATUS: u64 = 0xff << 16;
         const QUEUE: u64 = 3 << 25;
         match self.first & (STATUS | QUEUE) {
@@ -78,25 +78,25 @@ impl Cqe {
 
     /// The slot of its request.
     #[inline]
-    pub fn slot(&self) -> u16 {
+    pub(super) fn slot(&self) -> u16 {
         self.first as u16
     }
 
     /// Whether it is of the send queue.
     #[inline]
-    pub fn sent(&self) -> bool {
+    pub(super) fn sent(&self) -> bool {
         self.flags() >> 1 & 3 == 1
     }
 
     /// Whether it tells of a success that is no peer's write.
     #[inline]
-    pub fn well(&self) -> bool {
+    pub(super) fn well(&self) -> bool {
         self.plain() != CqeKind::Not
     }
 
     /// Bytes that have come.
     #[inline]
-    pub fn bytes(&self) -> u32 {
+    pub(super) fn bytes(&self) -> u32 {
         let low = (self.first >> 48) as u32;
         match self.op() {
             WRITE => low | (self.third as u32 & 0xffff) << 16,
@@ -106,19 +106,19 @@ impl Cqe {
 
     /// Address handle and queue pair of the sender.
     #[inline]
-    pub fn from(&self) -> (u16, u16) {
+    pub(super) fn from(&self) -> (u16, u16) {
         (self.second as u16, (self.second >> 16) as u16)
     }
 
     /// The data that came with it.
     #[inline]
-    pub fn imm(&self) -> Option<u32> {
+    pub(super) fn imm(&self) -> Option<u32> {
         let data = ((self.second >> 32) as u32).swap_bytes();
         (self.flags() & 8 != 0).then_some(data)
     }
 
     /// As libibverbs would tell of it; `recv` marks receives in `wr_id`.
-    pub fn wc(&self, recv: u64) -> ibv_wc {
+    pub(super) fn wc(&self, recv: u64) -> ibv_wc {
         let status = (self.first >> 16) as u8;
         let wc = ibv_wc {
             wr_id: self.slot().into(),

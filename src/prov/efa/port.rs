@@ -390,15 +390,20 @@ impl Port for EpPort<'_> {
         };
         let done = Completion::internal(report, to);
         if let Some(rings) = &mut self.rings {
-            if !rings.ensure_route(to, addr) {
-                return false;
-            }
+            let message = crate::prov::efa::progress::is_message(head);
             let what = RecordHeader {
                 kind: kind::PACKET,
                 flags: 0,
-                message: crate::prov::efa::progress::is_message(head),
+                message,
             };
-            match rings.am_bcopy(done, RecordHead::bytes(what, head), payload) {
+            // While the peer has not taken our ring yet, messages wait, for they keep their order
+            // only on one route. An answer goes by the adapter: the application may not poll again.
+            let sent = match rings.ensure_route(to, addr) {
+                true => rings.am_bcopy(done, RecordHead::bytes(what, head), payload),
+                false if message => Verdict::NoResources,
+                false => Verdict::Unsupported,
+            };
+            match sent {
                 Verdict::Done | Verdict::Queued => {
                     if let Token::Tx(id) = token {
                         self.shm.packets.push_back(id);

@@ -6,7 +6,7 @@
 //! considered. [`Routes::forget`] and [`Routes::clear`] have it chosen again: a ring has come or
 //! gone, the peer has introduced itself, an option was set.
 
-use crate::core::Result;
+use crate::core::{Errno, Result};
 use crate::device::{Device, QueuePair};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Kind, Live};
@@ -102,52 +102,42 @@ impl Routes {
     }
 }
 
-/// Why a route is not known.
-pub(crate) enum NoRoute {
-    /// The peer, on this host, has been called and has not answered yet.
-    Calling,
-    /// There is none.
-    Failed(crate::core::Errno),
-}
+/// The peer, on this host, has been called and has not answered yet; nothing was done. No call of
+/// the application's returns this: its operation waits for the answer.
+pub(crate) const ROUTE_PENDING: Errno = 1 << 16;
 
 /// Whether there is a ring to a peer; the peer is called first if need be. Else the adapter can
 /// take operations for it.
-fn ring_or_adapter(s: &mut State, id: u32, peer: PeerId) -> core::result::Result<bool, NoRoute> {
-    let fails = NoRoute::Failed;
-    let ep = s.eps.get_mut(id).ok_or(fails(FI_EBADF))?;
-    let live = ep.live.as_mut().ok_or(fails(FI_EOPBADSTATE))?;
-    let addr = s.peers.addr(peer).ok_or(fails(FI_EINVAL))?;
+fn ring_or_adapter(s: &mut State, id: u32, peer: PeerId) -> Result<bool> {
+    let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
+    let live = ep.live.as_mut().ok_or(FI_EOPBADSTATE)?;
+    let addr = s.peers.addr(peer).ok_or(FI_EINVAL)?;
     if let Some(h) = &mut live.shm_ep {
         if !h.tx.ensure_route(peer, addr) {
-            return Err(NoRoute::Calling);
+            return Err(ROUTE_PENDING);
         }
         if h.tx.has_route(peer) {
             return Ok(true);
         }
     }
     if !live.qp.connected(peer) {
-        live.qp.connect(peer, addr).map_err(fails)?;
+        live.qp.connect(peer, addr)?;
     }
     Ok(false)
 }
 
 /// Chooses how messages go to a peer.
 #[cold]
-pub(crate) fn choose_message(
-    s: &mut State,
-    id: u32,
-    peer: PeerId,
-) -> core::result::Result<MessageRoute, NoRoute> {
+pub(crate) fn choose_message(s: &mut State, id: u32, peer: PeerId) -> Result<MessageRoute> {
     let ring = ring_or_adapter(s, id, peer)?;
-    let fails = NoRoute::Failed;
-    let ep = s.eps.get_mut(id).ok_or(fails(FI_EBADF))?;
+    let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     let route = match (ring, ep.kind) {
         (true, _) => MessageRoute::Ring,
         (false, Kind::Rdm) => MessageRoute::Packets,
         (false, Kind::Direct | Kind::Dgram) => MessageRoute::Direct,
     };
-    let live = ep.live.as_mut().ok_or(fails(FI_EOPBADSTATE))?;
-    live.routes.entry(peer).map_err(fails)?.message = route;
+    let live = ep.live.as_mut().ok_or(FI_EOPBADSTATE)?;
+    live.routes.entry(peer)?.message = route;
     Ok(route)
 }
 
@@ -158,17 +148,16 @@ pub(crate) fn choose_rma(
     id: u32,
     peer: PeerId,
     (write, data): (bool, bool),
-) -> core::result::Result<RmaRoute, NoRoute> {
+) -> Result<RmaRoute> {
     let ring = ring_or_adapter(s, id, peer)?;
-    let fails = NoRoute::Failed;
-    let ep = s.eps.get_mut(id).ok_or(fails(FI_EBADF))?;
+    let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     let (kind, own) = (
         ep.kind,
         [ep.rdma_read, ep.rdma_write, ep.rdma_write].map(|on| on || ep.kind == Kind::Direct),
     );
     let Live {
         qp, proto, routes, ..
-    } = ep.live.as_mut().ok_or(fails(FI_EOPBADSTATE))?;
+    } = ep.live.as_mut().ok_or(FI_EOPBADSTATE)?;
     let caps = s.dev.attr().caps;
     let theirs = match kind {
         Kind::Rdm => proto.features_of(peer),
@@ -199,7 +188,7 @@ pub(crate) fn choose_rma(
     let [read, written, written_data] = all;
     // What a peer can do is known for sure when it has said so.
     if theirs.is_some() || kind == Kind::Direct || caps.homogeneous {
-        let e = routes.entry(peer).map_err(fails)?;
+        let e = routes.entry(peer)?;
         (e.read, e.write, e.write_data) = (read, written, written_data);
     }
     Ok(match (write, data) {

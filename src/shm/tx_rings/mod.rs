@@ -20,7 +20,6 @@ use super::rma::{
     RmaRequest, CLOSE_WAIT, VISIT,
 };
 use super::split_copy::{self, SplitCopy};
-use crate::device::wait::wait_readable;
 use crate::device::{host, QpAddr};
 use crate::hmem::{Piece, UserMem};
 use crate::transport::{
@@ -28,14 +27,12 @@ use crate::transport::{
 };
 use crate::types::*;
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// A peer that has not taken our ring for so long, nanoseconds, is reached by the adapter.
 const ANSWER: u64 = 200_000_000;
-/// So many nanoseconds the first operation itself waits for it.
-const ANSWER_AT_ONCE: u64 = 10_000_000;
 
 /// How packets reach a peer.
 enum TxRoute {

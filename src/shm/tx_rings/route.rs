@@ -23,9 +23,7 @@ impl TxRings {
             Some(TxRoute::WriteBlocked(since)) => Some(*since),
             Some(TxRoute::Calling(out, since)) => {
                 if !late(*since) {
-                    // Whoever polls for an answer may keep the thread that hears it from running.
-                    EventThread::attend();
-                    return false;
+                    return self.hear_answer(at);
                 }
                 self.thread.forget(out.conn);
                 self.set_route(at, TxRoute::Adapter);
@@ -41,11 +39,7 @@ impl TxRings {
             Err(_) => TxRoute::Adapter,
         };
         self.set_route(at, route);
-        self.hear_answer(at);
-        matches!(
-            self.routes.get(at),
-            Some(TxRoute::Ring(_) | TxRoute::Adapter)
-        )
+        self.hear_answer(at)
     }
 
     /// From now on packets reach a peer this way; returns how they did.
@@ -58,20 +52,27 @@ impl TxRings {
         core::mem::replace(r, route)
     }
 
-    /// Waits a moment for the answer to a call: the peer's thread gives it whatever its owner does,
-    /// and who has sent one message need not poll for it to leave.
-    fn hear_answer(&mut self, at: usize) {
-        let end = host::now() + ANSWER_AT_ONCE;
-        while let Some(TxRoute::Calling(out, _)) = self.routes.get(at) {
-            let (conn, sock) = (out.conn, Arc::clone(&out.sock));
+    /// Takes the answer to a call, if it has come. Whether it is known how the peer is reached.
+    fn hear_answer(&mut self, at: usize) -> bool {
+        if let Some(TxRoute::Calling(out, _)) = self.routes.get(at) {
+            let conn = out.conn;
+            // Whoever polls for an answer may keep the thread that hears it from running.
             EventThread::attend();
-            match self.shared.answer(conn) {
-                Some(RingEvent::Accepted(_, visit)) => self.accepted(conn, visit),
-                Some(_) => return,
-                None if host::now() >= end => return,
-                None => wait_readable(sock.as_raw_fd(), 1),
+            if let Some(RingEvent::Accepted(_, visit)) = self.shared.answer(conn) {
+                self.accepted(conn, visit);
             }
         }
+        let route = self.routes.get(at);
+        matches!(route, Some(TxRoute::Ring(_) | TxRoute::Adapter))
+    }
+
+    /// The connection to a peer that has been called and has not answered yet, for a caller that
+    /// waits for the answer.
+    pub fn called(&self) -> Option<Arc<OwnedFd>> {
+        self.routes.iter().find_map(|r| match r {
+            TxRoute::Calling(out, _) => Some(Arc::clone(&out.sock)),
+            _ => None,
+        })
     }
 
     fn open(&self, addr: &QpAddr) -> crate::core::Result<TxRing> {

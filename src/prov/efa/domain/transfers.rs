@@ -2,19 +2,61 @@
 
 use super::EfaDomain;
 use crate::core::Result;
+use crate::device::wait::wait_readable;
 use crate::device::Device;
 use crate::hmem::UserMem;
 use crate::proto::AtomicKind;
 use crate::prov::contract::*;
 use crate::prov::efa::ops::atomic::AtomicRoom;
+use crate::prov::efa::ops::deferred::Work;
 use crate::prov::efa::ops::{self, collective, deferred};
+use crate::prov::efa::progress::progress;
+use crate::prov::efa::select::ROUTE_PENDING;
 use crate::types::*;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The first operation to a peer on this host waits so long for its answer, without the lock: who
+/// has sent one message need not poll for it to leave.
+const ANSWER_AT_ONCE: Duration = Duration::from_millis(10);
+
+impl EfaDomain {
+    /// Keeps an operation whose peer has been called, and starts it when the peer has answered.
+    #[inline(always)]
+    fn answered(&self, ep: u32, sent: Result<()>, work: impl FnOnce() -> Work) -> Result<()> {
+        match sent {
+            Err(ROUTE_PENDING) => self.start_when_answered(ep, work()),
+            other => other,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn start_when_answered(&self, ep: u32, work: Work) -> Result<()> {
+        ops::wait_for_route(&mut self.lock(), ep, work)?;
+        let until = Instant::now() + ANSWER_AT_ONCE;
+        loop {
+            // The peer's thread answers, whatever its owner does.
+            crate::shm::attend();
+            let mut s = self.lock();
+            progress(&mut s, ep);
+            let live = s.eps.get(ep).and_then(|e| e.live.as_ref());
+            let sock = live.and_then(|l| l.shm_ep.as_ref()?.tx.called());
+            drop(s);
+            match sock {
+                Some(sock) if Instant::now() < until => wait_readable(sock.as_raw_fd(), 1),
+                _ => return Ok(()),
+            }
+        }
+    }
+}
 
 impl Transfers for EfaDomain {
     #[inline(always)]
     fn send<D: SendBuffer, C: Call>(&self, ep: u32, r: &MsgReq<D, C>) -> Result<()> {
-        ops::send(&mut self.lock(), ep, r)
+        let sent = ops::send(&mut self.lock(), ep, r);
+        self.answered(ep, sent, || Work::new(&r.general()))
     }
 
     #[inline(always)]
@@ -24,7 +66,8 @@ impl Transfers for EfaDomain {
 
     #[inline(always)]
     fn rma<D: SendBuffer, C: Call>(&self, ep: u32, r: &RmaReq<D, C>) -> Result<()> {
-        ops::rma::rma(&mut self.lock(), ep, r)
+        let sent = ops::rma::rma(&mut self.lock(), ep, r);
+        self.answered(ep, sent, || Work::new(&r.general()))
     }
 
     #[inline(always)]
@@ -33,7 +76,8 @@ impl Transfers for EfaDomain {
         ep: u32,
         r: &AtomicReq<D, M, T, C>,
     ) -> Result<()> {
-        ops::atomic::atomic(&mut self.lock(), ep, r)
+        let sent = ops::atomic::atomic(&mut self.lock(), ep, r);
+        self.answered(ep, sent, || Work::new(&r.general()))
     }
 
     fn atomic_count(&self, dt: fi_datatype, op: fi_op, call: AtomicCall) -> Result<usize> {

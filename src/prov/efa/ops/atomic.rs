@@ -1,7 +1,7 @@
 //! Starting atomics (fi_atomic(3)), and what of them there is.
 
 use super::deferred::Work;
-use super::{fences, known, live_port, notify_sleeper, resolve, too_long, wait, wait_for_route};
+use super::{fences, known, live_port, notify_sleeper, resolve, too_long, wait};
 use super::{UserOp, TX_FLAGS};
 use crate::core::{memory, Result};
 use crate::device::{AdapterAttr, Device};
@@ -14,7 +14,7 @@ use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Kind, Live};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host::shm_rma;
-use crate::prov::efa::select::{choose_message, MessageRoute, NoRoute};
+use crate::prov::efa::select::{choose_message, MessageRoute};
 use crate::prov::reports::completion::{ended_entry, reported, CntrKind};
 use crate::transport::{AtomicRequest, Completion, RemoteAddr, Verdict};
 use crate::types::*;
@@ -205,16 +205,9 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Res
     if ep.kind != Kind::Rdm {
         return Err(FI_EOPNOTSUPP);
     }
-    if live.routes.message(peer) == MessageRoute::Unknown {
-        match choose_message(s, id, peer) {
-            Ok(_) => {}
-            Err(NoRoute::Failed(e)) => return Err(e),
-            Err(NoRoute::Calling) => return wait_for_route(s, id, || Work::new(r)),
-        }
-    }
+    let route = live.routes.message(peer);
     let injected = r.data.injected();
-    let mode = s.eps.get(id).ok_or(FI_EBADF)?.tx_mode(&r.common, injected);
-    live_port!(s, id, None => ep, proto, port);
+    let mode = ep.tx_mode(&r.common, injected);
     let changes = matches!(r.fetch, Fetch::No);
     let kind = match r.fetch {
         Fetch::No => AtomicKind::Write {
@@ -248,6 +241,10 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Res
         );
         return Err(FI_EINVAL);
     }
+    if route == MessageRoute::Unknown {
+        choose_message(s, id, peer)?;
+    }
+    live_port!(s, id, None => ep, proto, port);
     // Atomics are short: their operands are copied, so that one packet is all there is to keep.
     let mut data = core::mem::take(&mut ep.operands);
     data.clear();

@@ -11,6 +11,7 @@ use crate::prov::efa::domain::State;
 use crate::prov::efa::ops;
 use crate::prov::efa::ops::OpKind;
 use crate::prov::efa::ops::{atomic, recv, rma};
+use crate::prov::efa::select::ROUTE_PENDING;
 use crate::types::*;
 
 /// See the module text.
@@ -131,7 +132,7 @@ pub(crate) fn run_fenced(s: &mut State, id: u32) {
         let result = if hold { Err(FI_EAGAIN) } else { w.start(s, id) };
         match result {
             Ok(()) => {}
-            Err(FI_EAGAIN) => {
+            Err(FI_EAGAIN | ROUTE_PENDING) => {
                 if let Some(e) = s.eps.get_mut(id) {
                     e.fenced.push_front(w);
                 }
@@ -162,7 +163,7 @@ pub(crate) fn fire(s: &mut State) {
         let t = s.triggers.remove(at);
         match t.work.start(s, t.ep) {
             Ok(()) => ops::notify_sleeper(s, t.ep),
-            Err(FI_EAGAIN) => {
+            Err(FI_EAGAIN | ROUTE_PENDING) => {
                 if let Some(e) = s.eps.get_mut(t.ep) {
                     e.fenced.push_back(t.work);
                 }

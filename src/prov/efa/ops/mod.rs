@@ -182,13 +182,12 @@ fn refresh(s: &mut State, av: u32) -> bool {
 
 /// Keeps an operation whose peer, on this host, has been called and has not answered yet.
 /// `FI_EAGAIN` when there are too many of those.
-#[cold]
-pub(crate) fn wait_for_route(s: &mut State, id: u32, work: impl FnOnce() -> Work) -> Result<()> {
+pub(crate) fn wait_for_route(s: &mut State, id: u32, work: Work) -> Result<()> {
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
     if ep.fenced.len() >= PARKED_MAX {
         return Err(FI_EAGAIN);
     }
-    park(s, id, work())?;
+    park(s, id, work)?;
     notify_sleeper(s, id);
     Ok(())
 }

@@ -5,7 +5,7 @@
 //! calls without flags and with one buffer, and for all others.
 
 use super::deferred::Work;
-use super::{fences, known, live_port, notify_sleeper, resolve, too_long, wait, wait_for_route};
+use super::{fences, known, live_port, notify_sleeper, resolve, too_long, wait};
 use super::{UserOp, TX_FLAGS};
 use crate::core::{memory, Result};
 use crate::device::QueuePair;
@@ -18,7 +18,7 @@ use crate::prov::efa::poll::{poll, Polled};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::progress::progress;
 use crate::prov::efa::same_host::shm_rma::{self, Wait};
-use crate::prov::efa::select::{choose_rma, NoRoute, RmaRoute};
+use crate::prov::efa::select::{choose_rma, RmaRoute};
 use crate::prov::reports::completion::{reported, rma_flags};
 use crate::shm::{kind, AdapterRetry};
 use crate::transport::{Completion, Payload, RemoteAddr, Report, Transport, Verdict};
@@ -223,11 +223,7 @@ fn rma_any(
         return Err(FI_EAGAIN);
     }
     let route = match route {
-        RmaRoute::Unknown => match choose_rma(s, id, peer, (r.write, r.cq_data.is_some())) {
-            Ok(route) => route,
-            Err(NoRoute::Failed(e)) => return Err(e),
-            Err(NoRoute::Calling) => return wait_for_route(s, id, || Work::new(r)),
-        },
+        RmaRoute::Unknown => choose_rma(s, id, peer, (r.write, r.cq_data.is_some()))?,
         known => known,
     };
     let done = completion(peer, r, mode.entry);

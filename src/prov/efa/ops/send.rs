@@ -5,7 +5,7 @@
 //! most of its questions are answered then, and for all others.
 
 use super::deferred::Work;
-use super::{direct, fences, known, live_port, resolve, too_long, wait, wait_for_route, UserOp};
+use super::{direct, fences, known, live_port, resolve, too_long, wait, UserOp};
 use super::{notify_sleeper, TX_FLAGS};
 use crate::core::{memory, Result};
 use crate::device::{AmHeader, QueuePair};
@@ -16,7 +16,7 @@ use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Ep, Kind, Live, TxMode};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host::{self, head_len, words_of};
-use crate::prov::efa::select::{choose_message, MessageRoute, NoRoute};
+use crate::prov::efa::select::{choose_message, MessageRoute};
 use crate::prov::reports::completion::{ended_entry, reported, send_flags, CntrKind};
 use crate::shm::{kind, RecordHead, RecordHeader};
 use crate::transport::{Completion, Payload, RemoteAddr, Report, Transport, Verdict};
@@ -221,11 +221,10 @@ fn send_any(
         return Err(FI_EAGAIN);
     }
     match route {
-        MessageRoute::Unknown => match choose_message(s, id, peer) {
-            Ok(_) => send_to(s, id, peer, r),
-            Err(NoRoute::Failed(e)) => Err(e),
-            Err(NoRoute::Calling) => wait_for_route(s, id, || Work::new(r)),
-        },
+        MessageRoute::Unknown => {
+            choose_message(s, id, peer)?;
+            send_to(s, id, peer, r)
+        }
         MessageRoute::Ring => by_ring(s, id, peer, mode, r),
         MessageRoute::Packets => by_protocol(s, id, peer, mode, r),
         MessageRoute::Direct => by_adapter(s, id, peer, mode, r),

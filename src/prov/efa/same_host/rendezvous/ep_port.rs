@@ -16,6 +16,10 @@ impl PeerRings for TxRings {
         host::now()
     }
 
+    fn has_route(&self, peer: PeerId) -> bool {
+        TxRings::has_route(self, peer)
+    }
+
     #[inline(always)]
     fn reaches_memory(&self, peer: PeerId) -> bool {
         TxRings::reaches_memory(self, peer)

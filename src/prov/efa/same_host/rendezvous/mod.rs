@@ -171,8 +171,12 @@ impl Rendezvous {
     /// Sends a control record to a peer, or keeps it when there is no room now.
     fn say<P: RendezvousPort>(&mut self, to: PeerId, kind: u8, words: [u64; 5], port: &mut P) {
         let mut sent = port.send(to, plain(kind), &words, &crate::hmem::UserMem::EMPTY);
-        if sent == Verdict::Unsupported && matches!(kind, kind::CTS | kind::FIN) {
-            // No ring leads back, for want of descriptors or memory here or there.
+        // The receive completes now, and its owner may not poll again: a FIN does not wait until
+        // the sender has taken our ring.
+        let called = sent == Verdict::NoResources && kind == kind::FIN;
+        let unreached = called && port.rings().is_some_and(|r| !r.has_route(to));
+        if unreached || sent == Verdict::Unsupported && matches!(kind, kind::CTS | kind::FIN) {
+            // No ring leads back: not yet, or for want of descriptors or memory here or there.
             let there = match kind {
                 kind::CTS => words[1] as u32,
                 _ if words[1] & LOST != 0 => FIN_LOST,

@@ -17,6 +17,9 @@ pub(crate) trait PeerRings {
     /// Nanoseconds, by a clock that all processes of the host share.
     fn now(&self) -> u64;
 
+    /// Whether a ring leads to a peer.
+    fn has_route(&self, peer: PeerId) -> bool;
+
     /// Whether a peer's memory can be copied to and from here.
     fn reaches_memory(&self, peer: PeerId) -> bool;
 

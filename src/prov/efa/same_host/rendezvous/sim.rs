@@ -59,6 +59,8 @@ struct Host {
     room: usize,
     /// Answers to peers that no ring leads to.
     cts: VecDeque<(PeerId, PeerId, u32, u32)>,
+    /// Pairs whose ring the second has taken.
+    connected: HashSet<(PeerId, PeerId)>,
     /// No ring can be made from the first to the second.
     unreached: HashSet<(PeerId, PeerId)>,
     splits: HashMap<(PeerId, PeerId, u8), SimSplit>,
@@ -194,6 +196,14 @@ impl SimPort {
         if h.unreached.contains(&(self.me, to)) {
             return Verdict::Unsupported;
         }
+        // Who answers is called first, and lets its ring in a little later.
+        let answer = matches!(what.kind, kind::CTS | kind::FIN);
+        if !h.connected.contains(&(self.me, to)) {
+            if answer && h.rng.below(2) == 0 {
+                return Verdict::NoResources;
+            }
+            h.connected.insert((self.me, to));
+        }
         let (room, ring) = (h.room, h.rings.get(&(self.me, to)));
         let full: usize = ring.map_or(0, |r| r.iter().map(|r| r.body.len() + 16).sum());
         // Others write to the ring as well, but what was said to fit does.
@@ -218,6 +228,10 @@ impl PeerRings for SimPort {
         let mut h = self.host.borrow_mut();
         h.clock += h.rng.below(2000);
         h.clock
+    }
+
+    fn has_route(&self, peer: PeerId) -> bool {
+        self.host.borrow().connected.contains(&(self.me, peer))
     }
 
     fn reaches_memory(&self, peer: PeerId) -> bool {
@@ -518,6 +532,7 @@ impl Sim {
             rings: HashMap::new(),
             room: (80 << 10) + rng.below(400 << 10) as usize,
             cts: VecDeque::new(),
+            connected: HashSet::new(),
             unreached,
             splits: HashMap::new(),
             dead: HashSet::new(),
