@@ -82,7 +82,7 @@ static inline void open_disabled(const char *fabric_name)
 	open_asked();
 }
 
-static void enable(void)
+static inline void enable(void)
 {
 	size_t len = sizeof(name);
 

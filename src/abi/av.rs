@@ -1,28 +1,24 @@
 //! `fid_av`: address vectors (fi_av(3)).
 
-use super::domain::of;
+use super::entry::{entry, FromC, OutParam, OutParams, SizedOut, TextOut};
+use super::handles::AnyObject;
 use super::object::*;
 use crate::core::Result;
 use crate::prov::contract::*;
 use crate::types::*;
+use core::cell::Cell;
 use core::ffi::{c_char, c_int, c_void};
+use core::marker::PhantomData;
 use core::mem::size_of;
-use core::ptr::null_mut;
 use std::sync::Arc;
 
-pub(crate) unsafe extern "C" fn av_open<D: Domain>(
-    d: *mut fid_domain,
-    attr: *mut fi_av_attr,
-    out: *mut *mut fid_av,
-    context: *mut c_void,
-) -> c_int {
-    guard_int("fi_av_open", || {
-        if out.is_null() {
-            return Err(FI_EINVAL);
-        }
-        // SAFETY: `d` is a domain of ours; the attributes are valid or NULL.
-        let (domain, attr) = unsafe { (of::<D>(d)?, attr.as_mut()) };
-        let attr = attr.ok_or(FI_EINVAL)?;
+entry! {
+    pub(crate) fn av_open<D: Domain>(
+        domain: *mut fid_domain as &Arc<D>,
+        attr: *mut fi_av_attr as &mut fi_av_attr,
+        out: *mut *mut fid_av as OutParam<*mut fid_av>,
+        context: *mut c_void,
+    ) -> c_int = "fi_av_open" {
         if attr.flags & (FI_EVENT | FI_SYMMETRIC) != 0 {
             crate::warn_log!(
                 FI_LOG_AV,
@@ -78,19 +74,14 @@ pub(crate) unsafe extern "C" fn av_open<D: Domain>(
             fid: new_fid(FI_CLASS_AV, context, Tables::<D>::AV_FI_OPS),
             ops: table(Tables::<D>::AV_OPS),
         };
-        // SAFETY: `out` is a place for a pointer.
-        unsafe {
-            *out = hand_out(
-                f,
-                AvBody {
-                    domain: Arc::clone(domain),
-                    id,
-                    _map: map,
-                },
-            )
+        let b = AvBody {
+            domain: Arc::clone(domain),
+            id,
+            _map: map,
         };
+        out.put(hand_out(f, b));
         Ok(())
-    })
+    }
 }
 
 /// Body of a `fid_av`.
@@ -101,39 +92,24 @@ pub(crate) struct AvBody<D: Domain> {
     _map: Box<[fi_addr_t]>,
 }
 
-/// # Safety
-/// `v` is NULL or an address vector of ours.
-unsafe fn av<'a, D: Domain>(v: *mut fid_av) -> Result<&'a AvBody<D>> {
-    // SAFETY: as promised by the caller.
-    unsafe { body::<fid_av, AvBody<D>>(v) }
+close! {
+    fn av_close<D: Domain>(b: AvBody<D> as fid_av) {
+        b.domain.close_av(b.id)
+    }
 }
 
-unsafe extern "C" fn av_close<D: Domain>(f: *mut fid) -> c_int {
-    let close = || {
-        // SAFETY: only address vectors have this table.
-        unsafe {
-            let b = av::<D>(f.cast())?;
-            b.domain.close_av(b.id)?;
-            take::<fid_av, AvBody<D>>(f.cast())?;
-        }
-        Ok(())
-    };
-    // SAFETY: only objects of ours have this table.
-    unsafe { guard_close(f, close) }
-}
-
-unsafe extern "C" fn av_bind<D: Domain>(f: *mut fid, b: *mut fid, _: u64) -> c_int {
-    guard_int("fi_av_bind", || {
-        // SAFETY: only address vectors have this table; `b` is NULL or an open object.
-        unsafe {
-            av::<D>(f.cast())?;
-            if b.is_null() || (*b).fclass != FI_CLASS_EQ {
-                return Err(FI_EINVAL);
-            }
-        }
+entry! {
+    fn av_bind<D: Domain>(
+        _av: *mut fid as &AvBody<D>,
+        with: *mut fid as AnyObject<D>,
+        _flags: u64,
+    ) -> c_int = "fi_av_bind" {
         // An event queue reports asynchronous insertion; ours is never asynchronous.
-        Err(FI_ENOSYS)
-    })
+        match with {
+            AnyObject::Eq(_) => Result::<()>::Err(FI_ENOSYS),
+            _ => Err(FI_EINVAL),
+        }
+    }
 }
 
 impl<D: Domain> Tables<D> {
@@ -142,36 +118,110 @@ impl<D: Domain> Tables<D> {
 
 const INSERT_FLAGS: u64 = FI_MORE | FI_SYNC_ERR | FI_AV_USER_ID;
 
-/// Inserts `count` addresses that `raw` produces, filling `fi_addr` and error codes.
+/// An address as the application passes it: its beginning says how long it is.
 ///
 /// # Safety
-/// `fi_addr` is NULL or has `count` places; with FI_SYNC_ERR `context` has `count` ints.
-unsafe fn insert_all<D: Domain>(
-    v: *mut fid_av,
-    count: usize,
-    fi_addr: *mut fi_addr_t,
+/// The address is readable as far as it says.
+unsafe fn raw_addr<'a, D: Domain>(p: *const u8) -> Result<&'a [u8]> {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let len = D::addr_len(p.cast::<[u8; 2]>().read_unaligned())?;
+        Ok(core::slice::from_raw_parts(p, len))
+    }
+}
+
+/// One address that a call brings.
+pub(crate) struct RawAddr<'a, D> {
+    pub raw: &'a [u8],
+    of: PhantomData<D>,
+}
+
+/// `FI_EINVAL` for NULL.
+impl<D: Domain> FromC<*const c_void> for RawAddr<'_, D> {
+    unsafe fn from_c(p: *const c_void) -> Result<Self> {
+        if p.is_null() {
+            return Err(FI_EINVAL);
+        }
+        // SAFETY: the caller brings a whole address.
+        let raw = unsafe { raw_addr::<D>(p.cast())? };
+        let of = PhantomData;
+        Ok(RawAddr { raw, of })
+    }
+}
+
+/// Addresses of one length that a call brings, and where their values go.
+struct RawAddrs<D> {
+    at: *const u8,
+    values: OutParams<fi_addr_t>,
+    of: PhantomData<D>,
+}
+
+impl<D: Domain> RawAddrs<D> {
+    /// The `i`th; all are as long as it.
+    fn get(&self, i: usize) -> Result<&[u8]> {
+        // SAFETY: the caller brings as many whole addresses as it says, and `i` is below that.
+        unsafe {
+            let len = raw_addr::<D>(self.at)?.len();
+            raw_addr::<D>(self.at.add(i * len))
+        }
+    }
+}
+
+/// `FI_EINVAL` for NULL with a count.
+impl<D: Domain> FromC<(*const c_void, usize, *mut fi_addr_t)> for RawAddrs<D> {
+    unsafe fn from_c((at, count, values): (*const c_void, usize, *mut fi_addr_t)) -> Result<Self> {
+        if at.is_null() && count > 0 {
+            return Err(FI_EINVAL);
+        }
+        Ok(RawAddrs {
+            at: at.cast(),
+            // SAFETY: the caller has NULL, or as many places as addresses.
+            values: unsafe { FromC::from_c((values, count))? },
+            of: PhantomData,
+        })
+    }
+}
+
+/// The flags of an insertion, and where its error codes go, if they are asked for.
+struct InsertFlags {
     flags: u64,
     context: *mut c_void,
+}
+
+impl FromC<(u64, *mut c_void)> for InsertFlags {
+    unsafe fn from_c((flags, context): (u64, *mut c_void)) -> Result<Self> {
+        if flags & !INSERT_FLAGS != 0 {
+            crate::warn_log!(
+                FI_LOG_AV,
+                "fi_av_insert: flags {flags:#x}: wanted FI_MORE or FI_SYNC_ERR"
+            );
+            return Err(FI_EBADFLAGS);
+        }
+        if flags & FI_SYNC_ERR != 0 && context.is_null() {
+            return Err(FI_EINVAL);
+        }
+        Ok(InsertFlags { flags, context })
+    }
+}
+
+impl InsertFlags {
+    fn put_error(&self, i: usize, e: c_int) {
+        if self.flags & FI_SYNC_ERR != 0 {
+            // SAFETY: with FI_SYNC_ERR the context has an int for each address.
+            unsafe { self.context.cast::<c_int>().add(i).write(e) }
+        }
+    }
+}
+
+/// Inserts the addresses that `raw` produces, one for each place of a value, and fills in values
+/// and error codes; how many were inserted.
+fn insert_all<D: Domain>(
+    av: &AvBody<D>,
+    values: &OutParams<fi_addr_t>,
+    flags: &InsertFlags,
     raw: impl Fn(&D, usize) -> Result<Vec<u8>>,
-) -> Result<isize> {
-    // SAFETY: `v` is NULL or an address vector of ours.
-    let b = unsafe { av::<D>(v)? };
-    if flags & !INSERT_FLAGS != 0 {
-        crate::warn_log!(
-            FI_LOG_AV,
-            "fi_av_insert: flags {flags:#x}: wanted FI_MORE or FI_SYNC_ERR"
-        );
-        return Err(FI_EBADFLAGS);
-    }
-    let errors = if flags & FI_SYNC_ERR != 0 {
-        context.cast::<c_int>()
-    } else {
-        null_mut()
-    };
-    if flags & FI_SYNC_ERR != 0 && errors.is_null() {
-        return Err(FI_EINVAL);
-    }
-    let v = b.domain.av_info(b.id)?;
+) -> Result<usize> {
+    let v = av.domain.av_info(av.id)?;
     if v.read_only {
         crate::warn_log!(
             FI_LOG_AV,
@@ -179,7 +229,7 @@ unsafe fn insert_all<D: Domain>(
         );
         return Err(FI_EINVAL);
     }
-    if fi_addr.is_null() && v.type_ == FI_AV_MAP && count > 0 {
+    if values.is_null() && v.type_ == FI_AV_MAP && values.count() > 0 {
         crate::warn_log!(
             FI_LOG_AV,
             "fi_av_insert: fi_addr is NULL: FI_AV_MAP needs it"
@@ -187,8 +237,8 @@ unsafe fn insert_all<D: Domain>(
         return Err(FI_EINVAL);
     }
     let mut good = 0;
-    for i in 0..count {
-        let r = raw(&*b.domain, i).and_then(|a| b.domain.insert_addr(b.id, &a));
+    for i in 0..values.count() {
+        let r = raw(&*av.domain, i).and_then(|a| av.domain.insert_addr(av.id, &a));
         if let Err(e) = r {
             crate::warn_log!(
                 FI_LOG_AV,
@@ -196,60 +246,43 @@ unsafe fn insert_all<D: Domain>(
                 crate::core::errno::text(e)
             );
         }
-        // SAFETY: as promised by the caller.
-        unsafe {
-            if !fi_addr.is_null() {
-                *fi_addr.add(i) = r.unwrap_or(FI_ADDR_NOTAVAIL);
-            }
-            if !errors.is_null() {
-                *errors.add(i) = r.err().unwrap_or(0);
-            }
-        }
-        good += isize::from(r.is_ok());
+        values.put(i, r.unwrap_or(FI_ADDR_NOTAVAIL));
+        flags.put_error(i, r.err().unwrap_or(0));
+        good += usize::from(r.is_ok());
     }
     Ok(good)
 }
 
-unsafe extern "C" fn av_insert<D: Domain>(
-    v: *mut fid_av,
-    addrs: *const c_void,
-    count: usize,
-    fi_addr: *mut fi_addr_t,
-    flags: u64,
-    context: *mut c_void,
-) -> c_int {
-    guard("fi_av_insert", || {
-        if addrs.is_null() && count > 0 {
-            return Err(FI_EINVAL);
-        }
-        // SAFETY: the caller passes `count` addresses of one length.
-        unsafe {
-            insert_all::<D>(v, count, fi_addr, flags, context, |_, i| {
-                let len = D::addr_len(addrs.cast::<[u8; 2]>().read_unaligned())?;
-                Ok(core::slice::from_raw_parts(addrs.cast::<u8>().add(i * len), len).to_vec())
-            })
-        }
-    }) as c_int
+entry! {
+    fn av_insert<D: Domain>(
+        av: *mut fid_av as &AvBody<D>,
+        (addrs: *const c_void, count: usize, values: *mut fi_addr_t) as addrs: RawAddrs<D>,
+        (flags: u64, context: *mut c_void) as flags: InsertFlags,
+    ) -> c_int = "fi_av_insert" {
+        insert_all(av, &addrs.values, &flags, |_, i| Ok(addrs.get(i)?.to_vec()))
+    }
 }
 
-unsafe extern "C" fn av_insertsvc<D: Domain>(
-    v: *mut fid_av,
-    node: *const c_char,
-    service: *const c_char,
-    fi_addr: *mut fi_addr_t,
-    flags: u64,
-    context: *mut c_void,
-) -> c_int {
-    guard("fi_av_insertsvc", || {
-        // SAFETY: both are NULL or strings; the rest as in `insert_all`.
-        unsafe {
-            let n = super::info::string(node).ok_or(FI_EINVAL)?;
-            let s = super::info::string(service);
-            insert_all::<D>(v, 1, fi_addr, flags, context, |d, _| {
-                d.resolve(&n, s.as_deref())
-            })
-        }
-    }) as c_int
+/// Where the value of one address goes.
+struct OneValue(OutParams<fi_addr_t>);
+
+impl FromC<*mut fi_addr_t> for OneValue {
+    unsafe fn from_c(p: *mut fi_addr_t) -> Result<Self> {
+        // SAFETY: the caller has NULL or one place.
+        unsafe { FromC::from_c((p, 1)) }.map(OneValue)
+    }
+}
+
+entry! {
+    fn av_insertsvc<D: Domain>(
+        av: *mut fid_av as &AvBody<D>,
+        node: *const c_char as String,
+        service: *const c_char as Option<String>,
+        value: *mut fi_addr_t as OneValue,
+        (flags: u64, context: *mut c_void) as flags: InsertFlags,
+    ) -> c_int = "fi_av_insertsvc" {
+        insert_all(av, &value.0, &flags, |d, _| d.resolve(&node, service.as_deref()))
+    }
 }
 
 /// The `i`-th name after `first`: a trailing number counts up ("node7", "node8", ...).
@@ -261,109 +294,120 @@ fn counted(first: &str, i: usize) -> String {
     }
 }
 
-unsafe extern "C" fn av_insertsym<D: Domain>(
-    v: *mut fid_av,
-    node: *const c_char,
-    nodecnt: usize,
-    service: *const c_char,
-    svccnt: usize,
-    fi_addr: *mut fi_addr_t,
-    flags: u64,
-    context: *mut c_void,
-) -> c_int {
-    guard("fi_av_insertsym", || {
-        // SAFETY: both are NULL or strings; the rest as in `insert_all`.
+/// Names that count up, and where the values of their addresses go.
+struct Symmetric {
+    node: String,
+    service: String,
+    services: usize,
+    values: OutParams<fi_addr_t>,
+}
+
+type SymmetricArgs = (*const c_char, usize, *const c_char, usize, *mut fi_addr_t);
+
+/// `FI_EINVAL` without a name, and for no addresses or more than can be counted.
+impl FromC<SymmetricArgs> for Symmetric {
+    unsafe fn from_c((node, nodes, service, services, values): SymmetricArgs) -> Result<Self> {
+        let count = nodes.checked_mul(services).filter(|c| *c > 0);
+        // SAFETY: both names are NULL or strings; the caller has NULL, or a place for each address.
         unsafe {
-            let n = super::info::string(node).ok_or(FI_EINVAL)?;
-            let s = super::info::string(service).ok_or(FI_EINVAL)?;
-            let count = nodecnt
-                .checked_mul(svccnt)
-                .filter(|c| *c > 0)
-                .ok_or(FI_EINVAL)?;
-            insert_all::<D>(v, count, fi_addr, flags, context, |d, i| {
-                d.resolve(&counted(&n, i / svccnt), Some(&counted(&s, i % svccnt)))
+            Ok(Symmetric {
+                node: FromC::from_c(node)?,
+                service: FromC::from_c(service)?,
+                services,
+                values: FromC::from_c((values, count.ok_or(FI_EINVAL)?))?,
             })
         }
-    }) as c_int
-}
-
-unsafe extern "C" fn av_remove<D: Domain>(
-    v: *mut fid_av,
-    fi_addr: *mut fi_addr_t,
-    count: usize,
-    flags: u64,
-) -> c_int {
-    guard_int("fi_av_remove", || {
-        // SAFETY: `v` is NULL or ours; the caller passes `count` entries.
-        unsafe {
-            let b = av::<D>(v)?;
-            if flags != 0 {
-                return Err(FI_EBADFLAGS);
-            }
-            if fi_addr.is_null() && count > 0 {
-                return Err(FI_EINVAL);
-            }
-            // Later entries first, as they were inserted.
-            for i in (0..count).rev() {
-                b.domain.remove_addr(b.id, *fi_addr.add(i))?;
-            }
-        }
-        Ok(())
-    })
-}
-
-unsafe extern "C" fn av_lookup<D: Domain>(
-    v: *mut fid_av,
-    fi_addr: fi_addr_t,
-    out: *mut c_void,
-    len: *mut usize,
-) -> c_int {
-    guard_int("fi_av_lookup", || {
-        // SAFETY: `v` is NULL or ours; `len` is a place that says how long `out` is.
-        unsafe {
-            let b = av::<D>(v)?;
-            let len = len.as_mut().ok_or(FI_EINVAL)?;
-            give_address(&b.domain.lookup_addr(b.id, fi_addr)?, out, len);
-        }
-        Ok(())
-    })
-}
-
-/// Copies as much of an address as fits and says how long it is.
-///
-/// # Safety
-/// `out` is NULL or `len` bytes long.
-pub(crate) unsafe fn give_address(raw: &[u8], out: *mut c_void, len: &mut usize) -> bool {
-    let room = core::mem::replace(len, raw.len());
-    let n = if out.is_null() {
-        0
-    } else {
-        room.min(raw.len())
-    };
-    // SAFETY: `n` bytes fit, as promised by the caller.
-    unsafe { core::ptr::copy_nonoverlapping(raw.as_ptr(), out.cast(), n) };
-    n == raw.len()
-}
-
-unsafe extern "C" fn av_straddr<D: Domain>(
-    _: *mut fid_av,
-    a: *const c_void,
-    buf: *mut c_char,
-    len: *mut usize,
-) -> *const c_char {
-    // SAFETY: the address has the length that its beginning says; `len` says how long `buf` is.
-    unsafe {
-        if a.is_null() || len.is_null() {
-            return core::ptr::null();
-        }
-        let Ok(n) = D::addr_len(a.cast::<[u8; 2]>().read_unaligned()) else {
-            return core::ptr::null();
-        };
-        let text = D::addr_text(core::slice::from_raw_parts(a.cast::<u8>(), n));
-        let room = core::mem::replace(&mut *len, text.len() + 1);
-        super::text::put(buf, room, &text);
     }
-    buf
+}
+
+entry! {
+    fn av_insertsym<D: Domain>(
+        av: *mut fid_av as &AvBody<D>,
+        (
+            node: *const c_char,
+            nodes: usize,
+            service: *const c_char,
+            services: usize,
+            values: *mut fi_addr_t
+        ) as names: Symmetric,
+        (flags: u64, context: *mut c_void) as flags: InsertFlags,
+    ) -> c_int = "fi_av_insertsym" {
+        insert_all(av, &names.values, &flags, |d, i| {
+            let (node, service) = (i / names.services, i % names.services);
+            d.resolve(&counted(&names.node, node), Some(&counted(&names.service, service)))
+        })
+    }
+}
+
+/// Values of addresses that a call brings.
+struct Values<'a>(&'a [fi_addr_t]);
+
+/// `FI_EINVAL` for NULL with a count.
+impl FromC<(*mut fi_addr_t, usize)> for Values<'_> {
+    unsafe fn from_c((at, count): (*mut fi_addr_t, usize)) -> Result<Self> {
+        match (at.is_null(), count) {
+            (_, 0) => Ok(Values(&[])),
+            (true, _) => Err(FI_EINVAL),
+            // SAFETY: the caller brings as many values as it says.
+            (false, _) => Ok(Values(unsafe { core::slice::from_raw_parts(at, count) })),
+        }
+    }
+}
+
+entry! {
+    fn av_remove<D: Domain>(
+        av: *mut fid_av as &AvBody<D>,
+        (values: *mut fi_addr_t, count: usize) as values: Values,
+        flags: u64,
+    ) -> c_int = "fi_av_remove" {
+        if flags != 0 {
+            return Err(FI_EBADFLAGS);
+        }
+        // Later entries first, as they were inserted.
+        values.0.iter().rev().try_for_each(|a| av.domain.remove_addr(av.id, *a))
+    }
+}
+
+entry! {
+    fn av_lookup<D: Domain>(
+        av: *mut fid_av as &AvBody<D>,
+        addr: fi_addr_t,
+        (out: *mut c_void, len: *mut usize) as out: SizedOut,
+    ) -> c_int = "fi_av_lookup" {
+        out.give(&av.domain.lookup_addr(av.id, addr)?);
+        Ok(())
+    }
+}
+
+/// Room for the text of an address, and where its length is said and told.
+struct AddrText<'a> {
+    out: TextOut,
+    len: &'a Cell<usize>,
+}
+
+impl FromC<(*mut c_char, *mut usize)> for AddrText<'_> {
+    unsafe fn from_c((buf, len): (*mut c_char, *mut usize)) -> Result<Self> {
+        // SAFETY: the length is NULL or the caller's, and says how long the buffer is.
+        unsafe {
+            let len = len.as_mut().ok_or(FI_EINVAL)?;
+            let out = FromC::from_c((buf, *len))?;
+            let len = Cell::from_mut(len);
+            Ok(AddrText { out, len })
+        }
+    }
+}
+
+entry! {
+    fn av_straddr<D: Domain>(
+        _av: *mut fid_av,
+        addr: *const c_void as RawAddr<D>,
+        (buf: *mut c_char, len: *mut usize) as text: AddrText,
+    ) -> *const c_char = "fi_av_straddr" {
+        let name = D::addr_text(addr.raw);
+        text.len.set(name.len() + 1);
+        text.out.put(&name);
+        Ok(text.out.as_ptr())
+    }
 }
 
 impl<D: Domain> Tables<D> {

@@ -2,6 +2,7 @@
 //! what it is good for is being joined (`collective`).
 
 use super::av::AvBody;
+use super::entry::{entry, OutParam};
 use super::object::*;
 use crate::core::Result;
 use crate::prov::contract::*;
@@ -40,13 +41,6 @@ impl<D: Domain> SetBody<D> {
         }
         Ok(())
     }
-}
-
-/// # Safety
-/// `s` is NULL or a set of ours.
-pub(crate) unsafe fn set<'a, D: Domain>(s: *const fid_av_set) -> Result<&'a SetBody<D>> {
-    // SAFETY: as promised by the caller.
-    unsafe { body::<fid_av_set, SetBody<D>>(s.cast_mut()) }
 }
 
 /// The addresses that the attributes name. `FI_EINVAL` for a range without stride or for half of
@@ -96,16 +90,13 @@ fn range<D: Domain>(domain: &D, av: u32, a: &fi_av_set_attr) -> Result<Vec<fi_ad
     Ok(list)
 }
 
-pub(crate) unsafe extern "C" fn av_set<D: Domain>(
-    v: *mut fid_av,
-    attr: *mut fi_av_set_attr,
-    out: *mut *mut fid_av_set,
-    context: *mut c_void,
-) -> c_int {
-    guard_int("fi_av_set", || {
-        // SAFETY: `v` is an address vector of ours, the attributes are NULL or valid.
-        let (av, attr) = unsafe { (body::<fid_av, AvBody<D>>(v)?, attr.as_ref()) };
-        let attr = attr.filter(|_| !out.is_null()).ok_or(FI_EINVAL)?;
+entry! {
+    pub(crate) fn av_set<D: Domain>(
+        av: *mut fid_av as &AvBody<D>,
+        attr: *mut fi_av_set_attr as &fi_av_set_attr,
+        out: *mut *mut fid_av_set as OutParam<*mut fid_av_set>,
+        context: *mut c_void,
+    ) -> c_int = "fi_av_set" {
         if attr.comm_key_size != 0 {
             crate::warn_log!(
                 FI_LOG_AV,
@@ -126,86 +117,76 @@ pub(crate) unsafe extern "C" fn av_set<D: Domain>(
             addrs: Mutex::new(addrs),
             most: attr.count,
         };
-        // SAFETY: `out` is a place for a pointer.
-        unsafe { *out = hand_out(f, b) };
+        out.put(hand_out(f, b));
         Ok(())
-    })
+    }
 }
 
-unsafe extern "C" fn close<D: Domain>(f: *mut fid) -> c_int {
-    let close = || {
-        // SAFETY: only sets have this table.
-        let b = unsafe { take::<fid_av_set, SetBody<D>>(f.cast())? };
+close! {
+    fn set_close<D: Domain>(b: SetBody<D> as fid_av_set) {
         b.domain.hold_av(b.av, false);
         Ok(())
-    };
-    // SAFETY: only objects of ours have this table.
-    unsafe { guard_close(f, close) }
+    }
 }
 
-/// Changes a set by another one of the same address vector.
-///
-/// # Safety
-/// Both are NULL or sets of ours.
-unsafe fn change<D: Domain>(
+/// The members of a set that shall change another one of the same address vector.
+fn other_members<D: Domain>(
     call: &str,
-    dst: *mut fid_av_set,
-    src: *const fid_av_set,
-    f: impl FnOnce(&SetBody<D>, &mut Vec<fi_addr_t>, &[fi_addr_t]) -> Result<()>,
-) -> c_int {
-    guard_int(call, || {
-        // SAFETY: as promised by the caller.
-        let (d, s) = unsafe { (set::<D>(dst)?, set::<D>(src)?) };
-        if d.av != s.av || !Arc::ptr_eq(&d.domain, &s.domain) {
-            crate::warn_log!(FI_LOG_AV, "{call}: the sets belong to different vectors");
-            return Err(FI_EINVAL);
-        }
-        let other = s.members();
-        f(d, &mut d.lock(), &other)
-    })
+    dst: &SetBody<D>,
+    src: &SetBody<D>,
+) -> Result<Vec<fi_addr_t>> {
+    if dst.av != src.av || !Arc::ptr_eq(&dst.domain, &src.domain) {
+        crate::warn_log!(FI_LOG_AV, "{call}: the sets belong to different vectors");
+        return Err(FI_EINVAL);
+    }
+    Ok(src.members())
 }
 
-unsafe extern "C" fn union<D: Domain>(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int {
-    // SAFETY: as promised by our caller.
-    unsafe {
-        change::<D>("fi_av_set_union", dst, src, |d, list, other| {
-            for a in other {
-                if !list.contains(a) {
-                    d.room(list.len())?;
-                    list.push(*a);
-                }
+entry! {
+    fn union<D: Domain>(
+        dst: *mut fid_av_set as &SetBody<D>,
+        src: *const fid_av_set as &SetBody<D>,
+    ) -> c_int = "fi_av_set_union" {
+        let other = other_members("fi_av_set_union", dst, src)?;
+        let mut list = dst.lock();
+        for a in other {
+            if !list.contains(&a) {
+                dst.room(list.len())?;
+                list.push(a);
             }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 }
 
-unsafe extern "C" fn intersect<D: Domain>(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int {
-    // SAFETY: as promised by our caller.
-    unsafe {
-        change::<D>("fi_av_set_intersect", dst, src, |_, list, other| {
-            list.retain(|a| other.contains(a));
-            Ok(())
-        })
+entry! {
+    fn intersect<D: Domain>(
+        dst: *mut fid_av_set as &SetBody<D>,
+        src: *const fid_av_set as &SetBody<D>,
+    ) -> c_int = "fi_av_set_intersect" {
+        let other = other_members("fi_av_set_intersect", dst, src)?;
+        dst.lock().retain(|a| other.contains(a));
+        Ok(())
     }
 }
 
-unsafe extern "C" fn diff<D: Domain>(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int {
-    // SAFETY: as promised by our caller.
-    unsafe {
-        change::<D>("fi_av_set_diff", dst, src, |_, list, other| {
-            list.retain(|a| !other.contains(a));
-            Ok(())
-        })
+entry! {
+    fn diff<D: Domain>(
+        dst: *mut fid_av_set as &SetBody<D>,
+        src: *const fid_av_set as &SetBody<D>,
+    ) -> c_int = "fi_av_set_diff" {
+        let other = other_members("fi_av_set_diff", dst, src)?;
+        dst.lock().retain(|a| !other.contains(a));
+        Ok(())
     }
 }
 
-unsafe extern "C" fn insert<D: Domain>(s: *mut fid_av_set, addr: fi_addr_t) -> c_int {
-    guard_int("fi_av_set_insert", || {
-        // SAFETY: only sets have this table.
-        let b = unsafe { set::<D>(s)? };
-        let known = b.domain.lookup_addr(b.av, addr).is_ok();
-        let mut list = b.lock();
+entry! {
+    fn insert<D: Domain>(s: *mut fid_av_set as &SetBody<D>, addr: fi_addr_t) -> c_int
+        = "fi_av_set_insert"
+    {
+        let known = s.domain.lookup_addr(s.av, addr).is_ok();
+        let mut list = s.lock();
         if !known || list.contains(&addr) {
             crate::warn_log!(
                 FI_LOG_AV,
@@ -214,35 +195,35 @@ unsafe extern "C" fn insert<D: Domain>(s: *mut fid_av_set, addr: fi_addr_t) -> c
             );
             return Err(FI_EINVAL);
         }
-        b.room(list.len())?;
+        s.room(list.len())?;
         list.push(addr);
         Ok(())
-    })
+    }
 }
 
-unsafe extern "C" fn remove<D: Domain>(s: *mut fid_av_set, addr: fi_addr_t) -> c_int {
-    guard_int("fi_av_set_remove", || {
-        // SAFETY: only sets have this table.
-        let mut list = unsafe { set::<D>(s)? }.lock();
+entry! {
+    fn remove<D: Domain>(s: *mut fid_av_set as &SetBody<D>, addr: fi_addr_t) -> c_int
+        = "fi_av_set_remove"
+    {
+        let mut list = s.lock();
         let at = list.iter().position(|a| *a == addr).ok_or(FI_EINVAL)?;
         list.remove(at);
         Ok(())
-    })
+    }
 }
 
-unsafe extern "C" fn addr<D: Domain>(s: *mut fid_av_set, out: *mut fi_addr_t) -> c_int {
-    guard_int("fi_av_set_addr", || {
-        // SAFETY: only sets have this table; `out` is NULL or a place for an address.
-        unsafe {
-            set::<D>(s)?;
-            *out.as_mut().ok_or(FI_EINVAL)? = D::SET_ADDR;
-        }
+entry! {
+    fn addr<D: Domain>(
+        _set: *mut fid_av_set as &SetBody<D>,
+        out: *mut fi_addr_t as OutParam<fi_addr_t>,
+    ) -> c_int = "fi_av_set_addr" {
+        out.put(D::SET_ADDR);
         Ok(())
-    })
+    }
 }
 
 impl<D: Domain> Tables<D> {
-    pub(crate) const AV_SET_FI_OPS: &'static fi_ops = &ops(close::<D>, no_bind, no_control);
+    pub(crate) const AV_SET_FI_OPS: &'static fi_ops = &ops(set_close::<D>, no_bind, no_control);
 }
 impl<D: Domain> Tables<D> {
     pub(crate) const AV_SET_OPS: &'static fi_ops_av_set = &fi_ops_av_set {

@@ -3,19 +3,19 @@
 //! How long the buffers of a call must be depends on the group and on the caller's place in it: the
 //! provider says so (`coll::Needs`), and only that much of them is looked at.
 
-use super::atomic::pieces;
-use super::av_set;
-use super::domain::of;
-use super::ep::{ep, EpBody};
+use super::atomic::ElementBuffers;
+use super::av_set::SetBody;
+use super::entry::{entry, FromC, OutParam};
+use super::ep::EpBody;
 use super::object::*;
-use super::transfer::{flagged, plain, user};
+use super::transfer::{flagged, plain, Buffer, Desc};
 use crate::core::Result;
 use crate::hmem::{Owned, UserMem};
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
-use core::ptr::{null, null_mut};
+use core::ptr::null_mut;
 use std::sync::{Arc, OnceLock};
 
 /// Scratch memory of an operation.
@@ -26,35 +26,50 @@ fn alloc(len: usize) -> Owned {
 }
 
 /// Carries a call out: `mem` makes its buffers from what it needs of them.
-///
-/// # Safety
-/// `e` is NULL or an endpoint of ours.
-unsafe fn call<D: Domain>(
-    name: &str,
-    e: *mut fid_ep,
+fn start<D: Domain>(
+    e: &EpBody<D>,
     r: &CollReq,
     mem: impl FnOnce(Needs) -> Result<(UserMem, UserMem)>,
-) -> isize {
-    guard_op(name, || {
-        // SAFETY: as promised by the caller.
-        let b = unsafe { ep::<D>(e)? };
-        b.domain.collective(b.id()?, r, mem, &alloc)?;
-        Ok(())
-    })
+) -> Result<()> {
+    e.domain.collective(e.id()?, r, mem, &alloc)
 }
 
-/// Buffers of a call with one piece each.
-///
-/// # Safety
-/// Both have as many bytes as are needed, until completion, or are NULL where none are.
-unsafe fn whole(
-    (buf, desc): (*const c_void, *mut c_void),
-    (result, result_desc): (*mut c_void, *mut c_void),
-) -> impl FnOnce(Needs) -> Result<(UserMem, UserMem)> {
-    // SAFETY: as promised by the caller.
-    move |n: Needs| unsafe {
-        let result = user((result.cast_const(), n.result, result_desc))?;
-        Ok((user((buf, n.input, desc))?, result))
+/// The buffers of a call with one piece each: both have as many bytes as the group needs, until
+/// completion.
+struct CollBuffers {
+    input: (*const c_void, *mut c_void),
+    count: usize,
+    result: (*const c_void, *mut c_void),
+}
+
+impl CollBuffers {
+    fn mem(&self, n: Needs) -> Result<(UserMem, UserMem)> {
+        // SAFETY: the caller has as many bytes as the group needs of it, or passes NULL.
+        let buffer = |(buf, desc): (_, _), len| unsafe { Buffer::new(buf, len, desc) };
+        let result = buffer(self.result, n.result).mem()?;
+        Ok((buffer(self.input, n.input).mem()?, result))
+    }
+}
+
+impl FromC<(*mut c_void, usize, *mut c_void)> for CollBuffers {
+    unsafe fn from_c((buf, count, desc): (*mut c_void, usize, *mut c_void)) -> Result<Self> {
+        Ok(CollBuffers {
+            input: (buf.cast_const(), desc),
+            count,
+            result: (core::ptr::null(), null_mut()),
+        })
+    }
+}
+
+type InOutArgs = (*const c_void, usize, *mut c_void, *mut c_void, *mut c_void);
+
+impl FromC<InOutArgs> for CollBuffers {
+    unsafe fn from_c((buf, count, desc, result, result_desc): InOutArgs) -> Result<Self> {
+        Ok(CollBuffers {
+            input: (buf, desc),
+            count,
+            result: (result.cast_const(), result_desc),
+        })
     }
 }
 
@@ -88,154 +103,123 @@ fn req(a: Args, flags: u64, context: *mut c_void) -> CollReq {
 
 const NOBODY: fi_addr_t = FI_ADDR_NOTAVAIL;
 
-unsafe extern "C" fn barrier<D: Domain>(
-    e: *mut fid_ep,
-    group: fi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: as promised by our caller.
-    unsafe { barrier2::<D>(e, group, 0, context) }
-}
-
-unsafe extern "C" fn barrier2<D: Domain>(
-    e: *mut fid_ep,
-    group: fi_addr_t,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
-    let r = req(
-        (FI_BARRIER, group, NOBODY, 0, FI_VOID, FI_NOOP),
-        flags,
-        context,
-    );
-    // SAFETY: as promised by our caller.
-    unsafe {
-        call::<D>(
-            "fi_barrier",
-            e,
-            &r,
-            whole((null(), null_mut()), (null_mut(), null_mut())),
-        )
+entry! {
+    fn barrier<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        group: fi_addr_t,
+        context: *mut c_void,
+    ) -> isize = "fi_barrier" {
+        let r = req((FI_BARRIER, group, NOBODY, 0, FI_VOID, FI_NOOP), 0, context);
+        start(e, &r, |_| Ok((UserMem::EMPTY, UserMem::EMPTY)))
     }
 }
 
-unsafe extern "C" fn broadcast<D: Domain>(
-    e: *mut fid_ep,
-    buf: *mut c_void,
-    count: usize,
-    desc: *mut c_void,
-    group: fi_addr_t,
-    root: fi_addr_t,
-    dt: fi_datatype,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
-    let r = req(
-        (FI_BROADCAST, group, root, count, dt, FI_NOOP),
-        flags,
-        context,
-    );
-    // SAFETY: as promised by our caller.
-    unsafe {
-        call::<D>(
-            "fi_broadcast",
-            e,
-            &r,
-            whole((buf.cast_const(), desc), (null_mut(), null_mut())),
-        )
+entry! {
+    fn barrier2<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        group: fi_addr_t,
+        flags: u64,
+        context: *mut c_void,
+    ) -> isize = "fi_barrier2" {
+        let r = req((FI_BARRIER, group, NOBODY, 0, FI_VOID, FI_NOOP), flags, context);
+        start(e, &r, |_| Ok((UserMem::EMPTY, UserMem::EMPTY)))
+    }
+}
+
+entry! {
+    fn broadcast<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (buf: *mut c_void, count: usize, desc: *mut c_void) as buffers: CollBuffers,
+        group: fi_addr_t,
+        root: fi_addr_t,
+        dt: fi_datatype,
+        flags: u64,
+        context: *mut c_void,
+    ) -> isize = "fi_broadcast" {
+        let r = req((FI_BROADCAST, group, root, buffers.count, dt, FI_NOOP), flags, context);
+        start(e, &r, |n| buffers.mem(n))
     }
 }
 
 /// Entry points with input and result; some have a root, some an operation, one has both.
-macro_rules! entry {
+macro_rules! collective {
     ($name:ident, $text:literal, $what:ident $(, root $root:ident)? $(, op $op:ident)?) => {
-        unsafe extern "C" fn $name<D: Domain>(
-            e: *mut fid_ep,
-            buf: *const c_void,
-            count: usize,
-            desc: *mut c_void,
-            result: *mut c_void,
-            result_desc: *mut c_void,
-            group: fi_addr_t,
-            $($root: fi_addr_t,)?
-            dt: fi_datatype,
-            $($op: fi_op,)?
-            flags: u64,
-            context: *mut c_void,
-        ) -> isize {
-            let (_root, _op) = (NOBODY, FI_NOOP);
-            $(let _root = $root;)?
-            $(let _op = $op;)?
-            let r = req(($what, group, _root, count, dt, _op), flags, context);
-            // SAFETY: as promised by our caller.
-            unsafe { call::<D>($text, e, &r, whole((buf, desc), (result, result_desc))) }
+        entry! {
+            fn $name<D: Domain>(
+                e: *mut fid_ep as &EpBody<D>,
+                (
+                    buf: *const c_void,
+                    count: usize,
+                    desc: *mut c_void,
+                    result: *mut c_void,
+                    result_desc: *mut c_void
+                ) as buffers: CollBuffers,
+                group: fi_addr_t,
+                $($root: fi_addr_t,)?
+                dt: fi_datatype,
+                $($op: fi_op,)?
+                flags: u64,
+                context: *mut c_void,
+            ) -> isize = $text {
+                let (_root, _op) = (NOBODY, FI_NOOP);
+                $(let _root = $root;)?
+                $(let _op = $op;)?
+                let r = req(($what, group, _root, buffers.count, dt, _op), flags, context);
+                start(e, &r, |n| buffers.mem(n))
+            }
         }
     };
 }
-entry!(alltoall, "fi_alltoall", FI_ALLTOALL);
-entry!(allgather, "fi_allgather", FI_ALLGATHER);
-entry!(allreduce, "fi_allreduce", FI_ALLREDUCE, op op);
-entry!(reduce_scatter, "fi_reduce_scatter", FI_REDUCE_SCATTER, op op);
-entry!(reduce, "fi_reduce", FI_REDUCE, root root, op op);
-entry!(scatter, "fi_scatter", FI_SCATTER, root root);
-entry!(gather, "fi_gather", FI_GATHER, root root);
+collective!(alltoall, "fi_alltoall", FI_ALLTOALL);
+collective!(allgather, "fi_allgather", FI_ALLGATHER);
+collective!(allreduce, "fi_allreduce", FI_ALLREDUCE, op op);
+collective!(reduce_scatter, "fi_reduce_scatter", FI_REDUCE_SCATTER, op op);
+collective!(reduce, "fi_reduce", FI_REDUCE, root root, op op);
+collective!(scatter, "fi_scatter", FI_SCATTER, root root);
+collective!(gather, "fi_gather", FI_GATHER, root root);
 
-/// The operation of a message: its buffers are lists. The count is that of the input, or, at a
-/// member of a scatter that is not the root, of the result.
-unsafe extern "C" fn msg<D: Domain>(
-    e: *mut fid_ep,
-    m: *const fi_msg_collective,
-    resultv: *mut fi_ioc,
-    result_desc: *mut *mut c_void,
-    result_count: usize,
-    flags: u64,
-) -> isize {
-    // SAFETY: the message is NULL or valid, its lists have as many elements as it says, and their
-    // memory is lent until completion.
-    unsafe {
-        let Some(m) = m.as_ref() else {
-            return -(FI_EINVAL as isize);
-        };
-        let lists = || -> Result<(UserMem, UserMem)> {
-            if m.coll == FI_BARRIER {
-                return Ok((UserMem::EMPTY, UserMem::EMPTY));
-            }
-            let input = pieces((m.msg_iov, m.desc, m.iov_count), m.datatype)?;
-            Ok((
-                input,
-                pieces((resultv, result_desc, result_count), m.datatype)?,
-            ))
-        };
-        let (input, result) = match lists() {
-            Ok(l) => l,
-            Err(err) => return -(err as isize),
+/// What a collective's `msg` call passes.
+struct CollMsgArgs<'a> {
+    msg: &'a fi_msg_collective,
+    input: ElementBuffers,
+}
+
+impl FromC<*const fi_msg_collective> for CollMsgArgs<'_> {
+    unsafe fn from_c(m: *const fi_msg_collective) -> Result<Self> {
+        // SAFETY: the message is NULL or valid, with its lists; their memory is lent until
+        // completion.
+        unsafe {
+            let msg = m.as_ref().ok_or(FI_EINVAL)?;
+            let input = FromC::from_c((msg.msg_iov, msg.desc, msg.iov_count))?;
+            Ok(CollMsgArgs { msg, input })
+        }
+    }
+}
+
+entry! {
+    /// The operation of a message: its buffers are lists. The count is that of the input, or, at a
+    /// member of a scatter that is not the root, of the result.
+    fn msg<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        m: *const fi_msg_collective as CollMsgArgs,
+        (resultv: *mut fi_ioc, result_desc: Desc, result_count: usize) as result: ElementBuffers,
+        flags: u64,
+    ) -> isize = "fi_collective msg" {
+        let (m, input) = (m.msg, m.input);
+        let (input, result) = match m.coll {
+            FI_BARRIER => (UserMem::EMPTY, UserMem::EMPTY),
+            _ => (input.mem(m.datatype)?, result.mem(m.datatype)?),
         };
         let size = crate::hmem::arith::size_of(m.datatype).unwrap_or(1);
-        let count = count_of::<D>(m, e, input.len() / size, result.len() / size);
-        let r = req(
-            (m.coll, m.coll_addr, m.root_addr, count, m.datatype, m.op),
-            flags,
-            m.context,
-        );
-        call::<D>("fi_collective msg", e, &r, |_| Ok((input, result)))
+        let count = count_of(m, e, input.len() / size, result.len() / size);
+        let args = (m.coll, m.coll_addr, m.root_addr, count, m.datatype, m.op);
+        start(e, &req(args, flags, m.context), |_| Ok((input, result)))
     }
 }
 
 /// Elements per member, from the lengths of a message's lists.
-///
-/// # Safety
-/// `e` is NULL or an endpoint of ours.
-unsafe fn count_of<D: Domain>(
-    m: &fi_msg_collective,
-    e: *mut fid_ep,
-    input: usize,
-    result: usize,
-) -> usize {
-    let members = || -> Result<usize> {
-        // SAFETY: as promised by the caller.
-        let b = unsafe { ep::<D>(e)? };
-        b.domain.members(b.id()?, m.coll_addr)
-    };
+fn count_of<D: Domain>(m: &fi_msg_collective, e: &EpBody<D>, input: usize, result: usize) -> usize {
+    let members = || e.domain.members(e.id()?, m.coll_addr);
     match m.coll {
         FI_SCATTER => result,
         FI_ALLTOALL | FI_REDUCE_SCATTER => input / members().unwrap_or(1),
@@ -261,17 +245,15 @@ impl<D: Domain> Tables<D> {
     };
 }
 
-/// fi_query_collective(3). FI_SCATTER as a flag asks for the reduce-scatter operation.
-pub(crate) unsafe extern "C" fn query_collective<D: Domain>(
-    d: *mut fid_domain,
-    what: fi_collective_op,
-    attr: *mut fi_collective_attr,
-    flags: u64,
-) -> c_int {
-    guard_int("fi_query_collective", || {
-        // SAFETY: `d` is a domain of ours, the attributes are NULL or valid.
-        let (d, a) = unsafe { (of::<D>(d)?, attr.as_mut().ok_or(FI_EINVAL)?) };
-        if a.mode != 0 {
+entry! {
+    /// fi_query_collective(3). FI_SCATTER as a flag asks for the reduce-scatter operation.
+    pub(crate) fn query_collective<D: Domain>(
+        d: *mut fid_domain as &Arc<D>,
+        what: fi_collective_op,
+        attr: *mut fi_collective_attr as &mut fi_collective_attr,
+        flags: u64,
+    ) -> c_int = "fi_query_collective" {
+        if attr.mode != 0 {
             return Err(FI_EINVAL);
         }
         let what = match (what, flags) {
@@ -279,49 +261,49 @@ pub(crate) unsafe extern "C" fn query_collective<D: Domain>(
             (FI_REDUCE | FI_REDUCE_SCATTER, f) if f == u64::from(FI_SCATTER) => FI_REDUCE_SCATTER,
             _ => return Err(FI_EBADFLAGS),
         };
-        let (count, size) = d.query_collective(what, a.datatype, a.op)?;
-        (a.datatype_attr.count, a.datatype_attr.size) = (count, size);
-        a.max_members = u32::MAX as usize >> 1;
+        let (count, size) = d.query_collective(what, attr.datatype, attr.op)?;
+        (attr.datatype_attr.count, attr.datatype_attr.size) = (count, size);
+        attr.max_members = u32::MAX as usize >> 1;
         Ok(())
-    })
+    }
 }
 
 // ---- groups ------------------------------------------------------------------------------------
 
 /// Body of a `fid_mc`.
-struct GroupBody<D: Domain> {
+pub(crate) struct GroupBody<D: Domain> {
     domain: Arc<D>,
     addr: OnceLock<fi_addr_t>,
 }
 
+/// What is joined: the group that the new one is part of, and its members.
+pub(crate) struct JoinArgs<'a, D: Domain> {
+    group: fi_addr_t,
+    set: &'a SetBody<D>,
+}
+
+/// The address of fi_join(3) with FI_COLLECTIVE.
+impl<D: Domain> FromC<*const fi_collective_addr> for JoinArgs<'_, D> {
+    unsafe fn from_c(addr: *const fi_collective_addr) -> Result<Self> {
+        // SAFETY: as promised by the caller; the set is NULL or ours.
+        unsafe {
+            let a = addr.as_ref().ok_or(FI_EINVAL)?;
+            let (group, set) = (a.coll_addr, FromC::from_c(a.set)?);
+            Ok(JoinArgs { group, set })
+        }
+    }
+}
+
 /// fi_join_collective(3), as fi_join(3) with FI_COLLECTIVE.
-///
-/// # Safety
-/// `addr` is a `fi_collective_addr`, `out` a place for a pointer, or NULL.
-pub(crate) unsafe fn join<D: Domain>(
+pub(crate) fn join<D: Domain>(
     b: &EpBody<D>,
-    addr: *const c_void,
+    args: &JoinArgs<D>,
     flags: u64,
-    out: *mut *mut fid_mc,
+    out: OutParam<*mut fid_mc>,
     context: *mut c_void,
 ) -> Result<()> {
-    if flags & FI_COLLECTIVE == 0 {
-        return Err(FI_ENOSYS);
-    }
-    let more = flags & !(FI_COLLECTIVE | FI_SEND | FI_RECV);
-    if more != 0 {
+    if flags & !(FI_COLLECTIVE | FI_SEND | FI_RECV) != 0 {
         return Err(FI_EBADFLAGS);
-    }
-    // SAFETY: as promised by the caller; the set is NULL or ours.
-    let (a, set) = unsafe {
-        let a = addr
-            .cast::<fi_collective_addr>()
-            .as_ref()
-            .ok_or(FI_EINVAL)?;
-        (a, av_set::set::<D>(a.set)?)
-    };
-    if out.is_null() {
-        return Err(FI_EINVAL);
     }
     let Some(eq) = b.eq.get() else {
         crate::warn_log!(
@@ -333,7 +315,7 @@ pub(crate) unsafe fn join<D: Domain>(
     let id = b.id()?;
     // Waiting for the event moves no endpoint along, as an event queue knows none: the thread does.
     b.domain.start_progress()?;
-    if !b.domain.joinable(id, a.coll_addr) {
+    if !b.domain.joinable(id, args.group) {
         return Err(FI_EINVAL);
     }
     let f = fid_mc {
@@ -362,18 +344,18 @@ pub(crate) unsafe fn join<D: Domain>(
         bytes: bytes.to_vec(),
         ..EqEvent::default()
     };
-    let told = (Arc::clone(eq), event);
+    let report = (Arc::clone(eq), event);
     let made = |addr| {
-        // SAFETY: the handle was made above; nobody else has it yet.
+        // SAFETY: the handle was made above, and is handed out here.
         unsafe {
             (*handle).fi_addr = addr;
             if let Ok(g) = body::<fid_mc, GroupBody<D>>(handle) {
                 let _ = g.addr.set(addr);
             }
-            *out = handle;
         }
+        out.put(handle);
     };
-    let joined = b.domain.join(id, &set.members(), told, &alloc, made);
+    let joined = b.domain.join(id, &args.set.members(), report, &alloc, made);
     if joined.is_err() {
         // SAFETY: as above.
         unsafe { take::<fid_mc, GroupBody<D>>(handle)? };
@@ -381,18 +363,10 @@ pub(crate) unsafe fn join<D: Domain>(
     joined
 }
 
-unsafe extern "C" fn group_close<D: Domain>(f: *mut fid) -> c_int {
-    let close = || {
-        // SAFETY: only groups have this table; the handle is taken when nothing speaks against it.
-        unsafe {
-            let b = body::<fid_mc, GroupBody<D>>(f.cast())?;
-            b.domain.leave(*b.addr.get().ok_or(FI_EBADF)?)?;
-            take::<fid_mc, GroupBody<D>>(f.cast())?;
-        }
-        Ok(())
-    };
-    // SAFETY: only objects of ours have this table.
-    unsafe { guard_close(f, close) }
+close! {
+    fn group_close<D: Domain>(b: GroupBody<D> as fid_mc) {
+        b.domain.leave(*b.addr.get().ok_or(FI_EBADF)?)
+    }
 }
 
 impl<D: Domain> Tables<D> {

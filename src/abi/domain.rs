@@ -1,6 +1,8 @@
 //! `fid_domain`: its life, and who opens what in it.
 
+use super::entry::{entry, ControlArg, OutParam};
 use super::fabric::FabricBody;
+use super::handles::AnyObject;
 use super::object::*;
 use super::{atomic, av, collective, ep, queues, sep, sets, shared};
 use crate::core::{Info, Result};
@@ -18,73 +20,41 @@ pub(crate) struct DomainBody<D: Domain> {
 }
 
 /// Opens a domain.
-///
-/// # Safety
-/// `out` is a place for a pointer.
-pub(crate) unsafe fn open<D: Domain>(
+pub(crate) fn open<D: Domain>(
     fabric: &FabricBody,
     info: Info,
-    out: *mut *mut fid_domain,
     context: *mut c_void,
-) -> Result<()> {
+) -> Result<*mut fid_domain> {
     let domain = D::open(Arc::clone(fabric), info)?;
     let f = fid_domain {
         fid: new_fid(FI_CLASS_DOMAIN, context, Tables::<D>::DOMAIN_FI_OPS),
         ops: table(Tables::<D>::DOMAIN_OPS),
         mr: table(Tables::<D>::MR_OPS),
     };
-    // SAFETY: as promised by the caller.
-    unsafe {
-        *out = hand_out(
-            f,
-            DomainBody {
-                domain,
-                eq: OnceLock::new(),
-            },
-        )
-    };
-    Ok(())
+    let eq = OnceLock::new();
+    Ok(hand_out(f, DomainBody { domain, eq }))
 }
 
-/// The domain behind a handle.
-///
-/// # Safety
-/// `d` is NULL or a domain of ours.
-pub(crate) unsafe fn of<'a, D: Domain>(d: *mut fid_domain) -> Result<&'a Arc<D>> {
-    // SAFETY: as promised by the caller.
-    unsafe { body::<fid_domain, DomainBody<D>>(d) }.map(|b| &b.domain)
+close! {
+    fn domain_close<D: Domain>(b: DomainBody<D> as fid_domain) {
+        b.domain.close()
+    }
 }
 
-unsafe extern "C" fn domain_close<D: Domain>(f: *mut fid) -> c_int {
-    let close = || {
-        // SAFETY: only domains have this table.
-        unsafe {
-            body::<fid_domain, DomainBody<D>>(f.cast())?
-                .domain
-                .close()?;
-            take::<fid_domain, DomainBody<D>>(f.cast())?;
+entry! {
+    fn domain_bind<D: Domain>(
+        d: *mut fid as &DomainBody<D>,
+        with: *mut fid as AnyObject<D>,
+        flags: u64,
+    ) -> c_int = "fi_domain_bind" {
+        let AnyObject::Eq(q) = with else {
+            return Err(FI_EINVAL);
+        };
+        if flags & !FI_REG_MR != 0 {
+            return Err(FI_EBADFLAGS);
         }
-        Ok(())
-    };
-    // SAFETY: only objects of ours have this table.
-    unsafe { guard_close(f, close) }
-}
-
-unsafe extern "C" fn domain_bind<D: Domain>(f: *mut fid, b: *mut fid, flags: u64) -> c_int {
-    guard_int("fi_domain_bind", || {
-        // SAFETY: only domains have this table; `b` is NULL or an open object.
-        unsafe {
-            let d = body::<fid_domain, DomainBody<D>>(f.cast())?;
-            if b.is_null() || (*b).fclass != FI_CLASS_EQ {
-                return Err(FI_EINVAL);
-            }
-            if flags & !FI_REG_MR != 0 {
-                return Err(FI_EBADFLAGS);
-            }
-            let eq = super::fabric::eq_of(b.cast())?;
-            d.eq.set(eq).map_err(|_| FI_EINVAL)
-        }
-    })
+        d.eq.set(Arc::clone(&q.eq)).map_err(|_| FI_EINVAL)
+    }
 }
 
 /// Feature strings that `FI_EFA_FEATURE_OPS` answers for.
@@ -108,62 +78,41 @@ static NO_FEATURE_OPS: fi_efa_feature_ops = fi_efa_feature_ops {
     query: Some(no_feature),
 };
 
-/// Answers fi_open_ops(3) with the table that `find` names.
-///
-/// # Safety
-/// `name` is NULL or a string, `ops` NULL or a place.
-pub(crate) unsafe fn open_ops<D: Domain>(
-    name: *const c_char,
-    flags: u64,
-    ops: *mut *mut c_void,
-    find: impl FnOnce(&str) -> Result<Extension>,
-) -> Result<()> {
-    if name.is_null() || ops.is_null() {
-        return Err(FI_EINVAL);
+/// The table that fi_open_ops(3) gives out.
+pub(crate) fn extension_table<D: Domain>(e: Extension) -> *mut c_void {
+    match e {
+        Extension::EfaFeatures => table(Tables::<D>::EFA_FEATURE_OPS).cast(),
+        Extension::EfaNoFeatures => table(&NO_FEATURE_OPS).cast(),
+        Extension::EfaDomain => table(Tables::<D>::EFA_DOMAIN_OPS).cast(),
+        Extension::EfaGda => table(Tables::<D>::EFA_GDA_OPS).cast(),
     }
-    if flags != 0 {
-        return Err(FI_EBADFLAGS);
-    }
-    // SAFETY: as promised by the caller.
-    unsafe {
-        *ops = null_mut();
-        let name = super::info::string(name).ok_or(FI_EINVAL)?;
-        *ops = match find(&name)? {
-            Extension::EfaFeatures => table(Tables::<D>::EFA_FEATURE_OPS).cast(),
-            Extension::EfaNoFeatures => table(&NO_FEATURE_OPS).cast(),
-            Extension::EfaDomain => table(Tables::<D>::EFA_DOMAIN_OPS).cast(),
-            Extension::EfaGda => table(Tables::<D>::EFA_GDA_OPS).cast(),
-        };
-    }
-    Ok(())
 }
 
-unsafe extern "C" fn domain_ops_open<D: Domain>(
-    f: *mut fid,
-    name: *const c_char,
-    flags: u64,
-    ops: *mut *mut c_void,
-    _: *mut c_void,
-) -> c_int {
-    // SAFETY: only domains have this table; the name is a string, `ops` a place.
-    guard_int("fi_open_ops", || unsafe {
-        let d = body::<fid_domain, DomainBody<D>>(f.cast())?;
-        open_ops::<D>(name, flags, ops, |name| d.domain.extension(name))
-    })
-}
-
-unsafe extern "C" fn domain_control<D: Domain>(
-    f: *mut fid,
-    command: c_int,
-    arg: *mut c_void,
-) -> c_int {
-    guard_int("fi_control", || {
-        // SAFETY: only domains have this table; `arg` is what the command wants.
-        unsafe {
-            let d = body::<fid_domain, DomainBody<D>>(f.cast())?;
-            super::work::control(&*d.domain, command, arg)
+entry! {
+    fn domain_ops_open<D: Domain>(
+        d: *mut fid as &DomainBody<D>,
+        name: *const c_char as String,
+        flags: u64,
+        ops: *mut *mut c_void as OutParam<*mut c_void>,
+        _context: *mut c_void,
+    ) -> c_int = "fi_open_ops" {
+        if flags != 0 {
+            return Err(FI_EBADFLAGS);
         }
-    })
+        ops.put(null_mut());
+        ops.put(extension_table::<D>(d.domain.extension(&name)?));
+        Ok(())
+    }
+}
+
+entry! {
+    fn domain_control<D: Domain>(
+        d: *mut fid as &DomainBody<D>,
+        command: c_int,
+        arg: *mut c_void as ControlArg,
+    ) -> c_int = "fi_control" {
+        super::work::control(&*d.domain, command, &arg)
+    }
 }
 
 impl<D: Domain> Tables<D> {
@@ -173,13 +122,15 @@ impl<D: Domain> Tables<D> {
     };
 }
 
-unsafe extern "C" fn xpu_ctx(
-    _: *mut fid_domain,
-    _: *mut fi_xpu_attr,
-    _: *mut *mut fid_xpu_ctx,
-    _: *mut c_void,
-) -> c_int {
-    -FI_ENOSYS
+entry! {
+    fn xpu_ctx(
+        _domain: *mut fid_domain,
+        _attr: *mut fi_xpu_attr,
+        _out: *mut *mut fid_xpu_ctx,
+        _context: *mut c_void,
+    ) -> c_int = "fi_xpu_ctx" {
+        Result::<()>::Err(FI_ENOSYS)
+    }
 }
 
 impl<D: Domain> Tables<D> {

@@ -5,15 +5,17 @@
 //! things (the software's, or with older libraries) the answer is `FI_EOPNOTSUPP`, or `FI_ENOSYS`
 //! for a region.
 
-use super::domain::of;
-use super::ep::ep;
-use super::mr;
-use super::object::{guard_int, Tables};
-use super::queues::{cq, external_cntr, external_cq};
+use super::entry::{entry, FromC, OutParam};
+use super::ep::EpBody;
+use super::mr::MrBody;
+use super::object::Tables;
+use super::queues::{external_cntr, external_cq, CqBody};
 use crate::core::Result;
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
+use core::marker::PhantomData;
+use std::sync::Arc;
 
 fn own(who: Poster) -> Result<u32> {
     match who {
@@ -22,20 +24,21 @@ fn own(who: Poster) -> Result<u32> {
     }
 }
 
-unsafe extern "C" fn query_mr<D: Domain>(m: *mut fid_mr, out: *mut fi_efa_mr_attr) -> c_int {
-    guard_int("query_mr", || {
-        // SAFETY: the caller names an open region and a place for the answer.
-        let (region, out) = unsafe { (mr::region::<D>(m)?, out.as_mut().ok_or(FI_EINVAL)?) };
+entry! {
+    fn query_mr<D: Domain>(
+        region: *mut fid_mr as &MrBody<D>,
+        out: *mut fi_efa_mr_attr as OutParam<fi_efa_mr_attr>,
+    ) -> c_int = "query_mr" {
         let [ic_id_validity, recv_ic_id, rdma_read_ic_id, rdma_recv_ic_id] =
             region.domain.query_mr(&region.mr)?;
-        *out = fi_efa_mr_attr {
+        out.put(fi_efa_mr_attr {
             ic_id_validity,
             recv_ic_id,
             rdma_read_ic_id,
             rdma_recv_ic_id,
-        };
+        });
         Ok(())
-    })
+    }
 }
 
 impl<D: Domain> Tables<D> {
@@ -45,24 +48,20 @@ impl<D: Domain> Tables<D> {
     };
 }
 
-unsafe extern "C" fn query_addr<D: Domain>(
-    e: *mut fid_ep,
-    addr: fi_addr_t,
-    ahn: *mut u16,
-    qpn: *mut u16,
-    qkey: *mut u32,
-) -> c_int {
-    guard_int("query_addr", || {
-        if ahn.is_null() || qpn.is_null() || qkey.is_null() {
-            return Err(FI_EINVAL);
-        }
-        // SAFETY: the caller names an open endpoint; the places were looked at.
-        unsafe {
-            let b = ep::<D>(e)?;
-            (*ahn, *qpn, *qkey) = b.domain.peer_handle(own(b.who)?, addr)?;
-        }
+entry! {
+    fn query_addr<D: Domain>(
+        b: *mut fid_ep as &EpBody<D>,
+        addr: fi_addr_t,
+        ahn: *mut u16 as OutParam<u16>,
+        qpn: *mut u16 as OutParam<u16>,
+        qkey: *mut u32 as OutParam<u32>,
+    ) -> c_int = "query_addr" {
+        let (handle, number, key) = b.domain.peer_handle(own(b.who)?, addr)?;
+        ahn.put(handle);
+        qpn.put(number);
+        qkey.put(key);
         Ok(())
-    })
+    }
 }
 
 fn wq(m: &QueueMemory) -> fi_efa_wq_attr {
@@ -76,37 +75,32 @@ fn wq(m: &QueueMemory) -> fi_efa_wq_attr {
     }
 }
 
-unsafe extern "C" fn query_qp_wqs<D: Domain>(
-    e: *mut fid_ep,
-    sq: *mut fi_efa_wq_attr,
-    rq: *mut fi_efa_wq_attr,
-) -> c_int {
-    guard_int("query_qp_wqs", || {
-        if sq.is_null() || rq.is_null() {
-            return Err(FI_EINVAL);
-        }
-        // SAFETY: as above.
-        unsafe {
-            let b = ep::<D>(e)?;
-            let [s, r, _] = b.domain.queue_memory(own(b.who)?)?;
-            (*sq, *rq) = (wq(&s), wq(&r));
-        }
+entry! {
+    fn query_qp_wqs<D: Domain>(
+        b: *mut fid_ep as &EpBody<D>,
+        sq: *mut fi_efa_wq_attr as OutParam<fi_efa_wq_attr>,
+        rq: *mut fi_efa_wq_attr as OutParam<fi_efa_wq_attr>,
+    ) -> c_int = "query_qp_wqs" {
+        let [s, r, _] = b.domain.queue_memory(own(b.who)?)?;
+        sq.put(wq(&s));
+        rq.put(wq(&r));
         Ok(())
-    })
+    }
 }
 
-unsafe extern "C" fn query_cq<D: Domain>(q: *mut fid_cq, out: *mut fi_efa_cq_attr) -> c_int {
-    guard_int("query_cq", || {
-        // SAFETY: the caller names an open queue and a place for the answer.
-        let (b, out) = unsafe { (cq::<D>(q)?, out.as_mut().ok_or(FI_EINVAL)?) };
+entry! {
+    fn query_cq<D: Domain>(
+        b: *mut fid_cq as &CqBody<D>,
+        out: *mut fi_efa_cq_attr as OutParam<fi_efa_cq_attr>,
+    ) -> c_int = "query_cq" {
         let m = b.domain.cq_memory(b.id)?;
-        *out = fi_efa_cq_attr {
+        out.put(fi_efa_cq_attr {
             buffer: m.buffer as *mut u8,
             entry_size: m.entry,
             num_entries: m.entries,
-        };
+        });
         Ok(())
-    })
+    }
 }
 
 /// Entries of a queue whose size was left open.
@@ -146,36 +140,45 @@ fn queue_place(
     Ok((super::queues::cq_format(attr)?, place))
 }
 
-unsafe extern "C" fn cq_open_ext<D: Domain>(
-    d: *mut fid_domain,
-    attr: *mut fi_cq_attr,
-    init: *mut fi_efa_cq_init_attr,
-    out: *mut *mut fid_cq,
-    context: *mut c_void,
-) -> c_int {
-    guard_int("cq_open_ext", || {
-        // SAFETY: `d` is a domain of ours; the attributes are NULL or valid.
-        let (domain, attr, init) = unsafe { (of::<D>(d)?, attr.as_ref(), init.as_ref()) };
-        let (Some(attr), Some(init), false) = (attr, init, out.is_null()) else {
-            return Err(FI_EINVAL);
-        };
+entry! {
+    fn cq_open_ext<D: Domain>(
+        domain: *mut fid_domain as &Arc<D>,
+        attr: *mut fi_cq_attr as &fi_cq_attr,
+        init: *mut fi_efa_cq_init_attr as &fi_efa_cq_init_attr,
+        out: *mut *mut fid_cq as OutParam<*mut fid_cq>,
+        context: *mut c_void,
+    ) -> c_int = "cq_open_ext" {
         let (format, place) = queue_place(attr, init)?;
         let entries = match attr.size {
             0 => QUEUE_SIZE,
             n => n.min(u32::MAX as usize),
         };
         let q = domain.open_external_cq(entries, &place)?;
-        // SAFETY: `out` is a place for a pointer.
-        unsafe { *out = external_cq((domain, q), format, place.at != 0, context) };
+        out.put(external_cq((domain, q), format, place.at != 0, context));
         Ok(())
-    })
+    }
 }
 
-unsafe extern "C" fn get_mr_lkey<D: Domain>(m: *mut fid_mr) -> u64 {
-    // SAFETY: the caller names an open region.
-    let region = unsafe { mr::region::<D>(m) };
-    let key = region.ok().and_then(|r| r.domain.lkey(&r.mr));
-    key.map_or(FI_KEY_NOTAVAIL, u64::from)
+/// The local key of a region, for requests that a device writes.
+struct RegionKey<D>(u64, PhantomData<D>);
+
+/// FI_KEY_NOTAVAIL for a closed region, and where there is no adapter.
+impl<D: Domain> FromC<*mut fid_mr> for RegionKey<D> {
+    unsafe fn from_c(m: *mut fid_mr) -> Result<Self> {
+        // SAFETY: the caller names an open region.
+        let region: Result<&MrBody<D>> = unsafe { FromC::from_c(m) };
+        let key = region.ok().and_then(|r| r.domain.lkey(&r.mr));
+        Ok(RegionKey(
+            key.map_or(FI_KEY_NOTAVAIL, u64::from),
+            PhantomData,
+        ))
+    }
+}
+
+entry! {
+    fn get_mr_lkey<D: Domain>(key: *mut fid_mr as RegionKey<D>) -> u64 = "get_mr_lkey" {
+        Ok(key.0)
+    }
 }
 
 /// Where the numbers shall be. `FI_EINVAL` for a place of an unknown kind, or without memory.
@@ -217,19 +220,14 @@ fn counter_places(init: &fi_efa_comp_cntr_init_attr) -> Result<CounterPlaces> {
     ])
 }
 
-unsafe extern "C" fn cntr_open_ext<D: Domain>(
-    d: *mut fid_domain,
-    attr: *mut fi_cntr_attr,
-    out: *mut *mut fid_cntr,
-    context: *mut c_void,
-    init: *mut fi_efa_comp_cntr_init_attr,
-) -> c_int {
-    guard_int("cntr_open_ext", || {
-        // SAFETY: `d` is a domain of ours; the attributes are NULL or valid.
-        let (domain, attr, init) = unsafe { (of::<D>(d)?, attr.as_ref(), init.as_ref()) };
-        let (Some(init), false) = (init, out.is_null()) else {
-            return Err(FI_EINVAL);
-        };
+entry! {
+    fn cntr_open_ext<D: Domain>(
+        domain: *mut fid_domain as &Arc<D>,
+        attr: *mut fi_cntr_attr as Option<&fi_cntr_attr>,
+        out: *mut *mut fid_cntr as OutParam<*mut fid_cntr>,
+        context: *mut c_void,
+        init: *mut fi_efa_comp_cntr_init_attr as &fi_efa_comp_cntr_init_attr,
+    ) -> c_int = "cntr_open_ext" {
         let places = counter_places(init)?;
         let (events, wait, flags) = attr.map_or((FI_CNTR_EVENTS_COMP, FI_WAIT_UNSPEC, 0), |a| {
             (a.events, a.wait_obj, a.flags)
@@ -239,17 +237,15 @@ unsafe extern "C" fn cntr_open_ext<D: Domain>(
             crate::warn_log!(
                 FI_LOG_CNTR,
                 "cntr_open_ext: events {events}, wait_obj {wait}, flags {flags:#x}: wanted \
-                 FI_CNTR_EVENTS_COMP or _BYTES, \
-                 FI_WAIT_NONE or _UNSPEC, 0"
+                 FI_CNTR_EVENTS_COMP or _BYTES, FI_WAIT_NONE or _UNSPEC, 0"
             );
             return Err(FI_EOPNOTSUPP);
         }
-        // Nobody is woken by an adapter that counts: who waits polls.
+        // An adapter that counts wakes no thread: a waiting thread polls.
         let c = domain.open_external_cntr(events, &places)?;
-        // SAFETY: `out` is a place for a pointer.
-        unsafe { *out = external_cntr(domain, c, context) };
+        out.put(external_cntr(domain, c, context));
         Ok(())
-    })
+    }
 }
 
 impl<D: Domain> Tables<D> {

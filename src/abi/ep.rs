@@ -1,16 +1,12 @@
 //! `fid_ep`: life of an endpoint, its options and names. Data transfer is in `transfer`.
 
-use super::av::{give_address, AvBody};
 use super::cm;
-use super::collective;
-use super::domain as dom;
-use super::info;
-use super::layout;
+use super::collective::{self, JoinArgs};
+use super::entry::{entry, ControlArg, FromC, OutParam, SizedOut};
+use super::handles::AnyObject;
 use super::object::*;
-use super::queues::{CntrBody, CqBody};
 use super::sep::Part;
-use super::shared::StxBody;
-use crate::core::Result;
+use crate::core::{Info, Result};
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
@@ -27,14 +23,6 @@ pub(crate) struct EpBody<D: Domain> {
     pub eq: OnceLock<Arc<Eq>>,
     /// With a scalable endpoint and its contexts: which it is.
     pub part: Option<Part>,
-}
-
-/// # Safety
-/// `e` is NULL or an endpoint of ours.
-#[inline]
-pub(crate) unsafe fn ep<'a, D: Domain>(e: *mut fid_ep) -> Result<&'a EpBody<D>> {
-    // SAFETY: as promised by the caller.
-    unsafe { body::<fid_ep, EpBody<D>>(e) }
 }
 
 impl<D: Domain> EpBody<D> {
@@ -87,191 +75,161 @@ pub(crate) fn new_ep<D: Domain>(
     }
 }
 
-pub(crate) unsafe extern "C" fn endpoint<D: Domain>(
-    d: *mut fid_domain,
-    i: *mut fi_info,
-    out: *mut *mut fid_ep,
-    context: *mut c_void,
-) -> c_int {
-    guard_int("fi_endpoint", || {
-        if out.is_null() || i.is_null() {
-            return Err(FI_EINVAL);
-        }
-        // SAFETY: `d` is a domain of ours, `i` an info of ours.
-        let (domain, i) = unsafe {
-            (
-                dom::of::<D>(d)?,
-                info::read(i, layout::callers()).ok_or(FI_EINVAL)?,
-            )
-        };
-        // SAFETY: the handle of an info is NULL or an open object of this fabric.
-        let id = unsafe { cm::open_ep(domain, &i)? };
-        let f = new_ep::<D>(FI_CLASS_EP, context, Tables::<D>::EP_FI_OPS);
-        let b = EpBody::new(domain, Poster::Ep(id));
-        // SAFETY: `out` is a place for a pointer.
-        unsafe { *out = hand_out(f, b) };
-        Ok(())
-    })
+/// Opens an endpoint.
+fn open<D: Domain>(domain: &Arc<D>, info: &Info, context: *mut c_void) -> Result<*mut fid_ep> {
+    let id = cm::open_ep(domain, info)?;
+    let f = new_ep::<D>(FI_CLASS_EP, context, Tables::<D>::EP_FI_OPS);
+    Ok(hand_out(f, EpBody::new(domain, Poster::Ep(id))))
 }
 
-pub(crate) unsafe extern "C" fn endpoint2<D: Domain>(
-    d: *mut fid_domain,
-    i: *mut fi_info,
-    out: *mut *mut fid_ep,
-    flags: u64,
-    context: *mut c_void,
-) -> c_int {
-    if flags != 0 {
-        return if flags & FI_PEER_TRANSFER != 0 {
-            -FI_ENOSYS
-        } else {
-            -FI_EBADFLAGS
-        };
+entry! {
+    pub(crate) fn endpoint<D: Domain>(
+        domain: *mut fid_domain as &Arc<D>,
+        info: *mut fi_info as Info,
+        out: *mut *mut fid_ep as OutParam<*mut fid_ep>,
+        context: *mut c_void,
+    ) -> c_int = "fi_endpoint" {
+        open(domain, &info, context).map(|ep| out.put(ep))
     }
-    // SAFETY: as promised by our caller.
-    unsafe { endpoint::<D>(d, i, out, context) }
 }
 
-unsafe extern "C" fn ep_close<D: Domain>(f: *mut fid) -> c_int {
-    let close = || {
-        // SAFETY: only endpoints have this table; it is taken when nothing speaks against closing
-        // it.
-        unsafe {
-            let b = ep::<D>(f.cast())?;
-            b.domain.close_ep(b.id()?)?;
-            take::<fid_ep, EpBody<D>>(f.cast())?;
+entry! {
+    pub(crate) fn endpoint2<D: Domain>(
+        domain: *mut fid_domain as &Arc<D>,
+        info: *mut fi_info as Info,
+        out: *mut *mut fid_ep as OutParam<*mut fid_ep>,
+        flags: u64,
+        context: *mut c_void,
+    ) -> c_int = "fi_endpoint2" {
+        match flags {
+            0 => open(domain, &info, context).map(|ep| out.put(ep)),
+            f if f & FI_PEER_TRANSFER != 0 => Err(FI_ENOSYS),
+            _ => Err(FI_EBADFLAGS),
         }
-        Ok(())
-    };
-    // SAFETY: only objects of ours have this table.
-    unsafe { guard_close(f, close) }
+    }
 }
 
-unsafe extern "C" fn ep_bind<D: Domain>(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
-    guard_int("fi_ep_bind", || {
-        if with.is_null() {
-            return Err(FI_EINVAL);
-        }
-        // SAFETY: only endpoints have this table; `with` is an open object of its class.
+close! {
+    fn ep_close<D: Domain>(b: EpBody<D> as fid_ep) {
+        b.domain.close_ep(b.id()?)
+    }
+}
+
+/// The endpoint that something is bound to, and the `fid` that its events name.
+struct Binding<'a, D: Domain> {
+    ep: &'a EpBody<D>,
+    fid: &'a fid,
+}
+
+impl<D: Domain> FromC<*mut fid> for Binding<'_, D> {
+    unsafe fn from_c(f: *mut fid) -> Result<Self> {
+        // SAFETY: as promised by the caller; an object begins with its `fid`.
         unsafe {
-            let b = ep::<D>(f.cast())?;
-            let same = |d: &Arc<D>| {
-                if Arc::ptr_eq(d, &b.domain) {
-                    return Ok(());
-                }
-                crate::warn_log!(
-                    FI_LOG_EP_CTRL,
-                    "fi_ep_bind: the object belongs to another domain"
-                );
-                Err(FI_EINVAL)
-            };
-            match (*with).fclass {
-                FI_CLASS_EQ => {
-                    let eq = super::fabric::eq_of(with.cast())?;
-                    if let Poster::Ep(id) = b.who {
-                        let to = EventTarget {
-                            eq: Arc::clone(&eq),
-                            fid: f as usize,
-                            context: (*f).context as usize,
-                        };
-                        b.domain.bind_eq(id, to)?;
-                    }
-                    b.eq.set(eq).map_err(|_| FI_EINVAL)
-                }
-                FI_CLASS_AV => {
-                    let v = body::<fid_av, AvBody<D>>(with.cast())?;
-                    same(&v.domain)?;
-                    b.domain.bind_av(b.id()?, v.id)
-                }
-                FI_CLASS_CQ | FI_CLASS_CNTR => bind_queue(b, with, flags),
-                FI_CLASS_SRX_CTX => {
-                    let x = body::<fid_ep, EpBody<D>>(with.cast())?;
-                    same(&x.domain)?;
-                    let Poster::Srx(srx) = x.who else {
-                        return Err(FI_EINVAL);
+            let ep = FromC::from_c(f)?;
+            let fid = FromC::from_c(f)?;
+            Ok(Binding { ep, fid })
+        }
+    }
+}
+
+/// `FI_EINVAL`, with a line in the log, for an object of another domain.
+fn same_domain<D: Domain>(b: &EpBody<D>, domain: &Arc<D>) -> Result<()> {
+    if Arc::ptr_eq(domain, &b.domain) {
+        return Ok(());
+    }
+    crate::warn_log!(
+        FI_LOG_EP_CTRL,
+        "fi_ep_bind: the object belongs to another domain"
+    );
+    Err(FI_EINVAL)
+}
+
+entry! {
+    fn ep_bind<D: Domain>(
+        f: *mut fid as Binding<D>,
+        with: *mut fid as AnyObject<D>,
+        flags: u64,
+    ) -> c_int = "fi_ep_bind" {
+        let b = f.ep;
+        match with {
+            AnyObject::Eq(q) => {
+                if let Poster::Ep(id) = b.who {
+                    let to = EventTarget {
+                        eq: Arc::clone(&q.eq),
+                        fid: f.fid as *const fid as usize,
+                        context: f.fid.context as usize,
                     };
-                    b.domain.bind_srx(b.id()?, srx)
+                    b.domain.bind_eq(id, to)?;
                 }
-                // Every endpoint sends through its own queue pair: sharing is in name only.
-                FI_CLASS_STX_CTX => body::<fid_stx, StxBody<D>>(with.cast()).map(|_| ()),
-                class => {
-                    crate::warn_log!(
-                        FI_LOG_EP_CTRL,
-                        "fi_ep_bind: class {class} cannot be bound to an endpoint"
-                    );
-                    Err(FI_EINVAL)
-                }
+                b.eq.set(Arc::clone(&q.eq)).map_err(|_| FI_EINVAL)
             }
+            AnyObject::Av(v) => {
+                same_domain(b, &v.domain)?;
+                b.domain.bind_av(b.id()?, v.id)
+            }
+            AnyObject::SharedRx(x) => {
+                same_domain(b, &x.domain)?;
+                let Poster::Srx(srx) = x.who else {
+                    return Err(FI_EINVAL);
+                };
+                b.domain.bind_srx(b.id()?, srx)
+            }
+            // Every endpoint sends through its own queue pair: sharing is in name only.
+            AnyObject::SharedTx => Ok(()),
+            queue => bind_queue(b, &queue, flags),
         }
-    })
+    }
 }
 
 /// Binds a completion queue or a counter to an endpoint or to a context of one.
-///
-/// # Safety
-/// `with` is NULL or an open object of its class.
-pub(crate) unsafe fn bind_queue<D: Domain>(
-    b: &EpBody<D>,
-    with: *mut fid,
-    flags: u64,
-) -> Result<()> {
-    let (mut cq, mut cntr) = (None, None);
-    // SAFETY: as promised by the caller.
-    let domain = unsafe {
-        match with.as_ref().ok_or(FI_EINVAL)?.fclass {
-            FI_CLASS_CQ => {
-                let q = body::<fid_cq, CqBody<D>>(with.cast())?;
-                cq = Some(q.id);
-                &q.domain
-            }
-            FI_CLASS_CNTR => {
-                let c = body::<fid_cntr, CntrBody<D>>(with.cast())?;
-                cntr = Some(c.id);
-                &c.domain
-            }
-            class => {
-                crate::warn_log!(
-                    FI_LOG_EP_CTRL,
-                    "fi_ep_bind: class {class} cannot be bound to a context"
-                );
-                return Err(FI_EINVAL);
-            }
+pub(crate) fn bind_queue<D: Domain>(b: &EpBody<D>, with: &AnyObject<D>, flags: u64) -> Result<()> {
+    match with {
+        AnyObject::Cq(q) => {
+            same_domain(b, &q.domain)?;
+            b.domain.bind_cq(b.id()?, q.id, flags)
         }
-    };
-    if !Arc::ptr_eq(domain, &b.domain) {
-        crate::warn_log!(
-            FI_LOG_EP_CTRL,
-            "fi_ep_bind: the object belongs to another domain"
-        );
-        return Err(FI_EINVAL);
-    }
-    match (cq, cntr) {
-        (Some(id), _) => b.domain.bind_cq(b.id()?, id, flags),
-        (_, Some(id)) => b.domain.bind_cntr(b.id()?, id, flags),
-        _ => Err(FI_EINVAL),
+        AnyObject::Cntr(c) => {
+            same_domain(b, &c.domain)?;
+            b.domain.bind_cntr(b.id()?, c.id, flags)
+        }
+        other => {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_ep_bind: class {} cannot be bound here",
+                other.class()
+            );
+            Err(FI_EINVAL)
+        }
     }
 }
 
-unsafe extern "C" fn ep_control<D: Domain>(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
-    guard_int("fi_control", || {
-        // SAFETY: only endpoints have this table.
-        let b = unsafe { ep::<D>(f.cast())? };
-        match command {
-            FI_ENABLE => b.domain.enable_ep(b.id()?),
-            // SAFETY: the argument of this command is a `struct fi_alias`.
-            FI_ALIAS => unsafe { alias(b, arg.cast()) },
-            FI_GETOPSFLAG | FI_SETOPSFLAG => {
-                // SAFETY: the argument of these commands is a place for flags.
-                let flags = unsafe { arg.cast::<u64>().as_mut() }.ok_or(FI_EINVAL)?;
-                if command == FI_SETOPSFLAG {
-                    return b.domain.set_op_flags(b.id()?, *flags);
-                }
-                *flags = b.domain.op_flags(b.id()?, *flags & FI_RECV != 0)?;
-                Ok(())
+/// fi_control(3) of an endpoint.
+fn control<D: Domain>(b: &EpBody<D>, command: c_int, arg: &ControlArg) -> Result<()> {
+    match command {
+        FI_ENABLE => b.domain.enable_ep(b.id()?),
+        // SAFETY: the argument of this command is a `struct fi_alias`.
+        FI_ALIAS => alias(b, unsafe { arg.get()? }),
+        FI_GETOPSFLAG | FI_SETOPSFLAG => {
+            // SAFETY: the argument of these commands is a place for flags.
+            let flags: &mut u64 = unsafe { arg.get()? };
+            if command == FI_SETOPSFLAG {
+                return b.domain.set_op_flags(b.id()?, *flags);
             }
-            _ => Err(FI_ENOSYS),
+            *flags = b.domain.op_flags(b.id()?, *flags & FI_RECV != 0)?;
+            Ok(())
         }
-    })
+        _ => Err(FI_ENOSYS),
+    }
+}
+
+entry! {
+    fn ep_control<D: Domain>(
+        b: *mut fid as &EpBody<D>,
+        command: c_int,
+        arg: *mut c_void as ControlArg,
+    ) -> c_int = "fi_control" {
+        control(b, command, &arg)
+    }
 }
 
 impl<D: Domain> Tables<D> {
@@ -283,12 +241,7 @@ impl<D: Domain> Tables<D> {
 
 /// fi_ep_alias(3): another handle of the same endpoint, with its own default flags for one
 /// direction.
-///
-/// # Safety
-/// `arg` is NULL or a valid `struct fi_alias`.
-unsafe fn alias<D: Domain>(b: &EpBody<D>, arg: *mut fi_alias) -> Result<()> {
-    // SAFETY: as promised by the caller.
-    let a = unsafe { arg.as_ref() }.ok_or(FI_EINVAL)?;
+fn alias<D: Domain>(b: &EpBody<D>, a: &fi_alias) -> Result<()> {
     if a.fid.is_null() {
         return Err(FI_EINVAL);
     }
@@ -310,36 +263,35 @@ unsafe fn alias<D: Domain>(b: &EpBody<D>, arg: *mut fi_alias) -> Result<()> {
         core::ptr::null_mut(),
         Tables::<D>::ALIAS_FI_OPS,
     );
-    // SAFETY: the place for the handle was checked above.
+    // SAFETY: the struct of FI_ALIAS names a place for the handle, which was checked above.
     unsafe { *a.fid = hand_out(f, copy).cast() };
     Ok(())
 }
 
-unsafe extern "C" fn alias_close<D: Domain>(f: *mut fid) -> c_int {
-    let close = || {
-        // SAFETY: only aliases have this table.
-        let b = unsafe { take::<fid_ep, EpBody<D>>(f.cast())? };
+close! {
+    fn alias_close<D: Domain>(b: EpBody<D> as fid_ep) {
         b.domain.alias_ep(b.id()?, false)
-    };
-    // SAFETY: only objects of ours have this table.
-    unsafe { guard_close(f, close) }
-}
-
-unsafe extern "C" fn alias_bind(_: *mut fid, _: *mut fid, _: u64) -> c_int {
-    // What an alias is bound to is what its endpoint is bound to.
-    -FI_EINVAL
-}
-
-unsafe extern "C" fn alias_control<D: Domain>(
-    f: *mut fid,
-    command: c_int,
-    arg: *mut c_void,
-) -> c_int {
-    if command == FI_ENABLE {
-        return -FI_EOPBADSTATE;
     }
-    // SAFETY: as promised by our caller.
-    unsafe { ep_control::<D>(f, command, arg) }
+}
+
+entry! {
+    fn alias_bind(_alias: *mut fid, _with: *mut fid, _flags: u64) -> c_int = "fi_ep_bind" {
+        // What an alias is bound to is what its endpoint is bound to.
+        Result::<()>::Err(FI_EINVAL)
+    }
+}
+
+entry! {
+    fn alias_control<D: Domain>(
+        b: *mut fid as &EpBody<D>,
+        command: c_int,
+        arg: *mut c_void as ControlArg,
+    ) -> c_int = "fi_control" {
+        match command {
+            FI_ENABLE => Err(FI_EOPBADSTATE),
+            _ => control(b, command, &arg),
+        }
+    }
 }
 
 impl<D: Domain> Tables<D> {
@@ -347,92 +299,77 @@ impl<D: Domain> Tables<D> {
         &ops(alias_close::<D>, alias_bind, alias_control::<D>);
 }
 
-unsafe extern "C" fn cancel<D: Domain>(f: fid_t, context: *mut c_void) -> isize {
-    guard("fi_cancel", || {
-        // SAFETY: only endpoints have this table.
-        let b = unsafe { ep::<D>(f.cast())? };
-        b.domain.cancel(b.who, context as usize)?;
-        Ok(0)
-    })
+entry! {
+    fn cancel<D: Domain>(b: fid_t as &EpBody<D>, context: *mut c_void) -> isize = "fi_cancel" {
+        b.domain.cancel(b.who, context as usize)
+    }
 }
 
-unsafe extern "C" fn getopt<D: Domain>(
-    f: fid_t,
-    level: c_int,
-    name: c_int,
-    value: *mut c_void,
-    len: *mut usize,
-) -> c_int {
-    guard_int("fi_getopt", || {
-        // SAFETY: only endpoints have this table; `len` says how long `value` is.
-        unsafe {
-            let b = ep::<D>(f.cast())?;
-            if level != FI_OPT_ENDPOINT {
-                return Err(FI_ENOPROTOOPT);
-            }
-            if value.is_null() || len.is_null() {
-                return Err(FI_EINVAL);
-            }
-            let v = b.domain.get_option(b.id()?, name)?;
-            let put = |bytes: &[u8]| {
-                let room = core::mem::replace(&mut *len, bytes.len());
-                if room < bytes.len() {
-                    return Err(FI_ETOOSMALL);
-                }
-                core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), bytes.len());
-                Ok(())
-            };
-            match v {
-                OptionValue::Size(n) => put(&n.to_ne_bytes()),
-                OptionValue::Int(n) => put(&n.to_ne_bytes()),
-                OptionValue::Bool(n) => put(&[u8::from(n)]),
-            }
+entry! {
+    fn getopt<D: Domain>(
+        b: fid_t as &EpBody<D>,
+        level: c_int,
+        name: c_int,
+        (value: *mut c_void, len: *mut usize) as out: SizedOut,
+    ) -> c_int = "fi_getopt" {
+        if level != FI_OPT_ENDPOINT {
+            return Err(FI_ENOPROTOOPT);
         }
-    })
+        if out.is_null() {
+            return Err(FI_EINVAL);
+        }
+        match b.domain.get_option(b.id()?, name)? {
+            OptionValue::Size(n) => out.give_whole(&n.to_ne_bytes()),
+            OptionValue::Int(n) => out.give_whole(&n.to_ne_bytes()),
+            OptionValue::Bool(n) => out.give_whole(&[u8::from(n)]),
+        }
+    }
 }
 
-unsafe extern "C" fn setopt<D: Domain>(
-    f: fid_t,
-    level: c_int,
-    name: c_int,
-    value: *const c_void,
-    len: usize,
-) -> c_int {
-    guard_int("fi_setopt", || {
-        // SAFETY: only endpoints have this table; `value` has `len` bytes.
-        unsafe {
-            let b = ep::<D>(f.cast())?;
-            if level != FI_OPT_ENDPOINT {
-                return Err(FI_ENOPROTOOPT);
-            }
-            let Some((option, kind)) = D::option_kind(name) else {
-                crate::warn_log!(FI_LOG_EP_CTRL, "fi_setopt: unknown option {name}");
-                return Err(FI_ENOPROTOOPT);
-            };
-            let want = match kind {
+entry! {
+    fn setopt<D: Domain>(
+        b: fid_t as &EpBody<D>,
+        level: c_int,
+        name: c_int,
+        (value: *const c_void, len: usize) as value: Option<&[u8]>,
+    ) -> c_int = "fi_setopt" {
+        if level != FI_OPT_ENDPOINT {
+            return Err(FI_ENOPROTOOPT);
+        }
+        let Some((option, kind)) = D::option_kind(name) else {
+            crate::warn_log!(FI_LOG_EP_CTRL, "fi_setopt: unknown option {name}");
+            return Err(FI_ENOPROTOOPT);
+        };
+        let value = value.unwrap_or(&[]);
+        let v = match kind {
+            OptionValue::Size(_) => {
+                let v = value.try_into().map(usize::from_ne_bytes);
+                v.map(OptionValue::Size)
+            },
+            OptionValue::Int(_) => value.try_into().map(c_int::from_ne_bytes).map(OptionValue::Int),
+            OptionValue::Bool(_) => value.try_into().map(|[v]: [u8; 1]| OptionValue::Bool(v != 0)),
+        };
+        let Ok(v) = v else {
+            let wanted = match kind {
                 OptionValue::Size(_) => size_of::<usize>(),
                 OptionValue::Int(_) => size_of::<c_int>(),
                 OptionValue::Bool(_) => 1,
             };
-            if value.is_null() || len != want {
-                crate::warn_log!(
-                    FI_LOG_EP_CTRL,
-                    "fi_setopt: {option}: length {len}, accepted {want}"
-                );
-                return Err(FI_EINVAL);
-            }
-            let v = match kind {
-                OptionValue::Size(_) => OptionValue::Size(value.cast::<usize>().read_unaligned()),
-                OptionValue::Int(_) => OptionValue::Int(value.cast::<c_int>().read_unaligned()),
-                OptionValue::Bool(_) => OptionValue::Bool(value.cast::<u8>().read() != 0),
-            };
-            b.domain.set_option(b.id()?, name, v)
-        }
-    })
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_setopt: {option}: length {}, accepted {wanted}",
+                value.len()
+            );
+            return Err(FI_EINVAL);
+        };
+        b.domain.set_option(b.id()?, name, v)
+    }
 }
 
-unsafe extern "C" fn size_left(_: *mut fid_ep) -> isize {
-    -(FI_ENOSYS as isize)
+entry! {
+    fn size_left(_ep: *mut fid_ep) -> isize = "fi_tx_size_left" {
+        Result::<()>::Err(FI_ENOSYS)
+    }
 }
 
 impl<D: Domain> Tables<D> {
@@ -449,55 +386,60 @@ impl<D: Domain> Tables<D> {
     };
 }
 
-unsafe extern "C" fn getname<D: Domain>(f: fid_t, addr: *mut c_void, len: *mut usize) -> c_int {
-    guard_int("fi_getname", || {
-        // SAFETY: only endpoints have this table; `len` says how long `addr` is.
-        unsafe {
-            let b = ep::<D>(f.cast())?;
-            let raw = b.domain.name(b.id()?)?;
-            give_name(&raw, addr, len)
-        }
-    })
+entry! {
+    fn getname<D: Domain>(
+        b: fid_t as &EpBody<D>,
+        (addr: *mut c_void, len: *mut usize) as out: SizedOut,
+    ) -> c_int = "fi_getname" {
+        give_name(&b.domain.name(b.id()?)?, &out)
+    }
 }
 
-/// Hands out an address (fi_getname(3)). `FI_ETOOSMALL`, with the length, where it does not fit.
-///
-/// # Safety
-/// `len` is NULL or says how long `addr` is.
-pub(crate) unsafe fn give_name(raw: &[u8], addr: *mut c_void, len: *mut usize) -> Result<()> {
-    // SAFETY: as promised by the caller.
-    let fits = unsafe { give_address(raw, addr, len.as_mut().ok_or(FI_EINVAL)?) };
-    fits.then_some(()).ok_or(FI_ETOOSMALL)
+/// Hands out an address (fi_getname(3)): as much as fits, and how long it is. `FI_ETOOSMALL` where
+/// it does not fit.
+pub(crate) fn give_name(raw: &[u8], out: &SizedOut) -> Result<()> {
+    out.give(raw).then_some(()).ok_or(FI_ETOOSMALL)
 }
 
 /// Bytes that no address exceeds (fi_cm(3)).
 pub(crate) const ADDR_MAX: usize = 256;
 
-unsafe extern "C" fn setname<D: Domain>(f: fid_t, addr: *mut c_void, len: usize) -> c_int {
-    guard_int("fi_setname", || {
-        // SAFETY: only endpoints have this table; `addr` has `len` bytes.
-        unsafe {
-            let b = ep::<D>(f.cast())?;
-            if addr.is_null() || len > ADDR_MAX {
-                return Err(FI_EINVAL);
-            }
-            let raw = core::slice::from_raw_parts(addr.cast::<u8>(), len);
-            b.domain.set_name(b.id()?, raw)
+entry! {
+    fn setname<D: Domain>(
+        b: fid_t as &EpBody<D>,
+        (addr: *mut c_void, len: usize) as addr: &[u8],
+    ) -> c_int = "fi_setname" {
+        if addr.len() > ADDR_MAX {
+            return Err(FI_EINVAL);
         }
-    })
+        b.domain.set_name(b.id()?, addr)
+    }
 }
 
-unsafe extern "C" fn join<D: Domain>(
-    e: *mut fid_ep,
-    addr: *const c_void,
-    flags: u64,
-    out: *mut *mut fid_mc,
-    context: *mut c_void,
-) -> c_int {
-    guard_int("fi_join", || {
-        // SAFETY: only endpoints have this table; the rest is as promised by our caller.
-        unsafe { collective::join(ep::<D>(e)?, addr, flags, out, context) }
-    })
+/// The address of fi_join(3): of a group, when FI_COLLECTIVE says so.
+struct JoinAddr<'a, D: Domain>(JoinArgs<'a, D>, u64);
+
+/// `FI_ENOSYS` without FI_COLLECTIVE: there is no multicast.
+impl<D: Domain> FromC<(*const c_void, u64)> for JoinAddr<'_, D> {
+    unsafe fn from_c((addr, flags): (*const c_void, u64)) -> Result<Self> {
+        if flags & FI_COLLECTIVE == 0 {
+            return Err(FI_ENOSYS);
+        }
+        // SAFETY: with this flag the address is a `struct fi_collective_addr`.
+        let args = unsafe { FromC::from_c(addr.cast::<fi_collective_addr>())? };
+        Ok(JoinAddr(args, flags))
+    }
+}
+
+entry! {
+    fn join<D: Domain>(
+        b: *mut fid_ep as &EpBody<D>,
+        (addr: *const c_void, flags: u64) as to: JoinAddr<D>,
+        out: *mut *mut fid_mc as OutParam<*mut fid_mc>,
+        context: *mut c_void,
+    ) -> c_int = "fi_join" {
+        collective::join(b, &to.0, to.1, out, context)
+    }
 }
 
 /// The table of endpoint operations, for a shared transmit context.

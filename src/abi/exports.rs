@@ -4,9 +4,9 @@
 //! version jumps to it. The eight versions of fi_getinfo, fi_freeinfo and fi_dupinfo differ in the
 //! layout of their structs only, see `layout`.
 
+use super::entry::{entry, guard, FromC, OutParam, TextOut};
 use super::info;
 use super::layout::{self, Layout};
-use super::object::guard_int;
 use super::text;
 use crate::core::info::FabricAttr;
 use crate::core::registry::{self, Preference, Query, RegisteredProvider};
@@ -109,7 +109,7 @@ unsafe fn getinfo(
     hints: *const fi_info,
     out: *mut *mut fi_info,
 ) -> c_int {
-    guard_int("fi_getinfo", || {
+    guard("fi_getinfo", || {
         if out.is_null() {
             return Err(FI_EINVAL);
         }
@@ -139,22 +139,20 @@ unsafe fn getinfo(
 /// # Safety
 /// As fi_dupinfo(3), in the layout of the node.
 unsafe fn dupinfo(l: &Layout, i: *const fi_info) -> *mut fi_info {
-    let mut copy = null_mut();
-    guard_int("fi_dupinfo", || {
+    let copy: *const fi_info = guard("fi_dupinfo", || {
         // SAFETY: as promised by the caller.
         let i = unsafe { info::read(i, l) }.unwrap_or_else(Info::empty);
-        copy = info::write(&i, l);
-        Ok(())
+        Ok(info::write(&i, l).cast_const())
     });
-    copy
+    copy.cast_mut()
 }
 
 /// # Safety
 /// As fi_freeinfo(3), in the layout of the node.
 unsafe fn freeinfo(l: &Layout, i: *mut fi_info) {
-    guard_int("fi_freeinfo", || {
-        // SAFETY: as promised by the caller.
-        unsafe { info::free_list(i, l) };
+    // SAFETY: as promised by the caller.
+    let _: c_int = guard("fi_freeinfo", || unsafe {
+        info::free_list(i, l);
         Ok(())
     });
 }
@@ -206,16 +204,8 @@ info_calls! {
     V1_10: getinfo_1_10 dupinfo_1_10 freeinfo_1_10;
 }
 
-/// # Safety
-/// `out` is NULL or a place for a pointer.
-unsafe fn open_fabric(
-    attr: &FabricAttr,
-    out: *mut *mut fid_fabric,
-    context: *mut c_void,
-) -> Result<()> {
-    if out.is_null() {
-        return Err(FI_EINVAL);
-    }
+/// Opens the fabric that attributes name.
+fn open_fabric(attr: &FabricAttr, context: *mut c_void) -> Result<*mut fid_fabric> {
     init();
     let (Some(prov), Some(_)) = (attr.prov_name.as_deref(), attr.name.as_deref()) else {
         crate::warn_log!(
@@ -234,111 +224,115 @@ unsafe fn open_fabric(
         );
         return Err(FI_ENODEV);
     };
-    let f = p.open_fabric(attr, context as usize)?;
-    // SAFETY: as promised by the caller.
-    unsafe { *out = f };
-    Ok(())
+    p.open_fabric(attr, context as usize)
 }
 
-/// fi_fabric(3): opens a fabric of the provider that `attr` names.
-///
-/// Errors: `-FI_EINVAL` without `attr`, `out` or a name; `-FI_ENODEV` for an unknown provider.
-///
-/// # Safety
-/// The pointer rules of [`super`].
-pub unsafe extern "C" fn fabric(
-    attr: *mut fi_fabric_attr,
-    out: *mut *mut fid_fabric,
-    context: *mut c_void,
-) -> c_int {
-    guard_int("fi_fabric", || {
+/// Attributes of a fabric, in today's layout.
+impl FromC<*mut fi_fabric_attr> for FabricAttr {
+    unsafe fn from_c(attr: *mut fi_fabric_attr) -> Result<Self> {
         if attr.is_null() {
             return Err(FI_EINVAL);
         }
         // SAFETY: the attributes are valid in today's layout.
-        unsafe {
-            let a = info::parts::fabric(attr, layout::V1_10.fabric);
-            open_fabric(&a, out, context)
-        }
-    })
+        Ok(unsafe { info::parts::fabric(attr, layout::V1_10.fabric) })
+    }
 }
 
-/// fi_fabric(3) of FABRIC_1.0, whose attributes have no API version.
-///
-/// Errors: As [`fabric`].
-///
-/// # Safety
-/// The pointer rules of [`super`].
-pub unsafe extern "C" fn fabric_1_0(
-    attr: *mut fi_fabric_attr,
-    out: *mut *mut fid_fabric,
-    context: *mut c_void,
-) -> c_int {
-    guard_int("fi_fabric", || {
+/// Attributes of a fabric in the layout of FABRIC_1.0, which has no API version.
+struct FabricAttr10(FabricAttr);
+
+impl FromC<*mut fi_fabric_attr> for FabricAttr10 {
+    unsafe fn from_c(attr: *mut fi_fabric_attr) -> Result<Self> {
         if attr.is_null() {
             return Err(FI_EINVAL);
         }
-        // SAFETY: the attributes are valid in the layout of FABRIC_1.0, without API version.
-        unsafe {
-            let mut a = info::parts::fabric(attr, layout::V1_0.fabric);
-            a.api_version = crate::core::version(1, 0);
-            open_fabric(&a, out, context)
-        }
-    })
+        // SAFETY: the attributes are valid in this layout.
+        let mut a = unsafe { info::parts::fabric(attr, layout::V1_0.fabric) };
+        a.api_version = crate::core::version(1, 0);
+        Ok(FabricAttr10(a))
+    }
 }
 
-/// fi_fabric2(3): opens the fabric of an info.
-///
-/// Errors: `-FI_EBADFLAGS` for any flag; else as [`fabric`].
-///
-/// # Safety
-/// The pointer rules of [`super`].
-pub unsafe extern "C" fn fabric2(
-    i: *mut fi_info,
-    out: *mut *mut fid_fabric,
-    flags: u64,
-    context: *mut c_void,
-) -> c_int {
-    guard_int("fi_fabric2", || {
-        if i.is_null() {
-            return Err(FI_EINVAL);
-        }
+/// The attributes of an info's fabric.
+struct FabricOfInfo(FabricAttr);
+
+impl FromC<*mut fi_info> for FabricOfInfo {
+    unsafe fn from_c(i: *mut fi_info) -> Result<Self> {
+        // SAFETY: the info is NULL or valid in today's layout.
+        unsafe { FabricAttr::from_c(i.as_ref().ok_or(FI_EINVAL)?.fabric_attr) }.map(FabricOfInfo)
+    }
+}
+
+entry! {
+    /// fi_fabric(3): opens a fabric of the provider that `attr` names.
+    ///
+    /// Errors: `-FI_EINVAL` without `attr`, `out` or a name; `-FI_ENODEV` for an unknown provider.
+    ///
+    /// # Safety
+    /// The pointer rules of [`super`].
+    pub fn fabric(
+        attr: *mut fi_fabric_attr as FabricAttr,
+        out: *mut *mut fid_fabric as OutParam<*mut fid_fabric>,
+        context: *mut c_void,
+    ) -> c_int = "fi_fabric" {
+        open_fabric(&attr, context).map(|f| out.put(f))
+    }
+}
+
+entry! {
+    /// fi_fabric(3) of FABRIC_1.0, whose attributes have no API version.
+    ///
+    /// Errors: As [`fabric`].
+    ///
+    /// # Safety
+    /// The pointer rules of [`super`].
+    pub fn fabric_1_0(
+        attr: *mut fi_fabric_attr as FabricAttr10,
+        out: *mut *mut fid_fabric as OutParam<*mut fid_fabric>,
+        context: *mut c_void,
+    ) -> c_int = "fi_fabric" {
+        open_fabric(&attr.0, context).map(|f| out.put(f))
+    }
+}
+
+entry! {
+    /// fi_fabric2(3): opens the fabric of an info.
+    ///
+    /// Errors: `-FI_EBADFLAGS` for any flag; else as [`fabric`].
+    ///
+    /// # Safety
+    /// The pointer rules of [`super`].
+    pub fn fabric2(
+        info: *mut fi_info as FabricOfInfo,
+        out: *mut *mut fid_fabric as OutParam<*mut fid_fabric>,
+        flags: u64,
+        context: *mut c_void,
+    ) -> c_int = "fi_fabric2" {
         if flags != 0 {
             crate::warn_log!(FI_LOG_FABRIC, "fi_fabric2: flags {flags:#x}: wanted none");
             return Err(FI_EBADFLAGS);
         }
-        // SAFETY: the info is valid in today's layout.
-        unsafe {
-            let attr = (*i).fabric_attr;
-            if attr.is_null() {
-                return Err(FI_EINVAL);
-            }
-            let a = info::parts::fabric(attr, layout::V1_10.fabric);
-            open_fabric(&a, out, context)
-        }
-    })
+        open_fabric(&info.0, context).map(|f| out.put(f))
+    }
 }
 
-/// fi_open(3): an object of the library itself, `logging` or `mr_cache`.
-///
-/// Errors: `-FI_EINVAL` without a name or with attributes or flags; `-FI_ENOSYS` for another name
-/// or a later API.
-///
-/// # Safety
-/// The pointer rules of [`super`].
-pub unsafe extern "C" fn open(
-    api: u32,
-    name: *const c_char,
-    attr: *mut c_void,
-    attr_len: usize,
-    flags: u64,
-    out: *mut *mut fid,
-    context: *mut c_void,
-) -> c_int {
-    guard_int("fi_open", || {
-        if out.is_null() || name.is_null() {
-            return Err(FI_EINVAL);
-        }
+entry! {
+    /// fi_open(3): an object of the library itself, `logging` or `mr_cache`.
+    ///
+    /// Errors: `-FI_EINVAL` without a name or with attributes or flags; `-FI_ENOSYS` for another
+    /// name or a later API.
+    ///
+    /// # Safety
+    /// The pointer rules of [`super`].
+    pub fn open(
+        api: u32,
+        name: *const c_char as String,
+        attr: *mut c_void,
+        attr_len: usize,
+        flags: u64,
+        out: *mut *mut fid as OutParam<*mut fid>,
+        context: *mut c_void,
+    ) -> c_int = "fi_open" {
         init();
         if api > API_VERSION {
             return Err(FI_ENOSYS);
@@ -346,20 +340,17 @@ pub unsafe extern "C" fn open(
         if flags != 0 || (!attr.is_null() && attr_len > 0) {
             return Err(FI_EINVAL);
         }
-        // SAFETY: the name is a string, `out` a place for a pointer.
-        unsafe {
-            *out = null_mut();
-            let name = info::string(name).unwrap_or_default();
-            *out = super::logging::open(&name, context).ok_or_else(|| {
-                crate::info_log!(
-                    FI_LOG_CORE,
-                    "fi_open: name: wanted {name}, had logging, mr_cache"
-                );
-                FI_ENOSYS
-            })?;
-        }
+        out.put(null_mut());
+        let Some(object) = super::logging::open(&name, context) else {
+            crate::info_log!(
+                FI_LOG_CORE,
+                "fi_open: name: wanted {name}, had logging, mr_cache"
+            );
+            return Err(FI_ENOSYS);
+        };
+        out.put(object);
         Ok(())
-    })
+    }
 }
 
 /// fi_version(3): the version of the API.
@@ -394,78 +385,111 @@ pub unsafe extern "C" fn strerror_c(errnum: c_int) -> *const c_char {
     strerror(errnum)
 }
 
-/// fi_tostr(3) into the caller's buffer. NULL for a buffer of no length or no data.
-///
-/// # Safety
-/// The pointer rules of [`super`].
-pub unsafe extern "C" fn tostr_r(
-    buf: *mut c_char,
-    len: usize,
+/// What fi_tostr(3) describes.
+struct Described {
     data: *const c_void,
     kind: fi_type,
-) -> *mut c_char {
-    if buf.is_null() || len == 0 || data.is_null() {
-        return null_mut();
-    }
-    guard_int("fi_tostr_r", || {
-        // SAFETY: as fi_tostr(3) demands of its caller.
-        unsafe { text::put(buf, len, &text::describe(data, kind)) };
-        Ok(())
-    });
-    buf
 }
 
-/// fi_tostr(3) into a buffer of the thread, which the next call overwrites.
-///
-/// # Safety
-/// The pointer rules of [`super`].
-pub unsafe extern "C" fn tostr(data: *const c_void, kind: fi_type) -> *mut c_char {
-    const LEN: usize = 8192;
-    thread_local! {
-        // One buffer per thread: unlike the C library's, a second thread does not overwrite it.
-        static BUF: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+impl FromC<(*const c_void, fi_type)> for Described {
+    unsafe fn from_c((data, kind): (*const c_void, fi_type)) -> Result<Self> {
+        match data.is_null() {
+            true => Err(FI_EINVAL),
+            false => Ok(Described { data, kind }),
+        }
     }
-    BUF.with(|b| {
-        let mut b = b.borrow_mut();
-        b.resize(LEN, 0);
-        // SAFETY: the buffer has that many bytes and stays where it is.
-        unsafe { tostr_r(b.as_mut_ptr().cast(), LEN, data, kind) }
-    })
 }
 
-/// fi_getparams(3): every parameter that has been defined.
-///
-/// Errors: `-FI_EINVAL` without a place for the result, `-FI_ENOMEM`.
-///
-/// # Safety
-/// The pointer rules of [`super`].
-pub unsafe extern "C" fn getparams(out: *mut *mut fi_param, count: *mut c_int) -> c_int {
-    guard_int("fi_getparams", || {
-        if out.is_null() || count.is_null() {
+impl Described {
+    fn text(&self) -> String {
+        // SAFETY: the data is of the kind that the caller says, as fi_tostr(3) demands.
+        unsafe { text::describe(self.data, self.kind) }
+    }
+}
+
+entry! {
+    /// fi_tostr(3) into the caller's buffer. NULL for a buffer of no length or no data.
+    ///
+    /// # Safety
+    /// The pointer rules of [`super`].
+    pub fn tostr_r(
+        (buf: *mut c_char, len: usize) as out: TextOut,
+        (data: *const c_void, kind: fi_type) as what: Described,
+    ) -> *const c_char = "fi_tostr_r" {
+        if out.is_empty() {
             return Err(FI_EINVAL);
         }
+        Ok(out.put(&what.text()).unwrap_or(core::ptr::null()))
+    }
+}
+
+entry! {
+    /// fi_tostr(3) into a buffer of the thread, which the next call overwrites. NULL for no data.
+    ///
+    /// # Safety
+    /// The pointer rules of [`super`].
+    pub fn tostr((data: *const c_void, kind: fi_type) as what: Described) -> *const c_char
+        = "fi_tostr"
+    {
+        const LEN: usize = 8192;
+        thread_local! {
+            // One buffer per thread: unlike the C library's, a second thread does not overwrite it.
+            static BUF: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+        }
+        let text = what.text().into_bytes();
+        BUF.with(|b| {
+            let mut b = b.borrow_mut();
+            // It stays where it is.
+            b.resize(LEN, 0);
+            for (to, c) in b.iter_mut().zip(text.iter().take(LEN - 1).chain(&[0])) {
+                *to = *c;
+            }
+            Ok(b.as_ptr().cast())
+        })
+    }
+}
+
+/// A malloc'ed list of the parameters, which a NULL name ends; NULL when memory is short.
+fn param_list(all: &[params::Param]) -> *mut fi_param {
+    // SAFETY: the block has one entry more than there are parameters, all zero.
+    unsafe {
+        let p = libc::calloc(all.len() + 1, size_of::<fi_param>()).cast::<fi_param>();
+        if p.is_null() {
+            return p;
+        }
+        for (i, a) in all.iter().enumerate() {
+            p.add(i).write(fi_param {
+                name: info::dup_string(Some(&a.env)),
+                r#type: a.kind,
+                help_string: info::dup_string(Some(&a.help)),
+                value: info::dup_string(std::env::var(&a.env).ok().as_deref()),
+            });
+        }
+        p
+    }
+}
+
+entry! {
+    /// fi_getparams(3): every parameter that has been defined.
+    ///
+    /// Errors: `-FI_EINVAL` without a place for the result, `-FI_ENOMEM`.
+    ///
+    /// # Safety
+    /// The pointer rules of [`super`].
+    pub fn getparams(
+        out: *mut *mut fi_param as OutParam<*mut fi_param>,
+        count: *mut c_int as OutParam<c_int>,
+    ) -> c_int = "fi_getparams" {
         init();
         let all = params::all();
-        // SAFETY: one zeroed entry more than there are parameters: its NULL name ends the list for
-        // fi_freeparams.
-        unsafe {
-            let p = libc::calloc(all.len() + 1, size_of::<fi_param>()).cast::<fi_param>();
-            if p.is_null() {
-                return Err(FI_ENOMEM);
-            }
-            for (i, a) in all.iter().enumerate() {
-                p.add(i).write(fi_param {
-                    name: info::dup_string(Some(&a.env)),
-                    r#type: a.kind,
-                    help_string: info::dup_string(Some(&a.help)),
-                    value: info::dup_string(std::env::var(&a.env).ok().as_deref()),
-                });
-            }
-            *out = p;
-            *count = all.len() as c_int;
+        let list = param_list(&all);
+        if list.is_null() {
+            return Err(FI_ENOMEM);
         }
+        out.put(list);
+        count.put(all.len() as c_int);
         Ok(())
-    })
+    }
 }
 
 /// fi_freeparams(3).
@@ -489,94 +513,110 @@ pub unsafe extern "C" fn freeparams(p: *mut fi_param) {
     }
 }
 
-/// # Safety
-/// `p` is NULL (the core) or a provider with a name.
-unsafe fn prov_name(p: *const fi_provider) -> Option<String> {
-    if p.is_null() {
-        return None;
+/// The name of the provider that a call is for; `None` is the core.
+struct ProviderName(Option<String>);
+
+impl FromC<*const fi_provider> for ProviderName {
+    unsafe fn from_c(p: *const fi_provider) -> Result<Self> {
+        // SAFETY: it is NULL, or a provider whose name is NULL or a string.
+        Ok(ProviderName(unsafe {
+            p.as_ref().and_then(|p| info::string(p.name))
+        }))
     }
-    // SAFETY: as promised by the caller.
-    unsafe { info::string((*p).name) }
 }
 
-/// fi_param_get(3): a parameter's value from the environment.
-///
-/// Errors: `-FI_ENODATA` for one that is not set, `-FI_EINVAL` for a value that is not of its type.
-///
-/// # Safety
-/// The pointer rules of [`super`].
-pub unsafe extern "C" fn param_get(
-    prov: *mut fi_provider,
-    name: *const c_char,
-    value: *mut c_void,
-) -> c_int {
-    guard_int("fi_param_get", || {
-        if name.is_null() || value.is_null() {
-            return Err(FI_EINVAL);
+impl ProviderName {
+    fn or_core(&self) -> &str {
+        self.0.as_deref().unwrap_or("core")
+    }
+}
+
+/// The place of a parameter's value, which is of the parameter's type.
+struct ParamPlace(*mut c_void);
+
+/// `FI_EINVAL` for NULL.
+impl FromC<*mut c_void> for ParamPlace {
+    unsafe fn from_c(p: *mut c_void) -> Result<Self> {
+        match p.is_null() {
+            true => Err(FI_EINVAL),
+            false => Ok(ParamPlace(p)),
         }
-        // SAFETY: the name is a string; `value` is a place of the parameter's type. Strings are
-        // the environment's own, which fi_param_get(3) lends without copying.
+    }
+}
+
+impl ParamPlace {
+    fn put(&self, v: &params::Value, env: &CString) {
+        // SAFETY: the place is of the parameter's type. Strings are the environment's own, which
+        // fi_param_get(3) lends without copying.
         unsafe {
-            let prov = prov_name(prov);
-            let name = info::string(name).unwrap_or_default();
-            match params::get(prov.as_deref(), &name)? {
+            match v {
                 params::Value::Str(_) => {
-                    let env = CString::new(params::env_name(prov.as_deref(), &name));
-                    let env = env.map_err(|_| FI_EINVAL)?;
-                    *value.cast::<*mut c_char>() = libc::getenv(env.as_ptr());
+                    *self.0.cast::<*mut c_char>() = libc::getenv(env.as_ptr());
                 }
-                params::Value::Int(v) => *value.cast::<c_int>() = v,
-                params::Value::Bool(v) => *value.cast::<c_int>() = c_int::from(v),
-                params::Value::Size(v) => *value.cast::<usize>() = v,
+                params::Value::Int(v) => *self.0.cast::<c_int>() = *v,
+                params::Value::Bool(v) => *self.0.cast::<c_int>() = c_int::from(*v),
+                params::Value::Size(v) => *self.0.cast::<usize>() = *v,
             }
         }
-        Ok(())
-    })
+    }
 }
 
-/// Second half of `fi_param_define`, behind its C shim.
-///
-/// # Safety
-/// As fi_param_define(3).
-pub unsafe extern "C" fn param_define(
-    prov: *const fi_provider,
-    name: *const c_char,
-    kind: c_int,
-    help: *const c_char,
-) -> c_int {
-    guard_int("fi_param_define", || {
-        // SAFETY: as promised by the caller.
-        let (prov, name, help) =
-            unsafe { (prov_name(prov), info::string(name), info::string(help)) };
-        let (Some(name), Ok(kind)) = (name.filter(|n| !n.is_empty()), u32::try_from(kind)) else {
-            return Err(FI_EINVAL);
-        };
-        if kind > FI_PARAM_SIZE_T {
+entry! {
+    /// fi_param_get(3): a parameter's value from the environment.
+    ///
+    /// Errors: `-FI_ENODATA` for one that is not set, `-FI_EINVAL` for a value that is not of its
+    /// type.
+    ///
+    /// # Safety
+    /// The pointer rules of [`super`].
+    pub fn param_get(
+        prov: *const fi_provider as ProviderName,
+        name: *const c_char as String,
+        value: *mut c_void as ParamPlace,
+    ) -> c_int = "fi_param_get" {
+        let prov = prov.0.as_deref();
+        let v = params::get(prov, &name)?;
+        let env = CString::new(params::env_name(prov, &name)).map_err(|_| FI_EINVAL)?;
+        value.put(&v, &env);
+        Ok(())
+    }
+}
+
+entry! {
+    /// Second half of `fi_param_define`, behind its C shim.
+    ///
+    /// # Safety
+    /// As fi_param_define(3).
+    pub fn param_define(
+        prov: *const fi_provider as ProviderName,
+        name: *const c_char as String,
+        kind: c_int,
+        help: *const c_char as Option<String>,
+    ) -> c_int = "fi_param_define" {
+        let kind = u32::try_from(kind).map_err(|_| FI_EINVAL)?;
+        if name.is_empty() || kind > FI_PARAM_SIZE_T {
             return Err(FI_EINVAL);
         }
-        params::define(prov.as_deref(), &name, kind, help.as_deref().unwrap_or(""));
+        params::define(prov.0.as_deref(), &name, kind, help.as_deref().unwrap_or(""));
         Ok(())
-    })
+    }
 }
 
-/// Second half of `fi_log`, behind its C shim.
-///
-/// # Safety
-/// As fi_log in fi_log.h.
-pub unsafe extern "C" fn log_line(
-    prov: *const fi_provider,
-    level: c_int,
-    subsys: c_int,
-    func: *const c_char,
-    line: c_int,
-    text: *const c_char,
-) -> c_int {
-    guard_int("fi_log", || {
-        // SAFETY: as promised by the caller.
-        let (prov, func, text) =
-            unsafe { (prov_name(prov), info::string(func), info::string(text)) };
+entry! {
+    /// Second half of `fi_log`, behind its C shim.
+    ///
+    /// # Safety
+    /// As fi_log in fi_log.h.
+    pub fn log_line(
+        prov: *const fi_provider as ProviderName,
+        level: c_int,
+        subsys: c_int,
+        func: *const c_char as Option<String>,
+        line: c_int,
+        text: *const c_char as Option<String>,
+    ) -> c_int = "fi_log" {
         log::line(
-            prov.as_deref().unwrap_or("core"),
+            prov.or_core(),
             level as u32,
             subsys as u32,
             func.as_deref().unwrap_or("?"),
@@ -584,51 +624,44 @@ pub unsafe extern "C" fn log_line(
             text.as_deref().unwrap_or("").trim_end(),
         );
         Ok(())
-    })
+    }
 }
 
-/// fi_log_enabled of fi_log(3): whether a line of that level and subsystem is printed.
-///
-/// # Safety
-/// The pointer rules of [`super`].
-pub unsafe extern "C" fn log_enabled(
-    prov: *const fi_provider,
-    level: fi_log_level,
-    subsys: fi_log_subsys,
-) -> c_int {
-    // SAFETY: the provider is NULL or valid.
-    let name = unsafe { prov_name(prov) };
-    c_int::from(log::enabled(
-        name.as_deref().unwrap_or("core"),
-        level,
-        subsys,
-    ))
+entry! {
+    /// fi_log_enabled of fi_log(3): 1 when a line of that level and subsystem is printed.
+    ///
+    /// # Safety
+    /// The pointer rules of [`super`].
+    pub fn log_enabled(
+        prov: *const fi_provider as ProviderName,
+        level: fi_log_level,
+        subsys: fi_log_subsys,
+    ) -> c_int = "fi_log_enabled" {
+        Ok(usize::from(log::enabled(prov.or_core(), level, subsys)))
+    }
 }
 
-/// fi_log_ready of fi_log(3): as [`log_enabled`], at most once in two seconds for a call site.
-///
-/// # Safety
-/// The pointer rules of [`super`].
-pub unsafe extern "C" fn log_ready(
-    prov: *const fi_provider,
-    level: fi_log_level,
-    subsys: fi_log_subsys,
-    showtime: *mut u64,
-) -> c_int {
-    const INTERVAL_MS: u64 = 2000;
-    // SAFETY: the provider is NULL or valid, `showtime` NULL or the call site's own.
-    unsafe {
-        if log_enabled(prov, level, subsys) == 0 {
-            return 0;
+entry! {
+    /// fi_log_ready of fi_log(3): as [`log_enabled`], at most once in two seconds for a call site.
+    ///
+    /// # Safety
+    /// The pointer rules of [`super`].
+    pub fn log_ready(
+        prov: *const fi_provider as ProviderName,
+        level: fi_log_level,
+        subsys: fi_log_subsys,
+        showtime: *mut u64 as Option<&mut u64>,
+    ) -> c_int = "fi_log_ready" {
+        const INTERVAL_MS: u64 = 2000;
+        if !log::enabled(prov.or_core(), level, subsys) {
+            return Ok(0);
         }
         let now = log::milliseconds();
-        if showtime.is_null() {
-            return 1;
+        match showtime {
+            Some(t) if now < *t => return Ok(0),
+            Some(t) => *t = now + INTERVAL_MS,
+            None => {}
         }
-        if now < *showtime {
-            return 0;
-        }
-        *showtime = now + INTERVAL_MS;
+        Ok(1)
     }
-    1
 }

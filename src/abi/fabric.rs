@@ -1,10 +1,10 @@
 //! `fid_fabric` and `fid_eq`.
 
-use super::info;
-use super::layout;
+use super::entry::{entry, ControlArg, FromC, OutParam, TextOut};
+use super::handles::{AnyObject, Handles};
 use super::object::*;
 use crate::core::info::FabricAttr;
-use crate::core::Result;
+use crate::core::{Info, Result};
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
@@ -43,31 +43,27 @@ pub(crate) fn open<P: Provider>(
     Ok(hand_out::<_, FabricBody>(f, fabric))
 }
 
-unsafe extern "C" fn fabric_close(f: *mut fid) -> c_int {
-    let close = || {
-        // SAFETY: only fabrics have this table.
-        unsafe {
-            body::<fid_fabric, FabricBody>(f.cast())?.may_close()?;
-            take::<fid_fabric, FabricBody>(f.cast())?;
-        }
-        Ok(())
-    };
-    // SAFETY: only objects of ours have this table.
-    unsafe { guard_close(f, close) }
+close! {
+    fn fabric_close(b: FabricBody as fid_fabric) {
+        b.may_close()
+    }
 }
 
-unsafe extern "C" fn fabric_ops_open<D: Domain>(
-    f: *mut fid,
-    name: *const c_char,
-    flags: u64,
-    ops: *mut *mut c_void,
-    _: *mut c_void,
-) -> c_int {
-    // SAFETY: only fabrics have this table; the name is a string, `ops` a place.
-    guard_int("fi_open_ops", || unsafe {
-        let fabric = body::<fid_fabric, FabricBody>(f.cast())?;
-        super::domain::open_ops::<D>(name, flags, ops, |name| D::fabric_extension(fabric, name))
-    })
+entry! {
+    fn fabric_ops_open<D: Domain>(
+        fabric: *mut fid as &FabricBody,
+        name: *const c_char as String,
+        flags: u64,
+        ops: *mut *mut c_void as OutParam<*mut c_void>,
+        _context: *mut c_void,
+    ) -> c_int = "fi_open_ops" {
+        if flags != 0 {
+            return Err(FI_EBADFLAGS);
+        }
+        ops.put(core::ptr::null_mut());
+        ops.put(super::domain::extension_table::<D>(D::fabric_extension(fabric, &name)?));
+        Ok(())
+    }
 }
 
 impl<D: Domain> Tables<D> {
@@ -77,54 +73,40 @@ impl<D: Domain> Tables<D> {
     };
 }
 
-unsafe extern "C" fn domain<D: Domain>(
-    f: *mut fid_fabric,
-    i: *mut fi_info,
-    out: *mut *mut fid_domain,
-    context: *mut c_void,
-) -> c_int {
-    guard_int("fi_domain", || {
-        if out.is_null() || i.is_null() {
-            return Err(FI_EINVAL);
-        }
-        // SAFETY: `f` is a fabric of ours, `i` an info of ours, `out` a place for a pointer.
-        unsafe {
-            let fabric = body::<fid_fabric, FabricBody>(f)?;
-            let i = info::read(i, layout::callers()).ok_or(FI_EINVAL)?;
-            super::domain::open::<D>(fabric, i, out, context)
-        }
-    })
+entry! {
+    fn domain<D: Domain>(
+        fabric: *mut fid_fabric as &FabricBody,
+        info: *mut fi_info as Info,
+        out: *mut *mut fid_domain as OutParam<*mut fid_domain>,
+        context: *mut c_void,
+    ) -> c_int = "fi_domain" {
+        super::domain::open::<D>(fabric, info, context).map(|d| out.put(d))
+    }
 }
 
-unsafe extern "C" fn domain2<D: Domain>(
-    f: *mut fid_fabric,
-    i: *mut fi_info,
-    out: *mut *mut fid_domain,
-    flags: u64,
-    context: *mut c_void,
-) -> c_int {
-    if flags & FI_PEER != 0 {
-        return -FI_ENOSYS;
+entry! {
+    fn domain2<D: Domain>(
+        fabric: *mut fid_fabric as &FabricBody,
+        info: *mut fi_info as Info,
+        out: *mut *mut fid_domain as OutParam<*mut fid_domain>,
+        flags: u64,
+        context: *mut c_void,
+    ) -> c_int = "fi_domain2" {
+        match flags {
+            0 => super::domain::open::<D>(fabric, info, context).map(|d| out.put(d)),
+            f if f & FI_PEER != 0 => Err(FI_ENOSYS),
+            _ => Err(FI_EBADFLAGS),
+        }
     }
-    if flags != 0 {
-        return -FI_EBADFLAGS;
-    }
-    // SAFETY: as promised by our caller.
-    unsafe { domain::<D>(f, i, out, context) }
 }
 
-unsafe extern "C" fn eq_open(
-    f: *mut fid_fabric,
-    attr: *mut fi_eq_attr,
-    out: *mut *mut fid_eq,
-    context: *mut c_void,
-) -> c_int {
-    guard_int("fi_eq_open", || {
-        if out.is_null() {
-            return Err(FI_EINVAL);
-        }
-        // SAFETY: `f` is a fabric of ours; the attributes are NULL or valid.
-        let (fabric, attr) = unsafe { (body::<fid_fabric, FabricBody>(f)?, attr.as_ref()) };
+entry! {
+    fn eq_open(
+        fabric: *mut fid_fabric as &FabricBody,
+        attr: *mut fi_eq_attr as Option<&fi_eq_attr>,
+        out: *mut *mut fid_eq as OutParam<*mut fid_eq>,
+        context: *mut c_void,
+    ) -> c_int = "fi_eq_open" {
         let (flags, wait) = attr.map_or((0, FI_WAIT_NONE), |a| (a.flags, a.wait_obj));
         if flags & !(FI_WRITE | FI_AFFINITY) != 0 {
             crate::warn_log!(FI_LOG_EQ, "fi_eq_open: flags {flags:#x}: wanted FI_WRITE");
@@ -146,10 +128,9 @@ unsafe extern "C" fn eq_open(
             fid: new_fid(FI_CLASS_EQ, context, &EQ_FI_OPS),
             ops: table(&EQ_OPS),
         };
-        // SAFETY: `out` is a place for a pointer.
-        unsafe { *out = hand_out(f, b) };
+        out.put(hand_out(f, b));
         Ok(())
-    })
+    }
 }
 
 /// `FI_ENOSYS`, with a line, for a wait object that is not in `known`.
@@ -170,36 +151,26 @@ pub(crate) fn wait_obj(call: &str, obj: fi_wait_obj, known: &[fi_wait_obj]) -> R
     Err(FI_ENOSYS)
 }
 
-unsafe extern "C" fn trywait<D: Domain>(
-    _: *mut fid_fabric,
-    fids: *mut *mut fid,
-    count: c_int,
-) -> c_int {
-    guard_int("fi_trywait", || {
-        if fids.is_null() || count < 0 {
-            return Err(FI_EINVAL);
-        }
-        for i in 0..count as usize {
-            // SAFETY: the caller passes `count` pointers to open objects.
-            unsafe {
-                let f = *fids.add(i);
-                if f.is_null() {
-                    return Err(FI_EINVAL);
+entry! {
+    /// fi_trywait(3): `FI_EAGAIN` when one of the objects must be read first.
+    fn trywait<D: Domain>(
+        _fabric: *mut fid_fabric,
+        (fids: *mut *mut fid, count: c_int) as objects: Handles<D>,
+    ) -> c_int = "fi_trywait" {
+        for object in objects.iter() {
+            match object? {
+                AnyObject::Eq(q) if !q.eq.is_empty() => return Err(FI_EAGAIN),
+                AnyObject::Eq(_) => {}
+                AnyObject::Cq(q) => q.domain.arm_cq(q.id).map(drop)?,
+                AnyObject::Cntr(c) => {
+                    let (_, errors) = c.domain.read_cntr(c.id)?;
+                    c.domain.arm_cntr(c.id, u64::MAX, errors).map(drop)?;
                 }
-                match (*f).fclass {
-                    FI_CLASS_EQ => {
-                        if !body::<fid_eq, EqBody>(f.cast())?.eq.is_empty() {
-                            return Err(FI_EAGAIN);
-                        }
-                    }
-                    FI_CLASS_CQ => super::queues::trywait_cq::<D>(f.cast())?,
-                    FI_CLASS_CNTR => super::queues::trywait_cntr::<D>(f.cast())?,
-                    _ => return Err(FI_EINVAL),
-                }
+                _ => return Err(FI_EINVAL),
             }
         }
         Ok(())
-    })
+    }
 }
 
 impl<D: Domain> Tables<D> {
@@ -216,10 +187,8 @@ impl<D: Domain> Tables<D> {
 
 // ---- event queues ----------------------------------------------------------------------------
 
-unsafe extern "C" fn eq_close(f: *mut fid) -> c_int {
-    let close = || {
-        // SAFETY: only event queues have this table.
-        let b = unsafe { body::<fid_eq, EqBody>(f.cast())? };
+close! {
+    fn eq_close(b: EqBody as fid_eq) {
         if Arc::strong_count(&b.eq) > 1 {
             crate::warn_log!(
                 FI_LOG_EQ,
@@ -227,171 +196,171 @@ unsafe extern "C" fn eq_close(f: *mut fid) -> c_int {
             );
             return Err(FI_EBUSY);
         }
-        // SAFETY: as above.
-        let b = unsafe { take::<fid_eq, EqBody>(f.cast())? };
         b.fabric.release();
         Ok(())
-    };
-    // SAFETY: only objects of ours have this table.
-    unsafe { guard_close(f, close) }
+    }
 }
 
-unsafe extern "C" fn eq_control(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
-    guard_int("fi_control", || {
-        // SAFETY: only event queues have this table.
-        let b = unsafe { body::<fid_eq, EqBody>(f.cast())? };
-        if arg.is_null() {
-            return Err(FI_EINVAL);
-        }
+entry! {
+    fn eq_control(
+        b: *mut fid as &EqBody,
+        command: c_int,
+        arg: *mut c_void as ControlArg,
+    ) -> c_int = "fi_control" {
         match command {
             // SAFETY: FI_GETWAIT's argument is a place for a descriptor.
-            FI_GETWAIT => unsafe { *arg.cast::<c_int>() = b.eq.fd()? },
+            FI_GETWAIT => unsafe { arg.place::<c_int>()? }.put(b.eq.fd()?),
             // SAFETY: FI_GETWAITOBJ's argument is a place for an enum fi_wait_obj.
-            FI_GETWAITOBJ => unsafe { *arg.cast::<fi_wait_obj>() = b.eq.wait_obj },
+            FI_GETWAITOBJ => unsafe { arg.place::<fi_wait_obj>()? }.put(b.eq.wait_obj),
             _ => return Err(FI_ENOSYS),
         }
         Ok(())
-    })
+    }
 }
 
 static EQ_FI_OPS: fi_ops = ops(eq_close, no_bind, eq_control);
 
-/// # Safety
-/// `event` is NULL or writable, `buf` NULL or `len` bytes long.
-unsafe fn give(e: EqEvent, event: *mut u32, buf: *mut c_void) -> isize {
-    // SAFETY: `Eq::read` has checked the length; the caller promises the rest.
-    unsafe {
-        if !event.is_null() {
-            *event = e.event;
-        }
-        if !buf.is_null() {
-            core::ptr::copy_nonoverlapping(e.bytes.as_ptr(), buf.cast(), e.bytes.len());
-        }
+/// Where a caller wants an event: a place for its number, and room for its entry.
+struct EventOut {
+    event: Option<OutParam<u32>>,
+    buf: *mut u8,
+    len: usize,
+}
+
+impl FromC<(*mut u32, *mut c_void, usize)> for EventOut {
+    unsafe fn from_c((event, buf, len): (*mut u32, *mut c_void, usize)) -> Result<Self> {
+        Ok(EventOut {
+            // SAFETY: the place is NULL or the caller's.
+            event: unsafe { FromC::from_c(event)? },
+            buf: buf.cast(),
+            len: if buf.is_null() { 0 } else { len },
+        })
     }
-    e.bytes.len() as isize
 }
 
-unsafe extern "C" fn eq_read(
-    q: *mut fid_eq,
-    event: *mut u32,
-    buf: *mut c_void,
-    len: usize,
-    flags: u64,
-) -> isize {
-    guard("fi_eq_read", || {
-        // SAFETY: `q` is an event queue of ours; the buffers are the caller's.
-        unsafe {
-            let b = body::<fid_eq, EqBody>(q)?;
-            let room = if buf.is_null() { 0 } else { len };
-            Ok(give(b.eq.read(room, flags & FI_PEEK != 0)?, event, buf))
+impl EventOut {
+    /// Writes an event that was read for this room; the bytes of its entry.
+    fn give(&self, e: &EqEvent) -> usize {
+        if let Some(event) = &self.event {
+            event.put(e.event);
         }
-    })
-}
-
-unsafe extern "C" fn eq_sread(
-    q: *mut fid_eq,
-    event: *mut u32,
-    buf: *mut c_void,
-    len: usize,
-    timeout: c_int,
-    flags: u64,
-) -> isize {
-    guard("fi_eq_sread", || {
-        // SAFETY: as in `eq_read`.
-        unsafe {
-            let b = body::<fid_eq, EqBody>(q)?;
-            let room = if buf.is_null() { 0 } else { len };
-            Ok(give(
-                b.eq.sread(room, timeout, flags & FI_PEEK != 0)?,
-                event,
-                buf,
-            ))
+        let n = e.bytes.len();
+        if !self.buf.is_null() && n <= self.len {
+            // SAFETY: the caller has so much room.
+            unsafe { core::ptr::copy_nonoverlapping(e.bytes.as_ptr(), self.buf, n) }
         }
-    })
+        n
+    }
 }
 
-unsafe extern "C" fn eq_readerr(q: *mut fid_eq, buf: *mut fi_eq_err_entry, _: u64) -> isize {
-    guard("fi_eq_readerr", || {
-        // SAFETY: `q` is an event queue of ours; `buf` is NULL or a place for an entry. Errors have
-        // the bytes of a `fi_eq_entry`.
-        unsafe {
-            let b = body::<fid_eq, EqBody>(q)?;
-            let to = buf.as_mut().ok_or(FI_EINVAL)?;
-            let e = b.eq.read_error()?;
-            let head = e.bytes.as_ptr().cast::<fi_eq_entry>();
-            let whole = e.bytes.len() == size_of::<fi_eq_entry>();
-            let head = whole.then(|| head.read_unaligned()).ok_or(FI_EOTHER)?;
-            (to.fid, to.context, to.data) = (head.fid, head.context, head.data);
-            (to.err, to.prov_errno) = (e.err, e.prov_errno);
-            let mut kept = b.err_data.lock().unwrap_or_else(|e| e.into_inner());
-            *kept = e.err_data;
-            if to.err_data.is_null() || to.err_data_size == 0 {
-                // Ours, until the next read.
-                to.err_data = match kept.is_empty() {
-                    true => core::ptr::null_mut(),
-                    false => kept.as_mut_ptr().cast(),
-                };
-                to.err_data_size = kept.len();
-            } else {
-                to.err_data_size = to.err_data_size.min(kept.len());
+entry! {
+    fn eq_read(
+        q: *mut fid_eq as &EqBody,
+        (event: *mut u32, buf: *mut c_void, len: usize) as out: EventOut,
+        flags: u64,
+    ) -> isize = "fi_eq_read" {
+        Ok(out.give(&q.eq.read(out.len, flags & FI_PEEK != 0)?))
+    }
+}
+
+entry! {
+    fn eq_sread(
+        q: *mut fid_eq as &EqBody,
+        (event: *mut u32, buf: *mut c_void, len: usize) as out: EventOut,
+        timeout: c_int,
+        flags: u64,
+    ) -> isize = "fi_eq_sread" {
+        Ok(out.give(&q.eq.sread(out.len, timeout, flags & FI_PEEK != 0)?))
+    }
+}
+
+entry! {
+    fn eq_readerr(
+        q: *mut fid_eq as &EqBody,
+        to: *mut fi_eq_err_entry as &mut fi_eq_err_entry,
+        _flags: u64,
+    ) -> isize = "fi_eq_readerr" {
+        let e = q.eq.read_error()?;
+        // Errors have the words of a `fi_eq_entry`.
+        let words: Vec<usize> = e
+            .bytes
+            .chunks_exact(size_of::<usize>())
+            .map(|w| usize::from_ne_bytes(w.try_into().unwrap_or_default()))
+            .collect();
+        let &[fid, context, data] = &words[..] else {
+            return Err(FI_EOTHER);
+        };
+        (to.fid, to.context, to.data) = (fid as fid_t, context as *mut c_void, data as u64);
+        (to.err, to.prov_errno) = (e.err, e.prov_errno);
+        let mut kept = q.err_data.lock().unwrap_or_else(|e| e.into_inner());
+        *kept = e.err_data;
+        if to.err_data.is_null() || to.err_data_size == 0 {
+            // Ours, until the next read.
+            to.err_data = match kept.is_empty() {
+                true => core::ptr::null_mut(),
+                false => kept.as_mut_ptr().cast(),
+            };
+            to.err_data_size = kept.len();
+        } else {
+            to.err_data_size = to.err_data_size.min(kept.len());
+            // SAFETY: the caller offers as many bytes.
+            unsafe {
                 core::ptr::copy_nonoverlapping(kept.as_ptr(), to.err_data.cast(), to.err_data_size);
             }
         }
-        Ok(size_of::<fi_eq_err_entry>() as isize)
-    })
+        Ok(size_of::<fi_eq_err_entry>())
+    }
 }
 
-unsafe extern "C" fn eq_write(
-    q: *mut fid_eq,
-    event: u32,
-    buf: *const c_void,
-    len: usize,
-    _flags: u64,
-) -> isize {
-    guard("fi_eq_write", || {
-        // SAFETY: `q` is an event queue of ours; `buf` has `len` bytes.
-        unsafe {
-            let b = body::<fid_eq, EqBody>(q)?;
-            if !b.eq.writable {
-                crate::warn_log!(
-                    FI_LOG_EQ,
-                    "fi_eq_write: the queue was opened without FI_WRITE"
-                );
-                return Err(FI_EINVAL);
-            }
-            if (buf.is_null() && len > 0) || len > 1 << 16 {
-                return Err(FI_EINVAL);
-            }
-            let bytes = if len == 0 {
-                &[][..]
-            } else {
-                core::slice::from_raw_parts(buf.cast::<u8>(), len)
-            };
-            b.eq.push(EqEvent {
-                event,
-                bytes: bytes.to_vec(),
-                ..EqEvent::default()
-            });
+entry! {
+    fn eq_write(
+        q: *mut fid_eq as &EqBody,
+        event: u32,
+        (buf: *const c_void, len: usize) as entry: EventEntry,
+        _flags: u64,
+    ) -> isize = "fi_eq_write" {
+        if !q.eq.writable {
+            crate::warn_log!(
+                FI_LOG_EQ,
+                "fi_eq_write: the queue was opened without FI_WRITE"
+            );
+            return Err(FI_EINVAL);
         }
-        Ok(len as isize)
-    })
+        q.eq.push(EqEvent {
+            event,
+            bytes: entry.0.to_vec(),
+            ..EqEvent::default()
+        });
+        Ok(entry.0.len())
+    }
 }
 
-unsafe extern "C" fn eq_strerror(
-    _: *mut fid_eq,
-    prov_errno: c_int,
-    _: *const c_void,
-    buf: *mut c_char,
-    len: usize,
-) -> *const c_char {
-    // SAFETY: `buf` is NULL or has `len` bytes.
-    unsafe {
-        if !buf.is_null() {
-            super::text::put(buf, len, &crate::core::errno::text(prov_errno));
-            return buf;
+/// The entry of an event that the application writes.
+struct EventEntry<'a>(&'a [u8]);
+
+/// `FI_EINVAL` for NULL with a length, and for more than 64 KiB.
+impl FromC<(*const c_void, usize)> for EventEntry<'_> {
+    unsafe fn from_c((buf, len): (*const c_void, usize)) -> Result<Self> {
+        // SAFETY: as promised by the caller.
+        let bytes: Option<&[u8]> = unsafe { FromC::from_c((buf, len))? };
+        match (bytes, len) {
+            (_, 0) => Ok(EventEntry(&[])),
+            (Some(b), ..=0x10000) => Ok(EventEntry(b)),
+            _ => Err(FI_EINVAL),
         }
     }
-    super::exports::strerror(prov_errno)
+}
+
+entry! {
+    fn eq_strerror(
+        _eq: *mut fid_eq,
+        prov_errno: c_int,
+        _err_data: *const c_void,
+        (buf: *mut c_char, len: usize) as out: TextOut,
+    ) -> *const c_char = "fi_eq_strerror" {
+        let copied = out.put(&crate::core::errno::text(prov_errno));
+        Ok(copied.unwrap_or_else(|| super::exports::strerror(prov_errno)))
+    }
 }
 
 static EQ_OPS: fi_ops_eq = fi_ops_eq {
@@ -402,12 +371,3 @@ static EQ_OPS: fi_ops_eq = fi_ops_eq {
     sread: Some(eq_sread),
     strerror: Some(eq_strerror),
 };
-
-/// The queue behind a handle, for binding.
-///
-/// # Safety
-/// `q` is NULL or an event queue of ours.
-pub(crate) unsafe fn eq_of(q: *mut fid_eq) -> Result<Arc<Eq>> {
-    // SAFETY: as promised by the caller.
-    unsafe { body::<fid_eq, EqBody>(q) }.map(|b| Arc::clone(&b.eq))
-}

@@ -1,7 +1,9 @@
 //! `fi_import_log`: an application takes the log lines over.
 
+use super::entry::{entry, FromC};
 use super::object::*;
 use crate::core::log::{self, LogSink};
+use crate::core::Result;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use std::ffi::CString;
@@ -65,64 +67,86 @@ pub(crate) enum Import {
     MrCache,
 }
 
-unsafe extern "C" fn close(f: *mut fid) -> c_int {
-    let close = || {
-        // SAFETY: only importers have this table.
-        unsafe { take::<fid_logging, Import>(f.cast()) }.map(|_| ())
-    };
-    // SAFETY: only objects of ours have this table.
-    unsafe { guard_close(f, close) }
+close! {
+    fn close_import(_b: Import as fid_logging) {
+        Ok(())
+    }
 }
 
-unsafe extern "C" fn bind(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
-    guard_int("fi_import_fid", || {
-        // SAFETY: only importers have this table; `with` is the object to import.
+/// An object that the application exports.
+enum Exported<'a> {
+    Logging(&'a mut fid_logging),
+    Monitor(&'a mut fid_mem_monitor),
+    Other,
+}
+
+/// `FI_EINVAL` for NULL.
+impl FromC<*mut fid> for Exported<'_> {
+    unsafe fn from_c(f: *mut fid) -> Result<Self> {
+        // SAFETY: the object is NULL, or of the class that it says.
         unsafe {
-            let kind = body::<fid_logging, Import>(f.cast())?;
-            if with.is_null() || flags != 0 {
-                return Err(FI_EINVAL);
-            }
-            match (kind, (*with).fclass) {
-                (Import::Logging, FI_CLASS_LOG) => {
-                    let ops = (*with.cast::<fid_logging>())
-                        .ops
-                        .as_ref()
-                        .ok_or(FI_EINVAL)?;
-                    if ops.size < core::mem::size_of::<fi_ops_log>() {
-                        return Err(FI_EINVAL);
-                    }
-                    log::set_sink(Some(Box::new(CLogger(*ops))));
-                    (*with).ops = table(&IMPORTED_LOGGER);
-                    Ok(())
-                }
-                (Import::MrCache, FI_CLASS_MEM_MONITOR) => {
-                    let m = &mut *with.cast::<fid_mem_monitor>();
-                    let export = m.export_ops.as_ref().ok_or(FI_EINVAL)?;
-                    if export.size < core::mem::size_of::<fi_ops_mem_monitor>() {
-                        crate::warn_log!(
-                            FI_LOG_MR,
-                            "fi_import_fid: fid_mem_monitor.export_ops->size: wanted {}, had {}",
-                            core::mem::size_of::<fi_ops_mem_monitor>(),
-                            export.size
-                        );
-                        return Err(FI_EINVAL);
-                    }
-                    if MONITOR_IMPORTED.swap(true, SeqCst) {
-                        crate::warn_log!(
-                            FI_LOG_MR,
-                            "fi_import_fid: a memory monitor is imported already"
-                        );
-                        return Err(FI_EBUSY);
-                    }
-                    m.import_ops = table(&NOTIFY);
-                    m.fid.context = (&raw const MONITOR_IMPORTED).cast_mut().cast();
-                    m.fid.ops = table(&IMPORTED_MONITOR);
-                    Ok(())
-                }
-                _ => Err(FI_EINVAL),
-            }
+            Ok(match f.as_ref().ok_or(FI_EINVAL)?.fclass {
+                FI_CLASS_LOG => Exported::Logging(&mut *f.cast()),
+                FI_CLASS_MEM_MONITOR => Exported::Monitor(&mut *f.cast()),
+                _ => Exported::Other,
+            })
         }
-    })
+    }
+}
+
+/// Lines go to the application's logger from now on.
+fn import_logger(with: &mut fid_logging) -> Result<()> {
+    // SAFETY: the table is NULL or the application's.
+    let ops = unsafe { with.ops.as_ref() }.ok_or(FI_EINVAL)?;
+    if ops.size < core::mem::size_of::<fi_ops_log>() {
+        return Err(FI_EINVAL);
+    }
+    log::set_sink(Some(Box::new(CLogger(*ops))));
+    with.fid.ops = table(&IMPORTED_LOGGER);
+    Ok(())
+}
+
+/// Takes a memory monitor, which is never asked.
+fn import_monitor(m: &mut fid_mem_monitor) -> Result<()> {
+    // SAFETY: the table is NULL or the application's.
+    let export = unsafe { m.export_ops.as_ref() }.ok_or(FI_EINVAL)?;
+    if export.size < core::mem::size_of::<fi_ops_mem_monitor>() {
+        crate::warn_log!(
+            FI_LOG_MR,
+            "fi_import_fid: fid_mem_monitor.export_ops->size: wanted {}, had {}",
+            core::mem::size_of::<fi_ops_mem_monitor>(),
+            export.size
+        );
+        return Err(FI_EINVAL);
+    }
+    if MONITOR_IMPORTED.swap(true, SeqCst) {
+        crate::warn_log!(
+            FI_LOG_MR,
+            "fi_import_fid: a memory monitor is imported already"
+        );
+        return Err(FI_EBUSY);
+    }
+    m.import_ops = table(&NOTIFY);
+    m.fid.context = (&raw const MONITOR_IMPORTED).cast_mut().cast();
+    m.fid.ops = table(&IMPORTED_MONITOR);
+    Ok(())
+}
+
+entry! {
+    fn bind(
+        importer: *mut fid as &Import,
+        with: *mut fid as Exported,
+        flags: u64,
+    ) -> c_int = "fi_import_fid" {
+        if flags != 0 {
+            return Err(FI_EINVAL);
+        }
+        match (importer, with) {
+            (Import::Logging, Exported::Logging(l)) => import_logger(l),
+            (Import::MrCache, Exported::Monitor(m)) => import_monitor(m),
+            _ => Err(FI_EINVAL),
+        }
+    }
 }
 
 /// Whether an imported memory monitor is open.
@@ -150,7 +174,7 @@ static NOTIFY: fi_ops_mem_notify = fi_ops_mem_notify {
     notify: Some(notify),
 };
 
-static OPS: fi_ops = ops(close, bind, no_control);
+static OPS: fi_ops = ops(close_import, bind, no_control);
 
 /// Opens an importer by name; `None` for a name nobody knows.
 pub(crate) fn open(name: &str, context: *mut c_void) -> Option<*mut fid> {

@@ -1,7 +1,8 @@
 //! Entry points of messages, fi_msg(3) and fi_tagged(3).
 
-use super::ep::ep;
-use super::object::{guard_op, Tables};
+use super::entry::{entry, FromC};
+use super::ep::EpBody;
+use super::object::Tables;
 use super::transfer::*;
 use crate::core::Result;
 use crate::hmem::UserMem;
@@ -12,27 +13,44 @@ use core::mem::size_of;
 use core::ptr::null_mut;
 use libc::iovec;
 
-/// A send without flags of its own.
-#[inline]
-fn msg<'a>(
-    data: SendData<'a>,
+/// Where a message goes, and what goes with it.
+#[derive(Clone, Copy)]
+struct Envelope {
     to: fi_addr_t,
     tag: Option<u64>,
     cq_data: Option<u64>,
-    context: *mut c_void,
-) -> MsgReq<SendData<'a>> {
-    MsgReq {
-        data,
-        to,
-        tag,
-        cq_data,
-        common: plain(context),
+}
+
+impl Envelope {
+    #[inline(always)]
+    fn untagged(to: fi_addr_t, cq_data: Option<u64>) -> Envelope {
+        let tag = None;
+        Envelope { to, tag, cq_data }
+    }
+
+    #[inline(always)]
+    fn tagged(to: fi_addr_t, tag: u64, cq_data: Option<u64>) -> Envelope {
+        let tag = Some(tag);
+        Envelope { to, tag, cq_data }
+    }
+
+    /// The request to send `data`.
+    #[inline(always)]
+    fn request<B, C>(self, data: B, common: C) -> MsgReq<B, C> {
+        let Envelope { to, tag, cq_data } = self;
+        MsgReq {
+            data,
+            to,
+            tag,
+            cq_data,
+            common,
+        }
     }
 }
 
 /// A receive without flags of its own.
 #[inline]
-fn rcv(mem: UserMem, src: fi_addr_t, tag: Option<(u64, u64)>, context: *mut c_void) -> RecvReq {
+fn receive(mem: UserMem, src: fi_addr_t, tag: Option<(u64, u64)>, context: *mut c_void) -> RecvReq {
     RecvReq {
         mem,
         src,
@@ -41,319 +59,283 @@ fn rcv(mem: UserMem, src: fi_addr_t, tag: Option<(u64, u64)>, context: *mut c_vo
     }
 }
 
-/// A send, from C arguments. No context: an injecting call.
-///
-/// # Safety
-/// `e` is NULL or an endpoint of ours; the buffer is lent until completion, or for the call.
+/// Sends a buffer.
 #[inline(always)]
-unsafe fn tx<D: Domain>(
-    e: *mut fid_ep,
-    (buf, len, desc): Buffer,
-    to: fi_addr_t,
-    tag: Option<u64>,
-    cq_data: Option<u64>,
-    context: Option<*mut c_void>,
+fn send_buffer<D: Domain>(
+    e: &EpBody<D>,
+    buf: Buffer,
+    to: Envelope,
+    context: *mut c_void,
 ) -> Result<()> {
-    if of_device(desc) || context.is_none() && device_memory_expected() {
-        // SAFETY: as promised by the caller.
-        return unsafe { tx_device::<D>(e, buf, len, desc, to, tag, cq_data, context) };
+    if buf.of_device() {
+        let Envelope { to, tag, cq_data } = to;
+        return send_any(e, buf.bytes, buf.desc, to, tag, cq_data, context);
     }
     let common = PlainCall {
-        context: context.unwrap_or(null_mut()) as usize,
+        context: context as usize,
     };
-    // SAFETY: as promised by the caller.
-    unsafe {
-        let b = ep::<D>(e)?;
-        match context {
-            Some(_) => {
-                let data = piece(buf, len)?;
-                let r = MsgReq {
-                    data,
-                    to,
-                    tag,
-                    cq_data,
-                    common,
-                };
-                match b.plain_tx() {
-                    Some(id) => b.domain.send(id, &r),
-                    None => go_any::<D, _>(e, r),
-                }
-            }
-            None => {
-                let data = inject_buf(buf, len)?;
-                let r = MsgReq {
-                    data,
-                    to,
-                    tag,
-                    cq_data,
-                    common,
-                };
-                match b.plain_tx() {
-                    Some(id) => b.domain.send(id, &r),
-                    None => go_any::<D, _>(e, r),
-                }
-            }
-        }
-    }
+    start(e, to.request(buf.piece()?, common))
 }
 
-/// As [`tx`], of an alias, or to a shared receive context.
-///
-/// # Safety
-/// As [`tx`].
+/// As [`send_buffer`], of a device's memory.
 #[cold]
-#[inline(never)]
-unsafe fn go_any<D: Domain, B: SendBuffer>(e: *mut fid_ep, r: MsgReq<B, PlainCall>) -> Result<()> {
-    // SAFETY: as promised by the caller.
-    unsafe { go::<D, _>(e, r.general()) }
-}
-
-/// As [`tx`], from memory that is, or may be, a device's.
-///
-/// # Safety
-/// As [`tx`].
-#[cold]
-#[allow(clippy::too_many_arguments)] // In registers, so that the way past it pays nothing.
-unsafe fn tx_device<D: Domain>(
-    e: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
+fn send_any<D: Domain>(
+    e: &EpBody<D>,
+    bytes: LentBytes,
     desc: *mut c_void,
     to: fi_addr_t,
     tag: Option<u64>,
     cq_data: Option<u64>,
-    context: Option<*mut c_void>,
+    context: *mut c_void,
 ) -> Result<()> {
-    // SAFETY: as promised by the caller.
-    unsafe {
-        let copy;
-        let data = match context {
-            Some(_) => SendData::User(user((buf, len, desc))?),
-            None => {
-                copy = inject_any(buf, len)?;
-                SendData::Inject(copy.as_slice().into())
-            }
-        };
-        go::<D, _>(
-            e,
-            msg(data, to, tag, cq_data, context.unwrap_or(null_mut())),
-        )
+    let data = SendData::User(Buffer { bytes, desc }.mem()?);
+    let to = Envelope { to, tag, cq_data };
+    go(e, to.request(data, plain(context)))
+}
+
+/// Sends bytes that the caller may change when the call returns.
+#[inline(always)]
+fn inject_bytes<D: Domain>(e: &EpBody<D>, bytes: InjectBytes, to: Envelope) -> Result<()> {
+    if device_memory_expected() {
+        let Envelope { to, tag, cq_data } = to;
+        return inject_any(e, bytes, to, tag, cq_data);
+    }
+    start(e, to.request(bytes.host()?, PlainCall::default()))
+}
+
+/// As [`inject_bytes`], of memory that may be a device's.
+#[cold]
+fn inject_any<D: Domain>(
+    e: &EpBody<D>,
+    bytes: InjectBytes,
+    to: fi_addr_t,
+    tag: Option<u64>,
+    cq_data: Option<u64>,
+) -> Result<()> {
+    let copy = bytes.copy()?;
+    let to = Envelope { to, tag, cq_data };
+    let data = SendData::Inject(copy.as_slice().into());
+    go(e, to.request(data, plain(null_mut())))
+}
+
+#[inline(always)]
+fn start<D: Domain, B: SendBuffer>(e: &EpBody<D>, r: MsgReq<B, PlainCall>) -> Result<()> {
+    match e.plain_tx() {
+        Some(id) => e.domain.send(id, &r),
+        None => start_any(e, r),
     }
 }
 
-/// A receive, from C arguments.
-///
-/// # Safety
-/// `e` is NULL or an endpoint or shared receive context of ours; the buffer is lent until
-/// completion.
+/// As [`start`], of an alias, or to a shared receive context.
+#[cold]
+#[inline(never)]
+fn start_any<D: Domain, B: SendBuffer>(e: &EpBody<D>, r: MsgReq<B, PlainCall>) -> Result<()> {
+    go(e, r.general())
+}
+
+/// Posts a buffer to receive into.
 #[inline(always)]
-unsafe fn rx<D: Domain>(
-    e: *mut fid_ep,
-    (buf, len, desc): Buffer,
+fn receive_buffer<D: Domain>(
+    e: &EpBody<D>,
+    buf: Buffer,
     src: fi_addr_t,
     tag: Option<(u64, u64)>,
     context: *mut c_void,
 ) -> Result<()> {
-    // SAFETY: as promised by the caller.
-    let b = unsafe { ep::<D>(e)? };
-    if b.rx_flags.is_some() || of_device(desc) {
-        // SAFETY: as promised by the caller.
-        return unsafe { rx_otherwise::<D>(e, buf, len, desc, src, tag, context) };
+    if e.rx_flags.is_some() || buf.of_device() {
+        return receive_any(e, buf.bytes, buf.desc, src, tag, context);
     }
     let r = RecvReq {
-        // SAFETY: as promised by the caller.
-        mem: unsafe { piece(buf, len)? },
+        mem: buf.piece()?,
         src,
         tag,
         common: PlainCall {
             context: context as usize,
         },
     };
-    b.domain.recv(b.who, &r)
+    e.domain.recv(e.who, &r)
 }
 
-/// As [`rx`], with flags, or into a device's memory.
-///
-/// # Safety
-/// As [`rx`].
+/// As [`receive_buffer`], with flags, or into a device's memory.
 #[cold]
 #[inline(never)]
-unsafe fn rx_otherwise<D: Domain>(
-    e: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
+fn receive_any<D: Domain>(
+    e: &EpBody<D>,
+    bytes: LentBytes,
     desc: *mut c_void,
     src: fi_addr_t,
     tag: Option<(u64, u64)>,
     context: *mut c_void,
 ) -> Result<()> {
-    // SAFETY: as promised by the caller.
-    unsafe { go::<D, _>(e, rcv(user((buf, len, desc))?, src, tag, context)) }
+    go(e, receive(Buffer { bytes, desc }.mem()?, src, tag, context))
 }
 
-/// The request of a `fi_sendmsg`, given to `f`.
-///
-/// # Safety
-/// The message is valid; its buffers are lent until completion.
-pub(crate) unsafe fn send_request<T>(
-    m: &fi_msg,
-    tag: Option<u64>,
-    flags: u64,
-    f: impl FnOnce(MsgReq<SendData>) -> Result<T>,
-) -> Result<T> {
-    // SAFETY: as promised by the caller.
-    let mem = unsafe { many(m.msg_iov, m.desc, m.iov_count)? };
-    with_data(mem, flags, |data| {
-        let cq_data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(m.data);
-        f(MsgReq {
-            common: flagged(m.context, flags),
-            ..msg(data, m.addr, tag, cq_data, m.context)
-        })
-    })
-}
-
-/// The request of a `fi_recvmsg`.
-///
-/// # Safety
-/// As [`send_request`].
-pub(crate) unsafe fn recv_request(
-    m: &fi_msg,
+/// What a `*msg` call passes, tagged or not.
+pub(crate) struct MsgArgs {
+    buffers: Buffers,
+    addr: fi_addr_t,
+    context: *mut c_void,
+    data: u64,
     tag: Option<(u64, u64)>,
-    flags: u64,
-) -> Result<RecvReq> {
-    // SAFETY: as promised by the caller.
-    let mem = unsafe { many(m.msg_iov, m.desc, m.iov_count)? };
-    Ok(RecvReq {
-        common: flagged(m.context, flags),
-        ..rcv(mem, m.addr, tag, m.context)
-    })
 }
 
-/// The part of a tagged message that an untagged one has too.
-pub(crate) fn untagged(m: &fi_msg_tagged) -> fi_msg {
-    fi_msg {
-        msg_iov: m.msg_iov,
-        desc: m.desc,
-        iov_count: m.iov_count,
-        addr: m.addr,
-        context: m.context,
-        data: m.data,
+impl FromC<*const fi_msg> for MsgArgs {
+    unsafe fn from_c(m: *const fi_msg) -> Result<Self> {
+        // SAFETY: the message is NULL or valid, with its lists; their memory is lent until
+        // completion.
+        unsafe {
+            let m = m.as_ref().ok_or(FI_EINVAL)?;
+            Ok(MsgArgs {
+                buffers: Buffers::from_c((m.msg_iov, m.desc, m.iov_count))?,
+                addr: m.addr,
+                context: m.context,
+                data: m.data,
+                tag: None,
+            })
+        }
+    }
+}
+
+impl FromC<*const fi_msg_tagged> for MsgArgs {
+    unsafe fn from_c(m: *const fi_msg_tagged) -> Result<Self> {
+        // SAFETY: as above.
+        unsafe {
+            let m = m.as_ref().ok_or(FI_EINVAL)?;
+            Ok(MsgArgs {
+                buffers: Buffers::from_c((m.msg_iov, m.desc, m.iov_count))?,
+                addr: m.addr,
+                context: m.context,
+                data: m.data,
+                tag: Some((m.tag, m.ignore)),
+            })
+        }
+    }
+}
+
+impl MsgArgs {
+    /// The request to send it, given to `f`.
+    pub(crate) fn send<T>(
+        &self,
+        flags: u64,
+        f: impl FnOnce(MsgReq<SendData>) -> Result<T>,
+    ) -> Result<T> {
+        with_data(self.buffers.mem()?, flags, |data| {
+            let to = Envelope {
+                to: self.addr,
+                tag: self.tag.map(|(tag, _)| tag),
+                cq_data: (flags & FI_REMOTE_CQ_DATA != 0).then_some(self.data),
+            };
+            f(to.request(data, flagged(self.context, flags)))
+        })
+    }
+
+    /// The request to receive into it.
+    pub(crate) fn receive(&self, flags: u64) -> Result<RecvReq> {
+        Ok(RecvReq {
+            common: flagged(self.context, flags),
+            ..receive(self.buffers.mem()?, self.addr, self.tag, self.context)
+        })
     }
 }
 
 // ---- messages --------------------------------------------------------------------------------
 
-unsafe extern "C" fn recv<D: Domain>(
-    e: *mut fid_ep,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    src: fi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller lends the buffer until completion.
-    guard_op("fi_recv", || unsafe {
-        rx::<D>(e, (buf.cast_const(), len, desc), src, None, context)
-    })
+entry! {
+    fn recv<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (buf: *mut c_void, len: usize, desc: *mut c_void) as buf: Buffer,
+        src: fi_addr_t,
+        context: *mut c_void,
+    ) -> isize = "fi_recv" {
+        receive_buffer(e, buf, src, None, context)
+    }
 }
-unsafe extern "C" fn recvv<D: Domain>(
-    e: *mut fid_ep,
-    iov: *const iovec,
-    desc: Desc,
-    count: usize,
-    src: fi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller lends the buffers until completion.
-    guard_op("fi_recvv", || unsafe {
-        go::<D, _>(e, rcv(many(iov, desc, count)?, src, None, context))
-    })
+
+entry! {
+    fn recvv<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (iov: *const iovec, desc: Desc, count: usize) as buffers: Buffers,
+        src: fi_addr_t,
+        context: *mut c_void,
+    ) -> isize = "fi_recvv" {
+        go(e, receive(buffers.mem()?, src, None, context))
+    }
 }
-unsafe extern "C" fn recvmsg<D: Domain>(e: *mut fid_ep, m: *const fi_msg, flags: u64) -> isize {
-    // SAFETY: the message is NULL or valid; its buffers are lent until completion.
-    guard_op("fi_recvmsg", || unsafe {
-        go::<D, _>(e, recv_request(m.as_ref().ok_or(FI_EINVAL)?, None, flags)?)
-    })
+
+entry! {
+    fn recvmsg<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        m: *const fi_msg as MsgArgs,
+        flags: u64,
+    ) -> isize = "fi_recvmsg" {
+        go(e, m.receive(flags)?)
+    }
 }
-unsafe extern "C" fn send<D: Domain>(
-    e: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    desc: *mut c_void,
-    to: fi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller lends the buffer until completion.
-    guard_op("fi_send", || unsafe {
-        tx::<D>(e, (buf, len, desc), to, None, None, Some(context))
-    })
+
+entry! {
+    fn send<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (buf: *const c_void, len: usize, desc: *mut c_void) as buf: Buffer,
+        to: fi_addr_t,
+        context: *mut c_void,
+    ) -> isize = "fi_send" {
+        send_buffer(e, buf, Envelope::untagged(to, None), context)
+    }
 }
-unsafe extern "C" fn sendv<D: Domain>(
-    e: *mut fid_ep,
-    iov: *const iovec,
-    desc: Desc,
-    count: usize,
-    to: fi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller lends the buffers until completion.
-    guard_op("fi_sendv", || unsafe {
-        go::<D, _>(
-            e,
-            msg(
-                SendData::User(many(iov, desc, count)?),
-                to,
-                None,
-                None,
-                context,
-            ),
-        )
-    })
+
+entry! {
+    fn sendv<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (iov: *const iovec, desc: Desc, count: usize) as buffers: Buffers,
+        to: fi_addr_t,
+        context: *mut c_void,
+    ) -> isize = "fi_sendv" {
+        let data = SendData::User(buffers.mem()?);
+        go(e, Envelope::untagged(to, None).request(data, plain(context)))
+    }
 }
-unsafe extern "C" fn sendmsg<D: Domain>(e: *mut fid_ep, m: *const fi_msg, flags: u64) -> isize {
-    // SAFETY: the message is NULL or valid; its buffers are lent until completion.
-    guard_op("fi_sendmsg", || unsafe {
-        send_request(m.as_ref().ok_or(FI_EINVAL)?, None, flags, |r| {
-            go::<D, _>(e, r)
-        })
-    })
+
+entry! {
+    fn sendmsg<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        m: *const fi_msg as MsgArgs,
+        flags: u64,
+    ) -> isize = "fi_sendmsg" {
+        m.send(flags, |r| go(e, r))
+    }
 }
-unsafe extern "C" fn inject<D: Domain>(
-    e: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    to: fi_addr_t,
-) -> isize {
-    // SAFETY: the buffer is readable during the call.
-    guard_op("fi_inject", || unsafe {
-        tx::<D>(e, (buf, len, null_mut()), to, None, None, None)
-    })
+
+entry! {
+    fn inject<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (buf: *const c_void, len: usize) as bytes: InjectBytes,
+        to: fi_addr_t,
+    ) -> isize = "fi_inject" {
+        inject_bytes(e, bytes, Envelope::untagged(to, None))
+    }
 }
-unsafe extern "C" fn senddata<D: Domain>(
-    e: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    desc: *mut c_void,
-    cq_data: u64,
-    to: fi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller lends the buffer until completion.
-    guard_op("fi_senddata", || unsafe {
-        tx::<D>(e, (buf, len, desc), to, None, Some(cq_data), Some(context))
-    })
+
+entry! {
+    fn senddata<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (buf: *const c_void, len: usize, desc: *mut c_void) as buf: Buffer,
+        cq_data: u64,
+        to: fi_addr_t,
+        context: *mut c_void,
+    ) -> isize = "fi_senddata" {
+        send_buffer(e, buf, Envelope::untagged(to, Some(cq_data)), context)
+    }
 }
-unsafe extern "C" fn injectdata<D: Domain>(
-    e: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    cq_data: u64,
-    to: fi_addr_t,
-) -> isize {
-    // SAFETY: the buffer is readable during the call.
-    guard_op("fi_injectdata", || unsafe {
-        tx::<D>(e, (buf, len, null_mut()), to, None, Some(cq_data), None)
-    })
+
+entry! {
+    fn injectdata<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (buf: *const c_void, len: usize) as bytes: InjectBytes,
+        cq_data: u64,
+        to: fi_addr_t,
+    ) -> isize = "fi_injectdata" {
+        inject_bytes(e, bytes, Envelope::untagged(to, Some(cq_data)))
+    }
 }
 
 impl<D: Domain> Tables<D> {
@@ -374,150 +356,111 @@ impl<D: Domain> Tables<D> {
 
 // ---- tagged messages -------------------------------------------------------------------------
 
-unsafe extern "C" fn trecv<D: Domain>(
-    e: *mut fid_ep,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    src: fi_addr_t,
-    tag: u64,
-    ignore: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller lends the buffer until completion.
-    guard_op("fi_trecv", || unsafe {
-        rx::<D>(
-            e,
-            (buf.cast_const(), len, desc),
-            src,
-            Some((tag, ignore)),
-            context,
-        )
-    })
+entry! {
+    fn trecv<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (buf: *mut c_void, len: usize, desc: *mut c_void) as buf: Buffer,
+        src: fi_addr_t,
+        tag: u64,
+        ignore: u64,
+        context: *mut c_void,
+    ) -> isize = "fi_trecv" {
+        receive_buffer(e, buf, src, Some((tag, ignore)), context)
+    }
 }
-unsafe extern "C" fn trecvv<D: Domain>(
-    e: *mut fid_ep,
-    iov: *const iovec,
-    desc: Desc,
-    count: usize,
-    src: fi_addr_t,
-    tag: u64,
-    ignore: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller lends the buffers until completion.
-    guard_op("fi_trecvv", || unsafe {
-        go::<D, _>(
-            e,
-            rcv(many(iov, desc, count)?, src, Some((tag, ignore)), context),
-        )
-    })
+
+entry! {
+    fn trecvv<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (iov: *const iovec, desc: Desc, count: usize) as buffers: Buffers,
+        src: fi_addr_t,
+        tag: u64,
+        ignore: u64,
+        context: *mut c_void,
+    ) -> isize = "fi_trecvv" {
+        go(e, receive(buffers.mem()?, src, Some((tag, ignore)), context))
+    }
 }
-unsafe extern "C" fn trecvmsg<D: Domain>(
-    e: *mut fid_ep,
-    m: *const fi_msg_tagged,
-    flags: u64,
-) -> isize {
-    // SAFETY: the message is NULL or valid; its buffers are lent until completion.
-    guard_op("fi_trecvmsg", || unsafe {
-        let m = m.as_ref().ok_or(FI_EINVAL)?;
-        let tag = Some((m.tag, m.ignore));
-        go::<D, _>(e, recv_request(&untagged(m), tag, flags)?)
-    })
+
+entry! {
+    fn trecvmsg<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        m: *const fi_msg_tagged as MsgArgs,
+        flags: u64,
+    ) -> isize = "fi_trecvmsg" {
+        go(e, m.receive(flags)?)
+    }
 }
-unsafe extern "C" fn tsend<D: Domain>(
-    e: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    desc: *mut c_void,
-    to: fi_addr_t,
-    tag: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller lends the buffer until completion.
-    guard_op("fi_tsend", || unsafe {
-        tx::<D>(e, (buf, len, desc), to, Some(tag), None, Some(context))
-    })
+
+entry! {
+    fn tsend<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (buf: *const c_void, len: usize, desc: *mut c_void) as buf: Buffer,
+        to: fi_addr_t,
+        tag: u64,
+        context: *mut c_void,
+    ) -> isize = "fi_tsend" {
+        send_buffer(e, buf, Envelope::tagged(to, tag, None), context)
+    }
 }
-unsafe extern "C" fn tsendv<D: Domain>(
-    e: *mut fid_ep,
-    iov: *const iovec,
-    desc: Desc,
-    count: usize,
-    to: fi_addr_t,
-    tag: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller lends the buffers until completion.
-    guard_op("fi_tsendv", || unsafe {
-        let data = SendData::User(many(iov, desc, count)?);
-        go::<D, _>(e, msg(data, to, Some(tag), None, context))
-    })
+
+entry! {
+    fn tsendv<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (iov: *const iovec, desc: Desc, count: usize) as buffers: Buffers,
+        to: fi_addr_t,
+        tag: u64,
+        context: *mut c_void,
+    ) -> isize = "fi_tsendv" {
+        let data = SendData::User(buffers.mem()?);
+        go(e, Envelope::tagged(to, tag, None).request(data, plain(context)))
+    }
 }
-unsafe extern "C" fn tsendmsg<D: Domain>(
-    e: *mut fid_ep,
-    m: *const fi_msg_tagged,
-    flags: u64,
-) -> isize {
-    // SAFETY: the message is NULL or valid; its buffers are lent until completion.
-    guard_op("fi_tsendmsg", || unsafe {
-        let m = m.as_ref().ok_or(FI_EINVAL)?;
-        send_request(&untagged(m), Some(m.tag), flags, |r| go::<D, _>(e, r))
-    })
+
+entry! {
+    fn tsendmsg<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        m: *const fi_msg_tagged as MsgArgs,
+        flags: u64,
+    ) -> isize = "fi_tsendmsg" {
+        m.send(flags, |r| go(e, r))
+    }
 }
-unsafe extern "C" fn tinject<D: Domain>(
-    e: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    to: fi_addr_t,
-    tag: u64,
-) -> isize {
-    // SAFETY: the buffer is readable during the call.
-    guard_op("fi_tinject", || unsafe {
-        tx::<D>(e, (buf, len, null_mut()), to, Some(tag), None, None)
-    })
+
+entry! {
+    fn tinject<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (buf: *const c_void, len: usize) as bytes: InjectBytes,
+        to: fi_addr_t,
+        tag: u64,
+    ) -> isize = "fi_tinject" {
+        inject_bytes(e, bytes, Envelope::tagged(to, tag, None))
+    }
 }
-unsafe extern "C" fn tsenddata<D: Domain>(
-    e: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    desc: *mut c_void,
-    cq_data: u64,
-    to: fi_addr_t,
-    tag: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller lends the buffer until completion.
-    guard_op("fi_tsenddata", || unsafe {
-        tx::<D>(
-            e,
-            (buf, len, desc),
-            to,
-            Some(tag),
-            Some(cq_data),
-            Some(context),
-        )
-    })
+
+entry! {
+    fn tsenddata<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (buf: *const c_void, len: usize, desc: *mut c_void) as buf: Buffer,
+        cq_data: u64,
+        to: fi_addr_t,
+        tag: u64,
+        context: *mut c_void,
+    ) -> isize = "fi_tsenddata" {
+        send_buffer(e, buf, Envelope::tagged(to, tag, Some(cq_data)), context)
+    }
 }
-unsafe extern "C" fn tinjectdata<D: Domain>(
-    e: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    cq_data: u64,
-    to: fi_addr_t,
-    tag: u64,
-) -> isize {
-    // SAFETY: the buffer is readable during the call.
-    guard_op("fi_tinjectdata", || unsafe {
-        tx::<D>(
-            e,
-            (buf, len, null_mut()),
-            to,
-            Some(tag),
-            Some(cq_data),
-            None,
-        )
-    })
+
+entry! {
+    fn tinjectdata<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (buf: *const c_void, len: usize) as bytes: InjectBytes,
+        cq_data: u64,
+        to: fi_addr_t,
+        tag: u64,
+    ) -> isize = "fi_tinjectdata" {
+        inject_bytes(e, bytes, Envelope::tagged(to, tag, Some(cq_data)))
+    }
 }
 
 impl<D: Domain> Tables<D> {

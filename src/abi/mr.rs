@@ -1,8 +1,8 @@
 //! `fid_mr`: registered memory (fi_mr(3)).
 
-use super::domain::of;
+use super::entry::{entry, ControlArg, FromC, OutParam};
+use super::handles::AnyObject;
 use super::object::*;
-use super::queues::CntrBody;
 use crate::core::Result;
 use crate::hmem::{MemKind, UserMem};
 use crate::prov::contract::*;
@@ -19,22 +19,45 @@ pub(crate) struct MrBody<D: Domain> {
     pub mr: Mr,
 }
 
-/// The region behind a handle.
-///
-/// # Safety
-/// `m` is NULL or a region of ours.
-pub(crate) unsafe fn region<'a, D: Domain>(m: *mut fid_mr) -> Result<&'a MrBody<D>> {
-    // SAFETY: as promised by the caller.
-    unsafe { body::<fid_mr, MrBody<D>>(m) }
-}
-
 const ACCESS: u64 =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
 
-/// What is registered, and how.
+/// What is registered: one piece of memory, lent until the region is closed.
+#[derive(Clone, Copy)]
+struct RegMem {
+    at: *const c_void,
+    len: usize,
+}
+
+impl FromC<(*const c_void, usize)> for RegMem {
+    unsafe fn from_c((at, len): (*const c_void, usize)) -> Result<Self> {
+        Ok(RegMem { at, len })
+    }
+}
+
+/// `FI_EINVAL` for a list that has not one piece.
+impl FromC<(*const iovec, usize)> for RegMem {
+    unsafe fn from_c((iov, count): (*const iovec, usize)) -> Result<Self> {
+        if iov.is_null() || count == 0 {
+            return Err(FI_EINVAL);
+        }
+        if count > 1 {
+            crate::warn_log!(
+                FI_LOG_MR,
+                "fi_mr_reg: iov_count: wanted {count}, at most 1 (mr_iov_limit)"
+            );
+            return Err(FI_EINVAL);
+        }
+        // SAFETY: the list has one element.
+        let v = unsafe { &*iov };
+        let (at, len) = (v.iov_base.cast_const(), v.iov_len);
+        Ok(RegMem { at, len })
+    }
+}
+
+/// How it is registered.
 struct Registration {
-    iov: *const iovec,
-    count: usize,
+    mem: RegMem,
     /// The dma-buf that the memory is of.
     from: Option<DmaBuf>,
     kind: MemKind,
@@ -45,12 +68,13 @@ struct Registration {
     context: *mut c_void,
 }
 
-/// # Safety
-/// `d` is a domain, `iov` points to `count` valid pieces of memory, `out` is NULL or a place.
-unsafe fn register<D: Domain>(d: *mut fid, r: Registration, out: *mut *mut fid_mr) -> Result<()> {
+/// Registers memory in the domain that `d` is.
+fn register<D: Domain>(d: &AnyObject<D>, r: Registration) -> Result<*mut fid_mr> {
+    let AnyObject::Domain(b) = d else {
+        return Err(FI_EINVAL);
+    };
     let Registration {
-        iov,
-        count,
+        mem: RegMem { at, len },
         from,
         kind,
         access,
@@ -59,22 +83,6 @@ unsafe fn register<D: Domain>(d: *mut fid, r: Registration, out: *mut *mut fid_m
         flags,
         context,
     } = r;
-    if d.is_null() || out.is_null() || iov.is_null() || count == 0 {
-        return Err(FI_EINVAL);
-    }
-    // SAFETY: `d` is an open object.
-    if unsafe { (*d).fclass } != FI_CLASS_DOMAIN {
-        return Err(FI_EINVAL);
-    }
-    // SAFETY: its class says that it is a domain.
-    let domain = unsafe { of::<D>(d.cast())? };
-    if count > 1 {
-        crate::warn_log!(
-            FI_LOG_MR,
-            "fi_mr_reg: iov_count: wanted {count}, at most 1 (mr_iov_limit)"
-        );
-        return Err(FI_EINVAL);
-    }
     if access & !ACCESS != 0 {
         crate::warn_log!(
             FI_LOG_MR,
@@ -92,45 +100,32 @@ unsafe fn register<D: Domain>(d: *mut fid, r: Registration, out: *mut *mut fid_m
         crate::warn_log!(FI_LOG_MR, "fi_mr_reg: offset: wanted {offset:#x}, had 0");
         return Err(FI_EINVAL);
     }
-    // SAFETY: `iov` has one element; the memory is the application's until it closes the region.
-    let mem = unsafe {
-        let v = &*iov;
-        if (v.iov_base as usize).checked_add(v.iov_len).is_none() {
-            crate::warn_log!(
-                FI_LOG_MR,
-                "fi_mr_reg: buf {:?}, len {:#x}: wanted a range that ends below 2^64",
-                v.iov_base,
-                v.iov_len
-            );
-            return Err(FI_EINVAL);
-        }
-        own_kind(v.iov_base as usize, kind)?;
-        UserMem::of_kinds([(v.iov_base.cast_const(), v.iov_len, kind)]).ok_or(FI_EINVAL)?
-    };
-    let mr = domain.reg_mr(mem, from, access, wanted)?;
-    let key = mr.key;
+    if (at as usize).checked_add(len).is_none() {
+        crate::warn_log!(
+            FI_LOG_MR,
+            "fi_mr_reg: buf {at:?}, len {len:#x}: wanted a range that ends below 2^64"
+        );
+        return Err(FI_EINVAL);
+    }
+    own_kind(at as usize, kind)?;
+    // SAFETY: the memory is lent until the region is closed.
+    let mem = unsafe { UserMem::of_kinds([(at, len, kind)]) }.ok_or(FI_EINVAL)?;
+    let mr = b.domain.reg_mr(mem, from, access, wanted)?;
     let f = fid_mr {
         fid: new_fid(FI_CLASS_MR, context, Tables::<D>::MR_FI_OPS),
         mem_desc: null_mut(),
-        key,
+        key: mr.key,
     };
-    let p = hand_out(
-        f,
-        MrBody {
-            domain: Arc::clone(domain),
-            mr,
-        },
-    );
-    // SAFETY: `p` was just made; `out` is a place for a pointer. A descriptor is never NULL, so
-    // that clients can tell a registered buffer by it.
-    unsafe {
-        (*p).mem_desc = match kind {
-            MemKind::Host => p.cast(),
-            device => device.desc(),
-        };
-        *out = p;
-    }
-    Ok(())
+    let domain = Arc::clone(&b.domain);
+    let p = hand_out(f, MrBody { domain, mr });
+    // A descriptor is never NULL, so that clients can tell a registered buffer by it.
+    let desc = match kind {
+        MemKind::Host => p.cast(),
+        device => device.desc(),
+    };
+    // SAFETY: `p` was just made.
+    unsafe { (*p).mem_desc = desc };
+    Ok(p)
 }
 
 /// Refuses device memory that is registered as another kind: nobody but its own interface can
@@ -149,83 +144,92 @@ fn own_kind(at: usize, kind: MemKind) -> Result<()> {
     }
 }
 
-unsafe extern "C" fn mr_reg<D: Domain>(
-    d: *mut fid,
-    buf: *const c_void,
-    len: usize,
-    access: u64,
-    offset: u64,
-    wanted: u64,
-    flags: u64,
-    out: *mut *mut fid_mr,
-    context: *mut c_void,
-) -> c_int {
-    let iov = iovec {
-        iov_base: buf.cast_mut(),
-        iov_len: len,
-    };
-    // SAFETY: as promised by our caller.
-    unsafe { mr_regv::<D>(d, &iov, 1, access, offset, wanted, flags, out, context) }
+entry! {
+    fn mr_reg<D: Domain>(
+        d: *mut fid as AnyObject<D>,
+        (buf: *const c_void, len: usize) as mem: RegMem,
+        access: u64,
+        offset: u64,
+        wanted: u64,
+        flags: u64,
+        out: *mut *mut fid_mr as OutParam<*mut fid_mr>,
+        context: *mut c_void,
+    ) -> c_int = "fi_mr_reg" {
+        let (from, kind) = (None, MemKind::Host);
+        let r = Registration { mem, from, kind, access, offset, wanted, flags, context };
+        register(&d, r).map(|mr| out.put(mr))
+    }
 }
 
-unsafe extern "C" fn mr_regv<D: Domain>(
-    d: *mut fid,
-    iov: *const iovec,
-    count: usize,
-    access: u64,
-    offset: u64,
-    wanted: u64,
-    flags: u64,
-    out: *mut *mut fid_mr,
-    context: *mut c_void,
-) -> c_int {
-    let r = Registration {
-        iov,
-        count,
-        from: None,
-        kind: MemKind::Host,
-        access,
-        offset,
-        wanted,
-        flags,
-        context,
-    };
-    // SAFETY: as promised by our caller.
-    guard_int("fi_mr_reg", || unsafe { register::<D>(d, r, out) })
+entry! {
+    fn mr_regv<D: Domain>(
+        d: *mut fid as AnyObject<D>,
+        (iov: *const iovec, count: usize) as mem: RegMem,
+        access: u64,
+        offset: u64,
+        wanted: u64,
+        flags: u64,
+        out: *mut *mut fid_mr as OutParam<*mut fid_mr>,
+        context: *mut c_void,
+    ) -> c_int = "fi_mr_regv" {
+        let (from, kind) = (None, MemKind::Host);
+        let r = Registration { mem, from, kind, access, offset, wanted, flags, context };
+        register(&d, r).map(|mr| out.put(mr))
+    }
 }
 
-unsafe extern "C" fn mr_regattr<D: Domain>(
-    d: *mut fid,
-    attr: *const fi_mr_attr,
+/// What fi_mr_regattr(3) passes: attributes, and the flag that says what their memory is.
+struct RegAttr<'a> {
+    attr: &'a fi_mr_attr,
+    mem: RegMem,
+    from: Option<DmaBuf>,
+    kind: MemKind,
     flags: u64,
-    out: *mut *mut fid_mr,
-) -> c_int {
-    guard_int("fi_mr_regattr", || {
-        // SAFETY: the attributes are NULL or valid.
-        let a = unsafe { attr.as_ref() }.ok_or(FI_EINVAL)?;
-        let kind = kind_of(a.iface)?;
-        let mut r = Registration {
-            // SAFETY: either member is a pointer.
-            iov: unsafe { a.src.mr_iov },
-            count: a.iov_count,
-            from: None,
-            kind,
-            access: a.access,
-            offset: a.offset,
-            wanted: a.requested_key,
-            flags: flags & !FI_MR_DMABUF,
-            context: a.context,
-        };
-        let seen;
-        if flags & FI_MR_DMABUF != 0 {
-            // SAFETY: with this flag the union holds a dma-buf, NULL or valid.
-            let (from, mem) = unsafe { dmabuf(a.src.dmabuf.as_ref().ok_or(FI_EINVAL)?)? };
-            seen = mem;
-            (r.iov, r.count, r.from) = (&raw const seen, 1, Some(from));
+}
+
+impl FromC<(*const fi_mr_attr, u64)> for RegAttr<'_> {
+    unsafe fn from_c((attr, flags): (*const fi_mr_attr, u64)) -> Result<Self> {
+        // SAFETY: the attributes are NULL or valid; with FI_MR_DMABUF their union holds a dma-buf,
+        // else a list.
+        unsafe {
+            let attr = attr.as_ref().ok_or(FI_EINVAL)?;
+            let kind = kind_of(attr.iface)?;
+            let (from, mem) = if flags & FI_MR_DMABUF != 0 {
+                let (from, mem) = dmabuf(attr.src.dmabuf.as_ref().ok_or(FI_EINVAL)?)?;
+                (Some(from), mem)
+            } else {
+                (None, FromC::from_c((attr.src.mr_iov, attr.iov_count))?)
+            };
+            let flags = flags & !FI_MR_DMABUF;
+            Ok(RegAttr {
+                attr,
+                mem,
+                from,
+                kind,
+                flags,
+            })
         }
-        // SAFETY: as promised by our caller.
-        unsafe { register::<D>(d, r, out) }
-    })
+    }
+}
+
+entry! {
+    fn mr_regattr<D: Domain>(
+        d: *mut fid as AnyObject<D>,
+        (attr: *const fi_mr_attr, flags: u64) as a: RegAttr,
+        out: *mut *mut fid_mr as OutParam<*mut fid_mr>,
+    ) -> c_int = "fi_mr_regattr" {
+        let r = Registration {
+            mem: a.mem,
+            from: a.from,
+            kind: a.kind,
+            access: a.attr.access,
+            offset: a.attr.offset,
+            wanted: a.attr.requested_key,
+            flags: a.flags,
+            context: a.attr.context,
+        };
+        register(&d, r).map(|mr| out.put(mr))
+    }
 }
 
 /// The kind of memory of an interface. `FI_EINVAL` for one that there is not, `FI_ENOSYS` for one
@@ -253,7 +257,7 @@ fn kind_of(iface: fi_hmem_iface) -> Result<MemKind> {
 /// A dma-buf, and where the application sees its registered bytes: from `base_addr` + `offset` on,
 /// which are also the addresses that peers use. `FI_EINVAL` without a mapping or an open
 /// descriptor.
-fn dmabuf(b: &fi_mr_dmabuf) -> Result<(DmaBuf, iovec)> {
+fn dmabuf(b: &fi_mr_dmabuf) -> Result<(DmaBuf, RegMem)> {
     // SAFETY: plain numbers are passed.
     if unsafe { libc::fcntl(b.fd, libc::F_GETFD) } < 0 {
         crate::warn_log!(
@@ -279,11 +283,11 @@ fn dmabuf(b: &fi_mr_dmabuf) -> Result<(DmaBuf, iovec)> {
         fd: b.fd,
         offset: b.offset,
     };
-    let seen = iovec {
-        iov_base: at as *mut c_void,
-        iov_len: b.len,
+    let mem = RegMem {
+        at: at as *const c_void,
+        len: b.len,
     };
-    Ok((from, seen))
+    Ok((from, mem))
 }
 
 impl<D: Domain> Tables<D> {
@@ -295,68 +299,61 @@ impl<D: Domain> Tables<D> {
     };
 }
 
-unsafe extern "C" fn mr_close<D: Domain>(f: *mut fid) -> c_int {
-    let close = || {
-        // SAFETY: only regions have this table.
-        unsafe {
-            let b = body::<fid_mr, MrBody<D>>(f.cast())?;
-            b.domain.close_mr(&b.mr)?;
-            take::<fid_mr, MrBody<D>>(f.cast())?;
-        }
-        Ok(())
-    };
-    // SAFETY: only objects of ours have this table.
-    unsafe { guard_close(f, close) }
+close! {
+    fn mr_close<D: Domain>(b: MrBody<D> as fid_mr) {
+        b.domain.close_mr(&b.mr)
+    }
 }
 
-unsafe extern "C" fn mr_bind<D: Domain>(f: *mut fid, b: *mut fid, flags: u64) -> c_int {
-    guard_int("fi_mr_bind", || {
-        // SAFETY: only regions have this table; `b` is NULL or an open object.
-        unsafe {
-            let m = body::<fid_mr, MrBody<D>>(f.cast())?;
-            if b.is_null() {
-                return Err(FI_EINVAL);
-            }
-            match (*b).fclass {
-                // Regions belong to the domain here: binding to an endpoint asks for nothing more.
-                FI_CLASS_EP => Ok(()),
-                FI_CLASS_CNTR => {
-                    let c = body::<fid_cntr, CntrBody<D>>(b.cast())?;
-                    m.domain.bind_mr(&m.mr, c.id, flags)
-                }
-                _ => Err(FI_EINVAL),
-            }
+entry! {
+    fn mr_bind<D: Domain>(
+        m: *mut fid as &MrBody<D>,
+        with: *mut fid as AnyObject<D>,
+        flags: u64,
+    ) -> c_int = "fi_mr_bind" {
+        match with {
+            // Regions belong to the domain here: binding to an endpoint asks for nothing more.
+            AnyObject::Ep => Ok(()),
+            AnyObject::Cntr(c) => m.domain.bind_mr(&m.mr, c.id, flags),
+            _ => Err(FI_EINVAL),
         }
-    })
+    }
 }
 
-unsafe extern "C" fn mr_control<D: Domain>(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
-    guard_int("fi_control", || {
-        // SAFETY: only regions have this table; arguments are of the type the command wants.
-        unsafe {
-            let b = body::<fid_mr, MrBody<D>>(f.cast())?;
-            match command {
-                FI_ENABLE | FI_REFRESH => Ok(()),
-                FI_GET_RAW_MR => {
-                    let a = arg.cast::<fi_mr_raw_attr>().as_mut().ok_or(FI_EINVAL)?;
-                    let size = a.key_size.as_mut().ok_or(FI_EINVAL)?;
-                    let room = core::mem::replace(size, 8);
-                    if room < 8 {
-                        return Err(FI_ETOOSMALL);
-                    }
-                    if a.raw_key.is_null() {
-                        return Err(FI_EINVAL);
-                    }
-                    a.raw_key.cast::<u64>().write_unaligned(b.mr.key);
-                    if !a.base_addr.is_null() {
-                        *a.base_addr = 0;
-                    }
-                    Ok(())
-                }
-                _ => Err(FI_ENOSYS),
-            }
+/// FI_GET_RAW_MR (fi_mr(3)): the raw key is the key.
+fn raw_attr(key: u64, a: &mut fi_mr_raw_attr) -> Result<()> {
+    // SAFETY: the members are NULL or the caller's places: for a size, for as many bytes of a key,
+    // for an address.
+    unsafe {
+        let size = a.key_size.as_mut().ok_or(FI_EINVAL)?;
+        let room = core::mem::replace(size, 8);
+        if room < 8 {
+            return Err(FI_ETOOSMALL);
         }
-    })
+        if a.raw_key.is_null() {
+            return Err(FI_EINVAL);
+        }
+        a.raw_key.cast::<u64>().write_unaligned(key);
+        if !a.base_addr.is_null() {
+            *a.base_addr = 0;
+        }
+    }
+    Ok(())
+}
+
+entry! {
+    fn mr_control<D: Domain>(
+        b: *mut fid as &MrBody<D>,
+        command: c_int,
+        arg: *mut c_void as ControlArg,
+    ) -> c_int = "fi_control" {
+        match command {
+            FI_ENABLE | FI_REFRESH => Ok(()),
+            // SAFETY: the argument of this command is a `struct fi_mr_raw_attr`.
+            FI_GET_RAW_MR => raw_attr(b.mr.key, unsafe { arg.get()? }),
+            _ => Err(FI_ENOSYS),
+        }
+    }
 }
 
 impl<D: Domain> Tables<D> {

@@ -5,31 +5,45 @@
 //! points the operations at a table that answers `FI_EBADF`, and keeps the empty shell for a while,
 //! so that a second close or a late call finds no freed memory. In the child of a fork closing does
 //! nothing: the queues and sockets are the parent's.
+//!
+//! A handle that comes through its own operations table is of the type that the table says. One
+//! that is passed to another object's call ([`AnyObject`], to bind it for example) may belong to
+//! another provider: its class and the type of its body, which every object carries, say what it
+//! is.
 
-use crate::core::{process, Errno};
+use super::entry::guard;
+use crate::core::{process, Result};
 use crate::types::*;
+use core::any::TypeId;
 use core::ffi::{c_char, c_int, c_void};
 use core::marker::PhantomData;
 use core::mem::{offset_of, size_of};
 use core::ptr::null_mut;
 use std::collections::VecDeque;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Mutex, Once};
 
 /// Shells of closed objects kept before they are freed.
 const KEPT: usize = 4096;
 
-/// An object as the C caller holds it; `F` is its `struct fid_*`.
+/// What every object begins with.
 #[repr(C)]
-pub(crate) struct Obj<F, B> {
+struct Header {
+    /// The type of its body.
+    body_type: TypeId,
     /// [`process::generation`] of the process that opened it.
     opened_by: u64,
-    pub f: F,
-    pub body: Option<B>,
+}
+
+/// An object as the C caller holds it; `F` is its `struct fid_*`.
+#[repr(C)]
+struct Obj<F, B> {
+    header: Header,
+    f: F,
+    body: Option<B>,
 }
 
 /// Distance from the object to its `fid`, the same for every class.
-const FID_AT: usize = 8;
+const FID_AT: usize = size_of::<Header>();
 
 /// The object that a handle belongs to.
 ///
@@ -40,6 +54,15 @@ unsafe fn object<F, B>(p: *mut F) -> *mut Obj<F, B> {
     const { assert!(offset_of!(Obj<F, B>, f) == FID_AT) };
     // SAFETY: as promised by the caller: the `fid` lies this far into its object.
     unsafe { p.byte_sub(FID_AT).cast() }
+}
+
+/// What an object begins with.
+///
+/// # Safety
+/// `f` was handed out by [`hand_out`], as an object of any class.
+unsafe fn header<'a>(f: *mut fid) -> &'a Header {
+    // SAFETY: as promised by the caller; a shell stays after its object is closed.
+    unsafe { &*f.byte_sub(FID_AT).cast::<Header>() }
 }
 
 unsafe extern "C" fn in_child() {
@@ -60,7 +83,7 @@ pub(crate) fn new_fid(fclass: usize, context: *mut c_void, ops: &'static fi_ops)
     fid {
         fclass,
         context,
-        ops: (ops as *const fi_ops).cast_mut(),
+        ops: table(ops),
     }
 }
 
@@ -73,10 +96,13 @@ pub(crate) const fn table<T>(t: &'static T) -> *mut T {
 }
 
 /// Boxes an object and returns the pointer for the caller.
-pub(crate) fn hand_out<F, B>(f: F, body: B) -> *mut F {
+pub(crate) fn hand_out<F, B: 'static>(f: F, body: B) -> *mut F {
     watch_forks();
     let o = Box::into_raw(Box::new(Obj {
-        opened_by: process::generation(),
+        header: Header {
+            body_type: TypeId::of::<B>(),
+            opened_by: process::generation(),
+        },
         f,
         body: Some(body),
     }));
@@ -89,12 +115,32 @@ pub(crate) fn hand_out<F, B>(f: F, body: B) -> *mut F {
 /// # Safety
 /// `p` is NULL or was handed out as an object of these types.
 #[inline]
-pub(crate) unsafe fn body<'a, F, B>(p: *mut F) -> Result<&'a B, Errno> {
+pub(crate) unsafe fn body<'a, F, B>(p: *mut F) -> Result<&'a B> {
     if p.is_null() {
         return Err(FI_EINVAL);
     }
     // SAFETY: a handed-out pointer stays valid while the object is open and long after.
     unsafe { (*object::<F, B>(p)).body.as_ref() }.ok_or(FI_EBADF)
+}
+
+/// As [`body`], of an object whose class, but not whose provider, is known: `FI_EINVAL`, with a
+/// line in the log, when its body is of another type.
+///
+/// # Safety
+/// `f` was handed out by [`hand_out`], and an object with such a body is a `struct` `F`.
+pub(crate) unsafe fn body_of_type<'a, F, B: 'static>(f: *mut fid) -> Result<&'a B> {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        if header(f).body_type != TypeId::of::<B>() {
+            crate::warn_log!(
+                FI_LOG_CORE,
+                "object of class {}: wanted one of the same provider",
+                (*f).fclass
+            );
+            return Err(FI_EINVAL);
+        }
+        body::<F, B>(f.cast())
+    }
 }
 
 struct Shell(*mut c_void, unsafe fn(*mut c_void));
@@ -107,7 +153,7 @@ static SHELLS: Mutex<VecDeque<Shell>> = Mutex::new(VecDeque::new());
 ///
 /// # Safety
 /// As [`body`]; no other call on the object is under way.
-pub(crate) unsafe fn take<F, B>(p: *mut F) -> Result<B, Errno> {
+pub(crate) unsafe fn take<F, B>(p: *mut F) -> Result<B> {
     // SAFETY: as promised by the caller.
     unsafe {
         body::<F, B>(p)?;
@@ -134,54 +180,41 @@ unsafe fn free_shell<F, B>(p: *mut c_void) {
     drop(unsafe { Box::from_raw(p.cast::<Obj<F, B>>()) });
 }
 
-/// Runs a call: an errno becomes negative, a panic a log line and `-FI_EOTHER`.
-#[inline(always)]
-pub(crate) fn guard(call: &str, f: impl FnOnce() -> Result<isize, Errno>) -> isize {
-    match catch_unwind(AssertUnwindSafe(f)) {
-        Ok(Ok(v)) => v,
-        Ok(Err(e)) => -(e as isize),
-        Err(_) => panicked(call),
-    }
-}
-
-#[cold]
-fn panicked(call: &str) -> isize {
-    crate::warn_log!(
-        FI_LOG_CORE,
-        "{call}: internal error (a panic was caught): please report it"
-    );
-    -(FI_EOTHER as isize)
-}
-
-/// [`guard`] for operations, which return 0.
-#[inline(always)]
-pub(crate) fn guard_op(call: &str, f: impl FnOnce() -> Result<(), Errno>) -> isize {
-    match catch_unwind(AssertUnwindSafe(f)) {
-        Ok(Ok(())) => 0,
-        Ok(Err(e)) => -(e as isize),
-        Err(_) => panicked(call),
-    }
-}
-
-/// [`guard`] for calls that return an `int`.
-#[inline]
-pub(crate) fn guard_int(call: &str, f: impl FnOnce() -> Result<(), Errno>) -> c_int {
-    guard(call, || f().map(|()| 0)) as c_int
-}
-
-/// Runs a close. In the child of a fork, which must not touch what the parent uses, it succeeds
-/// and does nothing.
+/// fi_close(3) of an object: `closing` takes its body down, or refuses, and the object stays open.
+/// In the child of a fork, which must not touch what the parent uses, it succeeds and does nothing.
 ///
 /// # Safety
-/// `f` was handed out by [`hand_out`].
-pub(crate) unsafe fn guard_close(f: *mut fid, close: impl FnOnce() -> Result<(), Errno>) -> c_int {
-    // SAFETY: every object begins with this number, whatever its class.
-    let opened_by = unsafe { f.byte_sub(FID_AT).cast::<u64>().read() };
-    if opened_by != process::generation() {
+/// As [`take`].
+pub(crate) unsafe fn close_object<F, B>(
+    f: *mut fid,
+    closing: impl FnOnce(&B) -> Result<()>,
+) -> c_int {
+    // SAFETY: as promised by the caller.
+    if unsafe { header(f) }.opened_by != process::generation() {
         return FI_SUCCESS;
     }
-    guard_int("fi_close", close)
+    guard("fi_close", || {
+        // SAFETY: as above.
+        closing(unsafe { body::<F, B>(f.cast())? })?;
+        // SAFETY: as above.
+        unsafe { take::<F, B>(f.cast()) }.map(drop)
+    })
 }
+
+/// The function of an operations table that closes an object with this body: see [`close_object`].
+macro_rules! close {
+    (
+        fn $name:ident $(<$d:ident: $bound:ident>)?
+        ($b:ident: $body:ty as $fid:ty) $closing:block
+    ) => {
+        unsafe extern "C" fn $name $(<$d: $bound>)? (f: *mut fid) -> c_int {
+            let closing = |$b: &$body| -> $crate::core::Result<()> { $closing };
+            // SAFETY: only objects with this body have this function in their table.
+            unsafe { $crate::abi::object::close_object::<$fid, $body>(f, closing) }
+        }
+    };
+}
+pub(crate) use close;
 
 // ---- tables of what an object does not do ----------------------------------------------------
 
@@ -281,11 +314,19 @@ mod tests {
     }
 
     #[test]
-    fn panics_do_not_reach_c() {
-        assert_eq!(
-            guard("test", || panic!("on purpose")),
-            -(FI_EOTHER as isize)
-        );
-        assert_eq!(guard_int("test", || Err(FI_EINVAL)), -FI_EINVAL);
+    fn an_object_of_another_type_is_refused() {
+        static OPS: fi_ops = ops(dead_close, no_bind, no_control);
+        let new = || fid_stx {
+            fid: new_fid(FI_CLASS_STX_CTX, null_mut(), &OPS),
+            ops: null_mut(),
+        };
+        let (a, b) = (hand_out(new(), 5u32), hand_out(new(), 5u64));
+        // SAFETY: both were just handed out, as what they are taken for at last.
+        unsafe {
+            let of = |p: *mut fid_stx| body_of_type::<fid_stx, u32>(p.cast()).copied();
+            assert_eq!((of(a), of(b)), (Ok(5), Err(FI_EINVAL)));
+            assert_eq!(take::<fid_stx, u32>(a), Ok(5));
+            assert_eq!(take::<fid_stx, u64>(b), Ok(5));
+        }
     }
 }

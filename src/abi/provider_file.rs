@@ -7,13 +7,14 @@
 //! the functions of the struct it was given, and its applications the objects' own tables.
 //! Providers are not searched for, and FI_PROVIDER_PATH is not read: that is the host's part.
 
+use super::entry::{entry, guard, FromC, OutParam};
 use super::info;
 use super::layout;
-use super::object::guard_int;
+use crate::core::info::FabricAttr;
 use crate::core::log::{self, LogSink};
 use crate::core::params::{self, ParamHost, Value};
 use crate::core::registry::{self, Query};
-use crate::core::Result;
+use crate::core::{Info, Result};
 use crate::types::*;
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::mem::transmute_copy;
@@ -171,7 +172,7 @@ unsafe fn function<F>(library: *mut c_void, name: &CStr) -> Option<F> {
 /// A libfabric has called it as fi_prov.h declares it, from `caller`.
 pub unsafe fn ini(caller: *const c_void, name: &'static CStr) -> *mut fi_provider {
     let mut out = null_mut();
-    guard_int("fi_prov_ini", || {
+    let _: c_int = guard("fi_prov_ini", || {
         let name = *NAME.get_or_init(|| name);
         let provider = Box::leak(Box::new(fi_provider {
             version: 0,
@@ -222,64 +223,72 @@ fn own() -> Result<std::sync::Arc<dyn registry::RegisteredProvider>> {
     registry::by_name(&name.to_string_lossy()).ok_or(FI_ENODEV)
 }
 
-unsafe extern "C" fn getinfo(
-    api: u32,
-    node: *const c_char,
-    service: *const c_char,
-    flags: u64,
-    hints: *const fi_info,
-    out: *mut *mut fi_info,
-) -> c_int {
-    guard_int("fi_getinfo", || {
-        if out.is_null() {
-            return Err(FI_EINVAL);
-        }
-        let l = layout::callers();
-        // SAFETY: the host calls it as fi_getinfo(3), with structs of its own version.
-        unsafe {
-            *out = null_mut();
-            let (node, service) = (info::string(node), info::string(service));
-            let hints = info::read(hints, l);
-            let q = Query {
-                api,
-                node: node.as_deref(),
-                service: service.as_deref(),
-                flags: flags & !INTERNAL_FLAGS,
-                hints: hints.as_ref(),
-            };
-            // The host puts the provider's name to each.
-            let mut list = own()?.getinfo(&q)?;
-            list.iter_mut()
-                .filter_map(|i| i.fabric.as_mut())
-                .for_each(|f| f.prov_name = None);
-            if list.is_empty() {
-                return Err(FI_ENODATA);
-            }
-            *out = info::write_list(&list, l);
-            if (*out).is_null() {
-                return Err(FI_ENOMEM);
-            }
-        }
-        Ok(())
-    })
+/// The hints of the host, in its layout.
+struct HostHints(Option<Info>);
+
+impl FromC<*const fi_info> for HostHints {
+    unsafe fn from_c(p: *const fi_info) -> Result<Self> {
+        // SAFETY: the host calls with structs of its own version.
+        Ok(HostHints(unsafe { info::read(p, layout::callers()) }))
+    }
 }
 
-unsafe extern "C" fn fabric(
-    attr: *mut fi_fabric_attr,
-    out: *mut *mut fid_fabric,
-    context: *mut c_void,
-) -> c_int {
-    guard_int("fi_fabric", || {
-        if attr.is_null() || out.is_null() {
+entry! {
+    fn getinfo(
+        api: u32,
+        node: *const c_char as Option<String>,
+        service: *const c_char as Option<String>,
+        flags: u64,
+        hints: *const fi_info as HostHints,
+        out: *mut *mut fi_info as OutParam<*mut fi_info>,
+    ) -> c_int = "fi_getinfo" {
+        out.put(null_mut());
+        let q = Query {
+            api,
+            node: node.as_deref(),
+            service: service.as_deref(),
+            flags: flags & !INTERNAL_FLAGS,
+            hints: hints.0.as_ref(),
+        };
+        // The host puts the provider's name to each.
+        let mut list = own()?.getinfo(&q)?;
+        list.iter_mut()
+            .filter_map(|i| i.fabric.as_mut())
+            .for_each(|f| f.prov_name = None);
+        if list.is_empty() {
+            return Err(FI_ENODATA);
+        }
+        let list = info::write_list(&list, layout::callers());
+        if list.is_null() {
+            return Err(FI_ENOMEM);
+        }
+        out.put(list);
+        Ok(())
+    }
+}
+
+/// The attributes of a fabric, in the host's layout.
+struct HostFabric(FabricAttr);
+
+impl FromC<*mut fi_fabric_attr> for HostFabric {
+    unsafe fn from_c(attr: *mut fi_fabric_attr) -> Result<Self> {
+        if attr.is_null() {
             return Err(FI_EINVAL);
         }
-        // SAFETY: the host calls it as fi_fabric(3).
-        unsafe {
-            let a = info::parts::fabric(attr, layout::callers().fabric);
-            *out = own()?.open_fabric(&a, context as usize)?;
-        }
-        Ok(())
-    })
+        // SAFETY: the host calls with structs of its own version.
+        let a = unsafe { info::parts::fabric(attr, layout::callers().fabric) };
+        Ok(HostFabric(a))
+    }
+}
+
+entry! {
+    fn fabric(
+        attr: *mut fi_fabric_attr as HostFabric,
+        out: *mut *mut fid_fabric as OutParam<*mut fid_fabric>,
+        context: *mut c_void,
+    ) -> c_int = "fi_fabric" {
+        own()?.open_fabric(&attr.0, context as usize).map(|f| out.put(f))
+    }
 }
 
 /// What is open then is the application's to close.

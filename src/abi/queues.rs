@@ -1,9 +1,9 @@
 //! `fid_cq` and `fid_cntr`: formats, waiting, errors.
 
-use super::domain as dom;
+use super::entry::{entry, ControlArg, FromC, OutParam, TextOut};
 use super::fabric::wait_obj;
 use super::object::*;
-use super::sets::{wait_set, Member, WaitBody};
+use super::sets::{Member, WaitBody};
 use crate::core::{version, Result};
 use crate::prov::contract::*;
 use crate::types::*;
@@ -74,29 +74,33 @@ impl<D: Domain> CqBody<D> {
             errors: Mutex::default(),
         }
     }
-
-    fn out(&self, buf: *mut c_void, src: *mut fi_addr_t) -> CqReadBuffer {
-        let (buf, step) = (buf.cast(), self.step);
-        CqReadBuffer { buf, step, src }
-    }
 }
 
 /// Largest buffer for error data that an application is believed to offer, bytes.
 const ERR_DATA_MAX: usize = 1 << 16;
 
-/// Gives out the mutex and condition of FI_WAIT_MUTEX_COND, or the descriptor.
-///
-/// # Safety
-/// `arg` is what FI_GETWAIT wants for this kind of wait object.
-unsafe fn get_wait(w: Option<&Arc<WaitSet>>, obj: fi_wait_obj, arg: *mut c_void) -> Result<()> {
-    let w = w.ok_or(FI_ENODATA)?;
-    // SAFETY: as promised by the caller.
+/// fi_control(3) of a queue or counter: its wait object.
+fn control(
+    w: Option<&Arc<WaitSet>>,
+    obj: fi_wait_obj,
+    command: c_int,
+    arg: &ControlArg,
+) -> Result<()> {
+    // SAFETY: each command takes the address of what is put there: with FI_WAIT_MUTEX_COND the
+    // mutex and condition, else the descriptor.
     unsafe {
-        if obj == FI_WAIT_MUTEX_COND {
-            let (mutex, cond) = w.mutex_cond();
-            *arg.cast::<fi_mutex_cond>() = fi_mutex_cond { mutex, cond };
-        } else {
-            *arg.cast::<c_int>() = w.fd();
+        match command {
+            FI_GETWAIT => {
+                let w = w.ok_or(FI_ENODATA)?;
+                if obj == FI_WAIT_MUTEX_COND {
+                    let (mutex, cond) = w.mutex_cond();
+                    arg.place()?.put(fi_mutex_cond { mutex, cond });
+                } else {
+                    arg.place::<c_int>()?.put(w.fd());
+                }
+            }
+            FI_GETWAITOBJ => arg.place::<fi_wait_obj>()?.put(obj),
+            _ => return Err(FI_ENOSYS),
         }
     }
     Ok(())
@@ -112,18 +116,16 @@ const WAITS: [fi_wait_obj; 6] = [
 ];
 
 /// The wait set an object opened with FI_WAIT_SET belongs to.
-///
-/// # Safety
-/// `set` is NULL or a wait set of ours.
-unsafe fn wait_member<D: Domain>(
+fn wait_member<D: Domain>(
     obj: fi_wait_obj,
     set: *mut fid_wait,
 ) -> Result<Option<Arc<WaitBody<D>>>> {
     if obj != FI_WAIT_SET {
         return Ok(None);
     }
-    // SAFETY: as promised by the caller.
-    unsafe { wait_set::<D>(set) }.map(|set| Some(Arc::clone(set)))
+    // SAFETY: with FI_WAIT_SET the attributes of an open call name a wait set, or NULL.
+    let set: &Arc<WaitBody<D>> = unsafe { FromC::from_c(set)? };
+    Ok(Some(Arc::clone(set)))
 }
 
 /// Has a wait set watch a queue or counter; with the descriptor that it is known by.
@@ -137,14 +139,6 @@ fn watch<D: Domain>(
         set.add(*fd, member);
     }
     watched
-}
-
-/// # Safety
-/// `q` is NULL or a completion queue of ours.
-#[inline]
-pub(crate) unsafe fn cq<'a, D: Domain>(q: *mut fid_cq) -> Result<&'a CqBody<D>> {
-    // SAFETY: as promised by the caller.
-    unsafe { body::<fid_cq, CqBody<D>>(q) }
 }
 
 /// The format that attributes ask for. `FI_EINVAL` for an unknown one, `FI_EBADFLAGS` for flags.
@@ -170,19 +164,13 @@ pub(crate) fn cq_format(attr: &fi_cq_attr) -> Result<fi_cq_format> {
     }
 }
 
-pub(crate) unsafe extern "C" fn cq_open<D: Domain>(
-    d: *mut fid_domain,
-    attr: *mut fi_cq_attr,
-    out: *mut *mut fid_cq,
-    context: *mut c_void,
-) -> c_int {
-    guard_int("fi_cq_open", || {
-        if out.is_null() {
-            return Err(FI_EINVAL);
-        }
-        // SAFETY: `d` is a domain of ours; the attributes are NULL or valid.
-        let (domain, attr) = unsafe { (dom::of::<D>(d)?, attr.as_mut()) };
-        let attr = attr.ok_or(FI_EINVAL)?;
+entry! {
+    pub(crate) fn cq_open<D: Domain>(
+        domain: *mut fid_domain as &Arc<D>,
+        attr: *mut fi_cq_attr as &mut fi_cq_attr,
+        out: *mut *mut fid_cq as OutParam<*mut fid_cq>,
+        context: *mut c_void,
+    ) -> c_int = "fi_cq_open" {
         let format = cq_format(attr)?;
         wait_obj("fi_cq_open", attr.wait_obj, &WAITS)?;
         if attr.wait_cond > FI_CQ_COND_THRESHOLD {
@@ -197,8 +185,7 @@ pub(crate) unsafe extern "C" fn cq_open<D: Domain>(
             );
             return Err(FI_EINVAL);
         }
-        // SAFETY: with FI_WAIT_SET the attributes name an open wait set.
-        let set = unsafe { wait_member(attr.wait_obj, attr.wait_set)? };
+        let set = wait_member(attr.wait_obj, attr.wait_set)?;
         let q = domain.open_cq(attr.size, attr.wait_obj)?;
         attr.size = q.size;
         attr.format = format;
@@ -207,10 +194,9 @@ pub(crate) unsafe extern "C" fn cq_open<D: Domain>(
         b.wait_obj = attr.wait_obj;
         b.threshold = attr.wait_cond == FI_CQ_COND_THRESHOLD;
         b.set = watched;
-        // SAFETY: `out` is a place for a pointer.
-        unsafe { *out = hand_out(cq_fid::<D>(context, Tables::<D>::CQ_OPS), b) };
+        out.put(hand_out(cq_fid::<D>(context, Tables::<D>::CQ_OPS), b));
         Ok(())
-    })
+    }
 }
 
 fn cq_fid<D: Domain>(context: *mut c_void, ops: &'static fi_ops_cq) -> fid_cq {
@@ -235,41 +221,24 @@ pub(crate) fn external_cq<D: Domain>(
     hand_out(f, CqBody::new(domain, q, format))
 }
 
-unsafe extern "C" fn cq_close<D: Domain>(f: *mut fid) -> c_int {
-    let close = || {
-        // SAFETY: only completion queues have this table.
-        unsafe {
-            let b = cq::<D>(f.cast())?;
-            b.domain.close_cq(b.id)?;
-            if let Some((set, fd)) = &b.set {
-                set.remove(*fd);
-            }
-            take::<fid_cq, CqBody<D>>(f.cast())?;
+close! {
+    fn cq_close<D: Domain>(b: CqBody<D> as fid_cq) {
+        b.domain.close_cq(b.id)?;
+        if let Some((set, fd)) = &b.set {
+            set.remove(*fd);
         }
         Ok(())
-    };
-    // SAFETY: only objects of ours have this table.
-    unsafe { guard_close(f, close) }
+    }
 }
 
-unsafe extern "C" fn cq_control<D: Domain>(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
-    guard_int("fi_control", || {
-        // SAFETY: only completion queues have this table; `arg` is what the command wants.
-        unsafe {
-            let b = cq::<D>(f.cast())?;
-            let arg = if arg.is_null() {
-                return Err(FI_EINVAL);
-            } else {
-                arg
-            };
-            match command {
-                FI_GETWAIT => get_wait(b.wait.as_ref(), b.wait_obj, arg)?,
-                FI_GETWAITOBJ => *arg.cast::<fi_wait_obj>() = b.wait_obj,
-                _ => return Err(FI_ENOSYS),
-            }
-        }
-        Ok(())
-    })
+entry! {
+    fn cq_control<D: Domain>(
+        q: *mut fid as &CqBody<D>,
+        command: c_int,
+        arg: *mut c_void as ControlArg,
+    ) -> c_int = "fi_control" {
+        control(q.wait.as_ref(), q.wait_obj, command, &arg)
+    }
 }
 
 impl<D: Domain> Tables<D> {
@@ -298,34 +267,33 @@ const _: () = {
     assert!(offset_of!(Entry, tag) == offset_of!(Tagged, tag));
 };
 
-/// Where a caller wants completions.
+/// Where a caller wants completions: room for as many as it says, and NULL or as many addresses.
 #[derive(Clone, Copy)]
-struct CqReadBuffer {
+struct CqBuffer {
     buf: *mut u8,
-    /// Bytes of an entry.
-    step: usize,
+    count: usize,
     src: *mut fi_addr_t,
 }
 
-impl CqReadBuffer {
-    /// Writes the `i`th entry: as much of `e` as the format has.
-    ///
-    /// # Safety
-    /// There is room for it.
+impl CqBuffer {
+    /// Writes the `i`th entry, which is below the count: as much of `e` as `step` bytes of a
+    /// format have.
     #[inline(always)]
-    unsafe fn put(&self, i: usize, e: &Entry) {
-        // SAFETY: as promised by the caller; what is copied is no longer than an entry (see above).
+    fn put(&self, step: usize, i: usize, e: &Entry) {
+        debug_assert!(i < self.count);
+        // SAFETY: the caller has room for `count` entries of the queue's format; what is copied is
+        // no longer than such an entry (see above).
         unsafe {
-            let (from, to) = ((&raw const *e).cast::<u8>(), self.buf.add(i * self.step));
+            let (from, to) = ((&raw const *e).cast::<u8>(), self.buf.add(i * step));
             let part = |at, len| core::ptr::copy_nonoverlapping(from.add(at), to.add(at), len);
             part(0, 8);
-            if self.step >= size_of::<fi_cq_msg_entry>() {
+            if step >= size_of::<fi_cq_msg_entry>() {
                 part(8, 16);
             }
-            if self.step >= size_of::<fi_cq_data_entry>() {
+            if step >= size_of::<fi_cq_data_entry>() {
                 part(24, 16);
             }
-            if self.step >= size_of::<fi_cq_tagged_entry>() {
+            if step >= size_of::<fi_cq_tagged_entry>() {
                 part(40, 8);
             }
             if !self.src.is_null() {
@@ -335,79 +303,84 @@ impl CqReadBuffer {
     }
 }
 
-unsafe extern "C" fn cq_read<D: Domain>(q: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: as promised by our caller.
-    unsafe { read::<D, false>(q, buf, count, null_mut()) }
+impl FromC<(*mut c_void, usize)> for CqBuffer {
+    #[inline(always)]
+    unsafe fn from_c((buf, count): (*mut c_void, usize)) -> Result<Self> {
+        // SAFETY: as promised by the caller.
+        unsafe { FromC::from_c((buf, count, null_mut())) }
+    }
 }
 
-unsafe extern "C" fn cq_readfrom<D: Domain>(
-    q: *mut fid_cq,
-    buf: *mut c_void,
-    count: usize,
-    src: *mut fi_addr_t,
-) -> isize {
-    // SAFETY: as promised by our caller.
-    unsafe { read::<D, true>(q, buf, count, src) }
+/// `FI_EINVAL` for NULL with a count.
+impl FromC<(*mut c_void, usize, *mut fi_addr_t)> for CqBuffer {
+    #[inline(always)]
+    unsafe fn from_c((buf, count, src): (*mut c_void, usize, *mut fi_addr_t)) -> Result<Self> {
+        if buf.is_null() && count > 0 {
+            return Err(FI_EINVAL);
+        }
+        let buf = buf.cast();
+        Ok(CqBuffer { buf, count, src })
+    }
 }
 
 /// fi_cq_read(3), or `NAMED`, fi_cq_readfrom(3), which finds out who has sent.
-///
-/// # Safety
-/// `q` is NULL or a completion queue of ours; the buffers have room for `count` entries.
 #[inline(always)]
-unsafe fn read<D: Domain, const NAMED: bool>(
-    q: *mut fid_cq,
-    buf: *mut c_void,
-    count: usize,
-    src: *mut fi_addr_t,
-) -> isize {
-    guard("fi_cq_read", || {
-        if buf.is_null() && count > 0 {
-            return Err(FI_EINVAL);
-        }
-        // SAFETY: `q` is ours.
-        let b = unsafe { cq::<D>(q)? };
-        let out = b.out(buf, src);
-        // SAFETY: the buffers have room for `count` entries, and the index is below that.
-        let put = move |i: usize, e: &Entry| unsafe { out.put(i, e) };
-        let n = b.domain.read_cq::<NAMED>(b.id, count, put)?;
-        Ok(n as isize)
-    })
+fn read<D: Domain, const NAMED: bool>(q: &CqBody<D>, out: CqBuffer) -> Result<usize> {
+    let step = q.step;
+    let put = move |i: usize, e: &Entry| out.put(step, i, e);
+    q.domain.read_cq::<NAMED>(q.id, out.count, put)
 }
 
-unsafe extern "C" fn cq_sread<D: Domain>(
-    q: *mut fid_cq,
-    buf: *mut c_void,
-    count: usize,
-    cond: *const c_void,
-    timeout: c_int,
-) -> isize {
-    // SAFETY: as promised by our caller.
-    unsafe { cq_sreadfrom::<D>(q, buf, count, null_mut(), cond, timeout) }
+entry! {
+    fn cq_read<D: Domain>(
+        q: *mut fid_cq as &CqBody<D>,
+        (buf: *mut c_void, count: usize) as out: CqBuffer,
+    ) -> isize = "fi_cq_read" {
+        read::<D, false>(q, out)
+    }
 }
 
-unsafe extern "C" fn cq_sreadfrom<D: Domain>(
-    q: *mut fid_cq,
-    buf: *mut c_void,
-    count: usize,
-    src: *mut fi_addr_t,
+entry! {
+    fn cq_readfrom<D: Domain>(
+        q: *mut fid_cq as &CqBody<D>,
+        (buf: *mut c_void, count: usize, src: *mut fi_addr_t) as out: CqBuffer,
+    ) -> isize = "fi_cq_readfrom" {
+        read::<D, true>(q, out)
+    }
+}
+
+/// fi_cq_sread(3): `cond` is a number of entries with FI_CQ_COND_THRESHOLD (fi_cq(3)).
+fn sread<D: Domain>(
+    q: &CqBody<D>,
+    out: CqBuffer,
     cond: *const c_void,
     timeout: c_int,
-) -> isize {
-    guard("fi_cq_sread", || {
-        if buf.is_null() && count > 0 {
-            return Err(FI_EINVAL);
-        }
-        // SAFETY: `q` is ours.
-        let b = unsafe { cq::<D>(q)? };
-        // With FI_CQ_COND_THRESHOLD the condition is the number itself (fi_cq(3)).
-        let threshold = if b.threshold { cond as usize } else { 1 };
-        let out = b.out(buf, src);
-        // SAFETY: as in `cq_readfrom`.
-        let put = move |i: usize, e: &Entry| unsafe { out.put(i, e) };
-        let n = b.domain.sread_cq(b.id, count, threshold, timeout, put)?;
-        Ok(n as isize)
-    })
+) -> Result<usize> {
+    let threshold = if q.threshold { cond as usize } else { 1 };
+    let put = |i: usize, e: &Entry| out.put(q.step, i, e);
+    q.domain.sread_cq(q.id, out.count, threshold, timeout, put)
+}
+
+entry! {
+    fn cq_sread<D: Domain>(
+        q: *mut fid_cq as &CqBody<D>,
+        (buf: *mut c_void, count: usize) as out: CqBuffer,
+        cond: *const c_void,
+        timeout: c_int,
+    ) -> isize = "fi_cq_sread" {
+        sread(q, out, cond, timeout)
+    }
+}
+
+entry! {
+    fn cq_sreadfrom<D: Domain>(
+        q: *mut fid_cq as &CqBody<D>,
+        (buf: *mut c_void, count: usize, src: *mut fi_addr_t) as out: CqBuffer,
+        cond: *const c_void,
+        timeout: c_int,
+    ) -> isize = "fi_cq_sreadfrom" {
+        sread(q, out, cond, timeout)
+    }
 }
 
 /// Length of `struct fi_cq_err_entry` as an application of this API version knows it.
@@ -421,115 +394,131 @@ fn err_entry_size(api: u32) -> usize {
     }
 }
 
-unsafe extern "C" fn cq_readerr<D: Domain>(
-    q: *mut fid_cq,
-    out: *mut fi_cq_err_entry,
-    _flags: u64,
-) -> isize {
-    guard("fi_cq_readerr", || {
-        if out.is_null() {
-            return Err(FI_EINVAL);
+/// An error entry that a caller wants filled, as long as its API version has it.
+struct ErrEntryOut(*mut fi_cq_err_entry);
+
+impl FromC<*mut fi_cq_err_entry> for ErrEntryOut {
+    unsafe fn from_c(p: *mut fi_cq_err_entry) -> Result<Self> {
+        match p.is_null() {
+            true => Err(FI_EINVAL),
+            false => Ok(ErrEntryOut(p)),
         }
-        // SAFETY: `q` is ours; `out` is an entry of the application's API version.
-        unsafe {
-            let b = cq::<D>(q)?;
-            let ErrEntry {
-                entry,
-                olen,
-                err,
-                prov_errno,
-                text,
-            } = b.domain.read_cq_error(b.id)?;
-            let api = b.domain.fabric().api;
-            let len = err_entry_size(api);
-            // A buffer offered by the application (since 1.5) is filled; else ours is lent.
-            // Programs that expect no data with an error leave these members uninitialised: what
-            // can happen without anything being wrong carries none, and sizes beyond reason are no
-            // offer.
-            let plain = matches!(err, FI_ENOMSG | FI_ECANCELED | FI_ETRUNC);
-            let offered =
-                api >= version(1, 5) && (1..=ERR_DATA_MAX).contains(&(*out).err_data_size);
-            let (theirs, room) = if offered && !plain {
-                ((*out).err_data, (*out).err_data_size)
-            } else {
-                (null_mut(), 0)
-            };
-            let mut errors = b.errors.lock().unwrap_or_else(|e| e.into_inner());
-            let text = errors.lend(prov_errno, text);
-            let mut size = text.len();
-            let data = if plain {
-                size = 0;
-                null_mut()
-            } else if theirs.is_null() || room == 0 {
-                text.as_ptr().cast_mut().cast()
-            } else {
-                size = size.min(room);
-                core::ptr::copy_nonoverlapping(text.as_ptr(), theirs.cast(), size);
-                theirs
-            };
-            let full = fi_cq_err_entry {
-                op_context: entry.context as *mut c_void,
-                flags: entry.flags,
-                len: entry.len,
-                buf: entry.buf as *mut c_void,
-                data: entry.data,
-                tag: entry.tag,
-                olen,
-                err,
-                prov_errno,
-                err_data: data,
-                err_data_size: size,
-                src_addr: entry.src,
-            };
-            core::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), out.cast::<u8>(), len);
-        }
-        Ok(1)
-    })
+    }
 }
 
-unsafe extern "C" fn cq_signal<D: Domain>(q: *mut fid_cq) -> c_int {
-    guard_int("fi_cq_signal", || {
-        // SAFETY: `q` is ours.
-        let b = unsafe { cq::<D>(q)? };
-        b.domain.signal_cq(b.id)
-    })
-}
+impl ErrEntryOut {
+    /// The buffer that the application offers for error data, since 1.5. Programs that expect none
+    /// leave these members uninitialised: sizes beyond reason are no offer.
+    fn offered(&self, api: u32) -> Option<(*mut c_void, usize)> {
+        if api < version(1, 5) {
+            return None;
+        }
+        // SAFETY: an entry of this version has both members.
+        let (data, size) = unsafe { ((*self.0).err_data, (*self.0).err_data_size) };
+        ((1..=ERR_DATA_MAX).contains(&size) && !data.is_null()).then_some((data, size))
+    }
 
-unsafe extern "C" fn cq_strerror<D: Domain>(
-    q: *mut fid_cq,
-    prov_errno: c_int,
-    err_data: *const c_void,
-    buf: *mut c_char,
-    len: usize,
-) -> *const c_char {
-    // SAFETY: `q` is ours; `err_data` is NULL or from our fi_cq_readerr; `buf` has `len` bytes.
-    unsafe {
-        let Ok(b) = cq::<D>(q) else {
-            return c"closed completion queue".as_ptr();
+    /// Fills it with `e`, and with data that is copied to the buffer offered, or lent.
+    fn fill(&self, e: &ErrEntry, api: u32, text: Option<&[u8]>) {
+        let (data, size) = match (text, self.offered(api)) {
+            (None, _) => (null_mut(), 0),
+            (Some(text), None) => (text.as_ptr().cast_mut().cast(), text.len()),
+            (Some(text), Some((theirs, room))) => {
+                let size = text.len().min(room);
+                // SAFETY: the application offers `room` bytes.
+                unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), theirs.cast(), size) };
+                (theirs, size)
+            }
         };
-        let mut errors = b.errors.lock().unwrap_or_else(|e| e.into_inner());
+        let full = fi_cq_err_entry {
+            op_context: e.entry.context as *mut c_void,
+            flags: e.entry.flags,
+            len: e.entry.len,
+            buf: e.entry.buf as *mut c_void,
+            data: e.entry.data,
+            tag: e.entry.tag,
+            olen: e.olen,
+            err: e.err,
+            prov_errno: e.prov_errno,
+            err_data: data,
+            err_data_size: size,
+            src_addr: e.entry.src,
+        };
+        // SAFETY: the application's entry is as long as its API version has it.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                (&raw const full).cast::<u8>(),
+                self.0.cast::<u8>(),
+                err_entry_size(api),
+            );
+        }
+    }
+}
+
+entry! {
+    fn cq_readerr<D: Domain>(
+        q: *mut fid_cq as &CqBody<D>,
+        out: *mut fi_cq_err_entry as ErrEntryOut,
+        _flags: u64,
+    ) -> isize = "fi_cq_readerr" {
+        let mut e = q.domain.read_cq_error(q.id)?;
+        let api = q.domain.fabric().api;
+        // What can happen without anything being wrong carries no data.
+        let text = core::mem::take(&mut e.text);
+        let mut errors = q.errors.lock().unwrap_or_else(|e| e.into_inner());
+        let text = errors.lend(e.prov_errno, text);
+        let expected = matches!(e.err, FI_ENOMSG | FI_ECANCELED | FI_ETRUNC);
+        out.fill(&e, api, (!expected).then_some(text));
+        Ok(1)
+    }
+}
+
+entry! {
+    fn cq_signal<D: Domain>(q: *mut fid_cq as &CqBody<D>) -> c_int = "fi_cq_signal" {
+        q.domain.signal_cq(q.id)
+    }
+}
+
+/// The queue whose error is explained; `None` for one that is closed.
+struct ClosedOr<'a, D: Domain>(Option<&'a CqBody<D>>);
+
+impl<D: Domain> FromC<*mut fid_cq> for ClosedOr<'_, D> {
+    unsafe fn from_c(q: *mut fid_cq) -> Result<Self> {
+        // SAFETY: as promised by the caller.
+        Ok(ClosedOr(unsafe { FromC::from_c(q) }.ok()))
+    }
+}
+
+entry! {
+    fn cq_strerror<D: Domain>(
+        q: *mut fid_cq as ClosedOr<D>,
+        prov_errno: c_int,
+        err_data: *const c_void,
+        (buf: *mut c_char, len: usize) as out: TextOut,
+    ) -> *const c_char = "fi_cq_strerror" {
+        let ClosedOr(Some(q)) = q else {
+            return Ok(c"closed completion queue".as_ptr());
+        };
+        let mut errors = q.errors.lock().unwrap_or_else(|e| e.into_inner());
         // Without data the text of the error read last is meant, if it is of this kind.
         let lent = match err_data.is_null() {
             true => errors.latest(prov_errno),
             false => errors.at(err_data.cast()),
         };
-        let text = match lent.map(<[u8]>::as_ptr) {
-            Some(p) => p,
+        let text = match lent {
+            Some(text) => text,
             None => {
-                // A copy the application made is a terminated string.
                 let text = match err_data.is_null() {
                     true => D::error_text(prov_errno),
-                    false => super::info::string(err_data.cast()).unwrap_or_default(),
+                    // SAFETY: a copy of error data that the application made is a terminated
+                    // string.
+                    false => unsafe { super::info::string(err_data.cast()) }.unwrap_or_default(),
                 };
-                errors.lend(prov_errno, text).as_ptr()
+                errors.lend(prov_errno, text)
             }
         };
-        if !buf.is_null() && len > 0 {
-            let text = core::ffi::CStr::from_ptr(text.cast()).to_string_lossy();
-            super::text::put(buf, len, &text);
-            return buf;
-        }
-        text.cast()
+        let copied = out.put(String::from_utf8_lossy(text).trim_end_matches('\0'));
+        Ok(copied.unwrap_or(text.as_ptr().cast()))
     }
 }
 
@@ -547,42 +536,58 @@ impl<D: Domain> Tables<D> {
     };
 }
 
-unsafe extern "C" fn no_read(_: *mut fid_cq, _: *mut c_void, _: usize) -> isize {
-    -(FI_ENOSYS as isize)
+entry! {
+    fn no_read(_q: *mut fid_cq, _buf: *mut c_void, _count: usize) -> isize = "fi_cq_read" {
+        Result::<()>::Err(FI_ENOSYS)
+    }
 }
-unsafe extern "C" fn no_readfrom(
-    _: *mut fid_cq,
-    _: *mut c_void,
-    _: usize,
-    _: *mut fi_addr_t,
-) -> isize {
-    -(FI_ENOSYS as isize)
+
+entry! {
+    fn no_readfrom(
+        _q: *mut fid_cq,
+        _buf: *mut c_void,
+        _count: usize,
+        _src: *mut fi_addr_t,
+    ) -> isize = "fi_cq_readfrom" {
+        Result::<()>::Err(FI_ENOSYS)
+    }
 }
-unsafe extern "C" fn no_readerr(_: *mut fid_cq, _: *mut fi_cq_err_entry, _: u64) -> isize {
-    -(FI_ENOSYS as isize)
+
+entry! {
+    fn no_readerr(_q: *mut fid_cq, _out: *mut fi_cq_err_entry, _flags: u64) -> isize
+        = "fi_cq_readerr"
+    {
+        Result::<()>::Err(FI_ENOSYS)
+    }
 }
-unsafe extern "C" fn no_sread(
-    _: *mut fid_cq,
-    _: *mut c_void,
-    _: usize,
-    _: *const c_void,
-    _: c_int,
-) -> isize {
-    -(FI_ENOSYS as isize)
+
+entry! {
+    fn no_sread(
+        _q: *mut fid_cq,
+        _buf: *mut c_void,
+        _count: usize,
+        _cond: *const c_void,
+        _timeout: c_int,
+    ) -> isize = "fi_cq_sread" {
+        Result::<()>::Err(FI_ENOSYS)
+    }
 }
-unsafe extern "C" fn no_sreadfrom(
-    _: *mut fid_cq,
-    _: *mut c_void,
-    _: usize,
-    _: *mut fi_addr_t,
-    _: *const c_void,
-    _: c_int,
-) -> isize {
-    -(FI_ENOSYS as isize)
+
+entry! {
+    fn no_sreadfrom(
+        _q: *mut fid_cq,
+        _buf: *mut c_void,
+        _count: usize,
+        _src: *mut fi_addr_t,
+        _cond: *const c_void,
+        _timeout: c_int,
+    ) -> isize = "fi_cq_sreadfrom" {
+        Result::<()>::Err(FI_ENOSYS)
+    }
 }
 
 impl<D: Domain> Tables<D> {
-    /// Of a queue that a device reads, in memory that the process does not see.
+    /// Operations of a queue that a device reads, in memory that the process does not see.
     pub(crate) const UNREAD_CQ_OPS: &'static fi_ops_cq = &fi_ops_cq {
         read: Some(no_read),
         readfrom: Some(no_readfrom),
@@ -591,16 +596,6 @@ impl<D: Domain> Tables<D> {
         sreadfrom: Some(no_sreadfrom),
         ..*Tables::<D>::CQ_OPS
     };
-}
-
-/// fi_trywait(3) on a completion queue: `FI_EAGAIN` when it must be read first.
-///
-/// # Safety
-/// `q` is a completion queue of ours.
-pub(crate) unsafe fn trywait_cq<D: Domain>(q: *mut fid_cq) -> Result<()> {
-    // SAFETY: as promised by the caller.
-    let b = unsafe { cq::<D>(q)? };
-    b.domain.arm_cq(b.id).map(|_| ())
 }
 
 // ---- counters --------------------------------------------------------------------------------
@@ -614,25 +609,13 @@ pub(crate) struct CntrBody<D: Domain> {
     set: Option<(Arc<WaitBody<D>>, i32)>,
 }
 
-/// # Safety
-/// `c` is NULL or a counter of ours.
-pub(crate) unsafe fn cntr<'a, D: Domain>(c: *mut fid_cntr) -> Result<&'a CntrBody<D>> {
-    // SAFETY: as promised by the caller.
-    unsafe { body::<fid_cntr, CntrBody<D>>(c) }
-}
-
-pub(crate) unsafe extern "C" fn cntr_open<D: Domain>(
-    d: *mut fid_domain,
-    attr: *mut fi_cntr_attr,
-    out: *mut *mut fid_cntr,
-    context: *mut c_void,
-) -> c_int {
-    guard_int("fi_cntr_open", || {
-        if out.is_null() {
-            return Err(FI_EINVAL);
-        }
-        // SAFETY: `d` is a domain of ours; the attributes are NULL or valid.
-        let (domain, attr) = unsafe { (dom::of::<D>(d)?, attr.as_ref()) };
+entry! {
+    pub(crate) fn cntr_open<D: Domain>(
+        domain: *mut fid_domain as &Arc<D>,
+        attr: *mut fi_cntr_attr as Option<&fi_cntr_attr>,
+        out: *mut *mut fid_cntr as OutParam<*mut fid_cntr>,
+        context: *mut c_void,
+    ) -> c_int = "fi_cntr_open" {
         let (events, wait, flags) = attr.map_or((FI_CNTR_EVENTS_COMP, FI_WAIT_NONE, 0), |a| {
             (a.events, a.wait_obj, a.flags)
         });
@@ -647,9 +630,7 @@ pub(crate) unsafe extern "C" fn cntr_open<D: Domain>(
             return Err(FI_EBADFLAGS);
         }
         wait_obj("fi_cntr_open", wait, &WAITS)?;
-        let set = attr.map_or(null_mut(), |a| a.wait_set);
-        // SAFETY: with FI_WAIT_SET the attributes name an open wait set.
-        let set = unsafe { wait_member(wait, set)? };
+        let set = wait_member(wait, attr.map_or(null_mut(), |a| a.wait_set))?;
         let c = domain.open_cntr(events, wait)?;
         let watched = watch(set, &c, Member::Cntr(Arc::clone(domain), c.id));
         let b = CntrBody {
@@ -659,10 +640,9 @@ pub(crate) unsafe extern "C" fn cntr_open<D: Domain>(
             wait_obj: wait,
             set: watched,
         };
-        // SAFETY: `out` is a place for a pointer.
-        unsafe { *out = new_cntr(b, context) };
+        out.put(new_cntr(b, context));
         Ok(())
-    })
+    }
 }
 
 fn new_cntr<D: Domain>(b: CntrBody<D>, context: *mut c_void) -> *mut fid_cntr {
@@ -689,45 +669,24 @@ pub(crate) fn external_cntr<D: Domain>(
     new_cntr(b, context)
 }
 
-unsafe extern "C" fn cntr_close<D: Domain>(f: *mut fid) -> c_int {
-    let close = || {
-        // SAFETY: only counters have this table.
-        unsafe {
-            let b = cntr::<D>(f.cast())?;
-            b.domain.close_cntr(b.id)?;
-            if let Some((set, fd)) = &b.set {
-                set.remove(*fd);
-            }
-            take::<fid_cntr, CntrBody<D>>(f.cast())?;
+close! {
+    fn cntr_close<D: Domain>(b: CntrBody<D> as fid_cntr) {
+        b.domain.close_cntr(b.id)?;
+        if let Some((set, fd)) = &b.set {
+            set.remove(*fd);
         }
         Ok(())
-    };
-    // SAFETY: only objects of ours have this table.
-    unsafe { guard_close(f, close) }
+    }
 }
 
-unsafe extern "C" fn cntr_control<D: Domain>(
-    f: *mut fid,
-    command: c_int,
-    arg: *mut c_void,
-) -> c_int {
-    guard_int("fi_control", || {
-        // SAFETY: only counters have this table; `arg` is what the command wants.
-        unsafe {
-            let b = cntr::<D>(f.cast())?;
-            let arg = if arg.is_null() {
-                return Err(FI_EINVAL);
-            } else {
-                arg
-            };
-            match command {
-                FI_GETWAIT => get_wait(b.wait.as_ref(), b.wait_obj, arg)?,
-                FI_GETWAITOBJ => *arg.cast::<fi_wait_obj>() = b.wait_obj,
-                _ => return Err(FI_ENOSYS),
-            }
-        }
-        Ok(())
-    })
+entry! {
+    fn cntr_control<D: Domain>(
+        c: *mut fid as &CntrBody<D>,
+        command: c_int,
+        arg: *mut c_void as ControlArg,
+    ) -> c_int = "fi_control" {
+        control(c.wait.as_ref(), c.wait_obj, command, &arg)
+    }
 }
 
 impl<D: Domain> Tables<D> {
@@ -735,71 +694,54 @@ impl<D: Domain> Tables<D> {
         &ops(cntr_close::<D>, no_bind, cntr_control::<D>);
 }
 
-/// # Safety
-/// `c` is NULL or a counter of ours.
-unsafe fn change<D: Domain>(
-    call: &str,
-    c: *mut fid_cntr,
-    errors: bool,
-    set: bool,
-    n: u64,
-) -> c_int {
-    guard_int(call, || {
-        // SAFETY: as promised by the caller.
-        let b = unsafe { cntr::<D>(c)? };
-        b.domain.change_cntr(b.id, errors, set, n)
-    })
+entry! {
+    fn cntr_read<D: Domain>(c: *mut fid_cntr as &CntrBody<D>) -> u64 = "fi_cntr_read" {
+        Ok(c.domain.read_cntr(c.id)?.0)
+    }
 }
 
-/// The value and the errors of a counter; zeros for one that is closed.
-///
-/// # Safety
-/// `c` is NULL or a counter of ours.
-unsafe fn values<D: Domain>(c: *mut fid_cntr) -> (u64, u64) {
-    let mut v = (0, 0);
-    guard_int("fi_cntr_read", || {
-        // SAFETY: as promised by the caller.
-        let b = unsafe { cntr::<D>(c)? };
-        v = b.domain.read_cntr(b.id)?;
-        Ok(())
-    });
-    v
+entry! {
+    fn cntr_readerr<D: Domain>(c: *mut fid_cntr as &CntrBody<D>) -> u64 = "fi_cntr_readerr" {
+        Ok(c.domain.read_cntr(c.id)?.1)
+    }
 }
 
-unsafe extern "C" fn cntr_read<D: Domain>(c: *mut fid_cntr) -> u64 {
-    // SAFETY: as promised by our caller.
-    unsafe { values::<D>(c).0 }
+entry! {
+    fn cntr_add<D: Domain>(c: *mut fid_cntr as &CntrBody<D>, n: u64) -> c_int = "fi_cntr_add" {
+        c.domain.change_cntr(c.id, false, false, n)
+    }
 }
-unsafe extern "C" fn cntr_readerr<D: Domain>(c: *mut fid_cntr) -> u64 {
-    // SAFETY: as promised by our caller.
-    unsafe { values::<D>(c).1 }
+
+entry! {
+    fn cntr_set<D: Domain>(c: *mut fid_cntr as &CntrBody<D>, n: u64) -> c_int = "fi_cntr_set" {
+        c.domain.change_cntr(c.id, false, true, n)
+    }
 }
-unsafe extern "C" fn cntr_add<D: Domain>(c: *mut fid_cntr, n: u64) -> c_int {
-    // SAFETY: as promised by our caller.
-    unsafe { change::<D>("fi_cntr_add", c, false, false, n) }
+
+entry! {
+    fn cntr_adderr<D: Domain>(c: *mut fid_cntr as &CntrBody<D>, n: u64) -> c_int
+        = "fi_cntr_adderr"
+    {
+        c.domain.change_cntr(c.id, true, false, n)
+    }
 }
-unsafe extern "C" fn cntr_set<D: Domain>(c: *mut fid_cntr, n: u64) -> c_int {
-    // SAFETY: as promised by our caller.
-    unsafe { change::<D>("fi_cntr_set", c, false, true, n) }
+
+entry! {
+    fn cntr_seterr<D: Domain>(c: *mut fid_cntr as &CntrBody<D>, n: u64) -> c_int
+        = "fi_cntr_seterr"
+    {
+        c.domain.change_cntr(c.id, true, true, n)
+    }
 }
-unsafe extern "C" fn cntr_adderr<D: Domain>(c: *mut fid_cntr, n: u64) -> c_int {
-    // SAFETY: as promised by our caller.
-    unsafe { change::<D>("fi_cntr_adderr", c, true, false, n) }
-}
-unsafe extern "C" fn cntr_seterr<D: Domain>(c: *mut fid_cntr, n: u64) -> c_int {
-    // SAFETY: as promised by our caller.
-    unsafe { change::<D>("fi_cntr_seterr", c, true, true, n) }
-}
-unsafe extern "C" fn cntr_wait<D: Domain>(
-    c: *mut fid_cntr,
-    threshold: u64,
-    timeout: c_int,
-) -> c_int {
-    guard_int("fi_cntr_wait", || {
-        // SAFETY: as promised by our caller.
-        let b = unsafe { cntr::<D>(c)? };
-        b.domain.wait_cntr(b.id, threshold, timeout)
-    })
+
+entry! {
+    fn cntr_wait<D: Domain>(
+        c: *mut fid_cntr as &CntrBody<D>,
+        threshold: u64,
+        timeout: c_int,
+    ) -> c_int = "fi_cntr_wait" {
+        c.domain.wait_cntr(c.id, threshold, timeout)
+    }
 }
 
 impl<D: Domain> Tables<D> {
@@ -814,15 +756,4 @@ impl<D: Domain> Tables<D> {
         seterr: Some(cntr_seterr::<D>),
         export_xpu: None,
     };
-}
-
-/// fi_trywait(3) on a counter.
-///
-/// # Safety
-/// `c` is a counter of ours.
-pub(crate) unsafe fn trywait_cntr<D: Domain>(c: *mut fid_cntr) -> Result<()> {
-    // SAFETY: as promised by the caller.
-    let b = unsafe { cntr::<D>(c)? };
-    let (_, errors) = b.domain.read_cntr(b.id)?;
-    b.domain.arm_cntr(b.id, u64::MAX, errors).map(|_| ())
 }

@@ -1,7 +1,8 @@
 //! Entry points of remote memory access, fi_rma(3).
 
-use super::ep::ep;
-use super::object::{guard_op, Tables};
+use super::entry::{entry, FromC};
+use super::ep::EpBody;
+use super::object::Tables;
 use super::transfer::*;
 use crate::core::Result;
 use crate::prov::contract::*;
@@ -11,333 +12,322 @@ use core::mem::size_of;
 use core::ptr::null_mut;
 use libc::iovec;
 
-/// The remote side of an operation: peer, address, key.
+/// The remote side of an operation, and what is done there.
 #[derive(Clone, Copy)]
-struct RemoteMemory(fi_addr_t, u64, u64);
-
-#[inline]
-fn req<'a>(
-    data: SendData<'a>,
+struct RemoteAccess {
+    peer: fi_addr_t,
+    addr: u64,
+    key: u64,
     write: bool,
-    remote: RemoteMemory,
     cq_data: Option<u64>,
-    context: *mut c_void,
-) -> RmaReq<SendData<'a>> {
-    RmaReq {
-        data,
-        peer: remote.0,
-        addr: remote.1,
-        key: remote.2,
-        write,
-        cq_data,
-        common: plain(context),
-    }
 }
 
-/// A read or write, from C arguments. No context: an injecting call.
-///
-/// # Safety
-/// `e` is NULL or an endpoint of ours; the buffer is lent until completion, or for the call.
-#[inline(always)]
-unsafe fn access<D: Domain>(
-    e: *mut fid_ep,
-    (buf, len, desc): Buffer,
-    write: bool,
-    remote: RemoteMemory,
-    cq_data: Option<u64>,
-    context: Option<*mut c_void>,
-) -> Result<()> {
-    let RemoteMemory(peer, addr, key) = remote;
-    if of_device(desc) || context.is_none() && device_memory_expected() {
-        // SAFETY: as promised by the caller.
-        return unsafe {
-            with_device::<D>(e, buf, len, desc, write, peer, addr, key, cq_data, context)
-        };
+impl RemoteAccess {
+    #[inline(always)]
+    fn read(peer: fi_addr_t, addr: u64, key: u64) -> RemoteAccess {
+        RemoteAccess {
+            peer,
+            addr,
+            key,
+            write: false,
+            cq_data: None,
+        }
     }
-    let context = context.map(|c| PlainCall {
-        context: c as usize,
-    });
-    // SAFETY: as promised by the caller.
-    unsafe {
-        let b = ep::<D>(e)?;
-        match context {
-            Some(common) => {
-                let data = piece(buf, len)?;
-                let r = RmaReq {
-                    data,
-                    peer,
-                    addr,
-                    key,
-                    write,
-                    cq_data,
-                    common,
-                };
-                match b.plain_tx() {
-                    Some(id) => b.domain.rma(id, &r),
-                    None => go_any::<D, _>(e, r),
-                }
-            }
-            None => {
-                let (data, common) = (inject_buf(buf, len)?, PlainCall::default());
-                let r = RmaReq {
-                    data,
-                    peer,
-                    addr,
-                    key,
-                    write,
-                    cq_data,
-                    common,
-                };
-                match b.plain_tx() {
-                    Some(id) => b.domain.rma(id, &r),
-                    None => go_any::<D, _>(e, r),
-                }
-            }
+
+    #[inline(always)]
+    fn write(peer: fi_addr_t, addr: u64, key: u64, cq_data: Option<u64>) -> RemoteAccess {
+        RemoteAccess {
+            peer,
+            addr,
+            key,
+            write: true,
+            cq_data,
+        }
+    }
+
+    /// The request with this memory at the local side.
+    #[inline(always)]
+    fn request<B, C>(self, data: B, common: C) -> RmaReq<B, C> {
+        let RemoteAccess {
+            peer,
+            addr,
+            key,
+            write,
+            cq_data,
+        } = self;
+        RmaReq {
+            data,
+            peer,
+            addr,
+            key,
+            write,
+            cq_data,
+            common,
         }
     }
 }
 
-/// As [`access`], of an alias.
-///
-/// # Safety
-/// As [`access`].
-#[cold]
-#[inline(never)]
-unsafe fn go_any<D: Domain, B: SendBuffer>(e: *mut fid_ep, r: RmaReq<B, PlainCall>) -> Result<()> {
-    // SAFETY: as promised by the caller.
-    unsafe { go::<D, _>(e, r.general()) }
+/// Reads into a buffer, or writes it.
+#[inline(always)]
+fn access<D: Domain>(
+    e: &EpBody<D>,
+    buf: Buffer,
+    remote: RemoteAccess,
+    context: *mut c_void,
+) -> Result<()> {
+    if buf.of_device() {
+        let RemoteAccess {
+            peer, addr, key, ..
+        } = remote;
+        let (write, cq_data) = (remote.write, remote.cq_data);
+        let (bytes, desc) = (buf.bytes, buf.desc);
+        return access_any(e, bytes, desc, write, peer, addr, key, cq_data, context);
+    }
+    let common = PlainCall {
+        context: context as usize,
+    };
+    start(e, remote.request(buf.piece()?, common))
 }
 
-/// As [`access`], with memory at this end that is, or may be, a device's.
-///
-/// # Safety
-/// As [`access`].
+/// As [`access`], with a device's memory at this end.
 #[cold]
 #[allow(clippy::too_many_arguments)] // In registers, so that the way past it pays nothing.
-unsafe fn with_device<D: Domain>(
-    e: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
+fn access_any<D: Domain>(
+    e: &EpBody<D>,
+    bytes: LentBytes,
     desc: *mut c_void,
     write: bool,
     peer: fi_addr_t,
     addr: u64,
     key: u64,
     cq_data: Option<u64>,
-    context: Option<*mut c_void>,
+    context: *mut c_void,
 ) -> Result<()> {
-    // SAFETY: as promised by the caller.
-    unsafe {
-        let copy;
-        let data = match context {
-            Some(_) => SendData::User(user((buf, len, desc))?),
-            None => {
-                copy = inject_any(buf, len)?;
-                SendData::Inject(copy.as_slice().into())
-            }
-        };
-        let context = context.unwrap_or(null_mut());
-        let remote = RemoteMemory(peer, addr, key);
-        go::<D, _>(e, req(data, write, remote, cq_data, context))
-    }
-}
-
-/// The request of a `fi_readmsg` or `fi_writemsg`, given to `f`.
-///
-/// # Safety
-/// The message is valid; its buffers are lent until completion.
-pub(crate) unsafe fn rma_request<T>(
-    m: &fi_msg_rma,
-    flags: u64,
-    write: bool,
-    f: impl FnOnce(RmaReq<SendData>) -> Result<T>,
-) -> Result<T> {
-    // SAFETY: as promised by the caller.
-    let (mem, remote) = unsafe {
-        let mem = many(m.msg_iov, m.desc, m.iov_count)?;
-        if m.rma_iov_count != 1 || m.rma_iov.is_null() {
-            crate::warn_log!(
-                FI_LOG_EP_DATA,
-                "rma_iov_count: wanted {}, had 1 (rma_iov_limit)",
-                m.rma_iov_count
-            );
-            return Err(FI_EINVAL);
-        }
-        (mem, *m.rma_iov)
+    let data = SendData::User(Buffer { bytes, desc }.mem()?);
+    let remote = RemoteAccess {
+        peer,
+        addr,
+        key,
+        write,
+        cq_data,
     };
-    if !write && flags & FI_INJECT != 0 {
-        return Err(FI_EBADFLAGS);
-    }
-    let cq_data = (write && flags & FI_REMOTE_CQ_DATA != 0).then_some(m.data);
-    with_data(mem, flags, |data| {
-        let remote = RemoteMemory(m.addr, remote.addr, remote.key);
-        f(RmaReq {
-            common: flagged(m.context, flags),
-            ..req(data, write, remote, cq_data, m.context)
-        })
-    })
+    go(e, remote.request(data, plain(context)))
 }
 
-unsafe extern "C" fn read<D: Domain>(
-    e: *mut fid_ep,
-    buf: *mut c_void,
-    len: usize,
-    desc: *mut c_void,
-    src: fi_addr_t,
+/// Writes bytes that the caller may change when the call returns.
+#[inline(always)]
+fn inject_bytes<D: Domain>(e: &EpBody<D>, bytes: InjectBytes, remote: RemoteAccess) -> Result<()> {
+    if device_memory_expected() {
+        let RemoteAccess {
+            peer, addr, key, ..
+        } = remote;
+        return inject_any(e, bytes, peer, addr, key, remote.cq_data);
+    }
+    start(e, remote.request(bytes.host()?, PlainCall::default()))
+}
+
+/// As [`inject_bytes`], of memory that may be a device's.
+#[cold]
+fn inject_any<D: Domain>(
+    e: &EpBody<D>,
+    bytes: InjectBytes,
+    peer: fi_addr_t,
     addr: u64,
     key: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller lends the buffer until completion.
-    guard_op("fi_read", || unsafe {
-        access::<D>(
-            e,
-            (buf, len, desc),
-            false,
-            RemoteMemory(src, addr, key),
-            None,
-            Some(context),
-        )
-    })
+    cq_data: Option<u64>,
+) -> Result<()> {
+    let remote = RemoteAccess::write(peer, addr, key, cq_data);
+    let copy = bytes.copy()?;
+    let data = SendData::Inject(copy.as_slice().into());
+    go(e, remote.request(data, plain(null_mut())))
 }
-unsafe extern "C" fn readv<D: Domain>(
-    e: *mut fid_ep,
-    iov: *const iovec,
-    desc: Desc,
-    count: usize,
-    src: fi_addr_t,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller lends the buffers until completion.
-    guard_op("fi_readv", || unsafe {
-        let data = SendData::User(many(iov, desc, count)?);
-        go::<D, _>(
-            e,
-            req(data, false, RemoteMemory(src, addr, key), None, context),
-        )
-    })
+
+#[inline(always)]
+fn start<D: Domain, B: SendBuffer>(e: &EpBody<D>, r: RmaReq<B, PlainCall>) -> Result<()> {
+    match e.plain_tx() {
+        Some(id) => e.domain.rma(id, &r),
+        None => start_any(e, r),
+    }
 }
-unsafe extern "C" fn readmsg<D: Domain>(e: *mut fid_ep, m: *const fi_msg_rma, flags: u64) -> isize {
-    // SAFETY: as promised by our caller.
-    guard_op("fi_readmsg", || unsafe {
-        rma_request(m.as_ref().ok_or(FI_EINVAL)?, flags, false, |r| {
-            go::<D, _>(e, r)
+
+/// As [`start`], of an alias.
+#[cold]
+#[inline(never)]
+fn start_any<D: Domain, B: SendBuffer>(e: &EpBody<D>, r: RmaReq<B, PlainCall>) -> Result<()> {
+    go(e, r.general())
+}
+
+/// What a `fi_readmsg` or `fi_writemsg` passes.
+pub(crate) struct RmaMsgArgs {
+    buffers: Buffers,
+    addr: fi_addr_t,
+    remote: fi_rma_iov,
+    context: *mut c_void,
+    data: u64,
+}
+
+/// `FI_EINVAL` for another number of remote pieces than one.
+impl FromC<*const fi_msg_rma> for RmaMsgArgs {
+    unsafe fn from_c(m: *const fi_msg_rma) -> Result<Self> {
+        // SAFETY: the message is NULL or valid, with its lists; their memory is lent until
+        // completion.
+        unsafe {
+            let m = m.as_ref().ok_or(FI_EINVAL)?;
+            if m.rma_iov_count != 1 || m.rma_iov.is_null() {
+                crate::warn_log!(
+                    FI_LOG_EP_DATA,
+                    "rma_iov_count: wanted {}, had 1 (rma_iov_limit)",
+                    m.rma_iov_count
+                );
+                return Err(FI_EINVAL);
+            }
+            Ok(RmaMsgArgs {
+                buffers: Buffers::from_c((m.msg_iov, m.desc, m.iov_count))?,
+                addr: m.addr,
+                remote: *m.rma_iov,
+                context: m.context,
+                data: m.data,
+            })
+        }
+    }
+}
+
+impl RmaMsgArgs {
+    /// The request, given to `f`.
+    pub(crate) fn request<T>(
+        &self,
+        flags: u64,
+        write: bool,
+        f: impl FnOnce(RmaReq<SendData>) -> Result<T>,
+    ) -> Result<T> {
+        let mem = self.buffers.mem()?;
+        if !write && flags & FI_INJECT != 0 {
+            return Err(FI_EBADFLAGS);
+        }
+        let remote = RemoteAccess {
+            peer: self.addr,
+            addr: self.remote.addr,
+            key: self.remote.key,
+            write,
+            cq_data: (write && flags & FI_REMOTE_CQ_DATA != 0).then_some(self.data),
+        };
+        with_data(mem, flags, |data| {
+            f(remote.request(data, flagged(self.context, flags)))
         })
-    })
+    }
 }
-unsafe extern "C" fn write<D: Domain>(
-    e: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    desc: *mut c_void,
-    to: fi_addr_t,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller lends the buffer until completion.
-    guard_op("fi_write", || unsafe {
-        access::<D>(
-            e,
-            (buf, len, desc),
-            true,
-            RemoteMemory(to, addr, key),
-            None,
-            Some(context),
-        )
-    })
+
+entry! {
+    fn read<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (buf: *mut c_void, len: usize, desc: *mut c_void) as buf: Buffer,
+        src: fi_addr_t,
+        addr: u64,
+        key: u64,
+        context: *mut c_void,
+    ) -> isize = "fi_read" {
+        access(e, buf, RemoteAccess::read(src, addr, key), context)
+    }
 }
-unsafe extern "C" fn writev<D: Domain>(
-    e: *mut fid_ep,
-    iov: *const iovec,
-    desc: Desc,
-    count: usize,
-    to: fi_addr_t,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller lends the buffers until completion.
-    guard_op("fi_writev", || unsafe {
-        let data = SendData::User(many(iov, desc, count)?);
-        go::<D, _>(
-            e,
-            req(data, true, RemoteMemory(to, addr, key), None, context),
-        )
-    })
+
+entry! {
+    fn readv<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (iov: *const iovec, desc: Desc, count: usize) as buffers: Buffers,
+        src: fi_addr_t,
+        addr: u64,
+        key: u64,
+        context: *mut c_void,
+    ) -> isize = "fi_readv" {
+        let data = SendData::User(buffers.mem()?);
+        go(e, RemoteAccess::read(src, addr, key).request(data, plain(context)))
+    }
 }
-unsafe extern "C" fn writemsg<D: Domain>(
-    e: *mut fid_ep,
-    m: *const fi_msg_rma,
-    flags: u64,
-) -> isize {
-    // SAFETY: as promised by our caller.
-    guard_op("fi_writemsg", || unsafe {
-        rma_request(m.as_ref().ok_or(FI_EINVAL)?, flags, true, |r| {
-            go::<D, _>(e, r)
-        })
-    })
+
+entry! {
+    fn readmsg<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        m: *const fi_msg_rma as RmaMsgArgs,
+        flags: u64,
+    ) -> isize = "fi_readmsg" {
+        m.request(flags, false, |r| go(e, r))
+    }
 }
-unsafe extern "C" fn inject_write<D: Domain>(
-    e: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    to: fi_addr_t,
-    addr: u64,
-    key: u64,
-) -> isize {
-    // SAFETY: the buffer is readable during the call.
-    guard_op("fi_inject_write", || unsafe {
-        access::<D>(
-            e,
-            (buf, len, null_mut()),
-            true,
-            RemoteMemory(to, addr, key),
-            None,
-            None,
-        )
-    })
+
+entry! {
+    fn write<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (buf: *const c_void, len: usize, desc: *mut c_void) as buf: Buffer,
+        to: fi_addr_t,
+        addr: u64,
+        key: u64,
+        context: *mut c_void,
+    ) -> isize = "fi_write" {
+        access(e, buf, RemoteAccess::write(to, addr, key, None), context)
+    }
 }
-unsafe extern "C" fn writedata<D: Domain>(
-    e: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    desc: *mut c_void,
-    cq_data: u64,
-    to: fi_addr_t,
-    addr: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller lends the buffer until completion.
-    guard_op("fi_writedata", || unsafe {
-        let remote = RemoteMemory(to, addr, key);
-        access::<D>(
-            e,
-            (buf, len, desc),
-            true,
-            remote,
-            Some(cq_data),
-            Some(context),
-        )
-    })
+
+entry! {
+    fn writev<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (iov: *const iovec, desc: Desc, count: usize) as buffers: Buffers,
+        to: fi_addr_t,
+        addr: u64,
+        key: u64,
+        context: *mut c_void,
+    ) -> isize = "fi_writev" {
+        let data = SendData::User(buffers.mem()?);
+        go(e, RemoteAccess::write(to, addr, key, None).request(data, plain(context)))
+    }
 }
-unsafe extern "C" fn inject_writedata<D: Domain>(
-    e: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    cq_data: u64,
-    to: fi_addr_t,
-    addr: u64,
-    key: u64,
-) -> isize {
-    // SAFETY: the buffer is readable during the call.
-    guard_op("fi_inject_writedata", || unsafe {
-        let remote = RemoteMemory(to, addr, key);
-        access::<D>(e, (buf, len, null_mut()), true, remote, Some(cq_data), None)
-    })
+
+entry! {
+    fn writemsg<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        m: *const fi_msg_rma as RmaMsgArgs,
+        flags: u64,
+    ) -> isize = "fi_writemsg" {
+        m.request(flags, true, |r| go(e, r))
+    }
+}
+
+entry! {
+    fn inject_write<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (buf: *const c_void, len: usize) as bytes: InjectBytes,
+        to: fi_addr_t,
+        addr: u64,
+        key: u64,
+    ) -> isize = "fi_inject_write" {
+        inject_bytes(e, bytes, RemoteAccess::write(to, addr, key, None))
+    }
+}
+
+entry! {
+    fn writedata<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (buf: *const c_void, len: usize, desc: *mut c_void) as buf: Buffer,
+        cq_data: u64,
+        to: fi_addr_t,
+        addr: u64,
+        key: u64,
+        context: *mut c_void,
+    ) -> isize = "fi_writedata" {
+        access(e, buf, RemoteAccess::write(to, addr, key, Some(cq_data)), context)
+    }
+}
+
+entry! {
+    fn inject_writedata<D: Domain>(
+        e: *mut fid_ep as &EpBody<D>,
+        (buf: *const c_void, len: usize) as bytes: InjectBytes,
+        cq_data: u64,
+        to: fi_addr_t,
+        addr: u64,
+        key: u64,
+    ) -> isize = "fi_inject_writedata" {
+        inject_bytes(e, bytes, RemoteAccess::write(to, addr, key, Some(cq_data)))
+    }
 }
 
 impl<D: Domain> Tables<D> {

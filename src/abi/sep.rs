@@ -5,13 +5,11 @@
 //! (fi_rx_addr(3)). An endpoint goes live when both its contexts are enabled; one whose
 //! other context was never opened, with the whole.
 
-use super::av::AvBody;
-use super::domain::of;
-use super::ep::{bind_queue, ep, new_ep, EpBody};
-use super::info;
-use super::layout;
+use super::entry::{entry, ControlArg, OutParam};
+use super::ep::{bind_queue, new_ep, EpBody};
+use super::handles::AnyObject;
 use super::object::*;
-use crate::core::Result;
+use crate::core::{Info, Result};
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
@@ -47,24 +45,14 @@ impl Sep {
     }
 }
 
-pub(crate) unsafe extern "C" fn scalable_ep<D: Domain>(
-    d: *mut fid_domain,
-    i: *mut fi_info,
-    out: *mut *mut fid_ep,
-    context: *mut c_void,
-) -> c_int {
-    guard_int("fi_scalable_ep", || {
-        if out.is_null() || i.is_null() {
-            return Err(FI_EINVAL);
-        }
-        // SAFETY: `d` is a domain of ours, `i` an info of ours.
-        let (domain, i) = unsafe {
-            (
-                of::<D>(d)?,
-                info::read(i, layout::callers()).ok_or(FI_EINVAL)?,
-            )
-        };
-        let eps = domain.open_contexts(&i)?;
+entry! {
+    pub(crate) fn scalable_ep<D: Domain>(
+        domain: *mut fid_domain as &Arc<D>,
+        info: *mut fi_info as Info,
+        out: *mut *mut fid_ep as OutParam<*mut fid_ep>,
+        context: *mut c_void,
+    ) -> c_int = "fi_scalable_ep" {
+        let eps = domain.open_contexts(&info)?;
         let first = eps.first().copied().ok_or(FI_EINVAL)?;
         let state = Mutex::new(vec![Context::default(); eps.len()]);
         let mut b = EpBody::new(domain, Poster::Ep(first));
@@ -73,30 +61,20 @@ pub(crate) unsafe extern "C" fn scalable_ep<D: Domain>(
             index: 0,
             side: 0,
         });
-        let f = new_ep::<D>(FI_CLASS_SEP, context, Tables::<D>::SEP_FI_OPS);
-        // SAFETY: `out` is a place for a pointer.
-        unsafe { *out = hand_out(f, b) };
+        out.put(hand_out(new_ep::<D>(FI_CLASS_SEP, context, Tables::<D>::SEP_FI_OPS), b));
         Ok(())
-    })
+    }
 }
 
-/// # Safety
-/// `e` is NULL or an endpoint of ours, `out` NULL or a place.
-unsafe fn open_context<D: Domain>(
-    e: *mut fid_ep,
+fn open_context<D: Domain>(
+    b: &EpBody<D>,
     index: c_int,
     side: usize,
-    out: *mut *mut fid_ep,
     context: *mut c_void,
-) -> Result<()> {
-    // SAFETY: as promised by the caller.
-    let b = unsafe { ep::<D>(e)? };
+) -> Result<*mut fid_ep> {
     let sep = &b.part.as_ref().ok_or(FI_ENOSYS)?.sep;
     let index = usize::try_from(index).map_err(|_| FI_EINVAL)?;
     let id = *sep.eps.get(index).ok_or(FI_EINVAL)?;
-    if out.is_null() {
-        return Err(FI_EINVAL);
-    }
     match sep.lock().get_mut(index).and_then(|c| c.open.get_mut(side)) {
         Some(open) if !*open => *open = true,
         _ => return Err(FI_EBUSY),
@@ -108,40 +86,32 @@ unsafe fn open_context<D: Domain>(
         index,
         side,
     });
-    // SAFETY: `out` was checked.
-    unsafe {
-        *out = hand_out(
-            new_ep::<D>(class, context, Tables::<D>::CONTEXT_FI_OPS),
-            body,
-        )
-    };
-    Ok(())
+    let f = new_ep::<D>(class, context, Tables::<D>::CONTEXT_FI_OPS);
+    Ok(hand_out(f, body))
 }
 
-pub(crate) unsafe extern "C" fn tx_ctx<D: Domain>(
-    e: *mut fid_ep,
-    index: c_int,
-    _: *mut fi_tx_attr,
-    out: *mut *mut fid_ep,
-    context: *mut c_void,
-) -> c_int {
-    // SAFETY: as promised by our caller.
-    guard_int("fi_tx_context", || unsafe {
-        open_context::<D>(e, index, 0, out, context)
-    })
+entry! {
+    pub(crate) fn tx_ctx<D: Domain>(
+        sep: *mut fid_ep as &EpBody<D>,
+        index: c_int,
+        _attr: *mut fi_tx_attr,
+        out: *mut *mut fid_ep as OutParam<*mut fid_ep>,
+        context: *mut c_void,
+    ) -> c_int = "fi_tx_context" {
+        open_context(sep, index, 0, context).map(|ep| out.put(ep))
+    }
 }
 
-pub(crate) unsafe extern "C" fn rx_ctx<D: Domain>(
-    e: *mut fid_ep,
-    index: c_int,
-    _: *mut fi_rx_attr,
-    out: *mut *mut fid_ep,
-    context: *mut c_void,
-) -> c_int {
-    // SAFETY: as promised by our caller.
-    guard_int("fi_rx_context", || unsafe {
-        open_context::<D>(e, index, 1, out, context)
-    })
+entry! {
+    pub(crate) fn rx_ctx<D: Domain>(
+        sep: *mut fid_ep as &EpBody<D>,
+        index: c_int,
+        _attr: *mut fi_rx_attr,
+        out: *mut *mut fid_ep as OutParam<*mut fid_ep>,
+        context: *mut c_void,
+    ) -> c_int = "fi_rx_context" {
+        open_context(sep, index, 1, context).map(|ep| out.put(ep))
+    }
 }
 
 fn enable<D: Domain>(b: &EpBody<D>, sep: &Sep, index: usize) -> Result<()> {
@@ -159,65 +129,55 @@ fn enable<D: Domain>(b: &EpBody<D>, sep: &Sep, index: usize) -> Result<()> {
 
 // ---- the whole -------------------------------------------------------------------------------
 
-unsafe extern "C" fn sep_close<D: Domain>(f: *mut fid) -> c_int {
-    let close = || {
-        // SAFETY: only scalable endpoints have this table.
-        let b = unsafe {
-            let b = ep::<D>(f.cast())?;
-            let sep = &b.part.as_ref().ok_or(FI_EBADF)?.sep;
-            if sep.lock().iter().any(|c| c.open != [false; 2]) {
+close! {
+    fn sep_close<D: Domain>(b: EpBody<D> as fid_ep) {
+        let sep = &b.part.as_ref().ok_or(FI_EBADF)?.sep;
+        if sep.lock().iter().any(|c| c.open != [false; 2]) {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_close: this scalable endpoint still has contexts"
+            );
+            return Err(FI_EBUSY);
+        }
+        sep.eps.iter().try_for_each(|id| b.domain.close_ep(*id))
+    }
+}
+
+entry! {
+    fn sep_bind<D: Domain>(
+        b: *mut fid as &EpBody<D>,
+        with: *mut fid as AnyObject<D>,
+        _flags: u64,
+    ) -> c_int = "fi_scalable_ep_bind" {
+        match with {
+            AnyObject::Av(v) => {
+                if !Arc::ptr_eq(&v.domain, &b.domain) {
+                    return Err(FI_EINVAL);
+                }
+                let mut eps = b.part.iter().flat_map(|p| &p.sep.eps);
+                eps.try_for_each(|id| b.domain.bind_av(*id, v.id))
+            }
+            AnyObject::Eq(_) => Ok(()),
+            other => {
                 crate::warn_log!(
                     FI_LOG_EP_CTRL,
-                    "fi_close: this scalable endpoint still has contexts"
+                    "fi_scalable_ep_bind: class {}: wanted an address vector; queues and counters \
+                     are bound to contexts",
+                    other.class()
                 );
-                return Err(FI_EBUSY);
-            }
-            take::<fid_ep, EpBody<D>>(f.cast())?
-        };
-        for id in b.part.iter().flat_map(|p| &p.sep.eps) {
-            b.domain.close_ep(*id)?;
-        }
-        Ok(())
-    };
-    // SAFETY: only objects of ours have this table.
-    unsafe { guard_close(f, close) }
-}
-
-unsafe extern "C" fn sep_bind<D: Domain>(f: *mut fid, with: *mut fid, _: u64) -> c_int {
-    guard_int("fi_scalable_ep_bind", || {
-        // SAFETY: only scalable endpoints have this table; `with` is NULL or an open object.
-        unsafe {
-            let b = ep::<D>(f.cast())?;
-            match with.as_ref().ok_or(FI_EINVAL)?.fclass {
-                FI_CLASS_AV => {
-                    let v = body::<fid_av, AvBody<D>>(with.cast())?;
-                    if !Arc::ptr_eq(&v.domain, &b.domain) {
-                        return Err(FI_EINVAL);
-                    }
-                    for id in b.part.iter().flat_map(|p| &p.sep.eps) {
-                        b.domain.bind_av(*id, v.id)?;
-                    }
-                    Ok(())
-                }
-                FI_CLASS_EQ => Ok(()),
-                class => {
-                    crate::warn_log!(
-                        FI_LOG_EP_CTRL,
-                        "fi_scalable_ep_bind: class {class}: wanted an address vector; queues and \
-                         counters are bound to contexts"
-                    );
-                    Err(FI_EINVAL)
-                }
+                Err(FI_EINVAL)
             }
         }
-    })
+    }
 }
 
-unsafe extern "C" fn sep_control<D: Domain>(f: *mut fid, command: c_int, _: *mut c_void) -> c_int {
-    guard_int("fi_control", || {
-        // SAFETY: only scalable endpoints have this table.
-        let b = unsafe { ep::<D>(f.cast())? };
-        let sep = Arc::clone(&b.part.as_ref().ok_or(FI_EBADF)?.sep);
+entry! {
+    fn sep_control<D: Domain>(
+        b: *mut fid as &EpBody<D>,
+        command: c_int,
+        _arg: *mut c_void as ControlArg,
+    ) -> c_int = "fi_control" {
+        let sep = &b.part.as_ref().ok_or(FI_EBADF)?.sep;
         match command {
             // Contexts may still follow: only those whose other half was never opened go live now.
             FI_ENABLE => {
@@ -227,11 +187,11 @@ unsafe extern "C" fn sep_control<D: Domain>(f: *mut fid, command: c_int, _: *mut
                     .filter(|(_, c)| alone(c))
                     .map(|(i, _)| i)
                     .collect();
-                list.into_iter().try_for_each(|i| enable(b, &sep, i))
+                list.into_iter().try_for_each(|i| enable(b, sep, i))
             }
             _ => Err(FI_ENOSYS),
         }
-    })
+    }
 }
 
 impl<D: Domain> Tables<D> {
@@ -241,42 +201,36 @@ impl<D: Domain> Tables<D> {
 
 // ---- contexts --------------------------------------------------------------------------------
 
-unsafe extern "C" fn context_close<D: Domain>(f: *mut fid) -> c_int {
-    let close = || {
-        // SAFETY: only contexts have this table.
-        let b = unsafe { take::<fid_ep, EpBody<D>>(f.cast())? };
+close! {
+    fn context_close<D: Domain>(b: EpBody<D> as fid_ep) {
         let p = b.part.as_ref().ok_or(FI_EBADF)?;
-        if let Some(open) = p
-            .sep
-            .lock()
-            .get_mut(p.index)
-            .and_then(|c| c.open.get_mut(p.side))
-        {
+        let mut contexts = p.sep.lock();
+        if let Some(open) = contexts.get_mut(p.index).and_then(|c| c.open.get_mut(p.side)) {
             *open = false;
         }
+        drop(contexts);
         b.domain.close_context(b.id()?, p.side);
         Ok(())
-    };
-    // SAFETY: only objects of ours have this table.
-    unsafe { guard_close(f, close) }
+    }
 }
 
-unsafe extern "C" fn context_bind<D: Domain>(f: *mut fid, with: *mut fid, flags: u64) -> c_int {
-    guard_int("fi_ep_bind", || {
-        // SAFETY: only contexts have this table; `with` is NULL or an open object.
-        unsafe { bind_queue(ep::<D>(f.cast())?, with, flags) }
-    })
+entry! {
+    fn context_bind<D: Domain>(
+        b: *mut fid as &EpBody<D>,
+        with: *mut fid as AnyObject<D>,
+        flags: u64,
+    ) -> c_int = "fi_ep_bind" {
+        bind_queue(b, &with, flags)
+    }
 }
 
-unsafe extern "C" fn context_control<D: Domain>(
-    f: *mut fid,
-    command: c_int,
-    _: *mut c_void,
-) -> c_int {
-    guard_int("fi_control", || {
-        // SAFETY: only contexts have this table.
-        let b = unsafe { ep::<D>(f.cast())? };
-        let p = b.part.clone().ok_or(FI_EBADF)?;
+entry! {
+    fn context_control<D: Domain>(
+        b: *mut fid as &EpBody<D>,
+        command: c_int,
+        _arg: *mut c_void as ControlArg,
+    ) -> c_int = "fi_control" {
+        let p = b.part.as_ref().ok_or(FI_EBADF)?;
         if command != FI_ENABLE {
             return Err(FI_ENOSYS);
         }
@@ -288,12 +242,11 @@ unsafe extern "C" fn context_control<D: Domain>(
             }
             c.enabled == [true; 2]
         };
-        if both {
-            enable(b, &p.sep, p.index)
-        } else {
-            Ok(())
+        match both {
+            true => enable(b, &p.sep, p.index),
+            false => Ok(()),
         }
-    })
+    }
 }
 
 impl<D: Domain> Tables<D> {

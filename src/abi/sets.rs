@@ -3,136 +3,165 @@
 //! A poll set remembers the handles that were added and looks at each when asked. A wait set
 //! watches the wait objects of queues and counters opened with FI_WAIT_SET.
 
-use super::domain::of;
+use super::entry::{entry, ControlArg, FromC, OutParam, OutParams};
+use super::handles::AnyObject;
 use super::object::*;
-use super::queues::{cntr, cq};
 use crate::core::Result;
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Body of a `fid_poll`: what was added, and the last value seen of a counter.
-struct PollBody<D: Domain> {
+/// Body of a `fid_poll`.
+pub(crate) struct PollBody<D: Domain> {
     _domain: Arc<D>,
-    members: Mutex<Vec<(usize, u64)>>,
+    members: Mutex<Vec<PollMember<D>>>,
 }
 
-pub(crate) unsafe extern "C" fn poll_open<D: Domain>(
-    d: *mut fid_domain,
-    attr: *mut fi_poll_attr,
-    out: *mut *mut fid_poll,
-) -> c_int {
-    guard_int("fi_poll_open", || {
-        if out.is_null() {
-            return Err(FI_EINVAL);
-        }
-        // SAFETY: `d` is a domain of ours; the attributes are NULL or valid.
-        unsafe {
-            let domain = of::<D>(d)?;
-            if attr.as_ref().is_some_and(|a| a.flags != 0) {
-                return Err(FI_EBADFLAGS);
-            }
-            let f = fid_poll {
-                fid: new_fid(
-                    FI_CLASS_POLL,
-                    core::ptr::null_mut(),
-                    Tables::<D>::POLL_FI_OPS,
-                ),
-                ops: table(Tables::<D>::POLL_OPS),
-            };
-            let b = PollBody {
-                _domain: Arc::clone(domain),
-                members: Mutex::default(),
-            };
-            *out = hand_out(f, b);
-        }
-        Ok(())
-    })
+/// A queue or counter of a poll set.
+struct PollMember<D: Domain> {
+    fid: *mut fid,
+    what: Member<D>,
+    /// The sum of a counter when it was last looked at.
+    seen: u64,
 }
 
-unsafe extern "C" fn poll_close<D: Domain>(f: *mut fid) -> c_int {
-    let close = || {
-        // SAFETY: only poll sets have this table.
-        unsafe { take::<fid_poll, PollBody<D>>(f.cast())? };
-        Ok(())
-    };
-    // SAFETY: only objects of ours have this table.
-    unsafe { guard_close(f, close) }
-}
+// SAFETY: the handle is the application's, which keeps it open while it is in the set; only its
+// context is read, and its address compared.
+unsafe impl<D: Domain> Send for PollMember<D> {}
 
-unsafe extern "C" fn poll_add<D: Domain>(p: *mut fid_poll, f: *mut fid, flags: u64) -> c_int {
-    guard_int("fi_poll_add", || {
-        // SAFETY: `p` is ours; `f` is NULL or an open object.
-        unsafe {
-            let b = body::<fid_poll, PollBody<D>>(p)?;
-            if flags != 0 {
-                return Err(FI_EBADFLAGS);
-            }
-            let seen = match f.as_ref().ok_or(FI_EINVAL)?.fclass {
-                FI_CLASS_CQ => 0,
-                FI_CLASS_CNTR => {
-                    let c = cntr::<D>(f.cast())?;
-                    c.domain.read_cntr(c.id)?.0
-                }
-                _ => return Err(FI_EINVAL),
-            };
-            let mut members = b.members.lock().unwrap_or_else(|e| e.into_inner());
-            if !members.iter().any(|(m, _)| *m == f as usize) {
-                members.push((f as usize, seen));
+impl<D: Domain> PollMember<D> {
+    /// Whether there is something to read, or a counter has changed.
+    fn has_news(&mut self) -> Result<bool> {
+        match &self.what {
+            Member::Cq(d, id) => d.cq_has_any(*id),
+            Member::Cntr(d, id) => {
+                let (value, errors) = d.read_cntr(*id)?;
+                let now = value.wrapping_add(errors);
+                Ok(core::mem::replace(&mut self.seen, now) != now)
             }
         }
-        Ok(())
-    })
+    }
+
+    /// The context of its handle, as it is now.
+    fn context(&self) -> *mut c_void {
+        // SAFETY: members are open, as fi_poll(3) asks.
+        unsafe { (*self.fid).context }
+    }
 }
 
-unsafe extern "C" fn poll_del<D: Domain>(p: *mut fid_poll, f: *mut fid, flags: u64) -> c_int {
-    guard_int("fi_poll_del", || {
-        // SAFETY: `p` is ours.
-        let b = unsafe { body::<fid_poll, PollBody<D>>(p)? };
+/// A queue or counter as a handle.
+impl<D: Domain> FromC<*mut fid> for PollMember<D> {
+    unsafe fn from_c(fid: *mut fid) -> Result<Self> {
+        // SAFETY: as promised by the caller.
+        let (what, seen) = match unsafe { FromC::from_c(fid)? } {
+            AnyObject::<D>::Cq(q) => (Member::Cq(Arc::clone(&q.domain), q.id), 0),
+            AnyObject::Cntr(c) => {
+                let seen = c.domain.read_cntr(c.id)?.0;
+                (Member::Cntr(Arc::clone(&c.domain), c.id), seen)
+            }
+            _ => return Err(FI_EINVAL),
+        };
+        Ok(PollMember { fid, what, seen })
+    }
+}
+
+impl<D: Domain> PollBody<D> {
+    fn lock(&self) -> MutexGuard<'_, Vec<PollMember<D>>> {
+        self.members.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+entry! {
+    pub(crate) fn poll_open<D: Domain>(
+        domain: *mut fid_domain as &Arc<D>,
+        attr: *mut fi_poll_attr as Option<&fi_poll_attr>,
+        out: *mut *mut fid_poll as OutParam<*mut fid_poll>,
+    ) -> c_int = "fi_poll_open" {
+        if attr.is_some_and(|a| a.flags != 0) {
+            return Err(FI_EBADFLAGS);
+        }
+        let context = core::ptr::null_mut();
+        let f = fid_poll {
+            fid: new_fid(FI_CLASS_POLL, context, Tables::<D>::POLL_FI_OPS),
+            ops: table(Tables::<D>::POLL_OPS),
+        };
+        let b = PollBody {
+            _domain: Arc::clone(domain),
+            members: Mutex::default(),
+        };
+        out.put(hand_out(f, b));
+        Ok(())
+    }
+}
+
+close! {
+    fn poll_close<D: Domain>(_b: PollBody<D> as fid_poll) {
+        Ok(())
+    }
+}
+
+entry! {
+    fn poll_add<D: Domain>(
+        p: *mut fid_poll as &PollBody<D>,
+        member: *mut fid as PollMember<D>,
+        flags: u64,
+    ) -> c_int = "fi_poll_add" {
         if flags != 0 {
             return Err(FI_EBADFLAGS);
         }
-        let mut members = b.members.lock().unwrap_or_else(|e| e.into_inner());
-        members.retain(|(m, _)| *m != f as usize);
+        let mut members = p.lock();
+        if !members.iter().any(|m| m.fid == member.fid) {
+            members.push(member);
+        }
         Ok(())
-    })
+    }
 }
 
-unsafe extern "C" fn poll<D: Domain>(
-    p: *mut fid_poll,
-    contexts: *mut *mut c_void,
-    count: c_int,
-) -> c_int {
-    guard("fi_poll", || {
-        // SAFETY: `p` is ours; its members are open, as fi_poll(3) asks; there is room for `count`.
-        unsafe {
-            let b = body::<fid_poll, PollBody<D>>(p)?;
-            let mut n = 0;
-            let mut members = b.members.lock().unwrap_or_else(|e| e.into_inner());
-            for (m, seen) in members.iter_mut() {
-                let f = *m as *mut fid;
-                let news = if (*f).fclass == FI_CLASS_CQ {
-                    let q = cq::<D>(f.cast())?;
-                    q.domain.cq_has_any(q.id)?
-                } else {
-                    let c = cntr::<D>(f.cast())?;
-                    let (value, errors) = c.domain.read_cntr(c.id)?;
-                    let now = value.wrapping_add(errors);
-                    core::mem::replace(seen, now) != now
-                };
-                if news && n < count as isize {
-                    if contexts.is_null() {
-                        return Err(FI_EINVAL);
-                    }
-                    *contexts.offset(n) = (*f).context;
-                    n += 1;
-                }
-            }
-            Ok(n)
+entry! {
+    fn poll_del<D: Domain>(
+        p: *mut fid_poll as &PollBody<D>,
+        member: *mut fid,
+        flags: u64,
+    ) -> c_int = "fi_poll_del" {
+        if flags != 0 {
+            return Err(FI_EBADFLAGS);
         }
-    }) as c_int
+        p.lock().retain(|m| m.fid != member);
+        Ok(())
+    }
+}
+
+/// Where the contexts of queues and counters go.
+struct Contexts(OutParams<*mut c_void>);
+
+impl FromC<(*mut *mut c_void, c_int)> for Contexts {
+    unsafe fn from_c((at, count): (*mut *mut c_void, c_int)) -> Result<Self> {
+        let count = usize::try_from(count).unwrap_or(0);
+        // SAFETY: the caller has NULL, or as many places as it says.
+        unsafe { FromC::from_c((at, count)) }.map(Contexts)
+    }
+}
+
+entry! {
+    fn poll<D: Domain>(
+        p: *mut fid_poll as &PollBody<D>,
+        (contexts: *mut *mut c_void, count: c_int) as contexts: Contexts,
+    ) -> c_int = "fi_poll" {
+        let Contexts(contexts) = contexts;
+        let mut n = 0;
+        for m in p.lock().iter_mut() {
+            if m.has_news()? && n < contexts.count() {
+                if contexts.is_null() {
+                    return Err(FI_EINVAL);
+                }
+                contexts.put(n, m.context());
+                n += 1;
+            }
+        }
+        Ok(n)
+    }
 }
 
 impl<D: Domain> Tables<D> {
@@ -188,26 +217,12 @@ impl<D: Domain> WaitBody<D> {
     }
 }
 
-/// The wait set behind a handle; `FI_EINVAL` for NULL.
-///
-/// # Safety
-/// `w` is NULL or a wait set of ours.
-pub(crate) unsafe fn wait_set<'a, D: Domain>(w: *mut fid_wait) -> Result<&'a Arc<WaitBody<D>>> {
-    // SAFETY: as promised by the caller.
-    unsafe { body::<fid_wait, Arc<WaitBody<D>>>(w) }
-}
-
-pub(crate) unsafe extern "C" fn wait_open<D: Domain>(
-    _: *mut fid_fabric,
-    attr: *mut fi_wait_attr,
-    out: *mut *mut fid_wait,
-) -> c_int {
-    guard_int("fi_wait_open", || {
-        // SAFETY: the attributes are NULL or valid.
-        let attr = unsafe { attr.as_ref() }.ok_or(FI_EINVAL)?;
-        if out.is_null() {
-            return Err(FI_EINVAL);
-        }
+entry! {
+    pub(crate) fn wait_open<D: Domain>(
+        _fabric: *mut fid_fabric,
+        attr: *mut fi_wait_attr as &fi_wait_attr,
+        out: *mut *mut fid_wait as OutParam<*mut fid_wait>,
+    ) -> c_int = "fi_wait_open" {
         if attr.flags != 0 {
             return Err(FI_EBADFLAGS);
         }
@@ -219,69 +234,54 @@ pub(crate) unsafe extern "C" fn wait_open<D: Domain>(
             );
             return Err(FI_ENOSYS);
         }
+        let context = core::ptr::null_mut();
         let f = fid_wait {
-            fid: new_fid(
-                FI_CLASS_WAIT,
-                core::ptr::null_mut(),
-                Tables::<D>::WAIT_FI_OPS,
-            ),
+            fid: new_fid(FI_CLASS_WAIT, context, Tables::<D>::WAIT_FI_OPS),
             ops: table(Tables::<D>::WAIT_OPS),
         };
         let b = Arc::new(WaitBody::<D> {
             set: WaitSet::new()?,
             members: Mutex::default(),
         });
-        // SAFETY: `out` is a place for a pointer.
-        unsafe { *out = hand_out(f, b) };
+        out.put(hand_out(f, b));
         Ok(())
-    })
+    }
 }
 
-unsafe extern "C" fn wait_close<D: Domain>(f: *mut fid) -> c_int {
-    let close = || {
-        // SAFETY: only wait sets have this table.
-        unsafe {
-            if !wait_set::<D>(f.cast())?.lock().is_empty() {
-                crate::warn_log!(
-                    FI_LOG_FABRIC,
-                    "fi_close: this wait set still has queues or counters"
-                );
-                return Err(FI_EBUSY);
-            }
-            take::<fid_wait, Arc<WaitBody<D>>>(f.cast())?;
+close! {
+    fn wait_close<D: Domain>(b: Arc<WaitBody<D>> as fid_wait) {
+        if !b.lock().is_empty() {
+            crate::warn_log!(
+                FI_LOG_FABRIC,
+                "fi_close: this wait set still has queues or counters"
+            );
+            return Err(FI_EBUSY);
         }
         Ok(())
-    };
-    // SAFETY: only objects of ours have this table.
-    unsafe { guard_close(f, close) }
+    }
 }
 
-unsafe extern "C" fn wait_control<D: Domain>(
-    f: *mut fid,
-    command: c_int,
-    arg: *mut c_void,
-) -> c_int {
-    guard_int("fi_control", || {
-        // SAFETY: only wait sets have this table; `arg` is what the command wants.
-        unsafe {
-            let b = wait_set::<D>(f.cast())?;
-            if arg.is_null() {
-                return Err(FI_EINVAL);
-            }
-            match command {
-                FI_GETWAIT => *arg.cast::<c_int>() = b.set.fd(),
-                _ => return Err(FI_ENOSYS),
-            }
+entry! {
+    fn wait_control<D: Domain>(
+        b: *mut fid as &Arc<WaitBody<D>>,
+        command: c_int,
+        arg: *mut c_void as ControlArg,
+    ) -> c_int = "fi_control" {
+        match command {
+            // SAFETY: FI_GETWAIT's argument is a place for a descriptor.
+            FI_GETWAIT => unsafe { arg.place::<c_int>()? }.put(b.set.fd()),
+            _ => return Err(FI_ENOSYS),
         }
         Ok(())
-    })
+    }
 }
 
-/// fi_wait(3): 0 when something can be read, `FI_ETIMEDOUT` after `timeout` milliseconds.
-unsafe extern "C" fn wait<D: Domain>(w: *mut fid_wait, timeout: c_int) -> c_int {
-    guard_int("fi_wait", || {
-        // SAFETY: `w` is NULL or ours.
-        let b = unsafe { Arc::clone(wait_set::<D>(w)?) };
+entry! {
+    /// fi_wait(3): 0 when something can be read, `FI_ETIMEDOUT` after `timeout` milliseconds.
+    fn wait<D: Domain>(w: *mut fid_wait as &Arc<WaitBody<D>>, timeout: c_int) -> c_int
+        = "fi_wait"
+    {
+        let b = Arc::clone(w);
         let until = deadline(timeout);
         loop {
             let members: Vec<Member<D>> = b.lock().iter().map(|(_, m)| m.clone()).collect();
@@ -307,7 +307,7 @@ unsafe extern "C" fn wait<D: Domain>(w: *mut fid_wait, timeout: c_int) -> c_int 
                 return Ok(());
             }
         }
-    })
+    }
 }
 
 impl<D: Domain> Tables<D> {

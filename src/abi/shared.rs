@@ -4,77 +4,65 @@
 //! an endpoint that only receives. A shared transmit context is a name: every endpoint has a queue
 //! pair of its own.
 
-use super::domain::of;
-use super::ep::{ep, new_ep, EpBody};
+use super::entry::{entry, ControlArg, OutParam};
+use super::ep::{new_ep, EpBody};
+use super::handles::AnyObject;
 use super::object::*;
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-pub(crate) unsafe extern "C" fn srx_ctx<D: Domain>(
-    d: *mut fid_domain,
-    attr: *mut fi_rx_attr,
-    out: *mut *mut fid_ep,
-    context: *mut c_void,
-) -> c_int {
-    guard_int("fi_srx_context", || {
-        if out.is_null() {
-            return Err(FI_EINVAL);
-        }
-        // SAFETY: `d` is a domain of ours; the attributes are NULL or valid.
-        let (domain, attr) = unsafe { (of::<D>(d)?, attr.as_ref()) };
+entry! {
+    pub(crate) fn srx_ctx<D: Domain>(
+        domain: *mut fid_domain as &Arc<D>,
+        attr: *mut fi_rx_attr as Option<&fi_rx_attr>,
+        out: *mut *mut fid_ep as OutParam<*mut fid_ep>,
+        context: *mut c_void,
+    ) -> c_int = "fi_srx_context" {
         let (caps, flags) = (attr.map(|a| a.caps), attr.map_or(0, |a| a.op_flags));
         let id = domain.open_srx(caps, flags)?;
         let f = new_ep::<D>(FI_CLASS_SRX_CTX, context, Tables::<D>::SRX_FI_OPS);
-        // SAFETY: `out` is a place for a pointer.
-        unsafe { *out = hand_out(f, EpBody::new(domain, Poster::Srx(id))) };
+        out.put(hand_out(f, EpBody::new(domain, Poster::Srx(id))));
         Ok(())
-    })
+    }
 }
 
-unsafe extern "C" fn srx_close<D: Domain>(f: *mut fid) -> c_int {
-    let close = || {
-        // SAFETY: only shared receive contexts have this table.
-        unsafe {
-            let b = ep::<D>(f.cast())?;
-            let Poster::Srx(id) = b.who else {
-                return Err(FI_EINVAL);
-            };
-            b.domain.close_srx(id)?;
-            take::<fid_ep, EpBody<D>>(f.cast())?;
-        }
-        Ok(())
-    };
-    // SAFETY: only objects of ours have this table.
-    unsafe { guard_close(f, close) }
+close! {
+    fn srx_close<D: Domain>(b: EpBody<D> as fid_ep) {
+        let Poster::Srx(id) = b.who else {
+            return Err(FI_EINVAL);
+        };
+        b.domain.close_srx(id)
+    }
 }
 
-unsafe extern "C" fn srx_control<D: Domain>(f: *mut fid, command: c_int, _: *mut c_void) -> c_int {
-    guard_int("fi_control", || {
-        // SAFETY: only shared receive contexts have this table.
-        unsafe { ep::<D>(f.cast())? };
+entry! {
+    fn srx_control<D: Domain>(
+        _srx: *mut fid as &EpBody<D>,
+        command: c_int,
+        _arg: *mut c_void as ControlArg,
+    ) -> c_int = "fi_control" {
         // It is ready when it is open.
-        if command == FI_ENABLE {
-            Ok(())
-        } else {
-            Err(FI_ENOSYS)
+        match command {
+            FI_ENABLE => Ok(()),
+            _ => Err(FI_ENOSYS),
         }
-    })
+    }
 }
 
-unsafe extern "C" fn srx_bind<D: Domain>(f: *mut fid, with: *mut fid, _: u64) -> c_int {
-    guard_int("fi_ep_bind", || {
-        // SAFETY: only shared receive contexts have this table; `with` is NULL or an open object.
-        unsafe {
-            ep::<D>(f.cast())?;
-            // Completions go to the queues of the endpoints: these bindings ask for nothing more.
-            match with.as_ref().ok_or(FI_EINVAL)?.fclass {
-                FI_CLASS_CQ | FI_CLASS_CNTR | FI_CLASS_AV | FI_CLASS_EQ => Ok(()),
-                _ => Err(FI_EINVAL),
-            }
+entry! {
+    fn srx_bind<D: Domain>(
+        _srx: *mut fid as &EpBody<D>,
+        with: *mut fid as AnyObject<D>,
+        _flags: u64,
+    ) -> c_int = "fi_ep_bind" {
+        // Completions go to the queues of the endpoints: these bindings ask for nothing more.
+        match with {
+            AnyObject::Cq(_) | AnyObject::Cntr(_) | AnyObject::Av(_) | AnyObject::Eq(_) => Ok(()),
+            _ => Err(FI_EINVAL),
         }
-    })
+    }
 }
 
 impl<D: Domain> Tables<D> {
@@ -87,18 +75,13 @@ pub(crate) struct StxBody<D: Domain> {
     _domain: Arc<D>,
 }
 
-pub(crate) unsafe extern "C" fn stx_ctx<D: Domain>(
-    d: *mut fid_domain,
-    _: *mut fi_tx_attr,
-    out: *mut *mut fid_stx,
-    context: *mut c_void,
-) -> c_int {
-    guard_int("fi_stx_context", || {
-        if out.is_null() {
-            return Err(FI_EINVAL);
-        }
-        // SAFETY: `d` is a domain of ours.
-        let domain = unsafe { of::<D>(d)? };
+entry! {
+    pub(crate) fn stx_ctx<D: Domain>(
+        domain: *mut fid_domain as &Arc<D>,
+        _attr: *mut fi_tx_attr,
+        out: *mut *mut fid_stx as OutParam<*mut fid_stx>,
+        context: *mut c_void,
+    ) -> c_int = "fi_stx_context" {
         let f = fid_stx {
             fid: new_fid(FI_CLASS_STX_CTX, context, Tables::<D>::STX_FI_OPS),
             ops: super::ep::ep_ops::<D>(),
@@ -106,20 +89,15 @@ pub(crate) unsafe extern "C" fn stx_ctx<D: Domain>(
         let b = StxBody {
             _domain: Arc::clone(domain),
         };
-        // SAFETY: `out` is a place for a pointer.
-        unsafe { *out = hand_out(f, b) };
+        out.put(hand_out(f, b));
         Ok(())
-    })
+    }
 }
 
-unsafe extern "C" fn stx_close<D: Domain>(f: *mut fid) -> c_int {
-    let close = || {
-        // SAFETY: only shared transmit contexts have this table.
-        unsafe { take::<fid_stx, StxBody<D>>(f.cast())? };
+close! {
+    fn stx_close<D: Domain>(_b: StxBody<D> as fid_stx) {
         Ok(())
-    };
-    // SAFETY: only objects of ours have this table.
-    unsafe { guard_close(f, close) }
+    }
 }
 
 impl<D: Domain> Tables<D> {

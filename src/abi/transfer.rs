@@ -1,9 +1,13 @@
 //! What all data transfer calls share: from C arguments to a request, and into the endpoint.
 //!
 //! `message`, `rma` and `atomic` hold the entry points; each builds a request and hands it to
-//! [`go`].
+//! [`go`]. The buffers of a call are types of their own ([`Buffer`], [`Buffers`], [`InjectBytes`]):
+//! only an entry point makes one, of arguments whose caller lends the memory until completion, or,
+//! for an injecting call, until it returns.
 
-use super::ep::{ep, EpBody};
+use super::entry::FromC;
+use super::ep::EpBody;
+use super::queues::CntrBody;
 use crate::core::Result;
 pub(crate) use crate::hmem::device_memory_expected;
 use crate::hmem::{InjectBuf, MemKind, Piece, UserMem};
@@ -13,9 +17,6 @@ use core::ffi::c_void;
 use libc::iovec;
 
 pub(crate) type Desc = *mut *mut c_void;
-
-/// A buffer as a call names it: address, bytes, descriptor.
-pub(crate) type Buffer = (*const c_void, usize, *mut c_void);
 
 /// Whether a descriptor is of a device's memory.
 #[inline(always)]
@@ -34,23 +35,122 @@ fn no_buffer(len: usize) -> i32 {
     FI_EINVAL
 }
 
-/// One piece of host memory. `FI_EINVAL` for a NULL that has a length.
-///
-/// # Safety
-/// As `Piece::new`.
-#[inline(always)]
-pub(crate) unsafe fn piece(buf: *const c_void, len: usize) -> Result<Piece> {
-    // SAFETY: as promised by the caller.
-    unsafe { Piece::new(buf, len) }.ok_or_else(|| no_buffer(len))
+/// Bytes of a buffer, which is NULL or as long as it says, and lent until completion.
+#[derive(Clone, Copy)]
+pub(crate) struct LentBytes {
+    at: *const c_void,
+    len: usize,
 }
 
-/// A buffer of any kind. `FI_EINVAL` for a NULL that has a length.
+/// A buffer as a call names it: bytes, and their descriptor.
 ///
-/// # Safety
-/// As `UserMem::new`.
-pub(crate) unsafe fn user((buf, len, desc): Buffer) -> Result<UserMem> {
-    // SAFETY: as promised by the caller.
-    unsafe { UserMem::of_kinds([(buf, len, MemKind::of_desc(desc))]) }.ok_or_else(|| no_buffer(len))
+/// A cold function takes the two apart: each is passed in registers, so that the way past the call
+/// pays nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct Buffer {
+    pub bytes: LentBytes,
+    pub desc: *mut c_void,
+}
+
+impl Buffer {
+    /// No bytes.
+    pub(crate) const EMPTY: Buffer = Buffer {
+        bytes: LentBytes {
+            at: core::ptr::null(),
+            len: 0,
+        },
+        desc: core::ptr::null_mut(),
+    };
+
+    /// A buffer for the conversions of other arguments.
+    ///
+    /// # Safety
+    /// It is NULL or `len` bytes long, and lent until completion.
+    #[inline(always)]
+    pub(crate) unsafe fn new(at: *const c_void, len: usize, desc: *mut c_void) -> Buffer {
+        let bytes = LentBytes { at, len };
+        Buffer { bytes, desc }
+    }
+
+    /// Whether it is a device's memory.
+    #[inline(always)]
+    pub(crate) fn of_device(&self) -> bool {
+        of_device(self.desc)
+    }
+
+    /// Host memory in one piece. `FI_EINVAL` for a NULL that has a length.
+    #[inline(always)]
+    pub(crate) fn piece(&self) -> Result<Piece> {
+        let LentBytes { at, len } = self.bytes;
+        // SAFETY: see the module text.
+        unsafe { Piece::new(at, len) }.ok_or_else(|| no_buffer(len))
+    }
+
+    /// Memory of any kind. `FI_EINVAL` for a NULL that has a length.
+    pub(crate) fn mem(&self) -> Result<UserMem> {
+        let LentBytes { at, len } = self.bytes;
+        let kind = MemKind::of_desc(self.desc);
+        // SAFETY: see the module text.
+        unsafe { UserMem::of_kinds([(at, len, kind)]) }.ok_or_else(|| no_buffer(len))
+    }
+}
+
+impl FromC<(*const c_void, usize, *mut c_void)> for Buffer {
+    #[inline(always)]
+    unsafe fn from_c((at, len, desc): (*const c_void, usize, *mut c_void)) -> Result<Self> {
+        // SAFETY: as promised by the caller.
+        Ok(unsafe { Buffer::new(at, len, desc) })
+    }
+}
+
+impl FromC<(*mut c_void, usize, *mut c_void)> for Buffer {
+    #[inline(always)]
+    unsafe fn from_c((at, len, desc): (*mut c_void, usize, *mut c_void)) -> Result<Self> {
+        // SAFETY: as promised by the caller.
+        Ok(unsafe { Buffer::new(at, len, desc) })
+    }
+}
+
+/// Bytes of an injecting call: they are read before it returns.
+#[derive(Clone, Copy)]
+pub(crate) struct InjectBytes {
+    buf: *const c_void,
+    len: usize,
+}
+
+impl InjectBytes {
+    /// As [`Buffer::new`], for the call only.
+    ///
+    /// # Safety
+    /// It is NULL or `len` bytes long, which do not change until the call returns.
+    #[inline(always)]
+    pub(crate) unsafe fn new(buf: *const c_void, len: usize) -> InjectBytes {
+        InjectBytes { buf, len }
+    }
+
+    /// Host memory. `FI_EINVAL` for a NULL that has a length.
+    #[inline(always)]
+    pub(crate) fn host(&self) -> Result<InjectBuf<'_>> {
+        // SAFETY: see the module text.
+        unsafe { InjectBuf::new(self.buf, self.len) }.ok_or_else(|| no_buffer(self.len))
+    }
+
+    /// A copy: an injecting call has no descriptor to say whose memory it is. `FI_EIO` when its
+    /// device could not copy it.
+    #[cold]
+    pub(crate) fn copy(&self) -> Result<Vec<u8>> {
+        let kind = crate::hmem::owner(self.buf as usize).unwrap_or_default();
+        // SAFETY: see the module text.
+        let mem = unsafe { UserMem::of_kinds([(self.buf, self.len, kind)]) };
+        copied(&mem.ok_or_else(|| no_buffer(self.len))?)
+    }
+}
+
+impl FromC<(*const c_void, usize)> for InjectBytes {
+    #[inline(always)]
+    unsafe fn from_c((buf, len): (*const c_void, usize)) -> Result<Self> {
+        Ok(InjectBytes { buf, len })
+    }
 }
 
 /// The kind of element `i` of a list.
@@ -66,61 +166,57 @@ pub(crate) unsafe fn kind_of(desc: Desc, i: usize) -> MemKind {
     MemKind::of_desc(unsafe { *desc.add(i) })
 }
 
-/// Several pieces of application memory; `desc` is NULL or has a descriptor for each.
-///
-/// # Safety
-/// `iov` is NULL or has `count` elements, `desc` too; their memory as `UserMem::new` wants it.
-pub(crate) unsafe fn many(iov: *const iovec, desc: Desc, count: usize) -> Result<UserMem> {
-    if count == 0 {
-        return Ok(UserMem::EMPTY);
-    }
-    if iov.is_null() {
-        crate::warn_log!(
-            FI_LOG_EP_DATA,
-            "msg_iov: NULL with iov_count {count}: wanted an array (NULL only with a count of 0)"
-        );
-        return Err(FI_EINVAL);
-    }
-    if count > crate::hmem::MAX_SEGS {
-        crate::warn_log!(
-            FI_LOG_EP_DATA,
-            "iov_count: wanted {count}, at most {} (iov_limit)",
-            crate::hmem::MAX_SEGS
-        );
-        return Err(FI_EINVAL);
-    }
-    // SAFETY: as promised by the caller.
-    unsafe {
-        let iov = core::slice::from_raw_parts(iov, count);
-        let v = iov.iter().enumerate();
-        UserMem::of_kinds(v.map(|(i, v)| (v.iov_base.cast_const(), v.iov_len, kind_of(desc, i))))
+/// Several buffers: a list, and NULL or as many descriptors.
+#[derive(Clone, Copy)]
+pub(crate) struct Buffers {
+    iov: *const iovec,
+    desc: Desc,
+    count: usize,
+}
+
+impl Buffers {
+    /// The memory. `FI_EINVAL` for a list that is missing or longer than `iov_limit`.
+    pub(crate) fn mem(&self) -> Result<UserMem> {
+        let (iov, count) = (self.iov, self.count);
+        if count == 0 {
+            return Ok(UserMem::EMPTY);
+        }
+        if iov.is_null() {
+            crate::warn_log!(
+                FI_LOG_EP_DATA,
+                "msg_iov: NULL with iov_count {count}: wanted an array (NULL only with a count of \
+                 0)"
+            );
+            return Err(FI_EINVAL);
+        }
+        if count > crate::hmem::MAX_SEGS {
+            crate::warn_log!(
+                FI_LOG_EP_DATA,
+                "iov_count: wanted {count}, at most {} (iov_limit)",
+                crate::hmem::MAX_SEGS
+            );
+            return Err(FI_EINVAL);
+        }
+        // SAFETY: see the module text; the list has `count` elements.
+        unsafe {
+            let iov = core::slice::from_raw_parts(iov, count);
+            let v = (0..).zip(iov);
+            UserMem::of_kinds(
+                v.map(|(i, v)| (v.iov_base.cast_const(), v.iov_len, kind_of(self.desc, i))),
+            )
             .ok_or_else(|| {
                 let missing = iov.iter().find(|v| v.iov_base.is_null() && v.iov_len > 0);
                 no_buffer(missing.map_or(0, |v| v.iov_len))
             })
+        }
     }
 }
 
-/// Bytes to copy before the call returns. `FI_EINVAL` for a NULL that has a length.
-///
-/// # Safety
-/// `buf` is NULL or has `len` bytes that can be read, and do not change, until the call returns.
-#[inline(always)]
-pub(crate) unsafe fn inject_buf<'a>(buf: *const c_void, len: usize) -> Result<InjectBuf<'a>> {
-    // SAFETY: as promised by the caller.
-    unsafe { InjectBuf::new(buf, len) }.ok_or_else(|| no_buffer(len))
-}
-
-/// A copy of what a call injects, which has no descriptor to say whose memory it is. `FI_EIO` when
-/// its device could not copy it.
-///
-/// # Safety
-/// `buf` is NULL or has `len` readable bytes, of any kind.
-#[cold]
-pub(crate) unsafe fn inject_any(buf: *const c_void, len: usize) -> Result<Vec<u8>> {
-    let kind = crate::hmem::owner(buf as usize).unwrap_or_default();
-    // SAFETY: as promised by the caller.
-    copied(&unsafe { UserMem::of_kinds([(buf, len, kind)]) }.ok_or_else(|| no_buffer(len))?)
+impl FromC<(*const iovec, Desc, usize)> for Buffers {
+    #[inline(always)]
+    unsafe fn from_c((iov, desc, count): (*const iovec, Desc, usize)) -> Result<Self> {
+        Ok(Buffers { iov, desc, count })
+    }
 }
 
 /// A copy of memory. `FI_EIO` when its device could not copy it.
@@ -212,35 +308,26 @@ impl Request for RecvReq {
 }
 
 /// Hands a request to its endpoint.
-///
-/// # Safety
-/// `e` is NULL or an endpoint of ours; the request's memory is lent until completion. With
-/// FI_TRIGGER the context is a `struct fi_triggered_context`.
 #[inline]
-pub(crate) unsafe fn go<D: Domain, R: Request>(e: *mut fid_ep, mut r: R) -> Result<()> {
-    // SAFETY: as promised by the caller.
-    let b = unsafe { ep::<D>(e)? };
+pub(crate) fn go<D: Domain, R: Request>(b: &EpBody<D>, mut r: R) -> Result<()> {
     let c = r.common();
     c.alias = R::alias(b);
     if c.flags.or(c.alias).is_some_and(|f| f & FI_TRIGGER != 0) {
-        // SAFETY: as promised by the caller.
-        return unsafe { triggered(b, r) };
+        return triggered(b, r);
     }
     r.start(&*b.domain, b.who)?;
     Ok(())
 }
 
 /// Queues a request until the counter in its context has come far enough (fi_trigger(3)).
-///
-/// # Safety
-/// The context is a `struct fi_triggered_context`.
 #[cold]
-unsafe fn triggered<D: Domain, R: Request>(b: &EpBody<D>, mut r: R) -> Result<()> {
+fn triggered<D: Domain, R: Request>(b: &EpBody<D>, mut r: R) -> Result<()> {
     let c = r.common();
     c.flags = c.flags.map(|f| f & !FI_TRIGGER);
     c.alias = c.alias.map(|f| f & !FI_TRIGGER);
     let at = c.context as *const fi_triggered_context;
-    // SAFETY: as promised by the caller.
+    // SAFETY: with FI_TRIGGER the context is a `struct fi_triggered_context`, as the caller of the
+    // entry point vouches.
     let (event, threshold) = unsafe {
         let t = at.as_ref().ok_or(FI_EINVAL)?;
         (t.event_type, t.trigger.threshold)
@@ -253,9 +340,9 @@ unsafe fn triggered<D: Domain, R: Request>(b: &EpBody<D>, mut r: R) -> Result<()
         return Err(FI_ENOSYS);
     }
     // SAFETY: the application names an open counter.
-    let cntr = unsafe { super::queues::cntr::<D>(threshold.cntr)?.id };
+    let cntr: &CntrBody<D> = unsafe { FromC::from_c(threshold.cntr)? };
     let t = Trigger {
-        cntr,
+        cntr: cntr.id,
         threshold: threshold.threshold as u64,
         ep: own(b.who)?,
         op: r.defer(),

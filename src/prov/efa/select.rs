@@ -10,6 +10,8 @@ use crate::core::{Errno, Result};
 use crate::device::{Device, QueuePair};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Kind, Live};
+use crate::prov::efa::ops::deferred::Work;
+use crate::prov::efa::ops::{resolve, wait_for_route};
 use crate::transport::{PeerId, Transport};
 use crate::types::*;
 use crate::wire::extra;
@@ -102,8 +104,9 @@ impl Routes {
     }
 }
 
-/// The peer, on this host, has been called and has not answered yet; nothing was done. No call of
-/// the application's returns this: its operation waits for the answer.
+/// The peer, on this host, has been called and has not answered yet: no route can be chosen. No
+/// call of the application's returns this: its operation is kept ([`route_or_keep`]) and starts
+/// when the peer has answered.
 pub(crate) const ROUTE_PENDING: Errno = 1 << 16;
 
 /// Whether there is a ring to a peer; the peer is called first if need be. Else the adapter can
@@ -124,6 +127,30 @@ fn ring_or_adapter(s: &mut State, id: u32, peer: PeerId) -> Result<bool> {
         live.qp.connect(peer, addr)?;
     }
     Ok(false)
+}
+
+/// Whether a route to this peer of a deferred operation can be chosen; `ROUTE_PENDING` if not yet.
+/// Other errors are the operation's own to find.
+pub(crate) fn answered(s: &mut State, id: u32, to: fi_addr_t) -> Result<()> {
+    let peer = resolve(s, id, to);
+    match peer.and_then(|peer| ring_or_adapter(s, id, peer)) {
+        Err(ROUTE_PENDING) => Err(ROUTE_PENDING),
+        _ => Ok(()),
+    }
+}
+
+/// The route that was chosen for an operation; while the peer has not answered, the operation is
+/// kept. `FI_EAGAIN` when there are too many of those.
+pub(crate) fn route_or_keep<T>(
+    s: &mut State,
+    id: u32,
+    chosen: Result<T>,
+    work: impl FnOnce() -> Work,
+) -> Result<T> {
+    if matches!(chosen, Err(ROUTE_PENDING)) {
+        wait_for_route(s, id, work())?;
+    }
+    chosen
 }
 
 /// Chooses how messages go to a peer.

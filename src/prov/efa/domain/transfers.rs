@@ -8,7 +8,6 @@ use crate::hmem::UserMem;
 use crate::proto::AtomicKind;
 use crate::prov::contract::*;
 use crate::prov::efa::ops::atomic::AtomicRoom;
-use crate::prov::efa::ops::deferred::Work;
 use crate::prov::efa::ops::{self, collective, deferred};
 use crate::prov::efa::progress::progress;
 use crate::prov::efa::select::ROUTE_PENDING;
@@ -22,19 +21,21 @@ use std::time::{Duration, Instant};
 const ANSWER_AT_ONCE: Duration = Duration::from_millis(10);
 
 impl EfaDomain {
-    /// Keeps an operation whose peer has been called, and starts it when the peer has answered.
+    /// The result of an operation, which may have been kept because its peer has been called.
     #[inline(always)]
-    fn answered(&self, ep: u32, sent: Result<()>, work: impl FnOnce() -> Work) -> Result<()> {
+    fn answered(&self, ep: u32, sent: Result<()>) -> Result<()> {
         match sent {
-            Err(ROUTE_PENDING) => self.start_when_answered(ep, work()),
+            Err(ROUTE_PENDING) => {
+                self.wait_for_answer(ep);
+                Ok(())
+            }
             other => other,
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn start_when_answered(&self, ep: u32, work: Work) -> Result<()> {
-        ops::wait_for_route(&mut self.lock(), ep, work)?;
+    fn wait_for_answer(&self, ep: u32) {
         let until = Instant::now() + ANSWER_AT_ONCE;
         loop {
             // The peer's thread answers, whatever its owner does.
@@ -46,7 +47,7 @@ impl EfaDomain {
             drop(s);
             match sock {
                 Some(sock) if Instant::now() < until => wait_readable(sock.as_raw_fd(), 1),
-                _ => return Ok(()),
+                _ => return,
             }
         }
     }
@@ -56,7 +57,7 @@ impl Transfers for EfaDomain {
     #[inline(always)]
     fn send<D: SendBuffer, C: Call>(&self, ep: u32, r: &MsgReq<D, C>) -> Result<()> {
         let sent = ops::send(&mut self.lock(), ep, r);
-        self.answered(ep, sent, || Work::new(&r.general()))
+        self.answered(ep, sent)
     }
 
     #[inline(always)]
@@ -67,7 +68,7 @@ impl Transfers for EfaDomain {
     #[inline(always)]
     fn rma<D: SendBuffer, C: Call>(&self, ep: u32, r: &RmaReq<D, C>) -> Result<()> {
         let sent = ops::rma::rma(&mut self.lock(), ep, r);
-        self.answered(ep, sent, || Work::new(&r.general()))
+        self.answered(ep, sent)
     }
 
     #[inline(always)]
@@ -77,7 +78,7 @@ impl Transfers for EfaDomain {
         r: &AtomicReq<D, M, T, C>,
     ) -> Result<()> {
         let sent = ops::atomic::atomic(&mut self.lock(), ep, r);
-        self.answered(ep, sent, || Work::new(&r.general()))
+        self.answered(ep, sent)
     }
 
     fn atomic_count(&self, dt: fi_datatype, op: fi_op, call: AtomicCall) -> Result<usize> {

@@ -14,7 +14,7 @@ use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Kind, Live};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host::shm_rma;
-use crate::prov::efa::select::{choose_message, MessageRoute};
+use crate::prov::efa::select::{choose_message, route_or_keep, MessageRoute};
 use crate::prov::reports::completion::{ended_entry, reported, CntrKind};
 use crate::transport::{AtomicRequest, Completion, RemoteAddr, Verdict};
 use crate::types::*;
@@ -242,7 +242,8 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Res
         return Err(FI_EINVAL);
     }
     if route == MessageRoute::Unknown {
-        choose_message(s, id, peer)?;
+        let chosen = choose_message(s, id, peer);
+        route_or_keep(s, id, chosen, || Work::new(r))?;
     }
     live_port!(s, id, None => ep, proto, port);
     // Atomics are short: their operands are copied, so that one packet is all there is to keep.

@@ -11,7 +11,7 @@ use crate::prov::efa::domain::State;
 use crate::prov::efa::ops;
 use crate::prov::efa::ops::OpKind;
 use crate::prov::efa::ops::{atomic, recv, rma};
-use crate::prov::efa::select::ROUTE_PENDING;
+use crate::prov::efa::select::{answered, ROUTE_PENDING};
 use crate::types::*;
 
 /// See the module text.
@@ -38,18 +38,27 @@ impl Work {
         }
     }
 
-    /// The peer that its fence is about, if it has one.
-    fn fence(&self) -> Option<fi_addr_t> {
-        let to = match &self.op.kind {
-            DeferredKind::Msg(r) => r.to,
-            DeferredKind::Rma(r) => r.peer,
-            DeferredKind::Atomic(r) => r.peer,
-            DeferredKind::Recv(_) | DeferredKind::Cntr { .. } => return None,
-        };
-        (self.op.common.flags.unwrap_or(0) & FI_FENCE != 0).then_some(to)
+    /// The peer that it goes to.
+    fn to(&self) -> Option<fi_addr_t> {
+        match &self.op.kind {
+            DeferredKind::Msg(r) => Some(r.to),
+            DeferredKind::Rma(r) => Some(r.peer),
+            DeferredKind::Atomic(r) => Some(r.peer),
+            DeferredKind::Recv(_) | DeferredKind::Cntr { .. } => None,
+        }
     }
 
+    /// The peer that its fence is about, if it has one.
+    fn fence(&self) -> Option<fi_addr_t> {
+        let fenced = self.op.common.flags.unwrap_or(0) & FI_FENCE != 0;
+        self.to().filter(|_| fenced)
+    }
+
+    /// Starts it. `FI_EAGAIN` and `ROUTE_PENDING`: it has to wait longer.
     fn start(&self, s: &mut State, ep: u32) -> Result<()> {
+        if let Some(to) = self.to().filter(|_| self.by_adapter.is_none()) {
+            answered(s, ep, to)?;
+        }
         let data = |kept| match self.op.copy.as_deref() {
             Some(copy) => SendData::Inject(copy.into()),
             None => kept,

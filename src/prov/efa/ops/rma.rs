@@ -18,7 +18,7 @@ use crate::prov::efa::poll::{poll, Polled};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::progress::progress;
 use crate::prov::efa::same_host::shm_rma::{self, Wait};
-use crate::prov::efa::select::{choose_rma, RmaRoute};
+use crate::prov::efa::select::{choose_rma, route_or_keep, RmaRoute};
 use crate::prov::reports::completion::{reported, rma_flags};
 use crate::shm::{kind, AdapterRetry};
 use crate::transport::{Completion, Payload, RemoteAddr, Report, Transport, Verdict};
@@ -223,7 +223,10 @@ fn rma_any(
         return Err(FI_EAGAIN);
     }
     let route = match route {
-        RmaRoute::Unknown => choose_rma(s, id, peer, (r.write, r.cq_data.is_some()))?,
+        RmaRoute::Unknown => {
+            let chosen = choose_rma(s, id, peer, (r.write, r.cq_data.is_some()));
+            route_or_keep(s, id, chosen, || Work::new(r))?
+        }
         known => known,
     };
     let done = completion(peer, r, mode.entry);

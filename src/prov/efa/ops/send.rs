@@ -16,7 +16,7 @@ use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Ep, Kind, Live, TxMode};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host::{self, head_len, words_of};
-use crate::prov::efa::select::{choose_message, MessageRoute};
+use crate::prov::efa::select::{choose_message, route_or_keep, MessageRoute};
 use crate::prov::reports::completion::{ended_entry, reported, send_flags, CntrKind};
 use crate::shm::{kind, RecordHead, RecordHeader};
 use crate::transport::{Completion, Payload, RemoteAddr, Report, Transport, Verdict};
@@ -222,7 +222,8 @@ fn send_any(
     }
     match route {
         MessageRoute::Unknown => {
-            choose_message(s, id, peer)?;
+            let chosen = choose_message(s, id, peer);
+            route_or_keep(s, id, chosen, || Work::new(r))?;
             send_to(s, id, peer, r)
         }
         MessageRoute::Ring => by_ring(s, id, peer, mode, r),
