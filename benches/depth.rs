@@ -1,9 +1,9 @@
 //! What finding a receive or a message costs, by how many others wait: `depth DEPTH ROUNDS KIND`.
 //!
-//! Run under callgrind, which counts instructions (`make depth`): the difference of two numbers of
-//! rounds, divided by the difference, is the cost of one message. KIND is `posted` (a message finds
-//! one of DEPTH receives), `unexpected` (a receive finds one of DEPTH messages), or either with
-//! `-any`: wildcards of source and tag bits are among them.
+//! To be run under callgrind, which counts instructions (`make depth`): the cost of one message is
+//! the difference of the counts for two values of ROUNDS, divided by the difference of ROUNDS. KIND
+//! is `posted` (a message finds one of DEPTH receives), `unexpected` (a receive finds one of DEPTH
+//! messages), or either with `-any`: some receives then have wildcards of source and tag bits.
 
 use fabric::proto::matching::{Matcher, Posted, ANY};
 
@@ -28,7 +28,7 @@ fn posted(depth: u64, rounds: u64, any: bool) -> u64 {
     }
     let mut sum = 0;
     for i in 0..rounds {
-        // Somewhere in the middle, another one each time.
+        // A different receive in the middle each time.
         let tag = (i * 7919) % depth;
         let id = m.find_receive((tag % 7) as u32, tag).expect("posted above");
         sum += m.take_receive(id).map_or(0, |p| p.what);

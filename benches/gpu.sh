@@ -18,7 +18,8 @@ for check in floors context dmabuf kernel; do
 	echo "== $check"
 	"${under[@]}" $bin/gpu_checks $check
 done
-# One program against itself on this host: both ends' memory.
+# Runs both ends of a program on this host; the first two arguments choose the memory of the server
+# and of the client.
 pair() {
 	local server=$1 client=$2 out port
 	shift 2

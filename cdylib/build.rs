@@ -6,8 +6,9 @@ mod link;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// The name that programs look for, beside the library that cargo leaves: LD_LIBRARY_PATH needs no
-/// more. A system that cannot link has a library without that name.
+/// Links `libfabric.so.1`, the name that programs load, to the library that cargo builds, in the
+/// same folder, so that setting LD_LIBRARY_PATH suffices. Where symbolic links fail, that name is
+/// missing.
 fn link_soname() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default());
     // OUT_DIR is target/PROFILE/build/PACKAGE/out.

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Every set of capabilities that adapters have: the library over the emulated one, and Debian's tools as witnesses.
+# The library over emulated adapters with each set of capabilities, and Debian's tools on them.
 # check.sh LIB BIN: the library's folder and that of the benchmark programs.
 set -euo pipefail
 lib=$1 bin=$2 target=${CARGO_TARGET_DIR:-target}/release
 sim() {
 	"$target/efa-sim" run "$@"
 }
-# Where containers may not look into each other's memory there is nothing to emulate an adapter with.
+# The emulation needs process_vm_readv(2) on its programs, which some containers forbid.
 "$target/efa-sim" probe || exit 0
 if ! command -v ibv_devinfo >/dev/null; then
 	echo "efa-sim: no ibv_devinfo (packages ibverbs-utils, ibverbs-providers; .ci/run installs them): left out" >&2
@@ -28,7 +28,7 @@ export FI_EFA_ENABLE_SHM_TRANSFER=0
 sim -- "$bin/dmabuf" efa
 sim --no-rdma-read --no-rdma-write -- "$bin/dmabuf" efa
 sim --old-kernel -- "$bin/dmabuf" efa refused
-# Device memory: what the adapter reaches, what has to be copied, and what is refused.
+# Device memory: accessed by the adapter, copied, or refused.
 device() {
 	echo "device memory: efa-sim $1, gpu-sim $2, ${*:3}"
 	# shellcheck disable=SC2086
@@ -45,7 +45,7 @@ device "" "--no-dmabuf --fail cuMemcpyAsync=700" efa broken
 FI_HMEM_DISABLE_P2P=1 device "" "" efa
 FI_HMEM_DISABLE_P2P=1 device "" "" efa-direct refused
 FI_EFA_ENABLE_SHM_TRANSFER=1 device "" "" efa p2p
-# Debian's libefa knows nothing of it: with a newer one, `gda` by hand.
+# Debian's libefa has no external queues; run `gda` by hand with a newer libefa.
 sim -- "$bin/gda" refused
 sim --bad-keys 20 -- "$bin/adapter_faults" keys
 sim --link-down-after 100 -- "$bin/adapter_faults" link

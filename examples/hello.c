@@ -2,10 +2,10 @@
  * A message from one process to another, by its tag.
  *
  *     cc hello.c -o hello $(pkg-config --cflags --libs libfabric)
- *     ./hello                     waits for a message, and says what to type elsewhere:
+ *     ./hello                     prints the command for the other side, and waits for a message
  *     ./hello ADDRESS             sends one
  *
- * Any provider with reliable datagrams and tags does; FI_PROVIDER=efa names one.
+ * Works with any provider of reliable datagrams and tags; FI_PROVIDER=efa names one.
  */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
@@ -19,7 +19,7 @@
 
 enum { TAG = 42, ADDRESS_MAX = 256 };
 
-/* Ends the program with the error's text, unless `ret` is one that means success. */
+/* Ends the program with the error's text if `ret` is negative. */
 static long ok(long ret, const char *call)
 {
 	if (ret < 0) {
@@ -93,7 +93,7 @@ int main(int argc, char **argv)
 		if (ok(fi_av_insert(av, address, 1, &peer, 0, NULL), "fi_av_insert") != 1)
 			ok(-FI_EADDRNOTAVAIL, "fi_av_insert");
 		ssize_t ret;
-		/* A queue that is full, or a peer that is being called, has the caller try again. */
+		/* FI_EAGAIN: the queue is full, or the connection to the peer is being set up. */
 		while ((ret = fi_tsend(ep, text, strlen(text), NULL, peer, TAG, &context)) == -FI_EAGAIN)
 			fi_cq_read(cq, NULL, 0);
 		ok(ret, "fi_tsend");

@@ -1,7 +1,7 @@
 //! A message from one process to another, by its tag: `hello.c` in Rust, over the crate itself.
 //!
 //! ```text
-//! cargo run --example hello                waits for a message, and says what to type elsewhere:
+//! cargo run --example hello                prints the command for the other side, and waits
 //! cargo run --example hello -- ADDRESS     sends one
 //! ```
 //!
@@ -19,7 +19,7 @@ use std::ptr::{null, null_mut};
 
 const TAG: u64 = 42;
 
-/// Ends the program with the error's text, unless `ret` is one that means success.
+/// Ends the program with the error's text if `ret` is negative.
 fn ok(ret: isize, call: &str) -> usize {
     usize::try_from(ret).unwrap_or_else(|_| {
         // SAFETY: the texts are static.
@@ -40,7 +40,7 @@ macro_rules! done {
     ($($call:tt)+) => { ok(call!($($call)+) as isize, stringify!($($call)+)) };
 }
 
-/// Waits for one completion, polling: its length.
+/// Polls for one completion; returns its length.
 unsafe fn next(cq: *mut fid_cq) -> usize {
     // SAFETY: a completion is plain data; the queue is open.
     unsafe {
@@ -137,7 +137,7 @@ fn main() {
                 done!(av, ops, insert, raw, 1, &mut peer, 0, null_mut());
                 let text = "hello";
                 let at = text.as_ptr().cast::<c_void>();
-                // A queue that is full, or a peer that is being called, has the caller try again.
+                // FI_EAGAIN: the queue is full, or the connection to the peer is being set up.
                 loop {
                     let ret = call!(
                         ep,

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# MPI libraries that do not know this project, on our library: mpi.sh LIBDIR WORKDIR
+# Unmodified MPI libraries on our library: mpi.sh LIBDIR WORKDIR
 #
 # MPICH and Open MPI come from PyPI into virtual environments under WORKDIR; mpi_job.c is compiled by their
 # own mpicc and run with 2 and 4 ranks over providers efa and tcp; MPICH also with its own library and our provider file.
-# Without PyPI, or python3-venv, nothing is run, and that is said.
+# Without PyPI or python3-venv all jobs are skipped, with a message.
 set -u
 lib=$(cd "$1" && pwd)
 mkdir -p "$2" && work=$(cd "$2" && pwd)
@@ -17,7 +17,7 @@ get() { # name package
 	"$work/$1/bin/pip" install --quiet --disable-pip-version-check "$2" 2>"$work/$1.log"
 }
 
-# Whatever a job started ends with it: the processes carry this mark.
+# Kills what a job leaves behind: its processes inherit this environment variable.
 job() { # name ranks command...
 	local name=$1 ranks=$2 log="$work/job.log" mark rc
 	shift 2

@@ -1,17 +1,17 @@
 //! libfabric in Rust: a drop-in `libfabric.so.1` with provider `efa`.
 //!
-//! `ARCHITECTURE.md` is the map of the rooms below and of who may call whom.
-//! A call comes in through `abi`, runs in `prov`, which drives the protocol (`proto`, `wire`) and
-//! an adapter (`device`); `types` mirrors the C headers and `core` serves everyone.
+//! `ARCHITECTURE.md` describes the modules below and which of them may call which. A call enters
+//! through `abi` and runs in `prov`, which drives the protocol (`proto`, `wire`) and an adapter
+//! (`device`); `types` mirrors the C headers, and all modules use `core`.
 
 //!
-//! Public are the C interface (`abi`, `types`) and what is needed to call a provider from Rust
-//! (`core`, `hmem`, `prov::contract`). The rooms below are the library's own; feature `internals`
-//! opens them to fuzz targets, benches and tests of layouts.
+//! The C interface (`abi`, `types`) is public, and so is what a Rust caller of a provider needs
+//! (`core`, `hmem`, `prov::contract`). The other modules are internal; feature `internals` makes
+//! them public for fuzz targets, benches and tests of layouts.
 
-// Public items are documented; of the inner rooms that is asked where they are not public.
+// Public items must be documented; internal modules are exempt when `internals` makes them public.
 #![cfg_attr(not(feature = "internals"), warn(missing_docs))]
-// With the inner rooms open, `pub` says what they offer to each other.
+// With `internals`, `pub` marks what internal modules offer to each other.
 #![cfg_attr(feature = "internals", warn(unreachable_pub))]
 
 pub mod abi;

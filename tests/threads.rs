@@ -1,6 +1,6 @@
 //! Threads that post, poll, insert addresses, open, enable and close at the same time in one domain
-//! (FI_THREAD_SAFE), with the progress thread on. A plain test here; under the thread sanitizer it
-//! is `make tsan`.
+//! (FI_THREAD_SAFE), with the progress thread on. `make tsan` runs this test under the thread
+//! sanitizer.
 
 use fabric::core::registry::Query;
 use fabric::core::{version, Info};
@@ -91,7 +91,7 @@ fn everything_at_once<P: Provider>(p: &P) {
     let shared = Arc::new(open(&domain, &info, av));
     let stop = Arc::new(AtomicBool::new(false));
     let mut threads = Vec::new();
-    // Two that open an endpoint, use it and close it again.
+    // Two threads that open an endpoint, use it and close it again.
     for t in 0..2u8 {
         let (d, info) = (Arc::clone(&domain), info.clone());
         threads.push(std::thread::spawn(move || {
@@ -103,7 +103,7 @@ fn everything_at_once<P: Provider>(p: &P) {
             }
         }));
     }
-    // One that polls somebody else's queue, one that inserts, one that posts where others poll.
+    // One thread polls the shared queue, one inserts addresses, one posts to the shared endpoint.
     let spare = |f: fn(&Arc<P::Domain>, u32, &End, u16)| {
         let (d, e, stop) = (Arc::clone(&domain), Arc::clone(&shared), Arc::clone(&stop));
         std::thread::spawn(move || {
@@ -155,9 +155,9 @@ fn everything_at_once<P: Provider>(p: &P) {
     domain.close().unwrap();
 }
 
-struct Each;
+struct EveryProvider;
 
-impl ProviderVisitor for Each {
+impl ProviderVisitor for EveryProvider {
     fn visit<P: Provider>(&mut self, p: P) {
         everything_at_once(&p);
     }
@@ -165,5 +165,5 @@ impl ProviderVisitor for Each {
 
 #[test]
 fn posting_polling_inserting_opening_and_closing_at_once() {
-    fabric::prov::visit(&mut Each);
+    fabric::prov::visit(&mut EveryProvider);
 }

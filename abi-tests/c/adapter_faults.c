@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What becomes of requests when the adapter refuses them, for `efa-sim run` with such faults: every one ends, as a success or as
- * an error that says why.
+ * Adapter faults, for `efa-sim run` with fault options: every operation ends, in a success or in an
+ * error with a text.
  *
- * adapter_faults keys     some fail with FI_EINVAL (--bad-keys), others do not
- * adapter_faults link     all fail with FI_EHOSTUNREACH from some time on (--link-down-after)
- * adapter_faults receiver messages fail with FI_ENORX where there is no receive, after as many tries as the application wants
+ * adapter_faults keys     some reads fail with FI_EINVAL (--bad-keys), others succeed
+ * adapter_faults link     all reads fail with FI_EHOSTUNREACH once the link is down
+ *                         (--link-down-after)
+ * adapter_faults receiver messages without a receive fail with FI_ENORX after as many retries as
+ *                         FI_OPT_EFA_RNR_RETRY permits
  */
 #include <rdma/fi_ext_efa.h>
 #include <rdma/fi_rma.h>
@@ -15,7 +17,7 @@ enum { READS = 400 };
 
 static char from[4096], to[4096];
 
-/* The errno of the next completion, of such a request; 0 for success. */
+/* Takes the next completion, which must be of this kind: 0 for success, or its errno. */
 static int next(void *context, uint64_t kind)
 {
 	struct fi_cq_err_entry err = { 0 };
@@ -89,7 +91,7 @@ int main(int argc, char **argv)
 		err = next(&context, FI_READ);
 		TRUE(err == 0 || err == want);
 		TRUE(err || to[sizeof(to) - 1] == (char) i);
-		/* What is down stays down. */
+		/* A link that is down stays down. */
 		TRUE(!link || err || !failed);
 		failed += err != 0;
 		done += err == 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Tests of one endpoint that talks to itself, of the fabric they name. */
+/* Tests with one endpoint that sends to itself, on the fabric that each test names. */
 #ifndef ALONE_H
 #define ALONE_H
 
@@ -17,10 +17,10 @@ static struct fid_cq *cq;
 static struct fid_av *av;
 static struct fid_ep *ep;
 static fi_addr_t self;
-/* Its address. */
+/* Address of `ep`. */
 static char name[64];
 
-/* Bytes that are others each time. */
+/* Fills a buffer with bytes that differ from call to call. */
 static inline void pattern(char *at, size_t len)
 {
 	static char seed;
@@ -30,7 +30,7 @@ static inline void pattern(char *at, size_t len)
 		at[i] = (char) (seed + i * 3);
 }
 
-/* Its fi_info, or the errno of fi_getinfo(3), of an endpoint that injects so many bytes; 0 leaves it open how many. */
+/* Gets `info` of an endpoint that injects `inject` bytes (0: any); returns 0 or the errno. */
 static int ask(const char *fabric_name, size_t inject)
 {
 	struct fi_info *hints = fi_allocinfo();
@@ -47,7 +47,7 @@ static int ask(const char *fabric_name, size_t inject)
 	return ret;
 }
 
-/* A domain, with a queue and an address vector. */
+/* Opens a fabric and a domain, with a completion queue and an address vector. */
 static void open_domain(void)
 {
 	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
@@ -59,7 +59,7 @@ static void open_domain(void)
 	DO(0, fi_av_open(domain, &aa, &av, NULL));
 }
 
-/* An endpoint that is not enabled, with these queues. */
+/* Opens an endpoint with these queues, and does not enable it. */
 static void open_endpoint(struct fid_cq *tx, struct fid_cq *rx)
 {
 	DO(0, fi_endpoint(domain, info, &ep, NULL));
@@ -69,7 +69,7 @@ static void open_endpoint(struct fid_cq *tx, struct fid_cq *rx)
 	DO(0, fi_ep_bind(ep, &av->fid, 0));
 }
 
-/* Everything but fi_enable(3), as was asked for. */
+/* Opens everything for `info`, up to fi_enable(3). */
 static inline void open_asked(void)
 {
 	open_domain();
@@ -91,7 +91,7 @@ static inline void enable(void)
 	DO(1, fi_av_insert(av, name, 1, &self, 0, NULL));
 }
 
-/* Memory that is registered goes first. */
+/* Closes everything; memory regions must be closed before. */
 static inline void close_all(void)
 {
 	DO(0, fi_close(&ep->fid));

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>
@@ -38,7 +39,7 @@ static struct fi_info *info;
 static struct fid_fabric *fabric;
 static struct fid_domain *domain;
 
-static int hinted(void (*set)(struct fi_info *), uint32_t api)
+static int getinfo_with(void (*set)(struct fi_info *), uint32_t api)
 {
 	struct fi_info *h = fi_allocinfo(), *out = NULL;
 	int r;
@@ -103,42 +104,42 @@ static void discovery(void)
 	EXPECT(-FI_ENODATA, fi_getinfo(API, "127.0.0.1", "70000", 0, NULL, &out));
 	EXPECT(-FI_ENODATA, fi_getinfo(API, "192.0.2.1", NULL, FI_SOURCE, NULL, &out));
 	EXPECT(0, out == NULL ? 0 : 1);
-	EXPECT(0, hinted(nothing, API));
-	EXPECT(-FI_ENODATA, hinted(nothing, 0));
-	EXPECT(0, hinted(basic, API));
-	EXPECT(0, hinted(basic, FI_VERSION(1, 0)));
-	EXPECT(0, hinted(atomics, API));
-	EXPECT(-FI_ENODATA, hinted(unknown_caps, API));
-	EXPECT(-FI_ENODATA, hinted(msg_ep, API));
-	EXPECT(-FI_ENODATA, hinted(odd_ep, API));
-	EXPECT(-FI_ENODATA, hinted(sockaddrs, API));
-	EXPECT(-FI_ENODATA, hinted(other_prov, API));
-	EXPECT(-FI_ENODATA, hinted(no_prov, API));
-	EXPECT(-FI_ENODATA, hinted(other_domain, API));
-	EXPECT(-FI_ENODATA, hinted(other_fabric, API));
-	EXPECT(-FI_ENODATA, hinted(newer_prov, API));
-	EXPECT(-FI_ENODATA, hinted(big_inject, API));
-	EXPECT(-FI_ENODATA, hinted(big_tx, API));
-	EXPECT(-FI_ENODATA, hinted(big_rx, API));
-	EXPECT(-FI_ENODATA, hinted(many_iov, API));
-	EXPECT(-FI_ENODATA, hinted(many_rx_iov, API));
-	EXPECT(-FI_ENODATA, hinted(many_rma_iov, API));
-	EXPECT(-FI_ENODATA, hinted(strict_order, API));
-	EXPECT(-FI_ENODATA, hinted(rx_order, API));
-	EXPECT(-FI_ENODATA, hinted(comp_order, API));
-	EXPECT(-FI_ENODATA, hinted(op_flags, API));
-	EXPECT(0, hinted(scalable, API));
-	EXPECT(0, hinted(some_mr, API));
-	EXPECT(-FI_ENODATA, hinted(odd_threads, API));
-	EXPECT(-FI_ENODATA, hinted(big_data, API));
-	EXPECT(0, hinted(shared_av, API));
-	EXPECT(-FI_ENODATA, hinted(many_ctx, API));
-	EXPECT(-FI_ENODATA, hinted(protocol, API));
-	EXPECT(-FI_ENODATA, hinted(proto_version, API));
-	EXPECT(-FI_ENODATA, hinted(auth_key, API));
-	EXPECT(-FI_ENODATA, hinted(raw_order, API));
-	EXPECT(-FI_ENODATA, hinted(short_dest, API));
-	EXPECT(-FI_ENODATA, hinted(other_src, API));
+	EXPECT(0, getinfo_with(nothing, API));
+	EXPECT(-FI_ENODATA, getinfo_with(nothing, 0));
+	EXPECT(0, getinfo_with(basic, API));
+	EXPECT(0, getinfo_with(basic, FI_VERSION(1, 0)));
+	EXPECT(0, getinfo_with(atomics, API));
+	EXPECT(-FI_ENODATA, getinfo_with(unknown_caps, API));
+	EXPECT(-FI_ENODATA, getinfo_with(msg_ep, API));
+	EXPECT(-FI_ENODATA, getinfo_with(odd_ep, API));
+	EXPECT(-FI_ENODATA, getinfo_with(sockaddrs, API));
+	EXPECT(-FI_ENODATA, getinfo_with(other_prov, API));
+	EXPECT(-FI_ENODATA, getinfo_with(no_prov, API));
+	EXPECT(-FI_ENODATA, getinfo_with(other_domain, API));
+	EXPECT(-FI_ENODATA, getinfo_with(other_fabric, API));
+	EXPECT(-FI_ENODATA, getinfo_with(newer_prov, API));
+	EXPECT(-FI_ENODATA, getinfo_with(big_inject, API));
+	EXPECT(-FI_ENODATA, getinfo_with(big_tx, API));
+	EXPECT(-FI_ENODATA, getinfo_with(big_rx, API));
+	EXPECT(-FI_ENODATA, getinfo_with(many_iov, API));
+	EXPECT(-FI_ENODATA, getinfo_with(many_rx_iov, API));
+	EXPECT(-FI_ENODATA, getinfo_with(many_rma_iov, API));
+	EXPECT(-FI_ENODATA, getinfo_with(strict_order, API));
+	EXPECT(-FI_ENODATA, getinfo_with(rx_order, API));
+	EXPECT(-FI_ENODATA, getinfo_with(comp_order, API));
+	EXPECT(-FI_ENODATA, getinfo_with(op_flags, API));
+	EXPECT(0, getinfo_with(scalable, API));
+	EXPECT(0, getinfo_with(some_mr, API));
+	EXPECT(-FI_ENODATA, getinfo_with(odd_threads, API));
+	EXPECT(-FI_ENODATA, getinfo_with(big_data, API));
+	EXPECT(0, getinfo_with(shared_av, API));
+	EXPECT(-FI_ENODATA, getinfo_with(many_ctx, API));
+	EXPECT(-FI_ENODATA, getinfo_with(protocol, API));
+	EXPECT(-FI_ENODATA, getinfo_with(proto_version, API));
+	EXPECT(-FI_ENODATA, getinfo_with(auth_key, API));
+	EXPECT(-FI_ENODATA, getinfo_with(raw_order, API));
+	EXPECT(-FI_ENODATA, getinfo_with(short_dest, API));
+	EXPECT(-FI_ENODATA, getinfo_with(other_src, API));
 }
 
 static void library(void)
@@ -278,6 +279,22 @@ static void domains(void)
 	EXPECT(-FI_ENOENT, fi_av_open(domain, &aa, &av, NULL));
 	aa.name = NULL;
 	EXPECT(-FI_EINVAL, fi_av_open(domain, &aa, &av, NULL));
+	/* Entries of a vector that another one inserts cannot be removed. */
+	char shared[32];
+	struct fid_av *reader;
+
+	snprintf(shared, sizeof(shared), "bad_input-%d", (int) getpid());
+	aa.name = shared;
+	aa.flags = 0;
+	EXPECT(0, fi_av_open(domain, &aa, &av, NULL));
+	EXPECT(1, fi_av_insert(av, info->src_addr, 1, fa, 0, NULL));
+	aa.flags = FI_READ;
+	EXPECT(0, fi_av_open(domain, &aa, &reader, NULL));
+	EXPECT(-FI_EINVAL, fi_av_remove(reader, fa, 1, 0));
+	EXPECT(0, fi_av_lookup(reader, fa[0], buf, &len));
+	EXPECT(0, fi_close(&reader->fid));
+	EXPECT(0, fi_close(&av->fid));
+	aa.name = NULL;
 	aa.flags = 0;
 	aa.rx_ctx_bits = 9;
 	EXPECT(-FI_EINVAL, fi_av_open(domain, &aa, &av, NULL));
@@ -437,8 +454,15 @@ static void endpoints(void)
 	value = 1 << 30;
 	EXPECT(-FI_EINVAL, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_INJECT_MSG_SIZE, &value, sizeof(value)));
 	EXPECT(-FI_EOPBADSTATE, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_RNR_RETRY, &value, sizeof(value)));
+	/* Each inject size is its own. */
+	size_t before = 0, after = 0, eight = 8, size = sizeof(size_t);
+
+	EXPECT(0, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_INJECT_RMA_SIZE, &before, &size));
+	EXPECT(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_INJECT_ATOMIC_SIZE, &eight, sizeof(eight)));
+	EXPECT(0, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_INJECT_RMA_SIZE, &after, &size));
+	EXPECT(before, after);
 	EXPECT(-FI_EINVAL, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_EMULATED_WRITE, &yes, sizeof(yes)));
-	/* As with the C library, these are stored whenever they come. */
+	/* As in the C library, these options are also accepted after fi_enable(3). */
 	EXPECT(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_HOMOGENEOUS_PEERS, &yes, sizeof(yes)));
 	bool no = false;
 	EXPECT(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, &no, sizeof(no)));
@@ -446,7 +470,7 @@ static void endpoints(void)
 	EXPECT(-FI_ENOSYS, fi_tx_size_left(ep));
 	EXPECT(-FI_EBUSY, fi_close(&cq->fid));
 	EXPECT(-FI_EBUSY, fi_close(&av->fid));
-	/* A region whose key is wrong on purpose: the error comes as a completion, with its reasons. */
+	/* A write to a region without FI_REMOTE_WRITE ends in an error that names the key. */
 	EXPECT(0, fi_mr_reg(domain, buf, 8, FI_REMOTE_READ, 0, 0, 0, &mr, NULL));
 	EXPECT(0, fi_write(ep, buf + 64, 8, NULL, self, (uintptr_t) buf, fi_mr_key(mr), NULL));
 	struct fi_cq_tagged_entry e;
@@ -469,7 +493,7 @@ static void endpoints(void)
 
 int main(void)
 {
-	/* What another provider would accept is none of this. */
+	/* Use provider efa alone: another provider may accept these inputs. */
 	setenv("FI_PROVIDER", "efa", 1);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	discovery();

@@ -43,7 +43,7 @@ static void round_trip(enum fi_wait_obj wait)
 	DO(0, fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
 	DO(0, fi_ep_bind(ep, &sent->fid, FI_SEND));
 	DO(0, fi_enable(ep));
-	/* As Sandia OpenSHMEM binds them. */
+	/* Binds a counter after fi_enable(3), as Sandia OpenSHMEM does. */
 	DO(0, fi_ep_bind(ep, &received->fid, FI_RECV));
 	DO(0, fi_getname(&ep->fid, name, &len));
 	DO(1, fi_av_insert(av, name, 1, &self, 0, NULL));
@@ -71,7 +71,7 @@ static void round_trip(enum fi_wait_obj wait)
 	DO(ROUNDS, fi_cntr_read(sent));
 	DO(ROUNDS, fi_cntr_read(received));
 	if (wait == FI_WAIT_MUTEX_COND) {
-		/* Nobody calls in here: the domain's own thread must find the message and signal. */
+		/* No call drives progress here: the progress thread must receive and signal. */
 		struct fi_mutex_cond mc;
 		struct timespec until;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Memory of a GPU in tests, for `gpu-sim run`: nobody but CUDA can touch it there. */
+/* GPU memory for tests under `gpu-sim run`, where only CUDA can access it. */
 #ifndef DEVICE_H
 #define DEVICE_H
 
@@ -13,7 +13,7 @@ static int (*gpu_copy)(void *, const void *, size_t, int);
 static uint64_t (*gpu_calls)(const char *library, const char *function) __attribute__((unused));
 static char out[SIZE], back[SIZE];
 
-/* As `ask`, with device memory or without the mode that goes with it. */
+/* As `ask`, with FI_HMEM; `mode` is FI_MR_HMEM, or 0 to leave that bit out. */
 static inline int ask_device(const char *fabric_name, int mode)
 {
 	struct fi_info *hints = fi_allocinfo();
@@ -59,7 +59,7 @@ static inline struct fid_mr *registered(void *at, enum fi_hmem_iface iface)
 	return mr;
 }
 
-/* Waits for so many completions. */
+/* Waits for `wanted` completions. */
 static inline void ends(int wanted)
 {
 	struct fi_cq_data_entry e;
@@ -80,20 +80,20 @@ static inline void fill(void *at)
 	DO(0, gpu_copy(at, out, SIZE, TO_DEVICE));
 }
 
-static inline void holds(void *at, size_t len)
+static inline void check_device_memory(void *at, size_t len)
 {
 	memset(back, 0, SIZE);
 	DO(0, gpu_copy(back, at, SIZE, TO_HOST));
 	TRUE(memcmp(back, out, len) == 0);
 }
 
-/* Copies that the library has asked of CUDA. */
+/* Number of copies that the library has made through CUDA. */
 static inline uint64_t copies(void)
 {
 	return gpu_calls("libfabric", "cuMemcpy");
 }
 
-/* Posts once there is room. */
+/* Posts an operation; polls and repeats while the call returns FI_EAGAIN. */
 #define POST(call) \
 	do { \
 		ssize_t ret_; \
@@ -102,14 +102,14 @@ static inline uint64_t copies(void)
 		DO(0, ret_); \
 	} while (0)
 
-/* Finds CUDA's functions. */
+/* Loads CUDA's functions. */
 static inline void load_copies(void)
 {
 	gpu_malloc = (int (*)(void **, size_t)) symbol("cudaMalloc");
 	gpu_copy = (int (*)(void *, const void *, size_t, int)) symbol("cudaMemcpy");
 }
 
-/* And gpu-sim's. */
+/* Loads CUDA's functions and gpu-sim's call counter. */
 static inline void load_cuda(void)
 {
 	load_copies();

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Memory of a GPU (FI_HMEM_CUDA, fi_mr(3)): messages, reads and writes from and into it, and what is refused. For
- * `gpu-sim run`; nobody but CUDA can touch such memory there.
+ * GPU memory (FI_HMEM_CUDA, fi_mr(3)): messages, reads and writes from it and into it, and calls
+ * that must be refused. For `gpu-sim run`, where only CUDA can access such memory.
  *
- * device_memory FABRIC         it works, by copies
- * device_memory FABRIC p2p     as well, with an adapter that is expected to reach it
- * device_memory FABRIC uncopied and it alone moves data: what it reads and writes is not copied
- * device_memory FABRIC refused not offered: nobody copies there, and the adapter does not reach it
- * device_memory FABRIC disabled and the application forbids it (FI_OPT_FI_HMEM_P2P): everything is copied
- * device_memory FABRIC broken   the GPU fails to copy (gpu-sim run --fail cuMemcpyAsync=700): completions say so
- * device_memory FABRIC plain   a program that never asked for device memory registers some
- * device_memory FABRIC none    a machine without a GPU
+ * device_memory FABRIC          everything works, by copies
+ * device_memory FABRIC p2p      the same, with an adapter that is expected to access GPU memory
+ * device_memory FABRIC uncopied as p2p, and reads and writes cause no copy
+ * device_memory FABRIC refused  not offered: the fabric does not copy, and the adapter cannot
+ *                               access GPU memory
+ * device_memory FABRIC disabled the application sets FI_HMEM_P2P_DISABLED: everything is copied
+ * device_memory FABRIC broken   copies fail (gpu-sim run --fail cuMemcpyAsync=700): operations end
+ *                               in errors
+ * device_memory FABRIC plain    registration without FI_HMEM must refuse GPU memory
+ * device_memory FABRIC none     a machine without a GPU
  */
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
@@ -26,7 +28,7 @@ static bool emulated(int option)
 	return yes;
 }
 
-/* What an endpoint with device memory can be told, and whether two kinds of memory go into one message. */
+/* Options of an endpoint with device memory, and the feature query `mixed_hmem_iov`. */
 static void options(int direct, int p2p, int disable)
 {
 	int mode = -1, required = FI_HMEM_P2P_REQUIRED, disabled = FI_HMEM_P2P_DISABLED;
@@ -38,7 +40,7 @@ static void options(int direct, int p2p, int disable)
 	TRUE(mode == (direct ? FI_HMEM_P2P_REQUIRED : p2p ? FI_HMEM_P2P_PREFERRED : FI_HMEM_P2P_DISABLED));
 	DO(direct || p2p ? 0 : -FI_EOPNOTSUPP, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &required, sizeof(required)));
 	DO(direct ? -FI_EOPNOTSUPP : 0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &disabled, sizeof(disabled)));
-	/* Of a device that an adapter is not to reach nothing is uncopied. */
+	/* Case `disabled` keeps FI_HMEM_P2P_DISABLED, so that everything is copied. */
 	if (!disable)
 		DO(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &mode, sizeof(mode)));
 	DO(direct || p2p ? 0 : -FI_EOPNOTSUPP, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_CUDA_API_PERMITTED, &off, sizeof(off)));
@@ -47,7 +49,7 @@ static void options(int direct, int p2p, int disable)
 	TRUE(features->query("mixed_hmem_iov") == direct && !features->query("no such feature"));
 }
 
-/* A completion of each end; both, or those of one end, are errors that say why. */
+/* Takes `wanted` completions, of which at least one is an error that names the failed copy. */
 static void fail(int wanted)
 {
 	int errors = 0;
@@ -119,7 +121,7 @@ int main(int argc, char **argv)
 	if (direct)
 		DO(0, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_MAX_MSG_SIZE, &most, &size));
 
-	/* Registered plainly, it would be touched by the processor. */
+	/* Registered as host memory, it would be accessed by the CPU: the library must refuse. */
 	DO(-FI_EINVAL, fi_mr_reg(domain, a, SIZE, ALL, 0, 0, 0, &mr, NULL));
 	iov = (struct iovec) { a, SIZE };
 	attr.mr_iov = &iov;
@@ -149,7 +151,7 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
 		size_t len = lens[i];
 		uint64_t there = (uint64_t) (uintptr_t) b, before;
-		/* The first of all may come before the peer has said what it can. */
+		/* The first operation may precede the peer's handshake: it is emulated then. */
 		int counted = uncopied && i > 0;
 
 		if (!direct || len < info->ep_attr->max_msg_size) {
@@ -158,19 +160,19 @@ int main(int argc, char **argv)
 				POST(fi_recv(ep, b, len, fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));
 				POST(fi_send(ep, a, len, fi_mr_desc(near), self, &contexts[1]));
 				ends(2);
-				holds(b, len);
+				check_device_memory(b, len);
 			}
 			before = copies();
 			fill(a);
 			POST(fi_write(ep, a, len, fi_mr_desc(near), self, there, fi_mr_key(far), &contexts[0]));
 			ends(1);
-			holds(b, len);
+			check_device_memory(b, len);
 			TRUE(copies() == before || !counted || emulated(FI_OPT_EFA_EMULATED_WRITE));
 			before = copies();
 			fill(b);
 			POST(fi_read(ep, a, len, fi_mr_desc(near), self, there, fi_mr_key(far), &contexts[0]));
 			ends(1);
-			holds(a, len);
+			check_device_memory(a, len);
 			/* From the GPU into host memory. */
 			POST(fi_read(ep, back, len, fi_mr_desc(host), self, there, fi_mr_key(far), &contexts[0]));
 			ends(1);
@@ -180,24 +182,24 @@ int main(int argc, char **argv)
 		}
 	}
 	if (!direct) {
-		/* No descriptor says whose memory is injected. */
+		/* Without a descriptor the library must recognise GPU memory by its address. */
 		fill(a);
 		POST(fi_recv(ep, b, 64, fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));
 		POST(fi_inject(ep, a, 64, self));
 		ends(1);
-		holds(b, 64);
+		check_device_memory(b, 64);
 		fill(a);
 		POST(fi_inject_write(ep, a, 64, self, (uint64_t) (uintptr_t) back, fi_mr_key(host)));
 		while (memcmp(back, out, 64) != 0)
 			fi_cq_read(cq, NULL, 0);
-		/* Both kinds in one message. */
+		/* Host and GPU memory in one message. */
 		memcpy(back, out, 512);
 		struct iovec mixed[] = { { back, 512 }, { a + 512, 40000 } };
 		void *descs[] = { fi_mr_desc(host), fi_mr_desc(near) };
 		POST(fi_recv(ep, b, SIZE, fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));
 		POST(fi_sendv(ep, mixed, descs, 2, self, &contexts[1]));
 		ends(2);
-		holds(b, 40512);
+		check_device_memory(b, 40512);
 	}
 	DO(0, fi_close(&near->fid));
 	DO(0, fi_close(&far->fid));

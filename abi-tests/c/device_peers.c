@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Two processes of a host send each other memory of GPUs, for `gpu-sim run`: each message is copied once, by the
- * receiver's GPU; one of cuMemMap, which no other process can open, goes another way; and a sender's end in the middle
- * is an error, not a hang.
+ * Two processes of one host send GPU memory to each other, for `gpu-sim run`. The receiver's GPU
+ * copies each message once. Memory of cuMemMap, which has no IPC handle, is sent another way. The
+ * sender is killed in the end, which must not block the receiver.
  *
  * device_peers FABRIC
  */
@@ -33,7 +33,7 @@ static void hear(void *at, size_t len)
 	DO(len, read(in_fd, at, len));
 }
 
-/* Waits for the other side. */
+/* Waits until the other side calls this function, too. */
 static void meet(void)
 {
 	char c = 0;
@@ -113,7 +113,7 @@ static void sender(void)
 		transmit(own, mr, lens[i]);
 		transmit(vmm, other, lens[i]);
 	}
-	/* Its end comes while the receiver waits for more. */
+	/* Die while the receiver still has the allocation open. */
 	meet();
 	raise(SIGKILL);
 }
@@ -131,7 +131,7 @@ static void receiver(void)
 		take(back, host, lens[i], 1);
 		take(own, mr, lens[i], 0);
 	}
-	/* What was opened is closed when its owner is gone. */
+	/* The receiver opens the allocation once, and closes it when the sender is gone. */
 	TRUE(gpu_calls("libfabric", "cuIpcOpenMemHandle") == 1);
 	meet();
 	while (gpu_calls("libfabric", "cuIpcCloseMemHandle") == 0)

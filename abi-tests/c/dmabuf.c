@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Memory that is registered by the descriptor it is of (FI_MR_DMABUF, fi_mr(3)): written, read and sent from. The descriptor
- * here is a memory file, which the software adapter and an emulated one take for a dma-buf.
+ * Memory registered by a file descriptor (FI_MR_DMABUF, fi_mr(3)), as target of writes, source of
+ * reads and source of sends. The descriptor is a memfd, which the software adapter and the emulated
+ * one accept as a dma-buf.
  *
- * dmabuf FABRIC             it works
- * dmabuf FABRIC refused     the adapter or its driver does not know such memory
+ * dmabuf FABRIC             the registration works
+ * dmabuf FABRIC refused     the adapter or its driver does not support dma-bufs
  */
 #include <sys/mman.h>
 #include <unistd.h>
@@ -63,7 +64,7 @@ int main(int argc, char **argv)
 	near = registered(domain, plain, sizeof(plain));
 	there = (uint64_t) (uintptr_t) (base + OFFSET + PART);
 
-	/* Written and read by a peer, which names it by where it is mapped. */
+	/* RMA addresses the region by where it is mapped in this process. */
 	memset(plain, 'w', PART);
 	DO(0, fi_write(ep, plain, PART, fi_mr_desc(near), self, there, fi_mr_key(mr), &contexts[0]));
 	end_of(&contexts[0]);
@@ -72,7 +73,7 @@ int main(int argc, char **argv)
 	DO(0, fi_read(ep, plain + PART, PART, fi_mr_desc(near), self, there, fi_mr_key(mr), &contexts[1]));
 	end_of(&contexts[1]);
 	TRUE(plain[PART] == 'r' && plain[2 * PART - 1] == 'w');
-	/* Sent from. */
+	/* Send from the region. */
 	memset(base + OFFSET, 's', PART);
 	DO(0, fi_recv(ep, plain, sizeof(plain), fi_mr_desc(near), FI_ADDR_UNSPEC, &contexts[2]));
 	DO(0, fi_send(ep, base + OFFSET, PART, fi_mr_desc(mr), self, &contexts[3]));
@@ -85,7 +86,7 @@ int main(int argc, char **argv)
 	}
 	TRUE(plain[0] == 's' && plain[PART - 1] == 's');
 
-	/* What is no dma-buf is refused. */
+	/* Attributes without a valid dma-buf are refused. */
 	dmabuf.fd = -1;
 	DO(-FI_EINVAL, fi_mr_regattr(domain, &attr, FI_MR_DMABUF, &none));
 	dmabuf.fd = fd;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* A call answers what was wanted, or the test ends with its line. */
+/* Checks that end the test with the line number and the failed expression. */
 #ifndef DO_H
 #define DO_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What fi_open_ops gives out on a real adapter (rdma/fi_ext_efa.h), for `efa-sim run`: every answer is a true one, or
- * the errno of a libefa that cannot say.
+ * Operations that fi_open_ops(3) returns on an EFA adapter (rdma/fi_ext_efa.h), for `efa-sim run`:
+ * each query returns correct data, or FI_EOPNOTSUPP where libefa lacks the query.
  */
 #include <rdma/fi_ext_efa.h>
 #include "alone.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* An external provider that offers one info and nothing behind it: what FI_PROVIDER_PATH loads. */
+/* An external provider for FI_PROVIDER_PATH: getinfo returns one info, fabric fails (FI_ENOSYS). */
 #include <stdlib.h>
 #include <string.h>
 #include <rdma/fabric.h>

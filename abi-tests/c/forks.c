@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * forks FABRIC: a program that starts others while messages, reads and writes are under way, as launchers and
- * subprocess.run() do: some children go on to another program, some end at once, and some close everything they have. What the
- * parent has under way stays whole, and ends.
+ * forks FABRIC: a program forks children while messages and reads are under way, as launchers and
+ * subprocess.run() do. Some children exec, some exit at once, and some close every descriptor. The
+ * parent's operations must end with the right data.
  */
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,7 +21,10 @@ static void fill(void)
 	memset(to, 0, 2 * LEN);
 }
 
-/* A child that ends in one of three ways. Registered memory is not for it (ibv_fork_init(3)), its own is. */
+/*
+ * Forks a child that execs, closes its descriptors or exits. The child writes its own memory only:
+ * registered memory may be missing in a child (ibv_fork_init(3)).
+ */
 static pid_t child(int round)
 {
 	static char own[LEN];
@@ -39,13 +42,13 @@ static pid_t child(int round)
 	_exit(0);
 }
 
-/* With an older libefa, efa-direct reads nothing for who takes no receives of writes (fi_efa(7)). */
+/* With an older libefa, efa-direct has no FI_RMA for programs without FI_RX_CQ_DATA (fi_efa(7)). */
 static int reading(void)
 {
 	return !!(info->caps & FI_RMA);
 }
 
-static void over(void)
+static void wait_all(void)
 {
 	struct fi_cq_data_entry e;
 	int done = reading() ? 0 : 1;
@@ -60,11 +63,11 @@ static void over(void)
 	}
 }
 
-static void post(ssize_t (*again)(void))
+static void post(ssize_t (*post_call)(void))
 {
 	ssize_t ret;
 
-	while ((ret = again()) == -FI_EAGAIN)
+	while ((ret = post_call()) == -FI_EAGAIN)
 		fi_cq_read(cq, NULL, 0);
 	DO(0, ret);
 }
@@ -95,7 +98,7 @@ int main(int argc, char **argv)
 	enable();
 	/* A message of efa-direct is one packet. */
 	piece = strcmp(argv[1], "efa") ? 4000 : LEN;
-	/* Whole pages, which is what a fork copies. */
+	/* Whole pages, because a fork copies pages. */
 	DO(0, posix_memalign((void **) &memory, 4096, 3 * LEN));
 	from = memory;
 	to = memory + LEN;
@@ -111,7 +114,7 @@ int main(int argc, char **argv)
 			post(reads);
 		post(sends);
 		after = child(i + 1);
-		over();
+		wait_all();
 		TRUE(!memcmp(to, from, piece) && (!reading() || !memcmp(read_into, from, LEN)));
 		TRUE(waitpid(before, &status, 0) == before && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 		TRUE(waitpid(after, &status, 0) == after && WIFEXITED(status) && WEXITSTATUS(status) == 0);

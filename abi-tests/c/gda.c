@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * An adapter driven by a device, of which this program plays the part: completion queues and counters in memory that it
- * brings (`fi_efa_ops_gda`), work requests that it writes into the queues itself. For `efa-sim run`, whose dma-bufs are memory files.
+ * An adapter driven by a device, whose part this program plays: completion queues and counters in
+ * external memory (`fi_efa_ops_gda`), and work requests that the program writes into the queues.
+ * For `efa-sim run`, where a memfd serves as dma-buf.
  *
- * gda             it works
- * gda refused     adapter, driver or libefa know no such memory
+ * gda             external queues and counters work
+ * gda refused     the adapter, the driver or libefa does not support external memory
  */
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,10 +14,10 @@
 #include "alone.h"
 
 enum { PAGE = 4096, QUEUE = 4 * PAGE, LEN = 1000, ROUNDS = 300 };
-/* Kinds of work requests, and what a complete one has in its control bytes. */
+/* Operation codes; META_DESC of `ctrl1`; FIRST, LAST and COMP_REQ of `ctrl2` (EFA work request). */
 enum { SEND = 0, WRITE = 2, META = 0x80, WHOLE = 0x1c };
 
-/* What a device has of a queue. */
+/* A completion queue as a device sees it; `entry` is in bytes, `taken` counts completions. */
 struct queue {
 	struct fid_cq *cq;
 	volatile uint64_t *at;
@@ -41,7 +42,7 @@ static uint8_t *memory(int *fd, size_t len)
 	return at;
 }
 
-/* A queue that the library sees (`seen`), or not. */
+/* Opens a queue in a dma-buf; with `seen` the library gets the buffer's address, too. */
 static struct queue external(size_t entries, int seen)
 {
 	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_DATA, .size = entries, .wait_obj = FI_WAIT_NONE };
@@ -66,7 +67,7 @@ static struct queue external(size_t entries, int seen)
 	return q;
 }
 
-/* The device waits for the next completion: its first word. */
+/* Polls for the next completion as a device would; returns its first word. */
 static uint64_t next(struct queue *q)
 {
 	volatile uint64_t *at = q->at + (q->taken & q->mask) * q->entry / 8;
@@ -146,7 +147,7 @@ static void ready(struct fid_cq *tx, struct fid_cq *rx)
 	sent = posted = 0;
 }
 
-static void over(struct queue *tx, struct queue *rx)
+static void close_queues(struct queue *tx, struct queue *rx)
 {
 	DO(0, fi_close(&mr->fid));
 	DO(-FI_EBUSY, fi_close(&tx->cq->fid));
@@ -156,7 +157,7 @@ static void over(struct queue *tx, struct queue *rx)
 		DO(0, fi_close(&rx->cq->fid));
 }
 
-/* Everything is the device's: requests and completions. */
+/* The device posts all requests and reads all completions. */
 static void by_device(void)
 {
 	struct queue tx = external(64, 0), rx = external(64, 0);
@@ -178,10 +179,10 @@ static void by_device(void)
 		TRUE((next(&tx) & 0xffff) == (unsigned) i);
 		arrived();
 	}
-	over(&tx, &rx);
+	close_queues(&tx, &rx);
 }
 
-/* The library sees the queue, which two endpoints have in common: each one's completions are its own. */
+/* The library polls the queue, which two endpoints share. */
 static void by_library(void)
 {
 	static struct fi_context2 contexts[4];
@@ -212,7 +213,7 @@ static void by_library(void)
 	}
 	DO(0, fi_close(&second->fid));
 	ep = first;
-	over(&both, &both);
+	close_queues(&both, &both);
 }
 
 static void reaches(struct fid_cntr *c, uint64_t n)
@@ -221,7 +222,7 @@ static void reaches(struct fid_cntr *c, uint64_t n)
 	TRUE(fi_cntr_read(c) == n);
 }
 
-/* The adapter counts; the application reads no completion. */
+/* The adapter counts completions; the application reads none. */
 static void counted(void)
 {
 	struct fi_efa_comp_cntr_init_attr init = { .flags = FI_EFA_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM };
@@ -265,7 +266,7 @@ static void counted(void)
 		reaches(remote, i);
 	}
 	TRUE(number[16] == ROUNDS && fi_cntr_readerr(local) == 0);
-	/* Nobody has this key. */
+	/* No region has this key. */
 	DO(0, fi_write(ep, from, 8, fi_mr_desc(mr), self, (uintptr_t) to, fi_mr_key(mr) ^ 1, &contexts[0]));
 	DO(-FI_EAVAIL, fi_cntr_wait(local, ROUNDS + 1, 10000));
 	TRUE(fi_cntr_readerr(local) == 1);
@@ -282,7 +283,7 @@ static void counted(void)
 	DO(0, close(fd));
 }
 
-/* What is asked for wrongly. */
+/* Invalid arguments. */
 static void wrong(void)
 {
 	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_DATA, .size = 4096, .wait_obj = FI_WAIT_FD };
@@ -296,7 +297,7 @@ static void wrong(void)
 	DO(-FI_EINVAL, gda->cq_open_ext(domain, &attr, NULL, &none, NULL));
 	DO(-FI_ENOSYS, gda->cq_open_ext(domain, &attr, &init, &none, NULL));
 	attr.wait_obj = FI_WAIT_NONE;
-	/* Too many for a page. */
+	/* 4096 entries do not fit into one page. */
 	DO(-FI_EINVAL, gda->cq_open_ext(domain, &attr, &init, &none, NULL));
 	init.flags = 0;
 	DO(-FI_EINVAL, gda->cq_open_ext(domain, &attr, &init, &none, NULL));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What an application brings: a memory monitor (fi_import_fid with "mr_cache", as Open MPI does), a logger, a range that
- * wraps around, an operand of NULL that is ignored.
+ * Objects that an application imports: a memory monitor (fi_import_fid with "mr_cache", as Open MPI
+ * does) and a logger. Also a region that wraps around the address space, and a NULL operand that
+ * FI_ATOMIC_READ ignores.
  */
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_ext.h>

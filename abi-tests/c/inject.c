@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * inject N: bytes that go with the work request itself, on `efa-direct`, for `efa-sim run`. Messages as long as was asked for,
- * and where that is more than 32 bytes, which takes wide requests, writes as well. Others go through the same queue.
+ * inject N: inline data of work requests on `efa-direct`, for `efa-sim run`. Messages of 1 to N
+ * bytes, and writes where N is above 32, which takes wide work requests. Longer operations follow
+ * on the same queue.
  */
 #include <rdma/fi_rma.h>
 #include "alone.h"
@@ -40,7 +41,7 @@ static void arrived(size_t len)
 		TRUE(to[i] == 0);
 }
 
-/* The receive of what is sent next. */
+/* Posts the receive for the next message. */
 static void expect(void)
 {
 	fill();
@@ -83,7 +84,7 @@ int main(int argc, char **argv)
 	for (size_t len = 1; len <= writes; len++) {
 		fill();
 		DO(0, fi_inject_write(ep, from, len, self, at, key));
-		/* The write and what is sent after it are of no order: a read tells when it is there. */
+		/* An injected write has no completion: issue reads until the data is there. */
 		while (memcmp(from, to, len)) {
 			DO(0, fi_read(ep, from + LEN / 2, 8, fi_mr_desc(sent), self, at, key, NULL));
 			TRUE(next().flags & FI_READ);
@@ -93,7 +94,7 @@ int main(int argc, char **argv)
 	}
 	DO(rma ? -FI_EMSGSIZE : -FI_EOPNOTSUPP, fi_inject_write(ep, from, writes + 1, self, at, key));
 
-	/* What does not go with the request. */
+	/* Operations that are too long for inline data. */
 	for (int i = 0; i < 3000; i++) {
 		struct iovec two[] = { { from, 1000 }, { from + 1000, 500 } };
 		void *desc[] = { fi_mr_desc(sent), fi_mr_desc(sent) };

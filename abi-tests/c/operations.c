@@ -67,7 +67,7 @@ static void close_side(struct side *s)
 	DO(0, fi_close(&s->far->fid));
 }
 
-/* Reads one completion, moving both sides. */
+/* Reads one completion, and progresses both sides meanwhile. */
 static struct fi_cq_tagged_entry take(struct fid_cq *q)
 {
 	struct fi_cq_tagged_entry e;
@@ -109,7 +109,7 @@ static void multi_recv(void)
 	size_t least = 512, at = 0;
 
 	DO(0, fi_setopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, sizeof(least)));
-	/* Two arrive before the buffer is there. */
+	/* Two messages arrive before the buffer is posted. */
 	for (int i = 0; i < 2; i++) {
 		DO(0, fi_send(a.ep, buf[0], 1000, NULL, b.addr, NULL));
 		(void) take(a.tx);
@@ -130,7 +130,7 @@ static void multi_recv(void)
 	TRUE(buf[1][2000] == 2 && buf[1][3999] == 3);
 }
 
-/* At an endpoint, or at a shared receive context (rx) whose endpoint's (s) queue answers. */
+/* `rx` is an endpoint or a shared receive context; completions go to the queue of `s`. */
 static void peek(struct fid_ep *rx, struct side *s)
 {
 	struct iovec v = { buf[1], 4096 };
@@ -141,7 +141,7 @@ static void peek(struct fid_ep *rx, struct side *s)
 	DO(FI_ENOMSG, take_error(s->rx));
 	for (uint64_t t = 7; t <= 10; t++)
 		send_tagged(s, t, 100 * t);
-	/* A peek looks at what has been read in: this reads. */
+	/* FI_PEEK makes no progress: reading the queue does. */
 	do {
 		(void) fi_cq_read(s->rx, NULL, 0);
 		m.tag = 10;
@@ -176,7 +176,7 @@ static void peek(struct fid_ep *rx, struct side *s)
 	TRUE(take(s->rx).len == 1000);
 }
 
-/* A receive for one peer's messages does not take another's. */
+/* A directed receive does not match another peer's message. */
 static void directed(void)
 {
 	DO(0, fi_trecv(b.ep, buf[1], 100, NULL, a.addr, 3, 0, &a));
@@ -187,7 +187,7 @@ static void directed(void)
 	DO(FI_ECANCELED, take_error(b.rx));
 }
 
-/* The fenced write comes after the one before it, although that is much longer. */
+/* The fenced write takes effect after the much longer write before it. */
 static void fence(void)
 {
 	static char big[8 << 20], target[8 << 20];
@@ -245,7 +245,7 @@ static void triggers(void)
 	DO(0, fi_cntr_add(go, 1));
 	TRUE(take(b.rx).len == 20);
 	TRUE(take(a.tx).op_context == &t);
-	/* Deferred: a counter that another one sets, and a message behind that. */
+	/* Deferred work: counter `go` triggers an add to `done`, which triggers a send. */
 	add.cntr = done;
 	set.triggering_cntr = go;
 	set.threshold = 4;
@@ -415,10 +415,10 @@ static void atomics(void)
 	DO(-FI_EOPNOTSUPP, fi_atomicvalid(a.ep, FI_FLOAT, FI_BOR, &n));
 	DO(-FI_EOPNOTSUPP, fi_compare_atomicvalid(a.ep, FI_INT32, FI_SUM, &n));
 	DO(-FI_EOPNOTSUPP, fi_atomicvalid(a.ep, FI_INT32, FI_CSWAP, &n));
-	/* A wrong key is an error here, and nowhere else. */
+	/* A wrong key is an error at the initiator alone. */
 	DO(0, fi_atomic(a.ep, target, 1, NULL, b.addr, at, key ^ 0x1000, FI_UINT64, FI_SUM, NULL));
 	TRUE(take_error(a.tx) != 0);
-	/* Without FI_DELIVERY_COMPLETE it is on its way, and done when the target has looked. */
+	/* Without FI_DELIVERY_COMPLETE the completion may precede the operation at the target. */
 	memset(target, 0, 8);
 	DO(0, fi_atomic(a.ep, "\5\0\0\0\0\0\0", 1, NULL, b.addr, at, key, FI_UINT64, FI_SUM, target));
 	TRUE(take(a.tx).op_context == target);
@@ -431,7 +431,7 @@ static void atomics(void)
 	printf("%d atomics\n", combinations);
 }
 
-/* Messages to two endpoints come out of one queue. */
+/* Receives of a shared receive context match messages to the endpoint that is bound to it. */
 static void shared_context(void)
 {
 	struct fi_msg_tagged any = { .addr = FI_ADDR_UNSPEC };
@@ -472,7 +472,7 @@ static void wait_set(void)
 
 static int posted, sent;
 
-/* Sends the next message of the budget test if there is room, and sees what was sent. */
+/* Posts the next message of the budget test if there is room, and counts send completions. */
 static void push(int count, char (*out)[4096])
 {
 	struct fi_cq_tagged_entry e;

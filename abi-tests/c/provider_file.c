@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * provider_file [FILE]: loads libefa-fi.so as another libfabric does (fi_provider(3)), with this program as the host: its log lines
- * and parameters come here, its infos have no provider name yet, and an endpoint of it talks to itself.
+ * provider_file [FILE]: loads libefa-fi.so as a C libfabric does (fi_provider(3)). This program is
+ * the host: the provider's log lines and parameters must come here. The infos have no provider name
+ * yet; an endpoint sends a message to itself.
  */
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -47,7 +48,7 @@ int fi_param_define(const struct fi_provider *prov, const char *param, enum fi_p
 	return 0;
 }
 
-/* The host's values count, whatever the environment says. */
+/* The host's parameter values take precedence over the environment. */
 __attribute__((visibility("default")))
 int fi_param_get(struct fi_provider *prov, const char *param, void *value)
 {
@@ -91,7 +92,7 @@ int main(int argc, char **argv)
 	struct fi_info *hints, *list;
 
 	TRUE(len > 0);
-	/* Beside the folder that this program is in. */
+	/* The file is in `../provider`, seen from this program's folder. */
 	while (len > 0 && path[len] != '/')
 		len--;
 	strcpy(path + len, "/../provider/libefa-fi.so");
@@ -111,7 +112,7 @@ int main(int argc, char **argv)
 	TRUE(again && again != provider);
 	list = infos(0);
 	TRUE(defined > 30 && asked > 10);
-	/* What cores of libfabric say to providers of theirs. */
+	/* Internal flags that a libfabric core passes to its own providers. */
 	for (int bit = 58; bit < 62; bit++)
 		fi_freeinfo(infos(1ULL << bit));
 	hints = fi_allocinfo();

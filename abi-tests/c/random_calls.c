@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * random_calls COUNT [SEED]: sequences of calls that a program may make in any order, under a model.
+ * random_calls COUNT [SEED]: random sequences of valid calls, checked against a model.
  *
- * Objects are opened, bound, enabled and closed, operations posted from an endpoint to itself, queues read, and children forked
- * that close some of what they inherited. The model knows what refers to what: closing says FI_EBUSY exactly when something
- * does; an operation ends once, or not at all when its endpoint was closed; no call fails in another way than the man pages say.
- * Meant to be run under the address sanitizer.
+ * Objects are opened, bound, enabled and closed, operations are posted from an endpoint to itself,
+ * queues are read, and forked children close some of what they inherited. The model counts the
+ * users of each object: fi_close returns FI_EBUSY exactly while an object has users. An operation
+ * ends once, or not at all when its endpoint is closed. Calls fail only as the man pages say.
+ * Meant for the address sanitizer.
  */
 #include <string.h>
 #include <sys/prctl.h>
@@ -35,16 +36,16 @@ static const char *const names[KINDS] = { "domain", "queue", "vector", "counter"
 
 struct object {
 	struct fid *fid;
-	/* How many refer to it; the domain it is of. */
+	/* Number of objects that refer to this one; index of its domain. */
 	int users, domain;
-	/* Of endpoints: what they are bound to (-1: nothing), whether enabled, their own address. */
+	/* Endpoints only: bound objects (-1: none), whether enabled, the own address. */
 	int cq, av, cntr;
 	bool enabled;
 	fi_addr_t self;
 	char *buf;
 };
 
-/* One whose endpoint is closed may have ended before, unread, or ends never. */
+/* LATE: the endpoint was closed; a completion may still be unread, or never comes. */
 enum state { FREE, POSTED, LATE };
 
 struct op {
@@ -67,7 +68,7 @@ static void fail(const char *text, long r)
 	_exit(EXIT_FAILURE);
 }
 
-/* An open object of a kind, of this domain if one is named; -1 when the dice find none. */
+/* A random open object of a kind, in `domain` unless that is -1; -1 when the slot is empty. */
 static int some(enum kind k, int domain)
 {
 	int i = (int) dice(MOST);
@@ -332,7 +333,7 @@ static void everything(void)
 		else if ((i = some(k, -1)) >= 0)
 			close_one(k, i);
 	}
-	/* From the users down to what is used. */
+	/* Close in the reverse order of dependency. */
 	for (int k = KINDS - 1; k >= 0; k--)
 		for (int i = 0; i < MOST; i++)
 			if (all[k][i].fid)
@@ -347,7 +348,7 @@ int main(int argc, char **argv)
 	int count = argc > 1 ? atoi(argv[1]) : 20;
 
 	first = argc > 2 ? strtoull(argv[2], NULL, 0) : 1;
-	/* Errors are part of the game. */
+	/* Errors are expected: keep them out of the log. */
 	setenv("FI_LOG_LEVEL", "none", 0);
 	hints->caps = FI_MSG | FI_TAGGED | FI_RMA;
 	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Writes with data on `efa-direct` where FI_RX_CQ_DATA is agreed: each takes a receive of its target, whose context its
- * completion has (fi_rma(3), fi_efa(7)). On the software adapter, where nothing is refused for want of a receive, a write waits
- * for one; on an emulated adapter (an argument) it comes first.
+ * Writes with data on `efa-direct` with FI_RX_CQ_DATA: each write consumes a receive of the target,
+ * and the completion has that receive's context (fi_rma(3), fi_efa(7)). On the software adapter a
+ * write waits for a receive. On an emulated adapter (any argument) the receive is posted first.
  */
 #include <rdma/fi_rma.h>
 #include "alone.h"
@@ -10,7 +10,7 @@
 static char from[64], to[64], unused[2][64];
 static struct fid_mr *mr[3];
 
-/* The completion of a write with data, and in any order that of the target. */
+/* Takes the completions of a write with data, at initiator and target, in either order. */
 static void both(uint64_t data, void *context)
 {
 	int sent = 0, told = 0;

@@ -19,7 +19,7 @@ macro_rules! layouts {
     };
 }
 
-/// All of them.
+/// Layouts of all structs.
 pub fn all() -> Vec<Layout> {
     layouts! {
         fi_alias { fid flags }

@@ -29,7 +29,7 @@ fn tracked() -> Vec<String> {
     list
 }
 
-/// What stands between backquotes, outside code blocks.
+/// Texts between backquotes, outside code blocks.
 fn quoted(text: &str) -> Vec<String> {
     let mut all = Vec::new();
     let mut in_block = false;
@@ -50,11 +50,11 @@ fn is_path(s: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
     let ends = [".rs", ".c", ".h", ".sh", ".md", ".toml"];
     let file = ends.iter().any(|e| s.ends_with(e) && s.len() > e.len());
-    // System paths, and those of other projects, are written with where they are.
+    // Paths of the system and of other projects begin with `/`, `.` or `-`.
     s.chars().all(plain) && !s.starts_with(['/', '.', '-']) && (file || s.ends_with('/'))
 }
 
-/// Whether a file or folder of the project is called that, from some folder on.
+/// Whether the project has a file whose path ends in `path`, or such a folder (`path/`).
 fn exists(files: &[String], path: &str) -> bool {
     let inside = format!("/{path}");
     files.iter().any(|f| {
@@ -83,7 +83,7 @@ fn every_path_that_a_document_names_exists() {
     assert!(missing.is_empty(), "{}", missing.join("\n"));
 }
 
-/// Made by a build, or of another project.
+/// Folders that a build creates.
 const BUILT: &[&str] = &[
     "build/",
     "build/lib/",
@@ -92,7 +92,7 @@ const BUILT: &[&str] = &[
     "fuzz/target/",
 ];
 
-/// The names in a text that begin like this.
+/// The identifiers in a text that begin with `prefix`.
 fn names<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
     let word = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
     text.split(word).filter(move |w| w.starts_with(prefix))
@@ -119,7 +119,7 @@ fn the_man_pages_have_every_parameter_and_every_option() {
     let pages = source("man/fi_efa.7") + &source("man/fi_efa_soft.7") + &source("man/fi_tcp.7");
     let told: BTreeSet<_> = names(&pages, "FI_").collect();
     let params = source("src/core/params/efa.rs");
-    // A parameter is `name: kind = default` in the one table, `name: "..."` in the other.
+    // Used parameters are `name: kind = default`, those without effect `name: "..."`.
     let set = params.lines().filter_map(|l| {
         let (name, rest) = l.strip_prefix("    ")?.split_once(": ")?;
         let plain = name.chars().all(|c| c.is_ascii_lowercase() || c == '_');

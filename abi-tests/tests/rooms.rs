@@ -1,4 +1,4 @@
-//! Who may call whom (ARCHITECTURE.md): names every import against the direction.
+//! The call direction between rooms (ARCHITECTURE.md): lists every import against it.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +7,12 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("core", &["types"]),
     ("wire", &["types", "core"]),
-    // `hmem` for the name of a plain receive's memory, which it hands through.
+    // `hmem` for `Piece`, the memory of a receive without flags, which `proto` only passes on.
     ("proto", &["wire", "transport", "hmem", "types", "core"]),
     ("hmem", &["types", "core"]),
     ("transport", &["hmem", "types", "core"]),
     ("device", &["transport", "hmem", "types", "core"]),
-    // `device` for its addresses and its ways of waiting.
+    // `device` for its addresses and wait primitives.
     ("shm", &["transport", "device", "hmem", "types", "core"]),
     (
         "prov",
@@ -27,7 +27,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "core",
         ],
     ),
-    // `hmem` because what a caller lends becomes a `UserMem` at the door.
+    // `hmem` because `abi` makes a `UserMem` of the caller's buffers.
     ("abi", &["prov", "hmem", "types", "core"]),
 ];
 /// Rooms whose code may be unsafe.
@@ -44,7 +44,7 @@ fn files(dir: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-fn each(mut f: impl FnMut(&str, &Path, usize, &str)) {
+fn for_each_line(mut f: impl FnMut(&str, &Path, usize, &str)) {
     let src = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .unwrap()
@@ -65,7 +65,7 @@ fn each(mut f: impl FnMut(&str, &Path, usize, &str)) {
 fn calls_go_down_only() {
     let mut wrong = Vec::new();
     let mut seen = 0;
-    each(|room, p, n, line| {
+    for_each_line(|room, p, n, line| {
         let allowed = ROOMS.iter().find(|r| r.0 == room).unwrap().1;
         for (at, _) in line.match_indices("crate::") {
             let rest = &line[at + 7..];
@@ -94,7 +94,7 @@ fn calls_go_down_only() {
 #[test]
 fn unsafe_code_stays_in_its_rooms() {
     let mut wrong = Vec::new();
-    each(|room, p, n, line| {
+    for_each_line(|room, p, n, line| {
         let code = line.split("//").next().unwrap_or("");
         let word = code
             .split(|c: char| !(c.is_alphanumeric() || c == '_'))
@@ -122,7 +122,7 @@ fn defines(line: &str) -> Option<&str> {
         };
     }
     let (word, rest) = rest.trim_start().split_once(' ')?;
-    // An indented `type` is one of a trait.
+    // An indented `type` is an associated type.
     if word == "type" && line.starts_with(' ') {
         return None;
     }
@@ -136,7 +136,7 @@ fn defines(line: &str) -> Option<&str> {
 fn a_type_name_is_used_once() {
     let mut seen = std::collections::HashMap::new();
     let mut twice = Vec::new();
-    each(|_, p, n, line| {
+    for_each_line(|_, p, n, line| {
         if let Some(name) = defines(line) {
             let here = format!("{}:{n}", p.display());
             if let Some(before) = seen.insert(name.to_string(), here.clone()) {
@@ -148,11 +148,11 @@ fn a_type_name_is_used_once() {
     assert!(twice.is_empty(), "{}", twice.join("\n"));
 }
 
-/// Adapters are asked what they can do, never which one they are: `device/any.rs` alone knows them.
+/// Other rooms query an adapter's capabilities, never its type (`device/any.rs`).
 #[test]
 fn no_room_but_device_names_an_adapter() {
     let mut wrong = Vec::new();
-    each(|room, p, n, line| {
+    for_each_line(|room, p, n, line| {
         let code = line.split("//").next().unwrap_or("");
         let adapters = ["verbs::", "soft::", "::Verbs", "::Soft"];
         if room != "device" && adapters.iter().any(|a| code.contains(a)) {
@@ -162,12 +162,12 @@ fn no_room_but_device_names_an_adapter() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The compiler keeps `abi` from naming a provider, for those are private to `prov`; the contract
-/// lies beside them.
+/// Providers are private to `prov`, so the compiler keeps `abi` from naming one. The contract is
+/// inside `prov`, so that it needs this test.
 #[test]
 fn the_contract_names_no_provider() {
     let (mut seen, mut wrong) = (0, Vec::new());
-    each(|_, p, n, line| {
+    for_each_line(|_, p, n, line| {
         if p.components().any(|c| c.as_os_str() == "contract") {
             seen += 1;
             if ["prov::efa", "super::efa", "crate::proto", "crate::wire"]
@@ -185,7 +185,7 @@ fn the_contract_names_no_provider() {
 #[test]
 fn lines_have_up_to_a_hundred_columns() {
     let mut long = Vec::new();
-    each(|_, p, n, line| {
+    for_each_line(|_, p, n, line| {
         if line.chars().count() > 100 {
             long.push(format!("{}:{n}", p.display()));
         }

@@ -19,7 +19,7 @@ fn offset(f: &Value, of: &str, member: &str) -> u64 {
         .unwrap()
 }
 
-/// Offsets of members, and the size of what we make ourselves.
+/// Compares member offsets, and with `=> whole` the size of structs that the library allocates.
 macro_rules! same {
     ($f:expr, $n:ident, $($t:ident: $($m:ident),+ $(=> $size:ident)?;)*) => {$(
         $(
@@ -97,7 +97,7 @@ fn calls_of_a_context_are_where_the_library_has_them() {
         let want = ops + offset(&f, "ibv_context_ops", call);
         assert_eq!(at as u64, want, "{call}");
     }
-    // What `create_qp_ex` goes by.
+    // Offsets that `create_qp_ex` relies on.
     assert_eq!(offset(&f, "verbs_context", "context"), 368);
     assert_eq!(offset(&f, "verbs_context", "create_qp_ex"), 312);
     assert_eq!(offset(&f, "ibv_context", "abi_compat"), 320);

@@ -1,15 +1,16 @@
-//! The shared library: the exported symbols of libfabric, each with its version, over the functions
-//! of `fabric::abi`; and the allocator, which an executable that links that crate does not want.
+//! The shared library: the exported, versioned symbols of libfabric over the functions of
+//! `fabric::abi`, and the global allocator, which is not part of the crate `fabric`, because
+//! executables link that crate with their own.
 //!
-//! A symbol is a jump: the assembler's `.symver` gives one name several versions, which Rust's
-//! attributes cannot. The two exports with variable arguments are C (`varargs.c`).
+//! Each symbol is a jump instruction, because only the assembler's `.symver` gives one name several
+//! versions; no attribute of Rust does. The two variadic exports are written in C (`varargs.c`).
 
 use fabric::abi::{exports as api, Allocator};
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
-/// A function of C's that jumps to `$f`, with a directive of its own.
+/// Defines the C symbol `$stub`, which jumps to `$f`, with further assembler directives.
 macro_rules! jump {
     ($stub:literal, $f:path, $($directive:expr),+) => {
         core::arch::global_asm!(

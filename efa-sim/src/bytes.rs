@@ -1,7 +1,7 @@
 //! Fields of structures as bytes, by offset: requests of the kernel ABI and entries of queues.
 
-/// Reads fields; what is beyond the end is zero, as the kernel treats a structure shorter than it
-/// knows.
+/// Reads fields; bytes beyond the end read as zero, as the kernel treats a structure shorter than
+/// it knows.
 pub struct Fields<'a>(pub &'a [u8]);
 
 impl Fields<'_> {
@@ -36,32 +36,32 @@ impl Fields<'_> {
 }
 
 /// Writes fields.
-pub struct Filled(pub Vec<u8>);
+pub struct FieldWriter(pub Vec<u8>);
 
-impl Filled {
-    /// So many zero bytes.
-    pub fn new(len: usize) -> Filled {
-        Filled(vec![0; len])
+impl FieldWriter {
+    /// `len` zero bytes.
+    pub fn new(len: usize) -> FieldWriter {
+        FieldWriter(vec![0; len])
     }
 
-    pub fn put(&mut self, off: usize, bytes: &[u8]) -> &mut Filled {
+    pub fn put(&mut self, off: usize, bytes: &[u8]) -> &mut FieldWriter {
         self.0[off..off + bytes.len()].copy_from_slice(bytes);
         self
     }
 
-    pub fn u8(&mut self, off: usize, v: u8) -> &mut Filled {
+    pub fn u8(&mut self, off: usize, v: u8) -> &mut FieldWriter {
         self.put(off, &[v])
     }
 
-    pub fn u16(&mut self, off: usize, v: u16) -> &mut Filled {
+    pub fn u16(&mut self, off: usize, v: u16) -> &mut FieldWriter {
         self.put(off, &v.to_le_bytes())
     }
 
-    pub fn u32(&mut self, off: usize, v: u32) -> &mut Filled {
+    pub fn u32(&mut self, off: usize, v: u32) -> &mut FieldWriter {
         self.put(off, &v.to_le_bytes())
     }
 
-    pub fn u64(&mut self, off: usize, v: u64) -> &mut Filled {
+    pub fn u64(&mut self, off: usize, v: u64) -> &mut FieldWriter {
         self.put(off, &v.to_le_bytes())
     }
 }

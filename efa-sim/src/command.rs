@@ -2,8 +2,8 @@
 //! commands within an ioctl, and by write(2). Numbers and layouts are those of
 //! `rdma_user_ioctl_cmds.h`, `ib_user_verbs.h` and `efa-abi.h`.
 
-use crate::bytes::{Fields, Filled};
-use crate::counters::{self, Place};
+use crate::bytes::{FieldWriter, Fields};
+use crate::counters::{self, CounterMemory};
 use crate::device::*;
 use crate::door::{Op, Reply, Request};
 use crate::objects::*;
@@ -12,7 +12,7 @@ use libc::{EFAULT, EINVAL, ENODATA, ENOENT, ENOMEM, ENOSPC, ENOTTY, EOPNOTSUPP};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-/// Nothing of that kind is known: the caller may try another way.
+/// The command is not supported: rdma-core may try another interface.
 const UNKNOWN: i32 = libc::EPROTONOSUPPORT;
 const DRIVER: u32 = 17;
 
@@ -34,19 +34,19 @@ struct Attr {
 }
 
 /// A call by ioctl.
-struct Call {
+struct IoctlCall {
     pid: u32,
     attrs: Vec<Attr>,
     /// A descriptor to pass on, and where its number goes.
     fd: Option<(OwnedFd, u64, u32)>,
 }
 
-impl Call {
+impl IoctlCall {
     fn find(&self, id: u16) -> Option<&Attr> {
         self.attrs.iter().find(|a| a.id == id)
     }
 
-    /// What came in with an attribute; nothing when it is absent.
+    /// Input of an attribute; empty when the attribute is absent.
     fn input(&self, id: u16) -> Answer<Vec<u8>> {
         let Some(a) = self.find(id) else {
             return Ok(Vec::new());
@@ -73,7 +73,7 @@ impl Call {
         Ok(self.find(id).ok_or(EINVAL)?.data as u32)
     }
 
-    /// Gives bytes out, as many as there is room for.
+    /// Writes to an output attribute, cut to its length.
     fn output(&self, id: u16, bytes: &[u8]) -> Answer<()> {
         let Some(a) = self.find(id) else {
             return Ok(());
@@ -82,17 +82,17 @@ impl Call {
         store(self.pid, a.data, &bytes[..n]).map_err(|()| EFAULT)
     }
 
-    /// Gives the handle of a new object out.
+    /// Returns the handle of a new object to the caller.
     fn made(&self, id: u16, handle: u32) -> Answer<()> {
         let a = self.find(id).ok_or(EINVAL)?;
         store(self.pid, a.at, &u64::from(handle).to_le_bytes()).map_err(|()| EFAULT)
     }
 }
 
-/// What a write command answers: core and driver parts, and a descriptor with its place in the core
-/// part.
+/// Response of a write command: core and driver parts, and a descriptor with its place in the
+/// core part.
 #[derive(Default)]
-struct Written {
+struct WriteResponse {
     core: Vec<u8>,
     driver: Vec<u8>,
     fd: Option<(OwnedFd, usize)>,
@@ -164,7 +164,7 @@ impl Device {
         if usize::from(len) != 24 + 16 * usize::from(count) || h.u32(16) != DRIVER {
             return Err(EINVAL);
         }
-        let mut call = Call {
+        let mut call = IoctlCall {
             pid: r.pid,
             attrs: Vec::new(),
             fd: None,
@@ -232,7 +232,7 @@ impl Device {
                 call.output(1, &counters::MAX_VALUE.to_le_bytes())?;
                 call.output(2, &counters::ALL.to_le_bytes())?;
             }
-            // Asynchronous events: there are none, but the descriptor is asked for.
+            // Asynchronous events never happen, but rdma-core opens the descriptor.
             (16, 0) => {
                 let (ours, theirs) = crate::sock::pair().map_err(|_| ENOMEM)?;
                 self.context(id)?.events.push(ours);
@@ -321,7 +321,7 @@ impl Device {
                 self.attach_counter(id, qp, counter, call.number(2)? as u32)?;
             }
             (COUNTER, 0) => {
-                let place = |id| Place::of(r.pid, &call.input(id)?);
+                let place = |id| CounterMemory::of(r.pid, &call.input(id)?);
                 let handle = self.create_counter(id, [place(0x1000)?, place(0x1001)?])?;
                 call.made(0, handle)?;
             }
@@ -340,10 +340,10 @@ impl Device {
         Ok(call.fd)
     }
 
-    fn invoke_write(&mut self, id: ContextId, call: &mut Call) -> Answer<()> {
+    fn invoke_write(&mut self, id: ContextId, call: &mut IoctlCall) -> Answer<()> {
         let command = call.number(2)? as u32;
         let (core, driver) = (call.input(0)?, call.input(UHW_IN)?);
-        // The probe whether this method exists brings nothing.
+        // rdma-core's probe for this method passes no output buffer.
         let room = call.find(1).map_or(0, |a| usize::from(a.len));
         if command == 1 && room < 176 {
             return Err(ENOSPC);
@@ -399,9 +399,9 @@ impl Device {
             let driver = self.get_context(id, driver)?;
             let (ours, theirs) = crate::sock::pair().map_err(|_| ENOMEM)?;
             self.context(id)?.events.push(ours);
-            let mut out = Filled::new(8);
+            let mut out = FieldWriter::new(8);
             out.u32(4, VECTORS);
-            let done = Written {
+            let done = WriteResponse {
                 core: out.0,
                 driver,
                 fd: Some((theirs, 0)),
@@ -412,12 +412,12 @@ impl Device {
         self.respond(r.pid, response, done, 0)
     }
 
-    /// Gives the answer of a write command out: the driver's part follows the core's.
+    /// Writes the response of a write command: the core part, then the driver part.
     fn respond(
         &self,
         pid: u32,
         at: u64,
-        mut done: Written,
+        mut done: WriteResponse,
         room: usize,
     ) -> Answer<Option<(OwnedFd, u64)>> {
         done.core.resize(done.core.len().max(room), 0);
@@ -439,12 +439,12 @@ impl Device {
         core: &[u8],
         driver: &[u8],
         room: usize,
-    ) -> Answer<Written> {
+    ) -> Answer<WriteResponse> {
         if !self.context(id)?.ready {
             return Err(EINVAL);
         }
         let f = Fields(core);
-        let mut out = Written::default();
+        let mut out = WriteResponse::default();
         match command {
             1 => out.core = self.device_attr(id)?,
             0x8000_0001 => {
@@ -455,7 +455,7 @@ impl Device {
                 base.truncate(len as usize);
                 out.core = base;
                 let c = &self.cfg;
-                let mut e = Filled::new(24);
+                let mut e = FieldWriter::new(24);
                 e.u32(4, c.send_queue).u32(8, c.recv_queue);
                 e.u16(12, 2)
                     .u16(14, 2)
@@ -469,7 +469,7 @@ impl Device {
                 let handle = c.handle();
                 c.pds.insert(handle, 0);
                 out.core = handle.to_le_bytes().to_vec();
-                let mut e = Filled::new(8);
+                let mut e = FieldWriter::new(8);
                 e.u16(4, handle as u16);
                 out.driver = e.0;
             }
@@ -477,14 +477,14 @@ impl Device {
             5 => {
                 let (handle, number) = self.create_ah(id, f.u32(16), f.gid(24))?;
                 out.core = handle.to_le_bytes().to_vec();
-                let mut e = Filled::new(8);
+                let mut e = FieldWriter::new(8);
                 e.u16(4, number);
                 out.driver = e.0;
             }
             8 => self.destroy_ah(id, f.u32(0))?,
             9 => {
                 let (handle, key) = self.reg_mr(id, pid, &f)?;
-                let mut e = Filled::new(12);
+                let mut e = FieldWriter::new(12);
                 e.u32(0, handle).u32(4, key).u32(8, key);
                 out.core = e.0;
             }
@@ -515,7 +515,7 @@ impl Device {
                     driver: driver.to_vec(),
                 };
                 let (handle, entries, driver) = self.create_cq(id, pid, &args)?;
-                let mut e = Filled::new(8);
+                let mut e = FieldWriter::new(8);
                 e.u32(0, handle).u32(4, entries);
                 (out.core, out.driver) = (e.0, driver);
             }
@@ -535,7 +535,7 @@ impl Device {
                     driver: driver.to_vec(),
                 };
                 let (handle, number, driver) = self.create_qp(id, &args)?;
-                let mut e = Filled::new(32);
+                let mut e = FieldWriter::new(32);
                 e.u32(0, handle).u32(4, number.into()).put(8, &cap);
                 (out.core, out.driver) = (e.0, driver);
             }

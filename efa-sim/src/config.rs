@@ -27,7 +27,7 @@ pub struct Config {
     /// The adapter writes no remote memory.
     #[arg(long)]
     pub no_rdma_write: bool,
-    /// The number of tries at a receiver that is not ready cannot be chosen.
+    /// The number of receiver-not-ready retries cannot be set.
     #[arg(long)]
     pub no_rnr_retry: bool,
     /// Completions do not name senders without an address handle.
@@ -42,7 +42,7 @@ pub struct Config {
     /// Completion queues lie in memory of the adapter's choice.
     #[arg(long)]
     pub no_external: bool,
-    /// The adapter counts nothing by itself.
+    /// The adapter has no completion counters.
     #[arg(long)]
     pub no_counters: bool,
     /// Most entries of a send queue.
@@ -66,25 +66,25 @@ pub struct Config {
     /// How far packets may overtake each other, in packets; 0: not at all.
     #[arg(long, default_value_t = 0)]
     pub reorder: usize,
-    /// Seed of whatever is left to chance.
+    /// Seed of the random choices.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Of a hundred packets, so many find a receiver that is not ready at their first try.
+    /// Percentage of packets whose first try finds a receiver that is not ready.
     #[arg(long, default_value_t = 0)]
     pub rnr: u32,
-    /// After so many packets nobody answers any more.
+    /// Number of packets after which no peer answers.
     #[arg(long)]
     pub dead_after: Option<u64>,
-    /// After so many packets the link is down, and nobody can be reached.
+    /// Number of packets after which the link is down and no peer can be reached.
     #[arg(long)]
     pub link_down_after: Option<u64>,
-    /// Of a hundred reads and writes, so many find that their key is wrong.
+    /// Percentage of reads and writes that fail with a wrong key.
     #[arg(long, default_value_t = 0)]
     pub bad_keys: u32,
     /// The kernel knows no ioctl commands, only write().
     #[arg(long)]
     pub old_kernel: bool,
-    /// Say on standard error what programs ask for.
+    /// Log every command on standard error.
     #[arg(long, short)]
     pub verbose: bool,
 }
@@ -116,7 +116,7 @@ impl Config {
         self.pci.get(n as usize).cloned().unwrap_or_else(other)
     }
 
-    /// Its GID: link local, distinct per adapter.
+    /// GID of an adapter: link local, distinct per adapter.
     pub fn gid_of(&self, n: u32) -> [u8; 16] {
         let mut g = [0; 16];
         (g[0], g[1]) = (0xfe, 0x80);
@@ -124,7 +124,7 @@ impl Config {
         g
     }
 
-    /// Its name.
+    /// Name of an adapter.
     pub fn name_of(&self, n: u32) -> String {
         format!("rdmap{n}s6")
     }

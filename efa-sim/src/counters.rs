@@ -20,16 +20,16 @@ pub const ALL: u32 = 0x3f;
 pub const MAX: u32 = 256;
 pub const MAX_VALUE: u64 = (1 << 32) - 1;
 
-/// Where a number is.
-pub enum Place {
+/// Where the value of a counter is stored.
+pub enum CounterMemory {
     /// In a program, at an address.
     Program(u32, u64),
     DmaBuf(Mapping),
 }
 
-impl Place {
+impl CounterMemory {
     /// From a `struct ib_uverbs_buffer_desc` of a program.
-    pub fn of(pid: u32, desc: &[u8]) -> Answer<Place> {
+    pub fn of(pid: u32, desc: &[u8]) -> Answer<CounterMemory> {
         const DMABUF: u32 = 0;
         const VA: u32 = 1;
         let d = Fields(desc);
@@ -38,10 +38,10 @@ impl Place {
             return Err(EINVAL);
         }
         match kind {
-            DMABUF => Mapping::of_program(pid, d.u32(4) as i32, at, len).map(Place::DmaBuf),
-            // Hardware pins the page: it has to be there.
+            DMABUF => Mapping::of_program(pid, d.u32(4) as i32, at, len).map(CounterMemory::DmaBuf),
+            // Hardware pins the page: the page must be mapped now.
             VA => fetch(pid, at, &mut [0; 8])
-                .map(|()| Place::Program(pid, at))
+                .map(|()| CounterMemory::Program(pid, at))
                 .map_err(|()| EFAULT),
             _ => Err(EINVAL),
         }
@@ -49,9 +49,9 @@ impl Place {
 
     fn write(&self, v: u64) {
         match self {
-            // A program that has given the memory back sees no count.
-            Place::Program(pid, at) => drop(store(*pid, *at, &v.to_le_bytes())),
-            Place::DmaBuf(m) => m.publish(0, &v.to_le_bytes()),
+            // The store fails when the program has unmapped the memory: no error to report.
+            CounterMemory::Program(pid, at) => drop(store(*pid, *at, &v.to_le_bytes())),
+            CounterMemory::DmaBuf(m) => m.publish(0, &v.to_le_bytes()),
         }
     }
 }
@@ -59,7 +59,7 @@ impl Place {
 /// A counter: successes and errors.
 pub struct Counter {
     pub values: [u64; 2],
-    pub places: [Place; 2],
+    pub places: [CounterMemory; 2],
     pub users: u32,
 }
 
@@ -72,8 +72,8 @@ impl Counter {
 }
 
 impl Device {
-    /// A counter at zero: its handle.
-    pub fn create_counter(&mut self, id: ContextId, places: [Place; 2]) -> Answer<u32> {
+    /// Creates a counter at zero; returns its handle.
+    pub fn create_counter(&mut self, id: ContextId, places: [CounterMemory; 2]) -> Answer<u32> {
         if self.cfg.no_counters {
             return Err(EOPNOTSUPP);
         }
@@ -126,7 +126,7 @@ impl Device {
         n.values.get(entry as usize).copied().ok_or(EINVAL)
     }
 
-    /// Lets a counter count operations of a queue pair that does not work yet.
+    /// Attaches a counter to the operations `what` of a queue pair.
     pub fn attach_counter(&mut self, id: ContextId, qp: u32, handle: u32, what: u32) -> Answer<()> {
         if what == 0 || what & !ALL != 0 {
             return Err(EINVAL);
@@ -140,7 +140,7 @@ impl Device {
         Ok(())
     }
 
-    /// An operation of this kind has ended.
+    /// Counts an ended operation of kind `what`: a success (`well`) or an error.
     pub fn count(&mut self, qp: QpId, what: u32, well: bool) {
         let Some(q) = self.qps.get(&qp).filter(|q| !q.counters.is_empty()) else {
             return;

@@ -1,6 +1,6 @@
-//! The adapters and what programs have made of them: protection domains, memory regions, address
-//! handles, completion queues and queue pairs. `command` makes and destroys them, `engine` moves
-//! packets between them.
+//! The adapters and the objects that programs have created: protection domains, memory regions,
+//! address handles, completion queues and queue pairs. `command` creates and destroys them,
+//! `engine` moves packets between them.
 
 use crate::config::Config;
 use crate::counters::Counter;
@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-/// Numbers a context, and with it what belongs to it.
+/// Identifies a context and the objects of that context.
 pub type ContextId = u32;
 
-/// Stands in completions for a sender without an address handle.
+/// Address handle number in completions from a sender without an address handle.
 pub const UNKNOWN_AH: u16 = 0xffff;
 
 /// A memory region.
@@ -20,12 +20,12 @@ pub struct Mr {
     pub context: ContextId,
     pub pd: u32,
     pub pid: u32,
-    /// Address that peers and requests count from, and where that is in the program.
+    /// First address as peers and requests use it, and the program's address of that byte.
     pub iova: u64,
     pub start: u64,
     pub len: u64,
     pub access: u32,
-    /// Of a dma-buf, which is mapped in this process.
+    /// Mapping in this process, for a region of a dma-buf.
     pub mapped: Option<Mapping>,
 }
 
@@ -35,7 +35,7 @@ pub const REMOTE_WRITE: u32 = 2;
 pub const REMOTE_READ: u32 = 4;
 
 impl Mr {
-    /// Where `len` bytes at `addr` are in the program, if the region has them.
+    /// The program's address of `len` bytes at `addr`, if the region contains them.
     pub fn place(&self, addr: u64, len: u64) -> Option<u64> {
         let off = addr.checked_sub(self.iova)?;
         let fits = off <= self.len && len <= self.len - off;
@@ -47,11 +47,11 @@ impl Mr {
 pub struct Channel {
     pub ours: OwnedFd,
     pub theirs: OwnedFd,
-    /// Inode of the program's end, by which it is found again.
+    /// Inode of the program's end, which identifies the channel in later commands.
     pub inode: u64,
 }
 
-/// Where a completion queue is: in memory that the adapter gave, or in a dma-buf.
+/// Memory of a completion queue: allocated by the adapter, or a dma-buf.
 pub enum Entries {
     Own(Rc<Shared>),
     External(Mapping),
@@ -66,7 +66,7 @@ impl Entries {
     }
 }
 
-/// A completion queue: rings for its sub-queues one after another.
+/// A completion queue: the rings of its sub-queues, one after another.
 pub struct Cq {
     pub ring: Entries,
     pub bell: Option<Rc<Shared>>,
@@ -76,10 +76,10 @@ pub struct Cq {
     /// Entries written, of each sub-queue.
     pub put: Vec<u64>,
     pub sgid: bool,
-    /// Address of the program's `ibv_cq`, which it wants back with events.
+    /// Address of the program's `ibv_cq`, which events carry.
     pub user: u64,
     pub channel: Option<Rc<Channel>>,
-    /// Whether it was ever armed, and with which serial number its last event was.
+    /// Whether the queue was ever armed, and the serial number of its last event.
     pub armed: bool,
     pub served: Option<u32>,
     pub events: u32,
@@ -130,7 +130,7 @@ pub struct Qp {
     pub counters: Vec<(u32, u32)>,
 }
 
-/// Names a queue pair.
+/// Identifies a queue pair: adapter and number.
 pub type QpId = (u32, u16);
 
 /// An opened device.
@@ -147,15 +147,15 @@ pub struct Context {
     pub mrs: HashMap<u32, u32>,
     /// Address handles: their protection domain and GID.
     pub ahs: HashMap<u32, (u32, [u8; 16])>,
-    /// Numbers of the peers that address handles are for, with how many there are.
+    /// By peer's GID: the address handle number, and how many handles refer to it.
     pub peers: HashMap<[u8; 16], (u16, u32)>,
     pub cqs: HashMap<u32, Cq>,
     pub qps: HashMap<u32, QpId>,
     pub counters: HashMap<u32, Counter>,
     pub channels: Vec<Rc<Channel>>,
-    /// The program's end of the descriptor for asynchronous events is closed when this is.
+    /// Our ends of the descriptors for asynchronous events, closed with the context.
     pub events: Vec<OwnedFd>,
-    /// What can be mapped, by offset: the file, where in it, and how many bytes.
+    /// Memory that the program may map, by offset: the file, the position in it, and the length.
     pub maps: HashMap<u64, (Rc<Shared>, u64, u64)>,
 }
 
@@ -197,7 +197,7 @@ impl Context {
     }
 }
 
-/// All of it.
+/// The adapters, with all contexts and objects.
 pub struct Device {
     pub cfg: Config,
     pub contexts: BTreeMap<ContextId, Context>,
@@ -213,7 +213,7 @@ pub struct Device {
 pub const MAX_QP: u32 = 1024;
 
 impl Device {
-    /// Idle adapters.
+    /// Adapters without contexts.
     pub fn new(cfg: Config) -> Device {
         Device {
             net: crate::engine::Net::new(cfg.seed),
@@ -231,8 +231,8 @@ impl Device {
         (0..self.cfg.adapters).find(|n| self.cfg.gid_of(*n) == *gid)
     }
 
-    /// A number for a new queue pair: not used soon after it was, and unlike others modulo the size
-    /// of the table that programs find them in. `None` when there are too many.
+    /// A number for a new queue pair. Numbers are not reused soon, and differ modulo `MAX_QP`, the
+    /// size of rdma-core's lookup table. `None` when there are too many queue pairs.
     pub fn qp_number(&mut self, adapter: u32) -> Option<u16> {
         let taken: Vec<u16> = self
             .qps
@@ -249,8 +249,8 @@ impl Device {
         None
     }
 
-    /// Registers memory: its key, never 0 and of 24 bits, for local and remote use. `None` when the
-    /// table is full.
+    /// Registers memory; returns its key for local and remote use, 24 bits and never 0. `None`
+    /// when the table is full.
     pub fn register(&mut self, adapter: u32, mr: Mr) -> Option<u32> {
         if self.mrs.len() >= self.cfg.max_mr as usize {
             return None;
@@ -265,7 +265,7 @@ impl Device {
         }
     }
 
-    /// A program is gone, and what it had with it.
+    /// Closes a context: removes its queue pairs and memory regions.
     pub fn close(&mut self, id: ContextId) {
         if let Some(c) = self.contexts.remove(&id) {
             for qp in c.qps.values() {

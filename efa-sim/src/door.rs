@@ -1,19 +1,19 @@
-//! What passes between a program under `efa-sim run` and the device process, on one SOCK_SEQPACKET
+//! Protocol between a program under `efa-sim run` and the device process, on one SOCK_SEQPACKET
 //! connection per opened device: a request, then its reply, one at a time. The device reads and
 //! writes the caller's memory itself, as a kernel would, so that requests carry addresses;
 //! descriptors travel with replies.
 //!
 //! This file is compiled into both sides.
 
-/// Names the socket that the device process listens at.
+/// Environment variable: path of the device process's socket.
 pub const SOCKET: &str = "EFA_SIM_SOCKET";
-/// How many adapters there are.
+/// Environment variable: number of adapters.
 pub const ADAPTERS: &str = "EFA_SIM_ADAPTERS";
 /// Device numbers: `MAJOR`, `MINOR` + number of the adapter, as the kernel has them.
 pub const MAJOR: u32 = 231;
 pub const MINOR: u32 = 192;
 
-/// What is asked.
+/// Kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Op {
@@ -27,7 +27,7 @@ pub enum Op {
     Map = 4,
 }
 
-/// A request. `pid` is whose memory the addresses are in.
+/// A request. `pid` is the process whose memory the addresses refer to.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Request {
@@ -50,6 +50,6 @@ pub struct Reply {
     pub value: u64,
 }
 
-/// Bytes of both.
+/// Sizes of both, in bytes.
 pub const REQUEST: usize = core::mem::size_of::<Request>();
 pub const REPLY: usize = core::mem::size_of::<Reply>();

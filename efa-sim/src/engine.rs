@@ -1,11 +1,11 @@
-//! What the adapter does by itself: takes work requests out of send queues, carries packets, moves
-//! memory, writes completions and notifies.
+//! The adapter's engine: takes work requests out of send queues, carries packets, copies memory,
+//! writes completions and notifies.
 //!
 //! A work request becomes a [`Packet`], which is delivered at once, later (reordering, a receiver
 //! that is not ready) or never. Everything happens in one thread, a little for each queue pair in
 //! turn.
 
-use crate::bytes::{Fields, Filled};
+use crate::bytes::{FieldWriter, Fields};
 use crate::counters;
 use crate::device::*;
 use crate::shared::{fetch, store};
@@ -47,12 +47,12 @@ const PACKETS: usize = 32;
 const STEP: usize = 256 << 10;
 /// How long a sender waits before it tries a receiver again.
 const RNR_DELAY: Duration = Duration::from_micros(200);
-/// A datagram begins with the header of its network.
+/// Bytes of the Global Routing Header in front of a datagram.
 const GRH: usize = 40;
 
-/// Memory of a work request.
+/// Scatter/gather entry of a work request.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct Sge {
     addr: u64,
     len: u32,
     lkey: u32,
@@ -68,10 +68,10 @@ struct Packet {
     to_qpn: u16,
     qkey: u32,
     imm: Option<[u8; 4]>,
-    /// What a send carries, and an inline write.
+    /// Payload of a send or of an inline write.
     data: Vec<u8>,
     /// Local memory of a read or write.
-    local: Option<Piece>,
+    local: Option<Sge>,
     remote: (u64, u32, u32),
     /// Bytes of a read or write that are done.
     done: usize,
@@ -111,11 +111,11 @@ impl Net {
 /// A receive, taken off its queue.
 struct Receive {
     req_id: u16,
-    pieces: Vec<Piece>,
+    pieces: Vec<Sge>,
 }
 
 impl Device {
-    /// Moves everything a little; whether there was anything to do.
+    /// Runs one turn: takes requests, delivers packets, sends events. Whether there was work.
     pub fn work(&mut self) -> bool {
         let ids: Vec<QpId> = self.qps.keys().copied().collect();
         let mut some = false;
@@ -144,7 +144,7 @@ impl Device {
         some
     }
 
-    /// Whether packets wait for their time.
+    /// Whether packets wait for their retry time.
     pub fn waits(&self) -> bool {
         !self.net.later.is_empty()
     }
@@ -202,7 +202,7 @@ impl Device {
         }
     }
 
-    /// Takes the rest of a request in.
+    /// Parses the rest of a request and fetches its payload.
     fn fill(&mut self, p: &mut Packet, f: &Fields, ctrl1: u8, count: u16) -> Status {
         let Some(qp) = self.qps.get(&p.from) else {
             return Status::Flushed;
@@ -217,7 +217,7 @@ impl Device {
             return Status::InvalidAh;
         };
         p.to = *gid;
-        let sge = |at: usize| Piece {
+        let sge = |at: usize| Sge {
             len: f.u32(at),
             lkey: f.u32(at + 4) & 0xff_ffff,
             addr: f.u64(at + 8),
@@ -229,7 +229,7 @@ impl Device {
                 None => return Status::BadLength,
             },
             SEND => {
-                let pieces: Vec<Piece> = (0..usize::from(count.min(2)))
+                let pieces: Vec<Sge> = (0..usize::from(count.min(2)))
                     .map(|i| sge(32 + 16 * i))
                     .collect();
                 let total: usize = pieces.iter().map(|s| s.len as usize).sum();
@@ -278,8 +278,8 @@ impl Device {
         Status::Ok
     }
 
-    /// Where local memory of a queue pair is; `None` when the key does not permit it.
-    fn local(&self, qp: QpId, s: &Piece, write: bool) -> Option<(u32, u64)> {
+    /// Process and address of a queue pair's local memory; `None` when the key does not permit it.
+    fn local(&self, qp: QpId, s: &Sge, write: bool) -> Option<(u32, u64)> {
         let q = self.qps.get(&qp)?;
         let mr = self.mrs.get(&(q.adapter, s.lkey))?;
         let may = mr.context == q.context && mr.pd == q.pd;
@@ -292,7 +292,7 @@ impl Device {
 
     // ---- delivery ------------------------------------------------------------------------
 
-    /// Whether the link has been dropped.
+    /// Whether the link is down (`--link-down-after`).
     pub fn link_down(&self) -> bool {
         self.cfg
             .link_down_after
@@ -357,7 +357,7 @@ impl Device {
         self.sent(&p, status);
     }
 
-    /// Puts a message into a receive.
+    /// Delivers a message into a receive.
     fn message(&mut self, to: QpId, p: &mut Packet, datagram: bool) -> Status {
         let first = p.tries == 0 && self.cfg.rnr > 0;
         if first && self.net.below(100) < self.cfg.rnr as usize {
@@ -396,7 +396,7 @@ impl Device {
         Status::Ok
     }
 
-    /// Carries a part of a read or write out; `None` when there is more.
+    /// Copies the next part of a read or write; `None` when more is left.
     fn move_memory(&mut self, to: QpId, p: &mut Packet) -> Option<Status> {
         let target = &self.qps[&to];
         let source = self.cfg.gid_of(p.from.0);
@@ -456,7 +456,7 @@ impl Device {
         (p.done == len as usize).then_some(Status::Ok)
     }
 
-    /// Tells the target of a write with immediate data.
+    /// Completes a write with immediate data at the target.
     fn announce(&mut self, to: QpId, p: &Packet, unsolicited: bool) -> Status {
         let len = p.remote.1 as usize;
         if unsolicited {
@@ -492,7 +492,7 @@ impl Device {
             if r.pieces.is_empty() {
                 r.req_id = f.u16(8);
             }
-            r.pieces.push(Piece {
+            r.pieces.push(Sge {
                 addr: f.u64(0),
                 len: f.u16(10).into(),
                 lkey: f.u32(12) & 0xff_ffff,
@@ -512,7 +512,7 @@ impl Device {
         let Some(qp) = self.qps.get(&p.from) else {
             return;
         };
-        let mut e = Filled::new(32);
+        let mut e = FieldWriter::new(32);
         e.put(0, &p.req_id).u8(2, status as u8);
         e.u8(3, 1 << 1 | p.op << 4).u16(4, qp.number);
         e.put(6, &p.req_id_ex);
@@ -560,7 +560,7 @@ impl Device {
         let ah = c.peers.get(&source).map_or(UNKNOWN_AH, |(n, _)| *n);
         let imm = u8::from(p.imm.is_some());
         let flags = 2 << 1 | imm << 3 | u8::from(write) << 5 | u8::from(unsolicited) << 7;
-        let mut e = Filled::new(32);
+        let mut e = FieldWriter::new(32);
         e.u16(0, req_id).u8(2, status as u8).u8(3, flags);
         e.u16(4, qp.number).u16(6, len as u16).u16(8, ah);
         e.u16(10, p.from.1).put(12, &p.imm.unwrap_or_default());
@@ -575,7 +575,7 @@ impl Device {
     }
 
     /// Writes a completion.
-    fn complete(&mut self, context: ContextId, cq: u32, sub: usize, mut e: Filled) {
+    fn complete(&mut self, context: ContextId, cq: u32, sub: usize, mut e: FieldWriter) {
         let c = self.contexts.get_mut(&context);
         let Some(cq) = c.and_then(|c| c.cqs.get_mut(&cq)) else {
             return;
@@ -584,7 +584,7 @@ impl Device {
             return;
         };
         let depth = cq.depth as u64;
-        // The consumer's phase begins with 1 and turns with every round.
+        // The consumer's phase begins with 1 and flips with every round.
         let phase = u8::from((*put / depth) & 1 == 0);
         let flags = Fields(&e.0).u8(3) & !1 | phase;
         e.u8(3, flags);
@@ -593,12 +593,12 @@ impl Device {
         *put += 1;
     }
 
-    /// Completes whatever is posted to a queue pair that has gone into the error state.
+    /// Completes with `Flushed` all requests and receives of a queue pair in the error state.
     pub fn flush(&mut self, id: QpId) {
         while self.take_requests(id) {}
         while let Some(r) = self.receive(id) {
             let Some(qp) = self.qps.get(&id) else { return };
-            let mut e = Filled::new(32);
+            let mut e = FieldWriter::new(32);
             e.u16(0, r.req_id).u8(2, Status::Flushed as u8);
             e.u8(3, 2 << 1).u16(4, qp.number);
             let (context, cq, sub) = (qp.context, qp.recv_cq, qp.sub.1);
@@ -608,9 +608,9 @@ impl Device {
 
     // ---- notification --------------------------------------------------------------------
 
-    /// Sends events for completion queues that were armed. The doorbell is a word in memory here:
-    /// an arming may be overwritten by a later doorbell before it is seen, so that a queue counts
-    /// as armed once it was, until the event of its serial number has gone out.
+    /// Sends events for armed completion queues. The doorbell is a word in memory here: a later
+    /// doorbell may overwrite an arming before the engine reads it. So a queue counts as armed
+    /// once it was armed, until the event of its serial number has gone out.
     fn notify_all(&mut self) {
         const ARM: u32 = 1 << 31;
         for c in self.contexts.values_mut() {

@@ -1,10 +1,10 @@
 //! `efa-sim run [options] -- command`: runs a command, and whatever it starts, on a machine with
 //! EFA adapters that are emulated.
 //!
-//! The command gets a library in front of its C library (`preload`) and a tree in place of sysfs.
-//! Calls on `/dev/infiniband/uverbsN` come here, to the device process, which answers them as the
-//! kernel would (`command`, `objects`), and which watches the queues that programs share with it
-//! (`engine`). All programs under one `efa-sim run` are on one network.
+//! The command gets a preloaded library (`preload`) and a folder in place of sysfs. Calls on
+//! `/dev/infiniband/uverbsN` come here, to the device process, which answers them as the kernel
+//! would (`command`, `objects`), and which polls the queues that programs share with it (`engine`).
+//! All programs under one `efa-sim run` are on one network.
 
 mod bytes;
 mod command;
@@ -22,7 +22,7 @@ use clap::{Parser, Subcommand};
 use config::Config;
 use device::{Context, Device};
 use door::{Op, Reply, Request};
-use sock::Heard;
+use sock::Incoming;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -32,15 +32,15 @@ use std::process::{Child, Command, ExitCode};
 #[command(about = "Emulated EFA adapters for unmodified rdma-core and whatever uses it")]
 struct Options {
     #[command(subcommand)]
-    what: What,
+    what: CliCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
-    /// Says whether this machine lets the device process at the memory of the programs it starts
-    /// (exit status 0), which it needs; some containers do not
+enum CliCommand {
+    /// Checks whether the device process may read the memory of programs that it starts
+    /// (exit status 0), as the emulation requires; some containers forbid it
     Probe {
-        /// Used by itself: the program that is looked at
+        /// Internal: the process whose memory is read
         #[arg(long, hide = true)]
         child: bool,
     },
@@ -56,10 +56,10 @@ enum What {
     },
 }
 
-/// A place for the socket and the tree, gone with the process.
-struct Place(PathBuf);
+/// Temporary folder for the socket and the sysfs tree; removed on drop.
+struct TempDir(PathBuf);
 
-impl Drop for Place {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -67,13 +67,13 @@ impl Drop for Place {
 
 fn main() -> ExitCode {
     let done = match Options::parse().what {
-        What::Run {
+        CliCommand::Run {
             cfg,
             preload,
             command,
         } => run(cfg, preload, &command),
-        What::Probe { child: true } => be_looked_at(),
-        What::Probe { child: false } => probe(),
+        CliCommand::Probe { child: true } => probe_child(),
+        CliCommand::Probe { child: false } => probe(),
     };
     match done {
         Ok(code) => ExitCode::from(code),
@@ -84,11 +84,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// What [`probe`] looks for.
+/// Bytes that [`probe`] reads from its child.
 const WORD: [u8; 8] = *b"efa-sim!";
 
-/// Tells where a word is, and waits for the end of its input.
-fn be_looked_at() -> std::io::Result<u8> {
+/// Prints the address of a copy of `WORD`, and waits for the end of its input.
+fn probe_child() -> std::io::Result<u8> {
     let word = Box::new(WORD);
     println!("{}", core::ptr::from_ref(word.as_ref()) as usize);
     std::io::stdin().read_line(&mut String::new())?;
@@ -132,7 +132,7 @@ fn run(cfg: Config, preload: Option<PathBuf>, command: &[String]) -> std::io::Re
         let what = format!("{}: no such preload library", preload.display());
         return Err(std::io::Error::other(what));
     }
-    let place = Place(std::env::temp_dir().join(format!("efa-sim-{}", std::process::id())));
+    let place = TempDir(std::env::temp_dir().join(format!("efa-sim-{}", std::process::id())));
     std::fs::create_dir(&place.0)?;
     sysfs::create(&place.0.join("sys"), &cfg)?;
     let socket = place.0.join("door");
@@ -164,14 +164,13 @@ fn run(cfg: Config, preload: Option<PathBuf>, command: &[String]) -> std::io::Re
     })
 }
 
-/// Turns without anything to do before the device naps. It does not yield instead: on a processor
-/// with programs that poll, a yield lasts as long as their time slice, while a short sleep ends on
-/// time.
-const RESTLESS: u32 = 200;
-/// How long it naps when nothing happens, microseconds: at first, and, after thousands of naps, at
-/// most.
-const NAP: i64 = 20;
-const SLEEP: i64 = 500;
+/// Idle turns before the device sleeps. A yield in place of the sleep would last as long as the
+/// time slice of a program that polls on this processor, while a short sleep ends on time.
+const IDLE_TURNS: u32 = 200;
+/// Microseconds of a sleep when nothing happens: the first, and the longest after thousands of
+/// sleeps.
+const MIN_SLEEP_US: i64 = 20;
+const MAX_SLEEP_US: i64 = 500;
 
 /// Serves programs until the command has ended.
 fn serve(
@@ -186,14 +185,14 @@ fn serve(
     loop {
         turn = turn.wrapping_add(1);
         let mut some = dev.work();
-        if turn.is_multiple_of(8) || idle > RESTLESS {
+        if turn.is_multiple_of(8) || idle > IDLE_TURNS {
             while let Some(s) = sock::accept(listener) {
                 callers.push(s);
             }
-            callers.retain_mut(|s| match sock::hear(s) {
-                Heard::Nothing => true,
-                Heard::Gone => false,
-                Heard::Asked(r) => {
+            callers.retain_mut(|s| match sock::read_request(s) {
+                Incoming::Nothing => true,
+                Incoming::Gone => false,
+                Incoming::Asked(r) => {
                     some = true;
                     open(&mut dev, s, &r, &mut next);
                     false
@@ -206,27 +205,27 @@ fn serve(
             continue;
         }
         idle = idle.saturating_add(1);
-        if idle > RESTLESS || turn.is_multiple_of(1024) {
+        if idle > IDLE_TURNS || turn.is_multiple_of(1024) {
             if let Some(status) = child.try_wait()? {
                 return Ok(status);
             }
         }
-        if idle > RESTLESS {
+        if idle > IDLE_TURNS {
             let mut fds = vec![listener.as_fd()];
             fds.extend(callers.iter().map(AsFd::as_fd));
             fds.extend(dev.contexts.values().map(|c| c.sock.as_fd()));
-            let longer = i64::from((idle - RESTLESS) / 200) * 10;
+            let longer = i64::from((idle - IDLE_TURNS) / 200) * 10;
             let us = if dev.waits() {
-                NAP
+                MIN_SLEEP_US
             } else {
-                (NAP + longer).min(SLEEP)
+                (MIN_SLEEP_US + longer).min(MAX_SLEEP_US)
             };
             sock::wait(&fds, us);
         }
     }
 }
 
-/// Takes commands of programs in.
+/// Answers requests of open contexts; whether there was one.
 fn listen(dev: &mut Device) -> bool {
     let mut some = false;
     let ids: Vec<u32> = dev.contexts.keys().copied().collect();
@@ -234,10 +233,10 @@ fn listen(dev: &mut Device) -> bool {
         let Some(c) = dev.contexts.get(&id) else {
             continue;
         };
-        match sock::hear(&c.sock) {
-            Heard::Nothing => {}
-            Heard::Gone => dev.close(id),
-            Heard::Asked(r) => {
+        match sock::read_request(&c.sock) {
+            Incoming::Nothing => {}
+            Incoming::Gone => dev.close(id),
+            Incoming::Asked(r) => {
                 some = true;
                 dev.answer(id, &r);
             }
@@ -246,7 +245,7 @@ fn listen(dev: &mut Device) -> bool {
     some
 }
 
-/// A program opens an adapter.
+/// Answers a program's [`Op::Open`].
 fn open(dev: &mut Device, s: &OwnedFd, r: &Request, next: &mut u32) {
     let mut reply = Reply::default();
     let adapter = r.a as u32;

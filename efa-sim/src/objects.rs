@@ -1,16 +1,16 @@
-//! What commands make, ask for and destroy: the adapter's attributes, protection domains, memory
-//! regions, address handles, completion queues and queue pairs, with the checks of the kernel's EFA
-//! driver.
+//! Objects that commands create, query and destroy: the adapter's attributes, protection domains,
+//! memory regions, address handles, completion queues and queue pairs, with the checks of the
+//! kernel's EFA driver.
 
-use crate::bytes::{Fields, Filled};
+use crate::bytes::{FieldWriter, Fields};
 use crate::device::*;
 use crate::shared::{fetch, Mapping, Shared, PAGE};
 use libc::{EBUSY, EFAULT, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP};
 
-/// What a command ends with: a value, or the errno.
+/// Result of a command: a value, or the errno.
 pub type Answer<T> = Result<T, i32>;
 
-/// Where doorbells are in their pages, and the first entry in device memory.
+/// Offsets of the doorbells in their pages, and of the first entry in device memory.
 const SQ_BELL: usize = 0x40;
 const RQ_BELL: usize = 0x80;
 pub const CQ_BELL: usize = 0x20;
@@ -22,7 +22,7 @@ pub const VECTORS: u32 = 4;
 /// Entries of a completion queue, at most.
 const MAX_CQE: u32 = 65536;
 
-/// What a queue pair is created with, whichever way.
+/// Arguments of queue pair creation, by ioctl or by write command.
 pub struct QpArgs {
     pub pd: u32,
     pub send_cq: u32,
@@ -32,7 +32,7 @@ pub struct QpArgs {
     pub driver: Vec<u8>,
 }
 
-/// What a completion queue is created with.
+/// Arguments of completion queue creation.
 pub struct CqArgs {
     pub entries: u32,
     pub user: u64,
@@ -62,7 +62,7 @@ impl Device {
         }
         c.ready = true;
         let cfg = &self.cfg;
-        let mut e = Filled::new(24);
+        let mut e = FieldWriter::new(24);
         // Driver data of QUERY_DEVICE and CREATE_AH is understood.
         e.u32(4, 3).u16(8, cfg.sub_cqs as u16);
         e.u16(10, cfg.inline.min(32) as u16).u32(12, cfg.llq_size());
@@ -82,7 +82,7 @@ impl Device {
         let adapter = self.context(id)?.adapter;
         let c = &self.cfg;
         let gid = c.gid_of(adapter);
-        let mut e = Filled::new(176);
+        let mut e = FieldWriter::new(176);
         e.put(8, &gid[8..]).u64(24, 1 << 40).u64(32, 0xffff_f000);
         e.u32(40, 0x1d0f).u32(44, c.device_id).u32(48, c.device_id);
         e.u32(52, MAX_QP).u32(56, c.send_queue.min(c.recv_queue));
@@ -95,7 +95,7 @@ impl Device {
     }
 
     pub fn port(&self) -> Vec<u8> {
-        let mut e = Filled::new(40);
+        let mut e = FieldWriter::new(40);
         e.u32(4, self.cfg.mtu).u32(16, 1).u16(20, 1);
         // Active or down, 4096 bytes, 100 Gbit/s, link up or disabled.
         let (state, link) = if self.link_down() { (1, 3) } else { (4, 5) };
@@ -106,7 +106,7 @@ impl Device {
 
     pub fn gid_entry(&mut self, id: ContextId) -> Answer<Vec<u8>> {
         let adapter = self.context(id)?.adapter;
-        let mut e = Filled::new(32);
+        let mut e = FieldWriter::new(32);
         e.put(0, &self.cfg.gid_of(adapter)).u32(20, 1);
         Ok(e.0)
     }
@@ -125,7 +125,7 @@ impl Device {
         }
     }
 
-    pub fn uses_pd(&mut self, id: ContextId, handle: u32, on: bool) -> Answer<()> {
+    pub fn count_pd_user(&mut self, id: ContextId, handle: u32, on: bool) -> Answer<()> {
         let n = self.context(id)?.pds.get_mut(&handle).ok_or(ENOENT)?;
         *n = if on { *n + 1 } else { n.saturating_sub(1) };
         Ok(())
@@ -142,7 +142,7 @@ impl Device {
             access: f.u32(36),
             mapped: None,
         };
-        // Hardware pins the pages: both ends have to be there.
+        // Hardware pins the pages: the first and the last one must be mapped now.
         for at in [mr.start, mr.start + mr.len.saturating_sub(1)] {
             if mr.len > 0 {
                 fetch(pid, at, &mut [0]).map_err(|()| EFAULT)?;
@@ -151,8 +151,8 @@ impl Device {
         self.enter_mr(mr)
     }
 
-    /// A region of a dma-buf: descriptor `fd` of the program, from `offset` on. What is not said
-    /// here is in `mr`.
+    /// A region of a dma-buf: descriptor `fd` of the program, from `offset` on. `mr` has the other
+    /// attributes.
     pub fn reg_dmabuf(&mut self, mut mr: Mr, fd: i32, offset: u64) -> Answer<(u32, u32)> {
         let mapped = Mapping::of_program(mr.pid, fd, offset, mr.len)?;
         (mr.pid, mr.start) = (std::process::id(), mapped.start());
@@ -176,10 +176,10 @@ impl Device {
             return Err(EOPNOTSUPP);
         }
         let (id, pd) = (mr.context, mr.pd);
-        self.uses_pd(id, pd, true)?;
+        self.count_pd_user(id, pd, true)?;
         let adapter = self.context(id)?.adapter;
         let Some(key) = self.register(adapter, mr) else {
-            self.uses_pd(id, pd, false)?;
+            self.count_pd_user(id, pd, false)?;
             return Err(ENOMEM);
         };
         let c = self.context(id)?;
@@ -193,7 +193,7 @@ impl Device {
         let key = c.mrs.remove(&handle).ok_or(ENOENT)?;
         let adapter = c.adapter;
         if let Some(mr) = self.mrs.remove(&(adapter, key)) {
-            self.uses_pd(id, mr.pd, false)?;
+            self.count_pd_user(id, mr.pd, false)?;
         }
         Ok(())
     }
@@ -202,7 +202,7 @@ impl Device {
         if self.adapter_of(&gid).is_none() {
             return Err(EINVAL);
         }
-        self.uses_pd(id, pd, true)?;
+        self.count_pd_user(id, pd, true)?;
         let c = self.context(id)?;
         let free = || (1..UNKNOWN_AH).find(|n| c.peers.values().all(|(m, _)| m != n));
         let number = match c.peers.get(&gid) {
@@ -224,12 +224,12 @@ impl Device {
                 c.peers.remove(&gid);
             }
         }
-        self.uses_pd(id, pd, false)
+        self.count_pd_user(id, pd, false)
     }
 
     // ---- completion queues ---------------------------------------------------------------
 
-    /// Handle, entries of a sub-queue, driver data.
+    /// Creates a completion queue: its handle, entries of a sub-queue, driver data.
     pub fn create_cq(
         &mut self,
         id: ContextId,
@@ -271,7 +271,7 @@ impl Device {
         let c = self.context(id)?;
         let handle = c.handle();
         let bell_key = c.offer(&bell, 0, PAGE);
-        let mut e = Filled::new(40);
+        let mut e = FieldWriter::new(40);
         e.u32(0, 1);
         if let Entries::Own(ring) = &ring {
             e.u64(8, c.offer(ring, 0, bytes));
@@ -297,7 +297,8 @@ impl Device {
         Ok((handle, entries, e.0))
     }
 
-    /// How many of its events the program has read, which it waits to have acknowledged.
+    /// Returns how many events of the queue the program has read: libibverbs waits until the
+    /// program has acknowledged them.
     pub fn destroy_cq(&mut self, id: ContextId, handle: u32) -> Answer<u32> {
         let c = self.context(id)?;
         if c.cqs.get(&handle).ok_or(ENOENT)?.users > 0 {
@@ -307,7 +308,7 @@ impl Device {
         let Some(channel) = &q.channel else {
             return Ok(0);
         };
-        // Events that nobody has read go with the queue; those of others stay.
+        // Unread events go with the queue; events of other queues stay.
         let mut others = Vec::new();
         let mut unread = 0;
         let mut b = [0; 8];
@@ -326,7 +327,7 @@ impl Device {
 
     // ---- queue pairs ---------------------------------------------------------------------
 
-    /// Handle, number, driver data.
+    /// Creates a queue pair: its handle, number, driver data.
     pub fn create_qp(&mut self, id: ContextId, a: &QpArgs) -> Answer<(u32, u16, Vec<u8>)> {
         const UD: u8 = 4;
         const DRIVER_QP: u8 = 0xff;
@@ -355,14 +356,14 @@ impl Device {
         for cq in [a.send_cq, a.recv_cq] {
             c.cqs.get(&cq).ok_or(ENOENT)?;
         }
-        self.uses_pd(id, a.pd, true)?;
+        self.count_pd_user(id, a.pd, true)?;
         let adapter = self.context(id)?.adapter;
         let number = self.qp_number(adapter).ok_or(ENOMEM)?;
         let bells = Shared::new(PAGE)?;
         let subs = self.cfg.sub_cqs as usize;
-        // Where there are several rings in a queue, sends and receives have their own.
+        // With several rings in a completion queue, sends and receives use different ones.
         let sub = (0, if subs > 1 { 1 } else { 0 });
-        let mut e = Filled::new(64);
+        let mut e = FieldWriter::new(64);
         e.u32(4, RQ_BELL as u32).u32(8, SQ_BELL as u32);
         e.u32(12, LLQ_AT as u32);
         e.u16(56, sub.0 as u16).u16(58, sub.1 as u16);
@@ -412,7 +413,7 @@ impl Device {
             sq_psn: 0,
             datagram: a.kind == UD,
             unsolicited,
-            // Where it cannot be chosen, the adapter never gives up.
+            // 7 retries without limit; the default until `modify_qp` sets another value.
             rnr_retry: 7,
             bells,
             sq,
@@ -444,13 +445,13 @@ impl Device {
                 cq.users -= 1;
             }
         }
-        self.uses_pd(id, q.pd, false)
+        self.count_pd_user(id, q.pd, false)
     }
 
     pub fn query_qp(&mut self, id: ContextId, handle: u32) -> Answer<Vec<u8>> {
         let at = *self.context(id)?.qps.get(&handle).ok_or(ENOENT)?;
         let q = self.qps.get(&at).ok_or(ENOENT)?;
-        let mut e = Filled::new(128);
+        let mut e = FieldWriter::new(128);
         e.put(64, &q.cap).u32(84, q.qkey).u32(92, q.sq_psn);
         e.u8(108, q.state).u8(116, 1).u8(119, q.rnr_retry);
         Ok(e.0)

@@ -1,9 +1,9 @@
 //! Memory: what the device shares with programs (queues and doorbells), and that of the programs
 //! themselves.
 //!
-//! Shared memory is reached by atomic words alone, for the program on the other side writes when it
-//! likes. Memory of programs is copied through the kernel (process_vm_readv(2)), which checks every
-//! address: a bad one is an error, as it is to an adapter.
+//! Shared memory is accessed by atomic words alone, because the program on the other side may write
+//! at any time. Memory of programs is copied through the kernel (process_vm_readv(2)), which checks
+//! every address: a bad address is an error, as it is to an adapter.
 
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
@@ -18,7 +18,7 @@ pub const PAGE: usize = 4096;
 pub struct Mapping {
     at: *mut u8,
     len: usize,
-    /// What was asked for begins so far behind the first page's beginning.
+    /// Offset of the requested range within the first page.
     skip: usize,
 }
 
@@ -27,7 +27,7 @@ fn errno(or: i32) -> i32 {
 }
 
 impl Mapping {
-    /// `len` bytes from `offset` on of a file that has them. `Err`: the errno.
+    /// Maps `len` bytes from `offset` on of a file that is long enough. `Err`: the errno.
     fn new(file: &File, offset: u64, len: usize) -> Result<Mapping, i32> {
         let skip = offset as usize % PAGE;
         let len = len.checked_add(skip).ok_or(libc::EINVAL)?;
@@ -54,8 +54,8 @@ impl Mapping {
         }
     }
 
-    /// `len` bytes from `offset` on of what a program has open as `fd`: a dma-buf, for an adapter.
-    /// `Err`: the errno.
+    /// Maps `len` bytes from `offset` on of the file that a program has open as `fd`: a dma-buf
+    /// to the adapter. `Err`: the errno.
     pub fn of_program(pid: u32, fd: i32, offset: u64, len: u64) -> Result<Mapping, i32> {
         // SAFETY: numbers are passed; descriptors are owned as they are made.
         let file = unsafe {
@@ -72,7 +72,7 @@ impl Mapping {
             ))?
         };
         let offset = offset + exported_from(&file);
-        // Beyond the end of a file there is nothing, and no error before it is touched.
+        // A mapping beyond the end of the file succeeds, and fails only on access: check the size.
         // SAFETY: a plain structure, of which zero is a value.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: there is a place for the answer.
@@ -107,12 +107,12 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.at.add(off).cast()) }
     }
 
-    /// The half word at `off`, with whatever was written before it.
+    /// Loads the 32-bit word at `off` (acquire).
     pub fn load(&self, off: usize) -> u32 {
         self.word32(off).load(Acquire)
     }
 
-    /// Stores the half word at `off`.
+    /// Stores the 32-bit word at `off` (release).
     pub fn store(&self, off: usize, v: u32) {
         self.word32(off).store(v, Release);
     }
@@ -124,7 +124,7 @@ impl Mapping {
         }
     }
 
-    /// Writes an entry whose first word says that it is there: the others first.
+    /// Writes an entry. The first word holds the phase bit, so it is stored last (release).
     pub fn publish(&self, off: usize, entry: &[u8]) {
         let word = |i: usize| {
             let mut b = [0; 8];
@@ -152,7 +152,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// So many bytes, rounded up to pages, all zero.
+    /// `len` bytes, rounded up to pages, all zero.
     pub fn new(len: usize) -> Result<Rc<Shared>, i32> {
         let len = len.max(1).next_multiple_of(PAGE);
         // SAFETY: the name is a C string; the descriptor is owned from here on.
@@ -168,7 +168,7 @@ impl Shared {
         Ok(Rc::new(Shared { memory, file }))
     }
 
-    /// Its descriptor, for the program.
+    /// The file's descriptor, to pass to the program.
     pub fn fd(&self) -> i32 {
         self.file.as_raw_fd()
     }
@@ -222,8 +222,8 @@ pub fn store(pid: u32, at: u64, from: &[u8]) -> Result<(), ()> {
     copy(pid, at, from.as_ptr().cast_mut(), from.len(), true)
 }
 
-/// Where a dma-buf of `gpu-sim` begins in its file: at the descriptor's position. Others begin with
-/// their file.
+/// Offset at which a dma-buf begins in its file: the descriptor's position for one of `gpu-sim`, 0
+/// for others.
 fn exported_from(file: &File) -> u64 {
     let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     if !name.is_ok_and(|n| n.to_string_lossy().contains("memfd:gpu-sim")) {

@@ -1,4 +1,4 @@
-//! The socket that programs find the device process at.
+//! The Unix socket between programs and the device process.
 
 use crate::door::{Reply, Request, REPLY, REQUEST};
 use core::mem::{size_of, zeroed};
@@ -40,7 +40,7 @@ pub fn listen(path: &Path) -> Result<OwnedFd> {
     }
 }
 
-/// A program that has called.
+/// Accepts a waiting connection of a program.
 pub fn accept(at: &OwnedFd) -> Option<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no address is asked for.
@@ -55,7 +55,7 @@ pub fn accept(at: &OwnedFd) -> Option<OwnedFd> {
     .ok()
 }
 
-/// Two connected ends that keep the bounds of what is written: events, one per read.
+/// A connected pair of sockets that keeps message boundaries: one event per read.
 pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
     let mut two = [0; 2];
     // SAFETY: a place for two descriptors.
@@ -65,30 +65,30 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
     Ok((owned(two[0])?, owned(two[1])?))
 }
 
-/// What a look for a request finds.
-pub enum Heard {
+/// Result of reading a request.
+pub enum Incoming {
     Nothing,
     Gone,
     Asked(Request),
 }
 
-/// Takes a request in.
-pub fn hear(from: &OwnedFd) -> Heard {
+/// Reads a request without waiting.
+pub fn read_request(from: &OwnedFd) -> Incoming {
     let mut b = [0u8; REQUEST];
     match receive(from, &mut b) {
         Ok(n) if n == REQUEST => {
             let word = |at: usize| u32::from_ne_bytes(b[at..at + 4].try_into().unwrap_or_default());
             let long = |at: usize| u64::from_ne_bytes(b[at..at + 8].try_into().unwrap_or_default());
-            Heard::Asked(Request {
+            Incoming::Asked(Request {
                 op: word(0),
                 pid: word(4),
                 a: long(8),
                 b: long(16),
             })
         }
-        Ok(_) => Heard::Gone,
-        Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => Heard::Nothing,
-        Err(_) => Heard::Gone,
+        Ok(_) => Incoming::Gone,
+        Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => Incoming::Nothing,
+        Err(_) => Incoming::Gone,
     }
 }
 
@@ -143,7 +143,7 @@ pub fn reply(to: &OwnedFd, r: &Reply, fd: Option<BorrowedFd>) {
     }
 }
 
-/// Waits until one of these is readable, for so many microseconds at most.
+/// Waits until one of these is readable, for `us` microseconds at most.
 pub fn wait(fds: &[BorrowedFd], us: i64) {
     let mut list: Vec<libc::pollfd> = fds
         .iter()
@@ -161,7 +161,7 @@ pub fn wait(fds: &[BorrowedFd], us: i64) {
     unsafe { libc::ppoll(list.as_mut_ptr(), list.len() as _, &t, core::ptr::null()) };
 }
 
-/// Makes the caller's next program end when the process that started it does.
+/// Makes the calling process end with its parent, also after exec.
 pub fn end_with_parent() -> Result<()> {
     // SAFETY: plain numbers are passed.
     match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) } {

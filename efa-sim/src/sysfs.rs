@@ -1,4 +1,4 @@
-//! The part of sysfs that rdma-core and libfabric look at, as a tree of real files (`SYSFS_PATH`).
+//! The part of sysfs that rdma-core and libfabric read, as a tree of real files (`SYSFS_PATH`).
 
 use crate::config::Config;
 use crate::door::{MAJOR, MINOR};

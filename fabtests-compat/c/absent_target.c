@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Reads and writes end, and have done what they say, although the target does not call in: with room between the two
- * processes, and when messages that nobody takes have left none. Both ways of completion: entries and counters of injected writes.
+ * Reads and writes complete, with the right data, although the target makes no call: first with an
+ * empty ring between the two processes, then behind messages that fill the ring. Completions are
+ * queue entries, and a counter for injected writes.
  */
 #include "two.h"
 
@@ -9,7 +10,7 @@
 #define COUNT 200
 #define LIMIT 30.0
 
-/* Takes one message, says so, and sleeps in read(2) from then on. */
+/* Takes one message, answers with a byte, and blocks in read(2) from then on. */
 static int target(int fd)
 {
 	struct hello me = open_all(SIZE), other;
@@ -25,7 +26,7 @@ static int target(int fd)
 	return read(fd, &c, 1) == 1 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-/* One entry, or the end. */
+/* Takes one completion; an error, or none before `until`, ends the test. */
 static void completion(double until)
 {
 	struct fi_cq_data_entry e;
@@ -100,7 +101,7 @@ int main(void)
 	pid_t child;
 	char c = 0;
 
-	child = beside(target, &fd);
+	child = spawn_peer(target, &fd);
 	me = open_all(SIZE);
 	to = meet(fd, &me, &other);
 	DO(fi_send(ep, buf, 8, NULL, to, NULL));
@@ -110,7 +111,7 @@ int main(void)
 	for (unsigned full = 0; full < 2; full++) {
 		for (unsigned s = 0; s < sizeof(sizes) / sizeof(*sizes); s++)
 			write_and_read_back(to, &other, sizes[s], 4 * full + s);
-		/* Nobody takes these; beyond a million they have found room for ever. */
+		/* The target takes none of these; a million fit only where sends have no limit. */
 		while (!full && filled < 1000000 && fi_inject(ep, buf, 64, to) == 0)
 			filled++;
 	}

@@ -159,7 +159,7 @@ static int parse(struct bench *b, bool rma, int argc, char **argv)
 	return 0;
 }
 
-/* ---- the other channel ---------------------------------------------------------------------- */
+/* ---- out-of-band channel -------------------------------------------------------------------- */
 
 static int oob_open(struct bench *b)
 {
@@ -185,7 +185,7 @@ static int oob_open(struct bench *b)
 		struct sockaddr_in me;
 		socklen_t len = sizeof(me);
 
-		/* With port 0 a runner reads the port we got from this line. */
+		/* With port 0 the runner reads the chosen port from this line. */
 		getsockname(fd, (struct sockaddr *) &me, &len);
 		if (strcmp(b->port, "0") == 0) {
 			printf("port %d\n", ntohs(me.sin_port));
@@ -215,7 +215,7 @@ static int oob_open(struct bench *b)
 	return 0;
 }
 
-/* Sends and receives `len` bytes while the endpoint keeps moving. */
+/* Sends and receives `len` bytes, and progresses the endpoint meanwhile. */
 static int oob_swap(struct bench *b, const void *out, void *in, size_t len)
 {
 	size_t sent = 0, got = 0;
@@ -281,7 +281,7 @@ static int open_all(struct bench *b, bool rma)
 	if (b->inject_limit >= 0 && (size_t) b->inject_limit < b->inject_size)
 		b->inject_size = (size_t) b->inject_limit;
 
-	/* Verified writes have their own place per slot of the window; else all share one. */
+	/* Verified writes have a place of their own per slot of the window; others share one. */
 	b->buf_size = slot * (size_t) (b->verify && rma ? b->window : 1);
 	b->buf = gpu.used ? gpu_alloc(2 * b->buf_size) :
 		aligned_alloc(4096, (2 * b->buf_size + 4095) & ~(size_t) 4095);

@@ -72,14 +72,14 @@ int bench_post_rma(struct bench *b, enum bench_op op, size_t size, int slot);
 /* Waits until all posted operations of that side are done. */
 int bench_wait_tx(struct bench *b);
 int bench_wait_rx(struct bench *b);
-/* Both sides meet; completions are still taken in meanwhile. */
+/* Waits until both sides are here; progresses the endpoint meanwhile. */
 int bench_sync(struct bench *b);
 void bench_fill(char *buf, size_t size, unsigned seed);
 int bench_check(const char *what, char *buf, size_t size, unsigned seed);
 void bench_clear(char *buf, size_t size);
 /* Whether the buffers are a GPU's (-D cuda): the processor cannot look at them. */
 bool bench_on_gpu(void);
-/* Moves the endpoint along without waiting. */
+/* Progresses the endpoint without waiting. */
 int bench_progress(struct bench *b);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What starting costs in time and resident memory: fi_getinfo, endpoints, addresses. Prints a line for each. The first
- * argument is the fabric ("efa" if none), the second how many endpoints.
+ * Start-up costs in time and resident memory: fi_getinfo, endpoints, addresses. Prints a line for
+ * each. The first argument is the fabric (default "efa"), the second the number of endpoints.
  */
 #include <string.h>
 #include <time.h>
@@ -94,7 +94,7 @@ int main(int argc, char **argv)
 		unsigned key = i + 1;
 		unsigned short qpn = i & 0x3fff;
 
-		/* Another queue pair number and key each: 16 bytes of host, number, reserved, key. */
+		/* Each address has another number and key: 16 bytes GID, number, reserved, key. */
 		memcpy(list + i * len, addr, len);
 		memcpy(list + i * len + 16, &qpn, sizeof(qpn));
 		memcpy(list + i * len + 20, &key, sizeof(key));

@@ -137,7 +137,7 @@ static struct fid_av_set *set_of(uint64_t first, uint64_t last, uint64_t stride)
 	return s;
 }
 
-/* Element i of what member r brings. */
+/* Element i of the input of member r. */
 static uint64_t value(int r, size_t i)
 {
 	return (uint64_t) r * 1000003 + i * 7 + 1;
@@ -218,7 +218,7 @@ static void movements(fi_addr_t g, size_t n, int root)
 	free(out);
 }
 
-/* Several operations in two groups at once, beside a receive of anything: nothing gets mixed up. */
+/* Several operations in two groups at once, beside a receive with wildcards. */
 static void together(fi_addr_t world, fi_addr_t odd)
 {
 	uint64_t in[8], out[8], any = 0, hello = 42, other, others = 0;
@@ -268,7 +268,7 @@ static void sets(void)
 	DO(fi_av_set_diff(c, a));
 	DO(fi_av_set_remove(c, 4));
 	CHECK(fi_av_set_remove(c, 4) == -FI_EINVAL);
-	/* The last is empty: nobody is a member of it. */
+	/* Set c is empty: no endpoint can join it. */
 	DO(fi_av_set_addr(c, &addr));
 	CHECK(fi_join_collective(ep, addr, c, 0, &mc, NULL) == -FI_EINVAL);
 	CHECK(fi_close(&av->fid) == -FI_EBUSY);
@@ -317,11 +317,11 @@ static int work(int parent)
 	DO(fi_barrier(ep, fi_mc_addr(again), &in));
 	CHECK(done(&in) == 0);
 	DO(fi_close(&again->fid));
-	/* Its address names no group any more. */
+	/* The address of a closed group is invalid. */
 	CHECK(fi_barrier(ep, gone, NULL) == -FI_EINVAL);
 	if (odd)
 		DO(fi_close(&odd->fid));
-	/* The parent kills the last one when all are here, and says so. */
+	/* The parent kills the last rank when all ranks are here, then writes a byte. */
 	CHECK(write(parent, "", 1) == 1 && read(parent, &word, 1) == 1);
 	t = now_s();
 	DO(fi_allreduce(ep, &in, 1, NULL, &out, NULL, g, FI_UINT64, FI_SUM, 0, &in));

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Connected endpoints of provider tcp (fi_cm(3)): a server, and callers that are processes of their
- * own. One is accepted, one rejected, one killed, one connects many times; strangers say what no
- * endpoint would.
+ * own. One is accepted, one rejected, one killed, one connects many times. Unknown callers send
+ * invalid bytes.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <rdma/fi_eq.h>
 #include "two.h"
 
-enum { LEN = 64, CALLS = 4, STRANGERS = 40, AGAIN = 50 };
+enum { LEN = 64, CALLS = 4, INVALID_CALLERS = 40, AGAIN = 50 };
 
 static struct fid_eq *eq;
 static struct fid_pep *pep;
@@ -31,7 +31,7 @@ static void open_fabric(const char *node, const char *service, uint64_t flags)
 	DO(fi_domain(fabric, info, &domain, NULL));
 }
 
-/* The endpoint for what `i` names, with a queue and a receive. */
+/* Opens the endpoint for info `i`, with a completion queue and a posted receive. */
 static void open_ep(struct fi_info *i)
 {
 	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_MSG, .wait_obj = FI_WAIT_UNSPEC };
@@ -114,7 +114,7 @@ static void call(int server, const void *data, size_t len)
 	DO(fi_connect(ep, info->dest_addr, data, len));
 }
 
-/* Is accepted, has a message echoed, hangs up. */
+/* A caller that is accepted, gets its message echoed and shuts down. */
 static int accepted(int fd)
 {
 	struct sockaddr_in peer;
@@ -138,7 +138,7 @@ static int accepted(int fd)
 	return 0;
 }
 
-/* Is rejected, and told why. */
+/* A caller that is rejected with a reason. */
 static int rejected(int fd)
 {
 	struct fi_eq_cm_entry e;
@@ -159,7 +159,7 @@ static int rejected(int fd)
 	return 0;
 }
 
-/* Lives until it is killed. */
+/* A caller that is connected until it is killed. */
 static int killed(int fd)
 {
 	char ok = 1;
@@ -170,7 +170,7 @@ static int killed(int fd)
 	return pause();
 }
 
-/* Connects again as soon as it is connected: the server hears of one after the other. */
+/* A caller that opens AGAIN connections, each as soon as the previous one is connected. */
 static int again(int fd)
 {
 	struct fid_ep *eps[AGAIN];
@@ -196,8 +196,8 @@ static int again(int fd)
 	return 0;
 }
 
-/* A socket that is connected to the server. */
-static int knock(void)
+/* A TCP socket that is connected to the server. */
+static int connect_socket(void)
 {
 	int s = socket(AF_INET, SOCK_STREAM, 0);
 
@@ -206,20 +206,20 @@ static int knock(void)
 	return s;
 }
 
-/* Says what no endpoint would, then goes. */
-static void stranger(int n)
+/* Connects, sends bytes that no endpoint sends, and closes the socket. */
+static void send_invalid_bytes(int n)
 {
 	static const unsigned char said[][40] = {
 		{ 0 }, { 3, 0, 0xff, 0xff }, { 3, 1 }, { 3, 6 }, { 9 }, { 'G', 'E', 'T', ' ' }
 	};
-	int s = knock();
+	int s = connect_socket();
 	size_t len = (size_t) n % sizeof(said[0]) + 1;
 
 	check(send(s, said[n % 6], len, MSG_NOSIGNAL) == (ssize_t) len, "send");
 	close(s);
 }
 
-/* The next request's info; it has to say hello. */
+/* Takes the next connection request, which must carry `data`; returns its info. */
 static struct fi_info *request(const char *data)
 {
 	struct fi_eq_cm_entry e;
@@ -231,7 +231,7 @@ static struct fi_info *request(const char *data)
 	return e.info;
 }
 
-/* Accepts, and returns when the connection is there. */
+/* Accepts the next request, and returns when the endpoint is connected. */
 static void accept_call(const char *data)
 {
 	struct fi_info *i = request(data);
@@ -242,7 +242,7 @@ static void accept_call(const char *data)
 	fi_freeinfo(i);
 }
 
-static void over(void)
+static void expect_shutdown(void)
 {
 	expect(FI_SHUTDOWN, "");
 	check(completion(buf) == FI_ECANCELED, "the receive was not flushed");
@@ -259,9 +259,9 @@ static void serve(void)
 	size_t len = sizeof(at);
 	char ok;
 
-	/* Callers begin before the library is in use here, and wait for the address. */
+	/* Fork the callers before this process uses the library; they wait for the address. */
 	for (int i = 0; i < CALLS; i++)
-		pids[i] = beside(callers[i], &fds[i]);
+		pids[i] = spawn_peer(callers[i], &fds[i]);
 	open_fabric("127.0.0.1", NULL, FI_SOURCE);
 	DO(fi_passive_ep(fabric, info, &pep, NULL));
 	check(fi_listen(pep) == -FI_ENOEQ, "fi_listen without an event queue: wanted FI_ENOEQ");
@@ -270,8 +270,8 @@ static void serve(void)
 	DO(fi_listen(pep));
 	check(fi_listen(pep) == -FI_EINVAL, "listens twice");
 
-	for (int i = 0; i < STRANGERS; i++)
-		stranger(i);
+	for (int i = 0; i < INVALID_CALLERS; i++)
+		send_invalid_bytes(i);
 	check(write(fds[0], &at, sizeof(at)) == sizeof(at), "a caller is gone");
 	accept_call("hello");
 	check(completion(buf) == 0, "no message");
@@ -279,7 +279,7 @@ static void serve(void)
 	memset(buf + LEN, 'x', LEN);
 	DO(fi_send(ep, buf + LEN, LEN, NULL, 0, buf + LEN));
 	check(completion(buf + LEN) == 0, "the echo failed");
-	over();
+	expect_shutdown();
 
 	check(write(fds[1], &at, sizeof(at)) == sizeof(at), "a caller is gone");
 	{
@@ -294,18 +294,18 @@ static void serve(void)
 	accept_call("hello");
 	check(read(fds[2], &ok, 1) == 1, "the third caller is gone");
 	kill(pids[2], SIGKILL);
-	over();
+	expect_shutdown();
 
-	/* A request as it should be, then no header. */
+	/* A valid connection request, followed by bytes that are no message header. */
 	{
 		unsigned char bytes[32 + 6] = { 3, 0, 0, 6, [24] = 1 };
-		int s = knock();
+		int s = connect_socket();
 
 		memcpy(bytes + 32, "hello", 6);
 		check(send(s, bytes, sizeof(bytes), 0) == sizeof(bytes), "send");
 		accept_call("hello");
 		check(send(s, "GET / HTTP/1.1\r\n\r\n", 18, 0) == 18, "send");
-		over();
+		expect_shutdown();
 		close(s);
 	}
 

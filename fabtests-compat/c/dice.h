@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-/* Not 0. */
+/* State of the generator, never 0. */
 static uint64_t seed = 88172645463325252ull;
 
 /* 64 bits. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Windows of writes, writes with data or reads by the client; the server only looks on. */
+/* Windows of writes, writes with data or reads by the client; the server posts nothing. */
 #include "loops.h"
 
 static int run(struct bench *b, size_t size, int iters)
@@ -32,7 +32,7 @@ static int run(struct bench *b, size_t size, int iters)
 				r = bench_sync(b);
 		}
 	}
-	/* The server's time is the client's: it waits here. */
+	/* The server waits here, so that both sides measure the same time. */
 	return r ? r : bench_sync(b);
 }
 

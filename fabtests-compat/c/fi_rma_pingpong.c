@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Writes back and forth; the end of one is seen by its last byte, or by its data entry. */
+/* Writes back and forth; the target detects a write by its last byte, or by its completion. */
 #include <stdio.h>
 #include "loops.h"
 

@@ -14,7 +14,7 @@ static struct {
 	int (*malloc)(void **, size_t);
 	int (*free)(void *);
 	int (*copy)(void *, const void *, size_t, int);
-	/* Where the processor sees what is copied. */
+	/* Host buffer for data that is copied to or from the GPU. */
 	char *host;
 	size_t size;
 } gpu;
@@ -52,7 +52,7 @@ static inline void *gpu_alloc(size_t size)
 	return at;
 }
 
-/* The host's copy of `size` bytes at `at`, which are `at` itself unless they are a GPU's. */
+/* Host address of `size` bytes at `at`: of a copy for GPU memory, else `at` itself. */
 static inline char *gpu_seen(char *at, size_t size)
 {
 	if (!gpu.used)

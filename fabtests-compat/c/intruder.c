@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * intruder [SECONDS]: a process of another user attacks two that converse, and a service.
+ * intruder [SECONDS]: a process of another user attacks two processes that exchange messages, and a
+ * service endpoint.
  *
- * It knows the source: how datagrams and greetings look, the ports, where the registered memory is, even its
- * keys, and the key of the service. It does not know the addresses of the two, tokens and verification tags. It
- * sends datagrams of every kind with guessed tokens, calls the Unix sockets that it finds in /proc/net/unix, and
- * asks the service to be let in. Nothing may be read or written, no answer may be more than a refusal, and
- * neither memory nor descriptors of the attacked may grow. What the attack costs the conversation is printed: in
- * turn with moments in which the same is sent to a socket that nobody reads.
+ * The intruder knows the source: the formats of datagrams and greetings, the ports, the address and
+ * even the key of the registered memory, and the queue key of the service. It does not know the
+ * addresses of the two processes, their tokens and verification tags. It sends datagrams of every
+ * kind with guessed tokens, connects to the Unix sockets listed in /proc/net/unix, and asks the
+ * service for admission. No memory may be read or written, every answer must be a refusal, and the
+ * victims' memory and descriptors must not grow. The cost to the message rate is printed: phases of
+ * attack alternate with phases in which the same datagrams go to a socket without a reader.
  */
 #include "dice.h"
 #include "two.h"
@@ -27,13 +29,13 @@
 #define PHASE 0.25
 #define UDP 4
 
-/* What the intruder knows, and what it has seen. */
+/* What the intruder knows, and its counts. */
 struct known {
-	/* 0: wait, 1: datagrams to the victims, 2: to the socket that nobody reads, 3: Unix sockets, 4: end. */
+	/* 0: wait, 1: attack by datagrams, 2: datagrams to the decoy, 3: Unix sockets, 4: end. */
 	volatile int phase;
 	volatile unsigned long sent, answered, refusals, welcomes, leaks, calls;
 	uint16_t ports[3];
-	/* Of the service: everybody's. */
+	/* Queue key of the service, which is public. */
 	uint32_t qkey;
 	uint16_t decoy;
 	uint64_t at, key;
@@ -46,7 +48,7 @@ static void put(unsigned char *at, uint64_t v, int bytes)
 	memcpy(at, &v, (size_t) bytes);
 }
 
-/* A datagram of the software adapter, of a random kind, with a token that may be anything but the right one. */
+/* Makes a datagram of the software adapter, of random kind and with a wrong token. */
 static size_t forge(unsigned char *d)
 {
 	struct timespec t;
@@ -106,7 +108,7 @@ static void datagrams(const int *sock, bool decoy)
 	}
 }
 
-/* Passes a file to a Unix socket, with a greeting of the library's. */
+/* Sends a greeting of the library, with a file descriptor, to a Unix socket. */
 static void greet(const char *name, size_t len)
 {
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
@@ -132,7 +134,7 @@ static void greet(const char *name, size_t len)
 	if (ftruncate(file, 1 << 20) == 0 &&
 	    connect(fd, (struct sockaddr *) &to, (socklen_t) (offsetof(struct sockaddr_un, sun_path) + len)) == 0) {
 		known->calls++;
-		/* Ours by name, or a request to be admitted: 34 bytes. */
+		/* A ring's greeting of 38 bytes, or a request for admission of 34 bytes. */
 		iov.iov_len = dice_bits() % 2 ? 38 : 34;
 		m.msg_controllen = iov.iov_len == 38 ? m.msg_controllen : 0;
 		if (sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) > 0 && poll(&p, 1, 5) > 0)
@@ -191,7 +193,7 @@ static int intruder(int fd)
 	return EXIT_SUCCESS;
 }
 
-/* One message to the other side and back; or, for the other side, the reverse. */
+/* Sends one message and receives one; the side that does not lead receives first. */
 static void exchange(fi_addr_t to, bool leads)
 {
 	struct fi_cq_err_entry end;
@@ -206,7 +208,7 @@ static void exchange(fi_addr_t to, bool leads)
 			check(!r || r == -FI_EAGAIN, "fi_send");
 			sent = !r;
 		}
-		if (!took(&end))
+		if (!read_completion(&end))
 			continue;
 		check(!end.err, "an operation of the conversation fails");
 		ends++;
@@ -222,7 +224,7 @@ static int other_side(int fd)
 	memset(buf, 'B', 64);
 	for (;;) {
 		exchange(to, false);
-		/* The last one says so. */
+		/* The last message begins with 'e'. */
 		if (buf[128] == 'e')
 			return EXIT_SUCCESS;
 	}
@@ -298,8 +300,8 @@ int main(int argc, char **argv)
 		rates[i] = calloc((size_t) (seconds / PHASE) + 8, sizeof(double));
 	known = mmap(NULL, sizeof(*known), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	check(known != MAP_FAILED, "mmap");
-	bad = beside(intruder, &to_intruder);
-	other = beside(other_side, &fd);
+	bad = spawn_peer(intruder, &to_intruder);
+	other = spawn_peer(other_side, &fd);
 	me = open_all(SIZE);
 	to = meet(fd, &me, &far);
 	DO(fi_cq_open(domain, &ca, &queue, NULL));

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * kills COUNT [SEED]: peers die and stop at any moment, and a survivor goes on.
+ * kills COUNT [SEED]: peers die or stop at random moments, and a survivor goes on.
  *
- * Three processes: the survivor; one peer after the other, each of which sends, writes and reads as much as it can, as
- * the survivor does; and this one, which uses no library, brings them together, and kills (SIGKILL) or stops (SIGSTOP) the peer
- * after a random moment. A stopped one is killed a while later: on one host it is waited for until then, as if somebody
- * debugged it. Then every operation of the survivor must end within the time-out, no call of it may block, the peer's
- * address can be removed, and the next peer comes. In the end the survivor has no more descriptors or memory than after the
- * first peers.
+ * Three processes: the survivor; one peer after another, each of which sends, writes and reads as
+ * much as possible, as the survivor does; and this controller, which does not use the library,
+ * exchanges the addresses, and kills (SIGKILL) or stops (SIGSTOP) the peer at a random moment. A
+ * stopped peer is killed a while later: on one host operations wait for a stopped peer, as for a
+ * process under a debugger. Then every operation of the survivor must end within the time-out, no
+ * call may block, fi_av_remove must accept the peer's address, and the next peer starts. In the end
+ * the survivor must have no more descriptors or memory than after the first peers.
  */
 #include "dice.h"
 #include "two.h"
@@ -18,9 +19,9 @@
 #define SIZE ((size_t) 1 << 20)
 #define DEPTH 16
 #define RECVS 16
-/* What the survivor has after so many peers is what it needs. */
+/* Number of peers after which descriptors and memory are taken as the baseline. */
 #define SETTLED 10
-/* Seconds: the time-out is half a second, and others want the processors, too. */
+/* Seconds. The time-out is half a second; the rest allows for busy processors. */
 #define ENDS_IN 10.0
 #define BLOCKED 1.0
 #define SLOW 0.05
@@ -34,7 +35,7 @@ static double longest;
 static unsigned slow;
 static const char *longest_call = "none";
 
-/* A call, and how long it takes. */
+/* Makes a call and measures its time. */
 #define TIMED(r, call) \
 	do { \
 		double begun_ = now_s(); \
@@ -47,7 +48,7 @@ static const char *longest_call = "none";
 		} \
 	} while (0)
 
-/* An operation under way: what it is called in a message about it. */
+/* An operation under way; `what` names it in messages, NULL: the slot is free. */
 struct op {
 	const char *what;
 	size_t len;
@@ -59,7 +60,7 @@ struct traffic {
 	struct op ops[DEPTH];
 	int sends, recvs;
 	unsigned long done, failed;
-	/* What every byte that we send is. */
+	/* Value of every byte that this process sends. */
 	char mark;
 };
 
@@ -70,14 +71,14 @@ static size_t some_size(void)
 	return sizes[dice(8)];
 }
 
-/* Takes what has ended: contexts are those of `ops`, and of receives their buffers. */
+/* Takes completions; the context is an entry of `ops`, or the buffer of a receive. */
 static void take(struct traffic *t)
 {
 	struct fi_cq_err_entry end;
 	int some;
 
 	do {
-		TIMED(some, took(&end));
+		TIMED(some, read_completion(&end));
 		if (!some)
 			return;
 		t->done++;
@@ -95,7 +96,7 @@ static void take(struct traffic *t)
 	} while (1);
 }
 
-/* Posts whatever fits; what is refused for now is posted later. */
+/* Posts as much as fits; an operation refused with FI_EAGAIN is posted later. */
 static void post(struct traffic *t)
 {
 	static int slot;
@@ -144,7 +145,7 @@ static int peer(int fd)
 
 	t.to = meet(fd, &me, &t.far);
 	memset(buf + SIZE, t.mark, SIZE);
-	/* Until it is killed; or the controller is. */
+	/* Until this process is killed, or the controller ends. */
 	while (getppid() != 1) {
 		post(&t);
 		take(&t);
@@ -195,7 +196,7 @@ static int survivor(int fd)
 		}
 		TIMED(r, fi_av_remove(av, &t.to, 1, 0));
 		DO(r);
-		/* Its memory is somebody else's sometimes; one that a stopped peer has a hand in stays for now. */
+		/* Sometimes replaces the region; FI_EBUSY while a stopped peer accesses it. */
 		if (dice(4) == 0) {
 			double begun = now_s();
 
@@ -220,7 +221,7 @@ static int survivor(int fd)
 	if (peers > SETTLED) {
 		double until = now_s() + ENDS_IN;
 
-		/* The last ones are heard of. */
+		/* Wait until the descriptors of the last peers are closed. */
 		while (descriptors() > fds + 2 && now_s() < until)
 			take(&t);
 		printf("survivor: %d descriptors, %d in the end; %ld KiB, %ld in the end\n", fds, descriptors(), kib, resident_kib());
@@ -240,15 +241,15 @@ int main(int argc, char **argv)
 	if (argc > 2)
 		seed = strtoull(argv[2], NULL, 0) | 1;
 	setenv("FI_EFA_SOFT_TIMEOUT_MS", "500", 1);
-	/* The survivor says on its own when it is not content. */
+	/* Writes to a dead survivor fail with EPIPE; the survivor prints its own errors. */
 	signal(SIGPIPE, SIG_IGN);
-	alive = beside(survivor, &to_survivor);
+	alive = spawn_peer(survivor, &to_survivor);
 	for (int i = 0; i < count; i++) {
 		struct command c = { .what = MEET };
 		struct hello far;
 		struct timespec moment = { .tv_nsec = (long) dice(20000000) };
 		int fd, how = dice(3) ? SIGKILL : SIGSTOP;
-		pid_t pid = beside(peer, &fd);
+		pid_t pid = spawn_peer(peer, &fd);
 		char ok;
 
 		/* Another sequence of operations with every peer. */

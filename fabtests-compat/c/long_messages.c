@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Long messages of lengths around the limits of the ways they go, verified: through a ring, copied by the receiver, by both
- * sides. More are under way than receives are posted, so that some are unexpected. Of every fifth the receive is too short, or
- * has no memory at all: it ends in FI_ETRUNC, and nothing else. In the end the receiver is
- * killed by SIGKILL while messages wait that it has no receives for: each ends, those that must be asked for in an error.
+ * Long messages with lengths around the limits of the copy methods, verified: through a ring, by
+ * the receiver's copy, by copies of both sides. More messages are under way than receives are
+ * posted, so that some are unexpected. Every fifth receive is too short, or has no memory at all,
+ * and must end in FI_ETRUNC. In the end the receiver is killed by SIGKILL while messages without a
+ * receive are pending: each must end, and those that need a CTS in an error.
  *
- * long_messages reluctantly: the system's copy does less than it is asked for, now and then, or nothing.
+ * long_messages reluctantly: process_vm_readv(2) copies less than asked, now and then, or nothing.
  */
 #include "two.h"
 #include <sys/syscall.h>
@@ -26,15 +27,18 @@ static size_t length(unsigned n)
 
 static int reluctant;
 
-/* In place of the C library's: what the library has from it is what the manual page promises, no more. A whole message is refused now and then, of
- * several a part is copied. Nothing is refused of one that the sender copies, too, in chunks of whole pages: that cannot be asked for any more. */
+/*
+ * Replaces the C library's function, within what its man page permits: now and then a call for a
+ * whole message is refused, and a call for several copies only a part. A message that the sender
+ * copies, too, in chunks of whole pages, is never refused: it has no other way by then.
+ */
 ssize_t process_vm_readv(pid_t pid, const struct iovec *to, unsigned long n, const struct iovec *from, unsigned long m,
 			 unsigned long flags)
 {
 	static unsigned calls;
 	struct iovec first = *to;
 
-	/* The first call finds out whether there is such a thing. */
+	/* The first call is the library's probe for cross-memory attach. */
 	if (!reluctant || calls++ % 3 != 1)
 		return syscall(SYS_process_vm_readv, pid, to, n, from, m, flags);
 	for (unsigned i = 0; n == 1 && i < sizeof(lengths) / sizeof(*lengths); i++)
@@ -46,7 +50,7 @@ ssize_t process_vm_readv(pid_t pid, const struct iovec *to, unsigned long n, con
 	return syscall(SYS_process_vm_readv, pid, &first, 1ul, from, m, flags);
 }
 
-/* Bytes of its receive. */
+/* Length of the receive for message n. */
 static size_t room(unsigned n)
 {
 	const size_t of[] = { 0, 100, 8192, length(n) - 1 };
@@ -54,7 +58,7 @@ static size_t room(unsigned n)
 	return n % 5 ? SLOT : of[n / 5 % 4];
 }
 
-/* The bytes of message n: no two are alike, and no word of one is that of another place. */
+/* Bytes of message n: messages differ, and a word at one place occurs at no other. */
 static void fill(char *at, unsigned n, size_t len)
 {
 	for (size_t i = 0; i + 8 <= len; i += 8) {
@@ -65,7 +69,7 @@ static void fill(char *at, unsigned n, size_t len)
 	memset(at + len / 8 * 8, (int) n, len % 8);
 }
 
-/* A receive: of which message, and where. */
+/* A posted receive: the number of its message, and the buffer. */
 static struct place {
 	unsigned n;
 	char *at;
@@ -93,7 +97,7 @@ static int receiver(int fd)
 	while (got < MESSAGES) {
 		struct fi_cq_err_entry end;
 
-		if (!took(&end))
+		if (!read_completion(&end))
 			continue;
 		struct place *p = end.op_context;
 		size_t len = length(p->n), kept = len < room(p->n) ? len : room(p->n);
@@ -126,7 +130,7 @@ int main(int argc, char **argv)
 
 	reluctant = argc > 1 && !strcmp(argv[1], "reluctantly");
 	setenv("FI_EFA_SOFT_TIMEOUT_MS", "1000", 0);
-	child = beside(receiver, &fd);
+	child = spawn_peer(receiver, &fd);
 	me = open_all(WAITING * SLOT);
 	fi_addr_t to = meet(fd, &me, &other);
 

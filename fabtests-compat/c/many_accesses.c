@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Reads and writes of a peer's memory, many at once without a poll in between, verified: adjacent and scattered, short and long, of two
- * regions, with some among them that name a wrong key or go beyond the region, which alone end in an error. Between them a fence: what is read before a fenced write is
- * what was there before, what is read after it is what it has written. First the target polls, then it sleeps.
+ * Reads and writes of a peer's memory, many at once without a poll in between, verified: adjacent
+ * and scattered, short and long, in two regions. Some name a wrong key or go beyond the region;
+ * only these must end in an error. Between the rounds a fence: a read before a fenced write returns
+ * the old bytes, a read after it the new ones. The target polls at first, then blocks.
  *
- * many_accesses reluctantly: the system's copy does less than it is asked for, now and then.
+ * many_accesses reluctantly: process_vm_readv(2) and process_vm_writev(2) copy less than asked, now
+ * and then.
  */
 #include "two.h"
 #include <sys/syscall.h>
@@ -13,20 +15,20 @@
 #define SLOT ((size_t) 64 << 10)
 #define OPS 48
 #define ROUNDS 120
-/* A region to read, and one to write. */
+/* One half of the target's memory is read, the other is written. */
 #define HALF (OPS * SLOT)
 
 static const size_t lengths[] = { 4096, 2048, 65536, 4096, 8192, 3001, 20000, 64, 8193, 16384 };
 static int reluctant;
 
-/* In place of the C library's: they do what the manual page promises, no more. */
+/* Replaces the C library's functions, within what the man page permits: short copies. */
 static ssize_t some(long which, pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there, unsigned long m,
 		    unsigned long flags)
 {
 	static unsigned calls;
 	struct iovec first = *here;
 
-	/* The first call finds out whether there is such a thing. */
+	/* The first call is the library's probe for cross-memory attach. */
 	if (!reluctant || calls++ % 3 != 1)
 		return syscall(which, pid, here, n, there, m, flags);
 	first.iov_len -= first.iov_len / 3;
@@ -45,13 +47,13 @@ ssize_t process_vm_writev(pid_t pid, const struct iovec *here, unsigned long n, 
 	return some(SYS_process_vm_writev, pid, here, n, there, m, flags);
 }
 
-/* What an operation does: in runs of eight of one kind, lying one behind the other or not. */
+/* One operation. Reads and writes alternate in runs of eight, adjacent or scattered. */
 static struct op {
 	size_t len, at;
 	int write, bad, ended;
 } ops[OPS];
 
-/* The byte at an offset of the target's memory, when it was last written in this round. */
+/* Value of the byte at an offset of the target's memory, as written in `round`. */
 static char byte(size_t at, unsigned round)
 {
 	return (char) (at * 2654435761u >> 13 ^ round * 31);
@@ -110,7 +112,7 @@ static int target(int fd)
 		if (write(fd, &round, sizeof(round)) != sizeof(round))
 			return EXIT_FAILURE;
 	}
-	/* Until the last fence is over. */
+	/* Wait until the last fence is over. */
 	if (read(fd, &round, sizeof(round)) != sizeof(round))
 		return EXIT_FAILURE;
 	close_all();
@@ -119,12 +121,12 @@ static int target(int fd)
 
 static unsigned under_way;
 
-/* Takes a completion, if there is one: they come in any order. */
+/* Takes a completion if there is one; completions come in any order. */
 static void end_one(void)
 {
 	struct fi_cq_err_entry end;
 
-	if (!took(&end))
+	if (!read_completion(&end))
 		return;
 	struct op *o = end.op_context;
 
@@ -152,7 +154,7 @@ static void begin(struct op *o, fi_addr_t to, const struct hello *other)
 	uint64_t there = other->at + o->at, key = other->key;
 	ssize_t r = -FI_EAGAIN;
 
-	/* Another key, or more than there is. */
+	/* A wrong key, or a range beyond the region. */
 	if (o->bad && o->len % 2)
 		key ^= 0x55;
 	else if (o->bad)
@@ -167,8 +169,10 @@ static void begin(struct op *o, fi_addr_t to, const struct hello *other)
 	under_way++;
 }
 
-/* Reads, a fenced write to the same place, and a fenced read of it: behind what is written otherwise, and in front of what is written of a write
- * that goes beyond the region. */
+/*
+ * Reads, then a fenced write to the same place and a fenced read of it. The place is behind the
+ * memory that other operations write, and in front of the part that an invalid write covers.
+ */
 static void fence(fi_addr_t to, const struct hello *other, unsigned round)
 {
 	static char aside[20000], before[SLOT], data[SLOT], after[SLOT];
@@ -203,7 +207,7 @@ int main(int argc, char **argv)
 	struct hello me, other;
 
 	reluctant = argc > 1 && !strcmp(argv[1], "reluctantly");
-	pid_t child = beside(target, &fd);
+	pid_t child = spawn_peer(target, &fd);
 
 	me = open_all(2 * HALF);
 	fi_addr_t to = meet(fd, &me, &other);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * An MPI program that checks every byte it gets: messages of all sizes and orders, probes, wildcards,
- * collectives and one-sided operations. Run by fabtests-compat/mpi.sh on MPI libraries that do not
- * know this project, with 2 and with 4 ranks.
+ * An MPI program that checks every byte it receives: messages of all sizes and orders, probes,
+ * wildcards, collectives and one-sided operations. fabtests-compat/mpi.sh runs it on unmodified MPI
+ * libraries, with 2 and with 4 ranks.
  */
 #include <mpi.h>
 #include <stdio.h>

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A peer is killed by SIGKILL in the middle of everything: a long receive it had begun to fill, a
- * long send it had begun to take, writes and a read. The survivor must get an error completion for
- * each within the time-out (FI_EFA_SOFT_TIMEOUT_MS), say who and why, and close everything.
+ * A peer is killed by SIGKILL in the middle of transfers: a long receive that is partly filled, a
+ * long send that is partly taken, writes and a read. Each operation of the survivor must end within
+ * 20 s (FI_EFA_SOFT_TIMEOUT_MS is 1 s), some in an error; the first error's text is printed, with
+ * peer and cause. Then the survivor must be able to close everything.
  *
- * peer_death forked: a process that the victim has forked outlives it, and its sockets with it.
+ * peer_death forked: a child of the victim survives it, with copies of the victim's sockets.
  */
 #include "two.h"
 
@@ -13,7 +14,7 @@
 
 static int forks;
 
-/* The victim sends and takes as fast as it can until it is killed. */
+/* The victim sends and receives as fast as it can until it is killed. */
 static int victim(int fd)
 {
 	struct hello me = open_all(2 * SIZE), other;
@@ -23,7 +24,7 @@ static int victim(int fd)
 	if (forks && fork() == 0) {
 		char c;
 
-		/* Until the survivor is gone. */
+		/* Until the survivor closes its end. */
 		while (read(fd, &c, 1) > 0)
 			;
 		_exit(0);
@@ -45,7 +46,7 @@ int main(int argc, char **argv)
 	(void) argv;
 	forks = argc > 1;
 	setenv("FI_EFA_SOFT_TIMEOUT_MS", "1000", 0);
-	child = beside(victim, &fd);
+	child = spawn_peer(victim, &fd);
 	me = open_all(2 * SIZE);
 	to = meet(fd, &me, &other);
 	/* Bytes may come in from the first call on. */
@@ -54,7 +55,7 @@ int main(int argc, char **argv)
 	*first = 1;
 	DO(fi_recv(ep, buf, SIZE, NULL, to, (void *) 1));
 	DO(fi_send(ep, buf + SIZE, SIZE, NULL, to, (void *) 2));
-	/* There is no receive for this one: whatever else is over by then, this is not. */
+	/* The victim posts no receive for this message, so that it is pending in any case. */
 	DO(fi_send(ep, buf + SIZE, SIZE, NULL, to, (void *) 5));
 	for (int i = 0; i < WRITES; i++)
 		DO(fi_write(ep, buf + SIZE, SIZE, NULL, to, other.at, other.key, (void *) 3));

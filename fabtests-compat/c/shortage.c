@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * shortage WHAT [FIRST LAST]: a process that the system gives no more descriptors (`fds`: from 3 to 64), address space
- * (`space`: from what it has, in 40 steps) or memory (`memory`: malloc fails at every 100th call, from 100 beginnings).
+ * shortage WHAT [FIRST LAST]: a process that gets no more descriptors (`fds`: limits of 3 to 64),
+ * address space (`space`: from its present size, in 40 steps) or memory (`memory`: every 100th
+ * malloc fails, with 100 offsets).
  *
- * For each value pairs of processes are made, of which one has the limit: from before it opens anything, or
- * from when both have met. They exchange messages of all kinds, writes and reads, and check every byte. Good: everything
- * arrives; or a call or an operation of the limited side or its peer ends in an error. Bad: a signal, a hang, a
- * wrong byte, or a message that was reported as sent and never comes.
+ * For each value pairs of processes are started, of which one has the limit: from its start, or
+ * from the exchange of addresses on. They exchange messages of all lengths, writes and reads, and
+ * check every byte. Good: everything arrives, or a call or an operation of either side ends in an
+ * error. Bad: a signal, a hang, a wrong byte, or a message that was reported as sent and never
+ * arrives.
  */
 #include "two.h"
 #include <errno.h>
@@ -16,14 +18,14 @@
 
 #define SIZE ((size_t) 1 << 20)
 #define ROUNDS 24
-#define PATIENCE 10.0
+#define TIMEOUT_S 10.0
 
 enum { GOOD = EXIT_SUCCESS, BAD = EXIT_FAILURE, REFUSED = 3 };
 enum shortage { FDS, SPACE, MEMORY };
 
 static enum shortage what;
 static long value;
-/* malloc fails at every 100th call from now on. */
+/* Every 100th malloc fails from now on. */
 static volatile bool starving;
 static volatile unsigned long calls;
 
@@ -63,7 +65,7 @@ int posix_memalign(void **p, size_t a, size_t n)
 	return *p ? 0 : ENOMEM;
 }
 
-static void starve(void)
+static void apply_limit(void)
 {
 	struct rlimit r;
 	long pages = 0;
@@ -95,7 +97,7 @@ static void starve(void)
 			exit(REFUSED); \
 	} while (0)
 
-/* As open_all(), which wants everything to succeed. */
+/* As open_all(), but a failure ends the process with REFUSED. */
 static struct hello try_all(void)
 {
 	struct fi_info *hints = fi_allocinfo();
@@ -133,7 +135,7 @@ static void bad(const char *text, long n)
 	_exit(BAD);
 }
 
-/* Whether the other process has ended, which explains that nothing comes. */
+/* Whether the other process has ended, so that nothing more can arrive. */
 static bool alone(int fd)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -146,7 +148,7 @@ static void end_one(int fd, const char *text, long n)
 {
 	struct fi_cq_err_entry end = { 0 };
 	struct fi_cq_data_entry e;
-	double until = now_s() + PATIENCE;
+	double until = now_s() + TIMEOUT_S;
 	ssize_t r;
 
 	while ((r = fi_cq_read(cq, &e, 1)) == -FI_EAGAIN) {
@@ -169,7 +171,7 @@ static void end_one(int fd, const char *text, long n)
 #define POST(call) \
 	do { \
 		long r_; \
-		double until_ = now_s() + PATIENCE; \
+		double until_ = now_s() + TIMEOUT_S; \
 		while ((r_ = (long) (call)) == -FI_EAGAIN) { \
 			struct fi_cq_data_entry e_; \
 			fi_cq_read(cq, &e_, 0); \
@@ -201,7 +203,7 @@ static void verify(const char *at, int round, const char *text)
 			bad(text, round);
 }
 
-/* `leads` sends first; both do the same otherwise. */
+/* Both sides do the same, but `leads` sends first. */
 static int talk(int fd, bool leads, bool early, bool late)
 {
 	struct hello me, far;
@@ -211,13 +213,13 @@ static int talk(int fd, bool leads, bool early, bool late)
 	if (!buf)
 		return BAD;
 	if (early)
-		starve();
+		apply_limit();
 	me = try_all();
 	if (write(fd, &me, sizeof(me)) != sizeof(me) || read(fd, &far, sizeof(far)) != sizeof(far))
 		return REFUSED;
 	TRY(fi_av_insert(av, far.addr, 1, &to, 0, NULL));
 	if (late)
-		starve();
+		apply_limit();
 	for (int i = 0; i < ROUNDS; i++) {
 		size_t len = size_of(i);
 
@@ -245,9 +247,9 @@ static int talk(int fd, bool leads, bool early, bool late)
 		verify(buf + 3 * SIZE, i, "a write is not there");
 	}
 	starving = false;
-	/* The other side may still need our answers. */
+	/* The other side may still need progress here. */
 	if (write(fd, "x", 1) == 1) {
-		double until = now_s() + 2 * PATIENCE;
+		double until = now_s() + 2 * TIMEOUT_S;
 		struct pollfd p = { .fd = fd, .events = POLLIN };
 		struct fi_cq_data_entry e;
 
@@ -279,10 +281,10 @@ static pid_t start(int fd, int other, bool leads, bool early, bool late)
 	if (pid)
 		return pid;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	/* What hangs is ended by a signal, which is bad. */
+	/* A hang ends by SIGALRM, which counts as bad. */
 	alarm(60);
 	close(other);
-	/* No clean-up at the end: it has tests of its own, and the limits are still there. */
+	/* No clean-up: other tests cover it, and the limits would still apply to it. */
 	_exit(talk(fd, leads, early, late));
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * One thread sleeps in fi_cq_sread(3), another posts reads, writes and messages and makes no other call: the first hears of each. What ends without
- * anybody's signal, as what the target does in a ring or a copy by the system, is looked after by the sleeper. First the target polls, then it
- * does nothing.
+ * One thread blocks in fi_cq_sread(3), another posts reads, writes and messages and makes no other
+ * call: the blocked thread must return each completion. Operations that end without a signal, such
+ * as those that the target executes in a ring, or copies by the system, must be polled by the
+ * blocked thread. At first the target polls, then it makes no call.
  */
 #include "two.h"
 #include <pthread.h>
@@ -20,7 +21,7 @@ static int target(int fd)
 	char c = 0;
 
 	meet(fd, &me, &other);
-	/* Until the word to sleep, and then until the last. */
+	/* Poll until the first byte, then block until the last. */
 	while (recv(fd, &c, 1, MSG_DONTWAIT) != 1)
 		fi_cq_read(cq, &e, 1);
 	return read(fd, &c, 1) == 1 ? EXIT_SUCCESS : EXIT_FAILURE;
@@ -37,7 +38,7 @@ static void *sleeper(void *result)
 	return NULL;
 }
 
-/* Returns when the thread has gone to sleep. */
+/* Returns when the thread has blocked. */
 static void until_asleep(void)
 {
 	char path[64], state = 0;
@@ -57,7 +58,7 @@ static void until_asleep(void)
 	}
 }
 
-/* Posts one while a thread sleeps, which has to hear of it. */
+/* Posts an operation while a thread blocks, which must return the completion. */
 static void hear(fi_addr_t to, const struct hello *other, int what, size_t len)
 {
 	static const char *const names[] = { "write", "read", "message" };
@@ -92,11 +93,11 @@ int main(void)
 	pid_t child;
 
 	waits = FI_WAIT_UNSPEC;
-	child = beside(target, &fd);
+	child = spawn_peer(target, &fd);
 	me = open_all(2 * MOST);
 	fi_addr_t to = meet(fd, &me, &other);
 
-	/* The first of all makes acquaintance. */
+	/* The first operation sets up the rings between the processes. */
 	DO(fi_write(ep, buf, 8, NULL, to, other.at, other.key, NULL));
 	DO(fi_cq_sread(cq, &e, 1, NULL, -1));
 	for (int polls = 1; polls >= 0; polls--) {

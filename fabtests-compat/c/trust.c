@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * trust CASE: what a dying, stopped or full peer may not do to this process.
+ * trust CASE: what a dying, stopped or full peer must not do to this process.
  *
  *   forked   a child of the parent closes what it inherited; the parent's peers still reach it
- *   killed   a peer dies in the middle of an access to our memory; closing the region does not wait
- *   stopped  a peer stops there; closing says FI_EBUSY after the time-out, other calls go on meanwhile
- *   full     the receiver has no descriptor left when it is first sent to; every message arrives
- *   refused  the system lets nobody write into another process; writes to one that sleeps arrive
- *   again    a write with data that was refused for want of room has changed nothing
+ *   killed   a peer dies while it accesses our memory; fi_close of the region does not wait
+ *   stopped  a peer stops there; fi_close returns FI_EBUSY after the time-out, other calls go on
+ *   full     the receiver has no descriptor left when the first message comes; all messages arrive
+ *   refused  process_vm_writev(2) is forbidden; writes to a peer that makes no call arrive
+ *   again    a write with data that was refused with FI_EAGAIN has changed nothing
  */
 #include "two.h"
 #include <errno.h>
@@ -21,7 +21,7 @@
 #define MANY 20000
 
 static enum { FORKED, KILLED, STOPPED, FULL, REFUSED, AGAIN } what;
-/* This process is to stumble over its next write into another. */
+/* The next process_vm_writev(2) of this process kills or stops it. */
 static volatile int stumble;
 
 ssize_t process_vm_writev(pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there, unsigned long m,
@@ -36,7 +36,7 @@ ssize_t process_vm_writev(pid_t pid, const struct iovec *here, unsigned long n, 
 	return syscall(SYS_process_vm_writev, pid, here, n, there, m, flags);
 }
 
-/* A byte from the other side: it has got so far. */
+/* Waits for a byte from the other side. */
 static void hear(int fd)
 {
 	char c;
@@ -54,7 +54,7 @@ static void ends(double seconds)
 	struct fi_cq_err_entry end;
 	double until = now_s() + seconds;
 
-	while (!took(&end))
+	while (!read_completion(&end))
 		check(now_s() < until, "an operation does not end");
 	if (end.err)
 		printf("%s\n", fi_cq_strerror(cq, end.prov_errno, end.err_data, NULL, 0));
@@ -73,7 +73,7 @@ static void ends(double seconds)
 		DO(r_); \
 	} while (0)
 
-/* Takes one message, asleep if the test has it so, and answers it. */
+/* Receives one message, blocked unless `waits` is FI_WAIT_NONE, and answers it. */
 static void echo(fi_addr_t to)
 {
 	struct fi_cq_data_entry e;
@@ -112,7 +112,7 @@ static int other_side(int fd)
 			ask(to);
 			tell(fd);
 		}
-		/* Answers until its last message has arrived. */
+		/* Stay until the other side has finished. */
 		hear(fd);
 		break;
 	case KILLED:
@@ -120,7 +120,7 @@ static int other_side(int fd)
 		ask(to);
 		hear(fd);
 		stumble = 1;
-		/* Long, and the target sleeps: it is done from here. */
+		/* Long, and the target does not poll: cross-memory attach from this process. */
 		POST(fi_write(ep, buf, SIZE / 2, NULL, to, far.at, far.key, NULL));
 		ends(LONG_WAIT);
 		break;
@@ -138,7 +138,7 @@ static int other_side(int fd)
 		break;
 	case REFUSED:
 	case AGAIN:
-		/* Sleeps, but for what the library does by itself. */
+		/* Makes no call from here on; the library's own threads may run. */
 		echo(to);
 		tell(fd);
 		hear(fd);
@@ -147,7 +147,7 @@ static int other_side(int fd)
 	return EXIT_SUCCESS;
 }
 
-/* A child that closes everything, as at the end of a program. */
+/* Forks a child that closes everything and exits. */
 static void child_closes(void)
 {
 	pid_t child = fork();
@@ -161,7 +161,7 @@ static void child_closes(void)
 	check(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status), "the child failed");
 }
 
-/* The region cannot be closed for now; other calls are not held up by that. */
+/* Closes the region; `*done` gets the duration of the call in seconds. */
 static int closes(void *done)
 {
 	double begun = now_s();
@@ -203,7 +203,7 @@ static void one_side(int fd, pid_t pid)
 		echo(to);
 		tell(fd);
 		check(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status), "it does not stop");
-		/* Kicks the stopped one out of its stop if we hang. */
+		/* Kills the stopped process after 30 s, in case fi_close() hangs. */
 		watcher = fork();
 		if (!watcher) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -256,12 +256,12 @@ static void one_side(int fd, pid_t pid)
 		hear(fd);
 		memset(buf, 0, 64);
 		buf[0] = 1;
-		/* One byte each, until one is refused. */
+		/* One byte each, until a write is refused. */
 		for (; i < MANY; i++) {
 			r = fi_writedata(ep, buf, 1, NULL, 5, to, far.at + 4096 + (size_t) i, far.key, NULL);
 			if (r)
 				break;
-			took(&end);
+			read_completion(&end);
 		}
 		check(!r || r == -FI_EAGAIN, "fi_writedata");
 		if (r) {
@@ -293,7 +293,7 @@ int main(int argc, char **argv)
 		waits = FI_WAIT_FD;
 	if (what == STOPPED)
 		setenv("FI_EFA_SOFT_TIMEOUT_MS", "500", 1);
-	pid = beside(other_side, &fd);
+	pid = spawn_peer(other_side, &fd);
 	one_side(fd, pid);
 	printf("%s: as it should be\n", argv[1]);
 	return EXIT_SUCCESS;

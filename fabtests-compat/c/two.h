@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Tests of two processes: what both open, and how they meet over a socket pair. */
+/* Tests of two processes: what both open, and the exchange of addresses over a socket pair. */
 #ifndef TWO_H
 #define TWO_H
 
@@ -27,7 +27,7 @@ static struct fid_cntr *writes;
 static struct fid_ep *ep;
 static struct fid_mr *mr;
 static char *buf;
-/* What readers of the queue may sleep on. */
+/* Wait object of the completion queue. */
 static enum fi_wait_obj waits = FI_WAIT_NONE;
 
 struct hello {
@@ -45,7 +45,7 @@ static inline void check(int ok, const char *text)
 	_exit(EXIT_FAILURE);
 }
 
-/* Open descriptors of this process, and its resident memory. */
+/* Number of open descriptors of this process. */
 static inline int descriptors(void)
 {
 	DIR *d = opendir("/proc/self/fd");
@@ -68,7 +68,7 @@ static inline long resident_kib(void)
 	return pages * 4;
 }
 
-/* An endpoint with a queue and a counter of writes, and registered memory of this length. */
+/* Opens an endpoint with a queue, a counter of writes, and `size` bytes of registered memory. */
 static inline struct hello open_all(size_t size)
 {
 	struct fi_info *hints = fi_allocinfo();
@@ -102,7 +102,7 @@ static inline struct hello open_all(size_t size)
 	return me;
 }
 
-/* Tells the other side who we are, hears who it is, and makes its address ours. */
+/* Exchanges addresses with the other side, and inserts its address. */
 static inline fi_addr_t meet(int fd, const struct hello *me, struct hello *other)
 {
 	fi_addr_t to;
@@ -113,8 +113,11 @@ static inline fi_addr_t meet(int fd, const struct hello *me, struct hello *other
 	return to;
 }
 
-/* Another process, which is killed with this one: it runs `run` with its end of a socket pair. Ours is `*fd`. */
-static inline pid_t beside(int (*run)(int fd), int *fd)
+/*
+ * Forks a process that runs `run` with one end of a socket pair and is killed with this one. The
+ * other end goes to `*fd`.
+ */
+static inline pid_t spawn_peer(int (*run)(int fd), int *fd)
 {
 	int pair[2];
 	pid_t child;
@@ -122,7 +125,7 @@ static inline pid_t beside(int (*run)(int fd), int *fd)
 	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || (child = fork()) < 0)
 		exit(EXIT_FAILURE);
 	if (child == 0) {
-		/* Whatever becomes of us, it does not stay. */
+		/* The child must not outlive its parent. */
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		close(pair[0]);
 		exit(run(pair[1]));
@@ -132,8 +135,8 @@ static inline pid_t beside(int (*run)(int fd), int *fd)
 	return child;
 }
 
-/* Takes the next end of an operation from the queue, if there is one, good (`err` is 0) or bad. */
-static inline int took(struct fi_cq_err_entry *end)
+/* Takes the next completion, if there is one; `err` is 0 for a success. */
+static inline int read_completion(struct fi_cq_err_entry *end)
 {
 	struct fi_cq_data_entry e;
 	ssize_t r = fi_cq_read(cq, &e, 1);

@@ -13,13 +13,13 @@ pub struct Case {
     pub under: Vec<String>,
     /// Two processes; else one.
     pub pair: bool,
-    /// Port options are those of fi_pingpong (-B, -P) instead of -E.
+    /// Two processes if set, otherwise one.
     pub pingpong_ports: bool,
     /// A provider other than the one that the command line names.
     pub provider: Option<&'static str>,
 }
 
-/// Bad networks, by seed: 5 % lost, 5 % doubled, a good half out of order.
+/// Bad networks, by seed: percentages of lost, doubled and reordered datagrams, delay in us.
 const FAULTS: [&str; 3] = [
     "loss=5,dup=5,reorder=60,delay=500,seed=1",
     "loss=5,dup=5,reorder=60,delay=500,seed=2",
@@ -81,7 +81,7 @@ impl Case {
         self
     }
 
-    /// With peers on the same host reached through the adapter, as others are.
+    /// With peers on the same host reached through the adapter, as on other hosts.
     pub fn far(self) -> Case {
         self.with_env("FI_EFA_ENABLE_SHM_TRANSFER", "0")
     }
@@ -95,14 +95,14 @@ impl Case {
         self
     }
 
-    /// With each process in a container of its own: other users, other process numbers.
+    /// With each process in a container of its own: other user and process ids.
     fn contained(mut self) -> Case {
         self.name.push_str(" (containers)");
         self.under = CONTAINER.map(str::to_string).to_vec();
         self
     }
 
-    /// The main job.
+    /// The case of `make demo`.
     pub fn demo() -> Case {
         Case::pair("fi_rma_bw", "-o write -S all -I 200 -w 20")
     }
@@ -120,7 +120,7 @@ impl Case {
     }
 }
 
-/// What makes a container of a process.
+/// Command that runs a process in a container.
 const CONTAINER: [&str; 7] = [
     "unshare",
     "--user",
@@ -131,7 +131,7 @@ const CONTAINER: [&str; 7] = [
     "--mount-proc",
 ];
 
-/// Cases of two containers that share a network, where this machine lets us make them.
+/// Cases of two containers that share a network, where unshare(1) is permitted.
 fn containers() -> Vec<Case> {
     let mut probe = std::process::Command::new(CONTAINER[0]);
     let made = probe.args(&CONTAINER[1..]).arg("true").output();
@@ -235,7 +235,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
     // Messages through shared memory, writes through a bad network: both ways at once.
     let mixed = Case::pair("fi_rma_bw", "-o writedata -v -S 1,4096,1048576 -I 20 -W 8");
     v.push(mixed.with_env("FI_EFA_SOFT_FAULT", FAULTS[0]));
-    // Through shared memory alone, as where the system lets nobody into another process's memory.
+    // Shared memory without cross-memory attach, as on systems that forbid it.
     for p in [
         "fi_rdm_tagged_pingpong",
         "fi_rdm_bw",
@@ -246,7 +246,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         v.push(c.with_env("FI_EFA_SHM_ATTACH", "0"));
     }
     for wait in ["sread", "fd"] {
-        // The second fills rings: senders sleep until there is room.
+        // The second case fills rings: senders block until there is room.
         for (program, args) in [
             ("fi_rdm_tagged_pingpong", "-S 8,100000"),
             ("fi_rdm_bw", "-W 8 -S 60000,1048576"),
@@ -265,7 +265,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         v.push(Case::pair("fi_rma_bw", &args));
         v.push(Case::pair("fi_rma_bw", &args).far());
     }
-    // Two processes' worth of work on the defaults, unverified and with injection.
+    // Default options: not verified, and with injection.
     v.push(Case::pair(
         "fi_rma_pingpong",
         "-o write -S 8,4096,65536 -I 100",
@@ -293,7 +293,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         let (program, args) = p.split_once(' ').unwrap_or((p, ""));
         for fault in [None, Some(FAULTS[0])] {
             let sizes = "-v -S 1,4096,65536,100000,1048576 -I 20 -W 8";
-            // Shared memory has no use for most of them.
+            // Most of these subprotocols are not used over shared memory.
             let mut c = Case::pair(program, &format!("{args} {sizes}")).far();
             for (name, value) in env {
                 c = c.with_env(name, value);

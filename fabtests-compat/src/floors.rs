@@ -1,4 +1,4 @@
-//! What the machine itself can do, measured beside the libraries: nothing gets below these.
+//! Limits of the machine itself, measured beside the libraries: no library can be faster.
 
 use nix::sys::uio::{process_vm_writev, RemoteIoVec};
 use nix::unistd::Pid;
@@ -64,7 +64,7 @@ fn hand_over() -> f64 {
     taken.as_nanos() as f64 / (2 * ROUNDS) as f64
 }
 
-/// Seconds of one call of `f`, the median of some.
+/// Seconds of one call of `f`, the median of 201.
 fn time(mut f: impl FnMut()) -> f64 {
     let mut v: Vec<f64> = (0..201)
         .map(|_| {
@@ -90,11 +90,11 @@ fn attach(len: usize) -> Option<f64> {
     let s = time(|| {
         let _ = go();
     });
-    // What was written is looked at, so that it is there.
+    // Check that the bytes have arrived.
     (std::hint::black_box(&to).first() == Some(&1)).then_some(s)
 }
 
-/// Measures them, in half a second.
+/// Measures all limits; takes half a second.
 pub fn measure() -> Floors {
     const MB: usize = 1 << 20;
     let (from, mut to) = (vec![1u8; MB], vec![0u8; MB]);

@@ -1,12 +1,12 @@
 //! What each call costs in instructions, counted by callgrind: the same from run to run, on any
 //! machine.
 //!
-//! A benchmark program runs as ever, both sides under valgrind; the profiles say how often each
-//! entry point of the library was called and what was executed within. Polls that find nothing are
-//! calls, too.
+//! A benchmark program runs as usual, both sides under valgrind; the profiles say how often each
+//! entry point of the library was called, and how many instructions it executed. Polls that find
+//! nothing are calls, too.
 
 use crate::cases::Case;
-use crate::{pair, Where};
+use crate::{pair, TargetArgs};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -24,10 +24,10 @@ impl Cost {
     }
 }
 
-/// A program, its options, and entry points it is run for: module and function of `fabric::abi`.
+/// A program, its options, and the entry points to report: module and function of `fabric::abi`.
 type Program = (&'static str, &'static str, &'static [&'static str]);
 
-/// With the protocol.
+/// Programs over fabric `efa`, with the wire protocol.
 const PROGRAMS: &[Program] = &[
     (
         "fi_rdm_tagged_bw",
@@ -79,7 +79,7 @@ fn add(profile: &str, into: &mut BTreeMap<String, Cost>) {
         } else if let Some(calls) = line.strip_prefix("calls=") {
             let number = |text: Option<&str>| text.and_then(|t| t.parse::<u64>().ok()).unwrap_or(0);
             let calls = number(calls.split(' ').next());
-            // The next line has the cost of these calls, behind the place they were made at.
+            // The next line has the position of the call and, last, the cost.
             let within = number(lines.next().and_then(|l| l.split(' ').next_back()));
             if let Some(call) = callee.strip_prefix("fabric::abi::") {
                 let cost = into.entry(call.to_string()).or_default();
@@ -102,9 +102,9 @@ fn profiles(folder: &Path) -> Result<BTreeMap<String, Cost>, String> {
     Ok(all)
 }
 
-/// Counts every program over shared memory and over the adapter; with `far` over the adapter alone,
-/// which is an EFA adapter, with the protocol and without.
-pub fn count(at: &Where, far: bool) -> Result<Vec<Row>, String> {
+/// Counts every program over shared memory and over the adapter. With `far`: over an EFA adapter
+/// alone, with the protocol and without.
+pub fn count(at: &TargetArgs, far: bool) -> Result<Vec<Row>, String> {
     let folder = at.bin.join("../callgrind");
     let mut rows = Vec::new();
     let routes: &[_] = if far {

@@ -1,8 +1,8 @@
 //! Drives client and server processes of the benchmark programs from a table of cases.
 //!
 //! Works with any `libfabric.so.1` (`--lib`: its folder, put first on `LD_LIBRARY_PATH`) and any
-//! folder of fabtests binaries (`--bin`): ours, or an installed upstream one. Every case is two
-//! processes over loopback; what is started is waited for, and killed by pid when its time is up.
+//! folder of fabtests binaries (`--bin`): ours, or an installed upstream one. A case is one or two
+//! processes over loopback; a process that exceeds the time limit is killed by its pid.
 
 mod cases;
 mod floors;
@@ -22,11 +22,11 @@ use std::time::Instant;
 #[command(about = "Runs fabtests programs in pairs against a libfabric.so.1")]
 struct Cli {
     #[command(subcommand)]
-    what: What,
+    what: CliCommand,
 }
 
 #[derive(Args, Clone)]
-struct Where {
+struct TargetArgs {
     /// Folder of the libfabric.so.1 to test
     #[arg(long)]
     lib: PathBuf,
@@ -45,11 +45,11 @@ struct Where {
 }
 
 #[derive(Subcommand)]
-enum What {
+enum CliCommand {
     /// All cases, with verification: a table of pass or fail and time
     Run {
         #[command(flatten)]
-        at: Where,
+        at: TargetArgs,
         /// Only cases whose name contains this
         #[arg(long, default_value = "")]
         filter: String,
@@ -57,15 +57,15 @@ enum What {
     /// Cases for an EFA adapter, real or emulated (`efa-sim run -- ...`)
     Adapter {
         #[command(flatten)]
-        at: Where,
+        at: TargetArgs,
         /// Only cases whose name contains this
         #[arg(long, default_value = "")]
         filter: String,
     },
-    /// The main job: fi_rma_bw write between two processes, 1 B to 8 MiB
+    /// The case of `make demo`: fi_rma_bw write between two processes, 1 B to 8 MiB
     Demo {
         #[command(flatten)]
-        at: Where,
+        at: TargetArgs,
         /// With memory of a GPU.
         #[arg(long)]
         cuda: bool,
@@ -73,16 +73,15 @@ enum What {
     /// Instructions of each call, by valgrind
     Instructions {
         #[command(flatten)]
-        at: Where,
-        /// Over the adapter alone, which is an EFA adapter (`efa-sim run -- ...`); also without the
-        /// protocol
+        at: TargetArgs,
+        /// Over an EFA adapter alone (`efa-sim run -- ...`), with the protocol and without
         #[arg(long)]
         far: bool,
     },
     /// Speed of every program; with --peer alternating with another library, medians and ratio
     Bench {
         #[command(flatten)]
-        at: Where,
+        at: TargetArgs,
         /// Another libfabric.so.1, compared in the same run
         #[arg(long)]
         peer: Option<PathBuf>,
@@ -104,13 +103,13 @@ enum What {
     },
 }
 
-fn run(at: &Where, cases: Vec<Case>, filter: &str) -> bool {
+fn run(at: &TargetArgs, cases: Vec<Case>, filter: &str) -> bool {
     let mut table = Table::new();
     table
         .load_preset(presets::UTF8_BORDERS_ONLY)
         .set_header(["case", "result", "seconds"]);
     let mut passed = 0;
-    // Told after the table, where a reader of the end of a log finds them.
+    // Printed after the table, so that the end of a log shows them.
     let mut failures = Vec::new();
     let all: Vec<Case> = cases
         .into_iter()
@@ -151,8 +150,8 @@ struct Measured {
     peer: Option<(f64, f64)>,
     /// Our time to the peer's.
     ratio: Option<f64>,
-    /// Runs of each that these are the medians of: those that no other machine disturbed, or all if
-    /// these are too few.
+    /// Number of runs behind the medians: those without steal time, or all runs if too few were
+    /// undisturbed.
     runs: usize,
     disturbed: bool,
 }
@@ -164,16 +163,21 @@ struct Report {
     rows: Vec<Measured>,
 }
 
-/// So many times the runs that were asked for are made until enough were left in peace.
-const PATIENCE: usize = 4;
+/// Upper limit of runs, as a multiple of `runs`, while too few runs were undisturbed.
+const MAX_RUNS_FACTOR: usize = 4;
 
 /// Runs both libraries in turn and takes the medians.
-fn measure(at: &Where, other: Option<&Where>, runs: usize, c: &Case) -> Result<Measured, String> {
+fn measure(
+    at: &TargetArgs,
+    other: Option<&TargetArgs>,
+    runs: usize,
+    c: &Case,
+) -> Result<Measured, String> {
     let (mut calm, mut all) = (Vec::new(), Vec::new());
-    for _ in 0..PATIENCE * runs.max(1) {
+    for _ in 0..MAX_RUNS_FACTOR * runs.max(1) {
         let (peace, both) = steal::watched(|| {
             let ours = pair::row(&pair::run(at, c)?);
-            // What the other library cannot do has no figure.
+            // A case that the other library cannot run has no figure.
             let theirs = other.and_then(|o| pair::row(&pair::run(o, c).ok()?));
             Ok::<_, String>((ours, theirs))
         });
@@ -199,7 +203,12 @@ fn measure(at: &Where, other: Option<&Where>, runs: usize, c: &Case) -> Result<M
     })
 }
 
-fn bench(at: &Where, other: Option<&Where>, runs: usize, filter: &str) -> Result<Report, String> {
+fn bench(
+    at: &TargetArgs,
+    other: Option<&TargetArgs>,
+    runs: usize,
+    filter: &str,
+) -> Result<Report, String> {
     let mut rows = Vec::new();
     for (program, args) in cases::BENCH {
         let name = format!("{program} {args}").trim().to_string();
@@ -261,9 +270,9 @@ fn show(r: &Report) {
 
 fn main() -> ExitCode {
     let ok = match Cli::parse().what {
-        What::Run { at, filter } => run(&at, cases::all(&at.bin), &filter),
-        What::Adapter { at, filter } => run(&at, cases::adapter(&at.bin), &filter),
-        What::Demo { at, cuda } => {
+        CliCommand::Run { at, filter } => run(&at, cases::all(&at.bin), &filter),
+        CliCommand::Adapter { at, filter } => run(&at, cases::adapter(&at.bin), &filter),
+        CliCommand::Demo { at, cuda } => {
             let c = match cuda {
                 true => Case::cuda_demo(),
                 false => Case::demo(),
@@ -279,7 +288,7 @@ fn main() -> ExitCode {
                 }
             }
         }
-        What::Instructions { at, far } => match instructions::count(&at, far) {
+        CliCommand::Instructions { at, far } => match instructions::count(&at, far) {
             Ok(rows) => {
                 let mut table = Table::new();
                 table.load_preset(presets::UTF8_BORDERS_ONLY);
@@ -301,7 +310,7 @@ fn main() -> ExitCode {
                 false
             }
         },
-        What::Bench {
+        CliCommand::Bench {
             at,
             peer,
             peer_provider,
@@ -310,7 +319,7 @@ fn main() -> ExitCode {
             json,
             plot,
         } => {
-            let other = peer.map(|p| Where {
+            let other = peer.map(|p| TargetArgs {
                 lib: p.parent().map(PathBuf::from).unwrap_or_default(),
                 provider: peer_provider,
                 ..at.clone()

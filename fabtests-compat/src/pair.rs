@@ -1,7 +1,7 @@
 //! One case: processes, a port, a time limit, and what they printed.
 
 use crate::cases::Case;
-use crate::Where;
+use crate::TargetArgs;
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,14 +11,14 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A port nobody uses now, for the out-of-band connection.
+/// A port that is free now, for the out-of-band connection.
 fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|l| l.local_addr())
         .map_or(0, |a| a.port())
 }
 
-/// Whether someone listens on this port (without connecting: the server accepts only once).
+/// Whether a socket listens on this port. Does not connect: the server accepts only once.
 fn listening(port: u16) -> bool {
     let text = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
     let six = std::fs::read_to_string("/proc/net/tcp6").unwrap_or_default();
@@ -31,14 +31,15 @@ fn listening(port: u16) -> bool {
     })
 }
 
-/// What a process prints, in memory: it never waits for its reader, nor the reader for whoever
-/// inherited its output.
-struct Printed(File);
+/// Output of a process, in a memfd: unlike with a pipe, the process never blocks on its reader, and
+/// the reader does not wait for descendants that inherited the output.
+struct CapturedOutput(File);
 
-impl Printed {
-    fn new() -> Result<Printed, String> {
+impl CapturedOutput {
+    fn new() -> Result<CapturedOutput, String> {
         let fd = memfd_create(c"printed", MFdFlags::MFD_CLOEXEC);
-        fd.map(|fd| Printed(fd.into())).map_err(|e| e.to_string())
+        fd.map(|fd| CapturedOutput(fd.into()))
+            .map_err(|e| e.to_string())
     }
 
     fn stdio(&self) -> Result<Stdio, String> {
@@ -58,12 +59,12 @@ impl Printed {
 
 struct Proc {
     child: Child,
-    out: Printed,
-    err: Printed,
+    out: CapturedOutput,
+    err: CapturedOutput,
 }
 
 impl Proc {
-    fn start(at: &Where, c: &Case, extra: &[String]) -> Result<Proc, String> {
+    fn start(at: &TargetArgs, c: &Case, extra: &[String]) -> Result<Proc, String> {
         let program = at.bin.join(&c.program);
         let mut command = match c.under.split_first() {
             Some((first, rest)) => {
@@ -73,7 +74,7 @@ impl Proc {
             }
             None => Command::new(program),
         };
-        let (out, err) = (Printed::new()?, Printed::new()?);
+        let (out, err) = (CapturedOutput::new()?, CapturedOutput::new()?);
         let child = command
             .args(&c.args)
             .args(extra)
@@ -122,8 +123,8 @@ fn first(lib: &Path) -> OsString {
     path
 }
 
-/// Runs a case; what the client printed, or why it failed.
-pub fn run(at: &Where, c: &Case) -> Result<String, String> {
+/// Runs a case. Returns what the client printed, or why the case failed.
+pub fn run(at: &TargetArgs, c: &Case) -> Result<String, String> {
     let limit = Duration::from_secs(at.limit);
     if !c.pair {
         let mut p = Proc::start(at, c, &[])?;
@@ -196,7 +197,7 @@ pub fn row(text: &str) -> Option<(f64, f64)> {
     })
 }
 
-/// The run in the middle, by time.
+/// The median run, by time.
 pub fn median(mut v: Vec<(f64, f64)>) -> Option<(f64, f64)> {
     v.sort_by(|a, b| a.0.total_cmp(&b.0));
     v.get(v.len() / 2).copied()

@@ -1,5 +1,5 @@
-//! What was measured, as a picture: time and bandwidth over size, both libraries and the machine's
-//! own limits.
+//! Benchmark results as an SVG picture: time and bandwidth over size, both libraries and the
+//! machine's limits.
 
 use crate::{Measured, Report};
 use plotters::prelude::*;
@@ -71,7 +71,7 @@ where
     for (name, v) in limits {
         let line = LineSeries::new([(x.start, *v), (x.end, *v)], BLACK.mix(0.35));
         chart.draw_series(line).map_err(e)?;
-        // Right of the names of the curves.
+        // To the right of the legend.
         let at = (x.start.powf(0.5) * x.end.powf(0.5), *v);
         let note = Text::new(name.to_string(), at, ("sans-serif", 14).into_font());
         chart.draw_series([note]).map_err(e)?;

@@ -1,14 +1,13 @@
-//! What the machine below ours takes away: processor time that a hypervisor gives to others
-//! (`steal`, proc_stat(5)). A run that lost much of it says nothing of the library.
+//! Steal time: processor time that a hypervisor gives to other machines (`steal`, proc_stat(5)). A
+//! run that lost much of it says nothing about the library.
 
 use std::time::Instant;
 
-/// Runs that lost more of their processors' time, or more than one tick, are left out, as long as
-/// there are others.
-const MOST: f64 = 0.02;
+/// Largest share of processor time that an undisturbed run may lose; one tick is always permitted.
+const MAX_STEAL_SHARE: f64 = 0.02;
 
-/// Clock ticks taken since the machine started, the mean of all processors; 0 where nobody counts
-/// them.
+/// Clock ticks stolen since the machine started, the mean of all processors; 0 where the kernel
+/// reports none.
 fn ticks(stat: &str) -> f64 {
     let steal = |l: &str| l.split_whitespace().nth(8)?.parse::<f64>().ok();
     let mut cpus = stat.lines().filter(|l| l.starts_with("cpu"));
@@ -20,14 +19,17 @@ fn now() -> f64 {
     ticks(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
 }
 
-/// Runs `f`: whether it was left in peace, and what it returned.
+/// Runs `f`; returns whether the run was undisturbed, and its result.
 pub fn watched<T>(f: impl FnOnce() -> T) -> (bool, T) {
     // A tick is 10 ms in this file, whatever the kernel's own is (USER_HZ).
     const TICK: f64 = 0.01;
     let (before, t) = (now(), Instant::now());
     let r = f();
     let lost = (now() - before) * TICK;
-    (lost <= (MOST * t.elapsed().as_secs_f64()).max(TICK), r)
+    (
+        lost <= (MAX_STEAL_SHARE * t.elapsed().as_secs_f64()).max(TICK),
+        r,
+    )
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A peer that changes what it likes in the rings of shared memory, also while they are being used.
+//! A peer that writes arbitrary bytes into the shared-memory rings, also while they are in use.
 #![no_main]
 use fabric::shm::hostile;
 use libfuzzer_sys::fuzz_target;

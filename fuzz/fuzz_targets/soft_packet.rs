@@ -1,4 +1,5 @@
-//! Any datagram: the software adapter's parser takes it or leaves it, and emits what it took.
+//! Arbitrary datagrams: a head that the software adapter's parser accepts is emitted and parsed
+//! again, with the same result.
 #![no_main]
 use fabric::device::soft::packet::{PacketHead, HEAD_MAX};
 use libfuzzer_sys::fuzz_target;

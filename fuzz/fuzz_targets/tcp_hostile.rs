@@ -1,4 +1,4 @@
-//! A peer of provider tcp that sends whatever it likes on its connection.
+//! A peer of provider tcp that sends arbitrary bytes on its connection.
 #![no_main]
 use fabric::prov::tcp_hostile;
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Any bytes: a packet parses or it does not; what parses is emitted as it was, and handshakes too.
+//! Arbitrary bytes: a header or handshake that parses is emitted and parsed again, with the same
+//! result.
 #![no_main]
 use fabric::wire::{Handshake, Repr, HEADER_MAX};
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! What the GPUs are like, from the environment: `GPU_SIM_GPUS` (how many), `GPU_SIM_DELAY_US` (how
-//! long a copy on a stream waits before it is carried out), `GPU_SIM_DMABUF` (0: without),
+//! Settings of the emulated GPUs, from the environment: `GPU_SIM_GPUS` (number of GPUs),
+//! `GPU_SIM_DELAY_US` (delay of a copy on a stream), `GPU_SIM_DMABUF` (0: no dma-bufs),
 //! `GPU_SIM_FAIL` (comma list of functions that fail, `name` or `name=code`).
 
 use std::sync::OnceLock;
@@ -38,7 +38,7 @@ pub fn get() -> &'static Config {
     })
 }
 
-/// The code with which a function shall fail, if it shall.
+/// The code that a function is configured to fail with, if any.
 pub fn failure(name: &str) -> Option<i32> {
     let all = &get().fail;
     all.iter().find(|(n, _)| n == name).map(|(_, code)| *code)

@@ -1,20 +1,20 @@
-//! Contexts: the primary one of each GPU, which is active while somebody retains it, and which a
-//! thread has as its current one or not.
+//! Contexts: the primary context of each GPU is active while it is retained. Each thread has a
+//! stack of current contexts, which may be empty.
 
 use crate::config;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-/// Most GPUs.
-pub const MOST: usize = 16;
+/// Maximum number of GPUs.
+pub const MAX_GPUS: usize = 16;
 
-static RETAINED: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
+static RETAINED: [AtomicU32; MAX_GPUS] = [const { AtomicU32::new(0) }; MAX_GPUS];
 
 thread_local! {
     static CURRENT: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A context's handle: the GPU's number and one.
+/// A context's handle: the GPU's number plus one.
 pub fn handle(gpu: usize) -> usize {
     gpu + 1
 }
@@ -22,15 +22,15 @@ pub fn handle(gpu: usize) -> usize {
 /// The GPU of a handle.
 pub fn gpu_of(handle: usize) -> Option<usize> {
     let gpu = handle.checked_sub(1)?;
-    (gpu < config::get().gpus.min(MOST)).then_some(gpu)
+    (gpu < config::get().gpus.min(MAX_GPUS)).then_some(gpu)
 }
 
-/// The GPU whose context the thread has.
+/// The GPU of the thread's current context.
 pub fn current() -> Option<usize> {
     CURRENT.with_borrow(|c| c.last().copied())
 }
 
-/// Makes a context the thread's, or none.
+/// Replaces the thread's current context; `None` removes it.
 pub fn set_current(gpu: Option<usize>) {
     CURRENT.with_borrow_mut(|c| {
         c.pop();

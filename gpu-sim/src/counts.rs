@@ -1,5 +1,5 @@
-//! How often each library of the process has called each function: `gpu_sim_calls` tells the
-//! process itself, and `GPU_SIM_COUNTS` names a file that gets a line for each when it exits.
+//! How often each library of the process has called each function. A process reads its counts with
+//! `gpu_sim_calls`; `GPU_SIM_COUNTS` names a file that gets a line for each count at exit.
 
 use core::ffi::{c_char, c_void, CStr};
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ fn object(at: *mut c_void) -> Option<(String, usize)> {
 }
 
 /// Counts a call of `function`, by the library that made it.
-pub fn note(function: &'static str) {
+pub fn count_call(function: &'static str) {
     static AT_EXIT: Once = Once::new();
     AT_EXIT.call_once(|| {
         // SAFETY: the function is of this library, which is not unloaded.
@@ -37,7 +37,7 @@ pub fn note(function: &'static str) {
     let mut stack = [core::ptr::null_mut(); 12];
     // SAFETY: there is room for so many addresses.
     let n = unsafe { libc::backtrace(stack.as_mut_ptr(), stack.len() as i32) };
-    let own = object(note as fn(&'static str) as *mut c_void).map(|(_, base)| base);
+    let own = object(count_call as fn(&'static str) as *mut c_void).map(|(_, base)| base);
     let frames = stack.iter().take(usize::try_from(n).unwrap_or(0));
     let caller = frames
         .filter_map(|f| object(*f))

@@ -21,9 +21,9 @@ pub const VERSION: c_int = 12040;
 /// Whether cuInit has been called.
 static INITIALIZED: OnceLock<()> = OnceLock::new();
 
-/// Runs a call: not before cuInit, and not where it shall fail.
+/// Runs a call, unless cuInit was not called or the call is configured to fail.
 pub fn call(name: &'static str, f: impl FnOnce() -> Result<(), c_int>) -> c_int {
-    counts::note(name);
+    counts::count_call(name);
     if let Some(code) = config::failure(name) {
         return code;
     }
@@ -33,7 +33,7 @@ pub fn call(name: &'static str, f: impl FnOnce() -> Result<(), c_int>) -> c_int 
     f().err().unwrap_or(SUCCESS)
 }
 
-/// Writes an answer where the caller wants it.
+/// Writes a result to the caller's pointer.
 ///
 /// # Safety
 /// `to` is NULL or a place for one.
@@ -129,10 +129,10 @@ pub fn text_of(code: c_int, name: bool) -> *const c_char {
     }
 }
 
-/// Copies at once, between any places that are seen.
+/// Copies at once, between device memory and host memory in any combination.
 pub fn copy(to: usize, from: usize, len: usize) -> Result<(), c_int> {
-    let to = memory::seen(to, len).ok_or(INVALID_VALUE)?;
-    let from = memory::seen(from, len).ok_or(INVALID_VALUE)?;
+    let to = memory::host_view(to, len).ok_or(INVALID_VALUE)?;
+    let from = memory::host_view(from, len).ok_or(INVALID_VALUE)?;
     // SAFETY: both were looked up, or are the caller's host memory.
     unsafe { core::ptr::copy(from.cast_const(), to, len) };
     Ok(())
@@ -148,26 +148,26 @@ pub fn default_stream() -> &'static Arc<Progress> {
 /// NULL, or a stream that was made and not destroyed.
 pub unsafe fn stream<'a>(s: *mut c_void) -> &'a Arc<Progress> {
     match s as usize {
-        // NULL, the legacy stream, the thread's.
+        // NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD.
         0..=2 => default_stream(),
         // SAFETY: as promised by the caller.
         _ => unsafe { &*s.cast::<Arc<Progress>>() },
     }
 }
 
-/// As [`copy`], later.
+/// As [`copy`], asynchronously on stream `s`.
 ///
 /// # Safety
 /// As [`stream`]; both places stay until the copy is done.
 pub unsafe fn copy_async(to: usize, from: usize, len: usize, s: *mut c_void) -> Result<(), c_int> {
-    let to = memory::seen(to, len).ok_or(INVALID_VALUE)?;
-    let from = memory::seen(from, len).ok_or(INVALID_VALUE)?;
+    let to = memory::host_view(to, len).ok_or(INVALID_VALUE)?;
+    let from = memory::host_view(from, len).ok_or(INVALID_VALUE)?;
     // SAFETY: as promised by the caller.
     stream::copy(unsafe { stream(s) }, to, from, len);
     Ok(())
 }
 
-/// Work that was posted up to some moment.
+/// An event: a stream, and how many copies had been posted when the event was recorded.
 pub struct Event(Option<(Arc<Progress>, u64)>);
 
 /// # Safety
@@ -177,7 +177,7 @@ unsafe fn event<'a>(e: *mut c_void) -> Result<&'a mut Event, c_int> {
     unsafe { e.cast::<Event>().as_mut() }.ok_or(INVALID_VALUE)
 }
 
-/// What an IPC handle says.
+/// Contents of an IPC handle.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct IpcHandle {
@@ -206,7 +206,7 @@ pub fn ipc_handle(at: usize) -> Result<IpcHandle, c_int> {
 }
 
 pub fn ipc_open(h: &IpcHandle) -> Result<usize, c_int> {
-    // A process cannot open what it has.
+    // A process cannot open an allocation of its own.
     if h.pid == std::process::id() as i32 {
         return Err(INVALID_CONTEXT);
     }
@@ -268,7 +268,7 @@ unsafe fn text(s: &str, to: *mut c_char, len: c_int) -> Result<(), c_int> {
 const UNIFIED_ADDRESSING: c_int = 41;
 const GPU_DIRECT_RDMA: c_int = 116;
 const DMA_BUF: c_int = 124;
-/// Compute capability, of which this is an H100's.
+/// Compute capability, major number: that of an H100.
 const MAJOR: c_int = 75;
 /// CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 const RANGE_DMA_BUF: c_int = 1;
@@ -422,7 +422,7 @@ exports! {
 
     fn cuMemsetD8_v2(to: usize, value: u8, len: usize) {
         current()?;
-        let to = memory::seen(to, len).ok_or(INVALID_VALUE)?;
+        let to = memory::host_view(to, len).ok_or(INVALID_VALUE)?;
         core::ptr::write_bytes(to, value, len);
         Ok(())
     }
@@ -511,7 +511,7 @@ exports! {
     }
 }
 
-/// Copies, at once and on a stream. Whose memory each end is shows by its address.
+/// Copies, at once and on a stream. The addresses tell device memory from host memory.
 macro_rules! copies {
     ($($now:ident $later:ident;)+) => {
         exports! {$(

@@ -5,8 +5,8 @@
 //! does so by mistake gets SIGSEGV, and a system call EFAULT. Its bytes are in a memfd, which the
 //! copies of this library see through a mapping of their own (`memory`). A thread has a current
 //! context or none (`context`), copies on a stream happen later, by a thread (`stream`). `driver`
-//! and `runtime` are the two interfaces of CUDA, `nvml` the management library. `counts` says who
-//! has called what.
+//! and `runtime` are the two interfaces of CUDA, `nvml` the management library. `counts` counts
+//! calls by library and function.
 //!
 //! Settings come from the environment, which `gpu-sim run` fills: see `config`.
 

@@ -10,20 +10,20 @@ use std::process::{Command, ExitCode};
 #[command(about = "Emulated GPUs for unmodified CUDA programs")]
 struct Options {
     #[command(subcommand)]
-    what: What,
+    what: CliCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum CliCommand {
     /// Runs a command with emulated GPUs.
     Run {
-        /// How many.
+        /// Number of GPUs.
         #[arg(long, default_value_t = 1)]
         gpus: usize,
         /// Microseconds before a copy on a stream is carried out.
         #[arg(long, default_value_t = 0)]
         delay_us: u64,
-        /// Without dma-bufs of device memory.
+        /// No dma-bufs of device memory.
         #[arg(long)]
         no_dmabuf: bool,
         /// Functions that fail: `name` or `name=code`, separated by commas.
@@ -41,7 +41,7 @@ enum What {
     },
 }
 
-/// What programs ask the loader for.
+/// Library names that programs load.
 const NAMES: &[&str] = &[
     "libcuda.so.1",
     "libcuda.so",
@@ -50,7 +50,7 @@ const NAMES: &[&str] = &[
     "libnvidia-ml.so.1",
 ];
 
-/// A folder with the library under each of its names, gone with the process.
+/// A folder with the library under each of its names; removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -81,8 +81,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(what: What) -> std::io::Result<u8> {
-    let What::Run {
+fn run(what: CliCommand) -> std::io::Result<u8> {
+    let CliCommand::Run {
         gpus,
         delay_us,
         no_dmabuf,

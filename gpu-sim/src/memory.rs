@@ -1,9 +1,9 @@
 //! Device memory: ranges of addresses without access, whose bytes are in a memfd per GPU.
 //!
-//! An address of GPU `n` lies in its window, `WINDOW` bytes of address space that nothing else
-//! gets. Behind byte `i` of the window is byte `i` of the memfd, which is mapped a second time,
-//! with access, for this library's copies (the shadow). Memory of another process that was opened
-//! by IPC gets addresses of its own, and a shadow of its own.
+//! An address of GPU `n` lies in that GPU's window, `WINDOW` bytes of reserved address space. Byte
+//! `i` of the window stands for byte `i` of the memfd, which is mapped a second time, with access,
+//! for this library's copies (the shadow). Memory of another process that was opened by IPC gets
+//! addresses and a shadow of its own.
 
 use crate::config;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 pub const WINDOW: usize = 32 << 30;
 /// Alignment of an allocation.
 const ALIGN: usize = 512;
-/// What a page of a GPU is: exports begin and end there.
+/// Page size of a GPU: large allocations, cuMemCreate and cuMemMap use whole pages.
 pub const PAGE: usize = 64 << 10;
 
 /// One allocation, or one that is open by IPC.
@@ -74,8 +74,8 @@ fn map(len: usize, prot: i32, flags: i32, fd: i32, off: usize) -> Option<usize> 
     (p != libc::MAP_FAILED).then_some(p as usize)
 }
 
-const SEEN: i32 = libc::PROT_READ | libc::PROT_WRITE;
-const HIDDEN: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const ANON_NORESERVE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
 impl Gpu {
     fn new() -> Option<Gpu> {
@@ -90,8 +90,8 @@ impl Gpu {
         }
         let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
         Some(Gpu {
-            base: map(WINDOW, libc::PROT_NONE, HIDDEN, -1, 0)?,
-            shadow: map(WINDOW, SEEN, shared, file.as_raw_fd(), 0)?,
+            base: map(WINDOW, libc::PROT_NONE, ANON_NORESERVE, -1, 0)?,
+            shadow: map(WINDOW, READ_WRITE, shared, file.as_raw_fd(), 0)?,
             file,
             free: BTreeMap::from([(0, WINDOW)]),
         })
@@ -121,7 +121,7 @@ impl Gpu {
 
     fn give_back(&mut self, off: usize, len: usize) {
         let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: plain numbers are passed; nobody uses these bytes any more.
+        // SAFETY: plain numbers are passed; no allocation uses these bytes any more.
         unsafe { libc::fallocate(self.file.as_raw_fd(), hole, off as i64, len as i64) };
         let (mut off, mut len) = (off, len);
         if let Some(more) = self.free.remove(&(off + len)) {
@@ -156,7 +156,7 @@ fn memory() -> MutexGuard<'static, Memory> {
 pub fn alloc(gpu: usize, len: usize) -> Option<usize> {
     let mut m = memory();
     let len = len.max(1).next_multiple_of(ALIGN);
-    // Large ones begin at a page, as on a GPU.
+    // Large allocations begin at a page, as on a GPU.
     let len = if len >= PAGE {
         len.next_multiple_of(PAGE)
     } else {
@@ -190,7 +190,7 @@ pub fn free(at: usize) -> bool {
         return false;
     };
     if a.origin == Origin::Foreign {
-        // SAFETY: mapped by `open`, and nobody has these addresses any more.
+        // SAFETY: mapped by `open`; the allocation is removed, so nothing uses the addresses.
         unsafe {
             libc::munmap(a.base as *mut _, a.len);
             libc::munmap(a.shadow as *mut _, a.len);
@@ -210,7 +210,7 @@ pub fn find(at: usize) -> Option<Allocation> {
 
 /// Where this library sees `len` bytes: of an allocation, or of the host as they are. `None` beyond
 /// the end of an allocation, or in a GPU's window where nothing is allocated.
-pub fn seen(at: usize, len: usize) -> Option<*mut u8> {
+pub fn host_view(at: usize, len: usize) -> Option<*mut u8> {
     if let Some(a) = find(at) {
         return (len <= a.base + a.len - at).then_some((a.shadow + (at - a.base)) as *mut u8);
     }
@@ -221,8 +221,8 @@ pub fn seen(at: usize, len: usize) -> Option<*mut u8> {
     (!reserved && !m.gpus.iter().any(window)).then_some(at as *mut u8)
 }
 
-/// A descriptor of the pages from `at` on, as a dma-buf: whoever maps it begins at the descriptor's
-/// file position. They are those around one allocation, or some of them.
+/// A descriptor of `len` bytes from `at` on, as a dma-buf: a mapping must begin at the descriptor's
+/// file position. The range must lie within one allocation, rounded to pages of the system.
 pub fn export(at: usize, len: usize) -> Option<i32> {
     const PAGE: usize = 4096;
     let m = memory();
@@ -236,7 +236,7 @@ pub fn export(at: usize, len: usize) -> Option<i32> {
     let mut near = m.all.range(..at + PAGE).rev().map(|(_, a)| a);
     let a = near.find(around)?;
     let g = m.gpus.get(a.gpu)?;
-    // A description of its own, so that its position is its own.
+    // A file description of its own, because the position belongs to the description.
     let path = format!("/proc/self/fd/{}\0", g.file.as_raw_fd());
     // SAFETY: the path is terminated.
     let fd = unsafe { libc::open(path.as_ptr().cast(), libc::O_RDWR | libc::O_CLOEXEC) };
@@ -265,12 +265,12 @@ pub fn open(pid: i32, fd: i32, gpu: usize, (off, len): (usize, usize)) -> Option
     let skew = off % 4096;
     let shadow = map(
         len + skew,
-        SEEN,
+        READ_WRITE,
         libc::MAP_SHARED,
         file.as_raw_fd(),
         off - skew,
     )?;
-    let base = map(len + skew, libc::PROT_NONE, HIDDEN, -1, 0)?;
+    let base = map(len + skew, libc::PROT_NONE, ANON_NORESERVE, -1, 0)?;
     let a = Allocation {
         gpu,
         base: base + skew,
@@ -303,7 +303,7 @@ pub fn create(gpu: usize, len: usize) -> Option<u64> {
 }
 
 impl Memory {
-    /// One user less; the last gives it back.
+    /// Drops one user; the last one frees the memory.
     fn release(&mut self, handle: u64) -> Option<()> {
         let p = self.physical.get_mut(&handle)?;
         p.users -= 1;
@@ -323,13 +323,13 @@ pub fn release(handle: u64) -> Option<()> {
 
 /// Addresses without memory (cuMemAddressReserve).
 pub fn reserve(len: usize) -> Option<usize> {
-    let room = map(len + PAGE, libc::PROT_NONE, HIDDEN, -1, 0)?;
+    let room = map(len + PAGE, libc::PROT_NONE, ANON_NORESERVE, -1, 0)?;
     let base = room.next_multiple_of(PAGE);
     memory().reserved.insert(base, len);
     Some(base)
 }
 
-/// Gives such addresses up; the kernel's mapping stays, so that nothing else gets them.
+/// Releases reserved addresses; the kernel's mapping stays, so that nothing else gets them.
 pub fn unreserve(base: usize) -> Option<()> {
     memory().reserved.remove(&base).map(|_| ())
 }
@@ -358,7 +358,7 @@ pub fn map_at(base: usize, len: usize, off: usize, handle: u64) -> Option<()> {
     Some(())
 }
 
-/// Takes everything out that is mapped in a range.
+/// Removes every mapping in a range.
 pub fn unmap(base: usize, len: usize) -> Option<()> {
     let mut m = memory();
     let there: Vec<_> = m

@@ -22,7 +22,7 @@ fn gpu() -> usize {
 }
 
 fn call(name: &'static str, f: impl FnOnce(usize) -> Result<(), c_int>) -> c_int {
-    counts::note(name);
+    counts::count_call(name);
     let code = match config::failure(name) {
         Some(code) => code,
         None => f(gpu()).err().unwrap_or(SUCCESS),
@@ -163,7 +163,7 @@ exports! {
         driver::copy_async(to, from, len, s)
     }
     fn cudaMemset(_gpu, to: usize, value: c_int, len: usize) {
-        let to = memory::seen(to, len).ok_or(INVALID_VALUE)?;
+        let to = memory::host_view(to, len).ok_or(INVALID_VALUE)?;
         core::ptr::write_bytes(to, value as u8, len);
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Instant;
 
 /// One copy between places that this library sees.
-struct Copy {
+struct CopyRequest {
     from: usize,
     to: usize,
     len: usize,
@@ -54,7 +54,7 @@ impl Progress {
 
 #[derive(Default)]
 struct Queue {
-    copies: Mutex<VecDeque<Copy>>,
+    copies: Mutex<VecDeque<CopyRequest>>,
     posted: Condvar,
 }
 
@@ -91,7 +91,7 @@ fn carry_out(q: &Queue) {
 /// Posts a copy on a stream.
 pub fn copy(stream: &Arc<Progress>, to: *mut u8, from: *const u8, len: usize) {
     stream.posted();
-    let c = Copy {
+    let c = CopyRequest {
         from: from as usize,
         to: to as usize,
         len,

@@ -68,7 +68,7 @@ exports! {
         memory::map_at(at, pages(len)?, off, handle).ok_or(INVALID_VALUE)
     }
     fn cuMemUnmap(at: usize, len: usize) { memory::unmap(at, len).ok_or(INVALID_VALUE) }
-    /// Every GPU may do everything.
+    /// Checks the address only: every GPU has full access.
     fn cuMemSetAccess(at: usize, _len: usize, _what: *const u8, _count: usize) {
         memory::find(at).map(|_| ()).ok_or(INVALID_VALUE)
     }
@@ -81,7 +81,7 @@ exports! {
             handles: 0,
             location: Location { kind: ON_DEVICE, id: 0 },
             meta: 0,
-            // Peers' adapters may be told of it (gpuDirectRDMACapable).
+            // gpuDirectRDMACapable is set.
             flags: [0, 1, 0, 0, 0, 0, 0, 0],
         })
     }

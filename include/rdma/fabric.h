@@ -40,9 +40,10 @@ extern "C" {
 /* True where the provider's table is long enough to hold the member and the member is set. */
 #define FI_CHECK_OP(ops, opstype, op) ((ops) && ((ops)->size > offsetof(opstype, op)) && (ops)->op)
 
-#define FI_MAJOR_VERSION             2
-#define FI_MINOR_VERSION             6
-#define FI_REVISION_VERSION          0
+/* One space each: CMake modules of clients read these lines. */
+#define FI_MAJOR_VERSION 2
+#define FI_MINOR_VERSION 6
+#define FI_REVISION_VERSION 0
 #define FI_MSG                       (1ULL << 1)
 #define FI_RMA                       (1ULL << 2)
 #define FI_TAGGED                    (1ULL << 3)

@@ -15,7 +15,7 @@ unsafe extern "C" fn ini(caller: *const c_void) -> *mut fi_provider {
     unsafe { provider_file::ini(caller, c"efa") }
 }
 
-// The host is where the call comes from: its return address is the only argument.
+// `fi_prov_ini` passes its return address to `ini`, which finds the calling library by it.
 core::arch::global_asm!(
     ".globl fi_prov_ini",
     ".type fi_prov_ini,@function",

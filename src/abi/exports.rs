@@ -10,7 +10,7 @@ use super::layout::{self, Layout};
 use super::text;
 use crate::core::info::FabricAttr;
 use crate::core::registry::{self, Preference, Query, RegisteredProvider};
-use crate::core::{errno, log, params, Info, Result, API_VERSION};
+use crate::core::{errno, log, params, Info, Result, API_NEWEST, API_VERSION};
 use crate::prov::contract::{Provider, ProviderVisitor};
 use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
@@ -334,7 +334,7 @@ entry! {
         context: *mut c_void,
     ) -> c_int = "fi_open" {
         init();
-        if api > API_VERSION {
+        if api > API_NEWEST {
             return Err(FI_ENOSYS);
         }
         if flags != 0 || (!attr.is_null() && attr_len > 0) {

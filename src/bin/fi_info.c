@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * fi_info: what fi_getinfo(3) offers. Options and text are those of the well-known program, plus
+ * fi_info: what fi_getinfo(3) offers. Options and text are those of libfabric's fi_info, plus
  * --why (the reason for every candidate that was rejected) and --json.
  */
 #include <getopt.h>
@@ -191,7 +191,7 @@ static void why_log(const struct fi_provider *prov, enum fi_log_level level,
 static struct fi_ops_log why_ops = { sizeof(why_ops), why_enabled, why_ready, why_log };
 static struct fid_logging why_fid = { { 0, NULL, NULL }, &why_ops };
 
-/* The providers there are, where none has the wanted name. */
+/* Lists the providers when none has the wanted name. */
 static void say_providers(const char *wanted)
 {
 	struct fi_info *list = NULL;

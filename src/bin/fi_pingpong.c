@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * fi_pingpong: messages back and forth between two processes, with the options and the table of
- * the well-known program. Built on the same base as the benchmark programs; addresses go over TCP.
+ * libfabric's fi_pingpong. Shares code with the benchmark programs; addresses are exchanged by TCP.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ static void usage(void)
 
 int main(int argc, char **argv)
 {
-	/* Our base wants -v where this program has always had -c, and the kind apart. */
+	/* The benchmark code uses -v for this program's -c, and gets the kind from program(). */
 	char **args = calloc((size_t) argc + 4, sizeof(*args));
 	enum bench_op op = OP_MSG;
 	int c, n = 0;

@@ -1,7 +1,8 @@
 //! The answer: a matching candidate, shaped by the hints (fi_getinfo(3), "capabilities").
 //!
-//! Primary capabilities are returned only as asked for, secondary ones as the provider pleases;
-//! sizes and modes that the application chose are echoed so that it can compare them.
+//! Primary capabilities are returned only when the hints ask for them, secondary ones at the
+//! provider's choice. Sizes and modes of the hints are echoed, so that the application can compare
+//! them.
 
 use super::check::{mr_mode_needed, rma_target, MR_OLD};
 use super::info::*;
@@ -36,8 +37,8 @@ const SECONDARY: u64 = FI_TRIGGER
     | FI_REMOTE_COMM
     | FI_LOCAL_COMM;
 
-/// Capabilities of the answer: `whole` is what the info has, `hint` what was asked, `part` what
-/// this attribute group can do.
+/// Capabilities of the answer: `whole` are those of the info, `hint` the requested ones, `part`
+/// those of this attribute group.
 fn caps(whole: u64, hint: u64, part: u64) -> u64 {
     let mut c = if hint == 0 {
         (whole & part & PRIMARY) | (part & SECONDARY)
@@ -100,14 +101,14 @@ pub fn alter(api: u32, info: &mut Info, hints: Option<&Info>) {
     }
     if let Some(r) = &mut info.rx {
         let h = hints.rx.clone().unwrap_or_default();
-        r.caps = caps(info.caps, h.caps & !NOT_MINE_RX, r.caps);
+        r.caps = caps(info.caps, h.caps & !TX_ONLY_CAPS, r.caps);
         r.op_flags = h.op_flags;
         set(&mut r.size, h.size);
         set(&mut r.iov_limit, h.iov_limit);
     }
     if let Some(t) = &mut info.tx {
         let h = hints.tx.clone().unwrap_or_default();
-        t.caps = caps(info.caps, h.caps & !NOT_MINE_TX, t.caps);
+        t.caps = caps(info.caps, h.caps & !RX_ONLY_CAPS, t.caps);
         t.op_flags = h.op_flags;
         set(&mut t.inject_size, h.inject_size);
         set(&mut t.size, h.size);
@@ -119,8 +120,8 @@ pub fn alter(api: u32, info: &mut Info, hints: Option<&Info>) {
 
 const MR_TARGET: i32 = FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_RMA_EVENT;
 
-/// An application that did not agree to the keys and addresses of this provider cannot be reached
-/// by remote operations: the answer says so.
+/// Removes the target capabilities if the hints lack the mr_mode bits of this provider: peers could
+/// not address such an application's memory.
 fn strip_target(api: u32, info: &mut Info, hints: &Info, bits: i32) {
     if !rma_target(info.caps) || bits == 0 {
         return;
@@ -135,8 +136,8 @@ fn strip_target(api: u32, info: &mut Info, hints: &Info, bits: i32) {
     }
 }
 
-const NOT_MINE_RX: u64 = FI_READ | FI_WRITE | FI_SEND;
-const NOT_MINE_TX: u64 = FI_REMOTE_READ | FI_REMOTE_WRITE | FI_RECV;
+const TX_ONLY_CAPS: u64 = FI_READ | FI_WRITE | FI_SEND;
+const RX_ONLY_CAPS: u64 = FI_REMOTE_READ | FI_REMOTE_WRITE | FI_RECV;
 
 fn alter_domain(api: u32, d: &mut DomainAttr, h: &DomainAttr, info_caps: u64) {
     d.mr_mode = if h.mr_mode & MR_OLD != 0 {
@@ -145,8 +146,8 @@ fn alter_domain(api: u32, d: &mut DomainAttr, h: &DomainAttr, info_caps: u64) {
         FI_MR_BASIC
     } else {
         let had = d.mr_mode & !MR_OLD;
-        // All of it agreed: all of it returned. Else what was agreed and matters to these
-        // capabilities; a hint of zero ("not said") gets a zero back.
+        // If the hints set all bits, all are returned; else the bits that the hints set and these
+        // capabilities need. Hints of zero ("not said") get zero.
         if h.mr_mode & had == had {
             had
         } else {

@@ -1,9 +1,9 @@
 //! Does a candidate satisfy the hints? (fi_getinfo(3))
 //!
-//! Each rule either lets the candidate pass or names the attribute, what was wanted and what the
-//! candidate has: the line that `fi_info --why` and the log print. A zero hint means "anything".
-//! The order of the rules is the order in which a reader would look: endpoint type, capabilities,
-//! mode, addresses, fabric, domain, endpoint, receive and transmit side.
+//! A rule either accepts the candidate or returns the attribute, the wanted value and the
+//! candidate's value, which `fi_info --why` and the log print. A zero hint means "anything". The
+//! rules run in the order in which a reader would look: endpoint type, capabilities, mode,
+//! addresses, fabric, domain, endpoint, receive and transmit side.
 
 use super::info::*;
 use super::version;
@@ -68,7 +68,7 @@ fn at_most(attr: &'static str, hint: usize, have: usize) -> Check {
     Ok(())
 }
 
-/// An enumeration whose stricter service satisfies the looser wish: by rank, lower is stricter.
+/// Checks an enumeration whose stricter values satisfy the looser ones; a lower rank is stricter.
 fn ranked(
     attr: &'static str,
     hint: u32,
@@ -226,7 +226,7 @@ fn check_mr_mode(api: u32, h: &DomainAttr, p: &DomainAttr, caps: u64, hint_mode:
         return refuse();
     }
     let needed = mr_mode_needed(caps, p.mr_mode);
-    // Zero stands for "not said": clients.md, old Open MPI and oneCCL.
+    // Zero stands for "not said": old Open MPI and oneCCL pass it (clients.md).
     if h.mr_mode != 0 && h.mr_mode & needed != needed {
         return refuse();
     }

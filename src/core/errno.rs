@@ -1,6 +1,6 @@
 //! Error numbers and their text (fi_errno(3)).
 //!
-//! DomainGuard the library an error is a positive `FI_E*` value; `abi` negates it on the way out.
+//! Inside the library an error is a positive `FI_E*` value; `abi` negates it on the way out.
 
 use crate::types::*;
 use core::ffi::{c_int, CStr};

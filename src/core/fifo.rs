@@ -1,13 +1,14 @@
-//! A queue of small values, as completions are: what is pushed stays where it was written until it
-//! has been read there.
+//! A growing ring of small values, such as completions: a value stays in its slot until it is read
+//! there.
 //!
-//! Its length is a power of two, so that a place is a sum and a mask; it doubles when it is full.
+//! The number of slots is a power of two, so that an index is a sum and a mask; it doubles when the
+//! ring is full.
 
 /// See the module text.
 #[derive(Debug)]
 pub struct Fifo<T> {
     slots: Box<[T]>,
-    /// Values read and pushed, ever.
+    /// Total numbers of values read and pushed, modulo 2^64.
     read: usize,
     pushed: usize,
 }
@@ -19,7 +20,7 @@ impl<T: Copy + Default> Default for Fifo<T> {
 }
 
 impl<T: Copy + Default> Fifo<T> {
-    /// An empty queue with room for so many, or a few more.
+    /// An empty queue with `n` slots, rounded up to a power of two.
     pub fn with_capacity(n: usize) -> Fifo<T> {
         Fifo {
             slots: vec![T::default(); n.max(1).next_power_of_two()].into(),
@@ -34,7 +35,7 @@ impl<T: Copy + Default> Fifo<T> {
         self.pushed.wrapping_sub(self.read)
     }
 
-    /// Whether none does.
+    /// Whether there is no unread value.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.pushed == self.read
@@ -53,8 +54,8 @@ impl<T: Copy + Default> Fifo<T> {
         self.pushed = self.pushed.wrapping_add(1);
     }
 
-    /// Takes up to `most` values out, the oldest first; `each` gets the number of each and the
-    /// value. How many there were.
+    /// Removes up to `most` values, the oldest first; calls `each` with the index and value of
+    /// each. Returns how many there were.
     #[inline(always)]
     pub fn take(&mut self, most: usize, mut each: impl FnMut(usize, &T)) -> usize {
         let n = self.len().min(most);
@@ -91,7 +92,7 @@ impl<T: Copy + Default> Fifo<T> {
         (0..self.len()).filter_map(|i| self.get(i))
     }
 
-    /// Takes the `i`th value out: those before it take a step towards it, which are few.
+    /// Removes the `i`th oldest value: the older ones, which must be few, each move by one slot.
     #[inline]
     pub fn remove(&mut self, i: usize) -> Option<T> {
         let v = self.get(i).copied()?;
@@ -136,7 +137,7 @@ mod tests {
     #[test]
     fn values_come_out_in_order_whatever_its_size_was() {
         let mut q = Fifo::with_capacity(3);
-        // Its counters wrap around on the way.
+        // Start near the end of the range, so that the counters wrap around.
         (q.read, q.pushed) = (usize::MAX - 5, usize::MAX - 5);
         let (mut next, mut expected) = (0u32, 0);
         for round in 0..40 {

@@ -1,5 +1,5 @@
-//! A multiplicative hash for keys of a few words that are not an attacker's strings: peers, tags,
-//! addresses. Maps with it are bounded by what the application asked for.
+//! A multiplicative hash for keys of a few words: peers, tags, addresses. It does not resist chosen
+//! keys: use it only for maps whose size the application bounds.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -37,7 +37,7 @@ impl Hasher for WordHasher {
         self.write_u64(v.into());
     }
 
-    /// Lengths of arrays, which are all alike.
+    /// Ignores lengths of arrays, which are equal for all keys of a map.
     #[inline]
     fn write_usize(&mut self, _: usize) {}
 

@@ -1,5 +1,5 @@
-//! What a way to the network offers, and what an application asks for: `struct fi_info` without
-//! pointers (fi_getinfo(3)).
+//! `struct fi_info` without pointers: the attributes of a candidate, or the hints of an application
+//! (fi_getinfo(3)).
 //!
 //! `abi::info` fills an [`Info`] from the caller's hints, whatever symbol version they came by;
 //! [`super::check`] compares hints with each candidate, [`super::alter`] shapes the answer, and
@@ -124,7 +124,7 @@ pub struct FabricAttr {
     pub api_version: u32,
 }
 
-/// `struct fid_nic` and what hangs from it.
+/// `struct fid_nic` and the attributes that it points to.
 #[derive(Clone, Debug, Default)]
 pub struct Nic {
     pub device: Option<DeviceAttr>,

@@ -6,7 +6,7 @@ pub const MAX_IOV: usize = 4;
 /// A piece of registered memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RmaIov {
-    /// Address, or offset into the region where keys are the application's.
+    /// Virtual address; offset into the region when the application chooses the keys.
     pub addr: u64,
     /// Bytes.
     pub len: u64,

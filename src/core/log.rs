@@ -1,8 +1,9 @@
 //! The log: one line per event that a user may have to act on, on standard error.
 //!
 //! `FI_LOG_LEVEL` (warn, trace, info, debug; warn when unset, `none` silences), `FI_LOG_PROV` and
-//! `FI_LOG_SUBSYS` (comma lists, a leading `^` excludes). An application can take the lines over
-//! with `fi_import_log`; `abi` then installs a [`LogSink`]. The data path never comes here.
+//! `FI_LOG_SUBSYS` (comma lists, a leading `^` excludes) select the lines. `fi_import_log`
+//! redirects them to the application; `abi` then installs a [`LogSink`]. The data path logs only
+//! failures.
 
 use crate::types::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -141,7 +142,7 @@ pub fn line(
     let _ = std::io::Write::write_all(&mut std::io::stderr(), whole.as_bytes());
 }
 
-/// Milliseconds since the first question, for lines that are limited in rate; never 0.
+/// Milliseconds since the first call, plus one, so that the result is never 0; for rate limits.
 pub fn milliseconds() -> u64 {
     static START: OnceLock<std::time::Instant> = OnceLock::new();
     START
@@ -158,7 +159,7 @@ pub fn set_sink(sink: Option<Box<dyn LogSink>>) {
     }
 }
 
-/// A line that somebody else can cause as often as they like is printed once a second.
+/// Limits a log line to one per second: for lines that a peer can trigger at any rate.
 pub struct RateLimit {
     next: AtomicU64,
     skipped: AtomicU64,
@@ -179,7 +180,8 @@ impl RateLimit {
         }
     }
 
-    /// Whether a line may be printed now: with how many were not since the last one.
+    /// Returns the number of suppressed lines since the last one if a line may be printed now;
+    /// counts the line as suppressed otherwise.
     pub fn pass(&self) -> Option<u64> {
         let now = milliseconds();
         let next = self.next.load(Relaxed);
@@ -201,7 +203,8 @@ pub fn place(module: &'static str) -> &'static str {
     module.rsplit("::").next().unwrap_or(module)
 }
 
-/// The provider in whose name a module's lines are: its own, or efa's, whose rooms those below are.
+/// Provider name in a module's log lines: tcp below `prov::tcp`, efa for all other modules,
+/// including those that both providers share.
 pub const fn provider(module: &str) -> &'static str {
     let (m, tcp) = (module.as_bytes(), b"::prov::tcp");
     let mut at = 0;

@@ -1,9 +1,10 @@
-//! Whether the system has memory for us.
+//! Memory pressure: whether the library allocates from its reserve because malloc(3) fails.
 //!
-//! The shared library keeps a reserve (`abi::reserve`) from which it goes on when malloc(3) fails.
-//! While half of it is in use the library takes in nothing that it would have to keep, and refuses
-//! what the application can post again: it only finishes what is under way. Less may stay in use
-//! for long after a shortage, by something that lives long, and is no reason to refuse anything.
+//! The shared library keeps a reserve (`abi::reserve`), which serves allocations when malloc(3)
+//! fails. While more than half of the reserve is in use, the library accepts nothing that it would
+//! have to keep and refuses operations that the application can post again; it only completes
+//! operations under way. Less use is no reason to refuse anything: long-lived allocations may keep
+//! part of the reserve in use long after a shortage.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -26,12 +27,12 @@ pub fn check() -> super::Result<()> {
     }
 }
 
-/// So many bytes more of the reserve are in use.
+/// Adds `bytes` to the use of the reserve.
 pub fn taken(bytes: usize) {
     FROM_RESERVE.fetch_add(bytes, Relaxed);
 }
 
-/// So many fewer.
+/// Subtracts `bytes` from the use of the reserve.
 pub fn given(bytes: usize) {
     FROM_RESERVE.fetch_sub(bytes, Relaxed);
 }

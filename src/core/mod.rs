@@ -29,10 +29,14 @@ pub mod yielding;
 pub use errno::{Errno, Result};
 pub use info::Info;
 
-/// API version this library implements, as fi_version(3) answers it.
-pub const API_VERSION: u32 = version(2, 7);
-/// The library's version, as `libfabric.pc` and fi_tostr(3)'s FI_TYPE_VERSION have it: the release
-/// whose API and ABI this is.
+/// API version of the headers, as fi_version(3) answers it: that of the C library whose headers
+/// the layouts are read from.
+pub const API_VERSION: u32 = version(2, 6);
+/// Newest API version that an application may ask for: the release of [`LIBRARY_VERSION`] adds no
+/// layout to the headers.
+pub const API_NEWEST: u32 = version(2, 7);
+/// Library version in `libfabric.pc` and in fi_tostr(3)'s FI_TYPE_VERSION: the libfabric release
+/// whose API and ABI this library implements.
 pub const LIBRARY_VERSION: &str = "2.7.0";
 /// Version of provider efa; clients read it as `major * 100 + minor`.
 pub const PROV_VERSION: u32 = version(207, 0);

@@ -9,7 +9,7 @@ use super::info::{FabricAttr, Info};
 use crate::types::*;
 use std::sync::{Arc, RwLock};
 
-/// What fi_getinfo(3) was asked, as it reaches a provider.
+/// Arguments of fi_getinfo(3), as a provider gets them.
 #[derive(Default)]
 pub struct Query<'a> {
     /// API version of the application, `FI_VERSION(major, minor)`.
@@ -36,15 +36,15 @@ pub trait RegisteredProvider: Send + Sync {
     fn open_fabric(&self, attr: &FabricAttr, context: usize) -> Result<*mut fid_fabric>;
 }
 
-/// Which of several providers of one name stays: the one of the higher rank, the first of those
-/// whose rank is above `Version`.
+/// Decides which of several providers with the same name is kept: the one with the higher rank;
+/// with equal rank the one registered first, or for `Version` the one with the higher version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Preference {
-    /// The one of the higher version.
+    /// Ranked by version.
     Version,
-    /// Before those that go by their versions.
+    /// Preferred to providers of rank `Version`.
     Found,
-    /// Before all others.
+    /// Preferred to all others.
     Preferred,
 }
 
@@ -52,7 +52,7 @@ type Registered = (Preference, Arc<dyn RegisteredProvider>);
 
 static PROVIDERS: RwLock<Vec<Registered>> = RwLock::new(Vec::new());
 
-/// Adds a provider, unless one of its name stays.
+/// Adds a provider, unless a registered one with the same name is preferred to it.
 pub fn register(p: Arc<dyn RegisteredProvider>, rank: Preference) {
     add(
         &mut PROVIDERS.write().unwrap_or_else(|e| e.into_inner()),
@@ -78,8 +78,8 @@ pub fn providers() -> Vec<Arc<dyn RegisteredProvider>> {
     all.iter().map(|(_, p)| Arc::clone(p)).collect()
 }
 
-/// The provider of this name, whatever filters say: an info may outlive them.
-/// Of a layered name `core;utility` the part after the last `;` counts.
+/// The provider with this name; filters do not apply, because an info may have been made before
+/// they changed. Of a layered name `core;utility` the part after the last `;` counts.
 pub fn by_name(name: &str) -> Option<Arc<dyn RegisteredProvider>> {
     let last = name.rsplit(';').next().unwrap_or(name);
     providers()
@@ -125,14 +125,14 @@ fn hint_allows(hint: Option<&str>, name: &str) -> bool {
 /// fi_getinfo(3) without pointers: `FI_ENOSYS` when the application is newer than the library,
 /// `FI_ENODATA` when no candidate is left, else what the providers offer.
 pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
-    if q.api > super::API_VERSION {
+    if q.api > super::API_NEWEST {
         crate::warn_log!(
             FI_LOG_CORE,
             "fi_getinfo: API version {}.{} was asked for, this library implements {}.{}",
             super::major(q.api),
             super::minor(q.api),
-            super::major(super::API_VERSION),
-            super::minor(super::API_VERSION)
+            super::major(super::API_NEWEST),
+            super::minor(super::API_NEWEST)
         );
         return Err(FI_ENOSYS);
     }

@@ -74,7 +74,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// As [`Slab::remove`], for a value that nobody wants to see again.
+    /// As [`Slab::remove`], but drops the value.
     #[inline]
     pub fn free(&mut self, at: u32) {
         if let Some(slot @ SlabSlot::Used(_)) = self.slots.get_mut(at as usize) {

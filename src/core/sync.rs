@@ -1,8 +1,8 @@
 //! The locks of the library: those of the standard library.
 //!
-//! With the feature `tsan`, for the thread sanitizer alone, they are spinning ones: the standard
-//! library comes compiled, without the sanitizer's marks, so that it would not see one thread wait
-//! for another.
+//! With the feature `tsan`, for the thread sanitizer alone, the locks spin: the precompiled
+//! standard library is not instrumented, so the sanitizer would not see that one thread waits for
+//! another.
 
 #[cfg(not(feature = "tsan"))]
 pub use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};

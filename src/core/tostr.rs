@@ -1,8 +1,8 @@
 //! Names of flags and enumerators, spelt as in the headers: what fi_tostr(3) prints.
 //!
-//! Tables, so that a new constant is one word in one place. Flag sets print in the order of
-//! their table, separated by ", "; bits without a name print as one hexadecimal number.
-//! An unknown enumerator prints as "Unknown". Layouts of whole structs are in `abi::tostr`.
+//! Tables, so that a new constant is one word in one place. Flag sets print in the order of their
+//! table, separated by ", "; bits without a name print as one hexadecimal number. An unknown
+//! enumerator prints as "Unknown". `super::describe` prints whole structs.
 
 use crate::types::*;
 

@@ -1,49 +1,49 @@
-//! When to offer the processor while polling in vain.
+//! Back-off that decides when a polling thread yields its CPU.
 //!
-//! With a processor for every process, giving it up costs a system call for nothing; with more
-//! processes than processors, keeping it keeps the one we wait for from running. Which it is shows
-//! when it is offered: did somebody take it? Then we offer it soon again, otherwise twice as late
-//! as the last time.
+//! If every process has a CPU, a yield only costs a system call; with more processes than CPUs, a
+//! thread that does not yield keeps its peer from running. The duration of a yield tells the two
+//! cases apart: after a yield during which another thread ran, the next one follows soon; after any
+//! other, the interval doubles.
 
 use std::time::{Duration, Instant};
 
-/// Polls in vain before the processor is offered: at least, at most.
+/// Least and largest number of empty polls before a yield.
 const SOON: u32 = 4;
 const LATE: u32 = 4096;
-/// An offer that took longer was taken.
+/// A yield that takes at least this long has let another thread run.
 const TAKEN: Duration = Duration::from_micros(2);
 
 /// See the module text.
 #[derive(Debug)]
-pub struct Patience {
+pub struct YieldBackoff {
     polls: u32,
     limit: u32,
 }
 
-impl Default for Patience {
+impl Default for YieldBackoff {
     fn default() -> Self {
-        Patience {
+        YieldBackoff {
             polls: 0,
             limit: SOON * 4,
         }
     }
 }
 
-impl Patience {
-    /// A poll found something.
+impl YieldBackoff {
+    /// Resets the count of empty polls, after a poll that found something.
     #[inline]
     pub fn found(&mut self) {
         self.polls = 0;
     }
 
-    /// A poll found nothing; whether to offer the processor now.
+    /// Counts an empty poll; returns whether to yield now.
     #[inline]
-    pub fn missed(&mut self) -> bool {
+    pub fn note_empty_poll(&mut self) -> bool {
         self.polls += 1;
         self.polls >= self.limit
     }
 
-    /// Offers the processor with `offer`; whether somebody took it.
+    /// Yields with `offer`; returns whether another thread ran.
     #[cold]
     pub fn offer(offer: impl FnOnce()) -> bool {
         let before = Instant::now();
@@ -51,7 +51,7 @@ impl Patience {
         before.elapsed() >= TAKEN
     }
 
-    /// Takes note of an offer, which was taken or not.
+    /// Adjusts the interval after a yield; `taken`: another thread ran.
     #[cold]
     pub fn offered(&mut self, taken: bool) {
         self.polls = 0;
@@ -69,8 +69,8 @@ mod tests {
 
     #[test]
     fn offers_that_are_taken_come_often_and_others_seldom() {
-        let mut p = Patience::default();
-        let until_offer = |p: &mut Patience| (1..).find(|_| p.missed()).unwrap();
+        let mut p = YieldBackoff::default();
+        let until_offer = |p: &mut YieldBackoff| (1..).find(|_| p.note_empty_poll()).unwrap();
         assert_eq!(until_offer(&mut p), 16);
         for _ in 0..20 {
             p.offered(false);
@@ -79,9 +79,9 @@ mod tests {
         p.offered(true);
         assert_eq!(until_offer(&mut p), SOON as i32);
         p.offered(true);
-        p.missed();
+        p.note_empty_poll();
         p.found();
         assert_eq!(until_offer(&mut p), SOON as i32);
-        assert!(Patience::offer(|| std::thread::sleep(TAKEN)));
+        assert!(YieldBackoff::offer(|| std::thread::sleep(TAKEN)));
     }
 }

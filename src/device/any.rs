@@ -1,5 +1,5 @@
-//! Whichever adapter a domain has: a real one or the software's. One match a call, no dynamic
-//! dispatch.
+//! Enums over the adapters that a domain can have: EFA or software. A call costs one match, and no
+//! dynamic dispatch.
 
 /// How regions get their keys, and the key of a queue pair whose number the application chose.
 pub use super::soft::{public_key, Naming};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// The queue pair of an adapter whose queues are mapped, and what a poll of it finds.
 pub use super::verbs::poll::{FilledRecv, OwnRequests, PolledPacket};
 pub use super::verbs::VerbsQp as NativeQp;
-/// What an application places in memory of its own or of a device: only hardware has them.
+/// Completion queues and counters in memory of an application or a device: only hardware has them.
 pub use super::verbs::{count, CounterPlaces, ExternalCounter, ExternalQueue, QueuePlace};
 
 /// An adapter, opened by a domain.
@@ -39,10 +39,10 @@ pub enum AnyQp {
     Verbs(VerbsQp),
 }
 
-/// When there is a software adapter (FI_EFA_SOFT).
+/// When the software adapter is offered (FI_EFA_SOFT).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Soft {
-    /// Where there is no real one.
+    /// If there is no EFA adapter.
     Auto,
     Always,
     Never,
@@ -56,8 +56,8 @@ fn soft() -> Soft {
     }
 }
 
-/// The adapters there are, real ones first. `FI_ENODATA` when there is none, `FI_EINVAL` when the
-/// job's parameters contradict each other.
+/// The available adapters, EFA adapters first. `FI_ENODATA` when there is none, `FI_EINVAL` when
+/// the job's parameters contradict each other.
 pub fn list() -> Result<Vec<AdapterAttr>> {
     let mut list: Vec<AdapterAttr> = adapters()?.iter().map(|a| a.attr.clone()).collect();
     let wanted = soft();
@@ -77,8 +77,8 @@ pub fn list() -> Result<Vec<AdapterAttr>> {
     Ok(list)
 }
 
-/// Says once, to who has not asked for it, that the adapter is software: clients take it for an EFA
-/// by its provider's name.
+/// Warns once that the adapter is software, unless FI_EFA_SOFT asks for that adapter: by the
+/// provider's name, applications expect an EFA adapter.
 fn not_hardware(attr: &AdapterAttr) {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -116,8 +116,8 @@ impl Dev {
         Ok(Dev::Soft(dev))
     }
 
-    /// A completion queue in memory of the application's. `FI_EOPNOTSUPP` where the adapter has no
-    /// such things, `FI_EINVAL`.
+    /// Opens a completion queue in memory of the application's. `FI_EOPNOTSUPP` where the adapter
+    /// does not support one, `FI_EINVAL`.
     pub fn open_queue(&self, entries: usize, place: &QueuePlace) -> Result<ExternalQueue> {
         match self {
             Dev::Soft(_) => no_hardware("cq_open_ext"),
@@ -125,8 +125,8 @@ impl Dev {
         }
     }
 
-    /// A counter of the adapter's, of operations or of `bytes`, that shall count to `most`. As
-    /// above.
+    /// Opens a hardware counter of operations or of `bytes` that has to count to `most`. Errors as
+    /// for [`Dev::open_queue`].
     pub fn open_counter(
         &self,
         places: &CounterPlaces,
@@ -139,7 +139,7 @@ impl Dev {
         }
     }
 
-    /// Tells `to` of all regions from now on.
+    /// Reports regions to the observer `to` from now on.
     pub fn publish(&mut self, to: Arc<dyn MrObserver>) {
         match self {
             Dev::Soft(d) => d.publish(to),
@@ -149,8 +149,8 @@ impl Dev {
 }
 
 impl AnyQp {
-    /// The queue pair of an adapter that takes the application's own messages and receives, and
-    /// whose queues the fast path drives; `None`: messages are packets of the library.
+    /// The queue pair of an EFA adapter, which can post the application's own messages and
+    /// receives, and whose queues the fast path drives; `None` for the software adapter.
     #[inline(always)]
     pub fn native(&mut self) -> Option<&mut NativeQp> {
         match self {
@@ -179,7 +179,7 @@ impl AnyQp {
         self.native().ok_or(FI_EOPNOTSUPP)?.handle_of(to)
     }
 
-    /// Its queues in memory. `FI_EOPNOTSUPP` where they are not to be had.
+    /// The mapped queues. `FI_EOPNOTSUPP` where there are none.
     pub fn queues(&mut self) -> Result<[QueueMemory; 3]> {
         self.native().ok_or(FI_EOPNOTSUPP)?.queues()
     }
@@ -193,7 +193,7 @@ fn no_hardware<T>(call: &str) -> Result<T> {
     Err(FI_EOPNOTSUPP)
 }
 
-/// The same call of whichever it is.
+/// Calls the same method of either variant.
 macro_rules! each {
     ($s:expr, $t:ident, $x:ident => $call:expr) => {
         match $s {

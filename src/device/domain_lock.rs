@@ -1,13 +1,13 @@
-//! The way into a domain's state: a lock for all threads, or a gate for one.
+//! The lock of a domain's state, asymmetric for FI_THREAD_DOMAIN.
 //!
-//! With FI_THREAD_DOMAIN the application promises that its threads enter a domain one after
-//! another. The only ones it cannot keep out are the library's own (the progress thread). So the
-//! application's way in is a flag it sets and one it looks at, without atomic instructions; whoever
-//! comes from aside raises the second flag, has every processor take notice (membarrier(2)), and
-//! waits for the first to fall. All the cost is on that side, which comes in when the application
-//! has been quiet.
+//! With FI_THREAD_DOMAIN the application serialises its calls to a domain; only the library's own
+//! threads (the progress thread) run beside it. An application's call therefore sets the flag
+//! `inside` and tests the flag `wanted`, without atomic read-modify-write instructions. A library
+//! thread sets `wanted`, executes a barrier on all processors (membarrier(2)), and waits until
+//! `inside` is clear. That thread pays the whole cost, and enters only when the application has
+//! been idle.
 //!
-//! With the other threading models, or where membarrier is forbidden, both sides take a lock.
+//! With the other threading models, or where membarrier is forbidden, both sides use a lock.
 
 use super::futex_lock::FutexLock;
 use super::membarrier;
@@ -17,30 +17,30 @@ use core::sync::atomic::{compiler_fence, AtomicBool, Ordering::*};
 
 /// See the module text.
 pub struct DomainLock<T> {
-    /// The application is inside, or about to look whether it may be.
+    /// The application is inside, or is about to test `wanted`.
     inside: AtomicBool,
-    /// Somebody from aside is inside or waits to be.
+    /// A thread of the library is inside, or waits to enter.
     wanted: AtomicBool,
     single: bool,
     lock: FutexLock,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `value` is reached through a guard alone, and of guards there is one at a time: see
-// `enter`.
+// SAFETY: only a guard gives access to `value`, and there is one guard at a time: see `enter`.
 unsafe impl<T: Send> Sync for DomainLock<T> {}
 
-/// Presence in a gate.
+/// Access to the value of a [`DomainLock`].
 pub struct DomainGuard<'a, T> {
-    gate: &'a DomainLock<T>,
-    /// It came by the lock; the others have raised the flag.
+    owner: &'a DomainLock<T>,
+    /// The guard holds `lock`; otherwise it has set `inside`.
     locked: bool,
 }
 
 impl<T> DomainLock<T> {
-    /// A gate around `value`; `single` when the application's threads come one after another.
+    /// A lock around `value`; `single` when the application serialises its calls
+    /// (FI_THREAD_DOMAIN).
     pub fn new(value: T, single: bool) -> DomainLock<T> {
-        let single = single && membarrier::join_own();
+        let single = single && membarrier::register_private();
         DomainLock {
             inside: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
@@ -57,15 +57,15 @@ impl<T> DomainLock<T> {
             return self.locked();
         }
         self.inside.store(true, Relaxed);
-        // The processor may still see `wanted` before others see `inside`: the barrier on the other
-        // side makes up for it.
+        // The processor may load `wanted` before its store to `inside` is visible: the other side's
+        // membarrier makes up for that.
         compiler_fence(SeqCst);
         if self.wanted.load(Relaxed) {
             return self.blocked();
         }
         compiler_fence(SeqCst);
         DomainGuard {
-            gate: self,
+            owner: self,
             locked: false,
         }
     }
@@ -73,12 +73,12 @@ impl<T> DomainLock<T> {
     #[inline]
     fn locked(&self) -> DomainGuard<'_, T> {
         if self.single {
-            // The promise is broken, two threads are here at once: better late than both inside.
+            // The caller broke FI_THREAD_DOMAIN: fall back to the lock.
             return self.lock_from_library();
         }
-        self.lock.take();
+        self.lock.acquire();
         DomainGuard {
-            gate: self,
+            owner: self,
             locked: true,
         }
     }
@@ -89,9 +89,9 @@ impl<T> DomainLock<T> {
         self.lock_from_library()
     }
 
-    /// Enters for a thread that the application knows nothing of.
+    /// Enters for a thread of the library.
     pub fn lock_from_library(&self) -> DomainGuard<'_, T> {
-        self.lock.take();
+        self.lock.acquire();
         if self.single {
             self.wanted.store(true, SeqCst);
             membarrier::own();
@@ -100,7 +100,7 @@ impl<T> DomainLock<T> {
             }
         }
         DomainGuard {
-            gate: self,
+            owner: self,
             locked: true,
         }
     }
@@ -110,12 +110,12 @@ impl<T> Drop for DomainGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
         if !self.locked {
-            return self.gate.inside.store(false, Release);
+            return self.owner.inside.store(false, Release);
         }
-        if self.gate.single {
-            self.gate.wanted.store(false, Release);
+        if self.owner.single {
+            self.owner.wanted.store(false, Release);
         }
-        self.gate.lock.give();
+        self.owner.lock.release();
     }
 }
 
@@ -124,10 +124,11 @@ impl<T> Deref for DomainGuard<'_, T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: one guard exists at a time: the lock excludes those who hold it; who came by the
-        // flag saw `wanted` down after raising `inside`, and who came from aside saw `inside` down
-        // after raising `wanted` and a barrier on all processors, so that not both have happened.
-        unsafe { &*self.gate.value.get() }
+        // SAFETY: one guard exists at a time. The lock excludes other holders of the lock. A guard
+        // of the flag saw `wanted` clear after it set `inside`; a guard of the lock saw `inside`
+        // clear after it set `wanted` and a barrier ran on all processors. Both cannot be true at
+        // once.
+        unsafe { &*self.owner.value.get() }
     }
 }
 
@@ -135,7 +136,7 @@ impl<T> DerefMut for DomainGuard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as above.
-        unsafe { &mut *self.gate.value.get() }
+        unsafe { &mut *self.owner.value.get() }
     }
 }
 
@@ -145,7 +146,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn nobody_is_inside_beside_another() {
+    fn guards_are_exclusive() {
         for single in [false, true] {
             let g = Arc::new(DomainLock::new((0u64, 0u64), single));
             let aside = Arc::clone(&g);

@@ -1,16 +1,15 @@
-//! A lock of one word: a compare and a swap where nobody else wants it, futex(2) where somebody
-//! does.
+//! A mutex of one word: a compare-exchange and a swap without contention, futex(2) with contention.
 //!
-//! Of a domain's calls each takes it once, so that every instruction counts. A panic is caught
-//! within the call, whose guard has let go of it: there is nothing to poison.
+//! Every call to a domain takes this lock once, so each instruction counts. There is no poisoning:
+//! a panic is caught within the call, after its guard has released the lock.
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
-/// Nobody has it; somebody has it; and others wait for it.
+/// Values of the word: free; held; held, and other threads may wait.
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const WANTED: u32 = 2;
-/// Looks before going to sleep.
+/// Attempts before a thread sleeps.
 const SPINS: u32 = 100;
 
 /// See the module text.
@@ -18,9 +17,9 @@ const SPINS: u32 = 100;
 pub(crate) struct FutexLock(AtomicU32);
 
 impl FutexLock {
-    /// Takes it, when nobody else has it any more.
+    /// Acquires the lock; waits while another thread holds it.
     #[inline(always)]
-    pub(crate) fn take(&self) {
+    pub(crate) fn acquire(&self) {
         if self
             .0
             .compare_exchange(FREE, HELD, Acquire, Relaxed)
@@ -43,15 +42,16 @@ impl FutexLock {
                 return;
             }
         }
-        // Whoever gets it here does not know whether others wait, and says that they do.
+        // The thread that acquires the lock here does not know whether others wait: it leaves
+        // WANTED.
         while self.0.swap(WANTED, Acquire) != FREE {
             self.futex(libc::FUTEX_WAIT, WANTED);
         }
     }
 
-    /// Gives it back: who has taken it, once.
+    /// Releases the lock. Only its holder may call this.
     #[inline(always)]
-    pub(crate) fn give(&self) {
+    pub(crate) fn release(&self) {
         if self.0.swap(FREE, Release) == WANTED {
             self.wake();
         }
@@ -83,11 +83,11 @@ mod tests {
     use core::cell::UnsafeCell;
 
     struct Counted(FutexLock, UnsafeCell<u64>);
-    // SAFETY: the count is touched by who has the latch.
+    // SAFETY: only the holder of the lock accesses the count.
     unsafe impl Sync for Counted {}
 
     #[test]
-    fn one_at_a_time_and_everybody_in_the_end() {
+    fn lock_is_exclusive_and_every_thread_proceeds() {
         const THREADS: u64 = 8;
         const TIMES: u64 = 20_000;
         let c = Counted(FutexLock::default(), UnsafeCell::new(0));
@@ -96,19 +96,19 @@ mod tests {
             for t in 0..THREADS {
                 s.spawn(move || {
                     for i in 0..TIMES {
-                        c.0.take();
-                        // SAFETY: we have the latch.
+                        c.0.acquire();
+                        // SAFETY: this thread holds the lock.
                         unsafe { *c.1.get() += 1 };
-                        // Some hold it for long, so that others go to sleep.
+                        // Some threads hold the lock for long, so that others sleep.
                         if (i + t) % 1000 == 0 {
                             std::thread::yield_now();
                         }
-                        c.0.give();
+                        c.0.release();
                     }
                 });
             }
         });
-        // SAFETY: all are gone.
+        // SAFETY: all threads have ended.
         assert_eq!(unsafe { *c.1.get() }, THREADS * TIMES);
     }
 }

@@ -1,24 +1,25 @@
-//! What the library asks of the system for itself: the clock, random numbers, threads that take no
+//! System services for the library's own use: the clock, random numbers, threads that take no
 //! signals.
 
 use crate::core::{guarded, Result};
 use crate::types::*;
 use core::ffi::c_void;
 
-/// Nanoseconds of a clock that all processes of a host share, but for those in a time namespace of
-/// their own.
+/// Nanoseconds of a clock that all processes of a host share, except those in another time
+/// namespace.
 pub fn now() -> u64 {
     let mut t = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: one is written into a variable of that kind.
+    // SAFETY: a timespec is written into a variable of that type.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
-    // A second's head start keeps differences to "long ago" positive.
+    // One second is added so that the result is always well after 0, which stands for "long ago".
     (t.tv_sec as u64 + 1) * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// 64 unguessable bits from the system. `FI_ENOSYS` where it has none: the clock is no secret.
+/// 64 unguessable bits from the system. `FI_ENOSYS` where it gives none: unlike [`random`], the
+/// clock is no substitute.
 pub fn secret() -> Result<u64> {
     let mut v = 0u64;
     for _ in 0..16 {
@@ -34,8 +35,8 @@ pub fn secret() -> Result<u64> {
     Err(FI_ENOSYS)
 }
 
-/// A random number from the system, for what need not be secret; the clock where the system has
-/// none.
+/// A random number that need not be secret: from the system, or from the clock where the system
+/// gives none.
 pub fn random() -> u64 {
     let mut v = 0u64;
     // SAFETY: at most eight bytes are written into a variable of eight bytes.
@@ -50,15 +51,15 @@ pub fn random() -> u64 {
 /// Bytes of stack of a thread.
 const STACK: usize = 256 << 10;
 
-/// Starts a thread of the library: signals are the application's, and a panic begins its `body`
-/// again. `FI_EAGAIN` when the system gives no thread.
+/// Starts a thread of the library: it blocks all signals, and a panic restarts `body`. `FI_EAGAIN`
+/// when the system cannot create a thread.
 ///
-/// Not std::thread: what that registers in each thread ends the program when there is no memory for
-/// it.
+/// Not std::thread: without memory for the state that std registers in each thread, the program is
+/// aborted.
 pub fn start(name: &'static core::ffi::CStr, body: impl FnMut() + Send + 'static) -> Result<()> {
     struct Start(&'static core::ffi::CStr, Box<dyn FnMut() + Send>);
     extern "C" fn run(start: *mut c_void) -> *mut c_void {
-        // SAFETY: it is the box below, which is ours now.
+        // SAFETY: `start` is the box made below, which this thread owns now.
         let Start(name, mut body) = *unsafe { Box::from_raw(start.cast::<Start>()) };
         // SAFETY: the name ends with a zero and is shorter than 16 bytes, or is cut.
         unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
@@ -67,8 +68,8 @@ pub fn start(name: &'static core::ffi::CStr, body: impl FnMut() + Send + 'static
         core::ptr::null_mut()
     }
     let start = Box::into_raw(Box::new(Start(name, Box::new(body))));
-    // SAFETY: attributes are initialised before they are used, and given back; the thread owns
-    // `start`, which we take back when there is none.
+    // SAFETY: attributes are initialised before they are used, and destroyed; the thread owns
+    // `start`, which we take back when no thread was created.
     unsafe {
         let mut attr: libc::pthread_attr_t = core::mem::zeroed();
         let mut thread: libc::pthread_t = core::mem::zeroed();
@@ -87,7 +88,7 @@ pub fn start(name: &'static core::ffi::CStr, body: impl FnMut() + Send + 'static
     Ok(())
 }
 
-/// Signals are the application's: none is delivered to this thread.
+/// Blocks all signals for this thread: they are for the application's threads.
 fn block_signals() {
     // SAFETY: the set is initialised by sigfillset before it is used; no handler is touched.
     unsafe {

@@ -1,9 +1,9 @@
-//! Unix sockets by which processes of one host and one user meet.
+//! Unix sockets by which processes of one host and one user connect.
 //!
-//! A listener has a name in the abstract namespace: it exists as long as the socket, and is seen
-//! in one network namespace only. Names can be read and taken by everybody, so both sides ask the
-//! kernel who the other is (SO_PEERCRED), and have nothing to do with another user. Messages keep
-//! their bounds (SOCK_SEQPACKET); no call waits.
+//! A listener has a name in the abstract namespace: the name exists as long as the socket, in one
+//! network namespace. Every user can read and bind such names, so both sides ask the kernel for the
+//! other's user (SO_PEERCRED), and refuse another user. Messages keep their boundaries
+//! (SOCK_SEQPACKET); no call blocks.
 
 use crate::core::{Errno, Result};
 use crate::types::*;
@@ -12,15 +12,16 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// What [`accept`] found.
 pub enum Incoming {
-    /// Nobody waits.
+    /// No caller waits.
     Nobody,
-    /// Somebody of another user, who has been refused.
+    /// A process of another user, which was refused.
     OtherUser,
-    /// A process of our user; its number is 0 where it cannot be seen from here.
+    /// A process of our user, with its pid; 0 for a process in a PID namespace not visible from
+    /// here.
     Process(OwnedFd, i32),
 }
 
-/// Why the last call of the system failed.
+/// The errno of the last system call.
 pub fn errno() -> Errno {
     std::io::Error::last_os_error()
         .raw_os_error()
@@ -54,7 +55,7 @@ fn socket() -> Result<OwnedFd> {
     }
 }
 
-/// The process at the other end.
+/// Credentials of the process at the other end.
 fn credentials(fd: &OwnedFd) -> Option<libc::ucred> {
     // SAFETY: `cred` is a place of `len` bytes for the answer.
     unsafe {
@@ -72,12 +73,12 @@ fn is_our_user(cred: &libc::ucred) -> bool {
     cred.uid == unsafe { libc::geteuid() }
 }
 
-/// Listens at a name, with so many callers not yet accepted. `FI_EADDRINUSE` when it is taken, or
+/// Listens at a name; `backlog` as for listen(2). `FI_EADDRINUSE` when the name is taken, or
 /// another errno of socket(2).
 pub fn listen(name: &str, backlog: i32) -> Result<OwnedFd> {
     let fd = socket()?;
     let (u, len) = address(name);
-    // SAFETY: `u` has `len` bytes that count.
+    // SAFETY: the first `len` bytes of `u` are the address.
     let bound = unsafe {
         libc::bind(fd.as_raw_fd(), (&raw const u).cast(), len) == 0
             && libc::listen(fd.as_raw_fd(), backlog) == 0
@@ -88,13 +89,13 @@ pub fn listen(name: &str, backlog: i32) -> Result<OwnedFd> {
     }
 }
 
-/// A connection to the listener of a name, and its process, which is of our user. `FI_EAGAIN` when
-/// too many callers wait there, `FI_EACCES` when it is of another user, `FI_ECONNREFUSED` when
-/// there is none.
+/// Connects to the listener of a name, a process of our user; the result has its pid. `FI_EAGAIN`
+/// when the listener's backlog is full, `FI_EACCES` when the listener is of another user,
+/// `FI_ECONNREFUSED` when there is none.
 pub fn connect(name: &str) -> Result<(OwnedFd, i32)> {
     let fd = socket()?;
     let (u, len) = address(name);
-    // SAFETY: `u` has `len` bytes that count.
+    // SAFETY: the first `len` bytes of `u` are the address.
     let r = unsafe { libc::connect(fd.as_raw_fd(), (&raw const u).cast(), len) };
     if r != 0 {
         return Err(errno());
@@ -111,7 +112,7 @@ pub fn connect(name: &str) -> Result<(OwnedFd, i32)> {
     Ok((fd, cred.pid))
 }
 
-/// The next caller of a listener. `Err` without a descriptor or memory for one.
+/// Accepts the next caller of a listener. `Err` when there is no descriptor or no memory for one.
 pub fn accept(listener: &OwnedFd) -> Result<Incoming> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let (addr, len) = (core::ptr::null_mut(), core::ptr::null_mut());
@@ -143,8 +144,8 @@ pub fn send(fd: &OwnedFd, bytes: &[u8]) -> bool {
     n == bytes.len() as isize
 }
 
-/// Receives a message; its length, 0 when the connection has ended, or `None` when no message has
-/// come yet.
+/// Receives a message and returns its length: 0 when the connection has ended, `None` when no
+/// message has arrived yet.
 pub fn recv(fd: &OwnedFd, into: &mut [u8]) -> Option<usize> {
     let flags = libc::MSG_DONTWAIT;
     // SAFETY: at most as many bytes are written as there is room for.

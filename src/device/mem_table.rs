@@ -1,10 +1,10 @@
-//! Memory regions that software lets peers reach, by key: of the software adapter, of sockets.
+//! Memory regions by key, for providers whose remote accesses are carried out by software: the
+//! software adapter and provider tcp.
 //!
-//! A remote access names a key, an address and a length; all three are checked against the table
-//! before a byte moves, under a lock that `remove` waits for. A key is 64 random bits; whatever is
-//! wrong with an access, the answer is the same. A domain without FI_MR_PROV_KEY has the keys that
-//! the application asks for, one without FI_MR_VIRT_ADDR addresses regions by offset: see
-//! [`Naming`].
+//! A remote access names a key, an address and a length. All three are checked against the table
+//! before a byte moves, under a lock that `remove` waits for. A key is 64 random bits, and every
+//! refusal has the same status. A domain without FI_MR_PROV_KEY uses the keys that the application
+//! asks for; a domain without FI_MR_VIRT_ADDR addresses regions by offset: see [`Naming`].
 
 use crate::core::hash::ByWords;
 use crate::core::sync::{RwLock, RwLockReadGuard};
@@ -15,7 +15,7 @@ use crate::transport::Status;
 use crate::types::*;
 use std::collections::HashMap;
 
-/// Regions of one adapter.
+/// Most regions of one table.
 const MOST: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -38,8 +38,7 @@ pub struct Naming {
 }
 
 impl Naming {
-    /// How the application that opens a domain names its memory. One whose memory is no target
-    /// needs no names.
+    /// The naming that a domain of this `info` has. A domain that is no RMA target has the default.
     pub fn of(info: &Info) -> Naming {
         let mode = info.domain.as_ref().map_or(FI_MR_BASIC, |d| d.mr_mode);
         let plain = mode & FI_MR_BASIC != 0 || !check::rma_target(info.caps);
@@ -56,7 +55,7 @@ pub(crate) struct MemTable {
     naming: Naming,
 }
 
-/// The table while remote accesses run.
+/// Read access to the table, for remote accesses.
 pub(crate) struct RegionsRead<'a>(RwLockReadGuard<'a, Regions>);
 
 impl MemTable {
@@ -69,9 +68,10 @@ impl MemTable {
     }
 
     /// Adds a region and returns its key, and the address by which peers name its first byte.
-    /// `wanted` is the application's key, which counts only where keys are its choice. Regions
-    /// without one are the library's own, addressed as they lie. `FI_ENOMR` when the table is full,
-    /// `FI_ENOMEM` without memory for it, `FI_ENOKEY` when `wanted` is in use.
+    /// `wanted` is the application's key, which counts only where keys are the application's
+    /// choice. A region without `wanted` is the library's own, and is addressed by virtual address.
+    /// `FI_ENOMR` when the table is full, `FI_ENOMEM` when it cannot grow, `FI_ENOKEY` when
+    /// `wanted` is in use.
     pub(crate) fn insert(
         &self,
         mem: UserMem,
@@ -109,22 +109,22 @@ impl MemTable {
         Ok((key, base))
     }
 
-    /// Takes a region out; accesses under way have ended when it returns.
-    /// `FI_ENOKEY` when there is none of this key.
+    /// Removes a region; accesses under way have ended when the call returns. `FI_ENOKEY` when
+    /// there is no region of this key.
     pub(crate) fn remove(&self, key: u64) -> Result<()> {
         let mut r = self.regions.write().unwrap_or_else(|e| e.into_inner());
         r.remove(&key).map(|_| ()).ok_or(FI_ENOKEY)
     }
 
-    /// Keeps the table still for remote accesses.
+    /// Locks the table for remote accesses.
     pub(crate) fn access(&self) -> RegionsRead<'_> {
         RegionsRead(self.regions.read().unwrap_or_else(|e| e.into_inner()))
     }
 }
 
 impl RegionsRead<'_> {
-    /// The memory a peer names, if it may use it in the way `need` says (`FI_REMOTE_READ` or
-    /// `FI_REMOTE_WRITE`). One refusal for all reasons: a peer learns nothing from it.
+    /// The memory that a peer names, if the region permits `need` (`FI_REMOTE_READ` or
+    /// `FI_REMOTE_WRITE`). All refusals have the same status, so that a peer cannot probe for keys.
     pub(crate) fn find(
         &self,
         key: u64,
@@ -155,7 +155,8 @@ mod tests {
         let keys: Vec<u64> = (0..1000)
             .map(|_| t.insert(mem, FI_REMOTE_READ, None).unwrap().0)
             .collect();
-        // Of 64 random bits each is set in about half of the keys: 100 is 6 deviations away.
+        // Each of the 64 bits is set in about half of the 1000 keys: 100 more or less are 6
+        // standard deviations.
         for bit in 0..64 {
             let ones = keys.iter().filter(|k| *k >> bit & 1 == 1).count();
             assert!((400..=600).contains(&ones), "bit {bit}: {ones} of 1000");

@@ -1,9 +1,9 @@
-//! Memory barriers on the processors of others, membarrier(2): all the cost is with who seldom
-//! asks.
+//! Asymmetric memory fences by membarrier(2): the side that synchronises seldom pays the whole
+//! cost.
 //!
-//! Two sides that each store a word and then look at the other's need a barrier between the two on
-//! both sides. The one that does it often can do without, if the other has every processor take
-//! notice before it looks.
+//! Two threads that each store a word and then load the other's word need a full fence in between,
+//! on both sides. The frequent side can omit its fence if the rare side executes one on every
+//! processor between its own store and load.
 
 use std::sync::OnceLock;
 
@@ -17,26 +17,27 @@ fn membarrier(command: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Whether the threads of this process can do without from now on, thanks to [`own`]. The thread
-/// sanitizer does not know membarrier.
-pub fn join_own() -> bool {
+/// Registers this process for [`own`]. On `true` its threads can omit their fences towards threads
+/// that call [`own`]. `false` with the thread sanitizer, which does not model membarrier.
+pub fn register_private() -> bool {
     !cfg!(feature = "tsan") && membarrier(REGISTER_PRIVATE_EXPEDITED)
 }
 
-/// A barrier on every processor that runs a thread of this process.
+/// Executes a barrier on every processor that runs a thread of this process.
 pub fn own() -> bool {
     membarrier(PRIVATE_EXPEDITED)
 }
 
-/// Whether this process can do without towards other processes, thanks to [`all`]. The first time
-/// takes milliseconds where the process has several threads, and nothing where it has one.
-pub fn join_all() -> bool {
+/// Registers this process for [`all`]. On `true` its threads can omit their fences towards
+/// processes that call [`all`]. The first call takes milliseconds in a process with several
+/// threads, and almost no time in a process with one.
+pub fn register_global() -> bool {
     static JOINED: OnceLock<bool> = OnceLock::new();
     *JOINED.get_or_init(|| !cfg!(feature = "tsan") && membarrier(REGISTER_GLOBAL_EXPEDITED))
 }
 
-/// A barrier on every processor that runs a process which has joined. `false` where the system
-/// forbids it.
+/// Executes a barrier on every processor that runs a registered process. `false` where the system
+/// forbids that.
 pub fn all() -> bool {
     membarrier(GLOBAL_EXPEDITED)
 }

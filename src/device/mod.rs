@@ -4,11 +4,11 @@
 //! the enums of `any`: no dynamic dispatch on the data path. A queue pair is a reliable datagram
 //! (SRD) endpoint: what is posted arrives once, complete and in no particular order. `soft`
 //! implements it over UDP, `verbs` over a real EFA adapter. `fault` sits below `soft`'s reliability
-//! and loses, doubles, reorders and delays datagrams on purpose.
+//! and drops, duplicates, reorders and delays datagrams on purpose.
 //!
-//! A queue pair is a [`Transport`] whose header is an [`AmHeader`]. What it has taken goes out with
-//! `ring`; `poll_all` fills an [`Events`] with what arrived and what completed. Peers go by the
-//! owner's numbers, which [`QueuePair::connect`] gives an address.
+//! A queue pair is a [`Transport`] whose header is an [`AmHeader`]. `ring` rings the doorbell for
+//! posted requests; `poll_all` fills an [`Events`] with messages and completions. The owner numbers
+//! its peers, and [`QueuePair::connect`] binds a number to an address.
 
 pub mod any;
 pub mod domain_lock;
@@ -67,7 +67,7 @@ impl std::fmt::Display for QpAddr {
     }
 }
 
-/// What an adapter can do and how large things may be.
+/// Capabilities and limits of an adapter.
 #[derive(Clone, Debug)]
 pub struct AdapterAttr {
     /// Device name; domains append `-rdm` or `-dgrm`.
@@ -89,14 +89,14 @@ pub struct AdapterAttr {
     /// MTU of the link below, bytes.
     pub link_mtu: usize,
     pub caps: Caps,
-    pub raw: Raw,
-    /// Of a piece of hardware.
+    pub raw: DirectLimits,
+    /// `None` for the software adapter.
     pub identity: Option<Identity>,
 }
 
-/// What bounds an application that sees the adapter's own work requests.
+/// Limits of a queue pair whose work requests are the application's own operations.
 #[derive(Clone, Copy, Debug)]
-pub struct Raw {
+pub struct DirectLimits {
     /// Entries of its queues.
     pub sends: usize,
     pub recvs: usize,
@@ -104,24 +104,24 @@ pub struct Raw {
     pub inline: usize,
     /// Pieces of memory of a message.
     pub pieces: usize,
-    /// It can be told how often to try again where a peer has no receive.
+    /// The number of RNR retries can be set.
     pub rnr_limit: bool,
     /// Wider work requests, where the adapter has them.
-    pub wide: Option<Wide>,
-    /// How many counters of its own it has.
+    pub wide: Option<WideLimits>,
+    /// Number of hardware counters.
     pub counters: usize,
-    /// How far they count; 0 where it has none.
+    /// Largest value of a hardware counter; 0 without counters.
     pub counts_to: u64,
 }
 
-/// Work requests that more bytes go with, writes among them. There is room for fewer.
+/// Limits of wide work requests: more inline data, for writes too, but a shallower send queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Wide {
+pub struct WideLimits {
     pub inline: usize,
     pub sends: usize,
 }
 
-/// A queue pair for an application that sees the adapter's own work requests.
+/// Attributes of a queue pair whose work requests are the application's own operations.
 #[derive(Clone, Default)]
 pub struct RawQp {
     /// Its number; 0 lets the adapter choose.
@@ -130,17 +130,17 @@ pub struct RawQp {
     pub datagram: bool,
     /// Peers' writes with immediate data take no receive, where the adapter can do that.
     pub unsolicited: bool,
-    /// So many bytes shall go with a work request.
+    /// Bytes of inline data that a work request has to carry.
     pub inline: usize,
-    /// How often the adapter tries again where a peer has no receive: 0 to 6 times, 7 without end.
+    /// RNR retries (`rnr_retry` of ibv_modify_qp(3)): 0 to 6; 7 means no limit.
     pub rnr_retry: u8,
-    /// Where completions of sends and of receives go instead of a queue of its own.
+    /// External completion queues of sends and of receives, in place of the queue pair's own.
     pub queues: [Option<Arc<ExternalQueue>>; 2],
-    /// What counts its operations, and which kinds.
+    /// Counters to attach, each with the kinds of operations that it counts.
     pub counters: Vec<(Arc<ExternalCounter>, u32)>,
 }
 
-/// What an adapter does by itself.
+/// Features of an adapter.
 #[derive(Clone, Copy, Debug)]
 pub struct Caps {
     /// Reads and writes remote memory.
@@ -148,17 +148,17 @@ pub struct Caps {
     pub rdma_write: bool,
     /// A peer's write with immediate data takes no receive.
     pub unsolicited: bool,
-    /// Every peer can do the same: it need not have said so.
+    /// Every peer has the same features, so that no handshake has to announce them.
     pub homogeneous: bool,
-    /// A peer that is down is so for good: whoever comes later begins anew.
+    /// A peer that went down stays down: a later peer at its address begins a new session.
     pub sessions: bool,
-    /// Regions have the application's keys, and offsets for addresses (mr_mode 0).
+    /// Supports mr_mode 0: the application chooses keys, and peers address regions by offset.
     pub application_keys: bool,
     /// Bytes of a region's key.
     pub key_size: usize,
 }
 
-/// What a piece of hardware is.
+/// Identity of a hardware adapter.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// PCI vendor and device.
@@ -168,7 +168,7 @@ pub struct Identity {
     pub version: String,
     pub firmware: String,
     pub driver: String,
-    pub bus: Option<Bus>,
+    pub bus: Option<PciAddr>,
     /// How many memory regions, queue pairs and completion queues it has.
     pub regions: usize,
     pub queue_pairs: usize,
@@ -177,25 +177,25 @@ pub struct Identity {
 
 /// A PCI address.
 #[derive(Clone, Copy, Debug)]
-pub struct Bus {
+pub struct PciAddr {
     pub domain: u16,
     pub bus: u8,
     pub device: u8,
     pub function: u8,
 }
 
-/// What an arriving message or a finished operation looks like.
+/// An arrived message, a completion, or a change of a peer.
 #[derive(Debug)]
 pub enum Event {
-    /// A message has arrived; the bytes are in the [`Events`] that holds this. Immediate data comes
-    /// with an application's own messages alone.
+    /// A message has arrived; its bytes are in the [`Events`] that holds this event. Only messages
+    /// between applications' own queue pairs carry immediate data.
     Recv {
         from: QpAddr,
         data: Data,
         imm: Option<u64>,
     },
-    /// As [`Event::Recv`], from somebody whose key the adapter does not tell, which is 0 here; the
-    /// host may be unknown, too: zero. [`QueuePair::connect`] makes a sender known.
+    /// As [`Event::Recv`], from a sender whose qkey the adapter does not report: `qkey` is 0. The
+    /// GID is zero if it is unknown, too. [`QueuePair::connect`] makes a sender known.
     UnknownSender { from: QpAddr, data: Data },
     /// A peer's RDMA write with immediate data is complete in our memory.
     WriteImm { from: QpAddr, imm: u32, len: u32 },
@@ -203,18 +203,18 @@ pub enum Event {
     Remote { key: u64, len: u32, write: bool },
     /// An operation posted here has ended.
     Done { done: Completion, status: Status },
-    /// A receive of the application is over. `into`: its memory, if that is one piece and nobody
-    /// else knows.
+    /// A receive of the application has ended. `into` is its memory if no operation record holds
+    /// that memory, and empty otherwise.
     Taken {
         done: Completion,
         into: Piece,
         taken: Taken,
     },
-    /// Something is awaited from a peer ([`QueuePair::expect`]), and only who sends to it hears of
-    /// its end.
+    /// An answer of this peer is awaited ([`QueuePair::expect`]). The owner should send something
+    /// to the peer, because the adapter reports a failed peer only to its senders.
     Silent { peer: QpAddr },
-    /// A peer does not answer, or is not who it was: nothing posted to it is left, and nothing
-    /// that was expected of it will come.
+    /// A peer does not answer, or another process has taken its address: no operation posted to the
+    /// peer is left, and no expected answer will arrive.
     PeerDown { peer: QpAddr, status: Status },
 }
 
@@ -222,8 +222,7 @@ pub enum Event {
 /// `write` for its immediate data.
 #[derive(Clone, Copy, Debug)]
 pub struct Taken {
-    /// A sender that was neither sent to nor met has a key of 0, and a host of zero if that is
-    /// unknown.
+    /// An unknown sender has a qkey of 0, and a GID of zero if its address handle is unknown.
     pub from: QpAddr,
     pub len: u32,
     pub imm: Option<u32>,
@@ -234,13 +233,13 @@ pub struct Taken {
 /// Where the bytes of a message are.
 #[derive(Debug)]
 pub enum Data {
-    /// In the arena, from, to.
+    /// A range of the arena: start and end.
     Arena(u32, u32),
     /// In memory of their own.
     Own(Vec<u8>),
 }
 
-/// What one `poll_all` found. Lent to the queue pair, read afterwards, used again: no allocation.
+/// Result of one `poll_all`. The owner reuses the value, so that polls do not allocate.
 #[derive(Default)]
 pub struct Events {
     /// In order of arrival.
@@ -260,7 +259,7 @@ impl Events {
     }
 }
 
-/// A queue of an adapter in memory, for whoever drives it without the library.
+/// A mapped queue of an adapter, for a device or program that drives the queue without the library.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QueueMemory {
     /// Address of the first entry, 0 when there is none.
@@ -273,12 +272,11 @@ pub struct QueueMemory {
     pub entries: u32,
     /// Most entries between two doorbells.
     pub max_batch: u32,
-    /// What else it can do, as the adapter says.
+    /// Features of the queue (`caps` of efadv_query_qp_wqs(3)).
     pub caps: u16,
 }
 
-/// A dma-buf whose bytes from `offset` on are registered: memory of a device, or of whoever else
-/// exports it.
+/// A dma-buf whose bytes from `offset` on are registered: memory of a device or another exporter.
 #[derive(Clone, Copy, Debug)]
 pub struct DmaBuf {
     /// Descriptor.
@@ -291,15 +289,15 @@ pub struct DmaBuf {
 /// application's own messages, immediate data.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AmHeader<'a> {
-    /// The header's `len` bytes, and some more that mean nothing: a length known at compile time
-    /// is copied faster.
+    /// The header's `len` bytes and padding: a copy whose length is known at compile time is
+    /// faster.
     padded: &'a [u8],
     len: usize,
     pub imm: Option<u64>,
 }
 
 impl<'a> AmHeader<'a> {
-    /// These bytes.
+    /// A header of these bytes.
     #[inline]
     pub fn bytes(bytes: &'a [u8]) -> AmHeader<'a> {
         AmHeader {
@@ -309,7 +307,7 @@ impl<'a> AmHeader<'a> {
         }
     }
 
-    /// The first `len` bytes of these.
+    /// A header of the first `len` of these bytes.
     #[inline(always)]
     pub fn padded<const N: usize>(bytes: &'a [u8; N], len: usize) -> AmHeader<'a> {
         AmHeader {
@@ -319,7 +317,7 @@ impl<'a> AmHeader<'a> {
         }
     }
 
-    /// No header.
+    /// Immediate data without a header.
     #[inline(always)]
     pub fn imm(imm: Option<u64>) -> AmHeader<'static> {
         AmHeader {
@@ -329,7 +327,7 @@ impl<'a> AmHeader<'a> {
         }
     }
 
-    /// The header's bytes, and some more.
+    /// The header's bytes and the padding behind them.
     #[inline(always)]
     pub fn padded_bytes(&self) -> &'a [u8] {
         self.padded
@@ -356,77 +354,80 @@ pub trait QueuePair: for<'a> Transport<Header<'a> = AmHeader<'a>> {
     fn idle(&self) -> bool;
     /// Whether one more operation can be posted.
     fn room(&self) -> bool;
-    /// Whether one request may have this local memory and a remote region of this key.
+    /// Whether one work request can carry this local memory and name a remote region of this key.
     #[inline(always)]
     fn takes(&mut self, _data: &Payload, _key: u64) -> bool {
         true
     }
-    /// Whether device memory is copied from now on, even where the adapter reaches it.
+    /// Sets whether device memory is copied even where the adapter reaches it.
     fn copy_device_memory(&mut self, _on: bool) {}
-    /// From now on `peer` is the owner's number of the queue pair at `at`, whatever it was before.
-    /// `FI_EHOSTUNREACH` when there is no way to it.
+    /// Binds the owner's number `peer` to the queue pair at `at`, in place of an earlier binding.
+    /// `FI_EHOSTUNREACH` when the peer cannot be reached.
     fn connect(&mut self, peer: PeerId, at: &QpAddr) -> Result<()>;
     /// Whether operations can be posted to a peer of this number.
     fn connected(&self, peer: PeerId) -> bool;
-    /// The number is nobody's any more.
+    /// Releases the number of a peer.
     fn disconnect(&mut self, peer: PeerId);
-    /// Whether an operation for a peer that reports itself has not ended.
+    /// Whether an operation to this peer is under way that [reports
+    /// itself](Completion::reports_itself).
     fn busy_with(&self, peer: PeerId) -> bool;
-    /// Lets everything posted so far go.
+    /// Rings the doorbell for everything posted so far.
     fn ring(&mut self);
-    /// Moves the adapter along and collects whatever happened.
+    /// Drives progress and collects events.
     fn poll_all(&mut self, into: &mut Events);
-    /// Says that an answer of this peer is (`on`) or is no longer awaited, so that its silence is
-    /// noticed although nothing is under way.
+    /// Announces that an answer of this peer is awaited (`on`) or no longer awaited, so that a
+    /// failure of the peer is detected although no operation is under way.
     fn expect(&mut self, peer: &QpAddr, on: bool);
-    /// Messages for which `held` says true are answered with "receiver not ready" from now on, and
-    /// come again later; `None` lets all in.
+    /// From now on answers messages for which `held` returns true with "receiver not ready", so
+    /// that their sender retries; `None` accepts all messages.
     fn hold(&mut self, held: Option<fn(&[u8]) -> bool>);
-    /// Ends reads that report there: nothing more is stored for them. An adapter whose reads end
-    /// with the registration of their local memory has nothing to do.
+    /// Cancels reads that report to `_to`: their data is no longer stored. An adapter whose reads
+    /// end with the registration of their local memory has nothing to do.
     fn cancel_reads(&mut self, _to: Report) {}
     /// Asks for [`Event::Remote`].
     fn report_remote(&mut self);
     /// File descriptor that becomes readable after [`QueuePair::arm`] once `poll_all` has
     /// something.
     fn wait_fd(&self) -> i32;
-    /// Asks for a signal on the descriptor; `false` when `poll_all` has something already.
+    /// Arms the descriptor for the next event; `false` when `poll_all` has something already.
     fn arm(&mut self) -> bool;
 
-    /// Whether nothing has happened since then; also where polls do not take the signal back.
+    /// Whether the descriptor is still armed. Always true for an adapter whose polls do not clear
+    /// the signal.
     fn armed(&self) -> bool {
         true
     }
 }
 
-/// Hears of every region of a domain, so that peers may find it without the adapter.
+/// Observes all regions of a domain, so that peers can find regions without the adapter.
 pub trait MrObserver: Send + Sync {
     /// A region that peers name by `key`, its first byte by `base`.
     fn add(&self, key: u64, base: u64, mem: &UserMem, access: u64);
-    /// The region goes: whoever looks it up from now on finds nothing.
+    /// Removes the region: later look-ups of the key fail.
     fn remove(&self, key: u64);
-    /// Whether somebody who has found it before still uses it.
+    /// Whether a peer that found the region before its removal still accesses it.
     fn in_use(&self, key: u64) -> bool;
 }
 
-/// Access a memory region grants, as bits of `fi_mr_reg`'s `access`.
+/// An opened adapter: its queue pairs and memory regions. `access` is that of fi_mr_reg(3).
 pub trait Device {
     /// Its queue pairs.
     type Qp: QueuePair;
-    /// What it is and can do.
+    /// Capabilities and limits.
     fn attr(&self) -> &AdapterAttr;
     /// Opens a queue pair; `qpn` 0 lets the adapter choose.
     fn open_qp(&self, qpn: u16) -> Result<Self::Qp>;
-    /// Opens a queue pair for an application that sees the adapter's own work requests.
+    /// Opens a queue pair whose work requests are the application's own operations.
     fn open_raw(&self, wanted: &RawQp) -> Result<Self::Qp>;
     /// Opens queue pairs with consecutive numbers and one key, so that the address of the first
     /// gives those of the others.
     fn open_group(&self, qpn: u16, count: usize) -> Result<Vec<Self::Qp>>;
-    /// Registers memory for remote access and returns its key, never 0 unless it is the `wanted`
-    /// one, which only an adapter with keys of the application's choice looks at.
+    /// Registers memory for remote access and returns its key. `wanted` is the application's key,
+    /// or `None` for a region of the library's own; the value counts only for an adapter with
+    /// application keys. The key is 0 only if `wanted` is.
     fn reg_mr(&self, mem: UserMem, access: u64, wanted: Option<u64>) -> Result<u64>;
-    /// As [`Device::reg_mr`], a dma-buf, which the application sees as `mem`. `FI_EOPNOTSUPP` where
-    /// that is not possible.
+    /// As [`Device::reg_mr`], for a dma-buf that the application addresses as `mem`.
+    /// `FI_EOPNOTSUPP` where the adapter cannot register one.
     fn reg_dmabuf(
         &self,
         mem: UserMem,
@@ -434,14 +435,14 @@ pub trait Device {
         access: u64,
         wanted: Option<u64>,
     ) -> Result<u64> {
-        // What is done by software is done where the application sees it.
+        // Software accesses the memory at the application's addresses.
         self.reg_mr(mem, access, wanted)
     }
     /// Withdraws a registration; no access is under way when it returns.
     fn dereg_mr(&self, key: u64) -> Result<()>;
-    /// The memory a peer names, if `access` (FI_REMOTE_READ, FI_REMOTE_WRITE) permits it; for what
-    /// is done in software in place of the adapter. It is the application's until the key is
-    /// withdrawn.
+    /// The memory that a peer names, if the region permits `access` (FI_REMOTE_READ,
+    /// FI_REMOTE_WRITE): for accesses that software carries out in place of the adapter. The memory
+    /// is lent until the key is withdrawn.
     fn target(
         &self,
         key: u64,
@@ -449,17 +450,18 @@ pub trait Device {
         len: u64,
         access: u64,
     ) -> core::result::Result<UserMem, Status>;
-    /// How the adapter reaches a region: which of the others hold, and the interconnects of
-    /// receives, reads, and being read. `FI_ENOSYS` where it does not say.
+    /// Interconnects over which the adapter reaches a region (efadv_query_mr(3)): `ic_id_validity`,
+    /// `recv_ic_id`, `rdma_read_ic_id`, `rdma_recv_ic_id`. `FI_ENOSYS` where the adapter reports
+    /// none.
     fn query_mr(&self, _key: u64) -> Result<[u16; 4]> {
         Err(FI_ENOSYS)
     }
-    /// A region's key for requests of this adapter.
+    /// The local key of a region.
     fn lkey(&self, _key: u64) -> Option<u32> {
         None
     }
-    /// Prepares for traffic with a peer, which may want to reach our memory before we send to it.
-    /// `FI_EHOSTUNREACH` when there is no way to it.
+    /// Prepares for traffic with a peer, which may access our memory before we send to the peer.
+    /// `FI_EHOSTUNREACH` when the peer cannot be reached.
     fn reach(&self, _peer: &QpAddr) -> Result<()> {
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! TCP sockets: connections that do not block, with application memory scattered into and gathered
-//! from where it is, listeners, and a poller that tells which of many have something to do.
+//! TCP sockets: non-blocking connections that send from and receive into application memory without
+//! a copy, listeners, and an epoll set over many of them.
 
 use crate::hmem::{UserMem, MAX_SEGS};
 use crate::types::*;
@@ -27,7 +27,7 @@ pub(crate) struct Gather<'a> {
 }
 
 impl<'a> Gather<'a> {
-    /// Nothing yet.
+    /// An empty list.
     #[inline]
     pub(crate) fn new() -> Gather<'a> {
         let none = libc::iovec {
@@ -48,7 +48,7 @@ impl<'a> Gather<'a> {
         self.count + MAX_SEGS < GATHER_MAX
     }
 
-    /// Bytes.
+    /// Bytes in all pieces together.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -82,10 +82,10 @@ impl<'a> Gather<'a> {
     }
 }
 
-/// What a receive has brought.
+/// Result of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamRead {
-    /// So many bytes.
+    /// Number of bytes received.
     Bytes(usize),
     /// Nothing now.
     Nothing,
@@ -97,7 +97,7 @@ fn io_errno(e: &io::Error) -> c_int {
     e.raw_os_error().unwrap_or(FI_EIO)
 }
 
-/// The last system call's answer, which was not what was hoped for.
+/// The result of a system call that failed: errors that mean "try later" are not errors.
 fn last() -> Result<StreamRead, c_int> {
     let e = io::Error::last_os_error();
     match e.kind() {
@@ -106,7 +106,8 @@ fn last() -> Result<StreamRead, c_int> {
     }
 }
 
-/// The port is chosen when the other side is known, so that peers may have the same one.
+/// Has the kernel choose the port at connect(2), so that connections to different peers can share
+/// one.
 fn late_port(s: &Socket) {
     let on: c_int = 1;
     // SAFETY: the option's value is a c_int that outlives the call.
@@ -129,8 +130,8 @@ fn begin_connect(s: &Socket, to: SocketAddr) -> io::Result<()> {
 }
 
 impl Stream {
-    /// Begins to connect to `to`, from the address `from`, any port of it. It is connected when it
-    /// becomes writable and [`Stream::error`] says nothing.
+    /// Begins to connect to `to`, from address `from` and any port. The connection is established
+    /// when the socket is writable and [`Stream::error`] is 0.
     pub(crate) fn connect(from: SocketAddr, to: SocketAddr) -> Result<Stream, c_int> {
         let go = || -> io::Result<Stream> {
             let s = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
@@ -147,7 +148,7 @@ impl Stream {
         go().map_err(|e| io_errno(&e))
     }
 
-    /// Two that are connected with each other, for tests.
+    /// Two streams that are connected with each other, for tests.
     #[cfg(any(test, feature = "internals"))]
     pub(crate) fn pair() -> Result<(Stream, Stream), c_int> {
         let pair = Socket::pair(Domain::UNIX, Type::STREAM, None);
@@ -155,7 +156,7 @@ impl Stream {
         Ok((Stream(a), Stream(b)))
     }
 
-    /// Sets what holds for every connection.
+    /// Sets the socket options of every connection.
     pub(crate) fn tune(&self, nodelay: bool) {
         let keepalive = TcpKeepalive::new()
             .with_time(Duration::from_secs(30))
@@ -188,7 +189,7 @@ impl Stream {
         self.0.local_addr().ok()?.as_socket()
     }
 
-    /// Sends what it can, and returns how many bytes that were; 0 when there is no room.
+    /// Sends as much as the socket takes, and returns the number of bytes; 0 when there is no room.
     #[inline]
     pub(crate) fn send(&self, g: &Gather) -> Result<usize, c_int> {
         // SAFETY: all-zero is a valid message header.
@@ -204,7 +205,7 @@ impl Stream {
         }
     }
 
-    /// As [`Stream::send`], one piece.
+    /// As [`Stream::send`], for one piece.
     #[inline]
     pub(crate) fn send_bytes(&self, b: &[u8]) -> Result<usize, c_int> {
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
@@ -216,8 +217,8 @@ impl Stream {
         }
     }
 
-    /// Receives into `first`, which is host memory, and what is left into `then`. One of them has
-    /// room.
+    /// Receives into `first`, which is host memory, and then into `then`. At least one of them is
+    /// not empty.
     #[inline]
     pub(crate) fn recv(&self, first: &UserMem, then: &mut [u8]) -> Result<StreamRead, c_int> {
         let n = if first.is_empty() {
@@ -245,7 +246,7 @@ impl Stream {
     }
 }
 
-/// A socket that connections come in by.
+/// A bound socket that accepts connections.
 #[derive(Debug)]
 pub(crate) struct StreamListener {
     socket: Socket,
@@ -253,8 +254,8 @@ pub(crate) struct StreamListener {
 }
 
 impl StreamListener {
-    /// Binds an address; port 0: any that is free. `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL` and what
-    /// else bind(2) says.
+    /// Binds an address; port 0 means any free port. `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL` and other
+    /// errors of bind(2).
     pub(crate) fn bind(at: SocketAddr) -> Result<StreamListener, c_int> {
         let go = || -> io::Result<StreamListener> {
             let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
@@ -267,12 +268,12 @@ impl StreamListener {
         go().map_err(|e| io_errno(&e))
     }
 
-    /// Begins to take connections in; `backlog` of them wait in the system at most.
+    /// Begins to accept connections; `backlog` as for listen(2).
     pub(crate) fn listen(&self, backlog: c_int) -> Result<(), c_int> {
         self.socket.listen(backlog).map_err(|e| io_errno(&e))
     }
 
-    /// Begins to connect from here instead of listening, as [`Stream::connect`].
+    /// Begins to connect from the bound address instead of listening, as [`Stream::connect`].
     pub(crate) fn connect(&self, to: SocketAddr) -> Result<Stream, c_int> {
         let go = || -> io::Result<Stream> {
             begin_connect(&self.socket, to)?;
@@ -281,7 +282,8 @@ impl StreamListener {
         go().map_err(|e| io_errno(&e))
     }
 
-    /// The next connection. `None` when there is none; an error when it cannot be taken in now.
+    /// Accepts the next connection. `None` when there is none; an error when it cannot be accepted
+    /// now.
     pub(crate) fn accept(&self) -> Result<Option<(Stream, SocketAddr)>, c_int> {
         match self.socket.accept() {
             Ok((s, from)) => {
@@ -298,7 +300,7 @@ impl StreamListener {
         }
     }
 
-    /// Where it is bound.
+    /// The bound address.
     pub(crate) fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -308,10 +310,10 @@ impl StreamListener {
     }
 }
 
-/// Connections that wait in the system to be taken in, unless the application says otherwise.
+/// Default backlog of a listener.
 pub(crate) const BACKLOG: c_int = 4096;
 
-/// Something that is ready: its name, and what can be done.
+/// A ready socket: its name, and whether it can be read or written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ready {
     pub name: u64,
@@ -319,10 +321,10 @@ pub(crate) struct Ready {
     pub write: bool,
 }
 
-/// Events of one look at a poller.
+/// Most events of one [`Poller::look`].
 pub(crate) const READY_MAX: usize = 64;
 
-/// Watches sockets, each by a name (epoll(7), level triggered).
+/// An epoll(7) set, level triggered. Each socket has a name.
 #[derive(Debug)]
 pub(crate) struct Poller {
     epoll: i32,
@@ -365,7 +367,7 @@ impl Poller {
         self.control(libc::EPOLL_CTL_ADD, fd, name, read, write);
     }
 
-    /// Changes what is waited for.
+    /// Changes the events that a socket is watched for.
     pub(crate) fn change(&self, fd: i32, name: u64, read: bool, write: bool) {
         self.control(libc::EPOLL_CTL_MOD, fd, name, read, write);
     }
@@ -375,7 +377,7 @@ impl Poller {
         self.control(libc::EPOLL_CTL_DEL, fd, 0, false, false);
     }
 
-    /// Which sockets are ready now. Errors and hang-ups count as readable and writable.
+    /// Lists the sockets that are ready now. Errors and hang-ups count as readable and writable.
     #[inline]
     pub(crate) fn look(&self, out: &mut Vec<Ready>) {
         let none = libc::epoll_event { events: 0, u64: 0 };
@@ -408,15 +410,15 @@ impl Drop for Poller {
 pub(crate) struct InterfaceAddr {
     pub name: String,
     pub ip: std::net::IpAddr,
-    /// Of the network it is in, as many leading bits.
+    /// Prefix length of the address's network, bits.
     pub prefix: u32,
     pub scope: u32,
     pub loopback: bool,
-    /// Joins exactly two hosts: most often a tunnel.
+    /// The interface connects exactly two hosts: most often a tunnel.
     pub point_to_point: bool,
 }
 
-/// An address as the system writes it. `None` for other families.
+/// Decodes an IPv4 or IPv6 socket address, with its scope id. `None` for other families.
 ///
 /// # Safety
 /// `a` is NULL or a socket address of the length of its family.

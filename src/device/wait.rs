@@ -1,4 +1,4 @@
-//! Waiting without burning a processor: descriptors that become readable, and a set of them.
+//! Blocking waits: for one descriptor to become readable, or for a set of descriptors.
 //!
 //! A [`WaitSet`] is an epoll descriptor that an application may hand to poll(2) or epoll(7)
 //! (FI_WAIT_FD), with one event descriptor of its own for signals from inside the library.
@@ -14,7 +14,7 @@ pub struct WaitSet {
     pair: Box<Pair>,
 }
 
-/// What waiters of FI_WAIT_MUTEX_COND wait on.
+/// Mutex and condition variable of FI_WAIT_MUTEX_COND.
 struct Pair {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
     cond: UnsafeCell<libc::pthread_cond_t>,
@@ -26,7 +26,7 @@ unsafe impl Sync for Pair {}
 unsafe impl Send for Pair {}
 
 impl WaitSet {
-    /// A set with nothing but its own signal in it. `FI_EMFILE` when descriptors are used up.
+    /// A set with only its own event descriptor. `FI_EMFILE` when descriptors are used up.
     pub fn new() -> Result<WaitSet> {
         // SAFETY: no pointers are passed.
         let (epoll, event) = unsafe {
@@ -55,8 +55,8 @@ impl WaitSet {
         Ok(w)
     }
 
-    /// Waits until the set is readable, at most `timeout_ms` (negative: without limit); whether it
-    /// is.
+    /// Waits until the set is readable, at most `timeout_ms` (negative: without limit). Returns
+    /// whether the set is readable.
     pub fn wait(&self, timeout_ms: i32) -> bool {
         let mut p = libc::pollfd {
             fd: self.epoll,
@@ -100,7 +100,7 @@ impl WaitSet {
         (self.pair.mutex.get(), self.pair.cond.get())
     }
 
-    /// Wakes everyone who waits on the condition.
+    /// Wakes all threads that wait on the condition variable.
     pub fn broadcast(&self) {
         let (mutex, cond) = self.mutex_cond();
         // SAFETY: both are initialised and live as long as `self`.
@@ -111,7 +111,7 @@ impl WaitSet {
         }
     }
 
-    /// Takes the signal back.
+    /// Clears the signal of [`WaitSet::signal`].
     pub fn clear(&self) {
         let mut n = 0u64;
         // SAFETY: reads eight bytes into a variable of eight bytes.
@@ -124,7 +124,7 @@ pub fn wait_readable(fd: i32, timeout_ms: i32) {
     poll_fd(fd, libc::POLLIN, timeout_ms);
 }
 
-/// As [`wait_readable`], for any events of poll(2). Whether there was one.
+/// As [`wait_readable`], for any events of poll(2). Returns whether one occurred.
 pub fn poll_fd(fd: i32, events: i16, timeout_ms: i32) -> bool {
     let revents = 0;
     let mut p = libc::pollfd {

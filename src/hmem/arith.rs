@@ -1,16 +1,17 @@
-//! What `enum fi_op` does to one element of each `enum fi_datatype` (fi_atomic(3)).
+//! Arithmetic of atomics: each `enum fi_op` on one element of each `enum fi_datatype`
+//! (fi_atomic(3)).
 //!
-//! An [`Element`] is a function from the old value, the operand and the value to compare with to
-//! the new value, all as bytes in memory order. Which exist for a type is what fi_atomicvalid(3)
-//! answers: integers have every operation, real numbers all but the bitwise ones, complex numbers
-//! those that need no order.
+//! An [`Element`] is a function from the old value, the operand and the compare value to the new
+//! value, all as bytes in memory order. fi_atomicvalid(3) reports which functions exist: integers
+//! have every operation, real numbers all but the bitwise ones, complex numbers those that need no
+//! order.
 
 use crate::types::*;
 
 /// Longest element, bytes: a complex long double.
 pub const ELEMENT_MAX: usize = 32;
 
-/// Computes a new value; see the module text.
+/// Computes a new value of one element; see the module text.
 pub type Element = fn(old: &[u8], src: &[u8], cmp: &[u8]) -> [u8; ELEMENT_MAX];
 
 /// Size of an element, bytes; `None` for an unknown type.
@@ -26,7 +27,7 @@ pub fn size_of(datatype: fi_datatype) -> Option<usize> {
     })
 }
 
-/// A value as it lies in memory.
+/// A value that converts from and to bytes in memory order.
 trait AtomicValue: Copy + PartialEq {
     fn get(b: &[u8]) -> Self;
     fn put(self) -> [u8; ELEMENT_MAX];
@@ -82,9 +83,9 @@ reals!(f32, f64);
 /// A real number of 16 or 8 bits: one sign bit, `E` exponent bits, the rest fraction. With
 /// `FINITE` there is no infinity, and only the all-ones pattern is not a number (E4M3).
 #[derive(Clone, Copy)]
-struct Small<const BYTES: usize, const E: u32, const FINITE: bool>(f32);
+struct MiniFloat<const BYTES: usize, const E: u32, const FINITE: bool>(f32);
 
-impl<const B: usize, const E: u32, const FINITE: bool> Small<B, E, FINITE> {
+impl<const B: usize, const E: u32, const FINITE: bool> MiniFloat<B, E, FINITE> {
     const FRACTION: u32 = B as u32 * 8 - 1 - E;
     const BIAS: i32 = (1 << (E - 1)) - 1;
 
@@ -149,51 +150,51 @@ impl<const B: usize, const E: u32, const FINITE: bool> Small<B, E, FINITE> {
     }
 }
 
-impl<const B: usize, const E: u32, const FINITE: bool> PartialEq for Small<B, E, FINITE> {
+impl<const B: usize, const E: u32, const FINITE: bool> PartialEq for MiniFloat<B, E, FINITE> {
     fn eq(&self, o: &Self) -> bool {
         self.0 == o.0
     }
 }
 
-impl<const B: usize, const E: u32, const FINITE: bool> PartialOrd for Small<B, E, FINITE> {
+impl<const B: usize, const E: u32, const FINITE: bool> PartialOrd for MiniFloat<B, E, FINITE> {
     fn partial_cmp(&self, o: &Self) -> Option<std::cmp::Ordering> {
         self.0.partial_cmp(&o.0)
     }
 }
 
-impl<const B: usize, const E: u32, const FINITE: bool> AtomicValue for Small<B, E, FINITE> {
+impl<const B: usize, const E: u32, const FINITE: bool> AtomicValue for MiniFloat<B, E, FINITE> {
     fn get(b: &[u8]) -> Self {
         let mut four = [0u8; 4];
         if let (Some(to), Some(from)) = (four.get_mut(..B), b.get(..B)) {
             to.copy_from_slice(from);
         }
-        Small(Self::decode(u32::from_le_bytes(four)))
+        MiniFloat(Self::decode(u32::from_le_bytes(four)))
     }
     fn put(self) -> [u8; ELEMENT_MAX] {
         let four = Self::encode(self.0).to_le_bytes();
         spread(four.get(..B).unwrap_or(&[]))
     }
     fn sum(self, o: Self) -> Self {
-        Small(self.0 + o.0)
+        MiniFloat(self.0 + o.0)
     }
     fn difference(self, o: Self) -> Self {
-        Small(self.0 - o.0)
+        MiniFloat(self.0 - o.0)
     }
     fn product(self, o: Self) -> Self {
-        Small(self.0 * o.0)
+        MiniFloat(self.0 * o.0)
     }
     fn truth(self) -> bool {
         self.0 != 0.0
     }
     fn from_truth(t: bool) -> Self {
-        Small(if t { 1.0 } else { 0.0 })
+        MiniFloat(if t { 1.0 } else { 0.0 })
     }
 }
 
-type Half = Small<2, 5, false>;
-type Brain = Small<2, 8, false>;
-type E4m3 = Small<1, 4, true>;
-type E5m2 = Small<1, 5, false>;
+type Float16 = MiniFloat<2, 5, false>;
+type Bfloat16 = MiniFloat<2, 8, false>;
+type E4m3 = MiniFloat<1, 4, true>;
+type E5m2 = MiniFloat<1, 5, false>;
 
 /// A complex number: real part, imaginary part. `N` is the size of a part, bytes.
 #[derive(Clone, Copy, PartialEq)]
@@ -230,8 +231,8 @@ impl<V: AtomicValue, const N: usize> AtomicValue for Complex<V, N> {
     }
 }
 
-/// A long double in the x87's format: ten bytes of value in sixteen of memory. Stable Rust has no
-/// such type, so its arithmetic is the processor's own, in [`x87`].
+/// A long double in x87 format: ten bytes of value in sixteen bytes of memory. Stable Rust has no
+/// such type, so [`x87`] uses the processor's instructions.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 struct LongDouble([u8; 16]);
@@ -266,10 +267,10 @@ mod x87 {
     binary!(sub, "fsubp st(1), st");
     binary!(mul, "fmulp st(1), st");
 
-    /// Nearest double: enough to compare with zero, and for order where it is not a tie.
+    /// Compares two values in full precision; `None` when they are unordered.
     pub(crate) fn compare(a: [u8; 16], b: [u8; 16]) -> Option<core::cmp::Ordering> {
         let (above, below, unordered): (u8, u8, u8);
-        // SAFETY: as above; the comparison leaves one value on the stack, which is popped.
+        // SAFETY: as above; the comparison leaves one value on the register stack, which is popped.
         unsafe {
             asm!(
                 "fld tbyte ptr [{b}]",
@@ -364,7 +365,7 @@ fn any<V: AtomicValue>(op: fi_op) -> Option<Element> {
     })
 }
 
-/// Operations of types with an order.
+/// Operations of types with an order, and those of every type.
 fn ordered<V: AtomicValue + PartialOrd>(op: fi_op) -> Option<Element> {
     Some(match op {
         FI_MIN => |o, s, _| choose(o, s, V::get(s) < V::get(o)),
@@ -385,7 +386,7 @@ fn bits(a: &[u8], b: &[u8], f: fn(u8, u8) -> u8) -> [u8; ELEMENT_MAX] {
     out
 }
 
-/// Operations of integers.
+/// Operations of integers, which have all.
 fn integer<V: AtomicValue + PartialOrd>(op: fi_op) -> Option<Element> {
     Some(match op {
         FI_BOR => |o, s, _| bits(o, s, |a, b| a | b),
@@ -414,8 +415,8 @@ pub fn element(datatype: fi_datatype, op: fi_op) -> Option<Element> {
         FI_UINT128 => integer::<u128>(op),
         FI_FLOAT => ordered::<f32>(op),
         FI_DOUBLE => ordered::<f64>(op),
-        FI_FLOAT16 => ordered::<Half>(op),
-        FI_BFLOAT16 => ordered::<Brain>(op),
+        FI_FLOAT16 => ordered::<Float16>(op),
+        FI_BFLOAT16 => ordered::<Bfloat16>(op),
         FI_FLOAT8_E4M3 => ordered::<E4m3>(op),
         FI_FLOAT8_E5M2 => ordered::<E5m2>(op),
         FI_FLOAT_COMPLEX => any::<Complex<f32, 4>>(op),
@@ -476,7 +477,7 @@ mod tests {
         for _ in 0..63 {
             big = big.sum(big);
         }
-        // 2^63 + 1 has no double, but a long double.
+        // A long double represents 2^63 + 1, a double does not.
         assert!(big.sum(one) > big);
         assert!(big.sum(one).difference(big) == one);
         assert!(run(FI_LONG_DOUBLE, FI_MIN, big, one, one) == one);
@@ -490,12 +491,12 @@ mod tests {
         for bits in 0..=u16::MAX {
             for (v, back) in [
                 (
-                    Half::decode(bits.into()),
-                    Half::encode(Half::decode(bits.into())),
+                    Float16::decode(bits.into()),
+                    Float16::encode(Float16::decode(bits.into())),
                 ),
                 (
-                    Brain::decode(bits.into()),
-                    Brain::encode(Brain::decode(bits.into())),
+                    Bfloat16::decode(bits.into()),
+                    Bfloat16::encode(Bfloat16::decode(bits.into())),
                 ),
             ] {
                 assert!(
@@ -521,8 +522,8 @@ mod tests {
                 );
             }
         }
-        assert_eq!(Half::decode(0x3c00), 1.0);
+        assert_eq!(Float16::decode(0x3c00), 1.0);
         assert_eq!(E4m3::decode(0x7e), 448.0);
-        assert_eq!(Half::encode(65520.0), 0x7c00);
+        assert_eq!(Float16::encode(65520.0), 0x7c00);
     }
 }

@@ -1,9 +1,9 @@
 //! Atomic operations on application memory.
 //!
-//! Elements of up to eight bytes that are aligned are changed by compare-and-swap of the processor,
-//! so that they are atomic also against other processes and against C atomics of the application.
-//! Longer or unaligned ones, and those of a device's memory, are atomic against each other within
-//! this process, under one lock.
+//! Aligned elements of up to eight bytes are changed by the processor's compare-and-swap, so that
+//! they are atomic with respect to other processes and to C atomics of the application. Longer or
+//! unaligned elements, and those in device memory, are atomic only with respect to each other
+//! within this process, under one lock.
 
 use super::arith::{Element, ELEMENT_MAX};
 use super::{MemKind, Piece, Segment, UserMem};
@@ -12,8 +12,8 @@ use std::sync::Mutex;
 
 static LONG: Mutex<()> = Mutex::new(());
 
-/// Copies the elements of `size` bytes in `mem` into `former`, each in one piece where the
-/// processor can.
+/// Appends the elements of `size` bytes in `mem` to `former`. Aligned elements of 4 and 8 bytes are
+/// read by one load, all others under the lock.
 pub fn fetch(mem: &UserMem, size: usize, former: &mut Vec<u8>) {
     for p in mem.pieces() {
         for at in (0..p.len() / size * size).step_by(size) {
@@ -49,9 +49,9 @@ fn load(mem: Segment, former: &mut Vec<u8>) {
     }
 }
 
-/// Applies `f` to the elements of `size` bytes in `mem`. `src` has one operand each, `cmp` one
-/// value to compare with each, or nothing; the former values are appended to `former`. What goes
-/// beyond the shortest of them is left alone.
+/// Applies `f` to all elements of `size` bytes in `mem`, and appends their former values to
+/// `former`. `src` has one operand for each element, `cmp` one compare value for each or nothing;
+/// `f` gets an empty slice where they are shorter.
 pub fn apply(mem: &UserMem, size: usize, f: Element, src: &[u8], cmp: &[u8], former: &mut Vec<u8>) {
     let mut done = 0;
     for p in mem.pieces() {
@@ -88,11 +88,11 @@ macro_rules! swap {
     }};
 }
 
-/// Longest element that the processor changes in one piece, bytes.
+/// Longest element that the processor changes atomically, bytes.
 pub const WORD: usize = 8;
 
-/// Applies `f` to one element; its former value, at the beginning of the answer. `None`, and
-/// nothing done, where the processor cannot change it in one piece.
+/// Applies `f` to one element and returns its former value, padded to [`WORD`] bytes. `None`, and
+/// nothing done, where the processor cannot change the element atomically.
 pub fn word(mem: Piece, f: Element, src: &[u8], cmp: &[u8]) -> Option<[u8; WORD]> {
     let (addr, size) = (mem.addr(), mem.len());
     if !addr.is_multiple_of(size.max(1)) {

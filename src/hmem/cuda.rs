@@ -1,10 +1,10 @@
-//! CUDA, through libcuda.so.1, which is found by `dlopen` at first need.
+//! CUDA memory, by libcuda.so.1, which is loaded by `dlopen` at first use.
 //!
-//! Nothing here initialises CUDA or makes a context: memory that a program hands in is of a CUDA
-//! that the program has initialised. A copy runs in the context of the pointer, or in the primary
-//! one of its GPU where that is active (memory of cuMemMap has none of its own), on a stream of our
-//! own that does not wait for the default stream: a kernel of the program may be waiting for this
-//! very copy.
+//! Nothing here initialises CUDA or creates a context: a program that passes CUDA memory has
+//! initialised CUDA. A copy runs in the context of the pointer or, for memory of cuMemMap, which
+//! has no context, in the primary context of its GPU if that is active. The copy runs on a stream
+//! of our own that does not synchronise with the default stream, because a kernel of the program
+//! may be waiting for this very copy.
 
 use super::interface::{self, ExportedBuf, Interface, IpcHandle};
 use super::MemKind;
@@ -20,7 +20,7 @@ use std::sync::{Mutex, OnceLock};
 
 type Code = c_int;
 const SUCCESS: Code = 0;
-/// Attributes of a pointer, and kinds of memory.
+/// CU_POINTER_ATTRIBUTE_*, and CU_MEMORYTYPE_DEVICE.
 const CONTEXT: c_uint = 1;
 const MEMORY_TYPE: c_uint = 2;
 const BUFFER_ID: c_uint = 7;
@@ -107,12 +107,12 @@ struct CudaStream(*mut c_void);
 // SAFETY: streams may be used by any thread.
 unsafe impl Send for CudaStream {}
 
-/// The interface.
+/// The [`Interface`] of CUDA memory.
 pub(super) struct Cuda {
     f: Functions,
     /// Of CUDA 11.7 on.
     export: Option<Export>,
-    /// By context.
+    /// Our streams, by context.
     streams: Mutex<HashMap<usize, CudaStream>>,
 }
 
@@ -122,8 +122,8 @@ fn open(name: &CStr, flags: c_int) -> Option<*mut c_void> {
     (!p.is_null()).then_some(p)
 }
 
-/// GPUs, as the management library counts them, which makes no context.
-fn counted() -> c_uint {
+/// Number of GPUs, from the management library (NVML), which creates no context.
+fn nvml_device_count() -> c_uint {
     let count = || {
         let lib = open(c"libnvidia-ml.so.1", 0)?;
         let mut n = 0;
@@ -164,14 +164,14 @@ fn peermem() -> bool {
     modules.iter().any(loaded)
 }
 
-/// Makes the interface known where this machine has a GPU and the driver's library.
+/// Installs the interface if this machine has a GPU and the driver's library.
 pub(super) fn detect() {
     let Some(lib) = open(c"libcuda.so.1", 0) else {
         return;
     };
-    // The management library starts a helper where the device files are missing: they are looked
-    // for first.
-    if !Path::new("/dev/nvidiactl").exists() && counted() == 0 {
+    // The management library starts a helper program where the device files are missing, so the
+    // device files are tested first.
+    if !Path::new("/dev/nvidiactl").exists() && nvml_device_count() == 0 {
         return;
     }
     match Functions::load(lib) {
@@ -204,12 +204,12 @@ fn check(code: Code, what: &str) -> Result<()> {
 impl Cuda {
     fn attribute<T: Default>(&self, what: c_uint, at: usize) -> Option<T> {
         let mut v = T::default();
-        // SAFETY: the attribute has this type, and a place for it.
+        // SAFETY: `v` has the type of the attribute.
         let code = unsafe { (self.f.pointer_attribute)((&raw mut v).cast(), what, at) };
         (code == SUCCESS).then_some(v)
     }
 
-    /// The context in which a pointer is used.
+    /// The context for operations on a pointer.
     fn context(&self, at: usize) -> Result<usize> {
         if let Some(c) = self.attribute::<usize>(CONTEXT, at).filter(|c| *c != 0) {
             return Ok(c);
@@ -237,9 +237,9 @@ impl Cuda {
         Ok(context)
     }
 
-    /// Runs `f` with a context that the program has.
+    /// Runs `f` with an existing context of the program made current.
     fn within<T>(&self, context: usize, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        // SAFETY: the context is one that the program has; what is pushed is popped below.
+        // SAFETY: the context is an existing one of the program; it is popped below.
         unsafe { check((self.f.push)(context), "cuCtxPushCurrent")? };
         let done = f();
         let mut popped = 0;
@@ -248,8 +248,8 @@ impl Cuda {
         done
     }
 
-    /// Copies and waits; `device` is the end that is a GPU's.
-    fn carry(&self, to: usize, from: usize, len: usize, device: usize) -> Result<()> {
+    /// Copies and waits; `device` is whichever of `to` and `from` is device memory.
+    fn copy_and_wait(&self, to: usize, from: usize, len: usize, device: usize) -> Result<()> {
         let context = self.context(device)?;
         self.within(context, || {
             let stream = self.stream(context)?;
@@ -262,7 +262,7 @@ impl Cuda {
         })
     }
 
-    /// Our stream of a context, which is current.
+    /// Our stream in `context`, which is current.
     fn stream(&self, context: usize) -> Result<*mut c_void> {
         let mut all = self.streams.lock().unwrap_or_else(|e| e.into_inner());
         let stream = match all.get(&context) {
@@ -286,18 +286,18 @@ impl Cuda {
 
 impl Interface for Cuda {
     unsafe fn copy_in(&self, to: usize, from: *const u8, len: usize) -> Result<()> {
-        self.carry(to, from as usize, len, to)
+        self.copy_and_wait(to, from as usize, len, to)
     }
 
     unsafe fn copy_out(&self, to: *mut u8, from: usize, len: usize) -> Result<()> {
-        self.carry(to as usize, from, len, from)
+        self.copy_and_wait(to as usize, from, len, from)
     }
 
     fn owns(&self, at: usize) -> bool {
         self.attribute(MEMORY_TYPE, at) == Some(MEMORY_DEVICE)
     }
 
-    /// The whole allocation is not asked for: memory of cuMemMap has none.
+    /// Exports only the pages around the range, not the allocation: memory of cuMemMap has none.
     fn export(&self, at: usize, len: usize) -> Result<ExportedBuf> {
         let permitted = hmem().hmem_cuda_use_dmabuf;
         let export = self.export.filter(|_| permitted).ok_or(FI_EOPNOTSUPP)?;
@@ -310,7 +310,7 @@ impl Interface for Cuda {
             unsafe { export((&raw mut fd).cast(), start, pages, DMA_BUF, flags) }
         };
         let code = match ask(BY_PCIE) {
-            // Drivers before 12.8, and platforms without such a mapping.
+            // Drivers before 12.8, and platforms without the PCIe mapping type.
             INVALID_VALUE | NOT_SUPPORTED => ask(0),
             code => code,
         };
@@ -362,8 +362,8 @@ impl Interface for Cuda {
         };
         self.within(context, || {
             let (mut at, mut base, mut len) = (0, 0, 0);
-            // SAFETY: there is a place for each answer; CUDA checks the handle. The process that
-            // made the handle itself, or one that may not, is refused.
+            // SAFETY: there is a place for each answer; CUDA checks the handle, and refuses the
+            // process that made it and processes without permission.
             let opened = unsafe {
                 (self.f.ipc_open)(&mut at, CudaIpc(h.words), LAZY_PEER_ACCESS) == SUCCESS
                     && (self.f.range)(&mut base, &mut len, at) == SUCCESS
@@ -402,9 +402,10 @@ impl Interface for Cuda {
         })
     }
 
-    fn copy_over(&self, id: usize, wait: bool) -> Result<bool> {
+    fn test_copy(&self, id: usize, wait: bool) -> Result<bool> {
         let event = id as *mut c_void;
-        // SAFETY: an event of `start_copy`, which is not used again once it is destroyed.
+        // SAFETY: the event is of `start_copy`; the caller does not use it again once it is
+        // destroyed.
         unsafe {
             let code = match wait {
                 true => (self.f.event_wait)(event),
@@ -418,7 +419,8 @@ impl Interface for Cuda {
         }
     }
 
-    /// A driver that the program has not initialised yet says nothing: registration will show.
+    /// If the program has not initialised CUDA yet, the driver does not answer: dma-buf support is
+    /// assumed, and a later registration shows whether it exists.
     fn peer_to_peer(&self) -> bool {
         let mut yes = 0;
         // SAFETY: there is a place for the answer.

@@ -1,14 +1,14 @@
-//! What a buffer is: its kind of memory.
+//! Kinds of memory, and the descriptors that carry them.
 //!
-//! `fi_mr_desc` gives the application a descriptor for each region, which comes back with every
-//! call that uses it. That of host memory is the region's handle, of which nothing is needed; that
-//! of device memory is a number that says its kind, so that the data path looks nothing up. It is
-//! told by its uppermost bit, which no pointer of a program has.
+//! `fi_mr_desc` gives the application a descriptor for each region, and the application passes that
+//! descriptor to every call that uses the region. The descriptor of host memory is the region's
+//! handle, which is not read. The descriptor of device memory is the number of its kind, so that
+//! the data path needs no look-up; its uppermost bit is set, which no user-space pointer has.
 
 use crate::types::*;
 use core::ffi::c_void;
 
-/// A kind of memory: who may touch it, and how it is copied.
+/// A kind of memory, which determines how it is accessed and copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum MemKind {
@@ -25,7 +25,7 @@ pub enum MemKind {
     Synapse = 4,
 }
 
-/// The kinds that are a device's, in the order of their numbers.
+/// The kinds of device memory, in the order of their numbers.
 pub(super) const DEVICE_KINDS: [MemKind; 4] = [
     MemKind::Cuda,
     MemKind::Rocr,
@@ -38,7 +38,7 @@ pub(super) const KINDS: usize = 1 + DEVICE_KINDS.len();
 const DEVICE: usize = 1 << (usize::BITS - 1);
 
 impl MemKind {
-    /// The kind of what the application has passed as `desc`.
+    /// The kind of a descriptor that the application passed.
     #[inline(always)]
     pub fn of_desc(desc: *mut c_void) -> MemKind {
         match (desc as isize) < 0 {
@@ -54,7 +54,7 @@ impl MemKind {
             2 => MemKind::Rocr,
             3 => MemKind::Neuron,
             4 => MemKind::Synapse,
-            // Nothing that we have given out.
+            // Not a descriptor of ours.
             _ => MemKind::Host,
         }
     }

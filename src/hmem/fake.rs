@@ -1,5 +1,5 @@
-//! Device memory for tests: an interface whose addresses are offsets into a vector, so that any
-//! touch by the processor or the system faults.
+//! Device memory for tests: an interface whose addresses are offsets into a vector, so that an
+//! access by the processor or the system faults.
 
 use super::{interface, Interface, MemKind, UserMem};
 use crate::core::Result;
@@ -7,9 +7,9 @@ use crate::types::*;
 use core::ffi::c_void;
 use std::sync::{Mutex, MutexGuard};
 
-/// The kind that stands for it.
+/// The kind that tests use for this memory.
 pub(crate) const KIND: MemKind = MemKind::Synapse;
-/// Address of its first byte: in the page that is never mapped.
+/// Address of the first byte: in the page at 0, which is never mapped.
 const BASE: usize = 8;
 
 static MEMORY: Mutex<Vec<u8>> = Mutex::new(Vec::new());
@@ -50,7 +50,7 @@ pub(crate) fn alloc(bytes: &[u8]) -> UserMem {
     let at = BASE + all.len();
     all.extend_from_slice(bytes);
     drop(all);
-    // SAFETY: a device's memory, which nobody touches but its interface.
+    // SAFETY: this is device memory, which only its interface accesses.
     unsafe { UserMem::of_kinds([(at as *const c_void, bytes.len(), KIND)]) }.expect("one piece")
 }
 
@@ -58,11 +58,11 @@ pub(crate) fn alloc(bytes: &[u8]) -> UserMem {
 pub(crate) fn host(bytes: &[u8]) -> UserMem {
     let kept = Vec::leak(bytes.to_vec());
     let at = kept.as_mut_ptr().cast::<c_void>().cast_const();
-    // SAFETY: nobody else knows of it.
+    // SAFETY: nothing else refers to the memory.
     unsafe { UserMem::new([(at, kept.len())]) }.expect("one piece")
 }
 
-/// What memory of either kind holds.
+/// The contents of memory of either kind.
 pub(crate) fn bytes(mem: &UserMem) -> Vec<u8> {
     let mut all = vec![0; mem.len()];
     assert_eq!(mem.load(0, &mut all), all.len());

@@ -4,37 +4,37 @@ use super::{Piece, UserMem};
 use core::ffi::c_void;
 use std::collections::HashMap;
 
-/// What every byte holds until somebody stores there.
+/// Initial value of every byte.
 pub const UNTOUCHED: u8 = 0xa5;
 /// Bytes on each side.
 const BESIDE: usize = 4096;
 
 /// See the module text.
-pub struct Fenced {
+pub struct FencedBuf {
     bytes: Vec<u8>,
     len: usize,
 }
 
-impl Fenced {
-    /// So many bytes.
-    pub fn new(len: usize) -> Fenced {
+impl FencedBuf {
+    /// Memory of `len` bytes.
+    pub fn new(len: usize) -> FencedBuf {
         let bytes = vec![UNTOUCHED; len + 2 * BESIDE];
-        Fenced { bytes, len }
+        FencedBuf { bytes, len }
     }
 
-    /// The memory as the library gets it, to be used as long as this value lives.
+    /// The memory to pass to the library, which may use it as long as this value lives.
     pub fn mem(&mut self) -> UserMem {
         self.piece().into()
     }
 
-    /// As [`Fenced::mem`].
+    /// As [`FencedBuf::mem`].
     pub fn piece(&mut self) -> Piece {
         let at = self.bytes.as_mut_ptr().wrapping_add(BESIDE);
         // SAFETY: the harness keeps the memory until whatever it tests is gone.
         unsafe { Piece::new(at as *const c_void, self.len) }.unwrap_or(Piece::EMPTY)
     }
 
-    /// Address of the first.
+    /// Address of the first byte.
     pub fn addr(&self) -> u64 {
         self.bytes.as_ptr() as u64 + BESIDE as u64
     }
@@ -64,14 +64,14 @@ impl Fenced {
 #[derive(Default)]
 pub struct LentBuffers {
     /// By the operation's number: the buffer, and whether the operation stores to it.
-    lent: HashMap<u64, (Fenced, bool)>,
+    lent: HashMap<u64, (FencedBuf, bool)>,
     /// Buffers of ended operations, with the bytes that each held at that end.
-    returned: Vec<(Fenced, Vec<u8>)>,
+    returned: Vec<(FencedBuf, Vec<u8>)>,
 }
 
 impl LentBuffers {
     /// Operation `id` holds `memory`; `stores` when it may store to the buffer.
-    pub fn lend(&mut self, id: u64, memory: Fenced, stores: bool) {
+    pub fn lend(&mut self, id: u64, memory: FencedBuf, stores: bool) {
         self.lent.insert(id, (memory, stores));
     }
 
@@ -89,7 +89,7 @@ impl LentBuffers {
     }
 
     /// Nothing may store to `memory` from now on.
-    pub fn retire(&mut self, memory: Fenced) {
+    pub fn retire(&mut self, memory: FencedBuf) {
         let left = memory.inside().to_vec();
         self.returned.push((memory, left));
     }

@@ -1,6 +1,6 @@
-//! Device memory: an interface for each kind, behind one contract.
+//! Device memory: one [`Interface`] for each kind.
 //!
-//! An interface whose library is not there copies nothing and says so.
+//! A kind whose library is missing has an interface whose copies fail.
 
 use super::desc::{MemKind, DEVICE_KINDS, KINDS};
 use super::{Segment, UserMem};
@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-/// What every kind of device memory can do. Thread safe; no call creates a context.
+/// Operations of a kind of device memory. Thread safe; no call creates a context.
 pub trait Interface: Send + Sync {
     /// Copies `len` bytes of host memory at `from` to device memory at `to`, and waits.
     ///
@@ -28,43 +28,46 @@ pub trait Interface: Send + Sync {
     /// Whether an address is in device memory of this kind.
     fn owns(&self, at: usize) -> bool;
 
-    /// The pages around `len` bytes at `at` as a dma-buf. `FI_EOPNOTSUPP` where there is none to be
-    /// had.
+    /// Exports the pages around `len` bytes at `at` as a dma-buf. `FI_EOPNOTSUPP` where that is not
+    /// possible.
     fn export(&self, _at: usize, _len: usize) -> Result<ExportedBuf> {
         Err(FI_EOPNOTSUPP)
     }
 
-    /// Whether adapters may be expected to read and write it themselves.
+    /// Whether adapters are expected to access this kind of memory directly.
     fn peer_to_peer(&self) -> bool {
         false
     }
 
-    /// What another process of this host needs to reach the allocation around `at`.
+    /// A handle by which another process of this host can open the allocation around `at`.
     /// `FI_EOPNOTSUPP` for memory that cannot be shared.
     fn share(&self, _at: usize) -> Result<IpcHandle> {
         Err(FI_EOPNOTSUPP)
     }
 
-    /// Opens what another process shares, for copies in the context of device memory at `near`, or
-    /// in any for host memory (`None`): first address and bytes.
+    /// Opens an allocation that another process shares; returns its first address and its length.
+    /// The allocation is opened for copies in the context of the device memory at `near`, or in any
+    /// context for copies to host memory (`None`).
     fn open_shared(&self, _h: &IpcHandle, _near: Option<usize>) -> Result<(usize, usize)> {
         Err(FI_EOPNOTSUPP)
     }
 
-    /// Closes it again; no copy is under way.
+    /// Closes an allocation of [`Interface::open_shared`]; no copy is under way.
     fn close_shared(&self, _base: usize) {}
 
-    /// Starts a copy of `len` bytes of device memory at `from` to memory of either kind at `to`.
+    /// Starts a copy of `len` bytes of device memory at `from` to memory of either kind at `to`,
+    /// and returns its id.
     ///
     /// # Safety
-    /// Both stay as they are until the copy is over, and `to` may be written.
+    /// Both ranges stay valid until the copy is over, and `to` may be written.
     unsafe fn start_copy(&self, _to: usize, _from: usize, _len: usize) -> Result<usize> {
         Err(FI_EOPNOTSUPP)
     }
 
-    /// Whether copy `id` of [`Interface::start_copy`] is over; `wait`: when it is. `FI_EIO` when it
-    /// failed. It is not asked again once it is over.
-    fn copy_over(&self, _id: usize, _wait: bool) -> Result<bool> {
+    /// Tests whether copy `id` of [`Interface::start_copy`] is over, or waits for the copy
+    /// (`wait`). `FI_EIO` when the copy failed. A copy that is over is released: `id` must not be
+    /// used again.
+    fn test_copy(&self, _id: usize, _wait: bool) -> Result<bool> {
         Ok(true)
     }
 }
@@ -72,15 +75,14 @@ pub trait Interface: Send + Sync {
 /// Words of an [`IpcHandle`].
 pub const IPC_WORDS: usize = 10;
 
-/// What another process of this host needs to reach device memory: a handle of the interface's, a
-/// number that no other allocation has had, and where in the allocation the memory begins.
+/// Names device memory to another process of this host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpcHandle {
-    /// For the interface.
+    /// The interface's own handle of the allocation.
     pub words: [u64; 8],
-    /// Of the allocation.
+    /// Id of the allocation, which no other allocation has had.
     pub id: u64,
-    /// Bytes from its beginning.
+    /// Offset of the memory in the allocation, bytes.
     pub offset: u64,
 }
 
@@ -105,14 +107,14 @@ impl IpcHandle {
 pub struct ExportedBuf {
     /// Its descriptor.
     pub fd: OwnedFd,
-    /// Where the range begins in it, bytes.
+    /// Offset of the range in the dma-buf, bytes.
     pub offset: u64,
 }
 
-/// An interface without its library.
-struct Absent;
+/// The interface of a kind whose library is missing.
+struct MissingInterface;
 
-impl Interface for Absent {
+impl Interface for MissingInterface {
     unsafe fn copy_in(&self, _: usize, _: *const u8, _: usize) -> Result<()> {
         Err(FI_ENOSYS)
     }
@@ -126,7 +128,7 @@ impl Interface for Absent {
 
 static INSTALLED: [OnceLock<Box<dyn Interface>>; KINDS] = [const { OnceLock::new() }; KINDS];
 
-/// Makes an interface known. The first of a kind stays.
+/// Installs the interface of a kind; the first one stays.
 pub(crate) fn install(kind: MemKind, i: Box<dyn Interface>) {
     if let Some(place) = INSTALLED.get(kind as usize) {
         let _ = place.set(i);
@@ -136,7 +138,7 @@ pub(crate) fn install(kind: MemKind, i: Box<dyn Interface>) {
 /// The interface of this kind.
 pub(crate) fn of(kind: MemKind) -> &'static dyn Interface {
     let known = INSTALLED.get(kind as usize).and_then(OnceLock::get);
-    known.map_or(&Absent, |i| &**i)
+    known.map_or(&MissingInterface, |i| &**i)
 }
 
 /// Name of a kind in FI_HMEM.
@@ -191,7 +193,7 @@ pub(crate) fn peer_to_peer() -> bool {
     !hmem().hmem_disable_p2p && usable().all(|i| i.peer_to_peer())
 }
 
-/// As [`Interface::share`], of one piece of device memory.
+/// As [`Interface::share`], for one piece of device memory.
 pub(crate) fn share(p: &Segment) -> Result<IpcHandle> {
     of(p.kind()).share(p.addr())
 }
@@ -201,31 +203,31 @@ pub(crate) fn export(kind: MemKind, at: usize, len: usize) -> Result<ExportedBuf
     of(kind).export(at, len)
 }
 
-/// An endpoint may be handed device memory.
+/// An endpoint may be passed device memory.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
-/// From now on buffers without a descriptor may be a device's, too.
+/// From now on a buffer without a descriptor may be device memory.
 pub(crate) fn expect_device_memory() {
     IN_USE.store(true, Ordering::Relaxed);
 }
 
-/// Whether a buffer without a descriptor may be a device's.
+/// Whether a buffer without a descriptor may be device memory.
 #[inline(always)]
 pub(crate) fn device_memory_expected() -> bool {
     IN_USE.load(Ordering::Relaxed)
 }
 
-/// Copies that failed: addresses of device memory, until the operation ends whose memory it is.
+/// Failed copies: address and length of device memory, until the operation that uses it ends.
 static FAILED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 static FAILURES: AtomicUsize = AtomicUsize::new(0);
-/// As many are kept: a device that fails does so with every copy.
+/// Most failures that are recorded: a device that fails does so with every copy.
 const FAILED_MAX: usize = 1024;
 
 fn failed() -> MutexGuard<'static, Vec<(usize, usize)>> {
     FAILED.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Takes note of a copy that failed.
+/// Records a failed copy.
 #[cold]
 pub(super) fn note_failure(at: usize, len: usize) {
     let mut all = failed();
@@ -235,7 +237,7 @@ pub(super) fn note_failure(at: usize, len: usize) {
     FAILURES.store(all.len(), Ordering::Relaxed);
 }
 
-/// Whether a copy of this memory has failed since an operation with it ended last.
+/// Removes the recorded failures of this memory, and returns whether there were any.
 pub(crate) fn take_failure(mem: &UserMem) -> bool {
     if FAILURES.load(Ordering::Relaxed) == 0 || mem.is_host() {
         return false;
@@ -252,8 +254,8 @@ pub(crate) fn take_failure(mem: &UserMem) -> bool {
     all.len() < before
 }
 
-/// The kind of device memory that an address is in, if it is. A program that has such memory has
-/// loaded its library, whether it has asked for FI_HMEM or not.
+/// The kind of device memory at an address; `None` for host memory. Detection is needed only once
+/// libcuda is loaded: a program with CUDA memory has loaded libcuda, even without FI_HMEM.
 pub(crate) fn owner(at: usize) -> Option<MemKind> {
     if super::cuda::loaded() {
         detect();

@@ -1,13 +1,14 @@
-//! Application memory, by kind: the host's, and that of devices.
+//! Application memory, by kind: host memory and device memory.
 //!
-//! The layers above never hold a pointer: they hold a [`UserMem`], up to four pieces of memory that
-//! the application lent for the life of one operation, and copy in and out of it by offset. Each
-//! piece has a [`MemKind`]. Only this room touches memory by processor, and only the host's; a
-//! device's is copied by its [`Interface`]. What the processor, the system or a peer may use as it
-//! lies is a [`Piece`], which is always the host's.
-//! This room trusts one thing, stated at [`UserMem::new`]: that what the application said to be its
-//! buffer is its buffer until the operation completes. Everything else is checked. `atomic` changes
-//! elements in place, `arith` knows what each operation does to each type.
+//! The layers above hold no pointers. They hold a [`UserMem`], up to four pieces of memory that the
+//! application lent for one operation, and copy in and out of it by offset. Each piece has a
+//! [`MemKind`]. Only this room accesses application memory by processor, and only host memory; an
+//! [`Interface`] copies device memory. A [`Piece`] is always host memory: the processor, the system
+//! or a peer may access it directly.
+//!
+//! This room relies on one promise, stated at [`UserMem::new`]: the memory that the application
+//! passed stays valid until the operation completes. Everything else is checked. `atomic` changes
+//! elements in place, `arith` has the arithmetic of each operation and type.
 
 pub mod arith;
 pub mod atomic;
@@ -57,8 +58,8 @@ impl UserMem {
         kinds: [MemKind::Host; MAX_SEGS],
     };
 
-    /// Takes note of pieces of host memory. `None` when there are more than [`MAX_SEGS`], when
-    /// their lengths overflow, or when a piece of non-zero length is NULL.
+    /// Describes pieces of host memory. `None` when there are more than [`MAX_SEGS`], when their
+    /// lengths overflow, or when a piece of non-zero length is NULL.
     ///
     /// # Safety
     /// Until the operation that uses the result completes, every piece is memory that may be read,
@@ -69,7 +70,7 @@ impl UserMem {
         unsafe { UserMem::of_kinds(pieces.into_iter().map(host)) }
     }
 
-    /// As [`UserMem::new`], pieces of any kind.
+    /// As [`UserMem::new`], for pieces of any kind.
     ///
     /// # Safety
     /// As there.
@@ -106,19 +107,20 @@ impl UserMem {
         m
     }
 
-    /// Whether processor and system may touch all of it.
+    /// Whether all pieces are host memory.
     #[inline]
     pub fn is_host(&self) -> bool {
         self.kinds == [MemKind::Host; MAX_SEGS]
     }
 
-    /// The one piece it is, of any kind; `None` when there are none or several.
+    /// The only piece, of any kind; `None` when there are none or several.
     #[inline]
     pub fn single(&self) -> Option<Segment> {
         (self.count == 1).then(|| Segment::new(self.segs[0], self.kinds[0]))
     }
 
-    /// The one piece of host memory it is; `None` when there are several, or of a device.
+    /// The only piece, which is host memory, or an empty one without pieces; `None` when there are
+    /// several, or it is device memory.
     #[inline]
     pub fn one(&self) -> Option<Piece> {
         match self.count {
@@ -134,7 +136,7 @@ impl UserMem {
         self.len
     }
 
-    /// Whether there is not one byte.
+    /// Whether the memory is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -195,7 +197,7 @@ impl UserMem {
     }
 
     /// Copies `src` into the memory from byte `off` on and returns how many bytes were copied: as
-    /// many as had room, unless a device failed.
+    /// many as fit, unless a device failed.
     #[inline]
     pub fn store(&self, off: usize, src: &[u8]) -> usize {
         let to = self.part(off, src.len());
@@ -258,9 +260,9 @@ mod tests {
         assert!(!m.is_host() && m.part(0, 3).one().is_some() && m.part(3, 4).one().is_none());
         assert_eq!(m.store(1, &[10, 11, 12, 13]), 4);
         assert_eq!(fake::bytes(&m), [1, 10, 11, 12, 13, 7, 7]);
-        // What fails there, or has no interface, is not reported as copied.
+        // A copy that fails, or whose kind has no interface, is not reported as copied.
         for (addr, kind) in [(1usize << 40, fake::KIND), (8, MemKind::Neuron)] {
-            // SAFETY: nothing of the kind is touched.
+            // SAFETY: the memory is never accessed.
             let m = unsafe { UserMem::of_kinds([(addr as *const c_void, 8, kind)]) }.unwrap();
             assert_eq!((m.store(0, &[0; 8]), m.load(0, &mut [0; 8])), (0, 0));
         }

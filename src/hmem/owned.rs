@@ -1,20 +1,20 @@
-//! Memory of the library's own that operations use as they use the application's, and moving data
-//! between two such places.
+//! Memory of the library's own in the form of application memory, and copies between any two
+//! [`UserMem`].
 
 use super::arith::{Element, ELEMENT_MAX};
 use super::UserMem;
 use core::ffi::c_void;
 
-/// Bytes that operations may name until they are over.
+/// A buffer of the library's own for operations.
 #[derive(Debug)]
 pub struct Owned {
     mem: UserMem,
-    /// Not a box: moving one invalidates pointers to what is in it.
+    /// Not a `Box`: moving a box invalidates pointers into it.
     _bytes: Vec<u8>,
 }
 
 impl Owned {
-    /// So many zero bytes.
+    /// A buffer of `len` zero bytes.
     ///
     /// # Safety
     /// The result is kept, wherever it moves, until every operation that uses its memory is over.
@@ -26,7 +26,7 @@ impl Owned {
         Owned { mem, _bytes: bytes }
     }
 
-    /// These bytes, for operations.
+    /// The buffer, for operations.
     pub fn mem(&self) -> UserMem {
         self.mem
     }
@@ -49,7 +49,8 @@ pub fn copy(from: &UserMem, into: &UserMem) {
     }
 }
 
-/// Stores `f(low, high)` of every element of `size` bytes into `into`, which may be one of both.
+/// Stores `f(low, high)` of every element of `size` bytes into `into`, which may be `low` or
+/// `high`.
 pub fn combine(f: Element, size: usize, low: &UserMem, high: &UserMem, into: &UserMem) {
     let (mut a, mut b) = ([0; CHUNK], [0; CHUNK]);
     let mut off = 0;

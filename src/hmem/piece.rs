@@ -1,5 +1,5 @@
-//! One piece of application memory, and copying in and out of it: a [`Piece`] is the host's, a
-//! [`Segment`] of any kind.
+//! One piece of application memory, and copies in and out of it: a [`Piece`] is host memory, a
+//! [`Segment`] is of any kind.
 
 use super::interface;
 use super::plain::{copy_across, copy_bytes};
@@ -18,7 +18,7 @@ impl Piece {
     /// No memory at all.
     pub const EMPTY: Piece = Piece { addr: 0, len: 0 };
 
-    /// Takes note of a piece of memory. `None` when it is NULL and has a length.
+    /// Describes a piece of memory. `None` when the address is NULL and the length is not 0.
     ///
     /// # Safety
     /// As [`UserMem::new`].
@@ -61,7 +61,7 @@ impl Piece {
         }
     }
 
-    /// Copies `src` to its beginning and returns how many bytes had room.
+    /// Copies `src` to the beginning of the piece and returns how many bytes fit.
     #[inline]
     pub fn store(&self, src: &[u8]) -> usize {
         let n = src.len().min(self.len);
@@ -70,7 +70,7 @@ impl Piece {
         n
     }
 
-    /// Copies its beginning into `dst` and returns how many bytes there were.
+    /// Copies the beginning of the piece into `dst` and returns how many bytes there were.
     #[inline]
     pub fn load(&self, dst: &mut [u8]) -> usize {
         let n = dst.len().min(self.len);
@@ -80,14 +80,14 @@ impl Piece {
     }
 }
 
-/// Host memory that a call lends until it returns, to be read.
+/// Host memory to read, lent until the call returns (FI_INJECT).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InjectBuf<'a> {
     piece: Piece,
     lent: PhantomData<&'a [u8]>,
 }
 
-/// Memory that is lent for longer is lent until the call returns.
+/// Valid because a piece is lent for longer: until its operation completes.
 impl From<Piece> for InjectBuf<'_> {
     #[inline(always)]
     fn from(piece: Piece) -> Self {
@@ -107,13 +107,13 @@ impl<'a> From<&'a [u8]> for InjectBuf<'a> {
 }
 
 impl<'a> InjectBuf<'a> {
-    /// Takes note of `len` bytes. `None` when there are some at NULL.
+    /// Describes `len` bytes. `None` when the address is NULL and the length is not 0.
     ///
     /// # Safety
-    /// They can be read, and do not change, for the lifetime.
+    /// The bytes are readable, and do not change, for the lifetime.
     #[inline]
     pub unsafe fn new(at: *const c_void, len: usize) -> Option<InjectBuf<'a>> {
-        // SAFETY: as promised by the caller; nobody writes to the piece.
+        // SAFETY: as promised by the caller; the piece is only read.
         let piece = unsafe { Piece::new(at, len) }?;
         let lent = PhantomData;
         Some(InjectBuf { piece, lent })
@@ -129,7 +129,8 @@ impl<'a> InjectBuf<'a> {
         unsafe { core::slice::from_raw_parts(self.piece.addr as *const u8, self.piece.len) }
     }
 
-    /// As memory of an operation that reads it, and ends before the call returns.
+    /// The memory as a [`Piece`], for an operation that only reads, and ends before the call
+    /// returns.
     #[inline]
     pub fn piece(&self) -> Piece {
         self.piece
@@ -179,7 +180,7 @@ impl Segment {
         self.kind
     }
 
-    /// It, for the processor and the system; `None` where that is a device's.
+    /// The piece if it is host memory.
     #[inline]
     pub fn host(&self) -> Option<Piece> {
         (self.kind == MemKind::Host).then_some(self.at)
@@ -191,7 +192,7 @@ impl Segment {
         Segment::new(self.at.part(off, len), self.kind)
     }
 
-    /// As [`Segment::copy_in`], a slice.
+    /// As [`Segment::copy_in`], from a slice.
     #[inline]
     pub fn store(&self, src: &[u8]) -> usize {
         // SAFETY: a slice is readable.
@@ -205,8 +206,8 @@ impl Segment {
         unsafe { self.copy_out(dst.as_mut_ptr(), dst.len()) }
     }
 
-    /// Copies `len` bytes to its beginning and returns how many were copied: as many as have room,
-    /// or none where a device failed.
+    /// Copies `len` bytes to the beginning of the segment and returns how many were copied: as many
+    /// as fit, or none if a device failed.
     ///
     /// # Safety
     /// `from` has `len` readable bytes, which another process may write to meanwhile.
@@ -223,11 +224,11 @@ impl Segment {
         n
     }
 
-    /// Copies `len` bytes from its beginning and returns how many were copied: as many as there
-    /// are, or none where a device failed.
+    /// Copies `len` bytes from the beginning of the segment and returns how many were copied: as
+    /// many as there are, or none if a device failed.
     ///
     /// # Safety
-    /// `to` has `len` writable bytes, which another process may look at meanwhile.
+    /// `to` has `len` writable bytes, which another process may read meanwhile.
     #[inline(always)]
     pub unsafe fn copy_out(&self, to: *mut u8, len: usize) -> usize {
         let n = len.min(self.at.len);
@@ -256,7 +257,7 @@ impl Segment {
         n
     }
 
-    /// As [`Segment::copy_in`], of a device.
+    /// As [`Segment::copy_in`], to device memory.
     ///
     /// # Safety
     /// As there.
@@ -267,8 +268,8 @@ impl Segment {
         done.map_or_else(|_| self.failed(len), |()| len)
     }
 
-    /// As [`Segment::copy_out`], of a device. Where it fails there are zeros: what was there before
-    /// may be of another message.
+    /// As [`Segment::copy_out`], from device memory. If the copy fails, `to` is filled with zeros:
+    /// its former contents may be of another message.
     ///
     /// # Safety
     /// As there.
@@ -284,7 +285,7 @@ impl Segment {
         self.failed(len)
     }
 
-    /// The end of the operation tells of it.
+    /// Records the failure, which the completion of the operation reports.
     fn failed(&self, len: usize) -> usize {
         interface::note_failure(self.at.addr, len);
         0

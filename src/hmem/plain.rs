@@ -1,18 +1,18 @@
-//! Copies of any length.
+//! Memory copies: of any length, and to memory in another processor's cache.
 
 use core::mem::size_of;
 
-/// Longest copy handed to memcpy(3) at once. From 4 KiB on the C library takes `rep movsb`
-/// (threshold of glibc for 32-byte vectors), which some processors carry out ten times slower when
-/// source and destination lie alike in their pages, as rings and page-aligned buffers do; the
-/// vector loop for shorter copies has no such weakness.
+/// Longest copy passed to memcpy(3) at once. From 4 KiB on, glibc uses `rep movsb` (its threshold
+/// for 32-byte vectors), which is ten times slower on some processors when source and destination
+/// have the same offset in their pages, as rings and page-aligned buffers have. The vector loop for
+/// shorter copies is not affected.
 const AT_ONCE: usize = 2048;
 
 /// Copies `len` bytes.
 ///
 /// # Safety
-/// As for [`core::ptr::copy_nonoverlapping`]. Another process may write to either side meanwhile:
-/// then the bytes are any.
+/// As for [`core::ptr::copy_nonoverlapping`]. Another process may write to either side meanwhile;
+/// the copied bytes are then unspecified.
 #[inline(always)]
 pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: as the caller vouches.
@@ -25,13 +25,13 @@ pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Shortest copy that [`copy_across`] leaves to the processor's own instruction.
+/// Shortest copy for which [`copy_across`] uses the processor's string instruction, bytes.
 const ACROSS: usize = 512;
 
-/// Whether this processor copies strings as fast as it can wherever they lie. Those of Intel do
-/// that say so (ERMS): 4 KiB into a ring took 1.7 us to the other core's buffer instead of 2.0, 8
-/// KiB 2.7 instead of 3.3, and alike for all distances of source and destination. Others are slow
-/// where these lie alike in their pages.
+/// Whether `rep movsb` is fast on this processor for all addresses: Intel processors with ERMS.
+/// There a copy through a ring into the other core's buffer took 1.7 us instead of 2.0 for 4 KiB,
+/// and 2.7 instead of 3.3 for 8 KiB, for all distances of source and destination. Other processors
+/// are slow when both have the same offset in their pages.
 #[cfg(target_arch = "x86_64")]
 #[cold]
 fn has_strings() -> bool {
@@ -44,9 +44,9 @@ fn has_strings() -> bool {
     intel && std::arch::is_x86_feature_detected!("ermsb")
 }
 
-/// As [`copy_bytes`], to memory that is in another processor's cache: lines that are written as a
-/// whole are best taken from there without their bytes, which the processor does where it is told
-/// of the whole copy at once.
+/// As [`copy_bytes`], to memory that is in another processor's cache. A line that is overwritten
+/// completely needs no transfer of its old contents, only ownership; the processor knows that if
+/// one instruction describes the whole copy.
 ///
 /// # Safety
 /// As for [`copy_bytes`].
@@ -104,7 +104,7 @@ unsafe fn copy_more(from: *const u8, to: *mut u8, len: usize) {
 /// As [`copy_bytes`].
 #[inline(always)]
 unsafe fn copy_few(from: *const u8, to: *mut u8, len: usize) {
-    /// The first and the last bytes, both read before one is written.
+    /// Copies the first and the last word; both are read before either is written.
     macro_rules! ends {
         ($t:ty) => {{
             let last = len - size_of::<$t>();

@@ -1,22 +1,22 @@
-//! Device memory of another process of this host: opened once, and copied from without waiting.
+//! Device memory of other processes of this host: opened once, and copied from asynchronously.
 //!
-//! A [`SharedMemory`] keeps what is open, because opening takes long; the longest unused goes when
-//! there are too many, and all of a peer when it is gone. A [`PendingCopy`] is a copy under way:
-//! memory is in use until it is over, so that dropping one waits.
+//! A [`SharedMemory`] caches open allocations, because opening takes long. The least recently used
+//! is closed when there are too many, and all of a peer's when the peer is gone. A [`PendingCopy`]
+//! is a copy under way. Its memory is in use until the copy is over, so that its drop waits.
 
 use super::interface::{self, IpcHandle};
 use super::{MemKind, UserMem, MAX_SEGS};
 use crate::core::Result;
 use crate::types::*;
 
-/// Most allocations of others that are open.
+/// Most open allocations.
 const OPEN_MAX: usize = 64;
 
 /// An allocation of another process.
 struct OpenAllocation {
     owner: u32,
     kind: MemKind,
-    /// Without its offset.
+    /// The handle, with offset 0.
     handle: IpcHandle,
     base: usize,
     len: usize,
@@ -31,7 +31,7 @@ impl Drop for OpenAllocation {
     }
 }
 
-/// Allocations of other processes.
+/// Open allocations of other processes.
 #[derive(Default)]
 pub(crate) struct SharedMemory {
     open: Vec<OpenAllocation>,
@@ -47,11 +47,12 @@ pub(crate) struct PendingCopy {
 }
 
 impl PendingCopy {
-    /// Whether all is copied. `FI_EIO` when some of it could not be.
+    /// Tests or waits (`wait`) for the pieces of the copy, and returns whether all are over.
+    /// `FI_EIO` when a piece failed.
     fn over(&mut self, wait: bool) -> Result<bool> {
         for id in &mut self.ids {
             let Some(copy) = *id else { continue };
-            match interface::of(self.kind).copy_over(copy, wait) {
+            match interface::of(self.kind).test_copy(copy, wait) {
                 Ok(false) => return Ok(false),
                 Ok(true) => *id = None,
                 Err(e) => {
@@ -73,7 +74,7 @@ impl Drop for PendingCopy {
 }
 
 impl SharedMemory {
-    /// Where what `owner` shares is open here.
+    /// Index of an allocation of `owner` in `open`; opens the allocation if necessary.
     fn find(
         &mut self,
         owner: u32,
@@ -106,8 +107,8 @@ impl SharedMemory {
         Ok(self.open.len() - 1)
     }
 
-    /// Starts to copy as much as `into` holds from what `owner` shares. An error when the memory
-    /// cannot be opened, or the range is not in it.
+    /// Starts to copy from memory that `owner` shares into all of `into`. An error when the memory
+    /// cannot be opened, or does not contain the range.
     pub(crate) fn start(
         &mut self,
         owner: u32,
@@ -141,7 +142,8 @@ impl SharedMemory {
         Ok(c)
     }
 
-    /// Whether a copy is over; then it is forgotten. `FI_EIO` when it failed.
+    /// Tests whether a copy is over, and releases its allocation if so. `FI_EIO` when the copy
+    /// failed.
     pub(crate) fn poll(&mut self, c: &mut PendingCopy) -> Result<bool> {
         let over = c.over(false);
         if over != Ok(false) {
@@ -150,7 +152,7 @@ impl SharedMemory {
         over
     }
 
-    /// A copy is over, or will be waited for.
+    /// Releases the allocation of a copy that is over, or whose drop will wait for the rest.
     fn end(&mut self, c: &PendingCopy) {
         let of = |o: &&mut OpenAllocation| (o.kind, o.base) == (c.kind, c.base);
         if let Some(o) = self.open.iter_mut().find(of) {
@@ -158,13 +160,13 @@ impl SharedMemory {
         }
     }
 
-    /// Ends a copy early: waits for it.
+    /// Gives up a copy: waits until the copy is over.
     pub(crate) fn abort(&mut self, mut c: PendingCopy) {
         while !matches!(c.over(true), Ok(true)) {}
         self.end(&c);
     }
 
-    /// Closes what a process shared that is gone.
+    /// Closes the allocations of a process that is gone, except those with copies under way.
     pub(crate) fn forget(&mut self, owner: u32) {
         self.open.retain(|o| o.owner != owner || o.busy > 0);
     }

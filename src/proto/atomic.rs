@@ -1,17 +1,17 @@
-//! Atomics: a request in its turn among the messages, carried out by the target, answered where the
-//! operation fetches (protocol, 3.3).
+//! Atomics. The request is ordered among the peer's messages; the target executes it and answers if
+//! the operation fetches (protocol, 3.3).
 //!
-//! Atomics that are not injected ask for a receipt, so that a wrong key is an error at the side
-//! that used it.
+//! An atomic that is not injected asks for a receipt, so that a wrong key is reported to the
+//! initiator.
 
 use super::endpoint::Endpoint;
 use super::send::{AckKind, Tx};
-use super::{Load, PeerId, Port, Token};
+use super::{PacketPayload, PeerId, Port, Token};
 use crate::core::Result;
 use crate::types::*;
 use crate::wire::{Iovs, Repr, Rta, RtaKind, HEADER_MAX};
 
-/// Whether an atomic brings something back.
+/// What an atomic returns to its initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicKind {
     /// Nothing; with `receipt` the target confirms it.
@@ -22,17 +22,17 @@ pub enum AtomicKind {
     Compare,
 }
 
-/// What an atomic is.
+/// Arguments of [`Endpoint::atomic`].
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicArgs<'a> {
     pub peer: PeerId,
-    /// Its memory takes the former values.
+    /// The provider's number of the operation, whose memory receives the former values.
     pub ctx: u32,
     pub to: Iovs,
     pub datatype: u32,
     pub op: u32,
     pub kind: AtomicKind,
-    /// Operands, of a compare followed by the values to compare with.
+    /// The operands; for a compare the comparison values follow them.
     pub data: &'a [u8],
 }
 
@@ -71,7 +71,7 @@ impl Endpoint {
         let head = head.get(..n).unwrap_or(&[]);
         let refused = if n + a.data.len() > self.cfg.mtu {
             Some(FI_EMSGSIZE)
-        } else if !port.send(a.peer, head, Load::Bytes(a.data), Token::Tx(id)) {
+        } else if !port.send(a.peer, head, PacketPayload::Bytes(a.data), Token::Tx(id)) {
             Some(FI_EAGAIN)
         } else {
             None
@@ -115,13 +115,14 @@ impl Endpoint {
                 self.answer(from, &Repr::AtomRsp { recv_id, length }, &former, port);
             }
             (RtaKind::WriteReceipt(id) | RtaKind::Fetch(id) | RtaKind::Compare(id), Err(f)) => {
-                self.give_up(from, id, f, port)
+                self.send_peer_error(from, id, f, port)
             }
         }
         self.former = former;
     }
 
-    /// The former values of an atomic of ours: exactly as many bytes as it fetches.
+    /// Stores the former values that a peer returns. The packet counts only if it has exactly as
+    /// many bytes as the atomic fetches.
     pub(super) fn atomic_answer(
         &mut self,
         from: PeerId,

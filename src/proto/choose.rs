@@ -1,8 +1,8 @@
 //! Which subprotocol a message takes: by size, by what both sides can do, by parameters.
 //!
-//! The order is that of fi_efa(7): one packet if it fits; else, from `min_read` on and where both
-//! adapters read remote memory, a read (with its first bytes sent ahead if `runt` says so); else
-//! several requests at once up to `max_medium`; else cleared by the receiver.
+//! The order is that of fi_efa(7): eager if the message fits into one packet; else, from `min_read`
+//! on and where both adapters support RDMA read, long-read (or runting read if `runt` is set, which
+//! sends the first bytes ahead); else medium up to `max_medium`; else long-CTS.
 
 use crate::core::params;
 use crate::wire::extra;
@@ -17,7 +17,7 @@ pub enum Subprotocol {
     RuntRead,
 }
 
-/// What decides, beside the message itself.
+/// Parameters of the selection.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
     /// Largest medium message, bytes (`FI_EFA_INTER_MAX_MEDIUM_MESSAGE_SIZE`).
@@ -57,8 +57,8 @@ impl Policy {
         }
     }
 
-    /// The way of a message of `len` bytes of which `eager` fit into one packet. `ours` and
-    /// `theirs` are bits of [`extra`]; the peer's are unknown before its handshake.
+    /// Selects the subprotocol of a message of `len` bytes when one packet holds `eager` of them.
+    /// `ours` and `theirs` are bits of [`extra`]; `theirs` is `None` before the peer's handshake.
     pub fn message(&self, len: u64, eager: u64, ours: u64, theirs: Option<u64>) -> Subprotocol {
         let reads = ours & theirs.unwrap_or(0) & extra::RDMA_READ != 0;
         if len <= eager {
@@ -77,7 +77,7 @@ impl Policy {
     }
 }
 
-/// How often each way was taken, by one endpoint.
+/// How often one endpoint used each subprotocol.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub eager: u64,
@@ -85,7 +85,7 @@ pub struct Counts {
     pub long_cts: u64,
     pub long_read: u64,
     pub runt_read: u64,
-    /// Reads that the receiver could not do, sent again by long-CTS.
+    /// Messages and writes that the receiver could not read and that were sent again by long-CTS.
     pub read_nack: u64,
     pub emulated_write: u64,
     pub emulated_read: u64,

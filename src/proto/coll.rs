@@ -1,16 +1,16 @@
 //! Collective operations as schedules of point-to-point steps (fi_collective(3)).
 //!
-//! A [`Schedule`] says what one rank of a group does, in order, in bytes of three areas: the
-//! caller's input, the caller's result, and scratch memory. Sends and receives are started as they
-//! come; [`Step::Wait`] ends a round. Between two ranks the messages of one operation arrive in the
-//! order in which they are sent, so that they need no numbers.
+//! A [`Schedule`] lists the steps of one rank of a group, in order, on three memory areas: the
+//! caller's input, the caller's result, and scratch memory. Sends and receives start in the order
+//! of the list; [`Step::Wait`] ends a round. Messages of one operation between two ranks arrive in
+//! the order in which they are sent, so they carry no numbers.
 //!
-//! RecvEntry data goes along trees and by recursive doubling, which have the fewest rounds; long
-//! data around a ring, which moves the fewest bytes. Partial results are combined in an order that
-//! depends on ranks alone, and each element's total is computed once or by the same expression, so
-//! that all ranks see the same bits.
+//! Short data uses trees and recursive doubling, which have the fewest rounds; long data uses a
+//! ring, which moves the fewest bytes. Partial results are combined in an order that depends on
+//! ranks alone, and each element's total is computed once or by the same expression, so that all
+//! ranks get identical bits.
 
-/// From so many bytes on, data goes around the ring.
+/// Smallest data that uses the ring algorithms, bytes.
 const LONG: usize = 64 << 10;
 
 /// Memory a step works on.
@@ -21,7 +21,7 @@ pub enum Area {
     Scratch,
 }
 
-/// So many bytes of an area, from `at` on.
+/// `len` bytes of an area, from `at` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     pub area: Area,
@@ -136,7 +136,7 @@ impl Schedule {
         self.steps.push(Step::Combine { low, high, into });
     }
 
-    /// Everybody's piece `i` goes once around, beginning with rank `i`.
+    /// Ring allgather: piece `i` travels once around the ring, starting at rank `i`.
     fn ring_gather(&mut self, r: Rank, piece: impl Fn(usize) -> Span) {
         for k in 0..r.n - 1 {
             self.recv(r.minus(1), piece(r.minus(k + 1)));
@@ -145,7 +145,8 @@ impl Schedule {
         }
     }
 
-    /// Piece `i` of everybody is combined on its way around, and ends at rank `i`.
+    /// Ring reduce-scatter: the ranks' pieces `i` are combined along the ring, and the total ends
+    /// at rank `i`.
     fn ring_combine(&mut self, r: Rank, piece: impl Fn(usize) -> Span, tmp: usize) {
         for k in 0..r.n - 1 {
             let mine = piece(r.minus(k + 2));
@@ -157,7 +158,7 @@ impl Schedule {
         }
     }
 
-    /// Nobody ends before everybody has begun.
+    /// No rank finishes before all ranks have started (dissemination barrier).
     pub fn barrier(r: Rank) -> Schedule {
         let mut s = Schedule::default();
         let nothing = Span::new(Area::Scratch, 0, 0);
@@ -171,14 +172,14 @@ impl Schedule {
         s
     }
 
-    /// The input of `root` becomes everybody's; [`Area::Input`] is the one buffer there is.
+    /// Copies the input of `root` to all ranks. [`Area::Input`] is the only caller's buffer.
     pub fn broadcast(r: Rank, root: usize, count: usize, size: usize) -> Schedule {
         let mut s = Schedule::default();
         let whole = Span::new(Area::Input, 0, count * size);
         if whole.len < LONG || r.n == 2 {
             s.tree_down(r, root, |_| whole);
         } else {
-            // Pieces are dealt out along the tree, then everybody collects all of them.
+            // Scatter the pieces along the tree, then gather all of them around the ring.
             let p = Pieces {
                 n: r.n,
                 count,
@@ -201,8 +202,8 @@ impl Schedule {
         s
     }
 
-    /// Along a binomial tree from `root`: `what` gives the data for a subtree, named by the
-    /// distance of its first rank from the root and how many ranks it has.
+    /// Sends data along a binomial tree from `root`. `what` returns the data for a subtree, which
+    /// is given by the distance of its first rank from the root and its number of ranks.
     fn tree_down(&mut self, r: Rank, root: usize, what: impl Fn((usize, usize)) -> Span) {
         let rel = r.from(root);
         let mut mask = 1;
@@ -223,7 +224,7 @@ impl Schedule {
         }
     }
 
-    /// Everybody's input, combined, becomes everybody's result.
+    /// Combines the inputs of all ranks into the result of every rank.
     pub fn allreduce(r: Rank, count: usize, size: usize) -> Schedule {
         let mut s = Schedule::default();
         let len = count * size;
@@ -246,8 +247,8 @@ impl Schedule {
         s
     }
 
-    /// Recursive doubling. Ranks beyond the largest power of two lend their data to a neighbour
-    /// first.
+    /// Allreduce by recursive doubling. With `n` not a power of two, the first `2 * extra` ranks
+    /// form pairs, and the even rank of each pair first sends its data to the odd one.
     fn doubling(&mut self, r: Rank, len: usize) {
         let (mine, got) = (
             Span::new(Area::Result, 0, len),
@@ -294,7 +295,7 @@ impl Schedule {
         }
     }
 
-    /// Everybody's input, combined, becomes the result of `root`.
+    /// Combines the inputs of all ranks into the result of `root`.
     pub fn reduce(r: Rank, root: usize, count: usize, size: usize) -> Schedule {
         let mut s = Schedule::default();
         let len = count * size;
@@ -323,7 +324,7 @@ impl Schedule {
         s
     }
 
-    /// Everybody's input of `len` bytes, one after another, becomes everybody's result.
+    /// Concatenates the inputs of all ranks, `len` bytes each, into the result of every rank.
     pub fn allgather(r: Rank, len: usize) -> Schedule {
         let mut s = Schedule::default();
         let slot = |i| Span::new(Area::Result, i * len, len);
@@ -332,8 +333,8 @@ impl Schedule {
         s
     }
 
-    /// Part `i` of everybody's input, `len` bytes each, goes to rank `i`, which has them one after
-    /// another.
+    /// Sends part `i` of each rank's input, `len` bytes each, to rank `i`, whose result
+    /// concatenates them.
     pub fn alltoall(r: Rank, len: usize) -> Schedule {
         let mut s = Schedule::default();
         let part = |area, i| Span::new(area, i * len, len);
@@ -346,7 +347,8 @@ impl Schedule {
         s
     }
 
-    /// Everybody's input of `n * count` elements is combined; rank `i` gets part `i` of it.
+    /// Combines the inputs of all ranks, `n * count` elements each; rank `i` gets part `i` of the
+    /// total.
     pub fn reduce_scatter(r: Rank, count: usize, size: usize) -> Schedule {
         let mut s = Schedule::default();
         let len = count * size;
@@ -370,7 +372,7 @@ impl Schedule {
             Span::new(Area::Scratch, (child - rel) * len, ranks * len)
         };
         if rel == 0 {
-            s.turn(r, root, len, Area::Input, Area::Scratch);
+            s.rotate(r, root, len, Area::Input, Area::Scratch);
         }
         s.scratch = r.n * len;
         s.tree_down(r, root, first);
@@ -378,7 +380,7 @@ impl Schedule {
         s
     }
 
-    /// Everybody's input of `len` bytes, one after another, becomes the result of `root`.
+    /// Concatenates the inputs of all ranks, `len` bytes each, into the result of `root`.
     pub fn gather(r: Rank, root: usize, len: usize) -> Schedule {
         let mut s = Schedule::default();
         let rel = r.from(root);
@@ -407,13 +409,13 @@ impl Schedule {
                 Span::new(Area::Scratch, 0, ranks * len),
             );
         } else {
-            s.turn(r, root, len, Area::Scratch, Area::Result);
+            s.rotate(r, root, len, Area::Scratch, Area::Result);
         }
         s
     }
 
-    /// Between the order of ranks and that which begins with `root`.
-    fn turn(&mut self, r: Rank, root: usize, len: usize, from: Area, into: Area) {
+    /// Copies an array of parts between the order of ranks and the order that starts with `root`.
+    fn rotate(&mut self, r: Rank, root: usize, len: usize, from: Area, into: Area) {
         let (low, high) = (root * len, (r.n - root) * len);
         if from == Area::Scratch {
             self.copy(Span::new(from, high, low), Span::new(into, 0, low));
@@ -645,9 +647,9 @@ mod tests {
     }
 
     #[test]
-    fn nobody_leaves_a_barrier_before_the_last_has_come() {
+    fn no_rank_leaves_a_barrier_before_all_have_entered() {
         for n in 1..=17 {
-            // Everybody but the last: no rank may reach its end.
+            // Run all ranks except `last`: no rank may reach its end.
             for last in 0..n {
                 let scheds = each(n, Schedule::barrier);
                 let mut heard = vec![0; n];

@@ -1,22 +1,22 @@
-//! Messages of one packet between endpoints that know each other: no operation is kept for them.
+//! Fast path for messages of one packet between endpoints whose handshake is complete: no operation
+//! state is kept.
 //!
-//! The provider puts the header in front of the data and hands both to the adapter, which delivers
-//! them or says that it could not; nothing is to be done when it did. At the other end such a
-//! packet goes from the adapter's memory straight into its receive when its turn is now; otherwise
-//! it is a packet like any other.
+//! The provider puts the header in front of the data and hands both to the adapter. A successful
+//! completion needs no further work. The receiver copies a packet whose message is due from the
+//! adapter's buffer straight into the matching receive; any other packet takes the general path.
 
 use super::endpoint::Endpoint;
 use super::PeerId;
 use crate::wire::{extra, Eager, EAGER_MAX};
 
 impl Endpoint {
-    /// Bytes of the longest such message.
+    /// Longest message of the fast path, bytes.
     pub fn eager_most(&self) -> usize {
         self.cfg.mtu.saturating_sub(EAGER_MAX)
     }
 
-    /// The header of the next message to a peer, and its length; `None` when more has to be said.
-    /// [`Endpoint::eager_sent`] makes it the past.
+    /// The header of the next message to a peer, and its length; `None` when the header needs more
+    /// fields than [`Eager`] has. [`Endpoint::commit_eager_tx`] commits the message.
     #[inline(always)]
     pub fn eager_head(
         &mut self,
@@ -38,27 +38,27 @@ impl Endpoint {
         Some(e.emit())
     }
 
-    /// The message has gone.
+    /// Commits the message of [`Endpoint::eager_head`]: uses up its number.
     #[inline(always)]
-    pub fn eager_sent(&mut self, to: PeerId) {
+    pub fn commit_eager_tx(&mut self, to: PeerId) {
         if let Some(p) = self.peers.known(to) {
             p.take_msg_id();
         }
         self.counts.eager += 1;
     }
 
-    /// A packet that is a whole message whose turn is now, and where its data begins.
-    /// [`Endpoint::eager_taken`] makes it the past.
+    /// Parses a packet that holds a whole message which is due; returns its header and where its
+    /// data begins. [`Endpoint::commit_eager_rx`] commits the message.
     #[inline]
-    pub fn eager_in(&mut self, from: PeerId, packet: &[u8]) -> Option<(Eager, usize)> {
+    pub fn parse_due_eager(&mut self, from: PeerId, packet: &[u8]) -> Option<(Eager, usize)> {
         let (e, at) = Eager::parse(packet)?;
         let p = self.peers.get(from);
         (p.handshake_sent && p.is_due(e.msg_id)).then_some((e, at))
     }
 
-    /// The message is in its receive.
+    /// Commits the message of [`Endpoint::parse_due_eager`]: the next one is due.
     #[inline]
-    pub fn eager_taken(&mut self, from: PeerId) {
-        self.peers.get(from).was_due();
+    pub fn commit_eager_rx(&mut self, from: PeerId) {
+        self.peers.get(from).advance_due();
     }
 }

@@ -1,23 +1,23 @@
 //! One RDM endpoint's side of the protocol: its peers, its operations, what arrives.
 //!
-//! Here are the tables and the dispatch of packets; the operations' own steps are in `send`,
-//! `recv`, `rma` and `atomic`.
+//! This file has the tables and the dispatch of packets; `send`, `recv`, `rma` and `atomic` have
+//! the steps of each operation.
 
 use super::choose::{Counts, Policy};
-use super::peer::{Parts, Peer, Turn};
+use super::peer::{Parts, Peer, ReorderOutcome};
 use super::recv::{Rx, RxKind, PROTOCOL_VIOLATION};
 use super::recvq::RecvQueue;
 use super::send::{AckKind, Tx};
-use super::{Failure, Load, PeerId, Port, Token};
+use super::{Failure, PacketPayload, PeerId, Port, Token};
 use crate::core::slab::Slab;
 use crate::types::*;
 use crate::wire::{extra, Handshake, Opt, Repr, RtmKind, HEADER_MAX, RAW_ADDR_LEN, REF_SKIP};
 use std::collections::VecDeque;
 
-/// Reads and writes of one peer that are served at once; honest peers have fewer under way.
+/// Most reads and writes of one peer under way on our memory; a correct peer has fewer.
 const SERVING_MAX: usize = 1 << 14;
 
-/// What an endpoint is.
+/// Configuration of an [`Endpoint`].
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The provider's number of the endpoint; marks its messages in a shared receive queue.
@@ -35,7 +35,7 @@ pub struct Config {
     /// Whether the adapter reads and writes our device memory; `None`: there is none.
     pub hmem_p2p: Option<bool>,
     pub policy: Policy,
-    /// Bytes kept of one peer's messages that arrive before their turn.
+    /// Budget for early messages of one peer, and for answers to it that wait for room, bytes.
     pub early_max: usize,
 }
 
@@ -59,7 +59,7 @@ impl PeerTable {
         }
     }
 
-    /// A peer that has been used.
+    /// The entry of a peer, if there is one.
     #[inline(always)]
     pub(crate) fn known(&mut self, id: PeerId) -> Option<&mut Peer> {
         self.at.get_mut(id as usize)?.as_deref_mut()
@@ -89,7 +89,8 @@ pub struct Endpoint {
     pub(super) ready: VecDeque<u32>,
     /// Receive operations with memory to read.
     pub(super) reading: VecDeque<u32>,
-    /// Reads of peers whose answer found no room, with what is cleared of them.
+    /// Emulated reads of peers whose first answer packet waits for room, with the bytes that the
+    /// peer has cleared.
     pub(super) unanswered: VecDeque<(u32, u64)>,
     deferred: VecDeque<(PeerId, Vec<u8>)>,
     pub(super) counts: Counts,
@@ -161,7 +162,8 @@ impl Endpoint {
         self.txs.iter().any(|(_, t)| t.peer == peer) || self.rxs.iter().any(|(_, r)| r.from == peer)
     }
 
-    /// Optional headers of a request: who we are, until the peer has shown that it knows.
+    /// Optional headers of a request: the raw address until the peer's handshake arrives, and
+    /// always if the peer asks for constant headers; the connection id otherwise.
     pub(super) fn opt(&mut self, peer: PeerId, cq_data: Option<u64>) -> Opt {
         let known = self.peers.get(peer).features;
         let constant = known.is_some_and(|f| f & extra::CONSTANT_HEADER != 0);
@@ -175,7 +177,7 @@ impl Endpoint {
 
     // ---- what arrives --------------------------------------------------------------------
 
-    /// Takes a packet in. Nonsense is dropped.
+    /// Handles a packet. Malformed packets are dropped.
     pub fn packet(&mut self, from: PeerId, bytes: &[u8], rq: &mut RecvQueue, port: &mut impl Port) {
         let Some((repr, payload)) = Repr::parse(bytes) else {
             return;
@@ -183,29 +185,29 @@ impl Endpoint {
         if self.peers.get(from).banned {
             return;
         }
-        self.greet(from, port);
+        self.send_handshake(from, port);
         let most = self.cfg.early_max;
         match repr {
-            Repr::Rtm(r) if r.after_nack => self.instead_of_read(from, &r, port),
+            Repr::Rtm(r) if r.after_nack => self.resume_after_nack(from, &r, port),
             Repr::Rtm(r) => {
                 let several = matches!(r.kind, RtmKind::Medium { .. } | RtmKind::RuntRead { .. });
                 match self.peers.get(from).turn(r.msg_id, several, bytes, most) {
-                    Turn::Now => {
+                    ReorderOutcome::Now => {
                         self.request(from, &r, payload, rq, port);
                         self.requests_in_turn(from, rq, port);
                     }
-                    Turn::Part => self.part(from, &r, payload, bytes, rq, port),
-                    Turn::Early | Turn::Never => {}
-                    Turn::Excess => self.ban(from, rq, port),
+                    ReorderOutcome::Part => self.part(from, &r, payload, bytes, rq, port),
+                    ReorderOutcome::Early | ReorderOutcome::Never => {}
+                    ReorderOutcome::Excess => self.ban(from, rq, port),
                 }
             }
             Repr::Rta(r) => match self.peers.get(from).turn(r.msg_id, false, bytes, most) {
-                Turn::Now => {
+                ReorderOutcome::Now => {
                     self.atomic_request(from, &r, payload, port);
                     self.requests_in_turn(from, rq, port);
                 }
-                Turn::Excess => self.ban(from, rq, port),
-                Turn::Early | Turn::Part | Turn::Never => {}
+                ReorderOutcome::Excess => self.ban(from, rq, port),
+                ReorderOutcome::Early | ReorderOutcome::Part | ReorderOutcome::Never => {}
             },
             Repr::Rtw(r) => self.write_request(from, &r, payload, rq, port),
             Repr::Rtr(r) => self.read_request(from, &r, rq, port),
@@ -236,13 +238,14 @@ impl Endpoint {
             }
             Repr::Eor { send_id, .. } => self.answered(from, send_id, AckKind::EndOfRead, port),
             Repr::Receipt { tx_id, .. } => self.answered(from, tx_id, AckKind::Receipt, port),
-            Repr::ReadNack { send_id, .. } => self.not_read(from, send_id, port),
+            Repr::ReadNack { send_id, .. } => self.handle_read_nack(from, send_id, port),
             Repr::PeerError { op_id, kind, errno } => {
                 self.peer_error(from, op_id, kind, errno, rq, port)
             }
             Repr::Handshake => {
                 if let Some(h) = Handshake::parse(bytes) {
-                    // Its device memory could be what an adapter is to read or write.
+                    // The adapter cannot access the peer's device memory, and a request may name
+                    // such memory: use no RDMA with this peer.
                     let lost = match h.hmem_p2p {
                         Some(false) => extra::RDMA_READ | extra::RDMA_WRITE,
                         _ => 0,
@@ -269,16 +272,16 @@ impl Endpoint {
         }
     }
 
-    /// Answers the first sign of a peer with our handshake.
-    fn greet(&mut self, peer: PeerId, port: &mut impl Port) {
+    /// Sends our handshake in answer to the first packet of a peer.
+    fn send_handshake(&mut self, peer: PeerId, port: &mut impl Port) {
         let p = self.peers.get(peer);
         if p.handshake_sent {
             return;
         }
         p.handshake_sent = true;
         let mut buf = [0u8; 64];
-        // A C peer reads the device version without looking whether it is there, and takes our
-        // connection id from here: it is the queue key, as in the raw address.
+        // The C provider reads the device version without checking its flag, and takes our
+        // connection id from the handshake: it must be the queue key of the raw address.
         let h = Handshake {
             extra: self.cfg.features,
             connid: Some(self.cfg.connid),
@@ -291,11 +294,11 @@ impl Endpoint {
         self.control(peer, buf.get(..n).unwrap_or(&[]), port);
     }
 
-    /// Sends our handshake once more, for a sign of life: a peer takes it as often as it comes, and
-    /// its end is noticed.
-    pub fn greet_again(&mut self, peer: PeerId, port: &mut impl Port) {
+    /// Sends our handshake again, as a keep-alive: a peer accepts repeated handshakes, and the
+    /// adapter reports a peer that is gone.
+    pub fn resend_handshake(&mut self, peer: PeerId, port: &mut impl Port) {
         self.peers.get(peer).handshake_sent = false;
-        self.greet(peer, port);
+        self.send_handshake(peer, port);
     }
 
     /// The peer gave up an operation that one of ours depends on.
@@ -325,8 +328,8 @@ impl Endpoint {
             }
             return;
         }
-        // Numbers of what we send and of what we receive are told apart by who may name them: a
-        // receiver gives up what we send, and a sender what we receive.
+        // The sender of the packet tells transmit numbers from receive numbers: a receiver gives up
+        // a transmit operation of ours, a sender gives up a receive operation.
         if self.txs.get(op_id).is_some_and(|t| t.peer == from) {
             self.fail_tx(op_id, failure, port);
         } else if self.rxs.get(op_id).is_some_and(|r| r.from == from) {
@@ -349,7 +352,7 @@ impl Endpoint {
             let Some((peer, head)) = self.deferred.pop_front() else {
                 break;
             };
-            if !port.room() || !port.send(peer, &head, Load::None, Token::Control) {
+            if !port.room() || !port.send(peer, &head, PacketPayload::None, Token::Control) {
                 self.deferred.push_back((peer, head));
             } else {
                 let p = self.peers.get(peer);
@@ -371,15 +374,17 @@ impl Endpoint {
         self.control(to, buf.get(..n).unwrap_or(&[]), port);
     }
 
-    /// Sends a whole packet that nobody waits for, or keeps it until there is room.
+    /// Sends a packet without payload, whose completion is ignored, or keeps it until there is
+    /// room.
     pub(super) fn control(&mut self, to: PeerId, packet: &[u8], port: &mut impl Port) {
-        if !port.room() || !port.send(to, packet, Load::None, Token::Control) {
+        if !port.room() || !port.send(to, packet, PacketPayload::None, Token::Control) {
             self.defer(to, packet.to_vec());
         }
     }
 
-    /// Keeps a packet until there is room. Who lets answers pile up takes none: a peer that awaits
-    /// one of those dropped hears that it has exceeded its budget with its next packet.
+    /// Keeps a packet until there is room. A packet to a peer whose waiting packets exceed the
+    /// budget is dropped and the peer is marked: its next read or write request bans it, because it
+    /// may await the dropped answer.
     fn defer(&mut self, to: PeerId, packet: Vec<u8>) {
         let most = self.cfg.early_max;
         let p = self.peers.get(to);
@@ -391,7 +396,7 @@ impl Endpoint {
         self.deferred.push_back((to, packet));
     }
 
-    /// Whether the peer has used up its budget: it is given up then.
+    /// Bans the peer if it has exceeded its budget; returns whether it has.
     pub(super) fn overcharged(
         &mut self,
         from: PeerId,
@@ -425,16 +430,22 @@ impl Endpoint {
         let mut buf = [0u8; HEADER_MAX];
         let n = r.emit(Some(self.cfg.connid), &mut buf);
         let head = buf.get(..n).unwrap_or(&[]);
-        if !port.room() || !port.send(to, head, Load::Bytes(data), Token::Control) {
+        if !port.room() || !port.send(to, head, PacketPayload::Bytes(data), Token::Control) {
             let mut whole = head.to_vec();
             whole.extend_from_slice(data);
             self.defer(to, whole);
         }
     }
 
-    /// Tells a peer that we gave up its operation `op_id`. One that has said that it does not know
-    /// this packet is not told: it would take it for the end of the world.
-    pub(super) fn give_up(&mut self, to: PeerId, op_id: u32, why: Failure, port: &mut impl Port) {
+    /// Tells a peer that its operation `op_id` has failed here. The packet is not sent to a peer
+    /// whose handshake lacks the PEER_ERROR feature: such a peer would treat it as a fatal error.
+    pub(super) fn send_peer_error(
+        &mut self,
+        to: PeerId,
+        op_id: u32,
+        why: Failure,
+        port: &mut impl Port,
+    ) {
         let knows = |f: u64| f & extra::PEER_ERROR != 0;
         if !self.peers.get(to).features.is_none_or(knows) {
             return;
@@ -447,7 +458,7 @@ impl Endpoint {
         self.control_repr(to, &r, port);
     }
 
-    /// A peer is gone: what it owed ends with `failure`.
+    /// Ends all operations with a peer that is gone, with `failure`.
     pub fn peer_down(
         &mut self,
         peer: PeerId,

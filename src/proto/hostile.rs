@@ -1,5 +1,5 @@
-//! A connected peer that sends whatever it likes, against one [`Endpoint`]: the harness of the fuzz
-//! target `proto_hostile` and of a seeded test.
+//! Harness of a connected peer that sends arbitrary packets to one [`Endpoint`]: for the fuzz
+//! target `proto_hostile` and a test with random seeds.
 //!
 //! A byte string is a script: it chooses what the application posts, which packets the peer sends,
 //! and when the adapter finishes a packet or a read. The [`Port`] below checks every effect:
@@ -7,7 +7,7 @@
 //! - bytes are stored only where a posted receive, a read, a fetching atomic or a region expects
 //!   them;
 //! - an operation completes once, and only when no adapter read writes to its memory;
-//! - an awaited answer is counted up and down in pairs;
+//! - calls of [`Port::expect`] come in pairs;
 //! - what the endpoint keeps for the peer stays below its budget.
 //!
 //! A script ends with the peer's death, after which every operation must have completed.
@@ -50,7 +50,7 @@ enum PostedKind {
     Read { id: u32, into: Body },
 }
 
-struct HostileWorld {
+struct HostilePort {
     memory: HashMap<u32, AppMemory>,
     next: u32,
     posted: Vec<PostedKind>,
@@ -59,7 +59,7 @@ struct HostileWorld {
     script: Script,
 }
 
-impl HostileWorld {
+impl HostilePort {
     fn add(&mut self, used: Use, len: u64) -> u32 {
         self.next += 1;
         let reads = 0;
@@ -79,19 +79,19 @@ impl HostileWorld {
     }
 }
 
-impl Port for HostileWorld {
+impl Port for HostilePort {
     fn room(&self) -> bool {
         self.posted.len() < 64
     }
 
-    fn send(&mut self, _to: PeerId, head: &[u8], load: Load, token: Token) -> bool {
+    fn send(&mut self, _to: PeerId, head: &[u8], load: PacketPayload, token: Token) -> bool {
         if !self.room() || self.script.byte() == 1 {
             return false;
         }
         let len = match load {
-            Load::None => 0,
-            Load::Bytes(b) => b.len(),
-            Load::Body(b) => {
+            PacketPayload::None => 0,
+            PacketPayload::Bytes(b) => b.len(),
+            PacketPayload::Body(b) => {
                 let m = self.memory.get(&b.ctx);
                 let m =
                     m.unwrap_or_else(|| panic!("a packet of operation {} after its end", b.ctx));
@@ -131,7 +131,7 @@ impl Port for HostileWorld {
         self.complete(ctx);
     }
 
-    fn adopt(&mut self, recv: ShortRecv) -> u32 {
+    fn adopt(&mut self, recv: RecvEntryMatch) -> u32 {
         recv.what.context as u32
     }
 
@@ -209,7 +209,7 @@ impl Port for HostileWorld {
 struct Bench {
     ep: Endpoint,
     rq: RecvQueue,
-    world: HostileWorld,
+    world: HostilePort,
 }
 
 impl Bench {
@@ -231,7 +231,7 @@ impl Bench {
         Iovs::new(both.get(..n).unwrap_or(&both)).unwrap_or_default()
     }
 
-    /// A packet whose fields the script chooses, numbers among those that are likely to be in use.
+    /// Sends a packet from the peer. The script selects its fields; numbers are mostly ones in use.
     fn packet(&mut self) {
         let iovs = self.iovs();
         let s = &mut self.world.script;
@@ -509,7 +509,7 @@ impl Bench {
         }
     }
 
-    /// The adapter finishes one packet or read, well or badly.
+    /// Completes one packet or read, with or without an error.
     fn finish(&mut self, at: usize, failed: bool) {
         let f = failed.then_some(Failure {
             errno: FI_EIO,
@@ -602,7 +602,7 @@ pub fn run(bytes: &[u8]) {
     let mut b = Bench {
         ep: Endpoint::new(cfg),
         rq: RecvQueue::default(),
-        world: HostileWorld {
+        world: HostilePort {
             memory: HashMap::new(),
             next: 0,
             posted: Vec::new(),
@@ -612,7 +612,7 @@ pub fn run(bytes: &[u8]) {
         },
     };
     while !b.world.script.over() {
-        // As the provider does it: senders wait while too much is unexpected.
+        // As in the provider: senders wait while too many bytes are unexpected.
         if b.rq.bytes() > UNEXPECTED_MAX {
             break;
         }

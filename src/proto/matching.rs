@@ -1,16 +1,15 @@
 //! Which receive takes which message (fi_msg(3), fi_tagged(3)).
 //!
-//! Posted receives and unexpected messages are each kept in lists by (source, tag), once per mask
-//! of ignored tag bits in use; a receive of any source is its own source. A search costs one or two
-//! hash look-ups per mask in use, however many entries wait. A sequence number per entry decides
-//! between the lists, so that the oldest candidate wins wherever it stands. Entries taken through
-//! one list are dropped from the others when they come to their front, or when a list holds more
-//! dead entries than there are live ones. Empty lists are kept for a while: making one costs more
-//! than finding it.
-//!
-//! Messages mostly come in the order of their receives: receives wait in a queue, one behind the
-//! other, and are entered into lists only when a message was not for one of the oldest [`FEW`] of
+//! Posted receives and unexpected messages are kept in lists by (source, tag), once per mask of
+//! ignored tag bits in use; [`ANY`] counts as a source of its own. A search costs one or two hash
+//! look-ups per mask in use, however many entries wait. Each entry has a sequence number, which
+//! selects the oldest of the lists' candidates. An entry that was removed through one list stays in
+//! the others until it reaches their front, or until a list holds more removed entries than there
+//! are live ones. Empty lists are kept for a while, because creating a list costs more than finding
 //! it.
+//!
+//! Messages mostly arrive in the order of their receives. Receives therefore wait in a FIFO and are
+//! entered into lists only when a message matches none of its oldest [`FEW`] receives.
 
 use super::PeerId;
 use crate::core::fifo::Fifo;
@@ -22,7 +21,7 @@ use std::collections::{HashMap, VecDeque};
 pub const ANY: PeerId = PeerId::MAX;
 /// Receives that are looked at one by one before lists are made.
 const FEW: usize = 8;
-/// Masks for which lists are kept; receives of further ones are searched for one by one.
+/// Most masks that have lists; receives and messages of further masks are searched one by one.
 const MASKS_MAX: usize = 24;
 
 type Lists = HashMap<(PeerId, u64), List, ByWords>;
@@ -69,7 +68,7 @@ impl List {
         self.first.iter().chain(&self.more).copied()
     }
 
-    /// Appends an entry. Dead entries go when they are too many.
+    /// Appends an entry, and purges removed entries when there are too many.
     fn append<T>(&mut self, id: Id, live: &Slab<Stamped<T>>) {
         if self.more.len() > 64 + 2 * live.len() {
             self.retain(|id| alive(*id, live));
@@ -88,7 +87,7 @@ pub struct Posted<R> {
 }
 
 impl<R> Posted<R> {
-    /// Whether it is for a message of this source and tag.
+    /// Whether the receive matches a message of this source and tag.
     #[inline(always)]
     fn takes(&self, src: PeerId, tag: u64) -> bool {
         (self.src == ANY || self.src == src) && (self.tag ^ tag) & !self.ignore == 0
@@ -103,14 +102,14 @@ struct Waiting<U> {
     what: U,
 }
 
-/// An entry together with when it came; lists refer to it by `seq` and slot.
+/// An entry with its sequence number; lists refer to it by `seq` and slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stamped<T> {
     seq: u32,
     value: T,
 }
 
-/// Names an entry: when it came and where it is.
+/// Identifies an entry by its sequence number and slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Id {
     seq: u32,
@@ -129,7 +128,7 @@ fn alive<T>(id: Id, live: &Slab<Stamped<T>>) -> bool {
 struct Index {
     ignore: u64,
     lists: Lists,
-    /// Receives here with, and without, a source of their own.
+    /// Receives in these lists for one source, and for any source.
     directed: usize,
     any: usize,
 }
@@ -152,8 +151,8 @@ impl Index {
         }
     }
 
-    /// Puts an entry into its list. Empty lists stay for the next entry of their key, until they
-    /// are more than there are entries.
+    /// Enters an entry into its list. Empty lists are kept for the next entry of their key, until
+    /// there are more lists than entries.
     fn put<T>(&mut self, key: (PeerId, u64), id: Id, live: &Slab<Stamped<T>>) {
         if self.lists.len() > 64 + 4 * live.len() {
             self.lists.retain(|_, l| {
@@ -171,9 +170,9 @@ impl Index {
 pub struct Matcher<R, U> {
     /// Receives that are in lists.
     listed: Slab<Stamped<Posted<R>>>,
-    /// The others, which are younger, in order.
+    /// Receives in no list, in order; all are younger than those of `listed`.
     fresh: Fifo<Stamped<Posted<R>>>,
-    /// By mask; the first is the one that ignores nothing.
+    /// Lists of receives by mask; the first has mask 0.
     receives: Vec<Index>,
     /// Receives of masks that have no lists, in order.
     rare: List,
@@ -204,7 +203,7 @@ impl<R: Copy + Default, U> Matcher<R, U> {
         self.seq
     }
 
-    /// How long ago an entry came, as a number that is smaller for older ones.
+    /// Sort key of an entry: smaller for older entries.
     fn order(&self, id: Id) -> u32 {
         id.seq.wrapping_sub(self.seq.wrapping_add(1))
     }
@@ -309,8 +308,8 @@ impl<R: Copy + Default, U> Matcher<R, U> {
         best
     }
 
-    /// Takes the oldest receive for a message of this source and tag, if `pick` finds in it what it
-    /// looks for.
+    /// Removes the oldest receive that matches a message of this source and tag, if `pick` returns
+    /// a value for it.
     #[inline(always)]
     pub fn take_if<T>(
         &mut self,
@@ -341,7 +340,7 @@ impl<R: Copy + Default, U> Matcher<R, U> {
         Some(found)
     }
 
-    /// Where a receive that is in no list is in the queue.
+    /// Position in `fresh` of a receive that is in no list.
     fn fresh_at(&self, id: Id) -> Option<usize> {
         self.fresh.iter().position(|e| e.seq == id.seq)
     }
@@ -366,7 +365,7 @@ impl<R: Copy + Default, U> Matcher<R, U> {
         }
         let p = self.listed.remove(id.slot)?.value;
         if let Some(i) = self.receives.iter_mut().find(|i| i.ignore == p.ignore) {
-            // Rare masks are in no list here, and this one may have become a list since.
+            // A receive of `rare` was not counted here, and its mask may have got lists since.
             let n = if p.src == ANY {
                 &mut i.any
             } else {
@@ -411,8 +410,8 @@ impl<R: Copy + Default, U> Matcher<R, U> {
         self.in_order.append(id, &self.messages);
     }
 
-    /// Where the lists of unexpected messages for a mask are; made from all messages when it is
-    /// first used. `None` when there are too many masks.
+    /// Position of a mask's lists of unexpected messages; they are built from all messages on first
+    /// use. `None` when there are too many masks.
     fn index(&mut self, ignore: u64) -> Option<usize> {
         if let Some(at) = self.by_mask.iter().position(|i| i.ignore == ignore) {
             return Some(at);
@@ -473,7 +472,7 @@ impl<R: Copy + Default, U> Matcher<R, U> {
         Some(m.what)
     }
 
-    /// Drops the waiting messages for which `keep` says no.
+    /// Drops the unexpected messages for which `keep` returns `false`.
     pub fn retain_messages(&mut self, mut keep: impl FnMut(&U) -> bool) {
         let gone: Vec<Id> = self
             .messages
@@ -486,7 +485,7 @@ impl<R: Copy + Default, U> Matcher<R, U> {
         }
     }
 
-    /// Whether a receive or a message is of this source.
+    /// Whether a receive names this source, or a message came from it.
     pub fn mentions(&self, src: PeerId) -> bool {
         let fresh = (0..self.fresh.len()).filter_map(|i| self.fresh.get(i));
         let listed = self.listed.iter().map(|(_, e)| e);
@@ -510,9 +509,9 @@ mod tests {
     use super::*;
     use crate::core::rng::Rng;
 
-    /// The plain meaning: two lists searched from the front.
+    /// Reference implementation: two lists searched from the front.
     #[derive(Default)]
-    struct Plain {
+    struct ReferenceMatcher {
         posted: Vec<(PeerId, u64, u64, u32)>,
         messages: Vec<(PeerId, u64, u32)>,
     }
@@ -526,7 +525,7 @@ mod tests {
         for seed in 0..crate::proto::sim::seeds(300) {
             let mut rng = Rng::new(seed);
             let mut fast: Matcher<u32, u32> = Matcher::default();
-            let mut plain = Plain::default();
+            let mut plain = ReferenceMatcher::default();
             for n in 0..400u32 {
                 let src = rng.below(3) as PeerId;
                 let tag = rng.below(4);

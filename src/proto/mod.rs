@@ -1,16 +1,16 @@
 //! The RDM protocol as state machines: no sockets, no memory, no clock.
 //!
-//! An [`Endpoint`] eats what the application asks (`send`, `recv`, `write`, `read`, `atomic`), what
-//! arrived (`packet`) and what the adapter finished (`packet_done`, `read_done`, `peer_down`), and
-//! answers through a [`Port`]: packets to send, bytes to store, completions to report. Memory is
-//! named by the provider's own operation number (`ctx`) and an offset, peers by a [`PeerId`];
-//! neither a pointer nor an address gets here.
+//! An [`Endpoint`] takes the application's requests (`send`, `recv`, `write`, `read`, `atomic`),
+//! arriving packets (`packet`) and the adapter's completions (`packet_done`, `read_done`,
+//! `peer_down`). It answers through a [`Port`]: packets to send, bytes to store, completions to
+//! report. The provider's operation number (`ctx`) and an offset name memory; a [`PeerId`] names a
+//! peer. No pointer and no address reaches this module.
 //!
-//! `send` and `recv` are the two halves of messages, `eager` is what is left of both for most of
-//! them, `rma` emulated reads and writes, `atomic` atomics; `choose` says which subprotocol a
-//! message takes; `peer` puts requests back in order; `recvq` holds receives and unexpected
+//! `send` and `recv` are the two halves of messages; `eager` is the fast path of both for messages
+//! of one packet; `rma` emulates reads and writes; `atomic` handles atomics. `choose` picks a
+//! message's subprotocol. `peer` puts requests back in order. `recvq` holds receives and unexpected
 //! messages, of one endpoint or, as a shared receive context, of several; `matching` finds them.
-//! One-sided operations that the adapter carries out itself do not pass here.
+//! One-sided operations that the adapter executes do not pass through this module.
 #![forbid(unsafe_code)]
 
 mod atomic;
@@ -34,8 +34,8 @@ pub use choose::Policy;
 pub use endpoint::{Config, Endpoint};
 pub use matching::ANY;
 pub use recvq::{
-    Cancelled, Coming, Peeked, Place, RecvArgs, RecvEntry, RecvQueue, ShortRecv, Unexpected,
-    Written, COLLECTIVE_TAG, NO_CTX,
+    CancelOutcome, PartialMessage, PeekResult, Place, RecvArgs, RecvEntry, RecvEntryMatch,
+    RecvQueue, UnexpectedMessage, WriteWithData, COLLECTIVE_TAG, NO_CTX,
 };
 pub use rma::{ReadArgs, WriteArgs};
 pub use send::SendArgs;
@@ -57,7 +57,8 @@ pub struct Failure {
     pub status: u8,
 }
 
-/// Payload of a packet, or place for it: so many bytes of operation `ctx`, from `off` on.
+/// Payload of a packet, or the memory that receives it: `len` bytes of operation `ctx` from `off`
+/// on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Body {
     pub ctx: u32,
@@ -67,7 +68,7 @@ pub struct Body {
 
 /// What a packet carries behind its header.
 #[derive(Clone, Copy, Debug)]
-pub enum Load<'a> {
+pub enum PacketPayload<'a> {
     None,
     /// Memory of an operation.
     Body(Body),
@@ -75,12 +76,12 @@ pub enum Load<'a> {
     Bytes(&'a [u8]),
 }
 
-/// What a packet belongs to; comes back in [`Endpoint::packet_done`].
+/// The owner of a packet; [`Endpoint::packet_done`] gets it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
     /// A data packet of this transmit operation.
     Tx(u32),
-    /// A packet that nobody waits for.
+    /// A packet whose completion the endpoint ignores.
     Control,
 }
 
@@ -88,19 +89,19 @@ pub enum Token {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     pub from: PeerId,
-    /// Length of the message as sent; more than the buffer held when it was truncated.
+    /// Length of the message as sent; exceeds `room` when the message was truncated.
     pub len: u64,
     pub tag: u64,
     pub cq_data: Option<u64>,
-    /// Where in the receive's buffer it begins; not 0 only with FI_MULTI_RECV.
+    /// Offset of the message in the receive's buffer; not 0 only with FI_MULTI_RECV.
     pub base: u64,
-    /// Bytes there were for it.
+    /// Bytes of the buffer that were available to the message.
     pub room: u64,
     /// The receive stays posted: a multi-receive buffer that takes more.
     pub stays: bool,
 }
 
-/// AckKind to [`Port::read`].
+/// Result of [`Port::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadPost {
     /// Under way; ends in [`Endpoint::read_done`].
@@ -111,39 +112,44 @@ pub enum ReadPost {
     Refused,
 }
 
-/// The world outside an [`Endpoint`]. Implemented by the provider, and by the simulator in tests.
+/// What an [`Endpoint`] needs from its surroundings. The provider implements it, and the simulator
+/// in tests.
 pub trait Port {
     /// Whether the adapter takes one more packet.
     fn room(&self) -> bool;
     /// Sends a packet. `false` when there was no room after all.
-    fn send(&mut self, to: PeerId, head: &[u8], load: Load, token: Token) -> bool;
-    /// Stores bytes of a message at `off` of receive `ctx`; what has no room there is dropped.
+    fn send(&mut self, to: PeerId, head: &[u8], load: PacketPayload, token: Token) -> bool;
+    /// Stores bytes of a message at `off` of receive `ctx`; bytes beyond the buffer are dropped.
     fn store(&mut self, ctx: u32, off: u64, bytes: &[u8]);
     /// Transmit operation `ctx`, or an emulated read or fetching atomic, has ended.
     fn sent(&mut self, ctx: u32, result: Result<(), Failure>);
-    /// Makes a plain receive, whose message has come, an operation.
-    fn adopt(&mut self, recv: ShortRecv) -> u32;
+    /// Turns a receive that was posted as a [`RecvEntry`], and whose message has arrived, into an
+    /// operation; returns the operation's number.
+    fn adopt(&mut self, recv: RecvEntryMatch) -> u32;
     /// Receive operation `ctx` has a message.
     fn received(&mut self, ctx: u32, msg: Received, result: Result<(), Failure>);
-    /// An answer of this peer is (`on`) or is no longer awaited.
+    /// The endpoint starts (`on`) or stops awaiting one answer of this peer. The calls come in
+    /// pairs.
     fn expect(&mut self, peer: PeerId, on: bool);
-    /// Whether reading is the better way to this peer for whatever does not fit into a packet.
-    fn reads_memory(&self, _peer: PeerId) -> bool {
+    /// Whether an RDMA read is preferred for messages to this peer that do not fit into one packet.
+    fn prefers_read(&self, _peer: PeerId) -> bool {
         false
     }
     /// Makes the memory of operation `ctx` readable for peers until the operation ends. `None` when
-    /// that cannot be had.
+    /// the memory cannot be registered.
     fn expose(&mut self, ctx: u32) -> Option<Iovs>;
-    /// Reads a peer's memory into that of an operation; `id` comes back.
+    /// Reads a peer's memory into the memory of an operation; [`Endpoint::read_done`] gets `id`
+    /// back.
     fn read(&mut self, from: PeerId, piece: RmaIov, into: Body, id: u32) -> ReadPost;
-    /// Memory of ours that a peer names, as an operation's; closed with [`Port::close_target`].
+    /// Checks a local region that a peer names and gives it an operation number, which
+    /// [`Port::close_target`] releases.
     fn open_target(&mut self, at: &Iovs, write: bool) -> Result<u32, Failure>;
-    /// The peer is done with it.
+    /// Releases a number from [`Port::open_target`].
     fn close_target(&mut self, ctx: u32);
     /// A peer's emulated write is complete.
     fn written(&mut self, from: PeerId, cq_data: Option<u64>, len: u64);
-    /// Carries an atomic out on memory of ours. `data` holds the operands, of a compare followed
-    /// by the values to compare with; the former values are appended to `former`.
+    /// Executes a peer's atomic on local memory. `data` holds the operands; for a compare the
+    /// comparison values follow them. The former values are appended to `former`.
     fn atomic(
         &mut self,
         rta: &crate::wire::Rta,

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-/// Messages may arrive at most so far ahead of the one that is due.
+/// How far ahead of the due message number a message may arrive.
 const AHEAD_MAX: u32 = 1 << 20;
-/// What a kept packet, or the note that none will come, takes beside its bytes.
+/// Bytes counted for the table entry of a kept packet, in addition to the packet, and of a skipped
+/// number.
 const OVERHEAD: usize = 128;
 
 type Packet = Box<[u8]>;
@@ -32,29 +33,29 @@ pub(crate) struct Peer {
     /// Number of the message that is due from this peer.
     due: u32,
     early: HashMap<u32, Vec<Packet>>,
-    /// Bytes of `early`, with what the table itself takes.
+    /// Bytes of `early`, with [`OVERHEAD`] for each entry.
     early_bytes: usize,
-    /// Bytes of packets for this peer that found no room.
+    /// Bytes of packets to this peer that wait for room in the adapter's queue.
     pub deferred: usize,
     /// Reads and writes of this peer that are being served.
     pub serving: usize,
-    /// An answer for it had to be dropped.
+    /// An answer to this peer was dropped because `deferred` exceeded the budget.
     pub overcharged: bool,
-    /// It has exceeded its budget: whatever else it sends is dropped.
+    /// The peer has exceeded its budget: all its further packets are dropped.
     pub banned: bool,
 }
 
-/// When a message's turn is.
+/// Where a message stands in the order of its peer's messages.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum ReorderOutcome {
     Now,
     /// Kept until its turn.
     Early,
     /// A further packet of a message that has begun.
     Part,
-    /// More arrives before its turn than may be kept of one peer.
+    /// Ahead of the due message, and the budget for early packets of one peer is used up.
     Excess,
-    /// A number that was there before, or is beyond reason.
+    /// A duplicate, or a number that is more than [`AHEAD_MAX`] ahead.
     Never,
 }
 
@@ -66,44 +67,52 @@ impl Peer {
         id
     }
 
-    /// Whose turn a message is; an early one is copied and kept, up to `most` bytes in all.
-    /// `several` says that the message may have further requests of this number.
-    pub(crate) fn turn(&mut self, msg_id: u32, several: bool, packet: &[u8], most: usize) -> Turn {
+    /// Classifies a message and advances the due number if the message is due. A copy of an early
+    /// packet is kept, up to `most` bytes in all. `several` says that further requests may have the
+    /// same number.
+    pub(crate) fn turn(
+        &mut self,
+        msg_id: u32,
+        several: bool,
+        packet: &[u8],
+        most: usize,
+    ) -> ReorderOutcome {
         match msg_id.wrapping_sub(self.due) {
             0 => {
                 self.due = self.due.wrapping_add(1);
-                Turn::Now
+                ReorderOutcome::Now
             }
             d if d <= AHEAD_MAX => {
                 let bytes = packet.len() + OVERHEAD;
                 if self.early_bytes + bytes > most {
-                    return Turn::Excess;
+                    return ReorderOutcome::Excess;
                 }
                 let kept = self.early.entry(msg_id).or_default();
                 if kept.is_empty() || several {
                     kept.push(packet.into());
                     self.early_bytes += bytes;
                 }
-                Turn::Early
+                ReorderOutcome::Early
             }
-            _ if several && self.parts.contains_key(&msg_id) => Turn::Part,
-            _ => Turn::Never,
+            _ if several && self.parts.contains_key(&msg_id) => ReorderOutcome::Part,
+            _ => ReorderOutcome::Never,
         }
     }
 
-    /// Whether this message is the next, and nothing waits for it.
+    /// Whether this message is due and no early message is kept.
     #[inline]
     pub(crate) fn is_due(&self, msg_id: u32) -> bool {
         msg_id == self.due && self.early.is_empty()
     }
 
-    /// The message that was due is taken.
+    /// Advances the due number past a message that has been handled.
     #[inline]
-    pub(crate) fn was_due(&mut self) {
+    pub(crate) fn advance_due(&mut self) {
         self.due = self.due.wrapping_add(1);
     }
 
-    /// The packets of the next kept message whose turn has come; none for one to skip.
+    /// Removes the kept packets of the message that is now due and advances the due number; an
+    /// empty list for a skipped number.
     pub(crate) fn next_early(&mut self) -> Option<Vec<Packet>> {
         if self.early.is_empty() {
             return None;
@@ -126,8 +135,8 @@ impl Peer {
         self.early_bytes
     }
 
-    /// Message `msg_id` will never arrive. `false` when that cannot be kept in mind, as with
-    /// [`Turn::Excess`].
+    /// Skips message `msg_id`, which will never arrive. Returns `false` when the budget for early
+    /// messages is used up, as with [`ReorderOutcome::Excess`].
     pub(crate) fn skip(&mut self, msg_id: u32, most: usize) -> bool {
         match msg_id.wrapping_sub(self.due) {
             0 => self.due = self.due.wrapping_add(1),
@@ -169,21 +178,21 @@ mod tests {
             due: u32::MAX,
             ..Peer::default()
         };
-        assert_eq!(p.turn(0, false, b"b", 4096), Turn::Early);
-        assert_eq!(p.turn(1, false, b"c", 4096), Turn::Early);
-        assert_eq!(p.turn(2, true, b"d1", 4096), Turn::Early);
-        assert_eq!(p.turn(2, true, b"d2", 4096), Turn::Early);
+        assert_eq!(p.turn(0, false, b"b", 4096), ReorderOutcome::Early);
+        assert_eq!(p.turn(1, false, b"c", 4096), ReorderOutcome::Early);
+        assert_eq!(p.turn(2, true, b"d1", 4096), ReorderOutcome::Early);
+        assert_eq!(p.turn(2, true, b"d2", 4096), ReorderOutcome::Early);
         assert_eq!(p.next_early(), None);
-        assert_eq!(p.turn(u32::MAX, false, b"a", 4096), Turn::Now);
+        assert_eq!(p.turn(u32::MAX, false, b"a", 4096), ReorderOutcome::Now);
         let mut next = || p.next_early().map(|v| v.concat());
         assert_eq!(next().as_deref(), Some(&b"b"[..]));
         assert_eq!(next().as_deref(), Some(&b"c"[..]));
         assert_eq!(next().as_deref(), Some(&b"d1d2"[..]));
-        assert_eq!(p.turn(1, false, b"c", 4096), Turn::Never);
+        assert_eq!(p.turn(1, false, b"c", 4096), ReorderOutcome::Never);
         assert!(p.skip(4, 4096));
         assert!(p.skip(3, 4096));
         assert_eq!(p.next_early(), Some(Vec::new()));
-        assert_eq!(p.turn(5, false, b"e", 4096), Turn::Now);
+        assert_eq!(p.turn(5, false, b"e", 4096), ReorderOutcome::Now);
         assert!(p.early.is_empty());
     }
 }

@@ -1,13 +1,13 @@
 //! Messages on their way in, and the data of emulated writes and read answers.
 //!
-//! A request whose turn has come finds its place in the receive queue or is kept there. From then
-//! on an [`Rx`] counts bytes: those of requests and CTSDATA as they come, those of reads when the
-//! adapter is done with them, and those for which there is no room at once. When all are there the
-//! message is complete, whatever order they came in.
+//! A request that is due gets its place in a posted receive, or the receive queue keeps it. From
+//! then on an [`Rx`] counts bytes: bytes of requests and CTSDATA when they arrive, bytes of RDMA
+//! reads when the adapter has completed them, and bytes beyond the receive's buffer at once. The
+//! message is complete when all bytes are counted, in whatever order they arrived.
 
 use super::endpoint::Endpoint;
 use super::peer::Parts;
-use super::recvq::{Place, RecvQueue, Unexpected};
+use super::recvq::{Place, RecvQueue, UnexpectedMessage};
 use super::{Body, Failure, PeerId, Port, ReadPost, Received};
 use crate::types::*;
 use crate::wire::{Iovs, Repr, RmaIov, Rtm, RtmKind};
@@ -34,18 +34,21 @@ pub(super) struct Reading {
     from: Iovs,
     /// Bytes the sender sends ahead.
     runt: u64,
-    /// Where the first read begins, bytes asked for so far, and where to stop.
+    /// Offset of the first read, offset up to which reads are posted, and offset where the reads
+    /// end.
     start: u64,
     at: u64,
     end: u64,
     /// Reads under way.
     under_way: u32,
-    /// The adapter does not read this: the sender hears of it when what it sent ahead is here.
+    /// The adapter refused the read: READ_NACK is sent once all bytes sent ahead have arrived.
     refused: bool,
+    /// The target region was closed: the sender gets PEER_ERROR once no read is under way.
+    closed: bool,
 }
 
 impl Reading {
-    /// What has come, of a transfer of `total` bytes, when all that was sent ahead is here.
+    /// Value of [`Rx::got`] for a transfer of `total` bytes once all bytes sent ahead have arrived.
     fn ahead(&self, total: u64) -> u64 {
         total - self.end + self.start
     }
@@ -70,8 +73,8 @@ pub(super) struct Rx {
     pub failed: Option<Failure>,
 }
 
-/// The sender of a message, write or answer has given less memory or other numbers than its length
-/// needs, or sends more state than its budget allows.
+/// The peer broke the protocol: it named less memory than the length needs, or inconsistent
+/// numbers, or it exceeded its budget.
 pub(super) const PROTOCOL_VIOLATION: Failure = Failure {
     errno: FI_ECONNABORTED,
     status: 8,
@@ -96,9 +99,9 @@ impl Rx {
         }
     }
 
-    /// Stores bytes that came in a packet, as far as there is room, and counts them. Of a transfer
-    /// that is read only the bytes sent ahead come in packets: others are dropped, for the adapter
-    /// writes there. Returns how many were counted.
+    /// Stores bytes of a packet that fit into the buffer, counts all of them, and returns how many
+    /// were counted. In a transfer by RDMA read only the bytes sent ahead arrive in packets; others
+    /// are dropped, because the adapter writes that memory.
     pub(crate) fn put(&mut self, off: u64, bytes: &[u8], port: &mut impl Port) -> u64 {
         let len = bytes.len() as u64;
         let limit = self.reading.as_ref().map_or(self.total, |r| r.runt);
@@ -153,7 +156,7 @@ impl Endpoint {
         }
         match rq.place(from, rtm.tag, total(rtm, payload.len()), |s| port.adopt(s)) {
             Some(place) => self.start(place, from, rtm, payload, rq, port),
-            None => rq.keep(Unexpected {
+            None => rq.keep(UnexpectedMessage {
                 coming: None,
                 written: None,
                 ep: self.cfg.id,
@@ -192,7 +195,7 @@ impl Endpoint {
     pub fn start_unexpected(
         &mut self,
         place: Place,
-        u: &Unexpected,
+        u: &UnexpectedMessage,
         rq: &mut RecvQueue,
         port: &mut impl Port,
     ) {
@@ -233,13 +236,13 @@ impl Endpoint {
                 send_id,
                 from: memory,
                 ..
-            } => self.read_in(&mut rx, send_id, memory, 0),
+            } => self.plan_read(&mut rx, send_id, memory, 0),
             RtmKind::RuntRead {
                 send_id,
                 from: memory,
                 runt,
                 ..
-            } => self.read_in(&mut rx, send_id, memory, runt),
+            } => self.plan_read(&mut rx, send_id, memory, runt),
             RtmKind::LongCts { send_id, .. } => rx.send_id = send_id,
             RtmKind::Eager | RtmKind::Medium { .. } => {}
         }
@@ -247,7 +250,7 @@ impl Endpoint {
         if matches!(rtm.kind, RtmKind::LongCts { .. }) {
             rx.window = len.saturating_sub(rx.got);
         }
-        // Medium and runting read: the other requests come by their number.
+        // Medium and runting read: further requests find the transfer by their message number.
         let several = matches!(rtm.kind, RtmKind::Medium { .. } | RtmKind::RuntRead { .. });
         let parts = &mut self.peers.get(from).parts;
         let waiting = match parts.get_mut(&rtm.msg_id) {
@@ -279,7 +282,7 @@ impl Endpoint {
             }
         }
         if window > 0 {
-            self.clear(from, send_id, id, window, false, port);
+            self.send_cts(from, send_id, id, window, false, port);
         }
         if reads {
             self.reading.push_back(id);
@@ -288,7 +291,7 @@ impl Endpoint {
     }
 
     /// Plans to read what follows the first `skip` bytes of a transfer, as far as there is room.
-    pub(super) fn read_in(&mut self, rx: &mut Rx, send_id: u32, memory: Iovs, skip: u64) {
+    pub(super) fn plan_read(&mut self, rx: &mut Rx, send_id: u32, memory: Iovs, skip: u64) {
         let room = match rx.kind {
             RxKind::Message { place, .. } => place.room,
             _ => rx.total,
@@ -296,7 +299,8 @@ impl Endpoint {
         let end = rx.total.min(memory.total().unwrap_or(0));
         let stop = end.min(room).max(skip.min(end));
         rx.send_id = send_id;
-        // What has no room here is not read, and what the sender does not have cannot be.
+        // Bytes beyond the buffer are not read, and bytes beyond the sender's memory cannot be:
+        // count them as received.
         rx.got = rx.total - stop;
         rx.reading = Some(Reading {
             from: memory,
@@ -306,12 +310,16 @@ impl Endpoint {
             end: stop,
             under_way: 0,
             refused: false,
+            closed: false,
         });
     }
 
     /// Posts reads, as many as the adapter takes.
     pub(super) fn push_reads(&mut self, port: &mut impl Port) {
         while let Some(id) = self.reading.front().copied() {
+            if self.end_closed(id, port) {
+                continue;
+            }
             match self.read_one(id, port) {
                 ReadPost::Busy => return,
                 ReadPost::Posted => {
@@ -323,6 +331,25 @@ impl Endpoint {
                 }
             }
         }
+    }
+
+    /// Ends a write whose target region was closed, if no read into the region is under way, and
+    /// sends PEER_ERROR. Returns whether the transfer is gone.
+    fn end_closed(&mut self, id: u32, port: &mut impl Port) -> bool {
+        let Some(rx) = self.rxs.get(id) else {
+            return false;
+        };
+        let over = rx
+            .reading
+            .as_ref()
+            .is_some_and(|r| r.closed && r.under_way == 0);
+        if over {
+            let (from, send_id) = (rx.from, rx.send_id);
+            self.reading.retain(|r| *r != id);
+            self.send_peer_error(from, send_id, PROTOCOL_VIOLATION, port);
+            self.drop_rx(id, port);
+        }
+        over
     }
 
     /// Posts all reads of a transfer.
@@ -385,8 +412,12 @@ impl Endpoint {
             // A peer that lives waits for the end of the read.
             if news && !matches!(f.errno, FI_ECONNABORTED | FI_ENOTCONN) {
                 let (from, send_id) = (rx.from, rx.send_id);
-                self.give_up(from, send_id, f, port);
+                self.send_peer_error(from, send_id, f, port);
             }
+        }
+        let gone = failure.is_some_and(|f| matches!(f.errno, FI_ECONNABORTED | FI_ENOTCONN));
+        if !gone && self.end_closed(id, port) {
+            return;
         }
         let Some(rx) = self.rxs.get_mut(id) else {
             return;
@@ -405,8 +436,8 @@ impl Endpoint {
         }
     }
 
-    /// Our side cannot read this: the sender is asked to send it, once everything of it that is on
-    /// its way has arrived (protocol, 4.7).
+    /// Asks the sender to send what our adapter cannot read, once all bytes sent ahead have arrived
+    /// (protocol, 4.7).
     fn refuse_read(&mut self, id: u32, port: &mut impl Port) {
         let Some(rx) = self.rxs.get_mut(id) else {
             return;
@@ -425,13 +456,13 @@ impl Endpoint {
             msg_id, several, ..
         } = &mut rx.kind
         {
-            // The long-CTS request that follows is told to us by its number.
+            // The long-CTS request that follows carries the message number.
             *several = true;
             let msg_id = *msg_id;
             let parts = &mut self.peers.get(from).parts;
             parts.insert(msg_id, Parts::Rx(id));
         } else {
-            // A write comes again whole, with its target.
+            // A write is sent again from its beginning and names its target again.
             self.drop_rx(id, port);
         }
         let r = Repr::ReadNack {
@@ -442,14 +473,14 @@ impl Endpoint {
     }
 
     /// The long-CTS request that takes the place of a read.
-    pub(super) fn instead_of_read(&mut self, from: PeerId, rtm: &Rtm, port: &mut impl Port) {
+    pub(super) fn resume_after_nack(&mut self, from: PeerId, rtm: &Rtm, port: &mut impl Port) {
         let Some(Parts::Rx(id)) = self.peers.get(from).parts.get(&rtm.msg_id) else {
             return;
         };
         let (id, RtmKind::LongCts { send_id, .. }) = (*id, rtm.kind) else {
             return;
         };
-        // Only in answer to our READ_NACK: while a read is planned the bytes do not come in
+        // Accepted only after our READ_NACK: while reads are planned, no bytes may arrive in
         // packets.
         let refused = |r: &&mut Rx| r.from == from && r.reading.is_none();
         let Some(rx) = self.rxs.get_mut(id).filter(refused) else {
@@ -459,12 +490,12 @@ impl Endpoint {
         rx.receipt = rtm.receipt;
         rx.window = rx.total - rx.got.min(rx.total);
         let window = rx.window;
-        self.clear(from, send_id, id, window, false, port);
+        self.send_cts(from, send_id, id, window, false, port);
     }
 
-    /// Tells a sender how much it may send. The whole rest at once: the adapter's own window keeps
-    /// the sender from flooding us.
-    pub(super) fn clear(
+    /// Sends CTS for `length` bytes. Callers pass all remaining bytes at once: the adapter's flow
+    /// control keeps the sender from flooding us.
+    pub(super) fn send_cts(
         &mut self,
         to: PeerId,
         send_id: u32,
@@ -510,13 +541,14 @@ impl Endpoint {
             // The first part of a long read is over: the rest is cleared.
             rx.window = rx.total - rx.got;
             let (send_id, window) = (rx.send_id, rx.window);
-            self.clear(from, send_id, recv_id, window, true, port);
+            self.send_cts(from, send_id, recv_id, window, true, port);
         }
     }
 
-    /// The regions that targets `is` accepts are in are closed: nothing more is read into them.
-    /// Returns the transfers whose reads are under way, for the caller to have the adapter end
-    /// them; each ends with [`Endpoint::read_done`].
+    /// Fails the writes that read into the targets which `is` accepts, because their regions are
+    /// being closed: no further reads into them are posted. Returns the transfers with reads in
+    /// flight; the caller has the adapter end those reads, and [`Endpoint::read_done`] then ends
+    /// each transfer.
     pub fn close_targets(&mut self, is: impl Fn(u32) -> bool) -> Vec<u32> {
         let target = |r: &Rx| matches!(r.kind, RxKind::Write { .. }) && is(r.ctx);
         let mut under_way = Vec::new();
@@ -527,8 +559,12 @@ impl Endpoint {
             if let Some(r) = &mut rx.reading {
                 rx.failed.get_or_insert(PROTOCOL_VIOLATION);
                 r.end = r.at;
-                if r.under_way > 0 {
-                    under_way.push(id);
+                r.closed = true;
+                match r.under_way {
+                    // The next progress ends the transfer.
+                    0 if self.reading.contains(&id) => {}
+                    0 => self.reading.push_back(id),
+                    _ => under_way.push(id),
                 }
             }
         }
@@ -538,7 +574,7 @@ impl Endpoint {
     pub(super) fn close_rx(&mut self, id: u32, rq: &mut RecvQueue, port: &mut impl Port) {
         if let Some(rx) = self.rxs.remove(id) {
             port.expect(rx.from, false);
-            self.served(&rx);
+            self.release_serving(&rx);
             if let RxKind::Message {
                 msg_id,
                 several: true,
@@ -551,19 +587,19 @@ impl Endpoint {
         }
     }
 
-    /// A peer's write is no longer kept.
-    fn served(&mut self, rx: &Rx) {
+    /// Decrements the peer's count of operations under way, if the transfer is a write.
+    fn release_serving(&mut self, rx: &Rx) {
         if matches!(rx.kind, RxKind::Write { .. }) {
             let p = self.peers.get(rx.from);
             p.serving = p.serving.saturating_sub(1);
         }
     }
 
-    /// Takes a transfer out that will begin again.
+    /// Removes a transfer that the peer will start again.
     fn drop_rx(&mut self, id: u32, port: &mut impl Port) {
         if let Some(rx) = self.rxs.remove(id) {
             port.expect(rx.from, false);
-            self.served(&rx);
+            self.release_serving(&rx);
             port.close_target(rx.ctx);
         }
     }
@@ -578,7 +614,8 @@ impl Endpoint {
         if let Some(rx) = self.rxs.get_mut(id) {
             rx.failed.get_or_insert(failure);
             self.reading.retain(|r| *r != id);
-            // Reads under way still write: the memory is not ours to give back before they end.
+            // The adapter still writes through reads in flight: the memory must not be released
+            // before they end.
             if let Some(r) = rx.reading.as_mut().filter(|r| r.under_way > 0) {
                 r.end = r.at;
                 return;
@@ -587,7 +624,7 @@ impl Endpoint {
         }
     }
 
-    /// A transfer is over: the application hears of it, then the sender.
+    /// Completes a transfer: reports it to the application, then acknowledges it to the sender.
     pub(super) fn end_rx(&mut self, rx: Rx, rq: &mut RecvQueue, port: &mut impl Port) {
         let mut receipt_id = 0;
         match rx.kind {

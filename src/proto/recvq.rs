@@ -1,9 +1,9 @@
 //! Receives that wait for messages, and messages that wait for receives.
 //!
-//! An endpoint has one queue; a shared receive context is one that several endpoints use. A posted
-//! receive is a [`RecvSlot`]; a buffer for several messages (FI_MULTI_RECV) stays in its place and
-//! hands out its space piece by piece. Messages nobody waits for are kept whole, and their bytes
-//! counted, so that the provider can hold senders off.
+//! An endpoint has one queue; several endpoints share the queue of a shared receive context. A
+//! posted receive is a [`RecvSlot`]. A multi-receive buffer (FI_MULTI_RECV) keeps its place among
+//! the receives and hands out its space piece by piece. Messages without a receive are kept whole;
+//! their bytes are counted, so that the provider can throttle senders.
 
 use super::matching::{Id, Matcher, Posted};
 use super::PeerId;
@@ -15,13 +15,13 @@ use std::collections::HashMap;
 /// Stands for no operation: what is received for it is dropped.
 pub const NO_CTX: u32 = u32::MAX;
 
-/// What a kept packet takes beside its bytes.
+/// Bytes counted for a kept packet, in addition to its length.
 const PART_OVERHEAD: usize = 64;
 
 /// The bit of a tag that marks messages of collective operations, at endpoints that have them.
 pub const COLLECTIVE_TAG: u64 = 1 << 63;
 
-/// What a receive is.
+/// Arguments of [`RecvQueue::post`].
 #[derive(Clone, Copy, Debug)]
 pub struct RecvArgs {
     /// Source, or [`super::ANY`].
@@ -31,7 +31,8 @@ pub struct RecvArgs {
     pub tagged: bool,
     pub tag: u64,
     pub ignore: u64,
-    /// With FI_MULTI_RECV: the buffer is given back when less than this is left of it.
+    /// With FI_MULTI_RECV: the buffer is released when fewer bytes than this are left
+    /// (FI_OPT_MIN_MULTI_RECV).
     pub multi: Option<u64>,
 }
 
@@ -43,47 +44,48 @@ impl RecvArgs {
 
 /// A request without a receive.
 #[derive(Debug)]
-pub struct Unexpected {
-    /// Endpoint it came to, by the provider's number.
+pub struct UnexpectedMessage {
+    /// The provider's number of the receiving endpoint.
     pub ep: u32,
     pub from: PeerId,
     pub(super) rtm: Rtm,
     pub(super) payload: Box<[u8]>,
-    /// A message that comes without the protocol, bit by bit.
-    pub coming: Option<Coming>,
-    /// No message but a write that takes a receive.
-    pub written: Option<Written>,
+    /// Set for a message outside the RDM protocol whose bytes have not all arrived.
+    pub coming: Option<PartialMessage>,
+    /// Set for a write with data that consumes a receive, instead of a message.
+    pub written: Option<WriteWithData>,
 }
 
-/// A write with data that takes a receive: the bytes are in their place, the data goes to the
-/// receive's completion.
+/// A write with data that consumes a receive (FI_RX_CQ_DATA): the bytes are already in the target
+/// region, and the data goes to the receive's completion.
 #[derive(Clone, Copy, Debug)]
-pub struct Written {
+pub struct WriteWithData {
     /// Bytes written.
     pub len: usize,
     pub data: u64,
 }
 
-/// A message whose bytes come without the protocol: the provider has them.
+/// A message outside the RDM protocol whose bytes have not all arrived; the provider tracks its
+/// transfer.
 #[derive(Clone, Copy, Debug)]
-pub struct Coming {
-    /// The provider's number of it.
+pub struct PartialMessage {
+    /// The provider's number of the message.
     pub number: u32,
-    /// Of the whole message, bytes.
+    /// Length of the whole message, bytes.
     pub len: u64,
-    /// What the provider keeps of it until it has a place, bytes.
+    /// Bytes of the message that the provider holds until the message has a receive.
     pub held: usize,
 }
 
-impl Unexpected {
-    /// A whole message that came without the protocol.
+impl UnexpectedMessage {
+    /// A complete message that arrived outside the RDM protocol.
     pub fn whole(
         ep: u32,
         from: PeerId,
         tag: Option<u64>,
         cq_data: Option<u64>,
         payload: Box<[u8]>,
-    ) -> Unexpected {
+    ) -> UnexpectedMessage {
         let opt = Opt {
             cq_data,
             ..Opt::default()
@@ -96,7 +98,7 @@ impl Unexpected {
             receipt: None,
             after_nack: false,
         };
-        Unexpected {
+        UnexpectedMessage {
             ep,
             from,
             rtm,
@@ -106,25 +108,25 @@ impl Unexpected {
         }
     }
 
-    /// A write that takes a receive.
-    pub fn write(ep: u32, from: PeerId, written: Written) -> Unexpected {
-        Unexpected {
+    /// A write with data that consumes a receive.
+    pub fn write(ep: u32, from: PeerId, written: WriteWithData) -> UnexpectedMessage {
+        UnexpectedMessage {
             written: Some(written),
-            ..Unexpected::whole(ep, from, None, Some(written.data), Box::default())
+            ..UnexpectedMessage::whole(ep, from, None, Some(written.data), Box::default())
         }
     }
 
-    /// A message that comes without the protocol, and of which not everything is here.
+    /// A message outside the RDM protocol whose bytes have not all arrived.
     pub fn in_part(
         ep: u32,
         from: PeerId,
         tag: Option<u64>,
         cq_data: Option<u64>,
-        coming: Coming,
-    ) -> Unexpected {
-        Unexpected {
+        coming: PartialMessage,
+    ) -> UnexpectedMessage {
+        UnexpectedMessage {
             coming: Some(coming),
-            ..Unexpected::whole(ep, from, tag, cq_data, Box::default())
+            ..UnexpectedMessage::whole(ep, from, tag, cq_data, Box::default())
         }
     }
 
@@ -136,9 +138,9 @@ impl Unexpected {
         }
     }
 
-    /// What a peek says of it.
-    pub fn peeked(&self) -> Peeked {
-        Peeked {
+    /// The result of FI_PEEK for this message.
+    pub fn peeked(&self) -> PeekResult {
+        PeekResult {
             from: self.from,
             len: self.byte_len(),
             tag: self.rtm.tag.unwrap_or(0),
@@ -148,33 +150,33 @@ impl Unexpected {
 
     fn weight(&self) -> usize {
         let held = self.coming.map_or(self.payload.len(), |c| c.held);
-        held + core::mem::size_of::<Unexpected>()
+        held + core::mem::size_of::<UnexpectedMessage>()
     }
 }
 
 /// What a peek finds.
 #[derive(Clone, Copy, Debug)]
-pub struct Peeked {
+pub struct PeekResult {
     pub from: PeerId,
     pub len: u64,
     pub tag: u64,
     pub cq_data: Option<u64>,
 }
 
-/// A plain receive, into one piece of memory: it becomes an operation of the provider only when the
-/// message that it takes needs one.
+/// A receive into one piece of memory, without per-operation state: it becomes an operation of the
+/// provider only when its message needs one.
 #[derive(Debug, Clone, Copy)]
 pub struct RecvEntry {
     pub context: usize,
     pub into: Piece,
-    /// Success is worth a completion entry.
+    /// A successful receive writes a completion.
     pub report: bool,
     pub tagged: bool,
 }
 
-/// A [`RecvEntry`] receive, with what it waits for.
+/// A [`RecvEntry`] with its match criteria.
 #[derive(Debug, Clone, Copy)]
-pub struct ShortRecv {
+pub struct RecvEntryMatch {
     pub what: RecvEntry,
     pub src: PeerId,
     pub tag: u64,
@@ -187,8 +189,7 @@ enum RecvSlot {
     RecvEntry(RecvEntry),
 }
 
-/// What a place of the queue of receives has in it before its first: nothing that is ever looked
-/// at.
+/// Fills unused slots of the [`Fifo`](crate::core::fifo::Fifo), which are never read.
 impl Default for RecvSlot {
     fn default() -> RecvSlot {
         RecvSlot::Multi(u32::MAX)
@@ -201,16 +202,16 @@ struct Multi {
     len: u64,
     used: u64,
     least: u64,
-    /// Messages on their way into it.
+    /// Messages that are arriving in the buffer.
     live: u32,
     /// No further message gets in.
     closed: bool,
 }
 
-/// Where a message goes.
+/// The part of a receive's buffer that a message is stored in.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// The receive, and its bytes from `base` on that there are for the message.
+    /// The receive, the offset in its buffer, and the bytes available from there on.
     pub ctx: u32,
     pub base: u64,
     pub room: u64,
@@ -234,27 +235,27 @@ impl Place {
     }
 }
 
-/// What became of a receive that was taken back.
+/// Outcome of a cancelled receive.
 #[derive(Clone, Copy, Debug)]
-pub enum Cancelled {
-    /// It is over.
+pub enum CancelOutcome {
+    /// The receive has ended; it was this operation.
     Now(u32),
-    /// It is over, and was no operation yet.
-    RecvEntry(ShortRecv),
-    /// Messages are on their way into its buffer: it ends with the last of them.
+    /// The receive has ended; it was not an operation yet.
+    RecvEntry(RecvEntryMatch),
+    /// Messages are arriving in its buffer: the receive ends with the last of them.
     Later,
 }
 
 /// See the module text.
 #[derive(Debug, Default)]
 pub struct RecvQueue {
-    untagged: Matcher<RecvSlot, Unexpected>,
-    tagged: Matcher<RecvSlot, Unexpected>,
+    untagged: Matcher<RecvSlot, UnexpectedMessage>,
+    tagged: Matcher<RecvSlot, UnexpectedMessage>,
     /// Tagged messages of collective operations, where the endpoint has them.
-    collective: Option<Box<Matcher<RecvSlot, Unexpected>>>,
+    collective: Option<Box<Matcher<RecvSlot, UnexpectedMessage>>>,
     multis: Slab<Multi>,
     /// Messages set aside by FI_CLAIM, by the context of the call.
-    claimed: HashMap<usize, Unexpected>,
+    claimed: HashMap<usize, UnexpectedMessage>,
     bytes: usize,
 }
 
@@ -265,7 +266,7 @@ impl RecvQueue {
     }
 
     #[inline]
-    fn side(&mut self, tag: Option<u64>) -> &mut Matcher<RecvSlot, Unexpected> {
+    fn side(&mut self, tag: Option<u64>) -> &mut Matcher<RecvSlot, UnexpectedMessage> {
         match (tag, &mut self.collective) {
             (None, _) => &mut self.untagged,
             (Some(t), Some(m)) if t & COLLECTIVE_TAG != 0 => m,
@@ -274,7 +275,7 @@ impl RecvQueue {
     }
 
     /// Posts a receive, or returns the message that it takes at once.
-    pub fn post(&mut self, a: &RecvArgs) -> Option<Unexpected> {
+    pub fn post(&mut self, a: &RecvArgs) -> Option<UnexpectedMessage> {
         if a.multi.is_none() {
             if let Some(u) = self.take(a) {
                 return Some(u);
@@ -303,9 +304,10 @@ impl RecvQueue {
         None
     }
 
-    /// Posts a plain receive; `None`, and nothing done, while messages wait that it might take.
+    /// Posts a [`RecvEntry`]. Returns `None` and does nothing while any unexpected message waits,
+    /// because the receive might match it.
     #[inline(always)]
-    pub fn post_short(
+    pub fn post_entry(
         &mut self,
         src: PeerId,
         tag: Option<(u64, u64)>,
@@ -327,16 +329,16 @@ impl RecvQueue {
         Some(())
     }
 
-    /// Takes the plain receive that waits for a message, if it is the first of all that do, and has
-    /// room.
+    /// Removes and returns the receive that a message matches, if that is a [`RecvEntry`] with room
+    /// for `len` bytes.
     #[inline(always)]
-    pub fn take_short(&mut self, from: PeerId, tag: Option<u64>, len: usize) -> Option<RecvEntry> {
-        self.take_short_if(from, tag, len, |_| true)
+    pub fn take_entry(&mut self, from: PeerId, tag: Option<u64>, len: usize) -> Option<RecvEntry> {
+        self.take_entry_if(from, tag, len, |_| true)
     }
 
-    /// As [`RecvQueue::take_short`], if `fill` says so, too.
+    /// As [`RecvQueue::take_entry`], if `fill` says so, too.
     #[inline(always)]
-    pub fn take_short_if(
+    pub fn take_entry_if(
         &mut self,
         from: PeerId,
         tag: Option<u64>,
@@ -357,8 +359,8 @@ impl RecvQueue {
     pub fn fill(
         &mut self,
         a: &RecvArgs,
-        adopt: impl FnOnce(ShortRecv) -> u32,
-    ) -> Option<(Unexpected, Place)> {
+        adopt: impl FnOnce(RecvEntryMatch) -> u32,
+    ) -> Option<(UnexpectedMessage, Place)> {
         let m = self.side(a.full_tag());
         let id = m.find_message(a.src, a.tag, a.ignore)?;
         let u = m.message(id)?;
@@ -370,7 +372,7 @@ impl RecvQueue {
     }
 
     /// The oldest unexpected message for these arguments, taken out.
-    pub fn take(&mut self, a: &RecvArgs) -> Option<Unexpected> {
+    pub fn take(&mut self, a: &RecvArgs) -> Option<UnexpectedMessage> {
         let m = self.side(a.full_tag());
         let id = m.find_message(a.src, a.tag, a.ignore)?;
         let u = m.take_message(id)?;
@@ -379,10 +381,10 @@ impl RecvQueue {
     }
 
     /// Looks for the oldest unexpected message for these arguments.
-    pub fn peek(&mut self, a: &RecvArgs) -> Option<Peeked> {
+    pub fn peek(&mut self, a: &RecvArgs) -> Option<PeekResult> {
         let m = self.side(a.full_tag());
         let id = m.find_message(a.src, a.tag, a.ignore)?;
-        m.message(id).map(Unexpected::peeked)
+        m.message(id).map(UnexpectedMessage::peeked)
     }
 
     /// Sets the message that [`RecvQueue::peek`] found aside for `context`.
@@ -394,19 +396,19 @@ impl RecvQueue {
     }
 
     /// The message set aside for `context`.
-    pub fn claimed(&mut self, context: usize) -> Option<Unexpected> {
+    pub fn claimed(&mut self, context: usize) -> Option<UnexpectedMessage> {
         let u = self.claimed.remove(&context)?;
         self.bytes = self.bytes.saturating_sub(u.weight());
         Some(u)
     }
 
-    /// Takes back the first posted receive that `pick` accepts, by its number, or that is plain and
-    /// has this context.
+    /// Cancels the first posted receive whose number `pick` accepts, or that is a [`RecvEntry`]
+    /// with this context.
     pub fn cancel(
         &mut self,
         context: usize,
         mut pick: impl FnMut(u32) -> bool,
-    ) -> Option<Cancelled> {
+    ) -> Option<CancelOutcome> {
         let multis = &mut self.multis;
         let mut by = |s: &RecvSlot| match s {
             RecvSlot::One { ctx, .. } => pick(*ctx),
@@ -418,8 +420,8 @@ impl RecvQueue {
             None => self.tagged.cancel(&mut by)?,
         };
         match p.what {
-            RecvSlot::One { ctx, .. } => Some(Cancelled::Now(ctx)),
-            RecvSlot::RecvEntry(what) => Some(Cancelled::RecvEntry(ShortRecv {
+            RecvSlot::One { ctx, .. } => Some(CancelOutcome::Now(ctx)),
+            RecvSlot::RecvEntry(what) => Some(CancelOutcome::RecvEntry(RecvEntryMatch {
                 what,
                 src: p.src,
                 tag: p.tag,
@@ -428,14 +430,14 @@ impl RecvQueue {
                 let m = self.multis.get_mut(id)?;
                 m.closed = true;
                 if m.live > 0 {
-                    return Some(Cancelled::Later);
+                    return Some(CancelOutcome::Later);
                 }
-                self.multis.remove(id).map(|m| Cancelled::Now(m.ctx))
+                self.multis.remove(id).map(|m| CancelOutcome::Now(m.ctx))
             }
         }
     }
 
-    /// Takes back the first receive of a collective operation that `pick` accepts.
+    /// Cancels the first receive of a collective operation that `pick` accepts.
     pub fn cancel_collective(&mut self, mut pick: impl FnMut(u32) -> bool) -> Option<u32> {
         let m = self.collective.as_mut()?;
         let p = m.cancel(|s| matches!(s, RecvSlot::One { ctx, .. } if pick(*ctx)))?;
@@ -445,7 +447,7 @@ impl RecvQueue {
         }
     }
 
-    /// Whether a receive or a message is of this peer.
+    /// Whether a receive names this peer as its source, or a message came from it.
     pub fn mentions(&self, peer: PeerId) -> bool {
         let collective = self.collective.as_ref();
         self.untagged.mentions(peer)
@@ -454,52 +456,54 @@ impl RecvQueue {
             || self.claimed.values().any(|u| u.from == peer)
     }
 
-    /// Receives posted.
+    /// Number of posted receives, without those of collective operations.
     pub fn posted(&self) -> usize {
         self.untagged.posted() + self.tagged.posted()
     }
 
-    /// Messages that arrived and that nobody has asked for.
+    /// Number of unexpected and reserved messages.
     #[cfg(any(test, feature = "internals"))]
     pub fn unexpected(&self) -> usize {
         let collective = self.collective.as_ref().map_or(0, |m| m.waiting());
         self.untagged.waiting() + self.tagged.waiting() + collective + self.claimed.len()
     }
 
-    /// A further packet of a message without a receive is kept, of so many bytes.
+    /// Adds a kept further packet of a message without a receive, of `len` bytes, to the memory in
+    /// use.
     pub(super) fn add_part(&mut self, len: usize) {
         self.bytes += len + PART_OVERHEAD;
     }
 
-    /// It is not kept any more.
+    /// Subtracts a packet of `len` bytes that is no longer kept.
     pub(super) fn remove_part(&mut self, len: usize) {
         self.bytes = self.bytes.saturating_sub(len + PART_OVERHEAD);
     }
 
-    /// Memory that such messages take, bytes.
+    /// Memory of messages without a receive, bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// An endpoint is closed: messages that came to it go.
+    /// Drops the messages that arrived for an endpoint which is being closed.
     pub fn forget(&mut self, ep: u32) {
         self.retain(|u| u.ep != ep);
     }
 
-    /// A peer is gone: messages of it that are not complete go, for their rest will never come.
+    /// Drops the incomplete messages of a peer that is gone: the rest of them will never arrive.
     pub(super) fn forget_incomplete(&mut self, ep: u32, from: PeerId) {
-        let whole = |u: &Unexpected| u.coming.is_some() || u.byte_len() == u.payload.len() as u64;
+        let whole =
+            |u: &UnexpectedMessage| u.coming.is_some() || u.byte_len() == u.payload.len() as u64;
         self.retain(|u| u.ep != ep || u.from != from || whole(u));
     }
 
-    /// Messages that come without the protocol, and that `pick` accepts by their number, go.
-    pub fn forget_coming(&mut self, ep: u32, pick: impl Fn(u32) -> bool) {
+    /// Drops the incomplete messages outside the RDM protocol whose number `pick` accepts.
+    pub fn forget_partial(&mut self, ep: u32, pick: impl Fn(u32) -> bool) {
         self.retain(|u| u.ep != ep || !u.coming.is_some_and(|c| pick(c.number)));
     }
 
-    fn retain(&mut self, keep: impl Fn(&Unexpected) -> bool) {
+    fn retain(&mut self, keep: impl Fn(&UnexpectedMessage) -> bool) {
         let mut freed = 0;
-        let mut pick = |u: &Unexpected| {
+        let mut pick = |u: &UnexpectedMessage| {
             let k = keep(u);
             freed += if k { 0 } else { u.weight() };
             k
@@ -513,13 +517,14 @@ impl RecvQueue {
         self.bytes = self.bytes.saturating_sub(freed);
     }
 
-    /// The place for a message, if a receive waits for it; `adopt` makes a plain one an operation.
+    /// Takes the matching receive for a message and returns its place; `adopt` turns a
+    /// [`RecvEntry`] into an operation.
     pub fn place(
         &mut self,
         from: PeerId,
         tag: Option<u64>,
         len: u64,
-        adopt: impl FnOnce(ShortRecv) -> u32,
+        adopt: impl FnOnce(RecvEntryMatch) -> u32,
     ) -> Option<Place> {
         // As `side`, borrowing one field only.
         let multis = &mut self.multis;
@@ -544,7 +549,7 @@ impl RecvQueue {
             RecvSlot::RecvEntry(what) => {
                 let p = m.take_receive(id)?;
                 let (src, tag) = (p.src, p.tag);
-                let ctx = adopt(ShortRecv { what, src, tag });
+                let ctx = adopt(RecvEntryMatch { what, src, tag });
                 Some(Place::whole(ctx, what.into.len() as u64))
             }
         }
@@ -553,7 +558,7 @@ impl RecvQueue {
     /// A piece of a multi-receive buffer. The buffer is closed when too little is left.
     fn piece(
         multis: &mut Slab<Multi>,
-        m: &mut Matcher<RecvSlot, Unexpected>,
+        m: &mut Matcher<RecvSlot, UnexpectedMessage>,
         id: Id,
         at: u32,
         len: u64,
@@ -575,7 +580,7 @@ impl RecvQueue {
         Some(p)
     }
 
-    /// A message into a place has ended; whether the receive stays posted.
+    /// Marks the message at a place as ended; returns whether its receive stays posted.
     pub fn ended(&mut self, p: &Place) -> bool {
         let Some(at) = p.multi else { return false };
         let Some(b) = self.multis.get_mut(at) else {
@@ -589,8 +594,8 @@ impl RecvQueue {
         true
     }
 
-    /// Keeps a message nobody waits for.
-    pub fn keep(&mut self, u: Unexpected) {
+    /// Keeps a message for which no receive is posted.
+    pub fn keep(&mut self, u: UnexpectedMessage) {
         self.bytes += u.weight();
         let tag = u.rtm.tag;
         self.side(tag).keep(u.from, tag.unwrap_or(0), u);

@@ -1,28 +1,29 @@
-//! Reads and writes of remote memory where the adapter does not do them (protocol, 3.3 and 4.1).
+//! Emulated reads and writes, for adapters without RDMA (protocol, 3.3 and 4.1).
 //!
-//! A write is a message whose place the sender names; it always asks for a receipt, so that a wrong
-//! key is an error at the side that used it. A read is a request that the other side answers
-//! with one packet, or with a long message whose first part is that packet.
+//! A write is a message into memory that the sender names. It always asks for a receipt, so that a
+//! wrong key is reported to the initiator. A read is a request; the target answers with one packet,
+//! or with a long message whose first part is that packet.
 
 use super::endpoint::Endpoint;
 use super::recv::{Rx, RxKind};
 use super::recvq::RecvQueue;
-use super::send::{body, AckKind, Rest, Tx, DATA_WINDOW};
-use super::{Body, Failure, Load, PeerId, Port, Token};
+use super::send::{body, AckKind, Continuation, Tx, DATA_WINDOW};
+use super::{Body, Failure, PacketPayload, PeerId, Port, Token};
 use crate::core::Result;
 use crate::types::*;
 use crate::wire::{extra, Iovs, Repr, Rtr, Rtw, RtwKind, HEADER_MAX};
 
-/// A request whose memory is shorter than what it is to hold.
+/// The memory that a request names is shorter than the transfer.
 const TOO_SHORT: Failure = Failure {
     errno: FI_EMSGSIZE,
     status: 11,
 };
 
-/// Length of the header of a READRSP: what does not fit behind it is a long read.
+/// Length of a READRSP header. A read whose data does not fit behind it in one packet is a long
+/// read.
 const READRSP_HEADER: usize = 24;
 
-/// What an emulated write is.
+/// Arguments of [`Endpoint::write`].
 #[derive(Clone, Copy, Debug)]
 pub struct WriteArgs {
     pub peer: PeerId,
@@ -34,7 +35,7 @@ pub struct WriteArgs {
     pub inject: bool,
 }
 
-/// What an emulated read is.
+/// Arguments of [`Endpoint::read`].
 #[derive(Clone, Copy, Debug)]
 pub struct ReadArgs {
     pub peer: PeerId,
@@ -64,7 +65,7 @@ impl Endpoint {
         };
         let mut head = [0u8; HEADER_MAX];
         let mut n = Repr::Rtw(rtw).emit(None, &mut head);
-        let (length, mut rest) = (a.len, Rest::None);
+        let (length, mut rest) = (a.len, Continuation::None);
         if length > self.cfg.mtu.saturating_sub(n) as u64 {
             if a.inject {
                 self.txs.remove(id);
@@ -81,7 +82,7 @@ impl Endpoint {
                         send_id: id,
                         from,
                     };
-                    (kind, Rest::ReadWrite { to: a.to })
+                    (kind, Continuation::ReadWrite { to: a.to })
                 }
                 None => {
                     let kind = RtwKind::LongCts {
@@ -89,12 +90,12 @@ impl Endpoint {
                         send_id: id,
                         credits: DATA_WINDOW,
                     };
-                    (kind, Rest::Cleared)
+                    (kind, Continuation::Cleared)
                 }
             };
             n = Repr::Rtw(rtw).emit(None, &mut head);
         }
-        let reads = matches!(rest, Rest::ReadWrite { .. });
+        let reads = matches!(rest, Continuation::ReadWrite { .. });
         let room = self.cfg.mtu.saturating_sub(n) as u64;
         let first = if reads { 0 } else { length.min(room) };
         let load = body(a.ctx, 0, first);
@@ -123,7 +124,8 @@ impl Endpoint {
         }
         let opt = self.opt(a.peer, None);
         let one = self.cfg.mtu.saturating_sub(READRSP_HEADER) as u64;
-        // A window is a 32-bit number here; what is beyond is cleared when it has been used.
+        // The window field has 32 bits; bytes beyond it are cleared when the first window is used
+        // up.
         let window = u64::from(u32::MAX).min(a.len);
         let mut rx = Rx::new(RxKind::Read, a.ctx, a.peer, a.len);
         rx.window = window;
@@ -138,7 +140,7 @@ impl Endpoint {
         let mut head = [0u8; HEADER_MAX];
         let n = Repr::Rtr(rtr).emit(None, &mut head);
         let head = head.get(..n).unwrap_or(&[]);
-        if !port.send(a.peer, head, Load::None, Token::Control) {
+        if !port.send(a.peer, head, PacketPayload::None, Token::Control) {
             self.rxs.remove(id);
             return Err(FI_EAGAIN);
         }
@@ -178,7 +180,7 @@ impl Endpoint {
             Ok(ctx) => ctx,
             Err(f) => {
                 if let Some(id) = send_id {
-                    self.give_up(from, id, f, port);
+                    self.send_peer_error(from, id, f, port);
                 }
                 return;
             }
@@ -191,7 +193,7 @@ impl Endpoint {
                 send_id,
                 from: memory,
                 ..
-            } => self.read_in(&mut rx, send_id, memory, 0),
+            } => self.plan_read(&mut rx, send_id, memory, 0),
             RtwKind::LongCts { send_id, .. } => rx.send_id = send_id,
             RtwKind::Eager => {}
         }
@@ -208,7 +210,7 @@ impl Endpoint {
             self.reading.push_back(id);
             self.push_reads(port);
         } else {
-            self.clear(from, send_id, id, window, false, port);
+            self.send_cts(from, send_id, id, window, false, port);
         }
     }
 
@@ -231,7 +233,7 @@ impl Endpoint {
         };
         let ctx = match target {
             Ok(ctx) => ctx,
-            Err(f) => return self.give_up(from, r.recv_id, f, port),
+            Err(f) => return self.send_peer_error(from, r.recv_id, f, port),
         };
         let mut tx = Tx::new(ctx, from, r.length);
         tx.target = true;
@@ -259,20 +261,20 @@ impl Endpoint {
         let mut head = [0u8; HEADER_MAX];
         let n = repr.emit(Some(self.cfg.connid), &mut head);
         let head = head.get(..n).unwrap_or(&[]);
-        let load = Load::Body(Body {
+        let load = PacketPayload::Body(Body {
             ctx,
             off: 0,
             len: first as usize,
         });
         if !port.room() || !port.send(peer, head, load, Token::Tx(id)) {
-            // Later, by the list of operations with data to send: nothing of it has gone out.
+            // Nothing has been sent: `answer_reads` tries again.
             t.window = 0;
             self.unanswered.push_back((id, window));
             return;
         }
         t.packets = 1;
-        // Only now the peer may clear more.
-        t.rest = Rest::Cleared;
+        // The peer may send CTS only after this packet.
+        t.rest = Continuation::Cleared;
         t.sent = first;
         t.window = window.clamp(first, t.len);
         if t.sent < t.len {

@@ -1,13 +1,13 @@
 //! Messages on their way out, and the data of emulated writes and read answers.
 //!
-//! The first packet decides: it goes out when the operation is posted, or the operation is refused.
-//! Further packets (of medium messages at once, of long ones when cleared) leave in turn with
-//! those of other operations, at most [`DATA_WINDOW`] of each under way. An operation ends when all
-//! its packets are done and what it awaits from the peer has come.
+//! Posting an operation sends its first packet; if that fails the operation is refused. Further
+//! packets (of medium messages at once, of long ones when cleared) are sent round-robin with those
+//! of other operations, at most [`DATA_WINDOW`] of each operation in flight. An operation ends when
+//! all its packets are done and the acknowledgement that it awaits has arrived.
 
 use super::choose::Subprotocol;
 use super::endpoint::Endpoint;
-use super::{Body, Failure, Load, PeerId, Port, Token};
+use super::{Body, Failure, PacketPayload, PeerId, Port, Token};
 use crate::core::Result;
 use crate::types::*;
 use crate::wire::{Iovs, Repr, Rtm, RtmKind, Rtw, RtwKind, HEADER_MAX};
@@ -15,7 +15,7 @@ use crate::wire::{Iovs, Repr, Rtm, RtmKind, Rtw, RtwKind, HEADER_MAX};
 /// Data packets of one operation under way at once.
 pub(super) const DATA_WINDOW: u32 = 64;
 
-/// What a send is.
+/// Arguments of [`Endpoint::send`].
 #[derive(Clone, Copy, Debug)]
 pub struct SendArgs {
     pub peer: PeerId,
@@ -26,13 +26,14 @@ pub struct SendArgs {
     pub cq_data: Option<u64>,
     /// Complete only when the message is in the receiver's buffer (FI_DELIVERY_COMPLETE).
     pub receipt: bool,
-    /// The data was copied at posting and is gone afterwards: it must fit into one packet.
+    /// The data is a copy that is valid only during the call (FI_INJECT): it must fit into one
+    /// packet.
     pub inject: bool,
 }
 
-/// What an operation's further packets are, or what takes its place when it cannot be read.
+/// How an operation continues after its first packet, or after a READ_NACK.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Rest {
+pub(super) enum Continuation {
     /// Nothing follows the first packet.
     None,
     /// CTSDATA, once cleared.
@@ -45,14 +46,14 @@ pub(super) enum Rest {
     ReadWrite { to: Iovs },
 }
 
-/// The packet of the peer that ends an operation. Any other packet ends nothing.
+/// The acknowledgement that ends an operation; packets of other kinds do not end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AckKind {
     /// The adapter's completion is enough.
     None,
     Receipt,
     EndOfRead,
-    /// The former values of an atomic: so many bytes.
+    /// The former values of an atomic, with their length in bytes.
     Former(u64),
 }
 
@@ -62,18 +63,18 @@ pub(super) struct Tx {
     pub peer: PeerId,
     pub len: u64,
     pub sent: u64,
-    /// What may be sent goes up to here.
+    /// Offset up to which data may be sent.
     pub window: u64,
     pub recv_id: u32,
     /// Packets the adapter has not finished.
     pub packets: u32,
-    /// What is to come from the peer.
+    /// The acknowledgement that is still to arrive.
     pub awaits: AckKind,
     /// The port was told to expect the peer.
     pub expecting: bool,
     /// In the list of operations with data to send.
     pub ready: bool,
-    pub rest: Rest,
+    pub rest: Continuation,
     pub tag: Option<u64>,
     pub cq_data: Option<u64>,
     pub receipt: bool,
@@ -95,7 +96,7 @@ impl Tx {
             awaits: AckKind::None,
             expecting: false,
             ready: false,
-            rest: Rest::None,
+            rest: Continuation::None,
             tag: None,
             cq_data: None,
             receipt: false,
@@ -136,7 +137,7 @@ impl Endpoint {
         let mut from = Iovs::default();
         if !matches!(way, Subprotocol::Eager | Subprotocol::LongRead)
             && !a.inject
-            && port.reads_memory(a.peer)
+            && port.prefers_read(a.peer)
         {
             way = Subprotocol::LongRead;
         }
@@ -153,10 +154,10 @@ impl Endpoint {
         let length = a.len;
         let runt = self.cfg.policy.runt.min(length);
         let (kind, rest) = match way {
-            Subprotocol::Eager => (RtmKind::Eager, Rest::None),
+            Subprotocol::Eager => (RtmKind::Eager, Continuation::None),
             Subprotocol::Medium => (
                 RtmKind::Medium { length, offset: 0 },
-                Rest::Requests {
+                Continuation::Requests {
                     msg_id,
                     runt: 0,
                     from,
@@ -168,7 +169,7 @@ impl Endpoint {
                     send_id: id,
                     credits: DATA_WINDOW,
                 },
-                Rest::Cleared,
+                Continuation::Cleared,
             ),
             Subprotocol::LongRead => (
                 RtmKind::LongRead {
@@ -176,7 +177,7 @@ impl Endpoint {
                     send_id: id,
                     from,
                 },
-                Rest::Read { msg_id },
+                Continuation::Read { msg_id },
             ),
             Subprotocol::RuntRead => (
                 RtmKind::RuntRead {
@@ -186,7 +187,7 @@ impl Endpoint {
                     runt,
                     from,
                 },
-                Rest::Requests { msg_id, runt, from },
+                Continuation::Requests { msg_id, runt, from },
             ),
         };
         let reads = matches!(way, Subprotocol::LongRead | Subprotocol::RuntRead);
@@ -221,7 +222,7 @@ impl Endpoint {
         (t.sent, t.window) = match way {
             Subprotocol::Medium => (first, length),
             Subprotocol::LongRead => (length, length),
-            // What the peer reads counts as sent: the runt is all there is to do.
+            // Bytes that the peer reads count as sent: only the runt is left to send.
             Subprotocol::RuntRead if first < runt => (first, runt),
             Subprotocol::RuntRead => (length, length),
             _ => (first, first),
@@ -252,7 +253,7 @@ impl Endpoint {
         let Some(t) = self.txs.get_mut(send_id).filter(|t| t.peer == from) else {
             return;
         };
-        if !matches!(t.rest, Rest::Cleared) {
+        if !matches!(t.rest, Continuation::Cleared) {
             return;
         }
         t.recv_id = recv_id;
@@ -275,15 +276,19 @@ impl Endpoint {
         let awaits = |t: &&mut Tx| t.peer == from && t.awaits == answer;
         if let Some(t) = self.txs.get_mut(send_id).filter(awaits) {
             t.awaits = AckKind::None;
-            if matches!(t.rest, Rest::Read { .. } | Rest::ReadWrite { .. }) {
-                t.rest = Rest::None;
+            if matches!(
+                t.rest,
+                Continuation::Read { .. } | Continuation::ReadWrite { .. }
+            ) {
+                t.rest = Continuation::None;
             }
             self.finish_tx(send_id, port);
         }
     }
 
-    /// The peer cannot read our memory: the bytes go by long-CTS, with a request that carries none.
-    pub(super) fn not_read(&mut self, from: PeerId, send_id: u32, port: &mut impl Port) {
+    /// Handles READ_NACK: the peer cannot read our memory, so the bytes are sent by long-CTS, after
+    /// a request that carries no data.
+    pub(super) fn handle_read_nack(&mut self, from: PeerId, send_id: u32, port: &mut impl Port) {
         let reads = |t: &&mut Tx| t.peer == from && t.awaits == AckKind::EndOfRead;
         let Some(t) = self.txs.get_mut(send_id).filter(reads) else {
             return;
@@ -292,12 +297,12 @@ impl Endpoint {
         let (rest, tag, cq_data, receipt) = (t.rest, t.tag, t.cq_data, t.receipt);
         // What was sent ahead of a read has arrived, and is not sent again.
         let (msg_id, ahead) = match rest {
-            Rest::Requests { msg_id, runt, .. } => (Some(msg_id), runt),
-            Rest::Read { msg_id } => (Some(msg_id), 0),
-            Rest::ReadWrite { .. } => (None, 0),
-            Rest::None | Rest::Cleared => return,
+            Continuation::Requests { msg_id, runt, .. } => (Some(msg_id), runt),
+            Continuation::Read { msg_id } => (Some(msg_id), 0),
+            Continuation::ReadWrite { .. } => (None, 0),
+            Continuation::None | Continuation::Cleared => return,
         };
-        t.rest = Rest::Cleared;
+        t.rest = Continuation::Cleared;
         (t.sent, t.window) = (ahead, ahead);
         t.awaits = match receipt {
             true => AckKind::Receipt,
@@ -319,7 +324,7 @@ impl Endpoint {
                 receipt: receipt.then_some(send_id),
                 after_nack: true,
             }),
-            (None, Rest::ReadWrite { to }) => Repr::Rtw(Rtw {
+            (None, Continuation::ReadWrite { to }) => Repr::Rtw(Rtw {
                 opt,
                 to,
                 kind: RtwKind::LongCts {
@@ -348,7 +353,7 @@ impl Endpoint {
                 self.ready.rotate_left(1);
                 continue;
             }
-            // Done for now: `packet_done` puts it back when there is more.
+            // Nothing to send for now: `packet_done` or `cts` enters the operation again.
             if let Some(t) = self.txs.get_mut(id) {
                 t.ready = false;
             }
@@ -356,7 +361,7 @@ impl Endpoint {
         }
     }
 
-    /// Sends what an operation may; `false` when the adapter had no room for more.
+    /// Sends the data that an operation's window allows; `false` when the adapter's queue is full.
     fn push_one(&mut self, id: u32, port: &mut impl Port) -> bool {
         let connid = self.cfg.connid;
         loop {
@@ -372,7 +377,7 @@ impl Endpoint {
             let (peer, ctx, off, left) = (t.peer, t.ctx, t.sent, t.window - t.sent);
             let mut buf = [0u8; HEADER_MAX];
             let (n, len) = match t.rest {
-                Rest::Requests { msg_id, runt, from } => {
+                Continuation::Requests { msg_id, runt, from } => {
                     let (tag, cq_data, length) = (t.tag, t.cq_data, t.len);
                     let receipt = t.receipt.then_some(id).filter(|_| runt == 0);
                     let opt = self.opt(peer, cq_data);
@@ -420,7 +425,9 @@ impl Endpoint {
             if let Some(t) = self.txs.get_mut(id) {
                 t.sent += len;
                 t.packets += 1;
-                if matches!(t.rest, Rest::Requests { runt, .. } if runt > 0 && t.sent >= runt) {
+                let sent = t.sent;
+                if matches!(t.rest, Continuation::Requests { runt, .. } if runt > 0 && sent >= runt)
+                {
                     t.sent = t.len;
                 }
             }
@@ -468,7 +475,7 @@ impl Endpoint {
             if t.target {
                 let p = self.peers.get(t.peer);
                 p.serving = p.serving.saturating_sub(1);
-                // Its number will be another operation's.
+                // The slab reuses the number for another operation.
                 self.unanswered.retain(|(unanswered, _)| *unanswered != id);
                 port.close_target(t.ctx);
             } else {
@@ -479,11 +486,11 @@ impl Endpoint {
 }
 
 /// Memory of an operation as a packet's payload.
-pub(super) fn body<'a>(ctx: u32, off: u64, len: u64) -> Load<'a> {
+pub(super) fn body<'a>(ctx: u32, off: u64, len: u64) -> PacketPayload<'a> {
     if len == 0 {
-        return Load::None;
+        return PacketPayload::None;
     }
-    Load::Body(Body {
+    PacketPayload::Body(Body {
         ctx,
         off,
         len: len as usize,

@@ -1,10 +1,10 @@
-//! Endpoints on a virtual network with a seed and a virtual clock, and the promise that, whatever
-//! the network does to the order of packets, every message arrives once, complete and in order,
-//! every read, write and atomic takes effect once, and nothing is left over; and that, when a peer
-//! dies at any step, everything that needed it ends in an error.
+//! Property tests: endpoints on a virtual network with a seed and a virtual clock. Whatever order
+//! the network delivers packets in, every message arrives once, complete and in order, every read,
+//! write and atomic takes effect once, and no state is left over. When a peer dies at any step,
+//! every operation that needs the peer ends in an error.
 //!
-//! The adapter below is reliable, so that nothing is lost here but with its peer; loss itself is
-//! simulated where it is repaired, in `device::soft`. `FABRIC_SIM_SEEDS` sets how many seeds run.
+//! The simulated adapter is reliable: packets are lost only when a peer dies. `device::soft`
+//! simulates loss, because it retransmits. `FABRIC_SIM_SEEDS` sets the number of seeds.
 
 use super::*;
 use crate::core::rng::Rng;
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Key of the memory that peers read, write and change with atomics.
 const REGION: u64 = 1 << 40;
-/// Elements at its start that atomics change.
+/// Elements at the start of the region that atomics change.
 const CELLS: usize = 8;
 
 enum Flight {
@@ -22,8 +22,8 @@ enum Flight {
     Read { piece: RmaIov, into: Body, id: u32 },
 }
 
-/// What an endpoint does to the world.
-struct World {
+/// Implements [`Port`] for one simulated endpoint.
+struct ProtoSimPort {
     me: PeerId,
     air: Vec<(u64, PeerId, Flight)>,
     depth: usize,
@@ -38,12 +38,12 @@ struct World {
     received: Vec<(u32, Received, Result<(), Failure>)>,
     written: Vec<(PeerId, Option<u64>, u64)>,
     expecting: i64,
-    /// Whether, and how often in percent, reads are possible.
+    /// Whether [`Port::expose`] succeeds, and the percentage of reads that are refused.
     readable: bool,
     refuse: u64,
 }
 
-impl World {
+impl ProtoSimPort {
     fn fly(&mut self, to: PeerId, f: Flight) {
         let late = self.rng.below(30);
         self.air.push((self.clock + late, to, f));
@@ -70,20 +70,20 @@ impl World {
     }
 }
 
-impl Port for World {
+impl Port for ProtoSimPort {
     fn room(&self) -> bool {
         self.air.len() < self.depth
     }
 
-    fn send(&mut self, to: PeerId, head: &[u8], load: Load, token: Token) -> bool {
+    fn send(&mut self, to: PeerId, head: &[u8], load: PacketPayload, token: Token) -> bool {
         if !self.room() {
             return false;
         }
         let mut bytes = head.to_vec();
         match load {
-            Load::None => {}
-            Load::Body(b) => bytes.extend(self.bytes_of(b)),
-            Load::Bytes(b) => bytes.extend_from_slice(b),
+            PacketPayload::None => {}
+            PacketPayload::Body(b) => bytes.extend(self.bytes_of(b)),
+            PacketPayload::Bytes(b) => bytes.extend_from_slice(b),
         }
         self.fly(to, Flight::Packet { bytes, token });
         true
@@ -103,7 +103,7 @@ impl Port for World {
         assert!(self.sent.insert(ctx, result).is_none(), "{ctx} ended twice");
     }
 
-    fn adopt(&mut self, recv: ShortRecv) -> u32 {
+    fn adopt(&mut self, recv: RecvEntryMatch) -> u32 {
         recv.what.context as u32
     }
 
@@ -167,15 +167,15 @@ impl Port for World {
     }
 }
 
-struct Side {
+struct ProtoSimEndpoint {
     ep: Endpoint,
     rq: RecvQueue,
-    world: World,
+    world: ProtoSimPort,
 }
 
 const REGION_LEN: usize = 64 << 10;
 
-fn side(me: PeerId, rng: &mut Rng) -> Side {
+fn side(me: PeerId, rng: &mut Rng) -> ProtoSimEndpoint {
     let mtu = 300 + rng.below(400) as usize;
     let readable = rng.below(3) > 0;
     let policy = Policy {
@@ -201,10 +201,10 @@ fn side(me: PeerId, rng: &mut Rng) -> Side {
         policy,
         early_max: 64 << 20,
     };
-    Side {
+    ProtoSimEndpoint {
         ep: Endpoint::new(cfg),
         rq: RecvQueue::default(),
-        world: World {
+        world: ProtoSimPort {
             me,
             air: Vec::new(),
             depth: 20 + rng.below(60) as usize,
@@ -226,8 +226,9 @@ fn side(me: PeerId, rng: &mut Rng) -> Side {
     }
 }
 
-/// Hands over what is due, and the adapters' completions; the dead neither send nor receive.
-fn deliver(sides: &mut [Side], now: u64, dead: Option<PeerId>) {
+/// Delivers packets and reads that are due, and their completions; a dead peer neither sends nor
+/// receives.
+fn deliver(sides: &mut [ProtoSimEndpoint], now: u64, dead: Option<PeerId>) {
     for s in sides.iter_mut() {
         s.world.clock = now;
     }
@@ -276,7 +277,7 @@ fn pattern(n: u32, len: usize) -> Vec<u8> {
 
 #[derive(Clone, Copy, Debug)]
 enum Plan {
-    /// A message, tagged or not, with the place among those of its kind it takes.
+    /// A message, tagged or not.
     Send {
         len: usize,
         tag: Option<u64>,
@@ -302,7 +303,8 @@ fn plans(rng: &mut Rng, count: u32) -> Vec<Plan> {
         1 => rng.below(4000) as usize,
         _ => rng.below(300) as usize,
     };
-    // Writes go to places of their own, reads where nobody writes.
+    // Writes get disjoint ranges in the lower half; reads use the upper half, which no write
+    // changes.
     let mut free = CELLS * 8;
     let half = REGION_LEN / 2;
     (0..count)
@@ -333,7 +335,7 @@ fn plans(rng: &mut Rng, count: u32) -> Vec<Plan> {
 }
 
 /// Starts an operation; `false` when the adapter has no room.
-fn start(s: &mut Side, to: PeerId, ctx: u32, plan: Plan) -> bool {
+fn start(s: &mut ProtoSimEndpoint, to: PeerId, ctx: u32, plan: Plan) -> bool {
     let far = |at: usize, len: usize| {
         Iovs::new(&[RmaIov {
             addr: at as u64,
@@ -400,8 +402,8 @@ fn start(s: &mut Side, to: PeerId, ctx: u32, plan: Plan) -> bool {
     }
 }
 
-/// Posts the receive for the message of `plan`, which is to come from side 0.
-fn post(s: &mut Side, ctx: u32, len: usize, tag: Option<u64>, any: bool) {
+/// Posts the receive for a message of side 0.
+fn post(s: &mut ProtoSimEndpoint, ctx: u32, len: usize, tag: Option<u64>, any: bool) {
     s.world.memory.insert(ctx, vec![0; len]);
     let a = RecvArgs {
         src: if any { ANY } else { 0 },
@@ -425,7 +427,7 @@ pub(crate) fn seeds(default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-fn settled(s: &Side) -> bool {
+fn settled(s: &ProtoSimEndpoint) -> bool {
     s.ep.sending() == 0 && s.ep.receiving() == 0
 }
 
@@ -446,7 +448,7 @@ fn everything_happens_once_in_order_and_whole() {
             })
             .collect();
         let (mut started, mut posted, mut now) = (0, 0, 0u64);
-        let done = |sides: &[Side]| {
+        let done = |sides: &[ProtoSimEndpoint]| {
             sides[0].world.sent.len() == plan.len() && sides[1].world.received.len() == sends.len()
         };
         while !done(&sides) || !sides.iter().all(settled) {
@@ -467,7 +469,7 @@ fn everything_happens_once_in_order_and_whole() {
     }
 }
 
-fn check(seed: u64, plan: &[Plan], sides: &[Side]) {
+fn check(seed: u64, plan: &[Plan], sides: &[ProtoSimEndpoint]) {
     let (a, b) = (&sides[0], &sides[1]);
     for (ctx, r) in &a.world.sent {
         assert_eq!(*r, Ok(()), "seed {seed} operation {ctx}");
@@ -530,7 +532,7 @@ fn check(seed: u64, plan: &[Plan], sides: &[Side]) {
 fn a_peer_that_dies_fails_what_it_owed_and_nothing_else() {
     for seed in 0..seeds(10_000) {
         let mut rng = Rng::new(seed ^ 0xdead);
-        let mut sides: Vec<Side> = (0..3).map(|i| side(i, &mut rng)).collect();
+        let mut sides: Vec<ProtoSimEndpoint> = (0..3).map(|i| side(i, &mut rng)).collect();
         let n = 4 + rng.below(30) as u32;
         let plan = plans(&mut rng, n);
         let death = rng.below(400);
@@ -546,7 +548,7 @@ fn a_peer_that_dies_fails_what_it_owed_and_nothing_else() {
                     status: 13,
                 };
                 for s in sides.iter_mut().take(2) {
-                    bury(s, 2, gone);
+                    fail_peer(s, 2, gone);
                 }
             }
             if started < plan.len() && (dead.is_none() || started % 2 == 0) {
@@ -579,8 +581,9 @@ fn a_peer_that_dies_fails_what_it_owed_and_nothing_else() {
     }
 }
 
-/// What the adapter does when a peer is gone: everything posted to it ends, then it says so.
-fn bury(s: &mut Side, peer: PeerId, gone: Failure) {
+/// Acts as the adapter does when a peer is gone: fails all packets and reads to the peer, then
+/// reports it.
+fn fail_peer(s: &mut ProtoSimEndpoint, peer: PeerId, gone: Failure) {
     let air = core::mem::take(&mut s.world.air);
     let (lost, kept): (Vec<_>, Vec<_>) = air.into_iter().partition(|(_, to, _)| *to == peer);
     s.world.air = kept;
@@ -597,6 +600,62 @@ fn bury(s: &mut Side, peer: PeerId, gone: Failure) {
         }
     }
     s.ep.peer_down(peer, gone, &mut s.rq, &mut s.world);
+}
+
+/// The adapter of `s` cancels the reads of transfer `id`.
+fn cancel_reads(s: &mut ProtoSimEndpoint, id: u32) {
+    let air = core::mem::take(&mut s.world.air);
+    let of = |f: &Flight| matches!(f, Flight::Read { id: read, .. } if *read == id);
+    let (cancelled, kept): (Vec<_>, Vec<_>) = air.into_iter().partition(|(_, _, f)| of(f));
+    s.world.air = kept;
+    let why = Failure {
+        errno: FI_ECANCELED,
+        status: 13,
+    };
+    for _ in cancelled {
+        s.ep.read_done(id, Some(why), &mut s.rq, &mut s.world);
+    }
+}
+
+/// Side 1 closes regions while writes into them are under way.
+#[test]
+fn closing_a_region_ends_the_writes_that_read_into_it() {
+    let mut failed = 0;
+    for seed in 0..seeds(5_000) {
+        let mut rng = Rng::new(seed ^ 0xc105e);
+        let mut sides = vec![side(0, &mut rng), side(1, &mut rng)];
+        // Few requests of the adapter are free, so that reads wait for room.
+        sides[1].world.depth = 1 + rng.below(4) as usize;
+        let writes = 2 + rng.below(6) as u32;
+        let (mut started, mut now) = (0, 0u64);
+        while sides[0].world.sent.len() < writes as usize || !sides.iter().all(settled) {
+            now += 1;
+            assert!(now < 100_000, "seed {seed} stuck");
+            let plan = Plan::Write {
+                at: CELLS * 8 + started as usize * 4000,
+                len: 2000 + rng.below(2000) as usize,
+            };
+            // The features of side 1 are known once the first write has ended.
+            let known = started == 0 || !sides[0].world.sent.is_empty();
+            if known && started < writes && start(&mut sides[0], 1, started, plan) {
+                started += 1;
+            }
+            if rng.below(5) == 0 {
+                let target = sides[1].world.targets.keys().min().copied();
+                let reads = sides[1].ep.close_targets(|ctx| Some(ctx) == target);
+                for id in reads {
+                    cancel_reads(&mut sides[1], id);
+                }
+            }
+            deliver(&mut sides, now, None);
+        }
+        failed += sides[0].world.sent.values().filter(|r| r.is_err()).count();
+        for s in &sides {
+            assert_eq!(s.world.expecting, 0, "seed {seed} side {}", s.world.me);
+            assert!(s.world.targets.is_empty(), "seed {seed}");
+        }
+    }
+    assert!(failed > 0, "no region was closed in time");
 }
 
 #[test]
@@ -649,7 +708,7 @@ fn a_multi_receive_buffer_takes_messages_until_it_is_full() {
         };
         let (mut now, mut next, mut posted) = (0, 0, false);
         let when = rng.below(300);
-        let over = |s: &Side| s.world.received.last().is_some_and(|r| !r.1.stays);
+        let over = |s: &ProtoSimEndpoint| s.world.received.last().is_some_and(|r| !r.1.stays);
         while !over(&sides[1]) && now < 50_000 {
             now += 1;
             if next < lens.len() {

@@ -1,15 +1,16 @@
-//! How two endpoints of one host find each other: a Unix socket in the abstract namespace, named
-//! after the queue pair's address.
+//! Connection set-up between two endpoints of one host: a Unix socket in the abstract namespace,
+//! whose name is derived from the queue pair's address.
 //!
-//! The name exists as long as its socket and is seen in one network namespace only: who can connect
-//! is on the same host. It is a one-way hash of the address, for everybody can read such names. A
-//! connection carries one ring, from the side that connects to the side that listens: a greeting
-//! with the sender's address and the ring's descriptor, later single bytes that wake the reader.
-//! The listening side answers once it has mapped the ring, with its table of registered memory if
-//! it has one: only then the ring is used. Later it may ask through the connection for the rest of
-//! a message, when it has no ring that leads back. The end of the connection tells both that the
-//! other is gone. Both sides check that the other has their user id, and the listening side that
-//! the caller's process is the one that listens at the address it names.
+//! The name exists as long as its socket and is visible in one network namespace only: a process
+//! that can connect is on the same host. The name is a one-way hash of the address, because every
+//! process can read such names. A connection carries one ring, from the connecting side to the
+//! listening side: a greeting with the sender's address and the ring's descriptor, later single
+//! bytes that wake the reader. The listening side answers once it has mapped the ring, and passes
+//! its table of registered memory if it has one; the ring is used only after this answer. Later the
+//! listening side may send a CTS through the connection, when no ring leads back. The end of the
+//! connection tells each side that the other is gone. Both sides check that the other has their
+//! user id, and the listening side checks that the caller's process is the one that listens at the
+//! address in the greeting.
 
 use crate::core::Result;
 use crate::device::local::{self, errno, Incoming};
@@ -24,11 +25,11 @@ const MAGIC: [u8; 8] = *b"lfrshm04";
 const TABLE: [u8; 8] = *b"lfrmem02";
 const ACCEPTED: [u8; 8] = *b"lfracc01";
 const CTS: [u8; 8] = *b"lfrwnt01";
-/// Bytes of the answer: magic, address and value of the probe, filled up.
+/// Bytes of the answer: magic, address and value of the probe, padded to the greeting's length.
 const ANSWER: usize = GREETING;
 /// Bytes of a greeting: magic and the sender's address.
 const GREETING: usize = 8 + 16 + 2 + 4 + 8;
-/// Callers of other users that are refused in one go.
+/// Connections of other users that one call of [`accept`] refuses at most.
 const CALLERS: usize = 64;
 /// Connections not yet accepted that a listener may have.
 const BACKLOG: i32 = 1024;
@@ -76,7 +77,7 @@ fn emit_two(magic: [u8; 8], first: u64, second: u64) -> [u8; GREETING] {
     b
 }
 
-/// The numbers of such a message, if it is of this kind.
+/// The two numbers of a message with this magic; `None` for another magic.
 fn parse_two(magic: [u8; 8], b: &[u8; GREETING]) -> Option<(u64, u64)> {
     let (kind, rest) = b.split_first_chunk::<8>()?;
     let (first, rest) = rest.split_first_chunk::<8>()?;
@@ -90,7 +91,7 @@ fn accepts(b: &[u8; ANSWER]) -> bool {
         .is_some_and(|m| *m == ACCEPTED || *m == TABLE)
 }
 
-/// 64 bits that tell an address from others and do not tell what it is.
+/// A one-way hash of 64 bits: identifies an address without revealing it.
 fn digest(a: &QpAddr) -> u64 {
     let mut h = SipHasher24::new_with_keys(0x6c66_722d_7368_6d31, 0x6e61_6d65);
     h.write(&a.gid);
@@ -109,15 +110,16 @@ pub(crate) fn listen(own: &QpAddr) -> Result<OwnedFd> {
     local::listen(&name(own), BACKLOG)
 }
 
-/// Connects to the queue pair at `to` and passes it a ring; returns its process, too. `FI_EAGAIN`
-/// when it has too many callers right now, another errno when it cannot be reached this way.
+/// Connects to the queue pair at `to` and passes a ring; returns the socket and the id of the
+/// peer's process. `FI_EAGAIN` while the peer's backlog is full, another errno when the peer cannot
+/// be reached through shared memory.
 pub(crate) fn connect(own: &QpAddr, to: &QpAddr, ring: i32) -> Result<(OwnedFd, i32)> {
     let (fd, pid) = local::connect(&name(to))?;
     say(&fd, &raw(own), Some(ring))?;
     Ok((fd, pid))
 }
 
-/// Whether process `pid`, which says that it is at `from`, is the one that listens there.
+/// Whether process `pid`, which claims address `from`, is the process that listens there.
 pub(crate) fn owns(from: &QpAddr, pid: i32) -> bool {
     pid > 0 && local::connect(&name(from)).is_ok_and(|(_, listens)| listens == pid)
 }
@@ -131,8 +133,8 @@ pub(crate) fn answer(fd: &OwnedFd, table: Option<(i32, u64, u64)>) -> Result<()>
     say(fd, &b, table.map(|(f, _, _)| f))
 }
 
-/// Asks the caller that owns the ring of this connection for the rest of message `number`, which is
-/// ours of number `here`: for want of a ring that leads back.
+/// Sends a CTS through this connection, when no ring leads back to the caller that owns its ring:
+/// asks for the rest of message `number`, which has number `here` at this side.
 pub(crate) fn send_cts(fd: &OwnedFd, number: u32, here: u32) -> Result<()> {
     say(fd, &emit_two(CTS, number.into(), here.into()), None)
 }
@@ -180,8 +182,8 @@ fn say(fd: &OwnedFd, bytes: &[u8; GREETING], file: Option<i32>) -> Result<()> {
     }
 }
 
-/// The next caller of a listener, if there is one of our user among the next few. `Err` without a
-/// descriptor for one.
+/// The next connection from a process of our user, among the next [`CALLERS`]; `None` when there is
+/// none. An error when no descriptor is left for the connection.
 pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<(OwnedFd, i32)>> {
     for _ in 0..CALLERS {
         match local::accept(listener)? {
@@ -193,19 +195,19 @@ pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<(OwnedFd, i32)>> {
     Ok(None)
 }
 
-/// What a connection has to say.
+/// A message received from a connection.
 pub(crate) enum ConnEvent {
     Nothing,
     /// A ring of the queue pair at this address.
     Ring(QpAddr, OwnedFd),
-    /// Our ring is mapped there. With a table of registered memory, and address and value of a
-    /// probe.
+    /// The peer has mapped our ring. With the peer's table of registered memory, and address and
+    /// value of a probe, if the peer has sent them.
     Accepted(Option<((u64, u64), OwnedFd)>),
-    /// The rest of a message of ours is wanted: its number, and that at the receiver.
+    /// CTS: the peer asks for the rest of our message: its number here, and at the receiver.
     Cts(u32, u32),
     /// A byte to wake us.
     Wake,
-    /// The other side is gone, or makes no sense.
+    /// The peer has closed the connection, or its message is malformed.
     End,
 }
 
@@ -218,7 +220,7 @@ pub(crate) fn receive(fd: &OwnedFd) -> ConnEvent {
     };
     let mut control = ControlBuffer([0; 64]);
     let mut m = message(&mut iov, &mut control);
-    // Every descriptor that came is owned, however many were sent; one is what is asked for.
+    // Every received descriptor is owned, so that surplus ones are closed; a message has one.
     let mut files: [Option<OwnedFd>; FILES] = Default::default();
     let mut count = 0;
     // SAFETY: both buffers are as long as the header says; the descriptors of a control message are
@@ -256,7 +258,8 @@ pub(crate) fn receive(fd: &OwnedFd) -> ConnEvent {
             match (parse(&bytes), parse_two(TABLE, &bytes), file) {
                 (Some(from), _, Some(file)) => ConnEvent::Ring(from, file),
                 (_, Some(probe), Some(file)) => ConnEvent::Accepted(Some((probe, file))),
-                // Also with a table for which we have no descriptor: we do without.
+                // Also a table that came without its descriptor: the ring is used without the
+                // table.
                 _ if accepts(&bytes) => ConnEvent::Accepted(None),
                 _ => ConnEvent::End,
             }

@@ -1,9 +1,9 @@
-//! The thread that waits for what shared memory cannot tell: callers, wake-ups, and the end of
-//! peers.
+//! The events thread: waits for new connections, wake-ups and exits of peers, which shared memory
+//! cannot signal.
 //!
-//! One per process, started with the first endpoint; it waits in epoll(7). It queues what it
-//! receives for the endpoint ([`EventQueue`]), which reads one flag with every poll and makes no
-//! system call of its own.
+//! Each process has one, started with the first endpoint; the thread waits in epoll(7) and queues
+//! what it receives for the endpoint ([`EventQueue`]). An endpoint reads one flag with every poll
+//! and makes no system call of its own.
 
 use super::connection::{self, accept, receive, ConnEvent};
 use super::ring::{asymmetric_fence, RingReader, RingSegment};
@@ -19,32 +19,33 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// What the thread queues for an endpoint.
+/// An event that the thread queues for an endpoint.
 pub(crate) enum RingEvent {
     /// A peer has opened a ring to us; the number names the connection.
     Ring(u64, QpAddr, RingReader),
-    /// The peer we have called reads our ring from now on, and may let us into its memory.
+    /// A peer that we connected to reads our ring from now on; with its table of registered memory,
+    /// if the system permits access.
     Accepted(u64, Option<RemoteMrTable>),
-    /// The peer of this connection wants the rest of a message: its number here, and there.
+    /// CTS: the peer of this connection asks for the rest of a message: its number here, and there.
     Cts(u64, u32, u32),
-    /// There is something in this connection's ring, or room.
+    /// Wake-up: this connection's ring has a record, or room.
     Awake(u64),
     /// This connection has ended.
     End(u64),
 }
 
-/// An endpoint as its owner and the thread share it.
+/// The part of an endpoint that its owner and the events thread share.
 pub(crate) struct EventQueue {
     pub news: AtomicBool,
     list: Mutex<Vec<RingEvent>>,
-    /// What peers may know of our memory.
+    /// Registered memory that is offered to peers.
     table: Option<Arc<MrTable>>,
-    /// Readable when there is something; the adapter's descriptor is in it, too.
+    /// Readable when an event is queued; the adapter's descriptor is in the set, too.
     pub wait: WaitSet,
 }
 
 impl EventQueue {
-    /// Nothing heard yet.
+    /// An empty queue.
     pub(crate) fn new(table: Option<Arc<MrTable>>) -> Result<EventQueue> {
         Ok(EventQueue {
             news: AtomicBool::new(false),
@@ -58,15 +59,15 @@ impl EventQueue {
         self.list.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// What was heard since the last time.
+    /// Takes the events queued since the last call.
     pub(crate) fn take(&self) -> Vec<RingEvent> {
         let mut l = self.lock();
         self.news.store(false, Relaxed);
         core::mem::take(&mut l)
     }
 
-    /// The answer to our call on connection `id`, if it has come. That the connection has ended
-    /// stays in the queue as well.
+    /// Takes the answer to our request on connection `id` out of the queue, if it has arrived. The
+    /// end of the connection is returned, and stays in the queue as well.
     pub(crate) fn answer(&self, id: u64) -> Option<RingEvent> {
         let mut l = self.lock();
         if l.iter()
@@ -83,7 +84,7 @@ impl EventQueue {
         self.signal();
     }
 
-    /// There is something to look at.
+    /// Reports that the queue has an event: sets the flag and makes the descriptor readable.
     pub(crate) fn signal(&self) {
         self.news.store(true, Release);
         self.wait.signal();
@@ -92,17 +93,18 @@ impl EventQueue {
 
 enum WatchedSocket {
     Listener(OwnedFd),
-    /// A caller, whose ring we read, its process, and whether that has ended.
+    /// A peer that has connected to us and whose ring we read, its process, and the flag that is
+    /// set when the process has ended.
     Caller(OwnedFd, i32, Arc<AtomicBool>),
-    /// A peer that we have called, and its process; the descriptor is the endpoint's to write to,
-    /// too.
+    /// A peer that we have connected to, and its process; the endpoint, too, writes to the
+    /// descriptor.
     Called(Arc<OwnedFd>, i32),
 }
 
 struct Watch {
     ep: Weak<EventQueue>,
     what: WatchedSocket,
-    /// Where a caller is, once it has said so.
+    /// Address of a caller, from its greeting.
     from: OnceLock<QpAddr>,
 }
 
@@ -120,14 +122,14 @@ impl Watch {
 #[derive(Default)]
 struct WatchState {
     all: HashMap<u64, Watch>,
-    /// Numbers given.
+    /// The number given last.
     last: u64,
     /// Peers' processes.
     processes: HashMap<i32, PeerProcess>,
 }
 
-/// A peer's process. Its connections do not tell of its end: a socket may live on in a process that
-/// its owner has forked, and ends before its owner does.
+/// A peer's process. Its connections do not show its end: a forked child may keep the socket open,
+/// and the process may close the socket earlier.
 struct PeerProcess {
     fd: OwnedFd,
     connections: Vec<u64>,
@@ -136,7 +138,7 @@ struct PeerProcess {
 }
 
 impl WatchState {
-    /// Watches no more.
+    /// Stops watching `id`.
     fn remove(&mut self, id: u64) -> Option<Watch> {
         let w = self.all.remove(&id)?;
         if let Some(p) = self.processes.get_mut(&w.process()) {
@@ -154,7 +156,7 @@ impl WatchState {
     }
 }
 
-/// Added to the number of a process: it has ended.
+/// Bit of an epoll cookie whose other bits are a process id: the process has ended.
 const DEATH: u64 = 1 << 63;
 
 /// A descriptor of a process; `None` where it cannot be seen from here, or the system is older than
@@ -178,24 +180,26 @@ pub(crate) struct EventThread {
     /// Initiators with unsignaled accesses, and the descriptor that announces a new one.
     initiators: Mutex<Vec<PendingInitiator>>,
     bell: WaitSet,
-    /// A descriptor that is given up for a moment when there is none left.
+    /// A reserve descriptor: closed for a moment when no other is left
+    /// ([`EventThread::refuse_one`]).
     spare: Mutex<Option<OwnedFd>>,
 }
 
 /// An initiator whose application may never poll again.
 struct PendingInitiator {
     initiator: Arc<Initiator>,
-    /// How far they were at the last look, and for how many looks there have been none.
+    /// The first pending position at the last check, and the number of checks without accesses.
     seen: Option<u64>,
     idle: u32,
 }
 
-/// Callers that are accepted in one go.
+/// Connections that one event of a listener accepts at most.
 const CALLERS: usize = 64;
-/// Milliseconds between two looks, and how many without accesses are enough.
+/// Milliseconds between two checks of pending accesses, and checks without accesses after which
+/// they stop.
 const LOOK_MS: i32 = 1;
 const IDLE_LOOKS: u32 = 8;
-/// So many accesses are executed from here at once.
+/// Accesses that are executed from here under one lock.
 const BATCH: usize = 64;
 /// The bell's id; connections' ids begin at 1.
 const BELL: u64 = 0;
@@ -292,7 +296,7 @@ impl EventThread {
         self.watch(Arc::downgrade(ep), WatchedSocket::Called(fd, pid))
     }
 
-    /// Lets go of a listener or connection, which closes it.
+    /// Stops watching a listener or connection, and closes it.
     pub(crate) fn forget(&self, id: u64) {
         // Closing takes it out of the epoll set.
         drop(self.lock().remove(id));
@@ -306,7 +310,7 @@ impl EventThread {
         }
     }
 
-    /// Asks the caller of an endpoint that is at `from` for the rest of a message (see
+    /// Sends a CTS to the caller at `from` through its connection to endpoint `ep` (see
     /// [`connection::send_cts`]).
     #[cold]
     pub(crate) fn send_cts(
@@ -330,7 +334,8 @@ impl EventThread {
         }
     }
 
-    /// Whether the process at the other end of a connection has ended, heard of or not.
+    /// Whether the process at the other end of a connection has ended, even if no event says so
+    /// yet.
     #[cold]
     pub(crate) fn peer_exited(&self, id: u64) -> bool {
         let w = self.lock();
@@ -342,7 +347,7 @@ impl EventThread {
         }
     }
 
-    /// A process has ended, and its connections with it.
+    /// Ends the connections of a process that has ended.
     #[cold]
     fn process_ended(&self, pid: i32) {
         let Some(p) = self.lock().processes.remove(&pid) else {
@@ -356,8 +361,8 @@ impl EventThread {
         }
     }
 
-    /// Takes in what is heard on listener or connection `id`, the last of it when its process has
-    /// `died`.
+    /// Reads what has arrived at listener or connection `id`. With `died` the process has ended:
+    /// the connection ends after the last of its messages.
     fn ready(&self, id: u64, died: bool) {
         let mut fresh = Vec::new();
         let mut w = self.lock();
@@ -390,15 +395,15 @@ impl EventThread {
                             false => None,
                         };
                         let table = ep.table.as_ref().map(|t| t.offer());
-                        // A caller whose ring is not mapped, or who does not hear of it, sends by
-                        // the adapter.
+                        // A peer whose ring is not mapped, or that the answer does not reach, sends
+                        // through the adapter.
                         let ring = ring.filter(|_| connection::answer(c, table).is_ok());
                         let Some(map) = ring.map(Arc::new) else {
                             ended = true;
                             break;
                         };
                         if let Some(t) = &ep.table {
-                            t.visitor(&map, gone);
+                            t.add_user(&map, gone);
                         }
                         // A second ring on one connection is of the same caller.
                         let from = *x.from.get_or_init(|| from);
@@ -415,15 +420,16 @@ impl EventThread {
                 ConnEvent::Wake => ep.push(RingEvent::Awake(id)),
                 ConnEvent::Cts(number, there) => ep.push(RingEvent::Cts(id, number, there)),
                 ConnEvent::Accepted(table) => {
-                    let visit = table.and_then(|(probe, fd)| RemoteMrTable::new(*pid, fd, probe));
-                    ep.push(RingEvent::Accepted(id, visit));
+                    let remote_table =
+                        table.and_then(|(probe, fd)| RemoteMrTable::new(*pid, fd, probe));
+                    ep.push(RingEvent::Accepted(id, remote_table));
                 }
                 _ => ended = true,
             },
         }
         if ended || died {
             if let WatchedSocket::Caller(_, pid, gone) = &x.what {
-                // Of a process that we cannot see the connection is all there is.
+                // A process that cannot be watched counts as ended when its connection ends.
                 gone.fetch_or(died || !w.processes.contains_key(pid), SeqCst);
             }
             w.remove(id);
@@ -438,14 +444,14 @@ impl EventThread {
         }
     }
 
-    /// Without a descriptor for a caller: it is told so by the end of its connection, for which one
-    /// is kept in reserve, and sends by the adapter.
+    /// Refuses one connection when no descriptor is left: accepts it with the reserve descriptor
+    /// and closes it, so that the peer sends through the adapter.
     #[cold]
     fn refuse_one(&self, listener: &OwnedFd) {
         let mut spare = self.spare.lock().unwrap_or_else(|e| e.into_inner());
         match spare.take() {
             Some(s) => drop(s),
-            // None is left at all: a moment for others to give some back.
+            // Not even the reserve is left: waits for other threads to close descriptors.
             None => std::thread::sleep(std::time::Duration::from_millis(1)),
         }
         crate::warn_limited!(
@@ -460,9 +466,9 @@ impl EventThread {
         self.initiators.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Has a ring's accesses executed although the application does not poll.
+    /// Has the events thread execute a ring's accesses although the application does not poll.
     #[cold]
-    pub(crate) fn look_after(&self, initiator: &Arc<Initiator>) {
+    pub(crate) fn watch_initiator(&self, initiator: &Arc<Initiator>) {
         initiator.watched.store(true, SeqCst);
         self.guarded().push(PendingInitiator {
             initiator: Arc::clone(initiator),
@@ -472,16 +478,17 @@ impl EventThread {
         self.bell.signal();
     }
 
-    /// Looks at the accesses it looks after. Whether there are such.
+    /// Checks the accesses of all watched initiators. Returns whether any initiator is left.
     fn look(&self) -> bool {
         let mut all = self.guarded();
         all.retain_mut(PendingInitiator::look);
         !all.is_empty()
     }
 
-    /// Waits up to `most` milliseconds (-1: for ever) for something to hear, and takes it in. The
-    /// bell is for the thread itself: it stops when that is `answered`.
-    fn hear(&self, most: i32, answered: bool) -> bool {
+    /// Waits up to `most` milliseconds (-1: without limit) for events and processes them. Returns
+    /// whether there was one. The bell wakes the events thread only: it stays set unless
+    /// `answered`.
+    fn wait_events(&self, most: i32, answered: bool) -> bool {
         let mut e = [libc::epoll_event { events: 0, u64: 0 }; 64];
         // SAFETY: `e` has room for the events asked for.
         let n = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), e.as_mut_ptr(), 64, most) };
@@ -502,22 +509,23 @@ impl EventThread {
     fn run(&self) {
         let mut guards = false;
         loop {
-            self.hear(if guards { LOOK_MS } else { -1 }, true);
+            self.wait_events(if guards { LOOK_MS } else { -1 }, true);
             guards = self.look();
         }
     }
 
-    /// Does what the thread has to do just now, in its place: an application that polls in vain on
-    /// the processor that it would run on may keep it from running for milliseconds. Whether there
-    /// was something.
-    pub(crate) fn attend() -> bool {
+    /// Processes pending events in place of the thread: an application that polls without success
+    /// on the thread's processor may keep the thread from running for milliseconds. Returns whether
+    /// there was an event.
+    pub(crate) fn poll_events() -> bool {
         let t = THREAD.get().and_then(|t| t.as_ref().ok());
-        t.is_some_and(|t| t.hear(0, false))
+        t.is_some_and(|t| t.wait_events(0, false))
     }
 }
 
 impl PendingInitiator {
-    /// Takes back what the target has not touched since the last look. Whether another look is due.
+    /// Executes the accesses that the target has not touched since the last check. Returns whether
+    /// another check is due.
     fn look(&mut self) -> bool {
         // Its peer is gone, or its endpoint closed.
         if Arc::strong_count(&self.initiator) == 1 {
@@ -530,8 +538,8 @@ impl PendingInitiator {
             if self.idle < IDLE_LOOKS {
                 return true;
             }
-            // Whoever writes another one after this rings the bell; what was written before, we
-            // see.
+            // An access written after this store signals the bell; an access written before is
+            // visible below.
             self.initiator.watched.store(false, SeqCst);
             asymmetric_fence();
             if self.initiator.pending().is_none() {

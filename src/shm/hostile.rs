@@ -20,12 +20,12 @@ use super::ring::{
 };
 use super::rma::{
     self, Initiator, KeyHash, LocalBuffer, MrTable, OutstandingRma, RemoteMrTable, RmaRequest,
-    VISIT, VISIT_ASIDE,
+    COPY_KEY, EXECUTE_KEY,
 };
 use super::split_copy::SplitCopy;
 use crate::core::script::Script;
 use crate::device::MrObserver;
-use crate::hmem::fenced::{Fenced, LentBuffers};
+use crate::hmem::fenced::{FencedBuf, LentBuffers};
 use crate::hmem::UserMem;
 use crate::transport::{Completion, Flow, RemoteAddr, Status};
 use crate::types::*;
@@ -38,14 +38,14 @@ use std::sync::Arc;
 const REGION: usize = 4096;
 /// Steps of one script: longer ones find nothing that shorter ones do not.
 const STEPS: u32 = 400;
-/// Words that say how things stand, in front of the records.
+/// Control words in front of the records.
 const CONTROL: [usize; 12] = [
     TAKEN,
     RX_PAUSED,
     RX_ARMED,
     TX_ARMED,
-    VISIT,
-    VISIT_ASIDE,
+    COPY_KEY,
+    EXECUTE_KEY,
     4 * LINE,
     4 * LINE + 8,
     4 * LINE + 16,
@@ -81,12 +81,12 @@ struct RingHarness {
     /// The peer's ends of the rings.
     peer_writer: RingWriter,
     peer_reader: RingReader,
-    /// What the peer may reach of ours, and we of the peer's.
+    /// Tables of our regions and of the peer's.
     own: MrTable,
     peers: MrTable,
-    peers_region: Fenced,
-    writable: Fenced,
-    readable: Fenced,
+    peers_region: FencedBuf,
+    writable: FencedBuf,
+    readable: FencedBuf,
     /// Buffers of the accesses, by the context of each.
     buffers: LentBuffers,
     next: usize,
@@ -98,7 +98,7 @@ const PEERS: u64 = 3;
 
 /// A descriptor of our own for the file that `fd` refers to.
 fn duplicate(fd: i32) -> Option<OwnedFd> {
-    // SAFETY: a duplicate is owned by whoever made it.
+    // SAFETY: the duplicate is a new descriptor, which nothing else owns.
     unsafe {
         let fd = libc::dup(fd);
         (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
@@ -109,17 +109,17 @@ impl RingHarness {
     fn new(bytes: &[u8]) -> Option<RingHarness> {
         let writer = RingWriter::new().ok()?;
         let peers = MrTable::new(1).ok()?;
-        let mut peers_region = Fenced::new(REGION);
+        let mut peers_region = FencedBuf::new(REGION);
         let both = FI_REMOTE_READ | FI_REMOTE_WRITE;
         peers.add(PEERS, 0, &peers_region.mem(), both);
         let (fd, at, value) = peers.offer();
         let pid = i32::try_from(std::process::id()).ok()?;
-        let visit = RemoteMrTable::new(pid, duplicate(fd)?, (at, value))?;
+        let remote_table = RemoteMrTable::new(pid, duplicate(fd)?, (at, value))?;
         let written = Arc::clone(writer.file());
-        let initiator = Arc::new(Initiator::new(Arc::clone(&written), visit));
+        let initiator = Arc::new(Initiator::new(Arc::clone(&written), remote_table));
         let read = Arc::new(RingSegment::create().ok()?);
         let own = MrTable::new(2).ok()?;
-        let (mut writable, mut readable) = (Fenced::new(REGION), Fenced::new(REGION));
+        let (mut writable, mut readable) = (FencedBuf::new(REGION), FencedBuf::new(REGION));
         own.add(WRITABLE, 0, &writable.mem(), both);
         own.add(READABLE, 0, &readable.mem(), FI_REMOTE_READ);
         Some(RingHarness {
@@ -174,7 +174,7 @@ impl RingHarness {
     }
 
     fn message(&mut self) {
-        let mut source = Fenced::new(self.script.byte() as usize * 40);
+        let mut source = FencedBuf::new(self.script.byte() as usize * 40);
         let what = RecordHeader {
             kind: 1,
             flags: self.script.byte() & 0x7f,
@@ -194,7 +194,7 @@ impl RingHarness {
         let kinds = [kind::WRITE, kind::READ, kind::ATOMIC, kind::CONFIRMED];
         let kind = kinds[self.script.below(4) as usize % 4];
         let len = self.script.byte() as usize * 20;
-        let mut memory = Fenced::new(len);
+        let mut memory = FencedBuf::new(len);
         let piece = memory.piece();
         let reads = matches!(kind, kind::READ | kind::ATOMIC);
         let key = if self.script.one_in(8) { 77 } else { PEERS };
@@ -212,7 +212,7 @@ impl RingHarness {
         };
         if !self
             .outstanding
-            .accepts_rma(&access, &self.writer, Some(&self.initiator))
+            .admit_request(&access, &self.writer, Some(&self.initiator))
         {
             return;
         }
@@ -263,7 +263,7 @@ impl RingHarness {
     /// Takes some records in, as an endpoint does.
     fn read(&mut self) {
         for _ in 0..self.script.below(8) {
-            let mut buffer = Fenced::new(self.script.byte() as usize * 16);
+            let mut buffer = FencedBuf::new(self.script.byte() as usize * 16);
             let (kind, len) = match self.reader.look() {
                 Lookup::Nothing => break,
                 Lookup::Broken => {
@@ -284,7 +284,7 @@ impl RingHarness {
             buffer.check("a receive");
             self.reader.take(len);
             if kind >= kind::WRITE {
-                self.reader.did(kind, len);
+                self.reader.mark_done(kind, len);
             }
         }
         self.reader.settle();
@@ -302,7 +302,7 @@ impl RingHarness {
         s.work(&ring, s.chunks, |chunk| {
             assert!(chunk < s.chunks, "a chunk that is not there");
             copied += 1;
-            // The peer says that nothing has been taken.
+            // The peer resets the count of chunks taken.
             if copied < 200 && self.script.flip() {
                 s.open(&ring);
             }
@@ -313,7 +313,7 @@ impl RingHarness {
         SplitCopy::stop(s.word, &ring);
     }
 
-    /// The peer writes a record as it should be, but for what it asks for.
+    /// The peer writes a well-formed record with arbitrary contents.
     fn peer_writes(&mut self) {
         let s = &mut self.script;
         let kinds = [
@@ -344,17 +344,17 @@ impl RingHarness {
             .access(what, [key, addr, s.length()], &data, room);
     }
 
-    /// The peer takes records as it should.
+    /// The peer takes records as the protocol says.
     fn peer_reads(&mut self) {
         for _ in 0..self.script.below(8) {
             let Lookup::Record(r) = self.peer_reader.look() else {
                 break;
             };
-            serve(&self.peers, &r, &mut Fenced::new(64));
+            serve(&self.peers, &r, &mut FencedBuf::new(64));
             let (kind, len) = (r.kind, r.len);
             self.peer_reader.take(len);
             if kind >= kind::WRITE {
-                self.peer_reader.did(kind, len);
+                self.peer_reader.mark_done(kind, len);
             }
         }
         self.peer_reader.settle();
@@ -401,7 +401,7 @@ impl RingHarness {
 }
 
 /// What an endpoint does with a record.
-fn serve(own: &MrTable, r: &Record, buffer: &mut Fenced) {
+fn serve(own: &MrTable, r: &Record, buffer: &mut FencedBuf) {
     let [key, addr, _] = r.words();
     let len = r.len.saturating_sub(rma::HEAD);
     let write = r.kind == kind::WRITE;

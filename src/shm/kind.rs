@@ -21,8 +21,8 @@ pub const FIN: u8 = 9;
 /// The sender has copied what there was to copy of a split copy.
 pub const SPLIT_DONE: u8 = 10;
 
-/// Flags of a message and of a long message's beginning: which words are in front of it, tag before
-/// data. An access may have data, too.
+/// Flags of [`MESSAGE`] and [`RTS`]: which words precede the bytes, the tag before the data. An
+/// access may carry data, too.
 pub const TAGGED: u8 = 1;
 pub const WITH_DATA: u8 = 2;
 

@@ -1,9 +1,9 @@
 //! Memory that two processes share: an anonymous file (memfd) mapped by both.
 //!
-//! Such a file has no name and goes with its last user, however that ends. Whoever receives one
-//! from a peer checks that it is sealed against shrinking: a peer that could cut it would kill us
-//! with SIGBUS. What lies in it may change at any time; it is reached by atomic loads and stores
-//! and by copies alone.
+//! Such a file has no name and is freed with its last user, even if that process crashes. A process
+//! that receives a file from a peer checks the seal against shrinking: a peer that could truncate
+//! the file would kill us with SIGBUS. The contents may change at any time; they are accessed by
+//! atomic loads and stores and by copies only.
 
 use crate::core::Result;
 use crate::types::*;
@@ -11,11 +11,11 @@ use core::ffi::c_void;
 use core::sync::atomic::AtomicU64;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// A mapped file. Offsets beyond its end are refused by every access.
+/// A mapped file. An access beyond its end goes to offset 0 instead.
 pub(crate) struct MemfdMap {
     at: *mut u8,
     len: usize,
-    /// Until it has been passed on: a mapping needs none.
+    /// Open until it has been passed to the peer: the mapping needs no descriptor.
     fd: Option<OwnedFd>,
 }
 
@@ -24,7 +24,8 @@ unsafe impl Send for MemfdMap {}
 // SAFETY: as above.
 unsafe impl Sync for MemfdMap {}
 
-/// File system type of huge pages (statfs(2)): there a hole, too, ends in SIGBUS.
+/// File system type of huge pages (statfs(2)): an access to a hole of such a file, too, raises
+/// SIGBUS.
 const HUGETLBFS: i64 = 0x958458f6;
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
@@ -67,8 +68,8 @@ impl MemfdMap {
         MemfdMap::checked(fd, lens, libc::PROT_READ)
     }
 
-    /// Forbids other processes to write to the file. Linux 5.1 and later; before, peers are trusted
-    /// not to.
+    /// Forbids other processes to write to the file. Linux before 5.1 has no such seal; peers are
+    /// trusted not to write there.
     pub(crate) fn forbid_writing(&self) {
         // SAFETY: plain numbers are passed.
         unsafe { libc::fcntl(self.fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE) };
@@ -131,7 +132,7 @@ impl MemfdMap {
 
     #[inline]
     fn place(&self, off: usize, len: usize) -> *mut u8 {
-        // Offsets are bounded by construction in `table`; this is the last line.
+        // Callers compute offsets within the file; this check is the last defence.
         let fits = off <= self.len && len <= self.len - off;
         let off = if fits { off } else { 0 };
         // SAFETY: `off` is within the mapping.

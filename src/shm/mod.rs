@@ -1,14 +1,14 @@
 //! Same-host transport: packets between processes of one host through shared memory.
 //!
-//! An endpoint has a [`ShmEndpoint`]. To a peer with the same GID it opens a ring when the first
-//! packet is for it (`connection`): an anonymous file that the peer reads (`ring`, `memfd`). Reads,
+//! Each endpoint has a [`ShmEndpoint`]. The first packet to a peer with the same GID opens a ring
+//! to that peer (`connection`): an anonymous file that the peer reads (`ring`, `memfd`). Reads,
 //! writes and atomics of a peer's memory are records of the ring, or cross-memory copies (`rma`);
-//! two processes may share the copy of a long message (`split_copy`). Where that fails, for a peer
-//! in another container, of another user or another library, or with the transport off, the adapter
-//! carries the packets; the protocol above puts them in order whichever way they come. A poll looks
-//! into the rings in use; one that has been empty for long asks its writer for a wake-up instead,
-//! so that polling costs nothing for peers that are quiet. `events` reports new peers, wake-ups and
-//! ends of processes.
+//! two processes may share the copy of a long message (`split_copy`). The adapter carries the
+//! packets where a ring cannot: to a peer in another container, of another user or another library,
+//! or with the transport off; the protocol above restores the order of packets that arrive by both.
+//! A poll reads the active rings only. A ring that stays empty is parked and asks its writer for a
+//! wake-up, so that idle peers cost a poll nothing. `events` reports new peers, wake-ups and exits
+//! of processes.
 
 mod connection;
 mod events;
@@ -39,18 +39,18 @@ pub use split_copy::SplitCopy;
 use std::sync::Arc;
 pub use tx_rings::{RecordHead, TxRings};
 
-/// Does what takes long once threads have been started; the first message would wait for it
-/// otherwise.
+/// Registers the process with membarrier(2) before the first message needs the registration: it
+/// takes milliseconds once the process has several threads.
 pub fn prepare() {
     if params::efa().enable_shm_transfer {
-        crate::device::membarrier::join_all();
+        crate::device::membarrier::register_global();
     }
 }
 
-/// Takes new peers, wake-ups and ends of processes from the sockets, in place of the thread, which
-/// may have no processor. Whether there was anything. Thread safe.
-pub fn attend() -> bool {
-    EventThread::attend()
+/// Reads new peers, wake-ups and exits of processes from the sockets, in place of the events
+/// thread, which may have no processor. Returns whether there was an event. Thread safe.
+pub fn poll_events() -> bool {
+    EventThread::poll_events()
 }
 
 /// See the module text. Not thread safe by itself: the owner serialises the calls.
@@ -60,8 +60,9 @@ pub struct ShmEndpoint {
 }
 
 impl ShmEndpoint {
-    /// The endpoint of the queue pair at `own`, whose descriptor joins the endpoint's own; `None`
-    /// with `FI_EFA_ENABLE_SHM_TRANSFER=0` or where the system denies something it needs.
+    /// Opens the endpoint of the queue pair at `own`; `adapter_fd` joins the wait set of the
+    /// endpoint. `None` with `FI_EFA_ENABLE_SHM_TRANSFER=0` or where the system denies something
+    /// that shm needs.
     pub fn open(own: QpAddr, adapter_fd: i32, table: Option<Arc<MrTable>>) -> Option<ShmEndpoint> {
         if !params::efa().enable_shm_transfer {
             return None;
@@ -89,8 +90,8 @@ impl ShmEndpoint {
             .ok()
     }
 
-    /// Descriptor that becomes readable after [`RxRings::arm`] when there is something, here or at
-    /// the adapter.
+    /// Descriptor that becomes readable after [`RxRings::arm`] when a ring or the adapter has an
+    /// event.
     pub fn fd(&self) -> i32 {
         self.rx.fd()
     }
@@ -100,22 +101,22 @@ impl ShmEndpoint {
         self.rx.signal();
     }
 
-    /// Takes note of peers whose memory can be reached, lets go of rings to peers that are gone,
-    /// and returns those peers, once their last packets are taken in. A peer may be returned twice.
+    /// Records peers that have accepted our rings, drops the rings to peers that are gone, and
+    /// returns those peers once their last packets are read. A peer may be returned twice.
     pub fn gone(&mut self) -> Vec<QpAddr> {
-        for (conn, visit) in core::mem::take(&mut self.rx.accepted) {
-            self.tx.accepted(conn, visit);
+        for (conn, remote_table) in core::mem::take(&mut self.rx.accepted) {
+            self.tx.accepted(conn, remote_table);
         }
         for conn in core::mem::take(&mut self.rx.disconnected) {
             let Some(to) = self.tx.disconnect(conn) else {
                 continue;
             };
-            // A ring from the same peer still has its last words.
+            // The ring from the same peer may still hold its last records.
             if !self.rx.read_to_end(&to) {
                 self.rx.gone_peers.push(to);
             }
         }
-        // Its ring and ours have both ended.
+        // A peer is listed twice when the rings to it and from it have both ended.
         self.rx.gone_peers.dedup();
         core::mem::take(&mut self.rx.gone_peers)
     }
@@ -125,7 +126,7 @@ impl ShmEndpoint {
         self.tx.has_ring(peer) || self.rx.has_ring(peer)
     }
 
-    /// Whether [`ShmEndpoint::gone`] has something to say.
+    /// Whether [`ShmEndpoint::gone`] has anything to process.
     #[inline]
     pub fn lost(&self) -> bool {
         let i = &self.rx;

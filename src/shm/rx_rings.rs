@@ -1,4 +1,4 @@
-//! The way in: the rings of peers, which a poll looks into.
+//! The receiving side: the rings of peers, which a poll reads.
 
 use super::events::{EventQueue, EventThread, RingEvent};
 use super::kind;
@@ -9,7 +9,7 @@ use crate::transport::{Flow, PeerId, Poll, PollStatus, Sink};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
-/// Polls without a record after which a ring is no longer looked into.
+/// Polls without a record after which a ring is parked.
 pub(super) const IDLE_POLLS: u32 = 4096;
 /// Records taken from one ring before the next one's turn.
 const BURST: u32 = 64;
@@ -37,7 +37,7 @@ impl RxRing {
     fn mark_taken(&mut self, kind: u8, len: usize) -> bool {
         let wake = self.ring.take(len);
         if kind >= kind::WRITE {
-            self.ring.did(kind, len);
+            self.ring.mark_done(kind, len);
         }
         wake
     }
@@ -45,7 +45,7 @@ impl RxRing {
     /// Marks the ring of a writer that is gone: it is read to its end.
     fn end(&mut self) {
         self.ended = true;
-        self.ring.inherit();
+        self.ring.ignore_writer_lock();
     }
 
     /// Counts a poll without a record. Whether [`RxRings::park_idle`] has to look at the ring.
@@ -62,30 +62,30 @@ pub struct PeerRecord<'a> {
     pub record: &'a Record<'a>,
 }
 
-/// The way in: the rings of peers.
+/// The receiving side of an endpoint: the rings of peers.
 pub struct RxRings {
     shared: Arc<EventQueue>,
     thread: &'static EventThread,
     listener: u64,
-    /// Rings that are looked into, and those that sleep.
+    /// Rings that a poll reads, and rings that wait for a wake-up.
     active: Vec<RxRing>,
     parked: Vec<RxRing>,
     held: bool,
     /// The ring that a poll begins with.
     turn: usize,
-    /// Somebody may wait on the descriptor, and rings that are polled ask for a signal: until there
-    /// is one, for whoever polls meanwhile may be somebody else.
+    /// A thread may wait on the descriptor, and the active rings ask for a wake-up. Stays set until
+    /// there is an event: the thread that polls meanwhile may be another.
     armed: bool,
     pub(super) gone_peers: Vec<QpAddr>,
-    /// Connections that have ended, and that were accepted, for the tx.
+    /// Connections that have ended, and connections that peers have accepted, for the sending side.
     pub(super) disconnected: Vec<u64>,
     pub(super) accepted: Vec<(u64, Option<RemoteMrTable>)>,
-    /// Messages that peers want the rest of: the connection, the number here and there.
+    /// CTS received from connections: the connection, the message's number here and there.
     cts: Vec<(u64, u32, u32)>,
 }
 
 impl RxRings {
-    /// Of an endpoint that listens for callers as `listener`.
+    /// The receiving side of an endpoint whose listener has number `listener`.
     pub(super) fn new(
         shared: Arc<EventQueue>,
         thread: &'static EventThread,
@@ -107,8 +107,8 @@ impl RxRings {
         }
     }
 
-    /// Messages of ours that peers without a ring to us want the rest of: the connection, the
-    /// number of the message here and there.
+    /// Takes the CTS that peers without a ring to us have sent for our messages: the connection,
+    /// the number of the message here and there.
     pub fn take_cts(&mut self) -> Vec<(u64, u32, u32)> {
         core::mem::take(&mut self.cts)
     }
@@ -133,14 +133,14 @@ impl RxRings {
         self.shared.signal();
     }
 
-    /// Whether any peer has been heard lately.
+    /// Whether any ring is active.
     #[inline]
     pub fn has_active(&self) -> bool {
         !self.active.is_empty()
     }
 
-    /// A poll that finds nothing, as most do: `false` when there may be something, and nothing has
-    /// been done.
+    /// A poll that finds nothing, which is the usual case. Returns `false` when there may be a
+    /// record or an event; nothing has been done then.
     #[inline]
     pub fn poll_idle(&mut self) -> bool {
         if self.shared.news.load(Acquire) || self.active.iter().any(|i| i.ring.ready()) {
@@ -156,7 +156,7 @@ impl RxRings {
         true
     }
 
-    /// As [`Poll::poll`], of the first ring that has something: nothing but messages.
+    /// As [`Poll::poll`], for the first ring that has records, of which it takes messages only.
     #[inline(never)]
     pub fn poll_messages<S>(&mut self, budget: usize, sink: &mut S) -> PollStatus
     where
@@ -165,8 +165,8 @@ impl RxRings {
         self.poll_rings::<true, S>(budget, sink)
     }
 
-    /// Offers records to a sink. Rings take turns to be the first; `ONE`: the first that has
-    /// anything is the last.
+    /// Offers records to a sink. Each poll begins with another ring; `ONE` stops after the first
+    /// ring that has records.
     #[inline(always)]
     fn poll_rings<const ONE: bool, S>(&mut self, budget: usize, sink: &mut S) -> PollStatus
     where
@@ -185,8 +185,8 @@ impl RxRings {
                 break;
             };
             at += 1;
-            // Behind a message that was waited for there is none, mostly: looking there takes the
-            // line from its writer.
+            // A ring that was empty at the last poll has one message, mostly: a look behind that
+            // message takes the cache line from its writer.
             let most = if ONE && i.idle > 0 { 1 } else { budget };
             let (mut taken, mut wake) = (0, false);
             let mut flow = Flow::Taken;
@@ -231,8 +231,9 @@ impl RxRings {
         found
     }
 
-    /// Takes whatever there is: `each` gets the peer's address, a place for its number, and the
-    /// record, which comes again with the next poll if it is deferred. Whether there were any.
+    /// Offers all records that have arrived: `each` gets the peer's address, a place for its
+    /// number, and the record. A deferred record is offered again by the next poll. Returns whether
+    /// there were any records.
     #[inline]
     pub fn poll_all(
         &mut self,
@@ -282,7 +283,8 @@ impl RxRings {
         some
     }
 
-    /// Rings that have been empty for long go to sleep, those of dead peers go.
+    /// Parks rings that have been empty for [`IDLE_POLLS`] polls, and drops rings of peers that are
+    /// gone.
     #[cold]
     fn park_idle(&mut self) {
         if self.active.iter().any(RxRing::is_idle) {
@@ -317,7 +319,7 @@ impl RxRings {
         self.active.iter_mut().find(|i| i.conn == conn)
     }
 
-    /// Takes note of what the thread has heard, without a look into the rings.
+    /// Processes the events that the events thread has queued, without reading the rings.
     #[cfg(test)]
     pub fn take_events_for_tests(&mut self) {
         self.take_events();
@@ -345,7 +347,7 @@ impl RxRings {
                         ended: false,
                     });
                 }
-                RingEvent::Accepted(conn, visit) => self.accepted.push((conn, visit)),
+                RingEvent::Accepted(conn, remote_table) => self.accepted.push((conn, remote_table)),
                 RingEvent::Cts(conn, number, there) => self.cts.push((conn, number, there)),
                 RingEvent::Awake(conn) => {
                     self.wake(conn);
@@ -370,7 +372,7 @@ impl RxRings {
         true
     }
 
-    /// Whether messages are held off (see [`TxRings::send`]).
+    /// Pauses messages in all rings, or lets them continue; wakes writers that wait for that.
     pub fn hold(&mut self, on: bool) {
         self.held = on;
         for i in self.active.iter().chain(&self.parked) {
@@ -383,7 +385,7 @@ impl RxRings {
     /// Asks for a signal on the descriptor; `false` when there is something already.
     pub fn arm(&mut self) -> bool {
         self.armed = true;
-        // A signal may come when what it is about has been heard of already.
+        // A signal may arrive after its event has been processed.
         self.shared.wait.clear();
         for i in &self.active {
             i.ring.arm_wakeup();

@@ -1,25 +1,24 @@
-//! A transfer that two processes share: each copies the next chunk of a long message when it is
-//! free.
+//! A split copy: two processes copy a long message, each taking the next chunk when it has time.
 //!
-//! The word that says how far they have come is in the ring from the one that has the place to the
-//! one that has the message. Its upper part tells one transfer from another at the same word, so
-//! that a late helper finds nothing to do. A side that lies in it spoils this transfer, nothing
-//! else: a chunk is one of those that are there.
+//! The word that counts the chunks is in the ring from the receiver to the sender. Its upper part
+//! numbers the transfers that use the word, so that a late helper finds no chunk to copy. A peer
+//! that writes false counts spoils this transfer only: the number of every chunk is checked.
 
 use super::ring::{RingSegment, LINE};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Words of a ring.
+/// Words of a ring that count chunks.
 pub(crate) const WORDS: u8 = 8;
-/// Where they are, a line for each.
+/// Offset of the first word; each word has a cache line of its own.
 const AT: usize = 16 * LINE;
-/// Bits of a word: chunks taken, chunks done, which transfer.
+/// Bits of a word: chunks taken, chunks done (from `DONE` on), number of the transfer (from `ROUND`
+/// on).
 const DONE: u32 = 24;
 const ROUND: u32 = 48;
 const MASK: u64 = (1 << DONE) - 1;
-/// Bit of the chunks taken: there are no more.
+/// Bit of the count of chunks taken: no more chunks may be taken.
 const STOPPED: u64 = 1 << (DONE - 1);
-/// Somebody else takes a chunk at the same time, but not for ever.
+/// Attempts to take a chunk while the peer takes chunks, too; bounded against a hostile peer.
 const TRIES: u32 = 1000;
 
 /// A transfer of so many chunks.
@@ -49,13 +48,13 @@ impl SplitCopy {
         ring.word(AT + usize::from(self.word % WORDS) * LINE)
     }
 
-    /// Nothing is taken yet.
+    /// Initialises the word: no chunk is taken.
     pub(super) fn open(self, ring: &RingSegment) {
         self.at(ring).store(u64::from(self.round) << ROUND, Release);
     }
 
-    /// Copies up to `most` chunks, as long as there are some: how many; `None` when `copy` could
-    /// not do one.
+    /// Copies up to `most` chunks while there are any. Returns how many, or `None` when `copy`
+    /// failed.
     pub(super) fn work(
         self,
         ring: &RingSegment,
@@ -68,7 +67,7 @@ impl SplitCopy {
             if !copy(c) {
                 return None;
             }
-            self.did(ring);
+            self.mark_copied(ring);
             n += 1;
         }
         Some(n)
@@ -90,13 +89,13 @@ impl SplitCopy {
         None
     }
 
-    /// A chunk is copied.
-    fn did(self, ring: &RingSegment) {
+    /// Counts a copied chunk.
+    fn mark_copied(self, ring: &RingSegment) {
         self.at(ring).fetch_add(1 << DONE, AcqRel);
     }
 
-    /// No more chunks are taken; `false` while one that was is not copied yet. To be asked again
-    /// until then.
+    /// Lets no more chunks be taken. Returns `false` while a chunk that was taken is not copied
+    /// yet; the caller then asks again.
     pub(super) fn stop(word: u8, ring: &RingSegment) -> bool {
         let at = SplitCopy {
             word,
@@ -108,7 +107,7 @@ impl SplitCopy {
         (w >> DONE & MASK) >= (w & MASK & !STOPPED)
     }
 
-    /// Whether all are.
+    /// Whether all chunks are copied.
     pub(super) fn over(self, ring: &RingSegment) -> bool {
         let w = self.at(ring).load(Acquire);
         (w >> DONE & MASK) as u32 >= self.chunks
@@ -154,10 +153,10 @@ mod tests {
         assert_eq!(share.take(&ring), None);
         assert_eq!(next.take(&ring), Some(0));
         assert!(!next.over(&ring));
-        // Who stops waits for the chunk that is being copied.
+        // The side that stops waits for the chunk that is being copied.
         assert!(!SplitCopy::stop(3, &ring));
         assert_eq!(next.take(&ring), None);
-        next.did(&ring);
+        next.mark_copied(&ring);
         assert!(SplitCopy::stop(3, &ring));
     }
 }

@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::SeqCst;
 
 fn endpoint(qpn: u16) -> ShmEndpoint {
-    // Other runs of these tests have names of their own.
+    // The process id gives other runs of these tests different addresses.
     let [a, b, c, d] = std::process::id().to_ne_bytes();
     let own = QpAddr {
         gid: [3, a, b, c, d, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3],
@@ -56,7 +56,7 @@ fn send(from: &mut ShmEndpoint, to: &ShmEndpoint, text: &[u8]) -> Verdict {
         if sent != Verdict::NoResources {
             return sent;
         }
-        // The first one waits until the peer reads the ring.
+        // The first record waits until the peer reads the ring.
         from.rx.take_events_for_tests();
         from.gone();
     }
@@ -121,7 +121,8 @@ fn the_last_words_of_a_peer_are_heard_before_its_end() {
         dead = b.gone();
     }
     assert!(dead.iter().all(|d| *d == gone));
-    // It is told of again when our ring to it has ended, too; from then on the adapter answers.
+    // The peer is returned again when our ring to it has ended, too; from then on the adapter
+    // answers.
     while b.tx.has_route(9) {
         b.rx.poll_all(|_, _, _| panic!("there is nothing more"));
         assert!(b.gone().iter().all(|d| *d == gone));
@@ -132,7 +133,7 @@ fn the_last_words_of_a_peer_are_heard_before_its_end() {
 }
 
 #[test]
-fn strangers_go_by_the_adapter() {
+fn unreachable_peers_use_the_adapter() {
     let (mut a, b) = (endpoint(7), endpoint(8));
     for to in [
         QpAddr {
@@ -168,9 +169,9 @@ fn endpoint_with(qpn: u16, table: &Arc<MrTable>) -> ShmEndpoint {
     ShmEndpoint::open(own, listening.as_raw_fd(), Some(Arc::clone(table))).unwrap()
 }
 
-/// Two endpoints, the second of which may reach the first's memory.
-/// Two endpoints, of which one reaches the other's memory. `None` on a system without cross-memory
-/// attach, such as qemu's emulation of another processor: what needs it is left out there.
+/// Two endpoints, of which the second reaches the first's memory. `None` on a system without
+/// cross-memory attach, such as qemu's emulation of another processor: tests that need it are left
+/// out there.
 fn neighbours(qpns: [u16; 2]) -> Option<(ShmEndpoint, ShmEndpoint, Arc<MrTable>)> {
     // SAFETY: no bytes are copied.
     let known = unsafe { libc::process_vm_readv(libc::getpid(), null(), 0, null(), 0, 0) } == 0;
@@ -206,7 +207,7 @@ fn access(write: bool, mem: Piece) -> RmaRequest<'static> {
     }
 }
 
-/// Of an access to memory of peer 9.
+/// Completion of an access to memory of peer 9.
 fn at(key: u64, addr: u64) -> Completion {
     Completion {
         peer: 9,
@@ -290,7 +291,7 @@ fn what_a_target_does_not_do_is_taken_back_once() {
         all.extend(ended(&mut b));
     }
     assert_eq!(all, [Status::Ok, Status::Ok]);
-    // Of a key that is not published the adapter knows what is wrong.
+    // The adapter reports the error of a key that is not published.
     let again = b.tx.take_retries();
     let is = |a: &AdapterRetry| {
         let done = a.done;
@@ -300,18 +301,18 @@ fn what_a_target_does_not_do_is_taken_back_once() {
     let mut seen = [0; 8];
     far.load(0, &mut seen);
     assert_eq!(seen, [2; 8]);
-    // What it finds later is not done again.
+    // The target does not repeat an access that was executed from here.
     far.store(0, &[3; 8]);
     assert_eq!(serve(&mut a, &table), 3);
     far.load(0, &mut seen);
     assert_eq!(seen, [3; 8]);
-    // And it is left alone for a while.
+    // The back-off lets accesses bypass the ring.
     let sent = b.tx.post(&access(true, near), at(5, 0));
     assert_eq!(sent, Verdict::Unsupported);
 }
 
 #[test]
-fn nobody_needs_to_ask_for_silent_writes() {
+fn unsignaled_writes_complete_without_a_poll() {
     let Some((_a, mut b, table)) = neighbours([13, 14]) else {
         return;
     };
@@ -390,7 +391,7 @@ fn both_sides_at_work_do_everything_once_and_in_order() {
                         } else {
                             into
                         });
-                        // Ours alone must not overtake what is in the ring.
+                        // A copy made from here must not overtake accesses in the ring.
                         while left > 0 {
                             left -= ended(&mut b).len();
                         }
@@ -417,7 +418,7 @@ fn both_sides_at_work_do_everything_once_and_in_order() {
 }
 
 #[test]
-fn what_a_writer_had_begun_when_it_went_does_not_stop_its_last_words() {
+fn a_lock_held_by_an_exited_writer_does_not_block_its_records() {
     let Some((mut a, mut b, table)) = neighbours([19, 20]) else {
         return;
     };
@@ -427,7 +428,7 @@ fn what_a_writer_had_begun_when_it_went_does_not_stop_its_last_words() {
     let write = access(true, lend(&mut near).0);
     assert_eq!(b.tx.post(&write, at(5, 0)), Verdict::Queued);
     assert_eq!(send(&mut b, &a, b"bye"), Verdict::Done);
-    b.tx.claim_for_ever(9);
+    b.tx.abandon_lock(9);
     assert_eq!(serve(&mut a, &table), 0);
     drop(b);
     let mut seen = [0; 8];
@@ -473,7 +474,7 @@ fn a_third_process_cannot_speak_for_another() {
         7,
         "it was let in, or not answered"
     );
-    // The two that were connected still are.
+    // The first two endpoints are still connected.
     b.rx.take_events_for_tests();
     assert!(b.gone().is_empty());
     send(&mut a, &b, b"still here");

@@ -1,14 +1,14 @@
 //! The record of an operation in flight.
 //!
-//! Whatever carries an operation keeps its [`Completion`] and hands it back, with a
-//! [`Status`](super::Status), exactly once: when nothing can touch the operation's memory any more.
+//! The transport that carries an operation keeps its [`Completion`] and returns it with a
+//! [`Status`](super::Status) exactly once: when nothing can access the operation's memory any more.
 
 use super::PeerId;
 
 /// Memory of a peer: an address and the key of its region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteAddr {
-    /// Virtual address, or offset, as the peer's mr_mode has it.
+    /// Virtual address or offset, depending on the peer's mr_mode.
     pub addr: u64,
     /// Key of the region.
     pub key: u64,
@@ -17,12 +17,12 @@ pub struct RemoteAddr {
 /// Where the end of an operation is reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Report {
-    /// Counters alone; a failure gets a completion entry, too.
+    /// To counters; a failure also writes a completion entry.
     #[default]
     Counters,
-    /// Counters, and an entry of the completion queue.
+    /// To counters and the completion queue.
     Entry,
-    /// Success was reported when the operation was posted; a failure is.
+    /// Success was reported when the operation was posted; only a failure is reported now.
     Early,
     /// The operation is a part of operation `n` of its domain, which ends with its last part.
     Op(u32),
@@ -30,29 +30,29 @@ pub enum Report {
     Packet(u32),
     /// The operation is the protocol's read `n`.
     ProtoRead(u32),
-    /// Nowhere: a packet whose end nobody waits for.
+    /// Nowhere: a packet whose completion has no effect.
     Nowhere,
 }
 
-/// An operation in flight: what is reported of it when it ends.
+/// An operation in flight, with the data of its completion entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
     /// `context` of the call.
     pub context: usize,
     /// Bytes to move.
     pub len: usize,
-    /// Flags of its completion entry, which have low bits alone: FI_SEND, FI_TAGGED, ...
+    /// Flags of the completion entry (FI_SEND, FI_TAGGED, ...), which all fit in 32 bits.
     pub flags: u32,
     /// The other side.
     pub peer: PeerId,
-    /// Where its end is reported.
+    /// Where the end is reported.
     pub report: Report,
-    /// What it reads or writes there; of a tagged message the key is its tag.
+    /// The peer's memory that is read or written; for a tagged message, `key` is the tag.
     pub remote: RemoteAddr,
 }
 
 impl Completion {
-    /// Of `len` bytes of operation `op`, which knows the rest.
+    /// The completion of `len` bytes of operation `op`, whose record has all other data.
     #[inline]
     pub fn part(op: u32, peer: PeerId, len: usize) -> Completion {
         Completion {
@@ -63,7 +63,7 @@ impl Completion {
         }
     }
 
-    /// Of something of the library's own.
+    /// The completion of an internal operation.
     #[inline]
     pub fn internal(report: Report, peer: PeerId) -> Completion {
         Completion {
@@ -73,7 +73,7 @@ impl Completion {
         }
     }
 
-    /// Whether its end is reported without a look at anything else.
+    /// Whether the end can be reported from this record alone.
     #[inline(always)]
     pub fn reports_itself(&self) -> bool {
         matches!(self.report, Report::Entry | Report::Counters)

@@ -2,14 +2,13 @@
 //!
 //! A [`Transport`] reaches peers that its owner has connected, by number. It takes active messages
 //! (a header that the other side understands, and data), and reads, writes and atomics of a peer's
-//! memory; as with UCX's transports there is a call for each way in which data can be handed over,
-//! and [`TransportCaps`] says what a transport can do and how large things may be. `shm` implements
-//! it for processes of one host, `device::verbs` for an EFA adapter, `device::soft` for the
-//! software adapter. They are compiled in: nothing is dispatched at run time but which adapter
-//! there is.
+//! memory. As in UCX (UCT), there is a call for each way to pass data: short, bcopy, zcopy.
+//! [`TransportCaps`] has the size limits of each. `shm` implements [`Transport`] for processes of
+//! one host, `device::verbs` for an EFA adapter, `device::soft` for the software adapter. Dispatch
+//! is static, except between the two adapters.
 //!
-//! Every call answers with a [`Verdict`]. The [`Completion`] of what is under way comes back by the
-//! transport's [`Poll`], which has arriving messages, too.
+//! Every call returns a [`Verdict`]. The transport's [`Poll`] returns the [`Completion`] of each
+//! queued operation, and delivers arriving messages.
 
 mod completion;
 mod poll;
@@ -26,24 +25,24 @@ use crate::types::{FI_EAGAIN, FI_EOPNOTSUPP};
 /// A peer of a domain, by number.
 pub type PeerId = u32;
 
-/// What became of an operation that was handed to a transport.
+/// Result of handing an operation to a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is done, and reported to nobody yet.
+    /// The operation is done; its completion is not yet reported.
     Done,
-    /// It is under way: its completion comes with a poll.
+    /// The operation is under way: a poll will return its completion.
     Queued,
-    /// There is no room for it now; nothing was done.
+    /// There is no room for the operation now; nothing was done.
     NoResources,
-    /// This transport does not reach the peer, or cannot do this; nothing was done.
+    /// The transport does not reach the peer, or does not support the operation; nothing was done.
     Unsupported,
     /// The request cannot be carried out; nothing was done.
     Failed(Errno),
 }
 
 impl Verdict {
-    /// What a call of the application answers. `FI_EAGAIN` without room, `FI_EOPNOTSUPP` where no
-    /// other transport is left.
+    /// The return value of the application's call. `FI_EAGAIN` without room, `FI_EOPNOTSUPP` where
+    /// no other transport is left.
     #[inline(always)]
     pub fn result(self) -> Result<()> {
         match self {
@@ -54,7 +53,7 @@ impl Verdict {
         }
     }
 
-    /// What a post answers that takes or refuses an operation.
+    /// The verdict of a post that returned `r`.
     #[inline]
     pub fn posted(r: Result<()>) -> Verdict {
         match r {
@@ -80,7 +79,7 @@ impl Payload<'_> {
     /// No data.
     pub const EMPTY: Payload<'static> = Payload::Piece(Piece::EMPTY);
 
-    /// Bytes.
+    /// Length in bytes.
     #[inline(always)]
     pub fn byte_len(&self) -> usize {
         match self {
@@ -90,7 +89,7 @@ impl Payload<'_> {
         }
     }
 
-    /// Memory that stays lent until the completion.
+    /// The memory that stays lent until the completion; none for injected data.
     pub fn lent(&self) -> UserMem {
         match self {
             Payload::Inject(_) => UserMem::EMPTY,
@@ -100,7 +99,7 @@ impl Payload<'_> {
     }
 }
 
-/// What a transport can do for a peer: the most bytes of each, 0 where it cannot.
+/// Limits of a transport for a peer: most bytes of each kind of call, 0 where it is not supported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransportCaps {
     /// Active messages from one piece of host memory, which is copied before the call returns.
@@ -117,14 +116,14 @@ pub struct TransportCaps {
     pub atomic: bool,
 }
 
-/// An atomic on one piece of a peer's memory, which its completion names.
+/// An atomic on one piece of a peer's memory, at [`Completion::remote`].
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicRequest<'a> {
-    /// Datatype, operation and kind, as the other side understands them.
+    /// Datatype, operation and kind, encoded for the target; opaque to the transport.
     pub word: u64,
-    /// Bytes of that memory.
+    /// Bytes of the peer's memory.
     pub len: usize,
-    /// Operands, and values to compare with.
+    /// Operands, then compare values.
     pub data: &'a [u8],
     /// Where the former values go.
     pub result: Piece,
@@ -135,7 +134,7 @@ pub trait Transport {
     /// What goes in front of an active message's data.
     type Header<'a>: Copy;
 
-    /// What it can do for a peer.
+    /// Limits of the transport for a peer.
     fn caps(&self, peer: PeerId) -> TransportCaps;
 
     /// Sends an active message of host memory that is copied at once.
@@ -153,7 +152,7 @@ pub trait Transport {
     /// Reads from `done.remote`, into memory that is lent until the completion.
     fn get(&mut self, done: Completion, into: Payload) -> Verdict;
 
-    /// Changes memory at `done.remote`.
+    /// Carries out an atomic on the memory at `done.remote`.
     fn atomic(&mut self, _done: Completion, _a: &AtomicRequest) -> Verdict {
         Verdict::Unsupported
     }

@@ -1,24 +1,23 @@
-//! Polling a transport: what has ended or arrived there goes to a sink, one after the other.
+//! Polling a transport: a poll passes completions and messages to a sink, one after the other.
 //!
-//! A poll handles what is common. What takes more (a failure, a peer nobody knows, a message of
-//! the library's own) stays where it is, and [`PollStatus::Deferred`] sends the owner to its
-//! general progress.
+//! A poll is the fast path. Rare cases (a failure, an unknown peer, an internal message) stay in
+//! the transport, and [`PollStatus::Deferred`] tells the owner to run its general progress.
 
 use super::{Completion, Status};
 
-/// What a sink did with what it was offered.
+/// What a sink did with an offered completion or message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// It has taken it.
+    /// Taken; the poll goes on.
     Taken,
-    /// It has taken it, and takes no more now.
+    /// Taken; the poll stops.
     Enough,
-    /// It has not: the general progress has to.
+    /// Not taken: general progress has to handle it.
     Deferred,
 }
 
 impl Flow {
-    /// It was taken; `more`: another one is welcome.
+    /// Taken; `more` says whether the poll goes on.
     #[inline(always)]
     pub fn after(more: bool) -> Flow {
         match more {
@@ -28,27 +27,27 @@ impl Flow {
     }
 }
 
-/// What a poll found.
+/// Result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollStatus {
     /// Nothing.
     Empty,
-    /// The sink has taken what there was, or as much as it wants.
+    /// The sink has taken everything, or as much as it wanted.
     Taken,
     /// Something is left for the general progress.
     Deferred,
 }
 
-/// Takes what a transport has: ends of operations, and messages `M`.
+/// Receives completions and messages `M` from a poll.
 pub trait Sink<M> {
     /// An operation has ended.
     fn completed(&mut self, done: &Completion, status: Status) -> Flow;
 
-    /// A message has arrived. Its bytes are the sink's until it returns.
+    /// A message has arrived. Its bytes are valid until the call returns.
     fn message(&mut self, message: M) -> Flow;
 }
 
-/// Keeps the ends of operations, and defers messages.
+/// A sink that collects completions, and defers messages.
 impl<M> Sink<M> for Vec<(Completion, Status)> {
     #[inline]
     fn completed(&mut self, done: &Completion, status: Status) -> Flow {
@@ -63,11 +62,11 @@ impl<M> Sink<M> for Vec<(Completion, Status)> {
 
 /// A source of completions and messages. Not thread safe by itself: the owner serialises the calls.
 pub trait Poll {
-    /// What has arrived.
+    /// A message that has arrived.
     type Message<'a>;
 
-    /// Offers up to `budget` completions and messages to a sink, until it has enough or leaves one
-    /// where it is.
+    /// Offers up to `budget` completions and messages to the sink, until the sink has enough or
+    /// defers one.
     fn poll<S>(&mut self, budget: usize, sink: &mut S) -> PollStatus
     where
         S: for<'a> Sink<Self::Message<'a>>;

@@ -1,7 +1,7 @@
-//! How an operation ended, as an adapter says it.
+//! Status of a completed operation.
 
-/// How an operation ended, in the terms of the device. The numbers are those of an EFA completion,
-/// so that `fi_cq_strerror` explains either adapter.
+/// Status of a completed operation. The numbers are those of EFA completions
+/// (`efa_io_comp_status`), so that `fi_cq_strerror` explains those of either adapter.
 // The names are those of the adapter's status codes.
 #[allow(clippy::enum_variant_names)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,14 +24,14 @@ pub enum Status {
     RemoteUnknownPeer = 14,
     RemoteUnreachable = 15,
     RemoteMismatch = 18,
-    /// Only the software adapter tells this from a bad address.
+    /// Only the software adapter reports a bad key apart from a bad address.
     RemoteBadKey = 64,
-    /// Of no adapter: a device's interface failed to copy its memory.
+    /// Not from an adapter: the interface of a device failed to copy device memory.
     LocalCopyFailed = 65,
 }
 
 impl Status {
-    /// The status a peer put on the wire.
+    /// Decodes the status that a peer sent (software adapter).
     pub fn from_wire(v: u32) -> Status {
         match v {
             0 => Status::Ok,
@@ -44,7 +44,7 @@ impl Status {
         }
     }
 
-    /// The status of this number, as it comes back through `prov_errno`.
+    /// The status of a number from `prov_errno`.
     pub fn from_code(v: i32) -> Option<Status> {
         use Status::*;
         [
@@ -94,7 +94,7 @@ impl Status {
         }
     }
 
-    /// What it means and what to look at, for `fi_cq_strerror`.
+    /// What the status means and what to check, for `fi_cq_strerror`.
     pub fn text(self) -> &'static str {
         match self {
             Status::Ok => "success",

@@ -1,11 +1,12 @@
 //! The header that most packets have: a whole message, from a sender that the receiver knows.
 //!
-//! It is an [`Rtm`](super::Rtm) of kind `Eager` without receipt and raw address (protocol, 2.2 and
-//! 3.2), read and written as words: what takes more than these goes by [`Repr`](super::Repr).
+//! [`Eager`] equals an [`Rtm`](super::Rtm) of kind `Eager` without receipt and raw address
+//! (protocol, 2.2 and 3.2), but is read and written as 64-bit words. All other headers use
+//! [`Repr`](super::Repr).
 
 use super::{pkt, req, VERSION};
 
-/// Bytes of the longest.
+/// Longest [`Eager`] header, bytes.
 pub const EAGER_MAX: usize = 32;
 
 /// See the module text.
@@ -18,7 +19,7 @@ pub struct Eager {
 }
 
 impl Eager {
-    /// Its bytes, and how many there are; the rest is zero.
+    /// The header's bytes, padded with zeros, and its length.
     #[inline(always)]
     pub fn emit(&self) -> ([u8; EAGER_MAX], usize) {
         let mut out = [0; EAGER_MAX];
@@ -50,7 +51,7 @@ impl Eager {
         (out, at)
     }
 
-    /// Reads one, and how many bytes it has; `None` for any other packet.
+    /// Reads a header and returns it with its length; `None` for any other packet.
     #[inline]
     pub fn parse(packet: &[u8]) -> Option<(Eager, usize)> {
         let word = |at: usize| {
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_what_the_general_form_is() {
+    fn eager_header_equals_the_general_encoding() {
         for i in 0..8u64 {
             let e = Eager {
                 msg_id: 0x0102_0304,
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_taken_for_one() {
+    fn other_headers_do_not_parse_as_eager() {
         let opt = Opt {
             raw_addr: Some([7; 32]),
             ..Opt::default()

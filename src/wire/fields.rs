@@ -43,7 +43,7 @@ impl<'a> FieldReader<'a> {
     }
 }
 
-/// Writes fields one after the other; what does not fit is dropped and `len` tells.
+/// Writes fields one after the other; a field that does not fit is dropped, and `len` shows it.
 pub(crate) struct FieldWriter<'a> {
     buf: &'a mut [u8],
     at: usize,

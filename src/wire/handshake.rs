@@ -1,4 +1,4 @@
-//! The handshake packet (protocol, 2.1): who we are and what we can do.
+//! The handshake packet (protocol, 2.1): identification and features of its sender.
 
 use super::fields::{FieldReader, FieldWriter};
 use super::{extra, pkt, req, VERSION};
@@ -18,7 +18,8 @@ pub struct Handshake {
     pub device_version: Option<u32>,
     /// Queue pair number and key of a queue pair for user receives.
     pub user_recv_qp: Option<(u32, u32)>,
-    /// Whether the adapter reads and writes the peer's device memory, if it has some.
+    /// Whether the sender's adapter accesses the sender's device memory; `None` when the sender has
+    /// none.
     pub hmem_p2p: Option<bool>,
 }
 

@@ -1,7 +1,7 @@
 //! Packet headers of the EFA RDM wire protocol, version 4: parsed and emitted, nothing more.
 //!
-//! A [`Repr`] is a packet's header as a Rust value; `parse` reads it from bytes that nobody has
-//! checked and returns it with the payload behind it, `emit` writes it in front of a payload. Both
+//! A [`Repr`] is a packet's header as a Rust value. `parse` reads the header from untrusted bytes
+//! and returns it with the payload behind it; `emit` writes the header in front of a payload. Both
 //! are total: no input makes them panic. All integers are little-endian. Field names are those of
 //! the protocol document (`efa_rdm_protocol_v4.md` of libfabric), chapters 2 to 4.
 #![forbid(unsafe_code)]
@@ -17,11 +17,12 @@ pub use eager::{Eager, EAGER_MAX};
 pub use handshake::Handshake;
 pub use repr::{Repr, REF_OPERATION, REF_SKIP};
 pub use request::{Iovs, Opt, RmaIov, Rta, RtaKind, Rtm, RtmKind, Rtr, Rtw, RtwKind, MAX_IOV};
-pub use sender::{introduces, sender};
+pub use sender::{carries_raw_addr, sender};
 
 /// Version every base header carries.
 pub const VERSION: u8 = 4;
-/// Longest header: a tagged runting read with every optional header and all its `read_iov`.
+/// Upper bound of a header's length: a tagged runting read's 48 bytes, every optional header, and
+/// the longest `rma_iov` and `read_iov`.
 pub const HEADER_MAX: usize = 48 + 4 + RAW_ADDR_LEN + 8 + 4 + 24 * MAX_IOV + 24 * MAX_IOV;
 /// Length of a raw address.
 pub const RAW_ADDR_LEN: usize = 32;
@@ -96,6 +97,6 @@ pub mod extra {
     pub const USER_RECV_QP: u64 = 128;
     pub const UNSOLICITED_WRITE_RECV: u64 = 256;
     pub const PEER_ERROR: u64 = 512;
-    /// How many of them this version of the protocol defines.
+    /// Number of bits that this version of the protocol defines.
     pub const COUNT: u32 = 10;
 }

@@ -1,5 +1,4 @@
-//! All packets: requests (see `req`) and what controls and answers them (protocol, chapters 2 to
-//! 4).
+//! All packets: requests (see `request`), control packets and answers (protocol, chapters 2 to 4).
 
 use super::fields::{FieldReader, FieldWriter};
 use super::request::{Rta, Rtm, Rtr, Rtw};
@@ -18,7 +17,7 @@ pub enum Repr {
         send_id: u32,
         recv_id: u32,
         length: u64,
-        /// It belongs to an emulated read.
+        /// The CTS belongs to an emulated read.
         read: bool,
     },
     /// A segment of a long message.
@@ -72,8 +71,8 @@ pub const REF_OPERATION: u32 = 0;
 pub const REF_SKIP: u32 = 2;
 
 impl Repr {
-    /// Writes the header and returns its length; `buf` holds [`super::HEADER_MAX`] bytes. Packets
-    /// other than requests, which carry it in their options, take the sender's `connid` along.
+    /// Writes the header and returns its length; `buf` holds [`super::HEADER_MAX`] bytes. `connid`
+    /// is the sender's connection id for control packets; requests carry theirs in their options.
     /// Handshakes and unknown packets write nothing.
     pub fn emit(&self, connid: Option<u32>, buf: &mut [u8]) -> usize {
         let mut w = FieldWriter::new(buf);
@@ -443,7 +442,7 @@ mod tests {
         };
         let n = cts.emit(None, &mut buf);
         assert_eq!((n, buf[8], buf[12], buf[16]), (24, 1, 2, 3));
-        // Lengths of the mandatory headers, from the facts (efa-rdm-protocol-v4.json).
+        // Lengths of the mandatory headers, from the recorded facts (efa-rdm-protocol-v4.json).
         let len = |kind, receipt, tag| {
             let r = Rtm {
                 kind,

@@ -33,7 +33,8 @@ fn parse_iovs(count: u32, r: &mut FieldReader) -> Option<Iovs> {
 /// Optional headers of a request, in wire order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opt {
-    /// The sender's address, until it knows that the receiver knows it.
+    /// The sender's raw address: until the sender has the receiver's handshake, and always with
+    /// constant headers.
     pub raw_addr: Option<[u8; RAW_ADDR_LEN]>,
     /// Remote CQ data.
     pub cq_data: Option<u64>,
@@ -90,9 +91,8 @@ fn base(w: &mut FieldWriter, code: u8, flags: u16) {
     w.u16(flags);
 }
 
-/// What every request of several packets begins with: its length, the sender's number of the
-/// operation, and how many packets it would like to send or how many pieces of memory there are to
-/// read.
+/// First fields of every request that takes several packets: message length, the sender's operation
+/// number, and either the wanted number of packets or the number of memory pieces to read.
 fn announce(w: &mut FieldWriter, length: u64, send_id: u32, count: u32) {
     w.u64(length);
     w.u32(send_id);
@@ -111,7 +111,8 @@ pub enum RtmKind {
     Eager,
     /// In several requests of one `msg_id`; this one carries the bytes from `offset` on.
     Medium { length: u64, offset: u64 },
-    /// The first here, the rest as CTSDATA when the receiver has cleared it.
+    /// The first bytes are in this packet; the others follow as CTSDATA when the receiver clears
+    /// them.
     LongCts {
         length: u64,
         send_id: u32,
@@ -141,8 +142,8 @@ pub struct Rtm {
     pub tag: Option<u64>,
     pub opt: Opt,
     pub kind: RtmKind,
-    /// `send_id` of a message whose sender wants a receipt. Not with the read protocols, whose
-    /// end-of-read packet is one.
+    /// `send_id` of a message whose sender wants a receipt. `None` in the read protocols, whose
+    /// end-of-read packet serves as receipt.
     pub receipt: Option<u32>,
     /// This request takes the place of one whose memory the receiver could not read.
     pub after_nack: bool,
@@ -238,7 +239,8 @@ impl Rtm {
 
     pub(super) fn parse(code: u8, flags: u16, r: &mut FieldReader) -> Option<Rtm> {
         let msg_id = r.u32()?;
-        // All tagged types are the untagged number plus one.
+        // As in `code`: tagged types have the untagged number plus one. Untagged numbers are odd
+        // among the DC and runting-read types, even among the others.
         let dc = (pkt::DC_EAGER_MSGRTM..=pkt::DC_LONGCTS_TAGRTM).contains(&code);
         let tagged = code & 1 == u8::from(!dc && !(pkt::RUNTREAD_MSGRTM..).contains(&code));
         let mut receipt = None;
@@ -328,7 +330,7 @@ pub enum RtwKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rtw {
     pub opt: Opt,
-    /// Memory of the receiver. Empty when the packet is there to be answered with a handshake.
+    /// Memory of the receiver. Empty in a packet that only asks for a handshake.
     pub to: Iovs,
     pub kind: RtwKind,
     /// As [`Rtm::receipt`].
@@ -469,7 +471,7 @@ impl Rtr {
     }
 }
 
-/// Whether an atomic answers, and to which of the requester's operations.
+/// How the target acknowledges an atomic, with the requester's operation number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RtaKind {
     Write,

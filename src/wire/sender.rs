@@ -1,19 +1,20 @@
-//! Who sent a packet, as far as it says.
+//! The sender of a packet, as far as the header identifies it.
 
 use super::{pkt, req, Handshake, Opt, Repr, RAW_ADDR_LEN};
 
-/// What a packet says of its sender.
+/// Identification of the sender in a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sender {
-    /// Its whole address: in requests, until it knows that the receiver knows it.
+    /// The sender's raw address: in requests, until the sender has the receiver's handshake, and
+    /// always with constant headers.
     pub raw_addr: Option<[u8; RAW_ADDR_LEN]>,
     /// Its connection id.
     pub connid: Option<u32>,
 }
 
-/// Whether a packet may carry its sender's whole address.
+/// Whether a packet's header announces a raw address.
 #[inline]
-pub fn introduces(packet: &[u8]) -> bool {
+pub fn carries_raw_addr(packet: &[u8]) -> bool {
     match packet {
         [code, _, low, high, ..] => {
             *code >= pkt::REQ_FIRST && u16::from_le_bytes([*low, *high]) & req::RAW_ADDR != 0
@@ -22,7 +23,7 @@ pub fn introduces(packet: &[u8]) -> bool {
     }
 }
 
-/// Reads it; `None` for what is no packet of the protocol.
+/// Reads the sender's identification; `None` for bytes that are no packet of the protocol.
 pub fn sender(packet: &[u8]) -> Option<Sender> {
     let by = |o: &Opt| Sender {
         raw_addr: o.raw_addr,
@@ -64,14 +65,14 @@ mod tests {
             ..Opt::default()
         };
         let n = rtm(opt).emit(None, &mut buf);
-        assert!(introduces(&buf[..n]));
+        assert!(carries_raw_addr(&buf[..n]));
         assert_eq!(sender(&buf[..n]).unwrap().raw_addr, opt.raw_addr);
         let opt = Opt {
             connid: Some(9),
             ..Opt::default()
         };
         let n = rtm(opt).emit(None, &mut buf);
-        assert!(!introduces(&buf[..n]));
+        assert!(!carries_raw_addr(&buf[..n]));
         assert_eq!(sender(&buf[..n]).unwrap().connid, Some(9));
         let h = Handshake {
             connid: Some(5),

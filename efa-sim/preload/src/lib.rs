@@ -1,5 +1,5 @@
-//! Put in front of the C library by `efa-sim run` (LD_PRELOAD): calls on `/dev/infiniband/uverbsN`
-//! go to the device process.
+//! Loaded in front of the C library by `efa-sim run` (LD_PRELOAD): calls on
+//! `/dev/infiniband/uverbsN` go to the device process.
 //!
 //! A command descriptor is the socket to that process, so that `dup`, `fork`, close-on-exec and
 //! `select` need no help. Only what a socket cannot do is answered here: it looks like a character
@@ -46,10 +46,10 @@ struct Command {
     adapter: u32,
 }
 
-/// Those that were opened; a number may have come to mean something else since.
+/// Opened descriptors. A number may have been reused since; [`Command::inode`] shows that.
 static COMMANDS: Mutex<Vec<Command>> = Mutex::new(Vec::new());
 /// One request at a time.
-static TALK: Mutex<()> = Mutex::new(());
+static REQUEST_LOCK: Mutex<()> = Mutex::new(());
 
 fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(|e| e.into_inner())
@@ -81,7 +81,7 @@ fn inode(fd: c_int) -> Option<u64> {
     }
 }
 
-/// The command descriptor of this number, if it is one.
+/// The command descriptor with the number `fd`, if `fd` is one.
 fn command(fd: c_int) -> Option<Command> {
     let list = lock(&COMMANDS);
     let c = *list.iter().rev().find(|c| c.fd == fd)?;
@@ -143,7 +143,7 @@ fn open_adapter(n: u32, flags: c_int) -> c_int {
 
 /// Sends a request and waits for its reply, with the descriptor that came along.
 fn ask(fd: c_int, op: Op, a: u64, b: u64) -> Result<(Reply, Option<c_int>), c_int> {
-    let _one = lock(&TALK);
+    let _one = lock(&REQUEST_LOCK);
     // SAFETY: getpid(2) cannot fail.
     let pid = unsafe { libc::getpid() } as u32;
     let request = Request {
@@ -405,8 +405,8 @@ macro_rules! mmap {
             fd: c_int,
             off: off_t,
         ) -> *mut c_void {
-            // SAFETY: as the caller promises; a system call, for the C library's own may not be
-            // there yet.
+            // SAFETY: as the caller promises. A system call, because the C library's own `mmap`
+            // may not be resolvable yet.
             let map = |fd: c_int, off: off_t| unsafe {
                 libc::syscall(libc::SYS_mmap, at, len, prot, flags, fd, off) as *mut c_void
             };

@@ -1,9 +1,9 @@
 //! Every `FI_EFA_*` parameter, with what it does here, and its value.
 //!
-//! The values are read from the environment once, before the first object is opened ([`efa`]), and
-//! each default stands in this table. Parameters of the C provider are all known, so that a job's
-//! environment means the same or is answered honestly: those without a meaning here say why
-//! ([`NO_EFFECT`]). The table lies below the provider, because adapters and transports read it.
+//! [`efa`] reads the values from the environment once, before the first object is opened. All
+//! parameters of the C provider are defined, so that a job's environment keeps its meaning; the
+//! help text of a parameter without effect gives the reason ([`NO_EFFECT`]). The table is in
+//! `core`, below the provider, because adapters and transports read it.
 
 use super::table::{param_kind, param_table, BOOL, INT, SIZE};
 use super::Def;

@@ -1,9 +1,10 @@
 //! Run-time parameters: environment variables that a provider defines before it reads them
 //! (fi_param_define(3), fi_getparams(3)).
 //!
-//! The registry keeps what was defined, for `fi_getparams` and `fi_info -e`. A parameter of
-//! provider `efa` called `tx_size` is the variable `FI_EFA_TX_SIZE`; one of the core `FI_TX_SIZE`.
-//! `FI_PREFER_SYSCONFIG` and configuration files are not supported: the environment is the source.
+//! This module keeps the definitions, for `fi_getparams` and `fi_info -e`. Parameter `tx_size` of
+//! provider `efa` is the variable `FI_EFA_TX_SIZE`; parameter `tx_size` of the core would be
+//! `FI_TX_SIZE`. `FI_PREFER_SYSCONFIG` and configuration files are not supported: the environment
+//! is the only source.
 
 mod efa;
 mod hmem;
@@ -25,7 +26,7 @@ pub struct Param {
     pub env: String,
     /// How its text is read.
     pub kind: fi_param_type,
-    /// What it does, for people.
+    /// Help text.
     pub help: String,
 }
 
@@ -54,7 +55,8 @@ fn defined() -> std::sync::MutexGuard<'static, Vec<Param>> {
     DEFINED.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Another library that lists the parameters of our providers, and has their values.
+/// The libfabric that has loaded us as a provider file: it lists our providers' parameters and has
+/// their values.
 pub trait ParamHost: Send + Sync {
     /// Takes over a definition.
     fn define(&self, name: &str, kind: fi_param_type, help: &str);
@@ -64,7 +66,7 @@ pub trait ParamHost: Send + Sync {
 
 static HOST: OnceLock<Box<dyn ParamHost>> = OnceLock::new();
 
-/// Parameters of providers are those of `host` from now on. The first one stays.
+/// Defines and reads providers' parameters through `host` from now on. Later calls have no effect.
 pub fn set_host(host: Box<dyn ParamHost>) {
     let _ = HOST.set(host);
 }
@@ -120,7 +122,7 @@ pub fn get(prov: Option<&str>, name: &str) -> Result<Value> {
         .ok_or(FI_ENOENT)?;
     if let Some(h) = HOST.get().filter(|_| prov.is_some()) {
         match h.get(name, kind) {
-            // A host that does not know of parameters, or not of this kind.
+            // The host has no parameters, or none of this name or type: read the environment.
             Err(FI_ENOSYS | FI_EINVAL | FI_ENOENT) => {}
             other => return other,
         }

@@ -118,7 +118,7 @@ impl DefaultText for usize {
     }
 }
 
-/// Without a value the help text says what holds.
+/// The help text itself describes the default.
 impl<T> DefaultText for Option<T> {
     fn default_text(&self) -> Option<String> {
         None

@@ -1,14 +1,13 @@
-//! Faults on purpose: loses, doubles, reorders and delays datagrams by a seeded random number.
+//! Fault injection: drops, duplicates, reorders and delays datagrams by a seeded random number.
 //!
-//! [`Faults`] stands between the software adapter's reliability and its socket, on the sending
-//! side, and is switched on by `FI_EFA_SOFT_FAULT`, a list such as
-//! `loss=5,dup=5,reorder=30,delay=2000,seed=1`: percentages, and a delay of at most so many
-//! microseconds for the datagrams that are reordered. Nothing of it runs when the variable is
-//! unset.
+//! [`Faults`] sits between the software adapter's reliability and its socket, on the sending side.
+//! `FI_EFA_SOFT_FAULT` enables it with a list such as `loss=5,dup=5,reorder=30,delay=2000,seed=1`:
+//! percentages, and for reordered datagrams a maximum delay in microseconds. No code of this module
+//! runs when the variable is unset.
 
 use crate::core::rng::Rng;
 
-/// What to do with datagrams, and those held back.
+/// Fault rates (percent), and the datagrams held back.
 #[derive(Debug)]
 pub struct Faults<D> {
     loss: u64,
@@ -19,9 +18,9 @@ pub struct Faults<D> {
     held: Vec<(u64, D)>,
 }
 
-/// What becomes of one datagram.
+/// The fault to apply to one datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum FaultAction {
     Send,
     Lose,
     Double,
@@ -30,7 +29,7 @@ pub enum Fate {
 }
 
 impl<D> Faults<D> {
-    /// Reads the list of the module text; `None` when it says nothing or nonsense.
+    /// Parses the list of the module text; `None` when the list is invalid or requests no fault.
     pub fn parse(text: &str) -> Option<Faults<D>> {
         let mut f = Faults {
             loss: 0,
@@ -56,15 +55,15 @@ impl<D> Faults<D> {
     }
 
     /// Decides for the next datagram.
-    pub fn fate(&mut self, now: u64) -> Fate {
+    pub fn next_action(&mut self, now: u64) -> FaultAction {
         if self.rng.below(100) < self.loss {
-            Fate::Lose
+            FaultAction::Lose
         } else if self.rng.below(100) < self.dup {
-            Fate::Double
+            FaultAction::Double
         } else if self.rng.below(100) < self.reorder {
-            Fate::Hold(now + 1 + self.rng.below(self.delay_ns))
+            FaultAction::Hold(now + 1 + self.rng.below(self.delay_ns))
         } else {
-            Fate::Send
+            FaultAction::Send
         }
     }
 
@@ -73,7 +72,7 @@ impl<D> Faults<D> {
         self.held.push((at, d));
     }
 
-    /// Datagrams whose time has come.
+    /// Removes and returns the held datagrams that are due.
     pub fn due(&mut self, now: u64) -> Vec<D> {
         let mut out = Vec::new();
         let mut i = 0;
@@ -101,12 +100,12 @@ mod tests {
     fn the_same_seed_gives_the_same_faults() {
         let fates = |t: &str| {
             let mut f: Faults<()> = Faults::parse(t).unwrap();
-            (0..1000).map(|n| f.fate(n)).collect::<Vec<_>>()
+            (0..1000).map(|n| f.next_action(n)).collect::<Vec<_>>()
         };
         let a = fates("loss=5,dup=5,reorder=30,seed=3");
         assert_eq!(a, fates("loss=5,dup=5,reorder=30,seed=3"));
         assert_ne!(a, fates("loss=5,dup=5,reorder=30,seed=4"));
-        let lost = a.iter().filter(|f| **f == Fate::Lose).count();
+        let lost = a.iter().filter(|f| **f == FaultAction::Lose).count();
         assert!((20..100).contains(&lost), "{lost}");
         assert!(Faults::<()>::parse("").is_none());
         assert!(Faults::<()>::parse("loss=x").is_none());

@@ -1,9 +1,10 @@
-//! Registrations that are kept, for memory that the application did not register itself.
+//! Registration cache, for memory that the application did not register itself.
 //!
-//! Registering pins pages, which takes longer than sending what is on them; applications use the
-//! same buffers again and again. A [`Cache`] keeps what was registered for an operation, by
-//! address, until the memory is given back (`monitor`), or there are too many. Whoever uses a
-//! registration holds on to it, so that none is withdrawn under an operation.
+//! Registration pins pages, which takes longer than sending their contents, and applications reuse
+//! the same buffers. A [`Cache`] keeps the registrations made for operations, by address, until the
+//! application unmaps, moves or empties the memory (`monitor`), or the limits are exceeded. Each
+//! operation holds a reference to its registration, so that no registration is withdrawn while an
+//! operation uses it.
 
 mod monitor;
 
@@ -13,35 +14,35 @@ use crate::types::FI_ENOMR;
 use monitor::{Listener, Monitor};
 use std::sync::Arc;
 
-/// Shorter memory is registered for one operation: it seldom needs that, and its pieces are many.
+/// Shorter memory is not cached: it seldom needs a registration, and there are many such buffers.
 const LEAST: usize = 16 << 10;
 
-/// Most that are kept, whatever is asked for: every search goes through all of them.
+/// Hard limit on cached registrations: a look-up is a linear search.
 const MOST: usize = 1 << 16;
 
-/// A kept registration.
+/// A cached registration.
 struct CachedMr<T> {
     start: usize,
     end: usize,
     rights: i32,
     value: Arc<T>,
     used: u64,
-    /// Its memory was given back.
+    /// The memory was unmapped, moved or emptied since the registration.
     gone: bool,
 }
 
-/// What is kept, in no order. Nothing is allocated or freed under its lock (see `monitor`): the
-/// list never grows.
+/// The cached registrations, unordered. Nothing is allocated or freed under the list's lock (see
+/// `monitor`): the list never grows beyond its initial capacity.
 struct LruList<T> {
     all: Vec<CachedMr<T>>,
     bytes: usize,
     /// Uses so far.
     clock: u64,
-    /// Where the last one was found.
+    /// Index of the last hit.
     last: usize,
 }
 
-/// How much is kept.
+/// Limits of a cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub count: usize,
@@ -76,7 +77,7 @@ impl<T> LruList<T> {
         Some(Arc::clone(&k.value))
     }
 
-    /// Keeps one more, if there is room.
+    /// Adds a registration if there is room.
     fn put(&mut self, mut k: CachedMr<T>, limits: Limits) {
         let len = k.end - k.start;
         let room = self.all.len() < limits.count.min(self.all.capacity());
@@ -88,8 +89,8 @@ impl<T> LruList<T> {
         }
     }
 
-    /// Takes one out whose memory is gone, or the longest unused of those nobody holds if more are
-    /// kept than `limits` says.
+    /// Removes one registration: an invalid one or, if the list exceeds `limits`, the least
+    /// recently used that no operation holds.
     fn take(&mut self, limits: Limits) -> Option<CachedMr<T>> {
         let full = self.all.len() > limits.count || self.bytes > limits.bytes;
         let free = |k: &CachedMr<T>| k.gone || full && Arc::strong_count(&k.value) == 1;
@@ -102,7 +103,7 @@ impl<T> LruList<T> {
 }
 
 impl<T: Send + Sync + 'static> Listener for Mutex<LruList<T>> {
-    fn forget(&self, from: usize, to: usize) {
+    fn invalidate(&self, from: usize, to: usize) {
         let mut l = self.lock().unwrap_or_else(|e| e.into_inner());
         for k in &mut l.all {
             k.gone |= k.start < to && from < k.end;
@@ -111,7 +112,7 @@ impl<T: Send + Sync + 'static> Listener for Mutex<LruList<T>> {
 }
 
 impl<T: Send + Sync + 'static> Cache<T> {
-    /// An empty one; `None` where the system does not say what becomes of memory.
+    /// An empty cache; `None` where the system does not report changes of the address space.
     pub(crate) fn new(mut limits: Limits) -> Option<Cache<T>> {
         let monitor = Monitor::get()?;
         limits.count = limits.count.min(MOST);
@@ -129,8 +130,8 @@ impl<T: Send + Sync + 'static> Cache<T> {
         })
     }
 
-    /// A registration of these bytes with at least these rights: a kept one, or what `make` makes,
-    /// which is kept if its memory can be watched. Errors: those of `make`.
+    /// A registration of these bytes with at least these rights: a cached one, or a new one from
+    /// `make`, which is cached if its memory can be watched. Errors: those of `make`.
     pub(crate) fn get(
         &self,
         addr: usize,
@@ -143,13 +144,13 @@ impl<T: Send + Sync + 'static> Cache<T> {
             return make().map(Arc::new);
         }
         self.monitor.settle();
-        let heard = self.monitor.heard();
+        let notices_read = self.monitor.notices_read();
         if let Some(v) = self.list().find(addr, end, rights) {
             return Ok(v);
         }
         let watched = self.monitor.watch(addr, end);
         let value = match make() {
-            // What is kept makes room for what is wanted now.
+            // The adapter is full: evicts everything unused, and tries again.
             Err(FI_ENOMR) => {
                 self.clear();
                 make()
@@ -158,7 +159,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
         };
         let value = Arc::new(value?);
         let Limits { count, bytes } = self.limits;
-        // Room for this one.
+        // Makes room for this registration.
         self.shrink(Limits {
             count: count.saturating_sub(1),
             bytes: bytes.saturating_sub(len),
@@ -172,9 +173,9 @@ impl<T: Send + Sync + 'static> Cache<T> {
             gone: false,
         };
         let mut l = self.list();
-        // Something was given back meanwhile: it may have been this. What is given back from here
-        // on finds it in the list.
-        if watched && self.monitor.heard() == heard {
+        // A notice since `notices_read` was read may concern this memory: then the registration is
+        // not cached. The monitor finds it in the list for any later notice.
+        if watched && self.monitor.notices_read() == notices_read {
             l.put(k, self.limits);
         }
         drop(l);
@@ -190,7 +191,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
         }
     }
 
-    /// Keeps nothing of what nobody holds.
+    /// Evicts all registrations that no operation holds.
     pub(crate) fn clear(&self) {
         self.shrink(Limits { count: 0, bytes: 0 });
     }
@@ -213,7 +214,7 @@ mod tests {
 
     const PAGES: usize = 64 << 10;
 
-    /// A mapping of these flags; 0 when there is none. With MAP_FIXED the place must be ours:
+    /// Maps memory with these flags; 0 on failure. With MAP_FIXED the range has to be this test's:
     /// other tests map and unmap at the same time.
     fn map(at: usize, len: usize, flags: i32) -> usize {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
@@ -243,7 +244,8 @@ mod tests {
         bytes: usize::MAX,
     };
 
-    /// Memory that one gives back is a reason for the other to keep nothing.
+    /// Serialises the tests: memory that one test unmaps keeps the other test's cache from adding
+    /// registrations.
     static ALONE: Mutex<()> = Mutex::new(());
 
     #[test]
@@ -267,20 +269,20 @@ mod tests {
         assert_ne!(get(at, PAGES, 4), first, "other rights");
         assert_ne!(get(at, 100, 1), first, "too short to be kept");
         unmap(at, PAGES);
-        // Given back as a whole, and something else in its place.
+        // Unmapped as a whole, and other memory mapped in its place.
         let (at, first) = (0..100)
             .find_map(|_| {
                 let at = map_anywhere();
                 let first = get(at, PAGES, 3);
                 unmap(at, PAGES);
-                // Another test may have been faster.
+                // Another test may have mapped the range first.
                 let again = map(at, PAGES, libc::MAP_FIXED_NOREPLACE);
                 (again == at).then_some((at, first))
             })
             .unwrap();
         let second = get(at, PAGES, 3);
         assert_ne!(second, first);
-        // In part.
+        // Unmapped in part.
         unmap(at, 12_288);
         let third = get(at + 16384, 32768, 3);
         assert_ne!(third, second);
@@ -289,7 +291,7 @@ mod tests {
         let emptied = unsafe { libc::madvise((at + 16384) as *mut _, 8192, libc::MADV_DONTNEED) };
         assert_eq!(emptied, 0);
         assert_ne!(get(at + 16384, 32768, 3), third);
-        // Replaced without being given back first.
+        // Replaced without being unmapped first.
         let fourth = get(at + 16384, 32768, 3);
         let rest = (at + 12_288, PAGES - 12_288);
         assert_eq!(map(rest.0, rest.1, libc::MAP_FIXED), rest.0);
@@ -307,7 +309,7 @@ mod tests {
         let held = c.get(at[0], PAGES, 1, || Ok(0)).unwrap();
         let of = |i: usize| *c.get(at[i], PAGES, 1, || Ok(10 + i)).unwrap();
         assert_eq!((of(1), of(0)), (11, 0));
-        // The third takes the place of the second: the first is held.
+        // The third evicts the second: the first is in use.
         assert_eq!(of(2), 12);
         assert_eq!(of(0), 0);
         assert_eq!(*c.get(at[1], PAGES, 1, || Ok(99)).unwrap(), 99);
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_free_do_not_wait_for_those_who_look() {
+    fn freeing_threads_do_not_wait_for_lookups() {
         let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
         let few = Limits {
             count: 20,
@@ -338,8 +340,8 @@ mod tests {
             std::thread::spawn(move || {
                 let mut rng = crate::core::rng::Rng::new(seed);
                 for _ in 0..1500 {
-                    // On the heap, at its end, or mapped for itself: freeing gives back what is
-                    // watched.
+                    // On the heap, at its end, or in a mapping of its own: free(3) returns watched
+                    // memory to the system.
                     let b = vec![1u8; LEAST + rng.bits() as usize % (300 << 10)];
                     let (at, len) = (b.as_ptr() as usize, b.len());
                     let v = c.get(at, len, 1, || Ok((at, at + len))).unwrap();

@@ -1,15 +1,16 @@
-//! Hears of memory that the application gives back, moves or empties, through userfaultfd(2).
+//! Memory monitor: reports memory that the application unmaps, moves or empties, by userfaultfd(2).
 //!
-//! A watched range is one whose write faults userfaultfd could be asked about; none ever is, so
-//! that touching it costs nothing. What the kernel does tell of is munmap(2), mremap(2) and
-//! madvise(2), and the caller of these does not get on before a thread of ours has read the notice.
-//! That thread says first that it reads, and last that it has told everybody ([`Monitor::settle`]
-//! waits for that), so whoever asks after such a call hears of it. No function of the C library is
-//! patched for this, and where the system forbids it there is no monitor.
+//! A watched range is registered in write-protect mode, but no page is ever protected, so that
+//! accesses cost nothing. The kernel does report munmap(2), mremap(2) and madvise(2) of the range,
+//! and blocks their caller until the monitor's thread has read the notice. The thread sets
+//! `reading` before it reads, and clears `reading` after it has told all listeners;
+//! [`Monitor::settle`] waits for that. A look-up after such a call therefore sees the change. No
+//! function of the C library is patched, and where the system forbids userfaultfd there is no
+//! monitor.
 //!
-//! The thread itself must never give memory back: it would wait for itself; nor wait for one that
-//! does, for free(3) gives the end of the heap back, which may be watched. It allocates and frees
-//! nothing, and neither does anybody under a lock that it takes.
+//! The thread must never unmap memory, or it would wait for itself. Nor may it wait for another
+//! thread that does: free(3) returns the end of the heap, which may be watched. So the thread
+//! allocates and frees nothing, and no other thread does so under a lock that the monitor takes.
 
 use crate::core::sync::Mutex;
 use crate::device::{host, wait};
@@ -20,21 +21,23 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-/// Whoever keeps something about memory.
+/// Receives notices of a [`Monitor`].
 pub(crate) trait Listener: Send + Sync {
-    /// These bytes are not what they were. Neither allocates nor frees, nor waits for anybody who
+    /// The pages of these bytes have changed. Must not allocate or free, nor wait for a thread that
     /// does.
-    fn forget(&self, from: usize, to: usize);
+    fn invalidate(&self, from: usize, to: usize);
 }
 
 /// See the module text.
 pub(crate) struct Monitor {
     notices: OwnedFd,
+    /// Bytes of a page: watched ranges are whole pages.
+    page: usize,
     listeners: Mutex<Vec<Arc<dyn Listener>>>,
-    /// A notice may have been read that not everybody was told of.
+    /// A notice may have been read that was not yet passed to all listeners.
     reading: AtomicBool,
     /// Notices so far.
-    heard: AtomicU64,
+    notices_read: AtomicU64,
 }
 
 /// `struct uffdio_api`, `struct uffdio_register`, `struct uffd_msg` of linux/userfaultfd.h.
@@ -45,7 +48,7 @@ struct Api {
     ioctls: u64,
 }
 #[repr(C)]
-struct Register {
+struct UffdioRegister {
     start: u64,
     len: u64,
     mode: u64,
@@ -64,16 +67,14 @@ const API_CALL: libc::c_ulong = 0xc018_aa3f;
 const REGISTER_CALL: libc::c_ulong = 0xc020_aa00;
 const USER_MODE_ONLY: i32 = 1;
 const WRITE_PROTECT: u64 = 2;
-/// Events, as features and in notices.
+/// Events: as feature bits (UFFD_FEATURE_EVENT_*), and as codes in notices.
 const TELLS: u64 = 1 << 2 | 1 << 3 | 1 << 6;
 const MOVED: u8 = 0x14;
 const REMOVED: u8 = 0x15;
 const UNMAPPED: u8 = 0x16;
 
-/// Most listeners: their list never grows.
+/// Most listeners: the list never grows, because the thread takes the list's lock.
 const LISTENERS: usize = 64;
-/// Bytes of a page: no range is watched in part.
-const PAGE: usize = 4096;
 
 impl Monitor {
     /// The monitor of this process, if the system permits one; started when first asked for.
@@ -105,7 +106,7 @@ impl Monitor {
     fn open() -> std::io::Result<Monitor> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
         let open = |flags: i32| {
-            // SAFETY: numbers are passed; the descriptor is owned as it is made.
+            // SAFETY: only numbers are passed; the new descriptor is owned at once.
             unsafe {
                 match libc::syscall(libc::SYS_userfaultfd, flags) {
                     fd @ 0.. => Ok(OwnedFd::from_raw_fd(fd as i32)),
@@ -113,26 +114,29 @@ impl Monitor {
                 }
             }
         };
-        // Linux before 5.11 does not know the flag that needs no privilege.
+        // Linux before 5.11 does not know UFFD_USER_MODE_ONLY, which needs no privilege.
         let notices = open(flags | USER_MODE_ONLY).or_else(|_| open(flags))?;
         let mut api = Api {
             api: API,
             features: TELLS,
             ioctls: 0,
         };
-        // SAFETY: the call's argument, which lives on.
+        // SAFETY: `api` is the argument of this call, and outlives it.
         if unsafe { libc::ioctl(notices.as_raw_fd(), API_CALL, &mut api) } != 0 {
             return Err(std::io::Error::last_os_error());
         }
+        // SAFETY: only a number is passed.
+        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) });
         Ok(Monitor {
             notices,
+            page: page.unwrap_or(4096),
             listeners: Mutex::new(Vec::with_capacity(LISTENERS)),
             reading: AtomicBool::new(false),
-            heard: AtomicU64::new(0),
+            notices_read: AtomicU64::new(0),
         })
     }
 
-    /// Tells `who` from now on; `false` when there are too many already.
+    /// Adds a listener; `false` when there are too many.
     pub(crate) fn join(&self, who: Arc<dyn Listener>) -> bool {
         let mut l = self.listeners.lock().unwrap_or_else(|e| e.into_inner());
         let room = l.len() < LISTENERS;
@@ -142,7 +146,7 @@ impl Monitor {
         room
     }
 
-    /// Tells `who` no more.
+    /// Removes a listener.
     pub(crate) fn leave(&self, who: &Arc<dyn Listener>) {
         let mut l = self.listeners.lock().unwrap_or_else(|e| e.into_inner());
         let at = l.iter().position(|x| Arc::ptr_eq(x, who));
@@ -151,7 +155,7 @@ impl Monitor {
         drop(gone);
     }
 
-    /// Waits until everybody was told of every notice that has been read.
+    /// Waits until every notice that was read has been passed to all listeners.
     #[inline]
     pub(crate) fn settle(&self) {
         while self.reading.load(Acquire) {
@@ -160,30 +164,30 @@ impl Monitor {
     }
 
     /// Notices read so far.
-    pub(crate) fn heard(&self) -> u64 {
-        self.heard.load(Acquire)
+    pub(crate) fn notices_read(&self) -> u64 {
+        self.notices_read.load(Acquire)
     }
 
-    /// Watches the pages of these bytes; `false` when that cannot be, as for files, or what another
-    /// monitor watches.
+    /// Watches the pages of these bytes; `false` when that is not possible, as for files, or memory
+    /// that another userfaultfd watches.
     pub(crate) fn watch(&self, from: usize, to: usize) -> bool {
-        let start = from & !(PAGE - 1);
-        let Some(end) = to.checked_next_multiple_of(PAGE) else {
+        let start = from & !(self.page - 1);
+        let Some(end) = to.checked_next_multiple_of(self.page) else {
             return false;
         };
-        let mut r = Register {
+        let mut r = UffdioRegister {
             start: start as u64,
             len: (end - start) as u64,
             mode: WRITE_PROTECT,
             ioctls: 0,
         };
-        // SAFETY: the call's argument, which lives on; the kernel checks the range, whose contents
-        // stay as they are.
+        // SAFETY: `r` is the argument of this call, and outlives it; the kernel checks the range,
+        // and does not change its contents.
         unsafe { libc::ioctl(self.notices.as_raw_fd(), REGISTER_CALL, &mut r) == 0 }
     }
 
-    /// The bytes of the next notice.
-    fn hear(&self) -> Option<(usize, usize)> {
+    /// Reads the next notice, and returns its address range.
+    fn read_notice(&self) -> Option<(usize, usize)> {
         loop {
             let mut n = Notice::default();
             let len = size_of::<Notice>();
@@ -193,7 +197,7 @@ impl Monitor {
             if got != len as isize {
                 return None;
             }
-            self.heard.fetch_add(1, AcqRel);
+            self.notices_read.fetch_add(1, AcqRel);
             let [a, b, c] = n.args.map(|v| v as usize);
             match n.event {
                 MOVED => return Some((a, a.saturating_add(c))),
@@ -207,9 +211,9 @@ impl Monitor {
         loop {
             wait::wait_readable(self.notices.as_raw_fd(), -1);
             self.reading.store(true, SeqCst);
-            while let Some((from, to)) = self.hear() {
+            while let Some((from, to)) = self.read_notice() {
                 let all = self.listeners.lock().unwrap_or_else(|e| e.into_inner());
-                all.iter().for_each(|l| l.forget(from, to));
+                all.iter().for_each(|l| l.invalidate(from, to));
             }
             self.reading.store(false, Release);
         }

@@ -1,10 +1,11 @@
-//! Who may call a service on this host: processes of its own user.
+//! Admission: only processes of the same user may open a session with a service on this host.
 //!
-//! A queue pair whose number the application chose has no secret in its address. It listens on a
-//! Unix socket of the abstract namespace, named after its address; a caller connects, both sides
-//! look at the other's user id (SO_PEERCRED), and the caller names its address and token. What
-//! follows, the WELCOME, goes to that address by UDP, so that a process that names another's gains
-//! nothing. The socket accepts in the adapter's thread (`thread`); calling never waits.
+//! A queue pair whose number the application chose (a service) has no secret in its address. It
+//! listens on a Unix socket in the abstract namespace, named after its address. A caller connects,
+//! both sides check the other's user id (SO_PEERCRED), and the caller sends a call with its address
+//! and token. The WELCOME goes to that address by UDP, so that a process that sends another's
+//! address gains nothing. The adapter's thread accepts connections (`thread`); [`ask`] does not
+//! block.
 
 use crate::core::Result;
 use crate::device::local::{self, Incoming};
@@ -15,13 +16,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 /// Bytes of a call: gid, queue pair number, key, verification tag, token.
 const CALL: usize = 16 + 2 + 4 + 4 + 8;
 
-/// Who calls: its address, its verification tag, and the token that it has named.
+/// The content of a call: the caller's address and verification tag, and the token it has chosen.
 pub(crate) struct Caller {
     pub addr: QpAddr,
     pub vtag: u32,
     pub token: u64,
 }
-/// Callers that may wait to be accepted.
+/// Connections that may wait to be accepted (listen(2)).
 const BACKLOG: i32 = 256;
 
 fn name(a: &QpAddr) -> String {
@@ -29,14 +30,14 @@ fn name(a: &QpAddr) -> String {
     format!("libfabric-efa-admit/{gid:032x}/{}", a.qpn)
 }
 
-/// Connections whose call has not come yet; the oldest goes when there are more.
+/// Most accepted connections without a call; the oldest is closed when there are more.
 const WAITING: usize = 256;
 
 /// Where a service accepts callers.
 pub(crate) struct AdmissionListener {
     socket: OwnedFd,
-    /// A caller connects and then sends its call: between the two it may lose the processor to
-    /// the thread that accepts.
+    /// Accepted connections whose call has not arrived: a caller may be preempted between
+    /// connect(2) and its send.
     waiting: Vec<OwnedFd>,
 }
 
@@ -60,12 +61,12 @@ pub(crate) fn listen(own: &QpAddr) -> Result<AdmissionListener> {
     })
 }
 
-/// Asks the service at `to` to admit us. `false` when there is no such
-/// service; `true` also when it cannot answer now, or is another user's, which a line says.
+/// Asks the service at `to` to admit us. `false` when no service listens there; `true` also when
+/// the service cannot answer now, or belongs to another user (with a log line).
 pub(crate) fn ask(own: &Caller, to: &QpAddr) -> bool {
     let fd = match local::connect(&name(to)) {
         Ok((fd, _)) => fd,
-        // It has too many callers, is another user's, or we have no descriptor.
+        // The service has too many callers or another user, or this process has no descriptor left.
         Err(FI_EAGAIN | FI_EACCES | FI_EMFILE | libc::ENFILE | FI_ENOMEM) => return true,
         Err(_) => return false,
     };
@@ -134,12 +135,12 @@ impl AdmissionListener {
     }
 }
 
-/// What a connection has brought.
+/// State of the call on a connection.
 enum CallStatus {
     Call(Caller),
-    /// Nothing yet.
+    /// The call has not arrived yet.
     Later,
-    /// Something else than a call, or its end.
+    /// The peer has sent something other than a call, or has closed the connection.
     Invalid,
 }
 
@@ -191,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_call_that_comes_after_its_connection_was_accepted_counts() {
-        // The name holds this process's number: other runs of this test have other names.
+        // The name contains the process id: concurrent runs of this test use different names.
         let mut own = caller(1).addr;
         own.gid[..4].copy_from_slice(&std::process::id().to_be_bytes());
         let mut l = listen(&own).unwrap();

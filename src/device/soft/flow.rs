@@ -11,13 +11,15 @@ use std::collections::{HashMap, VecDeque};
 
 /// Packets under way at most, and numbers a receiver remembers above the lowest missing one.
 pub(crate) const WINDOW: u32 = (MAX_WORDS * 64) as u32;
-/// Writes of a peer that have arrived in part, at once; an honest one has a window's worth.
+/// Partly received writes that are counted at once per peer; a correct peer has at most a window of
+/// them.
 const PARTIAL_MAX: usize = WINDOW as usize;
 const MS: u64 = 1_000_000;
 /// Shortest retransmission time-out: longer than a scheduler's pause on a busy machine.
 const RTO_MIN: u64 = 5 * MS;
 const RTO_MAX: u64 = 400 * MS;
-/// A packet sent this much earlier than an acknowledged one counts as lost, at least.
+/// Least reordering tolerance, nanoseconds: a packet sent this much earlier than an acknowledged
+/// one counts as lost.
 const REORDER_MIN: u64 = 300_000;
 const RNR_MIN: u64 = 50_000;
 const RNR_MAX: u64 = 20 * MS;
@@ -49,34 +51,35 @@ pub(crate) struct TxFlow<T> {
     next: u32,
     win: VecDeque<Pkt<T>>,
     bytes: u64,
-    live: u32,
+    in_flight: u32,
     lost: u32,
     cwnd: u32,
     ssthresh: u32,
-    cut_until: u32,
+    recovery_point: u32,
     peer_bytes: u64,
     peer_packets: u32,
     srtt: u64,
     rttvar: u64,
     backoff: u32,
     newest_acked: u64,
-    /// When the peer last gave a sign of life while something was under way.
+    /// When the peer last acknowledged a packet or was not ready for one; begins when the first
+    /// packet of an idle flow is sent.
     progress_at: u64,
 }
 
 impl<T> TxFlow<T> {
-    /// A flow that assumes the peer can take `bytes` at once until it says otherwise.
+    /// A flow that assumes a receive window of `bytes` until the peer announces its window.
     pub(crate) fn new(first_psn: u32, bytes: u64) -> Self {
         TxFlow {
             una: first_psn,
             next: first_psn,
             win: VecDeque::new(),
             bytes: 0,
-            live: 0,
+            in_flight: 0,
             lost: 0,
             cwnd: 64,
             ssthresh: WINDOW,
-            cut_until: first_psn,
+            recovery_point: first_psn,
             peer_bytes: bytes,
             peer_packets: WINDOW,
             srtt: 0,
@@ -101,11 +104,11 @@ impl<T> TxFlow<T> {
     pub(crate) fn may_send(&self, bytes: u32) -> bool {
         let span = self.win.len() as u32;
         span < WINDOW
-            && self.live < self.cwnd.min(self.peer_packets)
-            && (self.live == 0 || self.bytes + u64::from(bytes) <= self.peer_bytes)
+            && self.in_flight < self.cwnd.min(self.peer_packets)
+            && (self.in_flight == 0 || self.bytes + u64::from(bytes) <= self.peer_bytes)
     }
 
-    /// Takes charge of a packet that goes out now and returns its number.
+    /// Adds a packet that is sent now and returns its sequence number.
     pub(crate) fn push(&mut self, what: T, bytes: u32, now: u64) -> u32 {
         if self.win.is_empty() {
             self.progress_at = now;
@@ -113,7 +116,7 @@ impl<T> TxFlow<T> {
         let psn = self.next;
         self.next = self.next.wrapping_add(1);
         self.bytes += u64::from(bytes);
-        self.live += 1;
+        self.in_flight += 1;
         self.win.push_back(Pkt {
             what,
             bytes,
@@ -167,7 +170,7 @@ impl<T> TxFlow<T> {
             p.lost = false;
             self.lost -= 1;
         } else {
-            self.live -= 1;
+            self.in_flight -= 1;
             self.bytes -= u64::from(p.bytes);
         }
         if p.tries == 1 {
@@ -182,7 +185,7 @@ impl<T> TxFlow<T> {
         self.backoff = 0;
         if self.cwnd < self.ssthresh {
             self.cwnd += 1;
-        } else if self.cwnd < WINDOW && dist(self.una, self.cut_until) >= 0 {
+        } else if self.cwnd < WINDOW && dist(self.una, self.recovery_point) >= 0 {
             // One more per window's worth of acknowledgements.
             self.cwnd += u32::from(at == 0);
         }
@@ -222,7 +225,7 @@ impl<T> TxFlow<T> {
     }
 
     /// Ends the processing of one acknowledgement: gaps that are old enough count as lost.
-    pub(crate) fn after_acks(&mut self) {
+    pub(crate) fn detect_losses(&mut self) {
         self.retire();
         let slack = (self.srtt / 4).max(REORDER_MIN);
         let newest = self.newest_acked;
@@ -231,32 +234,33 @@ impl<T> TxFlow<T> {
             if !p.acked && !p.lost && p.sent_at + slack < newest {
                 p.lost = true;
                 self.lost += 1;
-                self.live -= 1;
+                self.in_flight -= 1;
                 self.bytes -= u64::from(p.bytes);
                 found |= p.not_before == 0;
             }
         }
         if found {
-            self.cut();
+            self.reduce_cwnd();
         }
     }
 
     /// Halves the window, once per window of packets.
-    fn cut(&mut self) {
-        if dist(self.una, self.cut_until) >= 0 {
+    fn reduce_cwnd(&mut self) {
+        if dist(self.una, self.recovery_point) >= 0 {
             self.ssthresh = (self.cwnd / 2).max(8);
             self.cwnd = self.ssthresh;
-            self.cut_until = self.next;
+            self.recovery_point = self.next;
         }
     }
 
-    /// What the peer says it can take.
+    /// Sets the receive window that the peer announces.
     pub(crate) fn window(&mut self, bytes: u32, packets: u16) {
         self.peer_bytes = u64::from(bytes.max(1));
         self.peer_packets = u32::from(packets).clamp(1, WINDOW);
     }
 
-    /// The peer refused a packet for want of a receive buffer: later again.
+    /// The peer had no receive buffer for a packet (RNR): schedules a retransmission after a
+    /// back-off.
     pub(crate) fn not_ready(&mut self, psn: u32, now: u64) {
         let at = psn.wrapping_sub(self.una) as usize;
         self.progress_at = now;
@@ -266,7 +270,7 @@ impl<T> TxFlow<T> {
             if !p.lost {
                 p.lost = true;
                 self.lost += 1;
-                self.live -= 1;
+                self.in_flight -= 1;
                 self.bytes -= u64::from(p.bytes);
             }
         }
@@ -277,8 +281,8 @@ impl<T> TxFlow<T> {
         if self.lost == 0 {
             return None;
         }
-        let (cwnd, live) = (self.cwnd.min(self.peer_packets), self.live);
-        if live >= cwnd {
+        let (cwnd, in_flight) = (self.cwnd.min(self.peer_packets), self.in_flight);
+        if in_flight >= cwnd {
             return None;
         }
         let at = self
@@ -291,28 +295,17 @@ impl<T> TxFlow<T> {
         p.sent_at = now;
         p.tries = p.tries.saturating_add(1);
         self.lost -= 1;
-        self.live += 1;
+        self.in_flight += 1;
         self.bytes += u64::from(p.bytes);
         Some((self.una.wrapping_add(at as u32), &p.what))
     }
 
-    /// Handles time: marks what has waited too long. Returns when to come back, or `None` when
-    /// nothing is under way.
-    pub(crate) fn tick(&mut self, now: u64) -> Option<u64> {
+    /// Runs the retransmission timer: marks packets that have waited too long as lost.
+    pub(crate) fn tick(&mut self, now: u64) {
         let rto = self.rto();
-        let mut oldest = u64::MAX;
-        let mut waiting = u64::MAX;
-        for p in self.win.iter().filter(|p| !p.acked) {
-            if p.lost {
-                waiting = waiting.min(p.not_before);
-            } else {
-                oldest = oldest.min(p.sent_at);
-            }
-        }
-        if oldest == u64::MAX && waiting == u64::MAX {
-            return None;
-        }
-        if oldest != u64::MAX && now >= oldest + rto {
+        let sent = |p: &&Pkt<T>| !p.acked && !p.lost;
+        let oldest = self.win.iter().filter(sent).map(|p| p.sent_at).min();
+        if oldest.is_some_and(|at| now >= at + rto) {
             let limit = now - rto;
             for p in self
                 .win
@@ -321,15 +314,13 @@ impl<T> TxFlow<T> {
             {
                 p.lost = true;
                 self.lost += 1;
-                self.live -= 1;
+                self.in_flight -= 1;
                 self.bytes -= u64::from(p.bytes);
             }
             self.backoff += 1;
-            self.cut_until = self.una;
-            self.cut();
-            return Some(now);
+            self.recovery_point = self.una;
+            self.reduce_cwnd();
         }
-        Some(waiting.min(oldest.saturating_add(rto)))
     }
 
     /// How long the peer has been silent while something was under way.
@@ -341,19 +332,19 @@ impl<T> TxFlow<T> {
         }
     }
 
-    /// Nothing of what was sent has arrived: all of it is to be sent again.
+    /// Marks all packets under way as lost, when the peer has accepted none of them.
     pub(crate) fn send_again(&mut self) {
         for p in self.win.iter_mut().filter(|p| !p.acked && !p.lost) {
             p.lost = true;
             self.lost += 1;
-            self.live -= 1;
+            self.in_flight -= 1;
             self.bytes -= u64::from(p.bytes);
         }
     }
 
     /// Everything still under way, for a flow that is given up.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
-        self.live = 0;
+        self.in_flight = 0;
         self.lost = 0;
         self.bytes = 0;
         self.una = self.next;
@@ -361,9 +352,9 @@ impl<T> TxFlow<T> {
     }
 }
 
-/// Bytes of a write with immediate that have arrived so far.
+/// Bytes received so far of a write that raises an event.
 #[derive(Debug, Default)]
-struct Partial {
+struct PartialWrite {
     got: u32,
 }
 
@@ -372,15 +363,13 @@ struct Partial {
 pub(crate) struct RxFlow {
     next: u32,
     bits: [u64; MAX_WORDS],
-    /// Packets taken in since the last acknowledgement.
+    /// Packets received since the last acknowledgement, duplicates included.
     pub unacked: u32,
-    /// When the oldest of them came.
-    pub unacked_since: u64,
-    /// Polls that found nothing since.
+    /// Polls since the last packet arrived.
     pub idle_polls: u32,
     refused: Vec<(u32, Status)>,
     not_ready: Vec<u32>,
-    partial: HashMap<u32, Partial>,
+    partial: HashMap<u32, PartialWrite>,
 }
 
 impl RxFlow {
@@ -390,7 +379,6 @@ impl RxFlow {
             next: una,
             bits: [0; MAX_WORDS],
             unacked: 0,
-            unacked_since: 0,
             idle_polls: 0,
             refused: Vec::new(),
             not_ready: Vec::new(),
@@ -408,14 +396,14 @@ impl RxFlow {
         self.bits.get(w).is_some_and(|x| x & b != 0)
     }
 
-    /// Whether this number has not been taken in yet and is within the window.
+    /// Whether this number is within the window and has not arrived yet.
     pub(crate) fn fresh(&self, psn: u32) -> bool {
         let d = dist(psn, self.next);
         (0..WINDOW as i32).contains(&d) && !self.seen(psn)
     }
 
-    /// Takes a number in.
-    pub(crate) fn take(&mut self, psn: u32, now: u64) {
+    /// Records that a packet has arrived.
+    pub(crate) fn take(&mut self, psn: u32) {
         let (w, b) = Self::slot(psn);
         if let Some(x) = self.bits.get_mut(w) {
             *x |= b;
@@ -427,39 +415,36 @@ impl RxFlow {
             }
             self.next = self.next.wrapping_add(1);
         }
-        self.note(now);
+        self.mark_unacked();
     }
 
-    /// An acknowledgement is owed, for new numbers as for repeated ones.
-    pub(crate) fn note(&mut self, now: u64) {
-        if self.unacked == 0 {
-            self.unacked_since = now;
-        }
+    /// Records that an acknowledgement is due, for new packets and for duplicates.
+    pub(crate) fn mark_unacked(&mut self) {
         self.unacked += 1;
         self.idle_polls = 0;
     }
 
-    /// Refuses a number with a status. `false` when too many are pending: then it is as if the
-    /// packet had been lost, and it will come again.
-    pub(crate) fn refuse(&mut self, psn: u32, status: Status, now: u64) -> bool {
+    /// Refuses a packet with a status. `false` when too many refusals are pending: the packet then
+    /// counts as lost, and the sender retransmits it.
+    pub(crate) fn refuse(&mut self, psn: u32, status: Status) -> bool {
         if self.refused.len() >= MAX_ERRS {
             return false;
         }
         self.refused.push((psn, status));
-        self.take(psn, now);
+        self.take(psn);
         true
     }
 
-    /// No buffer for this number now.
-    pub(crate) fn not_ready(&mut self, psn: u32, now: u64) {
+    /// Records that there is no buffer for this packet now (RNR).
+    pub(crate) fn not_ready(&mut self, psn: u32) {
         if self.not_ready.len() < MAX_ERRS {
             self.not_ready.push(psn);
         }
-        self.note(now);
+        self.mark_unacked();
     }
 
-    /// The sender waits for nothing below `una`: it knows those refusals.
-    pub(crate) fn settle(&mut self, una: u32) {
+    /// Drops the refusals below `una`: the sender has received them.
+    pub(crate) fn forget_refusals(&mut self, una: u32) {
         self.refused.retain(|(psn, _)| dist(*psn, una) >= 0);
     }
 
@@ -473,7 +458,7 @@ impl RxFlow {
         !self.refused.is_empty()
     }
 
-    /// Whether a cumulative number alone would not tell everything.
+    /// Whether the cumulative number alone does not describe what has arrived.
     pub(crate) fn needs_detail(&self) -> bool {
         !self.refused.is_empty() || !self.not_ready.is_empty() || self.bits.iter().any(|w| *w != 0)
     }
@@ -510,13 +495,13 @@ impl RxFlow {
         v
     }
 
-    /// The owed acknowledgement has gone out.
+    /// Records that the pending acknowledgement is sent.
     pub(crate) fn acked(&mut self) {
         self.unacked = 0;
         self.idle_polls = 0;
     }
 
-    /// Whether parts of write `op` can be counted: of so many writes at once, no more.
+    /// Whether parts of write `op` can be counted: at most [`PARTIAL_MAX`] writes are, at once.
     pub(crate) fn counts(&self, op: u32, len: u32, total: u32) -> bool {
         len >= total || self.partial.len() < PARTIAL_MAX || self.partial.contains_key(&op)
     }
@@ -545,7 +530,7 @@ mod tests {
         let mut r = RxFlow::new(u32::MAX - 1);
         for psn in [0, u32::MAX, u32::MAX - 1, 1] {
             assert!(r.fresh(psn));
-            r.take(psn, 0);
+            r.take(psn);
             assert!(!r.fresh(psn));
         }
         assert_eq!(r.cum(), 2);
@@ -587,7 +572,7 @@ mod tests {
                         again.push((now + rng.below(4 * MS), *psn, *what));
                     }
                     if rx.fresh(*psn) {
-                        rx.take(*psn, now);
+                        rx.take(*psn);
                         got.push(*what);
                     }
                     let mut w = [0; MAX_WORDS];
@@ -607,7 +592,7 @@ mod tests {
                                 tx.ack_sel(cum.wrapping_add(i as u32 * 64 + b), now, &mut done);
                             }
                         }
-                        tx.after_acks();
+                        tx.detect_losses();
                     }
                     false
                 });

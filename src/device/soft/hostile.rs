@@ -1,11 +1,12 @@
-//! A connected peer that sends whatever it likes, against one [`Engine`]: the harness of the fuzz
+//! A connected peer that sends arbitrary datagrams to one [`Engine`]: the harness of the fuzz
 //! target `soft_hostile` and of a seeded test.
 //!
 //! A byte string is a script ([`Script`]): it chooses what the application posts and when, which
 //! datagrams the peer sends in its session, and how time passes. The peer has a session, the key of
-//! a region that it may write, and that of one that it may read. Real memory is watched:
+//! a region that it may write, and the key of a region that it may read. The harness checks,
+//! on real memory, that:
 //!
-//! - what is sent or lent for reading never changes, nor does anything beside a region or a buffer;
+//! - a source buffer or a read-only region never changes, nor do bytes next to a region or buffer;
 //! - nothing is stored to a read's destination after its end, nor to a region after it was closed;
 //! - an operation ends once, and all have ended when the peer has been silent for long;
 //! - a numbered datagram takes effect once.
@@ -16,7 +17,7 @@ use super::sock::Sock;
 use crate::core::script::Script;
 use crate::device::mem_table::{MemTable, Naming};
 use crate::device::{Event, Events, QpAddr};
-use crate::hmem::fenced::{Fenced, LentBuffers};
+use crate::hmem::fenced::{FencedBuf, LentBuffers};
 use crate::transport::{Completion, Payload, RemoteAddr};
 use crate::types::*;
 use std::collections::HashSet;
@@ -39,11 +40,11 @@ struct EngineHarness {
     peer: SocketAddr,
     peer_addr: QpAddr,
     sent: Arc<Mutex<Vec<Vec<u8>>>>,
-    /// What the peer presents: its session, tokens, and the engine's verification tag; the first
-    /// number it has not used.
+    /// Header template of the peer: session, tokens, and the engine's verification tag. `next_psn`:
+    /// the first sequence number that the peer has not used.
     open: Option<PacketHead>,
     next_psn: u32,
-    /// Numbers of reads that the engine has told its peer.
+    /// Ids of reads that the engine has requested from the peer.
     asked: Vec<u64>,
     messages: HashSet<u32>,
     received: usize,
@@ -56,13 +57,13 @@ struct EngineHarness {
 }
 
 struct ExposedRegion {
-    memory: Fenced,
+    memory: FencedBuf,
     key: u64,
 }
 
 impl ExposedRegion {
     fn new(mem: &MemTable, access: u64) -> ExposedRegion {
-        let mut memory = Fenced::new(REGION);
+        let mut memory = FencedBuf::new(REGION);
         let found = mem.insert(memory.mem(), access, None);
         let (key, _) = found.unwrap_or_default();
         ExposedRegion { memory, key }
@@ -90,7 +91,7 @@ impl EngineHarness {
         };
         let mut engine = Engine::new(me, sock, Arc::clone(&mem), cfg, false).ok()?;
         let sent = engine.tap();
-        // Nobody listens there: what the engine sends is read from the tap.
+        // No socket is bound to this port: the harness reads the engine's datagrams from the tap.
         let peer = SocketAddr::new(ip, 1);
         let peer_addr = QpAddr {
             qpn: 1,
@@ -119,7 +120,7 @@ impl EngineHarness {
         })
     }
 
-    /// What the engine has sent since the last time.
+    /// Removes and returns the headers of the datagrams that the tap has recorded.
     fn heard(&self) -> Vec<PacketHead> {
         let mut sent = self.sent.lock().unwrap_or_else(|e| e.into_inner());
         let heads = sent
@@ -168,7 +169,7 @@ impl EngineHarness {
         self.events = events;
     }
 
-    /// The peer calls, is welcomed, and sends its first datagram.
+    /// The peer sends HELLO, gets WELCOME, and sends its first datagram.
     fn connect(&mut self) {
         let me = self.engine.me;
         let mut h = PacketHead {
@@ -204,7 +205,7 @@ impl EngineHarness {
     fn post(&mut self) {
         let len = (self.script.byte() as usize * 12).min(LONGEST);
         let kind = self.script.below(3);
-        let mut memory = Fenced::new(if kind == 0 { len.min(SEGMENT - 8) } else { len });
+        let mut memory = FencedBuf::new(if kind == 0 { len.min(SEGMENT - 8) } else { len });
         let user = memory.mem();
         let id = self.next_id;
         self.next_id += 1;
@@ -247,7 +248,7 @@ impl EngineHarness {
         }
     }
 
-    /// The key and an address of a region; or others.
+    /// Key and address of a region, or wrong ones.
     fn place(&mut self) -> (u64, u64) {
         let (key, at) = match self.script.below(4) {
             0 => (self.read.key, self.read.memory.addr()),
@@ -295,7 +296,7 @@ impl EngineHarness {
                     }
                 }
                 let s = &mut self.script;
-                // A late one, mostly.
+                // Mostly the id of a recent read.
                 let back = s.below(4) as usize;
                 let asked = self.asked.iter().rev().nth(back).copied();
                 let id = asked.filter(|_| !s.one_in(8)).unwrap_or_else(|| s.length());
@@ -396,7 +397,7 @@ mod tests {
         4 * pages.parse::<u64>().unwrap()
     }
 
-    /// Each peer calls, sends a message, and goes: with a word or without.
+    /// Each peer opens a session, sends a message, and closes with BYE or vanishes.
     #[test]
     fn many_peers_leave_nothing() {
         let count = std::env::var("FABRIC_PEERS").map_or(20_000, |n| n.parse().unwrap());
@@ -432,7 +433,7 @@ mod tests {
         }
         let after = resident_kib();
         println!("{count} peers: {before} KiB after a tenth, {after} KiB after all");
-        // Those that went without a word are noticed by probes.
+        // Probes detect the peers that vanished without BYE.
         for _ in 0..60 {
             w.now += TIMEOUT / 2;
             w.poll();

@@ -1,13 +1,14 @@
-//! The key file: secrets that the hosts of a cluster share, by which packets off loopback are
-//! sealed.
+//! The key file: secrets that the hosts of a cluster share and that seal packets on every interface
+//! except loopback.
 //!
-//! `FI_EFA_SOFT_KEY_FILE` names it. It is text: a key is a line of 64 hexadecimal digits, and there
-//! are one or two; empty lines and lines that begin with `#` do not count. The first key seals what
-//! leaves, both open what arrives. To change keys while programs run: add the new key as the second
-//! on every host; when every program has been started since, make it the first; then take the old
-//! one away. Programs read the file as they open a domain.
+//! `FI_EFA_SOFT_KEY_FILE` names the file. It is text with one or two keys, each a line of 64
+//! hexadecimal digits; empty lines and lines that begin with `#` are ignored. The first key seals
+//! datagrams that are sent, both keys open datagrams that are received. Programs read the file when
+//! they open a domain. To change keys while programs run: add the new key as the second on every
+//! host; when every program has been started since, make the new key the first; then remove the old
+//! key.
 //!
-//! The value `require` names no file: off loopback nothing is opened then.
+//! The value `require` names no file: a domain then opens on loopback only.
 
 use crate::core::{params, Result};
 use crate::types::*;
@@ -23,7 +24,7 @@ const KEY: usize = 32;
 const FILE_MAX: u64 = 64 << 10;
 const NAME: &str = "FI_EFA_SOFT_KEY_FILE";
 
-/// Random name of one sender, from which its packet key is derived.
+/// Random number of one sender, from which its packet key is derived.
 pub(crate) type Salt = [u8; 16];
 
 /// The keys of a key file, in its order.
@@ -79,12 +80,12 @@ impl Keys {
         }
     }
 
-    /// Name of the key that seals.
+    /// Id of the key that seals.
     pub(crate) fn first(&self) -> u32 {
         self.0.first().map_or(0, |k| k.id)
     }
 
-    /// Names of the keys.
+    /// Ids of the keys; the id of a single key twice.
     pub(crate) fn ids(&self) -> [u32; 2] {
         let mut all = self.0.iter().map(|k| k.id);
         let first = all.next().unwrap_or(0);
@@ -101,13 +102,13 @@ impl Keys {
     }
 }
 
-/// Value of the parameter, where it counts: off loopback.
+/// Value of the parameter; `None` on loopback, where packets are not sealed.
 fn named(ip: IpAddr) -> Option<&'static str> {
     let path = params::efa().soft_key_file.as_deref();
     path.filter(|_| !ip.is_loopback())
 }
 
-/// Whether packets of a socket on `ip` are to be sealed: then they carry less.
+/// Whether packets of a socket on `ip` are sealed, which leaves less space for payload.
 pub(crate) fn wanted(ip: IpAddr) -> bool {
     named(ip).is_some()
 }
@@ -136,13 +137,13 @@ pub(crate) fn load(ip: IpAddr) -> Result<Option<Arc<Keys>>> {
 fn read(path: &str) -> core::result::Result<Keys, (i32, String)> {
     let denied = |e: std::io::Error| (FI_EACCES, e.to_string());
     let mut options = std::fs::OpenOptions::new();
-    // A pipe does not make us wait.
+    // O_NONBLOCK: opening a FIFO does not block.
     options.read(true).custom_flags(libc::O_NONBLOCK);
     let file = options.open(path).map_err(denied)?;
     let meta = file.metadata().map_err(denied)?;
     // SAFETY: takes nothing and cannot fail.
     let me = unsafe { libc::geteuid() };
-    // Root may let a group read it: who is in the group is in the cluster.
+    // A file of root may be readable by its group, whose members are trusted with the keys.
     let open = if meta.uid() == 0 { 0o027 } else { 0o077 };
     if !meta.is_file() || !(meta.uid() == me || meta.uid() == 0) || meta.mode() & open != 0 {
         let why = format!(

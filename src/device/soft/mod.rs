@@ -1,14 +1,17 @@
 //! The software adapter: reliable, unordered datagrams and RDMA over UDP.
 //!
-//! A queue pair is a UDP socket; its address is the socket's IP address and port, a random key that
-//! tells it from others with the same port, and a random token that callers have to know.
-//! No daemon: RDMA is executed inside the target's process, by whichever of its threads drives the
-//! engine. It stands in for an EFA adapter where there is none, and appears as `efasoft0`.
+//! A queue pair is a UDP socket. Its address consists of the socket's IP address and port, a random
+//! key that distinguishes queue pairs that reuse the port, and a random token that a peer presents
+//! when it opens a session. There is no daemon: the target's process executes RDMA, in whichever
+//! thread drives the engine. The adapter replaces an EFA adapter where there is none, and appears
+//! as `efasoft0`.
 //!
-//! `adapter` (here) opens queue pairs; `engine` runs one, `engine::session` says who may talk to
-//! it; `flow` makes it reliable; `packet` is the wire format; `mem` what peers may touch; `sock`
-//! the system calls; `thread` serves the idle; `admission` lets callers on this host find services;
-//! `seal` and `keys` encrypt and authenticate what leaves the host.
+//! This file opens queue pairs. `engine` runs one queue pair; `engine::session` decides which
+//! datagrams the queue pair accepts. `flow` adds reliability, `packet` is the wire format,
+//! `mem_table` (in `device`) has the regions that peers may access, `sock` makes the system calls,
+//! and `thread` drives queue pairs whose application does not poll. `admission` authenticates peers
+//! on this host that connect to a service. `seal` and `keys` encrypt and authenticate datagrams
+//! that leave the host.
 
 mod admission;
 mod engine;
@@ -26,8 +29,8 @@ use super::host::{now, secret};
 use super::mem_table::MemTable;
 pub use super::mem_table::Naming;
 use super::{
-    AdapterAttr, AmHeader, Caps, Data, Device, Event, Events, MrObserver, QpAddr, QueuePair, Raw,
-    RawQp,
+    AdapterAttr, AmHeader, Caps, Data, Device, DirectLimits, Event, Events, MrObserver, QpAddr,
+    QueuePair, RawQp,
 };
 use crate::core::params;
 use crate::core::Result;
@@ -47,7 +50,7 @@ use thread::SharedEngine;
 const SOCKET_BYTES: usize = 16 << 20;
 /// Largest read or write, bytes.
 const MAX_RDMA: usize = 1 << 30;
-/// Attempts at finding ports in a row.
+/// Attempts to bind consecutive ports for a group of queue pairs.
 const GROUP_TRIES: usize = 64;
 
 /// A software adapter, opened by one domain.
@@ -55,29 +58,30 @@ pub struct SoftDevice {
     attr: AdapterAttr,
     ip: IpAddr,
     mem: Arc<MemTable>,
-    directory: Option<Arc<dyn MrObserver>>,
+    mr_observer: Option<Arc<dyn MrObserver>>,
     cfg: EngineConfig,
 }
 
-/// One of its queue pairs.
+/// A queue pair of a [`SoftDevice`].
 pub struct SoftQp {
     shared: Arc<SharedEngine>,
     addr: QpAddr,
     /// Largest message, bytes.
     mtu: usize,
-    /// Its messages are an application's own, which uses no protocol.
+    /// The application uses the queue pair without the RDM protocol; see `send_framed`.
     raw: bool,
-    /// Peers' addresses, by the owner's numbers.
+    /// Addresses of peers, indexed by [`PeerId`].
     peers: Vec<Option<QpAddr>>,
     /// Nothing was posted since the last `ring`.
     rung: bool,
     depth: usize,
-    /// Operations posted whose end `poll` has not reported.
+    /// Posted operations whose completion `poll_all` has not reported yet.
     outstanding: usize,
 }
 
-/// Key of a queue pair whose number the application chose (a service given to fi_getinfo(3)): it is
-/// there to be found by host and service alone. No secret, and none is derived from it.
+/// Key of a queue pair whose number the application chose (a service given to fi_getinfo(3)). Peers
+/// compute the key from the number, so that host and service suffice to address the queue pair. The
+/// key is not a secret, and no secret is derived from it.
 pub fn public_key(qpn: u16) -> u32 {
     0x0efa_0000 | u32::from(qpn)
 }
@@ -146,8 +150,9 @@ fn link_of(netdev: &str) -> (usize, u64, bool) {
 }
 
 impl SoftDevice {
-    /// What the adapter would be, without opening anything: loopback, or the interface that
-    /// `FI_EFA_SOFT_IFACE` names. `FI_ENODEV` (with a log line) when that has no address.
+    /// Attributes and IP address of the adapter, without opening a socket: those of loopback, or of
+    /// the interface that `FI_EFA_SOFT_IFACE` names. `FI_ENODEV` (with a log line) when that
+    /// interface has no address.
     pub fn discover() -> Result<(AdapterAttr, IpAddr)> {
         let (netdev, ip) = match params::efa().soft_iface.clone() {
             None => ("lo".to_string(), IpAddr::V4(Ipv4Addr::LOCALHOST)),
@@ -187,12 +192,12 @@ impl SoftDevice {
                 // 64 random bits.
                 key_size: 8,
             },
-            raw: Raw {
+            raw: DirectLimits {
                 sends: 2048,
                 recvs: 4096,
                 inline: 4096,
                 pieces: crate::hmem::MAX_SEGS,
-                // A message waits for its receive.
+                // A message waits at its receiver until a receive is posted.
                 rnr_limit: true,
                 wide: None,
                 counters: 0,
@@ -203,18 +208,18 @@ impl SoftDevice {
         Ok((attr, ip))
     }
 
-    /// Whether every domain is to have the application's keys and offsets, for applications that
-    /// use those whatever mr_mode they are given.
+    /// Whether every domain uses the application's keys and offset addressing, for applications
+    /// that rely on both whatever mr_mode they are given.
     fn scalable() -> bool {
         params::efa().soft_mr_mode.as_deref() == Some("scalable")
     }
 
-    /// From now on `d` hears of every region.
+    /// Reports every region registered or closed from now on to `d`.
     pub fn publish(&mut self, d: Arc<dyn MrObserver>) {
-        self.directory = Some(d);
+        self.mr_observer = Some(d);
     }
 
-    /// A queue pair on `sock`; `service`: its number is the application's choice.
+    /// Opens a queue pair on `sock`; `service`: the application chose the queue pair's number.
     fn qp(&self, sock: Sock, (qkey, token): (u32, u64), service: bool) -> Result<SoftQp> {
         let addr = QpAddr {
             gid: self.attr.gid,
@@ -246,7 +251,8 @@ impl SoftDevice {
         let (attr, ip) = Self::discover()?;
         let cfg = EngineConfig {
             segment: attr.mtu,
-            // One peer may use as much as was promised, and leaves some to the others.
+            // A quarter more than `sq_depth`: one peer may fill `sq_depth`, and others still have
+            // room.
             depth: attr.sq_depth + attr.sq_depth / 4,
             timeout: params::efa().soft_timeout_ms.clamp(50, 3_600_000) as u64 * 1_000_000,
             gso: !ip.is_loopback(),
@@ -264,7 +270,7 @@ impl SoftDevice {
             attr,
             ip,
             mem: Arc::new(MemTable::new(naming)),
-            directory: None,
+            mr_observer: None,
             cfg,
         })
     }
@@ -315,7 +321,7 @@ impl Device for SoftDevice {
 
     fn reg_mr(&self, mem: UserMem, access: u64, wanted: Option<u64>) -> Result<u64> {
         let (key, base) = self.mem.insert(mem, access, wanted)?;
-        if let Some(d) = &self.directory {
+        if let Some(d) = &self.mr_observer {
             d.add(key, base, &mem, access);
         }
         Ok(key)
@@ -323,7 +329,7 @@ impl Device for SoftDevice {
 
     fn dereg_mr(&self, key: u64) -> Result<()> {
         self.mem.remove(key)?;
-        if let Some(d) = &self.directory {
+        if let Some(d) = &self.mr_observer {
             d.remove(key);
         }
         Ok(())
@@ -425,7 +431,7 @@ impl QueuePair for SoftQp {
     }
 
     fn poll_all(&mut self, into: &mut Events) {
-        self.shared.polled();
+        self.shared.record_poll();
         self.rung = true;
         self.shared.lock().poll(into, now());
         if self.raw {
@@ -496,7 +502,7 @@ impl SoftQp {
         peer: PeerId,
         f: impl FnOnce(&mut Engine, &QpAddr) -> Result<()>,
     ) -> Verdict {
-        // Ends that no poll has taken count, too: they are kept.
+        // A completion that no poll has reported counts as outstanding: the backlog stores it.
         if !self.room() {
             return Verdict::NoResources;
         }
@@ -510,7 +516,8 @@ impl SoftQp {
         Verdict::posted(posted)
     }
 
-    /// Sends a message: of an application that uses no protocol with its immediate data in front.
+    /// Sends a message. On a raw queue pair a byte precedes the message, then the immediate data if
+    /// there is any (see [`WITH_IMM`]).
     fn send_framed(&mut self, done: Completion, head: AmHeader, data: Payload) -> Verdict {
         let mut framed = [0; 9];
         let head = match (self.raw, head.imm) {
@@ -527,10 +534,10 @@ impl SoftQp {
     }
 }
 
-/// First byte of a message of an application that uses no protocol: immediate data follows.
+/// First byte of a message on a raw queue pair: eight bytes of immediate data follow.
 const WITH_IMM: u8 = 1;
 
-/// Takes apart what [`SoftQp::send_framed`] has framed: its data and immediate data.
+/// Splits a message framed by [`SoftQp::send_framed`] into data and immediate data.
 fn unframe(arena: &[u8], data: Data) -> (Data, Option<u64>) {
     let bytes = Events::bytes(arena, &data);
     let (skip, imm) = match bytes.split_first() {
@@ -552,7 +559,7 @@ fn unframe(arena: &[u8], data: Data) -> (Data, Option<u64>) {
 }
 
 impl Drop for SoftQp {
-    /// What was posted still goes out: closing waits for its acknowledgement, a second at most.
+    /// Waits until posted operations are acknowledged, at most one second, then sends BYE.
     fn drop(&mut self) {
         let mut events = Events::default();
         thread::wait_for(Duration::from_secs(1), || {
@@ -560,7 +567,7 @@ impl Drop for SoftQp {
             e.poll(&mut events, now());
             e.drained()
         });
-        self.shared.lock().farewell(now());
+        self.shared.lock().send_bye(now());
         self.shared.stop();
     }
 }

@@ -4,7 +4,7 @@
 //! integers are little-endian. Parsing is total: any bytes give a packet or `None`.
 //!
 //! ```text
-//!  0 magic u16  2 version u8  3 kind u8 (0x80: `ack` counts)  4 session u32
+//!  0 magic u16  2 version u8  3 kind u8 (0x80: `ack` valid)  4 session u32
 //!  8 dst u64: token that the receiver gave the sender    16 src u64: token for the other direction
 //! 24 psn u32   28 una u32   32 ack u32 (all below have arrived)   36 qkey of sender u32
 //! 40 verification tag of the receiver u32   44 verification tag of the sender u32
@@ -18,20 +18,21 @@
 //! RESET             dst: as src of the refused datagram
 //! ```
 //!
-//! A verification tag is a random number of a queue pair that its peers are told. It is no secret
-//! that anything depends on: by it the kernel drops what strangers send (`sock`), at their cost.
+//! A verification tag is a random number that a queue pair gives its peers. Security does not
+//! depend on the tag: the kernel uses it to drop datagrams of unknown senders (`sock`), at the cost
+//! of those senders.
 //!
 //! No answer to a HELLO or to an unknown sender is longer than what it answers.
 
 /// First bytes of every datagram.
 pub const MAGIC: u16 = 0x5efa;
-/// Where the kind is, and the verification tag of the receiver.
+/// Byte offsets of the kind and of the receiver's verification tag.
 pub const KIND_AT: usize = 3;
 pub const VTAG_AT: usize = 40;
 /// Code of [`PacketKind::Hello`].
 pub const HELLO: u8 = 9;
 const VERSION: u8 = 3;
-/// Bit of the kind: the cumulative acknowledgement counts.
+/// Bit of the kind: the cumulative acknowledgement is valid.
 const HAS_ACK: u8 = 0x80;
 /// Length of the base header.
 pub const BASE: usize = 48;
@@ -70,16 +71,16 @@ pub enum PacketKind {
         packets: u16,
         words: u8,
         errs: u8,
-        /// The sender closes: it is the last that the session says.
+        /// The sender closes the session (BYE); this is its last datagram.
         bye: bool,
     },
     /// The receiver has no such session, queue pair or token.
     Reset,
-    /// Nothing but a wish to be acknowledged.
+    /// Carries no data; asks for an acknowledgement.
     Ping,
-    /// The wish for a session.
+    /// Asks for a session.
     Hello,
-    /// The answer: the sender of the HELLO is reachable, and has a token from now on.
+    /// Answers HELLO: gives its sender a token, which only a reachable sender can present.
     Welcome,
 }
 
@@ -96,7 +97,7 @@ pub struct PacketHead {
     /// All numbers of the opposite direction below this one have arrived.
     pub ack: Option<u32>,
     pub src_qkey: u32,
-    /// Gates of the receiver and of the sender.
+    /// Verification tags of the receiver and of the sender.
     pub to_vtag: u32,
     pub vtag: u32,
     pub kind: PacketKind,

@@ -2,23 +2,24 @@
 //! AES-256-GCM.
 //!
 //! ```text
-//!  0 magic u16  2 version u8  3 zero  4 name of the key u32  8 counter u64  16 salt of the sender
+//!  0 magic u16  2 version u8  3 zero  4 id of the key u32  8 counter u64  16 salt of the sender
 //! 32 the datagram of `packet`, encrypted; then a tag of 16 bytes
 //! ```
 //!
-//! A sender is a queue pair. It draws a salt when it opens, and seals with a key that is derived
-//! from a shared one (`keys`) and the salt; the counter, which never repeats, is the nonce. What is
-//! authenticated besides: the envelope, and both socket addresses, so that no packet can be turned
-//! round or led elsewhere.
+//! A sender is a queue pair. It draws a random salt when it opens, and seals with a key that is
+//! derived from a shared key (`keys`) and the salt. The counter, which never repeats, is the nonce.
+//! The additional authenticated data are the envelope and both socket addresses, so that a packet
+//! can be neither reflected nor redirected.
 //!
-//! Invariants: nothing of a datagram is looked at before it is authentic. State is kept only of
-//! senders with which a session is open, or was within [`REMEMBERED`]: of those a datagram counts
-//! once. One that is replayed later opens no session, because the token in it has expired by then.
+//! Invariants: the encrypted part of a datagram is not used before the datagram is authenticated.
+//! State is stored only for senders whose session is open, or was within [`ENDED_SENDER_NS`]; each
+//! datagram of such a sender is accepted once. A datagram that is replayed later opens no session,
+//! because the token in the datagram has expired by then.
 
 use super::engine::gid_of;
 use super::keys::{Keys, Salt};
 use super::packet::{DATA_HEAD, HEAD_MAX};
-use super::sock::{Datagram, Got, BATCH};
+use super::sock::{Datagram, RxDatagram, BATCH};
 use crate::core::{process, Result};
 use crate::device::host::secret;
 use crate::hmem::UserMem;
@@ -33,18 +34,19 @@ use std::sync::Arc;
 pub(crate) const MAGIC: u16 = 0x5efb;
 const VERSION: u8 = 1;
 const ENVELOPE: usize = 32;
-/// Where the name of the key is.
+/// Byte offset of the key's id.
 pub(crate) const KEY_AT: usize = 4;
 const TAG: usize = 16;
 /// Bytes that sealing adds to a datagram.
 pub(crate) const OVERHEAD: usize = ENVELOPE + TAG;
-/// Senders are remembered for so long after their sessions, nanoseconds: longer than the tokens
-/// that open sessions are good.
-const REMEMBERED: u64 = 30_000_000_000;
-/// Words of the replay window: what is older than 64 times as many datagrams, less 64, is dropped.
+/// Time for which a sender is remembered after its session, nanoseconds: longer than the lifetime
+/// of a token that opens sessions (`TOKEN_LIFE_MS` in `engine::session`).
+const ENDED_SENDER_NS: u64 = 30_000_000_000;
+/// Words of the replay window, which covers the last `64 * (WORDS - 1)` counters; datagrams with an
+/// older counter are dropped.
 const WORDS: usize = 32;
 
-/// Which datagrams of a sender have come (RFC 6479).
+/// Which counters of a sender have been received (RFC 6479).
 struct ReplayWindow {
     top: u64,
     bits: [u64; WORDS],
@@ -95,16 +97,16 @@ struct SenderState {
 }
 
 /// A sender whose session is over.
-struct DepartedSender {
+struct EndedSender {
     at: u64,
     top: u64,
 }
 
-/// Where an authentic datagram comes from.
+/// Sender and counter of an authenticated datagram.
 pub(crate) struct Authenticated {
     pub salt: Salt,
     counter: u64,
-    /// Its key, when nothing is kept of the sender.
+    /// The sender's derived key, when `Seal` has no state for the sender.
     key: Option<LessSafeKey>,
 }
 
@@ -118,14 +120,14 @@ pub(crate) struct Seal {
     key: LessSafeKey,
     counter: u64,
     senders: HashMap<Salt, SenderState>,
-    gone: HashMap<Salt, DepartedSender>,
+    gone: HashMap<Salt, EndedSender>,
     swept: u64,
     /// Sealed datagrams of a batch.
     buffer: Vec<u8>,
     slot: usize,
 }
 
-/// What is authenticated besides the datagram: the envelope and the addresses of both sockets.
+/// Additional authenticated data: the envelope and the addresses of both sockets.
 fn context(envelope: &[u8; ENVELOPE], from: &SocketAddr, to: &SocketAddr) -> [u8; ENVELOPE + 36] {
     let mut all = [0; ENVELOPE + 36];
     let (a, b) = (gid_of(from.ip()), gid_of(to.ip()));
@@ -171,8 +173,8 @@ impl Seal {
         })
     }
 
-    /// Replaces up to [`BATCH`] datagrams by their sealed ones, which are valid until the next
-    /// call. `false` when nothing may be sent.
+    /// Replaces up to [`BATCH`] datagrams by sealed datagrams, which are valid until the next call.
+    /// `false` in a forked copy, which must not send.
     pub(crate) fn seal(&mut self, batch: &mut [Datagram]) -> bool {
         if self.process != process::generation() {
             return false;
@@ -220,7 +222,11 @@ impl Seal {
     }
 
     /// Opens a datagram in place. `None` when it is not authentic, or has come before.
-    pub(crate) fn open(&mut self, g: &Got, arena: &mut [u8]) -> Option<(Got, Authenticated)> {
+    pub(crate) fn open(
+        &mut self,
+        g: &RxDatagram,
+        arena: &mut [u8],
+    ) -> Option<(RxDatagram, Authenticated)> {
         let bytes = arena.get_mut(g.at..g.at.checked_add(g.len)?)?;
         let (envelope, text) = bytes.split_first_chunk_mut::<ENVELOPE>()?;
         if envelope[..2] != MAGIC.to_le_bytes() || envelope[2] != VERSION || envelope[3] != 0 {
@@ -250,35 +256,38 @@ impl Seal {
         };
         let at = g.at + ENVELOPE;
         let from = g.from;
-        Some((Got { from, at, len }, Authenticated { salt, counter, key }))
+        Some((
+            RxDatagram { from, at, len },
+            Authenticated { salt, counter, key },
+        ))
     }
 
-    /// A session with the sender of a datagram is open: from now on its datagrams count once.
-    pub(crate) fn keep(&mut self, o: Authenticated) {
+    /// Adds a replay window for the sender of a datagram, whose session is open.
+    pub(crate) fn track_sender(&mut self, o: Authenticated) {
         let Some(key) = o.key else { return };
         let mut window = ReplayWindow::after(self.gone.remove(&o.salt).map_or(0, |g| g.top));
         window.mark(o.counter);
         self.senders.insert(o.salt, SenderState { key, window });
     }
 
-    /// The session with a sender is over.
-    pub(crate) fn leave(&mut self, salt: &Salt, now: u64) {
+    /// Records that the session with a sender has ended.
+    pub(crate) fn end_sender(&mut self, salt: &Salt, now: u64) {
         if let Some(s) = self.senders.remove(salt) {
             let top = s.window.top;
-            self.gone.insert(*salt, DepartedSender { at: now, top });
+            self.gone.insert(*salt, EndedSender { at: now, top });
         }
     }
 
-    /// Forgets senders that cannot open a session any more by what they have sent.
+    /// Forgets senders whose recorded datagrams can no longer open a session.
     pub(crate) fn sweep(&mut self, now: u64) {
-        if now.saturating_sub(self.swept) > REMEMBERED / 8 {
+        if now.saturating_sub(self.swept) > ENDED_SENDER_NS / 8 {
             self.swept = now;
             self.gone
-                .retain(|_, g| now.saturating_sub(g.at) < REMEMBERED);
+                .retain(|_, g| now.saturating_sub(g.at) < ENDED_SENDER_NS);
         }
     }
 
-    /// Senders that something is kept of.
+    /// Numbers of stored senders: with a session, and after its end.
     #[cfg(test)]
     pub(crate) fn kept(&self) -> (usize, usize) {
         (self.senders.len(), self.gone.len())

@@ -1,7 +1,8 @@
 //! The UDP socket of a queue pair, in batches: `sendmmsg`, `recvmmsg` and segmentation offload.
 //!
-//! Headers and payload leave from where they are, by scatter lists; runs of equal datagrams to one
-//! receiver leave as one (`UDP_SEGMENT`), and arrive as one (`UDP_GRO`) to be cut apart here.
+//! Headers and payload are sent from where they are, by scatter/gather lists. A run of datagrams of
+//! one size to one receiver is sent as one message (`UDP_SEGMENT`) and received as one (`UDP_GRO`),
+//! which [`Sock::recv`] splits.
 
 use crate::core::Result;
 use crate::hmem::{UserMem, MAX_SEGS};
@@ -40,7 +41,7 @@ impl Datagram {
     }
 }
 
-/// What the kernel lets through to a socket; the rest costs nobody but its sender.
+/// Datagrams that the kernel passes to a socket; it drops the others at their sender's cost.
 pub(crate) enum SocketFilter {
     /// Datagrams that present this verification tag, and HELLOs that present this key, if there is
     /// one.
@@ -51,7 +52,7 @@ pub(crate) enum SocketFilter {
 
 /// Where a received datagram lies in the arena.
 #[derive(Clone, Copy)]
-pub(crate) struct Got {
+pub(crate) struct RxDatagram {
     pub from: SocketAddr,
     pub at: usize,
     pub len: usize,
@@ -194,7 +195,7 @@ impl Sock {
         Ok(s)
     }
 
-    /// Has the kernel drop what does not pass the verification tag, as the receiver would, where
+    /// Has the kernel drop datagrams that the engine would reject by verification tag or key, where
     /// the system has socket filters (socket(7), SO_ATTACH_FILTER).
     pub(crate) fn attach_filter(&self, vtag: SocketFilter) {
         use super::{packet, seal};
@@ -270,7 +271,7 @@ impl Sock {
 
     /// Sends a batch. What the kernel does not take is lost, as on any network.
     pub(crate) fn send(&self, batch: &[Datagram]) {
-        // Descriptions for a full batch take thousands of instructions to clear.
+        // Clearing the message headers of a full batch takes thousands of instructions.
         match batch {
             [_] => self.send_some::<1>(batch),
             _ if batch.len() <= 4 => self.send_some::<4>(batch),
@@ -337,8 +338,9 @@ impl Sock {
         }
     }
 
-    /// Sends equal-sized datagrams to one receiver as one system call and one trip through the
-    /// stack, cut apart by the network card or just before it. `false` where that is not possible.
+    /// Sends datagrams of equal size to one receiver with one system call and one pass through the
+    /// network stack; the network card, or the kernel just before it, splits them (udp(7),
+    /// UDP_SEGMENT). `false` where that is not possible.
     pub(crate) fn send_run(&self, run: &[Datagram], segment: usize) -> bool {
         let Some(first) = run.first() else {
             return true;
@@ -391,9 +393,10 @@ impl Sock {
         r >= 0 || errno() == libc::EAGAIN
     }
 
-    /// Receives what is there into `arena`, which holds `SLOTS * SLOT` bytes, and lists it.
-    pub(crate) fn recv(&self, arena: &mut [u8], out: &mut Vec<Got>) -> usize {
-        // Most calls find nothing or little: room for all is described when there is more.
+    /// Receives datagrams into `arena`, which holds `SLOTS * SLOT` bytes, and appends them to
+    /// `out`. Returns the number of slots filled.
+    pub(crate) fn recv(&self, arena: &mut [u8], out: &mut Vec<RxDatagram>) -> usize {
+        // Most calls find few datagrams: headers for all slots are set up only when there are more.
         const FEW: usize = 2;
         let Some((first, rest)) = arena.split_at_mut_checked(FEW * SLOT) else {
             return 0;
@@ -409,7 +412,7 @@ impl Sock {
         &self,
         arena: &mut [u8],
         base: usize,
-        out: &mut Vec<Got>,
+        out: &mut Vec<RxDatagram>,
     ) -> usize {
         // SAFETY: all-zero is valid for these plain C structs.
         let mut msgs: [libc::mmsghdr; N] = unsafe { zeroed() };
@@ -460,7 +463,7 @@ impl Sock {
             let mut at = 0;
             while at < len {
                 let part = step.min(len - at);
-                out.push(Got {
+                out.push(RxDatagram {
                     from,
                     at: base + i * SLOT + at,
                     len: part,

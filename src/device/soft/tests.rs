@@ -1,4 +1,4 @@
-//! Queue pairs of one process against each other, and against somebody who is not honest.
+//! Tests of queue pairs of one process with each other and against an attacker.
 
 use super::*;
 use crate::device::Data;
@@ -28,7 +28,7 @@ fn device_with(fault: Option<&str>, keys: Option<&str>) -> SoftDevice {
         attr,
         ip,
         mem: Arc::new(MemTable::new(Naming::default())),
-        directory: None,
+        mr_observer: None,
         cfg,
     }
 }
@@ -46,13 +46,13 @@ struct RemoteRegion {
     key: u64,
 }
 
-/// Bytes that the caller keeps.
+/// A payload that posting copies.
 fn inject(b: &[u8]) -> Payload<'_> {
     Payload::Inject(b.into())
 }
 
 /// Operations that the tests tell apart by their context.
-trait Posts {
+trait PostById {
     fn send(&mut self, id: u64, to: &QpAddr, head: &[u8], payload: Payload) -> Result<()>;
     fn write(&mut self, id: u64, local: Payload, r: &RemoteRegion, imm: Option<u64>) -> Result<()>;
     fn read(&mut self, id: u64, local: UserMem, r: &RemoteRegion) -> Result<()>;
@@ -69,7 +69,7 @@ fn completion(id: u64, r: Option<&RemoteRegion>) -> Completion {
     }
 }
 
-impl Posts for SoftQp {
+impl PostById for SoftQp {
     fn send(&mut self, id: u64, to: &QpAddr, head: &[u8], payload: Payload) -> Result<()> {
         self.connect(0, to)?;
         let head = AmHeader::bytes(head);
@@ -223,7 +223,8 @@ fn bad_keys_and_vanished_peers_end_in_errors() {
     a.ring();
     assert_eq!(drive(&mut a, 1, &mut none), [(2, Status::RemoteBadKey)]);
     assert_eq!(far, [0u8; 64]);
-    // Same port, other key: the peer was restarted, and strangers are not answered.
+    // Same port, other key, as after a restart of the peer: a HELLO with a wrong key gets no
+    // answer.
     let mut ghost = b.addr();
     ghost.qkey ^= 1;
     a.send(3, &ghost, b"hello?", inject(b"")).unwrap();
@@ -233,13 +234,14 @@ fn bad_keys_and_vanished_peers_end_in_errors() {
         [(3, Status::RemoteUnresponsive)]
     );
     let gone = b.addr();
-    // Under way as the peer closes, whoever takes in that it does.
+    // The peer accepts the message in no thread, so that the message is under way when the peer
+    // closes.
     b.shared.lock().hold = Some(|_| true);
     a.send(4, &gone, b"hello?", inject(b"")).unwrap();
     a.ring();
     drop(b);
     assert_eq!(drive(&mut a, 1, &mut none), [(4, Status::RemoteBadQpn)]);
-    // Nobody is left to say that it is gone.
+    // The closed queue pair cannot send RESET.
     a.send(5, &gone, b"hello?", inject(b"")).unwrap();
     a.ring();
     assert_eq!(
@@ -249,7 +251,8 @@ fn bad_keys_and_vanished_peers_end_in_errors() {
     assert_eq!(a.shared.lock().peer_count(), 0);
 }
 
-/// A socket of somebody who knows where a queue pair is, and what its packets look like.
+/// Socket of an attacker that knows a queue pair's port, key and verification tag, and the wire
+/// format.
 struct Attacker {
     sock: std::net::UdpSocket,
     to: std::net::SocketAddr,
@@ -297,7 +300,7 @@ impl Attacker {
     }
 
     /// The next answer.
-    fn hear(&self) -> Option<packet::PacketHead> {
+    fn recv_reply(&self) -> Option<packet::PacketHead> {
         let mut bytes = [0; 2048];
         let n = self.sock.recv(&mut bytes).ok()?;
         packet::PacketHead::parse(&bytes[..n]).map(|(h, _)| h)
@@ -315,7 +318,7 @@ fn poll(qp: &mut SoftQp, times: usize) -> usize {
 }
 
 #[test]
-fn who_does_not_know_the_token_gets_nothing() {
+fn datagrams_without_the_token_are_refused() {
     let dev = device(None);
     let mut b = dev.open_qp(0).unwrap();
     let mut far = vec![0u8; 64];
@@ -336,7 +339,7 @@ fn who_does_not_know_the_token_gets_nothing() {
         addr: at,
         len: 64,
     };
-    // Even the key of the region is known here; the token is not.
+    // The attacker knows even the region's key, but not the token.
     for dst in [0, 1, u64::from(a.qkey), !b.addr().token] {
         for kind in [
             packet::PacketKind::Send,
@@ -348,7 +351,7 @@ fn who_does_not_know_the_token_gets_nothing() {
         }
         a.send(a.head(packet::PacketKind::Hello, dst), b"");
         assert_eq!(poll(&mut b, 20), 0);
-        while let Some(h) = a.hear() {
+        while let Some(h) = a.recv_reply() {
             assert_eq!(h.kind, packet::PacketKind::Reset);
         }
     }
@@ -357,24 +360,24 @@ fn who_does_not_know_the_token_gets_nothing() {
 }
 
 #[test]
-fn who_knows_the_token_must_be_reachable_and_keeps_to_its_session() {
+fn a_token_is_valid_for_one_address_and_session() {
     let (dev, other) = (device(None), device(None));
     let mut b = dev.open_qp(0).unwrap();
     let a = Attacker::of(&b);
     let token = b.addr().token;
-    // Calls cost no memory, and are answered by no more than they are long.
+    // A HELLO costs no memory, and its answer is no longer than the HELLO.
     for _ in 0..1000 {
         a.send(a.head(packet::PacketKind::Hello, token), b"");
         poll(&mut b, 1);
     }
     assert_eq!(b.shared.lock().peer_count(), 0);
     let mut welcome = None;
-    while let Some(h) = a.hear() {
+    while let Some(h) = a.recv_reply() {
         assert_eq!((h.kind, h.dst), (packet::PacketKind::Welcome, 7));
         welcome = Some(h);
     }
     let w = welcome.unwrap();
-    // The token is good for the one it was given to, in its session alone.
+    // The token is valid only for the address that it was given to, and in its session.
     let c = Attacker::of(&b);
     let mut h = packet::PacketHead {
         session: w.session,
@@ -390,7 +393,7 @@ fn who_knows_the_token_must_be_reachable_and_keeps_to_its_session() {
     a.send(h, b"mine");
     assert_eq!(poll(&mut b, 50), 1);
     assert_eq!(b.shared.lock().peer_count(), 1);
-    // Another peer's session is out of its reach.
+    // The attacker cannot reach another peer's session.
     let mut peer = other.open_qp(0).unwrap();
     peer.send(1, &b.addr(), b"x", inject(b"")).unwrap();
     peer.ring();
@@ -461,10 +464,10 @@ fn a_service_is_found_by_its_number_and_admits_its_own_user() {
     a.ring();
     let mut none = Vec::new();
     assert_eq!(drive(&mut a, 1, &mut none), [(1, Status::Ok)]);
-    // By UDP alone nobody gets in.
+    // A HELLO over UDP opens no session with a service on loopback.
     let c = Attacker::of(&b);
     c.send(c.head(packet::PacketKind::Hello, 0), b"");
-    assert_eq!(c.hear(), None);
+    assert_eq!(c.recv_reply(), None);
 }
 
 #[test]
@@ -472,7 +475,7 @@ fn a_region_closed_during_a_read_ends_the_read_and_nothing_else() {
     let (a_dev, b_dev) = (device(None), device(None));
     let mut a = a_dev.open_qp(0).unwrap();
     let mut b = b_dev.open_qp(0).unwrap();
-    // So long that it cannot be over before the region is closed.
+    // Large enough that the read cannot end before the region is closed.
     let mut far = vec![0u8; 256 << 20];
     let mut near = vec![0u8; 256 << 20];
     let key = b_dev.reg_mr(mem(&mut far), FI_REMOTE_READ, None).unwrap();
@@ -485,7 +488,7 @@ fn a_region_closed_during_a_read_ends_the_read_and_nothing_else() {
     a.ring();
     let mut none = Vec::new();
     let mut events = Events::default();
-    // The request is there when it is being answered.
+    // The request has arrived once the target serves the read.
     while !b.shared.lock().serves() {
         drive(&mut a, 0, &mut none);
         a.poll_all(&mut events);
@@ -555,11 +558,11 @@ fn key_text(byte: u8) -> String {
 }
 
 #[test]
-fn who_has_no_key_is_not_heard() {
+fn datagrams_sealed_without_the_key_are_dropped() {
     let dev = sealed(&key_text(1));
     let mut b = dev.open_qp(0).unwrap();
     let a = Attacker::of(&b);
-    // The token is known here; the key is not.
+    // The attacker knows the token but not the key.
     a.send(a.head(packet::PacketKind::Hello, b.addr().token), b"");
     let mut none = Vec::new();
     for (text, want) in [
@@ -573,7 +576,10 @@ fn who_has_no_key_is_not_heard() {
         assert_eq!(drive(&mut peer, 1, &mut none), [(1, want)]);
         poll(&mut b, 5);
     }
-    assert!(a.hear().is_none(), "an answer to a datagram without seal");
+    assert!(
+        a.recv_reply().is_none(),
+        "an answer to a datagram without seal"
+    );
 }
 
 #[test]
@@ -603,7 +609,7 @@ fn sealed_datagrams_cannot_be_changed_replayed_or_led_elsewhere() {
     let mut b = y.open_qp(0).unwrap();
     let mut a = x.open_qp(0).unwrap();
     let mut none = Vec::new();
-    // Everything that a sends from now on is kept.
+    // Every datagram that `a` sends from now on is recorded.
     let kept = a.shared.lock().tap();
     for i in 0..20 {
         a.send(i, &b.addr(), b"once", inject(b"")).unwrap();
@@ -625,7 +631,7 @@ fn sealed_datagrams_cannot_be_changed_replayed_or_led_elsewhere() {
     drop(a);
     poll(&mut b, 20);
     assert_eq!(b.shared.lock().peer_count(), 0);
-    // The attacker now has the sender's very address, and its datagrams are seconds old.
+    // The attacker now has the sender's address, and the sender's datagrams are only seconds old.
     let path = in_place_of(&from);
     let victim = ("127.0.0.1", to.qpn);
     for d in &sent {
@@ -639,14 +645,14 @@ fn sealed_datagrams_cannot_be_changed_replayed_or_led_elsewhere() {
         assert_eq!(poll(&mut b, 8), 0);
     }
     assert_eq!(b.shared.lock().peer_count(), 0);
-    // Another receiver that has the key does not take them either.
+    // Another receiver with the key does not accept the datagrams either.
     let mut c = y.open_qp(0).unwrap();
     for d in &sent {
         path.send_to(d, ("127.0.0.1", c.addr().qpn)).unwrap();
     }
     assert_eq!(poll(&mut c, 50), 0);
     while let Ok(n) = path.recv(&mut [0; 2048]) {
-        // Calls are answered, to the caller's address and by something that it cannot read.
+        // A HELLO is answered to its source address, by a datagram that the attacker cannot read.
         assert!(n <= sent[0].len());
     }
 }

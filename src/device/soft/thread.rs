@@ -1,11 +1,12 @@
 //! The adapter's thread: serves queue pairs whose application is not polling.
 //!
-//! RDMA must not wait for the target's application, acknowledgements and repetitions must not wait
-//! for anyone. While an application polls, its own calls drive the engine and the thread only looks
-//! in once per [`TICK`] whether it still does. When it stops, or waits on a descriptor, the thread
-//! takes the socket into its epoll set and drives the engine itself; events wait in the backlog and
-//! an armed queue pair's descriptor becomes readable. One thread per process, started with the
-//! first queue pair; it sleeps for good while there is nothing to do.
+//! RDMA, acknowledgements and retransmission must not wait for the application. While an
+//! application polls, its own calls drive the engine, and the thread only checks once per [`TICK`]
+//! that the polls continue. When the application stops polling, or waits on a descriptor, the
+//! thread adds the socket to its epoll set and drives the engine itself: events wait in the
+//! backlog, and the descriptor of an armed queue pair becomes readable. There is one thread per
+//! process, started with the first queue pair; the thread blocks without a time-out while there is
+//! nothing to do.
 
 use super::admission::AdmissionListener;
 use super::engine::Engine;
@@ -18,24 +19,24 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-/// How often the thread looks after applications that poll by themselves, milliseconds.
+/// Interval at which the thread checks that applications still poll, milliseconds.
 const TICK: i32 = 1;
 
-/// How often it looks after idle queue pairs whose peers may have gone, milliseconds.
-const PROBE: i32 = 5000;
-/// Callers that are admitted in one go.
+/// Interval at which the thread drives idle queue pairs, to probe their peers, milliseconds.
+const PROBE_MS: i32 = 5000;
+/// Most connections accepted from callers in one pass.
 const CALLERS: usize = 1024;
 
 /// A queue pair as the application and the thread share it.
 pub(crate) struct SharedEngine {
     engine: Mutex<Engine>,
-    /// Counts the application's polls, so that the thread sees whether it still does.
+    /// Counts the application's polls, so that the thread sees whether the application still polls.
     polls: AtomicU32,
     /// The thread drives the engine: the socket is in its epoll set.
-    owned: AtomicBool,
+    thread_driven: AtomicBool,
     /// The application waits on `event_fd`.
     armed: AtomicBool,
-    /// It was signalled, and no poll has taken that back.
+    /// `event_fd` was signalled, and no poll has reset it.
     signalled: AtomicBool,
     socket: i32,
     event_fd: i32,
@@ -44,18 +45,18 @@ pub(crate) struct SharedEngine {
 }
 
 impl SharedEngine {
-    /// The engine, waiting for the thread if it is at it.
+    /// Locks the engine; blocks while the adapter's thread drives it.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Engine> {
         self.engine.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Notes a poll by the application.
-    pub(crate) fn polled(&self) {
+    pub(crate) fn record_poll(&self) {
         self.polls.store(
             self.polls.load(Ordering::Relaxed).wrapping_add(1),
             Ordering::Relaxed,
         );
-        // Who polls may be somebody else than who waits.
+        // The thread that polls may be another one than the thread that waits on `event_fd`.
         if self.signalled.load(Ordering::Relaxed) {
             self.signalled.store(false, Ordering::SeqCst);
             self.armed.store(false, Ordering::SeqCst);
@@ -82,12 +83,12 @@ impl SharedEngine {
             return false;
         }
         self.armed.store(true, Ordering::SeqCst);
-        if !self.owned.swap(true, Ordering::SeqCst) {
+        if !self.thread_driven.swap(true, Ordering::SeqCst) {
             if let Ok(r) = Reactor::get() {
                 r.watch(self.socket, 0);
             }
         }
-        // Wakes the thread too, when it should look after time (repetitions).
+        // Wakes the thread when timers (retransmission) are running.
         if e.busy() {
             if let Ok(r) = Reactor::get() {
                 r.wake();
@@ -96,7 +97,7 @@ impl SharedEngine {
         true
     }
 
-    /// Welcomes callers on this host that have shown their user id.
+    /// Sends WELCOME to callers on this host that have proved their user id.
     fn admit(&self) {
         let Some(l) = &self.listener else { return };
         let mut callers = Vec::new();
@@ -122,7 +123,7 @@ impl SharedEngine {
             let one = 1u64;
             // SAFETY: writes eight bytes from a variable of eight bytes.
             unsafe { libc::write(self.event_fd, (&raw const one).cast(), 8) };
-            // Only then: what is taken back is there.
+            // Set after the write, so that a poll that sees the flag finds a value to read.
             self.signalled.store(true, Ordering::SeqCst);
         }
     }
@@ -142,7 +143,7 @@ impl SharedEngine {
         let s = Arc::new(SharedEngine {
             engine: Mutex::new(engine),
             polls: AtomicU32::new(0),
-            owned: AtomicBool::new(false),
+            thread_driven: AtomicBool::new(false),
             armed: AtomicBool::new(false),
             signalled: AtomicBool::new(false),
             socket,
@@ -151,7 +152,7 @@ impl SharedEngine {
         });
         let r = Reactor::get()?;
         if let Some(fd) = listener_fd {
-            // A caller for whom no descriptor is left does not keep the thread busy.
+            // EPOLLET: the thread does not spin while no descriptor is left to accept a caller.
             r.watch(fd, libc::EPOLLET);
         }
         r.list().push(Arc::downgrade(&s));
@@ -220,7 +221,7 @@ impl Reactor {
         self.list.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Watches `fd` for arrivals; `how`: 0, or EPOLLET to be told of each arrival once.
+    /// Adds `fd` to the epoll set for EPOLLIN; `how` is 0, or EPOLLET for edge-triggered events.
     fn watch(&self, fd: i32, how: i32) {
         let mut e = libc::epoll_event {
             events: (libc::EPOLLIN | how) as u32,
@@ -278,16 +279,16 @@ impl Reactor {
                 let before = seen.iter().find(|(k, _)| *k == key).map(|(_, n)| *n);
                 let armed = s.armed.load(Ordering::SeqCst);
                 if before != Some(polls) && !armed {
-                    // The application is at it. A new queue pair counts as polling, too.
+                    // The application polls. A new queue pair counts as polling, too.
                     seen.retain(|(k, _)| *k != key);
                     seen.push((key, polls));
                     polling = true;
-                    if s.owned.swap(false, Ordering::SeqCst) {
+                    if s.thread_driven.swap(false, Ordering::SeqCst) {
                         self.forget(s.socket);
                     }
                     continue;
                 }
-                if !s.owned.swap(true, Ordering::SeqCst) {
+                if !s.thread_driven.swap(true, Ordering::SeqCst) {
                     self.watch(s.socket, 0);
                 }
                 if arena.is_empty() && arena.try_reserve_exact(SLOTS * SLOT).is_err() {
@@ -314,7 +315,7 @@ impl Reactor {
             } else if timers {
                 1
             } else if peers {
-                PROBE
+                PROBE_MS
             } else {
                 -1
             });
@@ -322,7 +323,7 @@ impl Reactor {
     }
 }
 
-/// Waits for `f` to hold, looking once a millisecond, at most `limit`; for closing only.
+/// Waits until `f` holds, at most `limit`; evaluates `f` every 200 µs. For closing only.
 pub(crate) fn wait_for(limit: Duration, mut f: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + limit;
     while !f() {

@@ -1,14 +1,14 @@
 //! Completion queues and counters in memory that the application brings, for devices that read them
 //! by themselves (`cq_open_ext`, `cntr_open_ext` of `<rdma/fi_ext_efa.h>`).
 //!
-//! Such a queue has endpoints at it instead of the queue of their own. What the process sees of it
-//! is read here: its endpoints take what is theirs, and leave each other's aside. What it does not
-//! see is read by whoever it is for.
+//! Endpoints are bound to such a queue in place of their own completion queue. If the queue is
+//! mapped into the process, endpoints poll it here: each takes its own completions, and keeps those
+//! of other endpoints for them. A queue that is not mapped is polled only by the device it is for.
 
 use super::qp::RECV;
 use super::rings::{self, Completions};
 use super::sys::*;
-use super::Opened;
+use super::OpenAdapter;
 use crate::core::{Errno, Result};
 use crate::device::QueueMemory;
 use crate::types::*;
@@ -17,32 +17,31 @@ use core::ptr::null_mut;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// VerbsMemory for a completion queue: `len` bytes from `offset` on of a dma-buf, which the process
-/// sees at `at`, or not at all (0).
+/// Memory for a completion queue: `len` bytes of a dma-buf from `offset` on.
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePlace {
-    /// Where it is mapped, 0 if nowhere.
+    /// Address at which the process has mapped the memory; 0 if it is not mapped.
     pub at: usize,
     /// Bytes.
     pub len: u64,
-    /// Where it begins in the dma-buf.
+    /// Offset in the dma-buf.
     pub offset: u64,
     /// Descriptor of the dma-buf.
     pub fd: u32,
 }
 
-/// What is there for the process to read.
-struct CounterState {
+/// Polling state of a mapped queue.
+struct ExternalCqState {
     ring: Completions,
-    /// What another endpoint has come across, by queue pair.
-    aside: HashMap<u16, Vec<ibv_wc>>,
+    /// Completions that another endpoint's poll has taken, by queue pair.
+    deferred: HashMap<u16, Vec<ibv_wc>>,
 }
 
-/// A completion queue of this kind. Thread safe.
+/// A completion queue in the application's memory. Thread safe.
 pub struct ExternalQueue {
-    dev: Arc<Opened>,
+    dev: Arc<OpenAdapter>,
     cq: *mut ibv_cq,
-    seen: Option<Mutex<CounterState>>,
+    seen: Option<Mutex<ExternalCqState>>,
 }
 
 // SAFETY: libibverbs takes calls from any thread, and the memory is read under a lock.
@@ -50,7 +49,7 @@ unsafe impl Send for ExternalQueue {}
 // SAFETY: as above.
 unsafe impl Sync for ExternalQueue {}
 
-/// What a failed call of libibverbs left in `errno`.
+/// The error of a failed libibverbs call, from `errno`.
 fn errno() -> Errno {
     match std::io::Error::last_os_error().raw_os_error() {
         Some(libc::EOPNOTSUPP) => FI_EOPNOTSUPP,
@@ -59,17 +58,17 @@ fn errno() -> Errno {
     }
 }
 
-fn unable<T>(what: &str, dev: &Opened, why: &str) -> Result<T> {
+fn unable<T>(what: &str, dev: &OpenAdapter, why: &str) -> Result<T> {
     let name = &dev.adapter.attr.name;
     crate::warn_log!(FI_LOG_CQ, "{name}: {what}: {why}");
     Err(FI_EOPNOTSUPP)
 }
 
 impl ExternalQueue {
-    /// A queue of `entries`. `FI_EOPNOTSUPP` where adapter or libraries cannot, `FI_EINVAL` when
-    /// the memory does not do.
+    /// A queue of `entries`. `FI_EOPNOTSUPP` where the adapter or its libraries do not support one,
+    /// `FI_EINVAL` when the memory is not suitable.
     pub(super) fn open(
-        dev: &Arc<Opened>,
+        dev: &Arc<OpenAdapter>,
         entries: usize,
         place: &QueuePlace,
     ) -> Result<ExternalQueue> {
@@ -137,9 +136,9 @@ impl ExternalQueue {
             let Some(ring) = (unsafe { Completions::of(&c) }) else {
                 return unable(WHAT, dev, "entries of a size that is not known");
             };
-            q.seen = Some(Mutex::new(CounterState {
+            q.seen = Some(Mutex::new(ExternalCqState {
                 ring,
-                aside: HashMap::new(),
+                deferred: HashMap::new(),
             }));
         }
         Ok(q)
@@ -150,7 +149,7 @@ impl ExternalQueue {
         unsafe { rings::query_cq(self.dev.adapter.lib, self.cq) }
     }
 
-    /// Where it is. `FI_EOPNOTSUPP` where libefa does not say.
+    /// Where the queue is. `FI_EOPNOTSUPP` where libefa does not report that.
     pub fn memory(&self) -> Result<QueueMemory> {
         self.attr().map(|c| rings::memory(&c)).ok_or(FI_EOPNOTSUPP)
     }
@@ -159,17 +158,17 @@ impl ExternalQueue {
         self.cq
     }
 
-    /// Whether the process can read it.
+    /// Whether the process can read the queue.
     pub fn seen(&self) -> bool {
         self.seen.is_some()
     }
 
-    /// Takes what there is for a queue pair. `direct`: its requests have been written by us, not by
-    /// libefa, which would not know them.
+    /// Takes the completions of a queue pair. `direct`: we write the queue pair's work requests
+    /// ourselves, so that libefa does not know them and cannot poll for them.
     pub(super) fn take(&self, qpn: u16, direct: bool, each: &mut dyn FnMut(&ibv_wc)) {
         let Some(seen) = &self.seen else { return };
         let mut s = seen.lock().unwrap_or_else(|e| e.into_inner());
-        for wc in s.aside.remove(&qpn).unwrap_or_default() {
+        for wc in s.deferred.remove(&qpn).unwrap_or_default() {
             each(&wc);
         }
         loop {
@@ -185,7 +184,7 @@ impl ExternalQueue {
             match found {
                 None => return,
                 Some((of, wc)) if of == qpn => each(&wc),
-                Some((of, wc)) => s.aside.entry(of).or_default().push(wc),
+                Some((of, wc)) => s.deferred.entry(of).or_default().push(wc),
             }
         }
     }
@@ -198,10 +197,10 @@ impl Drop for ExternalQueue {
     }
 }
 
-/// What an adapter counts: successes and errors of operations whose kinds are bits ([`count`]).
+/// A hardware counter of successes and errors of operations; their kinds are bits ([`count`]).
 /// Thread safe.
 pub struct ExternalCounter {
-    dev: Arc<Opened>,
+    dev: Arc<OpenAdapter>,
     calls: &'static CounterFunctions,
     at: *mut ibv_comp_cntr,
     seen: bool,
@@ -222,7 +221,7 @@ pub mod count {
     pub const REMOTE_WRITE: u32 = 1 << 5;
 }
 
-/// Where the numbers of a counter are: successes, errors; memory of the library's without.
+/// Where the values of a counter are: successes, errors. `None`: in memory of libefa's.
 pub type CounterPlaces = [Option<fi_efa_memory_location>; 2];
 
 const NOWHERE: fi_efa_memory_location = fi_efa_memory_location {
@@ -237,10 +236,10 @@ const NOWHERE: fi_efa_memory_location = fi_efa_memory_location {
 };
 
 impl ExternalCounter {
-    /// A counter at zero, of operations or of `bytes`, which shall count to `most`. `FI_EOPNOTSUPP`
-    /// where adapter or libraries cannot.
+    /// A counter at zero, of operations or of `bytes`, that has to count to `most`. `FI_EOPNOTSUPP`
+    /// where the adapter or its libraries do not support one.
     pub(super) fn open(
-        dev: &Arc<Opened>,
+        dev: &Arc<OpenAdapter>,
         places: &CounterPlaces,
         bytes: bool,
         most: u64,
@@ -296,12 +295,12 @@ impl ExternalCounter {
         })
     }
 
-    /// Whether the process can read it.
+    /// Whether the process can read the counter.
     pub fn seen(&self) -> bool {
         self.seen
     }
 
-    /// Its value, or its errors; 0 where only a device sees them.
+    /// The success or error value; 0 where only a device can read it.
     pub fn read(&self, errors: bool) -> u64 {
         let mut v = 0;
         // SAFETY: the counter is open, the answer has its place.
@@ -309,7 +308,8 @@ impl ExternalCounter {
         v
     }
 
-    /// Sets (`set`) or raises its value or errors. `FI_EINVAL` for more than the adapter counts to.
+    /// Sets (`set`) or adds to the success or error value. `FI_EINVAL` for more than the adapter
+    /// counts to.
     pub fn change(&self, errors: bool, set: bool, n: u64) -> Result<()> {
         let by = if set {
             &self.calls.set
@@ -323,7 +323,7 @@ impl ExternalCounter {
         }
     }
 
-    /// Lets it count what is in `kinds` of a queue pair that has just been made.
+    /// Attaches the counter to a new queue pair, for operations of `kinds`.
     pub(super) fn attach(&self, qp: *mut ibv_qp, kinds: u32) -> Result<()> {
         let mut attr = ibv_qp_attach_comp_cntr_attr {
             comp_mask: 0,

@@ -1,9 +1,10 @@
-//! Processes that fork(2): what libibverbs has to do for them, and whether packets may lie on huge
-//! pages.
+//! Support for fork(2): initialises that of libibverbs, and decides whether packet buffers may use
+//! huge pages.
 //!
-//! Where a kernel does not copy pinned pages for the child of a fork (before 5.12), the parent's
-//! next store may leave them to the child, and the adapter on the wrong ones. libibverbs can keep
-//! them out of children, when told before it is used; it cannot do so with huge pages.
+//! Before Linux 5.12 the kernel does not copy pinned pages for the child of a fork. The parent's
+//! next store then gets a new page (copy-on-write), while the adapter still uses the old one.
+//! ibv_fork_init(3) keeps registered pages out of children; it has to be called before other calls,
+//! and does not support huge pages.
 
 use super::sys::Lib;
 use crate::core::{params, Result};
@@ -12,7 +13,8 @@ use crate::types::*;
 /// `IBV_FORK_ENABLED` of ibv_is_fork_initialized(3): registered pages are kept out of children.
 const KEPT_OUT: core::ffi::c_int = 1;
 
-/// Has libibverbs prepare for forks, where the job wants that. Before any other call.
+/// Calls ibv_fork_init(3) if FI_EFA_FORK_SAFE asks for fork support. Has to come before any other
+/// call of libibverbs.
 pub(super) fn prepare(lib: &Lib) {
     if !params::efa().fork_safe {
         return;
@@ -30,12 +32,13 @@ pub(super) fn prepare(lib: &Lib) {
     }
 }
 
-/// Whether packets may lie on huge pages. `FI_EINVAL` when the job demands both.
+/// Whether packet buffers may use huge pages. `FI_EINVAL` when the job's parameters demand both
+/// huge pages and fork support.
 pub(super) fn huge_pages(lib: &Lib) -> Result<bool> {
     let kept_out = match lib.ibv_is_fork_initialized {
         // SAFETY: no arguments. RDMAV_FORK_SAFE in the environment counts, too.
         Some(f) => unsafe { f() == KEPT_OUT },
-        // An old rdma-core does not know of kernels that copy.
+        // An rdma-core before 39 does not detect kernels that copy pinned pages.
         None => params::efa().fork_safe,
     };
     decide(kept_out, params::efa().use_huge_page)

@@ -3,7 +3,7 @@
 use super::forks;
 use super::sys::*;
 use crate::core::Result;
-use crate::device::{AdapterAttr, Bus, Caps, Identity, Raw, Wide};
+use crate::device::{AdapterAttr, Caps, DirectLimits, Identity, PciAddr, WideLimits};
 use crate::types::*;
 use core::ffi::{c_char, CStr};
 use core::mem::{size_of, zeroed};
@@ -16,7 +16,7 @@ pub struct Adapter {
     pub context: *mut ibv_context,
     pub attr: AdapterAttr,
     pub limits: efadv_device_attr,
-    /// Whether packets may lie on huge pages.
+    /// Whether packet buffers may use huge pages.
     pub huge_pages: bool,
 }
 
@@ -25,8 +25,8 @@ unsafe impl Send for Adapter {}
 // SAFETY: as above.
 unsafe impl Sync for Adapter {}
 
-/// All of them, in the order of libibverbs. `FI_EINVAL` when the job's parameters contradict each
-/// other.
+/// All EFA adapters, in the order of libibverbs. `FI_EINVAL` when the job's parameters contradict
+/// each other.
 pub fn adapters() -> Result<&'static [Adapter]> {
     static LIST: OnceLock<Result<Vec<Adapter>>> = OnceLock::new();
     let list = LIST.get_or_init(|| lib().map_or(Ok(Vec::new()), find));
@@ -59,7 +59,7 @@ fn find(lib: &'static Lib) -> Result<Vec<Adapter>> {
                     limits,
                     huge_pages: false,
                 }),
-                // Another vendor's.
+                // Not an EFA adapter.
                 None => drop((lib.ibv_close_device)(context)),
             }
         }
@@ -82,7 +82,7 @@ unsafe fn text(p: *const c_char) -> String {
     unsafe { CStr::from_ptr(p).to_string_lossy().into_owned() }
 }
 
-/// What an adapter is; `None` when it is no EFA, or does not answer.
+/// Attributes of an adapter; `None` when it is not an EFA, or a query fails.
 ///
 /// # Safety
 /// `context` is open.
@@ -94,7 +94,7 @@ unsafe fn describe(
     let mut limits = efadv_device_attr::default();
     let mut port = ibv_port_attr::default();
     let mut gid = [0; 16];
-    // SAFETY: the answers have places of the right types.
+    // SAFETY: the out-parameters have the right types.
     let d = unsafe {
         let mut d: ibv_device_attr = zeroed();
         let len = size_of::<efadv_device_attr>() as u32;
@@ -133,7 +133,7 @@ unsafe fn describe(
             application_keys: false,
             key_size: 4,
         },
-        raw: Raw {
+        raw: DirectLimits {
             sends: (limits.max_sq_wr as usize).min(super::RAW_SENDS),
             recvs: (limits.max_rq_wr as usize / pieces).min(super::RAW_RECVS),
             inline: limits.inline_buf_size.into(),
@@ -159,7 +159,7 @@ unsafe fn describe(
     Some((attr, limits))
 }
 
-/// What the adapter's wider work requests take, and how many there can be.
+/// Limits of the adapter's wide work requests; `None` without them.
 ///
 /// # Safety
 /// `context` is open.
@@ -168,7 +168,7 @@ unsafe fn wide(
     context: *mut ibv_context,
     limits: &efadv_device_attr,
     pieces: usize,
-) -> Option<Wide> {
+) -> Option<WideLimits> {
     let depth = lib.efadv_get_max_sq_depth?;
     if limits.inline_buf_size_ex <= limits.inline_buf_size {
         return None;
@@ -184,13 +184,13 @@ unsafe fn wide(
     let len = size_of::<efadv_sq_depth_attr>() as u32;
     // SAFETY: as promised by the caller; the attributes have their place.
     let most = usize::try_from(unsafe { depth(context, &mut a, len) }).ok()?;
-    (most > 0).then_some(Wide {
+    (most > 0).then_some(WideLimits {
         inline: limits.inline_buf_size_ex.into(),
         sends: most.min(super::RAW_SENDS),
     })
 }
 
-/// The adapter's counters; zeros where it has none, or the libraries know of none.
+/// Capabilities of the adapter's counters; zeros where the adapter or the libraries have none.
 ///
 /// # Safety
 /// `context` is open.
@@ -225,7 +225,7 @@ fn first_line(p: &Path) -> String {
     s.lines().next().unwrap_or_default().to_string()
 }
 
-/// Last part of what a link leads to.
+/// File name of the target of a symbolic link.
 fn base(p: &Path) -> String {
     let to = std::fs::canonicalize(p).unwrap_or_default();
     to.file_name()
@@ -233,12 +233,12 @@ fn base(p: &Path) -> String {
 }
 
 /// A PCI address: domain, bus, device, function.
-fn bus(s: &str) -> Option<Bus> {
+fn bus(s: &str) -> Option<PciAddr> {
     let hex = |s: &str| u16::from_str_radix(s, 16).ok();
     let (domain, rest) = s.split_once(':')?;
     let (number, rest) = rest.split_once(':')?;
     let (device, function) = rest.split_once('.')?;
-    Some(Bus {
+    Some(PciAddr {
         domain: hex(domain)?,
         bus: hex(number)? as u8,
         device: hex(device)? as u8,

@@ -1,10 +1,10 @@
-//! Registered memory: what peers may touch, and what the adapter may read and write on our behalf.
+//! Registered memory: regions that peers may access, and buffers of our own operations.
 //!
-//! Regions of the application are kept by key, for operations carried out in software, and by
-//! address, so that a buffer that lies in one needs no registration of its own. A registration of
-//! our own that lies in a region of the application shares its key. Long ones of our own are kept
-//! for the next operation (`mr_cache`) where the system tells what becomes of memory; elsewhere
-//! nothing is kept beyond its last user.
+//! The table finds regions of the application by key, for operations carried out in software, and
+//! by address, so that a buffer inside a region needs no registration of its own. An internal
+//! registration inside a region of the application shares the region's key. Long internal
+//! registrations are cached for later operations (`mr_cache`) where the system reports changes of
+//! the address space; elsewhere a registration ends with its last user.
 
 use super::list::Adapter;
 use super::sys::*;
@@ -21,7 +21,7 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 
 struct VerbsRegion {
-    /// `None`: device memory that the adapter cannot reach, which is copied.
+    /// `None`: device memory that the adapter cannot reach; operations copy it.
     mr: Option<Arc<RegionRef>>,
     mem: UserMem,
     access: u64,
@@ -33,14 +33,14 @@ struct VerbsRegion {
 #[derive(Default)]
 struct RegionTable {
     by_key: HashMap<u64, VerbsRegion>,
-    /// By first byte and key: one past the last byte.
+    /// End of each region (one past the last byte), by first byte and key.
     by_addr: BTreeMap<(usize, u64), usize>,
     /// Length of the longest region, bytes: no search goes back further.
     longest: usize,
 }
 
 impl RegionTable {
-    /// A region around these bytes that the adapter knows, and that permits what is asked.
+    /// A region that contains these bytes, is registered with the adapter, and satisfies `fits`.
     fn around(&self, addr: usize, len: usize, fits: impl Fn(&VerbsRegion) -> bool) -> Option<u64> {
         let end = addr.checked_add(len)?;
         let from = addr.saturating_sub(self.longest);
@@ -53,17 +53,17 @@ impl RegionTable {
     }
 }
 
-/// Least key of a region that the adapter does not know: the adapter's keys are shorter.
+/// Lowest key of a region that is not registered with the adapter, whose own keys have 32 bits.
 pub(crate) const OWN_KEYS: u64 = 1 << 32;
 
-/// Where bytes of the application were found to be registered; good until something is withdrawn.
+/// Result of the last look-up by address; valid until a registration is withdrawn.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct FoundRegion {
     from: usize,
     to: usize,
     lkey: u32,
     write: bool,
-    /// What [`VerbsMemory::withdrawn`] was.
+    /// Value of [`VerbsMemory::withdrawn`] at the look-up.
     at: u64,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct VerbsMemory {
     withdrawn: AtomicU64,
     directory: Mutex<Option<Arc<dyn MrObserver>>>,
     kept: Option<Cache<RegionRef>>,
-    /// Next key of a region that the adapter does not know.
+    /// Next key of a region that is not registered with the adapter.
     next_own_key: AtomicU64,
 }
 
@@ -103,13 +103,13 @@ impl RegionRef {
         unsafe { (*self.mr).lkey }
     }
 
-    /// The key that peers name it by.
+    /// Its remote key.
     fn rkey(&self) -> u32 {
         // SAFETY: as above.
         unsafe { (*self.mr).rkey }
     }
 
-    /// Withdraws it; `FI_EBUSY` when the adapter still uses it.
+    /// Withdraws the registration; `FI_EBUSY` when the adapter still uses it.
     fn withdraw(self) -> Result<()> {
         let lent = core::mem::ManuallyDrop::new(self);
         // SAFETY: registered once, withdrawn once. The adapter refuses what still uses the key.
@@ -128,14 +128,14 @@ impl Drop for RegionRef {
     }
 }
 
-/// What is kept of registrations of our own, if anything is.
+/// The cache of internal registrations; `None` if it is disabled or the system has no support.
 fn cache(regions: usize) -> Option<Cache<RegionRef>> {
     let p = params::efa();
     if !p.mr_cache_enable {
         return None;
     }
     Cache::new(Limits {
-        // Applications want some of the adapter's.
+        // Leaves most of the adapter's regions to applications.
         count: p.mr_max_cached_count.unwrap_or((regions / 4).min(1024)),
         bytes: p.mr_max_cached_size.unwrap_or(usize::MAX),
     })
@@ -165,12 +165,12 @@ impl VerbsMemory {
         self.pd
     }
 
-    /// Whether packets may lie on huge pages.
+    /// Whether packet buffers may use huge pages.
     pub(crate) fn huge_pages(&self) -> bool {
         self.adapter.huge_pages
     }
 
-    /// Tells `to` of all regions from now on.
+    /// Reports regions to the observer `to` from now on.
     pub(crate) fn publish(&self, to: Arc<dyn MrObserver>) {
         *self.directory.lock().unwrap_or_else(|e| e.into_inner()) = Some(to);
     }
@@ -190,7 +190,7 @@ impl VerbsMemory {
         unsafe { (self.adapter.lib.ibv_reg_mr)(self.pd, addr as *mut _, len, access) }
     }
 
-    /// A dma-buf that is known by the addresses from `addr` on.
+    /// Registers a dma-buf whose addresses begin at `addr`.
     fn register_dmabuf(
         &self,
         from: DmaBuf,
@@ -209,8 +209,9 @@ impl VerbsMemory {
         self.registered(mr, (addr, len), access)
     }
 
-    /// Device memory: as a dma-buf, which the application brings or the device's interface exports,
-    /// or else by its address. `None`, with a line, where the adapter cannot reach it.
+    /// Registers device memory: as a dma-buf that the application passed or the device's interface
+    /// exports, or else by its address. `None`, and a log line, where the adapter cannot reach the
+    /// memory.
     fn register_device(
         &self,
         kind: MemKind,
@@ -248,7 +249,7 @@ impl VerbsMemory {
         done.map(Arc::new)
     }
 
-    /// What came of a registration.
+    /// The result of a registration: logs a failure and maps its errno.
     fn registered(
         &self,
         mr: *mut ibv_mr,
@@ -286,17 +287,17 @@ impl VerbsMemory {
         Err(errno)
     }
 
-    /// VerbsMemory of our own for packets, which the adapter reads and writes.
+    /// Registers memory of our own for packets, which the adapter reads and writes.
     pub(crate) fn lend(&self, addr: usize, len: usize, write: bool) -> Result<RegionRef> {
         self.register(addr, len, if write { ACCESS_LOCAL_WRITE } else { 0 })
     }
 
-    /// VerbsMemory of the application for an operation, which the adapter reads or writes.
+    /// Registers memory of the application for one operation, which reads or writes that memory.
     pub(crate) fn borrow(&self, addr: usize, len: usize, write: bool) -> Result<Arc<RegionRef>> {
         self.keep(addr, len, if write { ACCESS_LOCAL_WRITE } else { 0 })
     }
 
-    /// A registration of ours, which may have been kept since an operation before.
+    /// An internal registration, from the cache if there is one.
     fn keep(&self, addr: usize, len: usize, access: c_int) -> Result<Arc<RegionRef>> {
         let make = || self.register(addr, len, access);
         match &self.kept {
@@ -305,8 +306,7 @@ impl VerbsMemory {
         }
     }
 
-    /// The local key of bytes that lie in a region of the application; `last` is where the bytes
-    /// before were.
+    /// The local key of bytes that lie in a registered region; `last` caches the previous look-up.
     #[inline(always)]
     pub(crate) fn lkey(
         &self,
@@ -325,7 +325,7 @@ impl VerbsMemory {
 
     #[cold]
     fn find(&self, last: &mut FoundRegion, addr: usize, len: usize, write: bool) -> Option<u32> {
-        // What is withdrawn from here on is seen the next time.
+        // Read before the look-up: a withdrawal after this line makes `last` stale.
         let at = self.withdrawn.load(Acquire);
         let t = self.table();
         let key = t.around(addr, len, |r| !write || r.local_write)?;
@@ -340,8 +340,8 @@ impl VerbsMemory {
         Some(last.lkey)
     }
 
-    /// What the adapter may do with memory of this access (fi_mr(3)): also what peers do to serve a
-    /// send by reading.
+    /// Verbs access flags for memory of this access (fi_mr(3)). FI_SEND, and FI_WRITE without RDMA
+    /// writes, include remote reads: in the read-based protocols the peer reads the buffer.
     fn rights(&self, access: u64) -> c_int {
         let caps = &self.adapter.attr.caps;
         let mut r = 0;
@@ -358,10 +358,10 @@ impl VerbsMemory {
         r
     }
 
-    /// Registers memory and returns its key. Memory without a byte has a key that is good for
-    /// nothing; that of device memory which the adapter cannot reach is above those of the adapter.
-    /// `own`: by the library, which may share a region of the application. `from`: the dma-buf it
-    /// is of.
+    /// Registers memory and returns its key. The key of empty memory permits no access; the key of
+    /// device memory that the adapter cannot reach is [`OWN_KEYS`] or above. `own` marks an
+    /// internal registration, which may share a region of the application. `from` is the dma-buf of
+    /// the memory, if the application passed one.
     pub(crate) fn insert(
         &self,
         mem: UserMem,
@@ -388,7 +388,7 @@ impl VerbsMemory {
             }
         }
         let rights = self.rights(access);
-        // A range has to have a byte to be registered.
+        // The adapter registers no empty range: registers one byte in its place.
         static NOTHING: u64 = 0;
         let mr = match from {
             _ if kind != MemKind::Host => self.register_device(kind, (addr, len), from, rights),
@@ -405,7 +405,7 @@ impl VerbsMemory {
             None => self.next_own_key.fetch_add(1, Relaxed),
         };
         if let Some(r) = t.by_key.get_mut(&key) {
-            // Kept, and another operation uses it.
+            // From the cache, while another operation uses it.
             r.users += 1;
             return Ok(key);
         }
@@ -429,7 +429,7 @@ impl VerbsMemory {
         Ok(key)
     }
 
-    /// Withdraws a registration, or one user of it.
+    /// Releases one use of a registration; withdraws the registration with its last use.
     pub(crate) fn remove(&self, key: u64) -> Result<()> {
         let mut t = self.table();
         let r = t.by_key.get_mut(&key).ok_or(FI_EINVAL)?;
@@ -447,7 +447,7 @@ impl VerbsMemory {
                 d.remove(key);
             }
         }
-        // What is kept stays registered.
+        // A cached registration stays: the cache holds another reference.
         let last = r.mr.and_then(Arc::into_inner);
         last.map_or(Ok(()), RegionRef::withdraw)
     }
@@ -466,7 +466,7 @@ impl VerbsMemory {
         let mr = r.mr.as_ref().ok_or(FI_ENOSYS)?;
         let mut a = efadv_mr_attr::default();
         let len = core::mem::size_of::<efadv_mr_attr>() as u32;
-        // SAFETY: what is in the table is registered; the answer has a place.
+        // SAFETY: an entry of the table is registered; the out-parameter has the right type.
         match unsafe { query(mr.mr, &mut a, len) } {
             0 => Ok([
                 a.ic_id_validity,

@@ -1,11 +1,11 @@
 //! Real EFA adapters, through libibverbs and libefa.
 //!
-//! `sys` finds the libraries, `list` the adapters; a domain has a [`VerbsDevice`]: a protection
+//! `sys` finds the libraries, `list` the adapters. A domain has a [`VerbsDevice`]: a protection
 //! domain with its registered memory (`mem`) and address handles. `rings` drives the adapter's
-//! queues in place, where libefa gives them out; otherwise calls of libibverbs do. `qp` is a queue
-//! pair: packets are copied into registered slots (`pool`) for sending and taken out of posted ones
-//! when they arrive; reads and writes go straight to memory where it is registered. `external` is
-//! queues and counters in memory of the application's.
+//! queues in place where libefa maps them; elsewhere libibverbs drives them. `qp` is a queue pair:
+//! it copies packets into registered slots (`pool`) to send them, and out of posted slots when they
+//! arrive; reads and writes access memory directly where it is registered. `external` has
+//! completion queues and counters in memory of the application's.
 
 mod cqe;
 mod external;
@@ -34,12 +34,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use sys::*;
 
-/// Work requests of a queue pair under way at once, each with a packet's memory; and packets that
-/// wait to be filled. At 8,928 bytes a packet, a queue pair takes 13 MB.
+/// Send queue depth and receive queue depth of a packet queue pair. Each entry has memory for one
+/// packet: with 8,928-byte packets, a queue pair takes 13 MB.
 pub const SENDS: usize = 512;
 pub const RECVS: usize = 1024;
 
-/// As many of an application that sees the adapter's own work requests, which bring their memory.
+/// Queue depths of a queue pair whose work requests are the application's own operations; they name
+/// the application's memory.
 pub const RAW_SENDS: usize = 1024;
 pub const RAW_RECVS: usize = 4096;
 
@@ -53,16 +54,16 @@ struct Handle {
 // SAFETY: address handles may be used by any thread.
 unsafe impl Send for Handle {}
 
-/// What a domain has of an adapter.
-struct Opened {
+/// An adapter as a domain uses it: protection domain, registered memory and address handles.
+struct OpenAdapter {
     adapter: &'static Adapter,
     memory: VerbsMemory,
-    /// By GID. They stay as long as the domain: there is one per host, and peers need one to be
-    /// read from and written to.
+    /// Address handles by GID. They stay as long as the domain: there is one per host, and a host
+    /// needs one to access our memory.
     handles: Mutex<HashMap<[u8; 16], Handle>>,
 }
 
-impl Opened {
+impl OpenAdapter {
     /// The address handle of a host. `FI_EHOSTUNREACH` when the adapter cannot reach it.
     fn handle(&self, gid: &[u8; 16]) -> Result<Handle> {
         let mut all = self.handles.lock().unwrap_or_else(|e| e.into_inner());
@@ -105,7 +106,7 @@ impl Opened {
         Ok(h)
     }
 
-    /// The host of an address handle's number.
+    /// The GID of the host that an address handle number stands for.
     fn host(&self, number: u16) -> Option<[u8; 16]> {
         let all = self.handles.lock().unwrap_or_else(|e| e.into_inner());
         all.iter()
@@ -114,7 +115,7 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenAdapter {
     fn drop(&mut self) {
         let all = self.handles.get_mut().unwrap_or_else(|e| e.into_inner());
         for (_, h) in all.drain() {
@@ -125,24 +126,24 @@ impl Drop for Opened {
 }
 
 /// See the module text. Thread safe.
-pub struct VerbsDevice(Arc<Opened>);
+pub struct VerbsDevice(Arc<OpenAdapter>);
 
 impl VerbsDevice {
     /// A protection domain on an adapter.
     pub fn open(adapter: &'static Adapter) -> Result<VerbsDevice> {
-        Ok(VerbsDevice(Arc::new(Opened {
+        Ok(VerbsDevice(Arc::new(OpenAdapter {
             adapter,
             memory: VerbsMemory::new(adapter)?,
             handles: Mutex::default(),
         })))
     }
 
-    /// A completion queue in memory of the application's. `FI_EOPNOTSUPP`, `FI_EINVAL`.
+    /// Opens a completion queue in memory of the application's. `FI_EOPNOTSUPP`, `FI_EINVAL`.
     pub fn open_queue(&self, entries: usize, place: &QueuePlace) -> Result<ExternalQueue> {
         ExternalQueue::open(&self.0, entries, place)
     }
 
-    /// A counter of the adapter's, of operations or of `bytes`, that shall count to `most`.
+    /// Opens a hardware counter of operations or of `bytes` that has to count to `most`.
     /// `FI_EOPNOTSUPP`, `FI_EINVAL`.
     pub fn open_counter(
         &self,
@@ -153,7 +154,7 @@ impl VerbsDevice {
         ExternalCounter::open(&self.0, places, bytes, most)
     }
 
-    /// Tells `to` of all regions from now on.
+    /// Reports regions to the observer `to` from now on.
     pub fn publish(&mut self, to: Arc<dyn MrObserver>) {
         self.0.memory.publish(to);
     }

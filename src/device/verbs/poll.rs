@@ -1,13 +1,13 @@
-//! Polling the mapped completion queue of a queue pair ([`Poll`]), where it is at hand (`rings`).
+//! The fast path of polling ([`Poll`]) for a queue pair whose completion queue is mapped (`rings`).
 //!
-//! A [`VerbsQp`] has packets, read in the buffers in which they arrived; [`OwnRequests`] is a queue
-//! pair whose receives are the application's own. Failures, peers' writes, requests with more to
-//! them than their [`Completion`] and senders without a number are kept for
+//! A [`VerbsQp`] delivers packets in the buffers in which they arrived; [`OwnRequests`] is a queue
+//! pair whose receives are the application's own. Failures, peers' writes, requests with a
+//! `TxExtra` and messages of unknown senders are deferred to
 //! [`QueuePair::poll_all`](crate::device::QueuePair::poll_all).
 
 use super::cqe::{Cqe, CqeKind};
 use super::qp::{sender, Senders, TxSlot, VerbsQp, RECV};
-use super::Opened;
+use super::OpenAdapter;
 use crate::device::QpAddr;
 use crate::transport::{Completion, Flow, PeerId, Poll, PollStatus, Sink, Status};
 
@@ -17,53 +17,53 @@ pub struct PolledPacket<'a> {
     pub bytes: &'a [u8],
 }
 
-/// A receive of the application's that a message has come into.
+/// A receive of the application's that a message has completed.
 pub struct FilledRecv<'a> {
     pub done: &'a Completion,
     /// Address of the receive's memory.
     pub addr: usize,
     cqe: &'a Cqe,
     senders: &'a Senders,
-    dev: &'a Opened,
+    dev: &'a OpenAdapter,
 }
 
 impl FilledRecv<'_> {
-    /// Bytes that have come.
+    /// Bytes received.
     #[inline(always)]
     pub fn byte_len(&self) -> usize {
         self.cqe.bytes() as usize
     }
 
-    /// The data that came with them.
+    /// Immediate data of the message.
     #[inline(always)]
     pub fn imm(&self) -> Option<u32> {
         self.cqe.imm()
     }
 
-    /// Who has sent them; a key of 0 is not known.
+    /// Address of the sender; a qkey of 0 means that the sender is unknown.
     pub fn source(&self) -> QpAddr {
         sender(self.senders, self.dev, self.cqe.from())
     }
 }
 
-/// A queue pair without packets: what it completes are the application's own requests. Its sink
-/// takes whatever it is offered.
+/// A queue pair without packets, whose completions are those of the application's own requests. Its
+/// sink must not defer: a completion that was offered is gone.
 pub struct OwnRequests<'a>(pub &'a mut VerbsQp);
 
-/// Whether a request has nothing to it but its completion.
+/// Whether the completion is all that remains to be done for a request.
 #[inline(always)]
 fn reports_itself(t: &TxSlot) -> bool {
     t.done.reports_itself() && !t.extra
 }
 
 impl VerbsQp {
-    /// Whether packets can be polled for in their buffers.
+    /// Whether [`Poll`] can deliver packets in their receive buffers.
     #[inline]
     pub fn polls_packets(&self) -> bool {
         self.rings.is_some() && self.rx.is_some()
     }
 
-    /// A successful completion goes to the sink.
+    /// Offers a successful completion to the sink.
     #[inline(always)]
     fn offer<S>(&mut self, c: &Cqe, sink: &mut S) -> Flow
     where
@@ -104,7 +104,7 @@ impl Poll for VerbsQp {
     where
         S: for<'a> Sink<PolledPacket<'a>>,
     {
-        if !self.calm() {
+        if !self.fast_path_allowed() {
             return PollStatus::Deferred;
         }
         let mut found = PollStatus::Empty;
@@ -113,7 +113,7 @@ impl Poll for VerbsQp {
                 break;
             };
             found = PollStatus::Taken;
-            let flow = match c.well() {
+            let flow = match c.on_fast_path() {
                 true => self.offer(&c, sink),
                 false => Flow::Deferred,
             };
@@ -133,14 +133,14 @@ impl Poll for VerbsQp {
 }
 
 impl OwnRequests<'_> {
-    /// A completion goes to the sink.
+    /// Offers a completion to the sink.
     #[inline(always)]
     fn offer<S>(&mut self, c: &Cqe, sink: &mut S) -> Flow
     where
         S: for<'a> Sink<FilledRecv<'a>>,
     {
         let qp = &mut *self.0;
-        match c.plain() {
+        match c.kind() {
             CqeKind::Sent => {
                 let Some(slot) = qp.slots.get_mut(usize::from(c.slot())) else {
                     return Flow::Deferred;
@@ -153,7 +153,7 @@ impl OwnRequests<'_> {
                 qp.free.push(c.slot());
                 flow
             }
-            CqeKind::Came => {
+            CqeKind::Received => {
                 let Some(slot) = qp.recvs.get_mut(usize::from(c.slot())) else {
                     return Flow::Deferred;
                 };
@@ -171,11 +171,11 @@ impl OwnRequests<'_> {
                 qp.empty.push(c.slot());
                 flow
             }
-            CqeKind::Not => Flow::Deferred,
+            CqeKind::Other => Flow::Deferred,
         }
     }
 
-    /// The last completion is for the general poll.
+    /// Keeps the last completion for `poll_all`.
     #[cold]
     fn keep(&mut self, c: Cqe) -> PollStatus {
         let qp = &mut *self.0;
@@ -193,12 +193,12 @@ impl Poll for OwnRequests<'_> {
     where
         S: for<'a> Sink<FilledRecv<'a>>,
     {
-        if !self.0.calm() {
+        if !self.0.fast_path_allowed() {
             return PollStatus::Deferred;
         }
         let mut found = PollStatus::Empty;
         for _ in 0..budget {
-            let Some(c) = self.0.rings.as_mut().and_then(|r| r.glance()) else {
+            let Some(c) = self.0.rings.as_mut().and_then(|r| r.poll_cqe()) else {
                 return found;
             };
             found = PollStatus::Taken;

@@ -1,4 +1,4 @@
-//! Packets of a queue pair: registered memory, cut into slots of one packet each.
+//! Bounce buffers of a queue pair: registered memory, divided into slots of one packet each.
 
 use super::mem::{RegionRef, VerbsMemory};
 use super::sys::ibv_sge;
@@ -16,8 +16,7 @@ pub(crate) struct Pool {
     lent: Option<RegionRef>,
 }
 
-// SAFETY: the memory belongs to the value; the adapter's accesses are the queue pair's to keep
-// track of.
+// SAFETY: the memory belongs to the value; the queue pair tracks the adapter's accesses.
 unsafe impl Send for Pool {}
 
 /// Slots begin at multiples of this.
@@ -25,8 +24,8 @@ const ALIGN: usize = 64;
 const HUGE: usize = 2 << 20;
 
 impl Pool {
-    /// `count` slots of `len` bytes. On huge pages where they are allowed (`forks`) and some are
-    /// free, else on ordinary ones. `FI_ENOMEM`.
+    /// Allocates `count` slots of `len` bytes, on huge pages if they are allowed (`forks`) and
+    /// available, on ordinary pages otherwise. `FI_ENOMEM`.
     pub(crate) fn new(memory: &VerbsMemory, count: usize, len: usize, write: bool) -> Result<Pool> {
         let slot = len.next_multiple_of(ALIGN);
         let bytes = (count * slot).next_multiple_of(HUGE / 512);
@@ -91,7 +90,7 @@ impl Pool {
         self.place(slot) as u64
     }
 
-    /// The first bytes of a slot, as the adapter reads them.
+    /// Scatter-gather entry of the first `len` bytes of a slot.
     #[inline]
     pub(crate) fn sge(&self, slot: u16, len: usize) -> ibv_sge {
         ibv_sge {
@@ -101,7 +100,7 @@ impl Pool {
         }
     }
 
-    /// Fills a slot from `off` on; what does not fit is left out.
+    /// Copies `bytes` into a slot from `off` on, as far as they fit.
     #[inline]
     pub(crate) fn put(&mut self, slot: u16, off: usize, bytes: &[u8]) {
         let n = bytes.len().min(self.slot.saturating_sub(off));
@@ -109,7 +108,7 @@ impl Pool {
         unsafe { copy_bytes(bytes.as_ptr(), self.place(slot).add(off.min(self.slot)), n) };
     }
 
-    /// As [`Pool::put`], one piece of application memory.
+    /// As [`Pool::put`], from one piece of application memory.
     #[inline]
     pub(crate) fn put_piece(&mut self, slot: u16, off: usize, p: Piece) {
         let n = p.len().min(self.slot.saturating_sub(off));
@@ -121,7 +120,7 @@ impl Pool {
         }
     }
 
-    /// As [`Pool::put`], application memory.
+    /// As [`Pool::put`], from application memory.
     pub(crate) fn put_mem(&mut self, slot: u16, off: usize, mem: &UserMem) {
         let room = self.slot.saturating_sub(off);
         // SAFETY: within the slot, which nobody else uses now.

@@ -1,10 +1,10 @@
 //! The adapter's queues, written and read in place (efadv_query_qp_wqs(3), efadv_query_cq(3)): no
 //! call of a library on the data path.
 //!
-//! A work request is 64 bytes that go into device memory, a doorbell tells how many there are. A
-//! completion is there when its phase bit is that of the round. Layouts are those of
-//! `efa_io_defs.h` (`abi/efa-io-defs.json`). The library's own notion of the queues is not kept up:
-//! who writes here never posts or polls through it.
+//! A work request is 64 bytes (128 if wide) in device memory; the doorbell tells the adapter how
+//! many there are. A completion is valid when its phase bit is that of the current round. Layouts
+//! are those of `efa_io_defs.h` (`abi/efa-io-defs.json`). The library's own indexes of the queues
+//! are not updated: a queue pair driven here never posts or polls through libibverbs.
 
 use super::cqe::Cqe;
 use super::sys::*;
@@ -31,12 +31,12 @@ pub(crate) enum WqeOp {
 const HAS_IMM: u8 = 0x10;
 const INLINE: u8 = 0x20;
 const META_DESC: u8 = 0x80;
-/// `ctrl2`: first and last of its request, wants a completion; the lowest bit is the phase.
+/// `ctrl2`: first and last entry of the request, completion requested; the lowest bit is the phase.
 const WHOLE: u8 = 0x04 | 0x08 | 0x10;
 /// `lkey_ctrl` of a receive: first and last piece.
 const FIRST: u32 = 1 << 30;
 const LAST: u32 = 1 << 31;
-/// A doorbell of a completion queue that asks for an event.
+/// Doorbell of a completion queue: the bit that requests an event.
 const ARM: u32 = 1 << 31;
 
 /// A queue of work requests.
@@ -44,9 +44,9 @@ struct Queue {
     at: *mut u8,
     doorbell: *mut u32,
     mask: u32,
-    /// Entries written, ever.
+    /// Entries written in total, modulo 2^32.
     put: u32,
-    /// Those the doorbell has told of.
+    /// Value of `put` at the last doorbell.
     rung: u32,
     batch: u32,
 }
@@ -72,7 +72,7 @@ impl Queue {
         })
     }
 
-    /// Writes the next entry, of whole words: all of it.
+    /// Writes the next entry completely, word by word.
     #[inline(always)]
     fn write<const N: usize>(&mut self, entry: &[u64; N]) {
         let slot = (self.put & self.mask) as usize;
@@ -84,7 +84,7 @@ impl Queue {
         self.put = self.put.wrapping_add(1);
     }
 
-    /// Tells the adapter of what was written.
+    /// Rings the doorbell if entries were written since the last time.
     #[inline]
     fn ring(&mut self) {
         if self.rung != self.put {
@@ -102,7 +102,7 @@ impl Queue {
     }
 }
 
-/// What was stored to device memory, which is write-combining, goes before what follows.
+/// Orders stores to device memory, which is write-combining, before later stores.
 #[inline]
 fn store_fence() {
     #[cfg(target_arch = "x86_64")]
@@ -118,18 +118,18 @@ fn store_fence() {
     fence(Release);
 }
 
-/// A completion queue in memory, as its reader sees it.
+/// The reader of a mapped completion queue.
 pub(crate) struct Completions {
     at: *mut u8,
     /// Bytes of an entry, as a power of two.
     shift: u32,
     mask: u32,
-    /// Completions taken, ever.
+    /// Completions taken in total, modulo 2^32.
     taken: u32,
 }
 
 impl Completions {
-    /// `None` for a queue that the process does not see, or of a kind that is not known here.
+    /// `None` for a queue that is not mapped into the process, or has an unknown entry size.
     ///
     /// # Safety
     /// The memory stays while the value is used.
@@ -145,7 +145,7 @@ impl Completions {
         })
     }
 
-    /// The word `i` of the entry that was or will be the `n`th.
+    /// Word `i` of the `n`th entry.
     #[inline(always)]
     fn word(&self, n: u32, i: usize) -> &AtomicU64 {
         let slot = (n & self.mask) as usize;
@@ -155,9 +155,9 @@ impl Completions {
         unsafe { AtomicU64::from_ptr(p.cast()) }
     }
 
-    /// Takes the next one, but for its last word.
+    /// Takes the next completion, except for its last word.
     #[inline(always)]
-    fn glance(&mut self) -> Option<Cqe> {
+    fn poll_cqe(&mut self) -> Option<Cqe> {
         let n = self.taken;
         let odd = n & (self.mask + 1) != 0;
         let first = self.word(n, 0).load(Acquire);
@@ -169,7 +169,7 @@ impl Completions {
         Some(Cqe::new([first, second, 0]))
     }
 
-    /// The last word of what was taken last.
+    /// The last word of the completion taken last; 0 for 16-byte entries.
     fn rest(&self) -> u64 {
         match self.shift {
             0..=4 => 0,
@@ -177,9 +177,9 @@ impl Completions {
         }
     }
 
-    /// Takes the next one.
+    /// Takes the next completion.
     pub(crate) fn next(&mut self) -> Option<Cqe> {
-        let c = self.glance()?;
+        let c = self.poll_cqe()?;
         Some(c.with(self.rest()))
     }
 }
@@ -187,12 +187,12 @@ impl Completions {
 /// See the module text.
 pub(crate) struct Rings {
     sq: Queue,
-    /// Its entries are wide.
+    /// The entries of the send queue are wide.
     wide: bool,
     rq: Queue,
     done: Completions,
     cq_doorbell: *mut u32,
-    /// Events heard.
+    /// Completion events received: the command sequence number of the doorbell.
     heard: u32,
 }
 
@@ -206,36 +206,36 @@ pub(crate) struct SendWqe<'a> {
     pub imm: Option<u32>,
     pub local: ibv_sge,
     pub more: Option<ibv_sge>,
-    pub inline: Option<&'a Inline>,
+    pub inline: Option<&'a InlineData>,
     pub remote: (u64, u32),
 }
 
 /// Bytes that travel in the work request itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Inline {
-    words: [u64; Inline::MOST / 8],
+pub(crate) struct InlineData {
+    words: [u64; InlineData::MOST / 8],
     len: u16,
 }
 
-impl Inline {
-    /// More than that no adapter takes.
+impl InlineData {
+    /// Most inline data of any adapter, bytes.
     pub(crate) const MOST: usize = 80;
 
-    /// `len` bytes, which are at most [`Inline::MOST`], are these that `copy` writes to where it is
-    /// told.
+    /// Sets the length to `len`, at most [`InlineData::MOST`]. `copy` writes the bytes to the
+    /// address that it is passed.
     ///
     /// # Safety
-    /// It writes no more than that.
+    /// `len` is at most [`InlineData::MOST`], and `copy` writes at most `len` bytes.
     #[inline(always)]
     pub(crate) unsafe fn fill(&mut self, len: usize, copy: impl FnOnce(*mut u8)) {
         self.len = len as u16;
         copy(self.words.as_mut_ptr().cast());
     }
 
-    /// As many of these as go.
-    pub(crate) fn of(bytes: &[u8]) -> Inline {
-        let mut i = Inline::default();
-        let len = bytes.len().min(Inline::MOST);
+    /// These bytes as inline data, cut after [`InlineData::MOST`].
+    pub(crate) fn of(bytes: &[u8]) -> InlineData {
+        let mut i = InlineData::default();
+        let len = bytes.len().min(InlineData::MOST);
         // SAFETY: there is room for the bytes, which are there to be read.
         unsafe {
             i.fill(len, |to| {
@@ -246,26 +246,26 @@ impl Inline {
     }
 }
 
-/// A piece of memory as the adapter reads it.
+/// Encodes a scatter-gather entry for the adapter.
 #[inline]
 fn piece(s: &ibv_sge) -> [u64; 2] {
     [u64::from(s.length) | u64::from(s.lkey) << 32, s.addr]
 }
 
-/// The word of a read or write that tells how much, and the key.
+/// The word of a read or write that holds its length and its remote key.
 #[inline]
 fn remote_len(bytes: u32, w: &SendWqe) -> u64 {
     u64::from(bytes) | u64::from(w.remote.1) << 32
 }
 
-/// Where a completion queue is, when libefa says so.
+/// Where a completion queue is; `None` when libefa does not report that.
 ///
 /// # Safety
-/// It is open.
+/// The queue is open.
 pub(crate) unsafe fn query_cq(lib: &Lib, cq: *mut ibv_cq) -> Option<efadv_cq_attr> {
     let of = lib.efadv_query_cq?;
-    // SAFETY: as promised by the caller; the answer has a place of the right type, of which zero is
-    // a value.
+    // SAFETY: as promised by the caller; the out-parameter has the right type, and all-zero is a
+    // valid value of it.
     unsafe {
         let mut c: efadv_cq_attr = zeroed();
         let told = of(cq, &mut c, size_of::<efadv_cq_attr>() as u32) == 0;
@@ -273,10 +273,11 @@ pub(crate) unsafe fn query_cq(lib: &Lib, cq: *mut ibv_cq) -> Option<efadv_cq_att
     }
 }
 
-/// Where the queues of a queue pair are, of sends and of receives.
+/// Where the send and the receive queue of a queue pair are; `None` when libefa does not report
+/// that.
 ///
 /// # Safety
-/// It is open.
+/// The queue pair is open.
 pub(crate) unsafe fn query_wqs(lib: &Lib, qp: *mut ibv_qp) -> Option<[efadv_wq_attr; 2]> {
     let of = lib.efadv_query_qp_wqs?;
     // SAFETY: as above.
@@ -287,7 +288,7 @@ pub(crate) unsafe fn query_wqs(lib: &Lib, qp: *mut ibv_qp) -> Option<[efadv_wq_a
     }
 }
 
-/// A completion queue, for whoever drives it without the library.
+/// Describes a completion queue, for a device or program that drives it without the library.
 pub(crate) fn memory(c: &efadv_cq_attr) -> QueueMemory {
     QueueMemory {
         buffer: c.buffer as usize,
@@ -299,9 +300,8 @@ pub(crate) fn memory(c: &efadv_cq_attr) -> QueueMemory {
 }
 
 impl Rings {
-    /// The queues of a queue pair and its completion queue, when the libraries give them out and
-    /// they are of a kind that is known here. A queue that notifies has to have a doorbell of its
-    /// own.
+    /// The queues of a queue pair and its completion queue. `None` unless libefa maps them and
+    /// their entry sizes are known. A completion queue that notifies has to have a doorbell.
     ///
     /// # Safety
     /// Both are open and stay so while the value is used; nothing was posted to them yet.
@@ -328,8 +328,8 @@ impl Rings {
         })
     }
 
-    /// Writes a work request; the adapter hears of it with [`Rings::ring`], or when it can take no
-    /// more unheard.
+    /// Writes a work request. The doorbell rings with [`Rings::ring`], or when as many requests are
+    /// unannounced as one doorbell may announce (`max_batch`).
     #[inline]
     pub(crate) fn send(&mut self, w: &SendWqe) {
         self.put(w);
@@ -338,7 +338,7 @@ impl Rings {
         }
     }
 
-    /// Writes a work request and lets it go, with those before it.
+    /// Writes a work request and rings the doorbell.
     #[inline(always)]
     pub(crate) fn send_now(&mut self, w: &SendWqe) {
         self.put(w);
@@ -365,7 +365,7 @@ impl Rings {
         }
     }
 
-    /// A request that is as it would be if it were not wide.
+    /// Writes a request without inline data into a wide entry: the first half is the narrow layout.
     #[cold]
     fn put_wide(&mut self, e: [u64; 8]) {
         let mut wide = [0; 16];
@@ -375,10 +375,10 @@ impl Rings {
         self.sq.write(&wide);
     }
 
-    /// The first three words: `count` pieces, or bytes that go with the request.
+    /// The first three words; `count` is the number of pieces, or of bytes of inline data.
     #[inline(always)]
     fn meta(&self, w: &SendWqe, count: u16, flags: u8) -> [u64; 3] {
-        // The round that this entry is of is odd or even.
+        // The phase bit alternates from round to round.
         let phase = u8::from(self.sq.put & (self.sq.mask + 1) != 0);
         let imm = if w.imm.is_some() { HAS_IMM } else { 0 };
         let ctrl1 = w.op as u8 | flags | imm | META_DESC;
@@ -392,9 +392,9 @@ impl Rings {
         [head, meta, w.qkey.into()]
     }
 
-    /// A request that its bytes go with: 32 of a message, or 80 of a message or write where
-    /// requests are wide.
-    fn put_inline(&mut self, w: &SendWqe, inline: &Inline) {
+    /// Writes a request with inline data: up to 32 bytes of a message, or up to 80 bytes of a
+    /// message or write where requests are wide.
+    fn put_inline(&mut self, w: &SendWqe, inline: &InlineData) {
         let [head, meta, key] = self.meta(w, inline.len, INLINE);
         let [a, b, c, d, e, f, g, h, i, j] = inline.words;
         let len = remote_len(inline.len.into(), w);
@@ -409,13 +409,13 @@ impl Rings {
         }
     }
 
-    /// Whether the adapter knows of whatever was written.
+    /// Whether the doorbell has announced everything that was written.
     #[inline(always)]
     pub(crate) fn rung(&self) -> bool {
         self.sq.rung == self.sq.put
     }
 
-    /// Lets what was written go.
+    /// Rings the doorbell of the send queue, if requests were written since the last time.
     #[inline]
     pub(crate) fn ring(&mut self) {
         self.sq.ring();
@@ -436,30 +436,30 @@ impl Rings {
         }
     }
 
-    /// Lets posted receives be used.
+    /// Rings the doorbell of the receive queue, if receives were posted since the last time.
     #[inline]
     pub(crate) fn ring_recv(&mut self) {
         self.rq.ring();
     }
 
-    /// Takes the next completion: the queue is this queue pair's alone.
+    /// Takes the next completion, which is always of this queue pair.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Cqe> {
         self.done.next()
     }
 
-    /// As [`Rings::next`], as much of it as most need.
+    /// As [`Rings::next`], without the last word, which few completions need.
     #[inline(always)]
-    pub(crate) fn glance(&mut self) -> Option<Cqe> {
-        self.done.glance()
+    pub(crate) fn poll_cqe(&mut self) -> Option<Cqe> {
+        self.done.poll_cqe()
     }
 
-    /// All of what [`Rings::glance`] has found just now.
+    /// Adds the last word to the completion that [`Rings::poll_cqe`] took last.
     pub(crate) fn whole(&self, c: Cqe) -> Cqe {
         c.with(self.done.rest())
     }
 
-    /// Takes completions, as libibverbs would tell of them; `recv` marks receives in `wr_id`.
+    /// Takes completions, in the form of libibverbs; `recv` marks receives in `wr_id`.
     #[inline]
     pub(crate) fn poll(&mut self, into: &mut [ibv_wc], recv: u64) -> usize {
         let mut n = 0;
@@ -471,12 +471,12 @@ impl Rings {
         n
     }
 
-    /// Asks for an event with the next completion.
+    /// Requests an event with the next completion.
     pub(crate) fn arm(&mut self) {
         self.tell(ARM);
     }
 
-    /// An event was heard: the next one is another.
+    /// Counts a received event: the next doorbell needs the next sequence number.
     pub(crate) fn heard(&mut self) {
         self.heard = self.heard.wrapping_add(1);
     }

@@ -1,8 +1,8 @@
-//! The parts of libibverbs and libefa that are used, and how they are found: by `dlopen` at first
-//! need, so that the library loads on machines without them.
+//! Bindings to libibverbs and libefa. They are loaded by `dlopen` at first use, so that this
+//! library loads on machines without them.
 //!
-//! Layouts are those of rdma-core's headers (checked by `abi-tests` against facts read from them);
-//! of structures that the libraries allocate, the members in front are declared and no more.
+//! Layouts are those of rdma-core's headers (`abi-tests` checks them against facts read from the
+//! headers). Of structures that the libraries allocate, only the leading members are declared.
 
 #![allow(non_camel_case_types)]
 
@@ -62,7 +62,7 @@ pub struct ibv_qp {
     _rest: [u64; 13],
 }
 
-/// `ibv_qp_ex`: a queue pair that takes work requests by calls.
+/// `ibv_qp_ex`: a queue pair with the extended posting calls (ibv_wr_post(3)).
 #[repr(C)]
 pub struct ibv_qp_ex {
     pub qp_base: ibv_qp,
@@ -218,11 +218,11 @@ pub struct ibv_qp_attr {
     pub rate_limit: u32,
 }
 
-/// Queue pair states, and the masks of what a step to them sets.
+/// Queue pair states, each with the attribute mask of ibv_modify_qp(3) for the step to it.
 pub const INIT: (c_uint, c_int) = (1, 0x71);
 pub const RTR: (c_uint, c_int) = (2, 0x1);
 pub const RTS: (c_uint, c_int) = (3, 0x1_0001);
-/// Further bit: the number of tries at a receiver that is not ready.
+/// Further bit of the mask: the number of RNR retries.
 pub const SET_RNR_RETRY: c_int = 0x800;
 
 /// `ibv_cq_init_attr_ex`, of a completion queue that libefa opens.
@@ -302,7 +302,7 @@ pub struct efadv_comp_cntr_init_attr {
     pub err_cntr_ext_mem: fi_efa_memory_location,
 }
 
-/// Registered memory's access.
+/// Access flags of ibv_reg_mr(3).
 pub const ACCESS_LOCAL_WRITE: c_int = 1;
 pub const ACCESS_REMOTE_WRITE: c_int = 2;
 pub const ACCESS_REMOTE_READ: c_int = 4;
@@ -377,7 +377,7 @@ pub const QP_INLINE_WRITE: u16 = 2;
 /// `efadv_sq_depth_attr::flags`.
 pub const DEPTH_INLINE_WRITE: u32 = 1;
 
-/// `efadv_sq_depth_attr`: what a send queue shall be able to.
+/// `efadv_sq_depth_attr`: the features that a send queue has to support.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct efadv_sq_depth_attr {
@@ -462,7 +462,7 @@ type RegDmaBuf = unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int
 /// # Safety
 /// `F` is the type of a pointer to the function of this name.
 unsafe fn optional<F>(lib: *mut c_void, name: &CStr) -> Option<F> {
-    // SAFETY: the library is open and stays so; a symbol that is not there is NULL, as `None` is.
+    // SAFETY: the library is open and stays so; a missing symbol is NULL, which represents `None`.
     unsafe {
         let p = libc::dlsym(lib, name.as_ptr());
         transmute_copy::<*mut c_void, Option<F>>(&p)
@@ -483,7 +483,7 @@ type AttachCounter = unsafe extern "C" fn(
     *mut ibv_qp_attach_comp_cntr_attr,
 ) -> c_int;
 
-/// The calls of counters, in pairs for successes and errors.
+/// The functions of counters; each pair is for successes and for errors.
 pub struct CounterFunctions {
     pub create: CreateCounter,
     pub destroy: unsafe extern "C" fn(*mut ibv_comp_cntr) -> c_int,
@@ -524,10 +524,10 @@ impl CounterFunctions {
     }
 }
 
-/// A table of functions: a field for each symbol, found by its name.
+/// Declares a table of functions with a field for each symbol.
 macro_rules! functions {
     ($($lib:ident: $name:ident($($t:ty),*) $(-> $r:ty)?;)*) => {
-        /// The functions.
+        /// Functions of libibverbs and libefa.
         pub struct Lib {
             $(pub $name: unsafe extern "C" fn($($t),*) $(-> $r)?,)*
             /// Not in every version.
@@ -543,7 +543,7 @@ macro_rules! functions {
         }
 
         impl Lib {
-            /// Both libraries, with every function; the name of what is missing otherwise.
+            /// Loads both libraries and all functions; the error names what is missing.
             fn load() -> Result<Lib, String> {
                 let verbs = open(c"libibverbs.so.1")?;
                 let efa = open(c"libefa.so.1")?;
@@ -619,18 +619,19 @@ functions! {
         *mut ibv_context, *mut ibv_qp_init_attr_ex, *mut efadv_qp_init_attr, u32) -> *mut ibv_qp;
 }
 
-/// `ibv_create_qp_ex`, which the headers define: a call of the table in front of a context.
+/// `ibv_create_qp_ex`, an inline function of the headers: calls an operation of the
+/// `verbs_context` that contains the `ibv_context`.
 ///
 /// # Safety
 /// The context is open, the attributes are valid.
 pub unsafe fn create_qp_ex(c: *mut ibv_context, init: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
     type Create = unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
-    /// Offsets in `verbs_context`: of the context itself and of the call; and in the context, of
-    /// the mark that it has one.
+    /// Offsets in `verbs_context`: of the `ibv_context` and of the operation. `EXTENDED` is the
+    /// offset in `ibv_context` of the mark (`abi_compat`) that it lies in a `verbs_context`.
     const CONTEXT: usize = 368;
     const CALL: usize = 312;
     const EXTENDED: usize = 320;
-    // SAFETY: a context with this mark lies within a `verbs_context`, which has the call or NULL.
+    // SAFETY: a context with this mark lies in a `verbs_context`, whose operation is valid or NULL.
     unsafe {
         let at = c.cast::<u8>();
         if at.add(EXTENDED).cast::<usize>().read() != usize::MAX {
@@ -650,7 +651,7 @@ fn open(name: &CStr) -> Result<*mut c_void, String> {
     Ok(p)
 }
 
-/// The libraries, when this machine has them; looked for once.
+/// The libraries, if this machine has them; looked up once.
 pub fn lib() -> Option<&'static Lib> {
     static LIB: OnceLock<Option<Lib>> = OnceLock::new();
     let found = LIB.get_or_init(|| {

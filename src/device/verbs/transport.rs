@@ -1,18 +1,18 @@
 //! A queue pair as a [`Transport`]: a message, read or write is a work request in its slot.
 //!
-//! Where the adapter's queues are at hand (`rings`), a request without anything unusual is written
-//! straight into them, and goes out at once. Whatever takes more goes through `qp::post`, and out
-//! with [`QueuePair::ring`](crate::device::QueuePair).
+//! The fast path writes a request without a `TxExtra` into the mapped send queue (`rings`) and
+//! rings the doorbell at once. All other requests go through `qp::post`, and wait for
+//! [`QueuePair::ring`](crate::device::QueuePair).
 
 use super::pool::Pool;
 use super::qp::{grow, Mode, PostedRecv, TxSlot, VerbsQp};
-use super::rings::{Inline, SendWqe, WqeOp};
+use super::rings::{InlineData, SendWqe, WqeOp};
 use super::sys::*;
 use crate::device::AmHeader;
 use crate::hmem::{copy_bytes, InjectBuf, Piece};
 use crate::transport::{Completion, Payload, PeerId, Transport, TransportCaps, Verdict};
 
-/// A piece of registered memory.
+/// Scatter-gather entry of a piece of registered memory.
 #[inline(always)]
 fn piece(p: &Piece, lkey: u32) -> ibv_sge {
     ibv_sge {
@@ -103,13 +103,13 @@ impl Transport for VerbsQp {
 }
 
 impl VerbsQp {
-    /// Whether completions of an application's own requests can be taken one by one.
+    /// Whether [`OwnRequests`](super::poll::OwnRequests) can poll the mapped completion queue.
     #[inline]
     pub fn completes_in_place(&self) -> bool {
         self.rings.is_some() && self.mode == Mode::Direct
     }
 
-    /// Sends a packet: the header, and the piece behind it, copied.
+    /// Sends a packet: copies the header, and the piece behind it.
     #[inline(always)]
     fn send_packet(&mut self, done: Completion, head: AmHeader, data: Piece) -> Verdict {
         let (bytes, len) = (head.padded_bytes(), head.byte_len());
@@ -123,18 +123,17 @@ impl VerbsQp {
         })
     }
 
-    /// Sends bytes that go with the work request.
+    /// Sends inline data.
     #[inline(always)]
     fn send_inline(&mut self, done: Completion, data: Piece, imm: Option<u64>) -> Verdict {
         let what = (WqeOp::Send, imm.map(|i| i as u32));
-        match self.rings.is_some() && data.len() <= self.inline.min(Inline::MOST) {
+        match self.rings.is_some() && data.len() <= self.inline.min(InlineData::MOST) {
             true => self.submit_inline(done, data, what),
             false => self.post_inline(done, data, what),
         }
     }
 
-    /// Sends or writes bytes that go with the work request, of which there are at most
-    /// [`Inline::MOST`].
+    /// Sends or writes inline data of at most [`InlineData::MOST`] bytes.
     #[inline(always)]
     fn submit_inline(
         &mut self,
@@ -143,21 +142,21 @@ impl VerbsQp {
         what: (WqeOp, Option<u32>),
     ) -> Verdict {
         let (from, len) = (data.addr() as *const u8, data.len());
-        let mut bytes = Inline::default();
+        let mut bytes = InlineData::default();
         // SAFETY: the piece is readable (see `Piece::new`), and there is room for it.
         unsafe { bytes.fill(len, |to| copy_bytes(from, to, len)) };
         let local = ibv_sge::default();
         self.submit_now(done, what, Some(&bytes), |_, _| local)
     }
 
-    /// Hands a request over: `inline` goes with it, or what `place` says, which may put it into the
-    /// packet of its slot.
+    /// Writes a request to the send queue and rings the doorbell. The data is `inline`, or the
+    /// memory that `place` returns; `place` may copy data into the slot's packet.
     #[inline(always)]
     fn submit_now(
         &mut self,
         done: Completion,
         (op, imm): (WqeOp, Option<u32>),
-        inline: Option<&Inline>,
+        inline: Option<&InlineData>,
         place: impl FnOnce(&mut Pool, u16) -> ibv_sge,
     ) -> Verdict {
         let (Some(rings), Some(to)) = (self.rings.as_mut(), self.remotes.get(done.peer)) else {
@@ -184,8 +183,8 @@ impl VerbsQp {
         Verdict::Queued
     }
 
-    /// Posts a receive of the application. `Unsupported`, and nothing done, when
-    /// [`VerbsQp::post_recv`] has to.
+    /// Posts a receive of the application by the fast path. `Unsupported`, and nothing done, when
+    /// it takes [`VerbsQp::post_recv`].
     #[inline(always)]
     pub fn recv(&mut self, done: Completion, into: Piece) -> Verdict {
         let (addr, len) = (into.addr(), into.len());

@@ -43,7 +43,7 @@ pub trait Addresses {
     fn close_av(&self, av: u32) -> Result<()>;
     /// Its type, and how far it is filled.
     fn av_info(&self, av: u32) -> Result<AvInfo>;
-    /// An object that refers to the vector comes or goes.
+    /// Counts the objects that refer to the vector: one more with `hold`, else one less.
     fn hold_av(&self, av: u32, hold: bool);
     /// Inserts a raw address; `FI_EADDRNOTAVAIL`, `FI_EINVAL` for one that cannot be reached.
     fn insert_addr(&self, av: u32, raw: &[u8]) -> Result<fi_addr_t>;

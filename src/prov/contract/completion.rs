@@ -2,8 +2,8 @@
 
 use crate::types::*;
 
-/// One completion, with everything any format wants: its beginning is what a caller's entry has, as
-/// far as that goes.
+/// One completion, with the fields of every format: the entry of a caller's format is a prefix of
+/// this struct.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Entry {
@@ -28,12 +28,12 @@ pub struct Entry {
 pub struct ErrEntry {
     /// The operation.
     pub entry: Entry,
-    /// Bytes that had no room.
+    /// Bytes of the message that were truncated.
     pub olen: usize,
     /// Positive `FI_E*`.
     pub err: i32,
     /// Device status for fi_cq_strerror(3).
     pub prov_errno: i32,
-    /// What happened, to whom, why.
+    /// Text: what failed, at which peer, and why.
     pub text: String,
 }

@@ -1,14 +1,14 @@
-//! Connected endpoints (FI_EP_MSG) and what listens for them (fi_cm(3)). A provider without them
-//! keeps the defaults.
+//! Connected endpoints (FI_EP_MSG) and passive endpoints (fi_cm(3)). A provider without them keeps
+//! the defaults.
 
 use super::eq::Eq;
 use crate::core::{Errno, Info, Result};
 use crate::types::*;
 use std::sync::Arc;
 
-/// A request to connect that somebody made to a passive endpoint.
+/// A connection request that has arrived at a passive endpoint.
 pub struct ConnRequest<R> {
-    /// What an endpoint for it is opened with, but for `handle`.
+    /// Info with which an endpoint for the request is opened, except `handle`.
     pub info: Info,
     /// Data of the caller's fi_connect(3).
     pub data: Vec<u8>,
@@ -37,7 +37,7 @@ impl EventTarget {
         self.eq.push_cm(event, self.fid, 0, data);
     }
 
-    /// The connection did not come about: an error with the data of the peer's fi_reject(3).
+    /// Reports that the connection failed: an error with the data of the peer's fi_reject(3).
     pub fn report_failed(&self, err: Errno, data: &[u8]) {
         let words = [self.fid, self.context, 0];
         self.eq.push(super::EqEvent {
@@ -52,9 +52,9 @@ impl EventTarget {
 
 /// Passive endpoints of a fabric, and connections of a domain's endpoints.
 pub trait Connections {
-    /// A passive endpoint (fi_passive_ep(3)). Dropped, it does not listen any more.
+    /// A passive endpoint (fi_passive_ep(3)). Stops listening when dropped.
     type Passive: Send + Sync + 'static;
-    /// A request to connect. Dropped, it is refused without a word.
+    /// A connection request. Dropping it refuses the request without an answer.
     type Request: Send + 'static;
 
     /// Opens a passive endpoint at the source address of `info`. `FI_EADDRINUSE` for an address
@@ -92,7 +92,7 @@ pub trait Connections {
     fn open_requested_ep(&self, _info: &Info, _r: Self::Request) -> Result<u32> {
         Err(FI_ENOSYS)
     }
-    /// Opens an endpoint at the address of a passive one, which has it no longer.
+    /// Opens an endpoint at the address of a passive one, which loses the address.
     fn open_ep_of_passive(&self, _info: &Info, _p: &Self::Passive) -> Result<u32> {
         Err(FI_ENOSYS)
     }

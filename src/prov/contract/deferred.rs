@@ -30,9 +30,9 @@ pub enum DeferredKind {
 pub struct DeferredOp {
     /// What to do.
     pub kind: DeferredKind,
-    /// Data that the caller keeps no longer.
+    /// Copy of injected data, which the caller may overwrite.
     pub copy: Option<Box<[u8]>>,
-    /// Context, flags and the counter that hears of its end.
+    /// Context, flags and the counter that counts its end.
     pub common: Common,
 }
 

@@ -1,4 +1,4 @@
-//! Endpoints and shared receive contexts (fi_endpoint(3), fi_cm(3)): their lives and options.
+//! Endpoints and shared receive contexts (fi_endpoint(3), fi_cm(3)): opening, binding, options.
 
 use super::connections::EventTarget;
 use super::request::Poster;
@@ -35,23 +35,23 @@ pub trait Endpoints {
     fn enable_ep(&self, ep: u32) -> Result<()>;
     /// Closes an endpoint; `FI_EBUSY` while it has aliases.
     fn close_ep(&self, ep: u32) -> Result<()>;
-    /// An alias comes or goes (fi_ep_alias(3)).
+    /// Counts an alias that was opened or closed (fi_ep_alias(3)).
     fn alias_ep(&self, ep: u32, opens: bool) -> Result<()>;
 
-    /// Names by which it knows peers.
+    /// Binds the address vector that names its peers.
     fn bind_av(&self, ep: u32, av: u32) -> Result<()>;
-    /// Where it reports what belongs to no operation.
+    /// Binds the event queue for reports that belong to no operation.
     fn bind_eq(&self, ep: u32, to: EventTarget) -> Result<()>;
     /// `flags` are FI_TRANSMIT, FI_RECV, FI_SELECTIVE_COMPLETION.
     fn bind_cq(&self, ep: u32, cq: u32, flags: u64) -> Result<()>;
     /// `flags` are the kinds of operations to count: FI_SEND, FI_REMOTE_WRITE, ...
     fn bind_cntr(&self, ep: u32, cntr: u32, flags: u64) -> Result<()>;
-    /// Receives come from a shared receive context.
+    /// Binds a shared receive context, from which the endpoint takes its receives.
     fn bind_srx(&self, ep: u32, srx: u32) -> Result<()>;
 
     /// Default flags of its operations (fi_endpoint(3), FI_GETOPSFLAG).
     fn op_flags(&self, ep: u32, recv: bool) -> Result<u64>;
-    /// `flags` hold FI_TRANSMIT or FI_RECV, which says whose they are.
+    /// Sets default flags; FI_TRANSMIT or FI_RECV in `flags` selects the direction.
     fn set_op_flags(&self, ep: u32, flags: u64) -> Result<()>;
 
     /// Name of an option of level FI_OPT_ENDPOINT, and a value of its type; `None` for an unknown
@@ -74,7 +74,7 @@ pub trait Endpoints {
     fn open_contexts(&self, _info: &Info) -> Result<Vec<u32>> {
         Err(FI_ENOSYS)
     }
-    /// A transmit (`side` 0) or receive context of one is closed.
+    /// Closes a transmit (`side` 0) or receive context of a scalable endpoint.
     fn close_context(&self, _ep: u32, _side: usize) {}
 
     /// Opens a shared receive context (fi_srx_context(3)).

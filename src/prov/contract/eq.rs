@@ -22,7 +22,7 @@ pub struct EqEvent {
     pub err_data: Vec<u8>,
 }
 
-/// Errors without an operation that a queue keeps for who does not read it: peers can cause them.
+/// Unread events beyond which errors without an operation are dropped: peers can cause such errors.
 const UNREAD_MAX: usize = 256;
 
 /// One event queue. Thread safe.
@@ -141,7 +141,7 @@ impl Eq {
         self.wait.as_ref().map(WaitSet::fd).ok_or(FI_ENOSYS)
     }
 
-    /// Whether a read would find something.
+    /// Whether the queue has no event.
     pub fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }

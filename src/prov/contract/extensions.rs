@@ -1,5 +1,5 @@
-//! What `fi_open_ops` gives out for a domain beside the man pages' calls: the extensions of
-//! provider efa (fi_efa(7)). A provider without them keeps the defaults.
+//! Tables of functions that `fi_open_ops` returns for a domain: the extensions of provider efa
+//! (fi_efa(7)). A provider without them keeps the defaults.
 
 use super::Fabric;
 use super::Mr;
@@ -54,8 +54,8 @@ pub trait Extensions {
     fn peer_handle(&self, _ep: u32, _addr: fi_addr_t) -> Result<(u16, u16, u32)> {
         Err(FI_EOPNOTSUPP)
     }
-    /// An enabled endpoint's queues in memory. `FI_EINVAL` before, `FI_EOPNOTSUPP` where they are
-    /// not to be had.
+    /// An enabled endpoint's queues in memory. `FI_EINVAL` before it is enabled, `FI_EOPNOTSUPP`
+    /// where the queues are not available.
     fn queue_memory(&self, _ep: u32) -> Result<[QueueMemory; 3]> {
         Err(FI_EOPNOTSUPP)
     }
@@ -64,8 +64,8 @@ pub trait Extensions {
     fn cq_memory(&self, _cq: u32) -> Result<QueueMemory> {
         Err(FI_EOPNOTSUPP)
     }
-    /// A completion queue of `entries` in memory of the application's. `FI_EOPNOTSUPP` where the
-    /// adapter has no such things, `FI_EINVAL` for memory that does not do.
+    /// A completion queue of `entries` in memory of the application. `FI_EOPNOTSUPP` where the
+    /// adapter does not support that, `FI_EINVAL` for unsuitable memory.
     fn open_external_cq(
         self: &Arc<Self>,
         _entries: usize,
@@ -73,7 +73,7 @@ pub trait Extensions {
     ) -> Result<OpenedQueue> {
         Err(FI_EOPNOTSUPP)
     }
-    /// A counter of the adapter's, whose numbers are where the application says. Errors as
+    /// A counter of the adapter, whose values are at the application's addresses. Errors as
     /// [`Extensions::open_external_cq`].
     fn open_external_cntr(
         self: &Arc<Self>,

@@ -90,6 +90,6 @@ pub trait Domain:
     fn close(&self) -> Result<()>;
     /// The fabric it was opened in.
     fn fabric(&self) -> &Fabric;
-    /// Has its endpoints moved along without calls from now on.
+    /// Starts automatic progress: its endpoints make progress without calls from now on.
     fn start_progress(self: &Arc<Self>) -> Result<()>;
 }

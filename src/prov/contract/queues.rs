@@ -19,15 +19,15 @@ pub struct OpenedQueue {
 
 /// Completion queues of a domain.
 pub trait CompletionQueues {
-    /// Opens a queue of at least `size` entries; 0: as many as the provider likes.
+    /// Opens a queue of at least `size` entries; 0: the provider's default.
     fn open_cq(self: &Arc<Self>, size: usize, wait_obj: fi_wait_obj) -> Result<OpenedQueue>;
     /// Closes it; `FI_EBUSY` while an endpoint reports there.
     fn close_cq(&self, cq: u32) -> Result<()>;
 
     /// fi_cq_read(3): gives up to `count` completions to `each`, with the place of each in the
-    /// caller's buffer; when there are none, moves the endpoints along first. `NAMED`: who has sent
-    /// is asked for, which may cost to find out. `FI_EAGAIN` when there are none, `FI_EAVAIL` when
-    /// an error is next.
+    /// caller's buffer; makes progress first when there are none. `NAMED`: the caller asks for
+    /// source addresses, whose look-up may be expensive. `FI_EAGAIN` when there are none,
+    /// `FI_EAVAIL` when an error is next.
     fn read_cq<const NAMED: bool>(
         &self,
         cq: u32,
@@ -53,7 +53,8 @@ pub trait CompletionQueues {
     fn cq_has_any(&self, cq: u32) -> Result<bool>;
     /// Prepares to wait (fi_trywait(3)): `FI_EAGAIN` when there is something to read.
     fn arm_cq(&self, cq: u32) -> Result<Arc<WaitSet>>;
-    /// fi_cq_signal(3): one blocked or coming reader returns. `FI_ENOSYS` without a wait object.
+    /// fi_cq_signal(3): one blocked reader, or the next, returns. `FI_ENOSYS` without a wait
+    /// object.
     fn signal_cq(&self, cq: u32) -> Result<()>;
 }
 
@@ -67,14 +68,15 @@ pub trait Counters {
     ) -> Result<OpenedQueue>;
     /// Closes it; `FI_EBUSY` while an endpoint or a region reports there.
     fn close_cntr(&self, cntr: u32) -> Result<()>;
-    /// How many operations have succeeded and how many failed, after moving its endpoints along.
+    /// How many operations have succeeded and how many failed, after progress of its endpoints.
     fn read_cntr(&self, cntr: u32) -> Result<(u64, u64)>;
     /// fi_cntr_add(3), fi_cntr_set(3), and the same for errors.
     fn change_cntr(&self, cntr: u32, errors: bool, set: bool, n: u64) -> Result<()>;
     /// fi_cntr_wait(3): until the value is at least `threshold`. `FI_ETIMEDOUT` after `timeout_ms`,
     /// `FI_EAVAIL` when an operation failed meanwhile.
     fn wait_cntr(&self, cntr: u32, threshold: u64, timeout_ms: i32) -> Result<()>;
-    /// Prepares to wait: `FI_EAGAIN` when it has reached `threshold` or counts more errors than
-    /// `errors` already. Between this and the wait nothing may poll, which would disarm.
+    /// Prepares to wait: `FI_EAGAIN` when the counter has reached `threshold` or counts more errors
+    /// than `errors` already. No poll may come between this call and the wait: a poll disarms the
+    /// counter.
     fn arm_cntr(&self, cntr: u32, threshold: u64, errors: u64) -> Result<Arc<WaitSet>>;
 }

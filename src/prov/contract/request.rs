@@ -1,15 +1,15 @@
 //! Requests: what an application asks an endpoint for, without C pointers.
 //!
-//! A request is borrowed from the caller for the length of the call. The kind of its buffers and of
-//! its flags are type parameters: of calls without flags and with one buffer of host memory
-//! ([`Piece`] or [`InjectBuf`], with [`PlainCall`]) much is known when a provider is compiled for
-//! them; [`SendData`] and [`Common`] stand for any call.
+//! A request is borrowed from the caller for the length of the call. The kinds of its buffers and
+//! flags are type parameters: for calls without flags and with one buffer of host memory ([`Piece`]
+//! or [`InjectBuf`], with [`PlainCall`]) a provider is compiled with that knowledge; [`SendData`]
+//! and [`Common`] stand for any call.
 
 use crate::core::iovs::{Iovs, RmaIov};
 use crate::hmem::{InjectBuf, Owned, Piece, UserMem};
 use crate::types::*;
 
-/// Who posts a receive: an endpoint, or a shared receive context.
+/// Poster of a receive: an endpoint, or a shared receive context.
 #[derive(Clone, Copy, Debug)]
 pub enum Poster {
     /// An endpoint.
@@ -31,7 +31,7 @@ pub enum SendData<'a> {
 pub trait SendBuffer: Copy {
     /// Bytes.
     fn len(&self) -> usize;
-    /// Whether there is not one byte.
+    /// Whether it has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -39,7 +39,7 @@ pub trait SendBuffer: Copy {
     fn injected(&self) -> bool;
     /// The one piece of host memory it is.
     fn piece(&self) -> Option<Piece>;
-    /// As any data.
+    /// The general form of the data.
     fn data(&self) -> SendData<'_>;
 }
 
@@ -125,7 +125,7 @@ impl<'a> SendData<'a> {
 pub trait RecvBuffer: Copy {
     /// The one piece of host memory it is.
     fn piece(&self) -> Option<Piece>;
-    /// As any memory.
+    /// The general form of the memory.
     fn mem(&self) -> UserMem;
 }
 
@@ -188,7 +188,7 @@ pub trait Call: Copy {
     fn context(&self) -> usize;
     /// Flags of a `*msg` call: FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MORE, ...
     fn flags(&self) -> Option<u64>;
-    /// As any call.
+    /// The general form of the call.
     fn common(&self) -> Common;
 
     /// Whether the operation goes out at once: only a call with flags of its own can say FI_MORE.
@@ -196,13 +196,13 @@ pub trait Call: Copy {
     fn rings(&self) -> bool {
         self.flags().is_none_or(|f| f & FI_MORE == 0)
     }
-    /// What holds: the call's own flags, or the defaults of the alias or of the endpoint.
+    /// The flags in effect: the call's own, or the defaults of the alias or of the endpoint.
     fn flags_or(&self, default: u64) -> u64;
     /// A counter that counts its end, beside the endpoint's (FI_QUEUE_WORK).
     fn completion_cntr(&self) -> Option<u32>;
-    /// Whether success reports nothing: injecting calls without flags do not.
+    /// Whether success is unsignaled, as for inject calls without flags.
     #[inline(always)]
-    fn silent(&self, injected: bool) -> bool {
+    fn unsignaled(&self, injected: bool) -> bool {
         self.flags().is_none() && injected
     }
 }
@@ -294,7 +294,7 @@ pub struct MsgReq<D, C = Common> {
 }
 
 impl<D: SendBuffer, C: Call> MsgReq<D, C> {
-    /// As any call.
+    /// The general form of the request.
     pub fn general(&self) -> MsgReq<SendData<'_>> {
         MsgReq {
             data: self.data.data(),
@@ -313,14 +313,14 @@ pub struct RecvReq<M = UserMem, C = Common> {
     pub mem: M,
     /// The sender, FI_ADDR_UNSPEC for any.
     pub src: fi_addr_t,
-    /// Tag and the bits of it that do not matter.
+    /// Tag and ignore mask.
     pub tag: Option<(u64, u64)>,
     /// Context and flags.
     pub common: C,
 }
 
 impl<M: RecvBuffer, C: Call> RecvReq<M, C> {
-    /// As any call.
+    /// The general form of the request.
     pub fn general(&self) -> RecvReq {
         RecvReq {
             mem: self.mem.mem(),
@@ -336,7 +336,7 @@ impl<M: RecvBuffer, C: Call> RecvReq<M, C> {
 pub struct RmaReq<D, C = Common> {
     /// Local memory, or data to write.
     pub data: D,
-    /// Whose memory.
+    /// The peer whose memory is accessed.
     pub peer: fi_addr_t,
     /// Remote address.
     pub addr: u64,
@@ -351,7 +351,7 @@ pub struct RmaReq<D, C = Common> {
 }
 
 impl<D: SendBuffer, C: Call> RmaReq<D, C> {
-    /// As any call.
+    /// The general form of the request.
     pub fn general(&self) -> RmaReq<SendData<'_>> {
         RmaReq {
             data: self.data.data(),
@@ -377,7 +377,7 @@ pub enum Fetch<M = UserMem> {
 }
 
 impl<M: RecvBuffer> Fetch<M> {
-    /// Of any memory.
+    /// The general form, for any memory.
     pub fn general(&self) -> Fetch {
         match self {
             Fetch::No => Fetch::No,
@@ -394,7 +394,7 @@ pub struct AtomicReq<D, M = UserMem, T = Iovs, C = Common> {
     pub data: D,
     /// What comes back.
     pub fetch: Fetch<M>,
-    /// Whose memory.
+    /// The peer whose memory is accessed.
     pub peer: fi_addr_t,
     /// Remote memory.
     pub to: T,
@@ -407,7 +407,7 @@ pub struct AtomicReq<D, M = UserMem, T = Iovs, C = Common> {
 }
 
 impl<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call> AtomicReq<D, M, T, C> {
-    /// As any call.
+    /// The general form of the request.
     pub fn general(&self) -> AtomicReq<SendData<'_>> {
         AtomicReq {
             data: self.data.data(),
@@ -435,7 +435,7 @@ pub struct CollReq {
     pub datatype: fi_datatype,
     /// How they are combined.
     pub op: fi_op,
-    /// Context, flags and the counter that hears of its end.
+    /// Context, flags and the counter that counts its end.
     pub common: Common,
 }
 

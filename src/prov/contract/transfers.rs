@@ -36,7 +36,7 @@ pub trait Transfers {
     /// the datatype or call (fi_atomicvalid(3)).
     fn atomic_count(&self, dt: fi_datatype, op: fi_op, call: AtomicCall) -> Result<usize>;
 
-    /// Queues an operation for a counter, or starts it when the counter is there already.
+    /// Queues an operation for a counter, or starts it when the counter has reached the threshold.
     fn trigger(&self, t: Trigger) -> Result<()>;
     /// FI_CANCEL_WORK: takes back deferred work that has not started. `FI_ENOENT` when there is
     /// none of this name.

@@ -1,7 +1,7 @@
 //! The raw address of an endpoint (FI_ADDR_EFA, fi_efa(7)): 32 bytes.
 //!
 //! `gid[16], qpn u16, zero u16, qkey u32, token u64`, little-endian. The token, zero on a real
-//! adapter, is a secret: whoever has the address may call the endpoint.
+//! adapter, is a secret: any process that has the address may connect to the endpoint.
 
 use crate::device::QpAddr;
 

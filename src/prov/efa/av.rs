@@ -29,11 +29,13 @@ pub(crate) struct Av {
     table: Slab<AvEntry>,
     /// Index of an entry by the number of its peer; `NONE` where there is no entry.
     by_peer: Vec<u32>,
-    /// Endpoints bound to it; it cannot be closed before them.
+    /// Endpoints bound to the vector, which cannot be closed before them.
     pub users: u32,
     /// Top bits of a `fi_addr_t` that choose a receive context, at most 8.
     rx_ctx_bits: u32,
     shared: Option<SharedAv>,
+    /// Addresses that a reader of a shared vector has taken over.
+    shared_read: usize,
 }
 
 const NONE: u32 = u32::MAX;
@@ -48,12 +50,13 @@ impl Av {
             by_peer: Vec::new(),
             rx_ctx_bits,
             shared: None,
+            shared_read: 0,
             users: 0,
         }
     }
 
-    /// Inserts a raw address and returns its index; `FI_EADDRNOTAVAIL` for one that is no address
-    /// (too short, or all zero).
+    /// Inserts a raw address and returns its index. `FI_EINVAL` for an address that is too short,
+    /// `FI_EADDRNOTAVAIL` for one whose GID is zero.
     pub(crate) fn insert(&mut self, raw: &[u8], peers: &mut Peers) -> Result<fi_addr_t> {
         let a = addr::from_raw(raw).ok_or(FI_EINVAL)?;
         if a.gid == [0; 16] {
@@ -78,14 +81,17 @@ impl Av {
         if let Some(to) = self.by_peer.get_mut(slot) {
             *to = at;
         }
-        if let Some(s) = &self.shared {
-            s.put(at, &addr::to_raw(&a))?;
-        }
-        Ok(u64::from(at))
+        let shared = self
+            .shared
+            .as_ref()
+            .map_or(Ok(()), |s| s.put(at, &addr::to_raw(&a)));
+        shared.map(|()| u64::from(at)).inspect_err(|_| {
+            let _ = self.remove(u64::from(at));
+        })
     }
 
-    /// As [`Av::insert`], of a peer that the adapter can reach from then on. `FI_EHOSTUNREACH` when
-    /// it cannot.
+    /// As [`Av::insert`], and makes the peer reachable for the adapter. `FI_EHOSTUNREACH` when the
+    /// adapter cannot reach the peer.
     pub(crate) fn insert_reached(
         &mut self,
         raw: &[u8],
@@ -99,8 +105,8 @@ impl Av {
         })
     }
 
-    /// Shares the vector with other processes under a name, or takes part in one that exists.
-    /// `FI_EEXIST`, `FI_ENOENT` and what `av_shared` says.
+    /// Shares the vector with other processes under a name, or opens an existing one as reader.
+    /// Errors as [`SharedAv::open`].
     pub(crate) fn share(&mut self, name: &str, reader: bool, peers: &mut Peers) -> Result<()> {
         self.shared = Some(SharedAv::open(name, reader)?);
         if reader {
@@ -109,15 +115,15 @@ impl Av {
         Ok(())
     }
 
-    /// Takes in what another process has inserted.
+    /// Adds the addresses that another process has inserted.
     pub(crate) fn refresh(&mut self, peers: &mut Peers) -> Result<()> {
-        let Some(s) = self.shared.take() else {
+        let Some(s) = &self.shared else {
             return Ok(());
         };
-        let list = s.read();
-        for raw in list?.iter().skip(self.table.len()) {
+        let list = s.read()?;
+        for raw in list.iter().skip(self.shared_read) {
             if self.insert(raw, peers).is_err() {
-                // A hole keeps its index.
+                // An index without an address stays occupied, so that later indices match.
                 self.table.insert(AvEntry {
                     addr: QpAddr::default(),
                     peer: PeerId::MAX,
@@ -125,11 +131,11 @@ impl Av {
                 });
             }
         }
-        self.shared = Some(s);
+        self.shared_read = self.shared_read.max(list.len());
         Ok(())
     }
 
-    /// Whether it is another process's.
+    /// Whether another process owns the vector and this process only reads it.
     pub(crate) fn read_only(&self) -> bool {
         self.shared.as_ref().is_some_and(SharedAv::reader)
     }

@@ -1,8 +1,8 @@
 //! Address vectors with a name (fi_av(3)): one process inserts, others of the same user read.
 //!
-//! The addresses are a file in memory (`/dev/shm`), raw and in the order of their indices, so that
-//! the index is the same `fi_addr_t` everywhere; an index without an address is zero. The process
-//! that made it removes it when the vector is closed.
+//! A file in `/dev/shm` holds the raw addresses in the order of their indices, so that an index is
+//! the same `fi_addr_t` in every process. An index without an address is all zero. The process that
+//! created the file removes it when the vector is closed.
 
 use super::addr;
 use crate::core::Result;
@@ -24,9 +24,9 @@ fn uid() -> u32 {
 }
 
 impl SharedAv {
-    /// Makes the vector of this name, or opens it for reading. `FI_EINVAL` for a name that is empty
-    /// or has a slash, `FI_EEXIST` when a living process has one of this name, `FI_ENOENT` when
-    /// there is none to read, `FI_EACCES` for one of another user.
+    /// Creates the vector of this name, or opens it for reading. `FI_EINVAL` for a name that is
+    /// empty, has a slash or is longer than 200 bytes, `FI_ENOENT` when there is no vector to read,
+    /// `FI_EACCES` for a file of another user.
     pub(crate) fn open(name: &str, reader: bool) -> Result<SharedAv> {
         if name.is_empty() || name.contains('/') || name.len() > 200 {
             crate::warn_log!(
@@ -39,13 +39,13 @@ impl SharedAv {
         let mut how = OpenOptions::new();
         how.read(true).custom_flags(libc::O_NOFOLLOW);
         if !reader {
-            // What a killed process left behind is nobody's.
+            // A killed process leaves its file behind: an existing file is truncated.
             how.write(true).create(true).truncate(true).mode(0o600);
         }
         let file = how.open(&path).map_err(|e| {
             let errno = e.raw_os_error().unwrap_or(FI_EIO);
             if reader && errno == FI_ENOENT {
-                // How an application asks whether it is the first.
+                // No warning: applications open a vector to find out whether they are the first.
                 crate::info_log!(
                     FI_LOG_AV,
                     "fi_av_open: no vector {name:?} to read: {path:?}"
@@ -66,7 +66,7 @@ impl SharedAv {
         self.reader
     }
 
-    /// Writes the address of an index. A reader's own do not leave its process.
+    /// Writes the address of an index. Addresses that a reader inserts stay in its process.
     pub(crate) fn put(&self, at: u32, raw: &[u8; addr::LEN]) -> Result<()> {
         if self.reader {
             return Ok(());

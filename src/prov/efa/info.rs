@@ -28,7 +28,7 @@ const RX_CAPS: u64 = FI_MSG
     | FI_SOURCE
     | FI_DIRECTED_RECV
     | FI_TRIGGER;
-/// Messages are in order, and atomics among themselves and with them.
+/// Messages are ordered; atomics are ordered among themselves and with messages.
 const ORDER: u64 = FI_ORDER_SAS
     | FI_ORDER_ATOMIC_RAR
     | FI_ORDER_ATOMIC_RAW
@@ -39,7 +39,7 @@ const MR_MODE: i32 = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_
 const INJECT_MAX: usize = 4096;
 /// Name of the fabric of RDM endpoints that speak the wire protocol.
 pub(crate) const FABRIC: &str = "efa";
-/// And of those that speak none: a call is a work request.
+/// Name of the fabric of endpoints without the wire protocol: one call is one work request.
 pub(crate) const DIRECT: &str = "efa-direct";
 
 fn nic(d: &AdapterAttr) -> Nic {
@@ -73,7 +73,8 @@ fn nic(d: &AdapterAttr) -> Nic {
             device_id: b.device,
             function_id: b.function,
         },
-        // It is part of the host: NCCL's plugin takes no adapter without a place on the bus.
+        // The software adapter is on no bus, but NCCL's plugin rejects an adapter without bus
+        // address.
         None => BusAttr {
             bus_type: FI_BUS_PCI,
             ..BusAttr::default()
@@ -152,8 +153,8 @@ fn rdm(d: &AdapterAttr) -> Info {
         max_ep_rx_ctx: 1,
         max_ep_stx_ctx: 1024,
         max_ep_srx_ctx: 1024,
-        // Those that the adapter counts by itself (fi_domain(3), provider efa); the library's are
-        // not limited, so that a hint of any number is met.
+        // Counters that the adapter itself increments (fi_domain(3), provider efa). Counters in
+        // software are not limited, so that a hint of any number is met.
         cntr_cnt: d.raw.counters,
         mr_iov_limit: 1,
         caps: DOMAIN_CAPS,
@@ -187,8 +188,8 @@ fn rdm(d: &AdapterAttr) -> Info {
     }
 }
 
-/// What a real adapter does not do: tell when a peer has read or written, give keys of the
-/// application's choice.
+/// Restricts a candidate to what an EFA adapter supports: no FI_RMA_EVENT, no keys of the
+/// application's choice, and the device's limits.
 fn hardware(i: &mut Info, d: &AdapterAttr) {
     i.caps &= !FI_RMA_EVENT;
     if let Some(r) = &mut i.rx {
@@ -202,8 +203,8 @@ fn hardware(i: &mut Info, d: &AdapterAttr) {
     }
 }
 
-/// Scalable endpoints are offered to those who ask for them: applications that take whatever there
-/// is (MPICH) are better off with plain ones.
+/// Offers scalable endpoints if the hints ask for them: applications that use every capability
+/// offered (MPICH) are better off without.
 fn scalable(i: &mut Info, hints: Option<&Info>) {
     let contexts = |n: usize| n > 1 && n != FI_SHARED_CONTEXT;
     let asked = hints.is_some_and(|h| {
@@ -222,7 +223,7 @@ fn scalable(i: &mut Info, hints: Option<&Info>) {
     }
 }
 
-/// Collectives are offered to those who ask for them: their messages take a bit of the tags.
+/// Offers collectives if the hints ask for them: their messages take one bit of the tag.
 fn collective(i: &mut Info, hints: Option<&Info>) {
     if hints.is_none_or(|h| h.caps & FI_COLLECTIVE == 0) {
         return;
@@ -235,9 +236,10 @@ fn collective(i: &mut Info, hints: Option<&Info>) {
     }
 }
 
-/// Device memory is offered to those who ask for it, and to those who ask for nothing, where this
-/// machine has some (fi_mr(3)). Without a protocol an adapter has to reach it itself; the software
-/// adapter copies it. Programs from before API 1.18 expect that it is not copied.
+/// Offers device memory (FI_HMEM, fi_mr(3)) where this machine has some, if the hints ask for it or
+/// there are no hints. Without the wire protocol an EFA adapter has to access device memory itself;
+/// the software adapter copies it. Programs for an API before 1.18 expect that device memory is not
+/// copied.
 fn device_memory(i: &mut Info, q: &Query, d: &AdapterAttr, kind: Kind) {
     let asked = q.hints.is_none_or(|h| h.caps & FI_HMEM != 0);
     if !asked {
@@ -291,8 +293,8 @@ fn raw(d: &AdapterAttr) -> Info {
     }
     if let Some(e) = &mut i.ep {
         e.protocol_version = 1;
-        // The software adapter needs some bytes in front, for whether data goes with a message, and
-        // which.
+        // The software adapter puts a header of up to 16 bytes in front of a message: whether it
+        // has remote CQ data, and the data.
         e.max_msg_size = match d.identity {
             Some(_) => d.mtu,
             None => d.mtu - 16,
@@ -345,7 +347,7 @@ fn direct(d: &AdapterAttr, q: &Query) -> Info {
     i.mode = FI_CONTEXT2 | mode & FI_RX_CQ_DATA;
     if let (Some(t), Some(r)) = (&mut i.tx, &mut i.rx) {
         (t.caps, r.caps, t.mode, r.mode) = (tx, rx, FI_CONTEXT2, i.mode);
-        // Who asks for more bytes in a work request gets fewer of them.
+        // Wide work requests have more inline bytes, but fewer of them fit into the queue.
         let asked = q.hints.and_then(|h| h.tx.as_ref()).map(|t| t.inject_size);
         if let Some(w) = d.raw.wide.filter(|_| asked > Some(d.raw.inline)) {
             (t.inject_size, t.size) = (w.inline, w.sends);
@@ -353,7 +355,7 @@ fn direct(d: &AdapterAttr, q: &Query) -> Info {
         r.op_flags = FI_COMPLETION;
     }
     if let Some(e) = &mut i.ep {
-        // The size of a read or write is of interest to those alone who ask for them.
+        // The size of reads and writes counts only if the hints ask for RMA.
         let asked = q.hints.is_none_or(|h| h.caps & FI_RMA != 0);
         let most = if rma && asked { d.max_rdma } else { 0 };
         e.max_msg_size = e.max_msg_size.max(most);
@@ -361,8 +363,8 @@ fn direct(d: &AdapterAttr, q: &Query) -> Info {
     if let Some(x) = &mut i.domain {
         x.mr_mode = MR_MODE | FI_MR_LOCAL;
         x.caps = FI_LOCAL_COMM | FI_REMOTE_COMM;
-        // Who may open counters of the adapter's has to know how far they go, unless that is not
-        // far enough.
+        // From API 2.5 on an application may open the adapter's counters: report their limit,
+        // unless the hints ask for a larger one.
         let wanted = q.hints.and_then(|h| h.domain.as_ref());
         let wanted = wanted.map_or(0, |d| d.max_cntr_value.max(d.max_err_cntr_value));
         let most = d.raw.counts_to;
@@ -413,12 +415,12 @@ fn port_of(service: Option<&str>) -> Result<u16> {
     })
 }
 
-/// Whether an address of the hints can be used with this adapter; a zero one can.
+/// Whether an address of the hints is usable with this adapter; a zero GID fits every adapter.
 fn usable(raw: &[u8], gid: &[u8; 16]) -> bool {
     addr::from_raw(raw).is_some_and(|a| a.gid == *gid || a.gid == [0; 16])
 }
 
-/// Puts source and destination into a candidate, or says why it cannot serve them.
+/// Fills in the source and destination addresses of a candidate; `Err` says why they do not fit.
 fn addresses(i: &mut Info, q: &Query, gid: &[u8; 16]) -> core::result::Result<(), check::Mismatch> {
     let no = |attr, wanted: &str| check::Mismatch {
         attr,
@@ -520,7 +522,7 @@ pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
         candidates.push((1, rendezvous, dev.clone()));
         candidates.push((3, grams, dev));
     }
-    // All adapters' direct ones first, then those with the protocol, then datagrams.
+    // Order: efa-direct of all adapters, then RDM with the wire protocol, then DGRAM.
     candidates.sort_by_key(|(rank, _, _)| *rank);
     for (_, mut i, dev) in candidates {
         match candidate(&mut i, q, &dev) {
@@ -542,8 +544,8 @@ pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
     }
 }
 
-/// Keys and addresses of memory regions are whatever the application knows how to use: the software
-/// adapter needs none of the mr_mode bits (fi_mr(3)), and has a domain's table made to fit.
+/// Adapts mr_mode to the hints: the software adapter needs none of the mr_mode bits (fi_mr(3)), and
+/// the domain's table of regions is made to match.
 fn fit_mr_mode(i: &mut Info, q: &Query) {
     let asked = q.hints.and_then(|h| h.domain.as_ref()).map(|d| d.mr_mode);
     let (Some(asked), Some(d)) = (asked, &mut i.domain) else {
@@ -552,7 +554,7 @@ fn fit_mr_mode(i: &mut Info, q: &Query) {
     if asked == FI_MR_SCALABLE {
         d.mr_mode = FI_MR_SCALABLE;
     } else if q.api >= version(1, 5) && asked & (FI_MR_BASIC | FI_MR_SCALABLE) == 0 {
-        // These are not of the table: datagrams and device memory insist on them.
+        // FI_MR_LOCAL and FI_MR_HMEM are not the table's: datagrams and device memory require them.
         d.mr_mode &= asked | FI_MR_LOCAL | FI_MR_HMEM;
     }
 }
@@ -575,7 +577,7 @@ fn candidate(i: &mut Info, q: &Query, d: &AdapterAttr) -> check::Check {
     let asked = q.hints.and_then(|h| h.domain.as_ref());
     if let Some(d) = &mut i.domain {
         if asked.is_none_or(|h| h.progress == FI_PROGRESS_UNSPEC) {
-            // Without a protocol there is nothing for calls to move along.
+            // Without a protocol no operation needs calls of the application for its progress.
             let progress = match direct {
                 true => FI_PROGRESS_AUTO,
                 false => FI_PROGRESS_MANUAL,

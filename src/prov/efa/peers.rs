@@ -11,14 +11,14 @@ use crate::prov::efa::domain::State;
 use crate::types::FI_ADDR_NOTAVAIL;
 use std::collections::{HashMap, VecDeque};
 
-/// Peers that are looked at in one go.
+/// Most peers that one call of [`reclaim`] checks.
 const LOOKS: usize = 16;
 
 /// See the module text.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     by_addr: HashMap<QpAddr, PeerId>,
-    /// The latest with a host and queue pair number, whatever its key.
+    /// The latest peer with a GID and queue pair number, whatever its qkey.
     by_number: HashMap<([u8; 16], u16), PeerId>,
     all: Slab<KnownPeer>,
     /// Peers that may have gone, each once.
@@ -30,12 +30,12 @@ pub(crate) struct Peers {
 #[derive(Debug)]
 struct KnownPeer {
     addr: QpAddr,
-    /// It is in the list of those that may have gone.
+    /// The peer is listed in `gone`.
     listed: bool,
 }
 
 impl Peers {
-    /// Number of the peer of this device address.
+    /// Number of the peer with this device address; an unknown address gets a new number.
     #[inline]
     pub(crate) fn of(&mut self, a: &QpAddr) -> PeerId {
         if let Some(p) = self.by_addr.get(a).copied() {
@@ -53,7 +53,7 @@ impl Peers {
         p
     }
 
-    /// The whole address of a peer that may have been known by a message alone.
+    /// Completes the address of a peer that was known only as the sender of a message.
     fn complete(&mut self, p: PeerId, a: &QpAddr) {
         let known = self.all.get_mut(p).filter(|k| k.addr.token != a.token);
         if let Some(known) = known {
@@ -62,8 +62,8 @@ impl Peers {
         }
     }
 
-    /// The peer of a device address; of one without its key the latest with its host and queue pair
-    /// number.
+    /// The peer with this device address, as [`Peers::of`]. For an address without a qkey: the
+    /// latest peer with its GID and queue pair number.
     #[inline]
     pub(crate) fn found(&mut self, a: &QpAddr) -> Option<PeerId> {
         match a.qkey {
@@ -78,7 +78,7 @@ impl Peers {
         self.all.get(p).map(|p| &p.addr)
     }
 
-    /// The peer may have gone: its number is free when nothing refers to it.
+    /// Lists a peer that may be unused: [`reclaim`] frees its number if nothing refers to it.
     pub(crate) fn may_be_gone(&mut self, p: PeerId) {
         if let Some(known) = self.all.get_mut(p).filter(|k| !k.listed) {
             known.listed = true;
@@ -118,8 +118,8 @@ pub(crate) fn reclaim(s: &mut State) {
     }
 }
 
-/// Has endpoints use the whole addresses of peers that were known in part before: after addresses
-/// have been inserted into a vector.
+/// Makes endpoints use the completed addresses of peers that were known in part. Called after
+/// addresses have been inserted into a vector.
 pub(crate) fn readdress(s: &mut State) {
     for p in core::mem::take(&mut s.peers.completed) {
         for (_, e) in s.eps.iter_mut() {

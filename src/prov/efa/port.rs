@@ -1,23 +1,24 @@
-//! What the protocol sees of the world: this endpoint's queue pair, buffers and completion queues.
+//! Implements `proto::Port` for one endpoint: its queue pair, buffers and completion queues.
 
 use crate::core::slab::Slab;
 use crate::device::any::{AnyQp, Dev};
 use crate::device::{AmHeader, Device, QueuePair};
 use crate::hmem::{self, UserMem};
 use crate::proto::{
-    AtomicKind, Body, Failure, Load, PeerId, Port, ReadPost, Received, ShortRecv, Token,
+    AtomicKind, Body, Failure, PacketPayload, PeerId, Port, ReadPost, Received, RecvEntryMatch,
+    Token,
 };
 use crate::prov::contract::{Call, Entry, ErrEntry};
 use crate::prov::efa::av::Av;
 use crate::prov::efa::endpoint::failure;
 use crate::prov::efa::ops::{OpKind, UserOp};
 use crate::prov::efa::peers::Peers;
-use crate::prov::efa::same_host::shm_rma::{self, Atomic};
+use crate::prov::efa::same_host::shm_rma::{self, TargetAtomic};
 use crate::prov::efa::same_host::ShmState;
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::completion::{ended_entry, BoundCntrs, CntrKind};
 use crate::prov::reports::cq::Cq;
-use crate::prov::reports::Bound;
+use crate::prov::reports::CqBinding;
 use crate::shm::kind;
 use crate::shm::{LocalBuffer, MrTable, RecordHead, RecordHeader, TxRings};
 use crate::transport::{Completion, Payload, RemoteAddr, Report, Status, Transport, Verdict};
@@ -28,14 +29,14 @@ use crate::wire::{Iovs, RmaIov, Rta, RtaKind};
 pub(crate) struct EpPort<'a> {
     pub id: u32,
     pub dev: &'a Dev,
-    /// What peers on the same host may know of our memory.
+    /// The table of memory regions that peers on the same host may read.
     pub table: Option<&'a MrTable>,
     pub qp: &'a mut AnyQp,
-    /// The way to peers on the same host.
+    /// The rings to peers on the same host.
     pub rings: Option<&'a mut TxRings>,
-    /// What was done that way.
+    /// State of transfers through these rings.
     pub shm: &'a mut ShmState,
-    /// Writes in parts whose data is to be written.
+    /// Writes in several parts whose immediate data is still to be posted.
     pub late_imms: &'a mut Vec<u32>,
     pub peers: &'a mut Peers,
     pub ops: &'a mut Slab<UserOp>,
@@ -45,20 +46,21 @@ pub(crate) struct EpPort<'a> {
     /// Steps of collective operations that have ended.
     pub coll_steps: &'a mut Vec<(u32, Option<Failure>)>,
     pub av: Option<&'a Av>,
-    pub tx: Option<Bound>,
-    pub rx: Option<Bound>,
+    pub tx: Option<CqBinding>,
+    pub rx: Option<CqBinding>,
     pub to_cntrs: &'a BoundCntrs,
     /// Data of the operation being posted, when it is to be copied.
     pub inject: Option<&'a [u8]>,
     /// The application asked for sources (FI_SOURCE).
     pub source: bool,
-    /// Whether memory of messages can be read by peers, and filled by reading.
+    /// Whether RDMA reads from and into message memory are used.
     pub rdma_read: bool,
     /// A peer's write with data takes a receive.
     pub writes_take_receives: bool,
 }
 
-/// A port of endpoint `$id` of state `$s`: what its parts `$ep` and `$qp`, borrowed already, leave.
+/// Builds the port of endpoint `$id` in state `$s`, whose parts `$ep` and `$qp` are borrowed
+/// already.
 macro_rules! ep_port {
     ($s:expr, $id:expr, $ep:expr, $qp:expr, $rings:expr, $shm:expr, $late:expr, $inject:expr) => {
         EpPort {
@@ -103,8 +105,8 @@ impl EpPort<'_> {
         }
     }
 
-    /// An operation was posted, or not: then its record goes. Rings for it unless more follow
-    /// (FI_MORE).
+    /// Completes a post: removes the operation's record if the post has failed, else rings the
+    /// doorbell unless more requests follow (FI_MORE).
     pub(super) fn posted(
         &mut self,
         ctx: u32,
@@ -131,7 +133,7 @@ impl EpPort<'_> {
         }
     }
 
-    /// What went wrong, for people: operation, peer, memory, likely cause.
+    /// The error text for the application: operation, peer, memory, likely cause.
     fn explain(&self, done: &Completion, peer: PeerId, f: &Failure) -> String {
         let flags = u64::from(done.flags);
         let what = match (
@@ -166,7 +168,7 @@ impl EpPort<'_> {
         }
     }
 
-    /// Takes an operation out, with what was made for it.
+    /// Removes an operation and the keys that were registered for it.
     fn take_op(&mut self, ctx: u32) -> Option<UserOp> {
         let op = self.ops.remove(ctx)?;
         op.withdraw(self.dev);
@@ -221,7 +223,8 @@ impl EpPort<'_> {
         self.complete(&op.done, result);
     }
 
-    /// Makes the peer known to the adapter. `FI_EINVAL` for an unknown one, `FI_EHOSTUNREACH`.
+    /// Connects the queue pair to a peer. `FI_EINVAL` for an unknown peer, `FI_EHOSTUNREACH` for
+    /// one that the adapter cannot reach.
     #[inline]
     pub(crate) fn connect(&mut self, peer: PeerId) -> crate::core::Result<()> {
         if self.qp.connected(peer) {
@@ -239,7 +242,7 @@ impl EpPort<'_> {
         }
     }
 
-    /// As [`EpPort::report_write`], by using up receive `ctx`, whose context goes with it.
+    /// As [`EpPort::report_write`], but consumes receive `ctx`, whose context the completion gets.
     pub(super) fn wrote(&mut self, ctx: u32, peer: PeerId, len: usize, data: u64) {
         let Some(op) = self.ops.remove(ctx) else {
             return;
@@ -253,8 +256,8 @@ impl EpPort<'_> {
         }
     }
 
-    /// A peer's access to our memory is complete: counters of the endpoint and of the region, and,
-    /// for a write whose region asks for it, nothing more: RMA events are counted (fi_mr(3)).
+    /// Counts a completed access of a peer to our memory: at the endpoint's counter, and at those
+    /// bound to the region. RMA events are only counted, they raise no entry (fi_mr(3)).
     pub(crate) fn remote_access(&mut self, key: u64, len: usize, write: bool) {
         let counted = CntrKind::remote(write);
         self.count(counted, len, true);
@@ -270,8 +273,8 @@ impl EpPort<'_> {
         }
     }
 
-    /// A part of operation `ctx` has ended; with the last of them it ends, or waits to write its
-    /// data.
+    /// Records that a part of operation `ctx` has ended. After the last part the operation ends, or
+    /// waits until its immediate data is posted.
     pub(crate) fn part_done(&mut self, ctx: u32, failed: Option<Failure>) {
         let Some(op) = self.ops.get_mut(ctx) else {
             return;
@@ -305,7 +308,7 @@ impl EpPort<'_> {
         }
     }
 
-    /// Posts the immediate data of one; `false` when there is no room.
+    /// Posts the immediate data of write `ctx`; `false` when the queue has no room.
     fn post_late_imm(&mut self, ctx: u32) -> bool {
         let Some(op) = self.ops.get_mut(ctx) else {
             return true;
@@ -323,8 +326,8 @@ impl EpPort<'_> {
         true
     }
 
-    /// A message of a collective operation has arrived. Data with it is the errno of a member that
-    /// failed.
+    /// Handles a message of a collective operation. Its remote CQ data, if any, is the errno of a
+    /// member that has failed.
     fn received_step(&mut self, ctx: u32, msg: Received, result: Result<(), Failure>) {
         let Some(op) = self.ops.remove(ctx) else {
             return;
@@ -357,25 +360,25 @@ impl Port for EpPort<'_> {
     }
 
     #[inline]
-    fn send(&mut self, to: PeerId, head: &[u8], load: Load, token: Token) -> bool {
+    fn send(&mut self, to: PeerId, head: &[u8], load: PacketPayload, token: Token) -> bool {
         let Some(addr) = self.peers.addr(to) else {
             return false;
         };
         let mut copy = Vec::new();
         let lent;
         let payload = match (load, self.inject) {
-            (Load::None, _) => Payload::EMPTY,
-            (Load::Bytes(b), _) => Payload::Inject(b.into()),
-            (Load::Body(b), Some(data)) => {
+            (PacketPayload::None, _) => Payload::EMPTY,
+            (PacketPayload::Bytes(b), _) => Payload::Inject(b.into()),
+            (PacketPayload::Body(b), Some(data)) => {
                 let at = b.off as usize;
                 Payload::Inject(data.get(at..at + b.len).unwrap_or(&[]).into())
             }
-            (Load::Body(b), None) => match self.ops.get(b.ctx) {
+            (PacketPayload::Body(b), None) => match self.ops.get(b.ctx) {
                 Some(op) if op.kind == OpKind::User => {
                     lent = op.mem.part(b.off as usize, b.len);
                     Payload::User(&lent)
                 }
-                // The region may be closed before the packet is out: it carries a copy.
+                // The region may be closed before the packet is sent: the packet carries a copy.
                 Some(op) => {
                     copy.resize(b.len, 0);
                     op.mem.load(b.off as usize, &mut copy);
@@ -438,7 +441,7 @@ impl Port for EpPort<'_> {
         }
     }
 
-    fn adopt(&mut self, r: ShortRecv) -> u32 {
+    fn adopt(&mut self, r: RecvEntryMatch) -> u32 {
         self.ops
             .insert(crate::prov::efa::ops::short_op(self.id, &r))
     }
@@ -520,8 +523,9 @@ impl Port for EpPort<'_> {
         }
     }
 
-    fn reads_memory(&self, peer: PeerId) -> bool {
-        // Both sides are let in, or neither: the same system decides.
+    fn prefers_read(&self, peer: PeerId) -> bool {
+        // Cross-memory attach works in both directions or in none: one kernel decides for both
+        // sides.
         self.rings.as_ref().is_some_and(|n| n.reaches_memory(peer))
     }
 
@@ -562,7 +566,8 @@ impl Port for EpPort<'_> {
         }
         let local = op.mem.part(into.off as usize, into.len);
         if let Some(rings) = &mut self.rings {
-            // What cannot be read from here may yet be by the adapter, which also says why not.
+            // If cross-memory attach refuses, the adapter tries, and reports the error if there is
+            // one.
             if rings
                 .cma_access(
                     from,
@@ -613,7 +618,8 @@ impl Port for EpPort<'_> {
         if let Some(op) = self.ops.remove(ctx) {
             let write = op.kind == OpKind::Target { write: true };
             for (i, key) in op.keys.iter().enumerate() {
-                // One operation, whatever number of pieces; a region is counted once for each.
+                // One operation, whatever its number of pieces: counted at the first piece's
+                // region.
                 if i == 0 {
                     self.remote_access(*key, op.mem.len(), write);
                 }
@@ -628,7 +634,7 @@ impl Port for EpPort<'_> {
     }
 
     fn atomic(&mut self, rta: &Rta, data: &[u8], former: &mut Vec<u8>) -> Result<(), Failure> {
-        let a = Atomic {
+        let a = TargetAtomic {
             to: rta.to,
             datatype: rta.datatype as fi_datatype,
             op: rta.op as fi_op,

@@ -1,12 +1,12 @@
-//! Progress of one endpoint: takes in completions and packets of the adapter and records of the
-//! rings, and goes on with what had to wait.
+//! Progress of one endpoint: handles completions and packets of the adapter and records of the
+//! rings, then continues operations that had to wait.
 
 use crate::core::memory;
 use crate::device::{Device, Event, Events, QueuePair};
-use crate::proto::Written;
+use crate::proto::WriteWithData;
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{failure, Kind, Live};
-use crate::prov::efa::ops::{collective, deferred, direct, rma::begin_again};
+use crate::prov::efa::endpoint::{failure, Kind, LiveEndpoint};
+use crate::prov::efa::ops::{collective, deferred, direct, rma::retry_refused};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::{same_host, unknown_peers};
 use crate::shm::kind;
@@ -15,12 +15,12 @@ use crate::transport::{Flow, Report, Status};
 use crate::types::*;
 use crate::wire::pkt;
 
-/// Takes in what the adapter found for an endpoint, and sends what had to wait.
+/// Polls an endpoint's adapter and rings, and continues operations that had to wait.
 pub(crate) fn progress(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get_mut(id) else { return };
     let waits = ep.waits(&s.triggers, &s.colls);
     let Some(live) = &mut ep.live else { return };
-    let due = live.adapter_due();
+    let due = live.take_adapter_due();
     if !due && !waits && live.poll_idle() {
         return;
     }
@@ -28,11 +28,11 @@ pub(crate) fn progress(s: &mut State, id: u32) {
         return;
     };
     let mut down = live.lost(&mut s.peers);
-    let Live {
+    let LiveEndpoint {
         qp,
         proto,
         events,
-        waiting,
+        late_imms,
         shm_ep,
         shm,
         rendezvous,
@@ -57,7 +57,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
         }
         None => (None, None),
     };
-    let mut port = ep_port!(s, id, ep, qp, rings, shm, waiting, None);
+    let mut port = ep_port!(s, id, ep, qp, rings, shm, late_imms, None);
     rma.report(&mut port);
     if let Some(rx) = rx {
         rx.poll_all(|from, peer, record| {
@@ -105,8 +105,8 @@ pub(crate) fn progress(s: &mut State, id: u32) {
             Event::Recv { from, data, .. } => {
                 let bytes = Events::bytes(arena, &data);
                 let peer = match &*port.qp {
-                    // Its queue pair number may have passed to another process.
-                    qp if qp.reuses_numbers() && crate::wire::introduces(bytes) => {
+                    // Another process may have reused the sender's queue pair number.
+                    qp if qp.reuses_numbers() && crate::wire::carries_raw_addr(bytes) => {
                         match unknown_peers::learn_peer(&mut port, from, bytes) {
                             Some(p) => p,
                             None => continue,
@@ -126,7 +126,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
                 let peer = direct::sender(&mut port, from);
                 let len = len as usize;
                 let data = imm.into();
-                direct::written(&mut port, rq, peer, Written { len, data });
+                direct::written(&mut port, rq, peer, WriteWithData { len, data });
             }
             Event::Remote { key, len, write } => port.remote_access(key, len as usize, write),
             Event::Done { done, status } => {
@@ -143,13 +143,13 @@ pub(crate) fn progress(s: &mut State, id: u32) {
             }
             Event::Silent { peer } => {
                 let p = port.peers.of(&peer);
-                proto.greet_again(p, &mut port);
+                proto.resend_handshake(p, &mut port);
             }
             Event::PeerDown { peer, status } => {
                 let p = port.peers.of(&peer);
                 if let Some(eq) = ep.eq.as_ref().filter(|_| proto.works_with(p)) {
-                    // Beside the errors of its operations, as the C provider tells of a peer whose
-                    // endpoint is closed.
+                    // In addition to the errors of its operations: the C provider, too, reports a
+                    // peer whose endpoint is closed to the event queue.
                     eq.report_error(failure(status).errno, status as i32);
                 }
                 proto.peer_down(p, failure(status), rq, &mut port);
@@ -166,7 +166,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
     let again = port.rings.as_ref().is_some_and(|n| n.has_retries());
     let accesses = again || rma.load() > 0;
     let (bytes, holding) = (rq.bytes(), ep.holding);
-    if ep.live.as_mut().is_some_and(Live::take_arm_lost) {
+    if ep.live.as_mut().is_some_and(LiveEndpoint::take_arm_lost) {
         signal(s, id);
     }
     for (peer, failure) in &down {
@@ -183,7 +183,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
         watch_budget(s, id);
     }
     if accesses {
-        begin_again(s, id);
+        retry_refused(s, id);
     }
     if s.eps.get(id).is_some_and(|e| !e.fenced.is_empty()) {
         deferred::run_fenced(s, id);
@@ -210,20 +210,21 @@ fn signal(s: &mut State, id: u32) {
     }
 }
 
-/// Whether a packet brings a message, which may have to be kept; what belongs to messages that have
-/// begun, and answers, are always let in.
+/// Whether a packet starts a message, which may be unexpected and take memory. Replies, and packets
+/// of messages that have begun, are never held back.
 pub(super) fn is_message(packet: &[u8]) -> bool {
     packet.first().is_some_and(|t| *t >= pkt::REQ_FIRST)
 }
 
-/// Unexpected messages take memory: beyond the budget (`FI_EFA_UNEXPECTED_SIZE`) senders are told
-/// to wait, unless receives are posted, which they may be for; and in any case beyond four times as
-/// much. They come in again when half of the budget is free.
+/// Pauses and resumes the reception of messages. Unexpected messages take memory: beyond the budget
+/// (`FI_EFA_UNEXPECTED_SIZE`) senders have to wait, unless posted receives may match what they
+/// send, and beyond four times the budget they wait in any case. Reception resumes when half of the
+/// budget is free.
 pub(super) fn watch_budget(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get_mut(id) else { return };
     let Some(q) = s.rxqs.get(ep.rxq) else { return };
     let (bytes, budget) = (q.bytes(), s.budget);
-    // The rest of a message that has its receive is a request, too, and must come in.
+    // The later packets of a matched message are requests, too, and must not be held back.
     let parts = || ep.live.as_ref().is_some_and(|l| l.proto.awaits_parts());
     let waits = || (q.posted() == 0 && !parts()) || bytes > budget.saturating_mul(4);
     let hold = match ep.holding {

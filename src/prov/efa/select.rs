@@ -1,16 +1,16 @@
 //! How a peer is reached: chosen once, and again when the endpoint's settings or the peer change.
 //!
-//! An endpoint looks a peer's [`PeerRoute`] up with every operation. One that is not there is
-//! chosen by [`choose_message`] or [`choose_rma`]: the peer's process is asked for a ring if it is
-//! on this host, the adapter is told of the peer, and what the peer's handshake has said is
-//! considered. [`Routes::forget`] and [`Routes::clear`] have it chosen again: a ring has come or
-//! gone, the peer has introduced itself, an option was set.
+//! Every operation looks up the peer's [`PeerRoute`]. [`choose_message`] or [`choose_rma`] chooses
+//! a missing route: it requests a ring from the peer's process if that is on this host, connects
+//! the queue pair to the peer, and considers the features in the peer's handshake.
+//! [`Routes::forget`] and [`Routes::clear`] cause a new choice: a ring was opened or closed, the
+//! peer's handshake has arrived, an option was set.
 
 use crate::core::{Errno, Result};
 use crate::device::{Device, QueuePair};
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{Kind, Live};
-use crate::prov::efa::ops::deferred::Work;
+use crate::prov::efa::endpoint::{Kind, LiveEndpoint};
+use crate::prov::efa::ops::deferred::DeferredWork;
 use crate::prov::efa::ops::{resolve, wait_for_route};
 use crate::transport::{PeerId, Transport};
 use crate::types::*;
@@ -22,11 +22,11 @@ pub(crate) enum MessageRoute {
     /// It is not known yet.
     #[default]
     Unknown,
-    /// Records of the ring to it: whole messages, and `rendezvous` for long ones.
+    /// Records in the ring to the peer: whole messages, and rendezvous for long ones.
     Ring,
     /// Packets of the protocol, by the adapter.
     Packets,
-    /// One message of the adapter for each (efa-direct, datagrams).
+    /// One work request for each message (efa-direct, datagrams).
     Direct,
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum RmaRoute {
     /// It is not known yet.
     #[default]
     Unknown,
-    /// By records of the ring to it, or by the system.
+    /// By records in the ring to the peer, or by cross-memory attach.
     Ring,
     /// By the adapter.
     Adapter,
@@ -44,7 +44,7 @@ pub(crate) enum RmaRoute {
     Emulated,
 }
 
-/// What an endpoint knows of the way to a peer.
+/// The routes from an endpoint to one peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PeerRoute {
     message: MessageRoute,
@@ -68,7 +68,7 @@ impl Routes {
         }
     }
 
-    /// How its memory is read, or written, with data or without.
+    /// How a peer's memory is read or written, with remote CQ data or without.
     #[inline(always)]
     pub(crate) fn rma(&self, peer: PeerId, write: bool, data: bool) -> RmaRoute {
         let Some(r) = self.0.get(peer as usize) else {
@@ -91,14 +91,14 @@ impl Routes {
         self.0.get_mut(i).ok_or(FI_ENOMEM)
     }
 
-    /// The peer has changed.
+    /// Drops the routes to a peer that has changed.
     pub(crate) fn forget(&mut self, peer: PeerId) {
         if let Some(r) = self.0.get_mut(peer as usize) {
             *r = PeerRoute::default();
         }
     }
 
-    /// Settings have changed, or peers.
+    /// Drops all routes: settings or peers have changed.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
@@ -109,8 +109,8 @@ impl Routes {
 /// when the peer has answered.
 pub(crate) const ROUTE_PENDING: Errno = 1 << 16;
 
-/// Whether there is a ring to a peer; the peer is called first if need be. Else the adapter can
-/// take operations for it.
+/// Finds the ring to a peer, or requests it; `false` when the peer has none. Then the queue pair is
+/// connected to the peer.
 fn ring_or_adapter(s: &mut State, id: u32, peer: PeerId) -> Result<bool> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     let live = ep.live.as_mut().ok_or(FI_EOPBADSTATE)?;
@@ -145,7 +145,7 @@ pub(crate) fn route_or_keep<T>(
     s: &mut State,
     id: u32,
     chosen: Result<T>,
-    work: impl FnOnce() -> Work,
+    work: impl FnOnce() -> DeferredWork,
 ) -> Result<T> {
     if matches!(chosen, Err(ROUTE_PENDING)) {
         wait_for_route(s, id, work())?;
@@ -182,7 +182,7 @@ pub(crate) fn choose_rma(
         ep.kind,
         [ep.rdma_read, ep.rdma_write, ep.rdma_write].map(|on| on || ep.kind == Kind::Direct),
     );
-    let Live {
+    let LiveEndpoint {
         qp, proto, routes, ..
     } = ep.live.as_mut().ok_or(FI_EOPBADSTATE)?;
     let caps = s.dev.attr().caps;
@@ -213,7 +213,8 @@ pub(crate) fn choose_rma(
         }
     }
     let [read, written, written_data] = all;
-    // What a peer can do is known for sure when it has said so.
+    // Keeps the routes only if the peer's features are certain: from its handshake, or the same for
+    // all.
     if theirs.is_some() || kind == Kind::Direct || caps.homogeneous {
         let e = routes.entry(peer)?;
         (e.read, e.write, e.write_data) = (read, written, written_data);

@@ -1,5 +1,5 @@
-//! Two endpoints of one process against each other, over every route: bytes arrive, whatever kind
-//! of memory they lie in.
+//! Transfers between two endpoints of one process, over every route, from and into every kind of
+//! memory.
 
 use crate::core::iovs::{Iovs, RmaIov};
 use crate::core::registry::Query;
@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// An endpoint with what it needs.
+/// An endpoint and the objects it is bound to.
 struct TestEndpoint {
     domain: Arc<EfaDomain>,
     av: u32,
@@ -22,7 +22,7 @@ struct TestEndpoint {
 }
 
 impl TestEndpoint {
-    fn new(near: bool) -> TestEndpoint {
+    fn new(over_shm: bool) -> TestEndpoint {
         let q = Query {
             api: version(1, 21),
             ..Query::default()
@@ -44,7 +44,7 @@ impl TestEndpoint {
         let ep = domain.open_ep(&info).unwrap();
         domain.bind_av(ep, av).unwrap();
         domain.bind_cq(ep, cq, FI_TRANSMIT | FI_RECV).unwrap();
-        let shm = OptionValue::Bool(near);
+        let shm = OptionValue::Bool(over_shm);
         domain
             .set_option(ep, FI_OPT_SHARED_MEMORY_PERMITTED, shm)
             .unwrap();
@@ -52,8 +52,8 @@ impl TestEndpoint {
         TestEndpoint { domain, av, cq, ep }
     }
 
-    /// How this one names that one.
-    fn names(&self, other: &TestEndpoint) -> fi_addr_t {
+    /// Inserts the address of `other` into this endpoint's address vector.
+    fn insert_addr_of(&self, other: &TestEndpoint) -> fi_addr_t {
         let raw = other.domain.name(other.ep).unwrap();
         self.domain.insert_addr(self.av, &raw).unwrap()
     }
@@ -76,7 +76,7 @@ impl TestEndpoint {
     }
 }
 
-/// A pair, and how each names the other.
+/// Two endpoints, and the address of `b` in the vector of `a`.
 struct TestPair {
     a: TestEndpoint,
     b: TestEndpoint,
@@ -87,10 +87,10 @@ const SENT: usize = 1;
 const RECEIVED: usize = 2;
 
 impl TestPair {
-    fn new(near: bool) -> TestPair {
-        let (a, b) = (TestEndpoint::new(near), TestEndpoint::new(near));
-        let to_b = a.names(&b);
-        b.names(&a);
+    fn new(over_shm: bool) -> TestPair {
+        let (a, b) = (TestEndpoint::new(over_shm), TestEndpoint::new(over_shm));
+        let to_b = a.insert_addr_of(&b);
+        b.insert_addr_of(&a);
         TestPair { a, b, to_b }
     }
 
@@ -104,7 +104,8 @@ impl TestPair {
         }
     }
 
-    /// Polls until these contexts have completed, of `a` and of `b`.
+    /// Polls until the contexts in bit mask `a` have completed at endpoint `a`, and those in `b` at
+    /// `b`.
     fn wait(&self, mut a: usize, mut b: usize) {
         let until = Instant::now() + Duration::from_secs(60);
         while a | b != 0 {
@@ -142,13 +143,13 @@ impl TestPair {
         self.wait(SENT, RECEIVED);
     }
 
-    fn rma(&self, local: UserMem, far: UserMem, write: bool) {
+    fn rma(&self, local: UserMem, remote: UserMem, write: bool) {
         let rights = FI_REMOTE_READ | FI_REMOTE_WRITE;
-        let mr = self.b.domain.reg_mr(far, None, rights, 0).unwrap();
+        let mr = self.b.domain.reg_mr(remote, None, rights, 0).unwrap();
         let r = RmaReq {
             data: SendData::User(local),
             peer: self.to_b,
-            addr: far.addr() as u64,
+            addr: remote.addr() as u64,
             key: mr.key,
             write,
             cq_data: None,
@@ -159,12 +160,12 @@ impl TestPair {
         self.b.domain.close_mr(&mr).unwrap();
     }
 
-    fn sum(&self, operand: UserMem, former: UserMem, far: UserMem) {
+    fn sum(&self, operand: UserMem, former: UserMem, remote: UserMem) {
         let rights = FI_REMOTE_READ | FI_REMOTE_WRITE;
-        let mr = self.b.domain.reg_mr(far, None, rights, 0).unwrap();
+        let mr = self.b.domain.reg_mr(remote, None, rights, 0).unwrap();
         let at = RmaIov {
-            addr: far.addr() as u64,
-            len: far.len() as u64,
+            addr: remote.addr() as u64,
+            len: remote.len() as u64,
             key: mr.key,
         };
         let r = AtomicReq {
@@ -222,8 +223,8 @@ const PLACES: [[BufferPlace; 2]; 4] = [
 ];
 
 fn each_case(mut f: impl FnMut(&TestPair, [BufferPlace; 2], &[u8])) {
-    for near in [true, false] {
-        let p = TestPair::new(near);
+    for over_shm in [true, false] {
+        let p = TestPair::new(over_shm);
         for places in PLACES {
             for len in SIZES {
                 let bytes: Vec<u8> = (0..len).map(|i| (i % 249 + 1) as u8).collect();
@@ -249,8 +250,8 @@ fn messages_arrive_from_and_in_memory_of_any_kind() {
 
 #[test]
 fn mixed_vectors_arrive() {
-    for near in [true, false] {
-        let p = TestPair::new(near);
+    for over_shm in [true, false] {
+        let p = TestPair::new(over_shm);
         for len in SIZES {
             let bytes: Vec<u8> = (0..2 * len).map(|i| (i % 247) as u8).collect();
             let parts = [BufferPlace::Host, BufferPlace::Device];
@@ -268,20 +269,20 @@ fn mixed_vectors_arrive() {
 
 #[test]
 fn writes_and_reads_reach_memory_of_any_kind() {
-    each_case(|p, [local, far], bytes| {
+    each_case(|p, [local, remote], bytes| {
         let src = buffer(local, bytes);
-        let dst = zeroed(far, bytes.len());
+        let dst = zeroed(remote, bytes.len());
         p.rma(src, dst, true);
         assert!(
             fake::bytes(&dst) == bytes,
-            "write {local:?} {far:?} {}",
+            "write {local:?} {remote:?} {}",
             bytes.len()
         );
         let back = zeroed(local, bytes.len());
         p.rma(back, dst, false);
         assert!(
             fake::bytes(&back) == bytes,
-            "read {local:?} {far:?} {}",
+            "read {local:?} {remote:?} {}",
             bytes.len()
         );
     });
@@ -289,23 +290,23 @@ fn writes_and_reads_reach_memory_of_any_kind() {
 
 #[test]
 fn atomics_reach_memory_of_any_kind() {
-    for near in [true, false] {
-        let p = TestPair::new(near);
-        for [local, far] in PLACES {
+    for over_shm in [true, false] {
+        let p = TestPair::new(over_shm);
+        for [local, remote] in PLACES {
             let of = |v: [u64; 4]| v.map(u64::to_ne_bytes).concat();
             let operand = buffer(local, &of([1, 2, 3, 4]));
             let former = zeroed(local, 32);
-            let target = buffer(far, &of([10, 20, 30, 40]));
+            let target = buffer(remote, &of([10, 20, 30, 40]));
             p.sum(operand, former, target);
             assert_eq!(
                 fake::bytes(&former),
                 of([10, 20, 30, 40]),
-                "{local:?} {far:?}"
+                "{local:?} {remote:?}"
             );
             assert_eq!(
                 fake::bytes(&target),
                 of([11, 22, 33, 44]),
-                "{local:?} {far:?}"
+                "{local:?} {remote:?}"
             );
         }
         p.close();

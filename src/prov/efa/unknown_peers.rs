@@ -1,17 +1,18 @@
 //! Senders that the adapter cannot name.
 //!
-//! A completion of an EFA adapter tells host and queue pair number of a sender, and the host only
-//! where there is an address handle. The key, which tells apart queue pairs that had the same
-//! number one after another, is in the packet: requests carry the sender's whole address until they
-//! know that it is known, other packets its connection id, which is the key.
+//! A completion of an EFA adapter has the sender's queue pair number, and its GID only where an
+//! address handle exists. The packet has the qkey, which distinguishes queue pairs that had the
+//! same number one after another: requests carry the sender's whole address until the sender knows
+//! that the receiver has it; other packets carry the connection id, which is the qkey.
 
 use crate::device::{Device, QpAddr, QueuePair};
 use crate::proto::PeerId;
 use crate::prov::efa::addr;
 use crate::prov::efa::port::EpPort;
 
-/// The peer that a packet is from, made known to the adapter. `None` when the packet does not say,
-/// or the peer cannot be reached: it is dropped, for nobody could answer it.
+/// Identifies the sender of a packet and connects the adapter to it. `None` when the packet does
+/// not name its sender, or the adapter cannot reach the sender: the caller drops the packet,
+/// because no reply could be sent.
 pub(crate) fn learn_peer(port: &mut EpPort, from: QpAddr, packet: &[u8]) -> Option<PeerId> {
     let says = crate::wire::sender(packet)?;
     let who = match (says.raw_addr, says.connid) {
@@ -19,7 +20,7 @@ pub(crate) fn learn_peer(port: &mut EpPort, from: QpAddr, packet: &[u8]) -> Opti
         (None, Some(qkey)) if from.gid != [0; 16] => QpAddr { qkey, ..from },
         _ => return None,
     };
-    // A packet may not speak for another queue pair than the one it came from.
+    // A packet must not name another queue pair than the one that sent it.
     let same_host = from.gid == [0; 16] || who.gid == from.gid;
     if !same_host || who.qpn != from.qpn {
         return None;

@@ -10,16 +10,16 @@ use std::sync::Arc;
 pub(crate) struct Cntr {
     value: u64,
     errors: u64,
-    /// The adapter counts, not we.
+    /// The adapter counts in place of this counter.
     pub external: Option<Arc<ExternalCounter>>,
     pub wait_obj: fi_wait_obj,
     /// Counts bytes instead of operations.
     pub bytes: bool,
     pub wait: Option<Arc<WaitSet>>,
     pub armed: bool,
-    /// With FI_WAIT_MUTEX_COND: wakes the domain's progress thread, which alone takes the mutex,
-    /// and not under the domain's lock, for a caller may hold the mutex while it calls in.
-    pub poke: Option<Arc<WaitSet>>,
+    /// With FI_WAIT_MUTEX_COND: wakes the domain's progress thread. Only that thread takes the
+    /// mutex, and not under the domain's lock: a caller may hold the mutex during a call.
+    pub progress_wake: Option<Arc<WaitSet>>,
     /// Something has come since the thread last signalled the condition.
     pub news: bool,
     pub eps: Vec<u32>,
@@ -40,14 +40,14 @@ impl Cntr {
             bytes: events == FI_CNTR_EVENTS_BYTES,
             wait,
             armed: false,
-            poke: None,
+            progress_wake: None,
             news: false,
             eps: Vec::new(),
         })
     }
 
     fn wake(&mut self) {
-        if let Some(p) = &self.poke {
+        if let Some(p) = &self.progress_wake {
             self.news = true;
             p.signal();
         }
@@ -59,7 +59,7 @@ impl Cntr {
         }
     }
 
-    /// Wakes those who sleep here, for another has taken what they sleep on.
+    /// Wakes blocked readers: another thread has taken the event that they wait for.
     pub(crate) fn signal(&mut self) {
         if self.armed {
             self.wake();
@@ -112,7 +112,7 @@ impl Cntr {
         Ok(())
     }
 
-    /// An endpoint reports here from now on.
+    /// Lets an endpoint report here from now on; `fd` joins the wait set.
     pub(crate) fn attach(&mut self, ep: u32, fd: i32) {
         if !self.eps.contains(&ep) {
             self.eps.push(ep);

@@ -1,4 +1,4 @@
-//! What becomes of an operation when it ends: what counts it, and its entry in a completion queue.
+//! The end of an operation: the counter that counts it, and its entry in a completion queue.
 
 use crate::core::slab::Slab;
 use crate::prov::contract::Entry;
@@ -22,7 +22,7 @@ use CntrKind::*;
 impl CntrKind {
     pub(crate) const ALL: [CntrKind; 6] = [Send, Recv, Write, Read, RemoteWrite, RemoteRead];
 
-    /// What the flags of a completion describe.
+    /// The kind of the operation that a completion's flags describe.
     #[inline]
     pub(crate) fn of(flags: u32) -> CntrKind {
         let flags = u64::from(flags);
@@ -93,7 +93,7 @@ impl BoundCntrs {
         kinds.filter_map(|(k, id)| Some((k, id?)))
     }
 
-    /// Takes out those for which `which` says true.
+    /// Takes out the counters for which `which` is true.
     pub(crate) fn take(&mut self, which: impl Fn(u32) -> bool) -> Vec<u32> {
         let slots = self.0.iter_mut();
         slots.filter_map(|s| s.take_if(|id| which(*id))).collect()
@@ -107,7 +107,7 @@ impl BoundCntrs {
         }
     }
 
-    /// Counts one that has failed.
+    /// Counts an operation of this kind that has failed.
     pub(crate) fn count_error(&self, cntrs: &mut Slab<Cntr>, kind: CntrKind) {
         if let Some(c) = self.of(kind).and_then(|c| cntrs.get_mut(c)) {
             c.add_error(1);
@@ -127,7 +127,7 @@ pub(crate) fn rma_flags(write: bool) -> u32 {
     (FI_RMA | if write { FI_WRITE } else { FI_READ }) as u32
 }
 
-/// Where an operation is reported whose success is worth an entry, or is not.
+/// Report of an operation: with an entry, or to counters only.
 #[inline]
 pub(crate) fn reported(entry: bool) -> Report {
     match entry {

@@ -5,7 +5,7 @@
 //! by `abi`, which knows the format; an error keeps its text until the next one is read.
 
 use crate::core::fifo::Fifo;
-use crate::core::yielding::Patience;
+use crate::core::yielding::YieldBackoff;
 use crate::core::Result;
 use crate::device::any::ExternalQueue;
 use crate::device::wait::WaitSet;
@@ -20,31 +20,31 @@ pub(crate) struct Cq {
     pub wait_obj: fi_wait_obj,
     /// What blocked readers wait on; `None` with FI_WAIT_NONE.
     pub wait: Option<Arc<WaitSet>>,
-    /// Someone waits: a completion must signal.
+    /// A reader waits: a completion must signal.
     pub armed: bool,
-    /// With FI_WAIT_MUTEX_COND: wakes the domain's progress thread, which alone takes the mutex,
-    /// and not under the domain's lock, for a caller may hold the mutex while it calls in.
-    pub poke: Option<Arc<WaitSet>>,
+    /// With FI_WAIT_MUTEX_COND: wakes the domain's progress thread. Only that thread takes the
+    /// mutex, and not under the domain's lock: a caller may hold the mutex during a call.
+    pub progress_wake: Option<Arc<WaitSet>>,
     /// Something has come since the thread last signalled the condition.
     pub news: bool,
     /// fi_cq_signal(3) was called and no reader has noticed yet.
     pub signaled: bool,
     /// Reads that found nothing since the last that did.
-    pub patience: Patience,
+    pub patience: YieldBackoff,
     /// Endpoints that report here.
     pub eps: Vec<u32>,
-    /// Their completions are written by the adapter into memory of the application's.
+    /// The adapter writes their completions into memory of the application.
     pub external: Option<Arc<ExternalQueue>>,
     entries: Fifo<Entry>,
     /// Errors with the number of completions that come before each.
     errors: VecDeque<(u64, ErrEntry)>,
     put: u64,
     taken: u64,
-    /// Reads in a row that took what was there.
+    /// Reads in a row that took queued completions without progress.
     unmoved: u32,
 }
 
-/// So many reads in a row take what is there before the endpoints are moved along again.
+/// Reads in a row that take queued completions before a read makes progress again.
 const UNMOVED: u32 = 16;
 
 /// Size of a queue whose size was left open.
@@ -63,10 +63,10 @@ impl Cq {
             wait_obj,
             wait,
             armed: false,
-            poke: None,
+            progress_wake: None,
             news: false,
             signaled: false,
-            patience: Patience::default(),
+            patience: YieldBackoff::default(),
             eps: Vec::new(),
             external: None,
             entries: Fifo::with_capacity(size.min(1024)),
@@ -79,14 +79,14 @@ impl Cq {
 
     #[inline(always)]
     fn wake(&mut self) {
-        if self.armed || self.poke.is_some() {
+        if self.armed || self.progress_wake.is_some() {
             self.wake_waiters();
         }
     }
 
     #[cold]
     fn wake_waiters(&mut self) {
-        if let Some(p) = &self.poke {
+        if let Some(p) = &self.progress_wake {
             self.news = true;
             p.signal();
         }
@@ -98,7 +98,7 @@ impl Cq {
         }
     }
 
-    /// Wakes those who sleep here, for another has taken what they sleep on.
+    /// Wakes blocked readers: another thread has taken the event that they wait for.
     pub(crate) fn signal(&mut self) {
         if self.armed {
             self.wake_waiters();
@@ -113,7 +113,7 @@ impl Cq {
         self.wake();
     }
 
-    /// The endpoints have been moved along.
+    /// Notes that the endpoints have made progress.
     #[inline]
     pub(crate) fn moved(&mut self) {
         self.unmoved = 0;
@@ -146,9 +146,9 @@ impl Cq {
         !self.entries.is_empty() || !self.errors.is_empty()
     }
 
-    /// As [`Cq::take`], where there are completions and no errors; 0 when the endpoints are to be
-    /// moved along first, which they are now and then in any case: whoever posts and reads what
-    /// comes of it in turn finds something every time.
+    /// As [`Cq::take`], where there are completions and no errors. Returns 0 when the caller is to
+    /// make progress first, now and then even with completions queued: an application that posts
+    /// and reads in turn finds one every time.
     #[inline(always)]
     pub(crate) fn take_ready(&mut self, count: usize, each: impl FnMut(usize, &Entry)) -> usize {
         if self.entries.is_empty() || !self.errors.is_empty() || self.unmoved >= UNMOVED {
@@ -158,11 +158,11 @@ impl Cq {
         self.take(count, each)
     }
 
-    /// A look at an empty queue's endpoint has found nothing; `None` when it is time to do more
-    /// than that.
+    /// Counts a read that has found nothing; `None` when the caller is to offer the processor
+    /// ([`YieldBackoff`]).
     #[inline]
-    pub(crate) fn missed(&mut self) -> Option<Result<usize>> {
-        match self.patience.missed() {
+    pub(crate) fn note_empty_poll(&mut self) -> Option<Result<usize>> {
+        match self.patience.note_empty_poll() {
             true => None,
             false => Some(Err(FI_EAGAIN)),
         }
@@ -185,7 +185,7 @@ impl Cq {
         }
     }
 
-    /// An endpoint reports here from now on.
+    /// Lets an endpoint report here from now on; `fd` joins the wait set.
     pub(crate) fn attach(&mut self, ep: u32, fd: i32) {
         if !self.eps.contains(&ep) {
             self.eps.push(ep);

@@ -1,4 +1,4 @@
-//! Endpoints (fi_endpoint(3)): what one is bound to and set to, and its connections.
+//! Endpoints (fi_endpoint(3)): their bindings, settings and connections.
 
 use super::addr;
 use super::conn;
@@ -12,7 +12,7 @@ use crate::device::stream::{StreamListener, BACKLOG};
 use crate::proto::PeerId;
 use crate::prov::contract::{EventTarget, OptionValue};
 use crate::prov::reports::completion::{BoundCntrs, CntrKind};
-use crate::prov::reports::Bound;
+use crate::prov::reports::CqBinding;
 use crate::types::*;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -36,11 +36,11 @@ pub(crate) struct TcpEp {
     /// Operations that wait for one connection's socket at most.
     pub tx_size: usize,
     pub av: Option<u32>,
-    pub tx: Option<Bound>,
-    pub rx: Option<Bound>,
+    pub tx: Option<CqBinding>,
+    pub rx: Option<CqBinding>,
     pub cntrs: BoundCntrs,
     pub eq: Option<EventTarget>,
-    /// Of a connected endpoint.
+    /// State of a connected endpoint's connection; `None` for RDM endpoints.
     pub msg: Option<MsgState>,
     pub srx: Option<u32>,
     /// Its receives: its own queue, or that of a shared receive context.
@@ -55,7 +55,7 @@ pub(crate) struct TcpEp {
     pub conns: HashMap<PeerId, u32, ByWords>,
 }
 
-/// Binds where `addr` says, or to any port that FI_TCP_PORT_LOW_RANGE and -HIGH_RANGE allow.
+/// Binds to `addr`, or to any port that FI_TCP_PORT_LOW_RANGE and -HIGH_RANGE allow.
 pub(crate) fn bind(addr: SocketAddr) -> Result<StreamListener> {
     let p = params::tcp();
     let (low, high) = (p.port_low_range, p.port_high_range.min(65535));
@@ -149,8 +149,8 @@ impl TcpEp {
         }
     }
 
-    /// Where peers connect to it, once it is enabled. A connected endpoint has its socket to
-    /// connect from.
+    /// The socket at which peers connect, once the endpoint is enabled. The socket of a connected
+    /// endpoint is the one from which it connects.
     fn listens_at(&self) -> Option<&StreamListener> {
         self.listener.as_ref().filter(|_| self.msg.is_none())
     }
@@ -180,7 +180,7 @@ impl TcpEp {
             );
             return Err(FI_EBADFLAGS);
         }
-        let b = Bound {
+        let b = CqBinding {
             cq,
             selective: flags & FI_SELECTIVE_COMPLETION != 0,
         };
@@ -243,6 +243,7 @@ impl TcpEp {
         match (name, value) {
             (FI_OPT_MIN_MULTI_RECV, OptionValue::Size(n)) => self.min_multi_recv = n,
             (_, OptionValue::Size(n)) if self.get_option(name)? == OptionValue::Size(n) => {}
+            // Messages have no maximum: a smaller one is a hint, which changes nothing here.
             (FI_OPT_MAX_MSG_SIZE | FI_OPT_MAX_TAGGED_SIZE | FI_OPT_MAX_RMA_SIZE, _) => {}
             (
                 FI_OPT_INJECT_MSG_SIZE | FI_OPT_INJECT_TAGGED_SIZE | FI_OPT_INJECT_RMA_SIZE,
@@ -314,7 +315,7 @@ pub(crate) fn enable(s: &mut TcpState, id: u32) -> Result<()> {
     Ok(())
 }
 
-/// Its queues and counters wait for the domain's sockets from now on.
+/// Adds the domain's sockets to the wait sets of its queues and counters.
 fn attach_queues(s: &mut TcpState, id: u32) {
     let Some(ep) = s.eps.get(id) else { return };
     let fd = s.poller.fd();
@@ -330,7 +331,7 @@ fn attach_queues(s: &mut TcpState, id: u32) {
     }
 }
 
-/// fi_ep_bind(3) with a counter. `FI_EBADFLAGS` for kinds of operations there are none of.
+/// fi_ep_bind(3) with a counter. `FI_EBADFLAGS` for unknown kinds of operations.
 pub(crate) fn bind_cntr(s: &mut TcpState, id: u32, cntr: u32, flags: u64) -> Result<()> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     if flags == 0 || flags & !BoundCntrs::flags() != 0 {
@@ -344,7 +345,7 @@ pub(crate) fn bind_cntr(s: &mut TcpState, id: u32, cntr: u32, flags: u64) -> Res
     Ok(())
 }
 
-/// Closes an endpoint, with its connections: what is under way does not end.
+/// Closes an endpoint and its connections; operations in flight report no completion.
 pub(crate) fn close(s: &mut TcpState, id: u32) -> Result<()> {
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
     crate::prov::contract::busy_unless(ep.aliases == 0, "endpoint", "aliases")?;
@@ -356,7 +357,7 @@ pub(crate) fn close(s: &mut TcpState, id: u32) -> Result<()> {
     let Some(ep) = s.eps.get_mut(id) else {
         return Ok(());
     };
-    // No receive queue where it was never enabled.
+    // An endpoint that was never enabled has no receive queue.
     if let Some(q) = s.rxqs.get_mut(ep.rxq) {
         q.drop_messages(|n| gone.contains(&n));
     }
@@ -372,7 +373,7 @@ pub(crate) fn close(s: &mut TcpState, id: u32) -> Result<()> {
     if ep.srx.is_none() {
         drop_receives(s, ep.rxq);
     }
-    // A queue that others use, too, still waits for the sockets.
+    // A queue that other endpoints use still waits for the sockets.
     let fd = s.poller.fd();
     let mut cqs: Vec<u32> = [ep.tx, ep.rx].iter().flatten().map(|b| b.cq).collect();
     cqs.dedup();
@@ -392,7 +393,7 @@ pub(crate) fn close(s: &mut TcpState, id: u32) -> Result<()> {
     Ok(())
 }
 
-/// A receive queue goes, with the receives in it.
+/// Removes a receive queue with its receives.
 pub(crate) fn drop_receives(s: &mut TcpState, rxq: u32) {
     if let Some(mut q) = s.rxqs.remove(rxq) {
         while let Some(r) = q.cancel(|_| true) {

@@ -1,7 +1,7 @@
 //! A peer that sends whatever it likes on a connection: the harness of the fuzz target
 //! `tcp_hostile` and of a seeded test.
 //!
-//! A byte string is a script ([`Script`]): it chooses what our side does and which bytes come in,
+//! A byte string is a script ([`Script`]): it chooses what our side does and which bytes arrive,
 //! headers that are almost right among them. Invariants:
 //!
 //! - every operation of ours ends once, at the latest with the connection;
@@ -18,7 +18,7 @@ use crate::core::iovs::{Iovs, RmaIov};
 use crate::core::script::Script;
 use crate::device::mem_table::{MemTable, Naming};
 use crate::device::stream::{Poller, Stream, StreamRead};
-use crate::hmem::fenced::{Fenced, LentBuffers};
+use crate::hmem::fenced::{FencedBuf, LentBuffers};
 use crate::hmem::InjectBuf;
 use crate::hmem::UserMem;
 use crate::prov::contract::{Common, MsgReq, Poster, RecvReq, RmaReq, SendData};
@@ -37,7 +37,7 @@ const CLAIMS: u64 = 1 << 40;
 
 struct Region {
     key: u64,
-    memory: Fenced,
+    memory: FencedBuf,
     writable: bool,
 }
 
@@ -94,7 +94,7 @@ impl Harness {
         s.eps.get_mut(ep)?.msg = Some(MsgState::Conn(conn, Vec::new()));
         let mut regions = Vec::new();
         for (key, access) in [(1, FI_REMOTE_READ), (2, FI_REMOTE_READ | FI_REMOTE_WRITE)] {
-            let mut memory = Fenced::new(REGION);
+            let mut memory = FencedBuf::new(REGION);
             s.mem.insert(memory.mem(), access, Some(key)).ok()?;
             let writable = access & FI_REMOTE_WRITE != 0;
             regions.push(Region {
@@ -118,7 +118,7 @@ impl Harness {
     }
 
     /// A buffer for an operation, and its number.
-    fn buffer(&mut self) -> (u64, Fenced) {
+    fn buffer(&mut self) -> (u64, FencedBuf) {
         let len = match self.script.below(4) {
             0 => 0,
             1 => self.script.below(16) as usize,
@@ -126,11 +126,11 @@ impl Harness {
             _ => 5000 + self.script.below(3000) as usize,
         };
         self.next += 1;
-        (self.next, Fenced::new(len))
+        (self.next, FencedBuf::new(len))
     }
 
     /// Lends the buffer if the operation has begun.
-    fn begun(&mut self, id: u64, memory: Fenced, stores: bool, r: crate::core::Result<()>) {
+    fn begun(&mut self, id: u64, memory: FencedBuf, stores: bool, r: crate::core::Result<()>) {
         match r {
             Ok(()) => self.buffers.lend(id, memory, stores),
             Err(_) => assert!(memory.is_untouched(), "a failed call has stored"),
@@ -202,7 +202,7 @@ impl Harness {
             tag,
             common: common(id, Some(asked)),
         };
-        self.buffers.lend(id, Fenced::new(0), true);
+        self.buffers.lend(id, FencedBuf::new(0), true);
         let _ = ops::recv(&mut self.s, Poster::Ep(self.ep), &r);
         self.ended();
         if asked & FI_CLAIM != 0 {
@@ -285,9 +285,9 @@ impl Harness {
         self.ended();
     }
 
-    /// Bytes of the peer.
+    /// Receives bytes from the peer.
     fn come(&mut self, bytes: &[u8]) {
-        // Nobody reads a connection that holds a message.
+        // A connection that holds a message is not read.
         let held = self.s.conns.get(self.conn).is_none_or(|c| c.held());
         if held {
             return;

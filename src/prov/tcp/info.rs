@@ -1,9 +1,9 @@
 //! What fi_getinfo(3) offers: connected and RDM endpoints at each interface's address, shaped by
 //! hints, node and service.
 //!
-//! An endpoint listens at an address that peers can reach: where the destination is known it is the
-//! one from which the system would send there; else physical networks come before bridges and
-//! tunnels, and loopback last.
+//! An endpoint listens at an address that peers can reach: for a known destination the address from
+//! which the system would send there; else physical networks come before bridges and tunnels, and
+//! loopback last.
 
 use super::addr;
 use crate::core::info::{DomainAttr, EpAttr, FabricAttr, RxAttr, TxAttr};
@@ -39,7 +39,7 @@ const ORDER: u64 = FI_ORDER_RAR
     | FI_ORDER_ATOMIC_WAW;
 /// FI_TAG_GENERIC: the application has all bits.
 const TAGS: u64 = 0xaaaa_aaaa_aaaa_aaaa;
-/// Operations of a connected endpoint that wait at most, unless asked for.
+/// Most operations that wait at a connected endpoint, by default.
 const CONNECTED_SIZE: usize = 1024;
 /// Connected endpoints of a domain.
 const CONNECTED_MAX: usize = 8192;
@@ -214,9 +214,12 @@ fn interfaces() -> Vec<InterfaceAddr> {
 
 /// Fabrics there are, by name.
 pub(crate) fn fabrics() -> Vec<String> {
-    let mut names: Vec<String> = interfaces().iter().map(network).collect();
-    names.push(ANYWHERE.into());
-    names.dedup();
+    let mut names: Vec<String> = Vec::new();
+    for name in interfaces().iter().map(network).chain([ANYWHERE.into()]) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
     names
 }
 
@@ -261,7 +264,7 @@ pub(crate) fn resolve(node: &str, service: Option<&str>, flags: u64) -> Result<V
     Ok(list.collect())
 }
 
-/// Where candidates are, and whom they are to reach.
+/// Source and destination of candidates.
 #[derive(Default)]
 struct Places {
     src: Option<SocketAddr>,
@@ -326,7 +329,7 @@ fn places(q: &Query) -> Result<Places> {
     Ok(p)
 }
 
-/// Gives a candidate its address, and the names of the network that is in.
+/// Gives a candidate its address, and the names of the interface and network of that address.
 fn place(i: &mut Info, src: SocketAddr, at: Option<&InterfaceAddr>) {
     i.addr_format = match src {
         SocketAddr::V4(_) => FI_SOCKADDR_IN,
@@ -340,7 +343,7 @@ fn place(i: &mut Info, src: SocketAddr, at: Option<&InterfaceAddr>) {
     if let Some(f) = &mut i.fabric {
         f.name = Some(network(at));
     }
-    // Nobody else is on loopback.
+    // Loopback does not reach other hosts.
     if at.loopback {
         i.caps &= !FI_REMOTE_COMM;
         if let Some(d) = &mut i.domain {
@@ -395,7 +398,7 @@ fn candidate(i: &mut Info, q: &Query) -> check::Check {
     let asked = q.hints.and_then(|h| h.domain.as_ref());
     let format = i.addr_format;
     if let Some(h) = q.hints {
-        // Of any format that asks for IP addresses this one is.
+        // The candidate matches any format that asks for IP addresses.
         i.addr_format = match h.addr_format {
             FI_SOCKADDR | FI_SOCKADDR_IP => h.addr_format,
             _ => format,

@@ -1,8 +1,8 @@
 //! Connected endpoints (FI_EP_MSG, fi_cm(3)): one connection each, which the application makes and
-//! ends, and hears of by its event queue.
+//! ends, and whose events its event queue reports.
 //!
-//! The connection is a [`Conn`] as those of RDM endpoints; what differs is here: whose request it
-//! is, what is said in control messages, and what its end means.
+//! The connection is a [`Conn`] as those of RDM endpoints. This module has the differences: the
+//! side that requests, the data in control messages, and the report of the end.
 
 use super::conn::{self, end, watch, Conn, ConnState};
 use super::ep::{self, TcpEp};
@@ -15,7 +15,7 @@ use crate::types::*;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-/// How far the connection of an endpoint is.
+/// State of the connection of an endpoint.
 #[derive(Default)]
 pub(crate) enum MsgState {
     /// Nothing yet.
@@ -25,7 +25,7 @@ pub(crate) enum MsgState {
     Requested(TcpRequest),
     /// A connection, which may not be open yet, and the application's data in its request.
     Conn(u32, Vec<u8>),
-    /// It had one.
+    /// The connection has ended.
     Over,
 }
 
@@ -128,13 +128,13 @@ pub(crate) fn accept(s: &mut TcpState, id: u32, data: &[u8]) -> Result<()> {
     };
     let peer = r.stream.peer_addr();
     let n = add_conn(s, id, ConnState::Open, r.stream, peer, &[]);
-    s.hot = n;
-    // First: as soon as the caller knows, its next request may be reported.
+    s.last_active = n;
+    // Reported before the answer is sent, after which the peer may send its next request.
     report(s, id, FI_CONNECTED, &[]);
     if let Some(c) = s.conns.get_mut(n) {
         c.set_order(r.order);
-        if let Err(err) = conn::say(c, ControlKind::Accept, data) {
-            // FI_SHUTDOWN tells.
+        if let Err(err) = conn::send_control(c, ControlKind::Accept, data) {
+            // FI_SHUTDOWN reports the failure.
             conn::lost(s, n, err, "accepting");
         }
     }
@@ -169,7 +169,7 @@ fn report(s: &TcpState, id: u32, event: u32, data: &[u8]) {
     }
 }
 
-/// The answer to our request.
+/// Processes the answer to our request.
 pub(super) fn handle_answer(s: &mut TcpState, n: u32, control: &Control, data: &[u8]) {
     let Some(c) = s.conns.get_mut(n) else { return };
     let id = c.ep;
@@ -177,7 +177,7 @@ pub(super) fn handle_answer(s: &mut TcpState, n: u32, control: &Control, data: &
         (ConnState::Requested, ControlKind::Accept) => {
             c.set_order(control.order);
             c.opened();
-            s.hot = n;
+            s.last_active = n;
             watch(s, n);
             report(s, id, FI_CONNECTED, data);
         }
@@ -189,8 +189,7 @@ pub(super) fn handle_answer(s: &mut TcpState, n: u32, control: &Control, data: &
     }
 }
 
-/// A connection of an endpoint ends: the application hears of it, once, and posted receives with
-/// it.
+/// Reports the end of an endpoint's connection to the application, once.
 pub(super) fn report_end(
     s: &mut TcpState,
     id: u32,
@@ -211,7 +210,7 @@ pub(super) fn report_end(
     }
 }
 
-/// No message comes any more for the receives that an endpoint has posted.
+/// Cancels the receives that an endpoint has posted: no message arrives for them any more.
 pub(super) fn flush_receives(s: &mut TcpState, id: u32) {
     let Some(e) = s.eps.get(id).filter(|e| e.msg.is_some() && e.srx.is_none()) else {
         return;

@@ -2,7 +2,7 @@
 
 use super::conn::{self, conn_for, post, ConnState, Then};
 use super::progress::look;
-use super::recvq::{RecvPlace, TcpRecv, Wanted};
+use super::recvq::{RecvMatch, RecvPlace, TcpRecv};
 use super::state::{TcpState, TxOp};
 use super::wire::{Head, XnetOp, DELIVERY_COMPLETE};
 use crate::core::iovs::{Iovs, RmaIov};
@@ -31,7 +31,7 @@ const RX_FLAGS: u64 = FI_COMPLETION | FI_MORE | FI_MULTI_RECV | FI_PEEK | FI_CLA
 /// Completion levels for which the peer has to answer.
 const CONFIRMED: u64 = FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMMIT_COMPLETE;
 
-fn known(flags: Option<u64>, all: u64, call: &str) -> Result<()> {
+fn check_flags(flags: Option<u64>, all: u64, call: &str) -> Result<()> {
     let bad = flags.unwrap_or(0) & !all;
     if bad == 0 {
         return Ok(());
@@ -44,8 +44,8 @@ fn known(flags: Option<u64>, all: u64, call: &str) -> Result<()> {
     Err(FI_EBADFLAGS)
 }
 
-/// What an operation of the transmit side starts with.
-struct Started {
+/// A checked operation of the transmit side, and its connection.
+struct TxStart {
     conn: u32,
     op: TxOp,
 }
@@ -58,7 +58,7 @@ fn start(
     to: fi_addr_t,
     data: &SendData,
     (common, flags): (&Common, u32),
-) -> Result<Started> {
+) -> Result<TxStart> {
     if memory::short() {
         return Err(FI_EAGAIN);
     }
@@ -76,7 +76,7 @@ fn start(
             context: common.context,
             len: data.len(),
             flags,
-            report: reported(!common.silent(data.injected()) && reports(ep.tx, given)),
+            report: reported(!common.unsignaled(data.injected()) && reports(ep.tx, given)),
             ..Completion::default()
         },
         completion_cntr: common.completion_cntr,
@@ -97,17 +97,17 @@ fn start(
         }
     };
     if s.conns.get(conn).is_some_and(|c| c.queued() >= room) {
-        // For callers that try again without reading a queue.
+        // Makes progress for callers that try again without reading a queue.
         look(s);
         if s.conns.get(conn).is_none_or(|c| c.queued() >= room) {
             return Err(FI_EAGAIN);
         }
     }
-    Ok(Started { conn, op })
+    Ok(TxStart { conn, op })
 }
 
 #[cold]
-fn too_long(len: usize, limit: usize) -> Result<Started> {
+fn too_long(len: usize, limit: usize) -> Result<TxStart> {
     crate::warn_log!(
         FI_LOG_EP_DATA,
         "inject (tx_attr->inject_size) of {len} bytes: at most {limit}"
@@ -115,18 +115,18 @@ fn too_long(len: usize, limit: usize) -> Result<Started> {
     Err(FI_EMSGSIZE)
 }
 
-fn then(st: &Started) -> Then {
+fn then(st: &TxStart) -> Then {
     match st.op.confirmed {
         true => Then::Acknowledged(st.op),
         false => Then::Done(st.op),
     }
 }
 
-/// Sends a message. `FI_EAGAIN` when too much waits for the peer's socket, `FI_EINVAL` for an
-/// unknown destination, `FI_EMSGSIZE` when an injected message is longer than the limit.
+/// Sends a message. `FI_EAGAIN` when too many messages wait for the peer's socket, `FI_EINVAL` for
+/// an unknown destination, `FI_EMSGSIZE` when an injected message is longer than the limit.
 #[inline]
 pub(crate) fn send(s: &mut TcpState, id: u32, r: &MsgReq<SendData>) -> Result<()> {
-    known(r.common.flags, TX_FLAGS, "fi_sendmsg")?;
+    check_flags(r.common.flags, TX_FLAGS, "fi_sendmsg")?;
     let flags = send_flags(r.tag.is_some());
     let st = start(s, id, r.to, &r.data, (&r.common, flags))?;
     let op = if r.tag.is_some() {
@@ -151,9 +151,9 @@ pub(crate) fn send(s: &mut TcpState, id: u32, r: &MsgReq<SendData>) -> Result<()
     Ok(())
 }
 
-/// Announces a long message instead of sending it, to peers that understand that; `None`: it is
-/// sent.
-fn announce(s: &mut TcpState, st: &Started, h: &Head, mem: &UserMem) -> Option<Result<()>> {
+/// Announces a long message (RTS) to a peer that supports announcements. `None`: the caller sends
+/// the message.
+fn announce(s: &mut TcpState, st: &TxStart, h: &Head, mem: &UserMem) -> Option<Result<()>> {
     let c = s.conns.get_mut(st.conn)?;
     let number = c.next_announcement()?;
     let Some(number) = number else {
@@ -181,7 +181,7 @@ fn announce(s: &mut TcpState, st: &Started, h: &Head, mem: &UserMem) -> Option<R
 #[inline]
 pub(crate) fn rma(s: &mut TcpState, id: u32, r: &RmaReq<SendData>) -> Result<()> {
     let call = if r.write { "fi_writemsg" } else { "fi_readmsg" };
-    known(r.common.flags, TX_FLAGS, call)?;
+    check_flags(r.common.flags, TX_FLAGS, call)?;
     let st = start(s, id, r.peer, &r.data, (&r.common, rma_flags(r.write)))?;
     let iov = RmaIov {
         addr: r.addr,
@@ -211,10 +211,10 @@ pub(crate) fn rma(s: &mut TcpState, id: u32, r: &RmaReq<SendData>) -> Result<()>
     Ok(())
 }
 
-/// Where a poster's receives wait, and how.
+/// The receive queue of a poster, and the settings of its receives.
 struct PostedAt {
     rxq: u32,
-    wanted: Wanted,
+    wanted: RecvMatch,
     report: bool,
     flags: u64,
     min_multi: usize,
@@ -239,7 +239,7 @@ fn posted_at(s: &TcpState, by: Poster, r: &RecvReq) -> Result<PostedAt> {
             let flags = r.common.flags_or(ep.rx_flags);
             Ok(PostedAt {
                 rxq: ep.rxq,
-                wanted: Wanted { src, tag },
+                wanted: RecvMatch { src, tag },
                 report: reports(ep.rx, flags),
                 flags,
                 min_multi: ep.min_multi_recv,
@@ -249,7 +249,7 @@ fn posted_at(s: &TcpState, by: Poster, r: &RecvReq) -> Result<PostedAt> {
             let x = s.srxs.get(id).ok_or(FI_EBADF)?;
             Ok(PostedAt {
                 rxq: x.rxq,
-                wanted: Wanted { src: ANY, tag },
+                wanted: RecvMatch { src: ANY, tag },
                 report: true,
                 flags: r.common.flags_or(x.flags),
                 min_multi: super::ep::MIN_MULTI_RECV,
@@ -258,8 +258,8 @@ fn posted_at(s: &TcpState, by: Poster, r: &RecvReq) -> Result<PostedAt> {
     }
 }
 
-/// The endpoint whose queue answers. A shared receive context has none of its own: its first
-/// endpoint's does. `FI_ENOCQ` while it has no endpoint.
+/// The endpoint whose completion queue reports. A shared receive context has no queue of its own
+/// and uses its first endpoint's. `FI_ENOCQ` while it has no endpoint.
 fn answering(s: &TcpState, by: Poster) -> Result<u32> {
     match by {
         Poster::Ep(id) => Ok(id),
@@ -273,7 +273,7 @@ fn answering(s: &TcpState, by: Poster) -> Result<u32> {
 /// Posts a receive, or peeks, claims or discards.
 #[inline]
 pub(crate) fn recv(s: &mut TcpState, by: Poster, r: &RecvReq) -> Result<()> {
-    known(r.common.flags, RX_FLAGS, "fi_recvmsg")?;
+    check_flags(r.common.flags, RX_FLAGS, "fi_recvmsg")?;
     if memory::short() {
         return Err(FI_EAGAIN);
     }
@@ -304,7 +304,7 @@ pub(crate) fn recv(s: &mut TcpState, by: Poster, r: &RecvReq) -> Result<()> {
         return Ok(());
     }
     q.post(&at.wanted, recv);
-    // As many messages as are here for it.
+    // Takes as many saved messages as match and fit.
     while let Some(q) = s.rxqs.get_mut(at.rxq) {
         let Some(m) = q.find(&at.wanted).and_then(|n| s.saved.get(n)) else {
             break;
@@ -319,7 +319,7 @@ pub(crate) fn recv(s: &mut TcpState, by: Poster, r: &RecvReq) -> Result<()> {
     Ok(())
 }
 
-/// Gives a saved message to a receive that is for one.
+/// Gives a saved message to a receive of one message.
 fn give(s: &mut TcpState, number: u32, recv: u32, mem: UserMem) {
     if let Some(r) = s.recvs.get_mut(recv) {
         r.live += 1;
@@ -327,8 +327,8 @@ fn give(s: &mut TcpState, number: u32, recv: u32, mem: UserMem) {
     conn::deliver(s, number, RecvPlace { recv, mem });
 }
 
-/// FI_PEEK, FI_CLAIM and FI_DISCARD (fi_msg(3), fi_tagged(3)): a peek answers through the
-/// completion queue, with `FI_ENOMSG` when there is no such message.
+/// FI_PEEK, FI_CLAIM and FI_DISCARD (fi_msg(3), fi_tagged(3)): the completion queue reports the
+/// result of a peek, `FI_ENOMSG` when there is no such message.
 fn asked_for(s: &mut TcpState, by: Poster, r: &RecvReq, at: &PostedAt, asked: u64) -> Result<()> {
     if asked == FI_DISCARD {
         crate::warn_log!(
@@ -348,7 +348,7 @@ fn asked_for(s: &mut TcpState, by: Poster, r: &RecvReq, at: &PostedAt, asked: u6
         if let Some(n) = found.filter(|_| asked & FI_CLAIM != 0) {
             q.claimed.insert(r.common.context, n);
         }
-        tell(s, id, r, found);
+        report_peek(s, id, r, found);
         if let Some(n) = found.filter(|_| asked & FI_CLAIM == 0 && asked & FI_DISCARD != 0) {
             conn::discard(s, n);
         }
@@ -362,7 +362,7 @@ fn asked_for(s: &mut TcpState, by: Poster, r: &RecvReq, at: &PostedAt, asked: u6
         return Err(FI_EINVAL);
     };
     if asked & FI_DISCARD != 0 {
-        tell(s, id, r, Some(number));
+        report_peek(s, id, r, Some(number));
         conn::discard(s, number);
         return Ok(());
     }
@@ -382,7 +382,7 @@ fn asked_for(s: &mut TcpState, by: Poster, r: &RecvReq, at: &PostedAt, asked: u6
 }
 
 /// The completion of a peek, or of a claimed message that was discarded.
-fn tell(s: &mut TcpState, id: u32, r: &RecvReq, found: Option<u32>) {
+fn report_peek(s: &mut TcpState, id: u32, r: &RecvReq, found: Option<u32>) {
     let Some(ep) = s.eps.get(id) else { return };
     let m = found.and_then(|n| s.saved.get(n));
     let kind = if r.tag.is_some() { FI_TAGGED } else { FI_MSG };
@@ -430,7 +430,7 @@ pub(crate) fn cancel(s: &mut TcpState, by: Poster, context: usize) -> Result<()>
     let number = hit.ok_or(FI_ENOENT)?;
     let r = s.recvs.get_mut(number).ok_or(FI_ENOENT)?;
     if r.live > 0 {
-        // Messages are on their way into it: it ends with the last of them.
+        // Messages are arriving in its buffer: the receive ends with the last of them.
         r.closed = true;
         return Ok(());
     }

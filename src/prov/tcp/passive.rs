@@ -1,8 +1,8 @@
-//! Passive endpoints (fi_passive_ep(3)): they listen, and tell the application of requests.
+//! Passive endpoints (fi_passive_ep(3)): they listen, and report requests to the application.
 //!
-//! Each has a thread while it listens: it takes connections in, reads the request of each, and
-//! hands it over. Callers that say nothing are dropped after FI_TCP_CONNECT_TIMEOUT_MS; there are
-//! at most so many of them, and of requests that the application has not answered.
+//! Each has a thread while it listens, which accepts connections, reads the request of each, and
+//! reports it. Callers that send nothing are dropped after FI_TCP_CONNECT_TIMEOUT_MS. The number of
+//! such callers is limited, and that of requests which the application has not answered.
 
 use super::addr;
 use super::conn::{control_needs, next_caller, timeout};
@@ -26,7 +26,7 @@ const REQUESTS_MAX: usize = 4096;
 pub(crate) struct TcpRequest {
     pub stream: Stream,
     pub order: ByteOrder,
-    /// Counts it, for as long as the application holds it.
+    /// Counts the request while the application holds it.
     _held: Arc<()>,
 }
 
@@ -43,10 +43,10 @@ impl TcpRequest {
 
 /// See the module text.
 pub(crate) struct TcpPassive {
-    shared: Arc<Shared>,
+    shared: Arc<PassiveShared>,
 }
 
-struct Shared {
+struct PassiveShared {
     info: Info,
     state: Mutex<PassiveState>,
     /// Wakes the thread.
@@ -57,11 +57,11 @@ struct PassiveState {
     /// None once an endpoint has its socket.
     listener: Option<Arc<StreamListener>>,
     backlog: i32,
-    /// Where requests go: somewhere from fi_listen to the end.
+    /// Where requests go; set from fi_listen until the passive endpoint is closed.
     on_request: Option<OnRequest<TcpRequest>>,
 }
 
-impl Shared {
+impl PassiveShared {
     fn lock(&self) -> MutexGuard<'_, PassiveState> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -87,7 +87,7 @@ impl TcpPassive {
             on_request: None,
         };
         Ok(TcpPassive {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PassiveShared {
                 info: info.clone(),
                 state: Mutex::new(state),
                 wake: WaitSet::new()?,
@@ -168,7 +168,7 @@ impl Drop for TcpPassive {
     }
 }
 
-/// Names for the poller: callers follow.
+/// The poller's names of the descriptors; those of callers follow.
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
 const FIRST: u64 = 2;
@@ -182,11 +182,11 @@ struct PendingCaller {
 
 /// The thread of a passive endpoint that listens.
 struct ListenThread {
-    shared: Arc<Shared>,
+    shared: Arc<PassiveShared>,
     poller: Poller,
     listener: Arc<StreamListener>,
     pending: Slab<PendingCaller>,
-    /// One more refers to it for each request that the application holds.
+    /// Has one more reference for each request that the application holds.
     held: Arc<()>,
 }
 
@@ -208,7 +208,7 @@ impl ListenThread {
             }
             let now = Instant::now();
             for id in self.pending.select(|c| c.deadline <= now) {
-                self.drop_caller(id, "it said nothing in time");
+                self.drop_caller(id, "it sent no request in time");
             }
         }
     }
@@ -218,7 +218,7 @@ impl ListenThread {
             let stream = match next_caller(&self.listener, || self.pending.len()) {
                 Ok(Some(stream)) => stream,
                 Ok(None) => return,
-                // What waits stays there; not to be asked for at once again.
+                // The connections stay in the backlog; the pause keeps the loop from spinning.
                 Err(_) => return std::thread::sleep(Duration::from_millis(10)),
             };
             let fd = stream.fd();
@@ -240,7 +240,7 @@ impl ListenThread {
         }
     }
 
-    /// Reads no more than the request has: what follows is the endpoint's.
+    /// Reads no more than the request: the bytes after it belong to the endpoint.
     fn read_request(&mut self, id: u32) {
         loop {
             let Some(c) = self.pending.get_mut(id) else {
@@ -265,7 +265,7 @@ impl ListenThread {
         }
     }
 
-    /// A request is here.
+    /// Reports a request that has arrived.
     fn report_request(&mut self, id: u32) {
         let Some(c) = self.pending.get(id) else {
             return;
@@ -301,7 +301,7 @@ impl ListenThread {
                 _held: Arc::clone(&self.held),
             },
         };
-        // Under the lock: nothing is told any more once the passive endpoint is closed.
+        // Under the lock: no request is reported after the passive endpoint is closed.
         if let Some(on_request) = &self.shared.lock().on_request {
             on_request(request);
         }

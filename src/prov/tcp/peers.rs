@@ -1,7 +1,8 @@
-//! Peers of a domain by number, and address vectors (fi_av(3)), which give them the application's.
+//! Peers of a domain by number, and address vectors (fi_av(3)), which map them to the application's
+//! numbers.
 //!
-//! A number is a peer's for as long as something refers to it: an entry of an address vector, a
-//! connection, a message that waits for its receive. Everybody who keeps a number holds it.
+//! A number belongs to a peer as long as something refers to it: an entry of an address vector, a
+//! connection, a message that waits for its receive. Every keeper of a number holds a reference.
 
 use crate::core::slab::Slab;
 use crate::core::Result;
@@ -10,8 +11,8 @@ use crate::types::*;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// Nobody: the peer of a connection that has not said who it is.
-pub(crate) const NOBODY: PeerId = PeerId::MAX - 1;
+/// The peer of a connection whose request has not arrived.
+pub(crate) const UNKNOWN_PEER: PeerId = PeerId::MAX - 1;
 
 #[derive(Debug)]
 struct TcpPeer {
@@ -38,14 +39,14 @@ impl TcpPeers {
         id
     }
 
-    /// One more refers to a peer.
+    /// Adds a reference to a peer.
     pub(crate) fn hold(&mut self, id: PeerId) {
         if let Some(p) = self.all.get_mut(id) {
             p.holds += 1;
         }
     }
 
-    /// One less does.
+    /// Drops a reference; the last one removes the peer.
     pub(crate) fn release(&mut self, id: PeerId) {
         let Some(p) = self.all.get_mut(id) else {
             return;

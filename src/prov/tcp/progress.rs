@@ -1,21 +1,21 @@
-//! Moving a domain's connections along.
+//! Progress of a domain's connections.
 //!
-//! The connection that something came by last is looked at first, by the one system call that also
-//! brings what is there; all others are asked for every few looks.
+//! The connection that received last is read first, by the system call that also returns its bytes;
+//! the other sockets are polled every few calls.
 
 use super::conn::{accept, expire, flush, receive, writable};
 use super::state::{TcpState, NO_CONN};
 
-/// Looks at the last connection alone, in between.
+/// Calls per poll of all sockets; the other calls read the last connection only.
 const ALONE: u32 = 4;
 
 /// Takes in what has arrived, and sends what waits.
 #[inline]
 pub(crate) fn progress(s: &mut TcpState) {
     s.turns = s.turns.wrapping_add(1);
-    if s.hot != NO_CONN {
-        let hot = s.hot;
-        let any = receive(s, hot);
+    if s.last_active != NO_CONN {
+        let last_active = s.last_active;
+        let any = receive(s, last_active);
         let every = if any { 4 * ALONE } else { ALONE };
         if s.full == 0 && !s.turns.is_multiple_of(every) {
             return;
@@ -24,7 +24,7 @@ pub(crate) fn progress(s: &mut TcpState) {
     look(s);
 }
 
-/// Looks at every socket that is ready; whether there was one.
+/// Handles every socket that is ready; returns whether there was one.
 pub(crate) fn look(s: &mut TcpState) -> bool {
     let mut ready = core::mem::take(&mut s.ready);
     s.poller.look(&mut ready);
@@ -38,7 +38,7 @@ pub(crate) fn look(s: &mut TcpState) -> bool {
             writable(s, id);
         }
         if r.read && receive(s, id) {
-            s.hot = id;
+            s.last_active = id;
         }
     }
     let any = !ready.is_empty();
@@ -49,8 +49,8 @@ pub(crate) fn look(s: &mut TcpState) -> bool {
     any
 }
 
-/// Everything once, before a caller sleeps; whether nothing is left to do but what the sockets
-/// tell.
+/// Makes all possible progress once, before a caller blocks. Returns whether further progress
+/// depends on the sockets only.
 pub(crate) fn settle(s: &mut TcpState) -> bool {
     look(s);
     for id in s.conns.select(|c| c.queued() > 0) {

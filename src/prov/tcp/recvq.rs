@@ -1,8 +1,8 @@
 //! Receives that wait for messages, and messages that wait for receives (fi_msg(3), fi_tagged(3)).
 //!
-//! Which receive takes which message `proto::matching` decides. A message for which none is posted
-//! is a [`SavedMsg`]: its bytes are kept as they come, or, where too much is kept already, left in
-//! the connection, which nobody reads until the message has a receive.
+//! `proto::matching` decides which receive takes which message. A message without a posted receive
+//! is a [`SavedMsg`]: its bytes are kept as they arrive, or, where too much is kept already, left
+//! in the connection, which is not read until the message has a receive.
 
 use super::peers::TcpPeers;
 use super::state::TcpState;
@@ -22,13 +22,13 @@ pub(crate) struct TcpRecv {
     pub report: bool,
     /// With FI_MULTI_RECV: the buffer is given back when less than this is left of it.
     pub multi: Option<usize>,
-    /// Bytes of it that messages have.
+    /// Bytes of the buffer that messages have taken.
     pub used: usize,
     /// Messages on their way into it.
     pub live: u32,
-    /// No further message gets in.
+    /// No further message is matched.
     pub closed: bool,
-    /// A counter that hears of the end, beside the endpoint's.
+    /// A counter that counts its end, beside the endpoint's.
     pub completion_cntr: Option<u32>,
 }
 
@@ -39,16 +39,16 @@ pub(crate) struct RecvPlace {
     pub mem: UserMem,
 }
 
-/// How far a message without a receive is.
+/// State of a message without a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SavedState {
     /// All of it is here.
     Whole,
     /// It is coming in.
     Coming,
-    /// It stays in its connection.
+    /// Its bytes stay in the connection.
     Held,
-    /// Its sender waits to be asked for it, by this number.
+    /// Its sender waits for a CTS with this number.
     Announced(u8),
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct SavedMsg {
     pub ep: u32,
     /// The connection it comes by; of no meaning once it is whole.
     pub conn: u32,
-    /// Held.
+    /// Its sender, of which a reference is held.
     pub from: PeerId,
     pub tag: Option<u64>,
     pub cq_data: Option<u64>,
@@ -69,9 +69,9 @@ pub(crate) struct SavedMsg {
     pub have: usize,
 }
 
-/// What a receive looks for.
+/// Source and tag of the messages that a receive takes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct RecvMatch {
     pub src: PeerId,
     pub tag: Option<(u64, u64)>,
 }
@@ -96,7 +96,7 @@ impl TcpRecvQueue {
     }
 
     /// Posts a receive that found no message.
-    pub(crate) fn post(&mut self, w: &Wanted, recv: u32) {
+    pub(crate) fn post(&mut self, w: &RecvMatch, recv: u32) {
         let (tag, ignore) = w.tag.unwrap_or((0, 0));
         self.side(w.tag.is_some()).post(Posted {
             src: w.src,
@@ -135,7 +135,7 @@ impl TcpRecvQueue {
     }
 
     /// The oldest message that a receive would take, left there.
-    pub(crate) fn find(&mut self, w: &Wanted) -> Option<u32> {
+    pub(crate) fn find(&mut self, w: &RecvMatch) -> Option<u32> {
         let (tag, ignore) = w.tag.unwrap_or((0, 0));
         let m = self.side(w.tag.is_some());
         let id = m.find_message(w.src, tag, ignore)?;
@@ -143,7 +143,7 @@ impl TcpRecvQueue {
     }
 
     /// As [`TcpRecvQueue::find`], taken out.
-    pub(crate) fn take(&mut self, w: &Wanted) -> Option<u32> {
+    pub(crate) fn take(&mut self, w: &RecvMatch) -> Option<u32> {
         let (tag, ignore) = w.tag.unwrap_or((0, 0));
         let m = self.side(w.tag.is_some());
         let id = m.find_message(w.src, tag, ignore)?;

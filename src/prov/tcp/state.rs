@@ -1,8 +1,8 @@
-//! Everything of a domain that the data path touches, and what becomes of operations that end.
+//! The state of a domain that the data path uses, and the reports of operations that end.
 
 use super::conn::Conn;
 use super::ep::{TcpEp, TcpSrx};
-use super::peers::{TcpAv, TcpPeers, NOBODY};
+use super::peers::{TcpAv, TcpPeers, UNKNOWN_PEER};
 use super::recvq::{RecvPlace, SavedMsg, TcpRecv, TcpRecvQueue};
 use crate::core::slab::Slab;
 use crate::core::Errno;
@@ -38,14 +38,14 @@ pub(crate) struct TcpState {
     pub mr_cntrs: Vec<(u64, u32, u64)>,
     /// Connections that have a deadline: they are being made.
     pub making: Vec<u32>,
-    /// What is received and does not go straight to its place.
+    /// Receive buffer of all connections, for bytes that do not go straight to their place.
     pub buf: Vec<u8>,
     pub ready: Vec<Ready>,
-    /// The connection that something came by last.
-    pub hot: u32,
+    /// The connection that received last.
+    pub last_active: u32,
     /// Connections that wait for room in their sockets.
     pub full: u32,
-    /// Looks at sockets so far.
+    /// Calls of `progress` so far.
     pub turns: u32,
 }
 
@@ -75,8 +75,8 @@ pub(crate) struct MsgInfo {
     pub len: u64,
 }
 
-/// Why an operation failed: positive `FI_E*`, and a text.
-pub(crate) type Why = (Errno, String);
+/// The reason of a failure: positive `FI_E*`, and a text.
+pub(crate) type FailReason = (Errno, String);
 
 impl TcpState {
     pub(crate) fn new(poller: Poller, mem: MemTable) -> TcpState {
@@ -97,13 +97,13 @@ impl TcpState {
             making: Vec::new(),
             buf: vec![0; BUFFER],
             ready: Vec::with_capacity(crate::device::stream::READY_MAX),
-            hot: NO_CONN,
+            last_active: NO_CONN,
             full: 0,
             turns: 0,
         }
     }
 
-    /// An operation of the transmit side has succeeded.
+    /// Reports an operation of the transmit side that has succeeded.
     #[inline]
     pub(crate) fn tx_done(&mut self, op: &TxOp) {
         if let Some(ep) = self.eps.get(op.ep) {
@@ -121,8 +121,8 @@ impl TcpState {
         }
     }
 
-    /// One has failed.
-    pub(crate) fn tx_failed(&mut self, op: &TxOp, why: &Why) {
+    /// Reports an operation of the transmit side that has failed.
+    pub(crate) fn tx_failed(&mut self, op: &TxOp, why: &FailReason) {
         if let Some(ep) = self.eps.get(op.ep) {
             let kind = CntrKind::of(op.done.flags);
             ep.cntrs.count_error(&mut self.cntrs, kind);
@@ -146,16 +146,22 @@ impl TcpState {
 
     /// The application's name for a peer, at an endpoint.
     pub(crate) fn source(&self, ep: &TcpEp, from: PeerId) -> fi_addr_t {
-        if from == NOBODY || ep.caps & FI_SOURCE == 0 {
+        if from == UNKNOWN_PEER || ep.caps & FI_SOURCE == 0 {
             return FI_ADDR_NOTAVAIL;
         }
         let av = ep.av.and_then(|a| self.avs.get(a));
         av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from))
     }
 
-    /// A message to endpoint `id` is in its place, or has failed on the way there.
+    /// Reports a message to endpoint `id` that is in its place, or has failed on the way there.
     #[inline]
-    pub(crate) fn recv_done(&mut self, id: u32, p: &RecvPlace, m: &MsgInfo, why: Option<Why>) {
+    pub(crate) fn recv_done(
+        &mut self,
+        id: u32,
+        p: &RecvPlace,
+        m: &MsgInfo,
+        why: Option<FailReason>,
+    ) {
         let Some(r) = self.recvs.get_mut(p.recv) else {
             return;
         };
@@ -202,7 +208,7 @@ impl TcpState {
                 if let Some(c) = cntr.and_then(|c| self.cntrs.get_mut(c)) {
                     c.add(1);
                 }
-                // A buffer that is given back is always told of.
+                // The release of a multi-receive buffer is always reported.
                 if let Some(cq) = cq.filter(|_| report || flags & FI_MULTI_RECV != 0) {
                     cq.push(entry);
                 }
@@ -225,7 +231,7 @@ impl TcpState {
         }
     }
 
-    /// A posted receive, which is in no queue any more, ends without a message.
+    /// Reports a posted receive, which is in no queue any more, as cancelled.
     pub(crate) fn recv_cancelled(&mut self, ep: u32, r: &TcpRecv, text: &str) {
         let Some(ep) = self.eps.get(ep) else { return };
         ep.cntrs.count_error(&mut self.cntrs, CntrKind::Recv);
@@ -246,7 +252,7 @@ impl TcpState {
         });
     }
 
-    /// A peer has read (or written) registered memory.
+    /// Reports that a peer has read (or written) registered memory.
     pub(crate) fn remote_done(&mut self, id: u32, write: bool, m: &MsgInfo, keys: &[u64]) {
         let kind = CntrKind::remote(write);
         for (key, cntr, kinds) in &self.mr_cntrs {

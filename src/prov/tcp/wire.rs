@@ -7,7 +7,7 @@
 
 use crate::core::iovs::{Iovs, RmaIov, MAX_IOV};
 
-/// Of control messages and of headers.
+/// Protocol version of control messages and of headers.
 const VERSION: u8 = 3;
 /// Bytes of the header that every message has.
 pub(crate) const BASE: usize = 16;
@@ -42,7 +42,7 @@ pub(crate) enum XnetOp {
     /// A tagged message whose bytes are sent when they are asked for ([`XnetOp::Cts`]).
     TaggedRts = 5,
     Cts = 6,
-    /// The bytes of one that was announced.
+    /// The bytes of an announced message.
     Data = 7,
 }
 
@@ -120,7 +120,7 @@ impl Writer<'_> {
     }
 }
 
-/// Where the number of a header is, by which debug builds of the C library count.
+/// Offset of the header's sequence number, which debug builds of the C library check.
 pub(crate) const ID_AT: usize = 7;
 
 /// Writes a header; its length.
@@ -275,7 +275,7 @@ pub(crate) fn emit_control(kind: ControlKind, data: &[u8]) -> Vec<u8> {
     out[0] = VERSION;
     out[1] = code;
     out[2..4].copy_from_slice(&(data.len() as u16).to_be_bytes());
-    // By this the peer sees whether its numbers are written as ours.
+    // The peer detects our byte order by this word.
     out[24..].copy_from_slice(&1u64.to_ne_bytes());
     out.extend_from_slice(data);
     out
@@ -306,7 +306,7 @@ pub(crate) fn parse_control(b: &[u8; CONTROL]) -> Result<Control, Malformed> {
 /// What RDM endpoints tell each other as they connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// Of the RDM protocol; of an answer, at most what was asked for.
+    /// Version of the RDM protocol; in an answer, at most the requested version.
     pub version: u8,
     pub features: u8,
     /// The port that the endpoint listens on.
@@ -316,7 +316,7 @@ pub(crate) struct Hello {
 
 /// Bytes of a [`Hello`].
 pub(crate) const HELLO: usize = 8;
-/// In an answer's version: the peer has looked at ours.
+/// Bit of the version in an answer: the peer has evaluated our version.
 pub(crate) const VERSION_SEEN: u8 = 1 << 7;
 /// From this version on tagged messages may be announced before they are sent.
 pub(crate) const RDM_VERSION: u8 = 1;

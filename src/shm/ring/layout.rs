@@ -1,11 +1,12 @@
-//! How a ring lies in its segment: the words that both sides look at, and the word in front of each
+//! Layout of a ring in its segment: the words that both sides read, and the word in front of each
 //! record.
 
 use super::segment::SIZE;
+use crate::shm::kind;
 
 /// Longest record, bytes.
 pub(crate) const RECORD_MAX: usize = 64 << 10;
-/// Bytes that the reader gives back at a time.
+/// Bytes of taken records after which the reader publishes its position, as credit for the writer.
 pub(crate) const GIVE_BACK: u64 = 32 << 10;
 
 pub(crate) const LINE: usize = 64;
@@ -16,10 +17,10 @@ pub(crate) const RX_PAUSED: usize = TAKEN + 8;
 pub(crate) const RX_ARMED: usize = TAKEN + 12;
 pub(crate) const TX_ARMED: usize = TAKEN + 16;
 
-/// Kinds of records, in the byte of a word above its length; the byte above that is the caller's.
+/// Bit offsets in a record's word: the kind, above the length, and the caller's flags.
 pub(crate) const KIND: u32 = 32;
 pub(crate) const FLAGS: u32 = 40;
-/// The next record is at the beginning.
+/// Word in place of a record: the next record is at the beginning of the ring.
 pub(crate) const WRAP: u64 = 0xff << KIND;
 
 /// Bytes a record takes.
@@ -39,12 +40,11 @@ pub(crate) struct RecordWord {
 #[inline(always)]
 pub(crate) fn record_word(word: u64, pos: usize) -> Option<RecordWord> {
     let (len, kind) = (word as u32 as usize, (word >> KIND) as u8);
-    let bad = kind == 0 || kind == 0xff || len > RECORD_MAX || pos + span(len) > SIZE;
-    (!bad).then_some(RecordWord {
-        len,
-        kind,
-        flags: (word >> FLAGS) as u8,
-    })
+    let flags = (word >> FLAGS) as u8;
+    // Only a record with the flag is read under the ring's lock.
+    let unlocked = (kind >= kind::WRITE) != (flags & kind::ACCESS != 0);
+    let bad = kind == 0 || kind == 0xff || len > RECORD_MAX || pos + span(len) > SIZE || unlocked;
+    (!bad).then_some(RecordWord { len, kind, flags })
 }
 
 impl RecordWord {
@@ -60,6 +60,6 @@ pub struct RecordHeader {
     /// 1 to 254.
     pub kind: u8,
     pub flags: u8,
-    /// A reader that pauses messages does not take it.
+    /// Not written while the reader pauses messages.
     pub message: bool,
 }

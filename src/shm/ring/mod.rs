@@ -1,14 +1,14 @@
 //! A ring of records in shared memory, from one process to another.
 //!
-//! A record is a word (length and kind) and its bytes, beginning at a multiple of a cache line, so
-//! that a short one crosses over in a single line. The writer ([`RingWriter`]) first makes the word
-//! after the record zero, then fills the record, and stores its word last; the reader
-//! ([`RingReader`]) looks at the word where the next record is due. Neither touches a line of the
-//! other's otherwise, but for the reader's position, which it gives back a few pages at a time, and
-//! for the flags by which a side asks to be woken.
+//! A record is a word (length and kind) and its bytes. It begins at a multiple of a cache line, so
+//! that a short record is transferred in one line. The writer ([`RingWriter`]) first clears the
+//! word after the record, then fills the record, and stores its word last; the reader
+//! ([`RingReader`]) polls the word where the next record is due. Each side reads lines of the other
+//! only for records, for the reader's position, which the reader publishes after some pages, and
+//! for the flags by which a side asks for a wake-up.
 //!
-//! Nothing the peer writes is believed: positions are each side's own, a length that does not fit
-//! breaks the ring.
+//! Nothing that the peer writes is trusted: each side keeps its own positions, and a length that
+//! does not fit breaks the ring.
 
 mod layout;
 #[cfg(test)]

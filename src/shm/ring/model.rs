@@ -1,10 +1,10 @@
-//! The ring's promises, tried in every order in which two processors can carry them out.
+//! A model checker of the ring: all orders in which two processors can execute its steps.
 //!
 //! A model of `ring` on processors that keep stores in a buffer for a while (total store order, as
-//! x86): a writer of some records, with its test for a blocked reader and its own wait when the
-//! ring is full, and a reader that takes them, blocks when there are none, and wakes the writer.
-//! All reachable states are visited: records come out once, in order and whole, and neither side
-//! blocks for ever. Without the reader's barrier the search finds the lost wake-up, as it should.
+//! x86): a writer of some records, which tests for a blocked reader and blocks when the ring is
+//! full, and a reader that takes records, blocks when there are none, and wakes the writer. All
+//! reachable states are visited: records arrive once, in order and whole, and neither side blocks
+//! for ever. Without the reader's barrier the search finds the lost wake-up, as expected.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -175,7 +175,8 @@ impl Machine {
     }
 }
 
-/// Visits every state. How many there are, and whether one is the end before all records are taken.
+/// Visits every state. Returns how many there are, and whether one has no successor before all
+/// records are taken.
 fn search(barrier: bool) -> (usize, bool) {
     let mut seen = HashSet::from([Machine::default()]);
     let mut open = vec![Machine::default()];

@@ -1,4 +1,4 @@
-//! The reading end of a ring (`ring`), and its records in their places.
+//! The reading end of a ring (`ring`), and access to its records.
 
 use super::layout::{record_word, span, GIVE_BACK, RX_ARMED, RX_PAUSED, TAKEN, TX_ARMED, WRAP};
 use super::segment::{RingSegment, DATA, SIZE};
@@ -13,14 +13,14 @@ use std::sync::Arc;
 /// Nanoseconds after which a writer that holds the ring's lock is given up.
 const KEPT_MAX: u64 = 5_000_000_000;
 
-/// The end that reads.
+/// The reading end of a ring.
 pub(crate) struct RingReader {
     map: Arc<RingSegment>,
     at: u64,
-    /// Position last given back.
+    /// Position last published in `TAKEN`.
     given: u64,
     claim: TargetLock,
-    /// Since when the writer has kept the accesses to itself, 0 while it does not.
+    /// Since when the writer has held the lock of the accesses, nanoseconds; 0 while it does not.
     kept: u64,
 }
 
@@ -28,16 +28,16 @@ pub(crate) struct RingReader {
 pub(crate) enum Lookup<'a> {
     Nothing,
     Record(Record<'a>),
-    /// The writer does not keep to the rules.
+    /// The writer violates the protocol.
     Broken,
 }
 
-/// A record in its place. Its bytes may change until [`RingReader::take`] is called, if the writer
-/// is hostile: what is decided on is copied first.
+/// A record in the ring. Its bytes may change until [`RingReader::take`] is called, if the writer
+/// is hostile: values that decisions depend on are copied first.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     map: &'a RingSegment,
-    /// Of its first byte.
+    /// Offset of its first byte.
     at: usize,
     pub len: usize,
     pub kind: u8,
@@ -98,8 +98,8 @@ impl<'a> Record<'a> {
         self.map.word(self.at + off).load(Relaxed)
     }
 
-    /// Copies up to `most` chunks of a transfer that the writer shares with us, as long as there
-    /// are some: how many; `None` when `copy` could not do one.
+    /// Copies up to `most` chunks of a split copy that the writer shares with us, while there are
+    /// any. Returns how many, or `None` when `copy` failed.
     pub fn copy_split(
         &self,
         s: SplitCopy,
@@ -158,7 +158,7 @@ impl RingReader {
         }
     }
 
-    /// The next record; [`RingReader::take`] makes it the past.
+    /// The next record; [`RingReader::take`] removes it.
     #[inline(always)]
     pub(crate) fn look(&mut self) -> Lookup<'_> {
         loop {
@@ -177,7 +177,7 @@ impl RingReader {
             let mut done = false;
             if h.flags & kind::ACCESS != 0 {
                 if !self.claim.take(&self.map) {
-                    return match self.kept_for_long() {
+                    return match self.check_lock_timeout() {
                         true => Lookup::Broken,
                         false => Lookup::Nothing,
                     };
@@ -196,10 +196,10 @@ impl RingReader {
         }
     }
 
-    /// Whether the writer works on its accesses for longer than any takes: it was stopped, or means
-    /// harm.
+    /// Notes that the writer holds the lock. Returns whether it has held the lock for longer than
+    /// any access takes: the writer was stopped, or is hostile.
     #[cold]
-    fn kept_for_long(&mut self) -> bool {
+    fn check_lock_timeout(&mut self) -> bool {
         let now = host::now();
         if self.kept == 0 {
             self.kept = now;
@@ -207,22 +207,23 @@ impl RingReader {
         now.saturating_sub(self.kept) > KEPT_MAX
     }
 
-    /// The writer is gone: its lock is void, and its records are read to the end.
-    pub(crate) fn inherit(&mut self) {
-        self.claim.inherit();
+    /// Ignores the writer's lock from now on: the writer is gone, and its records are read to the
+    /// end.
+    pub(crate) fn ignore_writer_lock(&mut self) {
+        self.claim.ignore_writer_lock();
     }
 
-    /// The access that was looked at is done, and taken.
+    /// Marks the access that was looked at, and taken, as done.
     #[inline]
-    pub(crate) fn did(&mut self, kind: u8, len: usize) {
-        if rma::is_target_s(kind) {
-            self.claim.wakes();
+    pub(crate) fn mark_done(&mut self, kind: u8, len: usize) {
+        if rma::is_target_only(kind) {
+            self.claim.wake_writer();
         }
         self.claim.advance(&self.map, self.at, len);
     }
 
-    /// Nothing more is looked at for now: says which accesses are done. `true` when the writer
-    /// waits for room and has to be woken.
+    /// Ends a poll: unlocks, and reports which accesses are done. `true` when the writer waits for
+    /// that and has to be woken.
     #[inline]
     pub(crate) fn settle(&mut self) -> bool {
         self.claim.settle(&self.map, self.at) && self.wanted()
@@ -241,7 +242,7 @@ impl RingReader {
         self.wanted()
     }
 
-    /// Whether the writer waits for room. Clears the flag: the caller wakes the writer.
+    /// Whether the writer waits for room. Clears the flag: the caller has to wake the writer.
     fn wanted(&self) -> bool {
         // The writer tests again after it has set the flag.
         fence(SeqCst);
@@ -256,13 +257,14 @@ impl RingReader {
         self.map.word(DATA + pos).load(Acquire) != 0
     }
 
-    /// Asks the writer for a wake-up with its next record. It may not have seen that before
-    /// [`asymmetric_fence`].
+    /// Asks the writer for a wake-up with its next record. The writer may not see the request
+    /// before [`asymmetric_fence`].
     pub(crate) fn arm_wakeup(&self) {
         self.map.half(RX_ARMED).store(1, Relaxed);
     }
 
-    /// After that, whether the caller may block: there is no record.
+    /// After the fence: whether the caller may block, because there is no record. Withdraws the
+    /// request if there is one.
     pub(crate) fn can_sleep(&self) -> bool {
         if self.ready() {
             self.disarm_wakeup();

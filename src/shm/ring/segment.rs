@@ -1,7 +1,7 @@
-//! The file of a ring: a page of words that say how things stand, and the bytes of its records.
+//! The file of a ring: a page of control words, and the bytes of its records.
 //!
-//! Its length is a power of two, so that an offset is kept within it by a mask: the words are
-//! reached with every message.
+//! Its length is a power of two, so that a mask keeps an offset within the file: every message
+//! accesses the words.
 
 use crate::core::Result;
 use crate::hmem::{copy_across, copy_bytes, Piece, UserMem};
@@ -12,8 +12,8 @@ use std::os::fd::OwnedFd;
 
 /// Bytes of records.
 pub(crate) const SIZE: usize = 1 << 20;
-/// Where they begin. What lies between the first page and them is never touched, and takes no
-/// memory.
+/// Offset of the records. The bytes between the first page and this offset are never touched, and
+/// take no memory.
 pub(crate) const DATA: usize = SIZE;
 /// Bytes of the file.
 pub(crate) const FILE: usize = DATA + SIZE;
@@ -83,9 +83,9 @@ impl RingSegment {
         unsafe { &*self.place(off & !63).cast::<[AtomicU64; 8]>() }
     }
 
-    /// Has the line at `off` brought here to be written.
+    /// Prefetches the line at `off` for writing.
     #[inline(always)]
-    pub fn soon_written(&self, off: usize) {
+    pub fn prefetch_write(&self, off: usize) {
         let p = self.place(off).cast::<c_void>();
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a hint, which reads and writes nothing.
@@ -100,7 +100,7 @@ impl RingSegment {
     #[inline]
     pub fn put(&self, off: usize, bytes: &[u8]) {
         if let Some(at) = self.span(off, bytes.len()) {
-            // SAFETY: within the mapping; the peer may look at it meanwhile, and gets what it gets.
+            // SAFETY: within the mapping; the peer may read meanwhile, and may observe torn bytes.
             unsafe { copy_across(bytes.as_ptr(), at, bytes.len()) };
         }
     }
@@ -158,8 +158,8 @@ impl RingSegment {
     #[inline(always)]
     pub fn load(&self, off: usize, into: &mut [u8]) {
         if let Some(at) = self.span(off, into.len()) {
-            // SAFETY: within the mapping, as long as `into`; the peer may write meanwhile, and we
-            // get what we get.
+            // SAFETY: within the mapping, as long as `into`; the peer may write meanwhile, and its
+            // writes may be observed torn.
             unsafe { copy_bytes(at, into.as_mut_ptr(), into.len()) };
         }
     }

@@ -1,17 +1,18 @@
-//! The ring's promises on processors that reorder more than x86, such as aarch64.
+//! A model checker of the ring on processors that reorder more than x86, such as aarch64.
 //!
-//! As `model`, with weaker memory: every place keeps its stores in order, and a processor has for
+//! As `model`, with weaker memory. Every place keeps its stores in order, and a processor has for
 //! each place the newest store that it knows. A load may return any store that is not older than
-//! that; a store may go in front of others' stores that its processor does not know. An acquiring
-//! load of a releasing store takes over what the storing processor knew; a fence takes over, and
-//! leaves behind, what all fences before it knew (the view semantics of C11, without loads that
-//! pass stores: [`Orders::taken`] stands for the one of those that matters). All reachable states
-//! are visited. The search finds what goes wrong when an order that the code relies on is missing.
+//! the known store. A store may be inserted before stores of others that its processor does not
+//! know. An acquiring load of a releasing store takes over what the storing processor knew. A fence
+//! takes over what all fences before it knew, and leaves the result to later fences. These are the
+//! view semantics of C11, without loads that pass stores; [`Orders::taken`] models the one such
+//! load that matters. All reachable states are visited. The search finds the error when an order
+//! that the code relies on is missing.
 
 use std::collections::HashSet;
 
-/// Places of the ring: one word more than there are records in it at most, for the writer makes the
-/// next word zero.
+/// Places of the ring: one more word than records at a time, because the writer clears the word
+/// after each record.
 const SLOTS: usize = 3;
 const BODIES: usize = SLOTS - 1;
 /// Records that go through it.
@@ -37,13 +38,13 @@ fn join(a: &mut View, b: &View) {
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct KeptStore {
     value: u8,
-    /// What its processor knew, of a releasing store.
+    /// For a releasing store: what its processor knew.
     released: Option<View>,
-    /// It replaces the store before it: nothing comes between the two.
+    /// An exchange: no other store comes between the store before it and this store.
     exchange: bool,
 }
 
-/// Which orders the ring keeps to; all of them, in truth.
+/// Memory orders that a search assumes; the code keeps all of them.
 #[derive(Clone, Copy)]
 struct Orders {
     /// The reader's fence on all processors.
@@ -96,7 +97,7 @@ impl WeakMachine {
         }
     }
 
-    /// What a load may return: the machine after it, and the value.
+    /// Values that a load may return, each with the machine after the load.
     fn load(&self, reads: bool, place: usize, acquire: bool) -> Vec<(WeakMachine, u8)> {
         let mut all = Vec::new();
         let known = if reads { self.reader } else { self.writer }.view[place];
@@ -130,7 +131,7 @@ impl WeakMachine {
         self.memory[place].insert(i, s);
     }
 
-    /// What a store may do.
+    /// Machines that may follow a store.
     fn store(&self, reads: bool, place: usize, value: u8, release: bool) -> Vec<WeakMachine> {
         let mut all = Vec::new();
         let kept = &self.memory[place];
@@ -173,7 +174,7 @@ impl WeakMachine {
         self.fences = all;
     }
 
-    /// Stores that nobody can load any more are forgotten.
+    /// Drops stores that no side can load any more.
     fn forget(mut self) -> WeakMachine {
         for place in 0..PLACES {
             let old = self.reader.view[place].min(self.writer.view[place]);
@@ -342,7 +343,7 @@ struct Found {
     states: usize,
     /// A state from which nothing follows, before all records are taken.
     stuck: bool,
-    /// Bytes of another record than the one that was announced.
+    /// Bytes of a record were loaded that is not the announced record.
     torn: bool,
 }
 

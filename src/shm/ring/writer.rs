@@ -47,7 +47,7 @@ impl RingWriter {
 
     /// The writing end of a ring in this file, which is empty.
     pub(in crate::shm) fn over(map: Arc<RingSegment>) -> RingWriter {
-        let fence_by_reader = membarrier::join_all();
+        let fence_by_reader = membarrier::register_global();
         RingWriter {
             map,
             at: 0,
@@ -243,7 +243,7 @@ impl RingWriter {
 
     /// How the access at position `start` went.
     #[cold]
-    pub(crate) fn fate(&self, start: u64) -> RmaOutcome {
+    pub(crate) fn access_outcome(&self, start: u64) -> RmaOutcome {
         rma::outcome_of(self.map.word(self.word_at(start)).load(Relaxed))
     }
 
@@ -308,7 +308,7 @@ impl RingWriter {
         self.at += need as u64;
         // The next short record makes the word there zero: the line is with the reader since the
         // ring's last round.
-        self.map.soon_written(DATA + (pos + need + LINE) % SIZE);
+        self.map.prefetch_write(DATA + (pos + need + LINE) % SIZE);
         // The reader tests the ring after it has set the flag.
         if self.fence_by_reader {
             compiler_fence(SeqCst);

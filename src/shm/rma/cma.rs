@@ -4,17 +4,17 @@
 use crate::hmem::{Piece, UserMem};
 use crate::shm::ring::RingSegment;
 
-/// Pieces that one call of the system copies at most.
+/// Pieces that one system call copies at most.
 pub(crate) const MANY: usize = 16;
 
-/// Our end of a copy.
+/// The local side of a copy.
 #[derive(Clone, Copy)]
 pub enum LocalBuffer<'a> {
     Mem(&'a UserMem),
     Piece(Piece),
     /// Bytes to write.
     Bytes(&'a [u8]),
-    /// So many bytes of shared memory, at an offset.
+    /// Shared memory: offset and length.
     Shared(&'a RingSegment, usize, usize),
 }
 
@@ -30,7 +30,7 @@ impl LocalBuffer<'_> {
         }
     }
 
-    /// Whether the system can reach it, which it cannot a device's memory.
+    /// Whether it is host memory: the system cannot copy a device's memory.
     pub fn is_host(&self) -> bool {
         match self {
             LocalBuffer::Mem(m) => m.is_host(),
@@ -39,8 +39,8 @@ impl LocalBuffer<'_> {
     }
 }
 
-/// Moves bytes between us and another process, our own from the `off`th on. Returns how many were
-/// moved.
+/// Copies bytes between this process and another, the local bytes from `off` on. Returns how many
+/// were copied.
 pub(crate) fn copy(pid: i32, write: bool, local: &LocalBuffer, off: usize, at: u64) -> usize {
     let mut iov = [libc::iovec {
         iov_base: core::ptr::null_mut(),
@@ -59,7 +59,7 @@ pub(crate) fn copy(pid: i32, write: bool, local: &LocalBuffer, off: usize, at: u
             .part(off, usize::MAX)
             .pieces()
             .for_each(|p| put((p.addr(), p.len()))),
-        // Bytes are there to be read.
+        // The bytes are read-only.
         LocalBuffer::Bytes(_) if !write => return 0,
         LocalBuffer::Bytes(b) => {
             let b = b.get(off..).unwrap_or(&[]);
@@ -98,8 +98,8 @@ pub(crate) fn process_gone() -> bool {
     std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Copies pieces, up to [`MANY`], to or from memory of another process by one call of the system:
-/// how many, from the first on.
+/// Copies up to [`MANY`] pieces to or from memory of another process by one system call. Returns
+/// how many were copied, counted from the first.
 pub(crate) fn copy_batch(
     pid: i32,
     write: bool,
@@ -111,7 +111,7 @@ pub(crate) fn copy_batch(
     };
     let (mut near, mut far, mut lens) = ([none; MANY], [none; MANY], [0; MANY]);
     let (mut n, mut all) = (0usize, 0);
-    // Those that lie one behind the other are one to the system, which takes its time for each.
+    // Adjacent pieces are joined: the system has a cost for each piece.
     let mut ends = (0, 0);
     for (len, (piece, at)) in lens.iter_mut().zip(parts) {
         let begins = (piece.addr(), at as usize);

@@ -2,41 +2,41 @@
 
 use super::cma::LocalBuffer;
 use super::lock::{refuse, CLOSE_WAIT, DONE, FREE, ORIGIN, RING_LOCK, UNSUPPORTED};
-use super::mr_table::{KeyHash, RemoteMrTable, RmaDenied, VISIT_ASIDE};
+use super::mr_table::{KeyHash, RemoteMrTable, RmaDenied, EXECUTE_KEY};
 use super::HEAD;
 use crate::shm::kind;
 use crate::shm::ring::{record_word, RingSegment, DATA, SIZE, TAKEN, WRAP};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::Arc;
 
-/// What became of an attempt to execute accesses from here.
+/// Result of an attempt to execute accesses from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Executed {
-    /// The target is at work.
+    /// The target holds the lock.
     LockHeld,
-    /// So many were done.
+    /// How many were executed.
     Count(usize),
 }
 
 /// The writer's side.
 pub(crate) struct Initiator {
     ring: Arc<RingSegment>,
-    visit: RemoteMrTable,
+    remote_table: RemoteMrTable,
     /// Positions between which accesses lie that may not be done.
     from: AtomicU64,
     upto: AtomicU64,
-    /// The events thread polls it.
+    /// Whether the events thread polls this initiator.
     pub watched: AtomicBool,
     /// How many were executed from here.
     back: AtomicU64,
 }
 
 impl Initiator {
-    /// For the ring to a peer whose memory `visit` reaches.
-    pub(crate) fn new(ring: Arc<RingSegment>, visit: RemoteMrTable) -> Initiator {
+    /// For the ring to a peer whose memory `remote_table` reaches.
+    pub(crate) fn new(ring: Arc<RingSegment>, remote_table: RemoteMrTable) -> Initiator {
         Initiator {
             ring,
-            visit,
+            remote_table,
             from: AtomicU64::new(0),
             upto: AtomicU64::new(0),
             watched: AtomicBool::new(false),
@@ -44,12 +44,12 @@ impl Initiator {
         }
     }
 
-    /// The way into the peer's memory.
+    /// The peer's table of registered memory.
     pub(crate) fn mr_table(&self) -> &RemoteMrTable {
-        &self.visit
+        &self.remote_table
     }
 
-    /// An access has been written, from `start` to `end`; `done` is what the target has said last.
+    /// Adds an access from `start` to `end` to the range; the target has last reported `done`.
     #[inline]
     pub(crate) fn track(&self, start: u64, end: u64, done: u64) {
         if done >= self.upto.load(Relaxed) {
@@ -58,7 +58,7 @@ impl Initiator {
         self.upto.store(end, Release);
     }
 
-    /// What lies before this has been done, and may be written over.
+    /// Moves the beginning of the range: everything before `at` is done, and may be overwritten.
     #[inline]
     pub(crate) fn begins(&self, at: u64) {
         self.from.store(at, Release);
@@ -75,7 +75,8 @@ impl Initiator {
         self.back.load(Relaxed)
     }
 
-    /// The owner goes: does what is in the ring, waiting for the target where that has begun to.
+    /// Executes the accesses in the ring before the owner closes; waits for a target that holds the
+    /// lock.
     pub(crate) fn clear(&self) {
         let until = std::time::Instant::now() + CLOSE_WAIT;
         while self.pending().is_some() && std::time::Instant::now() < until {
@@ -85,8 +86,8 @@ impl Initiator {
                 Executed::Count(_) => {}
             }
         }
-        // The thread may be at work, too; a process that ends now would leave its claim to the
-        // target.
+        // The events thread may hold the lock, too: a process that ends now would leave the lock
+        // held.
         let at_work = || self.ring.word(RING_LOCK).load(Acquire) == ORIGIN;
         while at_work() && std::time::Instant::now() < until {
             std::thread::yield_now();
@@ -111,8 +112,8 @@ impl Initiator {
         while at < upto && n < most {
             let pos = at as usize % SIZE;
             let word = ring.word(DATA + pos).load(Acquire);
-            // What the target has taken may have been written over meanwhile; what is not done has
-            // not.
+            // Records that the target has taken may have been overwritten meanwhile; accesses that
+            // are not done have not been.
             let gone = ring.word(TAKEN).load(Acquire);
             if gone > at {
                 at = gone.max(self.from.load(Acquire));
@@ -134,7 +135,7 @@ impl Initiator {
             at += h.span() as u64;
         }
         if n > 0 {
-            // Whatever the peer says from now on, these are not done a second time.
+            // Whatever the peer reports from now on, these accesses are not executed again.
             self.from.fetch_max(at, AcqRel);
             ring.word(DONE).store(at, Release);
             self.back.fetch_add(n as u64, Relaxed);
@@ -143,7 +144,7 @@ impl Initiator {
         Executed::Count(n)
     }
 
-    /// Does one; `false` when it cannot be done from here.
+    /// Executes an access; `false` when it cannot be executed from here.
     fn work(&self, kind: u8, word: usize, len: usize) -> bool {
         let ring = &*self.ring;
         let write = match kind {
@@ -156,9 +157,9 @@ impl Initiator {
         }
         let [key, addr] = [8, 16].map(|o| ring.word(word + o).load(Relaxed));
         let data = LocalBuffer::Shared(ring, word + 8 + HEAD, len - HEAD);
-        let done = self
-            .visit
-            .access(ring.word(VISIT_ASIDE), write, &data, KeyHash::of(key), addr);
+        let done =
+            self.remote_table
+                .access(ring.word(EXECUTE_KEY), write, &data, KeyHash::of(key), addr);
         let code = match done {
             Ok(()) => return true,
             Err(RmaDenied::Status(s)) => s as u8,

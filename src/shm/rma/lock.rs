@@ -5,19 +5,21 @@ use crate::shm::ring::{RingSegment, LINE};
 use crate::transport::Status;
 use core::sync::atomic::Ordering::*;
 
-/// Who works on the accesses; how far they are done; how many have failed.
+/// Offsets of the lock's holder, of the position up to which accesses are done, and of the number
+/// of failures.
 pub(crate) const RING_LOCK: usize = 4 * LINE;
 pub(crate) const DONE: usize = RING_LOCK + 8;
 const FAULTS: usize = RING_LOCK + 16;
 pub(crate) const FREE: u64 = 0;
 pub(crate) const TARGET: u64 = 1;
 pub(crate) const ORIGIN: u64 = 2;
-/// An owner that closes waits no longer than this for a target that has begun to work.
+/// Limit for the wait of an owner that closes while the target works on accesses or chunks.
 pub(crate) const CLOSE_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
 /// Status of an access that failed, in its record's word.
 const STATUS: u32 = 48;
 
-/// In place of a status: it was not done, and cannot be done from here; the adapter is to do it.
+/// In place of a status: the access was not done, and cannot be done from here; the adapter is to
+/// do it.
 pub(crate) const UNSUPPORTED: u8 = u8::MAX;
 
 /// How an access ended.
@@ -50,7 +52,7 @@ pub(crate) fn abandon(ring: &RingSegment) {
     ring.word(RING_LOCK).store(ORIGIN, SeqCst);
 }
 
-/// An access failed: its record at offset `word` says so.
+/// Records in the word at offset `word` that the access failed.
 pub(crate) fn refuse(ring: &RingSegment, word: usize, code: u8) {
     let w = ring.word(word);
     w.store(w.load(Relaxed) | u64::from(code) << STATUS, Relaxed);

@@ -1,16 +1,16 @@
-//! Registered memory as same-host peers see it, and how they reach it.
+//! Registered memory that a domain publishes to same-host peers, and their access to it.
 //!
 //! A domain publishes its regions in a shared [`MrTable`], which peers map read-only. A peer that
-//! the system lets into our address space (process_vm_readv(2) and process_vm_writev(2)) looks a
-//! key up there, checks range and rights as an adapter would, and copies by itself: the target's
-//! application and its threads have no part in it. Whoever may not goes through the adapter.
+//! the system permits to access our memory (process_vm_readv(2) and process_vm_writev(2)) looks a
+//! key up there, checks range and rights as an adapter would, and makes the copy: the target's
+//! application and its threads take no part. Other peers use the adapter.
 //!
 //! A region must not vanish under a copy. An initiator writes the key it uses into its own ring
 //! ([`RegionUse`]) before it looks it up; withdrawing takes the key out of the table, and fi_close
 //! of the region waits until no initiator uses it ([`MrObserver::in_use`]), holding no lock. A
 //! process that has ended uses nothing.
 //!
-//! Keys are secrets, and peers see the whole table: what stands in it is a one-way hash of a key
+//! Keys are secrets, and peers see the whole table: the table holds a one-way hash of each key
 //! ([`KeyHash`]).
 
 use super::cma::{self, LocalBuffer};
@@ -34,10 +34,10 @@ const ENTRY: usize = 32;
 const HEAD: usize = 4096;
 /// Bytes of the file; what is not used takes no memory.
 pub(crate) const FILE: usize = HEAD + ENTRIES * ENTRY;
-/// Places a key may be in, from its own on. A region that finds none of them free is reached
-/// through the adapter.
+/// Slots that may hold a key, from the slot of its hash on. A region that finds none of them free
+/// is reached through the adapter.
 const TRIES: usize = 16;
-/// Word of the head: whether the domain wants to hear of accesses.
+/// Word of the head: whether the domain asks for events of accesses.
 const EVENTS: usize = 64;
 /// First word of an entry: the key's tag and what it permits.
 const USED: u64 = 1 << 63;
@@ -46,10 +46,10 @@ const WRITE: u64 = 1 << 61;
 
 /// Words of a ring's segment that name the key its writer uses, for its own copies and for accesses
 /// it executes.
-pub(crate) const VISIT: usize = 192;
-pub(crate) const VISIT_ASIDE: usize = VISIT + 8;
+pub(crate) const COPY_KEY: usize = 192;
+pub(crate) const EXECUTE_KEY: usize = COPY_KEY + 8;
 
-/// What stands for a key in the table.
+/// The one-way hash of a key, as it is in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyHash(u64);
 
@@ -65,14 +65,14 @@ impl KeyHash {
     }
 }
 
-/// The tags of the keys used last: most programs use few.
+/// Hashes of the keys used last: most programs use few.
 #[derive(Debug, Default)]
 pub(crate) struct KeyHashes {
     last: [Option<(u64, KeyHash)>; 2],
 }
 
 impl KeyHashes {
-    /// The tag of a key.
+    /// The hash of a key.
     #[inline(always)]
     pub(crate) fn of(&mut self, key: u64) -> KeyHash {
         match self.last {
@@ -97,10 +97,10 @@ struct MrUser {
     ended: Arc<AtomicBool>,
 }
 
-/// The owner's side. EventThread safe.
+/// The owner's side. Thread safe.
 pub struct MrTable {
     map: MemfdMap,
-    visitors: Mutex<Vec<MrUser>>,
+    users: Mutex<Vec<MrUser>>,
     /// A word of our own memory that shows whether a peer can read it.
     probe: Box<u64>,
 }
@@ -112,20 +112,22 @@ impl MrTable {
         map.forbid_writing();
         Ok(MrTable {
             map,
-            visitors: Mutex::default(),
+            users: Mutex::default(),
             probe: Box::new(Rng::new(seed).bits()),
         })
     }
 
-    /// Its descriptor, and address and value of a word that tells whether our memory can be read.
+    /// Its descriptor, and address and value of a word by which a peer tests whether it can read
+    /// our memory.
     pub fn offer(&self) -> (i32, u64, u64) {
         let at = core::ptr::from_ref::<u64>(&self.probe);
         (self.map.fd(), at as u64, *self.probe)
     }
 
-    /// A peer that may come in, by the ring it has given us; `ended` when its process has.
-    pub fn visitor(&self, ring: &Arc<RingSegment>, ended: &Arc<AtomicBool>) {
-        let mut v = self.visitors.lock().unwrap_or_else(|e| e.into_inner());
+    /// Registers a peer that may use our memory, by its ring; `ended` is set when its process has
+    /// ended.
+    pub fn add_user(&self, ring: &Arc<RingSegment>, ended: &Arc<AtomicBool>) {
+        let mut v = self.users.lock().unwrap_or_else(|e| e.into_inner());
         v.retain(|w| w.ring.strong_count() > 0);
         v.push(MrUser {
             ring: Arc::downgrade(ring),
@@ -133,8 +135,9 @@ impl MrTable {
         });
     }
 
-    /// Our own memory that a peer names, as long as its region is not withdrawn; `None` for the
-    /// adapter to say what is wrong, or where it is.
+    /// Our own memory that a peer names, valid until its region is withdrawn. `None` for memory
+    /// that is not in the table or not permitted: the adapter reports the error, or reaches the
+    /// region.
     #[inline]
     pub fn own(&self, tag: KeyHash, addr: u64, len: usize, write: bool) -> Option<Piece> {
         let at = find(&self.map, tag, addr, len as u64, write).ok()?;
@@ -142,7 +145,7 @@ impl MrTable {
         unsafe { Piece::new(at as *const _, len) }
     }
 
-    /// Asks visitors to report what they did.
+    /// Asks peers to report their accesses.
     pub fn want_events(&self) {
         self.map.word(EVENTS).store(1, Release);
     }
@@ -150,7 +153,7 @@ impl MrTable {
 
 impl MrObserver for MrTable {
     fn add(&self, key: u64, base: u64, mem: &UserMem, access: u64) {
-        // Peers reach what the processor may touch; anything else is the adapter's.
+        // Peers can access host memory in one piece; the adapter reaches everything else.
         let Some(piece) = mem.one().filter(|p| !p.is_empty()) else {
             return;
         };
@@ -186,11 +189,11 @@ impl MrObserver for MrTable {
 
     fn in_use(&self, key: u64) -> bool {
         let mark = KeyHash::of(key).0 | USED;
-        let v = self.visitors.lock().unwrap_or_else(|e| e.into_inner());
+        let v = self.users.lock().unwrap_or_else(|e| e.into_inner());
         let live = v.iter().filter(|v| !v.ended.load(SeqCst));
         live.filter_map(|v| v.ring.upgrade()).any(|ring| {
             let uses = |at| ring.word(at).load(Acquire) == mark;
-            uses(VISIT) || uses(VISIT_ASIDE)
+            uses(COPY_KEY) || uses(EXECUTE_KEY)
         })
     }
 }
@@ -198,9 +201,9 @@ impl MrObserver for MrTable {
 /// Why a copy was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RmaDenied {
-    /// As an adapter would say it.
+    /// The status that an adapter would report.
     Status(Status),
-    /// Not possible this way.
+    /// Not possible through shared memory.
     Unsupported,
 }
 
@@ -231,7 +234,7 @@ fn find(
         }
         return Ok(at.wrapping_add(off));
     }
-    // Not published, or not there: the adapter knows.
+    // The key is not published, or does not exist: the adapter decides.
     Err(RmaDenied::Unsupported)
 }
 
@@ -254,18 +257,18 @@ impl RemoteMrTable {
             .then_some(RemoteMrTable { pid, table })
     }
 
-    /// Whether the peer wants to hear of accesses.
+    /// Whether the peer asks for events of accesses.
     pub(crate) fn events(&self) -> bool {
         self.table.word(EVENTS).load(Relaxed) != 0
     }
 
-    /// Whether a key permits reading or writing so many bytes there, as things stand.
+    /// Whether a key permits reading or writing `len` bytes there, by the table as it is now.
     pub(crate) fn permits(&self, tag: KeyHash, addr: u64, len: usize, write: bool) -> bool {
         find(&self.table, tag, addr, len as u64, write).is_ok()
     }
 
-    /// Writes `local` to, or reads it from, memory that the peer has named for that. `false` when
-    /// not all of it is there.
+    /// Writes `local` to, or reads it from, memory at an address that the peer has sent. `false`
+    /// when not all of it was copied.
     pub(crate) fn cma_copy(&self, write: bool, local: &LocalBuffer, at: u64) -> bool {
         if !local.is_host() {
             return false;
@@ -280,14 +283,14 @@ impl RemoteMrTable {
         true
     }
 
-    /// Fills pieces, up to [`MANY`], from memory that the peer has named for that, by one call of
-    /// the system: how many are filled, from the first on.
+    /// Fills up to [`MANY`] pieces from memory at addresses that the peer has sent, by one system
+    /// call. Returns how many were filled, counted from the first.
     pub(crate) fn cma_read_batch(&self, parts: impl Iterator<Item = (Piece, u64)>) -> usize {
         cma::copy_batch(self.pid, false, parts)
     }
 
-    /// Writes `local` to, or reads it from, a region of the peer. `mark` is the word by which the
-    /// peer knows of it.
+    /// Writes `local` to, or reads it from, a region of the peer. `mark` is the word that shows the
+    /// peer that the region is in use.
     pub(crate) fn access(
         &self,
         mark: &AtomicU64,
@@ -307,8 +310,8 @@ impl RemoteMrTable {
                     0 if off == 0 && cma::process_gone() => {
                         return Err(RmaDenied::Status(Status::RemoteUnresponsive))
                     }
-                    // The system copies nothing, or not all: the adapter begins anew, or knows why
-                    // not.
+                    // The system has copied nothing, or not all: the adapter starts again, or
+                    // reports the error.
                     0 => return Err(RmaDenied::Unsupported),
                     n => off += n,
                 }
@@ -317,8 +320,8 @@ impl RemoteMrTable {
         })
     }
 
-    /// As [`RemoteMrTable::access`], pieces, up to [`MANY`], by one call of the system: how many
-    /// are there, from the first on.
+    /// As [`RemoteMrTable::access`], up to [`MANY`] pieces by one system call. Returns how many
+    /// were copied, counted from the first.
     pub(crate) fn access_batch(
         &self,
         mark: &AtomicU64,
@@ -335,13 +338,13 @@ impl RemoteMrTable {
     }
 }
 
-/// As long as it lives the peer's region is there.
+/// Keeps a region of the peer from being closed while this value lives.
 struct RegionUse<'a>(&'a AtomicU64);
 
 impl RegionUse<'_> {
     fn new(word: &AtomicU64, tag: KeyHash) -> RegionUse<'_> {
         word.store(tag.0 | USED, Relaxed);
-        // It is seen before the table is looked at.
+        // The mark is visible before the table is read.
         fence(SeqCst);
         RegionUse(word)
     }
@@ -374,7 +377,7 @@ mod tests {
     #[test]
     fn keys_ranges_and_rights_are_checked() {
         let t = MrTable::new(1).unwrap();
-        // Where nobody is let in there is nothing to check.
+        // Without cross-memory attach there is nothing to check.
         let Some(v) = visit_of(&t) else { return };
         let ring = RingSegment::create().unwrap();
         let (mut far, mut near) = ([7u8; 64], [1u8; 16]);
@@ -383,7 +386,7 @@ mod tests {
         let near_mem = mem(&mut near);
         let go = |write, key, addr| {
             v.access(
-                ring.word(VISIT),
+                ring.word(COPY_KEY),
                 write,
                 &LocalBuffer::Mem(&near_mem),
                 KeyHash::of(key),
@@ -419,7 +422,7 @@ mod tests {
         assert_eq!((seen[47], seen[48], seen[63]), (7, 9, 9));
         assert_eq!(
             v.access(
-                ring.word(VISIT),
+                ring.word(COPY_KEY),
                 true,
                 &LocalBuffer::Bytes(&[4, 4]),
                 KeyHash::of(5),
@@ -429,7 +432,7 @@ mod tests {
         );
         far_mem.load(0, &mut seen);
         assert_eq!((seen[1], seen[2]), (4, 7));
-        assert_eq!(ring.word(VISIT).load(Relaxed), 0);
+        assert_eq!(ring.word(COPY_KEY).load(Relaxed), 0);
     }
 
     #[test]
@@ -441,13 +444,13 @@ mod tests {
         let mut near = [0u8; 64];
         t.add(5, 1000, &mem(&mut far), FI_REMOTE_READ);
         let near = mem(&mut near).one().unwrap();
-        // Two that lie one behind the other, one that does so here alone, one there alone, and one
-        // that is empty.
+        // Two pieces that are adjacent on both sides, one only here, one only there, and an empty
+        // one.
         let parts = [(0, 8, 0), (8, 8, 8), (16, 8, 32), (30, 2, 40), (40, 0, 63)];
         let go = |parts: &[(usize, usize, u64)]| {
             let of = |(here, len, there): &(_, _, u64)| (near.part(*here, *len), 1000 + *there);
             v.access_batch(
-                ring.word(VISIT),
+                ring.word(COPY_KEY),
                 false,
                 KeyHash::of(5),
                 parts.iter().map(of),
@@ -461,12 +464,11 @@ mod tests {
             let is: Vec<u8> = (there..there + len as u8).collect();
             assert_eq!(seen.get(here..here + len), Some(&is[..]));
         }
-        // What lies behind one that is not permitted is left alone, and what is too much for a
-        // call.
+        // Pieces after one that is not permitted are not copied, and no more than one call takes.
         assert_eq!(go(&[(0, 8, 0), (8, 9, 56), (16, 8, 8)]), 1);
         assert_eq!(go(&[(0, 1, 0); MANY + 1]), MANY);
         assert_eq!(go(&[]), 0);
-        assert_eq!(ring.word(VISIT).load(Relaxed), 0);
+        assert_eq!(ring.word(COPY_KEY).load(Relaxed), 0);
     }
 
     #[test]
@@ -481,7 +483,7 @@ mod tests {
         }
         let reach = |key| {
             v.access(
-                ring.word(VISIT),
+                ring.word(COPY_KEY),
                 false,
                 &LocalBuffer::Mem(&near),
                 KeyHash::of(key),
@@ -504,18 +506,18 @@ mod tests {
         let t = MrTable::new(1).unwrap();
         let ring = Arc::new(RingSegment::create().unwrap());
         let ended = Arc::new(AtomicBool::new(false));
-        t.visitor(&ring, &ended);
+        t.add_user(&ring, &ended);
         let mut far = [7u8; 64];
         t.add(5, 0, &mem(&mut far), FI_REMOTE_READ);
         assert!(!t.in_use(5));
-        ring.word(VISIT).store(USED | KeyHash::of(5).0, SeqCst);
-        // Withdrawing does not wait; whoever closes the region looks whether it is in use.
+        ring.word(COPY_KEY).store(USED | KeyHash::of(5).0, SeqCst);
+        // `remove` does not wait; fi_close of the region tests `in_use`.
         t.remove(5);
         assert!(t.in_use(5) && !t.in_use(6));
-        ring.word(VISIT).store(0, SeqCst);
+        ring.word(COPY_KEY).store(0, SeqCst);
         assert!(!t.in_use(5));
         // A process that ended in the middle of an access is not waited for.
-        ring.word(VISIT_ASIDE)
+        ring.word(EXECUTE_KEY)
             .store(USED | KeyHash::of(5).0, SeqCst);
         assert!(t.in_use(5));
         ended.store(true, SeqCst);

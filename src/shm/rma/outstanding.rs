@@ -1,11 +1,11 @@
 //! Accesses that have been written into a ring and are not known to be done.
 //!
-//! Each carries a [`Completion`], which comes back with its end, and what was read. Its record is
-//! kept until then: a read's answer lies in it. Which accesses go into the ring at all is decided
-//! here, by how the last ones fared: a target that does not poll is waited for once, for [`WAIT`],
-//! and then bypassed for a while.
+//! Each access carries a [`Completion`], which a poll returns when the access ends. The record of
+//! an access is kept until then, because it holds the answer to a read. This module decides which
+//! accesses go into the ring at all, by the course of the last ones: a target that does not poll is
+//! waited for once, for [`WAIT`], and then bypassed for a while.
 
-use super::{done, is_target_s, Executed, Initiator, LocalBuffer, RmaOutcome};
+use super::{done, is_target_only, Executed, Initiator, LocalBuffer, RmaOutcome};
 use crate::core::fifo::Fifo;
 use crate::device::host::now;
 use crate::hmem::Piece;
@@ -17,8 +17,8 @@ use core::sync::atomic::{compiler_fence, Ordering::*};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A target that has done nothing for so long is not waited for, nanoseconds: longer than the
-/// pauses of a shared processor, which are some 130 us.
+/// Nanoseconds without progress after which a target is not waited for: longer than the pauses of a
+/// process on a shared processor, some 130 us.
 const WAIT: u64 = 300_000;
 /// The clock is read once every so many polls without progress.
 const CLOCK_EVERY: u32 = 64;
@@ -27,8 +27,8 @@ const CLOCK_EVERY: u32 = 64;
 const BACKOFF: (u32, u32) = (8, 8192);
 /// Maximum operations per fallback; bounds how long a target that polls again is bypassed.
 const BATCH: usize = 8;
-/// Unsignaled accesses go into the ring after so many of them: the events thread polls for them
-/// then.
+/// Every so many unsignaled accesses one goes into the ring; from then on the events thread polls
+/// for them.
 const BURST: u32 = 16;
 
 /// A read, write or atomic of a peer's memory, which its [`Completion`] names.
@@ -36,9 +36,9 @@ const BURST: u32 = 16;
 pub(crate) struct RmaRequest<'a> {
     /// An access of [`kind`].
     pub kind: u8,
-    /// The caller's; the highest bit is not.
+    /// The caller's flags, without the highest bit.
     pub flags: u8,
-    /// The caller's.
+    /// The caller's word.
     pub word: u64,
     /// What is written, or operands.
     pub data: LocalBuffer<'a>,
@@ -89,7 +89,7 @@ impl OutstandingOp {
     }
 }
 
-/// Those of one ring.
+/// The outstanding accesses of one ring.
 #[derive(Default)]
 pub(crate) struct OutstandingRma {
     ops: Fifo<OutstandingOp>,
@@ -98,14 +98,14 @@ pub(crate) struct OutstandingRma {
     faults: u64,
     /// Atomics and messages among them: what comes after one cannot be executed from here.
     atomics: u32,
-    /// Accesses that still bypass the ring, and how many it was last time.
+    /// Accesses that are still to bypass the ring, and the length of the last back-off.
     backoff_left: u32,
     backoff: u32,
     /// Its reader was polling when last tested, or was to be woken.
     awake: bool,
-    /// What we had executed from here when last looked.
+    /// [`Initiator::count`] at the last poll.
     back: u64,
-    /// Silent accesses that we did ourselves.
+    /// Unsignaled accesses that were executed from here.
     unsignaled: u32,
     /// Polls without progress, and since when (nanoseconds).
     empty_polls: u32,
@@ -118,16 +118,16 @@ impl OutstandingRma {
         self.ops.is_empty()
     }
 
-    /// Whether reads and writes go into the ring at present. Counts the back-off down.
+    /// Counts the back-off down. Returns whether reads and writes go into the ring at present.
     #[inline]
-    pub(crate) fn takes_rma(&mut self, ring: &RingWriter) -> bool {
+    pub(crate) fn admit_rma(&mut self, ring: &RingWriter) -> bool {
         if self.backoff_left > 0 {
             self.backoff_left -= 1;
             return false;
         }
         if ring.reader_armed() && self.awake {
-            // It has not polled for long, or there was nothing to find: it is woken after the
-            // back-off of a failure.
+            // The reader has not polled for long, or found no record: the next attempt follows
+            // after the back-off of a failure, and wakes the reader.
             self.awake = false;
             self.back_off();
             return false;
@@ -140,21 +140,21 @@ impl OutstandingRma {
         self.backoff_left = self.backoff;
     }
 
-    /// Whether an access shall go into the ring. Counts the back-off down.
+    /// Counts the back-off down. Returns whether an access is to go into the ring.
     #[inline]
-    pub(crate) fn accepts_rma(
+    pub(crate) fn admit_request(
         &mut self,
         a: &RmaRequest,
         ring: &RingWriter,
         initiator: Option<&Initiator>,
     ) -> bool {
-        if is_target_s(a.kind) {
+        if is_target_only(a.kind) {
             return true;
         }
         let Some(initiator) = initiator else {
             return false;
         };
-        if !self.takes_rma(ring) {
+        if !self.admit_rma(ring) {
             return false;
         }
         if a.unsignaled && !initiator.watched.load(Relaxed) {
@@ -164,7 +164,7 @@ impl OutstandingRma {
         true
     }
 
-    /// An access has been written at `start`. Whether it is the only one.
+    /// Tracks an access that was written at `start`. Returns whether it is the only one.
     #[inline]
     pub(crate) fn track(
         &mut self,
@@ -175,14 +175,14 @@ impl OutstandingRma {
         done: Completion,
         thread: &'static EventThread,
     ) -> bool {
-        // A blocked reader is woken by it.
+        // The access wakes a blocked reader.
         self.awake = true;
         let first = self.ops.is_empty();
         let end = ring.at();
-        let atomic = is_target_s(a.kind);
+        let atomic = is_target_only(a.kind);
         if first {
             ring.keep(Some(start));
-            // What came before this one is done.
+            // Everything before this access is done.
             self.done = self.done.max(start);
             (self.empty_polls, self.since) = (0, 0);
         }
@@ -190,11 +190,11 @@ impl OutstandingRma {
             self.atomics += 1;
         } else if let Some(l) = initiator {
             l.track(start, end, self.done);
-            // Asked now: the thread looks once more after it has said that it goes.
+            // `watched` is read now: the thread checks once more after it has cleared that flag.
             compiler_fence(SeqCst);
             if a.unsignaled && !l.watched.load(Relaxed) {
                 self.unsignaled = 0;
-                thread.look_after(l);
+                thread.watch_initiator(l);
             }
         }
         self.ops.push(OutstandingOp {
@@ -213,8 +213,8 @@ impl OutstandingRma {
         first
     }
 
-    /// Offers those that have ended to `each`, and says what became of the last one. `again` gets
-    /// those that have to go another way.
+    /// Offers the accesses that have ended to `each`, and returns its answer to the last one.
+    /// `again` gets the accesses that the adapter is to do.
     #[inline]
     pub(crate) fn poll(
         &mut self,
@@ -241,7 +241,7 @@ impl OutstandingRma {
         {
             let mut status = Status::Ok;
             if faults != self.faults {
-                match ring.fate(d.start) {
+                match ring.access_outcome(d.start) {
                     RmaOutcome::Status(s) => status = s,
                     RmaOutcome::Unsupported => {
                         again(d.again(ring));
@@ -259,8 +259,8 @@ impl OutstandingRma {
             if flow == Flow::Deferred {
                 break;
             }
-            // A failure may be counted before its access is said to be done: what is counted here
-            // is what was told.
+            // A failure may be counted before its access is reported as done: `faults` counts the
+            // failures that were offered.
             if status != Status::Ok {
                 self.faults = self.faults.wrapping_add(1);
             }
@@ -327,7 +327,7 @@ impl OutstandingRma {
             while l.pending().is_some() {
                 match l.execute_pending(usize::MAX) {
                     Executed::Count(n) if n > 0 => self.back = l.count(),
-                    // The target is at work, or everything else is atomics.
+                    // The target holds the lock, or only atomics are left.
                     _ => break,
                 }
             }
@@ -340,7 +340,7 @@ impl OutstandingRma {
         !ended() && d.atomic && ring.want_done(ended)
     }
 
-    /// The peer is gone: what it has not done is lost.
+    /// Ends all accesses of a peer that is gone: those that are not done fail.
     pub(crate) fn abort(
         &mut self,
         ring: &mut RingWriter,

@@ -6,7 +6,7 @@ use crate::shm::ring::RingSegment;
 use crate::transport::Status;
 use core::sync::atomic::Ordering::*;
 
-/// The target reports its progress after so many accesses or bytes, and when it has no more.
+/// The target reports its progress after so many accesses or bytes, and at the end of a poll.
 const REPORT_EVERY: u32 = 8;
 const REPORT_BYTES: usize = 4 << 10;
 
@@ -14,11 +14,11 @@ const REPORT_BYTES: usize = 4 << 10;
 #[derive(Default)]
 pub(crate) struct TargetLock {
     held: bool,
-    /// Whatever lies before this has been done by the writer.
+    /// The writer has done the accesses before this position.
     done: u64,
     unreported: u32,
-    /// The writer may block until these are done.
-    wakes: bool,
+    /// The writer may block until the taken accesses are done.
+    wake_writer: bool,
     /// The writer is gone, and a lock that it holds is void.
     writer_gone: bool,
 }
@@ -35,7 +35,7 @@ impl TargetLock {
             .compare_exchange(FREE, TARGET, Acquire, Relaxed)
             .is_ok();
         if !self.held && self.writer_gone {
-            // What it was doing is done again: the same bytes to the same place.
+            // An access that the writer has begun is repeated: the same bytes to the same place.
             claim.store(TARGET, Relaxed);
             self.held = true;
         }
@@ -45,18 +45,18 @@ impl TargetLock {
         self.held
     }
 
-    /// The writer is gone.
-    pub(crate) fn inherit(&mut self) {
+    /// Ignores the writer's lock from now on: the writer is gone.
+    pub(crate) fn ignore_writer_lock(&mut self) {
         self.writer_gone = true;
     }
 
-    /// Whether the record at `at` is not to be done any more.
+    /// Whether the writer has done the record at `at` already.
     #[inline]
     pub(crate) fn is_done(&self, at: u64) -> bool {
         at < self.done
     }
 
-    /// The record before `at`, of `len` bytes, is done.
+    /// Counts the record before `at`, of `len` bytes, as done; reports the progress now and then.
     #[inline]
     pub(crate) fn advance(&mut self, ring: &RingSegment, at: u64, len: usize) {
         self.unreported += 1;
@@ -66,12 +66,13 @@ impl TargetLock {
         }
     }
 
-    /// The writer may block until what was taken is done.
-    pub(crate) fn wakes(&mut self) {
-        self.wakes = true;
+    /// Notes that the writer may block until the taken accesses are done.
+    pub(crate) fn wake_writer(&mut self) {
+        self.wake_writer = true;
     }
 
-    /// Unlocks; everything before `at` is done. Whether the writer may be blocked.
+    /// Unlocks, and reports everything before `at` as done. Returns whether the writer may be
+    /// blocked.
     #[inline]
     pub(crate) fn settle(&mut self, ring: &RingSegment, at: u64) -> bool {
         if !self.held {
@@ -81,26 +82,26 @@ impl TargetLock {
         self.unreported = 0;
         ring.word(DONE).store(at.max(self.done), Release);
         ring.word(RING_LOCK).store(FREE, Release);
-        core::mem::take(&mut self.wakes)
+        core::mem::take(&mut self.wake_writer)
     }
 }
 
-/// What the target does with an access, at the record's offsets.
+/// The target's result of an access, in the access's record.
 #[derive(Clone, Copy)]
 pub struct RmaResponse<'a> {
     pub(in crate::shm) map: &'a RingSegment,
-    /// Of the record's word.
+    /// Offset of the record's word.
     pub(in crate::shm) word: usize,
 }
 
-/// Whether an access is the target's alone.
+/// Whether only the target may execute the access.
 #[inline]
-pub(crate) fn is_target_s(kind: u8) -> bool {
+pub(crate) fn is_target_only(kind: u8) -> bool {
     kind > kind::READ
 }
 
 impl RmaResponse<'_> {
-    /// How it went when the writer did it.
+    /// Status of an access that the writer has done.
     pub fn status(&self) -> core::result::Result<(), Status> {
         match outcome_of(self.map.word(self.word).load(Relaxed)) {
             RmaOutcome::Status(Status::Ok) => Ok(()),
@@ -109,7 +110,7 @@ impl RmaResponse<'_> {
         }
     }
 
-    /// It failed.
+    /// Reports that the access failed.
     #[cold]
     pub fn refuse(&self, status: Status) {
         refuse(self.map, self.word, status as u8);

@@ -1,9 +1,9 @@
-//! Copies from and to a peer's memory by the system (`rma::cma`), and those that both sides share.
+//! Cross-memory copies from and to a peer's memory (`rma::cma`), and split copies.
 
 use super::*;
 
 impl TxRings {
-    /// Of the ring to a peer whose memory can be reached from here.
+    /// The initiator of the ring to a peer whose memory can be accessed from here.
     #[inline]
     fn initiator(&self, peer: PeerId) -> Option<&Initiator> {
         match self.routes.get(peer as usize) {
@@ -18,8 +18,8 @@ impl TxRings {
         self.initiator(peer).is_some()
     }
 
-    /// Writes `local` to a peer's region, or fills it from there. Whether the peer wants to hear of
-    /// it.
+    /// Writes `local` to a peer's region, or fills it from there. Returns whether the peer asks for
+    /// an event of the access.
     pub fn cma_access(
         &mut self,
         peer: PeerId,
@@ -36,12 +36,12 @@ impl TxRings {
             .ok_or(RmaDenied::Unsupported)?
             .mr_table();
         let tag = o.tags.of(key);
-        v.access(o.ring.file().word(VISIT), write, local, tag, addr)?;
+        v.access(o.ring.file().word(COPY_KEY), write, local, tag, addr)?;
         Ok(v.events())
     }
 
-    /// As [`TxRings::access`], pieces, up to `MANY`, by one call of the system: how many are there,
-    /// from the first on.
+    /// As [`TxRings::cma_access`], up to `MANY` pieces by one system call. Returns how many pieces
+    /// were copied, counted from the first.
     pub fn access_batch(
         &mut self,
         peer: PeerId,
@@ -52,28 +52,27 @@ impl TxRings {
         let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
             return 0;
         };
-        let mark = o.ring.file().word(VISIT);
+        let mark = o.ring.file().word(COPY_KEY);
         let tag = o.tags.of(key);
         let all = |l: &Arc<Initiator>| l.mr_table().access_batch(mark, write, tag, parts);
         o.initiator.as_ref().map_or(0, all)
     }
 
-    /// Writes `local` to a peer's memory, or fills it from there, where the peer has said. `false`
-    /// when that did not work.
+    /// Writes `local` to a peer's memory, or fills it from there, at an address that the peer has
+    /// sent. Returns `false` when the copy failed.
     pub fn cma_copy(&self, peer: PeerId, write: bool, local: &LocalBuffer, at: u64) -> bool {
         self.initiator(peer)
             .is_some_and(|l| l.mr_table().cma_copy(write, local, at))
     }
 
-    /// Fills pieces of memory, up to `MANY`, from where the peer has said, by one call of the
-    /// system: how many are filled, from the first on.
+    /// Fills up to `MANY` pieces of memory from addresses that the peer has sent, by one system
+    /// call. Returns how many pieces were filled, counted from the first.
     pub fn cma_read_batch(&self, peer: PeerId, parts: impl Iterator<Item = (Piece, u64)>) -> usize {
         self.initiator(peer)
             .map_or(0, |l| l.mr_table().cma_read_batch(parts))
     }
 
-    /// A transfer of so many chunks that the peer may help with; `None` when there are too many
-    /// already.
+    /// Opens a split copy of `chunks` chunks; `None` when too many are open already.
     pub fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy> {
         let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
             return None;
@@ -100,8 +99,8 @@ impl TxRings {
         }
     }
 
-    /// Copies up to `most` chunks of a transfer of ours, as long as there are some: how many;
-    /// `None` when `copy` could not do one.
+    /// Copies up to `most` chunks of a split copy of ours while there are any. Returns how many, or
+    /// `None` when `copy` failed.
     pub fn copy_split(
         &self,
         peer: PeerId,
@@ -113,12 +112,12 @@ impl TxRings {
             .map_or(Some(0), |ring| s.work(ring, most, copy))
     }
 
-    /// Whether all are.
+    /// Whether all chunks of a split copy are copied.
     pub fn split_done(&self, peer: PeerId, s: SplitCopy) -> bool {
         self.shared(peer).is_some_and(|ring| s.over(ring))
     }
 
-    /// As [`TxRings::split_done`]; it ends then.
+    /// As [`TxRings::split_done`]; closes the split copy if all its chunks are copied.
     pub fn end_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
         let over = self.split_done(peer, s);
         if let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize).filter(|_| over) {
@@ -127,8 +126,8 @@ impl TxRings {
         over
     }
 
-    /// A transfer ends before it is over: nothing is written by the peer any more when this
-    /// returns.
+    /// Ends a split copy before all its chunks are copied: after the return the peer writes nothing
+    /// any more, unless it hangs (see `TxRing::stop`).
     pub fn stop_split(&mut self, peer: PeerId, s: SplitCopy) {
         if let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) {
             o.stop(1 << s.word, self.thread);
@@ -151,7 +150,7 @@ impl TxRings {
         l.is_some_and(|l| l.mr_table().permits(tag, addr, len, write))
     }
 
-    /// Whether a peer wants to hear of every access.
+    /// Whether a peer asks for an event of every access.
     pub fn wants_events(&self, peer: PeerId) -> bool {
         self.initiator(peer).is_some_and(|l| l.mr_table().events())
     }

@@ -1,8 +1,8 @@
-//! The sending side: how each peer is reached, and its ring.
+//! The sending side: the route to each peer, and its ring.
 //!
-//! `transport` is what the provider sees of it: messages, reads, writes and atomics as records.
-//! `route` finds out how a peer is reached, `rma` keeps what has been posted until it ends,
-//! `copies` has what the system copies in the place of records.
+//! `transport` is the provider's view: messages, reads, writes and atomics as records. `route`
+//! finds out how a peer is reached, `rma` keeps posted accesses until they end, `copies` makes
+//! cross-memory copies in place of records.
 
 mod copies;
 mod rma;
@@ -17,7 +17,7 @@ use super::kind;
 use super::ring::{RecordHeader, RingSegment, RingWriter, WriteBlocked};
 use super::rma::{
     AdapterRetry, Initiator, KeyHashes, LocalBuffer, OutstandingRma, RemoteMrTable, RmaDenied,
-    RmaRequest, CLOSE_WAIT, VISIT,
+    RmaRequest, CLOSE_WAIT, COPY_KEY,
 };
 use super::split_copy::{self, SplitCopy};
 use crate::device::{host, QpAddr};
@@ -31,22 +31,22 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A peer that has not taken our ring for so long, nanoseconds, is reached by the adapter.
+/// Nanoseconds after which a peer that has not accepted our ring is reached through the adapter.
 const ANSWER: u64 = 200_000_000;
 
 /// How packets reach a peer.
 enum TxRoute {
     Unknown,
-    /// It has no place for callers just now; since when.
+    /// The peer's backlog is full; since when, nanoseconds.
     WriteBlocked(u64),
-    /// It was called, and has not said that it reads the ring; since when.
+    /// A ring was sent, and the peer has not accepted it yet; since when, nanoseconds.
     Calling(Box<TxRing>, u64),
     Adapter,
     Ring(Box<TxRing>),
 }
 
 impl TxRoute {
-    /// Whether the peer was called, and it is not known yet how packets reach it.
+    /// Whether the route to the peer is still being looked for.
     fn is_open(&self) -> bool {
         matches!(self, TxRoute::Calling(..) | TxRoute::WriteBlocked(_))
     }
@@ -58,20 +58,20 @@ struct TxRing {
     sock: Arc<OwnedFd>,
     conn: u64,
     to: QpAddr,
-    /// The peer's memory, where the system lets us in.
+    /// Access to the peer's memory, where the system permits it.
     initiator: Option<Arc<Initiator>>,
     tags: KeyHashes,
     outstanding: OutstandingRma,
-    /// What stopped the last record, until [`TxRings::arm`] has seen to it.
+    /// Why the last record was not written, until [`TxRings::arm`] has asked for a wake-up.
     stopped: Option<WriteBlocked>,
-    /// Which words of the ring are of shared transfers, as bits, and how many there were.
+    /// Words of the ring in use by split copies, as bits, and the number of the last split copy.
     shares: u8,
     round: u16,
 }
 
 impl TxRing {
-    /// Ends these transfers. A peer that has taken a chunk is waited for, unless it hangs or is
-    /// dead: it writes to our memory.
+    /// Ends the split copies of these words. Waits for a peer that has taken a chunk, because the
+    /// peer writes to our memory, unless it hangs or has ended.
     fn stop(&mut self, words: u8, thread: &EventThread) {
         let until = Instant::now() + CLOSE_WAIT;
         for word in (0..split_copy::WORDS).filter(|w| self.shares & words & 1 << w != 0) {
@@ -109,15 +109,15 @@ impl TxRing {
     }
 }
 
-/// The way out: a ring to every peer that can be reached.
+/// The sending side of an endpoint: a route to every peer.
 pub struct TxRings {
     pub(super) own: QpAddr,
     shared: Arc<EventQueue>,
     thread: &'static EventThread,
     routes: Vec<TxRoute>,
-    /// Peers for whom something was stopped.
+    /// Peers whose ring has not taken a record.
     stopped: Vec<PeerId>,
-    /// Peers that accesses have been written to which are not known to be done.
+    /// Peers with accesses that are not known to be done.
     peers_outstanding: Vec<PeerId>,
     /// Accesses to peers that are gone.
     lost: VecDeque<(Completion, Status)>,
@@ -128,7 +128,7 @@ pub struct TxRings {
 }
 
 impl TxRings {
-    /// Of the endpoint at `own`.
+    /// The sending side of the endpoint at `own`.
     pub(super) fn new(
         own: QpAddr,
         shared: Arc<EventQueue>,
@@ -158,7 +158,7 @@ impl TxRings {
         ring || self.is_calling(peer)
     }
 
-    /// The number will be another peer's, to which there is no route yet.
+    /// Forgets a peer: its number will belong to another peer, to which there is no route yet.
     pub fn forget_peer(&mut self, peer: PeerId) {
         if let TxRoute::Calling(o, _) = self.set_route(peer as usize, TxRoute::Unknown) {
             self.thread.forget(o.conn);
@@ -181,7 +181,7 @@ impl TxRings {
         out.outcome(written, peer, &mut self.stopped)
     }
 
-    /// As [`TxRings::send_words`], to a peer that nothing may have been sent to yet.
+    /// As [`TxRings::send_words`], for a peer that may have no route yet.
     pub fn tell(
         &mut self,
         peer: PeerId,
@@ -195,8 +195,8 @@ impl TxRings {
         }
     }
 
-    /// Whether a peer's ring has room for `count` records of `len` bytes now; also where there is
-    /// no ring yet.
+    /// Whether a peer's ring has room for `count` records of `len` bytes now; `true` where there is
+    /// no ring yet. A ring without room is remembered for [`TxRings::arm`].
     #[inline]
     pub fn fits(&mut self, peer: PeerId, count: usize, len: usize) -> bool {
         let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
@@ -209,17 +209,17 @@ impl TxRings {
         fits
     }
 
-    /// Much is to be written to a peer.
+    /// Prepares the ring to a peer for many bytes: uses all of it.
     pub fn widen(&mut self, peer: PeerId) {
         if let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) {
             o.ring.widen();
         }
     }
 
-    /// Asks peers that could not take a record to wake us when they can; `false` when one can now,
-    /// and while one has been called that has not answered.
+    /// Asks peers that could not take a record to wake us when they can. Returns `false` when a
+    /// peer can now, and while a connection request is not answered.
     pub fn arm(&mut self) -> bool {
-        // Nobody wakes a sleeper when a peer does not answer.
+        // No event arrives when a peer does not answer: the caller must not block.
         let mut quiet = self.calling == 0;
         for peer in self.stopped.drain(..) {
             if let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) {

@@ -1,10 +1,10 @@
-//! Reads, writes and atomics as records of a peer's ring, and their ends.
+//! Reads, writes and atomics as records of a peer's ring, and their completions.
 
 use super::*;
 
 impl TxRings {
-    /// Writes an access into a peer's ring, whose end a poll tells. `Unsupported` where it is
-    /// better done from here, or cannot be done by the peer.
+    /// Writes an access into a peer's ring; a poll reports its end. `Unsupported` without a ring,
+    /// and where the access is better executed from here or the peer cannot execute it.
     #[inline(always)]
     pub(in crate::shm) fn post(&mut self, a: &RmaRequest, done: Completion) -> Verdict {
         let peer = done.peer;
@@ -13,7 +13,7 @@ impl TxRings {
         };
         if !o
             .outstanding
-            .accepts_rma(a, &o.ring, o.initiator.as_deref())
+            .admit_request(a, &o.ring, o.initiator.as_deref())
         {
             return Verdict::Unsupported;
         }
@@ -43,17 +43,17 @@ impl TxRings {
         }
     }
 
-    /// Whether accesses to a peer go into its ring just now.
-    pub fn takes_rma(&mut self, peer: PeerId) -> bool {
+    /// Whether accesses to a peer go into its ring at present. Counts the back-off down.
+    pub fn admit_rma(&mut self, peer: PeerId) -> bool {
         match self.routes.get_mut(peer as usize) {
-            Some(TxRoute::Ring(o)) => o.initiator.is_some() && o.outstanding.takes_rma(&o.ring),
+            Some(TxRoute::Ring(o)) => o.initiator.is_some() && o.outstanding.admit_rma(&o.ring),
             _ => false,
         }
     }
 
-    /// As a process leaves it that ends in the middle of [`Initiator::execute_pending`].
+    /// Leaves the ring's lock as a process does that ends during [`Initiator::execute_pending`].
     #[cfg(test)]
-    pub fn claim_for_ever(&self, peer: PeerId) {
+    pub fn abandon_lock(&self, peer: PeerId) {
         if let Some(TxRoute::Ring(o)) = self.routes.get(peer as usize) {
             crate::shm::rma::abandon(o.ring.file());
         }
@@ -65,13 +65,13 @@ impl TxRings {
         !(self.peers_outstanding.is_empty() && self.lost.is_empty() && self.again.is_empty())
     }
 
-    /// What the adapter is to do.
+    /// Takes the accesses that the adapter is to do.
     pub fn take_retries(&mut self) -> Vec<AdapterRetry> {
         core::mem::take(&mut self.again)
     }
 
-    /// An access that cannot be done through shared memory, or that the adapter has no room for
-    /// now.
+    /// Adds an access that cannot be done through shared memory, or that the adapter has no room
+    /// for now.
     pub fn add_retry(&mut self, a: AdapterRetry) {
         self.again.push(a);
     }
@@ -101,8 +101,8 @@ impl TxRings {
     }
 }
 
-/// Ends of accesses; nothing arrives here. [`PollStatus::Deferred`] also when some are for
-/// [`TxRings::take_retries`].
+/// Reports the ends of accesses; messages do not arrive here. [`PollStatus::Deferred`] also while
+/// accesses wait for [`TxRings::take_retries`].
 impl Poll for TxRings {
     type Message<'a> = ();
 

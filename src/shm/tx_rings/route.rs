@@ -1,11 +1,11 @@
-//! How a peer is reached: a first call, its answer, and the end of a connection.
+//! The route to a peer: a connection request, its answer, and the end of a connection.
 
 use super::*;
 
 impl TxRings {
-    /// First contact: finds out how the peer is reached. `false` while that is not known: the peer
-    /// gets no packet in another way meanwhile, for messages keep their order only on one. One that
-    /// does not answer for [`ANSWER`] is reached by the adapter.
+    /// Connects to a peer to find the route to it. Returns `false` while the route is not known: no
+    /// packet takes another route meanwhile, because messages keep their order on one route only. A
+    /// peer that does not answer within [`ANSWER`] is reached through the adapter.
     #[cold]
     fn call(&mut self, peer: PeerId, addr: &QpAddr) -> bool {
         let at = peer as usize;
@@ -23,7 +23,7 @@ impl TxRings {
             Some(TxRoute::WriteBlocked(since)) => Some(*since),
             Some(TxRoute::Calling(out, since)) => {
                 if !late(*since) {
-                    return self.hear_answer(at);
+                    return self.take_answer(at);
                 }
                 self.thread.forget(out.conn);
                 self.set_route(at, TxRoute::Adapter);
@@ -39,10 +39,10 @@ impl TxRings {
             Err(_) => TxRoute::Adapter,
         };
         self.set_route(at, route);
-        self.hear_answer(at)
+        self.take_answer(at)
     }
 
-    /// From now on packets reach a peer this way; returns how they did.
+    /// Sets the route to a peer; returns the former route.
     pub(super) fn set_route(&mut self, at: usize, route: TxRoute) -> TxRoute {
         let Some(r) = self.routes.get_mut(at) else {
             return TxRoute::Unknown;
@@ -52,14 +52,16 @@ impl TxRings {
         core::mem::replace(r, route)
     }
 
-    /// Takes the answer to a call, if it has come. Whether it is known how the peer is reached.
-    fn hear_answer(&mut self, at: usize) -> bool {
+    /// Takes the answer to a connection request, if it has arrived. Returns whether the route is
+    /// known.
+    fn take_answer(&mut self, at: usize) -> bool {
         if let Some(TxRoute::Calling(out, _)) = self.routes.get(at) {
             let conn = out.conn;
-            // Whoever polls for an answer may keep the thread that hears it from running.
-            EventThread::attend();
-            if let Some(RingEvent::Accepted(_, visit)) = self.shared.answer(conn) {
-                self.accepted(conn, visit);
+            // A caller that polls for the answer may keep the events thread from running, which
+            // receives it.
+            EventThread::poll_events();
+            if let Some(RingEvent::Accepted(_, remote_table)) = self.shared.answer(conn) {
+                self.accepted(conn, remote_table);
             }
         }
         let route = self.routes.get(at);
@@ -98,8 +100,9 @@ impl TxRings {
         })
     }
 
-    /// The peer of a connection reads our ring, and may let us into its memory.
-    pub(in crate::shm) fn accepted(&mut self, conn: u64, visit: Option<RemoteMrTable>) {
+    /// Makes the ring of connection `conn` the route: the peer reads the ring from now on, and
+    /// `remote_table` is its memory if we can access it.
+    pub(in crate::shm) fn accepted(&mut self, conn: u64, remote_table: Option<RemoteMrTable>) {
         let to = |r: &TxRoute| matches!(r, TxRoute::Calling(o, _) if o.conn == conn);
         let Some(at) = self.routes.iter().position(to) else {
             return;
@@ -107,29 +110,29 @@ impl TxRings {
         let TxRoute::Calling(mut o, _) = self.set_route(at, TxRoute::Adapter) else {
             return;
         };
-        if let Some(visit) = visit {
+        if let Some(remote_table) = remote_table {
             let ring = Arc::clone(o.ring.file());
-            o.initiator = Some(Arc::new(Initiator::new(ring, visit)));
+            o.initiator = Some(Arc::new(Initiator::new(ring, remote_table)));
         }
         self.set_route(at, TxRoute::Ring(o));
     }
 
-    /// Asks a peer to which no ring leads for the rest of message `number` of its, which is our
-    /// `here`.
+    /// Sends a CTS to a peer to which no ring leads: asks for the rest of its message `number`,
+    /// which has number `here` at this side.
     pub fn send_cts(&self, from: &QpAddr, number: u32, here: u32) -> Verdict {
         self.thread.send_cts(&self.shared, from, number, here)
     }
 
-    /// The peer that a ring leads to by connection `conn`.
+    /// The peer to which the ring of connection `conn` leads.
     pub fn peer_of(&self, conn: u64) -> Option<PeerId> {
         let of = |r: &TxRoute| matches!(r, TxRoute::Ring(o) if o.conn == conn);
         let at = self.routes.iter().position(of)?;
         PeerId::try_from(at).ok()
     }
 
-    /// The peer of a connection that has ended. What is sent to it from now on, the adapter answers
-    /// with an error. Of one that never read our ring nothing is lost: it is reached by the
-    /// adapter.
+    /// Drops the ring of a connection that has ended, and returns its peer; the adapter answers
+    /// later sends to that peer with an error. Returns `None` for a peer that never read our ring:
+    /// nothing is lost, and the adapter reaches the peer.
     pub(in crate::shm) fn disconnect(&mut self, conn: u64) -> Option<QpAddr> {
         let of =
             |r: &TxRoute| matches!(r, TxRoute::Ring(o) | TxRoute::Calling(o, _) if o.conn == conn);
@@ -143,9 +146,8 @@ impl TxRings {
         Some(o.to)
     }
 
-    /// Finds out how a peer is reached whom nothing was sent to yet: what is read or written now
-    /// goes by the adapter, what comes later perhaps not. `false` when it has too many callers just
-    /// now.
+    /// Whether the route to a peer is known; connects to a peer without a route. Returns `false`
+    /// while the peer has not answered, or while its backlog is full.
     #[inline]
     pub fn ensure_route(&mut self, peer: PeerId, addr: &QpAddr) -> bool {
         match self.routes.get(peer as usize) {

@@ -1,6 +1,6 @@
-//! The rings to peers as a [`Transport`]. A message is done when its record is written; reads,
-//! writes and atomics, and messages whose delivery is to be confirmed, are records whose end a poll
-//! tells.
+//! The rings to peers as a [`Transport`]. A message is done when its record is written. Reads,
+//! writes, atomics, and messages whose delivery is to be confirmed are done when a poll reports
+//! their end.
 
 use super::*;
 use crate::hmem::InjectBuf;
@@ -52,7 +52,7 @@ impl Transport for TxRings {
         if !self.has_route(peer) {
             return TransportCaps::default();
         }
-        // Reads and writes without a way into the peer's memory are the adapter's.
+        // Without access to the peer's memory the adapter does reads and writes.
         let rma = if self.reaches_memory(peer) {
             RMA_MAX
         } else {

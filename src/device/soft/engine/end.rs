@@ -1,4 +1,4 @@
-//! How operations and peers end, and what time brings about: repeats, silence, farewells.
+//! The end of operations and sessions, and the timers: retransmission, peer time-outs, probes.
 
 use super::*;
 
@@ -41,7 +41,7 @@ impl Engine {
     }
 
     /// The peer refused a packet: its operation ends with that status.
-    pub(super) fn refused(&mut self, part: RxPart, status: Status, list: &mut Vec<Event>) {
+    pub(super) fn refused(&mut self, part: TxPart, status: Status, list: &mut Vec<Event>) {
         let Some(op) = self.ops.get_mut(part.op) else {
             return;
         };
@@ -57,7 +57,7 @@ impl Engine {
             }
         }
         if let Some(op) = self.ops.get_mut(part.op) {
-            // Nothing more of it is worth sending.
+            // The rest of a refused operation is not sent.
             op.cut = true;
             op.next = op.total;
         }
@@ -71,7 +71,7 @@ impl Engine {
         dead.extend(p.pending.drain(..));
         p.tx = Self::new_flow();
         p.expect = 0;
-        p.heard_at = now;
+        p.last_rx_at = now;
         let addr = p.addr;
         dead.sort_unstable();
         dead.dedup();
@@ -100,7 +100,8 @@ impl Engine {
         list.push(Event::PeerDown { peer: addr, status });
     }
 
-    /// Time: repetitions, silent peers, datagrams held back. Cheap when called too often.
+    /// Runs the timers, at most once per millisecond: retransmission, peer time-outs, probes, and
+    /// datagrams held back by fault injection.
     pub(crate) fn service(&mut self, list: &mut Vec<Event>, now: u64) {
         if now < self.last_service + MS {
             return;
@@ -116,33 +117,34 @@ impl Engine {
                 continue;
             };
             p.tx.tick(now);
-            let unanswered = match p.session.link {
-                Link::Calling { since, .. } => now.saturating_sub(since) > timeout,
+            let unanswered = match p.session.state {
+                SessionState::HelloSent { since, .. } => now.saturating_sub(since) > timeout,
                 _ => false,
             };
             if unanswered || p.tx.silence(now) > timeout {
-                // Takes the peer out of the list, too.
+                // Also removes the peer from `active`.
                 self.end_session(pi, Status::RemoteUnresponsive, list, now);
                 continue;
             }
             i += 1;
-            let quiet = now.saturating_sub(p.heard_at) > timeout / 4;
+            let quiet = now.saturating_sub(p.last_rx_at) > timeout / 4;
             if p.expect > 0 && quiet && p.tx.idle() && p.pending.is_empty() {
                 self.ping(pi);
             }
         }
         if now > self.last_probe + 1000 * MS {
             self.last_probe = now;
-            // Whoever went without a word is noticed, and its entry used again.
-            let gone =
-                |p: &EnginePeer| !p.active && now.saturating_sub(p.heard_at) > PROBE * timeout;
+            // A peer that vanished without BYE does not answer the probe, and its entry is removed.
+            let gone = |p: &EnginePeer| {
+                !p.active && now.saturating_sub(p.last_rx_at) > PROBE_TIMEOUTS * timeout
+            };
             for pi in self.peers.select(gone) {
                 self.ping(pi);
             }
         }
     }
 
-    /// Sends something that has to be acknowledged.
+    /// Queues a PING, which the peer has to acknowledge.
     fn ping(&mut self, pi: u32) {
         let copy = self.buffer();
         let op = Self::op(None, EngineOpKind::Ping, copy, UserMem::EMPTY, 0);

@@ -1,4 +1,5 @@
-//! On the way in: what a datagram says, and where its data goes.
+//! Receive path: opens and parses datagrams, handles acknowledgements, executes RDMA and reports
+//! messages.
 
 use super::*;
 use crate::core::memory;
@@ -14,7 +15,7 @@ impl EnginePeer {
         }
         self.refusals += 1;
         if let Some(r) = self.rx.as_mut().filter(|_| self.refusals <= REFUSALS) {
-            r.refuse(psn, status, now);
+            r.refuse(psn, status);
         }
     }
 }
@@ -35,7 +36,7 @@ impl Engine {
         n
     }
 
-    /// Takes in a datagram that a harness has made.
+    /// Handles a datagram made by a test harness as if it had been received.
     #[cfg(any(test, feature = "internals"))]
     pub(crate) fn inject(
         &mut self,
@@ -45,19 +46,22 @@ impl Engine {
         now: u64,
     ) {
         let mem = Arc::clone(&self.mem);
-        let g = Got {
+        let g = RxDatagram {
             from,
             at: 0,
             len: bytes.len(),
         };
-        let mut sink = EventSink { list, app: true };
+        let mut sink = EventSink {
+            list,
+            app_polls: true,
+        };
         self.arrived(&g, &mut bytes.to_vec(), &mut sink, &mem.access(), now);
     }
 
-    /// A datagram has come: it is opened, where they are sealed.
+    /// Handles a received datagram: opens it first where datagrams are sealed.
     fn arrived(
         &mut self,
-        g: &Got,
+        g: &RxDatagram,
         arena: &mut [u8],
         sink: &mut EventSink,
         access: &RegionsRead,
@@ -70,21 +74,22 @@ impl Engine {
         }
     }
 
-    /// Whether a sealed datagram of a peer's session is the peer's own.
-    fn keep_to(&mut self, pi: u32, by: Authenticated) -> bool {
+    /// Binds a peer's session to the sender of its first sealed datagram. `false` when a datagram
+    /// of the session is from another sender.
+    fn bind_sender(&mut self, pi: u32, by: Authenticated) -> bool {
         let (Some(p), Some(seal)) = (self.peers.get_mut(pi), self.seal.as_mut()) else {
             return false;
         };
         let own = *p.salt.get_or_insert(by.salt) == by.salt;
         if own {
-            seal.keep(by);
+            seal.track_sender(by);
         }
         own
     }
 
     fn input(
         &mut self,
-        g: &Got,
+        g: &RxDatagram,
         arena: &[u8],
         by: Option<Authenticated>,
         sink: &mut EventSink,
@@ -97,10 +102,10 @@ impl Engine {
         let Some((h, payload)) = PacketHead::parse(bytes) else {
             return;
         };
-        let Hearing::EnginePeer(pi) = self.hear(g.from, &h, sink.list, now) else {
+        let SessionLookup::EnginePeer(pi) = self.resolve_session(g.from, &h, sink.list, now) else {
             return;
         };
-        if by.is_some_and(|by| !self.keep_to(pi, by)) {
+        if by.is_some_and(|by| !self.bind_sender(pi, by)) {
             return;
         }
         let Some(p) = self.peers.get_mut(pi) else {
@@ -129,7 +134,7 @@ impl Engine {
                 }
             }
             _ => {
-                p.tx.after_acks();
+                p.tx.detect_losses();
                 self.data(pi, &h, g, payload, sink, access, now);
             }
         }
@@ -145,7 +150,7 @@ impl Engine {
         words: u8,
         errs: u8,
         now: u64,
-    ) -> Vec<(RxPart, Status)> {
+    ) -> Vec<(TxPart, Status)> {
         let mut refused = Vec::new();
         let Some(p) = self.peers.get_mut(pi) else {
             return refused;
@@ -178,17 +183,17 @@ impl Engine {
                 p.tx.ack_sel(psn, now, &mut self.acked);
             }
         }
-        p.tx.after_acks();
+        p.tx.detect_losses();
         refused
     }
 
-    /// A packet that takes effect once.
+    /// Handles a packet with a sequence number, which takes effect once.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn data(
         &mut self,
         pi: u32,
         h: &PacketHead,
-        g: &Got,
+        g: &RxDatagram,
         payload: &[u8],
         sink: &mut EventSink,
         access: &RegionsRead,
@@ -196,15 +201,15 @@ impl Engine {
     ) {
         let backlog = self.backlog.len() + sink.list.len();
         let kept = backlog < BACKLOG_MSGS && self.backlog_bytes < BACKLOG_BYTES;
-        let room = sink.app || kept && !memory::short();
-        self.owe(pi);
+        let room = sink.app_polls || kept && !memory::short();
+        self.schedule_ack(pi);
         let Some(p) = self.peers.get_mut(pi) else {
             return;
         };
         let r = p.rx.get_or_insert_with(|| RxFlow::new(0));
-        r.settle(h.una);
+        r.forget_refusals(h.una);
         if !r.fresh(h.psn) {
-            r.note(now);
+            r.mark_unacked();
             p.ack_now = true;
             return;
         }
@@ -215,11 +220,11 @@ impl Engine {
             PacketKind::Send => {
                 p.ack_now |= !core::mem::take(&mut p.replied);
                 if !room || self.hold.is_some_and(|held| held(payload)) {
-                    r.not_ready(h.psn, now);
+                    r.not_ready(h.psn);
                     return;
                 }
-                r.take(h.psn, now);
-                let data = if sink.app {
+                r.take(h.psn);
+                let data = if sink.app_polls {
                     let at = (g.at + g.len - payload.len()) as u32;
                     Data::Arena(at, at + payload.len() as u32)
                 } else {
@@ -241,16 +246,16 @@ impl Engine {
             } => {
                 p.ack_now = true;
                 let counted = imm.is_some() || self.remote_events;
-                // What makes an event needs room for it, as a message does.
+                // A write that raises an event needs room for the event, as a message does.
                 let held = imm.is_some() && self.hold.is_some();
                 if counted && (!room || held || !r.counts(op, len as u32, total)) {
-                    r.not_ready(h.psn, now);
+                    r.not_ready(h.psn);
                     return;
                 }
                 match access.find(key, addr, len, FI_REMOTE_WRITE) {
                     Ok(m) => {
                         m.store(0, payload);
-                        r.take(h.psn, now);
+                        r.take(h.psn);
                         if counted && r.write_part(op, len as u32, total) {
                             if let Some(imm) = imm {
                                 sink.list.push(Event::WriteImm {
@@ -274,12 +279,12 @@ impl Engine {
             PacketKind::ReadReq { id, key, addr, len } => {
                 p.ack_now = true;
                 if p.serving >= SERVING_MAX || (self.remote_events && !room) {
-                    r.not_ready(h.psn, now);
+                    r.not_ready(h.psn);
                     return;
                 }
                 match access.find(key, addr, u64::from(len), FI_REMOTE_READ) {
                     Ok(_) => {
-                        r.take(h.psn, now);
+                        r.take(h.psn);
                         let copy = self.spare.pop().unwrap_or_default();
                         let kind = EngineOpKind::ReadResp { id, key, addr };
                         let op = Self::op(None, kind, copy, UserMem::EMPTY, u64::from(len));
@@ -298,12 +303,12 @@ impl Engine {
             }
             PacketKind::ReadResp { id, off } => {
                 p.ack_now = true;
-                r.take(h.psn, now);
+                r.take(h.psn);
                 self.read_data(pi, id, off, payload, sink.list);
             }
             PacketKind::Ping => {
                 p.ack_now = true;
-                r.take(h.psn, now);
+                r.take(h.psn);
             }
             PacketKind::Ack { .. }
             | PacketKind::Reset

@@ -2,9 +2,9 @@
 //!
 //! Posting puts an [`EngineOp`] on its peer's list; `out` cuts operations into packets as the
 //! flow's window permits and batches them; `input` takes in what arrived, executes RDMA against the
-//! memory table and reports events; `end` looks after time and how things end. Whoever holds the
-//! engine's lock may drive it: the application inside its calls, or the adapter's thread when the
-//! application is busy elsewhere (see `thread`).
+//! memory table and reports events; `end` ends operations and sessions and runs the timers. Any
+//! thread that holds the engine's lock may drive the engine: the application's inside its calls, or
+//! the adapter's thread when the application is busy elsewhere (see `thread`).
 
 mod end;
 mod input;
@@ -16,11 +16,11 @@ use super::flow::{dist, RxFlow, TxFlow};
 use super::keys::{Keys, Salt};
 use super::packet::{self, PacketHead, PacketKind, DATA_HEAD, HEAD_MAX, MAX_WORDS};
 use super::seal::{self, Seal};
-use super::sock::{Datagram, Got, Sock, SocketFilter, BATCH, SLOT, SLOTS};
+use super::sock::{Datagram, RxDatagram, Sock, SocketFilter, BATCH, SLOT, SLOTS};
 use crate::core::hash::ByWords;
 use crate::core::slab::Slab;
 use crate::core::Result;
-use crate::device::fault::{Fate, Faults};
+use crate::device::fault::{FaultAction, Faults};
 use crate::device::host::secret;
 use crate::device::mem_table::{MemTable, RegionsRead};
 use crate::device::{Data, Event, Events, QpAddr};
@@ -28,7 +28,7 @@ use crate::hmem::UserMem;
 use crate::transport::{Completion, Payload, PeerId, Report, Status};
 use crate::types::*;
 use core::ffi::c_void;
-use session::{Hearing, Link, Session, Sessions};
+use session::{Session, SessionLookup, SessionState, Sessions};
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -38,23 +38,25 @@ const MS: u64 = 1_000_000;
 const BACKLOG_MSGS: usize = 4096;
 /// Bytes of such messages.
 const BACKLOG_BYTES: usize = 8 << 20;
-/// An acknowledgement goes out at the latest after so many packets or bytes.
+/// Unacknowledged packets, or payload bytes, at which an acknowledgement is sent at the latest.
 const ACK_PACKETS: u32 = 16;
 const ACK_BYTES: u32 = 192 << 10;
-/// Polls that found nothing before an owed acknowledgement stops waiting for a reply to ride on.
+/// Empty polls after which a pending acknowledgement is sent alone instead of piggybacked on a
+/// reply.
 const ACK_IDLE: u32 = 2;
-/// Peers that callers may make an engine keep at once.
+/// Peer entries at which an engine stops accepting new callers.
 const PEERS_MAX: usize = 1 << 17;
-/// Reads of a peer that are answered at once; its next ones wait.
+/// Reads served at once per peer; further reads get "receiver not ready".
 const SERVING_MAX: u32 = 4096;
-/// A peer may have at most so many times as many operations waiting as there is room left.
+/// Bound of a peer's share of the queue: operations under way to one peer stay below this many
+/// times the free entries.
 const SHARE: usize = 7;
-/// Refusals of keys that a peer gets at once, and one more every millisecond. Beyond that its
-/// packets count as lost: whoever guesses keys learns slowly that they are wrong.
+/// Refusals that a peer gets in a burst; the allowance grows by one per millisecond. Further
+/// packets with bad keys count as lost, which slows down a peer that guesses keys.
 const REFUSALS: u64 = 64;
-/// An open session without traffic is tried after so many time-outs.
-const PROBE: u64 = 6;
-/// Offset in a read response that says: the region was closed before it was read.
+/// An idle session is probed after this many peer time-outs ([`EngineConfig::timeout`]).
+const PROBE_TIMEOUTS: u64 = 6;
+/// Offset in a read response without data: the region was closed during the read.
 const READ_GONE: u64 = u64::MAX;
 
 /// Settings shared by the queue pairs of an adapter.
@@ -64,13 +66,13 @@ pub(crate) struct EngineConfig {
     pub segment: usize,
     /// Operations under way at most.
     pub depth: usize,
-    /// A peer silent for so long, while it owes an answer, is given up. Nanoseconds.
+    /// Silence, in nanoseconds, after which a peer that has to answer counts as unresponsive.
     pub timeout: u64,
-    /// Whether runs of packets leave in one system call, cut apart below.
+    /// Whether runs of packets are sent by UDP segmentation offload (udp(7), UDP_SEGMENT).
     pub gso: bool,
     /// Text of `FI_EFA_SOFT_FAULT`.
     pub fault: Option<String>,
-    /// Keys by which packets are sealed; `None`: they are not.
+    /// Keys that seal packets; `None`: packets are not sealed.
     pub keys: Option<Arc<Keys>>,
 }
 
@@ -102,7 +104,8 @@ enum EngineOpKind {
 #[derive(Debug)]
 struct EngineOp {
     peer: u32,
-    /// Of an operation of the application's.
+    /// Completion to report. `None` for pings, read responses, and read requests, whose completion
+    /// is in [`PendingRead`].
     done: Option<Completion>,
     kind: EngineOpKind,
     /// Header of a send, and payload that was copied at posting.
@@ -117,14 +120,14 @@ struct EngineOp {
 
 /// One packet of an operation, enough to build it again.
 #[derive(Clone, Copy, Debug)]
-struct RxPart {
+struct TxPart {
     op: u32,
     off: u64,
     len: u32,
 }
 
 #[derive(Debug)]
-struct Read {
+struct PendingRead {
     done: Completion,
     peer: u32,
     generation: u32,
@@ -136,69 +139,70 @@ struct EnginePeer {
     addr: QpAddr,
     to: SocketAddr,
     session: Session,
-    /// By what name its datagrams are sealed.
+    /// Salt of the peer's sealed datagrams, once one has arrived in the session.
     salt: Option<Salt>,
-    /// The application's operations to it, and reads of it that are being answered.
+    /// The application's operations to this peer, and this peer's reads that are being served.
     user_ops: usize,
     serving: u32,
-    /// Refusals it has had, and when that was last counted.
+    /// Refusals that count against [`REFUSALS`], and when the count was last reduced.
     refusals: u64,
     refused_at: u64,
-    tx: TxFlow<RxPart>,
+    tx: TxFlow<TxPart>,
     pending: VecDeque<u32>,
     rx: Option<RxFlow>,
     rx_bytes: u32,
     ack_now: bool,
-    /// Something went to the peer since its last message: it converses, and an acknowledgement may
-    /// wait for the next reply to ride on.
+    /// A message or write was sent to the peer since the peer's last message: traffic goes both
+    /// ways, so that an acknowledgement can wait to be piggybacked on the next reply.
     replied: bool,
-    owed: bool,
-    /// Answers the layer above waits for without having anything under way here.
+    ack_pending: bool,
+    /// Answers expected from this peer: by the layer above ([`Engine::expect`]), and for reads.
     expect: u32,
-    heard_at: u64,
+    last_rx_at: u64,
     active: bool,
 }
 
 /// See the module text.
 pub(crate) struct Engine {
     pub me: QpAddr,
-    /// The queue pair is gone; the thread may still hold on to this for a moment.
+    /// The queue pair is closed; the adapter's thread may still have a reference to the engine.
     closed: bool,
     sock: Sock,
     mem: Arc<MemTable>,
     cfg: EngineConfig,
     peers: Slab<EnginePeer>,
     by_addr: HashMap<QpAddr, u32>,
-    /// Whose operation was posted last: most often the next is for the same.
+    /// Peer of the last posted operation: a cache of one entry for `by_addr`.
     last_peer: u32,
     /// Peers by the token that they have to present.
     by_token: HashMap<u64, u32, ByWords>,
     sessions: Sessions,
-    /// What our peers' datagrams begin with; see `packet`.
+    /// Verification tag of this queue pair, which peers put into their datagrams; see `packet`.
     pub vtag: u32,
     seal: Option<Seal>,
-    /// Nothing is done to what leaves.
-    plain: bool,
-    /// Where a harness wants a copy of everything that leaves.
+    /// Batches go to the socket as they are: no seal, segmentation offload, faults or tap.
+    send_unmodified: bool,
+    /// Copies of every datagram sent, for a test harness.
     #[cfg(any(test, feature = "internals"))]
     tap: Option<Arc<std::sync::Mutex<Vec<Vec<u8>>>>>,
-    /// The number is the application's choice: callers need no token.
+    /// The application chose the queue pair's number: callers need no token.
     service: bool,
     ops: Slab<EngineOp>,
     user_ops: usize,
-    reads: Slab<Read>,
+    reads: Slab<PendingRead>,
     spare: Vec<Vec<u8>>,
     out: Vec<Datagram>,
-    /// Copies of what the system cannot read, for the datagrams in `out`.
+    /// Bounce buffers for the datagrams in `out`: copies of device memory, which the kernel cannot
+    /// read.
     bounce: Vec<Box<[u8]>>,
-    owed: Vec<u32>,
+    ack_pending: Vec<u32>,
     active: Vec<u32>,
-    acked: Vec<RxPart>,
+    acked: Vec<TxPart>,
     backlog: VecDeque<Event>,
     backlog_bytes: usize,
-    got: Vec<Got>,
+    got: Vec<RxDatagram>,
     faults: Option<Faults<(SocketAddr, Vec<u8>)>>,
-    /// Messages that are not let in now; see `QueuePair::hold`.
+    /// Selects messages that get "receiver not ready"; see `QueuePair::hold`.
     pub hold: Option<fn(&[u8]) -> bool>,
     /// Whether peers' reads and writes are events.
     pub remote_events: bool,
@@ -224,7 +228,7 @@ pub(crate) fn gid_of(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Memory that stays lent; what does not is copied.
+/// Returns the memory that a payload lends until the completion; injected bytes go into `copy`.
 fn take_in(data: Payload, copy: &mut Vec<u8>) -> UserMem {
     if let Payload::Inject(b) = data {
         copy.extend_from_slice(b.bytes());
@@ -232,11 +236,12 @@ fn take_in(data: Payload, copy: &mut Vec<u8>) -> UserMem {
     data.lent()
 }
 
-/// What a poll produces into: events, and where received bytes may stay.
+/// Where a poll puts events.
 struct EventSink<'a> {
     list: &'a mut Vec<Event>,
-    /// `None`: received bytes must be copied out, and only while the backlog has room.
-    app: bool,
+    /// The application polls: received bytes may stay in the arena. `false`: the thread polls, and
+    /// received bytes are copied, only while the backlog has room.
+    app_polls: bool,
 }
 
 impl Engine {
@@ -255,12 +260,12 @@ impl Engine {
             None => None,
         };
         let vtag = secret()? as u32;
-        let plain = seal.is_none() && faults.is_none() && !cfg.gso;
+        let send_unmodified = seal.is_none() && faults.is_none() && !cfg.gso;
         sock.attach_filter(match &cfg.keys {
             Some(keys) => SocketFilter::Sealed(keys.ids()),
             None => SocketFilter::Open {
                 vtag,
-                // Who calls a service on its own host does so through `admission`.
+                // On loopback, callers of a service use `admission`: no HELLO passes.
                 qkey: (!service || !at.ip().is_loopback()).then_some(me.qkey),
             },
         });
@@ -276,7 +281,7 @@ impl Engine {
             by_token: HashMap::default(),
             sessions: Sessions::new()?,
             vtag,
-            plain,
+            send_unmodified,
             seal,
             #[cfg(any(test, feature = "internals"))]
             tap: None,
@@ -287,7 +292,7 @@ impl Engine {
             spare: Vec::new(),
             out: Vec::with_capacity(BATCH),
             bounce: Vec::new(),
-            owed: Vec::new(),
+            ack_pending: Vec::new(),
             active: Vec::new(),
             acked: Vec::new(),
             backlog: VecDeque::new(),
@@ -307,7 +312,7 @@ impl Engine {
         self.sock.fd()
     }
 
-    fn new_flow() -> TxFlow<RxPart> {
+    fn new_flow() -> TxFlow<TxPart> {
         TxFlow::new(0, 128 << 10)
     }
 
@@ -317,7 +322,8 @@ impl Engine {
             return self.last_peer;
         }
         if let Some(i) = self.by_addr.get(a) {
-            // Who has called us may become known by its whole address later.
+            // The address of a peer that opened the session lacks its token until an operation
+            // for the peer is posted.
             if let Some(p) = self.peers.get_mut(*i).filter(|p| p.addr.token == 0) {
                 p.addr.token = a.token;
             }
@@ -339,9 +345,9 @@ impl Engine {
             rx_bytes: 0,
             ack_now: false,
             replied: false,
-            owed: false,
+            ack_pending: false,
             expect: 0,
-            heard_at: now,
+            last_rx_at: now,
             active: false,
         };
         let i = self.peers.insert(p);
@@ -373,8 +379,8 @@ impl Engine {
         self.activate(pi);
     }
 
-    /// The peer that an operation is for, if there is room for one more: a peer that takes nothing
-    /// leaves room for the others. `FI_EAGAIN` when not.
+    /// The peer of a new operation. `FI_EAGAIN` when the queue is full or the peer has its share
+    /// ([`SHARE`]) of it: a peer that acknowledges nothing must not block the others.
     fn room_for(&mut self, to: &QpAddr, now: u64) -> Result<u32> {
         let free = self
             .cfg
@@ -390,7 +396,7 @@ impl Engine {
         }
     }
 
-    /// Posts a send; see `QueuePair::post_send`.
+    /// Posts a send; see `Transport::am_zcopy`.
     pub(crate) fn send(
         &mut self,
         done: Completion,
@@ -435,7 +441,7 @@ impl Engine {
         }
     }
 
-    /// Posts an RDMA write; see `QueuePair::post_write`.
+    /// Posts an RDMA write; see `Transport::put`.
     pub(crate) fn write(
         &mut self,
         done: Completion,
@@ -457,7 +463,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Posts an RDMA read; see `QueuePair::post_read`.
+    /// Posts an RDMA read; see `Transport::get`.
     pub(crate) fn read(
         &mut self,
         done: Completion,
@@ -468,7 +474,7 @@ impl Engine {
         let pi = self.room_for(to, now)?;
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
-        let slot = self.reads.insert(Read {
+        let slot = self.reads.insert(PendingRead {
             done,
             peer: pi,
             generation,
@@ -488,14 +494,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Slot of the read that a peer names by `id`, if the read is still under way and of that peer.
+    /// Slot of the read `id`, if the read is still under way and `peer` is its target.
     fn read_slot(&self, id: u64, peer: u32) -> Option<u32> {
         let (slot, generation) = (id as u32, (id >> 32) as u32);
         let r = self.reads.get(slot)?;
         (r.generation == generation && r.peer == peer).then_some(slot)
     }
 
-    /// Ends reads that report there: what comes for them is dropped from now on.
+    /// Ends the reads that report to `to`; responses to them that arrive later are dropped.
     pub(crate) fn cancel_reads(&mut self, to: Report) {
         for slot in self.reads.select(|r| r.done.report == to) {
             let done = self.reads.get(slot).map(|r| r.done).unwrap_or_default();
@@ -509,7 +515,7 @@ impl Engine {
     pub(crate) fn expect(&mut self, a: &QpAddr, on: bool, now: u64) {
         let pi = match on {
             true => self.peer(a, now),
-            // Of a peer whose session has ended nothing is expected any more.
+            // The peer's entry, with this count, ended with its session.
             false => match self.by_addr.get(a) {
                 Some(pi) => *pi,
                 None => return,
@@ -518,7 +524,7 @@ impl Engine {
         if let Some(p) = self.peers.get_mut(pi) {
             if on {
                 if p.expect == 0 {
-                    p.heard_at = now;
+                    p.last_rx_at = now;
                 }
                 p.expect += 1;
             } else {
@@ -551,7 +557,7 @@ impl Engine {
         self.flush(now);
     }
 
-    /// The application's poll: what the thread left behind, then what is in the socket.
+    /// The application's poll: takes events from the backlog, then reads the socket.
     pub(crate) fn poll(&mut self, into: &mut Events, now: u64) {
         into.list.clear();
         while let Some(e) = self.backlog.pop_front() {
@@ -567,7 +573,7 @@ impl Engine {
             }
         }
         if into.arena.is_empty() {
-            // Without memory for what arrives nothing is taken in: senders try again.
+            // Without memory for the arena nothing is received: senders retransmit.
             if into.arena.try_reserve_exact(SLOTS * SLOT).is_err() {
                 return;
             }
@@ -575,7 +581,7 @@ impl Engine {
         }
         let mut sink = EventSink {
             list: &mut into.list,
-            app: true,
+            app_polls: true,
         };
         self.receive(&mut into.arena, &mut sink, now);
         self.service(&mut into.list, now);
@@ -583,9 +589,10 @@ impl Engine {
         self.ring(now);
     }
 
-    /// The thread's poll: events wait in the backlog. Returns whether there are any.
+    /// The thread's poll: appends events to the backlog. Returns whether the backlog has any.
     pub(crate) fn poll_for_thread(&mut self, arena: &mut [u8], now: u64) -> bool {
-        // What it took in now would count as delivered, and nobody would ever read it.
+        // A message received now would be acknowledged, although the application can no longer
+        // poll for it.
         if self.closed {
             return false;
         }
@@ -593,7 +600,7 @@ impl Engine {
         loop {
             let mut sink = EventSink {
                 list: &mut list,
-                app: false,
+                app_polls: false,
             };
             let n = self.receive(arena, &mut sink, now);
             self.ack(now, true);
@@ -612,14 +619,15 @@ impl Engine {
         !self.backlog.is_empty()
     }
 
-    /// Whether the thread has to come back without being asked.
+    /// Whether the thread has to poll again without a wake-up, for timers or acknowledgements.
     pub(crate) fn busy(&self) -> bool {
         !self.active.is_empty()
-            || !self.owed.is_empty()
+            || !self.ack_pending.is_empty()
             || self.faults.as_ref().is_some_and(|f| f.next_due().is_some())
     }
 
-    /// Whether an operation for the owner's peer of this number that reports itself has not ended.
+    /// Whether an operation for `peer` whose end is reported (`Completion::reports_itself`) is
+    /// still under way.
     pub(crate) fn busy_with(&self, peer: PeerId) -> bool {
         let posted = self.ops.iter().filter_map(|(_, o)| o.done);
         let mut all = posted.chain(self.reads.iter().map(|(_, r)| r.done));
@@ -631,20 +639,20 @@ impl Engine {
         self.ops.is_empty()
     }
 
-    /// A copy of everything that leaves from now on.
+    /// Starts to copy every datagram sent; returns the list of copies.
     #[cfg(any(test, feature = "internals"))]
     pub(crate) fn tap(&mut self) -> Arc<std::sync::Mutex<Vec<Vec<u8>>>> {
-        self.plain = false;
+        self.send_unmodified = false;
         Arc::clone(self.tap.insert(Arc::default()))
     }
 
-    /// Peers that something is kept for.
+    /// Number of peer entries.
     #[cfg(any(test, feature = "internals"))]
     pub(crate) fn peer_count(&self) -> usize {
         self.peers.len()
     }
 
-    /// Senders of sealed datagrams that something is kept of: in sessions, and after them.
+    /// Numbers of remembered senders of sealed datagrams: with a session, and after its end.
     #[cfg(test)]
     pub(crate) fn sealed_senders(&self) -> (usize, usize) {
         self.seal.as_ref().map_or((0, 0), Seal::kept)
@@ -656,17 +664,17 @@ impl Engine {
         self.peers.iter().any(|(_, p)| p.serving > 0)
     }
 
-    /// Whether anybody is connected, who may go without a word.
+    /// Whether there are peers, which may vanish without BYE and have to be probed.
     pub(crate) fn has_peers(&self) -> bool {
         !self.peers.is_empty()
     }
 
-    /// Tells the peers that the queue pair closes, with the last acknowledgements, which they may
-    /// wait for. Some more than once: nobody acknowledges this.
-    pub(crate) fn farewell(&mut self, now: u64) {
+    /// Sends BYE to every peer with an open session, with the last acknowledgements, for which the
+    /// peer may wait. BYE is sent three times, because peers do not acknowledge it.
+    pub(crate) fn send_bye(&mut self, now: u64) {
         self.closed = true;
         for _ in 0..3 {
-            for pi in self.peers.select(|p| p.session.link == Link::Open) {
+            for pi in self.peers.select(|p| p.session.state == SessionState::Open) {
                 self.push_ack(pi, true);
                 if self.out.len() >= BATCH {
                     self.flush(now);
@@ -677,7 +685,7 @@ impl Engine {
     }
 }
 
-/// Payload bytes that fit into a packet on a link of this MTU.
+/// Payload bytes that fit into a packet on an interface of this MTU.
 pub(crate) fn segment_for(link_mtu: usize, v6: bool, sealed: bool) -> usize {
     let below = if v6 { 48 } else { 28 };
     let around = if sealed { seal::OVERHEAD } else { 0 };

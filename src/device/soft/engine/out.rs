@@ -1,5 +1,5 @@
-//! On the way out: operations become packets as their flows permit, packets and acknowledgements go
-//! to the socket in runs.
+//! Send path: cuts operations into packets as the flow's window permits, and hands packets and
+//! acknowledgements to the socket in batches.
 
 use super::*;
 
@@ -13,7 +13,7 @@ impl Engine {
             let Some(p) = self.peers.get_mut(pi) else {
                 return;
             };
-            if p.session.link != Link::Open {
+            if p.session.state != SessionState::Open {
                 if !p.pending.is_empty() {
                     self.call(pi, now);
                 }
@@ -37,7 +37,7 @@ impl Engine {
             if !p.tx.may_send(len) {
                 return;
             }
-            let part = RxPart {
+            let part = TxPart {
                 op: oi,
                 off: op.next,
                 len,
@@ -54,7 +54,7 @@ impl Engine {
     }
 
     /// Builds a packet and puts it into the batch.
-    pub(super) fn build(&mut self, pi: u32, psn: u32, part: RxPart) {
+    pub(super) fn build(&mut self, pi: u32, psn: u32, part: TxPart) {
         let (Some(p), Some(op)) = (self.peers.get_mut(pi), self.ops.get(part.op)) else {
             return;
         };
@@ -72,8 +72,8 @@ impl Engine {
                 PacketKind::ReadReq { id, key, addr, len }
             }
             EngineOpKind::ReadResp { id, key, addr } => {
-                // The region may be gone by now, closed while the answer was on its way: then the
-                // reader is told so in place of the data.
+                // The region may have been closed after the request was accepted: then the response
+                // says so instead of carrying data.
                 let at = addr.wrapping_add(part.off);
                 match self
                     .mem
@@ -133,7 +133,7 @@ impl Engine {
             d.body = bounced(&d.body, &mut self.bounce);
         }
         if let Some(r) = p.rx.as_mut().filter(|r| !r.needs_detail()) {
-            // The acknowledgement rides along.
+            // The packet carries the acknowledgement.
             r.acked();
             p.rx_bytes = 0;
         }
@@ -145,7 +145,7 @@ impl Engine {
         if self.out.is_empty() {
             return;
         }
-        if self.plain {
+        if self.send_unmodified {
             self.sock.send(&self.out);
             self.out.clear();
             self.bounce.clear();
@@ -154,10 +154,10 @@ impl Engine {
         self.flush_modified(now);
     }
 
-    /// As [`Engine::flush`], sealed, cut apart below, or over a bad network.
+    /// As [`Engine::flush`], with sealing, segmentation offload, fault injection or a tap.
     #[inline(never)]
     fn flush_modified(&mut self, now: u64) {
-        // What is sealed lies in a buffer for one batch.
+        // The buffer of `Seal` has space for one batch.
         let mut out = core::mem::take(&mut self.out);
         for batch in out.chunks_mut(BATCH) {
             if self.seal.as_mut().is_some_and(|s| !s.seal(batch)) {
@@ -205,14 +205,14 @@ impl Engine {
             return;
         };
         for d in batch {
-            match f.fate(now) {
-                Fate::Lose => {}
-                Fate::Send => self.sock.send(core::slice::from_ref(d)),
-                Fate::Double => {
+            match f.next_action(now) {
+                FaultAction::Lose => {}
+                FaultAction::Send => self.sock.send(core::slice::from_ref(d)),
+                FaultAction::Double => {
                     self.sock.send(core::slice::from_ref(d));
                     self.sock.send(core::slice::from_ref(d));
                 }
-                Fate::Hold(at) => f.hold(at, (d.to, d.flatten())),
+                FaultAction::Hold(at) => f.hold(at, (d.to, d.flatten())),
             }
         }
     }
@@ -236,19 +236,19 @@ impl Engine {
 
     // ---- acknowledging -------------------------------------------------------------------
 
-    pub(super) fn owe(&mut self, pi: u32) {
-        if let Some(p) = self.peers.get_mut(pi).filter(|p| !p.owed) {
-            p.owed = true;
-            self.owed.push(pi);
+    pub(super) fn schedule_ack(&mut self, pi: u32) {
+        if let Some(p) = self.peers.get_mut(pi).filter(|p| !p.ack_pending) {
+            p.ack_pending = true;
+            self.ack_pending.push(pi);
         }
     }
 
     /// Sends the acknowledgements that are due; all of them with `force`.
     pub(super) fn ack(&mut self, now: u64, force: bool) {
         let mut i = 0;
-        while let Some(pi) = self.owed.get(i).copied() {
+        while let Some(pi) = self.ack_pending.get(i).copied() {
             let Some(p) = self.peers.get_mut(pi) else {
-                self.owed.swap_remove(i);
+                self.ack_pending.swap_remove(i);
                 continue;
             };
             let done = match p.rx.as_mut() {
@@ -269,9 +269,9 @@ impl Engine {
                 }
             };
             if done {
-                self.owed.swap_remove(i);
+                self.ack_pending.swap_remove(i);
                 if let Some(p) = self.peers.get_mut(pi) {
-                    p.owed = false;
+                    p.ack_pending = false;
                     p.ack_now = false;
                 }
             } else {
@@ -329,7 +329,8 @@ impl Engine {
     }
 }
 
-/// A copy of device memory, which the system cannot read. It is kept until the batch is sent.
+/// Copies device memory, which the kernel cannot read, into a bounce buffer that `kept` holds until
+/// the batch is sent.
 #[cold]
 fn bounced(body: &UserMem, kept: &mut Vec<Box<[u8]>>) -> UserMem {
     let mut copy = vec![0u8; body.len()].into_boxed_slice();

@@ -1,7 +1,7 @@
-//! Sessions: how two queue pairs come to trust each other's datagrams.
+//! Sessions: the handshake after which two queue pairs accept each other's datagrams.
 //!
-//! Nothing is kept for, and little is sent to, whoever has not shown that it may talk to this queue
-//! pair and that it is where it says. The side that has something to send calls:
+//! A peer gets no entry, and few answers, until it has proved that it may use this queue pair and
+//! that it receives at its source address. The side that has packets to send is the caller:
 //!
 //! ```text
 //! HELLO    presents the key and the token of the receiver's address (64 random bits), names a
@@ -10,40 +10,43 @@
 //! data     presents that token: only now the receiver makes an entry for the caller
 //! ```
 //!
-//! The computed token is a keyed hash, so that a HELLO costs no memory and a forged source address
-//! gains nothing. From then on both sides accept only datagrams with the token that they gave.
+//! The computed token is a keyed hash (a stateless cookie), so that a HELLO costs no memory and a
+//! forged source address gains nothing. After the handshake each side accepts only datagrams that
+//! carry the token it gave.
 //!
-//! A queue pair whose number the application chose (a service) is to be found by host and number
-//! alone, and has no token in its address. Callers on the same host show their user id over a Unix
-//! socket instead (`admission`); others are let in, as far as they can be reached.
+//! Peers address a queue pair whose number the application chose (a service) by host and number
+//! alone: the address has no token. Callers on the same host prove their user id over a Unix socket
+//! instead (`admission`). Callers on other hosts are accepted if they can be reached.
 //!
-//! Invariants: a session begins with empty flows on both sides. It ends with RESET, BYE, silence,
-//! or the verified beginning of a newer one, and then everything that depended on it has failed
-//! ([`Event::PeerDown`]). Of two calls that cross, the one of the smaller address counts.
+//! Invariants: a session begins with empty flows on both sides. It ends with RESET, BYE, a time-out
+//! or the first verified datagram of a newer session; every operation that depended on the session
+//! then fails ([`Event::PeerDown`]). If two HELLOs cross, the session whose caller has the smaller
+//! address is used.
 
 use super::*;
 use admission::Caller;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 
-/// A caller presents its token within so many milliseconds, or calls again.
-const FRESH_MS: i32 = 10_000;
-/// Ended sessions whose late datagrams are recognised.
-const REMEMBERED: usize = 256;
+/// Lifetime of a token from WELCOME, in milliseconds; a later caller sends HELLO again.
+const TOKEN_LIFE_MS: i32 = 10_000;
+/// Ended sessions whose tokens are stored, so that a late datagram does not reopen its session.
+const ENDED_TOKENS: usize = 256;
 /// First and longest wait for the answer to a HELLO.
 const HELLO_FIRST: u64 = 5 * MS;
 const HELLO_LONGEST: u64 = 200 * MS;
-/// RESETs per service interval (1 ms): a restarted peer hears of it soon, and who floods a queue
-/// pair gets little of its time.
+/// RESETs per service interval (1 ms): a peer with an outdated session is informed soon, and a
+/// flood of datagrams costs little time.
 const RESETS: u32 = 1;
 
-/// Whether packets can go to a peer.
+/// State of a session's handshake; packets can be sent once it is `Open`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Link {
-    /// Nobody has called.
+pub(super) enum SessionState {
+    /// No session, and no HELLO sent.
     Idle,
-    /// We have called.
-    Calling {
+    /// HELLO, or a call to `admission`, was sent first at `since`. It is repeated at `next`, after
+    /// a back-off of `wait`. Nanoseconds.
+    HelloSent {
         since: u64,
         next: u64,
         wait: u64,
@@ -54,24 +57,24 @@ pub(super) enum Link {
 /// One peer's session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Session {
-    pub link: Link,
+    pub state: SessionState,
     pub number: u32,
     /// What the peer has to present, and what we present.
     pub token_in: u64,
     pub token_out: u64,
     /// The peer's verification tag.
     pub vtag_out: u32,
-    /// The peer called, and the number and token are ours.
+    /// The peer is the caller: this queue pair chose the session number and `token_in`.
     ours: bool,
-    /// The peer has sent something in it.
+    /// The peer has sent a datagram in this session.
     confirmed: bool,
-    /// When it opened, in our milliseconds.
+    /// When the session opened, in milliseconds of this host's clock.
     opened: u32,
 }
 
 impl Session {
     pub(super) const NONE: Session = Session {
-        link: Link::Idle,
+        state: SessionState::Idle,
         number: 0,
         token_in: 0,
         token_out: 0,
@@ -101,7 +104,7 @@ impl Sessions {
         Ok(Sessions {
             secret: (secret()?, secret()?),
             last: 0,
-            ended: Vec::with_capacity(REMEMBERED),
+            ended: Vec::with_capacity(ENDED_TOKENS),
             oldest: 0,
             resets: RESETS,
         })
@@ -118,43 +121,44 @@ impl Sessions {
         h.finish()
     }
 
-    /// A number for a session: the time, and higher than any before, unless so many call at once
-    /// that the numbers would leave the clock behind, by which they are told to be fresh.
+    /// A new session number: the time in milliseconds, and greater than any number before. Once
+    /// the numbers are half of [`TOKEN_LIFE_MS`] ahead of the clock, the last number is given
+    /// again, because [`Sessions::opens`] derives the age of a token from the number.
     fn number(&mut self, now: u64) -> u32 {
         let ms = (now / MS) as u32;
         self.last = match dist(ms, self.last) {
             1.. => ms,
-            ahead if ahead > -FRESH_MS / 2 => self.last.wrapping_add(1),
+            ahead if ahead > -TOKEN_LIFE_MS / 2 => self.last.wrapping_add(1),
             _ => self.last,
         };
         self.last
     }
 
-    /// Whether a datagram opens a session that we have welcomed a moment ago.
+    /// Whether a datagram presents an unexpired, unused token from a WELCOME of this queue pair.
     fn opens(&self, from: &SocketAddr, h: &PacketHead, now: u64) -> bool {
         let age = dist((now / MS) as u32, h.session);
-        (-FRESH_MS..FRESH_MS).contains(&age)
+        (-TOKEN_LIFE_MS..TOKEN_LIFE_MS).contains(&age)
             && h.dst == self.token(from, h.src_qkey, h.src, h.session)
             && !self.ended.contains(&h.dst)
     }
 
     fn remember(&mut self, token: u64) {
-        if self.ended.len() < REMEMBERED {
+        if self.ended.len() < ENDED_TOKENS {
             self.ended.push(token);
             return;
         }
-        if let Some(e) = self.ended.get_mut(self.oldest % REMEMBERED) {
+        if let Some(e) = self.ended.get_mut(self.oldest % ENDED_TOKENS) {
             *e = token;
         }
-        self.oldest = (self.oldest + 1) % REMEMBERED;
+        self.oldest = (self.oldest + 1) % ENDED_TOKENS;
     }
 }
 
-/// What a datagram is to a queue pair.
-pub(super) enum Hearing {
-    /// Of the session with this peer.
+/// Outcome of the session check of a datagram.
+pub(super) enum SessionLookup {
+    /// The datagram belongs to the open session with this peer.
     EnginePeer(u32),
-    /// Nothing, or dealt with.
+    /// The datagram was part of a handshake and is handled, or is to be dropped.
     Done,
 }
 
@@ -183,7 +187,8 @@ impl EnginePeer {
 }
 
 impl Engine {
-    /// Says something that is not part of a session: `dst` and `to_vtag` are the receiver's.
+    /// Sends a datagram outside a session (HELLO, WELCOME, RESET); `dst` and `to_vtag` are the
+    /// receiver's.
     fn push_bare(
         &mut self,
         to: SocketAddr,
@@ -214,8 +219,8 @@ impl Engine {
         self.out.push(d);
     }
 
-    /// Tells the sender of a datagram that it has no session here. The answer is shorter, carries
-    /// the sender's own token as a proof, and is rare.
+    /// Sends RESET: the sender of a datagram has no session here. A RESET is no longer than the
+    /// datagram, carries the sender's own token as a proof, and is rate-limited ([`RESETS`]).
     fn reset(&mut self, to: SocketAddr, h: &PacketHead) {
         if self.sessions.resets == 0 || !(h.kind.reliable() || h.kind == PacketKind::Hello) {
             return;
@@ -224,21 +229,21 @@ impl Engine {
         self.push_bare(to, PacketKind::Reset, h.session, (h.src, h.vtag), 0);
     }
 
-    /// Looks a datagram's session up, or opens it.
-    pub(super) fn hear(
+    /// Handles a handshake datagram; for any other, finds its session or opens one.
+    pub(super) fn resolve_session(
         &mut self,
         from: SocketAddr,
         h: &PacketHead,
         list: &mut Vec<Event>,
         now: u64,
-    ) -> Hearing {
+    ) -> SessionLookup {
         let vtag = match h.kind {
             PacketKind::Hello => self.me.qkey,
             _ => self.vtag,
         };
-        // As the kernel does where it can.
+        // The socket filter does the same check, where the kernel has socket filters.
         if h.to_vtag != vtag {
-            return Hearing::Done;
+            return SessionLookup::Done;
         }
         let known = self.by_token.get(&h.dst).copied();
         let known = known.and_then(|pi| self.peers.get(pi).map(|p| (pi, p.to, p.session)));
@@ -246,7 +251,7 @@ impl Engine {
         match (h.kind, known) {
             (PacketKind::Hello, _) => self.hello(from, h, now),
             (PacketKind::Welcome, Some((pi, _, s))) => {
-                if matches!(s.link, Link::Calling { .. }) {
+                if matches!(s.state, SessionState::HelloSent { .. }) {
                     self.welcome(pi, h, now);
                 }
             }
@@ -254,25 +259,25 @@ impl Engine {
                 self.end_session(pi, Status::RemoteBadQpn, list, now);
             }
             (PacketKind::Welcome | PacketKind::Reset, None) => {}
-            (_, Some((pi, _, s))) if s.link == Link::Open && s.number == h.session => {
+            (_, Some((pi, _, s))) if s.state == SessionState::Open && s.number == h.session => {
                 if let Some(p) = self.peers.get_mut(pi) {
                     p.session.confirmed = true;
-                    p.heard_at = now;
+                    p.last_rx_at = now;
                 }
-                return Hearing::EnginePeer(pi);
+                return SessionLookup::EnginePeer(pi);
             }
             _ if self.sessions.opens(&from, h, now) => {
                 return match self.open(from, h, list, now) {
-                    Some(pi) => Hearing::EnginePeer(pi),
-                    None => Hearing::Done,
+                    Some(pi) => SessionLookup::EnginePeer(pi),
+                    None => SessionLookup::Done,
                 };
             }
             _ => self.reset(from, h),
         }
-        Hearing::Done
+        SessionLookup::Done
     }
 
-    /// Somebody calls.
+    /// Handles HELLO: sends WELCOME to a caller that may use this queue pair, else RESET.
     fn hello(&mut self, from: SocketAddr, h: &PacketHead, now: u64) {
         let token = h.dst == self.me.token;
         let service = self.service && h.dst == 0 && !self.same_host(from.ip());
@@ -282,8 +287,8 @@ impl Engine {
         self.admit(from, (h.src_qkey, h.vtag), h.src, now);
     }
 
-    /// Welcomes a caller that may talk to this queue pair: by the token of our address, or because
-    /// it has shown its user id. Nothing is kept of it.
+    /// Sends WELCOME to a caller that may use this queue pair: it presented the token of our
+    /// address, or proved its user id, or calls a service from another host. Stores nothing.
     pub(crate) fn admit(
         &mut self,
         from: SocketAddr,
@@ -296,17 +301,17 @@ impl Engine {
         self.push_bare(from, PacketKind::Welcome, number, (theirs, vtag), token);
     }
 
-    /// As [`Engine::admit`], of a caller on this host, at once.
+    /// As [`Engine::admit`], for a caller from `admission`; flushes the WELCOME at once.
     pub(crate) fn admit_from(&mut self, c: &Caller, now: u64) {
         self.admit(socket_addr(&c.addr), (c.addr.qkey, c.vtag), c.token, now);
         self.flush(now);
     }
 
-    /// Our call is answered.
+    /// Handles WELCOME, the answer to our HELLO: opens the session.
     fn welcome(&mut self, pi: u32, h: &PacketHead, now: u64) {
         if let Some(p) = self.peers.get_mut(pi) {
             p.session = Session {
-                link: Link::Open,
+                state: SessionState::Open,
                 number: h.session,
                 token_out: h.src,
                 vtag_out: h.vtag,
@@ -315,7 +320,7 @@ impl Engine {
                 opened: (now / MS) as u32,
                 ..p.session
             };
-            p.heard_at = now;
+            p.last_rx_at = now;
         }
         self.activate(pi);
     }
@@ -348,14 +353,14 @@ impl Engine {
         let smaller = (self.me.gid, self.me.qpn, self.me.qkey) < (addr.gid, addr.qpn, addr.qkey);
         let s = self.peers.get(pi)?.session;
         if addr == self.me {
-            // A queue pair's session with itself: one entry calls and is called, and presents the
+            // A queue pair's session with itself: one entry stands for both sides, and presents the
             // token that it accepts.
             return match s.ours {
                 true => None,
                 false => self.establish(pi, h, h.dst, now),
             };
         }
-        if s.link == Link::Open {
+        if s.state == SessionState::Open {
             if dist(h.session, if s.ours { s.number } else { s.opened }) <= 0 && s.confirmed {
                 // A late datagram of an older session.
                 return None;
@@ -364,7 +369,8 @@ impl Engine {
                 if smaller {
                     return None;
                 }
-                // The peer's call counts; it has accepted nothing of ours.
+                // HELLOs crossed, and the peer's session is used. The peer has accepted no packet
+                // of ours.
                 if let Some(p) = self.peers.get_mut(pi) {
                     p.tx.send_again();
                     p.rx = None;
@@ -373,12 +379,12 @@ impl Engine {
                 self.end_session(pi, Status::RemoteBadQpn, list, now);
             }
         }
-        // The entry may have gone with its session.
+        // `end_session` may have removed the entry.
         let pi = self.peer(&addr, now);
         self.establish(pi, h, h.src, now)
     }
 
-    /// Opens the session that a peer has called for, in which we present `token_out`.
+    /// Opens the session that the peer's HELLO asked for, in which we present `token_out`.
     fn establish(&mut self, pi: u32, h: &PacketHead, token_out: u64, now: u64) -> Option<u32> {
         let old = self.peers.get(pi)?.session.token_in;
         self.by_token.remove(&old);
@@ -386,7 +392,7 @@ impl Engine {
         self.by_token.insert(h.dst, pi);
         let p = self.peers.get_mut(pi)?;
         p.session = Session {
-            link: Link::Open,
+            state: SessionState::Open,
             number: h.session,
             token_in: h.dst,
             token_out,
@@ -395,21 +401,21 @@ impl Engine {
             confirmed: true,
             opened: (now / MS) as u32,
         };
-        p.heard_at = now;
+        p.last_rx_at = now;
         self.activate(pi);
         Some(pi)
     }
 
-    /// Calls a peer that something is to be sent to, or calls again.
+    /// Begins the handshake with a peer that has packets waiting, or repeats it after a back-off.
     pub(super) fn call(&mut self, pi: u32, now: u64) {
         let Some(p) = self.peers.get_mut(pi) else {
             return;
         };
-        let (since, wait) = match p.session.link {
-            Link::Open => return,
-            Link::Calling { next, .. } if now < next => return,
-            Link::Calling { since, wait, .. } => (since, (2 * wait).min(HELLO_LONGEST)),
-            Link::Idle => {
+        let (since, wait) = match p.session.state {
+            SessionState::Open => return,
+            SessionState::HelloSent { next, .. } if now < next => return,
+            SessionState::HelloSent { since, wait, .. } => (since, (2 * wait).min(HELLO_LONGEST)),
+            SessionState::Idle => {
                 let Ok(token) = secret() else { return };
                 if self.by_token.try_reserve(1).is_err() {
                     return;
@@ -419,14 +425,14 @@ impl Engine {
                 (now, HELLO_FIRST)
             }
         };
-        p.session.link = Link::Calling {
+        p.session.state = SessionState::HelloSent {
             since,
             next: now + wait,
             wait,
         };
         let (to, token, addr) = (p.to, p.session.token_in, p.addr);
-        // A service on this host admits callers by their user id. Without a service the datagram
-        // goes unanswered, or is refused by whoever has the port.
+        // A service on this host admits callers by their user id. Where no service listens, HELLO
+        // gets no answer, or a RESET from the queue pair that has the port.
         let caller = Caller {
             addr: self.me,
             vtag: self.vtag,
@@ -443,8 +449,7 @@ impl Engine {
         ip.is_loopback() || gid_of(ip) == self.me.gid || is_local(ip)
     }
 
-    /// A session is over: everything that depended on it fails, and the entry goes when nothing new
-    /// waits for the peer.
+    /// Ends a session: fails every operation that depends on it and removes the peer's entry.
     pub(super) fn end_session(&mut self, pi: u32, status: Status, list: &mut Vec<Event>, now: u64) {
         let Some(p) = self.peers.get_mut(pi) else {
             return;
@@ -452,7 +457,7 @@ impl Engine {
         let (token, addr) = (p.session.token_in, p.addr);
         p.session = Session::NONE;
         if let (Some(seal), Some(salt)) = (self.seal.as_mut(), p.salt.take()) {
-            seal.leave(&salt, now);
+            seal.end_sender(&salt, now);
         }
         if token != 0 {
             self.by_token.remove(&token);
@@ -462,11 +467,11 @@ impl Engine {
         if self.peers.remove(pi).is_some() {
             self.by_addr.remove(&addr);
             self.active.retain(|i| *i != pi);
-            self.owed.retain(|i| *i != pi);
+            self.ack_pending.retain(|i| *i != pi);
         }
     }
 
-    /// Time for sessions: budgets are filled up.
+    /// Timer work of sessions: refills the RESET budget, forgets old senders of sealed datagrams.
     pub(super) fn service_sessions(&mut self, now: u64) {
         self.sessions.resets = RESETS;
         if let Some(seal) = &mut self.seal {

@@ -1,11 +1,11 @@
-//! Completions: what has ended or arrived, as events for the owner; what is to be sent again; and
-//! of whom to remind.
+//! Completions: turns ended requests and arrived packets into events for the owner, sends requests
+//! again after "receiver not ready", and names peers that owe an answer.
 
 use super::timer::read_timer;
 use super::*;
 
 impl VerbsQp {
-    /// Takes completions in, `BATCH` at most.
+    /// Polls the completion queue for up to `BATCH` completions.
     #[inline]
     pub(super) fn take(&mut self) -> usize {
         let into = &mut self.list;
@@ -18,14 +18,14 @@ impl VerbsQp {
         usize::try_from(n).unwrap_or(0)
     }
 
-    /// Whether there is nothing to do beside taking completions.
+    /// Whether polling completions is all there is to do, so that the fast path may run.
     #[inline(always)]
-    pub fn calm(&self) -> bool {
+    pub fn fast_path_allowed(&self) -> bool {
         let some = self.pending.len() | self.refused.len() | self.again.len();
         some | self.expected.len() == 0 && !self.read
     }
 
-    /// Takes what there is in queues of the application's.
+    /// Polls the external completion queues.
     #[cold]
     pub(super) fn read_external(&mut self, into: &mut Events) {
         let mut found = Vec::new();
@@ -42,7 +42,7 @@ impl VerbsQp {
     pub(super) fn completed(&mut self, wc: &ibv_wc, into: &mut Events) {
         let slot = wc.wr_id as u16;
         if wc.wr_id == 0 && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
-            // It has taken no receive.
+            // An unsolicited write consumes no receive.
             return into.list.push(self.write_imm(wc));
         }
         if wc.wr_id & RECV != 0 {
@@ -92,7 +92,7 @@ impl VerbsQp {
         });
     }
 
-    /// What a completion says of a receive of the application.
+    /// The result of a receive of the application.
     fn taken_by(&self, wc: &ibv_wc) -> Taken {
         Taken {
             from: self.sender(wc),
@@ -103,7 +103,7 @@ impl VerbsQp {
         }
     }
 
-    /// A receive of the application is over.
+    /// Ends a receive of the application.
     pub(super) fn taken(&mut self, slot: u16, wc: &ibv_wc, into: &mut Events) {
         let taken = self.taken_by(wc);
         let posted = self.recvs.get_mut(usize::from(slot));
@@ -116,7 +116,7 @@ impl VerbsQp {
         }
     }
 
-    /// A work request is over, unless it is to be sent again.
+    /// Ends a work request, unless it has to be sent again.
     pub(super) fn ended(&mut self, slot: u16, status: Status, into: &mut Events) {
         let at = self.slots.get_mut(usize::from(slot));
         let Some((at, t)) = at.and_then(|at| at.map(|t| (at, t))) else {
@@ -148,7 +148,7 @@ impl VerbsQp {
         }
     }
 
-    /// Sends again what has waited long enough.
+    /// Sends requests again whose back-off has expired.
     pub(super) fn send_again(&mut self) {
         let now = Instant::now();
         let mut i = 0;
@@ -163,18 +163,19 @@ impl VerbsQp {
         self.ring();
     }
 
-    /// Names the peers from whom something is awaited, when the time has come.
-    pub(super) fn remind(&mut self, into: &mut Events) {
-        if self.reminded.elapsed() < REMIND {
+    /// Reports [`Event::Silent`] for each peer that owes an answer, once every `SILENCE_INTERVAL`.
+    pub(super) fn report_silent(&mut self, into: &mut Events) {
+        if self.silence_reported.elapsed() < SILENCE_INTERVAL {
             return;
         }
-        self.reminded = Instant::now();
+        self.silence_reported = Instant::now();
         let peers = self.expected.keys();
         into.list.extend(peers.map(|p| Event::Silent { peer: *p }));
     }
 
-    /// Takes events off the channel; each has to be acknowledged before the queue can go.
-    pub(super) fn hear(&mut self) {
+    /// Reads and acknowledges the events of the channel: ibv_destroy_cq(3) waits for all to be
+    /// acknowledged.
+    pub(super) fn drain_events(&mut self) {
         read_timer(&self.timer);
         if self.channel.is_null() {
             return;
@@ -193,9 +194,13 @@ impl VerbsQp {
     }
 }
 
-/// Who a completion is from, by address handle and queue pair; a key of 0 is not known, nor a host
-/// of zero.
-pub(in crate::device::verbs) fn sender(known: &Senders, dev: &Opened, from: (u16, u16)) -> QpAddr {
+/// Address of the sender of a completion, by address handle and queue pair number. For an unknown
+/// sender the qkey is 0; for an unknown address handle the GID is zero, too.
+pub(in crate::device::verbs) fn sender(
+    known: &Senders,
+    dev: &OpenAdapter,
+    from: (u16, u16),
+) -> QpAddr {
     let (ah, qpn) = from;
     known.get(&from).copied().unwrap_or_else(|| QpAddr {
         gid: dev.host(ah).unwrap_or_default(),
@@ -205,7 +210,7 @@ pub(in crate::device::verbs) fn sender(known: &Senders, dev: &Opened, from: (u16
     })
 }
 
-/// Whether a request ended so because its peer is gone.
+/// Whether this status means that the peer has failed.
 fn is_down(status: Status) -> bool {
     use Status::{RemoteBadQpn, RemoteUnreachable, RemoteUnresponsive};
     matches!(
@@ -214,12 +219,12 @@ fn is_down(status: Status) -> bool {
     )
 }
 
-/// How long a peer is left alone that was not ready `tries` times before.
+/// Back-off of a request that has met "receiver not ready" `tries` times before.
 fn back_off(tries: u32) -> Duration {
     (BACK_OFF * (1 << tries.min(8))).min(BACK_OFF_MAX)
 }
 
-/// How a completion ended, in the adapter's own words.
+/// Status of a completion, by the adapter's own code.
 fn status_of(wc: &ibv_wc) -> Status {
     match wc.status {
         0 => Status::Ok,

@@ -1,15 +1,16 @@
 //! A queue pair of an EFA adapter.
 //!
-//! A work request has a slot: what it was for, and memory for one packet, which sends copy into,
-//! and short reads and writes of memory that is not registered. Several go to the adapter together,
-//! with `ring`. Receives are always posted, and posted again when their packets have been taken
-//! out. Whatever a peer was not ready for is sent again after a while.
+//! A work request has a slot: the record of its operation, and memory for one packet. Sends copy
+//! into that memory, and so do short reads and writes of memory that is not registered. One
+//! doorbell (`ring`) announces several requests. Packet receives are always posted, and reposted
+//! when their packets have been copied out. A request that ends with "receiver not ready" is sent
+//! again after a back-off.
 //!
-//! An adapter tells of a peer's end only who sends to it: of peers from whom an answer is awaited
-//! the owner is reminded now and then, to send them something.
+//! An adapter reports the failure of a peer only to queue pairs that send to the peer. While the
+//! owner awaits an answer, [`Event::Silent`] therefore asks it from time to time to send something.
 //!
-//! `open` makes one, `post` hands requests over, `complete` takes what has ended; here is what the
-//! provider sees of it.
+//! `open` opens a queue pair, `post` posts requests, `complete` handles completions; this file has
+//! the interface to the provider.
 
 mod complete;
 mod open;
@@ -20,9 +21,9 @@ mod timer;
 use super::external::{ExternalCounter, ExternalQueue};
 use super::mem::{FoundRegion, OWN_KEYS};
 use super::pool::Pool;
-use super::rings::{self, Inline, Rings, WqeOp};
+use super::rings::{self, InlineData, Rings, WqeOp};
 use super::sys::*;
-use super::Opened;
+use super::OpenAdapter;
 use crate::core::hash::ByWords;
 use crate::core::Result;
 use crate::device::wait::WaitSet;
@@ -40,26 +41,26 @@ use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use timer::tick;
+use timer::set_timer;
 
 /// Marks receives in `wr_id`; the rest of it is the slot.
 pub(super) const RECV: u64 = 1 << 63;
-/// Completions taken at once, and at most in one poll.
+/// Completions taken in one call of the library, and at most in one `poll_all`.
 const BATCH: usize = 16;
 const MOST: usize = 128;
-/// Receives are posted so many at a time.
+/// Receives posted together.
 const REFILL: usize = 16;
-/// How long a peer that was not ready is left alone: at first, doubled with each try, and at most.
+/// Back-off after "receiver not ready": initial value, doubled with each retry, and maximum.
 const BACK_OFF: Duration = Duration::from_micros(50);
 const BACK_OFF_MAX: Duration = Duration::from_millis(10);
-/// How long a closing queue pair waits for what it has posted.
+/// How long a closing queue pair waits for its posted requests.
 const LINGER: Duration = Duration::from_secs(1);
-/// Without notifications, waiting programs look so often.
+/// Poll interval of waiting programs, for a completion queue without notifications.
 const TICK: Duration = Duration::from_millis(1);
-/// Of peers from whom something is awaited the owner is reminded so often; the clock is looked at
-/// with every so-manieth poll.
-const REMIND: Duration = Duration::from_secs(1);
-const LOOKS: u32 = 512;
+/// Interval of [`Event::Silent`] for a peer that owes an answer; and the number of polls after
+/// which the clock is read.
+const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
+const CLOCK_POLLS: u32 = 512;
 
 /// Peers, by address handle and queue pair number.
 pub(super) type Senders = HashMap<(u16, u16), QpAddr, ByWords>;
@@ -77,9 +78,9 @@ pub(crate) enum Mode {
 
 /// See the module text.
 pub struct VerbsQp {
-    pub(super) dev: Arc<Opened>,
+    pub(super) dev: Arc<OpenAdapter>,
     pub(super) mode: Mode,
-    /// Bytes that can go with a work request; with a write, too, where requests are wide.
+    /// Most inline data of a message, bytes; of a write, too, where requests are wide.
     pub(super) inline: usize,
     pub(super) wide: bool,
     addr: QpAddr,
@@ -87,52 +88,53 @@ pub struct VerbsQp {
     ex: *mut ibv_qp_ex,
     cq: *mut ibv_cq,
     channel: *mut ibv_comp_channel,
-    /// What waiting programs wait on: the channel, and a timer for reminders, or in place of a
-    /// channel.
+    /// What waiting programs wait on: the channel and a timer. The timer drives [`Event::Silent`],
+    /// or polls where there is no channel.
     wait: WaitSet,
     timer: OwnedFd,
-    /// From whom something is awaited, how often, and when the owner was last reminded.
+    /// Peers that owe answers, with the number of answers; when [`Event::Silent`] was last
+    /// reported; and polls since the clock was last read.
     expected: HashMap<QpAddr, u32>,
-    reminded: Instant,
-    looks: u32,
+    silence_reported: Instant,
+    polls_since_clock: u32,
     pub(super) tx: Pool,
-    /// Packets' receives; the application brings its own.
+    /// Buffers of packet receives; `None` where receives are the application's.
     pub(super) rx: Option<Pool>,
-    /// Its receives, by slot: as many as there were at once.
+    /// Receives of the application, by slot; grows to the most that were posted at once.
     pub(super) recvs: Vec<Option<PostedRecv>>,
-    /// Requests under way, by slot: as many as there were at once; what few of them have; and how
-    /// many slots there are.
+    /// Requests under way, by slot, with the additional state that few of them need; both grow to
+    /// the most that were under way at once. `sends` is the number of slots.
     pub(super) slots: Vec<Option<TxSlot>>,
     pub(super) extras: Vec<TxExtra>,
     sends: usize,
     pub(super) free: Vec<u16>,
-    /// The queues themselves, where they can be had.
+    /// The mapped queues, where libefa maps them.
     pub(super) rings: Option<Rings>,
-    /// Whom requests can go to.
+    /// Connected peers.
     pub(super) remotes: RemoteQps,
-    /// What the owner calls those who send to us: by address handle and queue pair number.
+    /// The owner's numbers of senders, by address handle and queue pair number.
     pub(super) names: HashMap<(u16, u16), u32, ByWords>,
-    /// Between `wr_start` and `wr_complete`: slots that were handed over.
+    /// Slots posted since `wr_start`, until `wr_complete`.
     batch: Vec<u16>,
-    /// Those the library did not take.
+    /// Slots that the library refused.
     pub(super) refused: Vec<u16>,
-    /// Those to be sent again, and when.
+    /// Slots to be sent again, and when.
     pub(super) again: Vec<(Instant, u16)>,
-    /// Receives to be posted, or that can be.
+    /// Free receive slots; packet receives are reposted from here.
     pub(super) empty: Vec<u16>,
-    /// Completions just taken, and those that `arm` came across.
+    /// Completions just taken; and those that `arm` or the fast path left to `poll_all`.
     list: [ibv_wc; BATCH],
     pub(super) pending: Vec<ibv_wc>,
     /// Device memory is copied, even where it is registered.
     copies_device_memory: bool,
-    /// Where the application's memory was last found to be registered.
+    /// The last look-up of registered application memory.
     pub(super) found: FoundRegion,
     pub(super) senders: Senders,
-    /// Queues of the application's, of sends and of receives, which stand in for ours; and whether
-    /// the process sees one of them.
+    /// External completion queues of sends and of receives, in place of `cq`; and whether the
+    /// process has to poll one of them.
     external: [Option<Arc<ExternalQueue>>; 2],
     read: bool,
-    /// What counts its operations.
+    /// Attached counters, which have to outlive the queue pair.
     _counters: Vec<Arc<ExternalCounter>>,
 }
 
@@ -140,7 +142,7 @@ pub struct VerbsQp {
 unsafe impl Send for VerbsQp {}
 
 impl VerbsQp {
-    /// Hands a batch over to the library.
+    /// Ends a batch of requests (`wr_complete`), which posts them.
     #[inline(never)]
     fn complete_batch(&mut self) {
         if self.batch.is_empty() {
@@ -204,7 +206,7 @@ impl QueuePair for VerbsQp {
     fn disconnect(&mut self, peer: PeerId) {
         let number = self.remotes.get(peer).map(|r| (r.handle.number, r.qpn));
         self.remotes.remove(peer);
-        // Its number may be another's by now.
+        // Another peer may have the same address handle and queue pair number by now.
         if let Some(n) = number.filter(|n| self.names.get(n) == Some(&peer)) {
             self.names.remove(&n);
             self.senders.remove(&n);
@@ -251,10 +253,10 @@ impl QueuePair for VerbsQp {
             self.send_again();
         }
         if !self.expected.is_empty() {
-            self.looks += 1;
-            if seen == 0 && self.looks >= LOOKS {
-                self.looks = 0;
-                self.remind(into);
+            self.polls_since_clock += 1;
+            if seen == 0 && self.polls_since_clock >= CLOCK_POLLS {
+                self.polls_since_clock = 0;
+                self.report_silent(into);
             }
         }
     }
@@ -262,7 +264,7 @@ impl QueuePair for VerbsQp {
     fn expect(&mut self, peer: &QpAddr, on: bool) {
         if on {
             if self.expected.is_empty() {
-                self.reminded = Instant::now();
+                self.silence_reported = Instant::now();
             }
             *self.expected.entry(*peer).or_default() += 1;
         } else if let Some(n) = self.expected.get_mut(peer) {
@@ -282,10 +284,10 @@ impl QueuePair for VerbsQp {
     }
 
     fn arm(&mut self) -> bool {
-        self.hear();
+        self.drain_events();
         self.refill();
-        // Who waits polls seldom: the next one looks at the clock.
-        self.looks = LOOKS;
+        // A program that waits polls seldom: the next poll reads the clock.
+        self.polls_since_clock = CLOCK_POLLS;
         if !self.channel.is_null() {
             match &mut self.rings {
                 Some(r) => r.arm(),
@@ -295,9 +297,16 @@ impl QueuePair for VerbsQp {
                 },
             }
             let awaits = !self.expected.is_empty();
-            tick(&self.timer, if awaits { REMIND } else { Duration::ZERO });
+            set_timer(
+                &self.timer,
+                if awaits {
+                    SILENCE_INTERVAL
+                } else {
+                    Duration::ZERO
+                },
+            );
         }
-        // What came before the queue was armed makes no event.
+        // A completion from before the queue was armed raises no event.
         let n = self.take();
         self.pending.extend(self.list.iter().take(n));
         self.pending.is_empty() && self.again.is_empty() && self.refused.is_empty()
@@ -323,7 +332,7 @@ impl Drop for VerbsQp {
             if !self.qp.is_null() {
                 (lib.ibv_destroy_qp)(self.qp);
             }
-            self.hear();
+            self.drain_events();
             (lib.ibv_destroy_cq)(self.cq);
             if !self.channel.is_null() {
                 (lib.ibv_destroy_comp_channel)(self.channel);

@@ -1,13 +1,13 @@
-//! Opening: a queue pair with its completion queue and packets, taken through its states.
+//! Opening a queue pair: its bounce buffers, its completion queue, and the steps to state RTS.
 
-use super::timer::{tick, timer};
+use super::timer::{set_timer, timer};
 use super::*;
 use core::mem::{size_of, zeroed};
 
 impl VerbsQp {
     /// A queue pair that is ready to send and receive. `FI_ENOMEM`, `FI_EIO`.
     pub(in crate::device::verbs) fn open(
-        dev: Arc<Opened>,
+        dev: Arc<OpenAdapter>,
         mode: Mode,
         wanted: &RawQp,
     ) -> Result<VerbsQp> {
@@ -20,7 +20,7 @@ impl VerbsQp {
             (false, None) => (raw.sends, raw.recvs),
             (false, Some(w)) => (w.sends, raw.recvs),
         };
-        // Of the application's requests only those without a byte need memory of ours.
+        // Of the application's requests, only empty ones need memory of ours.
         let tx = if packets {
             Pool::new(&dev.memory, sends, mtu, true)?
         } else {
@@ -30,14 +30,14 @@ impl VerbsQp {
             Mode::Packets => Some(Pool::new(&dev.memory, recvs, mtu, true)?),
             _ => None,
         };
-        // Completions of a kind that goes to a queue of the application's need no room in ours.
+        // Completions that go to an external queue need no room in ours.
         let [tx_out, rx_out] = [0, 1].map(|i| wanted.queues[i].is_some());
         let entries = if tx_out { 0 } else { sends } + if rx_out { 0 } else { recvs };
         let (channel, cq) = Self::queue(&dev, entries.max(1))?;
         let (wait, timer) = (WaitSet::new()?, timer()?);
         wait.add(timer.as_raw_fd());
         if channel.is_null() {
-            tick(&timer, TICK);
+            set_timer(&timer, TICK);
         } else {
             // SAFETY: the channel is open.
             wait.add(unsafe { (*channel).fd });
@@ -61,8 +61,8 @@ impl VerbsQp {
             wait,
             timer,
             expected: HashMap::new(),
-            reminded: Instant::now(),
-            looks: 0,
+            silence_reported: Instant::now(),
+            polls_since_clock: 0,
             tx,
             rx,
             recvs: Vec::new(),
@@ -76,7 +76,7 @@ impl VerbsQp {
             batch: Vec::with_capacity(sends),
             refused: Vec::new(),
             again: Vec::new(),
-            // The lowest come first: of those alone memory is needed.
+            // Slots are used from the lowest up, so that `recvs` stays short.
             empty: (0..recvs as u16).rev().collect(),
             list: [ibv_wc::default(); BATCH],
             pending: Vec::new(),
@@ -92,9 +92,9 @@ impl VerbsQp {
         Ok(q)
     }
 
-    /// A completion queue that notifies, or, where the adapter cannot, one that does not.
+    /// A completion queue with a channel for events, or without one where the adapter has none.
     pub(super) fn queue(
-        dev: &Opened,
+        dev: &OpenAdapter,
         entries: usize,
     ) -> Result<(*mut ibv_comp_channel, *mut ibv_cq)> {
         let a = dev.adapter;
@@ -119,7 +119,7 @@ impl VerbsQp {
         }
     }
 
-    /// Creates the queue pair and takes it through its states.
+    /// Creates the queue pair and moves it through INIT and RTR to RTS.
     pub(super) fn create(&mut self, sends: usize, recvs: usize, wanted: &RawQp) -> Result<()> {
         let a = self.dev.adapter;
         let caps = &a.attr.caps;
@@ -173,7 +173,8 @@ impl VerbsQp {
             for (c, kinds) in &wanted.counters {
                 c.attach(self.qp, *kinds)?;
             }
-            // The oldest generation has two rings in a completion queue.
+            // The first generation (0xefa0) has two sub-queues in a completion queue, which `rings`
+            // does not support.
             let first = a.attr.identity.as_ref().is_none_or(|i| i.device == 0xefa0);
             if !first && crate::core::params::efa().use_data_path_direct {
                 self.rings = Rings::open(a.lib, self.qp, self.cq, !self.channel.is_null());
@@ -199,8 +200,8 @@ impl VerbsQp {
         Ok(())
     }
 
-    /// Its queues in memory: of sends, of receives, of completions. `FI_EOPNOTSUPP` where the
-    /// libraries do not say.
+    /// The mapped queues: send queue, receive queue, completion queue. `FI_EOPNOTSUPP` where libefa
+    /// does not report them.
     pub fn queues(&self) -> Result<[QueueMemory; 3]> {
         let lib = self.dev.adapter.lib;
         // SAFETY: both are open.
@@ -232,7 +233,7 @@ fn flag(on: bool, bit: u16) -> u16 {
     }
 }
 
-/// One log line, and the errno.
+/// Logs a failed call and returns its errno.
 pub(super) fn failed(what: &str, adapter: &str) -> crate::core::Errno {
     let e = std::io::Error::last_os_error();
     crate::warn_log!(

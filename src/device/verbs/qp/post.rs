@@ -1,4 +1,4 @@
-//! Posting: from memory and a peer to a work request in the adapter's queue.
+//! Posting: finds the local memory of a request, and hands the work request to the adapter.
 
 use super::super::rings::SendWqe;
 use super::*;
@@ -10,7 +10,7 @@ use core::mem::zeroed;
 pub(super) type LocalSge = Result<(ibv_sge, TxExtra)>;
 
 impl VerbsQp {
-    /// Most pieces of a message: of a packet, its header, and a device's memory behind it.
+    /// Most pieces of a message. A packet has at most two: its header, and device memory behind it.
     pub(super) fn pieces(&self) -> usize {
         if self.mode == Mode::Packets {
             self.dev.adapter.attr.raw.pieces.min(2)
@@ -19,7 +19,7 @@ impl VerbsQp {
         }
     }
 
-    /// Posts receives, of packets.
+    /// Posts a packet receive for every free slot.
     pub(super) fn refill(&mut self) {
         let Some(rx) = &self.rx else { return };
         let mtu = self.dev.adapter.attr.mtu;
@@ -54,15 +54,15 @@ impl VerbsQp {
                 ((*(*self.qp).context).post_recv)(self.qp, first, &mut bad) == 0
             };
             if !taken {
-                // As many are posted as the queue has room for: that is not so, and nothing is lost
-                // by waiting.
+                // The queue has room for all slots, so this is not expected. The slots stay free,
+                // and are posted with the next refill.
                 return;
             }
             self.empty.truncate(at);
         }
     }
 
-    /// As [`VerbsQp::refill`], when it is worth while.
+    /// As [`VerbsQp::refill`], once `REFILL` slots are free.
     #[inline]
     pub(in crate::device::verbs) fn refill_some(&mut self) {
         if self.empty.len() >= REFILL {
@@ -75,7 +75,7 @@ impl VerbsQp {
         self.dev.handle(&peer.gid).map(|h| h.number)
     }
 
-    /// Hands a request over; `inline` in place of its memory.
+    /// Hands the request of a slot to the adapter; `inline` replaces its local memory.
     #[inline]
     pub(super) fn submit(&mut self, slot: u16, inline: Option<&[u8]>) {
         let Some(Some(t)) = self.slots.get(usize::from(slot)) else {
@@ -89,7 +89,7 @@ impl VerbsQp {
             false => None,
         };
         if let Some(q) = &mut self.rings {
-            let inline = inline.map(Inline::of);
+            let inline = inline.map(InlineData::of);
             return q.send(&SendWqe {
                 more,
                 inline: inline.as_ref(),
@@ -148,8 +148,8 @@ impl VerbsQp {
         self.submit(slot, inline);
     }
 
-    /// Registered memory of the application, piece by piece. `FI_EINVAL` when there are too many,
-    /// or one is not registered.
+    /// Scatter-gather entries of the application's memory, and their number. `FI_EINVAL` when there
+    /// are too many pieces, or a piece is not registered.
     pub(super) fn lent(&mut self, mem: &UserMem, write: bool) -> Result<([ibv_sge; 2], usize)> {
         let mut list = [ibv_sge::default(); 2];
         let mut n = 0;
@@ -171,7 +171,7 @@ impl VerbsQp {
         Ok((list, n))
     }
 
-    /// One piece of device memory, where it is registered with the adapter, which may use it.
+    /// Scatter-gather entry of one piece of device memory, if the adapter may access it directly.
     pub(super) fn registered(&mut self, mem: &UserMem) -> Option<ibv_sge> {
         if self.copies_device_memory {
             return None;
@@ -185,14 +185,14 @@ impl VerbsQp {
         })
     }
 
-    /// Whether one read or write may have this local memory.
+    /// Whether one read or write can use this local memory.
     pub(super) fn takes_user(&mut self, mem: &UserMem) -> bool {
         let packet = mem.len() <= self.dev.adapter.attr.mtu;
         let mut reachable = || mem.is_host() || self.registered(mem).is_some();
         packet || mem.pieces().count() <= 1 && reachable()
     }
 
-    /// Slot of our own memory that goes with a request's.
+    /// The slot in `tx` for a request of `slot`: without packets there is only slot 0.
     pub(super) fn own(&self, slot: u16) -> u16 {
         if self.mode == Mode::Packets {
             slot
@@ -201,14 +201,15 @@ impl VerbsQp {
         }
     }
 
-    /// A slot for a request to a peer. `FI_EINVAL` for one that is not connected, `FI_EAGAIN`.
+    /// Takes a slot for a request to a peer. `FI_EINVAL` when the peer is not connected,
+    /// `FI_EAGAIN` without a free slot.
     pub(super) fn begin(&mut self, peer: PeerId) -> Result<u16> {
         self.remotes.get(peer).ok_or(FI_EINVAL)?;
         self.free.pop().ok_or(FI_EAGAIN)
     }
 
-    /// Local memory of a read or write: where it is registered, in the slot, or registered for this
-    /// operation.
+    /// Local memory of a read or write: used directly if it is registered, copied through the slot
+    /// if it is short, or registered for this operation.
     pub(super) fn local(&mut self, slot: u16, mem: &UserMem, write: bool) -> LocalSge {
         let mut pieces = mem.pieces();
         let first = pieces.next().map_or((0, 0), |p| (p.addr(), p.len()));
@@ -259,9 +260,9 @@ impl VerbsQp {
         Ok((sge, extra))
     }
 
-    /// Posts a packet: its header and data, copied but for a device's memory that the adapter can
-    /// reach, if `lent` says that it may. `FI_EMSGSIZE` when it is too long; and as
-    /// [`Self::begin`].
+    /// Posts a packet of header and data, copied into the slot. Device memory is not copied if the
+    /// adapter reaches it and `lent` is set: the caller lends it until the completion.
+    /// `FI_EMSGSIZE` when the packet is too long; other errors as [`Self::begin`].
     pub(in crate::device::verbs) fn post_packet(
         &mut self,
         done: Completion,
@@ -281,7 +282,7 @@ impl VerbsQp {
             Payload::Inject(b) => self.tx.put(slot, head.len(), b.bytes()),
             Payload::Piece(p) => self.tx.put_piece(slot, head.len(), p),
             Payload::User(m) => {
-                // A device's memory goes from where it lies, if the adapter can reach it.
+                // The adapter reads device memory directly if it can.
                 more = match lent && !m.is_host() {
                     true => self.registered(m),
                     false => None,
@@ -301,7 +302,7 @@ impl VerbsQp {
         Ok(())
     }
 
-    /// As the transport's `am_zcopy`, in any case.
+    /// The general path of the transport's `am_zcopy`.
     #[inline(never)]
     pub(in crate::device::verbs) fn am_zcopy_any(
         &mut self,
@@ -338,7 +339,7 @@ impl VerbsQp {
         Verdict::posted(post(self))
     }
 
-    /// Posts a request that its bytes go with. `FI_EMSGSIZE` when there are too many.
+    /// Posts a request with inline data. `FI_EMSGSIZE` when there are too many bytes.
     #[inline(never)]
     pub(in crate::device::verbs) fn post_inline(
         &mut self,
@@ -346,7 +347,7 @@ impl VerbsQp {
         data: Piece,
         (op, imm): (WqeOp, Option<u32>),
     ) -> Verdict {
-        let mut bytes = [0; Inline::MOST];
+        let mut bytes = [0; InlineData::MOST];
         let Some(to) = bytes
             .get_mut(..data.len())
             .filter(|b| b.len() <= self.inline)
@@ -366,7 +367,7 @@ impl VerbsQp {
         Verdict::Queued
     }
 
-    /// As the transport's `put`, from any memory.
+    /// The general path of the transport's `put`: from any memory.
     #[inline(never)]
     pub(in crate::device::verbs) fn put_any(
         &mut self,
@@ -386,7 +387,7 @@ impl VerbsQp {
         })
     }
 
-    /// As the transport's `get`, into any memory.
+    /// The general path of the transport's `get`: into any memory.
     #[inline(never)]
     pub(in crate::device::verbs) fn get_any(&mut self, done: Completion, into: Payload) -> Verdict {
         let mem = into.lent();
@@ -395,7 +396,8 @@ impl VerbsQp {
         })
     }
 
-    /// What a write copies, in memory of our own. `FI_EMSGSIZE` when it has no room there.
+    /// Copies the data of an injected write to memory of our own. `FI_EMSGSIZE` when it does not
+    /// fit.
     fn copied(&mut self, slot: u16, b: InjectBuf) -> LocalSge {
         let bytes = b.bytes();
         if bytes.len() > self.tx.room() {
@@ -426,13 +428,13 @@ impl VerbsQp {
         Verdict::posted(post())
     }
 
-    /// Posts a receive of the application; [`Event::Taken`] tells of its end. `FI_EAGAIN`;
-    /// `FI_EINVAL` for memory that is not registered.
+    /// Posts a receive of the application, which ends with [`Event::Taken`]. `FI_EAGAIN` without a
+    /// free slot; `FI_EINVAL` for memory that is not registered.
     pub fn post_recv(&mut self, done: Completion, mem: UserMem) -> Result<()> {
         let (mut sges, n) = self.lent(&mem, true)?;
         let slot = self.empty.pop().ok_or(FI_EAGAIN)?;
         if n == 0 {
-            // An adapter wants a piece: one without a byte.
+            // The adapter requires a piece, if only an empty one.
             sges[0] = self.tx.sge(0, 0);
         }
         if usize::from(slot) >= self.recvs.len() {
@@ -465,7 +467,7 @@ impl VerbsQp {
     }
 }
 
-/// Memory for slots up to this one and some more: as many as were used at once.
+/// Grows a table of slots to hold `slot`, by doubling.
 #[cold]
 pub(in crate::device::verbs) fn grow<T: Clone>(slots: &mut Vec<Option<T>>, slot: u16) {
     slots.resize((usize::from(slot) + 1).next_power_of_two().max(64), None);

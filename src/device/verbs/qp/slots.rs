@@ -1,4 +1,4 @@
-//! What a queue pair remembers of requests under way, by slot, and of its peers, by number.
+//! Tables of a queue pair: requests under way, by slot, and peers, by number.
 
 use super::super::mem::RegionRef;
 use super::super::rings::{SendWqe, WqeOp};
@@ -14,9 +14,9 @@ use std::sync::Arc;
 pub(in crate::device::verbs) struct TxSlot {
     pub done: Completion,
     pub op: WqeOp,
-    /// How often its peer was not ready for it.
+    /// How often the request has met "receiver not ready".
     pub tries: u8,
-    /// It has a [`TxExtra`].
+    /// The request has a [`TxExtra`].
     pub extra: bool,
     pub imm: Option<u32>,
     pub local: ibv_sge,
@@ -35,14 +35,14 @@ impl TxSlot {
     }
 }
 
-/// What few requests have.
+/// Additional state that few requests need.
 #[derive(Default)]
 pub(in crate::device::verbs) struct TxExtra {
     /// A second piece of a message.
     pub more: Option<ibv_sge>,
-    /// Memory registered for it alone.
+    /// The registration made for this request.
     pub lent: Option<Arc<RegionRef>>,
-    /// Where a read's bytes belong that came into the slot.
+    /// Where to copy the bytes of a read that arrive in the slot.
     pub back: Option<UserMem>,
 }
 
@@ -52,14 +52,14 @@ impl TxExtra {
     }
 }
 
-/// A receive of the application that is posted, and its memory, if nobody else knows.
+/// A posted receive of the application; its memory is empty if an operation record holds it.
 #[derive(Clone, Copy)]
 pub(in crate::device::verbs) struct PostedRecv {
     pub done: Completion,
     pub into: Piece,
 }
 
-/// A peer, as requests name it.
+/// Address of a peer in work requests.
 #[derive(Clone, Copy)]
 pub(in crate::device::verbs) struct RemoteQp {
     pub handle: Handle,
@@ -68,7 +68,7 @@ pub(in crate::device::verbs) struct RemoteQp {
 }
 
 impl RemoteQp {
-    /// The request in `slot`, to this peer.
+    /// The work request of `slot` to this peer.
     #[inline(always)]
     pub(in crate::device::verbs) fn request(&self, slot: u16, t: &TxSlot) -> SendWqe<'static> {
         SendWqe {
@@ -94,13 +94,13 @@ pub(in crate::device::verbs) struct RemoteQps {
 }
 
 impl RemoteQps {
-    /// How a peer is reached.
+    /// Address of a peer in work requests; `None` when the peer is not connected.
     #[inline(always)]
     pub(in crate::device::verbs) fn get(&self, peer: u32) -> Option<&RemoteQp> {
         self.list.get(peer as usize)?.as_ref()
     }
 
-    /// Its address.
+    /// Endpoint address of a peer.
     pub(super) fn addr(&self, peer: u32) -> Option<QpAddr> {
         self.get(peer)?;
         self.addrs.get(peer as usize).copied()
@@ -122,7 +122,7 @@ impl RemoteQps {
         }
     }
 
-    /// Takes a peer out: its address.
+    /// Removes a peer and returns its address.
     pub(super) fn remove(&mut self, peer: u32) -> Option<QpAddr> {
         let addr = self.addr(peer);
         if let Some(to) = self.list.get_mut(peer as usize) {

@@ -1,4 +1,4 @@
-//! A timer as a descriptor, for those who wait on one.
+//! Timers as file descriptors (timerfd_create(2)).
 
 use crate::core::Result;
 use crate::types::FI_ENOMEM;
@@ -6,7 +6,7 @@ use core::ptr::null_mut;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// A descriptor that becomes readable when its time has come.
+/// A timer, not yet armed. Its descriptor becomes readable when it expires.
 pub(super) fn timer() -> Result<OwnedFd> {
     // SAFETY: plain numbers are passed; the descriptor is owned from here on.
     unsafe {
@@ -19,8 +19,8 @@ pub(super) fn timer() -> Result<OwnedFd> {
     }
 }
 
-/// From now on every so often, or never.
-pub(super) fn tick(t: &OwnedFd, every: Duration) {
+/// Arms the timer to expire every `every`; zero disarms it.
+pub(super) fn set_timer(t: &OwnedFd, every: Duration) {
     let every = libc::timespec {
         tv_sec: every.as_secs() as _,
         tv_nsec: every.subsec_nanos() as _,

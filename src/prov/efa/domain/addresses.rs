@@ -77,6 +77,14 @@ impl Addresses for EfaDomain {
         let mut s = self.lock();
         let s = &mut *s;
         let av = s.avs.get_mut(id).ok_or(FI_EBADF)?;
+        if av.read_only() {
+            // Its indices are those of the process that inserts.
+            crate::warn_log!(
+                FI_LOG_AV,
+                "fi_av_remove: the vector was opened with FI_READ"
+            );
+            return Err(FI_EINVAL);
+        }
         let peer = av.peer(fi_addr, &mut s.peers);
         if av.remove(fi_addr)? {
             peer.into_iter().for_each(|p| s.peers.may_be_gone(p));

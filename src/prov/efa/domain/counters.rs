@@ -11,10 +11,10 @@ use crate::types::*;
 use std::sync::Arc;
 
 impl EfaDomain {
-    /// Makes a counter one of the domain's.
+    /// Adds a counter to the domain.
     pub(super) fn insert_cntr(self: &Arc<Self>, mut c: Cntr) -> Result<OpenedQueue> {
         if c.wait_obj == FI_WAIT_MUTEX_COND {
-            c.poke = Some(Arc::clone(&self.wake));
+            c.progress_wake = Some(Arc::clone(&self.wake));
             self.start_progress()?;
         }
         let wait = c.wait.clone();
@@ -22,7 +22,7 @@ impl EfaDomain {
         Ok(OpenedQueue { id, size: 0, wait })
     }
 
-    /// Runs `f` on a counter after moving its endpoints along.
+    /// Runs `f` on a counter after making progress on its endpoints.
     fn with_cntr<R>(&self, id: u32, f: impl FnOnce(&mut Cntr) -> R) -> Result<R> {
         let mut s = self.lock();
         let s = &mut *s;
@@ -70,11 +70,10 @@ impl Counters for EfaDomain {
             return Err(FI_EAGAIN);
         }
         wait.clear();
-        c.armed = true;
-        if arm_eps(&mut s.eps, &c.eps) {
-            Ok(wait)
-        } else {
-            Err(FI_EAGAIN)
+        c.armed = arm_eps(&mut s.eps, &c.eps);
+        match c.armed {
+            true => Ok(wait),
+            false => Err(FI_EAGAIN),
         }
     }
 
@@ -116,7 +115,7 @@ impl Counters for EfaDomain {
 }
 
 fn progress_cntr(s: &mut State, id: u32) {
-    // A counter of a memory region hears of every endpoint.
+    // A counter of a memory region counts accesses through every endpoint.
     if s.cntrs.get(id).is_some_and(|c| c.eps.is_empty()) {
         let all = s.eps.select(|_| true);
         for ep in all {

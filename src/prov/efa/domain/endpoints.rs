@@ -37,7 +37,7 @@ impl Endpoints for EfaDomain {
         if let Some(fd) = fd {
             self.unwatch(fd);
         }
-        // Outside the lock: what was sent last is waited for here.
+        // Outside the lock: dropping the endpoint waits until its last packets are sent.
         drop(closed);
         Ok(())
     }

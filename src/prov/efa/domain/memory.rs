@@ -20,8 +20,8 @@ fn wait_unused(table: &MrTable, key: u64) -> Result<()> {
     let until = Instant::now() + Duration::from_millis(most);
     let mut looks = 0;
     loop {
-        // The end of a process is heard of by a thread, which may not have a processor now.
-        crate::shm::attend();
+        // The thread that reports a peer's exit may not be scheduled now: do its work here.
+        crate::shm::poll_events();
         if !table.in_use(key) {
             return Ok(());
         }
@@ -41,7 +41,7 @@ fn wait_unused(table: &MrTable, key: u64) -> Result<()> {
     }
 }
 
-/// Looks at a region's users before the caller sleeps in between.
+/// Polls of a region's users before the caller sleeps between polls.
 const SPINS: u32 = 1000;
 
 impl MemoryRegions for EfaDomain {
@@ -53,7 +53,7 @@ impl MemoryRegions for EfaDomain {
             Some(from) => dev.reg_dmabuf(mem, from, access, Some(wanted))?,
         };
         if self.direct() && dev.attr().identity.is_some() && dev.lkey(key).is_none() {
-            // Nobody copies here; why the adapter cannot reach it, its log line says.
+            // efa-direct copies nothing. The log says why the adapter cannot access the memory.
             dev.dereg_mr(key)?;
             return Err(FI_EOPNOTSUPP);
         }
@@ -70,7 +70,7 @@ impl MemoryRegions for EfaDomain {
         let mut s = self.lock();
         let s = &mut *s;
         s.dev.dereg_mr(mr.key)?;
-        // What peers were doing to it in software stops here, adapter reads into it included.
+        // Ends peers' accesses that are under way in software, and RDMA reads into the region.
         let mut targets = Vec::new();
         for (ctx, op) in s.ops.iter_mut() {
             if op.kind != OpKind::User && op.keys.contains(&mr.key) {

@@ -1,8 +1,9 @@
-//! Domains (fi_domain(3)): who owns what, and one lock per domain.
+//! Domains (fi_domain(3)): the objects of a domain, behind one lock.
 //!
 //! The modules implement the traits of `prov::contract`, each named as the trait's module; `thread`
-//! moves a domain along without calls. [`State`] holds everything the data path touches. Objects
-//! are numbers in its tables; a domain refuses to close before them (`FI_EBUSY`).
+//! makes progress without calls of the application. [`State`] holds everything the data path
+//! touches. Objects are identified by their index in its tables; a domain that has open objects
+//! cannot be closed (`FI_EBUSY`).
 
 mod addresses;
 mod counters;
@@ -25,7 +26,7 @@ use crate::proto::RecvQueue;
 use crate::prov::contract::{busy_unless, Domain, Fabric, OpenedQueue};
 use crate::prov::efa::endpoint::srx::Srx;
 use crate::prov::efa::endpoint::Ep;
-use crate::prov::efa::ops::collective::Colls;
+use crate::prov::efa::ops::collective::CollectiveState;
 use crate::prov::efa::ops::deferred::PendingTrigger;
 use crate::prov::efa::ops::UserOp;
 use crate::prov::efa::peers::Peers;
@@ -54,8 +55,8 @@ pub(crate) struct State {
     /// Counters bound to memory regions: key, counter, kinds of access (fi_mr_bind(3)).
     pub mr_cntrs: Vec<(u64, u32, u64)>,
     /// Collective groups, and operations under way in them.
-    pub colls: Colls,
-    /// What peers on the same host may know of our memory.
+    pub colls: CollectiveState,
+    /// The table of memory regions that peers on the same host may read.
     pub table: Option<Arc<MrTable>>,
     /// Bytes of unexpected messages per receive queue before senders wait.
     pub budget: usize,
@@ -68,7 +69,7 @@ pub(crate) struct EfaDomain {
     pub info: Info,
     state: DomainLock<State>,
     mrs: AtomicU32,
-    /// Some wait object needs completions to be found without a call (see `progress_thread`).
+    /// The progress thread was started (see `progress_thread`).
     thread: AtomicBool,
     closing: AtomicBool,
     /// Wakes the progress thread.
@@ -152,7 +153,7 @@ impl Domain for EfaDomain {
                     peers: Peers::default(),
                     triggers: Vec::new(),
                     mr_cntrs: Vec::new(),
-                    colls: Colls::default(),
+                    colls: CollectiveState::default(),
                     table,
                     budget: params.unexpected_size,
                 },
@@ -163,7 +164,7 @@ impl Domain for EfaDomain {
             closing: AtomicBool::new(false),
             wake,
         });
-        // An adapter that carries out work requests of the application needs nobody.
+        // An EFA adapter executes the work requests of efa-direct without progress of ours.
         let alone = d.direct() && hardware;
         if auto && !alone {
             if let Err(e) = d.start_progress() {
@@ -204,7 +205,7 @@ impl Domain for EfaDomain {
     }
 }
 
-/// Arms these endpoints; `false` when one of them has something already.
+/// Arms these endpoints; `false` when one of them has something to do already.
 fn arm_eps(eps: &mut Slab<Ep>, list: &[u32]) -> bool {
     let mut quiet = true;
     for id in list {

@@ -1,26 +1,28 @@
-//! Completion queues of a domain (fi_cq(3)): reading, which moves endpoints along, and waiting.
+//! Completion queues of a domain (fi_cq(3)): reading, which makes progress on endpoints, and
+//! waiting.
 
 use super::{arm_eps, EfaDomain, OpenedQueue, State};
-use crate::core::yielding::Patience;
+use crate::core::yielding::YieldBackoff;
 use crate::core::{Errno, Result};
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::prov::contract::*;
-use crate::prov::efa::poll::{self, Polled};
+use crate::prov::efa::poll::{self, PollResult};
 use crate::prov::efa::progress::progress;
 use crate::prov::reports::cq::Cq;
 use crate::transport::Status;
 use crate::types::*;
 use std::sync::Arc;
 
-/// A sleeper that finds in vain for so many times that there is something pauses for so long.
-const VAIN: u32 = 64;
+/// After more than `FAILED_ARMS_MAX` failed attempts to arm in a row, a blocked reader pauses
+/// before each retry.
+const FAILED_ARMS_MAX: u32 = 64;
 const PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
 
 impl EfaDomain {
-    /// Makes a queue one of the domain's.
+    /// Adds a queue to the domain.
     pub(super) fn insert_cq(self: &Arc<Self>, mut cq: Cq) -> Result<OpenedQueue> {
         if cq.wait_obj == FI_WAIT_MUTEX_COND {
-            cq.poke = Some(Arc::clone(&self.wake));
+            cq.progress_wake = Some(Arc::clone(&self.wake));
             self.start_progress()?;
         }
         let (size, wait) = (cq.size, cq.wait.clone());
@@ -28,12 +30,12 @@ impl EfaDomain {
         Ok(OpenedQueue { id, size, wait })
     }
 
-    /// Whoever polls in vain may be keeping the one it waits for from running.
+    /// Yields the processor after empty polls: a polling caller may keep its peer from running.
     #[cold]
     fn offer(&self, id: u32) -> Errno {
-        let taken = match crate::shm::attend() {
+        let taken = match crate::shm::poll_events() {
             true => false,
-            false => Patience::offer(std::thread::yield_now),
+            false => YieldBackoff::offer(std::thread::yield_now),
         };
         if let Some(cq) = self.lock().cqs.get_mut(id) {
             cq.patience.offered(taken);
@@ -153,9 +155,10 @@ impl CompletionQueues for EfaDomain {
             match self.arm_cq(id) {
                 Ok(w) => wait_readable(w.fd(), left),
                 Err(FI_EAGAIN) => {
-                    // Something is there that nobody can take yet, as while a peer works on it.
+                    // Something has arrived that cannot be taken yet, for example while a peer
+                    // works on it.
                     vain += 1;
-                    if vain > VAIN {
+                    if vain > FAILED_ARMS_MAX {
                         std::thread::sleep(PAUSE);
                     }
                     continue;
@@ -167,7 +170,7 @@ impl CompletionQueues for EfaDomain {
     }
 
     fn signal_cq(&self, id: u32) -> Result<()> {
-        // Meant for another thread than the one that waits, whatever the threading model.
+        // Another thread than the waiting one calls this, whatever the threading model.
         let mut s = self.state.lock_from_library();
         let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
         let w = cq.wait.clone().ok_or(FI_ENOSYS)?;
@@ -177,8 +180,8 @@ impl CompletionQueues for EfaDomain {
     }
 }
 
-/// `read_cq` when nothing is there that can be taken at once. `Ok(None)`: in vain, as
-/// often before.
+/// The slow path of `read_cq`. `Ok(None)`: nothing was found, as in many polls before; the caller
+/// should yield.
 #[inline(never)]
 fn poll_cq(
     s: &mut State,
@@ -186,9 +189,9 @@ fn poll_cq(
     count: usize,
     each: impl Fn(usize, &Entry) + Copy,
 ) -> Result<Option<usize>> {
-    // What is there comes first.
+    // Completions that are in the queue come before new ones.
     let waiting = s.cqs.get(id).ok_or(FI_EBADF)?.has_any();
-    let n = quick_cq(s, id, if waiting { 0 } else { count }, each);
+    let n = fast_poll_cq(s, id, if waiting { 0 } else { count }, each);
     let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
     cq.moved();
     let n = if n == 0 { cq.take(count, each) } else { n };
@@ -199,20 +202,24 @@ fn poll_cq(
         cq.patience.found();
         return Ok(Some(n));
     }
-    cq.missed().transpose()
+    cq.note_empty_poll().transpose()
 }
 
-/// As [`progress_cq`]: up to `count` completions that come the short way go to `each`, and their
-/// number is returned; 0 must be asked for where there are some already. Others are in the queue
-/// then.
+/// As [`progress_cq`], but hands up to `count` completions of the fast path to `each`, and returns
+/// their number. All others go into the queue. `count` must be 0 if the queue has completions.
 #[inline(always)]
-fn quick_cq(s: &mut State, id: u32, count: usize, each: impl Fn(usize, &Entry) + Copy) -> usize {
+fn fast_poll_cq(
+    s: &mut State,
+    id: u32,
+    count: usize,
+    each: impl Fn(usize, &Entry) + Copy,
+) -> usize {
     let mut n = 0;
     let mut i = 0;
     while let Some(ep) = s.cqs.get(id).and_then(|c| c.eps.get(i).copied()) {
         match poll::poll(s, ep, id, count - n, |k, e| each(n + k, e)) {
-            Polled::All(more) => n += more,
-            Polled::More(more) => {
+            PollResult::All(more) => n += more,
+            PollResult::More(more) => {
                 n += more;
                 progress(s, ep);
             }
@@ -225,7 +232,7 @@ fn quick_cq(s: &mut State, id: u32, count: usize, each: impl Fn(usize, &Entry) +
     n
 }
 
-/// Moves every endpoint that reports to a queue along.
+/// Makes progress on every endpoint that reports to a queue.
 #[inline]
 pub(crate) fn progress_cq(s: &mut State, id: u32) {
     let mut i = 0;

@@ -1,5 +1,5 @@
-//! Progress without calls: the thread that moves a domain's endpoints along (FI_PROGRESS_AUTO,
-//! FI_WAIT_MUTEX_COND).
+//! The progress thread of a domain, for progress without calls of the application
+//! (FI_PROGRESS_AUTO, FI_WAIT_MUTEX_COND).
 
 use super::{arm_eps, EfaDomain};
 use crate::core::Result;
@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 impl EfaDomain {
-    /// Starts the thread that moves this domain's endpoints along when nobody calls
-    /// (FI_PROGRESS_AUTO, FI_WAIT_MUTEX_COND). It sleeps while nothing arrives.
+    /// Starts the progress thread (FI_PROGRESS_AUTO, FI_WAIT_MUTEX_COND) unless it runs already.
+    /// The thread sleeps while nothing arrives.
     pub(crate) fn progress_thread(self: &Arc<Self>) -> Result<()> {
         if self.thread.swap(true, Ordering::SeqCst) {
             return Ok(());
@@ -20,13 +20,13 @@ impl EfaDomain {
         host::start(c"fi-progress", move || run_progress(&me))
     }
 
-    /// Descriptor of a new endpoint, for the progress thread.
+    /// Adds the descriptor of a new endpoint to those that wake the progress thread.
     pub(crate) fn watch(&self, fd: i32) {
         self.wake.add(fd);
         self.wake.signal();
     }
 
-    /// An endpoint is closed.
+    /// Removes the descriptor of a closed endpoint.
     pub(crate) fn unwatch(&self, fd: i32) {
         self.wake.remove(fd);
     }
@@ -60,7 +60,7 @@ fn run_progress(domain: &Weak<EfaDomain>) {
             w.broadcast();
         }
         if quiet {
-            // Looks around now and then: the domain may be gone without a signal.
+            // The time-out (ms) is needed: the domain may be dropped without a signal.
             wait_readable(d.wake.fd(), 100);
         }
     }

@@ -16,9 +16,9 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The first operation to a peer on this host waits so long for its answer, without the lock: who
-/// has sent one message need not poll for it to leave.
-const ANSWER_AT_ONCE: Duration = Duration::from_millis(10);
+/// How long the first operation to a peer on this host waits for the reply to its ring request,
+/// without the lock: an application that has sent one message need not poll for it to leave.
+const ROUTE_WAIT: Duration = Duration::from_millis(10);
 
 impl EfaDomain {
     /// The result of an operation, which may have been kept because its peer has been called.
@@ -36,10 +36,11 @@ impl EfaDomain {
     #[cold]
     #[inline(never)]
     fn wait_for_answer(&self, ep: u32) {
-        let until = Instant::now() + ANSWER_AT_ONCE;
+        let until = Instant::now() + ROUTE_WAIT;
         loop {
-            // The peer's thread answers, whatever its owner does.
-            crate::shm::attend();
+            // The peer's event thread replies, whatever its application does; do our thread's work
+            // here.
+            crate::shm::poll_events();
             let mut s = self.lock();
             progress(&mut s, ep);
             let live = s.eps.get(ep).and_then(|e| e.live.as_ref());

@@ -1,4 +1,4 @@
-//! Closing an endpoint (fi_close(3)): what it has posted goes with it.
+//! Closing an endpoint (fi_close(3)), with its posted operations.
 
 use crate::core::Result;
 use crate::prov::efa::domain::State;
@@ -6,7 +6,7 @@ use crate::prov::efa::endpoint::Ep;
 use crate::prov::efa::ops::{collective, drop_ops};
 use crate::types::*;
 
-/// Drops what a closing endpoint has posted, and messages that came to it.
+/// Drops the posted operations and the unexpected messages of a closing endpoint.
 fn forget_ops(s: &mut State, id: u32, ep: &Ep) {
     drop_ops(s, id);
     match ep.srx {
@@ -24,9 +24,9 @@ fn forget_ops(s: &mut State, id: u32, ep: &Ep) {
     }
 }
 
-/// Closes an endpoint. `FI_EBUSY` while it has aliases. Posted operations vanish without
-/// completion, as fi_close(3) allows; what was handed to the adapter still goes out. Returns the
-/// descriptor of [`enable`].
+/// Closes an endpoint. `FI_EBUSY` while it has aliases. Posted operations end without completion,
+/// as fi_close(3) allows; requests that the adapter has accepted are still sent. Also returns the
+/// descriptor that `enable` returned.
 pub(crate) fn close(s: &mut State, id: u32) -> Result<(Ep, Option<i32>)> {
     if s.eps.get(id).ok_or(FI_EBADF)?.aliases > 0 {
         crate::warn_log!(FI_LOG_EP_CTRL, "fi_close: this endpoint still has aliases");

@@ -5,7 +5,7 @@ use crate::proto::COLLECTIVE_TAG;
 use crate::prov::contract::Call;
 use crate::prov::efa::info::DGRAM_PREFIX;
 use crate::prov::reports::completion::CntrKind;
-use crate::prov::reports::{reports, Bound};
+use crate::prov::reports::{reports, CqBinding};
 use crate::types::*;
 
 /// See the module text.
@@ -14,7 +14,7 @@ pub(crate) struct DataPathConfig {
     /// Longest message, and injected one: untagged, tagged.
     pub(crate) message_max: [usize; 2],
     pub(crate) inject_max: [usize; 2],
-    /// Whether there are reads and writes; the longest, and injected write.
+    /// Whether the endpoint has RMA; its longest read or write, its longest injected write, bytes.
     pub(crate) rma: bool,
     pub(crate) rma_max: usize,
     pub(crate) inject_rma_max: usize,
@@ -24,7 +24,7 @@ pub(crate) struct DataPathConfig {
     /// Longest message that is one packet of the protocol; longest request of the adapter's.
     pub(crate) packet_max: usize,
     pub(crate) max_rdma: usize,
-    /// What operations of the transmit side report where the call does not say otherwise.
+    /// How operations of the transmit side are reported if the call has no flags.
     tx: TxMode,
     /// The address vector, or `u32::MAX`.
     pub(crate) av: u32,
@@ -35,14 +35,14 @@ pub(crate) struct DataPathConfig {
     pub(crate) rx_cq: Option<u32>,
     /// Receives wait in the endpoint's own queue, each for one message.
     pub(crate) receives_plain: bool,
-    /// Receives are the adapter's own.
+    /// Receives are posted to the adapter.
     pub(crate) receives_native: bool,
     /// Receives may name a source (FI_DIRECTED_RECV); completions do (FI_SOURCE).
     pub(crate) directed: bool,
     pub(crate) source: bool,
     /// Every call is a request of the adapter's, whose completions are taken one by one.
     pub(crate) completes_in_place: bool,
-    /// The adapter's queue is polled for packets in their places.
+    /// Packets are read in place, from the adapter's receive buffers.
     pub(crate) polls_packets: bool,
     /// The only CQ that this endpoint reports to, if `completes_in_place`; else `u32::MAX`.
     pub(crate) only_cq: u32,
@@ -55,7 +55,7 @@ pub(crate) struct DataPathConfig {
 /// How an operation of the transmit side is reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TxMode {
-    /// Success is worth an entry.
+    /// Success is reported by an entry in the completion queue.
     pub(crate) entry: bool,
     /// It ends when its message is in the receiver's memory (FI_DELIVERY_COMPLETE).
     pub(crate) delivery: bool,
@@ -79,7 +79,7 @@ impl DataPathConfig {
 }
 
 impl Ep {
-    /// How an operation of the transmit side that was called so is reported.
+    /// How an operation of the transmit side is reported, from the flags of its call.
     #[inline(always)]
     pub(crate) fn tx_mode<C: Call>(&self, call: &C, injected: bool) -> TxMode {
         if C::PLAIN {
@@ -89,7 +89,7 @@ impl Ep {
         }
         let flags = call.flags_or(self.tx_flags);
         TxMode {
-            entry: !call.silent(injected) && reports(self.tx, flags),
+            entry: !call.unsignaled(injected) && reports(self.tx, flags),
             delivery: flags & FI_DELIVERY_COMPLETE != 0,
         }
     }
@@ -103,8 +103,8 @@ impl Ep {
             .as_ref()
             .is_some_and(|l| self.kind.uses_shm(&l.qp));
         let completes_in_place = native.is_some_and(|q| q.completes_in_place());
-        let [tx, rx] = [self.tx, self.rx].map(|b: Option<Bound>| b.map(|b| b.cq));
-        // A datagram's prefix is the application's to leave alone, and not sent.
+        let [tx, rx] = [self.tx, self.rx].map(|b: Option<CqBinding>| b.map(|b| b.cq));
+        // The prefix of a datagram's buffer (FI_MSG_PREFIX) is not sent.
         let prefix = if self.kind == Kind::Dgram {
             DGRAM_PREFIX
         } else {

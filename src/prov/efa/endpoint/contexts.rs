@@ -33,8 +33,8 @@ pub(crate) fn open_contexts(s: &mut State, info: &Info) -> Result<Vec<u32>> {
     Ok(list)
 }
 
-/// A transmit (`side` 0) or receive context is closed: its queue is free, whatever the endpoint
-/// still does.
+/// Closes a transmit (`side` 0) or receive context: unbinds its completion queue, whatever the
+/// endpoint still does.
 pub(crate) fn close_context(s: &mut State, id: u32, side: usize) {
     let Some(ep) = s.eps.get_mut(id) else { return };
     let bound = if side == 0 {

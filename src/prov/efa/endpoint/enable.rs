@@ -7,7 +7,7 @@ use crate::device::{Device, Events, QueuePair, RawQp};
 use crate::proto::{self, Policy, RecvQueue};
 use crate::prov::efa::addr;
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{Ep, Kind, Live};
+use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint};
 use crate::prov::efa::same_host::{self, rendezvous::Rendezvous};
 use crate::prov::efa::select::Routes;
 use crate::prov::reports::cntr::Cntr;
@@ -17,14 +17,14 @@ use crate::types::*;
 use crate::wire::extra;
 use std::sync::Arc;
 
-/// Bytes that a peer may well have under way, more than any adapter's send queue: so much is kept
-/// of messages that overtake others, whatever the budget for unexpected ones.
+/// Bytes of out-of-order messages that are kept, whatever the budget for unexpected messages: a
+/// peer may have this much in flight, which is more than any adapter's send queue holds.
 const IN_FLIGHT_MAX: usize = 64 << 20;
 
-/// The generation that the software adapter passes for.
+/// The device version that the software adapter reports in the handshake.
 const SOFT_VERSION: u32 = 0xefa2;
 
-/// What counts accesses of peers.
+/// The kinds of counters that count accesses of peers.
 const REMOTE: [CntrKind; 2] = [CntrKind::RemoteWrite, CntrKind::RemoteRead];
 
 /// Enables an endpoint: `FI_ENOAV` and `FI_ENOCQ` name what is missing. Returns the descriptor that
@@ -49,7 +49,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
         );
         return Err(FI_ENOCQ);
     }
-    let queue = |b: Option<crate::prov::reports::Bound>| s.cqs.get(b?.cq)?.external.clone();
+    let queue = |b: Option<crate::prov::reports::CqBinding>| s.cqs.get(b?.cq)?.external.clone();
     let queues = [ep.tx, ep.rx].map(queue);
     let counters = left_to_adapter(ep, &s.cntrs);
     let mut qp = match ep.context.take() {
@@ -113,12 +113,12 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
         let q = s.rxqs.get_mut(ep.rxq).ok_or(FI_EBADF)?;
         q.with_collectives();
     }
-    ep.live = Some(Live {
+    ep.live = Some(LiveEndpoint {
         qp,
         proto,
         events: Events::default(),
         routes: Routes::default(),
-        waiting: Vec::new(),
+        late_imms: Vec::new(),
         shm_ep,
         shm: same_host::ShmState::default(),
         rendezvous: Rendezvous::default(),
@@ -150,8 +150,8 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
 }
 
 /// Binds a counter to kinds of events, before fi_enable or after it (as Sandia OpenSHMEM does).
-/// `FI_EBADFLAGS` for unknown kinds, `FI_EOPBADSTATE` for a counter of the adapter's after
-/// fi_enable: it counts from the making of the queue pair on.
+/// `FI_EBADFLAGS` for unknown kinds, `FI_EOPBADSTATE` for a counter in the adapter after fi_enable:
+/// the adapter attaches counters when the queue pair is created.
 pub(crate) fn bind_cntr(s: &mut State, id: u32, cntr: u32, flags: u64) -> Result<()> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     let known = BoundCntrs::flags();
@@ -179,7 +179,7 @@ pub(crate) fn bind_cntr(s: &mut State, id: u32, cntr: u32, flags: u64) -> Result
     Ok(())
 }
 
-/// What counters of the adapter's shall count.
+/// The bound counters that are in the adapter, and the kinds of events that each counts.
 fn left_to_adapter(ep: &Ep, cntrs: &Slab<Cntr>) -> Vec<(Arc<ExternalCounter>, u32)> {
     let mut list: Vec<(Arc<ExternalCounter>, u32)> = Vec::new();
     for (kind, id) in ep.cntrs.each() {

@@ -1,5 +1,4 @@
-//! What an endpoint has once it is enabled: its queue pair, its protocol, its rings, and what waits
-//! in them.
+//! State of an enabled endpoint: its queue pair, its protocol, its rings, and operations that wait.
 
 use super::failure;
 use crate::device::any::{AnyQp, OwnRequests};
@@ -13,24 +12,24 @@ use crate::prov::efa::select::Routes;
 use crate::shm::ShmEndpoint;
 use crate::transport::Status;
 
-/// What exists from fi_enable(3) on.
-pub(crate) struct Live {
+/// State that an endpoint has from fi_enable(3) on.
+pub(crate) struct LiveEndpoint {
     pub(crate) qp: AnyQp,
     pub(crate) proto: proto::Endpoint,
     pub(crate) events: Events,
     /// How each peer is reached.
     pub(crate) routes: Routes,
-    /// RMA parts that found no room.
-    pub(crate) waiting: Vec<u32>,
-    /// Peers on the same host.
+    /// Writes in several parts whose immediate data is still to be posted.
+    pub(crate) late_imms: Vec<u32>,
+    /// Rings from and to peers on the same host.
     pub(crate) shm_ep: Option<ShmEndpoint>,
     pub(crate) shm: same_host::ShmState,
-    /// Long messages to and from them, and accesses to their memory.
+    /// Long messages to and from these peers, and accesses to their memory.
     pub(crate) rendezvous: Rendezvous,
     pub(crate) rma: ShmRma,
-    /// Scratch for a packet of theirs.
+    /// Scratch for a protocol packet from a ring.
     pub(crate) packet: Vec<u8>,
-    /// Injected writes since something was last taken in.
+    /// Injected writes since the endpoint was last polled.
     pub(crate) unpolled: u32,
     /// Empty polls of the adapter in a row, and polls that have skipped it since.
     pub(crate) empty_polls: u32,
@@ -44,10 +43,10 @@ pub(crate) struct Live {
 const IDLE_POLLS: u32 = 64;
 const IDLE_INTERVAL: u32 = 1024;
 
-impl Live {
-    /// Whether this poll includes the adapter. Counts those that do not.
+impl LiveEndpoint {
+    /// Decides whether this poll includes the adapter, and counts the polls that do not.
     #[inline]
-    pub(crate) fn adapter_due(&mut self) -> bool {
+    pub(crate) fn take_adapter_due(&mut self) -> bool {
         let due = !self.skip_adapter_poll();
         if due {
             self.skipped_polls = 0;
@@ -55,7 +54,7 @@ impl Live {
         due
     }
 
-    /// Whether this poll skips the adapter. Counts it then.
+    /// Decides whether this poll skips the adapter, and counts the polls that do.
     #[inline]
     pub(crate) fn skip_adapter_poll(&mut self) -> bool {
         let rings = self.shm_ep.as_ref().is_some_and(|h| h.rx.has_active());
@@ -71,14 +70,14 @@ impl Live {
     /// beside taking them.
     #[inline(always)]
     pub(crate) fn own_requests(&mut self) -> Option<OwnRequests<'_>> {
-        match self.waiting.is_empty() {
+        match self.late_imms.is_empty() {
             true => self.qp.native().map(OwnRequests),
             false => None,
         }
     }
 
-    /// Polls the rings, and counts an empty poll. Whether there is nothing to do beside the
-    /// adapter.
+    /// Polls the rings, and counts an empty poll. Returns whether only the adapter may have
+    /// something to do.
     #[inline]
     pub(crate) fn poll_idle(&mut self) -> bool {
         let idle = |h: &mut ShmEndpoint| !h.tx.has_outstanding() && h.rx.poll_idle();
@@ -93,11 +92,11 @@ impl Live {
             | self.rma.load()
             | self.rendezvous.load()
             | usize::from(self.rendezvous.more());
-        let open = shm | self.proto.load() | self.waiting.len();
+        let open = shm | self.proto.load() | self.late_imms.len();
         open == 0 && !lost
     }
 
-    /// Peers on this host that are gone, whose last packets were taken in by the last poll.
+    /// Takes the peers on this host that are gone; the last poll has taken their last packets.
     #[inline]
     pub(crate) fn lost(&mut self, peers: &mut Peers) -> Vec<(PeerId, Failure)> {
         match &mut self.shm_ep {
@@ -133,8 +132,8 @@ impl Live {
         }
     }
 
-    /// Whether the adapter or the rings have lost the request for a signal that a blocked caller
-    /// relies on. Clears the state.
+    /// Returns whether the adapter or the rings are no longer armed although a blocked caller
+    /// relies on that. Clears the state.
     #[inline]
     pub(crate) fn take_arm_lost(&mut self) -> bool {
         let hears = |h: &ShmEndpoint| h.rx.armed();

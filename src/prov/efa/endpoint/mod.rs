@@ -1,9 +1,9 @@
-//! Endpoints (fi_endpoint(3)): what one is bound to and set to.
+//! Endpoints (fi_endpoint(3)): their bindings and settings.
 //!
-//! An [`Ep`] lives in its domain's state. It is opened here, becomes [`Live`] with fi_enable(3)
-//! (`enable`), and is closed by `close`; `options` has its options, `contexts` those of scalable
-//! endpoints, `srx` shared receive contexts. Operations are started by `ops` (beside this) and,
-//! those without flags, by `fast_path`; `progress` moves it along.
+//! An [`Ep`] is part of its domain's state. It is opened here, gets a [`LiveEndpoint`] state from
+//! fi_enable(3) (`enable`), and is closed by `close`; `options` has its options, `contexts` the
+//! contexts of scalable endpoints, `srx` shared receive contexts. `ops` (beside this module) starts
+//! operations, `progress` makes progress on them.
 
 mod close;
 mod config;
@@ -18,7 +18,7 @@ pub(crate) use close::close;
 pub(crate) use config::{DataPathConfig, TxMode};
 pub(crate) use contexts::{close_context, open_contexts, MAX_CONTEXTS};
 pub(crate) use enable::{bind_cntr, enable};
-pub(crate) use live::Live;
+pub(crate) use live::LiveEndpoint;
 pub(crate) use name::{name, set_name};
 pub(crate) use srx::Srx;
 
@@ -29,30 +29,30 @@ use crate::proto::{Failure, PeerId};
 use crate::prov::contract::Eq;
 use crate::prov::efa::addr;
 use crate::prov::efa::ops::atomic::atomic_max;
-use crate::prov::efa::ops::collective::{Colls, DeferredDrop};
-use crate::prov::efa::ops::deferred::{PendingTrigger, Work};
+use crate::prov::efa::ops::collective::{CollectiveState, DeferredDrop};
+use crate::prov::efa::ops::deferred::{DeferredWork, PendingTrigger};
 use crate::prov::reports::completion::BoundCntrs;
-use crate::prov::reports::Bound;
+use crate::prov::reports::CqBinding;
 use crate::shm::ShmEndpoint;
 use crate::transport::{Report, Status};
 use crate::types::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What an endpoint speaks.
+/// The protocol of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The wire protocol.
     Rdm,
-    /// Nothing: every call is a work request (fabric `efa-direct`).
+    /// No protocol: every call is a work request (fabric `efa-direct`).
     Direct,
-    /// Nothing, and unreliably (FI_EP_DGRAM).
+    /// No protocol, and unreliable (FI_EP_DGRAM).
     Dgram,
 }
 
 impl Kind {
-    /// Whether peers on the same host are reached through shared memory: of the adapters without
-    /// protocol the software one alone knows it.
+    /// Whether peers on the same host are reached through shared memory. Without the wire protocol
+    /// only the software adapter supports that.
     pub(crate) fn uses_shm(self, qp: &AnyQp) -> bool {
         match self {
             Kind::Rdm => true,
@@ -62,7 +62,7 @@ impl Kind {
     }
 }
 
-/// How an operation has failed, as the adapter says it.
+/// The failure of an operation that ended with this status.
 pub(crate) fn failure(status: Status) -> Failure {
     Failure {
         errno: status.errno(),
@@ -78,20 +78,21 @@ pub(crate) struct Ep {
     pub(crate) config: DataPathConfig,
     pub(crate) qpn: u16,
     pub(crate) av: Option<u32>,
-    pub(crate) tx: Option<Bound>,
-    pub(crate) rx: Option<Bound>,
+    pub(crate) tx: Option<CqBinding>,
+    pub(crate) rx: Option<CqBinding>,
     pub(crate) cntrs: BoundCntrs,
-    /// Where it reports what belongs to no operation.
+    /// The event queue for errors that belong to no operation.
     pub(crate) eq: Option<Arc<Eq>>,
-    /// Counters of the adapter's, which are none of those once the endpoint is enabled.
+    /// Counters in the adapter: fi_enable moves them here from `cntrs`.
     pub(crate) counted: Vec<u32>,
     pub(crate) opts: options::Options,
-    pub(crate) live: Option<Live>,
+    pub(crate) live: Option<LiveEndpoint>,
     /// Its receives and unexpected messages: its own queue, or that of a shared receive context.
     pub(crate) rxq: u32,
     pub(crate) srx: Option<u32>,
-    /// Operations that wait behind a fence, or found no room when their time came.
-    pub(crate) fenced: VecDeque<Work>,
+    /// Operations that wait behind a fence or for a peer's ring, or that found no room when
+    /// started.
+    pub(crate) fenced: VecDeque<DeferredWork>,
     /// Scratch for operands of atomics.
     pub(crate) operands: Vec<u8>,
     /// Whether RDMA reads and writes are used: the adapter has them, and they are wanted
@@ -102,16 +103,17 @@ pub(crate) struct Ep {
     pub(crate) homogeneous: bool,
     /// Aliases that are open (fi_ep_alias(3)).
     pub aliases: u32,
-    /// Messages are being held off: too many are unexpected.
+    /// Reception of messages is paused: unexpected ones take too much memory.
     pub(crate) holding: bool,
-    /// The queue pair of a context of a scalable endpoint, which only sends or only receives if
-    /// the application wants it so.
+    /// The queue pair of a context of a scalable endpoint, until fi_enable. A context may be bound
+    /// for one direction only.
     pub(crate) context: Option<AnyQp>,
     pub(crate) is_context: bool,
     /// Domain-wide settings the data path needs.
     pub(crate) max_rdma: usize,
     pub(crate) kind: Kind,
-    /// Writes with immediate data take a receive, and the application knows (FI_RX_CQ_DATA).
+    /// Peers' writes with immediate data consume a receive, as the application agreed
+    /// (FI_RX_CQ_DATA).
     pub(crate) writes_take_receives: bool,
     /// Once closed: memory that its queue pair may still read.
     pub(crate) leftover: Option<DeferredDrop>,
@@ -177,9 +179,9 @@ impl Ep {
         })
     }
 
-    /// Whether something waits for its turn that does not come from outside.
+    /// Whether work is pending that no arrival announces: the endpoint needs a full progress call.
     #[inline(always)]
-    pub(crate) fn waits(&self, triggers: &[PendingTrigger], colls: &Colls) -> bool {
+    pub(crate) fn waits(&self, triggers: &[PendingTrigger], colls: &CollectiveState) -> bool {
         let some = self.fenced.len() | triggers.len() | colls.load();
         some | usize::from(self.holding) != 0
     }
@@ -192,7 +194,7 @@ impl Ep {
     /// Descriptor that becomes readable after [`Ep::arm`] when there is something to do, once
     /// enabled.
     pub(crate) fn wait_fd(&self) -> Option<i32> {
-        self.live.as_ref().map(Live::wait_fd)
+        self.live.as_ref().map(LiveEndpoint::wait_fd)
     }
 
     /// Asks for a signal on the descriptor; `false` when there is something to do already.
@@ -207,8 +209,8 @@ impl Ep {
         l.armed
     }
 
-    /// Whether something is under way to a peer that is no operation: accesses in its ring, plain
-    /// requests of an adapter.
+    /// Whether requests without an operation record are outstanding to a peer: accesses in its
+    /// ring, plain requests of an adapter.
     pub(crate) fn has_outstanding(&self, peer: PeerId) -> bool {
         let Some(l) = &self.live else { return false };
         let rings = l
@@ -218,7 +220,7 @@ impl Ep {
         rings || l.rma.has_outstanding_to(peer) || l.qp.busy_with(peer)
     }
 
-    /// The regions of these targets are closed: the adapter reads nothing more into them.
+    /// Cancels RDMA reads into these targets, whose regions are closed.
     pub(crate) fn close_targets(&mut self, targets: &[u32]) {
         if let Some(l) = &mut self.live {
             for read in l.proto.close_targets(|ctx| targets.contains(&ctx)) {
@@ -247,7 +249,7 @@ impl Ep {
         }
     }
 
-    /// A peer's address has become known in full.
+    /// Drops connection and route of a peer whose address has been completed.
     pub(crate) fn readdress(&mut self, peer: PeerId) {
         let Some(l) = &mut self.live else { return };
         l.qp.disconnect(peer);
@@ -298,7 +300,7 @@ impl Ep {
             );
             return Err(FI_EBADFLAGS);
         }
-        let b = Bound {
+        let b = CqBinding {
             cq,
             selective: flags & FI_SELECTIVE_COMPLETION != 0,
         };

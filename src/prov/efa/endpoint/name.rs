@@ -6,7 +6,7 @@ use crate::prov::efa::addr;
 use crate::prov::efa::domain::State;
 use crate::types::*;
 
-/// Address of an endpoint; before it is enabled without queue pair number.
+/// Address of an endpoint. Before fi_enable its queue pair number is the requested one, or 0.
 pub(crate) fn name(s: &State, id: u32) -> Result<[u8; addr::LEN]> {
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
     Ok(match &ep.live {

@@ -11,13 +11,13 @@ use std::borrow::Cow;
 /// Bytes that must be left in a multi-receive buffer for it to stay posted, unless set.
 pub(crate) const MIN_MULTI_RECV: usize = 64;
 
-/// Value of FI_OPT_EFA_RNR_RETRY, and of a queue pair, that means without end.
+/// Value of FI_OPT_EFA_RNR_RETRY, and of a queue pair, for unlimited retries.
 const RNR_RETRY_FOR_EVER: usize = 7;
 
 /// How an endpoint moves device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DeviceMemory {
-    /// It has none (FI_HMEM).
+    /// Not at all: the endpoint lacks FI_HMEM.
     None,
     /// By the adapter's own work requests (efa-direct).
     Direct,
@@ -27,7 +27,7 @@ enum DeviceMemory {
     Copied,
 }
 
-/// What can be set, with the adapter's answers as defaults.
+/// The values of the options; defaults depend on the adapter.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub min_multi_recv: usize,
@@ -37,9 +37,10 @@ pub(crate) struct Options {
     pub inject_msg_size: usize,
     pub inject_tagged_size: usize,
     pub inject_rma_size: usize,
+    pub inject_atomic_size: usize,
     pub max_atomic_size: usize,
     pub device_rdma: bool,
-    /// Most of the injected sizes, and of that of writes.
+    /// Upper bounds: of the inject sizes of messages, of that of writes, of the size of atomics.
     limit: usize,
     rma_limit: usize,
     atomic_limit: usize,
@@ -64,6 +65,7 @@ impl Options {
             inject_msg_size: inject,
             inject_tagged_size: inject,
             inject_rma_size: inject,
+            inject_atomic_size: inject,
             max_atomic_size: atomic,
             device_rdma: true,
             limit: inject,
@@ -82,8 +84,8 @@ impl Options {
 }
 
 impl Options {
-    /// What bounds endpoints without protocol: a packet, the adapter's reads and writes, and what
-    /// fits into the work request of one.
+    /// Applies the limits of endpoints without protocol: a packet, the adapter's longest read or
+    /// write, and the inline bytes of a work request for a write.
     pub(crate) fn of_kind(mut self, kind: Kind, d: &AdapterAttr) -> Options {
         self.rnr_limit = d.raw.rnr_limit;
         if kind != Kind::Rdm {
@@ -149,7 +151,7 @@ type Get<T> = fn(&Ep) -> T;
 type Set<T> = fn(&mut Options, T) -> std::result::Result<(), Refusal>;
 
 /// How an option is read and set, by the type of its value.
-enum Access {
+enum OptionAccess {
     Size(Get<usize>, Set<usize>),
     Int(Get<i32>, Set<i32>),
     Bool(Get<bool>, Set<bool>),
@@ -159,18 +161,18 @@ enum Access {
 struct Row {
     number: i32,
     name: &'static str,
-    when: When,
-    access: Access,
+    when: OptionTime,
+    access: OptionAccess,
 }
 
 #[derive(PartialEq)]
-enum When {
+enum OptionTime {
     AnyTime,
     BeforeEnable,
 }
 
-use Access::{Bool, Int, Size};
-use When::{AnyTime, BeforeEnable};
+use OptionAccess::{Bool, Int, Size};
+use OptionTime::{AnyTime, BeforeEnable};
 
 fn read_only<T>(_: &mut Options, _: T) -> std::result::Result<(), Refusal> {
     refuse("nothing: read only", FI_EINVAL)
@@ -230,7 +232,7 @@ fn set_p2p(o: &mut Options, n: i32) -> std::result::Result<(), Refusal> {
     }
 }
 
-/// Whoever may not call CUDA leaves device memory to the adapter alone.
+/// FI_OPT_CUDA_API_PERMITTED: without CUDA calls only the adapter can access device memory.
 fn set_cuda_api(o: &mut Options, permitted: bool) -> std::result::Result<(), Refusal> {
     match o.device_memory {
         DeviceMemory::None => refuse("nothing: an endpoint with FI_HMEM only", FI_EINVAL),
@@ -267,7 +269,7 @@ const TABLE: &[Row] = table! {
     FI_OPT_INJECT_RMA_SIZE, AnyTime,
         Size(|e| e.opts.inject_rma_size, store!(inject_rma_size at most rma_limit));
     FI_OPT_INJECT_ATOMIC_SIZE, AnyTime,
-        Size(|e| e.opts.inject_rma_size, store!(inject_rma_size at most limit));
+        Size(|e| e.opts.inject_atomic_size, store!(inject_atomic_size at most limit));
     FI_OPT_EFA_RNR_RETRY, BeforeEnable, Size(|e| e.opts.rnr_retry, set_rnr_retry);
     FI_OPT_FI_HMEM_P2P, AnyTime, Int(|e| e.opts.p2p, set_p2p);
     FI_OPT_CUDA_API_PERMITTED, BeforeEnable, Bool(|e| e.opts.cuda_api, set_cuda_api);
@@ -279,7 +281,7 @@ const TABLE: &[Row] = table! {
     FI_OPT_EFA_EMULATED_ATOMICS, AnyTime, Bool(|_| true, read_only);
     FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES, BeforeEnable, Bool(|_| false, in_order);
     FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES, BeforeEnable, Bool(|_| false, in_order);
-    // Stored, not used: peers say what they can, and nothing is taken for granted of them.
+    // Stored, not used: peers announce their features in the handshake, and none are assumed.
     FI_OPT_EFA_HOMOGENEOUS_PEERS, AnyTime, Bool(|e| e.opts.homogeneous, store!(homogeneous));
     // Stored, not used: a write with data never takes a receive of the application's.
     FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, AnyTime,

@@ -1,6 +1,6 @@
-//! Starting atomics (fi_atomic(3)), and what of them there is.
+//! Starts atomics (fi_atomic(3)), and says which atomics exist.
 
-use super::deferred::Work;
+use super::deferred::DeferredWork;
 use super::{fences, known, live_port, notify_sleeper, resolve, too_long, wait};
 use super::{UserOp, TX_FLAGS};
 use crate::core::{memory, Result};
@@ -11,7 +11,7 @@ use crate::prov::contract::{
     AtomicMemory, AtomicReq, Call, Fetch, RecvBuffer, SendBuffer, SendData,
 };
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{Kind, Live};
+use crate::prov::efa::endpoint::{Kind, LiveEndpoint};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host::shm_rma;
 use crate::prov::efa::select::{choose_message, route_or_keep, MessageRoute};
@@ -30,8 +30,8 @@ pub(crate) fn atomic_max(mtu: usize) -> usize {
 pub(crate) struct AtomicRoom {
     /// Bytes of a packet.
     mtu: usize,
-    /// Bytes of the widest element. Peers across a real adapter may run the C library, which knows
-    /// no wider ones than 8 bytes, and does not survive being sent one.
+    /// Bytes of the widest element. Peers across an EFA adapter may run the C library, which knows
+    /// no elements of more than 8 bytes and crashes when it receives one.
     widest: usize,
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn element_size(dt: fi_datatype, op: fi_op, kind: AtomicKind) -> Opti
     arith::size_of(dt)
 }
 
-/// Most bytes of remote memory of an atomic that is started without a look at its elements' list.
+/// Most bytes of remote memory of an atomic on the fast path.
 const SHORT: usize = 64;
 
 /// Starts an atomic. Errors as [`super::rma::rma`], and `FI_EOPNOTSUPP` for an operation that the
@@ -99,13 +99,13 @@ pub(crate) fn atomic<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call>(
 
 #[inline(never)]
 fn general(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Result<()> {
-    match wait(s, id, (r.peer, &r.common), || Work::new(r))? {
+    match wait(s, id, (r.peer, &r.common), || DeferredWork::new(r))? {
         true => Ok(()),
         false => atomic_now(s, id, r),
     }
 }
 
-/// What is reported of an atomic on `len` bytes.
+/// The completion of an atomic on the memory at `at`.
 fn completion(
     peer: PeerId,
     call: &impl Call,
@@ -126,8 +126,8 @@ fn completion(
     }
 }
 
-/// Starts an atomic on few bytes of one piece, by a ring; `None`, and nothing done, when it takes
-/// more than that.
+/// The fast path: starts an atomic on few bytes of one piece, by a ring. `None`, and nothing done,
+/// when [`general`] has to start it.
 #[inline(always)]
 fn short<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call>(
     s: &mut State,
@@ -146,7 +146,7 @@ fn short<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call>(
     let fits =
         len > 0 && len <= SHORT && len.is_multiple_of(size) && len <= ep.opts.max_atomic_size;
     let injected = r.data.injected();
-    if !fits || injected && len > ep.config.inject_rma_max || ep.kind != Kind::Rdm {
+    if !fits || injected && len > ep.opts.inject_atomic_size || ep.kind != Kind::Rdm {
         return None;
     }
     let changes = matches!(r.fetch, Fetch::No);
@@ -221,7 +221,7 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Res
     let bytes = r.to.total().ok_or(FI_EINVAL)? as usize;
     if injected {
         let what = "inject (tx_attr->inject_size)";
-        too_long(what, r.data.len(), ep.config.inject_rma_max)?;
+        too_long(what, r.data.len(), ep.opts.inject_atomic_size)?;
     }
     too_long("atomic", bytes, (count * size).min(ep.opts.max_atomic_size))?;
     let reads = r.op == FI_ATOMIC_READ;
@@ -243,7 +243,7 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Res
     }
     if route == MessageRoute::Unknown {
         let chosen = choose_message(s, id, peer);
-        route_or_keep(s, id, chosen, || Work::new(r))?;
+        route_or_keep(s, id, chosen, || DeferredWork::new(r))?;
     }
     live_port!(s, id, None => ep, proto, port);
     // Atomics are short: their operands are copied, so that one packet is all there is to keep.

@@ -6,9 +6,9 @@
 //! application's.
 //!
 //! Joining is itself an allreduce, of numbers that every member proposes; the largest, hashed with
-//! the members' addresses, numbers the group. A member that fails goes on with the schedule but
-//! marks what it sends with its errno, and a receive watches over its sender: so every member hears
-//! of a death.
+//! the members' addresses, numbers the group. A member that fails continues the schedule but sends
+//! its errno with its messages, and a posted receive makes the adapter watch its sender: so every
+//! member learns that a member has died.
 
 use crate::core::slab::Slab;
 use crate::core::{Errno, Result};
@@ -19,7 +19,7 @@ use crate::proto::coll::{Area, Rank, Schedule, Span, Step};
 use crate::proto::{Failure, PeerId, Port, RecvArgs, SendArgs, COLLECTIVE_TAG};
 use crate::prov::contract::{Alloc, Call, CollReq, Entry, Eq, EqEvent, ErrEntry, Needs};
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::Live;
+use crate::prov::efa::endpoint::LiveEndpoint;
 use crate::prov::efa::ops::live_port;
 use crate::prov::efa::ops::UserOp;
 use crate::prov::efa::port::{ep_port, EpPort};
@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 /// Marks addresses of groups and of address vector sets among `fi_addr_t`.
 const GROUP_ADDR: u64 = 1 << 62;
-/// Address of a set that nobody has joined yet (fi_av_set_addr(3)): a set is named by its handle.
+/// Address of a set that is not joined yet (fi_av_set_addr(3)): a set is named by its handle.
 pub(crate) const SET_ADDR: fi_addr_t = GROUP_ADDR | 0xffff_ffff;
 /// Marks messages of a group that is being formed.
 const JOIN_TAG: u64 = COLLECTIVE_TAG | 1 << 62;
@@ -45,14 +45,14 @@ pub(crate) struct Group {
     members: Box<[PeerId]>,
     addrs: Box<[fi_addr_t]>,
     me: usize,
-    /// Part of its tags; 0 while it is being formed.
+    /// Part of the tags of its operations; the hash of the members while the group is being formed.
     id: u32,
     seq: u64,
     joined: bool,
 }
 
-/// Who is told when a schedule has ended.
-enum Told {
+/// Where the end of a schedule is reported.
+enum ReportTarget {
     Cq {
         context: usize,
         report: bool,
@@ -65,7 +65,7 @@ enum Told {
 }
 
 /// A schedule being carried out.
-struct Running {
+struct RunningCollective {
     ep: u32,
     members: Box<[PeerId]>,
     schedule: Schedule,
@@ -78,23 +78,23 @@ struct Running {
     combine: Option<(Element, usize)>,
     tag: u64,
     failed: Option<Failure>,
-    told: Told,
+    told: ReportTarget,
 }
 
 /// Groups and operations of a domain.
 #[derive(Default)]
-pub(crate) struct Colls {
+pub(crate) struct CollectiveState {
     groups: Slab<Group>,
-    running: Slab<Running>,
+    running: Slab<RunningCollective>,
     /// Sends and receives that have ended since the last look.
     pub ended: Vec<(u32, Option<Failure>)>,
     /// How often groups of the same members were formed, by endpoint and hash.
     joins: HashMap<(u32, u32), u64>,
-    /// What is proposed next as a group's number.
+    /// The number that this process proposes for the next group.
     next: u64,
 }
 
-impl Colls {
+impl CollectiveState {
     /// Whether a peer is a member of a group.
     pub(crate) fn mentions(&self, p: PeerId) -> bool {
         self.groups.iter().any(|(_, g)| g.members.contains(&p))
@@ -108,9 +108,9 @@ impl Colls {
     }
 }
 
-/// Memory of operations that their endpoint's closing has ended; to be dropped after the queue
-/// pair.
-pub(crate) struct DeferredDrop(#[allow(dead_code)] Vec<Running>);
+/// Memory of operations that were under way when their endpoint was closed; to be dropped after the
+/// queue pair.
+pub(crate) struct DeferredDrop(#[allow(dead_code)] Vec<RunningCollective>);
 
 fn group(s: &State, ep: u32, addr: fi_addr_t) -> Result<(u32, &Group)> {
     let at = (addr ^ GROUP_ADDR) as u32;
@@ -165,7 +165,7 @@ pub(crate) fn members(s: &State, ep: u32, addr: fi_addr_t) -> Result<usize> {
     group(s, ep, addr).map(|(_, g)| g.members.len())
 }
 
-struct Shape {
+struct CollectiveParams {
     rank: Rank,
     root: usize,
     size: usize,
@@ -181,7 +181,7 @@ fn has_collectives(s: &State, ep: u32) -> Result<()> {
     Err(FI_EOPNOTSUPP)
 }
 
-fn shape(s: &State, ep: u32, r: &CollReq) -> Result<Shape> {
+fn shape(s: &State, ep: u32, r: &CollReq) -> Result<CollectiveParams> {
     has_collectives(s, ep)?;
     let (_, g) = group(s, ep, r.group)?;
     let (combine, size) = element(r.what, r.datatype, r.op)?;
@@ -217,7 +217,7 @@ fn shape(s: &State, ep: u32, r: &CollReq) -> Result<Shape> {
         FI_GATHER => (one, only(all)),
         _ => return Err(FI_EOPNOTSUPP),
     };
-    Ok(Shape {
+    Ok(CollectiveParams {
         rank,
         root,
         size,
@@ -269,7 +269,7 @@ pub(crate) fn collective(
     let seq = g.seq & ((1 << SEQ_BITS) - 1);
     g.seq += 1;
     let scratch = alloc(schedule.scratch);
-    let running = Running {
+    let running = RunningCollective {
         ep,
         members: g.members.clone(),
         tag: COLLECTIVE_TAG | u64::from(g.id) << SEQ_BITS | seq,
@@ -281,7 +281,7 @@ pub(crate) fn collective(
         scratch,
         combine: x.combine.map(|f| (f, x.size)),
         failed: None,
-        told: Told::Cq {
+        told: ReportTarget::Cq {
             context: r.common.context,
             report,
         },
@@ -290,8 +290,8 @@ pub(crate) fn collective(
     Ok(())
 }
 
-/// Carries an operation out as far as it goes now.
-fn begin(s: &mut State, r: Running) {
+/// Adds an operation and carries out its first steps, until one has to wait.
+fn begin(s: &mut State, r: RunningCollective) {
     let ep = r.ep;
     let id = s.colls.running.insert(r);
     advance(s, id);
@@ -370,7 +370,7 @@ pub(crate) fn join(
         joined: false,
     });
     let max = arith::element(FI_UINT64, FI_MAX).ok_or(FI_EOPNOTSUPP)?;
-    let running = Running {
+    let running = RunningCollective {
         ep,
         members,
         schedule,
@@ -382,7 +382,7 @@ pub(crate) fn join(
         combine: Some((max, 8)),
         tag,
         failed: None,
-        told: Told::Joined { eq, event, group },
+        told: ReportTarget::Joined { eq, event, group },
     };
     begin(s, running);
     Ok(GROUP_ADDR | u64::from(group))
@@ -399,8 +399,8 @@ pub(crate) fn leave(s: &mut State, addr: fi_addr_t) -> Result<()> {
     let g = s.colls.groups.get(at).ok_or(FI_EBADF)?;
     let tag = COLLECTIVE_TAG | u64::from(g.id) << SEQ_BITS;
     let busy = s.colls.running.iter().any(|(_, r)| match r.told {
-        Told::Joined { group, .. } => group == at,
-        Told::Cq { .. } => r.ep == g.ep && r.tag >> SEQ_BITS == tag >> SEQ_BITS,
+        ReportTarget::Joined { group, .. } => group == at,
+        ReportTarget::Cq { .. } => r.ep == g.ep && r.tag >> SEQ_BITS == tag >> SEQ_BITS,
     });
     if busy {
         crate::warn_log!(
@@ -413,7 +413,7 @@ pub(crate) fn leave(s: &mut State, addr: fi_addr_t) -> Result<()> {
     Ok(())
 }
 
-/// An endpoint closes: its operations vanish with its other ones.
+/// Removes the operations of an endpoint that is closed.
 pub(crate) fn drop_ep(s: &mut State, ep: u32) -> DeferredDrop {
     s.colls.joins.retain(|(e, _), _| *e != ep);
     let running = &mut s.colls.running;
@@ -423,7 +423,7 @@ pub(crate) fn drop_ep(s: &mut State, ep: u32) -> DeferredDrop {
 
 // ---- carrying out ------------------------------------------------------------------------------
 
-/// Takes note of sends and receives that have ended, and goes on with what they held up.
+/// Handles sends and receives that have ended, and continues the operations that waited for them.
 #[cold]
 pub(crate) fn run(s: &mut State, ep: u32) {
     while !s.colls.ended.is_empty() {
@@ -450,7 +450,7 @@ fn advance_all(s: &mut State, ep: u32) {
     }
 }
 
-impl Running {
+impl RunningCollective {
     fn span(&self, v: &Span) -> UserMem {
         let all = match v.area {
             Area::Input => &self.input,
@@ -465,7 +465,7 @@ impl Running {
     }
 }
 
-/// Does what can be done of an operation now.
+/// Carries out the steps of an operation until one has to wait.
 fn advance(s: &mut State, id: u32) {
     loop {
         let Some(r) = s.colls.running.get(id) else {
@@ -559,7 +559,7 @@ fn send(
     sent
 }
 
-/// Whether the adapter shall notice the death of a peer from which nothing has come yet.
+/// Makes the adapter watch a peer from which nothing has come yet; `on` false: no longer.
 fn watch(s: &mut State, id: u32, peer: PeerId, on: bool) -> Result<()> {
     live_port!(s, id, None => _ep, _proto, port);
     port.expect(peer, on);
@@ -583,7 +583,7 @@ fn receive(s: &mut State, id: u32, coll: u32, peer: PeerId, mem: UserMem) -> Res
     crate::prov::efa::ops::recv::post(s, rxq, &args)
 }
 
-/// A peer is dead: receives from it will have nothing.
+/// Fails the receives from a dead peer.
 pub(crate) fn peer_down(s: &mut State, id: u32, peer: PeerId, failure: Failure) {
     let Some(rxq) = s.eps.get(id).map(|e| e.rxq) else {
         return;
@@ -608,7 +608,7 @@ fn finish(s: &mut State, id: u32) {
         return;
     };
     match r.told {
-        Told::Joined {
+        ReportTarget::Joined {
             eq,
             mut event,
             group,
@@ -626,7 +626,7 @@ fn finish(s: &mut State, id: u32) {
             }
             eq.push(event);
         }
-        Told::Cq { context, report } => {
+        ReportTarget::Cq { context, report } => {
             let Some(ep) = s.eps.get(r.ep) else { return };
             match r.failed {
                 None => ep.cntrs.count(&mut s.cntrs, CntrKind::Write, 0),

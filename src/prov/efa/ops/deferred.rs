@@ -1,8 +1,8 @@
 //! Operations that start later: behind a fence (FI_FENCE), when a counter reaches a value
 //! (FI_TRIGGER, fi_trigger(3)), or as deferred work (FI_QUEUE_WORK).
 //!
-//! Such an operation is kept as [`Work`], which owns what a request borrows, and becomes a request
-//! again when its time has come. One that finds no room then is tried again with every progress.
+//! Such an operation is kept as [`DeferredWork`], which owns what a request borrows, and becomes a
+//! request again when it is started. If it finds no room then, every progress call tries again.
 
 use crate::core::{Errno, Result};
 use crate::proto::PeerId;
@@ -15,24 +15,24 @@ use crate::prov::efa::select::{answered, ROUTE_PENDING};
 use crate::types::*;
 
 /// See the module text.
-pub(crate) struct Work {
+pub(crate) struct DeferredWork {
     op: DeferredOp,
     /// A write or read that this peer's ring has refused: it goes to this peer, by the adapter.
     by_adapter: Option<PeerId>,
 }
 
-impl Work {
+impl DeferredWork {
     /// An operation for later.
-    pub(crate) fn new(op: impl Into<DeferredOp>) -> Work {
-        Work {
+    pub(crate) fn new(op: impl Into<DeferredOp>) -> DeferredWork {
+        DeferredWork {
             op: op.into(),
             by_adapter: None,
         }
     }
 
     /// `r`, by the adapter to this peer, whatever address it names.
-    pub(crate) fn by_adapter(r: &RmaReq<SendData>, peer: PeerId) -> Work {
-        Work {
+    pub(crate) fn by_adapter(r: &RmaReq<SendData>, peer: PeerId) -> DeferredWork {
+        DeferredWork {
             op: DeferredOp::from(r),
             by_adapter: Some(peer),
         }
@@ -48,7 +48,7 @@ impl Work {
         }
     }
 
-    /// The peer that its fence is about, if it has one.
+    /// The address whose earlier operations the fence waits for; `None` without FI_FENCE.
     fn fence(&self) -> Option<fi_addr_t> {
         let fenced = self.op.common.flags.unwrap_or(0) & FI_FENCE != 0;
         self.to().filter(|_| fenced)
@@ -88,7 +88,7 @@ impl Work {
         }
     }
 
-    /// It could not be started: its completion says so.
+    /// Reports an operation that could not be started.
     fn fail(&self, s: &mut State, ep: u32, e: Errno) {
         let text = format!(
             "a deferred operation could not be started: {}",
@@ -132,7 +132,8 @@ pub(crate) fn under_way(s: &State, ep: u32, peer: PeerId) -> bool {
         })
 }
 
-/// Starts what waits behind fences, as far as they are open.
+/// Starts deferred operations in order, up to the first whose fence is closed or that finds no
+/// room.
 pub(crate) fn run_fenced(s: &mut State, id: u32) {
     while let Some(w) = s.eps.get_mut(id).and_then(|e| e.fenced.pop_front()) {
         let av = s.eps.get(id).and_then(|e| e.av).and_then(|a| s.avs.get(a));
@@ -157,12 +158,12 @@ pub(crate) struct PendingTrigger {
     pub cntr: u32,
     pub threshold: u64,
     pub ep: u32,
-    pub work: Work,
+    pub work: DeferredWork,
     /// The application's name for it, for FI_CANCEL_WORK; 0 for a triggered operation.
     pub name: usize,
 }
 
-/// Starts what the counters have reached. Called after anything that may have changed one.
+/// Starts operations whose counter has reached its threshold. Called after any change of a counter.
 pub(crate) fn fire(s: &mut State) {
     while let Some(at) = s
         .triggers
@@ -182,14 +183,14 @@ pub(crate) fn fire(s: &mut State) {
     }
 }
 
-/// Queues an operation for a counter, or starts it when the counter is there already.
+/// Queues an operation for a counter, or starts it if the counter has reached the threshold.
 pub(crate) fn trigger(s: &mut State, t: Trigger) -> Result<()> {
     s.cntrs.get(t.cntr).ok_or(FI_EINVAL)?;
     s.triggers.push(PendingTrigger {
         cntr: t.cntr,
         threshold: t.threshold,
         ep: t.ep,
-        work: Work::new(t.op),
+        work: DeferredWork::new(t.op),
         name: t.name,
     });
     fire(s);

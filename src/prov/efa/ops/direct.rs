@@ -1,18 +1,20 @@
 //! Endpoints without the wire protocol: fabric `efa-direct`, and datagrams (FI_EP_DGRAM). One call
 //! is one work request.
 //!
-//! A real adapter gets the application's own buffers: a receive is posted to its queue, a message
-//! is sent from where it lies. Messages of the software adapter wait in the endpoint's receive
-//! queue, or their receives do, as with messages through shared memory; a message without a receive
-//! waits there for it, but a datagram is dropped. Of a datagram's buffer the first 40 bytes are
-//! left alone (FI_MSG_PREFIX), where an adapter writes a header.
+//! An EFA adapter gets the application's own buffers: receives are posted to its queue, messages
+//! are sent without a copy. With the software adapter receives are posted to the endpoint's receive
+//! queue, as for messages through shared memory; an unexpected message is kept there, an unexpected
+//! datagram is dropped. The first 40 bytes of a datagram's buffer are not used (FI_MSG_PREFIX): an
+//! adapter writes a header there.
 
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::any::NativeQp;
 use crate::device::{AmHeader, QpAddr, QueuePair, Taken};
 use crate::hmem::{Piece, UserMem};
-use crate::proto::{Failure, PeerId, Port, Received, RecvQueue, Unexpected, Written, ANY};
+use crate::proto::{
+    Failure, PeerId, Port, Received, RecvQueue, UnexpectedMessage, WriteWithData, ANY,
+};
 use crate::prov::contract::{MsgReq, SendBuffer, SendData};
 use crate::prov::efa::endpoint::Kind;
 use crate::prov::efa::info::DGRAM_PREFIX;
@@ -22,7 +24,7 @@ use crate::prov::efa::same_host;
 use crate::transport::{Completion, Payload, Status, Transport};
 use crate::types::*;
 
-/// Bytes in front of a buffer that are not sent.
+/// Bytes at the start of a buffer that are not sent.
 pub(crate) fn unsent(kind: Kind) -> usize {
     if kind == Kind::Dgram {
         DGRAM_PREFIX
@@ -76,7 +78,7 @@ pub(crate) fn arrived(
     let len = (skip + data.len()) as u64;
     let Some(place) = rq.place(from, None, len, |r| port.adopt(r)) else {
         if kind == Kind::Direct {
-            let u = Unexpected::whole(port.id, from, None, cq_data, data.into());
+            let u = UnexpectedMessage::whole(port.id, from, None, cq_data, data.into());
             rq.keep(u);
         }
         return;
@@ -92,15 +94,15 @@ pub(crate) fn arrived(
     same_host::finish(done, Ok(()), rq, port);
 }
 
-/// Takes in a write with data of a peer; where that is agreed (FI_RX_CQ_DATA), by using up a
-/// receive.
-pub(crate) fn written(port: &mut EpPort, rq: &mut RecvQueue, from: PeerId, w: Written) {
+/// Reports a peer's write with immediate data; where that is agreed (FI_RX_CQ_DATA), the write
+/// consumes a receive.
+pub(crate) fn written(port: &mut EpPort, rq: &mut RecvQueue, from: PeerId, w: WriteWithData) {
     if !port.writes_take_receives {
         return port.report_write(from, w.data, w.len);
     }
     match rq.place(from, None, 0, |r| port.adopt(r)) {
         Some(place) => port.wrote(place.ctx, from, w.len, w.data),
-        None => rq.keep(Unexpected::write(port.id, from, w)),
+        None => rq.keep(UnexpectedMessage::write(port.id, from, w)),
     }
 }
 
@@ -125,8 +127,8 @@ fn ended(
     port.received(ctx, msg, result);
 }
 
-/// The peer of a completion, which does not name its key unless the adapter has sent to it or met
-/// it.
+/// The peer that a completion is from. The completion lacks the sender's qkey unless the adapter
+/// has a connection to it: connects the queue pair if the qkey is known otherwise.
 pub(crate) fn sender(port: &mut EpPort, from: QpAddr) -> PeerId {
     let Some(p) = port.peers.found(&from) else {
         return ANY;
@@ -137,8 +139,8 @@ pub(crate) fn sender(port: &mut EpPort, from: QpAddr) -> PeerId {
     p
 }
 
-/// A receive at a real adapter is over. One without an operation, into this piece, becomes an
-/// operation that ends at once.
+/// Ends a receive that was posted to an EFA adapter. A receive without an operation record, into
+/// this piece, gets a record that ends at once.
 pub(crate) fn taken(port: &mut EpPort, done: &Completion, into: Piece, t: &Taken) {
     let from = sender(port, t.from);
     let imm = t.imm.map(u64::from);

@@ -1,9 +1,9 @@
-//! Operations: what all requests are checked for, and how they start; a module for each kind starts
-//! it.
+//! Operations: the checks that all requests share, and how requests wait. One module for each kind
+//! of operation starts it.
 //!
-//! A request is borrowed from the caller for the length of the call. One that must wait, for a
-//! fence, a trigger or a counter, is kept as [`deferred::Work`] and comes here again. What is under
-//! way has a record, [`UserOp`], unless the fast path carried it.
+//! A request is borrowed from the caller for the length of the call. A request that must wait, for
+//! a fence, a trigger or a counter, is kept as [`deferred::DeferredWork`] and started later. An
+//! operation under way has a record, [`UserOp`], unless it took the fast path.
 
 pub(crate) mod atomic;
 pub(crate) mod collective;
@@ -23,7 +23,7 @@ use crate::prov::contract::Call;
 use crate::prov::efa::domain::State;
 use crate::transport::PeerId;
 use crate::types::*;
-use deferred::Work;
+use deferred::DeferredWork;
 
 /// Flags that `fi_sendmsg`, `fi_tsendmsg`, `fi_writemsg`, `fi_readmsg` and `fi_atomicmsg` may
 /// carry.
@@ -65,11 +65,11 @@ macro_rules! live_port {
     ($s:expr, $id:expr, $inject:expr =>
         $ep:ident, $proto:ident, $rendezvous:pat, $rma:pat, $port:ident) => {
         let $ep = $s.eps.get_mut($id).ok_or(FI_EBADF)?;
-        let Some(Live {
+        let Some(LiveEndpoint {
             qp,
             proto: $proto,
             events: _,
-            waiting,
+            late_imms,
             shm_ep,
             shm,
             rendezvous: $rendezvous,
@@ -87,7 +87,7 @@ macro_rules! live_port {
             qp,
             shm_ep.as_mut().map(|h| &mut h.tx),
             shm,
-            waiting,
+            late_imms,
             $inject
         );
     };
@@ -133,13 +133,13 @@ pub(crate) fn fences(call: &impl Call) -> bool {
     call.flags().is_some_and(|f| f & FI_FENCE != 0)
 }
 
-/// Keeps an operation that has to wait behind a fence, or behind operations that do. Whether it has
-/// to.
+/// Defers an operation that has to wait behind a fence, or behind deferred operations. Returns
+/// whether it was deferred.
 pub(crate) fn wait(
     s: &mut State,
     id: u32,
     (to, call): (fi_addr_t, &impl Call),
-    work: impl FnOnce() -> Work,
+    work: impl FnOnce() -> DeferredWork,
 ) -> Result<bool> {
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
     let mut waits = !ep.fenced.is_empty();
@@ -153,8 +153,9 @@ pub(crate) fn wait(
     Ok(waits)
 }
 
-/// The peer of an address. One that is not in a vector shared by name is looked up again when the
-/// vector has news. `FI_ENOAV` without a vector, `FI_EINVAL` for an unknown address.
+/// The peer of an address. If the address is missing from a vector that is shared by name, new
+/// entries of the vector are read first. `FI_ENOAV` without a vector, `FI_EINVAL` for an unknown
+/// address.
 #[cold]
 pub(crate) fn resolve(s: &mut State, id: u32, to: fi_addr_t) -> Result<PeerId> {
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
@@ -169,7 +170,8 @@ pub(crate) fn resolve(s: &mut State, id: u32, to: fi_addr_t) -> Result<PeerId> {
     }
 }
 
-/// Whether another process has inserted addresses into a vector since the last look.
+/// Reads the addresses that another process has inserted into a vector. Returns whether there were
+/// any.
 fn refresh(s: &mut State, av: u32) -> bool {
     let Some(v) = s.avs.get_mut(av).filter(|v| v.read_only()) else {
         return false;
@@ -180,9 +182,9 @@ fn refresh(s: &mut State, av: u32) -> bool {
     found
 }
 
-/// Keeps an operation whose peer, on this host, has been called and has not answered yet.
-/// `FI_EAGAIN` when there are too many of those.
-pub(crate) fn wait_for_route(s: &mut State, id: u32, work: Work) -> Result<()> {
+/// Defers an operation until its peer on this host replies to the ring request. `FI_EAGAIN` when
+/// too many operations of the endpoint are deferred.
+pub(crate) fn wait_for_route(s: &mut State, id: u32, work: DeferredWork) -> Result<()> {
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
     if ep.fenced.len() >= PARKED_MAX {
         return Err(FI_EAGAIN);
@@ -192,7 +194,8 @@ pub(crate) fn wait_for_route(s: &mut State, id: u32, work: Work) -> Result<()> {
     Ok(())
 }
 
-/// Something was posted. Whoever sleeps until this endpoint has news may have to move it along.
+/// Wakes a caller that is blocked on this endpoint: the operation just posted may need its
+/// progress.
 #[inline]
 pub(crate) fn notify_sleeper(s: &mut State, id: u32) {
     let live = s.eps.get_mut(id).and_then(|e| e.live.as_mut());
@@ -201,10 +204,10 @@ pub(crate) fn notify_sleeper(s: &mut State, id: u32) {
     }
 }
 
-/// Operations that wait for an answer of a peer on this host to its first call, at most.
+/// Most deferred operations of an endpoint; beyond that [`wait_for_route`] refuses more.
 const PARKED_MAX: usize = 256;
 
-pub(crate) fn park(s: &mut State, id: u32, work: Work) -> Result<()> {
+pub(crate) fn park(s: &mut State, id: u32, work: DeferredWork) -> Result<()> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     if !ep.enabled() {
         return Err(FI_EOPBADSTATE);

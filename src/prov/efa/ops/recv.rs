@@ -3,10 +3,10 @@
 
 use crate::core::{memory, Result};
 use crate::device::QueuePair;
-use crate::proto::{self, Cancelled, Peeked, Place, RecvArgs, RecvEntry, ANY};
+use crate::proto::{self, CancelOutcome, PeekResult, Place, RecvArgs, RecvEntry, ANY};
 use crate::prov::contract::{Call, Entry, ErrEntry, Poster, RecvBuffer, RecvReq};
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{Kind, Live};
+use crate::prov::efa::endpoint::{Kind, LiveEndpoint};
 use crate::prov::efa::ops::{direct, short_op, UserOp};
 use crate::prov::efa::ops::{known, live_port, tag_fits, RX_FLAGS};
 use crate::prov::efa::port::{ep_port, EpPort};
@@ -15,8 +15,8 @@ use crate::prov::reports::reports;
 use crate::transport::{Completion, RemoteAddr, Verdict};
 use crate::types::*;
 
-/// The endpoint whose queue answers. A shared receive context has none of its own: its first
-/// endpoint's does. `FI_ENOCQ` while it has no endpoint.
+/// The endpoint whose completion queue gets the result. A shared receive context has no queue, so
+/// that its first endpoint's is used. `FI_ENOCQ` for a context without an endpoint.
 fn answering(by: Poster, s: &State) -> Result<u32> {
     match by {
         Poster::Ep(id) => Ok(id),
@@ -48,8 +48,8 @@ fn general<M: RecvBuffer, C: Call>(s: &mut State, by: Poster, r: RecvReq<M, C>) 
     recv_any(s, by, &r.general())
 }
 
-/// Posts a receive of a call without flags, into one piece, to the endpoint's own queue; `None`,
-/// and nothing done, when it takes more than that.
+/// Posts a receive of a call without flags, into one piece, to the endpoint's own queue. `None`,
+/// and nothing done, when [`general`] has to post it.
 #[inline(always)]
 fn recv_plain<M: RecvBuffer, C: Call>(
     s: &mut State,
@@ -93,7 +93,7 @@ fn recv_plain<M: RecvBuffer, C: Call>(
         tagged: r.tag.is_some(),
     };
     let q = s.rxqs.get_mut(ep.rxq)?;
-    q.post_short(from, r.tag, what).map(Ok)
+    q.post_entry(from, r.tag, what).map(Ok)
 }
 
 /// As [`recv`], any receive.
@@ -126,7 +126,7 @@ pub(crate) fn recv_any(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
                 let av = s.avs.iter().next().ok_or(FI_ENOAV)?.1;
                 av.peer(r.src, &mut s.peers)?
             };
-            let all = crate::prov::reports::Bound::everything();
+            let all = crate::prov::reports::CqBinding::everything();
             (x.rxq, src, Some(all), x.rx_flags, x.min_multi_recv)
         }
     };
@@ -207,7 +207,7 @@ pub(crate) fn recv_any(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
     post(s, rxq, &args)
 }
 
-/// Posts a receive whose operation exists to an endpoint without protocol.
+/// Posts a receive that has an operation record, at an endpoint without protocol.
 fn raw_recv(s: &mut State, id: u32, rxq: u32, args: &RecvArgs) -> Result<()> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     let live = ep.live.as_mut().ok_or(FI_EOPBADSTATE)?;
@@ -223,7 +223,7 @@ fn raw_recv(s: &mut State, id: u32, rxq: u32, args: &RecvArgs) -> Result<()> {
     })
 }
 
-/// Posts a receive whose operation exists to a queue, with the messages that are there for it.
+/// Posts a receive that has an operation record, and starts the unexpected messages that match it.
 pub(crate) fn post(s: &mut State, rxq: u32, args: &RecvArgs) -> Result<()> {
     let q = s.rxqs.get_mut(rxq).ok_or(FI_EBADF)?;
     if let Some(u) = q.post(args) {
@@ -241,8 +241,8 @@ pub(crate) fn post(s: &mut State, rxq: u32, args: &RecvArgs) -> Result<()> {
     Ok(())
 }
 
-/// Gives an unexpected message, at whichever endpoint it came in, to a receive.
-fn start(s: &mut State, place: Place, u: &proto::Unexpected) {
+/// Starts an unexpected message, which may be another endpoint's, on its receive.
+fn start(s: &mut State, place: Place, u: &proto::UnexpectedMessage) {
     let id = u.ep;
     let go = |s: &mut State| -> Result<()> {
         live_port!(s, id, None => ep, proto, rendezvous, _, port);
@@ -255,14 +255,14 @@ fn start(s: &mut State, place: Place, u: &proto::Unexpected) {
         port.qp.ring();
         Ok(())
     };
-    // An endpoint that is gone has taken its messages along.
+    // This fails only if the endpoint is closed, and then its messages are gone, too.
     let _ = go(s);
     crate::prov::efa::progress::watch_budget(s, id);
 }
 
-/// FI_PEEK, with FI_CLAIM or FI_DISCARD (fi_msg(3), fi_tagged(3)): answers through the completion
-/// queue, with `FI_ENOMSG` when there is no such message. It looks at what is here: reading the
-/// queue for the answer is what takes more in.
+/// FI_PEEK, with FI_CLAIM or FI_DISCARD (fi_msg(3), fi_tagged(3)): reports through the completion
+/// queue, with `FI_ENOMSG` when no message matches. Considers only messages that have arrived; the
+/// application makes progress when it reads the queue for the result.
 fn peek(s: &mut State, id: u32, rxq: u32, args: &RecvArgs, r: &RecvReq, asked: u64) -> Result<()> {
     let q = s.rxqs.get_mut(rxq).ok_or(FI_EBADF)?;
     let found = q.peek(args);
@@ -282,7 +282,7 @@ fn peek(s: &mut State, id: u32, rxq: u32, args: &RecvArgs, r: &RecvReq, asked: u
 }
 
 /// The completion of a peek, or of a claimed message that was discarded.
-fn tell(s: &mut State, id: u32, args: &RecvArgs, r: &RecvReq, found: Option<Peeked>) {
+fn tell(s: &mut State, id: u32, args: &RecvArgs, r: &RecvReq, found: Option<PeekResult>) {
     let Some(ep) = s.eps.get(id) else { return };
     let av = ep.av.and_then(|a| s.avs.get(a));
     let source = ep.caps & FI_SOURCE != 0;
@@ -338,9 +338,9 @@ pub(crate) fn cancel(s: &mut State, by: Poster, context: usize) -> Result<()> {
         ops.get(ctx).is_some_and(|o| o.done.context == context)
     });
     let op = match hit {
-        Some(Cancelled::Now(ctx)) => s.ops.remove(ctx).ok_or(FI_ENOENT)?,
-        Some(Cancelled::RecvEntry(r)) => short_op(0, &r),
-        Some(Cancelled::Later) => return Ok(()),
+        Some(CancelOutcome::Now(ctx)) => s.ops.remove(ctx).ok_or(FI_ENOENT)?,
+        Some(CancelOutcome::RecvEntry(r)) => short_op(0, &r),
+        Some(CancelOutcome::Later) => return Ok(()),
         None => return Err(FI_ENOENT),
     };
     let hears = answering(by, s).ok().and_then(|id| s.eps.get(id));

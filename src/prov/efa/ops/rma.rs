@@ -1,10 +1,10 @@
 //! Starting reads and writes of remote memory (fi_rma(3)).
 //!
-//! [`rma`] checks a request against the endpoint's settings, looks its peer and the way to the
-//! peer's memory up, and hands it to the transport; as [`send`](super::send) it is compiled for
-//! calls without flags and with one buffer, and for all others.
+//! [`rma`] checks a request against the endpoint's settings, looks up its peer and the route to the
+//! peer's memory, and hands the request to the transport. As [`send`](super::send) it is compiled
+//! for calls without flags and with one buffer, and for all others.
 
-use super::deferred::Work;
+use super::deferred::DeferredWork;
 use super::{fences, known, live_port, notify_sleeper, resolve, too_long, wait};
 use super::{UserOp, TX_FLAGS};
 use crate::core::{memory, Result};
@@ -13,11 +13,11 @@ use crate::hmem::{Piece, UserMem};
 use crate::proto::{self, PeerId};
 use crate::prov::contract::{Call, Common, RmaReq, SendBuffer, SendData};
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{Ep, Live, TxMode};
-use crate::prov::efa::poll::{poll, Polled};
+use crate::prov::efa::endpoint::{Ep, LiveEndpoint, TxMode};
+use crate::prov::efa::poll::{poll, PollResult};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::progress::progress;
-use crate::prov::efa::same_host::shm_rma::{self, Wait};
+use crate::prov::efa::same_host::shm_rma::{self, BatchedAccess};
 use crate::prov::efa::select::{choose_rma, route_or_keep, RmaRoute};
 use crate::prov::reports::completion::{reported, rma_flags};
 use crate::shm::{kind, AdapterRetry};
@@ -25,7 +25,7 @@ use crate::transport::{Completion, Payload, RemoteAddr, Report, Transport, Verdi
 use crate::types::*;
 use crate::wire::{Iovs, RmaIov};
 
-/// So many injected writes in a row may be posted before a look at what has come in.
+/// Most injected writes in a row before the endpoint is polled.
 const UNPOLLED: u32 = 64;
 
 /// Reads or writes remote memory. `FI_EAGAIN` when the send queue is full, `FI_EINVAL` for an
@@ -44,7 +44,9 @@ pub(crate) fn rma<D: SendBuffer, C: Call>(s: &mut State, id: u32, r: &RmaReq<D, 
 #[cold]
 #[inline(never)]
 fn rma_behind_fence<D: SendBuffer, C: Call>(s: &mut State, id: u32, r: RmaReq<D, C>) -> Result<()> {
-    match wait(s, id, (r.peer, &r.common), || Work::new(&r.general()))? {
+    match wait(s, id, (r.peer, &r.common), || {
+        DeferredWork::new(&r.general())
+    })? {
         true => Ok(()),
         false => rma_now(s, id, &r.general()),
     }
@@ -122,7 +124,7 @@ fn rma_to<D: SendBuffer, C: Call>(
     let simple = C::PLAIN || r.common.completion_cntr().is_none();
     let piece = r.data.piece().filter(|p| simple && !p.is_empty());
     match (route, piece) {
-        (RmaRoute::Ring, Some(p)) if p.len() <= shm_rma::SHORT => {
+        (RmaRoute::Ring, Some(p)) if p.len() <= shm_rma::RING_RMA_MAX => {
             match ring_short(live, completion(peer, r, mode.entry), p, r) {
                 Verdict::Queued => {}
                 Verdict::Unsupported => return general(s, id, (peer, route), mode, *r),
@@ -130,7 +132,7 @@ fn rma_to<D: SendBuffer, C: Call>(
             }
             live.notify_sleeper();
             if r.data.injected() {
-                // Two that only write would fill each other's rings.
+                // Two endpoints that only write would fill each other's rings.
                 live.unpolled += 1;
                 if live.unpolled >= UNPOLLED {
                     look(s, id);
@@ -158,11 +160,12 @@ fn rma_to<D: SendBuffer, C: Call>(
     }
 }
 
-/// One record in the ring; or, of several that are long enough for the target's two copies to be
-/// dearer than one from here, one of a batch that is copied from here.
+/// Writes one record into the ring. If several accesses are under way, and long enough that the
+/// target's two copies cost more than one copy here, adds the access to a batch that is copied
+/// here.
 #[inline(always)]
 fn ring_short<D: SendBuffer, C: Call>(
-    live: &mut Live,
+    live: &mut LiveEndpoint,
     done: Completion,
     p: Piece,
     r: &RmaReq<D, C>,
@@ -170,13 +173,13 @@ fn ring_short<D: SendBuffer, C: Call>(
     let Some(h) = &mut live.shm_ep else {
         return Verdict::Unsupported;
     };
-    let batched = p.len() >= shm_rma::TOGETHER[usize::from(r.write)];
+    let batched = p.len() >= shm_rma::BATCH_MIN[usize::from(r.write)];
     if batched && (h.tx.has_outstanding() || live.rma.gathers()) {
         let plain = r.cq_data.is_none() && !r.data.injected();
         if plain
             && live
                 .rma
-                .add_to_batch(&mut h.tx, r.write, Wait { mem: p, done })
+                .add_to_batch(&mut h.tx, r.write, BatchedAccess { mem: p, done })
         {
             return Verdict::Queued;
         }
@@ -188,18 +191,18 @@ fn ring_short<D: SendBuffer, C: Call>(
     }
 }
 
-/// Looks at what has come in, as a caller that only posts does not.
+/// Polls the endpoint for a caller that only posts.
 #[cold]
 fn look(s: &mut State, id: u32) {
     if let Some(l) = s.eps.get_mut(id).and_then(|e| e.live.as_mut()) {
         l.unpolled = 0;
     }
-    if let Polled::More(_) = poll(s, id, u32::MAX, usize::MAX, |_, _| {}) {
+    if let PollResult::More(_) = poll(s, id, u32::MAX, usize::MAX, |_, _| {}) {
         progress(s, id);
     }
 }
 
-/// As [`rma_to`], whatever is left.
+/// As [`rma_to`], for all cases off the fast path.
 #[inline(never)]
 fn general<D: SendBuffer, C: Call>(
     s: &mut State,
@@ -211,7 +214,7 @@ fn general<D: SendBuffer, C: Call>(
     rma_any(s, id, way, mode, &r.general())
 }
 
-/// Reads or writes by the way that is known, or is found out now.
+/// Reads or writes by the route; chooses the route first if it is unknown.
 fn rma_any(
     s: &mut State,
     id: u32,
@@ -225,7 +228,7 @@ fn rma_any(
     let route = match route {
         RmaRoute::Unknown => {
             let chosen = choose_rma(s, id, peer, (r.write, r.cq_data.is_some()));
-            route_or_keep(s, id, chosen, || Work::new(r))?
+            route_or_keep(s, id, chosen, || DeferredWork::new(r))?
         }
         known => known,
     };
@@ -272,7 +275,7 @@ fn by_adapter(s: &mut State, id: u32, r: &RmaReq<SendData>, done: Completion) ->
         }
         let max = ep.config.max_rdma;
         let many = mem.len() > max;
-        // Only an operation in one part, of memory that needs no copies, reports itself.
+        // Host memory, one part, no counter of its own: no operation record is needed.
         let own = !many && mem.is_host() && r.common.completion_cntr.is_none();
         let mut done = done;
         if !own {
@@ -394,11 +397,11 @@ pub(crate) fn retry_by_adapter(
     by_adapter(s, id, r, completion(peer, r, mode.entry)).result()
 }
 
-/// Begins again what could not be done from here, by the adapter.
-pub(crate) fn begin_again(s: &mut State, id: u32) {
+/// Retries by the adapter the accesses that shared memory could not carry out.
+pub(crate) fn retry_refused(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get_mut(id) else { return };
     let Some(live) = &mut ep.live else { return };
-    // It is older than what waits behind fences.
+    // These accesses are older than operations that wait behind fences.
     for r in live.rma.refused().into_iter().rev() {
         let part = r.done;
         let op = part.op().and_then(|ctx| s.ops.remove(ctx));
@@ -418,17 +421,18 @@ pub(crate) fn begin_again(s: &mut State, id: u32) {
                 completion_cntr: op.and_then(|op| op.completion_cntr),
             },
         };
-        ep.fenced.push_front(Work::by_adapter(&again, part.peer));
+        ep.fenced
+            .push_front(DeferredWork::by_adapter(&again, part.peer));
     }
     let again = live.shm_ep.as_mut().map(|h| h.tx.take_retries());
     for a in again.into_iter().flatten() {
-        post_again(s, id, a);
+        post_retry(s, id, a);
     }
 }
 
-/// Posts to the adapter what could not be done through shared memory. It is kept while there is no
-/// room.
-fn post_again(s: &mut State, id: u32, a: AdapterRetry) {
+/// Posts to the adapter an access that shared memory could not carry out. Keeps the access while
+/// the queue has no room.
+fn post_retry(s: &mut State, id: u32, a: AdapterRetry) {
     let go = |s: &mut State| -> Result<()> {
         live_port!(s, id, None => _ep, _proto, port);
         let _ = port.connect(a.done.peer);

@@ -1,10 +1,10 @@
 //! Starting sends (fi_msg(3), fi_tagged(3)).
 //!
-//! [`send`] checks a request against the endpoint's settings, looks its peer and the way to it up,
-//! and hands it to the transport. It is compiled for calls without flags and with one buffer, where
-//! most of its questions are answered then, and for all others.
+//! [`send`] checks a request against the endpoint's settings, looks up its peer and the route, and
+//! hands the request to the transport. It is compiled for calls without flags and with one buffer,
+//! where most conditions are then constant, and for all others.
 
-use super::deferred::Work;
+use super::deferred::DeferredWork;
 use super::{direct, fences, known, live_port, resolve, too_long, wait, UserOp};
 use super::{notify_sleeper, TX_FLAGS};
 use crate::core::{memory, Result};
@@ -13,7 +13,7 @@ use crate::hmem::InjectBuf;
 use crate::proto::{PeerId, SendArgs};
 use crate::prov::contract::{Call, MsgReq, SendBuffer, SendData};
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{Ep, Kind, Live, TxMode};
+use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint, TxMode};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host::{self, head_len, words_of};
 use crate::prov::efa::select::{choose_message, route_or_keep, MessageRoute};
@@ -42,7 +42,7 @@ fn send_behind_fence<D: SendBuffer, C: Call>(
     id: u32,
     r: MsgReq<D, C>,
 ) -> Result<()> {
-    match wait(s, id, (r.to, &r.common), || Work::new(&r.general()))? {
+    match wait(s, id, (r.to, &r.common), || DeferredWork::new(&r.general()))? {
         true => Ok(()),
         false => send_now(s, id, &r.general()),
     }
@@ -89,7 +89,7 @@ fn too_long_message(ep: &Ep, len: usize, tagged: bool, injected: bool) -> Result
     too_long(what, len - unsent, longest(injected) - unsent)
 }
 
-/// Collective operations use some tags, at endpoints that have those (mem_tag_format).
+/// The error for a refused tag: the endpoint has no tags, or collectives use it (mem_tag_format).
 #[cold]
 fn refused_tag(ep: &Ep, tag: Option<u64>) -> Result<()> {
     if !ep.enabled() {
@@ -166,7 +166,7 @@ fn send_to<D: SendBuffer, C: Call>(
             sent.result()
         }
         (MessageRoute::Packets, Some(p)) if simple && r.data.len() <= ep.config.packet_max => {
-            let Live { qp, proto, .. } = live;
+            let LiveEndpoint { qp, proto, .. } = live;
             let Some((head, len)) = proto.eager_head(peer, r.tag, r.cq_data) else {
                 return general(s, id, (peer, MessageRoute::Packets), mode, *r);
             };
@@ -177,7 +177,7 @@ fn send_to<D: SendBuffer, C: Call>(
                 false => qp.am_zcopy(done, head, Payload::Piece(p)),
             };
             if sent == Verdict::Queued {
-                proto.eager_sent(peer);
+                proto.commit_eager_tx(peer);
                 if r.common.rings() {
                     qp.ring();
                 }
@@ -197,7 +197,7 @@ fn record_max(data: &impl SendBuffer) -> usize {
     }
 }
 
-/// As [`send_to`], whatever is left.
+/// As [`send_to`], for all cases off the fast path.
 #[inline(never)]
 fn general<D: SendBuffer, C: Call>(
     s: &mut State,
@@ -209,7 +209,7 @@ fn general<D: SendBuffer, C: Call>(
     send_any(s, id, way, mode, &r.general())
 }
 
-/// Sends a message by the way that is known, or is found out now.
+/// Sends a message by its route; chooses the route first if it is unknown.
 fn send_any(
     s: &mut State,
     id: u32,
@@ -223,7 +223,7 @@ fn send_any(
     match route {
         MessageRoute::Unknown => {
             let chosen = choose_message(s, id, peer);
-            route_or_keep(s, id, chosen, || Work::new(r))?;
+            route_or_keep(s, id, chosen, || DeferredWork::new(r))?;
             send_to(s, id, peer, r)
         }
         MessageRoute::Ring => by_ring(s, id, peer, mode, r),
@@ -232,7 +232,7 @@ fn send_any(
     }
 }
 
-/// Sends a message as one of the adapter's.
+/// Sends a message as one work request of the adapter.
 fn by_adapter(
     s: &mut State,
     id: u32,
@@ -282,7 +282,7 @@ fn by_ring(s: &mut State, id: u32, peer: PeerId, mode: TxMode, r: &MsgReq<SendDa
             sent
         }
         (false, _, SendData::User(mem)) => {
-            // Only an operation that is no part of another reports itself.
+            // A send of host memory without a counter of its own needs no operation record.
             let own = r.common.completion_cntr.is_none() && mem.is_host();
             let ctx = (!own).then(|| port.ops.insert(send_op(id, r, done)));
             let done = match ctx {

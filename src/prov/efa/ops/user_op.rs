@@ -5,13 +5,13 @@
 use crate::device::any::Dev;
 use crate::device::Device;
 use crate::hmem::UserMem;
-use crate::proto::{Failure, ShortRecv};
+use crate::proto::{Failure, RecvEntryMatch};
 use crate::prov::efa::domain::State;
 use crate::prov::reports::completion::reported;
 use crate::transport::{Completion, RemoteAddr};
 use crate::types::*;
 
-/// Whose an operation's memory is.
+/// The owner of an operation's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpKind {
     /// The application's, lent with a call.
@@ -35,15 +35,15 @@ pub(crate) struct UserOp {
     pub done: Completion,
     /// A counter that counts its end, beside the endpoint's (FI_QUEUE_WORK).
     pub completion_cntr: Option<u32>,
-    /// A collective operation it is a step of: its end is reported there alone.
+    /// The collective operation that this is a step of; the end is reported to it alone.
     pub collective: Option<u32>,
-    /// Keys made to let peers read `mem`, or keys the peer named to get it.
+    /// Keys registered so that peers can read `mem`; of a target, the keys that the peer has named.
     pub keys: Vec<u64>,
     pub mem: UserMem,
     /// Requests to a transport that have not ended.
     pub parts: u32,
     pub failed: Option<Failure>,
-    /// Data to deliver when all parts have arrived, where one request could not carry both.
+    /// Immediate data to post after all parts have ended, where one request could not carry both.
     pub late_imm: Option<u64>,
 }
 
@@ -76,7 +76,7 @@ impl UserOp {
 }
 
 /// The operation of a plain receive.
-pub(crate) fn short_op(owner: u32, r: &ShortRecv) -> UserOp {
+pub(crate) fn short_op(owner: u32, r: &RecvEntryMatch) -> UserOp {
     let kind = if r.what.tagged { FI_TAGGED } else { FI_MSG };
     let done = Completion {
         context: r.what.context,

@@ -1,11 +1,11 @@
-//! Polling for what needs nothing but a look: arriving messages go straight into their receives,
-//! completions straight to whoever reads the queue.
+//! The fast path of polling: arriving messages go straight into their receives, completions
+//! straight to the reader of the queue.
 //!
 //! `read` serves a queue that one endpoint alone reports to, [`poll`] any. Each transport is polled
 //! into a [`Sink`](crate::transport::Sink) of its own: `records` for rings, `packets` for adapters
-//! below the protocol, `requests` for adapters whose completions are the application's own. What
-//! they have in common, counting and reporting, is in `sink`. What takes more is left where it was
-//! found, for [`progress`](super::progress::progress).
+//! below the protocol, `requests` for adapters whose completions are the application's own. `sink`
+//! has what they share, counting and reporting. Everything off the fast path stays in its ring or
+//! queue, for [`progress`](super::progress::progress).
 
 mod packets;
 mod read;
@@ -47,29 +47,29 @@ pub(super) fn received(
     }
 }
 
-/// Whether a message with this tag, or none, is of the application.
+/// Whether a message with this tag, or without one, belongs to the application.
 pub(super) fn ordinary(tag: Option<u64>) -> bool {
     tag.is_none_or(|t| t & COLLECTIVE_TAG == 0)
 }
 
 /// What [`poll`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Polled {
-    /// So many completions, and nothing is left to do.
+pub(crate) enum PollResult {
+    /// The number of completions; nothing is left to do.
     All(usize),
-    /// So many, and there may be something for `progress`.
+    /// The number of completions; there may be something for `progress`.
     More(usize),
 }
 
-/// So many completions beyond what a reader has asked for are taken along and kept in its queue:
-/// most readers ask for one, and what a poll costs beside its messages is paid once.
+/// Completions that a poll takes beyond those that the reader asked for, and keeps in the queue:
+/// most readers ask for one, and the fixed cost of a poll is then paid once.
 const AHEAD: usize = 16;
 
-/// So many records are taken from one ring before the next one's turn.
+/// Most records taken from one ring before the next ring is polled.
 const BURST: usize = 64;
 
-/// Looks for messages to an endpoint that need nothing but their receives. Up to `count`
-/// completions for queue `cq`, which must be empty, go to `each`; those for another are kept there.
+/// Polls an endpoint for messages that go straight into their receives. Up to `count` completions
+/// for queue `cq`, which must be empty, go to `each`; those for another queue go into that queue.
 #[inline(always)]
 pub(crate) fn poll(
     s: &mut State,
@@ -77,14 +77,14 @@ pub(crate) fn poll(
     cq: u32,
     count: usize,
     each: impl FnMut(usize, &Entry),
-) -> Polled {
+) -> PollResult {
     let Some(ep) = s.eps.get_mut(id) else {
-        return Polled::All(0);
+        return PollResult::All(0);
     };
     let waits = ep.waits(&s.triggers, &s.colls);
     let config = &ep.config;
     let Some(live) = &mut ep.live else {
-        return Polled::All(0);
+        return PollResult::All(0);
     };
     let av = match config.source {
         true => s.avs.get(config.av),
@@ -104,20 +104,20 @@ pub(crate) fn poll(
         cntrs: &mut s.cntrs,
     };
     if config.completes_in_place && !waits {
-        // It costs less to read one than to keep one.
+        // To read a completion from the adapter later costs less than to keep it in the queue.
         out.ahead = if count > 0 { 0 } else { AHEAD };
         let peers = &mut s.peers;
         return requests::poll(live, RequestSink { out, av, peers });
     }
     let Some(rq) = s.rxqs.get_mut(ep.rxq) else {
-        return Polled::All(0);
+        return PollResult::All(0);
     };
     if waits || !live.idle() {
-        return Polled::More(0);
+        return PollResult::More(0);
     }
     let idle_adapter = live.skip_adapter_poll();
     if !(config.polls_packets || idle_adapter) {
-        return Polled::More(0);
+        return PollResult::More(0);
     }
     match (live.qp.native(), &mut live.shm_ep) {
         (Some(q), shm_ep) if !idle_adapter => {
@@ -137,7 +137,7 @@ pub(crate) fn poll(
             let all = status != PollStatus::Deferred && shm_ep.as_mut().is_none_or(idle);
             sink.out.polled(all)
         }
-        (_, None) => Polled::All(0),
+        (_, None) => PollResult::All(0),
         (_, Some(ShmEndpoint { rx, tx })) => {
             if tx.has_outstanding() {
                 let status = tx.poll(usize::MAX, &mut out);

@@ -1,5 +1,5 @@
-//! Packets of an adapter, read where they arrived: eager messages go from there into their
-//! receives.
+//! Packets of an adapter, read in place: eager messages are copied from the adapter's buffers into
+//! their receives.
 
 use super::sink::Reporter;
 use super::{ordinary, received};
@@ -15,7 +15,7 @@ pub(super) struct PacketSink<'a, F> {
     pub out: Reporter<'a, F>,
     pub proto: &'a mut Endpoint,
     pub rq: &'a mut RecvQueue,
-    /// Who has sent it is looked up here, if that is wanted.
+    /// Vector for source addresses, if the endpoint has FI_SOURCE.
     pub av: Option<&'a Av>,
 }
 
@@ -27,15 +27,15 @@ impl<'p, F: FnMut(usize, &Entry)> Sink<PolledPacket<'p>> for PacketSink<'_, F> {
 
     #[inline(always)]
     fn message(&mut self, p: PolledPacket) -> Flow {
-        let head = self.proto.eager_in(p.from, p.bytes);
+        let head = self.proto.parse_due_eager(p.from, p.bytes);
         let Some((e, at)) = head.filter(|(e, _)| ordinary(e.tag)) else {
             return Flow::Deferred;
         };
         let data = p.bytes.get(at..).unwrap_or(&[]);
-        let Some(r) = self.rq.take_short(p.from, e.tag, data.len()) else {
+        let Some(r) = self.rq.take_entry(p.from, e.tag, data.len()) else {
             return Flow::Deferred;
         };
-        self.proto.eager_taken(p.from);
+        self.proto.commit_eager_rx(p.from);
         r.into.store(data);
         let src = self.av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(p.from));
         let entry = received(&r, data.len(), (e.tag, e.cq_data), src);

@@ -17,12 +17,12 @@ use crate::prov::reports::cq::Cq;
 use crate::shm::PeerRecord;
 use crate::transport::{Completion, Flow, PollStatus, Sink, Status};
 
-/// So many messages are taken from a ring at once, and at most when more are asked for.
+/// Messages taken from a ring at once: at least, and at most when the reader asks for more.
 const TAKEN: usize = 16;
 const MOST: usize = 64;
 
 /// An endpoint and what belongs to its completions.
-pub(super) struct Readable<'a> {
+pub(super) struct ReadContext<'a> {
     pub ep: &'a mut Ep,
     pub rxqs: &'a mut Slab<RecvQueue>,
     pub avs: &'a Slab<Av>,
@@ -30,8 +30,8 @@ pub(super) struct Readable<'a> {
     pub cntrs: &'a mut Slab<Cntr>,
 }
 
-/// Reads queue `cq`, which is empty: up to `count` completions go to `each`, with who has sent if
-/// they shall be `NAMED`. `FI_EAGAIN` when there are none; `None` when it takes a poll.
+/// Reads queue `cq`, which is empty: up to `count` completions go to `each`, with source addresses
+/// if `NAMED`. `FI_EAGAIN` when there are none; `None` when the caller has to poll.
 #[inline(always)]
 pub(crate) fn read<const NAMED: bool>(
     s: &mut State,
@@ -48,7 +48,7 @@ pub(crate) fn read<const NAMED: bool>(
         return None;
     }
     let (only_cq, ring_cq) = (ep.config.only_cq, ep.config.ring_cq);
-    let all = Readable {
+    let all = ReadContext {
         ep,
         rxqs: &mut s.rxqs,
         avs: &s.avs,
@@ -64,11 +64,11 @@ pub(crate) fn read<const NAMED: bool>(
     }
 }
 
-/// As [`read`], messages from a peer on the same host: beyond what is asked for some are taken
-/// along and kept in the queue, for most readers ask for one.
+/// As [`read`], of messages from peers on the same host. Takes more messages than asked for and
+/// keeps their completions in the queue, because most readers ask for one.
 #[inline(always)]
 fn rings(
-    s: Readable,
+    s: ReadContext,
     q: &mut Cq,
     count: usize,
     each: impl Fn(usize, &Entry) + Copy,
@@ -97,7 +97,7 @@ fn rings(
     let MessageSink { q, given, .. } = sink;
     q.moved();
     match (status, given) {
-        (PollStatus::Empty, _) => q.missed(),
+        (PollStatus::Empty, _) => q.note_empty_poll(),
         (_, 0) => None,
         (_, n) => {
             q.patience.found();

@@ -7,7 +7,7 @@ use crate::proto::{PeerId, RecvQueue};
 use crate::prov::contract::Entry;
 use crate::prov::efa::av::Av;
 use crate::prov::efa::same_host::head_of;
-use crate::prov::efa::same_host::rendezvous::{announced, Rendezvous, AT_ONCE};
+use crate::prov::efa::same_host::rendezvous::{announced, Rendezvous, POLL_BUDGET};
 use crate::prov::efa::same_host::shm_rma::{self, Scratch, TargetMemory};
 use crate::prov::reports::completion::CntrKind;
 use crate::shm::{kind, PeerRecord, Record, TxRings};
@@ -27,7 +27,7 @@ pub(super) fn message(
         .flatten();
     let head = head.filter(|h| ordinary(h.tag))?;
     let len = record.len - head.bytes;
-    let r = rq.take_short(*from, head.tag, len)?;
+    let r = rq.take_entry(*from, head.tag, len)?;
     record.copy_piece(head.bytes, r.into);
     let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(*from));
     Some((received(&r, len, (head.tag, head.cq_data), src), r.report))
@@ -37,11 +37,11 @@ pub(super) fn message(
 pub(super) struct RecordSink<'a, F> {
     pub out: Reporter<'a, F>,
     pub rq: &'a mut RecvQueue,
-    /// Who has sent a message is looked up here, if that is wanted.
+    /// Vector for source addresses, if the endpoint has FI_SOURCE.
     pub av: Option<&'a Av>,
     pub rendezvous: &'a mut Rendezvous,
     pub tx: &'a mut TxRings,
-    /// Memory of ours that peers read and write, and what takes their operands.
+    /// Our memory that peers read and write, and buffers for operands of atomics.
     pub memory: TargetMemory<'a>,
     pub scratch: &'a mut Scratch,
     /// Whether writes with data take no receives, and regions have no counters.
@@ -51,7 +51,7 @@ pub(super) struct RecordSink<'a, F> {
 }
 
 impl<F: FnMut(usize, &Entry)> RecordSink<'_, F> {
-    /// A long message joins those that are fetched together, soon.
+    /// Adds a long message to the batch that is fetched by one system call.
     #[inline(never)]
     fn gather(&mut self, from: PeerId, record: &Record) -> Flow {
         let Some(m) = announced(record).filter(|m| ordinary(m.head.tag)) else {
@@ -64,23 +64,23 @@ impl<F: FnMut(usize, &Entry)> RecordSink<'_, F> {
         if !self.rendezvous.gather(self.tx, from, &m, self.rq) {
             return Flow::Deferred;
         }
-        // Nothing shall be left when the reader has enough.
+        // A full batch is fetched now: none must be left when the reader has enough.
         if !self.rendezvous.gathers_more(from, m.len) {
             flow = self.fetch();
         }
         flow
     }
 
-    /// Fetches what has gathered.
+    /// Fetches the batch of long messages.
     #[inline(never)]
     pub(super) fn fetch(&mut self) -> Flow {
         let mut flow = Flow::Taken;
         let (out, av) = (&mut self.out, self.av);
-        self.fetched += self.rendezvous.bring(self.tx, |from, r, len, words| {
+        self.fetched += self.rendezvous.fetch_batch(self.tx, |from, r, len, words| {
             let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
             flow = out.received(received(r, len, words, src), r.report);
         });
-        match self.fetched < AT_ONCE {
+        match self.fetched < POLL_BUDGET {
             true => flow,
             false => Flow::Enough,
         }

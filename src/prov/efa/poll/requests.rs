@@ -1,15 +1,15 @@
 //! An adapter whose completions are those of the application's own requests (fabric `efa-direct`):
 //! they go from the adapter's queue to the reader's buffer.
 
-use super::read::Readable;
+use super::read::ReadContext;
 use super::sink::Reporter;
-use super::Polled;
+use super::PollResult;
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::any::{FilledRecv, OwnRequests};
 use crate::prov::contract::Entry;
 use crate::prov::efa::av::Av;
-use crate::prov::efa::endpoint::{DataPathConfig, Live};
+use crate::prov::efa::endpoint::{DataPathConfig, LiveEndpoint};
 use crate::prov::efa::peers::Peers;
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::completion::{ended_entry, BoundCntrs, CntrKind};
@@ -39,10 +39,10 @@ fn source(r: &FilledRecv, av: Option<&Av>, peers: &mut Peers) -> fi_addr_t {
     found.unwrap_or(FI_ADDR_NOTAVAIL)
 }
 
-/// Adds what [`super::poll`] wants to know to its completions.
+/// Reports completions for [`super::poll`].
 pub(super) struct RequestSink<'a, F> {
     pub out: Reporter<'a, F>,
-    /// Who has sent a message is looked up here, if that is wanted.
+    /// Vector for source addresses, if the endpoint has FI_SOURCE.
     pub av: Option<&'a Av>,
     pub peers: &'a mut Peers,
 }
@@ -65,7 +65,7 @@ impl<'r, F: FnMut(usize, &Entry)> Sink<FilledRecv<'r>> for RequestSink<'_, F> {
 
 /// As [`super::poll`], of the adapter's queue.
 #[inline(always)]
-pub(super) fn poll<F>(live: &mut Live, mut sink: RequestSink<F>) -> Polled
+pub(super) fn poll<F>(live: &mut LiveEndpoint, mut sink: RequestSink<F>) -> PollResult
 where
     F: FnMut(usize, &Entry),
 {
@@ -126,7 +126,7 @@ where
 /// As [`super::read`], of an endpoint that reports everything to queue `q`.
 #[inline(always)]
 pub(super) fn read<const NAMED: bool>(
-    s: Readable,
+    s: ReadContext,
     q: &mut Cq,
     count: usize,
     each: impl Fn(usize, &Entry) + Copy,
@@ -144,7 +144,7 @@ pub(super) fn read<const NAMED: bool>(
     };
     // Most readers ask for one.
     match requests.poll(1, &mut sink) {
-        PollStatus::Empty => return q.missed(),
+        PollStatus::Empty => return q.note_empty_poll(),
         PollStatus::Deferred => return None,
         PollStatus::Taken => {}
     }

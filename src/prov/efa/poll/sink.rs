@@ -1,6 +1,6 @@
 //! Where the completions of a poll go: to the reader of a queue, or into the queue they are for.
 
-use super::Polled;
+use super::PollResult;
 use crate::core::slab::Slab;
 use crate::prov::contract::Entry;
 use crate::prov::reports::cntr::Cntr;
@@ -15,10 +15,10 @@ pub(super) struct Reporter<'a, F> {
     pub cqs: &'a mut Slab<Cq>,
     /// Takes completions of the queue that is being read.
     pub each: F,
-    /// So many at most, and so many so far.
+    /// Completions for the reader: at most, and so far.
     pub count: usize,
     pub given: usize,
-    /// Beyond that, so many are kept in their queues at most, and so many so far.
+    /// Further completions that go into the queue that is being read: at most, and so far.
     pub ahead: usize,
     pub kept: usize,
     /// The endpoint's queues and counters.
@@ -36,10 +36,10 @@ impl<F: FnMut(usize, &Entry)> Reporter<'_, F> {
     }
 
     /// What the poll has found; `all`: nothing is left to do.
-    pub(super) fn polled(&self, all: bool) -> Polled {
+    pub(super) fn polled(&self, all: bool) -> PollResult {
         match all {
-            true => Polled::All(self.given),
-            false => Polled::More(self.given),
+            true => PollResult::All(self.given),
+            false => PollResult::More(self.given),
         }
     }
 
@@ -86,7 +86,7 @@ impl<F: FnMut(usize, &Entry)> Reporter<'_, F> {
     }
 }
 
-/// Ends of what went into rings.
+/// Takes the completions of requests in rings.
 impl<F: FnMut(usize, &Entry)> Sink<()> for Reporter<'_, F> {
     #[inline]
     fn completed(&mut self, done: &Completion, status: Status) -> Flow {

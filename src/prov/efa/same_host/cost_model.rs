@@ -23,8 +23,8 @@ const FIRST: u32 = 3;
 /// Consecutive uses of a method that is measured again, as a power of two, by class: the first uses
 /// find their memory in other caches than the next, and short messages are fetched several at once.
 const TRIES: [u32; CLASSES.len() + 1] = [4, 4, 2, 2];
-/// Turns between two such measurements, and how many times as many for a method that was much
-/// dearer. At first measurements double their distance: the cost of the first tries may not be
+/// Turns between two such measurements, and the factor for a method that was much dearer. At first
+/// the distance between measurements doubles each time: the cost of the first tries may not be
 /// known yet.
 const REMEASURE: u32 = 64;
 const RARELY: u32 = 8;
@@ -138,8 +138,8 @@ impl CostModel {
         other.filter(worth).unwrap_or(best)
     }
 
-    /// Records that `n` messages of `bytes` in all were copied from here in a time, from when to
-    /// when, with nothing else in between.
+    /// Records that `n` messages of `bytes` in all were copied here between two times, with nothing
+    /// else in between.
     pub(crate) fn measured_copy(
         &mut self,
         way: CopyMethod,
@@ -166,13 +166,14 @@ impl CostModel {
         self.add_measurement(way, n, bytes, ns);
     }
 
-    /// Time that went into a part of another message is no arriving message's.
+    /// Excludes time spent on a part of another message from the next arrival's measurement.
     pub(crate) fn count_other(&mut self, ns: u64) {
         self.others = self.others.saturating_add(ns);
     }
 
-    /// Records the time of `n` messages of `bytes` in all. A single time may be anything, for the
-    /// process may lose its processor: an outlier counts as four times the usual cost at most.
+    /// Records the time of `n` messages of `bytes` in all. A single time may be arbitrarily long,
+    /// because the process may be preempted: an outlier counts as four times the usual cost at
+    /// most.
     fn add_measurement(&mut self, way: CopyMethod, n: usize, bytes: usize, ns: u64) {
         let len = bytes / n.max(1);
         let k = self.of(len);
@@ -182,7 +183,7 @@ impl CostModel {
         let (cost, times, sum) = (&mut k.cost[i], &mut k.times[i], &mut k.since[i]);
         *times = times.saturating_add(1);
         if *times <= FIRST {
-            // The best counts: memory is touched for the first time there.
+            // The smallest cost counts: the first tries include the first touch of memory.
             let now = of(bytes, ns);
             *cost = if *cost == 0 { now } else { now.min(*cost) };
             return;
@@ -230,7 +231,7 @@ mod tests {
         );
         assert_eq!(p.cost(LEN, &ALL), 60);
         assert_eq!(p.cost(LEN, &ALL[..2]), 80);
-        // Other lengths are another matter.
+        // Each class of lengths has its own costs.
         assert_eq!(p.cost(10, &ALL), 0);
         assert_eq!(p.choose(10, &ALL), CopyMethod::Ring);
         // The load has changed: the next measurements find the ring to be cheaper.

@@ -1,13 +1,13 @@
-//! Messages to peers on the same host that fit into one record of shared memory: no protocol.
+//! Messages to peers on the same host in one record of shared memory, without the wire protocol.
 //!
 //! A ring keeps records in order and loses none, so that a message needs no number, no handshake
-//! and no acknowledgement: its tag and data go in front of its bytes, and it is sent when it is
-//! written. It finds its receive like any other. Longer messages go by `rendezvous`, and those
-//! whose delivery the protocol has to confirm as packets, whose packets travel through the same
-//! ring and keep the order.
+//! and no acknowledgement: its tag and data precede its bytes, and the send is complete when the
+//! record is written. The message is matched like any other. Longer messages use `rendezvous`.
+//! Messages whose delivery the protocol has to confirm are sent as packets through the same ring,
+//! which keeps the order.
 //!
-//! Reads and writes of a peer's memory are copied from here where the system allows it; the peer's
-//! events of them, and data that goes with a write, follow through the ring.
+//! `shm_rma` has reads, writes and atomics. After an access that is copied here by cross-memory
+//! attach, its RMA event and its immediate data follow through the ring.
 
 pub(crate) mod cost_model;
 pub(crate) mod rendezvous;
@@ -15,7 +15,9 @@ pub(crate) mod shm_rma;
 
 use crate::core::slab::Slab;
 use crate::hmem::{PendingCopy, SharedMemory};
-use crate::proto::{Failure, PeerId, Place, Port, Received, RecvQueue, Unexpected, Written};
+use crate::proto::{
+    Failure, PeerId, Place, Port, Received, RecvQueue, UnexpectedMessage, WriteWithData,
+};
 use crate::prov::efa::ops::direct;
 use crate::prov::efa::port::EpPort;
 use crate::shm::kind::{self, TAGGED, WITH_DATA};
@@ -35,27 +37,27 @@ pub(crate) const EAGER: u8 = 8;
 /// Flag of an RTS: its memory is a device's, which the receiver may open.
 pub(crate) const SHARED_MEMORY: u8 = 16;
 
-/// What is under way with peers on the same host.
+/// State of transfers with peers on the same host.
 #[derive(Default)]
 pub(crate) struct ShmState {
-    /// Packets and reads of the protocol that were done at once; it hears of them with the next
-    /// progress.
+    /// Packets and reads of the protocol that completed at once; the next progress call reports
+    /// them to the protocol.
     pub packets: VecDeque<u32>,
     pub reads: VecDeque<u32>,
-    /// Copies of device memory that peers share, and what of it is open.
+    /// Copies of device memory that peers share, and the shared memory that is open here.
     pub copies: Slab<PendingCopy>,
     pub shared: SharedMemory,
-    /// What executing peers' accesses takes.
+    /// Buffers for executing peers' accesses.
     pub scratch: Scratch,
 }
 
 impl ShmState {
-    /// Whether there is nothing to tell.
+    /// Whether all packets and reads were reported to the protocol.
     pub(crate) fn all_reported(&self) -> bool {
         self.load() == 0
     }
 
-    /// 0 when there is nothing to tell or to do.
+    /// 0 when all packets and reads were reported to the protocol.
     #[inline(always)]
     pub(crate) fn load(&self) -> usize {
         self.packets.len() | self.reads.len()
@@ -83,7 +85,7 @@ pub(crate) fn words_of(tag: Option<u64>, cq_data: Option<u64>) -> ([u64; 2], u8)
     }
 }
 
-/// Bytes of those words.
+/// Bytes of the words of [`words_of`], from their flags.
 #[inline]
 pub(crate) fn head_len(flags: u8) -> usize {
     let has = |flag| usize::from(flags & flag != 0);
@@ -118,7 +120,7 @@ pub(crate) struct ReceivedMessage {
     pub place: Place,
 }
 
-/// Ends its receive.
+/// Ends the receive of a message.
 #[inline]
 pub(crate) fn finish<P: RendezvousPort>(
     d: ReceivedMessage,
@@ -157,7 +159,7 @@ pub(crate) fn event_words(
     (what, [key, len as u64, cq_data.unwrap_or(0)])
 }
 
-/// A record of a kind of this module has arrived. Deferred: it is to come again with the next poll.
+/// Handles a record of a kind of this module. `Deferred`: the next poll has to present it again.
 #[inline]
 pub(crate) fn arrived(
     from: PeerId,
@@ -176,7 +178,7 @@ pub(crate) fn arrived(
             let [key, len, data] = [0, 8, 16].map(|at| record.word(at));
             let (len, data) = (len as usize, data & 0xffff_ffff);
             if record.flags & WITH_DATA != 0 {
-                direct::written(port, rq, from, Written { len, data });
+                direct::written(port, rq, from, WriteWithData { len, data });
             }
             port.remote_access(key, len, record.flags & WROTE != 0);
         }
@@ -212,7 +214,9 @@ fn message(
         let mut payload = Vec::new();
         record.copy(head.bytes, &mut payload);
         let payload = payload.into();
-        return rq.keep(Unexpected::whole(port.id, from, tag, cq_data, payload));
+        return rq.keep(UnexpectedMessage::whole(
+            port.id, from, tag, cq_data, payload,
+        ));
     };
     if let Some(op) = port.ops.get(place.ctx) {
         let room = op.mem.part(place.base as usize, place.room as usize);

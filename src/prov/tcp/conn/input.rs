@@ -1,11 +1,12 @@
-//! What comes in by a connection: cut into headers and payloads, and put where it belongs.
+//! The receiving side of a connection: cuts bytes into headers and payloads, and puts these in
+//! their places.
 //!
-//! A payload of some length is received straight into its place; what follows it, and everything
-//! short, comes into a buffer that all connections share. Of a header that is not complete the
-//! connection keeps what is there.
+//! A long payload is received straight into its place. Bytes after it, and everything short, are
+//! received into a buffer that all connections share. The connection keeps the part of a header
+//! that is not complete.
 
 use super::super::recvq::{forget, RecvPlace, SavedMsg, SavedState};
-use super::super::state::{MsgInfo, TcpState, Why};
+use super::super::state::{FailReason, MsgInfo, TcpState};
 use super::super::wire::{self, Head, Malformed, XnetOp, BASE};
 use super::make::{control, control_needs, refuse};
 use super::output::watch;
@@ -16,9 +17,9 @@ use crate::hmem::{InjectBuf, UserMem};
 use crate::prov::contract::SendData;
 use crate::types::*;
 
-/// Payloads of which this much is missing are received straight into their place.
+/// A payload is received straight into its place while at least this much of it is missing.
 const DIRECT_MIN: u64 = 4096;
-/// System calls for one connection before it is another's turn.
+/// System calls for one connection before the next one is served.
 const ROUNDS: u32 = 16;
 
 /// Takes in what has arrived by a connection; whether something has.
@@ -26,7 +27,7 @@ const ROUNDS: u32 = 16;
 pub(crate) fn receive(s: &mut TcpState, id: u32) -> bool {
     let mut buf = core::mem::take(&mut s.buf);
     if buf.is_empty() {
-        // Called while another connection's bytes are in the shared one.
+        // Called while the shared buffer has another connection's bytes.
         buf = vec![0; BASE * 256];
     }
     let mut any = false;
@@ -90,7 +91,7 @@ fn straight(c: &Conn) -> UserMem {
     mem.part(usize::try_from(b.off).unwrap_or(usize::MAX), most)
 }
 
-/// So many bytes of the payload are in their place.
+/// Counts `n` bytes of the payload that are in their place.
 fn arrived(s: &mut TcpState, id: u32, n: usize) {
     let Some(c) = s.conns.get_mut(id) else { return };
     if let Phase::Body(b) = &mut c.rx.phase {
@@ -102,7 +103,7 @@ fn arrived(s: &mut TcpState, id: u32, n: usize) {
     }
 }
 
-/// Takes in bytes.
+/// Processes received bytes.
 pub(crate) fn consume(
     s: &mut TcpState,
     id: u32,
@@ -143,7 +144,7 @@ pub(crate) fn consume(
                 return Ok(());
             }
             Phase::Control(v) => {
-                // Never more than a control message has, so that nothing grows.
+                // Takes no more than a control message has, so that the buffer stays bounded.
                 let needs = control_needs(v).ok_or("it does not speak this protocol")?;
                 let (now, rest) = bytes.split_at(needs.min(bytes.len()));
                 v.extend_from_slice(now);
@@ -158,7 +159,7 @@ pub(crate) fn consume(
     Ok(())
 }
 
-/// Takes a header in, or as much of it as there is; what follows it.
+/// Takes a header, or as much of it as has arrived; returns the bytes after it.
 #[inline]
 fn head<'a>(
     s: &mut TcpState,
@@ -204,7 +205,7 @@ fn head<'a>(
     Ok(rest)
 }
 
-/// A header is here: its payload gets a place.
+/// Processes a header: finds a place for its payload.
 #[inline]
 fn begin(s: &mut TcpState, id: u32, h: &Head) -> core::result::Result<(), Malformed> {
     let Some(c) = s.conns.get_mut(id) else {
@@ -275,7 +276,7 @@ fn begin(s: &mut TcpState, id: u32, h: &Head) -> core::result::Result<(), Malfor
     Ok(())
 }
 
-/// The payload of this length goes there.
+/// Receives a payload of `msg.len` bytes into `to`.
 #[inline]
 fn payload(s: &mut TcpState, id: u32, to: Target, msg: MsgInfo, ack: bool, keys: [u64; 4]) {
     let b = InBody {
@@ -293,7 +294,7 @@ fn payload(s: &mut TcpState, id: u32, to: Target, msg: MsgInfo, ack: bool, keys:
     }
 }
 
-/// A message: into its receive, or it is kept.
+/// Puts a message into its receive, or saves it.
 #[inline]
 fn message(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
     let Some(ep) = s.conns.get(id).and_then(|c| s.eps.get(c.ep)) else {
@@ -308,7 +309,7 @@ fn message(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
     }
 }
 
-/// Keeps a message that has no receive: here, or where it is.
+/// Saves a message that has no receive: in memory, or by leaving it in the socket.
 fn save(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
     let Some(ep) = s.conns.get(id).map(|c| c.ep) else {
         return;
@@ -359,7 +360,7 @@ fn keep(s: &mut TcpState, rxq: u32, m: SavedMsg) -> u32 {
     number
 }
 
-/// A message is announced: it is asked for when it has a receive.
+/// Processes the announcement of a message; asks for the message when it has a receive.
 fn announced(
     s: &mut TcpState,
     id: u32,
@@ -381,7 +382,7 @@ fn announced(
         return Ok(());
     };
     if let Some(p) = q.place(&mut s.recvs, msg.from, msg.tag, msg.len) {
-        ask(s, id, h.op_data, p, msg, h.wants_ack());
+        send_cts(s, id, h.op_data, p, msg, h.wants_ack());
         return Ok(());
     }
     let m = SavedMsg {
@@ -399,8 +400,8 @@ fn announced(
     Ok(())
 }
 
-/// Asks for an announced message.
-fn ask(s: &mut TcpState, id: u32, number: u8, p: RecvPlace, msg: MsgInfo, ack: bool) {
+/// Asks for an announced message (CTS).
+fn send_cts(s: &mut TcpState, id: u32, number: u8, p: RecvPlace, msg: MsgInfo, ack: bool) {
     if let Some(c) = s.conns.get_mut(id) {
         c.cts.push((number, (p, msg, ack)));
     }
@@ -415,7 +416,7 @@ fn ask(s: &mut TcpState, id: u32, number: u8, p: RecvPlace, msg: MsgInfo, ack: b
     );
 }
 
-/// The registered memory that a peer names, if it may use it so.
+/// The registered memory that a peer names, if the peer has the right `need` to it.
 fn regions(
     s: &TcpState,
     h: &Head,
@@ -436,7 +437,7 @@ fn regions(
     Ok((mem, keys))
 }
 
-/// A peer reads.
+/// Answers a peer's read.
 fn read_request(
     s: &mut TcpState,
     id: u32,
@@ -457,7 +458,7 @@ fn read_request(
     Ok(())
 }
 
-/// All of a payload is in its place.
+/// Handles a payload that is complete and in its place.
 #[inline]
 fn finish(s: &mut TcpState, id: u32, b: &InBody) {
     let Some(c) = s.conns.get_mut(id) else { return };
@@ -505,13 +506,13 @@ pub(crate) fn deliver(s: &mut TcpState, number: u32, p: RecvPlace) {
         SavedState::Whole => {
             p.mem.store(0, here);
             let ep = m.ep;
-            // Its peer is held until the completion has its name.
+            // `forget` comes last: the completion needs the peer, which it releases.
             s.recv_done(ep, &p, &msg, None);
             forget(s, number);
         }
         SavedState::Coming => {
             p.mem.store(0, here);
-            turn(s, conn, number, Target::Recv(p));
+            redirect(s, conn, number, Target::Recv(p));
             forget(s, number);
         }
         SavedState::Held => {
@@ -521,7 +522,7 @@ pub(crate) fn deliver(s: &mut TcpState, number: u32, p: RecvPlace) {
         SavedState::Announced(n) => {
             let ack = m.have != 0;
             forget(s, number);
-            ask(s, conn, n, p, msg, ack);
+            send_cts(s, conn, n, p, msg, ack);
         }
     }
 }
@@ -531,7 +532,7 @@ pub(crate) fn discard(s: &mut TcpState, number: u32) {
     let Some(m) = forget(s, number) else { return };
     match m.state {
         SavedState::Whole => {}
-        SavedState::Coming => turn(s, m.conn, number, Target::Drop),
+        SavedState::Coming => redirect(s, m.conn, number, Target::Drop),
         SavedState::Held => resume(s, m.conn, Target::Drop, info_of(&m)),
         SavedState::Announced(n) => {
             // Its bytes have to come, for its sender waits to send them.
@@ -539,13 +540,13 @@ pub(crate) fn discard(s: &mut TcpState, number: u32) {
                 recv: u32::MAX,
                 mem: UserMem::EMPTY,
             };
-            ask(s, m.conn, n, p, info_of(&m), m.have != 0);
+            send_cts(s, m.conn, n, p, info_of(&m), m.have != 0);
         }
     }
 }
 
-/// The rest of a message that was being saved goes elsewhere.
-fn turn(s: &mut TcpState, id: u32, number: u32, to: Target) {
+/// Redirects the rest of a message that was being saved.
+fn redirect(s: &mut TcpState, id: u32, number: u32, to: Target) {
     let Some(c) = s.conns.get_mut(id) else { return };
     if let Phase::Body(b) = &mut c.rx.phase {
         if matches!(b.to, Target::Saved(n) if n == number) {
@@ -554,7 +555,7 @@ fn turn(s: &mut TcpState, id: u32, number: u32, to: Target) {
     }
 }
 
-/// A connection that was held is read again, its message going to `to`.
+/// Reads a held connection again; its message goes to `to`.
 fn resume(s: &mut TcpState, id: u32, to: Target, msg: MsgInfo) {
     let Some(c) = s.conns.get_mut(id) else { return };
     let Phase::Held { ack } = c.rx.phase else {
@@ -569,8 +570,8 @@ fn resume(s: &mut TcpState, id: u32, to: Target, msg: MsgInfo) {
     watch(s, id);
 }
 
-/// A connection has ended: what was coming in does not.
-pub(super) fn store_failed(s: &mut TcpState, id: u32, c: &mut Conn, why: &Why) {
+/// Fails what a connection was receiving when it ended.
+pub(super) fn fail_incoming(s: &mut TcpState, id: u32, c: &mut Conn, why: &FailReason) {
     if let Phase::Body(b) = &c.rx.phase {
         match &b.to {
             Target::Recv(p) => s.recv_done(c.ep, p, &b.msg, Some(why.clone())),
@@ -593,7 +594,7 @@ pub(super) fn store_failed(s: &mut TcpState, id: u32, c: &mut Conn, why: &Why) {
     }
 }
 
-/// A region is closed: nothing of it is read or written any more.
+/// Stops reads and writes of a region that is closed.
 pub(crate) fn region_closed(s: &mut TcpState, key: u64) {
     for (_, c) in s.conns.iter_mut() {
         c.tx.region_closed(key);

@@ -1,9 +1,9 @@
-//! How connections come about and end.
+//! Setting up and ending connections.
 //!
-//! An endpoint connects when it first sends. Both sides may do so at once: the request of the side
-//! with the larger address counts, the other is refused, and what waited for it leaves by the
-//! first. A request of a process that has a connection already replaces it only when it is another
-//! process (by its number), for the former is gone then.
+//! An endpoint connects when it first sends. Both sides may connect at once: the request of the
+//! side with the larger address is used and the other refused; messages queued for the refused one
+//! leave by the first. A request from a peer that has a connection already replaces it only if its
+//! process id is another: the former process is gone then.
 
 use super::super::ep::TcpEp;
 use super::super::msg;
@@ -11,7 +11,7 @@ use super::super::state::{TcpState, NO_CONN};
 use super::super::wire::{
     emit_control, parse_control, Control, ControlKind, Hello, CONTROL, RDM_VERSION, VERSION_SEEN,
 };
-use super::input::{receive, store_failed};
+use super::input::{fail_incoming, receive};
 use super::output::watch;
 use super::{flush, Conn, ConnState, Phase, Then};
 use crate::core::{errno, params, Errno, Result};
@@ -20,13 +20,13 @@ use crate::proto::PeerId;
 use crate::types::*;
 use std::time::{Duration, Instant};
 
-/// Connections of strangers that have not said who they are, at one endpoint.
-const STRANGERS_MAX: usize = 1024;
-/// After a refusal the next attempt follows in so long, doubled each time up to the second.
+/// Accepted connections without a request yet, at one endpoint.
+const PENDING_MAX: usize = 1024;
+/// Delay of the next attempt after a refusal, doubled each time up to [`RETRY_MAX`].
 const RETRY: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
-/// For a connection to come about, and for callers to say what they want.
+/// Limit for a connection to be established, and for an accepted one to send its request.
 pub(crate) fn timeout() -> Duration {
     Duration::from_millis(params::tcp().connect_timeout_ms as u64)
 }
@@ -78,7 +78,7 @@ fn attempt(s: &mut TcpState, id: u32) -> Result<()> {
 }
 
 /// Sends a control message, which an empty socket takes whole.
-pub(crate) fn say(c: &Conn, kind: ControlKind, data: &[u8]) -> Result<()> {
+pub(crate) fn send_control(c: &Conn, kind: ControlKind, data: &[u8]) -> Result<()> {
     let bytes = emit_control(kind, data);
     let stream = c.stream.as_ref().ok_or(FI_ENOTCONN)?;
     match stream.send_bytes(&bytes)? {
@@ -87,7 +87,7 @@ pub(crate) fn say(c: &Conn, kind: ControlKind, data: &[u8]) -> Result<()> {
     }
 }
 
-/// What we say of ourselves.
+/// Our own hello.
 fn our_hello(ep: &TcpEp, version: u8) -> Hello {
     Hello {
         version,
@@ -97,7 +97,7 @@ fn our_hello(ep: &TcpEp, version: u8) -> Hello {
     }
 }
 
-/// A socket is writable: it is connected, or has failed to, or takes more.
+/// Handles a writable socket: it has connected or failed to, or has room again.
 pub(crate) fn writable(s: &mut TcpState, id: u32) {
     let Some(c) = s.conns.get_mut(id) else { return };
     if c.state != ConnState::Connecting {
@@ -110,12 +110,12 @@ pub(crate) fn writable(s: &mut TcpState, id: u32) {
     }
     let Some(ep) = s.eps.get(c.ep) else { return };
     let said = match &ep.msg {
-        Some(m) => say(c, ControlKind::Request, m.request_data()),
-        None => say(c, ControlKind::Request, &our_hello(ep, RDM_VERSION).emit()),
+        Some(m) => send_control(c, ControlKind::Request, m.request_data()),
+        None => send_control(c, ControlKind::Request, &our_hello(ep, RDM_VERSION).emit()),
     };
     c.state = ConnState::Requested;
     if ep.msg.is_some() {
-        // Its peer's application takes the time it needs.
+        // No time limit: the peer's application decides when to answer.
         s.making.retain(|m| *m != id);
     }
     if let Err(e) = said {
@@ -124,8 +124,8 @@ pub(crate) fn writable(s: &mut TcpState, id: u32) {
     watch(s, id);
 }
 
-/// The next caller at a listener, if there is one and `pending`, those that have not said who they
-/// are, are not too many. An error: none can be accepted now.
+/// The next connection at a listener, if there is one. Turns connections away while `pending`, the
+/// number of those without a request, is too large. Fails when none can be accepted now.
 pub(crate) fn next_caller(
     l: &StreamListener,
     pending: impl Fn() -> usize,
@@ -141,13 +141,13 @@ pub(crate) fn next_caller(
         let Some((stream, _)) = accepted else {
             return Ok(None);
         };
-        if pending() < STRANGERS_MAX {
+        if pending() < PENDING_MAX {
             stream.tune(params::tcp().nodelay);
             return Ok(Some(stream));
         }
         crate::warn_log!(
             FI_LOG_EP_CTRL,
-            "{STRANGERS_MAX} callers have not said who they are: one more is turned away"
+            "{PENDING_MAX} connections are not identified yet: one more is refused"
         );
     }
 }
@@ -173,12 +173,13 @@ pub(crate) fn accept(s: &mut TcpState, ep: u32) {
         let id = s.conns.insert(c);
         s.making.push(id);
         s.poller.add(fd, u64::from(id), true, false);
-        // Most often it has said it already.
+        // Most often the request has arrived already.
         receive(s, id);
     }
 }
 
-/// Bytes that a control message still lacks after these; `None` for one that is none.
+/// Bytes that are missing of a control message that begins with these; `None` if they are
+/// malformed.
 pub(crate) fn control_needs(bytes: &[u8]) -> Option<usize> {
     let Some(head) = bytes.first_chunk::<CONTROL>() else {
         return Some(CONTROL - bytes.len());
@@ -187,7 +188,7 @@ pub(crate) fn control_needs(bytes: &[u8]) -> Option<usize> {
     Some((CONTROL + data).saturating_sub(bytes.len()))
 }
 
-/// A control message is here.
+/// Processes a control message.
 pub(super) fn control(s: &mut TcpState, id: u32, bytes: &[u8]) {
     let parsed = bytes
         .split_first_chunk::<CONTROL>()
@@ -216,7 +217,7 @@ pub(super) fn control(s: &mut TcpState, id: u32, bytes: &[u8]) {
     }
 }
 
-/// The other side is no peer of ours.
+/// Ends a connection whose peer violates the protocol.
 pub(crate) fn refuse(s: &mut TcpState, id: u32, why: &str) {
     let from = s.conns.get(id).and_then(|c| c.stream.as_ref());
     let from = from.and_then(Stream::peer_addr);
@@ -225,7 +226,7 @@ pub(crate) fn refuse(s: &mut TcpState, id: u32, why: &str) {
     end(s, id, FI_EPROTO, &format!("protocol error: {why}"));
 }
 
-/// Our request was refused: the peer's own is on its way, or it is tried again.
+/// Handles the refusal of our request: the peer's own is on its way, or ours is tried again.
 fn refused(s: &mut TcpState, id: u32) {
     let Some(c) = s.conns.get_mut(id) else { return };
     c.stream = None;
@@ -241,7 +242,7 @@ fn announces(version: u8) -> bool {
     version & !VERSION_SEEN >= 1
 }
 
-/// Our request was accepted.
+/// Handles the acceptance of our request.
 fn opened(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
     let Some(c) = s.conns.get_mut(id) else { return };
     c.announces = h.version & VERSION_SEEN != 0 && announces(h.version);
@@ -249,17 +250,17 @@ fn opened(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
     open(s, id, control);
 }
 
-/// Messages may pass.
+/// Opens a connection for messages, and sends what is queued.
 fn open(s: &mut TcpState, id: u32, control: &Control) {
     let Some(c) = s.conns.get_mut(id) else { return };
     c.set_order(control.order);
     c.opened();
     s.making.retain(|m| *m != id);
-    s.hot = id;
+    s.last_active = id;
     flush(s, id);
 }
 
-/// A peer wants to connect.
+/// Handles the request of a peer.
 fn requested(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
     let Some(c) = s.conns.get(id) else { return };
     let ep = c.ep;
@@ -268,7 +269,7 @@ fn requested(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
         return end(s, id, FI_ENOTCONN, "the peer is gone");
     };
     from.set_port(h.port);
-    // Listening at all addresses, we are who was called.
+    // An endpoint that listens at all addresses takes the address that the peer connected to.
     let local = s
         .conns
         .get(id)
@@ -283,7 +284,7 @@ fn requested(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
     }
     let mut former = s.eps.get(ep).and_then(|e| e.conns.get(&peer).copied());
     if let Some(f) = former {
-        // It may have ended without our having looked.
+        // The former connection may have ended unnoticed.
         receive(s, f);
         former = s.eps.get(ep).and_then(|e| e.conns.get(&peer).copied());
     }
@@ -312,13 +313,13 @@ fn requested(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
     let (Some(c), Some(e)) = (s.conns.get_mut(id), s.eps.get(ep)) else {
         return;
     };
-    if let Err(err) = say(c, ControlKind::Accept, &our_hello(e, version).emit()) {
+    if let Err(err) = send_control(c, ControlKind::Accept, &our_hello(e, version).emit()) {
         return end(s, id, err, "the answer to its request could not be sent");
     }
     c.announces = announces(h.version);
     c.remote_pid = h.pid;
     if let Some(mut old) = former.and_then(|f| s.conns.remove(f)) {
-        // What waited for our own request leaves by the peer's.
+        // Messages queued for our own request leave by the peer's connection.
         s.peers.release(old.peer);
         s.making.retain(|m| Some(*m) != former);
         if let Some(c) = s.conns.get_mut(id) {
@@ -334,15 +335,15 @@ fn requested(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
     open(s, id, control);
 }
 
-/// Our own request, or connection, is to be used.
+/// Refuses a request, because our own request or the open connection is to be used.
 fn turn_away(s: &mut TcpState, id: u32, h: &Hello) {
     if let Some(c) = s.conns.get(id) {
-        let _ = say(c, ControlKind::Reject, &h.emit());
+        let _ = send_control(c, ControlKind::Reject, &h.emit());
     }
     drop_conn(s, id);
 }
 
-/// Looks after connections that take long to come about.
+/// Ends connections that are not established in time, and repeats refused requests.
 pub(crate) fn expire(s: &mut TcpState) {
     let now = Instant::now();
     for id in s.making.clone() {
@@ -375,7 +376,7 @@ fn log_lost(s: &TcpState, id: u32, e: Errno, doing: &str) -> String {
     text
 }
 
-/// The system has ended a connection with this errno.
+/// Ends a connection that the system reports as failed with this errno.
 #[cold]
 pub(crate) fn lost(s: &mut TcpState, id: u32, e: Errno, doing: &str) {
     let text = log_lost(s, id, e, doing);
@@ -391,7 +392,7 @@ pub(crate) fn end(s: &mut TcpState, id: u32, e: Errno, text: &str) {
     forget_conn(s, id, &c);
     msg::report_end(s, c.ep, (id, c.state), e, &[]);
     let why = (e, text.to_string());
-    store_failed(s, id, &mut c, &why);
+    fail_incoming(s, id, &mut c, &why);
     let waiting: Vec<_> = c.tx.drain().collect();
     let queued = waiting.into_iter().filter_map(|t| match t {
         Then::Done(n) | Then::Acknowledged(n) | Then::Answered(n, _) => Some(n),
@@ -410,7 +411,7 @@ pub(crate) fn end(s: &mut TcpState, id: u32, e: Errno, text: &str) {
     msg::flush_receives(s, c.ep);
 }
 
-/// A connection goes, and nobody hears of what was under way.
+/// Drops a connection without a report of its operations.
 pub(crate) fn drop_conn(s: &mut TcpState, id: u32) {
     if let Some(c) = s.conns.remove(id) {
         forget_conn(s, id, &c);
@@ -420,8 +421,8 @@ pub(crate) fn drop_conn(s: &mut TcpState, id: u32) {
 fn forget_conn(s: &mut TcpState, id: u32, c: &Conn) {
     s.making.retain(|m| *m != id);
     s.full -= u32::from(c.tx.waits());
-    if s.hot == id {
-        s.hot = NO_CONN;
+    if s.last_active == id {
+        s.last_active = NO_CONN;
     }
     if let Some(stream) = &c.stream {
         s.poller.remove(stream.fd());

@@ -1,13 +1,13 @@
 //! A connection: one socket, what leaves by it and what comes in.
 //!
-//! Data passes so: `output` sends a header and the memory it speaks of at once, or queues both
-//! while the socket is full; `input` cuts what arrives into headers and payloads, each payload
-//! going straight to where it belongs; `make` connects, answers and ends.
+//! Data path: `output` sends a header and its payload at once, or queues both while the socket is
+//! full; `input` cuts what arrives into headers and payloads, each payload going straight to its
+//! place; `make` connects, answers and ends.
 //!
 //! Invariants: bytes leave and arrive in the order of the calls, so that acknowledgements and
 //! answers to reads need no numbers; lengths, counts, keys and numbers of the peer are checked
-//! before anything is done with them; a peer that breaks the protocol loses its connection, and
-//! nobody else anything.
+//! before they are used; a peer that violates the protocol loses its connection, and no other peer
+//! is affected.
 
 mod input;
 mod make;
@@ -17,12 +17,12 @@ mod output;
 pub(crate) use input::consume;
 pub(crate) use input::{deliver, discard, receive, region_closed};
 pub(crate) use make::{
-    accept, conn_for, control_needs, drop_conn, end, expire, lost, next_caller, refuse, say,
-    timeout, writable,
+    accept, conn_for, control_needs, drop_conn, end, expire, lost, next_caller, refuse,
+    send_control, timeout, writable,
 };
 pub(crate) use output::{flush, post, send_rest, watch, Then};
 
-use super::peers::NOBODY;
+use super::peers::UNKNOWN_PEER;
 use super::recvq::RecvPlace;
 use super::state::{MsgInfo, TxOp};
 use super::wire::{ByteOrder, HEAD_MAX};
@@ -33,14 +33,14 @@ use output::Outbound;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// How far a connection is.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnState {
     /// Ours: the system connects.
     Connecting,
     /// Ours: the peer has our request.
     Requested,
-    /// Ours: the peer has refused, for its own request is on its way, or for now.
+    /// Opened by us: the peer has refused, for now or because its own request is on its way.
     Refused { again: Instant },
     /// The peer's: its request is not here yet.
     Accepted,
@@ -89,14 +89,14 @@ enum Phase {
     Held { ack: bool },
 }
 
-/// What comes in.
+/// The receiving side of a connection.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     phase: Phase,
     head: [u8; HEAD_MAX],
     /// Bytes of the header that are here.
     have: usize,
-    /// What was received before it could be used.
+    /// Bytes that were received while the connection is held.
     stash: Vec<u8>,
 }
 
@@ -107,7 +107,7 @@ type Announced<T> = Vec<(u8, T)>;
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub ep: u32,
-    /// Held, unless it is [`NOBODY`].
+    /// Held, unless it is [`UNKNOWN_PEER`].
     pub peer: PeerId,
     pub state: ConnState,
     /// None between attempts.
@@ -145,7 +145,7 @@ impl Conn {
         };
         Conn {
             ep,
-            peer: NOBODY,
+            peer: UNKNOWN_PEER,
             state,
             stream,
             rx: Inbound {
@@ -167,7 +167,7 @@ impl Conn {
         }
     }
 
-    /// The peer writes numbers in this order; nothing has left yet.
+    /// Sets the byte order of the peer, before anything is sent.
     pub(crate) fn set_order(&mut self, order: ByteOrder) {
         self.order = order;
         self.tx.reorder(order);
@@ -179,13 +179,13 @@ impl Conn {
         self.announces = true;
     }
 
-    /// Messages may pass.
+    /// Opens the connection for messages.
     pub(crate) fn opened(&mut self) {
         self.state = ConnState::Open;
         self.rx.phase = Phase::Head;
     }
 
-    /// Whether nobody reads it for now.
+    /// Whether the connection is not read until a saved message has a receive.
     pub(crate) fn held(&self) -> bool {
         matches!(self.rx.phase, Phase::Held { .. })
     }
@@ -197,12 +197,12 @@ impl Conn {
         open.then(|| (1..=u8::MAX).find(|n| self.rts.iter().all(|(used, _)| used != n)))
     }
 
-    /// A message is announced by this number.
+    /// Records a message that is announced by this number.
     pub(crate) fn announced(&mut self, number: u8, op: TxOp, mem: UserMem) {
         self.rts.push((number, (op, mem)));
     }
 
-    /// Operations that wait for the socket.
+    /// Number of messages that wait for the socket.
     pub(crate) fn queued(&self) -> usize {
         self.tx.len()
     }

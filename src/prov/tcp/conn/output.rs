@@ -1,7 +1,8 @@
-//! What leaves by a connection.
+//! The sending side of a connection.
 //!
-//! Where nothing waits, a message goes to the socket straight from the call. What the socket does
-//! not take is queued, and leaves when it is writable again, several messages by one system call.
+//! With an empty queue, a message goes to the socket straight from the call. Bytes that the socket
+//! does not take are queued, and sent when it is writable again, several messages by one system
+//! call.
 
 use super::super::state::{MsgInfo, TcpState, TxOp};
 use super::super::wire::{emit, parse, ByteOrder, Head, HEAD_MAX, ID_AT};
@@ -11,7 +12,7 @@ use crate::hmem::UserMem;
 use crate::prov::contract::{SendBuffer, SendData};
 use std::collections::VecDeque;
 
-/// What a message speaks of.
+/// Payload of a queued message.
 #[derive(Debug)]
 enum OutBody {
     /// Memory that is lent until the operation is over.
@@ -78,7 +79,7 @@ pub(crate) struct Outbound {
     sent: usize,
     /// Number of the next header.
     next_id: u8,
-    /// The poller tells when the socket is writable.
+    /// Whether the poller watches for room in the socket.
     waits: bool,
 }
 
@@ -87,7 +88,7 @@ impl Outbound {
         self.queue.len()
     }
 
-    /// The peer writes numbers in this order; nothing has left yet.
+    /// Sets the byte order of the peer, before anything is sent.
     pub(super) fn reorder(&mut self, order: ByteOrder) {
         if order == ByteOrder::Host {
             return;
@@ -102,7 +103,7 @@ impl Outbound {
         }
     }
 
-    /// A new socket: nothing has left by it.
+    /// Takes over the queue of a connection that has sent nothing of it.
     pub(super) fn take_over(&mut self, from: &mut Outbound) {
         core::mem::swap(&mut self.queue, &mut from.queue);
         for item in &mut self.queue {
@@ -111,7 +112,7 @@ impl Outbound {
         }
     }
 
-    /// Operations that wait, taken out.
+    /// Takes out the messages that wait.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Then> + '_ {
         self.sent = 0;
         self.queue.drain(..).map(|i| i.then)
@@ -122,7 +123,7 @@ impl Outbound {
         self.waits
     }
 
-    /// A region is closed: what peers were reading of it is copied first.
+    /// Copies what peers are reading of a region before the region is closed.
     pub(super) fn region_closed(&mut self, key: u64) {
         for i in &mut self.queue {
             if let (Then::RemoteRead(_, keys), OutBody::Lent(m)) = (&i.then, &i.body) {
@@ -292,7 +293,7 @@ pub(crate) fn send_rest(s: &mut TcpState, id: u32) {
 /// Waits of 10 ms for a socket that is about to be closed.
 const REST_WAITS: u32 = 50;
 
-/// The last byte of a message is in the socket.
+/// Handles a message whose last byte is in the socket.
 #[inline]
 fn ended(s: &mut TcpState, id: u32, then: Then) {
     match then {

@@ -11,16 +11,16 @@ use crate::types::*;
 use std::sync::Arc;
 
 impl TcpDomain {
-    /// Runs `f` on a counter after moving the domain along.
+    /// Runs `f` on a counter after progress of the domain.
     fn with_cntr<R>(&self, id: u32, f: impl FnOnce(&mut Cntr) -> R) -> Result<R> {
-        let mut s = self.lock_to_move();
+        let mut s = self.lock_for_progress();
         progress(&mut s);
         s.cntrs.get_mut(id).map(f).ok_or(FI_EBADF)
     }
 
-    /// Prepares to wait, and how long at most.
+    /// Arms the wait object; returns it, and the longest wait in milliseconds.
     fn prepare(&self, id: u32, threshold: u64, errors: u64) -> Result<(Arc<WaitSet>, i32)> {
-        let mut s = self.lock_to_move();
+        let mut s = self.lock_for_progress();
         let quiet = settle(&mut s);
         let c = s.cntrs.get_mut(id).ok_or(FI_EBADF)?;
         let wait = c.wait.clone().ok_or(FI_ENOSYS)?;
@@ -41,7 +41,7 @@ impl Counters for TcpDomain {
     ) -> Result<OpenedQueue> {
         let mut c = Cntr::new(events, wait_obj)?;
         if c.wait_obj == FI_WAIT_MUTEX_COND {
-            c.poke = Some(Arc::clone(&self.wake));
+            c.progress_wake = Some(Arc::clone(&self.wake));
             self.start_progress()?;
         }
         let wait = c.wait.clone();

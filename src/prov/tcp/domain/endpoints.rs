@@ -172,7 +172,7 @@ impl Connections for TcpDomain {
     fn connect(self: &Arc<Self>, ep: u32, to: &[u8], data: &[u8]) -> Result<()> {
         let to = addr::from_raw(to).ok_or(FI_EINVAL)?;
         msg::connect(&mut self.lock(), ep, to, data)?;
-        // Who waits for the event reads no queue that would move the connection along.
+        // An application that waits for the event reads no queue that would make progress.
         self.progress_thread()
     }
 

@@ -26,7 +26,7 @@ pub(crate) struct TcpDomain {
     /// There is a progress thread.
     thread: AtomicBool,
     closing: AtomicBool,
-    /// Calls that moved the domain along, for the thread to see whether there are any.
+    /// Calls that made progress: the thread tests whether there are any.
     calls: AtomicU32,
     /// Wakes the progress thread.
     wake: Arc<WaitSet>,
@@ -39,9 +39,9 @@ impl TcpDomain {
         self.state.enter()
     }
 
-    /// The state, for a call that moves the domain along.
+    /// The state, for a call that makes progress.
     #[inline(always)]
-    fn lock_to_move(&self) -> DomainGuard<'_, TcpState> {
+    fn lock_for_progress(&self) -> DomainGuard<'_, TcpState> {
         if self.thread.load(Ordering::Relaxed) {
             self.calls.fetch_add(1, Ordering::Relaxed);
         }

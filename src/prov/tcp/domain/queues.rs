@@ -1,8 +1,8 @@
-//! Completion queues of a domain (fi_cq(3)): reading, which moves its connections along, and
+//! Completion queues of a domain (fi_cq(3)): reading, which makes progress on its connections, and
 //! waiting.
 
 use super::TcpDomain;
-use crate::core::yielding::Patience;
+use crate::core::yielding::YieldBackoff;
 use crate::core::{errno, Errno, Result};
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::prov::contract::*;
@@ -11,23 +11,23 @@ use crate::prov::tcp::progress::{progress, settle};
 use crate::types::*;
 use std::sync::Arc;
 
-/// Milliseconds that a sleeper sleeps at most while connections are being made.
+/// Longest wait in milliseconds while connections are being made.
 const MAKING_MS: i32 = 10;
 
 impl TcpDomain {
-    /// Whoever polls in vain may be keeping the one it waits for from running.
+    /// Yields the processor: a caller that polls without success may keep its peer from running.
     #[cold]
     fn offer(&self, id: u32) -> Errno {
-        let taken = Patience::offer(std::thread::yield_now);
+        let taken = YieldBackoff::offer(std::thread::yield_now);
         if let Some(cq) = self.lock().cqs.get_mut(id) {
             cq.patience.offered(taken);
         }
         FI_EAGAIN
     }
 
-    /// Prepares to wait, and how long at most.
+    /// Arms the wait object; returns it, and the longest wait in milliseconds.
     fn arm(&self, id: u32) -> Result<(Arc<WaitSet>, i32)> {
-        let mut s = self.lock_to_move();
+        let mut s = self.lock_for_progress();
         let quiet = settle(&mut s);
         let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
         let wait = cq.wait.clone().ok_or(FI_ENOSYS)?;
@@ -53,7 +53,7 @@ impl CompletionQueues for TcpDomain {
     fn open_cq(self: &Arc<Self>, size: usize, wait_obj: fi_wait_obj) -> Result<OpenedQueue> {
         let mut cq = Cq::new(size, wait_obj)?;
         if cq.wait_obj == FI_WAIT_MUTEX_COND {
-            cq.poke = Some(Arc::clone(&self.wake));
+            cq.progress_wake = Some(Arc::clone(&self.wake));
             self.start_progress()?;
         }
         let (size, wait) = (cq.size, cq.wait.clone());
@@ -76,7 +76,7 @@ impl CompletionQueues for TcpDomain {
         each: impl Fn(usize, &Entry) + Copy,
     ) -> Result<usize> {
         {
-            let mut s = self.lock_to_move();
+            let mut s = self.lock_for_progress();
             let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
             let n = cq.take_ready(count, each);
             if n > 0 {
@@ -93,7 +93,7 @@ impl CompletionQueues for TcpDomain {
             if cq.error_next() {
                 return Err(FI_EAVAIL);
             }
-            if let Some(vain) = cq.missed() {
+            if let Some(vain) = cq.note_empty_poll() {
                 return vain;
             }
         }
@@ -141,7 +141,7 @@ impl CompletionQueues for TcpDomain {
     }
 
     fn read_cq_error(&self, id: u32) -> Result<ErrEntry> {
-        let mut s = self.lock_to_move();
+        let mut s = self.lock_for_progress();
         let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
         if !cq.error_next() {
             progress(&mut s);
@@ -154,15 +154,15 @@ impl CompletionQueues for TcpDomain {
     }
 
     fn cq_has_any(&self, id: u32) -> Result<bool> {
-        let mut s = self.lock_to_move();
+        let mut s = self.lock_for_progress();
         progress(&mut s);
         s.cqs.get(id).map(Cq::has_any).ok_or(FI_EBADF)
     }
 
     fn arm_cq(&self, id: u32) -> Result<Arc<WaitSet>> {
         let (wait, most) = self.arm(id)?;
-        // Nobody looks after connections that are being made while the application sleeps as long
-        // as it likes: the thread does.
+        // While the application blocks without limit, only the progress thread handles connections
+        // that are being made.
         if most >= 0 && !self.thread.load(std::sync::atomic::Ordering::Relaxed) {
             return Err(FI_EAGAIN);
         }

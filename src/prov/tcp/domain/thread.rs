@@ -1,8 +1,8 @@
 //! Progress without calls (FI_PROGRESS_AUTO, FI_WAIT_MUTEX_COND): a thread that waits for the
 //! domain's sockets.
 //!
-//! While the application moves the domain along itself the thread only looks whether it still
-//! does, some hundred times a second: whoever else reads the sockets slows both.
+//! While the application makes progress itself, the thread only tests now and then whether it still
+//! does ([`LOOK_MAX`]): two threads that read the sockets slow each other down.
 
 use super::TcpDomain;
 use crate::core::Result;
@@ -13,10 +13,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Between two looks at whether the application polls: at first, and while it does.
+/// Time between two tests whether the application polls: at first, and while it does.
 const LOOK: Duration = Duration::from_millis(1);
 const LOOK_MAX: Duration = Duration::from_millis(4);
-/// Looks in vain before the thread sleeps.
+/// Polls without success before the thread sleeps.
 const VAIN: u32 = 16;
 
 impl TcpDomain {
@@ -70,7 +70,7 @@ fn run(domain: &Weak<TcpDomain>) {
         for w in tell {
             w.broadcast();
         }
-        // Looks around now and then: the domain may be gone without a signal, connections that are
+        // The wait is limited: the domain may be gone without a signal, and connections that are
         // being made have deadlines.
         wait_readable(d.wake.fd(), if quiet { 100 } else { 10 });
     }

@@ -4,7 +4,7 @@ use super::port::{PeerRings, RendezvousPort, WORDS};
 use crate::core::Result;
 use crate::device::host;
 use crate::hmem::{self, IpcHandle, MemKind, Piece, Segment, UserMem};
-use crate::proto::{Failure, PeerId, Port, Received, ShortRecv};
+use crate::proto::{Failure, PeerId, Port, Received, RecvEntryMatch};
 use crate::prov::efa::port::EpPort;
 use crate::shm::{LocalBuffer, RecordHead, RecordHeader, SplitCopy, TxRings};
 use crate::transport::{Completion, Payload, Report, Transport, Verdict};
@@ -118,7 +118,7 @@ impl RendezvousPort for EpPort<'_> {
         self.ops.get(ctx).map(|op| op.mem)
     }
 
-    fn adopt(&mut self, recv: ShortRecv) -> u32 {
+    fn adopt(&mut self, recv: RecvEntryMatch) -> u32 {
         Port::adopt(self, recv)
     }
 
@@ -147,7 +147,7 @@ impl RendezvousPort for EpPort<'_> {
         Ok(self.shm.copies.insert(copy))
     }
 
-    fn copy_over(&mut self, copy: u32) -> Result<bool> {
+    fn poll_copy(&mut self, copy: u32) -> Result<bool> {
         let c = self.shm.copies.get_mut(copy).ok_or(FI_EIO)?;
         let over = self.shm.shared.poll(c);
         if over != Ok(false) {

@@ -2,22 +2,30 @@
 //! cross-memory attach, whichever is cheaper here (`cost_model`).
 //!
 //! The first record (RTS) has the tag, the length, the address and the first bytes, and keeps its
-//! order among all messages to that peer. The rest of a message of up to [`WHOLE`] bytes follows at
-//! once (EAGER_FRAG), unless asking is known to be cheaper. Of longer ones the sender keeps the
-//! rest until the receiver has matched the message; then the receiver chooses. CTS: the sender
-//! fills the ring whenever there is room (DATA, in `pump`), while the receiver empties it into the
-//! application's buffer: two copies, but on two cores, through memory that stays in their caches.
-//! Device memory that other processes may open (`hmem::shared`) is announced by its handle; the
-//! receiver's GPU copies it, without the processor, while other things go on.
-//! FIN: the receiver has copied the message from the address in the RTS (`fetch`; several that
-//! wait, by one system call: `gather` and `bring`). SPLIT_COPY: both sides copy chunks
-//! (`shm::SplitCopy`) to the address that it names; SPLIT_DONE: the sender has copied its last
-//! chunk. Copies stop after [`AT_ONCE`] bytes, and go on with the next poll: the domain's lock is
-//! held meanwhile.
+//! order among all messages to that peer. The rest of a message of up to [`SHM_EAGER_MAX`] bytes
+//! follows at once (EAGER_FRAG), unless a fetch by the receiver is known to be cheaper. The rest of
+//! a longer message stays at the sender until the receiver has matched the message and chosen a
+//! method:
 //!
-//! `sender` and `receiver` are the two halves of a state machine that sees the world through its
-//! `port` alone; `sim` runs several against each other. A number that a peer names is looked up
-//! together with the peer, and lengths are checked against the RTS.
+//! CTS: the sender fills the ring whenever there is room (DATA, in `pump`), while the receiver
+//! empties it into the application's buffer: two copies, but on two cores, through memory that
+//! stays in their caches.
+//!
+//! FIN: the receiver has copied the message from the address in the RTS (`fetch`; several messages
+//! by one system call: `gather` and `fetch_batch`).
+//!
+//! SPLIT_COPY: both sides copy chunks (`shm::SplitCopy`) to the address in this record. SPLIT_DONE:
+//! the sender has copied its last chunk.
+//!
+//! Device memory that other processes may open (`hmem::shared`) is announced by its handle; the
+//! receiver's GPU copies it asynchronously.
+//!
+//! Copies stop after [`POLL_BUDGET`] bytes and continue with the next poll, because the domain's
+//! lock is held meanwhile.
+//!
+//! `sender` and `receiver` are the two halves of a state machine that does all input and output
+//! through its `port`; `sim` runs several against each other. A number that a peer names is looked
+//! up together with the peer, and lengths are checked against the RTS.
 
 mod ep_port;
 mod port;
@@ -44,18 +52,18 @@ use sender::SendState;
 use std::collections::VecDeque;
 
 /// Longest message that is sent without a CTS, bytes. An unexpected one is buffered.
-pub(crate) const WHOLE: usize = 64 << 10;
+pub(crate) const SHM_EAGER_MAX: usize = 64 << 10;
 
 /// Bytes of a record of such a message: few, so that the receiver begins early.
 pub(crate) const FIRST: usize = 8 << 10;
 
-/// Most bytes that one poll copies, and writes, but for the rest of a chunk.
-pub(crate) const AT_ONCE: usize = 256 << 10;
+/// Most bytes that one poll copies, and most that it writes; the last chunk may exceed the limit.
+pub(crate) const POLL_BUDGET: usize = 256 << 10;
 
 /// Status in a FIN: the message could not be copied.
 const LOST: u64 = 1;
 
-/// In place of the receiver's number of a message, where no ring leads back: a FIN.
+/// In a CTS, in place of the receiver's number: a FIN, where no ring leads back to the sender.
 const FIN_OK: u32 = u32::MAX;
 const FIN_LOST: u32 = u32::MAX - 1;
 
@@ -86,19 +94,19 @@ pub(crate) struct Rendezvous {
     /// The message that a peer's next EAGER_FRAG belongs to.
     leads: Vec<(PeerId, u32)>,
     /// Messages that are fetched by one system call.
-    lot: ReadBatch,
+    read_batch: ReadBatch,
     /// Control records that found no room.
-    unsaid: Vec<ControlRecord>,
+    pending_control: Vec<ControlRecord>,
     /// Costs of the copy methods.
     costs: CostModel,
-    /// Costs of messages that need no CTS: sent eagerly, or fetched by the receiver. Whether longer
-    /// ones are mostly fetched.
-    asking: CostModel,
+    /// Costs of messages that need no CTS: sent eagerly, or fetched by the receiver. Whether the
+    /// last longer message was fetched.
+    eager_costs: CostModel,
     fetched: bool,
 }
 
 impl Rendezvous {
-    /// Whether a message to or from a peer is under way, or is all here and has no receive.
+    /// Whether a message to or from a peer is under way, or is complete and has no receive.
     pub(crate) fn mentions(&self, peer: PeerId) -> bool {
         self.coming.iter().any(|(_, i)| i.from == peer) || self.sends_to(peer)
     }
@@ -106,9 +114,9 @@ impl Rendezvous {
     /// 0 when [`Rendezvous::pump`] has nothing to do.
     #[inline(always)]
     pub(crate) fn load(&self) -> usize {
-        let sends = self.turn.len() | self.unsaid.len();
+        let sends = self.turn.len() | self.pending_control.len();
         let copies = self.copying.len() | self.fetching.len() | usize::from(self.budget() == 0);
-        sends | self.lot.refused.len() | copies
+        sends | self.read_batch.refused.len() | copies
     }
 
     /// Whether [`Rendezvous::pump`] stopped although there was something to copy.
@@ -116,8 +124,8 @@ impl Rendezvous {
         self.more || self.fetches
     }
 
-    /// A record of a kind of this module has arrived. Deferred: it is to come again with the next
-    /// poll.
+    /// Handles a record of a kind of this module. `Deferred`: the next poll has to present it
+    /// again.
     pub(crate) fn arrived<P: RendezvousPort>(
         &mut self,
         from: PeerId,
@@ -129,10 +137,10 @@ impl Rendezvous {
             kind::RTS => self.begins(from, record, rq, port),
             kind::EAGER_FRAG => {
                 if let Some((_, n)) = self.leads.iter().find(|(p, _)| *p == from).copied() {
-                    self.goes_on(n, from, record, 0, rq, port);
+                    self.take_data(n, from, record, 0, rq, port);
                 }
             }
-            kind::DATA => self.goes_on(record.word(0) as u32, from, record, 8, rq, port),
+            kind::DATA => self.take_data(record.word(0) as u32, from, record, 8, rq, port),
             kind::CTS => self.asked(from, record.word(0) as u32, record.word(8) as u32, port),
             kind::SPLIT_COPY => return self.help(from, record, port),
             kind::FIN => self.answered(from, record, port),
@@ -141,20 +149,20 @@ impl Rendezvous {
         Flow::Taken
     }
 
-    /// Sends control records that waited, has messages go on that may, and ends those whose copies
-    /// are over.
+    /// Sends control records that waited, continues messages that may continue, and ends those
+    /// whose copies are complete.
     pub(crate) fn pump<P: RendezvousPort>(&mut self, rq: &mut RecvQueue, port: &mut P) {
         self.copied = 0;
         self.ask_for_refused(port);
         self.poll_copies(rq, port);
         self.fetch_on(rq, port);
-        for w in core::mem::take(&mut self.unsaid) {
+        for w in core::mem::take(&mut self.pending_control) {
             self.say(w.to, w.kind, w.words, port);
         }
         self.write_data(port);
     }
 
-    /// A peer is gone: what it has not sent or taken fails. A message that is all here stays.
+    /// Fails the incomplete messages to and from a peer that is gone. Complete messages stay.
     pub(crate) fn peer_down<P: RendezvousPort>(
         &mut self,
         peer: PeerId,
@@ -163,7 +171,7 @@ impl Rendezvous {
         port: &mut P,
     ) {
         self.ask_for_refused(port);
-        self.unsaid.retain(|w| w.to != peer);
+        self.pending_control.retain(|w| w.to != peer);
         self.sends_fail(peer, why, port);
         self.receives_fail(peer, why, rq, port);
     }
@@ -189,7 +197,7 @@ impl Rendezvous {
 
     /// Bytes that may be copied until the next [`Rendezvous::pump`].
     fn budget(&self) -> usize {
-        AT_ONCE.saturating_sub(self.copied)
+        POLL_BUDGET.saturating_sub(self.copied)
     }
 
     /// Chunks of this length that may be copied now: as many as the budget has, rounded up.
@@ -200,7 +208,7 @@ impl Rendezvous {
     /// Keeps a control record that found no room.
     fn said(&mut self, sent: Verdict, to: PeerId, kind: u8, words: [u64; 5]) {
         if sent == Verdict::NoResources {
-            self.unsaid.push(ControlRecord { to, kind, words });
+            self.pending_control.push(ControlRecord { to, kind, words });
         }
     }
 }
@@ -214,13 +222,13 @@ fn plain(kind: u8) -> RecordHeader {
 }
 
 /// The error of a message that cross-memory attach could not copy, on either side.
-fn lost_there() -> Failure {
+fn cma_failure() -> Failure {
     failure(Status::RemoteAbort)
 }
 
 /// Copies a chunk of a piece of our memory to or from a peer's, at `at`. `false` when the system
 /// refuses.
-fn carry_chunk(
+fn copy_chunk(
     rings: &impl PeerRings,
     (peer, write): (PeerId, bool),
     (piece, at): (Piece, u64),

@@ -1,11 +1,11 @@
-//! What rendezvous sees of the world: the rings to its peers, copies of their memory, the sends and
-//! receives it works for, device memory and a clock. An endpoint is one (`ep_port`), and so is the
-//! simulator's.
+//! The interface of rendezvous to its environment: the rings to its peers, copies of their memory,
+//! its sends and receives, device memory and a clock. Endpoints (`ep_port`) and the simulator
+//! implement it.
 
 use super::RTS_WORDS;
 use crate::core::Result;
 use crate::hmem::{IpcHandle, MemKind, Piece, Segment, UserMem};
-use crate::proto::{Failure, PeerId, Received, ShortRecv};
+use crate::proto::{Failure, PeerId, Received, RecvEntryMatch};
 use crate::shm::{LocalBuffer, Record, RecordHeader, SplitCopy};
 use crate::transport::{Completion, Verdict};
 
@@ -27,7 +27,7 @@ pub(crate) trait PeerRings {
     /// ring yet.
     fn fits(&mut self, peer: PeerId, count: usize, len: usize) -> bool;
 
-    /// Much is to be written to a peer.
+    /// Uses all of the ring to a peer from now on: much is to be written.
     fn widen(&mut self, peer: PeerId);
 
     /// Sends a record of words to a peer that has a ring; to others `Unsupported`.
@@ -37,15 +37,15 @@ pub(crate) trait PeerRings {
     /// refuses.
     fn cma_copy(&self, peer: PeerId, write: bool, local: &LocalBuffer, at: u64) -> bool;
 
-    /// Fills pieces of memory from a peer's by one call of the system: how many are filled, from
-    /// the first on.
+    /// Fills pieces of memory from a peer's by one system call; returns how many, from the first
+    /// on.
     fn cma_read_batch(&self, peer: PeerId, parts: impl Iterator<Item = (Piece, u64)>) -> usize;
 
-    /// A copy of so many chunks that a peer may help with; `None` when there are too many already.
+    /// Opens a split copy of `chunks` chunks with a peer; `None` when too many are open.
     fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy>;
 
-    /// Copies up to `most` chunks of it, as long as there are some: how many; `None` when `copy`
-    /// could not do one.
+    /// Copies up to `most` chunks of a split copy, as long as some are free. Returns how many;
+    /// `None` when `copy` has failed.
     fn copy_split(
         &self,
         peer: PeerId,
@@ -64,7 +64,7 @@ pub(crate) trait PeerRings {
     fn stop_split(&mut self, peer: PeerId, s: SplitCopy);
 }
 
-/// The rest of the world.
+/// The endpoint that rendezvous works for.
 pub(crate) trait RendezvousPort {
     type PeerRings: PeerRings;
 
@@ -85,7 +85,7 @@ pub(crate) trait RendezvousPort {
     fn buffer(&self, ctx: u32) -> Option<UserMem>;
 
     /// Makes an operation of a plain receive.
-    fn adopt(&mut self, recv: ShortRecv) -> u32;
+    fn adopt(&mut self, recv: RecvEntryMatch) -> u32;
 
     /// A receive has ended, or a message in a multi-receive buffer.
     fn received(&mut self, ctx: u32, msg: Received, result: core::result::Result<(), Failure>);
@@ -96,8 +96,8 @@ pub(crate) trait RendezvousPort {
     /// A handle by which other processes may open this device memory.
     fn share(&mut self, mem: &Segment) -> Result<IpcHandle>;
 
-    /// Starts to copy what a peer shares: the number of the copy. An error where it cannot be
-    /// opened.
+    /// Starts to copy device memory that a peer shares. Returns the number of the copy; an error
+    /// where the memory cannot be opened.
     fn start_copy(
         &mut self,
         from: PeerId,
@@ -105,18 +105,18 @@ pub(crate) trait RendezvousPort {
         into: &UserMem,
     ) -> Result<u32>;
 
-    /// Whether a copy is over; it is forgotten then. `FI_EIO` when it failed.
-    fn copy_over(&mut self, copy: u32) -> Result<bool>;
+    /// Polls a copy: `true`, and the copy is removed, when it is over. `FI_EIO` when it failed.
+    fn poll_copy(&mut self, copy: u32) -> Result<bool>;
 
     /// Ends a copy: nothing is written any more when this returns.
     fn abort_copy(&mut self, copy: u32);
 
-    /// Closes what a peer shared that is gone.
+    /// Closes the device memory that a peer shared; the peer is gone.
     fn forget_shared(&mut self, peer: PeerId);
 }
 
-/// A record that has arrived, in its place. Its bytes may change while it is looked at, if its
-/// writer is hostile: what is decided on is read once.
+/// A record that has arrived, read in place. A hostile writer may change its bytes at any time: a
+/// value that decides something is read once.
 pub(crate) trait ArrivedRecord {
     /// One of `shm::kind`.
     fn kind(&self) -> u8;
@@ -132,7 +132,7 @@ pub(crate) trait ArrivedRecord {
     /// Copies the bytes from `off` on into memory, as many as it holds.
     fn copy_mem(&self, off: usize, into: &UserMem);
 
-    /// Copies the bytes from `off` on behind what is there.
+    /// Appends the bytes from `off` on to `into`.
     fn append(&self, off: usize, into: &mut Vec<u8>);
 
     /// As [`PeerRings::copy_split`], a copy that the record's writer has opened.

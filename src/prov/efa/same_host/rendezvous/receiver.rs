@@ -1,11 +1,13 @@
-//! The receiver of long messages (see `rendezvous`): takes in what follows by itself, and asks for
-//! or fetches the rest of a message that has been matched.
+//! The receiver of long messages (see `rendezvous`): takes eager fragments, and requests (CTS) or
+//! fetches the rest of a matched message.
 
 use super::port::{ArrivedRecord, PeerRings, RendezvousPort};
 use super::rts::{announced, Rts};
-use super::{carry_chunk, lost_there, plain, Rendezvous, LOST, WHOLE};
+use super::{cma_failure, copy_chunk, plain, Rendezvous, LOST, SHM_EAGER_MAX};
 use crate::hmem::{IpcHandle, MemKind, UserMem};
-use crate::proto::{Coming, Failure, PeerId, Place, RecvEntry, RecvQueue, ShortRecv, Unexpected};
+use crate::proto::{
+    Failure, PartialMessage, PeerId, Place, RecvEntry, RecvEntryMatch, RecvQueue, UnexpectedMessage,
+};
 use crate::prov::efa::same_host::cost_model::CopyMethod;
 use crate::prov::efa::same_host::{finish, ReceivedMessage};
 use crate::shm::kind;
@@ -68,8 +70,8 @@ impl RecvState {
 /// A message that is being copied from its sender's memory.
 #[derive(Clone, Copy)]
 struct FetchState {
-    /// Bytes of what is left of the message that its receive has room for, and bytes that were
-    /// copied; of a split copy, chunks that were copied from here.
+    /// Bytes of the rest of the message that fit into its receive, and bytes that were copied; of a
+    /// split copy, chunks that were copied here.
     room: usize,
     copied: usize,
     /// The copy that the sender helps with, and bytes of a chunk. Whether chunks may be left.
@@ -80,9 +82,9 @@ struct FetchState {
 }
 
 /// How the copy of a message has ended.
-enum Fetched {
+enum FetchOutcome {
     Here,
-    /// The system would not copy it: it can be asked for.
+    /// The kernel refused the copy: a CTS can still request the message.
     Refused,
     /// A chunk could not be copied.
     Lost,
@@ -117,22 +119,22 @@ pub(super) struct ReadBatch {
 const LOT_BYTES: usize = 256 << 10;
 
 impl Rendezvous {
-    /// Whether messages wait for [`Rendezvous::bring`].
+    /// Whether messages wait for [`Rendezvous::fetch_batch`].
     #[inline(always)]
     pub(crate) fn gathers(&self) -> bool {
-        !self.lot.waiting.is_empty()
+        !self.read_batch.waiting.is_empty()
     }
 
-    /// Whether one more from a peer could join them.
+    /// Whether a message of `len` bytes from a peer fits into the batch.
     pub(crate) fn gathers_more(&self, from: PeerId, len: usize) -> bool {
-        let l = &self.lot;
+        let l = &self.read_batch;
         l.waiting.is_empty()
             || l.from == from && l.waiting.len() < MANY && l.bytes + len <= LOT_BYTES
     }
 
-    /// As [`Rendezvous::arrived`], a message that waits to be fetched and is for a plain receive:
-    /// joins those that [`Rendezvous::bring`] fetches, of the same peer. `false`, and nothing done,
-    /// when it takes more than that.
+    /// Adds a message that waits to be fetched, and matches a plain receive, to the batch of its
+    /// peer that [`Rendezvous::fetch_batch`] fetches. `false`, and nothing done, when
+    /// [`Rendezvous::arrived`] has to handle its RTS.
     pub(crate) fn gather<R: PeerRings>(
         &mut self,
         rings: &R,
@@ -149,11 +151,11 @@ impl Rendezvous {
         if self.costs.next(len, ways(len)) != CopyMethod::Cma {
             return false;
         }
-        let Some(into) = rq.take_short(from, m.head.tag, len) else {
+        let Some(into) = rq.take_entry(from, m.head.tag, len) else {
             return false;
         };
         self.costs.count_use(len);
-        let l = &mut self.lot;
+        let l = &mut self.read_batch;
         l.from = from;
         l.bytes += len;
         if l.waiting.is_empty() {
@@ -170,16 +172,16 @@ impl Rendezvous {
         true
     }
 
-    /// Fetches those that have gathered, and tells their sender and `each`: who has sent it, its
-    /// receive, its length, tag and data. Bytes that were to be copied.
-    pub(crate) fn bring<R: PeerRings>(
+    /// Fetches the batch, sends a FIN for each message, and calls `each` with its sender, receive,
+    /// length, tag and data. Returns the bytes of the batch.
+    pub(crate) fn fetch_batch<R: PeerRings>(
         &mut self,
         rings: &mut R,
         mut each: impl FnMut(PeerId, &RecvEntry, usize, (Option<u64>, Option<u64>)),
     ) -> usize {
-        let from = self.lot.from;
-        let bytes = core::mem::take(&mut self.lot.bytes);
-        let mut all = core::mem::take(&mut self.lot.waiting);
+        let from = self.read_batch.from;
+        let bytes = core::mem::take(&mut self.read_batch.bytes);
+        let mut all = core::mem::take(&mut self.read_batch.waiting);
         let part = |l: &FetchedMessage| (l.into.into.part(0, l.len), l.at);
         let here = rings.cma_read_batch(from, all.iter().map(part));
         if here == all.len() {
@@ -187,13 +189,13 @@ impl Rendezvous {
                 CopyMethod::Cma,
                 here,
                 bytes,
-                (self.lot.began, rings.now()),
+                (self.read_batch.began, rings.now()),
             );
         }
         for (i, l) in all.drain(..).enumerate() {
             let (piece, at) = part(&l);
             if i >= here && !rings.cma_copy(from, false, &LocalBuffer::Piece(piece), at) {
-                self.lot.refused.push((from, l));
+                self.read_batch.refused.push((from, l));
                 continue;
             }
             let words = self.answer(l.number, 0, l.len);
@@ -201,7 +203,7 @@ impl Rendezvous {
             self.said(sent, from, kind::FIN, words);
             each(from, &l.into, l.len, (l.tag, l.cq_data));
         }
-        self.lot.waiting = all;
+        self.read_batch.waiting = all;
         bytes
     }
 
@@ -218,8 +220,8 @@ impl Rendezvous {
 
     /// Sends a CTS for messages that could not be fetched.
     pub(super) fn ask_for_refused<P: RendezvousPort>(&mut self, port: &mut P) {
-        for (from, l) in core::mem::take(&mut self.lot.refused) {
-            let ctx = port.adopt(ShortRecv {
+        for (from, l) in core::mem::take(&mut self.read_batch.refused) {
+            let ctx = port.adopt(RecvEntryMatch {
                 what: l.into,
                 src: from,
                 tag: l.tag.unwrap_or(0),
@@ -275,12 +277,12 @@ impl Rendezvous {
             self.leads.push((from, n));
         }
         if place.is_none() {
-            let coming = Coming {
+            let coming = PartialMessage {
                 number: n,
                 len: len as u64,
                 held: if whole { len } else { m.here },
             };
-            rq.keep(Unexpected::in_part(
+            rq.keep(UnexpectedMessage::in_part(
                 port.id(),
                 from,
                 head.tag,
@@ -298,15 +300,15 @@ impl Rendezvous {
         if way == Some(CopyMethod::Ring) {
             self.ask(n, port);
         }
-        self.goes_on(n, from, record, m.body, rq, port);
+        self.take_data(n, from, record, m.body, rq, port);
         if let Some(way @ (CopyMethod::Cma | CopyMethod::CmaBoth)) = way {
             self.fetch(n, way, rq, port);
         }
     }
 
-    /// Has the device copy a matched message from its sender's device memory; asks the sender to
-    /// write it where that cannot be opened here: memory of this very process, or of a device that
-    /// we lack.
+    /// Starts the device's copy of a matched message from its sender's device memory. Sends a CTS
+    /// where that memory cannot be opened here: memory of this very process, or of a device that
+    /// this process does not have.
     fn copy_or_ask<P: RendezvousPort>(&mut self, n: u32, port: &mut P) {
         let Some(i) = self.coming.get_mut(n) else {
             return;
@@ -331,7 +333,7 @@ impl Rendezvous {
         let mut at = 0;
         while let Some(n) = self.copying.get(at).copied() {
             let copy = self.coming.get(n).and_then(|i| i.copy);
-            let over = copy.map_or(Ok(true), |c| port.copy_over(c));
+            let over = copy.map_or(Ok(true), |c| port.poll_copy(c));
             if over == Ok(false) {
                 at += 1;
                 continue;
@@ -351,7 +353,8 @@ impl Rendezvous {
         }
     }
 
-    /// Chooses how the rest of a matched message comes; `None` when it follows by itself.
+    /// Chooses the copy method for the rest of a matched message; `None` when it follows without a
+    /// CTS.
     fn choose<P: RendezvousPort>(&mut self, n: u32, port: &mut P) -> Option<CopyMethod> {
         let i = self.coming.get_mut(n)?;
         i.number?;
@@ -368,7 +371,7 @@ impl Rendezvous {
     }
 
     /// Takes the bytes of a record from `off` on.
-    pub(super) fn goes_on<P: RendezvousPort>(
+    pub(super) fn take_data<P: RendezvousPort>(
         &mut self,
         n: u32,
         from: PeerId,
@@ -428,7 +431,7 @@ impl Rendezvous {
         }
     }
 
-    /// Has the rest of a matched message copied from the sender's memory, in its turn.
+    /// Queues the rest of a matched message to be copied from the sender's memory.
     fn fetch<P: RendezvousPort>(
         &mut self,
         n: u32,
@@ -440,7 +443,7 @@ impl Rendezvous {
         self.fetch_on(rq, port);
     }
 
-    /// Begins a copy, that the sender helps with or not: both sides work on one message at a time.
+    /// Begins a copy, split with the sender or not: both sides work on one message at a time.
     fn open_fetch<P: RendezvousPort>(
         &mut self,
         n: u32,
@@ -483,8 +486,7 @@ impl Rendezvous {
         Some(f)
     }
 
-    /// Where the rest of a message that waits for it belongs, and where it is in the sender's
-    /// memory.
+    /// The destination of the rest of a matched message, and its address in the sender's memory.
     fn fetched_into<P: RendezvousPort>(&self, n: u32, port: &P) -> Option<(UserMem, u64)> {
         let i = self.coming.get(n)?;
         let (place, _) = (i.place?, i.number?);
@@ -517,7 +519,7 @@ impl Rendezvous {
                     None => self.fetch_alone(n, f, port),
                     Some(split) => self.fetch_split(n, split, port),
                 },
-                None => Some(Fetched::Gone),
+                None => Some(FetchOutcome::Gone),
             };
             let Some(ends) = ends else {
                 let ns = port.rings().map_or(0, |r| r.now().saturating_sub(began));
@@ -532,10 +534,10 @@ impl Rendezvous {
             };
             self.fetching.remove(at);
             match ends {
-                Fetched::Here => self.fetched(n, began, rq, port),
-                Fetched::Refused => self.ask(n, port),
-                Fetched::Lost => self.lost(n, rq, port),
-                Fetched::Gone => {}
+                FetchOutcome::Here => self.fetched(n, began, rq, port),
+                FetchOutcome::Refused => self.ask(n, port),
+                FetchOutcome::Lost => self.lost(n, rq, port),
+                FetchOutcome::Gone => {}
             }
         }
     }
@@ -546,7 +548,7 @@ impl Rendezvous {
         n: u32,
         f: FetchState,
         port: &mut P,
-    ) -> Option<Fetched> {
+    ) -> Option<FetchOutcome> {
         let part = (f.room - f.copied).min(self.budget());
         self.copied += part;
         if part > 0 {
@@ -558,16 +560,16 @@ impl Rendezvous {
                 .rings()?
                 .cma_copy(i.from, false, &LocalBuffer::Mem(&local), at)
             {
-                // The sender writes all of it again, from where it stood.
+                // After a CTS the sender writes all of the rest, whatever was copied.
                 i.fetch = None;
-                return Some(Fetched::Refused);
+                return Some(FetchOutcome::Refused);
             }
             i.fetch = Some(FetchState {
                 copied: f.copied + part,
                 ..f
             });
         }
-        (f.copied + part == f.room).then_some(Fetched::Here)
+        (f.copied + part == f.room).then_some(FetchOutcome::Here)
     }
 
     /// Copies chunks of a message that its sender copies, too; `None` when some are not there yet.
@@ -576,18 +578,18 @@ impl Rendezvous {
         n: u32,
         (split, chunk): (SplitCopy, usize),
         port: &mut P,
-    ) -> Option<Fetched> {
+    ) -> Option<FetchOutcome> {
         let (into, at) = self.fetched_into(n, port)?;
         let count = self.chunks_now(chunk);
         let i = self.coming.get_mut(n)?;
         let (piece, from, rings) = (into.one()?, i.from, port.rings()?);
         let f = i.fetch.as_mut()?;
         if f.left {
-            let copy = |c| carry_chunk(rings, (from, false), (piece, at), (c, chunk));
+            let copy = |c| copy_chunk(rings, (from, false), (piece, at), (c, chunk));
             // A chunk is copied once, whatever the peer writes into the word of the transfer.
             let count = count.min(split.chunks.saturating_sub(f.copied as u32));
             let Some(ours) = rings.copy_split(from, split, count, copy) else {
-                return Some(Fetched::Lost);
+                return Some(FetchOutcome::Lost);
             };
             self.copied += ours as usize * chunk;
             f.copied += ours as usize;
@@ -595,10 +597,10 @@ impl Rendezvous {
         }
         // The sender may still copy its last chunk; its SPLIT_DONE comes behind all that is in the
         // ring, and wakes us.
-        rings.split_done(from, split).then_some(Fetched::Here)
+        rings.split_done(from, split).then_some(FetchOutcome::Here)
     }
 
-    /// The sender has copied its chunks, or could not.
+    /// Handles a SPLIT_DONE: the sender has copied its chunks, or could not.
     pub(super) fn helped<P: RendezvousPort>(
         &mut self,
         from: PeerId,
@@ -617,8 +619,8 @@ impl Rendezvous {
         }
     }
 
-    /// Our chunks of a message are copied, the last ones since `began`: it ends, unless the sender
-    /// still copies one.
+    /// Ends a message whose chunks on this side are copied, the last ones since `began`, unless the
+    /// sender still copies one.
     fn fetched<P: RendezvousPort>(&mut self, n: u32, began: u64, rq: &mut RecvQueue, port: &mut P) {
         let (Some(i), Some(rings)) = (self.coming.get_mut(n), port.rings()) else {
             return;
@@ -653,7 +655,7 @@ impl Rendezvous {
             if let (Some(rings), Some(split)) = (port.rings(), i.split()) {
                 rings.stop_split(i.from, split);
             }
-            i.over(Err(lost_there()), rq, port);
+            i.over(Err(cma_failure()), rq, port);
         }
     }
 
@@ -669,7 +671,7 @@ impl Rendezvous {
     /// An unexpected message has been matched.
     pub(crate) fn placed<P: RendezvousPort>(
         &mut self,
-        coming: &Coming,
+        coming: &PartialMessage,
         place: Place,
         rq: &mut RecvQueue,
         port: &mut P,
@@ -717,7 +719,7 @@ impl Rendezvous {
         self.copying.retain(|n| !lost.contains(n));
         self.fetching.retain(|(n, _)| !lost.contains(n));
         port.forget_shared(peer);
-        rq.forget_coming(port.id(), |n| lost.contains(&n));
+        rq.forget_partial(port.id(), |n| lost.contains(&n));
         for n in lost {
             if let Some(i) = self.coming.remove(n) {
                 i.over(Err(why), rq, port);
@@ -726,12 +728,12 @@ impl Rendezvous {
     }
 }
 
-/// Copy methods for a message of this length. One that is shorter than [`WHOLE`] and waits is there
-/// to be fetched.
+/// Copy methods for a message of this length. A message of up to [`SHM_EAGER_MAX`] bytes that was
+/// not sent eagerly is there to be fetched.
 fn ways(len: usize) -> &'static [CopyMethod] {
     match len {
         0..SHARED => &[CopyMethod::Cma],
-        SHARED..=WHOLE => &[CopyMethod::Cma, CopyMethod::CmaBoth],
+        SHARED..=SHM_EAGER_MAX => &[CopyMethod::Cma, CopyMethod::CmaBoth],
         _ => &[CopyMethod::Cma, CopyMethod::CmaBoth, CopyMethod::Ring],
     }
 }

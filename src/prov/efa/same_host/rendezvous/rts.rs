@@ -5,7 +5,7 @@
 //! handle by which it is opened; then the first bytes.
 
 use super::port::ArrivedRecord;
-use super::WHOLE;
+use super::SHM_EAGER_MAX;
 use crate::hmem::{IpcHandle, MemKind, IPC_WORDS};
 use crate::prov::efa::same_host::{head_len, head_of, words_of, MessageHead, EAGER, SHARED_MEMORY};
 use crate::shm::{kind, RecordHeader};
@@ -29,7 +29,7 @@ pub(crate) struct Rts {
     pub(super) number: Option<u32>,
     /// When its sender began, ns modulo 2^32.
     begun: u32,
-    /// 0 if nowhere.
+    /// Address in the sender's memory; 0 if there is none.
     pub(super) at: u64,
     /// Device memory of the sender's, whose kind stands in place of the address.
     pub(super) shared: Option<(MemKind, IpcHandle)>,
@@ -56,8 +56,8 @@ pub(super) struct RtsWords<const N: usize> {
 }
 
 impl RtsWords<PLAIN_WORDS> {
-    /// Of a message of `len` bytes with this tag and data, at `now`; `asked`: number and address of
-    /// one that waits for a CTS, or a FIN.
+    /// The RTS of a message of `len` bytes with this tag and data, at `now`; `asked`: the sender's
+    /// number and the address, if the message waits for a CTS or a FIN.
     #[inline]
     pub(super) fn new(
         words: (Option<u64>, Option<u64>),
@@ -70,7 +70,7 @@ impl RtsWords<PLAIN_WORDS> {
 }
 
 impl RtsWords<RTS_WORDS> {
-    /// Of device memory that the receiver may open.
+    /// The RTS of a message in device memory that the receiver may open.
     pub(super) fn shared(
         words: (Option<u64>, Option<u64>),
         len: usize,
@@ -139,7 +139,7 @@ pub(crate) fn announced(record: &impl ArrivedRecord) -> Option<Rts> {
         shared = Some((MemKind::of_number(at)?, IpcHandle::of_words(words)));
     }
     let here = record.bytes().checked_sub(body)?;
-    (here <= len && !(whole && len > WHOLE)).then_some(Rts {
+    (here <= len && !(whole && len > SHM_EAGER_MAX)).then_some(Rts {
         head,
         len,
         number: (!whole).then_some(number as u32),

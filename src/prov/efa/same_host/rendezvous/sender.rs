@@ -3,8 +3,8 @@
 
 use super::port::{ArrivedRecord, PeerRings, RendezvousPort};
 use super::rts::RtsWords;
-use super::{carry_chunk, lost_there, plain, Rendezvous};
-use super::{AT_ONCE, FIN_LOST, FIN_OK, FIRST, LOST, WHOLE};
+use super::{cma_failure, copy_chunk, plain, Rendezvous};
+use super::{FIN_LOST, FIN_OK, FIRST, LOST, POLL_BUDGET, SHM_EAGER_MAX};
 use crate::hmem::{Piece, UserMem};
 use crate::proto::{Failure, PeerId};
 use crate::prov::efa::same_host::cost_model::CopyMethod;
@@ -16,7 +16,7 @@ use crate::transport::{Completion, Flow, Verdict};
 const REST: usize = 32 << 10;
 
 /// Copy methods of messages that need no CTS: eager, or fetched.
-const UNASKED_OR_NOT: [CopyMethod; 2] = [CopyMethod::Ring, CopyMethod::Cma];
+const EAGER_OR_FETCHED: [CopyMethod; 2] = [CopyMethod::Ring, CopyMethod::Cma];
 
 /// Tag and data of a message.
 type Words = (Option<u64>, Option<u64>);
@@ -64,8 +64,8 @@ impl Rendezvous {
         done: Completion,
     ) -> Verdict {
         let (peer, len) = (done.peer, mem.len());
-        let fetched = match len <= WHOLE {
-            true => self.asking.next(len, &UNASKED_OR_NOT) == CopyMethod::Cma,
+        let fetched = match len <= SHM_EAGER_MAX {
+            true => self.eager_costs.next(len, &EAGER_OR_FETCHED) == CopyMethod::Cma,
             false => self.fetched,
         };
         if !fetched || !rings.reaches_memory(peer) {
@@ -76,15 +76,15 @@ impl Rendezvous {
         let rts = RtsWords::new(words, len, asked, rings.now());
         let sent = rings.send_words(peer, rts.what, rts.as_slice());
         if sent == Verdict::Done {
-            self.asking.count_use(len);
+            self.eager_costs.count_use(len);
             return Verdict::Queued;
         }
         self.out.remove(number);
         sent
     }
 
-    /// As [`Rendezvous::answered`], a message of a plain call that is there: what it is told by.
-    /// `None`, and nothing done, when it takes more than that.
+    /// As [`Rendezvous::answered`], for a successful message without an operation record: returns
+    /// its completion. `None`, and nothing done, when the general path has to handle the FIN.
     pub(crate) fn ended(
         &mut self,
         from: PeerId,
@@ -95,7 +95,7 @@ impl Rendezvous {
         Some(o.done)
     }
 
-    /// The message that a FIN names, if it is that peer's.
+    /// Removes the message that a FIN names, if it went to that peer and `such` accepts it.
     fn answers(
         &mut self,
         from: PeerId,
@@ -117,12 +117,12 @@ impl Rendezvous {
     /// Learns from a FIN what messages like this one cost the receiver by each method; or, from a
     /// CTS, that it was not fetched.
     fn learn(&mut self, len: usize, fetched: Option<[u64; 2]>) {
-        if len > WHOLE {
+        if len > SHM_EAGER_MAX {
             self.fetched = fetched.is_some();
         } else if let Some([ring, fetched]) = fetched {
             for (way, cost) in [(CopyMethod::Ring, ring), (CopyMethod::Cma, fetched)] {
                 if cost > 0 {
-                    self.asking.set_cost(way, len, cost);
+                    self.eager_costs.set_cost(way, len, cost);
                 }
             }
         }
@@ -151,7 +151,7 @@ impl Rendezvous {
                 sent => return sent,
             }
         }
-        let whole = len <= WHOLE;
+        let whole = len <= SHM_EAGER_MAX;
         if whole && !rings.fits(peer, len.div_ceil(FIRST), FIRST + 32) {
             return Verdict::NoResources;
         }
@@ -166,7 +166,7 @@ impl Rendezvous {
             }
             return sent;
         }
-        self.asking.count_use(len);
+        self.eager_costs.count_use(len);
         if whole {
             let mut off = FIRST;
             while off < len {
@@ -206,9 +206,9 @@ impl Rendezvous {
         Some(sent)
     }
 
-    /// Writes DATA records of messages that were asked for, as far as there is room.
+    /// Writes DATA records of messages that have a CTS, as far as there is room.
     pub(super) fn write_data<P: RendezvousPort>(&mut self, port: &mut P) {
-        let mut left = AT_ONCE;
+        let mut left = POLL_BUDGET;
         let mut full = None;
         let mut at = 0;
         self.more = false;
@@ -242,8 +242,8 @@ impl Rendezvous {
         }
     }
 
-    /// A CTS: the receiver of message `ours`, which calls it `theirs`, wants it written. Or its
-    /// FIN, where no ring leads back.
+    /// Handles a CTS: the receiver requests the data of message `ours`, whose number there is
+    /// `theirs`. Where no ring leads back, `theirs` may stand for a FIN.
     pub(crate) fn asked<P: RendezvousPort>(
         &mut self,
         from: PeerId,
@@ -258,7 +258,7 @@ impl Rendezvous {
         if let FIN_OK | FIN_LOST = theirs {
             let lost = theirs == FIN_LOST;
             if let Some(o) = self.out.remove(ours) {
-                o.ends(if lost { Err(lost_there()) } else { Ok(()) }, port);
+                o.ends(if lost { Err(cma_failure()) } else { Ok(()) }, port);
             }
             return;
         }
@@ -282,12 +282,12 @@ impl Rendezvous {
     ) {
         if let Some(o) = self.answers(from, record, |_| true) {
             let lost = lost(record);
-            o.ends(if lost { Err(lost_there()) } else { Ok(()) }, port);
+            o.ends(if lost { Err(cma_failure()) } else { Ok(()) }, port);
         }
     }
 
-    /// Copies chunks of a message of ours to where its receiver wants them. Deferred: there may be
-    /// more.
+    /// Handles a SPLIT_COPY: copies chunks of our message to the receiver's memory. `Deferred`:
+    /// there may be more chunks.
     pub(super) fn help<P: RendezvousPort>(
         &mut self,
         from: PeerId,
@@ -307,7 +307,7 @@ impl Rendezvous {
             return Flow::Taken;
         };
         let rest: Piece = mem.part(got, room as usize);
-        let copy = |c| carry_chunk(rings, (from, true), (rest, at), (c, chunk));
+        let copy = |c| copy_chunk(rings, (from, true), (rest, at), (c, chunk));
         // A chunk is copied once, whatever the peer writes into the word of the transfer.
         let left = share.chunks.saturating_sub(o.helped);
         let most = left.min(now);

@@ -1,16 +1,17 @@
-//! Endpoints of one simulated host with a seed and a virtual clock, and the promise that, whatever
-//! the rings have room for, the system refuses and the order in which processes run, every message
-//! arrives once and whole, every send ends once, nobody copies memory of an operation that has
-//! ended, and nothing is left over; and that, when a process dies at any step, what needed it ends.
+//! Simulates the endpoints of one host with a seed and a virtual clock. Varies the room in rings,
+//! what the kernel refuses, and the order in which processes run. Checks that every message arrives
+//! once and whole, every send ends once, no process copies memory of an operation that has ended,
+//! and no state is left over; and that, when a process dies at any step, the operations that need
+//! it end.
 //!
 //! `FABRIC_SIM_SEEDS` sets how many seeds run.
 
 use super::port::{ArrivedRecord, PeerRings, RendezvousPort};
 use super::*;
 use crate::core::rng::Rng;
-use crate::hmem::fenced::Fenced;
+use crate::hmem::fenced::FencedBuf;
 use crate::hmem::{fake, IpcHandle, MemKind, Segment, UserMem};
-use crate::proto::{sim_seeds, Place, Received, RecvArgs, RecvEntry, ShortRecv, NO_CTX};
+use crate::proto::{sim_seeds, Place, Received, RecvArgs, RecvEntry, RecvEntryMatch, NO_CTX};
 use crate::shm::SplitCopy;
 use crate::transport::{Completion, Flow};
 use crate::types::*;
@@ -25,8 +26,8 @@ const RECV: u32 = 1000;
 struct SimBuffer {
     owner: PeerId,
     mem: UserMem,
-    /// Host memory, with bytes on both sides that nobody may change.
-    fenced: Option<Fenced>,
+    /// Host memory, with guard bytes on both sides that must not change.
+    fenced: Option<FencedBuf>,
     /// The operation has not ended.
     lent: bool,
     /// What it held when the operation ended.
@@ -45,7 +46,7 @@ struct SimSplit {
     taken: u32,
     done: u32,
     stopped: bool,
-    /// So many chunks the helper takes at the same time as the owner takes the others.
+    /// Chunks that are left for the helper while the owner takes the others.
     held: u32,
 }
 
@@ -67,7 +68,7 @@ struct Host {
     dead: HashSet<PeerId>,
     /// How often in percent the system, or the device, refuses.
     refuses: u64,
-    /// Copies that cannot be done another way were refused.
+    /// Refused copies that cannot be done in another way.
     failed: u32,
     copies: HashMap<u32, (u32, UserMem, u64)>,
     next_copy: u32,
@@ -181,7 +182,7 @@ fn take_chunks(
     Some(n)
 }
 
-/// What an endpoint does to the world.
+/// The port of a simulated endpoint.
 struct SimPort {
     me: PeerId,
     host: SharedHost,
@@ -206,7 +207,7 @@ impl SimPort {
         }
         let (room, ring) = (h.room, h.rings.get(&(self.me, to)));
         let full: usize = ring.map_or(0, |r| r.iter().map(|r| r.body.len() + 16).sum());
-        // Others write to the ring as well, but what was said to fit does.
+        // Other writers may take the room, except that which `fits` has reported for fragments.
         let taken = what.kind != kind::EAGER_FRAG && h.rng.below(8) == 0;
         if taken || full + body.len() + 16 > room {
             return Verdict::NoResources;
@@ -368,7 +369,7 @@ impl RendezvousPort for SimPort {
         b.map(|b| b.mem)
     }
 
-    fn adopt(&mut self, recv: ShortRecv) -> u32 {
+    fn adopt(&mut self, recv: RecvEntryMatch) -> u32 {
         recv.what.context as u32
     }
 
@@ -417,7 +418,7 @@ impl RendezvousPort for SimPort {
         Ok(h.next_copy)
     }
 
-    fn copy_over(&mut self, copy: u32) -> crate::core::Result<bool> {
+    fn poll_copy(&mut self, copy: u32) -> crate::core::Result<bool> {
         let h = &mut *self.host.borrow_mut();
         h.clock += 100;
         let (from, into, ready) = h.copies[&copy];
@@ -480,7 +481,7 @@ fn plans(rng: &mut Rng, sides: u64) -> Vec<MessagePlan> {
                 + match rng.below(8) {
                     0 => rng.below(500_000),
                     1 | 2 => rng.below(120_000),
-                    3 => (WHOLE - FIRST - 2) as u64 + rng.below(3),
+                    3 => (SHM_EAGER_MAX - FIRST - 2) as u64 + rng.below(3),
                     _ => rng.below(20_000),
                 } as usize;
             let device = [(); 2].map(|()| rng.below(16) == 0);
@@ -509,7 +510,7 @@ struct Sim {
     rng: Rng,
     /// Messages and receives that have begun.
     begun: HashSet<u32>,
-    /// Survivors that have heard of a death.
+    /// Surviving processes that were notified of a death.
     told: HashSet<PeerId>,
 }
 
@@ -566,7 +567,7 @@ impl Sim {
         let (mem, fenced) = if device {
             (fake::alloc(bytes), None)
         } else {
-            let mut f = Fenced::new(bytes.len());
+            let mut f = FencedBuf::new(bytes.len());
             let mem = f.mem();
             mem.store(0, bytes);
             (mem, Some(f))
@@ -640,7 +641,7 @@ impl Sim {
                 tagged: p.tag.is_some(),
             };
             let tag = p.tag.map(|t| (t, 0));
-            if s.rq.post_short(p.from, tag, what).is_some() {
+            if s.rq.post_entry(p.from, tag, what).is_some() {
                 return;
             }
         }
@@ -677,7 +678,7 @@ impl Sim {
                 if fast && take_fast(s, from, &r) {
                     continue;
                 }
-                bring(s);
+                fetch_batch(s);
                 if s.state.arrived(from, &r, &mut s.rq, &mut s.world) == Flow::Deferred {
                     let mut h = self.host.borrow_mut();
                     if let Some(ring) = h.rings.get_mut(&(from, me)) {
@@ -688,7 +689,7 @@ impl Sim {
             }
         }
         let s = &mut self.sides[me as usize];
-        bring(s);
+        fetch_batch(s);
         let mut h = self.host.borrow_mut();
         let (ours, others) = core::mem::take(&mut h.cts)
             .into_iter()
@@ -726,7 +727,7 @@ impl Sim {
         s.out.is_empty() && s.coming.is_empty() && s.load() == 0 && s.leads.is_empty()
     }
 
-    /// Tells survivors of a death that have taken in its last words.
+    /// Notifies the survivors that have handled the last records of a dead process.
     fn tell_of(&mut self, dead: PeerId) {
         let why = Failure {
             errno: FI_ECONNABORTED,
@@ -749,7 +750,7 @@ impl Sim {
         }
     }
 
-    /// Checks message `n`, both of whose sides have lived.
+    /// Checks message `n`, whose sender and receiver have both survived.
     fn check(&self, seed: u64, n: usize) {
         let (ctx, p) = (n as u32, self.plan[n]);
         let (from, to) = (&self.sides[p.from as usize], &self.sides[p.to as usize]);
@@ -757,7 +758,7 @@ impl Sim {
         let sent = from.world.sent[&ctx];
         let (msg, result) = &to.world.received[&(ctx + RECV)];
         let b = &h.buffers[&(ctx + RECV)];
-        let lost = Err(lost_there());
+        let lost = Err(cma_failure());
         if sent == lost || *result == lost {
             assert!(h.failed > 0, "seed {seed} message {n}: {p:?}");
             return;
@@ -773,7 +774,7 @@ impl Sim {
         assert!(same, "seed {seed} message {n}: {p:?}");
     }
 
-    /// Nobody has touched what was not lent.
+    /// Checks that no memory changed while it was not lent.
     fn check_memory(&self, seed: u64) {
         for (ctx, b) in &self.host.borrow().buffers {
             if let Some(f) = &b.fenced {
@@ -785,13 +786,13 @@ impl Sim {
     }
 }
 
-/// Takes a record in as the fast path does; `false` when it leaves it.
+/// Handles a record as the fast path does; `false` when the general path has to handle it.
 fn take_fast(s: &mut SimEndpoint, from: PeerId, r: &SimRecord) -> bool {
     match r.what.kind {
         kind::RTS => {
             let Some(m) = announced(r) else { return false };
             if !s.state.gathers_more(from, m.len) {
-                bring(s);
+                fetch_batch(s);
             }
             s.state.gather(&s.world, from, &m, &mut s.rq)
         }
@@ -806,24 +807,25 @@ fn take_fast(s: &mut SimEndpoint, from: PeerId, r: &SimRecord) -> bool {
     }
 }
 
-/// Fetches what has gathered.
-fn bring(s: &mut SimEndpoint) {
+/// Fetches the batch of long messages.
+fn fetch_batch(s: &mut SimEndpoint) {
     if !s.state.gathers() {
         return;
     }
     let mut ended = Vec::new();
-    s.state.bring(&mut s.world, |from, r, len, (tag, cq_data)| {
-        let msg = Received {
-            from,
-            len: len as u64,
-            tag: tag.unwrap_or(0),
-            cq_data,
-            base: 0,
-            room: r.into.len() as u64,
-            stays: false,
-        };
-        ended.push((r.context as u32, msg));
-    });
+    s.state
+        .fetch_batch(&mut s.world, |from, r, len, (tag, cq_data)| {
+            let msg = Received {
+                from,
+                len: len as u64,
+                tag: tag.unwrap_or(0),
+                cq_data,
+                base: 0,
+                room: r.into.len() as u64,
+                stays: false,
+            };
+            ended.push((r.context as u32, msg));
+        });
     for (ctx, msg) in ended {
         s.world.received(ctx, msg, Ok(()));
     }
@@ -905,7 +907,7 @@ fn a_process_that_dies_ends_what_needed_it() {
 
 #[test]
 fn numbers_of_peers_are_checked() {
-    // A FIN, CTS or DATA of a peer that the message is not of changes nothing.
+    // A FIN, CTS or DATA from a peer that has no part in the message changes nothing.
     let mut sim = Sim::new(7, 3);
     sim.plan = vec![MessagePlan {
         from: 0,

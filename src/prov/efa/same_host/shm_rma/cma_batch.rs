@@ -4,11 +4,11 @@
 //! The first access of a batch is copied at once, or by the target if it is short. While the
 //! application posts others without polling in between they are collected: until there are as many
 //! as one call takes, or until the application polls ([`super::ShmRma::collect`]), which it has to
-//! for their completions. A long access is copied up to [`AT_ONCE`] bytes at a time, and the target
-//! hears of it behind the last of them, if it wants to.
+//! for their completions. A long access is copied up to [`POLL_BUDGET`] bytes at a time; after the
+//! last of them the target gets the event, if it wants one.
 
 use super::port::RmaRings;
-use super::SHORT;
+use super::RING_RMA_MAX;
 use crate::hmem::{Piece, UserMem};
 use crate::proto::PeerId;
 use crate::prov::efa::same_host::cost_model::{CopyMethod, CostModel};
@@ -18,16 +18,16 @@ use std::collections::VecDeque;
 
 /// Most bytes of a batch of several accesses, which bounds how long the first waits, and of a long
 /// access that one poll copies.
-pub(super) const AT_ONCE: usize = 256 << 10;
+pub(super) const POLL_BUDGET: usize = 256 << 10;
 
 /// An access of a batch.
-pub(crate) struct Wait {
+pub(crate) struct BatchedAccess {
     pub mem: Piece,
     pub done: Completion,
 }
 
 /// An access that the system refused, or to a region that is not published: the adapter decides.
-pub(crate) struct Refused {
+pub(crate) struct RefusedAccess {
     pub write: bool,
     pub mem: UserMem,
     pub done: Completion,
@@ -40,28 +40,28 @@ pub(super) struct LongCopy {
     pub mem: UserMem,
     pub done: Completion,
     pub cq_data: Option<u64>,
-    /// The target wants to hear of it.
+    /// The target wants an event of the access.
     pub tells: bool,
     pub copied: usize,
     /// Nanoseconds that it took so far.
     pub ns: u64,
 }
 
-/// What is copied from here.
+/// The accesses that are copied here.
 #[derive(Default)]
 pub(crate) struct CmaBatch {
     /// The batch: accesses of one peer and key, all reads or all writes.
     to: PeerId,
     write: bool,
     key: u64,
-    waiting: Vec<Wait>,
+    waiting: Vec<BatchedAccess>,
     bytes: usize,
-    /// The application has posted one since its last poll: those that follow wait. Bytes that were
-    /// copied since then.
+    /// The application has posted an access since its last poll: later accesses wait. Bytes that
+    /// were copied since that poll.
     gathers: bool,
     copied: usize,
     long: VecDeque<LongCopy>,
-    refused: Vec<Refused>,
+    refused: Vec<RefusedAccess>,
 }
 
 impl CmaBatch {
@@ -72,7 +72,7 @@ impl CmaBatch {
     }
 
     /// Takes the accesses that the adapter has to carry out.
-    pub(crate) fn refused(&mut self) -> Vec<Refused> {
+    pub(crate) fn refused(&mut self) -> Vec<RefusedAccess> {
         core::mem::take(&mut self.refused)
     }
 
@@ -88,7 +88,7 @@ impl CmaBatch {
         self.gathers = true;
     }
 
-    /// Whether they wait for the next poll.
+    /// Whether later accesses wait for the next poll.
     #[inline(always)]
     pub(crate) fn gathers(&self) -> bool {
         self.gathers
@@ -96,24 +96,29 @@ impl CmaBatch {
 
     /// Whether one more fits into the batch.
     fn takes(&self, to: PeerId, (key, write): (u64, bool), len: usize) -> bool {
-        let room = self.waiting.len() < MANY && self.bytes + len <= AT_ONCE;
+        let room = self.waiting.len() < MANY && self.bytes + len <= POLL_BUDGET;
         self.waiting.is_empty() || room && (self.to, self.key, self.write) == (to, key, write)
     }
 }
 
-/// What copying takes, and where accesses go afterwards.
-pub(super) struct Carrier<'a, R> {
+/// What copying needs, and the list of accesses that have ended.
+pub(super) struct CmaContext<'a, R> {
     pub rings: &'a mut R,
     pub costs: &'a mut CostModel,
     pub ended: &'a mut Vec<(Completion, Status)>,
 }
 
 impl CmaBatch {
-    /// Adds an access that the target permits. Whether so much was copied that the caller should
-    /// poll.
-    pub(super) fn join<R: RmaRings>(&mut self, mut c: Carrier<R>, write: bool, w: Wait) -> bool {
+    /// Adds an access that the target permits. Returns whether so much was copied that the caller
+    /// should poll.
+    pub(super) fn join<R: RmaRings>(
+        &mut self,
+        mut c: CmaContext<R>,
+        write: bool,
+        w: BatchedAccess,
+    ) -> bool {
         let (to, key, len) = (w.done.peer, w.done.remote.key, w.mem.len());
-        if len > AT_ONCE {
+        if len > POLL_BUDGET {
             self.long.push_back(LongCopy {
                 write,
                 mem: w.mem.into(),
@@ -127,7 +132,7 @@ impl CmaBatch {
                 self.copy_long(&mut c);
             }
             self.gathers = true;
-            return self.copied >= AT_ONCE;
+            return self.copied >= POLL_BUDGET;
         }
         if !self.takes(to, (key, write), len) {
             self.carry(&mut c);
@@ -135,29 +140,30 @@ impl CmaBatch {
         (self.to, self.key, self.write) = (to, key, write);
         self.bytes += len;
         self.waiting.push(w);
-        // Another like it would find no room.
+        // The first access is copied now, and so is a batch without room for another of this
+        // length.
         if !self.gathers || !self.takes(to, (key, write), len) {
             self.carry(&mut c);
         }
         self.gathers = true;
-        self.copied >= AT_ONCE
+        self.copied >= POLL_BUDGET
     }
 
-    /// Begins a long access whose memory may be in pieces, and whose target may not permit it or
-    /// may want to hear of it. An error, and nothing done, when it is denied.
+    /// Begins a long access whose memory may be in pieces, and whose target may deny it or may want
+    /// an event. An error, and nothing done, when the target denies it.
     pub(super) fn begin<R: RmaRings>(
         &mut self,
         rings: &mut R,
         mut l: LongCopy,
     ) -> Result<(), RmaDenied> {
-        copy_part(rings, &mut l, AT_ONCE)?;
+        copy_part(rings, &mut l, POLL_BUDGET)?;
         self.copied += l.copied;
         self.long.push_back(l);
         Ok(())
     }
 
     /// Copies the batch, and of long accesses as much as one poll may, when the application polls.
-    pub(super) fn poll<R: RmaRings>(&mut self, mut c: Carrier<R>) {
+    pub(super) fn poll<R: RmaRings>(&mut self, mut c: CmaContext<R>) {
         self.carry(&mut c);
         self.copied = 0;
         self.copy_long(&mut c);
@@ -165,7 +171,7 @@ impl CmaBatch {
     }
 
     /// Copies the batch.
-    fn carry<R: RmaRings>(&mut self, c: &mut Carrier<R>) {
+    fn carry<R: RmaRings>(&mut self, c: &mut CmaContext<R>) {
         let n = self.waiting.len();
         if n == 0 {
             return;
@@ -176,11 +182,11 @@ impl CmaBatch {
         self.copied += bytes;
         let parts = self.waiting.iter().map(|w| (w.mem, w.done.remote.addr));
         let done = c.rings.access_batch(to, write, key, parts);
-        if done == n && bytes > n * SHORT {
+        if done == n && bytes > n * RING_RMA_MAX {
             c.costs
                 .measured_copy(CopyMethod::Cma, n, bytes, (began, c.rings.now()));
         }
-        for (i, Wait { mem, done: ends }) in self.waiting.drain(..).enumerate() {
+        for (i, BatchedAccess { mem, done: ends }) in self.waiting.drain(..).enumerate() {
             let local = LocalBuffer::Piece(mem);
             let went = match i < done {
                 true => Ok(()),
@@ -190,7 +196,7 @@ impl CmaBatch {
                 Ok(()) => Status::Ok,
                 Err(RmaDenied::Status(s)) => s,
                 Err(RmaDenied::Unsupported) => {
-                    self.refused.push(Refused {
+                    self.refused.push(RefusedAccess {
                         write,
                         mem: mem.into(),
                         done: ends,
@@ -203,11 +209,11 @@ impl CmaBatch {
         }
     }
 
-    /// Copies of long accesses what one poll may, the oldest first.
-    fn copy_long<R: RmaRings>(&mut self, c: &mut Carrier<R>) {
+    /// Copies as much of the long accesses as one poll may, the oldest first.
+    fn copy_long<R: RmaRings>(&mut self, c: &mut CmaContext<R>) {
         let mut at = 0;
         while let Some(l) = self.long.get_mut(at) {
-            let most = AT_ONCE.saturating_sub(self.copied);
+            let most = POLL_BUDGET.saturating_sub(self.copied);
             if l.copied < l.mem.len() {
                 if most == 0 {
                     return;
@@ -219,7 +225,7 @@ impl CmaBatch {
                     let Some(l) = self.long.remove(at) else { break };
                     match denied {
                         RmaDenied::Status(s) => c.ended.push((l.done, s)),
-                        RmaDenied::Unsupported => self.refused.push(Refused {
+                        RmaDenied::Unsupported => self.refused.push(RefusedAccess {
                             write: l.write,
                             mem: l.mem,
                             done: l.done,
@@ -256,7 +262,7 @@ fn copy_part<R: RmaRings>(rings: &mut R, l: &mut LongCopy, most: usize) -> Resul
     Ok(())
 }
 
-/// Tells the target of a long access; `false` when there is no room now.
+/// Sends the target the event of a long access; `false` when there is no room now.
 fn told<R: RmaRings>(rings: &mut R, l: &LongCopy) -> bool {
     let what = (l.done.remote.key, l.mem.len(), l.cq_data, l.write);
     rings.tell(l.done.peer, what) != Verdict::NoResources

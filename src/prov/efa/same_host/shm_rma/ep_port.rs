@@ -19,8 +19,8 @@ impl RmaRings for TxRings {
         host::now()
     }
 
-    fn takes_rma(&mut self, peer: PeerId) -> bool {
-        TxRings::takes_rma(self, peer)
+    fn admit_rma(&mut self, peer: PeerId) -> bool {
+        TxRings::admit_rma(self, peer)
     }
 
     fn wants_events(&self, peer: PeerId) -> bool {

@@ -7,8 +7,8 @@
 //! cross-memory attach go that way: short ones several by one call, long ones in parts
 //! (`cma_batch`).
 //!
-//! [`ShmRma`] is a state machine that sees the world through its `port` alone; `sim` runs several
-//! against each other. [`ShmRma::start`] begins an access; a poll goes through
+//! [`ShmRma`] is a state machine that does all input and output through its `port`; `sim` runs
+//! several against each other. [`ShmRma::start`] begins an access; a poll goes through
 //! [`ShmRma::collect`], [`ShmRma::report`] and [`ShmRma::pump`].
 
 mod cma_batch;
@@ -26,17 +26,17 @@ use crate::prov::efa::same_host::cost_model::{CopyMethod, CostModel};
 use crate::shm::{AdapterRetry, LocalBuffer, RmaDenied, TxRings};
 use crate::transport::{AtomicRequest, Completion, Payload, Report, Status, Transport, Verdict};
 use crate::types::*;
-pub(crate) use cma_batch::Wait;
-use cma_batch::{Carrier, CmaBatch, LongCopy, Refused, AT_ONCE};
+pub(crate) use cma_batch::BatchedAccess;
+use cma_batch::{CmaBatch, CmaContext, LongCopy, RefusedAccess, POLL_BUDGET};
 use port::{RmaPort, RmaRings};
 use std::collections::VecDeque;
-pub(crate) use target::{arrived, find, is, serve, told, Atomic, Scratch, TargetMemory};
+pub(crate) use target::{arrived, find, is, serve, told, Scratch, TargetAtomic, TargetMemory};
 
 /// Longest read or write that is one record, bytes.
-pub(crate) const SHORT: usize = 8 << 10;
-/// Shortest read and write that are copied from here unless they come alone. A target that answers
-/// a read copies bytes that are in none of its caches.
-pub(crate) const TOGETHER: [usize; 2] = [2 << 10, 6 << 10];
+pub(crate) const RING_RMA_MAX: usize = 8 << 10;
+/// Shortest read, and write, that joins a batch that is copied here while others are under way,
+/// bytes. Lower for reads: their target would copy bytes that are in none of its caches.
+pub(crate) const BATCH_MIN: [usize; 2] = [2 << 10, 6 << 10];
 /// Bytes of a piece of a long read or write, and of a very long one.
 const PIECE: usize = 8 << 10;
 const BIG_PIECE: usize = 32 << 10;
@@ -44,7 +44,7 @@ const BIG: usize = 64 << 10;
 
 /// A long read or write, of which pieces are still to be written into the ring.
 struct LongRma {
-    /// Of all of it; it is an operation.
+    /// The completion of the whole access, which has an operation record.
     done: Completion,
     ctx: u32,
     write: bool,
@@ -86,25 +86,25 @@ impl ShmRma {
         self.cma.gather();
     }
 
-    /// Whether they wait for the next poll.
+    /// Whether accesses that are copied here wait for the next poll.
     #[inline(always)]
     pub(crate) fn gathers(&self) -> bool {
         self.cma.gathers()
     }
 
     /// Accesses that the adapter has to carry out after all.
-    pub(crate) fn refused(&mut self) -> Vec<Refused> {
+    pub(crate) fn refused(&mut self) -> Vec<RefusedAccess> {
         self.cma.refused()
     }
 
-    /// Adds a read or write to those that are copied from here, if the peer permits that, and need
-    /// not be told; whether it does. [`ShmRma::poll_due`] says whether to poll then.
+    /// Adds a read or write to the batch that is copied here, if the peer permits it and wants no
+    /// event. Returns whether it was added. [`ShmRma::take_poll_due`] says whether to poll then.
     #[inline(never)]
     pub(crate) fn add_to_batch<R: RmaRings>(
         &mut self,
         rings: &mut R,
         write: bool,
-        w: Wait,
+        w: BatchedAccess,
     ) -> bool {
         let done = &w.done;
         let permits = rings.permits(done.peer, done.remote, done.len, write);
@@ -117,21 +117,21 @@ impl ShmRma {
     }
 
     /// Adds an access that is copied from here, and that the peer permits.
-    fn join<R: RmaRings>(&mut self, rings: &mut R, write: bool, w: Wait) {
-        let (cma, c) = self.carrier(rings);
+    fn join<R: RmaRings>(&mut self, rings: &mut R, write: bool, w: BatchedAccess) {
+        let (cma, c) = self.cma_context(rings);
         self.poll_due |= cma.join(c, write, w);
     }
 
-    /// Whether the last accesses were system calls of ours that took long: the endpoint is to be
-    /// polled, for a peer may wait for us. Asked once.
+    /// Returns, once, whether the last accesses were long system calls: the endpoint is to be
+    /// polled then, because a peer may wait for it.
     #[inline(always)]
     pub(crate) fn take_poll_due(&mut self) -> bool {
         core::mem::take(&mut self.poll_due)
     }
 
-    /// What is copied from here, and what copying takes.
-    fn carrier<'a, R>(&'a mut self, rings: &'a mut R) -> (&'a mut CmaBatch, Carrier<'a, R>) {
-        let c = Carrier {
+    /// Splits the state into the accesses that are copied here, and what copying needs.
+    fn cma_context<'a, R>(&'a mut self, rings: &'a mut R) -> (&'a mut CmaBatch, CmaContext<'a, R>) {
+        let c = CmaContext {
             rings,
             costs: &mut self.costs,
             ended: &mut self.ended,
@@ -192,12 +192,12 @@ impl ShmRma {
             return Verdict::Unsupported;
         };
         if let Some(mem) = plain {
-            self.join(rings, r.write, Wait { mem, done });
+            self.join(rings, r.write, BatchedAccess { mem, done });
             return Verdict::Queued;
         }
         let tells = r.cq_data.is_some() || wants_events;
         let copied = match &r.data {
-            SendData::User(m) if m.len() > AT_ONCE => {
+            SendData::User(m) if m.len() > POLL_BUDGET => {
                 let long = LongCopy {
                     write: r.write,
                     mem: *m,
@@ -255,7 +255,7 @@ impl ShmRma {
         done: Completion,
     ) -> Verdict {
         let (peer, len) = (done.peer, mem.len());
-        if len <= SHORT {
+        if len <= RING_RMA_MAX {
             let done = tracked(port, r, done);
             let sent = port.rings().map(|rings| match r.write {
                 true => rings.put(done, Payload::Piece(mem), r.cq_data),
@@ -270,8 +270,8 @@ impl ShmRma {
         let Some(rings) = port.rings() else {
             return Verdict::Unsupported;
         };
-        // A target that counts accesses counts one.
-        if !rings.takes_rma(peer) || rings.wants_events(peer) {
+        // A target that counts accesses must count this access once, not its pieces.
+        if !rings.admit_rma(peer) || rings.wants_events(peer) {
             return Verdict::Unsupported;
         }
         if self.costs.choose(len, &[CopyMethod::Ring, CopyMethod::Cma]) == CopyMethod::Cma {
@@ -299,7 +299,7 @@ impl ShmRma {
     #[inline]
     pub(crate) fn collect<R: RmaRings>(&mut self, rings: &mut R) {
         if self.cma.load() > 0 {
-            let (cma, c) = self.carrier(rings);
+            let (cma, c) = self.cma_context(rings);
             cma.poll(c);
         }
         rings.poll_ended(&mut self.ended);
@@ -337,7 +337,7 @@ impl ShmRma {
         }
     }
 
-    /// A piece of a read or write is done, or its writing; with the last of them it ends.
+    /// Ends a piece of an access, or the writing of its pieces; after the last the access ends.
     fn part_done<P: RmaPort>(&mut self, port: &mut P, ctx: u32, failed: Option<Failure>) {
         if let Some((1, len, _)) = port.parts(ctx) {
             self.ends(ctx, len);
@@ -346,8 +346,7 @@ impl ShmRma {
     }
 }
 
-/// Where the end of an access is reported: to a record of its own, if a counter of its own counts
-/// it.
+/// The completion of an access: an access with a counter of its own gets an operation record.
 fn tracked<P: RmaPort>(port: &mut P, r: &RmaReq<SendData>, done: Completion) -> Completion {
     match r.common.completion_cntr {
         None => done,
@@ -365,7 +364,7 @@ fn drop_tracked<P: RmaPort>(port: &mut P, done: Completion) {
     }
 }
 
-/// Writes pieces; `None` when it has to wait, and how it went when all are written.
+/// Writes pieces of an access. `None` when it has to wait, `Some` with its failure when it is done.
 fn go_on<P: RmaPort>(l: &mut LongRma, port: &mut P) -> Option<Option<Failure>> {
     let piece = if l.mem.len() > BIG { BIG_PIECE } else { PIECE };
     while l.off < l.mem.len() {
@@ -391,7 +390,7 @@ fn go_on<P: RmaPort>(l: &mut LongRma, port: &mut P) -> Option<Option<Failure>> {
             Verdict::NoResources => return None,
             Verdict::Unsupported | Verdict::Failed(_) => {
                 // The ring takes no more for now.
-                let part = l.mem.part(l.off, AT_ONCE);
+                let part = l.mem.part(l.off, POLL_BUDGET);
                 let local = LocalBuffer::Piece(part);
                 match rings.cma_access(l.done.peer, l.write, &local, done.remote) {
                     Ok(()) => {
@@ -440,9 +439,8 @@ fn go_on<P: RmaPort>(l: &mut LongRma, port: &mut P) -> Option<Option<Failure>> {
     Some(None)
 }
 
-/// Starts an atomic, and says whether its success is to be reported now: when that is wanted
-/// (`early`), and it is certain to be carried out. `Unsupported`, and nothing done, when another
-/// route has to carry it.
+/// Starts an atomic. Returns whether to report its success now: `early` is set, and the atomic is
+/// certain to be carried out. `Unsupported`, and nothing done, when another route has to carry it.
 #[inline]
 pub(crate) fn atomic(
     rings: &mut TxRings,

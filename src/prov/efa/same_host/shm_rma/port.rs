@@ -1,6 +1,6 @@
-//! What reads and writes of same-host peers see of the world: the rings to them, copies of their
-//! memory, and the operations they are parts of. An endpoint is one (`ep_port`), and so is the
-//! simulator's.
+//! The interface of reads and writes of same-host peers to their environment: the rings to peers,
+//! copies of their memory, and operation records. Endpoints (`ep_port`) and the simulator implement
+//! it.
 
 use crate::hmem::Piece;
 use crate::proto::{Failure, PeerId};
@@ -14,15 +14,15 @@ pub(crate) trait RmaRings {
     fn now(&self) -> u64;
 
     /// Whether accesses to a peer go into its ring just now.
-    fn takes_rma(&mut self, peer: PeerId) -> bool;
+    fn admit_rma(&mut self, peer: PeerId) -> bool;
 
-    /// Whether a peer wants to hear of every access.
+    /// Whether a peer wants an event of every access.
     fn wants_events(&self, peer: PeerId) -> bool;
 
     /// Whether an access is known to be permitted, and possible from here.
     fn permits(&mut self, peer: PeerId, at: RemoteAddr, len: usize, write: bool) -> bool;
 
-    /// Much is to be written to a peer.
+    /// Uses all of the ring to a peer from now on: much is to be written.
     fn widen(&mut self, peer: PeerId);
 
     /// Writes an access into a peer's ring, as [`Transport::put`] has it.
@@ -42,8 +42,8 @@ pub(crate) trait RmaRings {
         at: RemoteAddr,
     ) -> Result<(), RmaDenied>;
 
-    /// Copies pieces to or from a peer's region by one call of the system: how many are there, from
-    /// the first on.
+    /// Copies pieces to or from a peer's region by one system call; returns how many were copied,
+    /// from the first on.
     fn access_batch(
         &mut self,
         peer: PeerId,
@@ -66,7 +66,7 @@ pub(crate) trait RmaRings {
     fn poll_ended(&mut self, ended: &mut Vec<(Completion, Status)>);
 }
 
-/// The rest of the world.
+/// The endpoint that the accesses belong to.
 pub(crate) trait RmaPort {
     type Rings: RmaRings;
 

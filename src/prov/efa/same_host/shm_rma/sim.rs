@@ -1,15 +1,16 @@
-//! Endpoints of one simulated host with a seed and a virtual clock, and the promise that, whatever
-//! the rings have room for, targets permit, the system refuses and the order in which processes
-//! run, every read and write ends once, has moved its bytes when it ends well, touches no memory
-//! afterwards, and is heard of once by a target that wants to hear of it; that no poll copies much
-//! more than [`AT_ONCE`] bytes; and that, when a process dies at any step, what needed it ends.
+//! Simulates the endpoints of one host with a seed and a virtual clock. Varies the room in rings,
+//! what targets permit, what the kernel refuses, and the order in which processes run. Checks that
+//! every read and write ends once, has moved its bytes when it succeeds, touches no memory
+//! afterwards, and raises one event at a target that wants events; that no poll copies much more
+//! than [`POLL_BUDGET`] bytes; and that, when a process dies at any step, the operations that need
+//! it end.
 //!
 //! `FABRIC_SIM_SEEDS` sets how many seeds run.
 
 use super::port::{RmaPort, RmaRings};
 use super::*;
 use crate::core::rng::Rng;
-use crate::hmem::fenced::Fenced;
+use crate::hmem::fenced::FencedBuf;
 use crate::hmem::{fake, InjectBuf, UserMem};
 use crate::proto::sim_seeds;
 use crate::prov::contract::Common;
@@ -18,7 +19,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
-/// What a target makes of an access.
+/// How a target treats an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SimRegion {
     Permits,
@@ -71,14 +72,14 @@ struct RmaHost {
     clock: u64,
     plan: Vec<AccessPlan>,
     /// By access: local and remote memory, and whether the local one is lent.
-    local: BTreeMap<u64, (Fenced, bool)>,
-    remote: BTreeMap<u64, Fenced>,
+    local: BTreeMap<u64, (FencedBuf, bool)>,
+    remote: BTreeMap<u64, FencedBuf>,
     /// What local memory held when the access ended.
     left: BTreeMap<u64, Vec<u8>>,
     rings: HashMap<(PeerId, PeerId), VecDeque<SimRmaRecord>>,
-    /// Events that targets have heard of, by access.
+    /// Number of events that targets have received, by access.
     events: HashMap<u64, u32>,
-    /// Processes that want to hear of every access.
+    /// Processes that want an event of every access.
     listeners: HashSet<PeerId>,
     dead: HashSet<PeerId>,
     /// How often in percent the system refuses, and a ring has no room or takes no more.
@@ -185,7 +186,7 @@ impl RmaRings for RmaSimPort {
         h.clock
     }
 
-    fn takes_rma(&mut self, peer: PeerId) -> bool {
+    fn admit_rma(&mut self, peer: PeerId) -> bool {
         let h = &mut *self.host.borrow_mut();
         !h.dead.contains(&peer) && !h.chance(h.full)
     }
@@ -274,7 +275,7 @@ impl RmaRings for RmaSimPort {
         if h.dead.contains(&peer) {
             return Verdict::Unsupported;
         }
-        if p.len > AT_ONCE && h.chance(h.full) {
+        if p.len > POLL_BUDGET && h.chance(h.full) {
             return Verdict::NoResources;
         }
         if write {
@@ -380,7 +381,7 @@ fn plans(rng: &mut Rng, sides: u64) -> Vec<AccessPlan> {
             let write = rng.below(2) == 0;
             let len = 1 + match rng.below(8) {
                 0 => rng.below(1_500_000),
-                1 => AT_ONCE as u64 - 1 + rng.below(3),
+                1 => POLL_BUDGET as u64 - 1 + rng.below(3),
                 2 | 3 => rng.below(150_000),
                 _ => rng.below(10_000),
             } as usize;
@@ -443,7 +444,7 @@ impl RmaSim {
             ended: BTreeMap::new(),
         }));
         for (key, p) in (0u64..).zip(&plan) {
-            let mut region = Fenced::new(p.offset + p.len + 8);
+            let mut region = FencedBuf::new(p.offset + p.len + 8);
             if !p.write {
                 let mem = region.mem().part(p.offset, p.len);
                 mem.store(0, &pattern(key, p.len));
@@ -476,7 +477,7 @@ impl RmaSim {
             return;
         }
         let mut h = self.host.borrow_mut();
-        let mut mem = Fenced::new(p.len);
+        let mut mem = FencedBuf::new(p.len);
         if p.write {
             mem.mem().store(0, &pattern(key, p.len));
         }
@@ -516,8 +517,8 @@ impl RmaSim {
             },
         };
         let RmaSimEndpoint { state, port } = &mut self.sides[p.from as usize];
-        let short = p.plain && !p.counted && !p.split && p.len <= SHORT;
-        let wait = Wait { mem: piece, done };
+        let short = p.plain && !p.counted && !p.split && p.len <= RING_RMA_MAX;
+        let wait = BatchedAccess { mem: piece, done };
         let sent = match short && state.add_to_batch(port, p.write, wait) {
             true => Verdict::Queued,
             false => state.start(port, &r, done),
@@ -544,7 +545,7 @@ impl RmaSim {
     /// No call copies much more than it may.
     fn check_bound(&self) {
         let copied = core::mem::take(&mut self.host.borrow_mut().copied);
-        assert!(copied <= 3 * AT_ONCE, "{copied} bytes in one call");
+        assert!(copied <= 3 * POLL_BUDGET, "{copied} bytes in one call");
     }
 
     /// Has a target execute some records, as a poll does.
@@ -584,8 +585,11 @@ impl RmaSim {
             state.pump(port);
         }
         let copied = self.host.borrow().copied;
-        let pieces = self.plan.len() * AT_ONCE;
-        assert!(copied <= 2 * AT_ONCE + pieces, "{copied} bytes in one poll");
+        let pieces = self.plan.len() * POLL_BUDGET;
+        assert!(
+            copied <= 2 * POLL_BUDGET + pieces,
+            "{copied} bytes in one poll"
+        );
         let refused = state.refused();
         for r in refused {
             if let Some(ctx) = r.done.op() {
@@ -634,7 +638,7 @@ impl RmaSim {
             && rings.map(|(_, r)| r.len()).sum::<usize>() == 0
     }
 
-    /// Checks an access, both of whose sides have lived.
+    /// Checks an access whose initiator and target have both survived.
     fn check(&self, seed: u64, key: u64) {
         let p = self.plan[key as usize];
         let h = self.host.borrow();
@@ -658,7 +662,7 @@ impl RmaSim {
         );
     }
 
-    /// Nobody has touched what was not lent.
+    /// Checks that no memory changed while it was not lent.
     fn check_memory(&self, seed: u64) {
         let h = self.host.borrow();
         for (key, (mem, lent)) in &h.local {

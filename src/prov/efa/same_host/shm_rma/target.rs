@@ -3,7 +3,7 @@
 use crate::device::any::Dev;
 use crate::device::Device;
 use crate::hmem::{arith, atomic, UserMem};
-use crate::proto::{AtomicKind, PeerId, RecvQueue, Written};
+use crate::proto::{AtomicKind, PeerId, RecvQueue, WriteWithData};
 use crate::prov::contract::Entry;
 use crate::prov::efa::ops::direct;
 use crate::prov::efa::port::EpPort;
@@ -25,7 +25,7 @@ pub(crate) fn told(data: u64, len: usize, src: fi_addr_t) -> Entry {
 }
 
 /// What a peer has accessed.
-pub(crate) struct Served {
+pub(crate) struct ServedAccess {
     pub key: u64,
     pub len: usize,
     pub write: bool,
@@ -38,7 +38,7 @@ pub(crate) fn is(record: &Record) -> bool {
     (kind::WRITE..=kind::ATOMIC).contains(&record.kind)
 }
 
-/// What carrying out accesses takes.
+/// The tables in which the target looks up registered memory.
 #[derive(Clone, Copy)]
 pub(crate) struct TargetMemory<'a> {
     pub dev: &'a Dev,
@@ -59,7 +59,7 @@ pub(crate) fn serve(
     memory: TargetMemory,
     record: &Record,
     scratch: &mut Scratch,
-) -> Option<Served> {
+) -> Option<ServedAccess> {
     let [key, addr, word] = record.words();
     let mut len = record.len.saturating_sub(ACCESS_HEAD);
     let write = record.kind == kind::WRITE;
@@ -70,7 +70,7 @@ pub(crate) fn serve(
             serve_plain(memory, record, (key, addr, len), write, &mut scratch.tags)
         }
         _ => {
-            let a = Atomic::of(key, addr, word);
+            let a = TargetAtomic::of(key, addr, word);
             changes = !a.reads();
             let n = serve_word(memory, record, &a, &mut scratch.tags)
                 .map_or_else(|| serve_atomic(memory.dev, record, &a, scratch), Ok);
@@ -83,7 +83,7 @@ pub(crate) fn serve(
         }
         return None;
     }
-    Some(Served {
+    Some(ServedAccess {
         key,
         len,
         write: changes,
@@ -122,13 +122,13 @@ fn serve_plain(
     Ok(())
 }
 
-/// Does an atomic on one element that the processor can change in one piece, as most are; bytes of
-/// it. `None`, and nothing done, when it is another one, or is not permitted.
+/// Executes an atomic on one element that the processor can change atomically, as most are; returns
+/// the bytes of the element. `None`, and nothing done, for other atomics and without permission.
 #[inline]
 fn serve_word(
     memory: TargetMemory,
     record: &Record,
-    a: &Atomic,
+    a: &TargetAtomic,
     tags: &mut KeyHashes,
 ) -> Option<usize> {
     let to = a.to.as_slice().first()?;
@@ -157,7 +157,12 @@ fn serve_word(
     Some(size)
 }
 
-fn serve_atomic(dev: &Dev, record: &Record, a: &Atomic, s: &mut Scratch) -> Result<usize, Status> {
+fn serve_atomic(
+    dev: &Dev,
+    record: &Record,
+    a: &TargetAtomic,
+    s: &mut Scratch,
+) -> Result<usize, Status> {
     record.copy(ACCESS_HEAD, &mut s.data);
     s.former.clear();
     let len = a.apply(dev, &s.data, &mut s.former)?;
@@ -168,18 +173,18 @@ fn serve_atomic(dev: &Dev, record: &Record, a: &Atomic, s: &mut Scratch) -> Resu
 }
 
 /// An atomic on our memory.
-pub(crate) struct Atomic {
+pub(crate) struct TargetAtomic {
     pub to: Iovs,
     pub datatype: fi_datatype,
     pub op: fi_op,
     pub kind: AtomicKind,
 }
 
-impl Atomic {
-    /// The one that an access of this key, address and word (see [`super::atomic_word`]) is.
-    fn of(key: u64, addr: u64, word: u64) -> Atomic {
+impl TargetAtomic {
+    /// Decodes an access of this key, address and word (see [`super::atomic_word`]).
+    fn of(key: u64, addr: u64, word: u64) -> TargetAtomic {
         let len = word >> 32;
-        Atomic {
+        TargetAtomic {
             to: Iovs::new(&[RmaIov { addr, len, key }]).unwrap_or_default(),
             datatype: (word as u8).into(),
             op: ((word >> 8) as u8).into(),
@@ -196,8 +201,8 @@ impl Atomic {
         self.op == FI_ATOMIC_READ
     }
 
-    /// Does it with operands `data`, to which values to compare with are added; the former values
-    /// are appended to `former`. Returns bytes of memory.
+    /// Executes the atomic on operands `data`, which the compare values follow; appends the former
+    /// values to `former`. Returns the bytes of memory.
     pub(crate) fn apply(
         &self,
         dev: &Dev,
@@ -250,7 +255,7 @@ pub(crate) fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &
     if let Some(d) = did {
         if let Some(data) = d.data {
             let len = d.len;
-            direct::written(port, rq, from, Written { len, data });
+            direct::written(port, rq, from, WriteWithData { len, data });
         }
         port.remote_access(d.key, d.len, d.write);
     }
