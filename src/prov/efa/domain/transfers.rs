@@ -1,7 +1,7 @@
 //! Data transfer and collectives of a domain's endpoints: each call takes the domain's lock once.
 
 use super::EfaDomain;
-use crate::core::Result;
+use crate::core::{Errno, Result};
 use crate::device::wait::wait_readable;
 use crate::device::Device;
 use crate::hmem::UserMem;
@@ -21,20 +21,28 @@ use std::time::{Duration, Instant};
 const ROUTE_WAIT: Duration = Duration::from_millis(10);
 
 impl EfaDomain {
-    /// The result of an operation, which may have been kept because its peer has been called.
+    /// The result of an operation. One that is kept because its peer has been called succeeds, once
+    /// the peer has answered or a moment later.
     #[inline(always)]
     fn answered(&self, ep: u32, sent: Result<()>) -> Result<()> {
         match sent {
-            Err(ROUTE_PENDING) => {
-                self.wait_for_answer(ep);
-                Ok(())
-            }
-            other => other,
+            Ok(()) => Ok(()),
+            Err(e) => self.not_started(ep, e),
         }
     }
 
     #[cold]
     #[inline(never)]
+    fn not_started(&self, ep: u32, e: Errno) -> Result<()> {
+        match e {
+            ROUTE_PENDING => {
+                self.wait_for_answer(ep);
+                Ok(())
+            }
+            e => Err(e),
+        }
+    }
+
     fn wait_for_answer(&self, ep: u32) {
         let until = Instant::now() + ROUTE_WAIT;
         loop {

@@ -154,7 +154,10 @@ fn rma_to<D: SendBuffer, C: Call>(
             if r.common.rings() {
                 live.qp.ring();
             }
-            posted.result()
+            match posted {
+                Verdict::Queued => Ok(()),
+                other => other.result(),
+            }
         }
         _ => general(s, id, (peer, route), mode, *r),
     }

@@ -163,7 +163,10 @@ fn send_to<D: SendBuffer, C: Call>(
                 false => live.qp.am_zcopy(done, head, Payload::Piece(p)),
             };
             live.qp.ring();
-            sent.result()
+            match sent {
+                Verdict::Queued => Ok(()),
+                other => other.result(),
+            }
         }
         (MessageRoute::Packets, Some(p)) if simple && r.data.len() <= ep.config.packet_max => {
             let LiveEndpoint { qp, proto, .. } = live;
@@ -176,13 +179,16 @@ fn send_to<D: SendBuffer, C: Call>(
                 true => qp.am_short(done, head, InjectBuf::from(p)),
                 false => qp.am_zcopy(done, head, Payload::Piece(p)),
             };
-            if sent == Verdict::Queued {
-                proto.commit_eager_tx(peer);
-                if r.common.rings() {
-                    qp.ring();
+            match sent {
+                Verdict::Queued => {
+                    proto.commit_eager_tx(peer);
+                    if r.common.rings() {
+                        qp.ring();
+                    }
+                    Ok(())
                 }
+                other => other.result(),
             }
-            sent.result()
         }
         (route, _) => general(s, id, (peer, route), mode, *r),
     }
