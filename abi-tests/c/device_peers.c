@@ -60,6 +60,38 @@ static void *mapped(void)
 	return at;
 }
 
+/* Memory that goes by a descriptor is seen by whoever imports it. */
+static void imported(void)
+{
+	int (*create)(uint64_t *, size_t, const struct properties *, uint64_t) =
+		(int (*)(uint64_t *, size_t, const struct properties *, uint64_t)) symbol("cuMemCreate");
+	int (*export)(void *, uint64_t, unsigned, uint64_t) =
+		(int (*)(void *, uint64_t, unsigned, uint64_t)) symbol("cuMemExportToShareableHandle");
+	int (*import)(uint64_t *, void *, unsigned) =
+		(int (*)(uint64_t *, void *, unsigned)) symbol("cuMemImportFromShareableHandle");
+	int (*reserve)(void **, size_t, size_t, size_t, uint64_t) =
+		(int (*)(void **, size_t, size_t, size_t, uint64_t)) symbol("cuMemAddressReserve");
+	int (*map)(void *, size_t, size_t, uint64_t, uint64_t) =
+		(int (*)(void *, size_t, size_t, uint64_t, uint64_t)) symbol("cuMemMap");
+	struct properties p = { .type = 1, .location = 1 };
+	uint64_t handle[2];
+	void *at[2];
+	int fd;
+
+	DO(0, create(&handle[0], SIZE, &p, 0));
+	DO(0, export(&fd, handle[0], 1, 0));
+	DO(0, import(&handle[1], (void *) (uintptr_t) fd, 1));
+	DO(0, close(fd));
+	for (int i = 0; i < 2; i++) {
+		DO(0, reserve(&at[i], SIZE, 0, 0, 0));
+		DO(0, map(at[i], SIZE, 0, handle[i], 0));
+	}
+	memset(out, 42, SIZE);
+	DO(0, gpu_copy(at[0], out, SIZE, TO_DEVICE));
+	DO(0, gpu_copy(back, at[1], SIZE, TO_HOST));
+	TRUE(memcmp(out, back, SIZE) == 0);
+}
+
 static void connect_peers(const char *fabric_name)
 {
 	char theirs[sizeof(name)];
@@ -105,6 +137,8 @@ static void sender(void)
 	void *own = device(), *vmm = mapped();
 	struct fid_mr *mr = registered(own, FI_HMEM_CUDA), *other = registered(vmm, FI_HMEM_CUDA);
 	uint64_t before;
+
+	imported();
 
 	for (int i = 0; i < LENS; i++) {
 		before = copies();

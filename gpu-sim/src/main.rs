@@ -47,6 +47,7 @@ const NAMES: &[&str] = &[
     "libcuda.so",
     "libcudart.so",
     "libcudart.so.12",
+    "libcudart.so.13",
     "libnvidia-ml.so.1",
 ];
 

@@ -42,11 +42,13 @@ pub enum Origin {
     Mapped(u64),
 }
 
-/// Memory of cuMemCreate.
+/// Memory of cuMemCreate, or of cuMemImportFromShareableHandle.
 struct Physical {
     gpu: usize,
     off: usize,
     len: usize,
+    /// Where this library sees memory that was imported; its bytes are in another file.
+    imported: Option<usize>,
     /// Handles and mappings.
     users: usize,
 }
@@ -235,17 +237,21 @@ pub fn export(at: usize, len: usize) -> Option<i32> {
     };
     let mut near = m.all.range(..at + PAGE).rev().map(|(_, a)| a);
     let a = near.find(around)?;
-    let g = m.gpus.get(a.gpu)?;
-    // A file description of its own, because the position belongs to the description.
+    if let Origin::Mapped(handle) = a.origin {
+        // Imported memory is exported by its owner.
+        m.physical.get(&handle).filter(|p| p.imported.is_none())?;
+    }
+    reopen(m.gpus.get(a.gpu)?, a.off + at - a.base)
+}
+
+/// A new description of a GPU's file, because a file position belongs to the description.
+fn reopen(g: &Gpu, position: usize) -> Option<i32> {
     let path = format!("/proc/self/fd/{}\0", g.file.as_raw_fd());
     // SAFETY: the path is terminated.
     let fd = unsafe { libc::open(path.as_ptr().cast(), libc::O_RDWR | libc::O_CLOEXEC) };
-    let from = (a.off + at - a.base) as i64;
     // SAFETY: plain numbers are passed.
-    if fd < 0 || unsafe { libc::lseek(fd, from, libc::SEEK_SET) } != from {
-        return None;
-    }
-    Some(fd)
+    let set = fd >= 0 && unsafe { libc::lseek(fd, position as i64, libc::SEEK_SET) } >= 0;
+    set.then_some(fd)
 }
 
 /// The memfd of a GPU, for other processes.
@@ -296,6 +302,49 @@ pub fn create(gpu: usize, len: usize) -> Option<u64> {
             gpu,
             off,
             len,
+            imported: None,
+            users,
+        },
+    );
+    Some(handle)
+}
+
+/// Bits of a shareable handle's file position that hold the length, in pages; those above hold the
+/// offset, in pages.
+const LENGTH_BITS: u32 = 20;
+
+/// A descriptor by which any process can import physical memory
+/// (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR). Its file position names the memory.
+pub fn share(handle: u64) -> Option<i32> {
+    let m = memory();
+    let p = m.physical.get(&handle).filter(|p| p.imported.is_none())?;
+    let at = (p.off / PAGE) << LENGTH_BITS | (p.len / PAGE);
+    reopen(m.gpus.get(p.gpu)?, at)
+}
+
+/// Physical memory behind a descriptor of [`share`]: its handle. The descriptor stays the caller's.
+pub fn import(fd: i32) -> Option<u64> {
+    // SAFETY: plain numbers are passed.
+    let at = usize::try_from(unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) }).ok()?;
+    let (off, len) = (
+        (at >> LENGTH_BITS) * PAGE,
+        (at & ((1 << LENGTH_BITS) - 1)) * PAGE,
+    );
+    if len == 0 {
+        return None;
+    }
+    let imported = Some(map(len, READ_WRITE, libc::MAP_SHARED, fd, off)?);
+    let mut m = memory();
+    let handle = m.next_handle;
+    m.next_handle += 1;
+    let (gpu, users) = (0, 1);
+    m.physical.insert(
+        handle,
+        Physical {
+            gpu,
+            off,
+            len,
+            imported,
             users,
         },
     );
@@ -311,7 +360,13 @@ impl Memory {
             return Some(());
         }
         let p = self.physical.remove(&handle)?;
-        self.gpus.get_mut(p.gpu)?.give_back(p.off, p.len);
+        match p.imported {
+            // SAFETY: mapped by `import`; no mapping refers to the memory any more.
+            Some(at) => unsafe {
+                libc::munmap(at as *mut _, p.len);
+            },
+            None => self.gpus.get_mut(p.gpu)?.give_back(p.off, p.len),
+        }
         Some(())
     }
 }
@@ -343,8 +398,12 @@ pub fn map_at(base: usize, len: usize, off: usize, handle: u64) -> Option<()> {
     }
     let p = m.physical.get_mut(&handle).filter(|p| off + len <= p.len)?;
     p.users += 1;
-    let (gpu, off) = (p.gpu, p.off + off);
-    let shadow = m.gpus.get(gpu)?.shadow + off;
+    let (gpu, within, imported) = (p.gpu, off, p.imported);
+    let off = p.off + off;
+    let shadow = match imported {
+        Some(at) => at + within,
+        None => m.gpus.get(gpu)?.shadow + off,
+    };
     let origin = Origin::Mapped(handle);
     let a = Allocation {
         gpu,

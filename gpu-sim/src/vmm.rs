@@ -1,9 +1,9 @@
 //! Virtual memory management (cuMemCreate, cuMemMap and relatives): physical memory, addresses, and
 //! what connects them. A part of the driver interface.
 
-use crate::driver::{call, gpu, put, INVALID_VALUE, OUT_OF_MEMORY};
+use crate::driver::{call, gpu, put, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 use crate::memory::{self, PAGE};
-use core::ffi::{c_int, c_uint};
+use core::ffi::{c_int, c_uint, c_void};
 
 /// `CUmemLocation`
 #[repr(C)]
@@ -27,6 +27,8 @@ pub struct Properties {
 /// CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE
 const PINNED: c_uint = 1;
 const ON_DEVICE: c_uint = 1;
+/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+const POSIX_FD: c_uint = 1;
 
 macro_rules! exports {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $t:ty),*) $body:block)+) => {$(
@@ -71,6 +73,19 @@ exports! {
     /// Checks the address only: every GPU has full access.
     fn cuMemSetAccess(at: usize, _len: usize, _what: *const u8, _count: usize) {
         memory::find(at).map(|_| ()).ok_or(INVALID_VALUE)
+    }
+    fn cuMemExportToShareableHandle(to: *mut c_void, handle: u64, kind: c_uint, _flags: u64) {
+        if kind != POSIX_FD {
+            return Err(NOT_SUPPORTED);
+        }
+        put(to.cast(), memory::share(handle).ok_or(INVALID_VALUE)?)
+    }
+    /// The descriptor comes as the value of the pointer, as in C.
+    fn cuMemImportFromShareableHandle(to: *mut u64, from: *mut c_void, kind: c_uint) {
+        if kind != POSIX_FD {
+            return Err(NOT_SUPPORTED);
+        }
+        put(to, memory::import(from as c_int).ok_or(INVALID_VALUE)?)
     }
     fn cuMemRetainAllocationHandle(to: *mut u64, at: usize) {
         put(to, memory::retain(at).ok_or(INVALID_VALUE)?)
