@@ -45,6 +45,14 @@ device "" "--no-dmabuf --fail cuMemcpyAsync=700" efa broken
 FI_HMEM_DISABLE_P2P=1 device "" "" efa
 FI_HMEM_DISABLE_P2P=1 device "" "" efa-direct refused
 FI_EFA_ENABLE_SHM_TRANSFER=1 device "" "" efa p2p
+# Devices other than NVIDIA's. Debian's libefa has no RDMA write, and efa-direct no FI_RMA without.
+other() {
+	echo "efa-sim, $*"
+	LD_LIBRARY_PATH=$lib sim -- "$target/gpu-sim" run --device "$1" -- "$bin/other_devices" "$@" 2>/dev/null
+}
+other rocr efa moved
+other neuron efa moved
+other synapse efa refused
 # Debian's libefa has no external queues; run `gda` by hand with a newer libefa.
 sim -- "$bin/gda" refused
 sim --bad-keys 20 -- "$bin/adapter_faults" keys

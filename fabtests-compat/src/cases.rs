@@ -87,11 +87,18 @@ impl Case {
     }
 
     /// With an emulated GPU.
-    fn with_gpu(mut self) -> Case {
+    fn with_gpu(self) -> Case {
+        self.with_device("cuda")
+    }
+
+    /// With an emulated device of this kind.
+    fn with_device(mut self, kind: &str) -> Case {
         let own = std::env::current_exe().unwrap_or_default();
-        let sim = own.with_file_name("gpu-sim");
+        let sim = own.with_file_name("gpu-sim").display().to_string();
         self.name.push_str(" (gpu-sim)");
-        self.under = vec![sim.display().to_string(), "run".into(), "--".into()];
+        self.under = [&sim, "run", "--device", kind, "--"]
+            .map(str::to_string)
+            .to_vec();
         self
     }
 
@@ -380,6 +387,20 @@ pub fn all(bin: &Path) -> Vec<Case> {
         }
     }
     v.push(Case::single("device_peers efa").with_gpu());
+    if !Path::new("/dev/nvidiactl").exists() {
+        for (kind, how) in [
+            ("rocr", "moved"),
+            ("neuron", "refused"),
+            ("synapse", "refused"),
+        ] {
+            for fabric in ["efa", "efa-direct"] {
+                let c = Case::single(&format!("other_devices {kind} {fabric} {how}"));
+                v.push(c.with_device(kind));
+            }
+        }
+        let peers = Case::single("other_devices rocr efa peers").with_device("rocr");
+        v.extend([peers.clone().far(), peers]);
+    }
     for (program, args) in [
         ("fi_rma_bw", "-o write -S all"),
         ("fi_rma_bw", "-o read -S all"),

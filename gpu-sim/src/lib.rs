@@ -5,19 +5,22 @@
 //! does so by mistake gets SIGSEGV, and a system call EFAULT. Its bytes are in a memfd, which the
 //! copies of this library see through a mapping of their own (`memory`). A thread has a current
 //! context or none (`context`), copies on a stream happen later, by a thread (`stream`). `driver`
-//! and `runtime` are the two interfaces of CUDA, `nvml` the management library. `counts` counts
+//! and `runtime` are the two interfaces of CUDA, `nvml` the management library. `rocr` answers for
+//! the runtime of AMD GPUs, `accelerators` for those of Neuron and Gaudi devices. `counts` counts
 //! calls by library and function.
 //!
 //! Settings come from the environment, which `gpu-sim run` fills: see `config`.
 
 #![allow(non_snake_case)]
 
+mod accelerators;
 mod config;
 mod context;
 mod counts;
 mod driver;
 mod memory;
 mod nvml;
+mod rocr;
 mod runtime;
 mod stream;
 mod vmm;

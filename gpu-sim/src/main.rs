@@ -1,7 +1,7 @@
 //! `gpu-sim run [options] -- command`: runs a command, and whatever it starts, on a machine with
 //! GPUs that are emulated below CUDA (see the library beside this program).
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -17,6 +17,9 @@ struct Options {
 enum CliCommand {
     /// Runs a command with emulated GPUs.
     Run {
+        /// Whose libraries the program finds.
+        #[arg(long, value_enum, default_value = "cuda")]
+        device: DeviceLibraries,
         /// Number of GPUs.
         #[arg(long, default_value_t = 1)]
         gpus: usize,
@@ -41,25 +44,43 @@ enum CliCommand {
     },
 }
 
-/// Library names that programs load.
-const NAMES: &[&str] = &[
-    "libcuda.so.1",
-    "libcuda.so",
-    "libcudart.so",
-    "libcudart.so.12",
-    "libcudart.so.13",
-    "libnvidia-ml.so.1",
-];
+/// Devices by their libraries.
+#[derive(Clone, Copy, ValueEnum)]
+enum DeviceLibraries {
+    Cuda,
+    Rocr,
+    Neuron,
+    Synapse,
+}
+
+impl DeviceLibraries {
+    /// Library names that programs load.
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            DeviceLibraries::Cuda => &[
+                "libcuda.so.1",
+                "libcuda.so",
+                "libcudart.so",
+                "libcudart.so.12",
+                "libcudart.so.13",
+                "libnvidia-ml.so.1",
+            ],
+            DeviceLibraries::Rocr => &["libhsa-runtime64.so.1"],
+            DeviceLibraries::Neuron => &["libnrt.so.1"],
+            DeviceLibraries::Synapse => &["libSynapse.so"],
+        }
+    }
+}
 
 /// A folder with the library under each of its names; removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
-    fn new(library: &Path) -> std::io::Result<Folder> {
+    fn new(library: &Path, device: DeviceLibraries) -> std::io::Result<Folder> {
         let at = std::env::temp_dir().join(format!("gpu-sim.{}", std::process::id()));
         std::fs::create_dir(&at)?;
         let folder = Folder(at);
-        for name in NAMES {
+        for name in device.names() {
             std::os::unix::fs::symlink(library, folder.0.join(name))?;
         }
         Ok(folder)
@@ -84,6 +105,7 @@ fn main() -> ExitCode {
 
 fn run(what: CliCommand) -> std::io::Result<u8> {
     let CliCommand::Run {
+        device,
         gpus,
         delay_us,
         no_dmabuf,
@@ -94,7 +116,7 @@ fn run(what: CliCommand) -> std::io::Result<u8> {
     } = what;
     let beside = std::env::current_exe()?.with_file_name("libgpu_sim.so");
     let library = library.unwrap_or(beside).canonicalize()?;
-    let folder = Folder::new(&library)?;
+    let folder = Folder::new(&library, device)?;
     let mut path = folder.0.clone().into_os_string();
     if let Some(more) = std::env::var_os("LD_LIBRARY_PATH") {
         path.push(":");

@@ -239,10 +239,19 @@ fn kind_of(iface: fi_hmem_iface) -> Result<MemKind> {
     if let Some(kind) = kind.filter(|k| crate::hmem::present(*k)) {
         return Ok(kind);
     }
-    let had = match crate::hmem::present(MemKind::Cuda) {
-        true => ", FI_HMEM_CUDA",
-        false => "; this machine shows no GPU (libcuda.so.1, /dev/nvidiactl)",
-    };
+    let interfaces = [
+        (FI_HMEM_CUDA, MemKind::Cuda),
+        (FI_HMEM_ROCR, MemKind::Rocr),
+        (FI_HMEM_NEURON, MemKind::Neuron),
+        (FI_HMEM_SYNAPSEAI, MemKind::Synapse),
+    ];
+    let present = interfaces.iter().filter(|(_, k)| crate::hmem::present(*k));
+    let mut had: String = present
+        .map(|(iface, _)| format!(", {}", crate::core::tostr::hmem_iface(*iface)))
+        .collect();
+    if had.is_empty() {
+        had = format!("; {}", crate::hmem::why_none());
+    }
     crate::warn_log!(
         FI_LOG_MR,
         "fi_mr_regattr: iface: wanted {} ({iface}), had FI_HMEM_SYSTEM{had}",

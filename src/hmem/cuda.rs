@@ -6,20 +6,21 @@
 //! of our own that does not synchronise with the default stream, because a kernel of the program
 //! may be waiting for this very copy.
 
+use super::dl::{functions, loaded as library_loaded, open};
 use super::interface::{self, ExportedBuf, Interface, IpcHandle};
 use super::MemKind;
 use crate::core::params::hmem;
 use crate::core::Result;
 use crate::types::*;
-use core::ffi::{c_int, c_uint, c_void, CStr};
+use core::ffi::{c_int, c_uint, c_void};
 use core::mem::transmute_copy;
 use std::collections::HashMap;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, OnceLock};
 
-type Code = c_int;
-const SUCCESS: Code = 0;
+type CudaCode = c_int;
+const SUCCESS: CudaCode = 0;
 /// CU_POINTER_ATTRIBUTE_*, and CU_MEMORYTYPE_DEVICE.
 const CONTEXT: c_uint = 1;
 const MEMORY_TYPE: c_uint = 2;
@@ -31,37 +32,10 @@ const NON_BLOCKING: c_uint = 1;
 const NO_TIMING: c_uint = 2;
 const LAZY_PEER_ACCESS: c_uint = 1;
 /// CUDA_ERROR_NOT_READY
-const NOT_READY: Code = 600;
-
-macro_rules! functions {
-    ($($name:ident = $symbol:literal: fn($($t:ty),*);)+) => {
-        /// The functions that are used.
-        struct Functions {
-            $($name: unsafe extern "C" fn($($t),*) -> Code,)+
-        }
-
-        impl Functions {
-            /// `None` when one of them is missing.
-            fn load(lib: *mut c_void) -> Option<Functions> {
-                // SAFETY: the library is open and stays so; the functions of these names have these
-                // types (cuda.h).
-                unsafe {
-                    Some(Functions {
-                        $($name: {
-                            let p = libc::dlsym(lib, $symbol.as_ptr());
-                            if p.is_null() {
-                                return None;
-                            }
-                            transmute_copy::<*mut c_void, _>(&p)
-                        },)+
-                    })
-                }
-            }
-        }
-    };
-}
+const NOT_READY: CudaCode = 600;
 
 functions! {
+    Functions -> CudaCode;
     pointer_attribute = c"cuPointerGetAttribute": fn(*mut c_void, c_uint, usize);
     push = c"cuCtxPushCurrent_v2": fn(usize);
     pop = c"cuCtxPopCurrent_v2": fn(*mut usize);
@@ -89,14 +63,14 @@ const DMA_BUF_SUPPORTED: c_int = 124;
 const DMA_BUF: c_int = 1;
 const BY_PCIE: u64 = 1;
 /// CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_NOT_SUPPORTED.
-const INVALID_VALUE: Code = 1;
-const NOT_INITIALIZED: Code = 3;
-const NOT_SUPPORTED: Code = 801;
+const INVALID_VALUE: CudaCode = 1;
+const NOT_INITIALIZED: CudaCode = 3;
+const NOT_SUPPORTED: CudaCode = 801;
 /// A page of the system: dma-bufs begin and end at one.
 const PAGE: usize = 4096;
 
 /// cuMemGetHandleForAddressRange
-type Export = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, u64) -> Code;
+type Export = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, u64) -> CudaCode;
 
 /// `CUipcMemHandle`, which goes by value.
 #[repr(C)]
@@ -116,12 +90,6 @@ pub(super) struct Cuda {
     streams: Mutex<HashMap<usize, CudaStream>>,
 }
 
-fn open(name: &CStr, flags: c_int) -> Option<*mut c_void> {
-    // SAFETY: the name is a C string. The library is never closed.
-    let p = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | flags) };
-    (!p.is_null()).then_some(p)
-}
-
 /// Number of GPUs, from the management library (NVML), which creates no context.
 fn nvml_device_count() -> c_uint {
     let count = || {
@@ -134,9 +102,9 @@ fn nvml_device_count() -> c_uint {
             if init.is_null() || get.is_null() {
                 return None;
             }
-            let init = transmute_copy::<*mut c_void, unsafe extern "C" fn() -> Code>(&init);
+            let init = transmute_copy::<*mut c_void, unsafe extern "C" fn() -> CudaCode>(&init);
             let get =
-                transmute_copy::<*mut c_void, unsafe extern "C" fn(*mut c_uint) -> Code>(&get);
+                transmute_copy::<*mut c_void, unsafe extern "C" fn(*mut c_uint) -> CudaCode>(&get);
             (init() == SUCCESS && get(&mut n) == SUCCESS).then_some(n)
         }
     };
@@ -145,7 +113,7 @@ fn nvml_device_count() -> c_uint {
 
 /// Whether the program has loaded the driver's library.
 pub(super) fn loaded() -> bool {
-    open(c"libcuda.so.1", libc::RTLD_NOLOAD).is_some()
+    library_loaded(c"libcuda.so.1")
 }
 
 /// The function that exports dma-bufs, if this driver has it.
@@ -190,7 +158,7 @@ pub(super) fn detect() {
     }
 }
 
-fn check(code: Code, what: &str) -> Result<()> {
+fn check(code: CudaCode, what: &str) -> Result<()> {
     static SAID: OnceLock<()> = OnceLock::new();
     if code == SUCCESS {
         return Ok(());

@@ -25,6 +25,11 @@ pub trait Interface: Send + Sync {
     /// `to` has `len` writable bytes.
     unsafe fn copy_out(&self, to: *mut u8, from: usize, len: usize) -> Result<()>;
 
+    /// Whether [`Interface::copy_in`] and [`Interface::copy_out`] work.
+    fn copies(&self) -> (bool, bool) {
+        (true, true)
+    }
+
     /// Whether an address is in device memory of this kind.
     fn owns(&self, at: usize) -> bool;
 
@@ -156,7 +161,12 @@ fn name(kind: MemKind) -> &'static str {
 /// a device.
 fn detect() {
     static DONE: OnceLock<()> = OnceLock::new();
-    DONE.get_or_init(super::cuda::detect);
+    DONE.get_or_init(|| {
+        super::cuda::detect();
+        super::rocr::detect();
+        super::neuron::detect();
+        super::synapse::detect();
+    });
 }
 
 /// The interfaces of this machine that may be used (FI_HMEM).
@@ -184,7 +194,10 @@ pub(crate) fn any() -> bool {
 pub(crate) fn why_none() -> &'static str {
     match INSTALLED.iter().any(|i| i.get().is_some()) {
         true => "the variable FI_HMEM names none of this machine's",
-        false => "this machine shows no GPU (libcuda.so.1 and /dev/nvidiactl)",
+        false => {
+            "this machine shows no device (libcuda.so.1 and /dev/nvidiactl, libhsa-runtime64.so.1, \
+             libnrt.so.1, libSynapse.so)"
+        }
     }
 }
 
@@ -196,6 +209,11 @@ pub(crate) fn peer_to_peer() -> bool {
 /// As [`Interface::share`], for one piece of device memory.
 pub(crate) fn share(p: &Segment) -> Result<IpcHandle> {
     of(p.kind()).share(p.addr())
+}
+
+/// As [`Interface::copies`].
+pub(crate) fn copies(kind: MemKind) -> (bool, bool) {
+    of(kind).copies()
 }
 
 /// As [`Interface::export`].
@@ -254,10 +272,11 @@ pub(crate) fn take_failure(mem: &UserMem) -> bool {
     all.len() < before
 }
 
-/// The kind of device memory at an address; `None` for host memory. Detection is needed only once
-/// libcuda is loaded: a program with CUDA memory has loaded libcuda, even without FI_HMEM.
+/// The kind of device memory at an address; `None` for host memory, and for devices whose library
+/// does not say whose an address is. Detection is needed only once the device's library is loaded:
+/// a program with such memory has loaded it, even without FI_HMEM.
 pub(crate) fn owner(at: usize) -> Option<MemKind> {
-    if super::cuda::loaded() {
+    if super::cuda::loaded() || super::rocr::loaded() {
         detect();
     }
     let known = INSTALLED.iter().skip(1).zip(DEVICE_KINDS);

@@ -14,20 +14,24 @@ pub mod arith;
 pub mod atomic;
 mod cuda;
 mod desc;
+mod dl;
 #[cfg(test)]
 pub(crate) mod fake;
 #[cfg(any(test, feature = "internals"))]
 pub mod fenced;
 mod interface;
+mod neuron;
 mod owned;
 mod piece;
 mod plain;
+mod rocr;
 mod shared;
+mod synapse;
 
 pub use desc::MemKind;
 pub(crate) use interface::{
-    any as any_device, device_memory_expected, expect_device_memory, export, owner, peer_to_peer,
-    present, share, take_failure, why_none,
+    any as any_device, copies, device_memory_expected, expect_device_memory, export, owner,
+    peer_to_peer, present, share, take_failure, why_none,
 };
 pub use interface::{ExportedBuf, Interface, IpcHandle, IPC_WORDS};
 pub use owned::{combine, copy, Owned};

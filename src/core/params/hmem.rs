@@ -14,6 +14,12 @@ param_table! {
     hmem_cuda_use_dmabuf: flag = true,
         "Register CUDA memory with an adapter as a dma-buf, where driver and kernel can; else by \
          its address (nvidia-peermem).";
+    hmem_rocr_use_dmabuf: flag = true,
+        "Register memory of AMD GPUs with an adapter as a dma-buf; without, it is copied.";
+    hmem_neuron_use_dmabuf: flag = true,
+        "Register Neuron memory with an adapter as a dma-buf, else by its address.";
+    hmem_synapseai_use_dmabuf: flag = true,
+        "Register Gaudi memory with an adapter as a dma-buf, else by its address.";
 }
 
 /// The values, read when this is called for the first time.

@@ -3,7 +3,7 @@
 use super::EfaDomain;
 use crate::core::Result;
 use crate::device::{Device, DmaBuf, MrObserver, QueuePair};
-use crate::hmem::UserMem;
+use crate::hmem::{MemKind, UserMem};
 use crate::prov::contract::{MemoryRegions, Mr};
 use crate::prov::efa::ops::OpKind;
 use crate::shm::MrTable;
@@ -55,6 +55,22 @@ impl MemoryRegions for EfaDomain {
         if self.direct() && dev.attr().identity.is_some() && dev.lkey(key).is_none() {
             // efa-direct copies nothing. The log says why the adapter cannot access the memory.
             dev.dereg_mr(key)?;
+            return Err(FI_EOPNOTSUPP);
+        }
+        let uncopied = |kind| {
+            // A receive may bring less than a packet even where the adapter reaches the memory.
+            let (within, out) = crate::hmem::copies(kind);
+            !within || !out && dev.lkey(key).is_none()
+        };
+        let device = mem.pieces().map(|p| p.kind()).find(|k| *k != MemKind::Host);
+        let in_place = self.direct() && dev.attr().identity.is_some();
+        if let Some(kind) = device.filter(|k| !in_place && uncopied(*k)) {
+            dev.dereg_mr(key)?;
+            crate::warn_log!(
+                FI_LOG_MR,
+                "fi_mr_regattr: memory of {kind:?} is not copied by its library: wanted efa-direct \
+                 over an adapter that reaches it, or for Neuron fabric efa with peer-to-peer"
+            );
             return Err(FI_EOPNOTSUPP);
         }
         self.mrs.fetch_add(1, Ordering::Relaxed);

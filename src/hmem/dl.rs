@@ -1,0 +1,45 @@
+//! Libraries of devices, which are loaded by `dlopen` and never closed.
+
+use core::ffi::{c_int, c_void, CStr};
+
+/// A struct of functions of a library, which return `$code`.
+macro_rules! functions {
+    ($table:ident -> $code:ty; $($name:ident = $symbol:literal: fn($($t:ty),*);)+) => {
+        /// The functions that are used.
+        struct $table {
+            $($name: unsafe extern "C" fn($($t),*) -> $code,)+
+        }
+
+        impl $table {
+            /// `None` when one of them is missing.
+            fn load(lib: *mut core::ffi::c_void) -> Option<$table> {
+                // SAFETY: the library is open and stays so; the functions of these names have these
+                // types, as the library's header declares.
+                unsafe {
+                    Some($table {
+                        $($name: {
+                            let p = libc::dlsym(lib, $symbol.as_ptr());
+                            if p.is_null() {
+                                return None;
+                            }
+                            core::mem::transmute_copy::<*mut core::ffi::c_void, _>(&p)
+                        },)+
+                    })
+                }
+            }
+        }
+    };
+}
+pub(super) use functions;
+
+/// Loads a library; `None` where the machine lacks it.
+pub(super) fn open(name: &CStr, flags: c_int) -> Option<*mut c_void> {
+    // SAFETY: the name is a C string. The library is never closed.
+    let p = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | flags) };
+    (!p.is_null()).then_some(p)
+}
+
+/// Whether the program has loaded a library.
+pub(super) fn loaded(name: &CStr) -> bool {
+    open(name, libc::RTLD_NOLOAD).is_some()
+}
