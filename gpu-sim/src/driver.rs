@@ -326,6 +326,22 @@ exports! {
     }
     fn cuDeviceCanAccessPeer(v: *mut c_int, _a: c_int, _b: c_int) { put(v, 1) }
 
+    /// A GPU has one context here: it is retained once more, and made current.
+    fn cuCtxCreate_v2(c: *mut usize, _flags: c_uint, d: c_int) {
+        let gpu = gpu(d)?;
+        put(c, context::handle(gpu))?;
+        context::retain(gpu);
+        context::push(gpu);
+        Ok(())
+    }
+    fn cuCtxDestroy_v2(c: usize) {
+        let gpu = context::gpu_of(c).ok_or(INVALID_CONTEXT)?;
+        context::release(gpu);
+        if context::current() == Some(gpu) {
+            context::pop();
+        }
+        Ok(())
+    }
     fn cuCtxGetCurrent(c: *mut usize) { put(c, context::current().map_or(0, context::handle)) }
     fn cuCtxSetCurrent(c: usize) {
         match c {
