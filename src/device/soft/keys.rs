@@ -5,8 +5,8 @@
 //! hexadecimal digits; empty lines and lines that begin with `#` are ignored. The first key seals
 //! datagrams that are sent, both keys open datagrams that are received. Programs read the file when
 //! they open a domain. To change keys while programs run: add the new key as the second on every
-//! host; when every program has been started since, make the new key the first; then remove the old
-//! key.
+//! host; when every program has been started since, make the new key the first; when every program
+//! has been started once more, remove the old key.
 //!
 //! The value `require` names no file: a domain then opens on loopback only.
 
