@@ -17,6 +17,9 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct EpBody<D: Domain> {
     pub domain: Arc<D>,
     pub who: Poster,
+    /// The endpoint, if operations of calls without flags are its own: not those of an alias, or of
+    /// a shared receive context.
+    pub plain_tx: Option<u32>,
     /// Default flags of an alias; `None` for the endpoint itself.
     pub tx_flags: Option<u64>,
     pub rx_flags: Option<u64>,
@@ -26,21 +29,15 @@ pub(crate) struct EpBody<D: Domain> {
 }
 
 impl<D: Domain> EpBody<D> {
-    /// The endpoint, if operations of calls without flags are its own: not those of an alias, or of
-    /// a shared receive context, which has none.
-    #[inline(always)]
-    pub(crate) fn plain_tx(&self) -> Option<u32> {
-        match (self.who, self.tx_flags) {
-            (Poster::Ep(id), None) => Some(id),
-            _ => None,
-        }
-    }
-
     /// A handle of this domain.
     pub(crate) fn new(domain: &Arc<D>, who: Poster) -> EpBody<D> {
         EpBody {
             domain: Arc::clone(domain),
             who,
+            plain_tx: match who {
+                Poster::Ep(id) => Some(id),
+                Poster::Srx(_) => None,
+            },
             tx_flags: None,
             rx_flags: None,
             eq: OnceLock::new(),
@@ -257,6 +254,7 @@ fn alias<D: Domain>(b: &EpBody<D>, a: &fi_alias) -> Result<()> {
     b.domain.alias_ep(b.id()?, true)?;
     let mut copy = EpBody::new(&b.domain, b.who);
     copy.tx_flags = if rx { b.tx_flags } else { Some(flags) };
+    copy.plain_tx = copy.plain_tx.filter(|_| copy.tx_flags.is_none());
     copy.rx_flags = if rx { Some(flags) } else { b.rx_flags };
     let f = new_ep::<D>(
         FI_CLASS_EP,

@@ -120,7 +120,7 @@ fn inject_any<D: Domain>(
 
 #[inline(always)]
 fn start<D: Domain, B: SendBuffer>(e: &EpBody<D>, r: MsgReq<B, PlainCall>) -> Result<()> {
-    match e.plain_tx() {
+    match e.plain_tx {
         Some(id) => e.domain.send(id, &r),
         None => start_any(e, r),
     }

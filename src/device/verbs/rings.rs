@@ -187,6 +187,8 @@ impl Completions {
 /// See the module text.
 pub(crate) struct Rings {
     sq: Queue,
+    /// [`Rings::send`] may have written requests that no doorbell has announced.
+    unrung: bool,
     /// The entries of the send queue are wide.
     wide: bool,
     rq: Queue,
@@ -318,6 +320,7 @@ impl Rings {
             && (!notifies || !c.doorbell.is_null());
         known.then_some(())?;
         Some(Rings {
+            unrung: false,
             sq: Queue::of(&sq)?,
             wide: sq.entry_size == WIDE,
             rq: Queue::of(&rq)?,
@@ -333,6 +336,7 @@ impl Rings {
     #[inline]
     pub(crate) fn send(&mut self, w: &SendWqe) {
         self.put(w);
+        self.unrung = true;
         if self.sq.put.wrapping_sub(self.sq.rung) >= self.sq.batch {
             self.sq.ring();
         }
@@ -412,12 +416,13 @@ impl Rings {
     /// Whether the doorbell has announced everything that was written.
     #[inline(always)]
     pub(crate) fn rung(&self) -> bool {
-        self.sq.rung == self.sq.put
+        !self.unrung
     }
 
     /// Rings the doorbell of the send queue, if requests were written since the last time.
     #[inline]
     pub(crate) fn ring(&mut self) {
+        self.unrung = false;
         self.sq.ring();
     }
 
