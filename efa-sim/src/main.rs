@@ -59,6 +59,21 @@ enum CliCommand {
 /// Temporary folder for the socket and the sysfs tree; removed on drop.
 struct TempDir(PathBuf);
 
+impl TempDir {
+    /// A killed run leaves its folder behind, and its process id is used again.
+    fn new() -> std::io::Result<TempDir> {
+        let mut n = 0;
+        loop {
+            let name = format!("efa-sim-{}.{n}", std::process::id());
+            let at = std::env::temp_dir().join(name);
+            match std::fs::create_dir(&at) {
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => n += 1,
+                made => return made.map(|()| TempDir(at)),
+            }
+        }
+    }
+}
+
 impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
@@ -132,8 +147,7 @@ fn run(cfg: Config, preload: Option<PathBuf>, command: &[String]) -> std::io::Re
         let what = format!("{}: no such preload library", preload.display());
         return Err(std::io::Error::other(what));
     }
-    let place = TempDir(std::env::temp_dir().join(format!("efa-sim-{}", std::process::id())));
-    std::fs::create_dir(&place.0)?;
+    let place = TempDir::new()?;
     sysfs::create(&place.0.join("sys"), &cfg)?;
     let socket = place.0.join("door");
     let listener = sock::listen(&socket)?;

@@ -76,10 +76,21 @@ impl DeviceLibraries {
 struct Folder(PathBuf);
 
 impl Folder {
+    /// A killed run leaves its folder behind, and its process id is used again.
+    fn empty() -> std::io::Result<Folder> {
+        let mut n = 0;
+        loop {
+            let name = format!("gpu-sim.{}.{n}", std::process::id());
+            let at = std::env::temp_dir().join(name);
+            match std::fs::create_dir(&at) {
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => n += 1,
+                made => return made.map(|()| Folder(at)),
+            }
+        }
+    }
+
     fn new(library: &Path, device: DeviceLibraries) -> std::io::Result<Folder> {
-        let at = std::env::temp_dir().join(format!("gpu-sim.{}", std::process::id()));
-        std::fs::create_dir(&at)?;
-        let folder = Folder(at);
+        let folder = Folder::empty()?;
         for name in device.names() {
             std::os::unix::fs::symlink(library, folder.0.join(name))?;
         }
