@@ -79,13 +79,28 @@ static NO_FEATURE_OPS: fi_efa_feature_ops = fi_efa_feature_ops {
 };
 
 /// The table that fi_open_ops(3) gives out.
-pub(crate) fn extension_table<D: Domain>(e: Extension) -> *mut c_void {
+fn extension_table<D: Domain>(e: Extension) -> *mut c_void {
     match e {
         Extension::EfaFeatures => table(Tables::<D>::EFA_FEATURE_OPS).cast(),
         Extension::EfaNoFeatures => table(&NO_FEATURE_OPS).cast(),
         Extension::EfaDomain => table(Tables::<D>::EFA_DOMAIN_OPS).cast(),
         Extension::EfaGda => table(Tables::<D>::EFA_GDA_OPS).cast(),
     }
+}
+
+/// fi_open_ops of a domain and of a fabric: `FI_EBADFLAGS` for any flag, and NULL in `ops` where
+/// the extension is not offered.
+pub(super) fn open_extension<D: Domain>(
+    flags: u64,
+    ops: &OutParam<*mut c_void>,
+    extension: impl FnOnce() -> Result<Extension>,
+) -> Result<()> {
+    if flags != 0 {
+        return Err(FI_EBADFLAGS);
+    }
+    ops.put(null_mut());
+    ops.put(extension_table::<D>(extension()?));
+    Ok(())
 }
 
 entry! {
@@ -96,12 +111,7 @@ entry! {
         ops: *mut *mut c_void as OutParam<*mut c_void>,
         _context: *mut c_void,
     ) -> c_int = "fi_open_ops" {
-        if flags != 0 {
-            return Err(FI_EBADFLAGS);
-        }
-        ops.put(null_mut());
-        ops.put(extension_table::<D>(d.domain.extension(&name)?));
-        Ok(())
+        open_extension::<D>(flags, &ops, || d.domain.extension(&name))
     }
 }
 

@@ -8,8 +8,10 @@
 //! or `FI_EBADF`. The body of the function is safe code; its error goes back as a negative errno,
 //! and a panic as `-FI_EOTHER`.
 //!
-//! Invariant: only `entry!` calls [`FromC::from_c`], so that the pointer rules of [`super`], which
-//! each conversion relies on, are vouched for in one place.
+//! Invariant: each conversion relies on the pointer rules of [`super`]. `entry!` vouches for them
+//! where the arguments of a call arrive; a conversion made of others (a message and its fields), or
+//! a call whose argument depends on another one, calls [`FromC::from_c`] itself and says why it
+//! may.
 
 use crate::core::{Errno, Info, Result};
 use crate::types::*;

@@ -57,12 +57,7 @@ entry! {
         ops: *mut *mut c_void as OutParam<*mut c_void>,
         _context: *mut c_void,
     ) -> c_int = "fi_open_ops" {
-        if flags != 0 {
-            return Err(FI_EBADFLAGS);
-        }
-        ops.put(core::ptr::null_mut());
-        ops.put(super::domain::extension_table::<D>(D::fabric_extension(fabric, &name)?));
-        Ok(())
+        super::domain::open_extension::<D>(flags, &ops, || D::fabric_extension(fabric, &name))
     }
 }
 
