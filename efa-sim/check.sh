@@ -41,7 +41,10 @@ device "" "" efa disabled
 device "" "--no-dmabuf" efa
 device "" "--no-dmabuf" efa-direct refused
 device "" "--fail cuMemGetHandleForAddressRange=1" efa p2p
-device "" "--no-dmabuf --fail cuMemcpyAsync=700" efa broken
+device "" "--no-dmabuf --fail cuMemcpyAsync=700,gdr_open" efa broken
+device "" "--no-dmabuf" efa mapped
+device "" "" efa mapped p2p
+device "" "--no-gdrcopy" efa unmapped p2p
 FI_HMEM_DISABLE_P2P=1 device "" "" efa
 FI_HMEM_DISABLE_P2P=1 device "" "" efa-direct refused
 FI_EFA_ENABLE_SHM_TRANSFER=1 device "" "" efa p2p

@@ -9,8 +9,11 @@
  * device_memory FABRIC refused  not offered: the fabric does not copy, and the adapter cannot
  *                               access GPU memory
  * device_memory FABRIC disabled the application sets FI_HMEM_P2P_DISABLED: everything is copied
- * device_memory FABRIC broken   copies fail (gpu-sim run --fail cuMemcpyAsync=700): operations end
- *                               in errors
+ * device_memory FABRIC broken   copies fail (gpu-sim run --fail cuMemcpyAsync=700,gdr_open):
+ *                               operations end in errors
+ * device_memory FABRIC mapped [p2p]
+ *                               GDRCopy copies what is short (efa), or is not there (`unmapped`:
+ *                               gpu-sim run --no-gdrcopy)
  * device_memory FABRIC plain    registration without FI_HMEM must refuse GPU memory
  * device_memory FABRIC none     a machine without a GPU
  */
@@ -74,12 +77,64 @@ static void fail(int wanted)
 	TRUE(errors > 0);
 }
 
+static uint64_t calls(const char *function)
+{
+	return gpu_calls("libfabric", function);
+}
+
+/*
+ * Short copies go by GDRCopy while a region is registered, if the GPU's window has room for it. Bounce
+ * buffers of an adapter are registered with CUDA for as long as they exist.
+ */
+static void check_short_copies(int there)
+{
+	static struct fi_context2 contexts[2];
+	enum { LARGE = 80 << 20, SHORT = 3072 };
+	size_t lens[] = { 1, 8, SHORT, SHORT + 1 };
+	struct iovec iov = { .iov_len = LARGE };
+	struct fi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1, .access = ALL, .iface = FI_HMEM_CUDA };
+	struct fid_mr *large, *near, *far;
+	char *a = device(), *b = device();
+
+	DO(0, gpu_malloc(&iov.iov_base, LARGE));
+	DO(0, fi_mr_regattr(domain, &attr, 0, &large));
+	TRUE(calls("gdr_pin_buffer") == 0);
+	near = registered(a, FI_HMEM_CUDA);
+	far = registered(b, FI_HMEM_CUDA);
+	TRUE(calls("gdr_pin_buffer") == (there ? 2 : 0) && calls("gdr_map") == calls("gdr_pin_buffer"));
+	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+		uint64_t before = copies(), mapped = calls("gdr_copy");
+
+		fill(a);
+		/* At odd addresses, to the last byte. */
+		POST(fi_recv(ep, b + SIZE - lens[i], lens[i], fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));
+		POST(fi_send(ep, a + 1, lens[i], fi_mr_desc(near), self, &contexts[1]));
+		ends(2);
+		memset(back, 0, SIZE);
+		DO(0, gpu_copy(back, b + SIZE - lens[i], lens[i], TO_HOST));
+		TRUE(memcmp(back, out + 1, lens[i]) == 0);
+		TRUE((copies() == before) == (there && lens[i] <= SHORT));
+		TRUE((calls("gdr_copy") > mapped) == (there && lens[i] <= SHORT));
+	}
+	DO(0, fi_close(&far->fid));
+	DO(0, fi_close(&near->fid));
+	DO(0, fi_close(&large->fid));
+	TRUE(calls("gdr_unmap") == calls("gdr_pin_buffer") && calls("gdr_unpin") == calls("gdr_pin_buffer"));
+	/* Each registration sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS. */
+	TRUE(calls("cuPointerSetAttribute") == 3);
+	if (info->nic && strncmp(info->nic->device_attr->name, "efasoft", 7) != 0)
+		TRUE(calls("cuMemHostRegister") > 0);
+	DO(0, fi_close(&ep->fid));
+	TRUE(calls("cuMemHostUnregister") == calls("cuMemHostRegister"));
+	puts(there ? "short copies go by GDRCopy" : "without GDRCopy CUDA copies everything");
+}
+
 int main(int argc, char **argv)
 {
 	static struct fi_context2 contexts[2];
 	int direct = argc > 1 && strcmp(argv[1], "efa-direct") == 0, uncopied = argc > 2 && strcmp(argv[2], "uncopied") == 0;
 	int disable = argc > 2 && strcmp(argv[2], "disabled") == 0;
-	int p2p = disable || uncopied || (argc > 2 && strcmp(argv[2], "p2p") == 0);
+	int p2p = disable || uncopied || (argc > 2 && strcmp(argv[argc - 1], "p2p") == 0);
 	size_t most = SIZE, size = sizeof(most);
 	size_t lens[] = { 8, 4096, 20000, 300000, SIZE };
 	struct fi_mr_attr attr = { .iov_count = 1, .access = ALL, .iface = FI_HMEM_CUDA };
@@ -118,6 +173,10 @@ int main(int argc, char **argv)
 	open_asked();
 	options(direct, p2p, disable);
 	enable();
+	if (argc > 2 && strstr(argv[2], "mapped")) {
+		check_short_copies(strcmp(argv[2], "mapped") == 0);
+		return 0;
+	}
 	if (direct)
 		DO(0, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_MAX_MSG_SIZE, &most, &size));
 
@@ -150,7 +209,7 @@ int main(int argc, char **argv)
 	TRUE(fi_mr_desc(near) && fi_mr_desc(host));
 	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
 		size_t len = lens[i];
-		uint64_t there = (uint64_t) (uintptr_t) b, before;
+		uint64_t there = (uint64_t) (uintptr_t) b, before, short_copies;
 		/* The first operation may precede the peer's handshake: it is emulated then. */
 		int counted = uncopied && i > 0;
 
@@ -169,6 +228,7 @@ int main(int argc, char **argv)
 			check_device_memory(b, len);
 			TRUE(copies() == before || !counted || emulated(FI_OPT_EFA_EMULATED_WRITE));
 			before = copies();
+			short_copies = calls("gdr_copy");
 			fill(b);
 			POST(fi_read(ep, a, len, fi_mr_desc(near), self, there, fi_mr_key(far), &contexts[0]));
 			ends(1);
@@ -178,7 +238,7 @@ int main(int argc, char **argv)
 			ends(1);
 			TRUE(memcmp(back, out, len) == 0);
 			TRUE(copies() == before || !counted || emulated(FI_OPT_EFA_EMULATED_READ));
-			TRUE(!disable || copies() > before);
+			TRUE(!disable || copies() > before || calls("gdr_copy") > short_copies);
 		}
 	}
 	if (!direct) {

@@ -161,7 +161,8 @@ static void receiver(void)
 	for (int i = 0; i < LENS; i++) {
 		before = copies();
 		take(own, mr, lens[i], 0);
-		TRUE(copies() - before == 1);
+		/* GDRCopy copies what is short. */
+		TRUE(copies() - before == (lens[i] > 3072 || gpu_calls("libfabric", "gdr_map") == 0));
 		take(back, host, lens[i], 1);
 		take(own, mr, lens[i], 0);
 	}

@@ -380,12 +380,16 @@ pub fn all(bin: &Path) -> Vec<Case> {
         let broken = Case::single(&format!("device_memory {fabric} broken"));
         let broken = broken
             .with_gpu()
-            .with_env("GPU_SIM_FAIL", "cuMemcpyAsync=700");
+            .with_env("GPU_SIM_FAIL", "cuMemcpyAsync=700,gdr_open");
         v.extend([broken.clone().far(), broken]);
         if !Path::new("/dev/nvidiactl").exists() {
             v.push(Case::single(&format!("device_memory {fabric} none")));
         }
     }
+    let mapped = Case::single("device_memory efa mapped").with_gpu();
+    let unmapped = Case::single("device_memory efa unmapped").with_gpu();
+    let unmapped = unmapped.with_env("GPU_SIM_FAIL", "gdr_open");
+    v.extend([mapped.clone().far(), mapped, unmapped]);
     v.push(Case::single("device_peers efa").with_gpu());
     if !Path::new("/dev/nvidiactl").exists() {
         for (kind, how) in [

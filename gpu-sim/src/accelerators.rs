@@ -1,6 +1,7 @@
 //! Neuron (libnrt.so.1: `nrt_*`) and Gaudi (libSynapse.so: `syn*`), as far as libfabric and the
 //! tests use them: memory of GPU 0 under another name. Neither library copies from the device.
 
+use crate::exports::exports;
 use crate::{config, counts, driver, memory};
 use core::ffi::{c_char, c_int, c_void};
 
@@ -15,20 +16,6 @@ fn call(name: &'static str, f: impl FnOnce() -> Option<()>) -> c_int {
     }
 }
 
-macro_rules! exports {
-    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $t:ty),* $(,)?) $body:block)+) => {$(
-        $(#[$doc])*
-        /// # Safety
-        /// Pointers are as the interface wants them.
-        #[no_mangle]
-        pub unsafe extern "C" fn $name($($arg: $t),*) -> c_int {
-            // SAFETY: as promised by the caller. Some need no promise.
-            #[allow(unused_unsafe)]
-            call(stringify!($name), || unsafe { $body })
-        }
-    )+};
-}
-
 /// A descriptor of the dma-buf that begins at this address, which must be a page's.
 fn export(at: u64, len: u64) -> Option<c_int> {
     let (at, len) = (at as usize, (len as usize).next_multiple_of(4096));
@@ -37,6 +24,7 @@ fn export(at: u64, len: u64) -> Option<c_int> {
 }
 
 exports! {
+    call -> c_int;
     fn nrt_get_total_nc_count(to: *mut u32) {
         driver::put(to, config::get().gpus as u32).ok()
     }

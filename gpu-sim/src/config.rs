@@ -1,5 +1,6 @@
 //! Settings of the emulated GPUs, from the environment: `GPU_SIM_GPUS` (number of GPUs),
 //! `GPU_SIM_DELAY_US` (delay of a copy on a stream), `GPU_SIM_DMABUF` (0: no dma-bufs),
+//! `GPU_SIM_GDRCOPY` (0: GDRCopy's driver is missing),
 //! `GPU_SIM_FAIL` (comma list of functions that fail, `name` or `name=code`).
 
 use std::sync::OnceLock;
@@ -9,6 +10,7 @@ pub struct Config {
     pub gpus: usize,
     pub delay: Duration,
     pub dmabuf: bool,
+    pub gdrcopy: bool,
     fail: Vec<(String, i32)>,
 }
 
@@ -34,6 +36,7 @@ pub fn get() -> &'static Config {
         gpus: number("GPU_SIM_GPUS").unwrap_or(1) as usize,
         delay: Duration::from_micros(number("GPU_SIM_DELAY_US").unwrap_or(0)),
         dmabuf: number("GPU_SIM_DMABUF") != Some(0),
+        gdrcopy: number("GPU_SIM_GDRCOPY") != Some(0),
         fail: failing(&std::env::var("GPU_SIM_FAIL").unwrap_or_default()),
     })
 }

@@ -1,5 +1,6 @@
 //! The driver interface (libcuda.so.1): `cu*`. Codes and numbers are those of `cuda.h`.
 
+use crate::exports::exports;
 use crate::memory::Origin;
 use crate::stream::{self, Progress};
 use crate::{config, context, counts, memory};
@@ -54,20 +55,6 @@ pub fn gpu(device: c_int) -> Result<usize, c_int> {
 /// The context that a call needs.
 fn current() -> Result<usize, c_int> {
     context::current().ok_or(INVALID_CONTEXT)
-}
-
-macro_rules! exports {
-    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $t:ty),*) $body:block)+) => {$(
-        $(#[$doc])*
-        /// # Safety
-        /// Pointers are as the interface wants them.
-        #[no_mangle]
-        pub unsafe extern "C" fn $name($($arg: $t),*) -> c_int {
-            // SAFETY: as promised by the caller. Some need no promise.
-            #[allow(unused_unsafe)]
-            call(stringify!($name), || unsafe { $body })
-        }
-    )+};
 }
 
 /// # Safety
@@ -301,6 +288,7 @@ fn own_handle() -> *mut c_void {
 }
 
 exports! {
+    call -> c_int;
     fn cuDriverGetVersion(v: *mut c_int) { put(v, VERSION) }
 
     fn cuGetErrorName(code: c_int, s: *mut *const c_char) { put(s, text_of(code, true)) }
@@ -530,7 +518,7 @@ exports! {
 /// Copies, at once and on a stream. The addresses tell device memory from host memory.
 macro_rules! copies {
     ($($now:ident $later:ident;)+) => {
-        exports! {$(
+        exports! {call -> c_int; $(
             fn $now(to: usize, from: usize, len: usize) {
                 current()?;
                 copy(to, from, len)

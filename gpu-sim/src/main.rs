@@ -29,6 +29,9 @@ enum CliCommand {
         /// No dma-bufs of device memory.
         #[arg(long)]
         no_dmabuf: bool,
+        /// No driver of GDRCopy.
+        #[arg(long)]
+        no_gdrcopy: bool,
         /// Functions that fail: `name` or `name=code`, separated by commas.
         #[arg(long, default_value = "")]
         fail: String,
@@ -64,6 +67,8 @@ impl DeviceLibraries {
                 "libcudart.so.12",
                 "libcudart.so.13",
                 "libnvidia-ml.so.1",
+                "libgdrapi.so",
+                "libgdrapi.so.2",
             ],
             DeviceLibraries::Rocr => &["libhsa-runtime64.so.1"],
             DeviceLibraries::Neuron => &["libnrt.so.1"],
@@ -120,6 +125,7 @@ fn run(what: CliCommand) -> std::io::Result<u8> {
         gpus,
         delay_us,
         no_dmabuf,
+        no_gdrcopy,
         fail,
         counts,
         library,
@@ -142,6 +148,7 @@ fn run(what: CliCommand) -> std::io::Result<u8> {
         .env("GPU_SIM_GPUS", gpus.to_string())
         .env("GPU_SIM_DELAY_US", delay_us.to_string())
         .env("GPU_SIM_DMABUF", u8::from(!no_dmabuf).to_string())
+        .env("GPU_SIM_GDRCOPY", u8::from(!no_gdrcopy).to_string())
         .envs((!fail.is_empty()).then_some(("GPU_SIM_FAIL", fail)))
         .envs(counts.map(|path| ("GPU_SIM_COUNTS", path)))
         .status()?;

@@ -61,12 +61,24 @@ struct Gpu {
     free: BTreeMap<usize, usize>,
 }
 
+/// Memory that GDRCopy has pinned.
+struct Pin {
+    gpu: usize,
+    at: usize,
+    len: usize,
+    /// Offset in the GPU's memfd.
+    off: usize,
+    /// Where the processor may access the memory, once it is mapped.
+    view: Option<usize>,
+}
+
 struct Memory {
     gpus: Vec<Gpu>,
     all: BTreeMap<usize, Allocation>,
     physical: BTreeMap<u64, Physical>,
     /// Address space of cuMemAddressReserve: first address and bytes.
     reserved: BTreeMap<usize, usize>,
+    pins: BTreeMap<u64, Pin>,
     next_handle: u64,
 }
 
@@ -91,8 +103,9 @@ impl Gpu {
             return None;
         }
         let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        let room = map(WINDOW + PAGE, libc::PROT_NONE, ANON_NORESERVE, -1, 0)?;
         Some(Gpu {
-            base: map(WINDOW, libc::PROT_NONE, ANON_NORESERVE, -1, 0)?,
+            base: room.next_multiple_of(PAGE),
             shadow: map(WINDOW, READ_WRITE, shared, file.as_raw_fd(), 0)?,
             file,
             free: BTreeMap::from([(0, WINDOW)]),
@@ -147,6 +160,7 @@ fn memory() -> MutexGuard<'static, Memory> {
             all: BTreeMap::new(),
             physical: BTreeMap::new(),
             reserved: BTreeMap::new(),
+            pins: BTreeMap::new(),
             next_handle: 1,
         })
     };
@@ -191,6 +205,7 @@ pub fn free(at: usize) -> bool {
     let Some(a) = m.all.remove(&at) else {
         return false;
     };
+    m.revoke(a.base, a.len);
     if a.origin == Origin::Foreign {
         // SAFETY: mapped by `open`; the allocation is removed, so nothing uses the addresses.
         unsafe {
@@ -371,6 +386,83 @@ impl Memory {
     }
 }
 
+impl Memory {
+    /// Takes the mappings of freed memory away, as GDRCopy's driver does: an access faults.
+    fn revoke(&mut self, base: usize, len: usize) {
+        let freed = |p: &&Pin| p.at < base + len && base < p.at + p.len;
+        for p in self.pins.values().filter(freed) {
+            if let Some(view) = p.view {
+                // SAFETY: mapped by `map_pin`; only GDRCopy's user refers to it.
+                unsafe { libc::mprotect(view as *mut _, p.len, libc::PROT_NONE) };
+            }
+        }
+    }
+}
+
+/// Pins whole pages of one allocation of this process (gdr_pin_buffer): their handle.
+pub fn pin(at: usize, len: usize) -> Option<u64> {
+    if len == 0 || !at.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) {
+        return None;
+    }
+    let mut m = memory();
+    let around = |a: &&Allocation| {
+        let end = (a.base + a.len).next_multiple_of(PAGE);
+        a.origin != Origin::Foreign && a.base & !(PAGE - 1) <= at && at + len <= end
+    };
+    let mut near = m.all.range(..at + PAGE).rev().map(|(_, a)| *a);
+    let a = near.find(|a| around(&a))?;
+    if let Origin::Mapped(handle) = a.origin {
+        m.physical.get(&handle).filter(|p| p.imported.is_none())?;
+    }
+    let handle = m.next_handle;
+    m.next_handle += 1;
+    let (gpu, off, view) = (a.gpu, (a.off + at) - a.base, None);
+    m.pins.insert(
+        handle,
+        Pin {
+            gpu,
+            at,
+            len,
+            off,
+            view,
+        },
+    );
+    Some(handle)
+}
+
+/// Maps pinned memory for the processor (gdr_map).
+pub fn map_pin(handle: u64) -> Option<usize> {
+    let mut m = memory();
+    let p = m.pins.get(&handle).filter(|p| p.view.is_none())?;
+    let fd = m.gpus.get(p.gpu)?.file.as_raw_fd();
+    let view = map(p.len, READ_WRITE, libc::MAP_SHARED, fd, p.off)?;
+    m.pins.get_mut(&handle)?.view = Some(view);
+    Some(view)
+}
+
+/// Removes the mapping of pinned memory (gdr_unmap).
+pub fn unmap_pin(handle: u64) -> Option<()> {
+    let mut m = memory();
+    let p = m.pins.get_mut(&handle)?;
+    let view = p.view.take()?;
+    // SAFETY: mapped by `map_pin`; the caller gives the mapping up.
+    unsafe { libc::munmap(view as *mut _, p.len) };
+    Some(())
+}
+
+/// Ends a pin without a mapping (gdr_unpin_buffer).
+pub fn unpin(handle: u64) -> Option<()> {
+    let mut m = memory();
+    m.pins.get(&handle).filter(|p| p.view.is_none())?;
+    m.pins.remove(&handle).map(|_| ())
+}
+
+/// First address and length of pinned memory, and where it is mapped.
+pub fn pinned(handle: u64) -> Option<(usize, usize, Option<usize>)> {
+    let m = memory();
+    m.pins.get(&handle).map(|p| (p.at, p.len, p.view))
+}
+
 /// Gives a handle up.
 pub fn release(handle: u64) -> Option<()> {
     memory().release(handle)
@@ -429,8 +521,10 @@ pub fn unmap(base: usize, len: usize) -> Option<()> {
         let Origin::Mapped(handle) = origin else {
             return None;
         };
-        m.all.remove(at);
-        m.release(*handle);
+        let (handle, at) = (*handle, *at);
+        m.all.remove(&at);
+        m.revoke(base, len);
+        m.release(handle);
     }
     (!there.is_empty()).then_some(())
 }

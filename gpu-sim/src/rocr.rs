@@ -1,6 +1,7 @@
 //! The runtime of AMD GPUs (libhsa-runtime64.so.1): `hsa_*`, as far as libfabric and the tests use
 //! it. Agent `n` + 1 is GPU `n`; agent 1000 is the processor. A signal is a boxed number.
 
+use crate::exports::exports;
 use crate::memory::{self, Origin};
 use crate::{config, counts, driver};
 use core::ffi::{c_int, c_void};
@@ -38,26 +39,13 @@ fn call(name: &'static str, f: impl FnOnce() -> Option<()>) -> u32 {
     }
 }
 
-macro_rules! exports {
-    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $t:ty),* $(,)?) $body:block)+) => {$(
-        $(#[$doc])*
-        /// # Safety
-        /// Pointers are as the interface wants them.
-        #[no_mangle]
-        pub unsafe extern "C" fn $name($($arg: $t),*) -> u32 {
-            // SAFETY: as promised by the caller. Some need no promise.
-            #[allow(unused_unsafe)]
-            call(stringify!($name), || unsafe { $body })
-        }
-    )+};
-}
-
 fn gpu_of(agent: u64) -> Option<usize> {
     let gpu = usize::try_from(agent).ok()?.checked_sub(1)?;
     (gpu < config::get().gpus).then_some(gpu)
 }
 
 exports! {
+    call -> u32;
     fn hsa_init() { Some(()) }
     fn hsa_iterate_agents(
         each: unsafe extern "C" fn(u64, *mut c_void) -> u32,

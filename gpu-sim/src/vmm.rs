@@ -2,6 +2,7 @@
 //! what connects them. A part of the driver interface.
 
 use crate::driver::{call, gpu, put, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
+use crate::exports::exports;
 use crate::memory::{self, PAGE};
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -30,20 +31,6 @@ const ON_DEVICE: c_uint = 1;
 /// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 const POSIX_FD: c_uint = 1;
 
-macro_rules! exports {
-    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $t:ty),*) $body:block)+) => {$(
-        $(#[$doc])*
-        /// # Safety
-        /// Pointers are as the interface wants them.
-        #[no_mangle]
-        pub unsafe extern "C" fn $name($($arg: $t),*) -> c_int {
-            // SAFETY: as promised by the caller. Some need no promise.
-            #[allow(unused_unsafe)]
-            call(stringify!($name), || unsafe { $body })
-        }
-    )+};
-}
-
 fn pages(len: usize) -> Result<usize, c_int> {
     (len > 0 && len.is_multiple_of(PAGE))
         .then_some(len)
@@ -51,6 +38,7 @@ fn pages(len: usize) -> Result<usize, c_int> {
 }
 
 exports! {
+    call -> c_int;
     fn cuMemGetAllocationGranularity(to: *mut usize, _p: *const Properties, _option: c_int) {
         put(to, PAGE)
     }

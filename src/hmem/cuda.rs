@@ -6,14 +6,14 @@
 //! of our own that does not synchronise with the default stream, because a kernel of the program
 //! may be waiting for this very copy.
 
-use super::dl::{functions, loaded as library_loaded, open};
+use super::dl::{find, functions, loaded as library_loaded, open};
+use super::gdr::Gdr;
 use super::interface::{self, ExportedBuf, Interface, IpcHandle};
 use super::MemKind;
 use crate::core::params::hmem;
 use crate::core::Result;
 use crate::types::*;
 use core::ffi::{c_int, c_uint, c_void};
-use core::mem::transmute_copy;
 use std::collections::HashMap;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
@@ -31,12 +31,18 @@ const MEMORY_DEVICE: c_uint = 2;
 const NON_BLOCKING: c_uint = 1;
 const NO_TIMING: c_uint = 2;
 const LAZY_PEER_ACCESS: c_uint = 1;
+/// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, CU_MEMHOSTREGISTER_PORTABLE
+const SYNC_MEMOPS: c_uint = 6;
+const PORTABLE: c_uint = 1;
 /// CUDA_ERROR_NOT_READY
 const NOT_READY: CudaCode = 600;
 
 functions! {
     Functions -> CudaCode;
     pointer_attribute = c"cuPointerGetAttribute": fn(*mut c_void, c_uint, usize);
+    set_attribute = c"cuPointerSetAttribute": fn(*const c_void, c_uint, usize);
+    host_register = c"cuMemHostRegister_v2": fn(usize, usize, c_uint);
+    host_unregister = c"cuMemHostUnregister": fn(usize);
     push = c"cuCtxPushCurrent_v2": fn(usize);
     pop = c"cuCtxPopCurrent_v2": fn(*mut usize);
     primary_state = c"cuDevicePrimaryCtxGetState": fn(c_int, *mut c_uint, *mut c_int);
@@ -86,6 +92,8 @@ pub(super) struct Cuda {
     f: Functions,
     /// Of CUDA 11.7 on.
     export: Option<Export>,
+    /// GDRCopy, which is looked for when memory is registered for the first time.
+    gdr: OnceLock<Option<Gdr>>,
     /// Our streams, by context.
     streams: Mutex<HashMap<usize, CudaStream>>,
 }
@@ -97,14 +105,9 @@ fn nvml_device_count() -> c_uint {
         let mut n = 0;
         // SAFETY: the functions of these names have these types (nvml.h).
         unsafe {
-            let [init, get] =
-                [c"nvmlInit_v2", c"nvmlDeviceGetCount_v2"].map(|s| libc::dlsym(lib, s.as_ptr()));
-            if init.is_null() || get.is_null() {
-                return None;
-            }
-            let init = transmute_copy::<*mut c_void, unsafe extern "C" fn() -> CudaCode>(&init);
-            let get =
-                transmute_copy::<*mut c_void, unsafe extern "C" fn(*mut c_uint) -> CudaCode>(&get);
+            let init = find::<unsafe extern "C" fn() -> CudaCode>(lib, c"nvmlInit_v2")?;
+            let get: unsafe extern "C" fn(*mut c_uint) -> CudaCode =
+                find(lib, c"nvmlDeviceGetCount_v2")?;
             (init() == SUCCESS && get(&mut n) == SUCCESS).then_some(n)
         }
     };
@@ -114,15 +117,6 @@ fn nvml_device_count() -> c_uint {
 /// Whether the program has loaded the driver's library.
 pub(super) fn loaded() -> bool {
     library_loaded(c"libcuda.so.1")
-}
-
-/// The function that exports dma-bufs, if this driver has it.
-fn exporter(lib: *mut c_void) -> Option<Export> {
-    // SAFETY: the library is open and stays so; the function of this name has this type (cuda.h).
-    unsafe {
-        let p = libc::dlsym(lib, c"cuMemGetHandleForAddressRange".as_ptr());
-        (!p.is_null()).then(|| transmute_copy::<*mut c_void, Export>(&p))
-    }
 }
 
 /// Whether the kernel can register device memory by its address.
@@ -147,7 +141,9 @@ pub(super) fn detect() {
             MemKind::Cuda,
             Box::new(Cuda {
                 f,
-                export: exporter(lib),
+                // SAFETY: the function of this name has this type (cuda.h).
+                export: unsafe { find(lib, c"cuMemGetHandleForAddressRange") },
+                gdr: OnceLock::new(),
                 streams: Mutex::default(),
             }),
         ),
@@ -216,6 +212,11 @@ impl Cuda {
         done
     }
 
+    /// GDRCopy, if memory is mapped by it.
+    fn gdr(&self) -> Option<&Gdr> {
+        self.gdr.get()?.as_ref()
+    }
+
     /// Copies and waits; `device` is whichever of `to` and `from` is device memory.
     fn copy_and_wait(&self, to: usize, from: usize, len: usize, device: usize) -> Result<()> {
         let context = self.context(device)?;
@@ -254,11 +255,53 @@ impl Cuda {
 
 impl Interface for Cuda {
     unsafe fn copy_in(&self, to: usize, from: *const u8, len: usize) -> Result<()> {
+        // SAFETY: as the caller vouches.
+        let short = |g: &Gdr| unsafe { g.copy_in(to, from, len) };
+        if self.gdr().is_some_and(short) {
+            return Ok(());
+        }
         self.copy_and_wait(to, from as usize, len, to)
     }
 
     unsafe fn copy_out(&self, to: *mut u8, from: usize, len: usize) -> Result<()> {
+        // SAFETY: as the caller vouches.
+        let short = |g: &Gdr| unsafe { g.copy_out(to, from, len) };
+        if self.gdr().is_some_and(short) {
+            return Ok(());
+        }
         self.copy_and_wait(to as usize, from, len, from)
+    }
+
+    /// Memory of cuMemMap refuses the attribute, and does without.
+    fn prepare(&self, at: usize) {
+        let on: c_uint = 1;
+        // SAFETY: the attribute is a number.
+        unsafe { (self.f.set_attribute)((&raw const on).cast(), SYNC_MEMOPS, at) };
+    }
+
+    fn map(&self, at: usize, len: usize) -> Option<u64> {
+        self.gdr.get_or_init(Gdr::new).as_ref()?.map(at, len)
+    }
+
+    fn unmap(&self, id: u64) {
+        if let Some(g) = self.gdr() {
+            g.unmap(id);
+        }
+    }
+
+    fn register_host(&self, at: usize, len: usize, near: usize) -> bool {
+        let register = || {
+            // SAFETY: the memory is ours, and stays until it is unregistered.
+            let code = unsafe { (self.f.host_register)(at, len, PORTABLE) };
+            check(code, "cuMemHostRegister")
+        };
+        let context = self.context(near);
+        context.and_then(|c| self.within(c, register)).is_ok()
+    }
+
+    fn unregister_host(&self, at: usize) {
+        // SAFETY: registered by `register_host`, once.
+        unsafe { (self.f.host_unregister)(at) };
     }
 
     fn owns(&self, at: usize) -> bool {
@@ -362,6 +405,11 @@ impl Interface for Cuda {
                 let started = check((self.f.copy)(to, from, len, stream), "cuMemcpyAsync");
                 let started = started
                     .and_then(|()| check((self.f.event_record)(event, stream), "cuEventRecord"));
+                let started = match hmem().hmem_cuda_enable_async_copy {
+                    true => started,
+                    false => started
+                        .and_then(|()| check((self.f.event_wait)(event), "cuEventSynchronize")),
+                };
                 if started.is_err() {
                     (self.f.event_destroy)(event);
                 }

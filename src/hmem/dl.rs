@@ -1,6 +1,7 @@
 //! Libraries of devices, which are loaded by `dlopen` and never closed.
 
 use core::ffi::{c_int, c_void, CStr};
+use core::mem::transmute_copy;
 
 /// A struct of functions of a library, which return `$code`.
 macro_rules! functions {
@@ -17,13 +18,7 @@ macro_rules! functions {
                 // types, as the library's header declares.
                 unsafe {
                     Some($table {
-                        $($name: {
-                            let p = libc::dlsym(lib, $symbol.as_ptr());
-                            if p.is_null() {
-                                return None;
-                            }
-                            core::mem::transmute_copy::<*mut core::ffi::c_void, _>(&p)
-                        },)+
+                        $($name: $crate::hmem::dl::find(lib, $symbol)?,)+
                     })
                 }
             }
@@ -31,6 +26,19 @@ macro_rules! functions {
     };
 }
 pub(super) use functions;
+
+/// A function of a library, which not every version has.
+///
+/// # Safety
+/// The library stays open, and `F` is the type of a pointer to the function of this name.
+pub(crate) unsafe fn find<F>(lib: *mut c_void, name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: the library is open; a missing symbol is NULL, which represents `None`.
+    unsafe {
+        let p = libc::dlsym(lib, name.as_ptr());
+        transmute_copy::<*mut c_void, Option<F>>(&p)
+    }
+}
 
 /// Loads a library; `None` where the machine lacks it.
 pub(super) fn open(name: &CStr, flags: c_int) -> Option<*mut c_void> {

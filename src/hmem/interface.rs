@@ -30,6 +30,31 @@ pub trait Interface: Send + Sync {
         (true, true)
     }
 
+    /// Prepares device memory that the application has registered: what a device does there is
+    /// visible to the adapter in order.
+    fn prepare(&self, _at: usize) {}
+
+    /// Maps device memory for the processor, so that [`Interface::copy_in`] and
+    /// [`Interface::copy_out`] need no call of the device's library for a few bytes. Returns the
+    /// mapping's id; `None` where this is not possible, and the memory is copied as before.
+    fn map(&self, _at: usize, _len: usize) -> Option<u64> {
+        None
+    }
+
+    /// Removes a mapping of [`Interface::map`]; a copy that uses it has ended when the call
+    /// returns.
+    fn unmap(&self, _id: u64) {}
+
+    /// Registers host memory of ours with the device's library, which copies to and from it without
+    /// a buffer in between. `near` is device memory in whose context this happens. Returns whether
+    /// it was registered.
+    fn register_host(&self, _at: usize, _len: usize, _near: usize) -> bool {
+        false
+    }
+
+    /// Withdraws a registration of [`Interface::register_host`].
+    fn unregister_host(&self, _at: usize) {}
+
     /// Whether an address is in device memory of this kind.
     fn owns(&self, at: usize) -> bool;
 
@@ -219,6 +244,33 @@ pub(crate) fn copies(kind: MemKind) -> (bool, bool) {
 /// As [`Interface::export`].
 pub(crate) fn export(kind: MemKind, at: usize, len: usize) -> Result<ExportedBuf> {
     of(kind).export(at, len)
+}
+
+/// Device memory that the processor copies from and to by itself, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct CpuMapping {
+    kind: MemKind,
+    id: u64,
+}
+
+impl Drop for CpuMapping {
+    fn drop(&mut self) {
+        of(self.kind).unmap(self.id);
+    }
+}
+
+/// Prepares memory that the application has registered, if it is device memory. If the library may
+/// have to copy it (`copied`), the memory is mapped for the processor where that is possible.
+pub(crate) fn registered(mem: &UserMem, copied: bool) -> Option<CpuMapping> {
+    let p = mem.pieces().find(|p| p.kind() != MemKind::Host)?;
+    let kind = p.kind();
+    of(kind).prepare(p.addr());
+    if !copied {
+        return None;
+    }
+    super::bounce::register(kind, p.addr());
+    let id = of(kind).map(p.addr(), p.len())?;
+    Some(CpuMapping { kind, id })
 }
 
 /// An endpoint may be passed device memory.

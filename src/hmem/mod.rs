@@ -12,13 +12,15 @@
 
 pub mod arith;
 pub mod atomic;
+mod bounce;
 mod cuda;
 mod desc;
-mod dl;
+pub(crate) mod dl;
 #[cfg(test)]
 pub(crate) mod fake;
 #[cfg(any(test, feature = "internals"))]
 pub mod fenced;
+mod gdr;
 mod interface;
 mod neuron;
 mod owned;
@@ -28,10 +30,11 @@ mod rocr;
 mod shared;
 mod synapse;
 
+pub(crate) use bounce::BounceBuffers;
 pub use desc::MemKind;
 pub(crate) use interface::{
     any as any_device, copies, device_memory_expected, expect_device_memory, export, owner,
-    peer_to_peer, present, share, take_failure, why_none,
+    peer_to_peer, present, registered, share, take_failure, why_none, CpuMapping,
 };
 pub use interface::{ExportedBuf, Interface, IpcHandle, IPC_WORDS};
 pub use owned::{combine, copy, Owned};

@@ -4,14 +4,13 @@
 //! adapter has to read and write this memory itself, by dma-buf, and the application has to name
 //! the interface when it registers (fi_mr_regattr).
 
-use super::dl::{functions, open};
+use super::dl::{find, functions, open};
 use super::interface::{self, ExportedBuf, Interface};
 use super::MemKind;
 use crate::core::params::hmem;
 use crate::core::Result;
 use crate::types::*;
-use core::ffi::{c_int, c_void};
-use core::mem::transmute_copy;
+use core::ffi::c_int;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 /// `NRT_STATUS`
@@ -54,19 +53,13 @@ pub(super) fn detect() {
     if unsafe { (f.cores)(&mut cores) } != SUCCESS || cores == 0 {
         return;
     }
-    // SAFETY: the library is open and stays so; NULL is `None`, and the functions of these names
-    // have these types.
-    let (export_at, export_base) = unsafe {
-        let find = |name: &core::ffi::CStr| libc::dlsym(lib, name.as_ptr());
-        (
-            transmute_copy::<*mut c_void, Option<ExportAt>>(&find(c"nrt_get_dmabuf_fd_v2")),
-            transmute_copy::<*mut c_void, Option<ExportBase>>(&find(c"nrt_get_dmabuf_fd")),
-        )
-    };
-    let found = Neuron {
-        f,
-        export_at,
-        export_base,
+    // SAFETY: the functions of these names have these types.
+    let found = unsafe {
+        Neuron {
+            f,
+            export_at: find(lib, c"nrt_get_dmabuf_fd_v2"),
+            export_base: find(lib, c"nrt_get_dmabuf_fd"),
+        }
     };
     interface::install(MemKind::Neuron, Box::new(found));
 }

@@ -154,7 +154,9 @@ pub(crate) const NO_EFFECT: &[Def] = &[
     Def {
         name: "inter_max_gdrcopy_message_size",
         kind: INT,
-        help: "Largest message copied by gdrcopy. No effect: device memory is copied by CUDA.",
+        help: "Largest message sent by eager or long-CTS protocol because gdrcopy copies it. No \
+               effect: FI_SHM_MAX_GDRCOPY_SIZE is the most that one copy takes, whatever the \
+               protocol.",
     },
     Def {
         name: "use_sm2",

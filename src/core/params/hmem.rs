@@ -14,6 +14,14 @@ param_table! {
     hmem_cuda_use_dmabuf: flag = true,
         "Register CUDA memory with an adapter as a dma-buf, where driver and kernel can; else by \
          its address (nvidia-peermem).";
+    hmem_cuda_enable_async_copy: flag = true,
+        "Have copies of CUDA memory between processes of one host end later, while the program \
+         goes on; else they are waited for.";
+    hmem_cuda_use_gdrcopy: flag = true,
+        "Copy a few bytes of CUDA memory by the processor, where GDRCopy (libgdrapi.so.2 and its \
+         driver) is there; else by the driver.";
+    shm_max_gdrcopy_size: size = 3072,
+        "Most bytes of one copy by GDRCopy.";
     hmem_rocr_use_dmabuf: flag = true,
         "Register memory of AMD GPUs with an adapter as a dma-buf; without, it is copied.";
     hmem_neuron_use_dmabuf: flag = true,

@@ -3,8 +3,7 @@
 use super::mem::{RegionRef, VerbsMemory};
 use super::sys::ibv_sge;
 use crate::core::Result;
-use crate::hmem::copy_bytes;
-use crate::hmem::{Piece, UserMem};
+use crate::hmem::{copy_bytes, BounceBuffers, Piece, UserMem};
 use crate::types::*;
 use core::ffi::c_void;
 
@@ -14,6 +13,8 @@ pub(crate) struct Pool {
     bytes: usize,
     slot: usize,
     lent: Option<RegionRef>,
+    /// For copies from and to device memory.
+    bounce: Option<BounceBuffers>,
 }
 
 // SAFETY: the memory belongs to the value; the queue pair tracks the adapter's accesses.
@@ -59,6 +60,7 @@ impl Pool {
             bytes,
             slot,
             lent: None,
+            bounce: Some(BounceBuffers::new(at as usize, bytes)),
         };
         p.lent = Some(memory.lend(at as usize, bytes, write)?);
         Ok(p)
@@ -142,6 +144,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.lent = None;
+        self.bounce = None;
         // SAFETY: mapped in `new` with this length, and no longer registered.
         unsafe { libc::munmap(self.at.cast::<c_void>(), self.bytes) };
     }

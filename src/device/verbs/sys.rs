@@ -6,9 +6,9 @@
 
 #![allow(non_camel_case_types)]
 
+use crate::hmem::dl::find;
 use crate::types::*;
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
-use core::mem::transmute_copy;
 use std::sync::OnceLock;
 
 /// `ibv_context`, with the calls that have no exported function.
@@ -457,18 +457,6 @@ type CreateCq = unsafe extern "C" fn(
 
 type RegDmaBuf = unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr;
 
-/// A function that not every version of a library has.
-///
-/// # Safety
-/// `F` is the type of a pointer to the function of this name.
-unsafe fn optional<F>(lib: *mut c_void, name: &CStr) -> Option<F> {
-    // SAFETY: the library is open and stays so; a missing symbol is NULL, which represents `None`.
-    unsafe {
-        let p = libc::dlsym(lib, name.as_ptr());
-        transmute_copy::<*mut c_void, Option<F>>(&p)
-    }
-}
-
 type CreateCounter = unsafe extern "C" fn(
     *mut ibv_context,
     *mut ibv_comp_cntr_init_attr,
@@ -503,22 +491,22 @@ impl CounterFunctions {
         // SAFETY: the functions of these names have these types.
         unsafe {
             Some(CounterFunctions {
-                create: optional(efa, c"efadv_create_comp_cntr")?,
-                destroy: optional(verbs, c"ibv_destroy_comp_cntr")?,
+                create: find(efa, c"efadv_create_comp_cntr")?,
+                destroy: find(verbs, c"ibv_destroy_comp_cntr")?,
                 set: [
-                    optional(verbs, c"ibv_set_comp_cntr")?,
-                    optional(verbs, c"ibv_set_err_comp_cntr")?,
+                    find(verbs, c"ibv_set_comp_cntr")?,
+                    find(verbs, c"ibv_set_err_comp_cntr")?,
                 ],
                 raise: [
-                    optional(verbs, c"ibv_inc_comp_cntr")?,
-                    optional(verbs, c"ibv_inc_err_comp_cntr")?,
+                    find(verbs, c"ibv_inc_comp_cntr")?,
+                    find(verbs, c"ibv_inc_err_comp_cntr")?,
                 ],
                 read: [
-                    optional(verbs, c"ibv_read_comp_cntr")?,
-                    optional(verbs, c"ibv_read_err_comp_cntr")?,
+                    find(verbs, c"ibv_read_comp_cntr")?,
+                    find(verbs, c"ibv_read_err_comp_cntr")?,
                 ],
-                attach: optional(verbs, c"ibv_qp_attach_comp_cntr")?,
-                caps: optional(verbs, c"_ibv_query_comp_cntr_caps")?,
+                attach: find(verbs, c"ibv_qp_attach_comp_cntr")?,
+                caps: find(verbs, c"_ibv_query_comp_cntr_caps")?,
             })
         }
     }
@@ -547,31 +535,22 @@ macro_rules! functions {
             fn load() -> Result<Lib, String> {
                 let verbs = open(c"libibverbs.so.1")?;
                 let efa = open(c"libefa.so.1")?;
-                let find = |lib: &str, name: &CStr| {
-                    let at = if lib == "efa" { efa } else { verbs };
-                    // SAFETY: the library is open and stays so; the name is a C string.
-                    let p = unsafe { libc::dlsym(at, name.as_ptr()) };
-                    if p.is_null() {
-                        let name = name.to_string_lossy();
-                        return Err(format!("no {name} in lib{lib}"));
-                    }
-                    Ok(p)
-                };
                 // SAFETY: the functions of these names have these types (rdma-core's headers).
                 let lib = unsafe { Lib {
-                    efadv_query_qp_wqs: optional(efa, c"efadv_query_qp_wqs"),
-                    efadv_query_cq: optional(efa, c"efadv_query_cq"),
-                    efadv_query_mr: optional(efa, c"efadv_query_mr"),
-                    efadv_get_max_sq_depth: optional(efa, c"efadv_get_max_sq_depth"),
-                    ibv_reg_dmabuf_mr: optional(verbs, c"ibv_reg_dmabuf_mr"),
-                    efadv_create_cq: optional(efa, c"efadv_create_cq"),
+                    efadv_query_qp_wqs: find(efa, c"efadv_query_qp_wqs"),
+                    efadv_query_cq: find(efa, c"efadv_query_cq"),
+                    efadv_query_mr: find(efa, c"efadv_query_mr"),
+                    efadv_get_max_sq_depth: find(efa, c"efadv_get_max_sq_depth"),
+                    ibv_reg_dmabuf_mr: find(verbs, c"ibv_reg_dmabuf_mr"),
+                    efadv_create_cq: find(efa, c"efadv_create_cq"),
                     counters: CounterFunctions::load(verbs, efa),
-                    ibv_is_fork_initialized: optional(verbs, c"ibv_is_fork_initialized"),
+                    ibv_is_fork_initialized: find(verbs, c"ibv_is_fork_initialized"),
                     $($name: {
                         let name = concat!(stringify!($name), "\0");
                         let name = CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or(c"");
-                        let p = find(stringify!($lib), name)?;
-                        transmute_copy::<*mut c_void, _>(&p)
+                        let at = if stringify!($lib) == "efa" { efa } else { verbs };
+                        find(at, name)
+                            .ok_or(concat!("no ", stringify!($name), " in lib", stringify!($lib)))?
                     },)*
                 } };
                 if lib.efadv_query_qp_wqs.is_none() || lib.efadv_query_cq.is_none() {

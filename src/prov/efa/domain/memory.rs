@@ -47,7 +47,8 @@ const SPINS: u32 = 1000;
 impl MemoryRegions for EfaDomain {
     fn reg_mr(&self, mem: UserMem, from: Option<DmaBuf>, access: u64, wanted: u64) -> Result<Mr> {
         crate::core::memory::check()?;
-        let dev = &self.lock().dev;
+        let mut s = self.lock();
+        let dev = &s.dev;
         let key = match from {
             None => dev.reg_mr(mem, access, Some(wanted))?,
             Some(from) => dev.reg_dmabuf(mem, from, access, Some(wanted))?,
@@ -72,6 +73,10 @@ impl MemoryRegions for EfaDomain {
                  over an adapter that reaches it, or for Neuron fabric efa with peer-to-peer"
             );
             return Err(FI_EOPNOTSUPP);
+        }
+        if device.is_some() {
+            let mapping = crate::hmem::registered(&mem, !in_place);
+            s.mapped.extend(mapping.map(|m| (key, m)));
         }
         self.mrs.fetch_add(1, Ordering::Relaxed);
         Ok(Mr { key })
@@ -99,6 +104,7 @@ impl MemoryRegions for EfaDomain {
                 ep.close_targets(&targets);
             }
         }
+        s.mapped.remove(&mr.key);
         s.mr_cntrs.retain(|(key, _, _)| *key != mr.key);
         self.mrs.fetch_sub(1, Ordering::Relaxed);
         Ok(())

@@ -22,6 +22,7 @@ use crate::device::any::{self, Dev};
 use crate::device::domain_lock::{DomainGuard, DomainLock};
 use crate::device::wait::WaitSet;
 use crate::device::{Device, MrObserver};
+use crate::hmem::CpuMapping;
 use crate::proto::RecvQueue;
 use crate::prov::contract::{busy_unless, Domain, Fabric, OpenedQueue};
 use crate::prov::efa::endpoint::srx::Srx;
@@ -34,6 +35,7 @@ use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::cq::Cq;
 use crate::shm::MrTable;
 use crate::types::*;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
@@ -54,6 +56,8 @@ pub(crate) struct State {
     pub triggers: Vec<PendingTrigger>,
     /// Counters bound to memory regions: key, counter, kinds of access (fi_mr_bind(3)).
     pub mr_cntrs: Vec<(u64, u32, u64)>,
+    /// Regions of device memory that are mapped for the processor, by key.
+    pub mapped: HashMap<u64, CpuMapping>,
     /// Collective groups, and operations under way in them.
     pub colls: CollectiveState,
     /// The table of memory regions that peers on the same host may read.
@@ -153,6 +157,7 @@ impl Domain for EfaDomain {
                     peers: Peers::default(),
                     triggers: Vec::new(),
                     mr_cntrs: Vec::new(),
+                    mapped: HashMap::new(),
                     colls: CollectiveState::default(),
                     table,
                     budget: params.unexpected_size,

@@ -1,0 +1,21 @@
+//! How this library's functions become symbols of C.
+
+/// Exports functions that return a code of type `$code`. Each body runs within `$call`, which gets
+/// the function's name.
+macro_rules! exports {
+    (
+        $call:ident -> $code:ty;
+        $($(#[$doc:meta])* fn $name:ident($($arg:ident: $t:ty),* $(,)?) $body:block)+
+    ) => {$(
+        $(#[$doc])*
+        /// # Safety
+        /// Pointers are as the interface wants them.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name($($arg: $t),*) -> $code {
+            // SAFETY: as promised by the caller. Some need no promise.
+            #[allow(unused_unsafe)]
+            $call(stringify!($name), || unsafe { $body })
+        }
+    )+};
+}
+pub(crate) use exports;
