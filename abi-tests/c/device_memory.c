@@ -93,8 +93,9 @@ static void check_short_copies(int there)
 	size_t lens[] = { 1, 8, SHORT, SHORT + 1 };
 	struct iovec iov = { .iov_len = LARGE };
 	struct fi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1, .access = ALL, .iface = FI_HMEM_CUDA };
-	struct fid_mr *large, *near, *far;
-	char *a = device(), *b = device();
+	struct fid_mr *large, *near, *far, *again;
+	int (*free_memory)(void *) = (int (*)(void *)) symbol("cudaFree");
+	char *a = device(), *b = device(), *c;
 
 	DO(0, gpu_malloc(&iov.iov_base, LARGE));
 	DO(0, fi_mr_regattr(domain, &attr, 0, &large));
@@ -116,12 +117,29 @@ static void check_short_copies(int there)
 		TRUE((copies() == before) == (there && lens[i] <= SHORT));
 		TRUE((calls("gdr_copy") > mapped) == (there && lens[i] <= SHORT));
 	}
+	/* Memory that is freed before its region is closed, and whose addresses are allocated again. */
+	DO(0, free_memory(a));
+	c = device();
+	TRUE(c == a);
+	fill(c);
+	POST(fi_recv(ep, b, 64, fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));
+	POST(fi_inject(ep, c, 64, self));
+	ends(1);
+	check_device_memory(b, 64);
+	again = registered(c, FI_HMEM_CUDA);
+	POST(fi_recv(ep, b, 64, fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));
+	POST(fi_send(ep, c + 70000, 64, fi_mr_desc(again), self, &contexts[1]));
+	ends(2);
+	memset(back, 0, 64);
+	DO(0, gpu_copy(back, b, 64, TO_HOST));
+	TRUE(memcmp(back, out + 70000, 64) == 0);
+	DO(0, fi_close(&again->fid));
 	DO(0, fi_close(&far->fid));
 	DO(0, fi_close(&near->fid));
 	DO(0, fi_close(&large->fid));
 	TRUE(calls("gdr_unmap") == calls("gdr_pin_buffer") && calls("gdr_unpin") == calls("gdr_pin_buffer"));
 	/* Each registration sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS. */
-	TRUE(calls("cuPointerSetAttribute") == 3);
+	TRUE(calls("cuPointerSetAttribute") == 4);
 	if (info->nic && strncmp(info->nic->device_attr->name, "efasoft", 7) != 0)
 		TRUE(calls("cuMemHostRegister") > 0);
 	DO(0, fi_close(&ep->fid));

@@ -225,7 +225,7 @@ unsafe fn attribute(to: *mut c_void, what: c_uint, at: usize) -> Result<(), c_in
             CONTEXT => put(to.cast(), context::handle(a.gpu)),
             MEMORY_TYPE => put(to.cast(), DEVICE),
             DEVICE_POINTER => put(to.cast(), at),
-            BUFFER_ID => put(to.cast(), a.base as u64),
+            BUFFER_ID => put(to.cast(), a.id),
             DEVICE_ORDINAL => put(to.cast(), a.gpu as c_int),
             RANGE_START => put(to.cast(), a.base),
             RANGE_SIZE => put(to.cast(), a.len),

@@ -27,6 +27,8 @@ pub struct Allocation {
     shadow: usize,
     /// Offset in the owner's memfd.
     pub off: usize,
+    /// CU_POINTER_ATTRIBUTE_BUFFER_ID
+    pub id: u64,
     pub origin: Origin,
 }
 
@@ -123,12 +125,15 @@ impl Gpu {
 
     /// As [`Gpu::take`], whole pages.
     fn take_pages(&mut self, len: usize) -> Option<usize> {
-        let room = self.take(len + PAGE)?;
-        let off = room.next_multiple_of(PAGE);
-        let (before, after) = (off - room, room + PAGE - off);
-        for (at, n) in [(room, before), (off + len, after)] {
-            if n > 0 {
-                self.give_back(at, n);
+        let fit = |(room, size): (&usize, &usize)| {
+            let off = room.next_multiple_of(PAGE);
+            (off + len <= room + size).then_some((*room, *size, off))
+        };
+        let (room, size, off) = self.free.iter().find_map(fit)?;
+        self.free.remove(&room);
+        for (at, end) in [(room, off), (off + len, room + size)] {
+            if at < end {
+                self.free.insert(at, end - at);
             }
         }
         Some(off)
@@ -189,10 +194,10 @@ pub fn alloc(gpu: usize, len: usize) -> Option<usize> {
         len,
         shadow: g.shadow + off,
         off,
+        id: 0,
         origin: Origin::Own,
     };
-    m.all.insert(a.base, a);
-    Some(a.base)
+    Some(m.add(a))
 }
 
 /// Frees an allocation, or closes one that was opened. `false` when there is none at this address.
@@ -225,13 +230,45 @@ pub fn find(at: usize) -> Option<Allocation> {
     (at < a.base + a.len).then_some(*a)
 }
 
+impl Memory {
+    /// A number that was not given before.
+    fn number(&mut self) -> u64 {
+        self.next_handle += 1;
+        self.next_handle - 1
+    }
+
+    /// Adds an allocation, with an id that no other has had, and returns its address.
+    fn add(&mut self, a: Allocation) -> usize {
+        let id = self.number();
+        self.all.insert(a.base, Allocation { id, ..a });
+        a.base
+    }
+
+    /// Where the memory ends that begins with an allocation: mappings of cuMemMap that follow each
+    /// other, in the GPU's memory as well, are one range for copies and dma-bufs.
+    fn range_end(&self, a: &Allocation) -> usize {
+        let (mut end, mut shadow) = (a.base + a.len, a.shadow + a.len);
+        while let Some(next) = self.all.get(&end).filter(|n| n.shadow == shadow) {
+            if !matches!(
+                (a.origin, next.origin),
+                (Origin::Mapped(_), Origin::Mapped(_))
+            ) {
+                break;
+            }
+            (end, shadow) = (end + next.len, shadow + next.len);
+        }
+        end
+    }
+}
+
 /// Where this library sees `len` bytes: of an allocation, or of the host as they are. `None` beyond
 /// the end of an allocation, or in a GPU's window where nothing is allocated.
 pub fn host_view(at: usize, len: usize) -> Option<*mut u8> {
-    if let Some(a) = find(at) {
-        return (len <= a.base + a.len - at).then_some((a.shadow + (at - a.base)) as *mut u8);
-    }
+    let found = find(at);
     let m = memory();
+    if let Some(a) = found {
+        return (len <= m.range_end(&a) - at).then_some((a.shadow + (at - a.base)) as *mut u8);
+    }
     let window = |g: &Gpu| (g.base..g.base + WINDOW).contains(&at);
     let reserved = m.reserved.range(..=at).next_back();
     let reserved = reserved.is_some_and(|(base, len)| at < base + len);
@@ -239,15 +276,13 @@ pub fn host_view(at: usize, len: usize) -> Option<*mut u8> {
 }
 
 /// A descriptor of `len` bytes from `at` on, as a dma-buf: a mapping must begin at the descriptor's
-/// file position. The range must lie within one allocation, rounded to pages of the system.
+/// file position. The range must lie within one allocation, rounded to pages of the system, or in
+/// mappings that follow each other.
 pub fn export(at: usize, len: usize) -> Option<i32> {
     const PAGE: usize = 4096;
     let m = memory();
     let around = |a: &&Allocation| {
-        let (from, to) = (
-            a.base & !(PAGE - 1),
-            (a.base + a.len).next_multiple_of(PAGE),
-        );
+        let (from, to) = (a.base & !(PAGE - 1), m.range_end(a).next_multiple_of(PAGE));
         a.origin != Origin::Foreign && from <= at && at + len <= to
     };
     let mut near = m.all.range(..at + PAGE).rev().map(|(_, a)| a);
@@ -298,18 +333,17 @@ pub fn open(pid: i32, fd: i32, gpu: usize, (off, len): (usize, usize)) -> Option
         len,
         shadow: shadow + skew,
         off,
+        id: 0,
         origin: Origin::Foreign,
     };
-    memory().all.insert(a.base, a);
-    Some(a.base)
+    Some(memory().add(a))
 }
 
 /// Physical memory without addresses (cuMemCreate): its handle.
 pub fn create(gpu: usize, len: usize) -> Option<u64> {
     let mut m = memory();
     let off = m.gpus.get_mut(gpu)?.take_pages(len)?;
-    let handle = m.next_handle;
-    m.next_handle += 1;
+    let handle = m.number();
     let users = 1;
     m.physical.insert(
         handle,
@@ -350,8 +384,7 @@ pub fn import(fd: i32) -> Option<u64> {
     }
     let imported = Some(map(len, READ_WRITE, libc::MAP_SHARED, fd, off)?);
     let mut m = memory();
-    let handle = m.next_handle;
-    m.next_handle += 1;
+    let handle = m.number();
     let (gpu, users) = (0, 1);
     m.physical.insert(
         handle,
@@ -387,10 +420,15 @@ impl Memory {
 }
 
 impl Memory {
-    /// Takes the mappings of freed memory away, as GDRCopy's driver does: an access faults.
+    /// Takes the mappings of freed memory away, as GDRCopy's driver does: an access faults. A page
+    /// that small allocations share is freed with the last of them.
     fn revoke(&mut self, base: usize, len: usize) {
         let freed = |p: &&Pin| p.at < base + len && base < p.at + p.len;
-        for p in self.pins.values().filter(freed) {
+        let live = |p: &Pin| {
+            let mut before = self.all.range(..p.at + p.len).rev().map(|(_, a)| a);
+            before.any(|a| a.base + a.len > p.at)
+        };
+        for p in self.pins.values().filter(freed).filter(|p| !live(p)) {
             if let Some(view) = p.view {
                 // SAFETY: mapped by `map_pin`; only GDRCopy's user refers to it.
                 unsafe { libc::mprotect(view as *mut _, p.len, libc::PROT_NONE) };
@@ -414,8 +452,7 @@ pub fn pin(at: usize, len: usize) -> Option<u64> {
     if let Origin::Mapped(handle) = a.origin {
         m.physical.get(&handle).filter(|p| p.imported.is_none())?;
     }
-    let handle = m.next_handle;
-    m.next_handle += 1;
+    let handle = m.number();
     let (gpu, off, view) = (a.gpu, (a.off + at) - a.base, None);
     m.pins.insert(
         handle,
@@ -503,9 +540,10 @@ pub fn map_at(base: usize, len: usize, off: usize, handle: u64) -> Option<()> {
         len,
         shadow,
         off,
+        id: 0,
         origin,
     };
-    m.all.insert(base, a);
+    m.add(a);
     Some(())
 }
 

@@ -173,6 +173,11 @@ impl Cuda {
         (code == SUCCESS).then_some(v)
     }
 
+    /// Id of the allocation at an address, which no other allocation has had.
+    fn buffer(&self, at: usize) -> Option<u64> {
+        self.attribute(BUFFER_ID, at)
+    }
+
     /// The context for operations on a pointer.
     fn context(&self, at: usize) -> Result<usize> {
         if let Some(c) = self.attribute::<usize>(CONTEXT, at).filter(|c| *c != 0) {
@@ -256,7 +261,7 @@ impl Cuda {
 impl Interface for Cuda {
     unsafe fn copy_in(&self, to: usize, from: *const u8, len: usize) -> Result<()> {
         // SAFETY: as the caller vouches.
-        let short = |g: &Gdr| unsafe { g.copy_in(to, from, len) };
+        let short = |g: &Gdr| unsafe { g.copy_in((to, from, len), |at| self.buffer(at)) };
         if self.gdr().is_some_and(short) {
             return Ok(());
         }
@@ -265,7 +270,7 @@ impl Interface for Cuda {
 
     unsafe fn copy_out(&self, to: *mut u8, from: usize, len: usize) -> Result<()> {
         // SAFETY: as the caller vouches.
-        let short = |g: &Gdr| unsafe { g.copy_out(to, from, len) };
+        let short = |g: &Gdr| unsafe { g.copy_out((to, from, len), |at| self.buffer(at)) };
         if self.gdr().is_some_and(short) {
             return Ok(());
         }
@@ -280,7 +285,8 @@ impl Interface for Cuda {
     }
 
     fn map(&self, at: usize, len: usize) -> Option<u64> {
-        self.gdr.get_or_init(Gdr::new).as_ref()?.map(at, len)
+        let gdr = self.gdr.get_or_init(Gdr::new).as_ref()?;
+        gdr.map(at, len, self.buffer(at)?)
     }
 
     fn unmap(&self, id: u64) {
@@ -349,9 +355,7 @@ impl Interface for Cuda {
                 (self.f.ipc_get)(&mut handle, at),
             ]
         };
-        let id = self
-            .attribute(BUFFER_ID, at)
-            .filter(|_| codes == [SUCCESS; 2]);
+        let id = self.buffer(at).filter(|_| codes == [SUCCESS; 2]);
         Ok(IpcHandle {
             words: handle.0,
             id: id.ok_or(FI_EOPNOTSUPP)?,

@@ -3,7 +3,10 @@
 //!
 //! A copy by CUDA's driver takes microseconds whatever its length; the processor copies a few
 //! hundred bytes through the window in less. A region is mapped when the application registers it
-//! and for as long as it stays registered, because memory that is freed takes its mapping away.
+//! and for as long as it stays registered. Memory that is freed takes its mapping away, and an
+//! access then faults; programs do free memory before they close its region, and get the same
+//! addresses again. Each mapping therefore knows the id of its allocation
+//! (CU_POINTER_ATTRIBUTE_BUFFER_ID), and a copy compares it with the id at the address.
 //! The window is small (256 MiB on many GPUs) and the program's own, so that mappings together take
 //! at most [`BUDGET`] bytes of it: memory beyond that is copied by CUDA.
 
@@ -43,6 +46,8 @@ pub(super) struct Gdr {
 /// Pages of a GPU that are mapped.
 struct MappedPages {
     len: usize,
+    /// Id of the allocation.
+    buffer: u64,
     /// `gdr_mh_t`
     handle: u64,
     /// Address for the processor.
@@ -81,15 +86,16 @@ impl Gdr {
         self.driver as *mut c_void
     }
 
-    /// Maps the pages around a range; `None` when the budget is used up or the driver refuses. The
-    /// mapping's id.
-    pub(super) fn map(&self, at: usize, len: usize) -> Option<u64> {
+    /// Maps the pages around a range of allocation `buffer`; `None` when the budget is used up or
+    /// the driver refuses. The mapping's id.
+    pub(super) fn map(&self, at: usize, len: usize, buffer: u64) -> Option<u64> {
         let start = at & !(PAGE - 1);
         let len = at.checked_add(len)?.checked_next_multiple_of(PAGE)? - start;
+        self.unmap_stale(start, len, buffer);
         let room = |used: usize| used.checked_add(len).filter(|sum| *sum <= BUDGET);
         let relaxed = Ordering::Relaxed;
         self.mapped.fetch_update(relaxed, relaxed, room).ok()?;
-        let made = self.map_pages(start, len);
+        let made = self.map_pages(start, len, buffer);
         match made {
             Some(_) => (),
             None => drop(self.mapped.fetch_sub(len, relaxed)),
@@ -97,7 +103,21 @@ impl Gdr {
         made
     }
 
-    fn map_pages(&self, start: usize, len: usize) -> Option<u64> {
+    /// Removes mappings of earlier allocations at these addresses, whose regions are still open.
+    fn unmap_stale(&self, start: usize, len: usize, buffer: u64) {
+        let all = self.views.read().unwrap_or_else(|e| e.into_inner());
+        let overlaps = |at: usize, p: &MappedPages| at < start + len && start < at + p.len;
+        let stale = all
+            .iter()
+            .filter(|((at, _), p)| p.buffer != buffer && overlaps(*at, p));
+        let ids: Vec<u64> = stale.map(|((_, id), _)| *id).collect();
+        drop(all);
+        for id in ids {
+            self.unmap(id);
+        }
+    }
+
+    fn map_pages(&self, start: usize, len: usize, buffer: u64) -> Option<u64> {
         let (mut handle, mut view) = (0, 0);
         // SAFETY: there is a place for each answer; the driver checks the range. A pin whose pages
         // cannot be mapped is given up.
@@ -111,7 +131,12 @@ impl Gdr {
             }
         }
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let pages = MappedPages { len, handle, view };
+        let pages = MappedPages {
+            len,
+            buffer,
+            handle,
+            view,
+        };
         let mut all = self.views.write().unwrap_or_else(|e| e.into_inner());
         all.insert((start, id), pages);
         Some(id)
@@ -136,8 +161,14 @@ impl Gdr {
     }
 
     /// Runs `copy` with the handle and the processor's address of a short range. `false` when it is
-    /// too long or not mapped, or the copy failed.
-    fn with_view(&self, at: usize, len: usize, copy: impl FnOnce(u64, usize) -> c_int) -> bool {
+    /// too long or not mapped, or the copy failed. `buffer` says which allocation is at the address
+    /// now.
+    fn with_view(
+        &self,
+        (at, len): (usize, usize),
+        buffer: impl FnOnce(usize) -> Option<u64>,
+        copy: impl FnOnce(u64, usize) -> c_int,
+    ) -> bool {
         if len > hmem().shm_max_gdrcopy_size {
             return false;
         }
@@ -146,27 +177,36 @@ impl Gdr {
             return false;
         };
         let off = at - start;
-        off <= p.len && len <= p.len - off && copy(p.handle, p.view + off) == 0
+        let inside = off <= p.len && len <= p.len - off;
+        inside && buffer(at) == Some(p.buffer) && copy(p.handle, p.view + off) == 0
     }
 
-    /// Copies to device memory; `false` when CUDA must do it.
+    /// Copies to device memory; `false` when CUDA must do it. `buffer` is as in `with_view`.
     ///
     /// # Safety
     /// `from` has `len` readable bytes.
-    pub(super) unsafe fn copy_in(&self, to: usize, from: *const u8, len: usize) -> bool {
+    pub(super) unsafe fn copy_in(
+        &self,
+        (to, from, len): (usize, *const u8, usize),
+        buffer: impl FnOnce(usize) -> Option<u64>,
+    ) -> bool {
         // SAFETY: `with_view` found the mapping, which stays until the copy is done.
-        self.with_view(to, len, |handle, view| unsafe {
+        self.with_view((to, len), buffer, |handle, view| unsafe {
             (self.f.copy_in)(handle, view, from, len)
         })
     }
 
-    /// Copies from device memory; `false` when CUDA must do it.
+    /// Copies from device memory; `false` when CUDA must do it. `buffer` is as in `with_view`.
     ///
     /// # Safety
     /// `to` has `len` writable bytes.
-    pub(super) unsafe fn copy_out(&self, to: *mut u8, from: usize, len: usize) -> bool {
+    pub(super) unsafe fn copy_out(
+        &self,
+        (to, from, len): (*mut u8, usize, usize),
+        buffer: impl FnOnce(usize) -> Option<u64>,
+    ) -> bool {
         // SAFETY: as in `copy_in`.
-        self.with_view(from, len, |handle, view| unsafe {
+        self.with_view((from, len), buffer, |handle, view| unsafe {
             (self.f.copy_out)(handle, to, view, len)
         })
     }
