@@ -10,7 +10,7 @@ use super::{
     RawQp,
 };
 use crate::core::{params, Result};
-use crate::hmem::{InjectBuf, UserMem};
+use crate::hmem::{InjectBuf, Piece, UserMem};
 use crate::transport::{
     Completion, Payload, PeerId, Report, Status, Transport, TransportCaps, Verdict,
 };
@@ -354,6 +354,17 @@ impl QueuePair for AnyQp {
 
     fn busy_with(&self, peer: PeerId) -> bool {
         each!(self, AnyQp, q => q.busy_with(peer))
+    }
+
+    #[inline(always)]
+    fn send_piece(
+        &mut self,
+        done: impl Fn() -> Completion,
+        imm: Option<u64>,
+        p: Piece,
+        inject: bool,
+    ) -> Verdict {
+        each!(self, AnyQp, q => q.send_piece(done, imm, p, inject))
     }
 
     #[inline(always)]

@@ -25,8 +25,8 @@ pub mod verbs;
 pub mod wait;
 
 use crate::core::Result;
-use crate::hmem::{Piece, UserMem};
-use crate::transport::{Completion, Payload, PeerId, Report, Status, Transport};
+use crate::hmem::{InjectBuf, Piece, UserMem};
+use crate::transport::{Completion, Payload, PeerId, Report, Status, Transport, Verdict};
 use crate::types::FI_ENOSYS;
 use any::{ExternalCounter, ExternalQueue};
 use std::sync::Arc;
@@ -373,6 +373,24 @@ pub trait QueuePair: for<'a> Transport<Header<'a> = AmHeader<'a>> {
     fn busy_with(&self, peer: PeerId) -> bool;
     /// Rings the doorbell for everything posted so far.
     fn ring(&mut self);
+    /// Posts a message of one piece, which the caller may change afterwards (`inject`), with
+    /// immediate data or without, and rings the doorbell. `done` makes the record of the operation
+    /// where it is kept.
+    #[inline(always)]
+    fn send_piece(
+        &mut self,
+        done: impl Fn() -> Completion,
+        imm: Option<u64>,
+        p: Piece,
+        inject: bool,
+    ) -> Verdict {
+        let sent = match inject {
+            true => self.am_short(done(), AmHeader::imm(imm), InjectBuf::from(p)),
+            false => self.am_zcopy(done(), AmHeader::imm(imm), Payload::Piece(p)),
+        };
+        self.ring();
+        sent
+    }
     /// Drives progress and collects events.
     fn poll_all(&mut self, into: &mut Events);
     /// Announces that an answer of this peer is awaited (`on`) or no longer awaited, so that a

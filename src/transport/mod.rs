@@ -47,6 +47,16 @@ impl Verdict {
     pub fn result(self) -> Result<()> {
         match self {
             Verdict::Done | Verdict::Queued => Ok(()),
+            other => other.refused(),
+        }
+    }
+
+    /// As [`Verdict::result`], of an operation that is not expected to be under way.
+    #[cold]
+    #[inline(never)]
+    fn refused(self) -> Result<()> {
+        match self {
+            Verdict::Done | Verdict::Queued => Ok(()),
             Verdict::NoResources => Err(FI_EAGAIN),
             Verdict::Unsupported => Err(FI_EOPNOTSUPP),
             Verdict::Failed(e) => Err(e),

@@ -60,7 +60,7 @@ pub(crate) const OWN_KEYS: u64 = 1 << 32;
 #[derive(Clone, Copy, Default)]
 pub(crate) struct FoundRegion {
     from: usize,
-    to: usize,
+    len: usize,
     lkey: u32,
     write: bool,
     /// Value of [`VerbsMemory::withdrawn`] at the look-up.
@@ -315,29 +315,31 @@ impl VerbsMemory {
         len: usize,
         write: bool,
     ) -> Option<u32> {
-        let now = self.withdrawn.load(Acquire);
-        let inside = addr >= last.from && addr <= last.to && len <= last.to - addr;
-        if inside && last.at == now && (last.write || !write) {
-            return Some(last.lkey);
-        }
-        self.find(last, addr, len, write)
+        let off = addr.wrapping_sub(last.from);
+        let inside = off <= last.len && len <= last.len - off;
+        let known = inside && last.at == self.withdrawn.load(Acquire) && (last.write || !write);
+        (known || self.find(last, addr, len, write)).then_some(last.lkey)
     }
 
+    /// Looks up the region for [`VerbsMemory::lkey`]; `false` when there is none.
     #[cold]
-    fn find(&self, last: &mut FoundRegion, addr: usize, len: usize, write: bool) -> Option<u32> {
+    fn find(&self, last: &mut FoundRegion, addr: usize, len: usize, write: bool) -> bool {
         // Read before the look-up: a withdrawal after this line makes `last` stale.
         let at = self.withdrawn.load(Acquire);
         let t = self.table();
-        let key = t.around(addr, len, |r| !write || r.local_write)?;
-        let r = t.by_key.get(&key)?;
+        let key = t.around(addr, len, |r| !write || r.local_write);
+        let region = key.and_then(|key| t.by_key.get(&key));
+        let Some((r, mr)) = region.and_then(|r| Some((r, r.mr.as_ref()?))) else {
+            return false;
+        };
         *last = FoundRegion {
             from: r.mem.addr(),
-            to: r.mem.addr() + r.mem.len(),
-            lkey: r.mr.as_ref()?.lkey(),
+            len: r.mem.len(),
+            lkey: mr.lkey(),
             write: r.local_write,
             at,
         };
-        Some(last.lkey)
+        true
     }
 
     /// Verbs access flags for memory of this access (fi_mr(3)). FI_SEND, and FI_WRITE without RDMA

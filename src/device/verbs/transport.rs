@@ -8,7 +8,7 @@ use super::pool::Pool;
 use super::qp::{grow, Mode, PostedRecv, TxSlot, VerbsQp};
 use super::rings::{InlineData, SendWqe, WqeOp};
 use super::sys::*;
-use crate::device::AmHeader;
+use crate::device::{AmHeader, QueuePair};
 use crate::hmem::{copy_bytes, InjectBuf, Piece};
 use crate::transport::{Completion, Payload, PeerId, Transport, TransportCaps, Verdict};
 
@@ -63,9 +63,7 @@ impl Transport for VerbsQp {
             if p.len() <= self.inline {
                 return self.send_inline(done, p, head.imm);
             }
-            let (addr, len) = (p.addr(), p.len());
-            let lkey = self.dev.memory.lkey(&mut self.found, addr, len, false);
-            if let Some(lkey) = lkey.filter(|_| self.rings.is_some()) {
+            if let Some(lkey) = self.lkey_in_place(&p, false) {
                 let local = piece(&p, lkey);
                 let what = (WqeOp::Send, head.imm.map(|i| i as u32));
                 return self.submit_now(done, what, None, |_, _| local);
@@ -77,9 +75,7 @@ impl Transport for VerbsQp {
     #[inline(always)]
     fn put(&mut self, done: Completion, data: Payload, imm: Option<u64>) -> Verdict {
         if let Payload::Piece(p) = data {
-            let (addr, len) = (p.addr(), p.len());
-            let lkey = self.dev.memory.lkey(&mut self.found, addr, len, false);
-            if let Some(lkey) = lkey.filter(|_| self.rings.is_some()) {
+            if let Some(lkey) = self.lkey_in_place(&p, false) {
                 let local = piece(&p, lkey);
                 let what = (WqeOp::Write, imm.map(|i| i as u32));
                 return self.submit_now(done, what, None, |_, _| local);
@@ -91,9 +87,7 @@ impl Transport for VerbsQp {
     #[inline(always)]
     fn get(&mut self, done: Completion, into: Payload) -> Verdict {
         if let Payload::Piece(p) = into {
-            let (addr, len) = (p.addr(), p.len());
-            let lkey = self.dev.memory.lkey(&mut self.found, addr, len, true);
-            if let Some(lkey) = lkey.filter(|_| self.rings.is_some()) {
+            if let Some(lkey) = self.lkey_in_place(&p, true) {
                 let local = piece(&p, lkey);
                 return self.submit_now(done, (WqeOp::Read, None), None, |_, _| local);
             }
@@ -107,6 +101,59 @@ impl VerbsQp {
     #[inline]
     pub fn completes_in_place(&self) -> bool {
         self.rings.is_some() && self.mode == Mode::Direct
+    }
+
+    /// The local key of a piece, if requests go to the mapped send queue.
+    #[inline(always)]
+    fn lkey_in_place(&mut self, p: &Piece, write: bool) -> Option<u32> {
+        self.rings.as_ref()?;
+        let (addr, len) = (p.addr(), p.len());
+        self.dev.memory.lkey(&mut self.found, addr, len, write)
+    }
+
+    /// Writes a message of one piece to the mapped send queue and rings the doorbell.
+    /// `Unsupported`, and nothing done, when it takes another way.
+    #[inline(always)]
+    pub(super) fn send_in_place(
+        &mut self,
+        done: impl Fn() -> Completion,
+        imm: Option<u64>,
+        p: Piece,
+        inject: bool,
+    ) -> Verdict {
+        if self.mode == Mode::Packets {
+            return Verdict::Unsupported;
+        }
+        let what = (WqeOp::Send, imm.map(|i| i as u32));
+        if p.len() <= self.inline {
+            return self.submit_inline(done(), p, what);
+        }
+        if inject {
+            return Verdict::Unsupported;
+        }
+        let (addr, len) = (p.addr(), p.len());
+        match self.dev.memory.lkey(&mut self.found, addr, len, false) {
+            Some(lkey) => self.submit_now(done(), what, None, |_, _| piece(&p, lkey)),
+            None => Verdict::Unsupported,
+        }
+    }
+
+    /// As [`QueuePair::send_piece`](crate::device::QueuePair), any other way.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn send_otherwise(
+        &mut self,
+        done: Completion,
+        imm: Option<u64>,
+        p: Piece,
+        inject: bool,
+    ) -> Verdict {
+        let sent = match inject {
+            true => self.am_short(done, AmHeader::imm(imm), InjectBuf::from(p)),
+            false => self.am_zcopy(done, AmHeader::imm(imm), Payload::Piece(p)),
+        };
+        self.ring();
+        sent
     }
 
     /// Sends a packet: copies the header, and the piece behind it.
@@ -127,7 +174,7 @@ impl VerbsQp {
     #[inline(always)]
     fn send_inline(&mut self, done: Completion, data: Piece, imm: Option<u64>) -> Verdict {
         let what = (WqeOp::Send, imm.map(|i| i as u32));
-        match self.rings.is_some() && data.len() <= self.inline.min(InlineData::MOST) {
+        match self.rings.is_some() && data.len() <= self.inline {
             true => self.submit_inline(done, data, what),
             false => self.post_inline(done, data, what),
         }

@@ -29,11 +29,13 @@ pub(crate) struct Av {
     table: Slab<AvEntry>,
     /// Index of an entry by the number of its peer; `NONE` where there is no entry.
     by_peer: Vec<u32>,
+    /// The peer of each entry that stands for one; `NONE` where there is no entry.
+    peers: Vec<PeerId>,
     /// Endpoints bound to the vector, which cannot be closed before them.
     pub users: u32,
     /// Top bits of a `fi_addr_t` that choose a receive context, at most 8.
     rx_ctx_bits: u32,
-    shared: Option<SharedAv>,
+    shared: Option<Box<SharedAv>>,
     /// Addresses that a reader of a shared vector has taken over.
     shared_read: usize,
 }
@@ -48,6 +50,7 @@ impl Av {
             type_,
             table: Slab::with_capacity(n),
             by_peer: Vec::new(),
+            peers: Vec::new(),
             rx_ctx_bits,
             shared: None,
             shared_read: 0,
@@ -81,6 +84,7 @@ impl Av {
         if let Some(to) = self.by_peer.get_mut(slot) {
             *to = at;
         }
+        self.set_peer(at, peer);
         let shared = self
             .shared
             .as_ref()
@@ -108,7 +112,7 @@ impl Av {
     /// Shares the vector with other processes under a name, or opens an existing one as reader.
     /// Errors as [`SharedAv::open`].
     pub(crate) fn share(&mut self, name: &str, reader: bool, peers: &mut Peers) -> Result<()> {
-        self.shared = Some(SharedAv::open(name, reader)?);
+        self.shared = Some(Box::new(SharedAv::open(name, reader)?));
         if reader {
             self.refresh(peers)?;
         }
@@ -137,7 +141,7 @@ impl Av {
 
     /// Whether another process owns the vector and this process only reads it.
     pub(crate) fn read_only(&self) -> bool {
-        self.shared.as_ref().is_some_and(SharedAv::reader)
+        self.shared.as_ref().is_some_and(|s| s.reader())
     }
 
     /// Removes an entry. Returns whether it is gone now; `FI_EINVAL` when there is none.
@@ -149,6 +153,7 @@ impl Av {
         if e.inserted > 0 {
             return Ok(false);
         }
+        self.set_peer(at, NONE);
         if let Some(e) = self.table.remove(at) {
             if let Some(to) = self.by_peer.get_mut(e.peer as usize) {
                 *to = NONE;
@@ -180,8 +185,25 @@ impl Av {
     /// The peer, for addresses that name no context of an endpoint.
     #[inline(always)]
     pub(crate) fn known(&self, fi_addr: fi_addr_t) -> Option<PeerId> {
-        let e = self.inserted(fi_addr).filter(|_| self.rx_ctx_bits == 0)?;
-        Some(e.peer)
+        let peer = *self.peers.get(fi_addr as usize)?;
+        if peer == NONE {
+            return None;
+        }
+        Some(peer)
+    }
+
+    /// Sets the peer of an entry.
+    fn set_peer(&mut self, at: u32, peer: PeerId) {
+        if self.rx_ctx_bits > 0 {
+            return;
+        }
+        let i = at as usize;
+        if self.peers.len() <= i {
+            self.peers.resize(i + 1, NONE);
+        }
+        if let Some(p) = self.peers.get_mut(i) {
+            *p = peer;
+        }
     }
 
     #[inline(always)]

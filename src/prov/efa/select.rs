@@ -26,8 +26,10 @@ pub(crate) enum MessageRoute {
     Ring,
     /// Packets of the protocol, by the adapter.
     Packets,
-    /// One work request for each message (efa-direct, datagrams).
+    /// One work request for each message (efa-direct).
     Direct,
+    /// One work request for each message, in front of which a receiver finds 40 bytes.
+    Datagrams,
 }
 
 /// How a peer's memory is read or written.
@@ -161,7 +163,8 @@ pub(crate) fn choose_message(s: &mut State, id: u32, peer: PeerId) -> Result<Mes
     let route = match (ring, ep.kind) {
         (true, _) => MessageRoute::Ring,
         (false, Kind::Rdm) => MessageRoute::Packets,
-        (false, Kind::Direct | Kind::Dgram) => MessageRoute::Direct,
+        (false, Kind::Direct) => MessageRoute::Direct,
+        (false, Kind::Dgram) => MessageRoute::Datagrams,
     };
     let live = ep.live.as_mut().ok_or(FI_EOPBADSTATE)?;
     live.routes.entry(peer)?.message = route;

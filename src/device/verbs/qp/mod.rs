@@ -80,7 +80,8 @@ pub(crate) enum Mode {
 pub struct VerbsQp {
     pub(super) dev: Arc<OpenAdapter>,
     pub(super) mode: Mode,
-    /// Most inline data of a message, bytes; of a write, too, where requests are wide.
+    /// Most inline data of a message, bytes, at most [`InlineData::MOST`]; of a write, too, where
+    /// requests are wide.
     pub(super) inline: usize,
     pub(super) wide: bool,
     addr: QpAddr,
@@ -210,6 +211,20 @@ impl QueuePair for VerbsQp {
         if let Some(n) = number.filter(|n| self.names.get(n) == Some(&peer)) {
             self.names.remove(&n);
             self.senders.remove(&n);
+        }
+    }
+
+    #[inline(always)]
+    fn send_piece(
+        &mut self,
+        done: impl Fn() -> Completion,
+        imm: Option<u64>,
+        p: Piece,
+        inject: bool,
+    ) -> Verdict {
+        match self.send_in_place(&done, imm, p, inject) {
+            Verdict::Unsupported => self.send_otherwise(done(), imm, p, inject),
+            other => other,
         }
     }
 

@@ -51,7 +51,9 @@ impl VerbsQp {
             mode,
             inline: match packets {
                 true => 0,
-                false => wide.map_or(raw.inline, |w| w.inline.min(wanted.inline)),
+                false => wide
+                    .map_or(raw.inline, |w| w.inline.min(wanted.inline))
+                    .min(InlineData::MOST),
             },
             wide: wide.is_some(),
             qp: null_mut(),

@@ -155,15 +155,9 @@ fn send_to<D: SendBuffer, C: Call>(
             }
             Ok(())
         }
-        (MessageRoute::Direct, Some(p)) if simple && C::PLAIN && ep.kind == Kind::Direct => {
-            let done = completion(peer, r, mode.entry);
-            let head = AmHeader::imm(r.cq_data);
-            let sent = match r.data.injected() {
-                true => live.qp.am_short(done, head, InjectBuf::from(p)),
-                false => live.qp.am_zcopy(done, head, Payload::Piece(p)),
-            };
-            live.qp.ring();
-            match sent {
+        (MessageRoute::Direct, Some(p)) if simple && C::PLAIN => {
+            let done = || completion(peer, r, mode.entry);
+            match live.qp.send_piece(done, r.cq_data, p, r.data.injected()) {
                 Verdict::Queued => Ok(()),
                 other => other.result(),
             }
@@ -234,7 +228,7 @@ fn send_any(
         }
         MessageRoute::Ring => by_ring(s, id, peer, mode, r),
         MessageRoute::Packets => by_protocol(s, id, peer, mode, r),
-        MessageRoute::Direct => by_adapter(s, id, peer, mode, r),
+        MessageRoute::Direct | MessageRoute::Datagrams => by_adapter(s, id, peer, mode, r),
     }
 }
 
