@@ -29,11 +29,12 @@ HOST := $(shell rustc -vV | sed -n 's/host: //p')
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
 PROVIDER := $(BUILD)/provider/libefa-fi.so
-CHECKS := imports two_providers write_receives provider_file trust intruder shortage kills bad_input old_nodes counters operations peer_death long_messages many_accesses sleepers connections absent_target collectives efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers other_devices
+CHECKS := imports two_providers layers write_receives provider_file trust intruder shortage kills bad_input old_nodes counters operations peer_death long_messages many_accesses sleepers connections absent_target collectives efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers other_devices
+LAYERS := $(patsubst %,$(BUILD)/layers/lib%-fi.so,ext util hook crash broken)
 .PHONY: checks
 checks: $(CHECKS:%=$(BUILD)/bin/%) $(PROVIDER) $(BUILD)/bin/asan/bad_input $(BUILD)/bin/asan/peer_death \
 	$(BUILD)/bin/asan/operations $(BUILD)/bin/asan/collectives $(BUILD)/bin/asan/random_calls \
-	$(BUILD)/ext/libext-fi.so $(BUILD)/bin/hello
+	$(BUILD)/ext/libext-fi.so $(LAYERS) $(BUILD)/bin/hello
 
 $(LIB): $(SOURCES)
 	$(CARGO) build --release --quiet -p libfabric
@@ -76,12 +77,23 @@ $(BUILD)/ext/libext-fi.so: abi-tests/c/ext_provider.c $(LIB) $(HEADERS)
 	mkdir -p $(BUILD)/ext
 	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -shared -fPIC -Iinclude -o $@ $< -L$(BUILD)/lib -lfabric
 
+# Provider files for `layers`.
+$(BUILD)/layers/libbroken-fi.so: abi-tests/c/ext_provider.c
+	mkdir -p $(BUILD)/layers
+	cp $< $@
+$(BUILD)/layers/libutil-fi.so: CFLAGS += -DUTILITY
+$(BUILD)/layers/libhook-fi.so: CFLAGS += -DHOOK
+$(BUILD)/layers/libcrash-fi.so: CFLAGS += -DCRASH
+$(BUILD)/layers/%-fi.so: abi-tests/c/ext_provider.c $(LIB) $(HEADERS)
+	mkdir -p $(BUILD)/layers
+	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -shared -fPIC -Iinclude -o $@ $< -L$(BUILD)/lib -lfabric
+
 # The address sanitizer watches the program and every malloc, free and copy of the library.
 $(BUILD)/bin/peer_death $(BUILD)/bin/long_messages $(BUILD)/bin/many_accesses $(BUILD)/bin/sleepers $(BUILD)/bin/connections $(BUILD)/bin/absent_target $(BUILD)/bin/trust $(BUILD)/bin/shortage $(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/asan/peer_death: fabtests-compat/c/two.h fabtests-compat/c/must.h
 $(BUILD)/bin/budgets: fabtests-compat/c/must.h
 $(BUILD)/bin/provider_file: CFLAGS += -rdynamic
 $(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/asan/random_calls: fabtests-compat/c/dice.h
-$(patsubst %,$(BUILD)/bin/%,imports two_providers write_receives provider_file counters operations asan/operations asan/random_calls efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers other_devices): abi-tests/c/do.h
+$(patsubst %,$(BUILD)/bin/%,imports two_providers layers write_receives provider_file counters operations asan/operations asan/random_calls efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers other_devices): abi-tests/c/do.h
 $(patsubst %,$(BUILD)/bin/%,imports two_providers write_receives provider_file efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers other_devices): abi-tests/c/alone.h
 $(BUILD)/bin/device_memory $(BUILD)/bin/device_peers $(BUILD)/bin/other_devices: abi-tests/c/device.h
 $(BUILD)/bin/asan/%: %.c $(LIB) $(HEADERS)

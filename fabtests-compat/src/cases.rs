@@ -423,6 +423,10 @@ pub fn all(bin: &Path) -> Vec<Case> {
     if ext.exists() {
         v.push(outside.with_env("FI_PROVIDER_PATH", &ext.display().to_string()));
     }
+    let layers = bin.join("../layers");
+    if layers.exists() {
+        v.push(Case::single(&format!("layers {}", layers.display())));
+    }
     // Debian's own binaries, linked to libfabric 1.17 (package libfabric-bin).
     let mut debian = Case::pair("/usr/bin/fi_pingpong", "-e rdm -c");
     debian.pingpong_ports = true;

@@ -9,6 +9,7 @@ use super::info;
 use super::layout::{self, Layout};
 use super::text;
 use crate::core::info::FabricAttr;
+use crate::core::layering::INTERNAL;
 use crate::core::registry::{self, Preference, Query, RegisteredProvider};
 use crate::core::{errno, log, params, Info, Result, API_NEWEST, API_VERSION};
 use crate::prov::contract::{Provider, ProviderVisitor};
@@ -21,8 +22,27 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, Once};
 
-/// A provider of the library's own.
-struct Native<P>(P);
+/// A provider of the library's own, and the address of its `struct fi_provider`, for hooks.
+struct Native<P>(P, usize);
+
+impl<P: Provider> Native<P> {
+    fn new(p: P) -> Native<P> {
+        let name = CString::new(p.name()).unwrap_or_default();
+        let about = Box::leak(Box::new(fi_provider {
+            version: p.version(),
+            fi_version: API_VERSION,
+            context: fi_context {
+                internal: [null_mut(); 4],
+            },
+            name: name.into_raw(),
+            getinfo: None,
+            fabric: None,
+            cleanup: None,
+        }));
+        let at = &raw const *about as usize;
+        Native(p, at)
+    }
+}
 
 impl<P: Provider> RegisteredProvider for Native<P> {
     fn name(&self) -> &str {
@@ -34,11 +54,16 @@ impl<P: Provider> RegisteredProvider for Native<P> {
     }
 
     fn getinfo(&self, q: &Query) -> Result<Vec<Info>> {
-        self.0.getinfo(q)
+        let flags = q.flags & !INTERNAL;
+        self.0.getinfo(&Query { flags, ..*q })
     }
 
     fn open_fabric(&self, attr: &FabricAttr, context: usize) -> Result<*mut fid_fabric> {
         super::fabric::open(&self.0, attr, context)
+    }
+
+    fn c_struct(&self) -> usize {
+        self.1
     }
 }
 
@@ -47,7 +72,7 @@ struct RegisterEach;
 impl ProviderVisitor for RegisterEach {
     fn visit<P: Provider>(&mut self, p: P) {
         p.define_params();
-        registry::register(Arc::new(Native(p)), Preference::Version);
+        registry::register(Arc::new(Native::new(p)), Preference::Version);
     }
 }
 
@@ -79,6 +104,12 @@ const CORE_PARAMS: &[params::Def] = &[
         help: "Colon list of directories with external providers (lib*-fi.so); +FILE: a file to \
                prefer; @ in front of the list: files before the library's own providers, whatever \
                their versions. Default: libfabric beside the library.",
+    },
+    params::Def {
+        name: "hook",
+        kind: FI_PARAM_STRING,
+        help: "List of hooking providers, separated by ;, to wrap around each fabric, the first \
+               innermost. Default: none.",
     },
     params::Def {
         name: "log_level",
@@ -224,7 +255,32 @@ fn open_fabric(attr: &FabricAttr, context: *mut c_void) -> Result<*mut fid_fabri
         );
         return Err(FI_ENODEV);
     };
-    p.open_fabric(attr, context as usize)
+    let fabric = p.open_fabric(attr, context as usize)?;
+    Ok(hooked(fabric, &*p))
+}
+
+/// The fabric as the hooking providers wrap it that `FI_HOOK` names, each around the one before. A
+/// hook that is not here, or fails, is left out.
+fn hooked(mut fabric: *mut fid_fabric, p: &dyn RegisteredProvider) -> *mut fid_fabric {
+    let hooks = std::env::var("FI_HOOK").unwrap_or_default();
+    for name in hooks.split(';').map(str::trim).filter(|n| !n.is_empty()) {
+        let Some(hook) = registry::hook(name) else {
+            continue;
+        };
+        let attr = FabricAttr {
+            fabric: fabric as usize,
+            ..FabricAttr::default()
+        };
+        match hook.open_fabric(&attr, p.c_struct()) {
+            Ok(wrapped) => fabric = wrapped,
+            Err(e) => crate::warn_log!(
+                FI_LOG_FABRIC,
+                "FI_HOOK: {name} does not wrap this fabric: {}",
+                errno::text(e)
+            ),
+        }
+    }
+    fabric
 }
 
 /// Attributes of a fabric, in today's layout.

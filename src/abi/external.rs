@@ -3,11 +3,13 @@
 //!
 //! Each exports `fi_prov_ini`, which returns a `struct fi_provider`. Directories are separated by
 //! colons; `+FILE` among them is a file to be preferred to all of its name, and `@` in front of the
-//! list puts files before the library's own providers, whatever their versions.
+//! list puts files before the library's own providers, whatever their versions. A file that is
+//! broken, of another architecture, or crashes (`probe`) is named in one line and left out.
 
 use super::info;
 use super::layout::V1_10;
 use crate::core::info::FabricAttr;
+use crate::core::layering::ProviderRole;
 use crate::core::registry::{self, Preference, Query, RegisteredProvider};
 use crate::core::{version, Info, Result};
 use crate::types::*;
@@ -34,9 +36,23 @@ impl RegisteredProvider for External {
         &self.name
     }
 
+    fn role(&self) -> ProviderRole {
+        // SAFETY: see the type.
+        ProviderRole::of(&self.name, unsafe { (*self.raw).getinfo.is_some() })
+    }
+
     fn version(&self) -> u32 {
         // SAFETY: see the type.
         unsafe { (*self.raw).version }
+    }
+
+    fn api_version(&self) -> u32 {
+        // SAFETY: see the type.
+        unsafe { (*self.raw).fi_version }
+    }
+
+    fn c_struct(&self) -> usize {
+        self.raw as usize
     }
 
     fn getinfo(&self, q: &Query) -> Result<Vec<Info>> {
@@ -85,7 +101,9 @@ impl RegisteredProvider for External {
             if r != 0 {
                 return Err(r.wrapping_neg());
             }
-            (*out).api_version = attr.api_version;
+            if self.role() != ProviderRole::Hook {
+                (*out).api_version = attr.api_version;
+            }
         }
         Ok(out)
     }
@@ -151,23 +169,35 @@ pub(crate) fn load_all() {
         true => Preference::Found,
         false => Preference::Version,
     };
+    let mut files = Vec::new();
     for (preferred, place) in &search.places {
         match preferred {
-            true => load(place, Preference::Preferred),
-            false => load_folder(place, rank),
+            true => files.push((place.to_path_buf(), Preference::Preferred)),
+            false => files.extend(files_of(place).into_iter().map(|f| (f, rank))),
+        }
+    }
+    let all: Vec<PathBuf> = files.iter().map(|(f, _)| f.clone()).collect();
+    let crashing = super::probe::crashing(&all);
+    for (file, rank) in files {
+        let loaded = match crashing.contains(&file) {
+            true => Err("it ends the process when it is initialised".to_string()),
+            false => register(&file, rank),
+        };
+        if let Err(why) = loaded {
+            crate::warn_log!(FI_LOG_CORE, "provider file {}: {why}", file.display());
         }
     }
 }
 
-/// Loads the provider files of a folder, in the order of their names.
-fn load_folder(dir: &Path, rank: Preference) {
+/// The provider files of a folder, in the order of their names.
+fn files_of(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(dir) else {
         crate::warn_log!(
             FI_LOG_CORE,
             "FI_PROVIDER_PATH: {} is no readable directory",
             dir.display()
         );
-        return;
+        return Vec::new();
     };
     let is_file = |p: &PathBuf| {
         p.file_name()
@@ -178,21 +208,14 @@ fn load_folder(dir: &Path, rank: Preference) {
         .filter(is_file)
         .collect();
     files.sort();
-    for f in files {
-        load(&f, rank);
-    }
+    files
 }
 
-fn load(file: &Path, rank: Preference) {
-    if let Err(why) = open(file, rank) {
-        crate::warn_log!(FI_LOG_CORE, "external provider {}: {why}", file.display());
-    }
-}
-
-fn open(file: &Path, rank: Preference) -> core::result::Result<(), String> {
+/// Loads a provider file, which stays loaded for good, and calls its `fi_prov_ini`.
+pub(super) fn initialise(file: &Path) -> core::result::Result<&'static fi_provider, String> {
     let path = CString::new(file.as_os_str().as_bytes()).map_err(|e| e.to_string())?;
     // SAFETY: loading a library that the administrator named runs its initialisers; the entry
-    // point is called as fi_prov.h declares it. The library stays loaded for good.
+    // point is called as fi_prov.h declares it.
     unsafe {
         let lib = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         if lib.is_null() {
@@ -203,21 +226,26 @@ fn open(file: &Path, rank: Preference) -> core::result::Result<(), String> {
             return Err("no fi_prov_ini in it".into());
         }
         let ini: unsafe extern "C" fn() -> *mut fi_provider = core::mem::transmute(ini);
-        let p = ini().as_ref().ok_or("fi_prov_ini returned nothing")?;
-        let name = super::info::string(p.name).ok_or("it has no name")?;
-        if p.fi_version < version(1, 3) {
-            return Err(format!("it was built for libfabric {}", p.fi_version >> 16));
-        }
-        if p.getinfo.is_none() || p.fabric.is_none() {
-            return Err("it has no getinfo or no fabric function".into());
-        }
-        crate::info_log!(
-            FI_LOG_CORE,
-            "external provider {name} loaded from {}",
-            file.display()
-        );
-        registry::register(Arc::new(External { name, raw: p }), rank);
+        Ok(ini().as_ref().ok_or("fi_prov_ini returned nothing")?)
     }
+}
+
+fn register(file: &Path, rank: Preference) -> core::result::Result<(), String> {
+    let p = initialise(file)?;
+    // SAFETY: the name is a string, as fi_prov.h says.
+    let name = unsafe { super::info::string(p.name) }.ok_or("it has no name")?;
+    if p.fi_version < version(1, 3) {
+        return Err(format!("it was built for libfabric {}", p.fi_version >> 16));
+    }
+    if p.fabric.is_none() {
+        return Err("it has no fabric function".into());
+    }
+    crate::info_log!(
+        FI_LOG_CORE,
+        "provider {name} loaded from {}",
+        file.display()
+    );
+    registry::register(Arc::new(External { name, raw: p }), rank);
     Ok(())
 }
 

@@ -26,6 +26,7 @@ mod logging;
 mod message;
 mod mr;
 mod object;
+mod probe;
 pub mod provider_file;
 mod queues;
 mod reserve;

@@ -11,6 +11,7 @@ use super::entry::{entry, guard, FromC, OutParam};
 use super::info;
 use super::layout;
 use crate::core::info::FabricAttr;
+use crate::core::layering::INTERNAL;
 use crate::core::log::{self, LogSink};
 use crate::core::params::{self, ParamHost, Value};
 use crate::core::registry::{self, Query};
@@ -21,9 +22,6 @@ use core::mem::transmute_copy;
 use core::ptr::null_mut;
 use std::ffi::CString;
 use std::sync::OnceLock;
-
-/// Flags by which a host's core speaks to itself: which kinds of providers it asks.
-const INTERNAL_FLAGS: u64 = 0xf << 58;
 
 /// The provider that the file is for.
 static NAME: OnceLock<&'static CStr> = OnceLock::new();
@@ -247,7 +245,7 @@ entry! {
             api,
             node: node.as_deref(),
             service: service.as_deref(),
-            flags: flags & !INTERNAL_FLAGS,
+            flags: flags & !INTERNAL,
             hints: hints.0.as_ref(),
         };
         // The host puts the provider's name to each.

@@ -318,14 +318,30 @@ fn check_ep(h: &EpAttr, p: &EpAttr, caps: u64, domain: Option<&DomainAttr>) -> C
     at_most("ep_attr->max_msg_size", h.max_msg_size, p.max_msg_size)?;
     let (max_tx, max_rx) = domain.map_or((1, 1), |d| (d.max_ep_tx_ctx, d.max_ep_rx_ctx));
     let (max_stx, max_srx) = domain.map_or((0, 0), |d| (d.max_ep_stx_ctx, d.max_ep_srx_ctx));
-    for (attr, wanted, max, max_shared) in [
-        ("ep_attr->tx_ctx_cnt", h.tx_ctx_cnt, max_tx, max_stx),
-        ("ep_attr->rx_ctx_cnt", h.rx_ctx_cnt, max_rx, max_srx),
+    for (attr, wanted, had, max, max_shared) in [
+        (
+            "ep_attr->tx_ctx_cnt",
+            h.tx_ctx_cnt,
+            p.tx_ctx_cnt,
+            max_tx,
+            max_stx,
+        ),
+        (
+            "ep_attr->rx_ctx_cnt",
+            h.rx_ctx_cnt,
+            p.rx_ctx_cnt,
+            max_rx,
+            max_srx,
+        ),
     ] {
-        if wanted != FI_SHARED_CONTEXT {
-            at_most(attr, wanted, max)?;
-        } else if max_shared == 0 {
-            return no(attr, "FI_SHARED_CONTEXT", max.to_string());
+        match (wanted, had) {
+            (FI_SHARED_CONTEXT, _) if max_shared == 0 => {
+                return no(attr, "FI_SHARED_CONTEXT", max.to_string());
+            }
+            (FI_SHARED_CONTEXT, _) => {}
+            // A shared context has to be asked for.
+            (0, FI_SHARED_CONTEXT) => return no(attr, "0", "FI_SHARED_CONTEXT".to_string()),
+            _ => at_most(attr, wanted, max)?,
         }
     }
     if caps & (FI_RMA | FI_ATOMIC) != 0 {

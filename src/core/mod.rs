@@ -13,6 +13,7 @@ pub mod guarded;
 pub mod hash;
 pub mod info;
 pub mod iovs;
+pub mod layering;
 pub mod log;
 pub mod memory;
 pub mod params;

@@ -1,11 +1,13 @@
-//! The providers of this process and the rules by which fi_getinfo(3) asks them.
+//! The providers of this process, and fi_getinfo(3), which asks them.
 //!
 //! `abi` registers the library's own (`prov::visit`) and whatever `FI_PROVIDER_PATH` adds;
-//! `FI_PROVIDER` and the provider name in the hints choose among them. Rejected candidates leave a
-//! reason behind: one log line each at level info, which `fi_info --why` shows.
+//! `layering` has the rules by which `FI_PROVIDER` and the provider name in the hints choose among
+//! them. Rejected candidates leave a reason behind: one log line each at level info, which
+//! `fi_info --why` shows.
 
 use super::errno::Result;
 use super::info::{FabricAttr, Info};
+use super::layering::{self, ProviderFilter, ProviderRole};
 use crate::types::*;
 use std::sync::{Arc, RwLock};
 
@@ -28,8 +30,18 @@ pub struct Query<'a> {
 pub trait RegisteredProvider: Send + Sync {
     /// Name, as in `fabric_attr->prov_name`.
     fn name(&self) -> &str;
+    /// What it does.
+    fn role(&self) -> ProviderRole {
+        ProviderRole::Core
+    }
     /// Version, `FI_VERSION(major, minor)`.
     fn version(&self) -> u32;
+    /// The newest API that it implements.
+    fn api_version(&self) -> u32 {
+        super::API_NEWEST
+    }
+    /// Address of its `struct fi_provider`, which stays.
+    fn c_struct(&self) -> usize;
     /// Candidates that satisfy the query, best first; an empty list when there is none.
     fn getinfo(&self, q: &Query) -> Result<Vec<Info>>;
     /// fi_fabric(3): a handle whose operations are the provider's own.
@@ -72,10 +84,12 @@ fn add(all: &mut Vec<Registered>, p: Arc<dyn RegisteredProvider>, rank: Preferen
     }
 }
 
-/// Every registered provider, in order of preference.
+/// Every registered provider, in the order of the answer.
 pub fn providers() -> Vec<Arc<dyn RegisteredProvider>> {
     let all = PROVIDERS.read().unwrap_or_else(|e| e.into_inner());
-    all.iter().map(|(_, p)| Arc::clone(p)).collect()
+    let mut list: Vec<_> = all.iter().map(|(_, p)| Arc::clone(p)).collect();
+    list.sort_by_key(|p| layering::place(p.name()));
+    list
 }
 
 /// The provider with this name; filters do not apply, because an info may have been made before
@@ -87,39 +101,28 @@ pub fn by_name(name: &str) -> Option<Arc<dyn RegisteredProvider>> {
         .find(|p| p.name().eq_ignore_ascii_case(last))
 }
 
-/// `FI_PROVIDER`: a comma list of names, or of names to leave out after a leading `^`.
-fn env_allows(filter: Option<&str>, name: &str) -> bool {
-    let Some(f) = filter.filter(|f| !f.is_empty()) else {
-        return true;
-    };
-    let (exclude, list) = match f.strip_prefix('^') {
-        Some(rest) => (true, rest),
-        None => (false, f),
-    };
-    let mut names = list
-        .split(',')
-        .flat_map(|s| s.split(';'))
-        .map(str::trim)
-        .filter(|s| !s.is_empty());
-    names.any(|n| n.eq_ignore_ascii_case(name)) != exclude
-}
-
-/// The provider name in the hints: names separated by `;`, a leading `^` leaves one out.
-fn hint_allows(hint: Option<&str>, name: &str) -> bool {
-    let Some(h) = hint else { return true };
-    let mut wanted = false;
-    let mut any = false;
-    for part in h.split(';') {
-        match part.strip_prefix('^') {
-            Some(out) if out.eq_ignore_ascii_case(name) => return false,
-            Some(_) => {}
-            None => {
-                any = true;
-                wanted |= part.eq_ignore_ascii_case(name);
+/// The hooking provider of this name, with or without the prefix `ofi_hook_`; a line where there is
+/// none.
+pub fn hook(name: &str) -> Option<Arc<dyn RegisteredProvider>> {
+    let long = format!("ofi_hook_{name}");
+    let is_hook = |p: &Arc<dyn RegisteredProvider>| p.role() == ProviderRole::Hook;
+    let hook = by_name(name).filter(is_hook);
+    let hook = hook.or_else(|| by_name(&long).filter(is_hook));
+    if hook.is_none() {
+        let all = providers();
+        let hooks = all.iter().filter(|p| p.role() == ProviderRole::Hook);
+        let had: Vec<&str> = hooks.map(|p| p.name()).collect();
+        crate::warn_log!(
+            FI_LOG_CORE,
+            "FI_HOOK: wanted {name}, had {}",
+            if had.is_empty() {
+                "none".to_string()
+            } else {
+                had.join(", ")
             }
-        }
+        );
     }
-    wanted || !any
+    hook
 }
 
 /// fi_getinfo(3) without pointers: `FI_ENOSYS` when the application is newer than the library,
@@ -136,19 +139,40 @@ pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
         );
         return Err(FI_ENOSYS);
     }
-    let filter = std::env::var("FI_PROVIDER").ok();
-    let hint_name = q.hints.and_then(Info::prov_name);
     if q.flags == FI_PROV_ATTR_ONLY {
         return attributes_only();
     }
+    let variable = std::env::var("FI_PROVIDER").ok();
+    let filter = ProviderFilter::new(variable.as_deref());
+    let hint = q.hints.and_then(Info::prov_name);
+    let internal = q.flags & layering::INTERNAL;
     let mut out = Vec::new();
     for p in providers() {
-        if !env_allows(filter.as_deref(), p.name()) {
-            reject(p.name(), "FI_PROVIDER", filter.as_deref().unwrap_or(""));
+        let role = p.role();
+        if role == ProviderRole::Hook
+            || role == ProviderRole::Offload && internal & layering::OFFLOAD == 0
+        {
             continue;
         }
-        if !hint_allows(hint_name, p.name()) {
-            reject(p.name(), "fabric_attr->prov_name", hint_name.unwrap_or(""));
+        if internal & layering::WITH_HIDDEN == 0 && filter.hides(p.name(), role) {
+            reject(p.name(), "FI_PROVIDER", variable.as_deref().unwrap_or(""));
+            continue;
+        }
+        if !layering::answers(p.name(), role, hint, internal) {
+            reject(p.name(), "fabric_attr->prov_name", hint.unwrap_or(""));
+            continue;
+        }
+        if p.api_version() < q.api {
+            let had = p.api_version();
+            crate::info_log!(
+                FI_LOG_CORE,
+                "rejected {}: API version: wanted {}.{}, had {}.{}",
+                p.name(),
+                super::major(q.api),
+                super::minor(q.api),
+                super::major(had),
+                super::minor(had)
+            );
             continue;
         }
         match p.getinfo(q) {
@@ -161,10 +185,68 @@ pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
             ),
         }
     }
+    if internal & !layering::OFFLOAD == 0 {
+        out.retain(|i| named(i, q.hints) && !filter.drops(i.prov_name().unwrap_or("")));
+        stream_sockets_first(&mut out);
+    }
     if out.is_empty() {
+        if internal == 0 {
+            explain_missing(hint, &filter);
+        }
         Err(FI_ENODATA)
     } else {
         Ok(out)
+    }
+}
+
+/// Whether an info has the names of fabric and domain that the hints ask for.
+fn named(i: &Info, hints: Option<&Info>) -> bool {
+    let fits = |wanted: Option<&str>, had: Option<&str>| match (wanted, had) {
+        (Some(w), Some(h)) => w.eq_ignore_ascii_case(h),
+        (Some(_), None) => false,
+        (None, _) => true,
+    };
+    let names = |i: &Info| {
+        let fabric = i.fabric.as_ref().and_then(|f| f.name.clone());
+        let domain = i.domain.as_ref().and_then(|d| d.name.clone());
+        (fabric, domain)
+    };
+    let Some(hints) = hints else { return true };
+    let (wanted, had) = (names(hints), names(i));
+    fits(wanted.0.as_deref(), had.0.as_deref()) && fits(wanted.1.as_deref(), had.1.as_deref())
+}
+
+/// Puts reliable datagrams of `tcp` before those of `tcp;ofi_rxm`, as the C library does.
+fn stream_sockets_first(all: &mut Vec<Info>) {
+    let is = |i: &Info, name: &str| {
+        let named = i.prov_name().is_some_and(|n| n.eq_ignore_ascii_case(name));
+        named && i.ep.as_ref().is_some_and(|e| e.type_ == FI_EP_RDM)
+    };
+    let (plain, mut others): (Vec<_>, Vec<_>) = all.drain(..).partition(|i| is(i, "tcp"));
+    let at = others.iter().position(|i| is(i, "tcp;ofi_rxm"));
+    let at = at.unwrap_or(others.len());
+    others.splice(at..at, plain);
+    *all = others;
+}
+
+/// A line for each provider that a name asked for and that is not here.
+fn explain_missing(hint: Option<&str>, filter: &ProviderFilter) {
+    let all = providers();
+    let hinted = hint.into_iter().flat_map(|h| h.split(';'));
+    let named = hinted.filter(|n| !n.starts_with('^')).chain(filter.parts());
+    for name in named {
+        let here = |p: &Arc<dyn RegisteredProvider>| p.name().eq_ignore_ascii_case(name);
+        if name.is_empty() || all.iter().any(here) {
+            continue;
+        }
+        let file = name.strip_prefix("ofi_").unwrap_or(name);
+        let had: Vec<&str> = all.iter().map(|p| p.name()).collect();
+        crate::warn_log!(
+            FI_LOG_CORE,
+            "fi_getinfo: provider {name} is not here: wanted its file, lib{file}-fi.so, in a \
+             folder of FI_PROVIDER_PATH; had {}",
+            had.join(", ")
+        );
     }
 }
 
@@ -188,9 +270,14 @@ fn attributes_only() -> Result<Vec<Info>> {
     }
 }
 
+/// Adds the provider's name: to the name of what it is layered over, if the info has one.
 fn sign(mut i: Info, api: u32, p: &dyn RegisteredProvider) -> Info {
     let f = i.fabric.get_or_insert_with(Default::default);
-    f.prov_name = Some(p.name().to_string());
+    f.prov_name = match (f.prov_name.take(), p.role()) {
+        (Some(below), ProviderRole::Utility) => Some(format!("{below};{}", p.name())),
+        (Some(made), ProviderRole::Link) => Some(made),
+        _ => Some(p.name().to_string()),
+    };
     f.prov_version = p.version();
     f.api_version = api;
     i
@@ -199,15 +286,7 @@ fn sign(mut i: Info, api: u32, p: &dyn RegisteredProvider) -> Info {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn fi_provider_includes_and_excludes() {
-        assert!(env_allows(None, "efa"));
-        assert!(env_allows(Some("efa,tcp"), "EFA"));
-        assert!(!env_allows(Some("tcp"), "efa"));
-        assert!(!env_allows(Some("^efa"), "efa"));
-        assert!(env_allows(Some("^tcp"), "efa"));
-    }
+    use crate::core::info::EpAttr;
 
     struct Versioned(u32);
 
@@ -217,6 +296,9 @@ mod tests {
         }
         fn version(&self) -> u32 {
             self.0
+        }
+        fn c_struct(&self) -> usize {
+            0
         }
         fn getinfo(&self, _: &Query) -> Result<Vec<Info>> {
             Err(FI_ENODATA)
@@ -246,12 +328,27 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_name_in_the_hints_may_exclude() {
-        assert!(hint_allows(None, "efa"));
-        assert!(hint_allows(Some("EFA"), "efa"));
-        assert!(!hint_allows(Some(""), "efa"));
-        assert!(!hint_allows(Some("tcp"), "efa"));
-        assert!(hint_allows(Some("^tcp"), "efa"));
-        assert!(!hint_allows(Some("^tcp;^efa"), "efa"));
+    fn sockets_come_before_what_is_layered_over_them() {
+        let info = |name: &str, type_| Info {
+            ep: Some(EpAttr {
+                type_,
+                ..EpAttr::default()
+            }),
+            fabric: Some(FabricAttr {
+                prov_name: Some(name.to_string()),
+                ..FabricAttr::default()
+            }),
+            ..Info::default()
+        };
+        let mut all = vec![
+            info("tcp;ofi_rxm", FI_EP_RDM),
+            info("udp", FI_EP_DGRAM),
+            info("tcp", FI_EP_MSG),
+            info("tcp", FI_EP_RDM),
+        ];
+        stream_sockets_first(&mut all);
+        let order: Vec<_> = all.iter().filter_map(Info::prov_name).collect();
+        assert_eq!(order, ["tcp", "tcp;ofi_rxm", "udp", "tcp"]);
+        assert_eq!(all[3].ep.as_ref().map(|e| e.type_), Some(FI_EP_MSG));
     }
 }
