@@ -1,9 +1,12 @@
 //! Back-off that decides when a polling thread yields its CPU.
 //!
 //! If every process has a CPU, a yield only costs a system call; with more processes than CPUs, a
-//! thread that does not yield keeps its peer from running. The duration of a yield tells the two
-//! cases apart: after a yield during which another thread ran, the next one follows soon; after any
-//! other, the interval doubles.
+//! thread that does not yield keeps its peer from running. Where it is known on which processors
+//! the peers were last, a thread yields soon if one of them was on this one, and seldom otherwise:
+//! what else runs here would take the processor for milliseconds, and the peer's answer comes in
+//! microseconds. Where it is not known, the duration of a yield tells the two cases apart: after a
+//! yield during which another thread ran, the next one follows soon; after any other, the interval
+//! doubles.
 
 use std::time::{Duration, Instant};
 
@@ -41,6 +44,11 @@ impl YieldBackoff {
     pub fn note_empty_poll(&mut self) -> bool {
         self.polls += 1;
         self.polls >= self.limit
+    }
+
+    /// Whether to yield although no peer was on this processor: the thread has waited for long.
+    pub fn waited_long(&self) -> bool {
+        self.limit >= LATE
     }
 
     /// Yields with `offer`; returns whether another thread ran.

@@ -39,7 +39,7 @@ const REGION: usize = 4096;
 /// Steps of one script: longer ones find nothing that shorter ones do not.
 const STEPS: u32 = 400;
 /// Control words in front of the records.
-const CONTROL: [usize; 12] = [
+const CONTROL: [usize; 13] = [
     TAKEN,
     RX_PAUSED,
     RX_ARMED,
@@ -49,6 +49,7 @@ const CONTROL: [usize; 12] = [
     4 * LINE,
     4 * LINE + 8,
     4 * LINE + 16,
+    8 * LINE,
     16 * LINE,
     17 * LINE,
     23 * LINE,

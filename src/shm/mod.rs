@@ -11,6 +11,7 @@
 //! of processes.
 
 mod connection;
+mod cpu;
 mod events;
 #[cfg(any(test, feature = "internals"))]
 pub mod hostile;
@@ -60,6 +61,14 @@ pub struct ShmEndpoint {
 }
 
 impl ShmEndpoint {
+    /// Publishes where this process runs, and tells whether a peer's ran last on the same
+    /// processor. `None` when no peer's processor is known.
+    pub fn shares_processor(&mut self) -> Option<bool> {
+        let own = cpu::here();
+        self.tx.publish_cpu(own);
+        self.rx.shares_processor(own)
+    }
+
     /// Opens the endpoint of the queue pair at `own`; `adapter_fd` joins the wait set of the
     /// endpoint. `None` with `FI_EFA_ENABLE_SHM_TRANSFER=0` or where the system denies something
     /// that shm needs.

@@ -133,6 +133,13 @@ impl RxRings {
         self.shared.signal();
     }
 
+    /// As [`ShmEndpoint::shares_processor`](super::ShmEndpoint); `own` is this process's word.
+    pub(super) fn shares_processor(&self, own: u64) -> Option<bool> {
+        let all = self.active.iter().chain(&self.parked);
+        let known = all.filter_map(|i| super::cpu::shared(i.ring.writer_cpu(), own));
+        known.reduce(|a, b| a || b)
+    }
+
     /// Whether any ring is active.
     #[inline]
     pub fn has_active(&self) -> bool {

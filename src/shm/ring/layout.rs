@@ -17,6 +17,9 @@ pub(crate) const RX_PAUSED: usize = TAKEN + 8;
 pub(crate) const RX_ARMED: usize = TAKEN + 12;
 pub(crate) const TX_ARMED: usize = TAKEN + 16;
 
+/// The writer's line: where its process ran last (`shm::cpu`).
+pub(crate) const WRITER_CPU: usize = 8 * LINE;
+
 /// Bit offsets in a record's word: the kind, above the length, and the caller's flags.
 pub(crate) const KIND: u32 = 32;
 pub(crate) const FLAGS: u32 = 40;

@@ -1,6 +1,8 @@
 //! The reading end of a ring (`ring`), and access to its records.
 
-use super::layout::{record_word, span, GIVE_BACK, RX_ARMED, RX_PAUSED, TAKEN, TX_ARMED, WRAP};
+use super::layout::{
+    record_word, span, GIVE_BACK, RX_ARMED, RX_PAUSED, TAKEN, TX_ARMED, WRAP, WRITER_CPU,
+};
 use super::segment::{RingSegment, DATA, SIZE};
 use crate::device::host;
 use crate::hmem::{Piece, UserMem};
@@ -156,6 +158,11 @@ impl RingReader {
             claim: TargetLock::default(),
             kept: 0,
         }
+    }
+
+    /// Where the writer's process ran last.
+    pub(crate) fn writer_cpu(&self) -> u64 {
+        self.map.word(WRITER_CPU).load(Relaxed)
     }
 
     /// The next record; [`RingReader::take`] removes it.

@@ -2,6 +2,7 @@
 
 use super::layout::{
     span, RecordHeader, FLAGS, KIND, LINE, RECORD_MAX, RX_ARMED, RX_PAUSED, TAKEN, TX_ARMED, WRAP,
+    WRITER_CPU,
 };
 use super::segment::{RingSegment, DATA, SIZE};
 use crate::core::Result;
@@ -56,6 +57,11 @@ impl RingWriter {
             used: SMALL,
             fence_by_reader,
         }
+    }
+
+    /// Publishes where this process runs.
+    pub(crate) fn set_cpu(&self, word: u64) {
+        self.map.word(WRITER_CPU).store(word, Relaxed);
     }
 
     /// The ring's descriptor, for the reader.

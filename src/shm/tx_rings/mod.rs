@@ -50,6 +50,14 @@ impl TxRoute {
     fn is_open(&self) -> bool {
         matches!(self, TxRoute::Calling(..) | TxRoute::WriteBlocked(_))
     }
+
+    /// The ring to the peer, accepted or not.
+    fn ring(&self) -> Option<&TxRing> {
+        match self {
+            TxRoute::Ring(r) | TxRoute::Calling(r, _) => Some(r),
+            _ => None,
+        }
+    }
 }
 
 /// A ring to a peer.
@@ -125,6 +133,8 @@ pub struct TxRings {
     calling: usize,
     /// Accesses that the adapter is to do.
     again: Vec<AdapterRetry>,
+    /// Where this process ran when it was published last.
+    cpu: u64,
 }
 
 impl TxRings {
@@ -144,6 +154,18 @@ impl TxRings {
             lost: VecDeque::new(),
             calling: 0,
             again: Vec::new(),
+            cpu: 0,
+        }
+    }
+
+    /// Publishes where this process runs, if it has moved.
+    pub(super) fn publish_cpu(&mut self, word: u64) {
+        if self.cpu == word {
+            return;
+        }
+        self.cpu = word;
+        for r in self.routes.iter().filter_map(TxRoute::ring) {
+            r.ring.set_cpu(word);
         }
     }
 

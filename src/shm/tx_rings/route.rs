@@ -82,6 +82,7 @@ impl TxRings {
             return Err(FI_EHOSTUNREACH);
         }
         let mut ring = RingWriter::new()?;
+        ring.set_cpu(crate::shm::cpu::here());
         let (sock, pid) = connection::connect(&self.own, addr, ring.fd())?;
         ring.passed();
         let sock = Arc::new(sock);

@@ -33,9 +33,10 @@ impl EfaDomain {
     /// Yields the processor after empty polls: a polling caller may keep its peer from running.
     #[cold]
     fn offer(&self, id: u32) -> Errno {
-        let taken = match crate::shm::poll_events() {
-            true => false,
-            false => YieldBackoff::offer(std::thread::yield_now),
+        let shared = shares_processor(&mut self.lock(), id);
+        let taken = match (crate::shm::poll_events(), shared) {
+            (true, _) | (_, (Some(false), false)) => false,
+            (_, (near, _)) => YieldBackoff::offer(std::thread::yield_now) && near != Some(false),
         };
         if let Some(cq) = self.lock().cqs.get_mut(id) {
             cq.patience.offered(taken);
@@ -203,6 +204,22 @@ fn poll_cq(
         return Ok(Some(n));
     }
     cq.note_empty_poll().transpose()
+}
+
+/// Whether a peer of the queue's endpoints was last on this processor, as far as is known, and
+/// whether the reader has waited for long.
+fn shares_processor(s: &mut State, id: u32) -> (Option<bool>, bool) {
+    let Some(cq) = s.cqs.get(id) else {
+        return (None, false);
+    };
+    let mut near = None;
+    for ep in &cq.eps {
+        let live = s.eps.get_mut(*ep).and_then(|e| e.live.as_mut());
+        let shm = live.and_then(|l| l.shm_ep.as_mut());
+        let known = shm.and_then(|h| h.shares_processor());
+        near = near.max(known);
+    }
+    (near, cq.patience.waited_long())
 }
 
 /// As [`progress_cq`], but hands up to `count` completions of the fast path to `each`, and returns
