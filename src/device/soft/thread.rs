@@ -236,6 +236,13 @@ impl Reactor {
         unsafe { libc::epoll_ctl(self.epoll, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut()) };
     }
 
+    /// Leaves a queue pair to its application, which polls.
+    fn leave(&self, s: &SharedEngine) {
+        if s.thread_driven.swap(false, Ordering::SeqCst) {
+            self.forget(s.socket);
+        }
+    }
+
     fn wake(&self) {
         let one = 1u64;
         // SAFETY: writes eight bytes from a variable of eight bytes.
@@ -283,9 +290,7 @@ impl Reactor {
                     seen.retain(|(k, _)| *k != key);
                     seen.push((key, polls));
                     polling = true;
-                    if s.thread_driven.swap(false, Ordering::SeqCst) {
-                        self.forget(s.socket);
-                    }
+                    self.leave(s);
                     continue;
                 }
                 if !s.thread_driven.swap(true, Ordering::SeqCst) {
@@ -296,9 +301,16 @@ impl Reactor {
                     continue;
                 }
                 arena.resize(SLOTS * SLOT, 0u8);
-                let Ok(mut e) = s.engine.try_lock() else {
-                    polling = true;
-                    continue;
+                let mut e = match s.engine.try_lock() {
+                    Ok(e) => e,
+                    Err(_) if armed => s.lock(),
+                    // The application drives the engine. A readable socket in the epoll set would
+                    // keep this thread running, on a single processor in place of the application.
+                    Err(_) => {
+                        polling = true;
+                        self.leave(s);
+                        continue;
+                    }
                 };
                 let events = e.poll_for_thread(&mut arena, now());
                 timers |= e.busy();
