@@ -1,19 +1,14 @@
 //! Neuron (libnrt.so.1: `nrt_*`) and Gaudi (libSynapse.so: `syn*`), as far as libfabric and the
 //! tests use them: memory of GPU 0 under another name. Neither library copies from the device.
 
-use crate::exports::exports;
-use crate::{config, counts, driver, memory};
+use crate::exports::{exports, run};
+use crate::{config, driver, memory};
 use core::ffi::{c_char, c_int, c_void};
 
 const INVALID: c_int = 1;
 
-/// Runs a call, unless it is configured to fail.
 fn call(name: &'static str, f: impl FnOnce() -> Option<()>) -> c_int {
-    counts::count_call(name);
-    match config::failure(name) {
-        Some(code) => code,
-        None => f().map_or(INVALID, |()| 0),
-    }
+    run(name, INVALID, f)
 }
 
 /// A descriptor of the dma-buf that begins at this address, which must be a page's.

@@ -1,5 +1,8 @@
 //! How this library's functions become symbols of C.
 
+use crate::{config, counts};
+use core::ffi::c_int;
+
 /// Exports functions that return a code of type `$code`. Each body runs within `$call`, which gets
 /// the function's name.
 macro_rules! exports {
@@ -19,3 +22,10 @@ macro_rules! exports {
     )+};
 }
 pub(crate) use exports;
+
+/// Runs a call, unless it is configured to fail; `error` is the code for one that fails by itself.
+pub(crate) fn run(name: &'static str, error: c_int, f: impl FnOnce() -> Option<()>) -> c_int {
+    counts::count_call(name);
+    let code = config::failure(name);
+    code.unwrap_or_else(|| f().map_or(error, |()| 0))
+}

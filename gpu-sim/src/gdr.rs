@@ -3,8 +3,8 @@
 //! with it: a later copy faults.
 
 use crate::driver::put;
-use crate::exports::exports;
-use crate::{config, counts, memory};
+use crate::exports::{exports, run};
+use crate::{config, memory};
 use core::ffi::{c_int, c_void};
 
 /// Version of the library and of its driver.
@@ -25,11 +25,8 @@ pub struct Info {
     mapping_type: c_int,
 }
 
-/// Runs a call, unless it is configured to fail.
 fn call(name: &'static str, f: impl FnOnce() -> Option<()>) -> c_int {
-    counts::count_call(name);
-    let code = config::failure(name);
-    code.unwrap_or_else(|| f().map_or(libc::EINVAL, |()| 0))
+    run(name, libc::EINVAL, f)
 }
 
 /// Copies between the mapping of a pin and host memory; `view` is the mapping's end.

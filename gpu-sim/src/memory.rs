@@ -114,19 +114,10 @@ impl Gpu {
         })
     }
 
-    fn take(&mut self, len: usize) -> Option<usize> {
-        let (&off, &room) = self.free.iter().find(|(_, room)| **room >= len)?;
-        self.free.remove(&off);
-        if room > len {
-            self.free.insert(off + len, room - len);
-        }
-        Some(off)
-    }
-
-    /// As [`Gpu::take`], whole pages.
-    fn take_pages(&mut self, len: usize) -> Option<usize> {
+    /// Takes `len` bytes that begin at a multiple of `align`.
+    fn take(&mut self, len: usize, align: usize) -> Option<usize> {
         let fit = |(room, size): (&usize, &usize)| {
-            let off = room.next_multiple_of(PAGE);
+            let off = room.next_multiple_of(align);
             (off + len <= room + size).then_some((*room, *size, off))
         };
         let (room, size, off) = self.free.iter().find_map(fit)?;
@@ -177,17 +168,11 @@ fn memory() -> MutexGuard<'static, Memory> {
 pub fn alloc(gpu: usize, len: usize) -> Option<usize> {
     let mut m = memory();
     let len = len.max(1).next_multiple_of(ALIGN);
-    // Large allocations begin at a page, as on a GPU.
-    let len = if len >= PAGE {
-        len.next_multiple_of(PAGE)
-    } else {
-        len
-    };
+    // Large allocations are whole pages, as on a GPU.
+    let align = if len >= PAGE { PAGE } else { ALIGN };
+    let len = len.next_multiple_of(align);
     let g = m.gpus.get_mut(gpu)?;
-    let off = match len >= PAGE {
-        false => g.take(len)?,
-        true => g.take_pages(len)?,
-    };
+    let off = g.take(len, align)?;
     let a = Allocation {
         gpu,
         base: g.base + off,
@@ -244,6 +229,44 @@ impl Memory {
         a.base
     }
 
+    /// The allocation of this process, up to `end`, whose pages contain a range. Imported memory is
+    /// its owner's to export and pin.
+    fn around(
+        &self,
+        (at, len): (usize, usize),
+        page: usize,
+        end: impl Fn(&Allocation) -> usize,
+    ) -> Option<Allocation> {
+        let contains = |a: &&Allocation| {
+            let (from, to) = (a.base & !(page - 1), end(a).next_multiple_of(page));
+            a.origin != Origin::Foreign && from <= at && at + len <= to
+        };
+        let mut near = self.all.range(..at + page).rev().map(|(_, a)| a);
+        let a = near.find(contains)?;
+        if let Origin::Mapped(handle) = a.origin {
+            self.physical
+                .get(&handle)
+                .filter(|p| p.imported.is_none())?;
+        }
+        Some(*a)
+    }
+
+    /// Takes the mappings of freed memory away, as GDRCopy's driver does: an access faults. A page
+    /// that small allocations share is freed with the last of them.
+    fn revoke(&mut self, base: usize, len: usize) {
+        let freed = |p: &&Pin| p.at < base + len && base < p.at + p.len;
+        let live = |p: &Pin| {
+            let mut before = self.all.range(..p.at + p.len).rev().map(|(_, a)| a);
+            before.any(|a| a.base + a.len > p.at)
+        };
+        for p in self.pins.values().filter(freed).filter(|p| !live(p)) {
+            if let Some(view) = p.view {
+                // SAFETY: mapped by `map_pin`; only GDRCopy's user refers to it.
+                unsafe { libc::mprotect(view as *mut _, p.len, libc::PROT_NONE) };
+            }
+        }
+    }
+
     /// Where the memory ends that begins with an allocation: mappings of cuMemMap that follow each
     /// other, in the GPU's memory as well, are one range for copies and dma-bufs.
     fn range_end(&self, a: &Allocation) -> usize {
@@ -281,16 +304,7 @@ pub fn host_view(at: usize, len: usize) -> Option<*mut u8> {
 pub fn export(at: usize, len: usize) -> Option<i32> {
     const PAGE: usize = 4096;
     let m = memory();
-    let around = |a: &&Allocation| {
-        let (from, to) = (a.base & !(PAGE - 1), m.range_end(a).next_multiple_of(PAGE));
-        a.origin != Origin::Foreign && from <= at && at + len <= to
-    };
-    let mut near = m.all.range(..at + PAGE).rev().map(|(_, a)| a);
-    let a = near.find(around)?;
-    if let Origin::Mapped(handle) = a.origin {
-        // Imported memory is exported by its owner.
-        m.physical.get(&handle).filter(|p| p.imported.is_none())?;
-    }
+    let a = m.around((at, len), PAGE, |a| m.range_end(a))?;
     reopen(m.gpus.get(a.gpu)?, a.off + at - a.base)
 }
 
@@ -342,7 +356,7 @@ pub fn open(pid: i32, fd: i32, gpu: usize, (off, len): (usize, usize)) -> Option
 /// Physical memory without addresses (cuMemCreate): its handle.
 pub fn create(gpu: usize, len: usize) -> Option<u64> {
     let mut m = memory();
-    let off = m.gpus.get_mut(gpu)?.take_pages(len)?;
+    let off = m.gpus.get_mut(gpu)?.take(len, PAGE)?;
     let handle = m.number();
     let users = 1;
     m.physical.insert(
@@ -419,39 +433,13 @@ impl Memory {
     }
 }
 
-impl Memory {
-    /// Takes the mappings of freed memory away, as GDRCopy's driver does: an access faults. A page
-    /// that small allocations share is freed with the last of them.
-    fn revoke(&mut self, base: usize, len: usize) {
-        let freed = |p: &&Pin| p.at < base + len && base < p.at + p.len;
-        let live = |p: &Pin| {
-            let mut before = self.all.range(..p.at + p.len).rev().map(|(_, a)| a);
-            before.any(|a| a.base + a.len > p.at)
-        };
-        for p in self.pins.values().filter(freed).filter(|p| !live(p)) {
-            if let Some(view) = p.view {
-                // SAFETY: mapped by `map_pin`; only GDRCopy's user refers to it.
-                unsafe { libc::mprotect(view as *mut _, p.len, libc::PROT_NONE) };
-            }
-        }
-    }
-}
-
 /// Pins whole pages of one allocation of this process (gdr_pin_buffer): their handle.
 pub fn pin(at: usize, len: usize) -> Option<u64> {
     if len == 0 || !at.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) {
         return None;
     }
     let mut m = memory();
-    let around = |a: &&Allocation| {
-        let end = (a.base + a.len).next_multiple_of(PAGE);
-        a.origin != Origin::Foreign && a.base & !(PAGE - 1) <= at && at + len <= end
-    };
-    let mut near = m.all.range(..at + PAGE).rev().map(|(_, a)| *a);
-    let a = near.find(|a| around(&a))?;
-    if let Origin::Mapped(handle) = a.origin {
-        m.physical.get(&handle).filter(|p| p.imported.is_none())?;
-    }
+    let a = m.around((at, len), PAGE, |a| a.base + a.len)?;
     let handle = m.number();
     let (gpu, off, view) = (a.gpu, (a.off + at) - a.base, None);
     m.pins.insert(

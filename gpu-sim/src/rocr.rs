@@ -1,9 +1,9 @@
 //! The runtime of AMD GPUs (libhsa-runtime64.so.1): `hsa_*`, as far as libfabric and the tests use
 //! it. Agent `n` + 1 is GPU `n`; agent 1000 is the processor. A signal is a boxed number.
 
-use crate::exports::exports;
+use crate::exports::{exports, run};
 use crate::memory::{self, Origin};
-use crate::{config, counts, driver};
+use crate::{config, driver};
 use core::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 
@@ -30,13 +30,8 @@ pub struct PointerInfo {
     registered: bool,
 }
 
-/// Runs a call, unless it is configured to fail.
 fn call(name: &'static str, f: impl FnOnce() -> Option<()>) -> u32 {
-    counts::count_call(name);
-    match config::failure(name) {
-        Some(code) => code as u32,
-        None => f().map_or(INVALID_ARGUMENT, |()| SUCCESS),
-    }
+    run(name, INVALID_ARGUMENT as c_int, f) as u32
 }
 
 fn gpu_of(agent: u64) -> Option<usize> {

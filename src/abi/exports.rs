@@ -246,12 +246,10 @@ fn open_fabric(attr: &FabricAttr, context: *mut c_void) -> Result<*mut fid_fabri
         return Err(FI_EINVAL);
     };
     let Some(p) = registry::by_name(prov) else {
-        let all = registry::providers();
-        let names: Vec<&str> = all.iter().map(|p| p.name()).collect();
         crate::warn_log!(
             FI_LOG_FABRIC,
             "fi_fabric: prov_name: wanted {prov}, had {}",
-            names.join(", ")
+            registry::names(|_| true)
         );
         return Err(FI_ENODEV);
     };

@@ -141,7 +141,10 @@ impl ProviderFilter {
             return false;
         }
         let own = names.iter().any(|n| n.eq_ignore_ascii_case(name));
-        let below = |n: &String| n.split_once(';').is_some_and(|(c, _)| same(c, name));
+        let below = |n: &String| {
+            n.split_once(';')
+                .is_some_and(|(c, _)| c.eq_ignore_ascii_case(name))
+        };
         match self.negated {
             true => own,
             false => !own && !names.iter().any(below),
@@ -165,10 +168,6 @@ impl ProviderFilter {
         let names = self.names.iter().flatten();
         names.flat_map(|n| n.split(';'))
     }
-}
-
-fn same(a: &str, b: &str) -> bool {
-    a.eq_ignore_ascii_case(b)
 }
 
 #[cfg(test)]

@@ -101,6 +101,20 @@ pub fn by_name(name: &str) -> Option<Arc<dyn RegisteredProvider>> {
         .find(|p| p.name().eq_ignore_ascii_case(last))
 }
 
+/// Names of the registered providers of which `keep` holds, for a line of the log.
+pub fn names(keep: impl Fn(&dyn RegisteredProvider) -> bool) -> String {
+    let all = providers();
+    let kept: Vec<&str> = all
+        .iter()
+        .filter(|p| keep(&***p))
+        .map(|p| p.name())
+        .collect();
+    match kept.as_slice() {
+        [] => "none".to_string(),
+        kept => kept.join(", "),
+    }
+}
+
 /// The hooking provider of this name, with or without the prefix `ofi_hook_`; a line where there is
 /// none.
 pub fn hook(name: &str) -> Option<Arc<dyn RegisteredProvider>> {
@@ -109,18 +123,8 @@ pub fn hook(name: &str) -> Option<Arc<dyn RegisteredProvider>> {
     let hook = by_name(name).filter(is_hook);
     let hook = hook.or_else(|| by_name(&long).filter(is_hook));
     if hook.is_none() {
-        let all = providers();
-        let hooks = all.iter().filter(|p| p.role() == ProviderRole::Hook);
-        let had: Vec<&str> = hooks.map(|p| p.name()).collect();
-        crate::warn_log!(
-            FI_LOG_CORE,
-            "FI_HOOK: wanted {name}, had {}",
-            if had.is_empty() {
-                "none".to_string()
-            } else {
-                had.join(", ")
-            }
-        );
+        let had = names(|p| p.role() == ProviderRole::Hook);
+        crate::warn_log!(FI_LOG_CORE, "FI_HOOK: wanted {name}, had {had}");
     }
     hook
 }
@@ -201,19 +205,20 @@ pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
 
 /// Whether an info has the names of fabric and domain that the hints ask for.
 fn named(i: &Info, hints: Option<&Info>) -> bool {
-    let fits = |wanted: Option<&str>, had: Option<&str>| match (wanted, had) {
-        (Some(w), Some(h)) => w.eq_ignore_ascii_case(h),
-        (Some(_), None) => false,
-        (None, _) => true,
+    let fits = |wanted: Option<&str>, had: Option<&str>| {
+        wanted.is_none_or(|w| had.is_some_and(|h| w.eq_ignore_ascii_case(h)))
     };
-    let names = |i: &Info| {
-        let fabric = i.fabric.as_ref().and_then(|f| f.name.clone());
-        let domain = i.domain.as_ref().and_then(|d| d.name.clone());
-        (fabric, domain)
-    };
-    let Some(hints) = hints else { return true };
-    let (wanted, had) = (names(hints), names(i));
-    fits(wanted.0.as_deref(), had.0.as_deref()) && fits(wanted.1.as_deref(), had.1.as_deref())
+    hints.is_none_or(|h| {
+        fits(fabric_name(h), fabric_name(i)) && fits(domain_name(h), domain_name(i))
+    })
+}
+
+fn fabric_name(i: &Info) -> Option<&str> {
+    i.fabric.as_ref()?.name.as_deref()
+}
+
+fn domain_name(i: &Info) -> Option<&str> {
+    i.domain.as_ref()?.name.as_deref()
 }
 
 /// Puts reliable datagrams of `tcp` before those of `tcp;ofi_rxm`, as the C library does.
@@ -240,12 +245,11 @@ fn explain_missing(hint: Option<&str>, filter: &ProviderFilter) {
             continue;
         }
         let file = name.strip_prefix("ofi_").unwrap_or(name);
-        let had: Vec<&str> = all.iter().map(|p| p.name()).collect();
         crate::warn_log!(
             FI_LOG_CORE,
             "fi_getinfo: provider {name} is not here: wanted its file, lib{file}-fi.so, in a \
              folder of FI_PROVIDER_PATH; had {}",
-            had.join(", ")
+            names(|_| true)
         );
     }
 }

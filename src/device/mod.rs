@@ -384,12 +384,7 @@ pub trait QueuePair: for<'a> Transport<Header<'a> = AmHeader<'a>> {
         p: Piece,
         inject: bool,
     ) -> Verdict {
-        let sent = match inject {
-            true => self.am_short(done(), AmHeader::imm(imm), InjectBuf::from(p)),
-            false => self.am_zcopy(done(), AmHeader::imm(imm), Payload::Piece(p)),
-        };
-        self.ring();
-        sent
+        post_and_ring(self, done(), imm, p, inject)
     }
     /// Drives progress and collects events.
     fn poll_all(&mut self, into: &mut Events);
@@ -415,6 +410,23 @@ pub trait QueuePair: for<'a> Transport<Header<'a> = AmHeader<'a>> {
     fn armed(&self) -> bool {
         true
     }
+}
+
+/// Carries out [`QueuePair::send_piece`] by the calls of the transport.
+#[inline]
+fn post_and_ring(
+    q: &mut (impl QueuePair + ?Sized),
+    done: Completion,
+    imm: Option<u64>,
+    p: Piece,
+    inject: bool,
+) -> Verdict {
+    let sent = match inject {
+        true => q.am_short(done, AmHeader::imm(imm), InjectBuf::from(p)),
+        false => q.am_zcopy(done, AmHeader::imm(imm), Payload::Piece(p)),
+    };
+    q.ring();
+    sent
 }
 
 /// Observes all regions of a domain, so that peers can find regions without the adapter.

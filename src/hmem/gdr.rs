@@ -96,9 +96,8 @@ impl Gdr {
         let relaxed = Ordering::Relaxed;
         self.mapped.fetch_update(relaxed, relaxed, room).ok()?;
         let made = self.map_pages(start, len, buffer);
-        match made {
-            Some(_) => (),
-            None => drop(self.mapped.fetch_sub(len, relaxed)),
+        if made.is_none() {
+            self.mapped.fetch_sub(len, relaxed);
         }
         made
     }

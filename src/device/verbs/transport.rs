@@ -8,7 +8,7 @@ use super::pool::Pool;
 use super::qp::{grow, Mode, PostedRecv, TxSlot, VerbsQp};
 use super::rings::{InlineData, SendWqe, WqeOp};
 use super::sys::*;
-use crate::device::{AmHeader, QueuePair};
+use crate::device::{post_and_ring, AmHeader};
 use crate::hmem::{copy_bytes, InjectBuf, Piece};
 use crate::transport::{Completion, Payload, PeerId, Transport, TransportCaps, Verdict};
 
@@ -148,12 +148,7 @@ impl VerbsQp {
         p: Piece,
         inject: bool,
     ) -> Verdict {
-        let sent = match inject {
-            true => self.am_short(done, AmHeader::imm(imm), InjectBuf::from(p)),
-            false => self.am_zcopy(done, AmHeader::imm(imm), Payload::Piece(p)),
-        };
-        self.ring();
-        sent
+        post_and_ring(self, done, imm, p, inject)
     }
 
     /// Sends a packet: copies the header, and the piece behind it.

@@ -33,11 +33,10 @@ impl EfaDomain {
     /// Yields the processor after empty polls: a polling caller may keep its peer from running.
     #[cold]
     fn offer(&self, id: u32) -> Errno {
-        let shared = shares_processor(&mut self.lock(), id);
-        let taken = match (crate::shm::poll_events(), shared) {
-            (true, _) | (_, (Some(false), false)) => false,
-            (_, (near, _)) => YieldBackoff::offer(std::thread::yield_now) && near != Some(false),
-        };
+        let (shared, waited_long) = shares_processor(&mut self.lock(), id);
+        let alone = shared == Some(false);
+        let keep = crate::shm::poll_events() || alone && !waited_long;
+        let taken = !keep && YieldBackoff::offer(std::thread::yield_now) && !alone;
         if let Some(cq) = self.lock().cqs.get_mut(id) {
             cq.patience.offered(taken);
         }
