@@ -22,7 +22,11 @@ const METHODS: usize = 3;
 const FIRST: u32 = 3;
 /// Consecutive uses of a method that is measured again, as a power of two, by class: the first uses
 /// find their memory in other caches than the next, and short messages are fetched several at once.
-const TRIES: [u32; CLASSES.len() + 1] = [4, 4, 2, 2];
+/// A very long one is longer than the caches, and a dear way of copying it is not repeated.
+const TRIES: [u32; CLASSES.len() + 1] = [4, 4, 2, 0];
+/// Measurements of the cheapest method whose mean changes its cost, at least: one may be long
+/// because the process was preempted.
+const MEAN: u32 = 4;
 /// Turns between two such measurements, and the factor for a method that was much dearer. At first
 /// the distance between measurements doubles each time: the cost of the first tries may not be
 /// known yet.
@@ -49,6 +53,14 @@ struct Sum {
 }
 
 impl CostClass {
+    /// Whether no measured method is cheaper.
+    fn is_cheapest(&self, way: CopyMethod) -> bool {
+        let ours = self.cost[way as usize];
+        self.cost
+            .iter()
+            .all(|theirs| *theirs == 0 || ours <= *theirs)
+    }
+
     /// The cheapest measured method of `among`; the first of `among` before any measurement.
     fn best(&self, among: &[CopyMethod]) -> CopyMethod {
         let known = among.iter().filter(|w| self.cost[**w as usize] > 0);
@@ -133,7 +145,10 @@ impl CostModel {
         let other = others.cycle().nth((round % ways) as usize);
         let worth = |w: &CopyMethod| {
             let [theirs, ours] = [*w, best].map(|w| k.cost[w as usize]);
-            early || theirs < ours + ours / 2 || (round / ways).is_multiple_of(RARELY)
+            match early {
+                true => theirs < 2 * ours,
+                false => theirs < ours + ours / 2 || (round / ways).is_multiple_of(RARELY),
+            }
         };
         other.filter(worth).unwrap_or(best)
     }
@@ -177,6 +192,7 @@ impl CostModel {
     fn add_measurement(&mut self, way: CopyMethod, n: usize, bytes: usize, ns: u64) {
         let len = bytes / n.max(1);
         let k = self.of(len);
+        let cheapest = k.is_cheapest(way);
         let of = |bytes: u64, ns: u64| (ns.saturating_mul(1000) / bytes.max(1)).max(1);
         let bytes = bytes as u64;
         let i = way as usize;
@@ -191,7 +207,8 @@ impl CostModel {
         sum.n = sum.n.saturating_add(n as u32);
         sum.bytes += bytes;
         sum.ns += ns.min(cost.saturating_mul(4 * bytes) / 1000 + 1);
-        if sum.n >= 1 << turn(len) {
+        let least = if cheapest { MEAN } else { 1 };
+        if sum.n >= least.max(1 << turn(len)) {
             *cost = (*cost + of(sum.bytes, sum.ns)) / 2;
             *sum = Sum::default();
         }
@@ -240,6 +257,24 @@ mod tests {
         assert!(run(&mut p, 1000, &ALL, [4_000, 8_000, 6_000])[0] > 980);
         // A method that is not offered is not used.
         assert_eq!(run(&mut p, 1000, &ALL[..2], [9_000, 8_000, 1])[2], 0);
+    }
+
+    #[test]
+    fn a_dear_method_is_seldom_tried_for_very_long_accesses() {
+        let mut p = CostModel::default();
+        let len = 8 << 20;
+        let among = &ALL[..2];
+        let mut cma = 0;
+        for _ in 0..100 {
+            let way = p.choose(len, among);
+            cma += u32::from(way == CopyMethod::Cma);
+            let cost = [50, 120][way as usize];
+            p.add_measurement(way, 1, len, cost * len as u64 / 1000);
+        }
+        assert_eq!(cma, FIRST);
+        // One long time of the cheaper method does not make it the dearer one.
+        p.add_measurement(CopyMethod::Ring, 1, len, 1_000_000_000);
+        assert_eq!(p.of(len).best(among), CopyMethod::Ring);
     }
 
     #[test]

@@ -105,7 +105,18 @@ impl CmaBatch {
 pub(super) struct CmaContext<'a, R> {
     pub rings: &'a mut R,
     pub costs: &'a mut CostModel,
+    /// Long accesses are under way in rings: they wait while this endpoint copies.
+    pub others_wait: bool,
     pub ended: &'a mut Vec<(Completion, Status)>,
+}
+
+impl<R> CmaContext<'_, R> {
+    /// Excludes time spent on a copy from the cost of accesses that waited for it.
+    fn count_copy(&mut self, ns: u64) {
+        if self.others_wait {
+            self.costs.count_other(ns);
+        }
+    }
 }
 
 impl CmaBatch {
@@ -153,10 +164,11 @@ impl CmaBatch {
     /// an event. An error, and nothing done, when the target denies it.
     pub(super) fn begin<R: RmaRings>(
         &mut self,
-        rings: &mut R,
+        mut c: CmaContext<R>,
         mut l: LongCopy,
     ) -> Result<(), RmaDenied> {
-        copy_part(rings, &mut l, POLL_BUDGET)?;
+        copy_part(c.rings, &mut l, POLL_BUDGET)?;
+        c.count_copy(l.ns);
         self.copied += l.copied;
         self.long.push_back(l);
         Ok(())
@@ -183,8 +195,10 @@ impl CmaBatch {
         let parts = self.waiting.iter().map(|w| (w.mem, w.done.remote.addr));
         let done = c.rings.access_batch(to, write, key, parts);
         if done == n && bytes > n * RING_RMA_MAX {
+            let now = c.rings.now();
             c.costs
-                .measured_copy(CopyMethod::Cma, n, bytes, (began, c.rings.now()));
+                .measured_copy(CopyMethod::Cma, n, bytes, (began, now));
+            c.count_copy(now.saturating_sub(began));
         }
         for (i, BatchedAccess { mem, done: ends }) in self.waiting.drain(..).enumerate() {
             let local = LocalBuffer::Piece(mem);
@@ -218,9 +232,10 @@ impl CmaBatch {
                 if most == 0 {
                     return;
                 }
-                let before = l.copied;
+                let before = (l.copied, l.ns);
                 let went = copy_part(c.rings, l, most);
-                self.copied += l.copied - before;
+                self.copied += l.copied - before.0;
+                c.count_copy(l.ns - before.1);
                 if let Err(denied) = went {
                     let Some(l) = self.long.remove(at) else { break };
                     match denied {

@@ -134,6 +134,7 @@ impl ShmRma {
         let c = CmaContext {
             rings,
             costs: &mut self.costs,
+            others_wait: !self.begun.is_empty(),
             ended: &mut self.ended,
         };
         (&mut self.cma, c)
@@ -207,7 +208,8 @@ impl ShmRma {
                     copied: 0,
                     ns: 0,
                 };
-                match self.cma.begin(rings, long) {
+                let (cma, c) = self.cma_context(rings);
+                match cma.begin(c, long) {
                     Ok(()) => return Verdict::Queued,
                     Err(denied) => Err(denied),
                 }
