@@ -174,6 +174,16 @@ impl CmaBatch {
         Ok(())
     }
 
+    /// Queues a long access; its first part is copied by the next poll.
+    pub(super) fn queue(&mut self, l: LongCopy) {
+        self.long.push_back(l);
+    }
+
+    /// Whether a long access of this peer's memory is under way.
+    pub(super) fn copies_for(&self, peer: PeerId) -> bool {
+        self.long.iter().any(|l| l.done.peer == peer)
+    }
+
     /// Copies the batch, and of long accesses as much as one poll may, when the application polls.
     pub(super) fn poll<R: RmaRings>(&mut self, mut c: CmaContext<R>) {
         self.carry(&mut c);

@@ -41,6 +41,8 @@ pub(crate) const BATCH_MIN: [usize; 2] = [2 << 10, 6 << 10];
 const PIECE: usize = 8 << 10;
 const BIG_PIECE: usize = 32 << 10;
 const BIG: usize = 64 << 10;
+/// How a long read or write may be copied.
+const METHODS: [CopyMethod; 2] = [CopyMethod::Ring, CopyMethod::Cma];
 
 /// A long read or write, of which pieces are still to be written into the ring.
 struct LongRma {
@@ -51,10 +53,11 @@ struct LongRma {
     mem: Piece,
     off: usize,
     cq_data: Option<u64>,
+    /// The copy method is chosen: the ring.
+    chosen: bool,
 }
 
 /// The accesses of an endpoint that are under way.
-#[derive(Default)]
 pub(crate) struct ShmRma {
     turn: VecDeque<LongRma>,
     /// Accesses that are copied from here.
@@ -67,6 +70,23 @@ pub(crate) struct ShmRma {
     begun: Vec<(u32, u64)>,
     over: (usize, usize, u64),
     poll_due: bool,
+    /// Peers whose first access of `turn` waits for room, during [`ShmRma::pump`].
+    full: Vec<PeerId>,
+}
+
+impl Default for ShmRma {
+    fn default() -> ShmRma {
+        ShmRma {
+            turn: VecDeque::new(),
+            cma: CmaBatch::default(),
+            ended: Vec::new(),
+            costs: CostModel::one_by_one(),
+            begun: Vec::new(),
+            over: (0, 0, 0),
+            poll_due: false,
+            full: Vec::new(),
+        }
+    }
 }
 
 impl ShmRma {
@@ -276,7 +296,10 @@ impl ShmRma {
         if !rings.admit_rma(peer) || rings.wants_events(peer) {
             return Verdict::Unsupported;
         }
-        if self.costs.choose(len, &[CopyMethod::Ring, CopyMethod::Cma]) == CopyMethod::Cma {
+        // An access of several polls chooses when it is the peer's next one: by then those before
+        // it have been measured.
+        let chosen = len <= POLL_BUDGET;
+        if chosen && self.costs.choose(len, &METHODS) == CopyMethod::Cma {
             return Verdict::Unsupported;
         }
         if len > BIG {
@@ -284,7 +307,9 @@ impl ShmRma {
         }
         let began = rings.now();
         let ctx = port.open(r, done);
-        self.begun.push((ctx, began));
+        if chosen {
+            self.begun.push((ctx, began));
+        }
         self.turn.push_back(LongRma {
             done,
             ctx,
@@ -292,8 +317,38 @@ impl ShmRma {
             mem,
             off: 0,
             cq_data: r.cq_data,
+            chosen,
         });
         Verdict::Queued
+    }
+
+    /// Chooses the copy method of the first access at `turn[at]` of its peer. Returns whether the
+    /// ring carries it; the others are copied from here.
+    fn choose<P: RmaPort>(&mut self, at: usize, port: &mut P) -> bool {
+        let Some(l) = self.turn.get_mut(at) else {
+            return false;
+        };
+        if self.costs.choose(l.mem.len(), &METHODS) == CopyMethod::Ring {
+            l.chosen = true;
+            let began = port.rings().map_or(0, |rings| rings.now());
+            self.begun.push((l.ctx, began));
+            return true;
+        }
+        if let Some(l) = self.turn.remove(at) {
+            self.cma.queue(LongCopy {
+                write: l.write,
+                mem: l.mem.into(),
+                done: Completion {
+                    report: Report::Op(l.ctx),
+                    ..l.done
+                },
+                cq_data: l.cq_data,
+                tells: l.cq_data.is_some(),
+                copied: 0,
+                ns: 0,
+            });
+        }
+        false
     }
 
     /// Copies what waits for a poll, and takes note of accesses that have ended, for
@@ -327,12 +382,26 @@ impl ShmRma {
     /// Writes pieces of long reads and writes as far as there is room.
     pub(crate) fn pump<P: RmaPort>(&mut self, port: &mut P) {
         let mut at = 0;
-        while let Some(mut l) = self.turn.remove(at) {
+        self.full.clear();
+        while let Some((peer, chosen)) = self.turn.get(at).map(|l| (l.done.peer, l.chosen)) {
+            if !chosen {
+                if self.full.contains(&peer) || self.cma.copies_for(peer) {
+                    at += 1;
+                    continue;
+                }
+                if !self.choose(at, port) {
+                    continue;
+                }
+            }
+            let Some(mut l) = self.turn.remove(at) else {
+                break;
+            };
             let ctx = l.ctx;
             match go_on(&mut l, port) {
                 Some(failed) => self.part_done(port, ctx, failed),
                 None => {
                     self.turn.insert(at, l);
+                    self.full.push(peer);
                     at += 1;
                 }
             }
