@@ -25,7 +25,7 @@ WARN := -Wall -Wextra -Werror
 
 FUZZ_SECONDS ?= 3600
 HOST := $(shell rustc -vV | sed -n 's/host: //p')
-.PHONY: all demo sealed fuzz miri miri-check asan tsan instructions budgets depth check bench install headers headers-check clean
+.PHONY: all demo sealed fuzz miri miri-check asan tsan instructions budgets depth scale check bench install headers headers-check clean
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
 PROVIDER := $(BUILD)/provider/libefa-fi.so
@@ -67,8 +67,8 @@ $(TESTS:%=$(BUILD)/bin/%): $(BUILD)/bin/%: fabtests-compat/c/%.c fabtests-compat
 	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -Iinclude -o $@ $< fabtests-compat/c/bench.c \
 		-L$(BUILD)/lib -lfabric -ldl -Wl,-rpath,'$$ORIGIN/../lib'
 
-vpath %.c abi-tests/c fabtests-compat/c examples
-$(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/budgets $(BUILD)/bin/hello: $(BUILD)/bin/%: %.c $(LIB) $(HEADERS)
+vpath %.c abi-tests/c fabtests-compat/c examples benches
+$(CHECKS:%=$(BUILD)/bin/%) $(BUILD)/bin/budgets $(BUILD)/bin/scale $(BUILD)/bin/hello: $(BUILD)/bin/%: %.c $(LIB) $(HEADERS)
 	mkdir -p $(BUILD)/bin
 	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -Iinclude -o $@ $< \
 		-L$(BUILD)/lib -lfabric -ldl -Wl,-rpath,'$$ORIGIN/../lib'
@@ -91,6 +91,8 @@ $(BUILD)/layers/%-fi.so: abi-tests/c/ext_provider.c $(LIB) $(HEADERS)
 # The address sanitizer watches the program and every malloc, free and copy of the library.
 $(BUILD)/bin/peer_death $(BUILD)/bin/long_messages $(BUILD)/bin/many_accesses $(BUILD)/bin/sleepers $(BUILD)/bin/connections $(BUILD)/bin/absent_target $(BUILD)/bin/trust $(BUILD)/bin/shortage $(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/asan/peer_death: fabtests-compat/c/two.h fabtests-compat/c/must.h
 $(BUILD)/bin/budgets: fabtests-compat/c/must.h
+$(BUILD)/bin/scale: fabtests-compat/c/two.h fabtests-compat/c/must.h
+$(BUILD)/bin/scale: CFLAGS += -Ifabtests-compat/c -pthread
 $(BUILD)/bin/provider_file: CFLAGS += -rdynamic
 $(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/asan/random_calls: fabtests-compat/c/dice.h
 $(patsubst %,$(BUILD)/bin/%,imports two_providers layers write_receives provider_file counters operations asan/operations asan/random_calls efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers other_devices): abi-tests/c/do.h
@@ -208,6 +210,10 @@ budgets: instructions $(BUILD)/bin/budgets
 # What encryption of packets between hosts costs (wants a network namespace).
 sealed: all
 	benches/sealed.sh $(BUILD)/lib $(BUILD)/bin
+
+# Time and memory of many endpoints, addresses, connections and processes; PEER= another library's beside it.
+scale: all $(BUILD)/bin/scale
+	benches/scale.sh $(BUILD)/bin/scale $(BUILD)/lib $(PEER)
 
 # Cost of matching by depth, in instructions.
 depth:

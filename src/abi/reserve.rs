@@ -110,6 +110,27 @@ unsafe impl GlobalAlloc for Allocator {
         }
     }
 
+    /// calloc(3) takes fresh pages of the system as they are: they cost nothing until they are
+    /// used.
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if layout.align() <= ALIGNED {
+            // SAFETY: plain numbers are passed.
+            let p = unsafe { libc::calloc(1, layout.size()) };
+            if !p.is_null() {
+                return p.cast();
+            }
+        }
+        // SAFETY: the layout is our caller's; what is there has its size.
+        unsafe {
+            let p = self.alloc(layout);
+            if !p.is_null() {
+                p.write_bytes(0, layout.size());
+            }
+            p
+        }
+    }
+
     #[inline]
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
         match place(p) {

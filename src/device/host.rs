@@ -4,6 +4,7 @@
 use crate::core::{guarded, Result};
 use crate::types::*;
 use core::ffi::c_void;
+use std::alloc::{alloc_zeroed, Layout};
 
 /// Nanoseconds of a clock that all processes of a host share, except those in another time
 /// namespace.
@@ -16,6 +17,25 @@ pub fn now() -> u64 {
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
     // One second is added so that the result is always well after 0, which stands for "long ago".
     (t.tv_sec as u64 + 1) * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Zeroed memory of `len` bytes, whose pages take none of the system's until they are used; `None`
+/// when there is none, and for no bytes.
+pub fn zeroed(len: usize) -> Option<Vec<u8>> {
+    let layout = Layout::array::<u8>(len).ok().filter(|l| l.size() > 0)?;
+    // SAFETY: the layout is not empty; the memory is as long as it says, initialised, and nobody
+    // else's.
+    unsafe {
+        let at = alloc_zeroed(layout);
+        (!at.is_null()).then(|| Vec::from_raw_parts(at, len, len))
+    }
+}
+
+/// The processor that the caller runs on; `None` where the system does not tell.
+pub fn processor() -> Option<u16> {
+    // SAFETY: takes nothing.
+    let cpu = unsafe { libc::sched_getcpu() };
+    u16::try_from(cpu).ok()
 }
 
 /// 64 unguessable bits from the system. `FI_ENOSYS` where it gives none: unlike [`random`], the

@@ -1,6 +1,7 @@
 //! TCP sockets: non-blocking connections that send from and receive into application memory without
 //! a copy, listeners, and an epoll set over many of them.
 
+use super::host::processor;
 use crate::hmem::{UserMem, MAX_SEGS};
 use crate::types::*;
 use core::ffi::c_int;
@@ -187,6 +188,18 @@ impl Stream {
     /// Address of this side.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         self.0.local_addr().ok()?.as_socket()
+    }
+
+    /// Whether the peer is on this host and was on the caller's processor when it sent last. `None`
+    /// where the system does not tell.
+    pub(crate) fn shares_processor(&self) -> Option<bool> {
+        let [ours, theirs] = [self.local_addr()?, self.peer_addr()?].map(|a| a.ip());
+        if ours != theirs && !theirs.is_loopback() {
+            return Some(false);
+        }
+        // On one host the sender's processor takes its packets in.
+        let theirs = self.0.cpu_affinity().ok()?;
+        Some(theirs == usize::from(processor()?))
     }
 
     /// Sends as much as the socket takes, and returns the number of bytes; 0 when there is no room.
@@ -478,4 +491,53 @@ pub(crate) fn interface_addrs() -> Vec<InterfaceAddr> {
         libc::freeifaddrs(list);
     }
     out
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    /// The processors that this thread may use.
+    fn allowed() -> Vec<usize> {
+        // SAFETY: an empty set is a valid one, and the call writes into it.
+        unsafe {
+            let mut set: libc::cpu_set_t = core::mem::zeroed();
+            libc::sched_getaffinity(0, core::mem::size_of_val(&set), &mut set);
+            (0..libc::CPU_SETSIZE as usize)
+                .filter(|c| libc::CPU_ISSET(*c, &set))
+                .collect()
+        }
+    }
+
+    /// Moves this thread to a processor.
+    fn move_to(cpu: usize) {
+        // SAFETY: an empty set is a valid one, `cpu` comes from a set, and the call only reads.
+        unsafe {
+            let mut set: libc::cpu_set_t = core::mem::zeroed();
+            libc::CPU_SET(cpu, &mut set);
+            libc::sched_setaffinity(0, core::mem::size_of_val(&set), &set);
+        }
+    }
+
+    #[test]
+    fn a_peer_shares_the_processor_that_it_sent_from() {
+        let all = allowed();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut receiver = listener.accept().unwrap().0;
+        let stream = Stream(receiver.try_clone().unwrap().into());
+        let mut told = |from: usize| {
+            move_to(from);
+            sender.write_all(&[1; 64]).unwrap();
+            move_to(all[0]);
+            receiver.read_exact(&mut [0; 64]).unwrap();
+            stream.shares_processor()
+        };
+        assert_eq!(told(all[0]), Some(true));
+        if let Some(other) = all.get(1) {
+            assert_eq!(told(*other), Some(false));
+        }
+    }
 }

@@ -5,7 +5,7 @@
 //! to make room. The word is in a line of its own, which changes only when the process has moved.
 
 use crate::core::process::generation;
-use crate::device::host::secret;
+use crate::device::host::{processor, secret};
 use std::sync::OnceLock;
 
 /// Bits of the word that hold the number of the processor plus one; 0 is unknown. The bits above
@@ -17,9 +17,7 @@ pub(super) fn here() -> u64 {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     let process = *PROCESS.get_or_init(|| secret().unwrap_or(0));
     let process = process.wrapping_add(generation()) << CPU_BITS;
-    // SAFETY: takes nothing.
-    let cpu = unsafe { libc::sched_getcpu() };
-    match u16::try_from(cpu).ok().and_then(|c| c.checked_add(1)) {
+    match processor().and_then(|c| c.checked_add(1)) {
         Some(cpu) => process | u64::from(cpu),
         None => 0,
     }

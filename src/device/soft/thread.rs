@@ -13,7 +13,7 @@ use super::engine::Engine;
 use super::sock::{SLOT, SLOTS};
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
-use crate::device::host::{self, now};
+use crate::device::host::{self, now, zeroed};
 use crate::types::*;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -296,11 +296,13 @@ impl Reactor {
                 if !s.thread_driven.swap(true, Ordering::SeqCst) {
                     self.watch(s.socket, 0);
                 }
-                if arena.is_empty() && arena.try_reserve_exact(SLOTS * SLOT).is_err() {
-                    timers = true;
-                    continue;
+                if arena.is_empty() {
+                    let Some(new) = zeroed(SLOTS * SLOT) else {
+                        timers = true;
+                        continue;
+                    };
+                    arena = new;
                 }
-                arena.resize(SLOTS * SLOT, 0u8);
                 let mut e = match s.engine.try_lock() {
                     Ok(e) => e,
                     Err(_) if armed => s.lock(),

@@ -21,7 +21,7 @@ use crate::core::hash::ByWords;
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::fault::{FaultAction, Faults};
-use crate::device::host::secret;
+use crate::device::host::{secret, zeroed};
 use crate::device::mem_table::{MemTable, RegionsRead};
 use crate::device::{Data, Event, Events, QpAddr};
 use crate::hmem::UserMem;
@@ -574,10 +574,10 @@ impl Engine {
         }
         if into.arena.is_empty() {
             // Without memory for the arena nothing is received: senders retransmit.
-            if into.arena.try_reserve_exact(SLOTS * SLOT).is_err() {
+            let Some(arena) = zeroed(SLOTS * SLOT) else {
                 return;
-            }
-            into.arena.resize(SLOTS * SLOT, 0);
+            };
+            into.arena = arena;
         }
         let mut sink = EventSink {
             list: &mut into.list,

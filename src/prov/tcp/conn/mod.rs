@@ -202,6 +202,11 @@ impl Conn {
         self.rts.push((number, (op, mem)));
     }
 
+    /// As [`Stream::shares_processor`]; `None` without a socket.
+    pub(crate) fn shares_processor(&self) -> Option<bool> {
+        self.stream.as_ref()?.shares_processor()
+    }
+
     /// Number of messages that wait for the socket.
     pub(crate) fn queued(&self) -> usize {
         self.tx.len()

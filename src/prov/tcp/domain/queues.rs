@@ -11,14 +11,26 @@ use crate::prov::tcp::progress::{progress, settle};
 use crate::types::*;
 use std::sync::Arc;
 
+/// Connections that are asked, before a yield, where their peers run.
+const PEERS_ASKED: usize = 16;
 /// Longest wait in milliseconds while connections are being made.
 const MAKING_MS: i32 = 10;
 
 impl TcpDomain {
-    /// Yields the processor: a caller that polls without success may keep its peer from running.
+    /// Yields the processor after empty polls: a polling caller may keep its peer from running.
+    /// Where no peer was on this processor, only a caller that has waited for long yields it.
     #[cold]
     fn offer(&self, id: u32) -> Errno {
-        let taken = YieldBackoff::offer(std::thread::yield_now);
+        let (alone, waited_long) = {
+            let s = self.lock();
+            let conns = s.conns.iter().take(PEERS_ASKED);
+            let shared = conns.filter_map(|(_, c)| c.shares_processor()).max();
+            let cq = s.cqs.get(id);
+            let waited_long = cq.is_some_and(|cq| cq.patience.waited_long());
+            (shared == Some(false), waited_long)
+        };
+        let keep = alone && !waited_long;
+        let taken = !keep && YieldBackoff::offer(std::thread::yield_now) && !alone;
         if let Some(cq) = self.lock().cqs.get_mut(id) {
             cq.patience.offered(taken);
         }
