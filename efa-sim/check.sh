@@ -63,6 +63,7 @@ sim --link-down-after 100 -- "$bin/adapter_faults" link
 sim -- "$bin/forks" efa
 sim -- "$bin/forks" efa-direct
 sim -- "$bin/adapter_faults" receiver
+sim -- "$bin/adapter_faults" managed
 sim --no-rnr-retry -- "$bin/adapter_faults" receiver
 sim -- "$bin/inject" 32
 sim -- "$bin/write_receives" hardware

@@ -8,7 +8,10 @@
  *                         (--link-down-after)
  * adapter_faults receiver messages without a receive fail with FI_ENORX after as many retries as
  *                         FI_OPT_EFA_RNR_RETRY permits
+ * adapter_faults managed  the same with the protocol, whose messages need a buffer of the endpoint:
+ *                         they fail with FI_RM_DISABLED only
  */
+#include <stdbool.h>
 #include <rdma/fi_ext_efa.h>
 #include <rdma/fi_rma.h>
 #include "alone.h"
@@ -68,6 +71,72 @@ static int receiver(void)
 	return 0;
 }
 
+/* Sends more messages to an endpoint that makes no progress than it has buffers; how many failed. */
+static int overrun(enum fi_resource_mgmt mgmt)
+{
+	enum { MESSAGES = 5000 };
+	static struct fi_context2 ctx[MESSAGES];
+	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
+	struct fid_cq *other;
+	struct fid_ep *target;
+	struct fid_mr *mr;
+	size_t tries = 0, sent = 0, done = 0, failed = 0;
+	bool shm = false;
+
+	DO(0, ask("efa", 0));
+	info->domain_attr->resource_mgmt = mgmt;
+	open_domain();
+	DO(0, fi_cq_open(domain, &ca, &other, NULL));
+	open_endpoint(other, other);
+	DO(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_SHARED_MEMORY_PERMITTED, &shm, sizeof(shm)));
+	enable();
+	target = ep;
+	open_endpoint(cq, cq);
+	DO(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_SHARED_MEMORY_PERMITTED, &shm, sizeof(shm)));
+	DO(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_RNR_RETRY, &tries, sizeof(tries)));
+	DO(0, fi_enable(ep));
+	DO(0, fi_mr_reg(domain, from, sizeof(from), FI_SEND, 0, 0, 0, &mr, NULL));
+	/* Without failures nothing more ends once all buffers are taken. */
+	for (long idle = 0; done < sent || (sent < MESSAGES && !failed); idle++) {
+		struct fi_cq_err_entry err = { 0 };
+		struct fi_cq_data_entry e;
+		ssize_t r = -FI_EAGAIN;
+
+		if (sent < MESSAGES && !failed)
+			r = fi_send(ep, from, 32, fi_mr_desc(mr), self, &ctx[sent]);
+		TRUE(r == 0 || r == -FI_EAGAIN);
+		sent += r == 0;
+		r = fi_cq_read(cq, &e, 1);
+		if (r == -FI_EAVAIL) {
+			DO(1, fi_cq_readerr(cq, &err, 0));
+			DO(FI_ENORX, err.err);
+			failed++;
+		}
+		idle = r == -FI_EAGAIN ? idle : 0;
+		done += r != -FI_EAGAIN;
+		if (idle > 20000)
+			break;
+	}
+	printf("%zu messages left, %zu failed\n", done, failed);
+	DO(0, fi_close(&target->fid));
+	DO(0, fi_close(&ep->fid));
+	DO(0, fi_close(&mr->fid));
+	DO(0, fi_close(&other->fid));
+	DO(0, fi_close(&av->fid));
+	DO(0, fi_close(&cq->fid));
+	DO(0, fi_close(&domain->fid));
+	DO(0, fi_close(&fabric->fid));
+	fi_freeinfo(info);
+	return (int) failed;
+}
+
+static int managed(void)
+{
+	TRUE(overrun(FI_RM_DISABLED) > 0);
+	TRUE(overrun(FI_RM_ENABLED) == 0);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	static struct fi_context2 context;
@@ -77,6 +146,8 @@ int main(int argc, char **argv)
 
 	if (argc == 2 && !strcmp(argv[1], "receiver"))
 		return receiver();
+	if (argc == 2 && !strcmp(argv[1], "managed"))
+		return managed();
 	TRUE(link || (argc == 2 && !strcmp(argv[1], "keys")));
 	open_disabled("efa");
 	enable();

@@ -7,7 +7,7 @@ use super::soft::{SoftDevice, SoftQp};
 use super::verbs::{adapters, VerbsDevice, VerbsQp};
 use super::{
     AdapterAttr, AmHeader, Device, DmaBuf, Events, MrObserver, QpAddr, QueueMemory, QueuePair,
-    RawQp,
+    RawQp, RnrPolicy,
 };
 use crate::core::{params, Result};
 use crate::hmem::{InjectBuf, Piece, UserMem};
@@ -210,10 +210,10 @@ impl Device for Dev {
         each!(self, Dev, d => d.attr())
     }
 
-    fn open_qp(&self, qpn: u16) -> Result<AnyQp> {
+    fn open_qp(&self, qpn: u16, rnr: RnrPolicy) -> Result<AnyQp> {
         Ok(match self {
-            Dev::Soft(d) => AnyQp::Soft(d.open_qp(qpn)?),
-            Dev::Verbs(d) => AnyQp::Verbs(d.open_qp(qpn)?),
+            Dev::Soft(d) => AnyQp::Soft(d.open_qp(qpn, rnr)?),
+            Dev::Verbs(d) => AnyQp::Verbs(d.open_qp(qpn, rnr)?),
         })
     }
 

@@ -121,6 +121,23 @@ pub struct WideLimits {
     pub sends: usize,
 }
 
+/// What becomes of a request whose receiver has no buffer for it (receiver not ready, RNR).
+#[derive(Clone, Copy, Debug)]
+pub struct RnrPolicy {
+    /// Retries by the adapter (`rnr_retry` of ibv_modify_qp(3)): 0 to 6; 7 means no limit.
+    pub retries: u8,
+    /// After that the application's operation fails; otherwise the request is made again.
+    pub reported: bool,
+}
+
+impl RnrPolicy {
+    /// Retries without limit.
+    pub const FOR_EVER: RnrPolicy = RnrPolicy {
+        retries: 7,
+        reported: false,
+    };
+}
+
 /// Attributes of a queue pair whose work requests are the application's own operations.
 #[derive(Clone, Default)]
 pub struct RawQp {
@@ -446,7 +463,7 @@ pub trait Device {
     /// Capabilities and limits.
     fn attr(&self) -> &AdapterAttr;
     /// Opens a queue pair; `qpn` 0 lets the adapter choose.
-    fn open_qp(&self, qpn: u16) -> Result<Self::Qp>;
+    fn open_qp(&self, qpn: u16, rnr: RnrPolicy) -> Result<Self::Qp>;
     /// Opens a queue pair whose work requests are the application's own operations.
     fn open_raw(&self, wanted: &RawQp) -> Result<Self::Qp>;
     /// Opens queue pairs with consecutive numbers and one key, so that the address of the first

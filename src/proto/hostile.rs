@@ -104,7 +104,7 @@ impl Port for HostilePort {
             }
         };
         assert!(head.len() + len <= MTU, "a packet longer than the MTU");
-        if let Token::Tx(id) = token {
+        if let Some(id) = token.tx() {
             self.posted.push(PostedKind::Packet(id));
         }
         true

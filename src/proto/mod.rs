@@ -81,8 +81,20 @@ pub enum PacketPayload<'a> {
 pub enum Token {
     /// A data packet of this transmit operation.
     Tx(u32),
+    /// As `Tx`, where the operation answers a read of the peer's.
+    Answer(u32),
     /// A packet whose completion the endpoint ignores.
     Control,
+}
+
+impl Token {
+    /// The transmit operation, if its endpoint wants the completion.
+    pub fn tx(self) -> Option<u32> {
+        match self {
+            Token::Tx(id) | Token::Answer(id) => Some(id),
+            Token::Control => None,
+        }
+    }
 }
 
 /// A message that has arrived in its buffer.

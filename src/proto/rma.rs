@@ -266,7 +266,7 @@ impl Endpoint {
             off: 0,
             len: first as usize,
         });
-        if !port.room() || !port.send(peer, head, load, Token::Tx(id)) {
+        if !port.room() || !port.send(peer, head, load, Token::Answer(id)) {
             // Nothing has been sent: `answer_reads` tries again.
             t.window = 0;
             self.unanswered.push_back((id, window));

@@ -375,6 +375,7 @@ impl Endpoint {
                 return false;
             }
             let (peer, ctx, off, left) = (t.peer, t.ctx, t.sent, t.window - t.sent);
+            let target = t.target;
             let mut buf = [0u8; HEADER_MAX];
             let (n, len) = match t.rest {
                 Continuation::Requests { msg_id, runt, from } => {
@@ -419,7 +420,11 @@ impl Endpoint {
                 }
             };
             let head = buf.get(..n).unwrap_or(&[]);
-            if !port.send(peer, head, body(ctx, off, len), Token::Tx(id)) {
+            let token = match target {
+                true => Token::Answer(id),
+                false => Token::Tx(id),
+            };
+            if !port.send(peer, head, body(ctx, off, len), token) {
                 return false;
             }
             if let Some(t) = self.txs.get_mut(id) {
@@ -434,7 +439,7 @@ impl Endpoint {
         }
     }
 
-    /// The adapter is done with a packet of `Token::Tx(id)`.
+    /// The adapter is done with a packet of transmit operation `id`.
     pub fn packet_done(&mut self, id: u32, failure: Option<Failure>, port: &mut impl Port) {
         let Some(t) = self.txs.get_mut(id) else {
             return;

@@ -246,7 +246,7 @@ fn deliver(sides: &mut [ProtoSimEndpoint], now: u64, dead: Option<PeerId>) {
                 Flight::Packet { bytes, token } => {
                     let t = &mut sides[to as usize];
                     t.ep.packet(i as PeerId, &bytes, &mut t.rq, &mut t.world);
-                    if let Token::Tx(id) = token {
+                    if let Some(id) = token.tx() {
                         let f = &mut sides[i];
                         f.ep.packet_done(id, None, &mut f.world);
                     }

@@ -28,6 +28,8 @@ pub enum Report {
     Op(u32),
     /// The operation is packet `n` of the protocol.
     Packet(u32),
+    /// As `Packet`, part of the answer to a peer's read.
+    Answer(u32),
     /// The operation is the protocol's read `n`.
     ProtoRead(u32),
     /// Nowhere: a packet whose completion has no effect.

@@ -30,7 +30,7 @@ use super::mem_table::MemTable;
 pub use super::mem_table::Naming;
 use super::{
     AdapterAttr, AmHeader, Caps, Data, Device, DirectLimits, Event, Events, MrObserver, QpAddr,
-    QueuePair, RawQp,
+    QueuePair, RawQp, RnrPolicy,
 };
 use crate::core::params;
 use crate::core::Result;
@@ -198,7 +198,7 @@ impl SoftDevice {
                 inline: 4096,
                 pieces: crate::hmem::MAX_SEGS,
                 // A message waits at its receiver until a receive is posted.
-                rnr_limit: true,
+                rnr_limit: false,
                 wide: None,
                 counters: 0,
                 counts_to: 0,
@@ -283,13 +283,13 @@ impl Device for SoftDevice {
         &self.attr
     }
 
-    fn open_qp(&self, qpn: u16) -> Result<SoftQp> {
+    fn open_qp(&self, qpn: u16, _: RnrPolicy) -> Result<SoftQp> {
         let names = (key_for(qpn)?, secret()?);
         self.qp(Sock::bind(self.ip, qpn, SOCKET_BYTES)?, names, qpn != 0)
     }
 
     fn open_raw(&self, wanted: &RawQp) -> Result<SoftQp> {
-        let mut q = self.open_qp(wanted.qpn)?;
+        let mut q = self.open_qp(wanted.qpn, RnrPolicy::FOR_EVER)?;
         q.raw = true;
         Ok(q)
     }

@@ -116,8 +116,8 @@ fn messages_and_rdma_reach_a_target_that_never_polls() {
     let key = Some(key.as_str());
     for (fault, key) in [(None, None), (bad, None), (None, key), (bad, key)] {
         let (a_dev, b_dev) = (device_with(fault, key), device_with(fault, key));
-        let mut a = a_dev.open_qp(0).unwrap();
-        let mut b = b_dev.open_qp(0).unwrap();
+        let mut a = a_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+        let mut b = b_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
         let mut far: Vec<u8> = vec![0; 3 << 20];
         let mut near: Vec<u8> = (0..3 << 20).map(|i| (i % 251) as u8).collect();
         let key = b_dev
@@ -156,8 +156,8 @@ fn device_memory_goes_through_copies_of_the_library() {
     let bad = Some("loss=5,dup=5,reorder=40,delay=500,seed=9");
     for fault in [None, bad] {
         let (a_dev, b_dev) = (device(fault), device(fault));
-        let mut a = a_dev.open_qp(0).unwrap();
-        let mut b = b_dev.open_qp(0).unwrap();
+        let mut a = a_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+        let mut b = b_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
         let bytes: Vec<u8> = (0..300_000).map(|i| (i % 251) as u8).collect();
         let (near, back) = (fake::alloc(&bytes), fake::alloc(&vec![0; bytes.len()]));
         let far = fake::alloc(&vec![0; bytes.len()]);
@@ -188,8 +188,8 @@ fn device_memory_goes_through_copies_of_the_library() {
 #[test]
 fn bad_keys_and_vanished_peers_end_in_errors() {
     let (a_dev, b_dev) = (device(None), device(None));
-    let mut a = a_dev.open_qp(0).unwrap();
-    let b = b_dev.open_qp(0).unwrap();
+    let mut a = a_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let b = b_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
     let mut far = vec![0u8; 64];
     let mut near = vec![1u8; 65];
     let key = b_dev.reg_mr(mem(&mut far), FI_REMOTE_WRITE, None).unwrap();
@@ -320,7 +320,7 @@ fn poll(qp: &mut SoftQp, times: usize) -> usize {
 #[test]
 fn datagrams_without_the_token_are_refused() {
     let dev = device(None);
-    let mut b = dev.open_qp(0).unwrap();
+    let mut b = dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
     let mut far = vec![0u8; 64];
     let access = FI_REMOTE_WRITE | FI_REMOTE_READ;
     let key = dev.reg_mr(mem(&mut far), access, None).unwrap();
@@ -362,7 +362,7 @@ fn datagrams_without_the_token_are_refused() {
 #[test]
 fn a_token_is_valid_for_one_address_and_session() {
     let (dev, other) = (device(None), device(None));
-    let mut b = dev.open_qp(0).unwrap();
+    let mut b = dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
     let a = Attacker::of(&b);
     let token = b.addr().token;
     // A HELLO costs no memory, and its answer is no longer than the HELLO.
@@ -394,7 +394,7 @@ fn a_token_is_valid_for_one_address_and_session() {
     assert_eq!(poll(&mut b, 50), 1);
     assert_eq!(b.shared.lock().peer_count(), 1);
     // The attacker cannot reach another peer's session.
-    let mut peer = other.open_qp(0).unwrap();
+    let mut peer = other.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
     peer.send(1, &b.addr(), b"x", inject(b"")).unwrap();
     peer.ring();
     let mut none = Vec::new();
@@ -413,10 +413,10 @@ fn a_token_is_valid_for_one_address_and_session() {
 #[test]
 fn peers_that_come_and_go_leave_nothing() {
     let (dev, other) = (device(None), device(None));
-    let mut b = dev.open_qp(0).unwrap();
+    let mut b = dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
     let mut none = Vec::new();
     for i in 0..200 {
-        let mut peer = other.open_qp(0).unwrap();
+        let mut peer = other.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
         peer.send(i, &b.addr(), b"x", inject(b"")).unwrap();
         peer.ring();
         drive(&mut peer, 1, &mut none);
@@ -429,8 +429,11 @@ fn peers_that_come_and_go_leave_nothing() {
 #[test]
 fn one_peer_that_takes_nothing_leaves_room_for_others() {
     let (dev, other) = (device(None), device(None));
-    let mut a = dev.open_qp(0).unwrap();
-    let (stuck, mut takes) = (other.open_qp(0).unwrap(), other.open_qp(0).unwrap());
+    let mut a = dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let (stuck, mut takes) = (
+        other.open_qp(0, RnrPolicy::FOR_EVER).unwrap(),
+        other.open_qp(0, RnrPolicy::FOR_EVER).unwrap(),
+    );
     stuck.shared.lock().hold = Some(|_| true);
     let mut posted = 0;
     while a.send(posted, &stuck.addr(), b"x", inject(b"")).is_ok() {
@@ -454,8 +457,8 @@ fn a_service_is_found_by_its_number_and_admits_its_own_user() {
     let free = Sock::bind(IpAddr::V4(Ipv4Addr::LOCALHOST), 0, 0).unwrap();
     let port = free.port();
     drop(free);
-    let b = dev.open_qp(port).unwrap();
-    let mut a = other.open_qp(0).unwrap();
+    let b = dev.open_qp(port, RnrPolicy::FOR_EVER).unwrap();
+    let mut a = other.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
     let to = QpAddr {
         token: 0,
         ..b.addr()
@@ -473,8 +476,8 @@ fn a_service_is_found_by_its_number_and_admits_its_own_user() {
 #[test]
 fn a_region_closed_during_a_read_ends_the_read_and_nothing_else() {
     let (a_dev, b_dev) = (device(None), device(None));
-    let mut a = a_dev.open_qp(0).unwrap();
-    let mut b = b_dev.open_qp(0).unwrap();
+    let mut a = a_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut b = b_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
     // Large enough that the read cannot end before the region is closed.
     let mut far = vec![0u8; 256 << 20];
     let mut near = vec![0u8; 256 << 20];
@@ -504,8 +507,8 @@ fn a_region_closed_during_a_read_ends_the_read_and_nothing_else() {
 #[test]
 fn messages_wait_for_a_receiver_that_sleeps() {
     let (a_dev, b_dev) = (device(None), device(None));
-    let mut a = a_dev.open_qp(0).unwrap();
-    let mut b = b_dev.open_qp(0).unwrap();
+    let mut a = a_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut b = b_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
     let mut none = Vec::new();
     for i in 0..200u64 {
         a.send(i, &b.addr(), &i.to_le_bytes(), inject(&[0; 1000]))
@@ -560,7 +563,7 @@ fn key_text(byte: u8) -> String {
 #[test]
 fn datagrams_sealed_without_the_key_are_dropped() {
     let dev = sealed(&key_text(1));
-    let mut b = dev.open_qp(0).unwrap();
+    let mut b = dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
     let a = Attacker::of(&b);
     // The attacker knows the token but not the key.
     a.send(a.head(packet::PacketKind::Hello, b.addr().token), b"");
@@ -570,7 +573,7 @@ fn datagrams_sealed_without_the_key_are_dropped() {
         (key_text(1), Status::Ok),
     ] {
         let other = sealed(&text);
-        let mut peer = other.open_qp(0).unwrap();
+        let mut peer = other.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
         peer.send(1, &b.addr(), b"x", inject(b"")).unwrap();
         peer.ring();
         assert_eq!(drive(&mut peer, 1, &mut none), [(1, want)]);
@@ -592,7 +595,10 @@ fn keys_change_while_programs_run() {
     ];
     for (before, after) in steps {
         let (x, y) = (sealed(&before), sealed(&after));
-        let (mut a, mut b) = (x.open_qp(0).unwrap(), y.open_qp(0).unwrap());
+        let (mut a, mut b) = (
+            x.open_qp(0, RnrPolicy::FOR_EVER).unwrap(),
+            y.open_qp(0, RnrPolicy::FOR_EVER).unwrap(),
+        );
         let mut none = Vec::new();
         a.send(1, &b.addr(), b"x", inject(b"")).unwrap();
         a.ring();
@@ -606,8 +612,8 @@ fn keys_change_while_programs_run() {
 #[test]
 fn sealed_datagrams_cannot_be_changed_replayed_or_led_elsewhere() {
     let (x, y) = (sealed(&key_text(1)), sealed(&key_text(1)));
-    let mut b = y.open_qp(0).unwrap();
-    let mut a = x.open_qp(0).unwrap();
+    let mut b = y.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut a = x.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
     let mut none = Vec::new();
     // Every datagram that `a` sends from now on is recorded.
     let kept = a.shared.lock().tap();
@@ -646,7 +652,7 @@ fn sealed_datagrams_cannot_be_changed_replayed_or_led_elsewhere() {
     }
     assert_eq!(b.shared.lock().peer_count(), 0);
     // Another receiver with the key does not accept the datagrams either.
-    let mut c = y.open_qp(0).unwrap();
+    let mut c = y.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
     for d in &sent {
         path.send_to(d, ("127.0.0.1", c.addr().qpn)).unwrap();
     }
@@ -660,10 +666,10 @@ fn sealed_datagrams_cannot_be_changed_replayed_or_led_elsewhere() {
 #[test]
 fn nothing_is_kept_of_senders_long_after_their_sessions() {
     let (x, y) = (sealed(&key_text(1)), sealed(&key_text(1)));
-    let mut b = y.open_qp(0).unwrap();
+    let mut b = y.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
     let mut none = Vec::new();
     for i in 0..50 {
-        let mut a = x.open_qp(0).unwrap();
+        let mut a = x.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
         a.send(i, &b.addr(), b"x", inject(b"")).unwrap();
         a.ring();
         drive(&mut a, 1, &mut none);

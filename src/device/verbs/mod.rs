@@ -19,7 +19,7 @@ mod rings;
 pub mod sys;
 pub mod transport;
 
-use super::{AdapterAttr, Device, DmaBuf, MrObserver, QpAddr, RawQp};
+use super::{AdapterAttr, Device, DmaBuf, MrObserver, QpAddr, RawQp, RnrPolicy};
 use crate::core::Result;
 use crate::hmem::UserMem;
 use crate::transport::Status;
@@ -167,7 +167,7 @@ impl Device for VerbsDevice {
         &self.0.adapter.attr
     }
 
-    fn open_qp(&self, qpn: u16) -> Result<VerbsQp> {
+    fn open_qp(&self, qpn: u16, rnr: RnrPolicy) -> Result<VerbsQp> {
         if qpn != 0 {
             crate::info_log!(
                 FI_LOG_EP_CTRL,
@@ -179,10 +179,12 @@ impl Device for VerbsDevice {
             datagram: false,
             unsolicited: true,
             inline: 0,
-            rnr_retry: 7,
+            rnr_retry: rnr.retries,
             ..RawQp::default()
         };
-        VerbsQp::open(Arc::clone(&self.0), Mode::Packets, &wanted)
+        let mut qp = VerbsQp::open(Arc::clone(&self.0), Mode::Packets, &wanted)?;
+        qp.reports_rnr = rnr.reported;
+        Ok(qp)
     }
 
     fn open_raw(&self, wanted: &RawQp) -> Result<VerbsQp> {

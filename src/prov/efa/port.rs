@@ -389,6 +389,7 @@ impl Port for EpPort<'_> {
         };
         let report = match token {
             Token::Tx(id) => Report::Packet(id),
+            Token::Answer(id) => Report::Answer(id),
             Token::Control => Report::Nowhere,
         };
         let done = Completion::internal(report, to);
@@ -408,7 +409,7 @@ impl Port for EpPort<'_> {
             };
             match sent {
                 Verdict::Done | Verdict::Queued => {
-                    if let Token::Tx(id) = token {
+                    if let Some(id) = token.tx() {
                         self.shm.packets.push_back(id);
                     }
                     return true;

@@ -132,7 +132,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
             Event::Done { done, status } => {
                 let fail = (status != Status::Ok).then(|| failure(status));
                 match done.report {
-                    Report::Packet(n) => proto.packet_done(n, fail, &mut port),
+                    Report::Packet(n) | Report::Answer(n) => proto.packet_done(n, fail, &mut port),
                     Report::Op(ctx) => port.part_done(ctx, fail),
                     Report::ProtoRead(n) => proto.read_done(n, fail, rq, &mut port),
                     Report::Nowhere => {}

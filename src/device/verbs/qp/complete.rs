@@ -3,6 +3,7 @@
 
 use super::timer::read_timer;
 use super::*;
+use crate::transport::Report;
 
 impl VerbsQp {
     /// Polls the completion queue for up to `BATCH` completions.
@@ -122,7 +123,10 @@ impl VerbsQp {
         let Some((at, t)) = at.and_then(|at| at.map(|t| (at, t))) else {
             return;
         };
-        if status == Status::RemoteNotReady && self.mode == Mode::Packets {
+        // Packets that no operation of the application is made of are always sent again.
+        let internal = matches!(t.done.report, Report::Nowhere | Report::Answer(_));
+        let again = self.mode == Mode::Packets && (internal || !self.reports_rnr);
+        if status == Status::RemoteNotReady && again {
             let wait = back_off(t.tries.into());
             *at = Some(TxSlot {
                 tries: t.tries.saturating_add(1),

@@ -49,6 +49,7 @@ impl VerbsQp {
             },
             dev,
             mode,
+            reports_rnr: false,
             inline: match packets {
                 true => 0,
                 false => wide

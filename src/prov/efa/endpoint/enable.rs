@@ -54,7 +54,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
     let counters = left_to_adapter(ep, &s.cntrs);
     let mut qp = match ep.context.take() {
         Some(qp) => qp,
-        None if ep.kind == Kind::Rdm => s.dev.open_qp(ep.qpn)?,
+        None if ep.kind == Kind::Rdm => s.dev.open_qp(ep.qpn, ep.opts.rnr_policy())?,
         None => s.dev.open_raw(&RawQp {
             qpn: ep.qpn,
             datagram: ep.kind == Kind::Dgram,

@@ -139,6 +139,9 @@ impl Ep {
         };
         let inject_size = info.tx.as_ref().map_or(0, |t| t.inject_size);
         let mut opts = options::Options::new(inject_size, atomic_max(d.mtu)).of_kind(kind, d);
+        if let Some(d) = &info.domain {
+            opts = opts.with_resource_mgmt(d.resource_mgmt);
+        }
         if info.caps & FI_HMEM != 0 {
             opts = opts.with_device_memory(kind, d);
         }

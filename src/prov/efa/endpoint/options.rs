@@ -1,7 +1,7 @@
 //! Endpoint options (fi_endpoint(3), fi_efa(7)): `fi_getopt` and `fi_setopt`.
 
 use crate::core::Result;
-use crate::device::{AdapterAttr, QueuePair};
+use crate::device::{AdapterAttr, QueuePair, RnrPolicy};
 use crate::hmem;
 use crate::prov::contract::OptionValue;
 use crate::prov::efa::endpoint::{Ep, Kind};
@@ -46,6 +46,8 @@ pub(crate) struct Options {
     atomic_limit: usize,
     rnr_retry: usize,
     rnr_limit: bool,
+    /// The application manages its receives (FI_RM_DISABLED): without one its peer's send fails.
+    rnr_reported: bool,
     p2p: i32,
     device_memory: DeviceMemory,
     shared_memory: bool,
@@ -73,6 +75,7 @@ impl Options {
             atomic_limit: atomic,
             rnr_retry: RNR_RETRY_FOR_EVER,
             rnr_limit: true,
+            rnr_reported: false,
             p2p: FI_HMEM_P2P_DISABLED,
             device_memory: DeviceMemory::None,
             shared_memory: true,
@@ -131,6 +134,20 @@ impl Options {
     /// FI_OPT_EFA_RNR_RETRY.
     pub(crate) fn rnr_retry(&self) -> u8 {
         self.rnr_retry as u8
+    }
+
+    /// What becomes of packets whose receiver has no buffer.
+    pub(crate) fn rnr_policy(&self) -> RnrPolicy {
+        RnrPolicy {
+            retries: self.rnr_retry(),
+            reported: self.rnr_reported,
+        }
+    }
+
+    /// Applies `domain_attr->resource_mgmt`.
+    pub(crate) fn with_resource_mgmt(mut self, wanted: fi_resource_mgmt) -> Options {
+        self.rnr_reported = wanted == FI_RM_DISABLED;
+        self
     }
 }
 
