@@ -62,6 +62,19 @@ fn send(from: &mut ShmEndpoint, to: &ShmEndpoint, text: &[u8]) -> Verdict {
     }
 }
 
+#[test]
+fn a_called_peer_is_found_by_what_an_adapter_says_of_it() {
+    let (mut a, b) = (endpoint(71), endpoint(72));
+    let own = b.tx.own;
+    assert_eq!(a.tx.peer_at(&own.gid, 72), None);
+    assert_eq!(send(&mut a, &b, b"first"), Verdict::Done);
+    assert_eq!(a.tx.peer_at(&own.gid, 72), Some((9, own)));
+    // An adapter without an address handle for the sender knows its number only.
+    assert_eq!(a.tx.peer_at(&[0; 16], 72), Some((9, own)));
+    assert_eq!(a.tx.peer_at(&own.gid, 71), None);
+    assert_eq!(a.tx.peer_at(&[1; 16], 72), None);
+}
+
 /// Takes records in until there are `n`, sleeping in between as a waiting application does.
 fn take(h: &mut ShmEndpoint, n: usize) -> Vec<Vec<u8>> {
     let mut got = Vec::new();

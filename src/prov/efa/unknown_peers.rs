@@ -3,7 +3,9 @@
 //! A completion of an EFA adapter has the sender's queue pair number, and its GID only where an
 //! address handle exists. The packet has the qkey, which distinguishes queue pairs that had the
 //! same number one after another: requests carry the sender's whole address until the sender knows
-//! that the receiver has it; other packets carry the connection id, which is the qkey.
+//! that the receiver has it; other packets carry the connection id, which is the qkey, or nothing.
+//! The latter answer what the adapter has sent, to a peer that it is connected to; but a peer of
+//! this host that has not got our ring's answer yet replies by the adapter to what came by a ring.
 
 use crate::device::{Device, QpAddr, QueuePair};
 use crate::proto::PeerId;
@@ -18,6 +20,7 @@ pub(crate) fn learn_peer(port: &mut EpPort, from: QpAddr, packet: &[u8]) -> Opti
     let who = match (says.raw_addr, says.connid) {
         (Some(raw), _) => addr::from_raw(&raw)?,
         (None, Some(qkey)) if from.gid != [0; 16] => QpAddr { qkey, ..from },
+        (None, None) => port.rings.as_ref()?.peer_at(&from.gid, from.qpn)?.1,
         _ => return None,
     };
     // A packet must not name another queue pair than the one that sent it.

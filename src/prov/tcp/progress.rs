@@ -2,8 +2,8 @@
 //!
 //! A connection that has received is read once more at the next call, by the system call that also
 //! returns its bytes. As soon as it has none, epoll(7) tells when there are: to look into an empty
-//! socket takes its lock, and a packet that arrives meanwhile has to wait for it, where otherwise its
-//! sender's processor takes it in.
+//! socket takes its lock, and a packet that arrives meanwhile has to wait for it, where otherwise
+//! its sender's processor takes it in.
 
 use super::conn::{accept, expire, flush, receive, writable};
 use super::state::{TcpState, NO_CONN};

@@ -193,6 +193,19 @@ impl TxRings {
         matches!(self.routes.get(peer as usize), Some(TxRoute::Ring(_)))
     }
 
+    /// The peer, called or with a ring, whose queue pair has this number, and its address; a GID of
+    /// zeros is any.
+    #[cold]
+    pub fn peer_at(&self, gid: &[u8; 16], qpn: u16) -> Option<(PeerId, QpAddr)> {
+        let to = |r: &TxRoute| match r {
+            TxRoute::Ring(o) | TxRoute::Calling(o, _) => Some(o.to),
+            _ => None,
+        };
+        let all = self.routes.iter().enumerate();
+        all.filter_map(|(at, r)| Some((at as PeerId, to(r)?)))
+            .find(|(_, a)| a.qpn == qpn && (*gid == [0; 16] || a.gid == *gid))
+    }
+
     /// Sends a record of up to seven words to a peer that has a ring; to others `Unsupported`.
     #[inline]
     pub fn send_words(&mut self, peer: PeerId, what: RecordHeader, words: &[u64]) -> Verdict {
