@@ -109,8 +109,10 @@ fn run(at: &TargetArgs, cases: Vec<Case>, filter: &str) -> bool {
         .load_preset(presets::UTF8_BORDERS_ONLY)
         .set_header(["case", "result", "seconds"]);
     let mut passed = 0;
-    // Printed after the table, so that the end of a log shows them.
+    // Printed after the table, what was printed first and the verdicts last, so that the end of a
+    // log shows them.
     let mut failures = Vec::new();
+    let mut verdicts = Vec::new();
     let all: Vec<Case> = cases
         .into_iter()
         .filter(|c| c.name.contains(filter))
@@ -121,8 +123,10 @@ fn run(at: &TargetArgs, cases: Vec<Case>, filter: &str) -> bool {
         let word = match &r {
             Ok(_) => "pass".to_string(),
             Err(why) => {
+                let verdict = format!("FAIL: {}", why.lines().last().unwrap_or(""));
                 failures.push(format!("--- {}\n{why}", c.name));
-                format!("FAIL: {}", why.lines().last().unwrap_or(""))
+                verdicts.push(format!("{}: {verdict}", c.name));
+                verdict
             }
         };
         passed += usize::from(r.is_ok());
@@ -133,8 +137,8 @@ fn run(at: &TargetArgs, cases: Vec<Case>, filter: &str) -> bool {
         ]);
     }
     println!("{table}");
-    for f in &failures {
-        println!("{f}");
+    for line in failures.iter().chain(&verdicts) {
+        println!("{line}");
     }
     println!("{passed} passed, {} failed", failures.len());
     failures.is_empty() && passed > 0
@@ -148,7 +152,8 @@ struct Measured {
     /// Microseconds per transfer, and MB/s.
     ours: Option<(f64, f64)>,
     peer: Option<(f64, f64)>,
-    /// Our time to the peer's.
+    /// Our time to the peer's: the median of the runs' ratios, because both libraries of one run
+    /// meet the same phase of a machine whose speed changes.
     ratio: Option<f64>,
     /// Number of runs behind the medians: those without steal time, or all runs if too few were
     /// undisturbed.
@@ -166,19 +171,24 @@ struct Report {
 /// Upper limit of runs, as a multiple of `runs`, while too few runs were undisturbed.
 const MAX_RUNS_FACTOR: usize = 4;
 
+/// Microseconds per transfer and MB/s of both libraries in one run.
+type RunPair = (Option<(f64, f64)>, Option<(f64, f64)>);
+
 /// Runs both libraries in turn and takes the medians.
 fn measure(
     at: &TargetArgs,
     other: Option<&TargetArgs>,
     runs: usize,
     c: &Case,
+    bytes: u64,
 ) -> Result<Measured, String> {
     let (mut calm, mut all) = (Vec::new(), Vec::new());
     for _ in 0..MAX_RUNS_FACTOR * runs.max(1) {
         let (peace, both) = steal::watched(|| {
-            let ours = pair::row(&pair::run(at, c)?);
+            let row = |text: String| pair::row(&text, bytes);
+            let ours = row(pair::run(at, c)?);
             // A case that the other library cannot run has no figure.
-            let theirs = other.and_then(|o| pair::row(&pair::run(o, c).ok()?));
+            let theirs = other.and_then(|o| row(pair::run(o, c).ok()?));
             Ok::<_, String>((ours, theirs))
         });
         let both = both?;
@@ -192,12 +202,14 @@ fn measure(
     let of = if disturbed { all } else { calm };
     let ours = pair::median(of.iter().filter_map(|b| b.0).collect());
     let peer = pair::median(of.iter().filter_map(|b| b.1).collect());
+    let ratio = |b: &RunPair| b.0.zip(b.1).map(|(a, b)| (a.0 / b.0, 0.0));
+    let ratio = pair::median(of.iter().filter_map(ratio).collect());
     Ok(Measured {
         program: String::new(),
-        bytes: 0,
+        bytes,
         ours,
         peer,
-        ratio: ours.zip(peer).map(|(a, b)| a.0 / b.0),
+        ratio: ratio.map(|r| r.0),
         runs: of.len(),
         disturbed,
     })
@@ -221,10 +233,10 @@ fn bench(
                 other,
                 runs,
                 &Case::pair(program, &format!("{args} -S {size}")),
+                size.parse().unwrap_or(0),
             )?;
             rows.push(Measured {
                 program: name.clone(),
-                bytes: size.parse().unwrap_or(0),
                 ..m
             });
         }

@@ -92,10 +92,14 @@ impl Proc {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Exit status and everything printed.
-    fn finish(mut self) -> (bool, String) {
-        let ok = self.child.wait().is_ok_and(|s| s.success());
-        (ok, self.out.text() + &self.err.text())
+    /// Whether it succeeded, how it ended, and everything printed. The log comes first: the end
+    /// of the text is what the program itself says.
+    fn finish(mut self) -> (bool, String, String) {
+        let (ok, end) = match self.child.wait() {
+            Ok(status) => (status.success(), status.to_string()),
+            Err(e) => (false, e.to_string()),
+        };
+        (ok, end, self.err.text() + &self.out.text())
     }
 }
 
@@ -129,11 +133,11 @@ pub fn run(at: &TargetArgs, c: &Case) -> Result<String, String> {
     if !c.pair {
         let mut p = Proc::start(at, c, &[])?;
         let in_time = wait(&mut [&mut p], limit);
-        let (ok, text) = p.finish();
-        return if ok && in_time {
-            Ok(text)
-        } else {
-            Err(format!("{text}\nfailed"))
+        let (ok, end, text) = p.finish();
+        return match (in_time, ok) {
+            (true, true) => Ok(text),
+            (true, false) => Err(format!("{text}\n{end}")),
+            (false, _) => Err(format!("{text}\ntime limit")),
         };
     }
     let port = free_port();
@@ -163,7 +167,7 @@ pub fn run(at: &TargetArgs, c: &Case) -> Result<String, String> {
     while !listening(port) {
         if server.ended() || Instant::now() > until {
             let _ = server.child.kill();
-            return Err(format!("{}\nthe server did not start", server.finish().1));
+            return Err(format!("{}\nthe server did not start", server.finish().2));
         }
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -172,29 +176,35 @@ pub fn run(at: &TargetArgs, c: &Case) -> Result<String, String> {
     pin(1);
     let mut client = Proc::start(at, c, &args)?;
     let in_time = wait(&mut [&mut server, &mut client], limit);
-    let (s_ok, s_text) = server.finish();
-    let (c_ok, c_text) = client.finish();
+    let (s_ok, s_end, s_text) = server.finish();
+    let (c_ok, c_end, c_text) = client.finish();
     if s_ok && c_ok && in_time {
         return Ok(c_text);
     }
-    let why = match (in_time, s_ok, c_ok) {
-        (false, _, _) => "time limit",
-        (_, false, false) => "both failed",
-        (_, false, _) => "server failed",
-        _ => "client failed",
+    let why = if in_time {
+        format!("server {s_end}, client {c_end}")
+    } else {
+        "time limit".to_string()
     };
     Err(format!("server:\n{s_text}\nclient:\n{c_text}\n{why}"))
 }
 
-/// Microseconds per transfer and MB/s of the last row of a table; lines of the log may follow it.
-pub fn row(text: &str) -> Option<(f64, f64)> {
-    text.lines().rev().find_map(|line| {
+/// Microseconds per transfer of `bytes` and MB/s of the last row of a table; lines of the log may
+/// follow it. The rate gives the time, which the table prints to 0.01 only.
+pub fn row(text: &str, bytes: u64) -> Option<(f64, f64)> {
+    let (us, rate): (f64, f64) = text.lines().rev().find_map(|line| {
         let f: Vec<&str> = line.split_whitespace().collect();
         let n = f.len();
         let number = |back: usize| f.get(n.checked_sub(back)?)?.parse().ok();
         let _rate: f64 = number(1)?;
         Some((number(2)?, number(3)?))
-    })
+    })?;
+    let precise = bytes as f64 / rate;
+    let time = match (precise - us).abs() {
+        off if off <= 0.01 => precise,
+        _ => us,
+    };
+    Some((time, rate))
 }
 
 /// The median run, by time.
@@ -209,10 +219,10 @@ mod tests {
     fn rows_are_read_from_the_end() {
         let t = "bytes   iters   total       time     MB/sec    usec/xfer   Mxfers/sec\n\
                  64k     1k      62m         0.07s   1841.49      35.59       0.03\n";
-        assert_eq!(super::row(t), Some((35.59, 1841.49)));
+        assert_eq!(super::row(t, 65536), Some((65536.0 / 1841.49, 1841.49)));
         let logged = format!("{t}libfabric:1:2:efa:fabric:any():82<warn> a line of 3 words\n");
-        assert_eq!(super::row(&logged), Some((35.59, 1841.49)));
-        assert_eq!(super::row(""), None);
+        assert_eq!(super::row(&logged, 0), Some((35.59, 1841.49)));
+        assert_eq!(super::row("", 8), None);
         assert_eq!(
             super::median(vec![(3.0, 1.0), (1.0, 3.0), (2.0, 2.0)]),
             Some((2.0, 2.0))
