@@ -27,7 +27,7 @@ const KEPT: usize = 4096;
 
 /// What every object begins with.
 #[repr(C)]
-struct Header {
+struct ObjectHeader {
     /// The type of its body.
     body_type: TypeId,
     /// [`process::generation`] of the process that opened it.
@@ -37,13 +37,13 @@ struct Header {
 /// An object as the C caller holds it; `F` is its `struct fid_*`.
 #[repr(C)]
 struct Obj<F, B> {
-    header: Header,
+    header: ObjectHeader,
     f: F,
     body: Option<B>,
 }
 
 /// Distance from the object to its `fid`, the same for every class.
-const FID_AT: usize = size_of::<Header>();
+const FID_AT: usize = size_of::<ObjectHeader>();
 
 /// The object that a handle belongs to.
 ///
@@ -60,9 +60,9 @@ unsafe fn object<F, B>(p: *mut F) -> *mut Obj<F, B> {
 ///
 /// # Safety
 /// `f` was handed out by [`hand_out`], as an object of any class.
-unsafe fn header<'a>(f: *mut fid) -> &'a Header {
+unsafe fn header<'a>(f: *mut fid) -> &'a ObjectHeader {
     // SAFETY: as promised by the caller; a shell stays after its object is closed.
-    unsafe { &*f.byte_sub(FID_AT).cast::<Header>() }
+    unsafe { &*f.byte_sub(FID_AT).cast::<ObjectHeader>() }
 }
 
 unsafe extern "C" fn in_child() {
@@ -99,7 +99,7 @@ pub(crate) const fn table<T>(t: &'static T) -> *mut T {
 pub(crate) fn hand_out<F, B: 'static>(f: F, body: B) -> *mut F {
     watch_forks();
     let o = Box::into_raw(Box::new(Obj {
-        header: Header {
+        header: ObjectHeader {
             body_type: TypeId::of::<B>(),
             opened_by: process::generation(),
         },

@@ -248,7 +248,7 @@ pub(crate) fn flagged(context: *mut c_void, flags: u64) -> Common {
 }
 
 /// A request that an endpoint carries out.
-pub(crate) trait Request {
+pub(crate) trait TransferRequest {
     /// Carries it out.
     fn start<D: Domain>(&self, d: &D, by: Poster) -> Result<()>;
     /// What every request has.
@@ -271,7 +271,7 @@ fn own(by: Poster) -> Result<u32> {
 
 macro_rules! request {
     ($t:ty, $start:ident) => {
-        impl Request for $t {
+        impl TransferRequest for $t {
             #[inline]
             fn start<D: Domain>(&self, d: &D, by: Poster) -> Result<()> {
                 d.$start(own(by)?, self)
@@ -290,7 +290,7 @@ request!(MsgReq<SendData<'_>>, send);
 request!(RmaReq<SendData<'_>>, rma);
 request!(AtomicReq<SendData<'_>>, atomic);
 
-impl Request for RecvReq {
+impl TransferRequest for RecvReq {
     #[inline]
     fn start<D: Domain>(&self, d: &D, by: Poster) -> Result<()> {
         d.recv(by, self)
@@ -309,7 +309,7 @@ impl Request for RecvReq {
 
 /// Hands a request to its endpoint.
 #[inline]
-pub(crate) fn go<D: Domain, R: Request>(b: &EpBody<D>, mut r: R) -> Result<()> {
+pub(crate) fn go<D: Domain, R: TransferRequest>(b: &EpBody<D>, mut r: R) -> Result<()> {
     let c = r.common();
     c.alias = R::alias(b);
     if c.flags.or(c.alias).is_some_and(|f| f & FI_TRIGGER != 0) {
@@ -321,7 +321,7 @@ pub(crate) fn go<D: Domain, R: Request>(b: &EpBody<D>, mut r: R) -> Result<()> {
 
 /// Queues a request until the counter in its context has come far enough (fi_trigger(3)).
 #[cold]
-fn triggered<D: Domain, R: Request>(b: &EpBody<D>, mut r: R) -> Result<()> {
+fn triggered<D: Domain, R: TransferRequest>(b: &EpBody<D>, mut r: R) -> Result<()> {
     let c = r.common();
     c.flags = c.flags.map(|f| f & !FI_TRIGGER);
     c.alias = c.alias.map(|f| f & !FI_TRIGGER);

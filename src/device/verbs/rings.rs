@@ -185,9 +185,9 @@ impl Completions {
 }
 
 /// See the module text.
-pub(crate) struct Rings {
+pub(crate) struct QueueRings {
     sq: Queue,
-    /// [`Rings::send`] may have written requests that no doorbell has announced.
+    /// [`QueueRings::send`] may have written requests that no doorbell has announced.
     unrung: bool,
     /// The entries of the send queue are wide.
     wide: bool,
@@ -301,7 +301,7 @@ pub(crate) fn memory(c: &efadv_cq_attr) -> QueueMemory {
     }
 }
 
-impl Rings {
+impl QueueRings {
     /// The queues of a queue pair and its completion queue. `None` unless libefa maps them and
     /// their entry sizes are known. A completion queue that notifies has to have a doorbell.
     ///
@@ -312,14 +312,14 @@ impl Rings {
         qp: *mut ibv_qp,
         cq: *mut ibv_cq,
         notifies: bool,
-    ) -> Option<Rings> {
+    ) -> Option<QueueRings> {
         // SAFETY: as promised by the caller.
         let ([sq, rq], c) = unsafe { (query_wqs(lib, qp)?, query_cq(lib, cq)?) };
         let known = matches!(sq.entry_size, NARROW | WIDE)
             && rq.entry_size == RECV_WQE
             && (!notifies || !c.doorbell.is_null());
         known.then_some(())?;
-        Some(Rings {
+        Some(QueueRings {
             unrung: false,
             sq: Queue::of(&sq)?,
             wide: sq.entry_size == WIDE,
@@ -331,8 +331,8 @@ impl Rings {
         })
     }
 
-    /// Writes a work request. The doorbell rings with [`Rings::ring`], or when as many requests are
-    /// unannounced as one doorbell may announce (`max_batch`).
+    /// Writes a work request. The doorbell rings with [`QueueRings::ring`], or when as many
+    /// requests are unannounced as one doorbell may announce (`max_batch`).
     #[inline]
     pub(crate) fn send(&mut self, w: &SendWqe) {
         self.put(w);
@@ -453,13 +453,13 @@ impl Rings {
         self.done.next()
     }
 
-    /// As [`Rings::next`], without the last word, which few completions need.
+    /// As [`QueueRings::next`], without the last word, which few completions need.
     #[inline(always)]
     pub(crate) fn poll_cqe(&mut self) -> Option<Cqe> {
         self.done.poll_cqe()
     }
 
-    /// Adds the last word to the completion that [`Rings::poll_cqe`] took last.
+    /// Adds the last word to the completion that [`QueueRings::poll_cqe`] took last.
     pub(crate) fn whole(&self, c: Cqe) -> Cqe {
         c.with(self.done.rest())
     }

@@ -21,7 +21,7 @@ mod timer;
 use super::external::{ExternalCounter, ExternalQueue};
 use super::mem::{FoundRegion, OWN_KEYS};
 use super::pool::Pool;
-use super::rings::{self, InlineData, Rings, WqeOp};
+use super::rings::{self, InlineData, QueueRings, WqeOp};
 use super::sys::*;
 use super::OpenAdapter;
 use crate::core::hash::ByWords;
@@ -112,7 +112,7 @@ pub struct VerbsQp {
     sends: usize,
     pub(super) free: Vec<u16>,
     /// The mapped queues, where libefa maps them.
-    pub(super) rings: Option<Rings>,
+    pub(super) rings: Option<QueueRings>,
     /// Connected peers.
     pub(super) remotes: RemoteQps,
     /// The owner's numbers of senders, by address handle and queue pair number.

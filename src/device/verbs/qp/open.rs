@@ -180,7 +180,7 @@ impl VerbsQp {
             // does not support.
             let first = a.attr.identity.as_ref().is_none_or(|i| i.device == 0xefa0);
             if !first && crate::core::params::efa().use_data_path_direct {
-                self.rings = Rings::open(a.lib, self.qp, self.cq, !self.channel.is_null());
+                self.rings = QueueRings::open(a.lib, self.qp, self.cq, !self.channel.is_null());
             }
             self.addr.qpn = (*self.qp).qp_num as u16;
             self.addr.qkey = qkey;

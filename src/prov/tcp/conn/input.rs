@@ -10,7 +10,7 @@ use super::super::state::{FailReason, MsgInfo, TcpState};
 use super::super::wire::{self, Head, Malformed, XnetOp, BASE};
 use super::make::{control, control_needs, refuse};
 use super::output::watch;
-use super::{lost, post, Conn, ConnState, InBody, Phase, Target, Then};
+use super::{lost, post, Conn, ConnState, InBody, PayloadTarget, Phase, Then};
 use crate::core::params;
 use crate::device::stream::StreamRead;
 use crate::hmem::{InjectBuf, UserMem};
@@ -83,9 +83,9 @@ fn straight(c: &Conn) -> UserMem {
         return UserMem::EMPTY;
     }
     let mem = match &b.to {
-        Target::Recv(p) => &p.mem,
-        Target::Read(_, m) | Target::Write(m) => m,
-        Target::Saved(_) | Target::Drop => return UserMem::EMPTY,
+        PayloadTarget::Recv(p) => &p.mem,
+        PayloadTarget::Read(_, m) | PayloadTarget::Write(m) => m,
+        PayloadTarget::Saved(_) | PayloadTarget::Drop => return UserMem::EMPTY,
     };
     let most = usize::try_from(left).unwrap_or(usize::MAX);
     mem.part(usize::try_from(b.off).unwrap_or(usize::MAX), most)
@@ -120,13 +120,13 @@ pub(crate) fn consume(
                 let (now, rest) = bytes.split_at(left.min(bytes.len()));
                 let at = usize::try_from(b.off).unwrap_or(usize::MAX);
                 match &b.to {
-                    Target::Recv(p) => {
+                    PayloadTarget::Recv(p) => {
                         p.mem.store(at, now);
                     }
-                    Target::Read(_, m) | Target::Write(m) => {
+                    PayloadTarget::Read(_, m) | PayloadTarget::Write(m) => {
                         m.store(at, now);
                     }
-                    Target::Saved(n) => {
+                    PayloadTarget::Saved(n) => {
                         if let Some(m) = s.saved.get_mut(*n) {
                             if let Some(to) = m.bytes.get_mut(at..at + now.len()) {
                                 to.copy_from_slice(now);
@@ -134,7 +134,7 @@ pub(crate) fn consume(
                             }
                         }
                     }
-                    Target::Drop => {}
+                    PayloadTarget::Drop => {}
                 }
                 bytes = rest;
                 arrived(s, id, now.len());
@@ -234,11 +234,11 @@ fn begin(s: &mut TcpState, id: u32, h: &Head) -> core::result::Result<(), Malfor
                 c.reads.push_front((n, mem));
                 return Err("its answer to a read has another length");
             }
-            payload(s, id, Target::Read(n, mem), msg, false, [0; 4]);
+            payload(s, id, PayloadTarget::Read(n, mem), msg, false, [0; 4]);
         }
         XnetOp::Write => {
             let (mem, keys) = regions(s, h, FI_REMOTE_WRITE)?;
-            payload(s, id, Target::Write(mem), msg, h.wants_ack(), keys);
+            payload(s, id, PayloadTarget::Write(mem), msg, h.wants_ack(), keys);
         }
         XnetOp::TaggedRts => {
             if h.payload != 0 || h.op_data == 0 {
@@ -270,7 +270,7 @@ fn begin(s: &mut TcpState, id: u32, h: &Head) -> core::result::Result<(), Malfor
                 c.cts.push((number, (place, msg, ack)));
                 return Err("its message has another length than was announced");
             }
-            payload(s, id, Target::Recv(place), msg, ack, [0; 4]);
+            payload(s, id, PayloadTarget::Recv(place), msg, ack, [0; 4]);
         }
     }
     Ok(())
@@ -278,7 +278,7 @@ fn begin(s: &mut TcpState, id: u32, h: &Head) -> core::result::Result<(), Malfor
 
 /// Receives a payload of `msg.len` bytes into `to`.
 #[inline]
-fn payload(s: &mut TcpState, id: u32, to: Target, msg: MsgInfo, ack: bool, keys: [u64; 4]) {
+fn payload(s: &mut TcpState, id: u32, to: PayloadTarget, msg: MsgInfo, ack: bool, keys: [u64; 4]) {
     let b = InBody {
         to,
         msg,
@@ -304,7 +304,7 @@ fn message(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
         return;
     };
     match q.place(&mut s.recvs, msg.from, msg.tag, msg.len) {
-        Some(p) => payload(s, id, Target::Recv(p), msg, h.wants_ack(), [0; 4]),
+        Some(p) => payload(s, id, PayloadTarget::Recv(p), msg, h.wants_ack(), [0; 4]),
         None => save(s, id, h, msg),
     }
 }
@@ -343,7 +343,14 @@ fn save(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
     };
     let number = keep(s, rxq, m);
     if !held {
-        return payload(s, id, Target::Saved(number), msg, h.wants_ack(), [0; 4]);
+        return payload(
+            s,
+            id,
+            PayloadTarget::Saved(number),
+            msg,
+            h.wants_ack(),
+            [0; 4],
+        );
     }
     if let Some(c) = s.conns.get_mut(id) {
         c.rx.phase = Phase::Held { ack: h.wants_ack() };
@@ -465,15 +472,15 @@ fn finish(s: &mut TcpState, id: u32, b: &InBody) {
     c.rx.phase = Phase::Head;
     let ep = c.ep;
     match &b.to {
-        Target::Recv(p) => s.recv_done(ep, p, &b.msg, None),
-        Target::Saved(n) => {
+        PayloadTarget::Recv(p) => s.recv_done(ep, p, &b.msg, None),
+        PayloadTarget::Saved(n) => {
             if let Some(m) = s.saved.get_mut(*n) {
                 m.state = SavedState::Whole;
             }
         }
-        Target::Read(n, _) => s.tx_done(n),
-        Target::Write(_) => s.remote_done(ep, true, &b.msg, &b.keys),
-        Target::Drop => {}
+        PayloadTarget::Read(n, _) => s.tx_done(n),
+        PayloadTarget::Write(_) => s.remote_done(ep, true, &b.msg, &b.keys),
+        PayloadTarget::Drop => {}
     }
     if b.ack {
         let mut h = Head::new(XnetOp::Msg, 0);
@@ -512,12 +519,12 @@ pub(crate) fn deliver(s: &mut TcpState, number: u32, p: RecvPlace) {
         }
         SavedState::Coming => {
             p.mem.store(0, here);
-            redirect(s, conn, number, Target::Recv(p));
+            redirect(s, conn, number, PayloadTarget::Recv(p));
             forget(s, number);
         }
         SavedState::Held => {
             forget(s, number);
-            resume(s, conn, Target::Recv(p), msg);
+            resume(s, conn, PayloadTarget::Recv(p), msg);
         }
         SavedState::Announced(n) => {
             let ack = m.have != 0;
@@ -532,8 +539,8 @@ pub(crate) fn discard(s: &mut TcpState, number: u32) {
     let Some(m) = forget(s, number) else { return };
     match m.state {
         SavedState::Whole => {}
-        SavedState::Coming => redirect(s, m.conn, number, Target::Drop),
-        SavedState::Held => resume(s, m.conn, Target::Drop, info_of(&m)),
+        SavedState::Coming => redirect(s, m.conn, number, PayloadTarget::Drop),
+        SavedState::Held => resume(s, m.conn, PayloadTarget::Drop, info_of(&m)),
         SavedState::Announced(n) => {
             // Its bytes have to come, for its sender waits to send them.
             let p = RecvPlace {
@@ -546,17 +553,17 @@ pub(crate) fn discard(s: &mut TcpState, number: u32) {
 }
 
 /// Redirects the rest of a message that was being saved.
-fn redirect(s: &mut TcpState, id: u32, number: u32, to: Target) {
+fn redirect(s: &mut TcpState, id: u32, number: u32, to: PayloadTarget) {
     let Some(c) = s.conns.get_mut(id) else { return };
     if let Phase::Body(b) = &mut c.rx.phase {
-        if matches!(b.to, Target::Saved(n) if n == number) {
+        if matches!(b.to, PayloadTarget::Saved(n) if n == number) {
             b.to = to;
         }
     }
 }
 
 /// Reads a held connection again; its message goes to `to`.
-fn resume(s: &mut TcpState, id: u32, to: Target, msg: MsgInfo) {
+fn resume(s: &mut TcpState, id: u32, to: PayloadTarget, msg: MsgInfo) {
     let Some(c) = s.conns.get_mut(id) else { return };
     let Phase::Held { ack } = c.rx.phase else {
         return;
@@ -574,9 +581,9 @@ fn resume(s: &mut TcpState, id: u32, to: Target, msg: MsgInfo) {
 pub(super) fn fail_incoming(s: &mut TcpState, id: u32, c: &mut Conn, why: &FailReason) {
     if let Phase::Body(b) = &c.rx.phase {
         match &b.to {
-            Target::Recv(p) => s.recv_done(c.ep, p, &b.msg, Some(why.clone())),
-            Target::Read(n, _) => s.tx_failed(n, why),
-            Target::Saved(_) | Target::Write(_) | Target::Drop => {}
+            PayloadTarget::Recv(p) => s.recv_done(c.ep, p, &b.msg, Some(why.clone())),
+            PayloadTarget::Read(n, _) => s.tx_failed(n, why),
+            PayloadTarget::Saved(_) | PayloadTarget::Write(_) | PayloadTarget::Drop => {}
         }
     }
     // Messages that are not whole never will be.
@@ -599,8 +606,8 @@ pub(crate) fn region_closed(s: &mut TcpState, key: u64) {
     for (_, c) in s.conns.iter_mut() {
         c.tx.region_closed(key);
         if let Phase::Body(b) = &mut c.rx.phase {
-            if matches!(b.to, Target::Write(_)) && b.keys.contains(&key) {
-                b.to = Target::Drop;
+            if matches!(b.to, PayloadTarget::Write(_)) && b.keys.contains(&key) {
+                b.to = PayloadTarget::Drop;
             }
         }
     }

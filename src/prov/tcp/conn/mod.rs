@@ -50,7 +50,7 @@ pub(crate) enum ConnState {
 
 /// Where a payload goes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Target {
+pub(crate) enum PayloadTarget {
     /// Into a receive.
     Recv(RecvPlace),
     /// Into a message that waits for one, by number.
@@ -66,7 +66,7 @@ pub(crate) enum Target {
 /// A payload that is coming in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InBody {
-    to: Target,
+    to: PayloadTarget,
     msg: MsgInfo,
     /// Bytes that are here, of `msg.len`.
     off: u64,
