@@ -22,7 +22,9 @@ const METHODS: usize = 3;
 const FIRST: u32 = 3;
 /// Consecutive uses of a method that is measured again, as a power of two, by class: the first uses
 /// find their memory in other caches than the next, and short messages are fetched several at once.
-const TRIES: [u32; CLASSES.len() + 1] = [4, 4, 2, 2];
+/// The longest choose when the one before has been copied: a single one is a measurement, and more
+/// in a row by a dear method would only cost time.
+const TRIES: [u32; CLASSES.len() + 1] = [4, 4, 2, 0];
 /// Measurements of the cheapest method whose mean changes its cost, at least: one may be long
 /// because the process was preempted.
 const MEAN: u32 = 4;
@@ -83,28 +85,9 @@ pub(crate) struct CostModel {
     last: u64,
     /// Nanoseconds since then that were spent on messages that have not arrived.
     others: u64,
-    /// Very long accesses choose one after another.
-    one_by_one: bool,
 }
 
 impl CostModel {
-    /// For accesses of which the longest choose when the one before has been copied: a single one
-    /// is a measurement then, and more of them in a row by a dear method would only cost time.
-    pub(crate) fn one_by_one() -> CostModel {
-        CostModel {
-            one_by_one: true,
-            ..CostModel::default()
-        }
-    }
-
-    /// Consecutive uses of a method, as a power of two.
-    fn turn(&self, len: usize) -> u32 {
-        match class(len) {
-            c if self.one_by_one && c == CLASSES.len() => 0,
-            c => TRIES.get(c).copied().unwrap_or(0),
-        }
-    }
-
     fn of(&mut self, len: usize) -> &mut CostClass {
         let [a, b, c, d] = &mut self.known;
         match class(len) {
@@ -137,7 +120,7 @@ impl CostModel {
     /// As [`CostModel::choose`], without counting: the caller calls [`CostModel::count_use`] when
     /// the method is used.
     pub(crate) fn next(&mut self, len: usize, among: &[CopyMethod]) -> CopyMethod {
-        let turn = self.turn(len);
+        let turn = TRIES.get(class(len)).copied().unwrap_or(0);
         let k = self.of(len);
         let best = k.best(among);
         let ways = among.len().max(1) as u32;
@@ -202,7 +185,7 @@ impl CostModel {
     /// most.
     fn add_measurement(&mut self, way: CopyMethod, n: usize, bytes: usize, ns: u64) {
         let len = bytes / n.max(1);
-        let turn = self.turn(len);
+        let turn = TRIES.get(class(len)).copied().unwrap_or(0);
         let k = self.of(len);
         let cheapest = k.is_cheapest(way);
         let of = |bytes: u64, ns: u64| (ns.saturating_mul(1000) / bytes.max(1)).max(1);
@@ -273,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_dear_method_is_seldom_tried_for_very_long_accesses() {
-        let mut p = CostModel::one_by_one();
+        let mut p = CostModel::default();
         let len = 8 << 20;
         let among = &ALL[..2];
         let mut cma = 0;

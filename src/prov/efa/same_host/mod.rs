@@ -37,6 +37,12 @@ pub(crate) const EAGER: u8 = 8;
 /// Flag of an RTS: its memory is a device's, which the receiver may open.
 pub(crate) const SHARED_MEMORY: u8 = 16;
 
+/// Most bytes that one poll copies between the memory of two processes, and most that it writes
+/// into rings; the last chunk may exceed it. The domain's lock is held meanwhile. A batch of
+/// several messages or accesses has no more either; longer ones are copied one after another, and
+/// choose how when those before them have been measured.
+pub(crate) const POLL_BUDGET: usize = 256 << 10;
+
 /// State of transfers with peers on the same host.
 #[derive(Default)]
 pub(crate) struct ShmState {

@@ -43,6 +43,7 @@ use crate::hmem::Piece;
 use crate::proto::{Failure, PeerId, RecvQueue};
 use crate::prov::efa::endpoint::failure;
 use crate::prov::efa::same_host::cost_model::{CopyMethod, CostModel};
+use crate::prov::efa::same_host::POLL_BUDGET;
 use crate::shm::kind;
 use crate::shm::{LocalBuffer, RecordHeader};
 use crate::transport::{Flow, Status, Verdict};
@@ -56,9 +57,6 @@ pub(crate) const SHM_EAGER_MAX: usize = 64 << 10;
 
 /// Bytes of a record of such a message: few, so that the receiver begins early.
 pub(crate) const FIRST: usize = 8 << 10;
-
-/// Most bytes that one poll copies, and most that it writes; the last chunk may exceed the limit.
-pub(crate) const POLL_BUDGET: usize = 256 << 10;
 
 /// Status in a FIN: the message could not be copied.
 const LOST: u64 = 1;
@@ -85,7 +83,7 @@ pub(crate) struct Rendezvous {
     more: bool,
     coming: Slab<RecvState>,
     /// Messages that are being fetched; whether something is left to copy of one.
-    fetching: VecDeque<(u32, CopyMethod)>,
+    fetching: VecDeque<(u32, Option<CopyMethod>)>,
     fetches: bool,
     /// Bytes that were copied since the last [`Rendezvous::pump`].
     copied: usize,

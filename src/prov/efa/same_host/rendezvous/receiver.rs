@@ -9,7 +9,7 @@ use crate::proto::{
     Failure, PartialMessage, PeerId, Place, RecvEntry, RecvEntryMatch, RecvQueue, UnexpectedMessage,
 };
 use crate::prov::efa::same_host::cost_model::CopyMethod;
-use crate::prov::efa::same_host::{finish, ReceivedMessage};
+use crate::prov::efa::same_host::{finish, ReceivedMessage, POLL_BUDGET};
 use crate::shm::kind;
 use crate::shm::{LocalBuffer, SplitCopy, MANY};
 
@@ -81,6 +81,16 @@ struct FetchState {
     ns: u64,
 }
 
+/// How the rest of a matched message comes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// Its sender writes it, after a CTS.
+    Sent,
+    /// It is copied from the sender's memory. `None`: a long one, which chooses how when those
+    /// before it have been copied, and so measured.
+    Fetched(Option<CopyMethod>),
+}
+
 /// How the copy of a message has ended.
 enum FetchOutcome {
     Here,
@@ -115,9 +125,6 @@ pub(super) struct ReadBatch {
     pub refused: Vec<(PeerId, FetchedMessage)>,
 }
 
-/// Most bytes of a batch of several messages: bounds how long the first waits.
-const LOT_BYTES: usize = 256 << 10;
-
 impl Rendezvous {
     /// Whether messages wait for [`Rendezvous::fetch_batch`].
     #[inline(always)]
@@ -129,7 +136,7 @@ impl Rendezvous {
     pub(crate) fn gathers_more(&self, from: PeerId, len: usize) -> bool {
         let l = &self.read_batch;
         l.waiting.is_empty()
-            || l.from == from && l.waiting.len() < MANY && l.bytes + len <= LOT_BYTES
+            || l.from == from && l.waiting.len() < MANY && l.bytes + len <= POLL_BUDGET
     }
 
     /// Adds a message that waits to be fetched, and matches a plain receive, to the batch of its
@@ -145,7 +152,7 @@ impl Rendezvous {
         let (len, Some(number)) = (m.len, m.number) else {
             return false;
         };
-        if m.here > 0 || m.at == 0 || len > LOT_BYTES || !rings.reaches_memory(from) {
+        if m.here > 0 || m.at == 0 || len > POLL_BUDGET || !rings.reaches_memory(from) {
             return false;
         }
         if self.costs.next(len, ways(len)) != CopyMethod::Cma {
@@ -296,12 +303,12 @@ impl Rendezvous {
             }
             return;
         }
-        let way = place.and_then(|_| self.choose(n, port));
-        if way == Some(CopyMethod::Ring) {
+        let rest = place.and_then(|_| self.rest(n, port));
+        if rest == Some(Rest::Sent) {
             self.ask(n, port);
         }
         self.take_data(n, from, record, m.body, rq, port);
-        if let Some(way @ (CopyMethod::Cma | CopyMethod::CmaBoth)) = way {
+        if let Some(Rest::Fetched(way)) = rest {
             self.fetch(n, way, rq, port);
         }
     }
@@ -353,9 +360,8 @@ impl Rendezvous {
         }
     }
 
-    /// Chooses the copy method for the rest of a matched message; `None` when it follows without a
-    /// CTS.
-    fn choose<P: RendezvousPort>(&mut self, n: u32, port: &mut P) -> Option<CopyMethod> {
+    /// How the rest of a matched message comes; `None` when it follows without a CTS.
+    fn rest<P: RendezvousPort>(&mut self, n: u32, port: &mut P) -> Option<Rest> {
         let i = self.coming.get_mut(n)?;
         i.number?;
         let into = i.place.and_then(|p| port.buffer(p.ctx));
@@ -365,9 +371,15 @@ impl Rendezvous {
             i.began = rings.now();
         }
         if i.at == 0 || !host || !rings.reaches_memory(i.from) {
-            return Some(CopyMethod::Ring);
+            return Some(Rest::Sent);
         }
-        Some(self.costs.choose(i.len, ways(i.len)))
+        if i.len > POLL_BUDGET {
+            return Some(Rest::Fetched(None));
+        }
+        Some(match self.costs.choose(i.len, ways(i.len)) {
+            CopyMethod::Ring => Rest::Sent,
+            way => Rest::Fetched(Some(way)),
+        })
     }
 
     /// Takes the bytes of a record from `off` on.
@@ -431,11 +443,12 @@ impl Rendezvous {
         }
     }
 
-    /// Queues the rest of a matched message to be copied from the sender's memory.
+    /// Queues the rest of a matched message to be copied from the sender's memory, by this method
+    /// or the one that is chosen then.
     fn fetch<P: RendezvousPort>(
         &mut self,
         n: u32,
-        way: CopyMethod,
+        way: Option<CopyMethod>,
         rq: &mut RecvQueue,
         port: &mut P,
     ) {
@@ -509,6 +522,13 @@ impl Rendezvous {
             if fetch.is_none() {
                 if self.fetches {
                     return;
+                }
+                let len = self.coming.get(n).map_or(0, |i| i.len);
+                let way = way.unwrap_or_else(|| self.costs.choose(len, ways(len)));
+                if way == CopyMethod::Ring {
+                    self.fetching.remove(at);
+                    self.ask(n, port);
+                    continue;
                 }
                 fetch = self.open_fetch(n, way, port);
             }
@@ -693,9 +713,9 @@ impl Rendezvous {
         if i.device.is_some() {
             return self.copy_or_ask(coming.number, port);
         }
-        match self.choose(coming.number, port) {
-            Some(CopyMethod::Ring) => self.ask(coming.number, port),
-            Some(way) => self.fetch(coming.number, way, rq, port),
+        match self.rest(coming.number, port) {
+            Some(Rest::Sent) => self.ask(coming.number, port),
+            Some(Rest::Fetched(way)) => self.fetch(coming.number, way, rq, port),
             None => {}
         }
     }

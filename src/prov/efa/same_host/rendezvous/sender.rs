@@ -4,10 +4,11 @@
 use super::port::{ArrivedRecord, PeerRings, RendezvousPort};
 use super::rts::RtsWords;
 use super::{cma_failure, copy_chunk, plain, Rendezvous};
-use super::{FIN_LOST, FIN_OK, FIRST, LOST, POLL_BUDGET, SHM_EAGER_MAX};
+use super::{FIN_LOST, FIN_OK, FIRST, LOST, SHM_EAGER_MAX};
 use crate::hmem::{Piece, UserMem};
 use crate::proto::{Failure, PeerId};
 use crate::prov::efa::same_host::cost_model::CopyMethod;
+use crate::prov::efa::same_host::POLL_BUDGET;
 use crate::shm::kind;
 use crate::shm::SplitCopy;
 use crate::transport::{Completion, Flow, Verdict};

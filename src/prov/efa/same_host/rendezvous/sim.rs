@@ -479,7 +479,7 @@ fn plans(rng: &mut Rng, sides: u64) -> Vec<MessagePlan> {
             let len = FIRST
                 + 1
                 + match rng.below(8) {
-                    0 => rng.below(500_000),
+                    0 => rng.below(1_500_000),
                     1 | 2 => rng.below(120_000),
                     3 => (SHM_EAGER_MAX - FIRST - 2) as u64 + rng.below(3),
                     _ => rng.below(20_000),

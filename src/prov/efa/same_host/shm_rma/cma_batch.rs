@@ -12,13 +12,10 @@ use super::RING_RMA_MAX;
 use crate::hmem::{Piece, UserMem};
 use crate::proto::PeerId;
 use crate::prov::efa::same_host::cost_model::{CopyMethod, CostModel};
+use crate::prov::efa::same_host::POLL_BUDGET;
 use crate::shm::{LocalBuffer, RmaDenied, MANY};
 use crate::transport::{Completion, RemoteAddr, Status, Verdict};
 use std::collections::VecDeque;
-
-/// Most bytes of a batch of several accesses, which bounds how long the first waits, and of a long
-/// access that one poll copies.
-pub(super) const POLL_BUDGET: usize = 256 << 10;
 
 /// An access of a batch.
 pub(crate) struct BatchedAccess {
@@ -45,6 +42,30 @@ pub(super) struct LongCopy {
     pub copied: usize,
     /// Nanoseconds that it took so far.
     pub ns: u64,
+}
+
+impl LongCopy {
+    /// An access of which nothing has been copied.
+    pub(super) fn new(write: bool, mem: UserMem, done: Completion) -> LongCopy {
+        LongCopy {
+            write,
+            mem,
+            done,
+            cq_data: None,
+            tells: false,
+            copied: 0,
+            ns: 0,
+        }
+    }
+
+    /// Its target gets these data, or wants an event.
+    pub(super) fn told(self, cq_data: Option<u64>, wants_events: bool) -> LongCopy {
+        LongCopy {
+            cq_data,
+            tells: cq_data.is_some() || wants_events,
+            ..self
+        }
+    }
 }
 
 /// The accesses that are copied here.
@@ -130,15 +151,7 @@ impl CmaBatch {
     ) -> bool {
         let (to, key, len) = (w.done.peer, w.done.remote.key, w.mem.len());
         if len > POLL_BUDGET {
-            self.long.push_back(LongCopy {
-                write,
-                mem: w.mem.into(),
-                done: w.done,
-                cq_data: None,
-                tells: false,
-                copied: 0,
-                ns: 0,
-            });
+            self.queue(LongCopy::new(write, w.mem.into(), w.done));
             if !self.gathers {
                 self.copy_long(&mut c);
             }

@@ -23,11 +23,12 @@ use crate::proto::{AtomicKind, Failure, PeerId};
 use crate::prov::contract::{RmaReq, SendData};
 use crate::prov::efa::endpoint::failure;
 use crate::prov::efa::same_host::cost_model::{CopyMethod, CostModel};
+use crate::prov::efa::same_host::POLL_BUDGET;
 use crate::shm::{AdapterRetry, LocalBuffer, RmaDenied, TxRings};
 use crate::transport::{AtomicRequest, Completion, Payload, Report, Status, Transport, Verdict};
 use crate::types::*;
 pub(crate) use cma_batch::BatchedAccess;
-use cma_batch::{CmaBatch, CmaContext, LongCopy, RefusedAccess, POLL_BUDGET};
+use cma_batch::{CmaBatch, CmaContext, LongCopy, RefusedAccess};
 use port::{RmaPort, RmaRings};
 use std::collections::VecDeque;
 pub(crate) use target::{arrived, find, is, serve, told, Scratch, TargetAtomic, TargetMemory};
@@ -58,6 +59,7 @@ struct LongRma {
 }
 
 /// The accesses of an endpoint that are under way.
+#[derive(Default)]
 pub(crate) struct ShmRma {
     turn: VecDeque<LongRma>,
     /// Accesses that are copied from here.
@@ -72,21 +74,6 @@ pub(crate) struct ShmRma {
     poll_due: bool,
     /// Peers whose first access of `turn` waits for room, during [`ShmRma::pump`].
     full: Vec<PeerId>,
-}
-
-impl Default for ShmRma {
-    fn default() -> ShmRma {
-        ShmRma {
-            turn: VecDeque::new(),
-            cma: CmaBatch::default(),
-            ended: Vec::new(),
-            costs: CostModel::one_by_one(),
-            begun: Vec::new(),
-            over: (0, 0, 0),
-            poll_due: false,
-            full: Vec::new(),
-        }
-    }
 }
 
 impl ShmRma {
@@ -219,15 +206,7 @@ impl ShmRma {
         let tells = r.cq_data.is_some() || wants_events;
         let copied = match &r.data {
             SendData::User(m) if m.len() > POLL_BUDGET => {
-                let long = LongCopy {
-                    write: r.write,
-                    mem: *m,
-                    done,
-                    cq_data: r.cq_data,
-                    tells,
-                    copied: 0,
-                    ns: 0,
-                };
+                let long = LongCopy::new(r.write, *m, done).told(r.cq_data, wants_events);
                 let (cma, c) = self.cma_context(rings);
                 match cma.begin(c, long) {
                     Ok(()) => return Verdict::Queued,
@@ -296,7 +275,7 @@ impl ShmRma {
         if !rings.admit_rma(peer) || rings.wants_events(peer) {
             return Verdict::Unsupported;
         }
-        // An access of several polls chooses when it is the peer's next one: by then those before
+        // A long access chooses when it is the peer's next one: by then those before
         // it have been measured.
         let chosen = len <= POLL_BUDGET;
         if chosen && self.costs.choose(len, &METHODS) == CopyMethod::Cma {
@@ -335,18 +314,12 @@ impl ShmRma {
             return true;
         }
         if let Some(l) = self.turn.remove(at) {
-            self.cma.queue(LongCopy {
-                write: l.write,
-                mem: l.mem.into(),
-                done: Completion {
-                    report: Report::Op(l.ctx),
-                    ..l.done
-                },
-                cq_data: l.cq_data,
-                tells: l.cq_data.is_some(),
-                copied: 0,
-                ns: 0,
-            });
+            let done = Completion {
+                report: Report::Op(l.ctx),
+                ..l.done
+            };
+            let long = LongCopy::new(l.write, l.mem.into(), done).told(l.cq_data, false);
+            self.cma.queue(long);
         }
         false
     }
