@@ -51,6 +51,15 @@ impl YieldBackoff {
         self.limit >= LATE
     }
 
+    /// Yields, unless no peer was on this processor (`Some(false)`; `None`: not known) and the
+    /// caller has not waited for long. Returns whether a peer may have run.
+    #[cold]
+    pub fn offer_to_peer(peer_here: Option<bool>, waited_long: bool) -> bool {
+        let alone = peer_here == Some(false);
+        let keep = alone && !waited_long;
+        !keep && YieldBackoff::offer(std::thread::yield_now) && !alone
+    }
+
     /// Yields with `offer`; returns whether another thread ran.
     #[cold]
     pub fn offer(offer: impl FnOnce()) -> bool {

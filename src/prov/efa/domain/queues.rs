@@ -34,9 +34,7 @@ impl EfaDomain {
     #[cold]
     fn offer(&self, id: u32) -> Errno {
         let (shared, waited_long) = shares_processor(&mut self.lock(), id);
-        let alone = shared == Some(false);
-        let keep = crate::shm::poll_events() || alone && !waited_long;
-        let taken = !keep && YieldBackoff::offer(std::thread::yield_now) && !alone;
+        let taken = !crate::shm::poll_events() && YieldBackoff::offer_to_peer(shared, waited_long);
         if let Some(cq) = self.lock().cqs.get_mut(id) {
             cq.patience.offered(taken);
         }

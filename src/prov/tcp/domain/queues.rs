@@ -18,19 +18,17 @@ const MAKING_MS: i32 = 10;
 
 impl TcpDomain {
     /// Yields the processor after empty polls: a polling caller may keep its peer from running.
-    /// Where no peer was on this processor, only a caller that has waited for long yields it.
     #[cold]
     fn offer(&self, id: u32) -> Errno {
-        let (alone, waited_long) = {
+        let (shared, waited_long) = {
             let s = self.lock();
             let conns = s.conns.iter().take(PEERS_ASKED);
             let shared = conns.filter_map(|(_, c)| c.shares_processor()).max();
             let cq = s.cqs.get(id);
             let waited_long = cq.is_some_and(|cq| cq.patience.waited_long());
-            (shared == Some(false), waited_long)
+            (shared, waited_long)
         };
-        let keep = alone && !waited_long;
-        let taken = !keep && YieldBackoff::offer(std::thread::yield_now) && !alone;
+        let taken = YieldBackoff::offer_to_peer(shared, waited_long);
         if let Some(cq) = self.lock().cqs.get_mut(id) {
             cq.patience.offered(taken);
         }
