@@ -5,7 +5,7 @@
 # make install  PREFIX=/usr/local DESTDIR=; library, headers, man pages, utilities
 # make install-provider DIR=  provider efa as a file for another libfabric
 # make headers  include/rdma/gen/types.h from src/types/
-# make bench    speed, as tables
+# make bench    speed, as tables; HOSTS=1 between two network namespaces
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -146,7 +146,8 @@ check-aside:
 
 bench: all
 	$(CARGO) run --quiet --release -p fabtests-compat -- bench --pin --lib $(BUILD)/lib \
-		--bin $(or $(BIN),$(BUILD)/bin) $(if $(PEER),--peer $(PEER) --peer-provider $(or $(PEER_PROVIDER),shm)) $(BENCH)
+		--bin $(or $(BIN),$(BUILD)/bin) $(if $(PEER),--peer $(PEER) --peer-provider $(or $(PEER_PROVIDER),shm)) \
+		$(if $(HOSTS),--hosts $(or $(MTU),9000)) $(BENCH)
 
 headers:
 	cbindgen --quiet --config cbindgen.toml --crate libfabric-rs --output include/rdma/gen/types.h

@@ -1,6 +1,8 @@
 //! The table of cases.
 
+use crate::hosts::Hosts;
 use std::path::Path;
+use std::sync::Arc;
 
 /// One case: a program, run alone or as server and client.
 #[derive(Clone, Debug)]
@@ -17,6 +19,8 @@ pub struct Case {
     pub pingpong_ports: bool,
     /// A provider other than the one that the command line names.
     pub provider: Option<&'static str>,
+    /// Each process on a host of its own.
+    pub hosts: Option<Arc<Hosts>>,
 }
 
 /// Bad networks, by seed: percentages of lost, doubled and reordered datagrams, delay in us.
@@ -56,7 +60,16 @@ impl Case {
             pair: true,
             pingpong_ports: false,
             provider: None,
+            hosts: None,
         }
+    }
+
+    /// With the processes on these two hosts.
+    pub fn between(mut self, hosts: &Arc<Hosts>) -> Case {
+        let env = Hosts::env().map(|(k, v)| (k.to_string(), v.to_string()));
+        self.env.extend(env);
+        self.hosts = Some(hosts.clone());
+        self
     }
 
     /// With provider tcp.
@@ -137,6 +150,30 @@ const CONTAINER: [&str; 7] = [
     "--kill-child",
     "--mount-proc",
 ];
+
+/// Cases of two hosts, by the software adapter and by tcp, where ip(8) can make them.
+fn two_hosts() -> Vec<Case> {
+    let mut v = Vec::new();
+    for mtu in [1500, 9000] {
+        let hosts = match Hosts::new(mtu) {
+            Ok(h) => Arc::new(h),
+            Err(why) => {
+                eprintln!("no network namespaces here ({why}): cases of two hosts are left out");
+                return v;
+            }
+        };
+        for (program, args) in BENCH {
+            let args = format!("{args} -v -S 8,4096,65536,1048576 -I 50 -W 8");
+            let mut efa = Case::pair(program, &args).between(&hosts);
+            efa.name.push_str(&format!(" (two hosts, MTU {mtu})"));
+            let mut tcp = efa.clone();
+            tcp.name.push_str(" (tcp)");
+            tcp.provider = Some("tcp");
+            v.extend([efa, tcp]);
+        }
+    }
+    v
+}
 
 /// Cases of two containers that share a network, where unshare(1) is permitted.
 fn containers() -> Vec<Case> {
@@ -265,6 +302,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         }
     }
     v.extend(containers());
+    v.extend(two_hosts());
     v.extend(tcp());
     v.extend(direct());
     for o in ["write", "writedata", "read"] {

@@ -6,6 +6,7 @@
 
 mod cases;
 mod floors;
+mod hosts;
 mod instructions;
 mod pair;
 mod plot;
@@ -14,8 +15,10 @@ mod steal;
 use cases::Case;
 use clap::{Args, Parser, Subcommand};
 use comfy_table::{presets, Table};
+use hosts::Hosts;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 #[derive(Parser)]
@@ -88,6 +91,9 @@ enum CliCommand {
         /// Provider to ask the other library for
         #[arg(long, default_value = "tcp")]
         peer_provider: String,
+        /// Server and client on two hosts (network namespaces), with this MTU of their link
+        #[arg(long)]
+        hosts: Option<u16>,
         /// Runs of each
         #[arg(long, default_value_t = 5)]
         runs: usize,
@@ -220,6 +226,7 @@ fn bench(
     other: Option<&TargetArgs>,
     runs: usize,
     filter: &str,
+    hosts: Option<&Arc<Hosts>>,
 ) -> Result<Report, String> {
     let mut rows = Vec::new();
     for (program, args) in cases::BENCH {
@@ -228,13 +235,11 @@ fn bench(
             continue;
         }
         for size in cases::BENCH_SIZES {
-            let m = measure(
-                at,
-                other,
-                runs,
-                &Case::pair(program, &format!("{args} -S {size}")),
-                size.parse().unwrap_or(0),
-            )?;
+            let mut c = Case::pair(program, &format!("{args} -S {size}"));
+            if let Some(hosts) = hosts {
+                c = c.between(hosts);
+            }
+            let m = measure(at, other, runs, &c, size.parse().unwrap_or(0))?;
             rows.push(Measured {
                 program: name.clone(),
                 ..m
@@ -326,6 +331,7 @@ fn main() -> ExitCode {
             at,
             peer,
             peer_provider,
+            hosts,
             runs,
             filter,
             json,
@@ -336,7 +342,11 @@ fn main() -> ExitCode {
                 provider: peer_provider,
                 ..at.clone()
             });
-            let result = bench(&at, other.as_ref(), runs, &filter).and_then(|r| match &plot {
+            let result = hosts.map(Hosts::new).transpose().and_then(|hosts| {
+                let hosts = hosts.map(Arc::new);
+                bench(&at, other.as_ref(), runs, &filter, hosts.as_ref())
+            });
+            let result = result.and_then(|r| match &plot {
                 Some(file) => plot::draw(&r, file).map(|()| r),
                 None => Ok(r),
             });

@@ -1,6 +1,7 @@
 //! One case: processes, a port, a time limit, and what they printed.
 
 use crate::cases::Case;
+use crate::hosts::Side;
 use crate::TargetArgs;
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use std::ffi::OsString;
@@ -18,10 +19,11 @@ fn free_port() -> u16 {
         .map_or(0, |a| a.port())
 }
 
-/// Whether a socket listens on this port. Does not connect: the server accepts only once.
-fn listening(port: u16) -> bool {
-    let text = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-    let six = std::fs::read_to_string("/proc/net/tcp6").unwrap_or_default();
+/// Whether a socket of the host of process `pid` listens on this port. Does not connect: the server
+/// accepts only once.
+fn listening(pid: u32, port: u16) -> bool {
+    let of = |name| std::fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
+    let (text, six) = (of("tcp"), of("tcp6"));
     let want = format!(":{port:04X} ");
     text.lines().chain(six.lines()).any(|l| {
         let mut f = l.split_whitespace();
@@ -64,16 +66,15 @@ struct Proc {
 }
 
 impl Proc {
-    fn start(at: &TargetArgs, c: &Case, extra: &[String]) -> Result<Proc, String> {
-        let program = at.bin.join(&c.program);
-        let mut command = match c.under.split_first() {
-            Some((first, rest)) => {
-                let mut p = Command::new(first);
-                p.args(rest).arg(program);
-                p
-            }
-            None => Command::new(program),
-        };
+    fn start(at: &TargetArgs, c: &Case, side: Side, extra: &[String]) -> Result<Proc, String> {
+        let program = at.bin.join(&c.program).into_os_string();
+        let host = c.hosts.as_ref().map(|h| h.inside(side));
+        let host = host.iter().flatten().map(OsString::from);
+        let mut words = host
+            .chain(c.under.iter().map(OsString::from))
+            .chain([program]);
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words);
         let (out, err) = (CapturedOutput::new()?, CapturedOutput::new()?);
         let child = command
             .args(&c.args)
@@ -131,7 +132,7 @@ fn first(lib: &Path) -> OsString {
 pub fn run(at: &TargetArgs, c: &Case) -> Result<String, String> {
     let limit = Duration::from_secs(at.limit);
     if !c.pair {
-        let mut p = Proc::start(at, c, &[])?;
+        let mut p = Proc::start(at, c, Side::Server, &[])?;
         let in_time = wait(&mut [&mut p], limit);
         let (ok, end, text) = p.finish();
         return match (in_time, ok) {
@@ -162,9 +163,9 @@ pub fn run(at: &TargetArgs, c: &Case) -> Result<String, String> {
         }
     };
     pin(0);
-    let mut server = Proc::start(at, c, &options("B"))?;
+    let mut server = Proc::start(at, c, Side::Server, &options("B"))?;
     let until = Instant::now() + limit;
-    while !listening(port) {
+    while !listening(server.child.id(), port) {
         if server.ended() || Instant::now() > until {
             let _ = server.child.kill();
             return Err(format!("{}\nthe server did not start", server.finish().2));
@@ -172,9 +173,10 @@ pub fn run(at: &TargetArgs, c: &Case) -> Result<String, String> {
         std::thread::sleep(Duration::from_millis(2));
     }
     let mut args = options("P");
-    args.push("127.0.0.1".into());
+    let address = c.hosts.as_ref().map_or("127.0.0.1", |h| h.server());
+    args.push(address.into());
     pin(1);
-    let mut client = Proc::start(at, c, &args)?;
+    let mut client = Proc::start(at, c, Side::Client, &args)?;
     let in_time = wait(&mut [&mut server, &mut client], limit);
     let (s_ok, s_end, s_text) = server.finish();
     let (c_ok, c_end, c_text) = client.finish();
