@@ -126,12 +126,17 @@ impl TxRings {
         over
     }
 
-    /// Ends a split copy before all its chunks are copied: after the return the peer writes nothing
-    /// any more, unless it hangs (see `TxRing::stop`).
-    pub fn stop_split(&mut self, peer: PeerId, s: SplitCopy) {
-        if let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) {
-            o.stop(1 << s.word, self.thread);
+    /// Ends a split copy before all its chunks are copied: the peer takes no more of them. Returns
+    /// whether it writes nothing any more; `false` while it copies one: the caller asks again.
+    pub fn stop_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
+        let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
+            return true;
+        };
+        let ended = SplitCopy::stop(s.word, o.ring.file()) || self.thread.peer_exited(o.conn);
+        if ended {
+            o.shares &= !(1 << s.word);
         }
+        ended
     }
 
     /// Whether a read or write of a peer's region is known to be permitted, and possible from here.

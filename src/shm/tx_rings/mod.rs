@@ -78,11 +78,11 @@ struct TxRing {
 }
 
 impl TxRing {
-    /// Ends the split copies of these words. Waits for a peer that has taken a chunk, because the
-    /// peer writes to our memory, unless it hangs or has ended.
-    fn stop(&mut self, words: u8, thread: &EventThread) {
+    /// Ends all split copies, when the endpoint is closed. Waits for a peer that has taken a chunk,
+    /// because the peer writes to our memory, unless it hangs or has ended.
+    fn stop(&mut self, thread: &EventThread) {
         let until = Instant::now() + CLOSE_WAIT;
-        for word in (0..split_copy::WORDS).filter(|w| self.shares & words & 1 << w != 0) {
+        for word in (0..split_copy::WORDS).filter(|w| self.shares & 1 << w != 0) {
             while !SplitCopy::stop(word, self.ring.file())
                 && Instant::now() < until
                 && !thread.peer_exited(self.conn)
@@ -90,7 +90,7 @@ impl TxRing {
                 std::thread::yield_now();
             }
         }
-        self.shares &= !words;
+        self.shares = 0;
     }
 
     /// Turns the result of writing a record into a verdict, and wakes the reader where it waits.
@@ -272,7 +272,7 @@ impl Drop for TxRings {
                 self.thread.forget(o.conn);
             }
             if let TxRoute::Ring(o) = r {
-                o.stop(u8::MAX, self.thread);
+                o.stop(self.thread);
                 if let Some(l) = &o.initiator {
                     l.clear();
                 }

@@ -69,8 +69,8 @@ impl PeerRings for TxRings {
         TxRings::end_split(self, peer, s)
     }
 
-    fn stop_split(&mut self, peer: PeerId, s: SplitCopy) {
-        TxRings::stop_split(self, peer, s);
+    fn stop_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
+        TxRings::stop_split(self, peer, s)
     }
 }
 

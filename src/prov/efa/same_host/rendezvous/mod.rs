@@ -85,6 +85,8 @@ pub(crate) struct Rendezvous {
     /// Messages that are being fetched; whether something is left to copy of one.
     fetching: VecDeque<(u32, Option<CopyMethod>)>,
     fetches: bool,
+    /// Messages that are lost, and of which the sender still copies a chunk.
+    stopping: Vec<u32>,
     /// Bytes that were copied since the last [`Rendezvous::pump`].
     copied: usize,
     /// Messages of device memory that are being copied.
@@ -114,12 +116,12 @@ impl Rendezvous {
     pub(crate) fn load(&self) -> usize {
         let sends = self.turn.len() | self.pending_control.len();
         let copies = self.copying.len() | self.fetching.len() | usize::from(self.budget() == 0);
-        sends | self.read_batch.refused.len() | copies
+        sends | self.read_batch.refused.len() | copies | self.stopping.len()
     }
 
     /// Whether [`Rendezvous::pump`] stopped although there was something to copy.
     pub(crate) fn more(&self) -> bool {
-        self.more || self.fetches
+        self.more || self.fetches || !self.stopping.is_empty()
     }
 
     /// Handles a record of a kind of this module. `Deferred`: the next poll has to present it
@@ -153,6 +155,7 @@ impl Rendezvous {
         self.copied = 0;
         self.ask_for_refused(port);
         self.poll_copies(rq, port);
+        self.poll_stopping(rq, port);
         self.fetch_on(rq, port);
         for w in core::mem::take(&mut self.pending_control) {
             self.say(w.to, w.kind, w.words, port);

@@ -60,8 +60,9 @@ pub(crate) trait PeerRings {
     /// As [`PeerRings::split_done`]; the copy ends then.
     fn end_split(&mut self, peer: PeerId, s: SplitCopy) -> bool;
 
-    /// Ends a copy early: the peer writes nothing more when this returns.
-    fn stop_split(&mut self, peer: PeerId, s: SplitCopy);
+    /// Ends a copy early. Returns whether the peer writes nothing more; `false` while it copies a
+    /// chunk: the caller asks again.
+    fn stop_split(&mut self, peer: PeerId, s: SplitCopy) -> bool;
 }
 
 /// The endpoint that rendezvous works for.

@@ -630,7 +630,7 @@ impl Rendezvous {
     ) {
         let (n, how) = (record.word(0) as u32, record.word(8));
         let helped = |i: &RecvState| i.from == from && i.split().is_some();
-        if self.coming.get(n).is_some_and(helped) {
+        if self.coming.get(n).is_some_and(helped) && !self.stopping.contains(&n) {
             let now = port.rings().map_or(0, |r| r.now());
             match how & LOST {
                 0 => self.fetched(n, now, rq, port),
@@ -671,11 +671,27 @@ impl Rendezvous {
     fn lost<P: RendezvousPort>(&mut self, n: u32, rq: &mut RecvQueue, port: &mut P) {
         self.tell(n, LOST, port);
         self.fetching.retain(|(f, _)| *f != n);
-        if let Some(i) = self.coming.remove(n) {
-            if let (Some(rings), Some(split)) = (port.rings(), i.split()) {
-                rings.stop_split(i.from, split);
+        self.stopping.push(n);
+        self.poll_stopping(rq, port);
+    }
+
+    /// Ends lost messages whose sender writes nothing into their receives any more.
+    pub(super) fn poll_stopping<P: RendezvousPort>(&mut self, rq: &mut RecvQueue, port: &mut P) {
+        let mut at = 0;
+        while let Some(n) = self.stopping.get(at).copied() {
+            let split = self.coming.get(n).and_then(|i| Some((i.from, i.split()?)));
+            let writes = match (split, port.rings()) {
+                (Some((from, split)), Some(rings)) => !rings.stop_split(from, split),
+                _ => false,
+            };
+            if writes {
+                at += 1;
+                continue;
             }
-            i.over(Err(cma_failure()), rq, port);
+            self.stopping.swap_remove(at);
+            if let Some(i) = self.coming.remove(n) {
+                i.over(Err(cma_failure()), rq, port);
+            }
         }
     }
 
@@ -738,6 +754,7 @@ impl Rendezvous {
         }
         self.copying.retain(|n| !lost.contains(n));
         self.fetching.retain(|(n, _)| !lost.contains(n));
+        self.stopping.retain(|n| !lost.contains(n));
         port.forget_shared(peer);
         rq.forget_partial(port.id(), |n| lost.contains(&n));
         for n in lost {

@@ -334,9 +334,13 @@ impl PeerRings for SimPort {
         over
     }
 
-    fn stop_split(&mut self, peer: PeerId, s: SplitCopy) {
-        let gone = (self.me, peer, s.word);
-        self.host.borrow_mut().splits.remove(&gone);
+    fn stop_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
+        let mut h = self.host.borrow_mut();
+        let ended = h.rng.below(3) > 0 || h.dead.contains(&peer);
+        if ended {
+            h.splits.remove(&(self.me, peer, s.word));
+        }
+        ended
     }
 }
 
