@@ -12,7 +12,8 @@ use super::{
 use crate::core::{params, Result};
 use crate::hmem::{InjectBuf, Piece, UserMem};
 use crate::transport::{
-    Completion, Payload, PeerId, Report, Status, Transport, TransportCaps, Verdict,
+    Completion, Payload, PeerId, Poll, PollStatus, Report, Sink, Status, Transport, TransportCaps,
+    Verdict,
 };
 use crate::types::*;
 use std::sync::Arc;
@@ -37,6 +38,16 @@ pub enum Dev {
 pub enum AnyQp {
     Soft(SoftQp),
     Verbs(VerbsQp),
+}
+
+/// Calls the same method of either variant.
+macro_rules! each {
+    ($s:expr, $t:ident, $x:ident => $call:expr) => {
+        match $s {
+            $t::Soft($x) => $call,
+            $t::Verbs($x) => $call,
+        }
+    };
 }
 
 /// When the software adapter is offered (FI_EFA_SOFT).
@@ -168,6 +179,12 @@ impl AnyQp {
         }
     }
 
+    /// Whether [`Poll`] can deliver packets in the buffers in which they arrived.
+    #[inline]
+    pub fn polls_packets(&self) -> bool {
+        each!(self, AnyQp, q => q.polls_packets())
+    }
+
     /// Whether a queue pair of another process may get the number of one that has gone.
     #[inline]
     pub fn reuses_numbers(&self) -> bool {
@@ -191,16 +208,6 @@ fn no_hardware<T>(call: &str) -> Result<T> {
         "{call}: this is the software adapter: wanted an EFA adapter"
     );
     Err(FI_EOPNOTSUPP)
-}
-
-/// Calls the same method of either variant.
-macro_rules! each {
-    ($s:expr, $t:ident, $x:ident => $call:expr) => {
-        match $s {
-            $t::Soft($x) => $call,
-            $t::Verbs($x) => $call,
-        }
-    };
 }
 
 impl Device for Dev {
@@ -311,6 +318,18 @@ impl Transport for AnyQp {
     #[inline(always)]
     fn get(&mut self, done: Completion, into: Payload) -> Verdict {
         each!(self, AnyQp, q => q.get(done, into))
+    }
+}
+
+impl Poll for AnyQp {
+    type Message<'a> = PolledPacket<'a>;
+
+    #[inline(always)]
+    fn poll<S>(&mut self, budget: usize, sink: &mut S) -> PollStatus
+    where
+        S: for<'a> Sink<PolledPacket<'a>>,
+    {
+        each!(self, AnyQp, q => q.poll(budget, sink))
     }
 }
 

@@ -205,9 +205,11 @@ pub struct PciAddr {
 #[derive(Debug)]
 pub enum Event {
     /// A message has arrived; its bytes are in the [`Events`] that holds this event. Only messages
-    /// between applications' own queue pairs carry immediate data.
+    /// between applications' own queue pairs carry immediate data. `peer`: number of the sender,
+    /// where the queue pair knows it.
     Recv {
         from: QpAddr,
+        peer: Option<PeerId>,
         data: Data,
         imm: Option<u64>,
     },

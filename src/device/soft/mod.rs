@@ -21,6 +21,7 @@ pub mod hostile;
 mod keys;
 
 pub mod packet;
+mod poll;
 mod seal;
 mod sock;
 mod thread;
@@ -40,6 +41,7 @@ use crate::transport::{
 };
 use crate::types::*;
 use engine::{Engine, EngineConfig};
+use poll::Found;
 use sock::Sock;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -72,6 +74,8 @@ pub struct SoftQp {
     raw: bool,
     /// Addresses of peers, indexed by [`PeerId`].
     peers: Vec<Option<QpAddr>>,
+    /// What the last poll has found and nobody has taken yet.
+    found: Found,
     /// Nothing was posted since the last `ring`.
     rung: bool,
     depth: usize,
@@ -240,6 +244,7 @@ impl SoftDevice {
             mtu: self.attr.mtu,
             raw: false,
             peers: Vec::new(),
+            found: Found::default(),
             rung: true,
             depth: self.cfg.depth,
             outstanding: 0,
@@ -402,6 +407,7 @@ impl QueuePair for SoftQp {
             self.peers.try_reserve(more).map_err(|_| FI_ENOMEM)?;
             self.peers.resize(i + 1, None);
         }
+        self.disconnect(peer);
         if let Some(p) = self.peers.get_mut(i) {
             *p = Some(*at);
         }
@@ -418,8 +424,9 @@ impl QueuePair for SoftQp {
     }
 
     fn disconnect(&mut self, peer: PeerId) {
-        if let Some(p) = self.peers.get_mut(peer as usize) {
-            *p = None;
+        let known = self.peers.get_mut(peer as usize).and_then(Option::take);
+        if let Some(at) = known {
+            self.shared.lock().forget(&at);
         }
     }
 
@@ -431,9 +438,11 @@ impl QueuePair for SoftQp {
     }
 
     fn poll_all(&mut self, into: &mut Events) {
-        self.shared.record_poll();
-        self.rung = true;
-        self.shared.lock().poll(into, now());
+        if !self.found.rest(into) {
+            self.shared.record_poll();
+            self.rung = true;
+            self.shared.lock().poll(into, now());
+        }
         if self.raw {
             let Events { list, arena } = into;
             for e in list {

@@ -41,6 +41,43 @@ impl Datagram {
     }
 }
 
+/// Datagrams of one batch. Their places are reused, so that a datagram is written once, where the
+/// system call reads it.
+#[derive(Default)]
+pub(crate) struct Batch {
+    places: Vec<Datagram>,
+    len: usize,
+}
+
+impl Batch {
+    /// The next datagram, to `to`, whose header and payload are still to be set.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, to: SocketAddr) -> &mut Datagram {
+        if self.len == self.places.len() {
+            self.places.push(Datagram {
+                to,
+                head: [0; super::packet::HEAD_MAX],
+                head_len: 0,
+                body: UserMem::EMPTY,
+            });
+        }
+        self.len += 1;
+        let d = &mut self.places[self.len - 1];
+        d.to = to;
+        d
+    }
+
+    /// The datagrams, and none any more.
+    pub(crate) fn take(&mut self) -> &mut [Datagram] {
+        let len = core::mem::take(&mut self.len);
+        self.places.get_mut(..len).unwrap_or(&mut [])
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
 /// Datagrams that the kernel passes to a socket; it drops the others at their sender's cost.
 pub(crate) enum SocketFilter {
     /// Datagrams that present this verification tag, and HELLOs that present this key, if there is
@@ -63,6 +100,23 @@ pub(crate) struct Sock {
     fd: c_int,
     port: u16,
     rcvbuf: usize,
+    /// Slots that the next receive offers: one after an empty receive, and after the first that was
+    /// not.
+    slots: usize,
+    /// The last receive was not empty.
+    busy: bool,
+}
+
+/// sendmsg(2), without the two calls with which glibc's wrapper makes it a cancellation point.
+fn sendmsg(fd: c_int, m: &libc::msghdr) -> isize {
+    // SAFETY: `m` is a valid message; the caller answers for what it points to.
+    unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const *m, libc::MSG_DONTWAIT) as isize }
+}
+
+/// An empty message.
+fn no_message() -> libc::msghdr {
+    // SAFETY: all-zero is a valid msghdr: NULL pointers with zero lengths.
+    unsafe { zeroed() }
 }
 
 fn errno() -> c_int {
@@ -123,6 +177,23 @@ fn from_sys(s: &libc::sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
+/// Lists header and payload of a datagram; returns the number of entries.
+fn fill(iov: &mut [libc::iovec; MAX_SEGS + 1], d: &Datagram) -> usize {
+    iov[0] = libc::iovec {
+        iov_base: d.head.as_ptr() as *mut c_void,
+        iov_len: d.head_len,
+    };
+    let mut used = 1;
+    for (p, v) in d.body.pieces().zip(iov.iter_mut().skip(1)) {
+        *v = libc::iovec {
+            iov_base: p.addr() as *mut c_void,
+            iov_len: p.len(),
+        };
+        used += 1;
+    }
+    used
+}
+
 impl Sock {
     fn opt(&self, level: c_int, name: c_int, value: c_int) -> bool {
         // SAFETY: the option value is a c_int that outlives the call.
@@ -155,6 +226,8 @@ impl Sock {
             fd,
             port: 0,
             rcvbuf: 0,
+            slots: 1,
+            busy: false,
         };
         let want = c_int::try_from(want_rcvbuf).unwrap_or(c_int::MAX);
         for (force, plain) in [
@@ -165,7 +238,6 @@ impl Sock {
                 s.opt(libc::SOL_SOCKET, plain, want);
             }
         }
-        s.opt(libc::SOL_UDP, libc::UDP_GRO, 1);
         let (sys, len) = to_sys(&SocketAddr::new(ip, port));
         // SAFETY: `sys` is a socket address of `len` bytes.
         if unsafe { libc::bind(fd, (&raw const sys).cast(), len) } != 0 {
@@ -193,6 +265,12 @@ impl Sock {
         s.port = from_sys(&name).map_or(0, |a| a.port());
         s.rcvbuf = usize::try_from(size).unwrap_or(0);
         Ok(s)
+    }
+
+    /// Has the kernel pass runs of datagrams as one (udp(7), UDP_GRO), which costs every receive a
+    /// little.
+    pub(crate) fn merge(&self) {
+        self.opt(libc::SOL_UDP, libc::UDP_GRO, 1);
     }
 
     /// Has the kernel drop datagrams that the engine would reject by verification tag or key, where
@@ -273,10 +351,39 @@ impl Sock {
     pub(crate) fn send(&self, batch: &[Datagram]) {
         // Clearing the message headers of a full batch takes thousands of instructions.
         match batch {
-            [_] => self.send_some::<1>(batch),
+            [one] => self.send_one(one),
             _ if batch.len() <= 4 => self.send_some::<4>(batch),
             _ => batch.chunks(BATCH).for_each(|b| self.send_some::<BATCH>(b)),
         }
+    }
+
+    fn send_one(&self, d: &Datagram) {
+        let (mut name, namelen) = to_sys(&d.to);
+        if let (true, Some(head)) = (d.body.is_empty(), d.head.get(..d.head_len)) {
+            // SAFETY: passes that many bytes, and an address of that length.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_sendto,
+                    self.fd,
+                    head.as_ptr(),
+                    head.len(),
+                    libc::MSG_DONTWAIT,
+                    &raw const name,
+                    namelen,
+                )
+            };
+            return;
+        }
+        let mut iov = [libc::iovec {
+            iov_base: core::ptr::null_mut(),
+            iov_len: 0,
+        }; MAX_SEGS + 1];
+        let mut m = no_message();
+        m.msg_name = (&raw mut name).cast();
+        m.msg_namelen = namelen;
+        m.msg_iovlen = fill(&mut iov, d);
+        m.msg_iov = iov.as_mut_ptr();
+        sendmsg(self.fd, &m);
     }
 
     /// Sends the first `N` of a batch.
@@ -298,22 +405,10 @@ impl Sock {
         {
             let (sys, len) = to_sys(&d.to);
             *name = sys;
-            let mut used = 1;
-            iov[0] = libc::iovec {
-                iov_base: d.head.as_ptr() as *mut c_void,
-                iov_len: d.head_len,
-            };
-            for (p, v) in d.body.pieces().zip(iov.iter_mut().skip(1)) {
-                *v = libc::iovec {
-                    iov_base: p.addr() as *mut c_void,
-                    iov_len: p.len(),
-                };
-                used += 1;
-            }
             m.msg_hdr.msg_name = (name as *mut libc::sockaddr_storage).cast();
             m.msg_hdr.msg_namelen = len;
+            m.msg_hdr.msg_iovlen = fill(iov, d);
             m.msg_hdr.msg_iov = iov.as_mut_ptr();
-            m.msg_hdr.msg_iovlen = used;
         }
         let mut at = 0;
         while at < n {
@@ -366,8 +461,7 @@ impl Sock {
         }
         let (mut name, namelen) = to_sys(&first.to);
         let mut control = [0u64; 4];
-        // SAFETY: all-zero is a valid msghdr.
-        let mut m: libc::msghdr = unsafe { zeroed() };
+        let mut m = no_message();
         m.msg_name = (&raw mut name).cast();
         m.msg_namelen = namelen;
         m.msg_iov = iovs.as_mut_ptr();
@@ -388,32 +482,52 @@ impl Sock {
                 .cast::<u16>()
                 .write_unaligned(segment as u16);
         }
-        // SAFETY: everything `m` points to lives on this frame or is lent application memory.
-        let r = unsafe { libc::sendmsg(self.fd, &m, libc::MSG_DONTWAIT) };
-        r >= 0 || errno() == libc::EAGAIN
+        sendmsg(self.fd, &m) >= 0 || errno() == libc::EAGAIN
     }
 
     /// Receives datagrams into `arena`, which holds `SLOTS * SLOT` bytes, and appends them to
-    /// `out`. Returns the number of slots filled.
-    pub(crate) fn recv(&self, arena: &mut [u8], out: &mut Vec<RxDatagram>) -> usize {
-        // Most calls find few datagrams: headers for all slots are set up only when there are more.
-        const FEW: usize = 2;
-        let Some((first, rest)) = arena.split_at_mut_checked(FEW * SLOT) else {
-            return 0;
+    /// `out`. Returns whether there may be more.
+    pub(crate) fn recv(&mut self, arena: &mut [u8], out: &mut Vec<RxDatagram>) -> bool {
+        let (found, offered) = match self.slots {
+            1 => (self.recv_one(arena, out), 1),
+            2 => (self.recv_some::<2>(arena, out), 2),
+            _ => (self.recv_some::<SLOTS>(arena, out), SLOTS),
         };
-        match self.recv_some::<FEW>(first, 0, out) {
-            FEW => FEW + self.recv_some::<{ SLOTS - FEW }>(rest, FEW * SLOT, out),
-            n => n,
-        }
+        self.slots = match self.busy {
+            true => (2 * found).max(1),
+            false => 1,
+        };
+        self.busy = found > 0;
+        found == offered
     }
 
-    /// Receives up to `N` runs of datagrams into the part of the arena that begins at `base`.
-    fn recv_some<const N: usize>(
-        &self,
-        arena: &mut [u8],
-        base: usize,
-        out: &mut Vec<RxDatagram>,
-    ) -> usize {
+    /// As [`Sock::recv`], for one slot: most calls find the socket empty.
+    fn recv_one(&self, arena: &mut [u8], out: &mut Vec<RxDatagram>) -> usize {
+        // SAFETY: all-zero is a valid sockaddr_storage.
+        let mut name: libc::sockaddr_storage = unsafe { zeroed() };
+        let mut control = [0u64; 4];
+        let Some(slot) = arena.get_mut(..SLOT) else {
+            return 0;
+        };
+        let mut iov = libc::iovec {
+            iov_base: slot.as_mut_ptr().cast(),
+            iov_len: SLOT,
+        };
+        let mut m = no_message();
+        prepare(&mut m, &mut name, &mut iov, &mut control);
+        // SAFETY: the message names memory of the lengths given, exclusively ours. (Not by glibc's
+        // wrapper: see `sendmsg`.)
+        let n =
+            unsafe { libc::syscall(libc::SYS_recvmsg, self.fd, &raw mut m, libc::MSG_DONTWAIT) };
+        let Ok(len) = usize::try_from(n) else {
+            return 0;
+        };
+        split(&m, &name, len, 0, out);
+        1
+    }
+
+    /// Receives up to `N` runs of datagrams.
+    fn recv_some<const N: usize>(&self, arena: &mut [u8], out: &mut Vec<RxDatagram>) -> usize {
         // SAFETY: all-zero is valid for these plain C structs.
         let mut msgs: [libc::mmsghdr; N] = unsafe { zeroed() };
         // SAFETY: as above.
@@ -435,12 +549,7 @@ impl Sock {
                 iov_base: slot.as_mut_ptr().cast(),
                 iov_len: SLOT,
             };
-            m.msg_hdr.msg_name = (name as *mut libc::sockaddr_storage).cast();
-            m.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
-            m.msg_hdr.msg_iov = iov;
-            m.msg_hdr.msg_iovlen = 1;
-            m.msg_hdr.msg_control = ctl.as_mut_ptr().cast();
-            m.msg_hdr.msg_controllen = size_of::<[u64; 4]>();
+            prepare(&mut m.msg_hdr, name, iov, ctl);
             n += 1;
         }
         // SAFETY: each of the `n` messages names memory of the lengths given, exclusively ours.
@@ -455,23 +564,47 @@ impl Sock {
         };
         let got = usize::try_from(got).unwrap_or(0);
         for (i, (m, name)) in msgs.iter().zip(names.iter()).take(got).enumerate() {
-            let Some(from) = from_sys(name) else { continue };
-            let len = (m.msg_len as usize).min(SLOT);
-            let step = gro_size(&m.msg_hdr)
-                .filter(|s| *s > 0)
-                .unwrap_or(len.max(1));
-            let mut at = 0;
-            while at < len {
-                let part = step.min(len - at);
-                out.push(RxDatagram {
-                    from,
-                    at: base + i * SLOT + at,
-                    len: part,
-                });
-                at += part;
-            }
+            split(&m.msg_hdr, name, m.msg_len as usize, i * SLOT, out);
         }
         got
+    }
+}
+
+/// Has a message received into a slot.
+fn prepare(
+    m: &mut libc::msghdr,
+    name: &mut libc::sockaddr_storage,
+    slot: &mut libc::iovec,
+    control: &mut [u64; 4],
+) {
+    m.msg_name = (name as *mut libc::sockaddr_storage).cast();
+    m.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
+    m.msg_iov = slot;
+    m.msg_iovlen = 1;
+    m.msg_control = control.as_mut_ptr().cast();
+    m.msg_controllen = size_of::<[u64; 4]>();
+}
+
+/// Appends the datagrams of a received message, which lie at `base`.
+fn split(
+    m: &libc::msghdr,
+    name: &libc::sockaddr_storage,
+    len: usize,
+    base: usize,
+    out: &mut Vec<RxDatagram>,
+) {
+    let Some(from) = from_sys(name) else { return };
+    let len = len.min(SLOT);
+    let step = gro_size(m).filter(|s| *s > 0).unwrap_or(len.max(1));
+    let mut at = 0;
+    while at < len {
+        let part = step.min(len - at);
+        out.push(RxDatagram {
+            from,
+            at: base + at,
+            len: part,
+        });
+        at += part;
     }
 }
 

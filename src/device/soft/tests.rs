@@ -473,6 +473,52 @@ fn a_service_is_found_by_its_number_and_admits_its_own_user() {
     assert_eq!(c.recv_reply(), None);
 }
 
+/// The first datagrams without a tag of ours are dropped by the engine, further ones by the kernel.
+#[test]
+fn the_kernel_drops_what_strangers_go_on_sending() {
+    let mut b = device(None).open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let fd = b.shared.lock().fd();
+    let steps = || {
+        let mut n: libc::socklen_t = 0;
+        // SAFETY: asks for the number of the filter's steps alone.
+        let r = unsafe {
+            let none = core::ptr::null_mut();
+            libc::getsockopt(
+                fd,
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_FILTER,
+                none,
+                &raw mut n,
+            )
+        };
+        assert_eq!(r, 0);
+        n
+    };
+    let c = Attacker::of(&b);
+    let strange = packet::PacketHead {
+        to_vtag: !c.vtag,
+        ..c.head(packet::PacketKind::Ping, 0)
+    };
+    for n in 0..64 {
+        assert_eq!(steps(), 0, "after {n}");
+        c.send(strange, b"");
+        poll(&mut b, 1);
+    }
+    assert!(steps() > 0);
+    let queued = || {
+        let mut n: core::ffi::c_int = 0;
+        // SAFETY: writes the number of bytes that wait.
+        unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut n) };
+        n
+    };
+    // Neither this test nor the adapter's thread reads the socket now.
+    let _engine = b.shared.lock();
+    c.send(strange, b"");
+    assert_eq!(queued(), 0);
+    c.send(c.head(packet::PacketKind::Ping, 0), b"");
+    assert_eq!(queued(), packet::BASE as core::ffi::c_int);
+}
+
 #[test]
 fn a_region_closed_during_a_read_ends_the_read_and_nothing_else() {
     let (a_dev, b_dev) = (device(None), device(None));

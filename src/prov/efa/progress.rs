@@ -96,13 +96,20 @@ pub(crate) fn progress(s: &mut State, id: u32) {
     }
     for e in list.drain(..) {
         match e {
-            Event::Recv { from, data, imm } if ep.kind != Kind::Rdm => {
-                let peer = port.peers.of(&from);
+            Event::Recv {
+                from,
+                peer,
+                data,
+                imm,
+            } if ep.kind != Kind::Rdm => {
+                let peer = peer.unwrap_or_else(|| port.peers.of(&from));
                 let message = (Events::bytes(arena, &data), imm);
                 direct::arrived(&mut port, ep.kind, rq, peer, message);
             }
             Event::Taken { done, into, taken } => direct::taken(&mut port, &done, into, &taken),
-            Event::Recv { from, data, .. } => {
+            Event::Recv {
+                from, peer, data, ..
+            } => {
                 let bytes = Events::bytes(arena, &data);
                 let peer = match &*port.qp {
                     // Another process may have reused the sender's queue pair number.
@@ -112,7 +119,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
                             None => continue,
                         }
                     }
-                    _ => port.peers.of(&from),
+                    _ => peer.unwrap_or_else(|| port.peers.of(&from)),
                 };
                 proto.packet(peer, bytes, rq, &mut port);
             }

@@ -116,7 +116,7 @@ impl Engine {
                 self.active.swap_remove(i);
                 continue;
             };
-            p.tx.tick(now);
+            let probe = p.tx.tick(now);
             let unanswered = match p.session.state {
                 SessionState::HelloSent { since, .. } => now.saturating_sub(since) > timeout,
                 _ => false,
@@ -128,7 +128,9 @@ impl Engine {
             }
             i += 1;
             let quiet = now.saturating_sub(p.last_rx_at) > timeout / 4;
-            if p.expect > 0 && quiet && p.tx.idle() && p.pending.is_empty() {
+            if probe {
+                self.probe(pi, now);
+            } else if p.expect > 0 && quiet && p.tx.idle() && p.pending.is_empty() {
                 self.ping(pi);
             }
         }
@@ -142,6 +144,33 @@ impl Engine {
                 self.ping(pi);
             }
         }
+    }
+
+    /// Sends a probe: a PING, or the oldest packet under way if the window has no number left.
+    fn probe(&mut self, pi: u32, now: u64) {
+        let Some(p) = self.peers.get_mut(pi) else {
+            return;
+        };
+        let (psn, part) = if p.tx.room_for_probe() {
+            let copy = self.spare.pop().unwrap_or_default();
+            let op = Self::op(None, EngineOpKind::Ping, copy, UserMem::EMPTY, 0);
+            let (cut, unacked) = (true, 1);
+            let op = self.ops.insert(EngineOp {
+                peer: pi,
+                cut,
+                unacked,
+                ..op
+            });
+            let (off, len) = (0, 0);
+            let part = TxPart { op, off, len };
+            (p.tx.push(part, 0, now), part)
+        } else {
+            let Some((psn, part)) = p.tx.resend_oldest(now) else {
+                return;
+            };
+            (psn, *part)
+        };
+        self.build(pi, psn, part);
     }
 
     /// Queues a PING, which the peer has to acknowledge.

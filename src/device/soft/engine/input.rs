@@ -21,11 +21,12 @@ impl EnginePeer {
 }
 
 impl Engine {
-    pub(super) fn receive(&mut self, arena: &mut [u8], sink: &mut EventSink, now: u64) -> usize {
+    /// Takes in what has arrived. Returns whether there may be more.
+    pub(super) fn receive(&mut self, arena: &mut [u8], sink: &mut EventSink, now: u64) -> bool {
         let mut got = core::mem::take(&mut self.got);
         got.clear();
-        let n = self.sock.recv(arena, &mut got);
-        if n > 0 {
+        let more = self.sock.recv(arena, &mut got);
+        if !got.is_empty() {
             let mem = Arc::clone(&self.mem);
             let access = mem.access();
             for g in &got {
@@ -33,7 +34,7 @@ impl Engine {
             }
         }
         self.got = got;
-        n
+        more
     }
 
     /// Handles a datagram made by a test harness as if it had been received.
@@ -67,10 +68,15 @@ impl Engine {
         access: &RegionsRead,
         now: u64,
     ) {
+        if !self.merges && g.len > self.cfg.segment {
+            // Full packets come in runs.
+            self.merges = true;
+            self.sock.merge();
+        }
         match self.seal.as_mut().map(|s| s.open(g, arena)) {
             None => self.input(g, arena, None, sink, access, now),
             Some(Some((g, by))) => self.input(&g, arena, Some(by), sink, access, now),
-            Some(None) => {}
+            Some(None) => self.reject(),
         }
     }
 
@@ -100,7 +106,7 @@ impl Engine {
             return;
         };
         let Some((h, payload)) = PacketHead::parse(bytes) else {
-            return;
+            return self.reject();
         };
         let SessionLookup::EnginePeer(pi) = self.resolve_session(g.from, &h, sink.list, now) else {
             return;
@@ -113,7 +119,7 @@ impl Engine {
         };
         // A separate acknowledgement may name refused packets: those come first, in `selective`.
         if let Some(ack) = h.ack.filter(|_| h.kind.reliable()) {
-            p.tx.ack_below(ack, now, &mut self.acked);
+            p.tx.ack_below(ack, &mut self.acked);
         }
         match h.kind {
             PacketKind::Ack {
@@ -123,7 +129,7 @@ impl Engine {
                 errs,
                 bye,
             } => {
-                p.tx.window(bytes, packets);
+                p.tx.window_of_peer(bytes, packets);
                 let refused = self.selective(pi, &h, payload, words, errs, now);
                 for (part, status) in refused {
                     self.refused(part, status, sink.list);
@@ -134,7 +140,7 @@ impl Engine {
                 }
             }
             _ => {
-                p.tx.detect_losses();
+                p.tx.ack_end(now);
                 self.data(pi, &h, g, payload, sink, access, now);
             }
         }
@@ -173,17 +179,17 @@ impl Engine {
             }
         }
         let Some(below) = h.ack else { return refused };
-        p.tx.ack_below(below, now, &mut self.acked);
+        p.tx.ack_below(below, &mut self.acked);
         for i in 0..words as usize {
             let Some(w) = packet::u64_at(payload, 8 * i) else {
                 break;
             };
             for b in (0..64u32).filter(|b| w >> b & 1 == 1) {
                 let psn = below.wrapping_add(i as u32 * 64 + b);
-                p.tx.ack_sel(psn, now, &mut self.acked);
+                p.tx.ack_sel(psn, &mut self.acked);
             }
         }
-        p.tx.detect_losses();
+        p.tx.ack_end(now);
         refused
     }
 
@@ -213,12 +219,13 @@ impl Engine {
             p.ack_now = true;
             return;
         }
-        let from = p.addr;
+        let (from, peer) = (p.addr, p.name);
         p.rx_bytes = p.rx_bytes.saturating_add(payload.len() as u32);
         let len = payload.len() as u64;
         match h.kind {
             PacketKind::Send => {
-                p.ack_now |= !core::mem::take(&mut p.replied);
+                // A packet that is not full ends a message, for whose end its sender may wait.
+                p.ack_now |= !p.replied && payload.len() < self.cfg.segment;
                 if !room || self.hold.is_some_and(|held| held(payload)) {
                     r.not_ready(h.psn);
                     return;
@@ -233,6 +240,7 @@ impl Engine {
                 };
                 sink.list.push(Event::Recv {
                     from,
+                    peer,
                     data,
                     imm: None,
                 });
@@ -244,7 +252,7 @@ impl Engine {
                 total,
                 imm,
             } => {
-                p.ack_now = true;
+                p.ack_now |= !p.replied && len >= u64::from(total);
                 let counted = imm.is_some() || self.remote_events;
                 // A write that raises an event needs room for the event, as a message does.
                 let held = imm.is_some() && self.hold.is_some();
@@ -276,8 +284,8 @@ impl Engine {
                     Err(s) => p.refuse(h.psn, s, now),
                 }
             }
+            // The response carries the acknowledgement.
             PacketKind::ReadReq { id, key, addr, len } => {
-                p.ack_now = true;
                 if p.serving >= SERVING_MAX || (self.remote_events && !room) {
                     r.not_ready(h.psn);
                     return;
@@ -302,7 +310,6 @@ impl Engine {
                 }
             }
             PacketKind::ReadResp { id, off } => {
-                p.ack_now = true;
                 r.take(h.psn);
                 self.read_data(pi, id, off, payload, sink.list);
             }

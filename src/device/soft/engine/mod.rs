@@ -16,7 +16,7 @@ use super::flow::{dist, RxFlow, TxFlow};
 use super::keys::{Keys, Salt};
 use super::packet::{self, PacketHead, PacketKind, DATA_HEAD, HEAD_MAX, MAX_WORDS};
 use super::seal::{self, Seal};
-use super::sock::{Datagram, RxDatagram, Sock, SocketFilter, BATCH, SLOT, SLOTS};
+use super::sock::{Batch, Datagram, RxDatagram, Sock, SocketFilter, BATCH, SLOT, SLOTS};
 use crate::core::hash::ByWords;
 use crate::core::slab::Slab;
 use crate::core::Result;
@@ -56,6 +56,8 @@ const SHARE: usize = 7;
 const REFUSALS: u64 = 64;
 /// An idle session is probed after this many peer time-outs ([`EngineConfig::timeout`]).
 const PROBE_TIMEOUTS: u64 = 6;
+/// Rejected datagrams after which the kernel is told to drop them.
+const STRANGERS: u32 = 64;
 /// Offset in a read response without data: the region was closed during the read.
 const READ_GONE: u64 = u64::MAX;
 
@@ -137,6 +139,8 @@ struct PendingRead {
 
 struct EnginePeer {
     addr: QpAddr,
+    /// The owner's number for the peer, since the owner has posted something to it.
+    name: Option<PeerId>,
     to: SocketAddr,
     session: Session,
     /// Salt of the peer's sealed datagrams, once one has arrived in the session.
@@ -152,8 +156,8 @@ struct EnginePeer {
     rx: Option<RxFlow>,
     rx_bytes: u32,
     ack_now: bool,
-    /// A message or write was sent to the peer since the peer's last message: traffic goes both
-    /// ways, so that an acknowledgement can wait to be piggybacked on the next reply.
+    /// Something was sent to the peer since the last acknowledgement that went alone: traffic goes
+    /// both ways, so that an acknowledgement can wait to be piggybacked.
     replied: bool,
     ack_pending: bool,
     /// Answers expected from this peer: by the layer above ([`Engine::expect`]), and for reads.
@@ -180,6 +184,10 @@ pub(crate) struct Engine {
     /// Verification tag of this queue pair, which peers put into their datagrams; see `packet`.
     pub vtag: u32,
     seal: Option<Seal>,
+    /// Datagrams rejected since the socket has no filter ([`Engine::reject`]).
+    strangers: u32,
+    /// The kernel may pass a run of packets as one.
+    merges: bool,
     /// Batches go to the socket as they are: no seal, segmentation offload, faults or tap.
     send_unmodified: bool,
     /// Copies of every datagram sent, for a test harness.
@@ -191,7 +199,7 @@ pub(crate) struct Engine {
     user_ops: usize,
     reads: Slab<PendingRead>,
     spare: Vec<Vec<u8>>,
-    out: Vec<Datagram>,
+    out: Batch,
     /// Bounce buffers for the datagrams in `out`: copies of device memory, which the kernel cannot
     /// read.
     bounce: Vec<Box<[u8]>>,
@@ -261,14 +269,6 @@ impl Engine {
         };
         let vtag = secret()? as u32;
         let send_unmodified = seal.is_none() && faults.is_none() && !cfg.gso;
-        sock.attach_filter(match &cfg.keys {
-            Some(keys) => SocketFilter::Sealed(keys.ids()),
-            None => SocketFilter::Open {
-                vtag,
-                // On loopback, callers of a service use `admission`: no HELLO passes.
-                qkey: (!service || !at.ip().is_loopback()).then_some(me.qkey),
-            },
-        });
         Ok(Engine {
             me,
             closed: false,
@@ -283,6 +283,8 @@ impl Engine {
             vtag,
             send_unmodified,
             seal,
+            strangers: 0,
+            merges: false,
             #[cfg(any(test, feature = "internals"))]
             tap: None,
             service,
@@ -290,7 +292,7 @@ impl Engine {
             user_ops: 0,
             reads: Slab::default(),
             spare: Vec::new(),
-            out: Vec::with_capacity(BATCH),
+            out: Batch::default(),
             bounce: Vec::new(),
             ack_pending: Vec::new(),
             active: Vec::new(),
@@ -312,13 +314,36 @@ impl Engine {
         self.sock.fd()
     }
 
+    /// A datagram was rejected that presents no tag or key of ours. The kernel drops further ones, at
+    /// their sender's cost, once there were [`STRANGERS`]: until then, the filter would only cost
+    /// our own packets time.
+    #[cold]
+    fn reject(&mut self) {
+        self.strangers = self.strangers.saturating_add(1);
+        if self.strangers != STRANGERS {
+            return;
+        }
+        let (vtag, qkey) = (self.vtag, self.hello_key());
+        self.sock.attach_filter(match &self.cfg.keys {
+            Some(keys) => SocketFilter::Sealed(keys.ids()),
+            None => SocketFilter::Open { vtag, qkey },
+        });
+    }
+
+    /// What a HELLO has to present. On loopback, callers of a service use `admission`: no HELLO
+    /// passes.
+    fn hello_key(&self) -> Option<u32> {
+        let admission = self.service && socket_addr(&self.me).ip().is_loopback();
+        (!admission).then_some(self.me.qkey)
+    }
+
     fn new_flow() -> TxFlow<TxPart> {
         TxFlow::new(0, 128 << 10)
     }
 
     fn peer(&mut self, a: &QpAddr, now: u64) -> u32 {
         let last = self.peers.get(self.last_peer);
-        if last.is_some_and(|p| p.addr == *a && p.addr.token != 0) {
+        if last.is_some_and(|p| p.addr == *a && (p.addr.token != 0 || a.token == 0)) {
             return self.last_peer;
         }
         if let Some(i) = self.by_addr.get(a) {
@@ -332,6 +357,7 @@ impl Engine {
         }
         let p = EnginePeer {
             addr: *a,
+            name: None,
             to: socket_addr(a),
             session: Session::NONE,
             salt: None,
@@ -381,7 +407,7 @@ impl Engine {
 
     /// The peer of a new operation. `FI_EAGAIN` when the queue is full or the peer has its share
     /// ([`SHARE`]) of it: a peer that acknowledges nothing must not block the others.
-    fn room_for(&mut self, to: &QpAddr, now: u64) -> Result<u32> {
+    fn room_for(&mut self, to: &QpAddr, name: PeerId, now: u64) -> Result<u32> {
         let free = self
             .cfg
             .depth
@@ -390,8 +416,11 @@ impl Engine {
             return Err(FI_EAGAIN);
         }
         let pi = self.peer(to, now);
-        match self.peers.get(pi) {
-            Some(p) if p.user_ops < SHARE * free => Ok(pi),
+        match self.peers.get_mut(pi) {
+            Some(p) if p.user_ops < SHARE * free => {
+                p.name = Some(name);
+                Ok(pi)
+            }
             _ => Err(FI_EAGAIN),
         }
     }
@@ -409,7 +438,7 @@ impl Engine {
         if head.len() + len > self.cfg.segment || head.len() > HEAD_MAX - packet::BASE {
             return Err(FI_EMSGSIZE);
         }
-        let pi = self.room_for(to, now)?;
+        let pi = self.room_for(to, done.peer, now)?;
         let mut copy = self.buffer();
         copy.extend_from_slice(head);
         let user = take_in(payload, &mut copy);
@@ -450,7 +479,7 @@ impl Engine {
         imm: Option<u32>,
         now: u64,
     ) -> Result<()> {
-        let pi = self.room_for(to, now)?;
+        let pi = self.room_for(to, done.peer, now)?;
         let mut copy = self.buffer();
         let user = take_in(local, &mut copy);
         let total = (copy.len() + user.len()) as u64;
@@ -471,7 +500,7 @@ impl Engine {
         local: UserMem,
         now: u64,
     ) -> Result<()> {
-        let pi = self.room_for(to, now)?;
+        let pi = self.room_for(to, done.peer, now)?;
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
         let slot = self.reads.insert(PendingRead {
@@ -508,6 +537,14 @@ impl Engine {
             self.end_read(slot);
             let status = Status::LocalBadKey;
             self.backlog.push_back(Event::Done { done, status });
+        }
+    }
+
+    /// The owner no longer has a number for this peer.
+    pub(crate) fn forget(&mut self, a: &QpAddr) {
+        let known = self.by_addr.get(a).copied();
+        if let Some(p) = known.and_then(|pi| self.peers.get_mut(pi)) {
+            p.name = None;
         }
     }
 
@@ -585,8 +622,9 @@ impl Engine {
         };
         self.receive(&mut into.arena, &mut sink, now);
         self.service(&mut into.list, now);
-        self.ack(now, false);
+        // Packets that go now carry acknowledgements.
         self.ring(now);
+        self.ack(now, false);
     }
 
     /// The thread's poll: appends events to the backlog. Returns whether the backlog has any.
@@ -602,9 +640,10 @@ impl Engine {
                 list: &mut list,
                 app_polls: false,
             };
-            let n = self.receive(arena, &mut sink, now);
+            let more = self.receive(arena, &mut sink, now);
+            self.ring(now);
             self.ack(now, true);
-            if n < SLOTS {
+            if !more {
                 break;
             }
         }

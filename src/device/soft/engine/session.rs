@@ -209,14 +209,9 @@ impl Engine {
             vtag: self.vtag,
             kind,
         };
-        let mut d = Datagram {
-            to,
-            head: [0; HEAD_MAX],
-            head_len: 0,
-            body: UserMem::EMPTY,
-        };
+        let d = self.out.add(to);
+        d.body = UserMem::EMPTY;
         d.head_len = head.emit(&mut d.head);
-        self.out.push(d);
     }
 
     /// Sends RESET: the sender of a datagram has no session here. A RESET is no longer than the
@@ -238,11 +233,12 @@ impl Engine {
         now: u64,
     ) -> SessionLookup {
         let vtag = match h.kind {
-            PacketKind::Hello => self.me.qkey,
-            _ => self.vtag,
+            PacketKind::Hello => self.hello_key(),
+            _ => Some(self.vtag),
         };
-        // The socket filter does the same check, where the kernel has socket filters.
-        if h.to_vtag != vtag {
+        // The socket filter does the same check, once there is one.
+        if vtag != Some(h.to_vtag) {
+            self.reject();
             return SessionLookup::Done;
         }
         let known = self.by_token.get(&h.dst).copied();

@@ -85,6 +85,7 @@ impl VerbsQp {
         into.list.push(if from.qkey != 0 {
             Event::Recv {
                 from,
+                peer: None,
                 data,
                 imm: None,
             }

@@ -140,7 +140,10 @@ impl Ep {
             directed: self.caps & FI_DIRECTED_RECV != 0,
             source: self.caps & FI_SOURCE != 0,
             completes_in_place,
-            polls_packets: native.is_some_and(|q| rings && q.polls_packets()),
+            polls_packets: self
+                .live
+                .as_ref()
+                .is_some_and(|l| rings && l.qp.polls_packets()),
             only_cq: tx
                 .or(rx)
                 .filter(|q| completes_in_place && rx.is_none_or(|r| r == *q))

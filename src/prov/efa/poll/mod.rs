@@ -119,8 +119,8 @@ pub(crate) fn poll(
     if !(config.polls_packets || idle_adapter) {
         return PollResult::More(0);
     }
-    match (live.qp.native(), &mut live.shm_ep) {
-        (Some(q), shm_ep) if !idle_adapter => {
+    match &mut live.shm_ep {
+        shm_ep if !idle_adapter => {
             live.skipped_polls = 0;
             let mut sink = PacketSink {
                 out,
@@ -128,7 +128,7 @@ pub(crate) fn poll(
                 rq,
                 av,
             };
-            let status = q.poll(usize::MAX, &mut sink);
+            let status = live.qp.poll(usize::MAX, &mut sink);
             live.empty_polls = match status {
                 PollStatus::Empty => live.empty_polls + 1,
                 _ => 0,
@@ -137,8 +137,8 @@ pub(crate) fn poll(
             let all = status != PollStatus::Deferred && shm_ep.as_mut().is_none_or(idle);
             sink.out.polled(all)
         }
-        (_, None) => PollResult::All(0),
-        (_, Some(ShmEndpoint { rx, tx })) => {
+        None => PollResult::All(0),
+        Some(ShmEndpoint { rx, tx }) => {
             if tx.has_outstanding() {
                 let status = tx.poll(usize::MAX, &mut out);
                 if status == PollStatus::Deferred || out.full() {
