@@ -83,6 +83,7 @@ impl EngineHarness {
         };
         let cfg = EngineConfig {
             segment: SEGMENT,
+            message: 3 * SEGMENT,
             depth: DEPTH,
             timeout: TIMEOUT,
             gso: false,
@@ -269,7 +270,7 @@ impl EngineHarness {
         let (s, mut payload) = (&mut self.script, Vec::new());
         let len = s.byte() as usize * 2;
         payload.resize(len, s.byte());
-        let kind = match self.script.below(10) {
+        let kind = match self.script.below(12) {
             0 => PacketKind::Send,
             1 | 2 => {
                 let (key, addr) = self.place();
@@ -319,6 +320,14 @@ impl EngineHarness {
                 }
             }
             8 => PacketKind::Ping,
+            9 | 10 => {
+                let s = &mut self.script;
+                PacketKind::SendPart {
+                    op: s.below(80),
+                    total: s.below(4) * SEGMENT as u32,
+                    off: s.below(4) * SEGMENT as u32 / 2,
+                }
+            }
             _ if self.script.one_in(20) => PacketKind::Reset,
             _ => PacketKind::Welcome,
         };

@@ -41,7 +41,7 @@ use crate::transport::{
 };
 use crate::types::*;
 use engine::{Engine, EngineConfig};
-use poll::Found;
+use poll::PolledEvents;
 use sock::Sock;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -75,7 +75,7 @@ pub struct SoftQp {
     /// Addresses of peers, indexed by [`PeerId`].
     peers: Vec<Option<QpAddr>>,
     /// What the last poll has found and nobody has taken yet.
-    found: Found,
+    found: PolledEvents,
     /// Nothing was posted since the last `ring`.
     rung: bool,
     depth: usize,
@@ -176,9 +176,10 @@ impl SoftDevice {
             }
         };
         let (link_mtu, speed, up) = link_of(&netdev);
+        let segment = engine::segment_for(link_mtu, ip.is_ipv6(), keys::wanted(ip));
         let attr = AdapterAttr {
             name: "efasoft0".into(),
-            mtu: engine::segment_for(link_mtu, ip.is_ipv6(), keys::wanted(ip)),
+            mtu: engine::message_for(segment),
             max_rdma: MAX_RDMA,
             sq_depth: params::efa().tx_queue_size.clamp(2048, 65536),
             rq_depth: 4096,
@@ -244,7 +245,7 @@ impl SoftDevice {
             mtu: self.attr.mtu,
             raw: false,
             peers: Vec::new(),
-            found: Found::default(),
+            found: PolledEvents::default(),
             rung: true,
             depth: self.cfg.depth,
             outstanding: 0,
@@ -255,7 +256,8 @@ impl SoftDevice {
     pub fn open(naming: Naming) -> Result<SoftDevice> {
         let (attr, ip) = Self::discover()?;
         let cfg = EngineConfig {
-            segment: attr.mtu,
+            segment: engine::segment_for(attr.link_mtu, ip.is_ipv6(), keys::wanted(ip)),
+            message: attr.mtu,
             // A quarter more than `sq_depth`: one peer may fill `sq_depth`, and others still have
             // room.
             depth: attr.sq_depth + attr.sq_depth / 4,

@@ -10,13 +10,16 @@
 //! 40 verification tag of the receiver u32   44 verification tag of the sender u32
 //! WRITE, WRITE_IMM  48 op u32  52 total u32  56 key u64  64 addr u64  72 imm u32  76 zero
 //! READ_REQ          48 id u64  56 key u64    64 addr u64 72 len u32   76 zero
-//! READ_RESP         48 id u64  56 offset u64
+//! READ_RESP         48 id u64  56 offset u64  64 zero
+//! SEND_PART         48 op u32  52 total u32  56 offset u32  60 zero
 //! ACK, BYE          48 window bytes u32  52 window packets u16  54 words u8  55 errors u8
 //!                   56 words x u64, errors x (psn u32, status u32)
 //! HELLO             dst: token of the receiver's address, its qkey in place of the tag; session 0
 //! WELCOME           dst: as src of the HELLO; src: token from now on; session: its number
 //! RESET             dst: as src of the refused datagram
 //! ```
+//!
+//! Packets of what takes several have headers of one length, so that full ones are of one length.
 //!
 //! A verification tag is a random number that a queue pair gives its peers. Security does not
 //! depend on the tag: the kernel uses it to drop datagrams of unknown senders (`sock`), at the cost
@@ -31,7 +34,7 @@ pub const KIND_AT: usize = 3;
 pub const VTAG_AT: usize = 40;
 /// Code of [`PacketKind::Hello`].
 pub const HELLO: u8 = 9;
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 /// Bit of the kind: the cumulative acknowledgement is valid.
 const HAS_ACK: u8 = 0x80;
 /// Length of the base header.
@@ -49,6 +52,12 @@ pub const MAX_ERRS: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketKind {
     Send,
+    /// Bytes of a message of `total`, from `off` on. `op` is of one message at a time.
+    SendPart {
+        op: u32,
+        total: u32,
+        off: u32,
+    },
     Write {
         op: u32,
         key: u64,
@@ -117,6 +126,7 @@ impl PacketKind {
             PacketKind::Hello => HELLO,
             PacketKind::Welcome => 10,
             PacketKind::Ack { bye: true, .. } => 11,
+            PacketKind::SendPart { .. } => 12,
         }
     }
 
@@ -184,7 +194,7 @@ impl PacketHead {
                 put(buf, BASE + 16, addr.to_le_bytes());
                 put(buf, BASE + 24, imm.unwrap_or(0).to_le_bytes());
                 put(buf, BASE + 28, [0; 4]);
-                BASE + 32
+                DATA_HEAD
             }
             PacketKind::ReadReq { id, key, addr, len } => {
                 put(buf, BASE, id.to_le_bytes());
@@ -192,12 +202,20 @@ impl PacketHead {
                 put(buf, BASE + 16, addr.to_le_bytes());
                 put(buf, BASE + 24, len.to_le_bytes());
                 put(buf, BASE + 28, [0; 4]);
-                BASE + 32
+                DATA_HEAD
             }
             PacketKind::ReadResp { id, off } => {
                 put(buf, BASE, id.to_le_bytes());
                 put(buf, BASE + 8, off.to_le_bytes());
-                BASE + 16
+                put(buf, BASE + 16, [0; 16]);
+                DATA_HEAD
+            }
+            PacketKind::SendPart { op, total, off } => {
+                put(buf, BASE, op.to_le_bytes());
+                put(buf, BASE + 4, total.to_le_bytes());
+                put(buf, BASE + 8, off.to_le_bytes());
+                put(buf, BASE + 12, [0; 20]);
+                DATA_HEAD
             }
             PacketKind::Ack {
                 bytes,
@@ -231,7 +249,7 @@ impl PacketHead {
                     addr: u64_at(buf, BASE + 16)?,
                     imm: (c == 3).then_some(imm),
                 };
-                (k, BASE + 32)
+                (k, DATA_HEAD)
             }
             4 => {
                 let k = PacketKind::ReadReq {
@@ -240,14 +258,22 @@ impl PacketHead {
                     addr: u64_at(buf, BASE + 16)?,
                     len: u32_at(buf, BASE + 24)?,
                 };
-                (k, BASE + 32)
+                (k, DATA_HEAD)
             }
             5 => (
                 PacketKind::ReadResp {
                     id: u64_at(buf, BASE)?,
                     off: u64_at(buf, BASE + 8)?,
                 },
-                BASE + 16,
+                DATA_HEAD,
+            ),
+            12 => (
+                PacketKind::SendPart {
+                    op: u32_at(buf, BASE)?,
+                    total: u32_at(buf, BASE + 4)?,
+                    off: u32_at(buf, BASE + 8)?,
+                },
+                DATA_HEAD,
             ),
             c @ (6 | 11) => {
                 let (words, errs) = (*buf.get(BASE + 6)?, *buf.get(BASE + 7)?);
@@ -319,6 +345,11 @@ mod tests {
             PacketKind::ReadResp {
                 id: 5,
                 off: 1 << 40,
+            },
+            PacketKind::SendPart {
+                op: 6,
+                total: 1 << 20,
+                off: 1 << 16,
             },
             ack(false),
             ack(true),

@@ -1,8 +1,9 @@
 //! The fast path of polling ([`Poll`]) for a queue pair of the software adapter.
 //!
-//! One poll of the engine may find more than the reader wants: the rest waits in [`Found`], and is
-//! offered before the engine is polled again. Failures, peers' accesses and messages of senders that
-//! are not connected are deferred to [`QueuePair::poll_all`](crate::device::QueuePair::poll_all).
+//! One poll of the engine may find more than the reader wants: the rest waits in [`PolledEvents`],
+//! and is offered before the engine is polled again. Failures, peers' accesses and messages of
+//! senders that are not connected are deferred to
+//! [`QueuePair::poll_all`](crate::device::QueuePair::poll_all).
 
 use super::SoftQp;
 use crate::device::host::now;
@@ -12,12 +13,12 @@ use crate::transport::{Flow, Poll, PollStatus, Sink, Status};
 
 /// What a poll of the engine has found, up to `at` handed out.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct PolledEvents {
     events: Events,
     at: usize,
 }
 
-impl Found {
+impl PolledEvents {
     /// Moves what is left into `into`; whether there was any.
     pub(super) fn rest(&mut self, into: &mut Events) -> bool {
         into.list.clear();

@@ -4,6 +4,7 @@
 use super::*;
 use crate::core::memory;
 use crate::device::soft::seal::Authenticated;
+use core::ops::Range;
 
 impl EnginePeer {
     /// Refuses a packet. Beyond [`REFUSALS`] the packet counts as lost instead.
@@ -32,6 +33,7 @@ impl Engine {
             for g in &got {
                 self.arrived(g, arena, sink, &access, now);
             }
+            self.end_run(arena);
         }
         self.got = got;
         more
@@ -56,7 +58,9 @@ impl Engine {
             list,
             app_polls: true,
         };
-        self.arrived(&g, &mut bytes.to_vec(), &mut sink, &mem.access(), now);
+        let mut arena = bytes.to_vec();
+        self.arrived(&g, &mut arena, &mut sink, &mem.access(), now);
+        self.end_run(&arena);
     }
 
     /// Handles a received datagram: opens it first where datagrams are sealed.
@@ -96,7 +100,7 @@ impl Engine {
     fn input(
         &mut self,
         g: &RxDatagram,
-        arena: &[u8],
+        arena: &mut [u8],
         by: Option<Authenticated>,
         sink: &mut EventSink,
         access: &RegionsRead,
@@ -108,6 +112,7 @@ impl Engine {
         let Some((h, payload)) = PacketHead::parse(bytes) else {
             return self.reject();
         };
+        let place = g.at + g.len - payload.len()..g.at + g.len;
         let SessionLookup::EnginePeer(pi) = self.resolve_session(g.from, &h, sink.list, now) else {
             return;
         };
@@ -130,6 +135,7 @@ impl Engine {
                 bye,
             } => {
                 p.tx.window_of_peer(bytes, packets);
+                let payload = arena.get(place).unwrap_or(&[]);
                 let refused = self.selective(pi, &h, payload, words, errs, now);
                 for (part, status) in refused {
                     self.refused(part, status, sink.list);
@@ -141,7 +147,7 @@ impl Engine {
             }
             _ => {
                 p.tx.ack_end(now);
-                self.data(pi, &h, g, payload, sink, access, now);
+                self.data(pi, &h, place, arena, sink, access, now);
             }
         }
         self.finish_acked(sink.list);
@@ -193,18 +199,22 @@ impl Engine {
         refused
     }
 
-    /// Handles a packet with a sequence number, which takes effect once.
+    /// Handles a packet with a sequence number, which takes effect once. Its payload lies in
+    /// `place` in the arena.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn data(
         &mut self,
         pi: u32,
         h: &PacketHead,
-        g: &RxDatagram,
-        payload: &[u8],
+        place: Range<usize>,
+        arena: &mut [u8],
         sink: &mut EventSink,
         access: &RegionsRead,
         now: u64,
     ) {
+        let Some(payload) = arena.get(place.clone()) else {
+            return;
+        };
         let backlog = self.backlog.len() + sink.list.len();
         let kept = backlog < BACKLOG_MSGS && self.backlog_bytes < BACKLOG_BYTES;
         let room = sink.app_polls || kept && !memory::short();
@@ -231,19 +241,33 @@ impl Engine {
                     return;
                 }
                 r.take(h.psn);
-                let data = if sink.app_polls {
-                    let at = (g.at + g.len - payload.len()) as u32;
-                    Data::Arena(at, at + payload.len() as u32)
-                } else {
-                    self.backlog_bytes += payload.len();
-                    Data::Own(payload.to_vec())
+                let data = Data::Arena(place.start as u32, place.end as u32);
+                self.deliver((from, peer), data, arena, sink);
+            }
+            PacketKind::SendPart { op, total, off } => {
+                p.ack_now |= !p.replied && off + len as u32 >= total;
+                let part = MessagePart {
+                    op,
+                    total,
+                    off,
+                    at: place.start,
+                    len: place.len(),
                 };
-                sink.list.push(Event::Recv {
-                    from,
-                    peer,
-                    data,
-                    imm: None,
-                });
+                if !part.valid(self.cfg.message) {
+                    return;
+                }
+                let held = off == 0 && self.hold.is_some_and(|held| held(payload));
+                let taken = !held && self.prepare_part(pi, &part, room, arena);
+                let Some(r) = self.peers.get_mut(pi).and_then(|p| p.rx.as_mut()) else {
+                    return;
+                };
+                match taken {
+                    true => r.take(h.psn),
+                    false => return r.not_ready(h.psn),
+                }
+                if let Some(data) = self.take_part(pi, &part, arena) {
+                    self.deliver((from, peer), data, arena, sink);
+                }
             }
             PacketKind::Write {
                 op,
@@ -322,6 +346,30 @@ impl Engine {
             | PacketKind::Hello
             | PacketKind::Welcome => {}
         }
+    }
+
+    /// Makes a message an event. For the thread, whose arena is used again at once, its bytes are
+    /// copied.
+    fn deliver(
+        &mut self,
+        (from, peer): (QpAddr, Option<PeerId>),
+        data: Data,
+        arena: &[u8],
+        sink: &mut EventSink,
+    ) {
+        let data = match data {
+            Data::Arena(..) if !sink.app_polls => Data::Own(Events::bytes(arena, &data).to_vec()),
+            data => data,
+        };
+        if let (Data::Own(v), false) = (&data, sink.app_polls) {
+            self.backlog_bytes += v.len();
+        }
+        sink.list.push(Event::Recv {
+            from,
+            peer,
+            data,
+            imm: None,
+        });
     }
 
     pub(super) fn read_data(

@@ -9,6 +9,7 @@
 mod end;
 mod input;
 mod out;
+mod parts;
 mod session;
 
 use super::admission;
@@ -28,6 +29,7 @@ use crate::hmem::UserMem;
 use crate::transport::{Completion, Payload, PeerId, Report, Status};
 use crate::types::*;
 use core::ffi::c_void;
+use parts::{IncompleteMessages, MessagePart, PacketRun};
 use session::{Session, SessionLookup, SessionState, Sessions};
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -64,8 +66,10 @@ const READ_GONE: u64 = u64::MAX;
 /// Settings shared by the queue pairs of an adapter.
 #[derive(Clone, Debug)]
 pub(crate) struct EngineConfig {
-    /// Payload bytes per packet, and so the largest message.
+    /// Payload bytes per packet.
     pub segment: usize,
+    /// Largest message, bytes; it takes several packets if it is larger than `segment`.
+    pub message: usize,
     /// Operations under way at most.
     pub depth: usize,
     /// Silence, in nanoseconds, after which a peer that has to answer counts as unresponsive.
@@ -113,6 +117,7 @@ struct EngineOp {
     /// Header of a send, and payload that was copied at posting.
     copy: Vec<u8>,
     user: UserMem,
+    /// Bytes to send, the header of a message included.
     total: u64,
     next: u64,
     unacked: u32,
@@ -154,6 +159,8 @@ struct EnginePeer {
     tx: TxFlow<TxPart>,
     pending: VecDeque<u32>,
     rx: Option<RxFlow>,
+    /// Messages of which a poll has brought some packets.
+    parts: IncompleteMessages,
     rx_bytes: u32,
     ack_now: bool,
     /// Something was sent to the peer since the last acknowledgement that went alone: traffic goes
@@ -209,6 +216,10 @@ pub(crate) struct Engine {
     backlog: VecDeque<Event>,
     backlog_bytes: usize,
     got: Vec<RxDatagram>,
+    /// The message whose packets are being received.
+    run: Option<PacketRun>,
+    /// Memory for the next message whose packets do not come in one poll.
+    spare_message: Vec<u8>,
     faults: Option<Faults<(SocketAddr, Vec<u8>)>>,
     /// Selects messages that get "receiver not ready"; see `QueuePair::hold`.
     pub hold: Option<fn(&[u8]) -> bool>,
@@ -300,6 +311,8 @@ impl Engine {
             backlog: VecDeque::new(),
             backlog_bytes: 0,
             got: Vec::with_capacity(SLOTS),
+            run: None,
+            spare_message: Vec::new(),
             faults,
             hold: None,
             remote_events: false,
@@ -314,9 +327,9 @@ impl Engine {
         self.sock.fd()
     }
 
-    /// A datagram was rejected that presents no tag or key of ours. The kernel drops further ones, at
-    /// their sender's cost, once there were [`STRANGERS`]: until then, the filter would only cost
-    /// our own packets time.
+    /// A datagram was rejected that presents no tag or key of ours. The kernel drops further ones,
+    /// at their sender's cost, once there were [`STRANGERS`]: until then, the filter would only
+    /// cost our own packets time.
     #[cold]
     fn reject(&mut self) {
         self.strangers = self.strangers.saturating_add(1);
@@ -368,6 +381,7 @@ impl Engine {
             tx: Self::new_flow(),
             pending: VecDeque::new(),
             rx: None,
+            parts: IncompleteMessages::default(),
             rx_bytes: 0,
             ack_now: false,
             replied: false,
@@ -434,8 +448,8 @@ impl Engine {
         payload: Payload,
         now: u64,
     ) -> Result<()> {
-        let len = payload.byte_len();
-        if head.len() + len > self.cfg.segment || head.len() > HEAD_MAX - packet::BASE {
+        let total = head.len() + payload.byte_len();
+        if total > self.cfg.message || head.len() > HEAD_MAX - DATA_HEAD {
             return Err(FI_EMSGSIZE);
         }
         let pi = self.room_for(to, done.peer, now)?;
@@ -445,7 +459,7 @@ impl Engine {
         let kind = EngineOpKind::Send {
             head_len: head.len(),
         };
-        self.add(pi, Self::op(Some(done), kind, copy, user, len as u64));
+        self.add(pi, Self::op(Some(done), kind, copy, user, total as u64));
         Ok(())
     }
 
@@ -722,6 +736,13 @@ impl Engine {
             self.flush(now);
         }
     }
+}
+
+/// Largest message where packets carry `segment` bytes: half of 64 KiB and its headers, so that the
+/// receiver copies one half while the sender copies the other.
+pub(crate) fn message_for(segment: usize) -> usize {
+    const HALF: usize = 33_000;
+    segment * HALF.div_ceil(segment).max(1)
 }
 
 /// Payload bytes that fit into a packet on an interface of this MTU.

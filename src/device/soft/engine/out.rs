@@ -60,7 +60,12 @@ impl Engine {
         };
         let mut body = UserMem::EMPTY;
         let kind = match op.kind {
-            EngineOpKind::Send { .. } => PacketKind::Send,
+            EngineOpKind::Send { .. } if op.total <= self.cfg.segment as u64 => PacketKind::Send,
+            EngineOpKind::Send { .. } => PacketKind::SendPart {
+                op: part.op,
+                total: op.total as u32,
+                off: part.off as u32,
+            },
             EngineOpKind::Write { key, addr, imm } => PacketKind::Write {
                 op: part.op,
                 key,
@@ -97,26 +102,27 @@ impl Engine {
         let d = self.out.add(p.to);
         d.body = body;
         d.head_len = head.emit(&mut d.head);
-        let mut payload_at = 0;
         p.replied |= !matches!(op.kind, EngineOpKind::Ping);
-        if let EngineOpKind::Send { head_len } = op.kind {
-            if let (Some(to), Some(from)) = (
-                d.head.get_mut(d.head_len..d.head_len + head_len),
-                op.copy.get(..head_len),
-            ) {
-                to.copy_from_slice(from);
-                d.head_len += head_len;
-            }
-            payload_at = head_len;
+        // The header of a message comes first, and then what was copied at posting.
+        let head_len = match op.kind {
+            EngineOpKind::Send { head_len } => head_len,
+            _ => 0,
+        };
+        let (from, to) = (part.off as usize, part.off as usize + part.len as usize);
+        let own = op.copy.get(from.min(head_len)..to.min(head_len));
+        if let Some((own, to)) = own.and_then(|own| {
+            let place = d.head_len..d.head_len + own.len();
+            Some((own, d.head.get_mut(place)?))
+        }) {
+            to.copy_from_slice(own);
+            d.head_len += own.len();
         }
+        let at = from.max(head_len) - head_len;
+        let len = to.max(head_len) - head_len - at;
         if !op.user.is_empty() {
-            d.body = op.user.part(part.off as usize, part.len as usize);
-        } else if let Some(b) = op
-            .copy
-            .get(payload_at + part.off as usize..)
-            .filter(|b| !b.is_empty())
-        {
-            let n = b.len().min(part.len as usize);
+            d.body = op.user.part(at, len);
+        } else if let Some(b) = op.copy.get(head_len + at..).filter(|b| !b.is_empty()) {
+            let n = b.len().min(len);
             // SAFETY: the buffer belongs to the operation, which outlives the batch: `flush` runs
             // before anything can finish the operation.
             let m = unsafe { UserMem::new([(b.as_ptr().cast::<c_void>(), n)]) };
@@ -178,19 +184,30 @@ impl Engine {
         self.bounce.clear();
     }
 
+    /// Sends datagrams of one size to one receiver in runs, about equally long: the receiver works
+    /// on one while the next is sent.
     fn flush_runs(&self, mut rest: &[Datagram]) {
         let size = |d: &Datagram| d.head_len + d.body.len();
         while let Some(first) = rest.first() {
             let len = size(first);
-            let most = (65_000 / len.max(1)).clamp(1, BATCH);
             let n = rest
                 .iter()
-                .take(most)
                 .take_while(|d| d.to == first.to && size(d) == len)
                 .count();
-            let (run, tail) = rest.split_at(n.max(1));
-            if run.len() < 2 || !self.sock.send_run(run, len) {
-                self.sock.send(run);
+            let (mut alike, mut tail) = rest.split_at(n.max(1));
+            // The last packet of a message goes with the others.
+            if let [last, after @ ..] = tail {
+                if last.to == first.to && size(last) < len {
+                    let whole = rest.split_at(n + 1);
+                    (alike, tail) = (whole.0, after);
+                }
+            }
+            let most = (65_000 / len.max(1)).clamp(1, BATCH);
+            let runs = alike.len().div_ceil(most);
+            for run in alike.chunks(alike.len().div_ceil(runs)) {
+                if run.len() < 2 || !self.sock.send_run(run, len) {
+                    self.sock.send(run);
+                }
             }
             rest = tail;
         }

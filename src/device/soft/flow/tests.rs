@@ -37,7 +37,8 @@ struct Outcome {
 const FIRST: u32 = u32::MAX - 20;
 const STEP: u64 = 50_000;
 
-/// Sends `count` packets; the receiver takes nothing from `pause.0` to `pause.1`. `None` is a probe.
+/// Sends `count` packets; the receiver takes nothing from `pause.0` to `pause.1`. `None` is a
+/// probe.
 fn send(seed: u64, count: u32, net: Network, pause: (u64, u64)) -> Outcome {
     let mut rng = Rng::new(seed);
     let mut tx: TxFlow<Option<u32>> = TxFlow::new(FIRST, 1 << 20);
