@@ -5,7 +5,7 @@
 # make install  PREFIX=/usr/local DESTDIR=; library, headers, man pages, utilities
 # make install-provider DIR=  provider efa as a file for another libfabric
 # make headers  include/rdma/gen/types.h from src/types/
-# make bench    speed, as tables; HOSTS=1 between two network namespaces
+# make bench    speed, as tables; HOSTS=1 between two network namespaces, LOSS=10 with a hundredth of the packets lost
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -147,7 +147,7 @@ check-aside:
 bench: all
 	$(CARGO) run --quiet --release -p fabtests-compat -- bench --pin --lib $(BUILD)/lib \
 		--bin $(or $(BIN),$(BUILD)/bin) $(if $(PEER),--peer $(PEER) --peer-provider $(or $(PEER_PROVIDER),shm)) \
-		$(if $(HOSTS),--hosts $(or $(MTU),9000)) $(BENCH)
+		$(if $(HOSTS),--hosts $(or $(MTU),9000) --loss $(or $(LOSS),0)) $(BENCH)
 
 headers:
 	cbindgen --quiet --config cbindgen.toml --crate libfabric-rs --output include/rdma/gen/types.h

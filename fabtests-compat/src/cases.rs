@@ -1,6 +1,6 @@
 //! The table of cases.
 
-use crate::hosts::Hosts;
+use crate::hosts::{Hosts, Link};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -151,21 +151,26 @@ const CONTAINER: [&str; 7] = [
     "--mount-proc",
 ];
 
-/// Cases of two hosts, by the software adapter and by tcp, where ip(8) can make them.
+/// Cases of two hosts, by the software adapter and by tcp, where ip(8) can make them; the last link
+/// loses one packet of a hundred, where nft(8) can have it do so.
 fn two_hosts() -> Vec<Case> {
     let mut v = Vec::new();
-    for mtu in [1500, 9000] {
-        let hosts = match Hosts::new(mtu) {
+    for (mtu, loss, times) in [(1500, 0, 50), (9000, 0, 50), (1500, 10, 10)] {
+        let hosts = match Hosts::new(Link { mtu, loss }) {
             Ok(h) => Arc::new(h),
             Err(why) => {
-                eprintln!("no network namespaces here ({why}): cases of two hosts are left out");
-                return v;
+                eprintln!(
+                    "no two hosts here with MTU {mtu} and {loss} of 1000 packets lost ({why}): \
+                     left out"
+                );
+                continue;
             }
         };
         for (program, args) in BENCH {
-            let args = format!("{args} -v -S 8,4096,65536,1048576 -I 50 -W 8");
+            let args = format!("{args} -v -S 8,4096,65536,1048576 -I {times} -W 8");
             let mut efa = Case::pair(program, &args).between(&hosts);
-            efa.name.push_str(&format!(" (two hosts, MTU {mtu})"));
+            efa.name
+                .push_str(&format!(" (two hosts, MTU {mtu}, loss {loss})"));
             let mut tcp = efa.clone();
             tcp.name.push_str(" (tcp)");
             tcp.provider = Some("tcp");

@@ -1,7 +1,8 @@
 //! Two hosts: network namespaces that a veth pair joins. Server and client of a case run in one
 //! each, so that nothing is shared but the link.
 //!
-//! Made by ip(8), which needs root, and removed when the last case that names them is dropped.
+//! Made by ip(8), which needs root, and removed when the last case that names them is dropped. A link
+//! may lose packets at random, by nft(8).
 
 use std::process::Command;
 
@@ -22,9 +23,22 @@ pub enum Side {
     Client,
 }
 
+/// A link between two hosts.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    /// Largest packet, bytes.
+    pub mtu: u16,
+    /// Packets of a thousand that are lost, in each direction.
+    pub loss: u16,
+}
+
 fn ip(args: &[&str]) -> Result<(), String> {
-    let out = Command::new("ip").args(args).output();
-    let out = out.map_err(|e| format!("ip: {e}"))?;
+    command("ip", args)
+}
+
+fn command(program: &str, args: &[&str]) -> Result<(), String> {
+    let out = Command::new(program).args(args).output();
+    let out = out.map_err(|e| format!("{program}: {e}"))?;
     match out.status.success() {
         true => Ok(()),
         false => Err(String::from_utf8_lossy(&out.stderr).trim().to_string()),
@@ -32,12 +46,13 @@ fn ip(args: &[&str]) -> Result<(), String> {
 }
 
 impl Hosts {
-    /// Makes both, with this largest packet of the link, bytes. An error says why not.
-    pub fn new(mtu: u16) -> Result<Hosts, String> {
+    /// Makes both. An error says why not.
+    pub fn new(link: Link) -> Result<Hosts, String> {
+        let Link { mtu, loss } = link;
         let id = std::process::id();
         // The two are removed even if what follows fails.
         let hosts = Hosts {
-            names: ["a", "b"].map(|end| format!("fabtests-{id}-{mtu}-{end}")),
+            names: ["a", "b"].map(|end| format!("fabtests-{id}-{mtu}-{loss}-{end}")),
         };
         let [a, b] = hosts.names.each_ref().map(String::as_str);
         ip(&["netns", "add", a])?;
@@ -51,6 +66,9 @@ impl Hosts {
             ip(&["-n", name, "link", "set", IFACE, "mtu", &mtu.to_string()])?;
             ip(&["-n", name, "link", "set", IFACE, "up"])?;
             ip(&["-n", name, "link", "set", "lo", "up"])?;
+            if loss > 0 {
+                lose(name, loss)?;
+            }
         }
         Ok(hosts)
     }
@@ -73,6 +91,20 @@ impl Hosts {
     pub fn env() -> [(&'static str, &'static str); 2] {
         [("FI_EFA_SOFT_IFACE", IFACE), ("FI_TCP_IFACE", IFACE)]
     }
+}
+
+/// Drops that many of a thousand packets that come to a host.
+fn lose(name: &str, loss: u16) -> Result<(), String> {
+    // Runs of packets that are one to the kernel would be lost together.
+    ip(&["-n", name, "link", "set", IFACE, "gso_max_segs", "1"])?;
+    let nft = |rule: &str| command("ip", &["netns", "exec", name, "nft", rule]);
+    nft("add table netdev loss")?;
+    nft(&format!(
+        "add chain netdev loss c {{ type filter hook ingress device {IFACE} priority 0; }}"
+    ))?;
+    nft(&format!(
+        "add rule netdev loss c numgen random mod 1000 < {loss} drop"
+    ))
 }
 
 impl Drop for Hosts {

@@ -15,7 +15,7 @@ mod steal;
 use cases::Case;
 use clap::{Args, Parser, Subcommand};
 use comfy_table::{presets, Table};
-use hosts::Hosts;
+use hosts::{Hosts, Link};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -94,6 +94,9 @@ enum CliCommand {
         /// Server and client on two hosts (network namespaces), with this MTU of their link
         #[arg(long)]
         hosts: Option<u16>,
+        /// Packets of a thousand that this link loses
+        #[arg(long, default_value_t = 0, requires = "hosts")]
+        loss: u16,
         /// Runs of each
         #[arg(long, default_value_t = 5)]
         runs: usize,
@@ -332,6 +335,7 @@ fn main() -> ExitCode {
             peer,
             peer_provider,
             hosts,
+            loss,
             runs,
             filter,
             json,
@@ -342,7 +346,8 @@ fn main() -> ExitCode {
                 provider: peer_provider,
                 ..at.clone()
             });
-            let result = hosts.map(Hosts::new).transpose().and_then(|hosts| {
+            let link = hosts.map(|mtu| Link { mtu, loss });
+            let result = link.map(Hosts::new).transpose().and_then(|hosts| {
                 let hosts = hosts.map(Arc::new);
                 bench(&at, other.as_ref(), runs, &filter, hosts.as_ref())
             });
