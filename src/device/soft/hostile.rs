@@ -206,7 +206,11 @@ impl EngineHarness {
     fn post(&mut self) {
         let len = (self.script.byte() as usize * 12).min(LONGEST);
         let kind = self.script.below(3);
-        let mut memory = FencedBuf::new(if kind == 0 { len.min(3 * SEGMENT - 8) } else { len });
+        let mut memory = FencedBuf::new(if kind == 0 {
+            len.min(3 * SEGMENT - 8)
+        } else {
+            len
+        });
         let user = memory.mem();
         let id = self.next_id;
         self.next_id += 1;
