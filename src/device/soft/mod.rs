@@ -491,7 +491,7 @@ impl QueuePair for SoftQp {
     }
 
     fn arm(&mut self) -> bool {
-        self.shared.arm()
+        !self.found.any() && self.shared.arm()
     }
 
     fn armed(&self) -> bool {

@@ -19,10 +19,16 @@ pub(super) struct PolledEvents {
 }
 
 impl PolledEvents {
+    /// Whether anything is left.
+    #[inline(always)]
+    pub(super) fn any(&self) -> bool {
+        self.at < self.events.list.len()
+    }
+
     /// Moves what is left into `into`; whether there was any.
     pub(super) fn rest(&mut self, into: &mut Events) -> bool {
         into.list.clear();
-        if self.at == self.events.list.len() {
+        if !self.any() {
             return false;
         }
         into.list.extend(self.events.list.drain(self.at..));
@@ -43,7 +49,7 @@ impl SoftQp {
     /// Polls the engine once what it has found before is handed out.
     #[inline(always)]
     fn find(&mut self) {
-        if self.found.at < self.found.events.list.len() {
+        if self.found.any() {
             return;
         }
         self.found.at = 0;

@@ -1,9 +1,10 @@
 //! Tests of queue pairs of one process with each other and against an attacker.
 
 use super::*;
+use crate::device::verbs::poll::PolledPacket;
 use crate::device::Data;
 use crate::hmem::fake;
-use crate::transport::RemoteAddr;
+use crate::transport::{Flow, Poll, RemoteAddr, Sink};
 
 fn device(fault: Option<&str>) -> SoftDevice {
     device_with(fault, None)
@@ -556,6 +557,45 @@ fn a_region_closed_during_a_read_ends_the_read_and_nothing_else() {
     a.send(2, &b.addr(), b"still here", inject(b"")).unwrap();
     a.ring();
     assert_eq!(drive(&mut a, 1, &mut none), [(2, Status::Ok)]);
+}
+
+/// A reader that takes one message of several and goes to sleep is not left asleep.
+#[test]
+fn what_a_poll_left_keeps_the_queue_pair_from_arming() {
+    struct One(usize);
+    impl Sink<PolledPacket<'_>> for One {
+        fn completed(&mut self, _: &Completion, _: Status) -> Flow {
+            Flow::Taken
+        }
+        fn message(&mut self, p: PolledPacket) -> Flow {
+            assert_eq!(p.bytes, b"m");
+            self.0 += 1;
+            Flow::Enough
+        }
+    }
+    let (a_dev, b_dev) = (device(None), device(None));
+    let mut a = a_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut b = b_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    // Both know each other.
+    let mut none = Vec::new();
+    a.send(0, &b.addr(), b"m", inject(b"")).unwrap();
+    a.ring();
+    drive(&mut a, 1, &mut none);
+    b.send(0, &a.addr(), b"m", inject(b"")).unwrap();
+    b.ring();
+    drive(&mut b, 1, &mut none);
+    for i in 1..4 {
+        a.send(i, &b.addr(), b"m", inject(b"")).unwrap();
+    }
+    a.ring();
+    // The thread takes them in: one poll finds all three.
+    drive(&mut a, 3, &mut none);
+    let mut got = One(0);
+    for taken in 1..4 {
+        b.poll(usize::MAX, &mut got);
+        assert_eq!(got.0, taken);
+        assert_eq!(b.arm(), taken == 3, "after {taken} of 3");
+    }
 }
 
 /// Messages of up to six packets, over links that lose, double and reorder, to a receiver that

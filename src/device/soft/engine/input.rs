@@ -276,7 +276,7 @@ impl Engine {
                 total,
                 imm,
             } => {
-                p.ack_now |= !p.replied && len >= u64::from(total);
+                p.ack_now |= !p.replied && payload.len() < self.cfg.segment;
                 let counted = imm.is_some() || self.remote_events;
                 // A write that raises an event needs room for the event, as a message does.
                 let held = imm.is_some() && self.hold.is_some();
