@@ -1,8 +1,8 @@
 //! Two hosts: network namespaces that a veth pair joins. Server and client of a case run in one
 //! each, so that nothing is shared but the link.
 //!
-//! Made by ip(8), which needs root, and removed when the last case that names them is dropped. A link
-//! may lose packets at random, by nft(8).
+//! Made by ip(8), which needs root, and removed when the last case that names them is dropped. A
+//! link may lose packets at random, by nft(8).
 
 use std::process::Command;
 

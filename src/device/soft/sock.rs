@@ -113,6 +113,12 @@ fn sendmsg(fd: c_int, m: &libc::msghdr) -> isize {
     unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const *m, libc::MSG_DONTWAIT) as isize }
 }
 
+/// An empty entry of a scatter/gather list.
+const NO_PIECE: libc::iovec = libc::iovec {
+    iov_base: core::ptr::null_mut(),
+    iov_len: 0,
+};
+
 /// An empty message.
 fn no_message() -> libc::msghdr {
     // SAFETY: all-zero is a valid msghdr: NULL pointers with zero lengths.
@@ -374,10 +380,7 @@ impl Sock {
             };
             return;
         }
-        let mut iov = [libc::iovec {
-            iov_base: core::ptr::null_mut(),
-            iov_len: 0,
-        }; MAX_SEGS + 1];
+        let mut iov = [NO_PIECE; MAX_SEGS + 1];
         let mut m = no_message();
         m.msg_name = (&raw mut name).cast();
         m.msg_namelen = namelen;
@@ -392,10 +395,7 @@ impl Sock {
         let mut msgs: [libc::mmsghdr; N] = unsafe { zeroed() };
         // SAFETY: as above.
         let mut names: [libc::sockaddr_storage; N] = unsafe { zeroed() };
-        let mut iovs = [[libc::iovec {
-            iov_base: core::ptr::null_mut(),
-            iov_len: 0,
-        }; MAX_SEGS + 1]; N];
+        let mut iovs = [[NO_PIECE; MAX_SEGS + 1]; N];
         let n = batch.len().min(N);
         for (((d, m), name), iov) in batch
             .iter()
@@ -440,10 +440,7 @@ impl Sock {
         let Some(first) = run.first() else {
             return true;
         };
-        let mut iovs = [libc::iovec {
-            iov_base: core::ptr::null_mut(),
-            iov_len: 0,
-        }; BATCH * 2];
+        let mut iovs = [NO_PIECE; BATCH * 2];
         let mut used = 0;
         for d in run {
             let pieces = core::iter::once((d.head.as_ptr() as usize, d.head_len))
@@ -533,10 +530,7 @@ impl Sock {
         // SAFETY: as above.
         let mut names: [libc::sockaddr_storage; N] = unsafe { zeroed() };
         let mut control = [[0u64; 4]; N];
-        let mut iovs = [libc::iovec {
-            iov_base: core::ptr::null_mut(),
-            iov_len: 0,
-        }; N];
+        let mut iovs = [NO_PIECE; N];
         let mut n = 0;
         for ((((m, name), iov), ctl), slot) in msgs
             .iter_mut()

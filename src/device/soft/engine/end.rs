@@ -151,7 +151,7 @@ impl Engine {
         let Some(p) = self.peers.get_mut(pi) else {
             return;
         };
-        let (psn, part) = if p.tx.room_for_probe() {
+        let (psn, part) = if p.tx.has_number() {
             let copy = self.spare.pop().unwrap_or_default();
             let op = Self::op(None, EngineOpKind::Ping, copy, UserMem::EMPTY, 0);
             let (cut, unacked) = (true, 1);

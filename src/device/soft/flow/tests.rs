@@ -52,7 +52,7 @@ fn send(seed: u64, count: u32, net: Network, pause: (u64, u64)) -> Outcome {
         assert!(now < 300_000 * MS, "seed {seed} stuck: {} done", done.len());
         let arrival = |rng: &mut Rng| now + net.delay + rng.below(net.jitter.max(1));
         if tx.tick(now) {
-            if tx.room_for_probe() {
+            if tx.has_number() {
                 let psn = tx.push(None, 0, now);
                 air.push((arrival(&mut rng), psn, None));
             } else if let Some((psn, what)) = tx.resend_oldest(now) {

@@ -40,15 +40,42 @@ struct Pkt<T> {
     tries: u32,
 }
 
+/// Sums over the packets of a window: those under way, and those that wait to be sent again.
+#[derive(Debug, Default)]
+struct WindowSums {
+    bytes: u64,
+    in_flight: u32,
+    lost: u32,
+}
+
+impl WindowSums {
+    /// A packet is sent.
+    fn sent(&mut self, bytes: u32) {
+        self.in_flight += 1;
+        self.bytes += u64::from(bytes);
+    }
+
+    /// A packet is no longer under way.
+    fn ended(&mut self, bytes: u32) {
+        self.in_flight -= 1;
+        self.bytes -= u64::from(bytes);
+    }
+
+    /// A packet under way counts as lost.
+    fn lose<T>(&mut self, p: &mut Pkt<T>) {
+        p.lost = true;
+        self.lost += 1;
+        self.ended(p.bytes);
+    }
+}
+
 /// See the module text.
 #[derive(Debug)]
 pub(crate) struct TxFlow<T> {
     una: u32,
     next: u32,
     win: VecDeque<Pkt<T>>,
-    bytes: u64,
-    in_flight: u32,
-    lost: u32,
+    sums: WindowSums,
     cubic: Cubic,
     /// Packets below this number were sent while the congestion window was full.
     limited_to: u32,
@@ -81,9 +108,7 @@ impl<T> TxFlow<T> {
             una: first_psn,
             next: first_psn,
             win: VecDeque::new(),
-            bytes: 0,
-            in_flight: 0,
-            lost: 0,
+            sums: WindowSums::default(),
             cubic: Cubic::new(first_psn),
             limited_to: first_psn,
             recovery_point: first_psn,
@@ -119,12 +144,12 @@ impl<T> TxFlow<T> {
 
     /// Whether one more packet of `bytes` may go now.
     pub(crate) fn may_send(&mut self, bytes: u32) -> bool {
-        if self.in_flight >= self.window() {
+        if self.sums.in_flight >= self.window() {
             self.limited_to = self.next;
             return false;
         }
-        (self.win.len() as u32) < WINDOW
-            && (self.in_flight == 0 || self.bytes + u64::from(bytes) <= self.peer_bytes)
+        let fits = self.sums.bytes + u64::from(bytes) <= self.peer_bytes;
+        self.has_number() && (self.sums.in_flight == 0 || fits)
     }
 
     /// Adds a packet that is sent now and returns its sequence number.
@@ -137,8 +162,7 @@ impl<T> TxFlow<T> {
         }
         let psn = self.next;
         self.next = self.next.wrapping_add(1);
-        self.bytes += u64::from(bytes);
-        self.in_flight += 1;
+        self.sums.sent(bytes);
         self.last_sent = now;
         self.win.push_back(Pkt {
             what,
@@ -190,15 +214,14 @@ impl<T> TxFlow<T> {
         let psn = self.una.wrapping_add(at as u32);
         if p.lost {
             p.lost = false;
-            self.lost -= 1;
+            self.sums.lost -= 1;
             if p.not_before == 0 {
                 // It was late, not lost: this network reorders.
                 let by = dist(self.newest, psn).max(0) as u32;
                 self.reorder = self.reorder.max(by + 1).min(WINDOW);
             }
         } else {
-            self.in_flight -= 1;
-            self.bytes -= u64::from(p.bytes);
+            self.sums.ended(p.bytes);
         }
         if p.tries == 1 && dist(psn, self.newest) > 0 {
             self.newest = psn;
@@ -287,10 +310,7 @@ impl<T> TxFlow<T> {
             }
             let far = p.tries == 1 && ahead >= reorder as i32;
             if far || now.saturating_sub(p.sent_at) > patience {
-                p.lost = true;
-                self.lost += 1;
-                self.in_flight -= 1;
-                self.bytes -= u64::from(p.bytes);
+                self.sums.lose(p);
                 found |= p.not_before == 0;
             }
         }
@@ -318,17 +338,14 @@ impl<T> TxFlow<T> {
             let wait = (RNR_MIN << p.tries.min(10)).min(RNR_MAX);
             p.not_before = now + wait;
             if !p.lost {
-                p.lost = true;
-                self.lost += 1;
-                self.in_flight -= 1;
-                self.bytes -= u64::from(p.bytes);
+                self.sums.lose(p);
             }
         }
     }
 
     /// Next packet to send again, marked as sent now.
     pub(crate) fn resend(&mut self, now: u64) -> Option<(u32, &T)> {
-        if self.lost == 0 || self.in_flight >= self.window() {
+        if self.sums.lost == 0 || self.sums.in_flight >= self.window() {
             return None;
         }
         let at = self
@@ -342,9 +359,8 @@ impl<T> TxFlow<T> {
         let p = self.win.get_mut(at)?;
         if p.lost {
             p.lost = false;
-            self.lost -= 1;
-            self.in_flight += 1;
-            self.bytes += u64::from(p.bytes);
+            self.sums.lost -= 1;
+            self.sums.sent(p.bytes);
         }
         p.not_before = 0;
         p.sent_at = now;
@@ -356,13 +372,13 @@ impl<T> TxFlow<T> {
     /// Runs the timers. `true`: the peer is silent, and a probe is due.
     pub(crate) fn tick(&mut self, now: u64) -> bool {
         self.detect_losses(now);
-        let due = self.in_flight > 0 && now >= self.last_sent + self.probe_timeout();
+        let due = self.sums.in_flight > 0 && now >= self.last_sent + self.probe_timeout();
         self.probes += u32::from(due);
         due
     }
 
-    /// Whether a probe may be a new packet.
-    pub(crate) fn room_for_probe(&self) -> bool {
+    /// Whether the window has a number left for a new packet.
+    pub(crate) fn has_number(&self) -> bool {
         (self.win.len() as u32) < WINDOW
     }
 
@@ -384,18 +400,13 @@ impl<T> TxFlow<T> {
     /// Marks all packets under way as lost, when the peer has accepted none of them.
     pub(crate) fn send_again(&mut self) {
         for p in self.win.iter_mut().filter(|p| !p.acked && !p.lost) {
-            p.lost = true;
-            self.lost += 1;
-            self.in_flight -= 1;
-            self.bytes -= u64::from(p.bytes);
+            self.sums.lose(p);
         }
     }
 
     /// Everything still under way, for a flow that is given up.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
-        self.in_flight = 0;
-        self.lost = 0;
-        self.bytes = 0;
+        self.sums = WindowSums::default();
         self.una = self.next;
         self.win.drain(..).filter(|p| !p.acked).map(|p| p.what)
     }
