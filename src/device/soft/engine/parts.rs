@@ -2,7 +2,7 @@
 //!
 //! Packets mostly come in order and several at once, next to each other in the arena. [`PacketRun`]
 //! is the message whose packets are just coming: its bytes are moved together where they lie. What
-//! a poll leaves of a message goes into a [`IncompleteMessage`], as do packets that are not the
+//! a poll leaves of a message goes into an [`IncompleteMessage`], as do packets that are not the
 //! next one.
 
 use super::*;
@@ -148,6 +148,11 @@ impl Engine {
         self.store(r.peer, r.op, 0, got);
     }
 
+    /// Drops the run of a peer whose session ends: another peer may get its place.
+    pub(super) fn drop_run(&mut self, pi: u32) {
+        self.run.take_if(|r| r.peer == pi);
+    }
+
     fn store(&mut self, pi: u32, op: u32, off: usize, from: &[u8]) -> Option<Data> {
         let peer = self.peers.get_mut(pi)?;
         let m = peer.parts.get_mut(&op)?;
@@ -160,5 +165,52 @@ impl Engine {
             return None;
         }
         peer.parts.remove(&op).map(|m| Data::Own(m.bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::mem_table::Naming;
+    use std::net::Ipv4Addr;
+
+    /// A message that was just coming when its peer's session ended does not become one of the
+    /// peer that gets the place.
+    #[test]
+    fn a_run_ends_with_its_session() {
+        let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let sock = Sock::bind(ip, 0, 0).unwrap();
+        let me = QpAddr {
+            gid: gid_of(ip),
+            qpn: sock.port(),
+            ..QpAddr::default()
+        };
+        let cfg = EngineConfig {
+            segment: 512,
+            message: 1536,
+            depth: 16,
+            timeout: 1 << 40,
+            gso: false,
+            fault: None,
+            keys: None,
+        };
+        let mem = Arc::new(MemTable::new(Naming::default()));
+        let mut e = Engine::new(me, sock, mem, cfg, false).unwrap();
+        let [first, next] = [1, 2].map(|qpn| QpAddr { qpn, ..me });
+        let mut arena = vec![7; 512];
+        let pi = e.peer(&first, 1);
+        let part = MessagePart {
+            op: 3,
+            total: 1000,
+            off: 0,
+            at: 0,
+            len: 512,
+        };
+        assert!(e.prepare_part(pi, &part, true, &arena));
+        assert!(e.take_part(pi, &part, &mut arena).is_none());
+        e.end_session(pi, Status::RemoteBadQpn, &mut Vec::new(), 2);
+        assert_eq!(e.peer(&next, 3), pi);
+        e.end_run(&arena);
+        assert!(e.peers.get(pi).unwrap().parts.is_empty());
     }
 }

@@ -460,6 +460,7 @@ impl Engine {
             self.sessions.remember(token);
         }
         self.fail_peer(pi, status, list, now);
+        self.drop_run(pi);
         if self.peers.remove(pi).is_some() {
             self.by_addr.remove(&addr);
             self.active.retain(|i| *i != pi);
