@@ -13,6 +13,7 @@
 //! address in the greeting.
 
 use crate::core::Result;
+use crate::device::any::public_key;
 use crate::device::local::{self, errno, Incoming};
 use crate::device::QpAddr;
 use crate::types::*;
@@ -91,13 +92,18 @@ fn accepts(b: &[u8; ANSWER]) -> bool {
         .is_some_and(|m| *m == ACCEPTED || *m == TABLE)
 }
 
-/// A one-way hash of 64 bits: identifies an address without revealing it.
+/// A one-way hash of 64 bits: identifies an address without revealing it. The address of a service
+/// is no secret, and those who know host and number only do not know its token.
 fn digest(a: &QpAddr) -> u64 {
+    let token = match a.qkey == public_key(a.qpn) {
+        true => 0,
+        false => a.token,
+    };
     let mut h = SipHasher24::new_with_keys(0x6c66_722d_7368_6d31, 0x6e61_6d65);
     h.write(&a.gid);
     h.write(&a.qpn.to_le_bytes());
     h.write(&a.qkey.to_le_bytes());
-    h.write(&a.token.to_le_bytes());
+    h.write(&token.to_le_bytes());
     h.finish()
 }
 

@@ -493,3 +493,21 @@ fn a_third_process_cannot_speak_for_another() {
     send(&mut a, &b, b"still here");
     assert_eq!(take(&mut b, 1), [b"still here"]);
 }
+
+#[test]
+fn a_service_is_reached_by_those_who_know_its_number_only() {
+    let [a, b, c, d] = std::process::id().to_ne_bytes();
+    let service = QpAddr {
+        gid: [4, a, b, c, d, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4],
+        qpn: 51,
+        qkey: crate::device::any::public_key(51),
+        token: 77,
+    };
+    let private = QpAddr { qkey: 9, ..service };
+    let _listening = [service, private].map(|own| connection::listen(&own).unwrap());
+    let ring = ring::RingWriter::new().unwrap();
+    let reached = |to: QpAddr| connection::connect(&service, &to, ring.fd()).is_ok();
+    let without = |to: QpAddr| QpAddr { token: 0, ..to };
+    assert!(reached(service) && reached(without(service)));
+    assert!(reached(private) && !reached(without(private)));
+}

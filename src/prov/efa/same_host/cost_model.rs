@@ -83,8 +83,10 @@ pub(crate) struct CostModel {
     known: [CostClass; CLASSES.len() + 1],
     /// When the last of the messages that travel one after another arrived.
     last: u64,
-    /// Nanoseconds since then that were spent on messages that have not arrived.
+    /// Nanoseconds since then that were spent on parts of other messages, and when the last of
+    /// these ended.
     others: u64,
+    others_end: u64,
 }
 
 impl CostModel {
@@ -171,13 +173,20 @@ impl CostModel {
         let began = began.max(self.last);
         self.last = now;
         let others = core::mem::take(&mut self.others);
-        let ns = now.saturating_sub(began).saturating_sub(others);
-        self.add_measurement(way, n, bytes, ns);
+        // Of the parts before this message began, none are its own time.
+        let others = others.min(self.others_end.saturating_sub(began));
+        let ns = now.saturating_sub(began);
+        // What is left of a time that went to others for the most part says nothing.
+        if others <= ns / 2 {
+            self.add_measurement(way, n, bytes, ns - others);
+        }
     }
 
-    /// Excludes time spent on a part of another message from the next arrival's measurement.
-    pub(crate) fn count_other(&mut self, ns: u64) {
-        self.others = self.others.saturating_add(ns);
+    /// Excludes time spent on a part of another message, from when to when, from the next
+    /// arrival's measurement.
+    pub(crate) fn count_other(&mut self, (began, now): (u64, u64)) {
+        self.others = self.others.saturating_add(now.saturating_sub(began));
+        self.others_end = now;
     }
 
     /// Records the time of `n` messages of `bytes` in all. A single time may be arbitrarily long,
@@ -270,6 +279,22 @@ mod tests {
         // One long time of the cheaper method does not make it the dearer one.
         p.add_measurement(CopyMethod::Ring, 1, len, 1_000_000_000);
         assert_eq!(p.of(len).best(among), CopyMethod::Ring);
+    }
+
+    #[test]
+    fn an_arrival_is_not_measured_by_what_was_copied_before_it() {
+        let mut p = CostModel::default();
+        p.count_other((1_000, 9_000));
+        p.measured_arrival(CopyMethod::Ring, 1, LEN, (10_000, 14_000));
+        assert_eq!(p.cost(LEN, &ALL), 40);
+        // A part of another message in between is not its time.
+        p.count_other((21_000, 22_000));
+        p.measured_arrival(CopyMethod::Cma, 1, LEN, (20_000, 24_000));
+        assert_eq!(p.of(LEN).cost[CopyMethod::Cma as usize], 30);
+        // A time that others took nearly all of says nothing.
+        p.count_other((30_000, 33_900));
+        p.measured_arrival(CopyMethod::CmaBoth, 1, LEN, (30_000, 34_000));
+        assert_eq!(p.of(LEN).cost[CopyMethod::CmaBoth as usize], 0);
     }
 
     #[test]

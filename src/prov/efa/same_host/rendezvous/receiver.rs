@@ -542,8 +542,9 @@ impl Rendezvous {
                 None => Some(FetchOutcome::Gone),
             };
             let Some(ends) = ends else {
-                let ns = port.rings().map_or(0, |r| r.now().saturating_sub(began));
-                self.costs.count_other(ns);
+                let now = port.rings().map_or(began, |r| r.now());
+                let ns = now.saturating_sub(began);
+                self.costs.count_other((began, now));
                 let fetch = self.coming.get_mut(n).and_then(|i| i.fetch.as_mut());
                 if let Some(f) = fetch {
                     f.ns += ns;

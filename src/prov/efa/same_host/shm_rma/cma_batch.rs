@@ -131,11 +131,13 @@ pub(super) struct CmaContext<'a, R> {
     pub ended: &'a mut Vec<(Completion, Status)>,
 }
 
-impl<R> CmaContext<'_, R> {
-    /// Excludes time spent on a copy from the cost of accesses that waited for it.
+impl<R: RmaRings> CmaContext<'_, R> {
+    /// Excludes the time of a copy, which has ended now, from the cost of accesses that waited for
+    /// it.
     fn count_copy(&mut self, ns: u64) {
         if self.others_wait {
-            self.costs.count_other(ns);
+            let now = self.rings.now();
+            self.costs.count_other((now.saturating_sub(ns), now));
         }
     }
 }
