@@ -1,7 +1,7 @@
 //! The reading end of a ring (`ring`), and access to its records.
 
 use super::layout::{
-    record_word, span, GIVE_BACK, RX_ARMED, RX_PAUSED, TAKEN, TX_ARMED, WRAP, WRITER_CPU,
+    record_word, span, GIVE_BACK, LINE, RX_ARMED, RX_PAUSED, TAKEN, TX_ARMED, WRAP, WRITER_CPU,
 };
 use super::segment::{RingSegment, DATA, SIZE};
 use crate::device::host;
@@ -67,10 +67,18 @@ impl<'a> Record<'a> {
         [key, addr, word].map(|w| w.load(Relaxed))
     }
 
+    /// Requests the lines of an answer of `len` bytes, which were the writer's.
+    #[inline(always)]
+    fn request_answer(&self, len: usize) {
+        self.map
+            .prefetch_write(self.at, span(rma::HEAD + len) / LINE - 1);
+    }
+
     /// As [`Record::fill`], one piece.
     #[inline]
     pub fn fill_piece(&self, p: Piece) {
         if p.len() <= self.len.saturating_sub(rma::HEAD) {
+            self.request_answer(p.len());
             self.map.put_piece(self.at + rma::HEAD, p);
         }
     }
@@ -79,6 +87,7 @@ impl<'a> Record<'a> {
     #[inline]
     pub fn fill(&self, mem: &UserMem) {
         if mem.len() <= self.len.saturating_sub(rma::HEAD) {
+            self.request_answer(mem.len());
             self.map.put_mem(self.at + rma::HEAD, mem);
         }
     }
@@ -87,6 +96,7 @@ impl<'a> Record<'a> {
     #[inline]
     pub fn fill_bytes(&self, bytes: &[u8]) {
         if bytes.len() <= self.len.saturating_sub(rma::HEAD) {
+            self.request_answer(bytes.len());
             self.map.put(self.at + rma::HEAD, bytes);
         }
     }

@@ -3,10 +3,10 @@
 //! Its length is a power of two, so that a mask keeps an offset within the file: every message
 //! accesses the words.
 
+use super::layout::LINE;
 use crate::core::Result;
-use crate::hmem::{copy_across, copy_bytes, Piece, UserMem};
+use crate::hmem::{self, copy_across, copy_bytes, Piece, UserMem};
 use crate::shm::memfd::MemfdMap;
-use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::os::fd::OwnedFd;
 
@@ -18,6 +18,9 @@ pub(crate) const DATA: usize = SIZE;
 /// Bytes of the file.
 pub(crate) const FILE: usize = DATA + SIZE;
 const _: () = assert!(FILE.is_power_of_two());
+/// Lines that are requested before they are written, at most: where more are written, the first
+/// hide the others' time.
+const LINES_REQUESTED: usize = 128;
 
 /// See the module text.
 pub struct RingSegment(MemfdMap);
@@ -83,17 +86,14 @@ impl RingSegment {
         unsafe { &*self.place(off & !63).cast::<[AtomicU64; 8]>() }
     }
 
-    /// Prefetches the line at `off` for writing.
+    /// Requests the first lines behind the one at `off` in the records, which will be written: `n`,
+    /// or as many as make a difference.
     #[inline(always)]
-    pub fn prefetch_write(&self, off: usize) {
-        let p = self.place(off).cast::<c_void>();
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint, which reads and writes nothing.
-        unsafe {
-            core::arch::asm!("prefetchw [{}]", in(reg) p, options(nostack, preserves_flags));
+    pub fn prefetch_write(&self, off: usize, n: usize) {
+        for i in 1..=n.min(LINES_REQUESTED) {
+            let off = DATA + (off + i * LINE) % SIZE;
+            hmem::prefetch_write(self.place(off).cast());
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = p;
     }
 
     /// Copies bytes in; nothing when they do not fit.

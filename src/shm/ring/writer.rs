@@ -15,6 +15,10 @@ use std::sync::Arc;
 /// Bytes of records that are used, and take memory, until long messages come: with all of them
 /// lines come back to the writer when they have left the reader's cache, which doubles the speed.
 const SMALL: usize = 192 << 10;
+/// Lines of the next record that are requested when one has been written, at most. More would cost
+/// time where the next record comes at once.
+const LINES_AHEAD: usize = 16;
+
 /// The end that writes.
 pub(crate) struct RingWriter {
     map: Arc<RingSegment>,
@@ -168,14 +172,14 @@ impl RingWriter {
         bytes: &[u8],
     ) -> core::result::Result<bool, WriteBlocked> {
         let len = head.len() + body.len() + bytes.len();
-        let at = self.begin(what, len)?;
+        let at = self.begin(what, len, len)?;
         self.map.put(at, head);
         if body.is_empty() {
             self.map.put(at + head.len(), bytes);
         } else {
             self.map.put_mem(at + head.len(), body);
         }
-        Ok(self.end(what, len))
+        Ok(self.end(what, len, len))
     }
 
     /// Writes a record of the first `count` words, two at most, and a piece of memory.
@@ -188,7 +192,7 @@ impl RingWriter {
         body: Piece,
     ) -> core::result::Result<bool, WriteBlocked> {
         let len = 8 * count + body.len();
-        let at = self.begin(what, len)?;
+        let at = self.begin(what, len, len)?;
         if count > 0 {
             self.map.word(at).store(words[0], Relaxed);
         }
@@ -196,7 +200,7 @@ impl RingWriter {
             self.map.word(at + 8).store(words[1], Relaxed);
         }
         self.map.put_piece(at + 8 * count, body);
-        Ok(self.end(what, len))
+        Ok(self.end(what, len, len))
     }
 
     /// Writes a record of these words, a line at most.
@@ -207,11 +211,11 @@ impl RingWriter {
         words: &[u64],
     ) -> core::result::Result<bool, WriteBlocked> {
         let len = 8 * words.len();
-        let at = self.begin(what, len)?;
+        let at = self.begin(what, len, len)?;
         for (to, w) in self.map.line(at).iter().skip(1).zip(words) {
             to.store(*w, Relaxed);
         }
-        Ok(self.end(what, len))
+        Ok(self.end(what, len, len))
     }
 
     /// Writes an access: three words, and `data` or, where that is more, `room` for the answer.
@@ -224,8 +228,9 @@ impl RingWriter {
         data: &LocalBuffer,
         room: usize,
     ) -> core::result::Result<(bool, u64), WriteBlocked> {
-        let len = rma::HEAD + data.byte_len().max(room);
-        let at = self.begin(what, len)?;
+        let filled = rma::HEAD + data.byte_len();
+        let len = filled.max(rma::HEAD + room);
+        let at = self.begin(what, len, filled)?;
         let start = self.at;
         let [key, addr, word] = words;
         self.map.word(at).store(key, Relaxed);
@@ -237,7 +242,7 @@ impl RingWriter {
             LocalBuffer::Mem(m) => self.map.put_mem(at + rma::HEAD, m),
             LocalBuffer::Shared(..) => {}
         }
-        Ok((self.end(what, len), start))
+        Ok((self.end(what, len, filled), start))
     }
 
     /// Copies the answer to the access at position `start`.
@@ -266,12 +271,17 @@ impl RingWriter {
         DATA + start as usize % SIZE
     }
 
-    /// Makes room for a record of `len` bytes: where they go.
+    /// Makes room for a record of `len` bytes, of which the first `filled` are to be written:
+    /// where they go.
+    ///
+    /// Their lines are requested before the first is written, which the reader polls: it would take
+    /// that line back while the others come.
     #[inline(always)]
     fn begin(
         &mut self,
         what: RecordHeader,
         len: usize,
+        filled: usize,
     ) -> core::result::Result<usize, WriteBlocked> {
         if what.message && self.map.half(RX_PAUSED).load(Relaxed) != 0 {
             return Err(WriteBlocked::Paused);
@@ -285,7 +295,13 @@ impl RingWriter {
         } else if !self.has(need) {
             return Err(WriteBlocked::Room);
         }
-        Ok(DATA + self.at as usize % SIZE + 8)
+        let at = DATA + self.at as usize % SIZE + 8;
+        // The line of the next record, which a short one alone needs, was requested before.
+        let lines = span(filled) / LINE;
+        if lines > 1 {
+            self.map.prefetch_write(at, lines);
+        }
+        Ok(at)
     }
 
     /// Goes on at the beginning of the ring, where a record of `need` bytes has room.
@@ -302,19 +318,19 @@ impl RingWriter {
         Ok(())
     }
 
-    /// Gives the record that [`RingWriter::begin`] began, and that has been filled, to the reader.
-    /// `true` when it waits and has to be woken.
+    /// Gives the record that [`RingWriter::begin`] began, and whose first `filled` bytes have been
+    /// written, to the reader. `true` when it waits and has to be woken.
     #[inline(always)]
-    fn end(&mut self, what: RecordHeader, len: usize) -> bool {
+    fn end(&mut self, what: RecordHeader, len: usize, filled: usize) -> bool {
         let (pos, need) = (self.at as usize % SIZE, span(len));
         let word = |pos: usize| self.map.word(DATA + pos % SIZE);
         word(pos + need).store(0, Relaxed);
         let kind = u64::from(what.kind) << KIND | u64::from(what.flags) << FLAGS;
         word(pos).store(kind | len as u64, Release);
         self.at += need as u64;
-        // The next short record makes the word there zero: the line is with the reader since the
-        // ring's last round.
-        self.map.prefetch_write(DATA + (pos + need + LINE) % SIZE);
+        // The lines of a next record like this one are with the reader since the ring's last round.
+        let lines = filled.div_ceil(LINE).clamp(1, LINES_AHEAD);
+        self.map.prefetch_write(pos + need, lines);
         // The reader tests the ring after it has set the flag.
         if self.fence_by_reader {
             compiler_fence(SeqCst);
