@@ -8,6 +8,23 @@ use core::mem::size_of;
 /// shorter copies is not affected.
 const AT_ONCE: usize = 2048;
 
+/// Requests the line at `p`, which will be read.
+#[inline(always)]
+pub fn prefetch_read(p: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint, which reads and writes nothing.
+    unsafe {
+        core::arch::asm!("prefetcht0 [{}]", in(reg) p, options(nostack, preserves_flags));
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: a hint, which reads and writes nothing.
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) p, options(nostack, preserves_flags));
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let _ = p;
+}
+
 /// Copies `len` bytes.
 ///
 /// # Safety

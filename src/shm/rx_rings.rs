@@ -194,10 +194,14 @@ impl RxRings {
             at += 1;
             // A ring that was empty at the last poll has one message, mostly: a look behind that
             // message takes the cache line from its writer.
-            let most = if ONE && i.idle > 0 { 1 } else { budget };
+            let burst = i.idle == 0;
+            let most = if ONE && !burst { 1 } else { budget };
             let (mut taken, mut wake) = (0, false);
             let mut flow = Flow::Taken;
             while flow == Flow::Taken && taken < most {
+                if burst {
+                    i.ring.prefetch();
+                }
                 let (kind, len);
                 (flow, kind, len) = match (i.ring.look(), i.peer) {
                     (Lookup::Nothing, _) => break,

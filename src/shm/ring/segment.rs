@@ -86,6 +86,13 @@ impl RingSegment {
         unsafe { &*self.place(off & !63).cast::<[AtomicU64; 8]>() }
     }
 
+    /// Requests the line `n` lines behind the one at `off` in the records, which will be read.
+    #[inline(always)]
+    pub fn prefetch_read(&self, off: usize, n: usize) {
+        let off = DATA + (off + n * LINE) % SIZE;
+        hmem::prefetch_read(self.place(off).cast());
+    }
+
     /// Requests the first lines behind the one at `off` in the records, which will be written: `n`,
     /// or as many as make a difference.
     #[inline(always)]
