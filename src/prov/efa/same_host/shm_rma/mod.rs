@@ -204,6 +204,7 @@ impl ShmRma {
             return Verdict::Queued;
         }
         let tells = r.cq_data.is_some() || wants_events;
+        let began = rings.now();
         let copied = match &r.data {
             SendData::User(m) if m.len() > POLL_BUDGET => {
                 let long = LongCopy::new(r.write, *m, done).told(r.cq_data, wants_events);
@@ -232,6 +233,13 @@ impl ShmRma {
             }
             Err(RmaDenied::Status(s)) => Some(failure(s)),
             Ok(()) => {
+                if done.len > RING_RMA_MAX {
+                    let span = (began, rings.now());
+                    self.costs.measured_copy(CopyMethod::Cma, 1, done.len, span);
+                    if !self.begun.is_empty() {
+                        self.costs.count_other(span);
+                    }
+                }
                 if tells {
                     // There is room: this endpoint is the ring's only writer.
                     rings.tell(peer, (r.key, done.len, r.cq_data, r.write));
