@@ -1,15 +1,21 @@
 //! Progress of a domain's connections.
 //!
-//! A connection that has received is read once more at the next call, by the system call that also
-//! returns its bytes. As soon as it has none, epoll(7) tells when there are: to look into an empty
-//! socket takes its lock, and a packet that arrives meanwhile has to wait for it, where otherwise
-//! its sender's processor takes it in.
+//! The connection that received last is read at each call, by the system call that also returns its
+//! bytes: between two hosts of one machine a ping-pong of 8 bytes takes 3.26 us so, and 3.59 when
+//! epoll(7) is asked first. Every [`ALONE`] calls, and when the connection has had nothing for
+//! [`MISSES`] of them, epoll tells which connections have bytes. So it does while much arrives: a
+//! look into an empty socket takes its lock, and a packet that arrives meanwhile has to wait, where
+//! otherwise its sender's processor takes it in.
 
 use super::conn::{accept, expire, flush, receive, writable};
 use super::state::{TcpState, NO_CONN};
 
-/// Calls per poll of all sockets while one connection has bytes at each call.
+/// Calls per poll of all sockets while one connection is read at each call.
 const ALONE: u32 = 16;
+/// Calls without bytes after which a connection is no longer read at each call.
+pub(super) const MISSES: u32 = 256;
+/// Bytes of one system call from which on much arrives.
+pub(super) const MUCH: usize = 8 << 10;
 
 /// Takes in what has arrived, and sends what waits.
 #[inline]
@@ -18,8 +24,12 @@ pub(crate) fn progress(s: &mut TcpState) {
     if s.last_active != NO_CONN {
         let last_active = s.last_active;
         if !receive(s, last_active) {
-            s.last_active = NO_CONN;
-        } else if s.full == 0 && !s.turns.is_multiple_of(ALONE) {
+            s.misses = s.misses.saturating_add(1);
+            if s.misses >= MISSES {
+                s.last_active = NO_CONN;
+            }
+        }
+        if s.full == 0 && !s.turns.is_multiple_of(ALONE) {
             return;
         }
     }

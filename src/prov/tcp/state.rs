@@ -43,6 +43,8 @@ pub(crate) struct TcpState {
     pub ready: Vec<Ready>,
     /// The connection that received last.
     pub last_active: u32,
+    /// Calls since it has last had bytes.
+    pub misses: u32,
     /// Connections that wait for room in their sockets.
     pub full: u32,
     /// Calls of `progress` so far.
@@ -82,6 +84,7 @@ impl TcpState {
     pub(crate) fn new(poller: Poller, mem: MemTable) -> TcpState {
         TcpState {
             poller,
+            misses: 0,
             eps: Slab::default(),
             cqs: Slab::default(),
             cntrs: Slab::default(),

@@ -5,6 +5,7 @@
 //! received into a buffer that all connections share. The connection keeps the part of a header
 //! that is not complete.
 
+use super::super::progress::{MISSES, MUCH};
 use super::super::recvq::{forget, RecvPlace, SavedMsg, SavedState};
 use super::super::state::{FailReason, MsgInfo, TcpState};
 use super::super::wire::{self, Head, Malformed, XnetOp, BASE};
@@ -42,6 +43,7 @@ pub(crate) fn receive(s: &mut TcpState, id: u32) -> bool {
         match stream.recv(&direct, &mut buf) {
             Ok(StreamRead::Bytes(n)) => {
                 any = true;
+                s.misses = if n > MUCH { MISSES } else { 0 };
                 let first = n.min(direct.len());
                 if first > 0 {
                     arrived(s, id, first);
