@@ -21,6 +21,9 @@ pub const FIN: u8 = 9;
 /// The sender has copied what there was to copy of a split copy.
 pub const SPLIT_DONE: u8 = 10;
 
+/// The initiator of a long access copies it itself, and the target may help.
+pub const SPLIT_RMA: u8 = 11;
+
 /// Flags of [`MESSAGE`] and [`RTS`]: which words precede the bytes, the tag before the data. An
 /// access may carry data, too.
 pub const TAGGED: u8 = 1;

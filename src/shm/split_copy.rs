@@ -1,8 +1,11 @@
-//! A split copy: two processes copy a long message, each taking the next chunk when it has time.
+//! A split copy: two processes copy a long message, read or write, each taking the next chunk when
+//! it has time.
 //!
-//! The word that counts the chunks is in the ring from the receiver to the sender. Its upper part
-//! numbers the transfers that use the word, so that a late helper finds no chunk to copy. A peer
-//! that writes false counts spoils this transfer only: the number of every chunk is checked.
+//! The word that counts the chunks is in the ring of the side that opens the copy: the receiver of
+//! a message, the initiator of an access. A chunk that could not be copied ends the copy for both.
+//! The word's upper part numbers the transfers that use the word, so that a late helper finds no
+//! chunk to copy. A peer that writes false counts spoils this transfer only: the number of every
+//! chunk is checked.
 
 use super::ring::{RingSegment, LINE};
 use core::sync::atomic::{AtomicU64, Ordering::*};
@@ -18,6 +21,8 @@ const ROUND: u32 = 48;
 const MASK: u64 = (1 << DONE) - 1;
 /// Bit of the count of chunks taken: no more chunks may be taken.
 const STOPPED: u64 = 1 << (DONE - 1);
+/// Bit of the count of chunks taken: a chunk could not be copied, and no more may be taken.
+const FAILED: u64 = 1 << (DONE - 2);
 /// Attempts to take a chunk while the peer takes chunks, too; bounded against a hostile peer.
 const TRIES: u32 = 1000;
 
@@ -40,7 +45,7 @@ impl SplitCopy {
         SplitCopy {
             word: packed as u8,
             round: (packed >> 16) as u16,
-            chunks: (packed >> 32) as u32 & (STOPPED - 1) as u32,
+            chunks: (packed >> 32) as u32 & (FAILED - 1) as u32,
         }
     }
 
@@ -64,17 +69,21 @@ impl SplitCopy {
         let mut n = 0;
         while n < most {
             let Some(c) = self.take(ring) else { break };
-            if !copy(c) {
-                return None;
+            let copied = copy(c);
+            if !copied {
+                self.fail(ring);
             }
             self.mark_copied(ring);
+            if !copied {
+                return None;
+            }
             n += 1;
         }
         Some(n)
     }
 
     /// Takes a chunk to copy; `None` when there are no more.
-    fn take(self, ring: &RingSegment) -> Option<u32> {
+    pub(super) fn take(self, ring: &RingSegment) -> Option<u32> {
         let word = self.at(ring);
         for _ in 0..TRIES {
             let w = word.load(Acquire);
@@ -89,8 +98,18 @@ impl SplitCopy {
         None
     }
 
-    /// Counts a copied chunk.
-    fn mark_copied(self, ring: &RingSegment) {
+    /// Lets no more chunks be taken, because one cannot be copied.
+    fn fail(self, ring: &RingSegment) {
+        self.at(ring).fetch_or(FAILED, AcqRel);
+    }
+
+    /// Whether a chunk could not be copied.
+    pub(super) fn failed(self, ring: &RingSegment) -> bool {
+        self.at(ring).load(Acquire) & FAILED != 0
+    }
+
+    /// Counts a chunk that is copied, or given up: its taker touches it no more.
+    pub(super) fn mark_copied(self, ring: &RingSegment) {
         self.at(ring).fetch_add(1 << DONE, AcqRel);
     }
 
@@ -104,13 +123,13 @@ impl SplitCopy {
         };
         let word = at.at(ring);
         let w = word.fetch_or(STOPPED, AcqRel);
-        (w >> DONE & MASK) >= (w & MASK & !STOPPED)
+        (w >> DONE & MASK) >= (w & MASK & !(STOPPED | FAILED))
     }
 
     /// Whether all chunks are copied.
     pub(super) fn over(self, ring: &RingSegment) -> bool {
         let w = self.at(ring).load(Acquire);
-        (w >> DONE & MASK) as u32 >= self.chunks
+        w & FAILED == 0 && (w >> DONE & MASK) as u32 >= self.chunks
     }
 }
 
@@ -157,6 +176,16 @@ mod tests {
         assert!(!SplitCopy::stop(3, &ring));
         assert_eq!(next.take(&ring), None);
         next.mark_copied(&ring);
+        assert!(SplitCopy::stop(3, &ring));
+        // A chunk that could not be copied is not missed by the side that waits.
+        let last = SplitCopy {
+            round: 9,
+            chunks: 1,
+            ..share
+        };
+        last.open(&ring);
+        assert_eq!(last.work(&ring, 1, |_| false), None);
+        assert!(last.failed(&ring) && !last.over(&ring));
         assert!(SplitCopy::stop(3, &ring));
     }
 }

@@ -112,6 +112,26 @@ impl TxRings {
             .map_or(Some(0), |ring| s.work(ring, most, copy))
     }
 
+    /// Takes a chunk of a split copy of ours; `None` when there are no more.
+    pub fn take_chunk(&self, peer: PeerId, s: SplitCopy) -> Option<u32> {
+        self.shared(peer).and_then(|ring| s.take(ring))
+    }
+
+    /// Counts a chunk that we took, and touch no more.
+    pub fn mark_copied(&self, peer: PeerId, s: SplitCopy) {
+        if let Some(ring) = self.shared(peer) {
+            s.mark_copied(ring);
+        }
+    }
+
+    /// Whether a chunk of a split copy could not be copied, or will not: the peer is gone.
+    pub fn split_failed(&self, peer: PeerId, s: SplitCopy) -> bool {
+        match self.routes.get(peer as usize) {
+            Some(TxRoute::Ring(o)) => s.failed(o.ring.file()) || self.thread.peer_exited(o.conn),
+            _ => true,
+        }
+    }
+
     /// Whether all chunks of a split copy are copied.
     pub fn split_done(&self, peer: PeerId, s: SplitCopy) -> bool {
         self.shared(peer).is_some_and(|ring| s.over(ring))

@@ -200,6 +200,18 @@ pub(crate) fn arrived(
                 message(from, record, head, rq, port);
             }
         }
+        kind::SPLIT_RMA => {
+            if !rendezvous.may_copy() {
+                return Flow::Deferred;
+            }
+            if let (Some(rings), Some(addr)) = (&mut port.rings, port.peers.addr(from)) {
+                // The way to the initiator's memory comes with a ring to it. Until that is there,
+                // the initiator copies alone.
+                if rings.ensure_route(from, addr) {
+                    rendezvous.count_copied(shm_rma::help(port.dev, rings, from, record));
+                }
+            }
+        }
         _ if shm_rma::is(record) => shm_rma::arrived(from, record, rq, port),
         _ => {}
     }

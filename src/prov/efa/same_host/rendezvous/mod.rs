@@ -196,6 +196,16 @@ impl Rendezvous {
         self.said(sent, to, kind, words);
     }
 
+    /// Whether something may be copied until the next [`Rendezvous::pump`].
+    pub(crate) fn may_copy(&self) -> bool {
+        self.budget() > 0
+    }
+
+    /// Counts bytes that were copied for another module.
+    pub(crate) fn count_copied(&mut self, bytes: usize) {
+        self.copied = self.copied.saturating_add(bytes);
+    }
+
     /// Bytes that may be copied until the next [`Rendezvous::pump`].
     fn budget(&self) -> usize {
         POLL_BUDGET.saturating_sub(self.copied)

@@ -4,10 +4,11 @@
 //! The first access of a batch is copied at once, or by the target if it is short. While the
 //! application posts others without polling in between they are collected: until there are as many
 //! as one call takes, or until the application polls ([`super::ShmRma::collect`]), which it has to
-//! for their completions. A long access is copied up to [`POLL_BUDGET`] bytes at a time; after the
-//! last of them the target gets the event, if it wants one.
+//! for their completions. A long access is copied up to [`POLL_BUDGET`] bytes at a time, alone or
+//! with its target (`split`); after the last of them the target gets the event, if it wants one.
 
 use super::port::RmaRings;
+use super::split::{split_on, SplitPhase, SplitStep};
 use super::RING_RMA_MAX;
 use crate::hmem::{Piece, UserMem};
 use crate::proto::PeerId;
@@ -42,6 +43,9 @@ pub(super) struct LongCopy {
     pub copied: usize,
     /// Nanoseconds that it took so far.
     pub ns: u64,
+    /// Its target is to copy parts of it, too; when that began.
+    pub split: Option<SplitPhase>,
+    pub began: u64,
 }
 
 impl LongCopy {
@@ -55,6 +59,16 @@ impl LongCopy {
             tells: false,
             copied: 0,
             ns: 0,
+            split: None,
+            began: 0,
+        }
+    }
+
+    /// It is copied by both sides.
+    pub(super) fn split(self) -> LongCopy {
+        LongCopy {
+            split: Some(SplitPhase::Wanted),
+            ..self
         }
     }
 
@@ -254,13 +268,38 @@ impl CmaBatch {
         while let Some(l) = self.long.get_mut(at) {
             let most = POLL_BUDGET.saturating_sub(self.copied);
             if l.copied < l.mem.len() {
-                if most == 0 {
-                    return;
-                }
-                let before = (l.copied, l.ns);
-                let went = copy_part(c.rings, l, most);
-                self.copied += l.copied - before.0;
-                c.count_copy(l.ns - before.1);
+                let went = match l.split {
+                    Some(phase) => {
+                        if l.began == 0 {
+                            l.began = c.rings.now();
+                        }
+                        let (copied, step) = split_on(l, phase, c.rings, most);
+                        self.copied += copied;
+                        match step {
+                            SplitStep::More => return,
+                            SplitStep::Waits => {
+                                at += 1;
+                                continue;
+                            }
+                            SplitStep::Alone => {
+                                l.split = None;
+                                continue;
+                            }
+                            SplitStep::Ended(went) => {
+                                l.copied = l.mem.len();
+                                went
+                            }
+                        }
+                    }
+                    None if most == 0 => return,
+                    None => {
+                        let before = (l.copied, l.ns);
+                        let went = copy_part(c.rings, l, most);
+                        self.copied += l.copied - before.0;
+                        c.count_copy(l.ns - before.1);
+                        went
+                    }
+                };
                 if let Err(denied) = went {
                     let Some(l) = self.long.remove(at) else { break };
                     match denied {
@@ -274,14 +313,20 @@ impl CmaBatch {
                     }
                     continue;
                 }
+                if l.split.is_some() {
+                    let (costs, span) = (&mut *c.costs, (l.began, c.rings.now()));
+                    costs.measured_arrival(CopyMethod::CmaBoth, 1, l.copied, span);
+                }
             }
             if l.copied < l.mem.len() || l.tells && !told(c.rings, l) {
                 at += 1;
                 continue;
             }
             if let Some(l) = self.long.remove(at) {
-                c.costs
-                    .measured_copy(CopyMethod::Cma, 1, l.copied, (0, l.ns));
+                if l.split.is_none() {
+                    c.costs
+                        .measured_copy(CopyMethod::Cma, 1, l.copied, (0, l.ns));
+                }
                 c.ended.push((l.done, Status::Ok));
             }
         }

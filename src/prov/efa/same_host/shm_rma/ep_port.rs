@@ -8,7 +8,7 @@ use crate::prov::contract::{RmaReq, SendData};
 use crate::prov::efa::ops::rma::rma_op;
 use crate::prov::efa::port::EpPort;
 use crate::prov::efa::same_host::event_words;
-use crate::shm::{AdapterRetry, LocalBuffer, RmaDenied, TxRings};
+use crate::shm::{kind, AdapterRetry, LocalBuffer, RecordHeader, RmaDenied, SplitCopy, TxRings};
 use crate::transport::{Completion, Payload, Poll, RemoteAddr, Status, Transport, Verdict};
 
 /// Bytes of the record of an event.
@@ -61,6 +61,40 @@ impl RmaRings for TxRings {
         parts: impl Iterator<Item = (Piece, u64)>,
     ) -> usize {
         TxRings::access_batch(self, peer, write, key, parts)
+    }
+
+    fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy> {
+        TxRings::open_split(self, peer, chunks)
+    }
+
+    fn ask_for_help(&mut self, peer: PeerId, words: [u64; 6]) {
+        let head = RecordHeader {
+            kind: kind::SPLIT_RMA,
+            flags: 0,
+            message: false,
+        };
+        // Without help the chunks are copied here.
+        let _ = self.send_words(peer, head, &words);
+    }
+
+    fn take_chunk(&mut self, peer: PeerId, s: SplitCopy) -> Option<u32> {
+        TxRings::take_chunk(self, peer, s)
+    }
+
+    fn mark_copied(&mut self, peer: PeerId, s: SplitCopy) {
+        TxRings::mark_copied(self, peer, s);
+    }
+
+    fn end_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
+        TxRings::end_split(self, peer, s)
+    }
+
+    fn split_failed(&self, peer: PeerId, s: SplitCopy) -> bool {
+        TxRings::split_failed(self, peer, s)
+    }
+
+    fn stop_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
+        TxRings::stop_split(self, peer, s)
     }
 
     fn fits_event(&mut self, peer: PeerId) -> bool {

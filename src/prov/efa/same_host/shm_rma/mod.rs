@@ -5,7 +5,7 @@
 //! in its place. A short one is one record and a [`Completion`]; a long one is an operation in
 //! pieces ([`LongRma`]), so that both sides copy at once. Reads and writes that are cheaper by
 //! cross-memory attach go that way: short ones several by one call, long ones in parts
-//! (`cma_batch`).
+//! (`cma_batch`), very long ones by both sides where the target polls (`split`).
 //!
 //! [`ShmRma`] is a state machine that does all input and output through its `port`; `sim` runs
 //! several against each other. [`ShmRma::start`] begins an access; a poll goes through
@@ -16,6 +16,7 @@ mod ep_port;
 mod port;
 #[cfg(test)]
 mod sim;
+mod split;
 mod target;
 
 use crate::hmem::Piece;
@@ -30,6 +31,7 @@ use crate::types::*;
 pub(crate) use cma_batch::BatchedAccess;
 use cma_batch::{CmaBatch, CmaContext, LongCopy, RefusedAccess};
 use port::{RmaPort, RmaRings};
+pub(crate) use split::help;
 use std::collections::VecDeque;
 pub(crate) use target::{arrived, find, is, serve, told, Scratch, TargetAtomic, TargetMemory};
 
@@ -42,8 +44,9 @@ pub(crate) const BATCH_MIN: [usize; 2] = [2 << 10, 6 << 10];
 const PIECE: usize = 8 << 10;
 const BIG_PIECE: usize = 32 << 10;
 const BIG: usize = 64 << 10;
-/// How a long read or write may be copied.
+/// How a long read or write may be copied, and how a very long one.
 const METHODS: [CopyMethod; 2] = [CopyMethod::Ring, CopyMethod::Cma];
+const LONG_METHODS: [CopyMethod; 3] = [CopyMethod::Ring, CopyMethod::Cma, CopyMethod::CmaBoth];
 
 /// A long read or write, of which pieces are still to be written into the ring.
 struct LongRma {
@@ -315,7 +318,8 @@ impl ShmRma {
         let Some(l) = self.turn.get_mut(at) else {
             return false;
         };
-        if self.costs.choose(l.mem.len(), &METHODS) == CopyMethod::Ring {
+        let way = self.costs.choose(l.mem.len(), &LONG_METHODS);
+        if way == CopyMethod::Ring {
             l.chosen = true;
             let began = port.rings().map_or(0, |rings| rings.now());
             self.begun.push((l.ctx, began));
@@ -327,7 +331,10 @@ impl ShmRma {
                 ..l.done
             };
             let long = LongCopy::new(l.write, l.mem.into(), done).told(l.cq_data, false);
-            self.cma.queue(long);
+            self.cma.queue(match way {
+                CopyMethod::CmaBoth => long.split(),
+                _ => long,
+            });
         }
         false
     }

@@ -7,6 +7,8 @@
 //!
 //! `FABRIC_SIM_SEEDS` sets how many seeds run.
 
+mod split_host;
+
 use super::port::{RmaPort, RmaRings};
 use super::*;
 use crate::core::rng::Rng;
@@ -14,7 +16,9 @@ use crate::hmem::fenced::FencedBuf;
 use crate::hmem::{fake, InjectBuf, UserMem};
 use crate::proto::sim_seeds;
 use crate::prov::contract::Common;
+use crate::shm::SplitCopy;
 use crate::transport::RemoteAddr;
+use split_host::{HeldChunk, SimHelp, SimRmaSplit};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
@@ -82,6 +86,11 @@ struct RmaHost {
     /// Processes that want an event of every access.
     listeners: HashSet<PeerId>,
     dead: HashSet<PeerId>,
+    splits: Vec<SimRmaSplit>,
+    helps: VecDeque<SimHelp>,
+    held: Vec<HeldChunk>,
+    /// Chunks that targets have copied.
+    helped: usize,
     /// How often in percent the system refuses, and a ring has no room or takes no more.
     refuses: u64,
     full: u64,
@@ -262,6 +271,60 @@ impl RmaRings for RmaSimPort {
             .count()
     }
 
+    fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy> {
+        let h = &mut *self.host.borrow_mut();
+        if h.dead.contains(&peer) || h.chance(h.full / 2) {
+            return None;
+        }
+        h.splits.push(SimRmaSplit::new(chunks));
+        Some(SplitCopy {
+            word: 0,
+            round: h.splits.len() as u16 - 1,
+            chunks,
+        })
+    }
+
+    fn ask_for_help(&mut self, peer: PeerId, words: [u64; 6]) {
+        let h = &mut *self.host.borrow_mut();
+        if !h.dead.contains(&peer) && !h.chance(h.full) {
+            h.helps.push_back(SimHelp {
+                from: self.me,
+                to: peer,
+                words,
+            });
+        }
+    }
+
+    fn take_chunk(&mut self, _: PeerId, s: SplitCopy) -> Option<u32> {
+        self.host.borrow_mut().splits[usize::from(s.round)].take()
+    }
+
+    fn mark_copied(&mut self, _: PeerId, s: SplitCopy) {
+        self.host.borrow_mut().splits[usize::from(s.round)].back += 1;
+    }
+
+    fn end_split(&mut self, _: PeerId, s: SplitCopy) -> bool {
+        let split = &mut self.host.borrow_mut().splits[usize::from(s.round)];
+        let over = !split.failed && split.back == split.chunks;
+        split.open &= !over;
+        over
+    }
+
+    fn split_failed(&self, peer: PeerId, s: SplitCopy) -> bool {
+        let h = self.host.borrow();
+        h.splits[usize::from(s.round)].failed || h.dead.contains(&peer)
+    }
+
+    fn stop_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
+        let h = &mut *self.host.borrow_mut();
+        let gone = h.dead.contains(&peer);
+        let split = &mut h.splits[usize::from(s.round)];
+        split.stopped = true;
+        let ended = gone || split.back == split.taken;
+        split.open &= !ended;
+        ended
+    }
+
     fn fits_event(&mut self, _peer: PeerId) -> bool {
         let h = &mut *self.host.borrow_mut();
         !h.chance(h.full)
@@ -438,6 +501,10 @@ impl RmaSim {
             events: HashMap::new(),
             listeners,
             dead: HashSet::new(),
+            splits: Vec::new(),
+            helps: VecDeque::new(),
+            held: Vec::new(),
+            helped: 0,
             refuses,
             full,
             copied: 0,
@@ -451,8 +518,18 @@ impl RmaSim {
             }
             host.borrow_mut().remote.insert(key, region);
         }
+        // In half of the runs both sides copy very long accesses from the first one on.
+        let state = || {
+            let mut state = ShmRma::default();
+            if seed.is_multiple_of(2) {
+                let costs = &mut state.costs;
+                (0..9).for_each(|_| costs.count_use(1 << 20));
+                costs.set_cost(CopyMethod::CmaBoth, 1 << 20, 1);
+            }
+            state
+        };
         let side = |me| RmaSimEndpoint {
-            state: ShmRma::default(),
+            state: state(),
             port: RmaSimPort {
                 me,
                 host: Rc::clone(&host),
@@ -552,6 +629,14 @@ impl RmaSim {
     fn serve(&mut self, me: PeerId) {
         let most = self.rng.below(20) as usize;
         let h = &mut *self.host.borrow_mut();
+        let (ours, others) = core::mem::take(&mut h.held)
+            .into_iter()
+            .partition::<Vec<_>, _>(|c| c.by == me);
+        h.held = others;
+        ours.iter().for_each(|c| h.copy_held(c));
+        for _ in 0..most.min(2) {
+            h.help(me);
+        }
         for from in 0..self.sides.len() as PeerId {
             let ring = h.rings.remove(&(from, me));
             let Some(mut ring) = ring else { continue };
@@ -704,7 +789,8 @@ fn by_adapter(h: &mut RmaHost, key: u64) {
 
 #[test]
 fn every_access_ends_once_and_moves_its_bytes() {
-    for seed in 0..sim_seeds(1000) {
+    let (mut helped, seeds) = (0, sim_seeds(1000));
+    for seed in 0..seeds {
         let sides = 2 + seed % 2;
         let mut sim = RmaSim::new(seed, sides);
         let mut steps = 0;
@@ -721,7 +807,12 @@ fn every_access_ends_once_and_moves_its_bytes() {
             sim.check(seed, key);
         }
         sim.check_memory(seed);
+        helped += sim.host.borrow().helped;
     }
+    assert!(
+        seeds < 1000 || helped > 100,
+        "targets have copied {helped} chunks"
+    );
 }
 
 /// Three processes; the last one dies at a random step.
