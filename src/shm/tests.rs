@@ -511,3 +511,20 @@ fn a_service_is_reached_by_those_who_know_its_number_only() {
     assert!(reached(service) && reached(without(service)));
     assert!(reached(private) && !reached(without(private)));
 }
+
+#[test]
+fn a_caller_that_gives_up_an_unused_ring_is_not_gone() {
+    let (a, mut b) = (endpoint(61), endpoint(62));
+    let ring = ring::RingWriter::new().unwrap();
+    let (conn, _) = connection::connect(&a.tx.own, &b.tx.own, ring.fd()).unwrap();
+    assert!(readable(conn.as_raw_fd()), "no answer");
+    while b.rx.count_for_tests() == 0 {
+        b.rx.poll_all(|_, _, _| panic!("nothing was sent"));
+    }
+    drop(conn);
+    while b.rx.count_for_tests() > 0 {
+        b.rx.poll_all(|_, _, _| panic!("nothing was sent"));
+        assert!(b.gone().is_empty(), "the caller counts as gone");
+        std::thread::yield_now();
+    }
+}

@@ -279,6 +279,11 @@ impl RingReader {
         self.map.prefetch_read(self.at as usize, LINES_AHEAD);
     }
 
+    /// Whether a record was ever read.
+    pub(crate) fn was_used(&self) -> bool {
+        self.at > 0
+    }
+
     /// Whether a record is there.
     #[inline]
     pub(crate) fn ready(&self) -> bool {
