@@ -15,6 +15,10 @@ use std::time::Duration;
 /// Pieces of memory that one call sends at most.
 pub(crate) const GATHER_MAX: usize = 16;
 
+/// Flags of calls that send. System calls of the data path go through syscall(2): the functions of
+/// the C library are cancellation points, which cost 30 ns each in a process with several threads.
+const SEND_FLAGS: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+
 /// A connected socket, or one that is being connected. Never blocks.
 #[derive(Debug)]
 pub(crate) struct Stream(Socket);
@@ -324,10 +328,6 @@ impl StreamListener {
         self.socket.as_raw_fd()
     }
 }
-
-/// System calls of the data path go through syscall(2): the functions of the C library are
-/// cancellation points, which cost 30 ns each in a process with several threads.
-const SEND_FLAGS: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
 /// Default backlog of a listener.
 pub(crate) const BACKLOG: c_int = 4096;

@@ -8,23 +8,6 @@ use core::mem::size_of;
 /// shorter copies is not affected.
 const AT_ONCE: usize = 2048;
 
-/// Requests the line at `p`, which will be read.
-#[inline(always)]
-pub fn prefetch_read(p: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint, which reads and writes nothing.
-    unsafe {
-        core::arch::asm!("prefetcht0 [{}]", in(reg) p, options(nostack, preserves_flags));
-    }
-    #[cfg(all(target_arch = "aarch64", not(miri)))]
-    // SAFETY: a hint, which reads and writes nothing.
-    unsafe {
-        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) p, options(nostack, preserves_flags));
-    }
-    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-    let _ = p;
-}
-
 /// Copies `len` bytes.
 ///
 /// # Safety
@@ -46,24 +29,42 @@ pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
 /// nine tenths of their time.
 const VECTORS_MAX: usize = 4096;
 
-/// Requests the line at `p`, which will be written, from the cache that has it. Stores leave the
-/// processor in order: each would wait for its line, 20 ns on some processors, where lines that
-/// were requested before come all together.
-#[inline(always)]
-pub fn prefetch_write(p: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint, which reads and writes nothing.
-    unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) p, options(nostack, preserves_flags));
-    }
-    #[cfg(all(target_arch = "aarch64", not(miri)))]
-    // SAFETY: a hint, which reads and writes nothing.
-    unsafe {
-        core::arch::asm!("prfm pstl1keep, [{}]", in(reg) p, options(nostack, preserves_flags));
-    }
-    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-    let _ = p;
+/// Defines a hint to the processor that a line will be used: its instruction on x86-64 and aarch64.
+macro_rules! hint {
+    ($(#[$doc:meta])* $name:ident, $x86:literal, $arm:literal) => {
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name(p: *const u8) {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: a hint, which reads and writes nothing.
+            unsafe {
+                core::arch::asm!($x86, in(reg) p, options(nostack, preserves_flags));
+            }
+            #[cfg(all(target_arch = "aarch64", not(miri)))]
+            // SAFETY: a hint, which reads and writes nothing.
+            unsafe {
+                core::arch::asm!($arm, in(reg) p, options(nostack, preserves_flags));
+            }
+            #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+            let _ = p;
+        }
+    };
 }
+
+hint!(
+    /// Requests the line at `p`, which will be read.
+    prefetch_read,
+    "prefetcht0 [{}]",
+    "prfm pldl1keep, [{}]"
+);
+hint!(
+    /// Requests the line at `p`, which will be written, from the cache that has it. Stores leave
+    /// the processor in order: each would wait for its line, 20 ns on some processors, where lines
+    /// that were requested before come all together.
+    prefetch_write,
+    "prefetchw [{}]",
+    "prfm pstl1keep, [{}]"
+);
 
 /// Whether `rep movsb` is fast on this processor for all addresses: Intel processors with ERMS.
 /// Other processors are slow when both have the same offset in their pages.

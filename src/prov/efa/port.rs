@@ -603,12 +603,8 @@ impl Port for EpPort<'_> {
     }
 
     fn open_target(&mut self, at: &Iovs, write: bool) -> Result<u32, Failure> {
-        let rights = if write {
-            FI_REMOTE_WRITE
-        } else {
-            FI_REMOTE_READ
-        };
-        let mem = shm_rma::find(self.dev, at, rights).map_err(failure)?;
+        let right = shm_rma::remote_right(write);
+        let mem = shm_rma::find(self.dev, at, right).map_err(failure)?;
         let mut op = UserOp::new(self.id, mem, Completion::default());
         op.kind = OpKind::Target { write };
         op.keys = at.as_slice().iter().map(|v| v.key).collect();

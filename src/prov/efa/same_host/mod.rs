@@ -12,6 +12,7 @@
 pub(crate) mod cost_model;
 pub(crate) mod rendezvous;
 pub(crate) mod shm_rma;
+mod split;
 
 use crate::core::slab::Slab;
 use crate::hmem::{PendingCopy, SharedMemory};

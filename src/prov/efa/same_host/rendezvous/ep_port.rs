@@ -47,10 +47,6 @@ impl PeerRings for TxRings {
         TxRings::cma_read_batch(self, peer, parts)
     }
 
-    fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy> {
-        TxRings::open_split(self, peer, chunks)
-    }
-
     fn copy_split(
         &self,
         peer: PeerId,
@@ -63,14 +59,6 @@ impl PeerRings for TxRings {
 
     fn split_done(&self, peer: PeerId, s: SplitCopy) -> bool {
         TxRings::split_done(self, peer, s)
-    }
-
-    fn end_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
-        TxRings::end_split(self, peer, s)
-    }
-
-    fn stop_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
-        TxRings::stop_split(self, peer, s)
     }
 }
 

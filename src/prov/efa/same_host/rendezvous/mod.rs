@@ -43,6 +43,7 @@ use crate::hmem::Piece;
 use crate::proto::{Failure, PeerId, RecvQueue};
 use crate::prov::efa::endpoint::failure;
 use crate::prov::efa::same_host::cost_model::{CopyMethod, CostModel};
+use crate::prov::efa::same_host::split::chunk;
 use crate::prov::efa::same_host::POLL_BUDGET;
 use crate::shm::kind;
 use crate::shm::{LocalBuffer, RecordHeader};
@@ -237,15 +238,14 @@ fn cma_failure() -> Failure {
     failure(Status::RemoteAbort)
 }
 
-/// Copies a chunk of a piece of our memory to or from a peer's, at `at`. `false` when the system
-/// refuses.
+/// Copies a chunk of a piece of our memory to or from a peer's, as [`chunk`] names it. `false` when
+/// the system refuses.
 fn copy_chunk(
     rings: &impl PeerRings,
     (peer, write): (PeerId, bool),
-    (piece, at): (Piece, u64),
-    (c, chunk): (u32, usize),
+    place: (Piece, u64),
+    which: (u32, usize),
 ) -> bool {
-    let off = c as usize * chunk;
-    let part = LocalBuffer::Piece(piece.part(off, chunk));
-    rings.cma_copy(peer, write, &part, at.wrapping_add(off as u64))
+    let (part, at) = chunk(place, which);
+    rings.cma_copy(peer, write, &LocalBuffer::Piece(part), at)
 }

@@ -6,6 +6,7 @@ use super::RTS_WORDS;
 use crate::core::Result;
 use crate::hmem::{IpcHandle, MemKind, Piece, Segment, UserMem};
 use crate::proto::{Failure, PeerId, Received, RecvEntryMatch};
+use crate::prov::efa::same_host::split::SplitRings;
 use crate::shm::{LocalBuffer, Record, RecordHeader, SplitCopy};
 use crate::transport::{Completion, Verdict};
 
@@ -13,7 +14,7 @@ use crate::transport::{Completion, Verdict};
 pub(super) const WORDS: usize = RTS_WORDS;
 
 /// The rings to peers, and copies of their memory by the system.
-pub(crate) trait PeerRings {
+pub(crate) trait PeerRings: SplitRings {
     /// Nanoseconds, by a clock that all processes of the host share.
     fn now(&self) -> u64;
 
@@ -41,9 +42,6 @@ pub(crate) trait PeerRings {
     /// on.
     fn cma_read_batch(&self, peer: PeerId, parts: impl Iterator<Item = (Piece, u64)>) -> usize;
 
-    /// Opens a split copy of `chunks` chunks with a peer; `None` when too many are open.
-    fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy>;
-
     /// Copies up to `most` chunks of a split copy, as long as some are free. Returns how many;
     /// `None` when `copy` has failed.
     fn copy_split(
@@ -56,13 +54,6 @@ pub(crate) trait PeerRings {
 
     /// Whether all chunks are copied.
     fn split_done(&self, peer: PeerId, s: SplitCopy) -> bool;
-
-    /// As [`PeerRings::split_done`]; the copy ends then.
-    fn end_split(&mut self, peer: PeerId, s: SplitCopy) -> bool;
-
-    /// Ends a copy early. Returns whether the peer writes nothing more; `false` while it copies a
-    /// chunk: the caller asks again.
-    fn stop_split(&mut self, peer: PeerId, s: SplitCopy) -> bool;
 }
 
 /// The endpoint that rendezvous works for.

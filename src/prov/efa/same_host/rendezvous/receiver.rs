@@ -9,6 +9,7 @@ use crate::proto::{
     Failure, PartialMessage, PeerId, Place, RecvEntry, RecvEntryMatch, RecvQueue, UnexpectedMessage,
 };
 use crate::prov::efa::same_host::cost_model::CopyMethod;
+use crate::prov::efa::same_host::split::SplitRings;
 use crate::prov::efa::same_host::{finish, ReceivedMessage, POLL_BUDGET};
 use crate::shm::kind;
 use crate::shm::{LocalBuffer, SplitCopy, MANY};

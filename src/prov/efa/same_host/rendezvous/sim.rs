@@ -12,6 +12,7 @@ use crate::core::rng::Rng;
 use crate::hmem::fenced::FencedBuf;
 use crate::hmem::{fake, IpcHandle, MemKind, Segment, UserMem};
 use crate::proto::{sim_seeds, Place, Received, RecvArgs, RecvEntry, RecvEntryMatch, NO_CTX};
+use crate::prov::efa::same_host::split::SplitRings;
 use crate::shm::SplitCopy;
 use crate::transport::{Completion, Flow};
 use crate::types::*;
@@ -224,6 +225,49 @@ impl SimPort {
     }
 }
 
+impl SplitRings for SimPort {
+    fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy> {
+        let h = &mut *self.host.borrow_mut();
+        let word = (0..3).find(|w| !h.splits.contains_key(&(self.me, peer, *w)))?;
+        self.round += 1;
+        let held = h.rng.below(u64::from(chunks) + 1) as u32;
+        let split = SimSplit {
+            round: self.round,
+            chunks,
+            taken: 0,
+            done: 0,
+            stopped: false,
+            held,
+        };
+        h.splits.insert((self.me, peer, word), split);
+        Some(SplitCopy {
+            word,
+            round: self.round,
+            chunks,
+        })
+    }
+
+    fn end_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
+        let over = self.split_done(peer, s);
+        if over {
+            self.host
+                .borrow_mut()
+                .splits
+                .remove(&(self.me, peer, s.word));
+        }
+        over
+    }
+
+    fn stop_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
+        let mut h = self.host.borrow_mut();
+        let ended = h.rng.below(3) > 0 || h.dead.contains(&peer);
+        if ended {
+            h.splits.remove(&(self.me, peer, s.word));
+        }
+        ended
+    }
+}
+
 impl PeerRings for SimPort {
     fn now(&self) -> u64 {
         let mut h = self.host.borrow_mut();
@@ -286,27 +330,6 @@ impl PeerRings for SimPort {
             .count()
     }
 
-    fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy> {
-        let h = &mut *self.host.borrow_mut();
-        let word = (0..3).find(|w| !h.splits.contains_key(&(self.me, peer, *w)))?;
-        self.round += 1;
-        let held = h.rng.below(u64::from(chunks) + 1) as u32;
-        let split = SimSplit {
-            round: self.round,
-            chunks,
-            taken: 0,
-            done: 0,
-            stopped: false,
-            held,
-        };
-        h.splits.insert((self.me, peer, word), split);
-        Some(SplitCopy {
-            word,
-            round: self.round,
-            chunks,
-        })
-    }
-
     fn copy_split(
         &self,
         peer: PeerId,
@@ -321,26 +344,6 @@ impl PeerRings for SimPort {
         let h = self.host.borrow();
         let split = h.splits.get(&(self.me, peer, s.word));
         split.is_some_and(|split| split.done >= split.chunks)
-    }
-
-    fn end_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
-        let over = self.split_done(peer, s);
-        if over {
-            self.host
-                .borrow_mut()
-                .splits
-                .remove(&(self.me, peer, s.word));
-        }
-        over
-    }
-
-    fn stop_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
-        let mut h = self.host.borrow_mut();
-        let ended = h.rng.below(3) > 0 || h.dead.contains(&peer);
-        if ended {
-            h.splits.remove(&(self.me, peer, s.word));
-        }
-        ended
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) struct LongCopy {
     pub copied: usize,
     /// Nanoseconds that it took so far.
     pub ns: u64,
-    /// Its target is to copy parts of it, too; when that began.
+    /// Its target copies parts of it, too; when that began.
     pub split: Option<SplitPhase>,
     pub began: u64,
 }
@@ -145,14 +145,18 @@ pub(super) struct CmaContext<'a, R> {
     pub ended: &'a mut Vec<(Completion, Status)>,
 }
 
-impl<R: RmaRings> CmaContext<'_, R> {
-    /// Excludes the time of a copy, which has ended now, from the cost of accesses that waited for
-    /// it.
-    fn count_copy(&mut self, ns: u64) {
+impl<R> CmaContext<'_, R> {
+    /// Excludes the time of a copy from the cost of accesses that waited for it.
+    fn count_copy(&mut self, span: (u64, u64)) {
         if self.others_wait {
-            let now = self.rings.now();
-            self.costs.count_other((now.saturating_sub(ns), now));
+            self.costs.count_other(span);
         }
+    }
+
+    /// Records that `n` accesses of `bytes` in all were copied between two times.
+    pub(super) fn measured_copy(&mut self, n: usize, bytes: usize, span: (u64, u64)) {
+        self.costs.measured_copy(CopyMethod::Cma, n, bytes, span);
+        self.count_copy(span);
     }
 }
 
@@ -196,8 +200,8 @@ impl CmaBatch {
         mut c: CmaContext<R>,
         mut l: LongCopy,
     ) -> Result<(), RmaDenied> {
-        copy_part(c.rings, &mut l, POLL_BUDGET)?;
-        c.count_copy(l.ns);
+        let span = copy_part(c.rings, &mut l, POLL_BUDGET)?;
+        c.count_copy(span);
         self.copied += l.copied;
         self.long.push_back(l);
         Ok(())
@@ -234,10 +238,7 @@ impl CmaBatch {
         let parts = self.waiting.iter().map(|w| (w.mem, w.done.remote.addr));
         let done = c.rings.access_batch(to, write, key, parts);
         if done == n && bytes > n * RING_RMA_MAX {
-            let now = c.rings.now();
-            c.costs
-                .measured_copy(CopyMethod::Cma, n, bytes, (began, now));
-            c.count_copy(now.saturating_sub(began));
+            c.measured_copy(n, bytes, (began, c.rings.now()));
         }
         for (i, BatchedAccess { mem, done: ends }) in self.waiting.drain(..).enumerate() {
             let local = LocalBuffer::Piece(mem);
@@ -268,73 +269,86 @@ impl CmaBatch {
         while let Some(l) = self.long.get_mut(at) {
             let most = POLL_BUDGET.saturating_sub(self.copied);
             if l.copied < l.mem.len() {
-                let went = match l.split {
-                    Some(phase) => {
-                        if l.began == 0 {
-                            l.began = c.rings.now();
+                let (copied, step) = copy_next(c, l, most);
+                self.copied += copied;
+                match step {
+                    SplitStep::More => return,
+                    SplitStep::Waits => {
+                        at += 1;
+                        continue;
+                    }
+                    SplitStep::Alone => {
+                        l.split = None;
+                        continue;
+                    }
+                    SplitStep::Ended(Ok(())) => {}
+                    SplitStep::Ended(Err(denied)) => {
+                        let Some(l) = self.long.remove(at) else { break };
+                        match denied {
+                            RmaDenied::Status(s) => c.ended.push((l.done, s)),
+                            RmaDenied::Unsupported => self.refused.push(RefusedAccess {
+                                write: l.write,
+                                mem: l.mem,
+                                done: l.done,
+                                cq_data: l.cq_data,
+                            }),
                         }
-                        let (copied, step) = split_on(l, phase, c.rings, most);
-                        self.copied += copied;
-                        match step {
-                            SplitStep::More => return,
-                            SplitStep::Waits => {
-                                at += 1;
-                                continue;
-                            }
-                            SplitStep::Alone => {
-                                l.split = None;
-                                continue;
-                            }
-                            SplitStep::Ended(went) => {
-                                l.copied = l.mem.len();
-                                went
-                            }
-                        }
+                        continue;
                     }
-                    None if most == 0 => return,
-                    None => {
-                        let before = (l.copied, l.ns);
-                        let went = copy_part(c.rings, l, most);
-                        self.copied += l.copied - before.0;
-                        c.count_copy(l.ns - before.1);
-                        went
-                    }
-                };
-                if let Err(denied) = went {
-                    let Some(l) = self.long.remove(at) else { break };
-                    match denied {
-                        RmaDenied::Status(s) => c.ended.push((l.done, s)),
-                        RmaDenied::Unsupported => self.refused.push(RefusedAccess {
-                            write: l.write,
-                            mem: l.mem,
-                            done: l.done,
-                            cq_data: l.cq_data,
-                        }),
-                    }
-                    continue;
-                }
-                if l.split.is_some() {
-                    let (costs, span) = (&mut *c.costs, (l.began, c.rings.now()));
-                    costs.measured_arrival(CopyMethod::CmaBoth, 1, l.copied, span);
                 }
             }
-            if l.copied < l.mem.len() || l.tells && !told(c.rings, l) {
+            if l.tells && !told(c.rings, l) {
                 at += 1;
                 continue;
             }
             if let Some(l) = self.long.remove(at) {
-                if l.split.is_none() {
-                    c.costs
-                        .measured_copy(CopyMethod::Cma, 1, l.copied, (0, l.ns));
-                }
                 c.ended.push((l.done, Status::Ok));
             }
         }
     }
 }
 
-/// Copies the next bytes of a long access.
-fn copy_part<R: RmaRings>(rings: &mut R, l: &mut LongCopy, most: usize) -> Result<(), RmaDenied> {
+/// Copies the next bytes of a long access, alone or with its target. Returns how many.
+fn copy_next<R: RmaRings>(
+    c: &mut CmaContext<R>,
+    l: &mut LongCopy,
+    most: usize,
+) -> (usize, SplitStep) {
+    if let Some(phase) = l.split {
+        let (copied, step) = split_on(l, phase, c.rings, most);
+        if let SplitStep::Ended(Ok(())) = step {
+            l.copied = l.mem.len();
+            let (costs, span) = (&mut *c.costs, (l.began, c.rings.now()));
+            costs.measured_arrival(CopyMethod::CmaBoth, 1, l.copied, span);
+        }
+        return (copied, step);
+    }
+    if most == 0 {
+        return (0, SplitStep::More);
+    }
+    let before = l.copied;
+    let step = match copy_part(c.rings, l, most) {
+        Err(denied) => SplitStep::Ended(Err(denied)),
+        Ok(span) => {
+            c.count_copy(span);
+            if l.copied < l.mem.len() {
+                SplitStep::Waits
+            } else {
+                let costs = &mut *c.costs;
+                costs.measured_copy(CopyMethod::Cma, 1, l.copied, (0, l.ns));
+                SplitStep::Ended(Ok(()))
+            }
+        }
+    };
+    (l.copied - before, step)
+}
+
+/// Copies the next bytes of a long access here. Returns when that began and ended.
+fn copy_part<R: RmaRings>(
+    rings: &mut R,
+    l: &mut LongCopy,
+    most: usize,
+) -> Result<(u64, u64), RmaDenied> {
     let part = l.mem.part(l.copied, most);
     let at = RemoteAddr {
         addr: l.done.remote.addr.wrapping_add(l.copied as u64),
@@ -342,9 +356,10 @@ fn copy_part<R: RmaRings>(rings: &mut R, l: &mut LongCopy, most: usize) -> Resul
     };
     let began = rings.now();
     rings.cma_access(l.done.peer, l.write, &LocalBuffer::Mem(&part), at)?;
+    let now = rings.now();
     l.copied += part.len();
-    l.ns += rings.now().saturating_sub(began);
-    Ok(())
+    l.ns += now.saturating_sub(began);
+    Ok((began, now))
 }
 
 /// Sends the target the event of a long access; `false` when there is no room now.

@@ -63,10 +63,6 @@ impl RmaRings for TxRings {
         TxRings::access_batch(self, peer, write, key, parts)
     }
 
-    fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy> {
-        TxRings::open_split(self, peer, chunks)
-    }
-
     fn ask_for_help(&mut self, peer: PeerId, words: [u64; 6]) {
         let head = RecordHeader {
             kind: kind::SPLIT_RMA,
@@ -85,16 +81,8 @@ impl RmaRings for TxRings {
         TxRings::mark_copied(self, peer, s);
     }
 
-    fn end_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
-        TxRings::end_split(self, peer, s)
-    }
-
     fn split_failed(&self, peer: PeerId, s: SplitCopy) -> bool {
         TxRings::split_failed(self, peer, s)
-    }
-
-    fn stop_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
-        TxRings::stop_split(self, peer, s)
     }
 
     fn fits_event(&mut self, peer: PeerId) -> bool {

@@ -33,7 +33,8 @@ use cma_batch::{CmaBatch, CmaContext, LongCopy, RefusedAccess};
 use port::{RmaPort, RmaRings};
 pub(crate) use split::help;
 use std::collections::VecDeque;
-pub(crate) use target::{arrived, find, is, serve, told, Scratch, TargetAtomic, TargetMemory};
+pub(crate) use target::{arrived, find, is, remote_right, serve, told};
+pub(crate) use target::{Scratch, TargetAtomic, TargetMemory};
 
 /// Longest read or write that is one record, bytes.
 pub(crate) const RING_RMA_MAX: usize = 8 << 10;
@@ -207,7 +208,8 @@ impl ShmRma {
             return Verdict::Queued;
         }
         let tells = r.cq_data.is_some() || wants_events;
-        let began = rings.now();
+        // Short accesses are not measured.
+        let began = (done.len > RING_RMA_MAX).then(|| rings.now());
         let copied = match &r.data {
             SendData::User(m) if m.len() > POLL_BUDGET => {
                 let long = LongCopy::new(r.write, *m, done).told(r.cq_data, wants_events);
@@ -236,12 +238,10 @@ impl ShmRma {
             }
             Err(RmaDenied::Status(s)) => Some(failure(s)),
             Ok(()) => {
-                if done.len > RING_RMA_MAX {
+                if let Some(began) = began {
                     let span = (began, rings.now());
-                    self.costs.measured_copy(CopyMethod::Cma, 1, done.len, span);
-                    if !self.begun.is_empty() {
-                        self.costs.count_other(span);
-                    }
+                    let (_, mut c) = self.cma_context(rings);
+                    c.measured_copy(1, done.len, span);
                 }
                 if tells {
                     // There is room: this endpoint is the ring's only writer.

@@ -5,11 +5,12 @@
 use crate::hmem::Piece;
 use crate::proto::{Failure, PeerId};
 use crate::prov::contract::{RmaReq, SendData};
+use crate::prov::efa::same_host::split::SplitRings;
 use crate::shm::{AdapterRetry, LocalBuffer, RmaDenied, SplitCopy};
 use crate::transport::{Completion, Payload, RemoteAddr, Status, Verdict};
 
 /// The rings to peers, and copies of their memory by the system.
-pub(crate) trait RmaRings {
+pub(crate) trait RmaRings: SplitRings {
     /// Nanoseconds, by a clock that all processes of the host share.
     fn now(&self) -> u64;
 
@@ -52,9 +53,6 @@ pub(crate) trait RmaRings {
         parts: impl Iterator<Item = (Piece, u64)>,
     ) -> usize;
 
-    /// Opens a split copy of `chunks` chunks with a peer; `None` when too many are open.
-    fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy>;
-
     /// Asks a peer to copy chunks of a split copy (`split`), if there is room for the record.
     fn ask_for_help(&mut self, peer: PeerId, words: [u64; 6]);
 
@@ -64,15 +62,8 @@ pub(crate) trait RmaRings {
     /// Counts a chunk that was taken here, and is not touched any more.
     fn mark_copied(&mut self, peer: PeerId, s: SplitCopy);
 
-    /// Whether all chunks of a split copy are copied; it is closed then.
-    fn end_split(&mut self, peer: PeerId, s: SplitCopy) -> bool;
-
     /// Whether a chunk could not be copied by the peer, or will not.
     fn split_failed(&self, peer: PeerId, s: SplitCopy) -> bool;
-
-    /// Ends a split copy early: no more chunks are taken. `false` while the peer copies one: the
-    /// caller asks again.
-    fn stop_split(&mut self, peer: PeerId, s: SplitCopy) -> bool;
 
     /// Whether there is room for the event of an access.
     fn fits_event(&mut self, peer: PeerId) -> bool;

@@ -16,6 +16,7 @@ use crate::hmem::fenced::FencedBuf;
 use crate::hmem::{fake, InjectBuf, UserMem};
 use crate::proto::sim_seeds;
 use crate::prov::contract::Common;
+use crate::prov::efa::same_host::split::SplitRings;
 use crate::shm::SplitCopy;
 use crate::transport::RemoteAddr;
 use split_host::{HeldChunk, SimHelp, SimRmaSplit};
@@ -188,6 +189,38 @@ impl RmaSimPort {
     }
 }
 
+impl SplitRings for RmaSimPort {
+    fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy> {
+        let h = &mut *self.host.borrow_mut();
+        if h.dead.contains(&peer) || h.chance(h.full / 2) {
+            return None;
+        }
+        h.splits.push(SimRmaSplit::new(chunks));
+        Some(SplitCopy {
+            word: 0,
+            round: h.splits.len() as u16 - 1,
+            chunks,
+        })
+    }
+
+    fn end_split(&mut self, _: PeerId, s: SplitCopy) -> bool {
+        let split = &mut self.host.borrow_mut().splits[usize::from(s.round)];
+        let over = !split.failed && split.back == split.chunks;
+        split.open &= !over;
+        over
+    }
+
+    fn stop_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
+        let h = &mut *self.host.borrow_mut();
+        let gone = h.dead.contains(&peer);
+        let split = &mut h.splits[usize::from(s.round)];
+        split.stopped = true;
+        let ended = gone || split.back == split.taken;
+        split.open &= !ended;
+        ended
+    }
+}
+
 impl RmaRings for RmaSimPort {
     fn now(&self) -> u64 {
         let mut h = self.host.borrow_mut();
@@ -271,19 +304,6 @@ impl RmaRings for RmaSimPort {
             .count()
     }
 
-    fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy> {
-        let h = &mut *self.host.borrow_mut();
-        if h.dead.contains(&peer) || h.chance(h.full / 2) {
-            return None;
-        }
-        h.splits.push(SimRmaSplit::new(chunks));
-        Some(SplitCopy {
-            word: 0,
-            round: h.splits.len() as u16 - 1,
-            chunks,
-        })
-    }
-
     fn ask_for_help(&mut self, peer: PeerId, words: [u64; 6]) {
         let h = &mut *self.host.borrow_mut();
         if !h.dead.contains(&peer) && !h.chance(h.full) {
@@ -303,26 +323,9 @@ impl RmaRings for RmaSimPort {
         self.host.borrow_mut().splits[usize::from(s.round)].back += 1;
     }
 
-    fn end_split(&mut self, _: PeerId, s: SplitCopy) -> bool {
-        let split = &mut self.host.borrow_mut().splits[usize::from(s.round)];
-        let over = !split.failed && split.back == split.chunks;
-        split.open &= !over;
-        over
-    }
-
     fn split_failed(&self, peer: PeerId, s: SplitCopy) -> bool {
         let h = self.host.borrow();
         h.splits[usize::from(s.round)].failed || h.dead.contains(&peer)
-    }
-
-    fn stop_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
-        let h = &mut *self.host.borrow_mut();
-        let gone = h.dead.contains(&peer);
-        let split = &mut h.splits[usize::from(s.round)];
-        split.stopped = true;
-        let ended = gone || split.back == split.taken;
-        split.open &= !ended;
-        ended
     }
 
     fn fits_event(&mut self, _peer: PeerId) -> bool {

@@ -8,18 +8,19 @@
 
 use super::cma_batch::LongCopy;
 use super::port::RmaRings;
+use super::remote_right;
 use crate::device::any::Dev;
 use crate::device::Device;
 use crate::hmem::Piece;
 use crate::proto::PeerId;
+use crate::prov::efa::same_host::split::chunk;
 use crate::prov::efa::same_host::POLL_BUDGET;
 use crate::shm::{LocalBuffer, Record, RmaDenied, SplitCopy, TxRings};
 use crate::transport::RemoteAddr;
-use crate::types::*;
 
 /// Bytes of a chunk.
 pub(super) const CHUNK: usize = 128 << 10;
-/// Bits of the last word: bytes of a chunk, and whether it is a write.
+/// Bit of the last word: it is a write.
 pub(super) const WRITE: u64 = 1 << 63;
 
 /// The course of a split copy at its initiator.
@@ -62,6 +63,7 @@ pub(super) fn split_on<R: RmaRings>(
             let Some(split) = rings.open_split(peer, chunks) else {
                 return (0, SplitStep::Alone);
             };
+            l.began = rings.now();
             rings.ask_for_help(peer, help_words(l, split, piece));
             (split, true)
         }
@@ -74,7 +76,7 @@ pub(super) fn split_on<R: RmaRings>(
             left = false;
             break;
         };
-        let (part, at) = chunk(piece, l.done.remote.addr, c);
+        let (part, at) = chunk((piece, l.done.remote.addr), (c, CHUNK));
         let at = RemoteAddr {
             addr: at,
             ..l.done.remote
@@ -127,26 +129,16 @@ fn help_words(l: &LongCopy, split: SplitCopy, mem: Piece) -> [u64; 6] {
     [at.key, at.addr, split.packed(), ours, len, how]
 }
 
-/// Chunk `c` of our memory, and its address in the peer's, which begins at `theirs`.
-fn chunk(ours: Piece, theirs: u64, c: u32) -> (Piece, u64) {
-    let off = c as usize * CHUNK;
-    (ours.part(off, CHUNK), theirs.wrapping_add(off as u64))
-}
-
 /// Handles a SPLIT_RMA at the target: copies chunks between the initiator's memory and ours, if the
 /// access is permitted; returns how many bytes. A record that cannot be served is ignored: the
 /// initiator copies then.
 pub(crate) fn help(dev: &Dev, rings: &TxRings, from: PeerId, record: &Record) -> usize {
     let [key, addr, split, theirs, len, how] = [0, 8, 16, 24, 32, 40].map(|off| record.word(off));
     let write = how & WRITE != 0;
-    let rights = match write {
-        true => FI_REMOTE_WRITE,
-        false => FI_REMOTE_READ,
-    };
     if !rings.reaches_memory(from) {
         return 0;
     }
-    let Ok(mem) = dev.target(key, addr, len, rights) else {
+    let Ok(mem) = dev.target(key, addr, len, remote_right(write)) else {
         return 0;
     };
     let Some(piece) = mem.one().filter(|_| mem.is_host()) else {
@@ -154,7 +146,7 @@ pub(crate) fn help(dev: &Dev, rings: &TxRings, from: PeerId, record: &Record) ->
     };
     let most = (POLL_BUDGET / CHUNK) as u32;
     let copied = record.copy_split(SplitCopy::of(split), most, |c| {
-        let (part, at) = chunk(piece, theirs, c);
+        let (part, at) = chunk((piece, theirs), (c, CHUNK));
         // The initiator's memory is the source of a write.
         rings.cma_copy(from, !write, &LocalBuffer::Piece(part), at)
     });

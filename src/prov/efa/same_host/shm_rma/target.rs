@@ -24,6 +24,14 @@ pub(crate) fn told(data: u64, len: usize, src: fi_addr_t) -> Entry {
     }
 }
 
+/// The right that a peer's access needs.
+pub(crate) fn remote_right(write: bool) -> u64 {
+    match write {
+        true => FI_REMOTE_WRITE,
+        false => FI_REMOTE_READ,
+    }
+}
+
 /// What a peer has accessed.
 pub(crate) struct ServedAccess {
     pub key: u64,
@@ -108,12 +116,7 @@ fn serve_plain(
         }
         return Ok(());
     }
-    let rights = if write {
-        FI_REMOTE_WRITE
-    } else {
-        FI_REMOTE_READ
-    };
-    let mem = memory.dev.target(key, addr, len as u64, rights)?;
+    let mem = (memory.dev).target(key, addr, len as u64, remote_right(write))?;
     if write {
         record.copy_mem(ACCESS_HEAD, &mem);
     } else {
