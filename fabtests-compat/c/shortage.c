@@ -2,7 +2,8 @@
 /*
  * shortage WHAT [FIRST LAST]: a process that gets no more descriptors (`fds`: limits of 3 to 64),
  * address space (`space`: from its present size, in 40 steps) or memory (`memory`: every 100th
- * malloc fails, with 100 offsets).
+ * malloc fails, with 100 offsets). `crowded`: a limit of 4 descriptors, on one processor that other
+ * processes use, too.
  *
  * For each value pairs of processes are started, of which one has the limit: from its start, or
  * from the exchange of addresses on. They exchange messages of all lengths, writes and reads, and
@@ -13,6 +14,7 @@
 #include "two.h"
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <sys/resource.h>
 
@@ -21,7 +23,9 @@
 #define TIMEOUT_S 10.0
 
 enum { GOOD = EXIT_SUCCESS, BAD = EXIT_FAILURE, REFUSED = 3 };
-enum shortage { FDS, SPACE, MEMORY };
+enum shortage { FDS, SPACE, MEMORY, CROWDED };
+/* Processes that use the processor of `crowded`. */
+#define OTHERS 12
 
 static enum shortage what;
 static long value;
@@ -73,6 +77,7 @@ static void apply_limit(void)
 
 	switch (what) {
 	case FDS:
+	case CROWDED:
 		r.rlim_cur = r.rlim_max = (rlim_t) value;
 		setrlimit(RLIMIT_NOFILE, &r);
 		break;
@@ -288,23 +293,44 @@ static pid_t start(int fd, int other, bool leads, bool early, bool late)
 	_exit(talk(fd, leads, early, late));
 }
 
+/* Binds this process to one processor, and starts others there. */
+static void crowd(pid_t *others)
+{
+	cpu_set_t one;
+
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	sched_setaffinity(0, sizeof(one), &one);
+	for (int i = 0; i < OTHERS; i++) {
+		others[i] = fork();
+		if (others[i])
+			continue;
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;)
+			;
+	}
+}
+
 int main(int argc, char **argv)
 {
-	static const char *const names[] = { "fds", "space", "memory" };
-	static const long first[] = { 3, 0, 0 }, last[] = { 64, 39, 99 };
+	static const char *const names[] = { "fds", "space", "memory", "crowded" };
+	static const long first[] = { 3, 0, 0, 4 }, last[] = { 64, 39, 99, 4 };
+	pid_t others[OTHERS];
 	int count[4] = { 0 };
 	long from, to;
 
-	for (what = FDS; argc >= 2 && what <= MEMORY; what++)
+	for (what = FDS; argc >= 2 && what <= CROWDED; what++)
 		if (!strcmp(argv[1], names[what]))
 			break;
-	if (argc < 2 || what > MEMORY)
+	if (argc < 2 || what > CROWDED)
 		return EXIT_FAILURE;
 	from = argc > 2 ? atol(argv[2]) : first[what];
 	to = argc > 3 ? atol(argv[3]) : last[what];
 	setenv("FI_LOG_LEVEL", "error", 0);
 	setenv("FI_EFA_SOFT_TIMEOUT_MS", "1000", 1);
 	signal(SIGPIPE, SIG_IGN);
+	if (what == CROWDED)
+		crowd(others);
 	for (value = from; value <= to; value++)
 		for (int kind = 0; kind < 4; kind++) {
 			bool leads = kind & 1, early = kind & 2;
@@ -326,6 +352,10 @@ int main(int argc, char **argv)
 				count[r[0] == GOOD && r[1] == GOOD ? GOOD : REFUSED]++;
 			}
 		}
+	for (int i = 0; what == CROWDED && i < OTHERS; i++) {
+		kill(others[i], SIGKILL);
+		waitpid(others[i], NULL, 0);
+	}
 	printf("%s: %d did everything, %d were told of an error, %d bad\n", names[what], count[GOOD], count[REFUSED], count[BAD]);
 	return count[BAD] || !count[GOOD] ? EXIT_FAILURE : EXIT_SUCCESS;
 }

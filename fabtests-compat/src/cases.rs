@@ -385,6 +385,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "shortage fds",
         "shortage space",
         "shortage memory",
+        "shortage crowded",
         "kills 20",
         "intruder 5",
         "asan/bad_input",

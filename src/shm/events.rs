@@ -126,6 +126,9 @@ struct WatchState {
     last: u64,
     /// Peers' processes.
     processes: HashMap<i32, PeerProcess>,
+    /// Listeners whose callers find no descriptor, which are not watched for [`PAUSE_MS`], and
+    /// since when, nanoseconds.
+    paused: Vec<(u64, u64)>,
 }
 
 /// A peer's process. Its connections do not show its end: a forked child may keep the socket open,
@@ -173,6 +176,16 @@ fn process(pid: i32) -> Option<OwnedFd> {
     }
 }
 
+/// epoll_ctl(2): from now on `events` of `fd` come with `id`.
+fn epoll_control(epoll: &OwnedFd, operation: i32, fd: i32, events: i32, id: u64) {
+    let mut e = libc::epoll_event {
+        events: events as u32,
+        u64: id,
+    };
+    // SAFETY: `e` outlives the call.
+    unsafe { libc::epoll_ctl(epoll.as_raw_fd(), operation, fd, &mut e) };
+}
+
 /// See the module text.
 pub(crate) struct EventThread {
     epoll: OwnedFd,
@@ -199,6 +212,8 @@ const CALLERS: usize = 64;
 /// they stop.
 const LOOK_MS: i32 = 1;
 const IDLE_LOOKS: u32 = 8;
+/// Milliseconds for which a listener is not watched whose callers find no descriptor.
+const PAUSE_MS: i32 = 10;
 /// Accesses that are executed from here under one lock.
 const BATCH: usize = 64;
 /// The bell's id; connections' ids begin at 1.
@@ -220,12 +235,7 @@ impl EventThread {
                 OwnedFd::from_raw_fd(fd)
             };
             let bell = WaitSet::new()?;
-            let mut e = libc::epoll_event {
-                events: libc::EPOLLIN as u32,
-                u64: BELL,
-            };
-            // SAFETY: `e` outlives the call.
-            unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, bell.fd(), &mut e) };
+            epoll_control(&epoll, libc::EPOLL_CTL_ADD, bell.fd(), libc::EPOLLIN, BELL);
             Ok(EventThread {
                 spare: Mutex::new(epoll.try_clone().ok()),
                 epoll,
@@ -255,12 +265,8 @@ impl EventThread {
         w.last += 1;
         let id = w.last;
         let add = |fd: i32, id: u64| {
-            let mut e = libc::epoll_event {
-                events: (libc::EPOLLIN | libc::EPOLLRDHUP) as u32,
-                u64: id,
-            };
-            // SAFETY: `e` outlives the call.
-            unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut e) };
+            let events = libc::EPOLLIN | libc::EPOLLRDHUP;
+            epoll_control(&self.epoll, libc::EPOLL_CTL_ADD, fd, events, id);
         };
         add(fd, id);
         let from = OnceLock::new();
@@ -371,7 +377,7 @@ impl EventThread {
             w.remove(id);
             return;
         };
-        let mut ended = false;
+        let (mut ended, mut paused) = (false, false);
         match &x.what {
             WatchedSocket::Listener(l) => {
                 for _ in 0..CALLERS {
@@ -379,7 +385,10 @@ impl EventThread {
                         Ok(Some(caller)) => fresh.push(caller),
                         Ok(None) => break,
                         Err(_) => {
-                            self.refuse_one(l);
+                            paused = !self.refuse_one(l);
+                            if paused {
+                                self.set_events(l, id, 0);
+                            }
                             break;
                         }
                     }
@@ -437,6 +446,10 @@ impl EventThread {
             ep.push(RingEvent::End(id));
             return;
         }
+        if paused {
+            w.paused.push((id, host::now()));
+            self.bell.signal();
+        }
         drop(w);
         for (fd, pid) in fresh {
             let gone = Arc::new(AtomicBool::new(false));
@@ -445,21 +458,42 @@ impl EventThread {
     }
 
     /// Refuses one connection when no descriptor is left: accepts it with the reserve descriptor
-    /// and closes it, so that the peer sends through the adapter.
+    /// and closes it, so that the peer sends through the adapter. Returns `false` when not even the
+    /// reserve is left.
     #[cold]
-    fn refuse_one(&self, listener: &OwnedFd) {
-        let mut spare = self.spare.lock().unwrap_or_else(|e| e.into_inner());
-        match spare.take() {
-            Some(s) => drop(s),
-            // Not even the reserve is left: waits for other threads to close descriptors.
-            None => std::thread::sleep(std::time::Duration::from_millis(1)),
-        }
+    fn refuse_one(&self, listener: &OwnedFd) -> bool {
         crate::warn_limited!(
             FI_LOG_EP_CTRL,
             "shm: no file descriptor left for a caller (ulimit -n): it is reached by the adapter"
         );
-        drop(accept(listener));
+        let mut spare = self.spare.lock().unwrap_or_else(|e| e.into_inner());
+        let refused = spare.take().is_some() && accept(listener).is_ok();
         *spare = self.epoll.try_clone().ok();
+        refused
+    }
+
+    /// Asks for other events of a listener.
+    fn set_events(&self, listener: &OwnedFd, id: u64, events: i32) {
+        let fd = listener.as_raw_fd();
+        epoll_control(&self.epoll, libc::EPOLL_CTL_MOD, fd, events, id);
+    }
+
+    /// Watches the listeners again whose pause is over. Returns whether any pauses.
+    fn resume(&self) -> bool {
+        let mut w = self.lock();
+        let now = host::now();
+        let over = |since: u64| now.saturating_sub(since) >= PAUSE_MS as u64 * 1_000_000;
+        let mut paused = core::mem::take(&mut w.paused);
+        paused.retain(|(id, since)| {
+            if let (true, Some(WatchedSocket::Listener(l))) =
+                (over(*since), w.all.get(id).map(|x| &x.what))
+            {
+                self.set_events(l, *id, libc::EPOLLIN);
+            }
+            !over(*since)
+        });
+        w.paused = paused;
+        !w.paused.is_empty()
     }
 
     fn guarded(&self) -> MutexGuard<'_, Vec<PendingInitiator>> {
@@ -507,10 +541,14 @@ impl EventThread {
     }
 
     fn run(&self) {
-        let mut guards = false;
+        let mut most = -1;
         loop {
-            self.wait_events(if guards { LOOK_MS } else { -1 }, true);
-            guards = self.look();
+            self.wait_events(most, true);
+            most = match (self.look(), self.resume()) {
+                (true, _) => LOOK_MS,
+                (_, true) => PAUSE_MS,
+                _ => -1,
+            };
         }
     }
 
