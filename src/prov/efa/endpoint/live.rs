@@ -57,8 +57,8 @@ impl LiveEndpoint {
     /// Decides whether this poll skips the adapter, and counts the polls that do.
     #[inline]
     pub(crate) fn skip_adapter_poll(&mut self) -> bool {
-        let rings = self.shm_ep.as_ref().is_some_and(|h| h.rx.has_active());
-        let armed = rings
+        let used = |h: &ShmEndpoint| h.rx.has_active() || h.tx.has_outstanding();
+        let armed = self.shm_ep.as_ref().is_some_and(used)
             && self.empty_polls >= IDLE_POLLS
             && self.skipped_polls < IDLE_INTERVAL
             && self.qp.idle();

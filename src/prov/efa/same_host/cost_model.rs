@@ -29,10 +29,11 @@ const TRIES: [u32; CLASSES.len() + 1] = [4, 4, 2, 0];
 /// because the process was preempted.
 const MEAN: u32 = 4;
 /// Turns between two such measurements, and the factor for a method that was much dearer. At first
-/// the distance between measurements doubles each time: the cost of the first tries may not be
-/// known yet.
+/// the distance between measurements doubles each time, and a dear method is measured again only
+/// within the first [`UNPROVEN`] uses: its first tries may have touched new memory.
 const REMEASURE: u32 = 64;
 const RARELY: u32 = 8;
+const UNPROVEN: u32 = 64;
 
 /// Measured costs of the methods for one class of lengths.
 #[derive(Clone, Copy, Debug, Default)]
@@ -144,7 +145,11 @@ impl CostModel {
         let other = others.cycle().nth((round % ways) as usize);
         let worth = |w: &CopyMethod| {
             let [theirs, ours] = [*w, best].map(|w| k.cost[w as usize]);
-            early || theirs < ours + ours / 2 || (round / ways).is_multiple_of(RARELY)
+            let rarely = match early {
+                true => k.chosen < UNPROVEN,
+                false => (round / ways).is_multiple_of(RARELY),
+            };
+            rarely || theirs < ours + ours / 2
         };
         other.filter(worth).unwrap_or(best)
     }
