@@ -89,17 +89,19 @@ impl RingSegment {
     /// Requests the line `n` lines behind the one at `off` in the records, which will be read.
     #[inline(always)]
     pub fn prefetch_read(&self, off: usize, n: usize) {
-        let off = DATA + (off + n * LINE) % SIZE;
-        hmem::prefetch_read(self.place(off).cast());
+        let records: *const u8 = self.place(DATA).cast();
+        hmem::prefetch_read(records.wrapping_add((off + n * LINE) % SIZE));
     }
 
     /// Requests the first lines behind the one at `off` in the records, which will be written: `n`,
     /// or as many as make a difference.
     #[inline(always)]
     pub fn prefetch_write(&self, off: usize, n: usize) {
-        for i in 1..=n.min(LINES_REQUESTED) {
-            let off = DATA + (off + i * LINE) % SIZE;
-            hmem::prefetch_write(self.place(off).cast());
+        let records: *const u8 = self.place(DATA).cast();
+        let mut at = off;
+        for _ in 0..n.min(LINES_REQUESTED) {
+            at = (at + LINE) % SIZE;
+            hmem::prefetch_write(records.wrapping_add(at));
         }
     }
 

@@ -329,8 +329,13 @@ impl RingWriter {
         word(pos).store(kind | len as u64, Release);
         self.at += need as u64;
         // The lines of a next record like this one are with the reader since the ring's last round.
-        let lines = filled.div_ceil(LINE).clamp(1, LINES_AHEAD);
-        self.map.prefetch_write(pos + need, lines);
+        match filled > LINE {
+            true => {
+                let lines = filled.div_ceil(LINE).min(LINES_AHEAD);
+                self.map.prefetch_write(pos + need, lines);
+            }
+            false => self.map.prefetch_write(pos + need, 1),
+        }
         // The reader tests the ring after it has set the flag.
         if self.fence_by_reader {
             compiler_fence(SeqCst);
