@@ -42,6 +42,8 @@ pub(crate) struct EventQueue {
     table: Option<Arc<MrTable>>,
     /// Readable when an event is queued; the adapter's descriptor is in the set, too.
     pub wait: WaitSet,
+    /// The endpoint is closed: it takes no callers.
+    closed: AtomicBool,
 }
 
 impl EventQueue {
@@ -52,6 +54,7 @@ impl EventQueue {
             list: Mutex::default(),
             table,
             wait: WaitSet::new()?,
+            closed: AtomicBool::new(false),
         })
     }
 
@@ -264,6 +267,10 @@ impl EventThread {
         let mut w = self.lock();
         w.last += 1;
         let id = w.last;
+        let closed = |ep: Arc<EventQueue>| ep.closed.load(Relaxed);
+        if ep.upgrade().is_some_and(closed) {
+            return id;
+        }
         let add = |fd: i32, id: u64| {
             let events = libc::EPOLLIN | libc::EPOLLRDHUP;
             epoll_control(&self.epoll, libc::EPOLL_CTL_ADD, fd, events, id);
@@ -293,8 +300,8 @@ impl EventThread {
     }
 
     /// Listens for an endpoint.
-    pub(crate) fn listen(&self, ep: &Arc<EventQueue>, fd: OwnedFd) -> u64 {
-        self.watch(Arc::downgrade(ep), WatchedSocket::Listener(fd))
+    pub(crate) fn listen(&self, ep: &Arc<EventQueue>, fd: OwnedFd) {
+        self.watch(Arc::downgrade(ep), WatchedSocket::Listener(fd));
     }
 
     /// Watches the end of a peer that an endpoint has called.
@@ -306,6 +313,21 @@ impl EventThread {
     pub(crate) fn forget(&self, id: u64) {
         // Closing takes it out of the epoll set.
         drop(self.lock().remove(id));
+    }
+
+    /// Stops watching the callers of an endpoint that is closed, and closes their connections, also
+    /// of those whose rings the endpoint has not seen.
+    pub(crate) fn close_callers(&self, ep: &Arc<EventQueue>) {
+        ep.closed.store(true, Relaxed);
+        let mut w = self.lock();
+        let own = |x: &Watch| {
+            core::ptr::eq(x.ep.as_ptr(), Arc::as_ptr(ep))
+                && !matches!(x.what, WatchedSocket::Called(..))
+        };
+        let all = w.all.iter().filter(|(_, x)| own(x)).map(|(id, _)| *id);
+        for id in all.collect::<Vec<_>>() {
+            w.remove(id);
+        }
     }
 
     /// Wakes the peer that has called us on connection `id`.

@@ -83,9 +83,9 @@ impl ShmEndpoint {
             let thread = EventThread::get()?;
             let shared = Arc::new(EventQueue::new(table.clone())?);
             shared.wait.add(adapter_fd);
-            let listener = thread.listen(&shared, connection::listen(&own)?);
+            thread.listen(&shared, connection::listen(&own)?);
             let tx = TxRings::new(own, Arc::clone(&shared), thread);
-            let rx = RxRings::new(shared, thread, listener);
+            let rx = RxRings::new(shared, thread);
             Ok::<ShmEndpoint, crate::core::Errno>(ShmEndpoint { rx, tx })
         };
         open()

@@ -23,6 +23,8 @@ struct RxRing {
     /// Polls since the last record.
     idle: u32,
     ended: bool,
+    /// The peer is known to be gone, and not only this ring.
+    peer_gone: bool,
 }
 
 impl RxRing {
@@ -66,7 +68,6 @@ pub struct PeerRecord<'a> {
 pub struct RxRings {
     shared: Arc<EventQueue>,
     thread: &'static EventThread,
-    listener: u64,
     /// Rings that a poll reads, and rings that wait for a wake-up.
     active: Vec<RxRing>,
     parked: Vec<RxRing>,
@@ -85,16 +86,11 @@ pub struct RxRings {
 }
 
 impl RxRings {
-    /// The receiving side of an endpoint whose listener has number `listener`.
-    pub(super) fn new(
-        shared: Arc<EventQueue>,
-        thread: &'static EventThread,
-        listener: u64,
-    ) -> RxRings {
+    /// The receiving side of an endpoint.
+    pub(super) fn new(shared: Arc<EventQueue>, thread: &'static EventThread) -> RxRings {
         RxRings {
             shared,
             thread,
-            listener,
             active: Vec::new(),
             parked: Vec::new(),
             held: false,
@@ -269,7 +265,7 @@ impl RxRings {
                         _ => (r.kind, r.len),
                     },
                     Lookup::Broken => {
-                        i.ended = true;
+                        (i.ended, i.peer_gone) = (true, true);
                         break;
                     }
                 };
@@ -310,7 +306,7 @@ impl RxRings {
                 let i = self.active.swap_remove(at);
                 self.thread.forget(i.conn);
                 // A caller gives its ring up when the answer comes late, and goes by the adapter.
-                if i.ring.was_used() {
+                if i.ring.was_used() || i.peer_gone {
                     self.gone_peers.push(i.from);
                 }
             } else if i.is_idle() && i.ring.can_sleep() {
@@ -365,6 +361,7 @@ impl RxRings {
                         conn,
                         idle: 0,
                         ended: false,
+                        peer_gone: false,
                     });
                 }
                 RingEvent::Accepted(conn, remote_table) => self.accepted.push((conn, remote_table)),
@@ -387,6 +384,7 @@ impl RxRings {
             return false;
         };
         if let Some(i) = self.wake(conn) {
+            i.peer_gone = true;
             i.end();
         }
         true
@@ -430,9 +428,6 @@ impl Poll for RxRings {
 
 impl Drop for RxRings {
     fn drop(&mut self) {
-        self.thread.forget(self.listener);
-        for i in self.active.iter().chain(&self.parked) {
-            self.thread.forget(i.conn);
-        }
+        self.thread.close_callers(&self.shared);
     }
 }

@@ -528,3 +528,28 @@ fn a_caller_that_gives_up_an_unused_ring_is_not_gone() {
         std::thread::yield_now();
     }
 }
+
+#[test]
+fn a_peer_that_is_gone_is_not_taken_for_one_that_gives_up_its_ring() {
+    let (mut a, b) = (endpoint(63), endpoint(64));
+    assert_eq!(send(&mut a, &b, b"first"), Verdict::Done);
+    let ring = ring::RingWriter::new().unwrap();
+    let (conn, _) = connection::connect(&b.tx.own, &a.tx.own, ring.fd()).unwrap();
+    assert!(readable(conn.as_raw_fd()), "no answer");
+    while a.rx.count_for_tests() == 0 {
+        a.rx.poll_all(|_, _, _| panic!("nothing was sent"));
+    }
+    let own = b.tx.own;
+    drop(b);
+    while a.tx.has_ring(9) {
+        a.rx.poll_all(|_, _, _| panic!("nothing was sent"));
+        assert!(a.gone().is_empty(), "the ring is read to its end first");
+        std::thread::yield_now();
+    }
+    drop(conn);
+    while a.rx.count_for_tests() > 0 {
+        a.rx.poll_all(|_, _, _| panic!("nothing was sent"));
+        std::thread::yield_now();
+    }
+    assert_eq!(a.gone(), [own]);
+}
