@@ -112,6 +112,11 @@ struct Watch {
 }
 
 impl Watch {
+    /// Whether this endpoint has it watched.
+    fn belongs_to(&self, ep: &Arc<EventQueue>) -> bool {
+        core::ptr::eq(self.ep.as_ptr(), Arc::as_ptr(ep))
+    }
+
     /// The peer's process, 0 where it cannot be seen.
     fn process(&self) -> i32 {
         match self.what {
@@ -315,15 +320,12 @@ impl EventThread {
         drop(self.lock().remove(id));
     }
 
-    /// Stops watching the callers of an endpoint that is closed, and closes their connections, also
-    /// of those whose rings the endpoint has not seen.
+    /// Closes an endpoint's listener and the connections of its callers, also of those whose rings
+    /// the endpoint has not seen.
     pub(crate) fn close_callers(&self, ep: &Arc<EventQueue>) {
         ep.closed.store(true, Relaxed);
         let mut w = self.lock();
-        let own = |x: &Watch| {
-            core::ptr::eq(x.ep.as_ptr(), Arc::as_ptr(ep))
-                && !matches!(x.what, WatchedSocket::Called(..))
-        };
+        let own = |x: &Watch| x.belongs_to(ep) && !matches!(x.what, WatchedSocket::Called(..));
         let all = w.all.iter().filter(|(_, x)| own(x)).map(|(id, _)| *id);
         for id in all.collect::<Vec<_>>() {
             w.remove(id);
@@ -349,9 +351,7 @@ impl EventThread {
         here: u32,
     ) -> Verdict {
         let w = self.lock();
-        let own = |w: &&Watch| {
-            core::ptr::eq(w.ep.as_ptr(), Arc::as_ptr(ep)) && w.from.get() == Some(from)
-        };
+        let own = |w: &&Watch| w.belongs_to(ep) && w.from.get() == Some(from);
         let Some(WatchedSocket::Caller(c, _, _)) = w.all.values().find(own).map(|w| &w.what) else {
             return Verdict::Unsupported;
         };
@@ -503,16 +503,18 @@ impl EventThread {
     /// Watches the listeners again whose pause is over. Returns whether any pauses.
     fn resume(&self) -> bool {
         let mut w = self.lock();
+        if w.paused.is_empty() {
+            return false;
+        }
         let now = host::now();
-        let over = |since: u64| now.saturating_sub(since) >= PAUSE_MS as u64 * 1_000_000;
         let mut paused = core::mem::take(&mut w.paused);
         paused.retain(|(id, since)| {
-            if let (true, Some(WatchedSocket::Listener(l))) =
-                (over(*since), w.all.get(id).map(|x| &x.what))
-            {
+            let pauses = now.saturating_sub(*since) < PAUSE_MS as u64 * 1_000_000;
+            let listener = w.all.get(id).map(|x| &x.what).filter(|_| !pauses);
+            if let Some(WatchedSocket::Listener(l)) = listener {
                 self.set_events(l, *id, libc::EPOLLIN);
             }
-            !over(*since)
+            pauses
         });
         w.paused = paused;
         !w.paused.is_empty()

@@ -329,6 +329,7 @@ impl RingWriter {
         word(pos).store(kind | len as u64, Release);
         self.at += need as u64;
         // The lines of a next record like this one are with the reader since the ring's last round.
+        // A short record, the most frequent one, needs no loop.
         match filled > LINE {
             true => {
                 let lines = filled.div_ceil(LINE).min(LINES_AHEAD);

@@ -145,11 +145,11 @@ impl CostModel {
         let other = others.cycle().nth((round % ways) as usize);
         let worth = |w: &CopyMethod| {
             let [theirs, ours] = [*w, best].map(|w| k.cost[w as usize]);
-            let rarely = match early {
+            let even_if_dear = match early {
                 true => k.chosen < UNPROVEN,
                 false => (round / ways).is_multiple_of(RARELY),
             };
-            rarely || theirs < ours + ours / 2
+            even_if_dear || theirs < ours + ours / 2
         };
         other.filter(worth).unwrap_or(best)
     }
