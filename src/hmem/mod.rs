@@ -39,7 +39,7 @@ pub(crate) use interface::{
 pub use interface::{ExportedBuf, Interface, IpcHandle, IPC_WORDS};
 pub use owned::{combine, copy, Owned};
 pub use piece::{InjectBuf, Piece, Segment};
-pub use plain::{copy_across, copy_bytes, prefetch_read, prefetch_write};
+pub use plain::{copy_across, copy_bytes, prefetch_read, prefetch_write, prefetch_write_16};
 pub(crate) use shared::{PendingCopy, SharedMemory};
 
 use core::ffi::c_void;

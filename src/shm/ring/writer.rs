@@ -18,6 +18,8 @@ const SMALL: usize = 192 << 10;
 /// Lines of the next record that are requested when one has been written, at most. More would cost
 /// time where the next record comes at once.
 const LINES_AHEAD: usize = 16;
+/// Behind a record of more bytes one line of the next is requested: the others hide in its copy.
+const AHEAD_MAX: usize = 4096;
 
 /// The end that writes.
 pub(crate) struct RingWriter {
@@ -330,7 +332,7 @@ impl RingWriter {
         self.at += need as u64;
         // The lines of a next record like this one are with the reader since the ring's last round.
         // A short record, the most frequent one, needs no loop.
-        match filled > LINE {
+        match filled > LINE && filled <= AHEAD_MAX {
             true => {
                 let lines = filled.div_ceil(LINE).min(LINES_AHEAD);
                 self.map.prefetch_write(pos + need, lines);
