@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What can be asked of a GPU beside the library, for benches/gpu.sh: `floors` prints how fast CUDA itself copies,
- * `context` whether fi_getinfo made a context, `dmabuf` which exports the driver knows, `kernel` whether a message
- * reaches a kernel that waits for it on the default stream.
+ * What can be asked of a GPU beside the library, for benches/gpu.sh: `floors` prints how fast CUDA
+ * itself copies, `context` whether fi_getinfo made a context, `dmabuf` which exports the driver
+ * knows, `kernel` whether a message reaches a kernel that waits for it on the default stream.
  */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -101,9 +101,11 @@ static const char PTX[] =
 
 static void kernel(void)
 {
-	call load = cu("cuModuleLoadData"), find = cu("cuModuleGetFunction"), wait = (call) symbol("cudaDeviceSynchronize");
-	int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **) =
-		(int (*)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **))
+	call load = cu("cuModuleLoadData"), find = cu("cuModuleGetFunction");
+	call wait = (call) symbol("cudaDeviceSynchronize");
+	typedef int launch_fn(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+			unsigned, void *, void **, void **);
+	launch_fn *launch = (launch_fn *)
 		cu("cuLaunchKernel");
 	struct fi_context2 contexts[2];
 	struct fid_mr *mr, *host;

@@ -65,7 +65,8 @@ static void open_domain(void)
 		hints->fabric_attr->name = strdup("efa");
 	if (strcmp(provider, "tcp") == 0)
 		hints->addr_format = FI_SOCKADDR_IN;
-	DO(fi_getinfo(FI_VERSION(1, 21), "127.0.0.1", NULL, strcmp(provider, "tcp") ? 0 : FI_SOURCE, hints, &info));
+	DO(fi_getinfo(FI_VERSION(1, 21), "127.0.0.1", NULL, strcmp(provider, "tcp") ? 0 : FI_SOURCE,
+			hints, &info));
 	fi_freeinfo(hints);
 	DO(fi_fabric(info->fabric_attr, &fabric, NULL));
 	DO(fi_domain(fabric, info, &domain, NULL));

@@ -51,13 +51,15 @@ static int receiver(void)
 	open_disabled("efa-direct");
 	DO(-FI_EINVAL, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_RNR_RETRY, &tries, sizeof(tries)));
 	tries = 2;
-	if (fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_RNR_RETRY, &tries, sizeof(tries)) == -FI_ENOSYS) {
+	if (fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_RNR_RETRY, &tries,
+			sizeof(tries)) == -FI_ENOSYS) {
 		puts("the adapter tries for ever");
 		close_all();
 		return 0;
 	}
 	enable();
-	DO(-FI_EOPBADSTATE, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_RNR_RETRY, &tries, sizeof(tries)));
+	DO(-FI_EOPBADSTATE, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_RNR_RETRY, &tries,
+			sizeof(tries)));
 	DO(0, fi_mr_reg(domain, from, sizeof(from), FI_SEND | FI_RECV, 0, 0, 0, &mr, NULL));
 	for (int i = 0; i < 20; i++) {
 		DO(0, fi_send(ep, from, 100, fi_mr_desc(mr), self, &sent));
@@ -72,7 +74,7 @@ static int receiver(void)
 	return 0;
 }
 
-/* Sends more messages to an endpoint that makes no progress than it has buffers; how many failed. */
+/* Sends more messages than it has buffers to an endpoint without progress; how many failed. */
 static int overrun(enum fi_resource_mgmt mgmt)
 {
 	enum { MESSAGES = 5000 };

@@ -75,7 +75,12 @@ static void rx_order(struct fi_info *h) { h->rx_attr->msg_order = FI_ORDER_WAW; 
 static void comp_order(struct fi_info *h) { h->tx_attr->comp_order = FI_ORDER_STRICT; }
 static void op_flags(struct fi_info *h) { h->tx_attr->op_flags = FI_COMMIT_COMPLETE; }
 static void scalable(struct fi_info *h) { h->domain_attr->mr_mode = FI_MR_SCALABLE; }
-static void some_mr(struct fi_info *h) { h->caps = FI_RMA; h->domain_attr->mr_mode = FI_MR_ALLOCATED; }
+static void some_mr(struct fi_info *h)
+{
+	h->caps = FI_RMA;
+	h->domain_attr->mr_mode = FI_MR_ALLOCATED;
+}
+
 static void odd_threads(struct fi_info *h) { h->domain_attr->threading = (enum fi_threading) 77; }
 static void big_data(struct fi_info *h) { h->domain_attr->cq_data_size = 64; }
 static void shared_av(struct fi_info *h) { h->domain_attr->caps = FI_SHARED_AV; }
@@ -83,7 +88,12 @@ static void many_ctx(struct fi_info *h) { h->ep_attr->tx_ctx_cnt = 99; }
 static void protocol(struct fi_info *h) { h->ep_attr->protocol = FI_PROTO_UDP; }
 static void proto_version(struct fi_info *h) { h->ep_attr->protocol_version = 99; }
 static void auth_key(struct fi_info *h) { h->domain_attr->auth_key_size = 8; }
-static void raw_order(struct fi_info *h) { h->caps = FI_RMA; h->ep_attr->max_order_raw_size = SIZE_MAX; }
+static void raw_order(struct fi_info *h)
+{
+	h->caps = FI_RMA;
+	h->ep_attr->max_order_raw_size = SIZE_MAX;
+}
+
 static void short_dest(struct fi_info *h) { h->dest_addr = calloc(1, 8); h->dest_addrlen = 8; }
 static void other_src(struct fi_info *h)
 {
@@ -436,7 +446,8 @@ static void endpoints(void)
 	EXPECT(-FI_EINVAL, fi_atomic(ep, buf, 1, NULL, 99, 0, 0, FI_INT32, FI_SUM, NULL));
 	EXPECT(-FI_EINVAL, fi_atomicmsg(ep, NULL, 0));
 	EXPECT(-FI_EMSGSIZE, fi_atomic(ep, buf, 1 << 20, NULL, self, 0, 0, FI_INT8, FI_SUM, NULL));
-	EXPECT(-FI_EOPNOTSUPP, fi_atomic(ep, buf, 1, NULL, self, 0, 0, (enum fi_datatype) 99, FI_SUM, NULL));
+	EXPECT(-FI_EOPNOTSUPP, fi_atomic(ep, buf, 1, NULL, self, 0, 0, (enum fi_datatype) 99, FI_SUM,
+			NULL));
 	EXPECT(-FI_EOPNOTSUPP, fi_atomic(ep, buf, 1, NULL, self, 0, 0, FI_INT32, (enum fi_op) 99, NULL));
 	EXPECT(-FI_EOPNOTSUPP, fi_atomic(ep, buf, 1, NULL, self, 0, 0, FI_DOUBLE, FI_BXOR, NULL));
 	EXPECT(-FI_EOPNOTSUPP, fi_barrier(ep, 0, NULL));
@@ -452,8 +463,10 @@ static void endpoints(void)
 	EXPECT(-FI_EINVAL, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_MAX_MSG_SIZE, &value, 2));
 	EXPECT(-FI_EINVAL, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_MAX_MSG_SIZE, NULL, sizeof(value)));
 	value = 1 << 30;
-	EXPECT(-FI_EINVAL, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_INJECT_MSG_SIZE, &value, sizeof(value)));
-	EXPECT(-FI_EOPBADSTATE, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_RNR_RETRY, &value, sizeof(value)));
+	EXPECT(-FI_EINVAL, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_INJECT_MSG_SIZE, &value,
+			sizeof(value)));
+	EXPECT(-FI_EOPBADSTATE, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_RNR_RETRY, &value,
+			sizeof(value)));
 	/* Each inject size is its own. */
 	size_t before = 0, after = 0, eight = 8, size = sizeof(size_t);
 
@@ -461,11 +474,13 @@ static void endpoints(void)
 	EXPECT(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_INJECT_ATOMIC_SIZE, &eight, sizeof(eight)));
 	EXPECT(0, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_INJECT_RMA_SIZE, &after, &size));
 	EXPECT(before, after);
-	EXPECT(-FI_EINVAL, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_EMULATED_WRITE, &yes, sizeof(yes)));
+	EXPECT(-FI_EINVAL, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_EMULATED_WRITE, &yes,
+			sizeof(yes)));
 	/* As in the C library, these options are also accepted after fi_enable(3). */
 	EXPECT(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_HOMOGENEOUS_PEERS, &yes, sizeof(yes)));
 	bool no = false;
-	EXPECT(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, &no, sizeof(no)));
+	EXPECT(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, &no,
+			sizeof(no)));
 	EXPECT(-FI_ENOSYS, fi_connect(ep, name, NULL, 0));
 	EXPECT(-FI_ENOSYS, fi_tx_size_left(ep));
 	EXPECT(-FI_EBUSY, fi_close(&cq->fid));

@@ -6,7 +6,12 @@
 #include <dlfcn.h>
 #include "alone.h"
 
-enum { SIZE = 3 << 20, TO_DEVICE = 1, TO_HOST = 2, ALL = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE };
+enum {
+	SIZE = 3 << 20,
+	TO_DEVICE = 1,
+	TO_HOST = 2,
+	ALL = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE
+};
 
 static int (*gpu_malloc)(void **, size_t);
 static int (*gpu_copy)(void *, const void *, size_t, int);
@@ -24,7 +29,8 @@ static inline int ask_device(const char *fabric_name, int mode)
 	hints->ep_attr->type = FI_EP_RDM;
 	hints->caps = FI_MSG | FI_RMA | FI_HMEM;
 	hints->mode = FI_CONTEXT2;
-	hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | mode;
+	hints->domain_attr->mr_mode =
+			FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | mode;
 	ret = fi_getinfo(FI_VERSION(1, 18), NULL, NULL, 0, hints, &info);
 	fi_freeinfo(hints);
 	return ret;

@@ -41,12 +41,15 @@ static void options(int direct, int p2p, int disable)
 
 	DO(0, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &mode, &len));
 	TRUE(mode == (direct ? FI_HMEM_P2P_REQUIRED : p2p ? FI_HMEM_P2P_PREFERRED : FI_HMEM_P2P_DISABLED));
-	DO(direct || p2p ? 0 : -FI_EOPNOTSUPP, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &required, sizeof(required)));
-	DO(direct ? -FI_EOPNOTSUPP : 0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &disabled, sizeof(disabled)));
+	DO(direct || p2p ? 0 : -FI_EOPNOTSUPP, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P,
+			&required, sizeof(required)));
+	DO(direct ? -FI_EOPNOTSUPP : 0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P,
+			&disabled, sizeof(disabled)));
 	/* Case `disabled` keeps FI_HMEM_P2P_DISABLED, so that everything is copied. */
 	if (!disable)
 		DO(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &mode, sizeof(mode)));
-	DO(direct || p2p ? 0 : -FI_EOPNOTSUPP, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_CUDA_API_PERMITTED, &off, sizeof(off)));
+	DO(direct || p2p ? 0 : -FI_EOPNOTSUPP, fi_setopt(&ep->fid, FI_OPT_ENDPOINT,
+			FI_OPT_CUDA_API_PERMITTED, &off, sizeof(off)));
 	DO(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_CUDA_API_PERMITTED, &on, sizeof(on)));
 	DO(0, fi_open_ops(&fabric->fid, FI_EFA_FEATURE_OPS, 0, (void **) &features, NULL));
 	TRUE(features->query("mixed_hmem_iov") == direct && !features->query("no such feature"));
@@ -67,7 +70,8 @@ static void fail(int wanted)
 		if (n == -FI_EAVAIL) {
 			DO(1, fi_cq_readerr(cq, &err, 0));
 			DO(FI_EIO, err.err);
-			TRUE(strstr(fi_cq_strerror(cq, err.prov_errno, err.err_data, NULL, 0), "device memory could not be copied"));
+			TRUE(strstr(fi_cq_strerror(cq, err.prov_errno, err.err_data, NULL, 0),
+					"device memory could not be copied"));
 			errors++;
 		} else {
 			DO(1, n);
@@ -83,8 +87,8 @@ static uint64_t calls(const char *function)
 }
 
 /*
- * Short copies go by GDRCopy while a region is registered, if the GPU's window has room for it. Bounce
- * buffers of an adapter are registered with CUDA for as long as they exist.
+ * Short copies go by GDRCopy while a region is registered, if the GPU's window has room for it.
+ * Bounce buffers of an adapter are registered with CUDA for as long as they exist.
  */
 static void check_short_copies(int there)
 {
@@ -137,7 +141,8 @@ static void check_short_copies(int there)
 	DO(0, fi_close(&far->fid));
 	DO(0, fi_close(&near->fid));
 	DO(0, fi_close(&large->fid));
-	TRUE(calls("gdr_unmap") == calls("gdr_pin_buffer") && calls("gdr_unpin") == calls("gdr_pin_buffer"));
+	TRUE(calls("gdr_unmap") == calls("gdr_pin_buffer")
+			&& calls("gdr_unpin") == calls("gdr_pin_buffer"));
 	/* Each registration sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS. */
 	TRUE(calls("cuPointerSetAttribute") == 4);
 	if (info->nic && strncmp(info->nic->device_attr->name, "efasoft", 7) != 0)
@@ -150,7 +155,8 @@ static void check_short_copies(int there)
 int main(int argc, char **argv)
 {
 	static struct fi_context2 contexts[2];
-	int direct = argc > 1 && strcmp(argv[1], "efa-direct") == 0, uncopied = argc > 2 && strcmp(argv[2], "uncopied") == 0;
+	int direct = argc > 1 && strcmp(argv[1], "efa-direct") == 0;
+	int uncopied = argc > 2 && strcmp(argv[2], "uncopied") == 0;
 	int disable = argc > 2 && strcmp(argv[2], "disabled") == 0;
 	int p2p = disable || uncopied || (argc > 2 && strcmp(argv[argc - 1], "p2p") == 0);
 	size_t most = SIZE, size = sizeof(most);
@@ -210,7 +216,8 @@ int main(int argc, char **argv)
 	near = registered(a, FI_HMEM_CUDA);
 	far = registered(b, FI_HMEM_CUDA);
 	host = registered(back, FI_HMEM_SYSTEM);
-	for (size_t i = 0; argc > 2 && strcmp(argv[2], "broken") == 0 && i < sizeof(lens) / sizeof(lens[0]); i++) {
+	for (size_t i = 0; argc > 2 && strcmp(argv[2], "broken") == 0
+			&& i < sizeof(lens) / sizeof(lens[0]); i++) {
 		if (lens[i] > most)
 			continue;
 		POST(fi_recv(ep, b, lens[i], fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));

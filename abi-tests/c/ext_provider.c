@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Provider files for FI_PROVIDER_PATH: `outside`, whose getinfo returns one info, and whose fabric fails
- * (FI_ENOSYS); with -DUTILITY `ofi_outside`, which is layered over other providers; with -DHOOK
- * `ofi_hook_outside`, which leaves the name of the provider that it wraps in OUTSIDE_HOOKED; with -DCRASH one
- * that crashes while it is initialised.
+ * Provider files for FI_PROVIDER_PATH: `outside`, whose getinfo returns one info, and whose fabric
+ * fails (FI_ENOSYS); with -DUTILITY `ofi_outside`, which is layered over other providers; with
+ * -DHOOK `ofi_hook_outside`, which leaves the name of the provider that it wraps in
+ * OUTSIDE_HOOKED; with -DCRASH one that crashes while it is initialised.
  */
 #include <stdio.h>
 #include <stdlib.h>

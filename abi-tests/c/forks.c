@@ -86,7 +86,8 @@ static ssize_t sends(void)
 
 static ssize_t reads(void)
 {
-	return fi_read(ep, read_into, LEN, fi_mr_desc(mr), self, (uintptr_t) from, fi_mr_key(mr), &contexts[2]);
+	return fi_read(ep, read_into, LEN, fi_mr_desc(mr), self, (uintptr_t) from, fi_mr_key(mr),
+			&contexts[2]);
 }
 
 int main(int argc, char **argv)
@@ -103,7 +104,8 @@ int main(int argc, char **argv)
 	from = memory;
 	to = memory + LEN;
 	read_into = memory + 2 * LEN;
-	DO(0, fi_mr_reg(domain, memory, 3 * LEN, FI_SEND | FI_RECV | FI_READ | FI_REMOTE_READ, 0, 0, 0, &mr, NULL));
+	DO(0, fi_mr_reg(domain, memory, 3 * LEN, FI_SEND | FI_RECV | FI_READ | FI_REMOTE_READ, 0, 0, 0,
+			&mr, NULL));
 	for (int i = 0; i < ROUNDS; i++) {
 		pid_t before, after;
 

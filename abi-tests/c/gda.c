@@ -45,7 +45,8 @@ static uint8_t *memory(int *fd, size_t len)
 /* Opens a queue in a dma-buf; with `seen` the library gets the buffer's address, too. */
 static struct queue external(size_t entries, int seen)
 {
-	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_DATA, .size = entries, .wait_obj = FI_WAIT_NONE };
+	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_DATA, .size = entries,
+			.wait_obj = FI_WAIT_NONE };
 	struct fi_efa_cq_init_attr init = { .flags = FI_EFA_CQ_INIT_FLAGS_EXT_MEM_DMABUF };
 	struct fi_efa_cq_attr is;
 	struct queue q = { 0 };
@@ -105,7 +106,8 @@ static void submit(int op, uint16_t request, uint32_t len, uint64_t remote)
 	uint32_t qkey;
 
 	DO(0, gda->query_addr(ep, self, &ahn, &qpn, &qkey));
-	w[0] = request | (uint64_t) (op | META) << 16 | (phase | WHOLE) << 24 | (uint64_t) qpn << 32 | 1ull << 48;
+	w[0] = request | (uint64_t) (op | META) << 16 | (phase | WHOLE) << 24
+			| (uint64_t) qpn << 32 | 1ull << 48;
 	w[1] = (uint64_t) ahn << 32;
 	w[2] = qkey;
 	local = len | lkey << 32;
@@ -142,7 +144,8 @@ static void ready(struct fid_cq *tx, struct fid_cq *rx)
 	enable();
 	if (tx == rx)
 		DO(0, gda->query_cq(tx, &is));
-	DO(0, fi_mr_reg(domain, from, 2 * LEN, FI_SEND | FI_RECV | FI_WRITE | FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
+	DO(0, fi_mr_reg(domain, from, 2 * LEN, FI_SEND | FI_RECV | FI_WRITE | FI_REMOTE_WRITE, 0, 0, 0,
+			&mr, NULL));
 	DO(0, gda->query_qp_wqs(ep, &sq, &rq));
 	sent = posted = 0;
 }
@@ -200,7 +203,8 @@ static void by_library(void)
 		fill();
 		DO(0, fi_recv(first, to, LEN, fi_mr_desc(mr), FI_ADDR_UNSPEC, &contexts[0]));
 		DO(0, fi_send(second, from, LEN, fi_mr_desc(mr), self, &contexts[1]));
-		DO(0, fi_write(first, from, 8, fi_mr_desc(mr), self, (uintptr_t) to, fi_mr_key(mr), &contexts[2]));
+		DO(0, fi_write(first, from, 8, fi_mr_desc(mr), self, (uintptr_t) to, fi_mr_key(mr),
+				&contexts[2]));
 		for (seen = 0; seen != 7;) {
 			ssize_t n = fi_cq_read(both.cq, &e, 1);
 
@@ -259,7 +263,8 @@ static void counted(void)
 	DO(0, fi_ep_bind(ep, &unseen->fid, FI_SEND | FI_RECV));
 	DO(0, fi_ep_bind(ep, &remote->fid, FI_REMOTE_WRITE));
 	enable();
-	DO(0, fi_mr_reg(domain, from, 2 * LEN, FI_SEND | FI_RECV | FI_WRITE | FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
+	DO(0, fi_mr_reg(domain, from, 2 * LEN, FI_SEND | FI_RECV | FI_WRITE | FI_REMOTE_WRITE, 0, 0, 0,
+			&mr, NULL));
 	for (int i = 1; i <= ROUNDS; i++) {
 		DO(0, fi_write(ep, from, 8, fi_mr_desc(mr), self, (uintptr_t) to, fi_mr_key(mr), &contexts[0]));
 		reaches(local, i);
@@ -267,7 +272,8 @@ static void counted(void)
 	}
 	TRUE(number[16] == ROUNDS && fi_cntr_readerr(local) == 0);
 	/* No region has this key. */
-	DO(0, fi_write(ep, from, 8, fi_mr_desc(mr), self, (uintptr_t) to, fi_mr_key(mr) ^ 1, &contexts[0]));
+	DO(0, fi_write(ep, from, 8, fi_mr_desc(mr), self, (uintptr_t) to, fi_mr_key(mr) ^ 1,
+			&contexts[0]));
 	DO(-FI_EAVAIL, fi_cntr_wait(local, ROUNDS + 1, 10000));
 	TRUE(fi_cntr_readerr(local) == 1);
 	DO(0, fi_recv(ep, to, LEN, fi_mr_desc(mr), FI_ADDR_UNSPEC, &contexts[0]));

@@ -77,7 +77,8 @@ static void monitors(void)
 
 static int lines;
 
-static int log_enabled(const struct fi_provider *p, enum fi_log_level l, enum fi_log_subsys s, uint64_t f)
+static int log_enabled(const struct fi_provider *p, enum fi_log_level l, enum fi_log_subsys s,
+		uint64_t f)
 {
 	(void) p;
 	(void) l;
@@ -86,8 +87,8 @@ static int log_enabled(const struct fi_provider *p, enum fi_log_level l, enum fi
 	return 1;
 }
 
-static void log_line(const struct fi_provider *p, enum fi_log_level l, enum fi_log_subsys s, const char *func, int line,
-		     const char *msg)
+static void log_line(const struct fi_provider *p, enum fi_log_level l, enum fi_log_subsys s,
+		const char *func, int line, const char *msg)
 {
 	(void) p;
 	(void) l;
@@ -130,8 +131,10 @@ int main(void)
 	loggers();
 	open_disabled("efa");
 	enable();
-	DO(-FI_EINVAL, fi_mr_reg(domain, (void *) (UINTPTR_MAX - 100), 4096, FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
-	DO(0, fi_mr_reg(domain, &word, sizeof(word), FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
+	DO(-FI_EINVAL, fi_mr_reg(domain, (void *) (UINTPTR_MAX - 100), 4096, FI_REMOTE_WRITE, 0, 0, 0,
+			&mr, NULL));
+	DO(0, fi_mr_reg(domain, &word, sizeof(word), FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, 0, &mr,
+			NULL));
 	far.addr = (uintptr_t) &word;
 	far.key = fi_mr_key(mr);
 	m.addr = self;

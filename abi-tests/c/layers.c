@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Provider files under the library: names in layers, hooks, and files that cannot be used. The files are in the
- * folder FOLDER: `outside`, `ofi_outside`, `ofi_hook_outside`, one that crashes and one that is no library.
+ * Provider files under the library: names in layers, hooks, and files that cannot be used. The
+ * files are in the folder FOLDER: `outside`, `ofi_outside`, `ofi_hook_outside`, one that crashes
+ * and one that is no library.
  *
  * layers FOLDER
  */
@@ -64,11 +65,13 @@ int main(int argc, char **argv)
 	DO(0, ask("ofi_outside;tcp"));
 	TRUE(count(NULL) == count("tcp;ofi_outside"));
 	DO(0, ask("tcp"));
-	TRUE(count("tcp") > 0 && count("tcp;ofi_outside") > 0 && count(NULL) == count("tcp") + count("tcp;ofi_outside"));
+	TRUE(count("tcp") > 0 && count("tcp;ofi_outside") > 0
+			&& count(NULL) == count("tcp") + count("tcp;ofi_outside"));
 	DO(0, ask("efa"));
 	TRUE(count(NULL) == count("efa"));
 	DO(0, ask("ofi_outside"));
-	TRUE(count("outside;ofi_outside") == 1 && count("tcp;ofi_outside") > 0 && count("efa;ofi_outside") == 0);
+	TRUE(count("outside;ofi_outside") == 1 && count("tcp;ofi_outside") > 0
+			&& count("efa;ofi_outside") == 0);
 	DO(0, ask(NULL));
 	TRUE(count("efa") > 0 && place("efa") < place("tcp") && place("tcp") < place("outside"));
 	DO(-FI_ENODATA, ask("ofi_hook_outside"));

@@ -118,6 +118,7 @@ int main(int argc, char **argv)
 	}
 	for (size_t i = 0; i < sizeof(NODES) / sizeof(NODES[0]); i++)
 		client(&NODES[i], lib);
-	printf("%zu nodes, %s\n", sizeof(NODES) / sizeof(NODES[0]), failed ? "FAILED" : "all as they were");
+	printf("%zu nodes, %s\n", sizeof(NODES) / sizeof(NODES[0]),
+			failed ? "FAILED" : "all as they were");
 	return failed;
 }

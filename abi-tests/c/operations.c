@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Operations beyond plain messages, each with what its man page promises: FI_MULTI_RECV, FI_PEEK,
- * FI_CLAIM and FI_DISCARD, directed receives, FI_FENCE, aliases, shared receive contexts, triggered and
- * deferred operations, counters of memory regions, poll and wait sets, every atomic on every type.
- * Two endpoints of one domain; what needs two processes is in fabtests-compat.
+ * FI_CLAIM and FI_DISCARD, directed receives, FI_FENCE, aliases, shared receive contexts,
+ * triggered and deferred operations, counters of memory regions, poll and wait sets, every atomic
+ * on every type. Two endpoints of one domain; what needs two processes is in fabtests-compat.
  */
 #include <complex.h>
 #include <string.h>
@@ -31,7 +31,8 @@ struct side {
 };
 static struct side a, b;
 
-static void open_side(struct side *s, struct fid_ep *srx, enum fi_wait_obj wait, struct fid_wait *set)
+static void open_side(struct side *s, struct fid_ep *srx, enum fi_wait_obj wait,
+		struct fid_wait *set)
 {
 	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = wait, .wait_set = set };
 	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
@@ -146,7 +147,8 @@ static void peek(struct fid_ep *rx, struct side *s)
 		(void) fi_cq_read(s->rx, NULL, 0);
 		m.tag = 10;
 		DO(0, fi_trecvmsg(rx, &m, FI_PEEK));
-	} while (fi_cq_read(s->rx, &e, 1) == -FI_EAVAIL && fi_cq_readerr(s->rx, &(struct fi_cq_err_entry) { 0 }, 0) == 1);
+	} while (fi_cq_read(s->rx, &e, 1) == -FI_EAVAIL
+			&& fi_cq_readerr(s->rx, &(struct fi_cq_err_entry) { 0 }, 0) == 1);
 	TRUE(e.len == 1000 && e.tag == 10);
 	m.tag = 8;
 	DO(0, fi_trecvmsg(rx, &m, FI_PEEK | FI_CLAIM));
@@ -200,7 +202,8 @@ static void fence(void)
 	memset(big, 'b', sizeof(big));
 	DO(0, fi_mr_reg(domain, target, sizeof(target), FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
 	r = (struct fi_rma_iov) { (uint64_t) (uintptr_t) (target + sizeof(target) - 1), 1, fi_mr_key(mr) };
-	DO(0, fi_write(a.ep, big, sizeof(big), NULL, b.addr, (uint64_t) (uintptr_t) target, fi_mr_key(mr), big));
+	DO(0, fi_write(a.ep, big, sizeof(big), NULL, b.addr, (uint64_t) (uintptr_t) target,
+			fi_mr_key(mr), big));
 	DO(0, fi_writemsg(a.ep, &m, FI_FENCE | FI_COMPLETION));
 	TRUE(take(a.tx).op_context == big);
 	TRUE(take(a.tx).op_context == &v);
@@ -229,7 +232,8 @@ static void triggers(void)
 	struct fi_msg m = { .msg_iov = &v, .iov_count = 1, .addr = b.addr, .context = &t };
 	struct fi_op_cntr add = { .value = 5 };
 	struct fi_op_msg later = { .msg = m, .flags = FI_COMPLETION };
-	struct fi_deferred_work set = { .op_type = FI_OP_CNTR_SET }, send = { .op_type = FI_OP_SEND }, never;
+	struct fi_deferred_work set = { .op_type = FI_OP_CNTR_SET }, never;
+	struct fi_deferred_work send = { .op_type = FI_OP_SEND };
 	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
 	struct fid_cntr *go, *done;
 
@@ -281,7 +285,8 @@ static void region_counters(void)
 	uint64_t before = fi_cntr_read(b.far), key, at = (uint64_t) (uintptr_t) target;
 
 	DO(0, fi_cntr_open(domain, &na, &c, NULL));
-	DO(0, fi_mr_reg(domain, target, sizeof(target), FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 0, FI_RMA_EVENT, &mr, NULL));
+	DO(0, fi_mr_reg(domain, target, sizeof(target), FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 0,
+			FI_RMA_EVENT, &mr, NULL));
 	key = fi_mr_key(mr);
 	DO(0, fi_mr_bind(mr, &c->fid, FI_REMOTE_WRITE));
 	DO(0, fi_write(a.ep, "hello", 6, NULL, b.addr, at, key, NULL));
@@ -328,7 +333,8 @@ static void atomics(void)
 	int combinations = 0;
 	size_t n;
 
-	DO(0, fi_mr_reg(domain, target, sizeof(target), FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 0, 0, &mr, NULL));
+	DO(0, fi_mr_reg(domain, target, sizeof(target), FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 0, 0, &mr,
+			NULL));
 	key = fi_mr_key(mr);
 #define ON(type, dt, op, old, with, cmp, kind, want) \
 	do { \
@@ -346,7 +352,8 @@ static void atomics(void)
 			DO(0, fi_fetch_atomic(a.ep, &w_, 1, NULL, &r_, NULL, b.addr, at, key, dt, op, NULL)); \
 		} else { \
 			DO(0, fi_compare_atomicvalid(a.ep, dt, op, &n)); \
-			DO(0, fi_compare_atomic(a.ep, &w_, 1, NULL, &c_, NULL, &r_, NULL, b.addr, at, key, dt, op, NULL)); \
+			DO(0, fi_compare_atomic(a.ep, &w_, 1, NULL, &c_, NULL, &r_, NULL, b.addr, at, key, dt, \
+					op, NULL)); \
 		} \
 		TRUE(n > 0); \
 		(void) take(a.tx); \
@@ -486,8 +493,8 @@ static void push(int count, char (*out)[4096])
 }
 
 /*
- * More messages than the budget (main sets it) and than the adapter keeps for a process that does not
- * poll (8 MiB): senders wait, and nothing is lost or out of order.
+ * More messages than the budget (main sets it) and than the adapter keeps for a process that does
+ * not poll (8 MiB): senders wait, and nothing is lost or out of order.
  */
 static void budget(void)
 {
@@ -517,8 +524,8 @@ int main(void)
 	struct fi_av_attr aa = { .type = FI_AV_TABLE };
 
 	setenv("FI_EFA_UNEXPECTED_SIZE", "1000000", 1);
-	hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_RMA_EVENT |
-		      FI_TRIGGER | FI_FENCE;
+	hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_MULTI_RECV | FI_DIRECTED_RECV
+			| FI_RMA_EVENT | FI_TRIGGER | FI_FENCE;
 	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 	hints->ep_attr->type = FI_EP_RDM;
 	DO(0, fi_getinfo(FI_VERSION(1, 21), NULL, NULL, 0, hints, &info));

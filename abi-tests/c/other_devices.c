@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Memory of devices other than NVIDIA's, under `gpu-sim run --device KIND`: it is registered by its interface, and sent,
- * received, written and read; or the registration is refused, where neither the adapter nor the device's library can
- * move its bytes.
+ * Memory of devices other than NVIDIA's, under `gpu-sim run --device KIND`: it is registered by
+ * its interface, and sent, received, written and read; or the registration is refused, where
+ * neither the adapter nor the device's library can move its bytes.
  *
  * other_devices rocr|neuron|synapse FABRIC moved|refused
- * other_devices rocr FABRIC peers: between two processes; on one host the receiver opens the sender's memory.
+ * other_devices rocr FABRIC peers: between two processes; on one host the receiver opens the
+ * sender's memory.
  */
 #include <stdio.h>
 #include <sys/wait.h>
@@ -21,7 +22,8 @@ static void *allocated(const char *kind)
 	const char *libs[] = { "libhsa-runtime64.so.1", "libnrt.so.1", "libSynapse.so" };
 	void *lib, *at = NULL;
 
-	iface = !strcmp(kind, "rocr") ? FI_HMEM_ROCR : !strcmp(kind, "neuron") ? FI_HMEM_NEURON : FI_HMEM_SYNAPSEAI;
+	iface = !strcmp(kind, "rocr") ? FI_HMEM_ROCR
+			: !strcmp(kind, "neuron") ? FI_HMEM_NEURON : FI_HMEM_SYNAPSEAI;
 	lib = dlopen(libs[iface == FI_HMEM_ROCR ? 0 : iface == FI_HMEM_NEURON ? 1 : 2], RTLD_NOW);
 	TRUE(lib != NULL);
 	sim_copy = (int (*)(void *, const void *, size_t)) dlsym(lib, "gpu_sim_copy");
@@ -115,7 +117,8 @@ static int peers(const char *kind, const char *fabric_name)
 	TRUE(memcmp(out, back, len) == 0);
 	calls = (uint64_t (*)(const char *, const char *)) dlsym(RTLD_DEFAULT, "gpu_sim_calls");
 	if (!calls)
-		calls = (uint64_t (*)(const char *, const char *)) dlsym(dlopen("libhsa-runtime64.so.1", RTLD_NOW), "gpu_sim_calls");
+		calls = (uint64_t (*)(const char *, const char *))
+				dlsym(dlopen("libhsa-runtime64.so.1", RTLD_NOW), "gpu_sim_calls");
 	TRUE(calls("libfabric", "hsa_amd_ipc_memory_attach") == !(shm && *shm == '0'));
 	close(out_fd);
 	DO(child, waitpid(child, &status, 0));

@@ -16,7 +16,8 @@ static struct fi_provider *provider;
 static int lines, defined, asked;
 
 __attribute__((visibility("default")))
-int fi_log_enabled(const struct fi_provider *prov, enum fi_log_level level, enum fi_log_subsys subsys)
+int fi_log_enabled(const struct fi_provider *prov, enum fi_log_level level,
+		enum fi_log_subsys subsys)
 {
 	(void) subsys;
 	TRUE(!strcmp(prov->name, "efa"));
@@ -24,8 +25,8 @@ int fi_log_enabled(const struct fi_provider *prov, enum fi_log_level level, enum
 }
 
 __attribute__((visibility("default")))
-void fi_log(const struct fi_provider *prov, enum fi_log_level level, enum fi_log_subsys subsys, const char *func, int line,
-	    const char *format, ...)
+void fi_log(const struct fi_provider *prov, enum fi_log_level level, enum fi_log_subsys subsys,
+		const char *func, int line, const char *format, ...)
 {
 	char text[1024];
 	va_list args;
@@ -40,7 +41,8 @@ void fi_log(const struct fi_provider *prov, enum fi_log_level level, enum fi_log
 }
 
 __attribute__((visibility("default")))
-int fi_param_define(const struct fi_provider *prov, const char *param, enum fi_param_type type, const char *format, ...)
+int fi_param_define(const struct fi_provider *prov, const char *param, enum fi_param_type type,
+		const char *format, ...)
 {
 	(void) type;
 	TRUE(!strcmp(prov->name, "efa") && *param && !strcmp(format, "%s"));
@@ -107,7 +109,8 @@ int main(int argc, char **argv)
 	TRUE(dlsym(RTLD_DEFAULT, "fi_log") == (void *) fi_log);
 	provider = ini();
 	TRUE(provider && !strcmp(provider->name, "efa") && provider->version >= FI_VERSION(207, 0));
-	TRUE(provider->fi_version == fi_version() && provider->getinfo && provider->fabric && provider->cleanup);
+	TRUE(provider->fi_version == fi_version() && provider->getinfo && provider->fabric
+			&& provider->cleanup);
 	again = ini();
 	TRUE(again && again != provider);
 	list = infos(0);

@@ -32,7 +32,8 @@
 
 enum kind { DOMAIN, CQ, AV, CNTR, MR, EP, KINDS };
 
-static const char *const names[KINDS] = { "domain", "queue", "vector", "counter", "region", "endpoint" };
+static const char *const names[KINDS] = { "domain", "queue", "vector", "counter", "region",
+		"endpoint" };
 
 struct object {
 	struct fid *fid;
@@ -86,7 +87,8 @@ static void open_one(void)
 	enum kind k = (enum kind) dice(KINDS);
 	int i = (int) dice(MOST), d = some(DOMAIN, -1);
 	struct object *o = &all[k][i];
-	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = dice(2) ? FI_WAIT_FD : FI_WAIT_NONE };
+	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_TAGGED,
+			.wait_obj = dice(2) ? FI_WAIT_FD : FI_WAIT_NONE };
 	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
 	struct fi_av_attr aa = { .type = FI_AV_TABLE };
 	long r;
@@ -111,8 +113,9 @@ static void open_one(void)
 		break;
 	case MR:
 		o->buf = calloc(1, LEN);
-		r = fi_mr_reg(dom(d), o->buf, LEN, FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE,
-			      0, 0, 0, (struct fid_mr **) &o->fid, NULL);
+		r = fi_mr_reg(dom(d), o->buf, LEN,
+				FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE,
+				0, 0, 0, (struct fid_mr **) &o->fid, NULL);
 		break;
 	default:
 		r = fi_endpoint(dom(d), info, (struct fid_ep **) &o->fid, NULL);
@@ -189,7 +192,8 @@ static void bind_one(void)
 		if (r)
 			fail("fi_enable", r);
 		o->enabled = true;
-		if (fi_getname(o->fid, addr, &len) || fi_av_insert((struct fid_av *) all[AV][o->av].fid, addr, 1, &o->self, 0, NULL) != 1)
+		if (fi_getname(o->fid, addr, &len) || fi_av_insert((struct fid_av *) all[AV][o->av].fid, addr,
+				1, &o->self, 0, NULL) != 1)
 			fail("its own address", 0);
 	} else if (r != -FI_ENOCQ && r != -FI_ENOAV) {
 		fail("fi_enable without queue or vector", r);

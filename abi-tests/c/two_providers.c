@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Objects of two providers in one process: each call that takes an object of another provider, to bind it for example,
- * refuses it with FI_EINVAL.
+ * Objects of two providers in one process: each call that takes an object of another provider, to
+ * bind it for example, refuses it with FI_EINVAL.
  *
  * two_providers FABRIC
  */
@@ -42,8 +42,8 @@ static void open_tcp(void)
 
 static void close_tcp(void)
 {
-	struct fid *all[] = { &tcp_stx->fid, &tcp_srx->fid, &tcp_ep->fid, &tcp_av->fid, &tcp_cntr->fid, &tcp_cq->fid,
-			      &tcp_domain->fid, &tcp_fabric->fid };
+	struct fid *all[] = { &tcp_stx->fid, &tcp_srx->fid, &tcp_ep->fid, &tcp_av->fid, &tcp_cntr->fid,
+			&tcp_cq->fid, &tcp_domain->fid, &tcp_fabric->fid };
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 		DO(0, fi_close(all[i]));
@@ -52,7 +52,8 @@ static void close_tcp(void)
 
 static void refused(void)
 {
-	struct fid *theirs[] = { &tcp_cq->fid, &tcp_cntr->fid, &tcp_av->fid, &tcp_srx->fid, &tcp_stx->fid };
+	struct fid *theirs[] = { &tcp_cq->fid, &tcp_cntr->fid, &tcp_av->fid, &tcp_srx->fid,
+			&tcp_stx->fid };
 	struct fid *waited[] = { &tcp_cq->fid };
 	struct fi_poll_attr pa = { 0 };
 	struct fid_poll *set;

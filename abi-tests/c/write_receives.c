@@ -43,7 +43,8 @@ static void receive(int i)
 int main(int argc, char **argv)
 {
 	struct { void *at; size_t len; uint64_t access; } m[] = {
-		{ from, sizeof(from), FI_WRITE }, { to, sizeof(to), FI_REMOTE_WRITE }, { unused, sizeof(unused), FI_RECV },
+		{ from, sizeof(from), FI_WRITE }, { to, sizeof(to), FI_REMOTE_WRITE },
+		{ unused, sizeof(unused), FI_RECV },
 	};
 
 	(void) argv;
@@ -63,7 +64,8 @@ int main(int argc, char **argv)
 		pattern(from, sizeof(from));
 		if (early)
 			receive(i & 1);
-		DO(0, fi_writedata(ep, from, sizeof(from), fi_mr_desc(mr[0]), 1000 + i, self, (uintptr_t) to, fi_mr_key(mr[1]), from));
+		DO(0, fi_writedata(ep, from, sizeof(from), fi_mr_desc(mr[0]), 1000 + i, self, (uintptr_t) to,
+				fi_mr_key(mr[1]), from));
 		for (int n = 0; !early && n < 100; n++)
 			DO(-FI_EAGAIN, fi_cq_readfrom(cq, unused, 0, NULL));
 		if (!early)

@@ -1,4 +1,4 @@
-//! Documents name files and environment variables that exist.
+//! Documents name files and environment variables that exist; sources have short lines.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -188,4 +188,27 @@ fn every_parameter_that_a_document_names_is_read() {
     }
     assert!(seen.len() > 10, "only {} names were found", seen.len());
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn lines_have_up_to_a_hundred_columns() {
+    let (mut seen, mut long) = (0, Vec::new());
+    for path in tracked() {
+        let source = [".rs", ".c", ".h"].iter().any(|e| path.ends_with(e));
+        // What cbindgen writes has the lines that it likes.
+        if !source || path.contains("/gen/") {
+            continue;
+        }
+        let Ok(text) = std::fs::read_to_string(root().join(&path)) else {
+            continue;
+        };
+        seen += 1;
+        for (n, line) in text.lines().enumerate() {
+            if line.chars().count() > 100 {
+                long.push(format!("{path}:{}", n + 1));
+            }
+        }
+    }
+    assert!(seen > 300, "the scan found only {seen} files");
+    assert!(long.is_empty(), "{}", long.join("\n"));
 }

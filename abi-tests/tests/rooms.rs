@@ -181,14 +181,3 @@ fn the_contract_names_no_provider() {
     assert!(seen > 100, "the scan found only {seen} lines");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
-
-#[test]
-fn lines_have_up_to_a_hundred_columns() {
-    let mut long = Vec::new();
-    for_each_line(|_, p, n, line| {
-        if line.chars().count() > 100 {
-            long.push(format!("{}:{n}", p.display()));
-        }
-    });
-    assert!(long.is_empty(), "{}", long.join("\n"));
-}

@@ -88,7 +88,8 @@ static int parse(struct bench *b, bool rma, int argc, char **argv)
 	struct fi_info *h = b->hints;
 	int c;
 
-	while ((c = getopt_long(argc, argv, "p:d:f:e:E::b::B:P:s:o:S:I:w:W:c:j:a:t:D:vhUm", longs, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "p:d:f:e:E::b::B:P:s:o:S:I:w:W:c:j:a:t:D:vhUm", longs,
+			NULL)) != -1) {
 		switch (c) {
 		case 'p': h->fabric_attr->prov_name = strdup(optarg); break;
 		case 'd': h->domain_attr->name = strdup(optarg); break;
@@ -260,11 +261,13 @@ static int open_all(struct bench *b, bool rma)
 	size_t len = sizeof(b->inject_size), slot = b->max_size < 1024 ? 1024 : b->max_size;
 	uint64_t access = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
-	CHECK(fi_getinfo(FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), NULL, NULL, 0, b->hints, &b->info));
+	CHECK(fi_getinfo(FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), NULL, NULL, 0, b->hints,
+			&b->info));
 	CHECK(fi_fabric(b->info->fabric_attr, &b->fabric, NULL));
 	CHECK(fi_domain(b->fabric, b->info, &b->domain, NULL));
 	cq.format = b->op == OP_TAGGED ? FI_CQ_FORMAT_TAGGED : FI_CQ_FORMAT_DATA;
-	cq.wait_obj = b->wait == WAIT_SPIN ? FI_WAIT_NONE : b->wait == WAIT_FD ? FI_WAIT_FD : FI_WAIT_UNSPEC;
+	cq.wait_obj = b->wait == WAIT_SPIN ? FI_WAIT_NONE
+			: b->wait == WAIT_FD ? FI_WAIT_FD : FI_WAIT_UNSPEC;
 	cq.size = b->info->tx_attr->size;
 	CHECK(fi_cq_open(b->domain, &cq, &b->txcq, NULL));
 	cq.size = b->info->rx_attr->size;
@@ -294,7 +297,8 @@ static int open_all(struct bench *b, bool rma)
 	b->rx = b->buf + b->buf_size;
 	if (rma || gpu.used || (b->info->domain_attr->mr_mode & FI_MR_LOCAL)) {
 		struct iovec iov = { b->buf, 2 * b->buf_size };
-		struct fi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1, .access = access, .requested_key = 0x1234,
+		struct fi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1, .access = access,
+				.requested_key = 0x1234,
 					   .iface = gpu.used ? FI_HMEM_CUDA : FI_HMEM_SYSTEM };
 
 		CHECK(fi_mr_regattr(b->domain, &attr, 0, &b->mr));

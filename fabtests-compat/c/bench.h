@@ -62,7 +62,8 @@ struct bench {
 };
 
 int bench_start(struct bench *b, enum bench_op op, bool rma, int argc, char **argv);
-int bench_each(struct bench *b, int xfers_per_iter, int (*run)(struct bench *b, size_t size, int iters));
+int bench_each(struct bench *b, int xfers_per_iter,
+		int (*run)(struct bench *b, size_t size, int iters));
 int bench_end(struct bench *b);
 
 /* Posts one operation of slot `slot`; retries while the queue is full. */

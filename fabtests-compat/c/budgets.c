@@ -76,7 +76,8 @@ int main(int argc, char **argv)
 	DO(fi_fabric(info->fabric_attr, &fabric, NULL));
 	DO(fi_domain(fabric, info, &domain, NULL));
 	DO(fi_av_open(domain, &aa, &av, NULL));
-	printf("%-32s %10.2f ms %8ld KiB\n", "fabric, domain, address vector", now_ms() - t, resident_kib() - kib);
+	printf("%-32s %10.2f ms %8ld KiB\n", "fabric, domain, address vector", now_ms() - t,
+			resident_kib() - kib);
 	for (int i = 0; i < count; i++) {
 		kib = resident_kib();
 		t = now_ms();

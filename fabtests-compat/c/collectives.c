@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Five processes run every collective operation of fi_collective(3), with short and long arrays, several at
- * a time and in groups that overlap, and check each element. Then one is killed by SIGKILL while the
- * others are in an allreduce: each of them must get an error completion.
+ * Five processes run every collective operation of fi_collective(3), with short and long arrays,
+ * several at a time and in groups that overlap, and check each element. Then one is killed by
+ * SIGKILL while the others are in an allreduce: each of them must get an error completion.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -166,7 +166,8 @@ static void reductions(fi_addr_t g, size_t n, int root)
 		CHECK(out[i] == sum);
 	}
 	memset(out, 0, n * sizeof(*out));
-	DO(fi_reduce(ep, in, n, NULL, rank == root ? out : NULL, NULL, g, addrs[root], FI_UINT64, FI_MAX, 0, in));
+	DO(fi_reduce(ep, in, n, NULL, rank == root ? out : NULL, NULL, g, addrs[root], FI_UINT64,
+			FI_MAX, 0, in));
 	CHECK(done(in) == 0);
 	for (size_t i = 0; rank == root && i < n; i++)
 		CHECK(out[i] == value(RANKS - 1, i));
@@ -257,7 +258,8 @@ static void together(fi_addr_t world, fi_addr_t odd)
 
 static void sets(void)
 {
-	struct fid_av_set *a = set_of(0, 3, 1), *b = set_of(1, 4, 3), *c = set_of(FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL, 0);
+	struct fid_av_set *a = set_of(0, 3, 1), *b = set_of(1, 4, 3);
+	struct fid_av_set *c = set_of(FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL, 0);
 	struct fid_mc *mc;
 	fi_addr_t addr;
 

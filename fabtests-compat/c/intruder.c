@@ -112,14 +112,16 @@ static void datagrams(const int *sock, bool decoy)
 static void greet(const char *name, size_t len)
 {
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0), file = memfd_create("x", MFD_ALLOW_SEALING);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0);
+	int file = memfd_create("x", MFD_ALLOW_SEALING);
 	unsigned char greeting[38], answer[256];
 	struct iovec iov = { greeting, sizeof(greeting) };
 	union {
 		char bytes[CMSG_SPACE(sizeof(int))];
 		struct cmsghdr align;
 	} control = { { 0 } };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.bytes) };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+			.msg_controllen = sizeof(control.bytes) };
 	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
 	struct pollfd p = { .fd = fd, .events = POLLIN };
 
@@ -132,7 +134,8 @@ static void greet(const char *name, size_t len)
 	c->cmsg_len = CMSG_LEN(sizeof(int));
 	memcpy(CMSG_DATA(c), &file, sizeof(file));
 	if (ftruncate(file, 1 << 20) == 0 &&
-	    connect(fd, (struct sockaddr *) &to, (socklen_t) (offsetof(struct sockaddr_un, sun_path) + len)) == 0) {
+	    connect(fd, (struct sockaddr *) &to,
+		    (socklen_t) (offsetof(struct sockaddr_un, sun_path) + len)) == 0) {
 		known->calls++;
 		/* A ring's greeting of 38 bytes, or a request for admission of 34 bytes. */
 		iov.iov_len = dice_bits() % 2 ? 38 : 34;
@@ -169,13 +172,16 @@ static int intruder(int fd)
 	int sock[UDP];
 	char c;
 
-	check(setgroups(0, NULL) == 0 && setresgid(NOBODY, NOBODY, NOBODY) == 0 && setresuid(NOBODY, NOBODY, NOBODY) == 0,
+	check(setgroups(0, NULL) == 0 && setresgid(NOBODY, NOBODY, NOBODY) == 0
+			&& setresuid(NOBODY, NOBODY, NOBODY) == 0,
 	      "it cannot be another user");
 	for (int i = 0; i < UDP; i++) {
-		struct sockaddr_in me = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK + (unsigned) i) };
+		struct sockaddr_in me = { .sin_family = AF_INET,
+				.sin_addr.s_addr = htonl(INADDR_LOOPBACK + (unsigned) i) };
 
 		sock[i] = socket(AF_INET, SOCK_DGRAM, 0);
-		check(sock[i] >= 0 && !bind(sock[i], (struct sockaddr *) &me, sizeof(me)), "a socket of the intruder");
+		check(sock[i] >= 0 && !bind(sock[i], (struct sockaddr *) &me, sizeof(me)),
+				"a socket of the intruder");
 	}
 	check(write(fd, "x", 1) == 1, "write");
 	while (known->phase != 4)
@@ -345,21 +351,26 @@ int main(int argc, char **argv)
 	}
 	known->phase = 4;
 	check(write(to_intruder, "x", 1) == 1, "the intruder is gone");
-	check(waitpid(bad, &status, 0) == bad && WIFEXITED(status) && !WEXITSTATUS(status), "the intruder failed");
+	check(waitpid(bad, &status, 0) == bad && WIFEXITED(status) && !WEXITSTATUS(status),
+			"the intruder failed");
 	buf[64] = 'e';
 	exchange(to, true);
-	printf("%lu datagrams, %lu calls; %lu answers, %lu of them refusals; %lu welcomes, %lu leaks\n", known->sent, known->calls,
+	printf("%lu datagrams, %lu calls; %lu answers, %lu of them refusals; %lu welcomes, %lu leaks\n",
+			known->sent, known->calls,
 	       known->answered, known->refusals, known->welcomes, known->leaks);
-	printf("%lu messages and back; while it attacks %.0f a second, while it sends elsewhere %.0f: %.3f\n", messages,
+	printf("%lu messages and back; while it attacks %.0f a second, while it sends elsewhere %.0f: "
+	       "%.3f\n", messages,
 	       rate(rates[0], n[0]), rate(rates[1], n[1]), rate(rates[0], n[0]) / rate(rates[1], n[1]));
 	printf("%ld KiB before, %ld after; descriptors %d, %d\n", kib, resident_kib(), fds, descriptors());
 	check(known->sent > 100 && known->calls > 0, "the intruder did nothing");
-	check(known->answered == known->refusals && !known->welcomes && !known->leaks, "the intruder was let in");
+	check(known->answered == known->refusals && !known->welcomes && !known->leaks,
+			"the intruder was let in");
 	for (size_t i = 1024; i + 32 <= SIZE; i += 32)
 		check(!memcmp(buf + i, SECRET, 32), "the intruder has written");
 	check(resident_kib() < kib + 4096, "memory grows");
 	check(descriptors() <= fds, "descriptors are left");
-	check(waitpid(other, &status, 0) == other && WIFEXITED(status) && !WEXITSTATUS(status), "the other side failed");
+	check(waitpid(other, &status, 0) == other && WIFEXITED(status) && !WEXITSTATUS(status),
+			"the other side failed");
 	DO(fi_close(&found_by_number->fid));
 	DO(fi_close(&queue->fid));
 	close_all();

@@ -83,7 +83,8 @@ static void take(struct traffic *t)
 			return;
 		t->done++;
 		t->failed += end.err != 0;
-		if ((char *) end.op_context < (char *) t->ops || (char *) end.op_context >= (char *) (t->ops + DEPTH)) {
+		if ((char *) end.op_context < (char *) t->ops
+				|| (char *) end.op_context >= (char *) (t->ops + DEPTH)) {
 			const char *at = end.op_context;
 
 			t->recvs--;
@@ -215,7 +216,8 @@ static int survivor(int fd)
 		}
 		check(write(fd, "x", 1) == 1, "write");
 	}
-	printf("survivor: %d peers, %lu operations ended, %lu of them in an error; longest call %.1f ms, %u beyond %.0f ms (%s); regions busy %d\n",
+	printf("survivor: %d peers, %lu operations ended, %lu of them in an error; longest call %.1f ms, "
+	       "%u beyond %.0f ms (%s); regions busy %d\n",
 	       peers, t.done, t.failed, longest * 1e3, slow, SLOW * 1e3, longest_call, busy);
 	check(longest < BLOCKED, "a call blocks");
 	if (peers > SETTLED) {
@@ -224,7 +226,8 @@ static int survivor(int fd)
 		/* Wait until the descriptors of the last peers are closed. */
 		while (descriptors() > fds + 2 && now_s() < until)
 			take(&t);
-		printf("survivor: %d descriptors, %d in the end; %ld KiB, %ld in the end\n", fds, descriptors(), kib, resident_kib());
+		printf("survivor: %d descriptors, %d in the end; %ld KiB, %ld in the end\n", fds,
+				descriptors(), kib, resident_kib());
 		check(descriptors() <= fds + 2, "descriptors are left");
 		check(resident_kib() < kib + (32 << 10), "memory grows");
 	}
@@ -278,6 +281,7 @@ int main(int argc, char **argv)
 
 		check(write(to_survivor, &c, sizeof(c)) == sizeof(c), "the survivor is gone");
 	}
-	check(waitpid(alive, &status, 0) == alive && WIFEXITED(status) && !WEXITSTATUS(status), "the survivor failed");
+	check(waitpid(alive, &status, 0) == alive && WIFEXITED(status) && !WEXITSTATUS(status),
+			"the survivor failed");
 	return EXIT_SUCCESS;
 }

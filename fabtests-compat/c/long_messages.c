@@ -18,7 +18,8 @@
 #define MESSAGES (UNDER_WAY * 200)
 #define WAITING 12
 
-static const size_t lengths[] = { 8193, 65536, 20000, 49152, 65537, 49151, 16385, 100000, 1048576 + 5, 65535, 262144, 12288 };
+static const size_t lengths[] = { 8193, 65536, 20000, 49152, 65537, 49151, 16385, 100000,
+		1048576 + 5, 65535, 262144, 12288 };
 
 static size_t length(unsigned n)
 {
@@ -32,8 +33,8 @@ static int reluctant;
  * whole message is refused, and a call for several copies only a part. A message that the sender
  * copies, too, in chunks of whole pages, is never refused: it has no other way by then.
  */
-ssize_t process_vm_readv(pid_t pid, const struct iovec *to, unsigned long n, const struct iovec *from, unsigned long m,
-			 unsigned long flags)
+ssize_t process_vm_readv(pid_t pid, const struct iovec *to, unsigned long n,
+		const struct iovec *from, unsigned long m, unsigned long flags)
 {
 	static unsigned calls;
 	struct iovec first = *to;
@@ -174,7 +175,8 @@ int main(int argc, char **argv)
 		if (errors++ == 0)
 			printf("first error: %s\n", fi_cq_strerror(cq, err.prov_errno, err.err_data, NULL, 0));
 	}
-	printf("%u messages verified; of %d without receives %d ended in error, %d well\n", ended, WAITING, errors, done);
+	printf("%u messages verified; of %d without receives %d ended in error, %d well\n", ended,
+			WAITING, errors, done);
 	close_all();
 	return errors == WAITING ? EXIT_SUCCESS : EXIT_FAILURE;
 }

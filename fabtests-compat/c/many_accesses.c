@@ -22,8 +22,8 @@ static const size_t lengths[] = { 4096, 2048, 65536, 4096, 8192, 3001, 20000, 64
 static int reluctant;
 
 /* Replaces the C library's functions, within what the man page permits: short copies. */
-static ssize_t some(long which, pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there, unsigned long m,
-		    unsigned long flags)
+static ssize_t some(long which, pid_t pid, const struct iovec *here, unsigned long n,
+		const struct iovec *there, unsigned long m, unsigned long flags)
 {
 	static unsigned calls;
 	struct iovec first = *here;
@@ -35,14 +35,14 @@ static ssize_t some(long which, pid_t pid, const struct iovec *here, unsigned lo
 	return syscall(which, pid, &first, 1ul, there, m, flags);
 }
 
-ssize_t process_vm_readv(pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there, unsigned long m,
-			 unsigned long flags)
+ssize_t process_vm_readv(pid_t pid, const struct iovec *here, unsigned long n,
+		const struct iovec *there, unsigned long m, unsigned long flags)
 {
 	return some(SYS_process_vm_readv, pid, here, n, there, m, flags);
 }
 
-ssize_t process_vm_writev(pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there, unsigned long m,
-			  unsigned long flags)
+ssize_t process_vm_writev(pid_t pid, const struct iovec *here, unsigned long n,
+		const struct iovec *there, unsigned long m, unsigned long flags)
 {
 	return some(SYS_process_vm_writev, pid, here, n, there, m, flags);
 }
@@ -135,7 +135,8 @@ static void end_one(void)
 		exit(EXIT_FAILURE);
 	}
 	if (o && (o->ended++ || o->bad != (end.err != 0))) {
-		printf("a %s of %zu bytes at %zu, %s, ended with %s\n", o->write ? "write" : "read", o->len, o->at,
+		printf("a %s of %zu bytes at %zu, %s, ended with %s\n", o->write ? "write" : "read", o->len,
+				o->at,
 		       o->bad ? "not permitted" : "permitted", fi_strerror(end.err));
 		exit(EXIT_FAILURE);
 	}
@@ -180,7 +181,8 @@ static void fence(fi_addr_t to, const struct hello *other, unsigned round)
 	static unsigned last;
 	struct iovec v = { data, len }, back = { after, len };
 	struct fi_rma_iov there = { other->at + at, len, other->key };
-	struct fi_msg_rma m = { .msg_iov = &v, .iov_count = 1, .addr = to, .rma_iov = &there, .rma_iov_count = 1 };
+	struct fi_msg_rma m = { .msg_iov = &v, .iov_count = 1, .addr = to, .rma_iov = &there,
+			.rma_iov_count = 1 };
 	static size_t known;
 
 	fill(data, at, len, round);
@@ -227,7 +229,8 @@ int main(int argc, char **argv)
 				printf("round %u: a read of %zu bytes at %zu is not what is there\n", round, o->len, o->at);
 				return EXIT_FAILURE;
 			}
-		if (write(fd, &round, sizeof(round)) != sizeof(round) || read(fd, &answer, sizeof(answer)) != sizeof(answer))
+		if (write(fd, &round, sizeof(round)) != sizeof(round)
+				|| read(fd, &answer, sizeof(answer)) != sizeof(answer))
 			return EXIT_FAILURE;
 		fence(to, &other, round);
 	}

@@ -356,6 +356,7 @@ int main(int argc, char **argv)
 		kill(others[i], SIGKILL);
 		waitpid(others[i], NULL, 0);
 	}
-	printf("%s: %d did everything, %d were told of an error, %d bad\n", names[what], count[GOOD], count[REFUSED], count[BAD]);
+	printf("%s: %d did everything, %d were told of an error, %d bad\n", names[what], count[GOOD],
+			count[REFUSED], count[BAD]);
 	return count[BAD] || !count[GOOD] ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -24,8 +24,8 @@ static enum { FORKED, KILLED, STOPPED, FULL, REFUSED, AGAIN } what;
 /* The next process_vm_writev(2) of this process kills or stops it. */
 static volatile int stumble;
 
-ssize_t process_vm_writev(pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there, unsigned long m,
-			  unsigned long flags)
+ssize_t process_vm_writev(pid_t pid, const struct iovec *here, unsigned long n,
+		const struct iovec *there, unsigned long m, unsigned long flags)
 {
 	if (what == REFUSED) {
 		errno = EPERM;
@@ -158,7 +158,8 @@ static void child_closes(void)
 		close_all();
 		_exit(EXIT_SUCCESS);
 	}
-	check(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status), "the child failed");
+	check(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status),
+			"the child failed");
 }
 
 /* Closes the region; `*done` gets the duration of the call in seconds. */
@@ -275,7 +276,8 @@ static void one_side(int fd, pid_t pid)
 		return;
 	}
 	}
-	check(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && !WEXITSTATUS(status), "the other side failed");
+	check(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && !WEXITSTATUS(status),
+			"the other side failed");
 }
 
 int main(int argc, char **argv)

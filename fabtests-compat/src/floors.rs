@@ -77,6 +77,7 @@ fn time(mut f: impl FnMut()) -> f64 {
     v.get(v.len() / 2).copied().unwrap_or(0.0)
 }
 
+/// Seconds of a copy of `len` bytes by process_vm_writev(2); `None` where it is forbidden.
 fn attach(len: usize) -> Option<f64> {
     let (from, to) = (vec![1u8; len], vec![0u8; len]);
     let remote = [RemoteIoVec {
@@ -94,14 +95,27 @@ fn attach(len: usize) -> Option<f64> {
     (std::hint::black_box(&to).first() == Some(&1)).then_some(s)
 }
 
+/// Seconds of a copy of `len` bytes by memcpy.
+fn memcpy(len: usize) -> f64 {
+    let (from, mut to) = (vec![1u8; len], vec![0u8; len]);
+    time(|| {
+        to.copy_from_slice(std::hint::black_box(&from));
+        std::hint::black_box(&to);
+    })
+}
+
+/// Microseconds in which one process can copy a message or an access of `len` bytes into another
+/// process: by process_vm_writev(2), or by memcpy where that is forbidden. From one buffer into one
+/// other, which are those that the benchmark programs use. Two processes that copy a half each can
+/// be faster.
+pub fn one_copy_us(len: usize) -> f64 {
+    attach(len).unwrap_or_else(|| memcpy(len)) * 1e6
+}
+
 /// Measures all limits; takes half a second.
 pub fn measure() -> Floors {
     const MB: usize = 1 << 20;
-    let (from, mut to) = (vec![1u8; MB], vec![0u8; MB]);
-    let copy = time(|| {
-        to.copy_from_slice(std::hint::black_box(&from));
-        std::hint::black_box(&to);
-    });
+    let copy = memcpy(MB);
     let rate = |s: f64| MB as f64 / s / 1e9;
     Floors {
         hand_over_ns: hand_over(),
@@ -117,5 +131,6 @@ mod tests {
     fn the_machine_moves_bytes() {
         let f = super::measure();
         assert!(f.hand_over_ns > 1.0 && f.memcpy_gb > 0.1, "{f:?}");
+        assert!(super::one_copy_us(1 << 20) > super::one_copy_us(1 << 12));
     }
 }

@@ -164,6 +164,9 @@ struct Measured {
     /// Our time to the peer's: the median of the runs' ratios, because both libraries of one run
     /// meet the same phase of a machine whose speed changes.
     ratio: Option<f64>,
+    /// Microseconds of one copy from process to process, on one host and where it takes most of the
+    /// time.
+    floor: Option<f64>,
     /// Number of runs behind the medians: those without steal time, or all runs if too few were
     /// undisturbed.
     runs: usize,
@@ -179,6 +182,9 @@ struct Report {
 
 /// Upper limit of runs, as a multiple of `runs`, while too few runs were undisturbed.
 const MAX_RUNS_FACTOR: usize = 4;
+
+/// Bytes from which on the copy takes most of a transfer's time on one host.
+const FLOOR_FROM: u64 = 65536;
 
 /// Microseconds per transfer and MB/s of both libraries in one run.
 type RunPair = (Option<(f64, f64)>, Option<(f64, f64)>);
@@ -219,6 +225,7 @@ fn measure(
         ours,
         peer,
         ratio: ratio.map(|r| r.0),
+        floor: None,
         runs: of.len(),
         disturbed,
     })
@@ -242,9 +249,12 @@ fn bench(
             if let Some(hosts) = hosts {
                 c = c.between(hosts);
             }
-            let m = measure(at, other, runs, &c, size.parse().unwrap_or(0))?;
+            let bytes = size.parse().unwrap_or(0);
+            let m = measure(at, other, runs, &c, bytes)?;
+            let copied = hosts.is_none() && bytes >= FLOOR_FROM;
             rows.push(Measured {
                 program: name.clone(),
+                floor: copied.then(|| floors::one_copy_us(bytes as usize)),
                 ..m
             });
         }
@@ -264,6 +274,7 @@ fn show(r: &Report) {
         "peer us/xfer",
         "peer MB/s",
         "ratio of time",
+        "one copy us",
         "runs",
     ]);
     let cell = |v: Option<f64>| v.map_or("-".into(), |v| format!("{v:.2}"));
@@ -276,6 +287,7 @@ fn show(r: &Report) {
             cell(m.peer.map(|v| v.0)),
             cell(m.peer.map(|v| v.1)),
             cell(m.ratio),
+            cell(m.floor),
             format!("{}{}", m.runs, if m.disturbed { ", disturbed" } else { "" }),
         ]);
     }

@@ -144,6 +144,7 @@ mod tests {
             ours: Some((1.0, 2.0)),
             peer,
             ratio: None,
+            floor: None,
         };
         let rows = [row(8, Some((3.0, 4.0))), row(64, None)];
         let c = curves(&rows, |v| v.1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The fabric interface: capability flags, information structures, discovery. fi_fabric(3), fi_getinfo(3). */
+/* The fabric interface: capability flags, information, discovery. fi_fabric(3), fi_getinfo(3). */
 #ifndef FI_RS_FABRIC_H
 #define FI_RS_FABRIC_H
 

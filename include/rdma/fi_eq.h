@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Event queues, completion queues, counters, poll and wait sets. fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3). */
+/*
+ * Event queues, completion queues, counters, poll and wait sets. fi_eq(3), fi_cq(3), fi_cntr(3),
+ * fi_poll(3).
+ */
 #ifndef FI_RS_FI_EQ_H
 #define FI_RS_FI_EQ_H
 

@@ -165,7 +165,7 @@ static void print_long(struct fi_info *list, const char *part)
 	}
 }
 
-/* ---- --why: the library's own lines about rejected candidates, taken over by fi_import_log ----- */
+/* ---- --why: the library's own lines about rejected candidates, by fi_import_log ---- */
 
 static int why_enabled(const struct fi_provider *prov, enum fi_log_level level,
 		       enum fi_log_subsys subsys, uint64_t flags)
@@ -222,7 +222,8 @@ static void usage(void)
 	       "  -t, --ep_type=EPTYPE\t\tspecify single endpoint type: FI_EP_MSG, FI_EP_DGRAM...\n"
 	       "  -d, --domain=DOMAIN\t\tspecify the domain name\n"
 	       "  -f, --fabric=FABRIC\t\tspecify the fabric name\n"
-	       "  -a, --addr_format=FMT\t\tspecify accepted address format: FI_FORMAT_UNSPEC, FI_SOCKADDR...\n"
+	       "  -a, --addr_format=FMT\t\tspecify accepted address format: FI_FORMAT_UNSPEC, "
+	       "FI_SOCKADDR...\n"
 	       "  -p, --provider=PROV\t\tspecify provider explicitly\n"
 	       "  -e, --env\t\t\tprint libfabric environment variables\n"
 	       "  -g, --getenv=SUBSTR\t\tprint libfabric environment variables with substr\n"
@@ -285,9 +286,21 @@ int main(int argc, char **argv)
 			hints->addr_format = (uint32_t) v;
 			use = 1;
 			break;
-		case 'p': free(hints->fabric_attr->prov_name); hints->fabric_attr->prov_name = strdup(optarg); use = 1; break;
-		case 'd': free(hints->domain_attr->name); hints->domain_attr->name = strdup(optarg); use = 1; break;
-		case 'f': free(hints->fabric_attr->name); hints->fabric_attr->name = strdup(optarg); use = 1; break;
+		case 'p':
+			free(hints->fabric_attr->prov_name);
+			hints->fabric_attr->prov_name = strdup(optarg);
+			use = 1;
+			break;
+		case 'd':
+			free(hints->domain_attr->name);
+			hints->domain_attr->name = strdup(optarg);
+			use = 1;
+			break;
+		case 'f':
+			free(hints->fabric_attr->name);
+			hints->fabric_attr->name = strdup(optarg);
+			use = 1;
+			break;
 		case 'g': part = optarg; env = 1; break;
 		case 'e': env = 1; break;
 		case 'i': part = optarg; verbose = 1; break;

@@ -337,6 +337,8 @@ impl RingWriter {
                 let lines = filled.div_ceil(LINE).min(LINES_AHEAD);
                 self.map.prefetch_write(pos + need, lines);
             }
+            // Lines with room for an answer are written by the reader.
+            false if filled < len => self.map.prefetch_write(pos + 2 * need - LINE, 1),
             false => self.map.prefetch_write(pos + need, 1),
         }
         // The reader tests the ring after it has set the flag.
