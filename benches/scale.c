@@ -3,8 +3,11 @@
  * What many of a thing cost, time and resident memory per item: scale PROVIDER WHAT N
  *
  *   endpoints    N endpoints of one domain opened, with a queue of their own, and closed
+ *   turns        N endpoints, each opened and closed before the next
  *   addresses    N addresses inserted into an address vector
  *   connections  N endpoints of one process send a message to one endpoint of another
+ *   known        an endpoint that knows N addresses, 256 of which are processes, sends a message to
+ *                each process and gets an answer, twice
  *   all          N processes, each of which sends a message to every other, twice
  */
 #include <netinet/in.h>
@@ -146,6 +149,26 @@ static void endpoints(int n)
 	line("endpoints closed", n, now_s() - t, resident_kib() - kib);
 }
 
+static void turns(int n)
+{
+	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
+	struct fid_cq *q;
+	struct fid_ep *e;
+	long kib;
+	double t;
+
+	open_domain();
+	kib = resident_kib();
+	t = now_s();
+	for (int i = 0; i < n; i++) {
+		DO(fi_cq_open(domain, &ca, &q, NULL));
+		open_endpoint(&e, q);
+		DO(fi_close(&e->fid));
+		DO(fi_close(&q->fid));
+	}
+	line("endpoints opened, closed, in turn", n, now_s() - t, resident_kib() - kib);
+}
+
 /* Makes address number `i` of the provider's format out of `addr`. */
 static void vary(char *addr, unsigned i)
 {
@@ -282,7 +305,7 @@ static void round_of(int me, int n, const fi_addr_t *to, struct fi_context2 *ctx
 	}
 }
 
-static void rank(struct ranks *s, int me, int n)
+static void rank(struct ranks *s, int me, int n, int known)
 {
 	struct fi_context2 *ctx = calloc(2 * (size_t) n, sizeof(*ctx));
 	fi_addr_t *to = calloc((size_t) n, sizeof(*to));
@@ -290,6 +313,7 @@ static void rank(struct ranks *s, int me, int n)
 	long kib;
 	double t;
 
+	(void) known;
 	open_domain();
 	open_endpoint(&ep, cq);
 	DO(fi_getname(&ep->fid, s->rank[me].addr, &len));
@@ -309,12 +333,59 @@ static void rank(struct ranks *s, int me, int n)
 	pthread_barrier_wait(&s->barrier);
 }
 
-static void all(int n)
+/* Number 0 knows many addresses; the others answer it, twice. */
+static void one_of(struct ranks *s, int me, int count, int known)
 {
-	pthread_barrier_t *barrier;
-	struct ranks *s = share(sizeof(*s) + (size_t) n * sizeof(struct rank), &barrier, (unsigned) n);
-	double first = 0, again = 0;
-	long kib = 0;
+	struct fi_context2 *ctx = calloc(2 * (size_t) count, sizeof(*ctx));
+	fi_addr_t *to = calloc((size_t) known, sizeof(*to));
+	char fake[ADDR_MAX];
+	size_t len = ADDR_MAX;
+	long kib;
+	double t;
+
+	open_domain();
+	open_endpoint(&ep, cq);
+	DO(fi_getname(&ep->fid, s->rank[me].addr, &len));
+	pthread_barrier_wait(&s->barrier);
+	kib = resident_kib();
+	if (me) {
+		DO(fi_av_insert(av, s->rank[0].addr, 1, &to[0], 0, NULL));
+	} else {
+		/* The real ones lie among the others. */
+		for (int i = 0, real = 1; i < known; i++) {
+			bool is_real = i % (known / (count - 1)) == 0 && real < count;
+
+			memcpy(fake, s->rank[0].addr, ADDR_MAX);
+			vary(fake, (unsigned) i);
+			DO(fi_av_insert(av, is_real ? s->rank[real].addr : fake, 1, &to[i], 0, NULL));
+			if (is_real)
+				to[real++ - 1] = to[i];
+		}
+	}
+	for (int round = 0; round < 2; round++) {
+		pthread_barrier_wait(&s->barrier);
+		t = now_s();
+		for (int i = 0; i < (me ? 1 : count - 1); i++)
+			DO(fi_recv(ep, buf, LEN, fi_mr_desc(mr), FI_ADDR_UNSPEC, &ctx[i]));
+		if (me) {
+			complete(1);
+			complete(1 - send_to(ep, to[0], &ctx[count]));
+		} else {
+			int done = 0;
+
+			for (int i = 0; i < count - 1; i++)
+				done += send_to(ep, to[i], &ctx[count + i]);
+			complete(2 * (count - 1) - done);
+			*(round ? &s->rank[0].again : &s->rank[0].first) = now_s() - t;
+		}
+	}
+	s->rank[me].kib = resident_kib() - kib;
+	pthread_barrier_wait(&s->barrier);
+}
+
+/* Starts `n` processes that do this, and waits for their ends. */
+static void processes(struct ranks *s, int n, void (*each)(struct ranks *, int, int, int), int known)
+{
 	int status;
 
 	fflush(stdout);
@@ -324,14 +395,36 @@ static void all(int n)
 		check(child >= 0, "fork");
 		if (child == 0) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			rank(s, i, n);
+			each(s, i, n, known);
 			/* Closing is not measured, and the system does it faster. */
 			_exit(EXIT_SUCCESS);
 		}
 	}
-	for (int i = 0; i < n; i++) {
+	for (int i = 0; i < n; i++)
 		check(wait(&status) > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0, "a rank failed");
-	}
+}
+
+static void known(int n)
+{
+	enum { COUNT = 257 };
+	pthread_barrier_t *barrier;
+	struct ranks *s = share(sizeof(*s) + COUNT * sizeof(struct rank), &barrier, COUNT);
+
+	check(n >= COUNT - 1, "fewer addresses than processes");
+	processes(s, COUNT, one_of, n);
+	printf("of %d addresses known:\n", n);
+	line("one to each: first, there and back", COUNT - 1, s->rank[0].first, s->rank[0].kib);
+	line("one to each: again, there and back", COUNT - 1, s->rank[0].again, 0);
+}
+
+static void all(int n)
+{
+	pthread_barrier_t *barrier;
+	struct ranks *s = share(sizeof(*s) + (size_t) n * sizeof(struct rank), &barrier, (unsigned) n);
+	double first = 0, again = 0;
+	long kib = 0;
+
+	processes(s, n, rank, 0);
 	for (int i = 0; i < n; i++) {
 		first = s->rank[i].first > first ? s->rank[i].first : first;
 		again = s->rank[i].again > again ? s->rank[i].again : again;
@@ -347,7 +440,8 @@ int main(int argc, char **argv)
 	int n;
 
 	if (argc != 4 || (n = atoi(argv[3])) < 2) {
-		fprintf(stderr, "usage: %s PROVIDER endpoints|addresses|connections|all N\n", argv[0]);
+		fprintf(stderr, "usage: %s PROVIDER endpoints|turns|addresses|connections|known|all N\n",
+				argv[0]);
 		return EXIT_FAILURE;
 	}
 	provider = argv[1];
@@ -356,6 +450,10 @@ int main(int argc, char **argv)
 	setrlimit(RLIMIT_NOFILE, &files);
 	if (strcmp(argv[2], "endpoints") == 0)
 		endpoints(n);
+	else if (strcmp(argv[2], "turns") == 0)
+		turns(n);
+	else if (strcmp(argv[2], "known") == 0)
+		known(n);
 	else if (strcmp(argv[2], "addresses") == 0)
 		addresses(n);
 	else if (strcmp(argv[2], "connections") == 0)

@@ -11,7 +11,9 @@ use super::send::{AckKind, Tx};
 use super::{Failure, PacketPayload, PeerId, Port, Token};
 use crate::core::slab::Slab;
 use crate::types::*;
-use crate::wire::{extra, Handshake, Opt, Repr, RtmKind, HEADER_MAX, RAW_ADDR_LEN, REF_SKIP};
+use crate::wire::{
+    carries_raw_addr, extra, Handshake, Opt, Repr, RtmKind, HEADER_MAX, RAW_ADDR_LEN, REF_SKIP,
+};
 use std::collections::VecDeque;
 
 /// Most reads and writes of one peer under way on our memory; a correct peer has fewer.
@@ -197,7 +199,8 @@ impl Endpoint {
                         self.requests_in_turn(from, rq, port);
                     }
                     ReorderOutcome::Part => self.part(from, &r, payload, bytes, rq, port),
-                    ReorderOutcome::Early | ReorderOutcome::Never => {}
+                    ReorderOutcome::Never => self.out_of_turn(from, bytes, r.msg_id, rq, port),
+                    ReorderOutcome::Early => {}
                     ReorderOutcome::Excess => self.ban(from, rq, port),
                 }
             }
@@ -207,7 +210,8 @@ impl Endpoint {
                     self.requests_in_turn(from, rq, port);
                 }
                 ReorderOutcome::Excess => self.ban(from, rq, port),
-                ReorderOutcome::Early | ReorderOutcome::Part | ReorderOutcome::Never => {}
+                ReorderOutcome::Never => self.out_of_turn(from, bytes, r.msg_id, rq, port),
+                ReorderOutcome::Early | ReorderOutcome::Part => {}
             },
             Repr::Rtw(r) => self.write_request(from, &r, payload, rq, port),
             Repr::Rtr(r) => self.read_request(from, &r, rq, port),
@@ -254,6 +258,22 @@ impl Endpoint {
                 }
             }
             Repr::Unknown(_) => {}
+        }
+    }
+
+    /// A message whose number is not among those that may come: handled after all where its sender
+    /// numbers its messages anew.
+    #[cold]
+    fn out_of_turn(
+        &mut self,
+        from: PeerId,
+        bytes: &[u8],
+        msg_id: u32,
+        rq: &mut RecvQueue,
+        port: &mut impl Port,
+    ) {
+        if carries_raw_addr(bytes) && self.peers.get(from).restart(msg_id) {
+            self.packet(from, bytes, rq, port);
         }
     }
 
@@ -481,6 +501,14 @@ impl Endpoint {
     /// Whether anything is kept of a peer.
     pub fn knows_peer(&self, peer: PeerId) -> bool {
         self.peers.has(peer) || self.works_with(peer)
+    }
+
+    /// The address of a peer was removed and inserted again. Without effect while operations are
+    /// under way with it.
+    pub fn renew_peer(&mut self, peer: PeerId) {
+        if self.peers.has(peer) && !self.works_with(peer) {
+            self.peers.get(peer).renew();
+        }
     }
 
     /// The session with a peer is over: message numbers begin anew with the next one. To be called

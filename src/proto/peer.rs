@@ -1,5 +1,12 @@
 //! What an endpoint knows of one peer: numbers, handshake, packets that came too early.
+//!
+//! As in the C library, an address that is removed and inserted again is a new peer to its sender,
+//! whose messages are numbered from 0 and carry the sender's address until a handshake comes
+//! ([`Peer::renew`]). The receiver need not have done the same: the adapter delivers each packet
+//! once, so that a number before the one that is due, in a request with an address, is the
+//! beginning of a new numbering ([`Peer::restart`]).
 
+use crate::wire::{carries_raw_addr, extra};
 use std::collections::HashMap;
 
 /// How far ahead of the due message number a message may arrive.
@@ -60,6 +67,35 @@ pub(crate) enum ReorderOutcome {
 }
 
 impl Peer {
+    /// The peer's address was inserted again: messages to it are numbered anew, and carry our
+    /// address until it sends another handshake.
+    pub(crate) fn renew(&mut self) {
+        if self.next_msg_id == 0 {
+            return;
+        }
+        self.next_msg_id = 0;
+        self.features = self.features.map(|f| f | extra::CONSTANT_HEADER);
+    }
+
+    /// The peer numbers its messages anew, as message `msg_id` shows, which came with its address
+    /// and is not due. What came early without an address is of the old numbering. Returns `false`
+    /// where the number is none of a new numbering's first ones.
+    pub(crate) fn restart(&mut self, msg_id: u32) -> bool {
+        if msg_id > AHEAD_MAX {
+            return false;
+        }
+        self.due = 0;
+        self.handshake_sent = false;
+        for (id, packets) in core::mem::take(&mut self.early) {
+            if !packets.is_empty() && packets.iter().all(|p| carries_raw_addr(p)) {
+                self.early.insert(id, packets);
+            } else {
+                self.release_early(&packets);
+            }
+        }
+        true
+    }
+
     /// Number for a message to this peer.
     pub(crate) fn take_msg_id(&mut self) -> u32 {
         let id = self.next_msg_id;
@@ -194,5 +230,39 @@ mod tests {
         assert_eq!(p.next_early(), Some(Vec::new()));
         assert_eq!(p.turn(5, false, b"e", 4096), ReorderOutcome::Now);
         assert!(p.early.is_empty());
+    }
+    #[test]
+    fn a_peer_that_is_inserted_again_numbers_anew() {
+        let mut to = Peer {
+            features: Some(extra::RDMA_READ),
+            ..Peer::default()
+        };
+        assert_eq!((to.take_msg_id(), to.take_msg_id()), (0, 1));
+        to.renew();
+        assert_eq!(to.take_msg_id(), 0);
+        assert_eq!(to.features, Some(extra::RDMA_READ | extra::CONSTANT_HEADER));
+    }
+
+    #[test]
+    fn a_new_numbering_begins_with_what_came_with_an_address() {
+        let with_address = [crate::wire::pkt::REQ_FIRST, 4, 1, 0];
+        let mut p = Peer {
+            handshake_sent: true,
+            due: 2,
+            ..Peer::default()
+        };
+        // Number 2 of the old numbering never comes; 4 of the new one overtakes 0.
+        assert_eq!(p.turn(3, false, b"old", 4096), ReorderOutcome::Early);
+        assert_eq!(p.turn(4, false, &with_address, 4096), ReorderOutcome::Early);
+        assert_eq!(p.turn(0, false, &with_address, 4096), ReorderOutcome::Never);
+        assert!(p.restart(0));
+        assert!(!p.handshake_sent);
+        for id in 0..4 {
+            assert_eq!(p.next_early(), None);
+            assert_eq!(p.turn(id, false, b"new", 4096), ReorderOutcome::Now);
+        }
+        assert_eq!(p.next_early().unwrap().concat(), with_address);
+        assert_eq!(p.early_bytes(), 0);
+        assert!(!p.restart(u32::MAX), "further ahead than may come");
     }
 }

@@ -85,6 +85,7 @@ impl Av {
             *to = at;
         }
         self.set_peer(at, peer);
+        peers.inserted(peer);
         let shared = self
             .shared
             .as_ref()

@@ -25,6 +25,8 @@ pub(crate) struct Peers {
     gone: VecDeque<PeerId>,
     /// Peers whose addresses have become known in full.
     completed: Vec<PeerId>,
+    /// Peers that were inserted again after they had been removed.
+    renewed: Vec<PeerId>,
 }
 
 #[derive(Debug)]
@@ -32,6 +34,8 @@ struct KnownPeer {
     addr: QpAddr,
     /// The peer is listed in `gone`.
     listed: bool,
+    /// The peer was removed from a vector, and not inserted since.
+    removed: bool,
 }
 
 impl Peers {
@@ -47,6 +51,7 @@ impl Peers {
         let p = self.all.insert(KnownPeer {
             addr: *a,
             listed: false,
+            removed: false,
         });
         self.by_addr.insert(*a, p);
         self.by_number.insert((a.gid, a.qpn), p);
@@ -83,6 +88,22 @@ impl Peers {
         if let Some(known) = self.all.get_mut(p).filter(|k| !k.listed) {
             known.listed = true;
             self.gone.push_back(p);
+        }
+    }
+
+    /// A peer was removed from a vector.
+    pub(crate) fn removed(&mut self, p: PeerId) {
+        if let Some(known) = self.all.get_mut(p) {
+            known.removed = true;
+        }
+        self.may_be_gone(p);
+    }
+
+    /// A peer was inserted into a vector that did not have it.
+    pub(crate) fn inserted(&mut self, p: PeerId) {
+        if let Some(known) = self.all.get_mut(p).filter(|k| k.removed) {
+            known.removed = false;
+            self.renewed.push(p);
         }
     }
 
@@ -124,6 +145,16 @@ pub(crate) fn readdress(s: &mut State) {
     for p in core::mem::take(&mut s.peers.completed) {
         for (_, e) in s.eps.iter_mut() {
             e.readdress(p);
+        }
+    }
+}
+
+/// Makes the endpoints of a vector take peers that were inserted again for new ones. Called after
+/// addresses have been inserted.
+pub(crate) fn renew(s: &mut State, av: u32) {
+    for p in core::mem::take(&mut s.peers.renewed) {
+        for (_, e) in s.eps.iter_mut().filter(|(_, e)| e.av() == Some(av)) {
+            e.renew_peer(p);
         }
     }
 }

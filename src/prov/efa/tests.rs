@@ -249,6 +249,35 @@ fn messages_arrive_from_and_in_memory_of_any_kind() {
 }
 
 #[test]
+fn an_address_that_is_removed_may_be_inserted_again() {
+    let (sender, receiver) = (1, 2);
+    for over_shm in [true, false] {
+        for which in [sender, receiver, sender | receiver] {
+            let mut p = TestPair::new(over_shm);
+            let to_a = p.b.insert_addr_of(&p.a);
+            p.b.domain.remove_addr(p.b.av, to_a).unwrap();
+            for round in 1..4 {
+                for i in 0..3 {
+                    let src = buffer(BufferPlace::Host, &[round, i]);
+                    let dst = zeroed(BufferPlace::Host, 2);
+                    p.message(src, dst, true);
+                    assert_eq!(fake::bytes(&dst), [round, i], "{over_shm} {which}");
+                }
+                if which & sender != 0 {
+                    p.a.domain.remove_addr(p.a.av, p.to_b).unwrap();
+                    p.to_b = p.a.insert_addr_of(&p.b);
+                }
+                if which & receiver != 0 {
+                    p.b.domain.remove_addr(p.b.av, to_a).unwrap();
+                    assert_eq!(p.b.insert_addr_of(&p.a), to_a);
+                }
+            }
+            p.close();
+        }
+    }
+}
+
+#[test]
 fn mixed_vectors_arrive() {
     for over_shm in [true, false] {
         let p = TestPair::new(over_shm);

@@ -70,6 +70,7 @@ impl Addresses for EfaDomain {
         let v = s.avs.get_mut(id).ok_or(FI_EBADF)?;
         let at = v.insert_reached(raw, &mut s.peers, &s.dev);
         peers::readdress(s);
+        peers::renew(s, id);
         at
     }
 
@@ -87,7 +88,7 @@ impl Addresses for EfaDomain {
         }
         let peer = av.peer(fi_addr, &mut s.peers);
         if av.remove(fi_addr)? {
-            peer.into_iter().for_each(|p| s.peers.may_be_gone(p));
+            peer.into_iter().for_each(|p| s.peers.removed(p));
             peers::reclaim(s);
         }
         Ok(())

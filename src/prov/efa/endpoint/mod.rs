@@ -252,6 +252,13 @@ impl Ep {
         }
     }
 
+    /// A peer was removed from the address vector and inserted again.
+    pub(crate) fn renew_peer(&mut self, peer: PeerId) {
+        if let Some(l) = &mut self.live {
+            l.proto.renew_peer(peer);
+        }
+    }
+
     /// Drops connection and route of a peer whose address has been completed.
     pub(crate) fn readdress(&mut self, peer: PeerId) {
         let Some(l) = &mut self.live else { return };
