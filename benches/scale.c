@@ -384,7 +384,8 @@ static void one_of(struct ranks *s, int me, int count, int known)
 }
 
 /* Starts `n` processes that do this, and waits for their ends. */
-static void processes(struct ranks *s, int n, void (*each)(struct ranks *, int, int, int), int known)
+static void processes(struct ranks *s, int n, void (*each)(struct ranks *, int, int, int),
+		int known)
 {
 	int status;
 
