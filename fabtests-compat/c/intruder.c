@@ -128,7 +128,7 @@ static void greet(const char *name, size_t len)
 	memcpy(to.sun_path, name, len);
 	for (size_t i = 0; i < sizeof(greeting); i++)
 		greeting[i] = (unsigned char) dice_bits();
-	memcpy(greeting, "lfrshm04", 8);
+	memcpy(greeting, "lfrshm05", 8);
 	c->cmsg_level = SOL_SOCKET;
 	c->cmsg_type = SCM_RIGHTS;
 	c->cmsg_len = CMSG_LEN(sizeof(int));

@@ -22,7 +22,7 @@ use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-const MAGIC: [u8; 8] = *b"lfrshm04";
+const MAGIC: [u8; 8] = *b"lfrshm05";
 const TABLE: [u8; 8] = *b"lfrmem02";
 const ACCEPTED: [u8; 8] = *b"lfracc01";
 const CTS: [u8; 8] = *b"lfrwnt01";

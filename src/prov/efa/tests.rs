@@ -22,13 +22,15 @@ struct TestEndpoint {
 }
 
 impl TestEndpoint {
-    fn new(over_shm: bool) -> TestEndpoint {
+    /// Whose sends have these flags by default.
+    fn new(over_shm: bool, op_flags: u64) -> TestEndpoint {
         let q = Query {
             api: version(1, 21),
             ..Query::default()
         };
         let mut all = Efa.getinfo(&q).unwrap().into_iter();
-        let info = all.find(|i| i.caps & FI_TAGGED != 0).unwrap();
+        let mut info = all.find(|i| i.caps & FI_TAGGED != 0).unwrap();
+        info.tx.as_mut().unwrap().op_flags = op_flags;
         let name = info.fabric.as_ref().and_then(|f| f.name.as_deref());
         let fabric = Fabric::new(name.unwrap(), version(1, 21));
         let domain = EfaDomain::open(fabric, info.clone()).unwrap();
@@ -88,7 +90,11 @@ const RECEIVED: usize = 2;
 
 impl TestPair {
     fn new(over_shm: bool) -> TestPair {
-        let (a, b) = (TestEndpoint::new(over_shm), TestEndpoint::new(over_shm));
+        TestPair::with_flags(over_shm, 0)
+    }
+
+    fn with_flags(over_shm: bool, op_flags: u64) -> TestPair {
+        let [a, b] = [(); 2].map(|()| TestEndpoint::new(over_shm, op_flags));
         let to_b = a.insert_addr_of(&b);
         b.insert_addr_of(&a);
         TestPair { a, b, to_b }
@@ -246,6 +252,65 @@ fn messages_arrive_from_and_in_memory_of_any_kind() {
             assert!(fake::bytes(&dst) == bytes, "{what:?}");
         }
     });
+}
+
+/// MPI libraries have FI_DELIVERY_COMPLETE as the default of their endpoints.
+#[test]
+fn deliveries_on_one_host_take_no_packets() {
+    let p = TestPair::with_flags(true, FI_DELIVERY_COMPLETE);
+    let injected = [7; 100];
+    for len in [0, 1, 5000, 10_000, 65_536, 100_000, 2_000_000] {
+        let bytes: Vec<u8> = (0..len).map(|i| (i % 243) as u8).collect();
+        for expected in [true, false] {
+            let dst = zeroed(BufferPlace::Host, len);
+            p.message(buffer(BufferPlace::Host, &bytes), dst, expected);
+            assert!(fake::bytes(&dst) == bytes, "{len} {expected}");
+        }
+    }
+    let send = MsgReq {
+        data: SendData::Inject((&injected[..]).into()),
+        to: p.to_b,
+        tag: Some(7),
+        cq_data: None,
+        common: common(SENT),
+    };
+    p.post(|| p.a.domain.send(p.a.ep, &send));
+    let state = p.a.domain.lock();
+    let live = state.eps.get(p.a.ep).unwrap().live.as_ref();
+    let counts = live.unwrap().proto.counts();
+    drop(state);
+    assert_eq!(
+        (
+            counts.eager,
+            counts.medium,
+            counts.long_cts,
+            counts.long_read
+        ),
+        (0, 0, 0, 0)
+    );
+    // The end of a send tells that its message has been taken.
+    let (mem, dst) = (
+        buffer(BufferPlace::Host, &[5; 6000]),
+        zeroed(BufferPlace::Host, 6000),
+    );
+    let send = MsgReq {
+        data: SendData::User(mem),
+        tag: Some(8),
+        ..send
+    };
+    p.post(|| p.a.domain.send(p.a.ep, &send));
+    for _ in 0..1000 {
+        assert_eq!((p.a.poll(), p.b.poll()), (0, 0));
+    }
+    let recv = RecvReq {
+        mem: dst,
+        src: FI_ADDR_UNSPEC,
+        tag: Some((8, 0)),
+        common: common(RECEIVED),
+    };
+    p.post(|| p.b.domain.recv(Poster::Ep(p.b.ep), &recv));
+    p.wait(SENT, RECEIVED);
+    p.close();
 }
 
 #[test]

@@ -26,6 +26,10 @@ pub(crate) struct DataPathConfig {
     pub(crate) max_rdma: usize,
     /// How operations of the transmit side are reported if the call has no flags.
     tx: TxMode,
+    /// Injected messages without flags end when they are delivered.
+    injects_delivered: bool,
+    /// Sends are counted.
+    counts_sends: bool,
     /// The address vector, or `u32::MAX`.
     pub(crate) av: u32,
     /// The CQ of the transmit side.
@@ -94,6 +98,27 @@ impl Ep {
         }
     }
 
+    /// As [`Ep::tx_mode`], of a message. Whose end nobody is told of needs no delivery report: MPI
+    /// libraries have FI_DELIVERY_COMPLETE as the default of an endpoint, and inject most messages.
+    #[inline(always)]
+    pub(crate) fn send_mode<C: Call>(&self, call: &C, injected: bool) -> TxMode {
+        if C::PLAIN && injected {
+            return TxMode {
+                entry: false,
+                delivery: self.config.injects_delivered,
+            };
+        }
+        let mode = self.tx_mode(call, injected);
+        if C::PLAIN {
+            return mode;
+        }
+        let told = mode.entry || self.config.counts_sends || call.completion_cntr().is_some();
+        TxMode {
+            delivery: mode.delivery && told,
+            ..mode
+        }
+    }
+
     /// Computes the configuration anew, after a setting has changed, and has routes chosen again.
     pub(in crate::prov::efa) fn configure_data_path(&mut self) {
         let o = &self.opts;
@@ -110,6 +135,8 @@ impl Ep {
         } else {
             0
         };
+        let delivery = self.tx_flags & FI_DELIVERY_COMPLETE != 0;
+        let counts_sends = self.cntrs.of(CntrKind::Send).is_some();
         self.config = DataPathConfig {
             message_max: [o.max_msg_size, o.max_tagged_size],
             inject_max: [o.inject_msg_size, o.inject_tagged_size].map(|n| n.saturating_add(prefix)),
@@ -129,8 +156,10 @@ impl Ep {
             max_rdma: self.max_rdma,
             tx: TxMode {
                 entry: reports(self.tx, self.tx_flags),
-                delivery: self.tx_flags & FI_DELIVERY_COMPLETE != 0,
+                delivery,
             },
+            injects_delivered: delivery && counts_sends,
+            counts_sends,
             av: self.av.unwrap_or(u32::MAX),
             tx_cq: tx,
             rx_entries: reports(self.rx, self.rx_flags),

@@ -123,7 +123,7 @@ fn send_to<D: SendBuffer, C: Call>(
     r: &MsgReq<D, C>,
 ) -> Result<()> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
-    let mode = ep.tx_mode(&r.common, r.data.injected());
+    let mode = ep.send_mode(&r.common, r.data.injected());
     let live = ep.live.as_mut().ok_or(FI_EOPBADSTATE)?;
     let piece = r.data.piece();
     let simple = !mode.delivery && (C::PLAIN || r.common.completion_cntr().is_none());
@@ -281,7 +281,7 @@ fn by_ring(s: &mut State, id: u32, peer: PeerId, mode: TxMode, r: &MsgReq<SendDa
             }
             sent
         }
-        (false, _, SendData::User(mem)) => {
+        (delivery, kind, SendData::User(mem)) if !delivery || kind == Kind::Rdm => {
             // A send of host memory without a counter of its own needs no operation record.
             let own = r.common.completion_cntr.is_none() && mem.is_host();
             let ctx = (!own).then(|| port.ops.insert(send_op(id, r, done)));
@@ -292,7 +292,7 @@ fn by_ring(s: &mut State, id: u32, peer: PeerId, mode: TxMode, r: &MsgReq<SendDa
                 },
                 None => done,
             };
-            let sent = rendezvous.send(&mut port, (r.tag, r.cq_data), mem, done);
+            let sent = rendezvous.send(&mut port, (r.tag, r.cq_data), mem, (done, delivery));
             if let Some(ctx) = ctx.filter(|_| !matches!(sent, Verdict::Done | Verdict::Queued)) {
                 port.ops.remove(ctx);
             }

@@ -37,6 +37,8 @@ const WROTE: u8 = 4;
 pub(crate) const EAGER: u8 = 8;
 /// Flag of an RTS: its memory is a device's, which the receiver may open.
 pub(crate) const SHARED_MEMORY: u8 = 16;
+/// Flag of an RTS: its sender waits for a FIN, however its bytes come (FI_DELIVERY_COMPLETE).
+pub(crate) const DELIVERY: u8 = 32;
 
 /// Most bytes that one poll copies between the memory of two processes, and most that it writes
 /// into rings; the last chunk may exceed it. The domain's lock is held meanwhile. A batch of

@@ -35,6 +35,8 @@ pub(super) struct RecvState {
     /// memory; 0 if there is none.
     number: Option<u32>,
     at: u64,
+    /// Its sender waits for a FIN, however its bytes come.
+    delivery: bool,
     /// When it began, and the copy that is under way.
     began: u64,
     fetch: Option<FetchState>,
@@ -110,6 +112,7 @@ pub(super) struct FetchedMessage {
     len: usize,
     number: u32,
     at: u64,
+    delivery: bool,
     into: RecvEntry,
 }
 
@@ -175,6 +178,7 @@ impl Rendezvous {
             len,
             number,
             at: m.at,
+            delivery: m.delivery,
             into,
         });
         true
@@ -244,6 +248,7 @@ impl Rendezvous {
                 early: Vec::new(),
                 number: Some(l.number),
                 at: l.at,
+                delivery: l.delivery,
                 began: 0,
                 fetch: None,
                 device: None,
@@ -275,6 +280,7 @@ impl Rendezvous {
             early: Vec::new(),
             number: m.number,
             at: m.at,
+            delivery: m.delivery,
             began: m.began(now),
             fetch: None,
             device: m.shared,
@@ -304,7 +310,9 @@ impl Rendezvous {
             }
             return;
         }
-        let rest = place.and_then(|_| self.rest(n, port));
+        let rest = place
+            .filter(|_| m.here < len)
+            .and_then(|_| self.rest(n, port));
         if rest == Some(Rest::Sent) {
             self.ask(n, port);
         }
@@ -428,8 +436,11 @@ impl Rendezvous {
     /// Ends a message that is complete.
     fn ends<P: RendezvousPort>(&mut self, n: u32, rq: &mut RecvQueue, port: &mut P) {
         self.leads.retain(|(_, l)| *l != n);
-        if self.coming.get(n).is_none_or(|i| i.place.is_none()) {
+        let Some(i) = self.coming.get(n).filter(|i| i.place.is_some()) else {
             return;
+        };
+        if i.delivery {
+            self.tell(n, 0, port);
         }
         if let Some(i) = self.coming.remove(n) {
             i.over(Ok(()), rq, port);
@@ -697,10 +708,10 @@ impl Rendezvous {
         }
     }
 
-    /// Sends the FIN of a message.
+    /// Sends the FIN of a message, which is the last that its sender hears of it.
     fn tell<P: RendezvousPort>(&mut self, n: u32, how: u64, port: &mut P) {
-        let i = self.coming.get(n);
-        if let Some((to, number, len)) = i.and_then(|i| Some((i.from, i.number?, i.len))) {
+        let i = self.coming.get_mut(n);
+        if let Some((to, number, len)) = i.and_then(|i| Some((i.from, i.number.take()?, i.len))) {
             let words = self.answer(number, how, len);
             self.say(to, kind::FIN, words, port);
         }

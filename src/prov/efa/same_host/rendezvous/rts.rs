@@ -7,7 +7,8 @@
 use super::port::ArrivedRecord;
 use super::SHM_EAGER_MAX;
 use crate::hmem::{IpcHandle, MemKind, IPC_WORDS};
-use crate::prov::efa::same_host::{head_len, head_of, words_of, MessageHead, EAGER, SHARED_MEMORY};
+use crate::prov::efa::same_host::{head_len, head_of, words_of, MessageHead};
+use crate::prov::efa::same_host::{DELIVERY, EAGER, SHARED_MEMORY};
 use crate::shm::{kind, RecordHeader};
 
 /// Nanoseconds from an RTS to its arrival beyond which the message's time is not measured: its
@@ -27,6 +28,8 @@ pub(crate) struct Rts {
     pub len: usize,
     /// `None`: the rest follows without a CTS.
     pub(super) number: Option<u32>,
+    /// Its sender waits for a FIN in any case.
+    pub(super) delivery: bool,
     /// When its sender began, ns modulo 2^32.
     begun: u32,
     /// Address in the sender's memory; 0 if there is none.
@@ -117,6 +120,13 @@ impl<const N: usize> RtsWords<N> {
         }
     }
 
+    /// The same, whose sender waits for a FIN in any case if `on`.
+    #[inline]
+    pub(super) fn delivery(mut self, on: bool) -> Self {
+        self.what.flags |= if on { DELIVERY } else { 0 };
+        self
+    }
+
     #[inline]
     pub(super) fn as_slice(&self) -> &[u64] {
         self.words.get(..self.len).unwrap_or(&[])
@@ -143,6 +153,7 @@ pub(crate) fn announced(record: &impl ArrivedRecord) -> Option<Rts> {
         head,
         len,
         number: (!whole).then_some(number as u32),
+        delivery: record.flags() & DELIVERY != 0,
         begun: (number >> 32) as u32,
         at: if whole || shared.is_some() { 0 } else { at },
         shared,

@@ -31,6 +31,8 @@ pub(super) struct SendState {
     there: Option<u32>,
     /// Chunks of a split copy that were copied from here.
     helped: u32,
+    /// It ends with a FIN, not when its last byte is written.
+    delivery: bool,
 }
 
 impl SendState {
@@ -41,6 +43,7 @@ impl SendState {
             sent,
             there: None,
             helped: 0,
+            delivery: false,
         }
     }
 
@@ -64,17 +67,35 @@ impl Rendezvous {
         mem: Piece,
         done: Completion,
     ) -> Verdict {
-        let (peer, len) = (done.peer, mem.len());
+        let len = mem.len();
         let fetched = match len <= SHM_EAGER_MAX {
             true => self.eager_costs.next(len, &EAGER_OR_FETCHED) == CopyMethod::Cma,
             false => self.fetched,
         };
-        if !fetched || !rings.reaches_memory(peer) {
+        match fetched {
+            true => self.announce(rings, words, mem, (done, false)),
+            false => Verdict::Unsupported,
+        }
+    }
+
+    /// Sends the RTS of a message that is to be fetched.
+    fn announce<R: PeerRings>(
+        &mut self,
+        rings: &mut R,
+        words: Words,
+        mem: Piece,
+        (done, delivery): (Completion, bool),
+    ) -> Verdict {
+        let (peer, len) = (done.peer, mem.len());
+        if !rings.reaches_memory(peer) {
             return Verdict::Unsupported;
         }
-        let number = self.out.insert(SendState::new(mem.into(), done, 0));
+        let number = self.out.insert(SendState {
+            delivery,
+            ..SendState::new(mem.into(), done, 0)
+        });
         let asked = Some((number, mem.addr() as u64));
-        let rts = RtsWords::new(words, len, asked, rings.now());
+        let rts = RtsWords::new(words, len, asked, rings.now()).delivery(delivery);
         let sent = rings.send_words(peer, rts.what, rts.as_slice());
         if sent == Verdict::Done {
             self.eager_costs.count_use(len);
@@ -129,16 +150,17 @@ impl Rendezvous {
         }
     }
 
-    /// Sends a message of which `done` is reported. `NoResources` and `Unsupported` change nothing.
+    /// Sends a message of which `done` is reported; with `delivery`, when it is in the receiver's
+    /// memory. `NoResources` and `Unsupported` change nothing.
     pub(crate) fn send<P: RendezvousPort>(
         &mut self,
         port: &mut P,
         words: Words,
         mem: &UserMem,
-        done: Completion,
+        (done, delivery): (Completion, bool),
     ) -> Verdict {
         let peer = done.peer;
-        if let Some(sent) = self.share(port, words, mem, done) {
+        if let Some(sent) = self.share(port, words, mem, (done, delivery)) {
             return sent;
         }
         let Some(rings) = port.rings() else {
@@ -147,19 +169,27 @@ impl Rendezvous {
         let len = mem.len();
         let place = mem.one().filter(|_| rings.reaches_memory(peer));
         if let Some(p) = place {
-            match self.lend(rings, words, p, done) {
-                Verdict::Unsupported => {}
-                sent => return sent,
+            let sent = match delivery {
+                false => self.lend(rings, words, p, done),
+                true if len > FIRST => self.announce(rings, words, p, (done, true)),
+                true => Verdict::Unsupported,
+            };
+            if sent != Verdict::Unsupported {
+                return sent;
             }
         }
-        let whole = len <= SHM_EAGER_MAX;
+        let whole = len <= SHM_EAGER_MAX && !delivery;
         if whole && !rings.fits(peer, len.div_ceil(FIRST), FIRST + 32) {
             return Verdict::NoResources;
         }
         let now = rings.now();
-        let number = (!whole).then(|| self.out.insert(SendState::new(*mem, done, FIRST)));
+        let state = || SendState {
+            delivery,
+            ..SendState::new(*mem, done, FIRST)
+        };
+        let number = (!whole).then(|| self.out.insert(state()));
         let at = place.map_or(0, |p| p.addr() as u64);
-        let rts = RtsWords::new(words, len, number.map(|n| (n, at)), now);
+        let rts = RtsWords::new(words, len, number.map(|n| (n, at)), now).delivery(delivery);
         let sent = port.send(peer, rts.what, rts.as_slice(), &mem.part(0, FIRST));
         if sent != Verdict::Done {
             if let Some(n) = number {
@@ -189,7 +219,7 @@ impl Rendezvous {
         port: &mut P,
         words: Words,
         mem: &UserMem,
-        done: Completion,
+        (done, delivery): (Completion, bool),
     ) -> Option<Verdict> {
         if mem.is_host() {
             return None;
@@ -197,8 +227,12 @@ impl Rendezvous {
         let p = mem.single().filter(|p| p.len() > FIRST)?;
         let handle = port.share(&p).ok()?;
         let now = port.rings()?.now();
-        let number = self.out.insert(SendState::new(*mem, done, 0));
+        let number = self.out.insert(SendState {
+            delivery,
+            ..SendState::new(*mem, done, 0)
+        });
         let rts = RtsWords::shared(words, mem.len(), number, (p.kind(), handle), now);
+        let rts = rts.delivery(delivery);
         let sent = port.send(done.peer, rts.what, rts.as_slice(), &UserMem::EMPTY);
         if sent == Verdict::Done {
             return Some(Verdict::Queued);
@@ -231,6 +265,9 @@ impl Rendezvous {
             }
             if o.sent >= mem.len() {
                 self.turn.remove(at);
+                if o.delivery {
+                    continue;
+                }
                 if let Some(o) = self.out.remove(n) {
                     o.ends(Ok(()), port);
                 }
@@ -252,12 +289,15 @@ impl Rendezvous {
         theirs: u32,
         port: &mut P,
     ) {
-        let waits = |o: &&mut SendState| o.done.peer == from && o.there.is_none();
+        let ends = matches!(theirs, FIN_OK | FIN_LOST);
+        let waits =
+            |o: &&mut SendState| o.done.peer == from && (o.there.is_none() || ends && o.delivery);
         let Some(o) = self.out.get_mut(ours).filter(waits) else {
             return;
         };
-        if let FIN_OK | FIN_LOST = theirs {
+        if ends {
             let lost = theirs == FIN_LOST;
+            self.turn.retain(|n| *n != ours);
             if let Some(o) = self.out.remove(ours) {
                 o.ends(if lost { Err(cma_failure()) } else { Ok(()) }, port);
             }

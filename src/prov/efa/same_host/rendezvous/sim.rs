@@ -73,6 +73,8 @@ struct Host {
     failed: u32,
     copies: HashMap<u32, (u32, UserMem, u64)>,
     next_copy: u32,
+    /// Messages whose send ends when they have been received.
+    delivery: HashSet<u32>,
 }
 
 type SharedHost = Rc<RefCell<Host>>;
@@ -388,7 +390,14 @@ impl RendezvousPort for SimPort {
 
     fn sent(&mut self, done: &Completion, result: Result<(), Failure>) {
         let ctx = done.op().unwrap_or(done.context as u32);
-        self.host.borrow_mut().end(ctx);
+        let mut h = self.host.borrow_mut();
+        let received = h.buffers.get(&(ctx + RECV)).is_some_and(|b| !b.lent);
+        assert!(
+            received || result.is_err() || !h.delivery.contains(&ctx),
+            "send {ctx} ends before its message is received"
+        );
+        h.end(ctx);
+        drop(h);
         let before = self.sent.insert(ctx, result);
         assert!(before.is_none(), "send {ctx} ends twice");
     }
@@ -470,6 +479,8 @@ struct MessagePlan {
     fast: [bool; 2],
     /// Memory of a device, of the sender and of the receiver.
     device: [bool; 2],
+    /// The send ends when the message has been received.
+    delivery: bool,
 }
 
 fn pattern(ctx: u32, len: usize) -> Vec<u8> {
@@ -492,13 +503,19 @@ fn plans(rng: &mut Rng, sides: u64) -> Vec<MessagePlan> {
                     _ => rng.below(20_000),
                 } as usize;
             let device = [(); 2].map(|()| rng.below(16) == 0);
+            let delivery = rng.below(3) == 0;
+            let len = match delivery && rng.below(3) == 0 {
+                true => rng.below(FIRST as u64 + 1) as usize,
+                false => len,
+            };
             MessagePlan {
+                delivery,
                 from: from as PeerId,
                 to: ((from + 1 + rng.below(sides - 1)) % sides) as PeerId,
                 tag: (rng.below(3) > 0).then(|| rng.below(2)),
                 len,
                 room: match rng.below(8) {
-                    0 => rng.below(len as u64) as usize,
+                    0 => rng.below(len as u64 + 1) as usize,
                     1 => len + 100,
                     _ => len,
                 },
@@ -548,6 +565,10 @@ impl Sim {
             failed: 0,
             copies: HashMap::new(),
             next_copy: 0,
+            delivery: (0u32..)
+                .zip(&plan)
+                .filter_map(|(n, p)| p.delivery.then_some(n))
+                .collect(),
         }));
         let side = |me| SimEndpoint {
             state: Rendezvous::default(),
@@ -616,12 +637,12 @@ impl Sim {
             ..Completion::default()
         };
         let mut sent = Verdict::Unsupported;
-        if let Some(piece) = mem.one().filter(|_| p.fast[0]) {
+        if let Some(piece) = mem.one().filter(|_| p.fast[0] && !p.delivery) {
             sent = s.state.lend(&mut s.world, words, piece, done);
         }
         if sent == Verdict::Unsupported {
             let part = Completion::part(ctx, p.to, p.len);
-            sent = s.state.send(&mut s.world, words, &mem, part);
+            sent = s.state.send(&mut s.world, words, &mem, (part, p.delivery));
         }
         if matches!(sent, Verdict::Done | Verdict::Queued) {
             self.begun.insert(ctx);
@@ -924,6 +945,7 @@ fn numbers_of_peers_are_checked() {
         room: 300_000,
         fast: [false; 2],
         device: [false; 2],
+        delivery: false,
     }];
     sim.host.borrow_mut().refuses = 0;
     sim.host.borrow_mut().unreached.clear();
