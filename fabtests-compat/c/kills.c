@@ -103,6 +103,8 @@ static void post(struct traffic *t)
 	static int slot;
 	size_t len = some_size();
 	char *from = buf + SIZE, *into = buf + 2 * SIZE;
+	struct iovec iov = { from, len };
+	struct fi_msg m = { .msg_iov = &iov, .iov_count = 1, .addr = t->to };
 	struct op *o = t->ops;
 	ssize_t r = 0;
 
@@ -128,6 +130,11 @@ static void post(struct traffic *t)
 	case 1:
 		o->what = "read";
 		TIMED(r, fi_read(ep, into, len, NULL, t->to, t->far.at, t->far.key, o));
+		break;
+	case 2:
+		o->what = "send with delivery";
+		m.context = o;
+		TIMED(r, fi_sendmsg(ep, &m, FI_COMPLETION | FI_DELIVERY_COMPLETE));
 		break;
 	default:
 		o->what = "send";

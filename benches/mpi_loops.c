@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Two ranks of any MPI library: ping-pong, and windows of 64 messages that are answered by a short
+ * one. Prints "name bytes microseconds" per message, the median of eleven rounds.
+ */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { WINDOW = 64, ROUNDS = 11, MOST = 1 << 20 };
+
+static int me;
+static char *buf;
+
+static double pingpong(int len, int count)
+{
+	double t = MPI_Wtime();
+
+	for (int i = 0; i < count; i++) {
+		if (me == 0)
+			MPI_Send(buf, len, MPI_CHAR, 1, 1, MPI_COMM_WORLD);
+		MPI_Recv(buf, len, MPI_CHAR, 1 - me, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		if (me == 1)
+			MPI_Send(buf, len, MPI_CHAR, 0, 1, MPI_COMM_WORLD);
+	}
+	return (MPI_Wtime() - t) / (2 * count);
+}
+
+static double rate(int len, int count)
+{
+	MPI_Request all[WINDOW];
+	double t = MPI_Wtime();
+
+	for (int i = 0; i < count; i += WINDOW) {
+		for (int j = 0; j < WINDOW; j++) {
+			if (me == 0)
+				MPI_Isend(buf, len, MPI_CHAR, 1, 2, MPI_COMM_WORLD, &all[j]);
+			else
+				MPI_Irecv(buf, len, MPI_CHAR, 0, 2, MPI_COMM_WORLD, &all[j]);
+		}
+		MPI_Waitall(WINDOW, all, MPI_STATUSES_IGNORE);
+		if (me == 0)
+			MPI_Recv(buf, 1, MPI_CHAR, 1, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		else
+			MPI_Send(buf, 1, MPI_CHAR, 0, 3, MPI_COMM_WORLD);
+	}
+	return (MPI_Wtime() - t) / count;
+}
+
+static int less(const void *a, const void *b)
+{
+	double x = *(const double *) a, y = *(const double *) b;
+
+	return (x > y) - (x < y);
+}
+
+static void measure(const char *name, double (*loop)(int, int), int len)
+{
+	int count = len <= 65536 ? 4096 : 256;
+	double times[ROUNDS];
+
+	loop(len, count);
+	for (int i = 0; i < ROUNDS; i++) {
+		MPI_Barrier(MPI_COMM_WORLD);
+		times[i] = loop(len, count);
+	}
+	qsort(times, ROUNDS, sizeof(*times), less);
+	if (me == 0)
+		printf("%s %d %.3f\n", name, len, times[ROUNDS / 2] * 1e6);
+}
+
+int main(int argc, char **argv)
+{
+	static const int sizes[] = { 8, 4096, 65536, MOST };
+
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &me);
+	buf = calloc(1, MOST);
+	for (int i = 0; buf && i < 4; i++)
+		measure("PingPong", pingpong, sizes[i]);
+	for (int i = 0; buf && i < 4; i++)
+		measure("Rate", rate, sizes[i]);
+	MPI_Finalize();
+	return buf ? EXIT_SUCCESS : EXIT_FAILURE;
+}
