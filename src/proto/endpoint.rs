@@ -198,6 +198,9 @@ impl Endpoint {
                         self.request(from, &r, payload, rq, port);
                         self.requests_in_turn(from, rq, port);
                     }
+                    ReorderOutcome::Part if self.peers.get(from).repeats(r.msg_id, bytes) => {
+                        self.out_of_turn(from, bytes, r.msg_id, rq, port)
+                    }
                     ReorderOutcome::Part => self.part(from, &r, payload, bytes, rq, port),
                     ReorderOutcome::Never => self.out_of_turn(from, bytes, r.msg_id, rq, port),
                     ReorderOutcome::Early => {}
@@ -272,7 +275,9 @@ impl Endpoint {
         rq: &mut RecvQueue,
         port: &mut impl Port,
     ) {
-        if carries_raw_addr(bytes) && self.peers.get(from).restart(msg_id) {
+        let ep = self.cfg.id;
+        let renumber = |old, new| rq.renumber(ep, from, old, new);
+        if carries_raw_addr(bytes) && self.peers.get(from).restart(msg_id, renumber) {
             self.packet(from, bytes, rq, port);
         }
     }

@@ -485,6 +485,13 @@ impl<R: Copy + Default, U> Matcher<R, U> {
         }
     }
 
+    /// Calls `each` with every unexpected message.
+    pub fn each_message(&mut self, mut each: impl FnMut(&mut U)) {
+        for (_, e) in self.messages.iter_mut() {
+            each(&mut e.value.what);
+        }
+    }
+
     /// Whether a receive names this source, or a message came from it.
     pub fn mentions(&self, src: PeerId) -> bool {
         let fresh = (0..self.fresh.len()).filter_map(|i| self.fresh.get(i));

@@ -20,8 +20,8 @@ type Packet = Box<[u8]>;
 /// Where the further packets of a message of several requests go.
 #[derive(Debug)]
 pub(crate) enum Parts {
-    /// Its receive is not known yet.
-    Waiting(Vec<Packet>),
+    /// Its receive is not known yet; bytes of the message that have not come.
+    Waiting { packets: Vec<Packet>, missing: u64 },
     /// To this receive operation.
     Rx(u32),
 }
@@ -78,11 +78,21 @@ impl Peer {
     }
 
     /// The peer numbers its messages anew, as message `msg_id` shows, which came with its address
-    /// and is not due. What came early without an address is of the old numbering. Returns `false`
-    /// where the number is none of a new numbering's first ones.
-    pub(crate) fn restart(&mut self, msg_id: u32) -> bool {
+    /// and is not due. What came early without an address is of the old numbering. Messages that
+    /// wait for a receive get numbers that are far from the new ones: `renumber` is called with old
+    /// and new. Returns `false` where the number is none of a new numbering's first ones.
+    pub(crate) fn restart(&mut self, msg_id: u32, mut renumber: impl FnMut(u32, u32)) -> bool {
         if msg_id > AHEAD_MAX {
             return false;
+        }
+        let waits = |(id, p): (&u32, &Parts)| matches!(p, Parts::Waiting { .. }).then_some(*id);
+        for old in self.parts.iter().filter_map(waits).collect::<Vec<_>>() {
+            let mut far = (0..=u32::MAX).rev();
+            let new = far.find(|n| !self.parts.contains_key(n)).unwrap_or(old);
+            if let Some(parts) = self.parts.remove(&old) {
+                self.parts.insert(new, parts);
+                renumber(old, new);
+            }
         }
         self.due = 0;
         self.handshake_sent = false;
@@ -94,6 +104,13 @@ impl Peer {
             }
         }
         true
+    }
+
+    /// Whether a packet with this number begins another message than the one that waits with it and
+    /// is whole.
+    pub(crate) fn repeats(&self, msg_id: u32, packet: &[u8]) -> bool {
+        let whole = |p: &Parts| matches!(p, Parts::Waiting { missing: 0, .. });
+        carries_raw_addr(packet) && self.parts.get(&msg_id).is_some_and(whole)
     }
 
     /// Number for a message to this peer.
@@ -194,8 +211,8 @@ impl Peer {
     /// packet of a message that waits for its receive.
     pub(crate) fn drop_kept(&mut self, mut each: impl FnMut(usize)) {
         for parts in core::mem::take(&mut self.parts).into_values() {
-            if let Parts::Waiting(list) = parts {
-                list.iter().for_each(|p| each(p.len()));
+            if let Parts::Waiting { packets, .. } = parts {
+                packets.iter().for_each(|p| each(p.len()));
             }
         }
         self.early = HashMap::new();
@@ -255,7 +272,7 @@ mod tests {
         assert_eq!(p.turn(3, false, b"old", 4096), ReorderOutcome::Early);
         assert_eq!(p.turn(4, false, &with_address, 4096), ReorderOutcome::Early);
         assert_eq!(p.turn(0, false, &with_address, 4096), ReorderOutcome::Never);
-        assert!(p.restart(0));
+        assert!(p.restart(0, |_, _| {}));
         assert!(!p.handshake_sent);
         for id in 0..4 {
             assert_eq!(p.next_early(), None);
@@ -263,6 +280,9 @@ mod tests {
         }
         assert_eq!(p.next_early().unwrap().concat(), with_address);
         assert_eq!(p.early_bytes(), 0);
-        assert!(!p.restart(u32::MAX), "further ahead than may come");
+        assert!(
+            !p.restart(u32::MAX, |_, _| {}),
+            "further ahead than may come"
+        );
     }
 }

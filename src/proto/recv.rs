@@ -151,8 +151,11 @@ impl Endpoint {
     ) {
         let several = matches!(rtm.kind, RtmKind::Medium { .. } | RtmKind::RuntRead { .. });
         if several && (payload.len() as u64) < total(rtm, payload.len()) {
-            let parts = &mut self.peers.get(from).parts;
-            parts.insert(rtm.msg_id, Parts::Waiting(Vec::new()));
+            let waiting = Parts::Waiting {
+                packets: Vec::new(),
+                missing: total(rtm, payload.len()) - payload.len() as u64,
+            };
+            self.peers.get(from).parts.insert(rtm.msg_id, waiting);
         }
         match rq.place(from, rtm.tag, total(rtm, payload.len()), |s| port.adopt(s)) {
             Some(place) => self.start(place, from, rtm, payload, rq, port),
@@ -178,9 +181,10 @@ impl Endpoint {
         port: &mut impl Port,
     ) {
         let id = match self.peers.get(from).parts.get_mut(&rtm.msg_id) {
-            Some(Parts::Waiting(list)) => {
+            Some(Parts::Waiting { packets, missing }) => {
                 rq.add_part(packet.len());
-                return list.push(packet.into());
+                *missing = missing.saturating_sub(payload.len() as u64);
+                return packets.push(packet.into());
             }
             Some(Parts::Rx(id)) => *id,
             None => return,
@@ -254,7 +258,7 @@ impl Endpoint {
         let several = matches!(rtm.kind, RtmKind::Medium { .. } | RtmKind::RuntRead { .. });
         let parts = &mut self.peers.get(from).parts;
         let waiting = match parts.get_mut(&rtm.msg_id) {
-            Some(Parts::Waiting(list)) if several => Some(core::mem::take(list)),
+            Some(Parts::Waiting { packets, .. }) if several => Some(core::mem::take(packets)),
             _ => None,
         };
         for p in waiting.iter().flatten() {
@@ -276,7 +280,9 @@ impl Endpoint {
         if let Some(list) = waiting {
             self.peers.get(from).parts.insert(rtm.msg_id, Parts::Rx(id));
             for p in list {
-                if let Some((Repr::Rtm(more), payload)) = Repr::parse(&p) {
+                if let Some((Repr::Rtm(mut more), payload)) = Repr::parse(&p) {
+                    // The message may have been renumbered since they came.
+                    more.msg_id = rtm.msg_id;
                     self.part(from, &more, payload, &p, rq, port);
                 }
             }

@@ -501,6 +501,25 @@ impl RecvQueue {
         self.retain(|u| u.ep != ep || !u.coming.is_some_and(|c| pick(c.number)));
     }
 
+    /// Changes the number under which further packets of a peer's unexpected message are kept.
+    pub(super) fn renumber(&mut self, ep: u32, from: PeerId, old: u32, new: u32) {
+        let mut each = |u: &mut UnexpectedMessage| {
+            let packets = matches!(
+                u.rtm.kind,
+                RtmKind::Medium { .. } | RtmKind::RuntRead { .. }
+            );
+            if (u.ep, u.from, u.rtm.msg_id) == (ep, from, old) && packets {
+                u.rtm.msg_id = new;
+            }
+        };
+        self.untagged.each_message(&mut each);
+        self.tagged.each_message(&mut each);
+        if let Some(m) = &mut self.collective {
+            m.each_message(&mut each);
+        }
+        self.claimed.values_mut().for_each(each);
+    }
+
     fn retain(&mut self, keep: impl Fn(&UnexpectedMessage) -> bool) {
         let mut freed = 0;
         let mut pick = |u: &UnexpectedMessage| {

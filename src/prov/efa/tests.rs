@@ -342,6 +342,42 @@ fn an_address_that_is_removed_may_be_inserted_again() {
     }
 }
 
+/// The packets of a message without a receive are not taken for those of a message that has the
+/// same number since its sender numbers anew.
+#[test]
+fn a_waiting_message_keeps_its_packets_when_its_peer_numbers_anew() {
+    let mut p = TestPair::new(false);
+    // Of two packets.
+    let lens = [65_001, 64_002, 65_003];
+    let all = lens.map(|len| vec![len as u8; len]);
+    for (tag, bytes) in (0..).zip(&all) {
+        let send = MsgReq {
+            data: SendData::User(buffer(BufferPlace::Host, bytes)),
+            to: p.to_b,
+            tag: Some(tag),
+            cq_data: None,
+            common: common(SENT),
+        };
+        p.post(|| p.a.domain.send(p.a.ep, &send));
+        p.wait(SENT, 0);
+        p.a.domain.remove_addr(p.a.av, p.to_b).unwrap();
+        p.to_b = p.a.insert_addr_of(&p.b);
+    }
+    for (tag, bytes) in (0..).zip(&all) {
+        let dst = zeroed(BufferPlace::Host, bytes.len());
+        let recv = RecvReq {
+            mem: dst,
+            src: FI_ADDR_UNSPEC,
+            tag: Some((tag, 0)),
+            common: common(RECEIVED),
+        };
+        p.post(|| p.b.domain.recv(Poster::Ep(p.b.ep), &recv));
+        p.wait(0, RECEIVED);
+        assert!(fake::bytes(&dst) == *bytes, "message {tag}");
+    }
+    p.close();
+}
+
 #[test]
 fn mixed_vectors_arrive() {
     for over_shm in [true, false] {

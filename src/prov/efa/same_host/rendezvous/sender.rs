@@ -130,7 +130,8 @@ impl Rendezvous {
             .filter(|o| o.done.peer == from && such(o))?;
         let o = self.out.remove(ours)?;
         self.turn.retain(|n| *n != ours);
-        if o.mem.is_host() {
+        // After a CTS it came through the ring.
+        if o.mem.is_host() && o.there.is_none() {
             self.learn(o.done.len, Some([16, 24].map(|off| record.word(off))));
         }
         Some(o)
