@@ -125,33 +125,41 @@ static int send_to(struct fid_ep *e, fi_addr_t to, struct fi_context2 *ctx)
 	return done;
 }
 
+static void open_with_queue(struct fid_ep **e, struct fid_cq **q)
+{
+	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
+
+	DO(fi_cq_open(domain, &ca, q, NULL));
+	open_endpoint(e, *q);
+}
+
+static void close_with_queue(struct fid_ep *e, struct fid_cq *q)
+{
+	DO(fi_close(&e->fid));
+	DO(fi_close(&q->fid));
+}
+
 static void endpoints(int n)
 {
 	struct fid_ep **eps = calloc((size_t) n, sizeof(*eps));
 	struct fid_cq **cqs = calloc((size_t) n, sizeof(*cqs));
-	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
 	long kib;
 	double t;
 
 	open_domain();
 	kib = resident_kib();
 	t = now_s();
-	for (int i = 0; i < n; i++) {
-		DO(fi_cq_open(domain, &ca, &cqs[i], NULL));
-		open_endpoint(&eps[i], cqs[i]);
-	}
+	for (int i = 0; i < n; i++)
+		open_with_queue(&eps[i], &cqs[i]);
 	line("endpoints opened, with a queue", n, now_s() - t, resident_kib() - kib);
 	t = now_s();
-	for (int i = 0; i < n; i++) {
-		DO(fi_close(&eps[i]->fid));
-		DO(fi_close(&cqs[i]->fid));
-	}
+	for (int i = 0; i < n; i++)
+		close_with_queue(eps[i], cqs[i]);
 	line("endpoints closed", n, now_s() - t, resident_kib() - kib);
 }
 
 static void turns(int n)
 {
-	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
 	struct fid_cq *q;
 	struct fid_ep *e;
 	long kib;
@@ -161,10 +169,8 @@ static void turns(int n)
 	kib = resident_kib();
 	t = now_s();
 	for (int i = 0; i < n; i++) {
-		DO(fi_cq_open(domain, &ca, &q, NULL));
-		open_endpoint(&e, q);
-		DO(fi_close(&e->fid));
-		DO(fi_close(&q->fid));
+		open_with_queue(&e, &q);
+		close_with_queue(e, q);
 	}
 	line("endpoints opened, closed, in turn", n, now_s() - t, resident_kib() - kib);
 }

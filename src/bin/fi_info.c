@@ -235,6 +235,12 @@ static void usage(void)
 	       "      --json\t\t\tprint as JSON\n");
 }
 
+static void replace(char **text, const char *by)
+{
+	free(*text);
+	*text = strdup(by);
+}
+
 int main(int argc, char **argv)
 {
 	enum { VERSION = 1, WHY, JSON };
@@ -287,18 +293,15 @@ int main(int argc, char **argv)
 			use = 1;
 			break;
 		case 'p':
-			free(hints->fabric_attr->prov_name);
-			hints->fabric_attr->prov_name = strdup(optarg);
+			replace(&hints->fabric_attr->prov_name, optarg);
 			use = 1;
 			break;
 		case 'd':
-			free(hints->domain_attr->name);
-			hints->domain_attr->name = strdup(optarg);
+			replace(&hints->domain_attr->name, optarg);
 			use = 1;
 			break;
 		case 'f':
-			free(hints->fabric_attr->name);
-			hints->fabric_attr->name = strdup(optarg);
+			replace(&hints->fabric_attr->name, optarg);
 			use = 1;
 			break;
 		case 'g': part = optarg; env = 1; break;

@@ -275,9 +275,7 @@ impl Endpoint {
         rq: &mut RecvQueue,
         port: &mut impl Port,
     ) {
-        let ep = self.cfg.id;
-        let renumber = |old, new| rq.renumber(ep, from, old, new);
-        if carries_raw_addr(bytes) && self.peers.get(from).restart(msg_id, renumber) {
+        if carries_raw_addr(bytes) && self.peers.get(from).restart(msg_id) {
             self.packet(from, bytes, rq, port);
         }
     }

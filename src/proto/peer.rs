@@ -37,6 +37,8 @@ pub(crate) struct Peer {
     pub features: Option<u64>,
     /// Messages of several requests that have begun to arrive.
     pub parts: HashMap<u32, Parts>,
+    /// Messages of old numberings whose numbers were taken while they waited.
+    set_aside: u32,
     /// Number of the message that is due from this peer.
     due: u32,
     early: HashMap<u32, Vec<Packet>>,
@@ -78,21 +80,11 @@ impl Peer {
     }
 
     /// The peer numbers its messages anew, as message `msg_id` shows, which came with its address
-    /// and is not due. What came early without an address is of the old numbering. Messages that
-    /// wait for a receive get numbers that are far from the new ones: `renumber` is called with old
-    /// and new. Returns `false` where the number is none of a new numbering's first ones.
-    pub(crate) fn restart(&mut self, msg_id: u32, mut renumber: impl FnMut(u32, u32)) -> bool {
+    /// and is not due. What came early without an address is of the old numbering. Returns `false`
+    /// where the number is none of a new numbering's first ones.
+    pub(crate) fn restart(&mut self, msg_id: u32) -> bool {
         if msg_id > AHEAD_MAX {
             return false;
-        }
-        let waits = |(id, p): (&u32, &Parts)| matches!(p, Parts::Waiting { .. }).then_some(*id);
-        for old in self.parts.iter().filter_map(waits).collect::<Vec<_>>() {
-            let mut far = (0..=u32::MAX).rev();
-            let new = far.find(|n| !self.parts.contains_key(n)).unwrap_or(old);
-            if let Some(parts) = self.parts.remove(&old) {
-                self.parts.insert(new, parts);
-                renumber(old, new);
-            }
         }
         self.due = 0;
         self.handshake_sent = false;
@@ -111,6 +103,20 @@ impl Peer {
     pub(crate) fn repeats(&self, msg_id: u32, packet: &[u8]) -> bool {
         let whole = |p: &Parts| matches!(p, Parts::Waiting { missing: 0, .. });
         carries_raw_addr(packet) && self.parts.get(&msg_id).is_some_and(whole)
+    }
+
+    /// Begins to keep further packets of a message, of which `missing` bytes have not come. One of
+    /// an old numbering that waits with the same number gets another, far from the new ones, which
+    /// is returned.
+    pub(crate) fn await_parts(&mut self, msg_id: u32, missing: u64) -> Option<u32> {
+        let packets = Vec::new();
+        let new = Parts::Waiting { packets, missing };
+        let old = self.parts.insert(msg_id, new);
+        let old = old.filter(|p| matches!(p, Parts::Waiting { .. }))?;
+        self.set_aside += 1;
+        let far = u32::MAX - self.set_aside;
+        self.parts.insert(far, old);
+        Some(far)
     }
 
     /// Number for a message to this peer.
@@ -248,6 +254,7 @@ mod tests {
         assert_eq!(p.turn(5, false, b"e", 4096), ReorderOutcome::Now);
         assert!(p.early.is_empty());
     }
+
     #[test]
     fn a_peer_that_is_inserted_again_numbers_anew() {
         let mut to = Peer {
@@ -272,7 +279,7 @@ mod tests {
         assert_eq!(p.turn(3, false, b"old", 4096), ReorderOutcome::Early);
         assert_eq!(p.turn(4, false, &with_address, 4096), ReorderOutcome::Early);
         assert_eq!(p.turn(0, false, &with_address, 4096), ReorderOutcome::Never);
-        assert!(p.restart(0, |_, _| {}));
+        assert!(p.restart(0));
         assert!(!p.handshake_sent);
         for id in 0..4 {
             assert_eq!(p.next_early(), None);
@@ -280,9 +287,6 @@ mod tests {
         }
         assert_eq!(p.next_early().unwrap().concat(), with_address);
         assert_eq!(p.early_bytes(), 0);
-        assert!(
-            !p.restart(u32::MAX, |_, _| {}),
-            "further ahead than may come"
-        );
+        assert!(!p.restart(u32::MAX), "further ahead than may come");
     }
 }

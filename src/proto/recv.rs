@@ -151,11 +151,11 @@ impl Endpoint {
     ) {
         let several = matches!(rtm.kind, RtmKind::Medium { .. } | RtmKind::RuntRead { .. });
         if several && (payload.len() as u64) < total(rtm, payload.len()) {
-            let waiting = Parts::Waiting {
-                packets: Vec::new(),
-                missing: total(rtm, payload.len()) - payload.len() as u64,
-            };
-            self.peers.get(from).parts.insert(rtm.msg_id, waiting);
+            let missing = total(rtm, payload.len()) - payload.len() as u64;
+            let aside = self.peers.get(from).await_parts(rtm.msg_id, missing);
+            if let Some(far) = aside {
+                rq.renumber(self.cfg.id, from, rtm.msg_id, far);
+            }
         }
         match rq.place(from, rtm.tag, total(rtm, payload.len()), |s| port.adopt(s)) {
             Some(place) => self.start(place, from, rtm, payload, rq, port),

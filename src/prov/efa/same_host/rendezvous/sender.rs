@@ -36,14 +36,14 @@ pub(super) struct SendState {
 }
 
 impl SendState {
-    fn new(mem: UserMem, done: Completion, sent: usize) -> SendState {
+    fn new(mem: UserMem, (done, delivery): (Completion, bool), sent: usize) -> SendState {
         SendState {
             mem,
             done,
             sent,
             there: None,
             helped: 0,
-            delivery: false,
+            delivery,
         }
     }
 
@@ -90,10 +90,8 @@ impl Rendezvous {
         if !rings.reaches_memory(peer) {
             return Verdict::Unsupported;
         }
-        let number = self.out.insert(SendState {
-            delivery,
-            ..SendState::new(mem.into(), done, 0)
-        });
+        let state = SendState::new(mem.into(), (done, delivery), 0);
+        let number = self.out.insert(state);
         let asked = Some((number, mem.addr() as u64));
         let rts = RtsWords::new(words, len, asked, rings.now()).delivery(delivery);
         let sent = rings.send_words(peer, rts.what, rts.as_slice());
@@ -184,11 +182,8 @@ impl Rendezvous {
             return Verdict::NoResources;
         }
         let now = rings.now();
-        let state = || SendState {
-            delivery,
-            ..SendState::new(*mem, done, FIRST)
-        };
-        let number = (!whole).then(|| self.out.insert(state()));
+        let state = SendState::new(*mem, (done, delivery), FIRST);
+        let number = (!whole).then(|| self.out.insert(state));
         let at = place.map_or(0, |p| p.addr() as u64);
         let rts = RtsWords::new(words, len, number.map(|n| (n, at)), now).delivery(delivery);
         let sent = port.send(peer, rts.what, rts.as_slice(), &mem.part(0, FIRST));
@@ -228,10 +223,8 @@ impl Rendezvous {
         let p = mem.single().filter(|p| p.len() > FIRST)?;
         let handle = port.share(&p).ok()?;
         let now = port.rings()?.now();
-        let number = self.out.insert(SendState {
-            delivery,
-            ..SendState::new(*mem, done, 0)
-        });
+        let state = SendState::new(*mem, (done, delivery), 0);
+        let number = self.out.insert(state);
         let rts = RtsWords::shared(words, mem.len(), number, (p.kind(), handle), now);
         let rts = rts.delivery(delivery);
         let sent = port.send(done.peer, rts.what, rts.as_slice(), &UserMem::EMPTY);
