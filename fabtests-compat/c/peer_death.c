@@ -37,7 +37,7 @@ static int victim(int fd)
 
 int main(int argc, char **argv)
 {
-	int fd, errors = 0, done = 0, status, want = 4 + WRITES;
+	int fd, errors = 0, done = 0, status, want = 4 + WRITES, explained = 1;
 	double limit = 20, t;
 	struct hello me, other;
 	fi_addr_t to;
@@ -88,14 +88,18 @@ int main(int argc, char **argv)
 		} else if (r == -FI_EAVAIL) {
 			memset(&err, 0, sizeof(err));
 			DO(fi_cq_readerr(cq, &err, 0));
+			const char *text = fi_cq_strerror(cq, err.prov_errno, err.err_data, NULL, 0);
+
 			if (errors++ == 0)
-				printf("first error after %.2f s: %s\n", now_s() - t,
-				       fi_cq_strerror(cq, err.prov_errno, err.err_data, NULL, 0));
+				printf("first error after %.2f s: %s\n", now_s() - t, text);
+			/* Who takes loopback for an address of the network learns it here. */
+			if (strstr(text, ":127.0.0.1]") && strstr(text, "no answer"))
+				explained &= strstr(text, "FI_EFA_SOFT_IFACE") != NULL;
 		}
 	}
 	t = now_s() - t;
 	printf("%d completed, %d ended in error, of %d, in %.2f s\n", done, errors, want, t);
-	if (done + errors != want || errors == 0)
+	if (done + errors != want || errors == 0 || !explained)
 		return EXIT_FAILURE;
 	t = now_s();
 	close_all();

@@ -46,6 +46,15 @@ pub struct QpAddr {
     pub token: u64,
 }
 
+impl QpAddr {
+    /// Whether the address reaches its own host only.
+    pub fn is_loopback(&self) -> bool {
+        std::net::Ipv6Addr::from(self.gid)
+            .to_canonical()
+            .is_loopback()
+    }
+}
+
 impl PartialEq for QpAddr {
     fn eq(&self, o: &QpAddr) -> bool {
         (self.qpn, self.qkey, self.gid) == (o.qpn, o.qkey, o.gid)

@@ -150,11 +150,14 @@ impl EpPort<'_> {
             (_, true, _) => "tagged send",
             (_, false, _) => "send",
         };
-        let who = self
-            .peers
-            .addr(peer)
-            .map_or("an unknown peer".into(), |a| a.to_string());
+        let addr = self.peers.addr(peer);
+        let who = addr.map_or("an unknown peer".into(), |a| a.to_string());
         let cause = match Status::from_code(i32::from(f.status)) {
+            Some(Status::RemoteUnresponsive) if addr.is_some_and(|a| a.is_loopback()) => {
+                "no answer from the peer: process gone, or on another host, which an address of \
+                 loopback does not reach (FI_EFA_SOFT_IFACE)"
+                    .to_string()
+            }
             Some(s) if s != Status::Ok => s.text().to_string(),
             _ => crate::core::errno::text(f.errno),
         };
