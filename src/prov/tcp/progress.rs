@@ -15,7 +15,7 @@ const ALONE: u32 = 16;
 /// Calls without bytes after which a connection is no longer read at each call.
 pub(super) const MISSES: u32 = 256;
 /// Bytes of one system call from which on much arrives.
-pub(super) const MUCH: usize = 8 << 10;
+pub(super) const MUCH: usize = 6 << 10;
 
 /// Takes in what has arrived, and sends what waits.
 #[inline]
@@ -25,9 +25,9 @@ pub(crate) fn progress(s: &mut TcpState) {
         let last_active = s.last_active;
         if !receive(s, last_active) {
             s.misses = s.misses.saturating_add(1);
-            if s.misses >= MISSES {
-                s.last_active = NO_CONN;
-            }
+        }
+        if s.misses >= MISSES {
+            s.last_active = NO_CONN;
         }
         if s.full == 0 && !s.turns.is_multiple_of(ALONE) {
             return;
@@ -49,7 +49,7 @@ pub(crate) fn look(s: &mut TcpState) -> bool {
         if r.write {
             writable(s, id);
         }
-        if r.read && receive(s, id) {
+        if r.read && receive(s, id) && s.misses < MISSES {
             s.last_active = id;
         }
     }

@@ -20,6 +20,9 @@ use crate::types::*;
 
 /// A payload is received straight into its place while at least this much of it is missing.
 const DIRECT_MIN: u64 = 4096;
+/// Shortest long payload, and bytes that are received with the header of a message after one.
+const LONG: u64 = 12 << 10;
+const HEAD_ROOM: usize = 4096;
 /// System calls for one connection before the next one is served.
 const ROUNDS: u32 = 16;
 
@@ -39,11 +42,19 @@ pub(crate) fn receive(s: &mut TcpState, id: u32) -> bool {
         }
         let Some(stream) = &c.stream else { break };
         let direct = straight(c);
-        let room = direct.len() + buf.len();
-        match stream.recv(&direct, &mut buf) {
+        // Long messages come one by one, each by two calls: see docs/design/042.
+        let beyond = match &c.rx.phase {
+            Phase::Body(_) if c.rx.long && !direct.is_empty() => 0,
+            Phase::Head if c.rx.long => HEAD_ROOM.min(buf.len()),
+            _ => buf.len(),
+        };
+        let beyond = buf.get_mut(..beyond).unwrap_or_default();
+        let room = direct.len() + beyond.len();
+        let ends = beyond.is_empty();
+        match stream.recv(&direct, beyond) {
             Ok(StreamRead::Bytes(n)) => {
                 any = true;
-                s.misses = if n > MUCH { MISSES } else { 0 };
+                s.misses = if n > MUCH || c.rx.long { MISSES } else { 0 };
                 let first = n.min(direct.len());
                 if first > 0 {
                     arrived(s, id, first);
@@ -53,7 +64,7 @@ pub(crate) fn receive(s: &mut TcpState, id: u32) -> bool {
                     refuse(s, id, why);
                     break;
                 }
-                if n < room {
+                if n < room || ends {
                     break;
                 }
             }
@@ -292,6 +303,7 @@ fn payload(s: &mut TcpState, id: u32, to: PayloadTarget, msg: MsgInfo, ack: bool
         return finish(s, id, &b);
     }
     if let Some(c) = s.conns.get_mut(id) {
+        c.rx.long = msg.len >= LONG;
         c.rx.phase = Phase::Body(b);
     }
 }

@@ -98,6 +98,8 @@ pub(crate) struct Inbound {
     have: usize,
     /// Bytes that were received while the connection is held.
     stash: Vec<u8>,
+    /// The last payload was long: most likely the next one is.
+    long: bool,
 }
 
 /// Messages announced on a connection, by the numbers of the protocol, 1 to 255.
@@ -153,6 +155,7 @@ impl Conn {
                 head: [0; HEAD_MAX],
                 have: 0,
                 stash: Vec::new(),
+                long: false,
             },
             tx: Outbound::default(),
             order: ByteOrder::Host,
