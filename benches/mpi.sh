@@ -3,8 +3,9 @@
 # Usage: benches/mpi.sh MPI LIB PEER: a folder with bin/mpiexec, and the folders of the two libraries.
 #
 # Where the folder has bin/IMB-MPI1 (Intel MPI: PyPI's impi-rt and impi-devel) its BENCHMARKS run with RANKS=2 ranks,
-# one per core; else benches/mpi_loops.c, compiled by bin/mpicc (MPICH, Open MPI). All data goes through libfabric,
-# over ours by efa, over the C library by tcp and, where the MPI library can use it, by shm.
+# one per core; else benches/mpi_loops.c, or with more than two ranks benches/mpi_start.c, compiled by bin/mpicc
+# (MPICH, Open MPI). All data goes through libfabric, over ours by efa, over the C library by tcp and, where the MPI
+# library can use it, by shm.
 set -euo pipefail
 mpi=$(realpath "$1") lib=$(realpath "$2") peer=$(realpath "$3")
 runs=${RUNS:-5} ranks=${RANKS:-2}
@@ -16,18 +17,20 @@ export FI_LOG_LEVEL=error FI_EFA_SOFT=on
 export I_MPI_FABRICS=ofi I_MPI_OFI_LIBRARY_INTERNAL=0
 export MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1
 
-[ -x "$mpi/bin/IMB-MPI1" ] || "$mpi/bin/mpicc" -O2 -o "$work/loops" "$here/mpi_loops.c"
+program=mpi_loops bind="-bind-to core"
+[ "$ranks" -le 2 ] || program=mpi_start bind=
+[ -x "$mpi/bin/IMB-MPI1" ] || "$mpi/bin/mpicc" -O2 -o "$work/loops" "$here/$program.c"
 
 launch() { # provider command...
 	local provider=$1
 	shift
 	if [ -x "$mpi/bin/ompi_info" ]; then
-		timeout 300 "$mpi/bin/mpiexec" --allow-run-as-root --bind-to core -n "$ranks" --mca pml cm --mca mtl ofi \
+		timeout 300 "$mpi/bin/mpiexec" --allow-run-as-root ${bind:+--bind-to core} --oversubscribe -n "$ranks" --mca pml cm --mca mtl ofi \
 			--mca mtl_ofi_provider_include "$provider" --mca btl ^ofi "$@"
 	elif [ -x "$mpi/bin/IMB-MPI1" ]; then
 		timeout 300 "$mpi/bin/mpiexec" -n "$ranks" "$@"
 	else
-		timeout 300 "$mpi/bin/mpiexec" -bind-to core -n "$ranks" "$@"
+		timeout 300 "$mpi/bin/mpiexec" $bind -n "$ranks" "$@"
 	fi
 }
 

@@ -27,6 +27,8 @@ static struct fid_cntr *writes;
 static struct fid_ep *ep;
 static struct fid_mr *mr;
 static char *buf;
+/* Provider of all objects. */
+static const char *provider = "efa";
 /* Wait object of the completion queue. */
 static enum fi_wait_obj waits = FI_WAIT_NONE;
 
@@ -80,8 +82,10 @@ static inline struct hello open_all(size_t size)
 
 	hints->caps = FI_MSG | FI_RMA;
 	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-	hints->fabric_attr->prov_name = strdup("efa");
-	hints->fabric_attr->name = strdup("efa");
+	hints->ep_attr->type = FI_EP_RDM;
+	hints->fabric_attr->prov_name = strdup(provider);
+	if (strcmp(provider, "efa") == 0)
+		hints->fabric_attr->name = strdup("efa");
 	DO(fi_getinfo(FI_VERSION(1, 21), NULL, NULL, 0, hints, &info));
 	fi_freeinfo(hints);
 	DO(fi_fabric(info->fabric_attr, &fabric, NULL));

@@ -370,7 +370,7 @@ fn peer_text(s: &TcpState, id: u32) -> String {
     addr.map_or("a caller".to_string(), |a| a.to_string())
 }
 
-fn log_lost(s: &TcpState, id: u32, e: Errno, doing: &str) -> String {
+pub(super) fn log_lost(s: &TcpState, id: u32, e: Errno, doing: &str) -> String {
     let text = format!("{doing} {}: {}", peer_text(s, id), errno::text(e));
     crate::info_log!(FI_LOG_EP_CTRL, "{text}");
     text
@@ -394,10 +394,7 @@ pub(crate) fn end(s: &mut TcpState, id: u32, e: Errno, text: &str) {
     let why = (e, text.to_string());
     fail_incoming(s, id, &mut c, &why);
     let waiting: Vec<_> = c.tx.drain().collect();
-    let queued = waiting.into_iter().filter_map(|t| match t {
-        Then::Done(n) | Then::Acknowledged(n) | Then::Answered(n, _) => Some(n),
-        Then::Nothing | Then::RemoteRead(..) => None,
-    });
+    let queued = waiting.into_iter().filter_map(Then::op);
     let sent = c.unacked.iter().copied();
     let reads = c.reads.iter().map(|(n, _)| *n);
     let announced = c.rts.iter().map(|(_, (n, _))| *n);

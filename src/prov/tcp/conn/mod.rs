@@ -16,6 +16,7 @@ mod output;
 #[cfg(any(test, feature = "internals"))]
 pub(crate) use input::consume;
 pub(crate) use input::{deliver, discard, receive, region_closed};
+use make::log_lost;
 pub(crate) use make::{
     accept, conn_for, control_needs, drop_conn, end, expire, lost, next_caller, refuse,
     send_control, timeout, writable,

@@ -4,9 +4,10 @@
 //! does not take are queued, and sent when it is writable again, several messages by one system
 //! call.
 
-use super::super::state::{MsgInfo, TcpState, TxOp};
+use super::super::state::{FailReason, MsgInfo, TcpState, TxOp};
 use super::super::wire::{emit, parse, ByteOrder, Head, HEAD_MAX, ID_AT};
-use super::{lost, ConnState};
+use super::{log_lost, ConnState};
+use crate::core::errno::Errno;
 use crate::device::stream::Gather;
 use crate::hmem::UserMem;
 use crate::prov::contract::{SendBuffer, SendData};
@@ -42,6 +43,16 @@ pub(crate) enum Then {
     Answered(TxOp, UserMem),
     /// A peer's read of these regions is over.
     RemoteRead(MsgInfo, [u64; 4]),
+}
+
+impl Then {
+    /// The operation that ends when the message, or what the peer does then, has ended.
+    pub(super) fn op(self) -> Option<TxOp> {
+        match self {
+            Then::Done(n) | Then::Acknowledged(n) | Then::Answered(n, _) => Some(n),
+            Then::Nothing | Then::RemoteRead(..) => None,
+        }
+    }
 }
 
 /// A message that waits for the socket.
@@ -81,6 +92,8 @@ pub(crate) struct Outbound {
     next_id: u8,
     /// Whether the poller watches for room in the socket.
     waits: bool,
+    /// Why nothing can be sent any more.
+    failed: Option<FailReason>,
 }
 
 impl Outbound {
@@ -164,6 +177,10 @@ fn short(head: &[u8; HEAD_MAX], head_len: usize, data: &SendData) -> Option<([u8
 #[inline]
 pub(crate) fn post(s: &mut TcpState, id: u32, h: &Head, data: &SendData, then: Then) {
     let Some(c) = s.conns.get_mut(id) else { return };
+    if let Some(why) = &c.tx.failed {
+        let why = why.clone();
+        return not_sent(s, then, &why);
+    }
     let mut head = [0; HEAD_MAX];
     let head_len = emit(h, c.order, &mut head);
     head[ID_AT] = c.tx.next_id;
@@ -206,9 +223,38 @@ pub(crate) fn post(s: &mut TcpState, id: u32, h: &Head, data: &SendData, then: T
         then,
     });
     match failed {
-        Some(e) => lost(s, id, e, "sending to"),
+        Some(e) => sends_fail(s, id, e),
         None => wait_writable(s, id),
     }
+}
+
+/// Fails the operation of a message that cannot be sent.
+#[cold]
+fn not_sent(s: &mut TcpState, then: Then, why: &FailReason) {
+    if let Some(op) = then.op() {
+        s.tx_failed(&op, why);
+    }
+}
+
+/// The socket takes nothing any more: fails what waits for it. What the peer has sent before it
+/// went away is still received, and the connection ends behind it. A new message to the peer of an
+/// RDM endpoint takes a new connection.
+#[cold]
+fn sends_fail(s: &mut TcpState, id: u32, e: Errno) {
+    let why = (e, log_lost(s, id, e, "sending to"));
+    let Some(c) = s.conns.get_mut(id) else { return };
+    c.tx.failed = Some(why.clone());
+    let waiting: Vec<_> = c.tx.drain().collect();
+    let (ep, peer) = (c.ep, c.peer);
+    if let Some(e) = s.eps.get_mut(ep).filter(|e| e.msg.is_none()) {
+        if e.conns.get(&peer) == Some(&id) {
+            e.conns.remove(&peer);
+        }
+    }
+    for then in waiting {
+        not_sent(s, then, &why);
+    }
+    wait_writable(s, id);
 }
 
 /// Has the poller tell when the socket is writable, if something waits for that.
@@ -256,7 +302,7 @@ pub(crate) fn flush(s: &mut TcpState, id: u32) {
         }
         let sent = match stream.send(&g) {
             Ok(n) => n,
-            Err(e) => return lost(s, id, e, "sending to"),
+            Err(e) => return sends_fail(s, id, e),
         };
         let full = sent < g.len();
         c.tx.sent += sent;
