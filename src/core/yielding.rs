@@ -4,17 +4,26 @@
 //! thread that does not yield keeps its peer from running. Where it is known on which processors
 //! the peers were last, a thread yields soon if one of them was on this one, and seldom otherwise:
 //! what else runs here would take the processor for milliseconds, and the peer's answer comes in
-//! microseconds. Where it is not known, the duration of a yield tells the two cases apart: after a
-//! yield during which another thread ran, the next one follows soon; after any other, the interval
-//! doubles.
+//! microseconds. Where it is not known, the context switches of the thread tell the two cases
+//! apart: after a yield during which another thread ran, the next one follows soon; after any
+//! other, the interval doubles.
+//!
+//! An application may yield itself between its polls, as MPICH does where ranks share a processor.
+//! Then other threads have run more than once from one yield of ours to the next, and ours, which
+//! are more switches of threads, become rare.
 
-use std::time::{Duration, Instant};
+use std::cell::Cell;
 
 /// Least and largest number of empty polls before a yield.
 const SOON: u32 = 4;
 const LATE: u32 = 4096;
-/// A yield that takes at least this long has let another thread run.
-const TAKEN: Duration = Duration::from_micros(2);
+/// Empty polls before a yield where the application yields itself.
+const OTHERS: u32 = 32;
+
+thread_local! {
+    /// Context switches of this thread up to the last yield.
+    static SWITCHES: Cell<u64> = const { Cell::new(0) };
+}
 
 /// See the module text.
 #[derive(Debug)]
@@ -52,30 +61,40 @@ impl YieldBackoff {
     }
 
     /// Yields, unless no peer was on this processor (`Some(false)`; `None`: not known) and the
-    /// caller has not waited for long. Returns whether a peer may have run.
+    /// caller has not waited for long. Returns how often peers may have run since the last yield.
     #[cold]
-    pub fn offer_to_peer(peer_here: Option<bool>, waited_long: bool) -> bool {
+    pub fn offer_to_peer(
+        peer_here: Option<bool>,
+        waited_long: bool,
+        switches: impl FnOnce() -> u64,
+    ) -> u64 {
         let alone = peer_here == Some(false);
-        let keep = alone && !waited_long;
-        !keep && YieldBackoff::offer(std::thread::yield_now) && !alone
+        if alone && !waited_long {
+            return 0;
+        }
+        match YieldBackoff::offer(std::thread::yield_now, switches) {
+            _ if alone => 0,
+            ran => ran,
+        }
     }
 
-    /// Yields with `offer`; returns whether another thread ran.
+    /// Yields with `offer`; returns how often other threads have run since the last yield, as the
+    /// context switches of this thread tell.
     #[cold]
-    pub fn offer(offer: impl FnOnce()) -> bool {
-        let before = Instant::now();
+    pub fn offer(offer: impl FnOnce(), switches: impl FnOnce() -> u64) -> u64 {
         offer();
-        before.elapsed() >= TAKEN
+        let now = switches();
+        now.wrapping_sub(SWITCHES.replace(now))
     }
 
-    /// Adjusts the interval after a yield; `taken`: another thread ran.
+    /// Adjusts the interval after a yield; `ran`: how often other threads have run since the last.
     #[cold]
-    pub fn offered(&mut self, taken: bool) {
+    pub fn offered(&mut self, ran: u64) {
         self.polls = 0;
-        self.limit = if taken {
-            SOON
-        } else {
-            (self.limit * 2).min(LATE)
+        self.limit = match ran {
+            0 => (self.limit * 2).min(LATE),
+            1 => SOON,
+            _ => OTHERS,
         };
     }
 }
@@ -90,15 +109,21 @@ mod tests {
         let until_offer = |p: &mut YieldBackoff| (1..).find(|_| p.note_empty_poll()).unwrap();
         assert_eq!(until_offer(&mut p), 16);
         for _ in 0..20 {
-            p.offered(false);
+            p.offered(0);
         }
         assert_eq!(until_offer(&mut p), LATE as i32);
-        p.offered(true);
+        p.offered(1);
         assert_eq!(until_offer(&mut p), SOON as i32);
-        p.offered(true);
+        p.offered(1);
         p.note_empty_poll();
         p.found();
         assert_eq!(until_offer(&mut p), SOON as i32);
-        assert!(YieldBackoff::offer(|| std::thread::sleep(TAKEN)));
+        let switches = Cell::new(7);
+        let offer =
+            |more| YieldBackoff::offer(|| switches.set(switches.get() + more), || switches.get());
+        offer(0);
+        assert_eq!([0, 1, 0, 3].map(offer), [0, 1, 0, 3]);
+        p.offered(3);
+        assert_eq!(until_offer(&mut p), OTHERS as i32);
     }
 }

@@ -38,6 +38,18 @@ pub fn processor() -> Option<u16> {
     u16::try_from(cpu).ok()
 }
 
+/// How often this thread has had to leave its processor to another, or has waited (getrusage(2)); 0
+/// where the system does not tell.
+pub fn context_switches() -> u64 {
+    // SAFETY: all-zero is a valid rusage, into which the call writes.
+    let used = unsafe {
+        let mut used: libc::rusage = core::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &raw mut used);
+        used
+    };
+    (used.ru_nvcsw + used.ru_nivcsw) as u64
+}
+
 /// 64 unguessable bits from the system. `FI_ENOSYS` where it gives none: unlike [`random`], the
 /// clock is no substitute.
 pub fn secret() -> Result<u64> {

@@ -159,7 +159,7 @@ impl RxRings {
         true
     }
 
-    /// As [`Poll::poll`], for the first ring that has records, of which it takes messages only.
+    /// As [`Poll::poll`], of messages only, up to `budget` in all.
     #[inline(never)]
     pub fn poll_messages<S>(&mut self, budget: usize, sink: &mut S) -> PollStatus
     where
@@ -168,10 +168,12 @@ impl RxRings {
         self.poll_rings::<true, S>(budget, sink)
     }
 
-    /// Offers records to a sink. Each poll begins with another ring; `ONE` stops after the first
-    /// ring that has records.
+    /// Offers records to a sink. All rings are looked at: where processes share a processor, a
+    /// message that a poll leaves behind waits until the others have run. `MESSAGES`: takes no
+    /// other records, and `budget` in all, not of each ring; the next poll begins where this one
+    /// has stopped.
     #[inline(always)]
-    fn poll_rings<const ONE: bool, S>(&mut self, budget: usize, sink: &mut S) -> PollStatus
+    fn poll_rings<const MESSAGES: bool, S>(&mut self, budget: usize, sink: &mut S) -> PollStatus
     where
         S: for<'a> Sink<PeerRecord<'a>>,
     {
@@ -181,6 +183,7 @@ impl RxRings {
         let n = self.active.len();
         let mut any_idle = false;
         let mut found = PollStatus::Empty;
+        let mut left = budget;
         let mut at = self.turn;
         for _ in 0..n {
             at = if at >= n { 0 } else { at };
@@ -191,7 +194,11 @@ impl RxRings {
             // A ring that was empty at the last poll has one message, mostly: a look behind that
             // message takes the cache line from its writer.
             let burst = i.idle == 0;
-            let most = if ONE && !burst { 1 } else { budget };
+            let most = match MESSAGES {
+                true if burst => left,
+                true => left.min(1),
+                false => budget,
+            };
             let (mut taken, mut wake) = (0, false);
             let mut flow = Flow::Taken;
             while flow == Flow::Taken && taken < most {
@@ -209,7 +216,7 @@ impl RxRings {
                 if flow == Flow::Deferred {
                     break;
                 }
-                wake |= match ONE {
+                wake |= match MESSAGES {
                     true => i.ring.take(len),
                     false => i.mark_taken(kind, len),
                 };
@@ -221,11 +228,12 @@ impl RxRings {
             if taken > 0 {
                 i.idle = 0;
                 found = PollStatus::Taken;
+                left = left.saturating_sub(taken);
             }
             match flow {
-                Flow::Deferred if !ONE || taken == 0 => return PollStatus::Deferred,
+                Flow::Deferred if !MESSAGES || taken == 0 => return PollStatus::Deferred,
                 Flow::Taken if taken == 0 => any_idle |= i.count_empty_poll(),
-                Flow::Taken if !ONE => {}
+                Flow::Taken if !MESSAGES || left > 0 => {}
                 _ => {
                     self.turn = at;
                     return PollStatus::Taken;

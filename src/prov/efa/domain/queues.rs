@@ -4,6 +4,7 @@
 use super::{arm_eps, EfaDomain, OpenedQueue, State};
 use crate::core::yielding::YieldBackoff;
 use crate::core::{Errno, Result};
+use crate::device::host;
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::prov::contract::*;
 use crate::prov::efa::poll::{self, PollResult};
@@ -34,9 +35,12 @@ impl EfaDomain {
     #[cold]
     fn offer(&self, id: u32) -> Errno {
         let (shared, waited_long) = shares_processor(&mut self.lock(), id);
-        let taken = !crate::shm::poll_events() && YieldBackoff::offer_to_peer(shared, waited_long);
+        let ran = match crate::shm::poll_events() {
+            true => 0,
+            false => YieldBackoff::offer_to_peer(shared, waited_long, host::context_switches),
+        };
         if let Some(cq) = self.lock().cqs.get_mut(id) {
-            cq.patience.offered(taken);
+            cq.patience.offered(ran);
         }
         FI_EAGAIN
     }

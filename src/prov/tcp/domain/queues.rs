@@ -4,6 +4,7 @@
 use super::TcpDomain;
 use crate::core::yielding::YieldBackoff;
 use crate::core::{errno, Errno, Result};
+use crate::device::host;
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::prov::contract::*;
 use crate::prov::reports::cq::Cq;
@@ -28,9 +29,9 @@ impl TcpDomain {
             let waited_long = cq.is_some_and(|cq| cq.patience.waited_long());
             (shared, waited_long)
         };
-        let taken = YieldBackoff::offer_to_peer(shared, waited_long);
+        let ran = YieldBackoff::offer_to_peer(shared, waited_long, host::context_switches);
         if let Some(cq) = self.lock().cqs.get_mut(id) {
-            cq.patience.offered(taken);
+            cq.patience.offered(ran);
         }
         FI_EAGAIN
     }
