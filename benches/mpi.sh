@@ -17,20 +17,20 @@ export FI_LOG_LEVEL=error FI_EFA_SOFT=on
 export I_MPI_FABRICS=ofi I_MPI_OFI_LIBRARY_INTERNAL=0
 export MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1
 
-program=mpi_loops bind="-bind-to core"
-[ "$ranks" -le 2 ] || program=mpi_start bind=
+program=mpi_loops place="--bind-to core"
+[ "$ranks" -le 2 ] || program=mpi_start place=
 [ -x "$mpi/bin/IMB-MPI1" ] || "$mpi/bin/mpicc" -O2 -o "$work/loops" "$here/$program.c"
 
 launch() { # provider command...
 	local provider=$1
 	shift
 	if [ -x "$mpi/bin/ompi_info" ]; then
-		timeout 300 "$mpi/bin/mpiexec" --allow-run-as-root ${bind:+--bind-to core} --oversubscribe -n "$ranks" --mca pml cm --mca mtl ofi \
+		timeout 300 "$mpi/bin/mpiexec" --allow-run-as-root ${place:---oversubscribe} -n "$ranks" --mca pml cm --mca mtl ofi \
 			--mca mtl_ofi_provider_include "$provider" --mca btl ^ofi "$@"
 	elif [ -x "$mpi/bin/IMB-MPI1" ]; then
 		timeout 300 "$mpi/bin/mpiexec" -n "$ranks" "$@"
 	else
-		timeout 300 "$mpi/bin/mpiexec" $bind -n "$ranks" "$@"
+		timeout 300 "$mpi/bin/mpiexec" $place -n "$ranks" "$@"
 	fi
 }
 

@@ -72,9 +72,11 @@ impl YieldBackoff {
         if alone && !waited_long {
             return 0;
         }
-        match YieldBackoff::offer(std::thread::yield_now, switches) {
-            _ if alone => 0,
-            ran => ran,
+        let ran = YieldBackoff::offer(std::thread::yield_now, switches);
+        if alone {
+            0
+        } else {
+            ran
         }
     }
 

@@ -47,11 +47,9 @@ pub struct QpAddr {
 }
 
 impl QpAddr {
-    /// Whether the address reaches its own host only.
-    pub fn is_loopback(&self) -> bool {
-        std::net::Ipv6Addr::from(self.gid)
-            .to_canonical()
-            .is_loopback()
+    /// The adapter's address, of IPv4 where it is mapped.
+    pub fn ip(&self) -> std::net::IpAddr {
+        std::net::Ipv6Addr::from(self.gid).to_canonical()
     }
 }
 

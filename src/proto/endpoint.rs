@@ -12,7 +12,7 @@ use super::{Failure, PacketPayload, PeerId, Port, Token};
 use crate::core::slab::Slab;
 use crate::types::*;
 use crate::wire::{
-    carries_raw_addr, extra, Handshake, Opt, Repr, RtmKind, HEADER_MAX, RAW_ADDR_LEN, REF_SKIP,
+    carries_raw_addr, extra, Handshake, Opt, Repr, HEADER_MAX, RAW_ADDR_LEN, REF_SKIP,
 };
 use std::collections::VecDeque;
 
@@ -192,14 +192,11 @@ impl Endpoint {
         match repr {
             Repr::Rtm(r) if r.after_nack => self.resume_after_nack(from, &r, port),
             Repr::Rtm(r) => {
-                let several = matches!(r.kind, RtmKind::Medium { .. } | RtmKind::RuntRead { .. });
+                let several = r.kind.several_requests();
                 match self.peers.get(from).turn(r.msg_id, several, bytes, most) {
                     ReorderOutcome::Now => {
                         self.request(from, &r, payload, rq, port);
                         self.requests_in_turn(from, rq, port);
-                    }
-                    ReorderOutcome::Part if self.peers.get(from).repeats(r.msg_id, bytes) => {
-                        self.out_of_turn(from, bytes, r.msg_id, rq, port)
                     }
                     ReorderOutcome::Part => self.part(from, &r, payload, bytes, rq, port),
                     ReorderOutcome::Never => self.out_of_turn(from, bytes, r.msg_id, rq, port),

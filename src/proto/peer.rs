@@ -98,11 +98,13 @@ impl Peer {
         true
     }
 
-    /// Whether a packet with this number begins another message than the one that waits with it and
-    /// is whole.
-    pub(crate) fn repeats(&self, msg_id: u32, packet: &[u8]) -> bool {
-        let whole = |p: &Parts| matches!(p, Parts::Waiting { missing: 0, .. });
-        carries_raw_addr(packet) && self.parts.get(&msg_id).is_some_and(whole)
+    /// Whether a packet with this number continues a message that has begun. One with an address
+    /// begins another where the message that waits with its number is whole.
+    fn continues(&self, msg_id: u32, packet: &[u8]) -> bool {
+        self.parts.get(&msg_id).is_some_and(|p| match p {
+            Parts::Waiting { missing: 0, .. } => !carries_raw_addr(packet),
+            _ => true,
+        })
     }
 
     /// Begins to keep further packets of a message, of which `missing` bytes have not come. One of
@@ -153,7 +155,7 @@ impl Peer {
                 }
                 ReorderOutcome::Early
             }
-            _ if several && self.parts.contains_key(&msg_id) => ReorderOutcome::Part,
+            _ if several && self.continues(msg_id, packet) => ReorderOutcome::Part,
             _ => ReorderOutcome::Never,
         }
     }

@@ -149,15 +149,15 @@ impl Endpoint {
         rq: &mut RecvQueue,
         port: &mut impl Port,
     ) {
-        let several = matches!(rtm.kind, RtmKind::Medium { .. } | RtmKind::RuntRead { .. });
-        if several && (payload.len() as u64) < total(rtm, payload.len()) {
-            let missing = total(rtm, payload.len()) - payload.len() as u64;
+        let total = total(rtm, payload.len());
+        let missing = total.saturating_sub(payload.len() as u64);
+        if rtm.kind.several_requests() && missing > 0 {
             let aside = self.peers.get(from).await_parts(rtm.msg_id, missing);
             if let Some(far) = aside {
                 rq.renumber(self.cfg.id, from, rtm.msg_id, far);
             }
         }
-        match rq.place(from, rtm.tag, total(rtm, payload.len()), |s| port.adopt(s)) {
+        match rq.place(from, rtm.tag, total, |s| port.adopt(s)) {
             Some(place) => self.start(place, from, rtm, payload, rq, port),
             None => rq.keep(UnexpectedMessage {
                 coming: None,
@@ -255,7 +255,7 @@ impl Endpoint {
             rx.window = len.saturating_sub(rx.got);
         }
         // Medium and runting read: further requests find the transfer by their message number.
-        let several = matches!(rtm.kind, RtmKind::Medium { .. } | RtmKind::RuntRead { .. });
+        let several = rtm.kind.several_requests();
         let parts = &mut self.peers.get(from).parts;
         let waiting = match parts.get_mut(&rtm.msg_id) {
             Some(Parts::Waiting { packets, .. }) if several => Some(core::mem::take(packets)),

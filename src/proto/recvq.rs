@@ -504,11 +504,8 @@ impl RecvQueue {
     /// Changes the number under which further packets of a peer's unexpected message are kept.
     pub(super) fn renumber(&mut self, ep: u32, from: PeerId, old: u32, new: u32) {
         let mut each = |u: &mut UnexpectedMessage| {
-            let packets = matches!(
-                u.rtm.kind,
-                RtmKind::Medium { .. } | RtmKind::RuntRead { .. }
-            );
-            if (u.ep, u.from, u.rtm.msg_id) == (ep, from, old) && packets {
+            let named = (u.ep, u.from, u.rtm.msg_id) == (ep, from, old);
+            if named && u.rtm.kind.several_requests() {
                 u.rtm.msg_id = new;
             }
         };

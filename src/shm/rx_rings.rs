@@ -194,11 +194,7 @@ impl RxRings {
             // A ring that was empty at the last poll has one message, mostly: a look behind that
             // message takes the cache line from its writer.
             let burst = i.idle == 0;
-            let most = match MESSAGES {
-                true if burst => left,
-                true => left.min(1),
-                false => budget,
-            };
+            let most = if MESSAGES && !burst { 1 } else { left };
             let (mut taken, mut wake) = (0, false);
             let mut flow = Flow::Taken;
             while flow == Flow::Taken && taken < most {
@@ -228,12 +224,14 @@ impl RxRings {
             if taken > 0 {
                 i.idle = 0;
                 found = PollStatus::Taken;
-                left = left.saturating_sub(taken);
+                if MESSAGES {
+                    left = left.saturating_sub(taken);
+                }
             }
             match flow {
                 Flow::Deferred if !MESSAGES || taken == 0 => return PollStatus::Deferred,
                 Flow::Taken if taken == 0 => any_idle |= i.count_empty_poll(),
-                Flow::Taken if !MESSAGES || left > 0 => {}
+                Flow::Taken if left > 0 => {}
                 _ => {
                     self.turn = at;
                     return PollStatus::Taken;

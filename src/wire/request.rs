@@ -134,6 +134,13 @@ pub enum RtmKind {
     },
 }
 
+impl RtmKind {
+    /// Whether further requests may have the same `msg_id`.
+    pub fn several_requests(&self) -> bool {
+        matches!(self, RtmKind::Medium { .. } | RtmKind::RuntRead { .. })
+    }
+}
+
 /// A "request to message": the first packet of every message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rtm {

@@ -153,7 +153,7 @@ impl EpPort<'_> {
         let addr = self.peers.addr(peer);
         let who = addr.map_or("an unknown peer".into(), |a| a.to_string());
         let cause = match Status::from_code(i32::from(f.status)) {
-            Some(Status::RemoteUnresponsive) if addr.is_some_and(|a| a.is_loopback()) => {
+            Some(Status::RemoteUnresponsive) if addr.is_some_and(|a| a.ip().is_loopback()) => {
                 "no answer from the peer: process gone, or on another host, which an address of \
                  loopback does not reach (FI_EFA_SOFT_IFACE)"
                     .to_string()

@@ -32,7 +32,7 @@ use core::ffi::c_void;
 use parts::{IncompleteMessages, MessagePart, PacketRun};
 use session::{Session, SessionLookup, SessionState, Sessions};
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 const MS: u64 = 1_000_000;
@@ -231,12 +231,7 @@ pub(crate) struct Engine {
 }
 
 fn socket_addr(a: &QpAddr) -> SocketAddr {
-    let v6 = Ipv6Addr::from(a.gid);
-    let ip = match v6.to_ipv4_mapped() {
-        Some(v4) => IpAddr::V4(v4),
-        None => IpAddr::V6(v6),
-    };
-    SocketAddr::new(ip, a.qpn)
+    SocketAddr::new(a.ip(), a.qpn)
 }
 
 /// An IP address as a queue pair's GID.
@@ -346,7 +341,7 @@ impl Engine {
     /// What a HELLO has to present. On loopback, callers of a service use `admission`: no HELLO
     /// passes.
     fn hello_key(&self) -> Option<u32> {
-        let admission = self.service && socket_addr(&self.me).ip().is_loopback();
+        let admission = self.service && self.me.ip().is_loopback();
         (!admission).then_some(self.me.qkey)
     }
 

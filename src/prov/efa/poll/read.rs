@@ -17,7 +17,7 @@ use crate::prov::reports::cq::Cq;
 use crate::shm::PeerRecord;
 use crate::transport::{Completion, Flow, PollStatus, Sink, Status};
 
-/// Messages taken from a ring at once: at least, and at most when the reader asks for more.
+/// Messages of a poll, at most as many as the reader asks for, within these bounds.
 const TAKEN: usize = 16;
 const MOST: usize = 64;
 

@@ -13,7 +13,7 @@ use super::super::wire::{
 };
 use super::input::{fail_incoming, receive};
 use super::output::watch;
-use super::{flush, Conn, ConnState, Phase, Then};
+use super::{flush, Conn, ConnState, Phase};
 use crate::core::{errno, params, Errno, Result};
 use crate::device::stream::{Stream, StreamListener};
 use crate::proto::PeerId;
@@ -393,8 +393,7 @@ pub(crate) fn end(s: &mut TcpState, id: u32, e: Errno, text: &str) {
     msg::report_end(s, c.ep, (id, c.state), e, &[]);
     let why = (e, text.to_string());
     fail_incoming(s, id, &mut c, &why);
-    let waiting: Vec<_> = c.tx.drain().collect();
-    let queued = waiting.into_iter().filter_map(Then::op);
+    let queued: Vec<_> = c.tx.drain().collect();
     let sent = c.unacked.iter().copied();
     let reads = c.reads.iter().map(|(n, _)| *n);
     let announced = c.rts.iter().map(|(_, (n, _))| *n);
@@ -425,10 +424,15 @@ fn forget_conn(s: &mut TcpState, id: u32, c: &Conn) {
         s.poller.remove(stream.fd());
         stream.shut();
     }
-    if let Some(e) = s.eps.get_mut(c.ep) {
-        if e.conns.get(&c.peer) == Some(&id) {
-            e.conns.remove(&c.peer);
+    leave_to_others(s, id, (c.ep, c.peer));
+    s.peers.release(c.peer);
+}
+
+/// Has the next message to a connection's peer take another connection.
+pub(super) fn leave_to_others(s: &mut TcpState, id: u32, (ep, peer): (u32, PeerId)) {
+    if let Some(e) = s.eps.get_mut(ep) {
+        if e.conns.get(&peer) == Some(&id) {
+            e.conns.remove(&peer);
         }
     }
-    s.peers.release(c.peer);
 }

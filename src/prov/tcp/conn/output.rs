@@ -6,7 +6,7 @@
 
 use super::super::state::{FailReason, MsgInfo, TcpState, TxOp};
 use super::super::wire::{emit, parse, ByteOrder, Head, HEAD_MAX, ID_AT};
-use super::{log_lost, ConnState};
+use super::{leave_to_others, log_lost, ConnState};
 use crate::core::errno::Errno;
 use crate::device::stream::Gather;
 use crate::hmem::UserMem;
@@ -47,7 +47,7 @@ pub(crate) enum Then {
 
 impl Then {
     /// The operation that ends when the message, or what the peer does then, has ended.
-    pub(super) fn op(self) -> Option<TxOp> {
+    fn op(self) -> Option<TxOp> {
         match self {
             Then::Done(n) | Then::Acknowledged(n) | Then::Answered(n, _) => Some(n),
             Then::Nothing | Then::RemoteRead(..) => None,
@@ -125,10 +125,10 @@ impl Outbound {
         }
     }
 
-    /// Takes out the messages that wait.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Then> + '_ {
+    /// Takes out the messages that wait; the operations that would have ended with them.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = TxOp> + '_ {
         self.sent = 0;
-        self.queue.drain(..).map(|i| i.then)
+        self.queue.drain(..).filter_map(|i| i.then.op())
     }
 
     /// Whether the poller is to tell when the socket is writable.
@@ -179,7 +179,7 @@ pub(crate) fn post(s: &mut TcpState, id: u32, h: &Head, data: &SendData, then: T
     let Some(c) = s.conns.get_mut(id) else { return };
     if let Some(why) = &c.tx.failed {
         let why = why.clone();
-        return not_sent(s, then, &why);
+        return then.op().map_or((), |op| s.tx_failed(&op, &why));
     }
     let mut head = [0; HEAD_MAX];
     let head_len = emit(h, c.order, &mut head);
@@ -228,14 +228,6 @@ pub(crate) fn post(s: &mut TcpState, id: u32, h: &Head, data: &SendData, then: T
     }
 }
 
-/// Fails the operation of a message that cannot be sent.
-#[cold]
-fn not_sent(s: &mut TcpState, then: Then, why: &FailReason) {
-    if let Some(op) = then.op() {
-        s.tx_failed(&op, why);
-    }
-}
-
 /// The socket takes nothing any more: fails what waits for it. What the peer has sent before it
 /// went away is still received, and the connection ends behind it. A new message to the peer of an
 /// RDM endpoint takes a new connection.
@@ -245,14 +237,10 @@ fn sends_fail(s: &mut TcpState, id: u32, e: Errno) {
     let Some(c) = s.conns.get_mut(id) else { return };
     c.tx.failed = Some(why.clone());
     let waiting: Vec<_> = c.tx.drain().collect();
-    let (ep, peer) = (c.ep, c.peer);
-    if let Some(e) = s.eps.get_mut(ep).filter(|e| e.msg.is_none()) {
-        if e.conns.get(&peer) == Some(&id) {
-            e.conns.remove(&peer);
-        }
-    }
-    for then in waiting {
-        not_sent(s, then, &why);
+    let of = (c.ep, c.peer);
+    leave_to_others(s, id, of);
+    for op in waiting {
+        s.tx_failed(&op, &why);
     }
     wait_writable(s, id);
 }

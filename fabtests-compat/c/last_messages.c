@@ -2,9 +2,9 @@
 /*
  * A peer injects messages that are to be confirmed (FI_DELIVERY_COMPLETE), closes its endpoint and
  * ends, as a rank does after its last reduction, before we have read the first of them: all of them
- * must arrive. Ours answer, and nobody is there to take the answers.
+ * must arrive, although nobody is there to take their confirmations.
  *
- * last_words PROVIDER
+ * last_messages PROVIDER
  */
 #include "two.h"
 
@@ -12,18 +12,27 @@
 #define ROUNDS 20
 #define SIZE 64
 
-static int leaver(int fd)
+/* Opens everything, and exchanges a message with the other side: the connection is open then. */
+static fi_addr_t open_connection(int fd)
 {
-	struct hello me = open_all(MESSAGES * SIZE), other;
+	struct hello me = open_all((MESSAGES + 1) * SIZE), other;
 	struct fi_cq_err_entry e;
 	fi_addr_t to = meet(fd, &me, &other);
-	char c;
 
-	/* The connection is open before the messages are sent. */
 	DO(fi_recv(ep, buf, SIZE, NULL, FI_ADDR_UNSPEC, NULL));
 	DO(fi_send(ep, buf, SIZE, NULL, to, NULL));
-	for (int done = 0; done < 2; done += read_completion(&e))
-		check(e.err == 0, "the greeting failed");
+	for (int done = 0; done < 2;) {
+		done += read_completion(&e);
+		check(e.err == 0, "the first message failed");
+	}
+	return to;
+}
+
+static int sender(int fd)
+{
+	fi_addr_t to = open_connection(fd);
+	char c;
+
 	check(read(fd, &c, 1) == 1, "the other side is gone");
 	for (int i = 0; i < MESSAGES; i++) {
 		struct iovec iov = { buf, SIZE };
@@ -38,19 +47,12 @@ static int leaver(int fd)
 
 static void round_of_messages(void)
 {
-	struct hello me, other;
 	struct fi_cq_err_entry e;
 	int fd, status, got = 0;
 	double began;
-	fi_addr_t to;
-	pid_t child = spawn_peer(leaver, &fd);
+	pid_t child = spawn_peer(sender, &fd);
 
-	me = open_all((MESSAGES + 1) * SIZE);
-	to = meet(fd, &me, &other);
-	DO(fi_recv(ep, buf, SIZE, NULL, FI_ADDR_UNSPEC, NULL));
-	DO(fi_send(ep, buf, SIZE, NULL, to, NULL));
-	for (int done = 0; done < 2; done += read_completion(&e))
-		check(e.err == 0, "the greeting failed");
+	open_connection(fd);
 	for (int i = 1; i <= MESSAGES; i++)
 		DO(fi_recv(ep, buf + i * SIZE, SIZE, NULL, FI_ADDR_UNSPEC, NULL));
 	check(write(fd, "", 1) == 1, "the other side is gone");
