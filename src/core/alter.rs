@@ -1,8 +1,8 @@
 //! The answer: a matching candidate, shaped by the hints (fi_getinfo(3), "capabilities").
 //!
 //! Primary capabilities are returned only when the hints ask for them, secondary ones at the
-//! provider's choice. Sizes and modes of the hints are echoed, so that the application can compare
-//! them.
+//! provider's choice. Sizes, modes, traffic classes and open objects of the hints are echoed, so
+//! that the application can compare them.
 
 use super::check::{mr_mode_needed, rma_target, MR_OLD};
 use super::info::*;
@@ -114,6 +114,10 @@ pub fn alter(api: u32, info: &mut Info, hints: Option<&Info>) {
         set(&mut t.size, h.size);
         set(&mut t.iov_limit, h.iov_limit);
         set(&mut t.rma_iov_limit, h.rma_iov_limit);
+        t.tclass = h.tclass;
+    }
+    if let (Some(f), Some(h)) = (&mut info.fabric, &hints.fabric) {
+        f.fabric = h.fabric;
     }
     strip_target(api, info, hints, target_bits);
 }
@@ -163,6 +167,8 @@ fn alter_domain(api: u32, d: &mut DomainAttr, h: &DomainAttr, info_caps: u64) {
     set(&mut d.resource_mgmt, h.resource_mgmt);
     set(&mut d.av_type, h.av_type);
     set(&mut d.max_ep_auth_key, h.max_ep_auth_key);
+    d.domain = h.domain;
+    d.tclass = h.tclass;
 }
 
 #[cfg(test)]

@@ -373,6 +373,10 @@ impl Poller {
         if write {
             events |= libc::EPOLLOUT;
         }
+        if events == 0 {
+            // Its end is told all the same, again and again otherwise.
+            events = libc::EPOLLONESHOT;
+        }
         let mut e = libc::epoll_event {
             events: events as u32,
             u64: name,
@@ -386,7 +390,8 @@ impl Poller {
         self.control(libc::EPOLL_CTL_ADD, fd, name, read, write);
     }
 
-    /// Changes the events that a socket is watched for.
+    /// Changes the events that a socket is watched for. One that is watched for nothing is ready
+    /// once, when its connection ends.
     pub(crate) fn change(&self, fd: i32, name: u64, read: bool, write: bool) {
         self.control(libc::EPOLL_CTL_MOD, fd, name, read, write);
     }
@@ -513,6 +518,7 @@ pub(crate) fn interface_addrs() -> Vec<InterfaceAddr> {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
+    use crate::device::wait::poll_fd;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
@@ -556,5 +562,20 @@ mod tests {
         if let Some(other) = all.get(1) {
             assert_eq!(told(*other), Some(false));
         }
+    }
+
+    #[test]
+    fn a_socket_watched_for_nothing_wakes_once_when_its_peer_is_gone() {
+        let (near, far) = Stream::pair().unwrap();
+        let poller = Poller::new().unwrap();
+        poller.add(near.fd(), 7, true, false);
+        poller.change(near.fd(), 7, false, false);
+        drop(far);
+        let mut ready = Vec::new();
+        poller.look(&mut ready);
+        assert_eq!(ready.len(), 1, "the end of the connection");
+        assert!(!poll_fd(poller.fd(), libc::POLLIN, 0), "a second time");
+        poller.change(near.fd(), 7, true, false);
+        assert!(poll_fd(poller.fd(), libc::POLLIN, 0), "read again");
     }
 }

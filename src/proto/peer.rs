@@ -115,7 +115,7 @@ impl Peer {
         let new = Parts::Waiting { packets, missing };
         let old = self.parts.insert(msg_id, new);
         let old = old.filter(|p| matches!(p, Parts::Waiting { .. }))?;
-        self.set_aside += 1;
+        self.set_aside = self.set_aside.wrapping_add(1);
         let far = u32::MAX - self.set_aside;
         self.parts.insert(far, old);
         Some(far)

@@ -584,16 +584,6 @@ fn candidate(i: &mut Info, q: &Query, d: &AdapterAttr) -> check::Check {
             };
             (d.progress, d.control_progress) = (progress, progress);
         }
-        if let Some(h) = asked {
-            d.domain = h.domain;
-            d.tclass = h.tclass;
-        }
-    }
-    if let (Some(t), Some(h)) = (&mut i.tx, q.hints.and_then(|h| h.tx.as_ref())) {
-        t.tclass = h.tclass;
-    }
-    if let (Some(f), Some(h)) = (&mut i.fabric, q.hints.and_then(|h| h.fabric.as_ref())) {
-        f.fabric = h.fabric;
     }
     Ok(())
 }

@@ -207,12 +207,12 @@ fn signal(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get(id) else { return };
     for b in [ep.tx, ep.rx].into_iter().flatten() {
         if let Some(q) = s.cqs.get_mut(b.cq) {
-            q.signal();
+            q.wait.signal();
         }
     }
     for (_, c) in ep.cntrs.each() {
         if let Some(c) = s.cntrs.get_mut(c) {
-            c.signal();
+            c.wait.signal();
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Counters (fi_cntr(3)): how many operations succeeded and how many failed.
 
+use super::wait_object::WaitObject;
 use crate::core::Result;
 use crate::device::any::ExternalCounter;
-use crate::device::wait::WaitSet;
 use crate::types::*;
 use std::sync::Arc;
 
@@ -12,58 +12,21 @@ pub(crate) struct Cntr {
     errors: u64,
     /// The adapter counts in place of this counter.
     pub external: Option<Arc<ExternalCounter>>,
-    pub wait_obj: fi_wait_obj,
     /// Counts bytes instead of operations.
     pub bytes: bool,
-    pub wait: Option<Arc<WaitSet>>,
-    pub armed: bool,
-    /// With FI_WAIT_MUTEX_COND: wakes the domain's progress thread. Only that thread takes the
-    /// mutex, and not under the domain's lock: a caller may hold the mutex during a call.
-    pub progress_wake: Option<Arc<WaitSet>>,
-    /// Something has come since the thread last signalled the condition.
-    pub news: bool,
-    pub eps: Vec<u32>,
+    pub wait: WaitObject,
 }
 
 impl Cntr {
     /// A counter at zero.
     pub(crate) fn new(events: fi_cntr_events, wait_obj: fi_wait_obj) -> Result<Cntr> {
-        let wait = match wait_obj {
-            FI_WAIT_NONE => None,
-            _ => Some(Arc::new(WaitSet::new()?)),
-        };
         Ok(Cntr {
             value: 0,
             errors: 0,
             external: None,
-            wait_obj,
             bytes: events == FI_CNTR_EVENTS_BYTES,
-            wait,
-            armed: false,
-            progress_wake: None,
-            news: false,
-            eps: Vec::new(),
+            wait: WaitObject::new(wait_obj)?,
         })
-    }
-
-    fn wake(&mut self) {
-        if let Some(p) = &self.progress_wake {
-            self.news = true;
-            p.signal();
-        }
-        if self.armed {
-            self.armed = false;
-            if let Some(w) = &self.wait {
-                w.signal();
-            }
-        }
-    }
-
-    /// Wakes blocked readers: another thread has taken the event that they wait for.
-    pub(crate) fn signal(&mut self) {
-        if self.armed {
-            self.wake();
-        }
     }
 
     /// An operation of `len` bytes has succeeded.
@@ -87,13 +50,13 @@ impl Cntr {
     /// Adds to the value.
     pub(crate) fn add(&mut self, n: u64) {
         self.value = self.value.wrapping_add(n);
-        self.wake();
+        self.wait.wake();
     }
 
     /// Adds to the errors.
     pub(crate) fn add_error(&mut self, n: u64) {
         self.errors = self.errors.wrapping_add(n);
-        self.wake();
+        self.wait.wake();
     }
 
     /// Sets (`set`) or raises the value, or the `errors`, for the application. `FI_EINVAL` for more
@@ -108,25 +71,7 @@ impl Cntr {
             &mut self.value
         };
         *v = if set { n } else { v.wrapping_add(n) };
-        self.wake();
+        self.wait.wake();
         Ok(())
-    }
-
-    /// Lets an endpoint report here from now on; `fd` joins the wait set.
-    pub(crate) fn attach(&mut self, ep: u32, fd: i32) {
-        if !self.eps.contains(&ep) {
-            self.eps.push(ep);
-            if let Some(w) = &self.wait {
-                w.add(fd);
-            }
-        }
-    }
-
-    /// An endpoint is closed.
-    pub(crate) fn detach(&mut self, ep: u32, fd: i32) {
-        self.eps.retain(|e| *e != ep);
-        if let Some(w) = &self.wait {
-            w.remove(fd);
-        }
     }
 }

@@ -4,11 +4,11 @@
 //! is overwritten and nothing is lost (FI_RM_ENABLED). Entries are written into the caller's buffer
 //! by `abi`, which knows the format; an error keeps its text until the next one is read.
 
+use super::wait_object::WaitObject;
 use crate::core::fifo::Fifo;
 use crate::core::yielding::YieldBackoff;
 use crate::core::Result;
 use crate::device::any::ExternalQueue;
-use crate::device::wait::WaitSet;
 use crate::prov::contract::{Entry, ErrEntry};
 use crate::types::*;
 use std::collections::VecDeque;
@@ -17,22 +17,11 @@ use std::sync::Arc;
 /// One completion queue.
 pub(crate) struct Cq {
     pub size: usize,
-    pub wait_obj: fi_wait_obj,
-    /// What blocked readers wait on; `None` with FI_WAIT_NONE.
-    pub wait: Option<Arc<WaitSet>>,
-    /// A reader waits: a completion must signal.
-    pub armed: bool,
-    /// With FI_WAIT_MUTEX_COND: wakes the domain's progress thread. Only that thread takes the
-    /// mutex, and not under the domain's lock: a caller may hold the mutex during a call.
-    pub progress_wake: Option<Arc<WaitSet>>,
-    /// Something has come since the thread last signalled the condition.
-    pub news: bool,
+    pub wait: WaitObject,
     /// fi_cq_signal(3) was called and no reader has noticed yet.
     pub signaled: bool,
     /// Reads that found nothing since the last that did.
     pub patience: YieldBackoff,
-    /// Endpoints that report here.
-    pub eps: Vec<u32>,
     /// The adapter writes their completions into memory of the application.
     pub external: Option<Arc<ExternalQueue>>,
     entries: Fifo<Entry>,
@@ -53,21 +42,12 @@ pub(crate) const DEFAULT_SIZE: usize = 8192;
 impl Cq {
     /// An empty queue.
     pub(crate) fn new(size: usize, wait_obj: fi_wait_obj) -> Result<Cq> {
-        let wait = match wait_obj {
-            FI_WAIT_NONE => None,
-            _ => Some(Arc::new(WaitSet::new()?)),
-        };
         let size = if size == 0 { DEFAULT_SIZE } else { size };
         Ok(Cq {
             size,
-            wait_obj,
-            wait,
-            armed: false,
-            progress_wake: None,
-            news: false,
+            wait: WaitObject::new(wait_obj)?,
             signaled: false,
             patience: YieldBackoff::default(),
-            eps: Vec::new(),
             external: None,
             entries: Fifo::with_capacity(size.min(1024)),
             errors: VecDeque::new(),
@@ -77,40 +57,21 @@ impl Cq {
         })
     }
 
-    #[inline(always)]
-    fn wake(&mut self) {
-        if self.armed || self.progress_wake.is_some() {
-            self.wake_waiters();
-        }
-    }
-
-    #[cold]
-    fn wake_waiters(&mut self) {
-        if let Some(p) = &self.progress_wake {
-            self.news = true;
-            p.signal();
-        }
-        if self.armed {
-            self.armed = false;
-            if let Some(w) = &self.wait {
-                w.signal();
-            }
-        }
-    }
-
-    /// Wakes blocked readers: another thread has taken the event that they wait for.
-    pub(crate) fn signal(&mut self) {
-        if self.armed {
-            self.wake_waiters();
-        }
-    }
-
     /// Adds a completion.
     #[inline(always)]
     pub(crate) fn push(&mut self, e: Entry) {
         self.entries.push(e);
         self.put += 1;
-        self.wake();
+        self.wait.wake();
+    }
+
+    /// Has one blocked reader, or the next, return (fi_cq_signal(3)). `FI_ENOSYS` without a wait
+    /// object.
+    pub(crate) fn interrupt(&mut self) -> Result<()> {
+        let w = self.wait.set.as_ref().ok_or(FI_ENOSYS)?;
+        self.signaled = true;
+        w.signal();
+        Ok(())
     }
 
     /// Notes that the endpoints have made progress.
@@ -123,7 +84,7 @@ impl Cq {
     pub(crate) fn push_error(&mut self, e: ErrEntry) {
         crate::info_log!(FI_LOG_CQ, "error completion: {}", e.text);
         self.errors.push_back((self.put, e));
-        self.wake();
+        self.wait.wake();
     }
 
     /// Completions that can be read before the next error.
@@ -182,24 +143,6 @@ impl Cq {
             self.errors.pop_front().map(|(_, e)| e)
         } else {
             None
-        }
-    }
-
-    /// Lets an endpoint report here from now on; `fd` joins the wait set.
-    pub(crate) fn attach(&mut self, ep: u32, fd: i32) {
-        if !self.eps.contains(&ep) {
-            self.eps.push(ep);
-            if let Some(w) = &self.wait {
-                w.add(fd);
-            }
-        }
-    }
-
-    /// An endpoint is closed.
-    pub(crate) fn detach(&mut self, ep: u32, fd: i32) {
-        self.eps.retain(|e| *e != ep);
-        if let Some(w) = &self.wait {
-            w.remove(fd);
         }
     }
 }

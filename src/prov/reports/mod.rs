@@ -1,9 +1,14 @@
 //! Completion queues, counters, and the completions that both report. Providers keep these in their
 //! domains' tables.
 
+pub(crate) mod blocking;
 pub(crate) mod cntr;
 pub(crate) mod completion;
 pub(crate) mod cq;
+pub(crate) mod wait_object;
+
+use crate::core::Result;
+use crate::types::*;
 
 /// A queue an endpoint reports to.
 #[derive(Clone, Copy, Debug)]
@@ -21,10 +26,52 @@ impl CqBinding {
             selective: false,
         }
     }
+
+    /// Binds a queue to the directions of an endpoint that `flags` name (fi_ep_bind(3)): of
+    /// FI_TRANSMIT and FI_RECV one or both, and FI_SELECTIVE_COMPLETION. `FI_EBADFLAGS` for others
+    /// or neither, `FI_EINVAL` for a direction that is bound already.
+    pub(crate) fn bind(
+        cq: u32,
+        flags: u64,
+        tx: &mut Option<CqBinding>,
+        rx: &mut Option<CqBinding>,
+    ) -> Result<()> {
+        let known = FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION;
+        if flags & !known != 0 || flags & (FI_TRANSMIT | FI_RECV) == 0 {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_ep_bind: flags {flags:#x}: wanted FI_TRANSMIT or FI_RECV, and \
+                 FI_SELECTIVE_COMPLETION"
+            );
+            return Err(FI_EBADFLAGS);
+        }
+        let selective = flags & FI_SELECTIVE_COMPLETION != 0;
+        for (bit, side) in [(FI_TRANSMIT, tx), (FI_RECV, rx)] {
+            if flags & bit != 0 {
+                if side.is_some() {
+                    return Err(FI_EINVAL);
+                }
+                *side = Some(CqBinding { cq, selective });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `FI_EOPBADSTATE`, with a line that says why, for what is bound to an `enabled` endpoint.
+pub(crate) fn must_be_new(enabled: bool, what: &str) -> Result<()> {
+    if !enabled {
+        return Ok(());
+    }
+    crate::warn_log!(
+        FI_LOG_EP_CTRL,
+        "fi_ep_bind: {what} must be bound before fi_enable"
+    );
+    Err(FI_EOPBADSTATE)
 }
 
 /// Whether a successful operation with these flags has an entry in a queue that is bound so.
 #[inline]
 pub(crate) fn reports(bound: Option<CqBinding>, flags: u64) -> bool {
-    bound.is_some_and(|b| !b.selective || flags & crate::types::FI_COMPLETION != 0)
+    bound.is_some_and(|b| !b.selective || flags & FI_COMPLETION != 0)
 }

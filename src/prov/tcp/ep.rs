@@ -157,42 +157,13 @@ impl TcpEp {
 
     /// `FI_EOPBADSTATE`, with a line, once it is enabled.
     pub(crate) fn must_be_new(&self, what: &str) -> Result<()> {
-        if !self.enabled {
-            return Ok(());
-        }
-        crate::warn_log!(
-            FI_LOG_EP_CTRL,
-            "fi_ep_bind: {what} must be bound before fi_enable"
-        );
-        Err(FI_EOPBADSTATE)
+        crate::prov::reports::must_be_new(self.enabled, what)
     }
 
-    /// Binds a completion queue: `flags` are FI_TRANSMIT, FI_RECV and FI_SELECTIVE_COMPLETION.
-    /// `FI_EBADFLAGS` for others or neither, `FI_EINVAL` for a direction that is bound already.
+    /// See [`CqBinding::bind`]; `FI_EOPBADSTATE` once it is enabled.
     pub(crate) fn bind_cq(&mut self, cq: u32, flags: u64) -> Result<()> {
         self.must_be_new("a completion queue")?;
-        let known = FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION;
-        if flags & !known != 0 || flags & (FI_TRANSMIT | FI_RECV) == 0 {
-            crate::warn_log!(
-                FI_LOG_EP_CTRL,
-                "fi_ep_bind: flags {flags:#x}: wanted FI_TRANSMIT or FI_RECV, and \
-                 FI_SELECTIVE_COMPLETION"
-            );
-            return Err(FI_EBADFLAGS);
-        }
-        let b = CqBinding {
-            cq,
-            selective: flags & FI_SELECTIVE_COMPLETION != 0,
-        };
-        for (bit, side) in [(FI_TRANSMIT, &mut self.tx), (FI_RECV, &mut self.rx)] {
-            if flags & bit != 0 {
-                if side.is_some() {
-                    return Err(FI_EINVAL);
-                }
-                *side = Some(b);
-            }
-        }
-        Ok(())
+        CqBinding::bind(cq, flags, &mut self.tx, &mut self.rx)
     }
 
     /// Whether it reports to this queue.
@@ -321,12 +292,12 @@ fn attach_queues(s: &mut TcpState, id: u32) {
     let fd = s.poller.fd();
     for b in [ep.tx, ep.rx].into_iter().flatten() {
         if let Some(cq) = s.cqs.get_mut(b.cq) {
-            cq.attach(id, fd);
+            cq.wait.attach(id, fd);
         }
     }
     for (_, c) in ep.cntrs.each() {
         if let Some(c) = s.cntrs.get_mut(c) {
-            c.attach(id, fd);
+            c.wait.attach(id, fd);
         }
     }
 }
@@ -379,7 +350,8 @@ pub(crate) fn close(s: &mut TcpState, id: u32) -> Result<()> {
     cqs.dedup();
     for b in cqs {
         if let Some(cq) = s.cqs.get_mut(b) {
-            cq.detach(id, if cq.eps.len() > 1 { -1 } else { fd });
+            cq.wait
+                .detach(id, if cq.wait.eps.len() > 1 { -1 } else { fd });
         }
     }
     let mut cntrs: Vec<u32> = ep.cntrs.each().map(|(_, c)| c).collect();
@@ -387,7 +359,8 @@ pub(crate) fn close(s: &mut TcpState, id: u32) -> Result<()> {
     cntrs.dedup();
     for c in cntrs {
         if let Some(c) = s.cntrs.get_mut(c) {
-            c.detach(id, if c.eps.len() > 1 { -1 } else { fd });
+            c.wait
+                .detach(id, if c.wait.eps.len() > 1 { -1 } else { fd });
         }
     }
     Ok(())

@@ -395,7 +395,6 @@ pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
 }
 
 fn candidate(i: &mut Info, q: &Query) -> check::Check {
-    let asked = q.hints.and_then(|h| h.domain.as_ref());
     let format = i.addr_format;
     if let Some(h) = q.hints {
         // The candidate matches any format that asks for IP addresses.
@@ -415,16 +414,6 @@ fn candidate(i: &mut Info, q: &Query) -> check::Check {
     }
     if let Some(r) = i.rx.as_mut().filter(|_| rx_size == 0) {
         r.size = p.rx_size;
-    }
-    if let (Some(d), Some(h)) = (&mut i.domain, asked) {
-        d.domain = h.domain;
-        d.tclass = h.tclass;
-    }
-    if let (Some(t), Some(h)) = (&mut i.tx, q.hints.and_then(|h| h.tx.as_ref())) {
-        t.tclass = h.tclass;
-    }
-    if let (Some(f), Some(h)) = (&mut i.fabric, q.hints.and_then(|h| h.fabric.as_ref())) {
-        f.fabric = h.fabric;
     }
     Ok(())
 }

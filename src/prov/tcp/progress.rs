@@ -14,6 +14,8 @@ use super::state::{TcpState, NO_CONN};
 const ALONE: u32 = 16;
 /// Calls without bytes after which a connection is no longer read at each call.
 pub(super) const MISSES: u32 = 256;
+/// Longest wait in milliseconds while connections are being made: they have deadlines.
+const MAKING_MS: i32 = 10;
 /// Bytes of one system call from which on much arrives.
 pub(super) const MUCH: usize = 6 << 10;
 
@@ -61,12 +63,15 @@ pub(crate) fn look(s: &mut TcpState) -> bool {
     any
 }
 
-/// Makes all possible progress once, before a caller blocks. Returns whether further progress
-/// depends on the sockets only.
-pub(crate) fn settle(s: &mut TcpState) -> bool {
+/// Makes all possible progress once, before a caller blocks. Returns for how many milliseconds it
+/// may at most (negative: until a socket is ready).
+pub(crate) fn settle(s: &mut TcpState) -> i32 {
     look(s);
     for id in s.conns.select(|c| c.queued() > 0) {
         flush(s, id);
     }
-    s.making.is_empty()
+    match s.making.is_empty() {
+        true => -1,
+        false => MAKING_MS,
+    }
 }

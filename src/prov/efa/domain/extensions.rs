@@ -70,7 +70,7 @@ impl Extensions for EfaDomain {
             if let Some(x) = &q.external {
                 return x.memory();
             }
-            q.eps.clone()
+            q.wait.eps.clone()
         };
         match eps.as_slice() {
             [one] => self.queue_memory(*one).map(|[_, _, c]| c),

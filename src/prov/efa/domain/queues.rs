@@ -2,31 +2,27 @@
 //! waiting.
 
 use super::{arm_eps, EfaDomain, OpenedQueue, State};
+use crate::core::slab::Slab;
 use crate::core::yielding::YieldBackoff;
 use crate::core::{Errno, Result};
 use crate::device::host;
-use crate::device::wait::{wait_readable, WaitSet};
+use crate::device::wait::WaitSet;
 use crate::prov::contract::*;
+use crate::prov::efa::endpoint::Ep;
 use crate::prov::efa::poll::{self, PollResult};
 use crate::prov::efa::progress::progress;
+use crate::prov::reports::blocking::{self, Armed, BlockingQueues};
 use crate::prov::reports::cq::Cq;
+use crate::prov::reports::wait_object::WaitObject;
 use crate::transport::Status;
 use crate::types::*;
 use std::sync::Arc;
 
-/// After more than `FAILED_ARMS_MAX` failed attempts to arm in a row, a blocked reader pauses
-/// before each retry.
-const FAILED_ARMS_MAX: u32 = 64;
-const PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
-
 impl EfaDomain {
     /// Adds a queue to the domain.
     pub(super) fn insert_cq(self: &Arc<Self>, mut cq: Cq) -> Result<OpenedQueue> {
-        if cq.wait_obj == FI_WAIT_MUTEX_COND {
-            cq.progress_wake = Some(Arc::clone(&self.wake));
-            self.start_progress()?;
-        }
-        let (size, wait) = (cq.size, cq.wait.clone());
+        cq.wait.use_thread(&self.wake, || self.start_progress())?;
+        let (size, wait) = (cq.size, cq.wait.set.clone());
         let id = self.lock().cqs.insert(cq);
         Ok(OpenedQueue { id, size, wait })
     }
@@ -104,22 +100,7 @@ impl CompletionQueues for EfaDomain {
     }
 
     fn arm_cq(&self, id: u32) -> Result<Arc<WaitSet>> {
-        let mut s = self.lock();
-        let s = &mut *s;
-        progress_cq(s, id);
-        let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
-        let wait = cq.wait.clone().ok_or(FI_ENOSYS)?;
-        if cq.has_any() || cq.signaled {
-            return Err(FI_EAGAIN);
-        }
-        wait.clear();
-        cq.armed = true;
-        if arm_eps(&mut s.eps, &cq.eps) {
-            Ok(wait)
-        } else {
-            cq.armed = false;
-            Err(FI_EAGAIN)
-        }
+        self.prepare_cq(id).map(|(w, _)| w)
     }
 
     fn sread_cq(
@@ -130,55 +111,39 @@ impl CompletionQueues for EfaDomain {
         timeout_ms: i32,
         each: impl Fn(usize, &Entry) + Copy,
     ) -> Result<usize> {
-        let until = deadline(timeout_ms);
-        let mut done = 0;
-        let mut vain = 0;
-        loop {
-            match self.read_cq::<true>(id, count - done, move |i, e| each(done + i, e)) {
-                Ok(n) => done += n,
-                Err(FI_EAGAIN) => {}
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => return Ok(done),
-            }
-            if done >= threshold.clamp(1, count.max(1)) || (count == 0 && done == 0) {
-                return if done > 0 { Ok(done) } else { Err(FI_EAGAIN) };
-            }
-            {
-                let mut s = self.lock();
-                let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
-                if core::mem::take(&mut cq.signaled) {
-                    return if done > 0 { Ok(done) } else { Err(FI_EAGAIN) };
-                }
-            }
-            let left = remaining(until);
-            if left == 0 {
-                return if done > 0 { Ok(done) } else { Err(FI_EAGAIN) };
-            }
-            match self.arm_cq(id) {
-                Ok(w) => wait_readable(w.fd(), left),
-                Err(FI_EAGAIN) => {
-                    // Something has arrived that cannot be taken yet, for example while a peer
-                    // works on it.
-                    vain += 1;
-                    if vain > FAILED_ARMS_MAX {
-                        std::thread::sleep(PAUSE);
-                    }
-                    continue;
-                }
-                Err(e) => return Err(e),
-            }
-            vain = 0;
-        }
+        blocking::sread(self, id, count, threshold, timeout_ms, each)
     }
 
     fn signal_cq(&self, id: u32) -> Result<()> {
         // Another thread than the waiting one calls this, whatever the threading model.
         let mut s = self.state.lock_from_library();
+        s.cqs.get_mut(id).ok_or(FI_EBADF)?.interrupt()
+    }
+}
+
+impl BlockingQueues for EfaDomain {
+    fn with_cq<R>(&self, id: u32, f: impl FnOnce(&mut Cq) -> R) -> Result<R> {
+        self.lock().cqs.get_mut(id).map(f).ok_or(FI_EBADF)
+    }
+
+    fn prepare_cq(&self, id: u32) -> Result<Armed> {
+        let mut s = self.lock();
+        let s = &mut *s;
+        progress_cq(s, id);
         let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
-        let w = cq.wait.clone().ok_or(FI_ENOSYS)?;
-        cq.signaled = true;
-        w.signal();
-        Ok(())
+        let found = cq.has_any() || cq.signaled;
+        arm(&mut cq.wait, found, &mut s.eps)
+    }
+}
+
+/// Arms a wait object ([`WaitObject::arm`]) and its endpoints. `FI_EAGAIN` also when one of these
+/// has something to do.
+pub(super) fn arm(w: &mut WaitObject, found: bool, eps: &mut Slab<Ep>) -> Result<Armed> {
+    let set = w.arm(found)?;
+    w.armed = arm_eps(eps, &w.eps);
+    match w.armed {
+        true => Ok((set, -1)),
+        false => Err(FI_EAGAIN),
     }
 }
 
@@ -214,7 +179,7 @@ fn shares_processor(s: &mut State, id: u32) -> (Option<bool>, bool) {
         return (None, false);
     };
     let mut near = None;
-    for ep in &cq.eps {
+    for ep in &cq.wait.eps {
         let live = s.eps.get_mut(*ep).and_then(|e| e.live.as_mut());
         let shm = live.and_then(|l| l.shm_ep.as_mut());
         let known = shm.and_then(|h| h.shares_processor());
@@ -234,7 +199,7 @@ fn fast_poll_cq(
 ) -> usize {
     let mut n = 0;
     let mut i = 0;
-    while let Some(ep) = s.cqs.get(id).and_then(|c| c.eps.get(i).copied()) {
+    while let Some(ep) = s.cqs.get(id).and_then(|c| c.wait.eps.get(i).copied()) {
         match poll::poll(s, ep, id, count - n, |k, e| each(n + k, e)) {
             PollResult::All(more) => n += more,
             PollResult::More(more) => {
@@ -254,7 +219,7 @@ fn fast_poll_cq(
 #[inline]
 pub(crate) fn progress_cq(s: &mut State, id: u32) {
     let mut i = 0;
-    while let Some(ep) = s.cqs.get(id).and_then(|c| c.eps.get(i).copied()) {
+    while let Some(ep) = s.cqs.get(id).and_then(|c| c.wait.eps.get(i).copied()) {
         progress(s, ep);
         i += 1;
     }

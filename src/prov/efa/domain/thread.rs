@@ -6,6 +6,7 @@ use crate::core::Result;
 use crate::device::host;
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::prov::efa::progress::progress;
+use crate::prov::reports::wait_object::WaitObject;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -47,13 +48,9 @@ fn run_progress(domain: &Weak<EfaDomain>) {
             for id in &all {
                 progress(s, *id);
             }
-            let cqs = s.cqs.iter_mut().map(|(_, q)| (&mut q.news, &q.wait));
-            let cntrs = s.cntrs.iter_mut().map(|(_, c)| (&mut c.news, &c.wait));
-            for (news, wait) in cqs.chain(cntrs) {
-                if core::mem::take(news) {
-                    tell.extend(wait.clone());
-                }
-            }
+            let cqs = s.cqs.iter_mut().map(|(_, q)| &mut q.wait);
+            let cntrs = s.cntrs.iter_mut().map(|(_, c)| &mut c.wait);
+            tell.extend(cqs.chain(cntrs).filter_map(WaitObject::take_news));
             arm_eps(&mut s.eps, &all)
         };
         for w in tell {

@@ -37,13 +37,13 @@ pub(crate) fn close(s: &mut State, id: u32) -> Result<(Ep, Option<i32>)> {
     if let Some(fd) = fd {
         for b in [ep.tx, ep.rx].into_iter().flatten() {
             if let Some(c) = s.cqs.get_mut(b.cq) {
-                c.detach(id, fd);
+                c.wait.detach(id, fd);
             }
         }
         let cntrs = ep.cntrs.each().map(|(_, c)| c);
         for c in cntrs.chain(ep.counted.iter().copied()) {
             if let Some(c) = s.cntrs.get_mut(c) {
-                c.detach(id, fd);
+                c.wait.detach(id, fd);
             }
         }
         if let Some(a) = ep.av.and_then(|a| s.avs.get_mut(a)) {

@@ -49,7 +49,7 @@ pub(crate) fn close_context(s: &mut State, id: u32, side: usize) {
     };
     if !ep.uses_cq(b.cq) {
         if let Some(c) = s.cqs.get_mut(b.cq) {
-            c.detach(id, fd);
+            c.wait.detach(id, fd);
         }
     }
 }

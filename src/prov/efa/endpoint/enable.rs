@@ -137,13 +137,13 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
     }
     for b in [ep.tx, ep.rx].into_iter().flatten() {
         if let Some(c) = s.cqs.get_mut(b.cq) {
-            c.attach(id, fd);
+            c.wait.attach(id, fd);
         }
     }
     let cntrs = ep.cntrs.each().map(|(_, c)| c);
     for c in cntrs.chain(ep.counted.iter().copied()) {
         if let Some(c) = s.cntrs.get_mut(c) {
-            c.attach(id, fd);
+            c.wait.attach(id, fd);
         }
     }
     Ok(fd)
@@ -168,7 +168,7 @@ pub(crate) fn bind_cntr(s: &mut State, id: u32, cntr: u32, flags: u64) -> Result
     }
     ep.cntrs.bind(cntr, flags);
     let Some(l) = &mut ep.live else { return Ok(()) };
-    c.attach(id, l.wait_fd());
+    c.wait.attach(id, l.wait_fd());
     if ep.cntrs.any(&REMOTE) {
         l.qp.report_remote();
         if let Some(t) = &s.table {

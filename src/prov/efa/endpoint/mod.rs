@@ -296,33 +296,10 @@ impl Ep {
         Ok(())
     }
 
-    /// Binds a completion queue: `flags` are FI_TRANSMIT, FI_RECV and FI_SELECTIVE_COMPLETION.
-    /// `FI_EBADFLAGS` for others or neither, `FI_EINVAL` for a direction that is bound already.
+    /// See [`CqBinding::bind`]; `FI_EOPBADSTATE` once it is enabled.
     pub(crate) fn bind_cq(&mut self, cq: u32, flags: u64) -> Result<()> {
         self.must_be_new("a completion queue")?;
-        if flags & !(FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION) != 0
-            || flags & (FI_TRANSMIT | FI_RECV) == 0
-        {
-            crate::warn_log!(
-                FI_LOG_EP_CTRL,
-                "fi_ep_bind: flags {flags:#x}: wanted FI_TRANSMIT or FI_RECV, and \
-                 FI_SELECTIVE_COMPLETION"
-            );
-            return Err(FI_EBADFLAGS);
-        }
-        let b = CqBinding {
-            cq,
-            selective: flags & FI_SELECTIVE_COMPLETION != 0,
-        };
-        for (bit, side) in [(FI_TRANSMIT, &mut self.tx), (FI_RECV, &mut self.rx)] {
-            if flags & bit != 0 {
-                if side.is_some() {
-                    return Err(FI_EINVAL);
-                }
-                *side = Some(b);
-            }
-        }
-        Ok(())
+        CqBinding::bind(cq, flags, &mut self.tx, &mut self.rx)
     }
 
     /// Default flags of one direction (FI_GETOPSFLAG).
@@ -348,14 +325,7 @@ impl Ep {
     }
 
     pub(crate) fn must_be_new(&self, what: &str) -> Result<()> {
-        if self.enabled() {
-            crate::warn_log!(
-                FI_LOG_EP_CTRL,
-                "fi_ep_bind: {what} must be bound before fi_enable"
-            );
-            return Err(FI_EOPBADSTATE);
-        }
-        Ok(())
+        crate::prov::reports::must_be_new(self.enabled(), what)
     }
 
     /// Binds a shared receive context. `FI_EINVAL` for a second one, or with FI_COLLECTIVE: members

@@ -40,7 +40,7 @@ pub(crate) fn read<const NAMED: bool>(
     each: impl Fn(usize, &Entry) + Copy,
 ) -> Option<Result<usize>> {
     let q = s.cqs.get_mut(cq)?;
-    let &[id] = q.eps.as_slice() else {
+    let &[id] = q.wait.eps.as_slice() else {
         return None;
     };
     let ep = s.eps.get_mut(id).filter(|_| count > 0)?;

@@ -5,8 +5,9 @@ use super::TcpDomain;
 use crate::core::yielding::YieldBackoff;
 use crate::core::{errno, Errno, Result};
 use crate::device::host;
-use crate::device::wait::{wait_readable, WaitSet};
+use crate::device::wait::WaitSet;
 use crate::prov::contract::*;
+use crate::prov::reports::blocking::{self, Armed, BlockingQueues};
 use crate::prov::reports::cq::Cq;
 use crate::prov::tcp::progress::{progress, settle};
 use crate::types::*;
@@ -14,8 +15,6 @@ use std::sync::Arc;
 
 /// Connections that are asked, before a yield, where their peers run.
 const PEERS_ASKED: usize = 16;
-/// Longest wait in milliseconds while connections are being made.
-const MAKING_MS: i32 = 10;
 
 impl TcpDomain {
     /// Yields the processor after empty polls: a polling caller may keep its peer from running.
@@ -35,39 +34,13 @@ impl TcpDomain {
         }
         FI_EAGAIN
     }
-
-    /// Arms the wait object; returns it, and the longest wait in milliseconds.
-    fn arm(&self, id: u32) -> Result<(Arc<WaitSet>, i32)> {
-        let mut s = self.lock_for_progress();
-        let quiet = settle(&mut s);
-        let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
-        let wait = cq.wait.clone().ok_or(FI_ENOSYS)?;
-        if cq.has_any() || cq.signaled {
-            return Err(FI_EAGAIN);
-        }
-        wait.clear();
-        cq.armed = true;
-        Ok((wait, if quiet { -1 } else { MAKING_MS }))
-    }
-}
-
-/// The shorter of two times, where negative ones are without end.
-pub(super) fn shorter(a: i32, b: i32) -> i32 {
-    match (a < 0, b < 0) {
-        (true, _) => b,
-        (_, true) => a,
-        _ => a.min(b),
-    }
 }
 
 impl CompletionQueues for TcpDomain {
     fn open_cq(self: &Arc<Self>, size: usize, wait_obj: fi_wait_obj) -> Result<OpenedQueue> {
         let mut cq = Cq::new(size, wait_obj)?;
-        if cq.wait_obj == FI_WAIT_MUTEX_COND {
-            cq.progress_wake = Some(Arc::clone(&self.wake));
-            self.start_progress()?;
-        }
-        let (size, wait) = (cq.size, cq.wait.clone());
+        cq.wait.use_thread(&self.wake, || self.start_progress())?;
+        let (size, wait) = (cq.size, cq.wait.set.clone());
         let id = self.lock().cqs.insert(cq);
         Ok(OpenedQueue { id, size, wait })
     }
@@ -119,36 +92,7 @@ impl CompletionQueues for TcpDomain {
         timeout_ms: i32,
         each: impl Fn(usize, &Entry) + Copy,
     ) -> Result<usize> {
-        let until = deadline(timeout_ms);
-        let mut done = 0;
-        let end = |done| if done > 0 { Ok(done) } else { Err(FI_EAGAIN) };
-        loop {
-            match self.read_cq::<true>(id, count - done, move |i, e| each(done + i, e)) {
-                Ok(n) => done += n,
-                Err(FI_EAGAIN) => {}
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => return Ok(done),
-            }
-            if done >= threshold.clamp(1, count.max(1)) || (count == 0 && done == 0) {
-                return end(done);
-            }
-            {
-                let mut s = self.lock();
-                let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
-                if core::mem::take(&mut cq.signaled) {
-                    return end(done);
-                }
-            }
-            let left = remaining(until);
-            if left == 0 {
-                return end(done);
-            }
-            match self.arm(id) {
-                Ok((w, most)) => wait_readable(w.fd(), shorter(left, most)),
-                Err(FI_EAGAIN) => {}
-                Err(e) => return Err(e),
-            }
-        }
+        blocking::sread(self, id, count, threshold, timeout_ms, each)
     }
 
     fn read_cq_error(&self, id: u32) -> Result<ErrEntry> {
@@ -171,7 +115,7 @@ impl CompletionQueues for TcpDomain {
     }
 
     fn arm_cq(&self, id: u32) -> Result<Arc<WaitSet>> {
-        let (wait, most) = self.arm(id)?;
+        let (wait, most) = self.prepare_cq(id)?;
         // While the application blocks without limit, only the progress thread handles connections
         // that are being made.
         if most >= 0 && !self.thread.load(std::sync::atomic::Ordering::Relaxed) {
@@ -183,10 +127,20 @@ impl CompletionQueues for TcpDomain {
     fn signal_cq(&self, id: u32) -> Result<()> {
         // Meant for another thread than the one that waits, whatever the threading model.
         let mut s = self.state.lock_from_library();
+        s.cqs.get_mut(id).ok_or(FI_EBADF)?.interrupt()
+    }
+}
+
+impl BlockingQueues for TcpDomain {
+    fn with_cq<R>(&self, id: u32, f: impl FnOnce(&mut Cq) -> R) -> Result<R> {
+        self.lock().cqs.get_mut(id).map(f).ok_or(FI_EBADF)
+    }
+
+    fn prepare_cq(&self, id: u32) -> Result<Armed> {
+        let mut s = self.lock_for_progress();
+        let most = settle(&mut s);
         let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
-        let w = cq.wait.clone().ok_or(FI_ENOSYS)?;
-        cq.signaled = true;
-        w.signal();
-        Ok(())
+        let found = cq.has_any() || cq.signaled;
+        cq.wait.arm(found).map(|set| (set, most))
     }
 }

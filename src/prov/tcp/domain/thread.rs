@@ -8,6 +8,7 @@ use super::TcpDomain;
 use crate::core::Result;
 use crate::device::host;
 use crate::device::wait::{wait_readable, WaitSet};
+use crate::prov::reports::wait_object::WaitObject;
 use crate::prov::tcp::progress::{look, settle};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -49,7 +50,7 @@ fn run(domain: &Weak<TcpDomain>) {
         pause = LOOK;
         d.wake.clear();
         let mut tell: Vec<Arc<WaitSet>> = Vec::new();
-        let quiet = {
+        let most = {
             let mut s = d.state.lock_from_library();
             let s = &mut *s;
             // A stream comes in pieces, and sleeping costs as much as several of them.
@@ -57,21 +58,16 @@ fn run(domain: &Weak<TcpDomain>) {
             while vain < VAIN {
                 vain = if look(s) { 0 } else { vain + 1 };
             }
-            let quiet = settle(s);
-            let cqs = s.cqs.iter_mut().map(|(_, q)| (&mut q.news, &q.wait));
-            let cntrs = s.cntrs.iter_mut().map(|(_, c)| (&mut c.news, &c.wait));
-            for (news, wait) in cqs.chain(cntrs) {
-                if core::mem::take(news) {
-                    tell.extend(wait.clone());
-                }
-            }
-            quiet
+            let most = settle(s);
+            let cqs = s.cqs.iter_mut().map(|(_, q)| &mut q.wait);
+            let cntrs = s.cntrs.iter_mut().map(|(_, c)| &mut c.wait);
+            tell.extend(cqs.chain(cntrs).filter_map(WaitObject::take_news));
+            most
         };
         for w in tell {
             w.broadcast();
         }
-        // The wait is limited: the domain may be gone without a signal, and connections that are
-        // being made have deadlines.
-        wait_readable(d.wake.fd(), if quiet { 100 } else { 10 });
+        // The wait is limited: the domain may be gone without a signal.
+        wait_readable(d.wake.fd(), if most < 0 { 100 } else { most });
     }
 }

@@ -1,0 +1,130 @@
+//! Calls that block: fi_cq_sread(3) and fi_cntr_wait(3), the same for every provider.
+//!
+//! Each looks for what it waits for, arms the wait object and sleeps. A domain whose progress
+//! cannot wait for a descriptor alone says for how long a call may sleep at most.
+
+use super::cntr::Cntr;
+use super::cq::Cq;
+use crate::core::Result;
+use crate::device::wait::{wait_readable, WaitSet};
+use crate::prov::contract::{deadline, remaining, CompletionQueues, Counters, Entry};
+use crate::types::*;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// After more than `FAILED_ARMS_MAX` failed attempts to arm in a row, a blocked reader pauses
+/// before each retry.
+const FAILED_ARMS_MAX: u32 = 64;
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// An armed wait object, and the longest sleep in milliseconds (negative: without limit).
+pub(crate) type Armed = (Arc<WaitSet>, i32);
+
+/// What fi_cq_sread(3) asks of a domain.
+pub(crate) trait BlockingQueues: CompletionQueues {
+    /// Runs `f` on a queue.
+    fn with_cq<R>(&self, cq: u32, f: impl FnOnce(&mut Cq) -> R) -> Result<R>;
+    /// Makes progress and arms the wait object. `FI_EAGAIN` when there is something to read,
+    /// `FI_ENOSYS` without a wait object.
+    fn prepare_cq(&self, cq: u32) -> Result<Armed>;
+}
+
+/// What fi_cntr_wait(3) asks of a domain.
+pub(crate) trait BlockingCounters: Counters {
+    /// Runs `f` on a counter after progress of its endpoints.
+    fn with_cntr<R>(&self, cntr: u32, f: impl FnOnce(&mut Cntr) -> R) -> Result<R>;
+    /// Makes progress and arms the wait object. `FI_EAGAIN` when the counter has reached
+    /// `threshold` or does not count `errors` errors, `FI_ENOSYS` without a wait object.
+    fn prepare_cntr(&self, cntr: u32, threshold: u64, errors: u64) -> Result<Armed>;
+}
+
+/// See [`CompletionQueues::sread_cq`].
+pub(crate) fn sread(
+    d: &impl BlockingQueues,
+    cq: u32,
+    count: usize,
+    threshold: usize,
+    timeout_ms: i32,
+    each: impl Fn(usize, &Entry) + Copy,
+) -> Result<usize> {
+    let until = deadline(timeout_ms);
+    let mut done = 0;
+    let mut vain = 0;
+    let end = |done| if done > 0 { Ok(done) } else { Err(FI_EAGAIN) };
+    loop {
+        match d.read_cq::<true>(cq, count - done, move |i, e| each(done + i, e)) {
+            Ok(n) => done += n,
+            Err(FI_EAGAIN) => {}
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => return Ok(done),
+        }
+        if done >= threshold.clamp(1, count.max(1)) || (count == 0 && done == 0) {
+            return end(done);
+        }
+        if d.with_cq(cq, |q| core::mem::take(&mut q.signaled))? {
+            return end(done);
+        }
+        let left = remaining(until);
+        if left == 0 {
+            return end(done);
+        }
+        match d.prepare_cq(cq) {
+            Ok((w, most)) => {
+                vain = 0;
+                wait_readable(w.fd(), shorter(left, most));
+            }
+            Err(FI_EAGAIN) => {
+                // Something has arrived that cannot be taken yet, for example while a peer works on
+                // it.
+                vain += 1;
+                if vain > FAILED_ARMS_MAX {
+                    std::thread::sleep(PAUSE);
+                }
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// See [`Counters::wait_cntr`].
+pub(crate) fn wait_cntr(
+    d: &impl BlockingCounters,
+    cntr: u32,
+    threshold: u64,
+    timeout_ms: i32,
+) -> Result<()> {
+    let until = deadline(timeout_ms);
+    let (errors, waits) = d.with_cntr(cntr, |c| (c.errors(), c.wait.set.is_some()))?;
+    loop {
+        let (value, now) = d.with_cntr(cntr, |c| (c.value(), c.errors()))?;
+        if value >= threshold {
+            return Ok(());
+        }
+        if now != errors {
+            return Err(FI_EAVAIL);
+        }
+        let left = remaining(until);
+        if left == 0 {
+            return Err(FI_ETIMEDOUT);
+        }
+        if !waits {
+            // Without a wait object there is nothing to sleep on.
+            std::thread::yield_now();
+            continue;
+        }
+        match d.prepare_cntr(cntr, threshold, errors) {
+            Ok((w, most)) => wait_readable(w.fd(), shorter(left, most)),
+            Err(FI_EAGAIN) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// The shorter of two times, where negative ones are without end.
+fn shorter(a: i32, b: i32) -> i32 {
+    match (a < 0, b < 0) {
+        (true, _) => b,
+        (_, true) => a,
+        _ => a.min(b),
+    }
+}
