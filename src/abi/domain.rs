@@ -4,7 +4,7 @@ use super::entry::{entry, ControlArg, OutParam};
 use super::fabric::FabricBody;
 use super::handles::AnyObject;
 use super::object::*;
-use super::{atomic, av, collective, ep, queues, sep, sets, shared};
+use super::{atomic, av, cntr, collective, cq, ep, sep, sets, shared};
 use crate::core::{Info, Result};
 use crate::prov::contract::*;
 use crate::types::*;
@@ -147,10 +147,10 @@ impl<D: Domain> Tables<D> {
     pub(crate) const DOMAIN_OPS: &'static fi_ops_domain = &fi_ops_domain {
         size: size_of::<fi_ops_domain>(),
         av_open: Some(av::av_open::<D>),
-        cq_open: Some(queues::cq_open::<D>),
+        cq_open: Some(cq::cq_open::<D>),
         endpoint: Some(ep::endpoint::<D>),
         scalable_ep: Some(sep::scalable_ep::<D>),
-        cntr_open: Some(queues::cntr_open::<D>),
+        cntr_open: Some(cntr::cntr_open::<D>),
         poll_open: Some(sets::poll_open::<D>),
         stx_ctx: Some(shared::stx_ctx::<D>),
         srx_ctx: Some(shared::srx_ctx::<D>),

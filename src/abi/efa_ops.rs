@@ -5,11 +5,12 @@
 //! things (the software's, or with older libraries) the answer is `FI_EOPNOTSUPP`, or `FI_ENOSYS`
 //! for a region.
 
+use super::cntr::external_cntr;
+use super::cq::{cq_format, external_cq, CqBody};
 use super::entry::{entry, FromC, OutParam};
 use super::ep::EpBody;
 use super::mr::MrBody;
 use super::object::Tables;
-use super::queues::{external_cntr, external_cq, CqBody};
 use crate::core::Result;
 use crate::prov::contract::*;
 use crate::types::*;
@@ -137,7 +138,7 @@ fn queue_place(
         offset: m.offset,
         fd: m.fd,
     };
-    Ok((super::queues::cq_format(attr)?, place))
+    Ok((cq_format(attr)?, place))
 }
 
 entry! {

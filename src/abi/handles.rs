@@ -3,6 +3,8 @@
 use super::av::AvBody;
 use super::av_set::SetBody;
 use super::cm::PepBody;
+use super::cntr::CntrBody;
+use super::cq::CqBody;
 use super::domain::DomainBody;
 use super::entry::FromC;
 use super::ep::EpBody;
@@ -10,7 +12,6 @@ use super::fabric::{EqBody, FabricBody};
 use super::logging::Import;
 use super::mr::MrBody;
 use super::object::{body, body_of_type};
-use super::queues::{CntrBody, CqBody};
 use super::sets::{PollBody, WaitBody};
 use super::shared::StxBody;
 use crate::core::Result;

@@ -5,9 +5,9 @@
 //! only an entry point makes one, of arguments whose caller lends the memory until completion, or,
 //! for an injecting call, until it returns.
 
+use super::cntr::CntrBody;
 use super::entry::FromC;
 use super::ep::EpBody;
-use super::queues::CntrBody;
 use crate::core::Result;
 pub(crate) use crate::hmem::device_memory_expected;
 use crate::hmem::{InjectBuf, MemKind, Piece, UserMem};

@@ -2,10 +2,10 @@
 //! (fi_trigger(3)).
 
 use super::atomic::{AtomicMsgArgs, ElementBuffers};
+use super::cntr::CntrBody;
 use super::entry::{ControlArg, FromC};
 use super::ep::EpBody;
 use super::message::MsgArgs;
-use super::queues::CntrBody;
 use super::rma::RmaMsgArgs;
 use crate::core::Result;
 use crate::prov::contract::*;

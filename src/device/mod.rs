@@ -53,6 +53,14 @@ impl QpAddr {
     }
 }
 
+/// An IP address as a queue pair's GID.
+pub fn gid_of(ip: std::net::IpAddr) -> [u8; 16] {
+    match ip {
+        std::net::IpAddr::V4(v) => v.to_ipv6_mapped().octets(),
+        std::net::IpAddr::V6(v) => v.octets(),
+    }
+}
+
 impl PartialEq for QpAddr {
     fn eq(&self, o: &QpAddr) -> bool {
         (self.qpn, self.qkey, self.gid) == (o.qpn, o.qkey, o.gid)

@@ -22,6 +22,7 @@ mod endpoint;
 pub mod hostile;
 pub mod matching;
 mod peer;
+mod reading;
 mod recv;
 mod recvq;
 mod rma;

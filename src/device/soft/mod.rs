@@ -30,8 +30,8 @@ use super::host::{now, secret};
 use super::mem_table::MemTable;
 pub use super::mem_table::Naming;
 use super::{
-    AdapterAttr, AmHeader, Caps, Data, Device, DirectLimits, Event, Events, MrObserver, QpAddr,
-    QueuePair, RawQp, RnrPolicy,
+    gid_of, AdapterAttr, AmHeader, Caps, Data, Device, DirectLimits, Event, Events, MrObserver,
+    QpAddr, QueuePair, RawQp, RnrPolicy,
 };
 use crate::core::params;
 use crate::core::Result;
@@ -183,7 +183,7 @@ impl SoftDevice {
             max_rdma: MAX_RDMA,
             sq_depth: params::efa().tx_queue_size.clamp(2048, 65536),
             rq_depth: 4096,
-            gid: engine::gid_of(ip),
+            gid: gid_of(ip),
             speed,
             up,
             link_mtu,

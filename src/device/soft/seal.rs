@@ -16,11 +16,11 @@
 //! datagram of such a sender is accepted once. A datagram that is replayed later opens no session,
 //! because the token in the datagram has expired by then.
 
-use super::engine::gid_of;
 use super::keys::{Keys, Salt};
 use super::packet::{DATA_HEAD, HEAD_MAX};
 use super::sock::{Datagram, RxDatagram, BATCH};
 use crate::core::{process, Result};
+use crate::device::gid_of;
 use crate::device::host::secret;
 use crate::hmem::UserMem;
 use crate::types::*;

@@ -12,6 +12,7 @@ mod av_shared;
 pub(crate) mod domain;
 pub(crate) mod endpoint;
 pub(crate) mod info;
+mod node;
 pub(crate) mod ops;
 mod peers;
 pub(crate) mod poll;

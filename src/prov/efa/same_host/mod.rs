@@ -252,3 +252,11 @@ fn message(
     };
     finish(done, Ok(()), rq, port);
 }
+
+/// Bytes that tell the messages and accesses of a simulation apart.
+#[cfg(test)]
+fn pattern(key: u64, len: usize) -> Vec<u8> {
+    (0..len as u64)
+        .map(|i| (i ^ (i >> 8) ^ key.wrapping_mul(0x9d)) as u8)
+        .collect()
+}

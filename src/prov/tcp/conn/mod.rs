@@ -12,16 +12,18 @@
 mod input;
 mod make;
 mod output;
+mod saved;
 
 #[cfg(any(test, feature = "internals"))]
 pub(crate) use input::consume;
-pub(crate) use input::{deliver, discard, receive, region_closed};
+pub(crate) use input::{receive, region_closed};
 pub(crate) use make::{
     accept, conn_for, control_needs, drop_conn, end, expire, lost, next_caller, refuse,
     send_control, timeout, writable,
 };
 use make::{leave_to_others, log_lost};
 pub(crate) use output::{flush, post, send_rest, watch, Then};
+pub(crate) use saved::{deliver, discard};
 
 use super::peers::UNKNOWN_PEER;
 use super::recvq::RecvPlace;

@@ -23,11 +23,13 @@
 //! Copies stop after [`POLL_BUDGET`] bytes and continue with the next poll, because the domain's
 //! lock is held meanwhile.
 //!
-//! `sender` and `receiver` are the two halves of a state machine that does all input and output
-//! through its `port`; `sim` runs several against each other. A number that a peer names is looked
-//! up together with the peer, and lengths are checked against the RTS.
+//! `sender` and `receiver` (with `fetch` and `batch`) are the two halves of a state machine that
+//! does all input and output through its `port`; `sim` runs several against each other. A number
+//! that a peer names is looked up together with the peer, and lengths are checked against the RTS.
 
+mod batch;
 mod ep_port;
+mod fetch;
 mod port;
 mod receiver;
 mod rts;
@@ -48,7 +50,8 @@ use crate::prov::efa::same_host::POLL_BUDGET;
 use crate::shm::kind;
 use crate::shm::{LocalBuffer, RecordHeader};
 use crate::transport::{Flow, Status, Verdict};
-use receiver::{ReadBatch, RecvState};
+use batch::ReadBatch;
+use receiver::RecvState;
 use rts::RTS_WORDS;
 use sender::SendState;
 use std::collections::VecDeque;

@@ -1,0 +1,209 @@
+//! Messages that came before their receive: saved in memory, left in the socket (the connection is
+//! held), or announced by their sender, which waits to be asked (CTS).
+
+use super::super::recvq::{forget, RecvPlace, SavedMsg, SavedState};
+use super::super::state::{MsgInfo, TcpState};
+use super::super::wire::{Head, Malformed, XnetOp};
+use super::input::{consume, payload};
+use super::make::refuse;
+use super::output::watch;
+use super::{post, PayloadTarget, Phase, Then};
+use crate::core::params;
+use crate::hmem::{InjectBuf, UserMem};
+use crate::prov::contract::SendData;
+
+/// Saves a message that has no receive: in memory, or by leaving it in the socket.
+pub(super) fn save(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
+    let Some(ep) = s.conns.get(id).map(|c| c.ep) else {
+        return;
+    };
+    let Some(rxq) = s.eps.get(ep).map(|e| e.rxq) else {
+        return;
+    };
+    let p = params::tcp();
+    let len = usize::try_from(msg.len).unwrap_or(usize::MAX);
+    let kept = s.rxqs.get(rxq).map_or(0, |q| q.bytes);
+    let many = || {
+        let of = s.saved.iter().filter(|(_, m)| m.conn == id && m.ep == ep);
+        p.max_saved > 0 && of.count() >= p.max_saved
+    };
+    let held = len > p.max_saved_size || len > p.saved_total.saturating_sub(kept) || many();
+    let (state, room) = match held {
+        true => (SavedState::Held, 0),
+        false if len == 0 => (SavedState::Whole, 0),
+        false => (SavedState::Coming, len),
+    };
+    let m = SavedMsg {
+        ep,
+        conn: id,
+        from: msg.from,
+        tag: msg.tag,
+        cq_data: msg.cq_data,
+        len: msg.len,
+        state,
+        bytes: vec![0; room],
+        have: 0,
+    };
+    let number = keep(s, rxq, m);
+    if !held {
+        return payload(
+            s,
+            id,
+            PayloadTarget::Saved(number),
+            msg,
+            h.wants_ack(),
+            [0; 4],
+        );
+    }
+    if let Some(c) = s.conns.get_mut(id) {
+        c.rx.phase = Phase::Held { ack: h.wants_ack() };
+    }
+    watch(s, id);
+}
+
+fn keep(s: &mut TcpState, rxq: u32, m: SavedMsg) -> u32 {
+    s.peers.hold(m.from);
+    let number = s.saved.insert(m);
+    if let (Some(q), Some(m)) = (s.rxqs.get_mut(rxq), s.saved.get(number)) {
+        q.keep(number, m);
+    }
+    number
+}
+
+/// Processes the announcement of a message; asks for the message when it has a receive.
+pub(super) fn announced(
+    s: &mut TcpState,
+    id: u32,
+    h: &Head,
+    msg: MsgInfo,
+) -> core::result::Result<(), Malformed> {
+    let Some(c) = s.conns.get(id) else {
+        return Ok(());
+    };
+    let known = |m: &SavedMsg| m.conn == id && m.state == SavedState::Announced(h.op_data);
+    if c.cts.iter().any(|(n, _)| *n == h.op_data) || s.saved.iter().any(|(_, m)| known(m)) {
+        return Err("it announces two messages by one number");
+    }
+    let Some(ep) = s.eps.get(c.ep) else {
+        return Ok(());
+    };
+    let (id_ep, rxq) = (c.ep, ep.rxq);
+    let Some(q) = s.rxqs.get_mut(rxq) else {
+        return Ok(());
+    };
+    if let Some(p) = q.place(&mut s.recvs, msg.from, msg.tag, msg.len) {
+        send_cts(s, id, h.op_data, p, msg, h.wants_ack());
+        return Ok(());
+    }
+    let m = SavedMsg {
+        ep: id_ep,
+        conn: id,
+        from: msg.from,
+        tag: msg.tag,
+        cq_data: msg.cq_data,
+        len: msg.len,
+        state: SavedState::Announced(h.op_data),
+        bytes: Vec::new(),
+        have: usize::from(h.wants_ack()),
+    };
+    keep(s, rxq, m);
+    Ok(())
+}
+
+/// Asks for an announced message (CTS).
+fn send_cts(s: &mut TcpState, id: u32, number: u8, p: RecvPlace, msg: MsgInfo, ack: bool) {
+    if let Some(c) = s.conns.get_mut(id) {
+        c.cts.push((number, (p, msg, ack)));
+    }
+    let mut h = Head::new(XnetOp::Cts, 0);
+    h.op_data = number;
+    post(
+        s,
+        id,
+        &h,
+        &SendData::Inject(InjectBuf::default()),
+        Then::Nothing,
+    );
+}
+
+fn info_of(m: &SavedMsg) -> MsgInfo {
+    MsgInfo {
+        from: m.from,
+        tag: m.tag,
+        cq_data: m.cq_data,
+        len: m.len,
+    }
+}
+
+/// Gives a saved message, which is in no queue any more, to a receive.
+pub(crate) fn deliver(s: &mut TcpState, number: u32, p: RecvPlace) {
+    let Some(m) = s.saved.get(number) else { return };
+    let (conn, state, msg) = (m.conn, m.state, info_of(m));
+    let here = m.bytes.get(..m.have).unwrap_or(&[]);
+    match state {
+        SavedState::Whole => {
+            p.mem.store(0, here);
+            let ep = m.ep;
+            // `forget` comes last: the completion needs the peer, which it releases.
+            s.recv_done(ep, &p, &msg, None);
+            forget(s, number);
+        }
+        SavedState::Coming => {
+            p.mem.store(0, here);
+            redirect(s, conn, number, PayloadTarget::Recv(p));
+            forget(s, number);
+        }
+        SavedState::Held => {
+            forget(s, number);
+            resume(s, conn, PayloadTarget::Recv(p), msg);
+        }
+        SavedState::Announced(n) => {
+            let ack = m.have != 0;
+            forget(s, number);
+            send_cts(s, conn, n, p, msg, ack);
+        }
+    }
+}
+
+/// Drops a saved message, which is in no queue any more.
+pub(crate) fn discard(s: &mut TcpState, number: u32) {
+    let Some(m) = forget(s, number) else { return };
+    match m.state {
+        SavedState::Whole => {}
+        SavedState::Coming => redirect(s, m.conn, number, PayloadTarget::Drop),
+        SavedState::Held => resume(s, m.conn, PayloadTarget::Drop, info_of(&m)),
+        SavedState::Announced(n) => {
+            // Its bytes have to come, for its sender waits to send them.
+            let p = RecvPlace {
+                recv: u32::MAX,
+                mem: UserMem::EMPTY,
+            };
+            send_cts(s, m.conn, n, p, info_of(&m), m.have != 0);
+        }
+    }
+}
+
+/// Redirects the rest of a message that was being saved.
+fn redirect(s: &mut TcpState, id: u32, number: u32, to: PayloadTarget) {
+    let Some(c) = s.conns.get_mut(id) else { return };
+    if let Phase::Body(b) = &mut c.rx.phase {
+        if matches!(b.to, PayloadTarget::Saved(n) if n == number) {
+            b.to = to;
+        }
+    }
+}
+
+/// Reads a held connection again; its message goes to `to`.
+fn resume(s: &mut TcpState, id: u32, to: PayloadTarget, msg: MsgInfo) {
+    let Some(c) = s.conns.get_mut(id) else { return };
+    let Phase::Held { ack } = c.rx.phase else {
+        return;
+    };
+    c.rx.phase = Phase::Head;
+    let stash = core::mem::take(&mut c.rx.stash);
+    payload(s, id, to, msg, ack, [0; 4]);
+    if let Err(why) = consume(s, id, &stash) {
+        return refuse(s, id, why);
+    }
+    watch(s, id);
+}
