@@ -6,6 +6,9 @@
 # one per core; else benches/mpi_loops.c, or with more than two ranks benches/mpi_start.c, compiled by bin/mpicc
 # (MPICH, Open MPI). All data goes through libfabric, over ours by efa, over the C library by tcp and, where the MPI
 # library can use it, by shm.
+#
+# HOSTS=1 (root, MPICH) puts the second half of RANKS into a network namespace of its own, joined to that of the first
+# by a veth pair of MTU=9000, and runs benches/mpi_flows.c, with our tcp in the place of the C library's shm.
 set -euo pipefail
 mpi=$(realpath "$1") lib=$(realpath "$2") peer=$(realpath "$3")
 runs=${RUNS:-5} ranks=${RANKS:-2}
@@ -13,12 +16,29 @@ benchmarks=${BENCHMARKS:-PingPong Sendrecv Exchange Allreduce Bcast Alltoall}
 here=$(realpath "$(dirname "$0")")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+if [ -n "${HOSTS:-}" ]; then
+	host=mpi$$-
+	trap 'ip netns del ${host}1 2>/dev/null || true; ip netns del ${host}2 2>/dev/null || true; rm -rf "$work"' EXIT
+	for h in 1 2; do ip netns add $host$h; done
+	ip link add veth netns ${host}1 type veth peer name veth netns ${host}2
+	for h in 1 2; do
+		ip -n $host$h link set lo up
+		ip -n $host$h link set veth mtu "${MTU:-9000}" up
+		ip -n $host$h addr add 10.78.0.$h/24 dev veth
+	done
+	cat > "$work/on-host" <<-END
+		#!/bin/sh
+		exec ip netns exec $host\$((PMI_RANK * 2 / PMI_SIZE + 1)) env FI_EFA_SOFT_IFACE=veth FI_TCP_IFACE=veth "\$@"
+	END
+	chmod +x "$work/on-host"
+fi
 export FI_LOG_LEVEL=error FI_EFA_SOFT=on
 export I_MPI_FABRICS=ofi I_MPI_OFI_LIBRARY_INTERNAL=0
 export MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1
 
 program=mpi_loops place="--bind-to core"
 [ "$ranks" -le 2 ] || program=mpi_start place=
+[ -z "${HOSTS:-}" ] || program=mpi_flows place=
 [ -x "$mpi/bin/IMB-MPI1" ] || "$mpi/bin/mpicc" -O2 -o "$work/loops" "$here/$program.c"
 
 launch() { # provider command...
@@ -30,7 +50,7 @@ launch() { # provider command...
 	elif [ -x "$mpi/bin/IMB-MPI1" ]; then
 		timeout 300 "$mpi/bin/mpiexec" -n "$ranks" "$@"
 	else
-		timeout 300 "$mpi/bin/mpiexec" $place -n "$ranks" "$@"
+		timeout 300 "$mpi/bin/mpiexec" $place -n "$ranks" ${HOSTS:+"$work/on-host"} "$@"
 	fi
 }
 
@@ -52,9 +72,15 @@ touch "$work/shm"
 for _ in $(seq "$runs"); do
 	once "$lib" efa >> "$work/ours" || { cat "$work/err" >&2; exit 1; }
 	once "$peer" tcp >> "$work/tcp" || { cat "$work/err" >&2; exit 1; }
-	once "$peer" shm >> "$work/shm" || true
+	if [ -n "${HOSTS:-}" ]; then
+		once "$lib" tcp >> "$work/shm"
+	else
+		once "$peer" shm >> "$work/shm" || true
+	fi
 done
-printf '%-12s %9s %10s %10s %10s %8s\n' "$ranks ranks" bytes "ours us" "C tcp us" "C shm us" "to best"
+third="C shm us"
+[ -z "${HOSTS:-}" ] || third="our tcp us"
+printf '%-12s %9s %10s %10s %10s %8s\n' "$ranks ranks" bytes "ours us" "C tcp us" "$third" "to best"
 awk '
 function median(list, n, i, j, t, a) {
 	n = split(list, a, " ")

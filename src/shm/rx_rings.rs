@@ -142,6 +142,12 @@ impl RxRings {
         !self.active.is_empty()
     }
 
+    /// Whether one of the last `polls` polls has found something.
+    #[inline]
+    pub fn used_within(&self, polls: u32) -> bool {
+        self.active.iter().any(|i| i.idle < polls)
+    }
+
     /// A poll that finds nothing, which is the usual case. Returns `false` when there may be a
     /// record or an event; nothing has been done then.
     #[inline]

@@ -38,10 +38,13 @@ pub(crate) struct LiveEndpoint {
     pub(crate) armed: bool,
 }
 
-/// After `IDLE_POLLS` empty polls the adapter is polled once every `IDLE_INTERVAL` calls while shm
-/// has traffic: a poll costs a system call, or a load from the device's memory.
+/// After `IDLE_POLLS` empty polls the adapter is polled once every `IDLE_INTERVAL` calls while the
+/// rings have traffic, and once every `QUIET_INTERVAL` calls when a ring is open, but the last
+/// `QUIET_INTERVAL` polls of it were empty: a poll costs a system call, or a load from the device's
+/// memory.
 const IDLE_POLLS: u32 = 64;
 const IDLE_INTERVAL: u32 = 1024;
+const QUIET_INTERVAL: u32 = 128;
 
 impl LiveEndpoint {
     /// Decides whether this poll includes the adapter, and counts the polls that do not.
@@ -57,13 +60,17 @@ impl LiveEndpoint {
     /// Decides whether this poll skips the adapter, and counts the polls that do.
     #[inline]
     pub(crate) fn skip_adapter_poll(&mut self) -> bool {
-        let used = |h: &ShmEndpoint| h.rx.has_active() || h.tx.has_outstanding();
-        let armed = self.shm_ep.as_ref().is_some_and(used)
-            && self.empty_polls >= IDLE_POLLS
-            && self.skipped_polls < IDLE_INTERVAL
+        let skipped = self.skipped_polls;
+        let used = |h: &ShmEndpoint| match skipped {
+            0..QUIET_INTERVAL => h.rx.has_active() || h.tx.has_outstanding(),
+            _ => h.rx.used_within(QUIET_INTERVAL) || h.tx.has_outstanding(),
+        };
+        let skips = self.empty_polls >= IDLE_POLLS
+            && skipped < IDLE_INTERVAL
+            && self.shm_ep.as_ref().is_some_and(used)
             && self.qp.idle();
-        self.skipped_polls += u32::from(armed);
-        armed
+        self.skipped_polls += u32::from(skips);
+        skips
     }
 
     /// The queue pair as a source of the application's own completions, if there is nothing to do
