@@ -56,30 +56,6 @@ enum CliCommand {
     },
 }
 
-/// Temporary folder for the socket and the sysfs tree; removed on drop.
-struct TempDir(PathBuf);
-
-impl TempDir {
-    /// A killed run leaves its folder behind, and its process id is used again.
-    fn new() -> std::io::Result<TempDir> {
-        let mut n = 0;
-        loop {
-            let name = format!("efa-sim-{}.{n}", std::process::id());
-            let at = std::env::temp_dir().join(name);
-            match std::fs::create_dir(&at) {
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => n += 1,
-                made => return made.map(|()| TempDir(at)),
-            }
-        }
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn main() -> ExitCode {
     let done = match Options::parse().what {
         CliCommand::Run {
@@ -147,9 +123,10 @@ fn run(cfg: Config, preload: Option<PathBuf>, command: &[String]) -> std::io::Re
         let what = format!("{}: no such preload library", preload.display());
         return Err(std::io::Error::other(what));
     }
-    let place = TempDir::new()?;
-    sysfs::create(&place.0.join("sys"), &cfg)?;
-    let socket = place.0.join("door");
+    // For the socket and the sysfs tree.
+    let place = tempfile::Builder::new().prefix("efa-sim-").tempdir()?;
+    sysfs::create(&place.path().join("sys"), &cfg)?;
+    let socket = place.path().join("door");
     let listener = sock::listen(&socket)?;
     let before = std::env::var("LD_PRELOAD").unwrap_or_default();
     let first = command.first().map_or("", String::as_str);
@@ -159,7 +136,7 @@ fn run(cfg: Config, preload: Option<PathBuf>, command: &[String]) -> std::io::Re
             "LD_PRELOAD",
             format!("{} {before}", preload.display()).trim(),
         )
-        .env("SYSFS_PATH", place.0.join("sys"))
+        .env("SYSFS_PATH", place.path().join("sys"))
         .env(door::SOCKET, &socket)
         .env(door::ADAPTERS, cfg.adapters.to_string());
     // Without netlink, which the preload refuses, libfabric cannot know that fork is safe.

@@ -5,6 +5,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use tempfile::TempDir;
 
 #[derive(Parser)]
 #[command(about = "Emulated GPUs for unmodified CUDA programs")]
@@ -77,36 +78,13 @@ impl DeviceLibraries {
     }
 }
 
-/// A folder with the library under each of its names; removed on drop.
-struct Folder(PathBuf);
-
-impl Folder {
-    /// A killed run leaves its folder behind, and its process id is used again.
-    fn empty() -> std::io::Result<Folder> {
-        let mut n = 0;
-        loop {
-            let name = format!("gpu-sim.{}.{n}", std::process::id());
-            let at = std::env::temp_dir().join(name);
-            match std::fs::create_dir(&at) {
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => n += 1,
-                made => return made.map(|()| Folder(at)),
-            }
-        }
+/// A folder with the library under each of its names.
+fn folder(library: &Path, device: DeviceLibraries) -> std::io::Result<TempDir> {
+    let folder = tempfile::Builder::new().prefix("gpu-sim-").tempdir()?;
+    for name in device.names() {
+        std::os::unix::fs::symlink(library, folder.path().join(name))?;
     }
-
-    fn new(library: &Path, device: DeviceLibraries) -> std::io::Result<Folder> {
-        let folder = Folder::empty()?;
-        for name in device.names() {
-            std::os::unix::fs::symlink(library, folder.0.join(name))?;
-        }
-        Ok(folder)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+    Ok(folder)
 }
 
 fn main() -> ExitCode {
@@ -133,8 +111,8 @@ fn run(what: CliCommand) -> std::io::Result<u8> {
     } = what;
     let beside = std::env::current_exe()?.with_file_name("libgpu_sim.so");
     let library = library.unwrap_or(beside).canonicalize()?;
-    let folder = Folder::new(&library, device)?;
-    let mut path = folder.0.clone().into_os_string();
+    let folder = folder(&library, device)?;
+    let mut path = folder.path().as_os_str().to_owned();
     if let Some(more) = std::env::var_os("LD_LIBRARY_PATH") {
         path.push(":");
         path.push(more);

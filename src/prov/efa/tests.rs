@@ -313,6 +313,52 @@ fn deliveries_on_one_host_take_no_packets() {
     p.close();
 }
 
+/// Ranks wait for a peer on another host while the ring from one on this host is open.
+#[test]
+fn a_packet_is_found_soon_although_a_ring_is_open() {
+    let p = TestPair::new(true);
+    let far = TestEndpoint::new(false, 0);
+    let to_b = far.insert_addr_of(&p.b);
+    let bytes = [5; 100];
+    let into = zeroed(BufferPlace::Host, bytes.len());
+    let send_from_far = || {
+        let recv = RecvReq {
+            mem: into,
+            src: FI_ADDR_UNSPEC,
+            tag: Some((9, 0)),
+            common: common(RECEIVED),
+        };
+        p.post(|| p.b.domain.recv(Poster::Ep(p.b.ep), &recv));
+        let send = MsgReq {
+            data: SendData::Inject((&bytes[..]).into()),
+            to: to_b,
+            tag: Some(9),
+            cq_data: None,
+            common: common(SENT),
+        };
+        p.post(|| far.domain.send(far.ep, &send));
+    };
+    let polls = || {
+        (1..1 << 20).find(|_| {
+            far.poll();
+            p.b.poll() == RECEIVED
+        })
+    };
+    // The first message opens a session.
+    send_from_far();
+    polls().expect("the first message");
+    let dst = zeroed(BufferPlace::Host, bytes.len());
+    p.message(buffer(BufferPlace::Host, &bytes), dst, true);
+    for _ in 0..200 {
+        p.b.poll();
+    }
+    send_from_far();
+    let n = polls().expect("the second message");
+    assert!(n < 300, "{n} polls");
+    p.close();
+    far.close();
+}
+
 #[test]
 fn an_address_that_is_removed_may_be_inserted_again() {
     let (sender, receiver) = (1, 2);
