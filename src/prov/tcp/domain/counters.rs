@@ -43,7 +43,7 @@ impl Counters for TcpDomain {
     }
 
     fn arm_cntr(&self, id: u32, threshold: u64, errors: u64) -> Result<Arc<WaitSet>> {
-        self.prepare_cntr(id, threshold, errors).map(|(w, _)| w)
+        self.without_limit(self.prepare_cntr(id, threshold, errors)?)
     }
 
     fn wait_cntr(&self, id: u32, threshold: u64, timeout_ms: i32) -> Result<()> {

@@ -11,6 +11,7 @@ use crate::prov::reports::blocking::{self, Armed, BlockingQueues};
 use crate::prov::reports::cq::Cq;
 use crate::prov::tcp::progress::{progress, settle};
 use crate::types::*;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// Connections that are asked, before a yield, where their peers run.
@@ -33,6 +34,15 @@ impl TcpDomain {
             cq.patience.offered(ran);
         }
         FI_EAGAIN
+    }
+
+    /// What a caller that blocks without limit waits on. `FI_EAGAIN` while connections are being
+    /// made, unless there is a progress thread: nobody else would handle their deadlines.
+    pub(super) fn without_limit(&self, (wait, most): Armed) -> Result<Arc<WaitSet>> {
+        match most >= 0 && !self.thread.load(Ordering::Relaxed) {
+            true => Err(FI_EAGAIN),
+            false => Ok(wait),
+        }
     }
 }
 
@@ -115,13 +125,7 @@ impl CompletionQueues for TcpDomain {
     }
 
     fn arm_cq(&self, id: u32) -> Result<Arc<WaitSet>> {
-        let (wait, most) = self.prepare_cq(id)?;
-        // While the application blocks without limit, only the progress thread handles connections
-        // that are being made.
-        if most >= 0 && !self.thread.load(std::sync::atomic::Ordering::Relaxed) {
-            return Err(FI_EAGAIN);
-        }
-        Ok(wait)
+        self.without_limit(self.prepare_cq(id)?)
     }
 
     fn signal_cq(&self, id: u32) -> Result<()> {
@@ -142,5 +146,59 @@ impl BlockingQueues for TcpDomain {
         let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
         let found = cq.has_any() || cq.signaled;
         cq.wait.arm(found).map(|set| (set, most))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::registry::Query;
+    use crate::core::version;
+    use crate::prov::tcp::{addr, Tcp};
+    use std::net::TcpListener;
+
+    /// Only a call that makes progress gives up a connection whose peer does not answer.
+    #[test]
+    fn nobody_blocks_without_limit_while_a_connection_is_being_made() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let q = Query {
+            api: version(1, 21),
+            node: Some("127.0.0.1"),
+            ..Query::default()
+        };
+        let all = Tcp.getinfo(&q).unwrap();
+        let rdm = |i: &&crate::core::Info| i.ep.as_ref().unwrap().type_ == FI_EP_RDM;
+        let mut info = all.iter().find(rdm).unwrap().clone();
+        info.domain.as_mut().unwrap().progress = FI_PROGRESS_MANUAL;
+        let fabric = info.fabric.as_ref().unwrap().name.clone().unwrap();
+        let d = TcpDomain::open(Fabric::new(&fabric, version(1, 21)), info.clone()).unwrap();
+        let attr = AvAttr {
+            type_: FI_AV_TABLE,
+            count: 1,
+            rx_ctx_bits: 0,
+            name: None,
+            reader: false,
+        };
+        let av = d.open_av(&attr).unwrap();
+        let cq = d.open_cq(0, FI_WAIT_FD).unwrap().id;
+        let cntr = d.open_cntr(FI_CNTR_EVENTS_COMP, FI_WAIT_FD).unwrap().id;
+        let ep = d.open_ep(&info).unwrap();
+        d.bind_av(ep, av).unwrap();
+        d.bind_cq(ep, cq, FI_TRANSMIT | FI_RECV).unwrap();
+        d.bind_cntr(ep, cntr, FI_SEND).unwrap();
+        d.enable_ep(ep).unwrap();
+        assert!(d.arm_cq(cq).is_ok() && d.arm_cntr(cntr, 1, 0).is_ok());
+        let raw = addr::to_raw(&silent.local_addr().unwrap());
+        let to = d.insert_addr(av, &raw).unwrap();
+        let send = MsgReq {
+            data: SendData::Inject((&[1u8; 8][..]).into()),
+            to,
+            tag: None,
+            cq_data: None,
+            common: Common::default(),
+        };
+        d.send(ep, &send).unwrap();
+        assert_eq!(d.arm_cq(cq).err(), Some(FI_EAGAIN));
+        assert_eq!(d.arm_cntr(cntr, 1, 0).err(), Some(FI_EAGAIN));
     }
 }
