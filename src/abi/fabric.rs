@@ -147,21 +147,26 @@ pub(crate) fn wait_obj(call: &str, obj: fi_wait_obj, known: &[fi_wait_obj]) -> R
 }
 
 entry! {
-    /// fi_trywait(3): `FI_EAGAIN` when one of the objects must be read first.
+    /// fi_trywait(3): `FI_EAGAIN` when one of the objects must be read first, because there is
+    /// something to read or because only a call makes the progress that is due.
     fn trywait<D: Domain>(
         _fabric: *mut fid_fabric,
         (fids: *mut *mut fid, count: c_int) as objects: Handles<D>,
     ) -> c_int = "fi_trywait" {
         for object in objects.iter() {
-            match object? {
+            let most = match object? {
                 AnyObject::Eq(q) if !q.eq.is_empty() => return Err(FI_EAGAIN),
-                AnyObject::Eq(_) => {}
-                AnyObject::Cq(q) => q.domain.arm_cq(q.id).map(drop)?,
+                AnyObject::Eq(_) => -1,
+                AnyObject::Cq(q) => q.domain.arm_cq(q.id)?,
                 AnyObject::Cntr(c) => {
                     let (_, errors) = c.domain.read_cntr(c.id)?;
-                    c.domain.arm_cntr(c.id, u64::MAX, errors).map(drop)?;
+                    c.domain.arm_cntr(c.id, u64::MAX, errors)?
                 }
                 _ => return Err(FI_EINVAL),
+            };
+            // The application may sleep without limit.
+            if most >= 0 {
+                return Err(FI_EAGAIN);
             }
         }
         Ok(())

@@ -285,6 +285,7 @@ entry! {
         let until = deadline(timeout);
         loop {
             let members: Vec<Member<D>> = b.lock().iter().map(|(_, m)| m.clone()).collect();
+            let mut most = remaining(until);
             for m in members {
                 let armed = match m {
                     Member::Cq(d, id) => d.arm_cq(id),
@@ -294,16 +295,15 @@ entry! {
                     }
                 };
                 match armed {
-                    Ok(_) => {}
+                    Ok(limit) => most = shorter(most, limit),
                     Err(FI_EAGAIN) => return Ok(()),
                     Err(e) => return Err(e),
                 }
             }
-            let left = remaining(until);
-            if left == 0 {
+            if remaining(until) == 0 {
                 return Err(FI_ETIMEDOUT);
             }
-            if b.set.wait(left) {
+            if b.set.wait(most) {
                 return Ok(());
             }
         }

@@ -374,7 +374,7 @@ impl Poller {
             events |= libc::EPOLLOUT;
         }
         if events == 0 {
-            // Its end is told all the same, again and again otherwise.
+            // epoll always reports errors and hang-ups; with this, once.
             events = libc::EPOLLONESHOT;
         }
         let mut e = libc::epoll_event {
@@ -390,8 +390,8 @@ impl Poller {
         self.control(libc::EPOLL_CTL_ADD, fd, name, read, write);
     }
 
-    /// Changes the events that a socket is watched for. One that is watched for nothing is ready
-    /// once, when its connection ends.
+    /// Changes the events that a socket is watched for. One that is watched for nothing is reported
+    /// once, when its connection fails or both directions are closed.
     pub(crate) fn change(&self, fd: i32, name: u64, read: bool, write: bool) {
         self.control(libc::EPOLL_CTL_MOD, fd, name, read, write);
     }
@@ -521,6 +521,7 @@ mod tests {
     use crate::device::wait::poll_fd;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
 
     /// The processors that this thread may use.
     fn allowed() -> Vec<usize> {
@@ -566,11 +567,18 @@ mod tests {
 
     #[test]
     fn a_socket_watched_for_nothing_wakes_once_when_its_peer_is_gone() {
-        let (near, far) = Stream::pair().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let far = listener.accept().unwrap().0;
+        let mut near = Stream(near.into());
         let poller = Poller::new().unwrap();
         poller.add(near.fd(), 7, true, false);
         poller.change(near.fd(), 7, false, false);
+        // Unread bytes make the end a reset.
+        near.0.write_all(&[1; 8]).unwrap();
+        assert!(poll_fd(far.as_raw_fd(), libc::POLLIN, 10_000));
         drop(far);
+        assert!(poll_fd(poller.fd(), libc::POLLIN, 10_000), "the end");
         let mut ready = Vec::new();
         poller.look(&mut ready);
         assert_eq!(ready.len(), 1, "the end of the connection");

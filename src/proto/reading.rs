@@ -1,7 +1,7 @@
 //! Transfers whose bytes the receiver reads from the sender's memory, by RDMA reads of the adapter.
 //!
-//! A transfer waits in `reading` until the adapter has taken all of its reads. When the adapter
-//! refuses one, the sender is asked to send the rest (READ_NACK; protocol, 4.7).
+//! A transfer waits in `Endpoint::reading` until the adapter has taken all of its reads. When the
+//! adapter refuses one, the sender is asked to send the rest (READ_NACK; protocol, 4.7).
 
 use super::endpoint::Endpoint;
 use super::peer::Parts;

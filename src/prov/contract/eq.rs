@@ -165,6 +165,15 @@ pub fn remaining(until: Option<Instant>) -> i32 {
     }
 }
 
+/// The shorter of two times, where negative ones are without end.
+pub fn shorter(a: i32, b: i32) -> i32 {
+    match (a < 0, b < 0) {
+        (true, _) => b,
+        (_, true) => a,
+        _ => a.min(b),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -29,7 +29,7 @@ pub use completion::{Entry, ErrEntry};
 pub use connections::{ConnRequest, Connections, EventTarget, OnRequest};
 pub use deferred::{DeferredKind, DeferredOp, Trigger};
 pub use endpoints::{Endpoints, OptionValue};
-pub use eq::{deadline, remaining, Eq, EqEvent};
+pub use eq::{deadline, remaining, shorter, Eq, EqEvent};
 pub use extensions::{Extension, Extensions};
 pub use fabric::{busy_unless, Fabric};
 pub use memory::{MemoryRegions, Mr};

@@ -51,8 +51,10 @@ pub trait CompletionQueues {
 
     /// Whether a completion or an error can be read.
     fn cq_has_any(&self, cq: u32) -> Result<bool>;
-    /// Prepares to wait (fi_trywait(3)): `FI_EAGAIN` when there is something to read.
-    fn arm_cq(&self, cq: u32) -> Result<Arc<WaitSet>>;
+    /// Prepares to wait (fi_trywait(3)). Returns for how many milliseconds a caller may sleep
+    /// before it has to make progress (negative: without limit). `FI_EAGAIN` when there is
+    /// something to read, or progress to be made first.
+    fn arm_cq(&self, cq: u32) -> Result<i32>;
     /// fi_cq_signal(3): one blocked reader, or the next, returns. `FI_ENOSYS` without a wait
     /// object.
     fn signal_cq(&self, cq: u32) -> Result<()>;
@@ -75,8 +77,8 @@ pub trait Counters {
     /// fi_cntr_wait(3): until the value is at least `threshold`. `FI_ETIMEDOUT` after `timeout_ms`,
     /// `FI_EAVAIL` when an operation failed meanwhile.
     fn wait_cntr(&self, cntr: u32, threshold: u64, timeout_ms: i32) -> Result<()>;
-    /// Prepares to wait: `FI_EAGAIN` when the counter has reached `threshold` or counts more errors
-    /// than `errors` already. No poll may come between this call and the wait: a poll disarms the
-    /// counter.
-    fn arm_cntr(&self, cntr: u32, threshold: u64, errors: u64) -> Result<Arc<WaitSet>>;
+    /// Prepares to wait, as [`CompletionQueues::arm_cq`]: `FI_EAGAIN` when the counter has reached
+    /// `threshold` or counts more errors than `errors` already. No poll may come between this call
+    /// and the wait: a poll disarms the counter.
+    fn arm_cntr(&self, cntr: u32, threshold: u64, errors: u64) -> Result<i32>;
 }

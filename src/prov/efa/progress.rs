@@ -207,12 +207,12 @@ fn signal(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get(id) else { return };
     for b in [ep.tx, ep.rx].into_iter().flatten() {
         if let Some(q) = s.cqs.get_mut(b.cq) {
-            q.wait.signal();
+            q.wait.signal_if_armed();
         }
     }
     for (_, c) in ep.cntrs.each() {
         if let Some(c) = s.cntrs.get_mut(c) {
-            c.wait.signal();
+            c.wait.signal_if_armed();
         }
     }
 }

@@ -7,7 +7,7 @@ use super::cntr::Cntr;
 use super::cq::Cq;
 use crate::core::Result;
 use crate::device::wait::{wait_readable, WaitSet};
-use crate::prov::contract::{deadline, remaining, CompletionQueues, Counters, Entry};
+use crate::prov::contract::{deadline, remaining, shorter, CompletionQueues, Counters, Entry};
 use crate::types::*;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +53,10 @@ pub(crate) fn sread(
     let end = |done| if done > 0 { Ok(done) } else { Err(FI_EAGAIN) };
     loop {
         match d.read_cq::<true>(cq, count - done, move |i, e| each(done + i, e)) {
-            Ok(n) => done += n,
+            Ok(n) => {
+                done += n;
+                vain = 0;
+            }
             Err(FI_EAGAIN) => {}
             Err(e) if done == 0 => return Err(e),
             Err(_) => return Ok(done),
@@ -117,14 +120,5 @@ pub(crate) fn wait_cntr(
             Err(FI_EAGAIN) => {}
             Err(e) => return Err(e),
         }
-    }
-}
-
-/// The shorter of two times, where negative ones are without end.
-fn shorter(a: i32, b: i32) -> i32 {
-    match (a < 0, b < 0) {
-        (true, _) => b,
-        (_, true) => a,
-        _ => a.min(b),
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// See the module text.
 pub(crate) struct WaitObject {
-    pub kind: fi_wait_obj,
+    kind: fi_wait_obj,
     /// What blocked calls wait on; `None` with FI_WAIT_NONE.
     pub set: Option<Arc<WaitSet>>,
     /// A call waits: what comes must signal.
@@ -90,7 +90,7 @@ impl WaitObject {
     }
 
     /// Wakes blocked calls: another thread has taken the event that they wait for.
-    pub(crate) fn signal(&mut self) {
+    pub(crate) fn signal_if_armed(&mut self) {
         if self.armed {
             self.wake_waiters();
         }

@@ -3,7 +3,6 @@
 use super::queues::arm;
 use super::{EfaDomain, OpenedQueue, State};
 use crate::core::Result;
-use crate::device::wait::WaitSet;
 use crate::prov::contract::*;
 use crate::prov::efa::ops::deferred;
 use crate::prov::efa::progress::progress;
@@ -47,8 +46,9 @@ impl Counters for EfaDomain {
         s.cntrs.remove(id).map(|_| ()).ok_or(FI_EBADF)
     }
 
-    fn arm_cntr(&self, id: u32, threshold: u64, errors: u64) -> Result<Arc<WaitSet>> {
-        self.prepare_cntr(id, threshold, errors).map(|(w, _)| w)
+    fn arm_cntr(&self, id: u32, threshold: u64, errors: u64) -> Result<i32> {
+        self.prepare_cntr(id, threshold, errors)
+            .map(|(_, most)| most)
     }
 
     fn wait_cntr(&self, id: u32, threshold: u64, timeout_ms: i32) -> Result<()> {

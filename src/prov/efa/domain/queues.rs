@@ -6,7 +6,6 @@ use crate::core::slab::Slab;
 use crate::core::yielding::YieldBackoff;
 use crate::core::{Errno, Result};
 use crate::device::host;
-use crate::device::wait::WaitSet;
 use crate::prov::contract::*;
 use crate::prov::efa::endpoint::Ep;
 use crate::prov::efa::poll::{self, PollResult};
@@ -99,8 +98,8 @@ impl CompletionQueues for EfaDomain {
         s.cqs.get_mut(id).and_then(Cq::take_error).ok_or(FI_EAGAIN)
     }
 
-    fn arm_cq(&self, id: u32) -> Result<Arc<WaitSet>> {
-        self.prepare_cq(id).map(|(w, _)| w)
+    fn arm_cq(&self, id: u32) -> Result<i32> {
+        self.prepare_cq(id).map(|(_, most)| most)
     }
 
     fn sread_cq(

@@ -39,9 +39,9 @@ pub(crate) struct LiveEndpoint {
 }
 
 /// After `IDLE_POLLS` empty polls the adapter is polled once every `IDLE_INTERVAL` calls while the
-/// rings have traffic, and once every `QUIET_INTERVAL` calls when a ring is open, but the last
-/// `QUIET_INTERVAL` polls of it were empty: a poll costs a system call, or a load from the device's
-/// memory.
+/// rings are used, and once every `QUIET_INTERVAL` calls when no active ring has had a record in
+/// its last `QUIET_INTERVAL` polls and nothing is outstanding: a poll costs a system call, or a
+/// load from the device's memory.
 const IDLE_POLLS: u32 = 64;
 const IDLE_INTERVAL: u32 = 1024;
 const QUIET_INTERVAL: u32 = 128;

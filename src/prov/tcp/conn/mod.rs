@@ -2,7 +2,7 @@
 //!
 //! Data path: `output` sends a header and its payload at once, or queues both while the socket is
 //! full; `input` cuts what arrives into headers and payloads, each payload going straight to its
-//! place; `make` connects, answers and ends.
+//! place; `saved` keeps messages that have no receive yet; `make` connects, answers and ends.
 //!
 //! Invariants: bytes leave and arrive in the order of the calls, so that acknowledgements and
 //! answers to reads need no numbers; lengths, counts, keys and numbers of the peer are checked

@@ -2,7 +2,6 @@
 
 use super::TcpDomain;
 use crate::core::Result;
-use crate::device::wait::WaitSet;
 use crate::prov::contract::*;
 use crate::prov::reports::blocking::{self, Armed, BlockingCounters};
 use crate::prov::reports::cntr::Cntr;
@@ -42,8 +41,9 @@ impl Counters for TcpDomain {
         self.with_cntr(id, |c| c.change(errors, set, n))?
     }
 
-    fn arm_cntr(&self, id: u32, threshold: u64, errors: u64) -> Result<Arc<WaitSet>> {
-        self.without_limit(self.prepare_cntr(id, threshold, errors)?)
+    fn arm_cntr(&self, id: u32, threshold: u64, errors: u64) -> Result<i32> {
+        let (_, most) = self.prepare_cntr(id, threshold, errors)?;
+        Ok(self.sleep_limit(most))
     }
 
     fn wait_cntr(&self, id: u32, threshold: u64, timeout_ms: i32) -> Result<()> {

@@ -5,7 +5,6 @@ use super::TcpDomain;
 use crate::core::yielding::YieldBackoff;
 use crate::core::{errno, Errno, Result};
 use crate::device::host;
-use crate::device::wait::WaitSet;
 use crate::prov::contract::*;
 use crate::prov::reports::blocking::{self, Armed, BlockingQueues};
 use crate::prov::reports::cq::Cq;
@@ -36,12 +35,12 @@ impl TcpDomain {
         FI_EAGAIN
     }
 
-    /// What a caller that blocks without limit waits on. `FI_EAGAIN` while connections are being
-    /// made, unless there is a progress thread: nobody else would handle their deadlines.
-    pub(super) fn without_limit(&self, (wait, most): Armed) -> Result<Arc<WaitSet>> {
-        match most >= 0 && !self.thread.load(Ordering::Relaxed) {
-            true => Err(FI_EAGAIN),
-            false => Ok(wait),
+    /// For how long the application may sleep where a call of the library's own may for `most`
+    /// milliseconds: the progress thread keeps the time limits of connections, if there is one.
+    pub(super) fn sleep_limit(&self, most: i32) -> i32 {
+        match self.thread.load(Ordering::Relaxed) {
+            true => -1,
+            false => most,
         }
     }
 }
@@ -124,8 +123,9 @@ impl CompletionQueues for TcpDomain {
         s.cqs.get(id).map(Cq::has_any).ok_or(FI_EBADF)
     }
 
-    fn arm_cq(&self, id: u32) -> Result<Arc<WaitSet>> {
-        self.without_limit(self.prepare_cq(id)?)
+    fn arm_cq(&self, id: u32) -> Result<i32> {
+        let (_, most) = self.prepare_cq(id)?;
+        Ok(self.sleep_limit(most))
     }
 
     fn signal_cq(&self, id: u32) -> Result<()> {
@@ -187,7 +187,7 @@ mod tests {
         d.bind_cq(ep, cq, FI_TRANSMIT | FI_RECV).unwrap();
         d.bind_cntr(ep, cntr, FI_SEND).unwrap();
         d.enable_ep(ep).unwrap();
-        assert!(d.arm_cq(cq).is_ok() && d.arm_cntr(cntr, 1, 0).is_ok());
+        assert_eq!((d.arm_cq(cq), d.arm_cntr(cntr, 1, 0)), (Ok(-1), Ok(-1)));
         let raw = addr::to_raw(&silent.local_addr().unwrap());
         let to = d.insert_addr(av, &raw).unwrap();
         let send = MsgReq {
@@ -198,7 +198,7 @@ mod tests {
             common: Common::default(),
         };
         d.send(ep, &send).unwrap();
-        assert_eq!(d.arm_cq(cq).err(), Some(FI_EAGAIN));
-        assert_eq!(d.arm_cntr(cntr, 1, 0).err(), Some(FI_EAGAIN));
+        let limited = |most: Result<i32>| most.is_ok_and(|most| most >= 0);
+        assert!(limited(d.arm_cq(cq)) && limited(d.arm_cntr(cntr, 1, 0)));
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! They wait in `fetching`, in order. Each poll copies up to its budget of them (`fetch_on`). In a
 //! copy that is split, each side takes the next chunk that nobody has; the message ends when the
-//! chunks of both sides are there, and one that failed when its sender writes nothing any more
-//! (`stopping`).
+//! chunks of both sides are there. A message whose copy failed ends once its sender no longer
+//! writes (`stopping`).
 
 use super::port::{ArrivedRecord, PeerRings, RendezvousPort};
 use super::receiver::{ways, RecvState};
