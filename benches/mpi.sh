@@ -16,7 +16,12 @@ benchmarks=${BENCHMARKS:-PingPong Sendrecv Exchange Allreduce Bcast Alltoall}
 here=$(realpath "$(dirname "$0")")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+program=mpi_loops place="--bind-to core"
+[ "$ranks" -le 2 ] || program=mpi_start place=
+# What is measured beside ours and the C library's tcp.
+third=("$peer" shm) title="C shm us"
 if [ -n "${HOSTS:-}" ]; then
+	program=mpi_flows place= third=("$lib" tcp) title="our tcp us"
 	host=mpi$$-
 	trap 'ip netns del ${host}1 2>/dev/null || true; ip netns del ${host}2 2>/dev/null || true; rm -rf "$work"' EXIT
 	for h in 1 2; do ip netns add $host$h; done
@@ -36,9 +41,6 @@ export FI_LOG_LEVEL=error FI_EFA_SOFT=on
 export I_MPI_FABRICS=ofi I_MPI_OFI_LIBRARY_INTERNAL=0
 export MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1
 
-program=mpi_loops place="--bind-to core"
-[ "$ranks" -le 2 ] || program=mpi_start place=
-[ -z "${HOSTS:-}" ] || program=mpi_flows place=
 [ -x "$mpi/bin/IMB-MPI1" ] || "$mpi/bin/mpicc" -O2 -o "$work/loops" "$here/$program.c"
 
 launch() { # provider command...
@@ -68,19 +70,15 @@ once() { # library provider
 		         print name, $1, name == "PingPong" ? $3 : $5 }'
 }
 
-touch "$work/shm"
+failed() { cat "$work/err" >&2; exit 1; }
+
+touch "$work/third"
 for _ in $(seq "$runs"); do
-	once "$lib" efa >> "$work/ours" || { cat "$work/err" >&2; exit 1; }
-	once "$peer" tcp >> "$work/tcp" || { cat "$work/err" >&2; exit 1; }
-	if [ -n "${HOSTS:-}" ]; then
-		once "$lib" tcp >> "$work/shm"
-	else
-		once "$peer" shm >> "$work/shm" || true
-	fi
+	once "$lib" efa >> "$work/ours" || failed
+	once "$peer" tcp >> "$work/tcp" || failed
+	once "${third[@]}" >> "$work/third" || [ "${third[1]}" = shm ] || failed
 done
-third="C shm us"
-[ -z "${HOSTS:-}" ] || third="our tcp us"
-printf '%-12s %9s %10s %10s %10s %8s\n' "$ranks ranks" bytes "ours us" "C tcp us" "$third" "to best"
+printf '%-12s %9s %10s %10s %10s %8s\n' "$ranks ranks" bytes "ours us" "C tcp us" "$title" "to best"
 awk '
 function median(list, n, i, j, t, a) {
 	n = split(list, a, " ")
@@ -98,9 +96,9 @@ function median(list, n, i, j, t, a) {
 END {
 	for (i = 1; i <= count; i++) {
 		key = order[i]; split(key, k, " ")
-		ours = median(times["ours", key]); tcp = median(times["tcp", key]); shm = median(times["shm", key])
-		best = shm != "" && shm + 0 < tcp + 0 ? shm : tcp
+		ours = median(times["ours", key]); tcp = median(times["tcp", key]); third = median(times["third", key])
+		best = third != "" && third + 0 < tcp + 0 ? third : tcp
 		printf "%-12s %9s %10.2f %10.2f %10s %8.2f\n", k[1], k[2], ours, tcp,
-			shm == "" ? "-" : sprintf("%.2f", shm), best ? ours / best : 0
+			third == "" ? "-" : sprintf("%.2f", third), best ? ours / best : 0
 	}
-}' "$work/ours" "$work/tcp" "$work/shm"
+}' "$work/ours" "$work/tcp" "$work/third"

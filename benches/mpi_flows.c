@@ -5,14 +5,12 @@
  * second half streams to rank 0, and all ranks exchange with all. Prints "name bytes microseconds",
  * the median of seven rounds: per message, of all of them, or per MPI_Alltoall.
  */
-#include <mpi.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "mpi_measure.h"
 
 enum { WINDOW = 32, ROUNDS = 7, MOST = 1 << 20, RANKS_MAX = 64 };
 enum { DATA = 2, ANSWER = 3 };
 
-static int me, ranks, half;
+static int ranks, half;
 static char *buf, *from, *to;
 
 /* Streams to a rank that answers each window. */
@@ -82,26 +80,9 @@ static double to_all(int len, int count)
 	return (MPI_Wtime() - t) / rounds;
 }
 
-static int less(const void *a, const void *b)
+static int messages(int len)
 {
-	double x = *(const double *) a, y = *(const double *) b;
-
-	return (x > y) - (x < y);
-}
-
-static void measure(const char *name, double (*loop)(int, int), int len)
-{
-	int count = len <= 65536 ? 1024 : 64;
-	double times[ROUNDS];
-
-	loop(len, count);
-	for (int i = 0; i < ROUNDS; i++) {
-		MPI_Barrier(MPI_COMM_WORLD);
-		times[i] = loop(len, count);
-	}
-	qsort(times, ROUNDS, sizeof(*times), less);
-	if (me == 0)
-		printf("%s %d %.3f\n", name, len, times[ROUNDS / 2] * 1e6);
+	return len <= 65536 ? 1024 : 64;
 }
 
 int main(int argc, char **argv)
@@ -118,11 +99,11 @@ int main(int argc, char **argv)
 	if (ranks % 2 || ranks > RANKS_MAX || !buf || !from || !to)
 		MPI_Abort(MPI_COMM_WORLD, 1);
 	for (int i = 0; i < 4; i++)
-		measure("pairs", pairs, sizes[i]);
+		measure("pairs", pairs, sizes[i], messages(sizes[i]), ROUNDS);
 	for (int i = 0; i < 4; i++)
-		measure("to-one", to_one, sizes[i]);
+		measure("to-one", to_one, sizes[i], messages(sizes[i]), ROUNDS);
 	for (int i = 0; i < 4; i++)
-		measure("to-all", to_all, sizes[i]);
+		measure("to-all", to_all, sizes[i], messages(sizes[i]), ROUNDS);
 	MPI_Finalize();
 	return 0;
 }

@@ -3,13 +3,10 @@
  * Two ranks of any MPI library: ping-pong, and windows of 64 messages that are answered by a short
  * one. Prints "name bytes microseconds" per message, the median of eleven rounds.
  */
-#include <mpi.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "mpi_measure.h"
 
 enum { WINDOW = 64, ROUNDS = 11, MOST = 1 << 20 };
 
-static int me;
 static char *buf;
 
 static double pingpong(int len, int count)
@@ -47,26 +44,9 @@ static double rate(int len, int count)
 	return (MPI_Wtime() - t) / count;
 }
 
-static int less(const void *a, const void *b)
+static int messages(int len)
 {
-	double x = *(const double *) a, y = *(const double *) b;
-
-	return (x > y) - (x < y);
-}
-
-static void measure(const char *name, double (*loop)(int, int), int len)
-{
-	int count = len <= 65536 ? 4096 : 256;
-	double times[ROUNDS];
-
-	loop(len, count);
-	for (int i = 0; i < ROUNDS; i++) {
-		MPI_Barrier(MPI_COMM_WORLD);
-		times[i] = loop(len, count);
-	}
-	qsort(times, ROUNDS, sizeof(*times), less);
-	if (me == 0)
-		printf("%s %d %.3f\n", name, len, times[ROUNDS / 2] * 1e6);
+	return len <= 65536 ? 4096 : 256;
 }
 
 int main(int argc, char **argv)
@@ -77,9 +57,9 @@ int main(int argc, char **argv)
 	MPI_Comm_rank(MPI_COMM_WORLD, &me);
 	buf = calloc(1, MOST);
 	for (int i = 0; buf && i < 4; i++)
-		measure("PingPong", pingpong, sizes[i]);
+		measure("PingPong", pingpong, sizes[i], messages(sizes[i]), ROUNDS);
 	for (int i = 0; buf && i < 4; i++)
-		measure("Rate", rate, sizes[i]);
+		measure("Rate", rate, sizes[i], messages(sizes[i]), ROUNDS);
 	MPI_Finalize();
 	return buf ? EXIT_SUCCESS : EXIT_FAILURE;
 }

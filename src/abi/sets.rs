@@ -285,7 +285,8 @@ entry! {
         let until = deadline(timeout);
         loop {
             let members: Vec<Member<D>> = b.lock().iter().map(|(_, m)| m.clone()).collect();
-            let mut most = remaining(until);
+            let left = remaining(until);
+            let mut most = left;
             for m in members {
                 let armed = match m {
                     Member::Cq(d, id) => d.arm_cq(id),
@@ -300,7 +301,7 @@ entry! {
                     Err(e) => return Err(e),
                 }
             }
-            if remaining(until) == 0 {
+            if left == 0 {
                 return Err(FI_ETIMEDOUT);
             }
             if b.set.wait(most) {

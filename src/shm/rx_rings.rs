@@ -142,7 +142,7 @@ impl RxRings {
         !self.active.is_empty()
     }
 
-    /// Whether one of the last `polls` polls has found something.
+    /// Whether one of the last `polls` polls has found a record in an active ring.
     #[inline]
     pub fn used_within(&self, polls: u32) -> bool {
         self.active.iter().any(|i| i.idle < polls)

@@ -49,13 +49,13 @@ pub(crate) fn sread(
 ) -> Result<usize> {
     let until = deadline(timeout_ms);
     let mut done = 0;
-    let mut vain = 0;
+    let mut failed_arms = 0;
     let end = |done| if done > 0 { Ok(done) } else { Err(FI_EAGAIN) };
     loop {
         match d.read_cq::<true>(cq, count - done, move |i, e| each(done + i, e)) {
             Ok(n) => {
                 done += n;
-                vain = 0;
+                failed_arms = 0;
             }
             Err(FI_EAGAIN) => {}
             Err(e) if done == 0 => return Err(e),
@@ -73,14 +73,14 @@ pub(crate) fn sread(
         }
         match d.prepare_cq(cq) {
             Ok((w, most)) => {
-                vain = 0;
+                failed_arms = 0;
                 wait_readable(w.fd(), shorter(left, most));
             }
             Err(FI_EAGAIN) => {
                 // Something has arrived that cannot be taken yet, for example while a peer works on
                 // it.
-                vain += 1;
-                if vain > FAILED_ARMS_MAX {
+                failed_arms += 1;
+                if failed_arms > FAILED_ARMS_MAX {
                     std::thread::sleep(PAUSE);
                 }
             }

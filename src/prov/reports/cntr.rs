@@ -3,6 +3,7 @@
 use super::wait_object::WaitObject;
 use crate::core::Result;
 use crate::device::any::ExternalCounter;
+use crate::device::wait::WaitSet;
 use crate::types::*;
 use std::sync::Arc;
 
@@ -27,6 +28,13 @@ impl Cntr {
             bytes: events == FI_CNTR_EVENTS_BYTES,
             wait: WaitObject::new(wait_obj)?,
         })
+    }
+
+    /// Arms the wait object ([`WaitObject::arm`]) while the value is less than `threshold` and the
+    /// errors are `errors`.
+    pub(crate) fn arm(&mut self, threshold: u64, errors: u64) -> Result<Arc<WaitSet>> {
+        let found = self.value() >= threshold || self.errors() != errors;
+        self.wait.arm(found)
     }
 
     /// An operation of `len` bytes has succeeded.

@@ -9,6 +9,7 @@ use crate::core::fifo::Fifo;
 use crate::core::yielding::YieldBackoff;
 use crate::core::Result;
 use crate::device::any::ExternalQueue;
+use crate::device::wait::WaitSet;
 use crate::prov::contract::{Entry, ErrEntry};
 use crate::types::*;
 use std::collections::VecDeque;
@@ -63,6 +64,12 @@ impl Cq {
         self.entries.push(e);
         self.put += 1;
         self.wait.wake();
+    }
+
+    /// Arms the wait object ([`WaitObject::arm`]) unless there is something to read.
+    pub(crate) fn arm(&mut self) -> Result<Arc<WaitSet>> {
+        let found = self.has_any() || self.signaled;
+        self.wait.arm(found)
     }
 
     /// Has one blocked reader, or the next, return (fi_cq_signal(3)). `FI_ENOSYS` without a wait

@@ -7,8 +7,14 @@ pub(crate) mod completion;
 pub(crate) mod cq;
 pub(crate) mod wait_object;
 
+use crate::core::slab::Slab;
 use crate::core::Result;
+use crate::device::wait::WaitSet;
 use crate::types::*;
+use cntr::Cntr;
+use cq::Cq;
+use std::sync::Arc;
+use wait_object::WaitObject;
 
 /// A queue an endpoint reports to.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +62,14 @@ impl CqBinding {
         }
         Ok(())
     }
+}
+
+/// For the progress thread: what it is to signal because something has come since it asked last
+/// (FI_WAIT_MUTEX_COND).
+pub(crate) fn take_news(cqs: &mut Slab<Cq>, cntrs: &mut Slab<Cntr>) -> Vec<Arc<WaitSet>> {
+    let cqs = cqs.iter_mut().map(|(_, q)| &mut q.wait);
+    let cntrs = cntrs.iter_mut().map(|(_, c)| &mut c.wait);
+    cqs.chain(cntrs).filter_map(WaitObject::take_news).collect()
 }
 
 /// `FI_EOPBADSTATE`, with a line that says why, for what is bound to an `enabled` endpoint.

@@ -1,6 +1,6 @@
 //! Counters of a domain (fi_cntr(3)).
 
-use super::queues::arm;
+use super::queues::arm_with_endpoints;
 use super::{EfaDomain, OpenedQueue, State};
 use crate::core::Result;
 use crate::prov::contract::*;
@@ -81,8 +81,8 @@ impl BlockingCounters for EfaDomain {
         let s = &mut *s;
         progress_cntr(s, id);
         let c = s.cntrs.get_mut(id).ok_or(FI_EBADF)?;
-        let found = c.value() >= threshold || c.errors() != errors;
-        arm(&mut c.wait, found, &mut s.eps)
+        let set = c.arm(threshold, errors)?;
+        arm_with_endpoints(set, &mut c.wait, &mut s.eps)
     }
 }
 

@@ -130,15 +130,18 @@ impl BlockingQueues for EfaDomain {
         let s = &mut *s;
         progress_cq(s, id);
         let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
-        let found = cq.has_any() || cq.signaled;
-        arm(&mut cq.wait, found, &mut s.eps)
+        let set = cq.arm()?;
+        arm_with_endpoints(set, &mut cq.wait, &mut s.eps)
     }
 }
 
-/// Arms a wait object ([`WaitObject::arm`]) and its endpoints. `FI_EAGAIN` also when one of these
-/// has something to do.
-pub(super) fn arm(w: &mut WaitObject, found: bool, eps: &mut Slab<Ep>) -> Result<Armed> {
-    let set = w.arm(found)?;
+/// Arms the endpoints of a wait object that is armed. `FI_EAGAIN`, and it is not armed any more,
+/// when one of them has something to do.
+pub(super) fn arm_with_endpoints(
+    set: Arc<WaitSet>,
+    w: &mut WaitObject,
+    eps: &mut Slab<Ep>,
+) -> Result<Armed> {
     w.armed = arm_eps(eps, &w.eps);
     match w.armed {
         true => Ok((set, -1)),

@@ -4,9 +4,9 @@
 use super::{arm_eps, EfaDomain};
 use crate::core::Result;
 use crate::device::host;
-use crate::device::wait::{wait_readable, WaitSet};
+use crate::device::wait::wait_readable;
 use crate::prov::efa::progress::progress;
-use crate::prov::reports::wait_object::WaitObject;
+use crate::prov::reports;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -40,18 +40,15 @@ fn run_progress(domain: &Weak<EfaDomain>) {
             return;
         }
         d.wake.clear();
-        let mut tell: Vec<Arc<WaitSet>> = Vec::new();
-        let quiet = {
+        let (tell, quiet) = {
             let mut s = d.state.lock_from_library();
             let s = &mut *s;
             let all = s.eps.select(|_| true);
             for id in &all {
                 progress(s, *id);
             }
-            let cqs = s.cqs.iter_mut().map(|(_, q)| &mut q.wait);
-            let cntrs = s.cntrs.iter_mut().map(|(_, c)| &mut c.wait);
-            tell.extend(cqs.chain(cntrs).filter_map(WaitObject::take_news));
-            arm_eps(&mut s.eps, &all)
+            let tell = reports::take_news(&mut s.cqs, &mut s.cntrs);
+            (tell, arm_eps(&mut s.eps, &all))
         };
         for w in tell {
             w.broadcast();

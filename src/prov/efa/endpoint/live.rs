@@ -61,9 +61,9 @@ impl LiveEndpoint {
     #[inline]
     pub(crate) fn skip_adapter_poll(&mut self) -> bool {
         let skipped = self.skipped_polls;
-        let used = |h: &ShmEndpoint| match skipped {
-            0..QUIET_INTERVAL => h.rx.has_active() || h.tx.has_outstanding(),
-            _ => h.rx.used_within(QUIET_INTERVAL) || h.tx.has_outstanding(),
+        let used = |h: &ShmEndpoint| {
+            let recently = skipped < QUIET_INTERVAL || h.rx.used_within(QUIET_INTERVAL);
+            h.rx.has_active() && recently || h.tx.has_outstanding()
         };
         let skips = self.empty_polls >= IDLE_POLLS
             && skipped < IDLE_INTERVAL

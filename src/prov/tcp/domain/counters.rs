@@ -62,7 +62,6 @@ impl BlockingCounters for TcpDomain {
         let mut s = self.lock_for_progress();
         let most = settle(&mut s);
         let c = s.cntrs.get_mut(id).ok_or(FI_EBADF)?;
-        let found = c.value() >= threshold || c.errors() != errors;
-        c.wait.arm(found).map(|set| (set, most))
+        c.arm(threshold, errors).map(|set| (set, most))
     }
 }

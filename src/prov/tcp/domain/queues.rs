@@ -144,8 +144,7 @@ impl BlockingQueues for TcpDomain {
         let mut s = self.lock_for_progress();
         let most = settle(&mut s);
         let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
-        let found = cq.has_any() || cq.signaled;
-        cq.wait.arm(found).map(|set| (set, most))
+        cq.arm().map(|set| (set, most))
     }
 }
 

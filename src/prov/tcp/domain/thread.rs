@@ -7,8 +7,8 @@
 use super::TcpDomain;
 use crate::core::Result;
 use crate::device::host;
-use crate::device::wait::{wait_readable, WaitSet};
-use crate::prov::reports::wait_object::WaitObject;
+use crate::device::wait::wait_readable;
+use crate::prov::reports;
 use crate::prov::tcp::progress::{look, settle};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -49,8 +49,7 @@ fn run(domain: &Weak<TcpDomain>) {
         }
         pause = LOOK;
         d.wake.clear();
-        let mut tell: Vec<Arc<WaitSet>> = Vec::new();
-        let most = {
+        let (tell, most) = {
             let mut s = d.state.lock_from_library();
             let s = &mut *s;
             // A stream comes in pieces, and sleeping costs as much as several of them.
@@ -59,10 +58,7 @@ fn run(domain: &Weak<TcpDomain>) {
                 vain = if look(s) { 0 } else { vain + 1 };
             }
             let most = settle(s);
-            let cqs = s.cqs.iter_mut().map(|(_, q)| &mut q.wait);
-            let cntrs = s.cntrs.iter_mut().map(|(_, c)| &mut c.wait);
-            tell.extend(cqs.chain(cntrs).filter_map(WaitObject::take_news));
-            most
+            (reports::take_news(&mut s.cqs, &mut s.cntrs), most)
         };
         for w in tell {
             w.broadcast();
