@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Two processes of one host send GPU memory to each other, for `gpu-sim run`. The receiver's GPU
- * copies each message once. Memory of cuMemMap, which has no IPC handle, is sent another way. The
- * sender is killed in the end, which must not block the receiver.
+ * Two processes of one host send GPU memory to each other, and read and write it, for `gpu-sim
+ * run`. The receiver's GPU copies each message once, and the initiator's each read and write,
+ * without the target. Memory of cuMemMap, which has no IPC handle, goes another way. The sender is
+ * killed in the end, which must not block the receiver.
  *
  * device_peers FABRIC
  */
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 #include "device.h"
 
@@ -31,6 +34,14 @@ static void tell(const void *at, size_t len)
 static void hear(void *at, size_t len)
 {
 	DO(len, read(in_fd, at, len));
+}
+
+/* Whether the other side has said something. */
+static int heard(void)
+{
+	struct pollfd p = { .fd = in_fd, .events = POLLIN };
+
+	return poll(&p, 1, 0) == 1;
 }
 
 /* Waits until the other side calls this function, too. */
@@ -106,6 +117,17 @@ static void connect_peers(const char *fabric_name)
 	DO(1, fi_av_insert(av, theirs, 1, &peer, 0, NULL));
 }
 
+/* As `meet`, and polls meanwhile. */
+static void served(void)
+{
+	char c = 0;
+
+	while (!heard())
+		fi_cq_read(cq, NULL, 0);
+	hear(&c, 1);
+	tell(&c, 1);
+}
+
 static void transmit(void *at, struct fid_mr *mr, size_t len)
 {
 	memset(out, 0, SIZE);
@@ -132,6 +154,107 @@ static size_t lens[] = { 8, 8192, 9000, 65536, 1 << 20, SIZE };
 
 enum { LENS = sizeof(lens) / sizeof(lens[0]) };
 
+/* A region of the other process. */
+struct region {
+	uint64_t addr, key;
+};
+
+static void put_pattern(void *at, int is_host, char with)
+{
+	for (size_t i = 0; i < SIZE; i++)
+		out[i] = (char) (i * 5 + with);
+	if (is_host)
+		memcpy(at, out, SIZE);
+	else
+		DO(0, gpu_copy(at, out, SIZE, TO_DEVICE));
+}
+
+static void has_pattern(void *at, int is_host, size_t len, char with)
+{
+	if (is_host)
+		memcpy(back, at, SIZE);
+	else
+		DO(0, gpu_copy(back, at, SIZE, TO_HOST));
+	for (size_t i = 0; i < len; i++)
+		TRUE(back[i] == (char) (i * 5 + with));
+}
+
+static char host_memory[SIZE];
+
+/* Writes to and reads from a region of the other process, whose GPU memory our GPU copies. */
+static void initiator(void *at, struct fid_mr *mr, int is_host)
+{
+	struct region there;
+	uint64_t before;
+
+	for (int kind = 0; kind < 2; kind++) {
+		hear(&there, sizeof(there));
+		for (int i = 0; i < LENS; i++) {
+			put_pattern(at, is_host, (char) i);
+			before = copies();
+			POST(fi_write(ep, at, lens[i], fi_mr_desc(mr), peer, there.addr, there.key, &context));
+			ends(1);
+			TRUE(kind || is_host || copies() - before == 1);
+			meet();
+			meet();
+			before = copies();
+			POST(fi_read(ep, at, lens[i], fi_mr_desc(mr), peer, there.addr, there.key, &context));
+			ends(1);
+			TRUE(kind || is_host || copies() - before == 1);
+			has_pattern(at, is_host, lens[i], (char) (i + 100));
+			meet();
+		}
+		/* Several at once. */
+		meet();
+		for (int i = 0; i < 40; i++)
+			POST(fi_write(ep, (char *) at + i * 1000, 1000, fi_mr_desc(mr), peer,
+				      there.addr + i * 1000, there.key, &context));
+		ends(40);
+		meet();
+		/* The region is closed while this side does not poll. */
+		if (!kind && !is_host)
+			POST(fi_write(ep, at, SIZE, fi_mr_desc(mr), peer, there.addr, there.key, &context));
+		meet();
+		meet();
+		if (!kind && !is_host)
+			ends(1);
+	}
+}
+
+/* The other side, which only polls until it is told. */
+static void target(int initiator_is_host)
+{
+	void *own = device();
+	uint64_t before;
+
+	for (int kind = 0; kind < 2; kind++) {
+		void *at = kind ? host_memory : own;
+		struct fid_mr *mr = registered(at, kind ? FI_HMEM_SYSTEM : FI_HMEM_CUDA);
+		struct region here = { (uintptr_t) at, fi_mr_key(mr) };
+
+		put_pattern(at, kind, 77);
+		tell(&here, sizeof(here));
+		for (int i = 0; i < LENS; i++) {
+			before = copies();
+			served();
+			TRUE(kind || initiator_is_host || copies() == before);
+			has_pattern(at, kind, lens[i], (char) i);
+			put_pattern(at, kind, (char) (i + 100));
+			meet();
+			before = copies();
+			served();
+			TRUE(kind || initiator_is_host || copies() == before);
+		}
+		put_pattern(at, kind, 0);
+		meet();
+		served();
+		has_pattern(at, kind, 40000, (char) (LENS - 1 + 100));
+		served();
+		DO(0, fi_close(&mr->fid));
+		meet();
+	}
+}
+
 static void sender(void)
 {
 	void *own = device(), *vmm = mapped();
@@ -147,6 +270,8 @@ static void sender(void)
 		transmit(own, mr, lens[i]);
 		transmit(vmm, other, lens[i]);
 	}
+	initiator(own, mr, 0);
+	initiator(host_memory, registered(host_memory, FI_HMEM_SYSTEM), 1);
 	/* Die while the receiver still has the allocation open. */
 	meet();
 	raise(SIGKILL);
@@ -168,6 +293,8 @@ static void receiver(void)
 	}
 	/* The receiver opens the allocation once, and closes it when the sender is gone. */
 	TRUE(gpu_calls("libfabric", "cuIpcOpenMemHandle") == 1);
+	target(0);
+	target(1);
 	meet();
 	while (gpu_calls("libfabric", "cuIpcCloseMemHandle") == 0)
 		fi_cq_read(cq, NULL, 0);
@@ -193,6 +320,6 @@ int main(int argc, char **argv)
 	receiver();
 	DO(child, waitpid(child, &status, 0));
 	TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-	puts("a GPU copies what another process sends, once");
+	puts("a GPU copies what another process sends, reads or writes, once");
 	return 0;
 }

@@ -396,7 +396,7 @@ impl Interface for Cuda {
     }
 
     unsafe fn start_copy(&self, to: usize, from: usize, len: usize) -> Result<usize> {
-        let context = self.context(from)?;
+        let context = self.context(from).or_else(|_| self.context(to))?;
         self.within(context, || {
             let stream = self.stream(context)?;
             let mut event = core::ptr::null_mut();

@@ -85,7 +85,7 @@ pub trait Interface: Send + Sync {
     /// Closes an allocation of [`Interface::open_shared`]; no copy is under way.
     fn close_shared(&self, _base: usize) {}
 
-    /// Starts a copy of `len` bytes of device memory at `from` to memory of either kind at `to`,
+    /// Starts a copy of `len` bytes from `from` to `to`, of which one at least is device memory,
     /// and returns its id.
     ///
     /// # Safety

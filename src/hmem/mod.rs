@@ -28,6 +28,7 @@ mod piece;
 mod plain;
 mod rocr;
 mod shared;
+mod staging;
 mod synapse;
 
 pub(crate) use bounce::BounceBuffers;
@@ -41,6 +42,7 @@ pub use owned::{combine, copy, Owned};
 pub use piece::{InjectBuf, Piece, Segment};
 pub use plain::{copy_across, copy_bytes, prefetch_read, prefetch_write, prefetch_write_16};
 pub(crate) use shared::{PendingCopy, SharedMemory};
+pub(crate) use staging::{read_staged, write_staged};
 
 use core::ffi::c_void;
 

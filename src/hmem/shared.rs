@@ -1,4 +1,5 @@
-//! Device memory of other processes of this host: opened once, and copied from asynchronously.
+//! Device memory of other processes of this host: opened once, and copied from and to
+//! asynchronously.
 //!
 //! A [`SharedMemory`] caches open allocations, because opening takes long. The least recently used
 //! is closed when there are too many, and all of a peer's when the peer is gone. A [`PendingCopy`]
@@ -8,9 +9,13 @@ use super::interface::{self, IpcHandle};
 use super::{MemKind, UserMem, MAX_SEGS};
 use crate::core::Result;
 use crate::types::*;
+use std::collections::VecDeque;
 
 /// Most open allocations.
 const OPEN_MAX: usize = 64;
+/// Most allocations that are known not to open, and how often each is refused.
+const REFUSED_MAX: usize = 16;
+const REFUSALS: u32 = 1024;
 
 /// An allocation of another process.
 struct OpenAllocation {
@@ -35,6 +40,9 @@ impl Drop for OpenAllocation {
 #[derive(Default)]
 pub(crate) struct SharedMemory {
     open: Vec<OpenAllocation>,
+    /// Allocations that could not be opened, by owner and id, and how often each is refused without
+    /// another attempt.
+    refused: VecDeque<(u32, u64, u32)>,
     clock: u64,
 }
 
@@ -88,12 +96,25 @@ impl SharedMemory {
         if let Some(at) = self.open.iter().position(same) {
             return Ok(at);
         }
+        let same = |r: &&mut (u32, u64, u32)| (r.0, r.1) == (owner, h.id);
+        if let Some((_, _, left)) = self.refused.iter_mut().find(same) {
+            if *left > 0 {
+                *left -= 1;
+                return Err(FI_EOPNOTSUPP);
+            }
+        }
+        self.refused.retain(|r| (r.0, r.1) != (owner, h.id));
         if self.open.len() >= OPEN_MAX {
             let idle = self.open.iter().enumerate().filter(|(_, o)| o.busy == 0);
             let oldest = idle.min_by_key(|(_, o)| o.used).map(|(at, _)| at);
             self.open.swap_remove(oldest.ok_or(FI_EAGAIN)?);
         }
-        let (base, len) = interface::of(kind).open_shared(&handle, near)?;
+        let opened = interface::of(kind).open_shared(&handle, near);
+        if opened.is_err() {
+            self.refused.truncate(REFUSED_MAX - 1);
+            self.refused.push_front((owner, h.id, REFUSALS));
+        }
+        let (base, len) = opened?;
         let (used, busy) = (self.clock, 0);
         self.open.push(OpenAllocation {
             owner,
@@ -107,36 +128,64 @@ impl SharedMemory {
         Ok(self.open.len() - 1)
     }
 
-    /// Starts to copy from memory that `owner` shares into all of `into`. An error when the memory
-    /// cannot be opened, or does not contain the range.
+    /// Whether memory that `owner` shares, and `len` bytes of it, can be copied from and to
+    /// `local`: opens it.
+    pub(crate) fn opens(
+        &mut self,
+        owner: u32,
+        shared: (MemKind, &IpcHandle),
+        local: &UserMem,
+    ) -> bool {
+        self.opened(owner, shared, local).is_ok()
+    }
+
+    /// Index in `open` of the allocation that a handle names, and the address there. An error when
+    /// the memory cannot be opened, or does not contain as many bytes as `local`.
+    fn opened(
+        &mut self,
+        owner: u32,
+        (kind, h): (MemKind, &IpcHandle),
+        local: &UserMem,
+    ) -> Result<(usize, usize)> {
+        let near = local.pieces().find(|p| p.kind() == kind);
+        let at = self.find(owner, kind, h, near.map(|p| p.addr()))?;
+        let o = self.open.get_mut(at).ok_or(FI_EINVAL)?;
+        o.used = self.clock;
+        let off = usize::try_from(h.offset).map_err(|_| FI_EINVAL)?;
+        if off > o.len || local.len() > o.len - off {
+            return Err(FI_EINVAL);
+        }
+        Ok((at, o.base + off))
+    }
+
+    /// Starts to copy all of `local` to memory that `owner` shares (`write`), or to fill it from
+    /// there. Errors as [`SharedMemory::opened`].
     pub(crate) fn start(
         &mut self,
         owner: u32,
         (kind, h): (MemKind, &IpcHandle),
-        into: &UserMem,
+        local: &UserMem,
+        write: bool,
     ) -> Result<PendingCopy> {
-        let near = into.pieces().find(|p| p.kind() == kind).map(|p| p.addr());
-        let at = self.find(owner, kind, h, near)?;
+        let (at, mut theirs) = self.opened(owner, (kind, h), local)?;
         let o = self.open.get_mut(at).ok_or(FI_EINVAL)?;
-        o.used = self.clock;
-        let off = usize::try_from(h.offset).map_err(|_| FI_EINVAL)?;
-        if off > o.len || into.len() > o.len - off {
-            return Err(FI_EINVAL);
-        }
         let mut c = PendingCopy {
             kind,
             base: o.base,
             ids: [None; MAX_SEGS],
         };
-        let mut from = o.base + off;
-        for (p, id) in into.pieces().zip(&mut c.ids) {
+        for (p, id) in local.pieces().zip(&mut c.ids) {
             if p.kind() != MemKind::Host && p.kind() != kind {
                 return Err(FI_EOPNOTSUPP);
             }
+            let (to, from) = match write {
+                true => (theirs, p.addr()),
+                false => (p.addr(), theirs),
+            };
             // SAFETY: the memory is lent for the operation that keeps the result until it is over;
             // the allocation is open as long as it is busy.
-            *id = Some(unsafe { interface::of(kind).start_copy(p.addr(), from, p.len())? });
-            from += p.len();
+            *id = Some(unsafe { interface::of(kind).start_copy(to, from, p.len())? });
+            theirs += p.len();
         }
         o.busy += 1;
         Ok(c)
@@ -160,14 +209,23 @@ impl SharedMemory {
         }
     }
 
-    /// Gives up a copy: waits until the copy is over.
-    pub(crate) fn abort(&mut self, mut c: PendingCopy) {
-        while !matches!(c.over(true), Ok(true)) {}
+    /// Waits until a copy is over. `FI_EIO` when it failed.
+    pub(crate) fn wait(&mut self, mut c: PendingCopy) -> Result<()> {
+        let mut all = Ok(());
+        loop {
+            match c.over(true) {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(e) => all = Err(e),
+            }
+        }
         self.end(&c);
+        all
     }
 
     /// Closes the allocations of a process that is gone, except those with copies under way.
     pub(crate) fn forget(&mut self, owner: u32) {
         self.open.retain(|o| o.owner != owner || o.busy > 0);
+        self.refused.retain(|r| r.0 != owner);
     }
 }

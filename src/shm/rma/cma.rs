@@ -1,7 +1,7 @@
 //! Cross-memory attach: copies between this process and another (process_vm_readv(2) and
 //! process_vm_writev(2)).
 
-use crate::hmem::{Piece, UserMem};
+use crate::hmem::{self, Piece, UserMem};
 use crate::shm::ring::RingSegment;
 
 /// Pieces that one system call copies at most.
@@ -30,13 +30,42 @@ impl LocalBuffer<'_> {
         }
     }
 
-    /// Whether it is host memory: the system cannot copy a device's memory.
-    pub fn is_host(&self) -> bool {
+    /// The memory if some of it is a device's, which the system cannot copy.
+    fn of_device(&self) -> Option<&UserMem> {
         match self {
-            LocalBuffer::Mem(m) => m.is_host(),
-            LocalBuffer::Piece(_) | LocalBuffer::Bytes(_) | LocalBuffer::Shared(..) => true,
+            LocalBuffer::Mem(m) => Some(*m).filter(|m| !m.is_host()),
+            LocalBuffer::Piece(_) | LocalBuffer::Bytes(_) | LocalBuffer::Shared(..) => None,
         }
     }
+}
+
+/// Copies all of `local` to memory of another process (`write`), or fills it from there; device
+/// memory by way of host memory. The error says whether nothing was copied.
+pub(crate) fn copy_all(pid: i32, write: bool, local: &LocalBuffer, at: u64) -> Result<(), bool> {
+    if let Some(mem) = local.of_device() {
+        let through = |host: Piece, off: usize| {
+            copy_all(
+                pid,
+                write,
+                &LocalBuffer::Piece(host),
+                at.wrapping_add(off as u64),
+            )
+            .is_ok()
+        };
+        let copied = match write {
+            true => hmem::read_staged(mem, through),
+            false => hmem::write_staged(mem, through),
+        };
+        return copied.then_some(()).ok_or(false);
+    }
+    let mut off = 0;
+    while off < local.byte_len() {
+        match copy(pid, write, local, off, at) {
+            0 => return Err(off == 0),
+            n => off += n,
+        }
+    }
+    Ok(())
 }
 
 /// Copies bytes between this process and another, the local bytes from `off` on. Returns how many

@@ -5,9 +5,10 @@
 //! executes the access and reports its progress (`lock`); the initiator waits for nothing else. A
 //! target that does not poll must not keep a write or read from ending, so the initiator may
 //! execute it instead, by cross-memory attach (`cma`) to the memory that the target has published
-//! (`mr_table`). The side that executes a ring's accesses holds the ring's lock, so that each
-//! access is executed once, and an access that is reported as done is done in memory. Atomics are
-//! executed by the target only.
+//! (`mr_table`). Device memory is published there by the handle with which a peer opens it
+//! (`device_slots`); the initiator's device copies. The side that executes a ring's accesses holds
+//! the ring's lock, so that each access is executed once, and an access that is reported as done is
+//! done in memory. Atomics are executed by the target only.
 //!
 //! Both sides write the lock and the progress, which are in the ring. A side that writes false
 //! values harms the accesses between these two only: each side compares positions with its own, and
@@ -18,6 +19,7 @@
 //! poll again. `outstanding` keeps the completion of each access until the access ends.
 
 mod cma;
+mod device_slots;
 mod initiator;
 mod lock;
 mod mr_table;
@@ -30,8 +32,9 @@ pub(crate) use initiator::{Executed, Initiator};
 pub(crate) use lock::abandon;
 pub(crate) use lock::{done, outcome_of, RmaOutcome, CLOSE_WAIT};
 #[cfg(any(test, feature = "internals"))]
-pub(crate) use mr_table::{KeyHash, EXECUTE_KEY};
-pub(crate) use mr_table::{KeyHashes, MrTable, RemoteMrTable, RmaDenied, COPY_KEY};
+pub(crate) use mr_table::EXECUTE_KEY;
+pub(crate) use mr_table::{KeyHash, KeyHashes, MrTable, RegionUse, RemoteMrTable, RmaDenied};
+pub(crate) use mr_table::{COPY_KEY, DEVICE_KEYS, DEVICE_KEYS_COUNT};
 pub(crate) use outstanding::{AdapterRetry, OutstandingRma, RmaRequest};
 pub(crate) use target::{is_target_only, RmaResponse, TargetLock};
 

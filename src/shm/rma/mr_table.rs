@@ -10,15 +10,19 @@
 //! of the region waits until no initiator uses it ([`MrObserver::in_use`]), holding no lock. A
 //! process that has ended uses nothing.
 //!
+//! Device memory is published by the handle with which a peer opens it; the device copies then,
+//! while the key is marked as for other copies.
+//!
 //! Keys are secrets, and peers see the whole table: the table holds a one-way hash of each key
-//! ([`KeyHash`]).
+//! ([`KeyHash`]), and seals handles by the key (`device_slots`).
 
 use super::cma::{self, LocalBuffer};
+use super::device_slots::{self, FreeSlots};
 use crate::core::rng::Rng;
-use crate::core::sync::Mutex;
+use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
 use crate::device::MrObserver;
-use crate::hmem::{Piece, UserMem};
+use crate::hmem::{self, IpcHandle, MemKind, Piece, Segment, UserMem};
 use crate::shm::memfd::MemfdMap;
 use crate::shm::ring::RingSegment;
 use crate::transport::Status;
@@ -32,8 +36,10 @@ use std::sync::{Arc, Weak};
 const ENTRIES: usize = 1 << 16;
 const ENTRY: usize = 32;
 const HEAD: usize = 4096;
+/// Where the handles of device memory are.
+const HANDLES: usize = HEAD + ENTRIES * ENTRY;
 /// Bytes of the file; what is not used takes no memory.
-pub(crate) const FILE: usize = HEAD + ENTRIES * ENTRY;
+pub(crate) const FILE: usize = HANDLES + device_slots::BYTES;
 /// Slots that may hold a key, from the slot of its hash on. A region that finds none of them free
 /// is reached through the adapter.
 const TRIES: usize = 16;
@@ -43,11 +49,18 @@ const EVENTS: usize = 64;
 const USED: u64 = 1 << 63;
 const READ: u64 = 1 << 62;
 const WRITE: u64 = 1 << 61;
+/// It is device memory: the last word of the entry is the slot of its handle, not an address.
+const DEVICE: u64 = 1 << 60;
+/// Bits of the first word that are not the tag's.
+const FLAGS: u64 = USED | READ | WRITE | DEVICE;
 
 /// Words of a ring's segment that name the key its writer uses, for its own copies and for accesses
 /// it executes.
 pub(crate) const COPY_KEY: usize = 192;
 pub(crate) const EXECUTE_KEY: usize = COPY_KEY + 8;
+/// Words that name the keys of regions of device memory of which copies are under way.
+pub(crate) const DEVICE_KEYS: usize = 2048;
+pub(crate) const DEVICE_KEYS_COUNT: usize = 8;
 
 /// The one-way hash of a key, as it is in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +70,19 @@ impl KeyHash {
     pub(in crate::shm) fn of(key: u64) -> KeyHash {
         let mut h = SipHasher24::new_with_keys(0x6c66_722d_7368_6d32, 0x6b65_7973);
         h.write_u64(key);
-        KeyHash(h.finish() & !(USED | READ | WRITE))
+        KeyHash(h.finish() & !FLAGS)
+    }
+
+    /// Shows the owner of the region, by a word of the ring, that it is in use.
+    pub(in crate::shm) fn mark(self, word: &AtomicU64) {
+        word.store(self.0 | USED, Relaxed);
+        // The mark is visible before the table is read.
+        fence(SeqCst);
+    }
+
+    /// Takes back [`KeyHash::mark`].
+    pub(in crate::shm) fn unmark(word: &AtomicU64) {
+        word.store(0, Release);
     }
 
     fn place(self, i: usize) -> usize {
@@ -100,6 +125,7 @@ struct MrUser {
 /// The owner's side. Thread safe.
 pub struct MrTable {
     map: MemfdMap,
+    free_slots: Mutex<FreeSlots>,
     users: Mutex<Vec<MrUser>>,
     /// A word of our own memory that shows whether a peer can read it.
     probe: Box<u64>,
@@ -112,6 +138,7 @@ impl MrTable {
         map.forbid_writing();
         Ok(MrTable {
             map,
+            free_slots: Mutex::default(),
             users: Mutex::default(),
             probe: Box::new(Rng::new(seed).bits()),
         })
@@ -145,6 +172,37 @@ impl MrTable {
         unsafe { Piece::new(at as *const _, len) }
     }
 
+    fn free_slots(&self) -> MutexGuard<'_, FreeSlots> {
+        self.free_slots.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Publishes the handle by which peers open device memory; returns its slot. `None` for memory
+    /// that cannot be shared, and when all slots are in use.
+    fn publish_handle(&self, key: u64, mem: &Segment) -> Option<u64> {
+        let handle = hmem::share(mem).ok()?;
+        let slot = self.free_slots().take()?;
+        device_slots::write(&self.map, (HANDLES, slot), key, (mem.kind(), &handle));
+        Some(slot)
+    }
+
+    /// Whether a live peer names a region in one of these words of its ring.
+    fn marked(&self, key: u64, words: impl IntoIterator<Item = usize> + Copy) -> bool {
+        let mark = KeyHash::of(key).0 | USED;
+        let v = self.users.lock().unwrap_or_else(|e| e.into_inner());
+        let live = v.iter().filter(|v| !v.ended.load(SeqCst));
+        live.filter_map(|v| v.ring.upgrade()).any(|ring| {
+            let mut words = words.into_iter();
+            words.any(|at| ring.word(at).load(Acquire) == mark)
+        })
+    }
+
+    /// Whether a peer's device may copy to or from a region. As [`MrObserver::in_use`], but a peer
+    /// notices the end of such a copy when it polls.
+    pub fn used_by_devices(&self, key: u64) -> bool {
+        let all = core::array::from_fn::<usize, DEVICE_KEYS_COUNT, _>(|i| DEVICE_KEYS + 8 * i);
+        self.marked(key, all)
+    }
+
     /// Asks peers to report their accesses.
     pub fn want_events(&self) {
         self.map.word(EVENTS).store(1, Release);
@@ -153,48 +211,57 @@ impl MrTable {
 
 impl MrObserver for MrTable {
     fn add(&self, key: u64, base: u64, mem: &UserMem, access: u64) {
-        // Peers can access host memory in one piece; the adapter reaches everything else.
-        let Some(piece) = mem.one().filter(|p| !p.is_empty()) else {
+        // Peers can access memory in one piece; the adapter reaches everything else.
+        let Some(p) = mem.single().filter(|p| !p.is_empty()) else {
             return;
         };
-        let (at, len) = (piece.addr(), piece.len());
-        let tag = KeyHash::of(key);
+        let (len, tag) = (p.len(), KeyHash::of(key));
         let free = (0..TRIES)
             .map(|i| tag.place(i))
             .find(|p| self.map.word(*p).load(Relaxed) == 0);
-        let Some(p) = free else { return };
+        let Some(entry) = free else { return };
         let rights = [(FI_REMOTE_READ, READ), (FI_REMOTE_WRITE, WRITE)];
         let rights = rights
             .iter()
             .filter(|(a, _)| access & a != 0)
             .map(|(_, r)| r)
             .sum::<u64>();
-        for (i, v) in [base, len as u64, at as u64].into_iter().enumerate() {
-            self.map.word(p + 8 + 8 * i).store(v, Relaxed);
+        let (at, device) = match p.host() {
+            Some(_) => (p.addr() as u64, 0),
+            None if rights == 0 => return,
+            None => match self.publish_handle(key, &p) {
+                Some(slot) => (slot, DEVICE),
+                None => return,
+            },
+        };
+        for (i, v) in [base, len as u64, at].into_iter().enumerate() {
+            self.map.word(entry + 8 + 8 * i).store(v, Relaxed);
         }
-        self.map.word(p).store(USED | rights | tag.0, Release);
+        let word = USED | rights | device | tag.0;
+        self.map.word(entry).store(word, Release);
     }
 
     fn remove(&self, key: u64) {
         let tag = KeyHash::of(key);
-        let of = |w: u64| w & !(READ | WRITE) == USED | tag.0;
-        let all = (0..TRIES).map(|i| self.map.word(tag.place(i)));
-        for w in all {
-            if of(w.load(Relaxed)) {
-                w.store(0, Relaxed);
+        let of = |w: u64| w & !(READ | WRITE | DEVICE) == USED | tag.0;
+        for p in (0..TRIES).map(|i| tag.place(i)) {
+            let entry = self.map.word(p);
+            let w = entry.load(Relaxed);
+            if !of(w) {
+                continue;
+            }
+            entry.store(0, Relaxed);
+            fence(SeqCst);
+            if w & DEVICE != 0 {
+                let slot = self.map.word(p + 24).load(Relaxed);
+                self.free_slots().put(slot);
             }
         }
         fence(SeqCst);
     }
 
     fn in_use(&self, key: u64) -> bool {
-        let mark = KeyHash::of(key).0 | USED;
-        let v = self.users.lock().unwrap_or_else(|e| e.into_inner());
-        let live = v.iter().filter(|v| !v.ended.load(SeqCst));
-        live.filter_map(|v| v.ring.upgrade()).any(|ring| {
-            let uses = |at| ring.word(at).load(Acquire) == mark;
-            uses(COPY_KEY) || uses(EXECUTE_KEY)
-        })
+        self.marked(key, [COPY_KEY, EXECUTE_KEY])
     }
 }
 
@@ -207,20 +274,20 @@ pub enum RmaDenied {
     Unsupported,
 }
 
-/// Where in its owner's memory the bytes are that a key and an address name.
-#[inline]
-fn find(
+/// The last word of the entry of a key, and how far an address is from the region's first; an
+/// entry of device memory (`device` is [`DEVICE`]), or of host memory (0).
+#[inline(always)]
+fn entry(
     table: &MemfdMap,
-    tag: KeyHash,
-    addr: u64,
-    len: u64,
+    (tag, device): (KeyHash, u64),
+    (addr, len): (u64, u64),
     write: bool,
-) -> core::result::Result<u64, RmaDenied> {
+) -> core::result::Result<(u64, u64), RmaDenied> {
     let need = if write { WRITE } else { READ };
     for p in (0..TRIES).map(|i| tag.place(i)) {
         let entry = table.words::<4>(p);
         let w = entry[0].load(Acquire);
-        if w & !(READ | WRITE) != USED | tag.0 {
+        if w & !(READ | WRITE) != USED | device | tag.0 {
             continue;
         }
         let [base, size, at] = [1, 2, 3].map(|i| entry[i].load(Relaxed));
@@ -232,10 +299,23 @@ fn find(
         if w & need == 0 || addr < base || off > size || len > size - off {
             return Err(RmaDenied::Status(Status::RemoteBadKey));
         }
-        return Ok(at.wrapping_add(off));
+        return Ok((at, off));
     }
     // The key is not published, or does not exist: the adapter decides.
     Err(RmaDenied::Unsupported)
+}
+
+/// Where in its owner's host memory the bytes are that a key and an address name.
+#[inline]
+fn find(
+    table: &MemfdMap,
+    tag: KeyHash,
+    addr: u64,
+    len: u64,
+    write: bool,
+) -> core::result::Result<u64, RmaDenied> {
+    let (at, off) = entry(table, (tag, 0), (addr, len), write)?;
+    Ok(at.wrapping_add(off))
 }
 
 /// The initiator's side: a peer's table, and the process it is of.
@@ -267,20 +347,29 @@ impl RemoteMrTable {
         find(&self.table, tag, addr, len as u64, write).is_ok()
     }
 
+    /// How the device memory is opened that a key and an address name.
+    pub(crate) fn find_device(
+        &self,
+        (key, tag): (u64, KeyHash),
+        at: (u64, u64),
+        write: bool,
+    ) -> core::result::Result<(MemKind, IpcHandle), RmaDenied> {
+        let find = || entry(&self.table, (tag, DEVICE), at, write);
+        let (slot, off) = find()?;
+        let shared = device_slots::read(&self.table, (HANDLES, slot), key);
+        fence(Acquire);
+        // The region may have been withdrawn, and its slot be another's.
+        let (kind, mut handle) = shared
+            .filter(|_| find() == Ok((slot, off)))
+            .ok_or(RmaDenied::Unsupported)?;
+        handle.offset = handle.offset.wrapping_add(off);
+        Ok((kind, handle))
+    }
+
     /// Writes `local` to, or reads it from, memory at an address that the peer has sent. `false`
     /// when not all of it was copied.
     pub(crate) fn cma_copy(&self, write: bool, local: &LocalBuffer, at: u64) -> bool {
-        if !local.is_host() {
-            return false;
-        }
-        let mut off = 0;
-        while off < local.byte_len() {
-            match cma::copy(self.pid, write, local, off, at) {
-                0 => return false,
-                n => off += n,
-            }
-        }
-        true
+        cma::copy_all(self.pid, write, local, at).is_ok()
     }
 
     /// Fills up to [`MANY`] pieces from memory at addresses that the peer has sent, by one system
@@ -299,24 +388,15 @@ impl RemoteMrTable {
         tag: KeyHash,
         addr: u64,
     ) -> core::result::Result<(), RmaDenied> {
-        if !local.is_host() {
-            return Err(RmaDenied::Unsupported);
-        }
         let _used = RegionUse::new(mark, tag);
-        find(&self.table, tag, addr, local.byte_len() as u64, write).and_then(|at| {
-            let mut off = 0;
-            while off < local.byte_len() {
-                match cma::copy(self.pid, write, local, off, at) {
-                    0 if off == 0 && cma::process_gone() => {
-                        return Err(RmaDenied::Status(Status::RemoteUnresponsive))
-                    }
-                    // The system has copied nothing, or not all: the adapter starts again, or
-                    // reports the error.
-                    0 => return Err(RmaDenied::Unsupported),
-                    n => off += n,
-                }
+        let at = find(&self.table, tag, addr, local.byte_len() as u64, write)?;
+        cma::copy_all(self.pid, write, local, at).map_err(|none| {
+            match none && cma::process_gone() {
+                true => RmaDenied::Status(Status::RemoteUnresponsive),
+                // The system has copied nothing, or not all: the adapter starts again, or reports
+                // the error.
+                false => RmaDenied::Unsupported,
             }
-            Ok(())
         })
     }
 
@@ -339,20 +419,18 @@ impl RemoteMrTable {
 }
 
 /// Keeps a region of the peer from being closed while this value lives.
-struct RegionUse<'a>(&'a AtomicU64);
+pub(crate) struct RegionUse<'a>(&'a AtomicU64);
 
 impl RegionUse<'_> {
-    fn new(word: &AtomicU64, tag: KeyHash) -> RegionUse<'_> {
-        word.store(tag.0 | USED, Relaxed);
-        // The mark is visible before the table is read.
-        fence(SeqCst);
+    pub(crate) fn new(word: &AtomicU64, tag: KeyHash) -> RegionUse<'_> {
+        tag.mark(word);
         RegionUse(word)
     }
 }
 
 impl Drop for RegionUse<'_> {
     fn drop(&mut self) {
-        self.0.store(0, Release);
+        KeyHash::unmark(self.0);
     }
 }
 
@@ -516,12 +594,15 @@ mod tests {
         assert!(t.in_use(5) && !t.in_use(6));
         ring.word(COPY_KEY).store(0, SeqCst);
         assert!(!t.in_use(5));
+        ring.word(DEVICE_KEYS + 8)
+            .store(USED | KeyHash::of(5).0, SeqCst);
+        assert!(t.used_by_devices(5) && !t.in_use(5));
         // A process that ended in the middle of an access is not waited for.
         ring.word(EXECUTE_KEY)
             .store(USED | KeyHash::of(5).0, SeqCst);
         assert!(t.in_use(5));
         ended.store(true, SeqCst);
-        assert!(!t.in_use(5));
+        assert!(!t.in_use(5) && !t.used_by_devices(5));
     }
 
     #[test]

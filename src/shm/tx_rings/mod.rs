@@ -2,9 +2,10 @@
 //!
 //! `transport` is the provider's view: messages, reads, writes and atomics as records. `route`
 //! finds out how a peer is reached, `rma` keeps posted accesses until they end, `copies` makes
-//! cross-memory copies in place of records.
+//! cross-memory copies in place of records, and `device` has a device copy.
 
 mod copies;
+mod device;
 mod rma;
 mod route;
 mod transport;
@@ -16,16 +17,18 @@ use super::events::{EventQueue, EventThread, RingEvent};
 use super::kind;
 use super::ring::{RecordHeader, RingSegment, RingWriter, WriteBlocked};
 use super::rma::{
-    AdapterRetry, Initiator, KeyHashes, LocalBuffer, OutstandingRma, RemoteMrTable, RmaDenied,
-    RmaRequest, CLOSE_WAIT, COPY_KEY,
+    AdapterRetry, Initiator, KeyHashes, LocalBuffer, OutstandingRma, RegionUse, RemoteMrTable,
+    RmaDenied, RmaRequest, CLOSE_WAIT, COPY_KEY,
 };
 use super::split_copy::{self, SplitCopy};
+use crate::core::slab::Slab;
 use crate::device::{host, QpAddr};
-use crate::hmem::{Piece, UserMem};
+use crate::hmem::{PendingCopy, Piece, SharedMemory, UserMem};
 use crate::transport::{
     Completion, Flow, PeerId, Poll, PollStatus, RemoteAddr, Sink, Status, Verdict,
 };
 use crate::types::*;
+use device::{DeviceCopy, DeviceMarks};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -75,6 +78,7 @@ struct TxRing {
     /// Words of the ring in use by split copies, as bits, and the number of the last split copy.
     shares: u8,
     round: u16,
+    device_marks: DeviceMarks,
 }
 
 impl TxRing {
@@ -135,6 +139,10 @@ pub struct TxRings {
     again: Vec<AdapterRetry>,
     /// Where this process ran when it was published last.
     cpu: u64,
+    /// Copies between this process's memory and peers' device memory, and what of that is open
+    /// here.
+    device_copies: Slab<DeviceCopy>,
+    pub(crate) opened: SharedMemory,
 }
 
 impl TxRings {
@@ -155,6 +163,8 @@ impl TxRings {
             calling: 0,
             again: Vec::new(),
             cpu: 0,
+            device_copies: Slab::default(),
+            opened: SharedMemory::default(),
         }
     }
 
@@ -267,6 +277,7 @@ impl TxRings {
 
 impl Drop for TxRings {
     fn drop(&mut self) {
+        self.end_device_copies();
         for r in &mut self.routes {
             if let TxRoute::Calling(o, _) = r {
                 self.thread.forget(o.conn);

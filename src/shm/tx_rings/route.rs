@@ -98,6 +98,7 @@ impl TxRings {
             stopped: None,
             shares: 0,
             round: 0,
+            device_marks: DeviceMarks::default(),
         })
     }
 

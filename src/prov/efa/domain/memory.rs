@@ -11,21 +11,19 @@ use crate::types::*;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Waits, holding no lock, until no process on this host uses a region that is withdrawn.
-fn wait_unused(table: &MrTable, key: u64) -> Result<()> {
-    if !table.in_use(key) {
-        return Ok(());
-    }
+/// Waits, holding no lock, until no process on this host uses a region that is withdrawn. A peer
+/// may wait for us as well: `poll` is called meanwhile, which ends what this process has under way.
+fn wait_unused(table: &MrTable, key: u64, poll: impl Fn()) -> Result<()> {
     let most = crate::core::params::efa().soft_timeout_ms as u64;
-    let until = Instant::now() + Duration::from_millis(most);
+    let began = Instant::now();
     let mut looks = 0;
     loop {
-        // The thread that reports a peer's exit may not be scheduled now: do its work here.
-        crate::shm::poll_events();
-        if !table.in_use(key) {
+        let used = table.in_use(key);
+        let copied = began.elapsed() < DEVICE_COPY && table.used_by_devices(key);
+        if !used && !copied {
             return Ok(());
         }
-        if Instant::now() > until {
+        if began.elapsed() > Duration::from_millis(most) {
             crate::warn_log!(
                 FI_LOG_MR,
                 "fi_close: a process on this host has been using this memory region for {most} ms \
@@ -33,6 +31,9 @@ fn wait_unused(table: &MrTable, key: u64) -> Result<()> {
             );
             return Err(FI_EBUSY);
         }
+        // The thread that reports a peer's exit may not be scheduled now: do its work here.
+        crate::shm::poll_events();
+        poll();
         looks += 1;
         match looks {
             0..=SPINS => std::thread::yield_now(),
@@ -41,8 +42,23 @@ fn wait_unused(table: &MrTable, key: u64) -> Result<()> {
     }
 }
 
+/// Time in which any copy by a device ends. A peer that does not poll does not notice the end.
+const DEVICE_COPY: Duration = Duration::from_secs(1);
 /// Polls of a region's users before the caller sleeps between polls.
 const SPINS: u32 = 1000;
+
+impl EfaDomain {
+    /// Asks devices for copies that are over; the endpoints' polls report them.
+    fn poll_device_copies(&self) {
+        let mut s = self.lock();
+        for (_, ep) in s.eps.iter_mut() {
+            let Some(live) = &mut ep.live else { continue };
+            if let Some(h) = &mut live.shm_ep {
+                live.rma.poll_device(&mut h.tx);
+            }
+        }
+    }
+}
 
 impl MemoryRegions for EfaDomain {
     fn reg_mr(&self, mem: UserMem, from: Option<DmaBuf>, access: u64, wanted: u64) -> Result<Mr> {
@@ -86,7 +102,7 @@ impl MemoryRegions for EfaDomain {
         let table = self.lock().table.clone();
         if let Some(t) = table {
             t.remove(mr.key);
-            wait_unused(&t, mr.key)?;
+            wait_unused(&t, mr.key, || self.poll_device_copies())?;
         }
         let mut s = self.lock();
         let s = &mut *s;

@@ -15,7 +15,7 @@ pub(crate) mod shm_rma;
 mod split;
 
 use crate::core::slab::Slab;
-use crate::hmem::{PendingCopy, SharedMemory};
+use crate::hmem::PendingCopy;
 use crate::proto::{
     Failure, PeerId, Place, Port, Received, RecvQueue, UnexpectedMessage, WriteWithData,
 };
@@ -53,9 +53,8 @@ pub(crate) struct ShmState {
     /// them to the protocol.
     pub packets: VecDeque<u32>,
     pub reads: VecDeque<u32>,
-    /// Copies of device memory that peers share, and the shared memory that is open here.
+    /// Copies of device memory that peers share.
     pub copies: Slab<PendingCopy>,
-    pub shared: SharedMemory,
     /// Buffers for executing peers' accesses.
     pub scratch: Scratch,
 }

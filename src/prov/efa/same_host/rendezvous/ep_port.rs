@@ -131,13 +131,15 @@ impl RendezvousPort for EpPort<'_> {
         shared: (MemKind, &IpcHandle),
         into: &UserMem,
     ) -> Result<u32> {
-        let copy = self.shm.shared.start(from, shared, into)?;
+        let rings = self.rings.as_deref_mut().ok_or(FI_EOPNOTSUPP)?;
+        let copy = rings.opened.start(from, shared, into, false)?;
         Ok(self.shm.copies.insert(copy))
     }
 
     fn poll_copy(&mut self, copy: u32) -> Result<bool> {
         let c = self.shm.copies.get_mut(copy).ok_or(FI_EIO)?;
-        let over = self.shm.shared.poll(c);
+        let rings = self.rings.as_deref_mut().ok_or(FI_EIO)?;
+        let over = rings.opened.poll(c);
         if over != Ok(false) {
             self.shm.copies.remove(copy);
         }
@@ -145,13 +147,16 @@ impl RendezvousPort for EpPort<'_> {
     }
 
     fn abort_copy(&mut self, copy: u32) {
-        if let Some(c) = self.shm.copies.remove(copy) {
-            self.shm.shared.abort(c);
+        let (copy, rings) = (self.shm.copies.remove(copy), self.rings.as_deref_mut());
+        if let Some((c, rings)) = copy.zip(rings) {
+            let _ = rings.opened.wait(c);
         }
     }
 
     fn forget_shared(&mut self, peer: PeerId) {
-        self.shm.shared.forget(peer);
+        if let Some(rings) = &mut self.rings {
+            rings.opened.forget(peer);
+        }
     }
 }
 

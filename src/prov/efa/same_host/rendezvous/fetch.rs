@@ -18,6 +18,8 @@ use crate::shm::{LocalBuffer, SplitCopy};
 
 /// Bytes of a chunk, of which a split copy has at least two.
 const CHUNK: core::ops::RangeInclusive<usize> = 128 << 10..=512 << 10;
+/// Bytes of a part of a message that is fetched into device memory.
+const DEVICE_PART: usize = 1 << 20;
 /// Chunks of a split copy, where their size permits.
 const CHUNKS: usize = 8;
 
@@ -31,6 +33,8 @@ pub(super) struct FetchState {
     /// The copy that the sender helps with, and bytes of a chunk. Whether chunks may be left.
     split: Option<(SplitCopy, usize)>,
     left: bool,
+    /// It goes to host memory: its time counts.
+    measured: bool,
     /// Nanoseconds that earlier polls spent on it.
     ns: u64,
 }
@@ -94,6 +98,7 @@ impl Rendezvous {
             copied: 0,
             split: split.map(|(s, _)| (s, chunk)),
             left: true,
+            measured: into.is_host(),
             ns: 0,
         };
         i.fetch = Some(f);
@@ -181,7 +186,9 @@ impl Rendezvous {
         f: FetchState,
         port: &mut P,
     ) -> Option<FetchOutcome> {
-        let part = (f.room - f.copied).min(self.budget());
+        // Into device memory, the device copies one part while the system copies another.
+        let most = if f.measured { 0 } else { DEVICE_PART };
+        let part = (f.room - f.copied).min(self.budget().max(most));
         self.copied += part;
         if part > 0 {
             let (into, at) = self.fetched_into(n, port)?;
@@ -264,6 +271,7 @@ impl Rendezvous {
         }
         let way = split.map_or(CopyMethod::Cma, |_| CopyMethod::CmaBoth);
         let (len, earlier, now) = (i.len, i.fetch.map_or(0, |f| f.ns), rings.now());
+        let measured = i.fetch.is_none_or(|f| f.measured);
         let began = match earlier {
             0 => i.began,
             ns => began.saturating_sub(ns),
@@ -271,6 +279,7 @@ impl Rendezvous {
         i.got = len;
         self.fetching.retain(|(f, _)| *f != n);
         match earlier {
+            _ if !measured => {}
             0 => self.costs.measured_arrival(way, 1, len, (began, now)),
             _ => self.costs.measured_copy(way, 1, len, (began, now)),
         }

@@ -95,6 +95,9 @@ pub(crate) struct Rendezvous {
     copied: usize,
     /// Messages of device memory that are being copied.
     copying: Vec<u32>,
+    /// Peers that could not open our device memory, and to how many more messages no handle is
+    /// attached.
+    unopened: Vec<(PeerId, u32)>,
     /// The message that a peer's next EAGER_FRAG belongs to.
     leads: Vec<(PeerId, u32)>,
     /// Messages that are fetched by one system call.

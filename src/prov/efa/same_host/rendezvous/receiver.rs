@@ -202,8 +202,12 @@ impl Rendezvous {
         if i.began == 0 {
             i.began = rings.now();
         }
-        if i.at == 0 || !host || !rings.reaches_memory(i.from) {
+        if i.at == 0 || !rings.reaches_memory(i.from) {
             return Some(Rest::Sent);
+        }
+        if !host {
+            // By way of host memory, alone: one copy less than by the ring.
+            return Some(Rest::Fetched(Some(CopyMethod::Cma)));
         }
         if i.len > POLL_BUDGET {
             return Some(Rest::Fetched(None));
@@ -232,8 +236,20 @@ impl Rendezvous {
         match i.place {
             Some(p) => {
                 if let Some(mem) = port.buffer(p.ctx) {
-                    let room = (p.room as usize).saturating_sub(i.got);
-                    record.copy_mem(off, &mem.part(p.base as usize + i.got, room));
+                    let more = i.number.is_none() && bytes < i.len;
+                    if more && !mem.is_host() {
+                        // The device copies all records of the message at once.
+                        record.append(off, &mut i.early);
+                        if i.got + bytes == i.len {
+                            let from = i.len - i.early.len();
+                            let room = (p.room as usize).saturating_sub(from);
+                            let to = mem.part(p.base as usize + from, room);
+                            to.store(0, &core::mem::take(&mut i.early));
+                        }
+                    } else {
+                        let room = (p.room as usize).saturating_sub(i.got);
+                        record.copy_mem(off, &mem.part(p.base as usize + i.got, room));
+                    }
                 }
             }
             // No CTS has asked for more than the first bytes.

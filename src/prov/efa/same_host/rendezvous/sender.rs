@@ -5,7 +5,7 @@ use super::port::{ArrivedRecord, PeerRings, RendezvousPort};
 use super::rts::RtsWords;
 use super::{cma_failure, copy_chunk, plain, Rendezvous};
 use super::{FIN_LOST, FIN_OK, FIRST, LOST, SHM_EAGER_MAX};
-use crate::hmem::{Piece, UserMem};
+use crate::hmem::{self, Piece, UserMem};
 use crate::proto::{Failure, PeerId};
 use crate::prov::efa::same_host::cost_model::CopyMethod;
 use crate::prov::efa::same_host::POLL_BUDGET;
@@ -15,6 +15,12 @@ use crate::transport::{Completion, Flow, Verdict};
 
 /// Bytes of a DATA record.
 const REST: usize = 32 << 10;
+/// Longest message of device memory that is copied by both sides, even if the receiver could open
+/// the memory: GDRCopy copies as much by the processor.
+const SHARED_MIN: usize = 3072;
+/// Messages to a peer that could not open the memory, after which one is announced by its handle
+/// again.
+const UNOPENED: u32 = 256;
 
 /// Copy methods of messages that need no CTS: eager, or fetched.
 const EAGER_OR_FETCHED: [CopyMethod; 2] = [CopyMethod::Ring, CopyMethod::Cma];
@@ -182,29 +188,39 @@ impl Rendezvous {
             return Verdict::NoResources;
         }
         let now = rings.now();
-        let state = SendState::new(*mem, (done, delivery), FIRST);
-        let number = (!whole).then(|| self.out.insert(state));
-        let at = place.map_or(0, |p| p.addr() as u64);
-        let rts = RtsWords::new(words, len, number.map(|n| (n, at)), now).delivery(delivery);
-        let sent = port.send(peer, rts.what, rts.as_slice(), &mem.part(0, FIRST));
-        if sent != Verdict::Done {
-            if let Some(n) = number {
-                self.out.remove(n);
+        if whole {
+            let rts = RtsWords::new(words, len, None, now);
+            let mut sent = Verdict::NoResources;
+            let mut all = |m: &UserMem| sent = write_eager(port, peer, &rts, m);
+            match mem.is_host() {
+                true => all(mem),
+                false => {
+                    // The device copies it at once. If it fails, each record reports that.
+                    let copied = hmem::read_staged(mem, |host, _| {
+                        all(&host.into());
+                        true
+                    });
+                    if !copied {
+                        all(mem);
+                    }
+                }
+            }
+            if sent == Verdict::Done {
+                self.eager_costs.count_use(len);
+                port.sent(&done, Ok(()));
             }
             return sent;
         }
-        self.eager_costs.count_use(len);
-        if whole {
-            let mut off = FIRST;
-            while off < len {
-                let part = mem.part(off, FIRST);
-                let sent = port.send(peer, plain(kind::EAGER_FRAG), &[], &part);
-                debug_assert_eq!(sent, Verdict::Done, "there was room");
-                off += FIRST;
-            }
-            port.sent(&done, Ok(()));
-            return Verdict::Done;
+        let state = SendState::new(*mem, (done, delivery), FIRST);
+        let number = self.out.insert(state);
+        let at = place.map_or(0, |p| p.addr() as u64);
+        let rts = RtsWords::new(words, len, Some((number, at)), now).delivery(delivery);
+        let sent = port.send(peer, rts.what, rts.as_slice(), &mem.part(0, FIRST));
+        if sent != Verdict::Done {
+            self.out.remove(number);
+            return sent;
         }
+        self.eager_costs.count_use(len);
         Verdict::Queued
     }
 
@@ -220,7 +236,15 @@ impl Rendezvous {
         if mem.is_host() {
             return None;
         }
-        let p = mem.single().filter(|p| p.len() > FIRST)?;
+        let p = mem.single().filter(|p| p.len() > SHARED_MIN)?;
+        let asks_instead = |u: &&mut (PeerId, u32)| u.0 == done.peer;
+        match self.unopened.iter_mut().find(asks_instead) {
+            Some((_, left)) if *left > 0 => {
+                *left -= 1;
+                return None;
+            }
+            _ => self.unopened.retain(|u| u.0 != done.peer),
+        }
         let handle = port.share(&p).ok()?;
         let now = port.rings()?.now();
         let state = SendState::new(*mem, (done, delivery), 0);
@@ -248,6 +272,12 @@ impl Rendezvous {
             };
             let mem = o.mem;
             let head = [u64::from(o.there.unwrap_or(u32::MAX))];
+            if !mem.is_host() && full != Some(o.done.peer) {
+                let part = mem.part(o.sent, left);
+                let sent = write_staged_data(port, o.done.peer, &head, &part);
+                o.sent += sent;
+                left -= sent;
+            }
             while full != Some(o.done.peer) && o.sent < mem.len() && left > 0 {
                 let part = mem.part(o.sent, REST);
                 if port.send(o.done.peer, plain(kind::DATA), &head, &part) == Verdict::Done {
@@ -302,6 +332,9 @@ impl Rendezvous {
         let (len, host) = (o.done.len, o.mem.is_host());
         if host {
             self.learn(len, None);
+        } else if o.sent == 0 && self.unopened.iter().all(|u| u.0 != from) {
+            // The receiver could not open the memory.
+            self.unopened.push((from, UNOPENED));
         }
         if let Some(rings) = port.rings() {
             rings.widen(from);
@@ -372,6 +405,7 @@ impl Rendezvous {
         why: Failure,
         port: &mut P,
     ) {
+        self.unopened.retain(|u| u.0 != peer);
         let out = self.out.select(|o| o.done.peer == peer);
         self.turn.retain(|n| !out.contains(n));
         for n in out {
@@ -380,6 +414,59 @@ impl Rendezvous {
             }
         }
     }
+}
+
+/// Writes all of a message that needs no CTS; there is room for all its records.
+fn write_eager<P: RendezvousPort, const N: usize>(
+    port: &mut P,
+    to: PeerId,
+    rts: &RtsWords<N>,
+    mem: &UserMem,
+) -> Verdict {
+    let sent = port.send(to, rts.what, rts.as_slice(), &mem.part(0, FIRST));
+    if sent != Verdict::Done {
+        return sent;
+    }
+    let mut off = FIRST;
+    while off < mem.len() {
+        let part = mem.part(off, FIRST);
+        let sent = port.send(to, plain(kind::EAGER_FRAG), &[], &part);
+        debug_assert_eq!(sent, Verdict::Done, "there was room");
+        off += FIRST;
+    }
+    Verdict::Done
+}
+
+/// Writes DATA records of device memory, as many as fit now, which the device copies to host memory
+/// first, all at once. Returns how many bytes were written.
+fn write_staged_data<P: RendezvousPort>(
+    port: &mut P,
+    to: PeerId,
+    head: &[u64],
+    part: &UserMem,
+) -> usize {
+    let fits = |n: &usize| {
+        let rings = port.rings();
+        rings.is_some_and(|r| r.fits(to, *n, REST + 32))
+    };
+    let most = part.len().div_ceil(REST);
+    let Some(n) = (1..=most).rev().find(fits) else {
+        return 0;
+    };
+    let mut sent = 0;
+    hmem::read_staged(&part.part(0, n * REST), |host, _| {
+        let mut off = 0;
+        while off < host.len() {
+            let now = UserMem::from(host.part(off, REST));
+            if port.send(to, plain(kind::DATA), head, &now) != Verdict::Done {
+                return false;
+            }
+            off += now.len();
+            sent += now.len();
+        }
+        true
+    });
+    sent
 }
 
 /// Whether a FIN says that the message could not be fetched.

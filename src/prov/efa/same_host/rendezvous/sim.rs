@@ -87,12 +87,17 @@ impl Host {
         self.rng.below(100) < refuses
     }
 
-    /// The memory at an address of a process, from there on. Panics unless it is lent.
+    /// The host memory at an address of a process, from there on. Panics unless it is lent.
     fn at(&self, owner: PeerId, at: u64, len: usize) -> UserMem {
+        self.at_kind(owner, true, at, len)
+    }
+
+    /// As [`Host::at`], or device memory.
+    fn at_kind(&self, owner: PeerId, host: bool, at: u64, len: usize) -> UserMem {
         let at = at as usize;
         let holds = |b: &&SimBuffer| {
-            let base = b.mem.addr();
-            b.owner == owner && b.mem.is_host() && base <= at && at + len <= base + b.mem.len()
+            let (base, kind) = (b.mem.addr(), b.mem.is_host() == host);
+            b.owner == owner && kind && base <= at && at + len <= base + b.mem.len()
         };
         let mut all = self.buffers.values().filter(holds);
         let b = all.find(|b| b.lent).expect("memory that is not lent");
@@ -317,7 +322,7 @@ impl PeerRings for SimPort {
             return true;
         }
         let theirs = h.at(peer, at, local.len());
-        let ours = h.at(self.me, local.addr() as u64, local.len());
+        let ours = h.at_kind(self.me, local.is_host(), local.addr() as u64, local.len());
         let (from, to) = if write {
             (ours, theirs)
         } else {

@@ -18,6 +18,9 @@ use crate::shm::{LocalBuffer, RmaDenied, MANY};
 use crate::transport::{Completion, RemoteAddr, Status, Verdict};
 use std::collections::VecDeque;
 
+/// Bytes of a part of a long access to or from device memory of this process.
+const DEVICE_PART: usize = 1 << 20;
+
 /// An access of a batch.
 pub(crate) struct BatchedAccess {
     pub mem: Piece,
@@ -297,7 +300,7 @@ impl CmaBatch {
                     }
                 }
             }
-            if l.tells && !told(c.rings, l) {
+            if l.tells && !told(c.rings, &l.done, (l.mem.len(), l.cq_data, l.write)) {
                 at += 1;
                 continue;
             }
@@ -334,8 +337,11 @@ fn copy_next<R: RmaRings>(
             if l.copied < l.mem.len() {
                 SplitStep::Waits
             } else {
-                let costs = &mut *c.costs;
-                costs.measured_copy(CopyMethod::Cma, 1, l.copied, (0, l.ns));
+                // Device memory takes another time.
+                if l.mem.is_host() {
+                    let costs = &mut *c.costs;
+                    costs.measured_copy(CopyMethod::Cma, 1, l.copied, (0, l.ns));
+                }
                 SplitStep::Ended(Ok(()))
             }
         }
@@ -349,6 +355,11 @@ fn copy_part<R: RmaRings>(
     l: &mut LongCopy,
     most: usize,
 ) -> Result<(u64, u64), RmaDenied> {
+    let most = match l.mem.is_host() {
+        true => most,
+        // The device copies one part while the system copies another.
+        false => most.max(DEVICE_PART),
+    };
     let part = l.mem.part(l.copied, most);
     let at = RemoteAddr {
         addr: l.done.remote.addr.wrapping_add(l.copied as u64),
@@ -362,8 +373,13 @@ fn copy_part<R: RmaRings>(
     Ok((began, now))
 }
 
-/// Sends the target the event of a long access; `false` when there is no room now.
-fn told<R: RmaRings>(rings: &mut R, l: &LongCopy) -> bool {
-    let what = (l.done.remote.key, l.mem.len(), l.cq_data, l.write);
-    rings.tell(l.done.peer, what) != Verdict::NoResources
+/// Sends the target the event of an access: length, data, and whether it was a write; `false` when
+/// there is no room now.
+pub(super) fn told<R: RmaRings>(
+    rings: &mut R,
+    done: &Completion,
+    (len, cq_data, write): (usize, Option<u64>, bool),
+) -> bool {
+    let what = (done.remote.key, len, cq_data, write);
+    rings.tell(done.peer, what) != Verdict::NoResources
 }

@@ -2,7 +2,7 @@
 
 use super::port::{RmaPort, RmaRings};
 use crate::device::host;
-use crate::hmem::Piece;
+use crate::hmem::{Piece, UserMem};
 use crate::proto::{Failure, PeerId};
 use crate::prov::contract::{RmaReq, SendData};
 use crate::prov::efa::ops::rma::rma_op;
@@ -61,6 +61,24 @@ impl RmaRings for TxRings {
         parts: impl Iterator<Item = (Piece, u64)>,
     ) -> usize {
         TxRings::access_batch(self, peer, write, key, parts)
+    }
+
+    fn opens(&mut self, peer: PeerId, at: RemoteAddr, write: bool, local: &UserMem) -> bool {
+        TxRings::opens(self, peer, at, write, local)
+    }
+
+    fn start_device_copy(
+        &mut self,
+        peer: PeerId,
+        at: RemoteAddr,
+        write: bool,
+        local: &UserMem,
+    ) -> Result<Option<u32>, RmaDenied> {
+        TxRings::start_device_copy(self, peer, at, write, local)
+    }
+
+    fn poll_device_copy(&mut self, n: u32) -> Option<Result<(), RmaDenied>> {
+        TxRings::poll_device_copy(self, n)
     }
 
     fn ask_for_help(&mut self, peer: PeerId, words: [u64; 6]) {

@@ -5,13 +5,16 @@
 //! in its place. A short one is one record and a [`Completion`]; a long one is an operation in
 //! pieces ([`LongRma`]), so that both sides copy at once. Reads and writes that are cheaper by
 //! cross-memory attach go that way: short ones several by one call, long ones in parts
-//! (`cma_batch`), very long ones by both sides where the target polls (`split`).
+//! (`cma_batch`), very long ones by both sides where the target polls (`split`). Device memory of
+//! the peer that can be opened here is copied by the device (`device`); device memory of this
+//! process goes to and from the peer's host memory by cross-memory attach, too.
 //!
 //! [`ShmRma`] is a state machine that does all input and output through its `port`; `sim` runs
 //! several against each other. [`ShmRma::start`] begins an access; a poll goes through
 //! [`ShmRma::collect`], [`ShmRma::report`] and [`ShmRma::pump`].
 
 mod cma_batch;
+mod device;
 mod ep_port;
 mod port;
 #[cfg(test)]
@@ -30,6 +33,7 @@ use crate::transport::{AtomicRequest, Completion, Payload, Report, Status, Trans
 use crate::types::*;
 pub(crate) use cma_batch::BatchedAccess;
 use cma_batch::{CmaBatch, CmaContext, LongCopy, RefusedAccess};
+use device::{DeviceAccess, DeviceCopies};
 use port::{RmaPort, RmaRings};
 pub(crate) use split::help;
 use std::collections::VecDeque;
@@ -66,8 +70,9 @@ struct LongRma {
 #[derive(Default)]
 pub(crate) struct ShmRma {
     turn: VecDeque<LongRma>,
-    /// Accesses that are copied from here.
+    /// Accesses that are copied from here, and by the device.
     cma: CmaBatch,
+    device: DeviceCopies,
     /// Accesses that have ended, for [`ShmRma::report`].
     ended: Vec<(Completion, Status)>,
     /// Costs of long accesses, and when those in pieces began. Those that have ended and are not
@@ -84,12 +89,12 @@ impl ShmRma {
     /// 0 when nothing waits for a poll.
     #[inline(always)]
     pub(crate) fn load(&self) -> usize {
-        self.turn.len() | self.cma.load()
+        self.turn.len() | self.cma.load() | self.device.load()
     }
 
     /// Whether accesses to this peer wait that are not in its ring.
     pub(crate) fn has_outstanding_to(&self, peer: PeerId) -> bool {
-        self.cma.has_outstanding_to(peer)
+        self.cma.has_outstanding_to(peer) || self.device.has_outstanding_to(peer)
     }
 
     /// Has accesses that are copied from here wait for the next poll: one is under way in a ring.
@@ -105,7 +110,9 @@ impl ShmRma {
 
     /// Accesses that the adapter has to carry out after all.
     pub(crate) fn refused(&mut self) -> Vec<RefusedAccess> {
-        self.cma.refused()
+        let mut all = self.cma.refused();
+        all.append(&mut self.device.refused());
+        all
     }
 
     /// Adds a read or write to the batch that is copied here, if the peer permits it and wants no
@@ -179,9 +186,8 @@ impl ShmRma {
         r: &RmaReq<SendData>,
         done: Completion,
     ) -> Verdict {
-        let lent = r.data.lent();
-        if !lent.is_host() {
-            return Verdict::Unsupported;
+        if let Some(sent) = self.by_device(port, r, done) {
+            return sent;
         }
         let mem = match &r.data {
             SendData::User(m) => m.one(),
@@ -208,8 +214,9 @@ impl ShmRma {
             return Verdict::Queued;
         }
         let tells = r.cq_data.is_some() || wants_events;
-        // Short accesses are not measured.
-        let began = (done.len > RING_RMA_MAX).then(|| rings.now());
+        // Short accesses, and those of device memory, are not measured.
+        let measured = done.len > RING_RMA_MAX && r.data.lent().is_host();
+        let began = measured.then(|| rings.now());
         let copied = match &r.data {
             SendData::User(m) if m.len() > POLL_BUDGET => {
                 let long = LongCopy::new(r.write, *m, done).told(r.cq_data, wants_events);
@@ -256,6 +263,33 @@ impl ShmRma {
             None => port.complete(&done, failed.map_or(Ok(()), Err)),
         }
         Verdict::Done
+    }
+
+    /// Starts a read or write of device memory that this process can open; `None`, and nothing
+    /// done, of other memory.
+    fn by_device<P: RmaPort>(
+        &mut self,
+        port: &mut P,
+        r: &RmaReq<SendData>,
+        done: Completion,
+    ) -> Option<Verdict> {
+        let SendData::User(mem) = r.data else {
+            return None;
+        };
+        // A few bytes of host memory take less time as a record.
+        if mem.is_empty() || mem.is_host() && mem.len() <= RING_RMA_MAX {
+            return None;
+        }
+        let rings = port.rings()?;
+        if !rings.opens(done.peer, done.remote, r.write, &mem) {
+            return None;
+        }
+        let tells = r.cq_data.is_some() || rings.wants_events(done.peer);
+        let done = tracked(port, r, done);
+        let access = DeviceAccess::new(r.write, mem, done, (r.cq_data, tells));
+        let rings = port.rings()?;
+        self.poll_due |= self.device.begin(rings, access, &mut self.ended);
+        Some(Verdict::Queued)
     }
 
     /// Starts a read or write of one piece of memory by records in the peer's ring.
@@ -347,7 +381,16 @@ impl ShmRma {
             let (cma, c) = self.cma_context(rings);
             cma.poll(c);
         }
+        self.poll_device(rings);
         rings.poll_ended(&mut self.ended);
+    }
+
+    /// The part of [`ShmRma::collect`] that concerns copies by the device.
+    #[inline]
+    pub(crate) fn poll_device<R: RmaRings>(&mut self, rings: &mut R) {
+        if self.device.load() > 0 {
+            self.device.poll(rings, &mut self.ended);
+        }
     }
 
     /// Reports the ends that [`ShmRma::collect`] found.

@@ -2,7 +2,7 @@
 //! copies of their memory, and operation records. Endpoints (`ep_port`) and the simulator implement
 //! it.
 
-use crate::hmem::Piece;
+use crate::hmem::{Piece, UserMem};
 use crate::proto::{Failure, PeerId};
 use crate::prov::contract::{RmaReq, SendData};
 use crate::prov::efa::same_host::split::SplitRings;
@@ -52,6 +52,23 @@ pub(crate) trait RmaRings: SplitRings {
         key: u64,
         parts: impl Iterator<Item = (Piece, u64)>,
     ) -> usize;
+
+    /// Whether a region of a peer is device memory that this process can open, and copy to or from
+    /// `local`.
+    fn opens(&mut self, peer: PeerId, at: RemoteAddr, write: bool, local: &UserMem) -> bool;
+
+    /// Starts to copy `local` to a region that [`RmaRings::opens`] has accepted, or to fill it from
+    /// there; returns the copy's number. `None` while there are too many.
+    fn start_device_copy(
+        &mut self,
+        peer: PeerId,
+        at: RemoteAddr,
+        write: bool,
+        local: &UserMem,
+    ) -> Result<Option<u32>, RmaDenied>;
+
+    /// Whether a copy is over, and how it ended; then the number is not used any more.
+    fn poll_device_copy(&mut self, n: u32) -> Option<Result<(), RmaDenied>>;
 
     /// Asks a peer to copy chunks of a split copy (`split`), if there is room for the record.
     fn ask_for_help(&mut self, peer: PeerId, words: [u64; 6]);

@@ -34,6 +34,8 @@ enum SimRegion {
     Denies,
     /// Not published: the adapter decides, and permits it.
     Hidden,
+    /// Device memory, which initiators may open.
+    Device,
 }
 
 /// An access, which has a region of its own at its target; the key is its number.
@@ -98,8 +100,11 @@ struct RmaHost {
     /// How often in percent the system refuses, and a ring has no room or takes no more.
     refuses: u64,
     full: u64,
-    /// Bytes that the system has copied.
+    /// Bytes that the system has copied, and copies that the device has made.
     copied: usize,
+    by_device: usize,
+    /// Copies that devices make: where, whether it is a write, local memory, and when it is over.
+    device_copies: HashMap<u32, (RemoteAddr, bool, UserMem, u64)>,
     ended: BTreeMap<u64, Result<(), Failure>>,
 }
 
@@ -270,7 +275,8 @@ impl RmaRings for RmaSimPort {
     ) -> Result<(), RmaDenied> {
         let h = &mut *self.host.borrow_mut();
         let region = h.plan[at.key as usize].region;
-        if h.dead.contains(&peer) || region == SimRegion::Hidden || h.chance(h.refuses) {
+        let hidden = matches!(region, SimRegion::Hidden | SimRegion::Device);
+        if h.dead.contains(&peer) || hidden || h.chance(h.refuses) {
             return Err(RmaDenied::Unsupported);
         }
         if region == SimRegion::Denies {
@@ -305,6 +311,48 @@ impl RmaRings for RmaSimPort {
                 self.cma_access(peer, write, &local, at(*addr)).is_ok()
             })
             .count()
+    }
+
+    fn opens(&mut self, peer: PeerId, at: RemoteAddr, _: bool, _: &UserMem) -> bool {
+        let h = &mut *self.host.borrow_mut();
+        let device = h.plan[at.key as usize].region == SimRegion::Device;
+        device && !h.dead.contains(&peer) && !h.chance(h.refuses)
+    }
+
+    fn start_device_copy(
+        &mut self,
+        peer: PeerId,
+        at: RemoteAddr,
+        write: bool,
+        local: &UserMem,
+    ) -> Result<Option<u32>, RmaDenied> {
+        let h = &mut *self.host.borrow_mut();
+        if h.dead.contains(&peer) || h.chance(h.refuses) {
+            return Err(RmaDenied::Unsupported);
+        }
+        if h.chance(h.full / 4) {
+            return Ok(None);
+        }
+        let ready = h.clock + h.rng.below(50_000);
+        h.by_device += 1;
+        let n = h.by_device as u32;
+        h.device_copies.insert(n, (at, write, *local, ready));
+        Ok(Some(n))
+    }
+
+    fn poll_device_copy(&mut self, n: u32) -> Option<Result<(), RmaDenied>> {
+        let h = &mut *self.host.borrow_mut();
+        h.clock += 100;
+        let (at, write, local, ready) = h.device_copies[&n];
+        if h.clock < ready {
+            return None;
+        }
+        h.device_copies.remove(&n);
+        if h.chance(h.refuses) {
+            return Some(Err(RmaDenied::Unsupported));
+        }
+        h.carry_out(at.key, write, &local, at.addr);
+        Some(Ok(()))
     }
 
     fn ask_for_help(&mut self, peer: PeerId, words: [u64; 6]) {

@@ -31,6 +31,7 @@ fn plans(rng: &mut Rng, sides: u64) -> Vec<AccessPlan> {
                 region: match rng.below(12) {
                     0 => SimRegion::Denies,
                     1 => SimRegion::Hidden,
+                    2 | 3 => SimRegion::Device,
                     _ => SimRegion::Permits,
                 },
                 cq_data,
@@ -80,6 +81,8 @@ impl RmaSim {
             refuses,
             full,
             copied: 0,
+            by_device: 0,
+            device_copies: HashMap::new(),
             ended: BTreeMap::new(),
         }));
         for (key, p) in (0u64..).zip(&plan) {
@@ -291,6 +294,7 @@ impl RmaSim {
         let rings = h.rings.iter().filter(|(k, _)| ring(k));
         s.state.turn.is_empty()
             && s.state.cma.load() == 0
+            && s.state.device.load() == 0
             && s.port.ops.is_empty()
             && rings.map(|(_, r)| r.len()).sum::<usize>() == 0
     }
@@ -361,7 +365,7 @@ fn by_adapter(h: &mut RmaHost, key: u64) {
 
 #[test]
 fn every_access_ends_once_and_moves_its_bytes() {
-    let (mut helped, seeds) = (0, sim_seeds(1000));
+    let (mut helped, mut by_device, seeds) = (0, 0, sim_seeds(1000));
     for seed in 0..seeds {
         let sides = 2 + seed % 2;
         let mut sim = RmaSim::new(seed, sides);
@@ -380,10 +384,11 @@ fn every_access_ends_once_and_moves_its_bytes() {
         }
         sim.check_memory(seed);
         helped += sim.host.borrow().helped;
+        by_device += sim.host.borrow().by_device;
     }
     assert!(
-        seeds < 1000 || helped > 100,
-        "targets have copied {helped} chunks"
+        seeds < 1000 || helped > 100 && by_device > 100,
+        "targets have copied {helped} chunks, devices {by_device} parts"
     );
 }
 
