@@ -102,4 +102,13 @@ static inline void close_all(void)
 	fi_freeinfo(info);
 }
 
+/* Posts an operation; polls and repeats while the call returns FI_EAGAIN. */
+#define POST(call) \
+	do { \
+		ssize_t ret_; \
+		while ((ret_ = (call)) == -FI_EAGAIN) \
+			fi_cq_read(cq, NULL, 0); \
+		DO(0, ret_); \
+	} while (0)
+
 #endif

@@ -99,15 +99,6 @@ static inline uint64_t copies(void)
 	return gpu_calls("libfabric", "cuMemcpy");
 }
 
-/* Posts an operation; polls and repeats while the call returns FI_EAGAIN. */
-#define POST(call) \
-	do { \
-		ssize_t ret_; \
-		while ((ret_ = (call)) == -FI_EAGAIN) \
-			fi_cq_read(cq, NULL, 0); \
-		DO(0, ret_); \
-	} while (0)
-
 /* Loads CUDA's functions. */
 static inline void load_copies(void)
 {

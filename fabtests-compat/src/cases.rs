@@ -360,6 +360,8 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "write_receives",
         "provider_file",
         "counters",
+        "polled_counters efa",
+        "polled_counters efa-direct",
         "operations",
         "bad_input",
         "peer_death",

@@ -1,6 +1,7 @@
 //! Counters (fi_cntr(3)): how many operations succeeded and how many failed.
 
 use super::wait_object::WaitObject;
+use crate::core::yielding::YieldBackoff;
 use crate::core::Result;
 use crate::device::any::ExternalCounter;
 use crate::device::wait::WaitSet;
@@ -16,6 +17,9 @@ pub(crate) struct Cntr {
     /// Counts bytes instead of operations.
     pub bytes: bool,
     pub wait: WaitObject,
+    /// When a program that reads in a loop yields its processor, and what it read last.
+    pub patience: YieldBackoff,
+    last_read: (u64, u64),
 }
 
 impl Cntr {
@@ -27,7 +31,20 @@ impl Cntr {
             external: None,
             bytes: events == FI_CNTR_EVENTS_BYTES,
             wait: WaitObject::new(wait_obj)?,
+            patience: YieldBackoff::default(),
+            last_read: (0, 0),
         })
+    }
+
+    /// The value and the errors, for a program that reads them; and whether the caller is to offer
+    /// the processor ([`YieldBackoff`]), because they have not changed for many reads.
+    pub(crate) fn read(&mut self) -> ((u64, u64), bool) {
+        let now = (self.value(), self.errors());
+        if core::mem::replace(&mut self.last_read, now) != now {
+            self.patience.found();
+            return (now, false);
+        }
+        (now, self.patience.note_empty_poll())
     }
 
     /// Arms the wait object ([`WaitObject::arm`]) while the value is less than `threshold` and the

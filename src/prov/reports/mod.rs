@@ -8,6 +8,7 @@ pub(crate) mod cq;
 pub(crate) mod wait_object;
 
 use crate::core::slab::Slab;
+use crate::core::yielding::YieldBackoff;
 use crate::core::Result;
 use crate::device::wait::WaitSet;
 use crate::types::*;
@@ -15,6 +16,31 @@ use cntr::Cntr;
 use cq::Cq;
 use std::sync::Arc;
 use wait_object::WaitObject;
+
+/// What a program reads in a loop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Polled {
+    Cq(u32),
+    Cntr(u32),
+}
+
+impl Polled {
+    /// When its reader yields the processor, and the endpoints that report to it.
+    pub(crate) fn of<'a>(
+        self,
+        cqs: &'a mut Slab<Cq>,
+        cntrs: &'a mut Slab<Cntr>,
+    ) -> Option<(&'a mut YieldBackoff, &'a [u32])> {
+        match self {
+            Polled::Cq(id) => cqs
+                .get_mut(id)
+                .map(|c| (&mut c.patience, c.wait.eps.as_slice())),
+            Polled::Cntr(id) => cntrs
+                .get_mut(id)
+                .map(|c| (&mut c.patience, c.wait.eps.as_slice())),
+        }
+    }
+}
 
 /// A queue an endpoint reports to.
 #[derive(Clone, Copy, Debug)]

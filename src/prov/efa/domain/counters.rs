@@ -8,6 +8,7 @@ use crate::prov::efa::ops::deferred;
 use crate::prov::efa::progress::progress;
 use crate::prov::reports::blocking::{self, Armed, BlockingCounters};
 use crate::prov::reports::cntr::Cntr;
+use crate::prov::reports::Polled;
 use crate::types::*;
 use std::sync::Arc;
 
@@ -31,7 +32,11 @@ impl Counters for EfaDomain {
     }
 
     fn read_cntr(&self, id: u32) -> Result<(u64, u64)> {
-        self.with_cntr(id, |c| (c.value(), c.errors()))
+        let (read, offers) = self.with_cntr(id, Cntr::read)?;
+        if offers {
+            self.offer(Polled::Cntr(id));
+        }
+        Ok(read)
     }
 
     fn change_cntr(&self, id: u32, errors: bool, set: bool, n: u64) -> Result<()> {

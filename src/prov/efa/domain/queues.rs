@@ -13,6 +13,7 @@ use crate::prov::efa::progress::progress;
 use crate::prov::reports::blocking::{self, Armed, BlockingQueues};
 use crate::prov::reports::cq::Cq;
 use crate::prov::reports::wait_object::WaitObject;
+use crate::prov::reports::Polled;
 use crate::transport::Status;
 use crate::types::*;
 use std::sync::Arc;
@@ -28,14 +29,15 @@ impl EfaDomain {
 
     /// Yields the processor after empty polls: a polling caller may keep its peer from running.
     #[cold]
-    fn offer(&self, id: u32) -> Errno {
-        let (shared, waited_long) = shares_processor(&mut self.lock(), id);
+    pub(super) fn offer(&self, polled: Polled) -> Errno {
+        let (shared, waited_long) = shares_processor(&mut self.lock(), polled);
         let ran = match crate::shm::poll_events() {
             true => 0,
             false => YieldBackoff::offer_to_peer(shared, waited_long, host::context_switches),
         };
-        if let Some(cq) = self.lock().cqs.get_mut(id) {
-            cq.patience.offered(ran);
+        let s = &mut *self.lock();
+        if let Some((patience, _)) = polled.of(&mut s.cqs, &mut s.cntrs) {
+            patience.offered(ran);
         }
         FI_EAGAIN
     }
@@ -80,7 +82,7 @@ impl CompletionQueues for EfaDomain {
                 return Ok(n);
             }
         }
-        Err(self.offer(id))
+        Err(self.offer(Polled::Cq(id)))
     }
 
     fn cq_has_any(&self, id: u32) -> Result<bool> {
@@ -174,20 +176,20 @@ fn poll_cq(
     cq.note_empty_poll().transpose()
 }
 
-/// Whether a peer of the queue's endpoints was last on this processor, as far as is known, and
-/// whether the reader has waited for long.
-fn shares_processor(s: &mut State, id: u32) -> (Option<bool>, bool) {
-    let Some(cq) = s.cqs.get(id) else {
+/// Whether a peer of the endpoints was last on this processor, as far as is known, and whether the
+/// reader has waited for long.
+fn shares_processor(s: &mut State, polled: Polled) -> (Option<bool>, bool) {
+    let Some((patience, eps)) = polled.of(&mut s.cqs, &mut s.cntrs) else {
         return (None, false);
     };
     let mut near = None;
-    for ep in &cq.wait.eps {
+    for ep in eps {
         let live = s.eps.get_mut(*ep).and_then(|e| e.live.as_mut());
         let shm = live.and_then(|l| l.shm_ep.as_mut());
         let known = shm.and_then(|h| h.shares_processor());
         near = near.max(known);
     }
-    (near, cq.patience.waited_long())
+    (near, patience.waited_long())
 }
 
 /// As [`progress_cq`], but hands up to `count` completions of the fast path to `each`, and returns

@@ -5,6 +5,7 @@ use crate::core::Result;
 use crate::prov::contract::*;
 use crate::prov::reports::blocking::{self, Armed, BlockingCounters};
 use crate::prov::reports::cntr::Cntr;
+use crate::prov::reports::Polled;
 use crate::prov::tcp::progress::{progress, settle};
 use crate::types::*;
 use std::sync::Arc;
@@ -34,7 +35,11 @@ impl Counters for TcpDomain {
     }
 
     fn read_cntr(&self, id: u32) -> Result<(u64, u64)> {
-        self.with_cntr(id, |c| (c.value(), c.errors()))
+        let (read, offers) = self.with_cntr(id, Cntr::read)?;
+        if offers {
+            self.offer(Polled::Cntr(id));
+        }
+        Ok(read)
     }
 
     fn change_cntr(&self, id: u32, errors: bool, set: bool, n: u64) -> Result<()> {

@@ -8,6 +8,7 @@ use crate::device::host;
 use crate::prov::contract::*;
 use crate::prov::reports::blocking::{self, Armed, BlockingQueues};
 use crate::prov::reports::cq::Cq;
+use crate::prov::reports::Polled;
 use crate::prov::tcp::progress::{progress, settle};
 use crate::types::*;
 use std::sync::atomic::Ordering;
@@ -19,18 +20,18 @@ const PEERS_ASKED: usize = 16;
 impl TcpDomain {
     /// Yields the processor after empty polls: a polling caller may keep its peer from running.
     #[cold]
-    fn offer(&self, id: u32) -> Errno {
+    pub(super) fn offer(&self, polled: Polled) -> Errno {
         let (shared, waited_long) = {
-            let s = self.lock();
+            let s = &mut *self.lock();
             let conns = s.conns.iter().take(PEERS_ASKED);
             let shared = conns.filter_map(|(_, c)| c.shares_processor()).max();
-            let cq = s.cqs.get(id);
-            let waited_long = cq.is_some_and(|cq| cq.patience.waited_long());
-            (shared, waited_long)
+            let polled = polled.of(&mut s.cqs, &mut s.cntrs);
+            (shared, polled.is_some_and(|(p, _)| p.waited_long()))
         };
         let ran = YieldBackoff::offer_to_peer(shared, waited_long, host::context_switches);
-        if let Some(cq) = self.lock().cqs.get_mut(id) {
-            cq.patience.offered(ran);
+        let s = &mut *self.lock();
+        if let Some((patience, _)) = polled.of(&mut s.cqs, &mut s.cntrs) {
+            patience.offered(ran);
         }
         FI_EAGAIN
     }
@@ -90,7 +91,7 @@ impl CompletionQueues for TcpDomain {
                 return vain;
             }
         }
-        Err(self.offer(id))
+        Err(self.offer(Polled::Cq(id)))
     }
 
     fn sread_cq(
