@@ -17,6 +17,8 @@ static struct fid_cq *cq;
 static struct fid_av *av;
 static struct fid_ep *ep;
 static fi_addr_t self;
+/* How a reader of `cq` may wait. */
+static enum fi_wait_obj queue_wait = FI_WAIT_NONE;
 /* Address of `ep`. */
 static char name[64];
 
@@ -50,7 +52,7 @@ static int ask(const char *fabric_name, size_t inject)
 /* Opens a fabric and a domain, with a completion queue and an address vector. */
 static void open_domain(void)
 {
-	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
+	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA, .wait_obj = queue_wait };
 	struct fi_av_attr aa = { .type = FI_AV_TABLE };
 
 	DO(0, fi_fabric(info->fabric_attr, &fabric, NULL));

@@ -348,14 +348,19 @@ impl Interface for Cuda {
     /// Memory of cuMemMap has no handle.
     fn share(&self, at: usize) -> Result<IpcHandle> {
         let (mut base, mut len, mut handle) = (0, 0, CudaIpc([0; 8]));
-        // SAFETY: there is a place for each answer.
-        let codes = unsafe {
-            [
-                (self.f.range)(&mut base, &mut len, at),
-                (self.f.ipc_get)(&mut handle, at),
-            ]
-        };
-        let id = self.buffer(at).filter(|_| codes == [SUCCESS; 2]);
+        // The thread that registers or sends may have no context of its own.
+        let context = self.context(at)?;
+        let named = self.within(context, || {
+            // SAFETY: there is a place for each answer.
+            let codes = unsafe {
+                [
+                    (self.f.range)(&mut base, &mut len, at),
+                    (self.f.ipc_get)(&mut handle, at),
+                ]
+            };
+            Ok(codes == [SUCCESS; 2])
+        })?;
+        let id = self.buffer(at).filter(|_| named);
         Ok(IpcHandle {
             words: handle.0,
             id: id.ok_or(FI_EOPNOTSUPP)?,

@@ -26,8 +26,9 @@ struct OpenAllocation {
     base: usize,
     len: usize,
     used: u64,
-    /// Copies under way.
+    /// Copies under way; and whether the owner is gone, so that the last of them closes it.
     busy: usize,
+    gone: bool,
 }
 
 impl Drop for OpenAllocation {
@@ -49,6 +50,7 @@ pub(crate) struct SharedMemory {
 /// Copies under way from one allocation, for one operation.
 #[derive(Debug)]
 pub(crate) struct PendingCopy {
+    owner: u32,
     kind: MemKind,
     base: usize,
     ids: [Option<usize>; MAX_SEGS],
@@ -92,7 +94,9 @@ impl SharedMemory {
     ) -> Result<usize> {
         self.clock += 1;
         let handle = IpcHandle { offset: 0, ..*h };
-        let same = |o: &OpenAllocation| (o.owner, o.kind, o.handle) == (owner, kind, handle);
+        let same = |o: &OpenAllocation| {
+            (o.owner, o.kind, o.handle, o.gone) == (owner, kind, handle, false)
+        };
         if let Some(at) = self.open.iter().position(same) {
             return Ok(at);
         }
@@ -104,17 +108,23 @@ impl SharedMemory {
             }
         }
         self.refused.retain(|r| (r.0, r.1) != (owner, h.id));
-        if self.open.len() >= OPEN_MAX {
-            let idle = self.open.iter().enumerate().filter(|(_, o)| o.busy == 0);
-            let oldest = idle.min_by_key(|(_, o)| o.used).map(|(at, _)| at);
-            self.open.swap_remove(oldest.ok_or(FI_EAGAIN)?);
-        }
         let opened = interface::of(kind).open_shared(&handle, near);
         if opened.is_err() {
             self.refused.truncate(REFUSED_MAX - 1);
             self.refused.push_front((owner, h.id, REFUSALS));
         }
         let (base, len) = opened?;
+        let mut room = self.open.len() < OPEN_MAX;
+        if !room {
+            let idle = self.open.iter().enumerate().filter(|(_, o)| o.busy == 0);
+            let oldest = idle.min_by_key(|(_, o)| o.used).map(|(at, _)| at);
+            room = oldest.is_some();
+            oldest.map(|at| self.open.swap_remove(at));
+        }
+        if !room {
+            interface::of(kind).close_shared(base);
+            return Err(FI_EAGAIN);
+        }
         let (used, busy) = (self.clock, 0);
         self.open.push(OpenAllocation {
             owner,
@@ -124,24 +134,25 @@ impl SharedMemory {
             len,
             used,
             busy,
+            gone: false,
         });
         Ok(self.open.len() - 1)
     }
 
-    /// Whether memory that `owner` shares, and `len` bytes of it, can be copied from and to
+    /// Whether memory that `owner` shares, as much as `local` has, can be copied from and to
     /// `local`: opens it.
-    pub(crate) fn opens(
+    pub(crate) fn ensure_open(
         &mut self,
         owner: u32,
         shared: (MemKind, &IpcHandle),
         local: &UserMem,
     ) -> bool {
-        self.opened(owner, shared, local).is_ok()
+        self.locate(owner, shared, local).is_ok()
     }
 
     /// Index in `open` of the allocation that a handle names, and the address there. An error when
     /// the memory cannot be opened, or does not contain as many bytes as `local`.
-    fn opened(
+    fn locate(
         &mut self,
         owner: u32,
         (kind, h): (MemKind, &IpcHandle),
@@ -159,7 +170,7 @@ impl SharedMemory {
     }
 
     /// Starts to copy all of `local` to memory that `owner` shares (`write`), or to fill it from
-    /// there. Errors as [`SharedMemory::opened`].
+    /// there. Errors as [`SharedMemory::locate`].
     pub(crate) fn start(
         &mut self,
         owner: u32,
@@ -167,9 +178,10 @@ impl SharedMemory {
         local: &UserMem,
         write: bool,
     ) -> Result<PendingCopy> {
-        let (at, mut theirs) = self.opened(owner, (kind, h), local)?;
+        let (at, mut theirs) = self.locate(owner, (kind, h), local)?;
         let o = self.open.get_mut(at).ok_or(FI_EINVAL)?;
         let mut c = PendingCopy {
+            owner,
             kind,
             base: o.base,
             ids: [None; MAX_SEGS],
@@ -203,9 +215,17 @@ impl SharedMemory {
 
     /// Releases the allocation of a copy that is over, or whose drop will wait for the rest.
     fn end(&mut self, c: &PendingCopy) {
-        let of = |o: &&mut OpenAllocation| (o.kind, o.base) == (c.kind, c.base);
-        if let Some(o) = self.open.iter_mut().find(of) {
-            o.busy = o.busy.saturating_sub(1);
+        let of = |o: &OpenAllocation| {
+            (o.owner, o.kind, o.base) == (c.owner, c.kind, c.base) && o.busy > 0
+        };
+        let Some(at) = self.open.iter().position(of) else {
+            return;
+        };
+        if let Some(o) = self.open.get_mut(at) {
+            o.busy -= 1;
+            if o.gone && o.busy == 0 {
+                self.open.swap_remove(at);
+            }
         }
     }
 
@@ -226,6 +246,8 @@ impl SharedMemory {
     /// Closes the allocations of a process that is gone, except those with copies under way.
     pub(crate) fn forget(&mut self, owner: u32) {
         self.open.retain(|o| o.owner != owner || o.busy > 0);
+        let theirs = self.open.iter_mut().filter(|o| o.owner == owner);
+        theirs.for_each(|o| o.gone = true);
         self.refused.retain(|r| r.0 != owner);
     }
 }

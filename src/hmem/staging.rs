@@ -8,7 +8,7 @@ use super::bounce::BounceBuffers;
 use super::{interface, MemKind, Piece, UserMem, MAX_SEGS};
 use core::ffi::c_void;
 use std::alloc::{alloc, Layout};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 /// Bytes of a half.
 const HALF: usize = 256 << 10;
@@ -42,6 +42,15 @@ impl Stage {
             _registered: BounceBuffers::new(at as usize, 2 * HALF),
         })
     }
+}
+
+/// The host memory, for one copy at a time; `None` inside where there is no memory.
+fn stage() -> MutexGuard<'static, Option<Stage>> {
+    let mut stage = STAGE.lock().unwrap_or_else(|e| e.into_inner());
+    if stage.is_none() {
+        *stage = Stage::new();
+    }
+    stage
 }
 
 /// A copy between application memory and a half; its drop waits.
@@ -112,10 +121,7 @@ impl Drop for StagedCopy {
 /// Copies memory of any kind to host memory of ours, in parts, and passes each part to `each` with
 /// its offset. `false` when a copy failed, or `each` said so.
 pub(crate) fn read_staged(mem: &UserMem, mut each: impl FnMut(Piece, usize) -> bool) -> bool {
-    let mut stage = STAGE.lock().unwrap_or_else(|e| e.into_inner());
-    if stage.is_none() {
-        *stage = Stage::new();
-    }
+    let stage = stage();
     let Some([mut here, mut other]) = stage.as_ref().map(|s| s.halves) else {
         return false;
     };
@@ -139,10 +145,7 @@ pub(crate) fn read_staged(mem: &UserMem, mut each: impl FnMut(Piece, usize) -> b
 /// Has `each` fill host memory of ours, in parts and with the offset of each, and copies the parts
 /// to memory of any kind. As [`read_staged`].
 pub(crate) fn write_staged(mem: &UserMem, mut each: impl FnMut(Piece, usize) -> bool) -> bool {
-    let mut stage = STAGE.lock().unwrap_or_else(|e| e.into_inner());
-    if stage.is_none() {
-        *stage = Stage::new();
-    }
+    let stage = stage();
     let Some(halves) = stage.as_ref().map(|s| s.halves) else {
         return false;
     };

@@ -60,6 +60,13 @@ pub struct ShmEndpoint {
     pub tx: TxRings,
 }
 
+/// Ends the copies by devices first: peers that are closed at the same time wait for them.
+impl Drop for ShmEndpoint {
+    fn drop(&mut self) {
+        self.tx.end_device_copies();
+    }
+}
+
 impl ShmEndpoint {
     /// Publishes where this process runs, and tells whether a peer's ran last on the same
     /// processor. `None` when no peer's processor is known.

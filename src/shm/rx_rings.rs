@@ -3,7 +3,7 @@
 use super::events::{EventQueue, EventThread, RingEvent};
 use super::kind;
 use super::ring::{asymmetric_fence, Lookup, Record, RingReader};
-use super::rma::RemoteMrTable;
+use super::rma::{names_device_regions, RemoteMrTable, CLOSE_WAIT};
 use crate::device::QpAddr;
 use crate::transport::{Flow, PeerId, Poll, PollStatus, Sink};
 use std::sync::atomic::Ordering::*;
@@ -440,6 +440,18 @@ impl Poll for RxRings {
 
 impl Drop for RxRings {
     fn drop(&mut self) {
+        // Peers' devices may still copy to and from our memory: once the rings are gone, fi_close
+        // of a region does not know that.
+        let until = std::time::Instant::now() + CLOSE_WAIT;
+        let copies = |i: &RxRing| {
+            let gone = i.ended || self.thread.peer_exited(i.conn);
+            !gone && names_device_regions(i.ring.file())
+        };
+        let all = || self.active.iter().chain(&self.parked);
+        while all().any(copies) && std::time::Instant::now() < until {
+            EventThread::poll_events();
+            std::thread::yield_now();
+        }
         self.thread.close_callers(&self.shared);
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct Cntr {
     pub bytes: bool,
     pub wait: WaitObject,
     /// When a program that reads in a loop yields its processor, and what it read last.
-    pub patience: YieldBackoff,
+    pub backoff: YieldBackoff,
     last_read: (u64, u64),
 }
 
@@ -31,7 +31,7 @@ impl Cntr {
             external: None,
             bytes: events == FI_CNTR_EVENTS_BYTES,
             wait: WaitObject::new(wait_obj)?,
-            patience: YieldBackoff::default(),
+            backoff: YieldBackoff::default(),
             last_read: (0, 0),
         })
     }
@@ -41,10 +41,10 @@ impl Cntr {
     pub(crate) fn read(&mut self) -> ((u64, u64), bool) {
         let now = (self.value(), self.errors());
         if core::mem::replace(&mut self.last_read, now) != now {
-            self.patience.found();
+            self.backoff.found();
             return (now, false);
         }
-        (now, self.patience.note_empty_poll())
+        (now, self.backoff.note_empty_poll())
     }
 
     /// Arms the wait object ([`WaitObject::arm`]) while the value is less than `threshold` and the

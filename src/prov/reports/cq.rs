@@ -22,7 +22,7 @@ pub(crate) struct Cq {
     /// fi_cq_signal(3) was called and no reader has noticed yet.
     pub signaled: bool,
     /// Reads that found nothing since the last that did.
-    pub patience: YieldBackoff,
+    pub backoff: YieldBackoff,
     /// The adapter writes their completions into memory of the application.
     pub external: Option<Arc<ExternalQueue>>,
     entries: Fifo<Entry>,
@@ -48,7 +48,7 @@ impl Cq {
             size,
             wait: WaitObject::new(wait_obj)?,
             signaled: false,
-            patience: YieldBackoff::default(),
+            backoff: YieldBackoff::default(),
             external: None,
             entries: Fifo::with_capacity(size.min(1024)),
             errors: VecDeque::new(),
@@ -130,7 +130,7 @@ impl Cq {
     /// ([`YieldBackoff`]).
     #[inline]
     pub(crate) fn note_empty_poll(&mut self) -> Option<Result<usize>> {
-        match self.patience.note_empty_poll() {
+        match self.backoff.note_empty_poll() {
             true => None,
             false => Some(Err(FI_EAGAIN)),
         }

@@ -19,25 +19,25 @@ use wait_object::WaitObject;
 
 /// What a program reads in a loop.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Polled {
+pub(crate) enum PolledObject {
     Cq(u32),
     Cntr(u32),
 }
 
-impl Polled {
-    /// When its reader yields the processor, and the endpoints that report to it.
+impl PolledObject {
+    /// The back-off of who reads the object, and the endpoints that report to the object.
     pub(crate) fn of<'a>(
         self,
         cqs: &'a mut Slab<Cq>,
         cntrs: &'a mut Slab<Cntr>,
     ) -> Option<(&'a mut YieldBackoff, &'a [u32])> {
         match self {
-            Polled::Cq(id) => cqs
+            PolledObject::Cq(id) => cqs
                 .get_mut(id)
-                .map(|c| (&mut c.patience, c.wait.eps.as_slice())),
-            Polled::Cntr(id) => cntrs
+                .map(|c| (&mut c.backoff, c.wait.eps.as_slice())),
+            PolledObject::Cntr(id) => cntrs
                 .get_mut(id)
-                .map(|c| (&mut c.patience, c.wait.eps.as_slice())),
+                .map(|c| (&mut c.backoff, c.wait.eps.as_slice())),
         }
     }
 }

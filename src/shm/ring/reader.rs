@@ -163,6 +163,11 @@ impl<'a> Record<'a> {
 }
 
 impl RingReader {
+    /// The ring's file.
+    pub(crate) fn file(&self) -> &RingSegment {
+        &self.map
+    }
+
     /// The reading end of a ring in this file.
     pub(crate) fn new(map: Arc<RingSegment>) -> RingReader {
         RingReader {

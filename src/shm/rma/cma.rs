@@ -56,7 +56,12 @@ pub(crate) fn copy_all(pid: i32, write: bool, local: &LocalBuffer, at: u64) -> R
             true => hmem::read_staged(mem, through),
             false => hmem::write_staged(mem, through),
         };
-        return copied.then_some(()).ok_or(false);
+        if !copied {
+            // Another route carries the access out.
+            hmem::take_failure(mem);
+            return Err(false);
+        }
+        return Ok(());
     }
     let mut off = 0;
     while off < local.byte_len() {

@@ -33,8 +33,8 @@ pub(crate) use lock::abandon;
 pub(crate) use lock::{done, outcome_of, RmaOutcome, CLOSE_WAIT};
 #[cfg(any(test, feature = "internals"))]
 pub(crate) use mr_table::EXECUTE_KEY;
+pub(crate) use mr_table::{names_device_regions, COPY_KEY, DEVICE_KEYS, DEVICE_KEYS_COUNT};
 pub(crate) use mr_table::{KeyHash, KeyHashes, MrTable, RegionUse, RemoteMrTable, RmaDenied};
-pub(crate) use mr_table::{COPY_KEY, DEVICE_KEYS, DEVICE_KEYS_COUNT};
 pub(crate) use outstanding::{AdapterRetry, OutstandingRma, RmaRequest};
 pub(crate) use target::{is_target_only, RmaResponse, TargetLock};
 

@@ -45,11 +45,14 @@ pub(crate) const FILE: usize = HANDLES + device_slots::BYTES;
 const TRIES: usize = 16;
 /// Word of the head: whether the domain asks for events of accesses.
 const EVENTS: usize = 64;
+/// Word of the head: whether there has been a region of device memory.
+const DEVICES: usize = EVENTS + 8;
 /// First word of an entry: the key's tag and what it permits.
 const USED: u64 = 1 << 63;
 const READ: u64 = 1 << 62;
 const WRITE: u64 = 1 << 61;
-/// It is device memory: the last word of the entry is the slot of its handle, not an address.
+/// The region is device memory: the last word of the entry is the slot of the handle, and no
+/// address.
 const DEVICE: u64 = 1 << 60;
 /// Bits of the first word that are not the tag's.
 const FLAGS: u64 = USED | READ | WRITE | DEVICE;
@@ -61,6 +64,12 @@ pub(crate) const EXECUTE_KEY: usize = COPY_KEY + 8;
 /// Words that name the keys of regions of device memory of which copies are under way.
 pub(crate) const DEVICE_KEYS: usize = 2048;
 pub(crate) const DEVICE_KEYS_COUNT: usize = 8;
+
+/// Whether the writer of a ring has copies under way from or to device memory of ours.
+pub(crate) fn names_device_regions(ring: &RingSegment) -> bool {
+    let mut words = (0..DEVICE_KEYS_COUNT).map(|i| ring.word(DEVICE_KEYS + 8 * i));
+    words.any(|w| w.load(Acquire) != 0)
+}
 
 /// The one-way hash of a key, as it is in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,6 +191,7 @@ impl MrTable {
         let handle = hmem::share(mem).ok()?;
         let slot = self.free_slots().take()?;
         device_slots::write(&self.map, (HANDLES, slot), key, (mem.kind(), &handle));
+        self.map.word(DEVICES).store(1, Release);
         Some(slot)
     }
 
@@ -340,6 +350,11 @@ impl RemoteMrTable {
     /// Whether the peer asks for events of accesses.
     pub(crate) fn events(&self) -> bool {
         self.table.word(EVENTS).load(Relaxed) != 0
+    }
+
+    /// Whether the peer has had a region of device memory.
+    pub(crate) fn devices(&self) -> bool {
+        self.table.word(DEVICES).load(Relaxed) != 0
     }
 
     /// Whether a key permits reading or writing `len` bytes there, by the table as it is now.

@@ -9,7 +9,8 @@ use crate::shm::rma::{KeyHash, DEVICE_KEYS, DEVICE_KEYS_COUNT};
 /// A copy under way.
 pub(super) struct DeviceCopy {
     copy: PendingCopy,
-    /// Connection of the ring that has the mark, its peer, and which word it is.
+    /// The ring that has the mark, its connection and peer, and which word it is.
+    ring: Arc<RingSegment>,
     conn: u64,
     peer: PeerId,
     mark: usize,
@@ -54,7 +55,7 @@ impl DeviceMarks {
 impl TxRings {
     /// Whether a region of a peer is device memory that this process can open, and copy to or from
     /// `local`.
-    pub fn opens(
+    pub fn ensure_open(
         &mut self,
         peer: PeerId,
         RemoteAddr { addr, key }: RemoteAddr,
@@ -64,14 +65,14 @@ impl TxRings {
         let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
             return false;
         };
-        let Some(l) = &o.initiator else {
+        let Some(l) = o.initiator.as_ref().filter(|l| l.mr_table().devices()) else {
             return false;
         };
         let tag = o.tags.of(key);
         let _used = RegionUse::new(o.ring.file().word(COPY_KEY), tag);
         let at = (addr, local.len() as u64);
         let found = l.mr_table().find_device((key, tag), at, write);
-        found.is_ok_and(|(kind, h)| self.opened.opens(peer, (kind, &h), local))
+        found.is_ok_and(|(kind, h)| self.open_memory.ensure_open(peer, (kind, &h), local))
     }
 
     /// Starts to copy `local` to a region of a peer that is device memory, or to fill it from
@@ -95,12 +96,13 @@ impl TxRings {
         let at = (addr, local.len() as u64);
         let found = l.mr_table().find_device((key, tag), at, write);
         let started = found.and_then(|(kind, h)| {
-            let copy = self.opened.start(peer, (kind, &h), local, write);
+            let copy = self.open_memory.start(peer, (kind, &h), local, write);
             copy.map_err(|_| RmaDenied::Unsupported)
         });
         match started {
             Ok(copy) => Ok(Some(self.device_copies.insert(DeviceCopy {
                 copy,
+                ring: Arc::clone(o.ring.file()),
                 conn: o.conn,
                 peer,
                 mark,
@@ -115,30 +117,38 @@ impl TxRings {
     /// Whether a copy is over, and how it ended; then the number is not used any more.
     pub fn poll_device_copy(&mut self, n: u32) -> Option<core::result::Result<(), RmaDenied>> {
         let c = self.device_copies.get_mut(n)?;
-        let over = self.opened.poll(&mut c.copy);
+        let over = self.open_memory.poll(&mut c.copy);
         if over == Ok(false) {
             return None;
         }
         let c = self.device_copies.remove(n)?;
-        self.unmark(&c);
+        self.end_copy(c);
         Some(over.map(|_| ()).map_err(|_| RmaDenied::Unsupported))
     }
 
     /// Waits for all copies, when the endpoint is closed.
-    pub(super) fn end_device_copies(&mut self) {
+    pub(in crate::shm) fn end_device_copies(&mut self) {
         for n in self.device_copies.select(|_| true) {
             if let Some(c) = self.device_copies.remove(n) {
-                self.unmark(&c);
-                let _ = self.opened.wait(c.copy);
+                self.end_copy(c);
             }
         }
     }
 
-    fn unmark(&mut self, c: &DeviceCopy) {
-        if let Some(TxRoute::Ring(o)) = self.routes.get_mut(c.peer as usize) {
-            if o.conn == c.conn {
-                o.device_marks.remove(o.ring.file(), c.mark);
-            }
+    /// Waits for what is left of a copy, and takes back its mark.
+    fn end_copy(&mut self, c: DeviceCopy) {
+        let DeviceCopy {
+            copy,
+            ring,
+            conn,
+            peer,
+            mark,
+        } = c;
+        let _ = self.open_memory.wait(copy);
+        match self.routes.get_mut(peer as usize) {
+            Some(TxRoute::Ring(o)) if o.conn == conn => o.device_marks.remove(&ring, mark),
+            // The connection has ended, and nothing counts the copies of the region any more.
+            _ => KeyHash::unmark(ring.word(DEVICE_KEYS + 8 * mark)),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! `transport` is the provider's view: messages, reads, writes and atomics as records. `route`
 //! finds out how a peer is reached, `rma` keeps posted accesses until they end, `copies` makes
-//! cross-memory copies in place of records, and `device` has a device copy.
+//! cross-memory copies in place of records, and `device` starts copies by a device.
 
 mod copies;
 mod device;
@@ -142,7 +142,7 @@ pub struct TxRings {
     /// Copies between this process's memory and peers' device memory, and what of that is open
     /// here.
     device_copies: Slab<DeviceCopy>,
-    pub(crate) opened: SharedMemory,
+    pub(crate) open_memory: SharedMemory,
 }
 
 impl TxRings {
@@ -164,7 +164,7 @@ impl TxRings {
             again: Vec::new(),
             cpu: 0,
             device_copies: Slab::default(),
-            opened: SharedMemory::default(),
+            open_memory: SharedMemory::default(),
         }
     }
 

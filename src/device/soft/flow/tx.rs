@@ -295,7 +295,7 @@ impl<T> TxFlow<T> {
     /// Marks packets as lost that were sent long enough before an acknowledged one. Returns whether
     /// there were any.
     fn detect_losses(&mut self, now: u64) -> bool {
-        let patience = (self.srtt + self.srtt / 8).max(REORDER_TIME);
+        let backoff = (self.srtt + self.srtt / 8).max(REORDER_TIME);
         let (una, newest, newest_at, reorder) =
             (self.una, self.newest, self.newest_at, self.reorder);
         let mut found = false;
@@ -309,7 +309,7 @@ impl<T> TxFlow<T> {
                 continue;
             }
             let far = p.tries == 1 && ahead >= reorder as i32;
-            if far || now.saturating_sub(p.sent_at) > patience {
+            if far || now.saturating_sub(p.sent_at) > backoff {
                 self.sums.lose(p);
                 found |= p.not_before == 0;
             }

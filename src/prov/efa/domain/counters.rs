@@ -8,7 +8,7 @@ use crate::prov::efa::ops::deferred;
 use crate::prov::efa::progress::progress;
 use crate::prov::reports::blocking::{self, Armed, BlockingCounters};
 use crate::prov::reports::cntr::Cntr;
-use crate::prov::reports::Polled;
+use crate::prov::reports::PolledObject;
 use crate::types::*;
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Counters for EfaDomain {
     fn read_cntr(&self, id: u32) -> Result<(u64, u64)> {
         let (read, offers) = self.with_cntr(id, Cntr::read)?;
         if offers {
-            self.offer(Polled::Cntr(id));
+            self.offer(PolledObject::Cntr(id));
         }
         Ok(read)
     }

@@ -19,11 +19,12 @@ fn wait_unused(table: &MrTable, key: u64, poll: impl Fn()) -> Result<()> {
     let mut looks = 0;
     loop {
         let used = table.in_use(key);
-        let copied = began.elapsed() < DEVICE_COPY && table.used_by_devices(key);
+        let waited = began.elapsed();
+        let copied = waited < DEVICE_COPY && table.used_by_devices(key);
         if !used && !copied {
             return Ok(());
         }
-        if began.elapsed() > Duration::from_millis(most) {
+        if used && waited > Duration::from_millis(most) {
             crate::warn_log!(
                 FI_LOG_MR,
                 "fi_close: a process on this host has been using this memory region for {most} ms \
@@ -42,7 +43,8 @@ fn wait_unused(table: &MrTable, key: u64, poll: impl Fn()) -> Result<()> {
     }
 }
 
-/// Time in which any copy by a device ends. A peer that does not poll does not notice the end.
+/// Time after which a copy by a device is taken to be over: parts are at most 256 MiB. A peer that
+/// does not poll does not notice the end.
 const DEVICE_COPY: Duration = Duration::from_secs(1);
 /// Polls of a region's users before the caller sleeps between polls.
 const SPINS: u32 = 1000;

@@ -13,7 +13,7 @@ use crate::prov::efa::progress::progress;
 use crate::prov::reports::blocking::{self, Armed, BlockingQueues};
 use crate::prov::reports::cq::Cq;
 use crate::prov::reports::wait_object::WaitObject;
-use crate::prov::reports::Polled;
+use crate::prov::reports::PolledObject;
 use crate::transport::Status;
 use crate::types::*;
 use std::sync::Arc;
@@ -29,15 +29,15 @@ impl EfaDomain {
 
     /// Yields the processor after empty polls: a polling caller may keep its peer from running.
     #[cold]
-    pub(super) fn offer(&self, polled: Polled) -> Errno {
+    pub(super) fn offer(&self, polled: PolledObject) -> Errno {
         let (shared, waited_long) = shares_processor(&mut self.lock(), polled);
         let ran = match crate::shm::poll_events() {
             true => 0,
             false => YieldBackoff::offer_to_peer(shared, waited_long, host::context_switches),
         };
         let s = &mut *self.lock();
-        if let Some((patience, _)) = polled.of(&mut s.cqs, &mut s.cntrs) {
-            patience.offered(ran);
+        if let Some((backoff, _)) = polled.of(&mut s.cqs, &mut s.cntrs) {
+            backoff.offered(ran);
         }
         FI_EAGAIN
     }
@@ -82,7 +82,7 @@ impl CompletionQueues for EfaDomain {
                 return Ok(n);
             }
         }
-        Err(self.offer(Polled::Cq(id)))
+        Err(self.offer(PolledObject::Cq(id)))
     }
 
     fn cq_has_any(&self, id: u32) -> Result<bool> {
@@ -170,7 +170,7 @@ fn poll_cq(
         return Err(FI_EAVAIL);
     }
     if n > 0 {
-        cq.patience.found();
+        cq.backoff.found();
         return Ok(Some(n));
     }
     cq.note_empty_poll().transpose()
@@ -178,8 +178,8 @@ fn poll_cq(
 
 /// Whether a peer of the endpoints was last on this processor, as far as is known, and whether the
 /// reader has waited for long.
-fn shares_processor(s: &mut State, polled: Polled) -> (Option<bool>, bool) {
-    let Some((patience, eps)) = polled.of(&mut s.cqs, &mut s.cntrs) else {
+fn shares_processor(s: &mut State, polled: PolledObject) -> (Option<bool>, bool) {
+    let Some((backoff, eps)) = polled.of(&mut s.cqs, &mut s.cntrs) else {
         return (None, false);
     };
     let mut near = None;
@@ -189,7 +189,7 @@ fn shares_processor(s: &mut State, polled: Polled) -> (Option<bool>, bool) {
         let known = shm.and_then(|h| h.shares_processor());
         near = near.max(known);
     }
-    (near, patience.waited_long())
+    (near, backoff.waited_long())
 }
 
 /// As [`progress_cq`], but hands up to `count` completions of the fast path to `each`, and returns

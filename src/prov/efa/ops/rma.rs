@@ -397,7 +397,11 @@ pub(crate) fn retry_by_adapter(
 ) -> Result<()> {
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
     let mode = ep.tx_mode(&r.common, false);
-    by_adapter(s, id, r, completion(peer, r, mode.entry)).result()
+    let done = completion(peer, r, mode.entry);
+    match by_adapter(s, id, r, done) {
+        Verdict::Unsupported => by_protocol(s, id, r, done),
+        sent => sent.result(),
+    }
 }
 
 /// Retries by the adapter the accesses that shared memory could not carry out.

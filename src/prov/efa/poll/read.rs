@@ -100,7 +100,7 @@ fn rings(
         (PollStatus::Empty, _) => q.note_empty_poll(),
         (_, 0) => None,
         (_, n) => {
-            q.patience.found();
+            q.backoff.found();
             Some(Ok(n))
         }
     }

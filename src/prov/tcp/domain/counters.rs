@@ -5,7 +5,7 @@ use crate::core::Result;
 use crate::prov::contract::*;
 use crate::prov::reports::blocking::{self, Armed, BlockingCounters};
 use crate::prov::reports::cntr::Cntr;
-use crate::prov::reports::Polled;
+use crate::prov::reports::PolledObject;
 use crate::prov::tcp::progress::{progress, settle};
 use crate::types::*;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Counters for TcpDomain {
     fn read_cntr(&self, id: u32) -> Result<(u64, u64)> {
         let (read, offers) = self.with_cntr(id, Cntr::read)?;
         if offers {
-            self.offer(Polled::Cntr(id));
+            self.offer(PolledObject::Cntr(id));
         }
         Ok(read)
     }

@@ -8,7 +8,7 @@ use crate::device::host;
 use crate::prov::contract::*;
 use crate::prov::reports::blocking::{self, Armed, BlockingQueues};
 use crate::prov::reports::cq::Cq;
-use crate::prov::reports::Polled;
+use crate::prov::reports::PolledObject;
 use crate::prov::tcp::progress::{progress, settle};
 use crate::types::*;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ const PEERS_ASKED: usize = 16;
 impl TcpDomain {
     /// Yields the processor after empty polls: a polling caller may keep its peer from running.
     #[cold]
-    pub(super) fn offer(&self, polled: Polled) -> Errno {
+    pub(super) fn offer(&self, polled: PolledObject) -> Errno {
         let (shared, waited_long) = {
             let s = &mut *self.lock();
             let conns = s.conns.iter().take(PEERS_ASKED);
@@ -30,8 +30,8 @@ impl TcpDomain {
         };
         let ran = YieldBackoff::offer_to_peer(shared, waited_long, host::context_switches);
         let s = &mut *self.lock();
-        if let Some((patience, _)) = polled.of(&mut s.cqs, &mut s.cntrs) {
-            patience.offered(ran);
+        if let Some((backoff, _)) = polled.of(&mut s.cqs, &mut s.cntrs) {
+            backoff.offered(ran);
         }
         FI_EAGAIN
     }
@@ -81,7 +81,7 @@ impl CompletionQueues for TcpDomain {
             cq.moved();
             let n = cq.take(count, each);
             if n > 0 {
-                cq.patience.found();
+                cq.backoff.found();
                 return Ok(n);
             }
             if cq.error_next() {
@@ -91,7 +91,7 @@ impl CompletionQueues for TcpDomain {
                 return vain;
             }
         }
-        Err(self.offer(Polled::Cq(id)))
+        Err(self.offer(PolledObject::Cq(id)))
     }
 
     fn sread_cq(

@@ -132,14 +132,14 @@ impl RendezvousPort for EpPort<'_> {
         into: &UserMem,
     ) -> Result<u32> {
         let rings = self.rings.as_deref_mut().ok_or(FI_EOPNOTSUPP)?;
-        let copy = rings.opened.start(from, shared, into, false)?;
+        let copy = rings.open_memory.start(from, shared, into, false)?;
         Ok(self.shm.copies.insert(copy))
     }
 
     fn poll_copy(&mut self, copy: u32) -> Result<bool> {
         let c = self.shm.copies.get_mut(copy).ok_or(FI_EIO)?;
         let rings = self.rings.as_deref_mut().ok_or(FI_EIO)?;
-        let over = rings.opened.poll(c);
+        let over = rings.open_memory.poll(c);
         if over != Ok(false) {
             self.shm.copies.remove(copy);
         }
@@ -149,13 +149,13 @@ impl RendezvousPort for EpPort<'_> {
     fn abort_copy(&mut self, copy: u32) {
         let (copy, rings) = (self.shm.copies.remove(copy), self.rings.as_deref_mut());
         if let Some((c, rings)) = copy.zip(rings) {
-            let _ = rings.opened.wait(c);
+            let _ = rings.open_memory.wait(c);
         }
     }
 
     fn forget_shared(&mut self, peer: PeerId) {
         if let Some(rings) = &mut self.rings {
-            rings.opened.forget(peer);
+            rings.open_memory.forget(peer);
         }
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct FetchState {
     /// The copy that the sender helps with, and bytes of a chunk. Whether chunks may be left.
     split: Option<(SplitCopy, usize)>,
     left: bool,
-    /// It goes to host memory: its time counts.
+    /// The destination is host memory: the time is measured.
     measured: bool,
     /// Nanoseconds that earlier polls spent on it.
     ns: u64,

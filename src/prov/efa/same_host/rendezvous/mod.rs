@@ -126,9 +126,10 @@ impl Rendezvous {
         sends | self.read_batch.refused.len() | copies | self.stopping.len()
     }
 
-    /// Whether [`Rendezvous::pump`] stopped although there was something to copy.
+    /// Whether [`Rendezvous::pump`] has something to do that no event announces: bytes to copy, or
+    /// the end of a copy by a device.
     pub(crate) fn more(&self) -> bool {
-        self.more || self.fetches || !self.stopping.is_empty()
+        self.more || self.fetches || !self.stopping.is_empty() || !self.copying.is_empty()
     }
 
     /// Handles a record of a kind of this module. `Deferred`: the next poll has to present it

@@ -206,7 +206,7 @@ impl Rendezvous {
             return Some(Rest::Sent);
         }
         if !host {
-            // By way of host memory, alone: one copy less than by the ring.
+            // Through host memory here: one copy less than by the ring.
             return Some(Rest::Fetched(Some(CopyMethod::Cma)));
         }
         if i.len > POLL_BUDGET {

@@ -195,7 +195,7 @@ impl Rendezvous {
             match mem.is_host() {
                 true => all(mem),
                 false => {
-                    // The device copies it at once. If it fails, each record reports that.
+                    // One copy by the device. If that fails, the copies for the records say so.
                     let copied = hmem::read_staged(mem, |host, _| {
                         all(&host.into());
                         true

@@ -16,6 +16,8 @@ use std::collections::VecDeque;
 /// Bytes of a part of an access to or from host memory, and bytes of host memory of which copies
 /// are started by one poll.
 const HOST_PART: usize = 1 << 20;
+/// Bytes of a part of an access between devices.
+const DEVICE_PART: usize = 256 << 20;
 /// Most copies under way; with half as many the caller is asked to poll.
 const COPIES: usize = 128;
 
@@ -51,11 +53,11 @@ impl DeviceAccess {
         }
     }
 
-    /// Its next part, and where it goes.
+    /// The next part of the local memory, and the remote address of that part.
     fn part(&self) -> (UserMem, RemoteAddr) {
         let most = match self.mem.is_host() {
             true => HOST_PART,
-            false => usize::MAX,
+            false => DEVICE_PART,
         };
         let mut at = self.done.remote;
         at.addr = at.addr.wrapping_add(self.copied as u64);
@@ -63,11 +65,13 @@ impl DeviceAccess {
     }
 }
 
-/// How far one access has come.
+/// What a poll has found, or done, for one access.
 enum CopyStep {
-    /// Its copy is under way.
+    /// The copy that was asked for is under way.
     Copying,
-    /// Its copy, or the event for its target, has to wait.
+    /// The next copy was started.
+    Started,
+    /// The next copy, or the event for the target, has to wait.
     Waits,
     Ended,
     Denied(RmaDenied),
@@ -120,9 +124,13 @@ impl DeviceAccess {
                 self.copy = Some(n);
                 limits.running += 1;
                 limits.host += if self.mem.is_host() { part.len() } else { 0 };
-                CopyStep::Copying
+                CopyStep::Started
             }
-            Ok(None) => CopyStep::Waits,
+            Ok(None) => {
+                // Later accesses must not take the places that this one waits for.
+                limits.host = HOST_PART;
+                CopyStep::Waits
+            }
             Err(denied) => CopyStep::Denied(denied),
         }
     }
@@ -181,15 +189,14 @@ impl DeviceCopies {
         let (mut at, mut asks) = (0, true);
         self.limits.host = 0;
         while let Some(a) = self.accesses.get_mut(at) {
-            // A device makes copies in order: those behind one that is under way are not over.
-            let copying = a.copy.is_some();
-            let step = match copying && !asks {
+            // A stream makes copies in order: behind one that is under way none is asked for.
+            let step = match a.copy.is_some() && !asks {
                 true => CopyStep::Copying,
                 false => a.step(rings, &mut self.limits),
             };
             match step {
-                CopyStep::Copying | CopyStep::Waits => {
-                    asks &= !copying;
+                CopyStep::Copying | CopyStep::Started | CopyStep::Waits => {
+                    asks &= !matches!(step, CopyStep::Copying);
                     if !asks && self.limits.reached(self.accesses.len()) {
                         return;
                     }

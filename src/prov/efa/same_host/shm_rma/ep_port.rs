@@ -63,8 +63,8 @@ impl RmaRings for TxRings {
         TxRings::access_batch(self, peer, write, key, parts)
     }
 
-    fn opens(&mut self, peer: PeerId, at: RemoteAddr, write: bool, local: &UserMem) -> bool {
-        TxRings::opens(self, peer, at, write, local)
+    fn ensure_open(&mut self, peer: PeerId, at: RemoteAddr, write: bool, local: &UserMem) -> bool {
+        TxRings::ensure_open(self, peer, at, write, local)
     }
 
     fn start_device_copy(

@@ -89,7 +89,7 @@ impl ShmRma {
     /// 0 when nothing waits for a poll.
     #[inline(always)]
     pub(crate) fn load(&self) -> usize {
-        self.turn.len() | self.cma.load() | self.device.load()
+        self.turn.len() | self.cma.load() | self.device.load() | self.ended.len()
     }
 
     /// Whether accesses to this peer wait that are not in its ring.
@@ -281,7 +281,7 @@ impl ShmRma {
             return None;
         }
         let rings = port.rings()?;
-        if !rings.opens(done.peer, done.remote, r.write, &mem) {
+        if !rings.ensure_open(done.peer, done.remote, r.write, &mem) {
             return None;
         }
         let tells = r.cq_data.is_some() || rings.wants_events(done.peer);

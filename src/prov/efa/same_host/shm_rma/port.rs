@@ -55,10 +55,10 @@ pub(crate) trait RmaRings: SplitRings {
 
     /// Whether a region of a peer is device memory that this process can open, and copy to or from
     /// `local`.
-    fn opens(&mut self, peer: PeerId, at: RemoteAddr, write: bool, local: &UserMem) -> bool;
+    fn ensure_open(&mut self, peer: PeerId, at: RemoteAddr, write: bool, local: &UserMem) -> bool;
 
-    /// Starts to copy `local` to a region that [`RmaRings::opens`] has accepted, or to fill it from
-    /// there; returns the copy's number. `None` while there are too many.
+    /// Starts to copy `local` to a region that [`RmaRings::ensure_open`] has accepted, or to fill
+    /// `local` from there; returns the copy's number. `None` while there are too many.
     fn start_device_copy(
         &mut self,
         peer: PeerId,

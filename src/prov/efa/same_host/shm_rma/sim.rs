@@ -313,7 +313,7 @@ impl RmaRings for RmaSimPort {
             .count()
     }
 
-    fn opens(&mut self, peer: PeerId, at: RemoteAddr, _: bool, _: &UserMem) -> bool {
+    fn ensure_open(&mut self, peer: PeerId, at: RemoteAddr, _: bool, _: &UserMem) -> bool {
         let h = &mut *self.host.borrow_mut();
         let device = h.plan[at.key as usize].region == SimRegion::Device;
         device && !h.dead.contains(&peer) && !h.chance(h.refuses)
