@@ -1,7 +1,7 @@
 //! Device memory for tests: an interface whose addresses are offsets into a vector, so that an
 //! access by the processor or the system faults.
 
-use super::{interface, Interface, MemKind, UserMem};
+use super::{interface, Interface, IpcHandle, MemKind, UserMem};
 use crate::core::Result;
 use crate::types::*;
 use core::ffi::c_void;
@@ -38,6 +38,27 @@ impl Interface for Fake {
         Ok(())
     }
 
+    fn open_shared(&self, h: &IpcHandle, _near: Option<usize>) -> Result<(usize, usize)> {
+        let [base, len, ..] = h.words;
+        Ok((base as usize, len as usize))
+    }
+
+    unsafe fn start_copy(&self, to: usize, from: usize, len: usize) -> Result<usize> {
+        let mut bytes = vec![0; len];
+        // SAFETY: as the caller vouches; what is not device memory is host memory.
+        unsafe {
+            match self.owns(from) {
+                true => self.copy_out(bytes.as_mut_ptr(), from, len)?,
+                false => bytes.copy_from_slice(core::slice::from_raw_parts(from as *const u8, len)),
+            }
+            match self.owns(to) {
+                true => self.copy_in(to, bytes.as_ptr(), len)?,
+                false => (to as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), len),
+            }
+        }
+        Ok(0)
+    }
+
     fn owns(&self, at: usize) -> bool {
         (BASE..BASE + memory().len()).contains(&at)
     }
@@ -52,6 +73,14 @@ pub(crate) fn alloc(bytes: &[u8]) -> UserMem {
     drop(all);
     // SAFETY: this is device memory, which only its interface accesses.
     unsafe { UserMem::of_kinds([(at as *const c_void, bytes.len(), KIND)]) }.expect("one piece")
+}
+
+/// The handle by which another process would open this memory.
+pub(crate) fn handle(mem: &UserMem) -> IpcHandle {
+    let mut words = [0; 8];
+    (words[0], words[1]) = (mem.addr() as u64, mem.len() as u64);
+    let (id, offset) = (1, 0);
+    IpcHandle { words, id, offset }
 }
 
 /// Host memory with these bytes, which stays for ever.

@@ -27,6 +27,7 @@ mod owned;
 mod piece;
 mod plain;
 mod rocr;
+mod running;
 mod shared;
 mod staging;
 mod synapse;

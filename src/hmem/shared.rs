@@ -6,7 +6,8 @@
 //! is a copy under way. Its memory is in use until the copy is over, so that its drop waits.
 
 use super::interface::{self, IpcHandle};
-use super::{MemKind, UserMem, MAX_SEGS};
+use super::running::RunningCopies;
+use super::{MemKind, UserMem};
 use crate::core::Result;
 use crate::types::*;
 use std::collections::VecDeque;
@@ -47,40 +48,15 @@ pub(crate) struct SharedMemory {
     clock: u64,
 }
 
-/// Copies under way from one allocation, for one operation.
+/// Copies under way from or to one allocation, for one operation.
 #[derive(Debug)]
 pub(crate) struct PendingCopy {
     owner: u32,
     kind: MemKind,
     base: usize,
-    ids: [Option<usize>; MAX_SEGS],
-}
-
-impl PendingCopy {
-    /// Tests or waits (`wait`) for the pieces of the copy, and returns whether all are over.
-    /// `FI_EIO` when a piece failed.
-    fn over(&mut self, wait: bool) -> Result<bool> {
-        for id in &mut self.ids {
-            let Some(copy) = *id else { continue };
-            match interface::of(self.kind).test_copy(copy, wait) {
-                Ok(false) => return Ok(false),
-                Ok(true) => *id = None,
-                Err(e) => {
-                    *id = None;
-                    return Err(e);
-                }
-            }
-        }
-        Ok(true)
-    }
-}
-
-impl Drop for PendingCopy {
-    fn drop(&mut self) {
-        while self.ids.iter().any(Option::is_some) {
-            let _ = self.over(true);
-        }
-    }
+    running: RunningCopies,
+    /// The allocation counts it.
+    counted: bool,
 }
 
 impl SharedMemory {
@@ -114,16 +90,13 @@ impl SharedMemory {
             self.refused.push_front((owner, h.id, REFUSALS));
         }
         let (base, len) = opened?;
-        let mut room = self.open.len() < OPEN_MAX;
-        if !room {
+        if self.open.len() >= OPEN_MAX {
             let idle = self.open.iter().enumerate().filter(|(_, o)| o.busy == 0);
-            let oldest = idle.min_by_key(|(_, o)| o.used).map(|(at, _)| at);
-            room = oldest.is_some();
-            oldest.map(|at| self.open.swap_remove(at));
-        }
-        if !room {
-            interface::of(kind).close_shared(base);
-            return Err(FI_EAGAIN);
+            let Some((oldest, _)) = idle.min_by_key(|(_, o)| o.used) else {
+                interface::of(kind).close_shared(base);
+                return Err(FI_EAGAIN);
+            };
+            self.open.swap_remove(oldest);
         }
         let (used, busy) = (self.clock, 0);
         self.open.push(OpenAllocation {
@@ -184,9 +157,10 @@ impl SharedMemory {
             owner,
             kind,
             base: o.base,
-            ids: [None; MAX_SEGS],
+            running: RunningCopies::default(),
+            counted: true,
         };
-        for (p, id) in local.pieces().zip(&mut c.ids) {
+        for p in local.pieces() {
             if p.kind() != MemKind::Host && p.kind() != kind {
                 return Err(FI_EOPNOTSUPP);
             }
@@ -196,7 +170,7 @@ impl SharedMemory {
             };
             // SAFETY: the memory is lent for the operation that keeps the result until it is over;
             // the allocation is open as long as it is busy.
-            *id = Some(unsafe { interface::of(kind).start_copy(to, from, p.len())? });
+            unsafe { c.running.start(kind, to, from, p.len())? };
             theirs += p.len();
         }
         o.busy += 1;
@@ -206,19 +180,25 @@ impl SharedMemory {
     /// Tests whether a copy is over, and releases its allocation if so. `FI_EIO` when the copy
     /// failed.
     pub(crate) fn poll(&mut self, c: &mut PendingCopy) -> Result<bool> {
-        let over = c.over(false);
+        let over = c.running.poll();
         if over != Ok(false) {
             self.end(c);
         }
         over
     }
 
-    /// Releases the allocation of a copy that is over, or whose drop will wait for the rest.
-    fn end(&mut self, c: &PendingCopy) {
-        let of = |o: &OpenAllocation| {
-            (o.owner, o.kind, o.base) == (c.owner, c.kind, c.base) && o.busy > 0
-        };
-        let Some(at) = self.open.iter().position(of) else {
+    /// Waits until a copy is over. `FI_EIO` when it failed.
+    pub(crate) fn wait(&mut self, mut c: PendingCopy) -> Result<()> {
+        let over = c.running.wait();
+        self.end(&mut c);
+        over
+    }
+
+    /// Releases the allocation of a copy that is over, once.
+    fn end(&mut self, c: &mut PendingCopy) {
+        let of = |o: &OpenAllocation| (o.owner, o.kind, o.base) == (c.owner, c.kind, c.base);
+        let at = self.open.iter().position(|o| of(o) && o.busy > 0);
+        let Some(at) = at.filter(|_| core::mem::take(&mut c.counted)) else {
             return;
         };
         if let Some(o) = self.open.get_mut(at) {
@@ -229,25 +209,41 @@ impl SharedMemory {
         }
     }
 
-    /// Waits until a copy is over. `FI_EIO` when it failed.
-    pub(crate) fn wait(&mut self, mut c: PendingCopy) -> Result<()> {
-        let mut all = Ok(());
-        loop {
-            match c.over(true) {
-                Ok(true) => break,
-                Ok(false) => {}
-                Err(e) => all = Err(e),
-            }
-        }
-        self.end(&c);
-        all
-    }
-
     /// Closes the allocations of a process that is gone, except those with copies under way.
     pub(crate) fn forget(&mut self, owner: u32) {
         self.open.retain(|o| o.owner != owner || o.busy > 0);
         let theirs = self.open.iter_mut().filter(|o| o.owner == owner);
         theirs.for_each(|o| o.gone = true);
         self.refused.retain(|r| r.0 != owner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake;
+    use super::*;
+
+    #[test]
+    fn an_allocation_stays_open_until_its_last_copy_has_ended_once() {
+        let far = fake::alloc(&[7; 16]);
+        let handle = fake::handle(&far);
+        let shared = (fake::KIND, &handle);
+        let mut all = SharedMemory::default();
+        let near = fake::alloc(&[0; 16]);
+        let mut first = all.start(1, shared, &near, false).unwrap();
+        let second = all.start(1, shared, &near, true).unwrap();
+        // Another owner of the same memory, as is another endpoint of the same process.
+        let third = all.start(2, shared, &near, false).unwrap();
+        assert_eq!((all.open.len(), fake::bytes(&near)), (2, vec![7; 16]));
+        assert_eq!(all.poll(&mut first), Ok(true));
+        assert_eq!(all.wait(first), Ok(()));
+        assert_eq!((all.open[0].busy, all.open[1].busy), (1, 1));
+        all.forget(1);
+        assert_eq!((all.open.len(), all.open[0].gone), (2, true));
+        assert_eq!(all.wait(second), Ok(()));
+        assert_eq!((all.open.len(), all.open[0].owner), (1, 2));
+        assert_eq!(all.wait(third), Ok(()));
+        all.forget(2);
+        assert!(all.open.is_empty());
     }
 }

@@ -5,7 +5,8 @@
 //! while the caller uses the other. All copies of the process share it, one at a time.
 
 use super::bounce::BounceBuffers;
-use super::{interface, MemKind, Piece, UserMem, MAX_SEGS};
+use super::running::RunningCopies;
+use super::{MemKind, Piece, UserMem};
 use core::ffi::c_void;
 use std::alloc::{alloc, Layout};
 use std::sync::{Mutex, MutexGuard};
@@ -53,69 +54,37 @@ fn stage() -> MutexGuard<'static, Option<Stage>> {
     stage
 }
 
-/// A copy between application memory and a half; its drop waits.
-struct StagedCopy {
-    ids: [Option<(MemKind, usize)>; MAX_SEGS],
-    good: bool,
-}
-
-impl StagedCopy {
-    /// Starts to copy `mem` to `half`, or from there (`fill`).
-    fn start(mem: &UserMem, half: Piece, fill: bool) -> StagedCopy {
-        let mut c = StagedCopy {
-            ids: [None; MAX_SEGS],
-            good: true,
+/// Starts to copy `mem` to `half`, or from there (`fill`).
+fn start(mem: &UserMem, half: Piece, fill: bool) -> RunningCopies {
+    let mut c = RunningCopies::default();
+    let mut off = 0;
+    for p in mem.pieces() {
+        let here = half.part(off, p.len());
+        off += p.len();
+        let (to, from) = match fill {
+            true => (p.addr(), here.addr()),
+            false => (here.addr(), p.addr()),
         };
-        let mut off = 0;
-        for (p, id) in mem.pieces().zip(&mut c.ids) {
-            let here = half.part(off, p.len());
-            off += p.len();
-            let (to, from) = match fill {
-                true => (p.addr(), here.addr()),
-                false => (here.addr(), p.addr()),
-            };
-            if p.kind() != MemKind::Host && p.len() > SHORT {
-                let device = interface::of(p.kind());
-                // SAFETY: the application lends its memory for the operation, which waits for this
-                // copy; the half is ours for as long.
-                if let Ok(started) = unsafe { device.start_copy(to, from, p.len()) } {
-                    *id = Some((p.kind(), started));
-                    continue;
-                }
-            }
-            let at = here.addr() as *mut u8;
-            // SAFETY: as above.
-            let n = unsafe {
-                match fill {
-                    true => p.copy_in(at, here.len()),
-                    false => p.copy_out(at, here.len()),
-                }
-            };
-            c.good &= n == p.len();
-        }
-        c
-    }
-
-    /// Waits for the copy; whether it went well.
-    fn wait(&mut self) -> bool {
-        for id in &mut self.ids {
-            while let Some((kind, copy)) = *id {
-                match interface::of(kind).test_copy(copy, true) {
-                    Ok(false) => continue,
-                    Ok(true) => {}
-                    Err(_) => self.good = false,
-                }
-                *id = None;
+        if p.kind() != MemKind::Host && p.len() > SHORT {
+            // SAFETY: the application lends its memory for the operation, which waits for this
+            // copy; the half is ours for as long.
+            if unsafe { c.start(p.kind(), to, from, p.len()) }.is_ok() {
+                continue;
             }
         }
-        self.good
+        let at = here.addr() as *mut u8;
+        // SAFETY: as above.
+        let n = unsafe {
+            match fill {
+                true => p.copy_in(at, here.len()),
+                false => p.copy_out(at, here.len()),
+            }
+        };
+        if n != p.len() {
+            c.fail();
+        }
     }
-}
-
-impl Drop for StagedCopy {
-    fn drop(&mut self) {
-        self.wait();
-    }
+    c
 }
 
 /// Copies memory of any kind to host memory of ours, in parts, and passes each part to `each` with
@@ -125,13 +94,13 @@ pub(crate) fn read_staged(mem: &UserMem, mut each: impl FnMut(Piece, usize) -> b
     let Some([mut here, mut other]) = stage.as_ref().map(|s| s.halves) else {
         return false;
     };
-    let mut next = StagedCopy::start(&mem.part(0, HALF), here, false);
+    let mut next = start(&mem.part(0, HALF), here, false);
     let mut off = 0;
     while off < mem.len() {
         let now = here.part(0, mem.len() - off);
-        let copied = next.wait();
+        let copied = next.wait().is_ok();
         if off + now.len() < mem.len() {
-            next = StagedCopy::start(&mem.part(off + now.len(), HALF), other, false);
+            next = start(&mem.part(off + now.len(), HALF), other, false);
         }
         if !copied || !each(now, off) {
             return false;
@@ -149,7 +118,7 @@ pub(crate) fn write_staged(mem: &UserMem, mut each: impl FnMut(Piece, usize) -> 
     let Some(halves) = stage.as_ref().map(|s| s.halves) else {
         return false;
     };
-    let mut last: [Option<StagedCopy>; 2] = [None, None];
+    let mut last: [Option<RunningCopies>; 2] = [None, None];
     let mut off = 0;
     while off < mem.len() {
         for (half, copy) in halves.iter().zip(&mut last) {
@@ -157,16 +126,16 @@ pub(crate) fn write_staged(mem: &UserMem, mut each: impl FnMut(Piece, usize) -> 
             if now.is_empty() {
                 break;
             }
-            let free = copy.take().is_none_or(|mut c| c.wait());
+            let free = copy.take().is_none_or(|mut c| c.wait().is_ok());
             if !free || !each(now, off) {
                 return false;
             }
-            *copy = Some(StagedCopy::start(&mem.part(off, now.len()), now, true));
+            *copy = Some(start(&mem.part(off, now.len()), now, true));
             off += now.len();
         }
     }
     let mut all = last.into_iter().flatten();
-    all.all(|mut c| c.wait())
+    all.all(|mut c| c.wait().is_ok())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! peers see the table, and a handle opens a whole allocation: the words of a slot are sealed by
 //! the region's key, so that only a peer that was told the key can read them.
 
+use crate::core::slab::Slab;
 use crate::hmem::{IpcHandle, MemKind, IPC_WORDS};
 use crate::shm::memfd::MemfdMap;
 use core::sync::atomic::Ordering::*;
@@ -17,28 +18,9 @@ const SLOT: usize = 128;
 /// Bytes of all slots; what is not used takes no memory.
 pub(super) const BYTES: usize = SLOTS * SLOT;
 
-/// Slots of a table that are not in use.
-#[derive(Debug, Default)]
-pub(super) struct FreeSlots {
-    /// Slots from this one on were never used.
-    fresh: usize,
-    returned: Vec<u64>,
-}
-
-impl FreeSlots {
-    /// A slot; `None` when all are in use.
-    pub(super) fn take(&mut self) -> Option<u64> {
-        self.returned.pop().or_else(|| {
-            let n = self.fresh;
-            self.fresh += usize::from(n < SLOTS);
-            (n < SLOTS).then_some(n as u64)
-        })
-    }
-
-    /// Takes back a slot, which no entry names any more.
-    pub(super) fn put(&mut self, slot: u64) {
-        self.returned.push(slot);
-    }
+/// A slot of a table whose slots in use are these; `None` when all are.
+pub(super) fn take(used: &mut Slab<()>) -> Option<u32> {
+    (used.len() < SLOTS).then(|| used.insert(()))
 }
 
 /// Word `i` of what seals the slots of a key's regions.
@@ -102,10 +84,10 @@ mod tests {
 
     #[test]
     fn slots_come_back() {
-        let mut free = FreeSlots::default();
-        let all: Vec<u64> = std::iter::from_fn(|| free.take()).collect();
+        let mut used = Slab::default();
+        let all: Vec<u32> = std::iter::from_fn(|| take(&mut used)).collect();
         assert_eq!(all.len(), SLOTS);
-        free.put(5);
-        assert_eq!((free.take(), free.take()), (Some(5), None));
+        used.free(5);
+        assert_eq!((take(&mut used), take(&mut used)), (Some(5), None));
     }
 }

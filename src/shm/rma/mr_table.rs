@@ -17,8 +17,9 @@
 //! ([`KeyHash`]), and seals handles by the key (`device_slots`).
 
 use super::cma::{self, LocalBuffer};
-use super::device_slots::{self, FreeSlots};
+use super::device_slots;
 use crate::core::rng::Rng;
+use crate::core::slab::Slab;
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
 use crate::device::MrObserver;
@@ -134,7 +135,8 @@ struct MrUser {
 /// The owner's side. Thread safe.
 pub struct MrTable {
     map: MemfdMap,
-    free_slots: Mutex<FreeSlots>,
+    /// Slots of handles that are in use.
+    slots: Mutex<Slab<()>>,
     users: Mutex<Vec<MrUser>>,
     /// A word of our own memory that shows whether a peer can read it.
     probe: Box<u64>,
@@ -147,7 +149,7 @@ impl MrTable {
         map.forbid_writing();
         Ok(MrTable {
             map,
-            free_slots: Mutex::default(),
+            slots: Mutex::default(),
             users: Mutex::default(),
             probe: Box::new(Rng::new(seed).bits()),
         })
@@ -181,15 +183,15 @@ impl MrTable {
         unsafe { Piece::new(at as *const _, len) }
     }
 
-    fn free_slots(&self) -> MutexGuard<'_, FreeSlots> {
-        self.free_slots.lock().unwrap_or_else(|e| e.into_inner())
+    fn slots(&self) -> MutexGuard<'_, Slab<()>> {
+        self.slots.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Publishes the handle by which peers open device memory; returns its slot. `None` for memory
     /// that cannot be shared, and when all slots are in use.
     fn publish_handle(&self, key: u64, mem: &Segment) -> Option<u64> {
         let handle = hmem::share(mem).ok()?;
-        let slot = self.free_slots().take()?;
+        let slot = u64::from(device_slots::take(&mut self.slots())?);
         device_slots::write(&self.map, (HANDLES, slot), key, (mem.kind(), &handle));
         self.map.word(DEVICES).store(1, Release);
         Some(slot)
@@ -264,7 +266,7 @@ impl MrObserver for MrTable {
             fence(SeqCst);
             if w & DEVICE != 0 {
                 let slot = self.map.word(p + 24).load(Relaxed);
-                self.free_slots().put(slot);
+                self.slots().free(slot as u32);
             }
         }
         fence(SeqCst);

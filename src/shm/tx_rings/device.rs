@@ -9,11 +9,15 @@ use crate::shm::rma::{KeyHash, DEVICE_KEYS, DEVICE_KEYS_COUNT};
 /// A copy under way.
 pub(super) struct DeviceCopy {
     copy: PendingCopy,
-    /// The ring that has the mark, its connection and peer, and which word it is.
+    mark: RegionMark,
+}
+
+/// Where a region is marked: the ring, its connection and peer, and which word it is.
+struct RegionMark {
     ring: Arc<RingSegment>,
     conn: u64,
     peer: PeerId,
-    mark: usize,
+    word: usize,
 }
 
 /// Which regions of a peer are marked, and for how many copies.
@@ -90,7 +94,7 @@ impl TxRings {
         };
         let l = o.initiator.as_ref().ok_or(RmaDenied::Unsupported)?;
         let tag = o.tags.of(key);
-        let Some(mark) = o.device_marks.add(o.ring.file(), tag) else {
+        let Some(word) = o.device_marks.add(o.ring.file(), tag) else {
             return Ok(None);
         };
         let at = (addr, local.len() as u64);
@@ -100,15 +104,18 @@ impl TxRings {
             copy.map_err(|_| RmaDenied::Unsupported)
         });
         match started {
-            Ok(copy) => Ok(Some(self.device_copies.insert(DeviceCopy {
-                copy,
-                ring: Arc::clone(o.ring.file()),
-                conn: o.conn,
-                peer,
-                mark,
-            }))),
+            Ok(copy) => {
+                let mark = RegionMark {
+                    ring: Arc::clone(o.ring.file()),
+                    conn: o.conn,
+                    peer,
+                    word,
+                };
+                let n = self.device_copies.insert(DeviceCopy { copy, mark });
+                Ok(Some(n))
+            }
             Err(denied) => {
-                o.device_marks.remove(o.ring.file(), mark);
+                o.device_marks.remove(o.ring.file(), word);
                 Err(denied)
             }
         }
@@ -122,7 +129,7 @@ impl TxRings {
             return None;
         }
         let c = self.device_copies.remove(n)?;
-        self.end_copy(c);
+        self.unmark(&c.mark);
         Some(over.map(|_| ()).map_err(|_| RmaDenied::Unsupported))
     }
 
@@ -130,25 +137,18 @@ impl TxRings {
     pub(in crate::shm) fn end_device_copies(&mut self) {
         for n in self.device_copies.select(|_| true) {
             if let Some(c) = self.device_copies.remove(n) {
-                self.end_copy(c);
+                let _ = self.open_memory.wait(c.copy);
+                self.unmark(&c.mark);
             }
         }
     }
 
-    /// Waits for what is left of a copy, and takes back its mark.
-    fn end_copy(&mut self, c: DeviceCopy) {
-        let DeviceCopy {
-            copy,
-            ring,
-            conn,
-            peer,
-            mark,
-        } = c;
-        let _ = self.open_memory.wait(copy);
-        match self.routes.get_mut(peer as usize) {
-            Some(TxRoute::Ring(o)) if o.conn == conn => o.device_marks.remove(&ring, mark),
+    /// Takes back the mark of a copy that is over.
+    fn unmark(&mut self, m: &RegionMark) {
+        match self.routes.get_mut(m.peer as usize) {
+            Some(TxRoute::Ring(o)) if o.conn == m.conn => o.device_marks.remove(&m.ring, m.word),
             // The connection has ended, and nothing counts the copies of the region any more.
-            _ => KeyHash::unmark(ring.word(DEVICE_KEYS + 8 * mark)),
+            _ => KeyHash::unmark(m.ring.word(DEVICE_KEYS + 8 * m.word)),
         }
     }
 }

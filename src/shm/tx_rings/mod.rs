@@ -277,7 +277,6 @@ impl TxRings {
 
 impl Drop for TxRings {
     fn drop(&mut self) {
-        self.end_device_copies();
         for r in &mut self.routes {
             if let TxRoute::Calling(o, _) = r {
                 self.thread.forget(o.conn);

@@ -46,6 +46,10 @@ pub(crate) const DELIVERY: u8 = 32;
 /// choose how when those before them have been measured.
 pub(crate) const POLL_BUDGET: usize = 256 << 10;
 
+/// As [`POLL_BUDGET`], between device memory and host memory: a device copies faster, and one part
+/// while the system copies another.
+pub(crate) const DEVICE_BUDGET: usize = 1 << 20;
+
 /// State of transfers with peers on the same host.
 #[derive(Default)]
 pub(crate) struct ShmState {

@@ -13,13 +13,12 @@ use crate::hmem::UserMem;
 use crate::proto::{PeerId, RecvQueue};
 use crate::prov::efa::same_host::cost_model::CopyMethod;
 use crate::prov::efa::same_host::split::SplitRings;
+use crate::prov::efa::same_host::DEVICE_BUDGET;
 use crate::shm::kind;
 use crate::shm::{LocalBuffer, SplitCopy};
 
 /// Bytes of a chunk, of which a split copy has at least two.
 const CHUNK: core::ops::RangeInclusive<usize> = 128 << 10..=512 << 10;
-/// Bytes of a part of a message that is fetched into device memory.
-const DEVICE_PART: usize = 1 << 20;
 /// Chunks of a split copy, where their size permits.
 const CHUNKS: usize = 8;
 
@@ -186,8 +185,7 @@ impl Rendezvous {
         f: FetchState,
         port: &mut P,
     ) -> Option<FetchOutcome> {
-        // Into device memory, the device copies one part while the system copies another.
-        let most = if f.measured { 0 } else { DEVICE_PART };
+        let most = if f.measured { 0 } else { DEVICE_BUDGET };
         let part = (f.room - f.copied).min(self.budget().max(most));
         self.copied += part;
         if part > 0 {

@@ -13,13 +13,10 @@ use super::RING_RMA_MAX;
 use crate::hmem::{Piece, UserMem};
 use crate::proto::PeerId;
 use crate::prov::efa::same_host::cost_model::{CopyMethod, CostModel};
-use crate::prov::efa::same_host::POLL_BUDGET;
+use crate::prov::efa::same_host::{DEVICE_BUDGET, POLL_BUDGET};
 use crate::shm::{LocalBuffer, RmaDenied, MANY};
 use crate::transport::{Completion, RemoteAddr, Status, Verdict};
 use std::collections::VecDeque;
-
-/// Bytes of a part of a long access to or from device memory of this process.
-const DEVICE_PART: usize = 1 << 20;
 
 /// An access of a batch.
 pub(crate) struct BatchedAccess {
@@ -33,6 +30,21 @@ pub(crate) struct RefusedAccess {
     pub mem: UserMem,
     pub done: Completion,
     pub cq_data: Option<u64>,
+}
+
+impl RefusedAccess {
+    /// Ends the access with an error, or leaves it to the adapter.
+    pub(super) fn denied(
+        self,
+        why: RmaDenied,
+        ended: &mut Vec<(Completion, Status)>,
+        refused: &mut Vec<RefusedAccess>,
+    ) {
+        match why {
+            RmaDenied::Status(s) => ended.push((self.done, s)),
+            RmaDenied::Unsupported => refused.push(self),
+        }
+    }
 }
 
 /// A long access.
@@ -249,20 +261,17 @@ impl CmaBatch {
                 true => Ok(()),
                 false => c.rings.cma_access(to, write, &local, ends.remote),
             };
-            let status = match went {
-                Ok(()) => Status::Ok,
-                Err(RmaDenied::Status(s)) => s,
-                Err(RmaDenied::Unsupported) => {
-                    self.refused.push(RefusedAccess {
-                        write,
-                        mem: mem.into(),
-                        done: ends,
-                        cq_data: None,
-                    });
-                    continue;
-                }
+            let Err(denied) = went else {
+                c.ended.push((ends, Status::Ok));
+                continue;
             };
-            c.ended.push((ends, status));
+            let a = RefusedAccess {
+                write,
+                mem: mem.into(),
+                done: ends,
+                cq_data: None,
+            };
+            a.denied(denied, c.ended, &mut self.refused);
         }
     }
 
@@ -287,15 +296,13 @@ impl CmaBatch {
                     SplitStep::Ended(Ok(())) => {}
                     SplitStep::Ended(Err(denied)) => {
                         let Some(l) = self.long.remove(at) else { break };
-                        match denied {
-                            RmaDenied::Status(s) => c.ended.push((l.done, s)),
-                            RmaDenied::Unsupported => self.refused.push(RefusedAccess {
-                                write: l.write,
-                                mem: l.mem,
-                                done: l.done,
-                                cq_data: l.cq_data,
-                            }),
-                        }
+                        let a = RefusedAccess {
+                            write: l.write,
+                            mem: l.mem,
+                            done: l.done,
+                            cq_data: l.cq_data,
+                        };
+                        a.denied(denied, c.ended, &mut self.refused);
                         continue;
                     }
                 }
@@ -357,8 +364,7 @@ fn copy_part<R: RmaRings>(
 ) -> Result<(u64, u64), RmaDenied> {
     let most = match l.mem.is_host() {
         true => most,
-        // The device copies one part while the system copies another.
-        false => most.max(DEVICE_PART),
+        false => most.max(DEVICE_BUDGET),
     };
     let part = l.mem.part(l.copied, most);
     let at = RemoteAddr {

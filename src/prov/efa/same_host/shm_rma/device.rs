@@ -9,13 +9,11 @@ use super::cma_batch::{told, RefusedAccess};
 use super::port::RmaRings;
 use crate::hmem::UserMem;
 use crate::proto::PeerId;
+use crate::prov::efa::same_host::DEVICE_BUDGET;
 use crate::shm::RmaDenied;
 use crate::transport::{Completion, RemoteAddr, Status};
 use std::collections::VecDeque;
 
-/// Bytes of a part of an access to or from host memory, and bytes of host memory of which copies
-/// are started by one poll.
-const HOST_PART: usize = 1 << 20;
 /// Bytes of a part of an access between devices.
 const DEVICE_PART: usize = 256 << 20;
 /// Most copies under way; with half as many the caller is asked to poll.
@@ -56,7 +54,7 @@ impl DeviceAccess {
     /// The next part of the local memory, and the remote address of that part.
     fn part(&self) -> (UserMem, RemoteAddr) {
         let most = match self.mem.is_host() {
-            true => HOST_PART,
+            true => DEVICE_BUDGET,
             false => DEVICE_PART,
         };
         let mut at = self.done.remote;
@@ -88,7 +86,7 @@ struct CopyLimits {
 impl CopyLimits {
     /// Whether no copy can be started, of `all` accesses.
     fn reached(&self, all: usize) -> bool {
-        self.running == all || self.running >= COPIES || self.host >= HOST_PART
+        self.running == all || self.running >= COPIES || self.host >= DEVICE_BUDGET
     }
 }
 
@@ -128,7 +126,7 @@ impl DeviceAccess {
             }
             Ok(None) => {
                 // Later accesses must not take the places that this one waits for.
-                limits.host = HOST_PART;
+                limits.host = DEVICE_BUDGET;
                 CopyStep::Waits
             }
             Err(denied) => CopyStep::Denied(denied),
@@ -215,14 +213,12 @@ impl DeviceCopies {
         let Some(a) = self.accesses.remove(at) else {
             return;
         };
-        match denied {
-            RmaDenied::Status(s) => ended.push((a.done, s)),
-            RmaDenied::Unsupported => self.refused.push(RefusedAccess {
-                write: a.write,
-                mem: a.mem,
-                done: a.done,
-                cq_data: a.cq_data,
-            }),
-        }
+        let a = RefusedAccess {
+            write: a.write,
+            mem: a.mem,
+            done: a.done,
+            cq_data: a.cq_data,
+        };
+        a.denied(denied, ended, &mut self.refused);
     }
 }
