@@ -262,13 +262,10 @@ fn bad_keys_and_vanished_peers_end_in_errors() {
     a.ring();
     drop(b);
     assert_eq!(drive(&mut a, 1, &mut none), [(4, Status::RemoteBadQpn)]);
-    // The closed queue pair cannot send RESET.
+    // A queue pair that has said BYE is not called again.
     a.send(5, &gone, b"hello?", inject(b"")).unwrap();
     a.ring();
-    assert_eq!(
-        drive(&mut a, 1, &mut none),
-        [(5, Status::RemoteUnresponsive)]
-    );
+    assert_eq!(drive(&mut a, 1, &mut none), [(5, Status::RemoteBadQpn)]);
     assert_eq!(a.shared.lock().peer_count(), 0);
 }
 

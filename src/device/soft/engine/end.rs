@@ -117,13 +117,19 @@ impl Engine {
                 continue;
             };
             let probe = p.tx.tick(now);
-            let unanswered = match p.session.state {
-                SessionState::HelloSent { since, .. } => now.saturating_sub(since) > timeout,
-                _ => false,
+            let end = match p.session.state {
+                SessionState::HelloSent { .. } if self.sessions.is_closed(&p.addr) => {
+                    Some(Status::RemoteBadQpn)
+                }
+                SessionState::HelloSent { since, .. } if now.saturating_sub(since) > timeout => {
+                    Some(Status::RemoteUnresponsive)
+                }
+                _ if p.tx.silence(now) > timeout => Some(Status::RemoteUnresponsive),
+                _ => None,
             };
-            if unanswered || p.tx.silence(now) > timeout {
+            if let Some(status) = end {
                 // Also removes the peer from `active`.
-                self.end_session(pi, Status::RemoteUnresponsive, list, now);
+                self.end_session(pi, status, list, now);
                 continue;
             }
             i += 1;

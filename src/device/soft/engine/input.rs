@@ -141,6 +141,9 @@ impl Engine {
                     self.refused(part, status, sink.list);
                 }
                 if bye {
+                    if let Some(p) = self.peers.get(pi) {
+                        self.sessions.closed(p.addr);
+                    }
                     self.finish_acked(sink.list);
                     self.end_session(pi, Status::RemoteBadQpn, sink.list, now);
                 }

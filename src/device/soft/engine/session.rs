@@ -20,8 +20,8 @@
 //!
 //! Invariants: a session begins with empty flows on both sides. It ends with RESET, BYE, a time-out
 //! or the first verified datagram of a newer session; every operation that depended on the session
-//! then fails ([`Event::PeerDown`]). If two HELLOs cross, the session whose caller has the smaller
-//! address is used.
+//! then fails ([`Event::PeerDown`]), and after BYE further ones, too, unless the peer is a service.
+//! If two HELLOs cross, the session whose caller has the smaller address is used.
 
 use super::*;
 use admission::Caller;
@@ -30,8 +30,9 @@ use std::hash::Hasher;
 
 /// Lifetime of a token from WELCOME, in milliseconds; a later caller sends HELLO again.
 const TOKEN_LIFE_MS: i32 = 10_000;
-/// Ended sessions whose tokens are stored, so that a late datagram does not reopen its session.
-const ENDED_TOKENS: usize = 256;
+/// Ended sessions whose tokens are stored, so that a late datagram does not reopen its session, and
+/// queue pairs that are stored as closed, so that operations for them fail soon.
+const RECENT: usize = 256;
 /// First and longest wait for the answer to a HELLO.
 const HELLO_FIRST: u64 = 5 * MS;
 const HELLO_LONGEST: u64 = 200 * MS;
@@ -85,15 +86,48 @@ impl Session {
     };
 }
 
+/// The last [`RECENT`] values that were added.
+struct Recent<T> {
+    values: Vec<T>,
+    /// Place of the oldest value, which is overwritten first.
+    oldest: usize,
+}
+
+impl<T: PartialEq> Recent<T> {
+    const NONE: Recent<T> = Recent {
+        values: Vec::new(),
+        oldest: 0,
+    };
+
+    /// Without memory the value is not kept.
+    fn add(&mut self, value: T) {
+        if self.values.len() < RECENT {
+            if self.values.try_reserve(1).is_ok() {
+                self.values.push(value);
+            }
+            return;
+        }
+        if let Some(v) = self.values.get_mut(self.oldest) {
+            *v = value;
+        }
+        self.oldest = (self.oldest + 1) % RECENT;
+    }
+
+    fn contains(&self, value: &T) -> bool {
+        self.values.contains(value)
+    }
+}
+
 /// What all sessions of a queue pair share.
 pub(super) struct Sessions {
     /// Key of the hash.
     secret: (u64, u64),
     /// Last number given.
     last: u32,
-    /// Tokens of sessions that have ended, the oldest overwritten first.
-    ended: Vec<u64>,
-    oldest: usize,
+    /// Tokens of sessions that have ended.
+    ended: Recent<u64>,
+    /// Queue pairs that have said BYE.
+    closed: Recent<QpAddr>,
     /// RESETs that may be sent until the next [`Engine::service`].
     resets: u32,
 }
@@ -104,8 +138,8 @@ impl Sessions {
         Ok(Sessions {
             secret: (secret()?, secret()?),
             last: 0,
-            ended: Vec::with_capacity(ENDED_TOKENS),
-            oldest: 0,
+            ended: Recent::NONE,
+            closed: Recent::NONE,
             resets: RESETS,
         })
     }
@@ -142,15 +176,15 @@ impl Sessions {
             && !self.ended.contains(&h.dst)
     }
 
-    fn remember(&mut self, token: u64) {
-        if self.ended.len() < ENDED_TOKENS {
-            self.ended.push(token);
-            return;
-        }
-        if let Some(e) = self.ended.get_mut(self.oldest % ENDED_TOKENS) {
-            *e = token;
-        }
-        self.oldest = (self.oldest + 1) % ENDED_TOKENS;
+    /// A queue pair has said BYE.
+    pub(super) fn closed(&mut self, addr: QpAddr) {
+        self.closed.add(addr);
+    }
+
+    /// Whether a queue pair is known to be closed, for good: a service may begin again under the
+    /// same address.
+    pub(super) fn is_closed(&self, addr: &QpAddr) -> bool {
+        addr.token != 0 && self.closed.contains(addr)
     }
 }
 
@@ -457,7 +491,7 @@ impl Engine {
         }
         if token != 0 {
             self.by_token.remove(&token);
-            self.sessions.remember(token);
+            self.sessions.ended.add(token);
         }
         self.fail_peer(pi, status, list, now);
         self.drop_run(pi);
