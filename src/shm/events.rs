@@ -104,6 +104,15 @@ enum WatchedSocket {
     Called(Arc<OwnedFd>, i32),
 }
 
+impl WatchedSocket {
+    fn fd(&self) -> i32 {
+        match self {
+            WatchedSocket::Listener(f) | WatchedSocket::Caller(f, _, _) => f.as_raw_fd(),
+            WatchedSocket::Called(f, _) => f.as_raw_fd(),
+        }
+    }
+}
+
 struct Watch {
     ep: Weak<EventQueue>,
     what: WatchedSocket,
@@ -230,28 +239,30 @@ const BELL: u64 = 0;
 static THREAD: OnceLock<Result<EventThread>> = OnceLock::new();
 
 impl EventThread {
+    fn new() -> Result<EventThread> {
+        // SAFETY: plain numbers are passed; the descriptor is owned from here on.
+        let epoll = unsafe {
+            let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+            if fd < 0 {
+                return Err(FI_EMFILE);
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        let bell = WaitSet::new()?;
+        epoll_control(&epoll, libc::EPOLL_CTL_ADD, bell.fd(), libc::EPOLLIN, BELL);
+        Ok(EventThread {
+            spare: Mutex::new(epoll.try_clone().ok()),
+            epoll,
+            watched: Mutex::default(),
+            initiators: Mutex::default(),
+            bell,
+        })
+    }
+
     /// The thread of this process, started when it is first asked for. `FI_EMFILE` without a
     /// descriptor, `FI_EAGAIN` without a thread.
     pub(crate) fn get() -> Result<&'static EventThread> {
-        let t = THREAD.get_or_init(|| {
-            // SAFETY: plain numbers are passed; the descriptor is owned from here on.
-            let epoll = unsafe {
-                let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
-                if fd < 0 {
-                    return Err(FI_EMFILE);
-                }
-                OwnedFd::from_raw_fd(fd)
-            };
-            let bell = WaitSet::new()?;
-            epoll_control(&epoll, libc::EPOLL_CTL_ADD, bell.fd(), libc::EPOLLIN, BELL);
-            Ok(EventThread {
-                spare: Mutex::new(epoll.try_clone().ok()),
-                epoll,
-                watched: Mutex::default(),
-                initiators: Mutex::default(),
-                bell,
-            })
-        });
+        let t = THREAD.get_or_init(EventThread::new);
         static STARTED: AtomicBool = AtomicBool::new(false);
         let t = t.as_ref().map_err(|e| *e)?;
         if !STARTED.swap(true, SeqCst) {
@@ -265,10 +276,7 @@ impl EventThread {
     }
 
     fn watch(&self, ep: Weak<EventQueue>, what: WatchedSocket) -> u64 {
-        let fd = match &what {
-            WatchedSocket::Listener(f) | WatchedSocket::Caller(f, _, _) => f.as_raw_fd(),
-            WatchedSocket::Called(f, _) => f.as_raw_fd(),
-        };
+        let fd = what.fd();
         let mut w = self.lock();
         w.last += 1;
         let id = w.last;
@@ -316,8 +324,16 @@ impl EventThread {
 
     /// Stops watching a listener or connection, and closes it.
     pub(crate) fn forget(&self, id: u64) {
-        // Closing takes it out of the epoll set.
-        drop(self.lock().remove(id));
+        drop(self.unwatch(&mut self.lock(), id));
+    }
+
+    /// Takes a listener or connection out of the epoll set, too. Closing alone does so only once
+    /// nobody has the socket open: until the endpoint, or a forked child, has closed it, a peer
+    /// that is gone would keep the thread awake.
+    fn unwatch(&self, w: &mut WatchState, id: u64) -> Option<Watch> {
+        let watch = w.remove(id)?;
+        epoll_control(&self.epoll, libc::EPOLL_CTL_DEL, watch.what.fd(), 0, id);
+        Some(watch)
     }
 
     /// Closes an endpoint's listener and the connections of its callers, also of those whose rings
@@ -328,7 +344,7 @@ impl EventThread {
         let own = |x: &Watch| x.belongs_to(ep) && !matches!(x.what, WatchedSocket::Called(..));
         let all = w.all.iter().filter(|(_, x)| own(x)).map(|(id, _)| *id);
         for id in all.collect::<Vec<_>>() {
-            w.remove(id);
+            self.unwatch(&mut w, id);
         }
     }
 
@@ -396,7 +412,7 @@ impl EventThread {
         let mut w = self.lock();
         let Some(x) = w.all.get(&id) else { return };
         let Some(ep) = x.ep.upgrade() else {
-            w.remove(id);
+            self.unwatch(&mut w, id);
             return;
         };
         let (mut ended, mut paused) = (false, false);
@@ -463,7 +479,7 @@ impl EventThread {
                 // A process that cannot be watched counts as ended when its connection ends.
                 gone.fetch_or(died || !w.processes.contains_key(pid), SeqCst);
             }
-            w.remove(id);
+            self.unwatch(&mut w, id);
             drop(w);
             ep.push(RingEvent::End(id));
             return;
@@ -617,5 +633,24 @@ impl PendingInitiator {
             self.seen = pending;
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An application that computes for minutes does not take the end of a peer in.
+    #[test]
+    fn the_end_of_a_peer_wakes_the_thread_once() {
+        let t = EventThread::new().unwrap();
+        let ep = Arc::new(EventQueue::new(None).unwrap());
+        let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let near = Arc::new(OwnedFd::from(near));
+        t.called(&ep, Arc::clone(&near), 0);
+        drop(far);
+        assert!(t.wait_events(0, true));
+        assert!(matches!(ep.take()[..], [RingEvent::End(_)]));
+        assert!(!t.wait_events(0, true));
     }
 }

@@ -6,9 +6,9 @@
 //! two processes may share the copy of a long message (`split_copy`). The adapter carries the
 //! packets where a ring cannot: to a peer in another container, of another user or another library,
 //! or with the transport off; the protocol above restores the order of packets that arrive by both.
-//! A poll reads the active rings only. A ring that stays empty is parked and asks its writer for a
-//! wake-up, so that idle peers cost a poll nothing. `events` reports new peers, wake-ups and exits
-//! of processes.
+//! A poll reads the active rings only. Where there are many, a ring that stays empty is parked and
+//! asks its writer for a wake-up, so that idle peers cost a poll nothing. `events` reports new
+//! peers, wake-ups and exits of processes.
 
 mod connection;
 mod cpu;

@@ -9,8 +9,12 @@ use crate::transport::{Flow, PeerId, Poll, PollStatus, Sink};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
-/// Polls without a record after which a ring is parked.
+/// Polls without a record after which a ring is not in use, and is parked if more than
+/// [`AWAKE_RINGS`] are active.
 pub(super) const IDLE_POLLS: u32 = 4096;
+/// Active rings that are never parked: to look at one takes a nanosecond or two, and a wake-up five
+/// thousand and more.
+pub(super) const AWAKE_RINGS: usize = 16;
 /// Records taken from one ring before the next one's turn.
 const BURST: u32 = 64;
 /// A ring from a peer.
@@ -52,9 +56,9 @@ impl RxRing {
 
     /// Counts a poll without a record. Whether [`RxRings::park_idle`] has to look at the ring.
     #[inline]
-    fn count_empty_poll(&mut self) -> bool {
-        self.idle += 1;
-        self.is_idle() || self.ended
+    fn count_empty_poll(&mut self, crowded: bool) -> bool {
+        self.idle = self.idle.saturating_add(1);
+        crowded && self.is_idle() || self.ended
     }
 }
 
@@ -136,10 +140,16 @@ impl RxRings {
         known.reduce(|a, b| a || b)
     }
 
-    /// Whether any ring is active.
+    /// Whether any ring is in use: one of its last [`IDLE_POLLS`] polls has found a record.
     #[inline]
-    pub fn has_active(&self) -> bool {
-        !self.active.is_empty()
+    pub fn in_use(&self) -> bool {
+        self.used_within(IDLE_POLLS)
+    }
+
+    /// Whether idle rings are to be parked.
+    #[inline]
+    fn is_crowded(&self) -> bool {
+        self.active.len() > AWAKE_RINGS
     }
 
     /// Whether one of the last `polls` polls has found a record in an active ring.
@@ -155,9 +165,10 @@ impl RxRings {
         if self.shared.news.load(Acquire) || self.active.iter().any(|i| i.ring.ready()) {
             return false;
         }
+        let crowded = self.is_crowded();
         let mut any_idle = false;
         for i in &mut self.active {
-            any_idle |= i.count_empty_poll();
+            any_idle |= i.count_empty_poll(crowded);
         }
         if any_idle {
             self.park_idle();
@@ -187,6 +198,7 @@ impl RxRings {
             return PollStatus::Deferred;
         }
         let n = self.active.len();
+        let crowded = self.is_crowded();
         let mut any_idle = false;
         let mut found = PollStatus::Empty;
         let mut left = budget;
@@ -236,7 +248,7 @@ impl RxRings {
             }
             match flow {
                 Flow::Deferred if !MESSAGES || taken == 0 => return PollStatus::Deferred,
-                Flow::Taken if taken == 0 => any_idle |= i.count_empty_poll(),
+                Flow::Taken if taken == 0 => any_idle |= i.count_empty_poll(crowded),
                 Flow::Taken if left > 0 => {}
                 _ => {
                     self.turn = at;
@@ -262,6 +274,7 @@ impl RxRings {
             self.take_events();
         }
         let mut some = false;
+        let crowded = self.is_crowded();
         let mut any_idle = false;
         let thread = self.thread;
         for i in &mut self.active {
@@ -293,7 +306,7 @@ impl RxRings {
                 i.idle = 0;
                 some = true;
             } else {
-                any_idle |= i.count_empty_poll();
+                any_idle |= i.count_empty_poll(crowded);
             }
         }
         if any_idle {
@@ -302,11 +315,12 @@ impl RxRings {
         some
     }
 
-    /// Parks rings that have been empty for [`IDLE_POLLS`] polls, and drops rings of peers that are
-    /// gone.
+    /// Parks rings that have been empty for [`IDLE_POLLS`] polls, until [`AWAKE_RINGS`] are left,
+    /// and drops rings of peers that are gone.
     #[cold]
     fn park_idle(&mut self) {
-        if self.active.iter().any(RxRing::is_idle) {
+        let parks = self.is_crowded();
+        if parks {
             for i in self.active.iter().filter(|i| i.is_idle()) {
                 i.ring.arm_wakeup();
             }
@@ -321,10 +335,14 @@ impl RxRings {
                 if i.ring.was_used() || i.peer_gone {
                     self.gone_peers.push(i.from);
                 }
-            } else if i.is_idle() && i.ring.can_sleep() {
+            } else if self.is_crowded() && i.is_idle() && i.ring.can_sleep() {
                 let i = self.active.swap_remove(at);
                 self.parked.push(i);
             } else {
+                // A writer that need not wake us must not try to.
+                if parks && i.is_idle() && !self.armed {
+                    i.ring.disarm_wakeup();
+                }
                 at += 1;
             }
         }
@@ -345,6 +363,12 @@ impl RxRings {
     #[cfg(test)]
     pub fn count_for_tests(&self) -> usize {
         self.active.len() + self.parked.len()
+    }
+
+    /// How many rings wait for a wake-up.
+    #[cfg(test)]
+    pub fn parked_for_tests(&self) -> usize {
+        self.parked.len()
     }
 
     /// Processes the events that the events thread has queued, without reading the rings.

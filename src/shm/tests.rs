@@ -1,7 +1,7 @@
 //! Endpoints of one process talk to each other through shared memory.
 
 use super::rma::RmaRequest;
-use super::rx_rings::IDLE_POLLS;
+use super::rx_rings::{AWAKE_RINGS, IDLE_POLLS};
 use super::*;
 use crate::device::MrObserver;
 use crate::hmem::{Piece, UserMem};
@@ -103,18 +103,39 @@ fn sleepers_are_woken_for_every_record() {
     }
 }
 
+/// A peer that is heard of seldom costs a poll almost nothing, but a wake-up costs its message
+/// twenty times what the message takes.
 #[test]
-fn a_ring_falls_asleep_and_wakes_again() {
-    let (mut a, mut b) = (endpoint(3), endpoint(4));
-    send(&mut a, &b, b"one");
-    take(&mut b, 1);
-    for _ in 0..2 * IDLE_POLLS {
-        b.rx.poll_all(|_, _, _| panic!("there is nothing"));
+fn idle_rings_fall_asleep_where_there_are_many() {
+    let mut b = endpoint(3);
+    let idle = |b: &mut ShmEndpoint| {
+        for _ in 0..2 * IDLE_POLLS {
+            b.rx.poll_all(|_, _, _| panic!("there is nothing"));
+        }
+        assert!(!b.rx.in_use());
+    };
+    let mut peers = Vec::new();
+    for i in 0..AWAKE_RINGS {
+        let mut a = endpoint(300 + i as u16);
+        send(&mut a, &b, b"one");
+        peers.push(a);
     }
-    assert!(!b.rx.has_active());
-    send(&mut a, &b, b"two");
-    assert_eq!(take(&mut b, 1), [b"two"]);
-    assert!(b.rx.has_active());
+    take(&mut b, peers.len());
+    idle(&mut b);
+    assert_eq!(b.rx.parked_for_tests(), 0);
+    for i in 0..4 {
+        let mut a = endpoint(400 + i);
+        send(&mut a, &b, b"one");
+        peers.push(a);
+    }
+    take(&mut b, 4);
+    idle(&mut b);
+    assert_eq!(b.rx.parked_for_tests(), 4);
+    for a in &mut peers {
+        send(a, &b, b"two");
+    }
+    assert_eq!(take(&mut b, peers.len()), vec![b"two"; peers.len()]);
+    assert!(b.rx.in_use());
 }
 
 #[test]

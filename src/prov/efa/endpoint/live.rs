@@ -65,7 +65,7 @@ impl LiveEndpoint {
         let skipped = self.skipped_polls;
         let used = |h: &ShmEndpoint| {
             let recently = skipped < QUIET_INTERVAL || h.rx.used_within(QUIET_INTERVAL);
-            h.rx.has_active() && recently || h.tx.has_outstanding()
+            h.rx.in_use() && recently || h.tx.has_outstanding()
         };
         let skips = self.empty_polls >= IDLE_POLLS
             && skipped < IDLE_INTERVAL
