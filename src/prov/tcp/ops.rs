@@ -12,7 +12,7 @@ use crate::proto::ANY;
 use crate::prov::contract::{
     Call, Common, Entry, ErrEntry, MsgReq, Poster, RecvReq, RmaReq, SendBuffer, SendData,
 };
-use crate::prov::reports::completion::{reported, rma_flags, send_flags};
+use crate::prov::reports::completion::{reported, rma_flags, send_flags, CntrKind};
 use crate::prov::reports::reports;
 use crate::transport::Completion;
 use crate::types::*;
@@ -70,17 +70,23 @@ fn start(
         return too_long(data.len(), ep.inject);
     }
     let given = common.flags_or(ep.tx_flags);
+    let entry = !common.unsignaled(data.injected()) && reports(ep.tx, given);
+    let kind = CntrKind::of(flags);
+    // Of a message whose end nobody is told of no confirmation is asked: MPI libraries have a
+    // confirmed completion level as the default of an endpoint, and inject most messages.
+    let counted = common.completion_cntr.is_some() || ep.cntrs.of(kind).is_some();
+    let told = kind != CntrKind::Send || entry || counted;
     let mut op = TxOp {
         ep: id,
         done: Completion {
             context: common.context,
             len: data.len(),
             flags,
-            report: reported(!common.unsignaled(data.injected()) && reports(ep.tx, given)),
+            report: reported(entry),
             ..Completion::default()
         },
         completion_cntr: common.completion_cntr,
-        confirmed: given & CONFIRMED != 0,
+        confirmed: given & CONFIRMED != 0 && told,
     };
     let room = ep.tx_size;
     let conn = match &ep.msg {
@@ -439,4 +445,76 @@ pub(crate) fn cancel(s: &mut TcpState, by: Poster, context: usize) -> Result<()>
         s.recv_cancelled(id, &r, "the receive was cancelled by fi_cancel");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::mem_table::{MemTable, Naming};
+    use crate::device::stream::{Poller, Stream, StreamRead};
+    use crate::prov::reports::cntr::Cntr;
+    use crate::prov::reports::cq::Cq;
+    use crate::prov::tcp::conn::Conn;
+    use crate::prov::tcp::ep::TcpEp;
+    use crate::prov::tcp::info;
+    use crate::prov::tcp::msg::MsgState;
+    use crate::prov::tcp::wire::{parse, ByteOrder};
+    use std::time::Instant;
+
+    /// A connected endpoint whose sends are to be confirmed, and the other end of its socket.
+    fn endpoint() -> (TcpState, u32, Stream) {
+        let naming = Naming {
+            own_keys: true,
+            offsets: false,
+        };
+        let mut s = TcpState::new(Poller::new().unwrap(), MemTable::new(naming));
+        let (near, far) = Stream::pair().unwrap();
+        let cq = s.cqs.insert(Cq::new(64, FI_WAIT_NONE).unwrap());
+        let at = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+        let mut e = TcpEp::at(&info::rdm(), at, None, Some(MsgState::New));
+        e.bind_cq(cq, FI_TRANSMIT | FI_RECV).unwrap();
+        e.enabled = true;
+        e.tx_flags = FI_COMPLETION | FI_TRANSMIT_COMPLETE;
+        let ep = s.eps.insert(e);
+        let mut c = Conn::new(ep, ConnState::Open, Some(near), Instant::now());
+        c.set_order(ByteOrder::Host);
+        c.peer = s.peers.hold_addr(at);
+        let conn = s.conns.insert(c);
+        s.eps.get_mut(ep).unwrap().msg = Some(MsgState::Conn(conn, Vec::new()));
+        (s, ep, far)
+    }
+
+    /// Whether a message of 8 bytes asks its receiver for a confirmation.
+    fn asks(s: &mut TcpState, ep: u32, far: &mut Stream, flags: Option<u64>) -> bool {
+        let r = MsgReq {
+            data: SendData::Inject((&[1u8; 8][..]).into()),
+            to: 0,
+            tag: None,
+            cq_data: None,
+            common: Common {
+                flags,
+                ..Common::default()
+            },
+        };
+        send(s, ep, &r).unwrap();
+        let mut bytes = [0; 64];
+        let Ok(StreamRead::Bytes(n)) = far.recv(&UserMem::EMPTY, &mut bytes) else {
+            panic!("nothing was sent");
+        };
+        parse(&bytes[..n - 8], ByteOrder::Host).unwrap().wants_ack()
+    }
+
+    /// MPICH injects short messages through endpoints with FI_TRANSMIT_COMPLETE.
+    #[test]
+    fn a_message_is_confirmed_only_if_somebody_is_told() {
+        let (mut s, ep, mut far) = endpoint();
+        assert!(!asks(&mut s, ep, &mut far, None));
+        let flags = FI_INJECT | FI_COMPLETION | FI_TRANSMIT_COMPLETE;
+        assert!(asks(&mut s, ep, &mut far, Some(flags)));
+        let cntr = s
+            .cntrs
+            .insert(Cntr::new(FI_CNTR_EVENTS_COMP, FI_WAIT_NONE).unwrap());
+        s.eps.get_mut(ep).unwrap().cntrs.bind(cntr, FI_SEND);
+        assert!(asks(&mut s, ep, &mut far, None));
+    }
 }
