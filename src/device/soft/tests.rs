@@ -382,6 +382,21 @@ fn what_a_poll_left_keeps_the_queue_pair_from_arming() {
 
 /// Messages of up to six packets, over links that lose, double and reorder, to a receiver that
 /// polls and to one that does not yet, sealed or not.
+/// Else each packet would wake the thread, too, after a pause of the application.
+#[test]
+fn an_application_that_polls_again_takes_its_queue_pair_back() {
+    let mut a = device(None).open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    // The thread may have the queue pair again before the look at it.
+    let taken_back = (0..100).any(|_| {
+        while !a.shared.is_thread_driven() {
+            std::thread::yield_now();
+        }
+        poll(&mut a, 16);
+        !a.shared.is_thread_driven()
+    });
+    assert!(taken_back);
+}
+
 #[test]
 fn messages_of_several_packets_arrive_whole() {
     let bad = Some("loss=5,dup=5,reorder=40,delay=300,seed=4");

@@ -4,9 +4,11 @@
 //! application polls, its own calls drive the engine, and the thread only checks once per [`TICK`]
 //! that the polls continue. When the application stops polling, or waits on a descriptor, the
 //! thread adds the socket to its epoll set and drives the engine itself: events wait in the
-//! backlog, and the descriptor of an armed queue pair becomes readable. There is one thread per
-//! process, started with the first queue pair; the thread blocks without a time-out while there is
-//! nothing to do.
+//! backlog, and the descriptor of an armed queue pair becomes readable. An application that polls
+//! again takes the socket out of the set ([`SharedEngine::take_back`]): as long as it is there,
+//! each packet wakes the thread, which on the application's processor takes ten microseconds. There
+//! is one thread per process, started with the first queue pair; the thread blocks without a
+//! time-out while there is nothing to do.
 
 use super::admission::AdmissionListener;
 use super::engine::Engine;
@@ -22,6 +24,9 @@ use std::time::{Duration, Instant};
 /// Interval at which the thread checks that applications still poll, milliseconds.
 const TICK: i32 = 1;
 
+/// Polls in a row after which an application that had stopped polling counts as polling again.
+const POLLS: u32 = 8;
+
 /// Interval at which the thread drives idle queue pairs, to probe their peers, milliseconds.
 const PROBE_MS: i32 = 5000;
 /// Most connections accepted from callers in one pass.
@@ -32,8 +37,11 @@ pub(crate) struct SharedEngine {
     engine: Mutex<Engine>,
     /// Counts the application's polls, so that the thread sees whether the application still polls.
     polls: AtomicU32,
-    /// The thread drives the engine: the socket is in its epoll set.
+    /// The thread drives the engine: the socket is in its epoll set. Changed under `handing_over`.
     thread_driven: AtomicBool,
+    handing_over: Mutex<()>,
+    /// Polls by the application since the thread has begun to drive the engine.
+    polls_beside: AtomicU32,
     /// The application waits on `event_fd`.
     armed: AtomicBool,
     /// `event_fd` was signalled, and no poll has reset it.
@@ -64,6 +72,44 @@ impl SharedEngine {
             // SAFETY: reads eight bytes into a variable of eight bytes.
             unsafe { libc::read(self.event_fd, (&raw mut n).cast(), 8) };
         }
+        if self.thread_driven.load(Ordering::Relaxed) {
+            self.take_back();
+        }
+    }
+
+    /// Takes the queue pair back from the thread once the application polls again.
+    #[cold]
+    fn take_back(&self) {
+        let polls = self.polls_beside.load(Ordering::Relaxed) + 1;
+        self.polls_beside.store(polls, Ordering::Relaxed);
+        if polls < POLLS || self.armed() {
+            return;
+        }
+        if let Ok(r) = Reactor::get() {
+            self.hand_over(r, false);
+            // The thread may be blocked without a time-out.
+            r.check_soon();
+        }
+    }
+
+    /// Has the thread drive the engine (`on`), or leaves the engine to the application.
+    fn hand_over(&self, r: &Reactor, on: bool) {
+        let _guard = self.handing_over.lock().unwrap_or_else(|e| e.into_inner());
+        if self.thread_driven.swap(on, Ordering::SeqCst) == on {
+            return;
+        }
+        self.polls_beside.store(0, Ordering::Relaxed);
+        if on {
+            r.watch(self.socket, 0);
+        } else {
+            r.forget(self.socket);
+        }
+    }
+
+    /// Whether the thread drives the engine.
+    #[cfg(test)]
+    pub(crate) fn is_thread_driven(&self) -> bool {
+        self.thread_driven.load(Ordering::SeqCst)
     }
 
     /// Whether nothing has happened since [`SharedEngine::arm`].
@@ -83,14 +129,10 @@ impl SharedEngine {
             return false;
         }
         self.armed.store(true, Ordering::SeqCst);
-        if !self.thread_driven.swap(true, Ordering::SeqCst) {
-            if let Ok(r) = Reactor::get() {
-                r.watch(self.socket, 0);
-            }
-        }
-        // Wakes the thread when timers (retransmission) are running.
-        if e.busy() {
-            if let Ok(r) = Reactor::get() {
+        if let Ok(r) = Reactor::get() {
+            self.hand_over(r, true);
+            // Wakes the thread when timers (retransmission) are running.
+            if e.busy() {
                 r.wake();
             }
         }
@@ -144,6 +186,8 @@ impl SharedEngine {
             engine: Mutex::new(engine),
             polls: AtomicU32::new(0),
             thread_driven: AtomicBool::new(false),
+            handing_over: Mutex::default(),
+            polls_beside: AtomicU32::new(0),
             armed: AtomicBool::new(false),
             signalled: AtomicBool::new(false),
             socket,
@@ -178,6 +222,8 @@ impl Drop for SharedEngine {
 struct Reactor {
     epoll: i32,
     wake_fd: i32,
+    /// A timer in the epoll set; see [`Reactor::check_soon`].
+    timer_fd: i32,
     list: Mutex<Vec<Weak<SharedEngine>>>,
 }
 
@@ -186,22 +232,26 @@ static REACTOR: OnceLock<Result<Reactor>> = OnceLock::new();
 impl Reactor {
     fn get() -> Result<&'static Reactor> {
         let r = REACTOR.get_or_init(|| {
+            let timer = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
             // SAFETY: no pointers are passed.
-            let (epoll, wake_fd) = unsafe {
+            let (epoll, wake_fd, timer_fd) = unsafe {
                 (
                     libc::epoll_create1(libc::EPOLL_CLOEXEC),
                     libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC),
+                    libc::timerfd_create(libc::CLOCK_MONOTONIC, timer),
                 )
             };
-            if epoll < 0 || wake_fd < 0 {
+            if epoll < 0 || wake_fd < 0 || timer_fd < 0 {
                 return Err(FI_EMFILE);
             }
             let r = Reactor {
                 epoll,
                 wake_fd,
+                timer_fd,
                 list: Mutex::default(),
             };
             r.watch(wake_fd, 0);
+            r.watch(timer_fd, 0);
             Ok(r)
         });
         match r {
@@ -236,11 +286,24 @@ impl Reactor {
         unsafe { libc::epoll_ctl(self.epoll, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut()) };
     }
 
-    /// Leaves a queue pair to its application, which polls.
-    fn leave(&self, s: &SharedEngine) {
-        if s.thread_driven.swap(false, Ordering::SeqCst) {
-            self.forget(s.socket);
-        }
+    /// Wakes the thread after [`TICK`], by which an application that polls has got on with it.
+    fn check_soon(&self) {
+        let (none, tick) = (
+            libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            },
+            libc::timespec {
+                tv_sec: 0,
+                tv_nsec: i64::from(TICK) * 1_000_000,
+            },
+        );
+        let once = libc::itimerspec {
+            it_interval: none,
+            it_value: tick,
+        };
+        // SAFETY: reads the time given; no old value is asked for.
+        unsafe { libc::timerfd_settime(self.timer_fd, 0, &once, core::ptr::null_mut()) };
     }
 
     fn wake(&self) {
@@ -254,10 +317,12 @@ impl Reactor {
         // SAFETY: `e` has room for the sixteen events asked for.
         let n = unsafe { libc::epoll_wait(self.epoll, e.as_mut_ptr(), 16, timeout_ms) };
         for ev in e.iter().take(usize::try_from(n).unwrap_or(0)) {
-            if ev.u64 == self.wake_fd as u64 {
-                let mut n = 0u64;
-                // SAFETY: reads eight bytes into a variable of eight bytes.
-                unsafe { libc::read(self.wake_fd, (&raw mut n).cast(), 8) };
+            for fd in [self.wake_fd, self.timer_fd] {
+                if ev.u64 == fd as u64 {
+                    let mut n = 0u64;
+                    // SAFETY: reads eight bytes into a variable of eight bytes.
+                    unsafe { libc::read(fd, (&raw mut n).cast(), 8) };
+                }
             }
         }
     }
@@ -290,12 +355,10 @@ impl Reactor {
                     seen.retain(|(k, _)| *k != key);
                     seen.push((key, polls));
                     polling = true;
-                    self.leave(s);
+                    s.hand_over(self, false);
                     continue;
                 }
-                if !s.thread_driven.swap(true, Ordering::SeqCst) {
-                    self.watch(s.socket, 0);
-                }
+                s.hand_over(self, true);
                 if arena.is_empty() {
                     let Some(new) = zeroed(SLOTS * SLOT) else {
                         timers = true;
@@ -310,7 +373,7 @@ impl Reactor {
                     // keep this thread running, on a single processor in place of the application.
                     Err(_) => {
                         polling = true;
-                        self.leave(s);
+                        s.hand_over(self, false);
                         continue;
                     }
                 };
