@@ -4,6 +4,9 @@
  * ends, as a rank does after its last reduction, before we have read the first of them: all of them
  * must arrive, although nobody is there to take their confirmations.
  *
+ * The peer is forked, from the second round on by a process that has used the library: it must have
+ * threads of its own, and touch nothing that a thread of its parent may have locked at the fork.
+ *
  * last_messages PROVIDER
  */
 #include "two.h"
@@ -33,6 +36,7 @@ static int sender(int fd)
 	fi_addr_t to = open_connection(fd);
 	char c;
 
+	check(strcmp(provider, "efa") || threads() > 1, "a forked process has no threads of the library");
 	check(read(fd, &c, 1) == 1, "the other side is gone");
 	for (int i = 0; i < MESSAGES; i++) {
 		struct iovec iov = { buf, SIZE };

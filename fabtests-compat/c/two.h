@@ -47,17 +47,28 @@ static inline void check(int ok, const char *text)
 	_exit(EXIT_FAILURE);
 }
 
-/* Number of open descriptors of this process. */
-static inline int descriptors(void)
+static inline int entries(const char *folder)
 {
-	DIR *d = opendir("/proc/self/fd");
+	DIR *d = opendir(folder);
 	int n = 0;
 
-	check(d != NULL, "/proc/self/fd");
+	check(d != NULL, folder);
 	while (readdir(d))
 		n++;
 	closedir(d);
 	return n;
+}
+
+/* Number of open descriptors of this process. */
+static inline int descriptors(void)
+{
+	return entries("/proc/self/fd");
+}
+
+/* Number of threads of this process. */
+static inline int threads(void)
+{
+	return entries("/proc/self/task") - 2;
 }
 
 static inline long resident_kib(void)

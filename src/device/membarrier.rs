@@ -5,7 +5,7 @@
 //! on both sides. The frequent side can omit its fence if the rare side executes one on every
 //! processor between its own store and load.
 
-use std::sync::OnceLock;
+use crate::core::process::PerProcess;
 
 const GLOBAL_EXPEDITED: i32 = 1 << 1;
 const REGISTER_GLOBAL_EXPEDITED: i32 = 1 << 2;
@@ -32,7 +32,7 @@ pub fn own() -> bool {
 /// processes that call [`all`]. The first call takes milliseconds in a process with several
 /// threads, and almost no time in a process with one.
 pub fn register_global() -> bool {
-    static JOINED: OnceLock<bool> = OnceLock::new();
+    static JOINED: PerProcess<bool> = PerProcess::new();
     *JOINED.get_or_init(|| !cfg!(feature = "tsan") && membarrier(REGISTER_GLOBAL_EXPEDITED))
 }
 

@@ -8,6 +8,7 @@
 use super::connection::{self, accept, receive, ConnEvent};
 use super::ring::{asymmetric_fence, RingReader, RingSegment};
 use super::rma::{Executed, Initiator, MrTable, RemoteMrTable};
+use crate::core::process::PerProcess;
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
 use crate::device::wait::{poll_fd, WaitSet};
@@ -158,9 +159,10 @@ struct PeerProcess {
 }
 
 impl WatchState {
-    /// Stops watching `id`.
-    fn remove(&mut self, id: u64) -> Option<Watch> {
+    /// Stops watching `id`, and its peer's process if that was its last connection.
+    fn remove(&mut self, id: u64) -> Option<(Watch, Option<PeerProcess>)> {
         let w = self.all.remove(&id)?;
+        let mut process = None;
         if let Some(p) = self.processes.get_mut(&w.process()) {
             p.connections.retain(|c| *c != id);
             let own = |g: &Weak<AtomicBool>| match &w.what {
@@ -169,10 +171,10 @@ impl WatchState {
             };
             p.gone.retain(|g| g.strong_count() > usize::from(own(g)));
             if p.connections.is_empty() && p.gone.is_empty() {
-                self.processes.remove(&w.process());
+                process = self.processes.remove(&w.process());
             }
         }
-        Some(w)
+        Some((w, process))
     }
 }
 
@@ -205,6 +207,7 @@ fn epoll_control(epoll: &OwnedFd, operation: i32, fd: i32, events: i32, id: u64)
 
 /// See the module text.
 pub(crate) struct EventThread {
+    started: AtomicBool,
     epoll: OwnedFd,
     watched: Mutex<WatchState>,
     /// Initiators with unsignaled accesses, and the descriptor that announces a new one.
@@ -236,7 +239,7 @@ const BATCH: usize = 64;
 /// The bell's id; connections' ids begin at 1.
 const BELL: u64 = 0;
 
-static THREAD: OnceLock<Result<EventThread>> = OnceLock::new();
+static THREAD: PerProcess<Result<EventThread>> = PerProcess::new();
 
 impl EventThread {
     fn new() -> Result<EventThread> {
@@ -251,6 +254,7 @@ impl EventThread {
         let bell = WaitSet::new()?;
         epoll_control(&epoll, libc::EPOLL_CTL_ADD, bell.fd(), libc::EPOLLIN, BELL);
         Ok(EventThread {
+            started: AtomicBool::new(false),
             spare: Mutex::new(epoll.try_clone().ok()),
             epoll,
             watched: Mutex::default(),
@@ -263,10 +267,9 @@ impl EventThread {
     /// descriptor, `FI_EAGAIN` without a thread.
     pub(crate) fn get() -> Result<&'static EventThread> {
         let t = THREAD.get_or_init(EventThread::new);
-        static STARTED: AtomicBool = AtomicBool::new(false);
         let t = t.as_ref().map_err(|e| *e)?;
-        if !STARTED.swap(true, SeqCst) {
-            host::start(c"fi-shm", || t.run()).inspect_err(|_| STARTED.store(false, SeqCst))?;
+        if !t.started.swap(true, SeqCst) {
+            host::start(c"fi-shm", || t.run()).inspect_err(|_| t.started.store(false, SeqCst))?;
         }
         Ok(t)
     }
@@ -324,16 +327,24 @@ impl EventThread {
 
     /// Stops watching a listener or connection, and closes it.
     pub(crate) fn forget(&self, id: u64) {
-        drop(self.unwatch(&mut self.lock(), id));
+        self.unwatch(&mut self.lock(), id);
     }
 
     /// Takes a listener or connection out of the epoll set, too. Closing alone does so only once
     /// nobody has the socket open: until the endpoint, or a forked child, has closed it, a peer
     /// that is gone would keep the thread awake.
-    fn unwatch(&self, w: &mut WatchState, id: u64) -> Option<Watch> {
-        let watch = w.remove(id)?;
-        epoll_control(&self.epoll, libc::EPOLL_CTL_DEL, watch.what.fd(), 0, id);
-        Some(watch)
+    fn unwatch(&self, w: &mut WatchState, id: u64) {
+        let Some((watch, process)) = w.remove(id) else {
+            return;
+        };
+        self.take_out(watch.what.fd());
+        if let Some(p) = process {
+            self.take_out(p.fd.as_raw_fd());
+        }
+    }
+
+    fn take_out(&self, fd: i32) {
+        epoll_control(&self.epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
 
     /// Closes an endpoint's listener and the connections of its callers, also of those whose rings
@@ -397,6 +408,7 @@ impl EventThread {
         let Some(p) = self.lock().processes.remove(&pid) else {
             return;
         };
+        self.take_out(p.fd.as_raw_fd());
         for gone in p.gone.iter().filter_map(Weak::upgrade) {
             gone.store(true, SeqCst);
         }

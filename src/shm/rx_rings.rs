@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// Polls without a record after which a ring is not in use, and is parked if more than
 /// [`AWAKE_RINGS`] are active.
 pub(super) const IDLE_POLLS: u32 = 4096;
-/// Active rings that are never parked: to look at one takes a nanosecond or two, and a wake-up five
-/// thousand and more.
+/// Number of active rings up to which none is parked: to look at one takes a nanosecond or two, and
+/// a wake-up five thousand and more.
 pub(super) const AWAKE_RINGS: usize = 16;
 /// Records taken from one ring before the next one's turn.
 const BURST: u32 = 64;

@@ -12,6 +12,7 @@
 //! thread that does: free(3) returns the end of the heap, which may be watched. So the thread
 //! allocates and frees nothing, and no other thread does so under a lock that the monitor takes.
 
+use crate::core::process::PerProcess;
 use crate::core::sync::Mutex;
 use crate::device::{host, wait};
 use crate::types::*;
@@ -19,7 +20,7 @@ use core::ffi::c_void;
 use core::mem::size_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Receives notices of a [`Monitor`].
 pub(crate) trait Listener: Send + Sync {
@@ -79,7 +80,7 @@ const LISTENERS: usize = 64;
 impl Monitor {
     /// The monitor of this process, if the system permits one; started when first asked for.
     pub(crate) fn get() -> Option<&'static Monitor> {
-        static MONITOR: OnceLock<Option<Monitor>> = OnceLock::new();
+        static MONITOR: PerProcess<Option<Monitor>> = PerProcess::new();
         let m = MONITOR.get_or_init(|| {
             Monitor::open()
                 .inspect_err(|e| {
@@ -90,7 +91,7 @@ impl Monitor {
                 })
                 .ok()
         });
-        static THREAD: OnceLock<bool> = OnceLock::new();
+        static THREAD: PerProcess<bool> = PerProcess::new();
         let runs = m.is_some()
             && *THREAD.get_or_init(|| {
                 let run = || {

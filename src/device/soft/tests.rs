@@ -262,7 +262,7 @@ fn bad_keys_and_vanished_peers_end_in_errors() {
     a.ring();
     drop(b);
     assert_eq!(drive(&mut a, 1, &mut none), [(4, Status::RemoteBadQpn)]);
-    // A queue pair that has said BYE is not called again.
+    // Nobody waits for an answer of a queue pair that has said BYE.
     a.send(5, &gone, b"hello?", inject(b"")).unwrap();
     a.ring();
     assert_eq!(drive(&mut a, 1, &mut none), [(5, Status::RemoteBadQpn)]);
@@ -380,8 +380,6 @@ fn what_a_poll_left_keeps_the_queue_pair_from_arming() {
     }
 }
 
-/// Messages of up to six packets, over links that lose, double and reorder, to a receiver that
-/// polls and to one that does not yet, sealed or not.
 /// Else each packet would wake the thread, too, after a pause of the application.
 #[test]
 fn an_application_that_polls_again_takes_its_queue_pair_back() {
@@ -397,6 +395,8 @@ fn an_application_that_polls_again_takes_its_queue_pair_back() {
     assert!(taken_back);
 }
 
+/// Messages of up to six packets, over links that lose, double and reorder, to a receiver that
+/// polls and to one that does not yet, sealed or not.
 #[test]
 fn messages_of_several_packets_arrive_whole() {
     let bad = Some("loss=5,dup=5,reorder=40,delay=300,seed=4");

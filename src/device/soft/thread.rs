@@ -13,18 +13,20 @@
 use super::admission::AdmissionListener;
 use super::engine::Engine;
 use super::sock::{SLOT, SLOTS};
+use crate::core::process::PerProcess;
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
 use crate::device::host::{self, now, zeroed};
 use crate::types::*;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Interval at which the thread checks that applications still poll, milliseconds.
 const TICK: i32 = 1;
 
-/// Polls in a row after which an application that had stopped polling counts as polling again.
+/// Polls beside the thread after which an application that had stopped polling counts as polling
+/// again.
 const POLLS: u32 = 8;
 
 /// Interval at which the thread drives idle queue pairs, to probe their peers, milliseconds.
@@ -39,7 +41,8 @@ pub(crate) struct SharedEngine {
     polls: AtomicU32,
     /// The thread drives the engine: the socket is in its epoll set. Changed under `handing_over`.
     thread_driven: AtomicBool,
-    handing_over: Mutex<()>,
+    /// The queue pair is closed: the thread has nothing to do with it any more.
+    handing_over: Mutex<bool>,
     /// Polls by the application since the thread has begun to drive the engine.
     polls_beside: AtomicU32,
     /// The application waits on `event_fd`.
@@ -80,9 +83,12 @@ impl SharedEngine {
     /// Takes the queue pair back from the thread once the application polls again.
     #[cold]
     fn take_back(&self) {
+        if self.armed() {
+            return;
+        }
         let polls = self.polls_beside.load(Ordering::Relaxed) + 1;
         self.polls_beside.store(polls, Ordering::Relaxed);
-        if polls < POLLS || self.armed() {
+        if polls < POLLS {
             return;
         }
         if let Ok(r) = Reactor::get() {
@@ -92,10 +98,13 @@ impl SharedEngine {
         }
     }
 
-    /// Has the thread drive the engine (`on`), or leaves the engine to the application.
+    /// Has the thread drive the engine (`on`), or leaves the engine to the application, unless that
+    /// waits on `event_fd`.
     fn hand_over(&self, r: &Reactor, on: bool) {
-        let _guard = self.handing_over.lock().unwrap_or_else(|e| e.into_inner());
-        if self.thread_driven.swap(on, Ordering::SeqCst) == on {
+        let stopped = self.handing_over.lock().unwrap_or_else(|e| e.into_inner());
+        // An application that arms sets `armed` before it takes the lock.
+        let waits = !on && self.armed.load(Ordering::SeqCst);
+        if *stopped || waits || self.thread_driven.swap(on, Ordering::SeqCst) == on {
             return;
         }
         self.polls_beside.store(0, Ordering::Relaxed);
@@ -204,8 +213,10 @@ impl SharedEngine {
         Ok(s)
     }
 
-    /// Takes the queue pair away from the thread.
+    /// Takes the queue pair away from the thread, for good.
     pub(crate) fn stop(&self) {
+        let mut stopped = self.handing_over.lock().unwrap_or_else(|e| e.into_inner());
+        *stopped = true;
         if let Ok(r) = Reactor::get() {
             r.forget(self.socket);
         }
@@ -220,14 +231,16 @@ impl Drop for SharedEngine {
 }
 
 struct Reactor {
+    started: AtomicBool,
     epoll: i32,
     wake_fd: i32,
-    /// A timer in the epoll set; see [`Reactor::check_soon`].
+    /// A timer in the epoll set, and whether it runs; see [`Reactor::check_soon`].
     timer_fd: i32,
+    timer_runs: AtomicBool,
     list: Mutex<Vec<Weak<SharedEngine>>>,
 }
 
-static REACTOR: OnceLock<Result<Reactor>> = OnceLock::new();
+static REACTOR: PerProcess<Result<Reactor>> = PerProcess::new();
 
 impl Reactor {
     fn get() -> Result<&'static Reactor> {
@@ -245,9 +258,11 @@ impl Reactor {
                 return Err(FI_EMFILE);
             }
             let r = Reactor {
+                started: AtomicBool::new(false),
                 epoll,
                 wake_fd,
                 timer_fd,
+                timer_runs: AtomicBool::new(false),
                 list: Mutex::default(),
             };
             r.watch(wake_fd, 0);
@@ -256,10 +271,9 @@ impl Reactor {
         });
         match r {
             Ok(r) => {
-                static STARTED: AtomicBool = AtomicBool::new(false);
-                if !STARTED.swap(true, Ordering::SeqCst) {
+                if !r.started.swap(true, Ordering::SeqCst) {
                     host::start(c"efasoft", || r.run())
-                        .inspect_err(|_| STARTED.store(false, Ordering::SeqCst))?;
+                        .inspect_err(|_| r.started.store(false, Ordering::SeqCst))?;
                 }
                 Ok(r)
             }
@@ -288,6 +302,9 @@ impl Reactor {
 
     /// Wakes the thread after [`TICK`], by which an application that polls has got on with it.
     fn check_soon(&self) {
+        if self.timer_runs.swap(true, Ordering::SeqCst) {
+            return;
+        }
         let (none, tick) = (
             libc::timespec {
                 tv_sec: 0,
@@ -319,6 +336,9 @@ impl Reactor {
         for ev in e.iter().take(usize::try_from(n).unwrap_or(0)) {
             for fd in [self.wake_fd, self.timer_fd] {
                 if ev.u64 == fd as u64 {
+                    if fd == self.timer_fd {
+                        self.timer_runs.store(false, Ordering::SeqCst);
+                    }
                     let mut n = 0u64;
                     // SAFETY: reads eight bytes into a variable of eight bytes.
                     unsafe { libc::read(fd, (&raw mut n).cast(), 8) };

@@ -2,13 +2,13 @@
 
 use super::forks;
 use super::sys::*;
+use crate::core::process::PerProcess;
 use crate::core::Result;
 use crate::device::{AdapterAttr, Caps, DirectLimits, Identity, PciAddr, WideLimits};
 use crate::types::*;
 use core::ffi::{c_char, CStr};
 use core::mem::{size_of, zeroed};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 /// An opened adapter.
 pub struct Adapter {
@@ -28,7 +28,7 @@ unsafe impl Sync for Adapter {}
 /// All EFA adapters, in the order of libibverbs. `FI_EINVAL` when the job's parameters contradict
 /// each other.
 pub fn adapters() -> Result<&'static [Adapter]> {
-    static LIST: OnceLock<Result<Vec<Adapter>>> = OnceLock::new();
+    static LIST: PerProcess<Result<Vec<Adapter>>> = PerProcess::new();
     let list = LIST.get_or_init(|| lib().map_or(Ok(Vec::new()), find));
     list.as_ref().map(Vec::as_slice).map_err(|e| *e)
 }

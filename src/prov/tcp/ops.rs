@@ -70,19 +70,20 @@ fn start(
         return too_long(data.len(), ep.inject);
     }
     let given = common.flags_or(ep.tx_flags);
-    let entry = !common.unsignaled(data.injected()) && reports(ep.tx, given);
+    let unsignaled = common.unsignaled(data.injected());
     let kind = CntrKind::of(flags);
-    // Of a message whose end nobody is told of no confirmation is asked: MPI libraries have a
-    // confirmed completion level as the default of an endpoint, and inject most messages.
+    // Of an injected message whose success nobody is told of no confirmation is asked: MPI
+    // libraries have a confirmed completion level as the default of an endpoint, and inject most
+    // messages.
     let counted = common.completion_cntr.is_some() || ep.cntrs.of(kind).is_some();
-    let told = kind != CntrKind::Send || entry || counted;
+    let told = kind != CntrKind::Send || !unsignaled || counted;
     let mut op = TxOp {
         ep: id,
         done: Completion {
             context: common.context,
             len: data.len(),
             flags,
-            report: reported(entry),
+            report: reported(!unsignaled && reports(ep.tx, given)),
             ..Completion::default()
         },
         completion_cntr: common.completion_cntr,

@@ -24,6 +24,7 @@
 //! If two HELLOs cross, the session whose caller has the smaller address is used.
 
 use super::*;
+use crate::device::any::public_key;
 use admission::Caller;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
@@ -94,17 +95,16 @@ struct Recent<T> {
 }
 
 impl<T: PartialEq> Recent<T> {
-    const NONE: Recent<T> = Recent {
-        values: Vec::new(),
-        oldest: 0,
-    };
+    /// `FI_ENOMEM` without memory.
+    fn new() -> Result<Recent<T>> {
+        let mut values = Vec::new();
+        values.try_reserve_exact(RECENT).map_err(|_| FI_ENOMEM)?;
+        Ok(Recent { values, oldest: 0 })
+    }
 
-    /// Without memory the value is not kept.
     fn add(&mut self, value: T) {
         if self.values.len() < RECENT {
-            if self.values.try_reserve(1).is_ok() {
-                self.values.push(value);
-            }
+            self.values.push(value);
             return;
         }
         if let Some(v) = self.values.get_mut(self.oldest) {
@@ -133,13 +133,13 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// `FI_ENOSYS` where the system has no random numbers.
+    /// `FI_ENOSYS` where the system has no random numbers, `FI_ENOMEM` without memory.
     pub(super) fn new() -> Result<Sessions> {
         Ok(Sessions {
             secret: (secret()?, secret()?),
             last: 0,
-            ended: Recent::NONE,
-            closed: Recent::NONE,
+            ended: Recent::new()?,
+            closed: Recent::new()?,
             resets: RESETS,
         })
     }
@@ -176,15 +176,17 @@ impl Sessions {
             && !self.ended.contains(&h.dst)
     }
 
-    /// A queue pair has said BYE.
+    /// A queue pair has said BYE. A service may begin again under the same address; the key of
+    /// another queue pair is random, and its address never comes again.
     pub(super) fn closed(&mut self, addr: QpAddr) {
-        self.closed.add(addr);
+        if addr.qkey != public_key(addr.qpn) {
+            self.closed.add(addr);
+        }
     }
 
-    /// Whether a queue pair is known to be closed, for good: a service may begin again under the
-    /// same address.
+    /// Whether a queue pair is known to be closed for good.
     pub(super) fn is_closed(&self, addr: &QpAddr) -> bool {
-        addr.token != 0 && self.closed.contains(addr)
+        self.closed.contains(addr)
     }
 }
 
