@@ -9,6 +9,7 @@
 #
 # HOSTS=1 (root, MPICH) puts the second half of RANKS into a network namespace of its own, joined to that of the first
 # by a veth pair of MTU=9000, and runs benches/mpi_flows.c, with our tcp in the place of the C library's shm.
+# PROGRAM names another program of benches.
 set -euo pipefail
 mpi=$(realpath "$1") lib=$(realpath "$2") peer=$(realpath "$3")
 runs=${RUNS:-5} ranks=${RANKS:-2}
@@ -37,6 +38,7 @@ if [ -n "${HOSTS:-}" ]; then
 	END
 	chmod +x "$work/on-host"
 fi
+program=${PROGRAM:-$program}
 export FI_LOG_LEVEL=error FI_EFA_SOFT=on
 export I_MPI_FABRICS=ofi I_MPI_OFI_LIBRARY_INTERNAL=0
 export MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Two ranks of any MPI library: ping-pong, and windows of 64 messages that are answered by a short
- * one. Prints "name bytes microseconds" per message, the median of eleven rounds.
+ * Two ranks of any MPI library: ping-pong, ping-pong of ranks of which one computes for a while
+ * before each message, and windows of 64 messages that are answered by a short one. Prints "name
+ * bytes microseconds" per message, the median of eleven rounds.
  */
 #include "mpi_measure.h"
 
@@ -21,6 +22,31 @@ static double pingpong(int len, int count)
 			MPI_Send(buf, len, MPI_CHAR, 0, 1, MPI_COMM_WORLD);
 	}
 	return (MPI_Wtime() - t) / (2 * count);
+}
+
+/* As pingpong(), of messages that rank 0 sends after `pause` seconds without a call to MPI. */
+static double paused(int len, int count, double pause)
+{
+	double sum = 0;
+
+	for (int i = 0; i < count; i++) {
+		double t = MPI_Wtime();
+
+		while (me == 0 && MPI_Wtime() - t < pause)
+			;
+		sum += pingpong(len, 1);
+	}
+	return sum / count;
+}
+
+static double after_1ms(int len, int count)
+{
+	return paused(len, count, 1e-3);
+}
+
+static double after_5ms(int len, int count)
+{
+	return paused(len, count, 5e-3);
 }
 
 static double rate(int len, int count)
@@ -58,6 +84,10 @@ int main(int argc, char **argv)
 	buf = calloc(1, MOST);
 	for (int i = 0; buf && i < 4; i++)
 		measure("PingPong", pingpong, sizes[i], messages(sizes[i]), ROUNDS);
+	for (int i = 0; buf && i < 3; i++)
+		measure("After1ms", after_1ms, sizes[i], 32, ROUNDS);
+	for (int i = 0; buf && i < 3; i++)
+		measure("After5ms", after_5ms, sizes[i], 16, ROUNDS);
 	for (int i = 0; buf && i < 4; i++)
 		measure("Rate", rate, sizes[i], messages(sizes[i]), ROUNDS);
 	MPI_Finalize();

@@ -111,6 +111,17 @@ impl WaitSet {
         }
     }
 
+    /// Waits for [`WaitSet::signal`], or until `fd` is readable, at most `timeout_ms`.
+    pub fn wait_signal_or(&self, fd: i32, timeout_ms: i32) {
+        let mut p = [self.event, fd].map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        // SAFETY: two entries are passed, which outlive the call.
+        unsafe { libc::poll(p.as_mut_ptr(), 2, timeout_ms) };
+    }
+
     /// Clears the signal of [`WaitSet::signal`].
     pub fn clear(&self) {
         let mut n = 0u64;

@@ -1,6 +1,24 @@
 //! The route to a peer: a connection request, its answer, and the end of a connection.
 
 use super::*;
+use std::os::fd::AsRawFd;
+
+/// An answer that a caller waits for, without a lock.
+pub(crate) struct PendingAnswer {
+    sock: Arc<OwnedFd>,
+    events: Arc<EventQueue>,
+}
+
+impl PendingAnswer {
+    /// Waits until the answer has arrived, or something else for the endpoint, at most `timeout_ms`
+    /// milliseconds. The events thread takes the answer from the socket, unless it has no
+    /// processor: then the caller has to ([`EventThread::poll_events`]).
+    pub(crate) fn wait(&self, timeout_ms: i32) {
+        self.events
+            .wait
+            .wait_signal_or(self.sock.as_raw_fd(), timeout_ms);
+    }
+}
 
 impl TxRings {
     /// Connects to a peer to find the route to it. Returns `false` while the route is not known: no
@@ -68,13 +86,15 @@ impl TxRings {
         matches!(route, Some(TxRoute::Ring(_) | TxRoute::Adapter))
     }
 
-    /// The connection to a peer that has been called and has not answered yet, for a caller that
-    /// waits for the answer.
-    pub fn called(&self) -> Option<Arc<OwnedFd>> {
-        self.routes.iter().find_map(|r| match r {
+    /// The answer of a peer that has been called and has not answered yet.
+    pub(crate) fn pending_answer(&self) -> Option<PendingAnswer> {
+        let calling = |r: &TxRoute| match r {
             TxRoute::Calling(out, _) => Some(Arc::clone(&out.sock)),
             _ => None,
-        })
+        };
+        let events = Arc::clone(&self.shared);
+        let sock = self.routes.iter().find_map(calling)?;
+        Some(PendingAnswer { sock, events })
     }
 
     fn open(&self, addr: &QpAddr) -> crate::core::Result<TxRing> {

@@ -1,8 +1,7 @@
 //! Data transfer and collectives of a domain's endpoints: each call takes the domain's lock once.
 
-use super::EfaDomain;
+use super::{EfaDomain, State};
 use crate::core::{Errno, Result};
-use crate::device::wait::wait_readable;
 use crate::device::Device;
 use crate::hmem::UserMem;
 use crate::proto::AtomicKind;
@@ -11,8 +10,8 @@ use crate::prov::efa::ops::atomic::AtomicRoom;
 use crate::prov::efa::ops::{self, collective, deferred};
 use crate::prov::efa::progress::progress;
 use crate::prov::efa::select::ROUTE_PENDING;
+use crate::shm::ShmEndpoint;
 use crate::types::*;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,16 +49,26 @@ impl EfaDomain {
             // here.
             crate::shm::poll_events();
             let mut s = self.lock();
+            if let Some(h) = shm_endpoint(&s, ep) {
+                h.rx.clear_signal();
+            }
             progress(&mut s, ep);
-            let live = s.eps.get(ep).and_then(|e| e.live.as_ref());
-            let sock = live.and_then(|l| l.shm_ep.as_ref()?.tx.called());
+            // An answer that was found becomes a route with the next look.
+            if shm_endpoint(&s, ep).is_some_and(ShmEndpoint::lost) {
+                progress(&mut s, ep);
+            }
+            let answer = shm_endpoint(&s, ep).and_then(|h| h.tx.pending_answer());
             drop(s);
-            match sock {
-                Some(sock) if Instant::now() < until => wait_readable(sock.as_raw_fd(), 1),
+            match answer {
+                Some(answer) if Instant::now() < until => answer.wait(1),
                 _ => return,
             }
         }
     }
+}
+
+fn shm_endpoint(s: &State, ep: u32) -> Option<&ShmEndpoint> {
+    s.eps.get(ep)?.live.as_ref()?.shm_ep.as_ref()
 }
 
 impl Transfers for EfaDomain {
