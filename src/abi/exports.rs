@@ -89,7 +89,10 @@ fn init() {
 /// Registers the library's own providers, once.
 pub(crate) fn register_own() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| crate::prov::visit(&mut RegisterEach));
+    ONCE.call_once(|| {
+        super::object::watch_forks();
+        crate::prov::visit(&mut RegisterEach);
+    });
 }
 
 const CORE_PARAMS: &[params::Def] = &[

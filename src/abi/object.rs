@@ -69,8 +69,8 @@ unsafe extern "C" fn in_child() {
     process::forked();
 }
 
-/// Has every later fork noticed.
-fn watch_forks() {
+/// Has every later fork noticed. Repeated calls do nothing.
+pub(super) fn watch_forks() {
     static WATCHED: Once = Once::new();
     // SAFETY: the function stays loaded (the library is linked with -z nodelete) and only counts.
     WATCHED.call_once(|| unsafe {

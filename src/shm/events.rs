@@ -213,6 +213,9 @@ pub(crate) struct EventThread {
     /// Initiators with unsignaled accesses, and the descriptor that announces a new one.
     initiators: Mutex<Vec<PendingInitiator>>,
     bell: WaitSet,
+    /// Signalled with each answer to a call, for those who wait for one. (Endpoints' own signals
+    /// are for callers that are blocked on a queue: another must not take them.)
+    answers: WaitSet,
     /// A reserve descriptor: closed for a moment when no other is left
     /// ([`EventThread::refuse_one`]).
     spare: Mutex<Option<OwnedFd>>,
@@ -260,6 +263,7 @@ impl EventThread {
             watched: Mutex::default(),
             initiators: Mutex::default(),
             bell,
+            answers: WaitSet::new()?,
         })
     }
 
@@ -357,6 +361,18 @@ impl EventThread {
         for id in all.collect::<Vec<_>>() {
             self.unwatch(&mut w, id);
         }
+    }
+
+    /// Forgets the answers that were signalled until now: their events are queued.
+    pub(crate) fn clear_answers() {
+        if let Some(Ok(t)) = THREAD.get() {
+            t.answers.clear();
+        }
+    }
+
+    /// Waits for an answer, or until `sock` is readable, at most `timeout_ms` milliseconds.
+    pub(crate) fn wait_answer(&self, sock: i32, timeout_ms: i32) {
+        self.answers.wait_signal_or(sock, timeout_ms);
     }
 
     /// Wakes the peer that has called us on connection `id`.
@@ -482,6 +498,7 @@ impl EventThread {
                     let remote_table =
                         table.and_then(|(probe, fd)| RemoteMrTable::new(*pid, fd, probe));
                     ep.push(RingEvent::Accepted(id, remote_table));
+                    self.answers.signal();
                 }
                 _ => ended = true,
             },
@@ -494,6 +511,7 @@ impl EventThread {
             self.unwatch(&mut w, id);
             drop(w);
             ep.push(RingEvent::End(id));
+            self.answers.signal();
             return;
         }
         if paused {

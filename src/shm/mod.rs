@@ -54,6 +54,11 @@ pub fn poll_events() -> bool {
     EventThread::poll_events()
 }
 
+/// Forgets the answers of peers that were signalled until now; polls find them. Thread safe.
+pub(crate) fn clear_answers() {
+    EventThread::clear_answers();
+}
+
 /// See the module text. Not thread safe by itself: the owner serialises the calls.
 pub struct ShmEndpoint {
     pub rx: RxRings,

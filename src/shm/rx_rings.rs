@@ -123,15 +123,6 @@ impl RxRings {
         self.shared.wait.fd()
     }
 
-    /// Forgets signals of events that may have been processed; [`RxRings::poll_all`] finds what
-    /// happened before.
-    pub fn clear_signal(&self) {
-        // Another thread may wait for it.
-        if !self.armed {
-            self.shared.wait.clear();
-        }
-    }
-
     /// Whether nothing has happened since [`RxRings::arm`].
     #[inline]
     pub fn armed(&self) -> bool {

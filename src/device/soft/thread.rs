@@ -336,12 +336,14 @@ impl Reactor {
         for ev in e.iter().take(usize::try_from(n).unwrap_or(0)) {
             for fd in [self.wake_fd, self.timer_fd] {
                 if ev.u64 == fd as u64 {
-                    if fd == self.timer_fd {
-                        self.timer_runs.store(false, Ordering::SeqCst);
-                    }
                     let mut n = 0u64;
                     // SAFETY: reads eight bytes into a variable of eight bytes.
                     unsafe { libc::read(fd, (&raw mut n).cast(), 8) };
+                    // After the read, which would take the expiry of a timer that is set now. The
+                    // pass that follows sees who finds the timer running until here.
+                    if fd == self.timer_fd {
+                        self.timer_runs.store(false, Ordering::SeqCst);
+                    }
                 }
             }
         }

@@ -6,17 +6,15 @@ use std::os::fd::AsRawFd;
 /// An answer that a caller waits for, without a lock.
 pub(crate) struct PendingAnswer {
     sock: Arc<OwnedFd>,
-    events: Arc<EventQueue>,
+    thread: &'static EventThread,
 }
 
 impl PendingAnswer {
-    /// Waits until the answer has arrived, or something else for the endpoint, at most `timeout_ms`
-    /// milliseconds. The events thread takes the answer from the socket, unless it has no
-    /// processor: then the caller has to ([`EventThread::poll_events`]).
+    /// Waits until an answer has arrived, at most `timeout_ms` milliseconds. The events thread
+    /// takes the answer from the socket, unless it has no processor: then the caller has to
+    /// ([`EventThread::poll_events`]).
     pub(crate) fn wait(&self, timeout_ms: i32) {
-        self.events
-            .wait
-            .wait_signal_or(self.sock.as_raw_fd(), timeout_ms);
+        self.thread.wait_answer(self.sock.as_raw_fd(), timeout_ms);
     }
 }
 
@@ -92,9 +90,11 @@ impl TxRings {
             TxRoute::Calling(out, _) => Some(Arc::clone(&out.sock)),
             _ => None,
         };
-        let events = Arc::clone(&self.shared);
         let sock = self.routes.iter().find_map(calling)?;
-        Some(PendingAnswer { sock, events })
+        Some(PendingAnswer {
+            sock,
+            thread: self.thread,
+        })
     }
 
     fn open(&self, addr: &QpAddr) -> crate::core::Result<TxRing> {

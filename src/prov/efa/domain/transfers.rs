@@ -48,10 +48,8 @@ impl EfaDomain {
             // The peer's event thread replies, whatever its application does; do our thread's work
             // here.
             crate::shm::poll_events();
+            crate::shm::clear_answers();
             let mut s = self.lock();
-            if let Some(h) = shm_endpoint(&s, ep) {
-                h.rx.clear_signal();
-            }
             progress(&mut s, ep);
             // An answer that was found becomes a route with the next look.
             if shm_endpoint(&s, ep).is_some_and(ShmEndpoint::lost) {
