@@ -58,13 +58,7 @@ impl WaitSet {
     /// Waits until the set is readable, at most `timeout_ms` (negative: without limit). Returns
     /// whether the set is readable.
     pub fn wait(&self, timeout_ms: i32) -> bool {
-        let mut p = libc::pollfd {
-            fd: self.epoll,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one entry is passed, which outlives the call.
-        unsafe { libc::poll(&mut p, 1, timeout_ms) > 0 }
+        poll_fd(self.epoll, libc::POLLIN, timeout_ms)
     }
 
     /// The descriptor to wait on.
@@ -113,13 +107,7 @@ impl WaitSet {
 
     /// Waits for [`WaitSet::signal`], or until `fd` is readable, at most `timeout_ms`.
     pub fn wait_signal_or(&self, fd: i32, timeout_ms: i32) {
-        let mut p = [self.event, fd].map(|fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        });
-        // SAFETY: two entries are passed, which outlive the call.
-        unsafe { libc::poll(p.as_mut_ptr(), 2, timeout_ms) };
+        poll_any([self.event, fd], libc::POLLIN, timeout_ms);
     }
 
     /// Clears the signal of [`WaitSet::signal`].
@@ -137,14 +125,18 @@ pub fn wait_readable(fd: i32, timeout_ms: i32) {
 
 /// As [`wait_readable`], for any events of poll(2). Returns whether one occurred.
 pub fn poll_fd(fd: i32, events: i16, timeout_ms: i32) -> bool {
-    let revents = 0;
-    let mut p = libc::pollfd {
+    poll_any([fd], events, timeout_ms)
+}
+
+/// As [`poll_fd`], for several descriptors.
+fn poll_any<const N: usize>(fds: [i32; N], events: i16, timeout_ms: i32) -> bool {
+    let mut p = fds.map(|fd| libc::pollfd {
         fd,
         events,
-        revents,
-    };
-    // SAFETY: `p` is one pollfd and outlives the call.
-    unsafe { libc::poll(&mut p, 1, timeout_ms) > 0 }
+        revents: 0,
+    });
+    // SAFETY: `N` entries are passed, which outlive the call.
+    unsafe { libc::poll(p.as_mut_ptr(), N as libc::nfds_t, timeout_ms) > 0 }
 }
 
 impl Drop for WaitSet {

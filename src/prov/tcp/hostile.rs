@@ -64,34 +64,54 @@ fn common(context: u64, flags: Option<u64>) -> Common {
     }
 }
 
+/// A connected endpoint, and the other end of its connection's socket.
+pub(super) struct Connected {
+    pub s: TcpState,
+    pub ep: u32,
+    pub conn: u32,
+    pub far: Stream,
+}
+
+/// `None` where the system gives no descriptors.
+pub(super) fn connected(order: ByteOrder) -> Option<Connected> {
+    let naming = Naming {
+        own_keys: true,
+        offsets: false,
+    };
+    let mut s = TcpState::new(Poller::new().ok()?, MemTable::new(naming));
+    let (near, far) = Stream::pair().ok()?;
+    let cq = s.cqs.insert(Cq::new(64, FI_WAIT_NONE).ok()?);
+    let at = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+    let mut e = TcpEp::at(&info::rdm(), at, None, Some(MsgState::New));
+    e.bind_cq(cq, FI_TRANSMIT | FI_RECV).ok()?;
+    e.rxq = s.rxqs.insert(Default::default());
+    e.enabled = true;
+    let ep = s.eps.insert(e);
+    let mut c = Conn::new(ep, ConnState::Open, Some(near), Instant::now());
+    c.set_order(order);
+    c.peer = s.peers.hold_addr(at);
+    let conn = s.conns.insert(c);
+    s.eps.get_mut(ep)?.msg = Some(MsgState::Conn(conn, Vec::new()));
+    Some(Connected { s, ep, conn, far })
+}
+
 impl Harness {
     /// `None` where the system gives no descriptors.
     fn new(bytes: &[u8]) -> Option<Harness> {
-        let naming = Naming {
-            own_keys: true,
-            offsets: false,
-        };
-        let mut s = TcpState::new(Poller::new().ok()?, MemTable::new(naming));
-        let (near, far) = Stream::pair().ok()?;
-        let cq = s.cqs.insert(Cq::new(64, FI_WAIT_NONE).ok()?);
-        let at = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-        let mut e = TcpEp::at(&info::rdm(), at, None, Some(MsgState::New));
-        e.bind_cq(cq, FI_TRANSMIT | FI_RECV).ok()?;
-        e.rxq = s.rxqs.insert(Default::default());
-        e.enabled = true;
-        (e.tx_flags, e.rx_flags) = (FI_COMPLETION, FI_COMPLETION);
-        let ep = s.eps.insert(e);
         let mut script = Script::new(bytes);
         let order = match script.flip() {
             true => ByteOrder::Host,
             false => ByteOrder::Network,
         };
-        let mut c = Conn::new(ep, ConnState::Open, Some(near), Instant::now());
-        c.set_order(order);
-        c.set_announces();
-        c.peer = s.peers.hold_addr(at);
-        let conn = s.conns.insert(c);
-        s.eps.get_mut(ep)?.msg = Some(MsgState::Conn(conn, Vec::new()));
+        let Connected {
+            mut s,
+            ep,
+            conn,
+            far,
+        } = connected(order)?;
+        let e = s.eps.get_mut(ep)?;
+        (e.tx_flags, e.rx_flags) = (FI_COMPLETION, FI_COMPLETION);
+        s.conns.get_mut(conn)?.set_announces();
         let mut regions = Vec::new();
         for (key, access) in [(1, FI_REMOTE_READ), (2, FI_REMOTE_READ | FI_REMOTE_WRITE)] {
             let mut memory = FencedBuf::new(REGION);

@@ -451,39 +451,10 @@ pub(crate) fn cancel(s: &mut TcpState, by: Poster, context: usize) -> Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::mem_table::{MemTable, Naming};
-    use crate::device::stream::{Poller, Stream, StreamRead};
+    use crate::device::stream::{Stream, StreamRead};
     use crate::prov::reports::cntr::Cntr;
-    use crate::prov::reports::cq::Cq;
-    use crate::prov::tcp::conn::Conn;
-    use crate::prov::tcp::ep::TcpEp;
-    use crate::prov::tcp::info;
-    use crate::prov::tcp::msg::MsgState;
+    use crate::prov::tcp::hostile::{connected, Connected};
     use crate::prov::tcp::wire::{parse, ByteOrder};
-    use std::time::Instant;
-
-    /// A connected endpoint whose sends are to be confirmed, and the other end of its socket.
-    fn endpoint() -> (TcpState, u32, Stream) {
-        let naming = Naming {
-            own_keys: true,
-            offsets: false,
-        };
-        let mut s = TcpState::new(Poller::new().unwrap(), MemTable::new(naming));
-        let (near, far) = Stream::pair().unwrap();
-        let cq = s.cqs.insert(Cq::new(64, FI_WAIT_NONE).unwrap());
-        let at = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-        let mut e = TcpEp::at(&info::rdm(), at, None, Some(MsgState::New));
-        e.bind_cq(cq, FI_TRANSMIT | FI_RECV).unwrap();
-        e.enabled = true;
-        e.tx_flags = FI_COMPLETION | FI_TRANSMIT_COMPLETE;
-        let ep = s.eps.insert(e);
-        let mut c = Conn::new(ep, ConnState::Open, Some(near), Instant::now());
-        c.set_order(ByteOrder::Host);
-        c.peer = s.peers.hold_addr(at);
-        let conn = s.conns.insert(c);
-        s.eps.get_mut(ep).unwrap().msg = Some(MsgState::Conn(conn, Vec::new()));
-        (s, ep, far)
-    }
 
     /// Whether a message of 8 bytes asks its receiver for a confirmation.
     fn asks(s: &mut TcpState, ep: u32, far: &mut Stream, flags: Option<u64>) -> bool {
@@ -508,7 +479,10 @@ mod tests {
     /// MPICH injects short messages through endpoints with FI_TRANSMIT_COMPLETE.
     #[test]
     fn a_message_is_confirmed_only_if_somebody_is_told() {
-        let (mut s, ep, mut far) = endpoint();
+        let Connected {
+            mut s, ep, mut far, ..
+        } = connected(ByteOrder::Host).unwrap();
+        s.eps.get_mut(ep).unwrap().tx_flags = FI_COMPLETION | FI_TRANSMIT_COMPLETE;
         assert!(!asks(&mut s, ep, &mut far, None));
         let flags = FI_INJECT | FI_COMPLETION | FI_TRANSMIT_COMPLETE;
         assert!(asks(&mut s, ep, &mut far, Some(flags)));
