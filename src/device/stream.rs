@@ -19,6 +19,10 @@ pub(crate) const GATHER_MAX: usize = 16;
 /// the C library are cancellation points, which cost 30 ns each in a process with several threads.
 const SEND_FLAGS: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
+fn send_flags(more: bool) -> c_int {
+    SEND_FLAGS | if more { libc::MSG_MORE } else { 0 }
+}
+
 /// A connected socket, or one that is being connected. Never blocks.
 #[derive(Debug)]
 pub(crate) struct Stream(Socket);
@@ -161,6 +165,17 @@ impl Stream {
         Ok((Stream(a), Stream(b)))
     }
 
+    /// As [`Stream::pair`], by TCP.
+    #[cfg(test)]
+    pub(crate) fn tcp_pair() -> io::Result<(Stream, Stream)> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        let near = std::net::TcpStream::connect(listener.local_addr()?)?;
+        let far = listener.accept()?.0;
+        near.set_nonblocking(true)?;
+        far.set_nonblocking(true)?;
+        Ok((Stream(near.into()), Stream(far.into())))
+    }
+
     /// Sets the socket options of every connection.
     pub(crate) fn tune(&self, nodelay: bool) {
         let keepalive = TcpKeepalive::new()
@@ -207,15 +222,17 @@ impl Stream {
     }
 
     /// Sends as much as the socket takes, and returns the number of bytes; 0 when there is no room.
+    /// `more`: they may wait in the socket for others that follow soon, or for [`Stream::push`].
     #[inline]
-    pub(crate) fn send(&self, g: &Gather) -> Result<usize, c_int> {
+    pub(crate) fn send(&self, g: &Gather, more: bool) -> Result<usize, c_int> {
         // SAFETY: all-zero is a valid message header.
         let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
         m.msg_iov = g.iov.as_ptr().cast_mut();
         m.msg_iovlen = g.count as _;
         // SAFETY: the first `count` pieces are readable memory: slices that outlive `g`, and what
         // the application lent (see `UserMem::new`); the kernel only reads.
-        let n = unsafe { libc::syscall(libc::SYS_sendmsg, self.fd(), &raw const m, SEND_FLAGS) };
+        let n =
+            unsafe { libc::syscall(libc::SYS_sendmsg, self.fd(), &raw const m, send_flags(more)) };
         match usize::try_from(n) {
             Ok(n) => Ok(n),
             Err(_) => last().map(|_| 0),
@@ -224,15 +241,26 @@ impl Stream {
 
     /// As [`Stream::send`], for one piece.
     #[inline]
-    pub(crate) fn send_bytes(&self, b: &[u8]) -> Result<usize, c_int> {
+    pub(crate) fn send_bytes(&self, b: &[u8], more: bool) -> Result<usize, c_int> {
+        let flags = send_flags(more);
         let (at, to) = (b.as_ptr(), core::ptr::null::<libc::sockaddr>());
         // SAFETY: the kernel only reads, and no further than the slice goes; there is no address.
-        let n =
-            unsafe { libc::syscall(libc::SYS_sendto, self.fd(), at, b.len(), SEND_FLAGS, to, 0) };
+        let n = unsafe { libc::syscall(libc::SYS_sendto, self.fd(), at, b.len(), flags, to, 0) };
         match usize::try_from(n) {
             Ok(n) => Ok(n),
             Err(_) => last().map(|_| 0),
         }
+    }
+
+    /// Sends off what was left waiting for more: the option does so each time that it is set
+    /// (tcp(7)).
+    pub(crate) fn push(&self) {
+        let _ = self.0.set_tcp_nodelay(true);
+    }
+
+    /// Bytes that one packet carries at most; 0 where there are no packets.
+    pub(crate) fn segment(&self) -> usize {
+        self.0.tcp_mss().map_or(0, |n| n as usize)
     }
 
     /// Receives into `first`, which is host memory, and then into `then`. At least one of them is

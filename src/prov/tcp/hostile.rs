@@ -72,14 +72,13 @@ pub(super) struct Connected {
     pub far: Stream,
 }
 
-/// `None` where the system gives no descriptors.
-pub(super) fn connected(order: ByteOrder) -> Option<Connected> {
+/// By `near` and `far`, which are connected. `None` where the system gives no descriptors.
+pub(super) fn connected(order: ByteOrder, (near, far): (Stream, Stream)) -> Option<Connected> {
     let naming = Naming {
         own_keys: true,
         offsets: false,
     };
     let mut s = TcpState::new(Poller::new().ok()?, MemTable::new(naming));
-    let (near, far) = Stream::pair().ok()?;
     let cq = s.cqs.insert(Cq::new(64, FI_WAIT_NONE).ok()?);
     let at = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
     let mut e = TcpEp::at(&info::rdm(), at, None, Some(MsgState::New));
@@ -108,7 +107,7 @@ impl Harness {
             ep,
             conn,
             far,
-        } = connected(order)?;
+        } = connected(order, Stream::pair().ok()?)?;
         let e = s.eps.get_mut(ep)?;
         (e.tx_flags, e.rx_flags) = (FI_COMPLETION, FI_COMPLETION);
         s.conns.get_mut(conn)?.set_announces();

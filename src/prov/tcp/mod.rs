@@ -8,6 +8,7 @@
 //! receives (`recvq`) or goes to registered memory.
 
 mod addr;
+mod bursts;
 mod conn;
 mod domain;
 mod ep;

@@ -110,6 +110,7 @@ fn start(
             return Err(FI_EAGAIN);
         }
     }
+    s.bursts.announce(given & FI_MORE != 0);
     Ok(TxStart { conn, op })
 }
 
@@ -481,7 +482,7 @@ mod tests {
     fn a_message_is_confirmed_only_if_somebody_is_told() {
         let Connected {
             mut s, ep, mut far, ..
-        } = connected(ByteOrder::Host).unwrap();
+        } = connected(ByteOrder::Host, Stream::pair().unwrap()).unwrap();
         s.eps.get_mut(ep).unwrap().tx_flags = FI_COMPLETION | FI_TRANSMIT_COMPLETE;
         assert!(!asks(&mut s, ep, &mut far, None));
         let flags = FI_INJECT | FI_COMPLETION | FI_TRANSMIT_COMPLETE;

@@ -34,7 +34,7 @@ impl TcpRequest {
     /// fi_reject(3).
     pub(crate) fn reject(self, data: &[u8]) {
         let bytes = emit_control(ControlKind::Reject, data);
-        if self.stream.send_bytes(&bytes) != Ok(bytes.len()) {
+        if self.stream.send_bytes(&bytes, false) != Ok(bytes.len()) {
             crate::info_log!(FI_LOG_EP_CTRL, "fi_reject: the caller is gone");
         }
         self.stream.shut();

@@ -7,6 +7,7 @@
 //! look into an empty socket takes its lock, and a packet that arrives meanwhile has to wait, where
 //! otherwise its sender's processor takes it in.
 
+use super::bursts;
 use super::conn::{accept, expire, flush, receive, writable};
 use super::state::{TcpState, NO_CONN};
 
@@ -23,6 +24,15 @@ pub(super) const MUCH: usize = 6 << 10;
 #[inline]
 pub(crate) fn progress(s: &mut TcpState) {
     s.turns = s.turns.wrapping_add(1);
+    bursts::end(s);
+    s.bursts.answering();
+    read(s);
+    bursts::answered(s);
+}
+
+/// Reads the connection that received last, and now and then all of them.
+#[inline]
+fn read(s: &mut TcpState) {
     if s.last_active != NO_CONN {
         let last_active = s.last_active;
         if !receive(s, last_active) {
@@ -66,7 +76,9 @@ pub(crate) fn look(s: &mut TcpState) -> bool {
 /// Makes all possible progress once, before a caller blocks. Returns for how many milliseconds it
 /// may at most (negative: until a socket is ready).
 pub(crate) fn settle(s: &mut TcpState) -> i32 {
+    bursts::end(s);
     look(s);
+    bursts::end(s);
     for id in s.conns.select(|c| c.queued() > 0) {
         flush(s, id);
     }

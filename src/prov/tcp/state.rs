@@ -1,11 +1,12 @@
 //! The state of a domain that the data path uses, and the reports of operations that end.
 
+use super::bursts::Bursts;
 use super::conn::Conn;
 use super::ep::{TcpEp, TcpSrx};
 use super::peers::{TcpAv, TcpPeers, UNKNOWN_PEER};
 use super::recvq::{RecvPlace, SavedMsg, TcpRecv, TcpRecvQueue};
 use crate::core::slab::Slab;
-use crate::core::Errno;
+use crate::core::{params, Errno};
 use crate::device::mem_table::MemTable;
 use crate::device::stream::{Poller, Ready};
 use crate::proto::PeerId;
@@ -49,6 +50,7 @@ pub(crate) struct TcpState {
     pub full: u32,
     /// Calls of `progress` so far.
     pub turns: u32,
+    pub bursts: Bursts,
 }
 
 /// No connection.
@@ -103,6 +105,7 @@ impl TcpState {
             last_active: NO_CONN,
             full: 0,
             turns: 0,
+            bursts: Bursts::new(params::tcp().nodelay),
         }
     }
 

@@ -81,7 +81,7 @@ fn attempt(s: &mut TcpState, id: u32) -> Result<()> {
 pub(crate) fn send_control(c: &Conn, kind: ControlKind, data: &[u8]) -> Result<()> {
     let bytes = emit_control(kind, data);
     let stream = c.stream.as_ref().ok_or(FI_ENOTCONN)?;
-    match stream.send_bytes(&bytes)? {
+    match stream.send_bytes(&bytes, false)? {
         n if n == bytes.len() => Ok(()),
         _ => Err(FI_EIO),
     }

@@ -208,6 +208,13 @@ impl Conn {
         self.rts.push((number, (op, mem)));
     }
 
+    /// As [`Stream::push`].
+    pub(crate) fn push(&self) {
+        if let Some(stream) = &self.stream {
+            stream.push();
+        }
+    }
+
     /// As [`Stream::shares_processor`]; `None` without a socket.
     pub(crate) fn shares_processor(&self) -> Option<bool> {
         self.stream.as_ref()?.shares_processor()

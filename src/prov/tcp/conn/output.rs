@@ -4,6 +4,7 @@
 //! does not take are queued, and sent when it is writable again, several messages by one system
 //! call.
 
+use super::super::bursts::ConnBurst;
 use super::super::state::{FailReason, MsgInfo, TcpState, TxOp};
 use super::super::wire::{emit, parse, ByteOrder, Head, HEAD_MAX, ID_AT};
 use super::{leave_to_others, log_lost, ConnState};
@@ -94,6 +95,7 @@ pub(crate) struct Outbound {
     waits: bool,
     /// Why nothing can be sent any more.
     failed: Option<FailReason>,
+    burst: ConnBurst,
 }
 
 impl Outbound {
@@ -190,8 +192,9 @@ pub(crate) fn post(s: &mut TcpState, id: u32, h: &Head, data: &SendData, then: T
     let mut failed = None;
     if c.state == ConnState::Open && c.tx.queue.is_empty() {
         if let Some(stream) = &c.stream {
+            let more = s.bursts.holds(id, &mut c.tx.burst, total, stream);
             let left = match short(&head, head_len, data) {
-                Some((all, len)) => stream.send_bytes(all.get(..len).unwrap_or(&[])),
+                Some((all, len)) => stream.send_bytes(all.get(..len).unwrap_or(&[]), more),
                 None => {
                     let mut g = Gather::new();
                     g.bytes(head.get(..head_len).unwrap_or(&[]));
@@ -199,7 +202,7 @@ pub(crate) fn post(s: &mut TcpState, id: u32, h: &Head, data: &SendData, then: T
                         SendData::User(m) => g.mem(m),
                         SendData::Inject(b) => g.bytes(b.bytes()),
                     }
-                    stream.send(&g)
+                    stream.send(&g, more)
                 }
             };
             match left {
@@ -288,7 +291,7 @@ pub(crate) fn flush(s: &mut TcpState, id: u32) {
             item.gather(skip, &mut g);
             skip = 0;
         }
-        let sent = match stream.send(&g) {
+        let sent = match stream.send(&g, false) {
             Ok(n) => n,
             Err(e) => return sends_fail(s, id, e),
         };
