@@ -391,6 +391,11 @@ impl QueuePair for AnyQp {
         each!(self, AnyQp, q => q.ring());
     }
 
+    #[inline(always)]
+    fn ring_burst(&mut self) {
+        each!(self, AnyQp, q => q.ring_burst());
+    }
+
     #[inline]
     fn poll_all(&mut self, into: &mut Events) {
         each!(self, AnyQp, q => q.poll_all(into));

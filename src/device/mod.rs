@@ -407,6 +407,12 @@ pub trait QueuePair: for<'a> Transport<Header<'a> = AmHeader<'a>> {
     fn busy_with(&self, peer: PeerId) -> bool;
     /// Rings the doorbell for everything posted so far.
     fn ring(&mut self);
+    /// As [`QueuePair::ring`], after an operation of the application: where each ring costs a
+    /// system call, operations may wait for others that follow, until the next poll.
+    #[inline(always)]
+    fn ring_burst(&mut self) {
+        self.ring();
+    }
     /// Posts a message of one piece, which the caller may change afterwards (`inject`), with
     /// immediate data or without, and rings the doorbell. `done` makes the record of the operation
     /// where it is kept.
@@ -459,7 +465,7 @@ fn post_and_ring(
         true => q.am_short(done, AmHeader::imm(imm), InjectBuf::from(p)),
         false => q.am_zcopy(done, AmHeader::imm(imm), Payload::Piece(p)),
     };
-    q.ring();
+    q.ring_burst();
     sent
 }
 

@@ -14,6 +14,7 @@
 //! that leave the host.
 
 mod admission;
+mod burst;
 mod engine;
 mod flow;
 #[cfg(any(test, feature = "internals"))]
@@ -40,6 +41,7 @@ use crate::transport::{
     Completion, Payload, PeerId, Report, Status, Transport, TransportCaps, Verdict,
 };
 use crate::types::*;
+use burst::PostBurst;
 use engine::{Engine, EngineConfig};
 use poll::PolledEvents;
 use sock::Sock;
@@ -78,6 +80,7 @@ pub struct SoftQp {
     found: PolledEvents,
     /// Nothing was posted since the last `ring`.
     rung: bool,
+    burst: PostBurst,
     depth: usize,
     /// Posted operations whose completion `poll_all` has not reported yet.
     outstanding: usize,
@@ -247,6 +250,7 @@ impl SoftDevice {
             peers: Vec::new(),
             found: PolledEvents::default(),
             rung: true,
+            burst: PostBurst::default(),
             depth: self.cfg.depth,
             outstanding: 0,
         })
@@ -439,10 +443,15 @@ impl QueuePair for SoftQp {
         }
     }
 
+    fn ring_burst(&mut self) {
+        if !self.rung && !self.burst.waits() {
+            self.ring();
+        }
+    }
+
     fn poll_all(&mut self, into: &mut Events) {
         if !self.found.rest(into) {
-            self.shared.record_poll();
-            self.rung = true;
+            self.begin_poll();
             self.shared.lock().poll(into, now());
         }
         if self.raw {
@@ -500,6 +509,14 @@ impl QueuePair for SoftQp {
 }
 
 impl SoftQp {
+    /// Before a poll of the engine, which also sends off what was posted.
+    #[inline]
+    fn begin_poll(&mut self) {
+        self.shared.record_poll();
+        self.burst.polled();
+        self.rung = true;
+    }
+
     /// Address of a peer.
     #[inline]
     fn peer(&self, peer: PeerId) -> Result<QpAddr> {
@@ -522,6 +539,7 @@ impl SoftQp {
             .and_then(|to| f(&mut self.shared.lock(), &to));
         if posted.is_ok() {
             self.rung = false;
+            self.burst.to = peer;
             self.outstanding += 1;
         }
         Verdict::posted(posted)

@@ -53,8 +53,7 @@ impl SoftQp {
             return;
         }
         self.found.at = 0;
-        self.shared.record_poll();
-        self.rung = true;
+        self.begin_poll();
         self.shared.lock().poll(&mut self.found.events, now());
     }
 }

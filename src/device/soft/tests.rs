@@ -395,6 +395,30 @@ fn an_application_that_polls_again_takes_its_queue_pair_back() {
     assert!(taken_back);
 }
 
+#[test]
+fn a_burst_leaves_although_its_application_no_longer_polls() {
+    let d = device(None);
+    let mut a = d.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut b = d.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let to = b.addr();
+    a.send(0, &to, &[0], inject(&[])).unwrap();
+    a.ring();
+    let mut got = Vec::new();
+    while drive_once(&mut a, &mut got).is_empty() {
+        drive_once(&mut b, &mut got);
+    }
+    a.burst.trust();
+    for n in 1..=10 {
+        a.send(u64::from(n), &to, &[n], inject(&[])).unwrap();
+        a.ring_burst();
+    }
+    assert!(!a.rung, "the last one waits");
+    while got.len() < 11 {
+        drive_once(&mut b, &mut got);
+    }
+    assert_eq!(got.concat(), (0..=10).collect::<Vec<u8>>());
+}
+
 /// Messages of up to six packets, over links that lose, double and reorder, to a receiver that
 /// polls and to one that does not yet, sealed or not.
 #[test]

@@ -8,25 +8,15 @@
 //!
 //! An application that computes after a burst makes no such call for a while. Then the kernel
 //! sends the packet when it is full or when the peer acknowledges what was before it, 0.2 s later
-//! at worst. Messages are held only while the application is known to end its bursts soon
-//! ([`TRUSTED`]): one that was held for long costs it this trust for the next [`PENALTY`] bursts.
-//! What says itself that more follows (FI_MORE), and answers that one call sends, need no trust.
+//! at worst. Messages are held only while the application is known to end its bursts soon (see
+//! [`crate::core::burst`]). What says itself that more follows (FI_MORE), and answers that one call
+//! sends, need no trust.
 //!
 //! Invariant: what is held is in the socket, so that it arrives although the process ends.
 
 use super::state::TcpState;
+use crate::core::burst::{BurstTrust, ALONE};
 use crate::device::stream::Stream;
-use std::time::{Duration, Instant};
-
-/// Messages of a burst that leave at once.
-const ALONE: u32 = 2;
-/// Bursts in a row that ended soon, after which messages are held.
-const TRUSTED: i32 = 8;
-/// Bursts without held messages after one that did not end soon.
-const PENALTY: i32 = 256;
-/// A burst ended soon if it took no longer than this, and [`EACH`] for each of its messages.
-const SOON: Duration = Duration::from_micros(50);
-const EACH: Duration = Duration::from_micros(4);
 
 /// See the module text.
 #[derive(Debug)]
@@ -35,12 +25,7 @@ pub(crate) struct Bursts {
     ends: u32,
     /// There is something to do when the burst ends.
     open: bool,
-    /// When a connection sent its first message that could be held.
-    since: Option<Instant>,
-    /// Messages since then that could be held.
-    count: u32,
-    /// Bursts in a row that ended soon, up to [`TRUSTED`]; negative after one that did not.
-    trust: i32,
+    trust: BurstTrust,
     /// The next message says itself that more follows.
     announced: bool,
     /// Messages come from a call that makes progress, which sends them off itself.
@@ -82,9 +67,7 @@ impl Bursts {
         Bursts {
             ends: 0,
             open: false,
-            since: None,
-            count: 0,
-            trust: 0,
+            trust: BurstTrust::default(),
             announced: false,
             answering: false,
             held: Vec::new(),
@@ -126,27 +109,13 @@ impl Bursts {
             return false;
         }
         self.open = true;
-        if !self.answering && !announced {
-            self.since.get_or_insert_with(Instant::now);
-            self.count += 1;
-        }
-        let may = announced || self.answering || self.trust >= TRUSTED;
+        let may = announced || self.answering || self.trust.may_wait();
         let holds = may && conn.fits(len, stream);
         if holds && !conn.held {
             conn.held = true;
             self.held.push(id);
         }
         holds
-    }
-
-    /// Learns from a burst that has taken so long.
-    fn judge(&mut self, took: Duration) {
-        let soon = took <= SOON + EACH * self.count;
-        self.trust = match soon {
-            true => TRUSTED.min(self.trust + 1),
-            false => -PENALTY,
-        };
-        self.count = 0;
     }
 }
 
@@ -178,9 +147,7 @@ fn leave(s: &mut TcpState) {
         }
     }
     s.bursts.held = held;
-    if let Some(since) = s.bursts.since.take() {
-        s.bursts.judge(since.elapsed());
-    }
+    s.bursts.trust.end();
 }
 
 #[cfg(all(test, not(miri)))]
@@ -216,44 +183,21 @@ mod tests {
         fn holds(&mut self) -> bool {
             self.bursts.holds(7, &mut self.conn, 100, &self.stream)
         }
-
-        /// A burst of `n` messages; how many of them were held.
-        fn burst(&mut self, n: u32, took: Duration) -> u32 {
-            self.bursts.ends += 1;
-            let held = (0..n).filter(|_| self.holds()).count();
-            if self.bursts.since.take().is_some() {
-                self.bursts.judge(took);
-            }
-            self.bursts.held.clear();
-            held as u32
-        }
     }
 
     #[test]
-    fn messages_are_held_while_bursts_end_soon() {
+    fn answers_of_one_call_are_held() {
         let mut by = BurstySender::new(true);
-        let (soon, late) = (Duration::from_micros(60), Duration::from_millis(9));
-        for _ in 0..TRUSTED {
-            assert_eq!(by.burst(10, soon), 0);
-        }
-        assert_eq!(by.burst(10, soon), 10 - ALONE);
-        // Too few for a burst: nothing is learnt.
-        assert_eq!(by.burst(ALONE, late), 0);
-        assert_eq!(by.burst(10, late), 10 - ALONE);
-        for _ in 0..PENALTY + TRUSTED {
-            assert_eq!(by.burst(10, soon), 0);
-        }
-        assert_eq!(by.burst(10, soon), 10 - ALONE);
-        by.bursts.trust = 0;
+        assert!((0..10).all(|_| !by.holds()));
+        by.bursts.ends += 1;
         by.bursts.answering();
-        assert_eq!(by.burst(10, soon), 10 - ALONE);
-        assert_eq!(by.bursts.trust, 0);
+        assert_eq!((0..10).filter(|_| by.holds()).count(), 10 - ALONE as usize);
     }
 
     #[test]
     fn one_message_in_a_packet_leaves_with_those_before_it() {
         let mut by = BurstySender::new(true);
-        by.bursts.trust = TRUSTED;
+        by.bursts.trust.trust();
         by.conn.segment = Some(450);
         let held: Vec<_> = (0..12).map(|_| by.holds()).collect();
         let (f, t) = (false, true);
@@ -267,7 +211,6 @@ mod tests {
             by.bursts.announce(true);
             assert_eq!((by.holds(), by.holds()), (allowed, false));
             assert_eq!(by.bursts.held.len(), usize::from(allowed));
-            assert_eq!(by.bursts.since, None);
         }
     }
 
@@ -304,13 +247,13 @@ mod tests {
             mut s, ep, mut far, ..
         } = connected(ByteOrder::Host, Stream::tcp_pair().unwrap()).unwrap();
         let all: Vec<u8> = (0..10).collect();
-        s.bursts.trust = TRUSTED;
+        s.bursts.trust.trust();
         send_all(&mut s, ep, 10);
         assert_eq!(s.bursts.held.len(), 1);
         end(&mut s);
         assert!(s.bursts.held.is_empty());
         assert_eq!(arrived(&mut far, 10, false), all);
-        s.bursts.trust = TRUSTED;
+        s.bursts.trust.trust();
         send_all(&mut s, ep, 10);
         assert_eq!(s.bursts.held.len(), 1);
         assert_eq!(arrived(&mut far, 10, true), all);

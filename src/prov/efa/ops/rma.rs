@@ -152,7 +152,7 @@ fn rma_to<D: SendBuffer, C: Call>(
                 (false, _) => live.qp.get(done, Payload::Piece(p)),
             };
             if r.common.rings() {
-                live.qp.ring();
+                live.qp.ring_burst();
             }
             match posted {
                 Verdict::Queued => Ok(()),
@@ -292,7 +292,7 @@ fn by_adapter(s: &mut State, id: u32, r: &RmaReq<SendData>, done: Completion) ->
             (false, false) => port.qp.get(done, data),
         };
         match posted {
-            Verdict::Queued if r.common.rings() => port.qp.ring(),
+            Verdict::Queued if r.common.rings() => port.qp.ring_burst(),
             Verdict::Queued => {}
             _ => drop(done.op().and_then(|ctx| port.ops.remove(ctx))),
         }

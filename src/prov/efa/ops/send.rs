@@ -177,7 +177,7 @@ fn send_to<D: SendBuffer, C: Call>(
                 Verdict::Queued => {
                     proto.commit_eager_tx(peer);
                     if r.common.rings() {
-                        qp.ring();
+                        qp.ring_burst();
                     }
                     Ok(())
                 }

@@ -28,7 +28,7 @@ impl EpPort<'_> {
         if posted.is_err() {
             self.ops.remove(ctx);
         } else if c.rings() {
-            self.qp.ring();
+            self.qp.ring_burst();
         }
         posted
     }
