@@ -32,6 +32,8 @@ pub(crate) struct Gather<'a> {
     iov: [libc::iovec; GATHER_MAX],
     count: usize,
     len: usize,
+    /// Bytes at most.
+    most: usize,
     bytes: PhantomData<&'a [u8]>,
 }
 
@@ -39,6 +41,12 @@ impl<'a> Gather<'a> {
     /// An empty list.
     #[inline]
     pub(crate) fn new() -> Gather<'a> {
+        Self::limited(usize::MAX)
+    }
+
+    /// An empty list that leaves out what goes beyond `most` bytes.
+    #[inline]
+    pub(crate) fn limited(most: usize) -> Gather<'a> {
         let none = libc::iovec {
             iov_base: core::ptr::null_mut(),
             iov_len: 0,
@@ -47,14 +55,16 @@ impl<'a> Gather<'a> {
             iov: [none; GATHER_MAX],
             count: 0,
             len: 0,
+            most,
             bytes: PhantomData,
         }
     }
 
-    /// Whether there is room for a header and the pieces of one operation.
+    /// Whether there is room for a header and the pieces of one operation, and for half of the
+    /// bytes.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        self.count + MAX_SEGS < GATHER_MAX
+        self.count + MAX_SEGS < GATHER_MAX && self.len < self.most / 2
     }
 
     /// Bytes in all pieces together.
@@ -65,6 +75,7 @@ impl<'a> Gather<'a> {
 
     #[inline]
     fn push(&mut self, at: *const u8, len: usize) {
+        let len = len.min(self.most - self.len);
         if len == 0 {
             return;
         }
@@ -571,6 +582,18 @@ mod tests {
             libc::CPU_SET(cpu, &mut set);
             libc::sched_setaffinity(0, core::mem::size_of_val(&set), &set);
         }
+    }
+
+    #[test]
+    fn a_limited_list_leaves_out_what_goes_beyond() {
+        let mut g = Gather::limited(100);
+        g.bytes(&[0; 40]);
+        assert!(g.has_room());
+        g.bytes(&[0; 40]);
+        assert_eq!((g.has_room(), g.len()), (false, 80));
+        g.bytes(&[0; 40]);
+        g.bytes(&[0; 40]);
+        assert_eq!((g.len(), g.count), (100, 3));
     }
 
     #[test]
