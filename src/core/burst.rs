@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 /// Messages of a burst that never wait.
 pub(crate) const ALONE: u32 = 2;
 /// Bursts in a row that ended soon, after which messages wait.
-pub(crate) const TRUSTED: i32 = 8;
+const TRUSTED: i32 = 8;
 /// Bursts without waiting after one that did not end soon.
-pub(crate) const PENALTY: i32 = 256;
+const PENALTY: i32 = 256;
 /// A burst ended soon if it took no longer than this, and [`EACH`] for each of its messages.
 const SOON: Duration = Duration::from_micros(50);
 const EACH: Duration = Duration::from_micros(4);

@@ -24,7 +24,6 @@ pub(super) const MUCH: usize = 6 << 10;
 #[inline]
 pub(crate) fn progress(s: &mut TcpState) {
     s.turns = s.turns.wrapping_add(1);
-    bursts::end(s);
     s.bursts.answering();
     read(s);
     bursts::answered(s);
@@ -76,7 +75,6 @@ pub(crate) fn look(s: &mut TcpState) -> bool {
 /// Makes all possible progress once, before a caller blocks. Returns for how many milliseconds it
 /// may at most (negative: until a socket is ready).
 pub(crate) fn settle(s: &mut TcpState) -> i32 {
-    bursts::end(s);
     look(s);
     bursts::end(s);
     for id in s.conns.select(|c| c.queued() > 0) {

@@ -7,6 +7,7 @@ mod queues;
 mod thread;
 mod transfers;
 
+use super::bursts;
 use super::state::TcpState;
 use crate::core::{Info, Result};
 use crate::device::domain_lock::{DomainGuard, DomainLock};
@@ -39,13 +40,15 @@ impl TcpDomain {
         self.state.enter()
     }
 
-    /// The state, for a call that makes progress.
+    /// The state, for a call that makes progress or takes completions, which ends a burst.
     #[inline(always)]
     fn lock_for_progress(&self) -> DomainGuard<'_, TcpState> {
         if self.thread.load(Ordering::Relaxed) {
             self.calls.fetch_add(1, Ordering::Relaxed);
         }
-        self.state.enter()
+        let mut s = self.state.enter();
+        bursts::end(&mut s);
+        s
     }
 }
 

@@ -9,7 +9,6 @@ use crate::prov::contract::*;
 use crate::prov::reports::blocking::{self, Armed, BlockingQueues};
 use crate::prov::reports::cq::Cq;
 use crate::prov::reports::PolledObject;
-use crate::prov::tcp::bursts;
 use crate::prov::tcp::progress::{progress, settle};
 use crate::types::*;
 use std::sync::atomic::Ordering;
@@ -72,7 +71,6 @@ impl CompletionQueues for TcpDomain {
     ) -> Result<usize> {
         {
             let mut s = self.lock_for_progress();
-            bursts::end(&mut s);
             let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
             let n = cq.take_ready(count, each);
             if n > 0 {
