@@ -48,6 +48,11 @@ impl YieldBackoff {
         self.polls = 0;
     }
 
+    /// Empty polls since the last yield, or the last poll that found something.
+    pub fn polls(&self) -> u64 {
+        u64::from(self.polls)
+    }
+
     /// Counts an empty poll; returns whether to yield now.
     #[inline]
     pub fn note_empty_poll(&mut self) -> bool {

@@ -105,6 +105,11 @@ impl WaitSet {
         }
     }
 
+    /// Waits for [`WaitSet::signal`], at most `timeout_ms`.
+    pub fn wait_signal(&self, timeout_ms: i32) {
+        poll_fd(self.event, libc::POLLIN, timeout_ms);
+    }
+
     /// Waits for [`WaitSet::signal`], or until `fd` is readable, at most `timeout_ms`.
     pub fn wait_signal_or(&self, fd: i32, timeout_ms: i32) {
         poll_any([self.event, fd], libc::POLLIN, timeout_ms);

@@ -2,6 +2,7 @@
 
 pub mod contract;
 mod efa;
+mod progress_thread;
 mod reports;
 mod tcp;
 

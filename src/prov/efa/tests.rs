@@ -8,6 +8,7 @@ use crate::hmem::{fake, UserMem};
 use crate::prov::contract::*;
 use crate::prov::efa::domain::EfaDomain;
 use crate::prov::efa::Efa;
+use crate::prov::progress_thread::{Background, Next};
 use crate::types::*;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -310,6 +311,72 @@ fn deliveries_on_one_host_take_no_packets() {
     };
     p.post(|| p.b.domain.recv(Poster::Ep(p.b.ep), &recv));
     p.wait(SENT, RECEIVED);
+    p.close();
+}
+
+/// The progress thread sleeps until an event; what arrives after the event was taken raises none.
+#[test]
+fn a_poll_that_takes_an_event_wakes_the_progress_thread() {
+    let p = TestPair::new(true);
+    let bytes = vec![3; 1_000_000];
+    let (src, dst) = (
+        buffer(BufferPlace::Host, &bytes),
+        zeroed(BufferPlace::Host, bytes.len()),
+    );
+    let send = MsgReq {
+        data: SendData::User(src),
+        to: p.b.insert_addr_of(&p.a),
+        tag: Some(7),
+        cq_data: None,
+        common: common(SENT),
+    };
+    let recv = RecvReq {
+        mem: dst,
+        src: FI_ADDR_UNSPEC,
+        tag: Some((7, 0)),
+        common: common(RECEIVED),
+    };
+    let answer = || p.post(|| p.b.domain.send(p.b.ep, &send));
+    let take_answer = || {
+        p.post(|| p.a.domain.recv(Poster::Ep(p.a.ep), &recv));
+        p.wait(RECEIVED, SENT);
+    };
+    let thread = p.b.domain.thread();
+    let falls_asleep = || {
+        let until = Instant::now() + Duration::from_secs(60);
+        while !matches!(p.b.domain.turn().1, Next::Sleep(_)) {
+            assert!(Instant::now() < until);
+        }
+        thread.wake.clear();
+        assert!(!thread.wake.wait(0));
+    };
+    // Both get to know each other.
+    p.message(src, dst, true);
+    answer();
+    take_answer();
+
+    falls_asleep();
+    p.message(src, dst, true);
+    assert!(thread.wake.wait(5000));
+
+    falls_asleep();
+    // A write raises no event here.
+    let rights = FI_REMOTE_READ | FI_REMOTE_WRITE;
+    let mr = p.a.domain.reg_mr(dst, None, rights, 0).unwrap();
+    let write = RmaReq {
+        data: SendData::User(src),
+        peer: send.to,
+        addr: dst.addr() as u64,
+        key: mr.key,
+        write: true,
+        cq_data: None,
+        common: common(SENT),
+    };
+    p.post(|| p.b.domain.rma(p.b.ep, &write));
+    let written = p.b.poll();
+    assert!(thread.wake.wait(5000));
+    p.wait(0, SENT & !written);
+    p.a.domain.close_mr(&mr).unwrap();
     p.close();
 }
 

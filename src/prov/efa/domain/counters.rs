@@ -15,7 +15,8 @@ use std::sync::Arc;
 impl EfaDomain {
     /// Adds a counter to the domain.
     pub(super) fn insert_cntr(self: &Arc<Self>, mut c: Cntr) -> Result<OpenedQueue> {
-        c.wait.use_thread(&self.wake, || self.start_progress())?;
+        c.wait
+            .use_thread(&self.thread.wake, || self.start_progress())?;
         let wait = c.wait.set.clone();
         let id = self.lock().cntrs.insert(c);
         Ok(OpenedQueue { id, size: 0, wait })

@@ -20,7 +20,6 @@ use crate::core::{Info, Result};
 use crate::device::any::Naming;
 use crate::device::any::{self, Dev};
 use crate::device::domain_lock::{DomainGuard, DomainLock};
-use crate::device::wait::WaitSet;
 use crate::device::{Device, MrObserver};
 use crate::hmem::CpuMapping;
 use crate::proto::RecvQueue;
@@ -31,13 +30,15 @@ use crate::prov::efa::ops::collective::CollectiveState;
 use crate::prov::efa::ops::deferred::PendingTrigger;
 use crate::prov::efa::ops::UserOp;
 use crate::prov::efa::peers::Peers;
+use crate::prov::progress_thread::{self, ProgressThread};
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::cq::Cq;
 use crate::shm::MrTable;
 use crate::types::*;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
+use thread::Polls;
 
 /// Everything of a domain that the data path touches.
 pub(crate) struct State {
@@ -62,6 +63,8 @@ pub(crate) struct State {
     pub colls: CollectiveState,
     /// The table of memory regions that peers on the same host may read.
     pub table: Option<Arc<MrTable>>,
+    /// What the progress thread is told.
+    pub polls: Polls,
     /// Bytes of unexpected messages per receive queue before senders wait.
     pub budget: usize,
 }
@@ -73,11 +76,7 @@ pub(crate) struct EfaDomain {
     pub info: Info,
     state: DomainLock<State>,
     mrs: AtomicU32,
-    /// The progress thread was started (see `progress_thread`).
-    thread: AtomicBool,
-    closing: AtomicBool,
-    /// Wakes the progress thread.
-    wake: Arc<WaitSet>,
+    thread: ProgressThread,
 }
 
 impl EfaDomain {
@@ -139,7 +138,7 @@ impl Domain for EfaDomain {
             .domain
             .as_ref()
             .is_some_and(|d| d.threading == FI_THREAD_DOMAIN);
-        let wake = Arc::new(WaitSet::new()?);
+        let thread = ProgressThread::new()?;
         fabric.hold();
         let d = Arc::new(EfaDomain {
             fabric,
@@ -160,14 +159,13 @@ impl Domain for EfaDomain {
                     mapped: HashMap::new(),
                     colls: CollectiveState::default(),
                     table,
+                    polls: Polls::default(),
                     budget: params.unexpected_size,
                 },
                 single,
             ),
             mrs: AtomicU32::new(0),
-            thread: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
-            wake,
+            thread,
         });
         // An EFA adapter executes the work requests of efa-direct without progress of ours.
         let alone = d.direct() && hardware;
@@ -185,7 +183,7 @@ impl Domain for EfaDomain {
     }
 
     fn start_progress(self: &Arc<Self>) -> Result<()> {
-        self.progress_thread()
+        progress_thread::start(self)
     }
 
     fn close(&self) -> Result<()> {
@@ -203,8 +201,7 @@ impl Domain for EfaDomain {
                 "endpoints, queues, counters, address vectors or memory regions",
             )?;
         }
-        self.closing.store(true, Ordering::SeqCst);
-        self.wake.signal();
+        self.thread.end();
         self.fabric.release();
         Ok(())
     }

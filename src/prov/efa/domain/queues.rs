@@ -21,7 +21,8 @@ use std::sync::Arc;
 impl EfaDomain {
     /// Adds a queue to the domain.
     pub(super) fn insert_cq(self: &Arc<Self>, mut cq: Cq) -> Result<OpenedQueue> {
-        cq.wait.use_thread(&self.wake, || self.start_progress())?;
+        cq.wait
+            .use_thread(&self.thread.wake, || self.start_progress())?;
         let (size, wait) = (cq.size, cq.wait.set.clone());
         let id = self.lock().cqs.insert(cq);
         Ok(OpenedQueue { id, size, wait })
@@ -36,6 +37,7 @@ impl EfaDomain {
             false => YieldBackoff::offer_to_peer(shared, waited_long, host::context_switches),
         };
         let s = &mut *self.lock();
+        s.polls.note();
         if let Some((backoff, _)) = polled.of(&mut s.cqs, &mut s.cntrs) {
             backoff.offered(ran);
         }

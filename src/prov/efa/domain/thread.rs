@@ -1,61 +1,87 @@
-//! The progress thread of a domain, for progress without calls of the application
-//! (FI_PROGRESS_AUTO, FI_WAIT_MUTEX_COND).
+//! The turns of the domain's progress thread (`prov::progress_thread`), and what wakes it.
 
-use super::{arm_eps, EfaDomain};
-use crate::core::Result;
-use crate::device::host;
-use crate::device::wait::wait_readable;
+use super::{arm_eps, EfaDomain, State};
+use crate::core::yielding::YieldBackoff;
+use crate::device::wait::WaitSet;
+use crate::prov::efa::endpoint::LiveEndpoint;
 use crate::prov::efa::progress::progress;
+use crate::prov::progress_thread::{Background, Next, ProgressThread};
 use crate::prov::reports;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+
+/// What the progress thread knows of polls of the application.
+#[derive(Default)]
+pub(crate) struct Polls {
+    /// The application has polled since the thread looked.
+    some: bool,
+    /// [`trace`] when the thread looked.
+    trace: u64,
+    /// Wakes the thread, which sleeps until something arrives.
+    asleep: Option<Arc<WaitSet>>,
+}
+
+impl Polls {
+    /// The application polls in vain, or has taken the event for which the thread sleeps.
+    pub(crate) fn note(&mut self) {
+        self.some = true;
+        if let Some(w) = self.asleep.take() {
+            w.signal();
+        }
+    }
+}
+
+/// A number that most polls change.
+fn trace(s: &State) -> u64 {
+    let live = s.eps.iter().filter_map(|(_, e)| e.live.as_ref());
+    let cqs = s.cqs.iter().map(|(_, q)| &q.backoff);
+    let backoffs = cqs.chain(s.cntrs.iter().map(|(_, c)| &c.backoff));
+    live.map(LiveEndpoint::poll_counts).sum::<u64>()
+        + backoffs.map(YieldBackoff::polls).sum::<u64>()
+}
 
 impl EfaDomain {
-    /// Starts the progress thread (FI_PROGRESS_AUTO, FI_WAIT_MUTEX_COND) unless it runs already.
-    /// The thread sleeps while nothing arrives.
-    pub(crate) fn progress_thread(self: &Arc<Self>) -> Result<()> {
-        if self.thread.swap(true, Ordering::SeqCst) {
-            return Ok(());
-        }
-        let me = Arc::downgrade(self);
-        host::start(c"fi-progress", move || run_progress(&me))
-    }
-
     /// Adds the descriptor of a new endpoint to those that wake the progress thread.
     pub(crate) fn watch(&self, fd: i32) {
-        self.wake.add(fd);
-        self.wake.signal();
+        self.thread.wake.add(fd);
+        self.thread.wake.signal();
     }
 
     /// Removes the descriptor of a closed endpoint.
     pub(crate) fn unwatch(&self, fd: i32) {
-        self.wake.remove(fd);
+        self.thread.wake.remove(fd);
     }
 }
 
-fn run_progress(domain: &Weak<EfaDomain>) {
-    loop {
-        let Some(d) = domain.upgrade() else { return };
-        if d.closing.load(Ordering::SeqCst) {
-            return;
-        }
-        d.wake.clear();
-        let (tell, quiet) = {
-            let mut s = d.state.lock_from_library();
-            let s = &mut *s;
-            let all = s.eps.select(|_| true);
-            for id in &all {
-                progress(s, *id);
+impl Background for EfaDomain {
+    fn thread(&self) -> &ProgressThread {
+        &self.thread
+    }
+
+    fn turn(&self) -> (Vec<Arc<WaitSet>>, Next) {
+        let mut s = self.state.lock_from_library();
+        let s = &mut *s;
+        let (before, now) = (core::mem::take(&mut s.polls), trace(s));
+        s.polls.trace = now;
+        let next = match before.some || before.trace != now {
+            true => Next::Pause,
+            false => {
+                let all = s.eps.select(|_| true);
+                for id in &all {
+                    progress(s, *id);
+                }
+                let quiet = arm_eps(&mut s.eps, &all);
+                s.polls = Polls {
+                    some: false,
+                    trace: trace(s),
+                    asleep: quiet.then(|| Arc::clone(&self.thread.wake)),
+                };
+                if quiet {
+                    Next::Sleep(-1)
+                } else {
+                    Next::Again
+                }
             }
-            let tell = reports::take_news(&mut s.cqs, &mut s.cntrs);
-            (tell, arm_eps(&mut s.eps, &all))
         };
-        for w in tell {
-            w.broadcast();
-        }
-        if quiet {
-            // The time-out (ms) is needed: the domain may be dropped without a signal.
-            wait_readable(d.wake.fd(), 100);
-        }
+        (reports::take_news(&mut s.cqs, &mut s.cntrs), next)
     }
 }

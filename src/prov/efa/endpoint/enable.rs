@@ -7,7 +7,7 @@ use crate::device::{Device, Events, QueuePair, RawQp};
 use crate::proto::{self, Policy, RecvQueue};
 use crate::prov::efa::addr;
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint};
+use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint, Wakeup};
 use crate::prov::efa::same_host::{self, rendezvous::Rendezvous};
 use crate::prov::efa::select::Routes;
 use crate::prov::reports::cntr::Cntr;
@@ -123,7 +123,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
         shm: same_host::ShmState::default(),
         rendezvous: Rendezvous::default(),
         rma: Default::default(),
-        armed: false,
+        wakeup: Wakeup::Off,
         packet: Vec::new(),
         unpolled: 0,
         empty_polls: 0,

@@ -36,8 +36,17 @@ pub(crate) struct LiveEndpoint {
     /// Empty polls of the adapter in a row, and polls that have skipped it since.
     pub(crate) empty_polls: u32,
     pub(crate) skipped_polls: u32,
-    /// A caller may be blocked until the descriptor is readable (see [`Ep::arm`]).
-    pub(crate) armed: bool,
+    pub(crate) wakeup: Wakeup,
+}
+
+/// Whether a caller may be blocked until the descriptor is readable (see [`Ep::arm`]).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wakeup {
+    Off,
+    Armed,
+    /// The descriptor was made readable for an operation that raises no event. A poll of another
+    /// caller may clear it before the blocked one has seen it.
+    Signalled,
 }
 
 /// After `IDLE_POLLS` empty polls the adapter is polled once every `IDLE_INTERVAL` calls while the
@@ -85,6 +94,11 @@ impl LiveEndpoint {
         }
     }
 
+    /// A number that changes with most polls.
+    pub(crate) fn poll_counts(&self) -> u64 {
+        u64::from(self.skipped_polls) + (u64::from(self.empty_polls) << 32)
+    }
+
     /// Polls the rings, and counts an empty poll. Returns whether only the adapter may have
     /// something to do.
     #[inline]
@@ -123,7 +137,7 @@ impl LiveEndpoint {
     /// raises no event.
     #[inline(always)]
     pub(crate) fn notify_sleeper(&mut self) {
-        if self.armed {
+        if self.wakeup == Wakeup::Armed {
             self.signal();
         }
     }
@@ -136,7 +150,7 @@ impl LiveEndpoint {
             .as_ref()
             .filter(|h| !idle || h.tx.has_outstanding())
         {
-            self.armed = false;
+            self.wakeup = Wakeup::Signalled;
             h.signal();
         }
     }
@@ -146,8 +160,11 @@ impl LiveEndpoint {
     #[inline]
     pub(crate) fn take_arm_lost(&mut self) -> bool {
         let hears = |h: &ShmEndpoint| h.rx.armed();
-        let lost = self.armed && !(self.qp.armed() && self.shm_ep.as_ref().is_none_or(hears));
-        self.armed &= !lost;
+        let hears = || self.qp.armed() && self.shm_ep.as_ref().is_none_or(hears);
+        let lost = self.wakeup != Wakeup::Off && !hears();
+        if lost {
+            self.wakeup = Wakeup::Off;
+        }
         lost
     }
 

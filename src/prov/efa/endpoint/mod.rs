@@ -18,7 +18,7 @@ pub(crate) use close::close;
 pub(crate) use config::{DataPathConfig, TxMode};
 pub(crate) use contexts::{close_context, open_contexts, MAX_CONTEXTS};
 pub(crate) use enable::{bind_cntr, enable};
-pub(crate) use live::LiveEndpoint;
+pub(crate) use live::{LiveEndpoint, Wakeup};
 pub(crate) use name::{name, set_name};
 pub(crate) use srx::Srx;
 
@@ -208,8 +208,9 @@ impl Ep {
             && !l.rendezvous.more()
             && !l.shm_ep.as_ref().is_some_and(ShmEndpoint::lost);
         let rings = |h: &mut ShmEndpoint| h.tx.settle() & h.rx.arm() & h.tx.arm();
-        l.armed = idle & l.qp.arm() & l.shm_ep.as_mut().is_none_or(rings);
-        l.armed
+        let armed = idle & l.qp.arm() & l.shm_ep.as_mut().is_none_or(rings);
+        l.wakeup = if armed { Wakeup::Armed } else { Wakeup::Off };
+        armed
     }
 
     /// Whether requests without an operation record are outstanding to a peer: accesses in its

@@ -17,7 +17,8 @@ impl Counters for TcpDomain {
         wait_obj: fi_wait_obj,
     ) -> Result<OpenedQueue> {
         let mut c = Cntr::new(events, wait_obj)?;
-        c.wait.use_thread(&self.wake, || self.start_progress())?;
+        c.wait
+            .use_thread(&self.thread.wake, || self.start_progress())?;
         let wait = c.wait.set.clone();
         let id = self.lock().cntrs.insert(c);
         Ok(OpenedQueue { id, size: 0, wait })

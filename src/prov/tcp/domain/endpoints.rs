@@ -5,6 +5,7 @@ use crate::core::{Info, Result};
 use crate::prov::contract::{
     busy_unless, Connections, Endpoints, EventTarget, OnRequest, OptionValue, Poster,
 };
+use crate::prov::progress_thread;
 use crate::prov::tcp::ep::{self, TcpEp, TcpSrx};
 use crate::prov::tcp::passive::{TcpPassive, TcpRequest};
 use crate::prov::tcp::recvq::TcpRecvQueue;
@@ -173,12 +174,12 @@ impl Connections for TcpDomain {
         let to = addr::from_raw(to).ok_or(FI_EINVAL)?;
         msg::connect(&mut self.lock(), ep, to, data)?;
         // An application that waits for the event reads no queue that would make progress.
-        self.progress_thread()
+        progress_thread::start(self)
     }
 
     fn accept(self: &Arc<Self>, ep: u32, data: &[u8]) -> Result<()> {
         msg::accept(&mut self.lock(), ep, data)?;
-        self.progress_thread()
+        progress_thread::start(self)
     }
 
     fn shutdown(&self, ep: u32) -> Result<()> {

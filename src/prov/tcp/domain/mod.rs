@@ -13,10 +13,10 @@ use crate::core::{Info, Result};
 use crate::device::domain_lock::{DomainGuard, DomainLock};
 use crate::device::mem_table::{MemTable, Naming};
 use crate::device::stream::Poller;
-use crate::device::wait::WaitSet;
 use crate::prov::contract::{busy_unless, Domain, Fabric};
+use crate::prov::progress_thread::{self, ProgressThread};
 use crate::types::*;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 /// A domain. Thread safe: its state is behind one lock.
@@ -24,13 +24,9 @@ pub(crate) struct TcpDomain {
     fabric: Arc<Fabric>,
     state: DomainLock<TcpState>,
     mrs: AtomicU32,
-    /// There is a progress thread.
-    thread: AtomicBool,
-    closing: AtomicBool,
-    /// Calls that made progress: the thread tests whether there are any.
+    thread: ProgressThread,
+    /// Calls that made progress since the thread asked.
     calls: AtomicU32,
-    /// Wakes the progress thread.
-    wake: Arc<WaitSet>,
 }
 
 impl TcpDomain {
@@ -43,7 +39,7 @@ impl TcpDomain {
     /// The state, for a call that makes progress or takes completions, which ends a burst.
     #[inline(always)]
     fn lock_for_progress(&self) -> DomainGuard<'_, TcpState> {
-        if self.thread.load(Ordering::Relaxed) {
+        if self.thread.started() {
             self.calls.fetch_add(1, Ordering::Relaxed);
         }
         let mut s = self.state.enter();
@@ -56,8 +52,8 @@ impl Domain for TcpDomain {
     fn open(fabric: Arc<Fabric>, info: Info) -> Result<Arc<TcpDomain>> {
         crate::core::memory::check()?;
         let poller = Poller::new()?;
-        let wake = Arc::new(WaitSet::new()?);
-        wake.add(poller.fd());
+        let thread = ProgressThread::new()?;
+        thread.wake.add(poller.fd());
         let d = info.domain.as_ref();
         let single = d.is_some_and(|d| d.threading == FI_THREAD_DOMAIN);
         let auto = d.is_some_and(|d| d.progress == FI_PROGRESS_AUTO);
@@ -67,10 +63,8 @@ impl Domain for TcpDomain {
             fabric,
             state: DomainLock::new(state, single),
             mrs: AtomicU32::new(0),
-            thread: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
+            thread,
             calls: AtomicU32::new(0),
-            wake,
         });
         if auto && !crate::core::params::tcp().disable_auto_progress {
             if let Err(e) = d.start_progress() {
@@ -86,7 +80,7 @@ impl Domain for TcpDomain {
     }
 
     fn start_progress(self: &Arc<Self>) -> Result<()> {
-        self.progress_thread()
+        progress_thread::start(self)
     }
 
     fn close(&self) -> Result<()> {
@@ -104,8 +98,7 @@ impl Domain for TcpDomain {
                 "endpoints, queues, counters, address vectors or memory regions",
             )?;
         }
-        self.closing.store(true, Ordering::SeqCst);
-        self.wake.signal();
+        self.thread.end();
         self.fabric.release();
         Ok(())
     }

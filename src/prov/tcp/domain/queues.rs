@@ -11,7 +11,6 @@ use crate::prov::reports::cq::Cq;
 use crate::prov::reports::PolledObject;
 use crate::prov::tcp::progress::{progress, settle};
 use crate::types::*;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// Connections that are asked, before a yield, where their peers run.
@@ -39,7 +38,7 @@ impl TcpDomain {
     /// For how long the application may sleep where a call of the library's own may for `most`
     /// milliseconds: the progress thread keeps the time limits of connections, if there is one.
     pub(super) fn sleep_limit(&self, most: i32) -> i32 {
-        match self.thread.load(Ordering::Relaxed) {
+        match self.thread.started() {
             true => -1,
             false => most,
         }
@@ -49,7 +48,8 @@ impl TcpDomain {
 impl CompletionQueues for TcpDomain {
     fn open_cq(self: &Arc<Self>, size: usize, wait_obj: fi_wait_obj) -> Result<OpenedQueue> {
         let mut cq = Cq::new(size, wait_obj)?;
-        cq.wait.use_thread(&self.wake, || self.start_progress())?;
+        cq.wait
+            .use_thread(&self.thread.wake, || self.start_progress())?;
         let (size, wait) = (cq.size, cq.wait.set.clone());
         let id = self.lock().cqs.insert(cq);
         Ok(OpenedQueue { id, size, wait })
