@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// An endpoint and the objects it is bound to.
+#[derive(Clone)]
 struct TestEndpoint {
     domain: Arc<EfaDomain>,
     av: u32,
@@ -101,6 +102,13 @@ impl TestPair {
         TestPair { a, b, to_b }
     }
 
+    /// The same endpoints, each in the other's place.
+    fn reversed(&self) -> TestPair {
+        let (a, b) = (self.b.clone(), self.a.clone());
+        let to_b = a.insert_addr_of(&b);
+        TestPair { a, b, to_b }
+    }
+
     /// Tries `post` until there is room.
     fn post(&self, mut post: impl FnMut() -> crate::core::Result<()>) {
         let until = Instant::now() + Duration::from_secs(60);
@@ -151,6 +159,13 @@ impl TestPair {
     }
 
     fn rma(&self, local: UserMem, remote: UserMem, write: bool) {
+        let mr = self.post_rma(local, remote, write);
+        self.wait(SENT, 0);
+        self.b.domain.close_mr(&mr).unwrap();
+    }
+
+    /// Posts an access to a region of `b`, which is returned.
+    fn post_rma(&self, local: UserMem, remote: UserMem, write: bool) -> Mr {
         let rights = FI_REMOTE_READ | FI_REMOTE_WRITE;
         let mr = self.b.domain.reg_mr(remote, None, rights, 0).unwrap();
         let r = RmaReq {
@@ -163,8 +178,7 @@ impl TestPair {
             common: common(SENT),
         };
         self.post(|| self.a.domain.rma(self.a.ep, &r));
-        self.wait(SENT, 0);
-        self.b.domain.close_mr(&mr).unwrap();
+        mr
     }
 
     fn sum(&self, operand: UserMem, former: UserMem, remote: UserMem) {
@@ -323,24 +337,7 @@ fn a_poll_that_takes_an_event_wakes_the_progress_thread() {
         buffer(BufferPlace::Host, &bytes),
         zeroed(BufferPlace::Host, bytes.len()),
     );
-    let send = MsgReq {
-        data: SendData::User(src),
-        to: p.b.insert_addr_of(&p.a),
-        tag: Some(7),
-        cq_data: None,
-        common: common(SENT),
-    };
-    let recv = RecvReq {
-        mem: dst,
-        src: FI_ADDR_UNSPEC,
-        tag: Some((7, 0)),
-        common: common(RECEIVED),
-    };
-    let answer = || p.post(|| p.b.domain.send(p.b.ep, &send));
-    let take_answer = || {
-        p.post(|| p.a.domain.recv(Poster::Ep(p.a.ep), &recv));
-        p.wait(RECEIVED, SENT);
-    };
+    let back = p.reversed();
     let thread = p.b.domain.thread();
     let falls_asleep = || {
         let until = Instant::now() + Duration::from_secs(60);
@@ -352,8 +349,7 @@ fn a_poll_that_takes_an_event_wakes_the_progress_thread() {
     };
     // Both get to know each other.
     p.message(src, dst, true);
-    answer();
-    take_answer();
+    back.message(src, dst, true);
 
     falls_asleep();
     p.message(src, dst, true);
@@ -361,18 +357,7 @@ fn a_poll_that_takes_an_event_wakes_the_progress_thread() {
 
     falls_asleep();
     // A write raises no event here.
-    let rights = FI_REMOTE_READ | FI_REMOTE_WRITE;
-    let mr = p.a.domain.reg_mr(dst, None, rights, 0).unwrap();
-    let write = RmaReq {
-        data: SendData::User(src),
-        peer: send.to,
-        addr: dst.addr() as u64,
-        key: mr.key,
-        write: true,
-        cq_data: None,
-        common: common(SENT),
-    };
-    p.post(|| p.b.domain.rma(p.b.ep, &write));
+    let mr = back.post_rma(src, dst, true);
     let written = p.b.poll();
     assert!(thread.wake.wait(5000));
     p.wait(0, SENT & !written);
