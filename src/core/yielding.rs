@@ -8,17 +8,26 @@
 //! apart: after a yield during which another thread ran, the next one follows soon; after any
 //! other, the interval doubles.
 //!
+//! Without a peer on this processor others may wait for it all the same: where there are more ranks
+//! than processors and their peers are on other hosts, those of one processor take turns. They give
+//! it back long before a process that computes does. So the time that a yield took decides whether
+//! its use by another thread brings the next one soon.
+//!
 //! An application may yield itself between its polls, as MPICH does where ranks share a processor.
 //! Then other threads have run more than once from one yield of ours to the next, and ours, which
 //! are more switches of threads, become rare.
 
 use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 /// Least and largest number of empty polls before a yield.
 const SOON: u32 = 4;
 const LATE: u32 = 4096;
 /// Empty polls before a yield where the application yields itself.
 const OTHERS: u32 = 32;
+/// A yield that takes longer than this went to a thread that computes: the kernel's time slices
+/// are longer, and what a thread does between two waits for messages is shorter.
+const TURN: Duration = Duration::from_micros(500);
 
 thread_local! {
     /// Context switches of this thread up to the last yield.
@@ -30,6 +39,8 @@ thread_local! {
 pub struct YieldBackoff {
     polls: u32,
     limit: u32,
+    /// Others that wait, too, ran during the last yield.
+    takes_turns: bool,
 }
 
 impl Default for YieldBackoff {
@@ -37,6 +48,7 @@ impl Default for YieldBackoff {
         YieldBackoff {
             polls: 0,
             limit: SOON * 4,
+            takes_turns: false,
         }
     }
 }
@@ -60,28 +72,30 @@ impl YieldBackoff {
         self.polls >= self.limit
     }
 
-    /// Whether to yield although no peer was on this processor: the thread has waited for long.
-    pub fn waited_long(&self) -> bool {
-        self.limit >= LATE
+    /// Whether to yield although no peer was on this processor: the thread has waited for long,
+    /// or takes turns with others.
+    pub fn yields_alone(&self) -> bool {
+        self.takes_turns || self.limit >= LATE
     }
 
-    /// Yields, unless no peer was on this processor (`Some(false)`; `None`: not known) and the
-    /// caller has not waited for long. Returns how often peers may have run since the last yield.
+    /// Yields, unless no peer was on this processor (`Some(false)`; `None`: not known) and
+    /// [`YieldBackoff::yields_alone`] does not hold. Returns how often others that wait, too, may
+    /// have run since the last yield.
     #[cold]
     pub fn offer_to_peer(
         peer_here: Option<bool>,
-        waited_long: bool,
+        yields_alone: bool,
         switches: impl FnOnce() -> u64,
     ) -> u64 {
         let alone = peer_here == Some(false);
-        if alone && !waited_long {
+        if alone && !yields_alone {
             return 0;
         }
+        let start = Instant::now();
         let ran = YieldBackoff::offer(std::thread::yield_now, switches);
-        if alone {
-            0
-        } else {
-            ran
+        match peer_here == Some(true) || is_turn(start.elapsed()) {
+            true => ran,
+            false => 0,
         }
     }
 
@@ -98,6 +112,7 @@ impl YieldBackoff {
     #[cold]
     pub fn offered(&mut self, ran: u64) {
         self.polls = 0;
+        self.takes_turns = ran > 0;
         self.limit = match ran {
             0 => (self.limit * 2).min(LATE),
             1 => SOON,
@@ -106,9 +121,33 @@ impl YieldBackoff {
     }
 }
 
+/// Whether a yield that took so long went to threads that wait for messages, too.
+fn is_turn(took: Duration) -> bool {
+    took <= TURN
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_gives_the_processor_back_soon_gets_it_again_soon() {
+        let mut p = YieldBackoff::default();
+        (0..20).for_each(|_| p.offered(0));
+        assert!(p.yields_alone());
+        p.offered(1);
+        assert!(p.yields_alone(), "as long as turns are taken");
+        p.offered(0);
+        assert!(!p.yields_alone(), "until it has waited for long");
+        let calls = Cell::new(0);
+        let switches = || calls.replace(calls.get() + 1);
+        assert_eq!(YieldBackoff::offer_to_peer(Some(false), false, switches), 0);
+        assert_eq!(calls.get(), 0, "no yield");
+        YieldBackoff::offer_to_peer(Some(false), true, switches);
+        assert_eq!(calls.get(), 1, "a yield");
+        assert_eq!(YieldBackoff::offer_to_peer(Some(true), false, switches), 1);
+        assert!(is_turn(Duration::from_micros(60)) && !is_turn(Duration::from_micros(700)));
+    }
 
     #[test]
     fn offers_that_are_taken_come_often_and_others_seldom() {

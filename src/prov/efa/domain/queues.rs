@@ -31,10 +31,10 @@ impl EfaDomain {
     /// Yields the processor after empty polls: a polling caller may keep its peer from running.
     #[cold]
     pub(super) fn offer(&self, polled: PolledObject) -> Errno {
-        let (shared, waited_long) = shares_processor(&mut self.lock(), polled);
+        let (shared, yields_alone) = shares_processor(&mut self.lock(), polled);
         let ran = match crate::shm::poll_events() {
             true => 0,
-            false => YieldBackoff::offer_to_peer(shared, waited_long, host::context_switches),
+            false => YieldBackoff::offer_to_peer(shared, yields_alone, host::context_switches),
         };
         let s = &mut *self.lock();
         s.polls.note();
@@ -191,7 +191,7 @@ fn shares_processor(s: &mut State, polled: PolledObject) -> (Option<bool>, bool)
         let known = shm.and_then(|h| h.shares_processor());
         near = near.max(known);
     }
-    (near, backoff.waited_long())
+    (near, backoff.yields_alone())
 }
 
 /// As [`progress_cq`], but hands up to `count` completions of the fast path to `each`, and returns

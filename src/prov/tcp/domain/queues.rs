@@ -20,14 +20,14 @@ impl TcpDomain {
     /// Yields the processor after empty polls: a polling caller may keep its peer from running.
     #[cold]
     pub(super) fn offer(&self, polled: PolledObject) -> Errno {
-        let (shared, waited_long) = {
+        let (shared, yields_alone) = {
             let s = &mut *self.lock();
             let conns = s.conns.iter().take(PEERS_ASKED);
             let shared = conns.filter_map(|(_, c)| c.shares_processor()).max();
             let polled = polled.of(&mut s.cqs, &mut s.cntrs);
-            (shared, polled.is_some_and(|(p, _)| p.waited_long()))
+            (shared, polled.is_some_and(|(p, _)| p.yields_alone()))
         };
-        let ran = YieldBackoff::offer_to_peer(shared, waited_long, host::context_switches);
+        let ran = YieldBackoff::offer_to_peer(shared, yields_alone, host::context_switches);
         let s = &mut *self.lock();
         if let Some((backoff, _)) = polled.of(&mut s.cqs, &mut s.cntrs) {
             backoff.offered(ran);
