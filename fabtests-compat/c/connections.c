@@ -251,6 +251,57 @@ static void expect_shutdown(void)
 	close_ep();
 }
 
+/* Waits until the next event has come, without taking it, and reads it into too short a buffer. */
+static void expect_unread(uint32_t what, struct fid *fid)
+{
+	struct fi_eq_cm_entry e = { 0 };
+	uint32_t had;
+	ssize_t n = fi_eq_sread(eq, &had, &e, sizeof(e), 20000, FI_PEEK);
+
+	check(n == sizeof(e), "data of an event beyond the buffer is cut off");
+	check(had == what && e.fid == fid, "another event than was expected");
+	check(fi_eq_read(eq, &had, NULL, 0, FI_PEEK) == 0 && had == what, "an event without room");
+}
+
+/* A socket that has sent a request to connect. */
+static int send_request(void)
+{
+	unsigned char bytes[32 + 6] = { 3, 0, 0, 6, [24] = 1 };
+	int s = connect_socket();
+
+	memcpy(bytes + 32, "hello", 6);
+	check(send(s, bytes, sizeof(bytes), 0) == sizeof(bytes), "send");
+	return s;
+}
+
+/* What the application closes reports no events, and its address is free. */
+static void close_with_unread_events(void)
+{
+	struct fi_eq_cm_entry e;
+	uint32_t what;
+	int s = send_request();
+
+	accept_call("hello");
+	close(s);
+	check(completion(buf) == FI_ECANCELED, "the receive was not flushed");
+	expect_unread(FI_SHUTDOWN, &ep->fid);
+	close_ep();
+	check(fi_eq_read(eq, &what, &e, sizeof(e), 0) == -FI_EAGAIN, "an event of a closed endpoint");
+
+	s = send_request();
+	expect_unread(FI_CONNREQ, &pep->fid);
+	DO(fi_close(&pep->fid));
+	check(fi_eq_read(eq, &what, &e, sizeof(e), 0) == -FI_EAGAIN, "a request to a closed endpoint");
+	close(s);
+	memcpy(info->src_addr, &at, sizeof(at));
+	for (int i = 0; i < AGAIN; i++) {
+		DO(fi_passive_ep(fabric, info, &pep, NULL));
+		DO(fi_pep_bind(pep, &eq->fid, 0));
+		DO(fi_listen(pep));
+		DO(fi_close(&pep->fid));
+	}
+}
+
 static void serve(void)
 {
 	int (*const callers[CALLS])(int) = { accepted, rejected, killed, again };
@@ -298,11 +349,8 @@ static void serve(void)
 
 	/* A valid connection request, followed by bytes that are no message header. */
 	{
-		unsigned char bytes[32 + 6] = { 3, 0, 0, 6, [24] = 1 };
-		int s = connect_socket();
+		int s = send_request();
 
-		memcpy(bytes + 32, "hello", 6);
-		check(send(s, bytes, sizeof(bytes), 0) == sizeof(bytes), "send");
 		accept_call("hello");
 		check(send(s, "GET / HTTP/1.1\r\n\r\n", 18, 0) == 18, "send");
 		expect_shutdown();
@@ -333,7 +381,7 @@ static void serve(void)
 		check(waitpid(pids[i], &status, 0) == pids[i], "waitpid");
 		check(i == 2 || status == 0, "a caller failed");
 	}
-	DO(fi_close(&pep->fid));
+	close_with_unread_events();
 	DO(fi_close(&domain->fid));
 	DO(fi_close(&eq->fid));
 	DO(fi_close(&fabric->fid));

@@ -9,7 +9,7 @@ use super::ep::{give_name, EpBody, ADDR_MAX};
 use super::fabric::FabricBody;
 use super::handles::AnyObject;
 use super::info;
-use super::layout;
+use super::layout::{self, Layout};
 use super::object::*;
 use crate::core::{Info, Result};
 use crate::prov::contract::*;
@@ -24,6 +24,8 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct PepBody<D: Domain> {
     passive: D::Passive,
     eq: OnceLock<Arc<Eq>>,
+    /// Its `fid` and the layout of its infos, once it listens.
+    listens: OnceLock<(usize, &'static Layout)>,
     fabric: Arc<Fabric>,
 }
 
@@ -42,6 +44,7 @@ entry! {
         let b = PepBody::<D> {
             passive,
             eq: OnceLock::new(),
+            listens: OnceLock::new(),
             fabric: Arc::clone(fabric),
         };
         let f = fid_pep {
@@ -56,8 +59,31 @@ entry! {
 
 close! {
     fn pep_close<D: Domain>(b: PepBody<D> as fid_pep) {
+        D::stop_listening(&b.passive);
+        if let (Some(eq), Some((fid, format))) = (b.eq.get(), b.listens.get()) {
+            for e in eq.forget(*fid) {
+                drop_request::<D>(&e, format);
+            }
+        }
         b.fabric.release();
         Ok(())
+    }
+}
+
+/// Drops the request of an FI_CONNREQ that the application has not read, and its info.
+fn drop_request<D: Domain>(e: &EqEvent, format: &Layout) {
+    let info = e
+        .bytes
+        .get(size_of::<usize>()..)
+        .and_then(|b| b.first_chunk());
+    let info = info.map_or(0, |b| usize::from_ne_bytes(*b)) as *mut fi_info;
+    // SAFETY: the info was written for this event in this format, its handle is the request, and
+    // the application has seen neither.
+    unsafe {
+        if let Some(i) = info::read(info, format) {
+            drop(TakenRequest::<D>::from_c(i.handle as fid_t));
+        }
+        info::free_list(info, format);
     }
 }
 
@@ -165,6 +191,7 @@ entry! {
             return Err(FI_ENOEQ);
         };
         let (pep, format) = (p.fid, layout::callers());
+        let _ = p.pep.listens.set((pep, format));
         let on_request = move |r: ConnRequest<D::Request>| {
             let f = new_fid(FI_CLASS_CONNREQ, null_mut(), Tables::<D>::REQUEST_FI_OPS);
             let handle: *mut fid = hand_out(f, RequestBody::<D>(r.request));

@@ -239,13 +239,14 @@ impl FromC<(*mut u32, *mut c_void, usize)> for EventOut {
 }
 
 impl EventOut {
-    /// Writes an event that was read for this room; the bytes of its entry.
+    /// Writes an event, as much of its entry as there is room for, which includes the data of a
+    /// peer (fi_eq(3)); returns the number of bytes.
     fn give(&self, e: &EqEvent) -> usize {
         if let Some(event) = &self.event {
             event.put(e.event);
         }
-        let n = e.bytes.len();
-        if !self.buf.is_null() && n <= self.len {
+        let n = e.bytes.len().min(self.len);
+        if !self.buf.is_null() {
             // SAFETY: the caller has so much room.
             unsafe { core::ptr::copy_nonoverlapping(e.bytes.as_ptr(), self.buf, n) }
         }
@@ -259,7 +260,7 @@ entry! {
         (event: *mut u32, buf: *mut c_void, len: usize) as out: EventOut,
         flags: u64,
     ) -> isize = "fi_eq_read" {
-        Ok(out.give(&q.eq.read(out.len, flags & FI_PEEK != 0)?))
+        Ok(out.give(&q.eq.read(flags & FI_PEEK != 0)?))
     }
 }
 
@@ -270,7 +271,7 @@ entry! {
         timeout: c_int,
         flags: u64,
     ) -> isize = "fi_eq_sread" {
-        Ok(out.give(&q.eq.sread(out.len, timeout, flags & FI_PEEK != 0)?))
+        Ok(out.give(&q.eq.sread(timeout, flags & FI_PEEK != 0)?))
     }
 }
 

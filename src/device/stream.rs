@@ -8,7 +8,7 @@ use core::ffi::c_int;
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 use std::io::{self, ErrorKind};
 use std::marker::PhantomData;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -331,6 +331,11 @@ impl StreamListener {
         self.socket.listen(backlog).map_err(|e| io_errno(&e))
     }
 
+    /// Stops listening and frees the address, although the socket is still open.
+    pub(crate) fn stop(&self) {
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+
     /// Begins to connect from the bound address instead of listening, as [`Stream::connect`].
     pub(crate) fn connect(&self, to: SocketAddr) -> Result<Stream, c_int> {
         let go = || -> io::Result<Stream> {
@@ -350,9 +355,11 @@ impl StreamListener {
                 Ok(from.map(|from| (Stream(s), from)))
             }
             Err(e) => match e.kind() {
-                ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {
-                    Ok(None)
-                }
+                // InvalidInput: it has been stopped.
+                ErrorKind::WouldBlock
+                | ErrorKind::Interrupted
+                | ErrorKind::ConnectionAborted
+                | ErrorKind::InvalidInput => Ok(None),
                 _ => Err(io_errno(&e)),
             },
         }

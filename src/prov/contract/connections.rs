@@ -37,6 +37,11 @@ impl EventTarget {
         self.eq.push_cm(event, self.fid, 0, data);
     }
 
+    /// Takes back what the application has not read, because it closes the endpoint.
+    pub fn forget(&self) {
+        self.eq.forget(self.fid);
+    }
+
     /// Reports that the connection failed: an error with the data of the peer's fi_reject(3).
     pub fn report_failed(&self, err: Errno, data: &[u8]) {
         let words = [self.fid, self.context, 0];
@@ -67,6 +72,9 @@ pub trait Connections {
     fn listen(_p: &Self::Passive, _on_request: OnRequest<Self::Request>) -> Result<()> {
         Err(FI_ENOSYS)
     }
+    /// The passive endpoint is being closed: no request is reported any more, and its address is
+    /// free when this returns.
+    fn stop_listening(_p: &Self::Passive) {}
     /// Its raw address (fi_getname(3)).
     fn passive_name(_p: &Self::Passive) -> Result<Vec<u8>> {
         Err(FI_ENOSYS)

@@ -56,10 +56,24 @@ impl Eq {
 
     /// Appends an event.
     pub fn push(&self, e: EqEvent) {
-        self.lock().push_back(e);
+        let mut q = self.lock();
+        q.push_back(e);
+        // Under the lock: a reader that takes the event clears the signal.
         if let Some(w) = &self.wait {
             w.signal();
         }
+    }
+
+    /// Takes out the events that name `fid`, because the application closes it.
+    pub fn forget(&self, fid: usize) -> Vec<EqEvent> {
+        let mut q = self.lock();
+        let of_fid = |e: &EqEvent| e.bytes.starts_with(&fid.to_ne_bytes());
+        let (gone, left): (Vec<_>, Vec<_>) = q.drain(..).partition(of_fid);
+        *q = left.into();
+        if !gone.is_empty() {
+            self.clear_if_empty(&q);
+        }
+        gone
     }
 
     /// Reports an error that belongs to no operation: FI_NOTIFY with a `fi_eq_entry` of zeros.
@@ -89,13 +103,12 @@ impl Eq {
     }
 
     /// Reads the next event, leaving it there with `peek`. `FI_EAGAIN` when there is none,
-    /// `FI_EAVAIL` when it is an error, `FI_ETOOSMALL` when it is longer than `room` bytes.
-    pub fn read(&self, room: usize, peek: bool) -> Result<EqEvent> {
+    /// `FI_EAVAIL` when it is an error.
+    pub fn read(&self, peek: bool) -> Result<EqEvent> {
         let mut q = self.lock();
         match q.front() {
             None => Err(FI_EAGAIN),
             Some(e) if e.err != 0 => Err(FI_EAVAIL),
-            Some(e) if e.bytes.len() > room => Err(FI_ETOOSMALL),
             Some(e) if peek => Ok(e.clone()),
             Some(_) => self.pop(&mut q),
         }
@@ -112,19 +125,23 @@ impl Eq {
 
     fn pop(&self, q: &mut VecDeque<EqEvent>) -> Result<EqEvent> {
         let e = q.pop_front().ok_or(FI_EAGAIN)?;
+        self.clear_if_empty(q);
+        Ok(e)
+    }
+
+    fn clear_if_empty(&self, q: &VecDeque<EqEvent>) {
         if let Some(w) = self.wait.as_ref().filter(|_| q.is_empty()) {
             w.clear();
         }
-        Ok(e)
     }
 
     /// As [`Eq::read`], waiting up to `timeout_ms` (negative: without limit).
     /// `FI_ENOSYS` without a wait object.
-    pub fn sread(&self, room: usize, timeout_ms: i32, peek: bool) -> Result<EqEvent> {
+    pub fn sread(&self, timeout_ms: i32, peek: bool) -> Result<EqEvent> {
         let w = self.wait.as_ref().ok_or(FI_ENOSYS)?;
         let until = deadline(timeout_ms);
         loop {
-            match self.read(room, peek) {
+            match self.read(peek) {
                 Err(FI_EAGAIN) => {}
                 other => return other,
             }
@@ -181,7 +198,7 @@ mod tests {
     #[test]
     fn events_come_out_in_order_and_peeking_leaves_them() {
         let q = Eq::new(FI_WRITE, FI_WAIT_FD).unwrap();
-        assert_eq!(q.read(8, false), Err(FI_EAGAIN));
+        assert_eq!(q.read(false), Err(FI_EAGAIN));
         for event in 0..3 {
             q.push(EqEvent {
                 event,
@@ -189,11 +206,26 @@ mod tests {
                 ..EqEvent::default()
             });
         }
-        assert_eq!(q.read(4, false), Err(FI_ETOOSMALL));
-        assert_eq!(q.read(8, true).unwrap().event, 0);
+        assert_eq!(q.read(true).unwrap().event, 0);
         for event in 0..3 {
-            assert_eq!(q.sread(8, 1000, false).unwrap().event, event);
+            assert_eq!(q.sread(1000, false).unwrap().event, event);
         }
-        assert_eq!(q.sread(8, 1, false), Err(FI_EAGAIN));
+        assert_eq!(q.sread(1, false), Err(FI_EAGAIN));
+    }
+
+    #[test]
+    fn events_of_a_closed_object_are_taken_out() {
+        let q = Eq::new(0, FI_WAIT_FD).unwrap();
+        for fid in [7, 8, 7] {
+            q.push_cm(FI_SHUTDOWN, fid, 0, b"data");
+        }
+        assert_eq!(q.forget(7).len(), 2);
+        assert_eq!(q.forget(7).len(), 0);
+        assert!(q
+            .read(false)
+            .unwrap()
+            .bytes
+            .starts_with(&8usize.to_ne_bytes()));
+        assert_eq!(q.read(false), Err(FI_EAGAIN));
     }
 }

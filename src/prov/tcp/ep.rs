@@ -338,6 +338,9 @@ pub(crate) fn close(s: &mut TcpState, id: u32) -> Result<()> {
     let Some(ep) = s.eps.remove(id) else {
         return Ok(());
     };
+    if let Some(to) = &ep.eq {
+        to.forget();
+    }
     if let Some(l) = ep.listens_at().filter(|_| ep.enabled) {
         s.poller.remove(l.fd());
     }

@@ -119,6 +119,18 @@ impl TcpPassive {
         started
     }
 
+    /// Ends listening: afterwards no request is reported, and the address can be bound again.
+    pub(crate) fn stop(&self) {
+        let mut s = self.shared.lock();
+        let listened = s.on_request.take().is_some();
+        // The thread closes the socket, but perhaps later.
+        if let Some(l) = s.listener.take().filter(|_| listened) {
+            l.stop();
+        }
+        drop(s);
+        self.shared.wake.signal();
+    }
+
     /// FI_BACKLOG (fi_control(3)). `FI_EINVAL` for a negative number.
     pub(crate) fn set_backlog(&self, n: i32) -> Result<()> {
         if n < 0 {
@@ -161,10 +173,7 @@ impl TcpPassive {
 
 impl Drop for TcpPassive {
     fn drop(&mut self) {
-        let mut s = self.shared.lock();
-        (s.on_request, s.listener) = (None, None);
-        drop(s);
-        self.shared.wake.signal();
+        self.stop();
     }
 }
 

@@ -139,6 +139,10 @@ impl Connections for TcpDomain {
         p.listen(on_request)
     }
 
+    fn stop_listening(p: &TcpPassive) {
+        p.stop();
+    }
+
     fn passive_name(p: &TcpPassive) -> Result<Vec<u8>> {
         Ok(addr::to_raw(&p.addr()?))
     }
