@@ -129,6 +129,17 @@ static void multi_recv(void)
 		at += 1000;
 	}
 	TRUE(buf[1][2000] == 2 && buf[1][3999] == 3);
+
+	/* A tagged buffer takes one message: FI_TAGGED_MULTI_RECV is not offered. */
+	struct fi_msg_tagged t = { .msg_iov = &v, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .tag = 1 };
+
+	DO(0, fi_trecvmsg(b.ep, &t, FI_MULTI_RECV));
+	t.context = &b;
+	DO(0, fi_trecvmsg(b.ep, &t, FI_MULTI_RECV));
+	send_tagged(&b, 1, 1000);
+	send_tagged(&b, 1, 1000);
+	TRUE(take(b.rx).op_context == NULL);
+	TRUE(take(b.rx).op_context == &b);
 }
 
 /* `rx` is an endpoint or a shared receive context; completions go to the queue of `s`. */

@@ -99,7 +99,8 @@ fn run<D: Background>(domain: &Weak<D>) {
             }
             Next::Sleep(most) if most < 0 => wait_readable(thread.wake.fd(), SLEEP_MAX),
             Next::Sleep(most) => wait_readable(thread.wake.fd(), most),
-            Next::Again => {}
+            // Whoever waits for the domain's lock gets a chance.
+            Next::Again => std::thread::yield_now(),
         }
         pauses = 0;
     }

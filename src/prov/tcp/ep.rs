@@ -7,7 +7,7 @@ use super::passive::TcpRequest;
 use super::recvq::{forget, TcpRecvQueue};
 use super::state::TcpState;
 use crate::core::hash::ByWords;
-use crate::core::{params, Info, Result};
+use crate::core::{params, Errno, Info, Result};
 use crate::device::stream::{StreamListener, BACKLOG};
 use crate::proto::PeerId;
 use crate::prov::contract::{EventTarget, OptionValue};
@@ -17,8 +17,10 @@ use crate::types::*;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// Bytes that must be left in a multi-receive buffer for it to stay posted, unless set.
-pub(crate) const MIN_MULTI_RECV: usize = 64;
+/// Bytes that must be left in a multi-receive buffer for it to stay posted, unless set. As the C
+/// library's: programs rely on it for messages up to this length, and a shared receive context has
+/// no option to set it.
+pub(crate) const MIN_MULTI_RECV: usize = 16 << 10;
 
 /// A shared receive context.
 #[derive(Debug)]
@@ -59,16 +61,8 @@ pub(crate) struct TcpEp {
 pub(crate) fn bind(addr: SocketAddr) -> Result<StreamListener> {
     let p = params::tcp();
     let (low, high) = (p.port_low_range, p.port_high_range.min(65535));
-    let failed = |e| {
-        crate::warn_log!(
-            FI_LOG_EP_CTRL,
-            "fi_endpoint: cannot listen at {addr}: {}",
-            crate::core::errno::text(e)
-        );
-        e
-    };
     if addr.port() != 0 || high == 0 || low > high {
-        return StreamListener::bind(addr).map_err(failed);
+        return bind_exactly(addr);
     }
     let count = high - low + 1;
     let first = crate::device::host::random() as usize % count;
@@ -78,10 +72,21 @@ pub(crate) fn bind(addr: SocketAddr) -> Result<StreamListener> {
         at.set_port(u16::try_from(port).unwrap_or(0));
         match StreamListener::bind(at) {
             Err(FI_EADDRINUSE) => {}
-            r => return r.map_err(failed),
+            r => return r.map_err(|e| cannot_bind(addr, e)),
         }
     }
-    Err(failed(FI_EADDRNOTAVAIL))
+    Err(cannot_bind(addr, FI_EADDRNOTAVAIL))
+}
+
+/// Binds to `addr`, or to any free port.
+fn bind_exactly(addr: SocketAddr) -> Result<StreamListener> {
+    StreamListener::bind(addr).map_err(|e| cannot_bind(addr, e))
+}
+
+fn cannot_bind(addr: SocketAddr, e: Errno) -> Errno {
+    let text = crate::core::errno::text(e);
+    crate::warn_log!(FI_LOG_EP_CTRL, "fi_endpoint: cannot bind {addr}: {text}");
+    e
 }
 
 /// The source address that `info` names.
@@ -103,8 +108,12 @@ impl TcpEp {
             );
             return Err(FI_EINVAL);
         }
-        let listener = bind(source(info))?;
         let msg = (type_ == FI_EP_MSG).then(MsgState::default);
+        // FI_TCP_PORT_LOW_RANGE and -HIGH_RANGE are for those that listen.
+        let listener = match &msg {
+            Some(_) => bind_exactly(source(info))?,
+            None => bind(source(info))?,
+        };
         Ok(TcpEp::at(info, listener.addr(), Some(listener), msg))
     }
 
@@ -320,8 +329,9 @@ pub(crate) fn bind_cntr(s: &mut TcpState, id: u32, cntr: u32, flags: u64) -> Res
 pub(crate) fn close(s: &mut TcpState, id: u32) -> Result<()> {
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
     crate::prov::contract::busy_unless(ep.aliases == 0, "endpoint", "aliases")?;
-    for c in s.conns.select(|c| c.ep == id) {
-        conn::send_rest(s, c);
+    let conns = s.conns.select(|c| c.ep == id);
+    conn::send_rest(s, &conns);
+    for c in conns {
         conn::drop_conn(s, c);
     }
     let gone = s.saved.select(|m| m.ep == id);
@@ -338,6 +348,7 @@ pub(crate) fn close(s: &mut TcpState, id: u32) -> Result<()> {
     let Some(ep) = s.eps.remove(id) else {
         return Ok(());
     };
+    s.muted.retain(|(e, _)| *e != id);
     if let Some(to) = &ep.eq {
         to.forget();
     }

@@ -198,7 +198,7 @@ impl Harness {
             tag: self.tag().map(|t| (t, u64::from(self.script.below(2)))),
             common: common(id, flags),
         };
-        if flags.is_some() {
+        if flags.is_some() && r.tag.is_none() {
             self.multi.insert(id);
         }
         let posted = ops::recv(&mut self.s, Poster::Ep(self.ep), &r);

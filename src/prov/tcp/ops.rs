@@ -130,6 +130,10 @@ fn then(st: &TxStart) -> Then {
     }
 }
 
+/// Tagged messages longer than this part of what a receiver keeps are announced: should it keep no
+/// more, its connection is not read, and what comes behind the message waits with it.
+const ANNOUNCED_PART: usize = 16;
+
 /// Sends a message. `FI_EAGAIN` when too many messages wait for the peer's socket, `FI_EINVAL` for
 /// an unknown destination, `FI_EMSGSIZE` when an injected message is longer than the limit.
 #[inline]
@@ -149,7 +153,8 @@ pub(crate) fn send(s: &mut TcpState, id: u32, r: &MsgReq<SendData>) -> Result<()
         h.flags = DELIVERY_COMPLETE;
     }
     if let (XnetOp::Tagged, SendData::User(mem)) = (op, &r.data) {
-        if mem.len() > params::tcp().max_saved_size {
+        let p = params::tcp();
+        if mem.len() > p.max_saved_size.min(p.saved_total / ANNOUNCED_PART) {
             if let Some(done) = announce(s, &st, &h, mem) {
                 return done;
             }
@@ -290,7 +295,8 @@ pub(crate) fn recv(s: &mut TcpState, by: Poster, r: &RecvReq) -> Result<()> {
     if asked != 0 {
         return asked_for(s, by, r, &at, asked);
     }
-    let multi = (at.flags & FI_MULTI_RECV != 0).then_some(at.min_multi);
+    // Tagged buffers take several messages only with FI_TAGGED_MULTI_RECV, which is not offered.
+    let multi = (r.tag.is_none() && at.flags & FI_MULTI_RECV != 0).then_some(at.min_multi);
     let recv = s.recvs.insert(TcpRecv {
         context: r.common.context,
         flags: FI_RECV | if r.tag.is_some() { FI_TAGGED } else { FI_MSG },

@@ -8,14 +8,14 @@
 //! otherwise its sender's processor takes it in.
 
 use super::bursts;
-use super::conn::{accept, expire, flush, receive, writable};
+use super::conn::{accept, expire, flush, receive, unmute, writable};
 use super::state::{TcpState, NO_CONN};
 
 /// Calls per poll of all sockets while one connection is read at each call.
 const ALONE: u32 = 16;
 /// Calls without bytes after which a connection is no longer read at each call.
 pub(super) const MISSES: u32 = 256;
-/// Longest wait in milliseconds while connections are being made: they have deadlines.
+/// Longest wait in milliseconds while connections are being made, or cannot be: both have deadlines.
 const MAKING_MS: i32 = 10;
 /// Bytes of one system call from which on much arrives.
 pub(super) const MUCH: usize = 6 << 10;
@@ -69,6 +69,9 @@ pub(crate) fn look(s: &mut TcpState) -> bool {
     if !s.making.is_empty() {
         expire(s);
     }
+    if !s.muted.is_empty() {
+        unmute(s);
+    }
     any
 }
 
@@ -77,10 +80,12 @@ pub(crate) fn look(s: &mut TcpState) -> bool {
 pub(crate) fn settle(s: &mut TcpState) -> i32 {
     look(s);
     bursts::end(s);
-    for id in s.conns.select(|c| c.queued() > 0) {
-        flush(s, id);
+    if s.full > 0 {
+        for id in s.conns.select(|c| c.queued() > 0) {
+            flush(s, id);
+        }
     }
-    match s.making.is_empty() {
+    match s.making.is_empty() && s.muted.is_empty() {
         true => -1,
         false => MAKING_MS,
     }

@@ -16,6 +16,7 @@ use crate::prov::reports::completion::{ended_entry, CntrKind};
 use crate::prov::reports::cq::Cq;
 use crate::transport::{Completion, Report};
 use crate::types::*;
+use std::time::Instant;
 
 /// See the module text.
 pub(crate) struct TcpState {
@@ -39,6 +40,8 @@ pub(crate) struct TcpState {
     pub mr_cntrs: Vec<(u64, u32, u64)>,
     /// Connections that have a deadline: they are being made.
     pub making: Vec<u32>,
+    /// Endpoints whose listener is not looked at until then: no connection could be taken in.
+    pub muted: Vec<(u32, Instant)>,
     /// Receive buffer of all connections, for bytes that do not go straight to their place.
     pub buf: Vec<u8>,
     pub ready: Vec<Ready>,
@@ -100,6 +103,7 @@ impl TcpState {
             mem,
             mr_cntrs: Vec::new(),
             making: Vec::new(),
+            muted: Vec::new(),
             buf: vec![0; BUFFER],
             ready: Vec::with_capacity(crate::device::stream::READY_MAX),
             last_active: NO_CONN,

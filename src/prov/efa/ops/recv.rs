@@ -139,7 +139,8 @@ pub(crate) fn recv_any(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
         tagged: r.tag.is_some(),
         tag,
         ignore,
-        multi: (flags & FI_MULTI_RECV != 0).then_some(min_multi as u64),
+        // Tagged buffers would need FI_TAGGED_MULTI_RECV, which is not offered.
+        multi: (r.tag.is_none() && flags & FI_MULTI_RECV != 0).then_some(min_multi as u64),
     };
     let asked = r.common.flags.unwrap_or(0) & (FI_PEEK | FI_CLAIM | FI_DISCARD);
     if asked & FI_DISCARD != 0 && asked & (FI_PEEK | FI_CLAIM) == 0 {

@@ -5,7 +5,7 @@
 //! leave by the first. A request from a peer that has a connection already replaces it only if its
 //! process id is another: the former process is gone then.
 
-use super::super::ep::TcpEp;
+use super::super::ep::{listener_name, TcpEp};
 use super::super::msg;
 use super::super::state::{TcpState, NO_CONN};
 use super::super::wire::{
@@ -164,8 +164,10 @@ pub(crate) fn accept(s: &mut TcpState, ep: u32) {
                 .filter(|c| c.ep == ep && c.state == ConnState::Accepted)
                 .count()
         };
-        let Ok(Some(stream)) = next_caller(l, pending) else {
-            return;
+        let stream = match next_caller(l, pending) {
+            Ok(Some(stream)) => stream,
+            Ok(None) => return,
+            Err(_) => return mute(s, ep),
         };
         let fd = stream.fd();
         let until = Instant::now() + timeout();
@@ -177,6 +179,30 @@ pub(crate) fn accept(s: &mut TcpState, ep: u32) {
         receive(s, id);
     }
 }
+
+/// Does not look at an endpoint's listener for a while: whoever calls stays in the backlog.
+fn mute(s: &mut TcpState, ep: u32) {
+    if let Some(l) = s.eps.get(ep).and_then(|e| e.listener.as_ref()) {
+        s.poller.remove(l.fd());
+        s.muted.push((ep, Instant::now() + MUTED));
+    }
+}
+
+/// Looks at listeners again whose time has come.
+pub(crate) fn unmute(s: &mut TcpState) {
+    let now = Instant::now();
+    let (due, left) = s.muted.drain(..).partition(|(_, until)| *until <= now);
+    s.muted = left;
+    let due: Vec<(u32, Instant)> = due;
+    for (ep, _) in due {
+        if let Some(l) = s.eps.get(ep).and_then(|e| e.listener.as_ref()) {
+            s.poller.add(l.fd(), listener_name(ep), true, false);
+        }
+    }
+}
+
+/// How long a listener is not looked at after a connection could not be taken in.
+const MUTED: Duration = Duration::from_millis(20);
 
 /// Bytes that are missing of a control message that begins with these; `None` if they are
 /// malformed.
@@ -407,10 +433,20 @@ pub(crate) fn end(s: &mut TcpState, id: u32, e: Errno, text: &str) {
     msg::flush_receives(s, c.ep);
 }
 
-/// Drops a connection without a report of its operations.
+/// Drops a connection without a report of its operations. Receives of a shared receive context,
+/// which stays open, are reported: they end with FI_ECANCELED.
 pub(crate) fn drop_conn(s: &mut TcpState, id: u32) {
-    if let Some(c) = s.conns.remove(id) {
-        forget_conn(s, id, &c);
+    let Some(c) = s.conns.remove(id) else {
+        return;
+    };
+    forget_conn(s, id, &c);
+    let shared = s.eps.get(c.ep).is_some_and(|e| e.srx.is_some());
+    let why = (FI_ECANCELED, "the endpoint was closed".to_string());
+    for (place, msg) in c.incoming() {
+        match shared {
+            true => s.recv_done(c.ep, place, msg, Some(why.clone())),
+            false => drop(s.recvs.remove(place.recv)),
+        }
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) use input::consume;
 pub(crate) use input::{receive, region_closed};
 pub(crate) use make::{
     accept, conn_for, control_needs, drop_conn, end, expire, lost, next_caller, refuse,
-    send_control, timeout, writable,
+    send_control, timeout, unmute, writable,
 };
 use make::{leave_to_others, log_lost};
 pub(crate) use output::{flush, post, send_rest, watch, Then};
@@ -206,6 +206,19 @@ impl Conn {
     /// Records a message that is announced by this number.
     pub(crate) fn announced(&mut self, number: u8, op: TxOp, mem: UserMem) {
         self.rts.push((number, (op, mem)));
+    }
+
+    /// Receives that its messages are coming into, or were asked into.
+    fn incoming(&self) -> impl Iterator<Item = (&RecvPlace, &MsgInfo)> {
+        let body = match &self.rx.phase {
+            Phase::Body(b) => match &b.to {
+                PayloadTarget::Recv(p) => Some((p, &b.msg)),
+                _ => None,
+            },
+            _ => None,
+        };
+        body.into_iter()
+            .chain(self.cts.iter().map(|(_, (p, m, _))| (p, m)))
     }
 
     /// As [`Stream::push`].

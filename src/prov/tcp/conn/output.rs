@@ -9,7 +9,7 @@ use super::super::state::{FailReason, MsgInfo, TcpState, TxOp};
 use super::super::wire::{emit, parse, ByteOrder, Head, HEAD_MAX, ID_AT};
 use super::{leave_to_others, log_lost, ConnState};
 use crate::core::errno::Errno;
-use crate::device::stream::Gather;
+use crate::device::stream::{Gather, Stream};
 use crate::hmem::UserMem;
 use crate::prov::contract::{SendBuffer, SendData};
 use std::collections::VecDeque;
@@ -337,20 +337,23 @@ pub(crate) fn flush(s: &mut TcpState, id: u32) {
     wait_writable(s, id);
 }
 
-/// Waits a little for the socket to take what is queued, before it is closed.
-pub(crate) fn send_rest(s: &mut TcpState, id: u32) {
+/// Waits a little for the sockets of these connections to take what is queued, before they are
+/// closed.
+pub(crate) fn send_rest(s: &mut TcpState, conns: &[u32]) {
     for _ in 0..REST_WAITS {
-        flush(s, id);
-        let Some(c) = s.conns.get(id) else { return };
-        let Some(stream) = &c.stream else { return };
-        if c.state != ConnState::Open || c.tx.queue.is_empty() {
-            return;
+        let mut full = None;
+        for id in conns {
+            flush(s, *id);
+            let c = s.conns.get(*id);
+            let waits = c.filter(|c| c.state == ConnState::Open && !c.tx.queue.is_empty());
+            full = full.or(waits.and_then(|c| c.stream.as_ref()).map(Stream::fd));
         }
-        crate::device::wait::poll_fd(stream.fd(), libc::POLLOUT, 10);
+        let Some(fd) = full else { return };
+        crate::device::wait::poll_fd(fd, libc::POLLOUT, 10);
     }
 }
 
-/// Waits of 10 ms for a socket that is about to be closed.
+/// Waits of 10 ms for sockets that are about to be closed, all together.
 const REST_WAITS: u32 = 50;
 
 /// Handles a message whose last byte is in the socket.

@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 /// Polls without success before the thread sleeps.
 const VAIN: u32 = 16;
+/// Polls of one turn: for so long the thread holds the domain's lock while much comes.
+const LOOKS: u32 = 64;
 
 impl Background for TcpDomain {
     fn thread(&self) -> &ProgressThread {
@@ -25,10 +27,17 @@ impl Background for TcpDomain {
             false => {
                 // A stream comes in pieces, and sleeping costs as much as several of them.
                 let mut vain = 0;
-                while vain < VAIN {
+                for _ in 0..LOOKS {
                     vain = if look(s) { 0 } else { vain + 1 };
+                    if vain == VAIN || self.calls.load(Ordering::Relaxed) > 0 {
+                        break;
+                    }
                 }
-                Next::Sleep(settle(s))
+                let most = settle(s);
+                match vain < VAIN {
+                    true => Next::Again,
+                    false => Next::Sleep(most),
+                }
             }
         };
         (reports::take_news(&mut s.cqs, &mut s.cntrs), next)
