@@ -43,6 +43,15 @@ impl<T> PerProcess<T> {
         own.value.get_or_init(make)
     }
 
+    /// As [`PerProcess::get_or_init`], for a value that cannot always be made: the next call tries
+    /// again. Two threads that try at once may both make one, of which one is dropped.
+    pub fn get_or_try_init<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
+        match self.get() {
+            Some(v) => Ok(v),
+            None => make().map(|v| self.get_or_init(|| v)),
+        }
+    }
+
     /// The value of this process, if there is one.
     pub fn get(&self) -> Option<&T> {
         let mut own = self;

@@ -234,7 +234,7 @@ pub(crate) fn receive(fd: &OwnedFd) -> ConnEvent {
     let n = unsafe {
         let n = libc::recvmsg(fd.as_raw_fd(), &mut m, libc::MSG_CMSG_CLOEXEC);
         let mut c = match n {
-            1.. => libc::CMSG_FIRSTHDR(&m),
+            0.. => libc::CMSG_FIRSTHDR(&m),
             _ => core::ptr::null_mut(),
         };
         while !c.is_null() {

@@ -112,6 +112,12 @@ impl WatchedSocket {
             WatchedSocket::Called(f, _) => f.as_raw_fd(),
         }
     }
+
+    /// Ends a connection, or listening, also for whoever else has the socket open.
+    fn shut(&self) {
+        // SAFETY: no pointers are passed.
+        unsafe { libc::shutdown(self.fd(), libc::SHUT_RDWR) };
+    }
 }
 
 struct Watch {
@@ -242,7 +248,7 @@ const BATCH: usize = 64;
 /// The bell's id; connections' ids begin at 1.
 const BELL: u64 = 0;
 
-static THREAD: PerProcess<Result<EventThread>> = PerProcess::new();
+static THREAD: PerProcess<EventThread> = PerProcess::new();
 
 impl EventThread {
     fn new() -> Result<EventThread> {
@@ -270,8 +276,7 @@ impl EventThread {
     /// The thread of this process, started when it is first asked for. `FI_EMFILE` without a
     /// descriptor, `FI_EAGAIN` without a thread.
     pub(crate) fn get() -> Result<&'static EventThread> {
-        let t = THREAD.get_or_init(EventThread::new);
-        let t = t.as_ref().map_err(|e| *e)?;
+        let t = THREAD.get_or_try_init(EventThread::new)?;
         if !t.started.swap(true, SeqCst) {
             host::start(c"fi-shm", || t.run()).inspect_err(|_| t.started.store(false, SeqCst))?;
         }
@@ -342,6 +347,8 @@ impl EventThread {
             return;
         };
         self.take_out(watch.what.fd());
+        // A forked child that does not exec has the socket open, too: the peer learns all the same.
+        watch.what.shut();
         if let Some(p) = process {
             self.take_out(p.fd.as_raw_fd());
         }
@@ -365,7 +372,7 @@ impl EventThread {
 
     /// Forgets the answers that were signalled until now: their events are queued.
     pub(crate) fn clear_answers() {
-        if let Some(Ok(t)) = THREAD.get() {
+        if let Some(t) = THREAD.get() {
             t.answers.clear();
         }
     }
@@ -490,17 +497,22 @@ impl EventThread {
                     }
                 }
             },
-            WatchedSocket::Called(c, pid) => match receive(c) {
-                ConnEvent::Nothing => {}
-                ConnEvent::Wake => ep.push(RingEvent::Awake(id)),
-                ConnEvent::Cts(number, there) => ep.push(RingEvent::Cts(id, number, there)),
-                ConnEvent::Accepted(table) => {
-                    let remote_table =
-                        table.and_then(|(probe, fd)| RemoteMrTable::new(*pid, fd, probe));
-                    ep.push(RingEvent::Accepted(id, remote_table));
-                    self.answers.signal();
+            WatchedSocket::Called(c, pid) => loop {
+                match receive(c) {
+                    ConnEvent::Nothing => break,
+                    ConnEvent::Wake => ep.push(RingEvent::Awake(id)),
+                    ConnEvent::Cts(number, there) => ep.push(RingEvent::Cts(id, number, there)),
+                    ConnEvent::Accepted(table) => {
+                        let remote_table =
+                            table.and_then(|(probe, fd)| RemoteMrTable::new(*pid, fd, probe));
+                        ep.push(RingEvent::Accepted(id, remote_table));
+                        self.answers.signal();
+                    }
+                    ConnEvent::Ring(..) | ConnEvent::End => {
+                        ended = true;
+                        break;
+                    }
                 }
-                _ => ended = true,
             },
         }
         if ended || died {
@@ -626,7 +638,7 @@ impl EventThread {
     /// on the thread's processor may keep the thread from running for milliseconds. Returns whether
     /// there was an event.
     pub(crate) fn poll_events() -> bool {
-        let t = THREAD.get().and_then(|t| t.as_ref().ok());
+        let t = THREAD.get();
         t.is_some_and(|t| t.wait_events(0, false))
     }
 }

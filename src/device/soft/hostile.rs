@@ -392,8 +392,8 @@ pub fn run(bytes: &[u8]) {
         w.step();
     }
     // The peer is silent from now on; probes of idle sessions, too, go unanswered.
-    for _ in 0..40 {
-        w.now += TIMEOUT / 2;
+    for _ in 0..100 {
+        w.now += TIMEOUT / 5;
         w.poll();
     }
     w.buffers.check_all_ended();
@@ -447,11 +447,29 @@ mod tests {
         let after = resident_kib();
         println!("{count} peers: {before} KiB after a tenth, {after} KiB after all");
         // Probes detect the peers that vanished without BYE.
-        for _ in 0..60 {
-            w.now += TIMEOUT / 2;
+        for _ in 0..150 {
+            w.now += TIMEOUT / 5;
             w.poll();
         }
         assert_eq!(w.engine.peer_count(), 0);
+    }
+
+    /// A process that was stopped itself has heard nothing meanwhile.
+    #[test]
+    fn a_pause_of_our_own_is_nobodys_silence() {
+        let mut w = EngineHarness::new(&[]).unwrap();
+        w.connect();
+        w.poll();
+        w.post();
+        w.now += 3 * TIMEOUT;
+        w.poll();
+        assert_eq!(w.engine.peer_count(), 1);
+        for _ in 0..10 {
+            w.now += TIMEOUT / 5;
+            w.poll();
+        }
+        assert_eq!(w.engine.peer_count(), 0);
+        w.buffers.check_all_ended();
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod thread;
 use super::host::{now, secret};
 use super::mem_table::MemTable;
 pub use super::mem_table::Naming;
+use super::stream::interface_addrs;
 use super::{
     gid_of, AdapterAttr, AmHeader, Caps, Data, Device, DirectLimits, Event, Events, MrObserver,
     QpAddr, QueuePair, RawQp, RnrPolicy,
@@ -107,43 +108,20 @@ fn interface_mtu(name: &str) -> Option<usize> {
 
 /// Address of the named interface, IPv4 before IPv6.
 fn interface_addr(name: &str) -> Option<IpAddr> {
-    let mut found: Option<IpAddr> = None;
-    let mut list: *mut libc::ifaddrs = core::ptr::null_mut();
-    // SAFETY: on success `list` is a list that we walk read-only and free once; every address is
-    // read according to its family.
-    unsafe {
-        if libc::getifaddrs(&mut list) != 0 {
-            return None;
-        }
-        let mut at = list;
-        while !at.is_null() {
-            let a = &*at;
-            at = a.ifa_next;
-            if a.ifa_addr.is_null()
-                || core::ffi::CStr::from_ptr(a.ifa_name).to_bytes() != name.as_bytes()
-            {
-                continue;
-            }
-            match i32::from((*a.ifa_addr).sa_family) {
-                libc::AF_INET => {
-                    let s = a.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned();
-                    found = Some(IpAddr::V4(Ipv4Addr::from(s.sin_addr.s_addr.to_ne_bytes())));
-                    break;
-                }
-                libc::AF_INET6 if found.is_none() => {
-                    let s = a.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned();
-                    let ip = std::net::Ipv6Addr::from(s.sin6_addr.s6_addr);
-                    // Link-local addresses need a scope that a GID cannot carry.
-                    if ip.segments()[0] & 0xffc0 != 0xfe80 {
-                        found = Some(IpAddr::V6(ip));
-                    }
-                }
-                _ => {}
-            }
-        }
-        libc::freeifaddrs(list);
-    }
-    found
+    // Link-local addresses need a scope that a GID cannot carry.
+    let usable = |ip: &IpAddr| match ip {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(ip) => ip.segments()[0] & 0xffc0 != 0xfe80,
+    };
+    let addrs = interface_addrs();
+    let own = addrs.iter().filter(|a| a.name == name).map(|a| a.ip);
+    own.filter(usable).min_by_key(IpAddr::is_ipv6)
+}
+
+/// The interface that has the address.
+fn interface_of(ip: &IpAddr) -> Option<String> {
+    let addrs = interface_addrs();
+    addrs.into_iter().find(|a| a.ip == *ip).map(|a| a.name)
 }
 
 fn link_of(netdev: &str) -> (usize, u64, bool) {
@@ -175,7 +153,7 @@ impl SoftDevice {
                         );
                         FI_ENODEV
                     })?;
-                (name, ip)
+                (interface_of(&ip).unwrap_or(name), ip)
             }
         };
         let (link_mtu, speed, up) = link_of(&netdev);

@@ -18,6 +18,7 @@ use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
 use crate::device::host::{self, now, zeroed};
 use crate::types::*;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -232,53 +233,53 @@ impl Drop for SharedEngine {
 
 struct Reactor {
     started: AtomicBool,
-    epoll: i32,
-    wake_fd: i32,
+    epoll: OwnedFd,
+    wake_fd: OwnedFd,
     /// A timer in the epoll set, and whether it runs; see [`Reactor::check_soon`].
-    timer_fd: i32,
+    timer_fd: OwnedFd,
     timer_runs: AtomicBool,
     list: Mutex<Vec<Weak<SharedEngine>>>,
 }
 
-static REACTOR: PerProcess<Result<Reactor>> = PerProcess::new();
+static REACTOR: PerProcess<Reactor> = PerProcess::new();
 
 impl Reactor {
     fn get() -> Result<&'static Reactor> {
-        let r = REACTOR.get_or_init(|| {
-            let timer = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
-            // SAFETY: no pointers are passed.
-            let (epoll, wake_fd, timer_fd) = unsafe {
-                (
-                    libc::epoll_create1(libc::EPOLL_CLOEXEC),
-                    libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC),
-                    libc::timerfd_create(libc::CLOCK_MONOTONIC, timer),
-                )
-            };
-            if epoll < 0 || wake_fd < 0 || timer_fd < 0 {
-                return Err(FI_EMFILE);
-            }
-            let r = Reactor {
-                started: AtomicBool::new(false),
-                epoll,
-                wake_fd,
-                timer_fd,
-                timer_runs: AtomicBool::new(false),
-                list: Mutex::default(),
-            };
-            r.watch(wake_fd, 0);
-            r.watch(timer_fd, 0);
-            Ok(r)
-        });
-        match r {
-            Ok(r) => {
-                if !r.started.swap(true, Ordering::SeqCst) {
-                    host::start(c"efasoft", || r.run())
-                        .inspect_err(|_| r.started.store(false, Ordering::SeqCst))?;
-                }
-                Ok(r)
-            }
-            Err(e) => Err(*e),
+        let r = REACTOR.get_or_try_init(Reactor::new)?;
+        if !r.started.swap(true, Ordering::SeqCst) {
+            host::start(c"efasoft", || r.run())
+                .inspect_err(|_| r.started.store(false, Ordering::SeqCst))?;
         }
+        Ok(r)
+    }
+
+    /// `FI_EMFILE` without descriptors.
+    fn new() -> Result<Reactor> {
+        let owned = |fd: i32| match fd {
+            // SAFETY: the descriptor is new, and owned at once.
+            0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+            _ => Err(FI_EMFILE),
+        };
+        let timer = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
+        // SAFETY: no pointers are passed.
+        let (epoll, wake_fd, timer_fd) = unsafe {
+            (
+                owned(libc::epoll_create1(libc::EPOLL_CLOEXEC)),
+                owned(libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC)),
+                owned(libc::timerfd_create(libc::CLOCK_MONOTONIC, timer)),
+            )
+        };
+        let r = Reactor {
+            started: AtomicBool::new(false),
+            epoll: epoll?,
+            wake_fd: wake_fd?,
+            timer_fd: timer_fd?,
+            timer_runs: AtomicBool::new(false),
+            list: Mutex::default(),
+        };
+        r.watch(r.wake_fd.as_raw_fd(), 0);
+        r.watch(r.timer_fd.as_raw_fd(), 0);
+        Ok(r)
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<Weak<SharedEngine>>> {
@@ -292,12 +293,19 @@ impl Reactor {
             u64: fd as u64,
         };
         // SAFETY: `e` outlives the call.
-        unsafe { libc::epoll_ctl(self.epoll, libc::EPOLL_CTL_ADD, fd, &mut e) };
+        unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut e) };
     }
 
     fn forget(&self, fd: i32) {
         // SAFETY: removal reads no event.
-        unsafe { libc::epoll_ctl(self.epoll, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut()) };
+        unsafe {
+            libc::epoll_ctl(
+                self.epoll.as_raw_fd(),
+                libc::EPOLL_CTL_DEL,
+                fd,
+                core::ptr::null_mut(),
+            )
+        };
     }
 
     /// Wakes the thread after [`TICK`], by which an application that polls has got on with it.
@@ -320,28 +328,30 @@ impl Reactor {
             it_value: tick,
         };
         // SAFETY: reads the time given; no old value is asked for.
-        unsafe { libc::timerfd_settime(self.timer_fd, 0, &once, core::ptr::null_mut()) };
+        unsafe {
+            libc::timerfd_settime(self.timer_fd.as_raw_fd(), 0, &once, core::ptr::null_mut())
+        };
     }
 
     fn wake(&self) {
         let one = 1u64;
         // SAFETY: writes eight bytes from a variable of eight bytes.
-        unsafe { libc::write(self.wake_fd, (&raw const one).cast(), 8) };
+        unsafe { libc::write(self.wake_fd.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
     fn wait(&self, timeout_ms: i32) {
         let mut e = [libc::epoll_event { events: 0, u64: 0 }; 16];
         // SAFETY: `e` has room for the sixteen events asked for.
-        let n = unsafe { libc::epoll_wait(self.epoll, e.as_mut_ptr(), 16, timeout_ms) };
+        let n = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), e.as_mut_ptr(), 16, timeout_ms) };
         for ev in e.iter().take(usize::try_from(n).unwrap_or(0)) {
-            for fd in [self.wake_fd, self.timer_fd] {
+            for fd in [&self.wake_fd, &self.timer_fd].map(AsRawFd::as_raw_fd) {
                 if ev.u64 == fd as u64 {
                     let mut n = 0u64;
                     // SAFETY: reads eight bytes into a variable of eight bytes.
                     unsafe { libc::read(fd, (&raw mut n).cast(), 8) };
                     // After the read, which would take the expiry of a timer that is set now. The
                     // pass that follows sees who finds the timer running until here.
-                    if fd == self.timer_fd {
+                    if fd == self.timer_fd.as_raw_fd() {
                         self.timer_runs.store(false, Ordering::SeqCst);
                     }
                 }

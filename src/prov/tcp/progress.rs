@@ -15,7 +15,8 @@ use super::state::{TcpState, NO_CONN};
 const ALONE: u32 = 16;
 /// Calls without bytes after which a connection is no longer read at each call.
 pub(super) const MISSES: u32 = 256;
-/// Longest wait in milliseconds while connections are being made, or cannot be: both have deadlines.
+/// Longest wait in milliseconds while connections are being made, or cannot be taken in: both have
+/// deadlines.
 const MAKING_MS: i32 = 10;
 /// Bytes of one system call from which on much arrives.
 pub(super) const MUCH: usize = 6 << 10;

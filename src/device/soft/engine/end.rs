@@ -60,6 +60,11 @@ impl Engine {
             // The rest of a refused operation is not sent.
             op.cut = true;
             op.next = op.total;
+            let peer = op.peer;
+            // Once the operation has ended, its index is another's, perhaps for another peer.
+            if let Some(p) = self.peers.get_mut(peer) {
+                p.pending.retain(|i| *i != part.op);
+            }
         }
     }
 
@@ -106,10 +111,14 @@ impl Engine {
         if now < self.last_service + MS {
             return;
         }
+        let pause = now.saturating_sub(self.last_service);
         self.last_service = now;
         self.release_held(now);
         self.service_sessions(now);
         let timeout = self.cfg.timeout;
+        if pause > timeout / 4 && !self.active.is_empty() {
+            self.excuse(pause, now);
+        }
         let mut i = 0;
         while let Some(pi) = self.active.get(i).copied() {
             let Some(p) = self.peers.get_mut(pi) else {
@@ -148,6 +157,21 @@ impl Engine {
             };
             for pi in self.peers.select(gone) {
                 self.ping(pi);
+            }
+        }
+    }
+
+    /// This process has not run for so long (a debugger, a suspended job): what the peers said
+    /// meanwhile waits in the socket, and their silence does not count.
+    fn excuse(&mut self, pause: u64, now: u64) {
+        for pi in &self.active {
+            let Some(p) = self.peers.get_mut(*pi) else {
+                continue;
+            };
+            p.tx.excuse(pause, now);
+            p.last_rx_at = now.min(p.last_rx_at.saturating_add(pause));
+            if let SessionState::HelloSent { since, .. } = &mut p.session.state {
+                *since = now.min(since.saturating_add(pause));
             }
         }
     }

@@ -256,7 +256,7 @@ impl Engine {
                     at: place.start,
                     len: place.len(),
                 };
-                if !part.valid(self.cfg.message) {
+                if !part.valid(MESSAGE_MAX) {
                     return;
                 }
                 let held = off == 0 && self.hold.is_some_and(|held| held(payload));
@@ -283,7 +283,7 @@ impl Engine {
                 let counted = imm.is_some() || self.remote_events;
                 // A write that raises an event needs room for the event, as a message does.
                 let held = imm.is_some() && self.hold.is_some();
-                if counted && (!room || held || !r.counts(op, len as u32, total)) {
+                if counted && (!room || held || !r.can_count(op, len as u32, total)) {
                     r.not_ready(h.psn);
                     return;
                 }
@@ -308,7 +308,12 @@ impl Engine {
                             }
                         }
                     }
-                    Err(s) => p.refuse(h.psn, s, now),
+                    Err(s) => {
+                        if len < u64::from(total) {
+                            r.refused_part(op);
+                        }
+                        p.refuse(h.psn, s, now);
+                    }
                 }
             }
             // The response carries the acknowledgement.

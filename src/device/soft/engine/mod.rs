@@ -111,6 +111,8 @@ enum EngineOpKind {
 #[derive(Debug)]
 struct EngineOp {
     peer: u32,
+    /// Tells the operation from others to the peer: indices come again.
+    number: u32,
     /// Completion to report. `None` for pings, read responses, and read requests, whose completion
     /// is in [`PendingRead`].
     done: Option<Completion>,
@@ -216,6 +218,8 @@ pub(crate) struct Engine {
     acked: Vec<TxPart>,
     backlog: VecDeque<Event>,
     backlog_bytes: usize,
+    /// Number of the last operation.
+    numbers: u32,
     got: Vec<RxDatagram>,
     /// The message whose packets are being received.
     run: Option<PacketRun>,
@@ -298,6 +302,7 @@ impl Engine {
             acked: Vec::new(),
             backlog: VecDeque::new(),
             backlog_bytes: 0,
+            numbers: 0,
             got: Vec::with_capacity(SLOTS),
             run: None,
             spare_message: Vec::new(),
@@ -396,7 +401,12 @@ impl Engine {
 
     fn add(&mut self, pi: u32, op: EngineOp) {
         let user = usize::from(op.done.is_some());
-        let i = self.ops.insert(EngineOp { peer: pi, ..op });
+        self.numbers = self.numbers.wrapping_add(1);
+        let i = self.ops.insert(EngineOp {
+            peer: pi,
+            number: self.numbers,
+            ..op
+        });
         if let Some(p) = self.peers.get_mut(pi) {
             p.pending.push_back(i);
             p.user_ops += user;
@@ -467,7 +477,7 @@ impl Engine {
             return false;
         }
         let mut list = Vec::new();
-        loop {
+        for _ in 0..THREAD_ROUNDS {
             let mut sink = EventSink {
                 list: &mut list,
                 app_polls: false,
@@ -555,6 +565,12 @@ impl Engine {
         }
     }
 }
+
+/// Batches that the thread takes in at once: it holds the lock meanwhile, and comes back for more.
+const THREAD_ROUNDS: u32 = 8;
+
+/// Upper bound of [`message_for`] for every segment: what a peer may send, whose link may be another.
+const MESSAGE_MAX: usize = 66_000;
 
 /// Largest message where packets carry `segment` bytes: half of 64 KiB and its headers, so that the
 /// receiver copies one half while the sender copies the other.

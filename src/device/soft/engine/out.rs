@@ -62,12 +62,12 @@ impl Engine {
         let kind = match op.kind {
             EngineOpKind::Send { .. } if op.total <= self.cfg.segment as u64 => PacketKind::Send,
             EngineOpKind::Send { .. } => PacketKind::SendPart {
-                op: part.op,
+                op: op.number,
                 total: op.total as u32,
                 off: part.off as u32,
             },
             EngineOpKind::Write { key, addr, imm } => PacketKind::Write {
-                op: part.op,
+                op: op.number,
                 key,
                 addr: addr.wrapping_add(part.off),
                 total: op.total as u32,

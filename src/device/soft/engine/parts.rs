@@ -67,7 +67,6 @@ impl Engine {
         if p.off == 0 || self.run.as_ref().is_some_and(own) {
             self.end_run(arena);
         }
-        let most = self.cfg.message;
         let Some(peer) = self.peers.get_mut(pi) else {
             return false;
         };
@@ -80,7 +79,7 @@ impl Engine {
             return false;
         }
         if self.spare_message.is_empty() {
-            let Some(spare) = zeroed(most) else {
+            let Some(spare) = zeroed(MESSAGE_MAX) else {
                 return false;
             };
             self.spare_message = spare;

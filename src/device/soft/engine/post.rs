@@ -56,6 +56,7 @@ impl Engine {
     ) -> EngineOp {
         EngineOp {
             peer: u32::MAX,
+            number: 0,
             done,
             kind,
             copy,

@@ -25,6 +25,7 @@
 
 use super::*;
 use crate::device::any::public_key;
+use crate::device::stream::interface_addrs;
 use admission::Caller;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
@@ -155,15 +156,17 @@ impl Sessions {
         h.finish()
     }
 
-    /// A new session number: the time in milliseconds, and greater than any number before. Once
+    /// A new session number: the time in milliseconds, and greater than the last number. Once
     /// the numbers are half of [`TOKEN_LIFE_MS`] ahead of the clock, the last number is given
-    /// again, because [`Sessions::opens`] derives the age of a token from the number.
+    /// again, because [`Sessions::opens`] derives the age of a token from the number. A last number
+    /// that is neither a little behind nor a little ahead is none, or of weeks ago.
     fn number(&mut self, now: u64) -> u32 {
         let ms = (now / MS) as u32;
-        self.last = match dist(ms, self.last) {
-            1.. => ms,
-            ahead if ahead > -TOKEN_LIFE_MS / 2 => self.last.wrapping_add(1),
-            _ => self.last,
+        let ahead = dist(self.last, ms);
+        self.last = match ahead {
+            0.. if ahead < TOKEN_LIFE_MS / 2 => self.last.wrapping_add(1),
+            0.. if ahead < TOKEN_LIFE_MS => self.last,
+            _ => ms,
         };
         self.last
     }
@@ -513,7 +516,33 @@ impl Engine {
     }
 }
 
-/// Whether this host has the address: then a socket can be bound to it.
+/// Whether this host has the address, as far as it can tell.
 fn is_local(ip: IpAddr) -> bool {
-    Sock::bind(ip, 0, 0).is_ok()
+    let addrs = interface_addrs();
+    addrs.is_empty() || addrs.iter().any(|a| a.ip == ip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_sessions_follow_the_clock_whatever_the_uptime() {
+        const DAY: u64 = 86_400_000 * MS;
+        // The clock in milliseconds has passed half of 32 bits after 25 days, all after 50.
+        let mut fresh = [0, 24, 25, 30, 49, 50, 75].map(|d| (d * DAY, Sessions::new().unwrap()));
+        for (now, s) in &mut fresh {
+            let numbers = [0, 0, 1, 5].map(|ms| s.number(*now + ms * MS));
+            for pair in numbers.windows(2) {
+                assert!(dist(pair[1], pair[0]) > 0, "{numbers:?}");
+            }
+            assert!(dist(numbers[0], (*now / MS) as u32).abs() <= 1);
+            // Weeks without a caller.
+            let later = *now + 30 * DAY;
+            assert_eq!(s.number(later), (later / MS) as u32);
+        }
+        let mut many = Sessions::new().unwrap();
+        let ahead = (0..20_000).map(|_| dist(many.number(DAY), (DAY / MS) as u32));
+        assert_eq!(ahead.max(), Some(TOKEN_LIFE_MS / 2));
+    }
 }

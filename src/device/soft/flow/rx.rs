@@ -13,6 +13,7 @@ const PARTIAL_MAX: usize = WINDOW as usize;
 #[derive(Debug, Default)]
 struct PartialWrite {
     got: u32,
+    refused: bool,
 }
 
 /// Remembers which numbers have arrived, so that each packet takes effect once, in whatever order.
@@ -159,8 +160,21 @@ impl RxFlow {
     }
 
     /// Whether parts of write `op` can be counted: at most [`PARTIAL_MAX`] writes are, at once.
-    pub(crate) fn counts(&self, op: u32, len: u32, total: u32) -> bool {
-        len >= total || self.partial.len() < PARTIAL_MAX || self.partial.contains_key(&op)
+    pub(crate) fn can_count(&mut self, op: u32, len: u32, total: u32) -> bool {
+        if len >= total || self.partial.contains_key(&op) {
+            return true;
+        }
+        if self.partial.len() >= PARTIAL_MAX {
+            self.partial.retain(|_, p| !p.refused);
+        }
+        self.partial.len() < PARTIAL_MAX
+    }
+
+    /// A part of write `op` was refused: the write never counts as complete.
+    pub(crate) fn refused_part(&mut self, op: u32) {
+        if self.can_count(op, 0, 1) {
+            self.partial.entry(op).or_default().refused = true;
+        }
     }
 
     /// Counts `len` bytes of write `op` with immediate; `true` when all `total` are here.
@@ -170,7 +184,7 @@ impl RxFlow {
         }
         let p = self.partial.entry(op).or_default();
         p.got = p.got.saturating_add(len);
-        if p.got >= total {
+        if p.got >= total && !p.refused {
             self.partial.remove(&op);
             return true;
         }

@@ -397,6 +397,11 @@ impl<T> TxFlow<T> {
         }
     }
 
+    /// The caller itself has paused for so long, up to `now`: the peer's silence begins later.
+    pub(crate) fn excuse(&mut self, pause: u64, now: u64) {
+        self.progress_at = now.min(self.progress_at.saturating_add(pause));
+    }
+
     /// Marks all packets under way as lost, when the peer has accepted none of them.
     pub(crate) fn send_again(&mut self) {
         for p in self.win.iter_mut().filter(|p| !p.acked && !p.lost) {

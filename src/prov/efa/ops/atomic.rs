@@ -174,7 +174,7 @@ fn short<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call>(
         word: shm_rma::atomic_word(r.datatype, r.op, kind, len),
         len,
         data: data.get(..used)?,
-        result,
+        result: result.part(0, len),
     };
     let (sent, early) = shm_rma::atomic(rings, &a, changes && !mode.delivery, done);
     if sent == Verdict::Unsupported {

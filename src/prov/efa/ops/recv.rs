@@ -259,6 +259,8 @@ fn start(s: &mut State, place: Place, u: &proto::UnexpectedMessage) {
     // This fails only if the endpoint is closed, and then its messages are gone, too.
     let _ = go(s);
     crate::prov::efa::progress::watch_budget(s, id);
+    // The rest of a long message is copied by whoever makes progress next.
+    super::notify_sleeper(s, id);
 }
 
 /// FI_PEEK, with FI_CLAIM or FI_DISCARD (fi_msg(3), fi_tagged(3)): reports through the completion

@@ -26,11 +26,18 @@ impl EpPort<'_> {
         c: &impl Call,
     ) -> crate::core::Result<()> {
         if posted.is_err() {
-            self.ops.remove(ctx);
+            self.drop_op(ctx);
         } else if c.rings() {
             self.qp.ring_burst();
         }
         posted
+    }
+
+    /// Removes the record of an operation that was not posted, and what was registered for it.
+    pub(crate) fn drop_op(&mut self, ctx: u32) {
+        if let Some(op) = self.ops.remove(ctx) {
+            op.withdraw(self.dev);
+        }
     }
 
     pub(super) fn fi_addr(&self, p: PeerId) -> fi_addr_t {

@@ -133,7 +133,7 @@ fn send(
     let sent = proto.send(&args, &mut port);
     match sent {
         Ok(()) => port.qp.ring(),
-        Err(_) => drop(port.ops.remove(ctx)),
+        Err(_) => port.drop_op(ctx),
     }
     sent
 }
