@@ -485,7 +485,47 @@ static void wait_set(void)
 		DO(0, fi_wait(set, 10000));
 	DO(-FI_EBUSY, fi_close(&set->fid));
 	close_side(&c);
+
+	/* A change of a counter that came before the call, too. */
+	struct fi_cntr_attr na = { .wait_obj = FI_WAIT_SET, .wait_set = set };
+	struct fid_cntr *counter;
+
+	DO(0, fi_cntr_open(domain, &na, &counter, NULL));
+	DO(-FI_ETIMEDOUT, fi_wait(set, 1));
+	DO(0, fi_cntr_add(counter, 1));
+	DO(0, fi_wait(set, 10000));
+	DO(-FI_ETIMEDOUT, fi_wait(set, 1));
+	DO(0, fi_close(&counter->fid));
 	DO(0, fi_close(&set->fid));
+}
+
+/* What applications pass back as they got it, or keep from call to call. */
+static void passed_back(void)
+{
+	char name[64], data[16];
+	size_t len = sizeof(name);
+	fi_addr_t addrs[2] = { 0, FI_ADDR_NOTAVAIL };
+	struct fi_cq_err_entry e = { .err_data = data, .err_data_size = sizeof(data) };
+	struct fi_cq_attr ca = { .wait_obj = FI_WAIT_UNSPEC };
+	enum fi_wait_obj obj;
+	struct fid_cq *q;
+	struct side c;
+
+	open_side(&c, NULL, FI_WAIT_NONE, NULL);
+	addrs[0] = c.addr;
+	DO(-FI_EINVAL, fi_av_remove(av, addrs, 2, 0));
+	DO(-FI_EINVAL, fi_av_lookup(av, addrs[0], name, &len));
+	DO(0, fi_recv(c.ep, buf[1], 100, NULL, FI_ADDR_UNSPEC, &e));
+	DO(0, fi_cancel(&c.ep->fid, &e));
+	while (fi_cq_read(c.rx, NULL, 0) != -FI_EAVAIL)
+		;
+	DO(1, fi_cq_readerr(c.rx, &e, 0));
+	TRUE(e.err == FI_ECANCELED && e.err_data == data && e.err_data_size == 0);
+	close_side(&c);
+	DO(0, fi_cq_open(domain, &ca, &q, NULL));
+	DO(0, fi_control(&q->fid, FI_GETWAITOBJ, &obj));
+	TRUE(obj == FI_WAIT_FD);
+	DO(0, fi_close(&q->fid));
 }
 
 static int posted, sent;
@@ -556,6 +596,7 @@ int main(void)
 	atomics();
 	shared_context();
 	wait_set();
+	passed_back();
 	budget();
 	close_side(&a);
 	close_side(&b);

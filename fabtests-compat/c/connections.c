@@ -302,6 +302,17 @@ static void close_with_unread_events(void)
 	}
 }
 
+/* Memory that no peer reaches needs no key of its own. */
+static void local_regions(void)
+{
+	struct fid_mr *mr[2];
+
+	for (int i = 0; i < 2; i++)
+		DO(fi_mr_reg(domain, buf, LEN, FI_SEND | FI_RECV, 0, 0, 0, &mr[i], NULL));
+	for (int i = 0; i < 2; i++)
+		DO(fi_close(&mr[i]->fid));
+}
+
 static void serve(void)
 {
 	int (*const callers[CALLS])(int) = { accepted, rejected, killed, again };
@@ -321,6 +332,9 @@ static void serve(void)
 	DO(fi_listen(pep));
 	check(fi_listen(pep) == -FI_EINVAL, "listens twice");
 
+	local_regions();
+	check(strstr(fi_tostr(info, FI_TYPE_INFO), "fi_sockaddr_in://127.0.0.1:") != NULL,
+	      "fi_tostr: no address");
 	for (int i = 0; i < INVALID_CALLERS; i++)
 		send_invalid_bytes(i);
 	check(write(fds[0], &at, sizeof(at)) == sizeof(at), "a caller is gone");

@@ -3,28 +3,40 @@
  * One thread blocks in fi_cq_sread(3), another posts reads, writes and messages and makes no other
  * call: the blocked thread must return each completion. Operations that end without a signal, such
  * as those that the target executes in a ring, or copies by the system, must be polled by the
- * blocked thread. At first the target polls, then it makes no call.
+ * blocked thread. At first the target polls, then it makes no call. At last it sends long messages,
+ * for which receives are posted while a thread blocks.
  */
 #include "two.h"
 #include <pthread.h>
 #include <sys/syscall.h>
 
 #define MOST 65536
+#define LONG (1 << 20)
+#define MESSAGES 20
 #define LIMIT_S 30
 
 static const size_t lengths[] = { 8, 4096, 16384, MOST };
 
 static int target(int fd)
 {
-	struct hello me = open_all(2 * MOST), other;
+	struct hello me = open_all(LONG), other;
 	struct fi_cq_data_entry e;
 	char c = 0;
+	fi_addr_t to = meet(fd, &me, &other);
 
-	meet(fd, &me, &other);
-	/* Poll until the first byte, then block until the last. */
+	/* Poll until the first byte, then block until the second. */
 	while (recv(fd, &c, 1, MSG_DONTWAIT) != 1)
 		fi_cq_read(cq, &e, 1);
-	return read(fd, &c, 1) == 1 ? EXIT_SUCCESS : EXIT_FAILURE;
+	if (read(fd, &c, 1) != 1)
+		return EXIT_FAILURE;
+	for (int i = 0; i < MESSAGES; i++) {
+		DO(fi_send(ep, buf, LONG, NULL, to, NULL));
+		if (write(fd, "", 1) != 1)
+			return EXIT_FAILURE;
+		while (fi_cq_read(cq, &e, 1) == -FI_EAGAIN)
+			;
+	}
+	return EXIT_SUCCESS;
 }
 
 static pid_t sleeps;
@@ -61,7 +73,7 @@ static void until_asleep(void)
 /* Posts an operation while a thread blocks, which must return the completion. */
 static void hear(fi_addr_t to, const struct hello *other, int what, size_t len)
 {
-	static const char *const names[] = { "write", "read", "message" };
+	static const char *const names[] = { "write", "read", "message", "receive" };
 	ssize_t result = 0, r;
 	pthread_t thread;
 	struct timespec until;
@@ -73,7 +85,8 @@ static void hear(fi_addr_t to, const struct hello *other, int what, size_t len)
 	do {
 		r = what == 0 ? fi_write(ep, buf, len, NULL, to, other->at, other->key, NULL)
 		  : what == 1 ? fi_read(ep, buf, len, NULL, to, other->at, other->key, NULL)
-			      : fi_send(ep, buf, len, NULL, to, NULL);
+		  : what == 2 ? fi_send(ep, buf, len, NULL, to, NULL)
+			      : fi_recv(ep, buf, len, NULL, FI_ADDR_UNSPEC, NULL);
 	} while (r == -FI_EAGAIN);
 	DO(r);
 	clock_gettime(CLOCK_REALTIME, &until);
@@ -94,7 +107,7 @@ int main(void)
 
 	waits = FI_WAIT_UNSPEC;
 	child = spawn_peer(target, &fd);
-	me = open_all(2 * MOST);
+	me = open_all(LONG);
 	fi_addr_t to = meet(fd, &me, &other);
 
 	/* The first operation sets up the rings between the processes. */
@@ -109,6 +122,13 @@ int main(void)
 			hear(to, &other, 2, 8);
 		if (write(fd, "", 1) != 1)
 			return EXIT_FAILURE;
+	}
+	for (int i = 0; i < MESSAGES; i++, heard++) {
+		char c;
+
+		if (read(fd, &c, 1) != 1)
+			return EXIT_FAILURE;
+		hear(to, &other, 3, LONG);
 	}
 	waitpid(child, &status, 0);
 	printf("%u heard of\n", heard);

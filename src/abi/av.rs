@@ -363,8 +363,13 @@ entry! {
         if flags != 0 {
             return Err(FI_EBADFLAGS);
         }
-        // Later entries first, as they were inserted.
-        values.0.iter().rev().try_for_each(|a| av.domain.remove_addr(av.id, *a))
+        // Later entries first, as they were inserted. An entry that there is not (fi_av_insert(3)
+        // gives FI_ADDR_NOTAVAIL for those it refused) does not keep the others.
+        let mut result = Ok(());
+        for a in values.0.iter().rev() {
+            result = av.domain.remove_addr(av.id, *a).and(result);
+        }
+        result
     }
 }
 

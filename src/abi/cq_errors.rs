@@ -88,7 +88,8 @@ impl ErrEntryOut {
     /// Fills it with `e`, and with data that is copied to the buffer offered, or lent.
     fn fill(&self, e: &ErrEntry, api: u32, text: Option<&[u8]>) {
         let (data, size) = match (text, self.offered(api)) {
-            (None, _) => (null_mut(), 0),
+            (None, None) => (null_mut(), 0),
+            (None, Some((theirs, _))) => (theirs, 0),
             (Some(text), None) => (text.as_ptr().cast_mut().cast(), text.len()),
             (Some(text), Some((theirs, room))) => {
                 let size = text.len().min(room);

@@ -3,6 +3,7 @@
 use super::entry::{entry, ControlArg, FromC, OutParam, TextOut};
 use super::handles::{AnyObject, Handles};
 use super::object::*;
+use super::waiting::chosen;
 use crate::core::info::FabricAttr;
 use crate::core::{Info, Result};
 use crate::prov::contract::*;
@@ -211,7 +212,7 @@ entry! {
             // SAFETY: FI_GETWAIT's argument is a place for a descriptor.
             FI_GETWAIT => unsafe { arg.place::<c_int>()? }.put(b.eq.fd()?),
             // SAFETY: FI_GETWAITOBJ's argument is a place for an enum fi_wait_obj.
-            FI_GETWAITOBJ => unsafe { arg.place::<fi_wait_obj>()? }.put(b.eq.wait_obj),
+            FI_GETWAITOBJ => unsafe { arg.place::<fi_wait_obj>()? }.put(chosen(b.eq.wait_obj)),
             _ => return Err(FI_ENOSYS),
         }
         Ok(())

@@ -196,24 +196,54 @@ impl<D: Domain> Clone for Member<D> {
 /// Body of a `fid_wait`.
 pub(crate) struct WaitBody<D: Domain> {
     set: WaitSet,
-    members: Mutex<Vec<(i32, Member<D>)>>,
+    members: Mutex<Vec<WaitMember<D>>>,
+}
+
+/// A queue or counter of a wait set.
+struct WaitMember<D: Domain> {
+    /// Of its wait object.
+    fd: i32,
+    what: Member<D>,
+    /// Value and errors of a counter that a call of fi_wait has reported.
+    seen: (u64, u64),
 }
 
 impl<D: Domain> WaitBody<D> {
     /// Watches a queue or counter, whose wait object has this descriptor.
-    pub(crate) fn add(&self, fd: i32, m: Member<D>) {
+    pub(crate) fn add(&self, fd: i32, what: Member<D>) {
         self.set.add(fd);
-        self.lock().push((fd, m));
+        let seen = (0, 0);
+        self.lock().push(WaitMember { fd, what, seen });
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(i32, Member<D>)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<WaitMember<D>>> {
         self.members.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// The queue or counter of this descriptor is closed.
     pub(crate) fn remove(&self, fd: i32) {
         self.set.remove(fd);
-        self.lock().retain(|(f, _)| *f != fd);
+        self.lock().retain(|m| m.fd != fd);
+    }
+
+    /// Whether a counter has changed since fi_wait last said so; says so now.
+    fn counters_changed(&self) -> Result<bool> {
+        let members: Vec<(i32, Member<D>)> = self.snapshot();
+        let mut changed = false;
+        for (fd, m) in members {
+            if let Member::Cntr(d, id) = m {
+                let now = d.read_cntr(id)?;
+                let mut all = self.lock();
+                let own = all.iter_mut().find(|m| m.fd == fd);
+                changed |= own.is_some_and(|m| core::mem::replace(&mut m.seen, now) != now);
+            }
+        }
+        Ok(changed)
+    }
+
+    /// The members, to be used without the lock: their calls take others.
+    fn snapshot(&self) -> Vec<(i32, Member<D>)> {
+        self.lock().iter().map(|m| (m.fd, m.what.clone())).collect()
     }
 }
 
@@ -284,10 +314,12 @@ entry! {
         let b = Arc::clone(w);
         let until = deadline(timeout);
         loop {
-            let members: Vec<Member<D>> = b.lock().iter().map(|(_, m)| m.clone()).collect();
+            if b.counters_changed()? {
+                return Ok(());
+            }
             let left = remaining(until);
             let mut most = left;
-            for m in members {
+            for (_, m) in b.snapshot() {
                 let armed = match m {
                     Member::Cq(d, id) => d.arm_cq(id),
                     Member::Cntr(d, id) => {
@@ -297,7 +329,7 @@ entry! {
                 };
                 match armed {
                     Ok(limit) => most = shorter(most, limit),
-                    Err(FI_EAGAIN) => return Ok(()),
+                    Err(FI_EAGAIN) => return b.counters_changed().map(|_| ()),
                     Err(e) => return Err(e),
                 }
             }
@@ -305,7 +337,7 @@ entry! {
                 return Err(FI_ETIMEDOUT);
             }
             if b.set.wait(most) {
-                return Ok(());
+                return b.counters_changed().map(|_| ());
             }
         }
     }

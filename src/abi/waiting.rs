@@ -29,11 +29,19 @@ pub(super) fn control(
                     arg.place::<c_int>()?.put(w.fd());
                 }
             }
-            FI_GETWAITOBJ => arg.place::<fi_wait_obj>()?.put(obj),
+            FI_GETWAITOBJ => arg.place::<fi_wait_obj>()?.put(chosen(obj)),
             _ => return Err(FI_ENOSYS),
         }
     }
     Ok(())
+}
+
+/// The kind of wait object that there is where the application left it open.
+pub(crate) fn chosen(obj: fi_wait_obj) -> fi_wait_obj {
+    match obj {
+        FI_WAIT_UNSPEC => FI_WAIT_FD,
+        other => other,
+    }
 }
 
 /// Wait objects that a queue or counter may be opened with.

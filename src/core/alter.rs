@@ -67,6 +67,17 @@ fn set<T: Copy + PartialEq + Default>(to: &mut T, hint: T) {
 
 /// Shapes `info` by `hints` for an application of API version `api`.
 pub fn alter(api: u32, info: &mut Info, hints: Option<&Info>) {
+    let asked = hints
+        .and_then(|h| h.domain.as_ref())
+        .map_or(0, |d| d.mr_mode);
+    let local = info
+        .domain
+        .as_ref()
+        .is_some_and(|d| d.mr_mode & FI_MR_LOCAL != 0);
+    if local && (api < version(1, 5) || asked & MR_OLD != 0) {
+        // The way to say FI_MR_LOCAL before 1.5.
+        info.mode |= FI_LOCAL_MR;
+    }
     let Some(hints) = hints else {
         if let Some(d) = &mut info.domain {
             d.mr_mode = if api < version(1, 5) {
@@ -183,5 +194,25 @@ mod tests {
             FI_MSG | FI_SEND | FI_RECV | FI_LOCAL_COMM
         );
         assert_eq!(caps(all, 0, all), all);
+    }
+
+    #[test]
+    fn registration_of_local_memory_is_said_as_the_application_knows_it() {
+        let with_mode = |mr_mode| Info {
+            domain: Some(DomainAttr {
+                mr_mode,
+                ..DomainAttr::default()
+            }),
+            ..Info::default()
+        };
+        for (api, asked, local) in [
+            (version(1, 4), FI_MR_LOCAL, true),
+            (version(1, 18), FI_MR_BASIC, true),
+            (version(1, 18), FI_MR_LOCAL, false),
+        ] {
+            let mut i = with_mode(FI_MR_LOCAL);
+            alter(api, &mut i, Some(&with_mode(asked)));
+            assert_eq!(i.mode & FI_LOCAL_MR != 0, local);
+        }
     }
 }

@@ -189,7 +189,7 @@ pub fn check(api: u32, have: &Info, hints: &Info) -> Check {
 
 fn check_fabric(h: &FabricAttr, p: &FabricAttr) -> Check {
     if let (Some(want), Some(got)) = (&h.name, &p.name) {
-        if want != got {
+        if !want.eq_ignore_ascii_case(got) {
             return no("fabric_attr->name", want.clone(), got.clone());
         }
     }
@@ -236,7 +236,7 @@ fn check_mr_mode(api: u32, h: &DomainAttr, p: &DomainAttr, caps: u64, hint_mode:
 fn check_domain(api: u32, h: &DomainAttr, p: &DomainAttr, caps: u64, hint_mode: u64) -> Check {
     use super::tostr as t;
     if let (Some(want), Some(got)) = (&h.name, &p.name) {
-        if want != got {
+        if !want.eq_ignore_ascii_case(got) {
             return no("domain_attr->name", want.clone(), got.clone());
         }
     }

@@ -1,7 +1,7 @@
 //! Whole structures as text, in the layout that `fi_info -v` has always printed (fi_tostr(3)).
 
 use super::info::*;
-use super::{major, minor, tostr as t};
+use super::{major, minor, sockaddr, tostr as t};
 use crate::types::*;
 use std::fmt::Write;
 
@@ -45,6 +45,14 @@ pub fn address(format: u32, raw: Option<&[u8]>) -> String {
             ),
             _ => "(short address)".into(),
         },
+        (FI_ADDR_STR, Some(r)) => {
+            let text = r.split(|b| *b == 0).next().unwrap_or(r);
+            String::from_utf8_lossy(text).into_owned()
+        }
+        (FI_SOCKADDR | FI_SOCKADDR_IP | FI_SOCKADDR_IN | FI_SOCKADDR_IN6, Some(r)) => {
+            let a = sockaddr::from_raw(r);
+            a.map_or("(short address)".into(), |a| sockaddr::to_text(&a))
+        }
         (f, Some(r)) => {
             let hex: String = r.iter().map(|b| format!("{b:02x}")).collect();
             format!("{}://{hex}", t::addr_format(f).to_ascii_lowercase())

@@ -24,6 +24,7 @@ pub mod rng;
 #[cfg(any(test, feature = "internals"))]
 pub mod script;
 pub mod slab;
+pub(crate) mod sockaddr;
 pub mod sync;
 pub mod tostr;
 pub mod yielding;

@@ -79,7 +79,9 @@ impl MemTable {
         wanted: Option<u64>,
     ) -> Result<(u64, u64)> {
         let offsets = self.naming.offsets && wanted.is_some();
-        let wanted = wanted.filter(|_| self.naming.own_keys);
+        // A region that no peer reaches needs no key: applications give all of them the same.
+        let remote = access & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0;
+        let wanted = wanted.filter(|_| self.naming.own_keys && remote);
         let mut r = self.regions.write().unwrap_or_else(|e| e.into_inner());
         if r.len() >= MOST {
             return Err(FI_ENOMR);

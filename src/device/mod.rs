@@ -182,6 +182,8 @@ pub struct Caps {
     pub unsolicited: bool,
     /// Every peer has the same features, so that no handshake has to announce them.
     pub homogeneous: bool,
+    /// Each access of a peer can be an event ([`QueuePair::report_remote`]).
+    pub remote_events: bool,
     /// A peer that went down stays down: a later peer at its address begins a new session.
     pub sessions: bool,
     /// Supports mr_mode 0: the application chooses keys, and peers address regions by offset.

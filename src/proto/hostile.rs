@@ -193,7 +193,7 @@ impl Port for HostilePort {
         Ok(self.add(Use::Target { write }, v.len))
     }
 
-    fn close_target(&mut self, ctx: u32) {
+    fn close_target(&mut self, ctx: u32, _done: bool) {
         self.complete(ctx);
     }
 

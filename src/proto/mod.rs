@@ -157,8 +157,8 @@ pub trait Port {
     /// Checks a local region that a peer names and gives it an operation number, which
     /// [`Port::close_target`] releases.
     fn open_target(&mut self, at: &Iovs, write: bool) -> Result<u32, Failure>;
-    /// Releases a number from [`Port::open_target`].
-    fn close_target(&mut self, ctx: u32);
+    /// Releases a number from [`Port::open_target`]; `done`: the access took place as a whole.
+    fn close_target(&mut self, ctx: u32, done: bool);
     /// A peer's emulated write is complete.
     fn written(&mut self, from: PeerId, cq_data: Option<u64>, len: u64);
     /// Executes a peer's atomic on local memory. `data` holds the operands; for a compare the

@@ -221,7 +221,10 @@ impl Endpoint {
                 from: memory,
                 runt,
                 ..
-            } => self.plan_read(&mut rx, send_id, memory, runt),
+                // The C library's first bytes can be the whole message: then nothing is read, and
+                // its sender waits for no EOR.
+            } if runt < len => self.plan_read(&mut rx, send_id, memory, runt),
+            RtmKind::RuntRead { .. } => {}
             RtmKind::LongCts { send_id, .. } => rx.send_id = send_id,
             RtmKind::Eager | RtmKind::Medium { .. } => {}
         }
@@ -399,7 +402,7 @@ impl Endpoint {
         if let Some(rx) = self.rxs.remove(id) {
             port.expect(rx.from, false);
             self.release_serving(&rx);
-            port.close_target(rx.ctx);
+            port.close_target(rx.ctx, false);
         }
     }
 
@@ -451,7 +454,7 @@ impl Endpoint {
                 port.received(rx.ctx, msg, result);
             }
             RxKind::Write { cq_data } => {
-                port.close_target(rx.ctx);
+                port.close_target(rx.ctx, rx.failed.is_none());
                 if rx.failed.is_none() {
                     port.written(rx.from, cq_data, rx.total);
                 }

@@ -482,7 +482,7 @@ impl Endpoint {
                 p.serving = p.serving.saturating_sub(1);
                 // The slab reuses the number for another operation.
                 self.unanswered.retain(|(unanswered, _)| *unanswered != id);
-                port.close_target(t.ctx);
+                port.close_target(t.ctx, t.failed.is_none());
             } else {
                 port.sent(t.ctx, t.failed.map_or(Ok(()), Err));
             }

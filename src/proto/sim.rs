@@ -143,7 +143,7 @@ impl Port for ProtoSimPort {
         Ok(self.next_target)
     }
 
-    fn close_target(&mut self, ctx: u32) {
+    fn close_target(&mut self, ctx: u32, _done: bool) {
         assert!(self.targets.remove(&ctx).is_some());
     }
 

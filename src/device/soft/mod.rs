@@ -173,6 +173,7 @@ impl SoftDevice {
                 rdma_write: true,
                 unsolicited: true,
                 homogeneous: true,
+                remote_events: true,
                 sessions: true,
                 application_keys: SoftDevice::scalable(),
                 // 64 random bits.

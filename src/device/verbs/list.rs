@@ -129,6 +129,7 @@ unsafe fn describe(
             rdma_write: caps(CAP_RDMA_WRITE),
             unsolicited: caps(CAP_UNSOLICITED),
             homogeneous: false,
+            remote_events: false,
             sessions: false,
             application_keys: false,
             key_size: 4,

@@ -1,12 +1,12 @@
 //! Endpoints (fi_endpoint(3)): their bindings, settings and connections.
 
-use super::addr;
 use super::conn;
 use super::msg::MsgState;
 use super::passive::TcpRequest;
 use super::recvq::{forget, TcpRecvQueue};
 use super::state::TcpState;
 use crate::core::hash::ByWords;
+use crate::core::sockaddr as addr;
 use crate::core::{params, Errno, Info, Result};
 use crate::device::stream::{StreamListener, BACKLOG};
 use crate::proto::PeerId;

@@ -5,9 +5,9 @@
 //! which the system would send there; else physical networks come before bridges and tunnels, and
 //! loopback last.
 
-use super::addr;
 use crate::core::info::{DomainAttr, EpAttr, FabricAttr, RxAttr, TxAttr};
 use crate::core::registry::Query;
+use crate::core::sockaddr as addr;
 use crate::core::{alter, check, params, Info, Result};
 use crate::device::stream::{interface_addrs, InterfaceAddr};
 use crate::types::*;
@@ -329,8 +329,9 @@ fn places(q: &Query) -> Result<Places> {
     Ok(p)
 }
 
-/// Gives a candidate its address, and the names of the interface and network of that address.
-fn place(i: &mut Info, src: SocketAddr, at: Option<&InterfaceAddr>) {
+/// Gives a candidate its address, and the names of the interface and network of that address;
+/// `named`: the application asked for it.
+fn place(i: &mut Info, src: SocketAddr, at: Option<&InterfaceAddr>, named: bool) {
     i.addr_format = match src {
         SocketAddr::V4(_) => FI_SOCKADDR_IN,
         SocketAddr::V6(_) => FI_SOCKADDR_IN6,
@@ -343,8 +344,8 @@ fn place(i: &mut Info, src: SocketAddr, at: Option<&InterfaceAddr>) {
     if let Some(f) = &mut i.fabric {
         f.name = Some(network(at));
     }
-    // Loopback does not reach other hosts.
-    if at.loopback {
+    // Loopback does not reach other hosts, which whoever names its address knows.
+    if at.loopback && !named {
         i.caps &= !FI_REMOTE_COMM;
         if let Some(d) = &mut i.domain {
             d.caps &= !FI_REMOTE_COMM;
@@ -364,7 +365,7 @@ pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
                 return;
             }
             let mut i = base.clone();
-            place(&mut i, src, at);
+            place(&mut i, src, at, p.src.is_some());
             i.dest_addr = p.dest.as_ref().map(addr::to_raw);
             match candidate(&mut i, q) {
                 Ok(()) => list.push(i),

@@ -7,7 +7,6 @@
 //! first needed (`conn`), and leaves by its socket; `progress` takes in what arrives, which matches
 //! receives (`recvq`) or goes to registered memory.
 
-mod addr;
 mod bursts;
 mod conn;
 mod domain;

@@ -4,10 +4,10 @@
 //! reports it. Callers that send nothing are dropped after FI_TCP_CONNECT_TIMEOUT_MS. The number of
 //! such callers is limited, and that of requests which the application has not answered.
 
-use super::addr;
 use super::conn::{control_needs, next_caller, timeout};
 use super::wire::{emit_control, parse_control, ByteOrder, ControlKind, CONTROL};
 use crate::core::slab::Slab;
+use crate::core::sockaddr as addr;
 use crate::core::{errno, Info, Result};
 use crate::device::host;
 use crate::device::stream::{Poller, Ready, Stream, StreamListener, StreamRead, BACKLOG};

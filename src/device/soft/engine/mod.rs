@@ -569,7 +569,7 @@ impl Engine {
 /// Batches that the thread takes in at once: it holds the lock meanwhile, and comes back for more.
 const THREAD_ROUNDS: u32 = 8;
 
-/// Upper bound of [`message_for`] for every segment: what a peer may send, whose link may be another.
+/// Upper bound of [`message_for`] for every segment: a peer whose link is another may send as much.
 const MESSAGE_MAX: usize = 66_000;
 
 /// Largest message where packets carry `segment` bytes: half of 64 KiB and its headers, so that the

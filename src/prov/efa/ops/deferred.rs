@@ -12,6 +12,7 @@ use crate::prov::efa::ops;
 use crate::prov::efa::ops::OpKind;
 use crate::prov::efa::ops::{atomic, recv, rma};
 use crate::prov::efa::select::{answered, ROUTE_PENDING};
+use crate::prov::reports::completion::{rma_flags, send_flags, CntrKind};
 use crate::types::*;
 
 /// See the module text.
@@ -88,6 +89,28 @@ impl DeferredWork {
         }
     }
 
+    /// What its completion says of it: flags, length, tag.
+    fn described(&self) -> (u64, usize, u64) {
+        let tag = |tag: Option<u64>| tag.unwrap_or(0);
+        match &self.op.kind {
+            DeferredKind::Msg(r) => {
+                let flags = send_flags(r.tag.is_some());
+                (flags.into(), r.data.len(), tag(r.tag))
+            }
+            DeferredKind::Recv(r) => {
+                let kind = if r.tag.is_some() { FI_TAGGED } else { FI_MSG };
+                (FI_RECV | kind, 0, tag(r.tag.map(|(tag, _)| tag)))
+            }
+            DeferredKind::Rma(r) => (rma_flags(r.write).into(), r.data.len(), 0),
+            DeferredKind::Atomic(r) => {
+                let changes = matches!(r.fetch, Fetch::No);
+                let kind = if changes { FI_WRITE } else { FI_READ };
+                (FI_ATOMIC | kind, r.data.len(), 0)
+            }
+            DeferredKind::Cntr { .. } => (0, 0, 0),
+        }
+    }
+
     /// Reports an operation that could not be started.
     fn fail(&self, s: &mut State, ep: u32, e: Errno) {
         let text = format!(
@@ -103,6 +126,11 @@ impl DeferredWork {
         {
             c.add_error(1);
         }
+        let (flags, len, tag) = self.described();
+        if let Some(e) = s.eps.get(ep).filter(|_| flags != 0) {
+            e.cntrs
+                .count_error(&mut s.cntrs, CntrKind::of(flags as u32));
+        }
         let bound = s.eps.get(ep).and_then(|e| match self.op.kind {
             DeferredKind::Recv(_) => e.rx,
             _ => e.tx,
@@ -111,6 +139,9 @@ impl DeferredWork {
             q.push_error(ErrEntry {
                 entry: Entry {
                     context: self.op.common.context,
+                    flags,
+                    len,
+                    tag,
                     src: FI_ADDR_NOTAVAIL,
                     ..Entry::default()
                 },

@@ -10,7 +10,7 @@
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::any::NativeQp;
-use crate::device::{AmHeader, QpAddr, QueuePair, Taken};
+use crate::device::{AmHeader, Device, QpAddr, QueuePair, Taken};
 use crate::hmem::{Piece, UserMem};
 use crate::proto::{
     Failure, PeerId, Port, Received, RecvQueue, UnexpectedMessage, WriteWithData, ANY,
@@ -21,6 +21,7 @@ use crate::prov::efa::info::DGRAM_PREFIX;
 use crate::prov::efa::ops::UserOp;
 use crate::prov::efa::port::EpPort;
 use crate::prov::efa::same_host;
+use crate::prov::reports::completion::CntrKind;
 use crate::transport::{Completion, Payload, Status, Transport};
 use crate::types::*;
 
@@ -97,12 +98,21 @@ pub(crate) fn arrived(
 /// Reports a peer's write with immediate data; where that is agreed (FI_RX_CQ_DATA), the write
 /// consumes a receive.
 pub(crate) fn written(port: &mut EpPort, rq: &mut RecvQueue, from: PeerId, w: WriteWithData) {
+    count_write(port, w.len);
     if !port.writes_take_receives {
         return port.report_write(from, w.data, w.len);
     }
     match rq.place(from, None, 0, |r| port.adopt(r)) {
         Some(place) => port.wrote(place.ctx, from, w.len, w.data),
         None => rq.keep(UnexpectedMessage::write(port.id, from, w)),
+    }
+}
+
+/// Counts a peer's write with immediate data for FI_REMOTE_WRITE, where the adapter has no event of
+/// its own for the access. Other writes of peers are not seen there at all.
+fn count_write(port: &mut EpPort, len: usize) {
+    if !port.dev.attr().caps.remote_events {
+        port.count(CntrKind::RemoteWrite, len, true);
     }
 }
 
@@ -148,6 +158,7 @@ pub(crate) fn taken(port: &mut EpPort, done: &Completion, into: Piece, t: &Taken
         .op()
         .unwrap_or_else(|| port.ops.insert(UserOp::new(port.id, into.into(), *done)));
     if t.write {
+        count_write(port, t.len as usize);
         return port.wrote(ctx, from, t.len as usize, imm.unwrap_or(0));
     }
     let failed = (t.status != Status::Ok).then(|| crate::prov::efa::endpoint::failure(t.status));

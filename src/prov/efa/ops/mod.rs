@@ -134,7 +134,7 @@ pub(crate) fn fences(call: &impl Call) -> bool {
 }
 
 /// Defers an operation that has to wait behind a fence, or behind deferred operations. Returns
-/// whether it was deferred.
+/// whether it was deferred. `FI_EAGAIN` when too many are.
 pub(crate) fn wait(
     s: &mut State,
     id: u32,
@@ -148,7 +148,7 @@ pub(crate) fn wait(
         waits = deferred::under_way(s, id, peer);
     }
     if waits {
-        park(s, id, work())?;
+        park_within_limit(s, id, work())?;
     }
     Ok(waits)
 }
@@ -185,11 +185,7 @@ fn refresh(s: &mut State, av: u32) -> bool {
 /// Defers an operation until its peer on this host replies to the ring request. `FI_EAGAIN` when
 /// too many operations of the endpoint are deferred.
 pub(crate) fn wait_for_route(s: &mut State, id: u32, work: DeferredWork) -> Result<()> {
-    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
-    if ep.fenced.len() >= PARKED_MAX {
-        return Err(FI_EAGAIN);
-    }
-    park(s, id, work)?;
+    park_within_limit(s, id, work)?;
     notify_sleeper(s, id);
     Ok(())
 }
@@ -204,8 +200,16 @@ pub(crate) fn notify_sleeper(s: &mut State, id: u32) {
     }
 }
 
-/// Most deferred operations of an endpoint; beyond that [`wait_for_route`] refuses more.
+/// Most deferred operations of an endpoint that calls may add to.
 const PARKED_MAX: usize = 256;
+
+fn park_within_limit(s: &mut State, id: u32, work: DeferredWork) -> Result<()> {
+    let parked = s.eps.get(id).map_or(0, |e| e.fenced.len());
+    match parked < PARKED_MAX {
+        true => park(s, id, work),
+        false => Err(FI_EAGAIN),
+    }
+}
 
 pub(crate) fn park(s: &mut State, id: u32, work: DeferredWork) -> Result<()> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;

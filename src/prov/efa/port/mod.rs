@@ -358,8 +358,8 @@ impl Port for EpPort<'_> {
         Ok(self.ops.insert(op))
     }
 
-    fn close_target(&mut self, ctx: u32) {
-        if let Some(op) = self.ops.remove(ctx) {
+    fn close_target(&mut self, ctx: u32, done: bool) {
+        if let Some(op) = self.ops.remove(ctx).filter(|_| done) {
             let write = op.kind == OpKind::Target { write: true };
             for (i, key) in op.keys.iter().enumerate() {
                 // One operation, whatever its number of pieces: counted at the first piece's

@@ -1,12 +1,13 @@
 //! Address vectors (fi_av(3)) and memory regions (fi_mr(3)) of a domain.
 
 use super::TcpDomain;
+use crate::core::sockaddr as addr;
 use crate::core::Result;
 use crate::device::DmaBuf;
 use crate::hmem::UserMem;
 use crate::prov::contract::{busy_unless, Addresses, AvAttr, AvInfo, MemoryRegions, Mr};
 use crate::prov::tcp::peers::TcpAv;
-use crate::prov::tcp::{addr, conn, info};
+use crate::prov::tcp::{conn, info};
 use crate::types::*;
 use std::sync::atomic::Ordering;
 

@@ -1,6 +1,7 @@
 //! Endpoints and shared receive contexts of a domain (fi_endpoint(3)).
 
 use super::TcpDomain;
+use crate::core::sockaddr as addr;
 use crate::core::{Info, Result};
 use crate::prov::contract::{
     busy_unless, Connections, Endpoints, EventTarget, OnRequest, OptionValue, Poster,
@@ -10,7 +11,7 @@ use crate::prov::tcp::ep::{self, TcpEp, TcpSrx};
 use crate::prov::tcp::passive::{TcpPassive, TcpRequest};
 use crate::prov::tcp::recvq::TcpRecvQueue;
 use crate::prov::tcp::wire::CONTROL_DATA_MAX;
-use crate::prov::tcp::{addr, msg, ops};
+use crate::prov::tcp::{msg, ops};
 use crate::types::*;
 use std::sync::Arc;
 

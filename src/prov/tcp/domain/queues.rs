@@ -153,8 +153,9 @@ impl BlockingQueues for TcpDomain {
 mod tests {
     use super::*;
     use crate::core::registry::Query;
+    use crate::core::sockaddr as addr;
     use crate::core::version;
-    use crate::prov::tcp::{addr, Tcp};
+    use crate::prov::tcp::Tcp;
     use std::net::TcpListener;
 
     /// Only a call that makes progress gives up a connection whose peer does not answer.
