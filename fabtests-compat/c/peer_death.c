@@ -6,13 +6,15 @@
  * peer and cause. Then the survivor must be able to close everything.
  *
  * peer_death forked: a child of the victim survives it, with copies of the victim's sockets.
+ * peer_death closed: the victim has such a child, and closes everything instead of being killed.
  */
+#include <poll.h>
 #include "two.h"
 
 #define SIZE ((size_t) 64 << 20)
 #define WRITES 8
 
-static int forks;
+static int forks, closes;
 
 /* The victim sends and receives as fast as it can until it is killed. */
 static int victim(int fd)
@@ -22,17 +24,18 @@ static int victim(int fd)
 	fi_addr_t to = meet(fd, &me, &other);
 
 	if (forks && fork() == 0) {
-		char c;
+		struct pollfd survivor = { .fd = fd };
 
 		/* Until the survivor closes its end. */
-		while (read(fd, &c, 1) > 0)
-			;
+		poll(&survivor, 1, -1);
 		_exit(0);
 	}
 	DO(fi_send(ep, buf, SIZE, NULL, to, NULL));
 	DO(fi_recv(ep, buf + SIZE, SIZE, NULL, to, NULL));
-	for (;;)
+	for (char c; !closes || recv(fd, &c, 1, MSG_DONTWAIT) != 1;)
 		fi_cq_read(cq, e, 8);
+	close_all();
+	return read(fd, &e, 1) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 int main(int argc, char **argv)
@@ -43,8 +46,8 @@ int main(int argc, char **argv)
 	fi_addr_t to;
 	pid_t child;
 
-	(void) argv;
 	forks = argc > 1;
+	closes = forks && strcmp(argv[1], "closed") == 0;
 	setenv("FI_EFA_SOFT_TIMEOUT_MS", "1000", 0);
 	child = spawn_peer(victim, &fd);
 	me = open_all(2 * SIZE);
@@ -77,8 +80,13 @@ int main(int argc, char **argv)
 			return EXIT_FAILURE;
 		}
 	}
-	kill(child, SIGKILL);
-	waitpid(child, &status, 0);
+	if (closes) {
+		if (write(fd, "", 1) != 1)
+			return EXIT_FAILURE;
+	} else {
+		kill(child, SIGKILL);
+		waitpid(child, &status, 0);
+	}
 	t = now_s();
 	while (done + errors < want && now_s() - t < limit) {
 		ssize_t r = fi_cq_read(cq, &e, 1);
@@ -103,6 +111,9 @@ int main(int argc, char **argv)
 		return EXIT_FAILURE;
 	t = now_s();
 	close_all();
+	close(fd);
+	if (closes && (waitpid(child, &status, 0) != child || status != 0))
+		return EXIT_FAILURE;
 	printf("everything closed in %.2f s\n", now_s() - t);
 	return EXIT_SUCCESS;
 }

@@ -366,6 +366,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "bad_input",
         "peer_death",
         "peer_death forked",
+        "peer_death closed",
         "long_messages",
         "long_messages reluctantly",
         "many_accesses",

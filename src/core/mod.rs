@@ -17,6 +17,7 @@ pub mod iovs;
 pub mod layering;
 pub mod log;
 pub mod memory;
+pub mod numbered;
 pub mod params;
 pub mod process;
 pub mod registry;

@@ -9,7 +9,7 @@ use super::recv::{Rx, RxKind, PROTOCOL_VIOLATION};
 use super::recvq::RecvQueue;
 use super::send::{AckKind, Tx};
 use super::{Failure, PacketPayload, PeerId, Port, Token};
-use crate::core::slab::Slab;
+use crate::core::numbered::Numbered;
 use crate::types::*;
 use crate::wire::{
     carries_raw_addr, extra, Handshake, Opt, Repr, HEADER_MAX, RAW_ADDR_LEN, REF_SKIP,
@@ -85,8 +85,8 @@ impl PeerTable {
 pub struct Endpoint {
     pub(super) cfg: Config,
     pub(super) peers: PeerTable,
-    pub(super) txs: Slab<Tx>,
-    pub(super) rxs: Slab<Rx>,
+    pub(super) txs: Numbered<Tx>,
+    pub(super) rxs: Numbered<Rx>,
     /// Transmit operations with data to send.
     pub(super) ready: VecDeque<u32>,
     /// Receive operations with memory to read.
@@ -114,8 +114,8 @@ impl Endpoint {
                 ..cfg
             },
             peers: PeerTable::default(),
-            txs: Slab::default(),
-            rxs: Slab::default(),
+            txs: Numbered::default(),
+            rxs: Numbered::default(),
             ready: VecDeque::new(),
             reading: VecDeque::new(),
             unanswered: VecDeque::new(),

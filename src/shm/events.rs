@@ -471,6 +471,11 @@ impl EventThread {
                 match receive(c) {
                     ConnEvent::Nothing => break,
                     ConnEvent::Wake => ep.push(RingEvent::Awake(id)),
+                    // A connection brings one ring.
+                    ConnEvent::Ring(..) if x.from.get().is_some() => {
+                        ended = true;
+                        break;
+                    }
                     ConnEvent::Ring(from, fd) => {
                         let ring = match connection::owns(&from, *pid) {
                             true => RingSegment::open(fd).ok(),
@@ -487,7 +492,6 @@ impl EventThread {
                         if let Some(t) = &ep.table {
                             t.add_user(&map, gone);
                         }
-                        // A second ring on one connection is of the same caller.
                         let from = *x.from.get_or_init(|| from);
                         ep.push(RingEvent::Ring(id, from, RingReader::new(map)));
                     }

@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 /// Nanoseconds after which a writer that holds the ring's lock is given up.
 const KEPT_MAX: u64 = 5_000_000_000;
+/// Nanoseconds between two looks after which nothing is known of the time between.
+const PAUSE: u64 = 100_000_000;
 
 /// Lines from a record to the one that [`RingReader::prefetch`] requests: several are on their way
 /// while one is handled.
@@ -28,6 +30,8 @@ pub(crate) struct RingReader {
     claim: TargetLock,
     /// Since when the writer has held the lock of the accesses, nanoseconds; 0 while it does not.
     kept: u64,
+    /// When that was last seen.
+    kept_seen: u64,
 }
 
 /// What a look into the ring finds.
@@ -176,6 +180,7 @@ impl RingReader {
             given: 0,
             claim: TargetLock::default(),
             kept: 0,
+            kept_seen: 0,
         }
     }
 
@@ -227,9 +232,11 @@ impl RingReader {
     #[cold]
     fn check_lock_timeout(&mut self) -> bool {
         let now = host::now();
-        if self.kept == 0 {
+        // After a pause it may be held for another access.
+        if self.kept == 0 || now.saturating_sub(self.kept_seen) > PAUSE {
             self.kept = now;
         }
+        self.kept_seen = now;
         now.saturating_sub(self.kept) > KEPT_MAX
     }
 

@@ -134,6 +134,16 @@ impl Engine {
                     Some(Status::RemoteUnresponsive)
                 }
                 _ if p.tx.silence(now) > timeout => Some(Status::RemoteUnresponsive),
+                _ if p.tx.stuck(now) > STUCK_TIMEOUTS * timeout => {
+                    crate::warn_log!(
+                        FI_LOG_EP_DATA,
+                        "{}: a packet does not arrive although others do; packets here have up to \
+                         {} bytes of data: most likely a link on the way has a smaller MTU",
+                        p.to,
+                        self.cfg.segment
+                    );
+                    Some(Status::RemoteUnresponsive)
+                }
                 _ => None,
             };
             if let Some(status) = end {

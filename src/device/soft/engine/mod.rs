@@ -59,6 +59,8 @@ const SHARE: usize = 7;
 const REFUSALS: u64 = 64;
 /// An idle session is probed after this many peer time-outs ([`EngineConfig::timeout`]).
 const PROBE_TIMEOUTS: u64 = 6;
+/// Time-outs after which one packet that never arrives ends a session, although others do.
+const STUCK_TIMEOUTS: u64 = 3;
 /// Rejected datagrams after which the kernel is told to drop them.
 const STRANGERS: u32 = 64;
 /// Offset in a read response without data: the region was closed during the read.

@@ -16,6 +16,25 @@ fn numbers_wrap_and_each_is_fresh_once() {
     assert!(!r.fresh(1));
 }
 
+#[test]
+fn a_packet_that_never_arrives_is_noticed_although_others_do() {
+    let mut tx: TxFlow<u32> = TxFlow::new(7, 1 << 20);
+    let mut done = Vec::new();
+    let long = tx.push(1, 9000, MS);
+    for ms in 2..20 {
+        let short = tx.push(2, 8, ms * MS);
+        tx.ack_sel(short, &mut done);
+        tx.ack_end(ms * MS);
+        assert_eq!((tx.silence(ms * MS), tx.stuck(ms * MS)), (0, (ms - 1) * MS));
+    }
+    // Its receiver may have no buffer for it.
+    tx.not_ready(long, 30 * MS);
+    assert_eq!(tx.stuck(31 * MS), MS);
+    tx.ack_sel(long, &mut done);
+    tx.ack_end(32 * MS);
+    assert_eq!(tx.stuck(90 * MS), 0);
+}
+
 /// Per cent of packets lost and doubled, and delays, nanoseconds.
 #[derive(Clone, Copy)]
 struct Network {

@@ -99,6 +99,10 @@ pub(crate) struct TxFlow<T> {
     /// When the peer last acknowledged a packet or was not ready for one; begins when the first
     /// packet of an idle flow is sent.
     progress_at: u64,
+    /// The oldest packet at the last acknowledgement, and since when it is the oldest that the peer
+    /// could have taken.
+    oldest: u32,
+    oldest_since: u64,
 }
 
 impl<T> TxFlow<T> {
@@ -124,6 +128,8 @@ impl<T> TxFlow<T> {
             acked: 0,
             acked_at: None,
             progress_at: 0,
+            oldest: first_psn,
+            oldest_since: 0,
         }
     }
 
@@ -156,6 +162,7 @@ impl<T> TxFlow<T> {
     pub(crate) fn push(&mut self, what: T, bytes: u32, now: u64) -> u32 {
         if self.win.is_empty() {
             self.progress_at = now;
+            (self.oldest, self.oldest_since) = (self.next, now);
             if now.saturating_sub(self.last_sent) > PROBE_MAX {
                 self.cubic.idle();
             }
@@ -266,6 +273,9 @@ impl<T> TxFlow<T> {
     /// Ends the processing of one acknowledgement: measures, lets the window grow, finds losses.
     pub(crate) fn ack_end(&mut self, now: u64) {
         self.retire();
+        if self.una != self.oldest {
+            (self.oldest, self.oldest_since) = (self.una, now);
+        }
         let packets = core::mem::take(&mut self.acked);
         if packets > 0 {
             self.progress_at = now;
@@ -334,6 +344,9 @@ impl<T> TxFlow<T> {
         let at = psn.wrapping_sub(self.una) as usize;
         self.progress_at = now;
         self.probes = 0;
+        if at == 0 {
+            self.oldest_since = now;
+        }
         if let Some(p) = self.win.get_mut(at).filter(|p| !p.acked) {
             let wait = (RNR_MIN << p.tries.min(10)).min(RNR_MAX);
             p.not_before = now + wait;
@@ -397,9 +410,18 @@ impl<T> TxFlow<T> {
         }
     }
 
+    /// For how long one packet has not arrived, whatever else did.
+    pub(crate) fn stuck(&self, now: u64) -> u64 {
+        match self.win.is_empty() {
+            true => 0,
+            false => now.saturating_sub(self.oldest_since),
+        }
+    }
+
     /// The caller itself has paused for so long, up to `now`: the peer's silence begins later.
     pub(crate) fn excuse(&mut self, pause: u64, now: u64) {
         self.progress_at = now.min(self.progress_at.saturating_add(pause));
+        self.oldest_since = now.min(self.oldest_since.saturating_add(pause));
     }
 
     /// Marks all packets under way as lost, when the peer has accepted none of them.

@@ -4,6 +4,7 @@
 use super::timer::read_timer;
 use super::*;
 use crate::transport::Report;
+use std::collections::HashSet;
 
 impl VerbsQp {
     /// Polls the completion queue for up to `BATCH` completions.
@@ -168,14 +169,18 @@ impl VerbsQp {
         self.ring();
     }
 
-    /// Reports [`Event::Silent`] for each peer that owes an answer, once every `SILENCE_INTERVAL`.
+    /// Reports [`Event::Silent`] for each peer that owes an answer, once every `SILENCE_INTERVAL`,
+    /// unless a request to the peer is under way: the adapter reports its end, and further packets
+    /// to a peer that does not poll would take all slots.
     pub(super) fn report_silent(&mut self, into: &mut Events) {
         if self.silence_reported.elapsed() < SILENCE_INTERVAL {
             return;
         }
         self.silence_reported = Instant::now();
-        let peers = self.expected.keys();
-        into.list.extend(peers.map(|p| Event::Silent { peer: *p }));
+        let asked = self.slots.iter().flatten().map(|t| t.done.peer);
+        let asked: HashSet<QpAddr> = asked.filter_map(|p| self.remotes.addr(p)).collect();
+        let silent = self.expected.keys().filter(|p| !asked.contains(p));
+        into.list.extend(silent.map(|p| Event::Silent { peer: *p }));
     }
 
     /// Reads and acknowledges the events of the channel: ibv_destroy_cq(3) waits for all to be

@@ -145,6 +145,7 @@ impl Rendezvous {
                 early: Vec::new(),
                 number: Some(l.number),
                 at: l.at,
+                asked: false,
                 delivery: l.delivery,
                 began: 0,
                 fetch: None,

@@ -148,7 +148,7 @@ impl Rendezvous {
                     self.take_data(n, from, record, 0, rq, port);
                 }
             }
-            kind::DATA => self.take_data(record.word(0) as u32, from, record, 8, rq, port),
+            kind::DATA => self.take_asked(from, record, rq, port),
             kind::CTS => self.asked(from, record.word(0) as u32, record.word(8) as u32, port),
             kind::SPLIT_COPY => return self.help(from, record, port),
             kind::FIN => self.answered(from, record, port),

@@ -28,6 +28,8 @@ pub(super) struct RecvState {
     /// memory; 0 if there is none.
     pub number: Option<u32>,
     pub at: u64,
+    /// A CTS has asked its sender for the rest.
+    pub asked: bool,
     /// Its sender waits for a FIN, however its bytes come.
     pub delivery: bool,
     /// When it began, and the copy that is under way.
@@ -103,6 +105,7 @@ impl Rendezvous {
             early: Vec::new(),
             number: m.number,
             at: m.at,
+            asked: false,
             delivery: m.delivery,
             began: m.began(now),
             fetch: None,
@@ -272,9 +275,25 @@ impl Rendezvous {
         }
     }
 
+    /// Takes the bytes of a record that a CTS has asked for; drops those that none has, because the
+    /// message comes another way.
+    pub(super) fn take_asked<P: RendezvousPort>(
+        &mut self,
+        from: PeerId,
+        record: &impl ArrivedRecord,
+        rq: &mut RecvQueue,
+        port: &mut P,
+    ) {
+        let n = record.word(0) as u32;
+        if self.coming.get(n).is_some_and(|i| i.asked) {
+            self.take_data(n, from, record, 8, rq, port);
+        }
+    }
+
     /// Ends a message that is complete.
     pub(super) fn ends<P: RendezvousPort>(&mut self, n: u32, rq: &mut RecvQueue, port: &mut P) {
         self.leads.retain(|(_, l)| *l != n);
+        self.fetching.retain(|(m, _)| *m != n);
         let Some(i) = self.coming.get(n).filter(|i| i.place.is_some()) else {
             return;
         };
@@ -288,8 +307,11 @@ impl Rendezvous {
 
     /// Sends a CTS for the rest of a matched message.
     pub(super) fn ask<P: RendezvousPort>(&mut self, n: u32, port: &mut P) {
-        let i = self.coming.get(n);
-        if let Some((to, number)) = i.and_then(|i| Some((i.from, i.number?))) {
+        let i = self.coming.get_mut(n);
+        if let Some((to, number)) = i.and_then(|i| {
+            i.asked = true;
+            Some((i.from, i.number?))
+        }) {
             self.say(to, kind::CTS, [number.into(), n.into(), 0, 0, 0], port);
         }
     }
