@@ -125,6 +125,9 @@ struct Watch {
     what: WatchedSocket,
     /// Address of a caller, from its greeting.
     from: OnceLock<QpAddr>,
+    /// The connection has ended: whoever copies from or to the peer's memory sees it here before
+    /// the endpoint handles [`RingEvent::End`].
+    ended: Arc<AtomicBool>,
 }
 
 impl Watch {
@@ -302,7 +305,13 @@ impl EventThread {
         };
         add(fd, id);
         let from = OnceLock::new();
-        let watched = Watch { ep, what, from };
+        let ended = Arc::default();
+        let watched = Watch {
+            ep,
+            what,
+            from,
+            ended,
+        };
         let pid = watched.process();
         let gone = match &watched.what {
             WatchedSocket::Caller(_, _, gone) => Some(Arc::downgrade(gone)),
@@ -507,8 +516,9 @@ impl EventThread {
                     ConnEvent::Wake => ep.push(RingEvent::Awake(id)),
                     ConnEvent::Cts(number, there) => ep.push(RingEvent::Cts(id, number, there)),
                     ConnEvent::Accepted(table) => {
-                        let remote_table =
-                            table.and_then(|(probe, fd)| RemoteMrTable::new(*pid, fd, probe));
+                        let remote_table = table.and_then(|(probe, fd)| {
+                            RemoteMrTable::new((*pid, &x.ended), fd, probe)
+                        });
                         ep.push(RingEvent::Accepted(id, remote_table));
                         self.answers.signal();
                     }
@@ -520,6 +530,7 @@ impl EventThread {
             },
         }
         if ended || died {
+            x.ended.store(true, SeqCst);
             if let WatchedSocket::Caller(_, pid, gone) = &x.what {
                 // A process that cannot be watched counts as ended when its connection ends.
                 gone.fetch_or(died || !w.processes.contains_key(pid), SeqCst);

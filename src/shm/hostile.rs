@@ -115,7 +115,7 @@ impl RingHarness {
         peers.add(PEERS, 0, &peers_region.mem(), both);
         let (fd, at, value) = peers.offer();
         let pid = i32::try_from(std::process::id()).ok()?;
-        let remote_table = RemoteMrTable::new(pid, duplicate(fd)?, (at, value))?;
+        let remote_table = RemoteMrTable::new((pid, &Arc::default()), duplicate(fd)?, (at, value))?;
         let written = Arc::clone(writer.file());
         let initiator = Arc::new(Initiator::new(Arc::clone(&written), remote_table));
         let read = Arc::new(RingSegment::create().ok()?);

@@ -333,20 +333,35 @@ fn find(
 /// The initiator's side: a peer's table, and the process it is of.
 pub(crate) struct RemoteMrTable {
     pid: i32,
+    /// The connection that the table came by has ended: the process may have closed its endpoint,
+    /// or be another program, or another process with this number.
+    ended: Arc<AtomicBool>,
     table: MemfdMap,
 }
 
 impl RemoteMrTable {
-    /// A peer's table, if the system lets us into the peer's memory.
-    pub(crate) fn new(pid: i32, table: OwnedFd, probe: (u64, u64)) -> Option<RemoteMrTable> {
+    /// A peer's table, if the system lets us into the peer's memory; `peer`: its process, and
+    /// whether the connection with it has ended.
+    pub(crate) fn new(
+        (pid, ended): (i32, &Arc<AtomicBool>),
+        table: OwnedFd,
+        probe: (u64, u64),
+    ) -> Option<RemoteMrTable> {
         let table = MemfdMap::open_to_read(table, FILE..=FILE).ok()?;
         let mut word = [0u8; 8];
         let at = core::ptr::from_mut(&mut word).cast_const().cast();
         // SAFETY: the word lives to the end of this function.
         let local = unsafe { UserMem::new([(at, 8)]) }?;
         let reads = cma::copy(pid, false, &LocalBuffer::Mem(&local), 0, probe.0) == 8;
-        (pid > 0 && reads && u64::from_ne_bytes(word) == probe.1)
-            .then_some(RemoteMrTable { pid, table })
+        (pid > 0 && reads && u64::from_ne_bytes(word) == probe.1).then(|| RemoteMrTable {
+            pid,
+            ended: Arc::clone(ended),
+            table,
+        })
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.load(Relaxed)
     }
 
     /// Whether the peer asks for events of accesses.
@@ -386,13 +401,16 @@ impl RemoteMrTable {
     /// Writes `local` to, or reads it from, memory at an address that the peer has sent. `false`
     /// when not all of it was copied.
     pub(crate) fn cma_copy(&self, write: bool, local: &LocalBuffer, at: u64) -> bool {
-        cma::copy_all(self.pid, write, local, at).is_ok()
+        !self.has_ended() && cma::copy_all(self.pid, write, local, at).is_ok() && !self.has_ended()
     }
 
     /// Fills up to [`MANY`] pieces from memory at addresses that the peer has sent, by one system
     /// call. Returns how many were filled, counted from the first.
     pub(crate) fn cma_read_batch(&self, parts: impl Iterator<Item = (Piece, u64)>) -> usize {
-        cma::copy_batch(self.pid, false, parts)
+        match self.has_ended() {
+            true => 0,
+            false => cma::copy_batch(self.pid, false, parts),
+        }
     }
 
     /// Writes `local` to, or reads it from, a region of the peer. `mark` is the word that shows the
@@ -406,6 +424,9 @@ impl RemoteMrTable {
         addr: u64,
     ) -> core::result::Result<(), RmaDenied> {
         let _used = RegionUse::new(mark, tag);
+        if self.has_ended() {
+            return Err(RmaDenied::Status(Status::RemoteUnresponsive));
+        }
         let at = find(&self.table, tag, addr, local.byte_len() as u64, write)?;
         cma::copy_all(self.pid, write, local, at).map_err(|none| {
             match none && cma::process_gone() {
@@ -427,6 +448,9 @@ impl RemoteMrTable {
         parts: impl Iterator<Item = (Piece, u64)>,
     ) -> usize {
         let _used = RegionUse::new(mark, tag);
+        if self.has_ended() {
+            return 0;
+        }
         let found = parts.map_while(|(piece, addr)| {
             let at = find(&self.table, tag, addr, piece.len() as u64, write);
             Some((piece, at.ok()?))
@@ -461,7 +485,11 @@ mod tests {
         let (fd, at, value) = t.offer();
         // SAFETY: a duplicate of our own descriptor, owned from here on.
         let fd = unsafe { OwnedFd::from_raw_fd(libc::dup(fd)) };
-        RemoteMrTable::new(std::process::id() as i32, fd, (at, value))
+        RemoteMrTable::new(
+            (std::process::id() as i32, &Arc::default()),
+            fd,
+            (at, value),
+        )
     }
 
     fn mem(b: &mut [u8]) -> UserMem {
@@ -528,6 +556,24 @@ mod tests {
         far_mem.load(0, &mut seen);
         assert_eq!((seen[1], seen[2]), (4, 7));
         assert_eq!(ring.word(COPY_KEY).load(Relaxed), 0);
+    }
+
+    #[test]
+    fn nothing_is_copied_once_the_connection_has_ended() {
+        let t = MrTable::new(1).unwrap();
+        let Some(v) = visit_of(&t) else { return };
+        let (mut far, mut near) = ([7u8; 16], [1u8; 16]);
+        let at = far.as_ptr() as u64;
+        t.add(5, 0, &mem(&mut far), FI_REMOTE_READ);
+        let near_mem = mem(&mut near);
+        let into = LocalBuffer::Mem(&near_mem);
+        assert!(v.cma_copy(false, &into, at));
+        v.ended.store(true, SeqCst);
+        assert!(!v.cma_copy(false, &into, at));
+        let ring = RingSegment::create().unwrap();
+        let accessed = v.access(ring.word(COPY_KEY), false, &into, KeyHash::of(5), 0);
+        let gone = RmaDenied::Status(Status::RemoteUnresponsive);
+        assert_eq!(accessed, Err(gone));
     }
 
     #[test]

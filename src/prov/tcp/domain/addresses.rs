@@ -68,6 +68,9 @@ impl Addresses for TcpDomain {
 
     fn insert_addr(&self, id: u32, raw: &[u8]) -> Result<fi_addr_t> {
         let a = addr::from_raw(raw).ok_or(FI_EINVAL)?;
+        if a.ip().is_unspecified() || a.port() == 0 {
+            return Err(FI_EADDRNOTAVAIL);
+        }
         let mut s = self.lock();
         let s = &mut *s;
         let v = s.avs.get_mut(id).ok_or(FI_EBADF)?;
