@@ -77,7 +77,7 @@ static int receiver(void)
 /* Sends more messages than it has buffers to an endpoint without progress; how many failed. */
 static int overrun(enum fi_resource_mgmt mgmt)
 {
-	enum { MESSAGES = 5000 };
+	enum { MESSAGES = 5000, DEPTH = 2000 };
 	static struct fi_context2 ctx[MESSAGES];
 	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
 	struct fid_cq *other;
@@ -88,6 +88,7 @@ static int overrun(enum fi_resource_mgmt mgmt)
 
 	DO(0, ask("efa", 0));
 	info->domain_attr->resource_mgmt = mgmt;
+	info->tx_attr->size = DEPTH;
 	open_domain();
 	DO(0, fi_cq_open(domain, &ca, &other, NULL));
 	open_endpoint(other, other);
@@ -99,6 +100,9 @@ static int overrun(enum fi_resource_mgmt mgmt)
 	DO(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_RNR_RETRY, &tries, sizeof(tries)));
 	DO(0, fi_enable(ep));
 	DO(0, fi_mr_reg(domain, from, sizeof(from), FI_SEND, 0, 0, 0, &mr, NULL));
+	/* So many messages may be under way. */
+	for (; sent < DEPTH; sent++)
+		DO(0, fi_send(ep, from, 32, fi_mr_desc(mr), self, &ctx[sent]));
 	/* Without failures nothing more ends once all buffers are taken. A failure, where one must come,
 	 * is waited for: on a busy machine the adapter's own process may take its time. */
 	for (long idle = 0; done < sent || (sent < MESSAGES && !failed); idle++) {

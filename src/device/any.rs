@@ -6,8 +6,8 @@ pub use super::soft::{public_key, Naming};
 use super::soft::{SoftDevice, SoftQp};
 use super::verbs::{adapters, VerbsDevice, VerbsQp};
 use super::{
-    AdapterAttr, AmHeader, Device, DmaBuf, Events, MrObserver, QpAddr, QueueMemory, QueuePair,
-    RawQp, RnrPolicy,
+    AdapterAttr, AmHeader, Device, DmaBuf, Events, MrObserver, PacketQp, QpAddr, QueueMemory,
+    QueuePair, RawQp,
 };
 use crate::core::{params, Result};
 use crate::hmem::{InjectBuf, Piece, UserMem};
@@ -217,10 +217,10 @@ impl Device for Dev {
         each!(self, Dev, d => d.attr())
     }
 
-    fn open_qp(&self, qpn: u16, rnr: RnrPolicy) -> Result<AnyQp> {
+    fn open_qp(&self, qpn: u16, wanted: PacketQp) -> Result<AnyQp> {
         Ok(match self {
-            Dev::Soft(d) => AnyQp::Soft(d.open_qp(qpn, rnr)?),
-            Dev::Verbs(d) => AnyQp::Verbs(d.open_qp(qpn, rnr)?),
+            Dev::Soft(d) => AnyQp::Soft(d.open_qp(qpn, wanted)?),
+            Dev::Verbs(d) => AnyQp::Verbs(d.open_qp(qpn, wanted)?),
         })
     }
 

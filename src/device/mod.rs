@@ -91,10 +91,12 @@ pub struct AdapterAttr {
     pub mtu: usize,
     /// Largest RDMA read or write, bytes.
     pub max_rdma: usize,
-    /// Send queue depth: operations under way at once.
+    /// Send queue depth unless more is wanted: operations under way at once; and the most.
     pub sq_depth: usize,
-    /// Receive queue depth.
+    pub sends_most: usize,
+    /// Receive queue depth, and the most receives that an application may count on.
     pub rq_depth: usize,
+    pub recvs_most: usize,
     /// Address of the adapter.
     pub gid: [u8; 16],
     /// Link speed, bits per second; 0 when unknown.
@@ -136,20 +138,24 @@ pub struct WideLimits {
     pub sends: usize,
 }
 
-/// What becomes of a request whose receiver has no buffer for it (receiver not ready, RNR).
+/// Attributes of a queue pair for packets of the protocol.
 #[derive(Clone, Copy, Debug)]
-pub struct RnrPolicy {
-    /// Retries by the adapter (`rnr_retry` of ibv_modify_qp(3)): 0 to 6; 7 means no limit.
-    pub retries: u8,
+pub struct PacketQp {
+    /// Retries by the adapter of a request whose receiver has no buffer for it (`rnr_retry` of
+    /// ibv_modify_qp(3)): 0 to 6; 7 means no limit.
+    pub rnr_retry: u8,
     /// After that the application's operation fails; otherwise the request is made again.
-    pub reported: bool,
+    pub rnr_reported: bool,
+    /// Least send queue depth, up to [`AdapterAttr::sends_most`].
+    pub sends: usize,
 }
 
-impl RnrPolicy {
-    /// Retries without limit.
-    pub const FOR_EVER: RnrPolicy = RnrPolicy {
-        retries: 7,
-        reported: false,
+impl PacketQp {
+    /// Retries without limit, and the usual depth.
+    pub const DEFAULT: PacketQp = PacketQp {
+        rnr_retry: 7,
+        rnr_reported: false,
+        sends: 0,
     };
 }
 
@@ -164,6 +170,8 @@ pub struct RawQp {
     pub unsolicited: bool,
     /// Bytes of inline data that a work request has to carry.
     pub inline: usize,
+    /// See [`PacketQp::sends`].
+    pub sends: usize,
     /// RNR retries (`rnr_retry` of ibv_modify_qp(3)): 0 to 6; 7 means no limit.
     pub rnr_retry: u8,
     /// External completion queues of sends and of receives, in place of the queue pair's own.
@@ -488,7 +496,7 @@ pub trait Device {
     /// Capabilities and limits.
     fn attr(&self) -> &AdapterAttr;
     /// Opens a queue pair; `qpn` 0 lets the adapter choose.
-    fn open_qp(&self, qpn: u16, rnr: RnrPolicy) -> Result<Self::Qp>;
+    fn open_qp(&self, qpn: u16, wanted: PacketQp) -> Result<Self::Qp>;
     /// Opens a queue pair whose work requests are the application's own operations.
     fn open_raw(&self, wanted: &RawQp) -> Result<Self::Qp>;
     /// Opens queue pairs with consecutive numbers and one key, so that the address of the first

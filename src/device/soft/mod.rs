@@ -33,7 +33,7 @@ pub use super::mem_table::Naming;
 use super::stream::interface_addrs;
 use super::{
     gid_of, AdapterAttr, AmHeader, Caps, Data, Device, DirectLimits, Event, Events, MrObserver,
-    QpAddr, QueuePair, RawQp, RnrPolicy,
+    PacketQp, QpAddr, QueuePair, RawQp,
 };
 use crate::core::params;
 use crate::core::Result;
@@ -163,7 +163,9 @@ impl SoftDevice {
             mtu: engine::message_for(segment),
             max_rdma: MAX_RDMA,
             sq_depth: params::efa().tx_queue_size.clamp(2048, 65536),
+            sends_most: params::efa().tx_queue_size.clamp(2048, 65536),
             rq_depth: 4096,
+            recvs_most: 65536,
             gid: gid_of(ip),
             speed,
             up,
@@ -273,13 +275,13 @@ impl Device for SoftDevice {
         &self.attr
     }
 
-    fn open_qp(&self, qpn: u16, _: RnrPolicy) -> Result<SoftQp> {
+    fn open_qp(&self, qpn: u16, _: PacketQp) -> Result<SoftQp> {
         let names = (key_for(qpn)?, secret()?);
         self.qp(Sock::bind(self.ip, qpn, SOCKET_BYTES)?, names, qpn != 0)
     }
 
     fn open_raw(&self, wanted: &RawQp) -> Result<SoftQp> {
-        let mut q = self.open_qp(wanted.qpn, RnrPolicy::FOR_EVER)?;
+        let mut q = self.open_qp(wanted.qpn, PacketQp::DEFAULT)?;
         q.raw = true;
         Ok(q)
     }

@@ -137,8 +137,8 @@ fn messages_and_rdma_reach_a_target_that_never_polls() {
     let key = Some(key.as_str());
     for (fault, key) in [(None, None), (bad, None), (None, key), (bad, key)] {
         let (a_dev, b_dev) = (device_with(fault, key), device_with(fault, key));
-        let mut a = a_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
-        let mut b = b_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+        let mut a = a_dev.open_qp(0, PacketQp::DEFAULT).unwrap();
+        let mut b = b_dev.open_qp(0, PacketQp::DEFAULT).unwrap();
         let mut far: Vec<u8> = vec![0; 3 << 20];
         let mut near: Vec<u8> = (0..3 << 20).map(|i| (i % 251) as u8).collect();
         let key = b_dev
@@ -177,8 +177,8 @@ fn device_memory_goes_through_copies_of_the_library() {
     let bad = Some("loss=5,dup=5,reorder=40,delay=500,seed=9");
     for fault in [None, bad] {
         let (a_dev, b_dev) = (device(fault), device(fault));
-        let mut a = a_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
-        let mut b = b_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+        let mut a = a_dev.open_qp(0, PacketQp::DEFAULT).unwrap();
+        let mut b = b_dev.open_qp(0, PacketQp::DEFAULT).unwrap();
         let bytes: Vec<u8> = (0..300_000).map(|i| (i % 251) as u8).collect();
         let (near, back) = (fake::alloc(&bytes), fake::alloc(&vec![0; bytes.len()]));
         let far = fake::alloc(&vec![0; bytes.len()]);
@@ -209,8 +209,8 @@ fn device_memory_goes_through_copies_of_the_library() {
 #[test]
 fn bad_keys_and_vanished_peers_end_in_errors() {
     let (a_dev, b_dev) = (device(None), device(None));
-    let mut a = a_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
-    let b = b_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut a = a_dev.open_qp(0, PacketQp::DEFAULT).unwrap();
+    let b = b_dev.open_qp(0, PacketQp::DEFAULT).unwrap();
     let mut far = vec![0u8; 64];
     let mut near = vec![1u8; 65];
     let key = b_dev.reg_mr(mem(&mut far), FI_REMOTE_WRITE, None).unwrap();
@@ -272,10 +272,10 @@ fn bad_keys_and_vanished_peers_end_in_errors() {
 #[test]
 fn peers_that_come_and_go_leave_nothing() {
     let (dev, other) = (device(None), device(None));
-    let mut b = dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut b = dev.open_qp(0, PacketQp::DEFAULT).unwrap();
     let mut none = Vec::new();
     for i in 0..200 {
-        let mut peer = other.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+        let mut peer = other.open_qp(0, PacketQp::DEFAULT).unwrap();
         peer.send(i, &b.addr(), b"x", inject(b"")).unwrap();
         peer.ring();
         drive(&mut peer, 1, &mut none);
@@ -288,10 +288,10 @@ fn peers_that_come_and_go_leave_nothing() {
 #[test]
 fn one_peer_that_takes_nothing_leaves_room_for_others() {
     let (dev, other) = (device(None), device(None));
-    let mut a = dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut a = dev.open_qp(0, PacketQp::DEFAULT).unwrap();
     let (stuck, mut takes) = (
-        other.open_qp(0, RnrPolicy::FOR_EVER).unwrap(),
-        other.open_qp(0, RnrPolicy::FOR_EVER).unwrap(),
+        other.open_qp(0, PacketQp::DEFAULT).unwrap(),
+        other.open_qp(0, PacketQp::DEFAULT).unwrap(),
     );
     stuck.shared.lock().hold = Some(|_| true);
     let mut posted = 0;
@@ -313,8 +313,8 @@ fn one_peer_that_takes_nothing_leaves_room_for_others() {
 #[test]
 fn a_region_closed_during_a_read_ends_the_read_and_nothing_else() {
     let (a_dev, b_dev) = (device(None), device(None));
-    let mut a = a_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
-    let mut b = b_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut a = a_dev.open_qp(0, PacketQp::DEFAULT).unwrap();
+    let mut b = b_dev.open_qp(0, PacketQp::DEFAULT).unwrap();
     // Large enough that the read cannot end before the region is closed.
     let mut far = vec![0u8; 256 << 20];
     let mut near = vec![0u8; 256 << 20];
@@ -356,8 +356,8 @@ fn what_a_poll_left_keeps_the_queue_pair_from_arming() {
         }
     }
     let (a_dev, b_dev) = (device(None), device(None));
-    let mut a = a_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
-    let mut b = b_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut a = a_dev.open_qp(0, PacketQp::DEFAULT).unwrap();
+    let mut b = b_dev.open_qp(0, PacketQp::DEFAULT).unwrap();
     // Both know each other.
     let mut none = Vec::new();
     a.send(0, &b.addr(), b"m", inject(b"")).unwrap();
@@ -383,7 +383,7 @@ fn what_a_poll_left_keeps_the_queue_pair_from_arming() {
 /// Else each packet would wake the thread, too, after a pause of the application.
 #[test]
 fn an_application_that_polls_again_takes_its_queue_pair_back() {
-    let mut a = device(None).open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut a = device(None).open_qp(0, PacketQp::DEFAULT).unwrap();
     // The thread may have the queue pair again before the look at it.
     let taken_back = (0..100).any(|_| {
         while !a.shared.is_thread_driven() {
@@ -398,8 +398,8 @@ fn an_application_that_polls_again_takes_its_queue_pair_back() {
 #[test]
 fn a_burst_leaves_although_its_application_no_longer_polls() {
     let d = device(None);
-    let mut a = d.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
-    let mut b = d.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut a = d.open_qp(0, PacketQp::DEFAULT).unwrap();
+    let mut b = d.open_qp(0, PacketQp::DEFAULT).unwrap();
     let to = b.addr();
     a.send(0, &to, &[0], inject(&[])).unwrap();
     a.ring();
@@ -439,8 +439,8 @@ fn messages_of_several_packets_arrive_whole() {
             (d.cfg.segment, d.cfg.message) = (1000, 6000);
             d
         });
-        let mut a = a_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
-        let mut b = b_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+        let mut a = a_dev.open_qp(0, PacketQp::DEFAULT).unwrap();
+        let mut b = b_dev.open_qp(0, PacketQp::DEFAULT).unwrap();
         let data: Vec<u8> = (0..6000u32).map(|i| ((i * i) >> 3) as u8).collect();
         let sent: Vec<Vec<u8>> = (0..200u32)
             .map(|n| [&n.to_le_bytes()[..], &data[..(n as usize * 997) % 5990]].concat())
@@ -472,8 +472,8 @@ fn messages_of_several_packets_arrive_whole() {
 #[test]
 fn messages_wait_for_a_receiver_that_sleeps() {
     let (a_dev, b_dev) = (device(None), device(None));
-    let mut a = a_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
-    let mut b = b_dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut a = a_dev.open_qp(0, PacketQp::DEFAULT).unwrap();
+    let mut b = b_dev.open_qp(0, PacketQp::DEFAULT).unwrap();
     let mut none = Vec::new();
     for i in 0..200u64 {
         a.send(i, &b.addr(), &i.to_le_bytes(), inject(&[0; 1000]))

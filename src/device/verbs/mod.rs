@@ -19,7 +19,7 @@ mod rings;
 pub mod sys;
 pub mod transport;
 
-use super::{AdapterAttr, Device, DmaBuf, MrObserver, QpAddr, RawQp, RnrPolicy};
+use super::{AdapterAttr, Device, DmaBuf, MrObserver, PacketQp, QpAddr, RawQp};
 use crate::core::Result;
 use crate::hmem::UserMem;
 use crate::transport::Status;
@@ -37,6 +37,8 @@ use sys::*;
 /// Send queue depth and receive queue depth of a packet queue pair. Each entry has memory for one
 /// packet: with 8,928-byte packets, a queue pair takes 13 MB.
 pub const SENDS: usize = 512;
+/// Deepest send queue that an application may ask for.
+pub const SENDS_MOST: usize = 4096;
 pub const RECVS: usize = 1024;
 
 /// Queue depths of a queue pair whose work requests are the application's own operations; they name
@@ -167,7 +169,7 @@ impl Device for VerbsDevice {
         &self.0.adapter.attr
     }
 
-    fn open_qp(&self, qpn: u16, rnr: RnrPolicy) -> Result<VerbsQp> {
+    fn open_qp(&self, qpn: u16, packets: PacketQp) -> Result<VerbsQp> {
         if qpn != 0 {
             crate::info_log!(
                 FI_LOG_EP_CTRL,
@@ -179,11 +181,12 @@ impl Device for VerbsDevice {
             datagram: false,
             unsolicited: true,
             inline: 0,
-            rnr_retry: rnr.retries,
+            sends: packets.sends,
+            rnr_retry: packets.rnr_retry,
             ..RawQp::default()
         };
         let mut qp = VerbsQp::open(Arc::clone(&self.0), Mode::Packets, &wanted)?;
-        qp.reports_rnr = rnr.reported;
+        qp.reports_rnr = packets.rnr_reported;
         Ok(qp)
     }
 

@@ -103,7 +103,7 @@ fn rdm(d: &AdapterAttr) -> Info {
             | FI_DELIVERY_COMPLETE,
         msg_order: ORDER,
         inject_size: INJECT_MAX.min(d.mtu / 2),
-        size: d.sq_depth,
+        size: d.sends_most,
         iov_limit: crate::hmem::MAX_SEGS,
         rma_iov_limit: 1,
         ..TxAttr::default()
@@ -112,7 +112,7 @@ fn rdm(d: &AdapterAttr) -> Info {
         caps: RX_CAPS,
         op_flags: FI_COMPLETION | FI_MULTI_RECV,
         msg_order: ORDER,
-        size: d.rq_depth,
+        size: d.recvs_most,
         iov_limit: crate::hmem::MAX_SEGS,
         ..RxAttr::default()
     };
@@ -462,6 +462,16 @@ fn candidate(i: &mut Info, q: &Query, d: &AdapterAttr) -> check::Check {
     addresses(i, q, gid)?;
     alter::alter(q.api, i, q.hints);
     // What the provider decides where the application left it open.
+    if !direct && i.ep.as_ref().is_some_and(|e| e.type_ == FI_EP_RDM) {
+        let tx = q.hints.and_then(|h| h.tx.as_ref()).map_or(0, |t| t.size);
+        let rx = q.hints.and_then(|h| h.rx.as_ref()).map_or(0, |r| r.size);
+        if let Some(t) = i.tx.as_mut().filter(|_| tx == 0) {
+            t.size = d.sq_depth;
+        }
+        if let Some(r) = i.rx.as_mut().filter(|_| rx == 0) {
+            r.size = d.rq_depth;
+        }
+    }
     let asked = q.hints.and_then(|h| h.domain.as_ref());
     if let Some(d) = &mut i.domain {
         if asked.is_none_or(|h| h.progress == FI_PROGRESS_UNSPEC) {

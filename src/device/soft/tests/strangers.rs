@@ -61,7 +61,7 @@ impl Attacker {
 #[test]
 fn datagrams_without_the_token_are_refused() {
     let dev = device(None);
-    let mut b = dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut b = dev.open_qp(0, PacketQp::DEFAULT).unwrap();
     let mut far = vec![0u8; 64];
     let access = FI_REMOTE_WRITE | FI_REMOTE_READ;
     let key = dev.reg_mr(mem(&mut far), access, None).unwrap();
@@ -103,7 +103,7 @@ fn datagrams_without_the_token_are_refused() {
 #[test]
 fn a_token_is_valid_for_one_address_and_session() {
     let (dev, other) = (device(None), device(None));
-    let mut b = dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut b = dev.open_qp(0, PacketQp::DEFAULT).unwrap();
     let a = Attacker::of(&b);
     let token = b.addr().token;
     // A HELLO costs no memory, and its answer is no longer than the HELLO.
@@ -135,7 +135,7 @@ fn a_token_is_valid_for_one_address_and_session() {
     assert_eq!(poll(&mut b, 50), 1);
     assert_eq!(b.shared.lock().peer_count(), 1);
     // The attacker cannot reach another peer's session.
-    let mut peer = other.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut peer = other.open_qp(0, PacketQp::DEFAULT).unwrap();
     peer.send(1, &b.addr(), b"x", inject(b"")).unwrap();
     peer.ring();
     let mut none = Vec::new();
@@ -154,7 +154,7 @@ fn a_token_is_valid_for_one_address_and_session() {
 /// The first datagrams without a tag of ours are dropped by the engine, further ones by the kernel.
 #[test]
 fn the_kernel_drops_what_strangers_go_on_sending() {
-    let mut b = device(None).open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut b = device(None).open_qp(0, PacketQp::DEFAULT).unwrap();
     let fd = b.shared.lock().fd();
     let queued = || {
         let mut n: core::ffi::c_int = 0;
@@ -210,7 +210,7 @@ fn key_text(byte: u8) -> String {
 #[test]
 fn datagrams_sealed_without_the_key_are_dropped() {
     let dev = sealed(&key_text(1));
-    let mut b = dev.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut b = dev.open_qp(0, PacketQp::DEFAULT).unwrap();
     let a = Attacker::of(&b);
     // The attacker knows the token but not the key.
     a.send(a.head(packet::PacketKind::Hello, b.addr().token), b"");
@@ -220,7 +220,7 @@ fn datagrams_sealed_without_the_key_are_dropped() {
         (key_text(1), Status::Ok),
     ] {
         let other = sealed(&text);
-        let mut peer = other.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+        let mut peer = other.open_qp(0, PacketQp::DEFAULT).unwrap();
         peer.send(1, &b.addr(), b"x", inject(b"")).unwrap();
         peer.ring();
         assert_eq!(drive(&mut peer, 1, &mut none), [(1, want)]);
@@ -243,8 +243,8 @@ fn keys_change_while_programs_run() {
     for (before, after) in steps {
         let (x, y) = (sealed(&before), sealed(&after));
         let (mut a, mut b) = (
-            x.open_qp(0, RnrPolicy::FOR_EVER).unwrap(),
-            y.open_qp(0, RnrPolicy::FOR_EVER).unwrap(),
+            x.open_qp(0, PacketQp::DEFAULT).unwrap(),
+            y.open_qp(0, PacketQp::DEFAULT).unwrap(),
         );
         let mut none = Vec::new();
         a.send(1, &b.addr(), b"x", inject(b"")).unwrap();
@@ -259,8 +259,8 @@ fn keys_change_while_programs_run() {
 #[test]
 fn sealed_datagrams_cannot_be_changed_replayed_or_led_elsewhere() {
     let (x, y) = (sealed(&key_text(1)), sealed(&key_text(1)));
-    let mut b = y.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
-    let mut a = x.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut b = y.open_qp(0, PacketQp::DEFAULT).unwrap();
+    let mut a = x.open_qp(0, PacketQp::DEFAULT).unwrap();
     let mut none = Vec::new();
     // Every datagram that `a` sends from now on is recorded.
     let kept = a.shared.lock().tap();
@@ -299,7 +299,7 @@ fn sealed_datagrams_cannot_be_changed_replayed_or_led_elsewhere() {
     }
     assert_eq!(b.shared.lock().peer_count(), 0);
     // Another receiver with the key does not accept the datagrams either.
-    let mut c = y.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut c = y.open_qp(0, PacketQp::DEFAULT).unwrap();
     for d in &sent {
         path.send_to(d, ("127.0.0.1", c.addr().qpn)).unwrap();
     }
@@ -313,10 +313,10 @@ fn sealed_datagrams_cannot_be_changed_replayed_or_led_elsewhere() {
 #[test]
 fn nothing_is_kept_of_senders_long_after_their_sessions() {
     let (x, y) = (sealed(&key_text(1)), sealed(&key_text(1)));
-    let mut b = y.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let mut b = y.open_qp(0, PacketQp::DEFAULT).unwrap();
     let mut none = Vec::new();
     for i in 0..50 {
-        let mut a = x.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+        let mut a = x.open_qp(0, PacketQp::DEFAULT).unwrap();
         a.send(i, &b.addr(), b"x", inject(b"")).unwrap();
         a.ring();
         drive(&mut a, 1, &mut none);
@@ -335,8 +335,8 @@ fn a_service_is_found_by_its_number_and_admits_its_own_user() {
     let free = Sock::bind(IpAddr::V4(Ipv4Addr::LOCALHOST), 0, 0).unwrap();
     let port = free.port();
     drop(free);
-    let b = dev.open_qp(port, RnrPolicy::FOR_EVER).unwrap();
-    let mut a = other.open_qp(0, RnrPolicy::FOR_EVER).unwrap();
+    let b = dev.open_qp(port, PacketQp::DEFAULT).unwrap();
+    let mut a = other.open_qp(0, PacketQp::DEFAULT).unwrap();
     let to = QpAddr {
         token: 0,
         ..b.addr()

@@ -80,7 +80,7 @@ pub(crate) enum Mode {
 pub struct VerbsQp {
     pub(super) dev: Arc<OpenAdapter>,
     pub(super) mode: Mode,
-    /// The application's requests fail when the receiver has no buffer ([`RnrPolicy`]).
+    /// The application's requests fail when the receiver has no buffer ([`PacketQp`]).
     pub(in crate::device::verbs) reports_rnr: bool,
     /// Most inline data of a message, bytes, at most [`InlineData::MOST`]; of a write, too, where
     /// requests are wide.

@@ -16,7 +16,10 @@ impl VerbsQp {
         let packets = mode == Mode::Packets;
         let wide = raw.wide.filter(|_| wanted.inline > raw.inline);
         let (sends, recvs) = match (packets, wide) {
-            (true, _) => (a.attr.sq_depth, a.attr.rq_depth),
+            (true, _) => (
+                wanted.sends.clamp(a.attr.sq_depth, a.attr.sends_most),
+                a.attr.rq_depth,
+            ),
             (false, None) => (raw.sends, raw.recvs),
             (false, Some(w)) => (w.sends, raw.recvs),
         };

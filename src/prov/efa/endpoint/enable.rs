@@ -54,12 +54,13 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
     let counters = left_to_adapter(ep, &s.cntrs);
     let mut qp = match ep.context.take() {
         Some(qp) => qp,
-        None if ep.kind == Kind::Rdm => s.dev.open_qp(ep.qpn, ep.opts.rnr_policy())?,
+        None if ep.kind == Kind::Rdm => s.dev.open_qp(ep.qpn, ep.opts.packet_qp())?,
         None => s.dev.open_raw(&RawQp {
             qpn: ep.qpn,
             datagram: ep.kind == Kind::Dgram,
             unsolicited: !ep.writes_take_receives,
             inline: ep.opts.limit(),
+            sends: 0,
             rnr_retry: ep.opts.rnr_retry(),
             queues,
             counters,

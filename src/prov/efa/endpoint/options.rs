@@ -1,7 +1,7 @@
 //! Endpoint options (fi_endpoint(3), fi_efa(7)): `fi_getopt` and `fi_setopt`.
 
 use crate::core::Result;
-use crate::device::{AdapterAttr, QueuePair, RnrPolicy};
+use crate::device::{AdapterAttr, PacketQp, QueuePair};
 use crate::hmem;
 use crate::prov::contract::OptionValue;
 use crate::prov::efa::endpoint::{Ep, Kind};
@@ -44,6 +44,8 @@ pub(crate) struct Options {
     limit: usize,
     rma_limit: usize,
     atomic_limit: usize,
+    /// Operations that the application wants under way (tx_attr->size).
+    pub sends: usize,
     rnr_retry: usize,
     rnr_limit: bool,
     /// The application manages its receives (FI_RM_DISABLED): without one its peer's send fails.
@@ -73,6 +75,7 @@ impl Options {
             limit: inject,
             rma_limit: inject,
             atomic_limit: atomic,
+            sends: 0,
             rnr_retry: RNR_RETRY_FOR_EVER,
             rnr_limit: true,
             rnr_reported: false,
@@ -136,11 +139,12 @@ impl Options {
         self.rnr_retry as u8
     }
 
-    /// What becomes of packets whose receiver has no buffer.
-    pub(crate) fn rnr_policy(&self) -> RnrPolicy {
-        RnrPolicy {
-            retries: self.rnr_retry(),
-            reported: self.rnr_reported,
+    /// What its queue pair has to offer.
+    pub(crate) fn packet_qp(&self) -> PacketQp {
+        PacketQp {
+            rnr_retry: self.rnr_retry(),
+            rnr_reported: self.rnr_reported,
+            sends: self.sends,
         }
     }
 
