@@ -314,6 +314,16 @@ impl Endpoint {
         self.control(peer, buf.get(..n).unwrap_or(&[]), port);
     }
 
+    /// The number of the `n`th operation that sends, or receives: what a peer may name.
+    #[cfg(any(test, feature = "internals"))]
+    pub fn number(&self, sends: bool, n: u32) -> u32 {
+        let number = match sends {
+            true => self.txs.iter().nth(n as usize).map(|(n, _)| n),
+            false => self.rxs.iter().nth(n as usize).map(|(n, _)| n),
+        };
+        number.unwrap_or(n)
+    }
+
     /// Sends our handshake again, as a keep-alive: a peer accepts repeated handshakes, and the
     /// adapter reports a peer that is gone.
     pub fn resend_handshake(&mut self, peer: PeerId, port: &mut impl Port) {

@@ -56,6 +56,8 @@ struct HostilePort {
     posted: Vec<PostedKind>,
     awaited: i64,
     completions: u64,
+    /// Packets that say that a read is over (EOR).
+    eors: u32,
     script: Script,
 }
 
@@ -107,6 +109,8 @@ impl Port for HostilePort {
         if let Some(id) = token.tx() {
             self.posted.push(PostedKind::Packet(id));
         }
+        let packet = Repr::parse(head).map(|(r, _)| r);
+        self.eors += u32::from(matches!(packet, Some(Repr::Eor { .. })));
         true
     }
 
@@ -236,6 +240,7 @@ impl Bench {
         let iovs = self.iovs();
         let s = &mut self.world.script;
         let (id, other) = (s.below(6), s.below(6));
+        let (tx, rx) = (self.ep.number(true, id), self.ep.number(false, id));
         let msg_id = if s.one_in(16) {
             s.length() as u32
         } else {
@@ -342,36 +347,36 @@ impl Bench {
                 },
             }),
             12 | 13 => Repr::Cts {
-                send_id: id,
+                send_id: tx,
                 recv_id: other,
                 length,
                 read: s.flip(),
             },
             14..=16 => Repr::CtsData {
-                recv_id: id,
+                recv_id: rx,
                 length,
                 offset,
             },
             17 => Repr::ReadRsp {
-                recv_id: id,
+                recv_id: rx,
                 send_id: other,
                 length,
             },
             18 | 19 => Repr::AtomRsp {
-                recv_id: id,
+                recv_id: tx,
                 length,
             },
             20 => Repr::Eor {
-                send_id: id,
+                send_id: tx,
                 recv_id: other,
             },
             21 => Repr::ReadNack {
-                send_id: id,
+                send_id: tx,
                 recv_id: other,
             },
-            22 => Repr::Receipt { tx_id: id, msg_id },
+            22 => Repr::Receipt { tx_id: tx, msg_id },
             _ => Repr::PeerError {
-                op_id: id,
+                op_id: if other % 2 == 0 { tx } else { rx },
                 kind: s.below(4),
                 errno: other,
             },
@@ -575,8 +580,8 @@ impl Bench {
     }
 }
 
-/// Runs a script. Panics where an invariant of the module text does not hold.
-pub fn run(bytes: &[u8]) {
+/// An endpoint whose peer and adapter a script drives.
+fn bench(bytes: &[u8]) -> Bench {
     let cfg = Config {
         id: 0,
         mtu: MTU,
@@ -599,7 +604,7 @@ pub fn run(bytes: &[u8]) {
         },
         early_max: EARLY_MAX,
     };
-    let mut b = Bench {
+    Bench {
         ep: Endpoint::new(cfg),
         rq: RecvQueue::default(),
         world: HostilePort {
@@ -608,9 +613,15 @@ pub fn run(bytes: &[u8]) {
             posted: Vec::new(),
             awaited: 0,
             completions: 0,
+            eors: 0,
             script: Script::new(bytes),
         },
-    };
+    }
+}
+
+/// Runs a script. Panics where an invariant of the module text does not hold.
+pub fn run(bytes: &[u8]) {
+    let mut b = bench(bytes);
     while !b.world.script.over() {
         // As in the provider: senders wait while too many bytes are unexpected.
         if b.rq.bytes() > UNEXPECTED_MAX {
@@ -650,6 +661,55 @@ mod tests {
             10, 255, 255, 255, 255, 255, 158, 42, 33, 39, 33, 33, 33, 33, 46, 255, 255, 255, 255,
             255, 58, 138, 10, 158, 158, 158, 42, 1, 1, 255, 0, 0, 41, 33, 255, 255, 255, 255, 158,
         ]);
+    }
+
+    /// The first bytes of the C library's runting read can be the whole message. Its sender is done
+    /// when they have left: an EOR would end another operation of this number.
+    #[test]
+    fn a_runting_read_that_reads_nothing_sends_no_eor() {
+        for (length, eors) in [(64, 0), (100, 1)] {
+            // The script lets the adapter take every packet and read.
+            let mut b = bench(&[10; 64]);
+            let ctx = b.world.add(Use::Destination, 100);
+            let posted = b.rq.post(&RecvArgs {
+                src: ANY,
+                ctx,
+                len: 100,
+                tagged: false,
+                tag: 0,
+                ignore: 0,
+                multi: None,
+            });
+            assert!(posted.is_none());
+            let piece = RmaIov {
+                addr: 0,
+                len: length,
+                key: KEY,
+            };
+            let request = Repr::Rtm(Rtm {
+                msg_id: 0,
+                tag: None,
+                opt: Opt::default(),
+                kind: RtmKind::RuntRead {
+                    length,
+                    send_id: 3,
+                    offset: 0,
+                    runt: 64,
+                    from: Iovs::new(&[piece]).unwrap(),
+                },
+                receipt: None,
+                after_nack: false,
+            });
+            let mut bytes = vec![0; HEADER_MAX];
+            let n = request.emit(Some(9), &mut bytes);
+            bytes.truncate(n);
+            bytes.resize(n + 64, 0x5a);
+            b.ep.packet(PEER, &bytes, &mut b.rq, &mut b.world);
+            while !b.world.posted.is_empty() {
+                b.finish(0, false);
+            }
+            assert_eq!((b.world.completions, b.world.eors), (1, eors));
+        }
     }
 
     #[test]

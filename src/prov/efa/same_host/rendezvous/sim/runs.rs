@@ -519,3 +519,40 @@ fn numbers_of_peers_are_checked() {
     sim.check(7, 0);
     assert!(sim.begun.contains(&RECV) && NO_CTX > RECV);
 }
+
+#[test]
+fn bytes_that_nobody_asked_for_are_dropped() {
+    // The sender writes bytes of a message that is being copied from its memory.
+    let mut sim = Sim::new(7, 2);
+    sim.plan = vec![MessagePlan {
+        from: 0,
+        to: 1,
+        tag: None,
+        len: 1 << 20,
+        room: 1 << 20,
+        fast: [false; 2],
+        device: [false; 2],
+        delivery: false,
+    }];
+    sim.host.borrow_mut().refuses = 0;
+    sim.host.borrow_mut().unreached.clear();
+    sim.send(0);
+    sim.post(0);
+    let unasked = SimRecord {
+        host: Rc::clone(&sim.host),
+        from: 0,
+        to: 1,
+        what: plain(kind::DATA),
+        body: vec![0; 5000],
+    };
+    let mut steps = 0;
+    while !sim.sides.iter().all(|s| sim.idle(s)) || sim.sides[1].world.received.is_empty() {
+        steps += 1;
+        assert!(steps < 10_000);
+        sim.poll(0);
+        sim.poll(1);
+        let s = &mut sim.sides[1];
+        s.state.arrived(0, &unasked, &mut s.rq, &mut s.world);
+    }
+    sim.check(7, 0);
+}
