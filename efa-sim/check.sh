@@ -64,6 +64,7 @@ sim -- "$bin/forks" efa
 sim -- "$bin/forks" efa-direct
 sim -- "$bin/adapter_faults" receiver
 sim -- "$bin/adapter_faults" managed
+sim --rdma-size 4096 -- "$bin/adapter_faults" parts
 sim --no-rnr-retry -- "$bin/adapter_faults" receiver
 sim -- "$bin/inject" 32
 sim -- "$bin/write_receives" hardware

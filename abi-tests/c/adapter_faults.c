@@ -10,6 +10,8 @@
  *                         FI_OPT_EFA_RNR_RETRY permits
  * adapter_faults managed  the same with the protocol, whose messages need a buffer of the endpoint:
  *                         they fail with FI_RM_DISABLED only
+ * adapter_faults parts    reads of several requests (--rdma-size 4096) are refused while there is
+ *                         no room for all of them, and do not fail in the middle
  */
 #include <stdbool.h>
 #include <unistd.h>
@@ -138,6 +140,48 @@ static int overrun(enum fi_resource_mgmt mgmt)
 	return (int) failed;
 }
 
+/* Fills the queue almost with short reads, and posts a long one as soon as that is accepted. */
+static int parts(void)
+{
+	enum { LONG = 16 * 4096, ROUNDS = 20 };
+	static char far_mem[LONG], near_mem[LONG];
+	const uint64_t at = (uint64_t) (uintptr_t) far_mem;
+	struct fid_mr *far, *near;
+	struct fi_cq_data_entry e;
+	size_t posted = 0, done = 0;
+	bool shm = false;
+	ssize_t r;
+
+	open_disabled("efa");
+	DO(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_SHARED_MEMORY_PERMITTED, &shm, sizeof(shm)));
+	enable();
+	DO(0, fi_mr_reg(domain, far_mem, LONG, FI_REMOTE_READ, 0, 0, 0, &far, NULL));
+	DO(0, fi_mr_reg(domain, near_mem, LONG, FI_READ, 0, 0, 0, &near, NULL));
+	for (int round = 0; round < ROUNDS; round++) {
+		static struct fi_context2 ctx;
+
+		memset(far_mem, round, LONG);
+		for (size_t i = 8; i < info->tx_attr->size; i++, posted++)
+			DO(0, fi_read(ep, near_mem, 8, fi_mr_desc(near), self, at, fi_mr_key(far), &ctx));
+		while ((r = fi_read(ep, near_mem, LONG, fi_mr_desc(near), self, at, fi_mr_key(far), &ctx))) {
+			DO(-FI_EAGAIN, r);
+			r = fi_cq_read(cq, &e, 1);
+			TRUE(r == 1 || r == -FI_EAGAIN);
+			done += r == 1;
+		}
+		for (posted++; done < posted; done += r == 1) {
+			r = fi_cq_read(cq, &e, 1);
+			TRUE(r == 1 || r == -FI_EAGAIN);
+		}
+		TRUE(near_mem[LONG - 1] == (char) round);
+	}
+	printf("%zu reads, none of them in part\n", done);
+	DO(0, fi_close(&near->fid));
+	DO(0, fi_close(&far->fid));
+	close_all();
+	return 0;
+}
+
 static int managed(void)
 {
 	TRUE(overrun(FI_RM_DISABLED) > 0);
@@ -157,6 +201,8 @@ int main(int argc, char **argv)
 		return receiver();
 	if (argc == 2 && !strcmp(argv[1], "managed"))
 		return managed();
+	if (argc == 2 && !strcmp(argv[1], "parts"))
+		return parts();
 	TRUE(link || (argc == 2 && !strcmp(argv[1], "keys")));
 	open_disabled("efa");
 	enable();

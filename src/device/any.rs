@@ -348,6 +348,10 @@ impl QueuePair for AnyQp {
         each!(self, AnyQp, q => q.room())
     }
 
+    fn room_for(&self, count: usize) -> bool {
+        each!(self, AnyQp, q => q.room_for(count))
+    }
+
     fn copy_device_memory(&mut self, on: bool) {
         each!(self, AnyQp, q => q.copy_device_memory(on))
     }

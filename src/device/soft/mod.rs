@@ -460,6 +460,10 @@ impl QueuePair for SoftQp {
         self.outstanding < self.depth
     }
 
+    fn room_for(&self, count: usize) -> bool {
+        self.outstanding + count <= self.depth
+    }
+
     fn expect(&mut self, peer: &QpAddr, on: bool) {
         self.shared.lock().expect(peer, on, now());
     }

@@ -174,6 +174,10 @@ impl QueuePair for VerbsQp {
         !self.free.is_empty()
     }
 
+    fn room_for(&self, count: usize) -> bool {
+        self.free.len() >= count
+    }
+
     fn copy_device_memory(&mut self, on: bool) {
         self.copies_device_memory = on;
     }

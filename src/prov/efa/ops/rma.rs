@@ -8,7 +8,7 @@ use super::deferred::DeferredWork;
 use super::{fences, known, live_port, notify_sleeper, resolve, too_long, wait};
 use super::{UserOp, TX_FLAGS};
 use crate::core::{memory, Result};
-use crate::device::QueuePair;
+use crate::device::{Device, QueuePair};
 use crate::hmem::{Piece, UserMem};
 use crate::proto::{self, PeerId};
 use crate::prov::contract::{Call, Common, RmaReq, SendBuffer, SendData};
@@ -278,6 +278,14 @@ fn by_adapter(s: &mut State, id: u32, r: &RmaReq<SendData>, done: Completion) ->
         }
         let max = ep.config.max_rdma;
         let many = mem.len() > max;
+        // Room for all parts, or, of more than a queue holds, for as many as it may have free.
+        let parts = mem
+            .len()
+            .div_ceil(max.max(1))
+            .min(port.dev.attr().sq_depth / 2);
+        if many && !port.qp.room_for(parts) {
+            return Ok(Verdict::NoResources);
+        }
         // Host memory, one part, no counter of its own: no operation record is needed.
         let own = !many && mem.is_host() && r.common.completion_cntr.is_none();
         let mut done = done;

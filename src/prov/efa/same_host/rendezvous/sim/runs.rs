@@ -471,16 +471,16 @@ fn a_process_that_dies_ends_what_needed_it() {
     }
 }
 
-#[test]
-fn numbers_of_peers_are_checked() {
-    // A FIN, CTS or DATA from a peer that has no part in the message changes nothing.
-    let mut sim = Sim::new(7, 3);
+/// A host of `sides` processes, the first of which has sent the second a message of `len` bytes,
+/// and where every memory can be reached.
+fn one_message(sides: u64, len: usize) -> Sim {
+    let mut sim = Sim::new(7, sides);
     sim.plan = vec![MessagePlan {
         from: 0,
         to: 1,
         tag: None,
-        len: 300_000,
-        room: 300_000,
+        len,
+        room: len,
         fast: [false; 2],
         device: [false; 2],
         delivery: false,
@@ -488,6 +488,26 @@ fn numbers_of_peers_are_checked() {
     sim.host.borrow_mut().refuses = 0;
     sim.host.borrow_mut().unreached.clear();
     sim.send(0);
+    sim
+}
+
+/// Polls until that message is received, as it was sent; `each` acts on its receiver in between.
+fn until_received(sim: &mut Sim, mut each: impl FnMut(&mut SimEndpoint)) {
+    let mut steps = 0;
+    while !sim.sides.iter().all(|s| sim.idle(s)) || sim.sides[1].world.received.is_empty() {
+        steps += 1;
+        assert!(steps < 10_000);
+        sim.poll(0);
+        sim.poll(1);
+        each(&mut sim.sides[1]);
+    }
+    sim.check(7, 0);
+}
+
+#[test]
+fn numbers_of_peers_are_checked() {
+    // A FIN, CTS or DATA from a peer that has no part in the message changes nothing.
+    let mut sim = one_message(3, 300_000);
     for kind in [
         kind::FIN,
         kind::CTS,
@@ -509,34 +529,14 @@ fn numbers_of_peers_are_checked() {
     }
     assert!(sim.sides[0].world.sent.is_empty());
     sim.post(0);
-    let mut steps = 0;
-    while !sim.sides.iter().all(|s| sim.idle(s)) || sim.sides[1].world.received.is_empty() {
-        steps += 1;
-        assert!(steps < 10_000);
-        sim.poll(0);
-        sim.poll(1);
-    }
-    sim.check(7, 0);
+    until_received(&mut sim, |_| {});
     assert!(sim.begun.contains(&RECV) && NO_CTX > RECV);
 }
 
 #[test]
 fn bytes_that_nobody_asked_for_are_dropped() {
     // The sender writes bytes of a message that is being copied from its memory.
-    let mut sim = Sim::new(7, 2);
-    sim.plan = vec![MessagePlan {
-        from: 0,
-        to: 1,
-        tag: None,
-        len: 1 << 20,
-        room: 1 << 20,
-        fast: [false; 2],
-        device: [false; 2],
-        delivery: false,
-    }];
-    sim.host.borrow_mut().refuses = 0;
-    sim.host.borrow_mut().unreached.clear();
-    sim.send(0);
+    let mut sim = one_message(2, 1 << 20);
     sim.post(0);
     let unasked = SimRecord {
         host: Rc::clone(&sim.host),
@@ -545,14 +545,7 @@ fn bytes_that_nobody_asked_for_are_dropped() {
         what: plain(kind::DATA),
         body: vec![0; 5000],
     };
-    let mut steps = 0;
-    while !sim.sides.iter().all(|s| sim.idle(s)) || sim.sides[1].world.received.is_empty() {
-        steps += 1;
-        assert!(steps < 10_000);
-        sim.poll(0);
-        sim.poll(1);
-        let s = &mut sim.sides[1];
+    until_received(&mut sim, |s| {
         s.state.arrived(0, &unasked, &mut s.rq, &mut s.world);
-    }
-    sim.check(7, 0);
+    });
 }
