@@ -208,6 +208,13 @@ struct WaitMember<D: Domain> {
     seen: (u64, u64),
 }
 
+impl<D: Domain> Clone for WaitMember<D> {
+    fn clone(&self) -> WaitMember<D> {
+        let what = self.what.clone();
+        WaitMember { what, ..*self }
+    }
+}
+
 impl<D: Domain> WaitBody<D> {
     /// Watches a queue or counter, whose wait object has this descriptor.
     pub(crate) fn add(&self, fd: i32, what: Member<D>) {
@@ -228,13 +235,12 @@ impl<D: Domain> WaitBody<D> {
 
     /// Whether a counter has changed since fi_wait last said so; says so now.
     fn counters_changed(&self) -> Result<bool> {
-        let members: Vec<(i32, Member<D>)> = self.snapshot();
         let mut changed = false;
-        for (fd, m) in members {
-            if let Member::Cntr(d, id) = m {
+        for m in self.snapshot() {
+            if let Member::Cntr(d, id) = m.what {
                 let now = d.read_cntr(id)?;
                 let mut all = self.lock();
-                let own = all.iter_mut().find(|m| m.fd == fd);
+                let own = all.iter_mut().find(|own| own.fd == m.fd);
                 changed |= own.is_some_and(|m| core::mem::replace(&mut m.seen, now) != now);
             }
         }
@@ -242,8 +248,8 @@ impl<D: Domain> WaitBody<D> {
     }
 
     /// The members, to be used without the lock: their calls take others.
-    fn snapshot(&self) -> Vec<(i32, Member<D>)> {
-        self.lock().iter().map(|m| (m.fd, m.what.clone())).collect()
+    fn snapshot(&self) -> Vec<WaitMember<D>> {
+        self.lock().clone()
     }
 }
 
@@ -319,13 +325,11 @@ entry! {
             }
             let left = remaining(until);
             let mut most = left;
-            for (_, m) in b.snapshot() {
-                let armed = match m {
+            for m in b.snapshot() {
+                let armed = match m.what {
                     Member::Cq(d, id) => d.arm_cq(id),
-                    Member::Cntr(d, id) => {
-                        let (value, errors) = d.read_cntr(id)?;
-                        d.arm_cntr(id, value + 1, errors)
-                    }
+                    // It may have changed since it was read above.
+                    Member::Cntr(d, id) => d.arm_cntr(id, m.seen.0 + 1, m.seen.1),
                 };
                 match armed {
                     Ok(limit) => most = shorter(most, limit),

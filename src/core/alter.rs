@@ -65,6 +65,18 @@ fn set<T: Copy + PartialEq + Default>(to: &mut T, hint: T) {
     }
 }
 
+/// Sizes of the contexts that the application left open.
+pub fn default_sizes(info: &mut Info, hints: Option<&Info>, (tx, rx): (usize, usize)) {
+    let asked_tx = hints.and_then(|h| h.tx.as_ref()).map_or(0, |t| t.size);
+    let asked_rx = hints.and_then(|h| h.rx.as_ref()).map_or(0, |r| r.size);
+    if let Some(t) = info.tx.as_mut().filter(|_| asked_tx == 0) {
+        t.size = tx;
+    }
+    if let Some(r) = info.rx.as_mut().filter(|_| asked_rx == 0) {
+        r.size = rx;
+    }
+}
+
 /// Shapes `info` by `hints` for an application of API version `api`.
 pub fn alter(api: u32, info: &mut Info, hints: Option<&Info>) {
     let asked = hints

@@ -480,7 +480,7 @@ impl Endpoint {
             if t.target {
                 let p = self.peers.get(t.peer);
                 p.serving = p.serving.saturating_sub(1);
-                // The slab reuses the number for another operation.
+                // The number comes again, for another operation.
                 self.unanswered.retain(|(unanswered, _)| *unanswered != id);
                 port.close_target(t.ctx, t.failed.is_none());
             } else {

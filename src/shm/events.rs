@@ -501,7 +501,7 @@ impl EventThread {
                         if let Some(t) = &ep.table {
                             t.add_user(&map, gone);
                         }
-                        let from = *x.from.get_or_init(|| from);
+                        let _ = x.from.set(from);
                         ep.push(RingEvent::Ring(id, from, RingReader::new(map)));
                     }
                     ConnEvent::Accepted(_) | ConnEvent::Cts(..) | ConnEvent::End => {

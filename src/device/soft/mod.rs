@@ -158,12 +158,13 @@ impl SoftDevice {
         };
         let (link_mtu, speed, up) = link_of(&netdev);
         let segment = engine::segment_for(link_mtu, ip.is_ipv6(), keys::wanted(ip));
+        let depth = params::efa().tx_queue_size.clamp(2048, 65536);
         let attr = AdapterAttr {
             name: "efasoft0".into(),
             mtu: engine::message_for(segment),
             max_rdma: MAX_RDMA,
-            sq_depth: params::efa().tx_queue_size.clamp(2048, 65536),
-            sends_most: params::efa().tx_queue_size.clamp(2048, 65536),
+            sq_depth: depth,
+            sends_most: depth,
             rq_depth: 4096,
             recvs_most: 65536,
             gid: gid_of(ip),

@@ -37,9 +37,9 @@ use sys::*;
 /// Send queue depth and receive queue depth of a packet queue pair. Each entry has memory for one
 /// packet: with 8,928-byte packets, a queue pair takes 13 MB.
 pub const SENDS: usize = 512;
+pub const RECVS: usize = 1024;
 /// Deepest send queue that an application may ask for.
 pub const SENDS_MOST: usize = 4096;
-pub const RECVS: usize = 1024;
 
 /// Queue depths of a queue pair whose work requests are the application's own operations; they name
 /// the application's memory.

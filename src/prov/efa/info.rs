@@ -463,14 +463,7 @@ fn candidate(i: &mut Info, q: &Query, d: &AdapterAttr) -> check::Check {
     alter::alter(q.api, i, q.hints);
     // What the provider decides where the application left it open.
     if !direct && i.ep.as_ref().is_some_and(|e| e.type_ == FI_EP_RDM) {
-        let tx = q.hints.and_then(|h| h.tx.as_ref()).map_or(0, |t| t.size);
-        let rx = q.hints.and_then(|h| h.rx.as_ref()).map_or(0, |r| r.size);
-        if let Some(t) = i.tx.as_mut().filter(|_| tx == 0) {
-            t.size = d.sq_depth;
-        }
-        if let Some(r) = i.rx.as_mut().filter(|_| rx == 0) {
-            r.size = d.rq_depth;
-        }
+        alter::default_sizes(i, q.hints, (d.sq_depth, d.rq_depth));
     }
     let asked = q.hints.and_then(|h| h.domain.as_ref());
     if let Some(d) = &mut i.domain {

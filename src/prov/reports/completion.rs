@@ -127,6 +127,12 @@ pub(crate) fn rma_flags(write: bool) -> u32 {
     (FI_RMA | if write { FI_WRITE } else { FI_READ }) as u32
 }
 
+/// Flags of the completion of an atomic that changes remote memory only, or returns what was there.
+#[inline]
+pub(crate) fn atomic_flags(changes: bool) -> u32 {
+    (FI_ATOMIC | if changes { FI_WRITE } else { FI_READ }) as u32
+}
+
 /// Report of an operation: with an entry, or to counters only.
 #[inline]
 pub(crate) fn reported(entry: bool) -> Report {

@@ -408,13 +408,6 @@ fn candidate(i: &mut Info, q: &Query) -> check::Check {
     }
     alter::alter(q.api, i, q.hints);
     let p = params::tcp();
-    let tx_size = q.hints.and_then(|h| h.tx.as_ref()).map_or(0, |t| t.size);
-    let rx_size = q.hints.and_then(|h| h.rx.as_ref()).map_or(0, |r| r.size);
-    if let Some(t) = i.tx.as_mut().filter(|_| tx_size == 0) {
-        t.size = p.tx_size;
-    }
-    if let Some(r) = i.rx.as_mut().filter(|_| rx_size == 0) {
-        r.size = p.rx_size;
-    }
+    alter::default_sizes(i, q.hints, (p.tx_size, p.rx_size));
     Ok(())
 }

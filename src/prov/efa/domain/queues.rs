@@ -179,7 +179,7 @@ fn poll_cq(
 }
 
 /// Whether a peer of the endpoints was last on this processor, as far as is known, and whether the
-/// reader has waited for long.
+/// reader yields although none was ([`YieldBackoff::yields_alone`]).
 fn shares_processor(s: &mut State, polled: PolledObject) -> (Option<bool>, bool) {
     let Some((backoff, eps)) = polled.of(&mut s.cqs, &mut s.cntrs) else {
         return (None, false);

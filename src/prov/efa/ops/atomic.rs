@@ -15,7 +15,7 @@ use crate::prov::efa::endpoint::{Kind, LiveEndpoint};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host::shm_rma;
 use crate::prov::efa::select::{choose_message, route_or_keep, MessageRoute};
-use crate::prov::reports::completion::{ended_entry, reported, CntrKind};
+use crate::prov::reports::completion::{atomic_flags, ended_entry, reported, CntrKind};
 use crate::transport::{AtomicRequest, Completion, RemoteAddr, Verdict};
 use crate::types::*;
 use crate::wire::RmaIov;
@@ -116,7 +116,7 @@ fn completion(
     Completion {
         context: call.context(),
         len: at.len as usize,
-        flags: (FI_ATOMIC | if changes { FI_WRITE } else { FI_READ }) as u32,
+        flags: atomic_flags(changes),
         peer,
         report: reported(entry),
         remote: RemoteAddr {

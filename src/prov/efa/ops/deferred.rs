@@ -12,7 +12,7 @@ use crate::prov::efa::ops;
 use crate::prov::efa::ops::OpKind;
 use crate::prov::efa::ops::{atomic, recv, rma};
 use crate::prov::efa::select::{answered, ROUTE_PENDING};
-use crate::prov::reports::completion::{rma_flags, send_flags, CntrKind};
+use crate::prov::reports::completion::{atomic_flags, rma_flags, send_flags, CntrKind};
 use crate::types::*;
 
 /// See the module text.
@@ -104,8 +104,7 @@ impl DeferredWork {
             DeferredKind::Rma(r) => (rma_flags(r.write).into(), r.data.len(), 0),
             DeferredKind::Atomic(r) => {
                 let changes = matches!(r.fetch, Fetch::No);
-                let kind = if changes { FI_WRITE } else { FI_READ };
-                (FI_ATOMIC | kind, r.data.len(), 0)
+                (atomic_flags(changes).into(), r.data.len(), 0)
             }
             DeferredKind::Cntr { .. } => (0, 0, 0),
         }

@@ -278,13 +278,12 @@ fn by_adapter(s: &mut State, id: u32, r: &RmaReq<SendData>, done: Completion) ->
         }
         let max = ep.config.max_rdma;
         let many = mem.len() > max;
-        // Room for all parts, or, of more than a queue holds, for as many as it may have free.
-        let parts = mem
-            .len()
-            .div_ceil(max.max(1))
-            .min(port.dev.attr().sq_depth / 2);
-        if many && !port.qp.room_for(parts) {
-            return Ok(Verdict::NoResources);
+        if many {
+            // Room for all parts, or, of more than a queue holds, for as many as it may have free.
+            let parts = mem.len().div_ceil(max.max(1));
+            if !port.qp.room_for(parts.min(port.dev.attr().sq_depth / 2)) {
+                return Ok(Verdict::NoResources);
+            }
         }
         // Host memory, one part, no counter of its own: no operation record is needed.
         let own = !many && mem.is_host() && r.common.completion_cntr.is_none();

@@ -191,14 +191,12 @@ fn mute(s: &mut TcpState, ep: u32) {
 /// Looks at listeners again whose time has come.
 pub(crate) fn unmute(s: &mut TcpState) {
     let now = Instant::now();
-    let (due, left) = s.muted.drain(..).partition(|(_, until)| *until <= now);
-    s.muted = left;
-    let due: Vec<(u32, Instant)> = due;
-    for (ep, _) in due {
-        if let Some(l) = s.eps.get(ep).and_then(|e| e.listener.as_ref()) {
-            s.poller.add(l.fd(), listener_name(ep), true, false);
+    for (ep, _) in s.muted.iter().filter(|(_, until)| *until <= now) {
+        if let Some(l) = s.eps.get(*ep).and_then(|e| e.listener.as_ref()) {
+            s.poller.add(l.fd(), listener_name(*ep), true, false);
         }
     }
+    s.muted.retain(|(_, until)| *until > now);
 }
 
 /// How long a listener is not looked at after a connection could not be taken in.
