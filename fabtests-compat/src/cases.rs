@@ -358,6 +358,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "old_nodes",
         "imports",
         "write_receives",
+        "tcp_regions",
         "provider_file",
         "counters",
         "polled_counters efa",

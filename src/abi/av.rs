@@ -19,7 +19,7 @@ entry! {
         out: *mut *mut fid_av as OutParam<*mut fid_av>,
         context: *mut c_void,
     ) -> c_int = "fi_av_open" {
-        if attr.flags & (FI_EVENT | FI_SYMMETRIC) != 0 {
+        if attr.flags & (FI_EVENT | FI_SYMMETRIC | FI_AV_USER_ID) != 0 {
             crate::warn_log!(
                 FI_LOG_AV,
                 "fi_av_open: flags [ {} ]: wanted none",
@@ -27,7 +27,7 @@ entry! {
             );
             return Err(FI_ENOSYS);
         }
-        if attr.flags & !(FI_EVENT | FI_READ | FI_SYMMETRIC | FI_AV_USER_ID) != 0 {
+        if attr.flags & !FI_READ != 0 {
             return Err(FI_EBADFLAGS);
         }
         // SAFETY: the name is NULL or a string.
@@ -116,7 +116,7 @@ impl<D: Domain> Tables<D> {
     pub(crate) const AV_FI_OPS: &'static fi_ops = &ops(av_close::<D>, av_bind::<D>, no_control);
 }
 
-const INSERT_FLAGS: u64 = FI_MORE | FI_SYNC_ERR | FI_AV_USER_ID;
+const INSERT_FLAGS: u64 = FI_MORE | FI_SYNC_ERR;
 
 /// An address as the application passes it: its beginning says how long it is.
 ///
@@ -195,7 +195,11 @@ impl FromC<(u64, *mut c_void)> for InsertFlags {
                 FI_LOG_AV,
                 "fi_av_insert: flags {flags:#x}: wanted FI_MORE or FI_SYNC_ERR"
             );
-            return Err(FI_EBADFLAGS);
+            // Not FI_EBADFLAGS where the flag exists: the caller can do without.
+            return match flags & FI_AV_USER_ID {
+                0 => Err(FI_EBADFLAGS),
+                _ => Err(FI_ENOSYS),
+            };
         }
         if flags & FI_SYNC_ERR != 0 && context.is_null() {
             return Err(FI_EINVAL);

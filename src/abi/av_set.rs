@@ -46,7 +46,7 @@ impl<D: Domain> SetBody<D> {
 /// The addresses that the attributes name. `FI_EINVAL` for a range without stride or for half of
 /// one.
 fn range<D: Domain>(domain: &D, av: u32, a: &fi_av_set_attr) -> Result<Vec<fi_addr_t>> {
-    let len = domain.av_info(av)?.len as u64;
+    let len = domain.av_info(av)?.end as u64;
     let (mut from, mut to, mut stride) = (a.start_addr, a.end_addr, a.stride);
     if a.flags & FI_UNIVERSE != 0 {
         (from, to, stride) = (0, len.saturating_sub(1), 1);

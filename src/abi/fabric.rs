@@ -160,8 +160,9 @@ entry! {
                 AnyObject::Eq(_) => -1,
                 AnyObject::Cq(q) => q.domain.arm_cq(q.id)?,
                 AnyObject::Cntr(c) => {
-                    let (_, errors) = c.domain.read_cntr(c.id)?;
-                    c.domain.arm_cntr(c.id, u64::MAX, errors)?
+                    // What has changed since the application read it must be read first.
+                    let (value, errors) = c.domain.seen_cntr(c.id)?;
+                    c.domain.arm_cntr(c.id, value + 1, errors)?
                 }
                 _ => return Err(FI_EINVAL),
             };

@@ -108,8 +108,15 @@ fn register<D: Domain>(d: &AnyObject<D>, r: Registration) -> Result<*mut fid_mr>
         return Err(FI_EINVAL);
     }
     own_kind(at as usize, kind)?;
-    // SAFETY: the memory is lent until the region is closed.
-    let mem = unsafe { UserMem::of_kinds([(at, len, kind)]) }.ok_or(FI_EINVAL)?;
+    // SAFETY: the memory is lent until the region is closed. Of a region that begins at NULL, the
+    // application permits its peers what it maps.
+    let mem = unsafe {
+        if at.is_null() && kind == MemKind::Host {
+            UserMem::from_null(len)
+        } else {
+            UserMem::of_kinds([(at, len, kind)]).ok_or(FI_EINVAL)?
+        }
+    };
     let mr = b.domain.reg_mr(mem, from, access, wanted)?;
     let f = fid_mr {
         fid: new_fid(FI_CLASS_MR, context, Tables::<D>::MR_FI_OPS),

@@ -4,6 +4,7 @@ use super::entry::{entry, FromC};
 use super::ep::EpBody;
 use super::object::Tables;
 use super::transfer::*;
+use crate::core::iovs::{Iovs, RmaIov, MAX_IOV};
 use crate::core::Result;
 use crate::prov::contract::*;
 use crate::types::*;
@@ -162,29 +163,33 @@ pub(crate) struct RmaMsgArgs {
     buffers: Buffers,
     addr: fi_addr_t,
     remote: fi_rma_iov,
+    /// All pieces of remote memory, where there are several.
+    pieces: Option<Iovs>,
     context: *mut c_void,
     data: u64,
 }
 
-/// `FI_EINVAL` for another number of remote pieces than one.
+/// `FI_EINVAL` for no piece of remote memory, and for more than any provider supports.
 impl FromC<*const fi_msg_rma> for RmaMsgArgs {
     unsafe fn from_c(m: *const fi_msg_rma) -> Result<Self> {
         // SAFETY: the message is NULL or valid, with its lists; their memory is lent until
         // completion.
         unsafe {
             let m = m.as_ref().ok_or(FI_EINVAL)?;
-            if m.rma_iov_count != 1 || m.rma_iov.is_null() {
+            if m.rma_iov.is_null() || !(1..=MAX_IOV).contains(&m.rma_iov_count) {
                 crate::warn_log!(
                     FI_LOG_EP_DATA,
-                    "rma_iov_count: wanted {}, had 1 (rma_iov_limit)",
+                    "rma_iov_count: wanted {}, had 1 to {MAX_IOV}, by tx_attr->rma_iov_limit",
                     m.rma_iov_count
                 );
                 return Err(FI_EINVAL);
             }
+            let pieces = core::slice::from_raw_parts(m.rma_iov, m.rma_iov_count);
             Ok(RmaMsgArgs {
                 buffers: Buffers::from_c((m.msg_iov, m.desc, m.iov_count))?,
                 addr: m.addr,
                 remote: *m.rma_iov,
+                pieces: (pieces.len() > 1).then(|| remote_pieces(pieces)),
                 context: m.context,
                 data: m.data,
             })
@@ -192,9 +197,70 @@ impl FromC<*const fi_msg_rma> for RmaMsgArgs {
     }
 }
 
+/// Up to [`MAX_IOV`] pieces as the providers take them.
+#[cold]
+fn remote_pieces(from: &[fi_rma_iov]) -> Iovs {
+    let mut list = [RmaIov::default(); MAX_IOV];
+    for (to, from) in list.iter_mut().zip(from) {
+        (to.addr, to.len, to.key) = (from.addr, from.len as u64, from.key);
+    }
+    let list = list.get(..from.len()).unwrap_or(&list);
+    Iovs::new(list).unwrap_or_default()
+}
+
 impl RmaMsgArgs {
-    /// The request, given to `f`.
+    /// Starts the operation at the endpoint.
+    fn start<D: Domain>(&self, e: &EpBody<D>, flags: u64, write: bool) -> Result<()> {
+        match &self.pieces {
+            None => self.request(flags, write, |r| go(e, r)),
+            Some(all) => self.start_pieces(e, flags, write, all),
+        }
+    }
+
+    #[cold]
+    fn start_pieces<D: Domain>(
+        &self,
+        e: &EpBody<D>,
+        flags: u64,
+        write: bool,
+        all: &Iovs,
+    ) -> Result<()> {
+        if flags & FI_TRIGGER != 0 {
+            return self.one_piece();
+        }
+        let at_endpoint = |mut r: RmaReq<SendData>| {
+            r.common.alias = e.tx_flags;
+            let id = own(e.who)?;
+            e.domain.rma_pieces(id, &r, all)
+        };
+        self.with_remote(flags, write, at_endpoint)
+    }
+
+    /// `FI_EINVAL` unless there is one piece of remote memory: for work that starts later.
+    fn one_piece(&self) -> Result<()> {
+        let Some(all) = &self.pieces else {
+            return Ok(());
+        };
+        crate::warn_log!(
+            FI_LOG_EP_DATA,
+            "rma_iov_count: wanted {}, had 1 for work that a counter starts",
+            all.count()
+        );
+        Err(FI_EINVAL)
+    }
+
+    /// The request with one piece of remote memory, given to `f`; `FI_EINVAL` when there are more.
     pub(crate) fn request<T>(
+        &self,
+        flags: u64,
+        write: bool,
+        f: impl FnOnce(RmaReq<SendData>) -> Result<T>,
+    ) -> Result<T> {
+        self.one_piece()?;
+        self.with_remote(flags, write, f)
+    }
+
+    fn with_remote<T>(
         &self,
         flags: u64,
         write: bool,
@@ -250,7 +316,7 @@ entry! {
         m: *const fi_msg_rma as RmaMsgArgs,
         flags: u64,
     ) -> isize = "fi_readmsg" {
-        m.request(flags, false, |r| go(e, r))
+        m.start(e, flags, false)
     }
 }
 
@@ -287,7 +353,7 @@ entry! {
         m: *const fi_msg_rma as RmaMsgArgs,
         flags: u64,
     ) -> isize = "fi_writemsg" {
-        m.request(flags, true, |r| go(e, r))
+        m.start(e, flags, true)
     }
 }
 

@@ -261,7 +261,8 @@ pub(crate) trait TransferRequest {
     }
 }
 
-fn own(by: Poster) -> Result<u32> {
+/// The endpoint of a request that a shared receive context cannot have.
+pub(crate) fn own(by: Poster) -> Result<u32> {
     match by {
         Poster::Ep(id) => Ok(id),
         // A shared receive context receives, and nothing else.

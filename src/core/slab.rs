@@ -114,6 +114,11 @@ impl<T> Slab<T> {
         self.len as usize
     }
 
+    /// One more than the largest index that was ever used.
+    pub fn end(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Whether nothing is stored.
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -348,8 +348,8 @@ impl QueuePair for AnyQp {
         each!(self, AnyQp, q => q.room())
     }
 
-    fn room_for(&self, count: usize) -> bool {
-        each!(self, AnyQp, q => q.room_for(count))
+    fn room_for(&self, peer: PeerId, count: usize) -> bool {
+        each!(self, AnyQp, q => q.room_for(peer, count))
     }
 
     fn copy_device_memory(&mut self, on: bool) {

@@ -80,8 +80,23 @@ pub fn random() -> u64 {
     }
 }
 
-/// Bytes of stack of a thread.
+/// Bytes of stack of a thread, beside those that the C library takes for itself.
 const STACK: usize = 256 << 10;
+
+/// Bytes of a thread's stack that glibc takes for itself: the thread-local variables of the program
+/// and its libraries, above all, which may be more than [`STACK`]. 0 where it does not say.
+fn smallest_stack(attr: &libc::pthread_attr_t) -> usize {
+    // SAFETY: the function is looked up by its name, and has this signature in every glibc that has
+    // it (nptl/nptl-stack.c).
+    unsafe {
+        let p = libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr());
+        if p.is_null() {
+            return 0;
+        }
+        type MinStack = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
+        core::mem::transmute::<*mut c_void, MinStack>(p)(attr)
+    }
+}
 
 /// Starts a thread of the library: it blocks all signals, and a panic restarts `body`. `FI_EAGAIN`
 /// when the system cannot create a thread.
@@ -107,7 +122,7 @@ pub fn start(name: &'static core::ffi::CStr, body: impl FnMut() + Send + 'static
         let mut thread: libc::pthread_t = core::mem::zeroed();
         let mut r = libc::pthread_attr_init(&mut attr);
         if r == 0 {
-            libc::pthread_attr_setstacksize(&mut attr, STACK);
+            libc::pthread_attr_setstacksize(&mut attr, STACK + smallest_stack(&attr));
             libc::pthread_attr_setdetachstate(&mut attr, libc::PTHREAD_CREATE_DETACHED);
             r = libc::pthread_create(&mut thread, &attr, run, start.cast());
             libc::pthread_attr_destroy(&mut attr);

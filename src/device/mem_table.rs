@@ -2,18 +2,24 @@
 //! software adapter and provider tcp.
 //!
 //! A remote access names a key, an address and a length. All three are checked against the table
-//! before a byte moves, under a lock that `remove` waits for. A key is 64 random bits, and every
-//! refusal has the same status. A domain without FI_MR_PROV_KEY uses the keys that the application
-//! asks for; a domain without FI_MR_VIRT_ADDR addresses regions by offset: see [`Naming`].
+//! before a byte moves, under a lock that `remove` waits for. Bytes that are sent after the lock is
+//! released are under a [`MemLease`], for which `remove` waits as well. A key is 64 random bits,
+//! and every refusal has the same status. A domain without FI_MR_PROV_KEY uses the keys that the
+//! application asks for; a domain without FI_MR_VIRT_ADDR addresses regions by offset: see
+//! [`Naming`].
 
 use crate::core::hash::ByWords;
-use crate::core::sync::{RwLock, RwLockReadGuard};
+use crate::core::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::core::{check, Info, Result};
 use crate::device::host::secret;
 use crate::hmem::UserMem;
 use crate::transport::Status;
 use crate::types::*;
 use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::Arc;
+use std::thread::yield_now;
 
 /// Most regions of one table.
 const MOST: usize = 1 << 20;
@@ -53,6 +59,62 @@ impl Naming {
 pub(crate) struct MemTable {
     regions: RwLock<Regions>,
     naming: Naming,
+    leases: Leases,
+}
+
+/// Leases of one table. New ones are counted by the parity of `turn`, so that `remove` can wait for
+/// those that precede it while new ones go on.
+#[derive(Default)]
+struct Leases {
+    turn: AtomicUsize,
+    counts: [AtomicUsize; 2],
+    /// Held by the `remove` that waits.
+    waiting: Mutex<()>,
+}
+
+/// Keeps [`MemTable::remove`] from returning. Whoever has a lease may use what
+/// [`RegionsRead::find`] returned under the lock that the lease was taken under.
+pub(crate) struct MemLease {
+    table: Arc<MemTable>,
+    parity: usize,
+}
+
+impl MemLease {
+    /// A lease on what `read`, a lock of `table`, finds.
+    pub(crate) fn new(table: &Arc<MemTable>, _read: &RegionsRead) -> MemLease {
+        // The lock keeps `remove` from starting a new turn between these two.
+        let parity = table.leases.turn.load(Relaxed) & 1;
+        table.leases.count(parity).fetch_add(1, Relaxed);
+        MemLease {
+            table: Arc::clone(table),
+            parity,
+        }
+    }
+}
+
+impl Drop for MemLease {
+    fn drop(&mut self) {
+        self.table.leases.count(self.parity).fetch_sub(1, Release);
+    }
+}
+
+impl Leases {
+    fn count(&self, parity: usize) -> &AtomicUsize {
+        let [even, odd] = &self.counts;
+        if parity & 1 == 0 {
+            even
+        } else {
+            odd
+        }
+    }
+
+    /// Waits for the leases of the turn that ended as `ended`. A lease lasts as long as a batch of
+    /// packets takes from the first to the system call.
+    fn wait(&self, ended: usize) {
+        while self.count(ended).load(Acquire) > 0 {
+            yield_now();
+        }
+    }
 }
 
 /// Read access to the table, for remote accesses.
@@ -64,6 +126,7 @@ impl MemTable {
         MemTable {
             regions: RwLock::default(),
             naming,
+            leases: Leases::default(),
         }
     }
 
@@ -114,8 +177,15 @@ impl MemTable {
     /// Removes a region; accesses under way have ended when the call returns. `FI_ENOKEY` when
     /// there is no region of this key.
     pub(crate) fn remove(&self, key: u64) -> Result<()> {
+        let leases = &self.leases;
+        // One at a time: of two turns, the older one has to be empty before the next begins.
+        let _waiting = leases.waiting.lock().unwrap_or_else(|e| e.into_inner());
         let mut r = self.regions.write().unwrap_or_else(|e| e.into_inner());
-        r.remove(&key).map(|_| ()).ok_or(FI_ENOKEY)
+        r.remove(&key).ok_or(FI_ENOKEY)?;
+        let ended = leases.turn.fetch_add(1, Relaxed);
+        drop(r);
+        leases.wait(ended);
+        Ok(())
     }
 
     /// Locks the table for remote accesses.
@@ -163,6 +233,45 @@ mod tests {
             let ones = keys.iter().filter(|k| *k >> bit & 1 == 1).count();
             assert!((400..=600).contains(&ones), "bit {bit}: {ones} of 1000");
         }
+    }
+
+    #[test]
+    fn a_region_is_removed_when_what_was_lent_of_it_is_returned() {
+        let buf = [0u8; 64];
+        let at = buf.as_ptr() as u64;
+        // SAFETY: `buf` outlives the table.
+        let mem = unsafe { UserMem::new([(buf.as_ptr().cast(), buf.len())]) }.unwrap();
+        let t = Arc::new(MemTable::new(Naming::default()));
+        let key = || t.insert(mem, FI_REMOTE_READ, None).unwrap().0;
+        let (first, second) = (key(), key());
+        let lend = || MemLease::new(&t, &t.access());
+        let found = |k| t.access().find(k, at, 64, FI_REMOTE_READ).is_ok();
+        let (lease, returned) = (lend(), AtomicUsize::new(0));
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                t.remove(first).unwrap();
+                assert_eq!(returned.load(Relaxed), 1);
+            });
+            while found(first) {
+                yield_now();
+            }
+            // The other thread may return now if it does not wait.
+            (0..1000).for_each(|_| yield_now());
+            returned.store(1, Relaxed);
+            let later = lend();
+            drop(lease);
+            // The first removal does not wait for `later`, the second does.
+            s.spawn(|| {
+                t.remove(second).unwrap();
+                assert_eq!(returned.load(Relaxed), 2);
+            });
+            while found(second) {
+                yield_now();
+            }
+            (0..1000).for_each(|_| yield_now());
+            returned.store(2, Relaxed);
+            drop(later);
+        });
     }
 
     #[test]

@@ -398,8 +398,8 @@ pub trait QueuePair: for<'a> Transport<Header<'a> = AmHeader<'a>> {
     fn idle(&self) -> bool;
     /// Whether one more operation can be posted.
     fn room(&self) -> bool;
-    /// Whether so many more can.
-    fn room_for(&self, count: usize) -> bool;
+    /// Whether so many more can, to this peer.
+    fn room_for(&self, peer: PeerId, count: usize) -> bool;
     /// Whether one work request can carry this local memory and name a remote region of this key.
     #[inline(always)]
     fn takes(&mut self, _data: &Payload, _key: u64) -> bool {

@@ -80,6 +80,14 @@ impl UserMem {
         unsafe { UserMem::of_kinds(pieces.into_iter().map(host)) }
     }
 
+    /// All host memory from address 0 on, `len` bytes: a region of the whole address space.
+    ///
+    /// # Safety
+    /// Every part of it that is used is memory as [`UserMem::new`] says.
+    pub unsafe fn from_null(len: usize) -> UserMem {
+        UserMem::of_piece(Piece::from_null(len))
+    }
+
     /// As [`UserMem::new`], for pieces of any kind.
     ///
     /// # Safety

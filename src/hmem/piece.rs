@@ -33,6 +33,11 @@ impl Piece {
         })
     }
 
+    /// `len` bytes from address 0 on; see [`UserMem::from_null`].
+    pub(super) fn from_null(len: usize) -> Piece {
+        Piece { addr: 0, len }
+    }
+
     /// Bytes.
     #[inline]
     pub fn len(&self) -> usize {

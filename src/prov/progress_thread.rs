@@ -74,8 +74,13 @@ pub(crate) fn start<D: Background>(domain: &Arc<D>) -> Result<()> {
     if domain.thread().started.swap(true, Ordering::SeqCst) {
         return Ok(());
     }
-    let domain = Arc::downgrade(domain);
-    host::start(c"fi-progress", move || run(&domain))
+    let weak = Arc::downgrade(domain);
+    let result = host::start(c"fi-progress", move || run(&weak));
+    if result.is_err() {
+        // The next call that needs the thread tries again.
+        domain.thread().started.store(false, Ordering::SeqCst);
+    }
+    result
 }
 
 fn run<D: Background>(domain: &Weak<D>) {

@@ -88,6 +88,22 @@ impl EventQueue {
         self.signal();
     }
 
+    /// Queues a wake-up, unless one of this connection is in the queue.
+    fn push_awake(&self, id: u64) {
+        let mut l = self.lock();
+        let same = |n: &RingEvent| matches!(n, RingEvent::Awake(conn) if *conn == id);
+        if !l.iter().any(same) {
+            l.push(RingEvent::Awake(id));
+        }
+        drop(l);
+        self.signal();
+    }
+
+    /// Whether the queue has more events than peers that obey have reason to send.
+    fn is_full(&self) -> bool {
+        self.lock().len() >= QUEUED_MAX
+    }
+
     /// Reports that the queue has an event: sets the flag and makes the descriptor readable.
     pub(crate) fn signal(&self) {
         self.news.store(true, Release);
@@ -248,6 +264,10 @@ const IDLE_LOOKS: u32 = 8;
 const PAUSE_MS: i32 = 10;
 /// Accesses that are executed from here under one lock.
 const BATCH: usize = 64;
+/// Messages of one connection that are read at once.
+const MESSAGES: usize = 64;
+/// Events in an endpoint's queue, above which a peer that asks for more is cut off.
+const QUEUED_MAX: usize = 1 << 16;
 /// The bell's id; connections' ids begin at 1.
 const BELL: u64 = 0;
 
@@ -476,58 +496,66 @@ impl EventThread {
                     }
                 }
             }
-            WatchedSocket::Caller(c, pid, gone) => loop {
-                match receive(c) {
-                    ConnEvent::Nothing => break,
-                    ConnEvent::Wake => ep.push(RingEvent::Awake(id)),
-                    // A connection brings one ring.
-                    ConnEvent::Ring(..) if x.from.get().is_some() => {
-                        ended = true;
-                        break;
-                    }
-                    ConnEvent::Ring(from, fd) => {
-                        let ring = match connection::owns(&from, *pid) {
-                            true => RingSegment::open(fd).ok(),
-                            false => None,
-                        };
-                        let table = ep.table.as_ref().map(|t| t.offer());
-                        // A peer whose ring is not mapped, or that the answer does not reach, sends
-                        // through the adapter.
-                        let ring = ring.filter(|_| connection::answer(c, table).is_ok());
-                        let Some(map) = ring.map(Arc::new) else {
+            WatchedSocket::Caller(c, pid, gone) => {
+                for _ in 0..MESSAGES {
+                    match receive(c) {
+                        ConnEvent::Nothing => break,
+                        ConnEvent::Wake => ep.push_awake(id),
+                        // A connection brings one ring.
+                        ConnEvent::Ring(..) if x.from.get().is_some() => {
                             ended = true;
                             break;
-                        };
-                        if let Some(t) = &ep.table {
-                            t.add_user(&map, gone);
                         }
-                        let _ = x.from.set(from);
-                        ep.push(RingEvent::Ring(id, from, RingReader::new(map)));
-                    }
-                    ConnEvent::Accepted(_) | ConnEvent::Cts(..) | ConnEvent::End => {
-                        ended = true;
-                        break;
+                        ConnEvent::Ring(from, fd) => {
+                            let ring = match connection::owns(&from, *pid) {
+                                true => RingSegment::open(fd).ok(),
+                                false => None,
+                            };
+                            let table = ep.table.as_ref().map(|t| t.offer());
+                            // A peer whose ring is not mapped, or that the answer does not reach, sends
+                            // through the adapter.
+                            let ring = ring.filter(|_| connection::answer(c, table).is_ok());
+                            let Some(map) = ring.map(Arc::new) else {
+                                ended = true;
+                                break;
+                            };
+                            if let Some(t) = &ep.table {
+                                t.add_user(&map, gone);
+                            }
+                            let _ = x.from.set(from);
+                            ep.push(RingEvent::Ring(id, from, RingReader::new(map)));
+                        }
+                        ConnEvent::Accepted(_) | ConnEvent::Cts(..) | ConnEvent::End => {
+                            ended = true;
+                            break;
+                        }
                     }
                 }
-            },
-            WatchedSocket::Called(c, pid) => loop {
-                match receive(c) {
-                    ConnEvent::Nothing => break,
-                    ConnEvent::Wake => ep.push(RingEvent::Awake(id)),
-                    ConnEvent::Cts(number, there) => ep.push(RingEvent::Cts(id, number, there)),
-                    ConnEvent::Accepted(table) => {
-                        let remote_table = table.and_then(|(probe, fd)| {
-                            RemoteMrTable::new((*pid, &x.ended), fd, probe)
-                        });
-                        ep.push(RingEvent::Accepted(id, remote_table));
-                        self.answers.signal();
-                    }
-                    ConnEvent::Ring(..) | ConnEvent::End => {
-                        ended = true;
-                        break;
+            }
+            WatchedSocket::Called(c, pid) => {
+                for _ in 0..MESSAGES {
+                    match receive(c) {
+                        ConnEvent::Nothing => break,
+                        ConnEvent::Wake => ep.push_awake(id),
+                        ConnEvent::Cts(..) if ep.is_full() => {
+                            ended = true;
+                            break;
+                        }
+                        ConnEvent::Cts(number, there) => ep.push(RingEvent::Cts(id, number, there)),
+                        ConnEvent::Accepted(table) => {
+                            let remote_table = table.and_then(|(probe, fd)| {
+                                RemoteMrTable::new((*pid, &x.ended), fd, probe)
+                            });
+                            ep.push(RingEvent::Accepted(id, remote_table));
+                            self.answers.signal();
+                        }
+                        ConnEvent::Ring(..) | ConnEvent::End => {
+                            ended = true;
+                            break;
+                        }
                     }
                 }
-            },
+            }
         }
         if ended || died {
             x.ended.store(true, SeqCst);

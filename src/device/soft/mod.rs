@@ -461,8 +461,12 @@ impl QueuePair for SoftQp {
         self.outstanding < self.depth
     }
 
-    fn room_for(&self, count: usize) -> bool {
-        self.outstanding + count <= self.depth
+    fn room_for(&self, peer: PeerId, count: usize) -> bool {
+        let engine = || {
+            self.peer(peer)
+                .is_ok_and(|to| self.shared.lock().room(&to, count))
+        };
+        self.outstanding + count <= self.depth && engine()
     }
 
     fn expect(&mut self, peer: &QpAddr, on: bool) {

@@ -621,9 +621,16 @@ fn gro_size(m: &libc::msghdr) -> Option<usize> {
     None
 }
 
+impl Sock {
+    /// Closes the socket; every later call finds none.
+    pub(crate) fn close(&mut self) {
+        // SAFETY: the descriptor is ours and closed once; closing -1 does nothing.
+        unsafe { libc::close(core::mem::replace(&mut self.fd, -1)) };
+    }
+}
+
 impl Drop for Sock {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is ours and closed once.
-        unsafe { libc::close(self.fd) };
+        self.close();
     }
 }

@@ -53,7 +53,8 @@ pub(crate) struct SharedEngine {
     socket: i32,
     event_fd: i32,
     /// Where callers on this host ask to be admitted.
-    listener: Option<Mutex<AdmissionListener>>,
+    /// Of a service; `None` also after [`SharedEngine::stop`].
+    listener: Mutex<Option<AdmissionListener>>,
 }
 
 impl SharedEngine {
@@ -151,16 +152,16 @@ impl SharedEngine {
 
     /// Sends WELCOME to callers on this host that have proved their user id.
     fn admit(&self) {
-        let Some(l) = &self.listener else { return };
+        let mut listener = self.listener();
+        let Some(l) = &mut *listener else { return };
         let mut callers = Vec::new();
         let watch = |fd| {
             if let Ok(r) = Reactor::get() {
                 r.watch(fd, libc::EPOLLET);
             }
         };
-        let mut l = l.lock().unwrap_or_else(|e| e.into_inner());
         l.accept(CALLERS, |caller| callers.push(caller), watch);
-        drop(l);
+        drop(listener);
         if callers.is_empty() {
             return;
         }
@@ -202,7 +203,7 @@ impl SharedEngine {
             signalled: AtomicBool::new(false),
             socket,
             event_fd,
-            listener: listener.map(Mutex::new),
+            listener: Mutex::new(listener),
         });
         let r = Reactor::get()?;
         if let Some(fd) = listener_fd {
@@ -221,6 +222,14 @@ impl SharedEngine {
         if let Ok(r) = Reactor::get() {
             r.forget(self.socket);
         }
+        drop(stopped);
+        // The thread may have a reference for a while, and another queue pair may want the port.
+        *self.listener() = None;
+        self.lock().close();
+    }
+
+    fn listener(&self) -> MutexGuard<'_, Option<AdmissionListener>> {
+        self.listener.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 

@@ -24,8 +24,8 @@ pub struct AvInfo {
     pub type_: fi_av_type,
     /// Whether addresses may only be looked up (FI_READ).
     pub read_only: bool,
-    /// One more than the largest address.
-    pub len: usize,
+    /// One more than the largest address, also of those that were removed.
+    pub end: usize,
 }
 
 /// Addresses of a domain.

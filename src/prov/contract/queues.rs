@@ -68,10 +68,12 @@ pub trait Counters {
         events: fi_cntr_events,
         wait_obj: fi_wait_obj,
     ) -> Result<OpenedQueue>;
-    /// Closes it; `FI_EBUSY` while an endpoint or a region reports there.
+    /// Closes it; `FI_EBUSY` while an endpoint, a region or deferred work uses it.
     fn close_cntr(&self, cntr: u32) -> Result<()>;
     /// How many operations have succeeded and how many failed, after progress of its endpoints.
     fn read_cntr(&self, cntr: u32) -> Result<(u64, u64)>;
+    /// What [`Counters::read_cntr`] returned last.
+    fn seen_cntr(&self, cntr: u32) -> Result<(u64, u64)>;
     /// fi_cntr_add(3), fi_cntr_set(3), and the same for errors.
     fn change_cntr(&self, cntr: u32, errors: bool, set: bool, n: u64) -> Result<()>;
     /// fi_cntr_wait(3): until the value is at least `threshold`. `FI_ETIMEDOUT` after `timeout_ms`,

@@ -2,6 +2,7 @@
 
 use super::deferred::Trigger;
 use super::request::*;
+use crate::core::iovs::Iovs;
 use crate::core::Result;
 use crate::types::*;
 
@@ -25,6 +26,18 @@ pub trait Transfers {
     fn recv<M: RecvBuffer, C: Call>(&self, who: Poster, r: &RecvReq<M, C>) -> Result<()>;
     /// fi_read(3), fi_write(3) and their variants.
     fn rma<D: SendBuffer, C: Call>(&self, ep: u32, r: &RmaReq<D, C>) -> Result<()>;
+    /// As [`Transfers::rma`], with `remote`, several pieces, in the place of the remote memory that
+    /// `r` names. `FI_EINVAL` (with a log line) where `tx_attr->rma_iov_limit` is 1, and where the
+    /// local memory is not as long as they are together.
+    fn rma_pieces(&self, ep: u32, r: &RmaReq<SendData>, remote: &Iovs) -> Result<()> {
+        let _ = (ep, r);
+        crate::warn_log!(
+            FI_LOG_EP_DATA,
+            "rma_iov_count: wanted {}, had 1 (rma_iov_limit)",
+            remote.count()
+        );
+        Err(FI_EINVAL)
+    }
     /// fi_atomic(3) and its variants.
     fn atomic<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call>(
         &self,

@@ -241,6 +241,11 @@ impl Av {
     pub(crate) fn len(&self) -> usize {
         self.table.len()
     }
+
+    /// One more than the largest address that was ever used.
+    pub(crate) fn end(&self) -> usize {
+        self.table.end()
+    }
 }
 
 #[cfg(test)]

@@ -133,6 +133,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
                 let peer = direct::sender(&mut port, from);
                 let len = len as usize;
                 let data = imm.into();
+                direct::count_write(&mut port, len);
                 direct::written(&mut port, rq, peer, WriteWithData { len, data });
             }
             Event::Remote { key, len, write } => port.remote_access(key, len as usize, write),

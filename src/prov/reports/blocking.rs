@@ -17,6 +17,14 @@ use std::time::Duration;
 const FAILED_ARMS_MAX: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(100);
 
+/// Longest sleep of fi_cntr_wait(3), milliseconds. Threads that wait for different values of one
+/// counter share its wait object: one that has to wait on may clear what another has not seen yet.
+const COUNTER_SLEEP_MAX: i32 = 20;
+
+/// Longest sleep, milliseconds, before a counter that other endpoints than those of its wait object
+/// count for is looked at again.
+pub(crate) const UNATTACHED_SLEEP_MAX: i32 = 2;
+
 /// An armed wait object, and the longest sleep in milliseconds (negative: without limit).
 pub(crate) type Armed = (Arc<WaitSet>, i32);
 
@@ -36,6 +44,16 @@ pub(crate) trait BlockingCounters: Counters {
     /// Makes progress and arms the wait object. `FI_EAGAIN` when the counter has reached
     /// `threshold` or does not count `errors` errors, `FI_ENOSYS` without a wait object.
     fn prepare_cntr(&self, cntr: u32, threshold: u64, errors: u64) -> Result<Armed>;
+}
+
+/// Arms a queue for a caller that waits by itself (fi_trywait(3), fi_wait(3)). A signal of
+/// fi_cq_signal(3) is reported to it once.
+pub(crate) fn arm(d: &impl BlockingQueues, cq: u32) -> Result<Armed> {
+    let armed = d.prepare_cq(cq);
+    if armed.as_ref().is_err_and(|e| *e == FI_EAGAIN) {
+        d.with_cq(cq, |q| q.signaled = false)?;
+    }
+    armed
 }
 
 /// See [`CompletionQueues::sread_cq`].
@@ -116,7 +134,10 @@ pub(crate) fn wait_cntr(
             continue;
         }
         match d.prepare_cntr(cntr, threshold, errors) {
-            Ok((w, most)) => wait_readable(w.fd(), shorter(left, most)),
+            Ok((w, most)) => {
+                let most = shorter(COUNTER_SLEEP_MAX, most);
+                wait_readable(w.fd(), shorter(left, most));
+            }
             Err(FI_EAGAIN) => {}
             Err(e) => return Err(e),
         }

@@ -47,6 +47,11 @@ impl Cntr {
         (now, self.backoff.note_empty_poll())
     }
 
+    /// What [`Cntr::read`] returned last.
+    pub(crate) fn seen(&self) -> (u64, u64) {
+        self.last_read
+    }
+
     /// Arms the wait object ([`WaitObject::arm`]) while the value is less than `threshold` and the
     /// errors are `errors`.
     pub(crate) fn arm(&mut self, threshold: u64, errors: u64) -> Result<Arc<WaitSet>> {

@@ -111,12 +111,17 @@ impl WaitObject {
             if let Some(w) = &self.set {
                 w.add(fd);
             }
+            // A caller that sleeps has not armed this endpoint.
+            self.signal_if_armed();
         }
     }
 
-    /// An endpoint is closed; `fd` leaves the wait set.
+    /// An endpoint is closed; `fd` leaves the wait set if the endpoint had been attached.
     pub(crate) fn detach(&mut self, ep: u32, fd: i32) {
-        self.eps.retain(|e| *e != ep);
+        let Some(at) = self.eps.iter().position(|e| *e == ep) else {
+            return;
+        };
+        self.eps.remove(at);
         if let Some(w) = &self.set {
             w.remove(fd);
         }

@@ -25,6 +25,7 @@ pub(crate) const MIN_MULTI_RECV: usize = 16 << 10;
 /// A shared receive context.
 #[derive(Debug)]
 pub(crate) struct TcpSrx {
+    pub caps: u64,
     pub rxq: u32,
     pub flags: u64,
 }
@@ -354,6 +355,8 @@ pub(crate) fn close(s: &mut TcpState, id: u32) -> Result<()> {
     }
     if let Some(l) = ep.listens_at().filter(|_| ep.enabled) {
         s.poller.remove(l.fd());
+        // A forked child may have the socket as well.
+        l.stop();
     }
     if ep.srx.is_none() {
         drop_receives(s, ep.rxq);

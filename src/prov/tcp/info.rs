@@ -60,7 +60,7 @@ pub(super) fn rdm() -> Info {
         inject_size: p.max_inject,
         size: 65536,
         iov_limit: crate::hmem::MAX_SEGS,
-        rma_iov_limit: 1,
+        rma_iov_limit: crate::core::iovs::MAX_IOV,
         ..TxAttr::default()
     };
     let rx = RxAttr {

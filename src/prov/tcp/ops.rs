@@ -193,15 +193,41 @@ fn announce(s: &mut TcpState, st: &TxStart, h: &Head, mem: &UserMem) -> Option<R
 /// Reads or writes remote memory. Errors as [`send`].
 #[inline]
 pub(crate) fn rma(s: &mut TcpState, id: u32, r: &RmaReq<SendData>) -> Result<()> {
-    let call = if r.write { "fi_writemsg" } else { "fi_readmsg" };
-    check_flags(r.common.flags, TX_FLAGS, call)?;
-    let st = start(s, id, r.peer, &r.data, (&r.common, rma_flags(r.write)))?;
     let iov = RmaIov {
         addr: r.addr,
         len: r.data.len() as u64,
         key: r.key,
     };
-    let iovs = Iovs::new(&[iov]).unwrap_or_default();
+    access(s, id, r, Iovs::new(&[iov]).unwrap_or_default())
+}
+
+/// As [`rma`], with several pieces of remote memory, `remote`. `FI_EINVAL` when the local memory is
+/// not as long as they are together.
+pub(crate) fn rma_pieces(
+    s: &mut TcpState,
+    id: u32,
+    r: &RmaReq<SendData>,
+    remote: &Iovs,
+) -> Result<()> {
+    let len = r.data.len() as u64;
+    if remote.total() != Some(len) {
+        crate::warn_log!(
+            FI_LOG_EP_DATA,
+            "fi_readmsg or fi_writemsg: {} pieces of remote memory of {:?} bytes together, wanted \
+             those of the local memory, {len}",
+            remote.count(),
+            remote.total()
+        );
+        return Err(FI_EINVAL);
+    }
+    access(s, id, r, *remote)
+}
+
+#[inline]
+fn access(s: &mut TcpState, id: u32, r: &RmaReq<SendData>, iovs: Iovs) -> Result<()> {
+    let call = if r.write { "fi_writemsg" } else { "fi_readmsg" };
+    check_flags(r.common.flags, TX_FLAGS, call)?;
+    let st = start(s, id, r.peer, &r.data, (&r.common, rma_flags(r.write)))?;
     if r.write {
         let mut h = Head::new(XnetOp::Write, r.data.len() as u64);
         (h.iovs, h.cq_data) = (iovs, r.cq_data);
@@ -260,9 +286,23 @@ fn posted_at(s: &TcpState, by: Poster, r: &RecvReq) -> Result<PostedAt> {
         }
         Poster::Srx(id) => {
             let x = s.srxs.get(id).ok_or(FI_EBADF)?;
+            let user = s
+                .eps
+                .iter()
+                .find(|(_, e)| e.srx == Some(id))
+                .map(|(_, e)| e);
+            let directed = x.caps & FI_DIRECTED_RECV != 0 && r.src != FI_ADDR_UNSPEC;
+            // Connected endpoints have no addresses.
+            let src = match user.filter(|e| directed && e.msg.is_none()) {
+                None => ANY,
+                Some(e) => {
+                    let av = e.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
+                    av.peer(r.src)?
+                }
+            };
             Ok(PostedAt {
                 rxq: x.rxq,
-                wanted: RecvMatch { src: ANY, tag },
+                wanted: RecvMatch { src, tag },
                 report: true,
                 flags: r.common.flags_or(x.flags),
                 min_multi: super::ep::MIN_MULTI_RECV,

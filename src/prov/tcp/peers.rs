@@ -141,9 +141,9 @@ impl TcpAv {
         at.map_or(FI_ADDR_NOTAVAIL, |at| u64::from(*at))
     }
 
-    /// Entries.
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+    /// One more than the largest address that was ever used.
+    pub(crate) fn end(&self) -> usize {
+        self.entries.end()
     }
 }
 

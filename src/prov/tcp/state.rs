@@ -1,7 +1,7 @@
 //! The state of a domain that the data path uses, and the reports of operations that end.
 
 use super::bursts::Bursts;
-use super::conn::Conn;
+use super::conn::{Conn, RegionKeys};
 use super::ep::{TcpEp, TcpSrx};
 use super::peers::{TcpAv, TcpPeers, UNKNOWN_PEER};
 use super::recvq::{RecvPlace, SavedMsg, TcpRecv, TcpRecvQueue};
@@ -263,10 +263,10 @@ impl TcpState {
     }
 
     /// Reports that a peer has read (or written) registered memory.
-    pub(crate) fn remote_done(&mut self, id: u32, write: bool, m: &MsgInfo, keys: &[u64]) {
+    pub(crate) fn remote_done(&mut self, id: u32, write: bool, m: &MsgInfo, keys: &RegionKeys) {
         let kind = CntrKind::remote(write);
         for (key, cntr, kinds) in &self.mr_cntrs {
-            if keys.contains(key) && kinds & kind.flag() != 0 {
+            if keys.contains(&Some(*key)) && kinds & kind.flag() != 0 {
                 if let Some(c) = self.cntrs.get_mut(*cntr) {
                     c.count(m.len as usize);
                 }

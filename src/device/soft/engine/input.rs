@@ -7,17 +7,18 @@ use crate::device::soft::seal::Authenticated;
 use core::ops::Range;
 
 impl EnginePeer {
-    /// Refuses a packet. Beyond [`REFUSALS`] the packet counts as lost instead.
-    fn refuse(&mut self, psn: u32, status: Status, now: u64) {
+    /// Refuses a packet. Beyond [`REFUSALS`] the packet counts as lost instead, and is sent again:
+    /// `false`.
+    fn refuse(&mut self, psn: u32, status: Status, now: u64) -> bool {
         let past = now.saturating_sub(self.refused_at) / MS;
         if past > 0 {
             self.refused_at = now;
             self.refusals = self.refusals.saturating_sub(past);
         }
-        self.refusals += 1;
-        if let Some(r) = self.rx.as_mut().filter(|_| self.refusals <= REFUSALS) {
-            r.refuse(psn, status);
-        }
+        let allowed = self.rx.as_mut().filter(|_| self.refusals < REFUSALS);
+        let refused = allowed.is_some_and(|r| r.refuse(psn, status));
+        self.refusals += u64::from(refused);
+        refused
     }
 }
 
@@ -309,10 +310,10 @@ impl Engine {
                         }
                     }
                     Err(s) => {
-                        if len < u64::from(total) {
+                        let refused = p.refuse(h.psn, s, now) && len < u64::from(total);
+                        if let Some(r) = p.rx.as_mut().filter(|_| refused) {
                             r.refused_part(op);
                         }
-                        p.refuse(h.psn, s, now);
                     }
                 }
             }
@@ -338,7 +339,9 @@ impl Engine {
                             });
                         }
                     }
-                    Err(s) => p.refuse(h.psn, s, now),
+                    Err(s) => {
+                        p.refuse(h.psn, s, now);
+                    }
                 }
             }
             PacketKind::ReadResp { id, off } => {

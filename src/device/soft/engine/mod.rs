@@ -24,7 +24,7 @@ use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::fault::{FaultAction, Faults};
 use crate::device::host::{secret, zeroed};
-use crate::device::mem_table::{MemTable, RegionsRead};
+use crate::device::mem_table::{MemLease, MemTable, RegionsRead};
 use crate::device::{gid_of, Data, Event, Events, QpAddr};
 use crate::hmem::UserMem;
 use crate::transport::{Completion, Payload, PeerId, Report, Status};
@@ -215,6 +215,8 @@ pub(crate) struct Engine {
     /// Bounce buffers for the datagrams in `out`: copies of device memory, which the kernel cannot
     /// read.
     bounce: Vec<Box<[u8]>>,
+    /// Held while `out` refers to memory of regions that peers read.
+    lease: Option<MemLease>,
     ack_pending: Vec<u32>,
     active: Vec<u32>,
     acked: Vec<TxPart>,
@@ -299,6 +301,7 @@ impl Engine {
             spare: Vec::new(),
             out: Batch::default(),
             bounce: Vec::new(),
+            lease: None,
             ack_pending: Vec::new(),
             active: Vec::new(),
             acked: Vec::new(),
@@ -550,6 +553,11 @@ impl Engine {
     /// Whether there are peers, which may vanish without BYE and have to be probed.
     pub(crate) fn has_peers(&self) -> bool {
         !self.peers.is_empty()
+    }
+
+    /// Frees the port, after the last packet.
+    pub(crate) fn close(&mut self) {
+        self.sock.close();
     }
 
     /// Sends BYE to every peer with an open session, with the last acknowledgements, for which the

@@ -80,12 +80,11 @@ impl Engine {
                 // The region may have been closed after the request was accepted: then the response
                 // says so instead of carrying data.
                 let at = addr.wrapping_add(part.off);
-                match self
-                    .mem
-                    .access()
-                    .find(key, at, u64::from(part.len), FI_REMOTE_READ)
-                {
+                let regions = self.mem.access();
+                match regions.find(key, at, u64::from(part.len), FI_REMOTE_READ) {
                     Ok(m) => {
+                        self.lease
+                            .get_or_insert_with(|| MemLease::new(&self.mem, &regions));
                         body = m;
                         PacketKind::ReadResp { id, off: part.off }
                     }
@@ -151,7 +150,7 @@ impl Engine {
         }
         if self.send_unmodified {
             self.sock.send(self.out.take());
-            self.bounce.clear();
+            self.end_batch();
             return;
         }
         self.flush_modified(now);
@@ -181,7 +180,13 @@ impl Engine {
             }
         }
         self.out = out;
+        self.end_batch();
+    }
+
+    /// Releases what the datagrams that were sent referred to.
+    fn end_batch(&mut self) {
         self.bounce.clear();
+        self.lease = None;
     }
 
     /// Sends datagrams of one size to one receiver in runs, about equally long: the receiver works

@@ -3,13 +3,23 @@
 use super::*;
 
 impl Engine {
+    /// Whether so many operations to a peer can be posted, one after another.
+    pub(crate) fn room(&self, to: &QpAddr, count: usize) -> bool {
+        let peer = self.by_addr.get(to).and_then(|pi| self.peers.get(*pi));
+        let used = peer.map_or(0, |p| p.user_ops) + count - 1;
+        self.free().saturating_sub(count - 1) * SHARE > used
+    }
+
+    /// Operations of the application that there is space for.
+    fn free(&self) -> usize {
+        let taken = self.user_ops + self.reads.len();
+        self.cfg.depth.saturating_sub(taken)
+    }
+
     /// The peer of a new operation. `FI_EAGAIN` when the queue is full or the peer has its share
     /// ([`SHARE`]) of it: a peer that acknowledges nothing must not block the others.
     fn room_for(&mut self, to: &QpAddr, name: PeerId, now: u64) -> Result<u32> {
-        let free = self
-            .cfg
-            .depth
-            .saturating_sub(self.user_ops + self.reads.len());
+        let free = self.free();
         if free == 0 {
             return Err(FI_EAGAIN);
         }

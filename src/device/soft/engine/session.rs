@@ -131,6 +131,29 @@ pub(super) struct Sessions {
     closed: Recent<QpAddr>,
     /// RESETs that may be sent until the next [`Engine::service`].
     resets: u32,
+    local: LocalAddrs,
+}
+
+/// Addresses of this host. They are read at most once in [`LocalAddrs::LIFE`]: each HELLO to a
+/// service asks for them.
+#[derive(Default)]
+struct LocalAddrs {
+    list: Vec<IpAddr>,
+    read_at: Option<u64>,
+}
+
+impl LocalAddrs {
+    const LIFE: u64 = 1000 * MS;
+
+    /// Whether this host has the address, as far as it can tell.
+    fn have(&mut self, ip: IpAddr, now: u64) -> bool {
+        let fresh = |at: u64| now.saturating_sub(at) < Self::LIFE;
+        if !self.read_at.is_some_and(fresh) {
+            self.list = interface_addrs().iter().map(|a| a.ip).collect();
+            self.read_at = Some(now);
+        }
+        self.list.is_empty() || self.list.contains(&ip)
+    }
 }
 
 impl Sessions {
@@ -142,6 +165,7 @@ impl Sessions {
             ended: Recent::new()?,
             closed: Recent::new()?,
             resets: RESETS,
+            local: LocalAddrs::default(),
         })
     }
 
@@ -315,7 +339,7 @@ impl Engine {
     /// Handles HELLO: sends WELCOME to a caller that may use this queue pair, else RESET.
     fn hello(&mut self, from: SocketAddr, h: &PacketHead, now: u64) {
         let token = h.dst == self.me.token;
-        let service = self.service && h.dst == 0 && !self.same_host(from.ip());
+        let service = self.service && h.dst == 0 && !self.same_host(from.ip(), now);
         if !(token || service) {
             return self.reset(from, h);
         }
@@ -473,15 +497,15 @@ impl Engine {
             vtag: self.vtag,
             token,
         };
-        if addr.token == 0 && self.same_host(to.ip()) && admission::ask(&caller, &addr) {
+        if addr.token == 0 && self.same_host(to.ip(), now) && admission::ask(&caller, &addr) {
             return;
         }
         self.push_bare(to, PacketKind::Hello, 0, (addr.token, addr.qkey), token);
     }
 
     /// Whether an address is of this host.
-    fn same_host(&self, ip: IpAddr) -> bool {
-        ip.is_loopback() || gid_of(ip) == self.me.gid || is_local(ip)
+    fn same_host(&mut self, ip: IpAddr, now: u64) -> bool {
+        ip.is_loopback() || gid_of(ip) == self.me.gid || self.sessions.local.have(ip, now)
     }
 
     /// Ends a session: fails every operation that depends on it and removes the peer's entry.
@@ -514,12 +538,6 @@ impl Engine {
             seal.sweep(now);
         }
     }
-}
-
-/// Whether this host has the address, as far as it can tell.
-fn is_local(ip: IpAddr) -> bool {
-    let addrs = interface_addrs();
-    addrs.is_empty() || addrs.iter().any(|a| a.ip == ip)
 }
 
 #[cfg(test)]

@@ -174,7 +174,7 @@ impl QueuePair for VerbsQp {
         !self.free.is_empty()
     }
 
-    fn room_for(&self, count: usize) -> bool {
+    fn room_for(&self, _: PeerId, count: usize) -> bool {
         self.free.len() >= count
     }
 

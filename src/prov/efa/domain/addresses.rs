@@ -54,7 +54,7 @@ impl Addresses for EfaDomain {
         Ok(AvInfo {
             type_: v.type_,
             read_only: v.read_only(),
-            len: v.len(),
+            end: v.end(),
         })
     }
 

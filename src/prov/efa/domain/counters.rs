@@ -6,7 +6,7 @@ use crate::core::Result;
 use crate::prov::contract::*;
 use crate::prov::efa::ops::deferred;
 use crate::prov::efa::progress::progress;
-use crate::prov::reports::blocking::{self, Armed, BlockingCounters};
+use crate::prov::reports::blocking::{self, Armed, BlockingCounters, UNATTACHED_SLEEP_MAX};
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::PolledObject;
 use crate::types::*;
@@ -40,6 +40,10 @@ impl Counters for EfaDomain {
         Ok(read)
     }
 
+    fn seen_cntr(&self, id: u32) -> Result<(u64, u64)> {
+        self.lock().cntrs.get(id).map(Cntr::seen).ok_or(FI_EBADF)
+    }
+
     fn change_cntr(&self, id: u32, errors: bool, set: bool, n: u64) -> Result<()> {
         self.with_cntr(id, |c| c.change(errors, set, n))?
     }
@@ -47,8 +51,11 @@ impl Counters for EfaDomain {
     fn close_cntr(&self, id: u32) -> Result<()> {
         let mut s = self.lock();
         let used = s.eps.iter().any(|(_, e)| e.uses_cntr(id))
-            || s.mr_cntrs.iter().any(|(_, c, _)| *c == id);
-        busy_unless(!used, "counter", "endpoints or memory regions bound to it")?;
+            || s.mr_cntrs.iter().any(|(_, c, _)| *c == id)
+            || deferred::uses_cntr(&s, id);
+        let by =
+            "endpoints or memory regions bound to it, or work that it starts or that counts there";
+        busy_unless(!used, "counter", by)?;
         s.cntrs.remove(id).map(|_| ()).ok_or(FI_EBADF)
     }
 
@@ -88,13 +95,29 @@ impl BlockingCounters for EfaDomain {
         progress_cntr(s, id);
         let c = s.cntrs.get_mut(id).ok_or(FI_EBADF)?;
         let set = c.arm(threshold, errors)?;
-        arm_with_endpoints(set, &mut c.wait, &mut s.eps)
+        let (set, most) = arm_with_endpoints(set, &mut c.wait, &mut s.eps)?;
+        // What raises no event of its endpoints is found by progress, the thread's or a caller's.
+        let found_by_calls = counts_for_all(s, id) && !self.thread.started();
+        Ok((
+            set,
+            if found_by_calls {
+                UNATTACHED_SLEEP_MAX
+            } else {
+                most
+            },
+        ))
     }
 }
 
+/// Whether any endpoint may change a counter: one of a memory region counts accesses through every
+/// endpoint, one of no endpoint may count the ends of deferred work.
+fn counts_for_all(s: &State, id: u32) -> bool {
+    let alone = s.cntrs.get(id).is_some_and(|c| c.wait.eps.is_empty());
+    alone || s.mr_cntrs.iter().any(|(_, c, _)| *c == id)
+}
+
 fn progress_cntr(s: &mut State, id: u32) {
-    // A counter of a memory region counts accesses through every endpoint.
-    if s.cntrs.get(id).is_some_and(|c| c.wait.eps.is_empty()) {
+    if counts_for_all(s, id) {
         let all = s.eps.select(|_| true);
         for ep in all {
             progress(s, ep);

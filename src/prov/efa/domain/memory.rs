@@ -65,6 +65,14 @@ impl EfaDomain {
 impl MemoryRegions for EfaDomain {
     fn reg_mr(&self, mem: UserMem, from: Option<DmaBuf>, access: u64, wanted: u64) -> Result<Mr> {
         crate::core::memory::check()?;
+        if mem.addr() == 0 && !mem.is_empty() {
+            crate::warn_log!(
+                FI_LOG_MR,
+                "fi_mr_reg: buf: NULL with a length of {} bytes: wanted an address",
+                mem.len()
+            );
+            return Err(FI_EINVAL);
+        }
         let mut s = self.lock();
         let dev = &s.dev;
         let key = match from {

@@ -103,7 +103,7 @@ impl CompletionQueues for EfaDomain {
     }
 
     fn arm_cq(&self, id: u32) -> Result<i32> {
-        self.prepare_cq(id).map(|(_, most)| most)
+        blocking::arm(self, id).map(|(_, most)| most)
     }
 
     fn sread_cq(
@@ -140,17 +140,18 @@ impl BlockingQueues for EfaDomain {
 }
 
 /// Arms the endpoints of a wait object that is armed. `FI_EAGAIN`, and it is not armed any more,
-/// when one of them has something to do.
+/// when one of them has something to do; callers that sleep on it look again.
 pub(super) fn arm_with_endpoints(
     set: Arc<WaitSet>,
     w: &mut WaitObject,
     eps: &mut Slab<Ep>,
 ) -> Result<Armed> {
     w.armed = arm_eps(eps, &w.eps);
-    match w.armed {
-        true => Ok((set, -1)),
-        false => Err(FI_EAGAIN),
+    if w.armed {
+        return Ok((set, -1));
     }
+    set.signal();
+    Err(FI_EAGAIN)
 }
 
 /// The slow path of `read_cq`. `Ok(None)`: nothing was found, as in many polls before; the caller

@@ -210,19 +210,23 @@ impl Ep {
             && !l.shm_ep.as_ref().is_some_and(ShmEndpoint::lost);
         let rings = |h: &mut ShmEndpoint| h.tx.settle() & h.rx.arm() & h.tx.arm();
         let armed = idle & l.qp.arm() & l.shm_ep.as_mut().is_none_or(rings);
-        l.wakeup = if armed { Wakeup::Armed } else { Wakeup::Off };
+        // Else another caller may rely on what was armed before.
+        if armed {
+            l.wakeup = Wakeup::Armed;
+        }
         armed
     }
 
     /// Whether requests without an operation record are outstanding to a peer: accesses in its
-    /// ring, plain requests of an adapter.
+    /// ring, long messages of this host, plain requests of an adapter.
     pub(crate) fn has_outstanding(&self, peer: PeerId) -> bool {
         let Some(l) = &self.live else { return false };
         let rings = l
             .shm_ep
             .as_ref()
             .is_some_and(|h| h.tx.has_outstanding_to(peer));
-        rings || l.rma.has_outstanding_to(peer) || l.qp.busy_with(peer)
+        let long = l.rendezvous.sends_to(peer);
+        rings || long || l.rma.has_outstanding_to(peer) || l.qp.busy_with(peer)
     }
 
     /// Cancels RDMA reads into these targets, whose regions are closed.

@@ -20,8 +20,13 @@ use crate::transport::{AtomicRequest, Completion, RemoteAddr, Verdict};
 use crate::types::*;
 use crate::wire::RmaIov;
 
-/// Largest atomic, bytes of operands: what fits into one packet beside the longest header.
+/// Bytes of a message that every software adapter takes, whatever the MTU of its link.
+const EVERY_MTU: usize = 33_000;
+
+/// Largest atomic, bytes of operands: what fits into one packet beside the longest header, at the
+/// target as well, whose link may be another.
 pub(crate) fn atomic_max(mtu: usize) -> usize {
+    let mtu = mtu.min(EVERY_MTU);
     (mtu - crate::wire::HEADER_MAX.min(mtu)) & !63
 }
 

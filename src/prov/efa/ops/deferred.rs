@@ -166,10 +166,10 @@ pub(crate) fn under_way(s: &State, ep: u32, peer: PeerId) -> bool {
 /// room.
 pub(crate) fn run_fenced(s: &mut State, id: u32) {
     while let Some(w) = s.eps.get_mut(id).and_then(|e| e.fenced.pop_front()) {
-        let av = s.eps.get(id).and_then(|e| e.av).and_then(|a| s.avs.get(a));
-        let closed = w.fence().and_then(|to| av?.peer(to, &mut s.peers).ok());
-        let hold = closed.is_some_and(|p| under_way(s, id, p));
-        let result = if hold { Err(FI_EAGAIN) } else { w.start(s, id) };
+        let result = match fence_is_closed(s, id, &w) {
+            true => Err(FI_EAGAIN),
+            false => w.start(s, id),
+        };
         match result {
             Ok(()) => {}
             Err(FI_EAGAIN | ROUTE_PENDING) => {
@@ -195,12 +195,18 @@ pub(crate) struct PendingTrigger {
 
 /// Starts operations whose counter has reached its threshold. Called after any change of a counter.
 pub(crate) fn fire(s: &mut State) {
-    while let Some(at) = s
-        .triggers
-        .iter()
-        .position(|t| s.cntrs.get(t.cntr).is_none_or(|c| c.value() >= t.threshold))
-    {
+    while let Some(at) = s.triggers.iter().position(|t| {
+        s.cntrs
+            .get(t.cntr)
+            .is_some_and(|c| c.value() >= t.threshold)
+    }) {
         let t = s.triggers.remove(at);
+        if is_behind_fence(s, t.ep, &t.work) {
+            if let Some(e) = s.eps.get_mut(t.ep) {
+                e.fenced.push_back(t.work);
+            }
+            continue;
+        }
         match t.work.start(s, t.ep) {
             Ok(()) => ops::notify_sleeper(s, t.ep),
             Err(FI_EAGAIN | ROUTE_PENDING) => {
@@ -211,6 +217,33 @@ pub(crate) fn fire(s: &mut State) {
             Err(e) => t.work.fail(s, t.ep, e),
         }
     }
+}
+
+/// Whether work has to wait for earlier operations: its own fence is closed, or another that waits
+/// before it.
+fn is_behind_fence(s: &mut State, id: u32, w: &DeferredWork) -> bool {
+    if w.to().is_none() {
+        return false;
+    }
+    s.eps.get(id).is_some_and(|e| !e.fenced.is_empty()) || fence_is_closed(s, id, w)
+}
+
+/// Whether operations that the fence of this work waits for have not ended.
+fn fence_is_closed(s: &mut State, id: u32, w: &DeferredWork) -> bool {
+    let av = s.eps.get(id).and_then(|e| e.av).and_then(|a| s.avs.get(a));
+    let peer = w.fence().and_then(|to| av?.peer(to, &mut s.peers).ok());
+    peer.is_some_and(|p| under_way(s, id, p))
+}
+
+/// Whether a counter starts work, is changed by work, or counts its end.
+pub(crate) fn uses_cntr(s: &State, id: u32) -> bool {
+    let uses = |w: &DeferredWork| {
+        let changes = matches!(w.op.kind, DeferredKind::Cntr { cntr, .. } if cntr == id);
+        changes || w.op.common.completion_cntr == Some(id)
+    };
+    s.triggers.iter().any(|t| t.cntr == id || uses(&t.work))
+        || s.eps.iter().any(|(_, e)| e.fenced.iter().any(uses))
+        || s.ops.iter().any(|(_, o)| o.completion_cntr == Some(id))
 }
 
 /// Queues an operation for a counter, or starts it if the counter has reached the threshold.

@@ -98,7 +98,6 @@ pub(crate) fn arrived(
 /// Reports a peer's write with immediate data; where that is agreed (FI_RX_CQ_DATA), the write
 /// consumes a receive.
 pub(crate) fn written(port: &mut EpPort, rq: &mut RecvQueue, from: PeerId, w: WriteWithData) {
-    count_write(port, w.len);
     if !port.writes_take_receives {
         return port.report_write(from, w.data, w.len);
     }
@@ -108,9 +107,9 @@ pub(crate) fn written(port: &mut EpPort, rq: &mut RecvQueue, from: PeerId, w: Wr
     }
 }
 
-/// Counts a peer's write with immediate data for FI_REMOTE_WRITE, where the adapter has no event of
-/// its own for the access. Other writes of peers are not seen there at all.
-fn count_write(port: &mut EpPort, len: usize) {
+/// Counts a write with immediate data that the adapter has reported for FI_REMOTE_WRITE, where the
+/// adapter has no event of its own for the access. Other writes of peers are not seen there at all.
+pub(crate) fn count_write(port: &mut EpPort, len: usize) {
     if !port.dev.attr().caps.remote_events {
         port.count(CntrKind::RemoteWrite, len, true);
     }

@@ -281,7 +281,10 @@ fn by_adapter(s: &mut State, id: u32, r: &RmaReq<SendData>, done: Completion) ->
         if many {
             // Room for all parts, or, of more than a queue holds, for as many as it may have free.
             let parts = mem.len().div_ceil(max.max(1));
-            if !port.qp.room_for(parts.min(port.dev.attr().sq_depth / 2)) {
+            if !port
+                .qp
+                .room_for(done.peer, parts.min(port.dev.attr().sq_depth / 2))
+            {
                 return Ok(Verdict::NoResources);
             }
         }

@@ -11,7 +11,7 @@ use super::super::state::{FailReason, MsgInfo, TcpState};
 use super::super::wire::{self, Head, Malformed, XnetOp, BASE};
 use super::make::{control, control_needs, refuse};
 use super::saved::{announced, save};
-use super::{lost, post, Conn, ConnState, InBody, PayloadTarget, Phase, Then};
+use super::{lost, post, Conn, ConnState, InBody, PayloadTarget, Phase, RegionKeys, Then};
 use crate::device::stream::StreamRead;
 use crate::hmem::{InjectBuf, UserMem};
 use crate::prov::contract::SendData;
@@ -246,7 +246,14 @@ fn begin(s: &mut TcpState, id: u32, h: &Head) -> core::result::Result<(), Malfor
                 c.reads.push_front((n, mem));
                 return Err("its answer to a read has another length");
             }
-            payload(s, id, PayloadTarget::Read(n, mem), msg, false, [0; 4]);
+            payload(
+                s,
+                id,
+                PayloadTarget::Read(n, mem),
+                msg,
+                false,
+                RegionKeys::default(),
+            );
         }
         XnetOp::Write => {
             let (mem, keys) = regions(s, h, FI_REMOTE_WRITE)?;
@@ -282,7 +289,14 @@ fn begin(s: &mut TcpState, id: u32, h: &Head) -> core::result::Result<(), Malfor
                 c.cts.push((number, (place, msg, ack)));
                 return Err("its message has another length than was announced");
             }
-            payload(s, id, PayloadTarget::Recv(place), msg, ack, [0; 4]);
+            payload(
+                s,
+                id,
+                PayloadTarget::Recv(place),
+                msg,
+                ack,
+                RegionKeys::default(),
+            );
         }
     }
     Ok(())
@@ -296,7 +310,7 @@ pub(super) fn payload(
     to: PayloadTarget,
     msg: MsgInfo,
     ack: bool,
-    keys: [u64; 4],
+    keys: RegionKeys,
 ) {
     let b = InBody {
         to,
@@ -324,7 +338,14 @@ fn message(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
         return;
     };
     match q.place(&mut s.recvs, msg.from, msg.tag, msg.len) {
-        Some(p) => payload(s, id, PayloadTarget::Recv(p), msg, h.wants_ack(), [0; 4]),
+        Some(p) => payload(
+            s,
+            id,
+            PayloadTarget::Recv(p),
+            msg,
+            h.wants_ack(),
+            RegionKeys::default(),
+        ),
         None => save(s, id, h, msg),
     }
 }
@@ -334,10 +355,10 @@ fn regions(
     s: &TcpState,
     h: &Head,
     need: u64,
-) -> core::result::Result<(UserMem, [u64; 4]), Malformed> {
+) -> core::result::Result<(UserMem, RegionKeys), Malformed> {
     let table = s.mem.access();
     let mut mem = UserMem::EMPTY;
-    let mut keys = [0; 4];
+    let mut keys = RegionKeys::default();
     for (v, key) in h.iovs.as_slice().iter().zip(&mut keys) {
         let part = table.find(v.key, v.addr, v.len, need);
         let part =
@@ -345,7 +366,7 @@ fn regions(
         mem = mem
             .join(&part)
             .ok_or("it names memory in too many pieces")?;
-        *key = v.key;
+        *key = Some(v.key);
     }
     Ok((mem, keys))
 }
@@ -430,7 +451,7 @@ pub(crate) fn region_closed(s: &mut TcpState, key: u64) {
     for (_, c) in s.conns.iter_mut() {
         c.tx.region_closed(key);
         if let Phase::Body(b) = &mut c.rx.phase {
-            if matches!(b.to, PayloadTarget::Write(_)) && b.keys.contains(&key) {
+            if matches!(b.to, PayloadTarget::Write(_)) && b.keys.contains(&Some(key)) {
                 b.to = PayloadTarget::Drop;
             }
         }

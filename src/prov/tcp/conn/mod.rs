@@ -29,6 +29,7 @@ use super::peers::UNKNOWN_PEER;
 use super::recvq::RecvPlace;
 use super::state::{MsgInfo, TxOp};
 use super::wire::{ByteOrder, HEAD_MAX};
+use crate::core::iovs::MAX_IOV;
 use crate::device::stream::Stream;
 use crate::hmem::UserMem;
 use crate::proto::PeerId;
@@ -66,6 +67,9 @@ pub(crate) enum PayloadTarget {
     Drop,
 }
 
+/// Keys of the regions that a peer's access names; 0 is a key as any other.
+pub(crate) type RegionKeys = [Option<u64>; MAX_IOV];
+
 /// A payload that is coming in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InBody {
@@ -74,7 +78,7 @@ pub(crate) struct InBody {
     /// Bytes that are here, of `msg.len`.
     off: u64,
     ack: bool,
-    keys: [u64; 4],
+    keys: RegionKeys,
 }
 
 /// What comes next.

@@ -7,7 +7,7 @@
 use super::super::bursts::ConnBurst;
 use super::super::state::{FailReason, MsgInfo, TcpState, TxOp};
 use super::super::wire::{emit, parse, ByteOrder, Head, HEAD_MAX, ID_AT};
-use super::{leave_to_others, log_lost, ConnState};
+use super::{leave_to_others, log_lost, ConnState, RegionKeys};
 use crate::core::errno::Errno;
 use crate::device::stream::{Gather, Stream};
 use crate::hmem::UserMem;
@@ -43,7 +43,7 @@ pub(crate) enum Then {
     /// It is over when the answer has come.
     Answered(TxOp, UserMem),
     /// A peer's read of these regions is over.
-    RemoteRead(MsgInfo, [u64; 4]),
+    RemoteRead(MsgInfo, RegionKeys),
 }
 
 impl Then {
@@ -142,7 +142,7 @@ impl Outbound {
     pub(super) fn region_closed(&mut self, key: u64) {
         for i in &mut self.queue {
             if let (Then::RemoteRead(_, keys), OutBody::Lent(m)) = (&i.then, &i.body) {
-                if keys.contains(&key) {
+                if keys.contains(&Some(key)) {
                     let mut copy = vec![0; m.len()].into_boxed_slice();
                     m.load(0, &mut copy);
                     i.body = OutBody::Own(copy);

@@ -7,7 +7,7 @@ use super::super::wire::{Head, Malformed, XnetOp};
 use super::input::{consume, payload};
 use super::make::refuse;
 use super::output::watch;
-use super::{post, PayloadTarget, Phase, Then};
+use super::{post, PayloadTarget, Phase, RegionKeys, Then};
 use crate::core::params;
 use crate::hmem::{InjectBuf, UserMem};
 use crate::prov::contract::SendData;
@@ -52,7 +52,7 @@ pub(super) fn save(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
             PayloadTarget::Saved(number),
             msg,
             h.wants_ack(),
-            [0; 4],
+            RegionKeys::default(),
         );
     }
     if let Some(c) = s.conns.get_mut(id) {
@@ -201,7 +201,7 @@ fn resume(s: &mut TcpState, id: u32, to: PayloadTarget, msg: MsgInfo) {
     };
     c.rx.phase = Phase::Head;
     let stash = core::mem::take(&mut c.rx.stash);
-    payload(s, id, to, msg, ack, [0; 4]);
+    payload(s, id, to, msg, ack, RegionKeys::default());
     if let Err(why) = consume(s, id, &stash) {
         return refuse(s, id, why);
     }

@@ -56,7 +56,7 @@ impl Addresses for TcpDomain {
         Ok(AvInfo {
             type_: v.type_,
             read_only: false,
-            len: v.len(),
+            end: v.end(),
         })
     }
 

@@ -3,7 +3,7 @@
 use super::TcpDomain;
 use crate::core::Result;
 use crate::prov::contract::*;
-use crate::prov::reports::blocking::{self, Armed, BlockingCounters};
+use crate::prov::reports::blocking::{self, Armed, BlockingCounters, UNATTACHED_SLEEP_MAX};
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::PolledObject;
 use crate::prov::tcp::progress::{progress, settle};
@@ -43,6 +43,10 @@ impl Counters for TcpDomain {
         Ok(read)
     }
 
+    fn seen_cntr(&self, id: u32) -> Result<(u64, u64)> {
+        self.lock().cntrs.get(id).map(Cntr::seen).ok_or(FI_EBADF)
+    }
+
     fn change_cntr(&self, id: u32, errors: bool, set: bool, n: u64) -> Result<()> {
         self.with_cntr(id, |c| c.change(errors, set, n))?
     }
@@ -68,6 +72,13 @@ impl BlockingCounters for TcpDomain {
         let mut s = self.lock_for_progress();
         let most = settle(&mut s);
         let c = s.cntrs.get_mut(id).ok_or(FI_EBADF)?;
-        c.arm(threshold, errors).map(|set| (set, most))
+        let set = c.arm(threshold, errors)?;
+        // The sockets are in no wait set of such a counter: progress finds what they bring.
+        let found_by_calls = c.wait.eps.is_empty() && !self.thread.started();
+        let most = match found_by_calls {
+            true => shorter(most, UNATTACHED_SLEEP_MAX),
+            false => most,
+        };
+        Ok((set, most))
     }
 }

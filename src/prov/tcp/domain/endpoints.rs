@@ -111,10 +111,11 @@ impl Endpoints for TcpDomain {
         ops::cancel(&mut self.lock(), who, context)
     }
 
-    fn open_srx(&self, _caps: Option<u64>, flags: u64) -> Result<u32> {
+    fn open_srx(&self, caps: Option<u64>, flags: u64) -> Result<u32> {
         let mut s = self.lock();
+        let caps = caps.unwrap_or(self.caps);
         let rxq = s.rxqs.insert(TcpRecvQueue::default());
-        Ok(s.srxs.insert(TcpSrx { rxq, flags }))
+        Ok(s.srxs.insert(TcpSrx { caps, rxq, flags }))
     }
 
     fn close_srx(&self, srx: u32) -> Result<()> {
@@ -177,14 +178,14 @@ impl Connections for TcpDomain {
 
     fn connect(self: &Arc<Self>, ep: u32, to: &[u8], data: &[u8]) -> Result<()> {
         let to = addr::from_raw(to).ok_or(FI_EINVAL)?;
-        msg::connect(&mut self.lock(), ep, to, data)?;
         // An application that waits for the event reads no queue that would make progress.
-        progress_thread::start(self)
+        progress_thread::start(self)?;
+        msg::connect(&mut self.lock(), ep, to, data)
     }
 
     fn accept(self: &Arc<Self>, ep: u32, data: &[u8]) -> Result<()> {
-        msg::accept(&mut self.lock(), ep, data)?;
-        progress_thread::start(self)
+        progress_thread::start(self)?;
+        msg::accept(&mut self.lock(), ep, data)
     }
 
     fn shutdown(&self, ep: u32) -> Result<()> {

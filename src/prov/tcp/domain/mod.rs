@@ -22,6 +22,8 @@ use std::sync::Arc;
 /// A domain. Thread safe: its state is behind one lock.
 pub(crate) struct TcpDomain {
     fabric: Arc<Fabric>,
+    /// Capabilities of endpoints, of the info that it was opened with.
+    caps: u64,
     state: DomainLock<TcpState>,
     mrs: AtomicU32,
     thread: ProgressThread,
@@ -61,6 +63,7 @@ impl Domain for TcpDomain {
         fabric.hold();
         let d = Arc::new(TcpDomain {
             fabric,
+            caps: info.caps,
             state: DomainLock::new(state, single),
             mrs: AtomicU32::new(0),
             thread,

@@ -125,7 +125,7 @@ impl CompletionQueues for TcpDomain {
     }
 
     fn arm_cq(&self, id: u32) -> Result<i32> {
-        let (_, most) = self.prepare_cq(id)?;
+        let (_, most) = blocking::arm(self, id)?;
         Ok(self.sleep_limit(most))
     }
 

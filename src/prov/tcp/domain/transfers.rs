@@ -1,6 +1,7 @@
 //! Data transfer of a domain's endpoints: each call takes the domain's lock once.
 
 use super::TcpDomain;
+use crate::core::iovs::Iovs;
 use crate::core::Result;
 use crate::prov::contract::*;
 use crate::prov::tcp::ops;
@@ -20,6 +21,10 @@ impl Transfers for TcpDomain {
     #[inline]
     fn rma<D: SendBuffer, C: Call>(&self, ep: u32, r: &RmaReq<D, C>) -> Result<()> {
         ops::rma(&mut self.lock(), ep, &r.general())
+    }
+
+    fn rma_pieces(&self, ep: u32, r: &RmaReq<SendData>, remote: &Iovs) -> Result<()> {
+        ops::rma_pieces(&mut self.lock(), ep, r, remote)
     }
 
     fn atomic<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call>(

@@ -60,7 +60,7 @@ impl SendState {
 
 impl Rendezvous {
     /// Whether a message to this peer is under way.
-    pub(super) fn sends_to(&self, peer: PeerId) -> bool {
+    pub(crate) fn sends_to(&self, peer: PeerId) -> bool {
         self.out.iter().any(|(_, o)| o.done.peer == peer)
     }
 
