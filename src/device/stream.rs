@@ -312,13 +312,14 @@ pub(crate) struct StreamListener {
 }
 
 impl StreamListener {
-    /// Binds an address; port 0 means any free port. `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL` and other
-    /// errors of bind(2).
-    pub(crate) fn bind(at: SocketAddr) -> Result<StreamListener, c_int> {
+    /// Binds an address; port 0 means any free port. With `reuse`, also one of which old
+    /// connections are left, or that another socket has and does not listen at. `FI_EADDRINUSE`,
+    /// `FI_EADDRNOTAVAIL` and other errors of bind(2).
+    pub(crate) fn bind(at: SocketAddr, reuse: bool) -> Result<StreamListener, c_int> {
         let go = || -> io::Result<StreamListener> {
             let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
             socket.set_nonblocking(true)?;
-            socket.set_reuse_address(true)?;
+            socket.set_reuse_address(reuse)?;
             socket.bind(&SockAddr::from(at))?;
             let addr = socket.local_addr()?.as_socket().unwrap_or(at);
             Ok(StreamListener { socket, addr })

@@ -512,8 +512,8 @@ impl EventThread {
                                 false => None,
                             };
                             let table = ep.table.as_ref().map(|t| t.offer());
-                            // A peer whose ring is not mapped, or that the answer does not reach, sends
-                            // through the adapter.
+                            // A peer whose ring is not mapped, or that the answer does not
+                            // reach, sends through the adapter.
                             let ring = ring.filter(|_| connection::answer(c, table).is_ok());
                             let Some(map) = ring.map(Arc::new) else {
                                 ended = true;

@@ -14,7 +14,7 @@ use crate::prov::contract::{EventTarget, OptionValue};
 use crate::prov::reports::completion::{BoundCntrs, CntrKind};
 use crate::prov::reports::CqBinding;
 use crate::types::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 
 /// Bytes that must be left in a multi-receive buffer for it to stay posted, unless set. As the C
@@ -54,6 +54,10 @@ pub(crate) struct TcpEp {
     /// Where peers reach it.
     pub addr: SocketAddr,
     pub listener: Option<StreamListener>,
+    /// Accepted connections that have sent no request yet, the oldest first.
+    pub callers: VecDeque<u32>,
+    /// The peer that could last not be connected to, and why, where no operation was told of it.
+    pub unreached: Option<(PeerId, Errno)>,
     /// Its connections, by peer.
     pub conns: HashMap<PeerId, u32, ByWords>,
 }
@@ -67,11 +71,12 @@ pub(crate) fn bind(addr: SocketAddr) -> Result<StreamListener> {
     }
     let count = high - low + 1;
     let first = crate::device::host::random() as usize % count;
-    for i in 0..count {
+    // Two endpoints that do not listen yet could reuse one port: only where no other is left.
+    for i in 0..2 * count {
         let port = low + (first + i) % count;
         let mut at = addr;
         at.set_port(u16::try_from(port).unwrap_or(0));
-        match StreamListener::bind(at) {
+        match StreamListener::bind(at, i >= count) {
             Err(FI_EADDRINUSE) => {}
             r => return r.map_err(|e| cannot_bind(addr, e)),
         }
@@ -81,7 +86,7 @@ pub(crate) fn bind(addr: SocketAddr) -> Result<StreamListener> {
 
 /// Binds to `addr`, or to any free port.
 fn bind_exactly(addr: SocketAddr) -> Result<StreamListener> {
-    StreamListener::bind(addr).map_err(|e| cannot_bind(addr, e))
+    StreamListener::bind(addr, true).map_err(|e| cannot_bind(addr, e))
 }
 
 fn cannot_bind(addr: SocketAddr, e: Errno) -> Errno {
@@ -155,6 +160,8 @@ impl TcpEp {
             min_multi_recv: MIN_MULTI_RECV,
             addr,
             listener,
+            callers: VecDeque::new(),
+            unreached: None,
             conns: HashMap::default(),
         }
     }
@@ -335,7 +342,7 @@ pub(crate) fn close(s: &mut TcpState, id: u32) -> Result<()> {
     for c in conns {
         conn::drop_conn(s, c);
     }
-    let gone = s.saved.select(|m| m.ep == id);
+    let gone: HashSet<u32> = s.saved.select(|m| m.ep == id).into_iter().collect();
     let Some(ep) = s.eps.get_mut(id) else {
         return Ok(());
     };

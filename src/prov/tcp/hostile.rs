@@ -289,6 +289,7 @@ impl Harness {
             },
             completion_cntr: None,
             confirmed: false,
+            silent: false,
         };
         c.announced(number, op, mem);
         let mut h = Head::new(XnetOp::TaggedRts, 0);

@@ -11,7 +11,7 @@ use crate::core::sockaddr as addr;
 use crate::core::{alter, check, params, Info, Result};
 use crate::device::stream::{interface_addrs, InterfaceAddr};
 use crate::types::*;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 const EP_CAPS: u64 = FI_MSG | FI_RMA | FI_TAGGED;
 const TX_CAPS: u64 = EP_CAPS | FI_SEND | FI_READ | FI_WRITE;
@@ -231,8 +231,11 @@ fn route(to: &SocketAddr) -> Option<SocketAddr> {
     };
     // Connecting a datagram socket sends nothing.
     let s = UdpSocket::bind((any, 0)).ok()?;
-    let port = if to.port() == 0 { 9 } else { to.port() };
-    s.connect(SocketAddr::new(to.ip(), port)).ok()?;
+    let mut to = *to;
+    if to.port() == 0 {
+        to.set_port(9);
+    }
+    s.connect(to).ok()?;
     let mut from = s.local_addr().ok()?;
     from.set_port(0);
     Some(from)
@@ -250,7 +253,8 @@ pub(crate) fn resolve(node: &str, service: Option<&str>, flags: u64) -> Result<V
     if let Ok(ip) = node.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
     }
-    if flags & FI_NUMERICHOST != 0 {
+    let scoped = node.split_once('%').map(|(ip, _)| ip.parse::<Ipv6Addr>());
+    if flags & FI_NUMERICHOST != 0 && !matches!(scoped, Some(Ok(_))) {
         crate::info_log!(
             FI_LOG_FABRIC,
             "node {node} is not a numeric address (FI_NUMERICHOST)"
@@ -353,6 +357,14 @@ fn place(i: &mut Info, src: SocketAddr, at: Option<&InterfaceAddr>, named: bool)
     }
 }
 
+fn address_of(a: &InterfaceAddr) -> SocketAddr {
+    let mut at = SocketAddr::new(a.ip, 0);
+    if let SocketAddr::V6(v) = &mut at {
+        v.set_scope_id(a.scope);
+    }
+    at
+}
+
 /// Candidates that satisfy the query. `FI_ENODATA` when none does.
 pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
     let p = places(q)?;
@@ -376,14 +388,19 @@ pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
             }
         };
         match p.src {
-            Some(src) => offer(src, all.iter().find(|a| a.ip == src.ip())),
+            Some(src) => {
+                offer(src, all.iter().find(|a| a.ip == src.ip()));
+                // A service at every address is also one at each.
+                let each = all.iter().filter(|_| src.ip().is_unspecified());
+                for a in each.filter(|a| a.ip.is_ipv4() == src.is_ipv4()) {
+                    let mut own = address_of(a);
+                    own.set_port(src.port());
+                    offer(own, Some(a));
+                }
+            }
             None => {
                 for a in &all {
-                    let mut src = SocketAddr::new(a.ip, 0);
-                    if let SocketAddr::V6(v) = &mut src {
-                        v.set_scope_id(a.scope);
-                    }
-                    offer(src, Some(a));
+                    offer(address_of(a), Some(a));
                 }
             }
         }

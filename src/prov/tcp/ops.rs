@@ -1,6 +1,6 @@
 //! Starting operations: sends, receives, reads and writes (fi_msg(3), fi_tagged(3), fi_rma(3)).
 
-use super::conn::{self, conn_for, post, ConnState, Then};
+use super::conn::{self, conn_for, post, Conn, ConnState, Then};
 use super::progress::look;
 use super::recvq::{RecvMatch, RecvPlace, TcpRecv};
 use super::state::{TcpState, TxOp};
@@ -88,6 +88,7 @@ fn start(
         },
         completion_cntr: common.completion_cntr,
         confirmed: given & CONFIRMED != 0 && told,
+        silent: unsignaled,
     };
     let room = ep.tx_size;
     let conn = match &ep.msg {
@@ -103,10 +104,13 @@ fn start(
             open.then_some(n).ok_or(FI_ENOTCONN)?
         }
     };
-    if s.conns.get(conn).is_some_and(|c| c.queued() >= room) {
+    // Nobody is told when a silent operation ends, so that the endpoint may be closed at once: what
+    // is accepted has to be in the socket, not to wait for a connection.
+    let waits = |c: &Conn| c.queued() >= room || unsignaled && c.state != ConnState::Open;
+    if s.conns.get(conn).is_some_and(waits) {
         // Makes progress for callers that try again without reading a queue.
         look(s);
-        if s.conns.get(conn).is_none_or(|c| c.queued() >= room) {
+        if s.conns.get(conn).is_none_or(waits) {
             return Err(FI_EAGAIN);
         }
     }

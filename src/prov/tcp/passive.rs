@@ -4,7 +4,7 @@
 //! reports it. Callers that send nothing are dropped after FI_TCP_CONNECT_TIMEOUT_MS. The number of
 //! such callers is limited, and that of requests which the application has not answered.
 
-use super::conn::{control_needs, next_caller, timeout};
+use super::conn::{control_needs, log_too_many, next_caller, timeout, PENDING_MAX};
 use super::wire::{emit_control, parse_control, ByteOrder, ControlKind, CONTROL};
 use crate::core::slab::Slab;
 use crate::core::sockaddr as addr;
@@ -224,12 +224,19 @@ impl ListenThread {
 
     fn accept_callers(&mut self) {
         loop {
-            let stream = match next_caller(&self.listener, || self.pending.len()) {
+            let stream = match next_caller(&self.listener) {
                 Ok(Some(stream)) => stream,
                 Ok(None) => return,
                 // The connections stay in the backlog; the pause keeps the loop from spinning.
                 Err(_) => return std::thread::sleep(Duration::from_millis(10)),
             };
+            if self.pending.len() >= PENDING_MAX {
+                log_too_many();
+                let oldest = self.pending.iter().min_by_key(|(_, c)| c.deadline);
+                if let Some(id) = oldest.map(|(id, _)| id) {
+                    self.drop_caller(id, "others wait behind it");
+                }
+            }
             let fd = stream.fd();
             let id = self.pending.insert(PendingCaller {
                 stream,

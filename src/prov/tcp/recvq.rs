@@ -69,6 +69,16 @@ pub(crate) struct SavedMsg {
     pub have: usize,
 }
 
+impl SavedMsg {
+    /// Bytes that a message takes beside its payload, also in the queue's lists.
+    pub(crate) const RECORD: usize = size_of::<SavedMsg>() + 128;
+
+    /// What it counts for FI_TCP_SAVED_TOTAL.
+    fn cost(&self) -> usize {
+        Self::RECORD + self.bytes.len()
+    }
+}
+
 /// Source and tag of the messages that a receive takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecvMatch {
@@ -152,7 +162,7 @@ impl TcpRecvQueue {
 
     /// Keeps a message.
     pub(crate) fn keep(&mut self, number: u32, m: &SavedMsg) {
-        self.bytes += m.bytes.len();
+        self.bytes += m.cost();
         self.side(m.tag.is_some())
             .keep(m.from, m.tag.unwrap_or(0), number);
     }
@@ -178,7 +188,7 @@ pub(crate) fn forget(s: &mut TcpState, number: u32) -> Option<SavedMsg> {
     release(&mut s.peers, &m);
     let rxq = s.eps.get(m.ep).map(|e| e.rxq);
     if let Some(q) = rxq.and_then(|q| s.rxqs.get_mut(q)) {
-        q.bytes = q.bytes.saturating_sub(m.bytes.len());
+        q.bytes = q.bytes.saturating_sub(m.cost());
     }
     Some(m)
 }

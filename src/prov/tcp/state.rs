@@ -71,6 +71,8 @@ pub(crate) struct TxOp {
     pub completion_cntr: Option<u32>,
     /// It ends when the peer has acknowledged it.
     pub confirmed: bool,
+    /// An inject call, which has no completion: its failure is counted and logged.
+    pub silent: bool,
 }
 
 /// What a receive's completion says of its message.
@@ -136,7 +138,8 @@ impl TcpState {
         if let Some(ep) = self.eps.get(op.ep) {
             let kind = CntrKind::of(op.done.flags);
             ep.cntrs.count_error(&mut self.cntrs, kind);
-            if let Some(cq) = ep.tx.and_then(|b| self.cqs.get_mut(b.cq)) {
+            let told = ep.tx.filter(|_| !op.silent);
+            if let Some(cq) = told.and_then(|b| self.cqs.get_mut(b.cq)) {
                 cq.push_error(ErrEntry {
                     entry: Entry {
                         len: 0,

@@ -9,13 +9,14 @@ use super::super::progress::{MISSES, MUCH};
 use super::super::recvq::{forget, SavedMsg, SavedState};
 use super::super::state::{FailReason, MsgInfo, TcpState};
 use super::super::wire::{self, Head, Malformed, XnetOp, BASE};
-use super::make::{control, control_needs, refuse};
+use super::make::{control, control_needs, end, refuse, unanswered};
 use super::saved::{announced, save};
 use super::{lost, post, Conn, ConnState, InBody, PayloadTarget, Phase, RegionKeys, Then};
 use crate::device::stream::StreamRead;
 use crate::hmem::{InjectBuf, UserMem};
 use crate::prov::contract::SendData;
 use crate::types::*;
+use std::collections::HashSet;
 
 /// A payload is received straight into its place while at least this much of it is missing.
 const DIRECT_MIN: u64 = 4096;
@@ -36,7 +37,7 @@ pub(crate) fn receive(s: &mut TcpState, id: u32) -> bool {
     let mut any = false;
     for _ in 0..ROUNDS {
         let Some(c) = s.conns.get(id) else { break };
-        if c.held() || matches!(c.state, ConnState::Connecting | ConnState::Refused { .. }) {
+        if !c.is_read() || matches!(c.state, ConnState::Connecting | ConnState::Refused { .. }) {
             break;
         }
         let Some(stream) = &c.stream else { break };
@@ -68,6 +69,14 @@ pub(crate) fn receive(s: &mut TcpState, id: u32) -> bool {
                 }
             }
             Ok(StreamRead::Nothing) => break,
+            Ok(StreamRead::Closed) if c.state == ConnState::Requested => {
+                unanswered(s, id, FI_ECONNRESET);
+                break;
+            }
+            Err(e) if c.state == ConnState::Requested => {
+                unanswered(s, id, e);
+                break;
+            }
             Ok(StreamRead::Closed) => {
                 lost(s, id, FI_ECONNRESET, "the connection was ended by");
                 break;
@@ -433,7 +442,7 @@ pub(super) fn fail_incoming(s: &mut TcpState, id: u32, c: &mut Conn, why: &FailR
     }
     // Messages that are not whole never will be.
     let part = |m: &SavedMsg| m.conn == id && m.state != SavedState::Whole;
-    let gone = s.saved.select(part);
+    let gone: HashSet<u32> = s.saved.select(part).into_iter().collect();
     if gone.is_empty() {
         return;
     }
@@ -448,12 +457,19 @@ pub(super) fn fail_incoming(s: &mut TcpState, id: u32, c: &mut Conn, why: &FailR
 
 /// Stops reads and writes of a region that is closed.
 pub(crate) fn region_closed(s: &mut TcpState, key: u64) {
-    for (_, c) in s.conns.iter_mut() {
-        c.tx.region_closed(key);
+    let mut beyond = Vec::new();
+    for (id, c) in s.conns.iter_mut() {
+        if !c.tx.region_closed(key) {
+            beyond.push(id);
+        }
         if let Phase::Body(b) = &mut c.rx.phase {
             if matches!(b.to, PayloadTarget::Write(_)) && b.keys.contains(&Some(key)) {
                 b.to = PayloadTarget::Drop;
             }
         }
+    }
+    for id in beyond {
+        let text = "a region was closed of which it still reads too much";
+        end(s, id, FI_ECANCELED, text);
     }
 }

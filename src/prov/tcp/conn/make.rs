@@ -4,6 +4,11 @@
 //! side with the larger address is used and the other refused; messages queued for the refused one
 //! leave by the first. A request from a peer that has a connection already replaces it only if its
 //! process id is another: the former process is gone then.
+//!
+//! Only what the system does has a time limit: the TCP connection. A peer that computes answers a
+//! request when it makes progress again, and this process may compute as well; whether a peer's
+//! host is gone the system finds out (keep-alive). A request whose connection ends before the
+//! answer is sent again, until [`timeout`] was spent in pauses between the attempts.
 
 use super::super::ep::{listener_name, TcpEp};
 use super::super::msg;
@@ -13,20 +18,20 @@ use super::super::wire::{
 };
 use super::input::{fail_incoming, receive};
 use super::output::watch;
-use super::{flush, Conn, ConnState, Phase};
+use super::{flush, Conn, ConnState, Phase, UNKNOWN_PEER};
 use crate::core::{errno, params, Errno, Result};
-use crate::device::stream::{Stream, StreamListener};
+use crate::device::stream::{Poller, Stream, StreamListener};
 use crate::proto::PeerId;
 use crate::types::*;
 use std::time::{Duration, Instant};
 
-/// Accepted connections without a request yet, at one endpoint.
-const PENDING_MAX: usize = 1024;
+/// Accepted connections without a request yet, at one endpoint; one more ends the oldest.
+pub(crate) const PENDING_MAX: usize = 1024;
 /// Delay of the next attempt after a refusal, doubled each time up to [`RETRY_MAX`].
 const RETRY: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
-/// Limit for a connection to be established, and for an accepted one to send its request.
+/// Limit for a TCP connection to be established, and of all pauses before it is tried again.
 pub(crate) fn timeout() -> Duration {
     Duration::from_millis(params::tcp().connect_timeout_ms as u64)
 }
@@ -44,6 +49,10 @@ pub(crate) fn conn_for(s: &mut TcpState, ep: u32, peer: PeerId) -> Result<u32> {
 #[cold]
 fn connect(s: &mut TcpState, ep: u32, peer: PeerId) -> Result<u32> {
     crate::core::memory::check()?;
+    let last = s.eps.get_mut(ep).and_then(|e| e.unreached.take());
+    if let Some((_, e)) = last.filter(|(p, _)| *p == peer) {
+        return Err(e);
+    }
     let mut c = Conn::new(ep, ConnState::Connecting, None, Instant::now() + timeout());
     c.peer = peer;
     s.peers.hold(peer);
@@ -73,6 +82,7 @@ fn attempt(s: &mut TcpState, id: u32) -> Result<()> {
     s.poller.add(stream.fd(), u64::from(id), false, true);
     c.stream = Some(stream);
     c.state = ConnState::Connecting;
+    c.deadline = Instant::now() + timeout();
     c.rx.phase = Phase::Control(Vec::new());
     Ok(())
 }
@@ -114,42 +124,45 @@ pub(crate) fn writable(s: &mut TcpState, id: u32) {
         None => send_control(c, ControlKind::Request, &our_hello(ep, RDM_VERSION).emit()),
     };
     c.state = ConnState::Requested;
-    if ep.msg.is_some() {
-        // No time limit: the peer's application decides when to answer.
-        s.making.retain(|m| *m != id);
-    }
+    s.making.retain(|m| *m != id);
     if let Err(e) = said {
-        return lost(s, id, e, "connecting to");
+        return unanswered(s, id, e);
     }
     watch(s, id);
 }
 
-/// The next connection at a listener, if there is one. Turns connections away while `pending`, the
-/// number of those without a request, is too large. Fails when none can be accepted now.
-pub(crate) fn next_caller(
-    l: &StreamListener,
-    pending: impl Fn() -> usize,
-) -> Result<Option<Stream>> {
-    loop {
-        let accepted = l.accept().inspect_err(|e| {
-            crate::warn_log!(
-                FI_LOG_EP_CTRL,
-                "cannot take a connection in: {} (ulimit -n)",
-                errno::text(*e)
-            );
-        })?;
-        let Some((stream, _)) = accepted else {
-            return Ok(None);
-        };
-        if pending() < PENDING_MAX {
-            stream.tune(params::tcp().nodelay);
-            return Ok(Some(stream));
-        }
+/// The connection of a request has ended before the answer has come: the request is sent again.
+/// The answer to a connected endpoint's is that it is refused.
+pub(super) fn unanswered(s: &mut TcpState, id: u32, e: Errno) {
+    let ep = s.conns.get(id).and_then(|c| s.eps.get(c.ep));
+    if ep.is_some_and(|e| e.msg.is_none()) {
+        return refused(s, id);
+    }
+    lost(s, id, e, "connecting to");
+}
+
+/// The next connection at a listener, if there is one. Fails when none can be accepted now.
+pub(crate) fn next_caller(l: &StreamListener) -> Result<Option<Stream>> {
+    let accepted = l.accept().inspect_err(|e| {
         crate::warn_log!(
             FI_LOG_EP_CTRL,
-            "{PENDING_MAX} connections are not identified yet: one more is refused"
+            "cannot take a connection in: {} (ulimit -n)",
+            errno::text(*e)
         );
-    }
+    })?;
+    let Some((stream, _)) = accepted else {
+        return Ok(None);
+    };
+    stream.tune(params::tcp().nodelay);
+    Ok(Some(stream))
+}
+
+/// Says that the oldest caller without a request makes room for another.
+pub(crate) fn log_too_many() {
+    crate::warn_log!(
+        FI_LOG_EP_CTRL,
+        "{PENDING_MAX} connections are not identified yet: the oldest is ended"
+    );
 }
 
 /// Takes in connections that wait at an endpoint's listener.
@@ -158,22 +171,25 @@ pub(crate) fn accept(s: &mut TcpState, ep: u32) {
         let Some(l) = s.eps.get(ep).and_then(|e| e.listener.as_ref()) else {
             return;
         };
-        let pending = || {
-            let making = s.making.iter().filter_map(|c| s.conns.get(*c));
-            making
-                .filter(|c| c.ep == ep && c.state == ConnState::Accepted)
-                .count()
-        };
-        let stream = match next_caller(l, pending) {
+        let stream = match next_caller(l) {
             Ok(Some(stream)) => stream,
             Ok(None) => return,
             Err(_) => return mute(s, ep),
         };
         let fd = stream.fd();
-        let until = Instant::now() + timeout();
-        let c = Conn::new(ep, ConnState::Accepted, Some(stream), until);
+        // A caller has no time limit: it may have connected and then begun to compute.
+        let c = Conn::new(ep, ConnState::Accepted, Some(stream), Instant::now());
         let id = s.conns.insert(c);
-        s.making.push(id);
+        if let Some(e) = s.eps.get_mut(ep) {
+            e.callers.push_back(id);
+            if e.callers.len() > PENDING_MAX {
+                let oldest = e.callers.pop_front();
+                log_too_many();
+                if let Some(c) = oldest {
+                    drop_conn(s, c);
+                }
+            }
+        }
         s.poller.add(fd, u64::from(id), true, false);
         // Most often the request has arrived already.
         receive(s, id);
@@ -253,12 +269,34 @@ pub(crate) fn refuse(s: &mut TcpState, id: u32, why: &str) {
 /// Handles the refusal of our request: the peer's own is on its way, or ours is tried again.
 fn refused(s: &mut TcpState, id: u32) {
     let Some(c) = s.conns.get_mut(id) else { return };
-    c.stream = None;
-    let wait = RETRY * 2u32.saturating_pow(c.refused.min(10));
+    if let Some(stream) = c.stream.take() {
+        close_stream(&mut s.poller, &stream);
+    }
+    let wait = (RETRY * 2u32.saturating_pow(c.refused.min(10))).min(RETRY_MAX);
     c.refused += 1;
+    c.waited += wait;
     c.state = ConnState::Refused {
-        again: Instant::now() + wait.min(RETRY_MAX),
+        again: Instant::now() + wait,
     };
+    if c.waited > timeout() {
+        return too_late(s, id);
+    }
+    if !s.making.contains(&id) {
+        s.making.push(id);
+    }
+}
+
+/// Ends a connection that could not be made in time.
+fn too_late(s: &mut TcpState, id: u32) {
+    let ms = params::tcp().connect_timeout_ms;
+    let text = format!("no connection within {ms} ms (FI_TCP_CONNECT_TIMEOUT_MS)");
+    end(s, id, FI_ETIMEDOUT, &text);
+}
+
+/// Takes a socket out of the poller and shuts it down: a forked child may have it as well.
+fn close_stream(poller: &mut Poller, stream: &Stream) {
+    poller.remove(stream.fd());
+    stream.shut();
 }
 
 /// Whether messages may be announced on a connection of this version.
@@ -288,6 +326,9 @@ fn open(s: &mut TcpState, id: u32, control: &Control) {
 fn requested(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
     let Some(c) = s.conns.get(id) else { return };
     let ep = c.ep;
+    if let Some(e) = s.eps.get_mut(ep) {
+        e.callers.retain(|c| *c != id);
+    }
     let from = c.stream.as_ref().and_then(Stream::peer_addr);
     let (Some(mut from), Some(e)) = (from, s.eps.get(ep)) else {
         return end(s, id, FI_ENOTCONN, "the peer is gone");
@@ -343,6 +384,9 @@ fn requested(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
     c.announces = announces(h.version);
     c.remote_pid = h.pid;
     if let Some(mut old) = former.and_then(|f| s.conns.remove(f)) {
+        if let Some(stream) = &old.stream {
+            close_stream(&mut s.poller, stream);
+        }
         // Messages queued for our own request leave by the peer's connection.
         s.peers.release(old.peer);
         s.making.retain(|m| Some(*m) != former);
@@ -375,10 +419,12 @@ pub(crate) fn expire(s: &mut TcpState) {
             s.making.retain(|m| *m != id);
             continue;
         };
-        if now >= c.deadline {
-            let ms = params::tcp().connect_timeout_ms;
-            let text = format!("no connection within {ms} ms (FI_TCP_CONNECT_TIMEOUT_MS)");
-            end(s, id, FI_ETIMEDOUT, &text);
+        if c.state == ConnState::Connecting && now >= c.deadline {
+            // The poller may not have told of it yet.
+            match c.stream.as_ref().and_then(Stream::peer_addr) {
+                Some(_) => writable(s, id),
+                None => too_late(s, id),
+            }
             continue;
         }
         if matches!(c.state, ConnState::Refused { again } if now >= again) {
@@ -418,6 +464,12 @@ pub(crate) fn end(s: &mut TcpState, id: u32, e: Errno, text: &str) {
     let why = (e, text.to_string());
     fail_incoming(s, id, &mut c, &why);
     let queued: Vec<_> = c.tx.drain().collect();
+    if c.state != ConnState::Open && queued.is_empty() && c.peer != UNKNOWN_PEER {
+        // A silent operation was refused while there was no connection, and is tried again.
+        if let Some(ep) = s.eps.get_mut(c.ep) {
+            ep.unreached = Some((c.peer, e));
+        }
+    }
     let sent = c.unacked.iter().copied();
     let reads = c.reads.iter().map(|(n, _)| *n);
     let announced = c.rts.iter().map(|(_, (n, _))| *n);
@@ -455,8 +507,12 @@ fn forget_conn(s: &mut TcpState, id: u32, c: &Conn) {
         s.last_active = NO_CONN;
     }
     if let Some(stream) = &c.stream {
-        s.poller.remove(stream.fd());
-        stream.shut();
+        close_stream(&mut s.poller, stream);
+    }
+    if c.state == ConnState::Accepted {
+        if let Some(e) = s.eps.get_mut(c.ep) {
+            e.callers.retain(|c| *c != id);
+        }
     }
     leave_to_others(s, id, (c.ep, c.peer));
     s.peers.release(c.peer);

@@ -18,8 +18,8 @@ mod saved;
 pub(crate) use input::consume;
 pub(crate) use input::{receive, region_closed};
 pub(crate) use make::{
-    accept, conn_for, control_needs, drop_conn, end, expire, lost, next_caller, refuse,
-    send_control, timeout, unmute, writable,
+    accept, conn_for, control_needs, drop_conn, end, expire, log_too_many, lost, next_caller,
+    refuse, send_control, timeout, unmute, writable, PENDING_MAX,
 };
 use make::{leave_to_others, log_lost};
 pub(crate) use output::{flush, post, send_rest, watch, Then};
@@ -35,7 +35,7 @@ use crate::hmem::UserMem;
 use crate::proto::PeerId;
 use output::Outbound;
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,10 +127,11 @@ pub(crate) struct Conn {
     /// The peer may announce messages, and understands announcements.
     announces: bool,
     remote_pid: u32,
-    /// When it has to be open.
+    /// When the socket has to be connected.
     deadline: Instant,
-    /// Refusals so far.
+    /// Requests that brought no connection, and the pauses after them, together.
     refused: u32,
+    waited: Duration,
     /// Messages that the peer has not acknowledged.
     unacked: VecDeque<TxOp>,
     /// Reads that it has not answered.
@@ -170,6 +171,7 @@ impl Conn {
             remote_pid: 0,
             deadline,
             refused: 0,
+            waited: Duration::ZERO,
             unacked: VecDeque::new(),
             reads: VecDeque::new(),
             rts: Vec::new(),
@@ -198,6 +200,11 @@ impl Conn {
     /// Whether the connection is not read until a saved message has a receive.
     pub(crate) fn held(&self) -> bool {
         matches!(self.rx.phase, Phase::Held { .. })
+    }
+
+    /// Whether what the peer sends is read now.
+    pub(crate) fn is_read(&self) -> bool {
+        !self.held() && !self.tx.overfull()
     }
 
     /// A number for a message to announce, if there is one free. `None` to peers that do not know

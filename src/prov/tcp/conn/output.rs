@@ -12,7 +12,9 @@ use crate::core::errno::Errno;
 use crate::device::stream::{Gather, Stream};
 use crate::hmem::UserMem;
 use crate::prov::contract::{SendBuffer, SendData};
+use core::ops::Range;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Payload of a queued message.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ enum OutBody {
     Lent(UserMem),
     /// A copy.
     Own(Box<[u8]>),
+    /// A part of a copy of several messages, from an offset on.
+    Shared(Arc<[u8]>, Range<usize>),
 }
 
 impl OutBody {
@@ -28,6 +32,7 @@ impl OutBody {
         match self {
             OutBody::Lent(m) => m.len(),
             OutBody::Own(b) => b.len(),
+            OutBody::Shared(_, part) => part.len(),
         }
     }
 }
@@ -47,6 +52,11 @@ pub(crate) enum Then {
 }
 
 impl Then {
+    /// Whether the message answers one of the peer.
+    fn answers(&self) -> bool {
+        matches!(self, Then::Nothing | Then::RemoteRead(..))
+    }
+
     /// The operation that ends when the message, or what the peer does then, has ended.
     fn op(self) -> Option<TxOp> {
         match self {
@@ -79,6 +89,10 @@ impl OutItem {
         match &self.body {
             OutBody::Lent(m) => g.mem(&m.part(off, m.len())),
             OutBody::Own(b) => g.bytes(b.get(off..).unwrap_or(&[])),
+            OutBody::Shared(b, part) => {
+                let from = part.start.saturating_add(off);
+                g.bytes(b.get(from..part.end).unwrap_or(&[]));
+            }
         }
     }
 }
@@ -93,6 +107,8 @@ pub(crate) struct Outbound {
     next_id: u8,
     /// Whether the poller watches for room in the socket.
     waits: bool,
+    /// Messages of the queue that answer the peer.
+    answers: usize,
     /// Why nothing can be sent any more.
     failed: Option<FailReason>,
     burst: ConnBurst,
@@ -121,6 +137,7 @@ impl Outbound {
     /// Takes over the queue of a connection that has sent nothing of it.
     pub(super) fn take_over(&mut self, from: &mut Outbound) {
         core::mem::swap(&mut self.queue, &mut from.queue);
+        core::mem::swap(&mut self.answers, &mut from.answers);
         for item in &mut self.queue {
             item.head[ID_AT] = self.next_id;
             self.next_id = self.next_id.wrapping_add(1);
@@ -129,7 +146,7 @@ impl Outbound {
 
     /// Takes out the messages that wait; the operations that would have ended with them.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = TxOp> + '_ {
-        self.sent = 0;
+        (self.sent, self.answers) = (0, 0);
         self.queue.drain(..).filter_map(|i| i.then.op())
     }
 
@@ -138,18 +155,84 @@ impl Outbound {
         self.waits
     }
 
-    /// Copies what peers are reading of a region before the region is closed.
-    pub(super) fn region_closed(&mut self, key: u64) {
-        for i in &mut self.queue {
-            if let (Then::RemoteRead(_, keys), OutBody::Lent(m)) = (&i.then, &i.body) {
-                if keys.contains(&Some(key)) {
-                    let mut copy = vec![0; m.len()].into_boxed_slice();
-                    m.load(0, &mut copy);
-                    i.body = OutBody::Own(copy);
+    /// Copies what peers are reading of a region before the region is closed; each byte once, where
+    /// they read the same. `false`: that is more than [`COPIED_MAX`], or than there is memory.
+    pub(super) fn region_closed(&mut self, key: u64) -> bool {
+        let mut reads: Vec<_> = self
+            .queue
+            .iter_mut()
+            .filter_map(|i| match (&i.then, &i.body) {
+                (Then::RemoteRead(_, keys), OutBody::Lent(m)) if keys.contains(&Some(key)) => {
+                    let mem = *m;
+                    Some((&mut i.body, mem))
+                }
+                _ => None,
+            })
+            .collect();
+        let single = reads.iter().all(|(_, m)| m.single().is_some());
+        let from = reads.iter().map(|(_, m)| m.addr()).min().unwrap_or(0);
+        let to = reads.iter().map(|(_, m)| m.addr().saturating_add(m.len()));
+        let span = to.max().unwrap_or(0).saturating_sub(from);
+        let total = reads
+            .iter()
+            .try_fold(0usize, |n, (_, m)| n.checked_add(m.len()));
+        let together = single && total.is_none_or(|n| span <= n);
+        if together && reads.len() > 1 {
+            let Some(mut copy) = zeroed(span) else {
+                return false;
+            };
+            reads.sort_unstable_by_key(|(_, m)| m.addr());
+            // Up to here everything that is read has been copied.
+            let mut done = 0usize;
+            for (_, m) in &reads {
+                let at = m.addr() - from;
+                let skip = done.saturating_sub(at);
+                let left = m.part(skip.min(m.len()), m.len());
+                if let Some(to) = copy.get_mut(at + skip..at + m.len()) {
+                    left.load(0, to);
+                    done = at + m.len();
                 }
             }
+            let copy: Arc<[u8]> = copy.into();
+            for (body, m) in reads {
+                let at = m.addr() - from;
+                *body = OutBody::Shared(Arc::clone(&copy), at..at + m.len());
+            }
+            return true;
         }
+        if total.is_none_or(|n| n > COPIED_MAX) {
+            return false;
+        }
+        for (body, m) in &mut reads {
+            let Some(mut copy) = zeroed(m.len()) else {
+                return false;
+            };
+            m.load(0, &mut copy);
+            **body = OutBody::Own(copy.into_boxed_slice());
+        }
+        true
     }
+
+    /// Whether so many answers wait that the peer's requests are not read: a peer that asks and
+    /// does not read would have no end of them.
+    pub(super) fn overfull(&self) -> bool {
+        self.answers >= ANSWERS_MAX
+    }
+}
+
+/// Bytes that the closing of a region copies for one connection at most.
+const COPIED_MAX: usize = 256 << 20;
+/// Answers to reads and acknowledgements that wait for one socket at most. Two processes that wait
+/// for one another's answers would wait for ever, so that it is more than programs ask for.
+const ANSWERS_MAX: usize = 1 << 17;
+
+/// `None` for more than [`COPIED_MAX`], and without memory.
+fn zeroed(len: usize) -> Option<Vec<u8>> {
+    let len = Some(len).filter(|n| *n <= COPIED_MAX)?;
+    let mut v = Vec::new();
+    v.try_reserve_exact(len).ok()?;
+    v.resize(len, 0);
+    Some(v)
 }
 
 /// Bytes up to which a message leaves by one system call, and most bytes of a call for a longer
@@ -234,6 +317,8 @@ pub(crate) fn post(s: &mut TcpState, id: u32, h: &Head, data: &SendData, then: T
     if c.tx.queue.is_empty() {
         c.tx.sent = sent;
     }
+    c.tx.answers += usize::from(then.answers());
+    let overfull = c.tx.overfull();
     c.tx.queue.push_back(OutItem {
         head,
         head_len,
@@ -247,6 +332,9 @@ pub(crate) fn post(s: &mut TcpState, id: u32, h: &Head, data: &SendData, then: T
         Some(e) => sends_fail(s, id, e),
         None if at_once && total > WHOLE => flush(s, id),
         None => wait_writable(s, id),
+    }
+    if overfull {
+        watch(s, id);
     }
 }
 
@@ -289,7 +377,7 @@ pub(crate) fn watch(s: &mut TcpState, id: u32) {
     let Some(c) = s.conns.get(id) else { return };
     if let Some(stream) = &c.stream {
         s.poller
-            .change(stream.fd(), u64::from(id), !c.held(), c.tx.waits);
+            .change(stream.fd(), u64::from(id), c.is_read(), c.tx.waits);
     }
 }
 
@@ -327,6 +415,11 @@ pub(crate) fn flush(s: &mut TcpState, id: u32) {
                 _ => break,
             }
             if let Some(item) = c.tx.queue.pop_front() {
+                let overfull = c.tx.overfull();
+                c.tx.answers -= usize::from(item.then.answers());
+                if overfull && !c.tx.overfull() {
+                    watch(s, id);
+                }
                 ended(s, id, item.then);
             }
         }
@@ -382,7 +475,46 @@ fn ended(s: &mut TcpState, id: u32, then: Then) {
 
 #[cfg(test)]
 mod tests {
-    use super::piece;
+    use super::*;
+
+    fn read_of(key: u64, mem: UserMem) -> OutItem {
+        let msg = MsgInfo {
+            from: 0,
+            tag: None,
+            cq_data: None,
+            len: mem.len() as u64,
+        };
+        OutItem {
+            head: [0; HEAD_MAX],
+            head_len: 0,
+            body: OutBody::Lent(mem),
+            then: Then::RemoteRead(msg, [Some(key), None, None, None]),
+        }
+    }
+
+    /// Key 0 is one as any other; bytes that several reads name are copied once.
+    #[test]
+    fn what_is_read_of_a_closed_region_is_copied() {
+        let mut memory: Vec<u8> = (0..=255).collect();
+        // SAFETY: the memory outlives what refers to it.
+        let all = unsafe { UserMem::new([(memory.as_ptr().cast(), 256)]) }.unwrap();
+        let parts = [(10, 100), (0, 256), (50, 10), (200, 56)];
+        for (key, closed) in [(7, 7), (0, 0), (7, 0)] {
+            let mut out = Outbound::default();
+            let reads = parts.map(|(at, len)| read_of(key, all.part(at, len)));
+            out.queue.extend(reads);
+            assert!(out.region_closed(closed));
+            for (item, (at, len)) in out.queue.iter().zip(parts) {
+                let bytes = match &item.body {
+                    OutBody::Shared(b, part) => &b[part.clone()],
+                    OutBody::Lent(_) if key != closed => continue,
+                    other => panic!("{other:?}"),
+                };
+                assert_eq!(bytes, &memory[at..at + len]);
+            }
+        }
+        memory.clear();
+    }
 
     #[test]
     fn calls_for_long_messages_fill_packets() {

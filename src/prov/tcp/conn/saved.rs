@@ -27,7 +27,8 @@ pub(super) fn save(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
         let of = s.saved.iter().filter(|(_, m)| m.conn == id && m.ep == ep);
         p.max_saved > 0 && of.count() >= p.max_saved
     };
-    let held = len > p.max_saved_size || len > p.saved_total.saturating_sub(kept) || many();
+    let room = p.saved_total.checked_sub(kept + SavedMsg::RECORD);
+    let held = len > p.max_saved_size || room.is_none_or(|room| len > room) || many();
     let (state, room) = match held {
         true => (SavedState::Held, 0),
         false if len == 0 => (SavedState::Whole, 0),
