@@ -7,6 +7,7 @@ use super::atomic::ElementBuffers;
 use super::av_set::SetBody;
 use super::entry::{entry, FromC, OutParam};
 use super::ep::EpBody;
+use super::handles::AnyObject;
 use super::object::*;
 use super::transfer::{flagged, plain, Buffer, Desc};
 use crate::core::Result;
@@ -288,8 +289,11 @@ impl<D: Domain> FromC<*const fi_collective_addr> for JoinArgs<'_, D> {
         // SAFETY: as promised by the caller; the set is NULL or ours.
         unsafe {
             let a = addr.as_ref().ok_or(FI_EINVAL)?;
-            let (group, set) = (a.coll_addr, FromC::from_c(a.set)?);
-            Ok(JoinArgs { group, set })
+            let group = a.coll_addr;
+            match FromC::from_c(a.set.cast_mut().cast::<fid>())? {
+                AnyObject::Set(set) => Ok(JoinArgs { group, set }),
+                _ => Err(FI_EINVAL),
+            }
         }
     }
 }

@@ -121,7 +121,7 @@ entry! {
         command: c_int,
         arg: *mut c_void as ControlArg,
     ) -> c_int = "fi_control" {
-        super::work::control(&*d.domain, command, &arg)
+        super::work::control(&d.domain, command, &arg)
     }
 }
 

@@ -130,6 +130,22 @@ const CORE_PARAMS: &[params::Def] = &[
         help: "Comma list of subsystems to log (core, fabric, domain, ep_ctrl, ep_data, av, cq, \
                eq, mr, cntr); a leading ^ excludes.",
     },
+    params::Def {
+        name: "log_location",
+        kind: FI_PARAM_STRING,
+        help: "stderr, stdout or a file for log lines. Default stderr.",
+    },
+    params::Def {
+        name: "log_location_mode",
+        kind: FI_PARAM_STRING,
+        help: "Mode of that file, as for fopen(3): w or a. Default w.",
+    },
+    params::Def {
+        name: "addr_format",
+        kind: FI_PARAM_STRING,
+        help:
+            "Address format of the infos that fi_getinfo returns, as FI_SOCKADDR_IN. Default: any.",
+    },
 ];
 
 /// # Safety
@@ -390,15 +406,19 @@ entry! {
         out: *mut *mut fid as OutParam<*mut fid>,
         context: *mut c_void,
     ) -> c_int = "fi_open" {
-        init();
+        // Providers are not registered here: programs import loggers before main, and set
+        // variables of providers after that.
         if api > API_NEWEST {
             return Err(FI_ENOSYS);
         }
-        if flags != 0 || (!attr.is_null() && attr_len > 0) {
+        if !attr.is_null() && attr_len > 0 {
             return Err(FI_EINVAL);
         }
+        if flags != 0 {
+            return Err(FI_EBADFLAGS);
+        }
         out.put(null_mut());
-        let Some(object) = super::logging::open(&name, context) else {
+        let Some(object) = super::logging::open(&name, context)? else {
             crate::info_log!(
                 FI_LOG_CORE,
                 "fi_open: name: wanted {name}, had logging, mr_cache"
@@ -494,15 +514,19 @@ entry! {
             static BUF: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
         }
         let text = what.text().into_bytes();
-        BUF.with(|b| {
+        let whole = || text.iter().take(LEN - 1).chain(&[0]);
+        let shown = BUF.try_with(|b| {
             let mut b = b.borrow_mut();
             // It stays where it is.
             b.resize(LEN, 0);
-            for (to, c) in b.iter_mut().zip(text.iter().take(LEN - 1).chain(&[0])) {
+            for (to, c) in b.iter_mut().zip(whole()) {
                 *to = *c;
             }
-            Ok(b.as_ptr().cast())
-        })
+            b.as_ptr()
+        });
+        // A handler that runs while the thread ends finds no buffer: this one stays.
+        let shown = shown.unwrap_or_else(|_| whole().copied().collect::<Vec<u8>>().leak().as_ptr());
+        Ok(shown.cast())
     }
 }
 

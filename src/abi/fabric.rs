@@ -164,6 +164,7 @@ entry! {
                     let (value, errors) = c.domain.seen_cntr(c.id)?;
                     c.domain.arm_cntr(c.id, value + 1, errors)?
                 }
+                AnyObject::Wait(w) => w.try_wait()?,
                 _ => return Err(FI_EINVAL),
             };
             // The application may sleep without limit.

@@ -82,10 +82,12 @@ pub(crate) enum AnyObject<'a, D: Domain> {
     Av(&'a AvBody<D>),
     Cq(&'a CqBody<D>),
     Cntr(&'a CntrBody<D>),
-    Ep,
+    Ep(&'a EpBody<D>),
     SharedRx(&'a EpBody<D>),
     SharedTx,
     Passive(&'a PepBody<D>),
+    Wait(&'a Arc<WaitBody<D>>),
+    Set(&'a SetBody<D>),
     /// Any other, by its class.
     Other(usize),
 }
@@ -102,16 +104,15 @@ impl<'a, D: Domain> FromC<*mut fid> for AnyObject<'a, D> {
                 FI_CLASS_AV => AnyObject::Av(body_of_type::<fid_av, _>(f)?),
                 FI_CLASS_CQ => AnyObject::Cq(body_of_type::<fid_cq, _>(f)?),
                 FI_CLASS_CNTR => AnyObject::Cntr(body_of_type::<fid_cntr, _>(f)?),
-                FI_CLASS_EP => {
-                    body_of_type::<fid_ep, EpBody<D>>(f)?;
-                    AnyObject::Ep
-                }
+                FI_CLASS_EP => AnyObject::Ep(body_of_type::<fid_ep, _>(f)?),
                 FI_CLASS_SRX_CTX => AnyObject::SharedRx(body_of_type::<fid_ep, _>(f)?),
                 FI_CLASS_STX_CTX => {
                     body_of_type::<fid_stx, StxBody<D>>(f)?;
                     AnyObject::SharedTx
                 }
                 FI_CLASS_PEP => AnyObject::Passive(body_of_type::<fid_pep, _>(f)?),
+                FI_CLASS_WAIT => AnyObject::Wait(body_of_type::<fid_wait, _>(f)?),
+                FI_CLASS_AV_SET => AnyObject::Set(body_of_type::<fid_av_set, _>(f)?),
                 class => AnyObject::Other(class),
             })
         }
@@ -127,10 +128,12 @@ impl<D: Domain> AnyObject<'_, D> {
             AnyObject::Av(_) => FI_CLASS_AV,
             AnyObject::Cq(_) => FI_CLASS_CQ,
             AnyObject::Cntr(_) => FI_CLASS_CNTR,
-            AnyObject::Ep => FI_CLASS_EP,
+            AnyObject::Ep(_) => FI_CLASS_EP,
             AnyObject::SharedRx(_) => FI_CLASS_SRX_CTX,
             AnyObject::SharedTx => FI_CLASS_STX_CTX,
             AnyObject::Passive(_) => FI_CLASS_PEP,
+            AnyObject::Wait(_) => FI_CLASS_WAIT,
+            AnyObject::Set(_) => FI_CLASS_AV_SET,
             AnyObject::Other(class) => *class,
         }
     }

@@ -12,8 +12,9 @@ use core::mem::size_of;
 use core::ptr::null_mut;
 
 /// Longest address accepted, bytes.
-const ADDR_MAX: usize = 4096;
-const KEY_MAX: usize = 4096;
+const ADDR_MAX: usize = 1 << 20;
+/// Longest authorization key accepted, bytes.
+const KEY_MAX: usize = 1 << 20;
 
 /// A C string as an owned Rust one; `None` for NULL. Bytes that are no UTF-8 are replaced.
 ///
@@ -155,6 +156,7 @@ unsafe fn read_ep(a: &fi_ep_attr) -> EpAttr {
         // SAFETY: as promised by the caller.
         auth_key: unsafe { bytes(a.auth_key, a.auth_key_size, KEY_MAX) },
         auth_key_size: a.auth_key_size,
+        xpu_ctx: a.xpu_ctx as usize,
     }
 }
 
@@ -371,7 +373,7 @@ fn write_ep(b: &Blocks, a: &EpAttr) -> *mut fi_ep_attr {
         rx_ctx_cnt: a.rx_ctx_cnt,
         auth_key_size: a.auth_key_size,
         auth_key: b.bytes(a.auth_key.as_deref()),
-        xpu_ctx: null_mut(),
+        xpu_ctx: a.xpu_ctx as *mut fid_xpu_ctx,
     })
 }
 

@@ -2,29 +2,43 @@
 
 use super::entry::{entry, FromC};
 use super::object::*;
-use crate::core::log::{self, LogSink};
+use crate::core::log::{self, LogLine, LogSink};
 use crate::core::Result;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::Mutex;
 
-/// The provider that lines are logged for, as the C logger sees it.
+/// A provider as the C logger sees it: its name counts.
 struct ProvBox(fi_provider);
-// SAFETY: the struct is read-only and refers to static strings.
+// SAFETY: the struct is read-only and refers to a string that stays.
 unsafe impl Sync for ProvBox {}
+// SAFETY: as above.
+unsafe impl Send for ProvBox {}
 
-static PROV: ProvBox = ProvBox(fi_provider {
-    version: crate::core::PROV_VERSION,
-    fi_version: crate::core::API_VERSION,
-    context: fi_context {
-        internal: [core::ptr::null_mut(); 4],
-    },
-    name: c"efa".as_ptr(),
-    getinfo: None,
-    fabric: None,
-    cleanup: None,
-});
+/// The struct of the provider of this name, which stays.
+fn provider(name: &str) -> &'static fi_provider {
+    static ALL: Mutex<Vec<(String, &'static ProvBox)>> = Mutex::new(Vec::new());
+    let mut all = ALL.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some((_, p)) = all.iter().find(|(known, _)| known == name) {
+        return &p.0;
+    }
+    let text: &'static CStr = Box::leak(CString::new(name).unwrap_or_default().into_boxed_c_str());
+    let p: &'static ProvBox = Box::leak(Box::new(ProvBox(fi_provider {
+        version: crate::core::PROV_VERSION,
+        fi_version: crate::core::API_VERSION,
+        context: fi_context {
+            internal: [core::ptr::null_mut(); 4],
+        },
+        name: text.as_ptr(),
+        getinfo: None,
+        fabric: None,
+        cleanup: None,
+    })));
+    all.push((name.to_string(), p));
+    &p.0
+}
 
 struct CLogger(fi_ops_log);
 // SAFETY: fi_import_log(3) demands that the functions may be called from any thread.
@@ -33,30 +47,31 @@ unsafe impl Send for CLogger {}
 unsafe impl Sync for CLogger {}
 
 impl LogSink for CLogger {
-    fn enabled(&self, level: fi_log_level, subsys: fi_log_subsys) -> bool {
+    fn enabled(&self, prov: &str, level: fi_log_level, subsys: fi_log_subsys) -> Option<bool> {
         // SAFETY: the function is the application's, called as its header declares.
         self.0
             .enabled
-            .is_some_and(|f| unsafe { f(&PROV.0, level, subsys, 0) } != 0)
+            .map(|f| unsafe { f(provider(prov), level, subsys, 0) } != 0)
     }
 
-    fn line(&self, level: fi_log_level, subsys: fi_log_subsys, func: &str, line: u32, text: &str) {
-        let (Ok(func), Ok(text)) = (CString::new(func), CString::new(text)) else {
-            return;
+    fn line(&self, l: &LogLine) -> bool {
+        let text = format!("{}\n", l.text);
+        let (Ok(func), Ok(text)) = (CString::new(l.func), CString::new(text)) else {
+            return true;
         };
-        if let Some(f) = self.0.log {
-            // SAFETY: as above; the strings live until the call returns.
-            unsafe {
-                f(
-                    &PROV.0,
-                    level,
-                    subsys,
-                    func.as_ptr(),
-                    line as c_int,
-                    text.as_ptr(),
-                )
-            };
-        }
+        let Some(f) = self.0.log else { return false };
+        // SAFETY: as above; the strings live until the call returns.
+        unsafe {
+            f(
+                provider(l.prov),
+                l.level,
+                l.subsys,
+                func.as_ptr(),
+                l.line as c_int,
+                text.as_ptr(),
+            )
+        };
+        true
     }
 }
 
@@ -101,6 +116,7 @@ fn import_logger(with: &mut fid_logging) -> Result<()> {
     if ops.size < core::mem::size_of::<fi_ops_log>() {
         return Err(FI_EINVAL);
     }
+    LOGGER_IMPORTED.store(true, SeqCst);
     log::set_sink(Some(Box::new(CLogger(*ops))));
     with.fid.ops = table(&IMPORTED_LOGGER);
     Ok(())
@@ -149,6 +165,8 @@ entry! {
     }
 }
 
+/// Whether an imported logger is open.
+static LOGGER_IMPORTED: AtomicBool = AtomicBool::new(false);
 /// Whether an imported memory monitor is open.
 static MONITOR_IMPORTED: AtomicBool = AtomicBool::new(false);
 
@@ -160,7 +178,9 @@ unsafe extern "C" fn close_monitor(_: *mut fid) -> c_int {
 
 /// fi_close(3) of a logger that the application exported to us: lines go to the default again.
 unsafe extern "C" fn close_logger(_: *mut fid) -> c_int {
-    log::set_sink(None);
+    if LOGGER_IMPORTED.swap(false, SeqCst) {
+        log::set_sink(None);
+    }
     FI_SUCCESS
 }
 
@@ -176,16 +196,18 @@ static NOTIFY: fi_ops_mem_notify = fi_ops_mem_notify {
 
 static OPS: fi_ops = ops(close_import, bind, no_control);
 
-/// Opens an importer by name; `None` for a name nobody knows.
-pub(crate) fn open(name: &str, context: *mut c_void) -> Option<*mut fid> {
+/// Opens an importer by name; `None` for a name nobody knows. `FI_EALREADY` for the log's while a
+/// logger is imported.
+pub(crate) fn open(name: &str, context: *mut c_void) -> Result<Option<*mut fid>> {
     let (kind, class) = match name {
+        "logging" if LOGGER_IMPORTED.load(SeqCst) => return Err(FI_EALREADY),
         "logging" => (Import::Logging, FI_CLASS_LOG),
         "mr_cache" => (Import::MrCache, FI_CLASS_MR_CACHE),
-        _ => return None,
+        _ => return Ok(None),
     };
     let f = fid_logging {
         fid: new_fid(class, context, &OPS),
         ops: core::ptr::null_mut(),
     };
-    Some(hand_out(f, kind).cast())
+    Ok(Some(hand_out(f, kind).cast()))
 }

@@ -329,7 +329,7 @@ entry! {
     ) -> c_int = "fi_mr_bind" {
         match with {
             // Regions belong to the domain here: binding to an endpoint asks for nothing more.
-            AnyObject::Ep => Ok(()),
+            AnyObject::Ep(_) => Ok(()),
             AnyObject::Cntr(c) => m.domain.bind_mr(&m.mr, c.id, flags),
             _ => Err(FI_EINVAL),
         }

@@ -9,7 +9,7 @@
 use super::external::initialise;
 use core::ffi::c_int;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -74,6 +74,7 @@ fn initialised(files: &[PathBuf]) -> Option<usize> {
     let (mut good, mut ended) = (0, false);
     while readable(&from_child, until) {
         match from_child.read(&mut [0]) {
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Ok(0) | Err(_) => {
                 ended = true;
                 break;
@@ -85,7 +86,7 @@ fn initialised(files: &[PathBuf]) -> Option<usize> {
     // ended is not disturbed.
     unsafe {
         libc::kill(child, libc::SIGKILL);
-        libc::waitpid(child, core::ptr::null_mut(), 0);
+        while libc::waitpid(child, core::ptr::null_mut(), 0) < 0 && interrupted() {}
     }
     ended.then_some(good)
 }
@@ -115,7 +116,17 @@ fn readable(pipe: &File, until: Instant) -> bool {
         events: libc::POLLIN,
         revents: 0,
     };
-    let left = until.saturating_duration_since(Instant::now()).as_millis();
-    // SAFETY: `p` is one entry.
-    unsafe { libc::poll(&mut p, 1, left as c_int) > 0 }
+    loop {
+        let left = until.saturating_duration_since(Instant::now()).as_millis();
+        // SAFETY: `p` is one entry.
+        let ready = unsafe { libc::poll(&mut p, 1, left as c_int) };
+        if ready >= 0 || !interrupted() {
+            return ready > 0;
+        }
+    }
+}
+
+/// Whether the last system call was interrupted by a signal of the application's.
+fn interrupted() -> bool {
+    std::io::Error::last_os_error().kind() == ErrorKind::Interrupted
 }

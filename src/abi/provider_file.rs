@@ -12,7 +12,7 @@ use super::info;
 use super::layout;
 use crate::core::info::FabricAttr;
 use crate::core::layering::INTERNAL;
-use crate::core::log::{self, LogSink};
+use crate::core::log::{self, LogLine, LogSink};
 use crate::core::params::{self, ParamHost, Value};
 use crate::core::registry::{self, Query};
 use crate::core::{Info, Result};
@@ -62,30 +62,31 @@ unsafe impl Send for HostLibrary {}
 unsafe impl Sync for HostLibrary {}
 
 impl LogSink for HostLibrary {
-    fn enabled(&self, level: fi_log_level, subsys: fi_log_subsys) -> bool {
+    fn enabled(&self, _: &str, level: fi_log_level, subsys: fi_log_subsys) -> Option<bool> {
         // SAFETY: called as its header declares.
         self.enabled
-            .is_some_and(|f| unsafe { f(self.provider, level, subsys) } != 0)
+            .map(|f| unsafe { f(self.provider, level, subsys) } != 0)
     }
 
-    fn line(&self, level: fi_log_level, subsys: fi_log_subsys, func: &str, line: u32, text: &str) {
-        let (Ok(func), Ok(text)) = (CString::new(func), CString::new(text)) else {
-            return;
+    fn line(&self, l: &LogLine) -> bool {
+        let (Ok(func), Ok(text)) = (CString::new(l.func), CString::new(l.text)) else {
+            return true;
         };
-        let Some(f) = self.line else { return };
-        let (format, line) = (c"%s\n".as_ptr(), line as c_int);
+        let Some(f) = self.line else { return false };
+        let (format, line) = (c"%s\n".as_ptr(), l.line as c_int);
         // SAFETY: as above; the format takes one string, and all of them live until the return.
         unsafe {
             f(
                 self.provider,
-                level,
-                subsys,
+                l.level,
+                l.subsys,
                 func.as_ptr(),
                 line,
                 format,
                 text.as_ptr(),
             );
         }
+        true
     }
 }
 
@@ -205,7 +206,7 @@ pub unsafe fn ini(caller: *const c_void, name: &'static CStr) -> *mut fi_provide
         if host.enabled.is_some() && host.line.is_some() {
             log::set_sink(Some(Box::new(host)));
         }
-        params::set_host(Box::new(host));
+        params::set_host(&name.to_string_lossy(), Box::new(host));
         super::exports::register_own();
         let own = registry::by_name(&name.to_string_lossy()).ok_or(FI_ENODEV)?;
         provider.version = own.version();

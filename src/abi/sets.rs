@@ -247,6 +247,31 @@ impl<D: Domain> WaitBody<D> {
         Ok(changed)
     }
 
+    /// Prepares to wait. Returns for how many milliseconds at most (negative: no limit);
+    /// `FI_EAGAIN` when a member has something to read.
+    fn arm(&self) -> Result<c_int> {
+        let mut most = -1;
+        for m in self.snapshot() {
+            most = shorter(
+                most,
+                match m.what {
+                    Member::Cq(d, id) => d.arm_cq(id)?,
+                    // It may have changed since it was read.
+                    Member::Cntr(d, id) => d.arm_cntr(id, m.seen.0 + 1, m.seen.1)?,
+                },
+            );
+        }
+        Ok(most)
+    }
+
+    /// As [`WaitBody::arm`], for an application that waits for the descriptor (fi_trywait(3)).
+    pub(crate) fn try_wait(&self) -> Result<c_int> {
+        match self.counters_changed()? {
+            true => Err(FI_EAGAIN),
+            false => self.arm(),
+        }
+    }
+
     /// The members, to be used without the lock: their calls take others.
     fn snapshot(&self) -> Vec<WaitMember<D>> {
         self.lock().clone()
@@ -324,23 +349,15 @@ entry! {
                 return Ok(());
             }
             let left = remaining(until);
-            let mut most = left;
-            for m in b.snapshot() {
-                let armed = match m.what {
-                    Member::Cq(d, id) => d.arm_cq(id),
-                    // It may have changed since it was read above.
-                    Member::Cntr(d, id) => d.arm_cntr(id, m.seen.0 + 1, m.seen.1),
-                };
-                match armed {
-                    Ok(limit) => most = shorter(most, limit),
-                    Err(FI_EAGAIN) => return b.counters_changed().map(|_| ()),
-                    Err(e) => return Err(e),
-                }
-            }
+            let most = match b.arm() {
+                Ok(most) => most,
+                Err(FI_EAGAIN) => return b.counters_changed().map(|_| ()),
+                Err(e) => return Err(e),
+            };
             if left == 0 {
                 return Err(FI_ETIMEDOUT);
             }
-            if b.set.wait(most) {
+            if b.set.wait(shorter(left, most)) {
                 return b.counters_changed().map(|_| ());
             }
         }

@@ -3,6 +3,7 @@
 use super::info::parts;
 use super::layout::V1_10;
 use crate::core::describe as d;
+use crate::core::log;
 use crate::core::tostr as t;
 use crate::types::*;
 use core::ffi::{c_char, c_void};
@@ -64,8 +65,8 @@ pub(crate) unsafe fn describe(data: *const c_void, kind: fi_type) -> String {
             FI_TYPE_COLLECTIVE_OP => t::collective_op(e()),
             FI_TYPE_HMEM_IFACE => t::hmem_iface(e()),
             FI_TYPE_CQ_FORMAT => t::cq_format(e()),
-            FI_TYPE_LOG_LEVEL => t::log_level(e()),
-            FI_TYPE_LOG_SUBSYS => t::log_subsys(e()),
+            FI_TYPE_LOG_LEVEL => log::level_name(e()).into(),
+            FI_TYPE_LOG_SUBSYS => log::subsys_name(e()).into(),
             FI_TYPE_AV_ATTR => av_attr(&*data.cast()),
             FI_TYPE_CQ_ATTR => cq_attr(&*data.cast()),
             FI_TYPE_MR_ATTR => mr_attr(&*data.cast()),

@@ -2,6 +2,7 @@
 //! wait sets that they belong to.
 
 use super::entry::{ControlArg, FromC};
+use super::handles::AnyObject;
 use super::sets::{Member, WaitBody};
 use crate::core::Result;
 use crate::prov::contract::*;
@@ -63,8 +64,11 @@ pub(super) fn wait_member<D: Domain>(
         return Ok(None);
     }
     // SAFETY: with FI_WAIT_SET the attributes of an open call name a wait set, or NULL.
-    let set: &Arc<WaitBody<D>> = unsafe { FromC::from_c(set)? };
-    Ok(Some(Arc::clone(set)))
+    let object: AnyObject<D> = unsafe { FromC::from_c(set.cast::<fid>())? };
+    match object {
+        AnyObject::Wait(set) => Ok(Some(Arc::clone(set))),
+        _ => Err(FI_EINVAL),
+    }
 }
 
 /// Has a wait set watch a queue or counter; with the descriptor that it is known by.

@@ -2,23 +2,24 @@
 //! (fi_trigger(3)).
 
 use super::atomic::{AtomicMsgArgs, ElementBuffers};
-use super::cntr::CntrBody;
 use super::entry::{ControlArg, FromC};
-use super::ep::EpBody;
+use super::handles::AnyObject;
 use super::message::MsgArgs;
 use super::rma::RmaMsgArgs;
-use crate::core::Result;
+use super::transfer::own;
+use crate::core::{Errno, Result};
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::c_int;
+use std::sync::Arc;
 
 /// Carries a command out; `FI_ENOSYS` for one that is not about work.
-pub(crate) fn control<D: Domain>(d: &D, command: c_int, arg: &ControlArg) -> Result<()> {
+pub(crate) fn control<D: Domain>(d: &Arc<D>, command: c_int, arg: &ControlArg) -> Result<()> {
     match command {
         FI_QUEUE_WORK => {
             // SAFETY: the argument of this command is a `struct fi_deferred_work`; what it names
             // stays valid until its end.
-            let t = unsafe { read::<D>(arg.get()?, arg.raw() as usize)? };
+            let t = unsafe { read(d, arg.get()?, arg.raw() as usize)? };
             d.trigger(t)
         }
         FI_CANCEL_WORK => d.cancel_work(arg.raw() as usize),
@@ -39,17 +40,36 @@ unsafe fn result_list(f: &fi_msg_fetch) -> Result<ElementBuffers> {
     unsafe { FromC::from_c((f.msg_iov, f.desc, f.iov_count)) }
 }
 
+/// A counter of this domain. `FI_EINVAL` for another object.
+///
+/// # Safety
+/// The handle is NULL or an object.
+unsafe fn counter<D: Domain>(d: &Arc<D>, c: *mut fid_cntr) -> Result<u32> {
+    // SAFETY: as promised by the caller.
+    match unsafe { FromC::from_c(c.cast::<fid>())? } {
+        AnyObject::Cntr(c) if Arc::ptr_eq(&c.domain, d) => Ok(c.id),
+        _ => Err(not_of_domain("counter")),
+    }
+}
+
+fn not_of_domain(what: &str) -> Errno {
+    crate::warn_log!(
+        FI_LOG_DOMAIN,
+        "FI_QUEUE_WORK: wanted a {what} of this domain"
+    );
+    FI_EINVAL
+}
+
 /// # Safety
 /// The work is valid, with everything it points to.
-unsafe fn read<D: Domain>(w: &fi_deferred_work, name: usize) -> Result<Trigger> {
+unsafe fn read<D: Domain>(d: &Arc<D>, w: &fi_deferred_work, name: usize) -> Result<Trigger> {
     // SAFETY: as promised by the caller; the member of the union is the one that `op_type` names.
     unsafe {
-        let on: &CntrBody<D> = FromC::from_c(w.triggering_cntr)?;
-        let done: Option<&CntrBody<D>> = match w.completion_cntr.is_null() {
+        let on = counter(d, w.triggering_cntr)?;
+        let done = match w.completion_cntr.is_null() {
             true => None,
-            false => Some(FromC::from_c(w.completion_cntr)?),
+            false => Some(counter(d, w.completion_cntr)?),
         };
-        let done = done.map(|c| c.id);
         macro_rules! keep {
             () => {
                 |mut r| {
@@ -110,12 +130,12 @@ unsafe fn read<D: Domain>(w: &fi_deferred_work, name: usize) -> Result<Trigger> 
             FI_OP_CNTR_SET | FI_OP_CNTR_ADD => {
                 let o = &*w.op.cntr;
                 let set = w.op_type == FI_OP_CNTR_SET;
-                let c: &CntrBody<D> = FromC::from_c(o.cntr)?;
+                let changed = counter(d, o.cntr)?;
                 return Ok(Trigger {
-                    cntr: on.id,
+                    cntr: on,
                     threshold: w.threshold,
                     ep: u32::MAX,
-                    op: DeferredOp::counter(c.id, o.value, set),
+                    op: DeferredOp::counter(changed, o.value, set),
                     name,
                 });
             }
@@ -124,12 +144,12 @@ unsafe fn read<D: Domain>(w: &fi_deferred_work, name: usize) -> Result<Trigger> 
                 return Err(FI_EINVAL);
             }
         };
-        let ep: &EpBody<D> = FromC::from_c(ep)?;
-        let Poster::Ep(id) = ep.who else {
-            return Err(FI_EINVAL);
+        let id = match FromC::from_c(ep.cast::<fid>())? {
+            AnyObject::Ep(e) if Arc::ptr_eq(&e.domain, d) => own(e.who)?,
+            _ => return Err(not_of_domain("endpoint")),
         };
         Ok(Trigger {
-            cntr: on.id,
+            cntr: on,
             threshold: w.threshold,
             ep: id,
             op,

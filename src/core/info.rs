@@ -73,6 +73,8 @@ pub struct EpAttr {
     pub rx_ctx_cnt: usize,
     pub auth_key: Option<Vec<u8>>,
     pub auth_key_size: usize,
+    /// `struct fid_xpu_ctx *`, passed through untouched.
+    pub xpu_ctx: usize,
 }
 
 /// `struct fi_domain_attr`

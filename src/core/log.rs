@@ -6,15 +6,33 @@
 //! failures.
 
 use crate::types::*;
+use std::fs::File;
+use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{OnceLock, RwLock};
 
 /// Where log lines go instead of standard error. `abi` implements it for an imported C logger.
 pub trait LogSink: Send + Sync {
-    /// Whether a line of this level and subsystem is wanted.
-    fn enabled(&self, level: fi_log_level, subsys: fi_log_subsys) -> bool;
-    /// Takes one line, without a newline at its end.
-    fn line(&self, level: fi_log_level, subsys: fi_log_subsys, func: &str, line: u32, text: &str);
+    /// Whether a line of this provider, level and subsystem is wanted; `None`: as without a sink.
+    fn enabled(&self, prov: &str, level: fi_log_level, subsys: fi_log_subsys) -> Option<bool>;
+    /// Takes one line, without a newline at its end; `false`: it is to be printed.
+    fn line(&self, line: &LogLine) -> bool;
+}
+
+/// One line.
+pub struct LogLine<'a> {
+    /// Provider.
+    pub prov: &'a str,
+    /// Level.
+    pub level: fi_log_level,
+    /// Subsystem.
+    pub subsys: fi_log_subsys,
+    /// Where it comes from.
+    pub func: &'a str,
+    /// Where it comes from.
+    pub line: u32,
+    /// The text.
+    pub text: &'a str,
 }
 
 struct Filter {
@@ -45,27 +63,59 @@ struct LogConfig {
     level: Option<fi_log_level>,
     prov: Filter,
     subsys: Filter,
+    /// Where lines go instead of standard error.
+    file: Option<File>,
+    to_stdout: bool,
+}
+
+impl LogConfig {
+    fn from_env() -> LogConfig {
+        let location = std::env::var("FI_LOG_LOCATION").unwrap_or_default();
+        let file = match location.as_str() {
+            "" | "stdout" | "stderr" => None,
+            path => log_file(path),
+        };
+        LogConfig {
+            level: match std::env::var("FI_LOG_LEVEL")
+                .unwrap_or_default()
+                .to_ascii_lowercase()
+                .as_str()
+            {
+                "none" | "off" => None,
+                "trace" => Some(FI_LOG_TRACE),
+                "info" => Some(FI_LOG_INFO),
+                "debug" => Some(FI_LOG_DEBUG),
+                _ => Some(FI_LOG_WARN),
+            },
+            prov: Filter::from_env("FI_LOG_PROV"),
+            subsys: Filter::from_env("FI_LOG_SUBSYS"),
+            file,
+            to_stdout: location == "stdout",
+        }
+    }
+}
+
+/// The file that FI_LOG_LOCATION names, in the mode of fopen(3) that FI_LOG_LOCATION_MODE does.
+fn log_file(path: &str) -> Option<File> {
+    let mode = std::env::var("FI_LOG_LOCATION_MODE").unwrap_or_default();
+    let append = mode.starts_with('a');
+    let mut how = File::options();
+    how.create(true).write(true).append(append);
+    match how.truncate(!append).open(path) {
+        Ok(file) => Some(file),
+        Err(e) => {
+            let text = format!("libfabric: FI_LOG_LOCATION={path}: {e}\n");
+            let _ = std::io::stderr().write_all(text.as_bytes());
+            None
+        }
+    }
 }
 
 static CONFIG: OnceLock<LogConfig> = OnceLock::new();
 static SINK: RwLock<Option<Box<dyn LogSink>>> = RwLock::new(None);
 
 fn config() -> &'static LogConfig {
-    CONFIG.get_or_init(|| LogConfig {
-        level: match std::env::var("FI_LOG_LEVEL")
-            .unwrap_or_default()
-            .to_ascii_lowercase()
-            .as_str()
-        {
-            "none" | "off" => None,
-            "trace" => Some(FI_LOG_TRACE),
-            "info" => Some(FI_LOG_INFO),
-            "debug" => Some(FI_LOG_DEBUG),
-            _ => Some(FI_LOG_WARN),
-        },
-        prov: Filter::from_env("FI_LOG_PROV"),
-        subsys: Filter::from_env("FI_LOG_SUBSYS"),
-    })
+    CONFIG.get_or_init(LogConfig::from_env)
 }
 
 /// Lower-case name of a subsystem, as `FI_LOG_SUBSYS` spells it.
@@ -99,8 +149,9 @@ pub fn level_name(l: fi_log_level) -> &'static str {
 /// Whether a line would be printed; ask before building an expensive one.
 pub fn enabled(prov: &str, level: fi_log_level, subsys: fi_log_subsys) -> bool {
     if let Ok(sink) = SINK.read() {
-        if let Some(s) = sink.as_ref() {
-            return s.enabled(level, subsys);
+        let asked = sink.as_ref().and_then(|s| s.enabled(prov, level, subsys));
+        if let Some(wanted) = asked {
+            return wanted;
         }
     }
     let c = config();
@@ -119,8 +170,15 @@ pub fn line(
     text: &str,
 ) {
     if let Ok(sink) = SINK.read() {
-        if let Some(s) = sink.as_ref() {
-            s.line(level, subsys, func, line_no, text);
+        let line = LogLine {
+            prov,
+            level,
+            subsys,
+            func,
+            line: line_no,
+            text,
+        };
+        if sink.as_ref().is_some_and(|s| s.line(&line)) {
             return;
         }
     }
@@ -139,7 +197,11 @@ pub fn line(
         level_name(level),
         text
     );
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), whole.as_bytes());
+    let _ = match config().file.as_ref() {
+        Some(mut file) => file.write_all(whole.as_bytes()),
+        None if config().to_stdout => std::io::stdout().write_all(whole.as_bytes()),
+        None => std::io::stderr().write_all(whole.as_bytes()),
+    };
 }
 
 /// Milliseconds since the first call, plus one, so that the result is never 0; for rate limits.
@@ -203,22 +265,32 @@ pub fn place(module: &'static str) -> &'static str {
     module.rsplit("::").next().unwrap_or(module)
 }
 
-/// Provider name in a module's log lines: tcp below `prov::tcp`, efa for all other modules,
-/// including those that both providers share.
+/// Provider name in a module's log lines: tcp below `prov::tcp`, core for the entry points and for
+/// what all providers share, efa for all other modules, some of which tcp uses as well.
 pub const fn provider(module: &str) -> &'static str {
-    let (m, tcp) = (module.as_bytes(), b"::prov::tcp");
+    if contains(module, "::prov::tcp") {
+        "tcp"
+    } else if contains(module, "::abi") || contains(module, "::core") {
+        "core"
+    } else {
+        "efa"
+    }
+}
+
+const fn contains(whole: &str, part: &str) -> bool {
+    let (m, part) = (whole.as_bytes(), part.as_bytes());
     let mut at = 0;
-    while at + tcp.len() <= m.len() {
+    while at + part.len() <= m.len() {
         let mut same = 0;
-        while same < tcp.len() && m[at + same] == tcp[same] {
+        while same < part.len() && m[at + same] == part[same] {
             same += 1;
         }
-        if same == tcp.len() {
-            return "tcp";
+        if same == part.len() {
+            return true;
         }
         at += 1;
     }
-    "efa"
+    false
 }
 
 /// `log_at!(FI_LOG_WARN, FI_LOG_CQ, "text {}", x)`: one line in the name of the module's provider.

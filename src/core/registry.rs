@@ -193,6 +193,9 @@ pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
         out.retain(|i| named(i, q.hints) && !filter.drops(i.prov_name().unwrap_or("")));
         stream_sockets_first(&mut out);
     }
+    if let Some(format) = wanted_format() {
+        out.retain(|i| i.addr_format == format);
+    }
     if out.is_empty() {
         if internal == 0 {
             explain_missing(hint, &filter);
@@ -201,6 +204,22 @@ pub fn getinfo(q: &Query) -> Result<Vec<Info>> {
     } else {
         Ok(out)
     }
+}
+
+/// The format of addresses that FI_ADDR_FORMAT asks for (fi_getinfo(3)), if it names one.
+fn wanted_format() -> Option<u32> {
+    let name = std::env::var("FI_ADDR_FORMAT").ok()?;
+    let known = (FI_SOCKADDR..=FI_ADDR_UCX).find(|f| {
+        let own = super::tostr::addr_format(*f);
+        own.eq_ignore_ascii_case(&name)
+    });
+    if known.is_none() {
+        crate::warn_log!(
+            FI_LOG_CORE,
+            "FI_ADDR_FORMAT={name}: wanted the name of an address format, as FI_SOCKADDR_IN"
+        );
+    }
+    known
 }
 
 /// Whether an info has the names of fabric and domain that the hints ask for.

@@ -147,13 +147,6 @@ enum_names! {
     cq_format:
         FI_CQ_FORMAT_UNSPEC FI_CQ_FORMAT_CONTEXT FI_CQ_FORMAT_MSG FI_CQ_FORMAT_DATA
         FI_CQ_FORMAT_TAGGED;
-    /// Enumerators of `log_level`.
-    log_level:
-        FI_LOG_WARN FI_LOG_TRACE FI_LOG_INFO FI_LOG_DEBUG;
-    /// Enumerators of `log_subsys`.
-    log_subsys:
-        FI_LOG_CORE FI_LOG_FABRIC FI_LOG_DOMAIN FI_LOG_EP_CTRL FI_LOG_EP_DATA FI_LOG_AV
-        FI_LOG_CQ FI_LOG_EQ FI_LOG_MR FI_LOG_CNTR;
     /// Enumerators of `wait_obj`.
     wait_obj:
         FI_WAIT_NONE FI_WAIT_UNSPEC FI_WAIT_SET FI_WAIT_FD FI_WAIT_MUTEX_COND FI_WAIT_YIELD

@@ -39,6 +39,8 @@ pub(crate) use interface::{
     peer_to_peer, present, registered, share, take_failure, why_none, CpuMapping,
 };
 pub use interface::{ExportedBuf, Interface, IpcHandle, IPC_WORDS};
+#[cfg(test)]
+pub(crate) use owned::leaked;
 pub use owned::{combine, copy, Owned};
 pub use piece::{InjectBuf, Piece, Segment};
 pub use plain::{copy_across, copy_bytes, prefetch_read, prefetch_write, prefetch_write_16};

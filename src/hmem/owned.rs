@@ -32,6 +32,14 @@ impl Owned {
     }
 }
 
+/// Memory for a test, which stays.
+#[cfg(test)]
+pub(crate) fn leaked(bytes: &[u8]) -> UserMem {
+    let bytes = bytes.to_vec().leak();
+    // SAFETY: the bytes stay for good, and nothing else refers to them.
+    unsafe { UserMem::new([(bytes.as_ptr().cast::<c_void>(), bytes.len())]) }.expect("one piece")
+}
+
 /// Bytes moved at a time, a multiple of every element's size.
 const CHUNK: usize = 4096;
 

@@ -64,17 +64,30 @@ pub trait ParamHost: Send + Sync {
     fn get(&self, name: &str, kind: fi_param_type) -> Result<Value>;
 }
 
-static HOST: OnceLock<Box<dyn ParamHost>> = OnceLock::new();
+/// A host, and the provider that it knows.
+struct Host {
+    prov: String,
+    host: Box<dyn ParamHost>,
+}
 
-/// Defines and reads providers' parameters through `host` from now on. Later calls have no effect.
-pub fn set_host(host: Box<dyn ParamHost>) {
-    let _ = HOST.set(host);
+static HOST: OnceLock<Host> = OnceLock::new();
+
+/// Defines and reads the parameters of provider `prov` through `host` from now on. Later calls have
+/// no effect.
+pub fn set_host(prov: &str, host: Box<dyn ParamHost>) {
+    let prov = prov.to_string();
+    let _ = HOST.set(Host { prov, host });
+}
+
+fn host_of(prov: Option<&str>) -> Option<&'static dyn ParamHost> {
+    let host = HOST.get().filter(|h| prov == Some(&*h.prov));
+    host.map(|h| &*h.host)
 }
 
 /// Defines a parameter; a second definition of the same name replaces the first.
 pub fn define(prov: Option<&str>, name: &str, kind: fi_param_type, help: &str) {
     let env = env_name(prov, name);
-    if let Some(h) = HOST.get().filter(|_| prov.is_some()) {
+    if let Some(h) = host_of(prov) {
         h.define(name, kind, help);
     }
     let mut all = defined();
@@ -120,7 +133,7 @@ pub fn get(prov: Option<&str>, name: &str) -> Result<Value> {
         .find(|p| p.env == env)
         .map(|p| p.kind)
         .ok_or(FI_ENOENT)?;
-    if let Some(h) = HOST.get().filter(|_| prov.is_some()) {
+    if let Some(h) = host_of(prov) {
         match h.get(name, kind) {
             // The host has no parameters, or none of this name or type: read the environment.
             Err(FI_ENOSYS | FI_EINVAL | FI_ENOENT) => {}

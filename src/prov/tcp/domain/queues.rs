@@ -191,11 +191,8 @@ mod tests {
         assert_eq!((d.arm_cq(cq), d.arm_cntr(cntr, 1, 0)), (Ok(-1), Ok(-1)));
         let raw = addr::to_raw(&deaf.local_addr().unwrap());
         let to = d.insert_addr(av, &raw).unwrap();
-        let bytes = [1u8; 8];
-        // SAFETY: the bytes outlive the domain.
-        let mem = unsafe { crate::hmem::UserMem::new([(bytes.as_ptr().cast(), 8)]) }.unwrap();
         let send = MsgReq {
-            data: SendData::User(mem),
+            data: SendData::User(crate::hmem::leaked(&[1; 8])),
             to,
             tag: None,
             cq_data: None,
