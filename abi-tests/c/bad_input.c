@@ -163,7 +163,7 @@ static void library(void)
 	EXPECT(-FI_EINVAL, fi_open(API, NULL, NULL, 0, 0, &f, NULL));
 	EXPECT(-FI_EINVAL, fi_open(API, "logging", NULL, 0, 0, NULL, NULL));
 	EXPECT(-FI_ENOSYS, fi_open(API, "nosuch", NULL, 0, 0, &f, NULL));
-	EXPECT(-FI_EINVAL, fi_open(API, "logging", NULL, 0, UNKNOWN, &f, NULL));
+	EXPECT(-FI_EBADFLAGS, fi_open(API, "logging", NULL, 0, UNKNOWN, &f, NULL));
 	EXPECT(-FI_ENOSYS, fi_open(FI_VERSION(9, 0), "logging", NULL, 0, 0, &f, NULL));
 	EXPECT(-FI_EINVAL, fi_getparams(NULL, &count));
 	EXPECT(-FI_EINVAL, fi_getparams(&params, NULL));

@@ -6,17 +6,20 @@ use super::slab::Slab;
 
 /// Bits of a number that are the index in the table; those above tell its users apart.
 const INDEX_BITS: u32 = 24;
-const INDEX: u32 = (1 << INDEX_BITS) - 1;
+/// Tells the numbers of two tables apart.
+const TABLE: u32 = 1 << 23;
+const INDEX: u32 = TABLE - 1;
 
-/// See the module text. Holds at most 2^24 values.
+/// See the module text. Holds at most 2^23 values. Numbers have bit 23 set if `HIGH`, so that those
+/// of two tables tell which one they are of.
 #[derive(Debug)]
-pub struct Numbered<T> {
+pub struct Numbered<T, const HIGH: bool = false> {
     values: Slab<(u32, T)>,
     /// Upper bits of the last number.
     last: u32,
 }
 
-impl<T> Default for Numbered<T> {
+impl<T, const HIGH: bool> Default for Numbered<T, HIGH> {
     fn default() -> Self {
         Numbered {
             values: Slab::default(),
@@ -25,13 +28,14 @@ impl<T> Default for Numbered<T> {
     }
 }
 
-impl<T> Numbered<T> {
+impl<T, const HIGH: bool> Numbered<T, HIGH> {
     /// Stores `value` and returns its number.
     #[inline]
     pub fn insert(&mut self, value: T) -> u32 {
         self.last = self.last.wrapping_add(1 << INDEX_BITS);
         let at = self.values.insert((0, value));
-        let number = at & INDEX | self.last;
+        let table = if HIGH { TABLE } else { 0 };
+        let number = at & INDEX | table | self.last;
         if let Some((own, _)) = self.values.get_mut(at) {
             *own = number;
         }
@@ -88,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_removed_number_names_nothing_although_its_place_is_used_again() {
-        let mut t = Numbered::default();
+        let mut t = Numbered::<_>::default();
         let kept = t.insert("kept");
         let old = t.insert("old");
         assert_eq!(t.remove(old), Some("old"));

@@ -148,6 +148,9 @@ pub struct PacketQp {
     pub rnr_reported: bool,
     /// Least send queue depth, up to [`AdapterAttr::sends_most`].
     pub sends: usize,
+    /// Completions for which there is room at least: peers' writes with immediate data raise some
+    /// without a request of this side, and those that find no room are lost.
+    pub completions: usize,
 }
 
 impl PacketQp {
@@ -156,6 +159,7 @@ impl PacketQp {
         rnr_retry: 7,
         rnr_reported: false,
         sends: 0,
+        completions: 0,
     };
 }
 
@@ -172,6 +176,8 @@ pub struct RawQp {
     pub inline: usize,
     /// See [`PacketQp::sends`].
     pub sends: usize,
+    /// See [`PacketQp::completions`].
+    pub completions: usize,
     /// RNR retries (`rnr_retry` of ibv_modify_qp(3)): 0 to 6; 7 means no limit.
     pub rnr_retry: u8,
     /// External completion queues of sends and of receives, in place of the queue pair's own.

@@ -86,7 +86,7 @@ pub struct Endpoint {
     pub(super) cfg: Config,
     pub(super) peers: PeerTable,
     pub(super) txs: Numbered<Tx>,
-    pub(super) rxs: Numbered<Rx>,
+    pub(super) rxs: Numbered<Rx, true>,
     /// Transmit operations with data to send.
     pub(super) ready: VecDeque<u32>,
     /// Receive operations with memory to read.
@@ -95,6 +95,9 @@ pub struct Endpoint {
     /// peer has cleared.
     pub(super) unanswered: VecDeque<(u32, u64)>,
     deferred: VecDeque<(PeerId, Vec<u8>)>,
+    /// Emulated accesses of peers to regions that are closed, by their number here: initiator and
+    /// the initiator's number, which are still to be told.
+    pub(super) closed: Vec<(u32, PeerId, u32)>,
     pub(super) counts: Counts,
     /// Scratch for the answers of atomics.
     pub(super) former: Vec<u8>,
@@ -120,6 +123,7 @@ impl Endpoint {
             reading: VecDeque::new(),
             unanswered: VecDeque::new(),
             deferred: VecDeque::new(),
+            closed: Vec::new(),
             counts: Counts::default(),
             former: Vec::new(),
         }
@@ -345,7 +349,9 @@ impl Endpoint {
             errno: FI_EIO,
             status: u8::try_from(errno).unwrap_or(u8::MAX),
         };
-        if kind == REF_SKIP {
+        let begun = self.peers.get(from).parts.contains_key(&op_id);
+        if kind == REF_SKIP || kind != crate::wire::REF_OPERATION && !begun {
+            // A message that has not come in its turn, or of which no packet has come.
             let most = self.cfg.early_max;
             if !self.peers.get(from).skip(op_id, most) {
                 return self.ban(from, rq, port);
@@ -353,13 +359,22 @@ impl Endpoint {
             return self.requests_in_turn(from, rq, port);
         }
         if kind != crate::wire::REF_OPERATION {
-            if let Some(Parts::Rx(id)) = self.peers.get(from).parts.remove(&op_id) {
-                self.fail_rx(id, failure, rq, port);
+            // The sender gives up a message of several requests.
+            match self.peers.get(from).parts.remove(&op_id) {
+                Some(Parts::Rx(id)) => {
+                    let errno = FI_ECANCELED;
+                    self.fail_rx(id, Failure { errno, ..failure }, rq, port);
+                }
+                Some(Parts::Waiting { packets, .. }) => {
+                    packets.iter().for_each(|p| rq.remove_part(p.len()));
+                    rq.forget_numbered(self.cfg.id, from, op_id);
+                }
+                None => {}
             }
             return;
         }
-        // The sender of the packet tells transmit numbers from receive numbers: a receiver gives up
-        // a transmit operation of ours, a sender gives up a receive operation.
+        // Transmit and receive operations have different numbers: a receiver gives up a transmit
+        // operation of ours, a sender gives up a receive operation.
         if self.txs.get(op_id).is_some_and(|t| t.peer == from) {
             self.fail_tx(op_id, failure, port);
         } else if self.rxs.get(op_id).is_some_and(|r| r.from == from) {
@@ -372,7 +387,8 @@ impl Endpoint {
     /// 0 when [`Endpoint::progress`] has nothing to do.
     #[inline(always)]
     pub fn load(&self) -> usize {
-        self.deferred.len() | self.unanswered.len() | self.reading.len() | self.ready.len()
+        let told = self.deferred.len() | self.unanswered.len() | self.closed.len();
+        told | self.reading.len() | self.ready.len()
     }
 
     /// Sends what had to wait: control packets, then reads, then data of long messages in turn.
@@ -388,6 +404,9 @@ impl Endpoint {
                 let p = self.peers.get(peer);
                 p.deferred = p.deferred.saturating_sub(head.len());
             }
+        }
+        if !self.closed.is_empty() {
+            self.end_closed_accesses(port);
         }
         if !self.unanswered.is_empty() {
             self.answer_reads(port);

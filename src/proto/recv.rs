@@ -55,6 +55,12 @@ pub(super) const PROTOCOL_VIOLATION: Failure = Failure {
     status: 8,
 };
 
+/// The region of an access was closed while the access was under way.
+const REGION_CLOSED: Failure = Failure {
+    errno: FI_ECONNABORTED,
+    status: 8,
+};
+
 impl Rx {
     pub(crate) fn new(kind: RxKind, ctx: u32, from: PeerId, total: u64) -> Rx {
         Rx {
@@ -347,11 +353,18 @@ impl Endpoint {
         }
     }
 
-    /// Fails the writes that read into the targets which `is` accepts, because their regions are
-    /// being closed: no further reads into them are posted. Returns the transfers with reads in
-    /// flight; the caller has the adapter end those reads, and [`Endpoint::read_done`] then ends
-    /// each transfer.
+    /// Fails the accesses to the targets which `is` accepts, because their regions are being
+    /// closed: nothing is stored or sent any more, no further reads into them are posted, and the
+    /// next progress tells their initiators. Returns the writes with reads in flight; the caller
+    /// has the adapter end those reads, and [`Endpoint::read_done`] then ends each transfer.
     pub fn close_targets(&mut self, is: impl Fn(u32) -> bool) -> Vec<u32> {
+        for id in self.txs.select(|t| t.target && is(t.ctx)) {
+            if let Some(t) = self.txs.get_mut(id) {
+                t.failed.get_or_insert(REGION_CLOSED);
+                t.window = t.sent;
+                self.closed.push((id, t.peer, t.recv_id));
+            }
+        }
         let target = |r: &Rx| matches!(r.kind, RxKind::Write { .. }) && is(r.ctx);
         let mut under_way = Vec::new();
         for id in self.rxs.select(target) {
@@ -368,9 +381,22 @@ impl Endpoint {
                     0 => self.reading.push_back(id),
                     _ => under_way.push(id),
                 }
+            } else {
+                rx.failed.get_or_insert(REGION_CLOSED);
+                self.closed.push((id, rx.from, rx.send_id));
             }
         }
         under_way
+    }
+
+    /// Ends the accesses that [`Endpoint::close_targets`] has stopped, and sends PEER_ERROR.
+    #[cold]
+    pub(super) fn end_closed_accesses(&mut self, port: &mut impl Port) {
+        for (id, to, theirs) in core::mem::take(&mut self.closed) {
+            self.send_peer_error(to, theirs, REGION_CLOSED, port);
+            self.fail_tx(id, REGION_CLOSED, port);
+            self.drop_rx(id, port);
+        }
     }
 
     pub(super) fn close_rx(&mut self, id: u32, rq: &mut RecvQueue, port: &mut impl Port) {

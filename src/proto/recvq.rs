@@ -496,6 +496,12 @@ impl RecvQueue {
         self.retain(|u| u.ep != ep || u.from != from || whole(u));
     }
 
+    /// Drops a peer's message of several requests, by its number.
+    pub(super) fn forget_numbered(&mut self, ep: u32, from: PeerId, msg_id: u32) {
+        let named = |u: &UnexpectedMessage| (u.ep, u.from, u.rtm.msg_id) == (ep, from, msg_id);
+        self.retain(|u| !(named(u) && u.rtm.kind.several_requests()));
+    }
+
     /// Drops the incomplete messages outside the RDM protocol whose number `pick` accepts.
     pub fn forget_partial(&mut self, ep: u32, pick: impl Fn(u32) -> bool) {
         self.retain(|u| u.ep != ep || !u.coming.is_some_and(|c| pick(c.number)));

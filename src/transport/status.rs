@@ -82,12 +82,14 @@ impl Status {
             | Status::LocalUnsupported
             | Status::LocalBadHandle
             | Status::LocalBadKey
+            | Status::RemoteMismatch
             | Status::RemoteBadAddress => FI_EINVAL,
             Status::LocalBadLength | Status::RemoteBadLength => FI_EMSGSIZE,
             Status::RemoteAbort | Status::RemoteUnresponsive => FI_ECONNABORTED,
             Status::RemoteUnknownPeer => FI_ENOTCONN,
             Status::RemoteUnreachable => FI_EHOSTUNREACH,
-            Status::RemoteBadStatus | Status::RemoteMismatch | Status::LocalCopyFailed => FI_EIO,
+            Status::RemoteBadStatus => FI_EREMOTEIO,
+            Status::LocalCopyFailed => FI_EIO,
             Status::RemoteBadQpn => FI_ENOTCONN,
             Status::RemoteNotReady => FI_ENORX,
             Status::RemoteBadKey => FI_EKEYREJECTED,

@@ -65,18 +65,18 @@ pub trait ParamHost: Send + Sync {
 }
 
 /// A host, and the provider that it knows.
-struct Host {
+struct HostParams {
     prov: String,
     host: Box<dyn ParamHost>,
 }
 
-static HOST: OnceLock<Host> = OnceLock::new();
+static HOST: OnceLock<HostParams> = OnceLock::new();
 
 /// Defines and reads the parameters of provider `prov` through `host` from now on. Later calls have
 /// no effect.
 pub fn set_host(prov: &str, host: Box<dyn ParamHost>) {
     let prov = prov.to_string();
-    let _ = HOST.set(Host { prov, host });
+    let _ = HOST.set(HostParams { prov, host });
 }
 
 fn host_of(prov: Option<&str>) -> Option<&'static dyn ParamHost> {

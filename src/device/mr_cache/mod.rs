@@ -10,7 +10,6 @@ mod monitor;
 
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
-use crate::types::FI_ENOMR;
 use monitor::{Listener, Monitor};
 use std::sync::Arc;
 
@@ -36,6 +35,8 @@ struct CachedMr<T> {
 struct LruList<T> {
     all: Vec<CachedMr<T>>,
     bytes: usize,
+    /// Invalid registrations that are still in the list.
+    gone: usize,
     /// Uses so far.
     clock: u64,
     /// Index of the last hit.
@@ -97,6 +98,7 @@ impl<T> LruList<T> {
         let all = self.all.iter().enumerate().filter(|(_, k)| free(k));
         let (at, _) = all.min_by_key(|(_, k)| (!k.gone, k.used))?;
         let k = self.all.swap_remove(at);
+        self.gone -= usize::from(k.gone);
         self.bytes -= k.end - k.start;
         Some(k)
     }
@@ -105,9 +107,14 @@ impl<T> LruList<T> {
 impl<T: Send + Sync + 'static> Listener for Mutex<LruList<T>> {
     fn invalidate(&self, from: usize, to: usize) {
         let mut l = self.lock().unwrap_or_else(|e| e.into_inner());
+        let mut gone = 0;
         for k in &mut l.all {
-            k.gone |= k.start < to && from < k.end;
+            if !k.gone && k.start < to && from < k.end {
+                k.gone = true;
+                gone += 1;
+            }
         }
+        l.gone += gone;
     }
 }
 
@@ -119,6 +126,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
         let list = Arc::new(Mutex::new(LruList {
             all: Vec::with_capacity(limits.count),
             bytes: 0,
+            gone: 0,
             clock: 0,
             last: 0,
         }));
@@ -137,7 +145,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
         addr: usize,
         len: usize,
         rights: i32,
-        mut make: impl FnMut() -> Result<T>,
+        make: impl FnOnce() -> Result<T>,
     ) -> Result<Arc<T>> {
         let end = addr.saturating_add(len);
         if len < LEAST {
@@ -145,19 +153,19 @@ impl<T: Send + Sync + 'static> Cache<T> {
         }
         self.monitor.settle();
         let notices_read = self.monitor.notices_read();
-        if let Some(v) = self.list().find(addr, end, rights) {
+        let (hit, gone) = {
+            let mut l = self.list();
+            (l.find(addr, end, rights), l.gone)
+        };
+        if gone > 0 {
+            // Their memory is pinned until they are withdrawn.
+            self.shrink(self.limits);
+        }
+        if let Some(v) = hit {
             return Ok(v);
         }
         let watched = self.monitor.watch(addr, end);
-        let value = match make() {
-            // The adapter is full: evicts everything unused, and tries again.
-            Err(FI_ENOMR) => {
-                self.clear();
-                make()
-            }
-            other => other,
-        };
-        let value = Arc::new(value?);
+        let value = Arc::new(make()?);
         let Limits { count, bytes } = self.limits;
         // Makes room for this registration.
         self.shrink(Limits {
@@ -182,18 +190,21 @@ impl<T: Send + Sync + 'static> Cache<T> {
         Ok(value)
     }
 
-    fn shrink(&self, limits: Limits) {
+    /// Returns whether a registration was evicted.
+    fn shrink(&self, limits: Limits) -> bool {
+        let mut any = false;
         loop {
             let k = self.list().take(limits);
             if k.is_none() {
-                return;
+                return any;
             }
+            any = true;
         }
     }
 
-    /// Evicts all registrations that no operation holds.
-    pub(crate) fn clear(&self) {
-        self.shrink(Limits { count: 0, bytes: 0 });
+    /// Evicts all registrations that no operation holds; whether there was one.
+    pub(crate) fn clear(&self) -> bool {
+        self.shrink(Limits { count: 0, bytes: 0 })
     }
 
     fn list(&self) -> MutexGuard<'_, LruList<T>> {
@@ -316,9 +327,7 @@ mod tests {
         drop(held);
         c.clear();
         assert_eq!(of(0), 10);
-        let mut full = Err(FI_ENOMR);
-        let got = c.get(at[2], 20_000, 8, || core::mem::replace(&mut full, Ok(7)));
-        assert_eq!(got.map(|v| *v), Ok(7), "room is made when there is none");
+        assert!(c.clear() && !c.clear(), "room can be made once");
         for a in at {
             unmap(a, PAGES);
         }

@@ -40,11 +40,13 @@ struct RegionTable {
 }
 
 impl RegionTable {
-    /// A region that contains these bytes, is registered with the adapter, and satisfies `fits`.
+    /// A region of the application that contains these bytes, is registered with the adapter, and
+    /// satisfies `fits`. Internal registrations belong to the operation that made them: they end
+    /// with it, and the cache alone knows whether their memory is still the same.
     fn around(&self, addr: usize, len: usize, fits: impl Fn(&VerbsRegion) -> bool) -> Option<u64> {
         let end = addr.checked_add(len)?;
         let from = addr.saturating_sub(self.longest);
-        let fits = |r: &VerbsRegion| r.mr.is_some() && fits(r);
+        let fits = |r: &VerbsRegion| r.published && r.mr.is_some() && fits(r);
         self.by_addr
             .range((from, 0)..=(addr, u64::MAX))
             .rev()
@@ -180,7 +182,14 @@ impl VerbsMemory {
     }
 
     fn register(&self, addr: usize, len: usize, access: c_int) -> Result<RegionRef> {
-        let mr = self.reg_mr(addr, len, access);
+        let mut mr = self.reg_mr(addr, len, access);
+        if let (true, Some(kept)) = (mr.is_null(), &self.kept) {
+            // Registrations that no operation uses may hold what is missing.
+            let full = std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM);
+            if full && kept.clear() {
+                mr = self.reg_mr(addr, len, access);
+            }
+        }
         self.registered(mr, (addr, len), access)
     }
 
@@ -377,8 +386,8 @@ impl VerbsMemory {
         };
         let (addr, len) = first.map_or((0, 0), |p| (p.addr(), p.len()));
         let kind = first.map_or(MemKind::Host, |p| p.kind());
-        let mut t = self.table();
         if own {
+            let mut t = self.table();
             if let Some(key) = t.around(addr, len, |r| access & !r.access == 0) {
                 if let Some(r) = t.by_key.get_mut(&key) {
                     r.users += 1;
@@ -402,6 +411,8 @@ impl VerbsMemory {
             None if own => Some(self.keep(addr, len, rights)?),
             None => Some(Arc::new(self.register(addr, len, rights)?)),
         };
+        // Not while the adapter's driver pins memory, which may take seconds.
+        let mut t = self.table();
         let key = match &mr {
             Some(mr) => u64::from(mr.rkey()),
             None => self.next_own_key.fetch_add(1, Relaxed),

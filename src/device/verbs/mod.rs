@@ -182,6 +182,7 @@ impl Device for VerbsDevice {
             unsolicited: true,
             inline: 0,
             sends: packets.sends,
+            completions: packets.completions,
             rnr_retry: packets.rnr_retry,
             ..RawQp::default()
         };

@@ -236,7 +236,11 @@ pub(super) fn watch_budget(s: &mut State, id: u32) {
     // The later packets of a matched message are requests, too, and must not be held back.
     let parts = || ep.live.as_ref().is_some_and(|l| l.proto.awaits_parts());
     let waits = || (q.posted() == 0 && !parts()) || bytes > budget.saturating_mul(4);
+    // An EFA adapter fills every posted buffer: only the peers of this host can be held there.
+    let hears = s.dev.attr().identity.is_none();
+    let can = hears || ep.live.as_ref().is_some_and(|l| l.shm_ep.is_some());
     let hold = match ep.holding {
+        _ if !can => false,
         _ if memory::short() => waits(),
         true => bytes > budget / 2 && waits(),
         false => bytes > budget && waits(),

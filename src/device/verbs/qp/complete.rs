@@ -45,7 +45,15 @@ impl VerbsQp {
         let slot = wc.wr_id as u16;
         if wc.wr_id == 0 && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
             // An unsolicited write consumes no receive.
-            return into.list.push(self.write_imm(wc));
+            match status_of(wc) {
+                Status::Ok => into.list.push(self.write_imm(wc)),
+                failed => crate::warn_limited!(
+                    FI_LOG_EP_DATA,
+                    "a peer's write with immediate data has failed: {}",
+                    failed.text()
+                ),
+            }
+            return;
         }
         if wc.wr_id & RECV != 0 {
             self.arrived(slot, wc, into);

@@ -36,7 +36,13 @@ impl VerbsQp {
         // Completions that go to an external queue need no room in ours.
         let [tx_out, rx_out] = [0, 1].map(|i| wanted.queues[i].is_some());
         let entries = if tx_out { 0 } else { sends } + if rx_out { 0 } else { recvs };
-        let (channel, cq) = Self::queue(&dev, entries.max(1))?;
+        let (channel, cq) = match wanted.completions {
+            more if more > entries && a.attr.caps.unsolicited => {
+                // An adapter with shorter queues gets what its own requests need.
+                Self::queue(&dev, more).or_else(|_| Self::queue(&dev, entries.max(1)))?
+            }
+            _ => Self::queue(&dev, entries.max(1))?,
+        };
         let (wait, timer) = (WaitSet::new()?, timer()?);
         wait.add(timer.as_raw_fd());
         if channel.is_null() {

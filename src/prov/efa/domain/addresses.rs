@@ -68,7 +68,7 @@ impl Addresses for EfaDomain {
         let mut s = self.lock();
         let s = &mut *s;
         let v = s.avs.get_mut(id).ok_or(FI_EBADF)?;
-        let at = v.insert_reached(raw, &mut s.peers, &s.dev);
+        let at = v.insert_reached(raw, &mut s.peers, &*s.dev);
         peers::readdress(s);
         peers::renew(s, id);
         at

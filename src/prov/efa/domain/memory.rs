@@ -9,6 +9,7 @@ use crate::prov::efa::ops::OpKind;
 use crate::shm::MrTable;
 use crate::types::*;
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Waits, holding no lock, until no process on this host uses a region that is withdrawn. A peer
@@ -73,8 +74,8 @@ impl MemoryRegions for EfaDomain {
             );
             return Err(FI_EINVAL);
         }
-        let mut s = self.lock();
-        let dev = &s.dev;
+        // Without the domain's lock: to pin much memory takes the driver seconds.
+        let dev = Arc::clone(&self.lock().dev);
         let key = match from {
             None => dev.reg_mr(mem, access, Some(wanted))?,
             Some(from) => dev.reg_dmabuf(mem, from, access, Some(wanted))?,
@@ -102,7 +103,7 @@ impl MemoryRegions for EfaDomain {
         }
         if device.is_some() {
             let mapping = crate::hmem::registered(&mem, !in_place);
-            s.mapped.extend(mapping.map(|m| (key, m)));
+            self.lock().mapped.extend(mapping.map(|m| (key, m)));
         }
         self.mrs.fetch_add(1, Ordering::Relaxed);
         Ok(Mr { key })

@@ -42,7 +42,7 @@ use thread::Polls;
 
 /// Everything of a domain that the data path touches.
 pub(crate) struct State {
-    pub dev: Dev,
+    pub dev: Arc<Dev>,
     pub eps: Slab<Ep>,
     pub cqs: Slab<Cq>,
     pub cntrs: Slab<Cntr>,
@@ -134,6 +134,7 @@ impl Domain for EfaDomain {
         if let Some(t) = &table {
             dev.publish(Arc::clone(t) as Arc<dyn MrObserver>);
         }
+        let dev = Arc::new(dev);
         let single = info
             .domain
             .as_ref()

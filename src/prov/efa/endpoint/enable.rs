@@ -27,6 +27,9 @@ const SOFT_VERSION: u32 = 0xefa2;
 /// The kinds of counters that count accesses of peers.
 const REMOTE: [CntrKind; 2] = [CntrKind::RemoteWrite, CntrKind::RemoteRead];
 
+/// Least room for completions of an endpoint: the C library's default.
+const COMPLETIONS: usize = 12_288;
+
 /// Enables an endpoint: `FI_ENOAV` and `FI_ENOCQ` name what is missing. Returns the descriptor that
 /// becomes readable when it has something to do.
 pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
@@ -51,16 +54,19 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
     }
     let queue = |b: Option<crate::prov::reports::CqBinding>| s.cqs.get(b?.cq)?.external.clone();
     let queues = [ep.tx, ep.rx].map(queue);
+    let rx_size = ep.rx.and_then(|b| s.cqs.get(b.cq)).map_or(0, |q| q.size);
+    let completions = rx_size.max(COMPLETIONS);
     let counters = left_to_adapter(ep, &s.cntrs);
     let mut qp = match ep.context.take() {
         Some(qp) => qp,
-        None if ep.kind == Kind::Rdm => s.dev.open_qp(ep.qpn, ep.opts.packet_qp())?,
+        None if ep.kind == Kind::Rdm => s.dev.open_qp(ep.qpn, ep.opts.packet_qp(completions))?,
         None => s.dev.open_raw(&RawQp {
             qpn: ep.qpn,
             datagram: ep.kind == Kind::Dgram,
             unsolicited: !ep.writes_take_receives,
             inline: ep.opts.limit(),
             sends: 0,
+            completions,
             rnr_retry: ep.opts.rnr_retry(),
             queues,
             counters,

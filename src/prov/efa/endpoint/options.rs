@@ -14,6 +14,10 @@ pub(crate) const MIN_MULTI_RECV: usize = 64;
 /// Value of FI_OPT_EFA_RNR_RETRY, and of a queue pair, for unlimited retries.
 const RNR_RETRY_FOR_EVER: usize = 7;
 
+/// Its default for packets of the protocol, as the C library's: after these the library backs off,
+/// so that a receiver that does not poll does not keep the adapter busy.
+const RNR_RETRY_OF_PACKETS: usize = 3;
+
 /// How an endpoint moves device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DeviceMemory {
@@ -94,6 +98,9 @@ impl Options {
     /// write, and the inline bytes of a work request for a write.
     pub(crate) fn of_kind(mut self, kind: Kind, d: &AdapterAttr) -> Options {
         self.rnr_limit = d.raw.rnr_limit;
+        if kind == Kind::Rdm && self.rnr_limit {
+            self.rnr_retry = RNR_RETRY_OF_PACKETS;
+        }
         if kind != Kind::Rdm {
             self.max_msg_size = d.mtu;
             self.max_rma_size = d.max_rdma;
@@ -140,11 +147,12 @@ impl Options {
     }
 
     /// What its queue pair has to offer.
-    pub(crate) fn packet_qp(&self) -> PacketQp {
+    pub(crate) fn packet_qp(&self, completions: usize) -> PacketQp {
         PacketQp {
             rnr_retry: self.rnr_retry(),
             rnr_reported: self.rnr_reported,
             sends: self.sends,
+            completions,
         }
     }
 

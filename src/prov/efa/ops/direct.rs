@@ -156,7 +156,7 @@ pub(crate) fn taken(port: &mut EpPort, done: &Completion, into: Piece, t: &Taken
     let ctx = done
         .op()
         .unwrap_or_else(|| port.ops.insert(UserOp::new(port.id, into.into(), *done)));
-    if t.write {
+    if t.write && t.status == Status::Ok {
         count_write(port, t.len as usize);
         return port.wrote(ctx, from, t.len as usize, imm.unwrap_or(0));
     }

@@ -455,6 +455,24 @@ fn post_retry(s: &mut State, id: u32, a: AdapterRetry) {
         let _ = port.connect(a.done.peer);
         let data = a.flags & kind::WITH_DATA != 0;
         let imm = (a.write && data).then_some(a.word);
+        let key = a.done.remote.key;
+        if !port.qp.takes(&Payload::Piece(a.mem), key) && a.done.op().is_none() {
+            // The adapter does not reach the region: its process carries the access out.
+            let data = match &a.bytes {
+                Some(b) => SendData::Inject((&**b).into()),
+                None => SendData::User(a.mem.into()),
+            };
+            let r = RmaReq {
+                data,
+                peer: FI_ADDR_NOTAVAIL,
+                addr: a.done.remote.addr,
+                key,
+                write: a.write,
+                cq_data: imm,
+                common: Common::default(),
+            };
+            return by_protocol(s, id, &r, a.done);
+        }
         let posted = match &a.bytes {
             Some(b) => port.qp.put(a.done, Payload::Inject((&**b).into()), imm),
             None if a.write => port.qp.put(a.done, Payload::Piece(a.mem), imm),
