@@ -106,4 +106,14 @@ mod tests {
         assert_eq!(t.iter().collect::<Vec<_>>(), [(kept, &"kept")]);
         assert_eq!((t.len(), t.select(|v| *v == "kept")), (1, vec![kept]));
     }
+
+    #[test]
+    fn numbers_of_two_tables_differ() {
+        let (mut low, mut high) = (Numbered::<u32>::default(), Numbered::<u32, true>::default());
+        for i in 0..300 {
+            let (l, h) = (low.insert(i), high.insert(i));
+            assert!(high.get(l).is_none() && low.get(h).is_none());
+            assert_eq!((low.get(l), high.get(h)), (Some(&i), Some(&i)));
+        }
+    }
 }

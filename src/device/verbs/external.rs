@@ -190,6 +190,13 @@ impl ExternalQueue {
     }
 }
 
+impl ExternalQueue {
+    /// Drops the completions of a queue pair that is destroyed: another may get its number.
+    pub(super) fn forget(&self, qpn: u16, direct: bool) {
+        self.take(qpn, direct, &mut |_| {});
+    }
+}
+
 impl Drop for ExternalQueue {
     fn drop(&mut self) {
         // SAFETY: made once, destroyed once; queue pairs, which use it, hold it.

@@ -353,6 +353,9 @@ impl Drop for VerbsQp {
             if !self.qp.is_null() {
                 (lib.ibv_destroy_qp)(self.qp);
             }
+            for q in self.external.iter().flatten() {
+                q.forget(self.addr.qpn, self.rings.is_some());
+            }
             self.drain_events();
             (lib.ibv_destroy_cq)(self.cq);
             if !self.channel.is_null() {

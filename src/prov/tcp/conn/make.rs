@@ -526,3 +526,45 @@ pub(super) fn leave_to_others(s: &mut TcpState, id: u32, (ep, peer): (u32, PeerI
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prov::tcp::hostile::{connected, Connected};
+    use crate::prov::tcp::progress::look;
+    use crate::prov::tcp::wire::ByteOrder;
+    use std::net::TcpListener;
+
+    /// This process, or its peer, has not made progress for longer than the time limit.
+    #[test]
+    fn a_peer_that_computes_is_waited_for_and_one_that_hangs_up_is_called_again() {
+        let Connected { mut s, ep, .. } =
+            connected(ByteOrder::Host, Stream::pair().unwrap()).unwrap();
+        s.eps.get_mut(ep).unwrap().msg = None;
+        let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = s.peers.hold_addr(deaf.local_addr().unwrap());
+        let id = conn_for(&mut s, ep, peer).unwrap();
+        let caller = deaf.accept().unwrap();
+        // The poller may tell of the socket only after the limit.
+        s.conns.get_mut(id).unwrap().deadline = Instant::now();
+        while s.conns.get(id).unwrap().state != ConnState::Requested {
+            look(&mut s);
+        }
+        assert!(s.making.is_empty());
+        look(&mut s);
+        assert!(s.conns.get(id).is_some());
+        drop(caller);
+        while s.conns.get(id).unwrap().state == ConnState::Requested {
+            look(&mut s);
+        }
+        deaf.set_nonblocking(true).unwrap();
+        while deaf.accept().is_err() {
+            look(&mut s);
+        }
+        assert!(s.conns.get(id).unwrap().waited <= RETRY);
+        // Only so long.
+        s.conns.get_mut(id).unwrap().waited = timeout();
+        refused(&mut s, id);
+        assert!(s.conns.get(id).is_none());
+    }
+}

@@ -84,6 +84,7 @@ pub(crate) fn join(
         combine: Some((max, 8)),
         tag,
         failed: None,
+        gone: Vec::new(),
         told: ReportTarget::Joined { eq, event, group },
     };
     begin(s, running);

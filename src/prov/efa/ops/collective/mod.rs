@@ -86,6 +86,8 @@ struct RunningCollective {
     combine: Option<(Element, usize)>,
     tag: u64,
     failed: Option<Failure>,
+    /// Members that are gone: nothing more is sent to them, and nothing expected from them.
+    gone: Vec<(PeerId, Failure)>,
     told: ReportTarget,
 }
 
@@ -289,6 +291,7 @@ pub(crate) fn collective(
         scratch,
         combine: x.combine.map(|f| (f, x.size)),
         failed: None,
+        gone: Vec::new(),
         told: ReportTarget::Cq {
             context: r.common.context,
             report,

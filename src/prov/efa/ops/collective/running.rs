@@ -57,6 +57,19 @@ pub(super) fn advance(s: &mut State, id: u32) {
             return;
         };
         let mut started = 0;
+        let other = match step {
+            Step::Send { to: rank, .. } | Step::Recv { from: rank, .. } => r.peer(rank),
+            _ => PeerId::MAX,
+        };
+        if let Some((_, failure)) = r.gone.iter().find(|(p, _)| *p == other) {
+            // The steps with the other members spread the failure.
+            let failure = *failure;
+            if let Some(r) = s.colls.running.get_mut(id) {
+                r.failed = r.failed.or(Some(failure));
+                r.at += 1;
+            }
+            continue;
+        }
         match step {
             Step::Wait if r.open > 0 => return,
             Step::Wait => {}
@@ -162,8 +175,13 @@ fn receive(s: &mut State, id: u32, coll: u32, peer: PeerId, mem: UserMem) -> Res
     crate::prov::efa::ops::recv::post(s, rxq, &args)
 }
 
-/// Fails the receives from a dead peer.
+/// Fails the receives from a dead peer, and the steps with it that are still to come.
 pub(crate) fn peer_down(s: &mut State, id: u32, peer: PeerId, failure: Failure) {
+    for (_, r) in s.colls.running.iter_mut() {
+        if r.ep == id && r.members.contains(&peer) {
+            r.gone.push((peer, failure));
+        }
+    }
     let Some(rxq) = s.eps.get(id).map(|e| e.rxq) else {
         return;
     };
