@@ -527,6 +527,12 @@ impl Endpoint {
         p.drop_kept(|len| rq.remove_part(len));
     }
 
+    /// Receives whose message is coming in.
+    pub fn receives(&self) -> impl Iterator<Item = u32> + '_ {
+        let message = |r: &Rx| matches!(r.kind, RxKind::Message { .. }).then_some(r.ctx);
+        self.rxs.iter().filter_map(move |(_, r)| message(r))
+    }
+
     /// Whether anything is kept of a peer.
     pub fn knows_peer(&self, peer: PeerId) -> bool {
         self.peers.has(peer) || self.works_with(peer)

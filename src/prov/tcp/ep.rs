@@ -338,7 +338,6 @@ pub(crate) fn close(s: &mut TcpState, id: u32) -> Result<()> {
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
     crate::prov::contract::busy_unless(ep.aliases == 0, "endpoint", "aliases")?;
     let conns = s.conns.select(|c| c.ep == id);
-    conn::send_rest(s, &conns);
     for c in conns {
         conn::drop_conn(s, c);
     }

@@ -145,7 +145,6 @@ pub(crate) fn accept(s: &mut TcpState, id: u32, data: &[u8]) -> Result<()> {
 pub(crate) fn shutdown(s: &mut TcpState, id: u32) -> Result<()> {
     let e = s.eps.get(id).ok_or(FI_EBADF)?;
     let n = e.msg.as_ref().ok_or(FI_ENOSYS)?.conn()?;
-    conn::send_rest(s, &[n]);
     end(
         s,
         n,

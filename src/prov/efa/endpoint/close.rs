@@ -3,7 +3,7 @@
 use crate::core::Result;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::Ep;
-use crate::prov::efa::ops::{collective, drop_ops};
+use crate::prov::efa::ops::{collective, drop_ops, recv};
 use crate::types::*;
 
 /// Drops the posted operations and the unexpected messages of a closing endpoint.
@@ -17,10 +17,25 @@ fn forget_ops(s: &mut State, id: u32, ep: &Ep) {
             if let Some(q) = s.rxqs.get_mut(ep.rxq) {
                 q.forget(id);
             }
+            cancel_shared(s, ep);
         }
     }
     if let Some(l) = &ep.live {
         crate::info_log!(FI_LOG_EP_CTRL, "endpoint closed: {}", l.proto.counts());
+    }
+}
+
+/// Ends the receives of a shared receive context, which stays open, whose message was coming in by
+/// this endpoint. A multi-receive buffer stays posted for other messages.
+fn cancel_shared(s: &mut State, ep: &Ep) {
+    let Some(l) = &ep.live else { return };
+    for ctx in l.proto.receives().chain(l.rendezvous.receives()) {
+        if s.ops.get(ctx).is_some_and(|op| !op.multi) {
+            if let Some(op) = s.ops.remove(ctx) {
+                let text = "the endpoint by which its message came was closed";
+                recv::report_cancelled((&mut s.cqs, &mut s.cntrs), ep, &op, text);
+            }
+        }
     }
 }
 

@@ -1,16 +1,19 @@
 //! Posting receives, peeking and claiming (fi_msg(3), fi_tagged(3)), and taking receives back
 //! (fi_cancel(3)).
 
+use crate::core::slab::Slab;
 use crate::core::{memory, Result};
 use crate::device::QueuePair;
 use crate::proto::{self, CancelOutcome, PeekResult, Place, RecvArgs, RecvEntry, ANY};
 use crate::prov::contract::{Call, Entry, ErrEntry, Poster, RecvBuffer, RecvReq};
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{Kind, LiveEndpoint};
+use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint};
 use crate::prov::efa::ops::{direct, short_op, UserOp};
 use crate::prov::efa::ops::{known, live_port, tag_fits, RX_FLAGS};
 use crate::prov::efa::port::{ep_port, EpPort};
+use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::completion::{reported, CntrKind};
+use crate::prov::reports::cq::Cq;
 use crate::prov::reports::reports;
 use crate::transport::{Completion, RemoteAddr, Verdict};
 use crate::types::*;
@@ -349,22 +352,34 @@ pub(crate) fn cancel(s: &mut State, by: Poster, context: usize) -> Result<()> {
     };
     let hears = answering(by, s).ok().and_then(|id| s.eps.get(id));
     if let Some(ep) = hears {
-        ep.cntrs.count_error(&mut s.cntrs, CntrKind::Recv);
-    }
-    if let Some(cq) = hears.and_then(|ep| ep.rx).and_then(|b| s.cqs.get_mut(b.cq)) {
-        let entry = Entry {
-            context: op.done.context,
-            flags: u64::from(op.done.flags) | if op.multi { FI_MULTI_RECV } else { 0 },
-            tag: op.done.remote.key,
-            src: FI_ADDR_NOTAVAIL,
-            ..Entry::default()
-        };
-        cq.push_error(ErrEntry {
-            entry,
-            err: FI_ECANCELED,
-            text: "the receive was cancelled by fi_cancel".to_string(),
-            ..ErrEntry::default()
-        });
+        let text = "the receive was cancelled by fi_cancel";
+        report_cancelled((&mut s.cqs, &mut s.cntrs), ep, &op, text);
     }
     Ok(())
+}
+
+/// Reports a receive at this endpoint's completion queue and counter as cancelled.
+pub(crate) fn report_cancelled(
+    (cqs, cntrs): (&mut Slab<Cq>, &mut Slab<Cntr>),
+    ep: &Ep,
+    op: &UserOp,
+    text: &str,
+) {
+    ep.cntrs.count_error(cntrs, CntrKind::Recv);
+    let Some(cq) = ep.rx.and_then(|b| cqs.get_mut(b.cq)) else {
+        return;
+    };
+    let entry = Entry {
+        context: op.done.context,
+        flags: u64::from(op.done.flags) | if op.multi { FI_MULTI_RECV } else { 0 },
+        tag: op.done.remote.key,
+        src: FI_ADDR_NOTAVAIL,
+        ..Entry::default()
+    };
+    cq.push_error(ErrEntry {
+        entry,
+        err: FI_ECANCELED,
+        text: text.to_string(),
+        ..ErrEntry::default()
+    });
 }

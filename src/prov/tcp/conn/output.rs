@@ -430,24 +430,20 @@ pub(crate) fn flush(s: &mut TcpState, id: u32) {
     wait_writable(s, id);
 }
 
-/// Waits a little for the sockets of these connections to take what is queued, before they are
-/// closed.
-pub(crate) fn send_rest(s: &mut TcpState, conns: &[u32]) {
-    for _ in 0..REST_WAITS {
-        let mut full = None;
-        for id in conns {
-            flush(s, *id);
-            let c = s.conns.get(*id);
-            let waits = c.filter(|c| c.state == ConnState::Open && !c.tx.queue.is_empty());
-            full = full.or(waits.and_then(|c| c.stream.as_ref()).map(Stream::fd));
-        }
-        let Some(fd) = full else { return };
-        crate::device::wait::poll_fd(fd, libc::POLLOUT, 10);
+/// Sends what waits at an endpoint's connections, as far as the sockets take it; the descriptor of a
+/// socket that is full, if there is one.
+pub(crate) fn send_rest(s: &mut TcpState, ep: u32) -> Option<i32> {
+    let waiting = s
+        .conns
+        .select(|c| c.ep == ep && c.state == ConnState::Open && !c.tx.queue.is_empty());
+    let mut full = None;
+    for id in waiting {
+        flush(s, id);
+        let c = s.conns.get(id).filter(|c| !c.tx.queue.is_empty());
+        full = full.or(c.and_then(|c| c.stream.as_ref()).map(Stream::fd));
     }
+    full
 }
-
-/// Waits of 10 ms for sockets that are about to be closed, all together.
-const REST_WAITS: u32 = 50;
 
 /// Handles a message whose last byte is in the socket.
 #[inline]

@@ -10,15 +10,30 @@ use crate::prov::progress_thread;
 use crate::prov::tcp::ep::{self, TcpEp, TcpSrx};
 use crate::prov::tcp::passive::{TcpPassive, TcpRequest};
 use crate::prov::tcp::recvq::TcpRecvQueue;
+use crate::prov::tcp::state::TcpState;
 use crate::prov::tcp::wire::CONTROL_DATA_MAX;
-use crate::prov::tcp::{msg, ops};
+use crate::prov::tcp::{conn, msg, ops};
 use crate::types::*;
 use std::sync::Arc;
+
+/// Waits of 10 ms for sockets that are about to be closed, all together.
+const REST_WAITS: usize = 50;
 
 impl TcpDomain {
     /// Runs `f` on an endpoint.
     fn with_ep<T>(&self, ep: u32, f: impl FnOnce(&mut TcpEp) -> T) -> Result<T> {
         self.lock().eps.get_mut(ep).map(f).ok_or(FI_EBADF)
+    }
+
+    /// Waits a little, holding no lock, for the sockets of an endpoint's connections to take what is
+    /// queued, before they are closed.
+    fn send_rest(&self, ep: u32) {
+        for _ in 0..REST_WAITS {
+            let Some(fd) = conn::send_rest(&mut self.lock(), ep) else {
+                return;
+            };
+            crate::device::wait::poll_fd(fd, libc::POLLOUT, 10);
+        }
     }
 }
 
@@ -34,6 +49,10 @@ impl Endpoints for TcpDomain {
     }
 
     fn close_ep(&self, ep: u32) -> Result<()> {
+        let closes = |s: &TcpState| s.eps.get(ep).is_some_and(|e| e.aliases == 0);
+        if closes(&self.lock()) {
+            self.send_rest(ep);
+        }
         ep::close(&mut self.lock(), ep)
     }
 
@@ -189,6 +208,7 @@ impl Connections for TcpDomain {
     }
 
     fn shutdown(&self, ep: u32) -> Result<()> {
+        self.send_rest(ep);
         msg::shutdown(&mut self.lock(), ep)
     }
 

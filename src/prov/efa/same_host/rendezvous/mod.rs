@@ -118,6 +118,12 @@ impl Rendezvous {
         self.coming.iter().any(|(_, i)| i.from == peer) || self.sends_to(peer)
     }
 
+    /// Receives whose message is coming in.
+    pub(crate) fn receives(&self) -> impl Iterator<Item = u32> + '_ {
+        let places = self.coming.iter().filter_map(|(_, m)| m.place.as_ref());
+        places.map(|p| p.ctx)
+    }
+
     /// 0 when [`Rendezvous::pump`] has nothing to do.
     #[inline(always)]
     pub(crate) fn load(&self) -> usize {
