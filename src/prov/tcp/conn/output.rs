@@ -430,8 +430,8 @@ pub(crate) fn flush(s: &mut TcpState, id: u32) {
     wait_writable(s, id);
 }
 
-/// Sends what waits at an endpoint's connections, as far as the sockets take it; the descriptor of a
-/// socket that is full, if there is one.
+/// Sends what waits at an endpoint's connections, as far as the sockets take it; the descriptor of
+/// a socket that is full, if there is one.
 pub(crate) fn send_rest(s: &mut TcpState, ep: u32) -> Option<i32> {
     let waiting = s
         .conns

@@ -25,8 +25,8 @@ impl TcpDomain {
         self.lock().eps.get_mut(ep).map(f).ok_or(FI_EBADF)
     }
 
-    /// Waits a little, holding no lock, for the sockets of an endpoint's connections to take what is
-    /// queued, before they are closed.
+    /// Waits a little, holding no lock, for the sockets of an endpoint's connections to take what
+    /// is queued, before they are closed.
     fn send_rest(&self, ep: u32) {
         for _ in 0..REST_WAITS {
             let Some(fd) = conn::send_rest(&mut self.lock(), ep) else {
