@@ -117,7 +117,7 @@ pub(crate) fn wait_cntr(
     let until = deadline(timeout_ms);
     let (errors, waits) = d.with_cntr(cntr, |c| (c.errors(), c.wait.set.is_some()))?;
     loop {
-        let (value, now) = d.with_cntr(cntr, |c| (c.value(), c.errors()))?;
+        let (value, now) = d.with_cntr(cntr, Cntr::look)?;
         if value >= threshold {
             return Ok(());
         }

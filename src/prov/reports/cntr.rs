@@ -47,7 +47,13 @@ impl Cntr {
         (now, self.backoff.note_empty_poll())
     }
 
-    /// What [`Cntr::read`] returned last.
+    /// The value and the errors, for a caller that waits.
+    pub(crate) fn look(&mut self) -> (u64, u64) {
+        self.last_read = (self.value(), self.errors());
+        self.last_read
+    }
+
+    /// What [`Cntr::read`] or [`Cntr::look`] returned last.
     pub(crate) fn seen(&self) -> (u64, u64) {
         self.last_read
     }
