@@ -162,7 +162,7 @@ entry! {
                 AnyObject::Cntr(c) => {
                     // What has changed since the application read it must be read first.
                     let (value, errors) = c.domain.seen_cntr(c.id)?;
-                    c.domain.arm_cntr(c.id, value + 1, errors)?
+                    c.domain.arm_cntr(c.id, value.saturating_add(1), errors)?
                 }
                 AnyObject::Wait(w) => w.try_wait()?,
                 _ => return Err(FI_EINVAL),

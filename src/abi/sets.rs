@@ -257,7 +257,7 @@ impl<D: Domain> WaitBody<D> {
                 match m.what {
                     Member::Cq(d, id) => d.arm_cq(id)?,
                     // It may have changed since it was read.
-                    Member::Cntr(d, id) => d.arm_cntr(id, m.seen.0 + 1, m.seen.1)?,
+                    Member::Cntr(d, id) => d.arm_cntr(id, m.seen.0.saturating_add(1), m.seen.1)?,
                 },
             );
         }

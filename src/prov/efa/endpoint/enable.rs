@@ -27,7 +27,7 @@ const SOFT_VERSION: u32 = 0xefa2;
 /// The kinds of counters that count accesses of peers.
 const REMOTE: [CntrKind; 2] = [CntrKind::RemoteWrite, CntrKind::RemoteRead];
 
-/// Least room for completions of an endpoint: the C library's default.
+/// Least room for completions of an endpoint whose memory peers write: the C library's default.
 const COMPLETIONS: usize = 12_288;
 
 /// Enables an endpoint: `FI_ENOAV` and `FI_ENOCQ` name what is missing. Returns the descriptor that
@@ -55,7 +55,10 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
     let queue = |b: Option<crate::prov::reports::CqBinding>| s.cqs.get(b?.cq)?.external.clone();
     let queues = [ep.tx, ep.rx].map(queue);
     let rx_size = ep.rx.and_then(|b| s.cqs.get(b.cq)).map_or(0, |q| q.size);
-    let completions = rx_size.max(COMPLETIONS);
+    let completions = match crate::core::check::rma_target(ep.caps) {
+        true => rx_size.max(COMPLETIONS),
+        false => 0,
+    };
     let counters = left_to_adapter(ep, &s.cntrs);
     let mut qp = match ep.context.take() {
         Some(qp) => qp,
