@@ -63,17 +63,23 @@ struct LogConfig {
     level: Option<fi_log_level>,
     prov: Filter,
     subsys: Filter,
-    /// Where lines go instead of standard error.
-    file: Option<File>,
-    to_stdout: bool,
+    to: LogTarget,
+}
+
+/// Where lines go without a sink.
+enum LogTarget {
+    Stderr,
+    Stdout,
+    File(File),
 }
 
 impl LogConfig {
     fn from_env() -> LogConfig {
         let location = std::env::var("FI_LOG_LOCATION").unwrap_or_default();
-        let file = match location.as_str() {
-            "" | "stdout" | "stderr" => None,
-            path => log_file(path),
+        let to = match location.as_str() {
+            "" | "stderr" => LogTarget::Stderr,
+            "stdout" => LogTarget::Stdout,
+            path => log_file(path).map_or(LogTarget::Stderr, LogTarget::File),
         };
         LogConfig {
             level: match std::env::var("FI_LOG_LEVEL")
@@ -89,8 +95,7 @@ impl LogConfig {
             },
             prov: Filter::from_env("FI_LOG_PROV"),
             subsys: Filter::from_env("FI_LOG_SUBSYS"),
-            file,
-            to_stdout: location == "stdout",
+            to,
         }
     }
 }
@@ -197,10 +202,10 @@ pub fn line(
         level_name(level),
         text
     );
-    let _ = match config().file.as_ref() {
-        Some(mut file) => file.write_all(whole.as_bytes()),
-        None if config().to_stdout => std::io::stdout().write_all(whole.as_bytes()),
-        None => std::io::stderr().write_all(whole.as_bytes()),
+    let _ = match &config().to {
+        LogTarget::Stderr => std::io::stderr().write_all(whole.as_bytes()),
+        LogTarget::Stdout => std::io::stdout().write_all(whole.as_bytes()),
+        LogTarget::File(file) => (&*file).write_all(whole.as_bytes()),
     };
 }
 

@@ -349,36 +349,36 @@ impl Endpoint {
             errno: FI_EIO,
             status: u8::try_from(errno).unwrap_or(u8::MAX),
         };
-        let begun = self.peers.get(from).parts.contains_key(&op_id);
-        if kind == REF_SKIP || kind != crate::wire::REF_OPERATION && !begun {
-            // A message that has not come in its turn, or of which no packet has come.
-            let most = self.cfg.early_max;
-            if !self.peers.get(from).skip(op_id, most) {
-                return self.ban(from, rq, port);
-            }
-            return self.requests_in_turn(from, rq, port);
-        }
-        if kind != crate::wire::REF_OPERATION {
-            // The sender gives up a message of several requests.
-            match self.peers.get(from).parts.remove(&op_id) {
-                Some(Parts::Rx(id)) => {
-                    let errno = FI_ECANCELED;
-                    self.fail_rx(id, Failure { errno, ..failure }, rq, port);
-                }
-                Some(Parts::Waiting { packets, .. }) => {
-                    packets.iter().for_each(|p| rq.remove_part(p.len()));
-                    rq.forget_numbered(self.cfg.id, from, op_id);
-                }
-                None => {}
+        if kind == crate::wire::REF_OPERATION {
+            // Transmit and receive operations have different numbers: a receiver gives up a
+            // transmit operation of ours, a sender gives up a receive operation.
+            if self.txs.get(op_id).is_some_and(|t| t.peer == from) {
+                self.fail_tx(op_id, failure, port);
+            } else if self.rxs.get(op_id).is_some_and(|r| r.from == from) {
+                self.fail_rx(op_id, failure, rq, port);
             }
             return;
         }
-        // Transmit and receive operations have different numbers: a receiver gives up a transmit
-        // operation of ours, a sender gives up a receive operation.
-        if self.txs.get(op_id).is_some_and(|t| t.peer == from) {
-            self.fail_tx(op_id, failure, port);
-        } else if self.rxs.get(op_id).is_some_and(|r| r.from == from) {
-            self.fail_rx(op_id, failure, rq, port);
+        // The sender gives up a message.
+        let begun = match kind {
+            REF_SKIP => None,
+            _ => self.peers.get(from).parts.remove(&op_id),
+        };
+        let most = self.cfg.early_max;
+        match begun {
+            Some(Parts::Rx(id)) => {
+                let errno = FI_ECANCELED;
+                self.fail_rx(id, Failure { errno, ..failure }, rq, port);
+            }
+            Some(Parts::Waiting { packets, .. }) => {
+                packets.iter().for_each(|p| rq.remove_part(p.len()));
+                rq.forget_numbered(self.cfg.id, from, op_id);
+            }
+            // It has not come in its turn, or no packet of it has come.
+            None if self.peers.get(from).skip(op_id, most) => {
+                self.requests_in_turn(from, rq, port);
+            }
+            None => self.ban(from, rq, port),
         }
     }
 

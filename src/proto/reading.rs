@@ -5,7 +5,7 @@
 
 use super::endpoint::Endpoint;
 use super::peer::Parts;
-use super::recv::{Rx, RxKind, PROTOCOL_VIOLATION};
+use super::recv::{Rx, RxKind, REGION_CLOSED};
 use super::recvq::RecvQueue;
 use super::{Body, Failure, Port, ReadPost};
 use crate::types::*;
@@ -94,7 +94,7 @@ impl Endpoint {
         if over {
             let (from, send_id) = (rx.from, rx.send_id);
             self.reading.retain(|r| *r != id);
-            self.send_peer_error(from, send_id, PROTOCOL_VIOLATION, port);
+            self.send_peer_error(from, send_id, REGION_CLOSED, port);
             self.drop_rx(id, port);
         }
         over

@@ -56,7 +56,7 @@ pub(super) const PROTOCOL_VIOLATION: Failure = Failure {
 };
 
 /// The region of an access was closed while the access was under way.
-const REGION_CLOSED: Failure = Failure {
+pub(super) const REGION_CLOSED: Failure = Failure {
     errno: FI_ECONNABORTED,
     status: 8,
 };
@@ -371,8 +371,8 @@ impl Endpoint {
             let Some(rx) = self.rxs.get_mut(id) else {
                 continue;
             };
+            rx.failed.get_or_insert(REGION_CLOSED);
             if let Some(r) = &mut rx.reading {
-                rx.failed.get_or_insert(PROTOCOL_VIOLATION);
                 r.end = r.at;
                 r.closed = true;
                 match r.under_way {
@@ -382,7 +382,6 @@ impl Endpoint {
                     _ => under_way.push(id),
                 }
             } else {
-                rx.failed.get_or_insert(REGION_CLOSED);
                 self.closed.push((id, rx.from, rx.send_id));
             }
         }

@@ -93,8 +93,7 @@ fn start(
     let room = ep.tx_size;
     let conn = match &ep.msg {
         None => {
-            let av = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
-            let peer = av.peer(to)?;
+            let peer = s.peer_of(ep, to)?;
             op.done.peer = peer;
             conn_for(s, id, peer)?
         }
@@ -276,8 +275,7 @@ fn posted_at(s: &TcpState, by: Poster, r: &RecvReq) -> Result<PostedAt> {
             let src = if any || ep.caps & FI_DIRECTED_RECV == 0 {
                 ANY
             } else {
-                let av = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
-                av.peer(r.src)?
+                s.peer_of(ep, r.src)?
             };
             let flags = r.common.flags_or(ep.rx_flags);
             Ok(PostedAt {
@@ -290,19 +288,12 @@ fn posted_at(s: &TcpState, by: Poster, r: &RecvReq) -> Result<PostedAt> {
         }
         Poster::Srx(id) => {
             let x = s.srxs.get(id).ok_or(FI_EBADF)?;
-            let user = s
-                .eps
-                .iter()
-                .find(|(_, e)| e.srx == Some(id))
-                .map(|(_, e)| e);
             let directed = x.caps & FI_DIRECTED_RECV != 0 && r.src != FI_ADDR_UNSPEC;
+            let user = || s.eps.get(answering(s, by).ok()?);
             // Connected endpoints have no addresses.
-            let src = match user.filter(|e| directed && e.msg.is_none()) {
+            let src = match directed.then(user).flatten().filter(|e| e.msg.is_none()) {
                 None => ANY,
-                Some(e) => {
-                    let av = e.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
-                    av.peer(r.src)?
-                }
+                Some(e) => s.peer_of(e, r.src)?,
             };
             Ok(PostedAt {
                 rxq: x.rxq,

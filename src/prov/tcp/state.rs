@@ -6,7 +6,7 @@ use super::ep::{TcpEp, TcpSrx};
 use super::peers::{TcpAv, TcpPeers, UNKNOWN_PEER};
 use super::recvq::{RecvPlace, SavedMsg, TcpRecv, TcpRecvQueue};
 use crate::core::slab::Slab;
-use crate::core::{params, Errno};
+use crate::core::{params, Errno, Result};
 use crate::device::mem_table::MemTable;
 use crate::device::stream::{Poller, Ready};
 use crate::proto::PeerId;
@@ -155,6 +155,14 @@ impl TcpState {
         if let Some(c) = op.completion_cntr.and_then(|c| self.cntrs.get_mut(c)) {
             c.add_error(1);
         }
+    }
+
+    /// The peer of an address, at an endpoint. `FI_ENOAV` without an address vector, `FI_EINVAL`
+    /// for an unknown address.
+    #[inline]
+    pub(crate) fn peer_of(&self, ep: &TcpEp, addr: fi_addr_t) -> Result<PeerId> {
+        let av = ep.av.and_then(|a| self.avs.get(a)).ok_or(FI_ENOAV)?;
+        av.peer(addr)
     }
 
     /// The application's name for a peer, at an endpoint.

@@ -126,8 +126,8 @@ pub(crate) fn recv_any(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
             let src = if r.src == FI_ADDR_UNSPEC || x.caps & FI_DIRECTED_RECV == 0 {
                 ANY
             } else {
-                let user = s.eps.iter().find(|(_, e)| e.uses_srx(id));
-                let av = user.and_then(|(_, e)| s.avs.get(e.av?)).ok_or(FI_ENOAV)?;
+                let user = answering(by, s).ok().and_then(|id| s.eps.get(id));
+                let av = user.and_then(|e| s.avs.get(e.av?)).ok_or(FI_ENOAV)?;
                 av.peer(r.src, &mut s.peers)?
             };
             let all = crate::prov::reports::CqBinding::everything();

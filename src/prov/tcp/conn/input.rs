@@ -9,7 +9,7 @@ use super::super::progress::{MISSES, MUCH};
 use super::super::recvq::{forget, SavedMsg, SavedState};
 use super::super::state::{FailReason, MsgInfo, TcpState};
 use super::super::wire::{self, Head, Malformed, XnetOp, BASE};
-use super::make::{control, control_needs, end, refuse, unanswered};
+use super::make::{control, control_needs, end, refuse};
 use super::saved::{announced, save};
 use super::{lost, post, Conn, ConnState, InBody, PayloadTarget, Phase, RegionKeys, Then};
 use crate::device::stream::StreamRead;
@@ -69,14 +69,6 @@ pub(crate) fn receive(s: &mut TcpState, id: u32) -> bool {
                 }
             }
             Ok(StreamRead::Nothing) => break,
-            Ok(StreamRead::Closed) if c.state == ConnState::Requested => {
-                unanswered(s, id, FI_ECONNRESET);
-                break;
-            }
-            Err(e) if c.state == ConnState::Requested => {
-                unanswered(s, id, e);
-                break;
-            }
             Ok(StreamRead::Closed) => {
                 lost(s, id, FI_ECONNRESET, "the connection was ended by");
                 break;

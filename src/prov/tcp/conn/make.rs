@@ -126,19 +126,9 @@ pub(crate) fn writable(s: &mut TcpState, id: u32) {
     c.state = ConnState::Requested;
     s.making.retain(|m| *m != id);
     if let Err(e) = said {
-        return unanswered(s, id, e);
+        return lost(s, id, e, "connecting to");
     }
     watch(s, id);
-}
-
-/// The connection of a request has ended before the answer has come: the request is sent again.
-/// The answer to a connected endpoint's is that it is refused.
-pub(super) fn unanswered(s: &mut TcpState, id: u32, e: Errno) {
-    let ep = s.conns.get(id).and_then(|c| s.eps.get(c.ep));
-    if ep.is_some_and(|e| e.msg.is_none()) {
-        return refused(s, id);
-    }
-    lost(s, id, e, "connecting to");
 }
 
 /// The next connection at a listener, if there is one. Fails when none can be accepted now.
@@ -446,9 +436,15 @@ pub(super) fn log_lost(s: &TcpState, id: u32, e: Errno, doing: &str) -> String {
     text
 }
 
-/// Ends a connection that the system reports as failed with this errno.
+/// Ends a connection that the system reports as failed with this errno. An RDM endpoint's request
+/// that has no answer yet is sent again.
 #[cold]
 pub(crate) fn lost(s: &mut TcpState, id: u32, e: Errno, doing: &str) {
+    let requested = s.conns.get(id).filter(|c| c.state == ConnState::Requested);
+    let ep = requested.and_then(|c| s.eps.get(c.ep));
+    if ep.is_some_and(|e| e.msg.is_none()) {
+        return refused(s, id);
+    }
     let text = log_lost(s, id, e, doing);
     end(s, id, e, &text);
 }

@@ -317,8 +317,9 @@ pub(crate) fn post(s: &mut TcpState, id: u32, h: &Head, data: &SendData, then: T
     if c.tx.queue.is_empty() {
         c.tx.sent = sent;
     }
-    c.tx.answers += usize::from(then.answers());
     let overfull = c.tx.overfull();
+    c.tx.answers += usize::from(then.answers());
+    let stops = !overfull && c.tx.overfull();
     c.tx.queue.push_back(OutItem {
         head,
         head_len,
@@ -333,7 +334,7 @@ pub(crate) fn post(s: &mut TcpState, id: u32, h: &Head, data: &SendData, then: T
         None if at_once && total > WHOLE => flush(s, id),
         None => wait_writable(s, id),
     }
-    if overfull {
+    if stops {
         watch(s, id);
     }
 }
