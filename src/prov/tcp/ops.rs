@@ -107,11 +107,10 @@ fn start(
     // is accepted has to be in the socket, not to wait for a connection.
     let waits = |c: &Conn| c.queued() >= room || unsignaled && c.state != ConnState::Open;
     if s.conns.get(conn).is_some_and(waits) {
-        // Makes progress for callers that try again without reading a queue.
+        // Makes progress for callers that try again without reading a queue. What is read may
+        // replace the connection, and its number is another peer's then: the next call finds it.
         look(s);
-        if s.conns.get(conn).is_none_or(waits) {
-            return Err(FI_EAGAIN);
-        }
+        return Err(FI_EAGAIN);
     }
     s.bursts.announce(given & FI_MORE != 0);
     Ok(TxStart { conn, op })
