@@ -17,6 +17,7 @@
  * device_memory FABRIC plain    registration without FI_HMEM must refuse GPU memory
  * device_memory FABRIC none     a machine without a GPU
  */
+#include <rdma/fi_atomic.h>
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 #include <rdma/fi_ext_efa.h>
@@ -226,6 +227,18 @@ int main(int argc, char **argv)
 		POST(fi_recv(ep, back, lens[i], fi_mr_desc(host), FI_ADDR_UNSPEC, &contexts[0]));
 		POST(fi_send(ep, a, lens[i], fi_mr_desc(near), self, &contexts[1]));
 		fail(2);
+		/* The initiator must learn what the GPU of the target could not copy. */
+		POST(fi_write(ep, back, lens[i], fi_mr_desc(host), self, (uintptr_t) b, fi_mr_key(far),
+				&contexts[0]));
+		fail(1);
+		POST(fi_read(ep, back, lens[i], fi_mr_desc(host), self, (uintptr_t) b, fi_mr_key(far),
+				&contexts[0]));
+		fail(1);
+	}
+	if (argc > 2 && strcmp(argv[2], "broken") == 0 && !direct) {
+		POST(fi_atomic(ep, back, 1, fi_mr_desc(host), self, (uintptr_t) b, fi_mr_key(far), FI_UINT64,
+				FI_SUM, &contexts[0]));
+		fail(1);
 	}
 	if (argc > 2 && strcmp(argv[2], "broken") == 0) {
 		puts("what the GPU could not copy ends with an error");

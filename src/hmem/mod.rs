@@ -243,6 +243,27 @@ impl UserMem {
         }
         done
     }
+
+    /// As [`UserMem::store`], for memory that no operation of this process reports on: returns
+    /// whether everything that fits was copied, and leaves no failure for [`take_failure`].
+    #[inline]
+    pub fn try_store(&self, off: usize, src: &[u8]) -> bool {
+        let fits = self.len.saturating_sub(off).min(src.len());
+        self.store(off, src) == fits || self.drop_failure()
+    }
+
+    /// As [`UserMem::load`], see [`UserMem::try_store`].
+    #[inline]
+    pub fn try_load(&self, off: usize, dst: &mut [u8]) -> bool {
+        let there = self.len.saturating_sub(off).min(dst.len());
+        self.load(off, dst) == there || self.drop_failure()
+    }
+
+    #[cold]
+    fn drop_failure(&self) -> bool {
+        take_failure(self);
+        false
+    }
 }
 
 #[cfg(test)]

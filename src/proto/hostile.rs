@@ -197,8 +197,9 @@ impl Port for HostilePort {
         Ok(self.add(Use::Target { write }, v.len))
     }
 
-    fn close_target(&mut self, ctx: u32, _done: bool) {
+    fn close_target(&mut self, ctx: u32, _done: bool) -> Result<(), Failure> {
         self.complete(ctx);
+        Ok(())
     }
 
     fn written(&mut self, _from: PeerId, _cq_data: Option<u64>, _len: u64) {}

@@ -157,8 +157,14 @@ pub trait Port {
     /// Checks a local region that a peer names and gives it an operation number, which
     /// [`Port::close_target`] releases.
     fn open_target(&mut self, at: &Iovs, write: bool) -> Result<u32, Failure>;
+    /// Whether memory of an access that [`Port::open_target`] has numbered cannot be read: a packet
+    /// of it was refused for this, and not for want of room.
+    fn unreadable(&mut self, _ctx: u32) -> Option<Failure> {
+        None
+    }
     /// Releases a number from [`Port::open_target`]; `done`: the access took place as a whole.
-    fn close_target(&mut self, ctx: u32, done: bool);
+    /// `Err` when the device of the memory has failed to store some of it after all.
+    fn close_target(&mut self, ctx: u32, done: bool) -> Result<(), Failure>;
     /// A peer's emulated write is complete.
     fn written(&mut self, from: PeerId, cq_data: Option<u64>, len: u64);
     /// Executes a peer's atomic on local memory. `data` holds the operands; for a compare the

@@ -427,7 +427,8 @@ impl Endpoint {
         if let Some(rx) = self.rxs.remove(id) {
             port.expect(rx.from, false);
             self.release_serving(&rx);
-            port.close_target(rx.ctx, false);
+            // The peer learns why the transfer ends from whoever ends it.
+            let _ = port.close_target(rx.ctx, false);
         }
     }
 
@@ -479,7 +480,11 @@ impl Endpoint {
                 port.received(rx.ctx, msg, result);
             }
             RxKind::Write { cq_data } => {
-                port.close_target(rx.ctx, rx.failed.is_none());
+                let stored = port.close_target(rx.ctx, rx.failed.is_none());
+                if let (Err(f), None) = (stored, rx.failed) {
+                    let theirs = rx.receipt.unwrap_or(rx.send_id);
+                    return self.send_peer_error(rx.from, theirs, f, port);
+                }
                 if rx.failed.is_none() {
                     port.written(rx.from, cq_data, rx.total);
                 }

@@ -269,7 +269,9 @@ impl Endpoint {
         if !port.room() || !port.send(peer, head, load, Token::Answer(id)) {
             // Nothing has been sent: `answer_reads` tries again.
             t.window = 0;
-            self.unanswered.push_back((id, window));
+            if !self.end_unreadable(id, port) {
+                self.unanswered.push_back((id, window));
+            }
             return;
         }
         t.packets = 1;

@@ -425,7 +425,7 @@ impl Endpoint {
                 false => Token::Tx(id),
             };
             if !port.send(peer, head, body(ctx, off, len), token) {
-                return false;
+                return target && self.end_unreadable(id, port);
             }
             if let Some(t) = self.txs.get_mut(id) {
                 t.sent += len;
@@ -467,6 +467,21 @@ impl Endpoint {
         self.finish_tx(id, port);
     }
 
+    /// Ends the answer to a read when its memory cannot be read, and tells the initiator; returns
+    /// whether that is so.
+    pub(super) fn end_unreadable(&mut self, id: u32, port: &mut impl Port) -> bool {
+        let Some(t) = self.txs.get(id) else {
+            return false;
+        };
+        let (peer, recv_id) = (t.peer, t.recv_id);
+        let Some(f) = port.unreadable(t.ctx) else {
+            return false;
+        };
+        self.send_peer_error(peer, recv_id, f, port);
+        self.fail_tx(id, f, port);
+        true
+    }
+
     pub(super) fn finish_tx(&mut self, id: u32, port: &mut impl Port) {
         let Some(t) = self.txs.get(id) else { return };
         let complete = t.sent >= t.len && t.awaits == AckKind::None;
@@ -482,7 +497,8 @@ impl Endpoint {
                 p.serving = p.serving.saturating_sub(1);
                 // The number comes again, for another operation.
                 self.unanswered.retain(|(unanswered, _)| *unanswered != id);
-                port.close_target(t.ctx, t.failed.is_none());
+                // What a packet could not carry has ended the answer before (`end_unreadable`).
+                let _ = port.close_target(t.ctx, t.failed.is_none());
             } else {
                 port.sent(t.ctx, t.failed.map_or(Ok(()), Err));
             }

@@ -41,9 +41,23 @@ struct ProtoSimPort {
     /// Whether [`Port::expose`] succeeds, and the percentage of reads that are refused.
     readable: bool,
     refuse: u64,
+    /// A device fails to copy the region beyond its first half.
+    broken: bool,
 }
 
+/// The end of an access whose memory a device failed to copy.
+const NOT_COPIED: Failure = Failure {
+    errno: FI_EIO,
+    status: 66,
+};
+
 impl ProtoSimPort {
+    /// Whether a device fails to copy what this access is to.
+    fn fails(&self, ctx: u32) -> bool {
+        let beyond = |(at, len): &(usize, usize)| at + len > REGION_LEN / 2;
+        self.broken && self.targets.get(&ctx).is_some_and(beyond)
+    }
+
     fn fly(&mut self, to: PeerId, f: Flight) {
         let late = self.rng.below(30);
         self.air.push((self.clock + late, to, f));
@@ -82,6 +96,7 @@ impl Port for ProtoSimPort {
         let mut bytes = head.to_vec();
         match load {
             PacketPayload::None => {}
+            PacketPayload::Body(b) if self.fails(b.ctx) => return false,
             PacketPayload::Body(b) => bytes.extend(self.bytes_of(b)),
             PacketPayload::Bytes(b) => bytes.extend_from_slice(b),
         }
@@ -143,8 +158,17 @@ impl Port for ProtoSimPort {
         Ok(self.next_target)
     }
 
-    fn close_target(&mut self, ctx: u32, _done: bool) {
+    fn unreadable(&mut self, ctx: u32) -> Option<Failure> {
+        self.fails(ctx).then_some(NOT_COPIED)
+    }
+
+    fn close_target(&mut self, ctx: u32, _done: bool) -> Result<(), Failure> {
+        let fails = self.fails(ctx);
         assert!(self.targets.remove(&ctx).is_some());
+        match fails {
+            true => Err(NOT_COPIED),
+            false => Ok(()),
+        }
     }
 
     fn written(&mut self, from: PeerId, cq_data: Option<u64>, len: u64) {
@@ -222,6 +246,7 @@ fn side(me: PeerId, rng: &mut Rng) -> ProtoSimEndpoint {
             expecting: 0,
             readable,
             refuse: if rng.below(3) == 0 { 30 } else { 0 },
+            broken: false,
         },
     }
 }
@@ -663,6 +688,47 @@ fn closing_a_region_ends_the_accesses_to_it() {
         failed.iter().all(|n| *n > 0),
         "{failed:?} writes and reads have failed"
     );
+}
+
+/// The device of side 1 fails to copy half of the region: the accesses to that half fail at their
+/// initiator, the others do not.
+#[test]
+fn what_a_device_fails_to_copy_fails_at_the_initiator() {
+    for seed in 0..seeds(2_000) {
+        let mut rng = Rng::new(seed ^ 0xdead);
+        let mut sides = vec![side(0, &mut rng), side(1, &mut rng)];
+        // What the adapter reads, no device copies.
+        sides[0].world.readable = false;
+        sides[1].world.depth = 1 + rng.below(4) as usize;
+        sides[1].world.broken = true;
+        let count = 8;
+        let (mut started, mut now) = (0, 0u64);
+        while sides[0].world.sent.len() < count as usize || !sides.iter().all(settled) {
+            now += 1;
+            assert!(now < 100_000, "seed {seed} stuck");
+            let at = match started % 4 < 2 {
+                true => CELLS * 8,
+                false => REGION_LEN / 2,
+            } + started as usize * 1000;
+            let len = 1 + rng.below(4000) as usize;
+            let plan = match started % 2 {
+                0 => Plan::Write { at, len },
+                _ => Plan::Read { at, len },
+            };
+            if started < count && start(&mut sides[0], 1, started, plan) {
+                started += 1;
+            }
+            deliver(&mut sides, now, None);
+        }
+        for (ctx, result) in &sides[0].world.sent {
+            let wanted = if ctx % 4 < 2 { Ok(()) } else { Err(NOT_COPIED) };
+            assert_eq!(*result, wanted, "seed {seed} operation {ctx}");
+        }
+        for s in &sides {
+            assert_eq!(s.world.expecting, 0, "seed {seed} side {}", s.world.me);
+            assert!(s.world.targets.is_empty(), "seed {seed}");
+        }
+    }
 }
 
 #[test]

@@ -28,6 +28,8 @@ pub enum Status {
     RemoteBadKey = 64,
     /// Not from an adapter: the interface of a device failed to copy device memory.
     LocalCopyFailed = 65,
+    /// As [`Status::LocalCopyFailed`], of the memory that the peer accessed.
+    RemoteCopyFailed = 66,
 }
 
 impl Status {
@@ -40,6 +42,7 @@ impl Status {
             10 => Status::RemoteNotReady,
             11 => Status::RemoteBadLength,
             64 => Status::RemoteBadKey,
+            66 => Status::RemoteCopyFailed,
             _ => Status::RemoteAbort,
         }
     }
@@ -67,6 +70,7 @@ impl Status {
             RemoteMismatch,
             RemoteBadKey,
             LocalCopyFailed,
+            RemoteCopyFailed,
         ]
         .into_iter()
         .find(|s| *s as i32 == v)
@@ -89,7 +93,7 @@ impl Status {
             Status::RemoteUnknownPeer => FI_ENOTCONN,
             Status::RemoteUnreachable => FI_EHOSTUNREACH,
             Status::RemoteBadStatus => FI_EREMOTEIO,
-            Status::LocalCopyFailed => FI_EIO,
+            Status::LocalCopyFailed | Status::RemoteCopyFailed => FI_EIO,
             Status::RemoteBadQpn => FI_ENOTCONN,
             Status::RemoteNotReady => FI_ENORX,
             Status::RemoteBadKey => FI_EKEYREJECTED,
@@ -134,6 +138,10 @@ impl Status {
             Status::LocalCopyFailed => {
                 "device memory could not be copied (the log names the function and its error); \
                  the peer may have zeros"
+            }
+            Status::RemoteCopyFailed => {
+                "the peer's device memory could not be copied (its log names the function and its \
+                 error)"
             }
             Status::RemoteBadKey => {
                 "the remote key is unknown to the peer, or does not permit this access there"

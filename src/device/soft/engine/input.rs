@@ -288,9 +288,12 @@ impl Engine {
                     r.not_ready(h.psn);
                     return;
                 }
-                match access.find(key, addr, len, FI_REMOTE_WRITE) {
-                    Ok(m) => {
-                        m.store(0, payload);
+                let to = access.find(key, addr, len, FI_REMOTE_WRITE);
+                match to.and_then(|m| match m.try_store(0, payload) {
+                    true => Ok(()),
+                    false => Err(Status::RemoteCopyFailed),
+                }) {
+                    Ok(()) => {
                         r.take(h.psn);
                         if counted && r.write_part(op, len as u32, total) {
                             if let Some(imm) = imm {
@@ -397,13 +400,15 @@ impl Engine {
         let Some(r) = self.reads.get_mut(slot) else {
             return;
         };
-        if off == READ_GONE {
+        let failed = match off {
+            READ_GONE => Some(Status::RemoteAbort),
+            READ_FAILED => Some(Status::RemoteCopyFailed),
+            _ => None,
+        };
+        if let Some(status) = failed {
             let done = r.done;
             self.end_read(slot);
-            list.push(Event::Done {
-                done,
-                status: Status::RemoteAbort,
-            });
+            list.push(Event::Done { done, status });
             return;
         }
         let total = r.local.len() as u64;

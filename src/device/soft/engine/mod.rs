@@ -65,6 +65,8 @@ const STUCK_TIMEOUTS: u64 = 3;
 const STRANGERS: u32 = 64;
 /// Offset in a read response without data: the region was closed during the read.
 const READ_GONE: u64 = u64::MAX;
+/// Offset in a read response without data: the region's device failed to copy it.
+const READ_FAILED: u64 = u64::MAX - 1;
 
 /// Settings shared by the queue pairs of an adapter.
 #[derive(Clone, Debug)]

@@ -2,6 +2,7 @@
 //! acknowledgements to the socket in batches.
 
 use super::*;
+use crate::hmem;
 
 impl Engine {
     pub(super) fn pump(&mut self, pi: u32, now: u64) {
@@ -85,8 +86,20 @@ impl Engine {
                     Ok(m) => {
                         self.lease
                             .get_or_insert_with(|| MemLease::new(&self.mem, &regions));
-                        body = m;
-                        PacketKind::ReadResp { id, off: part.off }
+                        body = match m.is_host() {
+                            true => m,
+                            false => bounced(&m, &mut self.bounce),
+                        };
+                        match hmem::take_failure(&m) {
+                            false => PacketKind::ReadResp { id, off: part.off },
+                            true => {
+                                body = UserMem::EMPTY;
+                                PacketKind::ReadResp {
+                                    id,
+                                    off: READ_FAILED,
+                                }
+                            }
+                        }
                     }
                     Err(_) => PacketKind::ReadResp { id, off: READ_GONE },
                 }

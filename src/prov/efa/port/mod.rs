@@ -92,11 +92,11 @@ macro_rules! ep_port {
 }
 pub(super) use ep_port;
 
-/// `Err` when a device could not copy some of this memory.
-fn copied(mem: &UserMem) -> Result<(), Failure> {
+/// `Err` with `status` when a device could not copy some of this memory.
+fn copied(mem: &UserMem, status: Status) -> Result<(), Failure> {
     match hmem::take_failure(mem) {
         false => Ok(()),
-        true => Err(failure(Status::LocalCopyFailed)),
+        true => Err(failure(status)),
     }
 }
 
@@ -128,7 +128,9 @@ impl Port for EpPort<'_> {
                 // The region may be closed before the packet is sent: the packet carries a copy.
                 Some(op) => {
                     copy.resize(b.len, 0);
-                    op.mem.load(b.off as usize, &mut copy);
+                    if op.mem.load(b.off as usize, &mut copy) < b.len {
+                        return false;
+                    }
                     Payload::Inject(copy.as_slice().into())
                 }
                 None => return false,
@@ -196,7 +198,7 @@ impl Port for EpPort<'_> {
 
     fn received(&mut self, ctx: u32, msg: Received, result: Result<(), Failure>) {
         let mem = self.ops.get(ctx).map_or(UserMem::EMPTY, |op| op.mem);
-        let result = result.and_then(|()| copied(&mem));
+        let result = result.and_then(|()| copied(&mem, Status::LocalCopyFailed));
         let room = msg.room as usize;
         let len = usize::try_from(msg.len).unwrap_or(usize::MAX).min(room);
         let Some(op) = self.ops.get(ctx) else { return };
@@ -358,17 +360,22 @@ impl Port for EpPort<'_> {
         Ok(self.ops.insert(op))
     }
 
-    fn close_target(&mut self, ctx: u32, done: bool) {
-        if let Some(op) = self.ops.remove(ctx).filter(|_| done) {
+    fn unreadable(&mut self, ctx: u32) -> Option<Failure> {
+        let op = self.ops.get(ctx)?;
+        copied(&op.mem, Status::RemoteCopyFailed).err()
+    }
+
+    fn close_target(&mut self, ctx: u32, done: bool) -> Result<(), Failure> {
+        let Some(op) = self.ops.remove(ctx) else {
+            return Ok(());
+        };
+        copied(&op.mem, Status::RemoteCopyFailed)?;
+        // One operation, whatever its number of pieces: counted at the first piece's region.
+        if let (true, Some(key)) = (done, op.keys.first()) {
             let write = op.kind == OpKind::Target { write: true };
-            for (i, key) in op.keys.iter().enumerate() {
-                // One operation, whatever its number of pieces: counted at the first piece's
-                // region.
-                if i == 0 {
-                    self.remote_access(*key, op.mem.len(), write);
-                }
-            }
+            self.remote_access(*key, op.mem.len(), write);
         }
+        Ok(())
     }
 
     fn written(&mut self, from: PeerId, cq_data: Option<u64>, len: u64) {

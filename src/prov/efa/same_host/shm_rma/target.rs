@@ -2,7 +2,7 @@
 
 use crate::device::any::Dev;
 use crate::device::Device;
-use crate::hmem::{arith, atomic, UserMem};
+use crate::hmem::{self, arith, atomic, UserMem};
 use crate::proto::{AtomicKind, PeerId, RecvQueue, WriteWithData};
 use crate::prov::contract::Entry;
 use crate::prov::efa::ops::direct;
@@ -122,7 +122,15 @@ fn serve_plain(
     } else {
         record.fill(&mem);
     }
-    Ok(())
+    copied(&mem)
+}
+
+/// `Err` when a device failed to copy some of this memory.
+fn copied(mem: &UserMem) -> Result<(), Status> {
+    match hmem::take_failure(mem) {
+        false => Ok(()),
+        true => Err(Status::RemoteCopyFailed),
+    }
 }
 
 /// Executes an atomic on one element that the processor can change atomically, as most are; returns
@@ -234,6 +242,7 @@ impl TargetAtomic {
         } else {
             atomic::apply(&mem, size, f, src, cmp, former);
         }
+        copied(&mem)?;
         Ok(mem.len())
     }
 }
