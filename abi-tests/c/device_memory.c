@@ -239,6 +239,9 @@ int main(int argc, char **argv)
 		POST(fi_atomic(ep, back, 1, fi_mr_desc(host), self, (uintptr_t) b, fi_mr_key(far), FI_UINT64,
 				FI_SUM, &contexts[0]));
 		fail(1);
+		DO(-FI_EIO, fi_atomic(ep, a, 1, fi_mr_desc(near), self, (uintptr_t) back, fi_mr_key(host),
+				FI_UINT64, FI_SUM, &contexts[0]));
+		DO(-FI_EIO, fi_inject(ep, a, 64, self));
 	}
 	if (argc > 2 && strcmp(argv[2], "broken") == 0) {
 		puts("what the GPU could not copy ends with an error");

@@ -224,7 +224,7 @@ fn copied(mem: &UserMem) -> Result<Vec<u8>> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(mem.len()).map_err(|_| FI_ENOMEM)?;
     copy.resize(mem.len(), 0);
-    match mem.load(0, &mut copy) == mem.len() {
+    match mem.try_load(0, &mut copy) {
         true => Ok(copy),
         false => Err(FI_EIO),
     }

@@ -301,8 +301,16 @@ fn failed() -> MutexGuard<'static, Vec<(usize, usize)>> {
 #[cold]
 pub(super) fn note_failure(at: usize, len: usize) {
     let mut all = failed();
+    if all.contains(&(at, len)) {
+        return;
+    }
     if all.len() < FAILED_MAX && all.try_reserve(1).is_ok() {
         all.push((at, len));
+    } else if let Some(last) = all.last_mut() {
+        // No failure is lost: other memory in between counts as failed, too.
+        let end = (last.0 + last.1).max(at + len);
+        last.0 = last.0.min(at);
+        last.1 = end - last.0;
     }
     FAILURES.store(all.len(), Ordering::Relaxed);
 }

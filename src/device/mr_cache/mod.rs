@@ -10,6 +10,7 @@ mod monitor;
 
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
+use core::ops::Range;
 use monitor::{Listener, Monitor};
 use std::sync::Arc;
 
@@ -78,16 +79,18 @@ impl<T> LruList<T> {
         Some(Arc::clone(&k.value))
     }
 
-    /// Adds a registration if there is room.
-    fn put(&mut self, mut k: CachedMr<T>, limits: Limits) {
+    /// Adds a registration; `false` when there is no room.
+    fn put(&mut self, mut k: CachedMr<T>, limits: Limits) -> bool {
         let len = k.end - k.start;
         let room = self.all.len() < limits.count.min(self.all.capacity());
-        if room && len <= limits.bytes.saturating_sub(self.bytes) {
+        let room = room && len <= limits.bytes.saturating_sub(self.bytes);
+        if room {
             self.clock += 1;
             k.used = self.clock;
             self.bytes += len;
             self.all.push(k);
         }
+        room
     }
 
     /// Removes one registration: an invalid one or, if the list exceeds `limits`, the least
@@ -115,6 +118,24 @@ impl<T: Send + Sync + 'static> Listener for Mutex<LruList<T>> {
             }
         }
         l.gone += gone;
+    }
+
+    fn exclude_watched(&self, range: &mut Range<usize>, page: usize) {
+        let l = self.lock().unwrap_or_else(|e| e.into_inner());
+        let kept = l.all.iter().filter(|k| !k.gone);
+        for kept in kept.filter_map(|k| monitor::pages(k.start, k.end, page)) {
+            let apart = kept.end <= range.start || range.end <= kept.start;
+            if apart {
+                continue;
+            }
+            // Of a range on both sides of another the longer side remains.
+            let before = range.start..kept.start.max(range.start);
+            let after = kept.end.min(range.end)..range.end;
+            *range = match before.len() > after.len() {
+                true => before,
+                false => after,
+            };
+        }
     }
 }
 
@@ -152,7 +173,6 @@ impl<T: Send + Sync + 'static> Cache<T> {
             return make().map(Arc::new);
         }
         self.monitor.settle();
-        let notices_read = self.monitor.notices_read();
         let (hit, gone) = {
             let mut l = self.list();
             (l.find(addr, end, rights), l.gone)
@@ -164,14 +184,15 @@ impl<T: Send + Sync + 'static> Cache<T> {
         if let Some(v) = hit {
             return Ok(v);
         }
-        let watched = self.monitor.watch(addr, end);
-        let value = Arc::new(make()?);
         let Limits { count, bytes } = self.limits;
         // Makes room for this registration.
         self.shrink(Limits {
             count: count.saturating_sub(1),
             bytes: bytes.saturating_sub(len),
         });
+        let notices_read = self.monitor.notices_read();
+        let watched = self.monitor.watch(addr, end);
+        let value = Arc::new(make()?);
         let k = CachedMr {
             start: addr,
             end,
@@ -183,10 +204,12 @@ impl<T: Send + Sync + 'static> Cache<T> {
         let mut l = self.list();
         // A notice since `notices_read` was read may concern this memory: then the registration is
         // not cached. The monitor finds it in the list for any later notice.
-        if watched && self.monitor.notices_read() == notices_read {
-            l.put(k, self.limits);
-        }
+        let same = self.monitor.notices_read() == notices_read;
+        let put = watched && same && l.put(k, self.limits);
         drop(l);
+        if watched && !put {
+            self.monitor.unwatch(addr, end);
+        }
         Ok(value)
     }
 
@@ -194,9 +217,13 @@ impl<T: Send + Sync + 'static> Cache<T> {
     fn shrink(&self, limits: Limits) -> bool {
         let mut any = false;
         loop {
-            let k = self.list().take(limits);
-            if k.is_none() {
+            let evicted = self.list().take(limits);
+            let Some(k) = evicted else {
                 return any;
+            };
+            // What was unmapped may be mapped anew, by others who watch it.
+            if !k.gone {
+                self.monitor.unwatch(k.start, k.end);
             }
             any = true;
         }
@@ -331,6 +358,76 @@ mod tests {
         for a in at {
             unmap(a, PAGES);
         }
+    }
+
+    /// The number of mappings in this memory.
+    fn mappings(at: usize, end: usize) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let starts = maps.lines().filter_map(|l| l.split_once('-'));
+        let starts = starts.filter_map(|(s, _)| usize::from_str_radix(s, 16).ok());
+        starts.filter(|s| (at..end).contains(s)).count()
+    }
+
+    #[test]
+    fn what_is_evicted_is_not_watched_any_more() {
+        let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+        let Some(c) = Cache::<usize>::new(Limits { count: 4, ..MANY }) else {
+            return;
+        };
+        let many = 200;
+        let len = many * 2 * PAGES;
+        let at = map(0, len, 0);
+        assert_ne!(at, 0);
+        for i in 0..many {
+            c.get(at + i * 2 * PAGES, PAGES, 1, || Ok(i)).unwrap();
+        }
+        let left = mappings(at, at + len);
+        assert!(left <= 9, "{left} mappings");
+        // Neighbours share a page. The eviction of one leaves the other watched.
+        c.clear();
+        let first = at + PAGES / 2 + 100;
+        let of = |from: usize, v: usize| *c.get(from, PAGES, 1, || Ok(v)).unwrap();
+        of(first, 1);
+        of(first + PAGES, 2);
+        for i in 10..13 {
+            of(at + i * 2 * PAGES, i);
+        }
+        assert_eq!(of(first + PAGES, 9), 2);
+        assert_ne!(of(first, 8), 1, "was not evicted");
+        assert_eq!(of(first + PAGES, 9), 2);
+        // SAFETY: ours, and nothing is in it.
+        let emptied = unsafe { libc::madvise((at + 2 * PAGES - 4096) as *mut _, 4096, 4) };
+        assert_eq!(emptied, 0);
+        assert_eq!(of(first + PAGES, 9), 9, "not watched");
+        c.clear();
+        assert_eq!(mappings(at, at + len), 1);
+        unmap(at, len);
+    }
+
+    /// The kernel gives addresses away again before it reports that they were unmapped.
+    #[test]
+    fn what_another_thread_unmaps_is_not_found() {
+        let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+        let Some(c) = Cache::<()>::new(MANY) else {
+            return;
+        };
+        std::thread::scope(|s| {
+            for _ in 0..2 {
+                s.spawn(|| {
+                    for _ in 0..2_000 {
+                        let at = map_anywhere();
+                        let mut made = false;
+                        let new = || {
+                            made = true;
+                            Ok(())
+                        };
+                        c.get(at, PAGES, 1, new).unwrap();
+                        assert!(made, "found a registration of memory that was unmapped");
+                        unmap(at, PAGES);
+                    }
+                });
+            }
+        });
     }
 
     #[test]

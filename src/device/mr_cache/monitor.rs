@@ -2,11 +2,13 @@
 //!
 //! A watched range is registered in write-protect mode, but no page is ever protected, so that
 //! accesses cost nothing. The kernel does report munmap(2), mremap(2) and madvise(2) of the range,
-//! and blocks their caller until the monitor's thread has read the notice. The thread sets
-//! `reading` before it reads, and clears `reading` after it has told all listeners;
-//! [`Monitor::settle`] waits for that. A look-up after such a call therefore sees the change. No
-//! function of the C library is patched, and where the system forbids userfaultfd there is no
-//! monitor.
+//! and blocks their caller until the monitor's thread has read the notice. The thread is `busy`
+//! before it reads, and until it has told all listeners; [`Monitor::settle`] waits for that. A
+//! look-up after such a call therefore sees the change. No function of the C library is patched,
+//! and where the system forbids userfaultfd there is no monitor.
+//!
+//! Watched ranges are mappings of their own, of which a process may have 65,530
+//! (vm.max_map_count): [`Monitor::unwatch`] ends the watch of a registration that is evicted.
 //!
 //! The thread must never unmap memory, or it would wait for itself. Nor may it wait for another
 //! thread that does: free(3) returns the end of the heap, which may be watched. So the thread
@@ -18,7 +20,8 @@ use crate::device::{host, wait};
 use crate::types::*;
 use core::ffi::c_void;
 use core::mem::size_of;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -27,6 +30,9 @@ pub(crate) trait Listener: Send + Sync {
     /// The pages of these bytes have changed. Must not allocate or free, nor wait for a thread that
     /// does.
     fn invalidate(&self, from: usize, to: usize);
+    /// Cuts off `range`, whole pages of `page` bytes, what this listener needs to be watched. Must
+    /// not allocate or free either.
+    fn exclude_watched(&self, range: &mut Range<usize>, page: usize);
 }
 
 /// See the module text.
@@ -35,8 +41,9 @@ pub(crate) struct Monitor {
     /// Bytes of a page: watched ranges are whole pages.
     page: usize,
     listeners: Mutex<Vec<Arc<dyn Listener>>>,
-    /// A notice may have been read that was not yet passed to all listeners.
-    reading: AtomicBool,
+    /// Threads that change what is watched, or that may have read a notice which was not yet passed
+    /// to all listeners.
+    busy: AtomicUsize,
     /// Notices so far.
     notices_read: AtomicU64,
 }
@@ -55,6 +62,19 @@ struct UffdioRegister {
     mode: u64,
     ioctls: u64,
 }
+/// `struct uffdio_writeprotect`.
+#[repr(C)]
+struct UffdioWriteProtect {
+    start: u64,
+    len: u64,
+    mode: u64,
+}
+/// `struct uffdio_range`.
+#[repr(C)]
+struct UffdioRange {
+    start: u64,
+    len: u64,
+}
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Notice {
@@ -66,6 +86,8 @@ struct Notice {
 const API: u64 = 0xaa;
 const API_CALL: libc::c_ulong = 0xc018_aa3f;
 const REGISTER_CALL: libc::c_ulong = 0xc020_aa00;
+const UNREGISTER_CALL: libc::c_ulong = 0x8010_aa01;
+const WRITE_PROTECT_CALL: libc::c_ulong = 0xc018_aa06;
 const USER_MODE_ONLY: i32 = 1;
 const WRITE_PROTECT: u64 = 2;
 /// Events: as feature bits (UFFD_FEATURE_EVENT_*), and as codes in notices.
@@ -132,7 +154,7 @@ impl Monitor {
             notices,
             page: page.unwrap_or(4096),
             listeners: Mutex::new(Vec::with_capacity(LISTENERS)),
-            reading: AtomicBool::new(false),
+            busy: AtomicUsize::new(0),
             notices_read: AtomicU64::new(0),
         })
     }
@@ -156,12 +178,31 @@ impl Monitor {
         drop(gone);
     }
 
-    /// Waits until every notice that was read has been passed to all listeners.
+    /// Waits until every change of watched memory that has begun was passed to all listeners. The
+    /// kernel makes unmapped addresses available before it queues the notice; until the notice is
+    /// read, it answers UFFDIO_WRITEPROTECT of whatever range with EAGAIN.
     #[inline]
     pub(crate) fn settle(&self) {
-        while self.reading.load(Acquire) {
+        while self.changing() {
             std::thread::yield_now();
         }
+        while self.busy.load(Acquire) > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether a change has begun whose notice was not read.
+    fn changing(&self) -> bool {
+        let mut none = UffdioWriteProtect {
+            start: 0,
+            len: 0,
+            mode: 0,
+        };
+        // SAFETY: `none` is the argument of this call, and outlives it; the kernel refuses an empty
+        // range.
+        let refused =
+            unsafe { libc::ioctl(self.notices.as_raw_fd(), WRITE_PROTECT_CALL, &mut none) };
+        refused != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
     }
 
     /// Notices read so far.
@@ -172,19 +213,45 @@ impl Monitor {
     /// Watches the pages of these bytes; `false` when that is not possible, as for files, or memory
     /// that another userfaultfd watches.
     pub(crate) fn watch(&self, from: usize, to: usize) -> bool {
-        let start = from & !(self.page - 1);
-        let Some(end) = to.checked_next_multiple_of(self.page) else {
+        let Some(pages) = pages(from, to, self.page) else {
             return false;
         };
         let mut r = UffdioRegister {
-            start: start as u64,
-            len: (end - start) as u64,
+            start: pages.start as u64,
+            len: pages.len() as u64,
             mode: WRITE_PROTECT,
             ioctls: 0,
         };
         // SAFETY: `r` is the argument of this call, and outlives it; the kernel checks the range,
         // and does not change its contents.
         unsafe { libc::ioctl(self.notices.as_raw_fd(), REGISTER_CALL, &mut r) == 0 }
+    }
+
+    /// Ends the watch of the pages of these bytes, but for what a listener still needs. A
+    /// registration that another thread is about to keep may be of memory which is not watched any
+    /// more: it is not kept, or invalidated.
+    pub(crate) fn unwatch(&self, from: usize, to: usize) {
+        let Some(mut pages) = pages(from, to, self.page) else {
+            return;
+        };
+        self.busy.fetch_add(1, SeqCst);
+        let all = self.listeners.lock().unwrap_or_else(|e| e.into_inner());
+        all.iter()
+            .for_each(|l| l.exclude_watched(&mut pages, self.page));
+        if !pages.is_empty() {
+            let mut r = UffdioRange {
+                start: pages.start as u64,
+                len: pages.len() as u64,
+            };
+            // SAFETY: `r` is the argument of this call, and outlives it; the kernel checks the
+            // range, and does not change its contents.
+            unsafe { libc::ioctl(self.notices.as_raw_fd(), UNREGISTER_CALL, &mut r) };
+            self.notices_read.fetch_add(1, AcqRel);
+            all.iter()
+                .for_each(|l| l.invalidate(pages.start, pages.end));
+        }
+        drop(all);
+        self.busy.fetch_sub(1, Release);
     }
 
     /// Reads the next notice, and returns its address range.
@@ -211,12 +278,17 @@ impl Monitor {
     fn run(&self) {
         loop {
             wait::wait_readable(self.notices.as_raw_fd(), -1);
-            self.reading.store(true, SeqCst);
+            self.busy.fetch_add(1, SeqCst);
             while let Some((from, to)) = self.read_notice() {
                 let all = self.listeners.lock().unwrap_or_else(|e| e.into_inner());
                 all.iter().for_each(|l| l.invalidate(from, to));
             }
-            self.reading.store(false, Release);
+            self.busy.fetch_sub(1, Release);
         }
     }
+}
+
+/// The pages of these bytes.
+pub(super) fn pages(from: usize, to: usize, page: usize) -> Option<Range<usize>> {
+    Some(from & !(page - 1)..to.checked_next_multiple_of(page)?)
 }

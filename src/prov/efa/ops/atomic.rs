@@ -254,18 +254,21 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Res
     // Atomics are short: their operands are copied, so that one packet is all there is to keep.
     let mut data = core::mem::take(&mut ep.operands);
     data.clear();
+    let mut copied = true;
     if !reads {
         data.resize(bytes, 0);
         match r.data {
-            SendData::User(m) => {
-                m.load(0, &mut data);
-            }
+            SendData::User(m) => copied = m.try_load(0, &mut data),
             SendData::Inject(b) => data.copy_from_slice(b.bytes().get(..bytes).unwrap_or(&[])),
         }
     }
     if kind == AtomicKind::Compare {
         data.resize(2 * bytes, 0);
-        compare.load(0, data.get_mut(bytes..).unwrap_or(&mut []));
+        copied &= compare.try_load(0, data.get_mut(bytes..).unwrap_or(&mut []));
+    }
+    if !copied {
+        ep.operands = data;
+        return Err(FI_EIO);
     }
     let first = r.to.as_slice().first().copied().unwrap_or_default();
     let result = result.part(0, bytes);
