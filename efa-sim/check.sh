@@ -65,6 +65,10 @@ sim -- "$bin/forks" efa-direct
 sim -- "$bin/adapter_faults" receiver
 sim -- "$bin/adapter_faults" managed
 sim --rdma-size 4096 -- "$bin/adapter_faults" parts
+sim -- "$bin/adapter_faults" more
+sim --rdma-size 65536 -- "$bin/adapter_faults" long
+sim --dead-after 100 -- "$bin/adapter_faults" lost
+sim --max-mr 64 -- "$bin/adapter_faults" cached
 sim --no-rnr-retry -- "$bin/adapter_faults" receiver
 sim -- "$bin/inject" 32
 sim -- "$bin/write_receives" hardware

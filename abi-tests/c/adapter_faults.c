@@ -12,9 +12,17 @@
  *                         they fail with FI_RM_DISABLED only
  * adapter_faults parts    reads of several requests (--rdma-size 4096) are refused while there is
  *                         no room for all of them, and do not fail in the middle
+ * adapter_faults more     FI_MORE, and the queue is polled before the last of these messages
+ * adapter_faults long     long messages are read in parts (--rdma-size 65536)
+ * adapter_faults lost     a peer that does not answer (--dead-after) is one event, whatever the
+ *                         number of messages that fail
+ * adapter_faults cached   registrations that no operation uses make room for the application's
+ *                         (--max-mr 64)
  */
 #include <stdbool.h>
+#include <sys/mman.h>
 #include <unistd.h>
+#include <rdma/fi_eq.h>
 #include <rdma/fi_ext_efa.h>
 #include <rdma/fi_rma.h>
 #include "alone.h"
@@ -189,6 +197,161 @@ static int managed(void)
 	return 0;
 }
 
+static int more(void)
+{
+	static struct fi_context2 ctx[6];
+	volatile char *second = from + 2048;
+	struct fi_cq_data_entry e;
+	struct iovec iov = { from, 64 };
+	struct fid_mr *mr;
+	void *desc;
+	int done = 0;
+
+	open_disabled("efa-direct");
+	enable();
+	DO(0, fi_mr_reg(domain, from, sizeof(from), FI_SEND | FI_RECV, 0, 0, 0, &mr, NULL));
+	desc = fi_mr_desc(mr);
+	struct fi_msg msg = { .msg_iov = &iov, .desc = &desc, .iov_count = 1, .addr = self,
+			      .context = &ctx[5] };
+	for (int i = 0; i < 3; i++)
+		DO(0, fi_recv(ep, from + 1024 * (i + 1), 1024, desc, FI_ADDR_UNSPEC, &ctx[i]));
+	from[0] = 1;
+	DO(0, fi_send(ep, from, 64, desc, self, &ctx[3]));
+	DO(0, fi_send(ep, from, 64, desc, self, &ctx[4]));
+	DO(0, fi_sendmsg(ep, &msg, FI_MORE | FI_COMPLETION));
+	/* Then the first one has its completion. */
+	while (!*second)
+		;
+	while (done < 6) {
+		ssize_t r = fi_cq_read(cq, &e, 1);
+
+		TRUE(r == 1 || r == -FI_EAGAIN);
+		done += r == 1;
+	}
+	DO(0, fi_close(&mr->fid));
+	close_all();
+	return 0;
+}
+
+static int long_messages(void)
+{
+	enum { LONG = 4 << 20 };
+	static char out[LONG], in[LONG];
+	static struct fi_context2 sent, got;
+
+	open_disabled("efa");
+	enable();
+	for (int round = 0; round < 4; round++) {
+		/* The first message precedes the handshake, and is not read. */
+		size_t len = round ? LONG : 64;
+
+		for (size_t i = 0; i < len; i++)
+			out[i] = (char) (i >> 8) ^ (char) (i * 7 + (size_t) round);
+		POST(fi_recv(ep, in, len, NULL, FI_ADDR_UNSPEC, &got));
+		POST(fi_send(ep, out, len, NULL, self, &sent));
+		for (int done = 0; done < 2;) {
+			struct fi_cq_data_entry e;
+			ssize_t r = fi_cq_read(cq, &e, 1);
+
+			TRUE(r == 1 || r == -FI_EAGAIN);
+			done += r == 1;
+		}
+		TRUE(memcmp(in, out, len) == 0);
+	}
+	close_all();
+	return 0;
+}
+
+static int lost(void)
+{
+	enum { MESSAGES = 50, LENGTH = 60000 };
+	static char out[LENGTH];
+	static struct fi_context2 ctx[MESSAGES];
+	struct fi_eq_attr attr = { .wait_obj = FI_WAIT_NONE };
+	struct fi_eq_err_entry event = { 0 };
+	struct fi_eq_entry entry;
+	struct fid_eq *eq;
+	uint32_t type;
+	int posted = 0, done = 0, failed = 0;
+
+	DO(0, ask("efa", 0));
+	open_domain();
+	DO(0, fi_eq_open(fabric, &attr, &eq, NULL));
+	open_endpoint(cq, cq);
+	DO(0, fi_ep_bind(ep, &eq->fid, 0));
+	enable();
+	while (done < MESSAGES) {
+		struct fi_cq_err_entry err = { 0 };
+		struct fi_cq_data_entry e;
+		ssize_t r;
+
+		if (posted < MESSAGES && fi_send(ep, out, LENGTH, NULL, self, &ctx[posted]) == 0)
+			posted++;
+		r = fi_cq_read(cq, &e, 1);
+		if (r == -FI_EAVAIL) {
+			DO(1, fi_cq_readerr(cq, &err, 0));
+			failed++;
+		}
+		done += r != -FI_EAGAIN;
+	}
+	TRUE(failed > 1);
+	DO(-FI_EAVAIL, fi_eq_read(eq, &type, &entry, sizeof(entry), 0));
+	TRUE(fi_eq_readerr(eq, &event, 0) > 0);
+	DO(-FI_EAGAIN, fi_eq_read(eq, &type, &entry, sizeof(entry), 0));
+	printf("%d messages failed, and one event tells so\n", failed);
+	DO(0, fi_close(&ep->fid));
+	DO(0, fi_close(&eq->fid));
+	DO(0, fi_close(&av->fid));
+	DO(0, fi_close(&cq->fid));
+	DO(0, fi_close(&domain->fid));
+	DO(0, fi_close(&fabric->fid));
+	fi_freeinfo(info);
+	return 0;
+}
+
+static int cached(void)
+{
+	enum { BUFFERS = 16, LONG = 2 << 20, REGIONS = 100, MOST = 64 };
+	static struct fid_mr *mrs[REGIONS];
+	static struct fi_context2 sent, got;
+	static char in[LONG];
+	int regions[2] = { 0 };
+
+	open_disabled("efa");
+	enable();
+	for (int round = 0; round < 2; round++) {
+		/* Long messages of memory that is not registered, before the second round. */
+		for (int i = 0; round && i < BUFFERS; i++) {
+			char *out = mmap(NULL, LONG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+			TRUE(out != MAP_FAILED);
+			POST(fi_recv(ep, in, LONG, NULL, FI_ADDR_UNSPEC, &got));
+			POST(fi_send(ep, out, LONG, NULL, self, &sent));
+			for (int done = 0; done < 2;) {
+				struct fi_cq_data_entry e;
+				ssize_t r = fi_cq_read(cq, &e, 1);
+
+				TRUE(r == 1 || r == -FI_EAGAIN);
+				done += r == 1;
+			}
+		}
+		for (int i = 0; i < REGIONS; i++) {
+			int r = fi_mr_reg(domain, from, sizeof(from), FI_SEND, 0, 0, 0, &mrs[i], NULL);
+
+			TRUE(r == 0 || r == -FI_ENOMR);
+			if (r)
+				break;
+			regions[round]++;
+		}
+		for (int i = 0; i < regions[round]; i++)
+			DO(0, fi_close(&mrs[i]->fid));
+	}
+	printf("room for %d regions, and for %d after the messages\n", regions[0], regions[1]);
+	TRUE(regions[0] < MOST && regions[1] == regions[0]);
+	close_all();
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	static struct fi_context2 context;
@@ -203,6 +366,14 @@ int main(int argc, char **argv)
 		return managed();
 	if (argc == 2 && !strcmp(argv[1], "parts"))
 		return parts();
+	if (argc == 2 && !strcmp(argv[1], "more"))
+		return more();
+	if (argc == 2 && !strcmp(argv[1], "long"))
+		return long_messages();
+	if (argc == 2 && !strcmp(argv[1], "lost"))
+		return lost();
+	if (argc == 2 && !strcmp(argv[1], "cached"))
+		return cached();
 	TRUE(link || (argc == 2 && !strcmp(argv[1], "keys")));
 	open_disabled("efa");
 	enable();

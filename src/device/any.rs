@@ -264,6 +264,10 @@ impl Device for Dev {
         each!(self, Dev, d => d.dereg_mr(key))
     }
 
+    fn release_mr(&self, key: u64) {
+        each!(self, Dev, d => d.release_mr(key))
+    }
+
     fn target(
         &self,
         key: u64,

@@ -526,8 +526,12 @@ pub trait Device {
         // Software accesses the memory at the application's addresses.
         self.reg_mr(mem, access, wanted)
     }
-    /// Withdraws a registration; no access is under way when it returns.
+    /// Withdraws a region of the application; no access is under way when it returns.
     fn dereg_mr(&self, key: u64) -> Result<()>;
+    /// Ends an operation's use of a region of the library's own.
+    fn release_mr(&self, key: u64) {
+        let _ = self.dereg_mr(key);
+    }
     /// The memory that a peer names, if the region permits `access` (FI_REMOTE_READ,
     /// FI_REMOTE_WRITE): for accesses that software carries out in place of the adapter. The memory
     /// is lent until the key is withdrawn.

@@ -48,11 +48,16 @@ impl Policy {
         }
     }
 
-    /// What the environment says.
-    pub fn from_params() -> Policy {
+    /// What the environment says, for an adapter that reads up to `max_read` bytes at once; 0: it
+    /// reads nothing.
+    pub fn from_params(max_read: usize) -> Policy {
         let p = Policy::of(params::efa());
+        let most = match max_read {
+            0 => u64::MAX,
+            n => n as u64,
+        };
         Policy {
-            read_segment: p.read_segment.max(1),
+            read_segment: p.read_segment.clamp(1, most),
             ..p
         }
     }

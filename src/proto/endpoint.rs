@@ -188,9 +188,11 @@ impl Endpoint {
         let Some((repr, payload)) = Repr::parse(bytes) else {
             return;
         };
-        if self.peers.get(from).banned {
+        let peer = self.peers.get(from);
+        if peer.banned {
             return;
         }
+        peer.lost = false;
         self.send_handshake(from, port);
         let most = self.cfg.early_max;
         match repr {
@@ -507,8 +509,14 @@ impl Endpoint {
         self.control_repr(to, &r, port);
     }
 
-    /// Ends all operations with a peer that is gone, with `failure`.
-    pub fn peer_down(
+    /// Notes that a peer is lost; `false` when it was known already.
+    pub fn mark_lost(&mut self, peer: PeerId) -> bool {
+        !core::mem::replace(&mut self.peers.get(peer).lost, true)
+    }
+
+    /// Ends all operations with a peer that does not answer, with `failure`. Its messages that
+    /// have arrived stay: the peer may answer again, and does not send them again.
+    pub fn peer_silent(
         &mut self,
         peer: PeerId,
         failure: Failure,
@@ -522,6 +530,18 @@ impl Endpoint {
         for id in self.rxs.select(|r| r.from == peer) {
             self.fail_rx(id, failure, rq, port);
         }
+    }
+
+    /// Ends all operations with a peer that is gone, with `failure`, and forgets what has arrived
+    /// of its messages in part or before its turn.
+    pub fn peer_down(
+        &mut self,
+        peer: PeerId,
+        failure: Failure,
+        rq: &mut RecvQueue,
+        port: &mut impl Port,
+    ) {
+        self.peer_silent(peer, failure, rq, port);
         rq.forget_incomplete(self.cfg.id, peer);
         let p = self.peers.get(peer);
         p.drop_kept(|len| rq.remove_part(len));

@@ -1,10 +1,11 @@
 //! Registered memory: regions that peers may access, and buffers of our own operations.
 //!
 //! The table finds regions of the application by key, for operations carried out in software, and
-//! by address, so that a buffer inside a region needs no registration of its own. An internal
-//! registration inside a region of the application shares the region's key. Long internal
+//! by address, so that a buffer inside a region needs no registration of its own. Long internal
 //! registrations are cached for later operations (`mr_cache`) where the system reports changes of
-//! the address space; elsewhere a registration ends with its last user.
+//! the address space; elsewhere a registration ends with its last user. Memory that cannot be
+//! registered for an operation, or would be anew for each, shares the key of a region of the
+//! application around it. A region ends when the application closes it, whoever shares it.
 
 use super::list::Adapter;
 use super::sys::*;
@@ -18,15 +19,18 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 struct VerbsRegion {
     /// `None`: device memory that the adapter cannot reach; operations copy it.
     mr: Option<Arc<RegionRef>>,
     mem: UserMem,
     access: u64,
-    local_write: bool,
+    /// Verbs access flags.
+    rights: c_int,
+    /// Operations that use it.
     users: u32,
+    /// The application's.
     published: bool,
 }
 
@@ -37,6 +41,8 @@ struct RegionTable {
     by_addr: BTreeMap<(usize, u64), usize>,
     /// Length of the longest region, bytes: no search goes back further.
     longest: usize,
+    /// Operations that shared a region which was closed, by key: their release is still to come.
+    closed: HashMap<u64, u32>,
 }
 
 impl RegionTable {
@@ -110,23 +116,21 @@ impl RegionRef {
         // SAFETY: as above.
         unsafe { (*self.mr).rkey }
     }
-
-    /// Withdraws the registration; `FI_EBUSY` when the adapter still uses it.
-    fn withdraw(self) -> Result<()> {
-        let lent = core::mem::ManuallyDrop::new(self);
-        // SAFETY: registered once, withdrawn once. The adapter refuses what still uses the key.
-        match unsafe { (lent.lib.ibv_dereg_mr)(lent.mr) } {
-            0 => Ok(()),
-            _ => Err(FI_EBUSY),
-        }
-    }
 }
 
 impl Drop for RegionRef {
     fn drop(&mut self) {
         // SAFETY: registered once, withdrawn once; the adapter is done with it (the owner's
         // promise).
-        unsafe { (self.lib.ibv_dereg_mr)(self.mr) };
+        let e = unsafe { (self.lib.ibv_dereg_mr)(self.mr) };
+        if e != 0 {
+            // The adapter was removed, or has failed: it accesses no memory any more.
+            crate::warn_limited!(
+                FI_LOG_MR,
+                "the adapter has not withdrawn a registration: {}",
+                crate::core::errno::text(e.abs())
+            );
+        }
     }
 }
 
@@ -177,7 +181,7 @@ impl VerbsMemory {
         *self.directory.lock().unwrap_or_else(|e| e.into_inner()) = Some(to);
     }
 
-    fn table(&self) -> std::sync::MutexGuard<'_, RegionTable> {
+    fn table(&self) -> MutexGuard<'_, RegionTable> {
         self.table.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -336,7 +340,7 @@ impl VerbsMemory {
         // Read before the look-up: a withdrawal after this line makes `last` stale.
         let at = self.withdrawn.load(Acquire);
         let t = self.table();
-        let key = t.around(addr, len, |r| !write || r.local_write);
+        let key = t.around(addr, len, |r| !write || r.rights & ACCESS_LOCAL_WRITE != 0);
         let region = key.and_then(|key| t.by_key.get(&key));
         let Some((r, mr)) = region.and_then(|r| Some((r, r.mr.as_ref()?))) else {
             return false;
@@ -345,7 +349,7 @@ impl VerbsMemory {
             from: r.mem.addr(),
             len: r.mem.len(),
             lkey: mr.lkey(),
-            write: r.local_write,
+            write: r.rights & ACCESS_LOCAL_WRITE != 0,
             at,
         };
         true
@@ -386,19 +390,15 @@ impl VerbsMemory {
         };
         let (addr, len) = first.map_or((0, 0), |p| (p.addr(), p.len()));
         let kind = first.map_or(MemKind::Host, |p| p.kind());
-        if own {
-            let mut t = self.table();
-            if let Some(key) = t.around(addr, len, |r| access & !r.access == 0) {
-                if let Some(r) = t.by_key.get_mut(&key) {
-                    r.users += 1;
-                    return Ok(key);
-                }
-            }
-            if kind != MemKind::Host {
-                return Err(FI_EOPNOTSUPP);
+        let rights = self.rights(access);
+        if own && kind != MemKind::Host {
+            return self.shared(addr, len, rights).ok_or(FI_EOPNOTSUPP);
+        }
+        if own && self.kept.is_none() {
+            if let Some(key) = self.shared(addr, len, rights) {
+                return Ok(key);
             }
         }
-        let rights = self.rights(access);
         // The adapter registers no empty range: registers one byte in its place.
         static NOTHING: u64 = 0;
         let mr = match from {
@@ -408,7 +408,10 @@ impl VerbsMemory {
                 let nothing = core::ptr::from_ref(&NOTHING) as usize;
                 Some(Arc::new(self.register(nothing, 1, 0)?))
             }
-            None if own => Some(self.keep(addr, len, rights)?),
+            None if own => match self.keep(addr, len, rights) {
+                Ok(mr) => Some(mr),
+                Err(e) => return self.shared(addr, len, rights).ok_or(e),
+            },
             None => Some(Arc::new(self.register(addr, len, rights)?)),
         };
         // Not while the adapter's driver pins memory, which may take seconds.
@@ -422,13 +425,12 @@ impl VerbsMemory {
             r.users += 1;
             return Ok(key);
         }
-        let permitted = if own { access } else { access | FI_SEND };
         let r = VerbsRegion {
             mr,
             mem,
-            access: permitted,
-            local_write: rights & ACCESS_LOCAL_WRITE != 0,
-            users: 1,
+            access,
+            rights,
+            users: u32::from(own),
             published: !own,
         };
         t.by_key.insert(key, r);
@@ -442,27 +444,61 @@ impl VerbsMemory {
         Ok(key)
     }
 
-    /// Releases one use of a registration; withdraws the registration with its last use.
+    /// The key of a region of the application around these bytes, for one more operation.
+    fn shared(&self, addr: usize, len: usize, rights: c_int) -> Option<u64> {
+        let mut t = self.table();
+        let key = t.around(addr, len, |r| rights & !r.rights == 0)?;
+        t.by_key.get_mut(&key)?.users += 1;
+        Some(key)
+    }
+
+    /// Withdraws a region of the application: from now on nobody reaches the memory by its key.
+    /// `FI_EINVAL` for an unknown key.
     pub(crate) fn remove(&self, key: u64) -> Result<()> {
         let mut t = self.table();
-        let r = t.by_key.get_mut(&key).ok_or(FI_EINVAL)?;
-        r.users -= 1;
-        if r.users > 0 {
-            return Ok(());
+        let users = t.by_key.get(&key).filter(|r| r.published).map(|r| r.users);
+        let users = users.ok_or(FI_EINVAL)?;
+        if users > 0 {
+            // Another region may get the key before they end: then it does not matter which of
+            // the operations releases which, for all of them do.
+            *t.closed.entry(key).or_default() += users;
         }
-        let r = t.by_key.remove(&key).ok_or(FI_EINVAL)?;
+        let withdrawn = self.take_out(t, key);
+        let d = self.directory.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(d) = d.as_ref() {
+            d.remove(key);
+        }
+        drop(d);
+        drop(withdrawn);
+        Ok(())
+    }
+
+    /// Ends an operation's use of a key; withdraws an internal registration with its last use.
+    pub(crate) fn release(&self, key: u64) {
+        let mut t = self.table();
+        if let Some(left) = t.closed.get_mut(&key) {
+            *left -= 1;
+            if *left == 0 {
+                t.closed.remove(&key);
+            }
+            return;
+        }
+        let Some(r) = t.by_key.get_mut(&key) else {
+            return;
+        };
+        r.users = r.users.saturating_sub(1);
+        if r.users == 0 && !r.published {
+            drop(self.take_out(t, key));
+        }
+    }
+
+    /// Takes a registration out of the table. It is withdrawn when the result is dropped, unless
+    /// the cache keeps it.
+    fn take_out(&self, mut t: MutexGuard<RegionTable>, key: u64) -> Option<VerbsRegion> {
+        let r = t.by_key.remove(&key)?;
         self.withdrawn.fetch_add(1, AcqRel);
         t.by_addr.remove(&(r.mem.addr(), key));
-        drop(t);
-        if r.published {
-            let d = self.directory.lock().unwrap_or_else(|e| e.into_inner());
-            if let Some(d) = d.as_ref() {
-                d.remove(key);
-            }
-        }
-        // A cached registration stays: the cache holds another reference.
-        let last = r.mr.and_then(Arc::into_inner);
-        last.map_or(Ok(()), RegionRef::withdraw)
+        Some(r)
     }
 
     /// A region's local key.

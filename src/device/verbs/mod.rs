@@ -227,6 +227,10 @@ impl Device for VerbsDevice {
         self.0.memory.remove(key)
     }
 
+    fn release_mr(&self, key: u64) {
+        self.0.memory.release(key);
+    }
+
     fn target(
         &self,
         key: u64,

@@ -155,14 +155,21 @@ pub(crate) fn progress(s: &mut State, id: u32) {
             }
             Event::PeerDown { peer, status } => {
                 let p = port.peers.of(&peer);
-                if let Some(eq) = ep.eq.as_ref().filter(|_| proto.works_with(p)) {
-                    // In addition to the errors of its operations: the C provider, too, reports a
-                    // peer whose endpoint is closed to the event queue.
-                    eq.report_error(failure(status).errno, status as i32);
+                if proto.works_with(p) && proto.mark_lost(p) {
+                    if let Some(eq) = &ep.eq {
+                        // In addition to the errors of its operations: the C provider, too,
+                        // reports a peer whose endpoint is closed to the event queue.
+                        eq.report_error(failure(status).errno, status as i32);
+                    }
                 }
-                proto.peer_down(p, failure(status), rq, &mut port);
                 if port.dev.attr().caps.sessions {
+                    proto.peer_down(p, failure(status), rq, &mut port);
                     proto.forget_peer(p);
+                } else if status == Status::RemoteBadQpn {
+                    proto.peer_down(p, failure(status), rq, &mut port);
+                } else {
+                    // One packet did not arrive. The next ones may.
+                    proto.peer_silent(p, failure(status), rq, &mut port);
                 }
                 down.push((p, failure(status)));
             }

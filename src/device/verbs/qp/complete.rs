@@ -14,6 +14,8 @@ impl VerbsQp {
         if let Some(r) = &mut self.rings {
             return r.poll(into, RECV);
         }
+        self.complete_batch();
+        let into = &mut self.list;
         // SAFETY: the queue is open; there is room for as many.
         let n =
             unsafe { ((*(*self.cq).context).poll_cq)(self.cq, BATCH as c_int, into.as_mut_ptr()) };

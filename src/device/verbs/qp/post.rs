@@ -126,6 +126,10 @@ impl VerbsQp {
             ((*x).wr_set_ud_addr)(x, to.handle.ah, to.qpn.into(), to.qkey);
         }
         self.batch.push(slot);
+        // Other queue pairs poll these queues, too.
+        if self.external.iter().any(Option::is_some) {
+            self.complete_batch();
+        }
     }
 
     pub(super) fn post(&mut self, slot: u16, t: TxSlot, extra: TxExtra, inline: Option<&[u8]>) {

@@ -106,7 +106,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
         features,
         host_id: None,
         hmem_p2p: (ep.caps & FI_HMEM != 0).then_some(!ep.opts.copies_device_memory()),
-        policy: Policy::from_params(),
+        policy: Policy::from_params(s.dev.attr().max_rdma),
         early_max: s.budget.max(IN_FLIGHT_MAX),
     });
     if ep.cntrs.any(&REMOTE) || !s.mr_cntrs.is_empty() {

@@ -60,6 +60,10 @@ pub(crate) struct Options {
     cuda_api: bool,
     homogeneous: bool,
     unsolicited: bool,
+    /// Fabric efa-direct, or FI_EP_DGRAM.
+    no_protocol: bool,
+    /// The adapter reads remote memory.
+    rdma_read: bool,
 }
 
 impl Options {
@@ -89,6 +93,8 @@ impl Options {
             cuda_api: true,
             homogeneous: false,
             unsolicited: true,
+            no_protocol: false,
+            rdma_read: true,
         }
     }
 }
@@ -98,10 +104,14 @@ impl Options {
     /// write, and the inline bytes of a work request for a write.
     pub(crate) fn of_kind(mut self, kind: Kind, d: &AdapterAttr) -> Options {
         self.rnr_limit = d.raw.rnr_limit;
+        self.rdma_read = d.caps.rdma_read;
+        self.device_rdma = self.rdma_read;
         if kind == Kind::Rdm && self.rnr_limit {
             self.rnr_retry = RNR_RETRY_OF_PACKETS;
         }
         if kind != Kind::Rdm {
+            self.no_protocol = true;
+            self.p2p = FI_HMEM_P2P_REQUIRED;
             self.max_msg_size = d.mtu;
             self.max_rma_size = d.max_rdma;
             let wide = d.raw.wide.is_some() && d.caps.rdma_write && self.limit > d.raw.inline;
@@ -246,11 +256,15 @@ fn set_rnr_retry(o: &mut Options, n: usize) -> std::result::Result<(), Refusal> 
 }
 
 fn set_p2p(o: &mut Options, n: i32) -> std::result::Result<(), Refusal> {
-    use DeviceMemory::{Direct, PeerToPeer};
+    use DeviceMemory::{Direct, None, PeerToPeer};
     match (n, o.device_memory) {
         (FI_HMEM_P2P_DISABLED, Direct) => {
             refuse("not disabled: efa-direct copies nothing", FI_EOPNOTSUPP)
         }
+        (FI_HMEM_P2P_DISABLED, None) if o.no_protocol => {
+            refuse("not disabled: nothing is copied", FI_EOPNOTSUPP)
+        }
+        (FI_HMEM_P2P_REQUIRED, None) if o.no_protocol => Ok(()),
         (FI_HMEM_P2P_REQUIRED, Direct | PeerToPeer)
         | (FI_HMEM_P2P_ENABLED | FI_HMEM_P2P_PREFERRED | FI_HMEM_P2P_DISABLED, _) => {
             o.p2p = n;
@@ -259,6 +273,20 @@ fn set_p2p(o: &mut Options, n: i32) -> std::result::Result<(), Refusal> {
         (FI_HMEM_P2P_REQUIRED, _) => refuse("not required: device memory is copied", FI_EOPNOTSUPP),
         _ => refuse("0 to 3", FI_EINVAL),
     }
+}
+
+fn set_device_rdma(o: &mut Options, on: bool) -> std::result::Result<(), Refusal> {
+    if on && !o.rdma_read {
+        return refuse("false: the adapter reads no remote memory", FI_EOPNOTSUPP);
+    }
+    if !on && o.no_protocol {
+        return refuse(
+            "true: without the wire protocol there is no other way",
+            FI_EOPNOTSUPP,
+        );
+    }
+    o.device_rdma = on;
+    Ok(())
 }
 
 /// FI_OPT_CUDA_API_PERMITTED: without CUDA calls only the adapter can access device memory.
@@ -304,7 +332,7 @@ const TABLE: &[Row] = table! {
     FI_OPT_CUDA_API_PERMITTED, BeforeEnable, Bool(|e| e.opts.cuda_api, set_cuda_api);
     FI_OPT_SHARED_MEMORY_PERMITTED, BeforeEnable,
         Bool(|e| e.opts.shared_memory, store!(shared_memory));
-    FI_OPT_EFA_USE_DEVICE_RDMA, BeforeEnable, Bool(|e| e.uses_rdma(), store!(device_rdma));
+    FI_OPT_EFA_USE_DEVICE_RDMA, BeforeEnable, Bool(|e| e.uses_rdma(), set_device_rdma);
     FI_OPT_EFA_EMULATED_READ, AnyTime, Bool(|e| !(e.uses_rdma() && e.rdma_read), read_only);
     FI_OPT_EFA_EMULATED_WRITE, AnyTime, Bool(|e| !(e.uses_rdma() && e.rdma_write), read_only);
     FI_OPT_EFA_EMULATED_ATOMICS, AnyTime, Bool(|_| true, read_only);

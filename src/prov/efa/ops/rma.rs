@@ -13,7 +13,7 @@ use crate::hmem::{Piece, UserMem};
 use crate::proto::{self, PeerId};
 use crate::prov::contract::{Call, Common, RmaReq, SendBuffer, SendData};
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{Ep, LiveEndpoint, TxMode};
+use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint, TxMode};
 use crate::prov::efa::poll::{poll, PollResult};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::progress::progress;
@@ -311,10 +311,22 @@ fn by_adapter(s: &mut State, id: u32, r: &RmaReq<SendData>, done: Completion) ->
     go().unwrap_or_else(Verdict::Failed)
 }
 
-/// Has the peer read or write, by messages of the protocol.
+/// Has the peer read or write, by messages of the protocol. `FI_EINVAL` on fabric efa-direct, which
+/// has none.
 fn by_protocol(s: &mut State, id: u32, r: &RmaReq<SendData>, done: Completion) -> Result<()> {
     let inject = r.data.inject_bytes();
-    live_port!(s, id, inject => _ep, proto, port);
+    live_port!(s, id, inject => ep, proto, port);
+    if ep.kind != Kind::Rdm {
+        crate::warn_log!(
+            FI_LOG_EP_DATA,
+            "read or write of {} bytes with key {:#x}: the adapter takes keys of 32 bits, and \
+             registered memory in one piece unless it fits into a packet ({} bytes)",
+            done.len,
+            r.key,
+            port.dev.attr().mtu
+        );
+        return Err(FI_EINVAL);
+    }
     if !port.qp.room() {
         return Err(FI_EAGAIN);
     }

@@ -69,7 +69,7 @@ impl UserOp {
     pub(crate) fn withdraw(&self, dev: &Dev) {
         if self.kind == OpKind::User {
             for key in &self.keys {
-                let _ = dev.dereg_mr(*key);
+                dev.release_mr(*key);
             }
         }
     }
