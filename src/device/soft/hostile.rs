@@ -172,6 +172,13 @@ impl EngineHarness {
 
     /// The peer sends HELLO, gets WELCOME, and sends its first datagram.
     fn connect(&mut self) {
+        if let Some(h) = self.call() {
+            self.inject(h, b"");
+        }
+    }
+
+    /// The peer sends HELLO, and gets WELCOME; its first datagram.
+    fn call(&mut self) -> Option<PacketHead> {
         let me = self.engine.me;
         let mut h = PacketHead {
             session: 0,
@@ -189,9 +196,7 @@ impl EngineHarness {
         self.inject(h, b"");
         self.engine.ring(self.now);
         let heard = self.heard();
-        let Some(w) = heard.iter().find(|h| h.kind == PacketKind::Welcome) else {
-            return;
-        };
+        let w = heard.iter().find(|h| h.kind == PacketKind::Welcome)?;
         h.session = w.session;
         h.dst = w.src;
         h.to_vtag = w.vtag;
@@ -200,7 +205,7 @@ impl EngineHarness {
         self.next_psn = 1;
         self.messages.clear();
         self.received = 0;
-        self.inject(h, b"");
+        Some(h)
     }
 
     fn post(&mut self) {
@@ -452,6 +457,46 @@ mod tests {
             w.poll();
         }
         assert_eq!(w.engine.peer_count(), 0);
+    }
+
+    /// Two HELLOs cross. A datagram of the session that is not used comes late, when the peer has
+    /// taken the other one.
+    #[test]
+    fn a_late_datagram_of_a_crossed_handshake_ends_no_session() {
+        let mut w = EngineHarness::new(&[]).unwrap();
+        // The session of the smaller address is used, the engine's.
+        w.peer.set_port(u16::MAX);
+        w.peer_addr.qpn = u16::MAX;
+        assert!(w.engine.me.qpn < u16::MAX);
+        w.post();
+        w.engine.ring(w.now);
+        let hello = w.heard()[0];
+        assert_eq!(hello.kind, PacketKind::Hello);
+        let ours = PacketHead {
+            session: 500,
+            dst: hello.src,
+            src: 6,
+            psn: 0,
+            una: 0,
+            ack: None,
+            src_qkey: w.peer_addr.qkey,
+            to_vtag: hello.vtag,
+            vtag: 3,
+            kind: PacketKind::Welcome,
+        };
+        w.inject(ours, b"");
+        // The second answer within a millisecond: the numbers of sessions are ahead of the clock.
+        let late = w.call().and_then(|_| w.call()).unwrap();
+        for (session, psn) in [("used", 0), ("late", 0), ("used", 1)] {
+            let h = match session {
+                "used" => PacketHead { psn, ..ours },
+                _ => late,
+            };
+            w.messages.insert(psn);
+            let kind = PacketKind::Send;
+            w.inject(PacketHead { kind, ..h }, b"hello");
+        }
+        assert_eq!((w.received, w.engine.peer_count()), (2, 1));
     }
 
     /// A process that was stopped itself has heard nothing meanwhile.

@@ -80,9 +80,8 @@ impl Batch {
 
 /// Datagrams that the kernel passes to a socket; it drops the others at their sender's cost.
 pub(crate) enum SocketFilter {
-    /// Datagrams that present this verification tag, and HELLOs that present this key, if there is
-    /// one.
-    Open { vtag: u32, qkey: Option<u32> },
+    /// Datagrams that present this verification tag, and HELLOs that present this key.
+    Open { vtag: u32, qkey: u32 },
     /// Datagrams sealed by one of these keys.
     Sealed([u32; 2]),
 }
@@ -304,11 +303,11 @@ impl Sock {
                 load(libc::BPF_H, 0),
                 equal(magic(packet::MAGIC), 0, 6),
                 load(libc::BPF_B, packet::KIND_AT),
-                equal(packet::HELLO.into(), if qkey.is_some() { 2 } else { 4 }, 0),
+                equal(packet::HELLO.into(), 2, 0),
                 load(libc::BPF_W, packet::VTAG_AT),
                 equal(vtag.swap_bytes(), 3, 2),
                 load(libc::BPF_W, packet::VTAG_AT),
-                equal(qkey.unwrap_or(0).swap_bytes(), 1, 0),
+                equal(qkey.swap_bytes(), 1, 0),
                 drop,
                 pass,
             ],

@@ -336,18 +336,11 @@ impl Engine {
         if self.strangers != STRANGERS {
             return;
         }
-        let (vtag, qkey) = (self.vtag, self.hello_key());
+        let (vtag, qkey) = (self.vtag, self.me.qkey);
         self.sock.attach_filter(match &self.cfg.keys {
             Some(keys) => SocketFilter::Sealed(keys.ids()),
             None => SocketFilter::Open { vtag, qkey },
         });
-    }
-
-    /// What a HELLO has to present. On loopback, callers of a service use `admission`: no HELLO
-    /// passes.
-    fn hello_key(&self) -> Option<u32> {
-        let admission = self.service && self.me.ip().is_loopback();
-        (!admission).then_some(self.me.qkey)
     }
 
     fn new_flow() -> TxFlow<TxPart> {

@@ -71,8 +71,9 @@ pub(super) struct Session {
     ours: bool,
     /// The peer has sent a datagram in this session.
     confirmed: bool,
-    /// When the session opened, in milliseconds of this host's clock.
-    opened: u32,
+    /// The last session number that this queue pair had given when `confirmed` became true: the
+    /// peer accepts no WELCOME since, so that datagrams of sessions up to it are late ones.
+    given: u32,
 }
 
 impl Session {
@@ -84,7 +85,7 @@ impl Session {
         vtag_out: 0,
         ours: false,
         confirmed: false,
-        opened: 0,
+        given: 0,
     };
 }
 
@@ -195,6 +196,15 @@ impl Sessions {
         self.last
     }
 
+    /// No session number given until now is greater.
+    fn given(&self, now: u64) -> u32 {
+        let ms = (now / MS) as u32;
+        match dist(self.last, ms) {
+            0..TOKEN_LIFE_MS => self.last,
+            _ => ms,
+        }
+    }
+
     /// Whether a datagram presents an unexpired, unused token from a WELCOME of this queue pair.
     fn opens(&self, from: &SocketAddr, h: &PacketHead, now: u64) -> bool {
         let age = dist((now / MS) as u32, h.session);
@@ -296,11 +306,11 @@ impl Engine {
         now: u64,
     ) -> SessionLookup {
         let vtag = match h.kind {
-            PacketKind::Hello => self.hello_key(),
-            _ => Some(self.vtag),
+            PacketKind::Hello => self.me.qkey,
+            _ => self.vtag,
         };
         // The socket filter does the same check, once there is one.
-        if vtag != Some(h.to_vtag) {
+        if vtag != h.to_vtag {
             self.reject();
             return SessionLookup::Done;
         }
@@ -320,7 +330,10 @@ impl Engine {
             (PacketKind::Welcome | PacketKind::Reset, None) => {}
             (_, Some((pi, _, s))) if s.state == SessionState::Open && s.number == h.session => {
                 if let Some(p) = self.peers.get_mut(pi) {
-                    p.session.confirmed = true;
+                    if !p.session.confirmed {
+                        p.session.confirmed = true;
+                        p.session.given = self.sessions.given(now);
+                    }
                     p.last_rx_at = now;
                 }
                 return SessionLookup::EnginePeer(pi);
@@ -339,6 +352,10 @@ impl Engine {
     /// Handles HELLO: sends WELCOME to a caller that may use this queue pair, else RESET.
     fn hello(&mut self, from: SocketAddr, h: &PacketHead, now: u64) {
         let token = h.dst == self.me.token;
+        if self.service && h.dst == 0 && self.me.ip().is_loopback() {
+            // Callers of a service on loopback use `admission`.
+            return self.reject();
+        }
         let service = self.service && h.dst == 0 && !self.same_host(from.ip(), now);
         if !(token || service) {
             return self.reset(from, h);
@@ -376,7 +393,6 @@ impl Engine {
                 vtag_out: h.vtag,
                 ours: false,
                 confirmed: false,
-                opened: (now / MS) as u32,
                 ..p.session
             };
             p.last_rx_at = now;
@@ -420,7 +436,7 @@ impl Engine {
             };
         }
         if s.state == SessionState::Open {
-            if dist(h.session, if s.ours { s.number } else { s.opened }) <= 0 && s.confirmed {
+            if s.confirmed && dist(h.session, s.given) <= 0 {
                 // A late datagram of an older session.
                 return None;
             }
@@ -458,7 +474,7 @@ impl Engine {
             vtag_out: h.vtag,
             ours: true,
             confirmed: true,
-            opened: (now / MS) as u32,
+            given: h.session,
         };
         p.last_rx_at = now;
         self.activate(pi);

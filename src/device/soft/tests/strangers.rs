@@ -345,8 +345,12 @@ fn a_service_is_found_by_its_number_and_admits_its_own_user() {
     a.ring();
     let mut none = Vec::new();
     assert_eq!(drive(&mut a, 1, &mut none), [(1, Status::Ok)]);
-    // A HELLO over UDP opens no session with a service on loopback.
+    // A HELLO over UDP opens no session with a service on loopback, unless it has the token.
     let c = Attacker::of(&b);
     c.send(c.head(packet::PacketKind::Hello, 0), b"");
     assert_eq!(c.recv_reply(), None);
+    let mut a = other.open_qp(0, PacketQp::DEFAULT).unwrap();
+    a.send(2, &b.addr(), b"x", inject(b"")).unwrap();
+    a.ring();
+    assert_eq!(drive(&mut a, 1, &mut none), [(2, Status::Ok)]);
 }

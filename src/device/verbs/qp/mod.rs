@@ -117,9 +117,9 @@ pub struct VerbsQp {
     pub(super) remotes: RemoteQps,
     /// The owner's numbers of senders, by address handle and queue pair number.
     pub(super) names: HashMap<(u16, u16), u32, ByWords>,
-    /// Slots posted since `wr_start`, until `wr_complete`. libibverbs holds the send queue's lock in
-    /// between, and takes it when it finds completions: no completion queue that this queue pair
-    /// uses is polled before the batch ends.
+    /// Slots posted since `wr_start`, until `wr_complete`. libibverbs holds the send queue's lock
+    /// in between, and takes it when it finds completions: no completion queue that this queue
+    /// pair uses is polled before the batch ends.
     batch: Vec<u16>,
     /// Slots that the library refused.
     pub(super) refused: Vec<u16>,
