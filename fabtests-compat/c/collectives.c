@@ -3,6 +3,8 @@
  * Five processes run every collective operation of fi_collective(3), with short and long arrays,
  * several at a time and in groups that overlap, and check each element. Then one is killed by
  * SIGKILL while the others are in an allreduce: each of them must get an error completion.
+ *
+ * collectives leave   a member that has done its part of a reduction ends before others begin theirs
  */
 #include <signal.h>
 #include <stdio.h>
@@ -295,6 +297,38 @@ static void queries(void)
 	DO(fi_query_collective(domain, FI_BARRIER, &a, 0));
 }
 
+static void close_all(void)
+{
+	DO(fi_close(&ep->fid));
+	DO(fi_close(&cq->fid));
+	DO(fi_close(&eq->fid));
+	DO(fi_close(&av->fid));
+	DO(fi_close(&domain->fid));
+	DO(fi_close(&fabric->fid));
+	fi_freeinfo(info);
+}
+
+/* The parent writes a byte to ranks 1 to RANKS - 2 when the last one has ended. */
+static int leave(int parent)
+{
+	struct fid_av_set *all = set_of(0, RANKS - 1, 1);
+	struct fid_mc *world = join(all);
+	uint64_t in = 1ull << rank, out = 0;
+	char word;
+
+	CHECK(write(parent, "", 1) == 1);
+	while (rank != 0 && rank != RANKS - 1 && recv(parent, &word, 1, MSG_DONTWAIT) != 1)
+		CHECK(fi_cq_read(cq, NULL, 0) == -FI_EAGAIN);
+	DO(fi_reduce(ep, &in, 1, NULL, rank == 0 ? &out : NULL, NULL, fi_mc_addr(world), addrs[0],
+			FI_UINT64, FI_SUM, 0, &in));
+	CHECK(done(&in) == 0);
+	CHECK(rank != 0 || out == (1u << RANKS) - 1);
+	DO(fi_close(&world->fid));
+	DO(fi_close(&all->fid));
+	close_all();
+	return EXIT_SUCCESS;
+}
+
 static int work(int parent)
 {
 	struct fid_av_set *all = set_of(0, RANKS - 1, 1), *some = set_of(1, RANKS - 1, 2);
@@ -333,13 +367,7 @@ static int work(int parent)
 	DO(fi_close(&world->fid));
 	DO(fi_close(&some->fid));
 	DO(fi_close(&all->fid));
-	DO(fi_close(&ep->fid));
-	DO(fi_close(&cq->fid));
-	DO(fi_close(&eq->fid));
-	DO(fi_close(&av->fid));
-	DO(fi_close(&domain->fid));
-	DO(fi_close(&fabric->fid));
-	fi_freeinfo(info);
+	close_all();
 	return EXIT_SUCCESS;
 }
 
@@ -347,16 +375,17 @@ int main(int argc, char **argv)
 {
 	struct name names[RANKS];
 	int fds[RANKS] = { 0 }, status, bad = 0;
+	int leaves = argc > 1 && strcmp(argv[argc - 1], "leave") == 0;
 	pid_t child[RANKS];
 
-	if (argc == 3) {
+	if (argc >= 3) {
 		rank = atoi(argv[1]);
 		names[0] = open_all();
 		if (write(atoi(argv[2]), names, sizeof(names[0])) != sizeof(names[0]) ||
 		    recv(atoi(argv[2]), names, sizeof(names), MSG_WAITALL) != sizeof(names))
 			return EXIT_FAILURE;
 		CHECK(fi_av_insert(av, names, RANKS, addrs, 0, NULL) == RANKS);
-		return work(atoi(argv[2]));
+		return leaves ? leave(atoi(argv[2])) : work(atoi(argv[2]));
 	}
 	setenv("FI_EFA_SOFT_TIMEOUT_MS", "1000", 0);
 	for (int i = 0; i < RANKS; i++) {
@@ -371,7 +400,7 @@ int main(int argc, char **argv)
 			close(pair[0]);
 			snprintf(me, sizeof(me), "%d", i);
 			snprintf(fd, sizeof(fd), "%d", pair[1]);
-			execl("/proc/self/exe", argv[0], me, fd, (char *) NULL);
+			execl("/proc/self/exe", argv[0], me, fd, leaves ? "leave" : NULL, (char *) NULL);
 			_exit(127);
 		}
 		close(pair[1]);
@@ -383,17 +412,20 @@ int main(int argc, char **argv)
 		bad |= write(fds[i], names, sizeof(names)) != sizeof(names);
 	for (int i = 0; i < RANKS && !bad; i++)
 		bad |= read(fds[i], &names[0], 1) != 1;
-	kill(child[RANKS - 1], SIGKILL);
-	if (!bad)
+	if (!leaves)
+		kill(child[RANKS - 1], SIGKILL);
+	else if (!bad)
+		waitid(P_PID, (id_t) child[RANKS - 1], &(siginfo_t) { 0 }, WEXITED | WNOWAIT);
+	if (!bad && !leaves)
 		printf("%d ranks: every operation checked\n", RANKS);
 	fflush(stdout);
-	for (int i = 0; i < RANKS - 1 && !bad; i++)
+	for (int i = leaves; i < RANKS - 1 && !bad; i++)
 		bad |= write(fds[i], "", 1) != 1;
 	for (int i = 0; i < RANKS; i++) {
 		if (bad)
 			kill(child[i], SIGKILL);
 		waitpid(child[i], &status, 0);
-		if (i == RANKS - 1)
+		if (i == RANKS - 1 && !leaves)
 			bad |= !WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL;
 		else
 			bad |= !WIFEXITED(status) || WEXITSTATUS(status) != EXIT_SUCCESS;

@@ -378,6 +378,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "last_messages efa",
         "last_messages tcp",
         "collectives",
+        "collectives leave",
         "dmabuf efa",
         "dmabuf efa-direct",
         "forks efa",

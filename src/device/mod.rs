@@ -221,6 +221,8 @@ pub struct Identity {
     pub regions: usize,
     pub queue_pairs: usize,
     pub queues: usize,
+    /// Most entries of a completion queue.
+    pub cq_depth: usize,
 }
 
 /// A PCI address.

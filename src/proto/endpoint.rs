@@ -6,7 +6,7 @@
 use super::choose::{Counts, Policy};
 use super::peer::{Parts, Peer, ReorderOutcome};
 use super::recv::{Rx, RxKind, PROTOCOL_VIOLATION};
-use super::recvq::RecvQueue;
+use super::recvq::{Place, RecvQueue};
 use super::send::{AckKind, Tx};
 use super::{Failure, PacketPayload, PeerId, Port, Token};
 use crate::core::numbered::Numbered;
@@ -547,10 +547,12 @@ impl Endpoint {
         p.drop_kept(|len| rq.remove_part(len));
     }
 
-    /// Receives whose message is coming in.
-    pub fn receives(&self) -> impl Iterator<Item = u32> + '_ {
-        let message = |r: &Rx| matches!(r.kind, RxKind::Message { .. }).then_some(r.ctx);
-        self.rxs.iter().filter_map(move |(_, r)| message(r))
+    /// Places in receives that messages are coming in to.
+    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
+        self.rxs.iter().filter_map(|(_, r)| match r.kind {
+            RxKind::Message { place, .. } => Some(place),
+            _ => None,
+        })
     }
 
     /// Whether anything is kept of a peer.

@@ -157,6 +157,7 @@ unsafe fn describe(
             regions: d.max_mr.max(0) as usize,
             queue_pairs: d.max_qp.max(0) as usize,
             queues: d.max_cq.max(0) as usize,
+            cq_depth: d.max_cqe.max(0) as usize,
         }),
     };
     Some((attr, limits))

@@ -36,7 +36,8 @@ impl VerbsQp {
         // Completions that go to an external queue need no room in ours.
         let [tx_out, rx_out] = [0, 1].map(|i| wanted.queues[i].is_some());
         let entries = if tx_out { 0 } else { sends } + if rx_out { 0 } else { recvs };
-        let (channel, cq) = match wanted.completions {
+        let longest = a.attr.identity.as_ref().map_or(usize::MAX, |i| i.cq_depth);
+        let (channel, cq) = match wanted.completions.min(longest) {
             more if more > entries && a.attr.caps.unsolicited => {
                 // An adapter with shorter queues gets what its own requests need.
                 Self::queue(&dev, more).or_else(|_| Self::queue(&dev, entries.max(1)))?
@@ -159,7 +160,11 @@ impl VerbsQp {
                 max_send_wr: sends as u32,
                 max_recv_wr: recvs as u32,
                 max_send_sge: self.pieces() as u32,
-                max_recv_sge: self.pieces() as u32,
+                // libefa divides the depth of the receive queue by it.
+                max_recv_sge: match self.mode {
+                    Mode::Packets => 1,
+                    _ => self.pieces() as u32,
+                },
                 max_inline_data: self.inline as u32,
             };
             init.qp_type = if reliable { IBV_QPT_DRIVER } else { IBV_QPT_UD };

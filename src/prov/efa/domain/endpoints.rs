@@ -33,12 +33,15 @@ impl Endpoints for EfaDomain {
     }
 
     fn close_ep(&self, ep: u32) -> Result<()> {
-        let (closed, fd) = endpoint::close(&mut self.lock(), ep)?;
+        let (mut closed, fd) = endpoint::close(&mut self.lock(), ep)?;
         if let Some(fd) = fd {
             self.unwatch(fd);
         }
-        // Outside the lock: dropping the endpoint waits until its last packets are sent.
-        drop(closed);
+        // Outside the lock: this waits until the last packets are sent.
+        drop(closed.live.take());
+        if !closed.cut_off.is_empty() {
+            endpoint::cancel_shared(&mut self.lock(), &closed);
+        }
         Ok(())
     }
 

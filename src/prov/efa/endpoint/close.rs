@@ -7,7 +7,7 @@ use crate::prov::efa::ops::{collective, drop_ops, recv};
 use crate::types::*;
 
 /// Drops the posted operations and the unexpected messages of a closing endpoint.
-fn forget_ops(s: &mut State, id: u32, ep: &Ep) {
+fn forget_ops(s: &mut State, id: u32, ep: &mut Ep) {
     drop_ops(s, id);
     match ep.srx {
         None => {
@@ -17,7 +17,10 @@ fn forget_ops(s: &mut State, id: u32, ep: &Ep) {
             if let Some(q) = s.rxqs.get_mut(ep.rxq) {
                 q.forget(id);
             }
-            cancel_shared(s, ep);
+            if let Some(l) = &ep.live {
+                ep.cut_off.extend(l.proto.places());
+                ep.cut_off.extend(l.rendezvous.places());
+            }
         }
     }
     if let Some(l) = &ep.live {
@@ -26,22 +29,24 @@ fn forget_ops(s: &mut State, id: u32, ep: &Ep) {
 }
 
 /// Ends the receives of a shared receive context, which stays open, whose message was coming in by
-/// this endpoint. A multi-receive buffer stays posted for other messages.
-fn cancel_shared(s: &mut State, ep: &Ep) {
-    let Some(l) = &ep.live else { return };
-    for ctx in l.proto.receives().chain(l.rendezvous.receives()) {
-        if s.ops.get(ctx).is_some_and(|op| !op.multi) {
-            if let Some(op) = s.ops.remove(ctx) {
-                let text = "the endpoint by which its message came was closed";
-                recv::report_cancelled((&mut s.cqs, &mut s.cntrs), ep, &op, text);
-            }
+/// this closed endpoint. A multi-receive buffer stays posted for other messages, unless it was full.
+/// Nothing may write to them any more: the queue pair is gone.
+pub(crate) fn cancel_shared(s: &mut State, ep: &Ep) {
+    for place in &ep.cut_off {
+        let stays = s.rxqs.get_mut(ep.rxq).is_some_and(|q| q.ended(place));
+        if stays {
+            continue;
+        }
+        if let Some(op) = s.ops.remove(place.ctx) {
+            let text = "the endpoint by which its message came was closed";
+            recv::report_cancelled((&mut s.cqs, &mut s.cntrs), ep, &op, text);
         }
     }
 }
 
 /// Closes an endpoint. `FI_EBUSY` while it has aliases. Posted operations end without completion,
 /// as fi_close(3) allows; requests that the adapter has accepted are still sent. Also returns the
-/// descriptor that `enable` returned.
+/// descriptor that `enable` returned. When the caller has dropped `live`, [`cancel_shared`] is due.
 pub(crate) fn close(s: &mut State, id: u32) -> Result<(Ep, Option<i32>)> {
     if s.eps.get(id).ok_or(FI_EBADF)?.aliases > 0 {
         crate::warn_log!(FI_LOG_EP_CTRL, "fi_close: this endpoint still has aliases");
@@ -64,7 +69,7 @@ pub(crate) fn close(s: &mut State, id: u32) -> Result<(Ep, Option<i32>)> {
         if let Some(a) = ep.av.and_then(|a| s.avs.get_mut(a)) {
             a.users -= 1;
         }
-        forget_ops(s, id, &ep);
+        forget_ops(s, id, &mut ep);
     }
     s.triggers.retain(|t| t.ep != id);
     ep.leftover = Some(collective::drop_ep(s, id));

@@ -14,7 +14,7 @@ mod name;
 pub(crate) mod options;
 pub(crate) mod srx;
 
-pub(crate) use close::close;
+pub(crate) use close::{cancel_shared, close};
 pub(crate) use config::{DataPathConfig, TxMode};
 pub(crate) use contexts::{close_context, open_contexts, MAX_CONTEXTS};
 pub(crate) use enable::{bind_cntr, enable};
@@ -25,7 +25,7 @@ pub(crate) use srx::Srx;
 use crate::core::{Info, Result};
 use crate::device::any::AnyQp;
 use crate::device::{AdapterAttr, QueuePair};
-use crate::proto::{Failure, PeerId};
+use crate::proto::{Failure, PeerId, Place};
 use crate::prov::contract::Eq;
 use crate::prov::efa::addr;
 use crate::prov::efa::ops::atomic::atomic_max;
@@ -117,6 +117,8 @@ pub(crate) struct Ep {
     pub(crate) writes_take_receives: bool,
     /// Once closed: memory that its queue pair may still read.
     pub(crate) leftover: Option<DeferredDrop>,
+    /// Of a closed endpoint: where messages were coming in to receives of a shared context.
+    pub(crate) cut_off: Vec<Place>,
 }
 
 impl Ep {
@@ -180,6 +182,7 @@ impl Ep {
             kind,
             writes_take_receives: kind == Kind::Direct && info.mode & FI_RX_CQ_DATA != 0,
             leftover: None,
+            cut_off: Vec::new(),
         })
     }
 

@@ -366,6 +366,9 @@ pub(crate) fn report_cancelled(
     text: &str,
 ) {
     ep.cntrs.count_error(cntrs, CntrKind::Recv);
+    if let Some(c) = op.completion_cntr.and_then(|c| cntrs.get_mut(c)) {
+        c.add_error(1);
+    }
     let Some(cq) = ep.rx.and_then(|b| cqs.get_mut(b.cq)) else {
         return;
     };

@@ -19,7 +19,7 @@ use running::advance;
 pub(crate) use running::{peer_down, progress, run};
 
 use crate::core::slab::Slab;
-use crate::core::{Errno, Result};
+use crate::core::Result;
 use crate::device::QueuePair;
 use crate::hmem::arith::{self, Element};
 use crate::hmem::{combine, copy, Owned, UserMem};

@@ -42,6 +42,12 @@ impl RunningCollective {
     fn peer(&self, rank: usize) -> PeerId {
         self.members.get(rank).copied().unwrap_or(PeerId::MAX)
     }
+
+    /// Why a member is gone.
+    fn lost(&self, peer: PeerId) -> Option<Failure> {
+        let gone = self.gone.iter().find(|(p, _)| *p == peer);
+        gone.map(|(_, failure)| *failure)
+    }
 }
 
 /// Carries out the steps of an operation until one has to wait.
@@ -57,36 +63,34 @@ pub(super) fn advance(s: &mut State, id: u32) {
             return;
         };
         let mut started = 0;
-        let other = match step {
-            Step::Send { to: rank, .. } | Step::Recv { from: rank, .. } => r.peer(rank),
-            _ => PeerId::MAX,
-        };
-        if let Some((_, failure)) = r.gone.iter().find(|(p, _)| *p == other) {
-            // The steps with the other members spread the failure.
-            let failure = *failure;
-            if let Some(r) = s.colls.running.get_mut(id) {
-                r.failed = r.failed.or(Some(failure));
-                r.at += 1;
-            }
-            continue;
-        }
         match step {
             Step::Wait if r.open > 0 => return,
             Step::Wait => {}
             Step::Send { to, from } => {
                 let (ep, peer, mem) = (r.ep, r.peer(to), r.span(&from));
+                if let Some(failure) = r.lost(peer) {
+                    // The steps with the other members spread the failure.
+                    fail(s, id, failure);
+                    next(s, id, 0);
+                    continue;
+                }
                 let mark = r.failed.map(|f| f.errno as u32 as u64);
                 match send(s, ep, id, peer, mem, mark) {
                     Ok(()) => started = 1,
                     Err(FI_EAGAIN) => return,
-                    Err(e) => fail(s, id, e),
+                    Err(errno) => fail(s, id, Failure { errno, status: 0 }),
                 }
             }
             Step::Recv { from, into } => {
                 let (ep, peer, mem) = (r.ep, r.peer(from), r.span(&into));
+                let lost = r.lost(peer);
                 match receive(s, ep, id, peer, mem) {
                     Ok(()) => started = 1,
-                    Err(e) => fail(s, id, e),
+                    Err(errno) => fail(s, id, Failure { errno, status: 0 }),
+                }
+                // A member that has done its part may be gone, and its message be here.
+                if let Some(failure) = lost {
+                    fail_receives(s, ep, peer, failure);
                 }
             }
             // What a failed operation has in its buffers is of no use.
@@ -98,16 +102,21 @@ pub(super) fn advance(s: &mut State, id: u32) {
                 }
             }
         }
-        if let Some(r) = s.colls.running.get_mut(id) {
-            r.at += 1;
-            r.open += started;
-        }
+        next(s, id, started);
     }
 }
 
-fn fail(s: &mut State, id: u32, errno: Errno) {
+/// Goes on to the next step, after one that has `started` a send or receive.
+fn next(s: &mut State, id: u32, started: usize) {
     if let Some(r) = s.colls.running.get_mut(id) {
-        r.failed = r.failed.or(Some(Failure { errno, status: 0 }));
+        r.at += 1;
+        r.open += started;
+    }
+}
+
+fn fail(s: &mut State, id: u32, failure: Failure) {
+    if let Some(r) = s.colls.running.get_mut(id) {
+        r.failed = r.failed.or(Some(failure));
     }
 }
 
@@ -175,13 +184,18 @@ fn receive(s: &mut State, id: u32, coll: u32, peer: PeerId, mem: UserMem) -> Res
     crate::prov::efa::ops::recv::post(s, rxq, &args)
 }
 
-/// Fails the receives from a dead peer, and the steps with it that are still to come.
+/// Fails the receives from a dead peer, and the sends to it that are still to come.
 pub(crate) fn peer_down(s: &mut State, id: u32, peer: PeerId, failure: Failure) {
     for (_, r) in s.colls.running.iter_mut() {
         if r.ep == id && r.members.contains(&peer) {
             r.gone.push((peer, failure));
         }
     }
+    fail_receives(s, id, peer, failure);
+}
+
+/// Fails the posted receives from a peer.
+fn fail_receives(s: &mut State, id: u32, peer: PeerId, failure: Failure) {
     let Some(rxq) = s.eps.get(id).map(|e| e.rxq) else {
         return;
     };

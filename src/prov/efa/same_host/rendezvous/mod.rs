@@ -42,7 +42,7 @@ pub(crate) use rts::announced;
 
 use crate::core::slab::Slab;
 use crate::hmem::Piece;
-use crate::proto::{Failure, PeerId, RecvQueue};
+use crate::proto::{Failure, PeerId, Place, RecvQueue};
 use crate::prov::efa::endpoint::failure;
 use crate::prov::efa::same_host::cost_model::{CopyMethod, CostModel};
 use crate::prov::efa::same_host::split::chunk;
@@ -118,10 +118,9 @@ impl Rendezvous {
         self.coming.iter().any(|(_, i)| i.from == peer) || self.sends_to(peer)
     }
 
-    /// Receives whose message is coming in.
-    pub(crate) fn receives(&self) -> impl Iterator<Item = u32> + '_ {
-        let places = self.coming.iter().filter_map(|(_, m)| m.place.as_ref());
-        places.map(|p| p.ctx)
+    /// Places in receives that messages are coming in to.
+    pub(crate) fn places(&self) -> impl Iterator<Item = Place> + '_ {
+        self.coming.iter().filter_map(|(_, m)| m.place)
     }
 
     /// 0 when [`Rendezvous::pump`] has nothing to do.
