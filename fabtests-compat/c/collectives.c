@@ -4,7 +4,7 @@
  * several at a time and in groups that overlap, and check each element. Then one is killed by
  * SIGKILL while the others are in an allreduce: each of them must get an error completion.
  *
- * collectives leave   a member that has done its part of a reduction ends before others begin theirs
+ * collectives leave   a member that has done its part of a reduction ends before others do theirs
  */
 #include <signal.h>
 #include <stdio.h>

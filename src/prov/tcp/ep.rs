@@ -16,6 +16,7 @@ use crate::prov::reports::CqBinding;
 use crate::types::*;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
+use std::time::Instant;
 
 /// Bytes that must be left in a multi-receive buffer for it to stay posted, unless set. As the C
 /// library's: programs rely on it for messages up to this length, and a shared receive context has
@@ -28,6 +29,14 @@ pub(crate) struct TcpSrx {
     pub caps: u64,
     pub rxq: u32,
     pub flags: u64,
+}
+
+/// An attempt to connect that has failed, which no operation was told of.
+#[derive(Debug)]
+pub(crate) struct Unreached {
+    pub peer: SocketAddr,
+    pub why: Errno,
+    pub at: Instant,
 }
 
 /// One endpoint.
@@ -57,7 +66,7 @@ pub(crate) struct TcpEp {
     /// Accepted connections that have sent no request yet, the oldest first.
     pub callers: VecDeque<u32>,
     /// The peer that could last not be connected to, and why, where no operation was told of it.
-    pub unreached: Option<(PeerId, Errno)>,
+    pub unreached: Option<Unreached>,
     /// Its connections, by peer.
     pub conns: HashMap<PeerId, u32, ByWords>,
 }

@@ -1,6 +1,8 @@
 //! Starting operations: sends, receives, reads and writes (fi_msg(3), fi_tagged(3), fi_rma(3)).
 
 use super::conn::{self, conn_for, post, Conn, ConnState, Then};
+use super::ep::TcpEp;
+use super::msg::{self, MsgState};
 use super::progress::look;
 use super::recvq::{RecvMatch, RecvPlace, TcpRecv};
 use super::state::{TcpState, TxOp};
@@ -95,7 +97,7 @@ fn start(
         None => {
             let peer = s.peer_of(ep, to)?;
             op.done.peer = peer;
-            conn_for(s, id, peer)?
+            conn_for(s, id, peer, unsignaled)?
         }
         Some(m) => {
             let n = m.conn()?;
@@ -288,11 +290,16 @@ fn posted_at(s: &TcpState, by: Poster, r: &RecvReq) -> Result<PostedAt> {
         Poster::Srx(id) => {
             let x = s.srxs.get(id).ok_or(FI_EBADF)?;
             let directed = x.caps & FI_DIRECTED_RECV != 0 && r.src != FI_ADDR_UNSPEC;
-            let user = || s.eps.get(answering(s, by).ok()?);
-            // Connected endpoints have no addresses.
-            let src = match directed.then(user).flatten().filter(|e| e.msg.is_none()) {
-                None => ANY,
-                Some(e) => s.peer_of(e, r.src)?,
+            // The address is one of the endpoints' address vector. Connected endpoints have none.
+            let src = match directed {
+                false => ANY,
+                true => {
+                    let user = s.eps.get(answering(s, by).map_err(|_| FI_ENOAV)?);
+                    match user.filter(|e| e.msg.is_none()) {
+                        None => ANY,
+                        Some(e) => s.peer_of(e, r.src)?,
+                    }
+                }
             };
             Ok(PostedAt {
                 rxq: x.rxq,
@@ -346,6 +353,7 @@ pub(crate) fn recv(s: &mut TcpState, by: Poster, r: &RecvReq) -> Result<()> {
     if multi.is_none() {
         let Some(number) = q.take(&at.wanted) else {
             q.post(&at.wanted, recv);
+            flush_after_end(s, by);
             return Ok(());
         };
         give(s, number, recv, r.mem);
@@ -364,7 +372,20 @@ pub(crate) fn recv(s: &mut TcpState, by: Poster, r: &RecvReq) -> Result<()> {
             conn::deliver(s, number, p);
         }
     }
+    flush_after_end(s, by);
     Ok(())
+}
+
+/// No message arrives any more at an endpoint whose connection has ended: what it posts ends as
+/// what it had posted before.
+#[inline]
+fn flush_after_end(s: &mut TcpState, by: Poster) {
+    if let Poster::Ep(id) = by {
+        let over = |e: &TcpEp| matches!(e.msg, Some(MsgState::Over));
+        if s.eps.get(id).is_some_and(over) {
+            msg::flush_receives(s, id);
+        }
+    }
 }
 
 /// Gives a saved message to a receive of one message.
@@ -372,7 +393,7 @@ fn give(s: &mut TcpState, number: u32, recv: u32, mem: UserMem) {
     if let Some(r) = s.recvs.get_mut(recv) {
         r.live += 1;
     }
-    conn::deliver(s, number, RecvPlace { recv, mem });
+    conn::deliver(s, number, RecvPlace::whole(recv, mem));
 }
 
 /// FI_PEEK, FI_CLAIM and FI_DISCARD (fi_msg(3), fi_tagged(3)): the completion queue reports the
@@ -532,5 +553,28 @@ mod tests {
             .insert(Cntr::new(FI_CNTR_EVENTS_COMP, FI_WAIT_NONE).unwrap());
         s.eps.get_mut(ep).unwrap().cntrs.bind(cntr, FI_SEND);
         assert!(asks(&mut s, ep, &mut far, None));
+    }
+
+    /// As if the application had posted it before the peer hung up.
+    #[test]
+    fn a_receive_after_the_end_of_its_connection_is_cancelled() {
+        let Connected {
+            mut s, ep, conn, ..
+        } = connected(ByteOrder::Host, Stream::pair().unwrap()).unwrap();
+        conn::end(&mut s, conn, FI_ECONNRESET, "hung up");
+        for flags in [None, Some(FI_MULTI_RECV)] {
+            let r = RecvReq {
+                mem: crate::hmem::leaked(&[0; 64]),
+                src: FI_ADDR_UNSPEC,
+                tag: None,
+                common: Common {
+                    flags,
+                    ..Common::default()
+                },
+            };
+            recv(&mut s, Poster::Ep(ep), &r).unwrap();
+            let (_, cq) = s.cqs.iter_mut().next().unwrap();
+            assert_eq!(cq.take_error().map(|e| e.err), Some(FI_ECANCELED));
+        }
     }
 }

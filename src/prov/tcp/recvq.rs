@@ -37,6 +37,19 @@ pub(crate) struct TcpRecv {
 pub(crate) struct RecvPlace {
     pub recv: u32,
     pub mem: UserMem,
+    /// Address of the first byte, also of an empty message in a multi-receive buffer.
+    pub at: usize,
+}
+
+impl RecvPlace {
+    /// The whole buffer of a receive.
+    pub(crate) fn whole(recv: u32, mem: UserMem) -> RecvPlace {
+        RecvPlace {
+            recv,
+            mem,
+            at: mem.addr(),
+        }
+    }
 }
 
 /// State of a message without a receive.
@@ -132,16 +145,20 @@ impl TcpRecvQueue {
         r.live += 1;
         let Some(least) = r.multi else {
             m.take_receive(id);
-            return Some(RecvPlace { recv, mem: r.mem });
+            return Some(RecvPlace::whole(recv, r.mem));
         };
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let mem = r.mem.part(r.used, len);
+        let at = match mem.is_empty() {
+            true => r.mem.addr().wrapping_add(r.used),
+            false => mem.addr(),
+        };
         r.used += mem.len();
         if r.mem.len() - r.used < least.max(1) {
             r.closed = true;
             m.take_receive(id);
         }
-        Some(RecvPlace { recv, mem })
+        Some(RecvPlace { recv, mem, at })
     }
 
     /// The oldest message that a receive would take, left there.

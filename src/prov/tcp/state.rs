@@ -217,7 +217,7 @@ impl TcpState {
                     0
                 },
             len: (m.len - over) as usize,
-            buf: p.mem.addr(),
+            buf: p.at,
             data: m.cq_data.unwrap_or(0),
             tag: m.tag.unwrap_or(0),
             src: self.source(ep, m.from),

@@ -29,7 +29,7 @@ fn forget_ops(s: &mut State, id: u32, ep: &mut Ep) {
 }
 
 /// Ends the receives of a shared receive context, which stays open, whose message was coming in by
-/// this closed endpoint. A multi-receive buffer stays posted for other messages, unless it was full.
+/// this closed endpoint. A multi-receive buffer stays posted for other messages unless it was full.
 /// Nothing may write to them any more: the queue pair is gone.
 pub(crate) fn cancel_shared(s: &mut State, ep: &Ep) {
     for place in &ep.cut_off {

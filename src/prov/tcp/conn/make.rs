@@ -10,7 +10,7 @@
 //! host is gone the system finds out (keep-alive). A request whose connection ends before the
 //! answer is sent again, until [`timeout`] was spent in pauses between the attempts.
 
-use super::super::ep::{listener_name, TcpEp};
+use super::super::ep::{listener_name, TcpEp, Unreached};
 use super::super::msg;
 use super::super::state::{TcpState, NO_CONN};
 use super::super::wire::{
@@ -18,7 +18,7 @@ use super::super::wire::{
 };
 use super::input::{fail_incoming, receive};
 use super::output::watch;
-use super::{flush, Conn, ConnState, Phase, UNKNOWN_PEER};
+use super::{flush, Conn, ConnState, Phase};
 use crate::core::{errno, params, Errno, Result};
 use crate::device::stream::{Poller, Stream, StreamListener};
 use crate::proto::PeerId;
@@ -30,28 +30,34 @@ pub(crate) const PENDING_MAX: usize = 1024;
 /// Delay of the next attempt after a refusal, doubled each time up to [`RETRY_MAX`].
 const RETRY: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_secs(1);
+/// How long the failure of an attempt counts for a silent operation that tries again.
+const UNREACHED_LIFE: Duration = Duration::from_secs(1);
 
 /// Limit for a TCP connection to be established, and of all pauses before it is tried again.
 pub(crate) fn timeout() -> Duration {
     Duration::from_millis(params::tcp().connect_timeout_ms as u64)
 }
 
-/// The connection to a peer, which may not be open yet; held by the endpoint's table.
+/// The connection to a peer, which may not be open yet; held by the endpoint's table. `silent`: for
+/// an operation whose failure nobody would be told of, so that the error of an attempt that has
+/// just failed is returned in place of another attempt.
 #[inline]
-pub(crate) fn conn_for(s: &mut TcpState, ep: u32, peer: PeerId) -> Result<u32> {
+pub(crate) fn conn_for(s: &mut TcpState, ep: u32, peer: PeerId, silent: bool) -> Result<u32> {
     let known = s.eps.get(ep).ok_or(FI_EBADF)?.conns.get(&peer);
     match known {
         Some(c) => Ok(*c),
-        None => connect(s, ep, peer),
+        None => connect(s, ep, peer, silent),
     }
 }
 
 #[cold]
-fn connect(s: &mut TcpState, ep: u32, peer: PeerId) -> Result<u32> {
+fn connect(s: &mut TcpState, ep: u32, peer: PeerId, silent: bool) -> Result<u32> {
     crate::core::memory::check()?;
-    let last = s.eps.get_mut(ep).and_then(|e| e.unreached.take());
-    if let Some((_, e)) = last.filter(|(p, _)| *p == peer) {
-        return Err(e);
+    let addr = s.peers.addr(peer);
+    let e = s.eps.get_mut(ep).ok_or(FI_EBADF)?;
+    let same = e.unreached.take_if(|u| Some(u.peer) == addr);
+    if let Some(u) = same.filter(|u| silent && u.at.elapsed() < UNREACHED_LIFE) {
+        return Err(u.why);
     }
     let mut c = Conn::new(ep, ConnState::Connecting, None, Instant::now() + timeout());
     c.peer = peer;
@@ -455,15 +461,21 @@ pub(crate) fn end(s: &mut TcpState, id: u32, e: Errno, text: &str) {
     let Some(mut c) = s.conns.remove(id) else {
         return;
     };
+    let peer = s.peers.addr(c.peer);
     forget_conn(s, id, &c);
     msg::report_end(s, c.ep, (id, c.state), e, &[]);
     let why = (e, text.to_string());
     fail_incoming(s, id, &mut c, &why);
     let queued: Vec<_> = c.tx.drain().collect();
-    if c.state != ConnState::Open && queued.is_empty() && c.peer != UNKNOWN_PEER {
+    let attempt = !matches!(c.state, ConnState::Open | ConnState::Accepted);
+    if let Some(peer) = peer.filter(|_| attempt && queued.is_empty()) {
         // A silent operation was refused while there was no connection, and is tried again.
         if let Some(ep) = s.eps.get_mut(c.ep) {
-            ep.unreached = Some((c.peer, e));
+            ep.unreached = Some(Unreached {
+                peer,
+                why: e,
+                at: Instant::now(),
+            });
         }
     }
     let sent = c.unacked.iter().copied();
@@ -539,7 +551,7 @@ mod tests {
         s.eps.get_mut(ep).unwrap().msg = None;
         let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = s.peers.hold_addr(deaf.local_addr().unwrap());
-        let id = conn_for(&mut s, ep, peer).unwrap();
+        let id = conn_for(&mut s, ep, peer, false).unwrap();
         let caller = deaf.accept().unwrap();
         // The poller may tell of the socket only after the limit.
         s.conns.get_mut(id).unwrap().deadline = Instant::now();
@@ -562,5 +574,27 @@ mod tests {
         s.conns.get_mut(id).unwrap().waited = timeout();
         refused(&mut s, id);
         assert!(s.conns.get(id).is_none());
+    }
+
+    /// Nobody is told of the end of an attempt that a silent operation began.
+    #[test]
+    fn a_failed_attempt_is_told_to_the_next_silent_operation_alone() {
+        let Connected { mut s, ep, .. } =
+            connected(ByteOrder::Host, Stream::pair().unwrap()).unwrap();
+        s.eps.get_mut(ep).unwrap().msg = None;
+        let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = nobody.local_addr().unwrap();
+        drop(nobody);
+        let peer = s.peers.hold_addr(addr);
+        let fail = |s: &mut TcpState| {
+            let id = conn_for(s, ep, peer, true).unwrap();
+            while s.conns.get(id).is_some() {
+                look(s);
+            }
+        };
+        fail(&mut s);
+        assert_eq!(conn_for(&mut s, ep, peer, true), Err(FI_ECONNREFUSED));
+        fail(&mut s);
+        assert!(conn_for(&mut s, ep, peer, false).is_ok());
     }
 }

@@ -175,10 +175,7 @@ pub(crate) fn discard(s: &mut TcpState, number: u32) {
         SavedState::Held => resume(s, m.conn, PayloadTarget::Drop, info_of(&m)),
         SavedState::Announced(n) => {
             // Its bytes have to come, for its sender waits to send them.
-            let p = RecvPlace {
-                recv: u32::MAX,
-                mem: UserMem::EMPTY,
-            };
+            let p = RecvPlace::whole(u32::MAX, UserMem::EMPTY);
             send_cts(s, m.conn, n, p, info_of(&m), m.have != 0);
         }
     }

@@ -155,13 +155,22 @@ mod tests {
     use crate::core::registry::Query;
     use crate::core::sockaddr as addr;
     use crate::core::version;
+    use crate::prov::tcp::conn::ConnState;
+    use crate::prov::tcp::wire::{emit_control, ControlKind, Hello, RDM_VERSION};
     use crate::prov::tcp::Tcp;
+    use std::io::Write;
     use std::net::TcpListener;
 
-    /// Only a call that makes progress tries again to connect to a peer that has hung up.
-    #[test]
-    fn nobody_blocks_without_limit_while_a_connection_is_being_made() {
-        let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    /// An endpoint of the default kind, and the address of a listener.
+    struct Caller {
+        d: std::sync::Arc<TcpDomain>,
+        cq: u32,
+        cntr: u32,
+        ep: u32,
+        to: fi_addr_t,
+    }
+
+    fn caller_of(there: &TcpListener) -> Caller {
         let q = Query {
             api: version(1, 21),
             node: Some("127.0.0.1"),
@@ -188,9 +197,70 @@ mod tests {
         d.bind_cq(ep, cq, FI_TRANSMIT | FI_RECV).unwrap();
         d.bind_cntr(ep, cntr, FI_SEND).unwrap();
         d.enable_ep(ep).unwrap();
-        assert_eq!((d.arm_cq(cq), d.arm_cntr(cntr, 1, 0)), (Ok(-1), Ok(-1)));
-        let raw = addr::to_raw(&deaf.local_addr().unwrap());
+        let raw = addr::to_raw(&there.local_addr().unwrap());
         let to = d.insert_addr(av, &raw).unwrap();
+        Caller {
+            d,
+            cq,
+            cntr,
+            ep,
+            to,
+        }
+    }
+
+    /// What a refused call reads may give the connection's number to another peer's connection.
+    #[test]
+    fn a_call_that_had_to_wait_is_refused_even_when_its_connection_opens() {
+        let there = TcpListener::bind("127.0.0.1:0").unwrap();
+        let Caller { d, ep, to, .. } = caller_of(&there);
+        let inject = || {
+            d.send(
+                ep,
+                &MsgReq {
+                    data: SendData::Inject((&[1u8; 8][..]).into()),
+                    to,
+                    tag: None,
+                    cq_data: None,
+                    common: Common::default(),
+                },
+            )
+        };
+        let state = || {
+            let s = d.lock();
+            let state = s.conns.iter().next().map(|(_, c)| c.state);
+            state
+        };
+        assert_eq!(inject(), Err(FI_EAGAIN));
+        let (mut far, _) = there.accept().unwrap();
+        while state() != Some(ConnState::Requested) {
+            assert_eq!(inject(), Err(FI_EAGAIN));
+        }
+        let hello = Hello {
+            version: RDM_VERSION,
+            features: 0,
+            port: there.local_addr().unwrap().port(),
+            pid: 1,
+        };
+        let answer = emit_control(ControlKind::Accept, &hello.emit());
+        far.write_all(&answer).unwrap();
+        while state() == Some(ConnState::Requested) {
+            assert_eq!(inject(), Err(FI_EAGAIN));
+        }
+        assert_eq!((state(), inject()), (Some(ConnState::Open), Ok(())));
+    }
+
+    /// Only a call that makes progress tries again to connect to a peer that has hung up.
+    #[test]
+    fn nobody_blocks_without_limit_while_a_connection_is_being_made() {
+        let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+        let Caller {
+            d,
+            cq,
+            cntr,
+            ep,
+            to,
+        } = caller_of(&deaf);
+        assert_eq!((d.arm_cq(cq), d.arm_cntr(cntr, 1, 0)), (Ok(-1), Ok(-1)));
         let send = MsgReq {
             data: SendData::User(crate::hmem::leaked(&[1; 8])),
             to,
