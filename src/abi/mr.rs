@@ -264,9 +264,9 @@ fn kind_of(iface: fi_hmem_iface) -> Result<MemKind> {
         "fi_mr_regattr: iface: wanted {} ({iface}), had FI_HMEM_SYSTEM{had}",
         crate::core::tostr::hmem_iface(iface)
     );
-    Err(match kind {
-        Some(_) => FI_ENOSYS,
-        None => FI_EINVAL,
+    Err(match iface {
+        FI_HMEM_SYSTEM..=FI_HMEM_SYNAPSEAI => FI_ENOSYS,
+        _ => FI_EINVAL,
     })
 }
 

@@ -72,8 +72,6 @@ const BY_PCIE: u64 = 1;
 const INVALID_VALUE: CudaCode = 1;
 const NOT_INITIALIZED: CudaCode = 3;
 const NOT_SUPPORTED: CudaCode = 801;
-/// A page of the system: dma-bufs begin and end at one.
-const PAGE: usize = 4096;
 
 /// cuMemGetHandleForAddressRange
 type Export = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, u64) -> CudaCode;
@@ -318,9 +316,11 @@ impl Interface for Cuda {
     fn export(&self, at: usize, len: usize) -> Result<ExportedBuf> {
         let permitted = hmem().hmem_cuda_use_dmabuf;
         let export = self.export.filter(|_| permitted).ok_or(FI_EOPNOTSUPP)?;
-        let start = at & !(PAGE - 1);
+        // A dma-buf begins and ends at a page of the system.
+        let page = super::page_size();
+        let start = at & !(page - 1);
         let end = at.checked_add(len).ok_or(FI_EINVAL)?;
-        let pages = end.next_multiple_of(PAGE) - start;
+        let pages = end.next_multiple_of(page) - start;
         let mut fd: c_int = -1;
         let mut ask = |flags| {
             // SAFETY: there is a place for the descriptor; CUDA checks the range.

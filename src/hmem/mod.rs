@@ -49,6 +49,12 @@ pub(crate) use staging::{read_staged, write_staged};
 
 use core::ffi::c_void;
 
+/// Bytes of a page of the system.
+pub(crate) fn page_size() -> usize {
+    // SAFETY: only a number is passed.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
 /// Most pieces of memory in one operation (`iov_limit`).
 pub const MAX_SEGS: usize = 4;
 

@@ -253,7 +253,8 @@ impl Endpoint {
         let Some(t) = self.txs.get_mut(send_id).filter(|t| t.peer == from) else {
             return;
         };
-        if !matches!(t.rest, Continuation::Cleared) {
+        // What has failed sends no more, also while packets of it are under way.
+        if !matches!(t.rest, Continuation::Cleared) || t.failed.is_some() {
             return;
         }
         t.recv_id = recv_id;

@@ -148,11 +148,9 @@ impl Monitor {
         if unsafe { libc::ioctl(notices.as_raw_fd(), API_CALL, &mut api) } != 0 {
             return Err(std::io::Error::last_os_error());
         }
-        // SAFETY: only a number is passed.
-        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) });
         Ok(Monitor {
             notices,
-            page: page.unwrap_or(4096),
+            page: crate::hmem::page_size(),
             listeners: Mutex::new(Vec::with_capacity(LISTENERS)),
             busy: AtomicUsize::new(0),
             notices_read: AtomicU64::new(0),

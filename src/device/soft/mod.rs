@@ -321,11 +321,11 @@ impl Device for SoftDevice {
     }
 
     fn dereg_mr(&self, key: u64) -> Result<()> {
-        self.mem.remove(key)?;
+        // First: once the key is free, another thread may register it anew.
         if let Some(d) = &self.mr_observer {
             d.remove(key);
         }
-        Ok(())
+        self.mem.remove(key)
     }
 
     fn target(

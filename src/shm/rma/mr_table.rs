@@ -137,6 +137,8 @@ pub struct MrTable {
     map: MemfdMap,
     /// Slots of handles that are in use.
     slots: Mutex<Slab<()>>,
+    /// Held by whoever changes entries: registrations of several threads look for free ones.
+    changes: Mutex<()>,
     users: Mutex<Vec<MrUser>>,
     /// A word of our own memory that shows whether a peer can read it.
     probe: Box<u64>,
@@ -150,6 +152,7 @@ impl MrTable {
         Ok(MrTable {
             map,
             slots: Mutex::default(),
+            changes: Mutex::default(),
             users: Mutex::default(),
             probe: Box::new(Rng::new(seed).bits()),
         })
@@ -228,6 +231,7 @@ impl MrObserver for MrTable {
             return;
         };
         let (len, tag) = (p.len(), KeyHash::of(key));
+        let _alone = self.changes.lock().unwrap_or_else(|e| e.into_inner());
         let free = (0..TRIES)
             .map(|i| tag.place(i))
             .find(|p| self.map.word(*p).load(Relaxed) == 0);
@@ -255,6 +259,7 @@ impl MrObserver for MrTable {
 
     fn remove(&self, key: u64) {
         let tag = KeyHash::of(key);
+        let _alone = self.changes.lock().unwrap_or_else(|e| e.into_inner());
         let of = |w: u64| w & !(READ | WRITE | DEVICE) == USED | tag.0;
         for p in (0..TRIES).map(|i| tag.place(i)) {
             let entry = self.map.word(p);

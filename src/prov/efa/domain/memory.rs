@@ -149,6 +149,14 @@ impl MemoryRegions for EfaDomain {
             );
             return Err(FI_EOPNOTSUPP);
         }
+        if !s.dev.attr().caps.remote_events {
+            crate::warn_log!(
+                FI_LOG_MR,
+                "fi_mr_bind: an EFA adapter does not tell what peers access: wanted no counter of a \
+                 region"
+            );
+            return Err(FI_ENOSYS);
+        }
         s.mr_cntrs.push((mr.key, cntr, kinds));
         for (_, ep) in s.eps.iter_mut() {
             if let Some(qp) = ep.qp_mut() {

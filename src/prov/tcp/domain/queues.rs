@@ -162,7 +162,7 @@ mod tests {
     use std::net::TcpListener;
 
     /// An endpoint of the default kind, and the address of a listener.
-    struct Caller {
+    struct CallingEndpoint {
         d: std::sync::Arc<TcpDomain>,
         cq: u32,
         cntr: u32,
@@ -170,7 +170,7 @@ mod tests {
         to: fi_addr_t,
     }
 
-    fn caller_of(there: &TcpListener) -> Caller {
+    fn caller_of(there: &TcpListener) -> CallingEndpoint {
         let q = Query {
             api: version(1, 21),
             node: Some("127.0.0.1"),
@@ -199,7 +199,7 @@ mod tests {
         d.enable_ep(ep).unwrap();
         let raw = addr::to_raw(&there.local_addr().unwrap());
         let to = d.insert_addr(av, &raw).unwrap();
-        Caller {
+        CallingEndpoint {
             d,
             cq,
             cntr,
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_call_that_had_to_wait_is_refused_even_when_its_connection_opens() {
         let there = TcpListener::bind("127.0.0.1:0").unwrap();
-        let Caller { d, ep, to, .. } = caller_of(&there);
+        let CallingEndpoint { d, ep, to, .. } = caller_of(&there);
         let inject = || {
             d.send(
                 ep,
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn nobody_blocks_without_limit_while_a_connection_is_being_made() {
         let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
-        let Caller {
+        let CallingEndpoint {
             d,
             cq,
             cntr,
