@@ -8,7 +8,8 @@
  * addresses of the two processes, their tokens and verification tags. It sends datagrams of every
  * kind with guessed tokens, connects to the Unix sockets listed in /proc/net/unix, and asks the
  * service for admission. No memory may be read or written, every answer must be a refusal, and the
- * victims' memory and descriptors must not grow. The cost to the message rate is printed: phases of
+ * victims' memory and descriptors must not grow. A third endpoint, whose address it does know, has to
+ * answer it, which shows that what it sends is understood. The cost to the message rate is printed: phases of
  * attack alternate with phases in which the same datagrams go to a socket without a reader.
  */
 #include "dice.h"
@@ -28,17 +29,23 @@
 #define NOBODY 65534
 #define PHASE 0.25
 #define UDP 4
+/* Of the format of datagrams (device/soft/packet.rs). */
+#define VERSION 4
+#define HELLO 9
+#define WELCOME 10
 
 /* What the intruder knows, and its counts. */
 struct known {
 	/* 0: wait, 1: attack by datagrams, 2: datagrams to the decoy, 3: Unix sockets, 4: end. */
 	volatile int phase;
-	volatile unsigned long sent, answered, refusals, welcomes, leaks, calls;
+	volatile unsigned long sent, answered, refusals, welcomes, leaks, calls, understood;
 	uint16_t ports[3];
 	/* Queue key of the service, which is public. */
 	uint32_t qkey;
 	uint16_t decoy;
 	uint64_t at, key;
+	/* An address that is not secret, by which a caller is welcome. */
+	unsigned char open_addr[32];
 };
 
 static struct known *known;
@@ -52,13 +59,13 @@ static void put(unsigned char *at, uint64_t v, int bytes)
 static size_t forge(unsigned char *d)
 {
 	struct timespec t;
-	unsigned kind = 1 + (unsigned) (dice_bits() % 11);
+	unsigned kind = 1 + (unsigned) (dice_bits() % 12);
 	uint64_t tokens[] = { 0, 1, known->qkey, dice_bits(), dice_bits(), known->key };
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	memset(d, 0, 128);
 	put(d, 0x5efa, 2);
-	d[2] = 3;
+	d[2] = VERSION;
 	d[3] = (unsigned char) (kind | (dice_bits() & 0x80));
 	put(d + 4, (uint64_t) (t.tv_sec + 1) * 1000 + (uint64_t) t.tv_nsec / 1000000, 4);
 	put(d + 8, tokens[dice_bits() % 6], 8);
@@ -76,6 +83,11 @@ static size_t forge(unsigned char *d)
 		put(d + 64, known->at, 8);
 		memset(d + 80, '!', 32);
 		return 112;
+	case 12:
+		put(d + 48, 1, 4);
+		put(d + 52, 30000, 4);
+		put(d + 56, dice_bits() % 40000, 4);
+		return 64 + dice_bits() % 64;
 	case 4:
 		put(d + 48, 1, 8);
 		put(d + 56, dice_bits() % 2 ? known->key : dice_bits(), 8);
@@ -87,10 +99,34 @@ static size_t forge(unsigned char *d)
 	}
 }
 
+/* Makes the call of somebody who knows the address: its token, and its queue key as the tag. */
+static void call(unsigned char *d)
+{
+	memset(d, 0, 48);
+	put(d, 0x5efa, 2);
+	d[2] = VERSION;
+	d[3] = HELLO;
+	memcpy(d + 8, known->open_addr + 24, 8);
+	put(d + 16, dice_bits(), 8);
+	put(d + 36, dice_bits(), 4);
+	memcpy(d + 40, known->open_addr + 20, 4);
+	put(d + 44, dice_bits(), 4);
+}
+
 static void datagrams(const int *sock, bool decoy)
 {
 	unsigned char d[128], answer[9000];
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in from;
+	socklen_t from_len = sizeof(from);
+	uint16_t open_port;
+
+	memcpy(&open_port, known->open_addr + 16, 2);
+	if (!decoy && !known->understood) {
+		call(d);
+		to.sin_port = htons(open_port);
+		sendto(sock[0], d, 48, MSG_DONTWAIT, (struct sockaddr *) &to, sizeof(to));
+	}
 
 	for (int i = 0; i < 64; i++) {
 		int victim = (int) (dice_bits() % 3), s = sock[dice_bits() % UDP];
@@ -99,10 +135,15 @@ static void datagrams(const int *sock, bool decoy)
 
 		to.sin_port = htons(decoy ? known->decoy : known->ports[victim]);
 		known->sent += sendto(s, d, len, MSG_DONTWAIT, (struct sockaddr *) &to, sizeof(to)) > 0;
-		while ((n = recv(s, answer, sizeof(answer), MSG_DONTWAIT)) >= 0) {
+		while ((n = recvfrom(s, answer, sizeof(answer), MSG_DONTWAIT, (struct sockaddr *) &from,
+				     &from_len)) >= 0) {
+			if (ntohs(from.sin_port) == open_port) {
+				known->understood += n == 48 && (answer[3] & 0x7f) == WELCOME;
+				continue;
+			}
 			known->answered++;
 			known->refusals += n == 48 && (answer[3] & 0x7f) == 7;
-			known->welcomes += n >= 4 && (answer[3] & 0x7f) == 10;
+			known->welcomes += n >= 4 && (answer[3] & 0x7f) == WELCOME;
 			known->leaks += memmem(answer, (size_t) n, SECRET, 16) != NULL;
 		}
 	}
@@ -291,7 +332,8 @@ int main(int argc, char **argv)
 	unsigned long messages = 0;
 	struct fid_cq *queue;
 	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
-	struct fid_ep *found_by_number;
+	struct fid_ep *found_by_number, *open_to_all;
+	size_t len = sizeof(known->open_addr);
 	struct hello me, far;
 	fi_addr_t to;
 	pid_t other, bad;
@@ -315,6 +357,11 @@ int main(int argc, char **argv)
 	known->ports[2] = socket_port(probe);
 	close(probe);
 	found_by_number = service(queue, known->ports[2]);
+	DO(fi_endpoint(domain, info, &open_to_all, NULL));
+	DO(fi_ep_bind(open_to_all, &av->fid, 0));
+	DO(fi_ep_bind(open_to_all, &queue->fid, FI_TRANSMIT | FI_RECV));
+	DO(fi_enable(open_to_all));
+	DO(fi_getname(&open_to_all->fid, known->open_addr, &len));
 	decoy = any_socket();
 	known->decoy = socket_port(decoy);
 	for (size_t i = 1024; i + 32 <= SIZE; i += 32)
@@ -363,6 +410,7 @@ int main(int argc, char **argv)
 	       rate(rates[0], n[0]), rate(rates[1], n[1]), rate(rates[0], n[0]) / rate(rates[1], n[1]));
 	printf("%ld KiB before, %ld after; descriptors %d, %d\n", kib, resident_kib(), fds, descriptors());
 	check(known->sent > 100 && known->calls > 0, "the intruder did nothing");
+	check(known->understood > 0, "not even an honest call was understood");
 	check(known->answered == known->refusals && !known->welcomes && !known->leaks,
 			"the intruder was let in");
 	for (size_t i = 1024; i + 32 <= SIZE; i += 32)
@@ -371,6 +419,7 @@ int main(int argc, char **argv)
 	check(descriptors() <= fds, "descriptors are left");
 	check(waitpid(other, &status, 0) == other && WIFEXITED(status) && !WEXITSTATUS(status),
 			"the other side failed");
+	DO(fi_close(&open_to_all->fid));
 	DO(fi_close(&found_by_number->fid));
 	DO(fi_close(&queue->fid));
 	close_all();

@@ -15,8 +15,10 @@ pub struct Case {
     pub under: Vec<String>,
     /// Two processes; else one.
     pub pair: bool,
-    /// Two processes if set, otherwise one.
+    /// The ports are named by `-B` and `-P`, as fi_pingpong(1) wants; else by `-E`.
     pub pingpong_ports: bool,
+    /// Seconds that it may take, instead of the command line's.
+    pub limit: Option<u64>,
     /// A provider other than the one that the command line names.
     pub provider: Option<&'static str>,
     /// Each process on a host of its own.
@@ -61,6 +63,7 @@ impl Case {
             pingpong_ports: false,
             provider: None,
             hosts: None,
+            limit: None,
         }
     }
 
@@ -84,6 +87,8 @@ impl Case {
         let (program, args) = line.split_once(' ').unwrap_or((line, ""));
         Case {
             pair: false,
+            // Takes 90 s on two busy processors.
+            limit: (program == "shortage").then_some(600),
             ..Case::pair(program, args)
         }
     }
@@ -256,7 +261,7 @@ pub fn adapter(bin: &Path) -> Vec<Case> {
     v
 }
 
-/// Every case for a folder of binaries. Programs that are not there have no case.
+/// Every case for a folder of binaries.
 pub fn all(bin: &Path) -> Vec<Case> {
     let mut v = Vec::new();
     for p in [
@@ -482,6 +487,10 @@ pub fn all(bin: &Path) -> Vec<Case> {
     // Debian's own binaries, linked to libfabric 1.17 (package libfabric-bin).
     let mut debian = Case::pair("/usr/bin/fi_pingpong", "-e rdm -c");
     debian.pingpong_ports = true;
+    let mut ours = debian.clone();
+    ours.program = "fi_pingpong".into();
+    ours.name = "fi_pingpong -e rdm -c".into();
+    v.extend([ours, Case::single("fi_strerror 61")]);
     let info = Case::single("/usr/bin/fi_info");
     v.extend([debian.clone(), info]);
     // The same with Debian's library, which has no efa, and ours as a provider file.
@@ -494,6 +503,11 @@ pub fn all(bin: &Path) -> Vec<Case> {
         };
         v.extend([debian, info].map(hosted));
     }
-    v.retain(|c| bin.join(&c.program).exists());
+    // A folder of another fabtests lacks most of them; ours has to have all.
+    let ours = bin.join("operations").exists();
+    v.retain(|c| {
+        let wanted = ours && !Path::new(&c.program).is_absolute();
+        wanted || bin.join(&c.program).exists()
+    });
     v
 }

@@ -130,7 +130,7 @@ fn first(lib: &Path) -> OsString {
 
 /// Runs a case. Returns what the client printed, or why the case failed.
 pub fn run(at: &TargetArgs, c: &Case) -> Result<String, String> {
-    let limit = Duration::from_secs(at.limit);
+    let limit = Duration::from_secs(c.limit.unwrap_or(at.limit));
     if !c.pair {
         let mut p = Proc::start(at, c, Side::Server, &[])?;
         let in_time = wait(&mut [&mut p], limit);

@@ -2,7 +2,7 @@
 //! GPUs that are emulated below CUDA (see the library beside this program).
 
 use clap::{Parser, Subcommand, ValueEnum};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use tempfile::TempDir;
@@ -87,6 +87,15 @@ fn folder(library: &Path, device: DeviceLibraries) -> std::io::Result<TempDir> {
     Ok(folder)
 }
 
+/// Makes the calling process end with this one, also after exec.
+fn end_with_parent() -> std::io::Result<()> {
+    // SAFETY: plain numbers are passed.
+    match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
 fn main() -> ExitCode {
     match run(Options::parse().what) {
         Ok(code) => ExitCode::from(code),
@@ -120,7 +129,10 @@ fn run(what: CliCommand) -> std::io::Result<u8> {
     let [program, args @ ..] = command.as_slice() else {
         return Ok(2);
     };
-    let status = Command::new(program)
+    let mut program = Command::new(program);
+    // SAFETY: between fork and exec, it makes one system call.
+    unsafe { program.pre_exec(end_with_parent) };
+    let status = program
         .args(args)
         .env("LD_LIBRARY_PATH", path)
         .env("GPU_SIM_GPUS", gpus.to_string())

@@ -458,7 +458,8 @@ impl Rtr {
         w.u32(self.from.count());
         w.u64(self.length);
         w.u32(self.recv_id);
-        w.u32(self.window.unwrap_or(0));
+        // The first window of a read that one packet answers is all of it.
+        w.u32(self.window.unwrap_or(self.length as u32));
         emit_iovs(&self.from, w);
         self.opt.emit(w);
     }

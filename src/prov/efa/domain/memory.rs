@@ -152,8 +152,8 @@ impl MemoryRegions for EfaDomain {
         if !s.dev.attr().caps.remote_events {
             crate::warn_log!(
                 FI_LOG_MR,
-                "fi_mr_bind: an EFA adapter does not tell what peers access: wanted no counter of a \
-                 region"
+                "fi_mr_bind: an EFA adapter does not tell what peers access: wanted no counter \
+                 of a region"
             );
             return Err(FI_ENOSYS);
         }
