@@ -62,7 +62,7 @@ param_table! {
         "Use the adapter's RDMA; else reads and writes are emulated with messages.";
     use_data_path_direct: flag = true,
         "Drive the adapter's queues in place, without calls of rdma-core, where it gives them out \
-         (version 60 and later).";
+         (version 59 and later).";
 }
 
 /// Parameters of the C provider without a meaning here, and why.
