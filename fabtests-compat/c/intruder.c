@@ -10,8 +10,8 @@
  * service for admission. No memory may be read or written, every answer must be a refusal, and the
  * victims' memory and descriptors must not grow. A third endpoint, whose address it does know, has
  * to answer it, which shows that what it sends is understood. The cost to the message rate is
- * printed: phases of attack alternate with phases in which the same datagrams go to a socket without
- * a reader.
+ * printed: phases of attack alternate with phases in which the same datagrams go to a socket
+ * without a reader.
  */
 #include "dice.h"
 #include "two.h"
