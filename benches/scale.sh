@@ -6,7 +6,7 @@ program=$(realpath "$1") lib=$(realpath "$2") peer=${3:-}
 processes=${PROCESSES:-64} items=${ITEMS:-1000}
 [ -z "$peer" ] || peer=$(realpath "$peer")
 [ ! -f "$peer" ] || peer=$(dirname "$peer")
-export FI_EFA_SOFT=on FI_LOG_LEVEL=error
+export FI_EFA_SOFT=on FI_LOG_LEVEL=none
 
 rows() { # name lib provider
 	local what

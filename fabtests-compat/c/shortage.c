@@ -326,7 +326,7 @@ int main(int argc, char **argv)
 		return EXIT_FAILURE;
 	from = argc > 2 ? atol(argv[2]) : first[what];
 	to = argc > 3 ? atol(argv[3]) : last[what];
-	setenv("FI_LOG_LEVEL", "error", 0);
+	setenv("FI_LOG_LEVEL", "none", 0);
 	setenv("FI_EFA_SOFT_TIMEOUT_MS", "1000", 1);
 	signal(SIGPIPE, SIG_IGN);
 	if (what == CROWDED)

@@ -60,9 +60,10 @@ enum Soft {
 }
 
 fn soft() -> Soft {
+    let [_, on, off] = params::SOFT_WORDS;
     match params::efa().soft.as_deref() {
-        Some("off" | "0" | "no" | "false") => Soft::Never,
-        Some("on" | "1" | "yes" | "true") => Soft::Always,
+        Some(word) if off.contains(&word) => Soft::Never,
+        Some(word) if on.contains(&word) => Soft::Always,
         _ => Soft::Auto,
     }
 }

@@ -188,11 +188,9 @@ impl Endpoint {
         let Some((repr, payload)) = Repr::parse(bytes) else {
             return;
         };
-        let peer = self.peers.get(from);
-        if peer.banned {
+        if self.peers.get(from).banned {
             return;
         }
-        peer.lost = false;
         self.send_handshake(from, port);
         let most = self.cfg.early_max;
         match repr {
@@ -507,11 +505,6 @@ impl Endpoint {
             errno: u32::from(why.status),
         };
         self.control_repr(to, &r, port);
-    }
-
-    /// Notes that a peer is lost; `false` when it was known already.
-    pub fn mark_lost(&mut self, peer: PeerId) -> bool {
-        !core::mem::replace(&mut self.peers.get(peer).lost, true)
     }
 
     /// Ends all operations with a peer that does not answer, with `failure`. Its messages that

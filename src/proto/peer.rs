@@ -52,8 +52,6 @@ pub(crate) struct Peer {
     pub overcharged: bool,
     /// The peer has exceeded its budget: all its further packets are dropped.
     pub banned: bool,
-    /// The peer was reported as lost, and no packet of it has arrived since.
-    pub lost: bool,
 }
 
 /// Where a message stands in the order of its peer's messages.

@@ -41,6 +41,8 @@ pub(super) struct Rx {
     pub window: u64,
     /// The sender's number of the operation.
     pub send_id: u32,
+    /// The number that the initiator of a write has given it, if it awaits an answer.
+    pub answers: Option<u32>,
     pub reading: Option<Reading>,
     pub receipt: Option<u32>,
     pub tag: u64,
@@ -72,6 +74,7 @@ impl Rx {
             total,
             window: 0,
             send_id: 0,
+            answers: None,
             reading: None,
             receipt: None,
             tag: 0,
@@ -482,8 +485,10 @@ impl Endpoint {
             RxKind::Write { cq_data } => {
                 let stored = port.close_target(rx.ctx, rx.failed.is_none());
                 if let (Err(f), None) = (stored, rx.failed) {
-                    let theirs = rx.receipt.unwrap_or(rx.send_id);
-                    return self.send_peer_error(rx.from, theirs, f, port);
+                    if let Some(theirs) = rx.receipt.or(rx.answers) {
+                        self.send_peer_error(rx.from, theirs, f, port);
+                    }
+                    return;
                 }
                 if rx.failed.is_none() {
                     port.written(rx.from, cq_data, rx.total);

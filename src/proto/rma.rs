@@ -188,6 +188,7 @@ impl Endpoint {
         let cq_data = r.opt.cq_data;
         let mut rx = Rx::new(RxKind::Write { cq_data }, ctx, from, total);
         rx.receipt = r.receipt;
+        rx.answers = send_id;
         match r.kind {
             RtwKind::LongRead {
                 send_id,

@@ -7,6 +7,7 @@
 
 use super::table::{param_kind, param_table, BOOL, INT, SIZE};
 use super::Def;
+use crate::types::FI_LOG_CORE;
 use std::sync::OnceLock;
 
 param_table! {
@@ -193,8 +194,31 @@ pub fn efa() -> &'static EfaParams {
     static VALUES: OnceLock<EfaParams> = OnceLock::new();
     VALUES.get_or_init(|| {
         super::define_all(Some("efa"), NO_EFFECT);
-        EfaParams::read()
+        let p = EfaParams::read();
+        report_unknown("FI_EFA_SOFT", &p.soft, &SOFT_WORDS.concat());
+        report_unknown(
+            "FI_EFA_SOFT_MR_MODE",
+            &p.soft_mr_mode,
+            &["basic", "scalable"],
+        );
+        p
     })
+}
+
+/// Values of FI_EFA_SOFT: what leaves the choice open, what asks for the software adapter, and what
+/// forbids it.
+pub(crate) const SOFT_WORDS: [&[&str]; 3] = [
+    &["auto", ""],
+    &["on", "1", "yes", "true"],
+    &["off", "0", "no", "false"],
+];
+
+/// Logs a value that is none of the words which a parameter takes, and counts as not set.
+fn report_unknown(name: &str, value: &Option<String>, words: &[&str]) {
+    if let Some(v) = value.as_deref().filter(|v| !words.contains(v)) {
+        let words = words.join(" ");
+        crate::warn_log!(FI_LOG_CORE, "{name}={v}: wanted one of {words}");
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod hmem;
 mod table;
 mod tcp;
 
+pub(crate) use efa::SOFT_WORDS;
 pub use efa::{efa, EfaParams};
 pub use hmem::hmem;
 pub use tcp::{tcp, TcpParams};

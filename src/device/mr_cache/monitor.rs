@@ -4,8 +4,9 @@
 //! accesses cost nothing. The kernel does report munmap(2), mremap(2) and madvise(2) of the range,
 //! and blocks their caller until the monitor's thread has read the notice. The thread is `busy`
 //! before it reads, and until it has told all listeners; [`Monitor::settle`] waits for that. A
-//! look-up after such a call therefore sees the change. No function of the C library is patched,
-//! and where the system forbids userfaultfd there is no monitor.
+//! look-up after such a call therefore sees the change; on Linux before 5.15 unless two threads
+//! unmap at once, because the kernel forgets there that the second has not been read. No function
+//! of the C library is patched, and where the system forbids userfaultfd there is no monitor.
 //!
 //! Watched ranges are mappings of their own, of which a process may have 65,530
 //! (vm.max_map_count): [`Monitor::unwatch`] ends the watch of a registration that is evicted.
@@ -24,6 +25,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Receives notices of a [`Monitor`].
 pub(crate) trait Listener: Send + Sync {
@@ -95,6 +97,11 @@ const TELLS: u64 = 1 << 2 | 1 << 3 | 1 << 6;
 const MOVED: u8 = 0x14;
 const REMOVED: u8 = 0x15;
 const UNMAPPED: u8 = 0x16;
+
+/// How often [`Monitor::settle`] yields, then waits for [`WAIT`], and when it gives up.
+const YIELDS: u32 = 200;
+const WAIT: Duration = Duration::from_micros(50);
+const MOST_WAITS: u32 = 600;
 
 /// Most listeners: the list never grows, because the thread takes the list's lock.
 const LISTENERS: usize = 64;
@@ -179,14 +186,22 @@ impl Monitor {
     /// Waits until every change of watched memory that has begun was passed to all listeners. The
     /// kernel makes unmapped addresses available before it queues the notice; until the notice is
     /// read, it answers UFFDIO_WRITEPROTECT of whatever range with EAGAIN.
+    /// `false`: the change goes on, because the thread that makes it does not run.
     #[inline]
-    pub(crate) fn settle(&self) {
-        while self.changing() {
-            std::thread::yield_now();
+    pub(crate) fn settle(&self) -> bool {
+        for tries in 0.. {
+            match tries {
+                _ if !self.changing() => break,
+                // A caller of real-time priority gets in the way of others when it yields.
+                ..YIELDS => std::thread::yield_now(),
+                YIELDS..MOST_WAITS => std::thread::sleep(WAIT),
+                _ => return false,
+            }
         }
         while self.busy.load(Acquire) > 0 {
             std::thread::yield_now();
         }
+        true
     }
 
     /// Whether a change has begun whose notice was not read.

@@ -394,7 +394,7 @@ impl VerbsMemory {
         if own && kind != MemKind::Host {
             return self.shared(addr, len, rights).ok_or(FI_EOPNOTSUPP);
         }
-        if own && self.kept.is_none() {
+        if own && !self.kept.as_ref().is_some_and(|c| c.keeps(addr, len)) {
             if let Some(key) = self.shared(addr, len, rights) {
                 return Ok(key);
             }

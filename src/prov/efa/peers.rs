@@ -5,6 +5,7 @@
 //! come and go leave nothing behind.
 
 use crate::core::slab::Slab;
+use crate::device::any::public_key;
 use crate::device::QpAddr;
 use crate::proto::PeerId;
 use crate::prov::efa::domain::State;
@@ -58,9 +59,13 @@ impl Peers {
         p
     }
 
-    /// Completes the address of a peer that was known only as the sender of a message.
+    /// Completes the address of a peer that was known only as the sender of a message. That of a
+    /// service which the application has named by its number stays: the service may begin again
+    /// under the same number, with another token.
     fn complete(&mut self, p: PeerId, a: &QpAddr) {
-        let known = self.all.get_mut(p).filter(|k| k.addr.token != a.token);
+        let by_number = |k: &KnownPeer| k.addr.token == 0 && k.addr.qkey == public_key(a.qpn);
+        let known = self.all.get_mut(p);
+        let known = known.filter(|k| k.addr.token != a.token && !by_number(k));
         if let Some(known) = known {
             known.addr.token = a.token;
             self.completed.push(p);
@@ -167,4 +172,25 @@ fn is_used(s: &State, p: PeerId) -> bool {
         || s.rxqs.iter().any(|(_, q)| q.mentions(p))
         || s.ops.iter().any(|(_, o)| o.done.peer == p)
         || s.colls.mentions(p)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_that_was_named_by_its_number_keeps_that_name() {
+        let mut peers = Peers::default();
+        for (qkey, keeps) in [(public_key(7), true), (99, false)] {
+            let named = QpAddr {
+                qpn: 7,
+                qkey,
+                ..QpAddr::default()
+            };
+            let p = peers.of(&named);
+            let heard = QpAddr { token: 5, ..named };
+            assert_eq!(peers.of(&heard), p);
+            assert_eq!(peers.addr(p).unwrap().token == 0, keeps);
+        }
+    }
 }

@@ -14,6 +14,10 @@ use crate::shm::ShmEndpoint;
 use crate::transport::{Flow, Report, Status};
 use crate::types::*;
 use crate::wire::pkt;
+use std::time::{Duration, Instant};
+
+/// A peer that was lost is reported again when it is lost after so long a time without a loss.
+const LOST_AGAIN: Duration = Duration::from_secs(5);
 
 /// Polls an endpoint's adapter and rings, and continues operations that had to wait.
 pub(crate) fn progress(s: &mut State, id: u32) {
@@ -39,6 +43,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
         rma,
         packet,
         empty_polls,
+        losses,
         ..
     } = live;
     if due {
@@ -155,14 +160,18 @@ pub(crate) fn progress(s: &mut State, id: u32) {
             }
             Event::PeerDown { peer, status } => {
                 let p = port.peers.of(&peer);
-                if proto.works_with(p) && proto.mark_lost(p) {
-                    if let Some(eq) = &ep.eq {
-                        // In addition to the errors of its operations: the C provider, too,
-                        // reports a peer whose endpoint is closed to the event queue.
+                let sessions = port.dev.attr().caps.sessions;
+                if let Some(eq) = ep.eq.as_ref().filter(|_| proto.works_with(p)) {
+                    // In addition to the errors of its operations: the C provider, too, reports a
+                    // peer whose endpoint is closed to the event queue. Without sessions each
+                    // packet that does not arrive comes here.
+                    let now = Instant::now();
+                    let last = losses.insert(p, now).filter(|_| !sessions);
+                    if last.is_none_or(|last| now - last > LOST_AGAIN) {
                         eq.report_error(failure(status).errno, status as i32);
                     }
                 }
-                if port.dev.attr().caps.sessions {
+                if sessions {
                     proto.peer_down(p, failure(status), rq, &mut port);
                     proto.forget_peer(p);
                 } else if status == Status::RemoteBadQpn {

@@ -270,7 +270,17 @@ impl Engine {
         cfg: EngineConfig,
         service: bool,
     ) -> Result<Engine> {
-        let faults = cfg.fault.as_deref().and_then(Faults::parse);
+        let faults = cfg.fault.as_deref().and_then(|text| {
+            let faults = Faults::parse(text);
+            if faults.is_none() {
+                crate::warn_limited!(
+                    FI_LOG_EP_CTRL,
+                    "FI_EFA_SOFT_FAULT={text}: wanted loss, dup or reorder as name=percent, and \
+                     delay=us, seed=N; no fault is made"
+                );
+            }
+            faults
+        });
         let at = socket_addr(&me);
         let seal = match &cfg.keys {
             Some(keys) => Some(Seal::new(Arc::clone(keys), at, cfg.segment)?),

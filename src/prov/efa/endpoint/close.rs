@@ -3,7 +3,7 @@
 use crate::core::Result;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::Ep;
-use crate::prov::efa::ops::{collective, drop_ops, recv};
+use crate::prov::efa::ops::{collective, drop_ops, recv, SRX_OWNER};
 use crate::types::*;
 
 /// Drops the posted operations and the unexpected messages of a closing endpoint.
@@ -35,6 +35,10 @@ pub(crate) fn cancel_shared(s: &mut State, ep: &Ep) {
     for place in &ep.cut_off {
         let stays = s.rxqs.get_mut(ep.rxq).is_some_and(|q| q.ended(place));
         if stays {
+            continue;
+        }
+        let shared = ep.srx.map(|x| SRX_OWNER | x);
+        if s.ops.get(place.ctx).map(|op| op.owner) != shared {
             continue;
         }
         if let Some(op) = s.ops.remove(place.ctx) {

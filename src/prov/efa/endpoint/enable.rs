@@ -15,6 +15,7 @@ use crate::prov::reports::completion::{BoundCntrs, CntrKind};
 use crate::shm::ShmEndpoint;
 use crate::types::*;
 use crate::wire::extra;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Bytes of out-of-order messages that are kept, whatever the budget for unexpected messages: a
@@ -133,6 +134,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
         shm: same_host::ShmState::default(),
         rendezvous: Rendezvous::default(),
         rma: Default::default(),
+        losses: HashMap::new(),
         wakeup: Wakeup::Off,
         packet: Vec::new(),
         unpolled: 0,

@@ -11,6 +11,8 @@ use crate::prov::efa::same_host::shm_rma::ShmRma;
 use crate::prov::efa::select::Routes;
 use crate::shm::ShmEndpoint;
 use crate::transport::Status;
+use std::collections::HashMap;
+use std::time::Instant;
 
 /// State that an endpoint has from fi_enable(3) on.
 pub(crate) struct LiveEndpoint {
@@ -36,6 +38,8 @@ pub(crate) struct LiveEndpoint {
     /// Empty polls of the adapter in a row, and polls that have skipped it since.
     pub(crate) empty_polls: u32,
     pub(crate) skipped_polls: u32,
+    /// When packets to a peer were last lost.
+    pub(crate) losses: HashMap<PeerId, Instant>,
     pub(crate) wakeup: Wakeup,
 }
 

@@ -141,6 +141,7 @@ impl Ep {
         };
         let inject_size = info.tx.as_ref().map_or(0, |t| t.inject_size);
         let mut opts = options::Options::new(inject_size, atomic_max(d.mtu)).of_kind(kind, d);
+        opts.rma = info.caps & FI_RMA != 0;
         opts.sends = info.tx.as_ref().map_or(0, |t| t.size);
         if let Some(d) = &info.domain {
             opts = opts.with_resource_mgmt(d.resource_mgmt);

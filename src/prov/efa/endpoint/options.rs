@@ -64,6 +64,8 @@ pub(crate) struct Options {
     no_protocol: bool,
     /// The adapter reads remote memory.
     rdma_read: bool,
+    /// The endpoint has FI_RMA.
+    pub(crate) rma: bool,
 }
 
 impl Options {
@@ -95,6 +97,7 @@ impl Options {
             unsolicited: true,
             no_protocol: false,
             rdma_read: true,
+            rma: true,
         }
     }
 }
@@ -267,7 +270,10 @@ fn set_p2p(o: &mut Options, n: i32) -> std::result::Result<(), Refusal> {
         (FI_HMEM_P2P_REQUIRED, None) if o.no_protocol => Ok(()),
         (FI_HMEM_P2P_REQUIRED, Direct | PeerToPeer)
         | (FI_HMEM_P2P_ENABLED | FI_HMEM_P2P_PREFERRED | FI_HMEM_P2P_DISABLED, _) => {
-            o.p2p = n;
+            // Without the wire protocol it is required, whatever else would do.
+            if !o.no_protocol {
+                o.p2p = n;
+            }
             Ok(())
         }
         (FI_HMEM_P2P_REQUIRED, _) => refuse("not required: device memory is copied", FI_EOPNOTSUPP),
@@ -276,17 +282,20 @@ fn set_p2p(o: &mut Options, n: i32) -> std::result::Result<(), Refusal> {
 }
 
 fn set_device_rdma(o: &mut Options, on: bool) -> std::result::Result<(), Refusal> {
-    if on && !o.rdma_read {
-        return refuse("false: the adapter reads no remote memory", FI_EOPNOTSUPP);
-    }
-    if !on && o.no_protocol {
-        return refuse(
+    match (on, o.no_protocol) {
+        (true, false) if !o.rdma_read => {
+            refuse("false: the adapter reads no remote memory", FI_EOPNOTSUPP)
+        }
+        (false, true) if o.rma => refuse(
             "true: without the wire protocol there is no other way",
             FI_EOPNOTSUPP,
-        );
+        ),
+        (_, true) => Ok(()),
+        (_, false) => {
+            o.device_rdma = on;
+            Ok(())
+        }
     }
-    o.device_rdma = on;
-    Ok(())
 }
 
 /// FI_OPT_CUDA_API_PERMITTED: without CUDA calls only the adapter can access device memory.

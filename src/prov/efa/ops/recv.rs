@@ -8,7 +8,7 @@ use crate::proto::{self, CancelOutcome, PeekResult, Place, RecvArgs, RecvEntry, 
 use crate::prov::contract::{Call, Entry, ErrEntry, Poster, RecvBuffer, RecvReq};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint};
-use crate::prov::efa::ops::{direct, short_op, UserOp};
+use crate::prov::efa::ops::{direct, short_op, UserOp, SRX_OWNER};
 use crate::prov::efa::ops::{known, live_port, tag_fits, RX_FLAGS};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::reports::cntr::Cntr;
@@ -182,9 +182,14 @@ pub(crate) fn recv_any(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
         }
         return Ok(());
     }
-    let owner = match by {
-        Poster::Ep(id) => id,
-        Poster::Srx(id) => crate::prov::efa::ops::SRX_OWNER | id,
+    let shared = match by {
+        Poster::Ep(id) => s.eps.get(id).and_then(|ep| ep.srx),
+        Poster::Srx(id) => Some(id),
+    };
+    // What is in the queue of a shared context stays there when an endpoint is closed.
+    let owner = match (shared, by) {
+        (Some(id), _) | (None, Poster::Srx(id)) => SRX_OWNER | id,
+        (None, Poster::Ep(id)) => id,
     };
     let kind = if r.tag.is_some() { FI_TAGGED } else { FI_MSG };
     let done = Completion {

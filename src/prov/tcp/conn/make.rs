@@ -582,7 +582,8 @@ mod tests {
         let Connected { mut s, ep, .. } =
             connected(ByteOrder::Host, Stream::pair().unwrap()).unwrap();
         s.eps.get_mut(ep).unwrap().msg = None;
-        let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
+        // An address that nobody else uses.
+        let nobody = TcpListener::bind("127.91.17.3:0").unwrap();
         let addr = nobody.local_addr().unwrap();
         drop(nobody);
         let peer = s.peers.hold_addr(addr);
@@ -593,6 +594,8 @@ mod tests {
             }
         };
         fail(&mut s);
+        let failed = &mut s.eps.get_mut(ep).unwrap().unreached;
+        failed.as_mut().unwrap().at = Instant::now();
         assert_eq!(conn_for(&mut s, ep, peer, true), Err(FI_ECONNREFUSED));
         fail(&mut s);
         assert!(conn_for(&mut s, ep, peer, false).is_ok());
