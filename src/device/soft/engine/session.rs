@@ -311,6 +311,10 @@ impl Engine {
         };
         // The socket filter does the same check, once there is one.
         if vtag != h.to_vtag {
+            if self.service && h.kind.reliable() {
+                // A peer of the queue pair that had this service before learns that it is gone.
+                self.reset(from, h);
+            }
             self.reject();
             return SessionLookup::Done;
         }

@@ -349,6 +349,15 @@ fn a_service_is_found_by_its_number_and_admits_its_own_user() {
     let c = Attacker::of(&b);
     c.send(c.head(packet::PacketKind::Hello, 0), b"");
     assert_eq!(c.recv_reply(), None);
+    // A session with a former queue pair of the service ends at once.
+    let mut of_before = c.head(packet::PacketKind::Ping, 1);
+    of_before.to_vtag ^= 1;
+    c.send(of_before, b"");
+    let answer = c.recv_reply().unwrap();
+    assert_eq!(
+        (answer.kind, answer.dst),
+        (packet::PacketKind::Reset, of_before.src)
+    );
     let mut a = other.open_qp(0, PacketQp::DEFAULT).unwrap();
     a.send(2, &b.addr(), b"x", inject(b"")).unwrap();
     a.ring();
